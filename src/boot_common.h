@@ -1,0 +1,24 @@
+/* SPDX-License-Identifier: Apache-2.0
+ * What the bootstraps share: deadlines on the monotonic clock, and the naming of ranks in error texts. */
+#ifndef BNY_BOOT_COMMON_H
+#define BNY_BOOT_COMMON_H
+
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+
+/* What a timeout of 0 means. */
+#define BNY_BOOT_DEFAULT_TIMEOUT_NS ((int64_t)30 * 1000 * 1000 * 1000)
+
+int64_t bny_boot_now_ns(void);
+
+/* The moment timeout_ns from now; 0 or less takes the default; never overflows. */
+int64_t bny_boot_deadline_ns(int64_t timeout_ns);
+
+/* Milliseconds until `moment_ns` for poll(), rounded up; 0 if it has passed, never negative. */
+int bny_boot_poll_ms(int64_t moment_ns);
+
+/* Appends "rank 3" or "ranks 2, 3 and 5" for the ranks whose flag equals `wanted`; long lists are cut: "and 40 more". */
+void bny_boot_append_ranks(char *text, size_t bytes, size_t *length, const bool *flags, int32_t nranks, bool wanted);
+
+#endif

@@ -1,0 +1,205 @@
+/* SPDX-License-Identifier: Apache-2.0
+ * Bootstrap of ranks that are threads. */
+#include <check.h>
+#include <pthread.h>
+#include <stdbool.h>
+#include <stdlib.h>
+#include <string.h>
+#include <time.h>
+
+#include "banyan.h"
+#include "boot_threads.h"
+
+enum { RANKS_AT_MOST = 17, ROUNDS = 200 };
+
+static const int64_t second_ns = 1000000000;
+
+static double now_s(void) {
+  struct timespec now;
+  clock_gettime(CLOCK_MONOTONIC, &now);
+  return (double)now.tv_sec + (double)now.tv_nsec * 1e-9;
+}
+
+struct member {
+  banyan_bootstrap bootstrap;
+  size_t bytes;
+  int64_t timeout_ns;
+  int rounds;
+  int result; /* of the first allgather that failed */
+  int wrong;  /* bytes of other ranks that were not what they had given */
+  char text[512];
+};
+
+/* What rank `rank` gives at `index` in round `round`: differs in each. */
+static unsigned char expected(int rank, int round, size_t index) {
+  return (unsigned char)((unsigned)rank * 31u + (unsigned)round * 7u + (unsigned)index);
+}
+
+static void *gather_rounds(void *argument) {
+  struct member *member = argument;
+  int32_t rank = member->bootstrap.rank, nranks = member->bootstrap.nranks;
+  unsigned char *mine = malloc(member->bytes + 1);
+  unsigned char *all = malloc((size_t)nranks * member->bytes + 1);
+  for (int round = 0; round < member->rounds && !member->result; round++) {
+    for (size_t i = 0; i < member->bytes; i++) mine[i] = expected(rank, round, i);
+    member->result =
+        member->bootstrap.allgather(member->bootstrap.context, mine, all, member->bytes, member->timeout_ns);
+    if (member->result) break;
+    for (int from = 0; from < nranks; from++)
+      for (size_t i = 0; i < member->bytes; i++)
+        member->wrong += all[(size_t)from * member->bytes + i] != expected(from, round, i);
+  }
+  strncpy(member->text, banyan_last_error(), sizeof member->text - 1);
+  free(all);
+  free(mine);
+  return NULL;
+}
+
+/* Runs the members as threads; those with no bootstrap are absent. */
+static void run_members(struct member *members, int count) {
+  pthread_t threads[RANKS_AT_MOST + 1];
+  for (int i = 0; i < count; i++)
+    if (members[i].bootstrap.size) ck_assert_int_eq(pthread_create(&threads[i], NULL, gather_rounds, &members[i]), 0);
+  for (int i = 0; i < count; i++)
+    if (members[i].bootstrap.size) pthread_join(threads[i], NULL);
+}
+
+static void fill_member(banyan_threads *group, struct member *member, int rank, size_t bytes, double timeout_s) {
+  *member = (struct member){.bytes = bytes, .timeout_ns = (int64_t)(timeout_s * 1e9), .rounds = 1};
+  ck_assert_int_eq(banyan_threads_bootstrap(group, rank, &member->bootstrap), BANYAN_OK);
+}
+
+START_TEST(gathers_any_number_of_times) {
+  static const size_t sizes[] = {0, 1, 8, 777};
+  int nranks = _i;
+  banyan_threads *group;
+  ck_assert_int_eq(banyan_threads_create(nranks, &group), BANYAN_OK);
+  for (size_t s = 0; s < sizeof sizes / sizeof *sizes; s++) {
+    struct member members[RANKS_AT_MOST];
+    for (int rank = 0; rank < nranks; rank++) {
+      fill_member(group, &members[rank], rank, sizes[s], 20);
+      members[rank].rounds = ROUNDS;
+      ck_assert(bny_bootstrap_is_threads(&members[rank].bootstrap));
+    }
+    run_members(members, nranks);
+    for (int rank = 0; rank < nranks; rank++) {
+      ck_assert_msg(members[rank].result == 0, "rank %d: %s", rank, members[rank].text);
+      ck_assert_int_eq(members[rank].wrong, 0);
+    }
+  }
+  banyan_threads_destroy(group);
+}
+END_TEST
+
+/* `mine` may be its own place in `all`. */
+START_TEST(gathers_in_place) {
+  banyan_threads *group;
+  banyan_bootstrap bootstrap;
+  ck_assert_int_eq(banyan_threads_create(1, &group), BANYAN_OK);
+  ck_assert_int_eq(banyan_threads_bootstrap(group, 0, &bootstrap), BANYAN_OK);
+  int value = 42;
+  ck_assert_int_eq(bootstrap.allgather(bootstrap.context, &value, &value, sizeof value, second_ns), 0);
+  ck_assert_int_eq(value, 42);
+  banyan_threads_destroy(group);
+}
+END_TEST
+
+START_TEST(names_missing_ranks_in_time) {
+  banyan_threads *group;
+  struct member members[5] = {0};
+  ck_assert_int_eq(banyan_threads_create(5, &group), BANYAN_OK);
+  fill_member(group, &members[0], 0, 8, 0.2);
+  fill_member(group, &members[2], 2, 8, 10); /* waits longer by itself, but learns of rank 0's failure */
+  fill_member(group, &members[4], 4, 8, 10);
+  double before = now_s();
+  run_members(members, 5);
+  double took = now_s() - before;
+  ck_assert_msg(took >= 0.2 && took < 5, "took %g s", took);
+  for (int rank = 0; rank < 5; rank += 2) {
+    ck_assert_int_eq(members[rank].result, BANYAN_ERR_TIMEOUT);
+    ck_assert_msg(strstr(members[rank].text, "ranks 1 and 3 of 5") != NULL, "text: %s", members[rank].text);
+  }
+  /* A rank that comes late learns why it is alone, at once. */
+  fill_member(group, &members[1], 1, 8, 10);
+  gather_rounds(&members[1]);
+  ck_assert_int_eq(members[1].result, BANYAN_ERR_TIMEOUT);
+  ck_assert_msg(now_s() - before < took + 5, "the late rank waited");
+  banyan_threads_destroy(group);
+}
+END_TEST
+
+START_TEST(refuses_a_rank_used_twice) {
+  banyan_threads *group;
+  struct member members[3] = {0};
+  ck_assert_int_eq(banyan_threads_create(3, &group), BANYAN_OK);
+  fill_member(group, &members[0], 0, 8, 10);
+  fill_member(group, &members[1], 1, 8, 10);
+  fill_member(group, &members[2], 1, 8, 10);
+  double before = now_s();
+  run_members(members, 3);
+  ck_assert_msg(now_s() - before < 5, "took %g s", now_s() - before);
+  for (int i = 1; i < 3; i++) {
+    ck_assert_int_eq(members[i].result, BANYAN_ERR_BOOTSTRAP);
+    ck_assert_msg(strstr(members[i].text, "rank 1 of 3 is used by two threads") != NULL, "text: %s", members[i].text);
+  }
+  banyan_threads_destroy(group);
+}
+END_TEST
+
+START_TEST(names_a_rank_with_another_size) {
+  banyan_threads *group;
+  struct member members[2] = {0};
+  ck_assert_int_eq(banyan_threads_create(2, &group), BANYAN_OK);
+  fill_member(group, &members[0], 0, 8, 10);
+  fill_member(group, &members[1], 1, 16, 10);
+  run_members(members, 2);
+  for (int i = 0; i < 2; i++) {
+    ck_assert_int_eq(members[i].result, BANYAN_ERR_BOOTSTRAP);
+    ck_assert_msg(strstr(members[i].text, "16 bytes") && strstr(members[i].text, "rank 1"), "%s", members[i].text);
+  }
+  banyan_threads_destroy(group);
+}
+END_TEST
+
+static int other_allgather(void *context, const void *mine, void *all, size_t bytes, int64_t timeout_ns) {
+  (void)context, (void)mine, (void)all, (void)bytes, (void)timeout_ns;
+  return 1;
+}
+
+START_TEST(checks_arguments) {
+  banyan_threads *group = NULL;
+  banyan_bootstrap bootstrap = {.rank = -7, .allgather = other_allgather};
+  ck_assert_int_eq(banyan_threads_create(0, &group), BANYAN_ERR_ARGUMENT);
+  ck_assert_int_eq(banyan_threads_create(-1, &group), BANYAN_ERR_ARGUMENT);
+  ck_assert_int_eq(banyan_threads_create(2, NULL), BANYAN_ERR_ARGUMENT);
+  ck_assert_ptr_null(group);
+  ck_assert_int_eq(banyan_threads_create(2, &group), BANYAN_OK);
+  ck_assert_int_eq(banyan_threads_bootstrap(group, 2, &bootstrap), BANYAN_ERR_ARGUMENT);
+  ck_assert_ptr_nonnull(strstr(banyan_last_error(), "rank is 2, must be 0..1"));
+  ck_assert_int_eq(banyan_threads_bootstrap(group, -1, &bootstrap), BANYAN_ERR_ARGUMENT);
+  ck_assert_int_eq(banyan_threads_bootstrap(NULL, 0, &bootstrap), BANYAN_ERR_ARGUMENT);
+  ck_assert_int_eq(banyan_threads_bootstrap(group, 0, NULL), BANYAN_ERR_ARGUMENT);
+  ck_assert_int_eq(bootstrap.rank, -7);
+  ck_assert(!bny_bootstrap_is_threads(&bootstrap));
+  banyan_threads_destroy(group);
+  banyan_threads_destroy(NULL);
+}
+END_TEST
+
+int main(void) {
+  Suite *suite = suite_create("boot");
+  TCase *threads = tcase_create("threads");
+  tcase_set_timeout(threads, 60);
+  tcase_add_loop_test(threads, gathers_any_number_of_times, 1, RANKS_AT_MOST + 1);
+  tcase_add_test(threads, gathers_in_place);
+  tcase_add_test(threads, names_missing_ranks_in_time);
+  tcase_add_test(threads, refuses_a_rank_used_twice);
+  tcase_add_test(threads, names_a_rank_with_another_size);
+  tcase_add_test(threads, checks_arguments);
+  suite_add_tcase(suite, threads);
+  SRunner *runner = srunner_create(suite);
+  srunner_run_all(runner, CK_ENV);
+  int failed = srunner_ntests_failed(runner);
+  srunner_free(runner);
+  return failed == 0 ? EXIT_SUCCESS : EXIT_FAILURE;
+}
