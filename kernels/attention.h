@@ -1,0 +1,84 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * What the decode layer asks of a processor's kernels: attention of a few query heads that share one KV head over a run of
+ * keys, as partials in f32 wire form. One table per instruction set.
+ *
+ * Numbers. The products q.k and p v are accumulated in f32, in several lanes; the last levels of the sum over lanes, the
+ * scaling, t - m, the denominator, and the sum over blocks of keys (split-KV) are in double. So a logit's error is that of
+ * short f32 sums, about 1e-8 |t|, which is what limits logits of +-1e4 (1e-4 in the weight). m is a whole number at least
+ * as large as the largest t seen, so every rescaling is by a power of two: exact. Weights below 2^-125 count as 0. A NaN in q, k or
+ * v makes its rows NaN.
+ *
+ * Determinism. The result of a task depends on its own arguments alone: not on addresses, on the batch, or on which other
+ * heads share the task. It differs between tables within rounding.
+ */
+#ifndef BNY_KERNELS_ATTENTION_H
+#define BNY_KERNELS_ATTENTION_H
+
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+
+#include "banyan.h"
+
+enum {
+  BNY_ATTENTION_HEAD_DIM_MAX = 576,
+  BNY_ATTENTION_VALUE_DIM_MAX = 512,
+  BNY_ATTENTION_LANES_MAX = 16, /* rows of work memory are padded to this many floats */
+  BNY_ATTENTION_HEADS_MAX = 16, /* of one task */
+  /* Floats of all heads of a task, padded: what keeps a kernel's work memory (under 64 KiB) on the stack. */
+  BNY_ATTENTION_QUERY_FLOATS = 4 * BNY_ATTENTION_HEAD_DIM_MAX,
+  BNY_ATTENTION_VALUE_FLOATS = 4 * BNY_ATTENTION_VALUE_DIM_MAX
+};
+
+/* How many heads one task may have. */
+static inline int32_t bny_attention_heads_max(int32_t head_dim, int32_t value_dim) {
+  int32_t lanes = BNY_ATTENTION_LANES_MAX;
+  int32_t by_query = BNY_ATTENTION_QUERY_FLOATS / ((head_dim + lanes - 1) / lanes * lanes);
+  int32_t by_value = BNY_ATTENTION_VALUE_FLOATS / ((value_dim + lanes - 1) / lanes * lanes);
+  int32_t heads = by_query < by_value ? by_query : by_value;
+  return heads < BNY_ATTENTION_HEADS_MAX ? heads : BNY_ATTENTION_HEADS_MAX;
+}
+
+/* Strides in elements. */
+typedef struct bny_attention_task {
+  int32_t heads; /* 1 .. bny_attention_heads_max() */
+  int32_t head_dim;
+  int32_t value_dim;
+  int32_t keys;      /* >= 0 */
+  double scale_log2; /* scale * log2(e): t = scale_log2 * q.k */
+  banyan_dtype q_dtype;
+  banyan_dtype kv_dtype;
+  const void *q; /* [heads][head_dim] */
+  int64_t q_head_stride;
+  const void *k; /* [keys][head_dim] */
+  int64_t k_token_stride;
+  const void *v; /* [keys][value_dim] */
+  int64_t v_token_stride;
+} bny_attention_task;
+
+typedef struct bny_attention_kernels {
+  const char *name;
+
+  /* True if this processor can run the table. */
+  bool (*supported)(void);
+
+  /* m[heads] = a whole number, or -inf without keys; d[heads] = sum 2^(t-m); n[heads][value_dim] = sum 2^(t-m) v. */
+  void (*run)(const bny_attention_task *task, float *m, float *d, float *n);
+} bny_attention_kernels;
+
+extern const bny_attention_kernels bny_attention_portable;
+#ifdef BNY_HAVE_AVX2
+extern const bny_attention_kernels bny_attention_avx2;
+#endif
+#ifdef BNY_HAVE_AVX512
+extern const bny_attention_kernels bny_attention_avx512;
+#endif
+
+/* Fastest first, the portable one last; ends with NULL. */
+extern const bny_attention_kernels *const bny_attention_table[];
+
+/* By name, or the fastest that is supported if name is NULL; NULL if the name is unknown or unsupported here. */
+const bny_attention_kernels *bny_attention_kernels_find(const char *name);
+
+#endif

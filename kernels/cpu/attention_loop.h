@@ -1,0 +1,158 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * The loop that all CPU attention kernels share. The file that includes it has defined, for its instruction set:
+ *
+ *   attention_queries    work->q: the task's queries as f32 rows of work->q_stride, padded with zeros
+ *   attention_scores     work->t: t of `count` keys from `first` on, in rows of TILE; beyond count, to the next multiple of
+ *                        LANES_MAX, -inf
+ *   attention_weights    work->p = 2^(t - m) of one head for as many entries; returns their sum
+ *   attention_accumulate work->n += p v over the tile
+ *
+ * Keys are taken in tiles that stay in the first-level cache together with the queries, so that memory is read once for
+ * all heads of the task. Tiles add up in blocks, in f32, and blocks in double: a split of the keys whose parts have the
+ * same m, so that merging them is a plain sum.
+ */
+#ifndef BNY_CPU_ATTENTION_LOOP_H
+#define BNY_CPU_ATTENTION_LOOP_H
+
+#include <math.h>
+#include <string.h>
+
+#include "attention.h"
+
+enum { ATTENTION_TILE = 64, ATTENTION_BLOCK = 512 };
+
+typedef struct attention_work {
+  float q[BNY_ATTENTION_QUERY_FLOATS];
+  float n[BNY_ATTENTION_VALUE_FLOATS];      /* of the block, relative to m */
+  double total[BNY_ATTENTION_VALUE_FLOATS]; /* of the blocks before it, relative to total_m */
+  double t[BNY_ATTENTION_HEADS_MAX * ATTENTION_TILE];
+  float p[BNY_ATTENTION_HEADS_MAX * ATTENTION_TILE];
+  double m[BNY_ATTENTION_HEADS_MAX];
+  double d[BNY_ATTENTION_HEADS_MAX]; /* relative to m */
+  double total_m[BNY_ATTENTION_HEADS_MAX];
+  int32_t q_stride, n_stride; /* floats from a head to the next */
+} __attribute__((aligned(64))) attention_work;
+
+static inline __attribute__((always_inline)) size_t attention_element_bytes(banyan_dtype dtype) {
+  return dtype == BANYAN_F32 ? 4 : 2;
+}
+
+static inline __attribute__((always_inline)) const char *attention_row(const void *base, int64_t stride, int64_t row,
+                                                                       banyan_dtype dtype) {
+  return (const char *)base + row * stride * (int64_t)attention_element_bytes(dtype);
+}
+
+static void attention_queries(const bny_attention_task *task, attention_work *work);
+static void attention_scores(const bny_attention_task *task, banyan_dtype dtype, int32_t first, int32_t count,
+                             attention_work *work);
+static float attention_weights(const double *t, double m, int32_t count, float *p);
+static void attention_accumulate(const bny_attention_task *task, banyan_dtype dtype, int32_t first, int32_t count,
+                                 attention_work *work);
+
+/* 2^(from - to) for whole numbers, from <= to; 0 where there is nothing to scale or nothing would be left of it. */
+static inline double attention_rescale(double from, double to) {
+  if (from == to) /* also both infinite */
+    return 1;
+  return from - to < -1000 ? 0.0 : ldexp(1.0, (int)(from - to));
+}
+
+/* Raises the whole-number max of head h to cover the tile's logits. */
+static inline void attention_raise(attention_work *work, int32_t h, int32_t count) {
+  double m = work->m[h];
+  const double *t = work->t + h * ATTENTION_TILE;
+  double top = m;
+  for (int32_t i = 0; i < count; i++)
+    top = t[i] > top ? t[i] : top;
+  if (!(top > m))
+    return;
+  top = ceil(top);
+  double factor = attention_rescale(m, top);
+  float *n = work->n + h * work->n_stride;
+  for (int32_t j = 0; j < work->n_stride; j++)
+    n[j] *= (float)factor;
+  work->d[h] *= factor;
+  work->m[h] = top;
+}
+
+/* total += n, then n = 0. */
+static inline void attention_fold(const bny_attention_task *task, attention_work *work) {
+  for (int32_t h = 0; h < task->heads; h++) {
+    double factor = attention_rescale(work->total_m[h], work->m[h]);
+    double *total = work->total + h * work->n_stride;
+    float *n = work->n + h * work->n_stride;
+    for (int32_t j = 0; j < work->n_stride; j++) {
+      total[j] = total[j] * factor + (double)n[j];
+      n[j] = 0;
+    }
+    work->total_m[h] = work->m[h];
+  }
+}
+
+static inline void attention_result(const bny_attention_task *task, const attention_work *work, float *m, float *d,
+                                    float *n) {
+  for (int32_t h = 0; h < task->heads; h++) {
+    /* With a NaN d, m may still be -inf, which would read as an empty row. */
+    m[h] = isnan(work->d[h]) ? 0 : (float)work->m[h];
+    d[h] = (float)work->d[h];
+    for (int32_t j = 0; j < task->value_dim; j++)
+      n[(int64_t)h * task->value_dim + j] = (float)work->total[h * work->n_stride + j];
+  }
+}
+
+static inline __attribute__((always_inline)) void attention_over(const bny_attention_task *task, banyan_dtype dtype,
+                                                                 attention_work *work) {
+  for (int32_t block = 0; block < task->keys;) {
+    int32_t block_end = task->keys - block > ATTENTION_BLOCK ? block + ATTENTION_BLOCK : task->keys;
+    for (int32_t first = block; first < block_end;) {
+      int32_t count = block_end - first > ATTENTION_TILE ? ATTENTION_TILE : block_end - first;
+      attention_scores(task, dtype, first, count, work);
+      for (int32_t h = 0; h < task->heads; h++) {
+        attention_raise(work, h, count);
+        /* Only logits of -inf or NaN so far: 0 keeps the former from becoming the latter. */
+        double m = work->m[h] == -INFINITY ? 0 : work->m[h];
+        work->d[h] += (double)attention_weights(work->t + h * ATTENTION_TILE, m, count, work->p + h * ATTENTION_TILE);
+      }
+      attention_accumulate(task, dtype, first, count, work);
+      first += count;
+    }
+    attention_fold(task, work);
+    block = block_end;
+  }
+}
+
+/* One copy of the loop for each type of the cache. */
+static __attribute__((noinline)) void attention_over_f32(const bny_attention_task *task, attention_work *work) {
+  attention_over(task, BANYAN_F32, work);
+}
+
+static __attribute__((noinline)) void attention_over_f16(const bny_attention_task *task, attention_work *work) {
+  attention_over(task, BANYAN_F16, work);
+}
+
+static __attribute__((noinline)) void attention_over_bf16(const bny_attention_task *task, attention_work *work) {
+  attention_over(task, BANYAN_BF16, work);
+}
+
+static void attention_run(const bny_attention_task *task, float *m, float *d, float *n) {
+  attention_work work;
+  int32_t lanes = BNY_ATTENTION_LANES_MAX;
+  work.q_stride = (task->head_dim + lanes - 1) / lanes * lanes;
+  work.n_stride = (task->value_dim + lanes - 1) / lanes * lanes;
+  memset(work.n, 0, (size_t)(task->heads * work.n_stride) * sizeof work.n[0]);
+  memset(work.total, 0, (size_t)(task->heads * work.n_stride) * sizeof work.total[0]);
+  for (int32_t h = 0; h < task->heads; h++) {
+    work.m[h] = work.total_m[h] = -INFINITY;
+    work.d[h] = 0;
+  }
+  attention_queries(task, &work);
+  if (task->kv_dtype == BANYAN_F32)
+    attention_over_f32(task, &work);
+  else if (task->kv_dtype == BANYAN_F16)
+    attention_over_f16(task, &work);
+  else
+    attention_over_bf16(task, &work);
+  attention_result(task, &work, m, d, n);
+}
+
+#endif

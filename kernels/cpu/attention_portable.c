@@ -1,0 +1,100 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * Attention in plain C, laid out so that a compiler can use whatever vectors the machine has. */
+#include "attention_loop.h"
+#include "merge_math.h"
+
+static bool supported(void) { return true; }
+
+static inline __attribute__((always_inline)) float element(const char *row, int32_t index, banyan_dtype dtype) {
+  if (dtype == BANYAN_F32) {
+    float value;
+    memcpy(&value, row + (size_t)index * 4, sizeof value);
+    return value;
+  }
+  uint16_t half;
+  memcpy(&half, row + (size_t)index * 2, sizeof half);
+  return dtype == BANYAN_F16 ? bny_float_of_f16(half) : bny_float_of_bf16(half);
+}
+
+static inline __attribute__((always_inline)) void convert(const char *row, int32_t count, banyan_dtype dtype,
+                                                          int32_t padded, float *values) {
+  for (int32_t i = 0; i < count; i++)
+    values[i] = element(row, i, dtype);
+  for (int32_t i = count; i < padded; i++)
+    values[i] = 0;
+}
+
+static void attention_queries(const bny_attention_task *task, attention_work *work) {
+  for (int32_t h = 0; h < task->heads; h++) {
+    const char *row = attention_row(task->q, task->q_head_stride, h, task->q_dtype);
+    convert(row, task->head_dim, task->q_dtype, work->q_stride, work->q + h * work->q_stride);
+  }
+}
+
+/* Lanes added up in double. */
+static inline double dot(const float *a, const float *b, int32_t padded) {
+  float lanes[BNY_ATTENTION_LANES_MAX] = {0};
+  for (int32_t i = 0; i < padded; i += BNY_ATTENTION_LANES_MAX) {
+    for (int32_t l = 0; l < BNY_ATTENTION_LANES_MAX; l++)
+      lanes[l] += a[i + l] * b[i + l];
+  }
+  double sum = 0;
+  for (int32_t l = 0; l < BNY_ATTENTION_LANES_MAX; l++)
+    sum += (double)lanes[l];
+  return sum;
+}
+
+static inline __attribute__((always_inline)) void attention_scores(const bny_attention_task *task, banyan_dtype dtype,
+                                                                   int32_t first, int32_t count, attention_work *work) {
+  float k[BNY_ATTENTION_HEAD_DIM_MAX];
+  for (int32_t i = 0; i < count; i++) {
+    convert(attention_row(task->k, task->k_token_stride, first + i, dtype), task->head_dim, dtype, work->q_stride, k);
+    for (int32_t h = 0; h < task->heads; h++)
+      work->t[h * ATTENTION_TILE + i] = task->scale_log2 * dot(work->q + h * work->q_stride, k, work->q_stride);
+  }
+}
+
+/* 2^x for x <= 0 within 1.1 ulp: 2^round(x) times a polynomial (minimax, 2.6e-9) in the rest; 0 below 2^-125. */
+static inline float exp2_negative(float x) {
+  if (x < -125.0f)
+    return 0;
+  if (isnan(x))
+    return x;
+  float whole = rintf(x);
+  float f = x - whole;
+  float y = 0x1.470b4ap-13f;
+  y = y * f + 0x1.5f7276p-10f;
+  y = y * f + 0x1.3b270ep-7f;
+  y = y * f + 0x1.c6ae72p-5f;
+  y = y * f + 0x1.ebfbe2p-3f;
+  y = y * f + 0x1.62e432p-1f;
+  y = y * f + 1.0f;
+  return y * bny_float_of_bits((uint32_t)((int32_t)whole + 127) << 23);
+}
+
+static float attention_weights(const double *t, double m, int32_t count, float *p) {
+  float lanes[4] = {0};
+  for (int32_t i = 0; i < count; i++) {
+    p[i] = exp2_negative((float)(t[i] - m));
+    lanes[i % 4] += p[i];
+  }
+  return (lanes[0] + lanes[1]) + (lanes[2] + lanes[3]);
+}
+
+static inline __attribute__((always_inline)) void attention_accumulate(const bny_attention_task *task,
+                                                                       banyan_dtype dtype, int32_t first, int32_t count,
+                                                                       attention_work *work) {
+  float v[BNY_ATTENTION_VALUE_DIM_MAX];
+  for (int32_t i = 0; i < count; i++) {
+    convert(attention_row(task->v, task->v_token_stride, first + i, dtype), task->value_dim, dtype, work->n_stride, v);
+    for (int32_t h = 0; h < task->heads; h++) {
+      float p = work->p[h * ATTENTION_TILE + i];
+      float *n = work->n + h * work->n_stride;
+      for (int32_t j = 0; j < work->n_stride; j++)
+        n[j] += p * v[j];
+    }
+  }
+}
+
+const bny_attention_kernels bny_attention_portable = {"portable", supported, attention_run};

@@ -1,0 +1,150 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * Local attention: checks the call and hands each KV head with its query heads to the kernels. A result goes from a
+ * buffer on the stack to the caller's memory; nothing is allocated and nothing is shared between calls. */
+#include "decode/decode.h"
+
+#include <inttypes.h>
+#include <math.h>
+
+#include "status.h"
+
+#define WHERE "banyan_attention: "
+
+static const double log2_e = 1.4426950408889634074;
+
+static int32_t value_dim_of(const banyan_attention_desc *desc) {
+  return desc->value_dim ? desc->value_dim : desc->head_dim;
+}
+
+static banyan_status check_shape(const banyan_attention_desc *desc) {
+  if (desc->batch < 0)
+    return bny_fail(BANYAN_ERR_ARGUMENT, WHERE "batch is %" PRId32 ", negative", desc->batch);
+  if (desc->kv_heads < 1)
+    return bny_fail(BANYAN_ERR_ARGUMENT, WHERE "kv_heads is %" PRId32 ", must be at least 1", desc->kv_heads);
+  if (desc->heads < 1 || desc->heads % desc->kv_heads != 0)
+    return bny_fail(BANYAN_ERR_ARGUMENT, WHERE "heads is %" PRId32 ", must be a multiple of kv_heads, which is %" PRId32,
+                    desc->heads, desc->kv_heads);
+  if (desc->head_dim < 1 || desc->head_dim > BNY_ATTENTION_HEAD_DIM_MAX)
+    return bny_fail(BANYAN_ERR_ARGUMENT, WHERE "head_dim is %" PRId32 ", must be 1 to %d", desc->head_dim,
+                    BNY_ATTENTION_HEAD_DIM_MAX);
+  if (value_dim_of(desc) < 1 || value_dim_of(desc) > BNY_ATTENTION_VALUE_DIM_MAX)
+    return bny_fail(BANYAN_ERR_ARGUMENT, WHERE "value_dim is %" PRId32 "%s, must be 1 to %d", value_dim_of(desc),
+                    desc->value_dim ? "" : " (head_dim, as it is unset)", BNY_ATTENTION_VALUE_DIM_MAX);
+  if (!isfinite(desc->scale))
+    return bny_fail(BANYAN_ERR_ARGUMENT, WHERE "scale is %g, must be finite (0: 1 / sqrt(head_dim))", (double)desc->scale);
+  if (bny_dtype_bytes(desc->q_dtype) == 0)
+    return bny_fail(BANYAN_ERR_ARGUMENT, WHERE "q_dtype is %d, must be BANYAN_F32, BANYAN_F16 or BANYAN_BF16",
+                    (int)desc->q_dtype);
+  if (bny_dtype_bytes(desc->kv_dtype) == 0)
+    return bny_fail(BANYAN_ERR_ARGUMENT, WHERE "kv_dtype is %d, must be BANYAN_F32, BANYAN_F16 or BANYAN_BF16",
+                    (int)desc->kv_dtype);
+  return BANYAN_OK;
+}
+
+/* A stride that lets the rows of one sequence overlap has been forgotten or is in the wrong unit. Batch strides may be
+ * anything: 0 shares a query or a prefix. */
+static banyan_status check_stride(const char *name, int64_t stride, int32_t rows, int32_t row) {
+  if (rows > 1 && stride < row && stride > -(int64_t)row)
+    return bny_fail(BANYAN_ERR_ARGUMENT, WHERE "%s is %" PRId64 ": rows of %" PRId32 " elements would overlap", name,
+                    stride, row);
+  return BANYAN_OK;
+}
+
+static banyan_status check_memory(const banyan_attention_desc *desc) {
+  int32_t longest = 0;
+  if (desc->batch > 0 && !desc->q)
+    return bny_fail(BANYAN_ERR_ARGUMENT, WHERE "q is NULL");
+  if (desc->batch > 0 && !desc->seq_lens)
+    return bny_fail(BANYAN_ERR_ARGUMENT, WHERE "seq_lens is NULL");
+  for (int32_t b = 0; b < desc->batch; b++) {
+    if (desc->seq_lens[b] < 0)
+      return bny_fail(BANYAN_ERR_ARGUMENT, WHERE "seq_lens[%" PRId32 "] is %" PRId32 ", negative", b, desc->seq_lens[b]);
+    longest = desc->seq_lens[b] > longest ? desc->seq_lens[b] : longest;
+  }
+  if (longest > 0 && !desc->k)
+    return bny_fail(BANYAN_ERR_ARGUMENT, WHERE "k is NULL and seq_lens has %" PRId32 " keys", longest);
+  if (longest > 0 && !desc->v)
+    return bny_fail(BANYAN_ERR_ARGUMENT, WHERE "v is NULL and seq_lens has %" PRId32 " keys", longest);
+  banyan_status status = check_stride("q_head_stride", desc->q_head_stride, desc->heads, desc->head_dim);
+  if (status == BANYAN_OK)
+    status = check_stride("k_token_stride", desc->k_token_stride, longest, desc->head_dim);
+  if (status == BANYAN_OK)
+    status = check_stride("v_token_stride", desc->v_token_stride, longest, value_dim_of(desc));
+  if (status == BANYAN_OK && longest > 0)
+    status = check_stride("k_head_stride", desc->k_head_stride, desc->kv_heads, desc->head_dim);
+  if (status == BANYAN_OK && longest > 0)
+    status = check_stride("v_head_stride", desc->v_head_stride, desc->kv_heads, value_dim_of(desc));
+  return status;
+}
+
+static banyan_status check(const banyan_attention_desc *desc, const banyan_partial *out) {
+  if (!desc)
+    return bny_fail(BANYAN_ERR_ARGUMENT, WHERE "desc is NULL");
+  if (desc->size != sizeof *desc)
+    return bny_fail(BANYAN_ERR_ARGUMENT, WHERE "desc->size is %zu, must be sizeof(banyan_attention_desc), here %zu",
+                    desc->size, sizeof *desc);
+  if (!out)
+    return bny_fail(BANYAN_ERR_ARGUMENT, WHERE "out is NULL");
+  banyan_status status = check_shape(desc);
+  if (status == BANYAN_OK)
+    status = check_memory(desc);
+  if (status != BANYAN_OK)
+    return status;
+  bny_box box = {desc->batch, desc->heads, value_dim_of(desc)};
+  const char *reason = bny_partial_check(out, &box, true);
+  return reason ? bny_fail(BANYAN_ERR_ARGUMENT, WHERE "out: %s", reason) : BANYAN_OK;
+}
+
+static const char *advance(const void *base, int64_t elements, banyan_dtype dtype) {
+  /* NULL where no key is to be read. */
+  return base ? (const char *)base + elements * (int64_t)bny_dtype_bytes(dtype) : NULL;
+}
+
+/* All query heads of KV head `kv_head` of sequence b. */
+static void run_group(const bny_attention_kernels *attention, const bny_kernels *kernels,
+                      const banyan_attention_desc *desc, const banyan_partial *out, int32_t b, int32_t kv_head) {
+  float m[BNY_ATTENTION_HEADS_MAX], d[BNY_ATTENTION_HEADS_MAX], n[BNY_ATTENTION_VALUE_FLOATS];
+  int32_t group = desc->heads / desc->kv_heads;
+  int32_t value_dim = value_dim_of(desc);
+  int32_t heads_max = bny_attention_heads_max(desc->head_dim, value_dim);
+  double scale = desc->scale != 0 ? (double)desc->scale : 1 / sqrt((double)desc->head_dim);
+  bny_attention_task task = {
+      .head_dim = desc->head_dim,
+      .value_dim = value_dim,
+      .keys = desc->seq_lens[b],
+      .scale_log2 = scale * log2_e,
+      .q_dtype = desc->q_dtype,
+      .kv_dtype = desc->kv_dtype,
+      .q_head_stride = desc->q_head_stride,
+      .k = advance(desc->k, b * desc->k_batch_stride + kv_head * desc->k_head_stride, desc->kv_dtype),
+      .k_token_stride = desc->k_token_stride,
+      .v = advance(desc->v, b * desc->v_batch_stride + kv_head * desc->v_head_stride, desc->kv_dtype),
+      .v_token_stride = desc->v_token_stride,
+  };
+  for (int32_t first = 0; first < group; first += task.heads) {
+    int32_t head0 = kv_head * group + first;
+    task.heads = group - first < heads_max ? group - first : heads_max;
+    task.q = advance(desc->q, b * desc->q_batch_stride + head0 * desc->q_head_stride, desc->q_dtype);
+    attention->run(&task, m, d, n);
+    bny_box box = {1, task.heads, value_dim};
+    bny_wire_view view = {m, d, n, task.heads};
+    kernels->merge_finish(&box, BNY_WIRE_F32, 1, &view, false, out, b, head0);
+  }
+}
+
+banyan_status bny_decode_attention_run(const bny_attention_kernels *attention, const bny_kernels *kernels,
+                                       const banyan_attention_desc *desc, const banyan_partial *out) {
+  banyan_status status = check(desc, out);
+  if (status != BANYAN_OK)
+    return status;
+  for (int32_t b = 0; b < desc->batch; b++) {
+    for (int32_t kv_head = 0; kv_head < desc->kv_heads; kv_head++)
+      run_group(attention, kernels, desc, out, b, kv_head);
+  }
+  return BANYAN_OK;
+}
+
+banyan_status banyan_attention(const banyan_attention_desc *desc, const banyan_partial *out) {
+  return bny_decode_attention_run(bny_attention_kernels_find(NULL), bny_kernels_find(NULL), desc, out);
+}

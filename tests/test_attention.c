@@ -1,0 +1,612 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * Local attention of every kernel table against a reference in double precision from the same stored keys and values. */
+#include <check.h>
+#include <math.h>
+#include <stdint.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/mman.h>
+#include <unistd.h>
+
+#include "attention.h"
+#include "banyan.h"
+#include "decode/decode.h"
+#include "op.h"
+
+/* ---- input ------------------------------------------------------------------------------------------------------- */
+
+static uint64_t random_state;
+
+static uint64_t random_bits(void) {
+  uint64_t z = (random_state += 0x9e3779b97f4a7c15);
+  z = (z ^ (z >> 30)) * 0xbf58476d1ce4e5b9;
+  z = (z ^ (z >> 27)) * 0x94d049bb133111eb;
+  return z ^ (z >> 31);
+}
+
+static int32_t random_range(int32_t low, int32_t high) { /* both included */
+  return low + (int32_t)(random_bits() % (uint64_t)(high - low + 1));
+}
+
+static double random_normal(void) {
+  double sum = 0;
+  for (int i = 0; i < 12; i++)
+    sum += (double)(random_bits() >> 11) * 0x1p-53;
+  return sum - 6;
+}
+
+static size_t element_bytes(banyan_dtype dtype) { return dtype == BANYAN_F32 ? 4 : 2; }
+
+static void store(void *base, int64_t index, banyan_dtype dtype, double value) {
+  float single = (float)value;
+  uint32_t bits;
+  memcpy(&bits, &single, sizeof bits);
+  if (dtype == BANYAN_F32) {
+    memcpy((char *)base + index * 4, &single, 4);
+    return;
+  }
+  uint16_t half = (uint16_t)(bits >> 16);
+  if (dtype == BANYAN_F16) {
+    /* Truncated; multiples of 2^-24 below 2^-14. */
+    double size = fabs(value);
+    int exponent;
+    frexp(size, &exponent);
+    if (size < 0x1p-14)
+      half = (uint16_t)(size * 0x1p24);
+    else if (size >= 65504)
+      half = 0x7bff;
+    else
+      half = (uint16_t)(((exponent + 14) << 10) + ((int)ldexp(size, 11 - exponent) & 0x3ff));
+    half = (uint16_t)(half | (value < 0 ? 0x8000 : 0));
+  }
+  memcpy((char *)base + index * 2, &half, 2);
+}
+
+static double load(const void *base, int64_t index, banyan_dtype dtype) {
+  if (dtype == BANYAN_F32) {
+    float single;
+    memcpy(&single, (const char *)base + index * 4, 4);
+    return (double)single;
+  }
+  uint16_t half;
+  memcpy(&half, (const char *)base + index * 2, 2);
+  if (dtype == BANYAN_BF16) {
+    uint32_t bits = (uint32_t)half << 16;
+    float single;
+    memcpy(&single, &bits, 4);
+    return (double)single;
+  }
+  int exponent = half >> 10 & 31, mantissa = half & 0x3ff;
+  double size = exponent == 0 ? ldexp(mantissa, -24) : ldexp(mantissa + 1024, exponent - 25);
+  return half & 0x8000 ? -size : size;
+}
+
+/* Memory that ends where the next page may not be touched: reading past a row's end is a crash. */
+typedef struct guarded {
+  char *map;
+  size_t map_bytes;
+  void *data;
+} guarded;
+
+static guarded guarded_make(size_t bytes) {
+  size_t page = (size_t)sysconf(_SC_PAGESIZE);
+  guarded memory = {.map_bytes = (bytes + page - 1) / page * page + page};
+  memory.map = mmap(NULL, memory.map_bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+  ck_assert_ptr_ne(memory.map, MAP_FAILED);
+  ck_assert_int_eq(mprotect(memory.map + memory.map_bytes - page, page, PROT_NONE), 0);
+  memory.data = memory.map + memory.map_bytes - page - bytes;
+  return memory;
+}
+
+typedef struct problem {
+  banyan_attention_desc desc;
+  int32_t seq_lens[8];
+  guarded q, k, v;
+} problem;
+
+/* [batch][kv_heads][keys] or [batch][keys][kv_heads], rows padded. Returns the elements needed. */
+static int64_t lay_out(int32_t batch, int32_t heads, int32_t keys, int32_t dim, bool token_major, int32_t pad,
+                       int64_t *batch_stride, int64_t *head_stride, int64_t *token_stride) {
+  int64_t row = dim + pad;
+  *head_stride = token_major ? row : row * keys;
+  *token_stride = token_major ? row * heads : row;
+  *batch_stride = row * heads * keys;
+  return *batch_stride * batch - pad; /* nothing beyond the last row */
+}
+
+static void fill(void *base, int64_t elements, banyan_dtype dtype, double size) {
+  for (int64_t i = 0; i < elements; i++)
+    store(base, i, dtype, size * random_normal());
+}
+
+/* Fills the rest of a problem whose desc has shape and dtypes and whose seq_lens are set. */
+static void problem_finish(problem *p, double size) {
+  banyan_attention_desc *desc = &p->desc;
+  int32_t value_dim = desc->value_dim ? desc->value_dim : desc->head_dim;
+  int32_t keys = 1;
+  for (int32_t b = 0; b < desc->batch; b++)
+    keys = p->seq_lens[b] > keys ? p->seq_lens[b] : keys;
+  bool token_major = random_range(0, 1);
+  int64_t unused;
+  int64_t q_elements = lay_out(desc->batch, desc->heads, 1, desc->head_dim, true, random_range(0, 3),
+                               &desc->q_batch_stride, &desc->q_head_stride, &unused);
+  int64_t k_elements = lay_out(desc->batch, desc->kv_heads, keys, desc->head_dim, token_major, random_range(0, 3),
+                               &desc->k_batch_stride, &desc->k_head_stride, &desc->k_token_stride);
+  int64_t v_elements = lay_out(desc->batch, desc->kv_heads, keys, value_dim, token_major, random_range(0, 3),
+                               &desc->v_batch_stride, &desc->v_head_stride, &desc->v_token_stride);
+  p->q = guarded_make((size_t)q_elements * element_bytes(desc->q_dtype));
+  p->k = guarded_make((size_t)k_elements * element_bytes(desc->kv_dtype));
+  p->v = guarded_make((size_t)v_elements * element_bytes(desc->kv_dtype));
+  fill(p->q.data, q_elements, desc->q_dtype, size);
+  fill(p->k.data, k_elements, desc->kv_dtype, 1);
+  fill(p->v.data, v_elements, desc->kv_dtype, 1);
+  desc->size = sizeof *desc;
+  desc->q = p->q.data;
+  desc->k = p->k.data;
+  desc->v = p->v.data;
+  desc->seq_lens = p->seq_lens;
+}
+
+static void problem_free(problem *p) {
+  munmap(p->q.map, p->q.map_bytes);
+  munmap(p->k.map, p->k.map_bytes);
+  munmap(p->v.map, p->v.map_bytes);
+}
+
+/* Filled in place: desc points into it. */
+static void problem_make(problem *p, int32_t batch, int32_t heads, int32_t kv_heads, int32_t head_dim,
+                         int32_t value_dim, banyan_dtype q_dtype, banyan_dtype kv_dtype, const int32_t *seq_lens,
+                         double size) {
+  memset(p, 0, sizeof *p);
+  p->desc.batch = batch;
+  p->desc.heads = heads;
+  p->desc.kv_heads = kv_heads;
+  p->desc.head_dim = head_dim;
+  p->desc.value_dim = value_dim;
+  p->desc.q_dtype = q_dtype;
+  p->desc.kv_dtype = kv_dtype;
+  memcpy(p->seq_lens, seq_lens, (size_t)batch * sizeof *seq_lens);
+  problem_finish(p, size);
+}
+
+/* ---- reference --------------------------------------------------------------------------------------------------- */
+
+static double reference_logit(const banyan_attention_desc *desc, int32_t b, int32_t h, int32_t i) {
+  int32_t kv_head = h / (desc->heads / desc->kv_heads);
+  int64_t q = b * desc->q_batch_stride + h * desc->q_head_stride;
+  int64_t k = b * desc->k_batch_stride + kv_head * desc->k_head_stride + i * desc->k_token_stride;
+  double sum = 0;
+  for (int32_t j = 0; j < desc->head_dim; j++)
+    sum += load(desc->q, q + j, desc->q_dtype) * load(desc->k, k + j, desc->kv_dtype);
+  return sum * (desc->scale != 0 ? (double)desc->scale : 1 / sqrt((double)desc->head_dim));
+}
+
+/* o[value_dim] and lse in base e of row (b, h). */
+static double reference_row(const banyan_attention_desc *desc, int32_t b, int32_t h, double *o) {
+  int32_t kv_head = h / (desc->heads / desc->kv_heads);
+  int32_t value_dim = desc->value_dim ? desc->value_dim : desc->head_dim;
+  int32_t keys = desc->seq_lens[b];
+  double *s = malloc((size_t)(keys + 1) * sizeof *s);
+  double m = -INFINITY, d = 0;
+  for (int32_t j = 0; j < value_dim; j++)
+    o[j] = 0;
+  for (int32_t i = 0; i < keys; i++) {
+    s[i] = reference_logit(desc, b, h, i);
+    m = s[i] > m ? s[i] : m;
+  }
+  for (int32_t i = 0; i < keys; i++) {
+    int64_t v = b * desc->v_batch_stride + kv_head * desc->v_head_stride + i * desc->v_token_stride;
+    double weight = exp(s[i] - m);
+    d += weight;
+    for (int32_t j = 0; j < value_dim; j++)
+      o[j] += weight * load(desc->v, v + j, desc->kv_dtype);
+  }
+  for (int32_t j = 0; j < value_dim && keys > 0; j++)
+    o[j] /= d;
+  free(s);
+  return keys > 0 ? m + log(d) : -INFINITY;
+}
+
+/* ---- running ----------------------------------------------------------------------------------------------------- */
+
+typedef struct result {
+  float *values; /* [batch][heads][value_dim] */
+  float *lse;    /* [batch][heads] */
+  size_t values_bytes, lse_bytes;
+} result;
+
+static result result_make(const banyan_attention_desc *desc, banyan_partial *out) {
+  int32_t value_dim = desc->value_dim ? desc->value_dim : desc->head_dim;
+  size_t rows = (size_t)desc->batch * (size_t)desc->heads;
+  result r = {.values_bytes = rows * (size_t)value_dim * sizeof(float), .lse_bytes = rows * sizeof(float)};
+  r.values = malloc(r.values_bytes + 1);
+  r.lse = malloc(r.lse_bytes + 1);
+  memset(r.values, 0x7b, r.values_bytes);
+  memset(r.lse, 0x7b, r.lse_bytes);
+  memset(out, 0, sizeof *out);
+  out->size = sizeof *out;
+  out->values = r.values;
+  out->values_token_stride = (int64_t)desc->heads * value_dim;
+  out->values_head_stride = value_dim;
+  out->values_dtype = BANYAN_F32;
+  out->values_kind = BANYAN_VALUES_NORMALISED;
+  out->lse = r.lse;
+  out->stats_token_stride = desc->heads;
+  out->stats_head_stride = 1;
+  out->stats_dtype = BANYAN_F32;
+  out->stats_kind = BANYAN_STATS_LSE;
+  out->base = BANYAN_BASE_E;
+  out->empty = BANYAN_EMPTY_NEG_INF;
+  return r;
+}
+
+static result run(const bny_attention_kernels *table, const banyan_attention_desc *desc) {
+  banyan_partial out;
+  result r = result_make(desc, &out);
+  banyan_status status = bny_decode_attention_run(table, bny_kernels_find(NULL), desc, &out);
+  ck_assert_msg(status == BANYAN_OK, "%s: %s", table->name, banyan_last_error());
+  return r;
+}
+
+static void result_free(result *r) {
+  free(r->values);
+  free(r->lse);
+}
+
+/* Every row within `bound` relative of the reference, |out - ref|_2 / |ref|_2; lse within `bound` of 1 + |lse|. */
+static double compare(const char *name, const banyan_attention_desc *desc, const result *r, double bound) {
+  int32_t value_dim = desc->value_dim ? desc->value_dim : desc->head_dim;
+  double o[BNY_ATTENTION_VALUE_DIM_MAX], worst = 0;
+  for (int32_t b = 0; b < desc->batch; b++) {
+    for (int32_t h = 0; h < desc->heads; h++) {
+      double lse = reference_row(desc, b, h, o), error = 0, size = 0;
+      const float *values = r->values + ((int64_t)b * desc->heads + h) * value_dim;
+      for (int32_t j = 0; j < value_dim; j++) {
+        error += ((double)values[j] - o[j]) * ((double)values[j] - o[j]);
+        size += o[j] * o[j];
+      }
+      error = size > 0 ? sqrt(error / size) : sqrt(error);
+      double lse_error = (double)r->lse[b * desc->heads + h] - lse;
+      if (isinf(lse))
+        lse_error = (double)r->lse[b * desc->heads + h] == lse ? 0 : INFINITY;
+      ck_assert_msg(error <= bound && fabs(lse_error) <= bound * (1 + fabs(lse)),
+                    "%s: row (%d, %d) of %d keys, heads %d / %d, dims %d, %d, dtypes %d, %d: relative error %.3g, lse %.9g "
+                    "is off by %.3g",
+                    name, b, h, desc->seq_lens[b], desc->heads, desc->kv_heads, desc->head_dim, value_dim,
+                    (int)desc->q_dtype, (int)desc->kv_dtype, error, lse, lse_error);
+      worst = error > worst ? error : worst;
+    }
+  }
+  return worst;
+}
+
+/* ---- properties -------------------------------------------------------------------------------------------------- */
+
+/* Calls `body` for every table that this processor runs. */
+#define EACH_TABLE(table)                                                                                              \
+  for (const bny_attention_kernels *const *at_ = bny_attention_table, *table = *at_; table; table = *++at_)           \
+    if (table->supported())
+
+static int32_t random_dim(int32_t most) {
+  static const int32_t usual[] = {64, 128, 80, 96, 32, 192, 256, 576, 512};
+  int32_t dim = random_range(0, 2) ? random_range(1, most < 100 ? most : 100) : usual[random_range(0, 8)];
+  return dim > most ? most : dim;
+}
+
+static void random_problem(problem *p) {
+  static const int32_t groups[] = {1, 1, 2, 3, 4, 5, 7, 8, 9, 16, 17, 40};
+  int32_t seq_lens[8];
+  int32_t batch = random_range(1, 4), kv_heads = random_range(1, 3), group = groups[random_range(0, 11)];
+  for (int32_t b = 0; b < batch; b++) {
+    int32_t kind = random_range(0, 5);
+    seq_lens[b] = kind == 0 ? 0 : kind == 1 ? random_range(500, 1100) : random_range(1, 150);
+  }
+  problem_make(p, batch, kv_heads * group, kv_heads, random_dim(BNY_ATTENTION_HEAD_DIM_MAX),
+               random_dim(BNY_ATTENTION_VALUE_DIM_MAX), (banyan_dtype)random_range(BANYAN_F32, BANYAN_BF16),
+               (banyan_dtype)random_range(BANYAN_F32, BANYAN_BF16), seq_lens, 1);
+  if (random_range(0, 3) == 0)
+    p->desc.scale = (float)(random_normal() / sqrt((double)p->desc.head_dim)); /* negative ones too */
+}
+
+START_TEST(random_shapes) {
+  random_state = (uint64_t)_i;
+  problem p;
+  random_problem(&p);
+  EACH_TABLE(table) {
+    result r = run(table, &p.desc);
+    compare(table->name, &p.desc, &r, 1e-6);
+    result_free(&r);
+  }
+  problem_free(&p);
+}
+END_TEST
+
+/* A sequence alone, and a KV head's query heads one by one, give the bits that the whole call gives. */
+START_TEST(batch_independent) {
+  random_state = (uint64_t)_i + 1000;
+  problem p;
+  random_problem(&p);
+  int32_t group = p.desc.heads / p.desc.kv_heads;
+  EACH_TABLE(table) {
+    result whole = run(table, &p.desc);
+    for (int32_t b = 0; b < p.desc.batch; b++) {
+      for (int32_t h = 0; h < p.desc.heads; h++) {
+        banyan_attention_desc one = p.desc;
+        one.batch = one.heads = one.kv_heads = 1;
+        one.q = (const char *)one.q +
+                (b * one.q_batch_stride + h * one.q_head_stride) * (int64_t)element_bytes(one.q_dtype);
+        one.k = (const char *)one.k +
+                (b * one.k_batch_stride + h / group * one.k_head_stride) * (int64_t)element_bytes(one.kv_dtype);
+        one.v = (const char *)one.v +
+                (b * one.v_batch_stride + h / group * one.v_head_stride) * (int64_t)element_bytes(one.kv_dtype);
+        one.seq_lens = &p.seq_lens[b];
+        result r = run(table, &one);
+        int64_t row = (int64_t)b * p.desc.heads + h;
+        ck_assert_msg(memcmp(r.values, (char *)whole.values + row * (int64_t)r.values_bytes, r.values_bytes) == 0 &&
+                          memcmp(r.lse, &whole.lse[row], sizeof(float)) == 0,
+                      "%s, seed %d: row (%d, %d) differs from the same row in a batch", table->name, _i, b, h);
+        result_free(&r);
+      }
+    }
+    result_free(&whole);
+  }
+  problem_free(&p);
+}
+END_TEST
+
+/* What the project promises of f32 caches: 1e-6 over 2,560 keys of 64 dimensions. */
+START_TEST(long_f32) {
+  random_state = 7;
+  problem p;
+  problem_make(&p, 1, 9, 3, 64, 64, BANYAN_F32, BANYAN_F32, (int32_t[]){2560}, _i == 0 ? 1 : 8);
+  EACH_TABLE(table) {
+    result r = run(table, &p.desc);
+    compare(table->name, &p.desc, &r, 1e-6);
+    result_free(&r);
+  }
+  problem_free(&p);
+}
+END_TEST
+
+/* Logits around +-1e4: no overflow, and what error remains is that of the logit in f32. */
+START_TEST(extreme_logits) {
+  random_state = (uint64_t)_i + 99;
+  problem p;
+  problem_make(&p, 3, 6, 2, 128, 64, BANYAN_F32, BANYAN_F32, (int32_t[]){700, 1, 130}, 1e4);
+  EACH_TABLE(table) {
+    result r = run(table, &p.desc);
+    compare(table->name, &p.desc, &r, 2e-3);
+    for (int32_t i = 0; i < 18; i++)
+      ck_assert_msg(isfinite(r.lse[i]), "%s: lse %g", table->name, (double)r.lse[i]);
+    result_free(&r);
+  }
+  problem_free(&p);
+}
+END_TEST
+
+/* All keys alike: the mean of the values, lse = s + log(keys), however the keys are split into tiles and blocks. */
+START_TEST(identical_keys) {
+  random_state = 5;
+  static const int32_t lens[] = {1, 2, 63, 64, 65, 511, 512, 513, 1024, 5000};
+  for (size_t at = 0; at < sizeof lens / sizeof lens[0]; at++) {
+    problem p;
+    problem_make(&p, 1, 4, 1, 96, 40, BANYAN_BF16, BANYAN_F16, &lens[at], 3);
+    for (int32_t i = 1; i < lens[at]; i++) {
+      for (int32_t j = 0; j < 96; j++)
+        store(p.k.data, i * p.desc.k_token_stride + j, BANYAN_F16, load(p.k.data, j, BANYAN_F16));
+    }
+    EACH_TABLE(table) {
+      result r = run(table, &p.desc);
+      compare(table->name, &p.desc, &r, 1e-6);
+      for (int32_t h = 0; h < 4; h++) {
+        double lse = reference_logit(&p.desc, 0, h, 0) + log(lens[at]);
+        ck_assert_double_eq_tol((double)r.lse[h], lse, 1e-6 * (1 + fabs(lse)));
+      }
+      result_free(&r);
+    }
+    problem_free(&p);
+  }
+}
+END_TEST
+
+/* A rising staircase of logits: the max changes in every tile and old sums all but vanish. */
+START_TEST(rising_logits) {
+  random_state = 11;
+  problem p;
+  problem_make(&p, 1, 5, 1, 16, 24, BANYAN_F32, BANYAN_F32, (int32_t[]){1500}, 1);
+  for (int32_t i = 0; i < 1500; i++) {
+    for (int32_t j = 0; j < 16; j++)
+      store(p.k.data, i * p.desc.k_token_stride + j, BANYAN_F32, (_i ? 0.01 : 1.0) * (double)i);
+  }
+  for (int32_t h = 0; h < 5; h++) {
+    for (int32_t j = 0; j < 16; j++)
+      store(p.q.data, h * p.desc.q_head_stride + j, BANYAN_F32, h < 3 ? 0.25 * (h + 1) : -0.25);
+  }
+  EACH_TABLE(table) {
+    result r = run(table, &p.desc);
+    compare(table->name, &p.desc, &r, 2e-6);
+    result_free(&r);
+  }
+  problem_free(&p);
+}
+END_TEST
+
+/* No keys at all: empty rows in the caller's convention, keys and values not needed. */
+START_TEST(empty_sequences) {
+  int32_t seq_lens[2] = {0, 0};
+  float q[2 * 3 * 8] = {0};
+  banyan_attention_desc desc = {.size = sizeof desc, .batch = 2, .heads = 3, .kv_heads = 3, .head_dim = 8,
+                                .q_dtype = BANYAN_F32, .kv_dtype = BANYAN_F16, .q = q, .q_batch_stride = 24,
+                                .q_head_stride = 8, .seq_lens = seq_lens};
+  EACH_TABLE(table) {
+    result r = run(table, &desc);
+    for (int32_t row = 0; row < 6; row++) {
+      ck_assert(isinf(r.lse[row]) && r.lse[row] < 0);
+      for (int32_t j = 0; j < 8; j++)
+        ck_assert(r.values[row * 8 + j] == 0);
+    }
+    result_free(&r);
+    banyan_partial out;
+    r = result_make(&desc, &out);
+    out.empty = BANYAN_EMPTY_POS_INF;
+    ck_assert_int_eq(bny_decode_attention_run(table, bny_kernels_find(NULL), &desc, &out), BANYAN_OK);
+    ck_assert(isinf(r.lse[5]) && r.lse[5] > 0);
+    result_free(&r);
+  }
+  desc.batch = 0;
+  desc.q = NULL;
+  desc.seq_lens = NULL;
+  banyan_partial out;
+  result r = result_make(&desc, &out);
+  ck_assert_msg(banyan_attention(&desc, &out) == BANYAN_OK, "%s", banyan_last_error());
+  result_free(&r);
+}
+END_TEST
+
+/* NaN is passed on to its rows and no others. */
+START_TEST(nan_input) {
+  random_state = 3;
+  problem p;
+  problem_make(&p, 2, 2, 2, 20, 20, BANYAN_F32, BANYAN_F32, (int32_t[]){_i == 0 ? 1 : 300, 300}, 1);
+  store(p.k.data, 3, BANYAN_F32, NAN);
+  EACH_TABLE(table) {
+    result r = run(table, &p.desc);
+    ck_assert_msg(isnan(r.lse[0]) && isnan(r.values[0]), "%s: %g, %g", table->name, (double)r.lse[0],
+                  (double)r.values[0]);
+    for (int32_t row = 1; row < 4; row++)
+      ck_assert_msg(isfinite(r.lse[row]), "%s: row %d", table->name, row);
+    result_free(&r);
+  }
+  problem_free(&p);
+}
+END_TEST
+
+/* The same numbers in another convention: numerator, (max, sum), base 2, tokens and heads exchanged. */
+START_TEST(other_convention) {
+  random_state = 21;
+  problem p;
+  problem_make(&p, 3, 4, 2, 48, 24, BANYAN_F16, BANYAN_BF16, (int32_t[]){70, 0, 600}, 2);
+  EACH_TABLE(table) {
+    result plain = run(table, &p.desc);
+    float n[4][3][24], m[4][3], d[4][3];
+    banyan_partial out = {.size = sizeof out, .values = n, .values_token_stride = 24, .values_head_stride = 3 * 24,
+                          .values_dtype = BANYAN_F32, .values_kind = BANYAN_VALUES_NUMERATOR, .lse = m, .sum = d,
+                          .stats_token_stride = 1, .stats_head_stride = 3, .stats_dtype = BANYAN_F32,
+                          .stats_kind = BANYAN_STATS_MAX_SUM, .base = BANYAN_BASE_2, .empty = BANYAN_EMPTY_BELOW,
+                          .empty_below = -49994};
+    ck_assert_msg(bny_decode_attention_run(table, bny_kernels_find(NULL), &p.desc, &out) == BANYAN_OK, "%s",
+                  banyan_last_error());
+    for (int32_t b = 0; b < 3; b++) {
+      for (int32_t h = 0; h < 4; h++) {
+        if (p.seq_lens[b] == 0) {
+          ck_assert(m[h][b] == -49994.0f && d[h][b] == 0 && n[h][b][0] == 0);
+          continue;
+        }
+        double lse = ((double)m[h][b] + log2((double)d[h][b])) * log(2);
+        ck_assert(m[h][b] == rintf(m[h][b]));
+        ck_assert_double_eq_tol(lse, (double)plain.lse[b * 4 + h], 1e-6 * (1 + fabs(lse)));
+        for (int32_t j = 0; j < 24; j++)
+          ck_assert_double_eq_tol((double)(n[h][b][j] / d[h][b]), (double)plain.values[(b * 4 + h) * 24 + j], 1e-6);
+      }
+    }
+    result_free(&plain);
+  }
+  problem_free(&p);
+}
+END_TEST
+
+/* ---- refusals ---------------------------------------------------------------------------------------------------- */
+
+static void refuse(const banyan_attention_desc *desc, const banyan_partial *out, const char *word) {
+  ck_assert_msg(banyan_attention(desc, out) == BANYAN_ERR_ARGUMENT, "%s was accepted", word);
+  ck_assert_msg(strstr(banyan_last_error(), word) != NULL, "\"%s\" does not name %s", banyan_last_error(), word);
+}
+
+#define REFUSE(field, value, word)                                                                                     \
+  do {                                                                                                                 \
+    banyan_attention_desc bad = p.desc;                                                                                \
+    bad.field = value;                                                                                                 \
+    refuse(&bad, &out, word);                                                                                          \
+  } while (0)
+
+START_TEST(refusals) {
+  random_state = 1;
+  problem p;
+  problem_make(&p, 2, 4, 2, 16, 0, BANYAN_F32, BANYAN_F32, (int32_t[]){5, 7}, 1);
+  banyan_partial out;
+  result r = result_make(&p.desc, &out);
+  ck_assert_msg(banyan_attention(&p.desc, &out) == BANYAN_OK, "%s", banyan_last_error());
+  refuse(NULL, &out, "desc");
+  refuse(&p.desc, NULL, "out");
+  REFUSE(size, 0, "size");
+  REFUSE(size, sizeof p.desc + 8, "size");
+  REFUSE(batch, -1, "batch");
+  REFUSE(heads, 0, "heads");
+  REFUSE(heads, 5, "heads is 5, must be a multiple of kv_heads");
+  REFUSE(kv_heads, 0, "kv_heads");
+  REFUSE(kv_heads, -2, "kv_heads");
+  REFUSE(head_dim, 0, "head_dim");
+  REFUSE(head_dim, 577, "head_dim");
+  REFUSE(head_dim, 576, "value_dim is 576 (head_dim, as it is unset)");
+  REFUSE(value_dim, -1, "value_dim");
+  REFUSE(value_dim, 513, "value_dim");
+  REFUSE(scale, NAN, "scale");
+  REFUSE(scale, INFINITY, "scale");
+  REFUSE(q_dtype, (banyan_dtype)0, "q_dtype");
+  REFUSE(kv_dtype, (banyan_dtype)9, "kv_dtype");
+  REFUSE(q, NULL, "q is NULL");
+  REFUSE(k, NULL, "k is NULL");
+  REFUSE(v, NULL, "v is NULL");
+  REFUSE(seq_lens, NULL, "seq_lens");
+  REFUSE(seq_lens, ((int32_t[]){3, -4}), "seq_lens[1] is -4");
+  REFUSE(q_head_stride, 15, "q_head_stride");
+  REFUSE(k_token_stride, 0, "k_token_stride");
+  REFUSE(v_token_stride, -1, "v_token_stride");
+  REFUSE(k_head_stride, 0, "k_head_stride");
+  REFUSE(v_head_stride, 0, "v_head_stride");
+  banyan_partial bad = out;
+  bad.base = (banyan_base)0;
+  refuse(&p.desc, &bad, "base");
+  bad = out;
+  bad.values = NULL;
+  refuse(&p.desc, &bad, "values");
+  result_free(&r);
+  problem_free(&p);
+}
+END_TEST
+
+START_TEST(tables) {
+  const bny_attention_kernels *last = NULL;
+  EACH_TABLE(table) {
+    ck_assert_ptr_eq(bny_attention_kernels_find(table->name), table);
+    last = table;
+  }
+  ck_assert_ptr_eq(last, &bny_attention_portable);
+  ck_assert_ptr_nonnull(bny_attention_kernels_find(NULL));
+  ck_assert_ptr_null(bny_attention_kernels_find("abacus"));
+}
+END_TEST
+
+int main(void) {
+  Suite *suite = suite_create("attention");
+  TCase *all = tcase_create("attention");
+  tcase_set_timeout(all, 120);
+  tcase_add_test(all, tables);
+  tcase_add_loop_test(all, random_shapes, 0, 100);
+  tcase_add_loop_test(all, batch_independent, 0, 20);
+  tcase_add_loop_test(all, long_f32, 0, 2);
+  tcase_add_loop_test(all, extreme_logits, 0, 3);
+  tcase_add_test(all, identical_keys);
+  tcase_add_loop_test(all, rising_logits, 0, 2);
+  tcase_add_test(all, empty_sequences);
+  tcase_add_loop_test(all, nan_input, 0, 2);
+  tcase_add_test(all, other_convention);
+  tcase_add_test(all, refusals);
+  suite_add_tcase(suite, all);
+  SRunner *runner = srunner_create(suite);
+  srunner_run_all(runner, CK_NORMAL);
+  int failed = srunner_ntests_failed(runner);
+  srunner_free(runner);
+  return failed ? 1 : 0;
+}
