@@ -1,0 +1,75 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * The AVX2 table. Compiled with -mavx2 -mfma -mf16c -ffp-contract=off. */
+#include "merge_math.h"
+#include "op.h"
+
+#if defined(__x86_64__)
+#include <immintrin.h>
+
+typedef __m256 vec;
+#define VEC_LANES 8
+
+static inline vec vec_set(float x) {
+  return _mm256_set1_ps(x);
+}
+
+static inline vec vec_add(vec a, vec b) {
+  return _mm256_add_ps(a, b);
+}
+
+static inline vec vec_mul(vec a, vec b) {
+  return _mm256_mul_ps(a, b);
+}
+
+static inline vec vec_load_f32(const void *values) {
+  return _mm256_loadu_ps(values);
+}
+
+static inline vec vec_load_f16(const void *values) {
+  return _mm256_cvtph_ps(_mm_loadu_si128(values));
+}
+
+static inline vec vec_load_bf16(const void *values) {
+  return _mm256_castsi256_ps(_mm256_slli_epi32(_mm256_cvtepu16_epi32(_mm_loadu_si128(values)), 16));
+}
+
+static inline void vec_store_f32(void *values, vec v) {
+  _mm256_storeu_ps(values, v);
+}
+
+static inline void vec_store_f16(void *values, vec v) {
+  _mm_storeu_si128(values, _mm256_cvtps_ph(v, _MM_FROUND_TO_NEAREST_INT | _MM_FROUND_NO_EXC));
+}
+
+/* As bny_bf16_of_float(). */
+static inline void vec_store_bf16(void *values, vec v) {
+  __m256i bits = _mm256_castps_si256(v);
+  __m256i high = _mm256_srli_epi32(bits, 16);
+  __m256i even = _mm256_and_si256(high, _mm256_set1_epi32(1));
+  __m256i rounded = _mm256_srli_epi32(_mm256_add_epi32(bits, _mm256_add_epi32(even, _mm256_set1_epi32(0x7fff))), 16);
+  __m256i quiet = _mm256_or_si256(high, _mm256_set1_epi32(0x40));
+  __m256i is_nan = _mm256_castps_si256(_mm256_cmp_ps(v, v, _CMP_UNORD_Q));
+  __m256i halves = _mm256_blendv_epi8(rounded, quiet, is_nan);
+  __m256i packed = _mm256_permute4x64_epi64(_mm256_packus_epi32(halves, halves), 0xd8);
+  _mm_storeu_si128(values, _mm256_castsi256_si128(packed));
+}
+
+static inline vec vec_saturate(vec v, float limit) {
+  const __m256 bound = _mm256_set1_ps(limit), sign = _mm256_set1_ps(-0.0f);
+  __m256 magnitude = _mm256_andnot_ps(sign, v);
+  __m256 over = _mm256_and_ps(_mm256_cmp_ps(magnitude, bound, _CMP_GT_OQ),
+                              _mm256_cmp_ps(magnitude, _mm256_set1_ps(BNY_INFINITY_F), _CMP_LT_OQ));
+  return _mm256_blendv_ps(v, _mm256_or_ps(bound, _mm256_and_ps(v, sign)), over);
+}
+
+static bool supported(void) {
+  return __builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma") && __builtin_cpu_supports("f16c");
+}
+
+#define KERNELS_NAME "avx2"
+#define KERNELS_TABLE bny_kernels_avx2
+#include "merge_template.h"
+#else
+typedef int bny_kernels_avx2_is_empty;
+#endif

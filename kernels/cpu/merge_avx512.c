@@ -1,0 +1,74 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * The AVX-512 table. Compiled with -mavx512f -mavx512bw -mavx512dq -mavx512vl -mfma -mf16c -ffp-contract=off. */
+#include "merge_math.h"
+#include "op.h"
+
+#if defined(__x86_64__)
+#include <immintrin.h>
+
+typedef __m512 vec;
+#define VEC_LANES 16
+
+static inline vec vec_set(float x) {
+  return _mm512_set1_ps(x);
+}
+
+static inline vec vec_add(vec a, vec b) {
+  return _mm512_add_ps(a, b);
+}
+
+static inline vec vec_mul(vec a, vec b) {
+  return _mm512_mul_ps(a, b);
+}
+
+static inline vec vec_load_f32(const void *values) {
+  return _mm512_loadu_ps(values);
+}
+
+static inline vec vec_load_f16(const void *values) {
+  return _mm512_cvtph_ps(_mm256_loadu_si256(values));
+}
+
+static inline vec vec_load_bf16(const void *values) {
+  return _mm512_castsi512_ps(_mm512_slli_epi32(_mm512_cvtepu16_epi32(_mm256_loadu_si256(values)), 16));
+}
+
+static inline void vec_store_f32(void *values, vec v) {
+  _mm512_storeu_ps(values, v);
+}
+
+static inline void vec_store_f16(void *values, vec v) {
+  _mm256_storeu_si256(values, _mm512_cvtps_ph(v, _MM_FROUND_TO_NEAREST_INT | _MM_FROUND_NO_EXC));
+}
+
+/* As bny_bf16_of_float(); the processor's own conversion flushes denormals. */
+static inline void vec_store_bf16(void *values, vec v) {
+  __m512i bits = _mm512_castps_si512(v);
+  __m512i high = _mm512_srli_epi32(bits, 16);
+  __m512i even = _mm512_and_si512(high, _mm512_set1_epi32(1));
+  __m512i rounded = _mm512_srli_epi32(_mm512_add_epi32(bits, _mm512_add_epi32(even, _mm512_set1_epi32(0x7fff))), 16);
+  __mmask16 is_nan = _mm512_cmp_ps_mask(v, v, _CMP_UNORD_Q);
+  __m512i halves = _mm512_mask_or_epi32(rounded, is_nan, high, _mm512_set1_epi32(0x40));
+  _mm256_storeu_si256(values, _mm512_cvtepi32_epi16(halves));
+}
+
+static inline vec vec_saturate(vec v, float limit) {
+  const __m512 bound = _mm512_set1_ps(limit), sign = _mm512_set1_ps(-0.0f);
+  __m512 magnitude = _mm512_andnot_ps(sign, v);
+  __mmask16 over = _mm512_cmp_ps_mask(magnitude, bound, _CMP_GT_OQ);
+  over = _mm512_mask_cmp_ps_mask(over, magnitude, _mm512_set1_ps(BNY_INFINITY_F), _CMP_LT_OQ);
+  return _mm512_mask_or_ps(v, over, bound, _mm512_and_ps(v, sign));
+}
+
+static bool supported(void) {
+  return __builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512bw") && __builtin_cpu_supports("avx512dq") &&
+         __builtin_cpu_supports("avx512vl");
+}
+
+#define KERNELS_NAME "avx512"
+#define KERNELS_TABLE bny_kernels_avx512
+#include "merge_template.h"
+#else
+typedef int bny_kernels_avx512_is_empty;
+#endif

@@ -1,0 +1,31 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * The tables of this build, fastest first. */
+#include <string.h>
+
+#include "op.h"
+
+#if defined(__x86_64__)
+extern const bny_kernels bny_kernels_avx512;
+extern const bny_kernels bny_kernels_avx2;
+#endif
+extern const bny_kernels bny_kernels_portable;
+
+const bny_kernels *const bny_kernels_table[] = {
+#if defined(__x86_64__)
+    &bny_kernels_avx512,
+    &bny_kernels_avx2,
+#endif
+    &bny_kernels_portable,
+    NULL,
+};
+
+const bny_kernels *bny_kernels_find(const char *name) {
+  for (int i = 0; bny_kernels_table[i] != NULL; i++) {
+    const bny_kernels *kernels = bny_kernels_table[i];
+    if ((name == NULL || strcmp(name, kernels->name) == 0) && kernels->supported()) {
+      return kernels;
+    }
+  }
+  return NULL;
+}

@@ -1,0 +1,46 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * Wire formats: the table and the layout of a message. */
+#include "op.h"
+
+const bny_wire_format bny_wire_formats[BNY_WIRE_COUNT] = {
+#define BNY_FORMAT(id, text, type, size, bound) \
+  [BNY_WIRE_##id] = {.name = text, .dtype = type, .element_bytes = size, .error_bound = bound},
+#include "formats.def"
+#undef BNY_FORMAT
+};
+
+bny_wire bny_wire_of_dtype(banyan_dtype dtype) {
+  for (int i = 0; i < (int)BNY_WIRE_COUNT; i++) {
+    if (bny_wire_formats[i].dtype == dtype) {
+      return (bny_wire)i;
+    }
+  }
+  return BNY_WIRE_COUNT;
+}
+
+static size_t round_to_line(size_t bytes) {
+  return (bytes + 63) & ~(size_t)63;
+}
+
+bny_wire_layout bny_wire_layout_make(bny_wire wire, int64_t rows, int32_t value_dim) {
+  size_t statistics = round_to_line((size_t)rows * sizeof(float));
+  size_t values = (size_t)rows * (size_t)value_dim * bny_wire_formats[wire].element_bytes;
+  return (bny_wire_layout){
+      .m = 0,
+      .d = statistics,
+      .n = 2 * statistics,
+      .bytes = 2 * statistics + round_to_line(values),
+  };
+}
+
+size_t bny_dtype_bytes(banyan_dtype dtype) {
+  switch (dtype) {
+    case BANYAN_F32:
+      return 4;
+    case BANYAN_F16:
+    case BANYAN_BF16:
+      return 2;
+  }
+  return 0;
+}

@@ -1,0 +1,102 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * What an executor asks of a device's kernels: encode a caller's partials into wire form, merge wire forms, finish into
+ * the caller's convention. One table per instruction set; all tables give the same bits.
+ *
+ * Wire form of a box of rows: m[rows] and d[rows] as f32 (m a whole number, or -inf for an empty row), then
+ * n[rows][value_dim] in the wire dtype; rows token-major. See bny_wire_layout().
+ */
+#ifndef BNY_KERNELS_OP_H
+#define BNY_KERNELS_OP_H
+
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+
+#include "banyan.h"
+
+/* A wire format: one row of formats.def. */
+typedef enum bny_wire {
+#define BNY_FORMAT(id, name, dtype, bytes, bound) BNY_WIRE_##id,
+#include "formats.def"
+#undef BNY_FORMAT
+  BNY_WIRE_COUNT
+} bny_wire;
+
+typedef struct bny_wire_format {
+  const char *name;
+  banyan_dtype dtype;
+  size_t element_bytes;
+  double error_bound; /* relative, of one rounding of a row: |n' - n|_2 <= bound |n|_2, but for underflow */
+} bny_wire_format;
+
+extern const bny_wire_format bny_wire_formats[BNY_WIRE_COUNT];
+
+/* BNY_WIRE_COUNT if there is none. */
+bny_wire bny_wire_of_dtype(banyan_dtype dtype);
+
+/* Offsets within a message that holds `rows` rows. Every part begins at a multiple of 64 bytes. */
+typedef struct bny_wire_layout {
+  size_t m, d, n, bytes;
+} bny_wire_layout;
+
+bny_wire_layout bny_wire_layout_make(bny_wire wire, int64_t rows, int32_t value_dim);
+
+/* A box of rows within a message: row (t, h) of the box is element t * token_stride + h of m and d, and the same times
+ * value_dim of n. The pointers are already at the box's first row. */
+typedef struct bny_wire_view {
+  float *m;
+  float *d;
+  void *n;
+  int64_t token_stride; /* in rows; >= heads */
+} bny_wire_view;
+
+typedef struct bny_box {
+  int32_t tokens;
+  int32_t heads;
+  int32_t value_dim;
+} bny_box;
+
+/* Sources of one merge at most: more are merged in groups by the planner. */
+enum { BNY_MERGE_SOURCES_MAX = 64 };
+
+typedef struct bny_kernels {
+  const char *name;
+
+  /* True if this processor can run the table. */
+  bool (*supported)(void);
+
+  /* Converts box rows of the caller's partial, whose first row is (token0, head0) of it, to wire form. Returns -1, or
+   * t * heads + h (within the box) of the first row whose statistics are NaN or +inf without being declared empty; dst is
+   * then unspecified. in has been checked by bny_partial_check(). */
+  int64_t (*encode)(const bny_box *box, const banyan_partial *in, int32_t token0, int32_t head0, bny_wire wire,
+                    const bny_wire_view *dst);
+
+  /* dst = sources[0..count) merged as a balanced tree: neighbours (0,1), (2,3), ... pairwise, an odd last one passing up,
+   * until one is left. Each pairwise merge is exactly
+   *   m = max(a.m, b.m);  x = a.x * 2^(a.m - m) + b.x * 2^(b.m - m)   for d and every n, in f32, products rounded
+   * before the sum (no fused multiply-add), 2^s taken as 0 for s < -126 and for a source with m = -inf.
+   * With round_nodes every merged value, the last included, has n rounded to the wire dtype before it is used.
+   * 1 <= count <= BNY_MERGE_SOURCES_MAX; dst must not overlap a source. */
+  void (*merge)(const bny_box *box, bny_wire wire, int count, const bny_wire_view *sources, bool round_nodes,
+                const bny_wire_view *dst);
+
+  /* The same merge, its result given to the caller's partial at (token0, head0) in the caller's convention, without going
+   * through memory in wire form. count = 1 finishes one source. */
+  void (*merge_finish)(const bny_box *box, bny_wire wire, int count, const bny_wire_view *sources, bool round_nodes,
+                       const banyan_partial *out, int32_t token0, int32_t head0);
+} bny_kernels;
+
+/* Fastest first, the portable one last; ends with NULL. */
+extern const bny_kernels *const bny_kernels_table[];
+
+/* By name, or the fastest that is supported if name is NULL; NULL if the name is unknown or unsupported here. */
+const bny_kernels *bny_kernels_find(const char *name);
+
+/* Reasons to refuse a descriptor before a kernel sees it: what is unset, out of range, contradictory or overlapping.
+ * Returns NULL if it is fine, else a static text such as "values_dtype is unset". */
+const char *bny_partial_check(const banyan_partial *partial, const bny_box *box, bool is_output);
+
+size_t bny_dtype_bytes(banyan_dtype dtype); /* 0 if unknown */
+
+#endif
