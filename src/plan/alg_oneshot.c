@@ -1,0 +1,221 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * oneshot: every rank gives every other what that one needs, and each merges for itself. One round, (p - 1) S bytes sent
+ * by each rank; the least latency where all ranks reach each other alike, and the payload is small.
+ *
+ * All ranks number their slots alike (slot of owner o before slot of owner o + 1; a single slot where all get the same),
+ * so a peer's entry is known by formula. */
+#include "plan/builder.h"
+
+static bool owners_differ(const bny_request *request) {
+  return request->collective == BNY_COMBINE &&
+         (request->scatter == BANYAN_SCATTER_HEADS || request->scatter == BANYAN_SCATTER_TOKENS);
+}
+
+/* Merges own slot `own` with the same slot of every peer, and delivers. The peers' entries are like our own. */
+static void merge_all(bny_builder *builder, const bny_slice *slice, int32_t own) {
+  int32_t nranks = builder->request->nranks;
+  bny_slot what = bny_builder_slot_entry(builder, own);
+  bny_source *sources = bny_builder_allocate(builder, nranks, sizeof *sources);
+  if (!sources)
+    return;
+  sources[builder->rank] = bny_source_slot(own);
+  /* The rank before this one sends to it first. */
+  for (int32_t i = 1; i < nranks; i++) {
+    int32_t peer = bny_modulo((int64_t)builder->rank - i, nranks);
+    int32_t message = bny_builder_receive(builder, peer, own, &what);
+    bny_builder_wait(builder, message);
+    sources[peer] = bny_source_message(message);
+  }
+  bny_builder_deliver(builder, slice, sources, nranks);
+}
+
+/* One slot holds the whole box, for all ranks or for the root. */
+static void combine_same(bny_builder *builder) {
+  const bny_request *request = builder->request;
+  bny_slice whole = bny_slice_whole(request);
+  if (bny_slice_rows(&whole) == 0)
+    return;
+  int32_t own = bny_builder_slot(builder, &whole, (bny_key){.phase = BNY_PHASE_OWN});
+  bny_builder_copy(builder, own);
+  if (request->scatter == BANYAN_SCATTER_NONE) {
+    int32_t *others = bny_builder_others(builder);
+    if (others)
+      bny_builder_send_list(builder, own, others, request->nranks - 1);
+  } else if (builder->rank != request->root) {
+    bny_builder_send(builder, own, request->root);
+    return;
+  }
+  merge_all(builder, &whole, own);
+}
+
+/* One slot for each owner; the next rank's goes out first, the own one needs no sending. */
+static void combine_by_owner(bny_builder *builder) {
+  int32_t nranks = builder->request->nranks;
+  int32_t *slots = bny_builder_allocate(builder, nranks, sizeof *slots);
+  if (!slots)
+    return;
+  for (int32_t owner = 0; owner < nranks; owner++) {
+    bny_slice owned = bny_slice_owned(builder->request, owner);
+    slots[owner] = bny_slice_rows(&owned) ? bny_builder_slot(builder, &owned, (bny_key){.phase = BNY_PHASE_OWN}) : -1;
+  }
+  for (int32_t i = 1; i <= nranks; i++) {
+    int32_t owner = bny_modulo((int64_t)builder->rank + i, nranks);
+    if (slots[owner] < 0)
+      continue;
+    bny_builder_copy(builder, slots[owner]);
+    if (owner != builder->rank)
+      bny_builder_send(builder, slots[owner], owner);
+  }
+  bny_slice owned = bny_slice_owned(builder->request, builder->rank);
+  if (slots[builder->rank] >= 0)
+    merge_all(builder, &owned, slots[builder->rank]);
+}
+
+/* Everybody's bytes to everybody; ranks without any are skipped. */
+static void gather(bny_builder *builder) {
+  const bny_request *request = builder->request;
+  bny_slice mine = bny_slice_input(request, builder->rank);
+  if (mine.bytes > 0) {
+    int32_t own = bny_builder_slot(builder, &mine, (bny_key){.phase = BNY_PHASE_OWN});
+    bny_builder_copy(builder, own);
+    int32_t *others = bny_builder_others(builder);
+    if (others)
+      bny_builder_send_list(builder, own, others, request->nranks - 1);
+    bny_builder_deliver_one(builder, &mine, bny_source_slot(own));
+  }
+  for (int32_t i = 1; i < request->nranks; i++) {
+    int32_t peer = bny_modulo((int64_t)builder->rank - i, request->nranks);
+    bny_slice theirs = bny_slice_input(request, peer);
+    if (theirs.bytes == 0)
+      continue;
+    bny_slot what = {.slice = theirs, .offset = 0, .bytes = theirs.bytes};
+    int32_t message = bny_builder_receive(builder, peer, 0, &what);
+    bny_builder_wait(builder, message);
+    bny_builder_deliver_one(builder, &theirs, bny_source_message(message));
+  }
+}
+
+/* One sender's bytes to `receivers`; this rank is the sender, a receiver, or neither. */
+static void broadcast(bny_builder *builder) {
+  const bny_request *request = builder->request;
+  bny_slice whole = bny_slice_whole(request);
+  if (whole.bytes == 0)
+    return;
+  if (builder->rank == request->root) {
+    int32_t own = bny_builder_slot(builder, &whole, (bny_key){.phase = BNY_PHASE_OWN});
+    int32_t *others = bny_builder_others(builder);
+    bny_builder_copy(builder, own);
+    if (others)
+      bny_builder_send_list(builder, own, others, request->nranks - 1);
+    bny_builder_deliver_one(builder, &whole, bny_source_slot(own));
+    return;
+  }
+  bny_slot what = {.slice = whole, .offset = 0, .bytes = whole.bytes};
+  int32_t message = bny_builder_receive(builder, request->root, 0, &what);
+  bny_builder_wait(builder, message);
+  bny_builder_deliver_one(builder, &whole, bny_source_message(message));
+}
+
+static void shift(bny_builder *builder) {
+  const bny_request *request = builder->request;
+  bny_slice mine = bny_slice_input(request, builder->rank);
+  if (mine.bytes == 0)
+    return;
+  int32_t own = bny_builder_slot(builder, &mine, (bny_key){.phase = BNY_PHASE_OWN});
+  bny_builder_copy(builder, own);
+  if (request->distance % request->nranks == 0) {
+    bny_builder_deliver_one(builder, &mine, bny_source_slot(own));
+    return;
+  }
+  bny_builder_send(builder, own, bny_modulo((int64_t)builder->rank + request->distance, request->nranks));
+  int32_t peer = bny_modulo((int64_t)builder->rank - request->distance, request->nranks);
+  bny_slice theirs = bny_slice_input(request, peer);
+  bny_slot what = {.slice = theirs, .offset = 0, .bytes = theirs.bytes};
+  int32_t message = bny_builder_receive(builder, peer, 0, &what);
+  bny_builder_wait(builder, message);
+  bny_builder_deliver_one(builder, &theirs, bny_source_message(message));
+}
+
+static const char *refuse(const bny_request *request) {
+  return request->collective == BNY_BARRIER ? "a barrier moves no data; dissemination takes fewer messages" : NULL;
+}
+
+static void build(bny_builder *builder) {
+  switch (builder->request->collective) {
+    case BNY_COMBINE:
+      if (owners_differ(builder->request))
+        combine_by_owner(builder);
+      else
+        combine_same(builder);
+      break;
+    case BNY_GATHER:
+      gather(builder);
+      break;
+    case BNY_SHIFT:
+      shift(builder);
+      break;
+    case BNY_BROADCAST:
+      broadcast(builder);
+      break;
+    case BNY_BARRIER:
+      break;
+  }
+}
+
+static void estimate_combine(const bny_request *request, bny_estimate *estimate) {
+  int32_t p = request->nranks;
+  bny_slice whole = bny_slice_whole(request);
+  double all = (double)bny_slice_wire_bytes(request, &whole);
+  bny_slice largest = owners_differ(request) ? bny_slice_piece_largest(request, p) : whole;
+  double piece = (double)bny_slice_wire_bytes(request, &largest);
+  int64_t groups = bny_builder_group_slots(p);
+  estimate->messages = p - 1;
+  estimate->bytes = (p - 1) * piece;
+  estimate->work_bytes = all + p * piece;
+  if (!owners_differ(request)) {
+    estimate->bytes_sent = request->scatter == BANYAN_SCATTER_ROOT ? all : (p - 1) * all;
+    estimate->slots = 1 + groups;
+    estimate->outbox_bytes = bny_slice_outbox_bytes(request, &whole) * (size_t)(1 + groups);
+    return;
+  }
+  estimate->slots = p + groups;
+  for (int32_t owner = 0; owner < p; owner++) {
+    bny_slice owned = bny_slice_owned(request, owner);
+    estimate->bytes_sent += (double)bny_slice_wire_bytes(request, &owned);
+    estimate->outbox_bytes += bny_slice_outbox_bytes(request, &owned);
+  }
+  estimate->outbox_bytes += bny_slice_outbox_bytes(request, &largest) * (size_t)groups;
+}
+
+static void estimate(const bny_request *request, bny_estimate *estimate) {
+  int32_t p = request->nranks;
+  bny_slice whole = bny_slice_whole(request);
+  size_t largest = request->bytes;
+  estimate->rounds = p > 1 ? 1 : 0;
+  estimate->slots = 1;
+  switch (request->collective) {
+    case BNY_COMBINE:
+      estimate_combine(request, estimate);
+      return;
+    case BNY_GATHER:
+      largest = 0;
+      for (int32_t rank = 0; rank < p; rank++)
+        largest = request->counts[rank] > largest ? request->counts[rank] : largest;
+      estimate->messages = p - 1;
+      estimate->bytes = (double)whole.bytes * (p - 1) / p;
+      estimate->work_bytes = (double)largest + (double)whole.bytes;
+      estimate->bytes_sent = (double)largest * (p - 1);
+      break;
+    default:
+      estimate->messages = p > 1 ? 1 : 0;
+      estimate->bytes = p > 1 ? (double)largest : 0;
+      estimate->work_bytes = 2 * (double)largest;
+      estimate->bytes_sent = (double)largest * (request->collective == BNY_BROADCAST ? p - 1 : 1);
+      break;
+  }
+  estimate->outbox_bytes = (largest + 63) / 64 * 64;
+}
+
+const bny_algorithm bny_algorithm_oneshot = {
+    .name = "oneshot", .refuse = refuse, .estimate = estimate, .build = build};

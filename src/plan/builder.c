@@ -1,0 +1,290 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#include "plan/builder.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+#include "status.h"
+
+/* Slots of a peer, from a run of the algorithm in slots-only mode. */
+struct bny_peer_list {
+  struct bny_peer_list *next;
+  int32_t peer;
+  int32_t nslots;
+  int32_t cursor; /* keys are mostly looked up in the order of the slots */
+  bny_slot *slots;
+  bny_key *keys;
+};
+
+struct bny_temporary {
+  struct bny_temporary *next;
+  max_align_t memory[];
+};
+
+void bny_builder_init(bny_builder *builder, const bny_request *request, const bny_algorithm *algorithm, int32_t rank,
+                      bool slots_only, bny_plan *plan) {
+  *builder = (bny_builder){
+      .request = request, .algorithm = algorithm, .rank = rank, .slots_only = slots_only, .plan = plan};
+}
+
+void bny_builder_fini(bny_builder *builder) {
+  while (builder->lists) {
+    struct bny_peer_list *list = builder->lists;
+    builder->lists = list->next;
+    free(list->slots);
+    free(list->keys);
+    free(list);
+  }
+  while (builder->temporaries) {
+    struct bny_temporary *temporary = builder->temporaries;
+    builder->temporaries = temporary->next;
+    free(temporary);
+  }
+  free(builder->keys);
+  builder->keys = NULL;
+}
+
+static void fail(bny_builder *builder, const char *what) {
+  if (builder->status == BANYAN_OK)
+    builder->status = bny_fail(BANYAN_ERR_MEMORY, "plan of rank %d: no memory for %s", builder->rank, what);
+}
+
+void *bny_builder_allocate(bny_builder *builder, int64_t count, size_t item_bytes) {
+  if (builder->status != BANYAN_OK)
+    return NULL;
+  size_t bytes = (size_t)(count > 0 ? count : 1) * item_bytes;
+  struct bny_temporary *temporary = calloc(1, sizeof *temporary + bytes);
+  if (!temporary) {
+    fail(builder, "its making");
+    return NULL;
+  }
+  temporary->next = builder->temporaries;
+  builder->temporaries = temporary;
+  return temporary->memory;
+}
+
+/* Room for `more` items after `count`; the array at least doubles. */
+static bool reserve(bny_builder *builder, void **array, int32_t *capacity, int32_t count, int64_t more,
+                    size_t item_bytes) {
+  if (builder->status != BANYAN_OK)
+    return false;
+  int64_t needed = count + more;
+  if (needed <= *capacity)
+    return true;
+  int64_t larger = needed > 2 * (int64_t)*capacity ? needed : 2 * (int64_t)*capacity;
+  if (larger < 16)
+    larger = 16;
+  void *grown = larger <= INT32_MAX ? realloc(*array, (size_t)larger * item_bytes) : NULL;
+  if (!grown) {
+    fail(builder, "its steps");
+    return false;
+  }
+  *array = grown;
+  *capacity = (int32_t)larger;
+  return true;
+}
+
+/* ---- slots ------------------------------------------------------------------------------------------------------- */
+
+int32_t bny_builder_slot(bny_builder *builder, const bny_slice *slice, bny_key key) {
+  bny_plan *plan = builder->plan;
+  void *slots = plan->slots, *keys = builder->keys;
+  bool ok = reserve(builder, &slots, &builder->slots_capacity, plan->nslots, 1, sizeof *plan->slots);
+  plan->slots = slots;
+  ok = ok && reserve(builder, &keys, &builder->keys_capacity, plan->nslots, 1, sizeof *builder->keys);
+  builder->keys = keys;
+  if (!ok)
+    return 0;
+  bny_slot *slot = &plan->slots[plan->nslots];
+  *slot = (bny_slot){.slice = *slice, .offset = plan->outbox_bytes,
+                     .bytes = bny_slice_wire_bytes(builder->request, slice)};
+  plan->outbox_bytes += bny_slice_outbox_bytes(builder->request, slice);
+  builder->keys[plan->nslots] = key;
+  return plan->nslots++;
+}
+
+int32_t bny_builder_slot_private(bny_builder *builder, const bny_slice *slice) {
+  return bny_builder_slot(builder, slice, (bny_key){.phase = BNY_PHASE_PRIVATE});
+}
+
+bny_slot bny_builder_slot_entry(const bny_builder *builder, int32_t slot) {
+  return slot < builder->plan->nslots ? builder->plan->slots[slot] : (bny_slot){.offset = 0};
+}
+
+/* ---- steps ------------------------------------------------------------------------------------------------------- */
+
+static void step_add(bny_builder *builder, const bny_step *step) {
+  bny_plan *plan = builder->plan;
+  void *steps = plan->steps;
+  if (builder->slots_only)
+    return;
+  bool ok = reserve(builder, &steps, &builder->steps_capacity, plan->nsteps, 1, sizeof *plan->steps);
+  plan->steps = steps;
+  if (ok)
+    plan->steps[plan->nsteps++] = *step;
+}
+
+void bny_builder_copy(bny_builder *builder, int32_t slot) {
+  bny_slot entry = bny_builder_slot_entry(builder, slot);
+  step_add(builder, &(bny_step){.kind = BNY_STEP_COPY, .slot = slot, .message = -1, .slice = entry.slice});
+}
+
+void bny_builder_send_list(bny_builder *builder, int32_t slot, const int32_t *peers, int32_t count) {
+  bny_plan *plan = builder->plan;
+  if (builder->slots_only || count == 0 || builder->status != BANYAN_OK)
+    return;
+  void *all = plan->peers;
+  bool ok = reserve(builder, &all, &builder->peers_capacity, plan->npeers, count, sizeof *plan->peers);
+  plan->peers = all;
+  if (!ok)
+    return;
+  memcpy(plan->peers + plan->npeers, peers, (size_t)count * sizeof *peers);
+  step_add(builder, &(bny_step){.kind = BNY_STEP_SEND, .slot = slot, .message = -1, .first = plan->npeers,
+                                .count = count});
+  plan->npeers += count;
+}
+
+void bny_builder_send(bny_builder *builder, int32_t slot, int32_t peer) {
+  bny_builder_send_list(builder, slot, &peer, 1);
+}
+
+int32_t bny_builder_receive(bny_builder *builder, int32_t peer, int32_t slot, const bny_slot *what) {
+  bny_plan *plan = builder->plan;
+  if (builder->slots_only)
+    return 0;
+  void *messages = plan->messages;
+  bool ok = reserve(builder, &messages, &builder->messages_capacity, plan->nmessages, 1, sizeof *plan->messages);
+  plan->messages = messages;
+  if (!ok)
+    return 0;
+  plan->messages[plan->nmessages] = (bny_message){.peer = peer, .slot = slot, .what = *what};
+  return plan->nmessages++;
+}
+
+void bny_builder_wait(bny_builder *builder, int32_t message) {
+  step_add(builder, &(bny_step){.kind = BNY_STEP_WAIT, .slot = -1, .message = message});
+}
+
+/* Steps that read sources: appends them and the step. */
+static void step_add_sources(bny_builder *builder, bny_step *step, const bny_source *sources, int64_t count) {
+  bny_plan *plan = builder->plan;
+  if (builder->slots_only || builder->status != BANYAN_OK)
+    return;
+  void *all = plan->sources;
+  bool ok = reserve(builder, &all, &builder->sources_capacity, plan->nsources, count, sizeof *plan->sources);
+  plan->sources = all;
+  if (!ok)
+    return;
+  memcpy(plan->sources + plan->nsources, sources, (size_t)count * sizeof *sources);
+  step->first = plan->nsources;
+  step->count = (int32_t)count;
+  step->message = -1;
+  plan->nsources += (int32_t)count;
+  step_add(builder, step);
+}
+
+/* Merges groups over `slice` until at most BNY_MERGE_SOURCES_MAX are left. Returns them, and their number in *count. */
+static const bny_source *group(bny_builder *builder, const bny_slice *slice, const bny_source *sources, int64_t *count) {
+  while (*count > BNY_MERGE_SOURCES_MAX && builder->status == BANYAN_OK) {
+    int64_t groups = (*count + BNY_MERGE_SOURCES_MAX - 1) / BNY_MERGE_SOURCES_MAX;
+    bny_source *merged = bny_builder_allocate(builder, groups, sizeof *merged);
+    if (!merged)
+      break;
+    for (int64_t g = 0; g < groups; g++) {
+      int64_t first = g * BNY_MERGE_SOURCES_MAX;
+      int64_t members = *count - first < BNY_MERGE_SOURCES_MAX ? *count - first : BNY_MERGE_SOURCES_MAX;
+      if (members == 1) {
+        merged[g] = sources[first];
+        continue;
+      }
+      int32_t slot = bny_builder_slot_private(builder, slice);
+      bny_builder_merge(builder, slot, sources + first, members);
+      merged[g] = bny_source_slot(slot);
+    }
+    sources = merged;
+    *count = groups;
+  }
+  return sources;
+}
+
+int64_t bny_builder_group_slots(int64_t count) {
+  int64_t slots = 0;
+  while (count > BNY_MERGE_SOURCES_MAX) {
+    count = (count + BNY_MERGE_SOURCES_MAX - 1) / BNY_MERGE_SOURCES_MAX;
+    slots += count;
+  }
+  return slots;
+}
+
+void bny_builder_merge(bny_builder *builder, int32_t slot, const bny_source *sources, int64_t count) {
+  bny_slice slice = bny_builder_slot_entry(builder, slot).slice;
+  sources = group(builder, &slice, sources, &count);
+  bny_step step = {.kind = BNY_STEP_MERGE, .slot = slot, .slice = slice};
+  step_add_sources(builder, &step, sources, count);
+}
+
+void bny_builder_deliver(bny_builder *builder, const bny_slice *slice, const bny_source *sources, int64_t count) {
+  sources = group(builder, slice, sources, &count);
+  bny_step step = {.kind = BNY_STEP_DELIVER, .slot = -1, .slice = *slice};
+  step_add_sources(builder, &step, sources, count);
+}
+
+void bny_builder_deliver_one(bny_builder *builder, const bny_slice *slice, bny_source source) {
+  bny_builder_deliver(builder, slice, &source, 1);
+}
+
+int32_t *bny_builder_others(bny_builder *builder) {
+  int32_t nranks = builder->request->nranks;
+  int32_t *others = bny_builder_allocate(builder, nranks, sizeof *others);
+  for (int32_t i = 1; others && i < nranks; i++)
+    others[i - 1] = bny_modulo((int64_t)builder->rank + i, nranks);
+  return others;
+}
+
+/* ---- messages by key --------------------------------------------------------------------------------------------- */
+
+static struct bny_peer_list *peer_list(bny_builder *builder, int32_t peer) {
+  for (struct bny_peer_list *list = builder->lists; list; list = list->next)
+    if (list->peer == peer)
+      return list;
+  struct bny_peer_list *list = calloc(1, sizeof *list);
+  if (!list) {
+    fail(builder, "the slots of a peer");
+    return NULL;
+  }
+  bny_plan plan = {.rank = peer};
+  bny_builder lister;
+  bny_builder_init(&lister, builder->request, builder->algorithm, peer, true, &plan);
+  builder->algorithm->build(&lister);
+  if (lister.status != BANYAN_OK)
+    builder->status = lister.status;
+  *list = (struct bny_peer_list){
+      .next = builder->lists, .peer = peer, .nslots = plan.nslots, .slots = plan.slots, .keys = lister.keys};
+  lister.keys = NULL; /* now the list's */
+  bny_builder_fini(&lister);
+  builder->lists = list;
+  return list;
+}
+
+static bool key_equal(bny_key a, bny_key b) {
+  return a.phase == b.phase && a.piece == b.piece && a.low == b.low && a.high == b.high;
+}
+
+int32_t bny_builder_receive_key(bny_builder *builder, int32_t peer, bny_key key) {
+  if (builder->slots_only || builder->status != BANYAN_OK)
+    return 0;
+  struct bny_peer_list *list = peer_list(builder, peer);
+  if (!list || builder->status != BANYAN_OK)
+    return 0;
+  for (int32_t tried = 0; tried < list->nslots; tried++) {
+    int32_t slot = (list->cursor + tried) % list->nslots;
+    if (key_equal(list->keys[slot], key)) {
+      list->cursor = (slot + 1) % list->nslots;
+      return bny_builder_receive(builder, peer, slot, &list->slots[slot]);
+    }
+  }
+  builder->status =
+      bny_fail(BANYAN_ERR_STATE, "%s: rank %d expects of rank %d a slot that it does not make (phase %d, piece %d, ranks %d to %d)",
+               builder->algorithm->name, builder->rank, peer, key.phase, key.piece, key.low, key.high - 1);
+  return 0;
+}

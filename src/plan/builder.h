@@ -1,0 +1,146 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * The builder: how an algorithm writes down the plan of one rank.
+ *
+ * Errors are sticky: the first failure is kept in builder->status, everything added after it is dropped, so that an
+ * algorithm reads as a list of steps. Indices returned after a failure are 0 and must only be given back to the builder.
+ *
+ * How a rank knows the slots of its peers. A message names the peer's slot by index and carries a copy of the peer's entry.
+ * There are two ways to get them:
+ *   - bny_builder_receive(): the algorithm states index and entry by a formula. Where all ranks number their slots alike
+ *     (oneshot, twoshot) this costs nothing.
+ *   - bny_builder_receive_key(): slots carry a key (phase, piece, and the ranks [low, high) merged in it). The builder runs
+ *     the same algorithm for the peer in slots-only mode, in which everything but slots is dropped, keeps the peer's list,
+ *     and finds the key in it. The list costs one run per peer received from, so it is for algorithms with few peers.
+ */
+#ifndef BNY_PLAN_BUILDER_H
+#define BNY_PLAN_BUILDER_H
+
+#include "plan/plan.h"
+#include "plan/slice.h"
+
+typedef struct bny_builder bny_builder;
+
+/* What an algorithm costs, the same on every rank: an estimate of the rank that is last to finish, and bounds of memory
+ * that no rank exceeds. */
+typedef struct bny_estimate {
+  double rounds;       /* times that a rank must wait for what another makes after the start */
+  double messages;     /* received by one rank */
+  double bytes;        /* received by one rank */
+  double work_bytes;   /* encoded, merged, copied or delivered by one rank, every source counted */
+  double bytes_sent;   /* by the rank that sends most */
+  size_t outbox_bytes; /* bounds on any rank */
+  int64_t slots;
+} bny_estimate;
+
+/* One row of algorithms.def. */
+typedef struct bny_algorithm {
+  const char *name;    /* as callers name it */
+  const char *variant; /* two rows may share a name: the cheaper one is taken. NULL: the only one */
+  const char *(*refuse)(const bny_request *request); /* NULL: it serves this request; else why it cannot, static text */
+  void (*estimate)(const bny_request *request, bny_estimate *estimate);
+  void (*build)(bny_builder *builder);
+} bny_algorithm;
+
+extern const bny_algorithm *const bny_algorithms[]; /* ends with NULL */
+
+/* Seconds are not the unit: nanoseconds, from the request's link cost. */
+double bny_estimate_ns(const bny_request *request, const bny_estimate *estimate);
+
+/* Chooses by name or by predicted cost; a pure function of the request, the same on every rank. *reason is owned by the
+ * caller. */
+banyan_status bny_algorithm_select(const bny_request *request, const bny_algorithm **algorithm, double *predicted_ns,
+                                   char **reason);
+
+/* "oneshot", or "recursive halving" where there is a variant. */
+void bny_algorithm_print(const bny_algorithm *algorithm, char *text, size_t bytes, size_t *length);
+
+/* ---- the builder itself ------------------------------------------------------------------------------------------ */
+
+typedef struct bny_key {
+  int32_t phase, piece;
+  int32_t low, high; /* ranks merged in it */
+} bny_key;
+
+enum { BNY_PHASE_PRIVATE = 0, BNY_PHASE_OWN, BNY_PHASE_REDUCE, BNY_PHASE_RESULT, BNY_PHASE_SPREAD };
+
+struct bny_builder {
+  const bny_request *request;
+  const bny_algorithm *algorithm;
+  int32_t rank;
+  bool slots_only;
+  banyan_status status;
+  bny_plan *plan;
+  bny_key *keys; /* one per slot */
+  int32_t keys_capacity, slots_capacity, messages_capacity, sources_capacity, peers_capacity, steps_capacity;
+  struct bny_peer_list *lists;
+  struct bny_temporary *temporaries;
+};
+
+void bny_builder_init(bny_builder *builder, const bny_request *request, const bny_algorithm *algorithm, int32_t rank,
+                      bool slots_only, bny_plan *plan);
+void bny_builder_fini(bny_builder *builder); /* the plan remains */
+
+/* Zeroed memory that lives until bny_builder_fini(); NULL (and a sticky error) if there is none. */
+void *bny_builder_allocate(bny_builder *builder, int64_t count, size_t item_bytes);
+
+static inline bny_source bny_source_slot(int32_t slot) {
+  return (bny_source){.slot = slot, .message = -1};
+}
+
+static inline bny_source bny_source_message(int32_t message) {
+  return (bny_source){.slot = -1, .message = message};
+}
+
+/* Adds a slot for a slice and returns its index. */
+int32_t bny_builder_slot(bny_builder *builder, const bny_slice *slice, bny_key key);
+int32_t bny_builder_slot_private(bny_builder *builder, const bny_slice *slice);
+bny_slot bny_builder_slot_entry(const bny_builder *builder, int32_t slot);
+
+/* COPY: the input over the slot's slice. */
+void bny_builder_copy(bny_builder *builder, int32_t slot);
+
+/* SEND to one peer, or to several. */
+void bny_builder_send(bny_builder *builder, int32_t slot, int32_t peer);
+void bny_builder_send_list(bny_builder *builder, int32_t slot, const int32_t *peers, int32_t count);
+
+/* A message to be received; it still has to be waited for. */
+int32_t bny_builder_receive(bny_builder *builder, int32_t peer, int32_t slot, const bny_slot *what);
+int32_t bny_builder_receive_key(bny_builder *builder, int32_t peer, bny_key key);
+void bny_builder_wait(bny_builder *builder, int32_t message);
+
+/* MERGE over the slot's slice, DELIVER over a slice. More than BNY_MERGE_SOURCES_MAX sources are first merged in aligned
+ * groups of that many (a power of two, so that the tree of neighbour pairs is the same) into private slots. */
+void bny_builder_merge(bny_builder *builder, int32_t slot, const bny_source *sources, int64_t count);
+void bny_builder_deliver(bny_builder *builder, const bny_slice *slice, const bny_source *sources, int64_t count);
+void bny_builder_deliver_one(bny_builder *builder, const bny_slice *slice, bny_source source);
+
+/* Private slots that grouping costs for `count` sources. */
+int64_t bny_builder_group_slots(int64_t count);
+
+/* The other ranks, rank + 1 first; bny_builder_allocate() memory of nranks - 1 entries. */
+int32_t *bny_builder_others(bny_builder *builder);
+
+/* ---- whole numbers ----------------------------------------------------------------------------------------------- */
+
+static inline int32_t bny_modulo(int64_t value, int32_t n) {
+  int64_t rest = value % n;
+  return (int32_t)(rest < 0 ? rest + n : rest);
+}
+
+/* Smallest k with 2^k >= n, largest k with 2^k <= n (n >= 1). */
+static inline int32_t bny_log2_ceil(int64_t n) {
+  int32_t k = 0;
+  while (((int64_t)1 << k) < n)
+    k++;
+  return k;
+}
+
+static inline int32_t bny_log2_floor(int64_t n) {
+  int32_t k = 0;
+  while (((int64_t)2 << k) <= n)
+    k++;
+  return k;
+}
+
+#endif

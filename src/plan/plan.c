@@ -1,0 +1,116 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#include "plan/plan.h"
+
+#include <stdlib.h>
+
+#include "plan/builder.h"
+#include "status.h"
+
+/* Sizes are kept below this, so that sums of them never overflow. */
+static const double size_limit = 0x1p60;
+
+static banyan_status check_combine(const bny_request *request) {
+  bool box_is_inside = request->token0 >= 0 && request->tokens >= 0 && request->head0 >= 0 && request->heads >= 0 &&
+                       request->all_tokens - request->tokens >= request->token0 &&
+                       request->all_heads - request->heads >= request->head0;
+  if (!box_is_inside)
+    return bny_fail(BANYAN_ERR_ARGUMENT, "plan: the box of %d tokens x %d heads at (%d, %d) is not within %d x %d rows",
+                    request->tokens, request->heads, request->token0, request->head0, request->all_tokens,
+                    request->all_heads);
+  if (request->value_dim < 0 || (unsigned)request->wire >= BNY_WIRE_COUNT ||
+      (unsigned)request->scatter > BANYAN_SCATTER_TOKENS || (unsigned)request->order > BANYAN_ORDER_CANONICAL)
+    return bny_fail(BANYAN_ERR_ARGUMENT, "plan: value_dim %d, wire %d, scatter %d or order %d is out of range",
+                    request->value_dim, (int)request->wire, (int)request->scatter, (int)request->order);
+  if (request->scatter == BANYAN_SCATTER_ROOT && (request->root < 0 || request->root >= request->nranks))
+    return bny_fail(BANYAN_ERR_ARGUMENT, "plan: root %d is not one of %d ranks", request->root, request->nranks);
+  double row_bytes = 8 + (double)request->value_dim * (double)bny_wire_formats[request->wire].element_bytes;
+  if ((double)request->tokens * request->heads * row_bytes * request->nranks > size_limit)
+    return bny_fail(BANYAN_ERR_MEMORY, "plan: %d x %d rows of %d values are more than can be planned for",
+                    request->tokens, request->heads, request->value_dim);
+  return BANYAN_OK;
+}
+
+static banyan_status check_bytes(const bny_request *request) {
+  double bytes = (double)request->bytes * request->nranks;
+  if (request->collective == BNY_GATHER) {
+    if (!request->counts)
+      return bny_fail(BANYAN_ERR_ARGUMENT, "plan: a gather without counts");
+    bytes = 0;
+    for (int32_t rank = 0; rank < request->nranks; rank++)
+      bytes += (double)request->counts[rank];
+  }
+  if (bytes > size_limit)
+    return bny_fail(BANYAN_ERR_MEMORY, "plan: %g bytes are more than can be planned for", bytes);
+  if (request->collective == BNY_BROADCAST && (request->root < 0 || request->root >= request->nranks))
+    return bny_fail(BANYAN_ERR_ARGUMENT, "plan: root %d is not one of %d ranks", request->root, request->nranks);
+  if (request->collective == BNY_SHIFT && (request->distance < 0 || request->distance >= request->nranks))
+    return bny_fail(BANYAN_ERR_ARGUMENT, "plan: distance %d is not in 0 to %d", request->distance,
+                    request->nranks - 1);
+  return BANYAN_OK;
+}
+
+static banyan_status check(const bny_request *request, int32_t rank) {
+  if (request->nranks < 1 || rank < 0 || rank >= request->nranks)
+    return bny_fail(BANYAN_ERR_ARGUMENT, "plan: rank %d is not one of %d ranks", rank, request->nranks);
+  if ((unsigned)request->collective > BNY_BARRIER)
+    return bny_fail(BANYAN_ERR_ARGUMENT, "plan: collective %d is unknown", (int)request->collective);
+  return request->collective == BNY_COMBINE ? check_combine(request) : check_bytes(request);
+}
+
+static uint64_t hash_of(const bny_request *request, const bny_algorithm *algorithm) {
+  char name[64];
+  size_t length = 0;
+  bny_algorithm_print(algorithm, name, sizeof name, &length);
+  return bny_request_hash(request, name);
+}
+
+banyan_status bny_plan_make(const bny_request *request, int32_t rank, bny_plan **plan) {
+  const bny_algorithm *algorithm;
+  banyan_status status = check(request, rank);
+  if (status != BANYAN_OK)
+    return status;
+  bny_plan *made = calloc(1, sizeof *made);
+  if (!made)
+    return bny_fail(BANYAN_ERR_MEMORY, "plan of rank %d: no memory", rank);
+  status = bny_algorithm_select(request, &algorithm, &made->predicted_ns, &made->reason);
+  if (status != BANYAN_OK)
+    goto free_plan;
+  made->collective = request->collective;
+  made->rank = rank;
+  made->nranks = request->nranks;
+  made->value_dim = request->value_dim;
+  made->wire = request->wire;
+  made->round_nodes = request->collective == BNY_COMBINE && request->order == BANYAN_ORDER_CANONICAL &&
+                      bny_wire_formats[request->wire].error_bound > 0;
+  made->algorithm = algorithm->name;
+  made->hash = hash_of(request, algorithm);
+  bny_builder builder;
+  bny_builder_init(&builder, request, algorithm, rank, false, made);
+  algorithm->build(&builder);
+  bny_builder_fini(&builder);
+  status = builder.status;
+  /* Cannot be: selection has compared bounds that hold on every rank with the same limits. */
+  if (status == BANYAN_OK && (made->outbox_bytes > request->outbox_bytes || made->nslots > request->slots_max))
+    status = bny_fail(BANYAN_ERR_MEMORY, "plan of rank %d: %s takes %zu bytes and %d slots, more than was estimated", rank,
+                      algorithm->name, made->outbox_bytes, made->nslots);
+  if (status != BANYAN_OK)
+    goto free_plan;
+  *plan = made;
+  return BANYAN_OK;
+
+free_plan:
+  bny_plan_free(made);
+  return status;
+}
+
+void bny_plan_free(bny_plan *plan) {
+  if (!plan)
+    return;
+  free(plan->reason);
+  free(plan->slots);
+  free(plan->messages);
+  free(plan->sources);
+  free(plan->peers);
+  free(plan->steps);
+  free(plan);
+}

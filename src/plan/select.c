@@ -1,0 +1,172 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * Selection. Every candidate states what it costs (bny_estimate), the same on every rank; the model below makes it time:
+ *
+ *   rounds (alpha + switch) + (messages - rounds) alpha / 4 + (bytes beta + work gamma) ranks_per_core
+ *
+ * where a switch (ranks_per_core * switch_ns) is paid only if ranks take turns on a core, and the messages of a round
+ * beyond its first cost a quarter of alpha each: they are under way at the same time, but each is a signal to read. */
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "plan/builder.h"
+#include "status.h"
+
+#define BNY_ALGORITHM(constant) extern const bny_algorithm constant;
+#include "plan/algorithms.def"
+#undef BNY_ALGORITHM
+
+const bny_algorithm *const bny_algorithms[] = {
+#define BNY_ALGORITHM(constant) &constant,
+#include "plan/algorithms.def"
+#undef BNY_ALGORITHM
+    NULL,
+};
+
+enum { REASON_BYTES = 2048 };
+
+static const char *const collective_names[] = {"combine", "gather", "shift", "broadcast", "barrier"};
+
+double bny_estimate_ns(const bny_request *request, const bny_estimate *estimate) {
+  const bny_link_cost *cost = &request->cost;
+  double turns = cost->ranks_per_core > 1 ? cost->ranks_per_core : 1;
+  double switching = cost->ranks_per_core > 1 ? cost->switch_ns * cost->ranks_per_core : 0;
+  double later = estimate->messages > estimate->rounds ? estimate->messages - estimate->rounds : 0;
+  return estimate->rounds * (cost->alpha_ns + switching) + later * cost->alpha_ns / 4 +
+         (estimate->bytes * cost->beta_ns_per_byte + estimate->work_bytes * cost->gamma_ns_per_byte) * turns;
+}
+
+void bny_algorithm_print(const bny_algorithm *algorithm, char *text, size_t bytes, size_t *length) {
+  bny_append(text, bytes, length, "%s%s%s", algorithm->name, algorithm->variant ? " " : "",
+             algorithm->variant ? algorithm->variant : "");
+}
+
+/* Callers name an algorithm ("recursive") or one variant of it ("recursive_halving"). */
+static bool is_named(const bny_algorithm *algorithm, const char *name) {
+  char full[64];
+  if (strcmp(algorithm->name, name) == 0)
+    return true;
+  if (!algorithm->variant)
+    return false;
+  snprintf(full, sizeof full, "%s_%s", algorithm->name, algorithm->variant);
+  return strcmp(full, name) == 0;
+}
+
+static bool fits(const bny_request *request, const bny_estimate *estimate) {
+  return estimate->outbox_bytes <= request->outbox_bytes && estimate->slots <= request->slots_max;
+}
+
+typedef struct candidate {
+  const bny_algorithm *algorithm;
+  const char *refusal; /* NULL: it serves */
+  bool named, fits;
+  bny_estimate estimate;
+  double ns;
+} candidate;
+
+static candidate candidate_of(const bny_request *request, const bny_algorithm *algorithm) {
+  candidate made = {.algorithm = algorithm, .named = true, .refusal = algorithm->refuse(request)};
+  if (request->algorithm)
+    made.named = is_named(algorithm, request->algorithm);
+  if (!made.refusal) {
+    algorithm->estimate(request, &made.estimate);
+    made.ns = bny_estimate_ns(request, &made.estimate);
+    made.fits = fits(request, &made.estimate);
+  }
+  return made;
+}
+
+/* Those that can serve it; names are listed once, though two rows may share one. */
+static void list_names(const bny_request *request, char *text, size_t bytes) {
+  size_t length = 0;
+  const char *last = "";
+  text[0] = 0;
+  for (int i = 0; bny_algorithms[i]; i++) {
+    const bny_algorithm *algorithm = bny_algorithms[i];
+    if (algorithm->refuse(request) || strcmp(algorithm->name, last) == 0)
+      continue;
+    bny_append(text, bytes, &length, "%s%s", length ? ", " : "", algorithm->name);
+    last = algorithm->name;
+  }
+}
+
+static banyan_status fail_name(const bny_request *request) {
+  char names[256];
+  const char *collective = collective_names[request->collective];
+  const char *refusal = NULL;
+  for (int i = 0; bny_algorithms[i] && !refusal; i++)
+    if (is_named(bny_algorithms[i], request->algorithm))
+      refusal = bny_algorithms[i]->refuse(request);
+  list_names(request, names, sizeof names);
+  if (refusal)
+    return bny_fail(BANYAN_ERR_ARGUMENT, "algorithm \"%s\" cannot serve this %s: %s. These can: %s", request->algorithm,
+                    collective, refusal, names);
+  return bny_fail(BANYAN_ERR_ARGUMENT, "unknown algorithm \"%s\": for a %s there are %s", request->algorithm,
+                  collective, names);
+}
+
+static banyan_status fail_memory(const bny_request *request, const candidate *smallest) {
+  return bny_fail(BANYAN_ERR_MEMORY,
+                  "%s by %s needs %zu bytes and %lld slots of a rank's outbox, which has %zu bytes and %d slots: "
+                  "split the call or raise arena_bytes",
+                  collective_names[request->collective], smallest->algorithm->name, smallest->estimate.outbox_bytes,
+                  (long long)smallest->estimate.slots, request->outbox_bytes, request->slots_max);
+}
+
+static void explain_one(const bny_request *request, const candidate *one, char *text, size_t *length) {
+  if (one->refusal) {
+    bny_append(text, REASON_BYTES, length, " cannot (%s)", one->refusal);
+    return;
+  }
+  bny_append(text, REASON_BYTES, length, " %.2f us (%g round%s, %g message%s, %.0f bytes sent)", one->ns / 1e3,
+             one->estimate.rounds, one->estimate.rounds == 1 ? "" : "s", one->estimate.messages,
+             one->estimate.messages == 1 ? "" : "s", one->estimate.bytes_sent);
+  if (!one->fits)
+    bny_append(text, REASON_BYTES, length, " but needs %zu bytes and %lld slots of %zu and %d",
+               one->estimate.outbox_bytes, (long long)one->estimate.slots, request->outbox_bytes, request->slots_max);
+}
+
+/* "twoshot 8.21 us (2 rounds, ...): least predicted; oneshot 9.02 us (...); tree cannot (...)". */
+static char *explain(const bny_request *request, const candidate *candidates, int count, int chosen) {
+  char text[REASON_BYTES] = "";
+  size_t length = 0;
+  bny_algorithm_print(candidates[chosen].algorithm, text, sizeof text, &length);
+  explain_one(request, &candidates[chosen], text, &length);
+  bny_append(text, sizeof text, &length, request->algorithm ? ": named by the caller" : ": least predicted");
+  for (int i = 0; i < count; i++) {
+    if (i == chosen || (request->algorithm && !candidates[i].named))
+      continue;
+    bny_append(text, sizeof text, &length, "; ");
+    bny_algorithm_print(candidates[i].algorithm, text, sizeof text, &length);
+    explain_one(request, &candidates[i], text, &length);
+  }
+  return strdup(text);
+}
+
+banyan_status bny_algorithm_select(const bny_request *request, const bny_algorithm **algorithm, double *predicted_ns,
+                                   char **reason) {
+  candidate candidates[sizeof bny_algorithms / sizeof bny_algorithms[0]];
+  int count = 0, chosen = -1, smallest = -1;
+  for (; bny_algorithms[count]; count++) {
+    candidate *one = &candidates[count];
+    *one = candidate_of(request, bny_algorithms[count]);
+    if (one->refusal || !one->named)
+      continue;
+    if (one->fits && (chosen < 0 || one->ns < candidates[chosen].ns))
+      chosen = count;
+    if (smallest < 0 || one->estimate.outbox_bytes < candidates[smallest].estimate.outbox_bytes)
+      smallest = count;
+  }
+  if (smallest < 0)
+    return fail_name(request);
+  if (chosen < 0)
+    return fail_memory(request, &candidates[smallest]);
+  char *text = explain(request, candidates, count, chosen);
+  if (!text)
+    return bny_fail(BANYAN_ERR_MEMORY, "plan: no memory");
+  *algorithm = candidates[chosen].algorithm;
+  *predicted_ns = candidates[chosen].ns;
+  *reason = text;
+  return BANYAN_OK;
+}

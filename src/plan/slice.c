@@ -1,0 +1,208 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#include "plan/slice.h"
+
+#include <string.h>
+
+void bny_slice_split(int32_t count, int32_t parts, int32_t index, int32_t *first, int32_t *number) {
+  int32_t each = count / parts;
+  int32_t larger = count % parts;
+  *first = index * each + (index < larger ? index : larger);
+  *number = each + (index < larger ? 1 : 0);
+}
+
+int64_t bny_slice_rows(const bny_slice *slice) {
+  return (int64_t)slice->tokens * slice->heads;
+}
+
+static bny_slice slice_of_bytes(size_t byte0, size_t bytes) {
+  return (bny_slice){.head0 = 0, .heads = 1, .byte0 = byte0, .bytes = bytes};
+}
+
+bny_slice bny_slice_whole(const bny_request *request) {
+  if (request->collective == BNY_COMBINE)
+    return (bny_slice){.token0 = request->token0, .tokens = request->tokens, .head0 = request->head0,
+                       .heads = request->heads};
+  size_t bytes = 0;
+  if (request->collective == BNY_GATHER) {
+    for (int32_t rank = 0; rank < request->nranks; rank++)
+      bytes += request->counts[rank];
+  } else if (request->collective == BNY_SHIFT) {
+    bytes = request->bytes * (size_t)request->nranks;
+  } else {
+    bytes = request->bytes;
+  }
+  return slice_of_bytes(0, bytes);
+}
+
+bny_slice bny_slice_input(const bny_request *request, int32_t rank) {
+  switch (request->collective) {
+    case BNY_COMBINE:
+      return bny_slice_whole(request);
+    case BNY_GATHER: {
+      size_t byte0 = 0;
+      for (int32_t before = 0; before < rank; before++)
+        byte0 += request->counts[before];
+      return slice_of_bytes(byte0, request->counts[rank]);
+    }
+    case BNY_SHIFT:
+      return slice_of_bytes(request->bytes * (size_t)rank, request->bytes);
+    case BNY_BROADCAST:
+      return slice_of_bytes(0, rank == request->root ? request->bytes : 0);
+    case BNY_BARRIER:
+      break;
+  }
+  return slice_of_bytes(0, 0);
+}
+
+/* Intersects [*first, *first + *number) with [low, low + count). */
+static void clip(int32_t *first, int32_t *number, int32_t low, int32_t count) {
+  int32_t end = *first + *number;
+  if (*first < low)
+    *first = low;
+  if (end > low + count)
+    end = low + count;
+  *number = end > *first ? end - *first : 0;
+}
+
+bny_slice bny_slice_owned_range(const bny_request *request, int32_t first, int32_t last) {
+  bny_slice slice = bny_slice_whole(request);
+  if (request->collective != BNY_COMBINE || request->scatter == BANYAN_SCATTER_NONE)
+    return slice;
+  if (request->scatter == BANYAN_SCATTER_ROOT) {
+    if (request->root < first || request->root >= last)
+      slice.tokens = slice.heads = 0;
+    return slice;
+  }
+  int32_t all = request->scatter == BANYAN_SCATTER_HEADS ? request->all_heads : request->all_tokens;
+  int32_t begin = all, end = all, number = 0;
+  if (first < last) {
+    bny_slice_split(all, request->nranks, first, &begin, &number);
+    bny_slice_split(all, request->nranks, last - 1, &end, &number);
+    end += number;
+  }
+  number = end - begin;
+  if (request->scatter == BANYAN_SCATTER_HEADS) {
+    clip(&begin, &number, request->head0, request->heads);
+    slice.head0 = begin;
+    slice.heads = number;
+  } else {
+    clip(&begin, &number, request->token0, request->tokens);
+    slice.token0 = begin;
+    slice.tokens = number;
+  }
+  return slice;
+}
+
+bny_slice bny_slice_owned(const bny_request *request, int32_t rank) {
+  if (request->collective == BNY_SHIFT) {
+    int32_t from = (int32_t)(((int64_t)rank - request->distance + request->nranks) % request->nranks);
+    return bny_slice_input(request, from);
+  }
+  return bny_slice_owned_range(request, rank, rank + 1);
+}
+
+bool bny_slice_is_empty(const bny_request *request, const bny_slice *slice) {
+  return request->collective == BNY_COMBINE ? bny_slice_rows(slice) == 0 : slice->bytes == 0;
+}
+
+bool bny_slice_equal(const bny_slice *a, const bny_slice *b) {
+  return a->token0 == b->token0 && a->tokens == b->tokens && a->head0 == b->head0 && a->heads == b->heads &&
+         a->byte0 == b->byte0 && a->bytes == b->bytes;
+}
+
+bool bny_slice_within(const bny_slice *inner, const bny_slice *outer) {
+  return inner->token0 >= outer->token0 && inner->token0 + inner->tokens <= outer->token0 + outer->tokens &&
+         inner->head0 >= outer->head0 && inner->head0 + inner->heads <= outer->head0 + outer->heads &&
+         inner->byte0 >= outer->byte0 && inner->byte0 + inner->bytes <= outer->byte0 + outer->bytes;
+}
+
+bool bny_slice_intersects(const bny_slice *a, const bny_slice *b) {
+  bool rows = a->tokens > 0 && b->tokens > 0 && a->heads > 0 && b->heads > 0 && a->token0 < b->token0 + b->tokens &&
+              b->token0 < a->token0 + a->tokens && a->head0 < b->head0 + b->heads && b->head0 < a->head0 + a->heads;
+  bool bytes = a->bytes > 0 && b->bytes > 0 && a->byte0 < b->byte0 + b->bytes && b->byte0 < a->byte0 + a->bytes;
+  return rows || bytes;
+}
+
+size_t bny_slice_wire_bytes(const bny_request *request, const bny_slice *slice) {
+  if (request->collective != BNY_COMBINE)
+    return slice->bytes;
+  int64_t rows = bny_slice_rows(slice);
+  return rows == 0 ? 0 : bny_wire_layout_make(request->wire, rows, request->value_dim).bytes;
+}
+
+size_t bny_slice_outbox_bytes(const bny_request *request, const bny_slice *slice) {
+  return (bny_slice_wire_bytes(request, slice) + 63) / 64 * 64;
+}
+
+/* The grid of at most `pieces` boxes, tokens x heads, whose largest box has the fewest rows; heads are cut first. */
+static void grid_choose(const bny_request *request, int32_t pieces, int32_t *by_tokens, int32_t *by_heads) {
+  int64_t best = INT64_MAX;
+  *by_tokens = *by_heads = 1;
+  for (int32_t t = 1; t <= pieces && t <= request->tokens; t++) {
+    int32_t h = pieces / t < request->heads ? pieces / t : request->heads;
+    if (h < 1)
+      break;
+    int64_t largest = (((int64_t)request->tokens + t - 1) / t) * (((int64_t)request->heads + h - 1) / h);
+    if (largest < best) {
+      best = largest;
+      *by_tokens = t;
+      *by_heads = h;
+    }
+  }
+}
+
+static bool owners_are_fixed(const bny_request *request) {
+  return request->scatter == BANYAN_SCATTER_HEADS || request->scatter == BANYAN_SCATTER_TOKENS;
+}
+
+bny_slice bny_slice_piece(const bny_request *request, int32_t pieces, int32_t index) {
+  if (owners_are_fixed(request))
+    return bny_slice_owned(request, index);
+  bny_slice piece = bny_slice_whole(request);
+  int32_t by_tokens, by_heads, first, number;
+  grid_choose(request, pieces, &by_tokens, &by_heads);
+  if (index >= by_tokens * by_heads) {
+    piece.tokens = piece.heads = 0;
+    return piece;
+  }
+  bny_slice_split(piece.tokens, by_tokens, index / by_heads, &first, &number);
+  piece.token0 += first;
+  piece.tokens = number;
+  bny_slice_split(piece.heads, by_heads, index % by_heads, &first, &number);
+  piece.head0 += first;
+  piece.heads = number;
+  return piece;
+}
+
+bny_slice bny_slice_piece_largest(const bny_request *request, int32_t pieces) {
+  if (!owners_are_fixed(request))
+    return bny_slice_piece(request, pieces, 0);
+  bny_slice largest = bny_slice_owned(request, 0);
+  for (int32_t rank = 1; rank < request->nranks; rank++) {
+    bny_slice owned = bny_slice_owned(request, rank);
+    if (bny_slice_rows(&owned) > bny_slice_rows(&largest))
+      largest = owned;
+  }
+  return largest;
+}
+
+bny_slice bny_slice_halved(const bny_request *request, int32_t levels, int32_t low, int32_t high) {
+  bny_slice box = bny_slice_whole(request);
+  int32_t begin = 0, size = (int32_t)((uint32_t)1 << levels);
+  while (size > high - low) {
+    size /= 2;
+    bool upper = low >= begin + size;
+    /* An even dimension is halved exactly, heads first; else the longer one loses least by its odd element. */
+    bool by_heads = box.heads % 2 == 0 ? box.heads > 0 : box.tokens % 2 != 0 && box.heads >= box.tokens;
+    int32_t *origin = by_heads ? &box.head0 : &box.token0, *extent = by_heads ? &box.heads : &box.tokens;
+    int32_t half = (*extent + 1) / 2;
+    if (upper) {
+      *origin += half;
+      *extent -= half;
+      begin += size;
+    } else {
+      *extent = half;
+    }
+  }
+  return box;
+}
