@@ -1,11 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
  * The AVX2 table. Compiled with -mavx2 -mfma -mf16c -ffp-contract=off. */
+#include <immintrin.h>
+
 #include "merge_math.h"
 #include "op.h"
-
-#if defined(__x86_64__)
-#include <immintrin.h>
 
 typedef __m256 vec;
 #define VEC_LANES 8
@@ -70,6 +69,3 @@ static bool supported(void) {
 #define KERNELS_NAME "avx2"
 #define KERNELS_TABLE bny_kernels_avx2
 #include "merge_template.h"
-#else
-typedef int bny_kernels_avx2_is_empty;
-#endif

@@ -1,11 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
  * The AVX-512 table. Compiled with -mavx512f -mavx512bw -mavx512dq -mavx512vl -mfma -mf16c -ffp-contract=off. */
+#include <immintrin.h>
+
 #include "merge_math.h"
 #include "op.h"
-
-#if defined(__x86_64__)
-#include <immintrin.h>
 
 typedef __m512 vec;
 #define VEC_LANES 16
@@ -69,6 +68,3 @@ static bool supported(void) {
 #define KERNELS_NAME "avx512"
 #define KERNELS_TABLE bny_kernels_avx512
 #include "merge_template.h"
-#else
-typedef int bny_kernels_avx512_is_empty;
-#endif

@@ -5,15 +5,15 @@
 
 #include "op.h"
 
-#if defined(__x86_64__)
 extern const bny_kernels bny_kernels_avx512;
 extern const bny_kernels bny_kernels_avx2;
-#endif
 extern const bny_kernels bny_kernels_portable;
 
 const bny_kernels *const bny_kernels_table[] = {
-#if defined(__x86_64__)
+#ifdef BNY_HAVE_AVX512
     &bny_kernels_avx512,
+#endif
+#ifdef BNY_HAVE_AVX2
     &bny_kernels_avx2,
 #endif
     &bny_kernels_portable,
