@@ -1,0 +1,126 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#include "perf_measure.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+
+enum { METHODS_MAX = 1 + PERF_MPI_METHODS, CHECKS = 16 };
+
+/* As many iterations as move this many bytes, within limits, where the user says nothing. */
+enum { ITERATIONS_LEAST = 20, ITERATIONS_MOST = 1000, BYTES_TO_MOVE = 64 << 20 };
+
+static int32_t iterations_of(const perf_case *perf, const perf_protocol *protocol) {
+  if (protocol->iterations > 0) {
+    return protocol->iterations;
+  }
+  size_t fit = BYTES_TO_MOVE / (perf->bytes + 1);
+  return fit < ITERATIONS_LEAST ? ITERATIONS_LEAST : fit > ITERATIONS_MOST ? ITERATIONS_MOST : (int32_t)fit;
+}
+
+/* Before every timed call; with MPI in play that of banyan and that of MPI take turns, alike for all methods. */
+static banyan_status line_up(const perf_case *perf, bool by_mpi) {
+  if (by_mpi) {
+    perf_mpi_barrier();
+    return BANYAN_OK;
+  }
+  return banyan_barrier(perf->world->comm);
+}
+
+typedef struct measurement {
+  const perf_case *perf;
+  const perf_protocol *protocol;
+  perf_method methods[METHODS_MAX];
+  int count;
+  banyan_op *op;
+  int32_t iterations;
+  double *times; /* [count][iterations], us */
+  perf_errors errors[METHODS_MAX];
+} measurement;
+
+static bool time_call(measurement *m, int which, int32_t iteration, tool_error *error) {
+  perf_method *method = &m->methods[which];
+  uint32_t key = (uint32_t)tool_mix64((uint64_t)(uint32_t)iteration * METHODS_MAX + (uint64_t)which);
+  method->fill(method->state, key);
+  banyan_status status = line_up(m->perf, m->count > 1 && (iteration / m->count & 1) != 0);
+  int64_t start = tool_now_ns();
+  if (status == BANYAN_OK) {
+    status = method->run(method->state);
+  }
+  int64_t end = tool_now_ns();
+  if (status != BANYAN_OK) {
+    return tool_error_banyan(error, status, method->name);
+  }
+  if (iteration >= 0) {
+    m->times[which * m->iterations + iteration] = (double)(end - start) / 1e3;
+  }
+  int32_t every = m->iterations / CHECKS + 1;
+  if (m->protocol->check && (iteration % every == 0 || iteration == m->iterations - 1)) {
+    method->check(method->state, key, &m->errors[which]);
+  }
+  return true;
+}
+
+/* What one rank tells the others. */
+typedef struct tally {
+  double wrong, worst, bytes_sent;
+} tally;
+
+static bool sum_up(measurement *m, perf_row *row, tool_error *error) {
+  const tool_world *world = m->perf->world;
+  banyan_op_info info = {.size = sizeof info, .algorithm = ""};
+  banyan_op_query(m->op, &info);
+  tally mine = {.worst = m->errors[0].worst, .bytes_sent = (double)info.bytes_sent};
+  for (int i = 0; i < m->count; i++) {
+    mine.wrong += (double)m->errors[i].wrong;
+  }
+  tally *all = malloc((size_t)world->nranks * sizeof *all);
+  bool ok = (all != NULL || tool_error_set(error, "out of memory")) &&
+            tool_world_gather(world, &mine, sizeof mine, all, error) &&
+            tool_world_max(world, m->times, m->count * m->iterations, error);
+  if (ok) {
+    const perf_case *perf = m->perf;
+    *row = (perf_row){.bytes = perf->bytes, .iterations = m->iterations};
+    row->rows = perf->collective == PERF_COMBINE ? (int64_t)perf->tokens * perf->heads : 0;
+    snprintf(row->algorithm, sizeof row->algorithm, "%s", info.algorithm == NULL ? "" : info.algorithm);
+    for (int32_t r = 0; r < world->nranks; r++) {
+      row->errors.wrong += (int64_t)all[r].wrong;
+      row->errors.worst = all[r].worst > row->errors.worst ? all[r].worst : row->errors.worst;
+      row->bytes_sent = all[r].bytes_sent > (double)row->bytes_sent ? (uint64_t)all[r].bytes_sent : row->bytes_sent;
+    }
+    for (int i = 0; i < m->count; i++) {
+      double *times = m->times + (size_t)i * (size_t)m->iterations;
+      double p50 = tool_percentile(times, (size_t)m->iterations, 50);
+      if (i == 0) {
+        row->p50_us = p50;
+        row->p99_us = tool_percentile(times, (size_t)m->iterations, 99);
+      } else {
+        row->mpi_p50_us[i - 1] = p50;
+      }
+    }
+  }
+  free(all);
+  return ok;
+}
+
+bool perf_measure(const perf_case *perf, const perf_protocol *protocol, perf_row *row, tool_error *error) {
+  measurement m = {.perf = perf, .protocol = protocol, .iterations = iterations_of(perf, protocol)};
+  bool ok = perf_banyan_method(perf, &m.methods[0], &m.op, error);
+  m.count = ok ? 1 : 0;
+  if (ok && protocol->against_mpi) {
+    ok = perf_mpi_methods(perf, m.methods + 1, error);
+    m.count += ok ? PERF_MPI_METHODS : 0;
+  }
+  m.times = malloc((size_t)METHODS_MAX * (size_t)m.iterations * sizeof *m.times);
+  ok = ok && (m.times != NULL || tool_error_set(error, "out of memory"));
+  for (int32_t i = -protocol->warmup; ok && i < m.iterations; i++) {
+    for (int k = 0; ok && k < m.count; k++) {
+      ok = time_call(&m, (int)(((uint32_t)i + (uint32_t)k) % (uint32_t)m.count), i, error);
+    }
+  }
+  ok = ok && sum_up(&m, row, error);
+  for (int i = 0; i < m.count; i++) {
+    m.methods[i].destroy(m.methods[i].state);
+  }
+  free(m.times);
+  return ok;
+}
