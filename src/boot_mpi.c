@@ -1,0 +1,131 @@
+/* SPDX-License-Identifier: Apache-2.0
+ * Ranks of an MPI communicator. Part of libbanyan-mpi: uses nothing of libbanyan but what banyan.h declares. */
+#include <limits.h>
+#include <mpi.h>
+#include <sched.h>
+#include <stdbool.h>
+#include <stdlib.h>
+#include <string.h>
+#include <time.h>
+
+#include "banyan_mpi.h"
+
+struct banyan_mpi {
+  MPI_Comm comm;
+  banyan_status failure; /* not BANYAN_OK: final, and MPI may still hold the communicator */
+};
+
+static const int64_t default_timeout_ns = 30000000000;
+static const int64_t spin_ns = 2000000; /* then sleep between the tests */
+
+static int64_t now_ns(void) {
+  struct timespec now;
+  clock_gettime(CLOCK_MONOTONIC, &now);
+  return (int64_t)now.tv_sec * 1000000000 + now.tv_nsec;
+}
+
+/* MPI_Wait with a deadline. After BANYAN_ERR_TIMEOUT the request is still MPI's. */
+static banyan_status wait_for(MPI_Request *request, int64_t timeout_ns) {
+  int64_t begun_ns = now_ns();
+  if (timeout_ns <= 0) timeout_ns = default_timeout_ns;
+  for (;;) {
+    int done = 0;
+    if (MPI_Test(request, &done, MPI_STATUS_IGNORE) != MPI_SUCCESS) return BANYAN_ERR_BOOTSTRAP;
+    if (done) return BANYAN_OK;
+    int64_t waited_ns = now_ns() - begun_ns;
+    if (waited_ns >= timeout_ns) return BANYAN_ERR_TIMEOUT;
+    if (waited_ns < spin_ns)
+      sched_yield();
+    else
+      nanosleep(&(struct timespec){0, 100000}, NULL);
+  }
+}
+
+/* Through memory of our own, because after a timeout MPI may write to it at any later time. */
+static banyan_status gather(struct banyan_mpi *self, const void *mine, void *all, size_t bytes, int64_t timeout_ns) {
+  int nranks;
+  MPI_Request request;
+  if (MPI_Comm_size(self->comm, &nranks) != MPI_SUCCESS) return BANYAN_ERR_BOOTSTRAP;
+  if (bytes > INT_MAX || bytes > PTRDIFF_MAX / ((size_t)nranks + 1)) return BANYAN_ERR_ARGUMENT;
+  char *memory = malloc(bytes * ((size_t)nranks + 1) + 1);
+  if (!memory) return BANYAN_ERR_MEMORY;
+  char *copy = memory + bytes * (size_t)nranks;
+  if (bytes > 0) memcpy(copy, mine, bytes);
+  if (MPI_Iallgather(copy, (int)bytes, MPI_BYTE, memory, (int)bytes, MPI_BYTE, self->comm, &request) != MPI_SUCCESS) {
+    free(memory);
+    return BANYAN_ERR_BOOTSTRAP;
+  }
+  banyan_status status = wait_for(&request, timeout_ns);
+  if (status) return status; /* the memory is MPI's for good */
+  if (bytes > 0) memcpy(all, memory, bytes * (size_t)nranks);
+  free(memory);
+  return BANYAN_OK;
+}
+
+static int allgather_mpi(void *context, const void *mine, void *all, size_t bytes, int64_t timeout_ns) {
+  struct banyan_mpi *self = context;
+  if (!self->failure) self->failure = gather(self, mine, all, bytes, timeout_ns);
+  return (int)self->failure;
+}
+
+static bool mpi_is_up(void) {
+  int initialised = 0, finalised = 0;
+  MPI_Initialized(&initialised);
+  MPI_Finalized(&finalised);
+  return initialised && !finalised;
+}
+
+/* A communicator of our own, whose errors return: ours must neither meet the caller's messages nor end its program. */
+static banyan_status duplicate(MPI_Comm comm, MPI_Comm **place) {
+  MPI_Request request;
+  MPI_Comm *made = malloc(sizeof *made);
+  if (!made) return BANYAN_ERR_MEMORY;
+  if (MPI_Comm_idup(comm, made, &request) != MPI_SUCCESS) {
+    free(made);
+    return BANYAN_ERR_BOOTSTRAP;
+  }
+  banyan_status status = wait_for(&request, 0);
+  if (status) return status; /* MPI may still write the handle */
+  MPI_Comm_set_errhandler(*made, MPI_ERRORS_RETURN);
+  *place = made;
+  return BANYAN_OK;
+}
+
+banyan_status banyan_mpi_bootstrap(MPI_Comm comm, banyan_mpi **handle, banyan_bootstrap *bootstrap) {
+  int inter = 0, rank, nranks;
+  MPI_Comm *own;
+  if (!handle || !bootstrap || comm == MPI_COMM_NULL) return BANYAN_ERR_ARGUMENT;
+  if (!mpi_is_up()) return BANYAN_ERR_STATE;
+  if (MPI_Comm_test_inter(comm, &inter) != MPI_SUCCESS || inter) return BANYAN_ERR_ARGUMENT;
+  if (MPI_Comm_rank(comm, &rank) != MPI_SUCCESS || MPI_Comm_size(comm, &nranks) != MPI_SUCCESS)
+    return BANYAN_ERR_BOOTSTRAP;
+  struct banyan_mpi *made = calloc(1, sizeof *made);
+  if (!made) return BANYAN_ERR_MEMORY;
+  banyan_status status = duplicate(comm, &own);
+  if (status) {
+    free(made);
+    return status;
+  }
+  made->comm = *own;
+  free(own);
+  *handle = made;
+  *bootstrap = (banyan_bootstrap){
+      .size = sizeof *bootstrap, .rank = rank, .nranks = nranks, .context = made, .allgather = allgather_mpi};
+  return BANYAN_OK;
+}
+
+void banyan_mpi_destroy(banyan_mpi *handle) {
+  if (!handle) return;
+  if (!handle->failure && mpi_is_up()) MPI_Comm_free(&handle->comm);
+  free(handle);
+}
+
+banyan_status banyan_comm_create_mpi(MPI_Comm mpi_comm, const banyan_comm_config *config, banyan_comm **comm) {
+  banyan_mpi *handle;
+  banyan_bootstrap bootstrap;
+  banyan_status status = banyan_mpi_bootstrap(mpi_comm, &handle, &bootstrap);
+  if (status) return status;
+  status = banyan_comm_create(&bootstrap, config, comm);
+  banyan_mpi_destroy(handle);
+  return status;
+}
