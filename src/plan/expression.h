@@ -1,0 +1,41 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * Expressions of a symbolic run: a leaf is what a rank copied from its input; a node is the merge of two. Equal
+ * expressions have equal numbers, so that "the same bits" is a comparison of integers. */
+#ifndef BNY_PLAN_EXPRESSION_H
+#define BNY_PLAN_EXPRESSION_H
+
+#include <stdbool.h>
+#include <stdint.h>
+
+typedef struct bny_expression {
+  int32_t left, right; /* -1: a leaf */
+  bool rounded;        /* to the wire format; always so for a leaf */
+  int32_t leaves;
+} bny_expression;
+
+/* Expression number r < nranks is the leaf of rank r. */
+typedef struct bny_expressions {
+  int32_t nranks, words;
+  bny_expression *nodes;
+  uint64_t *members; /* words for each node: bit r is set if rank r's contribution is in it */
+  int32_t count, capacity;
+  int32_t *table; /* number + 1, by hash */
+  int32_t table_size;
+} bny_expressions;
+
+enum { BNY_EXPRESSION_NONE = -1, BNY_EXPRESSION_NO_MEMORY = -2, BNY_EXPRESSION_TWICE = -3 };
+
+bool bny_expressions_init(bny_expressions *all, int32_t nranks);
+void bny_expressions_fini(bny_expressions *all);
+
+/* The number of the merge of two, or BNY_EXPRESSION_TWICE if a contribution is in both; *rank says which then. */
+int32_t bny_expressions_merge(bny_expressions *all, int32_t left, int32_t right, bool rounded, int32_t *rank);
+
+/* The same value rounded to the wire format. */
+int32_t bny_expressions_round(bny_expressions *all, int32_t number);
+
+/* A rank that is not in it, or -1. */
+int32_t bny_expressions_missing(const bny_expressions *all, int32_t number);
+
+#endif
