@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
  * The AVX2 table. Compiled with -mavx2 -mfma -mf16c -ffp-contract=off. */
+#include <cpuid.h>
 #include <immintrin.h>
 
 #include "merge_math.h"
@@ -63,7 +64,9 @@ static inline vec vec_saturate(vec v, float limit) {
 }
 
 static bool supported(void) {
-  return __builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma") && __builtin_cpu_supports("f16c");
+  unsigned eax = 0, ebx = 0, ecx = 0, edx = 0; /* not all compilers know the name "f16c" */
+  return __builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma") && __get_cpuid(1, &eax, &ebx, &ecx, &edx) != 0 &&
+         (ecx & bit_F16C) != 0;
 }
 
 #define KERNELS_NAME "avx2"
