@@ -83,6 +83,9 @@ banyan_status bny_plan_make(const bny_request *request, int32_t rank, bny_plan *
   made->round_nodes = request->collective == BNY_COMBINE && request->order == BANYAN_ORDER_CANONICAL &&
                       bny_wire_formats[request->wire].error_bound > 0;
   made->algorithm = algorithm->name;
+  bny_estimate bounds = {0};
+  algorithm->estimate(request, &bounds);
+  made->outbox_bound = bounds.outbox_bytes;
   made->hash = hash_of(request, algorithm);
   bny_builder builder;
   bny_builder_init(&builder, request, algorithm, rank, false, made);

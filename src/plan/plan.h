@@ -118,6 +118,7 @@ typedef struct bny_plan {
   double predicted_ns;
   uint64_t hash;         /* of the request and the algorithm: identical on every rank */
   size_t outbox_bytes;   /* used */
+  size_t outbox_bound;   /* no rank uses more: identical on every rank */
   bny_slot *slots;
   bny_message *messages;
   bny_source *sources;

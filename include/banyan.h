@@ -1,0 +1,304 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * banyan: merges attention partials across devices in one topology-aware collective.
+ *
+ * When a KV cache is sharded along the sequence, each rank attends to its own shard and holds, per (query token, head)
+ * row, a *partial*: the maximum logit m, the denominator d = sum exp(t - m) and the numerator n = sum exp(t - m) v.
+ * banyan_combine() merges the partials of all ranks into attention over the whole cache.
+ *
+ * The story of a program: get a banyan_bootstrap (how ranks find each other), create a communicator, call collectives in
+ * the same order on every rank, destroy the communicator.
+ *
+ * Threads: one thread at a time may use a communicator and its operations; banyan_comm_abort() alone may be called from
+ * any thread. Different communicators are independent.
+ *
+ * Errors: every call returns a banyan_status; out-parameters are written only on BANYAN_OK. banyan_last_error() is the
+ * text of this thread's last failure: what was wrong, where, which rank, what to do. A failure that involves other ranks
+ * (timeout, dead peer, mismatch, abort) is final for its communicator: later calls on it return the same status.
+ *
+ * Structs that begin with `size` must have it set to sizeof of the struct; fields that are zero take the default, except
+ * the enums of banyan_partial, which have none: nothing about the meaning of memory is guessed.
+ */
+#ifndef BANYAN_H
+#define BANYAN_H
+
+#include <stddef.h>
+#include <stdint.h>
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+/* The library is compiled with hidden visibility: what this header declares is what it exports. */
+#ifdef __GNUC__
+#pragma GCC visibility push(default)
+#endif
+
+#define BANYAN_VERSION_MAJOR 0
+#define BANYAN_VERSION_MINOR 1
+#define BANYAN_VERSION_PATCH 0
+
+/* "0.1.0": of the library that runs, not of the header compiled against. */
+const char *banyan_version(void);
+
+/* ---- status ---------------------------------------------------------------------------------------------------- */
+
+typedef enum banyan_status {
+  BANYAN_OK = 0,
+  BANYAN_ERR_ARGUMENT,    /* an argument is wrong; nothing was sent; the communicator remains usable */
+  BANYAN_ERR_MEMORY,      /* out of memory, or a message larger than the arena allows */
+  BANYAN_ERR_SYSTEM,      /* the operating system refused something */
+  BANYAN_ERR_UNSUPPORTED, /* not on this machine or not in this build */
+  BANYAN_ERR_DATA,        /* NaN or +inf statistics that the descriptor does not declare to mean an empty row */
+  BANYAN_ERR_STATE,       /* a call in the wrong order */
+  BANYAN_ERR_BOOTSTRAP,   /* ranks could not find or authenticate each other */
+  BANYAN_ERR_TIMEOUT,     /* the deadline passed; banyan_comm_failed_rank() names who was waited for */
+  BANYAN_ERR_PEER,        /* a rank died or left */
+  BANYAN_ERR_MISMATCH,    /* ranks called with different shapes, dtypes, algorithms or in different order */
+  BANYAN_ERR_ABORTED      /* banyan_comm_abort() was called, here or on another rank */
+} banyan_status;
+
+/* "timeout" for BANYAN_ERR_TIMEOUT and so on; never NULL. */
+const char *banyan_status_string(banyan_status status);
+
+/* Text of the last failure in the calling thread, "" before the first. Valid until the thread's next banyan call. */
+const char *banyan_last_error(void);
+
+/* ---- bootstrap: how ranks find each other ------------------------------------------------------------------------ */
+
+/* Rank, size and one blocking allgather. Supply your own, or use one of the makers below.
+ * allgather: every rank gives `bytes` bytes at `mine`; `all` receives nranks * bytes in rank order. Returns 0 on success,
+ * anything else on failure. It is called only inside banyan_comm_create(), and not after it has returned. */
+typedef struct banyan_bootstrap {
+  size_t size;
+  int32_t rank;
+  int32_t nranks;
+  void *context;
+  int (*allgather)(void *context, const void *mine, void *all, size_t bytes, int64_t timeout_ns);
+} banyan_bootstrap;
+
+/* Ranks that are threads of this process: one group of nranks, then one bootstrap per thread. The group must outlive
+ * the communicators made from it. Communicators of such ranks use plain memory and no system resources. */
+typedef struct banyan_threads banyan_threads;
+banyan_status banyan_threads_create(int32_t nranks, banyan_threads **group);
+banyan_status banyan_threads_bootstrap(banyan_threads *group, int32_t rank, banyan_bootstrap *bootstrap);
+void banyan_threads_destroy(banyan_threads *group); /* NULL is allowed */
+
+/* Ranks that a launcher described by RANK, WORLD_SIZE, MASTER_ADDR and MASTER_PORT (torchrun's variables; under torchrun
+ * itself, whose own store owns MASTER_PORT, the next port is used; BANYAN_PORT overrides). Connects over TCP and
+ * authenticates both ways with the secret of BANYAN_SECRET or of the file BANYAN_SECRET_FILE (mode 0600), which is
+ * required unless MASTER_ADDR is a loopback address. Bounded by timeout_ns (0: 30 s) in all. Free it as soon as the
+ * communicator is made. */
+typedef struct banyan_env banyan_env;
+banyan_status banyan_env_create(int64_t timeout_ns, banyan_env **env, banyan_bootstrap *bootstrap);
+void banyan_env_destroy(banyan_env *env); /* NULL is allowed */
+
+/* From an MPI_Comm: see banyan_mpi.h (its own library, so that this one never links MPI). */
+
+/* ---- communicator ------------------------------------------------------------------------------------------------ */
+
+typedef struct banyan_comm banyan_comm;
+
+typedef struct banyan_comm_config {
+  size_t size;
+  int64_t timeout_ns;   /* deadline of each call that waits; 0: 30 s (BANYAN_TIMEOUT_MS overrides the default) */
+  size_t arena_bytes;   /* memory shared with peers, per rank; 0: 16 MiB. Larger messages are sent in parts */
+  const char *algorithm; /* for combines that name none; NULL: by predicted cost (BANYAN_ALGORITHM overrides) */
+} banyan_comm_config;
+
+/* Collective over all ranks of the bootstrap. config may be NULL. The bootstrap may be freed afterwards. */
+banyan_status banyan_comm_create(const banyan_bootstrap *bootstrap, const banyan_comm_config *config, banyan_comm **comm);
+
+/* Local, returns at once; NULL is allowed. Frees everything; operations of the communicator must be freed before. Peers
+ * that still wait for this rank get BANYAN_ERR_PEER. */
+void banyan_comm_destroy(banyan_comm *comm);
+
+/* Ends every running and later call on this communicator, on all ranks, with BANYAN_ERR_ABORTED. Any thread, any time,
+ * never blocks; `reason` (may be NULL) becomes part of the error text on this rank. */
+void banyan_comm_abort(banyan_comm *comm, const char *reason);
+
+int32_t banyan_comm_rank(const banyan_comm *comm);
+int32_t banyan_comm_nranks(const banyan_comm *comm);
+
+/* BANYAN_OK, or the failure that ended this communicator, its text, and the rank to blame (-1: none known). */
+banyan_status banyan_comm_status(const banyan_comm *comm);
+const char *banyan_comm_error(const banyan_comm *comm);
+int32_t banyan_comm_failed_rank(const banyan_comm *comm);
+
+/* One paragraph on what was found and chosen: ranks, transport, CPU kernels, arena. Writes at most `bytes` bytes
+ * including the final NUL and returns the length that the whole text has, as snprintf does. */
+size_t banyan_comm_describe(const banyan_comm *comm, char *text, size_t bytes);
+
+/* ---- partials ---------------------------------------------------------------------------------------------------- */
+
+typedef enum banyan_dtype { BANYAN_F32 = 1, BANYAN_F16, BANYAN_BF16 } banyan_dtype;
+
+/* Values of a row: normalised (o = n / d, what attention kernels usually return) or the numerator n itself. */
+typedef enum banyan_values { BANYAN_VALUES_NORMALISED = 1, BANYAN_VALUES_NUMERATOR } banyan_values;
+
+/* Statistics of a row: lse = m + log d in one array, or m and d in two. */
+typedef enum banyan_stats { BANYAN_STATS_LSE = 1, BANYAN_STATS_MAX_SUM } banyan_stats;
+
+/* Base of the logarithm and the exponentials: natural (FlashAttention, FlashMLA) or 2 (FlashInfer). */
+typedef enum banyan_base { BANYAN_BASE_E = 1, BANYAN_BASE_2 } banyan_base;
+
+/* What the lse (or m) of a row with no keys looks like. -inf always means empty, and so does d = 0. On input a set (or-ed
+ * flags): a +inf or NaN that is not declared is BANYAN_ERR_DATA and names the row. On output exactly one of NEG_INF,
+ * POS_INF and BELOW (which writes empty_below itself). Values of an empty row are never read, and written as 0. */
+enum {
+  BANYAN_EMPTY_NEG_INF = 1, /* -inf */
+  BANYAN_EMPTY_POS_INF = 2, /* +inf (FlashAttention-2, FlashMLA) */
+  BANYAN_EMPTY_NAN = 4,     /* NaN */
+  BANYAN_EMPTY_BELOW = 8    /* any value <= empty_below, such as -FLT_MAX or -49994 */
+};
+
+/* Partials of [tokens][heads] rows in the caller's memory. Strides are in elements; a row's values are contiguous; any
+ * order of tokens and heads is a matter of strides. Input and output may be the same memory only if it is laid out and
+ * typed identically. Neither may be touched between start and wait. */
+typedef struct banyan_partial {
+  size_t size;
+  void *values;                 /* [tokens][heads][value_dim]; may be NULL if value_dim is 0 */
+  int64_t values_token_stride;  /* elements from a token to the next */
+  int64_t values_head_stride;   /* elements from a head to the next */
+  banyan_dtype values_dtype;
+  banyan_values values_kind;
+  void *lse;                    /* [tokens][heads]: lse, or m with BANYAN_STATS_MAX_SUM; NULL on output: not wanted */
+  void *sum;                    /* [tokens][heads]: d, with BANYAN_STATS_MAX_SUM only */
+  int64_t stats_token_stride;
+  int64_t stats_head_stride;
+  banyan_dtype stats_dtype;
+  banyan_stats stats_kind;
+  banyan_base base;
+  uint32_t empty;               /* BANYAN_EMPTY_* */
+  double empty_below;           /* for BANYAN_EMPTY_BELOW */
+} banyan_partial;
+
+/* Fills `partial` for contiguous [tokens][heads][value_dim] values and [tokens][heads] statistics: normalised values, lse
+ * in base e, -inf for empty rows; both of the given dtypes. A start to edit from, for memory that is so. */
+void banyan_partial_init(banyan_partial *partial, void *values, banyan_dtype values_dtype, void *lse,
+                         banyan_dtype stats_dtype, int32_t heads, int32_t value_dim);
+
+/* ---- collectives ------------------------------------------------------------------------------------------------- */
+
+/* Where the merged rows go. With HEADS and TOKENS rank r gets the range that banyan_split() says, and its output
+ * descriptor describes that range alone. */
+typedef enum banyan_scatter {
+  BANYAN_SCATTER_NONE = 0, /* all rows on every rank */
+  BANYAN_SCATTER_ROOT,     /* all rows on `root`; others pass NULL as output */
+  BANYAN_SCATTER_HEADS,    /* all tokens of a range of heads */
+  BANYAN_SCATTER_TOKENS    /* all heads of a range of tokens */
+} banyan_scatter;
+
+/* The order in which partials are merged. Both give the same bits on every rank and in every run. PLAN: as suits the
+ * algorithm chosen. CANONICAL: a fixed balanced tree over ranks, so that the bits are also independent of algorithm,
+ * transport, placement of ranks and batch. */
+typedef enum banyan_order { BANYAN_ORDER_PLAN = 0, BANYAN_ORDER_CANONICAL } banyan_order;
+
+/* Part `index` of `count` things dealt to `parts` owners: [*first, *first + *number). Sizes differ by at most one, the
+ * larger ones first; may be empty. */
+void banyan_split(int32_t count, int32_t parts, int32_t index, int32_t *first, int32_t *number);
+
+/* All fields must agree on all ranks; a difference is BANYAN_ERR_MISMATCH naming rank and field. */
+typedef struct banyan_combine_desc {
+  size_t size;
+  int32_t tokens;         /* rows are tokens x heads; 0 is allowed */
+  int32_t heads;
+  int32_t value_dim;      /* elements of a row's values; 0 merges statistics alone */
+  banyan_dtype wire;      /* values in flight; statistics always travel as f32. 0: BANYAN_F32 */
+  banyan_scatter scatter;
+  int32_t root;           /* for BANYAN_SCATTER_ROOT */
+  banyan_order order;
+  const char *algorithm;  /* "oneshot", "twoshot", "recursive", "tree", "ring"; NULL: by predicted cost */
+} banyan_combine_desc;
+
+/* Merges the partials of all ranks. `in`: this rank's partial of all tokens x heads rows (a rank without keys gives empty
+ * rows). `out`: the result in any convention, lse included if out->lse is set. */
+banyan_status banyan_combine(banyan_comm *comm, const banyan_combine_desc *desc, const banyan_partial *in,
+                             const banyan_partial *out);
+
+/* `all` receives every rank's bytes one after another in rank order. counts[r] is the bytes of rank r, identical on all
+ * ranks. Meant for Q when its heads are sharded. `mine` may be its own place in `all`. */
+banyan_status banyan_gather(banyan_comm *comm, const void *mine, void *all, const size_t *counts);
+
+/* Sends `bytes` from `send` to rank + distance and receives as many from rank - distance, modulo the number of ranks.
+ * `bytes` and `distance` agree on all ranks; `send` and `receive` do not overlap. */
+banyan_status banyan_shift(banyan_comm *comm, const void *send, void *receive, size_t bytes, int32_t distance);
+
+/* `bytes` at `data` from `root` to all. */
+banyan_status banyan_broadcast(banyan_comm *comm, void *data, size_t bytes, int32_t root);
+
+/* Returns when all ranks have called it. */
+banyan_status banyan_barrier(banyan_comm *comm);
+
+/* ---- persistent operations: planned once, started many times ----------------------------------------------------- */
+
+/* The *_init calls are collective: they plan, compare plans over all ranks and bind the memory given. Between start and
+ * wait nothing is allocated and no lock is taken. Operations of one communicator run in the order in which they were
+ * started, which is the same on all ranks; several may be started before the first is waited for. */
+typedef struct banyan_op banyan_op;
+
+banyan_status banyan_combine_init(banyan_comm *comm, const banyan_combine_desc *desc, const banyan_partial *in,
+                                  const banyan_partial *out, banyan_op **op);
+banyan_status banyan_gather_init(banyan_comm *comm, const void *mine, void *all, const size_t *counts, banyan_op **op);
+banyan_status banyan_shift_init(banyan_comm *comm, const void *send, void *receive, size_t bytes, int32_t distance,
+                                banyan_op **op);
+banyan_status banyan_broadcast_init(banyan_comm *comm, void *data, size_t bytes, int32_t root, banyan_op **op);
+banyan_status banyan_barrier_init(banyan_comm *comm, banyan_op **op);
+
+banyan_status banyan_start(banyan_op *op);             /* does what it can without waiting; its deadline begins here */
+banyan_status banyan_test(banyan_op *op, int *done);   /* makes progress; *done = 1: complete, may be started again */
+banyan_status banyan_wait(banyan_op *op);
+void banyan_op_free(banyan_op *op);                    /* NULL is allowed; local; not between start and wait */
+
+typedef struct banyan_op_info {
+  size_t size;
+  const char *algorithm;    /* valid until banyan_op_free() */
+  const char *reason;       /* why it was chosen: every candidate with its predicted time */
+  double predicted_us;
+  uint64_t bytes_sent;      /* by this rank in one run: payload to each receiver counted. Measured in the last run */
+  uint64_t messages_sent;
+  uint64_t arena_bytes;     /* of the arena in use by this operation, on this rank */
+  uint64_t plan_hash;       /* identical on all ranks */
+} banyan_op_info;
+
+/* info->size set by the caller. */
+banyan_status banyan_op_query(const banyan_op *op, banyan_op_info *info);
+
+/* The steps of this rank, one a line, as banyan_comm_describe() writes. */
+size_t banyan_op_describe(const banyan_op *op, char *text, size_t bytes);
+
+/* ---- decode layer: local attention --------------------------------------------------------------------------------- */
+
+/* One query token per sequence against this rank's keys and values; softmax over scale * q.k, grouped heads: query head
+ * h uses KV head h / (heads / kv_heads). Strides in elements, innermost dimension contiguous. */
+typedef struct banyan_attention_desc {
+  size_t size;
+  int32_t batch;
+  int32_t heads;             /* a multiple of kv_heads */
+  int32_t kv_heads;
+  int32_t head_dim;          /* of q and k */
+  int32_t value_dim;         /* of v; 0: head_dim */
+  float scale;               /* 0: 1 / sqrt(head_dim) */
+  banyan_dtype q_dtype;
+  banyan_dtype kv_dtype;
+  const void *q;             /* [batch][heads][head_dim] */
+  int64_t q_batch_stride, q_head_stride;
+  const void *k;             /* [batch][kv_heads][keys][head_dim] */
+  int64_t k_batch_stride, k_head_stride, k_token_stride;
+  const void *v;             /* [batch][kv_heads][keys][value_dim] */
+  int64_t v_batch_stride, v_head_stride, v_token_stride;
+  const int32_t *seq_lens;   /* [batch]: keys of each sequence in this shard; 0 is an empty shard */
+} banyan_attention_desc;
+
+/* Attention over this rank's shard alone, written to `out` as partials of [batch] tokens x [heads] rows, in any
+ * convention: the input of banyan_combine(). Local, allocates nothing, any thread. */
+banyan_status banyan_attention(const banyan_attention_desc *desc, const banyan_partial *out);
+
+#ifdef __GNUC__
+#pragma GCC visibility pop
+#endif
+
+#ifdef __cplusplus
+}
+#endif
+#endif

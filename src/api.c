@@ -1,0 +1,185 @@
+/* SPDX-License-Identifier: Apache-2.0
+ * The public calls: what they are given is checked here, and nowhere below. */
+#include <string.h>
+
+#include "operation.h"
+#include "status.h"
+
+void banyan_split(int32_t count, int32_t parts, int32_t index, int32_t *first, int32_t *number) {
+  int32_t share = count / parts, more = count % parts;
+  *first = index * share + (index < more ? index : more);
+  *number = share + (index < more);
+}
+
+/* Blocking and persistent calls differ in what becomes of the operation: kept by its shape, or given to the caller. */
+static banyan_status run_or_keep(banyan_comm *comm, const bny_op_key *key, const bny_op_memory *memory, banyan_op **keep) {
+  banyan_op *op;
+  banyan_status status = keep ? bny_op_make(comm, key, &op) : bny_op_find(comm, key, &op);
+  if (status != BANYAN_OK) return status;
+  bny_op_bind(op, memory);
+  if (keep) {
+    *keep = op;
+    return BANYAN_OK;
+  }
+  status = banyan_start(op);
+  return status == BANYAN_OK ? banyan_wait(op) : status;
+}
+
+/* ---- combine --------------------------------------------------------------------------------------------------------- */
+
+static banyan_status key_of_combine(const banyan_comm *comm, const banyan_combine_desc *desc, bny_op_key *key) {
+  if (!comm || !desc) return bny_fail(BANYAN_ERR_ARGUMENT, "comm and desc must not be NULL");
+  if (desc->size != sizeof *desc)
+    return bny_fail(BANYAN_ERR_ARGUMENT, "desc.size is %zu; set it to sizeof(banyan_combine_desc) = %zu", desc->size,
+                    sizeof *desc);
+  if (desc->tokens < 0 || desc->heads < 0 || desc->value_dim < 0)
+    return bny_fail(BANYAN_ERR_ARGUMENT, "desc has tokens %d, heads %d, value_dim %d; none may be negative", desc->tokens,
+                    desc->heads, desc->value_dim);
+  if ((int64_t)desc->tokens * desc->heads > INT32_MAX || desc->value_dim > 65536)
+    return bny_fail(BANYAN_ERR_ARGUMENT, "desc has %d tokens x %d heads of %d values; at most 2^31 - 1 rows of 65536",
+                    desc->tokens, desc->heads, desc->value_dim);
+  bny_wire wire = bny_wire_of_dtype(desc->wire ? desc->wire : BANYAN_F32);
+  if (wire == BNY_WIRE_COUNT) return bny_fail(BANYAN_ERR_ARGUMENT, "desc.wire is %d, which is no wire format", desc->wire);
+  if ((unsigned)desc->scatter > BANYAN_SCATTER_TOKENS)
+    return bny_fail(BANYAN_ERR_ARGUMENT, "desc.scatter is %d, which is no banyan_scatter", desc->scatter);
+  if ((unsigned)desc->order > BANYAN_ORDER_CANONICAL)
+    return bny_fail(BANYAN_ERR_ARGUMENT, "desc.order is %d, which is no banyan_order", desc->order);
+  bool rooted = desc->scatter == BANYAN_SCATTER_ROOT;
+  if (rooted && (desc->root < 0 || desc->root >= comm->nranks))
+    return bny_fail(BANYAN_ERR_ARGUMENT, "desc.root is %d of %d ranks", desc->root, comm->nranks);
+  const char *algorithm = desc->algorithm ? desc->algorithm : comm->algorithm;
+  bny_op_key made = {
+    .collective = BNY_COMBINE,
+    .tokens = desc->tokens,
+    .heads = desc->heads,
+    .value_dim = desc->value_dim,
+    .wire = wire,
+    .scatter = desc->scatter,
+    .order = desc->order,
+    .root = rooted ? desc->root : 0,
+  };
+  if (algorithm) strncpy(made.algorithm, algorithm, sizeof made.algorithm - 1);
+  *key = made;
+  return BANYAN_OK;
+}
+
+/* The rows that this rank's output has. */
+static bny_box result_box(const banyan_comm *comm, const bny_op_key *key) {
+  bny_box box = {key->tokens, key->heads, key->value_dim};
+  int32_t first;
+  if (key->scatter == BANYAN_SCATTER_HEADS) banyan_split(key->heads, comm->nranks, comm->rank, &first, &box.heads);
+  if (key->scatter == BANYAN_SCATTER_TOKENS) banyan_split(key->tokens, comm->nranks, comm->rank, &first, &box.tokens);
+  if (key->scatter == BANYAN_SCATTER_ROOT && key->root != comm->rank) box.tokens = 0;
+  return box;
+}
+
+static bool is_empty(const bny_box *box) { return box->tokens == 0 || box->heads == 0; }
+
+static banyan_status check_partial(const banyan_partial *partial, const bny_box *box, bool is_output) {
+  const char *name = is_output ? "out" : "in";
+  if (is_empty(box)) return BANYAN_OK;
+  if (!partial) return bny_fail(BANYAN_ERR_ARGUMENT, "%s is NULL, but this rank has %d x %d rows there", name, box->tokens, box->heads);
+  const char *wrong = bny_partial_check(partial, box, is_output);
+  return wrong ? bny_fail(BANYAN_ERR_ARGUMENT, "%s: %s", name, wrong) : BANYAN_OK;
+}
+
+static banyan_status combine(banyan_comm *comm, const banyan_combine_desc *desc, const banyan_partial *in,
+                             const banyan_partial *out, banyan_op **keep) {
+  bny_op_key key;
+  banyan_status status = key_of_combine(comm, desc, &key);
+  if (status != BANYAN_OK) return status;
+  bny_box all = {key.tokens, key.heads, key.value_dim}, result = result_box(comm, &key);
+  status = check_partial(in, &all, false);
+  if (status == BANYAN_OK) status = check_partial(out, &result, true);
+  if (status != BANYAN_OK) return status;
+  return run_or_keep(comm, &key, &(bny_op_memory){.in = in, .out = is_empty(&result) ? NULL : out}, keep);
+}
+
+banyan_status banyan_combine(banyan_comm *comm, const banyan_combine_desc *desc, const banyan_partial *in,
+                             const banyan_partial *out) {
+  return combine(comm, desc, in, out, NULL);
+}
+
+banyan_status banyan_combine_init(banyan_comm *comm, const banyan_combine_desc *desc, const banyan_partial *in,
+                                  const banyan_partial *out, banyan_op **op) {
+  if (!op) return bny_fail(BANYAN_ERR_ARGUMENT, "op is NULL");
+  return combine(comm, desc, in, out, op);
+}
+
+/* ---- bytes ----------------------------------------------------------------------------------------------------------- */
+
+static banyan_status gather(banyan_comm *comm, const void *mine, void *all, const size_t *counts, banyan_op **keep) {
+  if (!comm || !counts) return bny_fail(BANYAN_ERR_ARGUMENT, "comm and counts must not be NULL");
+  size_t total = 0;
+  for (int32_t i = 0; i < comm->nranks; i++)
+    if (__builtin_add_overflow(total, counts[i], &total) || total > INT64_MAX / 2)
+      return bny_fail(BANYAN_ERR_ARGUMENT, "counts[%d] is %zu: the sum overflows", i, counts[i]);
+  if ((total && !all) || (counts[comm->rank] && !mine))
+    return bny_fail(BANYAN_ERR_ARGUMENT, "%s is NULL", total && !all ? "all" : "mine");
+  bny_op_key key = {.collective = BNY_GATHER, .counts = counts};
+  return run_or_keep(comm, &key, &(bny_op_memory){.in_bytes = mine, .out_bytes = all}, keep);
+}
+
+banyan_status banyan_gather(banyan_comm *comm, const void *mine, void *all, const size_t *counts) {
+  return gather(comm, mine, all, counts, NULL);
+}
+
+banyan_status banyan_gather_init(banyan_comm *comm, const void *mine, void *all, const size_t *counts, banyan_op **op) {
+  return op ? gather(comm, mine, all, counts, op) : bny_fail(BANYAN_ERR_ARGUMENT, "op is NULL");
+}
+
+static banyan_status check_bytes(size_t bytes) {
+  return bytes <= INT64_MAX / 2 ? BANYAN_OK : bny_fail(BANYAN_ERR_ARGUMENT, "bytes is %zu: too large", bytes);
+}
+
+static banyan_status shift(banyan_comm *comm, const void *send, void *receive, size_t bytes, int32_t distance,
+                           banyan_op **keep) {
+  if (!comm) return bny_fail(BANYAN_ERR_ARGUMENT, "comm is NULL");
+  banyan_status status = check_bytes(bytes);
+  if (status != BANYAN_OK) return status;
+  if (bytes && (!send || !receive)) return bny_fail(BANYAN_ERR_ARGUMENT, "%s is NULL", send ? "receive" : "send");
+  uintptr_t from = (uintptr_t)send, to = (uintptr_t)receive;
+  if (bytes && from < to + bytes && to < from + bytes)
+    return bny_fail(BANYAN_ERR_ARGUMENT, "send and receive overlap");
+  int32_t distance_mod = distance % comm->nranks;
+  bny_op_key key = {.collective = BNY_SHIFT, .bytes = bytes,
+                    .distance = distance_mod < 0 ? distance_mod + comm->nranks : distance_mod};
+  return run_or_keep(comm, &key, &(bny_op_memory){.in_bytes = send, .out_bytes = receive}, keep);
+}
+
+banyan_status banyan_shift(banyan_comm *comm, const void *send, void *receive, size_t bytes, int32_t distance) {
+  return shift(comm, send, receive, bytes, distance, NULL);
+}
+
+banyan_status banyan_shift_init(banyan_comm *comm, const void *send, void *receive, size_t bytes, int32_t distance,
+                                banyan_op **op) {
+  return op ? shift(comm, send, receive, bytes, distance, op) : bny_fail(BANYAN_ERR_ARGUMENT, "op is NULL");
+}
+
+static banyan_status broadcast(banyan_comm *comm, void *data, size_t bytes, int32_t root, banyan_op **keep) {
+  if (!comm) return bny_fail(BANYAN_ERR_ARGUMENT, "comm is NULL");
+  banyan_status status = check_bytes(bytes);
+  if (status != BANYAN_OK) return status;
+  if (bytes && !data) return bny_fail(BANYAN_ERR_ARGUMENT, "data is NULL");
+  if (root < 0 || root >= comm->nranks) return bny_fail(BANYAN_ERR_ARGUMENT, "root is %d of %d ranks", root, comm->nranks);
+  bny_op_key key = {.collective = BNY_BROADCAST, .bytes = bytes, .root = root};
+  return run_or_keep(comm, &key, &(bny_op_memory){.in_bytes = data, .out_bytes = data}, keep);
+}
+
+banyan_status banyan_broadcast(banyan_comm *comm, void *data, size_t bytes, int32_t root) {
+  return broadcast(comm, data, bytes, root, NULL);
+}
+
+banyan_status banyan_broadcast_init(banyan_comm *comm, void *data, size_t bytes, int32_t root, banyan_op **op) {
+  return op ? broadcast(comm, data, bytes, root, op) : bny_fail(BANYAN_ERR_ARGUMENT, "op is NULL");
+}
+
+banyan_status banyan_barrier(banyan_comm *comm) {
+  if (!comm) return bny_fail(BANYAN_ERR_ARGUMENT, "comm is NULL");
+  return run_or_keep(comm, &(bny_op_key){.collective = BNY_BARRIER}, &(bny_op_memory){0}, NULL);
+}
+
+banyan_status banyan_barrier_init(banyan_comm *comm, banyan_op **op) {
+  if (!comm || !op) return bny_fail(BANYAN_ERR_ARGUMENT, "comm and op must not be NULL");
+  return run_or_keep(comm, &(bny_op_key){.collective = BNY_BARRIER}, &(bny_op_memory){0}, op);
+}

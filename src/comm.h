@@ -1,0 +1,33 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * The story of a communicator: facts gathered from all ranks, a transport chosen from them by all alike, arenas made, and
+ * from then on operations in order. */
+#ifndef BNY_COMM_H
+#define BNY_COMM_H
+
+#include "exec/exec.h"
+#include "plan/plan.h"
+#include "transport/transport.h"
+
+enum { BNY_BLOCKING_OPS = 32 };
+
+struct banyan_comm {
+  int32_t rank, nranks;
+  bny_transport *transport;
+  bny_exec *exec;
+  bny_link_cost cost;
+  char *algorithm;      /* for combines that name none; owned; NULL: by predicted cost */
+  size_t part_bytes;    /* larger messages are sent in parts */
+  int32_t cores;        /* that the ranks may use together */
+  size_t arena_bytes;   /* per rank */
+  bny_plan *barrier;    /* by which ranks compare their calls */
+  bny_binding nothing;
+  bny_run *agree;
+  banyan_op *first, *last;                 /* started and not complete, in order */
+  banyan_op *blocking[BNY_BLOCKING_OPS];   /* behind the blocking calls, the latest first */
+};
+
+/* Runs the comparison of calls: BANYAN_ERR_MISMATCH, on all ranks, if one is in another. */
+banyan_status bny_comm_agree(banyan_comm *comm, const bny_call *call);
+
+#endif

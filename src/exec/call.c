@@ -1,0 +1,114 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#include "exec/call.h"
+
+#include <inttypes.h>
+#include <string.h>
+
+#include "status.h"
+
+static const char *const collective_names[] = {"combine", "gather", "shift", "broadcast", "barrier"};
+static const char *const phase_names[] = {"first call of this shape", "repeated call of this shape"};
+static const char *const scatter_names[] = {"none", "root", "heads", "tokens"};
+static const char *const order_names[] = {"plan", "canonical"};
+static const char *const wire_names[] = {
+#define BNY_FORMAT(id, name, dtype, bytes, bound) name,
+#include "formats.def"
+#undef BNY_FORMAT
+};
+
+typedef struct field {
+  const char *name;
+  const char *const *names; /* of the values, or NULL: a number */
+  size_t count;
+} field;
+
+#define NAMES(array) array, sizeof(array) / sizeof(array)[0]
+
+/* In the order of bny_call.words. Two words of the algorithm's name stand at the end. */
+static const field fields[] = {
+  {"collective", NAMES(collective_names)},
+  {"phase", NAMES(phase_names)},
+  {"tokens", NULL, 0},
+  {"heads", NULL, 0},
+  {"value_dim", NULL, 0},
+  {"wire", NAMES(wire_names)},
+  {"scatter", NAMES(scatter_names)},
+  {"order", NAMES(order_names)},
+  {"root", NULL, 0},
+  {"bytes", NULL, 0},
+  {"distance", NULL, 0},
+  {"counts (hash)", NULL, 0},
+  {"first token of the part", NULL, 0},
+  {"tokens of the part", NULL, 0},
+  {"first head of the part", NULL, 0},
+  {"heads of the part", NULL, 0},
+  {"algorithm", NULL, 0},
+  {NULL, NULL, 0}, /* second word of the algorithm's name */
+  {"plan (hash)", NULL, 0},
+};
+
+enum { FIELDS = sizeof fields / sizeof fields[0], ALGORITHM = 16 };
+_Static_assert(sizeof fields / sizeof fields[0] <= (size_t)BNY_CALL_WORDS, "a call must fit its words");
+
+static uint64_t mix(uint64_t hash, uint64_t word) {
+  hash = (hash ^ word) * 0x9e3779b97f4a7c15u;
+  return hash ^ hash >> 29;
+}
+
+static uint64_t hash_counts(const bny_request *request) {
+  uint64_t hash = 0;
+  for (int32_t i = 0; request->counts && i < request->nranks; i++) hash = mix(hash, request->counts[i]);
+  return hash;
+}
+
+bny_call bny_call_make(const bny_request *request, const bny_plan *plan, bny_phase phase) {
+  bny_call call = {
+    .words = {(uint64_t)request->collective, (uint64_t)phase, (uint64_t)request->all_tokens,
+              (uint64_t)request->all_heads, (uint64_t)request->value_dim, (uint64_t)request->wire,
+              (uint64_t)request->scatter, (uint64_t)request->order, (uint64_t)request->root, request->bytes,
+              (uint64_t)request->distance, hash_counts(request), (uint64_t)request->token0, (uint64_t)request->tokens,
+              (uint64_t)request->head0, (uint64_t)request->heads}};
+  strncpy((char *)&call.words[ALGORITHM], plan->algorithm, 2 * sizeof(uint64_t) - 1);
+  call.words[ALGORITHM + 2] = plan->hash;
+  uint64_t hash = 1;
+  for (int i = 0; i < FIELDS; i++) hash = mix(hash, call.words[i]);
+  call.tag = (uint32_t)(hash >> 32);
+  return call;
+}
+
+void bny_call_publish(bny_transport *transport, const bny_call *call) {
+  bny_signal *words = transport->ops->call(transport, transport->rank);
+  if (atomic_load_explicit(&words[FIELDS - 1], memory_order_relaxed) == call->words[FIELDS - 1] &&
+      atomic_load_explicit(&words[1], memory_order_relaxed) == call->words[1])
+    return;
+  for (int i = 0; i < FIELDS; i++) atomic_store_explicit(&words[i], call->words[i], memory_order_relaxed);
+}
+
+static void print_value(int index, const uint64_t *words, char *text, size_t bytes) {
+  const field *what = &fields[index];
+  if (index == ALGORITHM) {
+    size_t length = 0;
+    bny_append(text, bytes, &length, "%.15s", (const char *)&words[index]);
+  } else {
+    size_t length = 0;
+    if (what->names && words[index] < what->count) bny_append(text, bytes, &length, "%s", what->names[words[index]]);
+    else bny_append(text, bytes, &length, "%" PRId64, (int64_t)words[index]);
+  }
+}
+
+bool bny_call_difference(bny_transport *transport, int32_t rank, const bny_call *mine, char *text, size_t bytes) {
+  bny_signal *theirs = transport->ops->call(transport, rank);
+  uint64_t words[BNY_CALL_WORDS + 1] = {0};
+  for (int i = 0; i < FIELDS; i++) words[i] = atomic_load_explicit(&theirs[i], memory_order_relaxed);
+  for (int i = 0; i < FIELDS; i++) {
+    if (words[i] == mine->words[i]) continue;
+    int named = fields[i].name ? i : i - 1;
+    char there[32], here[32];
+    print_value(named, words, there, sizeof there);
+    print_value(named, mine->words, here, sizeof here);
+    size_t length = 0;
+    bny_append(text, bytes, &length, "%s %s there, %s here", fields[named].name, there, here);
+    return true;
+  }
+  return false;
+}

@@ -1,0 +1,26 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * What a rank is in, as words that peers can read: to say, when ranks disagree, which rank and which field. */
+#ifndef BNY_EXEC_CALL_H
+#define BNY_EXEC_CALL_H
+
+#include "plan/plan.h"
+#include "transport/transport.h"
+
+/* Ranks first compare (AGREE), then move data (RUN). */
+typedef enum bny_phase { BNY_PHASE_AGREE, BNY_PHASE_RUN } bny_phase;
+
+typedef struct bny_call {
+  uint64_t words[BNY_CALL_WORDS];
+  uint32_t tag; /* hash of the words: the lower half of the run's tag */
+} bny_call;
+
+bny_call bny_call_make(const bny_request *request, const bny_plan *plan, bny_phase phase);
+
+/* Tells peers. Costs nothing if it is what they were last told. */
+void bny_call_publish(bny_transport *transport, const bny_call *call);
+
+/* Writes "heads 32 there, 16 here" for the first difference to what `rank` published; false if there is none. */
+bool bny_call_difference(bny_transport *transport, int32_t rank, const bny_call *mine, char *text, size_t bytes);
+
+#endif

@@ -1,0 +1,110 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#include "exec/wait.h"
+
+#include <sched.h>
+#include <time.h>
+
+#include "clock.h"
+
+enum { SLEEP_FIRST_NS = 50000, SLEEP_LONGEST_NS = 1000000, LOOK_EVERY_NS = 5000000 };
+
+static uint32_t epoch_of(uint64_t tag) { return (uint32_t)(tag >> 32); }
+
+static bny_rank_line *line_of(bny_exec *exec, int32_t rank) {
+  return exec->transport->ops->line(exec->transport, rank);
+}
+
+static bool has_begun(bny_exec *exec, int32_t rank) {
+  uint64_t started = atomic_load_explicit(&line_of(exec, rank)->started, memory_order_acquire);
+  return (int32_t)(epoch_of(started) - (uint32_t)exec->epoch) >= 0;
+}
+
+static bool has_finished(bny_exec *exec, int32_t rank) {
+  return atomic_load_explicit(&line_of(exec, rank)->done, memory_order_acquire) >= exec->epoch;
+}
+
+/* Follows who waits for whom to the rank that waits for nobody: it is the one that holds up all. A wait that is already
+ * met does not count: its rank was stopped before it saw so. */
+static int32_t find_culprit(bny_exec *exec, int32_t suspect) {
+  bny_transport *transport = exec->transport;
+  int half = (int)(exec->epoch & 1);
+  for (int32_t hops = 0; hops < transport->nranks; hops++) {
+    if (!has_begun(exec, suspect)) return suspect;
+    uint64_t waiting = atomic_load_explicit(&line_of(exec, suspect)->waiting, memory_order_acquire);
+    if (!waiting) return suspect;
+    int32_t next = (int32_t)(waiting >> 32) - 1, slot = (int32_t)(uint32_t)waiting;
+    if (next < 0 || next >= transport->nranks || slot < 0 || slot >= transport->slots_max) return suspect;
+    uint64_t tag = atomic_load_explicit(transport->ops->signal(transport, next, slot, half), memory_order_acquire);
+    if (epoch_of(tag) == (uint32_t)exec->epoch) return suspect;
+    suspect = next;
+  }
+  return suspect;
+}
+
+static banyan_status fail_deadline(bny_exec *exec, int32_t peer) {
+  int32_t culprit = find_culprit(exec, peer);
+  if (culprit == exec->transport->rank) culprit = peer;
+  return bny_exec_fail(exec, BANYAN_ERR_TIMEOUT, culprit, "rank %d %s within %.3f s (operation %llu of this communicator)",
+                       culprit,
+                       has_begun(exec, culprit) ? "has begun but not gone on with the collective"
+                                                : "has not come to the collective",
+                       (double)exec->timeout_ns * 1e-9, (unsigned long long)exec->epoch);
+}
+
+static banyan_status fail_mismatch(bny_exec *exec, const bny_call *call, int32_t peer) {
+  char difference[160];
+  if (!bny_call_difference(exec->transport, peer, call, difference, sizeof difference)) return BANYAN_OK;
+  return bny_exec_fail(exec, BANYAN_ERR_MISMATCH, peer, "rank %d is in another call: %s", peer, difference);
+}
+
+static banyan_status look_for_deaths(bny_exec *exec, int32_t peer, int32_t dead) {
+  /* Whoever finished this run before it died holds up nobody. */
+  if (dead >= 0 && !has_finished(exec, dead))
+    return bny_exec_fail(exec, BANYAN_ERR_PEER, dead, "rank %d died in the middle of operation %llu", dead,
+                         (unsigned long long)exec->epoch);
+  if (atomic_load_explicit(&line_of(exec, peer)->left, memory_order_acquire) && !has_begun(exec, peer))
+    return bny_exec_fail(exec, BANYAN_ERR_PEER, peer, "rank %d destroyed its communicator before operation %llu", peer,
+                         (unsigned long long)exec->epoch);
+  return BANYAN_OK;
+}
+
+banyan_status bny_wait_look(bny_exec *exec, const bny_call *call, bny_patience *patience, int32_t peer, int32_t slot) {
+  banyan_status status = bny_exec_check(exec, call);
+  if (status != BANYAN_OK) return status;
+  int64_t now_ns = bny_clock_ns();
+  if (!patience->since_ns) {
+    *patience = (bny_patience){.since_ns = now_ns, .looked_ns = now_ns, .sleep_ns = SLEEP_FIRST_NS};
+    uint64_t waiting = (uint64_t)(uint32_t)(peer + 1) << 32 | (uint32_t)slot;
+    atomic_store_explicit(&exec->line->waiting, waiting, memory_order_release);
+  }
+  uint64_t started = atomic_load_explicit(&line_of(exec, peer)->started, memory_order_acquire);
+  if (epoch_of(started) == (uint32_t)exec->epoch && (uint32_t)started != call->tag) {
+    status = fail_mismatch(exec, call, peer);
+    if (status != BANYAN_OK) return status;
+  }
+  if (now_ns - patience->looked_ns >= LOOK_EVERY_NS) {
+    patience->looked_ns = now_ns;
+    status = look_for_deaths(exec, peer, exec->transport->ops->sleep(exec->transport, 0));
+    if (status != BANYAN_OK) return status;
+  }
+  if (now_ns - patience->since_ns >= exec->timeout_ns) return fail_deadline(exec, peer);
+  return BANYAN_OK;
+}
+
+banyan_status bny_wait_round(bny_exec *exec, const bny_call *call, bny_patience *patience, int32_t peer, int32_t slot) {
+  banyan_status status = bny_wait_look(exec, call, patience, peer, slot);
+  if (status != BANYAN_OK) return status;
+  if (bny_clock_ns() - patience->since_ns < exec->yield_ns) {
+    sched_yield();
+    return BANYAN_OK;
+  }
+  int64_t left_ns = patience->since_ns + exec->timeout_ns - bny_clock_ns();
+  int64_t sleep_ns = patience->sleep_ns < left_ns ? patience->sleep_ns : left_ns;
+  int32_t dead = exec->transport->ops->sleep(exec->transport, sleep_ns > 0 ? sleep_ns : 0);
+  if (patience->sleep_ns < SLEEP_LONGEST_NS) patience->sleep_ns *= 2;
+  if (dead < 0) return BANYAN_OK;
+  status = look_for_deaths(exec, peer, dead);
+  /* The kernel reports an excused death at once, every time: sleep on our own. */
+  if (status == BANYAN_OK) nanosleep(&(struct timespec){0, SLEEP_FIRST_NS}, NULL);
+  return status;
+}

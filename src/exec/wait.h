@@ -1,0 +1,37 @@
+/* SPDX-License-Identifier: Apache-2.0
+ * The patience of a rank: polls, then yields, then sleeps; notices faults, deaths, disagreement and the deadline. */
+#ifndef BNY_EXEC_WAIT_H
+#define BNY_EXEC_WAIT_H
+
+#include "exec/exec.h"
+
+typedef struct bny_patience {
+  int64_t since_ns;  /* 0: has not waited yet */
+  int64_t sleep_ns;
+  int64_t looked_ns; /* when deaths were looked for last */
+} bny_patience;
+
+/* One round of waiting for `slot` of `peer` (slot -1: for the peer to finish run `epoch` - 2), after polling was in vain.
+ * Returns BANYAN_OK to go on polling. */
+banyan_status bny_wait_round(bny_exec *exec, const bny_call *call, bny_patience *patience, int32_t peer, int32_t slot);
+
+/* The same without yielding or sleeping, for callers who only test. */
+banyan_status bny_wait_look(bny_exec *exec, const bny_call *call, bny_patience *patience, int32_t peer, int32_t slot);
+
+/* The wait is over. */
+static inline void bny_wait_end(bny_exec *exec, bny_patience *patience) {
+  if (patience->since_ns) {
+    atomic_store_explicit(&exec->line->waiting, 0, memory_order_relaxed);
+    *patience = (bny_patience){0};
+  }
+}
+
+static inline void bny_wait_pause(void) {
+#if defined(__x86_64__) || defined(__i386__)
+  __builtin_ia32_pause();
+#elif defined(__aarch64__)
+  __asm__ volatile("yield");
+#endif
+}
+
+#endif

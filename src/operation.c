@@ -1,0 +1,379 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#include "operation.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+#include "status.h"
+
+/* A part has a plan of its own. Its binding says where in the caller's memory it lies. */
+typedef struct op_part {
+  bny_request request;
+  bny_plan *plan;
+  bny_run *run;
+  bny_binding binding;
+  size_t in_offset, out_offset; /* bytes: of the part's memory within the caller's */
+  size_t *pieces;               /* gather: counts and offsets, [2][nranks] */
+} op_part;
+
+struct banyan_op {
+  banyan_comm *comm;
+  bny_op_key key;
+  size_t *counts; /* owned copy of key.counts */
+  banyan_partial in, out;
+  op_part *parts;
+  int32_t nparts;
+  int32_t current; /* part under way */
+  bool running, begun;
+  banyan_op *next; /* started after this one */
+};
+
+/* ---- cutting into parts ---------------------------------------------------------------------------------------------- */
+
+/* No algorithm keeps more than 2 + 2 log2(nranks) times the payload in an outbox, so a payload of this size fits whatever
+ * is chosen, and all ranks cut alike. */
+static size_t payload_limit(const banyan_comm *comm) {
+  size_t levels = 1;
+  while ((int64_t)1 << levels < comm->nranks) levels++;
+  size_t fits = comm->transport->half_bytes / (2 + 2 * levels);
+  return fits < comm->part_bytes ? fits : comm->part_bytes;
+}
+
+static bny_request request_of(const banyan_comm *comm, const bny_op_key *key) {
+  return (bny_request){
+    .collective = key->collective,
+    .nranks = comm->nranks,
+    .all_tokens = key->tokens,
+    .all_heads = key->heads,
+    .tokens = key->tokens,
+    .heads = key->heads,
+    .value_dim = key->value_dim,
+    .wire = key->wire,
+    .scatter = key->scatter,
+    .order = key->order,
+    .counts = key->counts,
+    .bytes = key->bytes,
+    .root = key->root,
+    .distance = key->distance,
+    .algorithm = key->algorithm[0] ? key->algorithm : NULL,
+    .cost = comm->cost,
+    .outbox_bytes = comm->transport->half_bytes,
+    .slots_max = comm->transport->slots_max,
+  };
+}
+
+typedef struct cut {
+  int32_t tokens, heads; /* of a part, at most */
+  int32_t token_parts, head_parts;
+} cut;
+
+static int32_t divide_up(int64_t value, int64_t by) { return (int32_t)((value + by - 1) / by); }
+
+static cut cut_rows(const bny_op_key *key, size_t limit) {
+  cut found = {key->tokens, key->heads, 1, 1};
+  if (key->tokens == 0 || key->heads == 0) return found;
+  size_t row_bytes = 2 * sizeof(float) + (size_t)key->value_dim * bny_wire_formats[key->wire].element_bytes;
+  size_t rows = limit / row_bytes ? limit / row_bytes : 1;
+  if (rows < (size_t)key->heads) {
+    found.tokens = 1;
+    found.heads = (int32_t)rows;
+  } else if (rows / (size_t)key->heads < (size_t)key->tokens) {
+    found.tokens = (int32_t)(rows / (size_t)key->heads);
+  }
+  found.token_parts = divide_up(key->tokens, found.tokens);
+  found.head_parts = divide_up(key->heads, found.heads);
+  return found;
+}
+
+static int32_t smaller(int32_t a, int32_t b) { return a < b ? a : b; }
+
+static void set_rows(banyan_op *op, const cut *how, int32_t index) {
+  op_part *part = &op->parts[index];
+  bny_request *request = &part->request;
+  request->token0 = index / how->head_parts * how->tokens;
+  request->head0 = index % how->head_parts * how->heads;
+  request->tokens = smaller(how->tokens, op->key.tokens - request->token0);
+  request->heads = smaller(how->heads, op->key.heads - request->head0);
+  part->binding = (bny_binding){.in = &op->in, .out = &op->out};
+  int32_t number;
+  if (op->key.scatter == BANYAN_SCATTER_HEADS)
+    banyan_split(op->key.heads, op->comm->nranks, op->comm->rank, &part->binding.out_head0, &number);
+  if (op->key.scatter == BANYAN_SCATTER_TOKENS)
+    banyan_split(op->key.tokens, op->comm->nranks, op->comm->rank, &part->binding.out_token0, &number);
+}
+
+/* Bytes of one rank that fit a part, and how many parts that makes. */
+static size_t bytes_per_part(const banyan_op *op, size_t limit, int32_t *parts) {
+  size_t largest = op->key.bytes;
+  size_t share = limit;
+  if (op->key.collective == BNY_GATHER) {
+    share = limit / (size_t)op->comm->nranks;
+    for (int32_t i = 0; i < op->comm->nranks; i++)
+      if (op->counts[i] > largest) largest = op->counts[i];
+  }
+  share = share / 64 ? share / 64 * 64 : 64;
+  *parts = largest ? divide_up((int64_t)largest, (int64_t)share) : 1;
+  return share;
+}
+
+static size_t clamp(size_t value, size_t from, size_t at_most) {
+  size_t left = value > from ? value - from : 0;
+  return left < at_most ? left : at_most;
+}
+
+static banyan_status set_bytes(banyan_op *op, size_t share, int32_t index) {
+  op_part *part = &op->parts[index];
+  banyan_comm *comm = op->comm;
+  size_t nranks = (size_t)comm->nranks, from = share * (size_t)index;
+  part->in_offset = part->out_offset = from;
+  if (op->key.collective != BNY_GATHER) {
+    size_t bytes = clamp(op->key.bytes, from, share);
+    part->request.bytes = bytes;
+    if (op->key.collective == BNY_SHIFT) {
+      int32_t sender = (comm->rank - op->key.distance + comm->nranks) % comm->nranks;
+      part->binding = (bny_binding){.in_byte0 = (size_t)comm->rank * bytes, .out_byte0 = (size_t)sender * bytes};
+    }
+    return BANYAN_OK;
+  }
+  part->pieces = calloc(2 * nranks, sizeof *part->pieces);
+  if (!part->pieces) return bny_fail(BANYAN_ERR_MEMORY, "out of memory for a gather in parts");
+  size_t *counts = part->pieces, *offsets = part->pieces + nranks, begin = 0;
+  for (size_t r = 0; r < nranks; begin += op->counts[r], r++) {
+    counts[r] = clamp(op->counts[r], from, share);
+    offsets[r] = begin + from;
+    if (r < (size_t)comm->rank) part->binding.in_byte0 += counts[r];
+  }
+  part->out_offset = 0; /* the offsets have it */
+  part->binding.piece_counts = counts;
+  part->binding.piece_offsets = offsets;
+  part->request.counts = counts;
+  return BANYAN_OK;
+}
+
+static banyan_status cut_into_parts(banyan_op *op) {
+  size_t limit = payload_limit(op->comm), share = 0;
+  bool rows = op->key.collective == BNY_COMBINE;
+  cut how = {0};
+  if (rows) {
+    how = cut_rows(&op->key, limit);
+    op->nparts = how.token_parts * how.head_parts;
+  } else {
+    share = bytes_per_part(op, limit, &op->nparts);
+  }
+  op->parts = calloc((size_t)op->nparts, sizeof *op->parts);
+  if (!op->parts) return bny_fail(BANYAN_ERR_MEMORY, "out of memory for an operation of %d parts", op->nparts);
+  banyan_status status = BANYAN_OK;
+  for (int32_t i = 0; i < op->nparts && status == BANYAN_OK; i++) {
+    op->parts[i].request = request_of(op->comm, &op->key);
+    if (rows) set_rows(op, &how, i);
+    else status = set_bytes(op, share, i);
+  }
+  return status;
+}
+
+/* ---- making ---------------------------------------------------------------------------------------------------------- */
+
+static void free_op(banyan_op *op) {
+  for (int32_t i = 0; op->parts && i < op->nparts; i++) {
+    bny_run_free(op->parts[i].run);
+    bny_plan_free(op->parts[i].plan);
+    free(op->parts[i].pieces);
+  }
+  free(op->parts);
+  free(op->counts);
+  free(op);
+}
+
+/* Later parts take the algorithm that was chosen for the first. */
+static banyan_status plan_parts(banyan_op *op) {
+  for (int32_t i = 0; i < op->nparts; i++) {
+    op_part *part = &op->parts[i];
+    if (i > 0) part->request.algorithm = op->parts[0].plan->algorithm;
+    banyan_status status = bny_plan_make(&part->request, op->comm->rank, &part->plan);
+    if (status != BANYAN_OK) return status;
+    bny_call call = bny_call_make(&part->request, part->plan, BNY_PHASE_RUN);
+    status = bny_run_make(op->comm->exec, part->plan, &call, &part->binding, &part->run);
+    if (status != BANYAN_OK) return status;
+  }
+  return BANYAN_OK;
+}
+
+banyan_status bny_op_make(banyan_comm *comm, const bny_op_key *key, banyan_op **op) {
+  banyan_status status = bny_exec_check(comm->exec, NULL);
+  if (status != BANYAN_OK) return status;
+  if (comm->first) return bny_fail(BANYAN_ERR_STATE, "an operation cannot be planned while another is under way; wait for it");
+  banyan_op *made = calloc(1, sizeof *made);
+  if (!made) return bny_fail(BANYAN_ERR_MEMORY, "out of memory for an operation");
+  made->comm = comm;
+  made->key = *key;
+  if (key->counts) {
+    size_t bytes = (size_t)comm->nranks * sizeof *made->counts;
+    made->counts = malloc(bytes);
+    if (!made->counts) {
+      free_op(made);
+      return bny_fail(BANYAN_ERR_MEMORY, "out of memory for an operation");
+    }
+    memcpy(made->counts, key->counts, bytes);
+    made->key.counts = made->counts;
+  }
+  status = cut_into_parts(made);
+  if (status == BANYAN_OK) status = plan_parts(made);
+  if (status == BANYAN_OK) {
+    bny_call call = bny_call_make(&made->parts[0].request, made->parts[0].plan, BNY_PHASE_AGREE);
+    status = bny_comm_agree(comm, &call);
+  }
+  if (status != BANYAN_OK) {
+    free_op(made);
+    return status;
+  }
+  *op = made;
+  return BANYAN_OK;
+}
+
+void bny_op_bind(banyan_op *op, const bny_op_memory *memory) {
+  if (memory->in) op->in = *memory->in;
+  if (memory->out) op->out = *memory->out;
+  if (op->key.collective == BNY_COMBINE) return;
+  for (int32_t i = 0; i < op->nparts; i++) {
+    op_part *part = &op->parts[i];
+    part->binding.in_bytes = memory->in_bytes ? (const char *)memory->in_bytes + part->in_offset : NULL;
+    part->binding.out_bytes = memory->out_bytes ? (char *)memory->out_bytes + part->out_offset : NULL;
+  }
+}
+
+static bool same_key(const bny_op_key *a, const bny_op_key *b, int32_t nranks) {
+  return a->collective == b->collective && a->tokens == b->tokens && a->heads == b->heads &&
+         a->value_dim == b->value_dim && a->wire == b->wire && a->scatter == b->scatter && a->order == b->order &&
+         a->root == b->root && a->distance == b->distance && a->bytes == b->bytes &&
+         memcmp(a->algorithm, b->algorithm, sizeof a->algorithm) == 0 &&
+         (a->counts == b->counts ||
+          (a->counts && b->counts && memcmp(a->counts, b->counts, (size_t)nranks * sizeof *a->counts) == 0));
+}
+
+/* The order of the list depends on the calls alone, which are the same on all ranks: so all find it, or none. */
+banyan_status bny_op_find(banyan_comm *comm, const bny_op_key *key, banyan_op **op) {
+  banyan_op **list = comm->blocking, *found = NULL;
+  int at = 0;
+  while (at < BNY_BLOCKING_OPS - 1 && list[at] && !same_key(&list[at]->key, key, comm->nranks)) at++;
+  if (list[at] && same_key(&list[at]->key, key, comm->nranks)) {
+    found = list[at];
+  } else {
+    banyan_status status = bny_op_make(comm, key, &found);
+    if (status != BANYAN_OK) return status;
+    banyan_op_free(list[at]);
+  }
+  for (; at > 0; at--) list[at] = list[at - 1];
+  list[0] = found;
+  *op = found;
+  return BANYAN_OK;
+}
+
+/* ---- running ----------------------------------------------------------------------------------------------------------- */
+
+/* A failure ends everything that is under way. */
+static banyan_status give_up(banyan_comm *comm, banyan_status status) {
+  for (banyan_op *op = comm->first, *next; op; op = next) {
+    next = op->next;
+    op->next = NULL;
+    op->running = op->begun = false;
+  }
+  comm->first = comm->last = NULL;
+  return status;
+}
+
+/* Runs the first operation of the queue until it is complete or would wait. */
+static banyan_status progress_first(banyan_comm *comm, bool block, bool *advanced) {
+  banyan_op *op = comm->first;
+  while (op->current < op->nparts) {
+    bny_run *run = op->parts[op->current].run;
+    if (!op->begun) bny_run_begin(run);
+    op->begun = true;
+    bool done = false;
+    banyan_status status = bny_run_progress(run, block, &done);
+    if (status != BANYAN_OK) return status;
+    if (!done) {
+      *advanced = false;
+      return BANYAN_OK;
+    }
+    op->begun = false;
+    op->current++;
+  }
+  comm->first = op->next;
+  if (!comm->first) comm->last = NULL;
+  op->next = NULL;
+  op->running = false;
+  *advanced = true;
+  return BANYAN_OK;
+}
+
+/* Runs the queue until `op` is complete; without `block`, as far as it goes. */
+static banyan_status progress_to(banyan_op *op, bool block) {
+  bool advanced = true;
+  while (op->running && advanced) {
+    banyan_status status = progress_first(op->comm, block, &advanced);
+    if (status != BANYAN_OK) return give_up(op->comm, status);
+  }
+  return BANYAN_OK;
+}
+
+banyan_status banyan_start(banyan_op *op) {
+  if (!op) return bny_fail(BANYAN_ERR_ARGUMENT, "op is NULL");
+  banyan_comm *comm = op->comm;
+  if (op->running) return bny_fail(BANYAN_ERR_STATE, "the operation was started already; wait for it first");
+  if (comm->exec->failure.status != BANYAN_OK) return bny_exec_check(comm->exec, NULL);
+  op->running = true;
+  op->current = 0;
+  if (comm->last) comm->last->next = op;
+  else comm->first = op;
+  comm->last = op;
+  return comm->first == op ? progress_to(op, false) : BANYAN_OK;
+}
+
+banyan_status banyan_test(banyan_op *op, int *done) {
+  if (!op || !done) return bny_fail(BANYAN_ERR_ARGUMENT, "op and done must not be NULL");
+  if (op->comm->exec->failure.status != BANYAN_OK) return bny_exec_check(op->comm->exec, NULL);
+  banyan_status status = progress_to(op, false);
+  if (status == BANYAN_OK) *done = !op->running;
+  return status;
+}
+
+banyan_status banyan_wait(banyan_op *op) {
+  if (!op) return bny_fail(BANYAN_ERR_ARGUMENT, "op is NULL");
+  if (op->comm->exec->failure.status != BANYAN_OK) return bny_exec_check(op->comm->exec, NULL);
+  return progress_to(op, true);
+}
+
+void banyan_op_free(banyan_op *op) {
+  if (!op) return;
+  if (op->running) banyan_wait(op); /* bounded by the deadline */
+  free_op(op);
+}
+
+/* ---- questions --------------------------------------------------------------------------------------------------------- */
+
+banyan_status banyan_op_query(const banyan_op *op, banyan_op_info *info) {
+  if (!op || !info) return bny_fail(BANYAN_ERR_ARGUMENT, "op and info must not be NULL");
+  if (info->size != sizeof *info)
+    return bny_fail(BANYAN_ERR_ARGUMENT, "info.size is %zu; set it to sizeof(banyan_op_info) = %zu", info->size,
+                    sizeof *info);
+  const bny_plan *first = op->parts[0].plan;
+  banyan_op_info found = {
+    .size = sizeof found, .algorithm = first->algorithm, .reason = first->reason, .plan_hash = first->hash};
+  for (int32_t i = 0; i < op->nparts; i++) {
+    found.predicted_us += op->parts[i].plan->predicted_ns * 1e-3;
+    found.bytes_sent += bny_run_bytes_sent(op->parts[i].run);
+    found.messages_sent += bny_run_messages_sent(op->parts[i].run);
+    /* Parts take the two halves of the arena in turn. */
+    uint64_t both = 2 * (uint64_t)op->parts[i].plan->outbox_bytes;
+    if (both > found.arena_bytes) found.arena_bytes = both;
+  }
+  *info = found;
+  return BANYAN_OK;
+}
+
+size_t banyan_op_describe(const banyan_op *op, char *text, size_t bytes) {
+  if (op->nparts == 1) return bny_plan_print(op->parts[0].plan, text, bytes);
+  size_t length = bny_plan_print(op->parts[0].plan, text, bytes);
+  bny_append(text, bytes, &length, "and %d more parts like it\n", op->nparts - 1);
+  return length;
+}

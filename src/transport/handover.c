@@ -1,0 +1,237 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#include "transport/handover.h"
+
+#include <errno.h>
+#include <poll.h>
+#include <stddef.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/pidfd.h>
+#include <sys/random.h>
+#include <sys/socket.h>
+#include <sys/un.h>
+#include <unistd.h>
+
+#include "clock.h"
+#include "status.h"
+
+enum { FDS_PER_MESSAGE = 128 };
+
+typedef struct greeting {
+  unsigned char secret[BNY_HANDOVER_SECRET_BYTES];
+  int32_t rank;
+} greeting;
+
+static socklen_t abstract_address(const bny_handover_ticket *ticket, struct sockaddr_un *address) {
+  memset(address, 0, sizeof *address);
+  address->sun_family = AF_UNIX;
+  memcpy(address->sun_path + 1, ticket->name, sizeof ticket->name); /* a leading NUL: no file */
+  return (socklen_t)(offsetof(struct sockaddr_un, sun_path) + 1 + sizeof ticket->name);
+}
+
+static bool wait_for(int fd, short events, int64_t deadline_ns) {
+  for (;;) {
+    int64_t left_ns = deadline_ns - bny_clock_ns();
+    if (left_ns <= 0) return false;
+    struct pollfd poll_fd = {.fd = fd, .events = events};
+    int ready = ppoll(&poll_fd, 1, &(struct timespec){left_ns / 1000000000, left_ns % 1000000000}, NULL);
+    if (ready > 0) return true;
+    if (ready < 0 && errno != EINTR) return false;
+  }
+}
+
+banyan_status bny_handover_listen(bny_handover_ticket *ticket, int *listener) {
+  unsigned char noise[8];
+  if (getrandom(noise, sizeof noise, 0) != sizeof noise ||
+      getrandom(ticket->secret, sizeof ticket->secret, 0) != (ssize_t)sizeof ticket->secret)
+    return bny_fail_errno(BANYAN_ERR_SYSTEM, errno, "cannot read random numbers");
+  memset(ticket->name, 0, sizeof ticket->name);
+  size_t length = 0;
+  bny_append(ticket->name, sizeof ticket->name, &length, "banyan-");
+  for (size_t i = 0; i < sizeof noise; i++) bny_append(ticket->name, sizeof ticket->name, &length, "%02x", noise[i]);
+  int fd = socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC | SOCK_NONBLOCK, 0);
+  if (fd < 0) return bny_fail_errno(BANYAN_ERR_SYSTEM, errno, "cannot make a Unix socket");
+  struct sockaddr_un address;
+  socklen_t address_bytes = abstract_address(ticket, &address);
+  if (bind(fd, (struct sockaddr *)&address, address_bytes) != 0 || listen(fd, SOMAXCONN) != 0) {
+    int error = errno;
+    close(fd);
+    return bny_fail_errno(BANYAN_ERR_SYSTEM, error, "cannot listen on a Unix socket");
+  }
+  *listener = fd;
+  return BANYAN_OK;
+}
+
+static bool send_fds(int socket_fd, const int *fds, int count) {
+  union {
+    struct cmsghdr header;
+    char room[CMSG_SPACE(FDS_PER_MESSAGE * sizeof(int))];
+  } control;
+  memset(&control, 0, sizeof control);
+  int32_t payload = count;
+  struct iovec part = {&payload, sizeof payload};
+  struct msghdr message = {.msg_iov = &part, .msg_iovlen = 1};
+  if (count > 0) {
+    message.msg_control = &control;
+    message.msg_controllen = CMSG_SPACE((size_t)count * sizeof(int));
+    struct cmsghdr *header = CMSG_FIRSTHDR(&message);
+    header->cmsg_level = SOL_SOCKET;
+    header->cmsg_type = SCM_RIGHTS;
+    header->cmsg_len = CMSG_LEN((size_t)count * sizeof(int));
+    memcpy(CMSG_DATA(header), fds, (size_t)count * sizeof(int));
+  }
+  return sendmsg(socket_fd, &message, MSG_NOSIGNAL) == (ssize_t)sizeof payload;
+}
+
+/* Receives exactly `count` descriptors or none. */
+static bool receive_fds(int socket_fd, int *fds, int count, int64_t deadline_ns) {
+  if (!wait_for(socket_fd, POLLIN, deadline_ns)) return false;
+  union {
+    struct cmsghdr header;
+    char room[CMSG_SPACE(FDS_PER_MESSAGE * sizeof(int))];
+  } control;
+  int32_t payload = -1;
+  struct iovec part = {&payload, sizeof payload};
+  struct msghdr message = {
+    .msg_iov = &part, .msg_iovlen = 1, .msg_control = &control, .msg_controllen = sizeof control};
+  if (recvmsg(socket_fd, &message, MSG_CMSG_CLOEXEC) != (ssize_t)sizeof payload) return false;
+  struct cmsghdr *header = CMSG_FIRSTHDR(&message);
+  int received = 0;
+  if (header && header->cmsg_level == SOL_SOCKET && header->cmsg_type == SCM_RIGHTS) {
+    received = (int)((header->cmsg_len - CMSG_LEN(0)) / sizeof(int));
+    memcpy(fds, CMSG_DATA(header), (size_t)received * sizeof(int));
+  }
+  if (received == count && payload == count) return true;
+  for (int i = 0; i < received; i++) {
+    close(fds[i]);
+    fds[i] = -1;
+  }
+  return false;
+}
+
+/* Accepts one peer; returns its rank, or -1 if it is none of ours. */
+static int32_t admit(int socket_fd, const bny_handover_ticket *ticket, int32_t nranks, const int *sockets,
+                     int64_t deadline_ns, pid_t *pid) {
+  struct ucred peer;
+  socklen_t peer_bytes = sizeof peer;
+  greeting hello;
+  if (getsockopt(socket_fd, SOL_SOCKET, SO_PEERCRED, &peer, &peer_bytes) != 0 || peer.uid != geteuid()) return -1;
+  if (!wait_for(socket_fd, POLLIN, deadline_ns)) return -1;
+  if (recv(socket_fd, &hello, sizeof hello, 0) != (ssize_t)sizeof hello) return -1;
+  if (memcmp(hello.secret, ticket->secret, sizeof hello.secret) != 0) return -1;
+  if (hello.rank < 1 || hello.rank >= nranks || sockets[hello.rank] >= 0) return -1;
+  *pid = peer.pid;
+  return hello.rank;
+}
+
+/* The wait for one unknown peer's greeting is short, so that a stranger who connects and stays silent cannot use up the
+ * time of all. */
+enum { GREETING_NS = 200000000 };
+
+static int64_t earlier(int64_t a, int64_t b) { return a < b ? a : b; }
+
+static banyan_status admit_all(int listener, const bny_handover_ticket *ticket, int32_t nranks, int *sockets, int *pidfds,
+                               int64_t deadline_ns) {
+  for (int32_t admitted = 1; admitted < nranks;) {
+    if (!wait_for(listener, POLLIN, deadline_ns)) {
+      int32_t missing = 1;
+      while (sockets[missing] >= 0) missing++;
+      return bny_fail(BANYAN_ERR_TIMEOUT, "rank %d did not come for the shared memory in time", missing);
+    }
+    int fd = accept4(listener, NULL, NULL, SOCK_CLOEXEC);
+    if (fd < 0) {
+      if (errno == EAGAIN || errno == EINTR || errno == ECONNABORTED) continue;
+      return bny_fail_errno(BANYAN_ERR_SYSTEM, errno, "cannot accept a rank of this host");
+    }
+    pid_t pid = 0;
+    int32_t rank = admit(fd, ticket, nranks, sockets, earlier(deadline_ns, bny_clock_ns() + GREETING_NS), &pid);
+    if (rank < 0) {
+      close(fd);
+      continue;
+    }
+    /* The peer waits on its socket, so the pid cannot have been given to another. 0: it is in a pid namespace that we
+     * cannot see into; its death will then be noticed by the deadline alone. */
+    pidfds[rank] = pid > 0 ? pidfd_open(pid, 0) : -1;
+    sockets[rank] = fd;
+    admitted++;
+  }
+  return BANYAN_OK;
+}
+
+/* Memory file, which of the pidfds exist, then those in packets. */
+static bool hand_over(int socket_fd, int memory, int32_t nranks, const int *pidfds) {
+  if (!send_fds(socket_fd, &memory, 1)) return false;
+  for (int32_t first = 0; first < nranks; first += FDS_PER_MESSAGE) {
+    int packet[FDS_PER_MESSAGE];
+    unsigned char present[FDS_PER_MESSAGE] = {0};
+    int count = 0;
+    for (int32_t i = first; i < nranks && i < first + FDS_PER_MESSAGE; i++) {
+      present[i - first] = pidfds[i] >= 0;
+      if (pidfds[i] >= 0) packet[count++] = pidfds[i];
+    }
+    if (send(socket_fd, present, sizeof present, MSG_NOSIGNAL) != (ssize_t)sizeof present) return false;
+    if (!send_fds(socket_fd, packet, count)) return false;
+  }
+  return true;
+}
+
+banyan_status bny_handover_serve(int listener, const bny_handover_ticket *ticket, int memory, int32_t nranks, int *pidfds,
+                                 int64_t deadline_ns) {
+  int *sockets = malloc((size_t)nranks * sizeof *sockets);
+  if (!sockets) return bny_fail(BANYAN_ERR_MEMORY, "out of memory for %d ranks", nranks);
+  for (int32_t i = 0; i < nranks; i++) sockets[i] = -1;
+  pidfds[0] = pidfd_open(getpid(), 0);
+  banyan_status status = admit_all(listener, ticket, nranks, sockets, pidfds, deadline_ns);
+  for (int32_t i = 1; i < nranks && status == BANYAN_OK; i++)
+    if (!hand_over(sockets[i], memory, nranks, pidfds))
+      status = bny_fail_errno(BANYAN_ERR_BOOTSTRAP, errno, "cannot hand the shared memory to rank %d", i);
+  for (int32_t i = 0; i < nranks; i++)
+    if (sockets[i] >= 0) close(sockets[i]);
+  free(sockets);
+  return status;
+}
+
+static bool receive_pidfds(int socket_fd, int32_t nranks, int *pidfds, int64_t deadline_ns) {
+  for (int32_t first = 0; first < nranks; first += FDS_PER_MESSAGE) {
+    unsigned char present[FDS_PER_MESSAGE];
+    int packet[FDS_PER_MESSAGE];
+    int count = 0, taken = 0;
+    if (!wait_for(socket_fd, POLLIN, deadline_ns)) return false;
+    if (recv(socket_fd, present, sizeof present, 0) != (ssize_t)sizeof present) return false;
+    for (int i = 0; i < FDS_PER_MESSAGE; i++) count += present[i] != 0;
+    if (!receive_fds(socket_fd, packet, count, deadline_ns)) return false;
+    for (int32_t i = first; i < nranks && i < first + FDS_PER_MESSAGE; i++)
+      if (present[i - first]) pidfds[i] = packet[taken++];
+  }
+  return true;
+}
+
+banyan_status bny_handover_receive(const bny_handover_ticket *ticket, int32_t rank, int32_t nranks, int *memory,
+                                   int *pidfds, int64_t deadline_ns) {
+  int fd = socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0);
+  if (fd < 0) return bny_fail_errno(BANYAN_ERR_SYSTEM, errno, "cannot make a Unix socket");
+  struct sockaddr_un address;
+  socklen_t address_bytes = abstract_address(ticket, &address);
+  greeting hello = {.rank = rank};
+  memcpy(hello.secret, ticket->secret, sizeof hello.secret);
+  /* SO_SNDTIMEO bounds a connect to a full backlog as well. */
+  int64_t left_ns = deadline_ns - bny_clock_ns();
+  struct timeval patience = {left_ns > 0 ? left_ns / 1000000000 : 0, left_ns > 0 ? left_ns % 1000000000 / 1000 + 1 : 1};
+  setsockopt(fd, SOL_SOCKET, SO_SNDTIMEO, &patience, sizeof patience);
+  banyan_status status = BANYAN_OK;
+  int memory_fd = -1;
+  if (connect(fd, (struct sockaddr *)&address, address_bytes) != 0 ||
+      send(fd, &hello, sizeof hello, MSG_NOSIGNAL) != (ssize_t)sizeof hello)
+    status = bny_fail_errno(BANYAN_ERR_BOOTSTRAP, errno,
+                            "cannot reach rank 0 for the shared memory (network namespaces of the ranks must be one)");
+  else if (!receive_fds(fd, &memory_fd, 1, deadline_ns) || !receive_pidfds(fd, nranks, pidfds, deadline_ns))
+    status = bny_fail(BANYAN_ERR_BOOTSTRAP, "rank 0 did not hand over the shared memory in time");
+  close(fd);
+  if (status != BANYAN_OK) {
+    if (memory_fd >= 0) close(memory_fd);
+    return status;
+  }
+  *memory = memory_fd;
+  return BANYAN_OK;
+}

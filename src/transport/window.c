@@ -1,0 +1,79 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#include "transport/window.h"
+
+/* Shared memory: one header, then per rank: line, call, signals of both halves, outbox of both halves. Parts begin at
+ * pages, so that pages that no one uses are never touched. */
+enum { PAGE = 4096 };
+
+typedef struct header {
+  _Alignas(BNY_LINE_BYTES) bny_signal fault;
+  _Alignas(BNY_LINE_BYTES) _Atomic uint32_t users;
+} header;
+
+typedef struct padded_signal {
+  _Alignas(BNY_LINE_BYTES) bny_signal value;
+} padded_signal;
+
+typedef struct rank_part {
+  bny_rank_line line;
+  _Alignas(BNY_LINE_BYTES) bny_signal call[BNY_CALL_WORDS];
+  padded_signal signals[]; /* [2][slots_max] */
+} rank_part;
+
+static size_t round_up(size_t value, size_t unit) { return (value + unit - 1) / unit * unit; }
+
+static size_t outbox_offset(int32_t slots_max) {
+  return round_up(sizeof(rank_part) + 2 * (size_t)slots_max * sizeof(padded_signal), PAGE);
+}
+
+static size_t rank_stride(const bny_arena_config *config) {
+  return outbox_offset(config->slots_max) + 2 * round_up(config->half_bytes, PAGE);
+}
+
+size_t bny_window_bytes(int32_t nranks, const bny_arena_config *config) {
+  return PAGE + (size_t)nranks * rank_stride(config);
+}
+
+void bny_window_init(bny_window *window, const bny_transport_ops *ops, void *base, int32_t rank, int32_t nranks,
+                     const bny_arena_config *config) {
+  window->transport = (bny_transport){ops, rank, nranks, round_up(config->half_bytes, PAGE), config->slots_max};
+  window->base = base;
+  window->bytes = bny_window_bytes(nranks, config);
+  window->stride = rank_stride(config);
+}
+
+static rank_part *part_of(bny_transport *transport, int32_t rank) {
+  bny_window *window = (bny_window *)transport;
+  return (rank_part *)(void *)(window->base + PAGE + (size_t)rank * window->stride);
+}
+
+_Atomic uint32_t *bny_window_users(bny_window *window) { return &((header *)(void *)window->base)->users; }
+
+bny_signal *bny_window_fault(bny_transport *transport) {
+  return &((header *)(void *)((bny_window *)transport)->base)->fault;
+}
+
+const char *bny_window_peer_outbox(bny_transport *transport, int32_t peer, int half) {
+  return (const char *)part_of(transport, peer) + outbox_offset(transport->slots_max) +
+         (size_t)half * transport->half_bytes;
+}
+
+char *bny_window_outbox(bny_transport *transport, int half) {
+  return (char *)part_of(transport, transport->rank) + outbox_offset(transport->slots_max) +
+         (size_t)half * transport->half_bytes;
+}
+
+const bny_signal *bny_window_signal(bny_transport *transport, int32_t peer, int32_t slot, int half) {
+  return &part_of(transport, peer)->signals[half * transport->slots_max + slot].value;
+}
+
+void bny_window_send(bny_transport *transport, uint64_t tag, int32_t slot, const int32_t *peers, int32_t npeers) {
+  (void)peers, (void)npeers; /* one signal serves all readers */
+  int half = (int)(tag >> 32 & 1);
+  padded_signal *signal = &part_of(transport, transport->rank)->signals[half * transport->slots_max + slot];
+  atomic_store_explicit(&signal->value, tag, memory_order_release);
+}
+
+bny_rank_line *bny_window_line(bny_transport *transport, int32_t rank) { return &part_of(transport, rank)->line; }
+
+bny_signal *bny_window_call(bny_transport *transport, int32_t rank) { return part_of(transport, rank)->call; }

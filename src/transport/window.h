@@ -1,0 +1,37 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * The memory that the ranks of one host share, and the transport functions that are nothing but loads and stores in it.
+ * `loop` and `shm` differ in where the memory comes from and how a death is noticed.
+ *
+ * A slot lives in its owner's outbox and peers read it there: it is written once however many peers it goes to, and no
+ * rank ever writes into another's memory, so a rank in the wrong call cannot spoil another's data.
+ */
+#ifndef BNY_TRANSPORT_WINDOW_H
+#define BNY_TRANSPORT_WINDOW_H
+
+#include "transport/transport.h"
+
+typedef struct bny_window {
+  bny_transport transport; /* first: a window is a transport */
+  char *base;
+  size_t bytes;
+  size_t stride; /* from a rank's part to the next */
+} bny_window;
+
+/* Bytes that a window of nranks needs, and a window over memory that is zero when the first rank sees it. */
+size_t bny_window_bytes(int32_t nranks, const bny_arena_config *config);
+void bny_window_init(bny_window *window, const bny_transport_ops *ops, void *base, int32_t rank, int32_t nranks,
+                     const bny_arena_config *config);
+
+/* A count for the owner's use in the shared header. */
+_Atomic uint32_t *bny_window_users(bny_window *window);
+
+char *bny_window_outbox(bny_transport *transport, int half);
+const char *bny_window_peer_outbox(bny_transport *transport, int32_t peer, int half);
+const bny_signal *bny_window_signal(bny_transport *transport, int32_t peer, int32_t slot, int half);
+void bny_window_send(bny_transport *transport, uint64_t tag, int32_t slot, const int32_t *peers, int32_t npeers);
+bny_rank_line *bny_window_line(bny_transport *transport, int32_t rank);
+bny_signal *bny_window_call(bny_transport *transport, int32_t rank);
+bny_signal *bny_window_fault(bny_transport *transport);
+
+#endif
