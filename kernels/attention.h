@@ -1,16 +1,16 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * What the decode layer asks of a processor's kernels: attention of a few query heads that share one KV head over a run of
- * keys, as partials in f32 wire form. One table per instruction set.
+ * What the decode layer asks of a processor's kernels: attention of a few query heads that share one KV head over a run
+ * of keys, as partials in f32 wire form. One table per instruction set.
  *
- * Numbers. The products q.k and p v are accumulated in f32, in several lanes; the last levels of the sum over lanes, the
- * scaling, t - m, the denominator, and the sum over blocks of keys (split-KV) are in double. So a logit's error is that of
- * short f32 sums, about 1e-8 |t|, which is what limits logits of +-1e4 (1e-4 in the weight). m is a whole number at least
- * as large as the largest t seen, so every rescaling is by a power of two: exact. Weights below 2^-125 count as 0. A NaN in q, k or
- * v makes its rows NaN.
+ * Numbers. The products q.k and p v are accumulated in f32, in several lanes; the last levels of the sum over lanes,
+ * the scaling, t - m, the denominator, and the sum over blocks of keys (split-KV) are in double. So a logit has the error
+ * of short f32 sums, some 1e-8 of |q| |k|: it is what limits logits of +-1e4, whose weights are good to about 1e-3.
+ * m is a whole number no less than any t, so every rescaling is by a power of two: exact. Weights below 2^-125 count as
+ * 0. A NaN in q or k makes its rows NaN, statistics included; a NaN in v makes that column of its rows NaN.
  *
- * Determinism. The result of a task depends on its own arguments alone: not on addresses, on the batch, or on which other
- * heads share the task. It differs between tables within rounding.
+ * Determinism. The result of a task depends on its own arguments alone: not on addresses, on the batch, or on which
+ * other heads share the task. It differs between tables within rounding.
  */
 #ifndef BNY_KERNELS_ATTENTION_H
 #define BNY_KERNELS_ATTENTION_H
@@ -63,7 +63,8 @@ typedef struct bny_attention_kernels {
   /* True if this processor can run the table. */
   bool (*supported)(void);
 
-  /* m[heads] = a whole number, or -inf without keys; d[heads] = sum 2^(t-m); n[heads][value_dim] = sum 2^(t-m) v. */
+  /* m[heads]: a whole number, -inf without keys, NaN where a logit is (d is 1 then); d[heads] = sum 2^(t-m);
+   * n[heads][value_dim] = sum 2^(t-m) v. */
   void (*run)(const bny_attention_task *task, float *m, float *d, float *n);
 } bny_attention_kernels;
 

@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Local attention of every kernel table against a reference in double precision from the same stored keys and values. */
+ * Local attention by every kernel table against a reference in double precision from the same stored keys and values.
+ */
 #include <check.h>
 #include <math.h>
 #include <stdint.h>
@@ -182,13 +183,15 @@ static double reference_logit(const banyan_attention_desc *desc, int32_t b, int3
   return sum * (desc->scale != 0 ? (double)desc->scale : 1 / sqrt((double)desc->head_dim));
 }
 
-/* o[value_dim] and lse in base e of row (b, h). */
-static double reference_row(const banyan_attention_desc *desc, int32_t b, int32_t h, double *o) {
+/* o[value_dim], its length, and lse in base e of row (b, h). A length is taken as no less than `share` of the weighted
+ * mean of the values' lengths: below that, values have cancelled and no relative error is left to speak of. */
+static double reference_row(const banyan_attention_desc *desc, int32_t b, int32_t h, double share, double *o,
+                            double *length) {
   int32_t kv_head = h / (desc->heads / desc->kv_heads);
   int32_t value_dim = desc->value_dim ? desc->value_dim : desc->head_dim;
   int32_t keys = desc->seq_lens[b];
   double *s = malloc((size_t)(keys + 1) * sizeof *s);
-  double m = -INFINITY, d = 0;
+  double m = -INFINITY, d = 0, mean = 0, squares = 0;
   for (int32_t j = 0; j < value_dim; j++)
     o[j] = 0;
   for (int32_t i = 0; i < keys; i++) {
@@ -199,11 +202,19 @@ static double reference_row(const banyan_attention_desc *desc, int32_t b, int32_
     int64_t v = b * desc->v_batch_stride + kv_head * desc->v_head_stride + i * desc->v_token_stride;
     double weight = exp(s[i] - m);
     d += weight;
-    for (int32_t j = 0; j < value_dim; j++)
-      o[j] += weight * load(desc->v, v + j, desc->kv_dtype);
+    double value_squares = 0;
+    for (int32_t j = 0; j < value_dim; j++) {
+      double value = load(desc->v, v + j, desc->kv_dtype);
+      o[j] += weight * value;
+      value_squares += value * value;
+    }
+    mean += weight * sqrt(value_squares);
   }
-  for (int32_t j = 0; j < value_dim && keys > 0; j++)
+  for (int32_t j = 0; j < value_dim && keys > 0; j++) {
     o[j] /= d;
+    squares += o[j] * o[j];
+  }
+  *length = keys > 0 ? fmax(sqrt(squares), share * mean / d) : 0;
   free(s);
   return keys > 0 ? m + log(d) : -INFINITY;
 }
@@ -255,35 +266,31 @@ static void result_free(result *r) {
 }
 
 /* Every row within `bound` relative of the reference, |out - ref|_2 / |ref|_2; lse within `bound` of 1 + |lse|. */
-static double compare(const char *name, const banyan_attention_desc *desc, const result *r, double bound) {
+static void compare(const char *name, const banyan_attention_desc *desc, const result *r, double share, double bound) {
   int32_t value_dim = desc->value_dim ? desc->value_dim : desc->head_dim;
-  double o[BNY_ATTENTION_VALUE_DIM_MAX], worst = 0;
+  double o[BNY_ATTENTION_VALUE_DIM_MAX];
   for (int32_t b = 0; b < desc->batch; b++) {
     for (int32_t h = 0; h < desc->heads; h++) {
-      double lse = reference_row(desc, b, h, o), error = 0, size = 0;
+      double length, error = 0, lse = reference_row(desc, b, h, share, o, &length);
       const float *values = r->values + ((int64_t)b * desc->heads + h) * value_dim;
-      for (int32_t j = 0; j < value_dim; j++) {
+      for (int32_t j = 0; j < value_dim; j++)
         error += ((double)values[j] - o[j]) * ((double)values[j] - o[j]);
-        size += o[j] * o[j];
-      }
-      error = size > 0 ? sqrt(error / size) : sqrt(error);
+      error = length > 0 ? sqrt(error) / length : sqrt(error);
       double lse_error = (double)r->lse[b * desc->heads + h] - lse;
       if (isinf(lse))
         lse_error = (double)r->lse[b * desc->heads + h] == lse ? 0 : INFINITY;
       ck_assert_msg(error <= bound && fabs(lse_error) <= bound * (1 + fabs(lse)),
-                    "%s: row (%d, %d) of %d keys, heads %d / %d, dims %d, %d, dtypes %d, %d: relative error %.3g, lse %.9g "
-                    "is off by %.3g",
+                    "%s: row (%d, %d) of %d keys, heads %d / %d, dims %d, %d, dtypes %d, %d: relative error %.3g, "
+                    "lse %.9g is off by %.3g",
                     name, b, h, desc->seq_lens[b], desc->heads, desc->kv_heads, desc->head_dim, value_dim,
                     (int)desc->q_dtype, (int)desc->kv_dtype, error, lse, lse_error);
-      worst = error > worst ? error : worst;
     }
   }
-  return worst;
 }
 
 /* ---- properties -------------------------------------------------------------------------------------------------- */
 
-/* Calls `body` for every table that this processor runs. */
+/* The statement that follows, for every table that this processor runs. */
 #define EACH_TABLE(table)                                                                                              \
   for (const bny_attention_kernels *const *at_ = bny_attention_table, *table = *at_; table; table = *++at_)           \
     if (table->supported())
@@ -315,7 +322,7 @@ START_TEST(random_shapes) {
   random_problem(&p);
   EACH_TABLE(table) {
     result r = run(table, &p.desc);
-    compare(table->name, &p.desc, &r, 1e-6);
+    compare(table->name, &p.desc, &r, 0.1, 1e-6);
     result_free(&r);
   }
   problem_free(&p);
@@ -362,7 +369,8 @@ START_TEST(long_f32) {
   problem_make(&p, 1, 9, 3, 64, 64, BANYAN_F32, BANYAN_F32, (int32_t[]){2560}, _i == 0 ? 1 : 8);
   EACH_TABLE(table) {
     result r = run(table, &p.desc);
-    compare(table->name, &p.desc, &r, 1e-6);
+    /* With logits up to 30, their own rounding to f32 shows. */
+    compare(table->name, &p.desc, &r, 0, _i == 0 ? 1e-6 : 4e-6);
     result_free(&r);
   }
   problem_free(&p);
@@ -376,7 +384,7 @@ START_TEST(extreme_logits) {
   problem_make(&p, 3, 6, 2, 128, 64, BANYAN_F32, BANYAN_F32, (int32_t[]){700, 1, 130}, 1e4);
   EACH_TABLE(table) {
     result r = run(table, &p.desc);
-    compare(table->name, &p.desc, &r, 2e-3);
+    compare(table->name, &p.desc, &r, 0.1, 2e-3);
     for (int32_t i = 0; i < 18; i++)
       ck_assert_msg(isfinite(r.lse[i]), "%s: lse %g", table->name, (double)r.lse[i]);
     result_free(&r);
@@ -398,7 +406,7 @@ START_TEST(identical_keys) {
     }
     EACH_TABLE(table) {
       result r = run(table, &p.desc);
-      compare(table->name, &p.desc, &r, 1e-6);
+      compare(table->name, &p.desc, &r, 0.1, 1e-6);
       for (int32_t h = 0; h < 4; h++) {
         double lse = reference_logit(&p.desc, 0, h, 0) + log(lens[at]);
         ck_assert_double_eq_tol((double)r.lse[h], lse, 1e-6 * (1 + fabs(lse)));
@@ -425,7 +433,7 @@ START_TEST(rising_logits) {
   }
   EACH_TABLE(table) {
     result r = run(table, &p.desc);
-    compare(table->name, &p.desc, &r, 2e-6);
+    compare(table->name, &p.desc, &r, 0.1, 2e-6);
     result_free(&r);
   }
   problem_free(&p);

@@ -3,8 +3,9 @@
  * The loop that all CPU attention kernels share. The file that includes it has defined, for its instruction set:
  *
  *   attention_queries    work->q: the task's queries as f32 rows of work->q_stride, padded with zeros
- *   attention_scores     work->t: t of `count` keys from `first` on, in rows of TILE; beyond count, to the next multiple of
- *                        LANES_MAX, -inf
+ *   attention_scores     work->t: t of `count` keys from `first` on, in rows of TILE; beyond count, to the next
+ *                        multiple of LANES_MAX, -inf
+ *   attention_top        the largest of m and of a head's t; NaN is passed over
  *   attention_weights    work->p = 2^(t - m) of one head for as many entries; returns their sum
  *   attention_accumulate work->n += p v over the tile
  *
@@ -20,7 +21,7 @@
 
 #include "attention.h"
 
-enum { ATTENTION_TILE = 64, ATTENTION_BLOCK = 512 };
+enum { ATTENTION_TILE = 32, ATTENTION_BLOCK = 512 };
 
 typedef struct attention_work {
   float q[BNY_ATTENTION_QUERY_FLOATS];
@@ -46,6 +47,7 @@ static inline __attribute__((always_inline)) const char *attention_row(const voi
 static void attention_queries(const bny_attention_task *task, attention_work *work);
 static void attention_scores(const bny_attention_task *task, banyan_dtype dtype, int32_t first, int32_t count,
                              attention_work *work);
+static double attention_top(const double *t, double m, int32_t count);
 static float attention_weights(const double *t, double m, int32_t count, float *p);
 static void attention_accumulate(const bny_attention_task *task, banyan_dtype dtype, int32_t first, int32_t count,
                                  attention_work *work);
@@ -60,10 +62,7 @@ static inline double attention_rescale(double from, double to) {
 /* Raises the whole-number max of head h to cover the tile's logits. */
 static inline void attention_raise(attention_work *work, int32_t h, int32_t count) {
   double m = work->m[h];
-  const double *t = work->t + h * ATTENTION_TILE;
-  double top = m;
-  for (int32_t i = 0; i < count; i++)
-    top = t[i] > top ? t[i] : top;
+  double top = attention_top(work->t + h * ATTENTION_TILE, m, count);
   if (!(top > m))
     return;
   top = ceil(top);
@@ -92,9 +91,10 @@ static inline void attention_fold(const bny_attention_task *task, attention_work
 static inline void attention_result(const bny_attention_task *task, const attention_work *work, float *m, float *d,
                                     float *n) {
   for (int32_t h = 0; h < task->heads; h++) {
-    /* With a NaN d, m may still be -inf, which would read as an empty row. */
-    m[h] = isnan(work->d[h]) ? 0 : (float)work->m[h];
-    d[h] = (float)work->d[h];
+    /* A NaN in d, or -inf still in m, would read as an empty row. */
+    bool is_nan = isnan(work->d[h]);
+    m[h] = is_nan ? NAN : (float)work->m[h];
+    d[h] = is_nan ? 1 : (float)work->d[h];
     for (int32_t j = 0; j < task->value_dim; j++)
       n[(int64_t)h * task->value_dim + j] = (float)work->total[h * work->n_stride + j];
   }

@@ -55,6 +55,12 @@ static inline __attribute__((always_inline)) void attention_scores(const bny_att
   }
 }
 
+static double attention_top(const double *t, double m, int32_t count) {
+  for (int32_t i = 0; i < count; i++)
+    m = t[i] > m ? t[i] : m;
+  return m;
+}
+
 /* 2^x for x <= 0 within 1.1 ulp: 2^round(x) times a polynomial (minimax, 2.6e-9) in the rest; 0 below 2^-125. */
 static inline float exp2_negative(float x) {
   if (x < -125.0f)
@@ -85,16 +91,18 @@ static float attention_weights(const double *t, double m, int32_t count, float *
 static inline __attribute__((always_inline)) void attention_accumulate(const bny_attention_task *task,
                                                                        banyan_dtype dtype, int32_t first, int32_t count,
                                                                        attention_work *work) {
-  float v[BNY_ATTENTION_VALUE_DIM_MAX];
+  float v[BNY_ATTENTION_VALUE_DIM_MAX], sums[BNY_ATTENTION_VALUE_FLOATS] = {0};
   for (int32_t i = 0; i < count; i++) {
     convert(attention_row(task->v, task->v_token_stride, first + i, dtype), task->value_dim, dtype, work->n_stride, v);
     for (int32_t h = 0; h < task->heads; h++) {
       float p = work->p[h * ATTENTION_TILE + i];
-      float *n = work->n + h * work->n_stride;
+      float *sum = sums + h * work->n_stride;
       for (int32_t j = 0; j < work->n_stride; j++)
-        n[j] += p * v[j];
+        sum[j] += p * v[j];
     }
   }
+  for (int32_t j = 0; j < task->heads * work->n_stride; j++)
+    work->n[j] += sums[j];
 }
 
 const bny_attention_kernels bny_attention_portable = {"portable", supported, attention_run};

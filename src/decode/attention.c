@@ -23,8 +23,9 @@ static banyan_status check_shape(const banyan_attention_desc *desc) {
   if (desc->kv_heads < 1)
     return bny_fail(BANYAN_ERR_ARGUMENT, WHERE "kv_heads is %" PRId32 ", must be at least 1", desc->kv_heads);
   if (desc->heads < 1 || desc->heads % desc->kv_heads != 0)
-    return bny_fail(BANYAN_ERR_ARGUMENT, WHERE "heads is %" PRId32 ", must be a multiple of kv_heads, which is %" PRId32,
-                    desc->heads, desc->kv_heads);
+    return bny_fail(BANYAN_ERR_ARGUMENT,
+                    WHERE "heads is %" PRId32 ", must be a multiple of kv_heads, which is %" PRId32, desc->heads,
+                    desc->kv_heads);
   if (desc->head_dim < 1 || desc->head_dim > BNY_ATTENTION_HEAD_DIM_MAX)
     return bny_fail(BANYAN_ERR_ARGUMENT, WHERE "head_dim is %" PRId32 ", must be 1 to %d", desc->head_dim,
                     BNY_ATTENTION_HEAD_DIM_MAX);
@@ -32,7 +33,8 @@ static banyan_status check_shape(const banyan_attention_desc *desc) {
     return bny_fail(BANYAN_ERR_ARGUMENT, WHERE "value_dim is %" PRId32 "%s, must be 1 to %d", value_dim_of(desc),
                     desc->value_dim ? "" : " (head_dim, as it is unset)", BNY_ATTENTION_VALUE_DIM_MAX);
   if (!isfinite(desc->scale))
-    return bny_fail(BANYAN_ERR_ARGUMENT, WHERE "scale is %g, must be finite (0: 1 / sqrt(head_dim))", (double)desc->scale);
+    return bny_fail(BANYAN_ERR_ARGUMENT, WHERE "scale is %g, must be finite (0: 1 / sqrt(head_dim))",
+                    (double)desc->scale);
   if (bny_dtype_bytes(desc->q_dtype) == 0)
     return bny_fail(BANYAN_ERR_ARGUMENT, WHERE "q_dtype is %d, must be BANYAN_F32, BANYAN_F16 or BANYAN_BF16",
                     (int)desc->q_dtype);
@@ -59,7 +61,8 @@ static banyan_status check_memory(const banyan_attention_desc *desc) {
     return bny_fail(BANYAN_ERR_ARGUMENT, WHERE "seq_lens is NULL");
   for (int32_t b = 0; b < desc->batch; b++) {
     if (desc->seq_lens[b] < 0)
-      return bny_fail(BANYAN_ERR_ARGUMENT, WHERE "seq_lens[%" PRId32 "] is %" PRId32 ", negative", b, desc->seq_lens[b]);
+      return bny_fail(BANYAN_ERR_ARGUMENT, WHERE "seq_lens[%" PRId32 "] is %" PRId32 ", negative", b,
+                      desc->seq_lens[b]);
     longest = desc->seq_lens[b] > longest ? desc->seq_lens[b] : longest;
   }
   if (longest > 0 && !desc->k)

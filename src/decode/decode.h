@@ -8,7 +8,7 @@
 #include "banyan.h"
 #include "op.h"
 
-/* banyan_attention() by the kernels given: `attention` computes, `kernels` writes the result in the caller's convention. */
+/* banyan_attention() by the kernels given: `attention` computes, `kernels` writes in the caller's convention. */
 banyan_status bny_decode_attention_run(const bny_attention_kernels *attention, const bny_kernels *kernels,
                                        const banyan_attention_desc *desc, const banyan_partial *out);
 

@@ -1,0 +1,95 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * Attention for AVX2 with FMA and F16C. */
+#include <cpuid.h>
+#include <immintrin.h>
+#include <string.h>
+
+#include "attention.h"
+
+typedef __m256 vec;
+
+enum { VEC_LANES = 8, SCORE_HEADS = 2 };
+
+#define VALUE_VECTORS(heads) ((heads) >= 3 ? 2 : (heads) == 2 ? 4 : 8)
+
+#define VECTOR static inline __attribute__((always_inline))
+
+VECTOR vec vec_zero(void) { return _mm256_setzero_ps(); }
+VECTOR vec vec_set1(float value) { return _mm256_set1_ps(value); }
+VECTOR vec vec_load(const float *at) { return _mm256_loadu_ps(at); }
+VECTOR void vec_store(float *at, vec value) { _mm256_storeu_ps(at, value); }
+VECTOR vec vec_fma(vec a, vec b, vec c) { return _mm256_fmadd_ps(a, b, c); }
+VECTOR vec vec_add(vec a, vec b) { return _mm256_add_ps(a, b); }
+
+VECTOR vec widen(__m128i halves, banyan_dtype dtype) {
+  if (dtype == BANYAN_F16)
+    return _mm256_cvtph_ps(halves);
+  return _mm256_castsi256_ps(_mm256_slli_epi32(_mm256_cvtepu16_epi32(halves), 16));
+}
+
+VECTOR vec vec_row(const char *at, banyan_dtype dtype) {
+  if (dtype == BANYAN_F32)
+    return _mm256_loadu_ps((const float *)at);
+  return widen(_mm_loadu_si128((const __m128i *)at), dtype);
+}
+
+VECTOR vec vec_row_tail(const char *at, int32_t count, banyan_dtype dtype) {
+  char elements[32] = {0};
+  if (count > 0)
+    memcpy(elements, at, (size_t)count * (dtype == BANYAN_F32 ? 4 : 2));
+  return vec_row(elements, dtype);
+}
+
+VECTOR float vec_sum(vec a) {
+  __m128 s = _mm_add_ps(_mm256_castps256_ps128(a), _mm256_extractf128_ps(a, 1));
+  s = _mm_add_ps(s, _mm_movehl_ps(s, s));
+  return _mm_cvtss_f32(_mm_add_ss(s, _mm_movehdup_ps(s)));
+}
+
+/* Transposes while it adds: lane i of each 128 bits becomes the sum of vector i's four elements there. */
+VECTOR void vec_store_sums(const vec *v, double factor, double *t) {
+  vec s01 = _mm256_add_ps(_mm256_unpacklo_ps(v[0], v[1]), _mm256_unpackhi_ps(v[0], v[1]));
+  vec s23 = _mm256_add_ps(_mm256_unpacklo_ps(v[2], v[3]), _mm256_unpackhi_ps(v[2], v[3]));
+  __m256d d01 = _mm256_castps_pd(s01), d23 = _mm256_castps_pd(s23);
+  vec s = _mm256_add_ps(_mm256_castpd_ps(_mm256_unpacklo_pd(d01, d23)), _mm256_castpd_ps(_mm256_unpackhi_pd(d01, d23)));
+  __m256d sum = _mm256_add_pd(_mm256_cvtps_pd(_mm256_castps256_ps128(s)), _mm256_cvtps_pd(_mm256_extractf128_ps(s, 1)));
+  _mm256_storeu_pd(t, _mm256_mul_pd(sum, _mm256_set1_pd(factor)));
+}
+
+VECTOR vec vec_difference(const double *t, double m) {
+  __m256d max = _mm256_set1_pd(m);
+  __m128 low = _mm256_cvtpd_ps(_mm256_sub_pd(_mm256_loadu_pd(t), max));
+  __m128 high = _mm256_cvtpd_ps(_mm256_sub_pd(_mm256_loadu_pd(t + 4), max));
+  return _mm256_set_m128(high, low);
+}
+
+/* The maximum instructions return their second operand if either is NaN. */
+VECTOR double vec_top(const double *t, double m, int32_t count) {
+  __m256d top = _mm256_set1_pd(m);
+  for (int32_t i = 0; i < count; i += 4)
+    top = _mm256_max_pd(_mm256_loadu_pd(t + i), top);
+  __m128d pair = _mm_max_pd(_mm256_castpd256_pd128(top), _mm256_extractf128_pd(top, 1));
+  return _mm_cvtsd_f64(_mm_max_sd(pair, _mm_unpackhi_pd(pair, pair)));
+}
+
+VECTOR vec exp2_fraction(vec f);
+
+/* The whole part goes into the exponent: the result is a normal number, as x >= -125. */
+VECTOR vec vec_exp2(vec x) {
+  vec kept = _mm256_cmp_ps(x, _mm256_set1_ps(-125.0f), _CMP_NLT_UQ);
+  vec whole = _mm256_round_ps(x, _MM_FROUND_TO_NEAREST_INT | _MM_FROUND_NO_EXC);
+  __m256i y = _mm256_castps_si256(exp2_fraction(_mm256_sub_ps(x, whole)));
+  y = _mm256_add_epi32(y, _mm256_slli_epi32(_mm256_cvtps_epi32(whole), 23));
+  return _mm256_and_ps(_mm256_castsi256_ps(y), kept);
+}
+
+#include "attention_vector.h"
+
+static bool supported(void) {
+  unsigned eax, ebx, ecx = 0, edx;
+  return __builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma") && __get_cpuid(1, &eax, &ebx, &ecx, &edx) &&
+         (ecx & bit_F16C) != 0;
+}
+
+const bny_attention_kernels bny_attention_avx2 = {"avx2", supported, attention_run};

@@ -1,0 +1,86 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * Attention for AVX-512 (F, BW, DQ, VL) with F16C. */
+#include <immintrin.h>
+
+#include "attention.h"
+
+typedef __m512 vec;
+
+enum { VEC_LANES = 16, SCORE_HEADS = 4 };
+
+#define VALUE_VECTORS(heads) ((heads) >= 3 ? 4 : 8)
+
+#define VECTOR static inline __attribute__((always_inline))
+
+VECTOR vec vec_zero(void) { return _mm512_setzero_ps(); }
+VECTOR vec vec_set1(float value) { return _mm512_set1_ps(value); }
+VECTOR vec vec_load(const float *at) { return _mm512_loadu_ps(at); }
+VECTOR void vec_store(float *at, vec value) { _mm512_storeu_ps(at, value); }
+VECTOR vec vec_fma(vec a, vec b, vec c) { return _mm512_fmadd_ps(a, b, c); }
+VECTOR vec vec_add(vec a, vec b) { return _mm512_add_ps(a, b); }
+
+VECTOR vec widen_bf16(__m256i halves) {
+  return _mm512_castsi512_ps(_mm512_slli_epi32(_mm512_cvtepu16_epi32(halves), 16));
+}
+
+VECTOR vec vec_row(const char *at, banyan_dtype dtype) {
+  if (dtype == BANYAN_F32)
+    return _mm512_loadu_ps(at);
+  __m256i halves = _mm256_loadu_si256((const __m256i *)at);
+  return dtype == BANYAN_F16 ? _mm512_cvtph_ps(halves) : widen_bf16(halves);
+}
+
+VECTOR vec vec_row_tail(const char *at, int32_t count, banyan_dtype dtype) {
+  __mmask16 mask = (__mmask16)((1u << (count < 0 ? 0 : count)) - 1);
+  if (dtype == BANYAN_F32)
+    return _mm512_maskz_loadu_ps(mask, at);
+  __m256i halves = _mm256_maskz_loadu_epi16(mask, at);
+  return dtype == BANYAN_F16 ? _mm512_cvtph_ps(halves) : widen_bf16(halves);
+}
+
+VECTOR float vec_sum(vec a) { return _mm512_reduce_add_ps(a); }
+
+/* Transposes while it adds: lane i of each 128 bits becomes the sum of vector i's four elements there. */
+VECTOR void vec_store_sums(const vec *v, double factor, double *t) {
+  vec s01 = _mm512_add_ps(_mm512_unpacklo_ps(v[0], v[1]), _mm512_unpackhi_ps(v[0], v[1]));
+  vec s23 = _mm512_add_ps(_mm512_unpacklo_ps(v[2], v[3]), _mm512_unpackhi_ps(v[2], v[3]));
+  __m512d d01 = _mm512_castps_pd(s01), d23 = _mm512_castps_pd(s23);
+  vec s = _mm512_add_ps(_mm512_castpd_ps(_mm512_unpacklo_pd(d01, d23)), _mm512_castpd_ps(_mm512_unpackhi_pd(d01, d23)));
+  __m512d low = _mm512_cvtps_pd(_mm512_castps512_ps256(s)), high = _mm512_cvtps_pd(_mm512_extractf32x8_ps(s, 1));
+  __m512d both = _mm512_add_pd(low, high);
+  __m256d sum = _mm256_add_pd(_mm512_castpd512_pd256(both), _mm512_extractf64x4_pd(both, 1));
+  _mm256_storeu_pd(t, _mm256_mul_pd(sum, _mm256_set1_pd(factor)));
+}
+
+VECTOR vec vec_difference(const double *t, double m) {
+  __m512d max = _mm512_set1_pd(m);
+  __m256 low = _mm512_cvtpd_ps(_mm512_sub_pd(_mm512_loadu_pd(t), max));
+  __m256 high = _mm512_cvtpd_ps(_mm512_sub_pd(_mm512_loadu_pd(t + 8), max));
+  return _mm512_insertf32x8(_mm512_castps256_ps512(low), high, 1);
+}
+
+/* The maximum instructions return their second operand if either is NaN. */
+VECTOR double vec_top(const double *t, double m, int32_t count) {
+  __m512d top = _mm512_set1_pd(m);
+  for (int32_t i = 0; i < count; i += 8)
+    top = _mm512_max_pd(_mm512_loadu_pd(t + i), top);
+  return _mm512_reduce_max_pd(top);
+}
+
+VECTOR vec exp2_fraction(vec f);
+
+VECTOR vec vec_exp2(vec x) {
+  __mmask16 kept = _mm512_cmp_ps_mask(x, _mm512_set1_ps(-125.0f), _CMP_NLT_UQ);
+  vec whole = _mm512_roundscale_ps(x, _MM_FROUND_TO_NEAREST_INT | _MM_FROUND_NO_EXC);
+  return _mm512_maskz_scalef_ps(kept, exp2_fraction(_mm512_sub_ps(x, whole)), whole);
+}
+
+#include "attention_vector.h"
+
+static bool supported(void) {
+  return __builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512bw") &&
+         __builtin_cpu_supports("avx512dq") && __builtin_cpu_supports("avx512vl") && __builtin_cpu_supports("fma");
+}
+
+const bny_attention_kernels bny_attention_avx512 = {"avx512", supported, attention_run};

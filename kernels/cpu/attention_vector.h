@@ -1,0 +1,213 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * The hooks of attention_loop.h in terms of vectors. The file that includes it has defined:
+ *
+ *   vec, VEC_LANES               a vector of floats
+ *   vec_zero, vec_set1, vec_load, vec_store, vec_fma (a b + c), vec_add, vec_mul
+ *   vec_row, vec_row_tail        LANES, or fewer and then zeros, elements of a row of the cache
+ *   vec_sum                      of the lanes
+ *   vec_store_sums               sums of the lanes of four vectors, last levels in double, times a factor
+ *   vec_difference               (float)(t[lane] - m)
+ *   vec_exp2                     2^x for x <= 0; 0 below 2^-125; NaN for NaN
+ *   vec_top                      the largest of m and of t[count], count rounded up to LANES_MAX; NaN is passed over
+ *   SCORE_HEADS                  heads whose four-key sums fit in the registers together with four keys
+ *   VALUE_VECTORS(heads)         vectors of sums for each of 1 to 4 heads that fit together with as many values
+ *
+ * Each key and value is loaded and converted once for a block of heads. Rows are prefetched into the second-level
+ * cache, a fixed number of keys ahead: into the first level they would push out the tile at work.
+ */
+#ifndef BNY_CPU_ATTENTION_VECTOR_H
+#define BNY_CPU_ATTENTION_VECTOR_H
+
+#include "attention_loop.h"
+
+#define INLINE static inline __attribute__((always_inline))
+#ifdef __clang__
+#define UNROLL
+#else
+#define UNROLL _Pragma("GCC unroll 16")
+#endif
+
+enum { SCORE_KEYS = 4, VALUE_HEADS = 4, LINE_BYTES = 64, PREFETCH_KEYS = 32 };
+
+INLINE void prefetch_bytes(const char *first, int64_t bytes) {
+  for (int64_t at = 0; at < bytes; at += LINE_BYTES)
+    __builtin_prefetch(first + at, 0, 2);
+}
+
+static void attention_queries(const bny_attention_task *task, attention_work *work) {
+  for (int32_t h = 0; h < task->heads; h++) {
+    const char *row = attention_row(task->q, task->q_head_stride, h, task->q_dtype);
+    float *q = work->q + h * work->q_stride;
+    for (int32_t i = 0; i < work->q_stride; i += VEC_LANES) {
+      int32_t left = task->head_dim - i;
+      const char *at = row + (size_t)i * attention_element_bytes(task->q_dtype);
+      vec_store(q + i, left >= VEC_LANES ? vec_row(at, task->q_dtype) : vec_row_tail(at, left, task->q_dtype));
+    }
+  }
+}
+
+/* ---- logits: a block of heads x SCORE_KEYS keys ------------------------------------------------------------------ */
+
+INLINE void score_step(int heads, const float *q, int32_t q_stride, const vec *k, vec (*sums)[SCORE_KEYS]) {
+  UNROLL for (int h = 0; h < heads; h++) {
+    vec query = vec_load(q + h * q_stride);
+    UNROLL for (int i = 0; i < SCORE_KEYS; i++) sums[h][i] = vec_fma(query, k[i], sums[h][i]);
+  }
+}
+
+INLINE void score_block(int heads, const bny_attention_task *task, banyan_dtype dtype, const float *q, int32_t q_stride,
+                        const char *const *rows, double *t) {
+  vec sums[SCORE_HEADS][SCORE_KEYS], k[SCORE_KEYS];
+  int32_t whole = task->head_dim / VEC_LANES * VEC_LANES;
+  UNROLL for (int h = 0; h < heads; h++) {
+    UNROLL for (int i = 0; i < SCORE_KEYS; i++) sums[h][i] = vec_zero();
+  }
+  for (int32_t j = 0; j < whole; j += VEC_LANES) {
+    UNROLL for (int i = 0; i < SCORE_KEYS; i++) {
+      k[i] = vec_row(rows[i] + (size_t)j * attention_element_bytes(dtype), dtype);
+    }
+    score_step(heads, q + j, q_stride, k, sums);
+  }
+  if (whole < task->head_dim) {
+    UNROLL for (int i = 0; i < SCORE_KEYS; i++) {
+      k[i] = vec_row_tail(rows[i] + (size_t)whole * attention_element_bytes(dtype), task->head_dim - whole, dtype);
+    }
+    score_step(heads, q + whole, q_stride, k, sums);
+  }
+  UNROLL for (int h = 0; h < heads; h++) vec_store_sums(sums[h], task->scale_log2, t + h * ATTENTION_TILE);
+}
+
+INLINE void attention_scores(const bny_attention_task *task, banyan_dtype dtype, int32_t first, int32_t count,
+                             attention_work *work) {
+  int64_t row_bytes = task->head_dim * (int64_t)attention_element_bytes(dtype);
+  int64_t ahead = PREFETCH_KEYS * task->k_token_stride * (int64_t)attention_element_bytes(dtype);
+  for (int32_t i = 0; i < count; i += SCORE_KEYS) {
+    const char *rows[SCORE_KEYS];
+    for (int32_t at = 0; at < SCORE_KEYS; at++) {
+      /* Beyond the last key that key again; what comes of it is overwritten below. */
+      int32_t key = first + (i + at < count ? i + at : count - 1);
+      rows[at] = attention_row(task->k, task->k_token_stride, key, dtype);
+      if (task->keys - key > PREFETCH_KEYS)
+        prefetch_bytes(rows[at] + ahead, row_bytes);
+    }
+    for (int32_t h = 0; h < task->heads;) {
+      const float *q = work->q + h * work->q_stride;
+      double *t = work->t + h * ATTENTION_TILE + i;
+      int32_t left = task->heads - h;
+      if (left >= SCORE_HEADS) {
+        score_block(SCORE_HEADS, task, dtype, q, work->q_stride, rows, t);
+        h += SCORE_HEADS;
+      } else if (SCORE_HEADS > 2 && left >= 2) {
+        score_block(2, task, dtype, q, work->q_stride, rows, t);
+        h += 2;
+      } else {
+        score_block(1, task, dtype, q, work->q_stride, rows, t);
+        h += 1;
+      }
+    }
+  }
+  for (int32_t h = 0; h < task->heads; h++) {
+    for (int32_t i = count; i % BNY_ATTENTION_LANES_MAX != 0; i++)
+      work->t[h * ATTENTION_TILE + i] = -INFINITY;
+  }
+}
+
+/* ---- weights ----------------------------------------------------------------------------------------------------- */
+
+INLINE double attention_top(const double *t, double m, int32_t count) { return vec_top(t, m, count); }
+
+static inline float attention_weights(const double *t, double m, int32_t count, float *p) {
+  vec sum = vec_zero();
+  for (int32_t i = 0; i < count; i += VEC_LANES) {
+    vec weight = vec_exp2(vec_difference(t + i, m));
+    vec_store(p + i, weight);
+    sum = vec_add(sum, weight);
+  }
+  return vec_sum(sum);
+}
+
+/* 2^f for |f| <= 1/2: minimax of degree 6, relative error 2.6e-9 before rounding. */
+INLINE vec exp2_fraction(vec f) {
+  vec y = vec_set1(0x1.470b4ap-13f);
+  y = vec_fma(y, f, vec_set1(0x1.5f7276p-10f));
+  y = vec_fma(y, f, vec_set1(0x1.3b270ep-7f));
+  y = vec_fma(y, f, vec_set1(0x1.c6ae72p-5f));
+  y = vec_fma(y, f, vec_set1(0x1.ebfbe2p-3f));
+  y = vec_fma(y, f, vec_set1(0x1.62e432p-1f));
+  return vec_fma(y, f, vec_set1(1.0f));
+}
+
+/* ---- values: a block of heads x vectors -------------------------------------------------------------------------- */
+
+/* `tail` elements in the last vector if that is not 0; `ahead` bytes further on is prefetched if that is not 0. */
+INLINE void value_block(int heads, int vectors, int32_t tail, const bny_attention_task *task, banyan_dtype dtype,
+                        const char *v, int32_t count, int64_t ahead, const float *p, float *n, int32_t n_stride) {
+  size_t element = attention_element_bytes(dtype);
+  int64_t v_step = task->v_token_stride * (int64_t)element;
+  vec sums[VALUE_HEADS][VALUE_VECTORS(1)], values[VALUE_VECTORS(1)];
+  UNROLL for (int h = 0; h < heads; h++) {
+    UNROLL for (int j = 0; j < vectors; j++) sums[h][j] = vec_zero();
+  }
+  for (int32_t i = 0; i < count; i++) {
+    UNROLL for (int j = 0; j < vectors; j++) {
+      const char *at = v + (size_t)(j * VEC_LANES) * element;
+      values[j] = tail != 0 && j == vectors - 1 ? vec_row_tail(at, tail, dtype) : vec_row(at, dtype);
+    }
+    if (ahead != 0)
+      prefetch_bytes(v + ahead, vectors * VEC_LANES * (int64_t)element);
+    UNROLL for (int h = 0; h < heads; h++) {
+      vec weight = vec_set1(p[h * ATTENTION_TILE + i]);
+      UNROLL for (int j = 0; j < vectors; j++) sums[h][j] = vec_fma(weight, values[j], sums[h][j]);
+    }
+    v += v_step;
+  }
+  UNROLL for (int h = 0; h < heads; h++) {
+    UNROLL for (int j = 0; j < vectors; j++) {
+      float *at = n + h * n_stride + j * VEC_LANES;
+      vec_store(at, vec_add(vec_load(at), sums[h][j]));
+    }
+  }
+}
+
+/* All columns for `heads` heads. */
+INLINE void value_heads(int heads, const bny_attention_task *task, banyan_dtype dtype, const char *v, int32_t count,
+                        int64_t ahead, const float *p, float *n, int32_t n_stride) {
+  int32_t element = (int32_t)attention_element_bytes(dtype);
+  int32_t block = VALUE_VECTORS(heads) * VEC_LANES;
+  int32_t column = 0;
+  for (; column + block <= task->value_dim; column += block)
+    value_block(heads, VALUE_VECTORS(heads), 0, task, dtype, v + column * element, count, ahead, p, n + column,
+                n_stride);
+  for (; column + VEC_LANES <= task->value_dim; column += VEC_LANES)
+    value_block(heads, 1, 0, task, dtype, v + column * element, count, ahead, p, n + column, n_stride);
+  if (column < task->value_dim)
+    value_block(heads, 1, task->value_dim - column, task, dtype, v + column * element, count, 0, p, n + column,
+                n_stride);
+}
+
+INLINE void attention_accumulate(const bny_attention_task *task, banyan_dtype dtype, int32_t first, int32_t count,
+                                 attention_work *work) {
+  const char *v = attention_row(task->v, task->v_token_stride, first, dtype);
+  int64_t ahead = PREFETCH_KEYS * task->v_token_stride * (int64_t)attention_element_bytes(dtype);
+  if (task->keys - first - count < PREFETCH_KEYS)
+    ahead = 0;
+  for (int32_t h = 0; h < task->heads;) {
+    const float *p = work->p + h * ATTENTION_TILE;
+    float *n = work->n + h * work->n_stride;
+    int32_t left = task->heads - h;
+    int32_t stride = work->n_stride;
+    if (left >= 4)
+      value_heads(4, task, dtype, v, count, ahead, p, n, stride);
+    else if (left == 3)
+      value_heads(3, task, dtype, v, count, ahead, p, n, stride);
+    else if (left == 2)
+      value_heads(2, task, dtype, v, count, ahead, p, n, stride);
+    else
+      value_heads(1, task, dtype, v, count, ahead, p, n, stride);
+    h += left < VALUE_HEADS ? left : VALUE_HEADS;
+    ahead = 0;
+  }
+}
+
+#endif
