@@ -2,26 +2,20 @@
 #include "boot_common.h"
 
 #include <limits.h>
-#include <time.h>
 
+#include "clock.h"
 #include "status.h"
 
 enum { RANKS_NAMED_AT_MOST = 16 };
 
-int64_t bny_boot_now_ns(void) {
-  struct timespec now;
-  clock_gettime(CLOCK_MONOTONIC, &now);
-  return (int64_t)now.tv_sec * 1000000000 + now.tv_nsec;
-}
-
 int64_t bny_boot_deadline_ns(int64_t timeout_ns) {
-  int64_t now = bny_boot_now_ns();
+  int64_t now = bny_clock_ns();
   if (timeout_ns <= 0) timeout_ns = BNY_BOOT_DEFAULT_TIMEOUT_NS;
   return timeout_ns > INT64_MAX - now ? INT64_MAX : now + timeout_ns;
 }
 
 int bny_boot_poll_ms(int64_t moment_ns) {
-  int64_t left_ns = moment_ns - bny_boot_now_ns();
+  int64_t left_ns = moment_ns - bny_clock_ns();
   if (left_ns <= 0) return 0;
   int64_t left_ms = (left_ns - 1) / 1000000 + 1;
   return left_ms > INT_MAX ? INT_MAX : (int)left_ms;

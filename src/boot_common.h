@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0
- * What the bootstraps share: deadlines on the monotonic clock, and the naming of ranks in error texts. */
+ * What the bootstraps share: deadlines on the clock of clock.h, and the naming of ranks in error texts. */
 #ifndef BNY_BOOT_COMMON_H
 #define BNY_BOOT_COMMON_H
 
@@ -9,8 +9,6 @@
 
 /* What a timeout of 0 means. */
 #define BNY_BOOT_DEFAULT_TIMEOUT_NS ((int64_t)30 * 1000 * 1000 * 1000)
-
-int64_t bny_boot_now_ns(void);
 
 /* The moment timeout_ns from now; 0 or less takes the default; never overflows. */
 int64_t bny_boot_deadline_ns(int64_t timeout_ns);

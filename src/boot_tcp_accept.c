@@ -18,8 +18,10 @@
 #include <unistd.h>
 
 #include "boot_common.h"
+#include "clock.h"
+#include "log.h"
 
-enum { STRANGERS_BEYOND_RANKS = 64 };
+enum { STRANGERS_BEYOND_RANKS = 64, FORGED_LOGGED_AT_MOST = 3 };
 
 struct stranger {
   int fd;
@@ -87,11 +89,17 @@ static void decide(struct lobby *lobby, struct stranger *stranger) {
   if (!bny_boot_hello_check(env->settings.key, &stranger->challenge, &stranger->hello)) {
     lobby->nforged++;
     memcpy(lobby->forged_address, stranger->address, sizeof stranger->address);
+    /* Strangers must not be able to fill a disk: the rest is counted for the error text. */
+    if (lobby->nforged <= FORGED_LOGGED_AT_MOST)
+      bny_log(BNY_LOG_WARN, "rank 0 at %s: %s failed to authenticate: another secret?", env->address, stranger->address);
     return;
   }
   judge(lobby, &stranger->hello, reason);
   bool sent = send_welcome(lobby, stranger, reason);
-  if (reason[0]) snprintf(lobby->refusal, sizeof lobby->refusal, "%s (%s)", reason, stranger->address);
+  if (reason[0]) {
+    snprintf(lobby->refusal, sizeof lobby->refusal, "%s (%s)", reason, stranger->address);
+    bny_log(BNY_LOG_WARN, "rank 0 at %s refused: %s", env->address, lobby->refusal);
+  }
   if (reason[0] || !sent) return;
   int32_t rank = (int32_t)le32toh(stranger->hello.rank);
   struct bny_boot_link *link = &env->links[rank];
@@ -121,7 +129,7 @@ static bool greet(struct lobby *lobby, int fd, const struct sockaddr_storage *ad
   struct stranger *stranger = &lobby->strangers[lobby->nstrangers];
   memset(stranger, 0, sizeof *stranger);
   stranger->fd = fd;
-  stranger->limit_ns = bny_boot_now_ns() + BNY_BOOT_STRANGER_NS;
+  stranger->limit_ns = bny_clock_ns() + BNY_BOOT_STRANGER_NS;
   bny_boot_address_text((const struct sockaddr *)address, address_bytes, stranger->address);
   bny_boot_challenge_make(&stranger->challenge);
   if (bny_boot_socket_configure(fd) != 0) return false;
@@ -157,7 +165,7 @@ static banyan_status fail_missing(const struct lobby *lobby) {
   const struct banyan_env *env = lobby->env;
   bny_boot_append_ranks(text, sizeof text, &length, lobby->joined, env->settings.nranks, false);
   bny_append(text, sizeof text, &length, " of %d did not connect within %.3g s to %s", env->settings.nranks,
-             (double)(bny_boot_now_ns() - lobby->begun_ns) * 1e-9, env->address);
+             (double)(bny_clock_ns() - lobby->begun_ns) * 1e-9, env->address);
   if (lobby->refusal[0]) bny_append(text, sizeof text, &length, "; refused: %s", lobby->refusal);
   if (lobby->nforged > 0)
     bny_append(text, sizeof text, &length, "; %d connection%s failed to authenticate, the last from %s: is the secret "
@@ -189,7 +197,7 @@ static banyan_status serve(struct lobby *lobby) {
     if (lobby->polls[rank].revents)
       return bny_fail(BANYAN_ERR_PEER, "banyan_env_create: rank %d of %d left while the others were still connecting to "
                       "%s", rank, nranks, lobby->env->address);
-  int64_t now_ns = bny_boot_now_ns();
+  int64_t now_ns = bny_clock_ns();
   for (int i = lobby->nstrangers - 1; i >= 0; i--) {
     bool finished = lobby->polls[nranks + i].revents && listen_to(lobby, &lobby->strangers[i]);
     if (finished || now_ns >= lobby->strangers[i].limit_ns) drop_stranger(lobby, i);
@@ -203,7 +211,7 @@ static banyan_status let_all_in(struct lobby *lobby) {
   uint8_t hash[BNY_BOOT_HASH_BYTES];
   banyan_status status = BANYAN_OK;
   while (!status && lobby->njoined < env->settings.nranks - 1)
-    status = bny_boot_now_ns() >= lobby->deadline_ns ? fail_missing(lobby) : serve(lobby);
+    status = bny_clock_ns() >= lobby->deadline_ns ? fail_missing(lobby) : serve(lobby);
   if (status) return bny_boot_server_fail(env, status);
   int32_t lost;
   bny_boot_payload_hash("", 0, hash);
@@ -217,7 +225,7 @@ static banyan_status let_all_in(struct lobby *lobby) {
 
 banyan_status bny_boot_server_join(struct banyan_env *env, int64_t timeout_ns) {
   int32_t nranks = env->settings.nranks;
-  struct lobby lobby = {.env = env, .begun_ns = bny_boot_now_ns(), .deadline_ns = bny_boot_deadline_ns(timeout_ns)};
+  struct lobby lobby = {.env = env, .begun_ns = bny_clock_ns(), .deadline_ns = bny_boot_deadline_ns(timeout_ns)};
   bool owned = false;
   lobby.capacity = nranks + STRANGERS_BEYOND_RANKS;
   lobby.joined = calloc((size_t)nranks, sizeof *lobby.joined);

@@ -18,6 +18,7 @@
 #include <unistd.h>
 
 #include "boot_common.h"
+#include "clock.h"
 
 /* A connection that the kernel lets go only after a while may hold the port of a run that has just ended. */
 static const int64_t bind_patience_ns = 2000000000;
@@ -101,7 +102,7 @@ bool bny_boot_socket_wait(int fd, short events, int64_t limit_ns) {
   struct pollfd wait = {.fd = fd, .events = events};
   int ready;
   do ready = poll(&wait, 1, bny_boot_poll_ms(limit_ns));
-  while (ready == 0 ? bny_boot_now_ns() < limit_ns : ready < 0 && errno == EINTR);
+  while (ready == 0 ? bny_clock_ns() < limit_ns : ready < 0 && errno == EINTR);
   return ready > 0;
 }
 
@@ -155,7 +156,7 @@ banyan_status bny_boot_address_listen(const struct bny_boot_settings *settings, 
   struct addrinfo *list;
   banyan_status status = bny_boot_address_resolve(settings, &list);
   if (status) return status;
-  int64_t patience_ns = bny_boot_now_ns() + bind_patience_ns;
+  int64_t patience_ns = bny_clock_ns() + bind_patience_ns;
   if (patience_ns > deadline_ns) patience_ns = deadline_ns;
   int fd = -1, error = 0;
   while (fd < 0) {
@@ -164,7 +165,7 @@ banyan_status bny_boot_address_listen(const struct bny_boot_settings *settings, 
       error = errno;
       bny_boot_address_text(each->ai_addr, each->ai_addrlen, address);
     }
-    if (fd >= 0 || error != EADDRINUSE || bny_boot_now_ns() >= patience_ns) break;
+    if (fd >= 0 || error != EADDRINUSE || bny_clock_ns() >= patience_ns) break;
     poll(NULL, 0, 50);
   }
   freeaddrinfo(list);

@@ -17,6 +17,7 @@
 #include <unistd.h>
 
 #include "boot_common.h"
+#include "clock.h"
 
 /* A server that hangs up on our answer most likely has another secret; dropped for want of room may happen, not often. */
 enum { REJECTIONS_AT_MOST = 5, PAUSE_FIRST_MS = 10, PAUSE_LAST_MS = 500 };
@@ -46,14 +47,14 @@ static int receive_all(int fd, void *place, size_t bytes, int64_t limit_ns) {
 }
 
 static int64_t attempt_limit(const struct seeker *seeker) {
-  int64_t limit_ns = bny_boot_now_ns() + BNY_BOOT_STRANGER_NS;
+  int64_t limit_ns = bny_clock_ns() + BNY_BOOT_STRANGER_NS;
   return limit_ns < seeker->deadline_ns ? limit_ns : seeker->deadline_ns;
 }
 
 /* Keeps the reason for the error text. An attempt that the deadline cut short tells less than the one before it. */
 static void note(struct seeker *seeker, const char *what, int error) {
   char text[128];
-  if (error == ETIMEDOUT && seeker->reason[0] && bny_boot_now_ns() >= seeker->deadline_ns) return;
+  if (error == ETIMEDOUT && seeker->reason[0] && bny_clock_ns() >= seeker->deadline_ns) return;
   snprintf(seeker->reason, sizeof seeker->reason, "%s%s%s", what, error ? ": " : "",
            error ? strerror_r(error, text, sizeof text) : "");
 }
@@ -137,7 +138,7 @@ static void pause_before_retry(const struct seeker *seeker, int *pause_ms) {
 
 static banyan_status seek(struct seeker *seeker, const struct addrinfo *list) {
   const struct bny_boot_settings *settings = &seeker->env->settings;
-  int64_t begun_ns = bny_boot_now_ns();
+  int64_t begun_ns = bny_clock_ns();
   int pause_ms = PAUSE_FIRST_MS;
   banyan_status final = BANYAN_OK;
   while (!try_addresses(seeker, list, &final)) {
@@ -145,10 +146,10 @@ static banyan_status seek(struct seeker *seeker, const struct addrinfo *list) {
     if (seeker->nrejections >= REJECTIONS_AT_MOST)
       return bny_fail(BANYAN_ERR_BOOTSTRAP, "banyan_env_create: rank %d of %d could not authenticate itself to rank 0 at "
                       "%s: %s", settings->rank, settings->nranks, seeker->env->address, seeker->reason);
-    if (bny_boot_now_ns() >= seeker->deadline_ns)
+    if (bny_clock_ns() >= seeker->deadline_ns)
       return bny_fail(BANYAN_ERR_TIMEOUT, "banyan_env_create: rank %d of %d could not join rank 0 at %s within %.3g s: %s",
                       settings->rank, settings->nranks, seeker->env->address,
-                      (double)(bny_boot_now_ns() - begun_ns) * 1e-9, seeker->reason);
+                      (double)(bny_clock_ns() - begun_ns) * 1e-9, seeker->reason);
     pause_before_retry(seeker, &pause_ms);
   }
   return BANYAN_OK;

@@ -14,13 +14,14 @@
 #include <sys/socket.h>
 
 #include "boot_common.h"
+#include "clock.h"
 
 /* How long rank 0 tries to hand out the reason of a failure. */
 static const int64_t farewell_ns = 1000000000;
 
 int64_t bny_boot_deadline_of_peer(uint32_t left_ms) {
   uint32_t margin_ms = left_ms / 10 < 500 ? left_ms / 10 : 500;
-  return bny_boot_now_ns() + (int64_t)(left_ms - margin_ms) * 1000000;
+  return bny_clock_ns() + (int64_t)(left_ms - margin_ms) * 1000000;
 }
 
 /* ---- rank 0 ----------------------------------------------------------------------------------------------------------- */
@@ -35,7 +36,7 @@ void bny_boot_server_flush(struct banyan_env *env, int64_t deadline_ns, int32_t 
   bool waiting = true;
   *lost = -1;
   while (waiting) {
-    bool late = bny_boot_now_ns() >= deadline_ns;
+    bool late = bny_clock_ns() >= deadline_ns;
     waiting = false;
     env->polls[0] = (struct pollfd){.fd = -1};
     for (int32_t rank = 1; rank < env->nlinks; rank++) {
@@ -61,7 +62,7 @@ banyan_status bny_boot_server_fail(struct banyan_env *env, banyan_status status)
     struct bny_boot_link *link = &env->links[rank];
     if (link->fd >= 0) bny_boot_link_prepare(link, BNY_BOOT_FAILURE, status, 0, text, strlen(text), hash);
   }
-  bny_boot_server_flush(env, bny_boot_now_ns() + farewell_ns, &lost);
+  bny_boot_server_flush(env, bny_clock_ns() + farewell_ns, &lost);
   for (int32_t rank = 1; rank < env->nlinks; rank++) bny_boot_link_close(&env->links[rank]);
   return status;
 }
@@ -91,7 +92,7 @@ static banyan_status fail_missing(const struct gathering *gathering) {
   int32_t nranks = gathering->env->nlinks;
   bny_boot_append_ranks(names, sizeof names, &length, gathering->arrived, nranks, false);
   return bny_fail(BANYAN_ERR_TIMEOUT, "bootstrap: %s of %d did not take part in an allgather within %.3g s", names, nranks,
-                  (double)(bny_boot_now_ns() - gathering->begun_ns) * 1e-9);
+                  (double)(bny_clock_ns() - gathering->begun_ns) * 1e-9);
 }
 
 static banyan_status check_header(struct gathering *gathering, int32_t rank) {
@@ -129,7 +130,7 @@ static banyan_status hear(struct gathering *gathering, int32_t rank) {
 static banyan_status collect(struct gathering *gathering) {
   struct banyan_env *env = gathering->env;
   while (gathering->narrived < env->nlinks) {
-    if (bny_boot_now_ns() >= gathering->deadline_ns) return fail_missing(gathering);
+    if (bny_clock_ns() >= gathering->deadline_ns) return fail_missing(gathering);
     env->polls[0] = (struct pollfd){.fd = -1};
     for (int32_t rank = 1; rank < env->nlinks; rank++) /* who has arrived must not leave before the others have */
       env->polls[rank] = (struct pollfd){.fd = env->links[rank].fd,
@@ -163,7 +164,7 @@ banyan_status bny_boot_server_gather(struct banyan_env *env, const void *mine, v
   struct gathering gathering = {.env = env,
                                 .all = all,
                                 .bytes = bytes,
-                                .begun_ns = bny_boot_now_ns(),
+                                .begun_ns = bny_clock_ns(),
                                 .deadline_ns = bny_boot_deadline_ns(timeout_ns),
                                 .narrived = 1};
   banyan_status status = BANYAN_OK;
@@ -241,7 +242,7 @@ banyan_status bny_boot_client_gather(struct banyan_env *env, const void *mine, v
   enum bny_boot_progress progress;
   while ((progress = bny_boot_link_send(link)) == BNY_BOOT_MORE) {
     struct pollfd wait = {.fd = link->fd, .events = POLLIN | POLLOUT};
-    if (bny_boot_now_ns() >= deadline_ns) return fail_client(env, progress, doing);
+    if (bny_clock_ns() >= deadline_ns) return fail_client(env, progress, doing);
     if (poll(&wait, 1, bny_boot_poll_ms(deadline_ns)) > 0 && (wait.revents & ~POLLOUT)) break;
   }
   banyan_status status = bny_boot_client_receive(env, BNY_BOOT_DATA, deadline_ns, doing);
