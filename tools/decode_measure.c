@@ -142,10 +142,8 @@ static bool try_method(const decode_task *task, const double *reference, int32_t
   t.part = tool_part_of_rank(result->scatter, problem->batch, problem->heads, task->world->rank, task->world->nranks);
   t.out_elements = (size_t)t.part.tokens * (size_t)t.part.heads * (size_t)problem->head_dim;
   banyan_status status = t.method->create(task, &t.state);
-  if (status != BANYAN_OK) {
-    return fail_run(&t, status, error);
-  }
-  bool ok = do_trial(&t, reference, repeat, samples, result, error);
+  bool ok = status == BANYAN_OK || fail_run(&t, status, error);
+  ok = tool_world_agree(task->world, ok, error) && do_trial(&t, reference, repeat, samples, result, error);
   t.method->destroy(t.state);
   return ok;
 }

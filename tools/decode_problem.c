@@ -219,6 +219,24 @@ static bool read_file(const decode_problem *problem, int32_t layer, decode_tenso
   return true;
 }
 
+/* What is computed with is what is kept: values rounded to the dtype. */
+static bool keep(const decode_problem *problem, int32_t layer, decode_tensor tensor, size_t count, float *values,
+                 tool_error *error) {
+  uint16_t kept[256];
+  for (size_t i = 0; i < count; i += 256) {
+    size_t n = count - i < 256 ? count - i : 256;
+    tool_floats_store(problem->dtype, values + i, n, kept);
+    tool_floats_load(problem->dtype, kept, n, values + i);
+    for (size_t j = i; j < i + n; j++) {
+      if (!isfinite(values[j])) {
+        return tool_error_set(error, "layers.%d.%c has values beyond the range of %s", problem->layer_numbers[layer],
+                              tensor_letters[tensor], tool_dtype_name(problem->dtype));
+      }
+    }
+  }
+  return true;
+}
+
 bool decode_problem_read(const decode_problem *problem, int32_t layer, decode_tensor tensor, int32_t sequence,
                          int32_t kv_head, int32_t first, int32_t count, float *values, tool_error *error) {
   uint64_t dim = (uint64_t)problem->head_dim;
@@ -235,15 +253,7 @@ bool decode_problem_read(const decode_problem *problem, int32_t layer, decode_te
     tool_floats_random(tool_mix64(problem->seed) ^ (uint64_t)tensor, place, elements,
                        tensor == DECODE_Q ? query_deviation : 1.0f, values);
   }
-  if (problem->dtype != BANYAN_F32) { /* what is computed with is what is kept */
-    uint16_t kept[256];
-    for (size_t i = 0; i < elements; i += 256) {
-      size_t n = elements - i < 256 ? elements - i : 256;
-      tool_floats_store(problem->dtype, values + i, n, kept);
-      tool_floats_load(problem->dtype, kept, n, values + i);
-    }
-  }
-  return true;
+  return problem->dtype == BANYAN_F32 || keep(problem, layer, tensor, elements, values, error);
 }
 
 bool decode_problem_query(const decode_problem *problem, int32_t layer, void **q, tool_error *error) {

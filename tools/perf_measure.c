@@ -112,6 +112,7 @@ bool perf_measure(const perf_case *perf, const perf_protocol *protocol, perf_row
   }
   m.times = malloc((size_t)METHODS_MAX * (size_t)m.iterations * sizeof *m.times);
   ok = ok && (m.times != NULL || tool_error_set(error, "out of memory"));
+  ok = tool_world_agree(perf->world, ok, error);
   for (int32_t i = -protocol->warmup; ok && i < m.iterations; i++) {
     for (int k = 0; ok && k < m.count; k++) {
       ok = time_call(&m, (int)(((uint32_t)i + (uint32_t)k) % (uint32_t)m.count), i, error);

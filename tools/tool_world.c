@@ -91,7 +91,7 @@ static bool join_mpi(const banyan_comm_config *config, tool_world *world, tool_e
 static bool join_env(const banyan_comm_config *config, tool_world *world, tool_error *error) {
   banyan_env *env;
   banyan_bootstrap bootstrap = {.size = sizeof bootstrap};
-  world->how = "from RANK and WORLD_SIZE";
+  world->how = bny_launch_is_rank() ? "local processes" : "from RANK and WORLD_SIZE";
   banyan_status status = banyan_env_create(config->timeout_ns, &env, &bootstrap);
   if (status != BANYAN_OK) {
     return tool_error_banyan(error, status, "cannot join the other ranks");
@@ -128,7 +128,9 @@ bool tool_world_join(const tool_world_options *options, tool_world *world, tool_
   world->rank = banyan_comm_rank(world->comm);
   world->nranks = banyan_comm_nranks(world->comm);
   if (options->ranks != 0 && options->ranks != world->nranks) {
-    return tool_error_set(error, "--ranks %d, but the launcher started %d", options->ranks, world->nranks);
+    tool_error_set(error, "--ranks %d, but the launcher started %d", options->ranks, world->nranks);
+    error->everywhere = true;
+    return false;
   }
   if (options->pin) {
     pin_to_cpu(local_rank(world->rank));
@@ -194,10 +196,12 @@ bool tool_world_agree(const tool_world *world, bool ok, tool_error *error) {
   if (!ok) {
     snprintf(mine.text, sizeof mine.text, "%s", error->text);
   }
-  if (all == NULL) {
-    return tool_error_set(error, "out of memory");
+  tool_error exchange = {.text = ""};
+  bool gathered = all == NULL ? tool_error_set(&exchange, "out of memory")
+                              : tool_world_gather(world, &mine, sizeof mine, all, &exchange);
+  if (!gathered && ok) {
+    *error = exchange; /* otherwise this rank knows better why */
   }
-  bool gathered = tool_world_gather(world, &mine, sizeof mine, all, error);
   for (int32_t r = 0; gathered && r < world->nranks; r++) {
     if (!all[r].ok) {
       all[r].text[AGREE_TEXT_BYTES - 1] = '\0';

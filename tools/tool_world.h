@@ -45,7 +45,8 @@ bool tool_world_gather(const tool_world *world, const void *mine, size_t bytes, 
 /* Each value becomes the largest over all ranks; NaN counts as infinite. */
 bool tool_world_max(const tool_world *world, double *values, int count, tool_error *error);
 
-/* True if all ranks say ok. Otherwise false on all of them, with the error text of the first that does not. */
+/* True if all ranks say ok. Otherwise false on all of them, with the error text of the first that does not. *error is
+ * this rank's own where it does not. */
 bool tool_world_agree(const tool_world *world, bool ok, tool_error *error);
 
 /* "program: rank 2: text" on stderr. */
