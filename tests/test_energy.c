@@ -1,0 +1,231 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * The energy view of attention (docs/energy.md), checked by numbers: the gradient of
+ *
+ *     F(source) = log sum_i exp(q.k_i + source.v_i)
+ *
+ * at source = 0 is softmax(q.k) v. F comes from the library's own statistics, as attention of the longer query
+ * [q, source] over the longer keys [k, v] at scale 1; the right side is the library's attention output. */
+#include <check.h>
+#include <math.h>
+#include <pthread.h>
+#include <stdbool.h>
+#include <stdint.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "banyan.h"
+
+enum { HEADS = 6, KV_HEADS = 2, HEAD_DIM = 24, VALUE_DIM = 10, WIDE = HEAD_DIM + VALUE_DIM, KEYS = 700 };
+
+/* Sixth order: f'(0) = sum_s weight[s] (f(s h) - f(-s h)) / h, s = 1, 2, 3; the error is h^6 / 140 of the seventh
+ * derivative. At this h it and the rounding of F are about alike. */
+enum { POINTS = 6, ROWS = VALUE_DIM * POINTS };
+
+static const double weights[POINTS / 2] = {3.0 / 4, -3.0 / 20, 1.0 / 60};
+static const double step = 0.125;
+
+/* Values lie in [-1, 1]. Rounding leaves 1e-7 in F and less than 1e-6 in the gradient. */
+static const double bound = 3e-6;
+
+typedef struct input {
+  float q[HEADS][HEAD_DIM];
+  float wide_q[ROWS][HEADS][WIDE];   /* [q, source] for every component of the source and every point */
+  float wide_k[KV_HEADS][KEYS][WIDE]; /* [k, v] */
+} input;
+
+static float offset(int32_t point) { /* +h, -h, +2h, -2h, +3h, -3h */
+  return (float)(step * (point / 2 + 1) * (point % 2 ? -1 : 1));
+}
+
+static input *input_make(uint64_t seed) {
+  input *in = calloc(1, sizeof *in);
+  ck_assert_ptr_nonnull(in);
+  uint64_t state = seed * 0x9e3779b97f4a7c15 + 1;
+  float *all[] = {&in->q[0][0], &in->wide_k[0][0][0]};
+  size_t counts[] = {sizeof in->q / sizeof(float), sizeof in->wide_k / sizeof(float)};
+  for (int which = 0; which < 2; which++) {
+    for (size_t i = 0; i < counts[which]; i++) {
+      state = state * 6364136223846793005 + 1442695040888963407;
+      all[which][i] = (float)((double)(int32_t)(state >> 32) * 0x1p-31); /* -1 to 1 */
+    }
+  }
+  for (int32_t row = 0; row < ROWS; row++) {
+    for (int32_t h = 0; h < HEADS; h++) {
+      memcpy(in->wide_q[row][h], in->q[h], sizeof in->q[h]);
+      in->wide_q[row][h][HEAD_DIM + row / POINTS] = offset(row % POINTS);
+    }
+  }
+  return in;
+}
+
+/* What one rank knows of its keys, and after combine() of all keys. F is m and d; the output's too, and n. */
+typedef struct answer {
+  float energy_m[ROWS][HEADS], energy_d[ROWS][HEADS];
+  float n[HEADS][VALUE_DIM], m[HEADS], d[HEADS];
+} answer;
+
+/* Maxima, denominators and numerators in base 2, in which maxima are whole numbers and lose nothing. */
+static banyan_partial partial_of(float *values, int32_t value_dim, float *m, float *d) {
+  banyan_partial partial;
+  banyan_partial_init(&partial, values, BANYAN_F32, m, BANYAN_F32, HEADS, value_dim);
+  partial.values_kind = BANYAN_VALUES_NUMERATOR;
+  partial.stats_kind = BANYAN_STATS_MAX_SUM;
+  partial.base = BANYAN_BASE_2;
+  partial.sum = d;
+  return partial;
+}
+
+/* Keys [first, first + keys): the energies and the attention of this range alone. */
+static banyan_status attend(const input *in, int32_t first, int32_t keys, answer *out) {
+  int32_t seq_lens[ROWS];
+  for (int32_t row = 0; row < ROWS; row++)
+    seq_lens[row] = keys;
+  banyan_attention_desc desc = {
+      .size = sizeof desc, .heads = HEADS, .kv_heads = KV_HEADS, .value_dim = VALUE_DIM, .scale = 1,
+      .q_dtype = BANYAN_F32, .kv_dtype = BANYAN_F32,
+      .k = in->wide_k[0][first], .k_head_stride = KEYS * WIDE, .k_token_stride = WIDE,
+      .v = &in->wide_k[0][first][HEAD_DIM], .v_head_stride = KEYS * WIDE, .v_token_stride = WIDE,
+      .seq_lens = seq_lens,
+  };
+  /* One call for all energies: rows are a batch over the same keys. Their values are not needed. */
+  float *unused = malloc((size_t)ROWS * HEADS * VALUE_DIM * sizeof *unused);
+  if (!unused)
+    return BANYAN_ERR_MEMORY;
+  banyan_partial energy = partial_of(unused, VALUE_DIM, out->energy_m[0], out->energy_d[0]);
+  desc.batch = ROWS;
+  desc.head_dim = WIDE;
+  desc.q = in->wide_q;
+  desc.q_batch_stride = HEADS * WIDE;
+  desc.q_head_stride = WIDE;
+  banyan_status status = banyan_attention(&desc, &energy);
+  free(unused);
+  if (status != BANYAN_OK)
+    return status;
+  banyan_partial attention = partial_of(out->n[0], VALUE_DIM, out->m, out->d);
+  desc.batch = 1;
+  desc.head_dim = HEAD_DIM;
+  desc.q = in->q;
+  desc.q_batch_stride = HEADS * HEAD_DIM;
+  desc.q_head_stride = HEAD_DIM;
+  return banyan_attention(&desc, &attention);
+}
+
+/* Makes this rank's answer everybody's. The energies need no values: max and denominator are all there is to reduce. */
+static banyan_status combine(banyan_comm *comm, answer *mine) {
+  banyan_combine_desc desc = {.size = sizeof desc, .tokens = ROWS, .heads = HEADS};
+  banyan_partial energy = partial_of(NULL, 0, mine->energy_m[0], mine->energy_d[0]);
+  banyan_status status = banyan_combine(comm, &desc, &energy, &energy);
+  if (status != BANYAN_OK)
+    return status;
+  banyan_partial attention = partial_of(mine->n[0], VALUE_DIM, mine->m, mine->d);
+  desc.tokens = 1;
+  desc.value_dim = VALUE_DIM;
+  return banyan_combine(comm, &desc, &attention, &attention);
+}
+
+/* log of the sum that m and d stand for. */
+static double energy_of(float m, float d) { return ((double)m + log2((double)d)) * log(2); }
+
+/* The gradient, component by component, against the attention output; and F(0) against F at the points around it. */
+static void check_gradient(const answer *a, const char *what) {
+  for (int32_t h = 0; h < HEADS; h++) {
+    double f0 = energy_of(a->m[h], a->d[h]);
+    ck_assert_msg(isfinite(f0), "%s: head %d: F(0) is %g", what, h, f0);
+    for (int32_t j = 0; j < VALUE_DIM; j++) {
+      double gradient = 0;
+      for (int32_t s = 0; s < POINTS / 2; s++) {
+        int32_t row = j * POINTS + 2 * s;
+        double ahead = energy_of(a->energy_m[row][h], a->energy_d[row][h]);
+        double behind = energy_of(a->energy_m[row + 1][h], a->energy_d[row + 1][h]);
+        gradient += weights[s] * (ahead - behind) / step;
+        /* F is convex. */
+        ck_assert_msg(ahead + behind >= 2 * f0 - 1e-6, "%s: head %d: F(%d h) + F(-%d h) is below 2 F(0) by %g", what, h,
+                      s + 1, s + 1, 2 * f0 - ahead - behind);
+      }
+      double output = (double)a->n[h][j] / (double)a->d[h];
+      ck_assert_msg(fabs(gradient - output) <= bound,
+                    "%s: head %d, value %d: gradient %.9g, attention %.9g, off by %.3g", what, h, j, gradient, output,
+                    gradient - output);
+    }
+  }
+}
+
+START_TEST(one_shard) {
+  input *in = input_make((uint64_t)_i);
+  answer *a = calloc(1, sizeof *a);
+  ck_assert_ptr_nonnull(a);
+  ck_assert_msg(attend(in, 0, KEYS, a) == BANYAN_OK, "%s", banyan_last_error());
+  check_gradient(a, "one shard");
+  free(a);
+  free(in);
+}
+END_TEST
+
+/* ---- the same over ranks ------------------------------------------------------------------------------------------- */
+
+typedef struct rank {
+  banyan_threads *group;
+  const input *in;
+  int32_t rank, first, keys;
+  answer answer;
+  banyan_status status;
+  char text[256];
+} rank;
+
+static void *rank_main(void *argument) {
+  rank *self = argument;
+  banyan_bootstrap bootstrap;
+  banyan_comm *comm = NULL;
+  self->status = banyan_threads_bootstrap(self->group, self->rank, &bootstrap);
+  if (self->status == BANYAN_OK)
+    self->status = banyan_comm_create(&bootstrap, NULL, &comm);
+  if (self->status == BANYAN_OK)
+    self->status = attend(self->in, self->first, self->keys, &self->answer);
+  if (self->status == BANYAN_OK)
+    self->status = combine(comm, &self->answer);
+  snprintf(self->text, sizeof self->text, "%s", banyan_last_error());
+  banyan_comm_destroy(comm);
+  return NULL;
+}
+
+START_TEST(shards) {
+  static const int32_t ends[][4] = {{175, 350, 525, KEYS}, {1, 1, 600, KEYS}, {0, 0, 0, KEYS}};
+  input *in = input_make((uint64_t)_i + 10);
+  banyan_threads *group;
+  ck_assert_msg(banyan_threads_create(4, &group) == BANYAN_OK, "%s", banyan_last_error());
+  rank *ranks = calloc(4, sizeof *ranks);
+  pthread_t threads[4];
+  for (int32_t r = 0; r < 4; r++) {
+    int32_t first = r ? ends[_i][r - 1] : 0;
+    ranks[r] = (rank){.group = group, .in = in, .rank = r, .first = first, .keys = ends[_i][r] - first};
+    ck_assert_int_eq(pthread_create(&threads[r], NULL, rank_main, &ranks[r]), 0);
+  }
+  for (int32_t r = 0; r < 4; r++)
+    pthread_join(threads[r], NULL);
+  banyan_threads_destroy(group);
+  for (int32_t r = 0; r < 4; r++) {
+    ck_assert_msg(ranks[r].status == BANYAN_OK, "rank %d: %s", r, ranks[r].text);
+    check_gradient(&ranks[r].answer, "four shards");
+    ck_assert_msg(memcmp(&ranks[r].answer, &ranks[0].answer, sizeof ranks[r].answer) == 0,
+                  "rank %d differs from rank 0", r);
+  }
+  free(ranks);
+  free(in);
+}
+END_TEST
+
+int main(void) {
+  Suite *suite = suite_create("energy");
+  TCase *all = tcase_create("energy");
+  tcase_set_timeout(all, 60);
+  tcase_add_loop_test(all, one_shard, 0, 5);
+  tcase_add_loop_test(all, shards, 0, 3);
+  suite_add_tcase(suite, all);
+  SRunner *runner = srunner_create(suite);
+  srunner_run_all(runner, CK_NORMAL);
+  int failed = srunner_ntests_failed(runner);
+  srunner_free(runner);
+  return failed ? 1 : 0;
+}
