@@ -24,14 +24,10 @@ static size_t round_to_line(size_t bytes) {
 }
 
 bny_wire_layout bny_wire_layout_make(bny_wire wire, int64_t rows, int32_t value_dim) {
-  size_t statistics = round_to_line((size_t)rows * sizeof(float));
+  size_t statistics = (size_t)rows * sizeof(float);
   size_t values = (size_t)rows * (size_t)value_dim * bny_wire_formats[wire].element_bytes;
-  return (bny_wire_layout){
-      .m = 0,
-      .d = statistics,
-      .n = 2 * statistics,
-      .bytes = 2 * statistics + round_to_line(values),
-  };
+  size_t n = round_to_line(2 * statistics);
+  return (bny_wire_layout){.m = 0, .d = statistics, .n = n, .bytes = n + round_to_line(values)};
 }
 
 size_t bny_dtype_bytes(banyan_dtype dtype) {

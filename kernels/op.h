@@ -35,7 +35,7 @@ extern const bny_wire_format bny_wire_formats[BNY_WIRE_COUNT];
 /* BNY_WIRE_COUNT if there is none. */
 bny_wire bny_wire_of_dtype(banyan_dtype dtype);
 
-/* Offsets within a message that holds `rows` rows. Every part begins at a multiple of 64 bytes. */
+/* Offsets within a message that holds `rows` rows. The message and its n begin at multiples of 64 bytes; d follows m. */
 typedef struct bny_wire_layout {
   size_t m, d, n, bytes;
 } bny_wire_layout;
@@ -49,6 +49,7 @@ typedef struct bny_wire_view {
   float *d;
   void *n;
   int64_t token_stride; /* in rows; >= heads */
+  bool stream;          /* of a destination of encode: stores may bypass the caches; the bits are the same */
 } bny_wire_view;
 
 typedef struct bny_box {

@@ -450,7 +450,7 @@ START_TEST(layout_keeps_parts_apart_and_aligned) {
     ck_assert_uint_ge(layout.d, 33 * 4);
     ck_assert_uint_ge(layout.n, layout.d + 33 * 4);
     ck_assert_uint_ge(layout.bytes, layout.n + 33 * 130 * bny_wire_formats[wire].element_bytes);
-    ck_assert_uint_eq((layout.d | layout.n | layout.bytes) % 64, 0);
+    ck_assert_uint_eq((layout.n | layout.bytes) % 64, 0);
   }
   ck_assert_uint_eq(bny_wire_layout_make(BNY_WIRE_F32, 0, 128).bytes, 0);
 }

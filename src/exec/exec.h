@@ -15,6 +15,7 @@
 #define BNY_EXEC_H
 
 #include "exec/call.h"
+#include "exec/store.h"
 #include "plan/plan.h"
 #include "transport/transport.h"
 
@@ -42,6 +43,7 @@ typedef struct bny_exec {
   uint32_t spins;       /* polls before the first yield */
   int64_t yield_ns;     /* yields before the first sleep */
   int64_t timeout_ns;
+  bny_store store;
   bny_failure failure;
   _Atomic int reason_state; /* of the abort: 0 none, 1 being written, 2 there */
   char reason[160];

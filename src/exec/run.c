@@ -3,6 +3,7 @@
 #include <string.h>
 
 #include "exec/exec.h"
+#include "exec/store.h"
 #include "exec/wait.h"
 #include "status.h"
 
@@ -322,7 +323,10 @@ static banyan_status copy_input(bny_run *run, const bny_step *step, const bound_
     return BANYAN_OK;
   }
   bny_wire_view to = moved_view(&bound->to, run->shift);
+  bny_store_timer timer = bny_store_begin(&run->exec->store, plan->slots[step->slot].bytes);
+  to.stream = timer.stream;
   int64_t bad = run->exec->kernels->encode(box, run->binding->in, step->slice.token0, step->slice.head0, plan->wire, &to);
+  bny_store_end(&run->exec->store, &timer);
   if (bad < 0) return BANYAN_OK;
   return bny_exec_fail(run->exec, BANYAN_ERR_DATA, plan->rank,
                        "rank %d: statistics of token %d, head %d are NaN or +inf, which the descriptor does not declare "

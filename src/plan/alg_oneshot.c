@@ -30,23 +30,56 @@ static void merge_all(bny_builder *builder, const bny_slice *slice, int32_t own)
   bny_builder_deliver(builder, slice, sources, nranks);
 }
 
-/* One slot holds the whole box, for all ranks or for the root. */
-static void combine_same(bny_builder *builder) {
+/* Where every rank has a core of its own, a larger box goes in pieces: while the stores of one drain, the peers' earlier
+ * ones are read. Measured on two cores of a Zen 4 host, 16.6 KB: 1.2 to 1.6 us in pieces, 2.0 us in one. */
+enum { PIECE_BYTES = 2048, PIECES_MAX = 8, PIECES_AHEAD = 2 };
+
+static int32_t piece_count(const bny_request *request) {
+  bool alone = request->nranks == 1 || request->cost.ranks_per_core > 1;
+  if (request->scatter != BANYAN_SCATTER_NONE || alone ||
+      PIECES_MAX * (1 + bny_builder_group_slots(request->nranks)) > request->slots_max)
+    return 1;
+  bny_slice whole = bny_slice_whole(request);
+  size_t pieces = bny_slice_wire_bytes(request, &whole) / PIECE_BYTES;
+  return pieces < 1 ? 1 : pieces > PIECES_MAX ? PIECES_MAX : (int32_t)pieces;
+}
+
+/* Everything to everybody. */
+static void combine_none(bny_builder *builder) {
+  const bny_request *request = builder->request;
+  int32_t pieces = piece_count(request), own[PIECES_MAX];
+  int32_t *others = bny_builder_others(builder);
+  if (!others)
+    return;
+  for (int32_t i = 0; i < pieces + PIECES_AHEAD; i++) {
+    int32_t ready = i - PIECES_AHEAD;
+    if (i < pieces) {
+      bny_slice piece = bny_slice_piece(request, pieces, i);
+      own[i] = bny_slice_rows(&piece) ? bny_builder_slot(builder, &piece, (bny_key){.phase = BNY_PHASE_OWN, .piece = i}) : -1;
+      if (own[i] >= 0) {
+        bny_builder_copy(builder, own[i]);
+        bny_builder_send_list(builder, own[i], others, request->nranks - 1);
+      }
+    }
+    if (ready >= 0 && own[ready] >= 0) {
+      bny_slice piece = bny_slice_piece(request, pieces, ready);
+      merge_all(builder, &piece, own[ready]);
+    }
+  }
+}
+
+/* One slot holds the whole box, for the root. */
+static void combine_root(bny_builder *builder) {
   const bny_request *request = builder->request;
   bny_slice whole = bny_slice_whole(request);
   if (bny_slice_rows(&whole) == 0)
     return;
   int32_t own = bny_builder_slot(builder, &whole, (bny_key){.phase = BNY_PHASE_OWN});
   bny_builder_copy(builder, own);
-  if (request->scatter == BANYAN_SCATTER_NONE) {
-    int32_t *others = bny_builder_others(builder);
-    if (others)
-      bny_builder_send_list(builder, own, others, request->nranks - 1);
-  } else if (builder->rank != request->root) {
+  if (builder->rank != request->root)
     bny_builder_send(builder, own, request->root);
-    return;
-  }
-  merge_all(builder, &whole, own);
+  else
+    merge_all(builder, &whole, own);
 }
 
 /* One slot for each owner; the next rank's goes out first, the own one needs no sending. */
@@ -146,8 +179,10 @@ static void build(bny_builder *builder) {
     case BNY_COMBINE:
       if (owners_differ(builder->request))
         combine_by_owner(builder);
+      else if (builder->request->scatter == BANYAN_SCATTER_ROOT)
+        combine_root(builder);
       else
-        combine_same(builder);
+        combine_none(builder);
       break;
     case BNY_GATHER:
       gather(builder);
@@ -175,16 +210,24 @@ static void estimate_combine(const bny_request *request, bny_estimate *estimate)
   estimate->work_bytes = all + p * piece;
   if (!owners_differ(request)) {
     estimate->bytes_sent = request->scatter == BANYAN_SCATTER_ROOT ? all : (p - 1) * all;
-    estimate->slots = 1 + groups;
-    estimate->outbox_bytes = bny_slice_outbox_bytes(request, &whole) * (size_t)(1 + groups);
+    int32_t pieces = piece_count(request);
+    estimate->slots = pieces * (1 + groups);
+    for (int32_t i = 0; i < pieces; i++) {
+      bny_slice part = bny_slice_piece(request, pieces, i);
+      estimate->outbox_bytes += bny_slice_outbox_bytes(request, &part) * (size_t)(1 + groups);
+    }
     return;
   }
   estimate->slots = p + groups;
+  double smallest = piece;
   for (int32_t owner = 0; owner < p; owner++) {
     bny_slice owned = bny_slice_owned(request, owner);
-    estimate->bytes_sent += (double)bny_slice_wire_bytes(request, &owned);
+    double bytes = (double)bny_slice_wire_bytes(request, &owned);
+    smallest = bytes < smallest ? bytes : smallest;
+    estimate->bytes_sent += bytes;
     estimate->outbox_bytes += bny_slice_outbox_bytes(request, &owned);
   }
+  estimate->bytes_sent -= smallest; /* the own piece stays */
   estimate->outbox_bytes += bny_slice_outbox_bytes(request, &largest) * (size_t)groups;
 }
 
@@ -208,10 +251,12 @@ static void estimate(const bny_request *request, bny_estimate *estimate) {
       estimate->bytes_sent = (double)largest * (p - 1);
       break;
     default:
-      estimate->messages = p > 1 ? 1 : 0;
-      estimate->bytes = p > 1 ? (double)largest : 0;
+      if (request->collective == BNY_SHIFT && request->distance == 0)
+        estimate->rounds = 0;
+      estimate->messages = estimate->rounds;
+      estimate->bytes = estimate->rounds * (double)largest;
       estimate->work_bytes = 2 * (double)largest;
-      estimate->bytes_sent = (double)largest * (request->collective == BNY_BROADCAST ? p - 1 : 1);
+      estimate->bytes_sent = estimate->bytes * (request->collective == BNY_BROADCAST ? p - 1 : 1);
       break;
   }
   estimate->outbox_bytes = (largest + 63) / 64 * 64;

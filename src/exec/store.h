@@ -1,0 +1,59 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * How to write a message that a peer will read: with plain stores, or with stores that bypass the caches.
+ *
+ * A plain store to a line that a peer has read must first take it back. Between cores that share a cache that costs 4 to 7 ns
+ * a line, and the peer then finds the line in a near cache: plain wins. Between cores that share none it costs 25 ns a line, and
+ * streaming to memory wins by more than twice. Which holds depends on where the ranks run, which in a virtual machine
+ * changes under way; so it is measured all along, on the writer's side: both ways are timed now and then, and streaming is
+ * used while plain stores are dearer by more than the peer's longer way to memory. A choice of one rank for itself: the bits
+ * are the same. */
+#ifndef BNY_EXEC_STORE_H
+#define BNY_EXEC_STORE_H
+
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+
+typedef struct bny_store {
+  float ticks_per_line[2]; /* moving means: plain, streaming */
+  uint32_t count;
+  bool stream;
+} bny_store;
+
+typedef struct bny_store_timer {
+  uint64_t begin;
+  size_t lines;
+  bool stream;
+} bny_store_timer;
+
+/* Shorter messages are bound by latency, and plain. */
+enum { BNY_STORE_BYTES_MIN = 2048, BNY_STORE_TRY_EVERY = 64 };
+
+/* Ticks of the time stamp counter, 2 to 4 to the nanosecond; 0 where there is none that is cheap: always plain. */
+static inline uint64_t bny_store_ticks(void) {
+#if defined(__x86_64__)
+  return __builtin_ia32_rdtsc();
+#else
+  return 0;
+#endif
+}
+
+static inline bny_store_timer bny_store_begin(bny_store *store, size_t bytes) {
+  if (bytes < BNY_STORE_BYTES_MIN) return (bny_store_timer){0};
+  bool other = store->count++ % BNY_STORE_TRY_EVERY == 0;
+  return (bny_store_timer){bny_store_ticks(), bytes / 64, store->stream != other};
+}
+
+static inline void bny_store_end(bny_store *store, const bny_store_timer *timer) {
+  enum { DEARER_TICKS = 24 };
+  if (!timer->lines) return;
+  float *mean = &store->ticks_per_line[timer->stream];
+  float ticks = (float)(bny_store_ticks() - timer->begin) / (float)timer->lines;
+  /* A preempted measurement may not count for many. */
+  if (*mean > 0 && ticks > 4 * *mean) ticks = 4 * *mean;
+  *mean = *mean > 0 ? *mean + (ticks - *mean) / 8 : ticks;
+  store->stream = store->ticks_per_line[1] > 0 && store->ticks_per_line[0] > store->ticks_per_line[1] + DEARER_TICKS;
+}
+
+#endif
