@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * dissemination: the barrier. In round k every rank signals rank + 2^k and waits for rank - 2^k; after ceil(log2 p) rounds
- * each has heard, directly or not, of all. Its slots hold no bytes and are never written: a send is the signal alone. Slot
- * k is that of round k on every rank. */
+ * dissemination: the barrier. In round k every rank signals rank + 2^k and waits for rank - 2^k; after ceil(log2 p)
+ * rounds each has heard, directly or not, of all. Its slots hold no bytes and are never written: a send is the signal
+ * alone. Slot k is that of round k on every rank. */
 #include "plan/builder.h"
 
 static const char *refuse(const bny_request *request) {

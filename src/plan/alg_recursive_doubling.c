@@ -1,23 +1,22 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
  * recursive doubling: after level k every rank has the merge of its aligned block of 2^(k+1) ranks. At a level it takes
- * its sibling block's merge from one rank of that block and gives its own to one; ceil(log2 p) rounds, each rank sending
- * about S log2 p bytes. For small payloads where every message between far ranks is dear.
+ * its sibling block's merge from one rank of that block and gives its own to one; ceil(log2 p) rounds, each rank
+ * sending about S log2 p bytes. For small payloads where every message between far ranks is dear.
  *
- * Any number of ranks: the last block may be short. Then each of its ranks serves several of the full sibling block, and a
- * block without a sibling skips the level. Blocks are the nodes of the canonical tree, so both orders are the same.
+ * Any number of ranks: the last block may be short. Then each of its ranks serves several of the full sibling block,
+ * and a block without a sibling skips the level. Blocks are the nodes of the canonical tree, so both orders are the
+ * same.
  *
  * Gather: Bruck's form (see spread.h). */
 #include "plan/spread.h"
 
 static const char *refuse(const bny_request *request) {
   switch (request->collective) {
-    case BNY_COMBINE:
-      return request->scatter == BANYAN_SCATTER_NONE ? NULL : "doubling gives all rows to all ranks: for scatter none";
-    case BNY_GATHER:
-      return NULL;
-    default:
-      return "it serves combine and gather";
+  case BNY_COMBINE:
+    return request->scatter == BANYAN_SCATTER_NONE ? NULL : "doubling gives all rows to all ranks: for scatter none";
+  case BNY_GATHER: return NULL;
+  default: return "it serves combine and gather";
   }
 }
 
@@ -49,16 +48,13 @@ static void combine(bny_builder *builder) {
   int32_t nranks = request->nranks, rank = builder->rank;
   bny_slice whole = bny_slice_whole(request);
   int32_t *peers = bny_builder_allocate(builder, nranks, sizeof *peers);
-  if (bny_slice_rows(&whole) == 0 || !peers)
-    return;
+  if (bny_slice_rows(&whole) == 0 || !peers) return;
   int32_t current = bny_builder_slot(builder, &whole, key_of(block_of(nranks, rank, 0)));
   bny_builder_copy(builder, current);
-  if (nranks == 1)
-    bny_builder_deliver_one(builder, &whole, bny_source_slot(current));
+  if (nranks == 1) bny_builder_deliver_one(builder, &whole, bny_source_slot(current));
   for (int32_t level = 0; ((int64_t)1 << level) < nranks; level++) {
     rank_block mine = block_of(nranks, rank, level), both = block_of(nranks, rank, level + 1);
-    if (mine.low == both.low && mine.high == both.high)
-      continue;
+    if (mine.low == both.low && mine.high == both.high) continue;
     rank_block sibling = mine.low == both.low ? (rank_block){mine.high, both.high} : (rank_block){both.low, mine.low};
     bny_builder_send_list(builder, current, peers, receivers(rank, mine, sibling, peers));
     int32_t peer = sibling.low + (rank - mine.low) % (sibling.high - sibling.low);
@@ -96,8 +92,7 @@ static void estimate_gather(const bny_request *request, bny_estimate *estimate) 
   int32_t p = request->nranks;
   bny_slice whole = bny_slice_whole(request);
   size_t largest = 0;
-  for (int32_t rank = 0; rank < p; rank++)
-    largest = request->counts[rank] > largest ? request->counts[rank] : largest;
+  for (int32_t rank = 0; rank < p; rank++) largest = request->counts[rank] > largest ? request->counts[rank] : largest;
   double forwards = (double)bny_spread_bruck_forwards(p);
   estimate->messages = p - 1;
   estimate->bytes = estimate->bytes_sent = (double)whole.bytes * (p - 1) / p;

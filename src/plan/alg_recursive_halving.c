@@ -1,17 +1,17 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * recursive halving: a reduce-scatter in log2 p rounds. In each a rank and its partner split the box at hand, each sends
- * the other's half and keeps its own, with all contributions so far merged. Then the pieces are spread (Bruck), collected
- * at the root, or they are what the ranks own. About 2 (p-1)/p S bytes sent by each rank, 2 log2 p rounds.
+ * recursive halving: a reduce-scatter in log2 p rounds. In each a rank and its partner split the box at hand, each
+ * sends the other's half and keeps its own, with all contributions so far merged. Then the pieces are spread (Bruck),
+ * collected at the root, or they are what the ranks own. About 2 (p-1)/p S bytes sent by each rank, 2 log2 p rounds.
  *
- * p that is no power of two: q = floor(log2 p), e = p - 2^q. The odd ones of the first 2 e ranks give their partial to the
- * even one before them and take no part in the halving. What remains are 2^q *virtual* ranks: virtual v stands for
+ * p that is no power of two: q = floor(log2 p), e = p - 2^q. The odd ones of the first 2 e ranks give their partial to
+ * the even one before them and take no part in the halving. What remains are 2^q *virtual* ranks: virtual v stands for
  * ranks [real(v), real(v + 1)), real(v) = v + min(v, e), and its first does the work.
  *
- * Near or far. Partners differ in one bit of v. Nearest first, contributions are always an aligned block of v, which suits
- * the canonical order and sends the large halves to neighbours; but then position pos of the halved box ends at the
- * virtual with pos's bits reversed. Furthest first, position v ends at virtual v, its owner under HEADS and TOKENS. So:
- * far for these in plan order, else near; a position's holder passes it to its owners if it is not one. */
+ * Near or far. Partners differ in one bit of v. Nearest first, contributions are always an aligned block of v, which
+ * suits the canonical order and sends the large halves to neighbours; but then position pos of the halved box ends at
+ * the virtual with pos's bits reversed. Furthest first, position v ends at virtual v, its owner under HEADS and TOKENS.
+ * So: far for these in plan order, else near; a position's holder passes it to its owners if it is not one. */
 #include "plan/forest.h"
 #include "plan/spread.h"
 
@@ -38,17 +38,13 @@ static int32_t virtual_of(const fold_shape *shape, int32_t rank) {
   return rank < 2 * shape->extras ? rank / 2 : rank - shape->extras;
 }
 
-static bool is_extra(const fold_shape *shape, int32_t rank) {
-  return rank < 2 * shape->extras && rank % 2 == 1;
-}
+static bool is_extra(const fold_shape *shape, int32_t rank) { return rank < 2 * shape->extras && rank % 2 == 1; }
 
 /* Position held by a virtual rank, and the virtual rank that holds a position: the same function. */
 static int32_t position_of(const fold_shape *shape, int32_t virtual) {
-  if (!shape->near)
-    return virtual;
+  if (!shape->near) return virtual;
   int32_t reversed = 0;
-  for (int32_t bit = 0; bit < shape->levels; bit++)
-    reversed |= ((virtual >> bit) & 1) << (shape->levels - 1 - bit);
+  for (int32_t bit = 0; bit < shape->levels; bit++) reversed |= ((virtual >> bit) & 1) << (shape->levels - 1 - bit);
   return reversed;
 }
 
@@ -58,15 +54,13 @@ static int32_t holder_rank(const fold_shape *shape, int32_t position) {
 
 /* The box of positions [low, high). */
 static bny_slice box_of(const bny_request *request, const fold_shape *shape, int32_t low, int32_t high) {
-  if (shape->owned)
-    return bny_slice_owned_range(request, real_of(shape, low), real_of(shape, high));
+  if (shape->owned) return bny_slice_owned_range(request, real_of(shape, low), real_of(shape, high));
   return bny_slice_halved(request, shape->levels, low, high);
 }
 
 static bny_slice piece_of(const bny_request *request, int32_t rank) {
   fold_shape shape = shape_of(request);
-  if (is_extra(&shape, rank))
-    return (bny_slice){.tokens = 0};
+  if (is_extra(&shape, rank)) return (bny_slice){.tokens = 0};
   int32_t position = position_of(&shape, virtual_of(&shape, rank));
   return box_of(request, &shape, position, position + 1);
 }
@@ -75,10 +69,8 @@ static bny_slice piece_of(const bny_request *request, int32_t rank) {
 static bny_rank_set contributions(const fold_shape *shape, int32_t virtual, int32_t round) {
   int32_t first = shape->near ? virtual >> round << round : virtual;
   int32_t low = real_of(shape, first);
-  if (!shape->near)
-    return (bny_rank_set){.first = low, .count = 1};
-  return (bny_rank_set){.first = low,
-                        .count = real_of(shape, first + (int32_t)((int64_t)1 << round)) - low};
+  if (!shape->near) return (bny_rank_set){.first = low, .count = 1};
+  return (bny_rank_set){.first = low, .count = real_of(shape, first + (int32_t)((int64_t)1 << round)) - low};
 }
 
 typedef struct halving {
@@ -101,10 +93,8 @@ static void begin(halving *run) {
   bny_builder *builder = run->builder;
   bny_slice whole = bny_slice_whole(builder->request);
   bool folded = run->virtual < run->shape.extras;
-  if (folded || run->shape.levels == 0)
-    add_own(run, &whole);
-  if (!folded)
-    return;
+  if (folded || run->shape.levels == 0) add_own(run, &whole);
+  if (!folded) return;
   int32_t extra = builder->rank + 1;
   int32_t message = bny_builder_receive_key(builder, extra, (bny_key){.phase = BNY_PHASE_OWN});
   bny_builder_wait(builder, message);
@@ -126,7 +116,8 @@ static void halve(halving *run, int32_t round) {
   else
     run->high = middle;
   bny_slice kept = box_of(request, shape, run->low, run->high);
-  bool first = run->forest.count == 0; /* nothing copied yet: copy each half to where it is wanted */
+  /* Nothing is copied yet: each half is copied to where it is wanted. */
+  bool first = round == 0 && run->virtual >= shape->extras;
   if (bny_slice_rows(&sent) > 0 && first) {
     bny_node node;
     bny_forest_cover(request, set, &node);
@@ -136,10 +127,8 @@ static void halve(halving *run, int32_t round) {
   } else if (bny_slice_rows(&sent) > 0) {
     bny_forest_send(builder, &run->forest, &sent, peer, BNY_PHASE_REDUCE, round, set);
   }
-  if (bny_slice_rows(&kept) == 0)
-    return;
-  if (first)
-    add_own(run, &kept);
+  if (bny_slice_rows(&kept) == 0) return;
+  if (first) add_own(run, &kept);
   bny_forest_receive(builder, &run->forest, peer, BNY_PHASE_REDUCE, round, contributions(shape, partner, round));
 }
 
@@ -151,10 +140,8 @@ static void give_to_owners(halving *run) {
   for (int32_t owner = real_of(&run->shape, run->low); owner < last; owner++) {
     bny_slice owned = bny_slice_owned(builder->request, owner);
     int64_t count = 0;
-    if (owner == builder->rank)
-      is_owner = true;
-    if (owner == builder->rank || bny_slice_rows(&owned) == 0)
-      continue;
+    if (owner == builder->rank) is_owner = true;
+    if (owner == builder->rank || bny_slice_rows(&owned) == 0) continue;
     const bny_source *sources = bny_forest_complete(builder, &run->forest, &owned, &count);
     int32_t slot = bny_builder_slot(builder, &owned, (bny_key){.phase = BNY_PHASE_RESULT, .piece = owner});
     bny_builder_merge(builder, slot, sources, count);
@@ -171,8 +158,7 @@ static void give_to_owners(halving *run) {
 static void take_from_holder(bny_builder *builder, const fold_shape *shape) {
   bny_slice own = bny_slice_owned(builder->request, builder->rank);
   int32_t holder = holder_rank(shape, virtual_of(shape, builder->rank));
-  if (holder == builder->rank || bny_slice_rows(&own) == 0)
-    return;
+  if (holder == builder->rank || bny_slice_rows(&own) == 0) return;
   bny_key key = {.phase = BNY_PHASE_RESULT, .piece = builder->rank};
   int32_t message = bny_builder_receive_key(builder, holder, key);
   bny_builder_wait(builder, message);
@@ -186,10 +172,8 @@ static void reduce(bny_builder *builder, const fold_shape *shape, int32_t *resul
   bny_slice piece = piece_of(builder->request, builder->rank);
   *result = shape->owned ? -1 : bny_result_reserve(builder, &piece);
   begin(&run);
-  for (int32_t round = 0; round < shape->levels; round++)
-    halve(&run, round);
-  if (bny_slice_rows(&piece) == 0)
-    return;
+  for (int32_t round = 0; round < shape->levels; round++) halve(&run, round);
+  if (bny_slice_rows(&piece) == 0) return;
   if (shape->owned) {
     give_to_owners(&run);
     return;
@@ -204,8 +188,7 @@ static void build(bny_builder *builder) {
   fold_shape shape = shape_of(request);
   bny_slice whole = bny_slice_whole(request);
   int32_t result = -1;
-  if (bny_slice_rows(&whole) == 0)
-    return;
+  if (bny_slice_rows(&whole) == 0) return;
   if (is_extra(&shape, builder->rank)) {
     int32_t slot = bny_builder_slot(builder, &whole, (bny_key){.phase = BNY_PHASE_OWN});
     bny_builder_copy(builder, slot);
@@ -218,10 +201,8 @@ static void build(bny_builder *builder) {
   } else if (request->scatter == BANYAN_SCATTER_NONE && request->nranks > 1) {
     bny_spread_bruck(builder, piece_of, result);
   } else if (request->scatter == BANYAN_SCATTER_ROOT) {
-    if (result >= 0)
-      bny_builder_send(builder, result, request->root);
-    if (builder->rank == request->root)
-      bny_spread_collect(builder, piece_of, 0, 0);
+    if (result >= 0) bny_builder_send(builder, result, request->root);
+    if (builder->rank == request->root) bny_spread_collect(builder, piece_of, 0, 0);
   }
 }
 
@@ -234,8 +215,7 @@ static bny_slice largest_box(const bny_request *request, const fold_shape *shape
   bny_slice largest = {.tokens = 0};
   for (int64_t low = 0; low < (int64_t)1 << shape->levels; low += positions) {
     bny_slice box = box_of(request, shape, (int32_t)low, (int32_t)low + positions);
-    if (bny_slice_rows(&box) > bny_slice_rows(&largest))
-      largest = box;
+    if (bny_slice_rows(&box) > bny_slice_rows(&largest)) largest = box;
   }
   return largest;
 }
@@ -260,8 +240,12 @@ static void estimate(const bny_request *request, bny_estimate *estimate) {
   int64_t at_hand = 1 + fold; /* nodes of the forest: merging n of them takes at most n - 1 private slots */
   bool hands_over = shape.owned && (fold || (shape.near && shape.levels > 1));
   double spread = p == 1 || shape.owned ? 0 : p - 1;
-  *estimate = (bny_estimate){.rounds = shape.levels + fold, .messages = fold, .bytes = fold * all, .slots = 1,
-                             .work_bytes = all, .outbox_bytes = bny_slice_outbox_bytes(request, &whole)};
+  *estimate = (bny_estimate){.rounds = shape.levels + fold,
+                             .messages = fold,
+                             .bytes = fold * all,
+                             .slots = 1,
+                             .work_bytes = all,
+                             .outbox_bytes = bny_slice_outbox_bytes(request, &whole)};
   for (int32_t round = 0; round < shape.levels; round++) {
     bny_slice box = largest_box(request, &shape, 1 << (shape.levels - 1 - round));
     int32_t nodes = most_nodes(request, &shape, round);

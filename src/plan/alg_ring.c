@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * ring: a rank receives from rank - 1 and sends to rank + 1 alone. Piece j starts at rank j + 1 and travels p - 1 hops to
- * rank j, every rank on its way adding its own contribution (reduce-scatter); the results travel p - 1 hops more
+ * ring: a rank receives from rank - 1 and sends to rank + 1 alone. Piece j starts at rank j + 1 and travels p - 1 hops
+ * to rank j, every rank on its way adding its own contribution (reduce-scatter); the results travel p - 1 hops more
  * (gather). 2 (p-1) rounds, 2 (p-1)/p S bytes sent by each rank. In canonical order a piece travels as the nodes that
  * cover the ranks it has passed: up to 2 log2 p messages a hop instead of one.
  *
@@ -11,11 +11,9 @@
 
 static const char *refuse(const bny_request *request) {
   switch (request->collective) {
-    case BNY_COMBINE:
-    case BNY_GATHER:
-      return NULL;
-    default:
-      return "it serves combine and gather";
+  case BNY_COMBINE:
+  case BNY_GATHER: return NULL;
+  default: return "it serves combine and gather";
   }
 }
 
@@ -41,8 +39,7 @@ static void reduce(bny_builder *builder, int32_t result) {
   for (int32_t hop = 0; hop < nranks; hop++) {
     int32_t owner = bny_modulo((int64_t)rank - 1 - hop, nranks);
     bny_slice piece = bny_slice_piece(request, nranks, owner);
-    if (bny_slice_rows(&piece) == 0)
-      continue;
+    if (bny_slice_rows(&piece) == 0) continue;
     bny_rank_set mine = {.first = rank, .count = 1};
     bny_node node;
     bny_forest_cover(request, mine, &node);
@@ -72,10 +69,8 @@ static void combine(bny_builder *builder) {
   if (request->scatter == BANYAN_SCATTER_NONE && request->nranks > 1) {
     bny_spread_ring(builder, bny_piece_of_rank, result);
   } else if (request->scatter == BANYAN_SCATTER_ROOT) {
-    if (result >= 0)
-      bny_builder_send(builder, result, request->root);
-    if (builder->rank == request->root)
-      bny_spread_collect(builder, bny_piece_of_rank, 0, 0);
+    if (result >= 0) bny_builder_send(builder, result, request->root);
+    if (builder->rank == request->root) bny_spread_collect(builder, bny_piece_of_rank, 0, 0);
   }
 }
 
@@ -90,14 +85,12 @@ static void estimate_gather(const bny_request *request, bny_estimate *estimate) 
   int32_t p = request->nranks;
   bny_slice whole = bny_slice_whole(request);
   size_t largest = 0;
-  for (int32_t rank = 0; rank < p; rank++)
-    largest = request->counts[rank] > largest ? request->counts[rank] : largest;
+  for (int32_t rank = 0; rank < p; rank++) largest = request->counts[rank] > largest ? request->counts[rank] : largest;
   estimate->rounds = estimate->messages = p - 1;
   estimate->bytes = estimate->bytes_sent = (double)whole.bytes * (p - 1) / p;
   estimate->work_bytes = (double)largest + 2 * (double)whole.bytes;
   estimate->slots = 1 + bny_spread_ring_forwards(p);
-  for (int32_t rank = 0; rank < p; rank++)
-    estimate->outbox_bytes += (request->counts[rank] + 63) / 64 * 64;
+  for (int32_t rank = 0; rank < p; rank++) estimate->outbox_bytes += (request->counts[rank] + 63) / 64 * 64;
 }
 
 static void estimate_combine(const bny_request *request, bny_estimate *estimate) {

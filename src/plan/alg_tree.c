@@ -1,10 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
  * tree: k-nomial. Aligned blocks of k, k^2, k^3 ... ranks; a block's leader is the root if the block holds it, else its
- * first rank. A leader merges what the leaders of its block's k parts have (up), and the root's result takes the same way
- * back (down), or the root gives each owner its slice (HEADS, TOKENS). 2 log_k p rounds, about 2 S bytes sent by most
- * ranks. k is a power of two, so blocks are nodes of the canonical tree and both orders are the same; of 2, 4 and 8 the
- * one is taken that is predicted to be fastest. */
+ * first rank. A leader merges what the leaders of its block's k parts have (up), and the root's result takes the same
+ * way back (down), or the root gives each owner its slice (HEADS, TOKENS). 2 log_k p rounds, about 2 S bytes sent by
+ * most ranks. k is a power of two, so blocks are nodes of the canonical tree and both orders are the same; of 2, 4 and
+ * 8 the one is taken that is predicted to be fastest. */
 #include "plan/builder.h"
 
 static const int32_t radices[] = {2, 4, 8};
@@ -21,8 +21,7 @@ typedef struct rank_block {
 
 static radix_tree tree_of(const bny_request *request, int32_t radix) {
   radix_tree tree = {.nranks = request->nranks, .radix_log2 = bny_log2_floor(radix)};
-  if (request->collective == BNY_BROADCAST || request->scatter == BANYAN_SCATTER_ROOT)
-    tree.root = request->root;
+  if (request->collective == BNY_BROADCAST || request->scatter == BANYAN_SCATTER_ROOT) tree.root = request->root;
   tree.levels = (bny_log2_ceil(request->nranks) + tree.radix_log2 - 1) / tree.radix_log2;
   return tree;
 }
@@ -40,8 +39,7 @@ static int32_t leader_of(const radix_tree *tree, int32_t rank, int32_t level) {
 /* The highest level of whose block `rank` is the leader: at the next it has a parent (the root has none). */
 static int32_t top_level(const radix_tree *tree, int32_t rank) {
   int32_t level = 0;
-  while (level < tree->levels && leader_of(tree, rank, level + 1) == rank)
-    level++;
+  while (level < tree->levels && leader_of(tree, rank, level + 1) == rank) level++;
   return level;
 }
 
@@ -69,11 +67,9 @@ static void send_down(bny_builder *builder, const radix_tree *tree, int32_t slot
   for (int32_t level = top_level(tree, builder->rank); peers && level > 0; level--) {
     int32_t parts = part_leaders(tree, builder->rank, level, leaders);
     for (int32_t i = 0; i < parts; i++)
-      if (leaders[i] != builder->rank)
-        peers[count++] = leaders[i];
+      if (leaders[i] != builder->rank) peers[count++] = leaders[i];
   }
-  if (peers)
-    bny_builder_send_list(builder, slot, peers, count);
+  if (peers) bny_builder_send_list(builder, slot, peers, count);
 }
 
 static void receive_down(bny_builder *builder, const radix_tree *tree, const bny_slice *slice) {
@@ -108,14 +104,12 @@ static void finish(bny_builder *builder, const radix_tree *tree, const bny_sourc
   for (int32_t i = 1; request->scatter != BANYAN_SCATTER_ROOT && i < tree->nranks; i++) {
     int32_t owner = bny_modulo((int64_t)builder->rank + i, tree->nranks);
     bny_slice owned = bny_slice_owned(request, owner);
-    if (bny_slice_rows(&owned) == 0)
-      continue;
+    if (bny_slice_rows(&owned) == 0) continue;
     int32_t slot = bny_builder_slot(builder, &owned, (bny_key){.phase = BNY_PHASE_RESULT, .piece = owner});
     bny_builder_merge(builder, slot, sources, count);
     bny_builder_send(builder, slot, owner);
   }
-  if (bny_slice_rows(&own) > 0)
-    bny_builder_deliver(builder, &own, sources, count);
+  if (bny_slice_rows(&own) > 0) bny_builder_deliver(builder, &own, sources, count);
 }
 
 static void reduce(bny_builder *builder, const radix_tree *tree) {
@@ -128,8 +122,7 @@ static void reduce(bny_builder *builder, const radix_tree *tree) {
     int32_t parts = part_leaders(tree, builder->rank, level, leaders);
     for (int32_t i = 0; i < parts; i++) {
       sources[i] = bny_source_slot(current);
-      if (leaders[i] == builder->rank)
-        continue;
+      if (leaders[i] == builder->rank) continue;
       bny_key key = key_up(block_of(tree, leaders[i], level - 1));
       int32_t message = bny_builder_receive_key(builder, leaders[i], key);
       bny_builder_wait(builder, message);
@@ -169,12 +162,11 @@ static void estimate_radix(const bny_request *request, int32_t radix, bny_estima
   }
   estimate->messages = children;
   estimate->bytes = children * all;
-  estimate->work_bytes = all + (children + 2 * levels) * all;
+  estimate->work_bytes = all + (levels > 0 ? children + 2 * levels : 1) * all;
   estimate->bytes_sent = tree.nranks > 1 ? all : 0;
   estimate->slots += tree.levels > 1 ? tree.levels - 1 : 0;
   estimate->outbox_bytes *= (size_t)estimate->slots;
-  if (request->scatter == BANYAN_SCATTER_ROOT || tree.nranks == 1)
-    return;
+  if (request->scatter == BANYAN_SCATTER_ROOT || tree.nranks == 1) return;
   if (request->scatter == BANYAN_SCATTER_NONE) {
     estimate->rounds += levels;
     estimate->messages += levels;
@@ -213,9 +205,7 @@ static const char *refuse(const bny_request *request) {
                                                                                     : "it serves combine and broadcast";
 }
 
-static void estimate(const bny_request *request, bny_estimate *estimate) {
-  choose_radix(request, estimate);
-}
+static void estimate(const bny_request *request, bny_estimate *estimate) { choose_radix(request, estimate); }
 
 static void broadcast(bny_builder *builder, const radix_tree *tree) {
   bny_slice whole = bny_slice_whole(builder->request);
@@ -234,15 +224,13 @@ static void build(bny_builder *builder) {
   bny_estimate unused;
   radix_tree tree = tree_of(request, choose_radix(request, &unused));
   bny_slice whole = bny_slice_whole(request), own = bny_slice_owned(request, builder->rank);
-  if (bny_slice_is_empty(request, &whole))
-    return;
+  if (bny_slice_is_empty(request, &whole)) return;
   if (request->collective == BNY_BROADCAST) {
     broadcast(builder, &tree);
     return;
   }
   reduce(builder, &tree);
-  if (builder->rank == tree.root || request->scatter == BANYAN_SCATTER_ROOT || bny_slice_rows(&own) == 0)
-    return;
+  if (builder->rank == tree.root || request->scatter == BANYAN_SCATTER_ROOT || bny_slice_rows(&own) == 0) return;
   if (request->scatter == BANYAN_SCATTER_NONE) {
     receive_down(builder, &tree, &own);
     return;

@@ -17,8 +17,7 @@ static const bny_source *receive_piece(bny_builder *builder, int32_t own) {
   int32_t nranks = builder->request->nranks;
   bny_slot what = bny_builder_slot_entry(builder, own);
   bny_source *sources = bny_builder_allocate(builder, nranks, sizeof *sources);
-  if (!sources)
-    return NULL;
+  if (!sources) return NULL;
   sources[builder->rank] = bny_source_slot(own);
   for (int32_t i = 1; i < nranks; i++) {
     int32_t peer = bny_modulo((int64_t)builder->rank - i, nranks);
@@ -34,8 +33,7 @@ static void build(bny_builder *builder) {
   int32_t nranks = request->nranks;
   int32_t *slots = bny_builder_allocate(builder, nranks, sizeof *slots);
   int32_t *others = bny_builder_others(builder);
-  if (!slots || !others)
-    return;
+  if (!slots || !others) return;
   for (int32_t owner = 0; owner < nranks; owner++) {
     bny_slice piece = bny_slice_piece(request, nranks, owner);
     slots[owner] = bny_slice_rows(&piece) ? bny_builder_slot(builder, &piece, (bny_key){.phase = BNY_PHASE_OWN}) : -1;
@@ -46,11 +44,9 @@ static void build(bny_builder *builder) {
   int32_t result = bny_result_reserve(builder, &own);
   for (int32_t i = 1; i <= nranks; i++) {
     int32_t owner = bny_modulo((int64_t)builder->rank + i, nranks);
-    if (slots[owner] < 0)
-      continue;
+    if (slots[owner] < 0) continue;
     bny_builder_copy(builder, slots[owner]);
-    if (owner != builder->rank)
-      bny_builder_send(builder, slots[owner], owner);
+    if (owner != builder->rank) bny_builder_send(builder, slots[owner], owner);
   }
   if (slots[builder->rank] >= 0)
     bny_result_merge(builder, &own, result, receive_piece(builder, slots[builder->rank]), nranks);
@@ -61,10 +57,8 @@ static void build(bny_builder *builder) {
     }
     bny_spread_collect(builder, bny_piece_of_rank, result_index, result_offset);
   } else if (request->scatter == BANYAN_SCATTER_ROOT) {
-    if (result >= 0)
-      bny_builder_send(builder, result, request->root);
-    if (builder->rank == request->root)
-      bny_spread_collect(builder, bny_piece_of_rank, result_index, result_offset);
+    if (result >= 0) bny_builder_send(builder, result, request->root);
+    if (builder->rank == request->root) bny_spread_collect(builder, bny_piece_of_rank, result_index, result_offset);
   }
 }
 
@@ -88,5 +82,4 @@ static void estimate(const bny_request *request, bny_estimate *estimate) {
   estimate->outbox_bytes += bny_slice_outbox_bytes(request, &largest) * (size_t)((gathers ? 1 : 0) + groups);
 }
 
-const bny_algorithm bny_algorithm_twoshot = {
-    .name = "twoshot", .refuse = refuse, .estimate = estimate, .build = build};
+const bny_algorithm bny_algorithm_twoshot = {.name = "twoshot", .refuse = refuse, .estimate = estimate, .build = build};

@@ -5,12 +5,10 @@
 
 bool bny_arrivals_init(bny_arrivals *arrivals, int64_t most) {
   uint64_t size = 16;
-  while (size < 2 * (uint64_t)most)
-    size *= 2;
+  while (size < 2 * (uint64_t)most) size *= 2;
   arrivals->entries = malloc(size * sizeof *arrivals->entries);
   arrivals->mask = size - 1;
-  for (uint64_t i = 0; arrivals->entries && i < size; i++)
-    arrivals->entries[i].sender = -1;
+  for (uint64_t i = 0; arrivals->entries && i < size; i++) arrivals->entries[i].sender = -1;
   return arrivals->entries != NULL;
 }
 
@@ -37,8 +35,7 @@ bny_arrival *bny_arrivals_find(const bny_arrivals *arrivals, int32_t sender, int
 
 bny_arrival *bny_arrivals_add(bny_arrivals *arrivals, int32_t sender, int32_t slot, int32_t receiver) {
   bny_arrival *entry = place(arrivals, sender, slot, receiver);
-  if (entry->sender >= 0)
-    return NULL;
+  if (entry->sender >= 0) return NULL;
   *entry = (bny_arrival){.sender = sender, .slot = slot, .receiver = receiver};
   return entry;
 }

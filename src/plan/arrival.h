@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0
- * What has been sent so far in a symbolic run of plans (prove.c, cost.c): a map from (sender, slot, receiver) to when, and
- * to whether the receiver has waited for it. */
+ * What has been sent so far in a symbolic run of plans (prove.c, cost.c): a map from (sender, slot, receiver) to when,
+ * and to whether the receiver has waited for it. */
 #ifndef BNY_PLAN_ARRIVAL_H
 #define BNY_PLAN_ARRIVAL_H
 

@@ -23,8 +23,8 @@ struct bny_temporary {
 
 void bny_builder_init(bny_builder *builder, const bny_request *request, const bny_algorithm *algorithm, int32_t rank,
                       bool slots_only, bny_plan *plan) {
-  *builder = (bny_builder){
-      .request = request, .algorithm = algorithm, .rank = rank, .slots_only = slots_only, .plan = plan};
+  *builder =
+      (bny_builder){.request = request, .algorithm = algorithm, .rank = rank, .slots_only = slots_only, .plan = plan};
 }
 
 void bny_builder_fini(bny_builder *builder) {
@@ -50,8 +50,7 @@ static void fail(bny_builder *builder, const char *what) {
 }
 
 void *bny_builder_allocate(bny_builder *builder, int64_t count, size_t item_bytes) {
-  if (builder->status != BANYAN_OK)
-    return NULL;
+  if (builder->status != BANYAN_OK) return NULL;
   size_t bytes = (size_t)(count > 0 ? count : 1) * item_bytes;
   struct bny_temporary *temporary = calloc(1, sizeof *temporary + bytes);
   if (!temporary) {
@@ -66,14 +65,11 @@ void *bny_builder_allocate(bny_builder *builder, int64_t count, size_t item_byte
 /* Room for `more` items after `count`; the array at least doubles. */
 static bool reserve(bny_builder *builder, void **array, int32_t *capacity, int32_t count, int64_t more,
                     size_t item_bytes) {
-  if (builder->status != BANYAN_OK)
-    return false;
+  if (builder->status != BANYAN_OK) return false;
   int64_t needed = count + more;
-  if (needed <= *capacity)
-    return true;
+  if (needed <= *capacity) return true;
   int64_t larger = needed > 2 * (int64_t)*capacity ? needed : 2 * (int64_t)*capacity;
-  if (larger < 16)
-    larger = 16;
+  if (larger < 16) larger = 16;
   void *grown = larger <= INT32_MAX ? realloc(*array, (size_t)larger * item_bytes) : NULL;
   if (!grown) {
     fail(builder, "its steps");
@@ -93,11 +89,10 @@ int32_t bny_builder_slot(bny_builder *builder, const bny_slice *slice, bny_key k
   plan->slots = slots;
   ok = ok && reserve(builder, &keys, &builder->keys_capacity, plan->nslots, 1, sizeof *builder->keys);
   builder->keys = keys;
-  if (!ok)
-    return 0;
+  if (!ok) return 0;
   bny_slot *slot = &plan->slots[plan->nslots];
-  *slot = (bny_slot){.slice = *slice, .offset = plan->outbox_bytes,
-                     .bytes = bny_slice_wire_bytes(builder->request, slice)};
+  *slot =
+      (bny_slot){.slice = *slice, .offset = plan->outbox_bytes, .bytes = bny_slice_wire_bytes(builder->request, slice)};
   plan->outbox_bytes += bny_slice_outbox_bytes(builder->request, slice);
   builder->keys[plan->nslots] = key;
   return plan->nslots++;
@@ -116,12 +111,10 @@ bny_slot bny_builder_slot_entry(const bny_builder *builder, int32_t slot) {
 static void step_add(bny_builder *builder, const bny_step *step) {
   bny_plan *plan = builder->plan;
   void *steps = plan->steps;
-  if (builder->slots_only)
-    return;
+  if (builder->slots_only) return;
   bool ok = reserve(builder, &steps, &builder->steps_capacity, plan->nsteps, 1, sizeof *plan->steps);
   plan->steps = steps;
-  if (ok)
-    plan->steps[plan->nsteps++] = *step;
+  if (ok) plan->steps[plan->nsteps++] = *step;
 }
 
 void bny_builder_copy(bny_builder *builder, int32_t slot) {
@@ -131,16 +124,14 @@ void bny_builder_copy(bny_builder *builder, int32_t slot) {
 
 void bny_builder_send_list(bny_builder *builder, int32_t slot, const int32_t *peers, int32_t count) {
   bny_plan *plan = builder->plan;
-  if (builder->slots_only || count == 0 || builder->status != BANYAN_OK)
-    return;
+  if (builder->slots_only || count == 0 || builder->status != BANYAN_OK) return;
   void *all = plan->peers;
   bool ok = reserve(builder, &all, &builder->peers_capacity, plan->npeers, count, sizeof *plan->peers);
   plan->peers = all;
-  if (!ok)
-    return;
+  if (!ok) return;
   memcpy(plan->peers + plan->npeers, peers, (size_t)count * sizeof *peers);
-  step_add(builder, &(bny_step){.kind = BNY_STEP_SEND, .slot = slot, .message = -1, .first = plan->npeers,
-                                .count = count});
+  step_add(builder,
+           &(bny_step){.kind = BNY_STEP_SEND, .slot = slot, .message = -1, .first = plan->npeers, .count = count});
   plan->npeers += count;
 }
 
@@ -150,13 +141,11 @@ void bny_builder_send(bny_builder *builder, int32_t slot, int32_t peer) {
 
 int32_t bny_builder_receive(bny_builder *builder, int32_t peer, int32_t slot, const bny_slot *what) {
   bny_plan *plan = builder->plan;
-  if (builder->slots_only)
-    return 0;
+  if (builder->slots_only) return 0;
   void *messages = plan->messages;
   bool ok = reserve(builder, &messages, &builder->messages_capacity, plan->nmessages, 1, sizeof *plan->messages);
   plan->messages = messages;
-  if (!ok)
-    return 0;
+  if (!ok) return 0;
   plan->messages[plan->nmessages] = (bny_message){.peer = peer, .slot = slot, .what = *what};
   return plan->nmessages++;
 }
@@ -168,13 +157,11 @@ void bny_builder_wait(bny_builder *builder, int32_t message) {
 /* Steps that read sources: appends them and the step. */
 static void step_add_sources(bny_builder *builder, bny_step *step, const bny_source *sources, int64_t count) {
   bny_plan *plan = builder->plan;
-  if (builder->slots_only || builder->status != BANYAN_OK)
-    return;
+  if (builder->slots_only || builder->status != BANYAN_OK) return;
   void *all = plan->sources;
   bool ok = reserve(builder, &all, &builder->sources_capacity, plan->nsources, count, sizeof *plan->sources);
   plan->sources = all;
-  if (!ok)
-    return;
+  if (!ok) return;
   memcpy(plan->sources + plan->nsources, sources, (size_t)count * sizeof *sources);
   step->first = plan->nsources;
   step->count = (int32_t)count;
@@ -184,12 +171,12 @@ static void step_add_sources(bny_builder *builder, bny_step *step, const bny_sou
 }
 
 /* Merges groups over `slice` until at most BNY_MERGE_SOURCES_MAX are left. Returns them, and their number in *count. */
-static const bny_source *group(bny_builder *builder, const bny_slice *slice, const bny_source *sources, int64_t *count) {
+static const bny_source *group(bny_builder *builder, const bny_slice *slice, const bny_source *sources,
+                               int64_t *count) {
   while (*count > BNY_MERGE_SOURCES_MAX && builder->status == BANYAN_OK) {
     int64_t groups = (*count + BNY_MERGE_SOURCES_MAX - 1) / BNY_MERGE_SOURCES_MAX;
     bny_source *merged = bny_builder_allocate(builder, groups, sizeof *merged);
-    if (!merged)
-      break;
+    if (!merged) break;
     for (int64_t g = 0; g < groups; g++) {
       int64_t first = g * BNY_MERGE_SOURCES_MAX;
       int64_t members = *count - first < BNY_MERGE_SOURCES_MAX ? *count - first : BNY_MERGE_SOURCES_MAX;
@@ -236,8 +223,7 @@ void bny_builder_deliver_one(bny_builder *builder, const bny_slice *slice, bny_s
 int32_t *bny_builder_others(bny_builder *builder) {
   int32_t nranks = builder->request->nranks;
   int32_t *others = bny_builder_allocate(builder, nranks, sizeof *others);
-  for (int32_t i = 1; others && i < nranks; i++)
-    others[i - 1] = bny_modulo((int64_t)builder->rank + i, nranks);
+  for (int32_t i = 1; others && i < nranks; i++) others[i - 1] = bny_modulo((int64_t)builder->rank + i, nranks);
   return others;
 }
 
@@ -245,8 +231,7 @@ int32_t *bny_builder_others(bny_builder *builder) {
 
 static struct bny_peer_list *peer_list(bny_builder *builder, int32_t peer) {
   for (struct bny_peer_list *list = builder->lists; list; list = list->next)
-    if (list->peer == peer)
-      return list;
+    if (list->peer == peer) return list;
   struct bny_peer_list *list = calloc(1, sizeof *list);
   if (!list) {
     fail(builder, "the slots of a peer");
@@ -256,8 +241,7 @@ static struct bny_peer_list *peer_list(bny_builder *builder, int32_t peer) {
   bny_builder lister;
   bny_builder_init(&lister, builder->request, builder->algorithm, peer, true, &plan);
   builder->algorithm->build(&lister);
-  if (lister.status != BANYAN_OK)
-    builder->status = lister.status;
+  if (lister.status != BANYAN_OK) builder->status = lister.status;
   *list = (struct bny_peer_list){
       .next = builder->lists, .peer = peer, .nslots = plan.nslots, .slots = plan.slots, .keys = lister.keys};
   lister.keys = NULL; /* now the list's */
@@ -271,11 +255,9 @@ static bool key_equal(bny_key a, bny_key b) {
 }
 
 int32_t bny_builder_receive_key(bny_builder *builder, int32_t peer, bny_key key) {
-  if (builder->slots_only || builder->status != BANYAN_OK)
-    return 0;
+  if (builder->slots_only || builder->status != BANYAN_OK) return 0;
   struct bny_peer_list *list = peer_list(builder, peer);
-  if (!list || builder->status != BANYAN_OK)
-    return 0;
+  if (!list || builder->status != BANYAN_OK) return 0;
   for (int32_t tried = 0; tried < list->nslots; tried++) {
     int32_t slot = (list->cursor + tried) % list->nslots;
     if (key_equal(list->keys[slot], key)) {
@@ -284,7 +266,8 @@ int32_t bny_builder_receive_key(bny_builder *builder, int32_t peer, bny_key key)
     }
   }
   builder->status =
-      bny_fail(BANYAN_ERR_STATE, "%s: rank %d expects of rank %d a slot that it does not make (phase %d, piece %d, ranks %d to %d)",
+      bny_fail(BANYAN_ERR_STATE,
+               "%s: rank %d expects of rank %d a slot that it does not make (phase %d, piece %d, ranks %d to %d)",
                builder->algorithm->name, builder->rank, peer, key.phase, key.piece, key.low, key.high - 1);
   return 0;
 }

@@ -3,15 +3,17 @@
  * The builder: how an algorithm writes down the plan of one rank.
  *
  * Errors are sticky: the first failure is kept in builder->status, everything added after it is dropped, so that an
- * algorithm reads as a list of steps. Indices returned after a failure are 0 and must only be given back to the builder.
+ * algorithm reads as a list of steps. Indices returned after a failure are 0 and must only be given back to the
+ * builder.
  *
- * How a rank knows the slots of its peers. A message names the peer's slot by index and carries a copy of the peer's entry.
- * There are two ways to get them:
- *   - bny_builder_receive(): the algorithm states index and entry by a formula. Where all ranks number their slots alike
- *     (oneshot, twoshot) this costs nothing.
- *   - bny_builder_receive_key(): slots carry a key (phase, piece, and the ranks [low, high) merged in it). The builder runs
- *     the same algorithm for the peer in slots-only mode, in which everything but slots is dropped, keeps the peer's list,
- *     and finds the key in it. The list costs one run per peer received from, so it is for algorithms with few peers.
+ * How a rank knows the slots of its peers. A message names the peer's slot by index and carries a copy of the peer's
+ * entry. There are two ways to get them:
+ * bny_builder_receive(): the algorithm states index and entry by a formula. Where all ranks number their slots alike
+ * (oneshot, twoshot) this costs nothing.
+ *
+ * bny_builder_receive_key(): slots carry a key (phase, piece, and the ranks [low, high) merged in it). The builder runs
+ * the same algorithm for the peer in slots-only mode, in which everything but slots is dropped, keeps the peer's list,
+ * and finds the key in it. The list costs one run per peer received from, so it is for algorithms with few peers.
  */
 #ifndef BNY_PLAN_BUILDER_H
 #define BNY_PLAN_BUILDER_H
@@ -84,13 +86,9 @@ void bny_builder_fini(bny_builder *builder); /* the plan remains */
 /* Zeroed memory that lives until bny_builder_fini(); NULL (and a sticky error) if there is none. */
 void *bny_builder_allocate(bny_builder *builder, int64_t count, size_t item_bytes);
 
-static inline bny_source bny_source_slot(int32_t slot) {
-  return (bny_source){.slot = slot, .message = -1};
-}
+static inline bny_source bny_source_slot(int32_t slot) { return (bny_source){.slot = slot, .message = -1}; }
 
-static inline bny_source bny_source_message(int32_t message) {
-  return (bny_source){.slot = -1, .message = message};
-}
+static inline bny_source bny_source_message(int32_t message) { return (bny_source){.slot = -1, .message = message}; }
 
 /* Adds a slot for a slice and returns its index. */
 int32_t bny_builder_slot(bny_builder *builder, const bny_slice *slice, bny_key key);
@@ -109,8 +107,8 @@ int32_t bny_builder_receive(bny_builder *builder, int32_t peer, int32_t slot, co
 int32_t bny_builder_receive_key(bny_builder *builder, int32_t peer, bny_key key);
 void bny_builder_wait(bny_builder *builder, int32_t message);
 
-/* MERGE over the slot's slice, DELIVER over a slice. More than BNY_MERGE_SOURCES_MAX sources are first merged in aligned
- * groups of that many (a power of two, so that the tree of neighbour pairs is the same) into private slots. */
+/* MERGE over the slot's slice, DELIVER over a slice. More than BNY_MERGE_SOURCES_MAX sources are first merged in
+ * aligned groups of that many (a power of two, so that the tree of neighbour pairs is the same) into private slots. */
 void bny_builder_merge(bny_builder *builder, int32_t slot, const bny_source *sources, int64_t count);
 void bny_builder_deliver(bny_builder *builder, const bny_slice *slice, const bny_source *sources, int64_t count);
 void bny_builder_deliver_one(bny_builder *builder, const bny_slice *slice, bny_source source);
@@ -131,15 +129,13 @@ static inline int32_t bny_modulo(int64_t value, int32_t n) {
 /* Smallest k with 2^k >= n, largest k with 2^k <= n (n >= 1). */
 static inline int32_t bny_log2_ceil(int64_t n) {
   int32_t k = 0;
-  while (((int64_t)1 << k) < n)
-    k++;
+  while (((int64_t)1 << k) < n) k++;
   return k;
 }
 
 static inline int32_t bny_log2_floor(int64_t n) {
   int32_t k = 0;
-  while (((int64_t)2 << k) <= n)
-    k++;
+  while (((int64_t)2 << k) <= n) k++;
   return k;
 }
 

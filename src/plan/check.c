@@ -24,7 +24,8 @@ banyan_status bny_plan_fail(const bny_plan *plan, int32_t step, const char *form
   return bny_fail(BANYAN_ERR_STATE, "plan: rank %d%s: %s", plan->rank, place, text);
 }
 
-static banyan_status check_header(const bny_request *request, const bny_plan *plan, const bny_plan *first, int32_t rank) {
+static banyan_status check_header(const bny_request *request, const bny_plan *plan, const bny_plan *first,
+                                  int32_t rank) {
   bool rounds = request->collective == BNY_COMBINE && request->order == BANYAN_ORDER_CANONICAL &&
                 bny_wire_formats[request->wire].error_bound > 0;
   if (plan->rank != rank || plan->nranks != request->nranks || plan->collective != request->collective)
@@ -32,15 +33,13 @@ static banyan_status check_header(const bny_request *request, const bny_plan *pl
                     plan->nranks, (int)plan->collective);
   if (plan->wire != request->wire || plan->value_dim != request->value_dim || plan->round_nodes != rounds)
     return bny_plan_fail(plan, -1, "its wire format, value_dim or rounding is not the request's");
-  if (plan->hash != first->hash)
-    return bny_plan_fail(plan, -1, "its hash is not that of rank 0");
+  if (plan->hash != first->hash) return bny_plan_fail(plan, -1, "its hash is not that of rank 0");
   return BANYAN_OK;
 }
 
 static int by_offset(const void *a, const void *b) {
   const bny_slot *left = a, *right = b;
-  if (left->offset != right->offset)
-    return left->offset < right->offset ? -1 : 1;
+  if (left->offset != right->offset) return left->offset < right->offset ? -1 : 1;
   return left->bytes < right->bytes ? -1 : left->bytes > right->bytes;
 }
 
@@ -61,18 +60,14 @@ static banyan_status check_slots(const bny_request *request, const bny_plan *pla
       return bny_plan_fail(plan, -1, "slot %d is not within the call, or its %zu bytes are not those of its slice", i,
                            slot->bytes);
   }
-  if (plan->nslots == 0)
-    return BANYAN_OK;
+  if (plan->nslots == 0) return BANYAN_OK;
   bny_slot *sorted = malloc((size_t)plan->nslots * sizeof *sorted);
-  if (!sorted)
-    return bny_fail(BANYAN_ERR_MEMORY, "plan: no memory to prove it");
+  if (!sorted) return bny_fail(BANYAN_ERR_MEMORY, "plan: no memory to prove it");
   int32_t overlap = 0;
-  for (int32_t i = 0; i < plan->nslots; i++)
-    sorted[i] = plan->slots[i];
+  for (int32_t i = 0; i < plan->nslots; i++) sorted[i] = plan->slots[i];
   qsort(sorted, (size_t)plan->nslots, sizeof *sorted, by_offset);
   for (int32_t i = 1; i < plan->nslots && !overlap; i++)
-    if (sorted[i - 1].offset + sorted[i - 1].bytes > sorted[i].offset)
-      overlap = i;
+    if (sorted[i - 1].offset + sorted[i - 1].bytes > sorted[i].offset) overlap = i;
   size_t offset = sorted[overlap].offset;
   free(sorted);
   return overlap ? bny_plan_fail(plan, -1, "slots overlap at offset %zu", offset) : BANYAN_OK;
@@ -90,7 +85,8 @@ static banyan_status check_messages(const bny_request *request, const bny_plan *
     const bny_slot *slot = &sender->slots[message->slot];
     if (message->what.offset != slot->offset || message->what.bytes != slot->bytes ||
         !bny_slice_equal(&message->what.slice, &slot->slice))
-      return bny_plan_fail(plan, -1, "message %d is not what slot %d of rank %d holds", i, message->slot, message->peer);
+      return bny_plan_fail(plan, -1, "message %d is not what slot %d of rank %d holds", i, message->slot,
+                           message->peer);
   }
   return BANYAN_OK;
 }
@@ -107,11 +103,10 @@ static banyan_status check_sources(const bny_request *request, const bny_plan *p
     return bny_plan_fail(plan, number, "it has %d sources", step->count);
   for (int32_t i = 0; i < step->count; i++) {
     const bny_source *source = &plan->sources[step->first + i];
-    bool ok = source->message < 0 ? source->slot >= 0 && source->slot < plan->nslots : source->message < plan->nmessages;
-    if (!ok)
-      return bny_plan_fail(plan, number, "source %d does not exist", i);
-    const bny_slot *slot =
-        source->message < 0 ? &plan->slots[source->slot] : &plan->messages[source->message].what;
+    bool ok =
+        source->message < 0 ? source->slot >= 0 && source->slot < plan->nslots : source->message < plan->nmessages;
+    if (!ok) return bny_plan_fail(plan, number, "source %d does not exist", i);
+    const bny_slot *slot = source->message < 0 ? &plan->slots[source->slot] : &plan->messages[source->message].what;
     if (!bny_slice_within(&step->slice, &slot->slice))
       return bny_plan_fail(plan, number, "source %d does not hold the whole slice", i);
   }
@@ -138,8 +133,7 @@ static banyan_status check_step(const bny_request *request, const bny_plan *plan
         return bny_plan_fail(plan, number, "it sends to rank %d", peer);
     }
   }
-  if (step->kind == BNY_STEP_MERGE || step->kind == BNY_STEP_DELIVER)
-    return check_sources(request, plan, number);
+  if (step->kind == BNY_STEP_MERGE || step->kind == BNY_STEP_DELIVER) return check_sources(request, plan, number);
   return BANYAN_OK;
 }
 

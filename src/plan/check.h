@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0
- * The part of the proof that needs no run: every plan by itself is well formed, and its messages say what their senders'
- * plans say. After it, every index in a plan may be followed. */
+ * The part of the proof that needs no run: every plan by itself is well formed, and its messages say what their
+ * senders' plans say. After it, every index in a plan may be followed. */
 #ifndef BNY_PLAN_CHECK_H
 #define BNY_PLAN_CHECK_H
 

@@ -5,17 +5,13 @@
 #include <string.h>
 
 static bool reserve(bny_expressions *all) {
-  if (all->count < all->capacity)
-    return true;
+  if (all->count < all->capacity) return true;
   int32_t larger = 2 * all->capacity;
   bny_expression *nodes = realloc(all->nodes, (size_t)larger * sizeof *nodes);
-  if (nodes)
-    all->nodes = nodes;
+  if (nodes) all->nodes = nodes;
   uint64_t *members = realloc(all->members, (size_t)larger * (size_t)all->words * sizeof *members);
-  if (members)
-    all->members = members;
-  if (!nodes || !members)
-    return false;
+  if (members) all->members = members;
+  if (!nodes || !members) return false;
   all->capacity = larger;
   return true;
 }
@@ -27,17 +23,14 @@ static int32_t *entry_of(const bny_expressions *all, int32_t left, int32_t right
   for (uint64_t i = hash >> 24;; i++) {
     int32_t *entry = &all->table[i & (uint64_t)(all->table_size - 1)];
     const bny_expression *node = &all->nodes[*entry - 1];
-    if (*entry == 0 || (node->left == left && node->right == right && node->rounded == rounded))
-      return entry;
+    if (*entry == 0 || (node->left == left && node->right == right && node->rounded == rounded)) return entry;
   }
 }
 
 static bool table_grow(bny_expressions *all) {
-  if (2 * all->count < all->table_size)
-    return true;
+  if (2 * all->count < all->table_size) return true;
   int32_t *table = calloc((size_t)all->table_size * 2, sizeof *table);
-  if (!table)
-    return false;
+  if (!table) return false;
   free(all->table);
   all->table = table;
   all->table_size *= 2;
@@ -47,8 +40,8 @@ static bool table_grow(bny_expressions *all) {
 }
 
 bool bny_expressions_init(bny_expressions *all, int32_t nranks) {
-  *all = (bny_expressions){.nranks = nranks, .words = (nranks + 63) / 64, .capacity = 2 * nranks + 64,
-                           .table_size = 256};
+  *all =
+      (bny_expressions){.nranks = nranks, .words = (nranks + 63) / 64, .capacity = 2 * nranks + 64, .table_size = 256};
   all->nodes = calloc((size_t)all->capacity, sizeof *all->nodes);
   all->members = calloc((size_t)all->capacity * (size_t)all->words, sizeof *all->members);
   all->table = calloc((size_t)all->table_size, sizeof *all->table);
@@ -78,11 +71,9 @@ static uint64_t *members_of(const bny_expressions *all, int32_t number) {
 }
 
 int32_t bny_expressions_merge(bny_expressions *all, int32_t left, int32_t right, bool rounded, int32_t *rank) {
-  if (!table_grow(all) || !reserve(all))
-    return BNY_EXPRESSION_NO_MEMORY;
+  if (!table_grow(all) || !reserve(all)) return BNY_EXPRESSION_NO_MEMORY;
   int32_t *entry = entry_of(all, left, right, rounded);
-  if (*entry)
-    return *entry - 1;
+  if (*entry) return *entry - 1;
   uint64_t *members = members_of(all, all->count);
   for (int32_t word = 0; word < all->words; word++) {
     uint64_t a = members_of(all, left)[word], b = members_of(all, right)[word];
@@ -92,8 +83,8 @@ int32_t bny_expressions_merge(bny_expressions *all, int32_t left, int32_t right,
     }
     members[word] = a | b;
   }
-  all->nodes[all->count] = (bny_expression){.left = left, .right = right, .rounded = rounded,
-                                            .leaves = all->nodes[left].leaves + all->nodes[right].leaves};
+  all->nodes[all->count] = (bny_expression){
+      .left = left, .right = right, .rounded = rounded, .leaves = all->nodes[left].leaves + all->nodes[right].leaves};
   *entry = all->count + 1;
   return all->count++;
 }
@@ -105,10 +96,8 @@ int32_t bny_expressions_round(bny_expressions *all, int32_t number) {
 }
 
 int32_t bny_expressions_missing(const bny_expressions *all, int32_t number) {
-  if (all->nodes[number].leaves == all->nranks)
-    return -1;
+  if (all->nodes[number].leaves == all->nranks) return -1;
   for (int32_t rank = 0; rank < all->nranks; rank++)
-    if (!(members_of(all, number)[rank / 64] >> (rank % 64) & 1))
-      return rank;
+    if (!(members_of(all, number)[rank / 64] >> (rank % 64) & 1)) return rank;
   return -1;
 }

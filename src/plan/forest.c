@@ -3,17 +3,14 @@
 
 #include <string.h>
 
-static bool is_canonical(const bny_request *request) {
-  return request->order == BANYAN_ORDER_CANONICAL;
-}
+static bool is_canonical(const bny_request *request) { return request->order == BANYAN_ORDER_CANONICAL; }
 
 /* The fewest aligned blocks that make up [low, high): greedily the largest that begins at low and fits. */
 static int32_t cover_range(int32_t nranks, int32_t low, int32_t high, bny_node *nodes) {
   int32_t count = 0;
   while (low < high) {
     int64_t size = low == 0 ? (int64_t)1 << bny_log2_ceil(nranks) : low & -low;
-    while ((low + size < nranks ? low + size : nranks) > high)
-      size /= 2;
+    while ((low + size < nranks ? low + size : nranks) > high) size /= 2;
     int32_t end = (int32_t)(low + size < nranks ? low + size : nranks);
     nodes[count++] = (bny_node){.low = low, .high = end};
     low = end;
@@ -28,30 +25,24 @@ int32_t bny_forest_cover(const bny_request *request, bny_rank_set set, bny_node 
     nodes[0] = (bny_node){.low = set.first, .high = (int32_t)(end % nranks)};
     return 1;
   }
-  if (end <= nranks)
-    return cover_range(nranks, set.first, (int32_t)end, nodes);
+  if (end <= nranks) return cover_range(nranks, set.first, (int32_t)end, nodes);
   int32_t count = cover_range(nranks, set.first, nranks, nodes);
   return count + cover_range(nranks, 0, (int32_t)(end - nranks), nodes + count);
 }
 
-void bny_forest_clear(bny_forest *forest) {
-  forest->count = 0;
-}
+void bny_forest_clear(bny_forest *forest) { forest->count = 0; }
 
 void bny_forest_add(bny_builder *builder, bny_forest *forest, int32_t low, int32_t high, bny_source source) {
   if (forest->count == forest->capacity) {
     int32_t larger = forest->capacity ? 2 * forest->capacity : 16;
     bny_node *nodes = bny_builder_allocate(builder, larger, sizeof *nodes);
-    if (!nodes)
-      return;
-    if (forest->count > 0)
-      memcpy(nodes, forest->nodes, (size_t)forest->count * sizeof *nodes);
+    if (!nodes) return;
+    if (forest->count > 0) memcpy(nodes, forest->nodes, (size_t)forest->count * sizeof *nodes);
     forest->nodes = nodes;
     forest->capacity = larger;
   }
   int32_t at = forest->count++;
-  for (; at > 0 && forest->nodes[at - 1].low > low; at--)
-    forest->nodes[at] = forest->nodes[at - 1];
+  for (; at > 0 && forest->nodes[at - 1].low > low; at--) forest->nodes[at] = forest->nodes[at - 1];
   forest->nodes[at] = (bny_node){.low = low, .high = high, .source = source};
 }
 
@@ -73,9 +64,9 @@ static bny_source merged(bny_builder *builder, const bny_slice *slice, const bny
   return bny_source_slot(slot);
 }
 
-/* Puts sources whose tree of neighbour pairs is node [low, high) into `sources` and returns their number. Lists A of the
- * left child and B of the right one may be joined if their common tree splits between them: if |A| is a power of two
- * and |B| <= |A|. A list that prevents this is merged into one. */
+/* Puts sources whose tree of neighbour pairs is node [low, high) into `sources` and returns their number. Lists A of
+ * the left child and B of the right one may be joined if their common tree splits between them: if |A| is a power of
+ * two and |B| <= |A|. A list that prevents this is merged into one. */
 static int32_t node_sources(bny_builder *builder, const bny_forest *forest, const bny_slice *slice, int32_t low,
                             int32_t high, bny_source *sources) {
   for (int32_t i = 0; i < forest->count; i++)
@@ -102,23 +93,20 @@ static int32_t node_sources(bny_builder *builder, const bny_forest *forest, cons
 /* As node_sources(), in either order. Needs room for all nodes. */
 static int32_t any_sources(bny_builder *builder, const bny_forest *forest, const bny_slice *slice, int32_t low,
                            int32_t high, bny_source *sources) {
-  if (is_canonical(builder->request))
-    return node_sources(builder, forest, slice, low, high, sources);
-  for (int32_t i = 0; i < forest->count; i++)
-    sources[i] = forest->nodes[i].source;
+  if (is_canonical(builder->request)) return node_sources(builder, forest, slice, low, high, sources);
+  for (int32_t i = 0; i < forest->count; i++) sources[i] = forest->nodes[i].source;
   return forest->count;
 }
 
 static bool is_own_slot_of(const bny_builder *builder, bny_source source, const bny_slice *slice, bny_key key) {
-  if (source.message >= 0 || source.slot >= builder->plan->nslots)
-    return false;
+  if (source.message >= 0 || source.slot >= builder->plan->nslots) return false;
   const bny_key *has = &builder->keys[source.slot];
   return bny_slice_equal(&builder->plan->slots[source.slot].slice, slice) && has->phase == key.phase &&
          has->piece == key.piece && has->low == key.low && has->high == key.high;
 }
 
-void bny_forest_send(bny_builder *builder, const bny_forest *forest, const bny_slice *slice, int32_t peer, int32_t phase,
-                     int32_t piece, bny_rank_set set) {
+void bny_forest_send(bny_builder *builder, const bny_forest *forest, const bny_slice *slice, int32_t peer,
+                     int32_t phase, int32_t piece, bny_rank_set set) {
   bny_node nodes[BNY_FOREST_COVER_MAX];
   int32_t count = bny_forest_cover(builder->request, set, nodes);
   bny_source *sources = bny_builder_allocate(builder, forest->count, sizeof *sources);
@@ -138,8 +126,7 @@ void bny_forest_send(bny_builder *builder, const bny_forest *forest, const bny_s
 const bny_source *bny_forest_complete(bny_builder *builder, const bny_forest *forest, const bny_slice *slice,
                                       int64_t *count) {
   bny_source *sources = bny_builder_allocate(builder, forest->count, sizeof *sources);
-  if (!sources)
-    return NULL;
+  if (!sources) return NULL;
   *count = any_sources(builder, forest, slice, 0, builder->request->nranks, sources);
   return sources;
 }

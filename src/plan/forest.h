@@ -1,11 +1,12 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * A forest: what a rank has of one slice, contributions of a set of ranks, as nodes of the tree in which they are merged.
+ * A forest: what a rank has of one slice, contributions of a set of ranks, as nodes of the tree in which they are
+ * merged.
  *
  * Canonical order merges ranks 0 .. n-1 as a tree of neighbour pairs. Its nodes are the aligned blocks
- * [i 2^k, min((i+1) 2^k, n)); a set of ranks is carried as the fewest such nodes that cover it, and a node is merged when
- * all of it is there, never anything else. So each algorithm delivers the same expression, hence the same bits. In plan
- * order everything at hand is merged into one node, and [low, high) is a label alone.
+ * [i 2^k, min((i+1) 2^k, n)); a set of ranks is carried as the fewest such nodes that cover it, and a node is merged
+ * when all of it is there, never anything else. So each algorithm delivers the same expression, hence the same bits. In
+ * plan order everything at hand is merged into one node, and [low, high) is a label alone.
  *
  * Merging is lazy: a forest keeps what has arrived as it is, and merges over a slice when that slice is sent or
  * delivered. Each received row is then read once, and nothing is stored in between. */
@@ -44,8 +45,8 @@ void bny_forest_receive(bny_builder *builder, bny_forest *forest, int32_t peer, 
 
 /* Sends the forest, whose contributions are exactly `set`, over `slice` as (phase, piece) to `peer`: one slot for each
  * node of the cover. An own slot that is such a node already is sent as it is. */
-void bny_forest_send(bny_builder *builder, const bny_forest *forest, const bny_slice *slice, int32_t peer, int32_t phase,
-                     int32_t piece, bny_rank_set set);
+void bny_forest_send(bny_builder *builder, const bny_forest *forest, const bny_slice *slice, int32_t peer,
+                     int32_t phase, int32_t piece, bny_rank_set set);
 
 /* Sources whose merge over `slice` is the whole expression over all ranks; their number in *count. NULL on failure. */
 const bny_source *bny_forest_complete(bny_builder *builder, const bny_forest *forest, const bny_slice *slice,

@@ -14,9 +14,7 @@ static uint64_t add(uint64_t hash, uint64_t value) {
   return hash;
 }
 
-static uint64_t add_int(uint64_t hash, int64_t value) {
-  return add(hash, (uint64_t)value);
-}
+static uint64_t add_int(uint64_t hash, int64_t value) { return add(hash, (uint64_t)value); }
 
 static uint64_t add_double(uint64_t hash, double value) {
   uint64_t bits;
@@ -39,8 +37,7 @@ uint64_t bny_request_hash(const bny_request *request, const char *algorithm) {
   hash = add_int(hash, request->scatter);
   hash = add_int(hash, request->order);
   if (request->collective == BNY_GATHER && request->counts)
-    for (int32_t rank = 0; rank < request->nranks; rank++)
-      hash = add(hash, request->counts[rank]);
+    for (int32_t rank = 0; rank < request->nranks; rank++) hash = add(hash, request->counts[rank]);
   hash = add(hash, request->bytes);
   hash = add_int(hash, request->root);
   hash = add_int(hash, request->distance);

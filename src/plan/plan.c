@@ -33,19 +33,15 @@ static banyan_status check_combine(const bny_request *request) {
 static banyan_status check_bytes(const bny_request *request) {
   double bytes = (double)request->bytes * request->nranks;
   if (request->collective == BNY_GATHER) {
-    if (!request->counts)
-      return bny_fail(BANYAN_ERR_ARGUMENT, "plan: a gather without counts");
+    if (!request->counts) return bny_fail(BANYAN_ERR_ARGUMENT, "plan: a gather without counts");
     bytes = 0;
-    for (int32_t rank = 0; rank < request->nranks; rank++)
-      bytes += (double)request->counts[rank];
+    for (int32_t rank = 0; rank < request->nranks; rank++) bytes += (double)request->counts[rank];
   }
-  if (bytes > size_limit)
-    return bny_fail(BANYAN_ERR_MEMORY, "plan: %g bytes are more than can be planned for", bytes);
+  if (bytes > size_limit) return bny_fail(BANYAN_ERR_MEMORY, "plan: %g bytes are more than can be planned for", bytes);
   if (request->collective == BNY_BROADCAST && (request->root < 0 || request->root >= request->nranks))
     return bny_fail(BANYAN_ERR_ARGUMENT, "plan: root %d is not one of %d ranks", request->root, request->nranks);
   if (request->collective == BNY_SHIFT && (request->distance < 0 || request->distance >= request->nranks))
-    return bny_fail(BANYAN_ERR_ARGUMENT, "plan: distance %d is not in 0 to %d", request->distance,
-                    request->nranks - 1);
+    return bny_fail(BANYAN_ERR_ARGUMENT, "plan: distance %d is not in 0 to %d", request->distance, request->nranks - 1);
   return BANYAN_OK;
 }
 
@@ -67,14 +63,11 @@ static uint64_t hash_of(const bny_request *request, const bny_algorithm *algorit
 banyan_status bny_plan_make(const bny_request *request, int32_t rank, bny_plan **plan) {
   const bny_algorithm *algorithm;
   banyan_status status = check(request, rank);
-  if (status != BANYAN_OK)
-    return status;
+  if (status != BANYAN_OK) return status;
   bny_plan *made = calloc(1, sizeof *made);
-  if (!made)
-    return bny_fail(BANYAN_ERR_MEMORY, "plan of rank %d: no memory", rank);
+  if (!made) return bny_fail(BANYAN_ERR_MEMORY, "plan of rank %d: no memory", rank);
   status = bny_algorithm_select(request, &algorithm, &made->predicted_ns, &made->reason);
-  if (status != BANYAN_OK)
-    goto free_plan;
+  if (status != BANYAN_OK) goto free_plan;
   made->collective = request->collective;
   made->rank = rank;
   made->nranks = request->nranks;
@@ -94,10 +87,9 @@ banyan_status bny_plan_make(const bny_request *request, int32_t rank, bny_plan *
   status = builder.status;
   /* Cannot be: selection has compared bounds that hold on every rank with the same limits. */
   if (status == BANYAN_OK && (made->outbox_bytes > request->outbox_bytes || made->nslots > request->slots_max))
-    status = bny_fail(BANYAN_ERR_MEMORY, "plan of rank %d: %s takes %zu bytes and %d slots, more than was estimated", rank,
-                      algorithm->name, made->outbox_bytes, made->nslots);
-  if (status != BANYAN_OK)
-    goto free_plan;
+    status = bny_fail(BANYAN_ERR_MEMORY, "plan of rank %d: %s takes %zu bytes and %d slots, more than was estimated",
+                      rank, algorithm->name, made->outbox_bytes, made->nslots);
+  if (status != BANYAN_OK) goto free_plan;
   *plan = made;
   return BANYAN_OK;
 
@@ -107,8 +99,7 @@ free_plan:
 }
 
 void bny_plan_free(bny_plan *plan) {
-  if (!plan)
-    return;
+  if (!plan) return;
   free(plan->reason);
   free(plan->slots);
   free(plan->messages);

@@ -1,16 +1,16 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * A plan is plain data: what one rank does in one run of one collective. It is a pure function of a request, which holds
- * only facts that are identical on every rank. The same plan is executed (exec/), proved (prove.c), costed (cost.c),
- * printed (print.c) and hashed (hash.c). No user pointer appears in it.
+ * A plan is plain data: what one rank does in one run of one collective. It is a pure function of a request, which
+ * holds only facts that are identical on every rank. The same plan is executed (exec/), proved (prove.c), costed
+ * (cost.c), printed (print.c) and hashed (hash.c). No user pointer appears in it.
  *
  * Memory model. Each rank owns an outbox. A *slot* is a message: a range of the owner's outbox that holds the wire form
- * of one slice (a box of rows), or a range of bytes. A slot is written exactly once in a run, by COPY or MERGE; SEND makes
- * it visible to peers; a peer WAITs for it before it reads it. A slot that is never sent is private scratch. Runs use the
- * two halves of an arena in turn, so that a run never overwrites what a slower peer still reads (exec/ has the rule).
- * COPY and MERGE write all of their slot: step->slice is the slot's slice; later steps may read a box within it. The slots
- * of a barrier hold nothing and are sent without having been written. A slot may be sent by several steps, to different
- * peers.
+ * of one slice (a box of rows), or a range of bytes. A slot is written exactly once in a run, by COPY or MERGE; SEND
+ * makes it visible to peers; a peer WAITs for it before it reads it. A slot that is never sent is private scratch. Runs
+ * use the two halves of an arena in turn, so that a run never overwrites what a slower peer still reads (exec/ has the
+ * rule). COPY and MERGE write all of their slot: step->slice is the slot's slice; later steps may read a box within it.
+ * The slots of a barrier hold nothing and are sent without having been written. A slot may be sent by several steps, to
+ * different peers.
  *
  * Every value that is merged or delivered is read from a slot, never from the input directly: it then has been through
  * the wire format, and all ranks see the same bits.
@@ -57,12 +57,12 @@ typedef struct bny_request {
   /* bytes: gather, the counts of all ranks (owned by the caller while planning); shift and broadcast, `bytes` */
   const size_t *counts;
   size_t bytes;
-  int32_t root;     /* combine with ROOT, broadcast */
-  int32_t distance; /* shift, in [0, nranks) */
+  int32_t root;          /* combine with ROOT, broadcast */
+  int32_t distance;      /* shift, in [0, nranks) */
   const char *algorithm; /* name, or NULL: by predicted cost */
   bny_link_cost cost;
-  size_t outbox_bytes;   /* what a plan may use of an outbox */
-  int32_t slots_max;     /* how many slots a rank may use */
+  size_t outbox_bytes; /* what a plan may use of an outbox */
+  int32_t slots_max;   /* how many slots a rank may use */
 } bny_request;
 
 /* A box of rows in coordinates of the whole call; for bytes, `head0` and `heads` stay 0 and 1 and the range is in
@@ -92,19 +92,19 @@ typedef struct bny_source {
 } bny_source;
 
 typedef enum bny_step_kind {
-  BNY_STEP_COPY,    /* input slice -> slot */
-  BNY_STEP_MERGE,   /* sources merged over slice -> slot. One source: forwards it (also for bytes) */
-  BNY_STEP_SEND,    /* slot becomes visible to peers */
-  BNY_STEP_WAIT,    /* until message has arrived */
-  BNY_STEP_DELIVER  /* sources merged over slice -> the caller's result; complete rows. Bytes: one source, copied */
+  BNY_STEP_COPY,   /* input slice -> slot */
+  BNY_STEP_MERGE,  /* sources merged over slice -> slot. One source: forwards it (also for bytes) */
+  BNY_STEP_SEND,   /* slot becomes visible to peers */
+  BNY_STEP_WAIT,   /* until message has arrived */
+  BNY_STEP_DELIVER /* sources merged over slice -> the caller's result; complete rows. Bytes: one source, copied */
 } bny_step_kind;
 
 typedef struct bny_step {
   bny_step_kind kind;
-  int32_t slot;        /* COPY, MERGE: destination. SEND: what */
-  int32_t message;     /* WAIT */
+  int32_t slot;         /* COPY, MERGE: destination. SEND: what */
+  int32_t message;      /* WAIT */
   int32_t first, count; /* MERGE, DELIVER: range of plan->sources, in merge order. SEND: range of plan->peers */
-  bny_slice slice;     /* COPY, MERGE, DELIVER: within the slice of every source */
+  bny_slice slice;      /* COPY, MERGE, DELIVER: within the slice of every source */
 } bny_step;
 
 typedef struct bny_plan {
@@ -116,9 +116,9 @@ typedef struct bny_plan {
   const char *algorithm; /* static */
   char *reason;          /* why it was chosen; owned */
   double predicted_ns;
-  uint64_t hash;         /* of the request and the algorithm: identical on every rank */
-  size_t outbox_bytes;   /* used */
-  size_t outbox_bound;   /* no rank uses more: identical on every rank */
+  uint64_t hash;       /* of the request and the algorithm: identical on every rank */
+  size_t outbox_bytes; /* used */
+  size_t outbox_bound; /* no rank uses more: identical on every rank */
   bny_slot *slots;
   bny_message *messages;
   bny_source *sources;
@@ -144,11 +144,12 @@ uint64_t bny_request_hash(const bny_request *request, const char *algorithm);
 /* As snprintf: one line per step. */
 size_t bny_plan_print(const bny_plan *plan, char *text, size_t bytes);
 
-/* Proves the plans of all ranks together, symbolically: every contribution is merged exactly once into everything that is
- * delivered; exactly the owned rows are delivered, once; all ranks that deliver a row deliver the same expression (so the
- * same bits), and with canonical order the canonical one; every wait is met by a send that happens (no deadlock); nothing
- * is read before it has arrived, no slot is written twice or while it can still be read, slots lie within the outbox and
- * do not overlap. Returns BANYAN_OK, or BANYAN_ERR_STATE with a text that names rank, step and reason. */
+/* Proves the plans of all ranks together, symbolically: every contribution is merged exactly once into everything that
+ * is delivered; exactly the owned rows are delivered, once; all ranks that deliver a row deliver the same expression
+ * (so the same bits), and with canonical order the canonical one; every wait is met by a send that happens (no
+ * deadlock); nothing is read before it has arrived, no slot is written twice or while it can still be read, slots lie
+ * within the outbox and do not overlap. Returns BANYAN_OK, or BANYAN_ERR_STATE with a text that names rank, step and
+ * reason. */
 banyan_status bny_plan_prove(const bny_request *request, const bny_plan *const *plans);
 
 /* Predicted time of one run from the plans' own steps, all ranks in step: critical path in alpha, beta, gamma. */

@@ -35,43 +35,42 @@ static void print_sources(page *sheet, const bny_plan *plan, const bny_step *ste
 static void print_step(page *sheet, const bny_plan *plan, const bny_step *step) {
   char *text = sheet->text;
   switch (step->kind) {
-    case BNY_STEP_COPY:
-    case BNY_STEP_MERGE:
-      bny_append(text, sheet->bytes, &sheet->length, step->kind == BNY_STEP_COPY ? "copy    " : "merge   ");
-      print_slice(sheet, plan, &step->slice);
-      bny_append(text, sheet->bytes, &sheet->length, " to slot %d (%zu bytes at %zu)", step->slot,
-                 plan->slots[step->slot].bytes, plan->slots[step->slot].offset);
-      if (step->kind == BNY_STEP_MERGE) {
-        bny_append(text, sheet->bytes, &sheet->length, " from");
-        print_sources(sheet, plan, step);
-      }
-      break;
-    case BNY_STEP_SEND:
-      bny_append(text, sheet->bytes, &sheet->length, "send    slot %d to rank%s", step->slot, step->count > 1 ? "s" : "");
-      for (int32_t i = 0; i < step->count; i++)
-        bny_append(text, sheet->bytes, &sheet->length, "%s %d", i ? "," : "", plan->peers[step->first + i]);
-      break;
-    case BNY_STEP_WAIT:
-      bny_append(text, sheet->bytes, &sheet->length, "wait    rank %d slot %d (", plan->messages[step->message].peer,
-                 plan->messages[step->message].slot);
-      print_slice(sheet, plan, &plan->messages[step->message].what.slice);
-      bny_append(text, sheet->bytes, &sheet->length, ", %zu bytes at %zu)", plan->messages[step->message].what.bytes,
-                 plan->messages[step->message].what.offset);
-      break;
-    case BNY_STEP_DELIVER:
-      bny_append(text, sheet->bytes, &sheet->length, "deliver ");
-      print_slice(sheet, plan, &step->slice);
+  case BNY_STEP_COPY:
+  case BNY_STEP_MERGE:
+    bny_append(text, sheet->bytes, &sheet->length, step->kind == BNY_STEP_COPY ? "copy    " : "merge   ");
+    print_slice(sheet, plan, &step->slice);
+    bny_append(text, sheet->bytes, &sheet->length, " to slot %d (%zu bytes at %zu)", step->slot,
+               plan->slots[step->slot].bytes, plan->slots[step->slot].offset);
+    if (step->kind == BNY_STEP_MERGE) {
       bny_append(text, sheet->bytes, &sheet->length, " from");
       print_sources(sheet, plan, step);
-      break;
+    }
+    break;
+  case BNY_STEP_SEND:
+    bny_append(text, sheet->bytes, &sheet->length, "send    slot %d to rank%s", step->slot, step->count > 1 ? "s" : "");
+    for (int32_t i = 0; i < step->count; i++)
+      bny_append(text, sheet->bytes, &sheet->length, "%s %d", i ? "," : "", plan->peers[step->first + i]);
+    break;
+  case BNY_STEP_WAIT:
+    bny_append(text, sheet->bytes, &sheet->length, "wait    rank %d slot %d (", plan->messages[step->message].peer,
+               plan->messages[step->message].slot);
+    print_slice(sheet, plan, &plan->messages[step->message].what.slice);
+    bny_append(text, sheet->bytes, &sheet->length, ", %zu bytes at %zu)", plan->messages[step->message].what.bytes,
+               plan->messages[step->message].what.offset);
+    break;
+  case BNY_STEP_DELIVER:
+    bny_append(text, sheet->bytes, &sheet->length, "deliver ");
+    print_slice(sheet, plan, &step->slice);
+    bny_append(text, sheet->bytes, &sheet->length, " from");
+    print_sources(sheet, plan, step);
+    break;
   }
   bny_append(text, sheet->bytes, &sheet->length, "\n");
 }
 
 size_t bny_plan_print(const bny_plan *plan, char *text, size_t bytes) {
   page sheet = {.text = text, .bytes = bytes};
-  if (bytes > 0)
-    text[0] = 0;
+  if (bytes > 0) text[0] = 0;
   bny_append(text, bytes, &sheet.length, "%s of rank %d of %d by %s", collective_names[plan->collective], plan->rank,
              plan->nranks, plan->algorithm);
   if (plan->collective == BNY_COMBINE)

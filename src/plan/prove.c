@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * The prover runs the plans of all ranks symbolically. The value of a slot is an expression (expression.h), the same for
- * all its rows since one step writes it. Steps depend on each other only through slots that are written once and sends
- * that happen once, so one schedule, each rank as far as it gets in turn, proves all schedules. */
+ * The prover runs the plans of all ranks symbolically. The value of a slot is an expression (expression.h), the same
+ * for all its rows since one step writes it. Steps depend on each other only through slots that are written once and
+ * sends that happen once, so one schedule, each rank as far as it gets in turn, proves all schedules. */
 #include <stdlib.h>
 
 #include "plan/arrival.h"
@@ -38,9 +38,7 @@ typedef struct proof_state {
   int32_t canonical; /* the expression that every delivery must be, or BNY_EXPRESSION_NONE */
 } proof_state;
 
-static banyan_status no_memory(void) {
-  return bny_fail(BANYAN_ERR_MEMORY, "plan: no memory to prove it");
-}
+static banyan_status no_memory(void) { return bny_fail(BANYAN_ERR_MEMORY, "plan: no memory to prove it"); }
 
 static int64_t size_of(const proof_state *proof, const bny_slice *slice) {
   return proof->request->collective == BNY_COMBINE ? bny_slice_rows(slice) : (int64_t)slice->bytes;
@@ -48,14 +46,12 @@ static int64_t size_of(const proof_state *proof, const bny_slice *slice) {
 
 /* ---- values ------------------------------------------------------------------------------------------------------ */
 
-static banyan_status source_value(const proof_state *proof, const bny_plan *plan, int32_t step, const bny_source *source,
-                                  int32_t *value) {
+static banyan_status source_value(const proof_state *proof, const bny_plan *plan, int32_t step,
+                                  const bny_source *source, int32_t *value) {
   const rank_state *state = &proof->ranks[plan->rank];
   *value = source->message < 0 ? state->slots[source->slot] : state->arrived[source->message];
-  if (*value != BNY_EXPRESSION_NONE)
-    return BANYAN_OK;
-  if (source->message < 0)
-    return bny_plan_fail(plan, step, "it reads slot %d before that is written", source->slot);
+  if (*value != BNY_EXPRESSION_NONE) return BANYAN_OK;
+  if (source->message < 0) return bny_plan_fail(plan, step, "it reads slot %d before that is written", source->slot);
   return bny_plan_fail(plan, step, "it reads slot %d of rank %d before it has waited for it",
                        plan->messages[source->message].slot, plan->messages[source->message].peer);
 }
@@ -66,21 +62,17 @@ static banyan_status merge_value(proof_state *proof, const bny_plan *plan, int32
   int32_t values[BNY_MERGE_SOURCES_MAX], twice = -1;
   for (int32_t i = 0; i < step->count; i++) {
     banyan_status status = source_value(proof, plan, number, &plan->sources[step->first + i], &values[i]);
-    if (status != BANYAN_OK)
-      return status;
+    if (status != BANYAN_OK) return status;
   }
   for (int32_t count = step->count; count > 1; count = (count + 1) / 2) {
     for (int32_t i = 0; i + 1 < count; i += 2) {
-      int32_t pair =
-          bny_expressions_merge(&proof->expressions, values[i], values[i + 1], plan->round_nodes, &twice);
+      int32_t pair = bny_expressions_merge(&proof->expressions, values[i], values[i + 1], plan->round_nodes, &twice);
       if (pair == BNY_EXPRESSION_TWICE)
         return bny_plan_fail(plan, number, "it merges the contribution of rank %d twice", twice);
-      if (pair < 0)
-        return no_memory();
+      if (pair < 0) return no_memory();
       values[i / 2] = pair;
     }
-    if (count % 2)
-      values[count / 2] = values[count - 1];
+    if (count % 2) values[count / 2] = values[count - 1];
   }
   *value = values[0];
   return BANYAN_OK;
@@ -90,8 +82,7 @@ static banyan_status write_slot(proof_state *proof, const bny_plan *plan, int32_
   const bny_step *step = &plan->steps[number];
   bool lossy = plan->collective == BNY_COMBINE && bny_wire_formats[plan->wire].error_bound > 0;
   int32_t *slot = &proof->ranks[plan->rank].slots[step->slot];
-  if (*slot != BNY_EXPRESSION_NONE)
-    return bny_plan_fail(plan, number, "slot %d is written a second time", step->slot);
+  if (*slot != BNY_EXPRESSION_NONE) return bny_plan_fail(plan, number, "slot %d is written a second time", step->slot);
   *slot = lossy ? bny_expressions_round(&proof->expressions, value) : value;
   return *slot >= 0 ? BANYAN_OK : no_memory();
 }
@@ -158,8 +149,7 @@ static banyan_status run_deliver(proof_state *proof, const bny_plan *plan, int32
   bny_slice owned = bny_slice_owned(proof->request, plan->rank);
   int32_t value = BNY_EXPRESSION_NONE;
   banyan_status status = merge_value(proof, plan, number, &value);
-  if (status != BANYAN_OK)
-    return status;
+  if (status != BANYAN_OK) return status;
   if (!bny_slice_within(slice, &owned) || size_of(proof, slice) == 0)
     return bny_plan_fail(plan, number, "it delivers what this rank does not own, or nothing");
   status = check_value(proof, plan, number, value);
@@ -173,17 +163,13 @@ static banyan_status run_step(proof_state *proof, const bny_plan *plan, int32_t 
   int32_t value = BNY_EXPRESSION_NONE;
   banyan_status status;
   switch (plan->steps[number].kind) {
-    case BNY_STEP_COPY:
-      return run_copy(proof, plan, number);
-    case BNY_STEP_MERGE:
-      status = merge_value(proof, plan, number, &value);
-      return status == BANYAN_OK ? write_slot(proof, plan, number, value) : status;
-    case BNY_STEP_SEND:
-      return run_send(proof, plan, number);
-    case BNY_STEP_WAIT:
-      return run_wait(proof, plan, number, blocked);
-    case BNY_STEP_DELIVER:
-      return run_deliver(proof, plan, number);
+  case BNY_STEP_COPY: return run_copy(proof, plan, number);
+  case BNY_STEP_MERGE:
+    status = merge_value(proof, plan, number, &value);
+    return status == BANYAN_OK ? write_slot(proof, plan, number, value) : status;
+  case BNY_STEP_SEND: return run_send(proof, plan, number);
+  case BNY_STEP_WAIT: return run_wait(proof, plan, number, blocked);
+  case BNY_STEP_DELIVER: return run_deliver(proof, plan, number);
   }
   return BANYAN_OK;
 }
@@ -200,25 +186,23 @@ static banyan_status run_all(proof_state *proof) {
       bool blocked = false;
       while (state->next < plan->nsteps && !blocked) {
         banyan_status status = run_step(proof, plan, state->next, &blocked);
-        if (status != BANYAN_OK)
-          return status;
+        if (status != BANYAN_OK) return status;
         if (!blocked) {
           state->next++;
           progress = true;
         }
       }
-      if (blocked && !stuck)
-        stuck = plan;
+      if (blocked && !stuck) stuck = plan;
     }
   }
-  if (!stuck)
-    return BANYAN_OK;
+  if (!stuck) return BANYAN_OK;
   int32_t step = proof->ranks[stuck->rank].next;
   const bny_message *message = &stuck->messages[stuck->steps[step].message];
   return bny_plan_fail(stuck, step, "deadlock: slot %d of rank %d is never sent to it", message->slot, message->peer);
 }
 
-/* ---- what has been delivered --------------------------------------------------------------------------------------- */
+/* ---- what has been delivered ---------------------------------------------------------------------------------------
+ */
 
 static int by_rank(const void *a, const void *b) {
   const delivery *left = a, *right = b;
@@ -231,10 +215,9 @@ static banyan_status check_coverage(const proof_state *proof) {
   for (int32_t rank = 0; rank < proof->request->nranks; rank++) {
     bny_slice owned = bny_slice_owned(proof->request, rank);
     if (proof->ranks[rank].rows != size_of(proof, &owned))
-      return bny_plan_fail(proof->plans[rank], -1, "it delivers %lld %s, but owns %lld",
-                           (long long)proof->ranks[rank].rows,
-                           proof->request->collective == BNY_COMBINE ? "rows" : "bytes",
-                           (long long)size_of(proof, &owned));
+      return bny_plan_fail(
+          proof->plans[rank], -1, "it delivers %lld %s, but owns %lld", (long long)proof->ranks[rank].rows,
+          proof->request->collective == BNY_COMBINE ? "rows" : "bytes", (long long)size_of(proof, &owned));
   }
   for (int32_t i = 0; i < proof->ndeliveries; i++) {
     const delivery *one = &proof->deliveries[i];
@@ -246,26 +229,25 @@ static banyan_status check_coverage(const proof_state *proof) {
   return BANYAN_OK;
 }
 
-/* Equal rows are equal expressions on all ranks. Ranks that deliver the same box are compared with the first of them. */
+/* Equal rows are equal expressions on all ranks. Ranks that deliver the same box are compared with the first of them.
+ */
 static banyan_status check_agreement(const proof_state *proof) {
   const delivery **distinct = malloc((size_t)(proof->ndeliveries + 1) * sizeof(const delivery *));
   int32_t count = 0;
   banyan_status status = BANYAN_OK;
-  if (!distinct)
-    return no_memory();
+  if (!distinct) return no_memory();
   for (int32_t i = 0; i < proof->ndeliveries && status == BANYAN_OK; i++) {
     const delivery *one = &proof->deliveries[i];
     bool known = false;
     for (int32_t k = 0; k < count && !known && status == BANYAN_OK; k++) {
-      if (!bny_slice_intersects(&one->slice, &distinct[k]->slice))
-        continue;
+      if (!bny_slice_intersects(&one->slice, &distinct[k]->slice)) continue;
       known = bny_slice_equal(&one->slice, &distinct[k]->slice);
       if (one->value != distinct[k]->value)
-        status = bny_plan_fail(proof->plans[one->rank], one->step, "it delivers another expression than rank %d, step %d",
-                               distinct[k]->rank, distinct[k]->step);
+        status =
+            bny_plan_fail(proof->plans[one->rank], one->step, "it delivers another expression than rank %d, step %d",
+                          distinct[k]->rank, distinct[k]->step);
     }
-    if (!known)
-      distinct[count++] = one;
+    if (!known) distinct[count++] = one;
   }
   free(distinct);
   return status;
@@ -273,7 +255,7 @@ static banyan_status check_agreement(const proof_state *proof) {
 
 /* A rank leaves a barrier only after all have come. */
 static banyan_status check_heard(const proof_state *proof) {
-  for (int32_t rank = 0; proof->ranks[rank].heard && rank < proof->request->nranks; rank++)
+  for (int32_t rank = 0; proof->ranks[0].heard && rank < proof->request->nranks; rank++)
     for (int32_t other = 0; other < proof->request->nranks; other++)
       if (!(proof->ranks[rank].heard[other / 64] >> (other % 64) & 1))
         return bny_plan_fail(proof->plans[rank], -1, "it leaves the barrier without having heard of rank %d", other);
@@ -290,16 +272,15 @@ static banyan_status check_taken(const proof_state *proof) {
   return BANYAN_OK;
 }
 
-/* ---- the whole ----------------------------------------------------------------------------------------------------- */
+/* ---- the whole -----------------------------------------------------------------------------------------------------
+ */
 
 static banyan_status make_canonical(proof_state *proof) {
   int32_t count = proof->request->nranks, unused;
   bool rounded = bny_wire_formats[proof->request->wire].error_bound > 0;
   int32_t *level = malloc((size_t)count * sizeof *level);
-  if (!level)
-    return no_memory();
-  for (int32_t rank = 0; rank < count; rank++)
-    level[rank] = rank;
+  if (!level) return no_memory();
+  for (int32_t rank = 0; rank < count; rank++) level[rank] = rank;
   for (; count > 1; count = (count + 1) / 2) {
     for (int32_t i = 0; i + 1 < count; i += 2) {
       level[i / 2] = bny_expressions_merge(&proof->expressions, level[i], level[i + 1], rounded, &unused);
@@ -308,8 +289,7 @@ static banyan_status make_canonical(proof_state *proof) {
         return no_memory();
       }
     }
-    if (count % 2)
-      level[count / 2] = level[count - 1];
+    if (count % 2) level[count / 2] = level[count - 1];
   }
   proof->canonical = level[0];
   free(level);
@@ -319,18 +299,13 @@ static banyan_status make_canonical(proof_state *proof) {
 static bool init_rank(const proof_state *proof, const bny_plan *plan, rank_state *state) {
   state->slots = malloc((size_t)(plan->nslots + 1) * sizeof *state->slots);
   state->arrived = malloc((size_t)(plan->nmessages + 1) * sizeof *state->arrived);
-  if (!state->slots || !state->arrived)
-    return false;
-  for (int32_t i = 0; i < plan->nslots; i++)
-    state->slots[i] = BNY_EXPRESSION_NONE;
-  for (int32_t i = 0; i < plan->nmessages; i++)
-    state->arrived[i] = BNY_EXPRESSION_NONE;
-  if (plan->collective != BNY_BARRIER)
-    return true;
+  if (!state->slots || !state->arrived) return false;
+  for (int32_t i = 0; i < plan->nslots; i++) state->slots[i] = BNY_EXPRESSION_NONE;
+  for (int32_t i = 0; i < plan->nmessages; i++) state->arrived[i] = BNY_EXPRESSION_NONE;
+  if (plan->collective != BNY_BARRIER) return true;
   state->heard = calloc((size_t)proof->words, sizeof *state->heard);
   state->said = calloc((size_t)(plan->nslots + 1) * (size_t)proof->words, sizeof *state->said);
-  if (!state->heard || !state->said)
-    return false;
+  if (!state->heard || !state->said) return false;
   state->heard[plan->rank / 64] |= UINT64_C(1) << (plan->rank % 64);
   return true;
 }
@@ -340,21 +315,18 @@ static banyan_status init(proof_state *proof) {
   int64_t sends = 0, delivers = 0;
   proof->words = (request->nranks + 63) / 64;
   proof->ranks = calloc((size_t)request->nranks, sizeof *proof->ranks);
-  if (!proof->ranks)
-    return no_memory();
+  if (!proof->ranks) return no_memory();
   for (int32_t rank = 0; rank < request->nranks; rank++) {
     const bny_plan *plan = proof->plans[rank];
     sends += plan->npeers;
     delivers += plan->nsteps;
-    if (!init_rank(proof, plan, &proof->ranks[rank]))
-      return no_memory();
+    if (!init_rank(proof, plan, &proof->ranks[rank])) return no_memory();
   }
   proof->deliveries = malloc((size_t)(delivers + 1) * sizeof *proof->deliveries);
   if (!proof->deliveries || !bny_expressions_init(&proof->expressions, request->nranks) ||
       !bny_arrivals_init(&proof->arrivals, sends))
     return no_memory();
-  if (request->collective == BNY_COMBINE && request->order == BANYAN_ORDER_CANONICAL)
-    return make_canonical(proof);
+  if (request->collective == BNY_COMBINE && request->order == BANYAN_ORDER_CANONICAL) return make_canonical(proof);
   return BANYAN_OK;
 }
 
@@ -374,19 +346,13 @@ static void fini(proof_state *proof) {
 banyan_status bny_plan_prove(const bny_request *request, const bny_plan *const *plans) {
   proof_state proof = {.request = request, .plans = plans, .canonical = BNY_EXPRESSION_NONE};
   banyan_status status = bny_plan_check(request, plans);
-  if (status != BANYAN_OK)
-    return status;
+  if (status != BANYAN_OK) return status;
   status = init(&proof);
-  if (status == BANYAN_OK)
-    status = run_all(&proof);
-  if (status == BANYAN_OK)
-    status = check_coverage(&proof);
-  if (status == BANYAN_OK)
-    status = check_agreement(&proof);
-  if (status == BANYAN_OK)
-    status = check_heard(&proof);
-  if (status == BANYAN_OK)
-    status = check_taken(&proof);
+  if (status == BANYAN_OK) status = run_all(&proof);
+  if (status == BANYAN_OK) status = check_coverage(&proof);
+  if (status == BANYAN_OK) status = check_agreement(&proof);
+  if (status == BANYAN_OK) status = check_heard(&proof);
+  if (status == BANYAN_OK) status = check_taken(&proof);
   fini(&proof);
   return status;
 }

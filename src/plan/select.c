@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Selection. Every candidate states what it costs (bny_estimate), the same on every rank; the model below makes it time:
+ * Selection. Every candidate states what it costs (bny_estimate), the same on every rank; the model below makes it
+ * time:
  *
  *   rounds (alpha + switch) + (messages - rounds) alpha / 4 + (bytes beta + work gamma) ranks_per_core
  *
@@ -45,10 +46,8 @@ void bny_algorithm_print(const bny_algorithm *algorithm, char *text, size_t byte
 /* Callers name an algorithm ("recursive") or one variant of it ("recursive_halving"). */
 static bool is_named(const bny_algorithm *algorithm, const char *name) {
   char full[64];
-  if (strcmp(algorithm->name, name) == 0)
-    return true;
-  if (!algorithm->variant)
-    return false;
+  if (strcmp(algorithm->name, name) == 0) return true;
+  if (!algorithm->variant) return false;
   snprintf(full, sizeof full, "%s_%s", algorithm->name, algorithm->variant);
   return strcmp(full, name) == 0;
 }
@@ -67,8 +66,7 @@ typedef struct candidate {
 
 static candidate candidate_of(const bny_request *request, const bny_algorithm *algorithm) {
   candidate made = {.algorithm = algorithm, .named = true, .refusal = algorithm->refuse(request)};
-  if (request->algorithm)
-    made.named = is_named(algorithm, request->algorithm);
+  if (request->algorithm) made.named = is_named(algorithm, request->algorithm);
   if (!made.refusal) {
     algorithm->estimate(request, &made.estimate);
     made.ns = bny_estimate_ns(request, &made.estimate);
@@ -84,8 +82,7 @@ static void list_names(const bny_request *request, char *text, size_t bytes) {
   text[0] = 0;
   for (int i = 0; bny_algorithms[i]; i++) {
     const bny_algorithm *algorithm = bny_algorithms[i];
-    if (algorithm->refuse(request) || strcmp(algorithm->name, last) == 0)
-      continue;
+    if (algorithm->refuse(request) || strcmp(algorithm->name, last) == 0) continue;
     bny_append(text, bytes, &length, "%s%s", length ? ", " : "", algorithm->name);
     last = algorithm->name;
   }
@@ -96,8 +93,7 @@ static banyan_status fail_name(const bny_request *request) {
   const char *collective = collective_names[request->collective];
   const char *refusal = NULL;
   for (int i = 0; bny_algorithms[i] && !refusal; i++)
-    if (is_named(bny_algorithms[i], request->algorithm))
-      refusal = bny_algorithms[i]->refuse(request);
+    if (is_named(bny_algorithms[i], request->algorithm)) refusal = bny_algorithms[i]->refuse(request);
   list_names(request, names, sizeof names);
   if (refusal)
     return bny_fail(BANYAN_ERR_ARGUMENT, "algorithm \"%s\" cannot serve this %s: %s. These can: %s", request->algorithm,
@@ -135,8 +131,7 @@ static char *explain(const bny_request *request, const candidate *candidates, in
   explain_one(request, &candidates[chosen], text, &length);
   bny_append(text, sizeof text, &length, request->algorithm ? ": named by the caller" : ": least predicted");
   for (int i = 0; i < count; i++) {
-    if (i == chosen || (request->algorithm && !candidates[i].named))
-      continue;
+    if (i == chosen || (request->algorithm && !candidates[i].named)) continue;
     bny_append(text, sizeof text, &length, "; ");
     bny_algorithm_print(candidates[i].algorithm, text, sizeof text, &length);
     explain_one(request, &candidates[i], text, &length);
@@ -151,20 +146,14 @@ banyan_status bny_algorithm_select(const bny_request *request, const bny_algorit
   for (; bny_algorithms[count]; count++) {
     candidate *one = &candidates[count];
     *one = candidate_of(request, bny_algorithms[count]);
-    if (one->refusal || !one->named)
-      continue;
-    if (one->fits && (chosen < 0 || one->ns < candidates[chosen].ns))
-      chosen = count;
-    if (smallest < 0 || one->estimate.outbox_bytes < candidates[smallest].estimate.outbox_bytes)
-      smallest = count;
+    if (one->refusal || !one->named) continue;
+    if (one->fits && (chosen < 0 || one->ns < candidates[chosen].ns)) chosen = count;
+    if (smallest < 0 || one->estimate.outbox_bytes < candidates[smallest].estimate.outbox_bytes) smallest = count;
   }
-  if (smallest < 0)
-    return fail_name(request);
-  if (chosen < 0)
-    return fail_memory(request, &candidates[smallest]);
+  if (smallest < 0) return fail_name(request);
+  if (chosen < 0) return fail_memory(request, &candidates[smallest]);
   char *text = explain(request, candidates, count, chosen);
-  if (!text)
-    return bny_fail(BANYAN_ERR_MEMORY, "plan: no memory");
+  if (!text) return bny_fail(BANYAN_ERR_MEMORY, "plan: no memory");
   *algorithm = candidates[chosen].algorithm;
   *predicted_ns = candidates[chosen].ns;
   *reason = text;

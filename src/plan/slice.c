@@ -10,9 +10,7 @@ void bny_slice_split(int32_t count, int32_t parts, int32_t index, int32_t *first
   *number = each + (index < larger ? 1 : 0);
 }
 
-int64_t bny_slice_rows(const bny_slice *slice) {
-  return (int64_t)slice->tokens * slice->heads;
-}
+int64_t bny_slice_rows(const bny_slice *slice) { return (int64_t)slice->tokens * slice->heads; }
 
 static bny_slice slice_of_bytes(size_t byte0, size_t bytes) {
   return (bny_slice){.head0 = 0, .heads = 1, .byte0 = byte0, .bytes = bytes};
@@ -20,12 +18,11 @@ static bny_slice slice_of_bytes(size_t byte0, size_t bytes) {
 
 bny_slice bny_slice_whole(const bny_request *request) {
   if (request->collective == BNY_COMBINE)
-    return (bny_slice){.token0 = request->token0, .tokens = request->tokens, .head0 = request->head0,
-                       .heads = request->heads};
+    return (bny_slice){
+        .token0 = request->token0, .tokens = request->tokens, .head0 = request->head0, .heads = request->heads};
   size_t bytes = 0;
   if (request->collective == BNY_GATHER) {
-    for (int32_t rank = 0; rank < request->nranks; rank++)
-      bytes += request->counts[rank];
+    for (int32_t rank = 0; rank < request->nranks; rank++) bytes += request->counts[rank];
   } else if (request->collective == BNY_SHIFT) {
     bytes = request->bytes * (size_t)request->nranks;
   } else {
@@ -36,20 +33,15 @@ bny_slice bny_slice_whole(const bny_request *request) {
 
 bny_slice bny_slice_input(const bny_request *request, int32_t rank) {
   switch (request->collective) {
-    case BNY_COMBINE:
-      return bny_slice_whole(request);
-    case BNY_GATHER: {
-      size_t byte0 = 0;
-      for (int32_t before = 0; before < rank; before++)
-        byte0 += request->counts[before];
-      return slice_of_bytes(byte0, request->counts[rank]);
-    }
-    case BNY_SHIFT:
-      return slice_of_bytes(request->bytes * (size_t)rank, request->bytes);
-    case BNY_BROADCAST:
-      return slice_of_bytes(0, rank == request->root ? request->bytes : 0);
-    case BNY_BARRIER:
-      break;
+  case BNY_COMBINE: return bny_slice_whole(request);
+  case BNY_GATHER: {
+    size_t byte0 = 0;
+    for (int32_t before = 0; before < rank; before++) byte0 += request->counts[before];
+    return slice_of_bytes(byte0, request->counts[rank]);
+  }
+  case BNY_SHIFT: return slice_of_bytes(request->bytes * (size_t)rank, request->bytes);
+  case BNY_BROADCAST: return slice_of_bytes(0, rank == request->root ? request->bytes : 0);
+  case BNY_BARRIER: break;
   }
   return slice_of_bytes(0, 0);
 }
@@ -57,20 +49,17 @@ bny_slice bny_slice_input(const bny_request *request, int32_t rank) {
 /* Intersects [*first, *first + *number) with [low, low + count). */
 static void clip(int32_t *first, int32_t *number, int32_t low, int32_t count) {
   int32_t end = *first + *number;
-  if (*first < low)
-    *first = low;
-  if (end > low + count)
-    end = low + count;
+  if (*first < low) *first = low;
+  if (end > low + count) end = low + count;
   *number = end > *first ? end - *first : 0;
+  if (*number == 0) *first = low; /* an empty slice lies within the box too */
 }
 
 bny_slice bny_slice_owned_range(const bny_request *request, int32_t first, int32_t last) {
   bny_slice slice = bny_slice_whole(request);
-  if (request->collective != BNY_COMBINE || request->scatter == BANYAN_SCATTER_NONE)
-    return slice;
+  if (request->collective != BNY_COMBINE || request->scatter == BANYAN_SCATTER_NONE) return slice;
   if (request->scatter == BANYAN_SCATTER_ROOT) {
-    if (request->root < first || request->root >= last)
-      slice.tokens = slice.heads = 0;
+    if (request->root < first || request->root >= last) slice.tokens = slice.heads = 0;
     return slice;
   }
   int32_t all = request->scatter == BANYAN_SCATTER_HEADS ? request->all_heads : request->all_tokens;
@@ -110,22 +99,31 @@ bool bny_slice_equal(const bny_slice *a, const bny_slice *b) {
          a->byte0 == b->byte0 && a->bytes == b->bytes;
 }
 
+/* In 64 bits, and bytes without sums: the prover is given plans that may hold any numbers. */
+static bool range_within(int64_t first, int64_t number, int64_t low, int64_t count) {
+  return number >= 0 && first >= low && first + number <= low + count;
+}
+
+static bool ranges_intersect(int64_t first, int64_t number, int64_t low, int64_t count) {
+  return number > 0 && count > 0 && first < low + count && low < first + number;
+}
+
 bool bny_slice_within(const bny_slice *inner, const bny_slice *outer) {
-  return inner->token0 >= outer->token0 && inner->token0 + inner->tokens <= outer->token0 + outer->tokens &&
-         inner->head0 >= outer->head0 && inner->head0 + inner->heads <= outer->head0 + outer->heads &&
-         inner->byte0 >= outer->byte0 && inner->byte0 + inner->bytes <= outer->byte0 + outer->bytes;
+  return range_within(inner->token0, inner->tokens, outer->token0, outer->tokens) &&
+         range_within(inner->head0, inner->heads, outer->head0, outer->heads) && inner->byte0 >= outer->byte0 &&
+         inner->bytes <= outer->bytes && inner->byte0 - outer->byte0 <= outer->bytes - inner->bytes;
 }
 
 bool bny_slice_intersects(const bny_slice *a, const bny_slice *b) {
-  bool rows = a->tokens > 0 && b->tokens > 0 && a->heads > 0 && b->heads > 0 && a->token0 < b->token0 + b->tokens &&
-              b->token0 < a->token0 + a->tokens && a->head0 < b->head0 + b->heads && b->head0 < a->head0 + a->heads;
-  bool bytes = a->bytes > 0 && b->bytes > 0 && a->byte0 < b->byte0 + b->bytes && b->byte0 < a->byte0 + a->bytes;
+  bool rows = ranges_intersect(a->token0, a->tokens, b->token0, b->tokens) &&
+              ranges_intersect(a->head0, a->heads, b->head0, b->heads);
+  bool bytes = a->bytes > 0 && b->bytes > 0 &&
+               (a->byte0 <= b->byte0 ? b->byte0 - a->byte0 < a->bytes : a->byte0 - b->byte0 < b->bytes);
   return rows || bytes;
 }
 
 size_t bny_slice_wire_bytes(const bny_request *request, const bny_slice *slice) {
-  if (request->collective != BNY_COMBINE)
-    return slice->bytes;
+  if (request->collective != BNY_COMBINE) return slice->bytes;
   int64_t rows = bny_slice_rows(slice);
   return rows == 0 ? 0 : bny_wire_layout_make(request->wire, rows, request->value_dim).bytes;
 }
@@ -140,8 +138,7 @@ static void grid_choose(const bny_request *request, int32_t pieces, int32_t *by_
   *by_tokens = *by_heads = 1;
   for (int32_t t = 1; t <= pieces && t <= request->tokens; t++) {
     int32_t h = pieces / t < request->heads ? pieces / t : request->heads;
-    if (h < 1)
-      break;
+    if (h < 1) break;
     int64_t largest = (((int64_t)request->tokens + t - 1) / t) * (((int64_t)request->heads + h - 1) / h);
     if (largest < best) {
       best = largest;
@@ -156,8 +153,7 @@ static bool owners_are_fixed(const bny_request *request) {
 }
 
 bny_slice bny_slice_piece(const bny_request *request, int32_t pieces, int32_t index) {
-  if (owners_are_fixed(request))
-    return bny_slice_owned(request, index);
+  if (owners_are_fixed(request)) return bny_slice_owned(request, index);
   bny_slice piece = bny_slice_whole(request);
   int32_t by_tokens, by_heads, first, number;
   grid_choose(request, pieces, &by_tokens, &by_heads);
@@ -175,13 +171,11 @@ bny_slice bny_slice_piece(const bny_request *request, int32_t pieces, int32_t in
 }
 
 bny_slice bny_slice_piece_largest(const bny_request *request, int32_t pieces) {
-  if (!owners_are_fixed(request))
-    return bny_slice_piece(request, pieces, 0);
+  if (!owners_are_fixed(request)) return bny_slice_piece(request, pieces, 0);
   bny_slice largest = bny_slice_owned(request, 0);
   for (int32_t rank = 1; rank < request->nranks; rank++) {
     bny_slice owned = bny_slice_owned(request, rank);
-    if (bny_slice_rows(&owned) > bny_slice_rows(&largest))
-      largest = owned;
+    if (bny_slice_rows(&owned) > bny_slice_rows(&largest)) largest = owned;
   }
   return largest;
 }

@@ -5,21 +5,16 @@ bny_slice bny_piece_of_rank(const bny_request *request, int32_t owner) {
   return bny_slice_piece(request, request->nranks, owner);
 }
 
-bny_slice bny_piece_of_input(const bny_request *request, int32_t owner) {
-  return bny_slice_input(request, owner);
-}
+bny_slice bny_piece_of_input(const bny_request *request, int32_t owner) { return bny_slice_input(request, owner); }
 
-bny_key bny_spread_key(int32_t owner) {
-  return (bny_key){.phase = BNY_PHASE_SPREAD, .piece = owner};
-}
+bny_key bny_spread_key(int32_t owner) { return (bny_key){.phase = BNY_PHASE_SPREAD, .piece = owner}; }
 
 void bny_spread_collect(bny_builder *builder, bny_piece_function *piece_of, int32_t slot, size_t offset) {
   const bny_request *request = builder->request;
   for (int32_t i = 1; i < request->nranks; i++) {
     int32_t peer = bny_modulo((int64_t)builder->rank - i, request->nranks);
     bny_slice piece = piece_of(request, peer);
-    if (bny_slice_is_empty(request, &piece))
-      continue;
+    if (bny_slice_is_empty(request, &piece)) continue;
     bny_slot what = {.slice = piece, .offset = offset, .bytes = bny_slice_wire_bytes(request, &piece)};
     int32_t message = bny_builder_receive(builder, peer, slot, &what);
     bny_builder_wait(builder, message);
@@ -31,8 +26,7 @@ void bny_spread_collect(bny_builder *builder, bny_piece_function *piece_of, int3
 static bny_source forward(bny_builder *builder, const bny_slice *piece, int32_t owner, int32_t message,
                           const int32_t *peers, int32_t count) {
   bny_source source = bny_source_message(message);
-  if (count == 0)
-    return source;
+  if (count == 0) return source;
   int32_t slot = bny_builder_slot(builder, piece, bny_spread_key(owner));
   bny_builder_merge(builder, slot, &source, 1);
   bny_builder_send_list(builder, slot, peers, count);
@@ -42,7 +36,8 @@ static bny_source forward(bny_builder *builder, const bny_slice *piece, int32_t 
 void bny_spread_ring(bny_builder *builder, bny_piece_function *piece_of, int32_t own_slot) {
   const bny_request *request = builder->request;
   int32_t nranks = request->nranks;
-  int32_t next = bny_modulo((int64_t)builder->rank + 1, nranks), before = bny_modulo((int64_t)builder->rank - 1, nranks);
+  int32_t next = bny_modulo((int64_t)builder->rank + 1, nranks),
+          before = bny_modulo((int64_t)builder->rank - 1, nranks);
   if (own_slot >= 0) {
     bny_slice own = piece_of(request, builder->rank);
     bny_builder_send(builder, own_slot, next);
@@ -51,8 +46,7 @@ void bny_spread_ring(bny_builder *builder, bny_piece_function *piece_of, int32_t
   for (int32_t hop = 1; hop < nranks; hop++) {
     int32_t owner = bny_modulo((int64_t)builder->rank - hop, nranks);
     bny_slice piece = piece_of(request, owner);
-    if (bny_slice_is_empty(request, &piece))
-      continue;
+    if (bny_slice_is_empty(request, &piece)) continue;
     int32_t message = bny_builder_receive_key(builder, before, bny_spread_key(owner));
     bny_builder_wait(builder, message);
     bny_source source = forward(builder, &piece, owner, message, &next, hop < nranks - 1 ? 1 : 0);
@@ -65,8 +59,7 @@ void bny_spread_ring(bny_builder *builder, bny_piece_function *piece_of, int32_t
 static int32_t bruck_receivers(const bny_builder *builder, int64_t index, int32_t *peers) {
   int32_t count = 0;
   for (int64_t distance = 1; index + distance < builder->request->nranks; distance *= 2)
-    if (distance > index)
-      peers[count++] = bny_modulo(builder->rank - distance, builder->request->nranks);
+    if (distance > index) peers[count++] = bny_modulo(builder->rank - distance, builder->request->nranks);
   return count;
 }
 
@@ -80,8 +73,7 @@ static void bruck_round(bny_builder *builder, bny_piece_function *piece_of, int6
   for (int64_t index = distance; sources && index < end; index++) {
     int32_t owner = bny_modulo(builder->rank + index, nranks);
     bny_slice piece = piece_of(request, owner);
-    if (bny_slice_is_empty(request, &piece))
-      continue;
+    if (bny_slice_is_empty(request, &piece)) continue;
     int32_t message = bny_builder_receive_key(builder, peer, bny_spread_key(owner));
     bny_builder_wait(builder, message);
     int32_t count = bruck_receivers(builder, index, peers);
@@ -89,8 +81,7 @@ static void bruck_round(bny_builder *builder, bny_piece_function *piece_of, int6
   }
   for (int64_t index = distance; sources && index < end; index++) {
     bny_slice piece = piece_of(request, bny_modulo(builder->rank + index, nranks));
-    if (!bny_slice_is_empty(request, &piece))
-      bny_builder_deliver_one(builder, &piece, sources[index - distance]);
+    if (!bny_slice_is_empty(request, &piece)) bny_builder_deliver_one(builder, &piece, sources[index - distance]);
   }
 }
 
@@ -105,32 +96,27 @@ void bny_spread_bruck(bny_builder *builder, bny_piece_function *piece_of, int32_
     bruck_round(builder, piece_of, distance);
 }
 
-int64_t bny_spread_ring_forwards(int32_t nranks) {
-  return nranks > 2 ? nranks - 2 : 0;
-}
+int64_t bny_spread_ring_forwards(int32_t nranks) { return nranks > 2 ? nranks - 2 : 0; }
 
 int64_t bny_spread_bruck_forwards(int32_t nranks) {
   int64_t forwards = 0;
   for (int64_t index = 1; index < nranks; index++)
-    if (index + ((int64_t)2 << bny_log2_floor(index)) < nranks)
-      forwards++;
+    if (index + ((int64_t)2 << bny_log2_floor(index)) < nranks) forwards++;
   return forwards;
 }
 
 int32_t bny_result_reserve(bny_builder *builder, const bny_slice *piece) {
   const bny_request *request = builder->request;
-  bool others_receive = request->nranks > 1 && (request->scatter == BANYAN_SCATTER_NONE ||
-                                                (request->scatter == BANYAN_SCATTER_ROOT &&
-                                                 request->root != builder->rank));
-  if (!others_receive || bny_slice_is_empty(request, piece))
-    return -1;
+  bool others_receive =
+      request->nranks > 1 && (request->scatter == BANYAN_SCATTER_NONE ||
+                              (request->scatter == BANYAN_SCATTER_ROOT && request->root != builder->rank));
+  if (!others_receive || bny_slice_is_empty(request, piece)) return -1;
   return bny_builder_slot(builder, piece, bny_spread_key(builder->rank));
 }
 
 void bny_result_merge(bny_builder *builder, const bny_slice *piece, int32_t slot, const bny_source *sources,
                       int64_t count) {
-  if (bny_slice_is_empty(builder->request, piece) || !sources)
-    return;
+  if (bny_slice_is_empty(builder->request, piece) || !sources) return;
   if (slot >= 0)
     bny_builder_merge(builder, slot, sources, count);
   else

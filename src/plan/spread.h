@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * The second half of an algorithm: every rank holds one finished piece, and all ranks (or the root) want all pieces. Also
- * the whole of a gather, whose pieces are the inputs. */
+ * The second half of an algorithm: every rank holds one finished piece, and all ranks (or the root) want all pieces.
+ * Also the whole of a gather, whose pieces are the inputs. */
 #ifndef BNY_PLAN_SPREAD_H
 #define BNY_PLAN_SPREAD_H
 
@@ -19,8 +19,8 @@ bny_key bny_spread_key(int32_t owner);
 /* Receives and delivers the piece of every other rank, which lies in slot `slot` at `offset` on each of them. */
 void bny_spread_collect(bny_builder *builder, bny_piece_function *piece_of, int32_t slot, size_t offset);
 
-/* Ring: each piece travels from rank to rank + 1, p - 1 rounds. Bruck: in round k a rank has the pieces of ranks r .. r +
- * 2^k - 1 and gets as many from rank r + 2^k; ceil(log2 p) rounds for any p. Both send the own piece (own_slot, with
+/* Ring: each piece travels from rank to rank + 1, p - 1 rounds. Bruck: in round k a rank has the pieces of ranks r .. r
+ * + 2^k - 1 and gets as many from rank r + 2^k; ceil(log2 p) rounds for any p. Both send the own piece (own_slot, with
  * its key; -1 if it is empty) and deliver everything. */
 void bny_spread_ring(bny_builder *builder, bny_piece_function *piece_of, int32_t own_slot);
 void bny_spread_bruck(bny_builder *builder, bny_piece_function *piece_of, int32_t own_slot);
@@ -29,8 +29,8 @@ void bny_spread_bruck(bny_builder *builder, bny_piece_function *piece_of, int32_
 int64_t bny_spread_ring_forwards(int32_t nranks);
 int64_t bny_spread_bruck_forwards(int32_t nranks);
 
-/* The slot of a finished piece of a combine: needed where others receive the piece. Returns -1 where it is not: the piece
- * is empty, or delivered here and nowhere else. */
+/* The slot of a finished piece of a combine: needed where others receive the piece. Returns -1 where it is not: the
+ * piece is empty, or delivered here and nowhere else. */
 int32_t bny_result_reserve(bny_builder *builder, const bny_slice *piece);
 
 /* Merges the finished piece into the reserved slot, or delivers it where there is none and this rank owns it. */
