@@ -68,6 +68,7 @@ static bool take_times(const trial *t, int32_t repeat, sample_set *samples, tool
   const tool_world *world = t->task->world;
   double *times = malloc(2 * (size_t)repeat * sizeof *times); /* latencies, then local attention */
   bool ok = times != NULL || tool_error_set(error, "out of memory");
+  tool_progress progress = {.start_ns = 0};
   for (int32_t i = -WARM_UP; ok && i < repeat; i++) {
     int64_t local_ns = 0;
     banyan_status status = banyan_barrier(world->comm);
@@ -81,6 +82,7 @@ static bool take_times(const trial *t, int32_t repeat, sample_set *samples, tool
       times[i] = (double)latency_ns / 1e3;
       times[repeat + i] = (double)local_ns / 1e3;
     }
+    tool_world_progress(world, &progress, t->method->name, i + 1 + WARM_UP, repeat + WARM_UP);
   }
   ok = ok && tool_world_max(world, times, 2 * repeat, error);
   for (int32_t i = 0; ok && i < repeat; i++) {

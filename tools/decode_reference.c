@@ -2,13 +2,11 @@
 #include "decode_reference.h"
 
 #include <math.h>
-#include <stdio.h>
 #include <stdlib.h>
 
 /* Keys that are read and weighed at a time, and multiplications between two signs of life. */
 enum { BLOCK_TOKENS = 256 };
 static const double round_multiplications = 4e8;
-static const int64_t progress_ns = 3000000000;
 
 /* Rows [row0, row0 + rows) belong to this rank. out collects numerators, max and sum belong to each row. */
 typedef struct reference_work {
@@ -105,22 +103,14 @@ static int32_t blocks_of_group(const decode_problem *problem, int32_t group) {
   return (problem->lengths[group / problem->kv_heads] + BLOCK_TOKENS - 1) / BLOCK_TOKENS;
 }
 
-static void say_progress(const tool_world *world, int64_t round, int64_t rounds, int64_t start_ns, int64_t *said_ns) {
-  int64_t now = tool_now_ns();
-  if (world->rank == 0 && now - start_ns > progress_ns && now - *said_ns > progress_ns) {
-    fprintf(stderr, "%s: computing the double-precision reference: %lld %%\n", world->program,
-            (long long)(100 * round / rounds));
-    *said_ns = now;
-  }
-}
-
 /* The blocks of this rank, and `rounds` barriers spread over them: ranks that have less to do wait in barriers, each far
  * shorter than the deadline. A failure of this rank does not stop its barriers. */
 static bool do_work(const tool_world *world, const reference_work *work, int64_t rounds, tool_error *error) {
   const decode_problem *problem = work->problem;
   int32_t sharing = problem->heads / problem->kv_heads;
   int32_t group0 = work->row0 / sharing, groups = work->rows == 0 ? 0 : (work->row0 + work->rows - 1) / sharing + 1 - group0;
-  int64_t blocks = 0, done = 0, round = 0, start = tool_now_ns(), said = start;
+  int64_t blocks = 0, done = 0, round = 0;
+  tool_progress progress = {.start_ns = 0};
   for (int32_t g = 0; g < groups; g++) {
     blocks += blocks_of_group(problem, group0 + g);
   }
@@ -140,7 +130,7 @@ static bool do_work(const tool_world *world, const reference_work *work, int64_t
       if (status != BANYAN_OK) {
         return tool_error_banyan(error, status, "computing the reference");
       }
-      say_progress(world, round + 1, rounds, start, &said);
+      tool_world_progress(world, &progress, "computing the double-precision reference", round + 1, rounds);
     }
   }
   for (int32_t r = 0; r < work->rows; r++) {

@@ -111,13 +111,13 @@ static bool any_ring(const decode_report *report) {
 }
 
 void report_results(const decode_report *report, FILE *stream) {
-  fprintf(stream, "\n%-11s %-10s %-8s %9s %9s  %9s %9s %9s %9s  %12s  %12s\n", "", "", "", "worst", "worst", "latency",
+  fprintf(stream, "\n%-11s %-15s %-8s %9s %9s  %9s %9s %9s %9s  %12s  %12s\n", "", "", "", "worst", "worst", "latency",
           "latency", "of it", "of it", "sent per", "extra memory");
-  fprintf(stream, "%-11s %-10s %-8s %9s %9s  %9s %9s %9s %9s  %12s  %12s\n", "method", "algorithm", "scatter", "abs error",
+  fprintf(stream, "%-11s %-15s %-8s %9s %9s  %9s %9s %9s %9s  %12s  %12s\n", "method", "algorithm", "scatter", "abs error",
           "rel error", "p50 us", "p99 us", "local", "combine", "rank", "per rank");
   for (int i = 0; i < report->count; i++) {
     const decode_result *r = &report->results[i];
-    fprintf(stream, "%-11s %-10s %-8s %9.1e %9.1e  %9.1f %9.1f %9.1f %9.1f", r->method->name,
+    fprintf(stream, "%-11s %-15s %-8s %9.1e %9.1e  %9.1f %9.1f %9.1f %9.1f", r->method->name,
             r->facts.algorithm[0] == '\0' ? "-" : r->facts.algorithm, tool_scatter_name(r->scatter), r->max_abs_error,
             r->max_rel_error, r->latency_p50_us, r->latency_p99_us, r->local_p50_us, r->combine_p50_us);
     print_bytes(stream, r->facts.bytes_sent);

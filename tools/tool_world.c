@@ -17,6 +17,8 @@
 
 enum { AGREE_TEXT_BYTES = 600 };
 
+static const int64_t progress_ns = 3000000000;
+
 /* This rank as the launcher says it, or NULL. */
 static const char *launcher_rank(void) {
   static const char *const variables[] = {"OMPI_COMM_WORLD_RANK", "PMIX_RANK", "PMI_RANK", "RANK"};
@@ -217,6 +219,18 @@ bool tool_world_agree(const tool_world *world, bool ok, tool_error *error) {
   }
   free(all);
   return gathered;
+}
+
+void tool_world_progress(const tool_world *world, tool_progress *progress, const char *what, int64_t done, int64_t all) {
+  int64_t now = tool_now_ns();
+  if (progress->start_ns == 0) {
+    progress->start_ns = progress->said_ns = now;
+  }
+  if (world->rank == 0 && now - progress->said_ns > progress_ns) {
+    fprintf(stderr, "%s: %s: %lld %% after %lld s\n", world->program, what, (long long)(100 * done / all),
+            (long long)((now - progress->start_ns) / 1000000000));
+    progress->said_ns = now;
+  }
 }
 
 void tool_world_complain(const tool_world *world, const tool_error *error) {
