@@ -1,10 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * banyan from an MPI_Comm. In a library of its own, libbanyan-mpi, so that libbanyan never links MPI. MPI serves only to
- * make the communicator; collectives of banyan do not use it.
+ * banyan from an MPI_Comm. In a library of its own, libbanyan-mpi, so that libbanyan never links MPI. MPI serves only
+ * to make the communicator; collectives of banyan do not use it.
  *
- * All calls are collective over the MPI communicator, and for the thread that may call MPI. banyan_last_error() tells of
- * failures inside banyan_comm_create() only; of the other failures the status says all there is. */
+ * All calls are collective over the MPI communicator, and for the thread that may call MPI. banyan_last_error() tells
+ * of failures inside banyan_comm_create() only; of the other failures the status says all there is. */
 #ifndef BANYAN_MPI_H
 #define BANYAN_MPI_H
 
@@ -24,8 +24,8 @@ extern "C" {
 /* Makes a bootstrap of the ranks of an intra-communicator, which it duplicates. Its allgather returns a banyan_status
  * other than BANYAN_OK when it fails: MPI does not say which rank was missing, and cannot cancel a collective, so the
  * memory of one that ran into its deadline (a copy of the data, never the caller's) is left to MPI for good.
- * BANYAN_ERR_ARGUMENT: comm is MPI_COMM_NULL or an inter-communicator, or a pointer is NULL. BANYAN_ERR_STATE: MPI is not
- * initialised, or already finalised. BANYAN_ERR_TIMEOUT: some rank did not call within 30 s. */
+ * BANYAN_ERR_ARGUMENT: comm is MPI_COMM_NULL or an inter-communicator, or a pointer is NULL. BANYAN_ERR_STATE: MPI is
+ * not initialised, or already finalised. BANYAN_ERR_TIMEOUT: some rank did not call within 30 s. */
 typedef struct banyan_mpi banyan_mpi;
 banyan_status banyan_mpi_bootstrap(MPI_Comm comm, banyan_mpi **handle, banyan_bootstrap *bootstrap);
 

@@ -16,7 +16,7 @@ int64_t bny_boot_deadline_ns(int64_t timeout_ns);
 /* Milliseconds until `moment_ns` for poll(), rounded up; 0 if it has passed, never negative. */
 int bny_boot_poll_ms(int64_t moment_ns);
 
-/* Appends "rank 3" or "ranks 2, 3 and 5" for the ranks whose flag equals `wanted`; long lists are cut: "and 40 more". */
+/* Appends "rank 3" or "ranks 2, 3 and 5" of ranks whose flag equals `wanted`; long lists end in "and 9 more". */
 void bny_boot_append_ranks(char *text, size_t bytes, size_t *length, const bool *flags, int32_t nranks, bool wanted);
 
 #endif

@@ -81,7 +81,8 @@ void banyan_env_destroy(banyan_env *env) {
 
 banyan_status banyan_env_create(int64_t timeout_ns, banyan_env **env, banyan_bootstrap *bootstrap) {
   (void)timeout_ns, (void)env, (void)bootstrap;
-  return bny_fail(BANYAN_ERR_UNSUPPORTED, "banyan_env_create: this libbanyan was built without libsodium, which the TCP "
+  return bny_fail(BANYAN_ERR_UNSUPPORTED,
+                  "banyan_env_create: this libbanyan was built without libsodium, which the TCP "
                   "bootstrap authenticates ranks with");
 }
 

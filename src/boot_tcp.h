@@ -8,9 +8,9 @@
  *   rank 0 -> rank   welcome     verdict, version, reason; HMAC(key, everything so far)
  *   rank 0 -> rank   READY       a frame, when all ranks have joined; or FAILURE with the text of the error
  *
- * Nothing of a message is looked at before its HMAC has been verified, except the magic. The key is a hash of the secret.
- * These three messages keep their layout in every version, so that another version can be refused with a reason.
- * Afterwards both sides speak in frames (below), under a key that only this connection has. */
+ * Nothing of a message is looked at before its HMAC has been verified, except the magic. The key is a hash of the
+ * secret. These three messages keep their layout in every version, so that another version can be refused with a
+ * reason. Afterwards both sides speak in frames (below), under a key that only this connection has. */
 #ifndef BNY_BOOT_TCP_H
 #define BNY_BOOT_TCP_H
 
@@ -36,21 +36,21 @@ enum {
 /* How long a connection may take to authenticate itself, and a silent server to be tried again. */
 #define BNY_BOOT_STRANGER_NS ((int64_t)5 * 1000 * 1000 * 1000)
 
-/* ---- what the environment says: boot_tcp_settings.c --------------------------------------------------------------- */
+/* ---- what the environment says: boot_tcp_settings.c -------------------------------------------------------------- */
 
 struct bny_boot_settings {
   int32_t rank;
   int32_t nranks;
   char host[256]; /* MASTER_ADDR */
   int port;
-  int listen_fd;  /* BANYAN_LISTEN_FD, rank 0 only; -1: none */
+  int listen_fd; /* BANYAN_LISTEN_FD, rank 0 only; -1: none */
   bool has_secret;
   uint8_t key[BNY_BOOT_KEY_BYTES]; /* of the secret, or of the empty one */
 };
 
 banyan_status bny_boot_settings_read(struct bny_boot_settings *settings);
 
-/* ---- addresses: boot_tcp_address.c --------------------------------------------------------------------------------- */
+/* ---- addresses: boot_tcp_address.c ------------------------------------------------------------------------------- */
 
 /* Resolves the settings' host. Refuses wildcard addresses, and without a secret all that are not loopback. */
 banyan_status bny_boot_address_resolve(const struct bny_boot_settings *settings, struct addrinfo **list);
@@ -74,7 +74,7 @@ bool bny_boot_socket_wait(int fd, short events, int64_t limit_ns);
 /* Closes so that what was sent still arrives: unread input would turn the close into a reset. */
 void bny_boot_socket_close(int fd);
 
-/* ---- joining: boot_tcp_auth.c --------------------------------------------------------------------------------------- */
+/* ---- joining: boot_tcp_auth.c ------------------------------------------------------------------------------------ */
 
 struct bny_boot_challenge {
   uint8_t magic[8];
@@ -117,7 +117,7 @@ bool bny_boot_welcome_check(const uint8_t *key, const struct bny_boot_challenge 
 void bny_boot_session_derive(const uint8_t *key, const struct bny_boot_challenge *challenge,
                              const struct bny_boot_hello *hello, uint8_t session[BNY_BOOT_KEY_BYTES]);
 
-/* ---- frames over an authenticated connection: boot_tcp_link.c ------------------------------------------------------ */
+/* ---- frames over an authenticated connection: boot_tcp_link.c ---------------------------------------------------- */
 
 enum bny_boot_kind { BNY_BOOT_READY = 1, BNY_BOOT_DATA = 2, BNY_BOOT_FAILURE = 3 };
 
@@ -125,7 +125,7 @@ enum bny_boot_kind { BNY_BOOT_READY = 1, BNY_BOOT_DATA = 2, BNY_BOOT_FAILURE = 3
  * be believed before the payload is read. `sequence` counts the frames of a direction. */
 struct bny_boot_frame {
   uint32_t kind;
-  uint32_t status;   /* FAILURE: the banyan_status */
+  uint32_t status; /* FAILURE: the banyan_status */
   uint64_t sequence;
   uint64_t bytes;    /* of the payload */
   uint32_t left_ms;  /* DATA to rank 0: until the sender gives up */
@@ -148,7 +148,7 @@ struct bny_boot_link {
   uint8_t session[BNY_BOOT_KEY_BYTES];
   uint64_t nsent, nreceived; /* frames */
   struct bny_boot_frame in;
-  size_t in_done;            /* bytes of header and payload */
+  size_t in_done; /* bytes of header and payload */
   struct bny_boot_frame out;
   const void *out_payload;
   size_t out_bytes, out_done;
@@ -166,16 +166,16 @@ enum bny_boot_progress bny_boot_link_receive_header(struct bny_boot_link *link);
 enum bny_boot_progress bny_boot_link_receive_payload(struct bny_boot_link *link, void *payload);
 void bny_boot_link_close(struct bny_boot_link *link);
 
-/* ---- the whole ------------------------------------------------------------------------------------------------------- */
+/* ---- the whole --------------------------------------------------------------------------------------------------- */
 
 struct banyan_env {
   struct bny_boot_settings settings;
   char address[BNY_BOOT_ADDRESS_BYTES]; /* of rank 0 */
-  banyan_status failure; /* not BANYAN_OK: final */
+  banyan_status failure;                /* not BANYAN_OK: final */
   char failure_text[BNY_ERROR_TEXT_BYTES];
-  int32_t nlinks;              /* rank 0: nranks, its own unused; others: 1 */
+  int32_t nlinks; /* rank 0: nranks, its own unused; others: 1 */
   struct bny_boot_link *links;
-  struct pollfd *polls;        /* [nlinks], for waiting */
+  struct pollfd *polls; /* [nlinks], for waiting */
 };
 
 /* boot_tcp_accept.c, rank 0: returns when all ranks have joined. */

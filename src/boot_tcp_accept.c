@@ -41,8 +41,8 @@ struct lobby {
   int32_t njoined;
   struct stranger *strangers; /* the oldest first */
   int nstrangers, capacity;
-  struct pollfd *polls;       /* listening socket, links of ranks 1.., strangers */
-  int nforged;                /* connections that answered the challenge wrongly */
+  struct pollfd *polls; /* listening socket, links of ranks 1.., strangers */
+  int nforged;          /* connections that answered the challenge wrongly */
   char forged_address[BNY_BOOT_ADDRESS_BYTES];
   char refusal[BNY_BOOT_REASON_BYTES + BNY_BOOT_ADDRESS_BYTES + 4]; /* the last, for the error text */
 };
@@ -60,15 +60,17 @@ static void judge(const struct lobby *lobby, const struct bny_boot_hello *hello,
   uint32_t expected = (uint32_t)lobby->env->settings.nranks;
   reason[0] = '\0';
   if (version != BNY_BOOT_VERSION)
-    snprintf(reason, BNY_BOOT_REASON_BYTES, "rank %u speaks version %u of the bootstrap protocol where rank 0 speaks %d: "
-             "use the same banyan on all ranks", rank, version, BNY_BOOT_VERSION);
+    snprintf(reason, BNY_BOOT_REASON_BYTES,
+             "rank %u speaks version %u of the bootstrap protocol where rank 0 speaks %d: "
+             "use the same banyan on all ranks",
+             rank, version, BNY_BOOT_VERSION);
   else if (nranks != expected)
     snprintf(reason, BNY_BOOT_REASON_BYTES, "rank %u has WORLD_SIZE %u where rank 0 has %u", rank, nranks, expected);
   else if (rank == 0 || rank >= expected)
     snprintf(reason, BNY_BOOT_REASON_BYTES, "rank %u cannot join: must be 1..%u", rank, expected - 1);
   else if (lobby->joined[rank])
-    snprintf(reason, BNY_BOOT_REASON_BYTES, "rank %u has already joined from elsewhere: two processes have RANK %u", rank,
-             rank);
+    snprintf(reason, BNY_BOOT_REASON_BYTES, "rank %u has already joined from elsewhere: two processes have RANK %u",
+             rank, rank);
 }
 
 static bool send_welcome(const struct lobby *lobby, const struct stranger *stranger,
@@ -91,7 +93,8 @@ static void decide(struct lobby *lobby, struct stranger *stranger) {
     memcpy(lobby->forged_address, stranger->address, sizeof stranger->address);
     /* Strangers must not be able to fill a disk: the rest is counted for the error text. */
     if (lobby->nforged <= FORGED_LOGGED_AT_MOST)
-      bny_log(BNY_LOG_WARN, "rank 0 at %s: %s failed to authenticate: another secret?", env->address, stranger->address);
+      bny_log(BNY_LOG_WARN, "rank 0 at %s: %s failed to authenticate: another secret?", env->address,
+              stranger->address);
     return;
   }
   judge(lobby, &stranger->hello, reason);
@@ -148,8 +151,10 @@ static banyan_status accept_one(struct lobby *lobby) {
   int fd = accept4(lobby->listen_fd, (struct sockaddr *)&address, &bytes, SOCK_CLOEXEC | SOCK_NONBLOCK);
   if (fd < 0 && (errno == EMFILE || errno == ENFILE || errno == ENOBUFS || errno == ENOMEM)) {
     if (lobby->nstrangers == 0)
-      return bny_fail_errno(BANYAN_ERR_SYSTEM, errno, "banyan_env_create: rank 0 of %d cannot accept another rank on %s "
-                            "(raise ulimit -n)", lobby->env->settings.nranks, lobby->env->address);
+      return bny_fail_errno(BANYAN_ERR_SYSTEM, errno,
+                            "banyan_env_create: rank 0 of %d cannot accept another rank on %s "
+                            "(raise ulimit -n)",
+                            lobby->env->settings.nranks, lobby->env->address);
     drop_stranger(lobby, 0);
     return BANYAN_OK;
   }
@@ -168,8 +173,10 @@ static banyan_status fail_missing(const struct lobby *lobby) {
              (double)(bny_clock_ns() - lobby->begun_ns) * 1e-9, env->address);
   if (lobby->refusal[0]) bny_append(text, sizeof text, &length, "; refused: %s", lobby->refusal);
   if (lobby->nforged > 0)
-    bny_append(text, sizeof text, &length, "; %d connection%s failed to authenticate, the last from %s: is the secret "
-               "the same on all ranks?", lobby->nforged, lobby->nforged == 1 ? "" : "s", lobby->forged_address);
+    bny_append(text, sizeof text, &length,
+               "; %d connection%s failed to authenticate, the last from %s: is the secret "
+               "the same on all ranks?",
+               lobby->nforged, lobby->nforged == 1 ? "" : "s", lobby->forged_address);
   return bny_fail(BANYAN_ERR_TIMEOUT, "banyan_env_create: %s", text);
 }
 
@@ -195,8 +202,10 @@ static banyan_status serve(struct lobby *lobby) {
   /* A rank that has joined says nothing until it hears that all have: what comes is its end. */
   for (int32_t rank = 1; rank < nranks; rank++)
     if (lobby->polls[rank].revents)
-      return bny_fail(BANYAN_ERR_PEER, "banyan_env_create: rank %d of %d left while the others were still connecting to "
-                      "%s", rank, nranks, lobby->env->address);
+      return bny_fail(BANYAN_ERR_PEER,
+                      "banyan_env_create: rank %d of %d left while the others were still connecting to "
+                      "%s",
+                      rank, nranks, lobby->env->address);
   int64_t now_ns = bny_clock_ns();
   for (int i = lobby->nstrangers - 1; i >= 0; i--) {
     bool finished = lobby->polls[nranks + i].revents && listen_to(lobby, &lobby->strangers[i]);
@@ -219,8 +228,10 @@ static banyan_status let_all_in(struct lobby *lobby) {
     bny_boot_link_prepare(&env->links[rank], BNY_BOOT_READY, BANYAN_OK, 0, "", 0, hash);
   bny_boot_server_flush(env, lobby->deadline_ns, &lost);
   if (lost < 0) return BANYAN_OK;
-  return bny_boot_server_fail(env, bny_fail(BANYAN_ERR_PEER, "banyan_env_create: rank %d of %d left when all had "
-                                            "connected to %s", lost, env->settings.nranks, env->address));
+  return bny_boot_server_fail(env, bny_fail(BANYAN_ERR_PEER,
+                                            "banyan_env_create: rank %d of %d left when all had "
+                                            "connected to %s",
+                                            lost, env->settings.nranks, env->address));
 }
 
 banyan_status bny_boot_server_join(struct banyan_env *env, int64_t timeout_ns) {
@@ -234,7 +245,8 @@ banyan_status bny_boot_server_join(struct banyan_env *env, int64_t timeout_ns) {
   banyan_status status = BANYAN_OK;
   if (!lobby.joined || !lobby.strangers || !lobby.polls)
     status = bny_fail(BANYAN_ERR_MEMORY, "banyan_env_create: no memory for %d ranks", nranks);
-  if (!status) status = bny_boot_address_listen(&env->settings, lobby.deadline_ns, &lobby.listen_fd, &owned, env->address);
+  if (!status)
+    status = bny_boot_address_listen(&env->settings, lobby.deadline_ns, &lobby.listen_fd, &owned, env->address);
   if (!status) {
     lobby.joined[0] = true;
     status = let_all_in(&lobby);

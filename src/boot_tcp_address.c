@@ -63,11 +63,15 @@ static banyan_status check_address(const struct bny_boot_settings *settings, con
   char text[BNY_BOOT_ADDRESS_BYTES];
   bny_boot_address_text(address, bytes, text);
   if (is_wildcard(address))
-    return bny_fail(BANYAN_ERR_ARGUMENT, "banyan_env_create: MASTER_ADDR is \"%s\": must be the address of one "
-                    "interface of rank 0's host, not of all", settings->host);
+    return bny_fail(BANYAN_ERR_ARGUMENT,
+                    "banyan_env_create: MASTER_ADDR is \"%s\": must be the address of one "
+                    "interface of rank 0's host, not of all",
+                    settings->host);
   if (!settings->has_secret && !is_loopback(address))
-    return bny_fail(BANYAN_ERR_ARGUMENT, "banyan_env_create: MASTER_ADDR \"%s\" is %s, which other machines can reach: "
-                    "set BANYAN_SECRET or BANYAN_SECRET_FILE to the same secret on all ranks", settings->host, text);
+    return bny_fail(BANYAN_ERR_ARGUMENT,
+                    "banyan_env_create: MASTER_ADDR \"%s\" is %s, which other machines can reach: "
+                    "set BANYAN_SECRET or BANYAN_SECRET_FILE to the same secret on all ranks",
+                    settings->host, text);
   return BANYAN_OK;
 }
 
@@ -136,8 +140,10 @@ static banyan_status use_inherited(const struct bny_boot_settings *settings, cha
   if (getsockopt(fd, SOL_SOCKET, SO_ACCEPTCONN, &listening, &bytes) != 0 || !listening ||
       getsockname(fd, (struct sockaddr *)&name, &name_bytes) != 0 ||
       (name.ss_family != AF_INET && name.ss_family != AF_INET6) || bny_boot_socket_configure(fd) != 0)
-    return bny_fail(BANYAN_ERR_ARGUMENT, "banyan_env_create: BANYAN_LISTEN_FD is \"%d\", which is not a listening TCP "
-                    "socket of this process", fd);
+    return bny_fail(BANYAN_ERR_ARGUMENT,
+                    "banyan_env_create: BANYAN_LISTEN_FD is \"%d\", which is not a listening TCP "
+                    "socket of this process",
+                    fd);
   banyan_status status = check_address(settings, (struct sockaddr *)&name, name_bytes);
   if (status) return status;
   bny_boot_address_text((struct sockaddr *)&name, name_bytes, address);

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0
- * The ranks other than 0 of the TCP bootstrap: connect, authenticate, wait until all have joined. Rank 0 may start later
- * than they do, so an attempt that fails is repeated until the deadline. */
+ * The ranks other than 0 of the TCP bootstrap: connect, authenticate, wait until all have joined. Rank 0 may start
+ * later than they do, so an attempt that fails is repeated until the deadline. */
 #ifdef HAVE_CONFIG_H
 #include "config.h"
 #endif
@@ -19,7 +19,7 @@
 #include "boot_common.h"
 #include "clock.h"
 
-/* A server that hangs up on our answer most likely has another secret; dropped for want of room may happen, not often. */
+/* A server that hangs up on our answer most likely has another secret; it may also have dropped us for want of room. */
 enum { REJECTIONS_AT_MOST = 5, PAUSE_FIRST_MS = 10, PAUSE_LAST_MS = 500 };
 
 struct seeker {
@@ -82,8 +82,10 @@ static bool authenticate(struct seeker *seeker, int fd, struct bny_boot_link *li
   struct bny_boot_welcome welcome;
   int error = receive_all(fd, &challenge, sizeof challenge, attempt_limit(seeker));
   if (error || !bny_boot_challenge_check(&challenge)) {
-    note(seeker, error ? "connected, but no greeting came (has rank 0 come to banyan_env_create?)"
-                       : "whoever listens there is not banyan's rank 0", error);
+    note(seeker,
+         error ? "connected, but no greeting came (has rank 0 come to banyan_env_create?)"
+               : "whoever listens there is not banyan's rank 0",
+         error);
     return false;
   }
   struct bny_boot_hello hello = {.version = htole32(BNY_BOOT_VERSION),
@@ -99,9 +101,11 @@ static bool authenticate(struct seeker *seeker, int fd, struct bny_boot_link *li
   error = receive_all(fd, &welcome, sizeof welcome, seeker->deadline_ns);
   if (error) {
     seeker->nrejections += error != ETIMEDOUT;
-    note(seeker, error == ETIMEDOUT ? "no answer to the authentication of this rank"
-                                    : "it hung up when this rank authenticated itself: is the secret (BANYAN_SECRET) the "
-                                      "same on all ranks?", 0);
+    note(seeker,
+         error == ETIMEDOUT ? "no answer to the authentication of this rank"
+                            : "it hung up when this rank authenticated itself: is the secret (BANYAN_SECRET) the "
+                              "same on all ranks?",
+         0);
     return false;
   }
   if (!read_welcome(seeker, &challenge, &hello, &welcome, final)) return false;
@@ -144,12 +148,15 @@ static banyan_status seek(struct seeker *seeker, const struct addrinfo *list) {
   while (!try_addresses(seeker, list, &final)) {
     if (final) return final;
     if (seeker->nrejections >= REJECTIONS_AT_MOST)
-      return bny_fail(BANYAN_ERR_BOOTSTRAP, "banyan_env_create: rank %d of %d could not authenticate itself to rank 0 at "
-                      "%s: %s", settings->rank, settings->nranks, seeker->env->address, seeker->reason);
+      return bny_fail(BANYAN_ERR_BOOTSTRAP,
+                      "banyan_env_create: rank %d of %d could not authenticate itself to rank 0 at "
+                      "%s: %s",
+                      settings->rank, settings->nranks, seeker->env->address, seeker->reason);
     if (bny_clock_ns() >= seeker->deadline_ns)
-      return bny_fail(BANYAN_ERR_TIMEOUT, "banyan_env_create: rank %d of %d could not join rank 0 at %s within %.3g s: %s",
-                      settings->rank, settings->nranks, seeker->env->address,
-                      (double)(bny_clock_ns() - begun_ns) * 1e-9, seeker->reason);
+      return bny_fail(BANYAN_ERR_TIMEOUT,
+                      "banyan_env_create: rank %d of %d could not join rank 0 at %s within %.3g s: %s", settings->rank,
+                      settings->nranks, seeker->env->address, (double)(bny_clock_ns() - begun_ns) * 1e-9,
+                      seeker->reason);
     pause_before_retry(seeker, &pause_ms);
   }
   return BANYAN_OK;

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0
- * The allgather of the TCP bootstrap: every rank sends to rank 0, which sends the whole to every rank. Rank 0 gives up a
- * little before the first rank would, so that everybody hears the reason from it instead of finding a silence. */
+ * The allgather of the TCP bootstrap: every rank sends to rank 0, which sends the whole to every rank. Rank 0 gives up
+ * a little before the first rank would, so that everybody hears the reason from it instead of finding a silence. */
 #ifdef HAVE_CONFIG_H
 #include "config.h"
 #endif
@@ -24,7 +24,7 @@ int64_t bny_boot_deadline_of_peer(uint32_t left_ms) {
   return bny_clock_ns() + (int64_t)(left_ms - margin_ms) * 1000000;
 }
 
-/* ---- rank 0 ----------------------------------------------------------------------------------------------------------- */
+/* ---- rank 0 ------------------------------------------------------------------------------------------------------ */
 
 /* Gives up a connection whose frame could not be sent whole. */
 static void lose(struct banyan_env *env, int32_t rank, int32_t *lost) {
@@ -91,8 +91,8 @@ static banyan_status fail_missing(const struct gathering *gathering) {
   size_t length = 0;
   int32_t nranks = gathering->env->nlinks;
   bny_boot_append_ranks(names, sizeof names, &length, gathering->arrived, nranks, false);
-  return bny_fail(BANYAN_ERR_TIMEOUT, "bootstrap: %s of %d did not take part in an allgather within %.3g s", names, nranks,
-                  (double)(bny_clock_ns() - gathering->begun_ns) * 1e-9);
+  return bny_fail(BANYAN_ERR_TIMEOUT, "bootstrap: %s of %d did not take part in an allgather within %.3g s", names,
+                  nranks, (double)(bny_clock_ns() - gathering->begun_ns) * 1e-9);
 }
 
 static banyan_status check_header(struct gathering *gathering, int32_t rank) {
@@ -100,8 +100,10 @@ static banyan_status check_header(struct gathering *gathering, int32_t rank) {
   if (frame->kind != BNY_BOOT_DATA)
     return bny_fail(BANYAN_ERR_BOOTSTRAP, "bootstrap: rank %d sent what is not of this protocol", rank);
   if (frame->bytes != gathering->bytes)
-    return bny_fail(BANYAN_ERR_BOOTSTRAP, "bootstrap: rank %d gathers %llu bytes where rank 0 gathers %zu: the ranks are "
-                    "out of step", rank, (unsigned long long)frame->bytes, gathering->bytes);
+    return bny_fail(BANYAN_ERR_BOOTSTRAP,
+                    "bootstrap: rank %d gathers %llu bytes where rank 0 gathers %zu: the ranks are "
+                    "out of step",
+                    rank, (unsigned long long)frame->bytes, gathering->bytes);
   int64_t patience_ns = bny_boot_deadline_of_peer(frame->left_ms);
   if (patience_ns < gathering->deadline_ns) gathering->deadline_ns = patience_ns;
   return BANYAN_OK;
@@ -133,8 +135,8 @@ static banyan_status collect(struct gathering *gathering) {
     if (bny_clock_ns() >= gathering->deadline_ns) return fail_missing(gathering);
     env->polls[0] = (struct pollfd){.fd = -1};
     for (int32_t rank = 1; rank < env->nlinks; rank++) /* who has arrived must not leave before the others have */
-      env->polls[rank] = (struct pollfd){.fd = env->links[rank].fd,
-                                               .events = gathering->arrived[rank] ? POLLRDHUP : POLLIN};
+      env->polls[rank] =
+          (struct pollfd){.fd = env->links[rank].fd, .events = gathering->arrived[rank] ? POLLRDHUP : POLLIN};
     if (poll(env->polls, (nfds_t)env->nlinks, bny_boot_poll_ms(gathering->deadline_ns)) <= 0) continue;
     for (int32_t rank = 1; rank < env->nlinks; rank++) {
       if (!env->polls[rank].revents) continue;
@@ -155,8 +157,8 @@ static banyan_status hand_out(struct gathering *gathering) {
     bny_boot_link_prepare(&env->links[rank], BNY_BOOT_DATA, BANYAN_OK, 0, gathering->all, total, hash);
   bny_boot_server_flush(env, gathering->deadline_ns, &lost);
   if (lost < 0) return BANYAN_OK;
-  return bny_fail(BANYAN_ERR_PEER, "bootstrap: rank %d of %d left while the result of an allgather was sent to it", lost,
-                  env->nlinks);
+  return bny_fail(BANYAN_ERR_PEER, "bootstrap: rank %d of %d left while the result of an allgather was sent to it",
+                  lost, env->nlinks);
 }
 
 banyan_status bny_boot_server_gather(struct banyan_env *env, const void *mine, void *all, size_t bytes,
@@ -181,7 +183,7 @@ banyan_status bny_boot_server_gather(struct banyan_env *env, const void *mine, v
   return status ? bny_boot_server_fail(env, status) : BANYAN_OK;
 }
 
-/* ---- the others --------------------------------------------------------------------------------------------------------- */
+/* ---- the others -------------------------------------------------------------------------------------------------- */
 
 static banyan_status fail_client(const struct banyan_env *env, enum bny_boot_progress progress, const char *doing) {
   const struct bny_boot_link *link = &env->links[0];
@@ -190,12 +192,13 @@ static banyan_status fail_client(const struct banyan_env *env, enum bny_boot_pro
     return bny_fail(BANYAN_ERR_TIMEOUT, "%s: rank 0 at %s did not answer rank %d of %d before the deadline", doing,
                     env->address, settings->rank, settings->nranks);
   if (progress == BNY_BOOT_FORGED)
-    return bny_fail(BANYAN_ERR_BOOTSTRAP, "%s: what came from rank 0 at %s was altered on its way", doing, env->address);
+    return bny_fail(BANYAN_ERR_BOOTSTRAP, "%s: what came from rank 0 at %s was altered on its way", doing,
+                    env->address);
   if (link->error)
     return bny_fail_errno(BANYAN_ERR_PEER, link->error, "%s: the connection to rank 0 of %d at %s was lost", doing,
                           settings->nranks, env->address);
-  return bny_fail(BANYAN_ERR_PEER, "%s: rank 0 of %d at %s left (it ended, or its communicator could not be made)", doing,
-                  settings->nranks, env->address);
+  return bny_fail(BANYAN_ERR_PEER, "%s: rank 0 of %d at %s left (it ended, or its communicator could not be made)",
+                  doing, settings->nranks, env->address);
 }
 
 /* Receives the payload of a frame whose header has come. */
@@ -248,8 +251,9 @@ banyan_status bny_boot_client_gather(struct banyan_env *env, const void *mine, v
   banyan_status status = bny_boot_client_receive(env, BNY_BOOT_DATA, deadline_ns, doing);
   if (status) return status;
   if (link->in.bytes != (uint64_t)bytes * (uint64_t)env->settings.nranks)
-    return bny_fail(BANYAN_ERR_BOOTSTRAP, "bootstrap: rank 0 at %s sent %llu bytes where rank %d of %d gathers %zu each",
-                    env->address, (unsigned long long)link->in.bytes, env->settings.rank, env->settings.nranks, bytes);
+    return bny_fail(BANYAN_ERR_BOOTSTRAP,
+                    "bootstrap: rank 0 at %s sent %llu bytes where rank %d of %d gathers %zu each", env->address,
+                    (unsigned long long)link->in.bytes, env->settings.rank, env->settings.nranks, bytes);
   return receive_payload(env, all, deadline_ns, doing);
 }
 #endif

@@ -21,7 +21,8 @@ static banyan_status read_number(const char *name, long least, long most, const 
   if (!text)
     return bny_fail(BANYAN_ERR_ARGUMENT,
                     "banyan_env_create: %s is not set: start the ranks by a launcher that sets RANK, WORLD_SIZE, "
-                    "MASTER_ADDR and MASTER_PORT", name);
+                    "MASTER_ADDR and MASTER_PORT",
+                    name);
   size_t length = strlen(text);
   long value = -1;
   if (length > 0 && length <= 10 && strspn(text, "0123456789") == length) value = strtol(text, NULL, 10);
@@ -39,8 +40,10 @@ static banyan_status read_rank(struct bny_boot_settings *settings) {
   status = read_number("RANK", 0, NRANKS_AT_MOST, "a whole number of at least 0 and less than WORLD_SIZE", &rank);
   if (status) return status;
   if (rank >= nranks)
-    return bny_fail(BANYAN_ERR_ARGUMENT, "banyan_env_create: RANK is \"%ld\": must be less than WORLD_SIZE, which is "
-                    "\"%ld\"", rank, nranks);
+    return bny_fail(BANYAN_ERR_ARGUMENT,
+                    "banyan_env_create: RANK is \"%ld\": must be less than WORLD_SIZE, which is "
+                    "\"%ld\"",
+                    rank, nranks);
   settings->rank = (int32_t)rank;
   settings->nranks = (int32_t)nranks;
   return BANYAN_OK;
@@ -88,11 +91,15 @@ static banyan_status check_secret_file(int fd, const char *path) {
   if (!S_ISREG(facts.st_mode))
     return bny_fail(BANYAN_ERR_ARGUMENT, "banyan_env_create: BANYAN_SECRET_FILE \"%s\" is not a regular file", path);
   if (facts.st_mode & (S_IRWXG | S_IRWXO))
-    return bny_fail(BANYAN_ERR_ARGUMENT, "banyan_env_create: BANYAN_SECRET_FILE \"%s\" has mode %04o: others can get at "
-                    "the secret; chmod 600 it", path, (unsigned)(facts.st_mode & 07777));
+    return bny_fail(BANYAN_ERR_ARGUMENT,
+                    "banyan_env_create: BANYAN_SECRET_FILE \"%s\" has mode %04o: others can get at "
+                    "the secret; chmod 600 it",
+                    path, (unsigned)(facts.st_mode & 07777));
   if (facts.st_uid != geteuid() && facts.st_uid != 0)
-    return bny_fail(BANYAN_ERR_ARGUMENT, "banyan_env_create: BANYAN_SECRET_FILE \"%s\" belongs to user %ld, not to this "
-                    "one", path, (long)facts.st_uid);
+    return bny_fail(BANYAN_ERR_ARGUMENT,
+                    "banyan_env_create: BANYAN_SECRET_FILE \"%s\" belongs to user %ld, not to this "
+                    "one",
+                    path, (long)facts.st_uid);
   return BANYAN_OK;
 }
 
@@ -111,8 +118,7 @@ static banyan_status read_secret_file(int fd, const char *path, char *text, size
                     SECRET_BYTES_AT_MOST);
   if (length > 0 && text[length - 1] == '\n') length--;
   if (length > 0 && text[length - 1] == '\r') length--;
-  if (length == 0)
-    return bny_fail(BANYAN_ERR_ARGUMENT, "banyan_env_create: BANYAN_SECRET_FILE \"%s\" is empty", path);
+  if (length == 0) return bny_fail(BANYAN_ERR_ARGUMENT, "banyan_env_create: BANYAN_SECRET_FILE \"%s\" is empty", path);
   *bytes = length;
   return BANYAN_OK;
 }

@@ -23,13 +23,13 @@ struct banyan_threads {
   int32_t nranks;
   pthread_mutex_t mutex; /* guards all that follows, and the pointers of the ranks */
   pthread_cond_t changed;
-  uint64_t generation;   /* allgathers completed */
-  int32_t narrived;      /* of the allgather now gathering */
-  size_t bytes;          /* its size, as its first rank gave it */
+  uint64_t generation; /* allgathers completed */
+  int32_t narrived;    /* of the allgather now gathering */
+  size_t bytes;        /* its size, as its first rank gave it */
   int32_t first_rank;
   banyan_status failure; /* not BANYAN_OK: the ranks are out of step, and no later allgather can be trusted */
   char failure_text[BNY_ERROR_TEXT_BYTES];
-  bool *arrived;         /* [nranks] */
+  bool *arrived; /* [nranks] */
   struct thread_rank ranks[];
 };
 
@@ -132,7 +132,8 @@ mutex:
 
 banyan_status banyan_threads_create(int32_t nranks, banyan_threads **group) {
   if (!group) return bny_fail(BANYAN_ERR_ARGUMENT, "banyan_threads_create: group is NULL");
-  if (nranks < 1) return bny_fail(BANYAN_ERR_ARGUMENT, "banyan_threads_create: nranks is %d, must be at least 1", nranks);
+  if (nranks < 1)
+    return bny_fail(BANYAN_ERR_ARGUMENT, "banyan_threads_create: nranks is %d, must be at least 1", nranks);
   struct banyan_threads *made = calloc(1, sizeof *made + (size_t)nranks * sizeof made->ranks[0]);
   if (!made) return bny_fail(BANYAN_ERR_MEMORY, "banyan_threads_create: no memory for %d ranks", nranks);
   banyan_status status = BANYAN_ERR_MEMORY;
@@ -160,7 +161,8 @@ banyan_status banyan_threads_bootstrap(banyan_threads *group, int32_t rank, bany
   if (!group || !bootstrap)
     return bny_fail(BANYAN_ERR_ARGUMENT, "banyan_threads_bootstrap: %s is NULL", group ? "bootstrap" : "group");
   if (rank < 0 || rank >= group->nranks)
-    return bny_fail(BANYAN_ERR_ARGUMENT, "banyan_threads_bootstrap: rank is %d, must be 0..%d", rank, group->nranks - 1);
+    return bny_fail(BANYAN_ERR_ARGUMENT, "banyan_threads_bootstrap: rank is %d, must be 0..%d", rank,
+                    group->nranks - 1);
   *bootstrap = (banyan_bootstrap){.size = sizeof *bootstrap,
                                   .rank = rank,
                                   .nranks = group->nranks,

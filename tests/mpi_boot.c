@@ -29,8 +29,7 @@ static void gather_rounds(MPI_Comm comm) {
     unsigned char *mine = malloc(bytes + 1), *all = malloc((size_t)nranks * bytes + 1);
     memset(mine, rank * 31 + 5, bytes + 1);
     CHECK(bootstrap.allgather(bootstrap.context, mine, all, bytes, 10000000000) == 0);
-    for (size_t i = 0; i < (size_t)nranks * bytes; i++)
-      CHECK(all[i] == (unsigned char)((int)(i / bytes) * 31 + 5));
+    for (size_t i = 0; i < (size_t)nranks * bytes; i++) CHECK(all[i] == (unsigned char)((int)(i / bytes) * 31 + 5));
     free(all);
     free(mine);
   }

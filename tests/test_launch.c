@@ -28,11 +28,14 @@ static void sleep_s(double seconds) {
   while (nanosleep(&time, &time) != 0 && errno == EINTR) continue;
 }
 
-/* ---- as a rank -------------------------------------------------------------------------------------------------------- */
+/* ---- as a rank --------------------------------------------------------------------------------------------------- */
 
 /* Gathers the ranks, and the CPUs that each may run on. Returns 0 or what to exit with. */
 static int gather(int rank, bool pinned) {
-  struct { int rank; cpu_set_t cpus; } mine = {.rank = rank}, all[8];
+  struct {
+    int rank;
+    cpu_set_t cpus;
+  } mine = {.rank = rank}, all[8];
   banyan_env *env;
   banyan_bootstrap bootstrap;
   sched_getaffinity(0, sizeof mine.cpus, &mine.cpus);
@@ -80,7 +83,7 @@ static int play_rank(int argc, char **argv) {
   return STATUS_WRONG;
 }
 
-/* ---- as the test ------------------------------------------------------------------------------------------------------ */
+/* ---- as the test ------------------------------------------------------------------------------------------------- */
 
 /* Starts a launcher in a process of its own. Every rank holds the write end of *alive. */
 static pid_t launch(int nranks, const char *what, bool pin, int *alive) {
@@ -97,7 +100,8 @@ static pid_t launch(int nranks, const char *what, bool pin, int *alive) {
     sched_getaffinity(0, sizeof cpus, &cpus);
     snprintf(ncpus, sizeof ncpus, "%d", CPU_COUNT(&cpus));
     setenv("TEST_CPUS", ncpus, 1);
-    setenv("TORCHELASTIC_USE_AGENT_STORE", "True", 1); /* of an outer torchrun: must not matter */
+    setenv("TORCHELASTIC_USE_AGENT_STORE", "True", 1); /* of an outer launcher: must not matter */
+    setenv("BANYAN_PORT", "1", 1);
     setenv("BANYAN_SECRET_FILE", "/no/such/file", 1);
     _exit(bny_launch_local(nranks, argv, pin));
   }
@@ -119,8 +123,10 @@ static int finish(pid_t pid, int alive) {
 }
 
 START_TEST(ranks_find_each_other) {
-  static const struct { int nranks; const char *what; } cases[] = {
-      {1, "gather"}, {2, "gather"}, {5, "gather"}, {2, "pinned"}, {3, "pinned"}};
+  static const struct {
+    int nranks;
+    const char *what;
+  } cases[] = {{1, "gather"}, {2, "gather"}, {5, "gather"}, {2, "pinned"}, {3, "pinned"}};
   int alive;
   pid_t pid = launch(cases[_i].nranks, cases[_i].what, cases[_i].what[0] == 'p', &alive);
   ck_assert_int_eq(finish(pid, alive), 0);

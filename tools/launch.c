@@ -27,10 +27,10 @@ static const int64_t grace_after_term_ns = 2000000000;
 
 struct launch {
   int nranks;
-  pid_t *pids;    /* 0: has ended */
+  pid_t *pids; /* 0: has ended */
   int nrunning;
-  int status;     /* of the first rank that failed */
-  bool ending;    /* a rank has failed, or a signal came */
+  int status;      /* of the first rank that failed */
+  bool ending;     /* a rank has failed, or a signal came */
   int last_signal; /* sent to the ranks; 0: none yet */
   int64_t next_ns; /* when the next harsher one is due */
 };
@@ -42,9 +42,7 @@ bool bny_launch_is_rank(void) {
 
 bool bny_launch_env_present(void) { return getenv("RANK") && getenv("WORLD_SIZE"); }
 
-bool bny_launch_under_mpi(void) {
-  return getenv("OMPI_COMM_WORLD_SIZE") || getenv("PMI_RANK") || getenv("PMIX_RANK");
-}
+bool bny_launch_under_mpi(void) { return getenv("OMPI_COMM_WORLD_SIZE") || getenv("PMI_RANK") || getenv("PMIX_RANK"); }
 
 static int64_t now_ns(void) {
   struct timespec now;
@@ -97,7 +95,8 @@ static void pin_to_cpu(int rank) {
   while (!CPU_ISSET(cpu, &allowed) || left-- > 0) cpu++;
   CPU_ZERO(&mine);
   CPU_SET(cpu, &mine);
-  if (sched_setaffinity(0, sizeof mine, &mine) != 0) fprintf(stderr, "rank %d: cannot run on CPU %d alone\n", rank, cpu);
+  if (sched_setaffinity(0, sizeof mine, &mine) != 0)
+    fprintf(stderr, "rank %d: cannot run on CPU %d alone\n", rank, cpu);
 }
 
 /* In the child: becomes the rank. Never returns. */

@@ -5,12 +5,12 @@
 
 #include <stdbool.h>
 
-/* Starts nranks copies of the running program with these arguments on this host, as ranks that banyan_env_create() finds,
- * and waits for them. BANYAN_LAUNCHED is 1 in them. pin: rank r runs on one CPU, the r-th (modulo their number) of those
- * allowed to the caller. The ranks end when the caller ends, in whatever way, and on SIGINT, SIGTERM and SIGHUP. When a
- * rank fails the others have 5 s to find out and end by themselves. Returns the exit status for the program: of the first
- * rank that failed (128 + signal if a signal ended it), 0 if none did, or 127 if the ranks could not be started. To be
- * called while the program has one thread. */
+/* Starts nranks copies of the running program with these arguments on this host, as ranks that banyan_env_create()
+ * finds, and waits for them. BANYAN_LAUNCHED is 1 in them. pin: rank r runs on one CPU, the r-th (modulo their number)
+ * of those allowed to the caller. The ranks end when the caller ends, in whatever way, and on SIGINT, SIGTERM and
+ * SIGHUP. When a rank fails the others have 5 s to find out and end by themselves. Returns the exit status for the
+ * program: of the first rank that failed (128 + signal if a signal ended it), 0 if none did, or 127 if the ranks could
+ * not be started. To be called while the program has one thread. */
 int bny_launch_local(int nranks, char **argv, bool pin);
 
 /* Whether this process is a rank that bny_launch_local() started. */

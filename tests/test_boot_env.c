@@ -1,0 +1,131 @@
+/* SPDX-License-Identifier: Apache-2.0
+ * What banyan_env_create() says to wrong environment variables. */
+#ifdef HAVE_CONFIG_H
+#include "config.h"
+#endif
+#include <check.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "banyan.h"
+
+#ifdef HAVE_SODIUM
+static void clear_environment(void) {
+  static const char *const names[] = {
+      "RANK",        "WORLD_SIZE",    "LOCAL_RANK",         "MASTER_ADDR",      "MASTER_PORT",
+      "BANYAN_PORT", "BANYAN_SECRET", "BANYAN_SECRET_FILE", "BANYAN_LISTEN_FD", "TORCHELASTIC_USE_AGENT_STORE"};
+  for (size_t i = 0; i < sizeof names / sizeof *names; i++) unsetenv(names[i]);
+}
+
+START_TEST(names_bad_variables) {
+  static const struct {
+    const char *name, *value, *text[2];
+  } cases[] = {{"RANK", NULL, {"RANK", "not set"}},
+               {"RANK", "abc", {"RANK", "\"abc\""}},
+               {"RANK", "", {"RANK", "\"\""}},
+               {"RANK", "-1", {"RANK", "\"-1\""}},
+               {"RANK", " 1", {"RANK", "\" 1\""}},
+               {"RANK", "1x", {"RANK", "\"1x\""}},
+               {"RANK", "2", {"RANK", "\"2\""}},
+               {"RANK", "99999999999999999999", {"RANK", "\"99999999999999999999\""}},
+               {"WORLD_SIZE", NULL, {"WORLD_SIZE", "not set"}},
+               {"WORLD_SIZE", "0", {"WORLD_SIZE", "\"0\""}},
+               {"WORLD_SIZE", "2.0", {"WORLD_SIZE", "\"2.0\""}},
+               {"MASTER_ADDR", NULL, {"MASTER_ADDR", "not set"}},
+               {"MASTER_ADDR", "", {"MASTER_ADDR", "\"\""}},
+               {"MASTER_ADDR", "no.such.host.invalid", {"MASTER_ADDR", "no.such.host.invalid"}},
+               {"MASTER_ADDR", "0.0.0.0", {"MASTER_ADDR", "one interface"}},
+               {"MASTER_ADDR", "::", {"MASTER_ADDR", "one interface"}},
+               {"MASTER_ADDR", "192.0.2.77", {"192.0.2.77", "BANYAN_SECRET"}},
+               {"MASTER_PORT", NULL, {"MASTER_PORT", "not set"}},
+               {"MASTER_PORT", "0", {"MASTER_PORT", "\"0\""}},
+               {"MASTER_PORT", "70000", {"MASTER_PORT", "\"70000\""}},
+               {"BANYAN_PORT", "0", {"BANYAN_PORT", "\"0\""}},
+               {"BANYAN_PORT", "http", {"BANYAN_PORT", "\"http\""}},
+               {"BANYAN_SECRET", "", {"BANYAN_SECRET", "\"\""}},
+               {"BANYAN_SECRET_FILE", "/no/such/file", {"BANYAN_SECRET_FILE", "/no/such/file"}},
+               {"BANYAN_SECRET_FILE", "/", {"BANYAN_SECRET_FILE", "not a regular file"}},
+               {"BANYAN_LISTEN_FD", "x", {"BANYAN_LISTEN_FD", "\"x\""}},
+               {"BANYAN_LISTEN_FD", "987", {"BANYAN_LISTEN_FD", "\"987\""}}};
+  for (int rank = 0; rank < 2; rank++) {
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+      banyan_env *env = NULL;
+      banyan_bootstrap bootstrap = {.rank = -7};
+      if (rank == 1 && strcmp(cases[i].name, "BANYAN_LISTEN_FD") == 0) continue; /* only rank 0 reads it */
+      clear_environment();
+      setenv("RANK", rank ? "1" : "0", 1);
+      setenv("WORLD_SIZE", "2", 1);
+      setenv("MASTER_ADDR", "127.0.0.1", 1);
+      setenv("MASTER_PORT", "29500", 1);
+      if (cases[i].value)
+        setenv(cases[i].name, cases[i].value, 1);
+      else
+        unsetenv(cases[i].name);
+      banyan_status status = banyan_env_create(200000000, &env, &bootstrap);
+      const char *text = banyan_last_error();
+      ck_assert_msg(status == BANYAN_ERR_ARGUMENT || status == BANYAN_ERR_BOOTSTRAP, "%s=%s: status %d: %s",
+                    cases[i].name, cases[i].value, status, text);
+      ck_assert_msg(strstr(text, cases[i].text[0]) && strstr(text, cases[i].text[1]), "%s=%s: %s", cases[i].name,
+                    cases[i].value, text);
+      ck_assert_ptr_null(env);
+      ck_assert_int_eq(bootstrap.rank, -7);
+    }
+  }
+  setenv("MASTER_PORT", "65535", 1);
+  setenv("TORCHELASTIC_USE_AGENT_STORE", "True", 1);
+  banyan_env *env = NULL;
+  banyan_bootstrap bootstrap;
+  ck_assert_int_eq(banyan_env_create(200000000, &env, &bootstrap), BANYAN_ERR_ARGUMENT);
+  ck_assert_ptr_nonnull(strstr(banyan_last_error(), "\"65535\""));
+  ck_assert_int_eq(banyan_env_create(-1, &env, &bootstrap), BANYAN_ERR_ARGUMENT);
+  ck_assert_int_eq(banyan_env_create(1, NULL, &bootstrap), BANYAN_ERR_ARGUMENT);
+  ck_assert_int_eq(banyan_env_create(1, &env, NULL), BANYAN_ERR_ARGUMENT);
+  banyan_env_destroy(NULL);
+}
+END_TEST
+
+/* One rank needs neither address nor secret. */
+START_TEST(one_rank_is_a_world) {
+  banyan_env *env = NULL;
+  banyan_bootstrap bootstrap;
+  int value = 42, all = 0;
+  clear_environment();
+  setenv("RANK", "0", 1);
+  setenv("WORLD_SIZE", "1", 1);
+  ck_assert_int_eq(banyan_env_create(0, &env, &bootstrap), BANYAN_OK);
+  ck_assert_int_eq(bootstrap.allgather(bootstrap.context, &value, &all, sizeof value, 1000000000), 0);
+  ck_assert_int_eq(all, 42);
+  ck_assert_int_eq(bootstrap.allgather(bootstrap.context, NULL, NULL, 0, 1000000000), 0);
+  banyan_env_destroy(env);
+}
+END_TEST
+
+#endif
+#ifndef HAVE_SODIUM
+START_TEST(says_what_is_missing) {
+  banyan_env *env = NULL;
+  banyan_bootstrap bootstrap;
+  ck_assert_int_eq(banyan_env_create(0, &env, &bootstrap), BANYAN_ERR_UNSUPPORTED);
+  ck_assert_ptr_nonnull(strstr(banyan_last_error(), "libsodium"));
+  banyan_env_destroy(env);
+}
+END_TEST
+#endif
+
+int main(void) {
+  Suite *suite = suite_create("boot_env");
+  TCase *variables = tcase_create("variables");
+  tcase_set_timeout(variables, 60);
+#ifdef HAVE_SODIUM
+  tcase_add_test(variables, names_bad_variables);
+  tcase_add_test(variables, one_rank_is_a_world);
+#else
+  tcase_add_test(variables, says_what_is_missing);
+#endif
+  suite_add_tcase(suite, variables);
+  SRunner *runner = srunner_create(suite);
+  srunner_run_all(runner, CK_ENV);
+  int failed = srunner_ntests_failed(runner);
+  srunner_free(runner);
+  return failed == 0 ? EXIT_SUCCESS : EXIT_FAILURE;
+}
