@@ -6,6 +6,15 @@
 
 static bool supported(void) { return true; }
 
+/* Exponent and mantissa in their places are the value times 2^-112, subnormals included. Written so that a loop over it
+ * becomes vectors; bny_float_of_f16() gives the same values. */
+static inline float f16_float(uint16_t half) {
+  uint32_t magnitude = (uint32_t)(half & 0x7fff) << 13;
+  uint32_t bits = bny_bits_of_float(bny_float_of_bits(magnitude) * 0x1p112f);
+  uint32_t special = magnitude >= 0x0f800000u ? 0x7f800000u : 0;
+  return bny_float_of_bits(bits | special | (uint32_t)(half & 0x8000) << 16);
+}
+
 static inline __attribute__((always_inline)) float element(const char *row, int32_t index, banyan_dtype dtype) {
   if (dtype == BANYAN_F32) {
     float value;
@@ -14,7 +23,7 @@ static inline __attribute__((always_inline)) float element(const char *row, int3
   }
   uint16_t half;
   memcpy(&half, row + (size_t)index * 2, sizeof half);
-  return dtype == BANYAN_F16 ? bny_float_of_f16(half) : bny_float_of_bf16(half);
+  return dtype == BANYAN_F16 ? f16_float(half) : bny_float_of_bf16(half);
 }
 
 static inline __attribute__((always_inline)) void convert(const char *row, int32_t count, banyan_dtype dtype,

@@ -131,7 +131,7 @@ static void run_group(const bny_attention_kernels *attention, const bny_kernels 
     task.q = advance(desc->q, b * desc->q_batch_stride + head0 * desc->q_head_stride, desc->q_dtype);
     attention->run(&task, m, d, n);
     bny_box box = {1, task.heads, value_dim};
-    bny_wire_view view = {m, d, n, task.heads};
+    bny_wire_view view = {.m = m, .d = d, .n = n, .token_stride = task.heads};
     kernels->merge_finish(&box, BNY_WIRE_F32, 1, &view, false, out, b, head0);
   }
 }
