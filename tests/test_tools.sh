@@ -1,6 +1,7 @@
 #!/bin/sh
 # SPDX-License-Identifier: Apache-2.0
-# Runs the tools as users do: see tools_checks.py. BANYAN_DECODE and BANYAN_PERF name the programs, else those of the build.
+# Runs the tools as users do: see tools_checks.py. BANYAN_DECODE and BANYAN_PERF name the programs, else they are those
+# of the build.
 set -u
 here=$(cd "$(dirname "$0")" && pwd)
 build=${top_builddir:-.}

@@ -1,6 +1,6 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: Apache-2.0
-"""Checks banyan-decode and banyan-perf from outside: options, output, exit status, every method, bad input, launchers."""
+"""Checks banyan-decode and banyan-perf from outside: options, output, exit status, methods, bad files, launchers."""
 import itertools
 import json
 import os
@@ -170,7 +170,8 @@ class Decode(Tools):
     def test_dtypes_and_single_methods(self):
         for dtype, method in itertools.product(("f32", "f16", "bf16"), ("tree", "ring", "allreduce3")):
             with self.subTest(dtype=dtype, method=method):
-                found = self.decoded(run(DECODE, "--ranks", "2", "--dtype", dtype, "--method", method, "--json", *SMALL), 2)
+                found = self.decoded(run(DECODE, "--ranks", "2", "--dtype", dtype, "--method", method, "--json",
+                                         *SMALL), 2)
                 self.assertEqual([r["method"] for r in found["results"]], [method])
                 self.assertEqual(found["dtype"], dtype)
 
@@ -203,7 +204,8 @@ class Decode(Tools):
     def test_not_verified(self):
         """Values beyond the range of f16 cannot travel as f16: that must be seen and said."""
         path = self.write(safetensors(layer(scale=1e7)))
-        done = self.expect(run(DECODE, "--ranks", "2", "--input", path, "--wire", "f16", "--method", "tree", "--json"), 1)
+        done = self.expect(run(DECODE, "--ranks", "2", "--input", path, "--wire", "f16", "--method", "tree",
+                               "--json"), 1)
         self.assertIs(json.loads(done.stdout)["verified"], False)
         self.assertIn("NOT VERIFIED", done.stderr)
         self.expect(run(DECODE, "--ranks", "2", "--input", path, "--wire", "f32"), 0)
@@ -298,7 +300,8 @@ class Files(Tools):
             for _ in range(chance.randint(1, 4)):
                 bad[chance.randrange(8 + length)] = chance.choice(b'0123456789{}[]",:-e\\ \x00\xff')
             done = run(DECODE, "--input", self.write(bytes(bad)), "--repeat", "1", "--method", "tree")
-            self.assertIn(done.returncode, (0, 1), f"seed {SEED}, trial {trial}: {bytes(bad[:8 + length])}\n{done.stderr}")
+            self.assertIn(done.returncode, (0, 1),
+                          f"seed {SEED}, trial {trial}: {bytes(bad[:8 + length])}\n{done.stderr}")
 
 
 class Perf(Tools):
@@ -312,7 +315,8 @@ class Perf(Tools):
         return found["rows"]
 
     def test_combine(self):
-        rows = self.rows(run(PERF, "combine", "--ranks", "3", "--sizes", "520,4160,16K", "--iterations", "10", "--json"))
+        rows = self.rows(run(PERF, "combine", "--ranks", "3", "--sizes", "520,4160,16K", "--iterations", "10",
+                             "--json"))
         self.assertEqual([row["bytes"] for row in rows], [520, 4160, 16640])
         self.assertLess(max(row["max_rel_error"] for row in rows), 2e-6)
 
@@ -320,8 +324,9 @@ class Perf(Tools):
         for scatter, wire, order in itertools.product(("none", "root", "heads", "tokens"), ("f32", "f16", "bf16"),
                                                       ("plan", "canonical")):
             with self.subTest(scatter=scatter, wire=wire, order=order):
-                rows = self.rows(run(PERF, "combine", "--ranks", "3", "--batch", "5", "--heads", "7", "--head-dim", "24",
-                                     "--scatter", scatter, "--wire", wire, "--order", order, "--iterations", "5", "--json"))
+                rows = self.rows(run(PERF, "combine", "--ranks", "3", "--batch", "5", "--heads", "7",
+                                     "--head-dim", "24", "--scatter", scatter, "--wire", wire, "--order", order,
+                                     "--iterations", "5", "--json"))
                 self.assertEqual([row["rows"] for row in rows], [35])
 
     def test_other_collectives(self):
@@ -368,8 +373,8 @@ class Launchers(Tools):
     def test_against_mpi(self):
         self.with_mpi()
         for ranks in 2, 5:
-            done = self.expect(mpirun(ranks, PERF, "combine", "--against", "mpi", "--sizes", "520,16640", "--iterations",
-                                      "20", "--json"), 0)
+            done = self.expect(mpirun(ranks, PERF, "combine", "--against", "mpi", "--sizes", "520,16640",
+                                      "--iterations", "20", "--json"), 0)
             for row in json.loads(done.stdout)["rows"]:
                 self.assertEqual(row["errors"], 0)
                 for key in "banyan_us", "mpi_allgather_us", "mpi_op_us", "mpi_allreduce3_us", "ratio_to_best_mpi":

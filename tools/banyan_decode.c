@@ -61,23 +61,49 @@ static const char help[] =
     "Exit status: 0 verified, 1 not verified or failed, 2 wrong usage.\n";
 
 enum option_code {
-  OPT_RANKS = 256, OPT_INPUT, OPT_BATCH, OPT_TOKENS, OPT_HEADS, OPT_KV_HEADS, OPT_HEAD_DIM, OPT_RAGGED, OPT_SEED,
-  OPT_DTYPE, OPT_WIRE, OPT_METHOD, OPT_ALGORITHM, OPT_SCATTER, OPT_ORDER, OPT_REPEAT, OPT_TIMEOUT, OPT_JSON, OPT_HELP,
+  OPT_RANKS = 256,
+  OPT_INPUT,
+  OPT_BATCH,
+  OPT_TOKENS,
+  OPT_HEADS,
+  OPT_KV_HEADS,
+  OPT_HEAD_DIM,
+  OPT_RAGGED,
+  OPT_SEED,
+  OPT_DTYPE,
+  OPT_WIRE,
+  OPT_METHOD,
+  OPT_ALGORITHM,
+  OPT_SCATTER,
+  OPT_ORDER,
+  OPT_REPEAT,
+  OPT_TIMEOUT,
+  OPT_JSON,
+  OPT_HELP,
   OPT_VERSION
 };
 
-static const struct option option_table[] = {
-    {"ranks", required_argument, NULL, OPT_RANKS},       {"input", required_argument, NULL, OPT_INPUT},
-    {"batch", required_argument, NULL, OPT_BATCH},       {"tokens", required_argument, NULL, OPT_TOKENS},
-    {"heads", required_argument, NULL, OPT_HEADS},       {"kv-heads", required_argument, NULL, OPT_KV_HEADS},
-    {"head-dim", required_argument, NULL, OPT_HEAD_DIM}, {"ragged", no_argument, NULL, OPT_RAGGED},
-    {"seed", required_argument, NULL, OPT_SEED},         {"dtype", required_argument, NULL, OPT_DTYPE},
-    {"wire", required_argument, NULL, OPT_WIRE},         {"method", required_argument, NULL, OPT_METHOD},
-    {"algorithm", required_argument, NULL, OPT_ALGORITHM}, {"scatter", required_argument, NULL, OPT_SCATTER},
-    {"order", required_argument, NULL, OPT_ORDER},       {"repeat", required_argument, NULL, OPT_REPEAT},
-    {"timeout", required_argument, NULL, OPT_TIMEOUT},   {"json", no_argument, NULL, OPT_JSON},
-    {"help", no_argument, NULL, OPT_HELP},               {"version", no_argument, NULL, OPT_VERSION},
-    {NULL, 0, NULL, 0}};
+static const struct option option_table[] = {{"ranks", required_argument, NULL, OPT_RANKS},
+                                             {"input", required_argument, NULL, OPT_INPUT},
+                                             {"batch", required_argument, NULL, OPT_BATCH},
+                                             {"tokens", required_argument, NULL, OPT_TOKENS},
+                                             {"heads", required_argument, NULL, OPT_HEADS},
+                                             {"kv-heads", required_argument, NULL, OPT_KV_HEADS},
+                                             {"head-dim", required_argument, NULL, OPT_HEAD_DIM},
+                                             {"ragged", no_argument, NULL, OPT_RAGGED},
+                                             {"seed", required_argument, NULL, OPT_SEED},
+                                             {"dtype", required_argument, NULL, OPT_DTYPE},
+                                             {"wire", required_argument, NULL, OPT_WIRE},
+                                             {"method", required_argument, NULL, OPT_METHOD},
+                                             {"algorithm", required_argument, NULL, OPT_ALGORITHM},
+                                             {"scatter", required_argument, NULL, OPT_SCATTER},
+                                             {"order", required_argument, NULL, OPT_ORDER},
+                                             {"repeat", required_argument, NULL, OPT_REPEAT},
+                                             {"timeout", required_argument, NULL, OPT_TIMEOUT},
+                                             {"json", no_argument, NULL, OPT_JSON},
+                                             {"help", no_argument, NULL, OPT_HELP},
+                                             {"version", no_argument, NULL, OPT_VERSION},
+                                             {NULL, 0, NULL, 0}};
 
 static bool parse_size(const char *name, int64_t max, int32_t *value, tool_error *error) {
   int64_t parsed;
@@ -96,26 +122,18 @@ static bool parse_method(arguments *a, tool_error *error) {
       a->methods[a->method_count++] = all[i];
     }
   }
-  return a->method_count > 0 ||
-         tool_error_set(error, "--method %.60s: not one of tree, ring, allreduce3, all", optarg);
+  return a->method_count > 0 || tool_error_set(error, "--method %.60s: not one of tree, ring, allreduce3, all", optarg);
 }
 
 static bool parse_shape_option(int code, arguments *a, tool_error *error) {
   a->shaped = true;
   switch (code) {
-    case OPT_BATCH:
-      return parse_size("batch", 1 << 20, &a->shape.batch, error);
-    case OPT_TOKENS:
-      return parse_size("tokens", 1 << 30, &a->shape.tokens, error);
-    case OPT_HEADS:
-      return parse_size("heads", 1 << 16, &a->shape.heads, error);
-    case OPT_KV_HEADS:
-      return parse_size("kv-heads", 1 << 16, &a->shape.kv_heads, error);
-    case OPT_HEAD_DIM:
-      return parse_size("head-dim", 1 << 14, &a->shape.head_dim, error);
-    default:
-      a->shape.ragged = true;
-      return true;
+  case OPT_BATCH: return parse_size("batch", 1 << 20, &a->shape.batch, error);
+  case OPT_TOKENS: return parse_size("tokens", 1 << 30, &a->shape.tokens, error);
+  case OPT_HEADS: return parse_size("heads", 1 << 16, &a->shape.heads, error);
+  case OPT_KV_HEADS: return parse_size("kv-heads", 1 << 16, &a->shape.kv_heads, error);
+  case OPT_HEAD_DIM: return parse_size("head-dim", 1 << 14, &a->shape.head_dim, error);
+  default: a->shape.ragged = true; return true;
   }
 }
 
@@ -123,47 +141,37 @@ static bool parse_option(int code, arguments *a, tool_error *error) {
   int64_t number;
   int32_t seconds = 0;
   switch (code) {
-    case OPT_RANKS:
-      return parse_size("ranks", 4096, &a->world.ranks, error);
-    case OPT_INPUT:
-      a->input = optarg;
-      return true;
-    case OPT_SEED:
-      if (!tool_parse_int(optarg, 0, INT64_MAX, &number)) {
-        return tool_error_set(error, "--seed %.60s: not a whole number", optarg);
-      }
-      a->seed = (uint64_t)number;
-      return true;
-    case OPT_DTYPE:
-      return tool_parse_dtype(optarg, &a->dtype) ||
-             tool_error_set(error, "--dtype %.60s: not one of f32, f16, bf16", optarg);
-    case OPT_WIRE:
-      return tool_parse_dtype(optarg, &a->settings.wire) ||
-             tool_error_set(error, "--wire %.60s: not one of f32, bf16, f16", optarg);
-    case OPT_METHOD:
-      return parse_method(a, error);
-    case OPT_ALGORITHM:
-      a->settings.algorithm = optarg;
-      return true;
-    case OPT_SCATTER:
-      return tool_parse_scatter(optarg, &a->settings.scatter) ||
-             tool_error_set(error, "--scatter %.60s: not one of none, root, heads, tokens", optarg);
-    case OPT_ORDER:
-      return tool_parse_order(optarg, &a->settings.order) ||
-             tool_error_set(error, "--order %.60s: not one of plan, canonical", optarg);
-    case OPT_REPEAT:
-      return parse_size("repeat", 1000000, &a->repeat, error);
-    case OPT_TIMEOUT:
-      if (!parse_size("timeout", 1000000, &seconds, error)) {
-        return false;
-      }
-      a->world.timeout_ns = (int64_t)seconds * 1000000000;
-      return true;
-    case OPT_JSON:
-      a->json = true;
-      return true;
-    default:
-      return parse_shape_option(code, a, error);
+  case OPT_RANKS: return parse_size("ranks", 4096, &a->world.ranks, error);
+  case OPT_INPUT: a->input = optarg; return true;
+  case OPT_SEED:
+    if (!tool_parse_int(optarg, 0, INT64_MAX, &number)) {
+      return tool_error_set(error, "--seed %.60s: not a whole number", optarg);
+    }
+    a->seed = (uint64_t)number;
+    return true;
+  case OPT_DTYPE:
+    return tool_parse_dtype(optarg, &a->dtype) ||
+           tool_error_set(error, "--dtype %.60s: not one of f32, f16, bf16", optarg);
+  case OPT_WIRE:
+    return tool_parse_dtype(optarg, &a->settings.wire) ||
+           tool_error_set(error, "--wire %.60s: not one of f32, bf16, f16", optarg);
+  case OPT_METHOD: return parse_method(a, error);
+  case OPT_ALGORITHM: a->settings.algorithm = optarg; return true;
+  case OPT_SCATTER:
+    return tool_parse_scatter(optarg, &a->settings.scatter) ||
+           tool_error_set(error, "--scatter %.60s: not one of none, root, heads, tokens", optarg);
+  case OPT_ORDER:
+    return tool_parse_order(optarg, &a->settings.order) ||
+           tool_error_set(error, "--order %.60s: not one of plan, canonical", optarg);
+  case OPT_REPEAT: return parse_size("repeat", 1000000, &a->repeat, error);
+  case OPT_TIMEOUT:
+    if (!parse_size("timeout", 1000000, &seconds, error)) {
+      return false;
+    }
+    a->world.timeout_ns = (int64_t)seconds * 1000000000;
+    return true;
+  case OPT_JSON: a->json = true; return true;
+  default: return parse_shape_option(code, a, error);
   }
 }
 
@@ -226,8 +234,13 @@ static bool work(const arguments *a, const tool_world *world, decode_problem *pr
     return false;
   }
   decode_result results[METHODS_MAX];
-  decode_report report = {.world = world, .problem = problem, .settings = &a->settings, .input = a->input,
-                   .repeat = a->repeat, .results = results, .count = a->method_count};
+  decode_report report = {.world = world,
+                          .problem = problem,
+                          .settings = &a->settings,
+                          .input = a->input,
+                          .repeat = a->repeat,
+                          .results = results,
+                          .count = a->method_count};
   if (world->rank == 0) {
     report_begin(&report, a->json ? stderr : stdout);
   }

@@ -56,21 +56,45 @@ static const char help[] =
     "Exit status: 0 success, 1 wrong results or failed, 2 wrong usage.\n";
 
 enum option_code {
-  OPT_RANKS = 256, OPT_SIZES, OPT_BATCH, OPT_HEADS, OPT_HEAD_DIM, OPT_SCATTER, OPT_ORDER, OPT_ALGORITHM, OPT_WIRE,
-  OPT_AGAINST, OPT_ITERATIONS, OPT_WARMUP, OPT_NO_CHECK, OPT_PIN, OPT_TIMEOUT, OPT_JSON, OPT_HELP, OPT_VERSION
+  OPT_RANKS = 256,
+  OPT_SIZES,
+  OPT_BATCH,
+  OPT_HEADS,
+  OPT_HEAD_DIM,
+  OPT_SCATTER,
+  OPT_ORDER,
+  OPT_ALGORITHM,
+  OPT_WIRE,
+  OPT_AGAINST,
+  OPT_ITERATIONS,
+  OPT_WARMUP,
+  OPT_NO_CHECK,
+  OPT_PIN,
+  OPT_TIMEOUT,
+  OPT_JSON,
+  OPT_HELP,
+  OPT_VERSION
 };
 
-static const struct option option_table[] = {
-    {"ranks", required_argument, NULL, OPT_RANKS},         {"sizes", required_argument, NULL, OPT_SIZES},
-    {"batch", required_argument, NULL, OPT_BATCH},         {"heads", required_argument, NULL, OPT_HEADS},
-    {"head-dim", required_argument, NULL, OPT_HEAD_DIM},   {"scatter", required_argument, NULL, OPT_SCATTER},
-    {"order", required_argument, NULL, OPT_ORDER},         {"algorithm", required_argument, NULL, OPT_ALGORITHM},
-    {"wire", required_argument, NULL, OPT_WIRE},           {"against", required_argument, NULL, OPT_AGAINST},
-    {"iterations", required_argument, NULL, OPT_ITERATIONS}, {"warmup", required_argument, NULL, OPT_WARMUP},
-    {"no-check", no_argument, NULL, OPT_NO_CHECK},         {"pin", no_argument, NULL, OPT_PIN},
-    {"timeout", required_argument, NULL, OPT_TIMEOUT},     {"json", no_argument, NULL, OPT_JSON},
-    {"help", no_argument, NULL, OPT_HELP},                 {"version", no_argument, NULL, OPT_VERSION},
-    {NULL, 0, NULL, 0}};
+static const struct option option_table[] = {{"ranks", required_argument, NULL, OPT_RANKS},
+                                             {"sizes", required_argument, NULL, OPT_SIZES},
+                                             {"batch", required_argument, NULL, OPT_BATCH},
+                                             {"heads", required_argument, NULL, OPT_HEADS},
+                                             {"head-dim", required_argument, NULL, OPT_HEAD_DIM},
+                                             {"scatter", required_argument, NULL, OPT_SCATTER},
+                                             {"order", required_argument, NULL, OPT_ORDER},
+                                             {"algorithm", required_argument, NULL, OPT_ALGORITHM},
+                                             {"wire", required_argument, NULL, OPT_WIRE},
+                                             {"against", required_argument, NULL, OPT_AGAINST},
+                                             {"iterations", required_argument, NULL, OPT_ITERATIONS},
+                                             {"warmup", required_argument, NULL, OPT_WARMUP},
+                                             {"no-check", no_argument, NULL, OPT_NO_CHECK},
+                                             {"pin", no_argument, NULL, OPT_PIN},
+                                             {"timeout", required_argument, NULL, OPT_TIMEOUT},
+                                             {"json", no_argument, NULL, OPT_JSON},
+                                             {"help", no_argument, NULL, OPT_HELP},
+                                             {"version", no_argument, NULL, OPT_VERSION},
+                                             {NULL, 0, NULL, 0}};
 
 static bool parse_number(const char *name, int64_t min, int64_t max, int32_t *value, tool_error *error) {
   int64_t parsed;
@@ -104,58 +128,42 @@ static bool parse_combine_option(int code, arguments *a, tool_error *error) {
   perf_case *perf = &a->perf;
   a->combine_only = true;
   switch (code) {
-    case OPT_BATCH:
-      return parse_number("batch", 1, 1 << 20, &a->batch, error);
-    case OPT_HEADS:
-      return parse_number("heads", 1, 1 << 20, &a->heads, error);
-    case OPT_HEAD_DIM:
-      return parse_number("head-dim", 1, 1 << 14, &perf->head_dim, error);
-    case OPT_SCATTER:
-      return tool_parse_scatter(optarg, &perf->scatter) ||
-             tool_error_set(error, "--scatter %.60s: not one of none, root, heads, tokens", optarg);
-    case OPT_ORDER:
-      return tool_parse_order(optarg, &perf->order) ||
-             tool_error_set(error, "--order %.60s: not one of plan, canonical", optarg);
-    case OPT_ALGORITHM:
-      perf->algorithm = optarg;
-      return true;
-    case OPT_WIRE:
-      return tool_parse_dtype(optarg, &perf->wire) ||
-             tool_error_set(error, "--wire %.60s: not one of f32, bf16, f16", optarg);
-    default:
-      a->protocol.against_mpi = true;
-      return strcmp(optarg, "mpi") == 0 || tool_error_set(error, "--against %.60s: not mpi", optarg);
+  case OPT_BATCH: return parse_number("batch", 1, 1 << 20, &a->batch, error);
+  case OPT_HEADS: return parse_number("heads", 1, 1 << 20, &a->heads, error);
+  case OPT_HEAD_DIM: return parse_number("head-dim", 1, 1 << 14, &perf->head_dim, error);
+  case OPT_SCATTER:
+    return tool_parse_scatter(optarg, &perf->scatter) ||
+           tool_error_set(error, "--scatter %.60s: not one of none, root, heads, tokens", optarg);
+  case OPT_ORDER:
+    return tool_parse_order(optarg, &perf->order) ||
+           tool_error_set(error, "--order %.60s: not one of plan, canonical", optarg);
+  case OPT_ALGORITHM: perf->algorithm = optarg; return true;
+  case OPT_WIRE:
+    return tool_parse_dtype(optarg, &perf->wire) ||
+           tool_error_set(error, "--wire %.60s: not one of f32, bf16, f16", optarg);
+  default:
+    a->protocol.against_mpi = true;
+    return strcmp(optarg, "mpi") == 0 || tool_error_set(error, "--against %.60s: not mpi", optarg);
   }
 }
 
 static bool parse_option(int code, arguments *a, tool_error *error) {
   int32_t seconds = 0;
   switch (code) {
-    case OPT_RANKS:
-      return parse_number("ranks", 1, 4096, &a->world.ranks, error);
-    case OPT_SIZES:
-      return parse_sizes(a, error);
-    case OPT_ITERATIONS:
-      return parse_number("iterations", 1, 10000000, &a->protocol.iterations, error);
-    case OPT_WARMUP:
-      return parse_number("warmup", 0, 1000000, &a->protocol.warmup, error);
-    case OPT_NO_CHECK:
-      a->protocol.check = false;
-      return true;
-    case OPT_PIN:
-      a->world.pin = true;
-      return true;
-    case OPT_TIMEOUT:
-      if (!parse_number("timeout", 1, 1000000, &seconds, error)) {
-        return false;
-      }
-      a->world.timeout_ns = (int64_t)seconds * 1000000000;
-      return true;
-    case OPT_JSON:
-      a->json = true;
-      return true;
-    default:
-      return parse_combine_option(code, a, error);
+  case OPT_RANKS: return parse_number("ranks", 1, 4096, &a->world.ranks, error);
+  case OPT_SIZES: return parse_sizes(a, error);
+  case OPT_ITERATIONS: return parse_number("iterations", 1, 10000000, &a->protocol.iterations, error);
+  case OPT_WARMUP: return parse_number("warmup", 0, 1000000, &a->protocol.warmup, error);
+  case OPT_NO_CHECK: a->protocol.check = false; return true;
+  case OPT_PIN: a->world.pin = true; return true;
+  case OPT_TIMEOUT:
+    if (!parse_number("timeout", 1, 1000000, &seconds, error)) {
+      return false;
+    }
+    a->world.timeout_ns = (int64_t)seconds * 1000000000;
+    return true;
+  case OPT_JSON: a->json = true; return true;
+  default: return parse_combine_option(code, a, error);
   }
 }
 
@@ -177,8 +185,10 @@ static bool complete_arguments(arguments *a, tool_error *error) {
   bool combine = a->perf.collective == PERF_COMBINE;
   size_t row_bytes = (size_t)(a->perf.head_dim + 2) * sizeof(float);
   if (!combine && a->combine_only) {
-    return tool_error_set(error, "%s has no such option: --batch, --heads, --head-dim, --scatter, --order, --algorithm, "
-                                 "--wire and --against belong to combine", perf_collective_name(a->perf.collective));
+    return tool_error_set(error,
+                          "%s has no such option: --batch, --heads, --head-dim, --scatter, --order, --algorithm, "
+                          "--wire and --against belong to combine",
+                          perf_collective_name(a->perf.collective));
   }
   if (a->protocol.against_mpi && a->perf.scatter != BANYAN_SCATTER_NONE) {
     return tool_error_set(error, "--against mpi compares results that every rank has: --scatter none");

@@ -3,8 +3,8 @@
  *   1. M = max over ranks of m
  *   2. D = sum over ranks of d 2^(m - M)
  *   3. N = sum over ranks of n 2^(m - M);  out = N / D
- * A combine of partials with equal maxima is a sum. It takes d = 0 for an empty row, so in (3), where only the numerators
- * matter, every rank gives D itself as d, which also keeps the values in the range of a 16-bit wire. */
+ * A combine of partials with equal maxima is a sum. It takes d = 0 for an empty row, so in (3), where only the
+ * numerators matter, every rank gives D itself as d, which also keeps the values in the range of a 16-bit wire. */
 #include <math.h>
 #include <stdlib.h>
 
@@ -17,10 +17,10 @@ typedef struct allreduce3_state {
   size_t rows, dim;
   banyan_attention_desc attention;
   banyan_partial own;
-  float *n, *m, *d;      /* of own */
-  float *zero;           /* the maximum that all ranks give in (2) and (3) */
-  float *max, *max_sum;  /* result of (1) */
-  float *den, *den_max;  /* result of (2): den * 2^den_max */
+  float *n, *m, *d;             /* of own */
+  float *zero;                  /* the maximum that all ranks give in (2) and (3) */
+  float *max, *max_sum;         /* result of (1) */
+  float *den, *den_max;         /* result of (2): den * 2^den_max */
   float *all_n, *all_m, *all_d; /* result of (3): all_n * 2^all_m */
   float *out;
   banyan_op *ops[REDUCTIONS];

@@ -177,7 +177,8 @@ static bool measure_layer(decode_task *task, int32_t layer, decode_shard *shard,
   void *q = NULL;
   double *reference = NULL;
   float *out = tool_allocate(elements * sizeof *out);
-  bool ok = (out != NULL || tool_error_set(error, "out of memory")) && decode_problem_query(problem, layer, &q, error) &&
+  bool ok = (out != NULL || tool_error_set(error, "out of memory")) &&
+            decode_problem_query(problem, layer, &q, error) &&
             decode_shard_fill(problem, layer, world->rank, world->nranks, shard, error);
   ok = tool_world_agree(world, ok, error) && decode_reference_make(world, problem, layer, &reference, error);
   task->q = q;

@@ -87,8 +87,8 @@ static banyan_status tree_create(const decode_task *task, void **result) {
                               .scatter = settings->scatter,
                               .order = settings->order,
                               .algorithm = settings->algorithm};
-  tool_part part = tool_part_of_rank(settings->scatter, problem->batch, problem->heads, task->world->rank,
-                                     task->world->nranks);
+  tool_part part =
+      tool_part_of_rank(settings->scatter, problem->batch, problem->heads, task->world->rank, task->world->nranks);
   banyan_partial out = tool_partial_result(task->out, part.heads, problem->head_dim);
   bool nothing = settings->scatter == BANYAN_SCATTER_ROOT && task->world->rank != 0;
   banyan_status status =

@@ -22,7 +22,8 @@ typedef struct decode_settings {
   const char *algorithm; /* NULL: by predicted cost */
 } decode_settings;
 
-/* What a method works on. `out` is [tokens][heads][head_dim] of the part that this rank keeps (see tool_part_of_rank). */
+/* What a method works on. `out` is [tokens][heads][head_dim] of the part that this rank keeps (see
+ * tool_part_of_rank). */
 typedef struct decode_task {
   const tool_world *world;
   const decode_problem *problem;

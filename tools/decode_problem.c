@@ -99,9 +99,9 @@ static bool check_tensor(const decode_problem *problem, int32_t layer_number, de
                           (long long)shape[0], (long long)shape[1], (long long)shape[2]);
   }
   if (!same) {
-    return tool_error_set(error, "%s: tensor %s: shape is not [%lld, %lld, %lld, %lld] as q and the first layer's k say",
-                          path, t->name, (long long)shape[0], (long long)shape[1], (long long)shape[2],
-                          (long long)shape[3]);
+    return tool_error_set(error,
+                          "%s: tensor %s: shape is not [%lld, %lld, %lld, %lld] as q and the first layer's k say", path,
+                          t->name, (long long)shape[0], (long long)shape[1], (long long)shape[2], (long long)shape[3]);
   }
   return true;
 }
@@ -152,8 +152,8 @@ static bool set_scale(decode_problem *problem, tool_error *error) {
   char *end;
   double scale = strtod(text, &end);
   if (end == text || *end != '\0' || !(scale > 0) || !isfinite((float)scale) || (float)scale == 0) {
-    return tool_error_set(error, "%s: metadata: scale \"%.40s\" is not a positive number", safetensors_path(problem->file),
-                          text);
+    return tool_error_set(error, "%s: metadata: scale \"%.40s\" is not a positive number",
+                          safetensors_path(problem->file), text);
   }
   problem->scale = (float)scale;
   return true;
@@ -240,8 +240,8 @@ static bool keep(const decode_problem *problem, int32_t layer, decode_tensor ten
 bool decode_problem_read(const decode_problem *problem, int32_t layer, decode_tensor tensor, int32_t sequence,
                          int32_t kv_head, int32_t first, int32_t count, float *values, tool_error *error) {
   uint64_t dim = (uint64_t)problem->head_dim;
-  uint64_t line = tensor == DECODE_Q ? (uint64_t)sequence
-                                     : (uint64_t)sequence * (uint64_t)problem->kv_heads + (uint64_t)kv_head;
+  uint64_t line =
+      tensor == DECODE_Q ? (uint64_t)sequence : (uint64_t)sequence * (uint64_t)problem->kv_heads + (uint64_t)kv_head;
   uint64_t length = (uint64_t)(tensor == DECODE_Q ? problem->heads : problem->tokens);
   uint64_t place = (line * length + (uint64_t)first) * dim;
   size_t elements = (size_t)count * (size_t)dim;

@@ -35,8 +35,9 @@ typedef struct decode_shard {
 
 typedef enum decode_tensor { DECODE_Q, DECODE_K, DECODE_V } decode_tensor;
 
-/* Tensors layers.L.q [batch, heads, head_dim], layers.L.k and layers.L.v [batch, kv_heads, tokens, head_dim] for every L
- * in the file; "scale" of the metadata, or 1 / sqrt(head_dim). dtype 0: f32, which holds all of them exactly. */
+/* Tensors layers.L.q [batch, heads, head_dim], layers.L.k and layers.L.v [batch, kv_heads, tokens, head_dim] for
+ * every L in the file; "scale" of the metadata, or 1 / sqrt(head_dim). dtype 0: f32, which holds all of them
+ * exactly. */
 bool decode_problem_open(const char *path, banyan_dtype dtype, decode_problem *problem, tool_error *error);
 
 /* One layer of random values. With `ragged` the lengths differ: the first sequence has all tokens, the others fewer. */

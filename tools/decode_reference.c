@@ -14,9 +14,9 @@ typedef struct reference_work {
   int32_t layer;
   int32_t row0, rows;
   double *out, *max, *sum;
-  float *values;      /* [BLOCK_TOKENS][head_dim]: as read */
-  double *q, *k, *v;  /* [head_dim], [BLOCK_TOKENS][head_dim] twice */
-  double *weights;    /* [BLOCK_TOKENS] */
+  float *values;     /* [BLOCK_TOKENS][head_dim]: as read */
+  double *q, *k, *v; /* [head_dim], [BLOCK_TOKENS][head_dim] twice */
+  double *weights;   /* [BLOCK_TOKENS] */
 } reference_work;
 
 static double dot(const double *a, const double *b, int32_t count) {
@@ -68,8 +68,8 @@ static bool add_keys(const reference_work *work, int32_t row, int32_t count, too
   return true;
 }
 
-static bool read_block(const reference_work *work, decode_tensor tensor, int32_t sequence, int32_t kv_head, int32_t first,
-                       int32_t count, double *target, tool_error *error) {
+static bool read_block(const reference_work *work, decode_tensor tensor, int32_t sequence, int32_t kv_head,
+                       int32_t first, int32_t count, double *target, tool_error *error) {
   if (!decode_problem_read(work->problem, work->layer, tensor, sequence, kv_head, first, count, work->values, error)) {
     return false;
   }
@@ -103,12 +103,13 @@ static int32_t blocks_of_group(const decode_problem *problem, int32_t group) {
   return (problem->lengths[group / problem->kv_heads] + BLOCK_TOKENS - 1) / BLOCK_TOKENS;
 }
 
-/* The blocks of this rank, and `rounds` barriers spread over them: ranks that have less to do wait in barriers, each far
- * shorter than the deadline. A failure of this rank does not stop its barriers. */
+/* The blocks of this rank, and `rounds` barriers spread over them: ranks that have less to do wait in barriers, each
+ * far shorter than the deadline. A failure of this rank does not stop its barriers. */
 static bool do_work(const tool_world *world, const reference_work *work, int64_t rounds, tool_error *error) {
   const decode_problem *problem = work->problem;
   int32_t sharing = problem->heads / problem->kv_heads;
-  int32_t group0 = work->row0 / sharing, groups = work->rows == 0 ? 0 : (work->row0 + work->rows - 1) / sharing + 1 - group0;
+  int32_t group0 = work->row0 / sharing,
+          groups = work->rows == 0 ? 0 : (work->row0 + work->rows - 1) / sharing + 1 - group0;
   int64_t blocks = 0, done = 0, round = 0;
   tool_progress progress = {.start_ns = 0};
   for (int32_t g = 0; g < groups; g++) {
@@ -201,4 +202,3 @@ bool decode_reference_make(const tool_world *world, const decode_problem *proble
   *rows = all;
   return true;
 }
-

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
- * Attention in double precision over the keys and values as they are kept, in the plainest form: what the methods are
- * measured against. The rows are shared out over the ranks, and each rank reads all keys of its rows from the source, not
- * from shards, so that an error in sharding shows. */
+ * Attention in double precision over the keys and values as they are kept, in the plainest form: what the methods
+ * are measured against. The rows are shared out over the ranks, and each rank reads all keys of its rows from the
+ * source, not from shards, so that an error in sharding shows. */
 #ifndef DECODE_REFERENCE_H
 #define DECODE_REFERENCE_H
 

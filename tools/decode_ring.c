@@ -18,9 +18,9 @@ typedef struct ring_state {
   const void *own;
   size_t value_offset; /* of v within a shard */
   void *travelling[2];
-  int32_t *lengths;    /* [nranks][batch] */
-  banyan_partial visit;  /* attention to the shard at hand */
-  float *n, *m, *d;      /* of that partial */
+  int32_t *lengths;             /* [nranks][batch] */
+  banyan_partial visit;         /* attention to the shard at hand */
+  float *n, *m, *d;             /* of that partial */
   float *sum_n, *sum_m, *sum_d; /* merged so far */
   float *out;
   banyan_op *shifts[SHIFTS];
@@ -163,8 +163,5 @@ static void ring_query(void *opaque, decode_facts *facts) {
   decode_facts_add(facts, state->shifts[B_TO_A], later / 2);
 }
 
-const decode_method decode_method_ring = {.name = "ring",
-                                          .create = ring_create,
-                                          .run = ring_run,
-                                          .query = ring_query,
-                                          .destroy = ring_destroy};
+const decode_method decode_method_ring = {
+    .name = "ring", .create = ring_create, .run = ring_run, .query = ring_query, .destroy = ring_destroy};

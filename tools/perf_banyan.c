@@ -15,7 +15,7 @@ typedef struct banyan_state {
   banyan_op *op;
 } banyan_state;
 
-double perf_error_bound(const perf_case *perf) { return 2e-6 + tool_wire_error_bound(perf->wire, perf->world->nranks); }
+double perf_error_bound(banyan_dtype wire, int32_t nranks) { return 2e-6 + tool_wire_error_bound(wire, nranks); }
 
 static void fill_bytes(void *opaque, uint32_t key) {
   banyan_state *state = opaque;
@@ -40,7 +40,7 @@ static void check_rows(void *opaque, uint32_t key, perf_errors *errors) {
   banyan_state *state = opaque;
   const perf_case *perf = state->perf;
   perf_rows_check(&state->part, perf->heads, perf->head_dim, state->output, key, perf->world->nranks, ROWS_CHECKED,
-                  perf_error_bound(perf), errors);
+                  perf_error_bound(perf->wire, perf->world->nranks), errors);
 }
 
 static void check_bytes(void *opaque, uint32_t key, perf_errors *errors) {
@@ -114,16 +114,11 @@ static banyan_status plan(banyan_state *state) {
   const perf_case *perf = state->perf;
   banyan_comm *comm = perf->world->comm;
   switch (perf->collective) {
-    case PERF_COMBINE:
-      return plan_combine(state);
-    case PERF_SHIFT:
-      return banyan_shift_init(comm, state->input, state->output, perf->bytes, 1, &state->op);
-    case PERF_BROADCAST:
-      return banyan_broadcast_init(comm, state->input, perf->bytes, 0, &state->op);
-    case PERF_BARRIER:
-      return banyan_barrier_init(comm, &state->op);
-    default:
-      break;
+  case PERF_COMBINE: return plan_combine(state);
+  case PERF_SHIFT: return banyan_shift_init(comm, state->input, state->output, perf->bytes, 1, &state->op);
+  case PERF_BROADCAST: return banyan_broadcast_init(comm, state->input, perf->bytes, 0, &state->op);
+  case PERF_BARRIER: return banyan_barrier_init(comm, &state->op);
+  default: break;
   }
   size_t *counts = malloc((size_t)perf->world->nranks * sizeof *counts);
   if (counts == NULL) {
@@ -157,7 +152,9 @@ bool perf_banyan_method(const perf_case *perf, perf_method *method, banyan_op **
                           .state = state,
                           .fill = rows ? fill_rows : fill_bytes,
                           .run = run,
-                          .check = rows ? check_rows : nothing ? check_nothing : check_bytes,
+                          .check = rows      ? check_rows
+                                   : nothing ? check_nothing
+                                             : check_bytes,
                           .destroy = destroy};
   *op = state->op;
   return true;

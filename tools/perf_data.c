@@ -12,9 +12,13 @@ static inline uint32_t mix32(uint32_t x) {
   return x ^ (x >> 16);
 }
 
-static uint32_t key_of_rank(uint32_t key, int32_t rank) { return mix32(mix32(key) + 0x9e3779b9U * (uint32_t)(rank + 1)); }
+static uint32_t key_of_rank(uint32_t key, int32_t rank) {
+  return mix32(mix32(key) + 0x9e3779b9U * (uint32_t)(rank + 1));
+}
 
-static uint32_t key_of_row(uint32_t rank_key, int64_t row) { return mix32(rank_key ^ (0x85ebca6bU * (uint32_t)(row + 1))); }
+static uint32_t key_of_row(uint32_t rank_key, int64_t row) {
+  return mix32(rank_key ^ (0x85ebca6bU * (uint32_t)(row + 1)));
+}
 
 static float max_of_row(uint32_t row_key) { return (float)(row_key & 15) - 8; }
 

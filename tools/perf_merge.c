@@ -10,7 +10,8 @@
 #define INLINE static inline __attribute__((always_inline))
 
 /* target = sum of factors[r] sources[r] over up to four sources, added to target if `add`. */
-INLINE void weigh(float *restrict target, const float *const *source, const float *f, int32_t count, int add, int32_t dim) {
+INLINE void weigh(float *restrict target, const float *const *source, const float *f, int32_t count, int add,
+                  int32_t dim) {
   const float *restrict a = source[0], *restrict b = source[count > 1 ? 1 : 0];
   const float *restrict c = source[count > 2 ? 2 : 0], *restrict d = source[count > 3 ? 3 : 0];
   float fa = f[0], fb = count > 1 ? f[1] : 0, fc = count > 2 ? f[2] : 0, fd = count > 3 ? f[3] : 0;
@@ -67,7 +68,8 @@ INLINE void merge_pair(const float *restrict in, float *restrict inout, int64_t 
   }
 }
 
-INLINE void merge_rescale(const float *max, const float *all_max, int64_t rows, int32_t dim, float *sum, float *values) {
+INLINE void merge_rescale(const float *max, const float *all_max, int64_t rows, int32_t dim, float *sum,
+                          float *values) {
   for (int64_t r = 0; r < rows; r++) {
     float factor = exp2f(max[r] - all_max[r]);
     sum[r] *= factor;
@@ -78,7 +80,7 @@ INLINE void merge_rescale(const float *max, const float *all_max, int64_t rows, 
 }
 
 INLINE void merge_finish(const float *restrict values, int64_t stride, const float *restrict sum, int64_t sum_stride,
-                   int64_t rows, int32_t dim, float *restrict out) {
+                         int64_t rows, int32_t dim, float *restrict out) {
   for (int64_t r = 0; r < rows; r++) {
     float factor = 1 / sum[r * sum_stride];
     for (int32_t i = 0; i < dim; i++) {
@@ -89,17 +91,17 @@ INLINE void merge_finish(const float *restrict values, int64_t stride, const flo
 
 /* Each function for the vectors of the compiler's choice and, on x86, for longer ones where the processor has them. */
 #if defined(__x86_64__)
-#define VARIANTS(name, parameters, arguments)                                                                       \
-  __attribute__((target("avx512f,avx512vl"))) static void name##_avx512 parameters { name arguments; }             \
-  __attribute__((target("avx2"))) static void name##_avx2 parameters { name arguments; }                           \
-  void perf_##name parameters {                                                                                     \
-    if (__builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512vl")) {                                  \
-      name##_avx512 arguments;                                                                                      \
-    } else if (__builtin_cpu_supports("avx2")) {                                                                    \
-      name##_avx2 arguments;                                                                                        \
-    } else {                                                                                                        \
-      name arguments;                                                                                               \
-    }                                                                                                               \
+#define VARIANTS(name, parameters, arguments)                                                          \
+  __attribute__((target("avx512f,avx512vl"))) static void name##_avx512 parameters { name arguments; } \
+  __attribute__((target("avx2"))) static void name##_avx2 parameters { name arguments; }               \
+  void perf_##name parameters {                                                                        \
+    if (__builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512vl")) {                     \
+      name##_avx512 arguments;                                                                         \
+    } else if (__builtin_cpu_supports("avx2")) {                                                       \
+      name##_avx2 arguments;                                                                           \
+    } else {                                                                                           \
+      name arguments;                                                                                  \
+    }                                                                                                  \
   }
 #else
 #define VARIANTS(name, parameters, arguments) \
@@ -111,10 +113,10 @@ VARIANTS(merge_gathered, (const float *all, int32_t nranks, int64_t rows, int32_
 
 VARIANTS(merge_pair, (const float *in, float *inout, int64_t rows, int32_t dim), (in, inout, rows, dim))
 
-VARIANTS(merge_rescale,
-         (const float *max, const float *all_max, int64_t rows, int32_t dim, float *sum, float *values),
+VARIANTS(merge_rescale, (const float *max, const float *all_max, int64_t rows, int32_t dim, float *sum, float *values),
          (max, all_max, rows, dim, sum, values))
 
 VARIANTS(merge_finish,
-         (const float *values, int64_t stride, const float *sum, int64_t sum_stride, int64_t rows, int32_t dim, float *out),
+         (const float *values, int64_t stride, const float *sum, int64_t sum_stride, int64_t rows, int32_t dim,
+          float *out),
          (values, stride, sum, sum_stride, rows, dim, out))

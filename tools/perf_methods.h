@@ -34,8 +34,8 @@ typedef struct perf_method {
   void (*destroy)(void *state);
 } perf_method;
 
-/* Relative error of a row that a check allows. */
-double perf_error_bound(const perf_case *perf);
+/* Relative error of a row that a check allows: arithmetic in f32, and the wire format. */
+double perf_error_bound(banyan_dtype wire, int32_t nranks);
 
 /* Names "banyan". *op lives as long as the method. */
 bool perf_banyan_method(const perf_case *perf, perf_method *method, banyan_op **op, tool_error *error);

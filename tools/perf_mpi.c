@@ -53,7 +53,7 @@ static void fill(void *opaque, uint32_t key) {
 static void check(void *opaque, uint32_t key, perf_errors *errors) {
   mpi_state *state = opaque;
   perf_rows_check(&state->part, state->perf->heads, state->dim, state->out, key, state->perf->world->nranks,
-                  ROWS_CHECKED, 2e-6, errors);
+                  ROWS_CHECKED, perf_error_bound(BANYAN_F32, state->perf->world->nranks), errors);
 }
 
 static void destroy(void *opaque) {
@@ -90,8 +90,7 @@ static void merge_rows(void *in, void *inout, int *count, MPI_Datatype *type) {
 static banyan_status run_op(void *opaque) {
   mpi_state *state = opaque;
   int64_t stride = state->dim + 2;
-  int result =
-      MPI_Allreduce(state->send, state->receive, (int)state->rows, state->row, state->merge, MPI_COMM_WORLD);
+  int result = MPI_Allreduce(state->send, state->receive, (int)state->rows, state->row, state->merge, MPI_COMM_WORLD);
   perf_merge_finish(state->receive + 2, stride, state->receive + 1, stride, state->rows, state->dim, state->out);
   return status_of(result);
 }
@@ -124,7 +123,8 @@ static mpi_state *make_state(const perf_case *perf, bool gathers, bool by_row) {
   state->perf = perf;
   state->rows = (int64_t)perf->tokens * perf->heads;
   state->dim = perf->head_dim;
-  state->part = tool_part_of_rank(BANYAN_SCATTER_NONE, perf->tokens, perf->heads, perf->world->rank, perf->world->nranks);
+  state->part =
+      tool_part_of_rank(BANYAN_SCATTER_NONE, perf->tokens, perf->heads, perf->world->rank, perf->world->nranks);
   state->merge = MPI_OP_NULL;
   state->send = tool_allocate(perf->bytes);
   state->receive = tool_allocate(gathers ? nranks * perf->bytes : perf->bytes);

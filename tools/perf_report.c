@@ -46,8 +46,8 @@ static void print_settings(const perf_case *perf, const perf_protocol *protocol,
 }
 
 static void print_columns(bool against_mpi, FILE *stream) {
-  fprintf(stream, "#\n# %10s %9s  %-14s %9s %9s %9s %7s %9s", "bytes", "rows", "algorithm", "p50", "p99", "algbw", "errors",
-          "worst");
+  fprintf(stream, "#\n# %10s %9s  %-14s %9s %9s %9s %7s %9s", "bytes", "rows", "algorithm", "p50", "p99", "algbw",
+          "errors", "worst");
   if (against_mpi) {
     fprintf(stream, " | %10s %10s %10s %6s", "allgather", "custom op", "allreduce3", "ratio");
   }

@@ -17,7 +17,8 @@ void perf_report_row(const perf_row *row, bool against_mpi, FILE *stream);
 void perf_report_trailer(const perf_row *rows, int count, const perf_protocol *protocol, FILE *stream);
 
 /* {"rows": [...]}. False if it could not be written. */
-bool perf_report_json(const perf_case *perf, const perf_row *rows, int count, const perf_protocol *protocol, FILE *stream);
+bool perf_report_json(const perf_case *perf, const perf_row *rows, int count, const perf_protocol *protocol,
+                      FILE *stream);
 
 /* The time of the fastest of the MPI forms over that of banyan. */
 double perf_ratio(const perf_row *row);

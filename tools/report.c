@@ -56,8 +56,8 @@ void report_begin(const decode_report *report, FILE *stream) {
   banyan_comm_describe(report->world->comm, text, sizeof text);
   print_wrapped(stream, "found", text);
   print_layers(stream, report);
-  fprintf(stream, "%-10s%d sequence%s of %s%d keys, %d heads on %d KV heads, head_dim %d, kept as %s, scale %g\n", "shape",
-          problem->batch, problem->batch == 1 ? "" : "s", problem->batch == 1 ? "" : "up to ", problem->tokens,
+  fprintf(stream, "%-10s%d sequence%s of %s%d keys, %d heads on %d KV heads, head_dim %d, kept as %s, scale %g\n",
+          "shape", problem->batch, problem->batch == 1 ? "" : "s", problem->batch == 1 ? "" : "up to ", problem->tokens,
           problem->heads, problem->kv_heads, problem->head_dim, tool_dtype_name(problem->dtype),
           (double)problem->scale);
   int32_t first, most, least;
@@ -113,8 +113,8 @@ static bool any_ring(const decode_report *report) {
 void report_results(const decode_report *report, FILE *stream) {
   fprintf(stream, "\n%-11s %-15s %-8s %9s %9s  %9s %9s %9s %9s  %12s  %12s\n", "", "", "", "worst", "worst", "latency",
           "latency", "of it", "of it", "sent per", "extra memory");
-  fprintf(stream, "%-11s %-15s %-8s %9s %9s  %9s %9s %9s %9s  %12s  %12s\n", "method", "algorithm", "scatter", "abs error",
-          "rel error", "p50 us", "p99 us", "local", "combine", "rank", "per rank");
+  fprintf(stream, "%-11s %-15s %-8s %9s %9s  %9s %9s %9s %9s  %12s  %12s\n", "method", "algorithm", "scatter",
+          "abs error", "rel error", "p50 us", "p99 us", "local", "combine", "rank", "per rank");
   for (int i = 0; i < report->count; i++) {
     const decode_result *r = &report->results[i];
     fprintf(stream, "%-11s %-15s %-8s %9.1e %9.1e  %9.1f %9.1f %9.1f %9.1f", r->method->name,
@@ -124,11 +124,13 @@ void report_results(const decode_report *report, FILE *stream) {
     print_bytes(stream, r->facts.extra_bytes);
     fputc('\n', stream);
   }
-  fprintf(stream, "\nTimes of one layer, the slowest rank counts, over %d runs: local is attention to keys, combine the "
-                  "rest.\nErrors against attention in double precision over the same keys and values.\n",
+  fprintf(stream,
+          "\nTimes of one layer, the slowest rank counts, over %d runs: local is attention to keys, combine the "
+          "rest.\nErrors against attention in double precision over the same keys and values.\n",
           report->repeat * report->problem->layers);
   if (any_ring(report) && report->world->nranks > 1) {
-    fprintf(stream, "ring sends keys and values; each rank merges in its own order, so its ranks differ in the last bits.\n");
+    fprintf(stream,
+            "ring sends keys and values; each rank merges in its own order, so its ranks differ in the last bits.\n");
   }
   for (int i = 0; i < report->count; i++) {
     const decode_result *r = &report->results[i];

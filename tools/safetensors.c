@@ -29,9 +29,11 @@ typedef struct dtype_row {
 } dtype_row;
 
 static const dtype_row dtype_rows[] = {
-    {"F32", 4, BANYAN_F32}, {"F16", 2, BANYAN_F16}, {"BF16", 2, BANYAN_BF16}, {"F64", 8, 0}, {"I64", 8, 0},
-    {"U64", 8, 0},          {"I32", 4, 0},          {"U32", 4, 0},            {"I16", 2, 0}, {"U16", 2, 0},
-    {"I8", 1, 0},           {"U8", 1, 0},           {"BOOL", 1, 0},           {"F8_E4M3", 1, 0}, {"F8_E5M2", 1, 0},
+    {"F32", 4, BANYAN_F32}, {"F16", 2, BANYAN_F16}, {"BF16", 2, BANYAN_BF16},
+    {"F64", 8, 0},          {"I64", 8, 0},          {"U64", 8, 0},
+    {"I32", 4, 0},          {"U32", 4, 0},          {"I16", 2, 0},
+    {"U16", 2, 0},          {"I8", 1, 0},           {"U8", 1, 0},
+    {"BOOL", 1, 0},         {"F8_E4M3", 1, 0},      {"F8_E5M2", 1, 0},
 };
 
 static const dtype_row *find_dtype(const char *name) {
@@ -115,12 +117,13 @@ static bool read_tensor(const safetensors *file, const char *name, const json_t 
   json_int_t begin = json_integer_value(json_array_get(offsets, 0));
   json_int_t end = json_integer_value(json_array_get(offsets, 1));
   if (begin < 0 || end < begin || (uint64_t)end > data_bytes) {
-    return tool_error_set(error, "%s: tensor %.80s: data_offsets [%lld, %lld] lie outside the %zu bytes of data", path, name,
-                          (long long)begin, (long long)end, data_bytes);
+    return tool_error_set(error, "%s: tensor %.80s: data_offsets [%lld, %lld] lie outside the %zu bytes of data", path,
+                          name, (long long)begin, (long long)end, data_bytes);
   }
   uint64_t bytes;
   if (__builtin_mul_overflow(elements, (uint64_t)row->bytes, &bytes) || bytes != (uint64_t)(end - begin)) {
-    return tool_error_set(error, "%s: tensor %.80s: data_offsets span %lld bytes, which is not what shape and dtype %s need",
+    return tool_error_set(error,
+                          "%s: tensor %.80s: data_offsets span %lld bytes, which is not what shape and dtype %s need",
                           path, name, (long long)(end - begin), row->name);
   }
   tensor->name = name;
@@ -160,7 +163,8 @@ static bool read_header(safetensors *file, tool_error *error) {
                           (unsigned long long)length, file->map_bytes);
   }
   if (length > HEADER_BYTES_MAX) {
-    return tool_error_set(error, "%s: header length %llu is more than is sensible", file->path, (unsigned long long)length);
+    return tool_error_set(error, "%s: header length %llu is more than is sensible", file->path,
+                          (unsigned long long)length);
   }
   json_error_t json_error;
   file->header = json_loadb((const char *)file->map + 8, (size_t)length, JSON_REJECT_DUPLICATES, &json_error);

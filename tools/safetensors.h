@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0
- * Reads safetensors files: u64 header length, a JSON object of tensors, then their data. The file may come from anywhere:
- * everything it says is checked against its size before it is believed. */
+ * Reads safetensors files: u64 header length, a JSON object of tensors, then their data. The file may come from
+ * anywhere: everything it says is checked against its size before it is believed. */
 #ifndef SAFETENSORS_H
 #define SAFETENSORS_H
 
@@ -31,7 +31,7 @@ void safetensors_close(safetensors *file); /* NULL is allowed */
 
 const char *safetensors_path(const safetensors *file);
 size_t safetensors_count(const safetensors *file);
-const safetensor *safetensors_at(const safetensors *file, size_t index);      /* in order of their place in the file */
+const safetensor *safetensors_at(const safetensors *file, size_t index);       /* in order of their place in the file */
 const safetensor *safetensors_find(const safetensors *file, const char *name); /* NULL if there is none */
 const char *safetensors_metadata(const safetensors *file, const char *key);    /* NULL if there is none */
 

@@ -47,9 +47,9 @@ const char *tool_scatter_name(banyan_scatter scatter);
 const char *tool_order_name(banyan_order order);
 size_t tool_dtype_bytes(banyan_dtype dtype);
 
-/* Bound of the relative error that rounding values to the wire format may cause: one rounding of a row is off by at most
- * 2^-11 (f16) or 2^-8 (bf16) of its length, and a value is rounded once as it enters and once in each of log2(ranks)
- * merges of a tree. 0 for f32. */
+/* Bound of the relative error that rounding values to the wire format may cause: one rounding of a row is off by at
+ * most 2^-11 (f16) or 2^-8 (bf16) of its length, and a value is rounded once as it enters and once in each of
+ * log2(ranks) merges of a tree. 0 for f32. */
 double tool_wire_error_bound(banyan_dtype wire, int32_t nranks);
 
 /* [first, first + number) of the rows along tokens and heads that `rank` holds after a combine with this scatter. */

@@ -44,7 +44,8 @@ bool tool_world_launch(const tool_world_options *options, char **argv, int *exit
   return true;
 }
 
-/* The CPU for a rank: of those that this process may use, number `index`, from the beginning again if there are fewer. */
+/* The CPU for a rank: of those that this process may use, number `index`, from the beginning again if there are
+ * fewer. */
 static void pin_to_cpu(int32_t index) {
   cpu_set_t allowed, one;
   if (sched_getaffinity(0, sizeof allowed, &allowed) != 0 || CPU_COUNT(&allowed) == 0) {
@@ -121,7 +122,7 @@ static bool join_nobody(const banyan_comm_config *config, tool_world *world, too
 bool tool_world_join(const tool_world_options *options, tool_world *world, tool_error *error) {
   *world = (tool_world){.program = options->program, .nranks = 1};
   banyan_comm_config config = {.size = sizeof config, .timeout_ns = options->timeout_ns};
-  bool ok = bny_launch_under_mpi()      ? join_mpi(&config, world, error)
+  bool ok = bny_launch_under_mpi()     ? join_mpi(&config, world, error)
             : bny_launch_env_present() ? join_env(&config, world, error)
                                        : join_nobody(&config, world, error);
   if (!ok) {
@@ -221,7 +222,8 @@ bool tool_world_agree(const tool_world *world, bool ok, tool_error *error) {
   return gathered;
 }
 
-void tool_world_progress(const tool_world *world, tool_progress *progress, const char *what, int64_t done, int64_t all) {
+void tool_world_progress(const tool_world *world, tool_progress *progress, const char *what, int64_t done,
+                         int64_t all) {
   int64_t now = tool_now_ns();
   if (progress->start_ns == 0) {
     progress->start_ns = progress->said_ns = now;
