@@ -6,9 +6,7 @@
 #include "status.h"
 
 void banyan_split(int32_t count, int32_t parts, int32_t index, int32_t *first, int32_t *number) {
-  int32_t share = count / parts, more = count % parts;
-  *first = index * share + (index < more ? index : more);
-  *number = share + (index < more);
+  bny_slice_split(count, parts, index, first, number);
 }
 
 /* Blocking and persistent calls differ in what becomes of the operation: kept by its shape, or given to the caller. */

@@ -35,10 +35,13 @@ banyan_status bny_exchange_all(const bny_exchange *exchange, const void *mine, v
   if (left_ns <= 0) return bny_fail(BANYAN_ERR_TIMEOUT, "the deadline passed while ranks were getting to know each other");
   const banyan_bootstrap *bootstrap = exchange->bootstrap;
   bny_fail(BANYAN_OK, "%s", "");
-  if (bootstrap->allgather(bootstrap->context, mine, all, bytes, left_ns) == 0) return BANYAN_OK;
-  const char *why = banyan_last_error(); /* of one of our own bootstraps, if it is one */
-  return *why ? bny_fail(BANYAN_ERR_BOOTSTRAP, "%s", why)
-              : bny_fail(BANYAN_ERR_BOOTSTRAP, "the bootstrap's allgather failed on rank %d", bootstrap->rank);
+  int result = bootstrap->allgather(bootstrap->context, mine, all, bytes, left_ns);
+  if (result == 0) return BANYAN_OK;
+  /* Our own bootstraps leave a text, and return a status. */
+  const char *why = banyan_last_error();
+  if (*why) return bny_fail((banyan_status)result, "%s", why);
+  return bny_fail(BANYAN_ERR_BOOTSTRAP, "the bootstrap's allgather failed on rank %d: it returned %d", bootstrap->rank,
+                  result);
 }
 
 /* ---- facts --------------------------------------------------------------------------------------------------------- */
