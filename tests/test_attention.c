@@ -121,13 +121,21 @@ static void fill(void *base, int64_t elements, banyan_dtype dtype, double size) 
     store(base, i, dtype, size * random_normal());
 }
 
-/* Fills the rest of a problem whose desc has shape and dtypes and whose seq_lens are set. */
-static void problem_finish(problem *p, double size) {
+/* Filled in place: desc points into it. */
+static void problem_make(problem *p, int32_t batch, int32_t heads, int32_t kv_heads, int32_t head_dim,
+                         int32_t value_dim, banyan_dtype q_dtype, banyan_dtype kv_dtype, const int32_t *seq_lens,
+                         double size) {
+  memset(p, 0, sizeof *p);
   banyan_attention_desc *desc = &p->desc;
-  int32_t value_dim = desc->value_dim ? desc->value_dim : desc->head_dim;
+  *desc = (banyan_attention_desc){.size = sizeof *desc, .batch = batch, .heads = heads, .kv_heads = kv_heads,
+                                  .head_dim = head_dim, .value_dim = value_dim, .q_dtype = q_dtype,
+                                  .kv_dtype = kv_dtype, .seq_lens = p->seq_lens};
+  value_dim = value_dim ? value_dim : head_dim;
   int32_t keys = 1;
-  for (int32_t b = 0; b < desc->batch; b++)
-    keys = p->seq_lens[b] > keys ? p->seq_lens[b] : keys;
+  for (int32_t b = 0; b < batch; b++) {
+    p->seq_lens[b] = seq_lens[b];
+    keys = seq_lens[b] > keys ? seq_lens[b] : keys;
+  }
   bool token_major = random_range(0, 1);
   int64_t unused;
   int64_t q_elements = lay_out(desc->batch, desc->heads, 1, desc->head_dim, true, random_range(0, 3),
@@ -142,33 +150,15 @@ static void problem_finish(problem *p, double size) {
   fill(p->q.data, q_elements, desc->q_dtype, size);
   fill(p->k.data, k_elements, desc->kv_dtype, 1);
   fill(p->v.data, v_elements, desc->kv_dtype, 1);
-  desc->size = sizeof *desc;
   desc->q = p->q.data;
   desc->k = p->k.data;
   desc->v = p->v.data;
-  desc->seq_lens = p->seq_lens;
 }
 
 static void problem_free(problem *p) {
   munmap(p->q.map, p->q.map_bytes);
   munmap(p->k.map, p->k.map_bytes);
   munmap(p->v.map, p->v.map_bytes);
-}
-
-/* Filled in place: desc points into it. */
-static void problem_make(problem *p, int32_t batch, int32_t heads, int32_t kv_heads, int32_t head_dim,
-                         int32_t value_dim, banyan_dtype q_dtype, banyan_dtype kv_dtype, const int32_t *seq_lens,
-                         double size) {
-  memset(p, 0, sizeof *p);
-  p->desc.batch = batch;
-  p->desc.heads = heads;
-  p->desc.kv_heads = kv_heads;
-  p->desc.head_dim = head_dim;
-  p->desc.value_dim = value_dim;
-  p->desc.q_dtype = q_dtype;
-  p->desc.kv_dtype = kv_dtype;
-  memcpy(p->seq_lens, seq_lens, (size_t)batch * sizeof *seq_lens);
-  problem_finish(p, size);
 }
 
 /* ---- reference --------------------------------------------------------------------------------------------------- */
@@ -235,20 +225,7 @@ static result result_make(const banyan_attention_desc *desc, banyan_partial *out
   r.lse = malloc(r.lse_bytes + 1);
   memset(r.values, 0x7b, r.values_bytes);
   memset(r.lse, 0x7b, r.lse_bytes);
-  memset(out, 0, sizeof *out);
-  out->size = sizeof *out;
-  out->values = r.values;
-  out->values_token_stride = (int64_t)desc->heads * value_dim;
-  out->values_head_stride = value_dim;
-  out->values_dtype = BANYAN_F32;
-  out->values_kind = BANYAN_VALUES_NORMALISED;
-  out->lse = r.lse;
-  out->stats_token_stride = desc->heads;
-  out->stats_head_stride = 1;
-  out->stats_dtype = BANYAN_F32;
-  out->stats_kind = BANYAN_STATS_LSE;
-  out->base = BANYAN_BASE_E;
-  out->empty = BANYAN_EMPTY_NEG_INF;
+  banyan_partial_init(out, r.values, BANYAN_F32, r.lse, BANYAN_F32, desc->heads, value_dim);
   return r;
 }
 
