@@ -25,7 +25,7 @@ typedef struct facts {
   uint64_t network_namespace, pid_namespace;
   int64_t pid;
   int32_t rank, nranks;
-  uint64_t arena_bytes, part_bytes;
+  uint64_t arena_bytes, part_bytes, cache_bytes;
   char algorithm[16];
   unsigned char cpus[CPU_BYTES];
 } facts;
@@ -58,6 +58,11 @@ static void read_boot_id(char *text, size_t bytes) {
   fclose(file);
 }
 
+static uint64_t second_level_cache_bytes(void) {
+  long bytes = sysconf(_SC_LEVEL2_CACHE_SIZE);
+  return bytes > 0 && bytes < 1 << 26 ? (uint64_t)bytes : 1 << 20;
+}
+
 static facts gather_own_facts(const banyan_bootstrap *bootstrap, const bny_options *options, size_t arena_bytes,
                               const char *algorithm) {
   facts own = {
@@ -68,6 +73,7 @@ static facts gather_own_facts(const banyan_bootstrap *bootstrap, const bny_optio
     .nranks = bootstrap->nranks,
     .arena_bytes = arena_bytes,
     .part_bytes = (uint64_t)options->part_kib << 10,
+    .cache_bytes = second_level_cache_bytes(),
   };
   strncpy(own.version, banyan_version(), sizeof own.version - 1);
   if (algorithm) strncpy(own.algorithm, algorithm, sizeof own.algorithm - 1);
@@ -106,7 +112,8 @@ typedef struct placement {
   bool one_host, one_process;
   int32_t cores;
   int32_t stranger; /* the first rank that is not on rank 0's host */
-  uint64_t arena_bytes;
+  uint64_t arena_bytes; /* the least */
+  uint64_t cache_bytes; /* the most */
 } placement;
 
 static placement place_ranks(const facts *all, int32_t nranks) {
@@ -120,6 +127,7 @@ static placement place_ranks(const facts *all, int32_t nranks) {
     }
     if (all[i].pid != all[0].pid || all[i].pid_namespace != all[0].pid_namespace) found.one_process = false;
     if (all[i].arena_bytes < found.arena_bytes) found.arena_bytes = all[i].arena_bytes;
+    if (all[i].cache_bytes > found.cache_bytes) found.cache_bytes = all[i].cache_bytes;
     for (int j = 0; j < CPU_BYTES; j++) cpus[j] |= all[i].cpus[j];
   }
   for (int j = 0; j < CPU_BYTES; j++) found.cores += __builtin_popcount(cpus[j]);
@@ -187,7 +195,13 @@ static banyan_status build(banyan_comm *comm, const bny_exchange *exchange, cons
   if (!kernels)
     return bny_fail(BANYAN_ERR_ARGUMENT, "BANYAN_KERNELS is \"%s\", which this processor or this build does not have",
                     options->kernels);
-  status = bny_exec_make(comm->transport, kernels, comm->nranks > comm->cores, timeout_ns, &comm->exec);
+  bny_exec_config config = {
+    .kernels = kernels,
+    .oversubscribed = comm->nranks > comm->cores,
+    .timeout_ns = timeout_ns,
+    .cache_bytes = place.cache_bytes,
+  };
+  status = bny_exec_make(comm->transport, &config, &comm->exec);
   return status == BANYAN_OK ? make_agreement(comm) : status;
 }
 

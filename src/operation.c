@@ -30,8 +30,7 @@ struct banyan_op {
 
 /* ---- cutting into parts ---------------------------------------------------------------------------------------------- */
 
-/* No algorithm keeps more than 2 + 2 log2(nranks) times the payload in an outbox, so a payload of this size fits whatever
- * is chosen, and all ranks cut alike. */
+/* Most algorithms keep less than 2 + 2 log2(nranks) times the payload in an outbox: where to begin. */
 static size_t payload_limit(const banyan_comm *comm) {
   size_t levels = 1;
   while ((int64_t)1 << levels < comm->nranks) levels++;
@@ -150,8 +149,8 @@ static banyan_status set_bytes(banyan_op *op, size_t share, int32_t index) {
   return BANYAN_OK;
 }
 
-static banyan_status cut_into_parts(banyan_op *op) {
-  size_t limit = payload_limit(op->comm), share = 0;
+static banyan_status cut_into_parts(banyan_op *op, size_t limit) {
+  size_t share = 0;
   bool rows = op->key.collective == BNY_COMBINE;
   cut how = {0};
   if (rows) {
@@ -173,13 +172,18 @@ static banyan_status cut_into_parts(banyan_op *op) {
 
 /* ---- making ---------------------------------------------------------------------------------------------------------- */
 
-static void free_op(banyan_op *op) {
+static void free_parts(banyan_op *op) {
   for (int32_t i = 0; op->parts && i < op->nparts; i++) {
     bny_run_free(op->parts[i].run);
     bny_plan_free(op->parts[i].plan);
     free(op->parts[i].pieces);
   }
   free(op->parts);
+  op->parts = NULL;
+}
+
+static void free_op(banyan_op *op) {
+  free_parts(op);
   free(op->counts);
   free(op);
 }
@@ -196,6 +200,18 @@ static banyan_status plan_parts(banyan_op *op) {
     if (status != BANYAN_OK) return status;
   }
   return BANYAN_OK;
+}
+
+/* Whether a plan fits the outbox is the same on every rank, so all cut alike: into smaller parts until one fits, or until
+ * nothing is left to cut. */
+static banyan_status cut_and_plan(banyan_op *op) {
+  size_t limit = payload_limit(op->comm);
+  for (;; limit /= 2) {
+    banyan_status status = cut_into_parts(op, limit);
+    if (status == BANYAN_OK) status = plan_parts(op);
+    if (status != BANYAN_ERR_MEMORY || limit < 64) return status;
+    free_parts(op);
+  }
 }
 
 banyan_status bny_op_make(banyan_comm *comm, const bny_op_key *key, banyan_op **op) {
@@ -216,8 +232,7 @@ banyan_status bny_op_make(banyan_comm *comm, const bny_op_key *key, banyan_op **
     memcpy(made->counts, key->counts, bytes);
     made->key.counts = made->counts;
   }
-  status = cut_into_parts(made);
-  if (status == BANYAN_OK) status = plan_parts(made);
+  status = cut_and_plan(made);
   if (status == BANYAN_OK) {
     bny_call call = bny_call_make(&made->parts[0].request, made->parts[0].plan, BNY_PHASE_AGREE);
     status = bny_comm_agree(comm, &call);
@@ -363,9 +378,9 @@ banyan_status banyan_op_query(const banyan_op *op, banyan_op_info *info) {
     found.predicted_us += op->parts[i].plan->predicted_ns * 1e-3;
     found.bytes_sent += bny_run_bytes_sent(op->parts[i].run);
     found.messages_sent += bny_run_messages_sent(op->parts[i].run);
-    /* Parts take the two halves of the arena in turn. */
-    uint64_t both = 2 * (uint64_t)op->parts[i].plan->outbox_bytes;
-    if (both > found.arena_bytes) found.arena_bytes = both;
+    /* Parts use the arena one after another. */
+    uint64_t arena_bytes = bny_run_arena_bytes(op->parts[i].run);
+    if (arena_bytes > found.arena_bytes) found.arena_bytes = arena_bytes;
   }
   *info = found;
   return BANYAN_OK;

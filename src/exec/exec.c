@@ -11,8 +11,7 @@
  * share a core about 1000 ns. */
 enum { SPINS_ALONE = 4000, SPINS_SHARED = 40, YIELD_ALONE_NS = 1000000, YIELD_SHARED_NS = 3000000 };
 
-banyan_status bny_exec_make(bny_transport *transport, const bny_kernels *kernels, bool oversubscribed,
-                            int64_t timeout_ns, bny_exec **exec) {
+banyan_status bny_exec_make(bny_transport *transport, const bny_exec_config *config, bny_exec **exec) {
   size_t nranks = (size_t)transport->nranks;
   bny_exec *made = calloc(1, sizeof *made);
   uint64_t *known_done = calloc(nranks, sizeof *known_done);
@@ -23,14 +22,15 @@ banyan_status bny_exec_make(bny_transport *transport, const bny_kernels *kernels
   }
   *made = (bny_exec){
     .transport = transport,
-    .kernels = kernels,
+    .kernels = config->kernels,
     .fault = transport->ops->fault(transport),
     .line = transport->ops->line(transport, transport->rank),
     .known_done = known_done,
     .readers = {{.ranks = readers}, {.ranks = readers + nranks}},
-    .spins = oversubscribed ? SPINS_SHARED : SPINS_ALONE,
-    .yield_ns = oversubscribed ? YIELD_SHARED_NS : YIELD_ALONE_NS,
-    .timeout_ns = timeout_ns,
+    .spins = config->oversubscribed ? SPINS_SHARED : SPINS_ALONE,
+    .yield_ns = config->oversubscribed ? YIELD_SHARED_NS : YIELD_ALONE_NS,
+    .timeout_ns = config->timeout_ns,
+    .round_bytes = config->cache_bytes + config->cache_bytes / 4,
     .failure = {.culprit = -1},
   };
   *exec = made;

@@ -9,7 +9,8 @@
  *
  * Within its half a run begins where the run before last ended, going round: a line that peers have read lately is dear to
  * write again (its copies must be invalidated one by one), one that has left all caches but the shared one is not. Measured
- * on a Zen 4 host, 16.6 KB to one peer: 1.7 us to write at a fixed place, 1.0 us going round 1.3 MB or more.
+ * on a Zen 4 host with 1 MB of second-level cache, 16.6 KB to one peer: 1.7 us to write at a fixed place, 1.0 us going
+ * round 1.2 MB or more.
  */
 #ifndef BNY_EXEC_H
 #define BNY_EXEC_H
@@ -43,15 +44,21 @@ typedef struct bny_exec {
   uint32_t spins;       /* polls before the first yield */
   int64_t yield_ns;     /* yields before the first sleep */
   int64_t timeout_ns;
+  size_t round_bytes;   /* over both halves, that small runs go round */
   bny_store store;
   bny_failure failure;
   _Atomic int reason_state; /* of the abort: 0 none, 1 being written, 2 there */
   char reason[160];
 } bny_exec;
 
-/* More ranks than cores: polls are short, since whoever is waited for may need this core. */
-banyan_status bny_exec_make(bny_transport *transport, const bny_kernels *kernels, bool oversubscribed,
-                            int64_t timeout_ns, bny_exec **exec);
+typedef struct bny_exec_config {
+  const bny_kernels *kernels;
+  bool oversubscribed; /* more ranks than cores: polls are short, since whoever is waited for may need this core */
+  int64_t timeout_ns;
+  size_t cache_bytes;  /* of the largest second-level cache among the ranks: identical on all */
+} bny_exec_config;
+
+banyan_status bny_exec_make(bny_transport *transport, const bny_exec_config *config, bny_exec **exec);
 void bny_exec_free(bny_exec *exec); /* NULL is allowed; not the transport */
 
 /* Fails the communicator on all ranks, with this rank's text. Returns the status. */
@@ -95,5 +102,8 @@ banyan_status bny_run_progress(bny_run *run, bool block, bool *done);
 /* Payload bytes and messages sent by the last run. */
 uint64_t bny_run_bytes_sent(const bny_run *run);
 uint64_t bny_run_messages_sent(const bny_run *run);
+
+/* Of this rank's arena, what runs of it touch in time. */
+uint64_t bny_run_arena_bytes(const bny_run *run);
 
 #endif

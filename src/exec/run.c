@@ -137,15 +137,17 @@ static banyan_status bind_pieces(bny_run *run) {
   return BANYAN_OK;
 }
 
-/* Twice the second-level cache of a current core, over both halves. */
-enum { ROUND_BYTES = 2 << 20, PLACE_ALIGNMENT = 1024 };
+/* Messages of a few lines are better off in lines that are near. */
+enum { ROUND_STRIDE_MIN = 2048, PLACE_ALIGNMENT = 1024 };
 
 /* The same on every rank: made of the bound that no rank's plan exceeds. */
 static void set_places(bny_run *run) {
   size_t half_bytes = run->exec->transport->half_bytes;
-  size_t round_bytes = half_bytes < ROUND_BYTES ? half_bytes : ROUND_BYTES;
+  size_t round_bytes = run->exec->round_bytes / 2;
+  if (round_bytes > half_bytes) round_bytes = half_bytes;
   run->stride = (run->plan->outbox_bound + PLACE_ALIGNMENT - 1) / PLACE_ALIGNMENT * PLACE_ALIGNMENT;
-  run->places = run->stride && run->stride < round_bytes ? round_bytes / run->stride : 1;
+  bool goes_round = run->stride >= ROUND_STRIDE_MIN && run->stride <= round_bytes;
+  run->places = goes_round ? round_bytes / run->stride : 1;
 }
 
 /* Every peer once. */
@@ -211,6 +213,10 @@ void bny_run_relabel(bny_run *run, const bny_call *call) { run->call = *call; }
 
 uint64_t bny_run_bytes_sent(const bny_run *run) { return run->bytes_sent; }
 uint64_t bny_run_messages_sent(const bny_run *run) { return run->messages_sent; }
+
+uint64_t bny_run_arena_bytes(const bny_run *run) {
+  return 2 * (run->places > 1 ? run->places * run->stride : run->plan->outbox_bytes);
+}
 
 /* ---- running ------------------------------------------------------------------------------------------------------- */
 
