@@ -176,20 +176,22 @@ BNY_HD static inline void bny_stats_import(float stat, float sum, int base_e, in
   double t = (double)stat * (base_e ? BNY_LOG2_E : 1.0);
   t = t > (double)FLT_MAX ? (double)FLT_MAX : t;
   t = t < -(double)FLT_MAX ? -(double)FLT_MAX : t;
-  int fine = (t > -0x1p24) & (t < 0x1p24);
-  double narrow = fine ? t : 0.0;
+  double narrow = __builtin_fabs(t) < 0x1p24 ? t : 0.0;
   double whole = bny_ceil(narrow);
   double part = bny_exp2(narrow - whole); /* in (0.5, 1] */
-  double top = fine ? whole : (double)(float)t;
+  double top = __builtin_fabs(t) < 0x1p24 ? whole : (double)(float)t;
   double weight = (double)sum * part;
   /* weight = f 2^k, f in (0.5, 1]; not below 2^-126, so that 2^-k is an f32 */
   double floored = weight < 0x1p-126 ? 0x1p-126 : weight;
   uint64_t exponent = (bny_bits_of_double(floored) - 1) >> 52; /* k + 1022 */
   double k = bny_double_of_bits(0x4330000000000000u | exponent) - (0x1p52 + 1022.0);
   double inverse = bny_double_of_bits((2045 - exponent) << 52);
-  int moved = (tight | normalised | (weight < 0x1p-32) | (weight > 0x1p48)) & (top > -0x1p23) & (top < 0x1p23);
-  k = moved ? k : 0.0;
-  inverse = moved ? inverse : 1.0;
+  /* selects of doubles alone: compilers vectorise those */
+  double low = (tight | normalised) != 0 ? 0x1p+300 : 0x1p-32;
+  double asked = weight > 0x1p48 ? k : 0.0;
+  asked = weight < low ? k : asked;
+  k = __builtin_fabs(top) < 0x1p23 ? asked : 0.0;
+  inverse = k == 0.0 ? 1.0 : inverse;
   *m = (float)(top + k);
   *d = (float)(weight * inverse);
   *factor = (float)((normalised ? weight : part) * inverse);

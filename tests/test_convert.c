@@ -208,7 +208,11 @@ static const banyan_dtype dtypes[] = {BANYAN_F32, BANYAN_F16, BANYAN_BF16};
 static bny_wire_view message_take(bny_wire wire, const bny_box *box) {
   bny_wire_layout layout = bny_wire_layout_make(wire, (int64_t)box->tokens * box->heads, box->value_dim);
   char *message = take(layout.bytes);
-  return (bny_wire_view){(float *)(message + layout.m), (float *)(message + layout.d), message + layout.n, box->heads};
+  return (bny_wire_view){.m = (float *)(message + layout.m),
+                         .d = (float *)(message + layout.d),
+                         .n = message + layout.n,
+                         .token_stride = box->heads,
+                         .stream = random_int(0, 1) != 0};
 }
 
 static void pair_test(const bny_kernels *kernels, int from, int to, bny_wire wire, double reach) {

@@ -13,6 +13,9 @@
 #include "merge_math.h"
 #include "op.h"
 
+/* Else the compiler unrolls a loop over a block whole, before it could vectorise it. */
+#define ROLLED _Pragma("GCC unroll 1")
+
 enum { BLOCK_ROWS = 16, BLOCK_NODES_MAX = BNY_MERGE_SOURCES_MAX - 1 };
 
 /* Up to BLOCK_ROWS rows of a box, one after another in token-major order. */
@@ -38,18 +41,20 @@ static inline bool block_next(const bny_box *box, row_block *block) {
     head = block->head[block->rows - 1] + 1;
   }
   int rows = 0;
-  if (box->heads > 0) {
-    for (; rows < BLOCK_ROWS; rows++, head++) {
-      if (head >= box->heads) {
-        head = 0;
-        token++;
-      }
-      if (token >= box->tokens) {
-        break;
-      }
-      block->token[rows] = token;
-      block->head[rows] = head;
+  while (rows < BLOCK_ROWS && box->heads > 0) {
+    if (head >= box->heads) {
+      head = 0;
+      token++;
     }
+    if (token >= box->tokens) {
+      break;
+    }
+    int run = box->heads - head < BLOCK_ROWS - rows ? box->heads - head : BLOCK_ROWS - rows;
+    for (int r = rows; r < rows + run; r++, head++) {
+      block->token[r] = token;
+      block->head[r] = head;
+    }
+    rows += run;
   }
   block->rows = rows;
   return rows > 0;
@@ -74,6 +79,12 @@ static inline int64_t block_values_offset(const row_block *block, const banyan_p
                                           int32_t head0, int row) {
   return (token0 + (int64_t)block->token[row]) * partial->values_token_stride +
          (head0 + (int64_t)block->head[row]) * partial->values_head_stride;
+}
+
+/* True if the block is full and its statistics in the caller's memory are f32 values without a gap. */
+static inline bool block_stats_plain(const row_block *block, const banyan_partial *partial) {
+  return block->rows == BLOCK_ROWS && partial->stats_dtype == BANYAN_F32 && partial->stats_head_stride == 1 &&
+         block->token[0] == block->token[BLOCK_ROWS - 1];
 }
 
 static inline float stat_load(const void *stats, banyan_dtype dtype, int64_t index) {
@@ -126,7 +137,7 @@ static inline void block_load_wire(const bny_box *box, const row_block *block, c
     memcpy(stats->d, view->d + first, sizeof stats->d);
     return;
   }
-  for (int r = 0; r < BLOCK_ROWS; r++) {
+  ROLLED for (int r = 0; r < BLOCK_ROWS; r++) {
     stats->m[r] = -BNY_INFINITY_F;
     stats->d[r] = 0.0f;
   }
@@ -137,7 +148,14 @@ static inline void block_load_wire(const bny_box *box, const row_block *block, c
   }
 }
 
-static inline void block_store_wire(const row_block *block, const bny_wire_view *view, const block_stats *stats) {
+static inline void block_store_wire(const bny_box *box, const row_block *block, const bny_wire_view *view,
+                                    const block_stats *stats) {
+  if (block->rows == BLOCK_ROWS && block_contiguous(box, block, view)) {
+    int64_t first = block_wire_row(block, view, 0);
+    memcpy(view->m + first, stats->m, sizeof stats->m);
+    memcpy(view->d + first, stats->d, sizeof stats->d);
+    return;
+  }
   for (int r = 0; r < block->rows; r++) {
     int64_t row = block_wire_row(block, view, r);
     view->m[row] = stats->m[r];
@@ -156,11 +174,11 @@ static inline void block_merge(block_stats *nodes, int count, bool tight_nodes, 
       block_stats *merged = &nodes[i];
       float *scale_a = scales[node][0], *scale_b = scales[node][1];
       if (tight) {
-        for (int r = 0; r < BLOCK_ROWS; r++) {
+        ROLLED for (int r = 0; r < BLOCK_ROWS; r++) {
           bny_stats_merge(a.m[r], a.d[r], b.m[r], b.d[r], 1, &merged->m[r], &merged->d[r], &scale_a[r], &scale_b[r]);
         }
       } else {
-        for (int r = 0; r < BLOCK_ROWS; r++) {
+        ROLLED for (int r = 0; r < BLOCK_ROWS; r++) {
           bny_stats_merge(a.m[r], a.d[r], b.m[r], b.d[r], 0, &merged->m[r], &merged->d[r], &scale_a[r], &scale_b[r]);
         }
       }
@@ -201,27 +219,36 @@ static inline import_rules import_rules_make(const banyan_partial *in, bny_wire 
 /* Reads statistics as f32; an lse is an m whose d is 1. */
 static inline void block_load_caller(const row_block *block, const banyan_partial *in, int32_t token0, int32_t head0,
                                      block_stats *stats) {
-  for (int r = 0; r < BLOCK_ROWS; r++) {
+  const bool has_sum = in->stats_kind == BANYAN_STATS_MAX_SUM;
+  ROLLED for (int r = 0; r < BLOCK_ROWS; r++) {
     stats->m[r] = -BNY_INFINITY_F;
     stats->d[r] = 1.0f;
+  }
+  if (block_stats_plain(block, in)) {
+    int64_t first = block_stats_offset(block, in, token0, head0, 0);
+    memcpy(stats->m, (const float *)in->lse + first, sizeof stats->m);
+    if (has_sum) {
+      memcpy(stats->d, (const float *)in->sum + first, sizeof stats->d);
+    }
+    return;
   }
   for (int r = 0; r < block->rows; r++) {
     stats->m[r] = stat_load(in->lse, in->stats_dtype, block_stats_offset(block, in, token0, head0, r));
   }
-  if (in->stats_kind == BANYAN_STATS_MAX_SUM) {
+  if (has_sum) {
     for (int r = 0; r < block->rows; r++) {
       stats->d[r] = stat_load(in->sum, in->stats_dtype, block_stats_offset(block, in, token0, head0, r));
     }
   }
 }
 
-/* Caller statistics to wire form in place, and the factor of each row's values, which is 0 for an empty row alone.
+/* Caller statistics to wire form in place, and the factor of each row's values (unspecified for an empty row).
  * Returns -1, or the first row that is bad data. Either of m and d may say that a row is empty, whatever the other is. */
 static inline int block_import(const import_rules *rules, block_stats *stats, float *factor) {
   const import_rules rule = *rules;
   int32_t empty[BLOCK_ROWS], bad[BLOCK_ROWS];
   int any_bad = 0, plain = rule.native;
-  for (int r = 0; r < BLOCK_ROWS; r++) {
+  ROLLED for (int r = 0; r < BLOCK_ROWS; r++) {
     float m = stats->m[r], d = stats->d[r];
     int is_nan = m != m, is_infinite = m == BNY_INFINITY_F;
     empty[r] = (m <= rule.below) | (d == 0.0f) | (is_nan & rule.nan_is_empty) | (is_infinite & rule.infinite_is_empty);
@@ -236,28 +263,25 @@ static inline int block_import(const import_rules *rules, block_stats *stats, fl
     return row;
   }
   if (plain) {
-    for (int r = 0; r < BLOCK_ROWS; r++) {
+    ROLLED for (int r = 0; r < BLOCK_ROWS; r++) {
       float m = stats->m[r], d = stats->d[r];
-      int small = (m > -0x1p23f) & (m < 0x1p23f);
-      float inside = small ? m : 0.0f;
-      /* moves of the power of two of d do not happen to large m, and those are whole */
-      int kept = (small ^ 1) | (((float)(int32_t)inside == inside) & (d >= 0x1p-32f) & (d <= 0x1p48f));
+      float nearest = (m + 0x1.8p23f) - 0x1.8p23f; /* whole, for |m| < 2^22 */
+      int kept = (nearest == m) & (__builtin_fabsf(m) < 0x1p22f) & (d >= 0x1p-32f) & (d <= 0x1p48f);
       plain &= kept | empty[r];
       factor[r] = 1.0f;
     }
   }
   if (!plain) {
-    for (int r = 0; r < BLOCK_ROWS; r++) {
+    ROLLED for (int r = 0; r < BLOCK_ROWS; r++) {
       float m, d;
       bny_stats_import(stats->m[r], stats->d[r], rule.base_e, rule.normalised, rule.tight, &m, &d, &factor[r]);
       stats->m[r] = m;
       stats->d[r] = d;
     }
   }
-  for (int r = 0; r < BLOCK_ROWS; r++) {
+  ROLLED for (int r = 0; r < BLOCK_ROWS; r++) {
     stats->m[r] = empty[r] ? -BNY_INFINITY_F : stats->m[r];
     stats->d[r] = empty[r] ? 0.0f : stats->d[r];
-    factor[r] = empty[r] ? 0.0f : factor[r];
   }
   return -1;
 }
@@ -278,28 +302,37 @@ static inline void block_export(const row_block *block, const block_stats *stats
   const banyan_dtype dtype = out->stats_dtype;
   const float empty_value = export_empty_value(out);
   float given[BLOCK_ROWS], sum[BLOCK_ROWS];
-  for (int r = 0; r < BLOCK_ROWS; r++) {
+  ROLLED for (int r = 0; r < BLOCK_ROWS; r++) {
     factor[r] = bny_stats_reciprocal(stats->d[r]);
   }
   if (out->lse == NULL) {
     return;
   }
   if (out->stats_kind == BANYAN_STATS_LSE) {
-    for (int r = 0; r < BLOCK_ROWS; r++) {
+    ROLLED for (int r = 0; r < BLOCK_ROWS; r++) {
       float lse = bny_stats_lse(stats->m[r], stats->d[r], base_e);
       given[r] = stats->d[r] > 0.0f ? lse : empty_value;
     }
   } else {
-    for (int r = 0; r < BLOCK_ROWS; r++) {
-      float m = stats->m[r] * 1.0f;
-      m = stats->d[r] > 0.0f ? m : 0.0f;
+    const bool numerators = out->values_kind == BANYAN_VALUES_NUMERATOR;
+    ROLLED for (int r = 0; r < BLOCK_ROWS; r++) {
+      float m = stats->d[r] > 0.0f ? stats->m[r] : 0.0f;
       given[r] = stat_round(dtype, base_e ? (float)((double)m * BNY_LN_2) : m);
+      /* an m beyond what the type holds is given as infinite, and d as it is */
       float finite = given[r] - given[r] == 0.0f ? given[r] : 0.0f;
       double rebase = bny_stats_rebase(given[r] == finite ? m : 0.0f, finite, base_e);
       sum[r] = (float)((double)stats->d[r] * rebase);
-      factor[r] = out->values_kind == BANYAN_VALUES_NUMERATOR ? (float)rebase : factor[r];
+      factor[r] = numerators ? (float)rebase : factor[r];
       given[r] = stats->d[r] > 0.0f ? given[r] : empty_value;
     }
+  }
+  if (block_stats_plain(block, out)) {
+    int64_t first = block_stats_offset(block, out, token0, head0, 0);
+    memcpy((float *)out->lse + first, given, sizeof given);
+    if (out->stats_kind == BANYAN_STATS_MAX_SUM) {
+      memcpy((float *)out->sum + first, sum, sizeof sum);
+    }
+    return;
   }
   for (int r = 0; r < block->rows; r++) {
     int64_t offset = block_stats_offset(block, out, token0, head0, r);

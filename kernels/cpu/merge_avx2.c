@@ -38,19 +38,39 @@ static inline void vec_store_f32(void *values, vec v) {
   _mm256_storeu_ps(values, v);
 }
 
+static inline void vec_stream_f32(float *values, vec v) {
+  _mm256_stream_ps(values, v);
+}
+
+static inline void vec_stream_end(void) {
+  _mm_sfence();
+}
+
 static inline void vec_store_f16(void *values, vec v) {
   _mm_storeu_si128(values, _mm256_cvtps_ph(v, _MM_FROUND_TO_NEAREST_INT | _MM_FROUND_NO_EXC));
 }
 
+static inline vec vec_round_f16(vec v) {
+  return _mm256_cvtph_ps(_mm256_cvtps_ph(v, _MM_FROUND_TO_NEAREST_INT | _MM_FROUND_NO_EXC));
+}
+
 /* As bny_bf16_of_float(). */
-static inline void vec_store_bf16(void *values, vec v) {
+static inline __m256i bf16_bits(vec v) {
   __m256i bits = _mm256_castps_si256(v);
   __m256i high = _mm256_srli_epi32(bits, 16);
   __m256i even = _mm256_and_si256(high, _mm256_set1_epi32(1));
   __m256i rounded = _mm256_srli_epi32(_mm256_add_epi32(bits, _mm256_add_epi32(even, _mm256_set1_epi32(0x7fff))), 16);
   __m256i quiet = _mm256_or_si256(high, _mm256_set1_epi32(0x40));
   __m256i is_nan = _mm256_castps_si256(_mm256_cmp_ps(v, v, _CMP_UNORD_Q));
-  __m256i halves = _mm256_blendv_epi8(rounded, quiet, is_nan);
+  return _mm256_blendv_epi8(rounded, quiet, is_nan);
+}
+
+static inline vec vec_round_bf16(vec v) {
+  return _mm256_castsi256_ps(_mm256_slli_epi32(bf16_bits(v), 16));
+}
+
+static inline void vec_store_bf16(void *values, vec v) {
+  __m256i halves = bf16_bits(v);
   __m256i packed = _mm256_permute4x64_epi64(_mm256_packus_epi32(halves, halves), 0xd8);
   _mm_storeu_si128(values, _mm256_castsi256_si128(packed));
 }

@@ -37,19 +37,38 @@ static inline void vec_store_f32(void *values, vec v) {
   _mm512_storeu_ps(values, v);
 }
 
+static inline void vec_stream_f32(float *values, vec v) {
+  _mm512_stream_ps(values, v);
+}
+
+static inline void vec_stream_end(void) {
+  _mm_sfence();
+}
+
 static inline void vec_store_f16(void *values, vec v) {
   _mm256_storeu_si256(values, _mm512_cvtps_ph(v, _MM_FROUND_TO_NEAREST_INT | _MM_FROUND_NO_EXC));
 }
 
+static inline vec vec_round_f16(vec v) {
+  return _mm512_cvtph_ps(_mm512_cvtps_ph(v, _MM_FROUND_TO_NEAREST_INT | _MM_FROUND_NO_EXC));
+}
+
 /* As bny_bf16_of_float(); the processor's own conversion flushes denormals. */
-static inline void vec_store_bf16(void *values, vec v) {
+static inline __m512i bf16_bits(vec v) {
   __m512i bits = _mm512_castps_si512(v);
   __m512i high = _mm512_srli_epi32(bits, 16);
   __m512i even = _mm512_and_si512(high, _mm512_set1_epi32(1));
   __m512i rounded = _mm512_srli_epi32(_mm512_add_epi32(bits, _mm512_add_epi32(even, _mm512_set1_epi32(0x7fff))), 16);
   __mmask16 is_nan = _mm512_cmp_ps_mask(v, v, _CMP_UNORD_Q);
-  __m512i halves = _mm512_mask_or_epi32(rounded, is_nan, high, _mm512_set1_epi32(0x40));
-  _mm256_storeu_si256(values, _mm512_cvtepi32_epi16(halves));
+  return _mm512_mask_or_epi32(rounded, is_nan, high, _mm512_set1_epi32(0x40));
+}
+
+static inline vec vec_round_bf16(vec v) {
+  return _mm512_castsi512_ps(_mm512_slli_epi32(bf16_bits(v), 16));
+}
+
+static inline void vec_store_bf16(void *values, vec v) {
+  _mm256_storeu_si256(values, _mm512_cvtepi32_epi16(bf16_bits(v)));
 }
 
 static inline vec vec_saturate(vec v, float limit) {

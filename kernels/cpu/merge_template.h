@@ -6,6 +6,9 @@
  *   vec_set(x), vec_add, vec_mul          IEEE single operations
  *   vec_load_f32/_f16/_bf16(pointer)      no alignment required
  *   vec_store_f32/_f16/_bf16(pointer, v)  round to nearest even, NaN kept, f16 overflow to infinity
+ *   vec_stream_f32(pointer, v)            bypasses the caches if it can; aligned to the vector
+ *   vec_stream_end()                      orders streamed stores before later ones
+ *   vec_round_f16/_bf16(v)                store and load
  *   vec_saturate(v, limit)                as bny_saturate()
  *   KERNELS_NAME, KERNELS_TABLE           "avx2", bny_kernels_avx2
  *   static bool supported(void)
@@ -56,9 +59,8 @@ INLINE vec saturate_to(vec v, banyan_dtype dtype) {
 
 /* As it reads after having been on the wire. */
 INLINE vec round_to(vec v, banyan_dtype dtype) {
-  float memory[VEC_LANES];
-  store(memory, dtype, saturate_to(v, dtype));
-  return load(memory, dtype);
+  vec kept = saturate_to(v, dtype);
+  return dtype == BANYAN_F32 ? kept : dtype == BANYAN_F16 ? vec_round_f16(kept) : vec_round_bf16(kept);
 }
 
 /* ---- one row to another type ---------------------------------------------------------------------------------------- */
@@ -103,14 +105,33 @@ static void convert_to_wire(const void *from, banyan_dtype from_dtype, float fac
   }
 }
 
+/* The same to f32 for whole lines of memory, past the caches. */
+INLINE void stream_row(const void *from, banyan_dtype from_dtype, float factor, int elements, float *to) {
+  const vec scale = vec_set(factor);
+  const size_t from_bytes = element_bytes(from_dtype);
+  for (int i = 0; i < elements; i += VEC_LANES) {
+    vec_stream_f32(to + i, vec_mul(load((const char *)from + (size_t)i * from_bytes, from_dtype), scale));
+  }
+}
+
+static void stream_to_wire(const void *from, banyan_dtype from_dtype, float factor, int elements, float *to) {
+  if (from_dtype == BANYAN_F32) {
+    stream_row(from, BANYAN_F32, factor, elements, to);
+  } else if (from_dtype == BANYAN_F16) {
+    stream_row(from, BANYAN_F16, factor, elements, to);
+  } else {
+    stream_row(from, BANYAN_BF16, factor, elements, to);
+  }
+}
+
 static void convert_to_caller(const float *from, int elements, void *to, banyan_dtype to_dtype) {
   convert_row_from(from, BANYAN_F32, 1.0f, elements, to, to_dtype, false);
 }
 
 /* ---- merged rows ---------------------------------------------------------------------------------------------------- */
 
-/* Merges rows [first_row, first_row + rows) of a block, which follow one another in each source, to f32:
- * out[r][i] = factor[first_row + r] * (tree of the sources' element i of row first_row + r). */
+/* Merges rows [first_row, first_row + rows) of a block, which follow one another in each source:
+ * out[r][i] = factor[first_row + r] * (tree of the sources' element i of row first_row + r), in the wire's type or f32. */
 typedef struct merge_job {
   const void *const *sources; /* at first_row */
   int count;
@@ -120,21 +141,19 @@ typedef struct merge_job {
   int rows;
   int elements;  /* columns to merge */
   int64_t pitch; /* elements from a row to the next in the sources */
-  float *const *out;
+  void *const *out;
 } merge_job;
 
 typedef void merge_function(const merge_job *job);
 
-/* The tree of block_merge() over vectors. With a constant count it stays in registers. */
-INLINE vec merge_tree(vec *v, int count, const node_scales *restrict scales, int row, banyan_dtype wire, bool round) {
-  int node = 0;
+/* The tree of block_merge() over vectors; `scales` of the row, left and right by turns. With a constant count all of it
+ * stays in registers, as far as there are enough. */
+INLINE vec merge_tree(vec *v, int count, const vec *scales, banyan_dtype wire, bool round) {
 #pragma GCC unroll 4
   for (int width = count; width > 1; width = (width + 1) / 2) {
 #pragma GCC unroll 4
-    for (int i = 0; i < width / 2; i++, node++) {
-      vec a = vec_mul(v[2 * i], vec_set(scales[node][0][row]));
-      vec b = vec_mul(v[2 * i + 1], vec_set(scales[node][1][row]));
-      v[i] = vec_add(a, b);
+    for (int i = 0; i < width / 2; i++, scales += 2) {
+      v[i] = vec_add(vec_mul(v[2 * i], scales[0]), vec_mul(v[2 * i + 1], scales[1]));
       if (round) {
         v[i] = round_to(v[i], wire);
       }
@@ -146,112 +165,117 @@ INLINE vec merge_tree(vec *v, int count, const node_scales *restrict scales, int
   return v[0];
 }
 
-INLINE void merge_rows(const merge_job *job, int count, int places, banyan_dtype wire, bool round) {
-  const node_scales *restrict scales = job->scales;
-  const size_t bytes = element_bytes(wire);
+INLINE void merge_rows(const merge_job *job, int count, banyan_dtype wire, bool round, banyan_dtype to) {
+  const size_t bytes = element_bytes(wire), to_bytes = element_bytes(to);
+  const size_t pitch_bytes = (size_t)job->pitch * bytes;
   const int elements = job->elements;
-  const char *sources[places];
+  const char *sources[BNY_MERGE_SOURCES_MAX];
+  vec v[BNY_MERGE_SOURCES_MAX], scales[2 * BLOCK_NODES_MAX];
   for (int s = 0; s < count; s++) {
     sources[s] = job->sources[s];
   }
   for (int r = 0; r < job->rows; r++) {
-    float *restrict out = job->out[r];
     const int row = job->first_row + r;
+    char *out = job->out[r];
     const vec factor = vec_set(job->factor[row]);
-    const size_t first = (size_t)r * (size_t)job->pitch * bytes;
-    vec v[places];
+#pragma GCC unroll 8
+    for (int node = 0; node < count - 1; node++) {
+      scales[2 * node] = vec_set(job->scales[node][0][row]);
+      scales[2 * node + 1] = vec_set(job->scales[node][1][row]);
+    }
     int i = 0;
     for (; i + VEC_LANES <= elements; i += VEC_LANES) {
 #pragma GCC unroll 8
       for (int s = 0; s < count; s++) {
-        v[s] = load(sources[s] + first + (size_t)i * bytes, wire);
+        v[s] = load(sources[s] + (size_t)i * bytes, wire);
       }
-      vec_store_f32(out + i, vec_mul(merge_tree(v, count, scales, row, wire, round), factor));
+      vec merged = vec_mul(merge_tree(v, count, scales, wire, round), factor);
+      store(out + (size_t)i * to_bytes, to, saturate_to(merged, to));
     }
     if (i < elements) {
+#pragma GCC unroll 8
       for (int s = 0; s < count; s++) {
-        v[s] = load_part(sources[s] + first + (size_t)i * bytes, wire, elements - i);
+        v[s] = load_part(sources[s] + (size_t)i * bytes, wire, elements - i);
       }
-      vec merged = vec_mul(merge_tree(v, count, scales, row, wire, round), factor);
-      store_part(out + i, BANYAN_F32, merged, elements - i);
+      vec merged = vec_mul(merge_tree(v, count, scales, wire, round), factor);
+      store_part(out + (size_t)i * to_bytes, to, saturate_to(merged, to), elements - i);
+    }
+#pragma GCC unroll 8
+    for (int s = 0; s < count; s++) {
+      sources[s] += pitch_bytes;
     }
   }
 }
 
-#define MERGE_OF(name, number, dtype, round)             \
+/* One function per number of sources up to 8, and one for more. */
+#define MERGE_OF(name, number, count, wire, round, to)        \
   static void merge_##name##_##number(const merge_job *job) { \
-    merge_rows(job, number, number, dtype, round);       \
+    merge_rows(job, count, wire, round, to);                  \
   }
-#define MERGE_ANY(name, dtype, round)                                \
-  static void merge_##name##_any(const merge_job *job) {             \
-    merge_rows(job, job->count, BNY_MERGE_SOURCES_MAX, dtype, round); \
-  }
-#define MERGE_FAMILY(name, dtype, round) \
-  MERGE_OF(name, 2, dtype, round)        \
-  MERGE_OF(name, 4, dtype, round)        \
-  MERGE_OF(name, 8, dtype, round)        \
-  MERGE_ANY(name, dtype, round)
+#define MERGE_FAMILY(name, wire, round, to)              \
+  MERGE_OF(name, 1, 1, wire, round, to)                  \
+  MERGE_OF(name, 2, 2, wire, round, to)                  \
+  MERGE_OF(name, 3, 3, wire, round, to)                  \
+  MERGE_OF(name, 4, 4, wire, round, to)                  \
+  MERGE_OF(name, 5, 5, wire, round, to)                  \
+  MERGE_OF(name, 6, 6, wire, round, to)                  \
+  MERGE_OF(name, 7, 7, wire, round, to)                  \
+  MERGE_OF(name, 8, 8, wire, round, to)                  \
+  MERGE_OF(name, any, job->count, wire, round, to)       \
+  static merge_function *const family_##name[] = {       \
+      merge_##name##_any, merge_##name##_1, merge_##name##_2, merge_##name##_3, merge_##name##_4, \
+      merge_##name##_5,   merge_##name##_6, merge_##name##_7, merge_##name##_8};
 
-MERGE_FAMILY(f32, BANYAN_F32, false)
-MERGE_OF(f32, 1, BANYAN_F32, false)
-MERGE_OF(f32, 3, BANYAN_F32, false)
-MERGE_OF(f32, 5, BANYAN_F32, false)
-MERGE_OF(f32, 6, BANYAN_F32, false)
-MERGE_OF(f32, 7, BANYAN_F32, false)
-MERGE_FAMILY(f16, BANYAN_F16, false)
-MERGE_FAMILY(f16_round, BANYAN_F16, true)
-MERGE_FAMILY(bf16, BANYAN_BF16, false)
-MERGE_FAMILY(bf16_round, BANYAN_BF16, true)
+MERGE_FAMILY(f32, BANYAN_F32, false, BANYAN_F32)
+MERGE_FAMILY(f16, BANYAN_F16, false, BANYAN_F32)
+MERGE_FAMILY(f16_wire, BANYAN_F16, false, BANYAN_F16)
+MERGE_FAMILY(f16_round, BANYAN_F16, true, BANYAN_F32)
+MERGE_FAMILY(f16_round_wire, BANYAN_F16, true, BANYAN_F16)
+MERGE_FAMILY(bf16, BANYAN_BF16, false, BANYAN_F32)
+MERGE_FAMILY(bf16_wire, BANYAN_BF16, false, BANYAN_BF16)
+MERGE_FAMILY(bf16_round, BANYAN_BF16, true, BANYAN_F32)
+MERGE_FAMILY(bf16_round_wire, BANYAN_BF16, true, BANYAN_BF16)
 
-static merge_function *merge_function_for(banyan_dtype wire, bool round, int count) {
-  enum { SMALL = 9 };
-  static merge_function *const f32[SMALL] = {merge_f32_any, merge_f32_1, merge_f32_2, merge_f32_3, merge_f32_4,
-                                             merge_f32_5,   merge_f32_6, merge_f32_7, merge_f32_8};
-  static merge_function *const lossy[2][2][4] = {
-      {{merge_f16_any, merge_f16_2, merge_f16_4, merge_f16_8},
-       {merge_f16_round_any, merge_f16_round_2, merge_f16_round_4, merge_f16_round_8}},
-      {{merge_bf16_any, merge_bf16_2, merge_bf16_4, merge_bf16_8},
-       {merge_bf16_round_any, merge_bf16_round_2, merge_bf16_round_4, merge_bf16_round_8}}};
-  if (wire == BANYAN_F32) {
-    return count < SMALL ? f32[count] : merge_f32_any;
-  }
-  int index = count == 2 ? 1 : count == 4 ? 2 : count == 8 ? 3 : 0;
-  return lossy[wire == BANYAN_BF16][round][index];
+static merge_function *merge_function_for(banyan_dtype wire, bool round, int count, bool to_wire) {
+  static merge_function *const *const lossy[2][2][2] = {
+      {{family_f16, family_f16_wire}, {family_f16_round, family_f16_round_wire}},
+      {{family_bf16, family_bf16_wire}, {family_bf16_round, family_bf16_round_wire}}};
+  merge_function *const *family = wire == BANYAN_F32 ? family_f32 : lossy[wire == BANYAN_BF16][round][to_wire];
+  return family[count <= 8 ? count : 0];
 }
 
 /* ---- a block ---------------------------------------------------------------------------------------------------------- */
 
-/* Where the merged rows of a block go. */
-typedef struct block_target {
-  banyan_dtype dtype;
-  bool wire;
-  void *rows[BLOCK_ROWS];
-} block_target;
-
-typedef struct block_sources {
+/* What is the same for all blocks of a merge. */
+typedef struct merge_setting {
   const bny_box *box;
   banyan_dtype wire;
   int count;
   const bny_wire_view *views;
   merge_function *merge;
-} block_sources;
+  banyan_dtype merge_dtype; /* what `merge` writes */
+  banyan_dtype to;          /* what the destination holds */
+} merge_setting;
 
-/* One row, a tile of columns at a time through f32. */
-static void merge_row_tiled(const block_sources *sources, const row_block *block, int row, const node_scales *scales,
-                            const float *factor, const block_target *target) {
+/* One row, a tile of columns at a time through f32 if the destination is of another type than `merge` writes. */
+static void merge_row(const merge_setting *setting, const row_block *block, int row, const node_scales *scales,
+                      const float *factor, void *target) {
   float tile[TILE_COLUMNS];
-  float *const out[1] = {tile};
   const void *pointers[BNY_MERGE_SOURCES_MAX];
-  const size_t bytes = element_bytes(sources->wire), target_bytes = element_bytes(target->dtype);
-  const int value_dim = sources->box->value_dim;
-  for (int first = 0; first < value_dim; first += TILE_COLUMNS) {
-    int elements = value_dim - first < TILE_COLUMNS ? value_dim - first : TILE_COLUMNS;
-    for (int s = 0; s < sources->count; s++) {
-      int64_t element = block_wire_row(block, &sources->views[s], row) * value_dim + first;
-      pointers[s] = (const char *)sources->views[s].n + (size_t)element * bytes;
+  const size_t bytes = element_bytes(setting->wire), to_bytes = element_bytes(setting->to);
+  const int value_dim = setting->box->value_dim;
+  const bool direct = setting->merge_dtype == setting->to;
+  const int columns = direct ? value_dim : TILE_COLUMNS;
+  for (int first = 0; first < value_dim; first += columns) {
+    int elements = value_dim - first < columns ? value_dim - first : columns;
+    void *to = (char *)target + (size_t)first * to_bytes;
+    void *const out[1] = {direct ? to : tile};
+    for (int s = 0; s < setting->count; s++) {
+      int64_t element = block_wire_row(block, &setting->views[s], row) * value_dim + first;
+      pointers[s] = (const char *)setting->views[s].n + (size_t)element * bytes;
     }
     merge_job job = {.sources = pointers,
-                     .count = sources->count,
+                     .count = setting->count,
                      .scales = scales,
                      .factor = factor,
                      .first_row = row,
@@ -259,81 +283,102 @@ static void merge_row_tiled(const block_sources *sources, const row_block *block
                      .elements = elements,
                      .pitch = value_dim,
                      .out = out};
-    sources->merge(&job);
-    void *to = (char *)target->rows[row] + (size_t)first * target_bytes;
-    if (target->wire) {
-      convert_to_wire(tile, BANYAN_F32, 1.0f, elements, to, target->dtype);
-    } else {
-      convert_to_caller(tile, elements, to, target->dtype);
+    setting->merge(&job);
+    if (!direct) {
+      convert_to_caller(tile, elements, to, setting->to);
     }
   }
 }
 
-static void merge_block(const block_sources *sources, const row_block *block, const node_scales *scales,
-                        const float *factor, const block_target *target) {
-  const int value_dim = sources->box->value_dim;
+static void merge_block(const merge_setting *setting, const row_block *block, const node_scales *scales,
+                        const float *factor, void *const *targets) {
+  const int value_dim = setting->box->value_dim;
   if (value_dim == 0) {
     return;
   }
-  bool direct = target->dtype == BANYAN_F32;
-  for (int s = 0; s < sources->count && direct; s++) {
-    direct = block_contiguous(sources->box, block, &sources->views[s]);
+  bool together = setting->merge_dtype == setting->to;
+  for (int s = 0; s < setting->count && together; s++) {
+    together = block_contiguous(setting->box, block, &setting->views[s]);
   }
-  if (!direct) {
+  if (!together) {
     for (int r = 0; r < block->rows; r++) {
-      merge_row_tiled(sources, block, r, scales, factor, target);
+      merge_row(setting, block, r, scales, factor, targets[r]);
     }
     return;
   }
   const void *pointers[BNY_MERGE_SOURCES_MAX];
-  float *out[BLOCK_ROWS];
-  for (int s = 0; s < sources->count; s++) {
-    int64_t element = block_wire_row(block, &sources->views[s], 0) * value_dim;
-    pointers[s] = (const char *)sources->views[s].n + (size_t)element * element_bytes(sources->wire);
-  }
-  for (int r = 0; r < block->rows; r++) {
-    out[r] = target->rows[r];
+  for (int s = 0; s < setting->count; s++) {
+    int64_t element = block_wire_row(block, &setting->views[s], 0) * value_dim;
+    pointers[s] = (const char *)setting->views[s].n + (size_t)element * element_bytes(setting->wire);
   }
   merge_job job = {.sources = pointers,
-                   .count = sources->count,
+                   .count = setting->count,
                    .scales = scales,
                    .factor = factor,
                    .rows = block->rows,
                    .elements = value_dim,
                    .pitch = value_dim,
-                   .out = out};
-  sources->merge(&job);
+                   .out = targets};
+  setting->merge(&job);
 }
 
 /* ---- the table ---------------------------------------------------------------------------------------------------------- */
+
+/* True if memory at `to` and every `bytes` further consists of whole lines. */
+static bool whole_lines(const void *to, size_t bytes) {
+  return ((uintptr_t)to | bytes) % 64 == 0;
+}
+
+/* Statistics of a block; whole lines past the caches. */
+static void encode_stats(const bny_box *box, const row_block *block, const bny_wire_view *dst, const block_stats *stats) {
+  float *m = dst->m + block_wire_row(block, dst, 0), *d = dst->d + block_wire_row(block, dst, 0);
+  if (!dst->stream || block->rows != BLOCK_ROWS || !block_contiguous(box, block, dst) ||
+      !whole_lines(m, sizeof stats->m) || !whole_lines(d, sizeof stats->d)) {
+    block_store_wire(box, block, dst, stats);
+    return;
+  }
+  for (int r = 0; r < BLOCK_ROWS; r += VEC_LANES) {
+    vec_stream_f32(m + r, vec_load_f32(stats->m + r));
+    vec_stream_f32(d + r, vec_load_f32(stats->d + r));
+  }
+}
 
 static int64_t encode(const bny_box *box, const banyan_partial *in, int32_t token0, int32_t head0, bny_wire wire,
                       const bny_wire_view *dst) {
   const import_rules rules = import_rules_make(in, wire);
   const banyan_dtype dtype = bny_wire_formats[wire].dtype;
-  const size_t bytes = element_bytes(dtype), from_bytes = element_bytes(in->values_dtype);
+  const int64_t from_bytes = (int64_t)element_bytes(in->values_dtype);
   const int value_dim = box->value_dim;
+  const size_t row_bytes = (size_t)value_dim * element_bytes(dtype);
+  const bool stream = dst->stream && wire == BNY_WIRE_F32 && whole_lines(dst->n, row_bytes);
+  int64_t bad_row = -1;
   row_block block = {.rows = 0};
-  while (block_next(box, &block)) {
+  while (bad_row < 0 && block_next(box, &block)) {
     block_stats stats;
     float factor[BLOCK_ROWS];
     block_load_caller(&block, in, token0, head0, &stats);
     int bad = block_import(&rules, &stats, factor);
     if (bad >= 0) {
-      return (int64_t)block.token[bad] * box->heads + block.head[bad];
+      bad_row = (int64_t)block.token[bad] * box->heads + block.head[bad];
+      break;
     }
-    block_store_wire(&block, dst, &stats);
+    encode_stats(box, &block, dst, &stats);
     for (int r = 0; r < block.rows && value_dim > 0; r++) {
-      char *to = (char *)dst->n + (size_t)(block_wire_row(&block, dst, r) * value_dim) * bytes;
-      if (stats.d[r] > 0.0f) {
-        const char *from = (const char *)in->values + block_values_offset(&block, in, token0, head0, r) * (int64_t)from_bytes;
-        convert_to_wire(from, in->values_dtype, factor[r], value_dim, to, dtype);
+      char *to = (char *)dst->n + (size_t)block_wire_row(&block, dst, r) * row_bytes;
+      const char *from = (const char *)in->values + block_values_offset(&block, in, token0, head0, r) * from_bytes;
+      if (stats.d[r] == 0.0f) {
+        memset(to, 0, row_bytes); /* values of an empty row are not read */
+      } else if (stream) {
+        stream_to_wire(from, in->values_dtype, factor[r], value_dim, (float *)(void *)to);
       } else {
-        memset(to, 0, (size_t)value_dim * bytes);
+        convert_to_wire(from, in->values_dtype, factor[r], value_dim, to, dtype);
       }
     }
   }
-  return -1;
+  if (dst->stream) {
+    vec_stream_end();
+  }
+  return bad_row;
 }
 
 /* One source to wire form: its bits. */
@@ -359,8 +404,13 @@ static void merge(const bny_box *box, bny_wire wire, int count, const bny_wire_v
   const bool lossy = wire != BNY_WIRE_F32, round = lossy && round_nodes;
   const banyan_dtype dtype = bny_wire_formats[wire].dtype;
   const size_t row_bytes = (size_t)box->value_dim * element_bytes(dtype);
-  const block_sources from = {
-      .box = box, .wire = dtype, .count = count, .views = sources, .merge = merge_function_for(dtype, round, count)};
+  const merge_setting setting = {.box = box,
+                                 .wire = dtype,
+                                 .count = count,
+                                 .views = sources,
+                                 .merge = merge_function_for(dtype, round, count, true),
+                                 .merge_dtype = dtype,
+                                 .to = dtype};
   float factor[BLOCK_ROWS];
   for (int r = 0; r < BLOCK_ROWS; r++) {
     factor[r] = 1.0f;
@@ -373,12 +423,12 @@ static void merge(const bny_box *box, bny_wire wire, int count, const bny_wire_v
       block_load_wire(box, &block, &sources[s], &nodes[s]);
     }
     block_merge(nodes, count, round, lossy, scales);
-    block_store_wire(&block, dst, &nodes[0]);
-    block_target target = {.dtype = dtype, .wire = true};
+    block_store_wire(box, &block, dst, &nodes[0]);
+    void *targets[BLOCK_ROWS];
     for (int r = 0; r < block.rows; r++) {
-      target.rows[r] = (char *)dst->n + (size_t)block_wire_row(&block, dst, r) * row_bytes;
+      targets[r] = (char *)dst->n + (size_t)block_wire_row(&block, dst, r) * row_bytes;
     }
-    merge_block(&from, &block, (const node_scales *)scales, factor, &target);
+    merge_block(&setting, &block, (const node_scales *)scales, factor, targets);
   }
 }
 
@@ -387,8 +437,13 @@ static void merge_finish(const bny_box *box, bny_wire wire, int count, const bny
   const bool round = wire != BNY_WIRE_F32 && round_nodes;
   const banyan_dtype dtype = bny_wire_formats[wire].dtype;
   const int64_t out_bytes = (int64_t)element_bytes(out->values_dtype);
-  const block_sources from = {
-      .box = box, .wire = dtype, .count = count, .views = sources, .merge = merge_function_for(dtype, round, count)};
+  const merge_setting setting = {.box = box,
+                                 .wire = dtype,
+                                 .count = count,
+                                 .views = sources,
+                                 .merge = merge_function_for(dtype, round, count, false),
+                                 .merge_dtype = BANYAN_F32,
+                                 .to = out->values_dtype};
   row_block block = {.rows = 0};
   while (block_next(box, &block)) {
     block_stats nodes[BNY_MERGE_SOURCES_MAX];
@@ -399,11 +454,11 @@ static void merge_finish(const bny_box *box, bny_wire wire, int count, const bny
     }
     block_merge(nodes, count, round, false, scales);
     block_export(&block, &nodes[0], out, token0, head0, factor);
-    block_target target = {.dtype = out->values_dtype, .wire = false};
+    void *targets[BLOCK_ROWS];
     for (int r = 0; r < block.rows && box->value_dim > 0; r++) {
-      target.rows[r] = (char *)out->values + block_values_offset(&block, out, token0, head0, r) * out_bytes;
+      targets[r] = (char *)out->values + block_values_offset(&block, out, token0, head0, r) * out_bytes;
     }
-    merge_block(&from, &block, (const node_scales *)scales, factor, &target);
+    merge_block(&setting, &block, (const node_scales *)scales, factor, targets);
   }
 }
 
