@@ -27,8 +27,8 @@ typedef struct bny_store_timer {
   bool stream;
 } bny_store_timer;
 
-/* Shorter messages are bound by latency, and plain. */
-enum { BNY_STORE_BYTES_MIN = 2048, BNY_STORE_TRY_EVERY = 64 };
+/* Shorter messages fit the store buffer, and are plain. */
+enum { BNY_STORE_BYTES_MIN = 4096, BNY_STORE_TRY_EVERY = 256 };
 
 /* Ticks of the time stamp counter, 2 to 4 to the nanosecond; 0 where there is none that is cheap: always plain. */
 static inline uint64_t bny_store_ticks(void) {
@@ -51,8 +51,8 @@ static inline void bny_store_end(bny_store *store, const bny_store_timer *timer)
   float *mean = &store->ticks_per_line[timer->stream];
   float ticks = (float)(bny_store_ticks() - timer->begin) / (float)timer->lines;
   /* A preempted measurement may not count for many. */
-  if (*mean > 0 && ticks > 4 * *mean) ticks = 4 * *mean;
-  *mean = *mean > 0 ? *mean + (ticks - *mean) / 8 : ticks;
+  if (*mean > 0 && ticks > 8 * *mean) ticks = 8 * *mean;
+  *mean = *mean > 0 ? *mean + (ticks - *mean) / 4 : ticks;
   store->stream = store->ticks_per_line[1] > 0 && store->ticks_per_line[0] > store->ticks_per_line[1] + DEARER_TICKS;
 }
 
