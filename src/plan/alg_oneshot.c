@@ -30,8 +30,8 @@ static void merge_all(bny_builder *builder, const bny_slice *slice, int32_t own)
 }
 
 /* Where every rank has a core of its own, a larger box goes in pieces: while the stores of one drain, the peers' earlier
- * ones are read. Every piece costs a signal and, if its stores bypass the caches, a fence: two are enough. */
-enum { PIECE_BYTES = 8192, PIECES_MAX = 2, PIECES_AHEAD = 1 };
+ * ones are read. Every piece costs a signal and, if its stores bypass the caches, a fence: more than three do not pay. */
+enum { PIECE_BYTES = 8192, PIECES_MAX = 3, PIECES_AHEAD = 2 };
 
 static int32_t piece_count(const bny_request *request) {
   bool alone = request->nranks == 1 || request->cost.ranks_per_core > 1;
