@@ -73,7 +73,9 @@ banyan_status bny_wait_look(bny_exec *exec, const bny_call *call, bny_patience *
   if (status != BANYAN_OK) return status;
   int64_t now_ns = bny_clock_ns();
   if (!patience->since_ns) {
-    *patience = (bny_patience){.since_ns = now_ns, .looked_ns = now_ns, .sleep_ns = SLEEP_FIRST_NS};
+    if (!patience->begun_ns) patience->begun_ns = patience->looked_ns = now_ns;
+    patience->since_ns = now_ns;
+    patience->sleep_ns = SLEEP_FIRST_NS;
     uint64_t waiting = (uint64_t)(uint32_t)(peer + 1) << 32 | (uint32_t)slot;
     atomic_store_explicit(&exec->line->waiting, waiting, memory_order_release);
   }
@@ -87,7 +89,7 @@ banyan_status bny_wait_look(bny_exec *exec, const bny_call *call, bny_patience *
     status = look_for_deaths(exec, peer, exec->transport->ops->sleep(exec->transport, 0));
     if (status != BANYAN_OK) return status;
   }
-  if (now_ns - patience->since_ns >= exec->timeout_ns) return fail_deadline(exec, peer);
+  if (now_ns - patience->begun_ns >= exec->timeout_ns) return fail_deadline(exec, peer);
   return BANYAN_OK;
 }
 
@@ -98,7 +100,7 @@ banyan_status bny_wait_round(bny_exec *exec, const bny_call *call, bny_patience 
     sched_yield();
     return BANYAN_OK;
   }
-  int64_t left_ns = patience->since_ns + exec->timeout_ns - bny_clock_ns();
+  int64_t left_ns = patience->begun_ns + exec->timeout_ns - bny_clock_ns();
   int64_t sleep_ns = patience->sleep_ns < left_ns ? patience->sleep_ns : left_ns;
   int32_t dead = exec->transport->ops->sleep(exec->transport, sleep_ns > 0 ? sleep_ns : 0);
   if (patience->sleep_ns < SLEEP_LONGEST_NS) patience->sleep_ns *= 2;

@@ -6,7 +6,8 @@
 #include "exec/exec.h"
 
 typedef struct bny_patience {
-  int64_t since_ns;  /* 0: has not waited yet */
+  int64_t begun_ns;  /* when the run first had to wait: its deadline counts from here. 0: not yet */
+  int64_t since_ns;  /* when the present wait began; 0: there is none */
   int64_t sleep_ns;
   int64_t looked_ns; /* when deaths were looked for last */
 } bny_patience;
@@ -22,7 +23,7 @@ banyan_status bny_wait_look(bny_exec *exec, const bny_call *call, bny_patience *
 static inline void bny_wait_end(bny_exec *exec, bny_patience *patience) {
   if (patience->since_ns) {
     atomic_store_explicit(&exec->line->waiting, 0, memory_order_relaxed);
-    *patience = (bny_patience){0};
+    patience->since_ns = 0;
   }
 }
 
