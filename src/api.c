@@ -46,6 +46,8 @@ static banyan_status key_of_combine(const banyan_comm *comm, const banyan_combin
   if (rooted && (desc->root < 0 || desc->root >= comm->nranks))
     return bny_fail(BANYAN_ERR_ARGUMENT, "desc.root is %d of %d ranks", desc->root, comm->nranks);
   const char *algorithm = desc->algorithm ? desc->algorithm : comm->algorithm;
+  if (algorithm && strlen(algorithm) >= BNY_ALGORITHM_NAME_BYTES)
+    return bny_fail(BANYAN_ERR_ARGUMENT, "desc.algorithm \"%.40s...\" is the name of none", algorithm);
   bny_op_key made = {
     .collective = BNY_COMBINE,
     .tokens = desc->tokens,

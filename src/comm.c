@@ -26,7 +26,7 @@ typedef struct facts {
   int64_t pid;
   int32_t rank, nranks;
   uint64_t arena_bytes, part_bytes, cache_bytes;
-  char algorithm[16];
+  char algorithm[BNY_ALGORITHM_NAME_BYTES];
   unsigned char cpus[CPU_BYTES];
 } facts;
 
@@ -101,7 +101,7 @@ static banyan_status compare_facts(const facts *all, const banyan_bootstrap *boo
       return bny_fail(BANYAN_ERR_MISMATCH, "BANYAN_PART_KIB is %" PRIu64 " on rank %d and %" PRIu64 " here",
                       other->part_bytes >> 10, i, own->part_bytes >> 10);
     if (memcmp(other->algorithm, own->algorithm, sizeof own->algorithm) != 0)
-      return bny_fail(BANYAN_ERR_MISMATCH, "the default algorithm is \"%.15s\" on rank %d and \"%.15s\" here",
+      return bny_fail(BANYAN_ERR_MISMATCH, "the default algorithm is \"%.31s\" on rank %d and \"%.31s\" here",
                       other->algorithm, i, own->algorithm);
   }
   return BANYAN_OK;
@@ -256,6 +256,8 @@ banyan_status banyan_comm_create(const banyan_bootstrap *bootstrap, const banyan
   int64_t timeout_ns = config && config->timeout_ns ? config->timeout_ns : options.timeout_ms * 1000000;
   size_t arena_bytes = config && config->arena_bytes ? config->arena_bytes : (size_t)options.arena_kib << 10;
   const char *algorithm = options.algorithm ? options.algorithm : config ? config->algorithm : NULL;
+  if (algorithm && strlen(algorithm) >= BNY_ALGORITHM_NAME_BYTES)
+    return bny_fail(BANYAN_ERR_ARGUMENT, "the default algorithm \"%.40s...\" is the name of none", algorithm);
 
   banyan_comm *made = calloc(1, sizeof *made);
   facts *all = calloc((size_t)bootstrap->nranks, sizeof *all);

@@ -9,7 +9,7 @@
 #include "plan/plan.h"
 #include "transport/transport.h"
 
-enum { BNY_BLOCKING_OPS = 32 };
+enum { BNY_BLOCKING_OPS = 32, BNY_ALGORITHM_NAME_BYTES = 32 };
 
 struct banyan_comm {
   int32_t rank, nranks;

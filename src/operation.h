@@ -15,7 +15,7 @@ typedef struct bny_op_key {
   banyan_scatter scatter;
   banyan_order order;
   int32_t root, distance;
-  char algorithm[16]; /* "": by predicted cost */
+  char algorithm[BNY_ALGORITHM_NAME_BYTES]; /* "": by predicted cost */
   size_t bytes;
   const size_t *counts; /* gather: [nranks] */
 } bny_op_key;
