@@ -23,19 +23,27 @@ static bool has_finished(bny_exec *exec, int32_t rank) {
   return atomic_load_explicit(&line_of(exec, rank)->done, memory_order_acquire) >= exec->epoch;
 }
 
-/* Follows who waits for whom to the rank that waits for nobody: it is the one that holds up all. A wait that is already
- * met does not count: its rank was stopped before it saw so. */
+/* True if what `rank` waits for, at `next`, is there by now. */
+static bool is_met(bny_exec *exec, int32_t rank, int32_t next, int32_t slot) {
+  bny_transport *transport = exec->transport;
+  uint32_t epoch = epoch_of(atomic_load_explicit(&line_of(exec, rank)->started, memory_order_acquire));
+  if (slot < 0) { /* for the run before last to be finished */
+    uint64_t done = atomic_load_explicit(&line_of(exec, next)->done, memory_order_acquire);
+    return (int32_t)((uint32_t)done - (epoch - 2)) >= 0;
+  }
+  uint64_t tag = atomic_load_explicit(transport->ops->signal(transport, next, slot, (int)(epoch & 1)), memory_order_acquire);
+  return epoch_of(tag) == epoch;
+}
+
+/* Follows who waits for whom to the rank that waits for nobody: it is the one that holds up all. Ranks may be in different
+ * runs. A wait that is already met does not count: its rank was stopped before it saw so. */
 static int32_t find_culprit(bny_exec *exec, int32_t suspect) {
   bny_transport *transport = exec->transport;
-  int half = (int)(exec->epoch & 1);
   for (int32_t hops = 0; hops < transport->nranks; hops++) {
-    if (!has_begun(exec, suspect)) return suspect;
     uint64_t waiting = atomic_load_explicit(&line_of(exec, suspect)->waiting, memory_order_acquire);
-    if (!waiting) return suspect;
     int32_t next = (int32_t)(waiting >> 32) - 1, slot = (int32_t)(uint32_t)waiting;
-    if (next < 0 || next >= transport->nranks || slot < 0 || slot >= transport->slots_max) return suspect;
-    uint64_t tag = atomic_load_explicit(transport->ops->signal(transport, next, slot, half), memory_order_acquire);
-    if (epoch_of(tag) == (uint32_t)exec->epoch) return suspect;
+    if (next < 0 || next >= transport->nranks || slot >= transport->slots_max) return suspect;
+    if (is_met(exec, suspect, next, slot)) return suspect;
     suspect = next;
   }
   return suspect;
@@ -58,8 +66,14 @@ static banyan_status fail_mismatch(bny_exec *exec, const bny_call *call, int32_t
 }
 
 static banyan_status look_for_deaths(bny_exec *exec, int32_t peer, int32_t dead) {
-  /* Whoever finished this run before it died holds up nobody. */
-  if (dead >= 0 && !has_finished(exec, dead))
+  /* Whoever finished this run before it died holds up nobody; then it may be another's death that does. */
+  const bny_transport_ops *ops = exec->transport->ops;
+  if (dead >= 0 && has_finished(exec, dead)) {
+    int32_t nranks = exec->transport->nranks;
+    for (dead++; dead < nranks && (!ops->is_dead(exec->transport, dead) || has_finished(exec, dead));) dead++;
+    if (dead == nranks) dead = -1;
+  }
+  if (dead >= 0)
     return bny_exec_fail(exec, BANYAN_ERR_PEER, dead, "rank %d died in the middle of operation %llu", dead,
                          (unsigned long long)exec->epoch);
   if (atomic_load_explicit(&line_of(exec, peer)->left, memory_order_acquire) && !has_begun(exec, peer))
