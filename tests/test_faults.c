@@ -359,9 +359,11 @@ static void give_nonsense(world_rank *self) {
   banyan_partial in, out;
   banyan_combine_desc desc = describe(scene, &buffers, &in, &out);
   if (!world_ok(self, banyan_combine(self->comm, &desc, &in, &out), "combine")) return;
-  if (self->rank == scene->culprit) buffers.lse[5] = (float)scene->sleep_ms;
+  if (self->rank == scene->culprit) {
+    buffers.lse[5] = (float)scene->sleep_ms;
+    scene->deed_s = world_now_s();
+  }
   banyan_status status = BANYAN_OK;
-  scene->deed_s = world_now_s();
   for (int i = 0; i < 3 && status == BANYAN_OK; i++) status = banyan_combine(self->comm, &desc, &in, &out);
   note(self, scene, status);
 }
