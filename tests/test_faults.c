@@ -28,7 +28,7 @@ typedef struct scene {
   int32_t culprit;
   const char *algorithm;
   banyan_scatter scatter;
-  double deed_s; /* when it was done */
+  _Atomic double deed_s; /* when it was done */
   double sleep_ms;
   verdict verdicts[WORLD_RANKS_MAX];
 } scene;

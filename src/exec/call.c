@@ -96,10 +96,16 @@ static void print_value(int index, const uint64_t *words, char *text, size_t byt
   }
 }
 
-bool bny_call_difference(bny_transport *transport, int32_t rank, const bny_call *mine, char *text, size_t bytes) {
+bny_call bny_call_read(bny_transport *transport, int32_t rank) {
   bny_signal *theirs = transport->ops->call(transport, rank);
-  uint64_t words[BNY_CALL_WORDS + 1] = {0};
-  for (int i = 0; i < FIELDS; i++) words[i] = atomic_load_explicit(&theirs[i], memory_order_relaxed);
+  bny_call call = {.tag = 0};
+  for (int i = 0; i < FIELDS; i++) call.words[i] = atomic_load_explicit(&theirs[i], memory_order_relaxed);
+  return call;
+}
+
+bool bny_call_difference(bny_transport *transport, int32_t rank, const bny_call *mine, char *text, size_t bytes) {
+  const bny_call theirs = bny_call_read(transport, rank);
+  const uint64_t *words = theirs.words;
   for (int i = 0; i < FIELDS; i++) {
     if (words[i] == mine->words[i]) continue;
     int named = fields[i].name ? i : i - 1;

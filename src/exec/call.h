@@ -12,7 +12,7 @@ typedef enum bny_phase { BNY_PHASE_AGREE, BNY_PHASE_RUN } bny_phase;
 
 typedef struct bny_call {
   uint64_t words[BNY_CALL_WORDS];
-  uint32_t tag; /* hash of the words: the lower half of the run's tag */
+  uint32_t tag; /* hash of the words: makes the lower half of the run's tag, with those of the calls before */
 } bny_call;
 
 bny_call bny_call_make(const bny_request *request, const bny_plan *plan, bny_phase phase);
@@ -22,5 +22,8 @@ void bny_call_publish(bny_transport *transport, const bny_call *call);
 
 /* Writes "heads 32 there, 16 here" for the first difference to what `rank` published; false if there is none. */
 bool bny_call_difference(bny_transport *transport, int32_t rank, const bny_call *mine, char *text, size_t bytes);
+
+/* What `rank` published last, to compare it with a third. */
+bny_call bny_call_read(bny_transport *transport, int32_t rank);
 
 #endif

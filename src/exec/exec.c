@@ -89,7 +89,10 @@ static banyan_status record_mismatch(bny_exec *exec, const bny_call *call, int32
     return record(exec, BANYAN_ERR_MISMATCH, candidates[i], text);
   }
   size_t length = 0;
-  bny_append(text, sizeof text, &length, "ranks %d and %d are in different calls", culprit, reporter);
+  bny_call reported = bny_call_read(exec->transport, reporter);
+  bool differs = bny_call_difference(exec->transport, culprit, &reported, difference, sizeof difference);
+  bny_append(text, sizeof text, &length, "rank %d is in another call than rank %d%s%s", culprit, reporter,
+             differs ? ": " : "", differs ? difference : "");
   return record(exec, BANYAN_ERR_MISMATCH, culprit, text);
 }
 

@@ -39,6 +39,7 @@ typedef struct bny_exec {
   bny_signal *fault;
   bny_rank_line *line; /* this rank's */
   uint64_t epoch;      /* of the last run begun */
+  uint32_t history;    /* hash of the calls of all runs so far: the lower half of the last run's tag */
   uint64_t *known_done; /* [nranks]: epochs that peers are known to have finished */
   bny_readers readers[2];
   uint32_t spins;       /* polls before the first yield */

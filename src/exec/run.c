@@ -223,7 +223,10 @@ uint64_t bny_run_arena_bytes(const bny_run *run) {
 void bny_run_begin(bny_run *run) {
   bny_exec *exec = run->exec;
   exec->epoch++;
-  run->tag = exec->epoch << 32 | run->call.tag;
+  /* Of all calls so far, so that a difference shows in every later run too, if it did not in its own. */
+  exec->history = (exec->history ^ run->call.tag) * 0x9e3779b1u;
+  exec->history ^= exec->history >> 15;
+  run->tag = exec->epoch << 32 | exec->history;
   run->shift = (exec->epoch >> 1) % run->places * run->stride;
   run->next = 0;
   run->ready = false;

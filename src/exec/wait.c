@@ -59,10 +59,24 @@ static banyan_status fail_deadline(bny_exec *exec, int32_t peer) {
                        (double)exec->timeout_ns * 1e-9, (unsigned long long)exec->epoch);
 }
 
+/* True if the peer is in another call, or has finished this run without the message that this rank's call has it send:
+ * whoever begins a run has sent all of the one before. */
+static bool disagrees(bny_exec *exec, int32_t peer, int32_t slot) {
+  uint64_t own = atomic_load_explicit(&exec->line->started, memory_order_relaxed);
+  uint64_t started = atomic_load_explicit(&line_of(exec, peer)->started, memory_order_acquire);
+  if (epoch_of(started) == epoch_of(own)) return started != own;
+  if (slot < 0 || !has_finished(exec, peer)) return false;
+  bny_transport *transport = exec->transport;
+  const bny_signal *signal = transport->ops->signal(transport, peer, slot, (int)(exec->epoch & 1));
+  return atomic_load_explicit(signal, memory_order_acquire) != own;
+}
+
 static banyan_status fail_mismatch(bny_exec *exec, const bny_call *call, int32_t peer) {
   char difference[160];
-  if (!bny_call_difference(exec->transport, peer, call, difference, sizeof difference)) return BANYAN_OK;
-  return bny_exec_fail(exec, BANYAN_ERR_MISMATCH, peer, "rank %d is in another call: %s", peer, difference);
+  if (bny_call_difference(exec->transport, peer, call, difference, sizeof difference))
+    return bny_exec_fail(exec, BANYAN_ERR_MISMATCH, peer, "rank %d is in another call: %s", peer, difference);
+  return bny_exec_fail(exec, BANYAN_ERR_MISMATCH, peer, "rank %d made other calls than this rank before operation %llu", peer,
+                       (unsigned long long)exec->epoch);
 }
 
 static banyan_status look_for_deaths(bny_exec *exec, int32_t peer, int32_t dead) {
@@ -93,11 +107,7 @@ banyan_status bny_wait_look(bny_exec *exec, const bny_call *call, bny_patience *
     uint64_t waiting = (uint64_t)(uint32_t)(peer + 1) << 32 | (uint32_t)slot;
     atomic_store_explicit(&exec->line->waiting, waiting, memory_order_release);
   }
-  uint64_t started = atomic_load_explicit(&line_of(exec, peer)->started, memory_order_acquire);
-  if (epoch_of(started) == (uint32_t)exec->epoch && (uint32_t)started != call->tag) {
-    status = fail_mismatch(exec, call, peer);
-    if (status != BANYAN_OK) return status;
-  }
+  if (disagrees(exec, peer, slot)) return fail_mismatch(exec, call, peer);
   if (now_ns - patience->looked_ns >= LOOK_EVERY_NS) {
     patience->looked_ns = now_ns;
     status = look_for_deaths(exec, peer, exec->transport->ops->sleep(exec->transport, 0));
