@@ -65,10 +65,17 @@ typedef struct bny_topo_node {
   char *vendor;        /* NULL unknown */
   char *bus_id;        /* "0000:1b:00.0" in lower case; NULL unknown */
   char *guid;          /* ports, NICs, switches; NULL unknown */
-  int32_t compute;     /* GPU: 90 for sm_90; gfx number for AMD such as 942; -1 unknown */
+  int32_t compute;     /* GPU: 90 for sm_90; gfx number for AMD such as 942, 910 for gfx90a; -1 unknown */
+  bool host_bridge;    /* PCI: a root complex, not a switch */
   bny_topo_source source;
+  int32_t first_link;  /* the model's own: see bny_topo_first_link */
 } bny_topo_node;
 
+/* Full duplex, and once for a pair of nodes, whichever end is `from`. What is said of a node's way to the rest of the machine:
+ *   a PCI device or switch: kind PCI, to its parent; count is lanes;
+ *   a port with nothing known behind it: kind NET, to its NIC.
+ * Speeds are what data gets on such a link (topo/speed.h), not signalling rates. A file of a virtual machine may hold a link
+ * from a GPU to itself: it joins nothing. */
 typedef struct bny_topo_link {
   bny_topo_link_kind kind;
   int32_t from, to;        /* node indices */
@@ -77,6 +84,7 @@ typedef struct bny_topo_link {
   double rated_gbytes_per_s; /* what the hardware could do; 0 unknown */
   double latency_us;       /* 0 unknown */
   bny_topo_source source;
+  int32_t next_from, next_to; /* the model's own: see bny_topo_next_link */
 } bny_topo_link;
 
 typedef struct bny_topo {
@@ -90,21 +98,34 @@ typedef struct bny_topo {
 /* Where and why an input was refused. */
 typedef struct bny_topo_error {
   int line;       /* 1-based; 0 unknown */
-  char text[256];
+  char text[256]; /* without the line */
 } bny_topo_error;
+
+/* Words *error and returns false, so that `return bny_topo_fail(error, line, "...")` reads well. */
+bool bny_topo_fail(bny_topo_error *error, int line, const char *format, ...) __attribute__((format(printf, 3, 4)));
 
 bny_topo *bny_topo_new(void); /* NULL without memory */
 void bny_topo_free(bny_topo *topo);
 
-/* Strings of *node and *link are copied. Return the index, or -1 (and set out_of_memory). Unset numbers must be -1 or 0 as
- * the comments above say. */
+/* Strings of *node are copied; what is not UTF-8 or not printable in them becomes '?', and 255 bytes are kept. Return the
+ * index, or -1 (and set out_of_memory). Unset numbers must be -1 or 0 as the comments above say. */
 int32_t bny_topo_add_node(bny_topo *topo, const bny_topo_node *node);
 int32_t bny_topo_add_link(bny_topo *topo, const bny_topo_link *link);
 
 /* Replaces a string of a node that was added (NULL clears it). */
 bool bny_topo_set_string(bny_topo *topo, char **field, const char *value);
 
-/* The first node of that kind with that parent (or any, -2), index, bus id or name; -1 if there is none. */
+/* "00000000:1B:00.0" and "1b:00.0" into "0000:1b:00.0"; false if this is not a bus id. */
+enum { BNY_TOPO_BUS_BYTES = 24 };
+bool bny_topo_bus_normalise(const char *text, char bus_id[BNY_TOPO_BUS_BYTES]);
+
+/* The links of a node, at either end; -1 after the last. The latest added comes first.
+ *   for (int32_t l = bny_topo_first_link(topo, node); l >= 0; l = bny_topo_next_link(topo, node, l)) */
+int32_t bny_topo_first_link(const bny_topo *topo, int32_t node);
+int32_t bny_topo_next_link(const bny_topo *topo, int32_t node, int32_t link);
+int32_t bny_topo_other_end(const bny_topo *topo, int32_t node, int32_t link);
+
+/* The first node with that bus id, or of that kind and name; -1 if there is none. Each looks at every node. */
 int32_t bny_topo_find_bus(const bny_topo *topo, const char *bus_id);
 int32_t bny_topo_find_name(const bny_topo *topo, bny_topo_kind kind, const char *name);
 int32_t bny_topo_ancestor(const bny_topo *topo, int32_t node, bny_topo_kind kind); /* itself included; -1 if none */
@@ -120,6 +141,11 @@ const char *bny_topo_path_name(bny_topo_path path); /* "NVL" .. */
 const char *bny_topo_kind_name(bny_topo_kind kind); /* "host" .. */
 const char *bny_topo_link_name(bny_topo_link_kind kind); /* "nvlink" .. */
 const char *bny_topo_source_name(bny_topo_source source); /* "file" .. */
+
+/* The reverse, by BNY_TOPO_KINDS and the like and the name functions; the count (KINDS ..) if there is no such name. */
+bny_topo_kind bny_topo_kind_parse(const char *name);
+bny_topo_link_kind bny_topo_link_parse(const char *name);
+bny_topo_source bny_topo_source_parse(const char *name); /* BNY_TOPO_MEASURED + 1 */
 
 /* ---- importers: one file and one row each ------------------------------------------------------------------------ */
 
@@ -137,7 +163,8 @@ extern const bny_topo_importer *const bny_topo_importers[]; /* ends with NULL; t
 /* By content; *importer may be NULL, else receives the one that took it. The model is checked. NULL and *error if refused. */
 bny_topo *bny_topo_import(const char *text, size_t bytes, const char **importer_name, bny_topo_error *error);
 
-/* A file, or a synthetic string if no such file exists and it looks like one. */
+/* A file, or a synthetic string if no such file exists and it looks like one. The text of *error then begins with "FILE:LINE: "
+ * and is whole. */
 bny_topo *bny_topo_load(const char *path_or_synthetic, const char **importer_name, bny_topo_error *error);
 
 #endif
