@@ -1,0 +1,336 @@
+/* SPDX-License-Identifier: Apache-2.0
+ * Every rule of banyan.h on arguments: BANYAN_ERR_ARGUMENT (or STATE), a text that names the field, nothing written to
+ * out-parameters, and a communicator that remains usable. */
+#include <check.h>
+#include <math.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "world.h"
+
+enum { TOKENS = 2, HEADS = 3, VALUE_DIM = 4, ROWS = TOKENS * HEADS };
+
+static float in_values[ROWS * VALUE_DIM], out_values[ROWS * VALUE_DIM], in_lse[ROWS], out_lse[ROWS], in_sum[ROWS], out_sum[ROWS];
+
+typedef struct combine_case {
+  const char *named; /* in the text */
+  void (*spoil)(banyan_combine_desc *desc, banyan_partial *in, banyan_partial *out);
+} combine_case;
+
+#define CASE(name, text, ...) \
+  static void spoil_##name(banyan_combine_desc *desc, banyan_partial *in, banyan_partial *out) { \
+    (void)desc, (void)in, (void)out; \
+    __VA_ARGS__; \
+  }
+#include "arguments.def"
+#undef CASE
+
+static const combine_case combine_cases[] = {
+#define CASE(name, text, ...) {text, spoil_##name},
+#include "arguments.def"
+#undef CASE
+};
+enum { COMBINE_CASES = sizeof combine_cases / sizeof combine_cases[0] };
+
+/* One rank of its own, where not said otherwise. */
+static banyan_comm *lone_comm(void) {
+  banyan_threads *group;
+  banyan_bootstrap bootstrap;
+  banyan_comm *comm = NULL;
+  ck_assert_int_eq(banyan_threads_create(1, &group), BANYAN_OK);
+  ck_assert_int_eq(banyan_threads_bootstrap(group, 0, &bootstrap), BANYAN_OK);
+  ck_assert_int_eq(banyan_comm_create(&bootstrap, NULL, &comm), BANYAN_OK);
+  banyan_threads_destroy(group);
+  return comm;
+}
+
+static void make_good(banyan_combine_desc *desc, banyan_partial *in, banyan_partial *out) {
+  *desc = (banyan_combine_desc){.size = sizeof *desc, .tokens = TOKENS, .heads = HEADS, .value_dim = VALUE_DIM};
+  banyan_partial_init(in, in_values, BANYAN_F32, in_lse, BANYAN_F32, HEADS, VALUE_DIM);
+  banyan_partial_init(out, out_values, BANYAN_F32, out_lse, BANYAN_F32, HEADS, VALUE_DIM);
+}
+
+static void is_usable(banyan_comm *comm) {
+  banyan_combine_desc desc;
+  banyan_partial in, out;
+  make_good(&desc, &in, &out);
+  ck_assert_int_eq(banyan_comm_status(comm), BANYAN_OK);
+  ck_assert_msg(banyan_combine(comm, &desc, &in, &out) == BANYAN_OK, "%s", banyan_last_error());
+}
+
+static void refused(banyan_status status, const char *named) {
+  ck_assert_msg(status == BANYAN_ERR_ARGUMENT, "%s: got %s (%s)", named, banyan_status_string(status), banyan_last_error());
+  ck_assert_msg(strstr(banyan_last_error(), named), "the text does not name %s: %s", named, banyan_last_error());
+}
+
+START_TEST(combines) {
+  const combine_case *what = &combine_cases[_i];
+  banyan_comm *comm = lone_comm();
+  banyan_combine_desc desc;
+  banyan_partial in, out;
+  banyan_op *op = NULL;
+  make_good(&desc, &in, &out);
+  what->spoil(&desc, &in, &out);
+  refused(banyan_combine(comm, &desc, &in, &out), what->named);
+  refused(banyan_combine_init(comm, &desc, &in, &out, &op), what->named);
+  ck_assert_ptr_null(op);
+  is_usable(comm);
+  banyan_comm_destroy(comm);
+}
+END_TEST
+
+START_TEST(null_pointers) {
+  banyan_comm *comm = lone_comm();
+  banyan_combine_desc desc;
+  banyan_partial in, out;
+  banyan_op *op = NULL;
+  size_t count = 4;
+  char bytes[8] = {0};
+  int done;
+  make_good(&desc, &in, &out);
+  refused(banyan_combine(NULL, &desc, &in, &out), "comm");
+  refused(banyan_combine(comm, NULL, &in, &out), "desc");
+  refused(banyan_combine(comm, &desc, NULL, &out), "in");
+  refused(banyan_combine(comm, &desc, &in, NULL), "out");
+  refused(banyan_combine_init(comm, &desc, &in, &out, NULL), "op");
+  refused(banyan_gather(NULL, bytes, bytes, &count), "comm");
+  refused(banyan_gather(comm, bytes, bytes, NULL), "counts");
+  refused(banyan_gather(comm, NULL, bytes, &count), "mine");
+  refused(banyan_gather(comm, bytes, NULL, &count), "all");
+  refused(banyan_gather_init(comm, bytes, bytes, &count, NULL), "op");
+  refused(banyan_shift(NULL, bytes, bytes + 4, 4, 0), "comm");
+  refused(banyan_shift(comm, NULL, bytes, 4, 0), "send");
+  refused(banyan_shift(comm, bytes, NULL, 4, 0), "receive");
+  refused(banyan_shift_init(comm, bytes, bytes + 4, 4, 0, NULL), "op");
+  refused(banyan_broadcast(NULL, bytes, 4, 0), "comm");
+  refused(banyan_broadcast(comm, NULL, 4, 0), "data");
+  refused(banyan_broadcast_init(comm, bytes, 4, 0, NULL), "op");
+  refused(banyan_barrier(NULL), "comm");
+  refused(banyan_barrier_init(NULL, &op), "comm");
+  refused(banyan_barrier_init(comm, NULL), "op");
+  refused(banyan_start(NULL), "op");
+  refused(banyan_test(NULL, &done), "op");
+  refused(banyan_wait(NULL), "op");
+  refused(banyan_op_query(NULL, &(banyan_op_info){.size = sizeof(banyan_op_info)}), "op");
+  banyan_op_free(NULL);
+  banyan_comm_destroy(NULL);
+  banyan_comm_abort(NULL, "nothing to abort");
+  ck_assert_ptr_null(op);
+  is_usable(comm);
+  banyan_comm_destroy(comm);
+}
+END_TEST
+
+START_TEST(bytes_and_ranks) {
+  banyan_comm *comm = lone_comm();
+  char bytes[16] = {0};
+  size_t count = SIZE_MAX;
+  refused(banyan_gather(comm, bytes, bytes, &count), "counts[0]");
+  refused(banyan_shift(comm, bytes, bytes + 3, 4, 1), "overlap");
+  refused(banyan_shift(comm, bytes + 3, bytes, 4, 1), "overlap");
+  refused(banyan_shift(comm, bytes, bytes, SIZE_MAX, 1), "bytes");
+  refused(banyan_broadcast(comm, bytes, SIZE_MAX, 0), "bytes");
+  refused(banyan_broadcast(comm, bytes, 4, 1), "root");
+  refused(banyan_broadcast(comm, bytes, 4, -1), "root");
+  ck_assert_int_eq(banyan_shift(comm, bytes, bytes + 8, 8, -2000000000), BANYAN_OK);
+  ck_assert_int_eq(banyan_shift(comm, NULL, NULL, 0, 1), BANYAN_OK);
+  ck_assert_int_eq(banyan_broadcast(comm, NULL, 0, 0), BANYAN_OK);
+  is_usable(comm);
+  banyan_comm_destroy(comm);
+}
+END_TEST
+
+/* Sizes that no memory has must be refused before they are believed; 2^51 bytes are 2^32 parts. */
+START_TEST(absurd_sizes) {
+  banyan_comm *comm = lone_comm();
+  char bytes[16] = {0};
+  banyan_op *op = NULL;
+  for (int shift = 45; shift < 62; shift++) {
+    banyan_status status = banyan_broadcast_init(comm, bytes, (size_t)1 << shift, 0, &op);
+    ck_assert_msg(status == BANYAN_ERR_MEMORY || status == BANYAN_ERR_ARGUMENT, "2^%d bytes: %s", shift,
+                  banyan_status_string(status));
+    ck_assert_ptr_null(op);
+  }
+  is_usable(comm);
+  banyan_comm_destroy(comm);
+}
+END_TEST
+
+/* A row larger than the arena cannot be cut. */
+START_TEST(rows_beyond_the_arena) {
+  banyan_threads *group;
+  banyan_bootstrap bootstrap;
+  banyan_comm *comm = NULL;
+  banyan_comm_config config = {.size = sizeof config, .arena_bytes = 64 << 10};
+  ck_assert_int_eq(banyan_threads_create(1, &group), BANYAN_OK);
+  ck_assert_int_eq(banyan_threads_bootstrap(group, 0, &bootstrap), BANYAN_OK);
+  ck_assert_int_eq(banyan_comm_create(&bootstrap, &config, &comm), BANYAN_OK);
+  enum { WIDE = 65536 };
+  float *values = calloc(WIDE, sizeof *values), *merged = calloc(WIDE, sizeof *merged), lse = 0;
+  banyan_combine_desc desc = {.size = sizeof desc, .tokens = 1, .heads = 1, .value_dim = WIDE};
+  banyan_partial in, out;
+  banyan_partial_init(&in, values, BANYAN_F32, &lse, BANYAN_F32, 1, WIDE);
+  banyan_partial_init(&out, merged, BANYAN_F32, NULL, BANYAN_F32, 1, WIDE);
+  ck_assert_int_eq(banyan_combine(comm, &desc, &in, &out), BANYAN_ERR_MEMORY);
+  ck_assert_msg(strstr(banyan_last_error(), "arena_bytes"), "%s", banyan_last_error());
+  is_usable(comm);
+  banyan_comm_destroy(comm);
+  banyan_threads_destroy(group);
+  free(values);
+  free(merged);
+}
+END_TEST
+
+START_TEST(operations_out_of_order) {
+  banyan_comm *comm = lone_comm();
+  banyan_op *op = NULL;
+  banyan_op_info info = {0};
+  ck_assert_int_eq(banyan_barrier_init(comm, &op), BANYAN_OK);
+  ck_assert_int_eq(banyan_wait(op), BANYAN_OK); /* nothing is under way: complete */
+  refused(banyan_op_query(op, NULL), "info");
+  refused(banyan_op_query(op, &info), "info.size");
+  int done = -1;
+  refused(banyan_test(op, NULL), "done");
+  ck_assert_int_eq(banyan_test(op, &done), BANYAN_OK);
+  ck_assert_int_eq(done, 1);
+  banyan_op_free(op);
+  is_usable(comm);
+  banyan_comm_destroy(comm);
+}
+END_TEST
+
+/* Started and not complete, since the other rank comes later: no second start. */
+static void start_twice(world_rank *self) {
+  banyan_op *op = NULL;
+  if (!world_ok(self, banyan_barrier_init(self->comm, &op), "init") || !world_meet(self)) return;
+  if (self->rank == 0) {
+    world_ok(self, banyan_start(op), "start");
+    banyan_status status = banyan_start(op);
+    world_check(self, status == BANYAN_ERR_STATE, "a second start gave %d", status);
+  }
+  if (!world_meet(self)) return;
+  if (self->rank == 1) world_ok(self, banyan_start(op), "start");
+  world_ok(self, banyan_wait(op), "wait");
+  world_ok(self, banyan_barrier(self->comm), "barrier");
+  banyan_op_free(op);
+}
+
+START_TEST(second_start) {
+  world_setup setup = {.nranks = 2};
+  world_run(&setup, start_twice);
+}
+END_TEST
+
+/* The wrong call of one rank is sent nowhere: all go on together. */
+static void err_alone(world_rank *self) {
+  banyan_combine_desc desc;
+  banyan_partial in, out;
+  float values[ROWS * VALUE_DIM] = {0}, lse[ROWS] = {0}, merged[ROWS * VALUE_DIM];
+  make_good(&desc, &in, &out);
+  in.values = values, in.lse = lse, out.values = merged, out.lse = NULL;
+  for (int round = 0; round < 5; round++) {
+    if (self->rank == round % 2) {
+      desc.root = -1, desc.scatter = BANYAN_SCATTER_ROOT;
+      if (!world_check(self, banyan_combine(self->comm, &desc, &in, &out) == BANYAN_ERR_ARGUMENT, "no error")) return;
+      desc.root = 0, desc.scatter = BANYAN_SCATTER_NONE, desc.algorithm = "no such";
+      if (!world_check(self, banyan_combine(self->comm, &desc, &in, &out) == BANYAN_ERR_ARGUMENT, "no error")) return;
+      desc.algorithm = NULL;
+    }
+    if (!world_ok(self, banyan_combine(self->comm, &desc, &in, &out), "combine")) return;
+  }
+}
+
+START_TEST(errors_of_one_rank) {
+  world_setup setup = {.nranks = 2};
+  world_run(&setup, err_alone);
+}
+END_TEST
+
+/* ---- communicators ----------------------------------------------------------------------------------------------------- */
+
+static int no_allgather(void *context, const void *mine, void *all, size_t bytes, int64_t timeout_ns) {
+  (void)context, (void)mine, (void)all, (void)bytes, (void)timeout_ns;
+  return 1;
+}
+
+START_TEST(communicators) {
+  banyan_comm *comm = NULL;
+  const banyan_bootstrap good = {.size = sizeof good, .rank = 0, .nranks = 1, .allgather = no_allgather};
+  banyan_bootstrap bootstrap = good;
+  refused(banyan_comm_create(NULL, NULL, &comm), "bootstrap");
+  refused(banyan_comm_create(&good, NULL, NULL), "comm");
+  bootstrap.size = 8;
+  refused(banyan_comm_create(&bootstrap, NULL, &comm), "bootstrap.size");
+  bootstrap = good, bootstrap.allgather = NULL;
+  refused(banyan_comm_create(&bootstrap, NULL, &comm), "allgather");
+  bootstrap = good, bootstrap.nranks = 0;
+  refused(banyan_comm_create(&bootstrap, NULL, &comm), "rank");
+  bootstrap = good, bootstrap.rank = 1;
+  refused(banyan_comm_create(&bootstrap, NULL, &comm), "rank");
+  bootstrap = good, bootstrap.rank = -1;
+  refused(banyan_comm_create(&bootstrap, NULL, &comm), "rank");
+  banyan_comm_config config = {.size = 3};
+  refused(banyan_comm_create(&good, &config, &comm), "config.size");
+  config = (banyan_comm_config){.size = sizeof config, .timeout_ns = -1};
+  refused(banyan_comm_create(&good, &config, &comm), "timeout_ns");
+  config = (banyan_comm_config){.size = sizeof config, .arena_bytes = 100};
+  refused(banyan_comm_create(&good, &config, &comm), "arena_bytes");
+  ck_assert_int_eq(banyan_comm_create(&good, NULL, &comm), BANYAN_ERR_BOOTSTRAP);
+  ck_assert_ptr_null(comm);
+}
+END_TEST
+
+START_TEST(splits) {
+  for (int32_t count = 0; count < 40; count++) {
+    for (int32_t parts = 1; parts < 20; parts++) {
+      int32_t next = 0, previous = INT32_MAX;
+      for (int32_t i = 0; i < parts; i++) {
+        int32_t first, number;
+        banyan_split(count, parts, i, &first, &number);
+        ck_assert_int_eq(first, next);
+        ck_assert(number <= previous && number >= count / parts && number <= count / parts + 1);
+        next += number;
+        previous = number;
+      }
+      ck_assert_int_eq(next, count);
+    }
+  }
+}
+END_TEST
+
+START_TEST(descriptions) {
+  banyan_comm *comm = lone_comm();
+  char text[400], cut[10];
+  size_t length = banyan_comm_describe(comm, text, sizeof text);
+  ck_assert_uint_eq(length, strlen(text));
+  ck_assert_uint_eq(banyan_comm_describe(comm, cut, sizeof cut), length);
+  ck_assert_uint_eq(strlen(cut), sizeof cut - 1);
+  ck_assert_uint_eq(banyan_comm_describe(comm, NULL, 0), length);
+  ck_assert_int_eq(banyan_comm_rank(comm), 0);
+  ck_assert_int_eq(banyan_comm_nranks(comm), 1);
+  ck_assert_int_eq(banyan_comm_failed_rank(comm), -1);
+  ck_assert_str_eq(banyan_comm_error(comm), "");
+  for (int status = -1; status < 20; status++) ck_assert_ptr_nonnull(banyan_status_string((banyan_status)status));
+  banyan_comm_destroy(comm);
+}
+END_TEST
+
+int main(void) {
+  Suite *suite = suite_create("arguments");
+  TCase *arguments = tcase_create("arguments");
+  tcase_set_timeout(arguments, 60);
+  tcase_add_loop_test(arguments, combines, 0, COMBINE_CASES);
+  tcase_add_test(arguments, null_pointers);
+  tcase_add_test(arguments, bytes_and_ranks);
+  tcase_add_test(arguments, absurd_sizes);
+  tcase_add_test(arguments, rows_beyond_the_arena);
+  tcase_add_test(arguments, operations_out_of_order);
+  tcase_add_test(arguments, second_start);
+  tcase_add_test(arguments, errors_of_one_rank);
+  tcase_add_test(arguments, communicators);
+  tcase_add_test(arguments, splits);
+  tcase_add_test(arguments, descriptions);
+  suite_add_tcase(suite, arguments);
+  return world_main(suite);
+}
