@@ -50,9 +50,9 @@ static inline void bny_store_end(bny_store *store, const bny_store_timer *timer)
   if (!timer->lines) return;
   float *mean = &store->ticks_per_line[timer->stream];
   float ticks = (float)(bny_store_ticks() - timer->begin) / (float)timer->lines;
-  /* A preempted measurement may not count for many. */
-  if (*mean > 0 && ticks > 8 * *mean) ticks = 8 * *mean;
-  *mean = *mean > 0 ? *mean + (ticks - *mean) / 4 : ticks;
+  /* A preempted measurement may not count for many. The way that is not in use is measured seldom, so each one counts. */
+  if (*mean > 0 && ticks > 4 * *mean) ticks = 4 * *mean;
+  *mean = *mean > 0 ? *mean + (ticks - *mean) / (timer->stream == store->stream ? 16 : 4) : ticks;
   store->stream = store->ticks_per_line[1] > 0 && store->ticks_per_line[0] > store->ticks_per_line[1] + DEARER_TICKS;
 }
 
