@@ -6,6 +6,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/auxv.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
@@ -16,7 +17,10 @@
 #include "options.h"
 #include "status.h"
 
-enum { CPU_BYTES = 128 }; /* of an affinity mask: 1024 cores */
+enum { CPU_BYTES = 1024 }; /* of an affinity mask: 8192 cores */
+
+/* 73 years: sums with the clock do not overflow. */
+static const int64_t longest_timeout_ns = INT64_MAX / 4;
 
 /* What each rank tells all others before anything is decided. */
 typedef struct facts {
@@ -24,10 +28,11 @@ typedef struct facts {
   char boot_id[40];
   uint64_t network_namespace, pid_namespace;
   int64_t pid;
+  uint64_t process; /* a number drawn for each process that is executed */
   int32_t rank, nranks;
   uint64_t arena_bytes, part_bytes, cache_bytes;
   char algorithm[BNY_ALGORITHM_NAME_BYTES];
-  unsigned char cpus[CPU_BYTES];
+  _Alignas(cpu_set_t) unsigned char cpus[CPU_BYTES];
 } facts;
 
 banyan_status bny_exchange_all(const bny_exchange *exchange, const void *mine, void *all, size_t bytes) {
@@ -39,7 +44,7 @@ banyan_status bny_exchange_all(const bny_exchange *exchange, const void *mine, v
   if (result == 0) return BANYAN_OK;
   /* Our own bootstraps leave a text, and return a status. */
   const char *why = banyan_last_error();
-  if (*why) return bny_fail((banyan_status)result, "%s", why);
+  if (*why && result > BANYAN_OK && result <= BANYAN_ERR_ABORTED) return bny_fail((banyan_status)result, "%s", why);
   return bny_fail(BANYAN_ERR_BOOTSTRAP, "the bootstrap's allgather failed on rank %d: it returned %d", bootstrap->rank,
                   result);
 }
@@ -58,6 +63,18 @@ static void read_boot_id(char *text, size_t bytes) {
   fclose(file);
 }
 
+/* Of random bytes that the kernel gives each program it executes: tells processes apart where namespaces and numbers do
+ * not, as without /proc, or in two machines that were started from one snapshot. Their secret use is not given away: half
+ * of the bits are lost. */
+static uint64_t process_number(void) {
+  const void *random = (const void *)getauxval(AT_RANDOM);
+  uint64_t words[2] = {0};
+  if (random) memcpy(words, random, sizeof words);
+  uint64_t hash = (words[0] ^ words[0] >> 31) * 0x9e3779b97f4a7c15u ^ words[1];
+  hash = (hash ^ hash >> 29) * 0xbf58476d1ce4e5b9u;
+  return hash ^ hash >> 32;
+}
+
 static uint64_t second_level_cache_bytes(void) {
   long bytes = sysconf(_SC_LEVEL2_CACHE_SIZE);
   return bytes > 0 && bytes < 1 << 26 ? (uint64_t)bytes : 1 << 20;
@@ -69,6 +86,7 @@ static facts gather_own_facts(const banyan_bootstrap *bootstrap, const bny_optio
     .network_namespace = namespace_of("/proc/self/ns/net"),
     .pid_namespace = namespace_of("/proc/self/ns/pid"),
     .pid = getpid(),
+    .process = process_number(),
     .rank = bootstrap->rank,
     .nranks = bootstrap->nranks,
     .arena_bytes = arena_bytes,
@@ -78,11 +96,8 @@ static facts gather_own_facts(const banyan_bootstrap *bootstrap, const bny_optio
   strncpy(own.version, banyan_version(), sizeof own.version - 1);
   if (algorithm) strncpy(own.algorithm, algorithm, sizeof own.algorithm - 1);
   read_boot_id(own.boot_id, sizeof own.boot_id);
-  cpu_set_t cpus;
-  CPU_ZERO(&cpus);
-  if (sched_getaffinity(0, sizeof cpus, &cpus) == 0)
-    for (int cpu = 0; cpu < CPU_BYTES * 8; cpu++)
-      if (CPU_ISSET(cpu, &cpus)) own.cpus[cpu / 8] |= (unsigned char)(1 << cpu % 8);
+  /* A mask of the kernel's own size may be larger than a cpu_set_t. */
+  if (sched_getaffinity(0, sizeof own.cpus, (cpu_set_t *)(void *)own.cpus) != 0) memset(own.cpus, 0, sizeof own.cpus);
   return own;
 }
 
@@ -125,7 +140,8 @@ static placement place_ranks(const facts *all, int32_t nranks) {
       found.one_host = false;
       found.stranger = i;
     }
-    if (all[i].pid != all[0].pid || all[i].pid_namespace != all[0].pid_namespace) found.one_process = false;
+    if (all[i].pid != all[0].pid || all[i].pid_namespace != all[0].pid_namespace || all[i].process != all[0].process)
+      found.one_process = false;
     if (all[i].arena_bytes < found.arena_bytes) found.arena_bytes = all[i].arena_bytes;
     if (all[i].cache_bytes > found.cache_bytes) found.cache_bytes = all[i].cache_bytes;
     for (int j = 0; j < CPU_BYTES; j++) cpus[j] |= all[i].cpus[j];
@@ -206,6 +222,9 @@ static banyan_status build(banyan_comm *comm, const bny_exchange *exchange, cons
 }
 
 static void free_comm(banyan_comm *comm) {
+  /* Peers are told. Not by the child of a fork, whose parent may go on. */
+  if (comm->transport && comm->process == getpid())
+    atomic_store_explicit(&comm->transport->ops->line(comm->transport, comm->rank)->left, 1, memory_order_release);
   for (int i = 0; i < BNY_BLOCKING_OPS; i++) banyan_op_free(comm->blocking[i]);
   bny_run_free(comm->agree);
   bny_plan_free(comm->barrier);
@@ -254,6 +273,7 @@ banyan_status banyan_comm_create(const banyan_bootstrap *bootstrap, const banyan
   if (status == BANYAN_OK) status = bny_options_read(&options);
   if (status != BANYAN_OK) return status;
   int64_t timeout_ns = config && config->timeout_ns ? config->timeout_ns : options.timeout_ms * 1000000;
+  if (timeout_ns > longest_timeout_ns) timeout_ns = longest_timeout_ns;
   size_t arena_bytes = config && config->arena_bytes ? config->arena_bytes : (size_t)options.arena_kib << 10;
   const char *algorithm = options.algorithm ? options.algorithm : config ? config->algorithm : NULL;
   if (algorithm && strlen(algorithm) >= BNY_ALGORITHM_NAME_BYTES)
@@ -269,6 +289,7 @@ banyan_status banyan_comm_create(const banyan_bootstrap *bootstrap, const banyan
   }
   made->rank = bootstrap->rank;
   made->nranks = bootstrap->nranks;
+  made->process = getpid();
   bny_exchange exchange = {bootstrap, bny_clock_ns() + timeout_ns};
   facts own = gather_own_facts(bootstrap, &options, arena_bytes, algorithm);
   status = bny_exchange_all(&exchange, &own, all, sizeof own);
@@ -291,9 +312,7 @@ banyan_status banyan_comm_create(const banyan_bootstrap *bootstrap, const banyan
 }
 
 void banyan_comm_destroy(banyan_comm *comm) {
-  if (!comm) return;
-  atomic_store_explicit(&comm->transport->ops->line(comm->transport, comm->rank)->left, 1, memory_order_release);
-  free_comm(comm);
+  if (comm) free_comm(comm);
 }
 
 /* ---- questions ----------------------------------------------------------------------------------------------------- */

@@ -5,6 +5,8 @@
 #ifndef BNY_COMM_H
 #define BNY_COMM_H
 
+#include <sys/types.h>
+
 #include "exec/exec.h"
 #include "plan/plan.h"
 #include "transport/transport.h"
@@ -13,6 +15,7 @@ enum { BNY_BLOCKING_OPS = 32, BNY_ALGORITHM_NAME_BYTES = 32 };
 
 struct banyan_comm {
   int32_t rank, nranks;
+  pid_t process;        /* that made it */
   bny_transport *transport;
   bny_exec *exec;
   bny_link_cost cost;

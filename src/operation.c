@@ -68,6 +68,8 @@ typedef struct cut {
 
 static int32_t divide_up(int64_t value, int64_t by) { return (int32_t)((value + by - 1) / by); }
 
+enum { PARTS_MAX = 1 << 20 };
+
 static cut cut_rows(const bny_op_key *key, size_t limit) {
   cut found = {key->tokens, key->heads, 1, 1};
   if (key->tokens == 0 || key->heads == 0) return found;
@@ -101,7 +103,7 @@ static void set_rows(banyan_op *op, const cut *how, int32_t index) {
     banyan_split(op->key.tokens, op->comm->nranks, op->comm->rank, &part->binding.out_token0, &number);
 }
 
-/* Bytes of one rank that fit a part, and how many parts that makes. */
+/* Bytes of one rank that fit a part, and how many parts that makes; at most one more than there may be. */
 static size_t bytes_per_part(const banyan_op *op, size_t limit, int32_t *parts) {
   size_t largest = op->key.bytes;
   size_t share = limit;
@@ -111,7 +113,7 @@ static size_t bytes_per_part(const banyan_op *op, size_t limit, int32_t *parts) 
       if (op->counts[i] > largest) largest = op->counts[i];
   }
   share = share / 64 ? share / 64 * 64 : 64;
-  *parts = largest ? divide_up((int64_t)largest, (int64_t)share) : 1;
+  *parts = largest > share * PARTS_MAX ? PARTS_MAX + 1 : largest ? divide_up((int64_t)largest, (int64_t)share) : 1;
   return share;
 }
 
@@ -159,6 +161,8 @@ static banyan_status cut_into_parts(banyan_op *op, size_t limit) {
   } else {
     share = bytes_per_part(op, limit, &op->nparts);
   }
+  if (op->nparts > PARTS_MAX)
+    return bny_fail(BANYAN_ERR_MEMORY, "the call is too large: it takes more than %d parts; raise arena_bytes", PARTS_MAX);
   op->parts = calloc((size_t)op->nparts, sizeof *op->parts);
   if (!op->parts) return bny_fail(BANYAN_ERR_MEMORY, "out of memory for an operation of %d parts", op->nparts);
   banyan_status status = BANYAN_OK;
@@ -168,6 +172,54 @@ static banyan_status cut_into_parts(banyan_op *op, size_t limit) {
     else status = set_bytes(op, share, i);
   }
   return status;
+}
+
+/* ---- progress -------------------------------------------------------------------------------------------------------- */
+
+/* A failure ends everything that is under way. */
+static banyan_status give_up(banyan_comm *comm, banyan_status status) {
+  for (banyan_op *op = comm->first, *next; op; op = next) {
+    next = op->next;
+    op->next = NULL;
+    op->running = op->begun = false;
+  }
+  comm->first = comm->last = NULL;
+  return status;
+}
+
+/* Runs the first operation of the queue until it is complete or would wait. */
+static banyan_status progress_first(banyan_comm *comm, bool block, bool *advanced) {
+  banyan_op *op = comm->first;
+  while (op->current < op->nparts) {
+    bny_run *run = op->parts[op->current].run;
+    if (!op->begun) bny_run_begin(run);
+    op->begun = true;
+    bool done = false;
+    banyan_status status = bny_run_progress(run, block, &done);
+    if (status != BANYAN_OK) return status;
+    if (!done) {
+      *advanced = false;
+      return BANYAN_OK;
+    }
+    op->begun = false;
+    op->current++;
+  }
+  comm->first = op->next;
+  if (!comm->first) comm->last = NULL;
+  op->next = NULL;
+  op->running = false;
+  *advanced = true;
+  return BANYAN_OK;
+}
+
+/* Runs the queue until `op` is complete; without `block`, as far as it goes. */
+static banyan_status progress_to(banyan_op *op, bool block) {
+  bool advanced = true;
+  while (op->running && advanced) {
+    banyan_status status = progress_first(op->comm, block, &advanced);
+    if (status != BANYAN_OK) return give_up(op->comm, status);
+  }
+  return BANYAN_OK;
 }
 
 /* ---- making ---------------------------------------------------------------------------------------------------------- */
@@ -188,6 +240,15 @@ static void free_op(banyan_op *op) {
   free(op);
 }
 
+/* What peers are told of a part: bytes and counts are those of the whole call, as the caller gave them, so that calls
+ * that differ beyond their first part differ from the start. */
+static bny_call call_of(const banyan_op *op, const op_part *part, bny_phase phase) {
+  bny_request request = part->request;
+  request.bytes = op->key.bytes;
+  request.counts = op->key.counts;
+  return bny_call_make(&request, part->plan, phase);
+}
+
 /* Later parts take the algorithm that was chosen for the first. */
 static banyan_status plan_parts(banyan_op *op) {
   for (int32_t i = 0; i < op->nparts; i++) {
@@ -195,7 +256,7 @@ static banyan_status plan_parts(banyan_op *op) {
     if (i > 0) part->request.algorithm = op->parts[0].plan->algorithm;
     banyan_status status = bny_plan_make(&part->request, op->comm->rank, &part->plan);
     if (status != BANYAN_OK) return status;
-    bny_call call = bny_call_make(&part->request, part->plan, BNY_PHASE_RUN);
+    bny_call call = call_of(op, part, BNY_PHASE_RUN);
     status = bny_run_make(op->comm->exec, part->plan, &call, &part->binding, &part->run);
     if (status != BANYAN_OK) return status;
   }
@@ -217,7 +278,9 @@ static banyan_status cut_and_plan(banyan_op *op) {
 banyan_status bny_op_make(banyan_comm *comm, const bny_op_key *key, banyan_op **op) {
   banyan_status status = bny_exec_check(comm->exec, NULL);
   if (status != BANYAN_OK) return status;
-  if (comm->first) return bny_fail(BANYAN_ERR_STATE, "an operation cannot be planned while another is under way; wait for it");
+  /* What was started before comes first, and is completed: whether it is by now differs from rank to rank. */
+  if (comm->last) status = progress_to(comm->last, true);
+  if (status != BANYAN_OK) return status;
   banyan_op *made = calloc(1, sizeof *made);
   if (!made) return bny_fail(BANYAN_ERR_MEMORY, "out of memory for an operation");
   made->comm = comm;
@@ -234,7 +297,7 @@ banyan_status bny_op_make(banyan_comm *comm, const bny_op_key *key, banyan_op **
   }
   status = cut_and_plan(made);
   if (status == BANYAN_OK) {
-    bny_call call = bny_call_make(&made->parts[0].request, made->parts[0].plan, BNY_PHASE_AGREE);
+    bny_call call = call_of(made, &made->parts[0], BNY_PHASE_AGREE);
     status = bny_comm_agree(comm, &call);
   }
   if (status != BANYAN_OK) {
@@ -285,52 +348,6 @@ banyan_status bny_op_find(banyan_comm *comm, const bny_op_key *key, banyan_op **
 
 /* ---- running ----------------------------------------------------------------------------------------------------------- */
 
-/* A failure ends everything that is under way. */
-static banyan_status give_up(banyan_comm *comm, banyan_status status) {
-  for (banyan_op *op = comm->first, *next; op; op = next) {
-    next = op->next;
-    op->next = NULL;
-    op->running = op->begun = false;
-  }
-  comm->first = comm->last = NULL;
-  return status;
-}
-
-/* Runs the first operation of the queue until it is complete or would wait. */
-static banyan_status progress_first(banyan_comm *comm, bool block, bool *advanced) {
-  banyan_op *op = comm->first;
-  while (op->current < op->nparts) {
-    bny_run *run = op->parts[op->current].run;
-    if (!op->begun) bny_run_begin(run);
-    op->begun = true;
-    bool done = false;
-    banyan_status status = bny_run_progress(run, block, &done);
-    if (status != BANYAN_OK) return status;
-    if (!done) {
-      *advanced = false;
-      return BANYAN_OK;
-    }
-    op->begun = false;
-    op->current++;
-  }
-  comm->first = op->next;
-  if (!comm->first) comm->last = NULL;
-  op->next = NULL;
-  op->running = false;
-  *advanced = true;
-  return BANYAN_OK;
-}
-
-/* Runs the queue until `op` is complete; without `block`, as far as it goes. */
-static banyan_status progress_to(banyan_op *op, bool block) {
-  bool advanced = true;
-  while (op->running && advanced) {
-    banyan_status status = progress_first(op->comm, block, &advanced);
-    if (status != BANYAN_OK) return give_up(op->comm, status);
-  }
-  return BANYAN_OK;
-}
-
 banyan_status banyan_start(banyan_op *op) {
   if (!op) return bny_fail(BANYAN_ERR_ARGUMENT, "op is NULL");
   banyan_comm *comm = op->comm;
@@ -346,7 +363,7 @@ banyan_status banyan_start(banyan_op *op) {
 
 banyan_status banyan_test(banyan_op *op, int *done) {
   if (!op || !done) return bny_fail(BANYAN_ERR_ARGUMENT, "op and done must not be NULL");
-  if (op->comm->exec->failure.status != BANYAN_OK) return bny_exec_check(op->comm->exec, NULL);
+  if (op->comm->exec->failure.status != BANYAN_OK) return give_up(op->comm, bny_exec_check(op->comm->exec, NULL));
   banyan_status status = progress_to(op, false);
   if (status == BANYAN_OK) *done = !op->running;
   return status;
@@ -354,7 +371,7 @@ banyan_status banyan_test(banyan_op *op, int *done) {
 
 banyan_status banyan_wait(banyan_op *op) {
   if (!op) return bny_fail(BANYAN_ERR_ARGUMENT, "op is NULL");
-  if (op->comm->exec->failure.status != BANYAN_OK) return bny_exec_check(op->comm->exec, NULL);
+  if (op->comm->exec->failure.status != BANYAN_OK) return give_up(op->comm, bny_exec_check(op->comm->exec, NULL));
   return progress_to(op, true);
 }
 

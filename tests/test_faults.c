@@ -358,7 +358,7 @@ static void give_nonsense(world_rank *self) {
   buffers buffers;
   banyan_partial in, out;
   banyan_combine_desc desc = describe(scene, &buffers, &in, &out);
-  if (!world_ok(self, banyan_combine(self->comm, &desc, &in, &out), "combine")) return;
+  if (!world_ok(self, banyan_combine(self->comm, &desc, &in, &out), "combine") || !world_meet(self)) return;
   if (self->rank == scene->culprit) {
     buffers.lse[5] = (float)scene->sleep_ms;
     scene->deed_s = world_now_s();

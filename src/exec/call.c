@@ -47,8 +47,9 @@ static const field fields[] = {
   {"plan (hash)", NULL, 0},
 };
 
-enum { FIELDS = sizeof fields / sizeof fields[0], ALGORITHM = 16 };
-_Static_assert(sizeof fields / sizeof fields[0] <= (size_t)BNY_CALL_WORDS, "a call must fit its words");
+/* A hash of all fields follows them. */
+enum { FIELDS = sizeof fields / sizeof fields[0], ALGORITHM = 16, HASH = FIELDS };
+_Static_assert(sizeof fields / sizeof fields[0] < (size_t)BNY_CALL_WORDS, "a call must fit its words");
 
 static uint64_t mix(uint64_t hash, uint64_t word) {
   hash = (hash ^ word) * 0x9e3779b97f4a7c15u;
@@ -72,16 +73,15 @@ bny_call bny_call_make(const bny_request *request, const bny_plan *plan, bny_pha
   call.words[ALGORITHM + 2] = plan->hash;
   uint64_t hash = 1;
   for (int i = 0; i < FIELDS; i++) hash = mix(hash, call.words[i]);
+  call.words[HASH] = hash;
   call.tag = (uint32_t)(hash >> 32);
   return call;
 }
 
 void bny_call_publish(bny_transport *transport, const bny_call *call) {
   bny_signal *words = transport->ops->call(transport, transport->rank);
-  if (atomic_load_explicit(&words[FIELDS - 1], memory_order_relaxed) == call->words[FIELDS - 1] &&
-      atomic_load_explicit(&words[1], memory_order_relaxed) == call->words[1])
-    return;
-  for (int i = 0; i < FIELDS; i++) atomic_store_explicit(&words[i], call->words[i], memory_order_relaxed);
+  if (atomic_load_explicit(&words[HASH], memory_order_relaxed) == call->words[HASH]) return;
+  for (int i = 0; i <= HASH; i++) atomic_store_explicit(&words[i], call->words[i], memory_order_relaxed);
 }
 
 static void print_value(int index, const uint64_t *words, char *text, size_t bytes) {

@@ -55,8 +55,11 @@ static banyan_status record(bny_exec *exec, banyan_status status, int32_t culpri
 }
 
 banyan_status bny_exec_fail(bny_exec *exec, banyan_status status, int32_t culprit, const char *format, ...) {
-  uint64_t none = 0;
-  atomic_compare_exchange_strong(exec->fault, &none, bny_fault_pack(status, culprit, exec->transport->rank));
+  uint64_t first = 0;
+  bool is_first = atomic_compare_exchange_strong(exec->fault, &first, bny_fault_pack(status, culprit, exec->transport->rank));
+  /* All ranks tell of the same failure; of a mismatch each what differs from its own call. */
+  bool both_differ = status == BANYAN_ERR_MISMATCH && bny_fault_status(first) == status;
+  if (!is_first && !both_differ) return bny_exec_check(exec, NULL);
   char text[sizeof exec->failure.text];
   va_list arguments;
   va_start(arguments, format);

@@ -62,7 +62,7 @@ typedef struct bny_exec_config {
 banyan_status bny_exec_make(bny_transport *transport, const bny_exec_config *config, bny_exec **exec);
 void bny_exec_free(bny_exec *exec); /* NULL is allowed; not the transport */
 
-/* Fails the communicator on all ranks, with this rank's text. Returns the status. */
+/* Fails the communicator on all ranks, with this rank's text, unless it has failed already. Returns the status. */
 banyan_status bny_exec_fail(bny_exec *exec, banyan_status status, int32_t culprit, const char *format, ...)
     __attribute__((format(printf, 4, 5)));
 

@@ -90,8 +90,8 @@ static banyan_status look_for_deaths(bny_exec *exec, int32_t peer, int32_t dead)
   if (dead >= 0)
     return bny_exec_fail(exec, BANYAN_ERR_PEER, dead, "rank %d died in the middle of operation %llu", dead,
                          (unsigned long long)exec->epoch);
-  if (atomic_load_explicit(&line_of(exec, peer)->left, memory_order_acquire) && !has_begun(exec, peer))
-    return bny_exec_fail(exec, BANYAN_ERR_PEER, peer, "rank %d destroyed its communicator before operation %llu", peer,
+  if (atomic_load_explicit(&line_of(exec, peer)->left, memory_order_acquire) && !has_finished(exec, peer))
+    return bny_exec_fail(exec, BANYAN_ERR_PEER, peer, "rank %d destroyed its communicator without operation %llu", peer,
                          (unsigned long long)exec->epoch);
   return BANYAN_OK;
 }

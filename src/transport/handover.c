@@ -7,9 +7,9 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <sys/pidfd.h>
 #include <sys/random.h>
 #include <sys/socket.h>
+#include <sys/syscall.h>
 #include <sys/un.h>
 #include <unistd.h>
 
@@ -33,7 +33,10 @@ static socklen_t abstract_address(const bny_handover_ticket *ticket, struct sock
 static bool wait_for(int fd, short events, int64_t deadline_ns) {
   for (;;) {
     int64_t left_ns = deadline_ns - bny_clock_ns();
-    if (left_ns <= 0) return false;
+    if (left_ns <= 0) {
+      errno = ETIMEDOUT;
+      return false;
+    }
     struct pollfd poll_fd = {.fd = fd, .events = events};
     int ready = ppoll(&poll_fd, 1, &(struct timespec){left_ns / 1000000000, left_ns % 1000000000}, NULL);
     if (ready > 0) return true;
@@ -63,7 +66,25 @@ banyan_status bny_handover_listen(bny_handover_ticket *ticket, int *listener) {
   return BANYAN_OK;
 }
 
-static bool send_fds(int socket_fd, const int *fds, int count) {
+/* Sends on this socket, and a connect to a full backlog, end at the deadline. */
+static void bound_sends(int fd, int64_t deadline_ns) {
+  int64_t left_ns = deadline_ns - bny_clock_ns();
+  struct timeval patience = {left_ns > 0 ? left_ns / 1000000000 : 0, left_ns > 0 ? left_ns % 1000000000 / 1000 + 1 : 1};
+  setsockopt(fd, SOL_SOCKET, SO_SNDTIMEO, &patience, sizeof patience);
+}
+
+static bool is_same_user(int socket_fd, pid_t *pid) {
+  struct ucred peer;
+  socklen_t peer_bytes = sizeof peer;
+  if (getsockopt(socket_fd, SOL_SOCKET, SO_PEERCRED, &peer, &peer_bytes) != 0 || peer.uid != geteuid()) return false;
+  *pid = peer.pid;
+  return true;
+}
+
+/* glibc has it since 2.36 only. */
+static int open_pidfd(pid_t pid) { return (int)syscall(SYS_pidfd_open, pid, 0); }
+
+static bool send_fds(int socket_fd, const int *fds, int count, int64_t deadline_ns) {
   union {
     struct cmsghdr header;
     char room[CMSG_SPACE(FDS_PER_MESSAGE * sizeof(int))];
@@ -81,10 +102,15 @@ static bool send_fds(int socket_fd, const int *fds, int count) {
     header->cmsg_len = CMSG_LEN((size_t)count * sizeof(int));
     memcpy(CMSG_DATA(header), fds, (size_t)count * sizeof(int));
   }
-  return sendmsg(socket_fd, &message, MSG_NOSIGNAL) == (ssize_t)sizeof payload;
+  for (;;) {
+    if (sendmsg(socket_fd, &message, MSG_NOSIGNAL) == (ssize_t)sizeof payload) return true;
+    /* A user may have only so many descriptors on the way: peers have yet to take theirs. */
+    if ((errno != ETOOMANYREFS && errno != EINTR) || bny_clock_ns() >= deadline_ns) return false;
+    nanosleep(&(struct timespec){0, 1000000}, NULL);
+  }
 }
 
-/* Receives exactly `count` descriptors or none. */
+/* Receives exactly `count` descriptors or none; errno says why none. */
 static bool receive_fds(int socket_fd, int *fds, int count, int64_t deadline_ns) {
   if (!wait_for(socket_fd, POLLIN, deadline_ns)) return false;
   union {
@@ -95,39 +121,38 @@ static bool receive_fds(int socket_fd, int *fds, int count, int64_t deadline_ns)
   struct iovec part = {&payload, sizeof payload};
   struct msghdr message = {
     .msg_iov = &part, .msg_iovlen = 1, .msg_control = &control, .msg_controllen = sizeof control};
-  if (recvmsg(socket_fd, &message, MSG_CMSG_CLOEXEC) != (ssize_t)sizeof payload) return false;
+  ssize_t bytes = recvmsg(socket_fd, &message, MSG_CMSG_CLOEXEC);
+  if (bytes < 0) return false;
   struct cmsghdr *header = CMSG_FIRSTHDR(&message);
-  int received = 0;
+  int received[FDS_PER_MESSAGE], nreceived = 0;
   if (header && header->cmsg_level == SOL_SOCKET && header->cmsg_type == SCM_RIGHTS) {
-    received = (int)((header->cmsg_len - CMSG_LEN(0)) / sizeof(int));
-    memcpy(fds, CMSG_DATA(header), (size_t)received * sizeof(int));
+    nreceived = (int)((header->cmsg_len - CMSG_LEN(0)) / sizeof(int));
+    memcpy(received, CMSG_DATA(header), (size_t)nreceived * sizeof(int));
   }
-  if (received == count && payload == count) return true;
-  for (int i = 0; i < received; i++) {
-    close(fds[i]);
-    fds[i] = -1;
+  if (bytes == (ssize_t)sizeof payload && payload == count && nreceived == count) {
+    memcpy(fds, received, (size_t)count * sizeof(int));
+    return true;
   }
+  for (int i = 0; i < nreceived; i++) close(received[i]);
+  errno = message.msg_flags & MSG_CTRUNC ? EMFILE : ECONNRESET;
   return false;
 }
 
 /* Accepts one peer; returns its rank, or -1 if it is none of ours. */
 static int32_t admit(int socket_fd, const bny_handover_ticket *ticket, int32_t nranks, const int *sockets,
                      int64_t deadline_ns, pid_t *pid) {
-  struct ucred peer;
-  socklen_t peer_bytes = sizeof peer;
   greeting hello;
-  if (getsockopt(socket_fd, SOL_SOCKET, SO_PEERCRED, &peer, &peer_bytes) != 0 || peer.uid != geteuid()) return -1;
+  if (!is_same_user(socket_fd, pid)) return -1;
   if (!wait_for(socket_fd, POLLIN, deadline_ns)) return -1;
   if (recv(socket_fd, &hello, sizeof hello, 0) != (ssize_t)sizeof hello) return -1;
   if (memcmp(hello.secret, ticket->secret, sizeof hello.secret) != 0) return -1;
   if (hello.rank < 1 || hello.rank >= nranks || sockets[hello.rank] >= 0) return -1;
-  *pid = peer.pid;
   return hello.rank;
 }
 
-/* The wait for one unknown peer's greeting is short, so that a stranger who connects and stays silent cannot use up the
- * time of all. */
-enum { GREETING_NS = 200000000 };
+/* The wait for one unknown peer's greeting is short, so that a process of the same user that connects and stays silent
+ * cannot use up the time of all; but not as short as a rank may be without a core between its connect and its greeting. */
+enum { GREETING_NS = 2000000000 };
 
 static int64_t earlier(int64_t a, int64_t b) { return a < b ? a : b; }
 
@@ -144,6 +169,7 @@ static banyan_status admit_all(int listener, const bny_handover_ticket *ticket, 
       if (errno == EAGAIN || errno == EINTR || errno == ECONNABORTED) continue;
       return bny_fail_errno(BANYAN_ERR_SYSTEM, errno, "cannot accept a rank of this host");
     }
+    bound_sends(fd, deadline_ns);
     pid_t pid = 0;
     int32_t rank = admit(fd, ticket, nranks, sockets, earlier(deadline_ns, bny_clock_ns() + GREETING_NS), &pid);
     if (rank < 0) {
@@ -152,7 +178,7 @@ static banyan_status admit_all(int listener, const bny_handover_ticket *ticket, 
     }
     /* The peer waits on its socket, so the pid cannot have been given to another. 0: it is in a pid namespace that we
      * cannot see into; its death will then be noticed by the deadline alone. */
-    pidfds[rank] = pid > 0 ? pidfd_open(pid, 0) : -1;
+    pidfds[rank] = pid > 0 ? open_pidfd(pid) : -1;
     sockets[rank] = fd;
     admitted++;
   }
@@ -160,8 +186,8 @@ static banyan_status admit_all(int listener, const bny_handover_ticket *ticket, 
 }
 
 /* Memory file, which of the pidfds exist, then those in packets. */
-static bool hand_over(int socket_fd, int memory, int32_t nranks, const int *pidfds) {
-  if (!send_fds(socket_fd, &memory, 1)) return false;
+static bool hand_over(int socket_fd, int memory, int32_t nranks, const int *pidfds, int64_t deadline_ns) {
+  if (!send_fds(socket_fd, &memory, 1, deadline_ns)) return false;
   for (int32_t first = 0; first < nranks; first += FDS_PER_MESSAGE) {
     int packet[FDS_PER_MESSAGE];
     unsigned char present[FDS_PER_MESSAGE] = {0};
@@ -171,7 +197,7 @@ static bool hand_over(int socket_fd, int memory, int32_t nranks, const int *pidf
       if (pidfds[i] >= 0) packet[count++] = pidfds[i];
     }
     if (send(socket_fd, present, sizeof present, MSG_NOSIGNAL) != (ssize_t)sizeof present) return false;
-    if (!send_fds(socket_fd, packet, count)) return false;
+    if (!send_fds(socket_fd, packet, count, deadline_ns)) return false;
   }
   return true;
 }
@@ -181,10 +207,10 @@ banyan_status bny_handover_serve(int listener, const bny_handover_ticket *ticket
   int *sockets = malloc((size_t)nranks * sizeof *sockets);
   if (!sockets) return bny_fail(BANYAN_ERR_MEMORY, "out of memory for %d ranks", nranks);
   for (int32_t i = 0; i < nranks; i++) sockets[i] = -1;
-  pidfds[0] = pidfd_open(getpid(), 0);
+  pidfds[0] = open_pidfd(getpid());
   banyan_status status = admit_all(listener, ticket, nranks, sockets, pidfds, deadline_ns);
   for (int32_t i = 1; i < nranks && status == BANYAN_OK; i++)
-    if (!hand_over(sockets[i], memory, nranks, pidfds))
+    if (!hand_over(sockets[i], memory, nranks, pidfds, deadline_ns))
       status = bny_fail_errno(BANYAN_ERR_BOOTSTRAP, errno, "cannot hand the shared memory to rank %d", i);
   for (int32_t i = 0; i < nranks; i++)
     if (sockets[i] >= 0) close(sockets[i]);
@@ -198,7 +224,10 @@ static bool receive_pidfds(int socket_fd, int32_t nranks, int *pidfds, int64_t d
     int packet[FDS_PER_MESSAGE];
     int count = 0, taken = 0;
     if (!wait_for(socket_fd, POLLIN, deadline_ns)) return false;
-    if (recv(socket_fd, present, sizeof present, 0) != (ssize_t)sizeof present) return false;
+    if (recv(socket_fd, present, sizeof present, 0) != (ssize_t)sizeof present) {
+      errno = ECONNRESET;
+      return false;
+    }
     for (int i = 0; i < FDS_PER_MESSAGE; i++) count += present[i] != 0;
     if (!receive_fds(socket_fd, packet, count, deadline_ns)) return false;
     for (int32_t i = first; i < nranks && i < first + FDS_PER_MESSAGE; i++)
@@ -215,18 +244,20 @@ banyan_status bny_handover_receive(const bny_handover_ticket *ticket, int32_t ra
   socklen_t address_bytes = abstract_address(ticket, &address);
   greeting hello = {.rank = rank};
   memcpy(hello.secret, ticket->secret, sizeof hello.secret);
-  /* SO_SNDTIMEO bounds a connect to a full backlog as well. */
-  int64_t left_ns = deadline_ns - bny_clock_ns();
-  struct timeval patience = {left_ns > 0 ? left_ns / 1000000000 : 0, left_ns > 0 ? left_ns % 1000000000 / 1000 + 1 : 1};
-  setsockopt(fd, SOL_SOCKET, SO_SNDTIMEO, &patience, sizeof patience);
+  bound_sends(fd, deadline_ns);
   banyan_status status = BANYAN_OK;
   int memory_fd = -1;
-  if (connect(fd, (struct sockaddr *)&address, address_bytes) != 0 ||
-      send(fd, &hello, sizeof hello, MSG_NOSIGNAL) != (ssize_t)sizeof hello)
+  pid_t server = 0;
+  if (connect(fd, (struct sockaddr *)&address, address_bytes) != 0)
     status = bny_fail_errno(BANYAN_ERR_BOOTSTRAP, errno,
                             "cannot reach rank 0 for the shared memory (network namespaces of the ranks must be one)");
+  else if (!is_same_user(fd, &server)) /* rank 0 is gone and another has taken its name */
+    status = bny_fail(BANYAN_ERR_BOOTSTRAP, "rank 0 runs as another user than this rank; they cannot share memory");
+  else if (send(fd, &hello, sizeof hello, MSG_NOSIGNAL) != (ssize_t)sizeof hello)
+    status = bny_fail_errno(BANYAN_ERR_BOOTSTRAP, errno, "rank 0 does not listen to this rank");
   else if (!receive_fds(fd, &memory_fd, 1, deadline_ns) || !receive_pidfds(fd, nranks, pidfds, deadline_ns))
-    status = bny_fail(BANYAN_ERR_BOOTSTRAP, "rank 0 did not hand over the shared memory in time");
+    status = bny_fail_errno(BANYAN_ERR_BOOTSTRAP, errno,
+                            "rank 0 could not hand over the shared memory and a descriptor for each of %d ranks", nranks);
   close(fd);
   if (status != BANYAN_OK) {
     if (memory_fd >= 0) close(memory_fd);

@@ -4,6 +4,7 @@
 #include <errno.h>
 #include <fcntl.h>
 #include <poll.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/mman.h>
@@ -14,6 +15,12 @@
 #include "status.h"
 #include "transport/handover.h"
 #include "transport/window.h"
+
+#ifdef MFD_NOEXEC_SEAL
+enum { NOEXEC_SEAL = MFD_NOEXEC_SEAL };
+#else
+enum { NOEXEC_SEAL = 0x8 }; /* of the kernel, unknown to this C library */
+#endif
 
 typedef struct shm {
   bny_window window; /* first */
@@ -65,7 +72,9 @@ static const bny_transport_ops shm_ops = {
 };
 
 static banyan_status make_memory(size_t bytes, int *memory) {
-  int fd = memfd_create("banyan", MFD_CLOEXEC | MFD_ALLOW_SEALING);
+  /* Hosts may demand that such files are not executable; kernels before 6.3 do not know the flag. */
+  int fd = memfd_create("banyan", MFD_CLOEXEC | MFD_ALLOW_SEALING | NOEXEC_SEAL);
+  if (fd < 0 && errno == EINVAL) fd = memfd_create("banyan", MFD_CLOEXEC | MFD_ALLOW_SEALING);
   if (fd < 0) return bny_fail_errno(BANYAN_ERR_SYSTEM, errno, "cannot make a memory file");
   if (fchmod(fd, 0600) != 0 || ftruncate(fd, (off_t)bytes) != 0 ||
       fcntl(fd, F_ADD_SEALS, F_SEAL_SHRINK | F_SEAL_GROW | F_SEAL_SEAL) != 0) {
@@ -85,8 +94,11 @@ typedef struct progress {
 
 /* Tells all how this rank fared and returns the first failure among them. */
 static banyan_status confirm(const bny_exchange *exchange, banyan_status mine, progress *all, const progress *said) {
+  char why[BNY_ERROR_TEXT_BYTES];
+  snprintf(why, sizeof why, "%s", banyan_last_error()); /* the exchange has texts of its own */
   banyan_status status = bny_exchange_all(exchange, said, all, sizeof *said);
-  if (mine != BANYAN_OK || status != BANYAN_OK) return mine != BANYAN_OK ? mine : status;
+  if (mine != BANYAN_OK) return bny_fail(mine, "%s", why);
+  if (status != BANYAN_OK) return status;
   for (int32_t i = 0; i < exchange->bootstrap->nranks; i++)
     if (all[i].status != BANYAN_OK)
       return bny_fail((banyan_status)all[i].status, "rank %d could not set up shared memory (%s)", i,
@@ -122,6 +134,9 @@ static banyan_status connect_steps(shm *self, const bny_exchange *exchange, cons
   bny_handover_ticket ticket = all[0].ticket;
   status = rank == 0 ? bny_handover_serve(listener, &ticket, memory, nranks, pidfds, exchange->deadline_ns)
                      : bny_handover_receive(&ticket, rank, nranks, &memory, pidfds, exchange->deadline_ns);
+  /* Before the confirmation: whoever was not admitted is told so now. */
+  if (listener >= 0) close(listener);
+  listener = -1;
   if (status == BANYAN_OK) status = map_memory(self, memory, exchange, config);
   said = (progress){.status = (int32_t)status};
   status = confirm(exchange, status, all, &said);
