@@ -85,8 +85,8 @@ banyan_status bny_plan_make(const bny_request *request, int32_t rank, bny_plan *
   algorithm->build(&builder);
   bny_builder_fini(&builder);
   status = builder.status;
-  /* Cannot be: selection has compared bounds that hold on every rank with the same limits. */
-  if (status == BANYAN_OK && (made->outbox_bytes > request->outbox_bytes || made->nslots > request->slots_max))
+  /* Cannot be; the executor lays runs out by these bounds, and memory of peers would be overwritten. */
+  if (status == BANYAN_OK && (made->outbox_bytes > bounds.outbox_bytes || made->nslots > bounds.slots))
     status = bny_fail(BANYAN_ERR_MEMORY, "plan of rank %d: %s takes %zu bytes and %d slots, more than was estimated",
                       rank, algorithm->name, made->outbox_bytes, made->nslots);
   if (status != BANYAN_OK) goto free_plan;
