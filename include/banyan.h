@@ -14,7 +14,8 @@
  *
  * Errors: every call returns a banyan_status; out-parameters are written only on BANYAN_OK. banyan_last_error() is the
  * text of this thread's last failure: what was wrong, where, which rank, what to do. A failure that involves other ranks
- * (timeout, dead peer, mismatch, abort) is final for its communicator: later calls on it return the same status.
+ * (timeout, dead peer, mismatch, abort, bad data) is final for its communicator, on every rank: later calls on it return
+ * the same status.
  *
  * Structs that begin with `size` must have it set to sizeof of the struct; fields that are zero take the default, except
  * the enums of banyan_partial, which have none: nothing about the meaning of memory is guessed.
@@ -101,7 +102,8 @@ typedef struct banyan_comm banyan_comm;
 
 typedef struct banyan_comm_config {
   size_t size;
-  int64_t timeout_ns;   /* deadline of each call that waits; 0: 30 s (BANYAN_TIMEOUT_MS overrides the default) */
+  int64_t timeout_ns;   /* deadline of each call, from when it first has to wait; of each part, if it is sent in parts.
+                         * 0: 30 s (BANYAN_TIMEOUT_MS overrides the default) */
   size_t arena_bytes;   /* memory shared with peers, per rank; 0: 16 MiB. Larger messages are sent in parts */
   const char *algorithm; /* for combines that name none; NULL: by predicted cost (BANYAN_ALGORITHM overrides) */
 } banyan_comm_config;
@@ -153,8 +155,8 @@ enum {
 };
 
 /* Partials of [tokens][heads] rows in the caller's memory. Strides are in elements; a row's values are contiguous; any
- * order of tokens and heads is a matter of strides. Input and output may be the same memory only if it is laid out and
- * typed identically. Neither may be touched between start and wait. */
+ * order of tokens and heads is a matter of strides. Input and output may share memory only if each row has the same place
+ * and type in both. Neither may be touched between start and wait. */
 typedef struct banyan_partial {
   size_t size;
   void *values;                 /* [tokens][heads][value_dim]; may be NULL if value_dim is 0 */
@@ -194,8 +196,8 @@ typedef enum banyan_scatter {
  * transport, placement of ranks and batch. */
 typedef enum banyan_order { BANYAN_ORDER_PLAN = 0, BANYAN_ORDER_CANONICAL } banyan_order;
 
-/* Part `index` of `count` things dealt to `parts` owners: [*first, *first + *number). Sizes differ by at most one, the
- * larger ones first; may be empty. */
+/* Part `index` of `count` things dealt to `parts` (at least 1) owners: [*first, *first + *number). Sizes differ by at most
+ * one, the larger ones first; may be empty. */
 void banyan_split(int32_t count, int32_t parts, int32_t index, int32_t *first, int32_t *number);
 
 /* All fields must agree on all ranks; a difference is BANYAN_ERR_MISMATCH naming rank and field. */
@@ -245,7 +247,7 @@ banyan_status banyan_shift_init(banyan_comm *comm, const void *send, void *recei
 banyan_status banyan_broadcast_init(banyan_comm *comm, void *data, size_t bytes, int32_t root, banyan_op **op);
 banyan_status banyan_barrier_init(banyan_comm *comm, banyan_op **op);
 
-banyan_status banyan_start(banyan_op *op);             /* does what it can without waiting; its deadline begins here */
+banyan_status banyan_start(banyan_op *op);             /* does what it can without waiting */
 banyan_status banyan_test(banyan_op *op, int *done);   /* makes progress; *done = 1: complete, may be started again */
 banyan_status banyan_wait(banyan_op *op);
 void banyan_op_free(banyan_op *op);                    /* NULL is allowed; local; not between start and wait */

@@ -6,7 +6,8 @@
 #include "status.h"
 
 void banyan_split(int32_t count, int32_t parts, int32_t index, int32_t *first, int32_t *number) {
-  bny_slice_split(count, parts, index, first, number);
+  *first = *number = 0;
+  if (count > 0 && index >= 0 && index < parts) bny_slice_split(count, parts, index, first, number);
 }
 
 /* Blocking and persistent calls differ in what becomes of the operation: kept by its shape, or given to the caller. */

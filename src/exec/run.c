@@ -16,7 +16,7 @@ typedef struct piece {
 typedef struct bound_step {
   bny_wire_view to;          /* COPY, MERGE: destination of rows */
   char *to_bytes;            /* the same for bytes */
-  const char *from_bytes;    /* MERGE, DELIVER of bytes */
+  const char *from_bytes;    /* MERGE, DELIVER of bytes; WAIT: the message */
   const bny_signal *arrived; /* WAIT */
 } bound_step;
 
@@ -96,6 +96,7 @@ static void bind_step(bny_run *run, int32_t index, int half) {
   if (step->kind == BNY_STEP_WAIT) {
     const bny_message *message = &plan->messages[step->message];
     bound->arrived = transport->ops->signal(transport, message->peer, message->slot, half);
+    bound->from_bytes = transport->ops->peer_outbox(transport, message->peer, half) + message->what.offset;
   }
 }
 
@@ -138,7 +139,7 @@ static banyan_status bind_pieces(bny_run *run) {
 }
 
 /* Messages of a few lines are better off in lines that are near. */
-enum { ROUND_STRIDE_MIN = 2048, PLACE_ALIGNMENT = 1024 };
+enum { ROUND_STRIDE_MIN = 2048, PLACE_ALIGNMENT = 1024, PREFETCH_BYTES = 1024 };
 
 /* The same on every rank: made of the bound that no rank's plan exceeds. */
 static void set_places(bny_run *run) {
@@ -304,6 +305,9 @@ static banyan_status wait_message(bny_run *run, const bny_step *step, const boun
   bny_wait_end(exec, &run->patience);
   /* It has begun this run, so it has finished the one before. */
   if (exec->known_done[message->peer] < exec->epoch - 1) exec->known_done[message->peer] = exec->epoch - 1;
+  /* Its first lines come together, not one after what was computed from the other. */
+  size_t ahead = message->what.bytes < PREFETCH_BYTES ? message->what.bytes : PREFETCH_BYTES;
+  for (size_t i = 0; i < ahead; i += BNY_LINE_BYTES) __builtin_prefetch(bound->from_bytes + run->shift + i);
   *arrived = true;
   return BANYAN_OK;
 }

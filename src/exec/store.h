@@ -28,7 +28,7 @@ typedef struct bny_store_timer {
 } bny_store_timer;
 
 /* Shorter messages fit the store buffer, and are plain. */
-enum { BNY_STORE_BYTES_MIN = 4096, BNY_STORE_TRY_EVERY = 256 };
+enum { BNY_STORE_BYTES_MIN = 4096, BNY_STORE_TRY_EVERY = 256, BNY_STORE_TRIES_FIRST = 64 };
 
 /* Ticks of the time stamp counter, 2 to 4 to the nanosecond; 0 where there is none that is cheap: always plain. */
 static inline uint64_t bny_store_ticks(void) {
@@ -41,7 +41,8 @@ static inline uint64_t bny_store_ticks(void) {
 
 static inline bny_store_timer bny_store_begin(bny_store *store, size_t bytes) {
   if (bytes < BNY_STORE_BYTES_MIN) return (bny_store_timer){0};
-  bool other = store->count++ % BNY_STORE_TRY_EVERY == 0;
+  uint32_t count = store->count++;
+  bool other = count < BNY_STORE_TRIES_FIRST ? count % 2 == 0 : count % BNY_STORE_TRY_EVERY == 0;
   return (bny_store_timer){bny_store_ticks(), bytes / 64, store->stream != other};
 }
 
@@ -50,9 +51,9 @@ static inline void bny_store_end(bny_store *store, const bny_store_timer *timer)
   if (!timer->lines) return;
   float *mean = &store->ticks_per_line[timer->stream];
   float ticks = (float)(bny_store_ticks() - timer->begin) / (float)timer->lines;
-  /* A preempted measurement may not count for many. The way that is not in use is measured seldom, so each one counts. */
+  /* Preemption and page faults only ever add: the mean falls faster than it rises, and rises by bounded steps. */
   if (*mean > 0 && ticks > 4 * *mean) ticks = 4 * *mean;
-  *mean = *mean > 0 ? *mean + (ticks - *mean) / (timer->stream == store->stream ? 16 : 4) : ticks;
+  *mean = *mean > 0 ? *mean + (ticks - *mean) / (ticks < *mean ? 4 : 16) : ticks;
   store->stream = store->ticks_per_line[1] > 0 && store->ticks_per_line[0] > store->ticks_per_line[1] + DEARER_TICKS;
 }
 
