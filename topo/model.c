@@ -92,6 +92,9 @@ static char *clean_copy(const char *text) {
     out += kept;
     in += bytes == 0 ? 1 : bytes;
   }
+  while (out > 0 && copy[out - 1] == ' ') {
+    out--;
+  }
   copy[out++] = '\0';
   char *shrunk = realloc(copy, out);
   return shrunk == NULL ? copy : shrunk;

@@ -107,8 +107,8 @@ bool bny_topo_fail(bny_topo_error *error, int line, const char *format, ...) __a
 bny_topo *bny_topo_new(void); /* NULL without memory */
 void bny_topo_free(bny_topo *topo);
 
-/* Strings of *node are copied; what is not UTF-8 or not printable in them becomes '?', and 255 bytes are kept. Return the
- * index, or -1 (and set out_of_memory). Unset numbers must be -1 or 0 as the comments above say. */
+/* Strings of *node are copied; what is not UTF-8 or not printable in them becomes '?', blanks at the end go, 255 bytes are
+ * kept. Return the index, or -1 (and set out_of_memory). Unset numbers must be -1 or 0 as the comments above say. */
 int32_t bny_topo_add_node(bny_topo *topo, const bny_topo_node *node);
 int32_t bny_topo_add_link(bny_topo *topo, const bny_topo_link *link);
 
