@@ -1,0 +1,12 @@
+/* SPDX-License-Identifier: Apache-2.0
+ * A model in the formats of others; our own is topo/json.h. Text for the caller to free; NULL and *error on failure. */
+#ifndef BNY_TOPO_EXPORT_H
+#define BNY_TOPO_EXPORT_H
+
+#include "topo/model.h"
+
+/* NCCL's topology XML, for NCCL_TOPO_FILE. What the model does not know is left out, and NCCL looks it up where it runs; a
+ * device without a bus id gets one of a domain from fffe downwards. Fabric switches are no part of that format. */
+char *bny_topo_export_nccl(const bny_topo *topo, bny_topo_error *error);
+
+#endif
