@@ -128,6 +128,12 @@ static bool recognises(const char *text, size_t bytes) {
   return false;
 }
 
+/* A node inside of a switch that aggregates data; a block of its own may be missing. */
+static bool aggregates(bny_topo_span description) {
+  static const char words[] = "Aggregation Node";
+  return description.bytes > 0 && memmem(description.text, description.bytes, words, sizeof words - 1);
+}
+
 static bool node_read(fabric *fab, bny_topo_span line, bool is_switch, int line_number, bny_topo_error *error) {
   entry node = {.is_switch = is_switch, .line = line_number, .node = -1, .group = -1};
   if (!bny_topo_span_quoted(&line, &node.id) || node.id.bytes < 3 || node.id.bytes > 64)
@@ -136,8 +142,7 @@ static bool node_read(fabric *fab, bny_topo_span line, bool is_switch, int line_
     node.description = node.id;
   if (node.description.bytes > 256)
     return bny_topo_refuse(error, line_number, "a description of %zu bytes", node.description.bytes);
-  static const char aggregation[] = "Aggregation Node";
-  node.left_out = !is_switch && memmem(node.description.text, node.description.bytes, aggregation, sizeof aggregation - 1);
+  node.left_out = !is_switch && aggregates(node.description);
   if (fab->nentries == NODES_MAX)
     return bny_topo_refuse(error, line_number, "more than %d nodes", NODES_MAX);
   if (!grow((void **)&fab->entries, fab->nentries, &fab->entries_capacity, sizeof *fab->entries))
@@ -159,7 +164,9 @@ static bool cable_read(fabric *fab, bny_topo_span line, int line_number, bny_top
   one.ends[1].guid = guid_take(&line);
   if (one.ends[0].guid.bytes > 64 || one.ends[1].guid.bytes > 64)
     return bny_topo_refuse(error, line_number, "a GUID of more than 64 bytes");
-  bny_topo_span word;
+  bny_topo_span word, rest = line, description;
+  if (bny_topo_span_quoted(&rest, &description) && aggregates(description))
+    return true;
   while (bny_topo_span_word(&line, &word)) {
     double speed = speed_of(word);
     one.gbytes_per_s = speed > 0 ? speed : one.gbytes_per_s;
