@@ -288,7 +288,6 @@ static void write_processor(writing *w, int32_t n) {
 }
 
 static bool write_cpu(writing *w, int32_t n) {
-  const bny_topo_node *node = node_at(w, n);
   int32_t host = bny_topo_ancestor(w->topo, n, BNY_TOPO_HOST);
   indent(w, 1);
   fprintf(w->out, "<cpu");

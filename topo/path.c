@@ -106,6 +106,11 @@ static bool known_host_bridge(const bny_topo_node *node) {
   return node->kind == BNY_TOPO_PCI && node->host_bridge;
 }
 
+/* Files for virtual machines make up switches at ffff:ff:01.0 and so on; our own export starts at fffe. */
+static bool real_domain(const bny_topo_node *node) {
+  return node->bus_id != NULL && strncmp(node->bus_id, "ff", 2) != 0;
+}
+
 /* Below one CPU or NUMA node: PHB if nothing says that their host bridges are two. */
 static bny_topo_path within_numa(const bny_topo *topo, meeting m) {
   const bny_topo_node *a = node_at(topo, m.below_a), *b = node_at(topo, m.below_b);
@@ -113,11 +118,11 @@ static bny_topo_path within_numa(const bny_topo *topo, meeting m) {
     return BNY_TOPO_PATH_NODE;
   }
   /* A host bridge makes a domain, or part of one. */
-  if (a->bus_id != NULL && b->bus_id != NULL) {
-    size_t domain = strcspn(a->bus_id, ":") + 1;
-    return strncmp(a->bus_id, b->bus_id, domain) == 0 ? BNY_TOPO_PATH_PHB : BNY_TOPO_PATH_NODE;
+  if (!real_domain(a) || !real_domain(b)) {
+    return BNY_TOPO_PATH_PHB;
   }
-  return BNY_TOPO_PATH_PHB;
+  size_t domain = strcspn(a->bus_id, ":") + 1;
+  return strncmp(a->bus_id, b->bus_id, domain) == 0 ? BNY_TOPO_PATH_PHB : BNY_TOPO_PATH_NODE;
 }
 
 /* At most one, so that what hangs from the host or package itself is of that one too. */

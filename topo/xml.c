@@ -362,13 +362,27 @@ static void on_entity(void *user, const xmlChar *name, int type, const xmlChar *
   stop(user, "declares entities, which are not taken");
 }
 
+static void stop_short(reading *r) {
+  int32_t open = r->open[r->depth - 1];
+  int line = xmlSAX2GetLineNumber(r->context);
+  r->failed = true;
+  bny_topo_fail(r->error, line, "XML: ends too early, in <%.40s> of line %d", bny_topo_xml_name(r->xml, open),
+                bny_topo_xml_line(r->xml, open));
+  xmlStopParser(r->context);
+}
+
 static void on_error(void *user, const xmlError *problem) {
   reading *r = user;
   if (r->failed || problem->level < XML_ERR_ERROR) {
     return;
   }
-  r->failed = true;
   const char *message = problem->message == NULL ? "not well-formed" : problem->message;
+  /* What libxml2 calls extra content where elements are open is the lack of it. */
+  if (problem->code == XML_ERR_DOCUMENT_END && r->depth > 0) {
+    stop_short(r);
+    return;
+  }
+  r->failed = true;
   bny_topo_fail(r->error, problem->line, "XML: %.*s", (int)strcspn(message, "\n"), message);
   xmlStopParser(r->context);
 }
