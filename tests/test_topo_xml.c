@@ -519,6 +519,21 @@ START_TEST(nccl_out_by_hand) {
 }
 END_TEST
 
+/* Switches without bus ids are one to NCCL, which knows of one hidden switch alone. */
+START_TEST(nccl_out_hidden_switches) {
+  bny_topo *t = bny_topo_new();
+  int32_t host = put(t, BNY_TOPO_HOST, -1, "host", NULL), gpu = put(t, BNY_TOPO_GPU, host, "GPU0", NULL);
+  for (int s = 0; s < 3; s++) {
+    join(t, BNY_TOPO_LINK_NVLINK, gpu, put(t, BNY_TOPO_SWITCH, host, "nvswitch", NULL), 20);
+  }
+  bny_topo_error error = {.text = ""};
+  char *text = bny_topo_export_nccl(t, &error);
+  ck_assert_msg(strstr(text, "<nvlink target=\"fffffff:ffff:ff\" count=\"3\" tclass=\"0x068000\"/>") != NULL, "%s", text);
+  free(text);
+  bny_topo_free(t);
+}
+END_TEST
+
 /* ---- real machines ----------------------------------------------------------------------------------------------- */
 
 static int32_t tags(const char *text, const char *tag) {
@@ -754,6 +769,7 @@ int main(void) {
   tcase_add_loop_test(tests, hostile_sizes, 0, 7);
   tcase_add_test(tests, nccl_out);
   tcase_add_test(tests, nccl_out_by_hand);
+  tcase_add_test(tests, nccl_out_hidden_switches);
   tcase_add_test(tests, dumps_of_nccl);
   tcase_add_test(tests, dumps_of_hwloc);
   tcase_add_test(tests, dumps_of_smi);
