@@ -131,7 +131,7 @@ static bool join_cpus(reading *r) {
       double speeds[2];
       for (int i = 0; i < 2; i++) {
         int32_t cpu = cpus[i == 0 ? a : b];
-        int64_t family, model;
+        int64_t family = -1, model = -1;
         joined = joined && family_of(r, cpu, &family, &model);
         speeds[i] = bny_topo_speed_cpu(text_of(r, cpu, "arch"), text_of(r, cpu, "vendor"), (int32_t)family, (int32_t)model);
       }
