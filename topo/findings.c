@@ -242,7 +242,8 @@ static bool nics_slower(bny_topo_derivation *d) {
     if (narrow > 0) {
       const bny_topo_rank *rank = &d->levels->ranks[first];
       find(&s, BNY_TOPO_WARNING, rank->nic,
-           "%s has %.4g GB/s to the network behind a PCI link of %.4g: it cannot be filled (%d NIC%s of its host)",
+           "%s has %.4g GB/s to the network behind a PCI link of %.4g: it cannot be filled, unless that "
+           "link was idle when it was read (%d NIC%s of its host)",
            label(d, rank->nic, text), rank->nic_gbytes_per_s, bny_topo_pci_way(d->topo, rank->nic), narrow, plural(narrow));
     }
   }
@@ -255,41 +256,73 @@ static bool knows_places(const bny_topo_derivation *d, int32_t node) { /* its NU
   return bny_topo_ancestor(d->topo, node, BNY_TOPO_NUMA) >= 0 || bny_topo_ancestor(d->topo, node, BNY_TOPO_PACKAGE) >= 0;
 }
 
-static void host_nics(sort *s, int32_t host) {
-  const bny_topo_derivation *d = s->d;
-  int32_t node = d->hosts[host], nranks = d->host_first[host + 1] - d->host_first[host];
-  int32_t far = 0, first_far = -1, shared = 0;
-  char text[LABEL_BYTES], far_text[LABEL_BYTES];
-  if (nranks == 0)
-    return;
-  if (d->nic_first[host + 1] == d->nic_first[host]) {
-    if (d->nhosts > 1)
-      find(s, BNY_TOPO_FAULT, node, "%s has no NIC that is known: its %d %s%s cannot reach other hosts at speed",
-           label(d, node, text), nranks, members_word(d), plural(nranks));
-    else
-      find(s, BNY_TOPO_INFO, node, "%s has no NIC that is known: it works alone", label(d, node, text));
-    return;
-  }
+/* Hosts of which the same is to be said: told once, of the first. */
+typedef struct hosts_alike {
+  int32_t count, first;
+} hosts_alike;
+
+static void host_note(hosts_alike *hosts, int32_t host) {
+  if (hosts->count++ == 0)
+    hosts->first = host;
+}
+
+/* "host3", or "host3 and 7 other hosts". */
+static const char *hosts_label(const bny_topo_derivation *d, const hosts_alike *hosts, char text[LABEL_BYTES]) {
+  char host[LABEL_BYTES];
+  label(d, d->hosts[hosts->first], host);
+  if (hosts->count > 1)
+    snprintf(text, LABEL_BYTES, "%.60s and %d other host%s", host, hosts->count - 1, plural(hosts->count - 1));
+  else
+    snprintf(text, LABEL_BYTES, "%.60s", host);
+  return text;
+}
+
+/* Of a host's ranks: how many have no NIC nearer than another NUMA node, and how many share one at most. */
+static void host_nics(const bny_topo_derivation *d, int32_t host, int32_t *far, int32_t *shared) {
+  *far = *shared = 0;
   for (int32_t i = d->host_first[host]; i < d->host_first[host + 1]; i++) {
     const bny_topo_rank *rank = &d->levels->ranks[d->by_host[i]];
-    shared = rank->nic_shared > shared ? rank->nic_shared : shared;
-    if (rank->nic_path == BNY_TOPO_PATH_SYS && knows_places(d, rank->node) && d->levels->rank_kind == BNY_TOPO_GPU && far++ == 0)
-      first_far = rank->node;
+    *shared = rank->nic_shared > *shared ? rank->nic_shared : *shared;
+    *far += rank->nic_path == BNY_TOPO_PATH_SYS && knows_places(d, rank->node) && d->levels->rank_kind == BNY_TOPO_GPU;
   }
-  if (far > 0)
-    find(s, BNY_TOPO_WARNING, first_far,
-         "%d of %d GPU%s (%s first) reach%s no NIC but across NUMA nodes: what they send to other hosts crosses the link "
-         "between CPUs",
-         far, nranks, plural(nranks), label(d, first_far, far_text), far == 1 ? "es" : "");
-  if (shared > 1)
-    find(s, BNY_TOPO_INFO, node, "%s: up to %d %ss share a NIC, each then has that part of its speed between hosts",
-         label(d, node, text), shared, members_word(d));
 }
 
 static bool nics_missing(bny_topo_derivation *d) {
   sort s = {.d = d, .what = "hosts whose NICs are missing, far or shared"};
-  for (int32_t h = 0; h < d->nhosts; h++)
-    host_nics(&s, h);
+  hosts_alike without = {0}, with_far = {0}, with_shared = {0};
+  int32_t far = 0, shared = 0, far_most = 0, shared_most = 0;
+  char text[LABEL_BYTES];
+  for (int32_t h = 0; h < d->nhosts; h++) {
+    if (d->host_first[h + 1] == d->host_first[h])
+      continue;
+    if (d->nic_first[h + 1] == d->nic_first[h]) {
+      host_note(&without, h);
+      continue;
+    }
+    host_nics(d, h, &far, &shared);
+    if (far > 0)
+      host_note(&with_far, h);
+    if (shared > 1)
+      host_note(&with_shared, h);
+    far_most = far > far_most ? far : far_most;
+    shared_most = shared > shared_most ? shared : shared_most;
+  }
+  if (without.count > 0 && d->nhosts > 1)
+    find(&s, BNY_TOPO_FAULT, d->hosts[without.first],
+         "%s: no NIC is known there, and %ss on them cannot reach those of other hosts at speed", hosts_label(d, &without, text),
+         members_word(d));
+  else if (without.count > 0)
+    find(&s, BNY_TOPO_INFO, d->hosts[without.first], "%s has no NIC that is known: it works alone",
+         hosts_label(d, &without, text));
+  if (with_far.count > 0)
+    find(&s, BNY_TOPO_WARNING, d->hosts[with_far.first],
+         "%s: up to %d GPU%s of a host reach no NIC but across NUMA nodes, and what they send to other hosts crosses the link "
+         "between CPUs",
+         hosts_label(d, &with_far, text), far_most, plural(far_most));
+  if (with_shared.count > 0)
+    find(&s, BNY_TOPO_INFO, d->hosts[with_shared.first],
+         "%s: up to %d %ss share a NIC, each then has that part of its speed between hosts", hosts_label(d, &with_shared, text),
+         shared_most, members_word(d));
   return done(&s);
 }
 
@@ -301,12 +334,15 @@ static bool nics_cabled(bny_topo_derivation *d) {
     const bny_topo_rank *rank = &d->levels->ranks[r];
     if (rank->nic < 0)
       continue;
+    char serves[LABEL_BYTES + 16] = "";
+    if (rank->nic != rank->node)
+      snprintf(serves, sizeof serves, ", which serves %s,", label(d, rank->node, text));
     if (fabric && d->leaf[rank->nic] < 0)
-      find(&s, BNY_TOPO_WARNING, rank->nic, "%s, which serves %s, is on no switch: its port is down or its cable elsewhere",
-           label(d, rank->nic, nic), label(d, rank->node, text));
+      find(&s, BNY_TOPO_WARNING, rank->nic, "%s%s is on no switch: its port is down or its cable elsewhere",
+           label(d, rank->nic, nic), serves);
     if (d->crossed[r] >= 0)
-      find(&s, BNY_TOPO_WARNING, rank->nic, "%s, which serves %s, is on the leaf switch of rail %d: %s",
-           label(d, rank->nic, nic), label(d, rank->node, text), d->crossed[r],
+      find(&s, BNY_TOPO_WARNING, rank->nic, "%s%s is on the leaf switch of rail %d: %s", label(d, rank->nic, nic), serves,
+           d->crossed[r],
            d->crossed[r] == rank->rail ? "cables are crossed, the rail was taken from the switch"
                                        : "what it exchanges within its own rail crosses the spine");
   }
@@ -323,30 +359,55 @@ static bool below_switch(const bny_topo *topo, int32_t node) {
   return false;
 }
 
+static bool is_coherent(const bny_topo *topo, int32_t node) { /* with its CPU: such a GPU needs no switch */
+  for (int32_t l = bny_topo_first_link(topo, node); l >= 0; l = bny_topo_next_link(topo, node, l)) {
+    if (topo->links[l].kind == BNY_TOPO_LINK_C2C)
+      return true;
+  }
+  return false;
+}
+
 /* No PCI switch between several GPUs and several NICs that hang in one place: what virtual machines show. */
+static bool is_flat(const bny_topo_derivation *d, int32_t host) {
+  const bny_topo *topo = d->topo;
+  int32_t ngpus = d->host_first[host + 1] - d->host_first[host], nnics = d->nic_first[host + 1] - d->nic_first[host];
+  int64_t beside = 0;
+  if (ngpus < 4 || nnics < 2 || d->levels->rank_kind != BNY_TOPO_GPU)
+    return false;
+  for (int32_t i = d->nic_first[host]; i < d->nic_first[host + 1]; i++) {
+    if (below_switch(topo, d->nics[i]))
+      return false;
+    d->roots[topo->nodes[d->nics[i]].parent] = 0;
+  }
+  for (int32_t i = d->host_first[host]; i < d->host_first[host + 1]; i++) {
+    int32_t node = d->levels->ranks[d->by_host[i]].node;
+    if (below_switch(topo, node) || is_coherent(topo, node))
+      return false;
+    d->roots[topo->nodes[node].parent] = 0;
+  }
+  for (int32_t i = d->nic_first[host]; i < d->nic_first[host + 1]; i++)
+    d->roots[topo->nodes[d->nics[i]].parent]++;
+  for (int32_t i = d->host_first[host]; i < d->host_first[host + 1]; i++) {
+    int32_t parent = topo->nodes[d->levels->ranks[d->by_host[i]].node].parent;
+    beside += topo->nodes[parent].kind != BNY_TOPO_HOST ? d->roots[parent] : 0;
+  }
+  return beside >= 2 * (int64_t)ngpus; /* each GPU, on the average, beside two NICs */
+}
+
 static bool flattened(bny_topo_derivation *d) {
   sort s = {.d = d, .what = "hosts whose PCI switches are hidden"};
-  for (int32_t h = 0; h < d->nhosts && d->levels->rank_kind == BNY_TOPO_GPU; h++) {
-    int32_t ngpus = d->host_first[h + 1] - d->host_first[h], nnics = d->nic_first[h + 1] - d->nic_first[h], flat = 0;
-    for (int32_t i = d->host_first[h]; i < d->host_first[h + 1]; i++)
-      flat += !below_switch(d->topo, d->levels->ranks[d->by_host[i]].node);
-    for (int32_t i = d->nic_first[h]; i < d->nic_first[h + 1]; i++)
-      flat += !below_switch(d->topo, d->nics[i]);
-    if (ngpus < 4 || nnics < 2 || flat < ngpus + nnics)
-      continue;
-    int32_t same = 0;
-    for (int32_t i = d->host_first[h]; i < d->host_first[h + 1]; i++) {
-      int32_t node = d->levels->ranks[d->by_host[i]].node, parent = d->topo->nodes[node].parent;
-      for (int32_t j = d->nic_first[h]; j < d->nic_first[h + 1] && d->topo->nodes[parent].kind != BNY_TOPO_HOST; j++)
-        same += d->topo->nodes[d->nics[j]].parent == parent;
-    }
-    char text[LABEL_BYTES];
-    if (same >= 2 * ngpus) /* each GPU, on the average, beside two NICs */
-      find(&s, BNY_TOPO_WARNING, d->hosts[h],
-           "%s shows no PCI switch between %d GPUs and %d NICs, as a virtual machine that hides them: which NIC is near which "
-           "GPU was taken from their order, and data between them may go through the CPU",
-           label(d, d->hosts[h], text), ngpus, nnics);
+  hosts_alike flat = {0};
+  char text[LABEL_BYTES];
+  for (int32_t h = 0; h < d->nhosts; h++) {
+    if (is_flat(d, h))
+      host_note(&flat, h);
   }
+  if (flat.count > 0)
+    find(&s, BNY_TOPO_WARNING, d->hosts[flat.first],
+         "%s: no PCI switch between %d GPUs and %d NICs, as in a virtual machine that hides them: which NIC is near which GPU "
+         "was taken from their order, and data between them may go through the CPU",
+         hosts_label(d, &flat, text), d->host_first[flat.first + 1] - d->host_first[flat.first],
+         d->nic_first[flat.first + 1] - d->nic_first[flat.first]);
   return done(&s);
 }
 
@@ -381,8 +442,10 @@ static bool generations(bny_topo_derivation *d) {
     find(&s, BNY_TOPO_WARNING, odd, "GPUs are of different kinds, from %d to %d by compute capability: the slowest sets the pace",
          low, high);
   if (d->levels->rank_kind != BNY_TOPO_GPU && d->levels->nranks > 0)
-    find(&s, BNY_TOPO_INFO, -1, "no GPU is known: ranks are placed on %s%s",
-         d->levels->rank_kind == BNY_TOPO_NUMA ? "NUMA node" : bny_topo_kind_name(d->levels->rank_kind), "s");
+    find(&s, BNY_TOPO_INFO, -1, "no GPU is known: ranks are placed on %ss",
+         d->levels->rank_kind == BNY_TOPO_NUMA  ? "NUMA node"
+         : d->levels->rank_kind == BNY_TOPO_NIC ? "NIC"
+                                                : bny_topo_kind_name(d->levels->rank_kind));
   return done(&s);
 }
 

@@ -151,6 +151,11 @@ static bool row_read(bny_topo_matrix *matrix, bny_topo_span line, int number, bn
                              bny_topo_span_shown(name), name.text, column + 1, bny_topo_span_shown(word), word.text);
     matrix->cells[row][column] = cell;
   }
+  bny_topo_span tail = rest;
+  bny_topo_matrix_cell more;
+  if (bny_topo_span_word(&tail, &word) && cell_read(word, &more) && more.known)
+    return bny_topo_refuse(error, number, "%.*s has more paths than the header has devices, %d",
+                           bny_topo_span_shown(name), name.text, matrix->ncolumns);
   tail_read(device, matrix->ntails, rest);
   return true;
 }

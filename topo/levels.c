@@ -114,7 +114,7 @@ bny_topo_level *bny_topo_level_add(bny_topo_derivation *d, bny_topo_level_kind k
 /* ---- ranks and hosts --------------------------------------------------------------------------------------------- */
 
 static bny_topo_kind rank_kind_of(const bny_topo *topo) {
-  static const bny_topo_kind kinds[] = {BNY_TOPO_GPU, BNY_TOPO_NUMA, BNY_TOPO_PACKAGE};
+  static const bny_topo_kind kinds[] = {BNY_TOPO_GPU, BNY_TOPO_NUMA, BNY_TOPO_PACKAGE, BNY_TOPO_NIC};
   for (size_t i = 0; i < sizeof kinds / sizeof kinds[0]; i++) {
     if (bny_topo_count(topo, kinds[i]) > 0)
       return kinds[i];

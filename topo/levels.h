@@ -3,8 +3,8 @@
  * What a model means for ranks that work together: who is how near to whom, in levels; which NIC serves which GPU; what
  * is wrong with the machine. Computed from the model alone and the same for every rank that has the same model.
  *
- * Ranks. Rank r is the r-th GPU of the model. A model without any GPU has its NUMA nodes for ranks; without those packages,
- * without those hosts: `rank_kind` says which.
+ * Ranks. Rank r is the r-th GPU of the model. A model without any GPU has its NUMA nodes for ranks; without those packages;
+ * without those, as where only a network is known, NICs; without those hosts. `rank_kind` says which.
  *
  * Levels. Each parts the ranks into disjoint groups whose members reach one another over links alike:
  *

@@ -147,7 +147,8 @@ static void ring_of_most(const speeds *s, double least, float *best, int32_t *ri
       }
     }
   }
-  /* Back from the end: each time the first member whose path, and the link from it, give the sum. */
+  /* Back from the end: each time the last member whose path, and the link from it, give the sum, so that members that are
+   * alike stand in order. */
   unsigned set = all;
   int32_t next = 0;
   for (int32_t place = s->count - 1; place > 0; place--) {
@@ -156,7 +157,7 @@ static void ring_of_most(const speeds *s, double least, float *best, int32_t *ri
     for (int32_t end = 1; end < s->count; end++) {
       float sum = best[(size_t)set * EXACT_MAX + (size_t)end];
       double speed = speed_between(s, end, next);
-      if ((set >> end & 1) && sum >= 0 && speed >= least && sum + (float)speed > most)
+      if ((set >> end & 1) && sum >= 0 && speed >= least && sum + (float)speed >= most)
         most = sum + (float)speed, chosen = end;
     }
     ring[place] = chosen;
