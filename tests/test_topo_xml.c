@@ -288,8 +288,10 @@ static const struct {
     {NCCL_HEAD "<nic><net name=\"a\" speed=\"nan\"/></nic>" NCCL_TAIL, 3, "absurd"},
     {NCCL_HEAD "<nic><net name=\"a\" speed=\"1e30\"/></nic>" NCCL_TAIL, 3, "absurd"},
     {NCCL_HEAD "<nic><net name=\"a\" dev=\"99999999999999999999\"/></nic>" NCCL_TAIL, 3, "absurd"},
-    {"<!DOCTYPE system [\n<!ENTITY a \"b\">]>\n<system version=\"1\"/>", 2, "entities"},
-    {"<!DOCTYPE system [\n<!ENTITY % a SYSTEM \"file:///etc/passwd\">%a;]>\n<system version=\"1\"/>", 2, "entities"},
+    {"\n<!DOCTYPE system [\n<!ENTITY a \"b\">]>\n<system version=\"1\"/>", 2, "entities"},
+    {"<!DOCTYPE system [\n<!ENTITY % a SYSTEM \"file:///etc/passwd\">%a;]>\n<system version=\"1\"/>", 1, "entities"},
+    {"<!DOCTYPE system SYSTEM \"[>\">\n<system version=\"5\"/>", 2, "version 5"},
+    {"<?xml version=\"1.0\" encoding=\"UTF-7\"?>\n<system version=\"1\">+ADw-cpu/+AD4-</system>", 2, "no <cpu>"},
     {"<system version=\"1\">&lol;</system>", 1, "XML"},
     {"<topology version=\"3.0\">\n</topology>", 1, "version 3.0"},
     {"<topology version=\"2.0\">\n</topology>", 1, "no Machine"},
@@ -406,7 +408,11 @@ START_TEST(hostile_sizes) {
                {"<topology version=\"2.0\">", "<a b=\"\" c=\"\" d=\"\" e=\"\" f=\"\" g=\"\" h=\"\" i=\"\" j=\"\"/>", "more than"},
                {"<system version=\"1\"><cpu numaid=\"0\"/>", "<cpu/>", "more than 16384"},
                {"<nvidia_smi_log>", "<!-- -->", "XML"},
-               {"<system version=\"", "1111", "XML"}};
+               {"<system version=\"", "1111", "XML"},
+               {"<!-- <a b=' --><?p \"?><!DOCTYPE system SYSTEM \"<!--\"><system ", "a=\"\" ", "more than 256 attributes"},
+               {"<system><![CDATA[\"]]><b ", "a='\"' ", "more than 256 attributes"},
+               {"<!-- <pci busid='> --><system version=\"1\"><cpu numaid=\"0\"><pci busid=\"0000:01:00.0\" class=\"0x02\">",
+                "<nic/>", "more than a million elements"}};
   size_t bytes = (size_t)60 << 20, unit = strlen(cases[_i].unit), at = strlen(cases[_i].head);
   char *text = malloc(bytes);
   memcpy(text, cases[_i].head, at);
@@ -429,6 +435,33 @@ START_TEST(hostile_sizes) {
   long grown_kb = after.ru_maxrss - before.ru_maxrss;
   ck_assert_msg(grown_kb < 512 << 10, "grew by %ld KiB", grown_kb);
 #endif
+  free(text);
+}
+END_TEST
+
+/* Shapes that would take long if anything were looked up by looking at all: 300,000 of each. */
+START_TEST(large_and_good) {
+  static const struct {
+    const char *head, *unit, *tail;
+  } cases[] = {
+      {NCCL_HEAD "<pci busid=\"0000:01:00.0\"><nic>", "<net name=\"a\"/>", "</nic></pci>" NCCL_TAIL},
+      {NCCL_HEAD "<pci busid=\"0000:01:00.0\"><nic/>", "<x/>", "</pci>" NCCL_TAIL},
+      {NCCL_HEAD, "<nic><net name=\"eth0\"/></nic>", NCCL_TAIL},
+      {"<topology version=\"2.0\"><object type=\"Machine\">", "<object type=\"Package\"/>", "</object></topology>"},
+      {"<topology version=\"2.0\"><object type=\"Machine\">", "<object type=\"NUMANode\"/>", "</object></topology>"},
+      {"<nvidia_smi_log><gpu id=\"00000000:01:00.0\">", "<a>text</a>", "</gpu></nvidia_smi_log>"}};
+  enum { UNITS = 300000 };
+  size_t head = strlen(cases[_i].head), unit = strlen(cases[_i].unit), tail = strlen(cases[_i].tail);
+  char *text = malloc(head + UNITS * unit + tail);
+  memcpy(text, cases[_i].head, head);
+  for (size_t u = 0; u < UNITS; u++) {
+    memcpy(text + head + u * unit, cases[_i].unit, unit);
+  }
+  memcpy(text + head + UNITS * unit, cases[_i].tail, tail);
+  bny_topo_error error = {.text = ""};
+  bny_topo *topo = bny_topo_import(text, head + UNITS * unit + tail, NULL, &error);
+  ck_assert_msg(topo != NULL, "%s", error.text);
+  bny_topo_free(topo);
   free(text);
 }
 END_TEST
@@ -766,7 +799,8 @@ int main(void) {
   tcase_add_loop_test(tests, what_is_refused, 0, (int)(sizeof bad / sizeof bad[0]));
   tcase_add_loop_test(tests, cut_short, 0, EXAMPLES);
   tcase_add_loop_test(tests, changed_bytes, 0, EXAMPLES);
-  tcase_add_loop_test(tests, hostile_sizes, 0, 7);
+  tcase_add_loop_test(tests, hostile_sizes, 0, 10);
+  tcase_add_loop_test(tests, large_and_good, 0, 6);
   tcase_add_test(tests, nccl_out);
   tcase_add_test(tests, nccl_out_by_hand);
   tcase_add_test(tests, nccl_out_hidden_switches);

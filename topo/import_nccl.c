@@ -335,7 +335,7 @@ static bool take_nic(reading *r, int32_t nic, int32_t parent) {
   if (!in_pci && !bny_topo_xml_is(r->xml, parent, "cpu")) {
     return fail_at(r, nic, "stands outside of a <pci> and a <cpu>");
   }
-  if (in_pci && r->topo->nodes[r->node_of[parent]].kind == BNY_TOPO_NIC && bny_topo_xml_child(r->xml, parent, "nic") == nic) {
+  if (in_pci && r->topo->nodes[r->node_of[parent]].kind == BNY_TOPO_NIC) {
     r->node_of[nic] = r->node_of[parent];
     return true;
   }

@@ -6,7 +6,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-enum { DEPTH = 64, MOST_ELEMENTS = 1000000, MOST_ATTRIBUTES = 8000000 };
+enum { DEPTH = 64, MOST_ELEMENTS = 1000000, MOST_ATTRIBUTES = 8000000, MOST_IN_ONE = 256 };
 
 /* ---- the root, by eye -------------------------------------------------------------------------------------------- */
 
@@ -35,15 +35,21 @@ static bool skip_past(cursor *c, const char *what) {
   return found;
 }
 
-/* A DOCTYPE may hold declarations in brackets, which have > of their own. */
+/* To the > of a DOCTYPE, or to the [ of the declarations that it holds. */
+static void skip_doctype_name(cursor *c) {
+  char quote = '\0';
+  for (; c->at < c->end && (quote != '\0' || (*c->at != '>' && *c->at != '[')); skip(c, 1)) {
+    if (quote != '\0') {
+      quote = *c->at == quote ? '\0' : quote;
+    } else if (*c->at == '"' || *c->at == '\'') {
+      quote = *c->at;
+    }
+  }
+}
+
 static bool skip_doctype(cursor *c) {
-  while (c->at < c->end && *c->at != '>' && *c->at != '[') {
-    skip(c, 1);
-  }
-  if (c->at < c->end && *c->at == '[' && !skip_past(c, "]")) {
-    return false;
-  }
-  return skip_past(c, ">");
+  skip_doctype_name(c);
+  return (c->at == c->end || *c->at != '[' || skip_past(c, "]")) && skip_past(c, ">");
 }
 
 bool bny_topo_xml_root(const char *text, size_t bytes, char *name, size_t name_bytes, int *line) {
@@ -387,6 +393,51 @@ static void on_error(void *user, const xmlError *problem) {
   xmlStopParser(r->context);
 }
 
+/* Past what stands between < and >, quotes in mind; false with the reason if it has too many attributes. */
+static bool skip_tag(cursor *c, bny_topo_error *error) {
+  int attributes = 0;
+  char quote = '\0';
+  for (; c->at < c->end; skip(c, 1)) {
+    if (quote != '\0') {
+      quote = *c->at == quote ? '\0' : quote;
+    } else if (*c->at == '"' || *c->at == '\'') {
+      quote = *c->at;
+      if (++attributes > MOST_IN_ONE) {
+        return bny_topo_fail(error, c->line, "an element with more than %d attributes", MOST_IN_ONE);
+      }
+    } else if (*c->at == '>') {
+      break;
+    }
+  }
+  return true;
+}
+
+/* libxml2 compares the attributes of an element each with each, before it calls us: a tag with a million would take for ever.
+ * So they are counted here. What is not well-formed is for libxml2 to tell. */
+static bool is_bounded(const char *text, size_t bytes, bny_topo_error *error) {
+  cursor c = {.at = text, .end = text + bytes, .line = 1};
+  bool good = true;
+  while (good && c.at < c.end) {
+    if (*c.at != '<') {
+      skip(&c, 1);
+    } else if (starts(&c, "<!--")) {
+      skip(&c, 4);
+      skip_past(&c, "-->");
+    } else if (starts(&c, "<![CDATA[")) {
+      skip_past(&c, "]]>");
+    } else if (starts(&c, "<?")) {
+      skip_past(&c, "?>");
+    } else if (starts(&c, "<!")) {
+      skip_doctype_name(&c);
+      good = c.at == c.end || *c.at != '[' ||
+             bny_topo_fail(error, c.line, "a DOCTYPE with declarations (entities and the like), which are not taken");
+    } else {
+      good = skip_tag(&c, error);
+    }
+  }
+  return good;
+}
+
 /* With the callbacks in place of a tree: the memory used is ours, and bounded. */
 static void run(reading *r, const char *text, size_t bytes) {
   *r->context->sax = (xmlSAXHandler){
@@ -400,8 +451,9 @@ static void run(reading *r, const char *text, size_t bytes) {
       .serror = (xmlStructuredErrorFunc)on_error,
   };
   r->context->userData = r;
-  /* NOENT gives attributes with &amp; and its like resolved; entities of the file's own never get that far. */
-  xmlCtxtUseOptions(r->context, XML_PARSE_NONET | XML_PARSE_NOENT);
+  /* NOENT gives attributes with &amp; and its like resolved; entities of the file's own never get that far. All is UTF-8,
+   * whatever the file declares, so that is_bounded has seen what libxml2 sees. */
+  xmlCtxtUseOptions(r->context, XML_PARSE_NONET | XML_PARSE_NOENT | XML_PARSE_IGNORE_ENC);
   enum { CHUNK = 1 << 16 };
   for (size_t at = 0; at < bytes && !r->failed; at += CHUNK) {
     size_t chunk = bytes - at < CHUNK ? bytes - at : CHUNK;
@@ -416,6 +468,9 @@ static void run(reading *r, const char *text, size_t bytes) {
 }
 
 bny_topo_xml *bny_topo_xml_parse(const char *text, size_t bytes, bny_topo_error *error) {
+  if (!is_bounded(text, bytes, error)) {
+    return NULL;
+  }
   reading r = {.error = error, .xml = calloc(1, sizeof(bny_topo_xml)), .context = xmlCreatePushParserCtxt(NULL, NULL, NULL, 0, NULL)};
   if (r.xml == NULL || r.context == NULL) {
     r.failed = true;
