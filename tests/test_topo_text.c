@@ -25,8 +25,7 @@ static void refused(const char *text, int line, const char *part) {
 
 static int32_t by_name(const bny_topo *topo, const char *name) {
   int32_t node = bny_topo_find_name(topo, BNY_TOPO_GPU, name);
-  if (node < 0)
-    node = bny_topo_find_name(topo, BNY_TOPO_NIC, name);
+  if (node < 0) node = bny_topo_find_name(topo, BNY_TOPO_NIC, name);
   ck_assert_msg(node >= 0, "no %s", name);
   return node;
 }
@@ -44,8 +43,7 @@ static int cells_compare(const char *text, const bny_topo *topo, const char *fil
   int columns = 0, compared = 0;
   for (char *line = strtok_r(copy, "\n", &lines); line; line = strtok_r(NULL, "\n", &lines)) {
     char *words = NULL, *first = strtok_r(line, " \t\r", &words), *word;
-    if (!first || first[0] == '#')
-      continue;
+    if (!first || first[0] == '#') continue;
     if (columns == 0) {
       for (word = first; word && strcmp(word, "CPU") != 0; word = strtok_r(NULL, " \t\r", &words))
         names[columns++] = word;
@@ -54,7 +52,10 @@ static int cells_compare(const char *text, const bny_topo *topo, const char *fil
     for (int column = 0; column < columns && (word = strtok_r(NULL, " \t\r", &words)); column++) {
       int32_t a = by_name(topo, first), b = by_name(topo, names[column]);
       const char *path = bny_topo_path_name(bny_topo_path_between(topo, a, b));
-      const char *wanted = strcmp(word, "X") == 0 ? "SELF" : strncmp(word, "NV", 2) == 0 ? "NVL" : strcmp(word, "SOC") == 0 ? "SYS" : word;
+      const char *wanted = strcmp(word, "X") == 0        ? "SELF"
+                           : strncmp(word, "NV", 2) == 0 ? "NVL"
+                           : strcmp(word, "SOC") == 0    ? "SYS"
+                                                         : word;
       ck_assert_msg(strcmp(path, wanted) == 0, "%s: %s to %s is %s, not %s", file, first, names[column], path, word);
       compared++;
     }
@@ -84,8 +85,7 @@ START_TEST(matrices_of_machines) {
   all_compared = 0;
   matrix_compare(path, "hgx-a100-4nic.txt");
   ck_assert_int_eq(all_compared, 144);
-  if (each_dump("matrix", ".txt", matrix_compare) > 0)
-    ck_assert_int_gt(all_compared, 1000);
+  if (each_dump("matrix", ".txt", matrix_compare) > 0) ck_assert_int_gt(all_compared, 1000);
 }
 END_TEST
 
@@ -141,16 +141,13 @@ START_TEST(matrix_of_76_nics) {
   size_t bytes;
   FILE *out = open_memstream(&text, &bytes);
   fprintf(out, "\tGPU0");
-  for (int i = 0; i < 56; i++)
-    fprintf(out, "\tNIC%d", i);
+  for (int i = 0; i < 56; i++) fprintf(out, "\tNIC%d", i);
   fprintf(out, "\tCPU Affinity\tNUMA Affinity\nGPU0\t X ");
-  for (int i = 0; i < 56; i++)
-    fprintf(out, i % 2 ? "\tNODE" : "\tSYS");
+  for (int i = 0; i < 56; i++) fprintf(out, i % 2 ? "\tNODE" : "\tSYS");
   fprintf(out, "\t0-7\t1\n");
   for (int i = 0; i < 76; i++) {
     fprintf(out, "NIC%d\t%s", i, i % 2 ? "NODE" : "SYS");
-    for (int j = 0; j < 56; j++)
-      fprintf(out, i == j ? "\t X " : i % 2 == j % 2 ? "\tNODE" : "\tSYS");
+    for (int j = 0; j < 56; j++) fprintf(out, i == j ? "\t X " : i % 2 == j % 2 ? "\tNODE" : "\tSYS");
     fputc('\n', out);
   }
   fclose(out);
@@ -168,13 +165,15 @@ START_TEST(matrices_refused) {
   refused("GPU0 GPU1 CPU Affinity\nGPU0 X PIX 0\n", 0, "no row for GPU1");
   refused("GPU0 GPU1 CPU Affinity\nGPU0 X FAR 0\nGPU1 PIX X 0\n", 2, "\"FAR\" is not a path");
   refused("GPU0 GPU1 CPU Affinity\nGPU0 X NV0 0\nGPU1 NV0 X 0\n", 2, "\"NV0\" is not a path");
-  refused("GPU0 GPU1 CPU Affinity\nGPU0 X PIX 0\nGPU1 PXB X 0\n", 3, "GPU1 to GPU0 is PXB with 0 links, but on line 2 PIX");
+  refused("GPU0 GPU1 CPU Affinity\nGPU0 X PIX 0\nGPU1 PXB X 0\n", 3,
+          "GPU1 to GPU0 is PXB with 0 links, but on line 2 PIX");
   refused("GPU0 GPU1 CPU Affinity\nGPU0 X NV4 0\nGPU1 NV2 X 0\n", 3, "NVL with 2 links");
   refused("GPU0 GPU1 CPU Affinity\nGPU0 PIX X 0\nGPU1 X PIX 0\n", 2, "X belongs on the diagonal");
   refused("GPU0 GPU0 CPU Affinity\nGPU0 X X 0\n", 1, "two columns");
   refused("GPU0 GPU1 CPU Affinity\nGPU0 X PIX 0\nGPU0 X PIX 0\n", 3, "has a row on line 2");
   refused("GPU0 NIC0 CPU Affinity\nGPU0 X NV2 0\nNIC0 NV2 X 0\n", 3, "not both GPUs");
-  refused("GPU0 GPU1 GPU2 CPU Affinity\nGPU0 X PIX SYS 0\nGPU1 PIX X PIX 0\nGPU2 SYS PIX X 0\n", 4, "GPU2 to GPU0 is SYS, but");
+  refused("GPU0 GPU1 GPU2 CPU Affinity\nGPU0 X PIX SYS 0\nGPU1 PIX X PIX 0\nGPU2 SYS PIX X 0\n", 4,
+          "GPU2 to GPU0 is SYS, but");
   refused("GPU0 X PIX 0\n", 0, "without a header");
   refused("GPU0 CPU Affinity\nGPU0 X 0\nNIC0 SYS SYS\n", 3, "NIC0 has more paths than the header has devices, 1");
 }
@@ -186,8 +185,7 @@ static int count_starts(const char *text, const char *start) {
   int count = strncmp(text, start, strlen(start)) == 0;
   char line[64];
   snprintf(line, sizeof line, "\n%s", start);
-  for (const char *at = strstr(text, line); at; at = strstr(at + 1, line))
-    count++;
+  for (const char *at = strstr(text, line); at; at = strstr(at + 1, line)) count++;
   return count;
 }
 
@@ -201,8 +199,7 @@ static void fabric_count(const char *path, const char *name) {
   ck_assert_str_eq(importer, "ibnetdiscover");
   ck_assert_msg(bny_topo_count(topo, BNY_TOPO_SWITCH) == count_starts(text, "Switch"), "%s", name);
   ck_assert_msg(bny_topo_count(topo, BNY_TOPO_NIC) == count_starts(text, "Ca"), "%s", name);
-  for (int32_t l = 0; l < topo->nlinks; l++)
-    ck_assert_double_gt(topo->links[l].gbytes_per_s, 0);
+  for (int32_t l = 0; l < topo->nlinks; l++) ck_assert_double_gt(topo->links[l].gbytes_per_s, 0);
   bny_topo_free(topo);
   free(text);
 }
@@ -234,12 +231,12 @@ END_TEST
 #define ADAPTER(id, what) "Ca\t1 \"H-" id "\"\t# \"" what "\"\n"
 
 START_TEST(fabric_shapes) {
-  bny_topo *topo = load(SWITCH("0a") "[1]\t\"H-01\"[1](01)\t# \"a mlx5_0\" lid 3 4xEDR\n"
-                                     "[2]\t\"H-02\"[2](02)\t# \"a mlx5_1\" lid 3 2xHDR\n"
-                                     "[3]\t\"H-ff\"[1](ff)\t# \"Mellanox Technologies Aggregation Node\" lid 2 4xEDR\n"
-                        ADAPTER("01", "a mlx5_0") ADAPTER("02", "a mlx5_1") ADAPTER("03", "just one name here")
-                        ADAPTER("04", "b mlx5_0") ADAPTER("05", "b mlx5_0")
-                                     "[1](05)\t\"S-0a\"[4]\t# lid 3 lmc 0 \"sw0a\" lid 1 4xNDR\n");
+  bny_topo *topo = load(SWITCH(
+      "0a") "[1]\t\"H-01\"[1](01)\t# \"a mlx5_0\" lid 3 4xEDR\n"
+            "[2]\t\"H-02\"[2](02)\t# \"a mlx5_1\" lid 3 2xHDR\n"
+            "[3]\t\"H-ff\"[1](ff)\t# \"Mellanox Technologies Aggregation Node\" lid 2 4xEDR\n" ADAPTER("01", "a mlx5_0")
+                            ADAPTER("02", "a mlx5_1") ADAPTER("03", "just one name here") ADAPTER("04", "b mlx5_0")
+                                ADAPTER("05", "b mlx5_0") "[1](05)\t\"S-0a\"[4]\t# lid 3 lmc 0 \"sw0a\" lid 1 4xNDR\n");
   ck_assert_int_eq(bny_topo_count(topo, BNY_TOPO_HOST), 3);
   ck_assert_int_eq(bny_topo_count(topo, BNY_TOPO_NIC), 5);
   ck_assert_int_eq(topo->nlinks, 3); /* also the one that only one end lists; none to the aggregation node */
@@ -249,12 +246,14 @@ START_TEST(fabric_shapes) {
                    bny_topo_ancestor(topo, by_name(topo, "05"), BNY_TOPO_HOST)); /* one name twice: GUIDs */
   bny_topo_free(topo);
 
-  refused(SWITCH("0a") "[1]\t\"H-01\"[1](01)\t# \"a mlx5_0\" lid 3 4xEDR\n", 2, "a link to \"H-01\", which the file does not list");
+  refused(SWITCH("0a") "[1]\t\"H-01\"[1](01)\t# \"a mlx5_0\" lid 3 4xEDR\n", 2,
+          "a link to \"H-01\", which the file does not list");
   refused(SWITCH("0a") SWITCH("0b") SWITCH("0a"), 3, "node \"S-0a\" appears again: also on line 1");
   refused(SWITCH("0a") "[1]\t\"S-0a", 2, "port 1 is not followed by");
   refused(SWITCH("0a") "[x]\t\"S-0a\"[1]\n", 2, "number must be 0 to 255");
   refused("[1]\t\"S-0a\"[1]\n" SWITCH("0a"), 1, "a port before any node");
-  refused(SWITCH("0a") SWITCH("0b") SWITCH("0c") "[1]\t\"S-0a\"[1]\n[2]\t\"S-0a\"[1]\n", 5, "port 1 of \"S-0a\" is joined to");
+  refused(SWITCH("0a") SWITCH("0b") SWITCH("0c") "[1]\t\"S-0a\"[1]\n[2]\t\"S-0a\"[1]\n", 5,
+          "port 1 of \"S-0a\" is joined to");
 }
 END_TEST
 
@@ -352,13 +351,15 @@ START_TEST(descriptions_refused) {
   refused("host:65536 package:65536 numa:65536 pci:65536 pci:65536 pci:65536 gpu:65536", 1, "more than 1000000 nodes");
   refused("nvlink gpu:65", 1, "more than 64 GPUs linked each to each");
   refused("leaf@rails nic:257", 1, "more than 256 rails");
-  refused("gpu gpu gpu gpu gpu gpu gpu gpu gpu gpu gpu gpu gpu gpu gpu gpu gpu gpu gpu gpu gpu gpu gpu gpu gpu gpu gpu gpu gpu gpu "
+  refused("gpu gpu gpu gpu gpu gpu gpu gpu gpu gpu gpu gpu gpu gpu gpu gpu gpu gpu gpu gpu gpu gpu gpu gpu gpu gpu gpu "
+          "gpu gpu gpu "
           "gpu gpu gpu",
           1, "more than");
 }
 END_TEST
 
-/* The text of a model, taken again, gives the same text, and a model of the same levels and paths (which export checks). */
+/* The text of a model, taken again, gives the same text, and a model of the same levels and paths (which export
+ * checks). */
 START_TEST(export_comes_back) {
   static const char *const texts[] = {
       "host",
@@ -379,7 +380,8 @@ START_TEST(export_comes_back) {
     ck_assert_msg(text != NULL, "%s: %s", texts[i], error.text);
     bny_topo *again = load(text);
     char *text_again = bny_topo_export_synthetic(again, &error);
-    ck_assert_msg(text_again && strcmp(text, text_again) == 0, "%s, then %s", text, text_again ? text_again : error.text);
+    ck_assert_msg(text_again && strcmp(text, text_again) == 0, "%s, then %s", text,
+                  text_again ? text_again : error.text);
     ck_assert_int_eq(topo->nnodes, again->nnodes);
     ck_assert_int_eq(topo->nlinks, again->nlinks);
     for (int kind = 0; kind < BNY_TOPO_LINK_KINDS; kind++) {
@@ -445,7 +447,8 @@ static void mangle(const char *text, size_t bytes, uint64_t seed) {
 }
 
 START_TEST(mangled) {
-  static const char *const names[] = {"hgx-a100-4nic.txt", "one-gpu.txt", "fabric-two-rails.txt", "dgx-h100.txt", "spine-leaf.txt"};
+  static const char *const names[] = {"hgx-a100-4nic.txt", "one-gpu.txt", "fabric-two-rails.txt", "dgx-h100.txt",
+                                      "spine-leaf.txt"};
   for (size_t i = 0; i < sizeof names / sizeof names[0]; i++) {
     char path[4096];
     size_t bytes;
@@ -464,13 +467,17 @@ START_TEST(matrix_of_the_most_devices) {
     char *text = NULL;
     size_t bytes;
     FILE *out = open_memstream(&text, &bytes);
-    for (int i = 0; i < 320; i++)
-      fprintf(out, "\tGPU%d", i);
+    for (int i = 0; i < 320; i++) fprintf(out, "\tGPU%d", i);
     fprintf(out, "\tCPU Affinity\tNUMA Affinity\n");
     for (int i = 0; i < 320; i++) {
       fprintf(out, "GPU%d", i);
       for (int j = 0; j < 320; j++)
-        fputs(i == j ? "\tX" : kind == 0 ? "\tN/A" : kind == 1 && i % 160 == j % 160 ? "\tSYS" : kind == 1 ? "\tNV1" : "\tPIX", out);
+        fputs(i == j                            ? "\tX"
+              : kind == 0                       ? "\tN/A"
+              : kind == 1 && i % 160 == j % 160 ? "\tSYS"
+              : kind == 1                       ? "\tNV1"
+                                                : "\tPIX",
+              out);
       fprintf(out, "\t0-7\t0\n");
     }
     fclose(out);

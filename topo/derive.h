@@ -25,22 +25,23 @@ typedef struct bny_topo_derivation {
   int32_t nhosts;            /* all of the model */
   int32_t *nics, *nic_first; /* NICs sorted by host, range by ordinal */
   int32_t nnics;
-  bny_topo_sum *nvl;         /* by rank */
-  bny_topo_sum *nic;         /* by node: a NIC's ports together */
-  int32_t *leaf;             /* by node: the representative of the leaf switches of a NIC; -1 */
-  int32_t *leaf_roots;       /* by node: a union-find of the leaf switches that one NIC's ports are on */
-  int32_t *tier;             /* by node: of a network switch from 1; 0 */
-  double *uplink;            /* by node: of a leaf's representative, to the tier above */
-  int32_t *crossed;          /* by rank: the rail that its NIC's leaf switch carries; -1 where all is well */
-  int32_t *keys;             /* by rank: room to work in */
-  int32_t *roots;            /* by node: likewise, of a union-find */
+  bny_topo_sum *nvl;   /* by rank */
+  bny_topo_sum *nic;   /* by node: a NIC's ports together */
+  int32_t *leaf;       /* by node: the representative of the leaf switches of a NIC; -1 */
+  int32_t *leaf_roots; /* by node: a union-find of the leaf switches that one NIC's ports are on */
+  int32_t *tier;       /* by node: of a network switch from 1; 0 */
+  double *uplink;      /* by node: of a leaf's representative, to the tier above */
+  int32_t *crossed;    /* by rank: the rail that its NIC's leaf switch carries; -1 where all is well */
+  int32_t *keys;       /* by rank: room to work in */
+  int32_t *roots;      /* by node: likewise, of a union-find */
 } bny_topo_derivation;
 
 /* A forest in an array: the representative, and the union of two; the least node represents. */
 int32_t bny_topo_root(int32_t *roots, int32_t node);
 void bny_topo_unite(int32_t *roots, int32_t a, int32_t b);
 
-/* A usable NVLink or xGMI link and its speed; 0 if it is of another kind, a loop or refused. *assumed if the speed is. */
+/* A usable NVLink or xGMI link and its speed; 0 if it is of another kind, a loop or refused. *assumed if the speed
+ * is. */
 double bny_topo_gpu_link(const bny_topo *topo, const bny_topo_link *link, bool *assumed);
 bool bny_topo_link_refused(const bny_topo_link *link);
 

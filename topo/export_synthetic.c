@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * A model as a synthetic description, where it is regular enough: everything that stands beside its like holds the same.
- * The text is written down from the first of each kind, imported again, and what came of it compared with the model. */
+ * A model as a synthetic description, where it is regular enough: everything that stands beside its like holds the
+ * same. The text is written down from the first of each kind, imported again, and what came of it compared with the
+ * model. */
 #include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -30,8 +31,7 @@ static const bny_topo_node *node_at(const writer *w, int32_t node) { return &w->
 static void pci_write(const writer *w, int32_t node, FILE *out) {
   for (int32_t l = bny_topo_first_link(w->topo, node); l >= 0; l = bny_topo_next_link(w->topo, node, l)) {
     const bny_topo_link *link = &w->topo->links[l];
-    if (link->kind != BNY_TOPO_LINK_PCI || bny_topo_other_end(w->topo, node, l) != node_at(w, node)->parent)
-      continue;
+    if (link->kind != BNY_TOPO_LINK_PCI || bny_topo_other_end(w->topo, node, l) != node_at(w, node)->parent) continue;
     for (int generation = 1; generation <= BNY_TOPO_PCI_GENERATIONS; generation++) {
       if (link->count > 0 && link->count <= 32 &&
           fabs(bny_topo_speed_pci(generation, link->count) - link->gbytes_per_s) < 1e-9)
@@ -50,22 +50,19 @@ static void speed_write(double gbytes_per_s, FILE *out) { /* the grammar holds s
   char text[32] = "";
   for (int digits = 0; digits <= 6; digits++) {
     snprintf(text, sizeof text, "%.*f", digits, fmin(gbytes_per_s, 999999));
-    if (fabs(strtod(text, NULL) - gbytes_per_s) < 1e-9)
-      break;
+    if (fabs(strtod(text, NULL) - gbytes_per_s) < 1e-9) break;
   }
   fprintf(out, "%sGB", text);
 }
 
 static void gpu_write(const writer *w, int32_t node, FILE *out) {
   int32_t compute = node_at(w, node)->compute;
-  if (compute >= 0 && compute <= 9999)
-    fprintf(out, "@%s%d", compute >= 200 ? "gfx" : "sm", compute);
+  if (compute >= 0 && compute <= 9999) fprintf(out, "@%s%d", compute >= 200 ? "gfx" : "sm", compute);
   pci_write(w, node, out);
   for (int32_t l = bny_topo_first_link(w->topo, node); l >= 0; l = bny_topo_next_link(w->topo, node, l)) {
     if (w->topo->links[l].kind == BNY_TOPO_LINK_C2C) {
       fputs("@c2c", out);
-      if (w->topo->links[l].gbytes_per_s > 0)
-        speed_write(w->topo->links[l].gbytes_per_s, out);
+      if (w->topo->links[l].gbytes_per_s > 0) speed_write(w->topo->links[l].gbytes_per_s, out);
       return;
     }
   }
@@ -81,14 +78,14 @@ static void nic_write(const writer *w, int32_t node, FILE *out) {
   }
   if (speed > 0 && ports > 0) {
     fputc('@', out);
-    if (ports > 1)
-      fprintf(out, "%dx", ports);
+    if (ports > 1) fprintf(out, "%dx", ports);
     speed_write(speed, out);
   }
   pci_write(w, node, out);
 }
 
-/* What joins a GPU to others: kind, links and the speed of one. To a switch, all of its links; else those to the first. */
+/* What joins a GPU to others: kind, links and the speed of one. To a switch, all of its links; else those to the
+ * first. */
 static void joint_write(const writer *w, int32_t gpu, int32_t units, FILE *out) {
   int32_t links = 0, peer = -1;
   double speed = 0;
@@ -106,8 +103,7 @@ static void joint_write(const writer *w, int32_t gpu, int32_t units, FILE *out) 
     speed += link->gbytes_per_s;
   }
   fprintf(out, " %s", bny_topo_item_name(kind));
-  if (units > 1)
-    fprintf(out, ":%d", units);
+  if (units > 1) fprintf(out, ":%d", units);
   fprintf(out, "@%d", links);
   if (speed > 0) {
     fputc('@', out);
@@ -126,8 +122,7 @@ static int32_t island_below(const writer *w, int32_t node, int32_t *gpu) {
   int32_t island = -2;
   for (int32_t child = w->first_child[node]; child >= 0; child = w->next_sibling[child]) {
     int32_t below = island_below(w, child, gpu);
-    if (below != -2)
-      island = island == -2 || island == below ? below : -1;
+    if (below != -2) island = island == -2 || island == below ? below : -1;
   }
   return island;
 }
@@ -141,12 +136,10 @@ static bool devices_write(const writer *w, int32_t node, bny_topo_kind kind, boo
   int32_t count = 0, gpu = -1, islands = 0, last_island = -1;
   bool same = true;
   for (int32_t child = w->first_child[node]; child >= 0 && same; child = w->next_sibling[child]) {
-    if (node_at(w, child)->kind != kind)
-      continue;
+    if (node_at(w, child)->kind != kind) continue;
     char *text = NULL;
     FILE *stream = open_memstream(&text, &length);
-    if (!stream)
-      return bny_topo_fail(w->error, 0, "no memory");
+    if (!stream) return bny_topo_fail(w->error, 0, "no memory");
     (kind == BNY_TOPO_GPU ? gpu_write : nic_write)(w, child, stream);
     if (fclose(stream) != 0 || !text) {
       free(text);
@@ -154,8 +147,7 @@ static bool devices_write(const writer *w, int32_t node, bny_topo_kind kind, boo
       return bny_topo_fail(w->error, 0, "no memory");
     }
     same = !first || strcmp(first, text) == 0;
-    if (!same)
-      bny_topo_fail(w->error, 0, "%.60s is unlike the others beside it", node_at(w, child)->name);
+    if (!same) bny_topo_fail(w->error, 0, "%.60s is unlike the others beside it", node_at(w, child)->name);
     gpu = child;
     islands += w->island[child] >= 0 && w->island[child] != last_island;
     last_island = w->island[child];
@@ -167,11 +159,9 @@ static bool devices_write(const writer *w, int32_t node, bny_topo_kind kind, boo
   }
   if (same && count > 0) {
     int32_t units = kind == BNY_TOPO_GPU && !joined && islands > 0 ? islands : 1;
-    if (kind == BNY_TOPO_GPU && !joined && islands > 0)
-      joint_write(w, gpu, units, out);
+    if (kind == BNY_TOPO_GPU && !joined && islands > 0) joint_write(w, gpu, units, out);
     fprintf(out, " %s", kind == BNY_TOPO_GPU ? "gpu" : "nic");
-    if (count / units > 1)
-      fprintf(out, ":%d", count / units);
+    if (count / units > 1) fprintf(out, ":%d", count / units);
     fputs(first, out);
   }
   free(first);
@@ -192,16 +182,17 @@ static bool containers_write(const writer *w, int32_t node, bool joined, FILE *o
   int32_t count = 0, before = -1;
   bool same = true;
   for (int32_t child = w->first_child[node]; child >= 0 && same; child = w->next_sibling[child]) {
-    if (!is_container(node_at(w, child)->kind))
-      continue;
+    if (!is_container(node_at(w, child)->kind)) continue;
     char *text = content_of(w, child, joined);
     if (!text) {
       free(first);
       return false;
     }
-    same = before < 0 || (strcmp(first, text) == 0 && strcmp(container_name(node_at(w, child)), container_name(node_at(w, before))) == 0);
+    same = before < 0 || (strcmp(first, text) == 0 &&
+                          strcmp(container_name(node_at(w, child)), container_name(node_at(w, before))) == 0);
     if (!same)
-      bny_topo_fail(w->error, 0, "%.60s holds other things than %.60s", node_at(w, child)->name, node_at(w, before)->name);
+      bny_topo_fail(w->error, 0, "%.60s holds other things than %.60s", node_at(w, child)->name,
+                    node_at(w, before)->name);
     before = before < 0 ? child : before;
     count++;
     if (first)
@@ -211,10 +202,8 @@ static bool containers_write(const writer *w, int32_t node, bool joined, FILE *o
   }
   if (same && count > 0) {
     fprintf(out, " %s", container_name(node_at(w, before)));
-    if (count > 1)
-      fprintf(out, ":%d", count);
-    if (node_at(w, before)->kind == BNY_TOPO_PCI && !node_at(w, before)->host_bridge)
-      pci_write(w, before, out);
+    if (count > 1) fprintf(out, ":%d", count);
+    if (node_at(w, before)->kind == BNY_TOPO_PCI && !node_at(w, before)->host_bridge) pci_write(w, before, out);
     fputs(first, out);
   }
   free(first);
@@ -233,9 +222,9 @@ static char *content_of(const writer *w, int32_t node, bool joined) {
   int32_t gpu = -1, island = joined ? -1 : island_below(w, node, &gpu);
   bool here = island >= 0;
   bool good = devices_write(w, node, BNY_TOPO_NIC, joined, out);
-  if (here)
-    joint_write(w, gpu, 1, out);
-  good = good && devices_write(w, node, BNY_TOPO_GPU, joined || here, out) && containers_write(w, node, joined || here, out);
+  if (here) joint_write(w, gpu, 1, out);
+  good = good && devices_write(w, node, BNY_TOPO_GPU, joined || here, out) &&
+         containers_write(w, node, joined || here, out);
   if (fclose(out) != 0) {
     good = bny_topo_fail(w->error, 0, "no memory");
   }
@@ -265,15 +254,15 @@ static int32_t leaves_of_host(const bny_topo_levels *levels) {
   int32_t count = 0;
   for (int32_t r = 0; leaves && r < levels->nranks && levels->ranks[r].host == levels->ranks[0].host; r++) {
     bool again = false;
-    for (int32_t q = 0; q < r && !again; q++)
-      again = leaves->group_of[q] == leaves->group_of[r];
+    for (int32_t q = 0; q < r && !again; q++) again = leaves->group_of[q] == leaves->group_of[r];
     count += !again;
   }
   return count;
 }
 
 static outside outside_of(const writer *w) {
-  outside out = {.hosts = bny_topo_count(w->topo, BNY_TOPO_HOST), .domains = groups_of(w->levels, BNY_TOPO_LEVEL_DOMAIN)};
+  outside out = {.hosts = bny_topo_count(w->topo, BNY_TOPO_HOST),
+                 .domains = groups_of(w->levels, BNY_TOPO_LEVEL_DOMAIN)};
   int32_t leaves = groups_of(w->levels, BNY_TOPO_LEVEL_LEAF), rails = leaves_of_host(w->levels);
   if (leaves > 0) {
     out.rails = rails > 1;
@@ -306,8 +295,7 @@ static void outside_write(const writer *w, outside o, int32_t gpu, FILE *out) {
     free(joint);
   }
   fputs("host", out);
-  if (o.hosts / (units > 0 ? units : 1) > 1)
-    fprintf(out, ":%d", o.hosts / units);
+  if (o.hosts / (units > 0 ? units : 1) > 1) fprintf(out, ":%d", o.hosts / units);
 }
 
 static char *text_write(const writer *w) {
@@ -316,21 +304,17 @@ static char *text_write(const writer *w) {
   bool same = true, domains = bny_topo_level_of(w->levels, BNY_TOPO_LEVEL_DOMAIN) != NULL;
   int32_t gpu = -1;
   for (int32_t n = 0; n < w->topo->nnodes && same; n++) {
-    if (node_at(w, n)->kind == BNY_TOPO_GPU && gpu < 0)
-      gpu = n;
-    if (node_at(w, n)->kind != BNY_TOPO_HOST)
-      continue;
+    if (node_at(w, n)->kind == BNY_TOPO_GPU && gpu < 0) gpu = n;
+    if (node_at(w, n)->kind != BNY_TOPO_HOST) continue;
     char *content = content_of(w, n, domains);
     same = content && (!first || strcmp(first, content) == 0);
-    if (content && !same)
-      bny_topo_fail(w->error, 0, "host %.60s is unlike the first", node_at(w, n)->name);
+    if (content && !same) bny_topo_fail(w->error, 0, "host %.60s is unlike the first", node_at(w, n)->name);
     if (first)
       free(content);
     else
       first = content;
   }
-  if (same && !first)
-    same = bny_topo_fail(w->error, 0, "no host in it");
+  if (same && !first) same = bny_topo_fail(w->error, 0, "no host in it");
   FILE *out = same ? open_memstream(&text, &length) : NULL;
   if (out) {
     outside_write(w, outside_of(w), gpu, out);
@@ -351,8 +335,7 @@ static int32_t *devices_of(const bny_topo *topo, int32_t *count) {
   *count = 0;
   for (int pass = 0; pass < 2 && devices; pass++) { /* the text may have turned their order about */
     for (int32_t n = 0; n < topo->nnodes; n++) {
-      if (topo->nodes[n].kind == (pass == 0 ? BNY_TOPO_GPU : BNY_TOPO_NIC))
-        devices[(*count)++] = n;
+      if (topo->nodes[n].kind == (pass == 0 ? BNY_TOPO_GPU : BNY_TOPO_NIC)) devices[(*count)++] = n;
     }
   }
   return devices;
@@ -364,7 +347,8 @@ static bool paths_same(const bny_topo *a, const bny_topo *b) {
   bool same = devices[0] && devices[1] && counts[0] == counts[1];
   for (int32_t i = 0; same && i < counts[0] && i < PAIRS_OF; i++) {
     for (int32_t j = 0; j < i && same; j++)
-      same = bny_topo_path_between(a, devices[0][i], devices[0][j]) == bny_topo_path_between(b, devices[1][i], devices[1][j]);
+      same = bny_topo_path_between(a, devices[0][i], devices[0][j]) ==
+             bny_topo_path_between(b, devices[1][i], devices[1][j]);
   }
   free(devices[0]);
   free(devices[1]);
@@ -394,8 +378,7 @@ static bool comes_back(const writer *w, const char *text) {
     bool counted = kind != BNY_TOPO_SWITCH && kind != BNY_TOPO_PORT;
     same = !counted || bny_topo_count(w->topo, (bny_topo_kind)kind) == bny_topo_count(again, (bny_topo_kind)kind);
   }
-  if (again && !same)
-    bny_topo_fail(w->error, 0, "not regular: \"%.150s\" would be the nearest description", text);
+  if (again && !same) bny_topo_fail(w->error, 0, "not regular: \"%.150s\" would be the nearest description", text);
   bny_topo_levels_free(levels);
   bny_topo_free(again);
   return same;
@@ -406,8 +389,7 @@ static bool children_list(writer *w) {
   w->first_child = malloc(nodes * sizeof *w->first_child);
   w->next_sibling = malloc(nodes * sizeof *w->next_sibling);
   w->island = malloc(nodes * sizeof *w->island);
-  if (!w->first_child || !w->next_sibling || !w->island)
-    return false;
+  if (!w->first_child || !w->next_sibling || !w->island) return false;
   for (int32_t n = 0; n < w->topo->nnodes; n++) {
     w->first_child[n] = -1;
     w->next_sibling[n] = -1;
@@ -422,8 +404,7 @@ static bool children_list(writer *w) {
   }
   const bny_topo_level *islands = bny_topo_level_of(w->levels, BNY_TOPO_LEVEL_ISLAND);
   for (int32_t r = 0; islands && r < w->levels->nranks; r++) {
-    if (w->levels->ranks[r].nvlinks > 0)
-      w->island[w->levels->ranks[r].node] = islands->group_of[r];
+    if (w->levels->ranks[r].nvlinks > 0) w->island[w->levels->ranks[r].node] = islands->group_of[r];
   }
   return true;
 }

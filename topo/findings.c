@@ -26,15 +26,13 @@ static void put(sort *s, bny_topo_severity severity, int32_t node, const char *t
     int32_t wanted = levels->findings_capacity ? 2 * levels->findings_capacity : 16;
     bny_topo_finding *grown = realloc(levels->findings, (size_t)wanted * sizeof *grown);
     s->no_memory = s->no_memory || !grown;
-    if (!grown)
-      return;
+    if (!grown) return;
     levels->findings = grown;
     levels->findings_capacity = wanted;
   }
   char *copy = strdup(text);
   s->no_memory = s->no_memory || !copy;
-  if (copy)
-    levels->findings[levels->nfindings++] = (bny_topo_finding){severity, node, copy};
+  if (copy) levels->findings[levels->nfindings++] = (bny_topo_finding){severity, node, copy};
 }
 
 static void find(sort *s, bny_topo_severity severity, int32_t node, const char *format, ...)
@@ -42,8 +40,7 @@ static void find(sort *s, bny_topo_severity severity, int32_t node, const char *
 
 static void find(sort *s, bny_topo_severity severity, int32_t node, const char *format, ...) {
   char text[TEXT_BYTES];
-  if (s->found++ >= OF_ONE_SORT_MAX)
-    return;
+  if (s->found++ >= OF_ONE_SORT_MAX) return;
   va_list arguments;
   va_start(arguments, format);
   vsnprintf(text, sizeof text, format, arguments);
@@ -73,14 +70,15 @@ static const char *label(const bny_topo_derivation *d, int32_t node, char text[L
 
 static const char *plural(int32_t count) { return count == 1 ? "" : "s"; }
 
-static const char *members_word(const bny_topo_derivation *d) { return d->levels->rank_kind == BNY_TOPO_GPU ? "GPU" : "rank"; }
+static const char *members_word(const bny_topo_derivation *d) {
+  return d->levels->rank_kind == BNY_TOPO_GPU ? "GPU" : "rank";
+}
 
 /* ---- NVLinks ----------------------------------------------------------------------------------------------------- */
 
 static const char *links_word(const bny_topo_derivation *d, int32_t node) {
   for (int32_t l = bny_topo_first_link(d->topo, node); l >= 0; l = bny_topo_next_link(d->topo, node, l)) {
-    if (d->topo->links[l].kind == BNY_TOPO_LINK_XGMI)
-      return "xGMI link";
+    if (d->topo->links[l].kind == BNY_TOPO_LINK_XGMI) return "xGMI link";
   }
   return "NVLink";
 }
@@ -91,8 +89,7 @@ static void fewer_in_group(sort *s, const bny_topo_level *level, const bny_topo_
   const int32_t *members = &level->members[group->first];
   char text[LABEL_BYTES];
   int32_t most = 0;
-  for (int32_t i = 0; i < group->count; i++)
-    most = ranks[members[i]].nvlinks > most ? ranks[members[i]].nvlinks : most;
+  for (int32_t i = 0; i < group->count; i++) most = ranks[members[i]].nvlinks > most ? ranks[members[i]].nvlinks : most;
   for (int32_t i = 0; i < group->count && group->count > 1; i++) {
     const bny_topo_rank *rank = &ranks[members[i]];
     if (rank->nvlinks < most)
@@ -128,12 +125,10 @@ static bool nvlinks_fewer(bny_topo_derivation *d) {
   const bny_topo_level *islands = bny_topo_level_of(d->levels, BNY_TOPO_LEVEL_ISLAND);
   const bny_topo_level *domains = bny_topo_level_of(d->levels, BNY_TOPO_LEVEL_DOMAIN);
   const bny_topo_level *joined = domains ? domains : islands;
-  if (!joined)
-    return true;
+  if (!joined) return true;
   for (int32_t g = 0; g < joined->ngroups; g++)
     fewer_in_group(&s, joined, &joined->groups[g], domains || joined->groups[g].all_to_all ? "domain" : "island");
-  for (int32_t h = 0; h < d->nhosts; h++)
-    left_alone(&s, islands, h);
+  for (int32_t h = 0; h < d->nhosts; h++) left_alone(&s, islands, h);
   return done(&s);
 }
 
@@ -175,8 +170,7 @@ static bool links_below_rating(bny_topo_derivation *d) {
   char from[LABEL_BYTES], to[LABEL_BYTES];
   for (int32_t l = 0; l < d->topo->nlinks; l++) {
     const bny_topo_link *link = &d->topo->links[l];
-    if (link->gbytes_per_s <= 0 || link->gbytes_per_s >= alike * link->rated_gbytes_per_s)
-      continue;
+    if (link->gbytes_per_s <= 0 || link->gbytes_per_s >= alike * link->rated_gbytes_per_s) continue;
     find(&s, BNY_TOPO_WARNING, link->from,
          "the %s link of %s to %s runs at %.4g GB/s, it is rated %.4g: all that crosses it takes %.1f times as long",
          bny_topo_link_name(link->kind), label(d, link->from, from), label(d, link->to, to), link->gbytes_per_s,
@@ -197,10 +191,8 @@ static double usual_speed(double *speeds, int32_t count) {
   qsort(speeds, (size_t)count, sizeof *speeds, speed_order);
   for (int32_t i = 0; i < count;) {
     int32_t start = i;
-    while (i < count && speeds[i] <= speeds[start])
-      i++;
-    if (i - start >= most)
-      most = i - start, usual = speeds[start];
+    while (i < count && speeds[i] <= speeds[start]) i++;
+    if (i - start >= most) most = i - start, usual = speeds[start];
   }
   return usual;
 }
@@ -209,42 +201,39 @@ static double usual_speed(double *speeds, int32_t count) {
 static bool nics_slower(bny_topo_derivation *d) {
   sort s = {.d = d, .what = "slow NICs"};
   double *speeds = malloc(((size_t)d->levels->nranks + 1) * sizeof *speeds);
-  if (!speeds)
-    return false;
+  if (!speeds) return false;
   int32_t known = 0;
   for (int32_t r = 0; r < d->levels->nranks; r++) {
-    if (d->levels->ranks[r].nic_gbytes_per_s > 0)
-      speeds[known++] = d->levels->ranks[r].nic_gbytes_per_s;
+    if (d->levels->ranks[r].nic_gbytes_per_s > 0) speeds[known++] = d->levels->ranks[r].nic_gbytes_per_s;
   }
   double usual = known ? usual_speed(speeds, known) : 0;
   free(speeds);
-  for (int32_t n = 0; n < d->topo->nnodes; n++)
-    d->roots[n] = 0; /* which NICs were looked at */
+  for (int32_t n = 0; n < d->topo->nnodes; n++) d->roots[n] = 0; /* which NICs were looked at */
   for (int32_t h = 0; h < d->nhosts; h++) {
     int32_t narrow = 0, first = -1;
     char text[LABEL_BYTES];
     for (int32_t i = d->host_first[h]; i < d->host_first[h + 1]; i++) {
       const bny_topo_rank *rank = &d->levels->ranks[d->by_host[i]];
-      if (rank->nic < 0 || rank->nic_gbytes_per_s <= 0 || d->roots[rank->nic]++)
-        continue;
+      if (rank->nic < 0 || rank->nic_gbytes_per_s <= 0 || d->roots[rank->nic]++) continue;
       double way = bny_topo_pci_way(d->topo, rank->nic);
       bool plausible = rank->nic_gbytes_per_s <= implausible_gbytes_per_s;
       if (!plausible)
-        find(&s, BNY_TOPO_WARNING, rank->nic, "%s is said to run at %.4g GB/s, which no NIC does: its speed is not known",
-             label(d, rank->nic, text), rank->nic_gbytes_per_s);
+        find(&s, BNY_TOPO_WARNING, rank->nic,
+             "%s is said to run at %.4g GB/s, which no NIC does: its speed is not known", label(d, rank->nic, text),
+             rank->nic_gbytes_per_s);
       else if (rank->nic_gbytes_per_s < alike * usual)
         find(&s, BNY_TOPO_WARNING, rank->nic,
              "%s runs at %.4g GB/s, other NICs at %.4g: what is exchanged between hosts waits for it",
              label(d, rank->nic, text), rank->nic_gbytes_per_s, usual);
-      if (plausible && way > 0 && way < 0.75 * rank->nic_gbytes_per_s && narrow++ == 0)
-        first = d->by_host[i];
+      if (plausible && way > 0 && way < 0.75 * rank->nic_gbytes_per_s && narrow++ == 0) first = d->by_host[i];
     }
     if (narrow > 0) {
       const bny_topo_rank *rank = &d->levels->ranks[first];
       find(&s, BNY_TOPO_WARNING, rank->nic,
            "%s has %.4g GB/s to the network behind a PCI link of %.4g: it cannot be filled, unless that "
            "link was idle when it was read (%d NIC%s of its host)",
-           label(d, rank->nic, text), rank->nic_gbytes_per_s, bny_topo_pci_way(d->topo, rank->nic), narrow, plural(narrow));
+           label(d, rank->nic, text), rank->nic_gbytes_per_s, bny_topo_pci_way(d->topo, rank->nic), narrow,
+           plural(narrow));
     }
   }
   return done(&s);
@@ -253,7 +242,8 @@ static bool nics_slower(bny_topo_derivation *d) {
 /* ---- which NIC --------------------------------------------------------------------------------------------------- */
 
 static bool knows_places(const bny_topo_derivation *d, int32_t node) { /* its NUMA node or package */
-  return bny_topo_ancestor(d->topo, node, BNY_TOPO_NUMA) >= 0 || bny_topo_ancestor(d->topo, node, BNY_TOPO_PACKAGE) >= 0;
+  return bny_topo_ancestor(d->topo, node, BNY_TOPO_NUMA) >= 0 ||
+         bny_topo_ancestor(d->topo, node, BNY_TOPO_PACKAGE) >= 0;
 }
 
 /* Hosts of which the same is to be said: told once, of the first. */
@@ -262,8 +252,7 @@ typedef struct hosts_alike {
 } hosts_alike;
 
 static void host_note(hosts_alike *hosts, int32_t host) {
-  if (hosts->count++ == 0)
-    hosts->first = host;
+  if (hosts->count++ == 0) hosts->first = host;
 }
 
 /* "host3", or "host3 and 7 other hosts". */
@@ -293,36 +282,34 @@ static bool nics_missing(bny_topo_derivation *d) {
   int32_t far = 0, shared = 0, far_most = 0, shared_most = 0;
   char text[LABEL_BYTES];
   for (int32_t h = 0; h < d->nhosts; h++) {
-    if (d->host_first[h + 1] == d->host_first[h])
-      continue;
+    if (d->host_first[h + 1] == d->host_first[h]) continue;
     if (d->nic_first[h + 1] == d->nic_first[h]) {
       host_note(&without, h);
       continue;
     }
     host_nics(d, h, &far, &shared);
-    if (far > 0)
-      host_note(&with_far, h);
-    if (shared > 1)
-      host_note(&with_shared, h);
+    if (far > 0) host_note(&with_far, h);
+    if (shared > 1) host_note(&with_shared, h);
     far_most = far > far_most ? far : far_most;
     shared_most = shared > shared_most ? shared : shared_most;
   }
   if (without.count > 0 && d->nhosts > 1)
     find(&s, BNY_TOPO_FAULT, d->hosts[without.first],
-         "%s: no NIC is known there, and %ss on them cannot reach those of other hosts at speed", hosts_label(d, &without, text),
-         members_word(d));
+         "%s: no NIC is known there, and %ss on them cannot reach those of other hosts at speed",
+         hosts_label(d, &without, text), members_word(d));
   else if (without.count > 0)
     find(&s, BNY_TOPO_INFO, d->hosts[without.first], "%s has no NIC that is known: it works alone",
          hosts_label(d, &without, text));
   if (with_far.count > 0)
     find(&s, BNY_TOPO_WARNING, d->hosts[with_far.first],
-         "%s: up to %d GPU%s of a host reach no NIC but across NUMA nodes, and what they send to other hosts crosses the link "
+         "%s: up to %d GPU%s of a host reach no NIC but across NUMA nodes, and what they send to other hosts crosses "
+         "the link "
          "between CPUs",
          hosts_label(d, &with_far, text), far_most, plural(far_most));
   if (with_shared.count > 0)
     find(&s, BNY_TOPO_INFO, d->hosts[with_shared.first],
-         "%s: up to %d %ss share a NIC, each then has that part of its speed between hosts", hosts_label(d, &with_shared, text),
-         shared_most, members_word(d));
+         "%s: up to %d %ss share a NIC, each then has that part of its speed between hosts",
+         hosts_label(d, &with_shared, text), shared_most, members_word(d));
   return done(&s);
 }
 
@@ -332,17 +319,15 @@ static bool nics_cabled(bny_topo_derivation *d) {
   char text[LABEL_BYTES], nic[LABEL_BYTES];
   for (int32_t r = 0; r < d->levels->nranks; r++) {
     const bny_topo_rank *rank = &d->levels->ranks[r];
-    if (rank->nic < 0)
-      continue;
+    if (rank->nic < 0) continue;
     char serves[LABEL_BYTES + 16] = "";
-    if (rank->nic != rank->node)
-      snprintf(serves, sizeof serves, ", which serves %s,", label(d, rank->node, text));
+    if (rank->nic != rank->node) snprintf(serves, sizeof serves, ", which serves %s,", label(d, rank->node, text));
     if (fabric && d->leaf[rank->nic] < 0)
       find(&s, BNY_TOPO_WARNING, rank->nic, "%s%s is on no switch: its port is down or its cable elsewhere",
            label(d, rank->nic, nic), serves);
     if (d->crossed[r] >= 0)
-      find(&s, BNY_TOPO_WARNING, rank->nic, "%s%s is on the leaf switch of rail %d: %s", label(d, rank->nic, nic), serves,
-           d->crossed[r],
+      find(&s, BNY_TOPO_WARNING, rank->nic, "%s%s is on the leaf switch of rail %d: %s", label(d, rank->nic, nic),
+           serves, d->crossed[r],
            d->crossed[r] == rank->rail ? "cables are crossed, the rail was taken from the switch"
                                        : "what it exchanges within its own rail crosses the spine");
   }
@@ -353,16 +338,14 @@ static bool nics_cabled(bny_topo_derivation *d) {
 
 static bool below_switch(const bny_topo *topo, int32_t node) {
   for (node = topo->nodes[node].parent; node >= 0; node = topo->nodes[node].parent) {
-    if (topo->nodes[node].kind == BNY_TOPO_PCI && !topo->nodes[node].host_bridge)
-      return true;
+    if (topo->nodes[node].kind == BNY_TOPO_PCI && !topo->nodes[node].host_bridge) return true;
   }
   return false;
 }
 
 static bool is_coherent(const bny_topo *topo, int32_t node) { /* with its CPU: such a GPU needs no switch */
   for (int32_t l = bny_topo_first_link(topo, node); l >= 0; l = bny_topo_next_link(topo, node, l)) {
-    if (topo->links[l].kind == BNY_TOPO_LINK_C2C)
-      return true;
+    if (topo->links[l].kind == BNY_TOPO_LINK_C2C) return true;
   }
   return false;
 }
@@ -372,21 +355,17 @@ static bool is_flat(const bny_topo_derivation *d, int32_t host) {
   const bny_topo *topo = d->topo;
   int32_t ngpus = d->host_first[host + 1] - d->host_first[host], nnics = d->nic_first[host + 1] - d->nic_first[host];
   int64_t beside = 0;
-  if (ngpus < 4 || nnics < 2 || d->levels->rank_kind != BNY_TOPO_GPU)
-    return false;
+  if (ngpus < 4 || nnics < 2 || d->levels->rank_kind != BNY_TOPO_GPU) return false;
   for (int32_t i = d->nic_first[host]; i < d->nic_first[host + 1]; i++) {
-    if (below_switch(topo, d->nics[i]))
-      return false;
+    if (below_switch(topo, d->nics[i])) return false;
     d->roots[topo->nodes[d->nics[i]].parent] = 0;
   }
   for (int32_t i = d->host_first[host]; i < d->host_first[host + 1]; i++) {
     int32_t node = d->levels->ranks[d->by_host[i]].node;
-    if (below_switch(topo, node) || is_coherent(topo, node))
-      return false;
+    if (below_switch(topo, node) || is_coherent(topo, node)) return false;
     d->roots[topo->nodes[node].parent] = 0;
   }
-  for (int32_t i = d->nic_first[host]; i < d->nic_first[host + 1]; i++)
-    d->roots[topo->nodes[d->nics[i]].parent]++;
+  for (int32_t i = d->nic_first[host]; i < d->nic_first[host + 1]; i++) d->roots[topo->nodes[d->nics[i]].parent]++;
   for (int32_t i = d->host_first[host]; i < d->host_first[host + 1]; i++) {
     int32_t parent = topo->nodes[d->levels->ranks[d->by_host[i]].node].parent;
     beside += topo->nodes[parent].kind != BNY_TOPO_HOST ? d->roots[parent] : 0;
@@ -399,12 +378,12 @@ static bool flattened(bny_topo_derivation *d) {
   hosts_alike flat = {0};
   char text[LABEL_BYTES];
   for (int32_t h = 0; h < d->nhosts; h++) {
-    if (is_flat(d, h))
-      host_note(&flat, h);
+    if (is_flat(d, h)) host_note(&flat, h);
   }
   if (flat.count > 0)
     find(&s, BNY_TOPO_WARNING, d->hosts[flat.first],
-         "%s: no PCI switch between %d GPUs and %d NICs, as in a virtual machine that hides them: which NIC is near which GPU "
+         "%s: no PCI switch between %d GPUs and %d NICs, as in a virtual machine that hides them: which NIC is near "
+         "which GPU "
          "was taken from their order, and data between them may go through the CPU",
          hosts_label(d, &flat, text), d->host_first[flat.first + 1] - d->host_first[flat.first],
          d->nic_first[flat.first + 1] - d->nic_first[flat.first]);
@@ -416,14 +395,13 @@ static bool hosts_uneven(bny_topo_derivation *d) {
   int32_t least = -1, most = 0;
   for (int32_t h = 0; h < d->nhosts; h++) {
     int32_t count = d->host_first[h + 1] - d->host_first[h];
-    if (count == 0)
-      continue;
+    if (count == 0) continue;
     least = least < 0 || count < least ? count : least;
     most = count > most ? count : most;
   }
   if (least >= 0 && least < most)
-    find(&s, BNY_TOPO_INFO, -1, "hosts have from %d to %d %ss: rails from %d on join fewer hosts", least, most, members_word(d),
-         least);
+    find(&s, BNY_TOPO_INFO, -1, "hosts have from %d to %d %ss: rails from %d on join fewer hosts", least, most,
+         members_word(d), least);
   return done(&s);
 }
 
@@ -432,15 +410,14 @@ static bool generations(bny_topo_derivation *d) {
   int32_t low = -1, high = -1, odd = -1;
   for (int32_t r = 0; r < d->levels->nranks; r++) {
     int32_t node = d->levels->ranks[r].node, compute = d->topo->nodes[node].compute;
-    if (compute < 0)
-      continue;
+    if (compute < 0) continue;
     odd = low >= 0 && odd < 0 && compute != low ? node : odd;
     low = low < 0 || compute < low ? compute : low;
     high = compute > high ? compute : high;
   }
   if (low != high)
-    find(&s, BNY_TOPO_WARNING, odd, "GPUs are of different kinds, from %d to %d by compute capability: the slowest sets the pace",
-         low, high);
+    find(&s, BNY_TOPO_WARNING, odd,
+         "GPUs are of different kinds, from %d to %d by compute capability: the slowest sets the pace", low, high);
   if (d->levels->rank_kind != BNY_TOPO_GPU && d->levels->nranks > 0)
     find(&s, BNY_TOPO_INFO, -1, "no GPU is known: ranks are placed on %ss",
          d->levels->rank_kind == BNY_TOPO_NUMA  ? "NUMA node"
@@ -452,13 +429,11 @@ static bool generations(bny_topo_derivation *d) {
 /* Faults, warnings, then the rest, each in the order that they were found. */
 static bool by_severity(bny_topo_levels *levels) {
   bny_topo_finding *sorted = malloc(((size_t)levels->nfindings + 1) * sizeof *sorted);
-  if (!sorted)
-    return false;
+  if (!sorted) return false;
   int32_t count = 0;
   for (int severity = BNY_TOPO_FAULT; severity >= BNY_TOPO_INFO; severity--) {
     for (int32_t i = 0; i < levels->nfindings; i++) {
-      if ((int)levels->findings[i].severity == severity)
-        sorted[count++] = levels->findings[i];
+      if ((int)levels->findings[i].severity == severity) sorted[count++] = levels->findings[i];
     }
   }
   free(levels->findings);

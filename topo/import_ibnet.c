@@ -1,15 +1,15 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * What `ibnetdiscover` prints: the switches of an InfiniBand fabric and the channel adapters of its hosts. A block for each
- * node, headed by its kind, number of ports, id and description, then a line for each port that is in use:
+ * What `ibnetdiscover` prints: the switches of an InfiniBand fabric and the channel adapters of its hosts. A block
+ * for each node, headed by its kind, number of ports, id and description, then a line for each port that is in use:
  *
  *     Switch  41 "S-0123456789abcdef"     # "leaf01" enhanced port 0 lid 5 lmc 0
  *     [1]     "H-0123456789abcd00"[1](123456789abcd00)    # "host01 mlx5_0" lid 9 4xNDR
  *     Ca      1 "H-0123456789abcd00"      # "host01 mlx5_0"
  *     [1](123456789abcd00)    "S-0123456789abcdef"[1]     # lid 9 lmc 0 "leaf01" lid 5 4xNDR
  *
- * An adapter's description of two words is the host and the device; any other leaves the adapter a host of its own. The
- * nodes that switches hold to aggregate data themselves are left out. */
+ * An adapter's description of two words is the host and the device; any other leaves the adapter a host of its own.
+ * The nodes that switches hold to aggregate data themselves are left out. */
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -54,12 +54,10 @@ static void fabric_free(fabric *fab) {
 
 /* Room for one more; false without memory. */
 static bool grow(void **array, int32_t count, int32_t *capacity, size_t element_bytes) {
-  if (count < *capacity)
-    return true;
+  if (count < *capacity) return true;
   int32_t wanted = *capacity ? *capacity * 2 : 64;
   void *grown = realloc(*array, (size_t)wanted * element_bytes);
-  if (!grown)
-    return false;
+  if (!grown) return false;
   *array = grown;
   *capacity = wanted;
   return true;
@@ -73,16 +71,14 @@ static double speed_of(bny_topo_span word) {
   } rates[] = {{"SDR", 2},  {"DDR", 4},  {"QDR", 8},   {"FDR10", 10}, {"FDR", 13.64},
                {"EDR", 25}, {"HDR", 50}, {"NDR", 100}, {"XDR", 200}};
   size_t digits = 0;
-  while (digits < word.bytes && digits < 3 && word.text[digits] >= '0' && word.text[digits] <= '9')
-    digits++;
+  while (digits < word.bytes && digits < 3 && word.text[digits] >= '0' && word.text[digits] <= '9') digits++;
   int32_t lanes = 0;
   if (digits == word.bytes || word.text[digits] != 'x' ||
       !bny_topo_span_number((bny_topo_span){word.text, digits}, 12, &lanes))
     return 0;
   bny_topo_span rate = {word.text + digits + 1, word.bytes - digits - 1};
   for (size_t i = 0; i < sizeof rates / sizeof rates[0]; i++) {
-    if (bny_topo_span_is(rate, rates[i].name))
-      return lanes * rates[i].lane_gbits_per_s / 8;
+    if (bny_topo_span_is(rate, rates[i].name)) return lanes * rates[i].lane_gbits_per_s / 8;
   }
   return 0;
 }
@@ -100,8 +96,7 @@ static bool port_take(bny_topo_span *rest, int32_t *port) {
 /* "(0123abcd)" at the start of *rest, taken off; no bytes if it is not there. */
 static bny_topo_span guid_take(bny_topo_span *rest) {
   const char *close = rest->bytes && rest->text[0] == '(' ? memchr(rest->text, ')', rest->bytes) : NULL;
-  if (!close)
-    return (bny_topo_span){rest->text, 0};
+  if (!close) return (bny_topo_span){rest->text, 0};
   bny_topo_span guid = {rest->text + 1, (size_t)(close - rest->text - 1)};
   *rest = (bny_topo_span){close + 1, (size_t)(rest->text + rest->bytes - close - 1)};
   return guid;
@@ -138,13 +133,11 @@ static bool node_read(fabric *fab, bny_topo_span line, bool is_switch, int line_
   entry node = {.is_switch = is_switch, .line = line_number, .node = -1, .group = -1};
   if (!bny_topo_span_quoted(&line, &node.id) || node.id.bytes < 3 || node.id.bytes > 64)
     return bny_topo_refuse(error, line_number, "a node without an id in quotes, such as \"S-0123456789abcdef\"");
-  if (!bny_topo_span_quoted(&line, &node.description))
-    node.description = node.id;
+  if (!bny_topo_span_quoted(&line, &node.description)) node.description = node.id;
   if (node.description.bytes > 256)
     return bny_topo_refuse(error, line_number, "a description of %zu bytes", node.description.bytes);
   node.left_out = !is_switch && aggregates(node.description);
-  if (fab->nentries == NODES_MAX)
-    return bny_topo_refuse(error, line_number, "more than %d nodes", NODES_MAX);
+  if (fab->nentries == NODES_MAX) return bny_topo_refuse(error, line_number, "more than %d nodes", NODES_MAX);
   if (!grow((void **)&fab->entries, fab->nentries, &fab->entries_capacity, sizeof *fab->entries))
     return bny_topo_refuse(error, line_number, "no memory");
   fab->entries[fab->nentries++] = node;
@@ -153,8 +146,7 @@ static bool node_read(fabric *fab, bny_topo_span line, bool is_switch, int line_
 
 static bool cable_read(fabric *fab, bny_topo_span line, int line_number, bny_topo_error *error) {
   cable one = {.ends = {{.entry = fab->nentries - 1}, {.entry = -1}}, .line = line_number};
-  if (one.ends[0].entry < 0)
-    return bny_topo_refuse(error, line_number, "a port before any node");
+  if (one.ends[0].entry < 0) return bny_topo_refuse(error, line_number, "a port before any node");
   if (!port_take(&line, &one.ends[0].port))
     return bny_topo_refuse(error, line_number, "a port's number must be 0 to %d in brackets", PORTS_MAX);
   one.ends[0].guid = guid_take(&line);
@@ -165,14 +157,12 @@ static bool cable_read(fabric *fab, bny_topo_span line, int line_number, bny_top
   if (one.ends[0].guid.bytes > 64 || one.ends[1].guid.bytes > 64)
     return bny_topo_refuse(error, line_number, "a GUID of more than 64 bytes");
   bny_topo_span word, rest = line, description;
-  if (bny_topo_span_quoted(&rest, &description) && aggregates(description))
-    return true;
+  if (bny_topo_span_quoted(&rest, &description) && aggregates(description)) return true;
   while (bny_topo_span_word(&line, &word)) {
     double speed = speed_of(word);
     one.gbytes_per_s = speed > 0 ? speed : one.gbytes_per_s;
   }
-  if (fab->ncables == CABLES_MAX)
-    return bny_topo_refuse(error, line_number, "more than %d lines of ports", CABLES_MAX);
+  if (fab->ncables == CABLES_MAX) return bny_topo_refuse(error, line_number, "more than %d lines of ports", CABLES_MAX);
   if (!grow((void **)&fab->cables, fab->ncables, &fab->cables_capacity, sizeof *fab->cables))
     return bny_topo_refuse(error, line_number, "no memory");
   fab->cables[fab->ncables++] = one;
@@ -185,15 +175,12 @@ static bool lines_read(fabric *fab, const char *text, size_t bytes, bny_topo_err
   while (bny_topo_reader_line(&reader, &line)) {
     bool is_switch;
     if (starts_node(line, &is_switch)) {
-      if (!node_read(fab, line, is_switch, reader.line, error))
-        return false;
+      if (!node_read(fab, line, is_switch, reader.line, error)) return false;
     } else if (line.bytes > 0 && line.text[0] == '[') {
-      if (!cable_read(fab, line, reader.line, error))
-        return false;
+      if (!cable_read(fab, line, reader.line, error)) return false;
     }
   }
-  if (fab->nentries == 0)
-    return bny_topo_refuse(error, 0, "no node in it");
+  if (fab->nentries == 0) return bny_topo_refuse(error, 0, "no node in it");
   return true;
 }
 
@@ -212,8 +199,7 @@ static int id_order(const void *a, const void *b, void *context) {
 static bny_topo_span description_word(const entry *node, int which) {
   bny_topo_span rest = node->description, words[3] = {{NULL, 0}, {NULL, 0}, {NULL, 0}};
   int count = 0;
-  while (count < 3 && bny_topo_span_word(&rest, &words[count]))
-    count++;
+  while (count < 3 && bny_topo_span_word(&rest, &words[count])) count++;
   return count == 2 ? words[which] : (bny_topo_span){node->description.text, 0};
 }
 
@@ -226,24 +212,22 @@ static int host_order(const void *a, const void *b, void *context) {
   const entry *entries = context;
   int32_t left = *(const int32_t *)a, right = *(const int32_t *)b;
   int order = span_order(host_of(&entries[left]), host_of(&entries[right]));
-  if (order == 0)
-    order = span_order(description_word(&entries[left], 1), description_word(&entries[right], 1));
+  if (order == 0) order = span_order(description_word(&entries[left], 1), description_word(&entries[right], 1));
   return order ? order : (left > right) - (left < right);
 }
 
 /* The index of nodes by id, and cables joined to the entries that they name. */
 static bool cables_resolve(fabric *fab, bny_topo_error *error) {
   fab->by_id = malloc((size_t)fab->nentries * sizeof *fab->by_id);
-  if (!fab->by_id)
-    return bny_topo_refuse(error, 0, "no memory");
-  for (int32_t i = 0; i < fab->nentries; i++)
-    fab->by_id[i] = i;
+  if (!fab->by_id) return bny_topo_refuse(error, 0, "no memory");
+  for (int32_t i = 0; i < fab->nentries; i++) fab->by_id[i] = i;
   qsort_r(fab->by_id, (size_t)fab->nentries, sizeof *fab->by_id, id_order, fab->entries);
   for (int32_t i = 1; i < fab->nentries; i++) {
     const entry *a = &fab->entries[fab->by_id[i - 1]], *b = &fab->entries[fab->by_id[i]];
     if (bny_topo_span_same(a->id, b->id))
-      return bny_topo_refuse(error, a->line > b->line ? a->line : b->line, "node \"%.*s\" appears again: also on line %d",
-                             bny_topo_span_shown(a->id), a->id.text, a->line > b->line ? b->line : a->line);
+      return bny_topo_refuse(error, a->line > b->line ? a->line : b->line,
+                             "node \"%.*s\" appears again: also on line %d", bny_topo_span_shown(a->id), a->id.text,
+                             a->line > b->line ? b->line : a->line);
   }
   for (int32_t i = 0; i < fab->ncables; i++) {
     cable *one = &fab->cables[i];
@@ -266,18 +250,15 @@ static bool cables_resolve(fabric *fab, bny_topo_error *error) {
 /* Entries of one host get one group. */
 static bool hosts_group(fabric *fab, bny_topo_error *error) {
   fab->by_host = malloc((size_t)fab->nentries * sizeof *fab->by_host);
-  if (!fab->by_host)
-    return bny_topo_refuse(error, 0, "no memory");
+  if (!fab->by_host) return bny_topo_refuse(error, 0, "no memory");
   for (int32_t i = 0; i < fab->nentries; i++) {
-    if (!fab->entries[i].is_switch && !fab->entries[i].left_out)
-      fab->by_host[fab->nadapters++] = i;
+    if (!fab->entries[i].is_switch && !fab->entries[i].left_out) fab->by_host[fab->nadapters++] = i;
   }
   qsort_r(fab->by_host, (size_t)fab->nadapters, sizeof *fab->by_host, host_order, fab->entries);
   int32_t group = -1;
   for (int32_t i = 0; i < fab->nadapters; i++) {
     entry *node = &fab->entries[fab->by_host[i]];
-    if (i == 0 || !bny_topo_span_same(host_of(node), host_of(&fab->entries[fab->by_host[i - 1]])))
-      group++;
+    if (i == 0 || !bny_topo_span_same(host_of(node), host_of(&fab->entries[fab->by_host[i - 1]]))) group++;
     node->group = group;
   }
   return true;
@@ -290,8 +271,13 @@ static int32_t node_add(bny_topo *topo, bny_topo_kind kind, int32_t parent, bny_
   if (!name_text || (guid.bytes && !guid_text))
     topo->out_of_memory = true;
   else
-    node = bny_topo_add_node(topo, &(bny_topo_node){.kind = kind, .parent = parent, .index = -1, .name = name_text,
-                                                    .guid = guid_text, .compute = -1, .source = BNY_TOPO_FILE});
+    node = bny_topo_add_node(topo, &(bny_topo_node){.kind = kind,
+                                                    .parent = parent,
+                                                    .index = -1,
+                                                    .name = name_text,
+                                                    .guid = guid_text,
+                                                    .compute = -1,
+                                                    .source = BNY_TOPO_FILE});
   free(name_text);
   free(guid_text);
   return node;
@@ -304,27 +290,26 @@ static bny_topo_span guid_of(const entry *node) { /* of "S-0123": what follows t
 /* Switches first, then every host with its adapters, in the order of the file. */
 static bool nodes_add(fabric *fab, bny_topo *topo, bny_topo_error *error) {
   int32_t *hosts = malloc(((size_t)fab->nadapters + 1) * sizeof *hosts); /* by group */
-  if (!hosts)
-    return bny_topo_refuse(error, 0, "no memory");
+  if (!hosts) return bny_topo_refuse(error, 0, "no memory");
   for (int32_t i = 0; i < fab->nentries; i++) {
     entry *node = &fab->entries[i];
-    if (node->is_switch)
-      node->node = node_add(topo, BNY_TOPO_SWITCH, -1, node->description, guid_of(node));
+    if (node->is_switch) node->node = node_add(topo, BNY_TOPO_SWITCH, -1, node->description, guid_of(node));
   }
-  for (int32_t i = 0; i < fab->nadapters; i++)
-    hosts[i] = -1;
+  for (int32_t i = 0; i < fab->nadapters; i++) hosts[i] = -1;
   for (int32_t i = 0; i < fab->nentries; i++) {
     entry *node = &fab->entries[i];
     if (node->group >= 0 && hosts[node->group] < 0)
       hosts[node->group] = node_add(topo, BNY_TOPO_HOST, -1, host_of(node), (bny_topo_span){NULL, 0});
   }
-  /* In the order of their names within a host, so that devices of one name stand together and get their GUIDs for names. */
+  /* In the order of their names within a host, so that devices of one name stand together and get their GUIDs for
+   * names. */
   for (int32_t i = 0; i < fab->nadapters; i++) {
     entry *node = &fab->entries[fab->by_host[i]];
     bny_topo_span name = description_word(node, 1);
     for (int32_t other = i - 1; other <= i + 1; other += 2) {
       const entry *near = other >= 0 && other < fab->nadapters ? &fab->entries[fab->by_host[other]] : NULL;
-      if (near && near->group == node->group && bny_topo_span_same(description_word(near, 1), description_word(node, 1)))
+      if (near && near->group == node->group &&
+          bny_topo_span_same(description_word(near, 1), description_word(node, 1)))
         name.bytes = 0;
     }
     node->node = node_add(topo, BNY_TOPO_NIC, hosts[node->group], name.bytes ? name : guid_of(node), guid_of(node));
@@ -338,17 +323,14 @@ static int number_order(int32_t a, int32_t b) { return (a > b) - (a < b); }
 static int cable_order(const void *a, const void *b) {
   const cable *left = a, *right = b;
   int order = number_order(left->ends[0].entry, right->ends[0].entry);
-  if (order == 0)
-    order = number_order(left->ends[1].entry, right->ends[1].entry);
-  if (order == 0)
-    order = number_order(left->ends[0].port, right->ends[0].port);
-  if (order == 0)
-    order = number_order(left->ends[1].port, right->ends[1].port);
+  if (order == 0) order = number_order(left->ends[1].entry, right->ends[1].entry);
+  if (order == 0) order = number_order(left->ends[0].port, right->ends[0].port);
+  if (order == 0) order = number_order(left->ends[1].port, right->ends[1].port);
   return order ? order : number_order(left->line, right->line);
 }
 
-/* One of the two listings of each cable, the lower end first, sorted by ends; cables that are not between two nodes that
- * the model will hold are dropped. */
+/* One of the two listings of each cable, the lower end first, sorted by ends; cables that are not between two nodes
+ * that the model will hold are dropped. */
 static void cables_unite(fabric *fab) {
   int32_t kept = 0;
   for (int32_t i = 0; i < fab->ncables; i++) {
@@ -361,15 +343,13 @@ static void cables_unite(fabric *fab) {
     if (!loop && !fab->entries[one.ends[0].entry].left_out && !fab->entries[one.ends[1].entry].left_out)
       fab->cables[kept++] = one;
   }
-  if (kept > 0)
-    qsort(fab->cables, (size_t)kept, sizeof *fab->cables, cable_order);
+  if (kept > 0) qsort(fab->cables, (size_t)kept, sizeof *fab->cables, cable_order);
   fab->ncables = 0;
   for (int32_t i = 0; i < kept; i++) {
     const cable *one = &fab->cables[i], *last = fab->ncables ? &fab->cables[fab->ncables - 1] : NULL;
     bool again = last && last->ends[0].entry == one->ends[0].entry && last->ends[0].port == one->ends[0].port &&
                  last->ends[1].entry == one->ends[1].entry && last->ends[1].port == one->ends[1].port;
-    if (!again)
-      fab->cables[fab->ncables++] = *one;
+    if (!again) fab->cables[fab->ncables++] = *one;
   }
 }
 
@@ -380,8 +360,7 @@ typedef struct socket_use {
 static int use_order(const void *a, const void *b) {
   const socket_use *left = a, *right = b;
   int order = number_order(left->entry, right->entry);
-  if (order == 0)
-    order = number_order(left->port, right->port);
+  if (order == 0) order = number_order(left->port, right->port);
   return order ? order : number_order(left->line, right->line);
 }
 
@@ -389,8 +368,7 @@ static int use_order(const void *a, const void *b) {
 static bool ports_check(const fabric *fab, bny_topo_error *error) {
   size_t count = 2 * (size_t)fab->ncables;
   socket_use *uses = malloc((count + 1) * sizeof *uses);
-  if (!uses)
-    return bny_topo_refuse(error, 0, "no memory");
+  if (!uses) return bny_topo_refuse(error, 0, "no memory");
   for (size_t i = 0; i < count; i++) {
     const cable *one = &fab->cables[i / 2];
     uses[i] = (socket_use){one->ends[i % 2].entry, one->ends[i % 2].port, one->line};
@@ -399,9 +377,9 @@ static bool ports_check(const fabric *fab, bny_topo_error *error) {
   bool good = true;
   for (size_t i = 1; i < count && good; i++) {
     if (uses[i].entry == uses[i - 1].entry && uses[i].port == uses[i - 1].port)
-      good = bny_topo_refuse(error, uses[i].line, "port %d of \"%.*s\" is joined to another port on line %d", uses[i].port,
-                             bny_topo_span_shown(fab->entries[uses[i].entry].id), fab->entries[uses[i].entry].id.text,
-                             uses[i - 1].line);
+      good = bny_topo_refuse(error, uses[i].line, "port %d of \"%.*s\" is joined to another port on line %d",
+                             uses[i].port, bny_topo_span_shown(fab->entries[uses[i].entry].id),
+                             fab->entries[uses[i].entry].id.text, uses[i - 1].line);
   }
   free(uses);
   return good;
@@ -411,8 +389,7 @@ static int32_t port_add(bny_topo *topo, const entry *adapter, int32_t number, bn
   char name[12];
   int length = snprintf(name, sizeof name, "%d", number);
   int32_t port = node_add(topo, BNY_TOPO_PORT, adapter->node, (bny_topo_span){name, (size_t)length}, guid);
-  if (port >= 0)
-    topo->nodes[port].index = number;
+  if (port >= 0) topo->nodes[port].index = number;
   return port;
 }
 
@@ -431,9 +408,12 @@ static bool links_add(const fabric *fab, bny_topo *topo, bny_topo_error *error) 
       const entry *node = &fab->entries[one->ends[end].entry];
       nodes[end] = node->is_switch ? node->node : port_add(topo, node, one->ends[end].port, one->ends[end].guid);
     }
-    if (topo->out_of_memory ||
-        bny_topo_add_link(topo, &(bny_topo_link){.kind = BNY_TOPO_LINK_NET, .from = nodes[0], .to = nodes[1], .count = 1,
-                                                 .gbytes_per_s = one->gbytes_per_s, .source = BNY_TOPO_FILE}) < 0)
+    if (topo->out_of_memory || bny_topo_add_link(topo, &(bny_topo_link){.kind = BNY_TOPO_LINK_NET,
+                                                                        .from = nodes[0],
+                                                                        .to = nodes[1],
+                                                                        .count = 1,
+                                                                        .gbytes_per_s = one->gbytes_per_s,
+                                                                        .source = BNY_TOPO_FILE}) < 0)
       return bny_topo_refuse(error, one->line, "no memory");
   }
   return true;

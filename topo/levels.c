@@ -21,22 +21,19 @@ const char *bny_topo_severity_name(bny_topo_severity severity) {
 
 const bny_topo_level *bny_topo_level_of(const bny_topo_levels *levels, bny_topo_level_kind kind) {
   for (int32_t i = 0; i < levels->nlevels; i++) {
-    if (levels->levels[i].kind == kind)
-      return &levels->levels[i];
+    if (levels->levels[i].kind == kind) return &levels->levels[i];
   }
   return NULL;
 }
 
 void bny_topo_levels_free(bny_topo_levels *levels) {
-  if (!levels)
-    return;
+  if (!levels) return;
   for (int32_t i = 0; i < levels->nlevels; i++) {
     free(levels->levels[i].groups);
     free(levels->levels[i].members);
     free(levels->levels[i].group_of);
   }
-  for (int32_t i = 0; i < levels->nfindings; i++)
-    free(levels->findings[i].text);
+  for (int32_t i = 0; i < levels->nfindings; i++) free(levels->findings[i].text);
   free(levels->findings);
   free(levels->ranks);
   free(levels);
@@ -70,8 +67,8 @@ static void groups_fill(bny_topo_level *level, const int32_t *keys, int32_t nran
       continue;
     }
     if (group_of_key[key] < 0) {
-      level->groups[level->ngroups] = (bny_topo_group){.node = -1, .path = BNY_TOPO_PATH_SELF, .all_to_all = true,
-                                                         .uniform = true, .source = BNY_TOPO_MEASURED};
+      level->groups[level->ngroups] = (bny_topo_group){
+          .node = -1, .path = BNY_TOPO_PATH_SELF, .all_to_all = true, .uniform = true, .source = BNY_TOPO_MEASURED};
       group_of_key[key] = level->ngroups++;
     }
     level->group_of[r] = group_of_key[key];
@@ -85,8 +82,7 @@ static void groups_fill(bny_topo_level *level, const int32_t *keys, int32_t nran
     level->groups[g].count = 0;
   }
   for (int32_t r = 0; r < nranks; r++) {
-    if (level->group_of[r] < 0)
-      continue;
+    if (level->group_of[r] < 0) continue;
     bny_topo_group *group = &level->groups[level->group_of[r]];
     level->members[group->first + group->count++] = r;
   }
@@ -95,7 +91,8 @@ static void groups_fill(bny_topo_level *level, const int32_t *keys, int32_t nran
 bny_topo_level *bny_topo_level_add(bny_topo_derivation *d, bny_topo_level_kind kind, int32_t nkeys) {
   size_t nranks = (size_t)d->levels->nranks;
   bny_topo_level *level = &d->levels->levels[d->levels->nlevels];
-  *level = (bny_topo_level){.kind = kind, .groups = malloc((nranks + 1) * sizeof *level->groups),
+  *level = (bny_topo_level){.kind = kind,
+                            .groups = malloc((nranks + 1) * sizeof *level->groups),
                             .members = malloc((nranks + 1) * sizeof *level->members),
                             .group_of = malloc((nranks + 1) * sizeof *level->group_of)};
   d->levels->nlevels++;
@@ -104,8 +101,7 @@ bny_topo_level *bny_topo_level_add(bny_topo_derivation *d, bny_topo_level_kind k
     free(group_of_key);
     return NULL;
   }
-  for (int32_t key = 0; key < nkeys; key++)
-    group_of_key[key] = -1;
+  for (int32_t key = 0; key < nkeys; key++) group_of_key[key] = -1;
   groups_fill(level, d->keys, d->levels->nranks, group_of_key);
   free(group_of_key);
   return level;
@@ -116,8 +112,7 @@ bny_topo_level *bny_topo_level_add(bny_topo_derivation *d, bny_topo_level_kind k
 static bny_topo_kind rank_kind_of(const bny_topo *topo) {
   static const bny_topo_kind kinds[] = {BNY_TOPO_GPU, BNY_TOPO_NUMA, BNY_TOPO_PACKAGE, BNY_TOPO_NIC};
   for (size_t i = 0; i < sizeof kinds / sizeof kinds[0]; i++) {
-    if (bny_topo_count(topo, kinds[i]) > 0)
-      return kinds[i];
+    if (bny_topo_count(topo, kinds[i]) > 0) return kinds[i];
   }
   return BNY_TOPO_HOST;
 }
@@ -128,8 +123,7 @@ static bool ranks_find(bny_topo_derivation *d) {
   levels->rank_kind = rank_kind_of(topo);
   levels->nranks = 0;
   levels->ranks = malloc(((size_t)bny_topo_count(topo, levels->rank_kind) + 1) * sizeof *levels->ranks);
-  if (!levels->ranks)
-    return false;
+  if (!levels->ranks) return false;
   for (int32_t n = 0; n < topo->nnodes; n++) {
     const bny_topo_node *node = &topo->nodes[n];
     d->host_of[n] = node->kind == BNY_TOPO_HOST ? n : node->parent < 0 ? -1 : d->host_of[node->parent];
@@ -145,8 +139,8 @@ static bool ranks_find(bny_topo_derivation *d) {
     }
     if (node->kind == levels->rank_kind) {
       d->rank_of[n] = levels->nranks;
-      levels->ranks[levels->nranks++] = (bny_topo_rank){.node = n, .host = d->host_of[n], .nic = -1, .rail = -1,
-                                                        .nic_path = BNY_TOPO_PATH_NONE};
+      levels->ranks[levels->nranks++] =
+          (bny_topo_rank){.node = n, .host = d->host_of[n], .nic = -1, .rail = -1, .nic_path = BNY_TOPO_PATH_NONE};
     }
   }
   return true;
@@ -155,30 +149,24 @@ static bool ranks_find(bny_topo_derivation *d) {
 /* Sorts those of `count` items whose node is in a host by the host: nodes[i] in, first[] and sorted[] out. */
 static void by_host_sort(const bny_topo_derivation *d, const int32_t *nodes, int32_t count, bool items_are_ranks,
                          int32_t *first, int32_t *sorted) {
-  for (int32_t h = 0; h <= d->nhosts; h++)
-    first[h] = 0;
+  for (int32_t h = 0; h <= d->nhosts; h++) first[h] = 0;
   for (int32_t i = 0; i < count; i++) {
     int32_t host = d->host_of[nodes[i]];
-    if (host >= 0)
-      first[d->host_number[host] + 1]++;
+    if (host >= 0) first[d->host_number[host] + 1]++;
   }
-  for (int32_t h = 0; h < d->nhosts; h++)
-    first[h + 1] += first[h];
+  for (int32_t h = 0; h < d->nhosts; h++) first[h + 1] += first[h];
   for (int32_t i = 0; i < count; i++) {
     int32_t host = d->host_of[nodes[i]];
-    if (host >= 0)
-      sorted[first[d->host_number[host]]++] = items_are_ranks ? i : nodes[i];
+    if (host >= 0) sorted[first[d->host_number[host]]++] = items_are_ranks ? i : nodes[i];
   }
-  for (int32_t h = d->nhosts; h > 0; h--)
-    first[h] = first[h - 1];
+  for (int32_t h = d->nhosts; h > 0; h--) first[h] = first[h - 1];
   first[0] = 0;
 }
 
 static void hosts_sort(bny_topo_derivation *d) {
   const bny_topo *topo = d->topo;
   bny_topo_levels *levels = d->levels;
-  for (int32_t r = 0; r < levels->nranks; r++)
-    d->roots[r] = levels->ranks[r].node;
+  for (int32_t r = 0; r < levels->nranks; r++) d->roots[r] = levels->ranks[r].node;
   by_host_sort(d, d->roots, levels->nranks, true, d->host_first, d->by_host);
   for (int32_t h = 0; h < d->nhosts; h++) {
     for (int32_t i = d->host_first[h]; i < d->host_first[h + 1]; i++)
@@ -186,8 +174,7 @@ static void hosts_sort(bny_topo_derivation *d) {
   }
   int32_t nnics = 0;
   for (int32_t n = 0; n < topo->nnodes; n++) {
-    if (topo->nodes[n].kind == BNY_TOPO_NIC)
-      d->roots[nnics++] = n;
+    if (topo->nodes[n].kind == BNY_TOPO_NIC) d->roots[nnics++] = n;
   }
   by_host_sort(d, d->roots, nnics, false, d->nic_first, d->nics);
   d->nnics = d->nic_first[d->nhosts];
@@ -195,9 +182,9 @@ static void hosts_sort(bny_topo_derivation *d) {
 
 static bool work_allocate(bny_topo_derivation *d) {
   size_t nodes = (size_t)d->topo->nnodes + 1;
-  int32_t **arrays[] = {&d->host_of, &d->rank_of,   &d->by_host, &d->host_first, &d->hosts,   &d->host_number, &d->nics,
-                        &d->nic_first, &d->leaf, &d->tier,    &d->crossed,    &d->keys, &d->roots,
-                        &d->leaf_roots};
+  int32_t **arrays[] = {&d->host_of,     &d->rank_of, &d->by_host,   &d->host_first, &d->hosts,
+                        &d->host_number, &d->nics,    &d->nic_first, &d->leaf,       &d->tier,
+                        &d->crossed,     &d->keys,    &d->roots,     &d->leaf_roots};
   bool good = true;
   for (size_t i = 0; i < sizeof arrays / sizeof arrays[0]; i++) {
     *arrays[i] = malloc((nodes + 1) * sizeof **arrays[i]);
@@ -211,10 +198,8 @@ static bool work_allocate(bny_topo_derivation *d) {
 
 static void work_free(bny_topo_derivation *d) {
   int32_t *arrays[] = {d->host_of,   d->rank_of, d->by_host, d->host_first, d->hosts, d->host_number, d->nics,
-                       d->nic_first, d->leaf,    d->tier,    d->crossed,    d->keys,  d->roots,
-                       d->leaf_roots};
-  for (size_t i = 0; i < sizeof arrays / sizeof arrays[0]; i++)
-    free(arrays[i]);
+                       d->nic_first, d->leaf,    d->tier,    d->crossed,    d->keys,  d->roots,       d->leaf_roots};
+  for (size_t i = 0; i < sizeof arrays / sizeof arrays[0]; i++) free(arrays[i]);
   free(d->nvl);
   free(d->nic);
   free(d->uplink);

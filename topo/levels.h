@@ -1,31 +1,33 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * What a model means for ranks that work together: who is how near to whom, in levels; which NIC serves which GPU; what
- * is wrong with the machine. Computed from the model alone and the same for every rank that has the same model.
+ * What a model means for ranks that work together: who is how near to whom, in levels; which NIC serves which GPU;
+ * what is wrong with the machine. Computed from the model alone and the same for every rank that has the same model.
  *
- * Ranks. Rank r is the r-th GPU of the model. A model without any GPU has its NUMA nodes for ranks; without those packages;
- * without those, as where only a network is known, NICs; without those hosts. `rank_kind` says which.
+ * Ranks. Rank r is the r-th GPU of the model. A model without any GPU has its NUMA nodes for ranks; without those
+ * packages; without those, as where only a network is known, NICs; without those hosts. `rank_kind` says which.
  *
  * Levels. Each parts the ranks into disjoint groups whose members reach one another over links alike:
  *
  *     package   below one CPU package, or NUMA node where packages are not known
- *     island    joined by NVLinks, NVSwitch or xGMI inside one host; a GPU without such links is an island of its own
+ *     island    joined by NVLinks, NVSwitch or xGMI inside one host; a GPU without such links is one of its own
  *     host
  *     domain    joined by NVLinks across hosts
  *     rail      the GPUs of all hosts that use the same one of their host's NICs: what a rail of switches joins
  *     leaf      whose NICs are on one leaf switch
  *     spine     whose leaf switches reach one another one tier higher; core: by all tiers
  *
- * A level is there when the model has facts for it: domains where NVLinks cross hosts, rails in more than one host with
- * NICs, leaf and spine where switches of the network are known. Package, island, host, domain and spine nest in that
- * order, as do leaf and spine; rails cut across hosts.
+ * A level is there when the model has facts for it: domains where NVLinks cross hosts, rails in more than one host
+ * with NICs, leaf and spine where switches of the network are known. Package, island, host, domain and spine nest in
+ * that order, as do leaf and spine; rails cut across hosts.
  *
- * Rails. A host's NICs that serve GPUs are counted in the order of the first GPU that each serves, so that the numbers that
- * the system gives to NICs do not matter. NICs that serve no GPU (storage, management) are on no rail.
+ * Rails. A host's NICs that serve GPUs are counted in the order of the first GPU that each serves, so that the
+ * numbers that the system gives to NICs do not matter. NICs that serve no GPU (storage, management) are on no rail.
+ * Where a leaf switch carries one rail of nearly all of its hosts, a host that has another NIC there has its cables
+ * crossed: it takes the rails of the switches, and a finding says so.
  *
- * Speeds are in GB/s and one direction. Where the model does not say how fast an NVLink is, that of the GPU's generation is
- * taken, or 20 GB/s: the group's source then says assumed. An NVLink whose speed is 0 though its rated speed is known counts
- * as refused: links are there and peer access is not. */
+ * Speeds are in GB/s and one direction. Where the model does not say how fast an NVLink is, that of the GPU's
+ * generation is taken, or 20 GB/s: the group's source then says assumed. An NVLink whose speed is 0 though its rated
+ * speed is known counts as refused: links are there and peer access is not. */
 #ifndef BNY_TOPO_LEVELS_H
 #define BNY_TOPO_LEVELS_H
 
@@ -47,8 +49,8 @@ typedef struct bny_topo_group {
   int32_t first, count; /* range of level->members */
   int32_t node;         /* package, host, NVSwitch, leaf switch; -1: no one node is it */
   bny_topo_path path;   /* the farthest between two members; SELF for one */
-  /* What the slowest member can send to the others at once; 0 unknown. In package and host: over PCI, unless all members
-   * are of one island. From rail on: over the NIC that serves it, divided by the ranks that share it. */
+  /* What the slowest member can send to the others at once; 0 unknown. In package and host: over PCI, unless all
+   * members are of one island. From rail on: over the NIC that serves it, divided by the ranks that share it. */
   double gbytes_per_s;
   double latency_us;      /* of the slowest link; 0 unknown */
   bool all_to_all;        /* each two members have links of their own or a switch between them */
@@ -67,12 +69,12 @@ typedef struct bny_topo_level {
 
 typedef struct bny_topo_rank {
   int32_t node;
-  int32_t host;    /* node; -1 unknown */
-  int32_t local;   /* its place among the ranks of its host */
-  int32_t nic;     /* node of the NIC that serves it; -1 none */
+  int32_t host;  /* node; -1 unknown */
+  int32_t local; /* its place among the ranks of its host */
+  int32_t nic;   /* node of the NIC that serves it; -1 none */
   bny_topo_path nic_path;
-  int32_t nic_shared; /* ranks that this NIC serves, itself included */
-  int32_t rail;       /* -1 none */
+  int32_t nic_shared;      /* ranks that this NIC serves, itself included */
+  int32_t rail;            /* -1 none */
   double nic_gbytes_per_s; /* of the whole NIC; 0 unknown */
   int32_t nvlinks;         /* NVLinks or xGMI links that it has */
 } bny_topo_rank;
@@ -101,28 +103,28 @@ void bny_topo_levels_free(bny_topo_levels *levels);
 
 /* NULL if there is no such level. */
 const bny_topo_level *bny_topo_level_of(const bny_topo_levels *levels, bny_topo_level_kind kind);
-const char *bny_topo_level_name(bny_topo_level_kind kind);       /* "package" .. */
+const char *bny_topo_level_name(bny_topo_level_kind kind);      /* "package" .. */
 const char *bny_topo_severity_name(bny_topo_severity severity); /* "info", "warning", "fault" */
 
 /* ---- rings and trees (rings.c) ----------------------------------------------------------------------------------- */
 
-/* Bandwidth that two ranks have between them over NVLinks of their own, or a switch; GB/s, 0: none. Of ranks of one host
- * or domain. */
+/* Bandwidth that two ranks have between them over NVLinks of their own, or a switch; GB/s, 0: none. Of ranks of one
+ * host or domain. */
 double bny_topo_pair_gbytes_per_s(const bny_topo *topo, const bny_topo_levels *levels, int32_t a, int32_t b);
 
-/* The members of an island or domain in an order such that each sends to the next and the last to the first, all over links.
- * Of all such orders one whose slowest link is fastest, and of these one whose links are fastest together: exact for up to
- * 16 members, and for any number that one switch joins. Beyond that the fastest slowest link that a search by rotations finds.
- * The ring starts with the first member. `ring` has room for group->count ranks. Returns the slowest link in GB/s; 0 if no
- * ring was found, or there is one member; -1 without memory. */
+/* The members of an island or domain in an order such that each sends to the next and the last to the first, all
+ * over links. Of all such orders one whose slowest link is fastest, and of these one whose links are fastest
+ * together: exact for up to 16 members, and for any number that one switch joins. Beyond that the fastest slowest
+ * link that a search by rotations finds. The ring starts with the first member. `ring` has room for group->count
+ * ranks. Returns the slowest link in GB/s; 0 if no ring was found, or there is one member; -1 without memory. */
 double bny_topo_ring(const bny_topo *topo, const bny_topo_levels *levels, const bny_topo_level *level,
                      const bny_topo_group *group, int32_t *ring);
 
-/* A tree from `root`, a place within the group, to all members, over links: the slowest link is as fast as it can be, and of
- * such trees each member is as near to the root as it can be. With at most `children_max` children of a node (0: any number)
- * children are taken first come, first served: then depth need not be the least, and a tree may be missed where links are
- * few. `parents` has room for group->count places, -1 at the root. Returns the slowest link; 0 if no tree was found, or there
- * is one member; -1 without memory. */
+/* A tree from `root`, a place within the group, to all members, over links: the slowest link is as fast as it can
+ * be, and of such trees each member is as near to the root as it can be. With at most `children_max` children of a
+ * node (0: any number) children are taken first come, first served: then depth need not be the least, and a tree may
+ * be missed where links are few. `parents` has room for group->count places, -1 at the root. Returns the slowest
+ * link; 0 if no tree was found, or there is one member; -1 without memory. */
 double bny_topo_tree(const bny_topo *topo, const bny_topo_levels *levels, const bny_topo_level *level,
                      const bny_topo_group *group, int32_t root, int32_t children_max, int32_t *parents);
 

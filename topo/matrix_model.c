@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * The tree of containment behind a matrix of paths. "As near as PIX", "as near as PXB" and so on each part the devices into
- * groups, the groups of a nearer path inside those of a farther one: a NUMA node for each group that is as near as NODE,
- * in it a host bridge for each that is as near as PHB, in it PCI switches. NVLinks hide the path below them; GPUs of one
- * NUMA node are then taken for as near as NODE unless another cell speaks against it. */
+ * The tree of containment behind a matrix of paths. "As near as PIX", "as near as PXB" and so on each part the
+ * devices into groups, the groups of a nearer path inside those of a farther one: a NUMA node for each group that is
+ * as near as NODE, in it a host bridge for each that is as near as PHB, in it PCI switches. NVLinks hide the path
+ * below them; GPUs of one NUMA node are then taken for as near as NODE unless another cell speaks against it. */
 #include <stdio.h>
 #include <stdlib.h>
 
@@ -14,7 +14,7 @@ enum { STEP_PIX, STEP_PXB, STEP_PHB, STEP_NODE, STEPS };
 enum { NVLINKS_MAX = 18 }; /* of one GPU */
 
 typedef struct grouping {
-  int group[STEPS][BNY_TOPO_MATRIX_MAX]; /* the least device of it */
+  int group[STEPS][BNY_TOPO_MATRIX_MAX];                /* the least device of it */
   bool apart[BNY_TOPO_MATRIX_MAX][BNY_TOPO_MATRIX_MAX]; /* groups, by their least devices, that a cell keeps apart */
 } grouping;
 
@@ -31,8 +31,7 @@ static int step_of(bny_topo_path path) {
 static void unite(int *group, int count, int a, int b) {
   int low = group[a] < group[b] ? group[a] : group[b], high = group[a] < group[b] ? group[b] : group[a];
   for (int i = 0; i < count && low != high; i++) {
-    if (group[i] == high)
-      group[i] = low;
+    if (group[i] == high) group[i] = low;
   }
 }
 
@@ -40,23 +39,21 @@ static bool cell_says(const bny_topo_matrix_cell *cell) { /* something of the pa
   return cell->known && (step_of(cell->path) < STEPS || cell->path == BNY_TOPO_PATH_SYS);
 }
 
-/* Whether a cell between two groups says that they are on different NUMA nodes. Kept once it was found: it holds as well
- * when one of them has grown. */
+/* Whether a cell between two groups says that they are on different NUMA nodes. Kept once it was found: it holds as
+ * well when one of them has grown. */
 static bool are_apart(const bny_topo_matrix *matrix, grouping *groups, int a, int b) {
   const int *group = groups->group[STEP_NODE];
   bool *apart = &groups->apart[a][b];
   for (int i = 0; i < matrix->ndevices && !*apart; i++) {
     for (int j = 0; j < matrix->ndevices && group[i] == a; j++) {
-      if (group[j] == b && matrix->cells[i][j].known && matrix->cells[i][j].path == BNY_TOPO_PATH_SYS)
-        *apart = true;
+      if (group[j] == b && matrix->cells[i][j].known && matrix->cells[i][j].path == BNY_TOPO_PATH_SYS) *apart = true;
     }
   }
   return *apart;
 }
 
 static bool same_place(const bny_topo_matrix_device *a, const bny_topo_matrix_device *b) {
-  if (a->numa >= 0 || b->numa >= 0)
-    return a->numa == b->numa;
+  if (a->numa >= 0 || b->numa >= 0) return a->numa == b->numa;
   return a->cpus.bytes > 0 && bny_topo_span_same(a->cpus, b->cpus);
 }
 
@@ -64,12 +61,10 @@ static void devices_group(const bny_topo_matrix *matrix, grouping *groups) {
   int count = matrix->ndevices;
   for (int step = 0; step < STEPS; step++) {
     int *group = groups->group[step];
-    for (int i = 0; i < count; i++)
-      group[i] = step ? groups->group[step - 1][i] : i;
+    for (int i = 0; i < count; i++) group[i] = step ? groups->group[step - 1][i] : i;
     for (int i = 0; i < count; i++) {
       for (int j = 0; j < i; j++) {
-        if (matrix->cells[i][j].known && step_of(matrix->cells[i][j].path) <= step)
-          unite(group, count, i, j);
+        if (matrix->cells[i][j].known && step_of(matrix->cells[i][j].path) <= step) unite(group, count, i, j);
       }
     }
   }
@@ -89,14 +84,13 @@ static bool groups_check(const bny_topo_matrix *matrix, const grouping *groups, 
     for (int j = 0; j < i; j++) {
       const bny_topo_matrix_cell *cell = &matrix->cells[i][j];
       int step = 0;
-      while (step < STEPS && groups->group[step][i] != groups->group[step][j])
-        step++;
-      if (!cell_says(cell) || step == step_of(cell->path))
-        continue;
+      while (step < STEPS && groups->group[step][i] != groups->group[step][j]) step++;
+      if (!cell_says(cell) || step == step_of(cell->path)) continue;
       bny_topo_span a = matrix->devices[i].name, b = matrix->devices[j].name;
       return bny_topo_refuse(error, matrix->devices[i].line ? matrix->devices[i].line : matrix->devices[j].line,
-                             "%.*s to %.*s is %s, but both are nearer than that to a third device", bny_topo_span_shown(a),
-                             a.text, bny_topo_span_shown(b), b.text, bny_topo_path_name(cell->path));
+                             "%.*s to %.*s is %s, but both are nearer than that to a third device",
+                             bny_topo_span_shown(a), a.text, bny_topo_span_shown(b), b.text,
+                             bny_topo_path_name(cell->path));
     }
   }
   return true;
@@ -112,9 +106,15 @@ typedef struct builder {
   int32_t npci;
 } builder;
 
-static int32_t container_add(builder *b, bny_topo_kind kind, int32_t parent, const char *name, int32_t index, bool bridge) {
-  return bny_topo_add_node(b->topo, &(bny_topo_node){.kind = kind, .parent = parent, .index = index, .name = (char *)name,
-                                                     .compute = -1, .host_bridge = bridge, .source = BNY_TOPO_FILE});
+static int32_t container_add(builder *b, bny_topo_kind kind, int32_t parent, const char *name, int32_t index,
+                             bool bridge) {
+  return bny_topo_add_node(b->topo, &(bny_topo_node){.kind = kind,
+                                                     .parent = parent,
+                                                     .index = index,
+                                                     .name = (char *)name,
+                                                     .compute = -1,
+                                                     .host_bridge = bridge,
+                                                     .source = BNY_TOPO_FILE});
 }
 
 static int32_t pci_add(builder *b, int32_t parent, bool bridge) {
@@ -132,16 +132,18 @@ static int32_t device_add(builder *b, int which, int32_t parent) {
     return -1;
   }
   int32_t node = bny_topo_add_node(b->topo, &(bny_topo_node){.kind = device->gpu >= 0 ? BNY_TOPO_GPU : BNY_TOPO_NIC,
-                                                             .parent = parent, .index = device->gpu, .name = name,
-                                                             .compute = -1, .source = BNY_TOPO_FILE});
+                                                             .parent = parent,
+                                                             .index = device->gpu,
+                                                             .name = name,
+                                                             .compute = -1,
+                                                             .source = BNY_TOPO_FILE});
   free(name);
   return node;
 }
 
 static int group_size(const builder *b, int step, int leader) {
   int size = 0;
-  for (int i = 0; i < b->matrix->ndevices; i++)
-    size += b->groups->group[step][i] == leader;
+  for (int i = 0; i < b->matrix->ndevices; i++) size += b->groups->group[step][i] == leader;
   return size;
 }
 
@@ -151,22 +153,18 @@ static void bridge_fill(builder *b, int leader, int32_t bridge) {
   const grouping *groups = b->groups;
   int32_t outer[BNY_TOPO_MATRIX_MAX], inner[BNY_TOPO_MATRIX_MAX]; /* by leader */
   for (int i = 0; i < b->matrix->ndevices; i++) {
-    if (groups->group[STEP_PHB][i] != leader)
-      continue;
+    if (groups->group[STEP_PHB][i] != leader) continue;
     int pxb = groups->group[STEP_PXB][i], pix = groups->group[STEP_PIX][i];
     bool nested = group_size(b, STEP_PXB, pxb) > group_size(b, STEP_PIX, pix);
-    if (pxb == i)
-      outer[i] = nested ? pci_add(b, bridge, false) : bridge;
-    if (pix == i)
-      inner[i] = nested || group_size(b, STEP_PIX, pix) > 1 ? pci_add(b, outer[pxb], false) : outer[pxb];
+    if (pxb == i) outer[i] = nested ? pci_add(b, bridge, false) : bridge;
+    if (pix == i) inner[i] = nested || group_size(b, STEP_PIX, pix) > 1 ? pci_add(b, outer[pxb], false) : outer[pxb];
     b->nodes[i] = device_add(b, i, inner[pix]);
   }
 }
 
 static bool numa_shared(const builder *b, int leader, int32_t numa) { /* another group says that it is on this node */
   for (int i = 0; i < b->matrix->ndevices; i++) {
-    if (numa >= 0 && b->groups->group[STEP_NODE][i] != leader && b->matrix->devices[i].numa == numa)
-      return true;
+    if (numa >= 0 && b->groups->group[STEP_NODE][i] != leader && b->matrix->devices[i].numa == numa) return true;
   }
   return false;
 }
@@ -174,14 +172,13 @@ static bool numa_shared(const builder *b, int leader, int32_t numa) { /* another
 static int32_t group_numa(const builder *b, int leader) {
   int32_t numa = -1;
   for (int i = 0; i < b->matrix->ndevices; i++) {
-    if (b->groups->group[STEP_NODE][i] == leader && numa < 0)
-      numa = b->matrix->devices[i].numa;
+    if (b->groups->group[STEP_NODE][i] == leader && numa < 0) numa = b->matrix->devices[i].numa;
   }
   return numa;
 }
 
-/* The NUMA node of a group. Where the devices of one NUMA node are said to be as far as SYS from one another, each group
- * has a node of its own, and all of them a package. */
+/* The NUMA node of a group. Where the devices of one NUMA node are said to be as far as SYS from one another, each
+ * group has a node of its own, and all of them a package. */
 static int32_t numa_add(builder *b, int leader, int32_t host, int32_t *packages) {
   char name[48];
   int32_t numa = group_numa(b, leader), parent = host;
@@ -190,8 +187,7 @@ static int32_t numa_add(builder *b, int leader, int32_t host, int32_t *packages)
     if (packages[numa] < 0) {
       snprintf(name, sizeof name, "package%d", numa);
       packages[numa] = container_add(b, BNY_TOPO_PACKAGE, host, name, -1, false);
-      if (packages[numa] >= 0)
-        b->topo->nodes[packages[numa]].source = BNY_TOPO_ASSUMED;
+      if (packages[numa] >= 0) b->topo->nodes[packages[numa]].source = BNY_TOPO_ASSUMED;
     }
     parent = packages[numa];
   }
@@ -204,14 +200,11 @@ static bool nodes_add(builder *b, bny_topo_error *error) {
   const bny_topo_matrix *matrix = b->matrix;
   enum { NUMAS = 4096 };
   int32_t *packages = malloc(NUMAS * sizeof *packages);
-  if (!packages)
-    return bny_topo_refuse(error, 0, "no memory");
-  for (int i = 0; i < NUMAS; i++)
-    packages[i] = -1;
+  if (!packages) return bny_topo_refuse(error, 0, "no memory");
+  for (int i = 0; i < NUMAS; i++) packages[i] = -1;
   int32_t host = container_add(b, BNY_TOPO_HOST, -1, "host0", 0, false);
   for (int leader = 0; leader < matrix->ndevices; leader++) {
-    if (b->groups->group[STEP_NODE][leader] != leader)
-      continue;
+    if (b->groups->group[STEP_NODE][leader] != leader) continue;
     int32_t numa = numa_add(b, leader, host, packages);
     for (int i = leader; i < matrix->ndevices; i++) {
       if (b->groups->group[STEP_NODE][i] == leader && b->groups->group[STEP_PHB][i] == i)
@@ -225,8 +218,9 @@ static bool nodes_add(builder *b, bny_topo_error *error) {
 /* ---- NVLinks ----------------------------------------------------------------------------------------------------- */
 
 static void link_add(builder *b, int32_t from, int32_t to, int32_t count) {
-  bny_topo_add_link(b->topo, &(bny_topo_link){.kind = BNY_TOPO_LINK_NVLINK, .from = from, .to = to, .count = count,
-                                              .source = BNY_TOPO_FILE});
+  bny_topo_add_link(
+      b->topo,
+      &(bny_topo_link){.kind = BNY_TOPO_LINK_NVLINK, .from = from, .to = to, .count = count, .source = BNY_TOPO_FILE});
 }
 
 /* More links in a row than a GPU has: every cell then counts the same links, to a switch. */
@@ -245,30 +239,25 @@ static bool nvlinks_add(builder *b, bny_topo_error *error) {
   const bny_topo_matrix *matrix = b->matrix;
   int count = matrix->ndevices, island[BNY_TOPO_MATRIX_MAX];
   bool switched[BNY_TOPO_MATRIX_MAX] = {false};
-  for (int i = 0; i < count; i++)
-    island[i] = i;
+  for (int i = 0; i < count; i++) island[i] = i;
   for (int i = 0; i < count; i++) {
     for (int j = 0; j < i; j++) {
-      if (matrix->cells[i][j].links)
-        unite(island, count, i, j);
+      if (matrix->cells[i][j].links) unite(island, count, i, j);
     }
   }
   int32_t most, switches = 0, nodes[BNY_TOPO_MATRIX_MAX];
-  for (int i = 0; i < count; i++)
-    switched[island[i]] = is_switched(matrix, i, &most) || switched[island[i]];
+  for (int i = 0; i < count; i++) switched[island[i]] = is_switched(matrix, i, &most) || switched[island[i]];
   for (int i = 0; i < count; i++) {
     if (island[i] == i && switched[i]) {
       char name[32];
       snprintf(name, sizeof name, "nvswitch%d", switches++);
       nodes[i] = container_add(b, BNY_TOPO_SWITCH, 0, name, -1, false);
-      if (nodes[i] >= 0)
-        b->topo->nodes[nodes[i]].source = BNY_TOPO_ASSUMED;
+      if (nodes[i] >= 0) b->topo->nodes[nodes[i]].source = BNY_TOPO_ASSUMED;
     }
     if (switched[island[i]] && (is_switched(matrix, i, &most) || most > 0))
       link_add(b, b->nodes[i], nodes[island[i]], most);
     for (int j = 0; j < i && !switched[island[i]]; j++) {
-      if (matrix->cells[i][j].links)
-        link_add(b, b->nodes[i], b->nodes[j], matrix->cells[i][j].links);
+      if (matrix->cells[i][j].links) link_add(b, b->nodes[i], b->nodes[j], matrix->cells[i][j].links);
     }
   }
   return !b->topo->out_of_memory || bny_topo_refuse(error, 0, "no memory");

@@ -14,15 +14,12 @@ bool bny_topo_link_refused(const bny_topo_link *link) {
 double bny_topo_gpu_link(const bny_topo *topo, const bny_topo_link *link, bool *assumed) {
   *assumed = false;
   bool joins = link->kind == BNY_TOPO_LINK_NVLINK || link->kind == BNY_TOPO_LINK_XGMI;
-  if (!joins || link->from == link->to || bny_topo_link_refused(link))
-    return 0;
-  if (link->gbytes_per_s > 0)
-    return link->gbytes_per_s;
+  if (!joins || link->from == link->to || bny_topo_link_refused(link)) return 0;
+  if (link->gbytes_per_s > 0) return link->gbytes_per_s;
   *assumed = true;
   int32_t count = link->count > 0 ? link->count : 1;
   int32_t compute = topo->nodes[link->from].compute;
-  if (compute < 0)
-    compute = topo->nodes[link->to].compute;
+  if (compute < 0) compute = topo->nodes[link->to].compute;
   return count * (link->kind == BNY_TOPO_LINK_XGMI ? bny_topo_speed_xgmi(compute) : bny_topo_speed_nvlink(compute));
 }
 
@@ -36,16 +33,13 @@ static void sum_add(bny_topo_sum *sum, const bny_topo_link *link, double gbytes_
 /* Sums of every rank's links, and in d->roots what they join. */
 static void gpu_links_follow(bny_topo_derivation *d) {
   const bny_topo *topo = d->topo;
-  for (int32_t r = 0; r < d->levels->nranks; r++)
-    d->nvl[r] = (bny_topo_sum){.source = BNY_TOPO_MEASURED};
-  for (int32_t n = 0; n < topo->nnodes; n++)
-    d->roots[n] = n;
+  for (int32_t r = 0; r < d->levels->nranks; r++) d->nvl[r] = (bny_topo_sum){.source = BNY_TOPO_MEASURED};
+  for (int32_t n = 0; n < topo->nnodes; n++) d->roots[n] = n;
   for (int32_t l = 0; l < topo->nlinks; l++) {
     const bny_topo_link *link = &topo->links[l];
     bool assumed;
     double speed = bny_topo_gpu_link(topo, link, &assumed);
-    if (speed <= 0)
-      continue;
+    if (speed <= 0) continue;
     bny_topo_unite(d->roots, link->from, link->to);
     int32_t ends[2] = {link->from, link->to};
     for (int end = 0; end < 2; end++) {
@@ -53,8 +47,7 @@ static void gpu_links_follow(bny_topo_derivation *d) {
         sum_add(&d->nvl[d->rank_of[ends[end]]], link, speed, assumed ? BNY_TOPO_ASSUMED : link->source);
     }
   }
-  for (int32_t r = 0; r < d->levels->nranks; r++)
-    d->levels->ranks[r].nvlinks = d->nvl[r].count;
+  for (int32_t r = 0; r < d->levels->nranks; r++) d->levels->ranks[r].nvlinks = d->nvl[r].count;
 }
 
 double bny_topo_pci_way(const bny_topo *topo, int32_t node) {
@@ -64,8 +57,7 @@ double bny_topo_pci_way(const bny_topo *topo, int32_t node) {
     for (int32_t l = bny_topo_first_link(topo, node); l >= 0; l = bny_topo_next_link(topo, node, l)) {
       const bny_topo_link *link = &topo->links[l];
       bool up = link->kind == BNY_TOPO_LINK_PCI && bny_topo_other_end(topo, node, l) == parent;
-      if (up && link->gbytes_per_s > 0 && (least <= 0 || link->gbytes_per_s < least))
-        least = link->gbytes_per_s;
+      if (up && link->gbytes_per_s > 0 && (least <= 0 || link->gbytes_per_s < least)) least = link->gbytes_per_s;
     }
     node = parent;
   }
@@ -75,7 +67,8 @@ double bny_topo_pci_way(const bny_topo *topo, int32_t node) {
 /* ---- what is so inside of a group -------------------------------------------------------------------------------- */
 
 /* Whether some switch has a link to each member. `seen` counts by node and is left all zero. */
-static bool one_switch(const bny_topo_derivation *d, const bny_topo_level *level, bny_topo_group *group, int32_t *seen) {
+static bool one_switch(const bny_topo_derivation *d, const bny_topo_level *level, bny_topo_group *group,
+                       int32_t *seen) {
   const bny_topo *topo = d->topo;
   bool found = false;
   for (int pass = 0; pass < 2; pass++) {
@@ -88,7 +81,8 @@ static bool one_switch(const bny_topo_derivation *d, const bny_topo_level *level
           continue;
         if (pass == 1)
           seen[other] = 0;
-        else if (seen[other] == i && ++seen[other] == group->count) { /* of the i members before it, all; parallel links count once */
+        else if (seen[other] == i &&
+                 ++seen[other] == group->count) { /* of the i members before it, all; parallel links count once */
           found = true;
           group->node = group->node < 0 || other < group->node ? other : group->node;
         }
@@ -127,8 +121,7 @@ static double speed_inside(const bny_topo_derivation *d, const bny_topo_level *l
 
 /* An island or domain, or what lies inside one: everything over NVLinks. */
 static void joined_look(bny_topo_derivation *d, const bny_topo_level *level, bny_topo_group *group, int32_t *seen) {
-  if (group->count < 2)
-    return;
+  if (group->count < 2) return;
   double least = 0, most = 0;
   for (int32_t i = 0; i < group->count; i++) {
     int32_t rank = level->members[group->first + i];
@@ -159,8 +152,7 @@ static void near_look(bny_topo_derivation *d, const bny_topo_level *level, const
     int32_t node = group->node;
     joined_look(d, level, group, seen);
     group->node = node;
-    if (group->all_to_all)
-      return;
+    if (group->all_to_all) return;
   }
   paths_look(d, level, group);
   group->gbytes_per_s = 0;
@@ -182,8 +174,7 @@ static void near_look(bny_topo_derivation *d, const bny_topo_level *level, const
 static int32_t package_of(const bny_topo_derivation *d, int32_t rank) {
   int32_t node = d->levels->ranks[rank].node;
   int32_t package = bny_topo_ancestor(d->topo, node, BNY_TOPO_PACKAGE);
-  if (package >= 0)
-    return d->levels->rank_kind == BNY_TOPO_PACKAGE ? -1 : package;
+  if (package >= 0) return d->levels->rank_kind == BNY_TOPO_PACKAGE ? -1 : package;
   return d->levels->rank_kind == BNY_TOPO_NUMA ? -1 : bny_topo_ancestor(d->topo, node, BNY_TOPO_NUMA);
 }
 
@@ -213,8 +204,7 @@ static bool domains_exist(bny_topo_derivation *d) {
   }
   int32_t *host_of_root = d->crossed;
   bool crosses = false;
-  for (int32_t r = 0; r < d->levels->nranks; r++)
-    host_of_root[d->keys[r]] = d->levels->ranks[r].host;
+  for (int32_t r = 0; r < d->levels->nranks; r++) host_of_root[d->keys[r]] = d->levels->ranks[r].host;
   for (int32_t r = 0; r < d->levels->nranks && !crosses; r++)
     crosses = host_of_root[d->keys[r]] != d->levels->ranks[r].host;
   return crosses;
@@ -238,8 +228,7 @@ bool bny_topo_derive_near(bny_topo_derivation *d) {
     d->keys[r] = -1;
   }
   int32_t *seen = calloc((size_t)nnodes + 1, sizeof *seen);
-  if (!seen)
-    return false;
+  if (!seen) return false;
   bny_topo_level *package = NULL, *island = NULL, *host = NULL, *domain = NULL;
   bool good = true;
   if (packages) {
@@ -248,8 +237,7 @@ bool bny_topo_derive_near(bny_topo_derivation *d) {
     good = package != NULL;
   }
   if (good && joined) {
-    for (int32_t r = 0; r < levels->nranks; r++)
-      d->keys[r] = -1;
+    for (int32_t r = 0; r < levels->nranks; r++) d->keys[r] = -1;
     island = bny_topo_level_add(d, BNY_TOPO_LEVEL_ISLAND, islands_number(d));
     good = island != NULL;
   }
@@ -268,14 +256,12 @@ bool bny_topo_derive_near(bny_topo_derivation *d) {
     group->node = node >= 0 ? node : levels->ranks[package->members[group->first]].host;
     near_look(d, package, island, group, seen);
   }
-  for (int32_t g = 0; good && island && g < island->ngroups; g++)
-    joined_look(d, island, &island->groups[g], seen);
+  for (int32_t g = 0; good && island && g < island->ngroups; g++) joined_look(d, island, &island->groups[g], seen);
   for (int32_t g = 0; good && g < host->ngroups; g++) {
     host->groups[g].node = levels->ranks[host->members[host->groups[g].first]].host;
     near_look(d, host, island, &host->groups[g], seen);
   }
-  for (int32_t g = 0; good && domain && g < domain->ngroups; g++)
-    joined_look(d, domain, &domain->groups[g], seen);
+  for (int32_t g = 0; good && domain && g < domain->ngroups; g++) joined_look(d, domain, &domain->groups[g], seen);
   free(seen);
   return good;
 }

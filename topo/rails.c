@@ -2,9 +2,10 @@
  *
  * Which NIC serves which rank, and rails.
  *
- * Within a host each rank takes one of the NICs that are nearest by path; of several the one that serves fewest so far, of
- * those the first in the model. Ranks that have fewest to choose from choose first, so that none is left with a NIC that
- * another could have spared. A NIC much slower than another as near is for other things, and is passed over. */
+ * Within a host each rank takes one of the NICs that are nearest by path; of several the one that serves fewest so
+ * far, of those the first in the model. Ranks that have fewest to choose from choose first, so that none is left
+ * with a NIC that another could have spared. A NIC much slower than another as near is for other things, and is
+ * passed over. */
 #include <stdlib.h>
 
 #include "topo/derive.h"
@@ -17,8 +18,7 @@ enum { CELLS_MAX = 1 << 20 }; /* of ranks times NICs in one host; beyond that NI
 /* What each port carries, then what each NIC does; which leaf switches each NIC is on. */
 static void ports_sum(bny_topo_derivation *d) {
   const bny_topo *topo = d->topo;
-  for (int32_t n = 0; n < topo->nnodes; n++)
-    d->leaf_roots[n] = n;
+  for (int32_t n = 0; n < topo->nnodes; n++) d->leaf_roots[n] = n;
   for (int32_t n = 0; n < topo->nnodes; n++) {
     bny_topo_kind kind = topo->nodes[n].kind;
     int32_t nic = kind == BNY_TOPO_NIC || kind == BNY_TOPO_PORT ? bny_topo_ancestor(topo, n, BNY_TOPO_NIC) : -1;
@@ -29,18 +29,15 @@ static void ports_sum(bny_topo_derivation *d) {
       if (link->kind != BNY_TOPO_LINK_NET || (kind == BNY_TOPO_NIC && topo->nodes[other].kind == BNY_TOPO_PORT))
         continue; /* the port counts it */
       bny_topo_sum *sum = &d->nic[nic];
-      if (link->gbytes_per_s > 0)
-        slowest = slowest > 0 && slowest < link->gbytes_per_s ? slowest : link->gbytes_per_s;
+      if (link->gbytes_per_s > 0) slowest = slowest > 0 && slowest < link->gbytes_per_s ? slowest : link->gbytes_per_s;
       sum->latency_us = link->latency_us > sum->latency_us ? link->latency_us : sum->latency_us;
       sum->source = link->source < sum->source ? link->source : sum->source;
       if (topo->nodes[other].kind == BNY_TOPO_SWITCH) {
-        if (d->leaf[nic] >= 0)
-          bny_topo_unite(d->leaf_roots, d->leaf[nic], other);
+        if (d->leaf[nic] >= 0) bny_topo_unite(d->leaf_roots, d->leaf[nic], other);
         d->leaf[nic] = other;
       }
     }
-    if (nic >= 0)
-      d->nic[nic].gbytes_per_s += slowest;
+    if (nic >= 0) d->nic[nic].gbytes_per_s += slowest;
   }
   for (int32_t i = 0; i < d->nnics; i++) {
     int32_t *leaf = &d->leaf[d->nics[i]];
@@ -63,8 +60,7 @@ typedef struct host_work {
 
 static int choice_order(const void *a, const void *b) {
   const choice *left = a, *right = b;
-  if (left->candidates != right->candidates)
-    return left->candidates < right->candidates ? -1 : 1;
+  if (left->candidates != right->candidates) return left->candidates < right->candidates ? -1 : 1;
   return (left->rank > right->rank) - (left->rank < right->rank);
 }
 
@@ -102,24 +98,24 @@ static void nic_take(const bny_topo_derivation *d, int32_t rank, int32_t nic, bn
 static bool host_serve(bny_topo_derivation *d, int32_t host) {
   const int32_t *ranks = &d->by_host[d->host_first[host]], *nics = &d->nics[d->nic_first[host]];
   int32_t nranks = d->host_first[host + 1] - d->host_first[host], nnics = d->nic_first[host + 1] - d->nic_first[host];
-  if (nranks == 0 || nnics == 0)
-    return true;
+  if (nranks == 0 || nnics == 0) return true;
   if (nnics > CELLS_MAX / nranks) {
     for (int32_t i = 0; i < nranks; i++)
-      nic_take(d, ranks[i], nics[i % nnics], bny_topo_path_between(d->topo, d->levels->ranks[ranks[i]].node, nics[i % nnics]));
+      nic_take(d, ranks[i], nics[i % nnics],
+               bny_topo_path_between(d->topo, d->levels->ranks[ranks[i]].node, nics[i % nnics]));
     return true;
   }
   size_t cells = (size_t)nranks * (size_t)nnics;
-  host_work work = {.choices = malloc((size_t)nranks * sizeof *work.choices), .paths = malloc(cells),
-                    .candidate = malloc(cells * sizeof *work.candidate), .load = calloc((size_t)nnics, sizeof *work.load)};
+  host_work work = {.choices = malloc((size_t)nranks * sizeof *work.choices),
+                    .paths = malloc(cells),
+                    .candidate = malloc(cells * sizeof *work.candidate),
+                    .load = calloc((size_t)nnics, sizeof *work.load)};
   bool good = work.choices && work.paths && work.candidate && work.load;
-  if (good)
-    candidates_find(d, ranks, nranks, nics, nnics, &work);
+  if (good) candidates_find(d, ranks, nranks, nics, nnics, &work);
   for (int32_t c = 0; good && c < nranks; c++) {
     int32_t i = work.choices[c].rank, best = -1;
     for (int32_t j = 0; j < nnics; j++) {
-      if (work.candidate[i * nnics + j] && (best < 0 || work.load[j] < work.load[best]))
-        best = j;
+      if (work.candidate[i * nnics + j] && (best < 0 || work.load[j] < work.load[best])) best = j;
     }
     work.load[best]++;
     nic_take(d, ranks[i], nics[best], (bny_topo_path)work.paths[i * nnics + best]);
@@ -137,8 +133,7 @@ static void host_count(bny_topo_derivation *d, int32_t host, int32_t *rail_of, i
   int32_t rails = 0;
   for (int32_t i = d->host_first[host]; i < d->host_first[host + 1]; i++) {
     int32_t nic = ranks[d->by_host[i]].nic;
-    if (nic >= 0 && shared[nic]++ == 0)
-      rail_of[nic] = rails++;
+    if (nic >= 0 && shared[nic]++ == 0) rail_of[nic] = rails++;
   }
   for (int32_t i = d->host_first[host]; i < d->host_first[host + 1]; i++) {
     bny_topo_rank *rank = &ranks[d->by_host[i]];
@@ -150,11 +145,9 @@ static void host_count(bny_topo_derivation *d, int32_t host, int32_t *rail_of, i
 bool bny_topo_derive_nics(bny_topo_derivation *d) {
   ports_sum(d);
   bool good = true;
-  for (int32_t h = 0; h < d->nhosts && good; h++)
-    good = host_serve(d, h);
+  for (int32_t h = 0; h < d->nhosts && good; h++) good = host_serve(d, h);
   int32_t *shared = calloc((size_t)d->topo->nnodes + 1, sizeof *shared);
-  for (int32_t h = 0; h < d->nhosts && good && shared; h++)
-    host_count(d, h, d->roots, shared);
+  for (int32_t h = 0; h < d->nhosts && good && shared; h++) host_count(d, h, d->roots, shared);
   good = good && shared;
   free(shared);
   return good;
@@ -168,15 +161,13 @@ typedef struct vote {
 
 static int vote_order(const void *a, const void *b) {
   const vote *left = a, *right = b;
-  if (left->leaf != right->leaf)
-    return left->leaf < right->leaf ? -1 : 1;
-  if (left->rail != right->rail)
-    return left->rail < right->rail ? -1 : 1;
+  if (left->leaf != right->leaf) return left->leaf < right->leaf ? -1 : 1;
+  if (left->rail != right->rail) return left->rail < right->rail ? -1 : 1;
   return (left->host > right->host) - (left->host < right->host);
 }
 
-/* The rail that a leaf switch carries: that of at least three quarters of its hosts, where more than two are on it and each
- * host has no more than one rail there on the average. By node into rail_of_leaf, -1. */
+/* The rail that a leaf switch carries: that of at least three quarters of its hosts, where more than two are on it
+ * and each host has no more than one rail there on the average. By node into rail_of_leaf, -1. */
 static void leaves_vote(const bny_topo_derivation *d, vote *votes, int32_t nvotes, int32_t *rail_of_leaf) {
   (void)d;
   for (int32_t i = 0; i < nvotes;) {
@@ -188,15 +179,14 @@ static void leaves_vote(const bny_topo_derivation *d, vote *votes, int32_t nvote
         last = votes[i].host;
       }
       all += hosts;
-      if (hosts > most)
-        most = hosts, best = rail;
+      if (hosts > most) most = hosts, best = rail;
     }
     rail_of_leaf[leaf] = all > 2 && 4 * most >= 3 * all ? best : -1;
   }
 }
 
-/* A host whose NICs are cabled to the leaf switches of other rails: it takes the rails of the switches, if that leaves its
- * NICs on different ones. d->crossed keeps for the findings what was so. */
+/* A host whose NICs are cabled to the leaf switches of other rails: it takes the rails of the switches, if that
+ * leaves its NICs on different ones. d->crossed keeps for the findings what was so. */
 static void host_cross(bny_topo_derivation *d, int32_t host, const int32_t *rail_of_leaf, int32_t *nic_of_rail) {
   bny_topo_rank *ranks = d->levels->ranks;
   bool crossed = false, clash = false;
@@ -210,8 +200,7 @@ static void host_cross(bny_topo_derivation *d, int32_t host, const int32_t *rail
     for (int32_t i = d->host_first[host]; i < d->host_first[host + 1]; i++) {
       const bny_topo_rank *rank = &ranks[d->by_host[i]];
       int32_t rail = d->crossed[d->by_host[i]] >= 0 ? d->crossed[d->by_host[i]] : rank->rail;
-      if (rail < 0)
-        continue;
+      if (rail < 0) continue;
       if (pass == 0)
         nic_of_rail[rail] = rank->nic;
       else
@@ -219,8 +208,7 @@ static void host_cross(bny_topo_derivation *d, int32_t host, const int32_t *rail
     }
   }
   for (int32_t i = d->host_first[host]; i < d->host_first[host + 1] && crossed && !clash; i++) {
-    if (d->crossed[d->by_host[i]] >= 0)
-      ranks[d->by_host[i]].rail = d->crossed[d->by_host[i]];
+    if (d->crossed[d->by_host[i]] >= 0) ranks[d->by_host[i]].rail = d->crossed[d->by_host[i]];
   }
 }
 
@@ -240,8 +228,7 @@ void bny_topo_net_look(const bny_topo_derivation *d, const bny_topo_level *level
       group->latency_us = nic->latency_us > group->latency_us ? nic->latency_us : group->latency_us;
       group->source = nic->source < group->source ? nic->source : group->source;
     }
-    if (rank->host != ranks[members[0]].host)
-      group->path = BNY_TOPO_PATH_NET;
+    if (rank->host != ranks[members[0]].host) group->path = BNY_TOPO_PATH_NET;
   }
   for (int32_t i = 1; i < group->count && group->path != BNY_TOPO_PATH_NET; i++) {
     bny_topo_path path = bny_topo_path_between(d->topo, ranks[members[0]].node, ranks[members[i]].node);
@@ -261,16 +248,14 @@ bool bny_topo_derive_rails(bny_topo_derivation *d) {
   for (int32_t r = 0; r < levels->nranks && good; r++) {
     const bny_topo_rank *rank = &levels->ranks[r];
     d->crossed[r] = -1;
-    if (rank->nic >= 0 && d->leaf[rank->nic] >= 0)
-      votes[nvotes++] = (vote){d->leaf[rank->nic], rank->rail, rank->host};
+    if (rank->nic >= 0 && d->leaf[rank->nic] >= 0) votes[nvotes++] = (vote){d->leaf[rank->nic], rank->rail, rank->host};
   }
   if (good && nvotes > 0) {
     qsort(votes, (size_t)nvotes, sizeof *votes, vote_order);
     leaves_vote(d, votes, nvotes, rail_of_leaf);
   }
   for (int32_t h = 0; h < d->nhosts && good; h++) {
-    if (nvotes > 0)
-      host_cross(d, h, rail_of_leaf, nic_of_rail);
+    if (nvotes > 0) host_cross(d, h, rail_of_leaf, nic_of_rail);
     for (int32_t i = d->host_first[h]; i < d->host_first[h + 1]; i++) {
       if (levels->ranks[d->by_host[i]].rail == 0) {
         hosts_with++;
@@ -279,12 +264,10 @@ bool bny_topo_derive_rails(bny_topo_derivation *d) {
     }
   }
   if (good && hosts_with > 1) {
-    for (int32_t r = 0; r < levels->nranks; r++)
-      d->keys[r] = levels->ranks[r].rail;
+    for (int32_t r = 0; r < levels->nranks; r++) d->keys[r] = levels->ranks[r].rail;
     bny_topo_level *level = bny_topo_level_add(d, BNY_TOPO_LEVEL_RAIL, levels->nranks);
     good = level != NULL;
-    for (int32_t g = 0; good && g < level->ngroups; g++)
-      bny_topo_net_look(d, level, &level->groups[g]);
+    for (int32_t g = 0; good && g < level->ngroups; g++) bny_topo_net_look(d, level, &level->groups[g]);
   }
   free(votes);
   free(rail_of_leaf);

@@ -16,8 +16,7 @@ static double to_shared_switches(const bny_topo *topo, int32_t from, int32_t to)
     int32_t middle = bny_topo_other_end(topo, from, l);
     double speed = bny_topo_gpu_link(topo, &topo->links[l], &assumed);
     bool shared = false;
-    if (speed <= 0 || topo->nodes[middle].kind != BNY_TOPO_SWITCH)
-      continue;
+    if (speed <= 0 || topo->nodes[middle].kind != BNY_TOPO_SWITCH) continue;
     for (int32_t m = bny_topo_first_link(topo, to); m >= 0 && !shared; m = bny_topo_next_link(topo, to, m))
       shared = bny_topo_other_end(topo, to, m) == middle && bny_topo_gpu_link(topo, &topo->links[m], &assumed) > 0;
     sum += shared ? speed : 0;
@@ -30,8 +29,7 @@ double bny_topo_pair_gbytes_per_s(const bny_topo *topo, const bny_topo_levels *l
   double direct = 0;
   bool assumed;
   for (int32_t l = bny_topo_first_link(topo, from); l >= 0; l = bny_topo_next_link(topo, from, l)) {
-    if (bny_topo_other_end(topo, from, l) == to)
-      direct += bny_topo_gpu_link(topo, &topo->links[l], &assumed);
+    if (bny_topo_other_end(topo, from, l) == to) direct += bny_topo_gpu_link(topo, &topo->links[l], &assumed);
   }
   return direct + fmin(to_shared_switches(topo, from, to), to_shared_switches(topo, to, from));
 }
@@ -58,11 +56,11 @@ static bool speeds_read(const bny_topo *topo, const bny_topo_levels *levels, con
   }
   size_t count = (size_t)group->count;
   s->matrix = calloc(count * count, sizeof *s->matrix);
-  if (!s->matrix)
-    return false;
+  if (!s->matrix) return false;
   for (int32_t a = 0; a < group->count; a++) {
     for (int32_t b = 0; b < a; b++) {
-      double speed = bny_topo_pair_gbytes_per_s(topo, levels, level->members[group->first + a], level->members[group->first + b]);
+      double speed =
+          bny_topo_pair_gbytes_per_s(topo, levels, level->members[group->first + a], level->members[group->first + b]);
       s->matrix[(size_t)a * count + (size_t)b] = s->matrix[(size_t)b * count + (size_t)a] = speed;
     }
   }
@@ -74,8 +72,7 @@ static bool are_alike(const speeds *s) {
   double first = s->count > 1 ? speed_between(s, 0, 1) : 0;
   for (int32_t a = 0; a < s->count && s->matrix; a++) {
     for (int32_t b = 0; b < a; b++) {
-      if (fabs(speed_between(s, a, b) - first) > 1e-9 * first)
-        return false;
+      if (fabs(speed_between(s, a, b) - first) > 1e-9 * first) return false;
     }
   }
   return true;
@@ -90,14 +87,12 @@ static int speed_order(const void *a, const void *b) {
 static double *thresholds_of(const speeds *s, int32_t *count) {
   size_t pairs = (size_t)s->count * (size_t)s->count;
   double *sorted = malloc((pairs + 1) * sizeof *sorted);
-  if (!sorted)
-    return NULL;
+  if (!sorted) return NULL;
   memcpy(sorted, s->matrix, pairs * sizeof *sorted);
   qsort(sorted, pairs, sizeof *sorted, speed_order);
   *count = 0;
   for (size_t i = 0; i < pairs; i++) {
-    if (sorted[i] > 0 && (*count == 0 || sorted[i] > sorted[*count - 1]))
-      sorted[(*count)++] = sorted[i];
+    if (sorted[i] > 0 && (*count == 0 || sorted[i] > sorted[*count - 1])) sorted[(*count)++] = sorted[i];
   }
   return sorted;
 }
@@ -107,17 +102,16 @@ static double *thresholds_of(const speeds *s, int32_t *count) {
 static unsigned neighbours_of(const speeds *s, int32_t place, double least) {
   unsigned set = 0;
   for (int32_t other = 0; other < s->count; other++) {
-    if (other != place && speed_between(s, place, other) >= least)
-      set |= 1u << other;
+    if (other != place && speed_between(s, place, other) >= least) set |= 1u << other;
   }
   return set;
 }
 
-/* Whether links of at least this speed hold a ring. ends[set]: where a path from member 0 through all of set may end. */
+/* Whether links of at least this speed hold a ring. ends[set]: where a path from member 0 through all of set may
+ * end. */
 static bool ring_exists(const speeds *s, double least, uint16_t *ends) {
   unsigned neighbours[EXACT_MAX], all = (1u << s->count) - 1;
-  for (int32_t i = 0; i < s->count; i++)
-    neighbours[i] = neighbours_of(s, i, least);
+  for (int32_t i = 0; i < s->count; i++) neighbours[i] = neighbours_of(s, i, least);
   memset(ends, 0, ((size_t)all + 1) * sizeof *ends);
   ends[1] = 1;
   for (unsigned set = 1; set < all; set += 2) {
@@ -129,26 +123,25 @@ static bool ring_exists(const speeds *s, double least, uint16_t *ends) {
   return (ends[all] & neighbours[0]) != 0;
 }
 
-/* Of the rings over links of at least this speed the one with the greatest sum: best[set][end], the sum of the best path. */
+/* Of the rings over links of at least this speed the one with the greatest sum: best[set][end], the sum of the best
+ * path. */
 static void ring_of_most(const speeds *s, double least, float *best, int32_t *ring) {
   unsigned all = (1u << s->count) - 1;
-  for (size_t i = 0; i < ((size_t)all + 1) * EXACT_MAX; i++)
-    best[i] = -1;
+  for (size_t i = 0; i < ((size_t)all + 1) * EXACT_MAX; i++) best[i] = -1;
   best[1 * EXACT_MAX] = 0;
   for (unsigned set = 1; set < all; set += 2) {
     for (int32_t end = 0; end < s->count; end++) {
       float sum = best[(size_t)set * EXACT_MAX + (size_t)end];
       for (int32_t next = 1; next < s->count && sum >= 0; next++) {
         double speed = speed_between(s, end, next);
-        if ((set >> next & 1) || speed < least)
-          continue;
+        if ((set >> next & 1) || speed < least) continue;
         float *better = &best[(size_t)(set | 1u << next) * EXACT_MAX + (size_t)next];
         *better = fmaxf(*better, sum + (float)speed);
       }
     }
   }
-  /* Back from the end: each time the last member whose path, and the link from it, give the sum, so that members that are
-   * alike stand in order. */
+  /* Back from the end: each time the last member whose path, and the link from it, give the sum, so that members
+   * that are alike stand in order. */
   unsigned set = all;
   int32_t next = 0;
   for (int32_t place = s->count - 1; place > 0; place--) {
@@ -181,14 +174,13 @@ static bool ring_exact(const speeds *s, const double *thresholds, int32_t nthres
       high = middle;
   }
   *slowest = low >= 0 ? thresholds[low] : 0;
-  if (good && low >= 0)
-    ring_of_most(s, *slowest, best, ring);
+  if (good && low >= 0) ring_of_most(s, *slowest, best, ring);
   free(ends);
   free(best);
   return good;
 }
 
-/* ---- rings of many: a path that is extended, and turned where it cannot be ----------------------------------------- */
+/* ---- rings of many: a path that is extended, and turned where it cannot be --------------------------------------- */
 
 typedef struct path_search {
   const speeds *s;
@@ -214,14 +206,11 @@ static int32_t free_neighbours(const path_search *search, int32_t member) {
 static bool path_extend(path_search *search) {
   int32_t end = search->path[search->length - 1], chosen = -1, fewest = 0;
   for (int32_t other = 0; other < search->s->count; other++) {
-    if (search->place[other] >= 0 || speed_between(search->s, end, other) < search->least)
-      continue;
+    if (search->place[other] >= 0 || speed_between(search->s, end, other) < search->least) continue;
     int32_t ways = free_neighbours(search, other);
-    if (chosen < 0 || ways < fewest)
-      chosen = other, fewest = ways;
+    if (chosen < 0 || ways < fewest) chosen = other, fewest = ways;
   }
-  if (chosen < 0)
-    return false;
+  if (chosen < 0) return false;
   search->place[chosen] = search->length;
   search->path[search->length++] = chosen;
   return true;
@@ -239,8 +228,7 @@ static bool path_turn(path_search *search) {
     search->path[low] = search->path[high];
     search->path[high] = member;
   }
-  for (int32_t i = chosen + 1; chosen >= 0 && i < search->length; i++)
-    search->place[search->path[i]] = i;
+  for (int32_t i = chosen + 1; chosen >= 0 && i < search->length; i++) search->place[search->path[i]] = i;
   return chosen >= 0;
 }
 
@@ -248,27 +236,28 @@ static bool ring_search(path_search *search) {
   enum { STARTS = 64, TURNS_PER_MEMBER = 40 };
   int32_t count = search->s->count;
   for (int32_t start = 0; start < STARTS; start++) {
-    for (int32_t i = 0; i < count; i++)
-      search->place[i] = -1;
+    for (int32_t i = 0; i < count; i++) search->place[i] = -1;
     search->path[0] = (int32_t)draw(search, (uint32_t)count);
     search->place[search->path[0]] = 0;
     search->length = 1;
     for (int32_t turns = 0; turns < TURNS_PER_MEMBER * count;) {
-      if (search->length == count && speed_between(search->s, search->path[count - 1], search->path[0]) >= search->least)
+      if (search->length == count &&
+          speed_between(search->s, search->path[count - 1], search->path[0]) >= search->least)
         return true;
-      if (search->length < count && path_extend(search))
-        continue;
+      if (search->length < count && path_extend(search)) continue;
       turns++;
-      if (!path_turn(search))
-        break;
+      if (!path_turn(search)) break;
     }
   }
   return false;
 }
 
-static bool ring_of_many(const speeds *s, const double *thresholds, int32_t nthresholds, int32_t *ring, double *slowest) {
-  path_search search = {.s = s, .path = malloc((size_t)s->count * sizeof *search.path),
-                        .place = malloc((size_t)s->count * sizeof *search.place), .state = 1};
+static bool ring_of_many(const speeds *s, const double *thresholds, int32_t nthresholds, int32_t *ring,
+                         double *slowest) {
+  path_search search = {.s = s,
+                        .path = malloc((size_t)s->count * sizeof *search.path),
+                        .place = malloc((size_t)s->count * sizeof *search.place),
+                        .state = 1};
   bool good = search.path && search.place;
   *slowest = 0;
   int32_t low = -1, high = nthresholds;
@@ -278,8 +267,7 @@ static bool ring_of_many(const speeds *s, const double *thresholds, int32_t nthr
     if (ring_search(&search)) {
       low = middle;
       *slowest = search.least;
-      for (int32_t i = 0; i < s->count; i++)
-        ring[i] = search.path[(search.place[0] + i) % s->count];
+      for (int32_t i = 0; i < s->count; i++) ring[i] = search.path[(search.place[0] + i) % s->count];
     } else {
       high = middle;
     }
@@ -293,10 +281,8 @@ double bny_topo_ring(const bny_topo *topo, const bny_topo_levels *levels, const 
                      const bny_topo_group *group, int32_t *ring) {
   speeds s;
   double slowest = 0;
-  for (int32_t i = 0; i < group->count; i++)
-    ring[i] = i;
-  if (!speeds_read(topo, levels, level, group, &s))
-    return -1;
+  for (int32_t i = 0; i < group->count; i++) ring[i] = i;
+  if (!speeds_read(topo, levels, level, group, &s)) return -1;
   bool switched = group->node >= 0 && topo->nodes[group->node].kind == BNY_TOPO_SWITCH && group->count > EXACT_MAX;
   bool good = true;
   if (group->count < 2 || switched || are_alike(&s)) {
@@ -312,8 +298,7 @@ double bny_topo_ring(const bny_topo *topo, const bny_topo_levels *levels, const 
     free(thresholds);
   }
   free(s.matrix);
-  for (int32_t i = 0; i < group->count; i++)
-    ring[i] = level->members[group->first + ring[i]];
+  for (int32_t i = 0; i < group->count; i++) ring[i] = level->members[group->first + ring[i]];
   return good ? slowest : -1;
 }
 
@@ -325,19 +310,16 @@ static bool tree_slowest(const speeds *s, double *slowest) {
   bool *joined = calloc((size_t)s->count, sizeof *joined);
   bool good = nearest && joined;
   *slowest = INFINITY;
-  for (int32_t i = 0; i < s->count && good; i++)
-    nearest[i] = i == 0 ? INFINITY : -1;
+  for (int32_t i = 0; i < s->count && good; i++) nearest[i] = i == 0 ? INFINITY : -1;
   for (int32_t step = 0; step < s->count && good; step++) {
     int32_t next = -1;
     for (int32_t i = 0; i < s->count; i++) {
-      if (!joined[i] && (next < 0 || nearest[i] > nearest[next]))
-        next = i;
+      if (!joined[i] && (next < 0 || nearest[i] > nearest[next])) next = i;
     }
     joined[next] = true;
     *slowest = nearest[next] < *slowest ? nearest[next] : *slowest;
     for (int32_t i = 0; i < s->count; i++) {
-      if (!joined[i])
-        nearest[i] = fmax(nearest[i], speed_between(s, next, i));
+      if (!joined[i]) nearest[i] = fmax(nearest[i], speed_between(s, next, i));
     }
   }
   free(nearest);
@@ -349,19 +331,15 @@ static bool tree_slowest(const speeds *s, double *slowest) {
 static int32_t tree_grow(const speeds *s, double least, int32_t root, int32_t children_max, int32_t *parents) {
   enum { UNREACHED = -2 };
   int32_t *queue = malloc((size_t)s->count * sizeof *queue), head = 0, tail = 0, first_free = 0;
-  if (!queue)
-    return -1;
-  for (int32_t i = 0; i < s->count; i++)
-    parents[i] = UNREACHED;
+  if (!queue) return -1;
+  for (int32_t i = 0; i < s->count; i++) parents[i] = UNREACHED;
   parents[root] = -1;
   queue[tail++] = root;
   while (head < tail) {
     int32_t node = queue[head++], children = 0;
-    while (first_free < s->count && parents[first_free] != UNREACHED)
-      first_free++;
+    while (first_free < s->count && parents[first_free] != UNREACHED) first_free++;
     for (int32_t i = first_free; i < s->count && (children_max <= 0 || children < children_max); i++) {
-      if (parents[i] != UNREACHED || speed_between(s, node, i) < least)
-        continue;
+      if (parents[i] != UNREACHED || speed_between(s, node, i) < least) continue;
       parents[i] = node;
       queue[tail++] = i;
       children++;
@@ -374,17 +352,13 @@ static int32_t tree_grow(const speeds *s, double least, int32_t root, int32_t ch
 double bny_topo_tree(const bny_topo *topo, const bny_topo_levels *levels, const bny_topo_level *level,
                      const bny_topo_group *group, int32_t root, int32_t children_max, int32_t *parents) {
   speeds s;
-  for (int32_t i = 0; i < group->count; i++)
-    parents[i] = -1;
-  if (group->count < 2)
-    return 0;
-  if (!speeds_read(topo, levels, level, group, &s))
-    return -1;
+  for (int32_t i = 0; i < group->count; i++) parents[i] = -1;
+  if (group->count < 2) return 0;
+  if (!speeds_read(topo, levels, level, group, &s)) return -1;
   double slowest = s.alike;
   bool good = !s.matrix || tree_slowest(&s, &slowest);
   int32_t reached = good && slowest > 0 ? tree_grow(&s, slowest, root, children_max, parents) : 0;
   free(s.matrix);
-  if (!good || reached < 0)
-    return -1;
+  if (!good || reached < 0) return -1;
   return reached == group->count ? slowest : 0;
 }

@@ -35,8 +35,7 @@ enum { NAMES = sizeof names / sizeof names[0] };
 
 const char *bny_topo_item_name(bny_topo_item_kind kind) {
   for (int i = 0; i < NAMES; i++) {
-    if (names[i].kind == kind)
-      return names[i].name;
+    if (names[i].kind == kind) return names[i].name;
   }
   return "";
 }
@@ -44,10 +43,8 @@ const char *bny_topo_item_name(bny_topo_item_kind kind) {
 /* Takes digits off *rest, at most nine. */
 static bool digits_take(bny_topo_span *rest, int32_t most, int32_t *number) {
   size_t length = 0;
-  while (length < rest->bytes && length < 9 && rest->text[length] >= '0' && rest->text[length] <= '9')
-    length++;
-  if (!bny_topo_span_number((bny_topo_span){rest->text, length}, most, number))
-    return false;
+  while (length < rest->bytes && length < 9 && rest->text[length] >= '0' && rest->text[length] <= '9') length++;
+  if (!bny_topo_span_number((bny_topo_span){rest->text, length}, most, number)) return false;
   *rest = (bny_topo_span){rest->text + length, rest->bytes - length};
   return true;
 }
@@ -56,14 +53,11 @@ static bool digits_take(bny_topo_span *rest, int32_t most, int32_t *number) {
 static bool speed_read(bny_topo_span span, double *gbytes_per_s) {
   int32_t whole, fraction = 0;
   double scale = 1;
-  if (!digits_take(&span, 999999, &whole))
-    return false;
+  if (!digits_take(&span, 999999, &whole)) return false;
   if (span.bytes > 0 && span.text[0] == '.') {
     bny_topo_span start = {span.text + 1, span.bytes - 1}, rest = start;
-    if (!digits_take(&rest, 999999, &fraction))
-      return false;
-    for (size_t i = 0; i < start.bytes - rest.bytes; i++)
-      scale *= 10;
+    if (!digits_take(&rest, 999999, &fraction)) return false;
+    for (size_t i = 0; i < start.bytes - rest.bytes; i++) scale *= 10;
     span = rest;
   }
   double value = whole + fraction / scale;
@@ -82,7 +76,8 @@ static bny_topo_span after(bny_topo_span span, size_t bytes) {
 
 static bool pci_read(bny_topo_span span, bny_topo_item *item) {
   bny_topo_span rest = after(span, 3);
-  if (!digits_take(&rest, 7, &item->pci_generation) || item->pci_generation < 1 || rest.bytes == 0 || rest.text[0] != 'x')
+  if (!digits_take(&rest, 7, &item->pci_generation) || item->pci_generation < 1 || rest.bytes == 0 ||
+      rest.text[0] != 'x')
     return false;
   rest = after(rest, 1);
   return bny_topo_span_number(rest, 32, &item->pci_lanes) && item->pci_lanes > 0;
@@ -98,18 +93,15 @@ static int attribute_read(bny_topo_span span, bny_topo_item *item) {
     item->c2c = true;
     return span.bytes == 3 || speed_read(after(span, 3), &item->speed_gbytes_per_s) ? C2C : 0;
   }
-  if (bny_topo_span_starts(span, "gen"))
-    return pci_read(span, item) ? PCI : 0;
+  if (bny_topo_span_starts(span, "gen")) return pci_read(span, item) ? PCI : 0;
   if (bny_topo_span_is(span, "gfx90a")) {
     item->compute = 910;
     return COMPUTE;
   }
   if (bny_topo_span_starts(span, "sm") || bny_topo_span_starts(span, "gfx"))
     return bny_topo_span_number(after(span, span.text[0] == 's' ? 2 : 3), 9999, &item->compute) ? COMPUTE : 0;
-  if (bny_topo_span_number(span, 1000, &item->links))
-    return item->links > 0 ? LINKS : 0;
-  if (speed_read(span, &item->speed_gbytes_per_s))
-    return SPEED;
+  if (bny_topo_span_number(span, 1000, &item->links)) return item->links > 0 ? LINKS : 0;
+  if (speed_read(span, &item->speed_gbytes_per_s)) return SPEED;
   bny_topo_span rest = span;
   if (digits_take(&rest, 16, &item->ports) && item->ports > 0 && rest.bytes > 0 && rest.text[0] == 'x' &&
       speed_read(after(rest, 1), &item->speed_gbytes_per_s))
@@ -119,8 +111,7 @@ static int attribute_read(bny_topo_span span, bny_topo_item *item) {
 
 static bool name_is(bny_topo_span word, int *which) {
   for (*which = 0; *which < NAMES; ++*which) {
-    if (bny_topo_span_is(word, names[*which].name))
-      return true;
+    if (bny_topo_span_is(word, names[*which].name)) return true;
   }
   return false;
 }
@@ -128,8 +119,7 @@ static bool name_is(bny_topo_span word, int *which) {
 /* The part before the first of the two separators, taken off *rest with the separator left on. */
 static bny_topo_span part_take(bny_topo_span *rest) {
   size_t length = 0;
-  while (length < rest->bytes && rest->text[length] != ':' && rest->text[length] != '@')
-    length++;
+  while (length < rest->bytes && rest->text[length] != ':' && rest->text[length] != '@') length++;
   bny_topo_span part = {rest->text, length};
   *rest = after(*rest, length);
   return part;
@@ -139,8 +129,10 @@ static bool item_read(bny_topo_span word, int line, bny_topo_item *item, bny_top
   bny_topo_span rest = word, name = part_take(&rest);
   int which;
   if (!name_is(name, &which))
-    return bny_topo_refuse(error, line, "\"%.*s\" is not a kind of item: spine, leaf, host, nvswitch, nvlink, xgmi, "
-                           "package, numa, bridge, pci, gpu and nic are", bny_topo_span_shown(name), name.text);
+    return bny_topo_refuse(error, line,
+                           "\"%.*s\" is not a kind of item: spine, leaf, host, nvswitch, nvlink, xgmi, "
+                           "package, numa, bridge, pci, gpu and nic are",
+                           bny_topo_span_shown(name), name.text);
   *item = (bny_topo_item){.kind = names[which].kind, .count = 1, .ports = 1, .compute = -1, .line = line};
   bool counted = false;
   int said = 0;
@@ -150,8 +142,8 @@ static bool item_read(bny_topo_span word, int line, bny_topo_item *item, bny_top
     bny_topo_span part = part_take(&rest);
     if (separator == ':') {
       if (counted || said || !bny_topo_span_number(part, COUNT_MAX, &item->count) || item->count < 1)
-        return bny_topo_refuse(error, line, "\"%.*s\": one count of 1 to %d follows the name", bny_topo_span_shown(word),
-                               word.text, COUNT_MAX);
+        return bny_topo_refuse(error, line, "\"%.*s\": one count of 1 to %d follows the name",
+                               bny_topo_span_shown(word), word.text, COUNT_MAX);
       counted = true;
       continue;
     }
@@ -175,11 +167,11 @@ static bool order_check(const bny_topo_item *items, int count, bny_topo_error *e
     in_host = in_host || item->kind == BNY_TOPO_ITEM_HOST;
     if (bny_topo_item_is_joint(item)) {
       if (joined)
-        return bny_topo_refuse(error, item->line, "GPUs are joined twice: by %s as well", bny_topo_item_name(item->kind));
+        return bny_topo_refuse(error, item->line, "GPUs are joined twice: by %s as well",
+                               bny_topo_item_name(item->kind));
       joined = true;
     } else if (bny_topo_item_is_device(item)) {
-      if (!in_host)
-        return bny_topo_refuse(error, item->line, "%s outside of a host", bny_topo_item_name(item->kind));
+      if (!in_host) return bny_topo_refuse(error, item->line, "%s outside of a host", bny_topo_item_name(item->kind));
     } else {
       bool nests = item->kind == BNY_TOPO_ITEM_PCI && outer && outer->kind == BNY_TOPO_ITEM_PCI;
       if (outer && outer->kind >= item->kind && !nests)
@@ -195,15 +187,14 @@ static bool order_check(const bny_topo_item *items, int count, bny_topo_error *e
 static bool host_put_in(bny_topo_item *items, int *count, bny_topo_error *error) {
   int place = 0;
   for (int i = 0; i < *count; i++) {
-    if (items[i].kind == BNY_TOPO_ITEM_HOST)
-      return true;
+    if (items[i].kind == BNY_TOPO_ITEM_HOST) return true;
   }
-  while (place < *count && items[place].kind <= BNY_TOPO_ITEM_LEAF)
-    place++;
+  while (place < *count && items[place].kind <= BNY_TOPO_ITEM_LEAF) place++;
   if (*count == BNY_TOPO_ITEMS_MAX)
     return bny_topo_refuse(error, items[0].line, "more than %d items", BNY_TOPO_ITEMS_MAX - 1);
   memmove(&items[place + 1], &items[place], (size_t)(*count - place) * sizeof *items);
-  items[place] = (bny_topo_item){.kind = BNY_TOPO_ITEM_HOST, .count = 1, .compute = -1, .ports = 1, .line = items[0].line};
+  items[place] =
+      (bny_topo_item){.kind = BNY_TOPO_ITEM_HOST, .count = 1, .compute = -1, .ports = 1, .line = items[0].line};
   ++*count;
   return true;
 }
@@ -216,21 +207,18 @@ bool bny_topo_items_parse(const char *text, size_t bytes, bny_topo_item items[BN
   while (bny_topo_reader_line(&reader, &line)) {
     bool first = true;
     while (bny_topo_span_word(&line, &word)) {
-      if (first && word.text[0] == '#')
-        break;
+      if (first && word.text[0] == '#') break;
       first = false;
       if (*count == BNY_TOPO_ITEMS_MAX)
         return bny_topo_refuse(error, reader.line, "more than %d items", BNY_TOPO_ITEMS_MAX);
       if (*count > 0 && items[0].line != reader.line)
         return bny_topo_refuse(error, reader.line, "a second line: a description is on one, which is line %d",
                                items[0].line);
-      if (!item_read(word, reader.line, &items[*count], error))
-        return false;
+      if (!item_read(word, reader.line, &items[*count], error)) return false;
       ++*count;
     }
   }
-  if (*count == 0)
-    return bny_topo_refuse(error, 0, "no item in it");
+  if (*count == 0) return bny_topo_refuse(error, 0, "no item in it");
   return host_put_in(items, count, error) && order_check(items, *count, error);
 }
 
@@ -239,8 +227,7 @@ bool bny_topo_is_synthetic(const char *text, size_t bytes) {
   bny_topo_span line, word;
   while (bny_topo_reader_line(&reader, &line)) {
     int which;
-    if (!bny_topo_span_word(&line, &word) || word.text[0] == '#')
-      continue;
+    if (!bny_topo_span_word(&line, &word) || word.text[0] == '#') continue;
     bny_topo_span rest = word;
     return name_is(part_take(&rest), &which);
   }

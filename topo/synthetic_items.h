@@ -26,10 +26,10 @@ enum { BNY_TOPO_ITEMS_MAX = 32 };
 typedef struct bny_topo_item {
   bny_topo_item_kind kind;
   int32_t count;
-  int32_t links;            /* 0 if not said */
+  int32_t links;             /* 0 if not said */
   double speed_gbytes_per_s; /* 0 if not said */
   int32_t ports;
-  int32_t compute; /* -1 if not said */
+  int32_t compute;                   /* -1 if not said */
   int32_t pci_generation, pci_lanes; /* 0 if not said */
   bool rails, c2c;
   int line;

@@ -11,15 +11,13 @@ bny_topo_reader bny_topo_reader_of(const char *text, size_t bytes) {
 }
 
 bool bny_topo_reader_line(bny_topo_reader *reader, bny_topo_span *line) {
-  if (reader->at == reader->end)
-    return false;
+  if (reader->at == reader->end) return false;
   size_t left = (size_t)(reader->end - reader->at);
   const char *end = memchr(reader->at, '\n', left);
   *line = (bny_topo_span){reader->at, end ? (size_t)(end - reader->at) : left};
   reader->at = end ? end + 1 : reader->end;
   reader->line++;
-  if (line->bytes > 0 && line->text[line->bytes - 1] == '\r')
-    line->bytes--;
+  if (line->bytes > 0 && line->text[line->bytes - 1] == '\r') line->bytes--;
   return true;
 }
 
@@ -30,16 +28,12 @@ static bool is_blank(char c) { return c == ' ' || c == '\t' || c == '\r' || c ==
 static size_t colour_code(const char *text, size_t bytes) {
   bool escaped = bytes > 0 && text[0] == '\033';
   size_t at = escaped ? 1 : 0;
-  if (at == bytes || text[at] != '[')
-    return escaped ? 1 : 0;
+  if (at == bytes || text[at] != '[') return escaped ? 1 : 0;
   at++;
-  while (at < bytes && ((text[at] >= '0' && text[at] <= '9') || text[at] == ';'))
-    at++;
-  if (at == bytes)
-    return escaped ? at : 0;
+  while (at < bytes && ((text[at] >= '0' && text[at] <= '9') || text[at] == ';')) at++;
+  if (at == bytes) return escaped ? at : 0;
   bool letter = (text[at] >= 'a' && text[at] <= 'z') || (text[at] >= 'A' && text[at] <= 'Z');
-  if (escaped ? letter : text[at] == 'm')
-    return at + 1;
+  if (escaped ? letter : text[at] == 'm') return at + 1;
   return escaped ? at : 0;
 }
 
@@ -47,16 +41,13 @@ bool bny_topo_span_word(bny_topo_span *rest, bny_topo_span *word) {
   const char *at = rest->text, *end = rest->text + rest->bytes;
   while (at < end) {
     size_t code = colour_code(at, (size_t)(end - at));
-    if (code == 0 && !is_blank(*at))
-      break;
+    if (code == 0 && !is_blank(*at)) break;
     at += code > 0 ? code : 1;
   }
   const char *start = at;
-  while (at < end && !is_blank(*at) && (at == start || colour_code(at, (size_t)(end - at)) == 0))
-    at++;
+  while (at < end && !is_blank(*at) && (at == start || colour_code(at, (size_t)(end - at)) == 0)) at++;
   *rest = (bny_topo_span){at, (size_t)(end - at)};
-  if (at == start)
-    return false;
+  if (at == start) return false;
   *word = (bny_topo_span){start, (size_t)(at - start)};
   return true;
 }
@@ -64,11 +55,9 @@ bool bny_topo_span_word(bny_topo_span *rest, bny_topo_span *word) {
 bool bny_topo_span_quoted(bny_topo_span *rest, bny_topo_span *quoted) {
   const char *end = rest->text + rest->bytes;
   const char *open = rest->bytes ? memchr(rest->text, '"', rest->bytes) : NULL;
-  if (!open)
-    return false;
+  if (!open) return false;
   const char *close = memchr(open + 1, '"', (size_t)(end - open - 1));
-  if (!close)
-    return false;
+  if (!close) return false;
   *quoted = (bny_topo_span){open + 1, (size_t)(close - open - 1)};
   *rest = (bny_topo_span){close + 1, (size_t)(end - close - 1)};
   return true;
@@ -89,14 +78,11 @@ bool bny_topo_span_same(bny_topo_span a, bny_topo_span b) {
 
 bool bny_topo_span_number(bny_topo_span span, int32_t most, int32_t *number) {
   int64_t value = 0;
-  if (span.bytes == 0)
-    return false;
+  if (span.bytes == 0) return false;
   for (size_t i = 0; i < span.bytes; i++) {
-    if (span.text[i] < '0' || span.text[i] > '9')
-      return false;
+    if (span.text[i] < '0' || span.text[i] > '9') return false;
     value = value * 10 + (span.text[i] - '0');
-    if (value > most)
-      return false;
+    if (value > most) return false;
   }
   *number = (int32_t)value;
   return true;
@@ -104,10 +90,8 @@ bool bny_topo_span_number(bny_topo_span span, int32_t most, int32_t *number) {
 
 char *bny_topo_span_copy(bny_topo_span span) {
   char *copy = malloc(span.bytes + 1);
-  if (!copy)
-    return NULL;
-  for (size_t i = 0; i < span.bytes; i++)
-    copy[i] = span.text[i] >= ' ' && span.text[i] <= '~' ? span.text[i] : '?';
+  if (!copy) return NULL;
+  for (size_t i = 0; i < span.bytes; i++) copy[i] = span.text[i] >= ' ' && span.text[i] <= '~' ? span.text[i] : '?';
   copy[span.bytes] = '\0';
   return copy;
 }
@@ -119,8 +103,7 @@ bool bny_topo_refuse(bny_topo_error *error, int line, const char *format, ...) {
   vsnprintf(error->text, sizeof error->text, format, arguments);
   va_end(arguments);
   for (char *at = error->text; *at; at++) { /* words of the input appear in it */
-    if (*at < ' ' || *at > '~')
-      *at = '?';
+    if (*at < ' ' || *at > '~') *at = '?';
   }
   return false;
 }
