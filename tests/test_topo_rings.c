@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0
- * Rings and trees along NVLinks: against every order for few members, against what is known for many.
+ * Rings and trees along NVLinks: against every order for few members, against what is known for many. */
 #include <check.h>
 
 #include "topo/levels.h"
