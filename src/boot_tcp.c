@@ -1,8 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0
  * Ranks that a launcher described by environment variables: create, allgather, destroy. */
-#ifdef HAVE_CONFIG_H
-#include "config.h"
-#endif
 #include "boot_tcp.h"
 
 #ifdef HAVE_SODIUM

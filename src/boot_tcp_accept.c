@@ -2,9 +2,6 @@
  * Rank 0 of the TCP bootstrap: lets the other ranks in. Connections are strangers until they have authenticated
  * themselves. Strangers are served side by side, each has BNY_BOOT_STRANGER_NS, and there is a limit to their number
  * beyond which the oldest are dropped: so a port scan, garbage or a silent peer holds up nobody. */
-#ifdef HAVE_CONFIG_H
-#include "config.h"
-#endif
 #include "boot_tcp.h"
 
 #ifdef HAVE_SODIUM

@@ -1,9 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0
  * The three messages by which a rank joins: challenge and response, both ways, by HMAC-SHA512-256. Each MAC begins
  * with a label of its own (so that no message can be replayed as another, or reflected) and covers both nonces. */
-#ifdef HAVE_CONFIG_H
-#include "config.h"
-#endif
 #include "boot_tcp.h"
 
 #ifdef HAVE_SODIUM

@@ -1,9 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0
  * The ranks other than 0 of the TCP bootstrap: connect, authenticate, wait until all have joined. Rank 0 may start
  * later than they do, so an attempt that fails is repeated until the deadline. */
-#ifdef HAVE_CONFIG_H
-#include "config.h"
-#endif
 #include "boot_tcp.h"
 
 #ifdef HAVE_SODIUM

@@ -1,9 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0
  * The allgather of the TCP bootstrap: every rank sends to rank 0, which sends the whole to every rank. Rank 0 gives up
  * a little before the first rank would, so that everybody hears the reason from it instead of finding a silence. */
-#ifdef HAVE_CONFIG_H
-#include "config.h"
-#endif
 #include "boot_tcp.h"
 
 #ifdef HAVE_SODIUM

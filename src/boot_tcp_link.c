@@ -1,8 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0
  * Frames over an authenticated, non-blocking connection. */
-#ifdef HAVE_CONFIG_H
-#include "config.h"
-#endif
 #include "boot_tcp.h"
 
 #ifdef HAVE_SODIUM

@@ -1,8 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0
  * What the environment says about this rank, the address of rank 0 and the secret. */
-#ifdef HAVE_CONFIG_H
-#include "config.h"
-#endif
 #include "boot_tcp.h"
 
 #ifdef HAVE_SODIUM

@@ -1,8 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0
  * What banyan_env_create() says to wrong environment variables. */
-#ifdef HAVE_CONFIG_H
-#include "config.h"
-#endif
 #include <check.h>
 #include <stdlib.h>
 #include <string.h>

@@ -1,8 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0
  * Bootstrap over TCP, by real processes on the loopback interface. */
-#ifdef HAVE_CONFIG_H
-#include "config.h"
-#endif
 #include <arpa/inet.h>
 #include <check.h>
 #include <endian.h>
