@@ -9,34 +9,8 @@
 
 #include "banyan.h"
 #include "merge_math.h"
+#include "random.h"
 
-#define DEFAULT_SEED 20250731u
-
-/* As ck_assert(), which writes a record at every pass, for loops. */
-#define EXPECT(condition)                        \
-  do {                                           \
-    if (!(condition)) ck_abort_msg("%s", #condition); \
-  } while (0)
-#define EXPECT_MSG(condition, ...)               \
-  do {                                           \
-    if (!(condition)) ck_abort_msg(__VA_ARGS__); \
-  } while (0)
-
-static uint64_t state = DEFAULT_SEED;
-
-static uint32_t random_bits(void) {
-  state = state * 6364136223846793005u + 1442695040888963407u;
-  uint64_t x = state ^ (state >> 29);
-  return (uint32_t)((x * 0xbf58476d1ce4e5b9u) >> 32);
-}
-
-static int random_int(int low, int high) {
-  return low + (int)(random_bits() % (uint32_t)(high - low + 1));
-}
-
-static double random_real(double low, double high) {
-  return low + (high - low) * ((double)random_bits() / 4294967296.0);
-}
 
 /* ---- 16-bit values and elementary functions --------------------------------------------------------------------------- */
 
