@@ -25,6 +25,7 @@ static void build(bny_builder *builder) {
 static void estimate(const bny_request *request, bny_estimate *estimate) {
   estimate->rounds = estimate->messages = bny_log2_ceil(request->nranks);
   estimate->slots = bny_log2_ceil(request->nranks);
+  estimate->pattern = BNY_PATTERN_DOUBLING;
 }
 
 const bny_algorithm bny_algorithm_dissemination = {

@@ -104,6 +104,7 @@ static void estimate_gather(const bny_request *request, bny_estimate *estimate) 
 static void estimate(const bny_request *request, bny_estimate *estimate) {
   int32_t levels = bny_log2_ceil(request->nranks);
   estimate->rounds = levels;
+  estimate->pattern = BNY_PATTERN_DOUBLING;
   if (request->collective == BNY_GATHER) {
     estimate_gather(request, estimate);
     return;

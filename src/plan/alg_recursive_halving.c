@@ -240,7 +240,8 @@ static void estimate(const bny_request *request, bny_estimate *estimate) {
   int64_t at_hand = 1 + fold; /* nodes of the forest: merging n of them takes at most n - 1 private slots */
   bool hands_over = shape.owned && (fold || (shape.near && shape.levels > 1));
   double spread = p == 1 || shape.owned ? 0 : p - 1;
-  *estimate = (bny_estimate){.rounds = shape.levels + fold,
+  *estimate = (bny_estimate){.pattern = BNY_PATTERN_HALVING,
+                             .rounds = shape.levels + fold,
                              .messages = fold,
                              .bytes = fold * all,
                              .slots = 1,

@@ -86,6 +86,7 @@ static void estimate_gather(const bny_request *request, bny_estimate *estimate) 
   bny_slice whole = bny_slice_whole(request);
   size_t largest = 0;
   for (int32_t rank = 0; rank < p; rank++) largest = request->counts[rank] > largest ? request->counts[rank] : largest;
+  estimate->pattern = BNY_PATTERN_RING;
   estimate->rounds = estimate->messages = p - 1;
   estimate->bytes = estimate->bytes_sent = (double)whole.bytes * (p - 1) / p;
   estimate->work_bytes = (double)largest + 2 * (double)whole.bytes;
@@ -103,6 +104,7 @@ static void estimate_combine(const bny_request *request, bny_estimate *estimate)
   double nodes = canonical && p > 2 ? bny_log2_ceil(p) : 1;
   int64_t most = canonical ? 3 * bny_log2_ceil(p) + 1 : 1;
   double hops = p - 1;
+  estimate->pattern = BNY_PATTERN_RING;
   estimate->rounds = hops + (to_all ? hops : to_root && p > 1 ? 1 : 0);
   estimate->messages = hops * nodes + (to_all || to_root ? hops : 0);
   estimate->bytes = hops * piece * nodes + (to_all || to_root ? all * hops / p : 0);

@@ -152,7 +152,8 @@ static void estimate_radix(const bny_request *request, int32_t radix, bny_estima
   /* Children that a rank merges: exactly p - 1 of them if one level holds all. */
   double children = radix < request->nranks ? levels * (radix - 1) : request->nranks - 1;
   size_t room = bny_slice_outbox_bytes(request, &whole);
-  *estimate = (bny_estimate){.rounds = levels, .slots = 1, .outbox_bytes = room};
+  *estimate = (bny_estimate){
+      .rounds = levels, .slots = 1, .outbox_bytes = room, .pattern = BNY_PATTERN_DOUBLING};
   if (request->collective == BNY_BROADCAST) {
     estimate->messages = levels;
     estimate->bytes = levels * all;

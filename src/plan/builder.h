@@ -23,6 +23,14 @@
 
 typedef struct bny_builder bny_builder;
 
+/* How the messages of an algorithm lie on levels. */
+typedef enum bny_pattern {
+  BNY_PATTERN_ALL,      /* every rank with every other alike */
+  BNY_PATTERN_DOUBLING, /* with ranks twice as far in each round, of rounds of one size */
+  BNY_PATTERN_HALVING,  /* likewise, with half as much in each round; spread as DOUBLING with twice as much */
+  BNY_PATTERN_RING      /* with the ranks beside it */
+} bny_pattern;
+
 /* What an algorithm costs, the same on every rank: an estimate of the rank that is last to finish, and bounds of memory
  * that no rank exceeds. */
 typedef struct bny_estimate {
@@ -33,6 +41,9 @@ typedef struct bny_estimate {
   double bytes_sent;   /* by the rank that sends most */
   size_t outbox_bytes; /* bounds on any rank */
   int64_t slots;
+  bny_pattern pattern;                /* which peers these rounds and bytes go to, where the request has levels */
+  double ns;                          /* 0: bny_estimate_ns() computes it from the above */
+  double level_bytes[BNY_LEVELS_MAX]; /* bytes_sent by level; filled by bny_algorithm_candidates() where ns is 0 */
 } bny_estimate;
 
 /* One row of algorithms.def. */
@@ -46,8 +57,24 @@ typedef struct bny_algorithm {
 
 extern const bny_algorithm *const bny_algorithms[]; /* ends with NULL */
 
-/* Seconds are not the unit: nanoseconds, from the request's link cost. */
+/* Seconds are not the unit: nanoseconds, from the request's link costs. */
 double bny_estimate_ns(const bny_request *request, const bny_estimate *estimate);
+
+/* What selection weighs. */
+typedef struct bny_candidate {
+  const bny_algorithm *algorithm;
+  const char *refusal; /* static; NULL: it serves, and what follows is set */
+  bool named;          /* by the request, or it names none */
+  bool fits;           /* the outbox */
+  bool chosen;         /* at most one is */
+  bny_estimate estimate;
+  double ns;
+} bny_candidate;
+
+enum { BNY_CANDIDATES_MAX = 16 };
+
+/* All rows of the table in its order; returns their number. */
+int32_t bny_algorithm_candidates(const bny_request *request, bny_candidate candidates[BNY_CANDIDATES_MAX]);
 
 /* Chooses by name or by predicted cost; a pure function of the request, the same on every rank. *reason is owned by the
  * caller. */

@@ -47,6 +47,7 @@ uint64_t bny_request_hash(const bny_request *request, const char *algorithm) {
   hash = add_double(hash, request->cost.gamma_ns_per_byte);
   hash = add_double(hash, request->cost.ranks_per_core);
   hash = add_double(hash, request->cost.switch_ns);
+  hash = add(hash, request->levels ? request->levels->hash : 0);
   hash = add(hash, request->outbox_bytes);
   hash = add_int(hash, request->slots_max);
   for (const char *character = algorithm ? algorithm : ""; *character; character++)

@@ -24,6 +24,7 @@
 
 #include "banyan.h"
 #include "op.h"
+#include "plan/levels.h"
 
 typedef enum bny_collective {
   BNY_COMBINE,
@@ -32,15 +33,6 @@ typedef enum bny_collective {
   BNY_BROADCAST, /* bytes [0, bytes) */
   BNY_BARRIER    /* slices are empty */
 } bny_collective;
-
-/* What the links of one level cost, for prediction alone. Time of a message of n bytes: alpha + n * beta. */
-typedef struct bny_link_cost {
-  double alpha_ns;          /* signal to seen, an empty message */
-  double beta_ns_per_byte;  /* reading what a peer wrote */
-  double gamma_ns_per_byte; /* encoding, merging or finishing a byte of wire form */
-  double ranks_per_core;    /* > 1: ranks take turns; every wait costs a switch */
-  double switch_ns;
-} bny_link_cost;
 
 /* Facts, identical on every rank. Fields that do not concern the collective are 0. */
 typedef struct bny_request {
@@ -61,7 +53,8 @@ typedef struct bny_request {
   int32_t distance;      /* shift, in [0, nranks) */
   const char *algorithm; /* name, or NULL: by predicted cost */
   bny_link_cost cost;
-  size_t outbox_bytes; /* what a plan may use of an outbox */
+  const bny_levels *levels; /* NULL: all ranks are alike, and `cost` is of their links. Else as many ranks; not owned */
+  size_t outbox_bytes;      /* what a plan may use of an outbox */
   int32_t slots_max;   /* how many slots a rank may use */
 } bny_request;
 

@@ -6,7 +6,10 @@
  *   rounds (alpha + switch) + (messages - rounds) alpha / 4 + (bytes beta + work gamma) ranks_per_core
  *
  * where a switch (ranks_per_core * switch_ns) is paid only if ranks take turns on a core, and the messages of a round
- * beyond its first cost a quarter of alpha each: they are under way at the same time, but each is a signal to read. */
+ * beyond its first cost a quarter of alpha each: they are under way at the same time, but each is a signal to read.
+ * Where the request has levels, rounds and bytes are shared out among them by the pattern of the algorithm, and each
+ * level has its own alpha and beta. */
+#include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -29,13 +32,62 @@ enum { REASON_BYTES = 2048 };
 
 static const char *const collective_names[] = {"combine", "gather", "shift", "broadcast", "barrier"};
 
-double bny_estimate_ns(const bny_request *request, const bny_estimate *estimate) {
-  const bny_link_cost *cost = &request->cost;
+/* Of `ranks` ranks, groups of the levels below `level` hold this many (the largest ones; 1 below level 0). */
+static double reach(const bny_levels *levels, int32_t level) {
+  double size = 1;
+  for (int32_t k = 0; k < level; k++) size *= levels->levels[k].most;
+  return size < levels->nranks ? size : levels->nranks;
+}
+
+/* The share of rounds (or of bytes) that goes over links of `level`. */
+static double share_of_rounds(const bny_levels *levels, bny_pattern pattern, int32_t level) {
+  bool last = level == levels->nlevels - 1;
+  if (pattern == BNY_PATTERN_ALL || pattern == BNY_PATTERN_RING) return last ? 1 : 0; /* each waits for the slowest */
+  double all = log2((double)levels->nranks);
+  double within = last ? all : log2(reach(levels, level + 1));
+  return all > 0 ? (within - log2(reach(levels, level))) / all : last;
+}
+
+static double share_of_bytes(const bny_levels *levels, bny_pattern pattern, int32_t level) {
+  bool last = level == levels->nlevels - 1;
+  double all = levels->nranks, inner = reach(levels, level), outer = last ? all : reach(levels, level + 1);
+  switch (pattern) {
+  case BNY_PATTERN_ALL: return all > 1 ? (outer - inner) / (all - 1) : last;
+  case BNY_PATTERN_DOUBLING: return share_of_rounds(levels, pattern, level);
+  /* Half of the bytes is reduced, S (1/inner - 1/outer); the other half is spread, where most comes from afar. */
+  case BNY_PATTERN_HALVING:
+    return all > 1 ? (all / inner - all / outer) / (all - 1) / 2 + (outer - inner) / (all - 1) / 2 : last;
+  case BNY_PATTERN_RING: break; /* the rank at the edge of its group sends all over the slowest link */
+  }
+  return last ? 1 : 0;
+}
+
+static void estimate_spread(const bny_request *request, bny_estimate *estimate) {
+  estimate->level_bytes[0] = estimate->bytes_sent;
+  for (int32_t level = 0; request->levels && level < request->levels->nlevels; level++)
+    estimate->level_bytes[level] = estimate->bytes_sent * share_of_bytes(request->levels, estimate->pattern, level);
+}
+
+static double cost_ns(const bny_link_cost *cost, const bny_estimate *estimate, double rounds_share, double bytes_share,
+                      double work_share) {
   double turns = cost->ranks_per_core > 1 ? cost->ranks_per_core : 1;
   double switching = cost->ranks_per_core > 1 ? cost->switch_ns * cost->ranks_per_core : 0;
   double later = estimate->messages > estimate->rounds ? estimate->messages - estimate->rounds : 0;
-  return estimate->rounds * (cost->alpha_ns + switching) + later * cost->alpha_ns / 4 +
-         (estimate->bytes * cost->beta_ns_per_byte + estimate->work_bytes * cost->gamma_ns_per_byte) * turns;
+  return estimate->rounds * rounds_share * (cost->alpha_ns + switching) + later * bytes_share * cost->alpha_ns / 4 +
+         (estimate->bytes * bytes_share * cost->beta_ns_per_byte +
+          estimate->work_bytes * work_share * cost->gamma_ns_per_byte) *
+             turns;
+}
+
+double bny_estimate_ns(const bny_request *request, const bny_estimate *estimate) {
+  const bny_levels *levels = request->levels;
+  if (estimate->ns > 0) return estimate->ns;
+  if (!levels || levels->nlevels == 1) return cost_ns(levels ? &levels->levels[0].link : &request->cost, estimate, 1, 1, 1);
+  double ns = 0;
+  for (int32_t level = 0; level < levels->nlevels; level++)
+    ns += cost_ns(&levels->levels[level].link, estimate, share_of_rounds(levels, estimate->pattern, level),
+                  share_of_bytes(levels, estimate->pattern, level), level == 0);
+  return ns;
 }
 
 void bny_algorithm_print(const bny_algorithm *algorithm, char *text, size_t bytes, size_t *length) {
@@ -56,23 +108,26 @@ static bool fits(const bny_request *request, const bny_estimate *estimate) {
   return estimate->outbox_bytes <= request->outbox_bytes && estimate->slots <= request->slots_max;
 }
 
-typedef struct candidate {
-  const bny_algorithm *algorithm;
-  const char *refusal; /* NULL: it serves */
-  bool named, fits;
-  bny_estimate estimate;
-  double ns;
-} candidate;
-
-static candidate candidate_of(const bny_request *request, const bny_algorithm *algorithm) {
-  candidate made = {.algorithm = algorithm, .named = true, .refusal = algorithm->refuse(request)};
+static bny_candidate candidate_of(const bny_request *request, const bny_algorithm *algorithm) {
+  bny_candidate made = {.algorithm = algorithm, .named = true, .refusal = algorithm->refuse(request)};
   if (request->algorithm) made.named = is_named(algorithm, request->algorithm);
-  if (!made.refusal) {
-    algorithm->estimate(request, &made.estimate);
-    made.ns = bny_estimate_ns(request, &made.estimate);
-    made.fits = fits(request, &made.estimate);
-  }
+  if (made.refusal) return made;
+  algorithm->estimate(request, &made.estimate);
+  if (made.estimate.ns == 0) estimate_spread(request, &made.estimate);
+  made.ns = bny_estimate_ns(request, &made.estimate);
+  made.fits = fits(request, &made.estimate);
   return made;
+}
+
+int32_t bny_algorithm_candidates(const bny_request *request, bny_candidate candidates[BNY_CANDIDATES_MAX]) {
+  int32_t count = 0, chosen = -1;
+  for (; bny_algorithms[count]; count++) {
+    bny_candidate *one = &candidates[count];
+    *one = candidate_of(request, bny_algorithms[count]);
+    if (!one->refusal && one->named && one->fits && (chosen < 0 || one->ns < candidates[chosen].ns)) chosen = count;
+  }
+  if (chosen >= 0) candidates[chosen].chosen = true;
+  return count;
 }
 
 /* Those that can serve it; names are listed once, though two rows may share one. */
@@ -102,7 +157,7 @@ static banyan_status fail_name(const bny_request *request) {
                   collective, names);
 }
 
-static banyan_status fail_memory(const bny_request *request, const candidate *smallest) {
+static banyan_status fail_memory(const bny_request *request, const bny_candidate *smallest) {
   return bny_fail(BANYAN_ERR_MEMORY,
                   "%s by %s needs %zu bytes and %lld slots of a rank's outbox, which has %zu bytes and %d slots: "
                   "split the call or raise arena_bytes",
@@ -110,7 +165,7 @@ static banyan_status fail_memory(const bny_request *request, const candidate *sm
                   (long long)smallest->estimate.slots, request->outbox_bytes, request->slots_max);
 }
 
-static void explain_one(const bny_request *request, const candidate *one, char *text, size_t *length) {
+static void explain_one(const bny_request *request, const bny_candidate *one, char *text, size_t *length) {
   if (one->refusal) {
     bny_append(text, REASON_BYTES, length, " cannot (%s)", one->refusal);
     return;
@@ -124,7 +179,7 @@ static void explain_one(const bny_request *request, const candidate *one, char *
 }
 
 /* "twoshot 8.21 us (2 rounds, ...): least predicted; oneshot 9.02 us (...); tree cannot (...)". */
-static char *explain(const bny_request *request, const candidate *candidates, int count, int chosen) {
+static char *explain(const bny_request *request, const bny_candidate *candidates, int count, int chosen) {
   char text[REASON_BYTES] = "";
   size_t length = 0;
   bny_algorithm_print(candidates[chosen].algorithm, text, sizeof text, &length);
@@ -141,14 +196,13 @@ static char *explain(const bny_request *request, const candidate *candidates, in
 
 banyan_status bny_algorithm_select(const bny_request *request, const bny_algorithm **algorithm, double *predicted_ns,
                                    char **reason) {
-  candidate candidates[sizeof bny_algorithms / sizeof bny_algorithms[0]];
-  int count = 0, chosen = -1, smallest = -1;
-  for (; bny_algorithms[count]; count++) {
-    candidate *one = &candidates[count];
-    *one = candidate_of(request, bny_algorithms[count]);
+  bny_candidate candidates[BNY_CANDIDATES_MAX];
+  int32_t count = bny_algorithm_candidates(request, candidates), chosen = -1, smallest = -1;
+  for (int32_t i = 0; i < count; i++) {
+    const bny_candidate *one = &candidates[i];
+    if (one->chosen) chosen = i;
     if (one->refusal || !one->named) continue;
-    if (one->fits && (chosen < 0 || one->ns < candidates[chosen].ns)) chosen = count;
-    if (smallest < 0 || one->estimate.outbox_bytes < candidates[smallest].estimate.outbox_bytes) smallest = count;
+    if (smallest < 0 || one->estimate.outbox_bytes < candidates[smallest].estimate.outbox_bytes) smallest = i;
   }
   if (smallest < 0) return fail_name(request);
   if (chosen < 0) return fail_memory(request, &candidates[smallest]);
