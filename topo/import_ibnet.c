@@ -132,39 +132,39 @@ static bool aggregates(bny_topo_span description) {
 static bool node_read(fabric *fab, bny_topo_span line, bool is_switch, int line_number, bny_topo_error *error) {
   entry node = {.is_switch = is_switch, .line = line_number, .node = -1, .group = -1};
   if (!bny_topo_span_quoted(&line, &node.id) || node.id.bytes < 3 || node.id.bytes > 64)
-    return bny_topo_refuse(error, line_number, "a node without an id in quotes, such as \"S-0123456789abcdef\"");
+    return bny_topo_fail(error, line_number, "a node without an id in quotes, such as \"S-0123456789abcdef\"");
   if (!bny_topo_span_quoted(&line, &node.description)) node.description = node.id;
   if (node.description.bytes > 256)
-    return bny_topo_refuse(error, line_number, "a description of %zu bytes", node.description.bytes);
+    return bny_topo_fail(error, line_number, "a description of %zu bytes", node.description.bytes);
   node.left_out = !is_switch && aggregates(node.description);
-  if (fab->nentries == NODES_MAX) return bny_topo_refuse(error, line_number, "more than %d nodes", NODES_MAX);
+  if (fab->nentries == NODES_MAX) return bny_topo_fail(error, line_number, "more than %d nodes", NODES_MAX);
   if (!grow((void **)&fab->entries, fab->nentries, &fab->entries_capacity, sizeof *fab->entries))
-    return bny_topo_refuse(error, line_number, "no memory");
+    return bny_topo_fail(error, line_number, "no memory");
   fab->entries[fab->nentries++] = node;
   return true;
 }
 
 static bool cable_read(fabric *fab, bny_topo_span line, int line_number, bny_topo_error *error) {
   cable one = {.ends = {{.entry = fab->nentries - 1}, {.entry = -1}}, .line = line_number};
-  if (one.ends[0].entry < 0) return bny_topo_refuse(error, line_number, "a port before any node");
+  if (one.ends[0].entry < 0) return bny_topo_fail(error, line_number, "a port before any node");
   if (!port_take(&line, &one.ends[0].port))
-    return bny_topo_refuse(error, line_number, "a port's number must be 0 to %d in brackets", PORTS_MAX);
+    return bny_topo_fail(error, line_number, "a port's number must be 0 to %d in brackets", PORTS_MAX);
   one.ends[0].guid = guid_take(&line);
   if (!bny_topo_span_quoted(&line, &one.peer) || !port_take(&line, &one.ends[1].port))
-    return bny_topo_refuse(error, line_number, "port %d is not followed by \"PEER\"[PORT]: is the file cut off?",
+    return bny_topo_fail(error, line_number, "port %d is not followed by \"PEER\"[PORT]: is the file cut off?",
                            one.ends[0].port);
   one.ends[1].guid = guid_take(&line);
   if (one.ends[0].guid.bytes > 64 || one.ends[1].guid.bytes > 64)
-    return bny_topo_refuse(error, line_number, "a GUID of more than 64 bytes");
+    return bny_topo_fail(error, line_number, "a GUID of more than 64 bytes");
   bny_topo_span word, rest = line, description;
   if (bny_topo_span_quoted(&rest, &description) && aggregates(description)) return true;
   while (bny_topo_span_word(&line, &word)) {
     double speed = speed_of(word);
     one.gbytes_per_s = speed > 0 ? speed : one.gbytes_per_s;
   }
-  if (fab->ncables == CABLES_MAX) return bny_topo_refuse(error, line_number, "more than %d lines of ports", CABLES_MAX);
+  if (fab->ncables == CABLES_MAX) return bny_topo_fail(error, line_number, "more than %d lines of ports", CABLES_MAX);
   if (!grow((void **)&fab->cables, fab->ncables, &fab->cables_capacity, sizeof *fab->cables))
-    return bny_topo_refuse(error, line_number, "no memory");
+    return bny_topo_fail(error, line_number, "no memory");
   fab->cables[fab->ncables++] = one;
   return true;
 }
@@ -180,7 +180,7 @@ static bool lines_read(fabric *fab, const char *text, size_t bytes, bny_topo_err
       if (!cable_read(fab, line, reader.line, error)) return false;
     }
   }
-  if (fab->nentries == 0) return bny_topo_refuse(error, 0, "no node in it");
+  if (fab->nentries == 0) return bny_topo_fail(error, 0, "no node in it");
   return true;
 }
 
@@ -219,13 +219,13 @@ static int host_order(const void *a, const void *b, void *context) {
 /* The index of nodes by id, and cables joined to the entries that they name. */
 static bool cables_resolve(fabric *fab, bny_topo_error *error) {
   fab->by_id = malloc((size_t)fab->nentries * sizeof *fab->by_id);
-  if (!fab->by_id) return bny_topo_refuse(error, 0, "no memory");
+  if (!fab->by_id) return bny_topo_fail(error, 0, "no memory");
   for (int32_t i = 0; i < fab->nentries; i++) fab->by_id[i] = i;
   qsort_r(fab->by_id, (size_t)fab->nentries, sizeof *fab->by_id, id_order, fab->entries);
   for (int32_t i = 1; i < fab->nentries; i++) {
     const entry *a = &fab->entries[fab->by_id[i - 1]], *b = &fab->entries[fab->by_id[i]];
     if (bny_topo_span_same(a->id, b->id))
-      return bny_topo_refuse(error, a->line > b->line ? a->line : b->line,
+      return bny_topo_fail(error, a->line > b->line ? a->line : b->line,
                              "node \"%.*s\" appears again: also on line %d", bny_topo_span_shown(a->id), a->id.text,
                              a->line > b->line ? b->line : a->line);
   }
@@ -240,7 +240,7 @@ static bool cables_resolve(fabric *fab, bny_topo_error *error) {
         high = middle;
     }
     if (low == fab->nentries || !bny_topo_span_same(fab->entries[fab->by_id[low]].id, one->peer))
-      return bny_topo_refuse(error, one->line, "a link to \"%.*s\", which the file does not list: is it cut off?",
+      return bny_topo_fail(error, one->line, "a link to \"%.*s\", which the file does not list: is it cut off?",
                              bny_topo_span_shown(one->peer), one->peer.text);
     one->ends[1].entry = fab->by_id[low];
   }
@@ -250,7 +250,7 @@ static bool cables_resolve(fabric *fab, bny_topo_error *error) {
 /* Entries of one host get one group. */
 static bool hosts_group(fabric *fab, bny_topo_error *error) {
   fab->by_host = malloc((size_t)fab->nentries * sizeof *fab->by_host);
-  if (!fab->by_host) return bny_topo_refuse(error, 0, "no memory");
+  if (!fab->by_host) return bny_topo_fail(error, 0, "no memory");
   for (int32_t i = 0; i < fab->nentries; i++) {
     if (!fab->entries[i].is_switch && !fab->entries[i].left_out) fab->by_host[fab->nadapters++] = i;
   }
@@ -290,7 +290,7 @@ static bny_topo_span guid_of(const entry *node) { /* of "S-0123": what follows t
 /* Switches first, then every host with its adapters, in the order of the file. */
 static bool nodes_add(fabric *fab, bny_topo *topo, bny_topo_error *error) {
   int32_t *hosts = malloc(((size_t)fab->nadapters + 1) * sizeof *hosts); /* by group */
-  if (!hosts) return bny_topo_refuse(error, 0, "no memory");
+  if (!hosts) return bny_topo_fail(error, 0, "no memory");
   for (int32_t i = 0; i < fab->nentries; i++) {
     entry *node = &fab->entries[i];
     if (node->is_switch) node->node = node_add(topo, BNY_TOPO_SWITCH, -1, node->description, guid_of(node));
@@ -315,7 +315,7 @@ static bool nodes_add(fabric *fab, bny_topo *topo, bny_topo_error *error) {
     node->node = node_add(topo, BNY_TOPO_NIC, hosts[node->group], name.bytes ? name : guid_of(node), guid_of(node));
   }
   free(hosts);
-  return !topo->out_of_memory || bny_topo_refuse(error, 0, "no memory");
+  return !topo->out_of_memory || bny_topo_fail(error, 0, "no memory");
 }
 
 static int number_order(int32_t a, int32_t b) { return (a > b) - (a < b); }
@@ -368,7 +368,7 @@ static int use_order(const void *a, const void *b) {
 static bool ports_check(const fabric *fab, bny_topo_error *error) {
   size_t count = 2 * (size_t)fab->ncables;
   socket_use *uses = malloc((count + 1) * sizeof *uses);
-  if (!uses) return bny_topo_refuse(error, 0, "no memory");
+  if (!uses) return bny_topo_fail(error, 0, "no memory");
   for (size_t i = 0; i < count; i++) {
     const cable *one = &fab->cables[i / 2];
     uses[i] = (socket_use){one->ends[i % 2].entry, one->ends[i % 2].port, one->line};
@@ -377,7 +377,7 @@ static bool ports_check(const fabric *fab, bny_topo_error *error) {
   bool good = true;
   for (size_t i = 1; i < count && good; i++) {
     if (uses[i].entry == uses[i - 1].entry && uses[i].port == uses[i - 1].port)
-      good = bny_topo_refuse(error, uses[i].line, "port %d of \"%.*s\" is joined to another port on line %d",
+      good = bny_topo_fail(error, uses[i].line, "port %d of \"%.*s\" is joined to another port on line %d",
                              uses[i].port, bny_topo_span_shown(fab->entries[uses[i].entry].id),
                              fab->entries[uses[i].entry].id.text, uses[i - 1].line);
   }
@@ -414,7 +414,7 @@ static bool links_add(const fabric *fab, bny_topo *topo, bny_topo_error *error) 
                                                                         .count = 1,
                                                                         .gbytes_per_s = one->gbytes_per_s,
                                                                         .source = BNY_TOPO_FILE}) < 0)
-      return bny_topo_refuse(error, one->line, "no memory");
+      return bny_topo_fail(error, one->line, "no memory");
   }
   return true;
 }

@@ -78,8 +78,8 @@ static int find(const bny_topo_matrix *matrix, bny_topo_span name) {
 /* Adds a device, its row and column unknown. */
 static bool device_add(bny_topo_matrix *matrix, bny_topo_span name, int line, bny_topo_error *error) {
   if (matrix->ndevices == BNY_TOPO_MATRIX_MAX)
-    return bny_topo_refuse(error, line, "more than %d devices", BNY_TOPO_MATRIX_MAX);
-  if (name.bytes > 64) return bny_topo_refuse(error, line, "a device's name of %zu bytes", name.bytes);
+    return bny_topo_fail(error, line, "more than %d devices", BNY_TOPO_MATRIX_MAX);
+  if (name.bytes > 64) return bny_topo_fail(error, line, "a device's name of %zu bytes", name.bytes);
   matrix->devices[matrix->ndevices++] =
       (bny_topo_matrix_device){.name = name, .gpu = gpu_number(name), .numa = -1, .line = 0};
   return true;
@@ -90,7 +90,7 @@ static bool header_read(bny_topo_matrix *matrix, bny_topo_span line, int number,
   while (bny_topo_span_word(&rest, &word)) {
     if (bny_topo_span_is(word, "CPU") || bny_topo_span_is(word, "NUMA") || bny_topo_span_is(word, "GPU")) break;
     if (find(matrix, word) < matrix->ndevices)
-      return bny_topo_refuse(error, number, "%.*s has two columns", bny_topo_span_shown(word), word.text);
+      return bny_topo_fail(error, number, "%.*s has two columns", bny_topo_span_shown(word), word.text);
     if (!device_add(matrix, word, number, error)) return false;
     word = (bny_topo_span){NULL, 0};
   }
@@ -119,31 +119,31 @@ static void tail_read(bny_topo_matrix_device *device, int ntails, bny_topo_span 
 
 static bool row_read(bny_topo_matrix *matrix, bny_topo_span line, int number, bny_topo_error *error) {
   bny_topo_span word, rest = line, name;
-  if (!bny_topo_span_word(&rest, &name)) return bny_topo_refuse(error, number, "an empty row");
+  if (!bny_topo_span_word(&rest, &name)) return bny_topo_fail(error, number, "an empty row");
   int row = find(matrix, name);
   if (row == matrix->ndevices && !device_add(matrix, name, number, error)) return false;
   bny_topo_matrix_device *device = &matrix->devices[row];
   if (device->line)
-    return bny_topo_refuse(error, number, "%.*s has a row on line %d already", bny_topo_span_shown(name), name.text,
+    return bny_topo_fail(error, number, "%.*s has a row on line %d already", bny_topo_span_shown(name), name.text,
                            device->line);
   device->line = number;
   for (int column = 0; column < matrix->ncolumns; column++) {
     bny_topo_matrix_cell cell;
     if (!bny_topo_span_word(&rest, &word))
-      return bny_topo_refuse(error, number, "%.*s has %d paths, the header %d devices", bny_topo_span_shown(name),
+      return bny_topo_fail(error, number, "%.*s has %d paths, the header %d devices", bny_topo_span_shown(name),
                              name.text, column, matrix->ncolumns);
     if (!cell_read(word, &cell))
-      return bny_topo_refuse(error, number, "\"%.*s\" is not a path: X, NV#, PIX, PXB, PHB, NODE and SYS are",
+      return bny_topo_fail(error, number, "\"%.*s\" is not a path: X, NV#, PIX, PXB, PHB, NODE and SYS are",
                              bny_topo_span_shown(word), word.text);
     if ((cell.path == BNY_TOPO_PATH_SELF) != (row == column))
-      return bny_topo_refuse(error, number, "%.*s: column %d says %.*s, and X belongs on the diagonal",
+      return bny_topo_fail(error, number, "%.*s: column %d says %.*s, and X belongs on the diagonal",
                              bny_topo_span_shown(name), name.text, column + 1, bny_topo_span_shown(word), word.text);
     matrix->cells[row][column] = cell;
   }
   bny_topo_span tail = rest;
   bny_topo_matrix_cell more;
   if (bny_topo_span_word(&tail, &word) && cell_read(word, &more) && more.known)
-    return bny_topo_refuse(error, number, "%.*s has more paths than the header has devices, %d",
+    return bny_topo_fail(error, number, "%.*s has more paths than the header has devices, %d",
                            bny_topo_span_shown(name), name.text, matrix->ncolumns);
   tail_read(device, matrix->ntails, rest);
   return true;
@@ -165,14 +165,14 @@ static bool halves_join(bny_topo_matrix *matrix, bny_topo_error *error) {
     for (int j = 0; j < i; j++) {
       bny_topo_matrix_cell *lower = &matrix->cells[i][j], *upper = &matrix->cells[j][i];
       if (lower->known && upper->known && (lower->path != upper->path || lower->links != upper->links))
-        return bny_topo_refuse(
+        return bny_topo_fail(
             error, matrix->devices[i].line, "%.*s to %.*s is %s with %d links, but on line %d %s with %d",
             bny_topo_span_shown(matrix->devices[i].name), matrix->devices[i].name.text,
             bny_topo_span_shown(matrix->devices[j].name), matrix->devices[j].name.text, bny_topo_path_name(lower->path),
             lower->links, matrix->devices[j].line, bny_topo_path_name(upper->path), upper->links);
       *(lower->known ? upper : lower) = lower->known ? *lower : *upper;
       if (lower->links && (matrix->devices[i].gpu < 0 || matrix->devices[j].gpu < 0))
-        return bny_topo_refuse(error, matrix->devices[i].line, "NVLinks between %.*s and %.*s, which are not both GPUs",
+        return bny_topo_fail(error, matrix->devices[i].line, "NVLinks between %.*s and %.*s, which are not both GPUs",
                                bny_topo_span_shown(matrix->devices[i].name), matrix->devices[i].name.text,
                                bny_topo_span_shown(matrix->devices[j].name), matrix->devices[j].name.text);
     }
@@ -180,7 +180,7 @@ static bool halves_join(bny_topo_matrix *matrix, bny_topo_error *error) {
   for (int i = 0; i < matrix->ndevices; i++) {
     const bny_topo_matrix_device *device = &matrix->devices[i];
     if (device->gpu >= 0 && !device->line)
-      return bny_topo_refuse(error, 0, "no row for %.*s: is the file cut off?", bny_topo_span_shown(device->name),
+      return bny_topo_fail(error, 0, "no row for %.*s: is the file cut off?", bny_topo_span_shown(device->name),
                              device->name.text);
   }
   return true;
@@ -191,7 +191,7 @@ static bool matrix_read(bny_topo_matrix *matrix, const char *text, size_t bytes,
   bny_topo_span line;
   bool more = bny_topo_reader_line(&reader, &line);
   while (more && !is_header(line)) more = bny_topo_reader_line(&reader, &line);
-  if (!more) return bny_topo_refuse(error, 0, "rows of paths without a header of devices");
+  if (!more) return bny_topo_fail(error, 0, "rows of paths without a header of devices");
   if (!header_read(matrix, line, reader.line, error)) return false;
   bool in_rows = true;
   while (bny_topo_reader_line(&reader, &line)) {
@@ -209,7 +209,7 @@ static bool matrix_read(bny_topo_matrix *matrix, const char *text, size_t bytes,
 
 static bool parse(const char *text, size_t bytes, bny_topo *topo, bny_topo_error *error) {
   bny_topo_matrix *matrix = calloc(1, sizeof *matrix);
-  if (!matrix) return bny_topo_refuse(error, 0, "no memory");
+  if (!matrix) return bny_topo_fail(error, 0, "no memory");
   bool good = matrix_read(matrix, text, bytes, error) && bny_topo_matrix_model(matrix, topo, error);
   free(matrix);
   return good;

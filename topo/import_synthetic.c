@@ -249,14 +249,14 @@ static bool size_check(const bny_topo_item *items, int count, bny_topo_error *er
     nodes += here * (items[i].kind == BNY_TOPO_ITEM_NIC ? 1 + items[i].ports : 1);
     if (items[i].kind == BNY_TOPO_ITEM_LEAF && items[i].rails) {
       int64_t rails = nics_of_host(items, count);
-      if (rails > RAILS_MAX) return bny_topo_refuse(error, items[i].line, "more than %d rails", RAILS_MAX);
+      if (rails > RAILS_MAX) return bny_topo_fail(error, items[i].line, "more than %d rails", RAILS_MAX);
       nodes += here * rails;
     }
-    if (nodes > NODES_MAX) return bny_topo_refuse(error, items[i].line, "more than %d nodes", NODES_MAX);
+    if (nodes > NODES_MAX) return bny_topo_fail(error, items[i].line, "more than %d nodes", NODES_MAX);
     if (items[i].kind == BNY_TOPO_ITEM_NVLINK || items[i].kind == BNY_TOPO_ITEM_XGMI) joints = here;
     if (items[i].kind == BNY_TOPO_ITEM_GPU && joints > 0) gpus_joined += here / joints;
     if (gpus_joined > MESH_MAX)
-      return bny_topo_refuse(error, items[i].line, "more than %d GPUs linked each to each", MESH_MAX);
+      return bny_topo_fail(error, items[i].line, "more than %d GPUs linked each to each", MESH_MAX);
     if (!bny_topo_item_is_device(&items[i])) units = here;
   }
   return true;
@@ -274,7 +274,7 @@ static bool parse(const char *text, size_t bytes, bny_topo *topo, bny_topo_error
     free(b->gpus);
   }
   free(b);
-  return built || bny_topo_refuse(error, 0, "no memory");
+  return built || bny_topo_fail(error, 0, "no memory");
 }
 
 const bny_topo_importer bny_topo_import_synthetic = {

@@ -87,7 +87,7 @@ static bool groups_check(const bny_topo_matrix *matrix, const grouping *groups, 
       while (step < STEPS && groups->group[step][i] != groups->group[step][j]) step++;
       if (!cell_says(cell) || step == step_of(cell->path)) continue;
       bny_topo_span a = matrix->devices[i].name, b = matrix->devices[j].name;
-      return bny_topo_refuse(error, matrix->devices[i].line ? matrix->devices[i].line : matrix->devices[j].line,
+      return bny_topo_fail(error, matrix->devices[i].line ? matrix->devices[i].line : matrix->devices[j].line,
                              "%.*s to %.*s is %s, but both are nearer than that to a third device",
                              bny_topo_span_shown(a), a.text, bny_topo_span_shown(b), b.text,
                              bny_topo_path_name(cell->path));
@@ -200,7 +200,7 @@ static bool nodes_add(builder *b, bny_topo_error *error) {
   const bny_topo_matrix *matrix = b->matrix;
   enum { NUMAS = 4096 };
   int32_t *packages = malloc(NUMAS * sizeof *packages);
-  if (!packages) return bny_topo_refuse(error, 0, "no memory");
+  if (!packages) return bny_topo_fail(error, 0, "no memory");
   for (int i = 0; i < NUMAS; i++) packages[i] = -1;
   int32_t host = container_add(b, BNY_TOPO_HOST, -1, "host0", 0, false);
   for (int leader = 0; leader < matrix->ndevices; leader++) {
@@ -212,7 +212,7 @@ static bool nodes_add(builder *b, bny_topo_error *error) {
     }
   }
   free(packages);
-  return !b->topo->out_of_memory || bny_topo_refuse(error, 0, "no memory");
+  return !b->topo->out_of_memory || bny_topo_fail(error, 0, "no memory");
 }
 
 /* ---- NVLinks ----------------------------------------------------------------------------------------------------- */
@@ -260,7 +260,7 @@ static bool nvlinks_add(builder *b, bny_topo_error *error) {
       if (matrix->cells[i][j].links) link_add(b, b->nodes[i], b->nodes[j], matrix->cells[i][j].links);
     }
   }
-  return !b->topo->out_of_memory || bny_topo_refuse(error, 0, "no memory");
+  return !b->topo->out_of_memory || bny_topo_fail(error, 0, "no memory");
 }
 
 bool bny_topo_matrix_model(const bny_topo_matrix *matrix, bny_topo *topo, bny_topo_error *error) {
@@ -272,7 +272,7 @@ bool bny_topo_matrix_model(const bny_topo_matrix *matrix, bny_topo *topo, bny_to
     devices_group(matrix, groups);
     good = groups_check(matrix, groups, error) && nodes_add(b, error) && nvlinks_add(b, error);
   } else {
-    bny_topo_refuse(error, 0, "no memory");
+    bny_topo_fail(error, 0, "no memory");
   }
   free(groups);
   free(b);

@@ -26,6 +26,9 @@ bool bny_topo_fail(bny_topo_error *error, int line, const char *format, ...) {
   error->line = line;
   vsnprintf(error->text, sizeof error->text, format, arguments);
   va_end(arguments);
+  for (char *at = error->text; *at != '\0'; at++) { /* words of the input appear in it */
+    *at = *at >= ' ' && *at <= '~' ? *at : '?';
+  }
   return false;
 }
 

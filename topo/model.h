@@ -101,7 +101,8 @@ typedef struct bny_topo_error {
   char text[256]; /* without the line */
 } bny_topo_error;
 
-/* Words *error and returns false, so that `return bny_topo_fail(error, line, "...")` reads well. */
+/* Words *error and returns false, so that `return bny_topo_fail(error, line, "...")` reads well. Words of the input may
+ * stand in it: what is not printable ASCII becomes '?'. */
 bool bny_topo_fail(bny_topo_error *error, int line, const char *format, ...) __attribute__((format(printf, 3, 4)));
 
 bny_topo *bny_topo_new(void); /* NULL without memory */

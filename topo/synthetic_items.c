@@ -129,7 +129,7 @@ static bool item_read(bny_topo_span word, int line, bny_topo_item *item, bny_top
   bny_topo_span rest = word, name = part_take(&rest);
   int which;
   if (!name_is(name, &which))
-    return bny_topo_refuse(error, line,
+    return bny_topo_fail(error, line,
                            "\"%.*s\" is not a kind of item: spine, leaf, host, nvswitch, nvlink, xgmi, "
                            "package, numa, bridge, pci, gpu and nic are",
                            bny_topo_span_shown(name), name.text);
@@ -142,7 +142,7 @@ static bool item_read(bny_topo_span word, int line, bny_topo_item *item, bny_top
     bny_topo_span part = part_take(&rest);
     if (separator == ':') {
       if (counted || said || !bny_topo_span_number(part, COUNT_MAX, &item->count) || item->count < 1)
-        return bny_topo_refuse(error, line, "\"%.*s\": one count of 1 to %d follows the name",
+        return bny_topo_fail(error, line, "\"%.*s\": one count of 1 to %d follows the name",
                                bny_topo_span_shown(word), word.text, COUNT_MAX);
       counted = true;
       continue;
@@ -151,7 +151,7 @@ static bool item_read(bny_topo_span word, int line, bny_topo_item *item, bny_top
     int allowed = names[which].attributes;
     bool speed_twice = (what & (SPEED | PORTS)) && (said & (SPEED | PORTS));
     if (what == 0 || !(what & allowed) || (what & said) || speed_twice)
-      return bny_topo_refuse(error, line, "\"%.*s\": %s cannot be said of %s", bny_topo_span_shown(word), word.text,
+      return bny_topo_fail(error, line, "\"%.*s\": %s cannot be said of %s", bny_topo_span_shown(word), word.text,
                              what & said || speed_twice ? "two of this kind" : "this", names[which].name);
     said |= what;
   }
@@ -167,15 +167,15 @@ static bool order_check(const bny_topo_item *items, int count, bny_topo_error *e
     in_host = in_host || item->kind == BNY_TOPO_ITEM_HOST;
     if (bny_topo_item_is_joint(item)) {
       if (joined)
-        return bny_topo_refuse(error, item->line, "GPUs are joined twice: by %s as well",
+        return bny_topo_fail(error, item->line, "GPUs are joined twice: by %s as well",
                                bny_topo_item_name(item->kind));
       joined = true;
     } else if (bny_topo_item_is_device(item)) {
-      if (!in_host) return bny_topo_refuse(error, item->line, "%s outside of a host", bny_topo_item_name(item->kind));
+      if (!in_host) return bny_topo_fail(error, item->line, "%s outside of a host", bny_topo_item_name(item->kind));
     } else {
       bool nests = item->kind == BNY_TOPO_ITEM_PCI && outer && outer->kind == BNY_TOPO_ITEM_PCI;
       if (outer && outer->kind >= item->kind && !nests)
-        return bny_topo_refuse(error, item->line, "%s inside of %s", bny_topo_item_name(item->kind),
+        return bny_topo_fail(error, item->line, "%s inside of %s", bny_topo_item_name(item->kind),
                                bny_topo_item_name(outer->kind));
       outer = item;
     }
@@ -191,7 +191,7 @@ static bool host_put_in(bny_topo_item *items, int *count, bny_topo_error *error)
   }
   while (place < *count && items[place].kind <= BNY_TOPO_ITEM_LEAF) place++;
   if (*count == BNY_TOPO_ITEMS_MAX)
-    return bny_topo_refuse(error, items[0].line, "more than %d items", BNY_TOPO_ITEMS_MAX - 1);
+    return bny_topo_fail(error, items[0].line, "more than %d items", BNY_TOPO_ITEMS_MAX - 1);
   memmove(&items[place + 1], &items[place], (size_t)(*count - place) * sizeof *items);
   items[place] =
       (bny_topo_item){.kind = BNY_TOPO_ITEM_HOST, .count = 1, .compute = -1, .ports = 1, .line = items[0].line};
@@ -210,15 +210,15 @@ bool bny_topo_items_parse(const char *text, size_t bytes, bny_topo_item items[BN
       if (first && word.text[0] == '#') break;
       first = false;
       if (*count == BNY_TOPO_ITEMS_MAX)
-        return bny_topo_refuse(error, reader.line, "more than %d items", BNY_TOPO_ITEMS_MAX);
+        return bny_topo_fail(error, reader.line, "more than %d items", BNY_TOPO_ITEMS_MAX);
       if (*count > 0 && items[0].line != reader.line)
-        return bny_topo_refuse(error, reader.line, "a second line: a description is on one, which is line %d",
+        return bny_topo_fail(error, reader.line, "a second line: a description is on one, which is line %d",
                                items[0].line);
       if (!item_read(word, reader.line, &items[*count], error)) return false;
       ++*count;
     }
   }
-  if (*count == 0) return bny_topo_refuse(error, 0, "no item in it");
+  if (*count == 0) return bny_topo_fail(error, 0, "no item in it");
   return host_put_in(items, count, error) && order_check(items, *count, error);
 }
 

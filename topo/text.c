@@ -1,8 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "topo/text.h"
 
-#include <stdarg.h>
-#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -94,18 +92,6 @@ char *bny_topo_span_copy(bny_topo_span span) {
   for (size_t i = 0; i < span.bytes; i++) copy[i] = span.text[i] >= ' ' && span.text[i] <= '~' ? span.text[i] : '?';
   copy[span.bytes] = '\0';
   return copy;
-}
-
-bool bny_topo_refuse(bny_topo_error *error, int line, const char *format, ...) {
-  va_list arguments;
-  error->line = line;
-  va_start(arguments, format);
-  vsnprintf(error->text, sizeof error->text, format, arguments);
-  va_end(arguments);
-  for (char *at = error->text; *at; at++) { /* words of the input appear in it */
-    if (*at < ' ' || *at > '~') *at = '?';
-  }
-  return false;
 }
 
 int bny_topo_span_shown(bny_topo_span span) { return span.bytes < 48 ? (int)span.bytes : 48; }

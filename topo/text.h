@@ -42,10 +42,7 @@ bool bny_topo_span_number(bny_topo_span span, int32_t most, int32_t *number);
 /* A copy as a string, NULL without memory. Bytes that are not printable ASCII become '?'. */
 char *bny_topo_span_copy(bny_topo_span span);
 
-/* Words *error and returns false, so that `return bny_topo_refuse(error, line, "...")` reads well. */
-bool bny_topo_refuse(bny_topo_error *error, int line, const char *format, ...) __attribute__((format(printf, 3, 4)));
-
-/* For "%.*s" in such a text: no more than what leaves room for the rest. */
+/* For "%.*s" in the text of an error: no more than what leaves room for the rest. */
 int bny_topo_span_shown(bny_topo_span span);
 
 #endif

@@ -349,7 +349,7 @@ static void on_end(void *user, const xmlChar *name, const xmlChar *prefix, const
     return;
   }
   xml_element *ended = &r->xml->elements[r->open[--r->depth]];
-  const char *from = r->text, *to = from + r->text_bytes;
+  const char *from = r->text == NULL ? "" : r->text, *to = from + r->text_bytes;
   while (from < to && isspace((unsigned char)*from)) {
     from++;
   }
