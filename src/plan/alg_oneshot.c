@@ -49,16 +49,16 @@ static void combine_none(bny_builder *builder) {
   int32_t pieces = piece_count(request), own[PIECES_MAX];
   int32_t *others = bny_builder_others(builder);
   if (!others) return;
+  for (int32_t i = 0; i < pieces; i++) {
+    bny_slice piece = bny_slice_piece(request, pieces, i);
+    own[i] = bny_slice_rows(&piece) ? bny_builder_slot(builder, &piece, (bny_key){.phase = BNY_PHASE_OWN, .piece = i})
+                                    : -1;
+  }
   for (int32_t i = 0; i < pieces + PIECES_AHEAD; i++) {
     int32_t ready = i - PIECES_AHEAD;
-    if (i < pieces) {
-      bny_slice piece = bny_slice_piece(request, pieces, i);
-      own[i] = bny_slice_rows(&piece) ? bny_builder_slot(builder, &piece, (bny_key){.phase = BNY_PHASE_OWN, .piece = i})
-                                      : -1;
-      if (own[i] >= 0) {
-        bny_builder_copy(builder, own[i]);
-        bny_builder_send_list(builder, own[i], others, request->nranks - 1);
-      }
+    if (i < pieces && own[i] >= 0) {
+      bny_builder_copy(builder, own[i]);
+      bny_builder_send_list(builder, own[i], others, request->nranks - 1);
     }
     if (ready >= 0 && own[ready] >= 0) {
       bny_slice piece = bny_slice_piece(request, pieces, ready);

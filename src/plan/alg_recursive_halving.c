@@ -121,7 +121,7 @@ static void halve(halving *run, int32_t round) {
   if (bny_slice_rows(&sent) > 0 && first) {
     bny_node node;
     bny_forest_cover(request, set, &node);
-    int32_t slot = bny_builder_slot(builder, &sent, (bny_key){BNY_PHASE_REDUCE, round, node.low, node.high});
+    int32_t slot = bny_builder_slot(builder, &sent, bny_node_key(BNY_PHASE_REDUCE, round, &node));
     bny_builder_copy(builder, slot);
     bny_builder_send(builder, slot, peer);
   } else if (bny_slice_rows(&sent) > 0) {
@@ -202,7 +202,7 @@ static void build(bny_builder *builder) {
     bny_spread_bruck(builder, piece_of, result);
   } else if (request->scatter == BANYAN_SCATTER_ROOT) {
     if (result >= 0) bny_builder_send(builder, result, request->root);
-    if (builder->rank == request->root) bny_spread_collect(builder, piece_of, 0, 0);
+    if (builder->rank == request->root) bny_spread_collect(builder, piece_of, bny_builder_first_slot(builder), bny_builder_first_offset(builder));
   }
 }
 

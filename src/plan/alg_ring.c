@@ -43,7 +43,7 @@ static void reduce(bny_builder *builder, int32_t result) {
     bny_rank_set mine = {.first = rank, .count = 1};
     bny_node node;
     bny_forest_cover(request, mine, &node);
-    int32_t copy = bny_builder_slot(builder, &piece, (bny_key){BNY_PHASE_REDUCE, owner, node.low, node.high});
+    int32_t copy = bny_builder_slot(builder, &piece, bny_node_key(BNY_PHASE_REDUCE, owner, &node));
     bny_builder_copy(builder, copy); /* before the wait: there is time for it */
     bny_forest_clear(&forest);
     bny_forest_add(builder, &forest, node.low, node.high, bny_source_slot(copy));
@@ -70,7 +70,7 @@ static void combine(bny_builder *builder) {
     bny_spread_ring(builder, bny_piece_of_rank, result);
   } else if (request->scatter == BANYAN_SCATTER_ROOT) {
     if (result >= 0) bny_builder_send(builder, result, request->root);
-    if (builder->rank == request->root) bny_spread_collect(builder, bny_piece_of_rank, 0, 0);
+    if (builder->rank == request->root) bny_spread_collect(builder, bny_piece_of_rank, bny_builder_first_slot(builder), bny_builder_first_offset(builder));
   }
 }
 

@@ -14,6 +14,9 @@ struct bny_peer_list {
   int32_t cursor; /* keys are mostly looked up in the order of the slots */
   bny_slot *slots;
   bny_key *keys;
+  bny_frame_start *starts;
+  bny_alias *aliases;
+  int32_t nstarts, naliases;
 };
 
 struct bny_temporary {
@@ -23,8 +26,12 @@ struct bny_temporary {
 
 void bny_builder_init(bny_builder *builder, const bny_request *request, const bny_algorithm *algorithm, int32_t rank,
                       bool slots_only, bny_plan *plan) {
-  *builder =
-      (bny_builder){.request = request, .algorithm = algorithm, .rank = rank, .slots_only = slots_only, .plan = plan};
+  *builder = (bny_builder){.request = request,
+                           .whole = request,
+                           .algorithm = algorithm,
+                           .rank = rank,
+                           .slots_only = slots_only,
+                           .plan = plan};
 }
 
 void bny_builder_fini(bny_builder *builder) {
@@ -33,6 +40,8 @@ void bny_builder_fini(bny_builder *builder) {
     builder->lists = list->next;
     free(list->slots);
     free(list->keys);
+    free(list->starts);
+    free(list->aliases);
     free(list);
   }
   while (builder->temporaries) {
@@ -41,7 +50,11 @@ void bny_builder_fini(bny_builder *builder) {
     free(temporary);
   }
   free(builder->keys);
+  free(builder->starts);
+  free(builder->aliases);
   builder->keys = NULL;
+  builder->starts = NULL;
+  builder->aliases = NULL;
 }
 
 static void fail(bny_builder *builder, const char *what) {
@@ -80,6 +93,52 @@ static bool reserve(bny_builder *builder, void **array, int32_t *capacity, int32
   return true;
 }
 
+/* ---- frames ------------------------------------------------------------------------------------------------------ */
+
+static int64_t frame_id(const bny_builder *builder) { return builder->frame ? builder->frame->id : 0; }
+
+static int32_t rank_outside(const bny_builder *builder, int32_t rank) {
+  return builder->frame ? builder->frame->ranks[rank] : rank;
+}
+
+int32_t bny_builder_first_slot(const bny_builder *builder) { return builder->frame ? builder->frame->first_slot : 0; }
+
+size_t bny_builder_first_offset(const bny_builder *builder) {
+  return builder->frame ? builder->frame->first_offset : 0;
+}
+
+void bny_builder_run(bny_builder *builder, bny_frame *frame, const bny_algorithm *algorithm) {
+  void *starts = builder->starts;
+  bool ok = reserve(builder, &starts, &builder->starts_capacity, builder->nstarts, 1, sizeof *builder->starts);
+  builder->starts = starts;
+  if (!ok) return;
+  const bny_request *request = builder->request;
+  int32_t rank = builder->rank;
+  frame->first_slot = builder->plan->nslots;
+  frame->first_offset = builder->plan->outbox_bytes;
+  builder->starts[builder->nstarts++] =
+      (bny_frame_start){.id = frame->id, .slot = frame->first_slot, .offset = frame->first_offset};
+  builder->frame = frame;
+  builder->request = frame->request;
+  builder->rank = frame->rank;
+  algorithm->build(builder);
+  builder->frame = NULL;
+  builder->request = request;
+  builder->rank = rank;
+}
+
+/* What the frame at hand delivers, to whoever runs it. */
+static void deliver_outside(bny_builder *builder, const bny_slice *slice, const bny_source *sources, int64_t count) {
+  const bny_frame *frame = builder->frame;
+  builder->frame = NULL;
+  builder->request = builder->whole;
+  builder->rank = builder->plan->rank;
+  frame->deliver(builder, frame->context, slice, sources, count);
+  builder->frame = frame;
+  builder->request = frame->request;
+  builder->rank = frame->rank;
+}
+
 /* ---- slots ------------------------------------------------------------------------------------------------------- */
 
 int32_t bny_builder_slot(bny_builder *builder, const bny_slice *slice, bny_key key) {
@@ -94,8 +153,16 @@ int32_t bny_builder_slot(bny_builder *builder, const bny_slice *slice, bny_key k
   *slot =
       (bny_slot){.slice = *slice, .offset = plan->outbox_bytes, .bytes = bny_slice_wire_bytes(builder->request, slice)};
   plan->outbox_bytes += bny_slice_outbox_bytes(builder->request, slice);
+  if (key.frame == 0) key.frame = frame_id(builder);
   builder->keys[plan->nslots] = key;
   return plan->nslots++;
+}
+
+void bny_builder_alias(bny_builder *builder, int32_t slot, bny_key key) {
+  void *aliases = builder->aliases;
+  bool ok = reserve(builder, &aliases, &builder->aliases_capacity, builder->naliases, 1, sizeof *builder->aliases);
+  builder->aliases = aliases;
+  if (ok) builder->aliases[builder->naliases++] = (bny_alias){.key = key, .slot = slot};
 }
 
 int32_t bny_builder_slot_private(bny_builder *builder, const bny_slice *slice) {
@@ -118,6 +185,10 @@ static void step_add(bny_builder *builder, const bny_step *step) {
 }
 
 void bny_builder_copy(bny_builder *builder, int32_t slot) {
+  if (builder->frame && builder->frame->input) {
+    bny_builder_merge(builder, slot, builder->frame->input, builder->frame->ninput);
+    return;
+  }
   bny_slot entry = bny_builder_slot_entry(builder, slot);
   step_add(builder, &(bny_step){.kind = BNY_STEP_COPY, .slot = slot, .message = -1, .slice = entry.slice});
 }
@@ -129,7 +200,7 @@ void bny_builder_send_list(bny_builder *builder, int32_t slot, const int32_t *pe
   bool ok = reserve(builder, &all, &builder->peers_capacity, plan->npeers, count, sizeof *plan->peers);
   plan->peers = all;
   if (!ok) return;
-  memcpy(plan->peers + plan->npeers, peers, (size_t)count * sizeof *peers);
+  for (int32_t i = 0; i < count; i++) plan->peers[plan->npeers + i] = rank_outside(builder, peers[i]);
   step_add(builder,
            &(bny_step){.kind = BNY_STEP_SEND, .slot = slot, .message = -1, .first = plan->npeers, .count = count});
   plan->npeers += count;
@@ -139,15 +210,33 @@ void bny_builder_send(bny_builder *builder, int32_t slot, int32_t peer) {
   bny_builder_send_list(builder, slot, &peer, 1);
 }
 
-int32_t bny_builder_receive(bny_builder *builder, int32_t peer, int32_t slot, const bny_slot *what) {
+/* `peer` and `slot` as the plan has them. */
+static int32_t message_add(bny_builder *builder, int32_t peer, int32_t slot, const bny_slot *what) {
   bny_plan *plan = builder->plan;
-  if (builder->slots_only) return 0;
   void *messages = plan->messages;
   bool ok = reserve(builder, &messages, &builder->messages_capacity, plan->nmessages, 1, sizeof *plan->messages);
   plan->messages = messages;
   if (!ok) return 0;
   plan->messages[plan->nmessages] = (bny_message){.peer = peer, .slot = slot, .what = *what};
   return plan->nmessages++;
+}
+
+static struct bny_peer_list *peer_list(bny_builder *builder, int32_t peer);
+
+int32_t bny_builder_receive(bny_builder *builder, int32_t peer, int32_t slot, const bny_slot *what) {
+  if (builder->slots_only || builder->status != BANYAN_OK) return 0;
+  if (!builder->frame) return message_add(builder, peer, slot, what);
+  struct bny_peer_list *list = peer_list(builder, rank_outside(builder, peer));
+  for (int32_t i = 0; list && i < list->nstarts; i++) {
+    if (list->starts[i].id != builder->frame->id) continue;
+    bny_slot there = *what;
+    there.offset = list->starts[i].offset + (what->offset - builder->frame->first_offset);
+    return message_add(builder, list->peer, list->starts[i].slot + (slot - builder->frame->first_slot), &there);
+  }
+  if (builder->status == BANYAN_OK)
+    builder->status = bny_fail(BANYAN_ERR_STATE, "%s: rank %d expects a part of rank %d that it does not take",
+                               builder->algorithm->name, builder->plan->rank, rank_outside(builder, peer));
+  return 0;
 }
 
 void bny_builder_wait(bny_builder *builder, int32_t message) {
@@ -212,6 +301,10 @@ void bny_builder_merge(bny_builder *builder, int32_t slot, const bny_source *sou
 
 void bny_builder_deliver(bny_builder *builder, const bny_slice *slice, const bny_source *sources, int64_t count) {
   sources = group(builder, slice, sources, &count);
+  if (builder->frame) {
+    deliver_outside(builder, slice, sources, count);
+    return;
+  }
   bny_step step = {.kind = BNY_STEP_DELIVER, .slot = -1, .slice = *slice};
   step_add_sources(builder, &step, sources, count);
 }
@@ -239,35 +332,53 @@ static struct bny_peer_list *peer_list(bny_builder *builder, int32_t peer) {
   }
   bny_plan plan = {.rank = peer};
   bny_builder lister;
-  bny_builder_init(&lister, builder->request, builder->algorithm, peer, true, &plan);
+  bny_builder_init(&lister, builder->whole, builder->algorithm, peer, true, &plan);
   builder->algorithm->build(&lister);
   if (lister.status != BANYAN_OK) builder->status = lister.status;
-  *list = (struct bny_peer_list){
-      .next = builder->lists, .peer = peer, .nslots = plan.nslots, .slots = plan.slots, .keys = lister.keys};
+  *list = (struct bny_peer_list){.next = builder->lists,
+                                 .peer = peer,
+                                 .nslots = plan.nslots,
+                                 .slots = plan.slots,
+                                 .keys = lister.keys,
+                                 .starts = lister.starts,
+                                 .aliases = lister.aliases,
+                                 .nstarts = lister.nstarts,
+                                 .naliases = lister.naliases};
   lister.keys = NULL; /* now the list's */
+  lister.starts = NULL;
+  lister.aliases = NULL;
   bny_builder_fini(&lister);
   builder->lists = list;
   return list;
 }
 
-static bool key_equal(bny_key a, bny_key b) {
-  return a.phase == b.phase && a.piece == b.piece && a.low == b.low && a.high == b.high;
+bool bny_key_equal(bny_key a, bny_key b) {
+  return a.frame == b.frame && a.phase == b.phase && a.piece == b.piece && a.low == b.low && a.high == b.high;
+}
+
+/* The slot with that key, or -1. */
+static int32_t list_find(struct bny_peer_list *list, bny_key key) {
+  for (int32_t tried = 0; tried < list->nslots; tried++) {
+    int32_t slot = (list->cursor + tried) % list->nslots;
+    if (!bny_key_equal(list->keys[slot], key)) continue;
+    list->cursor = (slot + 1) % list->nslots;
+    return slot;
+  }
+  for (int32_t i = 0; i < list->naliases; i++)
+    if (bny_key_equal(list->aliases[i].key, key)) return list->aliases[i].slot;
+  return -1;
 }
 
 int32_t bny_builder_receive_key(bny_builder *builder, int32_t peer, bny_key key) {
   if (builder->slots_only || builder->status != BANYAN_OK) return 0;
-  struct bny_peer_list *list = peer_list(builder, peer);
+  if (key.frame == 0) key.frame = frame_id(builder);
+  struct bny_peer_list *list = peer_list(builder, rank_outside(builder, peer));
   if (!list || builder->status != BANYAN_OK) return 0;
-  for (int32_t tried = 0; tried < list->nslots; tried++) {
-    int32_t slot = (list->cursor + tried) % list->nslots;
-    if (key_equal(list->keys[slot], key)) {
-      list->cursor = (slot + 1) % list->nslots;
-      return bny_builder_receive(builder, peer, slot, &list->slots[slot]);
-    }
-  }
+  int32_t slot = list_find(list, key);
+  if (slot >= 0) return message_add(builder, list->peer, slot, &list->slots[slot]);
   builder->status =
       bny_fail(BANYAN_ERR_STATE,
                "%s: rank %d expects of rank %d a slot that it does not make (phase %d, piece %d, ranks %d to %d)",
-               builder->algorithm->name, builder->rank, peer, key.phase, key.piece, key.low, key.high - 1);
+               builder->algorithm->name, builder->plan->rank, list->peer, key.phase, key.piece, key.low, key.high - 1);
   return 0;
 }

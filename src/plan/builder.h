@@ -89,7 +89,37 @@ void bny_algorithm_print(const bny_algorithm *algorithm, char *text, size_t byte
 typedef struct bny_key {
   int32_t phase, piece;
   int32_t low, high; /* ranks merged in it */
+  int64_t frame;     /* 0: the one at hand */
 } bny_key;
+
+/* A frame: an algorithm as a part of another one, run by some of the ranks. It sees a request and ranks of its own; its
+ * input is a merge of sources, and what it delivers goes to a function. Slots lie in the one outbox. */
+typedef struct bny_frame {
+  int64_t id;                 /* the same on all of its ranks; no other frame of theirs has it; > 0 */
+  const bny_request *request; /* of `nranks` ranks */
+  const int32_t *ranks;       /* in the frame outside */
+  int32_t rank;               /* this one's place among them */
+  const bny_source *input;    /* NULL: the input of the call */
+  int64_t ninput;
+  void (*deliver)(bny_builder *builder, void *context, const bny_slice *slice, const bny_source *sources,
+                  int64_t count); /* runs in the frame outside */
+  void *context;
+  int32_t first_slot; /* the builder's own */
+  size_t first_offset;
+} bny_frame;
+
+/* Where a frame's slots begin. */
+typedef struct bny_frame_start {
+  int64_t id;
+  int32_t slot;
+  size_t offset;
+} bny_frame_start;
+
+/* A further key of a slot. */
+typedef struct bny_alias {
+  bny_key key;
+  int32_t slot;
+} bny_alias;
 
 enum { BNY_PHASE_PRIVATE = 0, BNY_PHASE_OWN, BNY_PHASE_REDUCE, BNY_PHASE_RESULT, BNY_PHASE_SPREAD };
 
@@ -100,7 +130,12 @@ struct bny_builder {
   bool slots_only;
   banyan_status status;
   bny_plan *plan;
-  bny_key *keys; /* one per slot */
+  const bny_request *whole; /* of the plan; `request` and `rank` are those of the frame */
+  const bny_frame *frame;   /* NULL: none */
+  bny_key *keys;            /* one per slot */
+  bny_frame_start *starts;
+  bny_alias *aliases;
+  int32_t nstarts, naliases, starts_capacity, aliases_capacity;
   int32_t keys_capacity, slots_capacity, messages_capacity, sources_capacity, peers_capacity, steps_capacity;
   struct bny_peer_list *lists;
   struct bny_temporary *temporaries;
@@ -109,6 +144,8 @@ struct bny_builder {
 void bny_builder_init(bny_builder *builder, const bny_request *request, const bny_algorithm *algorithm, int32_t rank,
                       bool slots_only, bny_plan *plan);
 void bny_builder_fini(bny_builder *builder); /* the plan remains */
+
+bool bny_key_equal(bny_key a, bny_key b);
 
 /* Zeroed memory that lives until bny_builder_fini(); NULL (and a sticky error) if there is none. */
 void *bny_builder_allocate(bny_builder *builder, int64_t count, size_t item_bytes);
@@ -121,6 +158,16 @@ static inline bny_source bny_source_message(int32_t message) { return (bny_sourc
 int32_t bny_builder_slot(bny_builder *builder, const bny_slice *slice, bny_key key);
 int32_t bny_builder_slot_private(bny_builder *builder, const bny_slice *slice);
 bny_slot bny_builder_slot_entry(const bny_builder *builder, int32_t slot);
+
+/* Gives a slot a further key. */
+void bny_builder_alias(bny_builder *builder, int32_t slot, bny_key key);
+
+/* Where the slots of the frame begin: an algorithm's first slot is this one, on its peers too. */
+int32_t bny_builder_first_slot(const bny_builder *builder);
+size_t bny_builder_first_offset(const bny_builder *builder);
+
+/* Builds `algorithm` in a frame. */
+void bny_builder_run(bny_builder *builder, bny_frame *frame, const bny_algorithm *algorithm);
 
 /* COPY: the input over the slot's slice. */
 void bny_builder_copy(bny_builder *builder, int32_t slot);

@@ -51,7 +51,7 @@ void bny_forest_receive(bny_builder *builder, bny_forest *forest, int32_t peer, 
   bny_node nodes[BNY_FOREST_COVER_MAX];
   int32_t count = bny_forest_cover(builder->request, set, nodes);
   for (int32_t i = 0; i < count; i++) {
-    bny_key key = {.phase = phase, .piece = piece, .low = nodes[i].low, .high = nodes[i].high};
+    bny_key key = bny_node_key(phase, piece, &nodes[i]);
     int32_t message = bny_builder_receive_key(builder, peer, key);
     bny_builder_wait(builder, message);
     bny_forest_add(builder, forest, nodes[i].low, nodes[i].high, bny_source_message(message));
@@ -100,9 +100,9 @@ static int32_t any_sources(bny_builder *builder, const bny_forest *forest, const
 
 static bool is_own_slot_of(const bny_builder *builder, bny_source source, const bny_slice *slice, bny_key key) {
   if (source.message >= 0 || source.slot >= builder->plan->nslots) return false;
-  const bny_key *has = &builder->keys[source.slot];
-  return bny_slice_equal(&builder->plan->slots[source.slot].slice, slice) && has->phase == key.phase &&
-         has->piece == key.piece && has->low == key.low && has->high == key.high;
+  key.frame = builder->keys[source.slot].frame;
+  return bny_slice_equal(&builder->plan->slots[source.slot].slice, slice) &&
+         bny_key_equal(builder->keys[source.slot], key);
 }
 
 void bny_forest_send(bny_builder *builder, const bny_forest *forest, const bny_slice *slice, int32_t peer,
@@ -111,7 +111,7 @@ void bny_forest_send(bny_builder *builder, const bny_forest *forest, const bny_s
   int32_t count = bny_forest_cover(builder->request, set, nodes);
   bny_source *sources = bny_builder_allocate(builder, forest->count, sizeof *sources);
   for (int32_t i = 0; sources && i < count; i++) {
-    bny_key key = {.phase = phase, .piece = piece, .low = nodes[i].low, .high = nodes[i].high};
+    bny_key key = bny_node_key(phase, piece, &nodes[i]);
     int32_t number = any_sources(builder, forest, slice, nodes[i].low, nodes[i].high, sources);
     if (number == 1 && is_own_slot_of(builder, sources[0], slice, key)) {
       bny_builder_send(builder, sources[0].slot, peer);

@@ -25,6 +25,10 @@ typedef struct bny_node {
   bny_source source;
 } bny_node;
 
+static inline bny_key bny_node_key(int32_t phase, int32_t piece, const bny_node *node) {
+  return (bny_key){.phase = phase, .piece = piece, .low = node->low, .high = node->high};
+}
+
 typedef struct bny_forest {
   bny_node *nodes; /* by low */
   int32_t count, capacity;

@@ -13,12 +13,12 @@ void bny_levels_free(bny_levels *levels) {
     free(levels->levels[k].group_of);
     free(levels->levels[k].first);
     free(levels->levels[k].members);
+    free(levels->levels[k].shapes);
   }
   free(levels->carrier);
   free(levels->place);
   free(levels->carriers);
   free(levels->carrier_first);
-  free(levels->shapes);
   free(levels);
 }
 
@@ -87,7 +87,6 @@ static bool level_fill(bny_level *level, const int32_t *numbers, int32_t count) 
       firsts[level->ngroups++] = (numbered){.number = i, .member = sorted[i].member};
   if (good) qsort(firsts, (size_t)level->ngroups, sizeof *firsts, by_member);
   level->most = 0;
-  level->fewest = count;
   int32_t filled = 0;
   for (int32_t g = 0; good && g < level->ngroups; g++) {
     level->first[g] = filled;
@@ -97,7 +96,6 @@ static bool level_fill(bny_level *level, const int32_t *numbers, int32_t count) 
     }
     int32_t size = filled - level->first[g];
     level->most = size > level->most ? size : level->most;
-    level->fewest = size < level->fewest ? size : level->fewest;
   }
   if (good) level->first[level->ngroups] = filled;
   free(sorted);
@@ -130,6 +128,7 @@ static banyan_status level_add(bny_levels *levels, const bny_level_facts *facts,
     free(level->group_of);
     free(level->first);
     free(level->members);
+    *level = (bny_level){.ngroups = 0};
     levels->nlevels--;
   }
   return BANYAN_OK;
@@ -157,7 +156,6 @@ static banyan_status carriers_find(bny_levels *levels, const bool *has_nic) {
   levels->carrier_first = malloc(((size_t)islands->ngroups + 1) * sizeof *levels->carrier_first);
   if (!levels->carrier || !levels->place || !levels->carriers || !levels->carrier_first) return no_memory();
   int32_t filled = 0;
-  levels->lanes_fewest = levels->nranks;
   for (int32_t g = 0; g < islands->ngroups; g++) {
     bool any = false;
     levels->carrier_first[g] = filled;
@@ -170,29 +168,31 @@ static banyan_status carriers_find(bny_levels *levels, const bool *has_nic) {
     }
     int32_t carriers = filled - levels->carrier_first[g];
     levels->lanes = carriers > levels->lanes ? carriers : levels->lanes;
-    levels->lanes_fewest = carriers < levels->lanes_fewest ? carriers : levels->lanes_fewest;
   }
   levels->carrier_first[islands->ngroups] = filled;
   return BANYAN_OK;
 }
 
 static int by_shape(const void *a, const void *b) {
-  const bny_island_shape *left = a, *right = b;
+  const bny_group_shape *left = a, *right = b;
   if (left->members != right->members) return left->members < right->members ? -1 : 1;
   return left->carriers < right->carriers ? -1 : left->carriers > right->carriers;
 }
 
 static banyan_status shapes_find(bny_levels *levels) {
-  const bny_level *islands = &levels->levels[0];
-  levels->shapes = malloc((size_t)islands->ngroups * sizeof *levels->shapes);
-  if (!levels->shapes) return no_memory();
-  for (int32_t g = 0; g < islands->ngroups; g++)
-    levels->shapes[g] = (bny_island_shape){.members = islands->first[g + 1] - islands->first[g],
-                                           .carriers = bny_levels_carriers(levels, g)};
-  qsort(levels->shapes, (size_t)islands->ngroups, sizeof *levels->shapes, by_shape);
-  for (int32_t g = 0; g < islands->ngroups; g++)
-    if (g == 0 || by_shape(&levels->shapes[g], &levels->shapes[levels->nshapes - 1]) != 0)
-      levels->shapes[levels->nshapes++] = levels->shapes[g];
+  for (int32_t k = 0; k < levels->nlevels; k++) {
+    bny_level *level = &levels->levels[k];
+    level->shapes = malloc((size_t)level->ngroups * sizeof *level->shapes);
+    if (!level->shapes) return no_memory();
+    for (int32_t g = 0; g < level->ngroups; g++) {
+      int32_t members = level->first[g + 1] - level->first[g];
+      level->shapes[g] = (bny_group_shape){members, k == 0 ? bny_levels_carriers(levels, g) : members};
+    }
+    qsort(level->shapes, (size_t)level->ngroups, sizeof *level->shapes, by_shape);
+    for (int32_t g = 0; g < level->ngroups; g++)
+      if (g == 0 || by_shape(&level->shapes[g], &level->shapes[level->nshapes - 1]) != 0)
+        level->shapes[level->nshapes++] = level->shapes[g];
+  }
   return BANYAN_OK;
 }
 

@@ -34,27 +34,25 @@ typedef struct bny_level {
   int32_t *group_of; /* by member: rank at level 0, group of the level below otherwise */
   int32_t *first;    /* by group, ngroups + 1 of them: range of members[] */
   int32_t *members;  /* ascending within a group */
-  int32_t most;      /* members of a group */
-  int32_t fewest;
+  int32_t most;      /* members of a group at most */
+  int32_t nshapes;
+  struct bny_group_shape *shapes; /* the distinct ones among the groups */
 } bny_level;
 
-/* An island as far as plans of different islands differ. */
-typedef struct bny_island_shape {
+/* A group as far as plans of different groups differ. Above level 0 every member carries. */
+typedef struct bny_group_shape {
   int32_t members, carriers;
-} bny_island_shape;
+} bny_group_shape;
 
 typedef struct bny_levels {
   int32_t nranks, nlevels; /* at least 1 */
   bny_level levels[BNY_LEVELS_MAX];
-  bool *carrier;      /* by rank */
-  int32_t *place;     /* by rank: its place in its island */
-  int32_t *carriers;  /* islands one after another: the ranks that carry */
+  bool *carrier;          /* by rank */
+  int32_t *place;         /* by rank: its place in its island */
+  int32_t *carriers;      /* islands one after another: the ranks that carry */
   int32_t *carrier_first; /* by island, as levels[0].first */
-  int32_t lanes;      /* carriers of an island at most */
-  int32_t lanes_fewest;
-  int32_t nshapes;
-  bny_island_shape *shapes; /* the distinct ones */
-  bool aligned;  /* each group is an aligned block of a power of two of ranks, or the last one and shorter */
+  int32_t lanes;          /* carriers of an island at most */
+  bool aligned; /* each group is an aligned block of a power of two of ranks, or the last one and shorter */
   uint64_t hash; /* of all of it */
 } bny_levels;
 

@@ -34,6 +34,12 @@ typedef enum bny_collective {
   BNY_BARRIER    /* slices are empty */
 } bny_collective;
 
+/* The box of a request cut into `count` parts along one dimension; rank r owns parts [first[r], first[r + 1]). */
+typedef struct bny_pieces {
+  int32_t count;
+  const int32_t *first; /* nranks + 1 */
+} bny_pieces;
+
 /* Facts, identical on every rank. Fields that do not concern the collective are 0. */
 typedef struct bny_request {
   bny_collective collective;
@@ -54,6 +60,7 @@ typedef struct bny_request {
   const char *algorithm; /* name, or NULL: by predicted cost */
   bny_link_cost cost;
   const bny_levels *levels; /* NULL: all ranks are alike, and `cost` is of their links. Else as many ranks; not owned */
+  const bny_pieces *pieces; /* NULL: HEADS and TOKENS own as the whole call does. Else parts of the box along these */
   size_t outbox_bytes;      /* what a plan may use of an outbox */
   int32_t slots_max;   /* how many slots a rank may use */
 } bny_request;

@@ -55,6 +55,20 @@ static void clip(int32_t *first, int32_t *number, int32_t low, int32_t count) {
   if (*number == 0) *first = low; /* an empty slice lies within the box too */
 }
 
+bny_slice bny_slice_cut(const bny_slice *box, bool by_heads, int32_t count, int32_t low, int32_t high) {
+  bny_slice part = *box;
+  int32_t *first = by_heads ? &part.head0 : &part.token0, *number = by_heads ? &part.heads : &part.tokens;
+  int32_t all = *number, begin = all, end = all, size = 0;
+  if (low < high) {
+    bny_slice_split(all, count, low, &begin, &size);
+    bny_slice_split(all, count, high - 1, &end, &size);
+    end += size;
+  }
+  *first += begin < all ? begin : 0;
+  *number = end - begin;
+  return part;
+}
+
 bny_slice bny_slice_owned_range(const bny_request *request, int32_t first, int32_t last) {
   bny_slice slice = bny_slice_whole(request);
   if (request->collective != BNY_COMBINE || request->scatter == BANYAN_SCATTER_NONE) return slice;
@@ -62,6 +76,9 @@ bny_slice bny_slice_owned_range(const bny_request *request, int32_t first, int32
     if (request->root < first || request->root >= last) slice.tokens = slice.heads = 0;
     return slice;
   }
+  if (request->pieces)
+    return bny_slice_cut(&slice, request->scatter == BANYAN_SCATTER_HEADS, request->pieces->count,
+                         request->pieces->first[first], request->pieces->first[last]);
   int32_t all = request->scatter == BANYAN_SCATTER_HEADS ? request->all_heads : request->all_tokens;
   int32_t begin = all, end = all, number = 0;
   if (first < last) {
@@ -170,8 +187,32 @@ bny_slice bny_slice_piece(const bny_request *request, int32_t pieces, int32_t in
   return piece;
 }
 
+/* Which of `parts` parts of `count` things holds thing `index`. */
+static int32_t part_of(int32_t count, int32_t parts, int32_t index) {
+  int32_t each = count / parts, larger = count % parts;
+  return index < larger * (each + 1) ? index / (each + 1) : larger + (index - larger * (each + 1)) / each;
+}
+
+/* Parts shrink once, from the first ones to the others, and the box clips the first and the last that it meets. */
+static bny_slice owned_largest(const bny_request *request) {
+  bny_slice largest = bny_slice_owned(request, 0);
+  bool by_heads = request->scatter == BANYAN_SCATTER_HEADS;
+  int32_t all = by_heads ? request->all_heads : request->all_tokens, p = request->nranks;
+  int32_t begin = by_heads ? request->head0 : request->token0, count = by_heads ? request->heads : request->tokens;
+  if (count == 0) return largest;
+  int32_t first = part_of(all, p, begin), last = part_of(all, p, begin + count - 1);
+  const int32_t ranks[] = {first, first + 1, last - 1, last};
+  for (int i = 0; i < 4; i++) {
+    if (ranks[i] < first || ranks[i] > last) continue;
+    bny_slice owned = bny_slice_owned(request, ranks[i]);
+    if (bny_slice_rows(&owned) > bny_slice_rows(&largest)) largest = owned;
+  }
+  return largest;
+}
+
 bny_slice bny_slice_piece_largest(const bny_request *request, int32_t pieces) {
   if (!owners_are_fixed(request)) return bny_slice_piece(request, pieces, 0);
+  if (!request->pieces) return owned_largest(request);
   bny_slice largest = bny_slice_owned(request, 0);
   for (int32_t rank = 1; rank < request->nranks; rank++) {
     bny_slice owned = bny_slice_owned(request, rank);

@@ -16,6 +16,9 @@ bny_slice bny_slice_input(const bny_request *request, int32_t rank);
 /* Ranges of owners under HEADS and TOKENS are boxes too: the union of what ranks [first, last) own. */
 bny_slice bny_slice_owned_range(const bny_request *request, int32_t first, int32_t last);
 
+/* Parts [low, high) of `count` parts of a box, along heads or tokens. */
+bny_slice bny_slice_cut(const bny_slice *box, bool by_heads, int32_t count, int32_t low, int32_t high);
+
 /* True if there is nothing in it: no rows, no bytes. */
 bool bny_slice_is_empty(const bny_request *request, const bny_slice *slice);
 bool bny_slice_equal(const bny_slice *a, const bny_slice *b);
