@@ -6,7 +6,8 @@
 #include "topo/model.h"
 
 /* NCCL's topology XML, for NCCL_TOPO_FILE. What the model does not know is left out, and NCCL looks it up where it runs; a
- * device without a bus id gets one of a domain from fffe downwards. Fabric switches are no part of that format. */
+ * device without a bus id gets one of a domain from fffe downwards. Fabric switches are no part of that format. Refuses a
+ * model whose GPUs and NICs it could not all hold, such as those outside of any host, or what no reader would take. */
 char *bny_topo_export_nccl(const bny_topo *topo, bny_topo_error *error);
 
 #endif

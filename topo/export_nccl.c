@@ -6,6 +6,7 @@
 
 #include "topo/export.h"
 #include "topo/speed.h"
+#include "topo/xml.h"
 
 static const char hidden_switch[] = "fffffff:ffff:ff";
 static const char switch_class[] = "0x068000", cpu_class[] = "0x068001";
@@ -401,6 +402,27 @@ static void list_children(writing *w) {
   }
 }
 
+/* A model may hold what that format cannot, such as GPUs outside of any host, and no reader takes. */
+static bool comes_back(const bny_topo *topo, const char *text, size_t bytes, bny_topo_error *error) {
+  static const bny_topo_kind kinds[] = {BNY_TOPO_GPU, BNY_TOPO_NIC};
+  bny_topo_error why = {.text = ""};
+  bny_topo *again = bny_topo_import(text, bytes, NULL, &why);
+  bool same = again != NULL || !bny_topo_xml_available();
+  if (!same) {
+    bny_topo_fail(error, 0, "NCCL's XML cannot say this: %s", why.text);
+  }
+  for (size_t k = 0; again != NULL && same && k < sizeof kinds / sizeof kinds[0]; k++) {
+    int32_t ours = bny_topo_count(topo, kinds[k]), theirs = bny_topo_count(again, kinds[k]);
+    same = ours == theirs;
+    if (!same) {
+      bny_topo_fail(error, 0, "NCCL's XML cannot say this: it would have %d %ss, not %d", theirs, bny_topo_kind_name(kinds[k]),
+                    ours);
+    }
+  }
+  bny_topo_free(again);
+  return same;
+}
+
 char *bny_topo_export_nccl(const bny_topo *topo, bny_topo_error *error) {
   char *text = NULL;
   size_t bytes = 0, nodes = (size_t)topo->nnodes + 1;
@@ -424,8 +446,10 @@ char *bny_topo_export_nccl(const bny_topo *topo, bny_topo_error *error) {
   free(w.bus_ids);
   free(w.numas);
   if (!good) {
-    free(text);
     bny_topo_fail(error, 0, "out of memory");
+  }
+  if (!good || !comes_back(topo, text, bytes, error)) {
+    free(text);
     return NULL;
   }
   return text;

@@ -65,6 +65,9 @@ bny_topo *bny_topo_import(const char *text, size_t bytes, const char **importer_
   /* An importer that fails says why; one that only ran out of memory may leave it to the check. */
   bny_topo_error why = {.text = "refused"};
   bool taken = importer->parse(text, bytes, topo, &why) && bny_topo_check(topo, &why);
+  if (taken && topo->nnodes == 0) {
+    taken = bny_topo_fail(&why, 0, "nothing is left of it that is known");
+  }
   if (!taken) {
     *error = why;
     bny_topo_free(topo);

@@ -170,10 +170,11 @@ const char *bny_topo_xml_text(const bny_topo_xml *xml, int32_t element) {
 }
 
 const char *bny_topo_xml_attribute(const bny_topo_xml *xml, int32_t element, const char *name) {
-  const xml_attribute *a = xml->attributes + xml->elements[element].attributes;
-  for (int32_t i = 0; i < xml->elements[element].nattributes; i++) {
-    if (strcmp(xml->strings + a[i].name, name) == 0) {
-      return xml->strings + a[i].value;
+  const xml_element *e = &xml->elements[element];
+  for (int32_t i = 0; i < e->nattributes; i++) {
+    const xml_attribute *a = &xml->attributes[e->attributes + i];
+    if (strcmp(xml->strings + a->name, name) == 0) {
+      return xml->strings + a->value;
     }
   }
   return NULL;
@@ -202,6 +203,10 @@ bool bny_topo_xml_integer(const bny_topo_xml *xml, int32_t element, const char *
 
 #ifndef HAVE_LIBXML2
 
+bool bny_topo_xml_available(void) {
+  return false;
+}
+
 bny_topo_xml *bny_topo_xml_parse(const char *text, size_t bytes, bny_topo_error *error) {
   (void)text;
   (void)bytes;
@@ -213,6 +218,10 @@ bny_topo_xml *bny_topo_xml_parse(const char *text, size_t bytes, bny_topo_error 
 
 #include <libxml/parser.h>
 #include <libxml/parserInternals.h>
+
+bool bny_topo_xml_available(void) {
+  return true;
+}
 
 /* What the callbacks of one parse share. */
 typedef struct reading {

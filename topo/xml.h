@@ -19,6 +19,8 @@ typedef struct bny_topo_xml bny_topo_xml;
 bool bny_topo_xml_root(const char *text, size_t bytes, char *name, size_t name_bytes, int *line);
 bool bny_topo_xml_root_is(const char *text, size_t bytes, const char *name);
 
+bool bny_topo_xml_available(void); /* libxml2 */
+
 /* NULL and *error (with the line) if it is not well-formed, too deep, too much, declares entities, or libxml2 is missing. */
 bny_topo_xml *bny_topo_xml_parse(const char *text, size_t bytes, bny_topo_error *error);
 void bny_topo_xml_free(bny_topo_xml *xml);
