@@ -6,6 +6,7 @@
  * All ranks number their slots alike (slot of owner o before slot of owner o + 1; a single slot where all get the
  * same), so a peer's entry is known by formula. */
 #include "plan/builder.h"
+#include "plan/owners.h"
 
 static bool owners_differ(const bny_request *request) {
   return request->collective == BNY_COMBINE &&
@@ -201,15 +202,9 @@ static void estimate_combine(const bny_request *request, bny_estimate *estimate)
     return;
   }
   estimate->slots = p + groups;
-  double smallest = piece;
-  for (int32_t owner = 0; owner < p; owner++) {
-    bny_slice owned = bny_slice_owned(request, owner);
-    double bytes = (double)bny_slice_wire_bytes(request, &owned);
-    smallest = bytes < smallest ? bytes : smallest;
-    estimate->bytes_sent += bytes;
-    estimate->outbox_bytes += bny_slice_outbox_bytes(request, &owned);
-  }
-  estimate->bytes_sent -= smallest; /* the own piece stays */
+  bny_owners owners = bny_owners_of(request, 0, p);
+  estimate->bytes_sent = (double)(owners.bytes - owners.fewest); /* the own piece stays */
+  estimate->outbox_bytes = owners.bytes;
   estimate->outbox_bytes += bny_slice_outbox_bytes(request, &largest) * (size_t)groups;
 }
 

@@ -210,21 +210,70 @@ static const char *refuse(const bny_request *request) {
   return request->collective == BNY_COMBINE ? NULL : "there is nothing to merge: use doubling";
 }
 
-/* The largest box of a round, and the most nodes in which contributions travel before it. */
-static bny_slice largest_box(const bny_request *request, const fold_shape *shape, int32_t positions) {
+/* Boxes after some halvings: each dimension has at most two extents for each number of times that it was halved. */
+enum { EXTENTS_MAX = 4 * 32 };
+
+typedef struct halved_boxes {
+  int32_t count;
+  bny_slice boxes[EXTENTS_MAX]; /* distinct extents; where they lie does not matter */
+} halved_boxes;
+
+static void add_extent(halved_boxes *all, const bny_slice *box) {
+  for (int32_t i = 0; i < all->count; i++)
+    if (all->boxes[i].tokens == box->tokens && all->boxes[i].heads == box->heads) return;
+  if (all->count < EXTENTS_MAX) all->boxes[all->count++] = *box;
+}
+
+static void halve_all(const bny_request *request, halved_boxes *all) {
+  halved_boxes before = *all;
+  bny_request one = *request;
+  all->count = 0;
+  for (int32_t i = 0; i < before.count; i++) {
+    one.tokens = before.boxes[i].tokens;
+    one.heads = before.boxes[i].heads;
+    for (int32_t half = 0; half < 2; half++) {
+      bny_slice box = bny_slice_halved(&one, 1, half, half + 1);
+      add_extent(all, &box);
+    }
+  }
+}
+
+/* Of HEADS and TOKENS: the first virtual ranks stand for two, and the first owners own more, so that boxes shrink but
+ * for the first, which the request's box may clip. */
+static bny_slice largest_owned(const bny_request *request, const fold_shape *shape, int32_t positions) {
+  bool by_heads = request->scatter == BANYAN_SCATTER_HEADS;
+  int64_t low = 0, end = (int64_t)1 << shape->levels;
+  if (!request->pieces) {
+    int32_t first = bny_levels_part_of(by_heads ? request->all_heads : request->all_tokens, request->nranks,
+                                       by_heads ? request->head0 : request->token0);
+    low = virtual_of(shape, first) / positions * positions;
+    if (low + 2 * (int64_t)positions < end) end = low + 2 * (int64_t)positions;
+  }
   bny_slice largest = {.tokens = 0};
-  for (int64_t low = 0; low < (int64_t)1 << shape->levels; low += positions) {
+  for (; low < end; low += positions) {
     bny_slice box = box_of(request, shape, (int32_t)low, (int32_t)low + positions);
     if (bny_slice_rows(&box) > bny_slice_rows(&largest)) largest = box;
   }
   return largest;
 }
 
+/* The largest box of 2^(levels - times) positions; `all` are those of one halving less. */
+static bny_slice largest_box(const bny_request *request, const fold_shape *shape, int32_t times, halved_boxes *all) {
+  if (shape->owned) return largest_owned(request, shape, (int32_t)((int64_t)1 << (shape->levels - times)));
+  if (times > 0) halve_all(request, all);
+  bny_slice largest = all->boxes[0];
+  for (int32_t i = 1; i < all->count; i++)
+    if (bny_slice_rows(&all->boxes[i]) > bny_slice_rows(&largest)) largest = all->boxes[i];
+  return largest;
+}
+
+/* The most nodes in which contributions travel in a round. Blocks of folded ranks alone are one node; those without
+ * them lie alike, but that the last may be short; one may be mixed. */
 static int32_t most_nodes(const bny_request *request, const fold_shape *shape, int32_t round) {
   bny_node nodes[BNY_FOREST_COVER_MAX];
-  int32_t most = 1, size = (int32_t)((int64_t)1 << round);
-  for (int32_t v = 0; shape->near && v < (int64_t)1 << shape->levels; v += size) {
-    int32_t count = bny_forest_cover(request, contributions(shape, v, round), nodes);
+  int32_t most = 1, size = (int32_t)((int64_t)1 << round), mixed = shape->extras / size * size;
+  for (int64_t v = mixed; shape->near && v <= (int64_t)mixed + size && v < (int64_t)1 << shape->levels; v += size) {
+    int32_t count = bny_forest_cover(request, contributions(shape, (int32_t)v, round), nodes);
     most = count > most ? count : most;
   }
   return most;
@@ -234,9 +283,9 @@ static void estimate(const bny_request *request, bny_estimate *estimate) {
   fold_shape shape = shape_of(request);
   int32_t p = request->nranks, fold = shape.extras > 0 ? 1 : 0;
   bool canonical = request->order == BANYAN_ORDER_CANONICAL, to_all = request->scatter == BANYAN_SCATTER_NONE;
-  bny_slice whole = bny_slice_whole(request), piece = largest_box(request, &shape, 1);
-  double all = (double)bny_slice_wire_bytes(request, &whole), one = (double)bny_slice_wire_bytes(request, &piece);
-  size_t room = bny_slice_outbox_bytes(request, &piece);
+  bny_slice whole = bny_slice_whole(request), piece = whole;
+  halved_boxes boxes = {.count = 1, .boxes = {whole}};
+  double all = (double)bny_slice_wire_bytes(request, &whole);
   int64_t at_hand = 1 + fold; /* nodes of the forest: merging n of them takes at most n - 1 private slots */
   bool hands_over = shape.owned && (fold || (shape.near && shape.levels > 1));
   double spread = p == 1 || shape.owned ? 0 : p - 1;
@@ -248,7 +297,7 @@ static void estimate(const bny_request *request, bny_estimate *estimate) {
                              .work_bytes = all,
                              .outbox_bytes = bny_slice_outbox_bytes(request, &whole)};
   for (int32_t round = 0; round < shape.levels; round++) {
-    bny_slice box = largest_box(request, &shape, 1 << (shape.levels - 1 - round));
+    bny_slice box = piece = largest_box(request, &shape, round + 1, &boxes);
     int32_t nodes = most_nodes(request, &shape, round);
     double bytes = (double)bny_slice_wire_bytes(request, &box);
     int64_t made = nodes + (canonical ? at_hand - 1 : 0);
@@ -260,6 +309,8 @@ static void estimate(const bny_request *request, bny_estimate *estimate) {
     estimate->outbox_bytes += bny_slice_outbox_bytes(request, &box) * (size_t)made;
     at_hand += nodes;
   }
+  double one = (double)bny_slice_wire_bytes(request, &piece);
+  size_t room = bny_slice_outbox_bytes(request, &piece);
   int64_t results = shape.owned ? 2 : 1; /* merged at the end: the own and an extra's, or one */
   int64_t made = results * (canonical ? at_hand : 1) + (to_all ? bny_spread_bruck_forwards(p) : 0);
   estimate->slots += made;

@@ -6,6 +6,7 @@
  *
  * Slots: one for each piece that is not empty, the same on all ranks; then the result. So a peer's entries are known by
  * formula: piece slots are like our own, and results have the same index and offset everywhere. */
+#include "plan/owners.h"
 #include "plan/spread.h"
 
 static const char *refuse(const bny_request *request) {
@@ -75,10 +76,7 @@ static void estimate(const bny_request *request, bny_estimate *estimate) {
   estimate->work_bytes = all + p * piece + (gathers ? piece + all : 0);
   estimate->bytes_sent = others + (!gathers ? 0 : request->scatter == BANYAN_SCATTER_ROOT ? piece : (p - 1) * piece);
   estimate->slots = p + 1 + groups;
-  for (int32_t owner = 0; owner < p; owner++) {
-    bny_slice each = bny_slice_piece(request, p, owner);
-    estimate->outbox_bytes += bny_slice_outbox_bytes(request, &each);
-  }
+  estimate->outbox_bytes = bny_owners_pieces_bytes(request, p);
   estimate->outbox_bytes += bny_slice_outbox_bytes(request, &largest) * (size_t)((gathers ? 1 : 0) + groups);
 }
 

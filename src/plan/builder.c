@@ -98,7 +98,8 @@ static bool reserve(bny_builder *builder, void **array, int32_t *capacity, int32
 static int64_t frame_id(const bny_builder *builder) { return builder->frame ? builder->frame->id : 0; }
 
 static int32_t rank_outside(const bny_builder *builder, int32_t rank) {
-  return builder->frame ? builder->frame->ranks[rank] : rank;
+  const bny_frame *frame = builder->frame;
+  return frame ? frame->rank_outside(builder, frame->context, rank) : rank;
 }
 
 int32_t bny_builder_first_slot(const bny_builder *builder) { return builder->frame ? builder->frame->first_slot : 0; }
@@ -333,6 +334,7 @@ static struct bny_peer_list *peer_list(bny_builder *builder, int32_t peer) {
   bny_plan plan = {.rank = peer};
   bny_builder lister;
   bny_builder_init(&lister, builder->whole, builder->algorithm, peer, true, &plan);
+  lister.choices = builder->choices;
   builder->algorithm->build(&lister);
   if (lister.status != BANYAN_OK) builder->status = lister.status;
   *list = (struct bny_peer_list){.next = builder->lists,

@@ -97,13 +97,13 @@ typedef struct bny_key {
 typedef struct bny_frame {
   int64_t id;                 /* the same on all of its ranks; no other frame of theirs has it; > 0 */
   const bny_request *request; /* of `nranks` ranks */
-  const int32_t *ranks;       /* in the frame outside */
-  int32_t rank;               /* this one's place among them */
+  int32_t rank;               /* this one's number in it */
   const bny_source *input;    /* NULL: the input of the call */
   int64_t ninput;
   void (*deliver)(bny_builder *builder, void *context, const bny_slice *slice, const bny_source *sources,
-                  int64_t count); /* runs in the frame outside */
-  void *context;
+                  int64_t count); /* runs outside of the frame */
+  int32_t (*rank_outside)(const bny_builder *builder, const void *context, int32_t rank);
+  void *context; /* of both functions */
   int32_t first_slot; /* the builder's own */
   size_t first_offset;
 } bny_frame;
@@ -130,6 +130,7 @@ struct bny_builder {
   bool slots_only;
   banyan_status status;
   bny_plan *plan;
+  struct bny_choices *choices; /* that parts of plans have made, see compose.h; NULL: none */
   const bny_request *whole; /* of the plan; `request` and `rank` are those of the frame */
   const bny_frame *frame;   /* NULL: none */
   bny_key *keys;            /* one per slot */

@@ -13,10 +13,10 @@ void bny_levels_free(bny_levels *levels) {
     free(levels->levels[k].group_of);
     free(levels->levels[k].first);
     free(levels->levels[k].members);
+    free(levels->levels[k].place);
     free(levels->levels[k].shapes);
   }
   free(levels->carrier);
-  free(levels->place);
   free(levels->carriers);
   free(levels->carrier_first);
   free(levels);
@@ -78,7 +78,8 @@ static bool level_fill(bny_level *level, const int32_t *numbers, int32_t count) 
   level->group_of = malloc((size_t)count * sizeof *level->group_of);
   level->first = malloc(((size_t)count + 1) * sizeof *level->first);
   level->members = malloc((size_t)count * sizeof *level->members);
-  bool good = sorted && firsts && level->group_of && level->first && level->members;
+  level->place = malloc((size_t)count * sizeof *level->place);
+  bool good = sorted && firsts && level->group_of && level->first && level->members && level->place;
   for (int32_t i = 0; good && i < count; i++) sorted[i] = (numbered){numbers[i], i};
   if (good) qsort(sorted, (size_t)count, sizeof *sorted, by_number);
   level->ngroups = 0;
@@ -91,6 +92,7 @@ static bool level_fill(bny_level *level, const int32_t *numbers, int32_t count) 
   for (int32_t g = 0; good && g < level->ngroups; g++) {
     level->first[g] = filled;
     for (int32_t i = firsts[g].number; i < count && sorted[i].number == sorted[firsts[g].number].number; i++) {
+      level->place[sorted[i].member] = filled - level->first[g];
       level->members[filled++] = sorted[i].member;
       level->group_of[sorted[i].member] = g;
     }
@@ -128,6 +130,7 @@ static banyan_status level_add(bny_levels *levels, const bny_level_facts *facts,
     free(level->group_of);
     free(level->first);
     free(level->members);
+    free(level->place);
     *level = (bny_level){.ngroups = 0};
     levels->nlevels--;
   }
@@ -151,10 +154,9 @@ static banyan_status carriers_find(bny_levels *levels, const bool *has_nic) {
   const bny_level *islands = &levels->levels[0];
   size_t nranks = (size_t)levels->nranks;
   levels->carrier = calloc(nranks, sizeof *levels->carrier);
-  levels->place = calloc(nranks, sizeof *levels->place);
   levels->carriers = malloc(nranks * sizeof *levels->carriers);
   levels->carrier_first = malloc(((size_t)islands->ngroups + 1) * sizeof *levels->carrier_first);
-  if (!levels->carrier || !levels->place || !levels->carriers || !levels->carrier_first) return no_memory();
+  if (!levels->carrier || !levels->carriers || !levels->carrier_first) return no_memory();
   int32_t filled = 0;
   for (int32_t g = 0; g < islands->ngroups; g++) {
     bool any = false;
@@ -162,7 +164,6 @@ static banyan_status carriers_find(bny_levels *levels, const bool *has_nic) {
     for (int32_t i = islands->first[g]; i < islands->first[g + 1]; i++) any = any || !has_nic || has_nic[islands->members[i]];
     for (int32_t i = islands->first[g]; i < islands->first[g + 1]; i++) {
       int32_t rank = islands->members[i];
-      levels->place[rank] = i - islands->first[g];
       levels->carrier[rank] = !any || !has_nic || has_nic[rank];
       if (levels->carrier[rank]) levels->carriers[filled++] = rank;
     }
@@ -269,7 +270,7 @@ banyan_status bny_levels_parse(int32_t nranks, const char *sizes, const bny_link
   int32_t *groups = malloc((size_t)nranks * (BNY_LEVELS_MAX - 1) * sizeof *groups), count = 0;
   banyan_status status = groups ? BANYAN_OK : no_memory();
   bny_link_cost cost = *link;
-  for (const char *rest = sizes; status == BANYAN_OK && *rest;) {
+  for (const char *rest = sizes; status == BANYAN_OK && rest;) {
     char *end;
     long size = strtol(rest, &end, 10);
     if (end == rest || size < 1 || size > INT32_MAX || (*end && *end != ',') || count == BNY_LEVELS_MAX - 1) {
@@ -284,7 +285,7 @@ banyan_status bny_levels_parse(int32_t nranks, const char *sizes, const bny_link
     cost.alpha_ns *= 8;
     cost.beta_ns_per_byte *= 4;
     count++;
-    rest = *end ? end + 1 : end;
+    rest = *end ? end + 1 : NULL;
   }
   bny_level_facts outer = {.name = "all", .link = cost};
   if (status == BANYAN_OK) status = bny_levels_make(nranks, facts, count, &outer, NULL, levels);

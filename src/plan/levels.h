@@ -34,6 +34,7 @@ typedef struct bny_level {
   int32_t *group_of; /* by member: rank at level 0, group of the level below otherwise */
   int32_t *first;    /* by group, ngroups + 1 of them: range of members[] */
   int32_t *members;  /* ascending within a group */
+  int32_t *place;    /* by member: its place in its group */
   int32_t most;      /* members of a group at most */
   int32_t nshapes;
   struct bny_group_shape *shapes; /* the distinct ones among the groups */
@@ -48,7 +49,6 @@ typedef struct bny_levels {
   int32_t nranks, nlevels; /* at least 1 */
   bny_level levels[BNY_LEVELS_MAX];
   bool *carrier;          /* by rank */
-  int32_t *place;         /* by rank: its place in its island */
   int32_t *carriers;      /* islands one after another: the ranks that carry */
   int32_t *carrier_first; /* by island, as levels[0].first */
   int32_t lanes;          /* carriers of an island at most */

@@ -98,10 +98,11 @@ void bny_spread_bruck(bny_builder *builder, bny_piece_function *piece_of, int32_
 
 int64_t bny_spread_ring_forwards(int32_t nranks) { return nranks > 2 ? nranks - 2 : 0; }
 
+/* Index i is passed on if i + 2 * 2^floor(log2 i) < nranks: of [d, 2 d) those below nranks - 2 d. */
 int64_t bny_spread_bruck_forwards(int32_t nranks) {
   int64_t forwards = 0;
-  for (int64_t index = 1; index < nranks; index++)
-    if (index + ((int64_t)2 << bny_log2_floor(index)) < nranks) forwards++;
+  for (int64_t distance = 1; 3 * distance < nranks; distance *= 2)
+    forwards += nranks - 3 * distance < distance ? nranks - 3 * distance : distance;
   return forwards;
 }
 

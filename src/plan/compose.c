@@ -1,0 +1,140 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#include "plan/compose.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+bny_request bny_compose_request(const bny_request *whole, int32_t level, int32_t nranks, const bny_slice *box,
+                                banyan_scatter scatter) {
+  bny_request part = *whole;
+  part.nranks = nranks;
+  part.token0 = box->token0;
+  part.tokens = box->tokens;
+  part.head0 = box->head0;
+  part.heads = box->heads;
+  part.scatter = scatter;
+  part.root = 0;
+  part.algorithm = NULL;
+  part.cost = whole->levels->levels[level].link;
+  part.levels = NULL;
+  part.pieces = NULL;
+  part.outbox_bytes = SIZE_MAX;
+  part.slots_max = INT32_MAX;
+  return part;
+}
+
+extern const bny_algorithm bny_algorithm_oneshot;
+
+static bool some_own_no_piece(const bny_request *part) {
+  for (int32_t rank = 0; part->pieces && rank < part->nranks; rank++)
+    if (part->pieces->first[rank] == part->pieces->first[rank + 1]) return true;
+  return false;
+}
+
+/* Where some members own no piece, bounds must hold whichever these are: so oneshot, whose bounds do not depend on it. */
+static const bny_algorithm *cheapest(const bny_request *part, bny_estimate *estimate) {
+  const bny_algorithm *chosen = NULL;
+  double least = 0;
+  bool direct = some_own_no_piece(part);
+  for (int i = 0; bny_algorithms[i]; i++) {
+    bny_estimate one = {0};
+    if (bny_algorithms[i]->refuse(part) || (direct && bny_algorithms[i] != &bny_algorithm_oneshot)) continue;
+    bny_algorithms[i]->estimate(part, &one);
+    double ns = bny_estimate_ns(part, &one);
+    if (chosen && ns >= least) continue;
+    chosen = bny_algorithms[i];
+    least = ns;
+    *estimate = one;
+  }
+  return chosen;
+}
+
+/* Parts with equal keys are alike in all that an estimate depends on. */
+static uint64_t key_of(const bny_request *part) {
+  bny_request sized = *part;
+  sized.token0 = sized.head0 = sized.root = 0;
+  uint64_t key = bny_request_hash(&sized, "");
+  for (int32_t rank = 0; part->pieces && rank <= part->nranks; rank++)
+    key = (key ^ (uint64_t)part->pieces->first[rank]) * UINT64_C(0x9e3779b97f4a7c15);
+  return key;
+}
+
+const bny_algorithm *bny_compose_choose(const bny_request *part, bny_choices *choices, bny_estimate *estimate) {
+  bny_choice choice = {.key = choices ? key_of(part) : 0};
+  for (int32_t i = 0; choices && i < choices->count; i++)
+    if (choices->made[i].key == choice.key) {
+      if (estimate) *estimate = choices->made[i].estimate;
+      return choices->made[i].algorithm;
+    }
+  choice.algorithm = cheapest(part, &choice.estimate);
+  if (choices && choices->count < (int32_t)(sizeof choices->made / sizeof choices->made[0]))
+    choices->made[choices->count++] = choice;
+  if (estimate) *estimate = choice.estimate;
+  return choice.algorithm;
+}
+
+bool bny_compose_by_heads(const bny_slice *box, int32_t count) {
+  int64_t heads = ((int64_t)box->heads + count - 1) / count * box->tokens;
+  int64_t tokens = ((int64_t)box->tokens + count - 1) / count * box->heads;
+  return heads <= tokens;
+}
+
+int32_t bny_compose_pieces(const bny_levels *levels, int32_t level) {
+  return level == 0 ? levels->lanes : levels->levels[level].most;
+}
+
+bny_lane_range bny_compose_lanes(int32_t count, int32_t carriers, int32_t carrier) {
+  bny_lane_range range;
+  int32_t number;
+  bny_slice_split(count, carriers, carrier, &range.first, &number);
+  range.last = range.first + number;
+  return range;
+}
+
+int32_t bny_compose_stand_in(const bny_levels *levels, int32_t level, int32_t group, const int32_t *lanes) {
+  for (; level > 0; level--) {
+    const bny_level *at = &levels->levels[level];
+    int32_t members = at->first[group + 1] - at->first[group];
+    group = at->members[at->first[group] + bny_levels_part_of(at->most, members, lanes[level])];
+  }
+  return bny_levels_carrier(levels, group, lanes[0]);
+}
+
+/* ---- tiles ------------------------------------------------------------------------------------------------------- */
+
+typedef struct tile_list {
+  bny_builder *memory;
+  bny_slice *tiles;
+  int32_t count, capacity;
+} tile_list;
+
+static void tile_add(bny_builder *lister, void *context, const bny_slice *slice, const bny_source *sources,
+                     int64_t count) {
+  tile_list *list = context;
+  (void)lister, (void)sources, (void)count;
+  if (list->count == list->capacity) {
+    int32_t larger = list->capacity ? 2 * list->capacity : 8;
+    bny_slice *tiles = bny_builder_allocate(list->memory, larger, sizeof *tiles);
+    if (!tiles) return;
+    if (list->count > 0) memcpy(tiles, list->tiles, (size_t)list->count * sizeof *tiles);
+    list->tiles = tiles;
+    list->capacity = larger;
+  }
+  list->tiles[list->count++] = *slice;
+}
+
+const bny_slice *bny_compose_tiles(bny_builder *builder, const bny_request *part, const bny_algorithm *algorithm,
+                                   int32_t rank, int32_t *count) {
+  tile_list list = {.memory = builder};
+  bny_plan plan = {.rank = rank};
+  bny_builder lister;
+  bny_builder_init(&lister, part, algorithm, rank, true, &plan);
+  bny_frame frame = {
+      .id = 1, .request = part, .rank = rank, .deliver = tile_add, .context = &list};
+  bny_builder_run(&lister, &frame, algorithm);
+  if (lister.status != BANYAN_OK && builder->status == BANYAN_OK) builder->status = lister.status;
+  bny_builder_fini(&lister);
+  free(plan.slots);
+  *count = list.count;
+  return list.tiles;
+}

@@ -1,0 +1,214 @@
+/* SPDX-License-Identifier: Apache-2.0
+ * Plans over levels: proved for random levels (uneven, scattered over hosts, without NICs), bounds of memory, bytes
+ * between islands against the formula. */
+#include <check.h>
+#include <stdio.h>
+#include <string.h>
+
+#include "plan/builder.h"
+#include "plan_util.h"
+
+enum { RANKS_MAX = 48 };
+
+static const bny_link_cost inner = {.alpha_ns = 200, .beta_ns_per_byte = 0.02, .gamma_ns_per_byte = 0.01};
+static const bny_link_cost outer = {.alpha_ns = 3000, .beta_ns_per_byte = 0.08, .gamma_ns_per_byte = 0.01};
+
+static const char *describe(const bny_request *request) {
+  static char text[512];
+  size_t length = 0;
+  length += (size_t)snprintf(text, sizeof text, "%s, %d ranks, scatter %d root %d, order %d, box %d x %d x %d, levels",
+                             request->algorithm, request->nranks, (int)request->scatter, request->root,
+                             (int)request->order, request->tokens, request->heads, request->value_dim);
+  for (int32_t rank = 0; rank < request->nranks && length < sizeof text - 32; rank++) {
+    length += (size_t)snprintf(text + length, sizeof text - length, " %s", request->levels->carrier[rank] ? "" : "-");
+    for (int32_t k = 0; k < request->levels->nlevels - 1; k++)
+      length += (size_t)snprintf(text + length, sizeof text - length, "%s%d", k ? "." : "",
+                                 bny_levels_group(request->levels, k, rank));
+  }
+  return text;
+}
+
+static bny_levels *levels_of(int32_t nranks, const char *sizes) {
+  bny_levels *levels = NULL;
+  ck_assert_msg(bny_levels_parse(nranks, sizes, &inner, &levels) == BANYAN_OK, "%s", banyan_last_error());
+  return levels;
+}
+
+/* Up to three levels of random groups; ranks of a group are neighbours, or anywhere; some have no NIC. */
+static bny_levels *random_levels(uint64_t *random, int32_t nranks) {
+  static int32_t groups[3][RANKS_MAX];
+  static bool nics[RANKS_MAX];
+  bny_level_facts facts[3];
+  int32_t nlevels = 1 + random_below(random, 3), width = 1 + random_below(random, 8), stray = random_below(random, 3);
+  bool all_nics = random_below(random, 2);
+  for (int32_t rank = 0; rank < nranks; rank++) {
+    nics[rank] = all_nics || random_below(random, 3) > 0;
+    groups[0][rank] = rank / width;
+    if (stray == 0) groups[0][rank] = random_below(random, 1 + nranks / width); /* anywhere */
+    if (stray == 1 && random_below(random, 4) == 0) groups[0][rank]++;           /* uneven */
+  }
+  for (int32_t k = 1; k < nlevels; k++) {
+    int32_t radix = 2 + random_below(random, 3);
+    for (int32_t rank = 0; rank < nranks; rank++) groups[k][rank] = groups[k - 1][rank] / radix;
+  }
+  static const char *const names[] = {"island", "host", "leaf"};
+  for (int32_t k = 0; k < nlevels; k++)
+    facts[k] = (bny_level_facts){.name = names[k], .link = inner, .group_of = groups[k]};
+  bny_level_facts all = {.name = "fabric", .link = outer};
+  bny_levels *levels = NULL;
+  ck_assert_msg(bny_levels_make(nranks, facts, nlevels, &all, nics, &levels) == BANYAN_OK, "%s", banyan_last_error());
+  return levels;
+}
+
+static void check_request(const bny_request *request) {
+  const bny_algorithm *algorithm = NULL;
+  bny_estimate bounds = {0};
+  double ns;
+  char *reason = NULL;
+  ck_assert_msg(bny_algorithm_select(request, &algorithm, &ns, &reason) == BANYAN_OK, "%s", banyan_last_error());
+  free(reason);
+  algorithm->estimate(request, &bounds);
+  bny_plan **plans = plans_make(request);
+  ck_assert_msg(plans != NULL, "%s: %s", describe(request), banyan_last_error());
+  ck_assert_msg(plans_prove(request, plans) == BANYAN_OK, "%s: %s", describe(request), banyan_last_error());
+  for (int32_t rank = 0; rank < request->nranks; rank++)
+    ck_assert_msg(plans[rank]->outbox_bytes <= bounds.outbox_bytes && plans[rank]->nslots <= bounds.slots,
+                  "%s: rank %d takes %zu bytes and %d slots, the bounds are %zu and %lld", describe(request), rank,
+                  plans[rank]->outbox_bytes, plans[rank]->nslots, bounds.outbox_bytes, (long long)bounds.slots);
+  plans_free(request, plans);
+}
+
+static void random_shape(uint64_t *random, bny_request *request) {
+  request->all_tokens = request->tokens = random_below(random, 3) ? random_below(random, 5) : random_below(random, 60);
+  request->all_heads = request->heads = random_below(random, 40);
+  request->value_dim = random_below(random, 70);
+  if (request->tokens > 1 && request->heads > 1 && random_below(random, 3) == 0) {
+    request->token0 = random_below(random, request->tokens);
+    request->tokens = 1 + random_below(random, request->all_tokens - request->token0);
+    request->head0 = random_below(random, request->heads);
+    request->heads = 1 + random_below(random, request->all_heads - request->head0);
+  }
+}
+
+START_TEST(test_random_levels_proved) {
+  int32_t nranks = _i;
+  uint64_t random = UINT64_C(0xd1342543de82ef95) ^ (uint64_t)nranks;
+  for (int repeat = 0; repeat < 60; repeat++) {
+    bny_levels *levels = random_levels(&random, nranks);
+    for (int scatter = BANYAN_SCATTER_NONE; scatter <= BANYAN_SCATTER_ROOT; scatter++) {
+      bny_request request = combine_of(nranks, "levels", (banyan_scatter)scatter, 1, 1, 1);
+      request.levels = levels;
+      request.wire = (bny_wire)random_below(&random, BNY_WIRE_COUNT);
+      random_shape(&random, &request);
+      if (scatter == BANYAN_SCATTER_ROOT) request.root = random_below(&random, nranks);
+      if (levels->nlevels < 2) request.algorithm = NULL;
+      check_request(&request);
+      request.order = BANYAN_ORDER_CANONICAL;
+      if (!levels->aligned) request.algorithm = NULL;
+      check_request(&request);
+    }
+    bny_levels_free(levels);
+  }
+}
+END_TEST
+
+/* Sizes in which every algorithm of the last level is chosen by somebody. */
+START_TEST(test_every_size_proved) {
+  static const char *const shapes[] = {"2", "3", "4", "8", "4,8", "2,6", "3,9", "2,4,8", "16"};
+  for (size_t i = 0; i < sizeof shapes / sizeof shapes[0]; i++) {
+    for (int32_t nranks = 2; nranks <= 40; nranks += 1 + nranks / 5) {
+      bny_levels *levels = levels_of(nranks, shapes[i]);
+      for (int32_t tokens = 1; tokens <= 256 && levels->nlevels > 1; tokens *= 4) {
+        for (int scatter = BANYAN_SCATTER_NONE; scatter <= BANYAN_SCATTER_ROOT; scatter++) {
+          bny_request request = combine_of(nranks, "levels", (banyan_scatter)scatter, tokens, 32, 128);
+          request.levels = levels;
+          request.root = scatter == BANYAN_SCATTER_ROOT ? nranks - 1 : 0;
+          check_request(&request);
+        }
+      }
+      bny_levels_free(levels);
+    }
+  }
+}
+END_TEST
+
+/* Bytes that leave islands, per rank and in all: hosts of 8 send 2 (g-1)/g S / 8 from each of their ranks where the
+ * last level is reduced and spread; at most S / 8 log2 g where it doubles. */
+START_TEST(test_bytes_between_islands) {
+  for (int32_t hosts = 2; hosts <= 16; hosts *= 2) {
+    bny_levels *levels = levels_of(8 * hosts, "8");
+    for (int32_t tokens = 1; tokens <= 64; tokens *= 8) {
+      bny_request request = combine_of(8 * hosts, "levels", BANYAN_SCATTER_NONE, tokens, 32, 126);
+      request.levels = levels;
+      bny_plan **plans = plans_make(&request);
+      ck_assert_msg(plans != NULL, "%s", banyan_last_error());
+      double all = (double)tokens * 32 * 128 * 4;
+      for (int32_t rank = 0; rank < request.nranks; rank++) {
+        double outside = 0, inside = 0;
+        const bny_plan *plan = plans[rank];
+        for (int32_t step = 0; step < plan->nsteps; step++) {
+          if (plan->steps[step].kind != BNY_STEP_SEND) continue;
+          for (int32_t i = 0; i < plan->steps[step].count; i++) {
+            bool far = plan->peers[plan->steps[step].first + i] / 8 != rank / 8;
+            *(far ? &outside : &inside) += (double)plan->slots[plan->steps[step].slot].bytes;
+          }
+        }
+        double steps = hosts == 2 ? 1 : hosts == 4 ? 2 : hosts == 8 ? 3 : 4; /* doubling; direct costs less from 4 on */
+        double most = (hosts - 1) * all / 8;
+        ck_assert_msg(outside >= 2.0 * (hosts - 1) / hosts * all / 8 * 0.99 || hosts == 2, "rank %d of %d: %g", rank,
+                      request.nranks, outside);
+        ck_assert_msg(outside <= (most > steps * all / 8 ? most : steps * all / 8) * 1.05, "rank %d of %d sends %g of %g", rank,
+                      request.nranks, outside, all);
+        ck_assert_msg(inside <= 2 * 7.0 / 8 * all * 1.05, "rank %d of %d sends %g within", rank, request.nranks, inside);
+      }
+      plans_free(&request, plans);
+    }
+    bny_levels_free(levels);
+  }
+}
+END_TEST
+
+/* Far links are dear: the composed plan is chosen, and says why the others lost. */
+START_TEST(test_chosen) {
+  bny_levels *levels = levels_of(16, "8");
+  bny_request request = combine_of(16, NULL, BANYAN_SCATTER_NONE, 8, 32, 128);
+  bny_plan *plan = NULL;
+  request.levels = levels;
+  ck_assert_msg(bny_plan_make(&request, 3, &plan) == BANYAN_OK, "%s", banyan_last_error());
+  ck_assert_str_eq(plan->algorithm, "levels");
+  ck_assert_msg(strstr(plan->reason, "recursive") != NULL, "%s", plan->reason);
+  bny_plan_free(plan);
+  request.levels = NULL;
+  request.algorithm = "levels";
+  ck_assert_int_eq(bny_plan_make(&request, 3, &plan), BANYAN_ERR_ARGUMENT);
+  ck_assert_msg(strstr(banyan_last_error(), "one level") != NULL, "%s", banyan_last_error());
+  bny_levels_free(levels);
+}
+END_TEST
+
+START_TEST(test_bad_levels) {
+  static const char *const bad[] = {"x", "4,", "4,,8", "0", "-1", "1,2,3,4,5,6,7,8,9", "4,6"};
+  for (size_t i = 0; i < sizeof bad / sizeof bad[0]; i++) {
+    bny_levels *levels = NULL;
+    ck_assert_msg(bny_levels_parse(16, bad[i], &inner, &levels) == BANYAN_ERR_ARGUMENT, "\"%s\"", bad[i]);
+    ck_assert_ptr_null(levels);
+  }
+}
+END_TEST
+
+int main(void) {
+  Suite *suite = suite_create("plan_compose");
+  TCase *cases = tcase_create("levels");
+  tcase_set_timeout(cases, 120);
+  tcase_add_loop_test(cases, test_random_levels_proved, 1, RANKS_MAX);
+  tcase_add_test(cases, test_every_size_proved);
+  tcase_add_test(cases, test_bytes_between_islands);
+  tcase_add_test(cases, test_chosen);
+  tcase_add_test(cases, test_bad_levels);
+  suite_add_tcase(suite, cases);
+  SRunner *runner = srunner_create(suite);
+  srunner_run_all(runner, CK_ENV);
+  int failed = srunner_ntests_failed(runner);
+  srunner_free(runner);
+  return failed ? EXIT_FAILURE : EXIT_SUCCESS;
+}
