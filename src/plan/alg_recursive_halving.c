@@ -241,15 +241,16 @@ static void halve_all(const bny_request *request, halved_boxes *all) {
 /* Of HEADS and TOKENS: the first virtual ranks stand for two, and the first owners own more, so that boxes shrink but
  * for the first, which the request's box may clip. */
 static bny_slice largest_owned(const bny_request *request, const fold_shape *shape, int32_t positions) {
+  bny_slice whole = bny_slice_whole(request), largest = {.tokens = 0};
   bool by_heads = request->scatter == BANYAN_SCATTER_HEADS;
   int64_t low = 0, end = (int64_t)1 << shape->levels;
+  if (bny_slice_rows(&whole) == 0) return largest;
   if (!request->pieces) {
     int32_t first = bny_levels_part_of(by_heads ? request->all_heads : request->all_tokens, request->nranks,
                                        by_heads ? request->head0 : request->token0);
     low = virtual_of(shape, first) / positions * positions;
     if (low + 2 * (int64_t)positions < end) end = low + 2 * (int64_t)positions;
   }
-  bny_slice largest = {.tokens = 0};
   for (; low < end; low += positions) {
     bny_slice box = box_of(request, shape, (int32_t)low, (int32_t)low + positions);
     if (bny_slice_rows(&box) > bny_slice_rows(&largest)) largest = box;
