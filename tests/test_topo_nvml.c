@@ -194,7 +194,7 @@ START_TEST(one_is_out) {
   ck_assert_int_eq(topo->nodes[gpu(topo, 7)].index, 7);
   bny_topo_free(topo);
 
-  topo = probe_new("one-bus", "1 GPU, 18 NVLinks by 4 NVSwitches; GPU 1 and others does not answer: Unknown Error");
+  topo = probe_new("one-bus", "1 GPU, 18 NVLinks by 4 NVSwitches; GPU 1 and others do not answer: Unknown Error");
   bny_topo_free(topo);
 }
 END_TEST

@@ -245,7 +245,7 @@ static void gpus_probe(bny_nvml_machine *machine, unsigned count, bny_topo_probe
   }
   report_found(machine, report);
   if (lost > 0)
-    say(report, "; GPU %u%s does not answer: %.60s", number, lost > 1 ? " and others" : "",
+    say(report, "; GPU %u %s not answer: %.60s", number, lost > 1 ? "and others do" : "does",
         bny_nvml_error(machine->nvml, status));
   not_told(machine->nvml, report);
 }
