@@ -4,6 +4,7 @@
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/mman.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
@@ -317,6 +318,70 @@ START_TEST(paths_by_links) {
 }
 END_TEST
 
+/* A path looks at the two devices and what holds them, and at nothing else of a large model: all nodes behind those of
+ * the first host are out of reach while it is asked for. */
+START_TEST(paths_look_at_few_nodes) {
+  static const char *const inside[] = {"pci:8 gpu:2", "package:2 pci:4 gpu:2", "package:2 numa:2 bridge:2 pci gpu:2",
+                                       "gpu:4 nic:4"};
+  size_t page = (size_t)sysconf(_SC_PAGESIZE);
+  for (size_t i = 0; i < sizeof inside / sizeof inside[0]; i++) {
+    char text[128];
+    snprintf(text, sizeof text, "host:1024 %s", inside[i]);
+    bny_topo_error error = {.text = ""};
+    bny_topo *topo = bny_topo_import(text, strlen(text), NULL, &error);
+    ck_assert_msg(topo != NULL, "%s", error.text);
+    int32_t first = 1; /* the first host is node 0 */
+    while (topo->nodes[first].kind != BNY_TOPO_HOST) {
+      first++;
+    }
+    size_t near = ((size_t)first * sizeof *topo->nodes + page - 1) / page * page;
+    size_t all = (size_t)topo->nnodes * sizeof *topo->nodes;
+    ck_assert_uint_lt(near, all / 50);
+    char *there = mmap(NULL, all, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+    ck_assert(there != MAP_FAILED);
+    memcpy(there, topo->nodes, all);
+    bny_topo fenced = *topo;
+    fenced.nodes = (bny_topo_node *)there;
+    ck_assert_int_eq(mprotect(there + near, all - near, PROT_NONE), 0);
+    for (int32_t a = 0; a < first; a++) {
+      for (int32_t b = 0; b < first; b++) {
+        ck_assert_int_lt(bny_topo_path_between(&fenced, a, b), BNY_TOPO_PATH_NONE);
+      }
+    }
+    ck_assert_int_eq(munmap(there, all), 0);
+    bny_topo_free(topo);
+  }
+}
+END_TEST
+
+/* What the model counts, by looking at all. */
+START_TEST(numa_nodes_below) {
+  const char *text = "host:3 package:2 numa:3 bridge pci:2 gpu";
+  bny_topo_error error;
+  bny_topo *topo = bny_topo_import(text, strlen(text), NULL, &error);
+  for (int32_t n = 0; n < topo->nnodes; n++) {
+    int32_t below = 0;
+    for (int32_t m = 0; m < topo->nnodes; m++) {
+      int32_t up = topo->nodes[m].kind == BNY_TOPO_NUMA ? topo->nodes[m].parent : -1;
+      while (up > n) {
+        up = topo->nodes[up].parent;
+      }
+      below += up == n;
+    }
+    ck_assert_int_eq(topo->nodes[n].numas, below);
+  }
+  bny_topo_free(topo);
+  /* a parent that comes later, or is itself */
+  topo = bny_topo_new();
+  put(topo, BNY_TOPO_NUMA, 1, "a", NULL);
+  put(topo, BNY_TOPO_NUMA, 0, "b", NULL);
+  put(topo, BNY_TOPO_NUMA, 2, "c", NULL);
+  ck_assert_int_eq(topo->nodes[0].numas, 1);
+  ck_assert(!bny_topo_check(topo, &error));
+  bny_topo_free(topo);
+}
+END_TEST
+
 START_TEST(speeds) {
   ck_assert_double_eq_tol(bny_topo_speed_pci(3, 16), 12, 1e-9);
   ck_assert_double_eq_tol(bny_topo_speed_pci(4, 16), 24, 1e-9);
@@ -435,6 +500,8 @@ int main(void) {
   tcase_add_test(tests, paths_by_containment);
   tcase_add_test(tests, paths_without_host_bridges);
   tcase_add_test(tests, paths_by_links);
+  tcase_add_test(tests, paths_look_at_few_nodes);
+  tcase_add_test(tests, numa_nodes_below);
   tcase_add_test(tests, speeds);
   tcase_add_test(tests, sorted_names);
   tcase_add_test(tests, no_importer_takes_it);

@@ -133,6 +133,17 @@ static bool grow(bny_topo *topo, void **items, int32_t count, int32_t *capacity,
   return true;
 }
 
+/* So that a path need not look at all nodes. A parent that does not come before its child, and what is deeper than may be,
+ * are for bny_topo_check to tell. */
+static void count_numa(bny_topo *topo, int32_t numa) {
+  int32_t below = numa, above = topo->nodes[numa].parent;
+  for (int depth = 0; depth <= DEPTH && above >= 0 && above < below; depth++) {
+    topo->nodes[above].numas++;
+    below = above;
+    above = topo->nodes[above].parent;
+  }
+}
+
 int32_t bny_topo_add_node(bny_topo *topo, const bny_topo_node *node) {
   void *nodes = topo->nodes;
   bool room = grow(topo, &nodes, topo->nnodes, &topo->nodes_capacity, sizeof *topo->nodes);
@@ -143,6 +154,7 @@ int32_t bny_topo_add_node(bny_topo *topo, const bny_topo_node *node) {
   bny_topo_node copy = *node;
   copy.name = copy.model = copy.vendor = copy.bus_id = copy.guid = NULL;
   copy.first_link = -1;
+  copy.numas = 0;
   bool set = bny_topo_set_string(topo, &copy.name, node->name == NULL ? "" : node->name) &&
              bny_topo_set_string(topo, &copy.model, node->model) && bny_topo_set_string(topo, &copy.vendor, node->vendor) &&
              bny_topo_set_string(topo, &copy.bus_id, node->bus_id) && bny_topo_set_string(topo, &copy.guid, node->guid);
@@ -153,8 +165,11 @@ int32_t bny_topo_add_node(bny_topo *topo, const bny_topo_node *node) {
     free(copy.bus_id);
     return -1;
   }
-  topo->nodes[topo->nnodes] = copy;
-  return topo->nnodes++;
+  topo->nodes[topo->nnodes++] = copy;
+  if (copy.kind == BNY_TOPO_NUMA) {
+    count_numa(topo, topo->nnodes - 1);
+  }
+  return topo->nnodes - 1;
 }
 
 static bool node_exists(const bny_topo *topo, int32_t node) {

@@ -69,6 +69,7 @@ typedef struct bny_topo_node {
   bool host_bridge;    /* PCI: a root complex, not a switch */
   bny_topo_source source;
   int32_t first_link;  /* the model's own: see bny_topo_first_link */
+  int32_t numas;       /* the model's own: how many NUMA nodes are below, at most 64 levels deep */
 } bny_topo_node;
 
 /* Full duplex, and once for a pair of nodes, whichever end is `from`. What is said of a node's way to the rest of the machine:

@@ -127,17 +127,7 @@ static bny_topo_path within_numa(const bny_topo *topo, meeting m) {
 
 /* At most one, so that what hangs from the host or package itself is of that one too. */
 static bool one_numa(const bny_topo *topo, int32_t within) {
-  int found = 0;
-  for (int32_t n = within + 1; n < topo->nnodes && found < 2; n++) {
-    if (node_at(topo, n)->kind == BNY_TOPO_NUMA) {
-      int32_t up = n;
-      while (up > within) {
-        up = node_at(topo, up)->parent;
-      }
-      found += up == within;
-    }
-  }
-  return found < 2;
+  return node_at(topo, within)->numas < 2;
 }
 
 static bool holds_numa(const bny_topo_node *node) {
