@@ -16,7 +16,8 @@ static void folders_find(void) {
   char root[2048];
   snprintf(root, sizeof root, "%s/tests/corpus", source == NULL ? "." : source);
   DIR *directory = opendir(root);
-  for (struct dirent *entry = directory == NULL ? NULL : readdir(directory); entry != NULL; entry = readdir(directory)) {
+  for (struct dirent *entry = directory == NULL ? NULL : readdir(directory); entry != NULL;
+       entry = readdir(directory)) {
     char path[4096];
     struct stat about;
     snprintf(path, sizeof path, "%s/%s", root, entry->d_name);

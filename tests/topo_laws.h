@@ -40,12 +40,12 @@ static inline const char *law_of_json(const bny_topo *topo) {
   }
   bny_topo *again = bny_topo_import(text, strlen(text), NULL, &error);
   char *text_again = again == NULL ? NULL : bny_topo_export_json(again, &error);
-  const char *broken = again == NULL                               ? "its JSON is refused"
-                       : text_again == NULL                        ? "its JSON, read again, cannot be written"
-                       : strcmp(text, text_again) != 0             ? "its JSON, read again, is another"
-                       : again->nnodes != topo->nnodes ||
-                               again->nlinks != topo->nlinks       ? "its JSON has other nodes or links"
-                                                                   : NULL;
+  const char *broken = again == NULL                   ? "its JSON is refused"
+                       : text_again == NULL            ? "its JSON, read again, cannot be written"
+                       : strcmp(text, text_again) != 0 ? "its JSON, read again, is another"
+                       : again->nnodes != topo->nnodes || again->nlinks != topo->nlinks
+                           ? "its JSON has other nodes or links"
+                           : NULL;
   bny_topo_free(again);
   free(text);
   free(text_again);
@@ -160,7 +160,8 @@ static inline const char *law_of_group(const bny_topo *topo, const bny_topo_leve
   return NULL;
 }
 
-static inline const char *law_of_level(const bny_topo *topo, const bny_topo_levels *levels, const bny_topo_level *level) {
+static inline const char *law_of_level(const bny_topo *topo, const bny_topo_levels *levels,
+                                       const bny_topo_level *level) {
   int32_t members = 0;
   for (int32_t g = 0; g < level->ngroups; g++) {
     const bny_topo_group *group = &level->groups[g];
@@ -189,8 +190,9 @@ static inline const char *law_of_levels(const bny_topo *topo) {
     broken = law_of_level(topo, levels, &levels->levels[i]);
   }
   for (int32_t i = 0; levels != NULL && i < levels->nfindings && broken == NULL; i++) {
-    broken = levels->findings[i].text[0] == '\0' || strchr(levels->findings[i].text, '\n') != NULL ? "a finding of no line"
-                                                                                                     : NULL;
+    broken = levels->findings[i].text[0] == '\0' || strchr(levels->findings[i].text, '\n') != NULL
+                 ? "a finding of no line"
+                 : NULL;
   }
   bny_topo_levels_free(levels);
   return broken;
@@ -204,8 +206,11 @@ static inline const char *law_of_import(const char *text, size_t bytes) {
   if (topo == NULL) {
     return law_of_reason(&error);
   }
-  const char *broken = !bny_topo_check(topo, &error) ? "taken, and does not pass the check" : name == NULL ? "no name" : NULL;
-  const char *(*const laws[])(const bny_topo *) = {law_of_paths, law_of_json, law_of_nccl, law_of_synthetic, law_of_levels};
+  const char *broken = !bny_topo_check(topo, &error) ? "taken, and does not pass the check"
+                       : name == NULL                ? "no name"
+                                                     : NULL;
+  const char *(*const laws[])(const bny_topo *) = {law_of_paths, law_of_json, law_of_nccl, law_of_synthetic,
+                                                   law_of_levels};
   for (size_t i = 0; i < sizeof laws / sizeof laws[0] && topo->nnodes <= LAWS_NODES && broken == NULL; i++) {
     broken = laws[i](topo);
   }
