@@ -28,7 +28,7 @@ typedef struct bny_topo_probe_report {
 
 /* Where probes look; tests look elsewhere. */
 typedef struct bny_topo_probe_options {
-  const char *sysfs;        /* NULL: "/sys" */
+  const char *sysfs;        /* NULL: "/sys"; hwloc, which looks there and nowhere else, is not asked for another */
   const char *nvml;         /* NULL: "libnvidia-ml.so.1" */
 } bny_topo_probe_options;
 
@@ -43,8 +43,8 @@ extern const bny_topo_probe *const bny_topo_probes[]; /* ends with NULL */
 enum { BNY_TOPO_PROBES_MAX = 8 };
 
 /* A checked model of this machine, and what each probe said; `options` may be NULL. `reports` has room for
- * BNY_TOPO_PROBES_MAX, *nreports receives their number; both may be NULL. NULL and *error on failure: no memory, or probes that
- * contradict themselves. A machine of which nothing is known is a model with a host and nothing in it. */
+ * BNY_TOPO_PROBES_MAX, *nreports receives their number; both may be NULL. NULL and *error on failure: no memory, or
+ * probes that contradict themselves. A machine of which nothing is known is a model with a host and nothing in it. */
 bny_topo *bny_topo_probe_machine(const bny_topo_probe_options *options, bny_topo_probe_report *reports,
                                  int32_t *nreports, bny_topo_error *error);
 

@@ -1,0 +1,127 @@
+/* SPDX-License-Identifier: Apache-2.0
+ * A made-up /sys in a directory of its own, for tests of probes. */
+#ifndef TOPO_SYSFS_H
+#define TOPO_SYSFS_H
+
+#include <check.h>
+#include <ftw.h>
+#include <stdarg.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+typedef struct tree {
+  char root[256];
+} tree;
+
+/* In memory where there is room for files: there are hundreds of them. */
+static inline tree tree_new(void) {
+  tree t;
+  const char *temporary = getenv("TMPDIR");
+  const char *place = temporary != NULL ? temporary : access("/dev/shm", W_OK | X_OK) == 0 ? "/dev/shm" : "/tmp";
+  snprintf(t.root, sizeof t.root, "%.200s/banyan-sysfs-XXXXXX", place);
+  ck_assert_ptr_nonnull(mkdtemp(t.root));
+  return t;
+}
+
+static inline int tree_remove_one(const char *path, const struct stat *about, int kind, struct FTW *place) {
+  (void)about;
+  (void)kind;
+  (void)place;
+  return remove(path);
+}
+
+static inline void tree_free(const tree *t) {
+  ck_assert_int_eq(nftw(t->root, tree_remove_one, 16, FTW_DEPTH | FTW_PHYS), 0);
+}
+
+/* The whole path; directories above it are made. */
+static inline void tree_path(const tree *t, char whole[1024], const char *path) {
+  snprintf(whole, 1024, "%s/%s", t->root, path);
+  for (char *slash = whole + strlen(t->root) + 1; (slash = strchr(slash, '/')) != NULL; slash++) {
+    *slash = '\0';
+    mkdir(whole, 0700);
+    *slash = '/';
+  }
+}
+
+static inline void tree_bytes(const tree *t, const char *path, const void *bytes, size_t count) {
+  char whole[1024];
+  tree_path(t, whole, path);
+  FILE *file = fopen(whole, "w");
+  ck_assert_msg(file != NULL, "%s", whole);
+  ck_assert_uint_eq(fwrite(bytes, 1, count, file), count);
+  ck_assert_int_eq(fclose(file), 0);
+}
+
+static inline void tree_file(const tree *t, const char *text, const char *format, ...)
+    __attribute__((format(printf, 3, 4)));
+
+/* A file that holds this text and the end of a line. */
+static inline void tree_file(const tree *t, const char *text, const char *format, ...) {
+  char path[512], line[512];
+  va_list arguments;
+  va_start(arguments, format);
+  vsnprintf(path, sizeof path, format, arguments);
+  va_end(arguments);
+  int length = snprintf(line, sizeof line, "%s\n", text);
+  tree_bytes(t, path, line, (size_t)length);
+}
+
+/* A link at `path` to `target`, both in the tree. */
+static inline void tree_link(const tree *t, const char *target, const char *path) {
+  char whole[1024], absolute[1024];
+  tree_path(t, whole, path);
+  snprintf(absolute, sizeof absolute, "%s/%s", t->root, target);
+  unlink(whole);
+  ck_assert_int_eq(symlink(absolute, whole), 0);
+}
+
+static inline void tree_numa(const tree *t, int node, int package, int first_cpu, int last_cpu) {
+  char list[64], number[16];
+  snprintf(list, sizeof list, "%d-%d", first_cpu, last_cpu);
+  snprintf(number, sizeof number, "%d", package);
+  tree_file(t, list, "devices/system/node/node%d/cpulist", node);
+  for (int cpu = first_cpu; cpu <= last_cpu; cpu++) {
+    tree_file(t, number, "devices/system/cpu/cpu%d/topology/physical_package_id", cpu);
+  }
+}
+
+typedef struct tree_device {
+  const char *path; /* "pci0000:16/0000:16:01.0/0000:17:00.0" */
+  const char *class, *vendor, *numa, *most_speed, *most_width, *speed, *width; /* NULL: no such file */
+} tree_device;
+
+static inline void tree_pci(const tree *t, tree_device device) {
+  const char *bus = strrchr(device.path, '/') + 1;
+  const struct {
+    const char *name, *text;
+  } files[] = {{"class", device.class},          {"vendor", device.vendor},       {"numa_node", device.numa},
+               {"max_link_speed", device.most_speed}, {"max_link_width", device.most_width},
+               {"current_link_speed", device.speed},  {"current_link_width", device.width}};
+  for (size_t i = 0; i < sizeof files / sizeof files[0]; i++) {
+    if (files[i].text != NULL) {
+      tree_file(t, files[i].text, "devices/%s/%s", device.path, files[i].name);
+    }
+  }
+  char target[512], link[512];
+  snprintf(target, sizeof target, "devices/%s", device.path);
+  snprintf(link, sizeof link, "bus/pci/devices/%s", bus);
+  tree_link(t, target, link);
+}
+
+/* An interface of class net or infiniband below a device: "net", "eth0". */
+static inline void tree_interface(const tree *t, const char *device, const char *class, const char *name) {
+  char target[512], link[512], below[512];
+  tree_file(t, "", "devices/%s/%s/%s/uevent", device, class, name);
+  snprintf(target, sizeof target, "devices/%s/%s/%s", device, class, name);
+  snprintf(link, sizeof link, "class/%s/%s", class, name);
+  tree_link(t, target, link);
+  snprintf(target, sizeof target, "devices/%s", device);
+  snprintf(below, sizeof below, "devices/%s/%s/%s/device", device, class, name);
+  tree_link(t, target, below);
+}
+
+#endif

@@ -1,0 +1,184 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * This machine as hwloc sees it: what it may use (cgroups), or whatever its variables tell it (HWLOC_XMLFILE,
+ * HWLOC_SYNTHETIC, HWLOC_FSROOT). It goes the way of files: hwloc writes XML, our importer reads it, so that a machine
+ * and a dump of it give the same model. */
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "topo/probe_pci.h"
+
+#if defined HAVE_HWLOC && defined HAVE_LIBXML2
+#include <errno.h>
+#include <hwloc.h>
+
+extern const bny_topo_importer bny_topo_import_hwloc;
+
+/* Those of hwloc's components that start drivers or graphics, which takes long and leaves threads and contexts behind;
+ * NVML, which a probe of our own asks; and libpciaccess, which adds no more than names to what hwloc reads in sysfs,
+ * and does not free its memory. */
+static void leave_out_drivers(hwloc_topology_t machine) {
+  static const char *const components[] = {"cuda", "nvml", "opencl", "gl", "levelzero", "pci"};
+  for (size_t i = 0; i < sizeof components / sizeof components[0]; i++) {
+    /* Fails for those that are not installed. */
+    hwloc_topology_set_components(machine, HWLOC_TOPOLOGY_COMPONENTS_FLAG_BLACKLIST, components[i]);
+  }
+}
+
+/* The variable that names another machine; NULL if none does. */
+static const char *variable_set(void) {
+  static const char *const variables[] = {"HWLOC_XMLFILE", "HWLOC_SYNTHETIC", "HWLOC_FSROOT", "HWLOC_CPUID_PATH"};
+  for (size_t i = 0; i < sizeof variables / sizeof variables[0]; i++) {
+    const char *value = getenv(variables[i]);
+    if (value != NULL && *value != '\0') {
+      return variables[i];
+    }
+  }
+  return NULL;
+}
+
+/* A loaded topology, or NULL and what failed. */
+static hwloc_topology_t load(const char **failed) {
+  hwloc_topology_t machine;
+  *failed = "start";
+  if (hwloc_topology_init(&machine) != 0) {
+    return NULL;
+  }
+  leave_out_drivers(machine);
+  *failed = "look at PCI";
+  if (hwloc_topology_set_io_types_filter(machine, HWLOC_TYPE_FILTER_KEEP_IMPORTANT) == 0) {
+    *failed = "look at the machine";
+    if (hwloc_topology_load(machine) == 0) {
+      return machine;
+    }
+  }
+  hwloc_topology_destroy(machine);
+  return NULL;
+}
+
+static bny_topo *import(hwloc_topology_t machine, bny_topo_error *error) {
+  unsigned long flags = 0;
+#if HWLOC_API_VERSION >= 0x00030000
+  flags = HWLOC_TOPOLOGY_EXPORT_XML_FLAG_V2;
+#endif
+  char *text = NULL;
+  int bytes = 0;
+  if (hwloc_topology_export_xmlbuffer(machine, &text, &bytes, flags) != 0) {
+    bny_topo_fail(error, 0, "hwloc cannot write XML: %s", strerror(errno));
+    return NULL;
+  }
+  bny_topo *found = bny_topo_new();
+  *error = (bny_topo_error){.text = "out of memory"};
+  /* The count may include a NUL at the end. */
+  size_t length = text == NULL || bytes <= 0 ? 0 : strnlen(text, (size_t)bytes);
+  if (found != NULL && !(bny_topo_import_hwloc.parse(text, length, found, error) && bny_topo_check(found, error))) {
+    bny_topo_free(found);
+    found = NULL;
+  }
+  hwloc_free_xmlbuffer(machine, text);
+  return found;
+}
+
+static bny_topo_source source_of(bny_topo_source source, bool ours) {
+  return source == BNY_TOPO_FILE && ours ? BNY_TOPO_PROBED : source;
+}
+
+/* The host is there already, and takes what is said of it. */
+static bool take_host(bny_topo *topo, int32_t host, const bny_topo_node *found, bool ours) {
+  bny_topo_node *node = &topo->nodes[host];
+  node->source = source_of(found->source, ours);
+  return (ours || bny_topo_set_string(topo, &node->name, found->name)) &&
+         bny_topo_set_string(topo, &node->model, found->model) &&
+         bny_topo_set_string(topo, &node->vendor, found->vendor);
+}
+
+/* Nodes and links of `found` behind those of `topo`, but for functions that are parts of others. */
+static bool take_all(const char *sysfs, bny_topo *topo, const bny_topo *found, bool ours) {
+  int32_t *place = malloc(((size_t)found->nnodes + 1) * sizeof *place);
+  bool good = place != NULL;
+  for (int32_t n = 0; good && n < found->nnodes; n++) {
+    bny_topo_node node = found->nodes[n];
+    int32_t parent = node.parent < 0 ? -1 : place[node.parent];
+    bool part = ours && node.bus_id != NULL && (node.kind == BNY_TOPO_NIC || node.kind == BNY_TOPO_GPU) &&
+                bny_topo_probe_pci_part(sysfs, node.bus_id);
+    place[n] = -1;
+    if (part || (node.parent >= 0 && parent < 0)) {
+      continue;
+    }
+    node.parent = parent;
+    node.source = source_of(node.source, ours);
+    place[n] = node.kind == BNY_TOPO_HOST ? bny_topo_probe_host(topo, node.name) : bny_topo_add_node(topo, &node);
+    good = place[n] >= 0 && (node.kind != BNY_TOPO_HOST || take_host(topo, place[n], &found->nodes[n], ours));
+  }
+  for (int32_t l = 0; good && l < found->nlinks; l++) {
+    bny_topo_link link = found->links[l];
+    link.from = place[link.from];
+    link.to = place[link.to];
+    link.source = source_of(link.source, ours);
+    good = link.from < 0 || link.to < 0 || bny_topo_add_link(topo, &link) >= 0;
+  }
+  free(place);
+  topo->out_of_memory = topo->out_of_memory || !good;
+  return good;
+}
+
+static void describe(const bny_topo *topo, bool ours, bny_topo_probe_report *report) {
+  const char *variable = variable_set();
+  const char *forced = getenv("HWLOC_THISSYSTEM");
+  bny_topo_probe_say(report, BNY_TOPO_PROBE_FOUND, "%s", "");
+  bny_topo_probe_count(report, bny_topo_count(topo, BNY_TOPO_PACKAGE), "package", "packages");
+  bny_topo_probe_count(report, bny_topo_count(topo, BNY_TOPO_NUMA), "NUMA node", "NUMA nodes");
+  bny_topo_probe_count(report, bny_topo_count(topo, BNY_TOPO_GPU), "GPU", "GPUs");
+  bny_topo_probe_count(report, bny_topo_count(topo, BNY_TOPO_NIC), "NIC", "NICs");
+  if (!ours) {
+    bny_topo_probe_more(report, "; by %s: not this machine", variable == NULL ? "its variables" : variable);
+  } else if (variable != NULL && forced == NULL) {
+    bny_topo_probe_more(report, "; hwloc could not use %s: this is this machine", variable);
+  }
+}
+
+static void run(const bny_topo_probe_options *options, bny_topo *topo, bny_topo_probe_report *report) {
+  const char *failed, *sysfs = options->sysfs == NULL ? "/sys" : options->sysfs;
+  if (strcmp(sysfs, "/sys") != 0) {
+    bny_topo_probe_say(report, BNY_TOPO_PROBE_ABSENT, "not asked: hwloc looks at this machine, and not in %.100s",
+                       sysfs);
+    return;
+  }
+  hwloc_topology_t machine = load(&failed);
+  if (machine == NULL) {
+    bny_topo_probe_say(report, BNY_TOPO_PROBE_FAILED, "hwloc cannot %s: %s", failed, strerror(errno));
+    return;
+  }
+  bool ours = hwloc_topology_is_thissystem(machine) != 0;
+  bny_topo_error error;
+  bny_topo *found = import(machine, &error);
+  hwloc_topology_destroy(machine);
+  if (found == NULL) {
+    bny_topo_probe_say(report, BNY_TOPO_PROBE_FAILED, "hwloc's topology is refused: %.150s", error.text);
+    return;
+  }
+  if (take_all(sysfs, topo, found, ours)) {
+    describe(topo, ours, report);
+  } else {
+    bny_topo_probe_say(report, BNY_TOPO_PROBE_FAILED, "out of memory");
+  }
+  bny_topo_free(found);
+}
+
+#else
+
+static void run(const bny_topo_probe_options *options, bny_topo *topo, bny_topo_probe_report *report) {
+  (void)options;
+  (void)topo;
+#ifdef HAVE_HWLOC
+  const char *missing = "libxml2, which reads what hwloc finds";
+#else
+  const char *missing = "hwloc";
+#endif
+  bny_topo_probe_say(report, BNY_TOPO_PROBE_ABSENT, "built without %s: no cgroups, no HWLOC_* variables", missing);
+}
+
+#endif
+
+const bny_topo_probe bny_topo_probe_hwloc = {.name = "hwloc", .run = run};
