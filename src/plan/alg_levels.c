@@ -433,4 +433,5 @@ static const char *refuse(const bny_request *request) {
   return NULL;
 }
 
-const bny_algorithm bny_algorithm_levels = {.name = "levels", .refuse = refuse, .estimate = estimate, .build = build};
+const bny_algorithm bny_algorithm_levels = {
+    .name = "levels", .variant = "whole", .refuse = refuse, .estimate = estimate, .build = build};

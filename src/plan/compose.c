@@ -91,6 +91,15 @@ bny_lane_range bny_compose_lanes(int32_t count, int32_t carriers, int32_t carrie
   return range;
 }
 
+bny_lane_range bny_compose_owners(const bny_request *request) {
+  bool by_heads = request->scatter == BANYAN_SCATTER_HEADS;
+  int32_t all = by_heads ? request->all_heads : request->all_tokens;
+  int32_t begin = by_heads ? request->head0 : request->token0, count = by_heads ? request->heads : request->tokens;
+  if (request->heads == 0 || request->tokens == 0) return (bny_lane_range){0, 0};
+  return (bny_lane_range){bny_levels_part_of(all, request->nranks, begin),
+                          bny_levels_part_of(all, request->nranks, begin + count - 1) + 1};
+}
+
 int32_t bny_compose_stand_in(const bny_levels *levels, int32_t level, int32_t group, const int32_t *lanes) {
   for (; level > 0; level--) {
     const bny_level *at = &levels->levels[level];

@@ -33,12 +33,15 @@ bool bny_compose_by_heads(const bny_slice *box, int32_t count);
 /* Pieces into which what leaves a group of `level` is cut: lanes, above that members. */
 int32_t bny_compose_pieces(const bny_levels *levels, int32_t level);
 
-/* The member (place) of a group of `carriers` places that has piece `piece` of `count`; and its pieces. */
+/* Of `count` pieces, those of one of `carriers` carriers. */
 typedef struct bny_lane_range {
   int32_t first, last; /* [first, last) */
 } bny_lane_range;
 
 bny_lane_range bny_compose_lanes(int32_t count, int32_t carriers, int32_t carrier);
+
+/* Under HEADS and TOKENS: all owners of rows of the box are among these ranks. */
+bny_lane_range bny_compose_owners(const bny_request *request);
 
 /* The rank that stands for a group of `level` for the piece that has number lanes[k] at level k <= level. */
 int32_t bny_compose_stand_in(const bny_levels *levels, int32_t level, int32_t group, const int32_t *lanes);

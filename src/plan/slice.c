@@ -187,12 +187,6 @@ bny_slice bny_slice_piece(const bny_request *request, int32_t pieces, int32_t in
   return piece;
 }
 
-/* Which of `parts` parts of `count` things holds thing `index`. */
-static int32_t part_of(int32_t count, int32_t parts, int32_t index) {
-  int32_t each = count / parts, larger = count % parts;
-  return index < larger * (each + 1) ? index / (each + 1) : larger + (index - larger * (each + 1)) / each;
-}
-
 /* Parts shrink once, from the first ones to the others, and the box clips the first and the last that it meets. */
 static bny_slice owned_largest(const bny_request *request) {
   bny_slice largest = bny_slice_owned(request, 0);
@@ -200,7 +194,7 @@ static bny_slice owned_largest(const bny_request *request) {
   int32_t all = by_heads ? request->all_heads : request->all_tokens, p = request->nranks;
   int32_t begin = by_heads ? request->head0 : request->token0, count = by_heads ? request->heads : request->tokens;
   if (count == 0) return largest;
-  int32_t first = part_of(all, p, begin), last = part_of(all, p, begin + count - 1);
+  int32_t first = bny_levels_part_of(all, p, begin), last = bny_levels_part_of(all, p, begin + count - 1);
   const int32_t ranks[] = {first, first + 1, last - 1, last};
   for (int i = 0; i < 4; i++) {
     if (ranks[i] < first || ranks[i] > last) continue;
