@@ -217,11 +217,11 @@ START_TEST(text_keeps_to_its_width) {
   pair_of(measured, 2, 5)->value[TOPO_LINE][0] = 7 * line_ns;
   expect(measured, NULL, 1, "CPU 12 and CPU 15: 7.0 times");
   tool_error error;
-  char *text = topo_measured_text(measured, NULL, false, 90, &error), *rest = text;
+  char *text = topo_measured_text(measured, NULL, false, 80, &error), *rest = text;
   ck_assert_ptr_nonnull(text);
   ck_assert(strstr(text, "\033") == NULL && strstr(text, "  700") != NULL && strstr(text, "slow       CPU 12") != NULL);
   for (char *line = strsep(&rest, "\n"); line != NULL; line = strsep(&rest, "\n")) {
-    ck_assert_msg(strlen(line) <= 90, "%zu columns: %s", strlen(line), line);
+    ck_assert_msg(strlen(line) <= 80, "%zu columns: %s", strlen(line), line);
   }
   free(text);
   text = topo_measured_text(measured, NULL, true, 90, &error);

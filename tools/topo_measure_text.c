@@ -125,19 +125,25 @@ static void matrix_cell(const page *p, int32_t row, int32_t column, topo_metric 
   fprintf(p->stream, "%s%5s%s", colour, text, colour[0] == '\0' ? "" : "\033[0m");
 }
 
+/* As many columns beside each other as there is room for. */
 static void matrix(const page *p, const char *title, topo_metric metric) {
   const topo_measured *measured = p->measured;
-  fprintf(p->stream, "\n%s\n  CPU", title);
-  for (int32_t r = 0; r < measured->nranks; r++) {
-    fprintf(p->stream, "%5d", measured->ranks[r].place.cpu);
-  }
-  fputc('\n', p->stream);
-  for (int32_t row = 0; row < measured->nranks; row++) {
-    fprintf(p->stream, "%5d", measured->ranks[row].place.cpu);
-    for (int32_t column = 0; column < measured->nranks; column++) {
-      matrix_cell(p, row, column, metric);
+  int32_t fit = ((p->columns < 40 ? 100 : p->columns) - 5) / 5;
+  fprintf(p->stream, "\n%s\n", title);
+  for (int32_t first = 0; first < measured->nranks; first += fit) {
+    int32_t end = first + fit < measured->nranks ? first + fit : measured->nranks;
+    fprintf(p->stream, "  CPU");
+    for (int32_t column = first; column < end; column++) {
+      fprintf(p->stream, "%5d", measured->ranks[column].place.cpu);
     }
     fputc('\n', p->stream);
+    for (int32_t row = 0; row < measured->nranks; row++) {
+      fprintf(p->stream, "%5d", measured->ranks[row].place.cpu);
+      for (int32_t column = first; column < end; column++) {
+        matrix_cell(p, row, column, metric);
+      }
+      fputc('\n', p->stream);
+    }
   }
 }
 
@@ -148,7 +154,7 @@ static void kind_row(const page *p, const topo_measured_kind *kind, topo_metric 
   double scale = metric == TOPO_MESSAGE ? 1000 : 1;
   double values[3] = {kind->expected[metric] / scale, (time ? kind->least : kind->most)[metric] / scale,
                       (time ? kind->most : kind->least)[metric] / scale};
-  fprintf(p->stream, "  %-34s", name);
+  fprintf(p->stream, "  %-42s", name);
   for (int i = 0; i < 3; i++) {
     char text[16];
     if (metric == TOPO_LINE) {
@@ -169,11 +175,11 @@ static void kinds(const page *p) {
     }
     char title[80];
     snprintf(title, sizeof title, "%s, %d pair%s", kind_titles[near], kind->npairs, kind->npairs == 1 ? "" : "s");
-    fprintf(p->stream, "\n%-36s%10s%10s%10s\n", title, "median", "best", "worst");
-    kind_row(p, kind, TOPO_LINE, "signal, one way            ns");
-    kind_row(p, kind, TOPO_MESSAGE, "message of 16 KB, one way  us");
-    kind_row(p, kind, TOPO_SMALL, "reads 1 MiB of the peer  GB/s");
-    kind_row(p, kind, TOPO_LARGE, "reads 16 MiB             GB/s");
+    fprintf(p->stream, "\n%-44s%10s%10s%10s\n", title, "median", "best", "worst");
+    kind_row(p, kind, TOPO_LINE, "signal, one way                       ns");
+    kind_row(p, kind, TOPO_MESSAGE, "message of 16 KB, one way             us");
+    kind_row(p, kind, TOPO_SMALL, "reads 1 MiB that the peer wrote     GB/s");
+    kind_row(p, kind, TOPO_LARGE, "reads 16 MiB                        GB/s");
     if (kind->beta > 0) {
       fprintf(p->stream, "  of n bytes, signal to read: alpha %.0f ns + n * beta %.4f ns\n", kind->alpha, kind->beta);
     }
@@ -191,12 +197,14 @@ static void own_memory(const page *p) {
       count++;
     }
   }
+  char text[200];
   if (count == 1) {
-    fprintf(p->stream, "\ncopies what it wrote itself: 1 MiB at %.3g GB/s, 16 MiB at %.3g\n", small[0], large[0]);
+    snprintf(text, sizeof text, "copies 1 MiB that it wrote itself at %.3g GB/s, 16 MiB at %.3g", small[0], large[0]);
+    paragraph(p, "own", "", text);
   } else if (count > 1) {
-    fprintf(p->stream,
-            "\ncopies what it wrote itself, for comparison: 1 MiB at %.3g to %.3g GB/s, 16 MiB at %.3g to %.3g\n",
-            small[0], small[1], large[0], large[1]);
+    snprintf(text, sizeof text, "each copies 1 MiB that it wrote itself at %.3g to %.3g GB/s, 16 MiB at %.3g to %.3g",
+             small[0], small[1], large[0], large[1]);
+    paragraph(p, "own", "", text);
   }
 }
 
@@ -287,8 +295,8 @@ char *topo_measured_text(const topo_measured *measured, const bny_topo *topo, bo
     matrix(&p, "the same with 16 MiB, GB/s", TOPO_LARGE);
   }
   kinds(&p);
-  own_memory(&p);
   fputc('\n', p.stream);
+  own_memory(&p);
   links(&p);
   findings(&p);
   paragraph(&p, "GPUs", "", "pairs of GPUs are not measured: this build has no CUDA");
