@@ -17,6 +17,7 @@ typedef struct topo_view {
   const char *title;  /* where the model comes from: a file's name, a description, "this machine" */
   bool colour;        /* text: escape sequences */
   bool utf8;          /* text: lines drawn with box characters, else with ASCII */
+  bool all;           /* text: what is alike is not folded */
   int32_t columns;    /* text: width to keep to */
   const bny_topo_probe_report *reports; /* of this machine's probes */
   int32_t nreports;

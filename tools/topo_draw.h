@@ -1,0 +1,84 @@
+/* SPDX-License-Identifier: Apache-2.0
+ * What the text views of banyan-topo draw with: short strings, colours, names in ranges. */
+#ifndef TOPO_DRAW_H
+#define TOPO_DRAW_H
+
+#include <stdio.h>
+
+#include "topo_view.h"
+
+typedef enum topo_ink {
+  TOPO_INK_PLAIN,
+  TOPO_INK_DIM,
+  TOPO_INK_BOLD,
+  TOPO_INK_HOST,
+  TOPO_INK_CPU,
+  TOPO_INK_PCI,
+  TOPO_INK_GPU,
+  TOPO_INK_NIC,
+  TOPO_INK_SWITCH,
+  TOPO_INK_SPEED,
+  TOPO_INK_NEAR, /* of paths: by links of their own, */
+  TOPO_INK_FAIR, /* PCI switches, */
+  TOPO_INK_FAR,  /* the host bridge, */
+  TOPO_INK_WORST, /* between NUMA nodes */
+  TOPO_INK_WARNING,
+  TOPO_INK_FAULT,
+  TOPO_INKS
+} topo_ink;
+
+topo_ink topo_ink_of_kind(bny_topo_kind kind);
+topo_ink topo_ink_of_path(bny_topo_path path);
+topo_ink topo_ink_of_severity(bny_topo_severity severity);
+
+/* Text in that colour, where the view has colours. Bytes beyond ASCII become '?' where it has no UTF-8. */
+void topo_put(FILE *out, const topo_view *view, topo_ink ink, const char *text);
+void topo_put_blanks(FILE *out, int32_t count);
+
+/* Text in lines no longer than the view's, the first after `used` columns, the others indented by as many. */
+void topo_put_wrapped(FILE *out, const topo_view *view, topo_ink ink, int32_t used, const char *text);
+
+int32_t topo_width(const char *text); /* in columns */
+
+/* Cuts to so many columns; what is cut shows. */
+void topo_clip(char *text, int32_t columns);
+
+/* A string of limited length; what goes beyond is cut between characters. All zero is empty. */
+typedef struct topo_string {
+  char text[320];
+} topo_string;
+
+void topo_append(topo_string *string, const char *format, ...) __attribute__((format(printf, 2, 3)));
+
+/* "GPU0..GPU3, GPU6" in at most so many columns, then "and 3 more". */
+void topo_append_names(topo_string *string, const bny_topo *topo, const int32_t *nodes, int32_t count, int32_t columns);
+
+/* The same in short: "mlx5_0..3". */
+void topo_append_names_short(topo_string *string, const bny_topo *topo, const int32_t *nodes, int32_t count,
+                             int32_t columns);
+
+/* "0-7, 16-23", "0-56 by 8" and the like, of ascending numbers. */
+void topo_append_numbers(topo_string *string, const int32_t *numbers, int32_t count, int32_t columns);
+
+/* "50 GB/s", "~371 GB/s" if assumed; nothing if it is not known. */
+void topo_append_speed(topo_string *string, double gbytes_per_s, bool assumed);
+
+/* "1 GPU", "8 GPUs", "2 NUMA nodes". */
+void topo_append_count(topo_string *string, int32_t count, bny_topo_kind kind);
+
+/* "4 groups of 8 GPUs, NVL, 371 GB/s, all to all". */
+void topo_append_level(topo_string *string, const bny_topo_levels *levels, const bny_topo_level *level);
+
+/* Written where there is a title above a part of the picture. */
+void topo_put_heading(FILE *out, const topo_view *view, const char *text);
+
+/* Ends a stream over memory. The text for the caller to free, or NULL and *error. */
+char *topo_finish(FILE *out, char **text, tool_error *error);
+
+/* Parts of the picture, each with a heading and an empty line before it, or nothing where there is nothing to say. */
+void topo_put_matrix(FILE *out, const topo_view *view, int32_t host);
+void topo_put_levels(FILE *out, const topo_view *view);
+void topo_put_findings(FILE *out, const topo_view *view);
+void topo_put_probes(FILE *out, const topo_view *view);
+
+#endif
