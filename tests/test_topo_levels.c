@@ -399,6 +399,47 @@ START_TEST(other_findings) {
 }
 END_TEST
 
+/* Four GPUs and two NICs on one host bridge: each behind a root port of its own, as real machines are, or all on its
+ * own bus, as some virtual ones show them. */
+START_TEST(flat_only_if_hidden) {
+  static const char *const names[] = {"0000:[80-8f]", "pci0000:80", "0000:[80-8f]", "somewhere"};
+  for (int i = 0; i < 4; i++) {
+    bool real = i < 2;
+    bny_topo *topo = bny_topo_new();
+    int32_t host = put(topo, BNY_TOPO_HOST, -1, "a", NULL), numa = put(topo, BNY_TOPO_NUMA, host, "node0", NULL);
+    int32_t bridge = put(topo, BNY_TOPO_PCI, numa, names[i], NULL);
+    topo->nodes[bridge].host_bridge = true;
+    for (unsigned n = 0; n < 6; n++) {
+      char name[16], bus_id[32];
+      snprintf(name, sizeof name, n < 4 ? "GPU%u" : "NIC%u", n);
+      snprintf(bus_id, sizeof bus_id, "0000:%02x:%02x.0", real ? 0x81 + n : 0x80, n);
+      put(topo, n < 4 ? BNY_TOPO_GPU : BNY_TOPO_NIC, bridge, name, bus_id);
+    }
+    bny_topo_levels *levels = derive(topo);
+    ck_assert_msg(found(levels, BNY_TOPO_WARNING, "no PCI switch between 4 GPUs and 2 NICs") == !real, "%s", names[i]);
+    bny_topo_levels_free(levels);
+    bny_topo_free(topo);
+  }
+}
+END_TEST
+
+/* A speed that no NIC has is told, and is taken for unknown; a trunk may have it. */
+START_TEST(absurd_nics) {
+  bny_topo *topo = load("leaf:2@20000g host:2 numa bridge pci gpu nic@400g");
+  int32_t port = nth(topo, BNY_TOPO_PORT, 1);
+  for (int32_t l = 0; l < topo->nlinks; l++) {
+    if (topo->links[l].kind == BNY_TOPO_LINK_NET && topo->links[l].from == port) topo->links[l].gbytes_per_s = 25000;
+  }
+  bny_topo_levels *levels = derive(topo);
+  ck_assert(found(levels, BNY_TOPO_WARNING, "host1 NIC0 is said to run at 2.5e+04 GB/s, which no NIC does"));
+  ck_assert(!found(levels, BNY_TOPO_WARNING, "host0"));
+  ck_assert(levels->ranks[1].nic_gbytes_per_s == 0);
+  ck_assert_double_eq_tol(levels->ranks[0].nic_gbytes_per_s, 50, 1e-9);
+  bny_topo_levels_free(levels);
+  bny_topo_free(topo);
+}
+END_TEST
+
 /* A fault in each of very many hosts is told of some, and counted. */
 START_TEST(findings_are_bounded) {
   bny_topo *topo = load("host:500 gpu@gen5x16 nic@400g");
@@ -459,6 +500,8 @@ int main(void) {
   tcase_add_test(tests, peers_refused);
   tcase_add_test(tests, slow_links);
   tcase_add_test(tests, other_findings);
+  tcase_add_test(tests, flat_only_if_hidden);
+  tcase_add_test(tests, absurd_nics);
   tcase_add_test(tests, findings_are_bounded);
   tcase_add_test(tests, large_clusters);
   suite_add_tcase(suite, tests);

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * What must hold for any input of the importers, whatever it is: for the fuzzers, and for the replay of what they found.
+ * What must hold for any input of the importers, whatever it is: for the fuzzers, and to replay what they found.
  * Each returns NULL, or words on what does not hold. */
 #ifndef TOPO_LAWS_H
 #define TOPO_LAWS_H

@@ -55,6 +55,10 @@ bool bny_topo_derive_fabric(bny_topo_derivation *d); /* leaf, spine, core */
 bool bny_topo_derive_rails(bny_topo_derivation *d);
 bool bny_topo_derive_findings(bny_topo_derivation *d);
 
+/* Of a link of the network; 0 unknown. A port faster than 1000 GB/s is a mistake in the file, such as kb/s for Mb/s,
+ * and not known. Trunks between switches may be that fast. */
+double bny_topo_net_speed(const bny_topo *topo, const bny_topo_link *link);
+
 /* A group whose members meet over their NICs: rails, leaves and above. */
 void bny_topo_net_look(const bny_topo_derivation *d, const bny_topo_level *level, bny_topo_group *group);
 

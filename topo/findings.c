@@ -10,7 +10,6 @@
 enum { OF_ONE_SORT_MAX = 32, TEXT_BYTES = 400, LABEL_BYTES = 120 };
 
 static const double alike = 0.95; /* a speed below this part of another is slower */
-static const double implausible_gbytes_per_s = 1000;
 
 /* Findings of one sort; those beyond a few are only counted. */
 typedef struct sort {
@@ -197,6 +196,21 @@ static double usual_speed(double *speeds, int32_t count) {
   return usual;
 }
 
+/* Ports whose speed was not counted: see bny_topo_net_speed. */
+static bool nics_absurd(bny_topo_derivation *d) {
+  sort s = {.d = d, .what = "NICs with speeds that none has"};
+  char text[LABEL_BYTES];
+  for (int32_t l = 0; l < d->topo->nlinks; l++) {
+    const bny_topo_link *link = &d->topo->links[l];
+    if (link->kind != BNY_TOPO_LINK_NET || link->gbytes_per_s <= 0 || bny_topo_net_speed(d->topo, link) > 0) continue;
+    int32_t nic = bny_topo_ancestor(d->topo, link->from, BNY_TOPO_NIC);
+    if (nic < 0) nic = bny_topo_ancestor(d->topo, link->to, BNY_TOPO_NIC);
+    find(&s, BNY_TOPO_WARNING, nic, "%s is said to run at %.4g GB/s, which no NIC does: its speed is not known",
+         label(d, nic, text), link->gbytes_per_s);
+  }
+  return done(&s);
+}
+
 /* NICs that serve ranks: against one another, and against the PCI link that they hang on. */
 static bool nics_slower(bny_topo_derivation *d) {
   sort s = {.d = d, .what = "slow NICs"};
@@ -216,16 +230,11 @@ static bool nics_slower(bny_topo_derivation *d) {
       const bny_topo_rank *rank = &d->levels->ranks[d->by_host[i]];
       if (rank->nic < 0 || rank->nic_gbytes_per_s <= 0 || d->roots[rank->nic]++) continue;
       double way = bny_topo_pci_way(d->topo, rank->nic);
-      bool plausible = rank->nic_gbytes_per_s <= implausible_gbytes_per_s;
-      if (!plausible)
-        find(&s, BNY_TOPO_WARNING, rank->nic,
-             "%s is said to run at %.4g GB/s, which no NIC does: its speed is not known", label(d, rank->nic, text),
-             rank->nic_gbytes_per_s);
-      else if (rank->nic_gbytes_per_s < alike * usual)
+      if (rank->nic_gbytes_per_s < alike * usual)
         find(&s, BNY_TOPO_WARNING, rank->nic,
              "%s runs at %.4g GB/s, other NICs at %.4g: what is exchanged between hosts waits for it",
              label(d, rank->nic, text), rank->nic_gbytes_per_s, usual);
-      if (plausible && way > 0 && way < 0.75 * rank->nic_gbytes_per_s && narrow++ == 0) first = d->by_host[i];
+      if (way > 0 && way < 0.75 * rank->nic_gbytes_per_s && narrow++ == 0) first = d->by_host[i];
     }
     if (narrow > 0) {
       const bny_topo_rank *rank = &d->levels->ranks[first];
@@ -350,6 +359,19 @@ static bool is_coherent(const bny_topo *topo, int32_t node) { /* with its CPU: s
   return false;
 }
 
+/* Whether this device has a root port of its own: it is on another bus than the one of the host bridge above it, whose
+ * name, "pci0000:80" or "0000:[80-8f]", tells. A real machine without switches looks so, and hides nothing. */
+static bool has_root_port(const bny_topo *topo, int32_t node) {
+  const bny_topo_node *device = &topo->nodes[node], *above = &topo->nodes[device->parent];
+  unsigned domain, bus, root_domain, root_bus;
+  if (above->kind != BNY_TOPO_PCI || !above->host_bridge || !device->bus_id ||
+      sscanf(device->bus_id, "%8x:%2x:", &domain, &bus) != 2)
+    return false;
+  bool named = sscanf(above->name, "pci%8x:%2x", &root_domain, &root_bus) == 2 ||
+               sscanf(above->name, "%8x:[%2x-", &root_domain, &root_bus) == 2;
+  return named && (domain != root_domain || bus != root_bus);
+}
+
 /* No PCI switch between several GPUs and several NICs that hang in one place: what virtual machines show. */
 static bool is_flat(const bny_topo_derivation *d, int32_t host) {
   const bny_topo *topo = d->topo;
@@ -362,7 +384,7 @@ static bool is_flat(const bny_topo_derivation *d, int32_t host) {
   }
   for (int32_t i = d->host_first[host]; i < d->host_first[host + 1]; i++) {
     int32_t node = d->levels->ranks[d->by_host[i]].node;
-    if (below_switch(topo, node) || is_coherent(topo, node)) return false;
+    if (below_switch(topo, node) || is_coherent(topo, node) || has_root_port(topo, node)) return false;
     d->roots[topo->nodes[node].parent] = 0;
   }
   for (int32_t i = d->nic_first[host]; i < d->nic_first[host + 1]; i++) d->roots[topo->nodes[d->nics[i]].parent]++;
@@ -443,7 +465,7 @@ static bool by_severity(bny_topo_levels *levels) {
 }
 
 bool bny_topo_derive_findings(bny_topo_derivation *d) {
-  return peers_refused(d) && nvlinks_fewer(d) && links_below_rating(d) && nics_slower(d) && nics_cabled(d) &&
-         nics_missing(d) && flattened(d) && generations(d) && islands_partial(d) && hosts_uneven(d) &&
+  return peers_refused(d) && nvlinks_fewer(d) && links_below_rating(d) && nics_absurd(d) && nics_slower(d) &&
+         nics_cabled(d) && nics_missing(d) && flattened(d) && generations(d) && islands_partial(d) && hosts_uneven(d) &&
          by_severity(d->levels);
 }

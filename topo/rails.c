@@ -15,6 +15,13 @@ static const double much_slower = 0.3;
 
 enum { CELLS_MAX = 1 << 20 }; /* of ranks times NICs in one host; beyond that NICs are dealt out in order */
 
+double bny_topo_net_speed(const bny_topo *topo, const bny_topo_link *link) {
+  static const double implausible_gbytes_per_s = 1000;
+  bool of_nic = bny_topo_ancestor(topo, link->from, BNY_TOPO_NIC) >= 0 ||
+                bny_topo_ancestor(topo, link->to, BNY_TOPO_NIC) >= 0;
+  return of_nic && link->gbytes_per_s > implausible_gbytes_per_s ? 0 : link->gbytes_per_s;
+}
+
 /* What each port carries, then what each NIC does; which leaf switches each NIC is on. */
 static void ports_sum(bny_topo_derivation *d) {
   const bny_topo *topo = d->topo;
@@ -29,7 +36,8 @@ static void ports_sum(bny_topo_derivation *d) {
       if (link->kind != BNY_TOPO_LINK_NET || (kind == BNY_TOPO_NIC && topo->nodes[other].kind == BNY_TOPO_PORT))
         continue; /* the port counts it */
       bny_topo_sum *sum = &d->nic[nic];
-      if (link->gbytes_per_s > 0) slowest = slowest > 0 && slowest < link->gbytes_per_s ? slowest : link->gbytes_per_s;
+      double speed = bny_topo_net_speed(topo, link);
+      if (speed > 0) slowest = slowest > 0 && slowest < speed ? slowest : speed;
       sum->latency_us = link->latency_us > sum->latency_us ? link->latency_us : sum->latency_us;
       sum->source = link->source < sum->source ? link->source : sum->source;
       if (topo->nodes[other].kind == BNY_TOPO_SWITCH) {
