@@ -5,6 +5,7 @@
 #include <string.h>
 
 #include "topo/export.h"
+#include "topo/guid.h"
 #include "topo/speed.h"
 #include "topo/xml.h"
 
@@ -193,7 +194,13 @@ static void write_net(writing *w, int32_t port, int32_t number, int depth) {
   if (latency > 0) {
     fprintf(w->out, " latency=\"%.9g\"", latency);
   }
-  write_text(w, "guid", node->guid);
+  char guid[BNY_TOPO_GUID_BYTES], reversed[BNY_TOPO_GUID_NCCL_BYTES];
+  bool whole = node->guid != NULL && strlen(node->guid) == sizeof guid - 1 &&
+               bny_topo_guid_normalise(node->guid, sizeof guid - 1, guid);
+  if (whole) {
+    bny_topo_guid_to_nccl(guid, reversed);
+  }
+  write_text(w, "guid", whole ? reversed : node->guid);
   fprintf(w->out, "/>\n");
 }
 

@@ -5,6 +5,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "topo/guid.h"
 #include "topo/import_hwloc.h"
 #include "topo/speed.h"
 
@@ -91,28 +92,12 @@ static int32_t compute_of(const char *model) {
   return -1;
 }
 
-/* "fe80:0000:0000:0000:9803:9b03:0082:9c64" and "9803:9b03:0082:9c64" into "98039b0300829c64"; false if that is none. */
-static bool guid_of(const char *text, char guid[17]) {
-  size_t length = text == NULL ? 0 : strlen(text);
-  if (length < 19) {
-    return false;
-  }
-  text += length - 19;
-  size_t digits = 0;
-  for (size_t i = 0; i < 19; i++) {
-    if (i % 5 == 4 ? text[i] != ':' : strchr("0123456789abcdefABCDEF", text[i]) == NULL) {
-      return false;
-    }
-    if (i % 5 != 4) {
-      guid[digits++] = text[i];
-    }
-  }
-  guid[digits] = '\0';
-  return true;
+static bool guid_of(const char *text, char guid[BNY_TOPO_GUID_BYTES]) {
+  return text != NULL && bny_topo_guid_normalise(text, strlen(text), guid);
 }
 
 static bool add_ports(bny_topo_hwloc *h, int32_t openfabrics, int32_t nic) {
-  char guid[17], key[32], name[12];
+  char guid[BNY_TOPO_GUID_BYTES], key[32], name[12];
   if (guid_of(bny_topo_hwloc_info(h, openfabrics, "NodeGUID"), guid) &&
       !bny_topo_set_string(h->topo, &h->topo->nodes[nic].guid, guid)) {
     return bny_topo_fail(h->error, 0, "out of memory");

@@ -14,6 +14,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "topo/guid.h"
 #include "topo/text.h"
 
 enum { NODES_MAX = 300000, CABLES_MAX = 1000000, PORTS_MAX = 255 };
@@ -266,7 +267,8 @@ static bool hosts_group(fabric *fab, bny_topo_error *error) {
 
 static int32_t node_add(bny_topo *topo, bny_topo_kind kind, int32_t parent, bny_topo_span name, bny_topo_span guid) {
   char *name_text = bny_topo_span_copy(name);
-  char *guid_text = guid.bytes ? bny_topo_span_copy(guid) : NULL;
+  char *guid_text = guid.bytes ? bny_topo_span_copy(guid) : NULL, whole[BNY_TOPO_GUID_BYTES];
+  bool normal = guid_text && bny_topo_guid_normalise(guid.text, guid.bytes, whole); /* ports lack their leading zeros */
   int32_t node = -1;
   if (!name_text || (guid.bytes && !guid_text))
     topo->out_of_memory = true;
@@ -275,7 +277,7 @@ static int32_t node_add(bny_topo *topo, bny_topo_kind kind, int32_t parent, bny_
                                                     .parent = parent,
                                                     .index = -1,
                                                     .name = name_text,
-                                                    .guid = guid_text,
+                                                    .guid = normal ? whole : guid_text,
                                                     .compute = -1,
                                                     .source = BNY_TOPO_FILE});
   free(name_text);

@@ -8,6 +8,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "topo/guid.h"
 #include "topo/import_nccl_link.h"
 #include "topo/model.h"
 #include "topo/names.h"
@@ -365,11 +366,14 @@ static bool take_net(reading *r, int32_t net, int32_t parent) {
     return bny_topo_fail(r->error, bny_topo_xml_line(r->xml, net), "<net latency=\"%.40s\">: absurd, wants us", latency);
   }
   int32_t nic = r->node_of[parent];
-  char unnamed[32];
+  char unnamed[32], guid[BNY_TOPO_GUID_BYTES];
   snprintf(unnamed, sizeof unnamed, "port%d", (int)port);
+  /* Not the port's own, but that of the card (its system image): that of its first function and port. */
+  const char *said = text_of(r, net, "guid");
   bny_topo_node node = {.kind = BNY_TOPO_PORT, .parent = nic, .index = (int32_t)port,
-                        .name = name == NULL ? unnamed : (char *)name, .guid = (char *)text_of(r, net, "guid"),
-                        .compute = -1, .source = BNY_TOPO_FILE};
+                        .name = name == NULL ? unnamed : (char *)name, .compute = -1,
+                        .guid = said != NULL && bny_topo_guid_from_nccl(said, guid) ? guid : (char *)said,
+                        .source = BNY_TOPO_FILE};
   if (!add_node(r, net, &node)) {
     return false;
   }
