@@ -32,6 +32,7 @@ typedef struct facts {
   int32_t rank, nranks;
   uint64_t arena_bytes, part_bytes, cache_bytes;
   char algorithm[BNY_ALGORITHM_NAME_BYTES];
+  char levels[BNY_LEVELS_TEXT_BYTES];
   _Alignas(cpu_set_t) unsigned char cpus[CPU_BYTES];
 } facts;
 
@@ -95,6 +96,7 @@ static facts gather_own_facts(const banyan_bootstrap *bootstrap, const bny_optio
   };
   strncpy(own.version, banyan_version(), sizeof own.version - 1);
   if (algorithm) strncpy(own.algorithm, algorithm, sizeof own.algorithm - 1);
+  if (options->levels) strncpy(own.levels, options->levels, sizeof own.levels - 1);
   read_boot_id(own.boot_id, sizeof own.boot_id);
   /* A mask of the kernel's own size may be larger than a cpu_set_t. */
   if (sched_getaffinity(0, sizeof own.cpus, (cpu_set_t *)(void *)own.cpus) != 0) memset(own.cpus, 0, sizeof own.cpus);
@@ -118,6 +120,9 @@ static banyan_status compare_facts(const facts *all, const banyan_bootstrap *boo
     if (memcmp(other->algorithm, own->algorithm, sizeof own->algorithm) != 0)
       return bny_fail(BANYAN_ERR_MISMATCH, "the default algorithm is \"%.31s\" on rank %d and \"%.31s\" here",
                       other->algorithm, i, own->algorithm);
+    if (memcmp(other->levels, own->levels, sizeof own->levels) != 0)
+      return bny_fail(BANYAN_ERR_MISMATCH, "BANYAN_LEVELS is \"%.31s\" on rank %d and \"%.31s\" here", other->levels, i,
+                      own->levels);
   }
   return BANYAN_OK;
 }
@@ -207,6 +212,10 @@ static banyan_status build(banyan_comm *comm, const bny_exchange *exchange, cons
   if (status != BANYAN_OK) return status;
   comm->cost = cost_of_memory(comm->nranks, comm->cores);
   comm->part_bytes = (size_t)options->part_kib << 10;
+  if (options->levels) {
+    status = bny_levels_parse(comm->nranks, options->levels, &comm->cost, &comm->levels);
+    if (status != BANYAN_OK) return status;
+  }
   const bny_kernels *kernels = bny_kernels_find(options->kernels);
   if (!kernels)
     return bny_fail(BANYAN_ERR_ARGUMENT, "BANYAN_KERNELS is \"%s\", which this processor or this build does not have",
@@ -230,6 +239,7 @@ static void free_comm(banyan_comm *comm) {
   bny_plan_free(comm->barrier);
   bny_exec_free(comm->exec);
   if (comm->transport) comm->transport->ops->close(comm->transport);
+  bny_levels_free(comm->levels);
   free(comm->algorithm);
   free(comm);
 }
@@ -272,6 +282,9 @@ banyan_status banyan_comm_create(const banyan_bootstrap *bootstrap, const banyan
   banyan_status status = check_arguments(bootstrap, config, comm);
   if (status == BANYAN_OK) status = bny_options_read(&options);
   if (status != BANYAN_OK) return status;
+  if (options.levels && strlen(options.levels) >= BNY_LEVELS_TEXT_BYTES)
+    return bny_fail(BANYAN_ERR_ARGUMENT, "BANYAN_LEVELS \"%.40s...\" is too long: sizes of groups such as 4,8",
+                    options.levels);
   int64_t timeout_ns = config && config->timeout_ns ? config->timeout_ns : options.timeout_ms * 1000000;
   if (timeout_ns > longest_timeout_ns) timeout_ns = longest_timeout_ns;
   size_t arena_bytes = config && config->arena_bytes ? config->arena_bytes : (size_t)options.arena_kib << 10;
@@ -352,5 +365,7 @@ size_t banyan_comm_describe(const banyan_comm *comm, char *text, size_t bytes) {
              comm->transport->ops->name, comm->arena_bytes >> 10, comm->part_bytes >> 10);
   bny_append(text, bytes, &length, "CPU kernels %s, algorithm %s", comm->exec->kernels->name,
              comm->algorithm ? comm->algorithm : "by predicted cost");
+  for (int32_t k = 0; comm->levels && k < comm->levels->nlevels; k++)
+    bny_append(text, bytes, &length, "%s%d", k ? " x " : ", levels of ", comm->levels->levels[k].most);
   return length;
 }

@@ -11,7 +11,7 @@
 #include "plan/plan.h"
 #include "transport/transport.h"
 
-enum { BNY_BLOCKING_OPS = 32, BNY_ALGORITHM_NAME_BYTES = 32 };
+enum { BNY_BLOCKING_OPS = 32, BNY_ALGORITHM_NAME_BYTES = 32, BNY_LEVELS_TEXT_BYTES = 32 };
 
 struct banyan_comm {
   int32_t rank, nranks;
@@ -19,6 +19,7 @@ struct banyan_comm {
   bny_transport *transport;
   bny_exec *exec;
   bny_link_cost cost;
+  bny_levels *levels;   /* NULL: all links are alike */
   char *algorithm;      /* for combines that name none; owned; NULL: by predicted cost */
   size_t part_bytes;    /* larger messages are sent in parts */
   int32_t cores;        /* that the ranks may use together */

@@ -56,6 +56,7 @@ static bny_request request_of(const banyan_comm *comm, const bny_op_key *key) {
     .distance = key->distance,
     .algorithm = key->algorithm[0] ? key->algorithm : NULL,
     .cost = comm->cost,
+    .levels = comm->levels,
     .outbox_bytes = comm->transport->half_bytes,
     .slots_max = comm->transport->slots_max,
   };

@@ -15,6 +15,7 @@ enum { RANKS = 17, ATTEMPTS = 160 };
 enum { FIRST, AGAIN, OWN, RUNS };
 
 static const char *const algorithms[] = {"oneshot", "twoshot", "recursive", "tree", "ring", NULL};
+static const char *const over_levels[] = {"oneshot", "levels", NULL};
 static const banyan_dtype wires[] = {BANYAN_F32, BANYAN_F16, BANYAN_BF16};
 static const char *const wire_names[] = {"", "f32", "f16", "bf16"};
 
@@ -39,6 +40,8 @@ typedef struct attempt {
 
 typedef struct task {
   int32_t nranks, nattempts;
+  const char *levels; /* BANYAN_LEVELS; NULL: unset */
+  bool aligned;       /* these groups serve canonical order */
   world_random random;
   sheet_pool pool;
   attempt attempts[ATTEMPTS];
@@ -100,11 +103,13 @@ static attempt *add_attempt(task *task, const group *of, banyan_combine_desc des
 
 /* Every algorithm, scatter and order. */
 static void add_all(task *task, group *of, banyan_dtype wire) {
-  for (int a = 0; a < 6; a++) {
+  int names = task->levels ? 3 : 6;
+  for (int a = 0; a < names; a++) {
     for (int scatter = BANYAN_SCATTER_NONE; scatter <= BANYAN_SCATTER_TOKENS; scatter++) {
       for (int order = BANYAN_ORDER_PLAN; order <= BANYAN_ORDER_CANONICAL; order++) {
+        if (task->levels && !task->aligned && a == 1 && order == BANYAN_ORDER_CANONICAL) continue;
         banyan_combine_desc desc = {.wire = wire, .scatter = (banyan_scatter)scatter, .order = (banyan_order)order,
-                                    .algorithm = algorithms[a]};
+                                    .algorithm = task->levels ? over_levels[a] : algorithms[a]};
         desc.root = random_below(&task->random, task->nranks);
         bool first = a == 0 && scatter == BANYAN_SCATTER_NONE;
         attempt *made = add_attempt(task, of, desc, first || !random_one_in(&task->random, 4));
@@ -159,7 +164,8 @@ static int32_t rounds_of(const attempt *attempt, int32_t nranks) {
   int32_t levels = 0;
   while (1 << levels < nranks) levels++;
   const char *name = attempt->desc.algorithm;
-  bool chain = attempt->desc.order == BANYAN_ORDER_PLAN && (!name || strcmp(name, "ring") == 0);
+  bool chain = attempt->desc.order == BANYAN_ORDER_PLAN &&
+               (!name || strcmp(name, "ring") == 0 || strcmp(name, "levels") == 0);
   return chain ? nranks + 1 : levels + 3;
 }
 
@@ -232,6 +238,28 @@ START_TEST(merges_random_shapes) {
 }
 END_TEST
 
+/* The same over levels: groups of 2 and 4 ranks, the last of them short, as if links between them were slow. */
+START_TEST(merges_over_levels) {
+  static const char *const levels[] = {"2", "4", "2,4", "3", "5", "2,6", "8"};
+  static const int32_t nranks[] = {3, 4, 6, 7, 8, 11, 16};
+  task *task = new_task(nranks[_i % 7], 4 + (uint64_t)_i);
+  group groups[3];
+  task->levels = levels[_i / 7];
+  task->aligned = !strpbrk(task->levels, "356") || (task->levels[0] != '2' && task->levels[0] - '0' >= task->nranks);
+  if (task->levels[0] - '0' >= task->nranks) { /* one group: no levels */
+    free(task);
+    return;
+  }
+  setenv("BANYAN_LEVELS", task->levels, 1);
+  for (int w = 0; w < 3; w++) {
+    groups[w] = make_random_group(task);
+    add_all(task, &groups[w], wires[w]);
+  }
+  run_task(task, 4 << 20);
+  free(task);
+}
+END_TEST
+
 /* Larger than the arena: in many parts, cut by tokens, and by heads where one token is too large. */
 START_TEST(merges_in_parts) {
   static const int32_t nranks[] = {1, 2, 3, 5, 8, 17};
@@ -289,6 +317,7 @@ int main(void) {
   TCase *random = tcase_create("random");
   tcase_set_timeout(random, 300);
   tcase_add_loop_test(random, merges_random_shapes, 1, RANKS + 1);
+  tcase_add_loop_test(random, merges_over_levels, 0, 49);
   tcase_add_loop_test(random, merges_in_parts, 0, 6);
   tcase_add_loop_test(random, merges_in_place, 0, 10);
   suite_add_tcase(suite, random);
