@@ -11,9 +11,9 @@ static char *check_json(const topo_view *view, const char *status, tool_error *e
   json_t *model = bny_topo_json(view->topo);
   json_t *findings = model == NULL ? NULL : topo_json_findings(view->levels, json_object_get(model, "nodes"));
   json_t *root = findings == NULL ? NULL
-                                  : json_pack("{s:s, s:s, s:i, s:i, s:i, s:O, s:o}", "status", status, "source", view->title,
-                                              "hosts", (int)bny_topo_count(view->topo, BNY_TOPO_HOST), "gpus",
-                                              (int)bny_topo_count(view->topo, BNY_TOPO_GPU), "nics",
+                                  : json_pack("{s:s, s:s, s:i, s:i, s:i, s:O, s:o}", "status", status, "source",
+                                              view->title, "hosts", (int)bny_topo_count(view->topo, BNY_TOPO_HOST),
+                                              "gpus", (int)bny_topo_count(view->topo, BNY_TOPO_GPU), "nics",
                                               (int)bny_topo_count(view->topo, BNY_TOPO_NIC), "findings", findings,
                                               "probes", topo_json_probes(view));
   json_decref(findings);
@@ -31,7 +31,9 @@ char *topo_check(const topo_view *view, bool json, int *status, tool_error *erro
     bool failed = view->reports[i].outcome == BNY_TOPO_PROBE_FAILED;
     worst = failed && worst < BNY_TOPO_WARNING ? BNY_TOPO_WARNING : worst;
   }
-  *status = worst == BNY_TOPO_FAULT ? TOPO_EXIT_FAULTS : worst == BNY_TOPO_WARNING ? TOPO_EXIT_WARNINGS : TOPO_EXIT_GOOD;
+  *status = worst == BNY_TOPO_FAULT     ? TOPO_EXIT_FAULTS
+            : worst == BNY_TOPO_WARNING ? TOPO_EXIT_WARNINGS
+                                        : TOPO_EXIT_GOOD;
   if (json) {
     return check_json(view, worst == BNY_TOPO_INFO ? "good" : bny_topo_severity_name((bny_topo_severity)worst), error);
   }

@@ -8,8 +8,8 @@
 /* Exit statuses, of which 2 is any program's for what went wrong. */
 enum { TOPO_EXIT_GOOD = 0, TOPO_EXIT_DIFFERS = 1, TOPO_EXIT_WARNINGS = 1, TOPO_EXIT_TROUBLE = 2, TOPO_EXIT_FAULTS = 3 };
 
-/* "SEVERITY: TEXT" a line, nothing if there is nothing; or {"status", "source", "hosts", "gpus", "nics", "findings": [..],
- * "probes": [..]} of which status is "good", "warning" or "fault". *status receives the exit status. */
+/* "SEVERITY: TEXT" a line, nothing if there is nothing; or {"status", "source", "hosts", "gpus", "nics", "findings",
+ * "probes"} of which status is "good", "warning" or "fault". *status receives the exit status. */
 char *topo_check(const topo_view *view, bool json, int *status, tool_error *error);
 
 /* What differs, a line each: "- " only in the first, "+ " only in the second, "~ " changed; or

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0
- * --diff: two models as their users see them. Devices are the same if they have one bus id, else one name, in hosts of one
- * name; two models of one host each speak of the same host. PCI switches count by what devices get through them. */
+ * --diff: two models as their users see them. Devices are the same if they have one bus id, else one name, in hosts of
+ * one name; two models of one host each speak of the same host. PCI switches count by what devices get through them. */
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>
@@ -18,15 +18,13 @@ typedef struct comparison {
   int32_t *scope[2]; /* by node: its host as both sides call it; -1 without one */
   int32_t *pair[2];  /* by node: the same on the other side; -1 */
   bool hosts_named;
-  FILE *out;         /* or */
+  FILE *out; /* or */
   json_t *list;
   int32_t count;
   tool_error *error;
 } comparison;
 
-static bool no_memory(comparison *c) {
-  return tool_error_set(c->error, "out of memory");
-}
+static bool no_memory(comparison *c) { return tool_error_set(c->error, "out of memory"); }
 
 static bool report(comparison *c, change kind, const char *what, const char *text) {
   static const char *const words[] = {"missing", "added", "changed"};
@@ -42,9 +40,7 @@ static bool report(comparison *c, change kind, const char *what, const char *tex
   return json_array_append_new(c->list, object) == 0 || no_memory(c);
 }
 
-static const char *arrow(const comparison *c) {
-  return c->list == NULL && c->views[0]->utf8 ? "→" : "->";
-}
+static const char *arrow(const comparison *c) { return c->list == NULL && c->views[0]->utf8 ? "→" : "->"; }
 
 /* ---- who is who -------------------------------------------------------------------------------------------------- */
 
@@ -66,9 +62,7 @@ static void free_named(named *list, int32_t count) {
   free(list);
 }
 
-static bool is_compared(bny_topo_kind kind) {
-  return kind != BNY_TOPO_PCI && kind != BNY_TOPO_PORT;
-}
+static bool is_compared(bny_topo_kind kind) { return kind != BNY_TOPO_PCI && kind != BNY_TOPO_PORT; }
 
 /* What a node is known by: hosts by name alone, else by bus id or by name; NULL in *key if it has none of that sort. */
 static bool key_of(const bny_topo_node *node, bool by_bus, char **key) {
@@ -198,8 +192,8 @@ static bool report_group(comparison *c, int side, const int32_t *nodes, int32_t 
   return report(c, side == 0 ? CHANGE_MISSING : CHANGE_ADDED, bny_topo_kind_name(kind), text.text);
 }
 
-/* What has no other. Of a host that is missing, its devices are not told one by one. Of text one line for those of a kind
- * in a host; of JSON each. */
+/* What has no other. Of a host that is missing, its devices are not told one by one. Of text one line for those of a
+ * kind in a host; of JSON each. */
 static bool report_unpaired(comparison *c, int side) {
   const bny_topo *topo = c->views[side]->topo;
   int32_t *group = malloc(((size_t)topo->nnodes + 1) * sizeof *group), *host_of = c->folds[side].host;
@@ -225,9 +219,7 @@ static bool report_unpaired(comparison *c, int side) {
   return good;
 }
 
-static bool differ(double a, double b) {
-  return fabs(a - b) > 0.005 * fmax(a, b); /* what is shown is no more exact */
-}
+static bool differ(double a, double b) { return fabs(a - b) > 0.005 * fmax(a, b); /* what is shown is no more exact */ }
 
 static bool differ_text(const char *a, const char *b) {
   return (a == NULL) != (b == NULL) || (a != NULL && strcmp(a, b) != 0);
@@ -319,11 +311,12 @@ static int by_ends(const void *a, const void *b) {
 }
 
 static bool is_nvswitch(const bny_topo *topo, const bny_topo_link *link, int32_t end) {
-  return topo->nodes[end].kind == BNY_TOPO_SWITCH && (link->kind == BNY_TOPO_LINK_NVLINK || link->kind == BNY_TOPO_LINK_XGMI);
+  return topo->nodes[end].kind == BNY_TOPO_SWITCH &&
+         (link->kind == BNY_TOPO_LINK_NVLINK || link->kind == BNY_TOPO_LINK_XGMI);
 }
 
-/* Links between things that both have, parallel ones as one, and so those to all NVSwitches. NULL without memory. PCI links
- * and ports are told of with their devices. */
+/* Links between things that both have, parallel ones as one, and so those to all NVSwitches. NULL without memory. PCI
+ * links and ports are told of with their devices. */
 static edge *edges_of(const comparison *c, int side, int32_t *count) {
   const bny_topo *topo = c->views[side]->topo;
   edge *edges = malloc(((size_t)topo->nlinks + 1) * sizeof *edges);
@@ -338,8 +331,11 @@ static edge *edges_of(const comparison *c, int side, int32_t *count) {
     }
     from = side == 0 ? from : c->pair[1][from];
     to = side == 0 ? to : c->pair[1][to];
-    edges[found++] = (edge){.kind = link->kind, .low = from < to ? from : to, .high = from < to ? to : from,
-                            .count = link->count, .speed = link->gbytes_per_s};
+    edges[found++] = (edge){.kind = link->kind,
+                            .low = from < to ? from : to,
+                            .high = from < to ? to : from,
+                            .count = link->count,
+                            .speed = link->gbytes_per_s};
   }
   if (edges != NULL) {
     qsort(edges, (size_t)found, sizeof *edges, by_ends);
@@ -478,7 +474,8 @@ char *topo_diff(const topo_view *first, const topo_view *second, bool json, int 
   }
   if (c.list != NULL && good) {
     text = topo_json_text(json_pack("{s:s, s:s, s:b, s:O}", "first", first->title, "second", second->title, "same",
-                                    c.count == 0, "differences", c.list), error);
+                                    c.count == 0, "differences", c.list),
+                          error);
   }
   json_decref(c.list);
   return text;

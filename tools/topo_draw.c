@@ -16,9 +16,9 @@ topo_ink topo_ink_of_kind(bny_topo_kind kind) {
 
 topo_ink topo_ink_of_path(bny_topo_path path) {
   static const topo_ink inks[BNY_TOPO_PATHS] = {
-      [BNY_TOPO_PATH_SELF] = TOPO_INK_DIM,   [BNY_TOPO_PATH_NVL] = TOPO_INK_NEAR, [BNY_TOPO_PATH_C2C] = TOPO_INK_NEAR,
-      [BNY_TOPO_PATH_PIX] = TOPO_INK_FAIR,   [BNY_TOPO_PATH_PXB] = TOPO_INK_FAIR, [BNY_TOPO_PATH_PHB] = TOPO_INK_FAR,
-      [BNY_TOPO_PATH_NODE] = TOPO_INK_FAR,   [BNY_TOPO_PATH_SYS] = TOPO_INK_WORST, [BNY_TOPO_PATH_NET] = TOPO_INK_PLAIN,
+      [BNY_TOPO_PATH_SELF] = TOPO_INK_DIM,  [BNY_TOPO_PATH_NVL] = TOPO_INK_NEAR,  [BNY_TOPO_PATH_C2C] = TOPO_INK_NEAR,
+      [BNY_TOPO_PATH_PIX] = TOPO_INK_FAIR,  [BNY_TOPO_PATH_PXB] = TOPO_INK_FAIR,  [BNY_TOPO_PATH_PHB] = TOPO_INK_FAR,
+      [BNY_TOPO_PATH_NODE] = TOPO_INK_FAR,  [BNY_TOPO_PATH_SYS] = TOPO_INK_WORST, [BNY_TOPO_PATH_NET] = TOPO_INK_PLAIN,
       [BNY_TOPO_PATH_NONE] = TOPO_INK_WORST};
   return inks[path];
 }
@@ -50,10 +50,10 @@ static void put_plain(FILE *out, const topo_view *view, const char *text, size_t
 static void put_bytes(FILE *out, const topo_view *view, topo_ink ink, const char *text, size_t bytes) {
   /* The sixteen colours of every terminal, which people set to what they can read. */
   static const char *const codes[TOPO_INKS] = {
-      [TOPO_INK_PLAIN] = "",      [TOPO_INK_DIM] = "2",     [TOPO_INK_BOLD] = "1",    [TOPO_INK_HOST] = "1",
-      [TOPO_INK_CPU] = "36",      [TOPO_INK_PCI] = "2",     [TOPO_INK_GPU] = "1;32",  [TOPO_INK_NIC] = "1;33",
-      [TOPO_INK_SWITCH] = "1;35", [TOPO_INK_SPEED] = "34",  [TOPO_INK_NEAR] = "32",   [TOPO_INK_FAIR] = "36",
-      [TOPO_INK_FAR] = "33",      [TOPO_INK_WORST] = "31",  [TOPO_INK_WARNING] = "33", [TOPO_INK_FAULT] = "1;31"};
+      [TOPO_INK_PLAIN] = "",      [TOPO_INK_DIM] = "2",    [TOPO_INK_BOLD] = "1",     [TOPO_INK_HOST] = "1",
+      [TOPO_INK_CPU] = "36",      [TOPO_INK_PCI] = "2",    [TOPO_INK_GPU] = "1;32",   [TOPO_INK_NIC] = "1;33",
+      [TOPO_INK_SWITCH] = "1;35", [TOPO_INK_SPEED] = "34", [TOPO_INK_NEAR] = "32",    [TOPO_INK_FAIR] = "36",
+      [TOPO_INK_FAR] = "33",      [TOPO_INK_WORST] = "31", [TOPO_INK_WARNING] = "33", [TOPO_INK_FAULT] = "1;31"};
   bool coloured = view->colour && codes[ink][0] != '\0' && bytes > 0;
   if (coloured) {
     fprintf(out, "\033[%sm", codes[ink]);
@@ -189,8 +189,8 @@ static bool append_piece(topo_string *string, const char *start, const char *pie
   return true;
 }
 
-static void append_names(topo_string *string, const bny_topo *topo, const int32_t *nodes, int32_t count, int32_t columns,
-                         bool in_short) {
+static void append_names(topo_string *string, const bny_topo *topo, const int32_t *nodes, int32_t count,
+                         int32_t columns, bool in_short) {
   char *start = string->text + strlen(string->text);
   for (int32_t i = 0, next; i < count; i = next) {
     const char *first = topo->nodes[nodes[i]].name, *last = first;
@@ -215,7 +215,8 @@ static void append_names(topo_string *string, const bny_topo *topo, const int32_
   }
 }
 
-void topo_append_names(topo_string *string, const bny_topo *topo, const int32_t *nodes, int32_t count, int32_t columns) {
+void topo_append_names(topo_string *string, const bny_topo *topo, const int32_t *nodes, int32_t count,
+                       int32_t columns) {
   append_names(string, topo, nodes, count, columns, false);
 }
 
@@ -250,10 +251,13 @@ void topo_append_speed(topo_string *string, double gbytes_per_s, bool assumed) {
 }
 
 void topo_append_count(topo_string *string, int32_t count, bny_topo_kind kind) {
-  static const char *const words[BNY_TOPO_KINDS][2] = {
-      [BNY_TOPO_HOST] = {"host", "hosts"},           [BNY_TOPO_PACKAGE] = {"CPU package", "CPU packages"},
-      [BNY_TOPO_NUMA] = {"NUMA node", "NUMA nodes"}, [BNY_TOPO_PCI] = {"PCI switch", "PCI switches"},
-      [BNY_TOPO_GPU] = {"GPU", "GPUs"},              [BNY_TOPO_NIC] = {"NIC", "NICs"},
-      [BNY_TOPO_PORT] = {"port", "ports"},           [BNY_TOPO_SWITCH] = {"switch", "switches"}};
+  static const char *const words[BNY_TOPO_KINDS][2] = {[BNY_TOPO_HOST] = {"host", "hosts"},
+                                                       [BNY_TOPO_PACKAGE] = {"CPU package", "CPU packages"},
+                                                       [BNY_TOPO_NUMA] = {"NUMA node", "NUMA nodes"},
+                                                       [BNY_TOPO_PCI] = {"PCI switch", "PCI switches"},
+                                                       [BNY_TOPO_GPU] = {"GPU", "GPUs"},
+                                                       [BNY_TOPO_NIC] = {"NIC", "NICs"},
+                                                       [BNY_TOPO_PORT] = {"port", "ports"},
+                                                       [BNY_TOPO_SWITCH] = {"switch", "switches"}};
   topo_append(string, "%d %s", (int)count, words[kind][count != 1]);
 }

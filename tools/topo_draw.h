@@ -18,9 +18,9 @@ typedef enum topo_ink {
   TOPO_INK_NIC,
   TOPO_INK_SWITCH,
   TOPO_INK_SPEED,
-  TOPO_INK_NEAR, /* of paths: by links of their own, */
-  TOPO_INK_FAIR, /* PCI switches, */
-  TOPO_INK_FAR,  /* the host bridge, */
+  TOPO_INK_NEAR,  /* of paths: by links of their own, */
+  TOPO_INK_FAIR,  /* PCI switches, */
+  TOPO_INK_FAR,   /* the host bridge, */
   TOPO_INK_WORST, /* between NUMA nodes */
   TOPO_INK_WARNING,
   TOPO_INK_FAULT,

@@ -142,8 +142,8 @@ static bool find_shown(topo_fold *fold) {
     const bny_topo_node *node = &topo->nodes[n];
     bool only = node->kind == BNY_TOPO_NUMA && node->parent >= 0 && numas[node->parent] == 1 &&
                 topo->nodes[node->parent].kind == BNY_TOPO_PACKAGE;
-    fold->shown[n] = node->kind != BNY_TOPO_PORT && !only &&
-                     (node->kind != BNY_TOPO_PCI || (!node->host_bridge && below[n] > 1));
+    fold->shown[n] =
+        node->kind != BNY_TOPO_PORT && !only && (node->kind != BNY_TOPO_PCI || (!node->host_bridge && below[n] > 1));
     bool elsewhere = node->kind == BNY_TOPO_PORT || node->kind == BNY_TOPO_SWITCH;
     if (!elsewhere && node->parent >= 0) {
       below[node->parent] += fold->shown[n] ? 1 : below[n];
@@ -184,7 +184,8 @@ static void find_places(topo_fold *fold) {
   }
   for (int32_t f = 0; f < fold->levels->nfindings; f++) {
     const bny_topo_finding *finding = &fold->levels->findings[f];
-    if (finding->node >= 0 && finding->severity > BNY_TOPO_INFO && fold->severity[finding->node] < (int8_t)finding->severity) {
+    if (finding->node >= 0 && finding->severity > BNY_TOPO_INFO &&
+        fold->severity[finding->node] < (int8_t)finding->severity) {
       fold->severity[finding->node] = (int8_t)finding->severity;
     }
   }
@@ -196,20 +197,19 @@ static uint64_t mix_text(uint64_t hash, const char *text) {
   return tool_hash_bytes(tool_mix64(hash), text == NULL ? "" : text, text == NULL ? 0 : strlen(text));
 }
 
-static uint64_t mix_number(uint64_t hash, double number) {
-  return tool_hash_bytes(hash, &number, sizeof number);
-}
+static uint64_t mix_number(uint64_t hash, double number) { return tool_hash_bytes(hash, &number, sizeof number); }
 
 static uint64_t look_of(const topo_fold *fold, int32_t n, uint64_t below) {
   const bny_topo_node *node = &fold->topo->nodes[n];
   topo_facts facts = topo_fold_facts(fold, n);
-  if (node->kind == BNY_TOPO_SWITCH) { /* GPUs have more links to one than to another: that says nothing of the switches */
+  if (node->kind ==
+      BNY_TOPO_SWITCH) { /* GPUs have more links to one than to another: that says nothing of the switches */
     facts.links = 0;
     facts.links_speed = 0;
   }
-  const double numbers[] = {(double)node->kind, node->compute, facts.up, facts.links, facts.links_speed, facts.links_refused,
-                            facts.peers, facts.switches, facts.coherent, facts.net, facts.ports, facts.below,
-                            facts.beside, facts.beside_speed};
+  const double numbers[] = {(double)node->kind,  node->compute, facts.up,       facts.links,       facts.links_speed,
+                            facts.links_refused, facts.peers,   facts.switches, facts.coherent,    facts.net,
+                            facts.ports,         facts.below,   facts.beside,   facts.beside_speed};
   uint64_t hash = mix_text(mix_text(tool_mix64(below), node->model), node->vendor);
   for (size_t i = 0; i < sizeof numbers / sizeof numbers[0]; i++) {
     hash = mix_number(hash, numbers[i]);
@@ -245,8 +245,9 @@ bool topo_fold_make(topo_fold *fold, const bny_topo *topo, const bny_topo_levels
   fold->rank = calloc(n, sizeof *fold->rank);
   fold->severity = calloc(n, sizeof *fold->severity);
   fold->look = calloc(n, sizeof *fold->look);
-  bool good = fold->shown != NULL && fold->host != NULL && fold->above != NULL && fold->child != NULL && fold->next != NULL &&
-              fold->port != NULL && fold->rank != NULL && fold->severity != NULL && fold->look != NULL && find_shown(fold);
+  bool good = fold->shown != NULL && fold->host != NULL && fold->above != NULL && fold->child != NULL &&
+              fold->next != NULL && fold->port != NULL && fold->rank != NULL && fold->severity != NULL &&
+              fold->look != NULL && find_shown(fold);
   if (good) {
     find_places(fold);
     good = find_looks(fold);

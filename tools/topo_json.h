@@ -12,7 +12,8 @@ json_t *topo_json_findings(const bny_topo_levels *levels, const json_t *nodes);
 
 json_t *topo_json_probes(const topo_view *view); /* [{"name", "outcome", "text"}] */
 
-/* Text for the caller to free; takes the reference. NULL and *error without memory, or if json is NULL for want of it. */
+/* Text for the caller to free; takes the reference. NULL and *error without memory, or if json is NULL for want of
+ * it. */
 char *topo_json_text(json_t *json, tool_error *error);
 
 #endif

@@ -5,9 +5,7 @@
 
 #include "topo_draw.h"
 
-static bool same_speed(double a, double b) {
-  return a <= b && a >= b;
-}
+static bool same_speed(double a, double b) { return a <= b && a >= b; }
 
 static bool alike(const bny_topo_group *a, const bny_topo_group *b) {
   return a->count == b->count && a->path == b->path && same_speed(a->gbytes_per_s, b->gbytes_per_s) &&
@@ -54,7 +52,10 @@ static void words_of(const bny_topo_levels *levels, const bny_topo_level *level,
   }
   topo_append_speed(&words[1], s.fastest, s.assumed);
   if (s.most > 1) {
-    topo_append(&words[2], "%s%s", s.all_to_all ? "all to all" : "", s.uniform ? "" : s.all_to_all ? ", uneven" : "uneven");
+    topo_append(&words[2], "%s%s", s.all_to_all ? "all to all" : "",
+                s.uniform      ? ""
+                : s.all_to_all ? ", uneven"
+                               : "uneven");
   }
 }
 
@@ -196,7 +197,8 @@ static row *make_rows(const topo_view *view, int32_t *nrows) {
     int32_t start = *nrows;
     for (int32_t g = 0; g < level->ngroups; g++) {
       int32_t found = view->all ? *nrows : start;
-      while (found < *nrows && found < start + KINDS_MOST && !alike(&level->groups[rows[found].first], &level->groups[g])) {
+      while (found < *nrows && found < start + KINDS_MOST &&
+             !alike(&level->groups[rows[found].first], &level->groups[g])) {
         found++;
       }
       if (found == *nrows || found == start + KINDS_MOST) {

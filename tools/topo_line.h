@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0
- * Lines of the tree: a name with what leads to it, a speed, and what else there is room for. All are known before the first
- * is written, so that columns fit. */
+ * Lines of the tree: a name with what leads to it, a speed, and what else there is room for. All are known before the
+ * first is written, so that columns fit. */
 #ifndef TOPO_LINE_H
 #define TOPO_LINE_H
 
@@ -8,7 +8,13 @@
 #include "topo_fold.h"
 
 /* What a word of a line is about, what is dropped last first. */
-typedef enum topo_line_rank { TOPO_LINE_LINKS, TOPO_LINE_SERVICE, TOPO_LINE_MODEL, TOPO_LINE_BUS, TOPO_LINE_RANKS } topo_line_rank;
+typedef enum topo_line_rank {
+  TOPO_LINE_LINKS,
+  TOPO_LINE_SERVICE,
+  TOPO_LINE_MODEL,
+  TOPO_LINE_BUS,
+  TOPO_LINE_RANKS
+} topo_line_rank;
 
 enum { TOPO_LINE_WORDS = 8 };
 
@@ -21,7 +27,7 @@ typedef struct topo_line_word {
 typedef struct topo_line {
   topo_string prefix, label, speed;
   topo_ink ink, speed_ink; /* of label and speed */
-  int severity; /* a mark behind the label; BNY_TOPO_INFO for none */
+  int severity;            /* a mark behind the label; BNY_TOPO_INFO for none */
   topo_line_word words[TOPO_LINE_WORDS];
   int32_t nwords;
 } topo_line;

@@ -134,7 +134,8 @@ static void put_cell(matrix *m, FILE *out, int32_t from, int32_t to, bool servin
   }
   topo_append(&text, "%s", serving ? "*" : "");
   fputc(' ', out);
-  put_right(out, m->view, topo_ink_of_path(path), text.text, topo->nodes[to].kind == BNY_TOPO_NIC ? m->nic_cell : m->cell);
+  put_right(out, m->view, topo_ink_of_path(path), text.text,
+            topo->nodes[to].kind == BNY_TOPO_NIC ? m->nic_cell : m->cell);
 }
 
 static void put_header(const matrix *m, FILE *out, int32_t names) {
@@ -150,7 +151,8 @@ static void put_header(const matrix *m, FILE *out, int32_t names) {
     topo_string number = {.text = ""};
     topo_append(&number, "N%d", (int)i);
     fputc(' ', out);
-    put_right(out, m->view, TOPO_INK_NIC, m->numbered ? number.text : m->view->topo->nodes[m->nics[i]].name, m->nic_cell);
+    put_right(out, m->view, TOPO_INK_NIC, m->numbered ? number.text : m->view->topo->nodes[m->nics[i]].name,
+              m->nic_cell);
   }
   fputc('\n', out);
 }
@@ -166,10 +168,11 @@ static void put_legend(const matrix *m, FILE *out) {
       [BNY_TOPO_PATH_NONE] = "? not known",
   };
   char text[512] = "", nics[2048] = "";
-  const char *nvlinks = m->seen_nvlink ? "NV# so many NVLinks" : "", *xgmi = m->seen_xgmi ? "XG# so many xGMI links" : "";
+  const char *nvlinks = m->seen_nvlink ? "NV# so many NVLinks" : "",
+             *xgmi = m->seen_xgmi ? "XG# so many xGMI links" : "";
   snprintf(text, sizeof text, "%s%s%s%s%s", m->served ? "* serves this GPU" : "",
-           m->served && (m->seen_nvlink || m->seen_xgmi) ? ", " : "", nvlinks, m->seen_nvlink && m->seen_xgmi ? ", " : "",
-           xgmi);
+           m->served && (m->seen_nvlink || m->seen_xgmi) ? ", " : "", nvlinks,
+           m->seen_nvlink && m->seen_xgmi ? ", " : "", xgmi);
   for (int p = 0; p < BNY_TOPO_PATHS; p++) {
     if (m->seen[p] && meanings[p] != NULL) {
       snprintf(text + strlen(text), sizeof text - strlen(text), "%s%s", text[0] == '\0' ? "" : ", ", meanings[p]);

@@ -7,19 +7,18 @@
 
 #define TOPO_FORMATS "text, json, xml, synthetic"
 #define TOPO_SUFFIXES ".txt .json .xml"
-#define TOPO_FORMATS_HELP \
-  "text, json, xml (of NCCL, for NCCL_TOPO_FILE) or synthetic (a description); default text"
+#define TOPO_FORMATS_HELP "text, json, xml (of NCCL, for NCCL_TOPO_FILE) or synthetic (a description); default text"
 
 typedef struct topo_format {
   const char *name, *suffix; /* of files of that format; NULL if none tells it */
   char *(*view)(const topo_view *view, tool_error *error);
 } topo_format;
 
-const topo_format *topo_format_find(const char *name);   /* NULL if there is none */
-const char *topo_format_of_path(const char *path);       /* the format's name; NULL if the suffix tells none */
+const topo_format *topo_format_find(const char *name); /* NULL if there is none */
+const char *topo_format_of_path(const char *path);     /* the format's name; NULL if the suffix tells none */
 
-/* To standard output if path is NULL or "-". To a file whole or not at all: it is written beside it under another name and
- * then takes its place. Pipes and devices are written to as they are. */
+/* To standard output if path is NULL or "-". To a file whole or not at all: it is written beside it under another name
+ * and then takes its place. Pipes and devices are written to as they are. */
 bool topo_output(const char *path, const char *text, tool_error *error);
 
 #endif

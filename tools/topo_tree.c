@@ -23,9 +23,7 @@ typedef struct drawing {
   bool gpus_alike; /* those of the host that is being drawn: its line says what they are */
 } drawing;
 
-static bool no_memory(drawing *d) {
-  return tool_error_set(d->error, "out of memory");
-}
+static bool no_memory(drawing *d) { return tool_error_set(d->error, "out of memory"); }
 
 /* ---- what a line says -------------------------------------------------------------------------------------------- */
 
@@ -41,7 +39,10 @@ static void label_of(const drawing *d, const int32_t *nodes, int32_t count, topo
   } else if (folds && node->kind != BNY_TOPO_PCI && node->index >= 0) {
     topo_append(label, "%s %d", node->kind == BNY_TOPO_NUMA ? "NUMA node" : "CPU package", (int)node->index);
   } else if (folds) { /* of a name that a file or an importer made up */
-    topo_append(label, "%s%s", node->kind == BNY_TOPO_PCI ? "PCI switch " : node->kind == BNY_TOPO_NUMA ? "NUMA " : "CPU ",
+    topo_append(label, "%s%s",
+                node->kind == BNY_TOPO_PCI    ? "PCI switch "
+                : node->kind == BNY_TOPO_NUMA ? "NUMA "
+                                              : "CPU ",
                 node->bus_id != NULL ? node->bus_id : node->name);
   } else {
     name_devices(d, nodes, count, label);
@@ -72,7 +73,8 @@ static void say_model(const bny_topo_node *node, topo_line *line) {
 static void say_links(const topo_facts *facts, topo_line *line) {
   topo_string text = {.text = ""};
   if (facts->links > 0 || facts->switches + facts->peers > 0) {
-    topo_append(&text, "%d %s%s to ", (int)facts->links, facts->xgmi ? "xGMI link" : "NVLink", facts->links == 1 ? "" : "s");
+    topo_append(&text, "%d %s%s to ", (int)facts->links, facts->xgmi ? "xGMI link" : "NVLink",
+                facts->links == 1 ? "" : "s");
     if (facts->switches > 0) {
       topo_append(&text, "NVSwitch");
     } else {
@@ -122,7 +124,8 @@ static bool say_service(drawing *d, const int32_t *nodes, int32_t count, topo_li
     if (first->nic_path >= BNY_TOPO_PATH_SYS) {
       topo_append(&text, " (%s)", bny_topo_path_name(first->nic_path));
     }
-    topo_line_say(line, first->nic_path >= BNY_TOPO_PATH_SYS ? TOPO_INK_WORST : TOPO_INK_NIC, TOPO_LINE_SERVICE, text.text);
+    topo_line_say(line, first->nic_path >= BNY_TOPO_PATH_SYS ? TOPO_INK_WORST : TOPO_INK_NIC, TOPO_LINE_SERVICE,
+                  text.text);
   }
   free(nics);
   return true;
@@ -390,7 +393,8 @@ static bool draw_groups(drawing *d, const int32_t *hosts, host_group *groups, in
 /* Hosts, and whatever else stands at the top without one. *first receives the host that was drawn first; -1. */
 static bool draw_hosts(drawing *d, int32_t *first) {
   const bny_topo *topo = d->fold.topo;
-  int32_t *tops = calloc((size_t)topo->nnodes + 1, sizeof *tops), *ends = calloc((size_t)topo->nnodes + 1, sizeof *ends);
+  int32_t *tops = calloc((size_t)topo->nnodes + 1, sizeof *tops),
+          *ends = calloc((size_t)topo->nnodes + 1, sizeof *ends);
   host_group *groups = NULL;
   int32_t nhosts = 0, nothers = 0, ngroups = 0;
   bool good = tops != NULL && ends != NULL;
@@ -428,8 +432,8 @@ static bool draw_hosts(drawing *d, int32_t *first) {
 /* ---- the whole --------------------------------------------------------------------------------------------------- */
 
 static void put_title(FILE *out, const topo_view *view) {
-  static const bny_topo_kind kinds[] = {BNY_TOPO_HOST, BNY_TOPO_PACKAGE, BNY_TOPO_NUMA, BNY_TOPO_GPU, BNY_TOPO_NIC,
-                                        BNY_TOPO_SWITCH};
+  static const bny_topo_kind kinds[] = {BNY_TOPO_HOST, BNY_TOPO_PACKAGE, BNY_TOPO_NUMA,
+                                        BNY_TOPO_GPU,  BNY_TOPO_NIC,     BNY_TOPO_SWITCH};
   topo_string counts = {.text = ""};
   for (size_t k = 0; k < sizeof kinds / sizeof kinds[0]; k++) {
     int32_t count = bny_topo_count(view->topo, kinds[k]);
@@ -466,7 +470,8 @@ char *topo_view_tree(const topo_view *view, tool_error *error) {
     put_title(out, view);
     topo_lines_put(&d.lines, view, out);
     if (fflush(out) == 0 && strchr(text, '~') != NULL) {
-      topo_put(out, view, TOPO_INK_DIM, "~ assumed: what hardware of that kind does; not read from this machine or file");
+      topo_put(out, view, TOPO_INK_DIM,
+               "~ assumed: what hardware of that kind does; not read from this machine or file");
       fputc('\n', out);
     }
     topo_put_matrix(out, view, first);
