@@ -195,6 +195,21 @@ if [ -c /dev/full ]; then
 fi
 [ "$(ls "$work/files" | tr '\n' ' ')" = "a.json a.txt a.xml link.txt " ] || fail "left behind: $(ls "$work/files")"
 
+# ---- measuring: this machine may be busy and slow, so that 1 is as good as 0 -------------------------------------------
+for cpus in 1 2; do
+  checks=$((checks + 1))
+  "$program" --measure --ranks $cpus --seconds 0.2 --json >"$work/out" 2>"$work/err" </dev/null
+  status=$?
+  case $status in
+  0 | 1)
+    says '"measured"'
+    says '"reads_1m_gbytes_per_s"|"pairs": \[\]'
+    cp "$work/out" "$work/measured.json"
+    expect 0 --from "$work/measured.json" --json ;;
+  *) [ $cpus = 2 ] && grep -q 'on 1 CPU:' "$work/err" || fail "--measure exits with $status: $(cat "$work/err")" ;;
+  esac
+done
+
 # ---- what is refused -------------------------------------------------------------------------------------------------
 expect 2 --from one-gpu.txt --from one-gpu.txt
 complains '^banyan-topo: --from is given twice'
@@ -206,6 +221,13 @@ expect 2 --check --levels
 complains 'one at a time'
 expect 2 --levels --format xml
 complains 'written as text or json'
+expect 2 --measure --from one-gpu.txt
+complains 'not with --from'
+expect 2 --ranks 2
+complains 'go with --measure'
+expect 2 --measure --ranks 100000
+expect 2 --measure --seconds nan
+complains 'not a number'
 expect 2 --colour red
 complains 'not one of auto, always, never'
 expect 2 --nonsense
@@ -227,7 +249,7 @@ grep -q $'[\x07\x1b]' "$work/out" && fail "a name steers the terminal"
 
 # ---- help ------------------------------------------------------------------------------------------------------------
 expect 0 --help
-for option in from format output levels check diff json all colour; do
+for option in from format output levels check diff measure ranks seconds json all colour; do
   says "--$option"
   grep -q "Fl -$option" "$here/../tools/banyan-topo.1" || fail "the manual page lacks --$option"
 done
@@ -244,7 +266,7 @@ if [ -d "$dumps" ] && [ $xml = yes ]; then
     visited=$((visited + 1))
     case $status in
     0) [ "$(wc -L <"$work/out")" -le 100 ] || fail "$file: a line of $(wc -L <"$work/out") columns" ;;
-    2) grep -Eq "^banyan-topo: .*$(basename "$file"):[0-9]+: " "$work/err" || fail "$file: refused with $(cat "$work/err")" ;;
+    2) grep -Eq "^banyan-topo: .*${file##*/}:[0-9]+: " "$work/err" || fail "$file refused: $(cat "$work/err")" ;;
     *) fail "$file: exit status $status" ;;
     esac
   done < <(find "$dumps" -mindepth 2 -type f | LC_ALL=C sort)

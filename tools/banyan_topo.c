@@ -14,6 +14,7 @@
 #include "topo/export.h"
 #include "topo/synthetic.h"
 #include "topo_check.h"
+#include "topo_measure.h"
 #include "topo_output.h"
 #include "topo_view.h"
 
@@ -22,7 +23,7 @@
 enum { COLUMNS_DEFAULT = 100, COLUMNS_LEAST = 40, COLUMNS_MOST = 400 };
 
 /* What is asked for; one of them. */
-typedef enum task { TASK_SHOW, TASK_LEVELS, TASK_CHECK, TASK_DIFF } task;
+typedef enum task { TASK_SHOW, TASK_LEVELS, TASK_CHECK, TASK_DIFF, TASK_MEASURE } task;
 
 typedef enum colouring { COLOUR_AUTO, COLOUR_ALWAYS, COLOUR_NEVER } colouring;
 
@@ -30,6 +31,7 @@ typedef enum colouring { COLOUR_AUTO, COLOUR_ALWAYS, COLOUR_NEVER } colouring;
 typedef struct machine {
   bny_topo *topo;
   bny_topo_levels *levels;
+  topo_measured *measured; /* NULL: it was not asked for */
   topo_view view;
   bny_topo_probe_report reports[BNY_TOPO_PROBES_MAX];
   char title[256];
@@ -38,17 +40,19 @@ typedef struct machine {
 typedef struct arguments {
   task task;
   bool task_given;
-  const char *from[2];  /* NULL: this machine; the second one of --diff */
-  const char *format;   /* NULL: by the suffix of output, else text */
-  const char *output;   /* NULL: standard output */
+  const char *from[2]; /* NULL: this machine; the second one of --diff */
+  const char *format;  /* NULL: by the suffix of output, else text */
+  const char *output;  /* NULL: standard output */
   colouring colour;
   bool all;
+  topo_measure_options measure;
 } arguments;
 
 static const char usage[] =
     "usage: " PROGRAM " [--from FILE|DESCRIPTION] [--format FORMAT] [-o FILE] [--all] [--colour WHEN]\n"
     "       " PROGRAM " --levels|--check [--from FILE|DESCRIPTION] [--json] [-o FILE]\n"
-    "       " PROGRAM " --diff FIRST SECOND [--json] [-o FILE]\n";
+    "       " PROGRAM " --diff FIRST SECOND [--json] [-o FILE]\n"
+    "       " PROGRAM " --measure [--ranks N] [--seconds S] [--json] [-o FILE]\n";
 
 static const char help[] =
     "\n"
@@ -63,12 +67,16 @@ static const char help[] =
     "  --levels            the groups of ranks that are near to one another, as a table\n"
     "  --check             findings alone, one a line; see below for the exit status\n"
     "  --diff A B          what differs between two files or descriptions\n"
+    "  --measure           latency and bandwidth between the CPUs of this machine, and which pairs are slow\n"
+    "  --ranks N           --measure: between the first N of the CPUs allowed; default all\n"
+    "  --seconds S         --measure: about how long at most; default 10\n"
     "  --json              the same as --format json\n"
     "  --all               draw everything, also what looks alike\n"
     "  --colour WHEN       auto, always or never; default auto: in a terminal, unless NO_COLOR is set\n"
     "  --help, --version\n"
     "\n"
-    "Exit status: 0 success, 2 trouble. --check: 1 warnings, 3 faults. --diff: 1 they differ.\n";
+    "Exit status: 0 success, 2 trouble. --check: 1 warnings, 3 faults. --diff: 1 they differ.\n"
+    "--measure: 1 something is slow.\n";
 
 enum option_code {
   OPT_FROM = 256,
@@ -76,6 +84,9 @@ enum option_code {
   OPT_LEVELS,
   OPT_CHECK,
   OPT_DIFF,
+  OPT_MEASURE,
+  OPT_RANKS,
+  OPT_SECONDS,
   OPT_JSON,
   OPT_ALL,
   OPT_COLOUR,
@@ -89,6 +100,9 @@ static const struct option option_table[] = {{"from", required_argument, NULL, O
                                              {"levels", no_argument, NULL, OPT_LEVELS},
                                              {"check", no_argument, NULL, OPT_CHECK},
                                              {"diff", no_argument, NULL, OPT_DIFF},
+                                             {"measure", no_argument, NULL, OPT_MEASURE},
+                                             {"ranks", required_argument, NULL, OPT_RANKS},
+                                             {"seconds", required_argument, NULL, OPT_SECONDS},
                                              {"json", no_argument, NULL, OPT_JSON},
                                              {"all", no_argument, NULL, OPT_ALL},
                                              {"colour", required_argument, NULL, OPT_COLOUR},
@@ -101,11 +115,27 @@ static const struct option option_table[] = {{"from", required_argument, NULL, O
 
 static bool set_task(arguments *a, task task, tool_error *error) {
   if (a->task_given && a->task != task) {
-    return tool_error_set(error, "--levels, --check and --diff: one at a time");
+    return tool_error_set(error, "--levels, --check, --diff and --measure: one at a time");
   }
   a->task = task;
   a->task_given = true;
   return true;
+}
+
+/* Of --measure. */
+static bool parse_number(int code, arguments *a, tool_error *error) {
+  char *end;
+  int64_t number;
+  if (code == OPT_RANKS) {
+    if (!tool_parse_int(optarg, 1, TOPO_RANKS_MAX, &number)) {
+      return tool_error_set(error, "--ranks %.60s: not a number in 1..%d", optarg, TOPO_RANKS_MAX);
+    }
+    a->measure.ranks = (int32_t)number;
+    return true;
+  }
+  a->measure.seconds = strtod(optarg, &end);
+  return (end != optarg && *end == '\0' && a->measure.seconds >= 0.01 && a->measure.seconds <= 3600) ||
+         tool_error_set(error, "--seconds %.60s: not a number in 0.01..3600", optarg);
 }
 
 static bool parse_colour(arguments *a, tool_error *error) {
@@ -124,8 +154,7 @@ static bool set_format(arguments *a, const char *format, tool_error *error) {
     return tool_error_set(error, "the format cannot be both %.20s and %.20s", a->format, format);
   }
   a->format = format;
-  return topo_format_find(format) != NULL ||
-         tool_error_set(error, "--format %.60s: not one of " TOPO_FORMATS, format);
+  return topo_format_find(format) != NULL || tool_error_set(error, "--format %.60s: not one of " TOPO_FORMATS, format);
 }
 
 static bool parse_option(int code, arguments *a, tool_error *error) {
@@ -142,6 +171,9 @@ static bool parse_option(int code, arguments *a, tool_error *error) {
   case OPT_LEVELS: return set_task(a, TASK_LEVELS, error);
   case OPT_CHECK: return set_task(a, TASK_CHECK, error);
   case OPT_DIFF: return set_task(a, TASK_DIFF, error);
+  case OPT_MEASURE: return set_task(a, TASK_MEASURE, error);
+  case OPT_RANKS:
+  case OPT_SECONDS: return parse_number(code, a, error);
   case OPT_ALL: a->all = true; return true;
   default: return parse_colour(a, error);
   }
@@ -162,11 +194,17 @@ static bool complete_arguments(int argc, char **argv, arguments *a, tool_error *
   if (a->format == NULL && a->output != NULL && strcmp(a->output, "-") != 0) {
     a->format = topo_format_of_path(a->output);
     if (a->format == NULL) {
-      return tool_error_set(error, "%.200s: its name does not tell the format: add --format, or a suffix (%s)", a->output,
-                            TOPO_SUFFIXES);
+      return tool_error_set(error, "%.200s: its name does not tell the format: add --format, or a suffix (%s)",
+                            a->output, TOPO_SUFFIXES);
     }
   }
   a->format = a->format == NULL ? "text" : a->format;
+  if (a->task == TASK_MEASURE && a->from[0] != NULL) {
+    return tool_error_set(error, "--measure measures this machine: not with --from");
+  }
+  if (a->task != TASK_MEASURE && (a->measure.ranks > 0 || a->measure.seconds > 0)) {
+    return tool_error_set(error, "--ranks and --seconds go with --measure");
+  }
   bool plain = strcmp(a->format, "text") == 0 || strcmp(a->format, "json") == 0;
   if (a->task != TASK_SHOW && !plain) {
     return tool_error_set(error, "--format %s: --levels, --check and --diff are written as text or json", a->format);
@@ -251,22 +289,43 @@ static bool load(const arguments *a, const char *from, machine *m, tool_error *e
   if (m->topo == NULL) {
     return tool_error_set(error, "%s", why.text);
   }
+  if (a->task == TASK_MEASURE) {
+    m->measured = topo_measure(&a->measure, m->topo, error);
+    if (m->measured == NULL) {
+      return false;
+    }
+    topo_measured_apply(m->measured, m->topo);
+  }
   m->levels = bny_topo_derive(m->topo);
   if (m->levels == NULL) {
     return tool_error_set(error, "out of memory");
   }
   set_title(m, from);
-  m->view = (topo_view){.topo = m->topo, .levels = m->levels, .title = m->title, .reports = m->reports, .nreports = nreports};
+  m->view = (topo_view){.topo = m->topo,
+                        .levels = m->levels,
+                        .title = m->title,
+                        .reports = m->reports,
+                        .nreports = nreports,
+                        .measured = m->measured};
   set_up_view(a, &m->view);
   return true;
 }
 
 static void unload(machine *m) {
+  topo_measured_free(m->measured);
   bny_topo_levels_free(m->levels);
   bny_topo_free(m->topo);
 }
 
 /* ---- tasks ------------------------------------------------------------------------------------------------------- */
+
+static char *show_measured(const machine *m, bool json, int *exit_status, tool_error *error) {
+  for (int32_t f = 0; f < m->measured->nfindings; f++) {
+    *exit_status = m->measured->findings[f].warning ? TOPO_EXIT_WARNINGS : *exit_status;
+  }
+  return json ? topo_view_json(&m->view, error)
+              : topo_measured_text(m->measured, m->topo, m->view.colour, m->view.columns, error);
+}
 
 /* The text to write, for the caller to free; NULL and *error. */
 static char *work(const arguments *a, machine machines[2], int *exit_status, tool_error *error) {
@@ -275,6 +334,7 @@ static char *work(const arguments *a, machine machines[2], int *exit_status, too
   switch (a->task) {
   case TASK_LEVELS: return json ? topo_view_json(&machines[0].view, error) : topo_view_levels(&machines[0].view, error);
   case TASK_CHECK: return topo_check(&machines[0].view, json, exit_status, error);
+  case TASK_MEASURE: return show_measured(&machines[0], json, exit_status, error);
   case TASK_DIFF: return topo_diff(&machines[0].view, &machines[1].view, json, exit_status, error);
   default: return topo_format_find(a->format)->view(&machines[0].view, error);
   }
@@ -289,8 +349,8 @@ int main(int argc, char **argv) {
   if (!parse_arguments(argc, argv, &a, &exit_status)) {
     return exit_status;
   }
-  bool ok = load(&a, a.from[0], &machines[0], &error) &&
-            (a.task != TASK_DIFF || load(&a, a.from[1], &machines[1], &error));
+  bool ok =
+      load(&a, a.from[0], &machines[0], &error) && (a.task != TASK_DIFF || load(&a, a.from[1], &machines[1], &error));
   char *text = ok ? work(&a, machines, &exit_status, &error) : NULL;
   ok = text != NULL && topo_output(a.output, text, &error);
   free(text);

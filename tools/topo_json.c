@@ -1,17 +1,20 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
  * JSON: the model as topo/json.h has it, which is what can be read again, and what was derived of it:
- *   "levels": [{"kind", "groups": [{"ranks": [..], "node", "path", "gbytes_per_s", "latency_us", "all_to_all", "uniform",
- *               "source"}]}]
- *   "ranks": [{"rank", "device", "host", "local", "nic", "nic_path", "nic_shared", "nic_gbytes_per_s", "rail", "nvlinks"}]
+ *   "levels": [{"kind", "groups": [{"ranks": [..], "node", "path", "gbytes_per_s", "latency_us", "all_to_all",
+ *               "uniform", "source"}]}]
+ *   "ranks": [{"rank", "device", "host", "local", "nic", "nic_path", "nic_shared", "nic_gbytes_per_s", "rail",
+ *              "nvlinks"}]
  *   "findings": [{"severity", "node", "text"}]
  *   "probes": [{"name", "outcome", "text"}]   of this machine, else empty
+ *   "measured": {..}   by --measure, see topo_measure_json.c
  * Nodes are named by their ids. What is not known is left out. */
 #include <jansson.h>
 #include <stdlib.h>
 
 #include "topo/json.h"
 #include "topo_json.h"
+#include "topo_measure.h"
 
 /* Takes the reference, also when it fails; NULL and what is not known are left out. */
 static bool put(json_t *object, const char *key, json_t *value) {
@@ -132,6 +135,8 @@ char *topo_view_json(const topo_view *view, tool_error *error) {
   const json_t *nodes = root == NULL ? NULL : json_object_get(root, "nodes");
   bool good = root != NULL && put(root, "levels", levels_out(view->levels, nodes)) &&
               put(root, "ranks", ranks_out(view->levels, nodes)) &&
-              put(root, "findings", topo_json_findings(view->levels, nodes)) && put(root, "probes", topo_json_probes(view));
+              put(root, "findings", topo_json_findings(view->levels, nodes)) &&
+              put(root, "probes", topo_json_probes(view)) &&
+              (view->measured == NULL || put(root, "measured", topo_measured_json(view->measured, view->topo)));
   return topo_json_text(checked(root, good), error);
 }

@@ -21,6 +21,7 @@ typedef struct topo_view {
   int32_t columns;    /* text: width to keep to */
   const bny_topo_probe_report *reports; /* of this machine's probes */
   int32_t nreports;
+  const struct topo_measured *measured; /* by --measure; else NULL */
 } topo_view;
 
 /* Each returns text for the caller to free, or NULL and *error. */
