@@ -186,6 +186,168 @@ START_TEST(trees_in_a_domain) {
 }
 END_TEST
 
+/* ---- sets of rings ----------------------------------------------------------------------------------------------- */
+
+/* Finds rings of the island, checks that each is a ring and that they share no link, and returns how many. */
+static int32_t rings_found(int32_t count, const int32_t *links, int32_t rings_max, double speed) {
+  bny_topo *topo = island_of(count, links);
+  bny_topo_levels *levels = derive(topo);
+  const bny_topo_level *island = bny_topo_level_of(levels, BNY_TOPO_LEVEL_ISLAND);
+  ck_assert_int_eq(island->ngroups, 1);
+  int32_t *rings = malloc((size_t)rings_max * (size_t)count * sizeof *rings), found = -1;
+  int32_t *left = malloc((size_t)count * (size_t)count * sizeof *left);
+  memcpy(left, links, (size_t)count * (size_t)count * sizeof *left);
+  double slowest = bny_topo_rings(topo, levels, island, &island->groups[0], rings_max, rings, &found);
+  ck_assert_int_le(found, rings_max);
+  ck_assert_double_eq_tol(slowest, found > 0 ? speed : 0, 1e-9);
+  for (int32_t r = 0; r < found; r++) {
+    int32_t *ring = &rings[r * count], least;
+    ck_assert_int_eq(ring[0], 0);
+    ring_sum(links, count, ring, &least);
+    for (int32_t i = 0; i < count; i++) {
+      int32_t a = ring[i], b = ring[(i + 1) % count];
+      left[a * count + b]--;
+      if (count > 2) left[b * count + a]--;
+    }
+  }
+  for (int32_t i = 0; i < count * count; i++) ck_assert_msg(left[i] >= 0, "a link is in two rings");
+  free(left);
+  free(rings);
+  bny_topo_levels_free(levels);
+  bny_topo_free(topo);
+  return found;
+}
+
+/* All to all: (n - 1) / 2 rings of an odd number, (n - 2) / 2 of an even one, and where there are several links nothing
+ * is left over but at most one link of each member. */
+START_TEST(rings_of_meshes) {
+  for (int32_t count = 3; count <= 17; count++) {
+    for (int32_t each = 1; each <= 4; each++) {
+      int32_t links[17 * 17] = {0};
+      for (int32_t i = 0; i < count * count; i++) links[i] = i / count == i % count ? 0 : each;
+      ck_assert_int_eq(rings_found(count, links, 64, 1), each * (count - 1) / 2);
+    }
+  }
+  int32_t pair[4] = {0, 4, 4, 0};
+  ck_assert_int_eq(rings_found(2, pair, 64, 1), 4);
+  ck_assert_int_eq(rings_found(2, pair, 3, 1), 3);
+}
+END_TEST
+
+static void link_pair(int32_t *links, int32_t count, int32_t a, int32_t b, int32_t added) {
+  links[a * count + b] += added;
+  links[b * count + a] += added;
+}
+
+START_TEST(rings_of_machines) {
+  int32_t ring[64] = {0}, cube[64] = {0}, v100[64] = {0};
+  for (int32_t i = 0; i < 8; i++) link_pair(ring, 8, i, (i + 1) % 8, 1);
+  ck_assert_int_eq(rings_found(8, ring, 64, 1), 1);
+  for (int32_t i = 0; i < 8; i++) link_pair(ring, 8, i, (i + 1) % 8, 2);
+  ck_assert_int_eq(rings_found(8, ring, 64, 1), 3);
+  ck_assert_int_eq(rings_found(8, ring, 2, 1), 2);
+  for (int32_t i = 0; i < 8; i++) {
+    for (int32_t bit = 1; bit < 8; bit *= 2) link_pair(cube, 8, i, i ^ bit, i < (i ^ bit));
+  }
+  ck_assert_int_eq(rings_found(8, cube, 64, 1), 1); /* of 3 links each can use 2 */
+  /* The hybrid cube mesh of 8 V100: 6 links each, and 3 rings, which is 6 with both directions. */
+  static const int8_t pairs[][3] = {{0, 1, 1}, {0, 2, 1}, {0, 3, 2}, {0, 4, 2}, {1, 2, 2}, {1, 3, 1},
+                                    {1, 5, 2}, {2, 3, 2}, {2, 6, 1}, {3, 7, 1}, {4, 5, 1}, {4, 6, 1},
+                                    {4, 7, 2}, {5, 6, 2}, {5, 7, 1}, {6, 7, 2}};
+  for (size_t i = 0; i < sizeof pairs / sizeof pairs[0]; i++) link_pair(v100, 8, pairs[i][0], pairs[i][1], pairs[i][2]);
+  ck_assert_int_eq(rings_found(8, v100, 64, 1), 3);
+}
+END_TEST
+
+/* Every set of rings there is, one ring after another in the order of their first difference: the reference. */
+typedef struct every_set {
+  int32_t count, most, left[64];
+} every_set;
+
+static void every_set_search(every_set *e, int32_t *ring, int32_t placed, int32_t found) {
+  int32_t count = e->count;
+  e->most = found > e->most ? found : e->most;
+  if (placed == count) {
+    if (ring[1] > ring[count - 1] || e->left[ring[count - 1] * count] == 0) return;
+    for (int32_t i = 0; i < count; i++) link_pair(e->left, count, ring[i], ring[(i + 1) % count], -1);
+    int32_t next[8] = {0};
+    every_set_search(e, next, 1, found + 1);
+    for (int32_t i = 0; i < count; i++) link_pair(e->left, count, ring[i], ring[(i + 1) % count], 1);
+    return;
+  }
+  for (int32_t member = 1; member < count; member++) {
+    bool seen = e->left[ring[placed - 1] * count + member] == 0;
+    for (int32_t i = 1; i < placed; i++) seen = seen || ring[i] == member;
+    if (seen) continue;
+    ring[placed] = member;
+    every_set_search(e, ring, placed + 1, found);
+  }
+}
+
+START_TEST(sets_are_the_largest) {
+  uint64_t state = 88172645463325252;
+  for (int32_t trial = 0; trial < 150; trial++) {
+    int32_t count = 4 + (int32_t)(next_random(&state) % 3), links[64] = {0}, ring[8] = {0};
+    for (int32_t i = 0; i < count; i++) {
+      for (int32_t j = 0; j < i; j++) {
+        int32_t link = (int32_t)(next_random(&state) % (count < 6 ? 3 : 2));
+        link_pair(links, count, i, j, j == i - 1 && link == 0 ? 1 : link);
+      }
+    }
+    every_set e = {.count = count};
+    memcpy(e.left, links, sizeof links);
+    every_set_search(&e, ring, 1, 0);
+    ck_assert_msg(rings_found(count, links, 64, 1) == e.most, "trial %d: not %d", trial, e.most);
+  }
+}
+END_TEST
+
+/* Rings laid on top of one another at random: nearly as many are found again, of 8 all, whatever lies beside them. */
+START_TEST(rings_laid_down) {
+  uint64_t state = 2463534242;
+  for (int32_t trial = 0; trial < 24; trial++) {
+    int32_t count = trial % 2 ? 8 : 16, laid = 2 + trial % 5, links[256] = {0}, ring[16];
+    for (int32_t r = 0; r < laid; r++) {
+      for (int32_t i = 0; i < count; i++) ring[i] = i;
+      for (int32_t i = count - 1; i > 0; i--) {
+        int32_t other = (int32_t)(next_random(&state) % (uint64_t)(i + 1)), member = ring[i];
+        ring[i] = ring[other];
+        ring[other] = member;
+      }
+      for (int32_t i = 0; i < count; i++) link_pair(links, count, ring[i], ring[(i + 1) % count], 1);
+    }
+    int32_t found = rings_found(count, links, 64, 1);
+    ck_assert_msg(found >= laid - (count == 16), "trial %d: %d of %d of %d members", trial, found, laid, count);
+  }
+}
+END_TEST
+
+/* Through switches, of which several make up what each GPU has: half of the links, in the group's order. */
+START_TEST(rings_through_switches) {
+  static const struct {
+    const char *text;
+    int32_t rings_max, rings;
+  } cases[] = {{"host nvswitch@18 gpu:8@sm90", 64, 9},
+               {"host nvswitch@18 gpu:8@sm90", 4, 4},
+               {"host nvswitch@12 gpu:2@sm80", 64, 12},
+               {"nvswitch@18 host:18 gpu:4@sm100", 64, 9},
+               {"host gpu:2 nic", 64, 0}};
+  for (size_t i = 0; i < sizeof cases / sizeof cases[0]; i++) {
+    int32_t rings[64 * 72], found = -1;
+    bny_topo *topo = load(cases[i].text);
+    bny_topo_levels *levels = derive(topo);
+    const bny_topo_level *level = &levels->levels[levels->nlevels - 1];
+    double speed = bny_topo_rings(topo, levels, level, &level->groups[0], cases[i].rings_max, rings, &found);
+    ck_assert_msg(found == cases[i].rings, "%s: %d", cases[i].text, found);
+    ck_assert((speed > 15) == (found > 0));
+    for (int32_t place = 0; place < found * level->groups[0].count; place++)
+      ck_assert_int_eq(rings[place], place % level->groups[0].count);
+    bny_topo_levels_free(levels);
+    bny_topo_free(topo);
+  }
+}
+END_TEST
+
 int main(void) {
   Suite *suite = suite_create("topo_rings");
   TCase *tests = tcase_create("rings");
@@ -194,6 +356,11 @@ int main(void) {
   tcase_add_test(tests, rings_of_many);
   tcase_add_test(tests, no_ring);
   tcase_add_test(tests, trees_in_a_domain);
+  tcase_add_test(tests, rings_of_meshes);
+  tcase_add_test(tests, rings_of_machines);
+  tcase_add_test(tests, sets_are_the_largest);
+  tcase_add_test(tests, rings_laid_down);
+  tcase_add_test(tests, rings_through_switches);
   suite_add_tcase(suite, tests);
   SRunner *runner = srunner_create(suite);
   srunner_run_all(runner, CK_ENV);

@@ -62,6 +62,22 @@ double bny_topo_net_speed(const bny_topo *topo, const bny_topo_link *link);
 /* A group whose members meet over their NICs: rails, leaves and above. */
 void bny_topo_net_look(const bny_topo_derivation *d, const bny_topo_level *level, bny_topo_group *group);
 
+/* ---- rings (rings.c), for rings_set.c ---- */
+
+/* Between the members of a group, by their places. */
+typedef struct bny_topo_speeds {
+  int32_t count;
+  double *matrix; /* count by count; NULL: all pairs are alike */
+  double alike;
+} bny_topo_speeds;
+
+/* The ring whose slowest link is fastest, as places from the first on; *slowest is 0 if there is none. With a matrix.
+ * False without memory. */
+bool bny_topo_ring_best(const bny_topo_speeds *s, int32_t *ring, double *slowest);
+
+/* Any ring of links of at least this speed, if a search by rotations finds one. False without memory. */
+bool bny_topo_ring_any(const bny_topo_speeds *s, double least, uint32_t seed, int32_t *ring, bool *found);
+
 /* Of a PCI device: the narrowest PCI link from it up to the CPU; 0 unknown. */
 double bny_topo_pci_way(const bny_topo *topo, int32_t node);
 

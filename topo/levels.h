@@ -106,7 +106,7 @@ const bny_topo_level *bny_topo_level_of(const bny_topo_levels *levels, bny_topo_
 const char *bny_topo_level_name(bny_topo_level_kind kind);      /* "package" .. */
 const char *bny_topo_severity_name(bny_topo_severity severity); /* "info", "warning", "fault" */
 
-/* ---- rings and trees (rings.c) ----------------------------------------------------------------------------------- */
+/* ---- rings and trees (rings.c, rings_set.c) ------------------------------------------------------------------------ */
 
 /* Bandwidth that two ranks have between them over NVLinks of their own, or a switch; GB/s, 0: none. Of ranks of one
  * host or domain. */
@@ -119,6 +119,18 @@ double bny_topo_pair_gbytes_per_s(const bny_topo *topo, const bny_topo_levels *l
  * ranks. Returns the slowest link in GB/s; 0 if no ring was found, or there is one member; -1 without memory. */
 double bny_topo_ring(const bny_topo *topo, const bny_topo_levels *levels, const bny_topo_level *level,
                      const bny_topo_group *group, int32_t *ring);
+
+/* Several rings at once, none of which takes bandwidth from another: each link between two members is in one ring, two
+ * links side by side may be in two, and links through a switch that joins all are shared out likewise. Links carry both
+ * ways, so that each ring can run in both directions at the same time. As many rings as there can be where all members
+ * are linked alike, or by a switch, and for up to 8 members in general (the search for them is bounded, and known
+ * machines are far from its bound); beyond that as many as are found, each made of the links that are most plentiful.
+ * Links through a switch that does not join all are not used.
+ *
+ * `rings` has room for rings_max times group->count ranks, each ring starting with the first member; *count is the
+ * number found. Returns what the slowest of their links has alone, in GB/s; 0 if there is none; -1 without memory. */
+double bny_topo_rings(const bny_topo *topo, const bny_topo_levels *levels, const bny_topo_level *level,
+                      const bny_topo_group *group, int32_t rings_max, int32_t *rings, int32_t *count);
 
 /* A tree from `root`, a place within the group, to all members, over links: the slowest link is as fast as it can
  * be, and of such trees each member is as near to the root as it can be. With at most `children_max` children of a

@@ -36,19 +36,13 @@ double bny_topo_pair_gbytes_per_s(const bny_topo *topo, const bny_topo_levels *l
 
 /* ---- the speeds of a group --------------------------------------------------------------------------------------- */
 
-typedef struct speeds {
-  int32_t count;
-  double *matrix; /* count by count; NULL: all pairs are alike */
-  double alike;
-} speeds;
-
-static double speed_between(const speeds *s, int32_t a, int32_t b) {
+static double speed_between(const bny_topo_speeds *s, int32_t a, int32_t b) {
   return s->matrix ? s->matrix[(size_t)a * (size_t)s->count + (size_t)b] : s->alike;
 }
 
 static bool speeds_read(const bny_topo *topo, const bny_topo_levels *levels, const bny_topo_level *level,
-                        const bny_topo_group *group, speeds *s) {
-  *s = (speeds){.count = group->count, .alike = group->gbytes_per_s};
+                        const bny_topo_group *group, bny_topo_speeds *s) {
+  *s = (bny_topo_speeds){.count = group->count, .alike = group->gbytes_per_s};
   bool switched = group->node >= 0 && topo->nodes[group->node].kind == BNY_TOPO_SWITCH;
   if (group->count > MATRIX_MAX) {
     s->alike = switched ? s->alike : 0;
@@ -68,7 +62,7 @@ static bool speeds_read(const bny_topo *topo, const bny_topo_levels *levels, con
 }
 
 /* Whether no order is better than another: all pairs are as fast. */
-static bool are_alike(const speeds *s) {
+static bool are_alike(const bny_topo_speeds *s) {
   double first = s->count > 1 ? speed_between(s, 0, 1) : 0;
   for (int32_t a = 0; a < s->count && s->matrix; a++) {
     for (int32_t b = 0; b < a; b++) {
@@ -84,7 +78,7 @@ static int speed_order(const void *a, const void *b) {
 }
 
 /* The different speeds above 0, ascending; NULL without memory. Only with a matrix. */
-static double *thresholds_of(const speeds *s, int32_t *count) {
+static double *thresholds_of(const bny_topo_speeds *s, int32_t *count) {
   size_t pairs = (size_t)s->count * (size_t)s->count;
   double *sorted = malloc((pairs + 1) * sizeof *sorted);
   if (!sorted) return NULL;
@@ -99,7 +93,7 @@ static double *thresholds_of(const speeds *s, int32_t *count) {
 
 /* ---- rings of few: every order, by sets of members that were visited --------------------------------------------- */
 
-static unsigned neighbours_of(const speeds *s, int32_t place, double least) {
+static unsigned neighbours_of(const bny_topo_speeds *s, int32_t place, double least) {
   unsigned set = 0;
   for (int32_t other = 0; other < s->count; other++) {
     if (other != place && speed_between(s, place, other) >= least) set |= 1u << other;
@@ -109,7 +103,7 @@ static unsigned neighbours_of(const speeds *s, int32_t place, double least) {
 
 /* Whether links of at least this speed hold a ring. ends[set]: where a path from member 0 through all of set may
  * end. */
-static bool ring_exists(const speeds *s, double least, uint16_t *ends) {
+static bool ring_exists(const bny_topo_speeds *s, double least, uint16_t *ends) {
   unsigned neighbours[EXACT_MAX], all = (1u << s->count) - 1;
   for (int32_t i = 0; i < s->count; i++) neighbours[i] = neighbours_of(s, i, least);
   memset(ends, 0, ((size_t)all + 1) * sizeof *ends);
@@ -125,7 +119,7 @@ static bool ring_exists(const speeds *s, double least, uint16_t *ends) {
 
 /* Of the rings over links of at least this speed the one with the greatest sum: best[set][end], the sum of the best
  * path. */
-static void ring_of_most(const speeds *s, double least, float *best, int32_t *ring) {
+static void ring_of_most(const bny_topo_speeds *s, double least, float *best, int32_t *ring) {
   unsigned all = (1u << s->count) - 1;
   for (size_t i = 0; i < ((size_t)all + 1) * EXACT_MAX; i++) best[i] = -1;
   best[1 * EXACT_MAX] = 0;
@@ -160,7 +154,8 @@ static void ring_of_most(const speeds *s, double least, float *best, int32_t *ri
   ring[0] = 0;
 }
 
-static bool ring_exact(const speeds *s, const double *thresholds, int32_t nthresholds, int32_t *ring, double *slowest) {
+static bool ring_exact(const bny_topo_speeds *s, const double *thresholds, int32_t nthresholds, int32_t *ring,
+                       double *slowest) {
   size_t sets = (size_t)1 << s->count;
   uint16_t *ends = malloc(sets * sizeof *ends);
   float *best = malloc(sets * EXACT_MAX * sizeof *best);
@@ -183,7 +178,7 @@ static bool ring_exact(const speeds *s, const double *thresholds, int32_t nthres
 /* ---- rings of many: a path that is extended, and turned where it cannot be --------------------------------------- */
 
 typedef struct path_search {
-  const speeds *s;
+  const bny_topo_speeds *s;
   double least;
   int32_t *path, *place; /* place[member]: in the path, -1 */
   int32_t length;
@@ -252,7 +247,7 @@ static bool ring_search(path_search *search) {
   return false;
 }
 
-static bool ring_of_many(const speeds *s, const double *thresholds, int32_t nthresholds, int32_t *ring,
+static bool ring_of_many(const bny_topo_speeds *s, const double *thresholds, int32_t nthresholds, int32_t *ring,
                          double *slowest) {
   path_search search = {.s = s,
                         .path = malloc((size_t)s->count * sizeof *search.path),
@@ -277,9 +272,27 @@ static bool ring_of_many(const speeds *s, const double *thresholds, int32_t nthr
   return good;
 }
 
+bool bny_topo_ring_best(const bny_topo_speeds *s, int32_t *ring, double *slowest) {
+  int32_t nthresholds = 0;
+  double *thresholds = thresholds_of(s, &nthresholds);
+  bool good =
+      thresholds && (s->count <= EXACT_MAX ? ring_exact : ring_of_many)(s, thresholds, nthresholds, ring, slowest);
+  free(thresholds);
+  return good;
+}
+
+bool bny_topo_ring_any(const bny_topo_speeds *s, double least, uint32_t seed, int32_t *ring, bool *found) {
+  path_search search = {.s = s, .least = least, .path = ring, .state = seed};
+  search.place = malloc((size_t)s->count * sizeof *search.place);
+  if (!search.place) return false;
+  *found = ring_search(&search);
+  free(search.place);
+  return true;
+}
+
 double bny_topo_ring(const bny_topo *topo, const bny_topo_levels *levels, const bny_topo_level *level,
                      const bny_topo_group *group, int32_t *ring) {
-  speeds s;
+  bny_topo_speeds s;
   double slowest = 0;
   for (int32_t i = 0; i < group->count; i++) ring[i] = i;
   if (!speeds_read(topo, levels, level, group, &s)) return -1;
@@ -291,11 +304,7 @@ double bny_topo_ring(const bny_topo *topo, const bny_topo_levels *levels, const 
       slowest = i == 0 || speed < slowest ? speed : slowest;
     }
   } else {
-    int32_t nthresholds = 0;
-    double *thresholds = thresholds_of(&s, &nthresholds);
-    good = thresholds &&
-           (group->count <= EXACT_MAX ? ring_exact : ring_of_many)(&s, thresholds, nthresholds, ring, &slowest);
-    free(thresholds);
+    good = bny_topo_ring_best(&s, ring, &slowest);
   }
   free(s.matrix);
   for (int32_t i = 0; i < group->count; i++) ring[i] = level->members[group->first + ring[i]];
@@ -305,7 +314,7 @@ double bny_topo_ring(const bny_topo *topo, const bny_topo_levels *levels, const 
 /* ---- trees ------------------------------------------------------------------------------------------------------- */
 
 /* How fast the slowest link of the best tree is: members join one by one over the fastest link to those that have. */
-static bool tree_slowest(const speeds *s, double *slowest) {
+static bool tree_slowest(const bny_topo_speeds *s, double *slowest) {
   double *nearest = malloc((size_t)s->count * sizeof *nearest);
   bool *joined = calloc((size_t)s->count, sizeof *joined);
   bool good = nearest && joined;
@@ -328,7 +337,7 @@ static bool tree_slowest(const speeds *s, double *slowest) {
 }
 
 /* Breadth first over links that are fast enough; the number of members reached, -1 without memory. */
-static int32_t tree_grow(const speeds *s, double least, int32_t root, int32_t children_max, int32_t *parents) {
+static int32_t tree_grow(const bny_topo_speeds *s, double least, int32_t root, int32_t children_max, int32_t *parents) {
   enum { UNREACHED = -2 };
   int32_t *queue = malloc((size_t)s->count * sizeof *queue), head = 0, tail = 0, first_free = 0;
   if (!queue) return -1;
@@ -351,7 +360,7 @@ static int32_t tree_grow(const speeds *s, double least, int32_t root, int32_t ch
 
 double bny_topo_tree(const bny_topo *topo, const bny_topo_levels *levels, const bny_topo_level *level,
                      const bny_topo_group *group, int32_t root, int32_t children_max, int32_t *parents) {
-  speeds s;
+  bny_topo_speeds s;
   for (int32_t i = 0; i < group->count; i++) parents[i] = -1;
   if (group->count < 2) return 0;
   if (!speeds_read(topo, levels, level, group, &s)) return -1;
