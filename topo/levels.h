@@ -106,7 +106,7 @@ const bny_topo_level *bny_topo_level_of(const bny_topo_levels *levels, bny_topo_
 const char *bny_topo_level_name(bny_topo_level_kind kind);      /* "package" .. */
 const char *bny_topo_severity_name(bny_topo_severity severity); /* "info", "warning", "fault" */
 
-/* ---- rings and trees (rings.c, rings_set.c) ------------------------------------------------------------------------ */
+/* ---- rings and trees (rings.c, rings_set.c) ---------------------------------------------------------------------- */
 
 /* Bandwidth that two ranks have between them over NVLinks of their own, or a switch; GB/s, 0: none. Of ranks of one
  * host or domain. */
