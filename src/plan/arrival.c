@@ -39,3 +39,40 @@ bny_arrival *bny_arrivals_add(bny_arrivals *arrivals, int32_t sender, int32_t sl
   *entry = (bny_arrival){.sender = sender, .slot = slot, .receiver = receiver};
   return entry;
 }
+
+bool bny_ready_init(bny_ready *ready, int32_t nranks) {
+  *ready = (bny_ready){.nranks = nranks, .count = nranks};
+  ready->queue = malloc((size_t)nranks * sizeof *ready->queue);
+  ready->next = calloc((size_t)nranks, sizeof *ready->next);
+  ready->waits = calloc((size_t)nranks, sizeof *ready->waits);
+  for (int32_t rank = 0; ready->queue && rank < nranks; rank++) ready->queue[rank] = rank;
+  return ready->queue && ready->next && ready->waits;
+}
+
+void bny_ready_fini(bny_ready *ready) {
+  free(ready->queue);
+  free(ready->next);
+  free(ready->waits);
+  ready->queue = NULL;
+  ready->next = NULL;
+  ready->waits = NULL;
+}
+
+int32_t bny_ready_take(bny_ready *ready) {
+  if (ready->count == 0) return -1;
+  int32_t rank = ready->queue[ready->first];
+  ready->first = ready->first + 1 == ready->nranks ? 0 : ready->first + 1;
+  ready->count--;
+  return rank;
+}
+
+/* A rank that waits is not in the queue, and leaves it only to wait or at its end: so it is there once at most. */
+void bny_ready_wake(bny_ready *ready, const bny_plan *receiver, int32_t sender, int32_t slot) {
+  int32_t rank = receiver->rank;
+  if (!ready->waits[rank]) return;
+  const bny_message *message = &receiver->messages[receiver->steps[ready->next[rank]].message];
+  if (message->peer != sender || message->slot != slot) return;
+  ready->waits[rank] = false;
+  ready->queue[(int32_t)(((int64_t)ready->first + ready->count) % ready->nranks)] = rank;
+  ready->count++;
+}

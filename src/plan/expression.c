@@ -8,11 +8,20 @@ static bool reserve(bny_expressions *all) {
   if (all->count < all->capacity) return true;
   int32_t larger = 2 * all->capacity;
   bny_expression *nodes = realloc(all->nodes, (size_t)larger * sizeof *nodes);
-  if (nodes) all->nodes = nodes;
-  uint64_t *members = realloc(all->members, (size_t)larger * (size_t)all->words * sizeof *members);
-  if (members) all->members = members;
-  if (!nodes || !members) return false;
+  if (!nodes) return false;
+  all->nodes = nodes;
   all->capacity = larger;
+  return true;
+}
+
+static bool reserve_sets(bny_expressions *all, int64_t words) {
+  int64_t larger = all->sets_capacity;
+  while (all->sets_count + words > larger) larger = 2 * larger + 64;
+  if (larger == all->sets_capacity) return true;
+  uint64_t *sets = realloc(all->sets, (size_t)larger * sizeof *sets);
+  if (!sets) return false;
+  all->sets = sets;
+  all->sets_capacity = larger;
   return true;
 }
 
@@ -40,51 +49,77 @@ static bool table_grow(bny_expressions *all) {
 }
 
 bool bny_expressions_init(bny_expressions *all, int32_t nranks) {
-  *all =
-      (bny_expressions){.nranks = nranks, .words = (nranks + 63) / 64, .capacity = 2 * nranks + 64, .table_size = 256};
+  *all = (bny_expressions){.nranks = nranks, .capacity = 2 * nranks + 64, .table_size = 256};
   all->nodes = calloc((size_t)all->capacity, sizeof *all->nodes);
-  all->members = calloc((size_t)all->capacity * (size_t)all->words, sizeof *all->members);
   all->table = calloc((size_t)all->table_size, sizeof *all->table);
-  if (!all->nodes || !all->members || !all->table) {
+  if (!all->nodes || !all->table) {
     bny_expressions_fini(all);
     return false;
   }
-  for (int32_t rank = 0; rank < nranks; rank++) {
-    all->nodes[rank] = (bny_expression){.left = -1, .right = -1, .rounded = true, .leaves = 1};
-    all->members[(size_t)rank * (size_t)all->words + (size_t)rank / 64] |= UINT64_C(1) << (rank % 64);
-  }
+  for (int32_t rank = 0; rank < nranks; rank++)
+    all->nodes[rank] = (bny_expression){
+        .left = -1, .right = -1, .rounded = true, .leaves = 1, .low = rank, .high = rank + 1, .set = -1};
   all->count = nranks;
   return true;
 }
 
 void bny_expressions_fini(bny_expressions *all) {
   free(all->nodes);
-  free(all->members);
+  free(all->sets);
   free(all->table);
   all->nodes = NULL;
-  all->members = NULL;
+  all->sets = NULL;
   all->table = NULL;
 }
 
-static uint64_t *members_of(const bny_expressions *all, int32_t number) {
-  return all->members + (size_t)number * (size_t)all->words;
+/* Which of ranks 64 word .. 64 word + 63 are in it. */
+static uint64_t word_of(const bny_expressions *all, const bny_expression *node, int32_t word) {
+  if (word < node->low / 64 || word > (node->high - 1) / 64) return 0;
+  if (node->set >= 0) return all->sets[node->set + word - node->low / 64];
+  uint64_t bits = ~UINT64_C(0);
+  if (word == node->low / 64) bits &= ~UINT64_C(0) << (node->low % 64);
+  if (word == (node->high - 1) / 64) bits &= ~UINT64_C(0) >> (63 - (node->high - 1) % 64);
+  return bits;
+}
+
+/* The first rank that is in both, or -1. */
+static int32_t common_rank(const bny_expressions *all, const bny_expression *a, const bny_expression *b) {
+  int32_t low = a->low > b->low ? a->low : b->low, high = a->high < b->high ? a->high : b->high;
+  for (int32_t word = low / 64; low < high && word <= (high - 1) / 64; word++) {
+    uint64_t both = word_of(all, a, word) & word_of(all, b, word);
+    if (both) return 64 * word + __builtin_ctzll(both);
+  }
+  return -1;
+}
+
+/* Sets what is in the node from what is in its parts. */
+static bool join(bny_expressions *all, bny_expression *node) {
+  const bny_expression *a = &all->nodes[node->left], *b = &all->nodes[node->right];
+  node->leaves = a->leaves + b->leaves;
+  node->low = a->low < b->low ? a->low : b->low;
+  node->high = a->high > b->high ? a->high : b->high;
+  node->set = -1;
+  if (node->leaves == node->high - node->low) return true;
+  int32_t first = node->low / 64, last = (node->high - 1) / 64;
+  if (!reserve_sets(all, last - first + 1)) return false;
+  node->set = all->sets_count;
+  for (int32_t word = first; word <= last; word++)
+    all->sets[all->sets_count++] = word_of(all, a, word) | word_of(all, b, word);
+  return true;
 }
 
 int32_t bny_expressions_merge(bny_expressions *all, int32_t left, int32_t right, bool rounded, int32_t *rank) {
   if (!table_grow(all) || !reserve(all)) return BNY_EXPRESSION_NO_MEMORY;
   int32_t *entry = entry_of(all, left, right, rounded);
   if (*entry) return *entry - 1;
-  uint64_t *members = members_of(all, all->count);
-  for (int32_t word = 0; word < all->words; word++) {
-    uint64_t a = members_of(all, left)[word], b = members_of(all, right)[word];
-    if (a & b) {
-      *rank = 64 * word + __builtin_ctzll(a & b);
-      return BNY_EXPRESSION_TWICE;
-    }
-    members[word] = a | b;
+  int32_t common = common_rank(all, &all->nodes[left], &all->nodes[right]);
+  if (common >= 0) {
+    *rank = common;
+    return BNY_EXPRESSION_TWICE;
   }
-  all->nodes[all->count] = (bny_expression){
-      .left = left, .right = right, .rounded = rounded, .leaves = all->nodes[left].leaves + all->nodes[right].leaves};
+  bny_expression *node = &all->nodes[all->count];
+  *node = (bny_expression){.left = left, .right = right, .rounded = rounded};
+  if (!join(all, node)) return BNY_EXPRESSION_NO_MEMORY;
   *entry = all->count + 1;
   return all->count++;
 }
@@ -96,8 +131,9 @@ int32_t bny_expressions_round(bny_expressions *all, int32_t number) {
 }
 
 int32_t bny_expressions_missing(const bny_expressions *all, int32_t number) {
-  if (all->nodes[number].leaves == all->nranks) return -1;
+  const bny_expression *node = &all->nodes[number];
+  if (node->leaves == all->nranks) return -1;
   for (int32_t rank = 0; rank < all->nranks; rank++)
-    if (!(members_of(all, number)[rank / 64] >> (rank % 64) & 1)) return rank;
+    if (!(word_of(all, node, rank / 64) >> (rank % 64) & 1)) return rank;
   return -1;
 }

@@ -12,14 +12,18 @@ typedef struct bny_expression {
   int32_t left, right; /* -1: a leaf */
   bool rounded;        /* to the wire format; always so for a leaf */
   int32_t leaves;
+  int32_t low, high; /* the contributions of ranks [low, high) are in it, or of some of them: */
+  int64_t set;       /* where the words of a set begin, of which the first has rank low; -1: all of them */
 } bny_expression;
 
-/* Expression number r < nranks is the leaf of rank r. */
+/* Expression number r < nranks is the leaf of rank r. Mostly ranks that follow each other are merged, so that a set is
+ * its two ends. */
 typedef struct bny_expressions {
-  int32_t nranks, words;
+  int32_t nranks;
   bny_expression *nodes;
-  uint64_t *members; /* words for each node: bit r is set if rank r's contribution is in it */
   int32_t count, capacity;
+  uint64_t *sets; /* bit r % 64 of word r / 64 - low / 64 is set if rank r's contribution is in it */
+  int64_t sets_count, sets_capacity;
   int32_t *table; /* number + 1, by hash */
   int32_t table_size;
 } bny_expressions;

@@ -2,26 +2,23 @@
  *
  * The prover runs the plans of all ranks symbolically. The value of a slot is an expression (expression.h), the same
  * for all its rows since one step writes it. Steps depend on each other only through slots that are written once and
- * sends that happen once, so one schedule, each rank as far as it gets in turn, proves all schedules. */
+ * sends that happen once, so one schedule proves all: each rank runs as far as it gets, and again when what it waits
+ * for has been sent. */
 #include <stdlib.h>
 
 #include "plan/arrival.h"
 #include "plan/check.h"
+#include "plan/delivery.h"
 #include "plan/expression.h"
 #include "plan/slice.h"
 #include "status.h"
 
-typedef struct delivery {
-  int32_t rank, step;
-  bny_slice slice;
-  int32_t value;
-} delivery;
-
 typedef struct rank_state {
-  int32_t next;     /* step */
   int32_t *slots;   /* expression, or BNY_EXPRESSION_NONE: not written */
   int32_t *arrived; /* expression of each message, likewise */
-  int64_t rows;     /* delivered; bytes, where slices are bytes */
+  bny_slice input, owned;
+  int64_t rows;        /* delivered; bytes, where slices are bytes */
+  int64_t ndeliveries; /* where its next one goes */
   uint64_t *heard;  /* barrier: bit r is set once it is known that rank r has begun */
   uint64_t *said;   /* barrier: heard as it was when each slot was sent */
 } rank_state;
@@ -32,8 +29,9 @@ typedef struct proof_state {
   rank_state *ranks;
   bny_expressions expressions;
   bny_arrivals arrivals;
-  delivery *deliveries;
-  int32_t ndeliveries;
+  bny_ready ready;
+  bny_delivery *deliveries; /* by rank and step */
+  int64_t ndeliveries;
   int32_t words;     /* of a set of ranks */
   int32_t canonical; /* the expression that every delivery must be, or BNY_EXPRESSION_NONE */
 } proof_state;
@@ -90,8 +88,7 @@ static banyan_status write_slot(proof_state *proof, const bny_plan *plan, int32_
 /* ---- steps ------------------------------------------------------------------------------------------------------- */
 
 static banyan_status run_copy(proof_state *proof, const bny_plan *plan, int32_t number) {
-  bny_slice input = bny_slice_input(proof->request, plan->rank);
-  if (!bny_slice_within(&plan->steps[number].slice, &input))
+  if (!bny_slice_within(&plan->steps[number].slice, &proof->ranks[plan->rank].input))
     return bny_plan_fail(plan, number, "it copies what is not this rank's input");
   return write_slot(proof, plan, number, plan->rank);
 }
@@ -100,10 +97,12 @@ static banyan_status run_send(proof_state *proof, const bny_plan *plan, int32_t 
   const bny_step *step = &plan->steps[number];
   if (proof->ranks[plan->rank].slots[step->slot] == BNY_EXPRESSION_NONE && plan->collective != BNY_BARRIER)
     return bny_plan_fail(plan, number, "it sends slot %d before that is written", step->slot);
-  for (int32_t i = 0; i < step->count; i++)
-    if (!bny_arrivals_add(&proof->arrivals, plan->rank, step->slot, plan->peers[step->first + i]))
-      return bny_plan_fail(plan, number, "it sends slot %d to rank %d a second time", step->slot,
-                           plan->peers[step->first + i]);
+  for (int32_t i = 0; i < step->count; i++) {
+    int32_t peer = plan->peers[step->first + i];
+    if (!bny_arrivals_add(&proof->arrivals, plan->rank, step->slot, peer))
+      return bny_plan_fail(plan, number, "it sends slot %d to rank %d a second time", step->slot, peer);
+    bny_ready_wake(&proof->ready, proof->plans[peer], plan->rank, step->slot);
+  }
   const rank_state *state = &proof->ranks[plan->rank];
   for (int32_t word = 0; state->heard && word < proof->words; word++)
     state->said[(size_t)step->slot * (size_t)proof->words + (size_t)word] = state->heard[word];
@@ -131,8 +130,7 @@ static banyan_status run_wait(proof_state *proof, const bny_plan *plan, int32_t 
 static banyan_status check_value(const proof_state *proof, const bny_plan *plan, int32_t number, int32_t value) {
   const bny_slice *slice = &plan->steps[number].slice;
   if (proof->request->collective != BNY_COMBINE) {
-    bny_slice input = bny_slice_input(proof->request, value);
-    return bny_slice_within(slice, &input)
+    return bny_slice_within(slice, &proof->ranks[value].input)
                ? BANYAN_OK
                : bny_plan_fail(plan, number, "it delivers bytes of rank %d as another's", value);
   }
@@ -146,17 +144,15 @@ static banyan_status check_value(const proof_state *proof, const bny_plan *plan,
 
 static banyan_status run_deliver(proof_state *proof, const bny_plan *plan, int32_t number) {
   const bny_slice *slice = &plan->steps[number].slice;
-  bny_slice owned = bny_slice_owned(proof->request, plan->rank);
+  rank_state *state = &proof->ranks[plan->rank];
   int32_t value = BNY_EXPRESSION_NONE;
   banyan_status status = merge_value(proof, plan, number, &value);
   if (status != BANYAN_OK) return status;
-  if (!bny_slice_within(slice, &owned) || size_of(proof, slice) == 0)
+  if (!bny_slice_within(slice, &state->owned) || size_of(proof, slice) == 0)
     return bny_plan_fail(plan, number, "it delivers what this rank does not own, or nothing");
-  status = check_value(proof, plan, number, value);
-  proof->ranks[plan->rank].rows += size_of(proof, slice);
-  proof->deliveries[proof->ndeliveries++] =
-      (delivery){.rank = plan->rank, .step = number, .slice = *slice, .value = value};
-  return status;
+  state->rows += size_of(proof, slice);
+  proof->deliveries[state->ndeliveries++] = (bny_delivery){.rank = plan->rank, .step = number, .value = value};
+  return check_value(proof, plan, number, value);
 }
 
 static banyan_status run_step(proof_state *proof, const bny_plan *plan, int32_t number, bool *blocked) {
@@ -174,91 +170,54 @@ static banyan_status run_step(proof_state *proof, const bny_plan *plan, int32_t 
   return BANYAN_OK;
 }
 
-/* Each rank as far as it gets, in turn, until none gets any further. */
+/* Each rank as far as it gets, and again when what it waits for has been sent. */
 static banyan_status run_all(proof_state *proof) {
-  const bny_plan *stuck = NULL;
-  for (bool progress = true; progress;) {
-    progress = false;
-    stuck = NULL;
-    for (int32_t rank = 0; rank < proof->request->nranks; rank++) {
-      const bny_plan *plan = proof->plans[rank];
-      rank_state *state = &proof->ranks[rank];
-      bool blocked = false;
-      while (state->next < plan->nsteps && !blocked) {
-        banyan_status status = run_step(proof, plan, state->next, &blocked);
-        if (status != BANYAN_OK) return status;
-        if (!blocked) {
-          state->next++;
-          progress = true;
-        }
-      }
-      if (blocked && !stuck) stuck = plan;
+  int32_t *next = proof->ready.next;
+  for (int32_t rank = bny_ready_take(&proof->ready); rank >= 0; rank = bny_ready_take(&proof->ready)) {
+    const bny_plan *plan = proof->plans[rank];
+    bool blocked = false;
+    while (next[rank] < plan->nsteps && !blocked) {
+      banyan_status status = run_step(proof, plan, next[rank], &blocked);
+      if (status != BANYAN_OK) return status;
+      if (!blocked) next[rank]++;
     }
+    proof->ready.waits[rank] = blocked;
   }
-  if (!stuck) return BANYAN_OK;
-  int32_t step = proof->ranks[stuck->rank].next;
-  const bny_message *message = &stuck->messages[stuck->steps[step].message];
-  return bny_plan_fail(stuck, step, "deadlock: slot %d of rank %d is never sent to it", message->slot, message->peer);
+  for (int32_t rank = 0; rank < proof->request->nranks; rank++) {
+    const bny_plan *plan = proof->plans[rank];
+    if (next[rank] == plan->nsteps) continue;
+    const bny_message *message = &plan->messages[plan->steps[next[rank]].message];
+    return bny_plan_fail(plan, next[rank], "deadlock: slot %d of rank %d is never sent to it", message->slot,
+                         message->peer);
+  }
+  return BANYAN_OK;
 }
 
 /* ---- what has been delivered ---------------------------------------------------------------------------------------
  */
 
-static int by_rank(const void *a, const void *b) {
-  const delivery *left = a, *right = b;
-  return left->rank != right->rank ? left->rank - right->rank : left->step - right->step;
-}
-
-/* Boxes of one rank are disjoint and their sum is what it owns. */
-static banyan_status check_coverage(const proof_state *proof) {
-  qsort(proof->deliveries, (size_t)proof->ndeliveries, sizeof *proof->deliveries, by_rank);
+static banyan_status check_amounts(const proof_state *proof) {
   for (int32_t rank = 0; rank < proof->request->nranks; rank++) {
-    bny_slice owned = bny_slice_owned(proof->request, rank);
-    if (proof->ranks[rank].rows != size_of(proof, &owned))
-      return bny_plan_fail(
-          proof->plans[rank], -1, "it delivers %lld %s, but owns %lld", (long long)proof->ranks[rank].rows,
-          proof->request->collective == BNY_COMBINE ? "rows" : "bytes", (long long)size_of(proof, &owned));
-  }
-  for (int32_t i = 0; i < proof->ndeliveries; i++) {
-    const delivery *one = &proof->deliveries[i];
-    for (int32_t k = i + 1; k < proof->ndeliveries && proof->deliveries[k].rank == one->rank; k++)
-      if (bny_slice_intersects(&one->slice, &proof->deliveries[k].slice))
-        return bny_plan_fail(proof->plans[one->rank], proof->deliveries[k].step,
-                             "it delivers again what step %d delivers", one->step);
+    const rank_state *state = &proof->ranks[rank];
+    if (state->rows != size_of(proof, &state->owned))
+      return bny_plan_fail(proof->plans[rank], -1, "it delivers %lld %s, but owns %lld", (long long)state->rows,
+                           proof->request->collective == BNY_COMBINE ? "rows" : "bytes",
+                           (long long)size_of(proof, &state->owned));
   }
   return BANYAN_OK;
 }
 
-/* Equal rows are equal expressions on all ranks. Ranks that deliver the same box are compared with the first of them.
- */
-static banyan_status check_agreement(const proof_state *proof) {
-  const delivery **distinct = malloc((size_t)(proof->ndeliveries + 1) * sizeof(const delivery *));
-  int32_t count = 0;
-  banyan_status status = BANYAN_OK;
-  if (!distinct) return no_memory();
-  for (int32_t i = 0; i < proof->ndeliveries && status == BANYAN_OK; i++) {
-    const delivery *one = &proof->deliveries[i];
-    bool known = false;
-    for (int32_t k = 0; k < count && !known && status == BANYAN_OK; k++) {
-      if (!bny_slice_intersects(&one->slice, &distinct[k]->slice)) continue;
-      known = bny_slice_equal(&one->slice, &distinct[k]->slice);
-      if (one->value != distinct[k]->value)
-        status =
-            bny_plan_fail(proof->plans[one->rank], one->step, "it delivers another expression than rank %d, step %d",
-                          distinct[k]->rank, distinct[k]->step);
-    }
-    if (!known) distinct[count++] = one;
-  }
-  free(distinct);
-  return status;
-}
-
 /* A rank leaves a barrier only after all have come. */
 static banyan_status check_heard(const proof_state *proof) {
-  for (int32_t rank = 0; proof->ranks[0].heard && rank < proof->request->nranks; rank++)
-    for (int32_t other = 0; other < proof->request->nranks; other++)
-      if (!(proof->ranks[rank].heard[other / 64] >> (other % 64) & 1))
-        return bny_plan_fail(proof->plans[rank], -1, "it leaves the barrier without having heard of rank %d", other);
+  int32_t nranks = proof->request->nranks;
+  for (int32_t rank = 0; proof->ranks[0].heard && rank < nranks; rank++)
+    for (int32_t word = 0; word < proof->words; word++) {
+      uint64_t all = nranks - 64 * word >= 64 ? ~UINT64_C(0) : (UINT64_C(1) << (nranks - 64 * word)) - 1;
+      uint64_t missing = all & ~proof->ranks[rank].heard[word];
+      if (missing)
+        return bny_plan_fail(proof->plans[rank], -1, "it leaves the barrier without having heard of rank %d",
+                             64 * word + __builtin_ctzll(missing));
+    }
   return BANYAN_OK;
 }
 
@@ -296,7 +255,12 @@ static banyan_status make_canonical(proof_state *proof) {
   return BANYAN_OK;
 }
 
-static bool init_rank(const proof_state *proof, const bny_plan *plan, rank_state *state) {
+static bool init_rank(proof_state *proof, const bny_plan *plan, rank_state *state) {
+  state->input = bny_slice_input(proof->request, plan->rank);
+  state->owned = bny_slice_owned(proof->request, plan->rank);
+  state->ndeliveries = proof->ndeliveries;
+  for (int32_t step = 0; step < plan->nsteps; step++)
+    if (plan->steps[step].kind == BNY_STEP_DELIVER) proof->ndeliveries++;
   state->slots = malloc((size_t)(plan->nslots + 1) * sizeof *state->slots);
   state->arrived = malloc((size_t)(plan->nmessages + 1) * sizeof *state->arrived);
   if (!state->slots || !state->arrived) return false;
@@ -312,19 +276,18 @@ static bool init_rank(const proof_state *proof, const bny_plan *plan, rank_state
 
 static banyan_status init(proof_state *proof) {
   const bny_request *request = proof->request;
-  int64_t sends = 0, delivers = 0;
+  int64_t sends = 0;
   proof->words = (request->nranks + 63) / 64;
   proof->ranks = calloc((size_t)request->nranks, sizeof *proof->ranks);
   if (!proof->ranks) return no_memory();
   for (int32_t rank = 0; rank < request->nranks; rank++) {
     const bny_plan *plan = proof->plans[rank];
     sends += plan->npeers;
-    delivers += plan->nsteps;
     if (!init_rank(proof, plan, &proof->ranks[rank])) return no_memory();
   }
-  proof->deliveries = malloc((size_t)(delivers + 1) * sizeof *proof->deliveries);
+  proof->deliveries = malloc((size_t)(proof->ndeliveries + 1) * sizeof *proof->deliveries);
   if (!proof->deliveries || !bny_expressions_init(&proof->expressions, request->nranks) ||
-      !bny_arrivals_init(&proof->arrivals, sends))
+      !bny_arrivals_init(&proof->arrivals, sends) || !bny_ready_init(&proof->ready, request->nranks))
     return no_memory();
   if (request->collective == BNY_COMBINE && request->order == BANYAN_ORDER_CANONICAL) return make_canonical(proof);
   return BANYAN_OK;
@@ -341,6 +304,7 @@ static void fini(proof_state *proof) {
   free(proof->deliveries);
   bny_expressions_fini(&proof->expressions);
   bny_arrivals_fini(&proof->arrivals);
+  bny_ready_fini(&proof->ready);
 }
 
 banyan_status bny_plan_prove(const bny_request *request, const bny_plan *const *plans) {
@@ -349,8 +313,8 @@ banyan_status bny_plan_prove(const bny_request *request, const bny_plan *const *
   if (status != BANYAN_OK) return status;
   status = init(&proof);
   if (status == BANYAN_OK) status = run_all(&proof);
-  if (status == BANYAN_OK) status = check_coverage(&proof);
-  if (status == BANYAN_OK) status = check_agreement(&proof);
+  if (status == BANYAN_OK) status = check_amounts(&proof);
+  if (status == BANYAN_OK) status = bny_deliveries_check(request, plans, proof.deliveries, proof.ndeliveries);
   if (status == BANYAN_OK) status = check_heard(&proof);
   if (status == BANYAN_OK) status = check_taken(&proof);
   fini(&proof);
