@@ -112,6 +112,24 @@ START_TEST(test_random_levels_proved) {
 }
 END_TEST
 
+/* Any counts, some of them zero. */
+START_TEST(test_gather_proved) {
+  int32_t nranks = _i;
+  size_t counts[RANKS_MAX];
+  uint64_t random = UINT64_C(0xa0761d6478bd642f) ^ (uint64_t)nranks;
+  for (int repeat = 0; repeat < 30; repeat++) {
+    bny_levels *levels = random_levels(&random, nranks);
+    bny_request request = request_of(BNY_GATHER, nranks, levels->nlevels > 1 ? "levels" : NULL);
+    for (int32_t rank = 0; rank < nranks; rank++)
+      counts[rank] = random_below(&random, 3) ? (size_t)random_below(&random, 300) : 0;
+    request.counts = counts;
+    request.levels = levels;
+    check_request(&request);
+    bny_levels_free(levels);
+  }
+}
+END_TEST
+
 /* Sizes in which every algorithm of the last level is chosen by somebody. */
 START_TEST(test_every_size_proved) {
   static const char *const shapes[] = {"2", "3", "4", "8", "4,8", "2,6", "3,9", "2,4,8", "16"};
@@ -204,6 +222,7 @@ int main(void) {
   TCase *cases = tcase_create("levels");
   tcase_set_timeout(cases, 120);
   tcase_add_loop_test(cases, test_random_levels_proved, 1, RANKS_MAX);
+  tcase_add_loop_test(cases, test_gather_proved, 1, RANKS_MAX);
   tcase_add_test(cases, test_every_size_proved);
   tcase_add_test(cases, test_bytes_between_islands);
   tcase_add_test(cases, test_chosen);

@@ -7,8 +7,6 @@
  * An owner without a NIC has a carrier of its island stand for it to the last, which then hands the rows over. */
 #include "plan/compose.h"
 
-extern const bny_algorithm bny_algorithm_levels_scatter;
-
 enum { HANDED_OVER = BNY_LEVELS_MAX };
 
 /* What one owner gets, as far as it has come on this rank. */
@@ -25,23 +23,6 @@ static bny_key unit_key(int32_t owner, int32_t level) {
   return (bny_key){.phase = BNY_PHASE_REDUCE, .piece = owner, .low = level};
 }
 
-static void lanes_find(const bny_levels *levels, unit *one) {
-  int32_t island = levels->levels[0].group_of[one->owner], place = levels->levels[0].place[one->owner];
-  one->lanes[0] = place % levels->lanes;
-  if (levels->carrier[one->owner]) {
-    int32_t carrier = 0;
-    while (levels->carriers[levels->carrier_first[island] + carrier] != one->owner) carrier++;
-    one->lanes[0] = bny_compose_lanes(levels->lanes, bny_levels_carriers(levels, island), carrier).first;
-  }
-  int32_t group = island;
-  for (int32_t k = 1; k < levels->nlevels; k++) {
-    const bny_level *level = &levels->levels[k];
-    int32_t at = level->place[group];
-    group = level->group_of[group];
-    one->lanes[k] = bny_compose_lanes(level->most, level->first[group + 1] - level->first[group], at).first;
-  }
-}
-
 /* The owners with rows, this rank's neighbour first. */
 static unit *units_find(bny_builder *builder, int32_t *count) {
   const bny_request *request = builder->request;
@@ -54,7 +35,7 @@ static unit *units_find(bny_builder *builder, int32_t *count) {
     one->owner = range.first + bny_modulo((int64_t)builder->rank + 1 + i, owners);
     one->owned = bny_slice_owned(request, one->owner);
     if (bny_slice_rows(&one->owned) == 0) continue;
-    lanes_find(request->levels, one);
+    bny_compose_lanes_of(request->levels, one->owner, one->lanes);
     (*count)++;
   }
   return units;
@@ -123,7 +104,7 @@ static void take_over(bny_builder *builder) {
   const bny_levels *levels = request->levels;
   unit one = {.owner = builder->rank, .owned = bny_slice_owned(request, builder->rank)};
   if (levels->carrier[builder->rank] || bny_slice_rows(&one.owned) == 0) return;
-  lanes_find(levels, &one);
+  bny_compose_lanes_of(levels, one.owner, one.lanes);
   int32_t carrier = bny_levels_carrier(levels, levels->levels[0].group_of[builder->rank], one.lanes[0]);
   int32_t message = bny_builder_receive_key(builder, carrier, unit_key(builder->rank, HANDED_OVER));
   bny_builder_wait(builder, message);
@@ -153,23 +134,10 @@ static void build(bny_builder *builder) {
 
 /* ---- estimate ---------------------------------------------------------------------------------------------------- */
 
-/* Owners for which one rank may stand in its island: those of its lanes. */
-static int64_t units_most(const bny_levels *levels, int64_t owners) {
-  const bny_level *islands = &levels->levels[0];
-  int64_t fewest = levels->lanes, others = 0, lanes = levels->lanes;
-  for (int32_t i = 0; i < islands->nshapes; i++) {
-    const bny_group_shape *shape = &islands->shapes[i];
-    if (shape->carriers < fewest) fewest = shape->carriers;
-    if (shape->carriers < shape->members) others = (islands->most + lanes - 1) / lanes;
-  }
-  int64_t most = (lanes + fewest - 1) / fewest * islands->ngroups * (1 + others);
-  return most < owners ? most : owners;
-}
-
 static void estimate(const bny_request *request, bny_estimate *estimate) {
   const bny_levels *levels = request->levels;
   bny_lane_range range = bny_compose_owners(request);
-  int64_t owners = range.last - range.first, most = units_most(levels, owners), members = 0, groups = 0;
+  int64_t owners = range.last - range.first, most = bny_compose_units_most(levels, owners), members = 0, groups = 0;
   bny_slice whole = bny_slice_whole(request), largest = bny_slice_piece_largest(request, request->nranks);
   double one = (double)bny_slice_wire_bytes(request, &largest), units = (double)owners;
   *estimate = (bny_estimate){.work_bytes = (double)bny_slice_wire_bytes(request, &whole)};

@@ -109,6 +109,35 @@ int32_t bny_compose_stand_in(const bny_levels *levels, int32_t level, int32_t gr
   return bny_levels_carrier(levels, group, lanes[0]);
 }
 
+void bny_compose_lanes_of(const bny_levels *levels, int32_t owner, int32_t lanes[BNY_LEVELS_MAX]) {
+  int32_t island = levels->levels[0].group_of[owner], place = levels->levels[0].place[owner];
+  lanes[0] = place % levels->lanes;
+  if (levels->carrier[owner]) {
+    int32_t carrier = 0;
+    while (levels->carriers[levels->carrier_first[island] + carrier] != owner) carrier++;
+    lanes[0] = bny_compose_lanes(levels->lanes, bny_levels_carriers(levels, island), carrier).first;
+  }
+  int32_t group = island;
+  for (int32_t k = 1; k < levels->nlevels; k++) {
+    const bny_level *level = &levels->levels[k];
+    int32_t at = level->place[group];
+    group = level->group_of[group];
+    lanes[k] = bny_compose_lanes(level->most, level->first[group + 1] - level->first[group], at).first;
+  }
+}
+
+int64_t bny_compose_units_most(const bny_levels *levels, int64_t owners) {
+  const bny_level *islands = &levels->levels[0];
+  int64_t fewest = levels->lanes, others = 0, lanes = levels->lanes;
+  for (int32_t i = 0; i < islands->nshapes; i++) {
+    const bny_group_shape *shape = &islands->shapes[i];
+    if (shape->carriers < fewest) fewest = shape->carriers;
+    if (shape->carriers < shape->members) others = (islands->most + lanes - 1) / lanes;
+  }
+  int64_t most = (lanes + fewest - 1) / fewest * islands->ngroups * (1 + others);
+  return most < owners ? most : owners;
+}
+
 /* ---- tiles ------------------------------------------------------------------------------------------------------- */
 
 typedef struct tile_list {

@@ -46,6 +46,12 @@ bny_lane_range bny_compose_owners(const bny_request *request);
 /* The rank that stands for a group of `level` for the piece that has number lanes[k] at level k <= level. */
 int32_t bny_compose_stand_in(const bny_levels *levels, int32_t level, int32_t group, const int32_t *lanes);
 
+/* The lanes by which groups stand for `owner`: in its own groups they lead to itself, or to a carrier of its island. */
+void bny_compose_lanes_of(const bny_levels *levels, int32_t owner, int32_t lanes[BNY_LEVELS_MAX]);
+
+/* Of `owners` owners, for how many one rank may stand at most. */
+int64_t bny_compose_units_most(const bny_levels *levels, int64_t owners);
+
 /* The slices that a flat algorithm delivers on rank `rank` of a part, in its own order; *count of them. Memory of the
  * builder. */
 const bny_slice *bny_compose_tiles(bny_builder *builder, const bny_request *part, const bny_algorithm *algorithm,
