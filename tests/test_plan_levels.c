@@ -24,7 +24,7 @@ static const expectation expectations[] = {
     {"hgx-a100-4nic.txt", 8, 8, {"island 1x8 nvlink 1500 240"}},
     {"hgx-h100-faults.xml", 8, 8, {"island 1x8 nvlink 1500 247"}}, /* as slow as its slowest GPU */
     {"mi300x.xml", 8, 8, {"island 1x8 xgmi 2000 336"}},
-    {"one-gpu.txt", 1, 1, {"fabric 1x1 network 3600 12"}},
+    {"one-gpu.txt", 1, 1, {"host 1x1 pcie 2500 24"}},
     {"pcie-8gpu.xml", 8, 4, {"package 2x4 pcie 2500 24", "host 1x2 pcie-sys 3500 22"}},
     {"spine-leaf.txt",
      32,

@@ -129,7 +129,8 @@ static plan_link_class class_of(const making *m, const bny_topo_level *level, bn
     bool packages = bny_topo_level_of(m->derived, BNY_TOPO_LEVEL_PACKAGE) || m->derived->rank_kind == BNY_TOPO_PACKAGE;
     return packages && level->kind != BNY_TOPO_LEVEL_PACKAGE ? PLAN_LINK_SOCKETS : PLAN_LINK_MEMORY;
   }
-  if (path <= BNY_TOPO_PATH_NVL) return m->xgmi ? PLAN_LINK_XGMI : PLAN_LINK_NVLINK;
+  if (path == BNY_TOPO_PATH_SELF) return PLAN_LINK_PCIE;
+  if (path == BNY_TOPO_PATH_NVL) return m->xgmi ? PLAN_LINK_XGMI : PLAN_LINK_NVLINK;
   if (path == BNY_TOPO_PATH_C2C) return PLAN_LINK_C2C;
   return path == BNY_TOPO_PATH_SYS ? PLAN_LINK_PCIE_SYS : PLAN_LINK_PCIE;
 }
@@ -340,13 +341,18 @@ static bool levels_take(making *m) {
   return good;
 }
 
-/* What joins everything where no level does: as rails do, else nothing is known of it. */
+/* What joins everything where no level does: as rails do, else nothing is known of it. One rank is a host by itself. */
 static bny_level_facts fabric_of(making *m) {
   const bny_topo_level *rails = bny_topo_level_of(m->derived, BNY_TOPO_LEVEL_RAIL);
-  const bny_topo_level nothing = {.kind = BNY_TOPO_LEVEL_RAIL};
-  bny_level_facts outer = {.name = "fabric"};
-  plan_level_note *note = note_add(m, outer.name);
-  outer.link = cost_of(m, rails ? rails : &nothing, note);
+  bool alone = m->derived->nranks == 1;
+  const bny_topo_level nothing = {.kind = alone ? BNY_TOPO_LEVEL_HOST : BNY_TOPO_LEVEL_RAIL};
+  bny_level_facts outer = {.name = alone ? "host" : "fabric"};
+  plan_level_note *note = NULL;
+  for (int32_t i = 0; i < m->notes->count && alone; i++)
+    if (strcmp(m->notes->notes[i].name, outer.name) == 0) note = &m->notes->notes[i];
+  if (!note) note = note_add(m, outer.name);
+  note->kept = true;
+  outer.link = cost_of(m, rails && !alone ? rails : &nothing, note);
   return outer;
 }
 
