@@ -247,9 +247,22 @@ printf '{"nodes": [{"id": "h", "kind": "host", "name": "a\\u001b[31mb\\u0007"}]}
 expect 0 --from "$work/escape.json"
 grep -q $'[\x07\x1b]' "$work/out" && fail "a name steers the terminal"
 
+# ---- what would be chosen --------------------------------------------------------------------------------------------
+expect 0 --explain 256K --from 'leaf:2@rails host:2 nvswitch gpu:4@sm90 nic:4@400g'
+says '^island +4 +4 +nvlink'
+says 'chosen: least predicted'
+says 'times the time'
+says 'cannot: '
+expect 0 --explain 64K --from one-gpu.txt --json
+says '"choice": '
+expect 2 --explain 0 --from one-gpu.txt
+complains 'not a size'
+expect 2 --explain 1K --levels --from one-gpu.txt
+complains 'one at a time'
+
 # ---- help ------------------------------------------------------------------------------------------------------------
 expect 0 --help
-for option in from format output levels check diff measure ranks seconds json all colour; do
+for option in from format output levels check diff measure explain ranks seconds json all colour; do
   says "--$option"
   grep -q "Fl -$option" "$here/../tools/banyan-topo.1" || fail "the manual page lacks --$option"
 done

@@ -4,6 +4,8 @@
 #include <jansson.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/ioctl.h>
+#include <unistd.h>
 
 #include "plan_view.h"
 
@@ -302,6 +304,11 @@ static bool load(const arguments *a, plan_ranks *ranks, tool_error *error) {
   return a->from != NULL ? plan_ranks_load(a->from, ranks, error) : plan_ranks_machine(ranks, error);
 }
 
+static int32_t terminal_columns(void) {
+  struct winsize size = {0};
+  return isatty(STDOUT_FILENO) && ioctl(STDOUT_FILENO, TIOCGWINSZ, &size) == 0 ? size.ws_col : 0;
+}
+
 static int run(arguments *a) {
   plan_ranks ranks = {.nranks = 0};
   tool_error error = {.text = ""};
@@ -313,6 +320,7 @@ static int run(arguments *a) {
     a->view.shape = &a->shape;
     a->view.keys = &a->keys;
     a->view.stream = stdout;
+    a->view.columns = terminal_columns();
     view_function *action = a->action != NULL ? a->action : plan_view_cost;
     if (!action(&a->view, &error) || fflush(stdout) != 0) {
       exit_status = EXIT_FAILURE;

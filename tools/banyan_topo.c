@@ -14,6 +14,7 @@
 #include "topo/export.h"
 #include "topo/synthetic.h"
 #include "topo_check.h"
+#include "topo_explain.h"
 #include "topo_measure.h"
 #include "topo_output.h"
 #include "topo_view.h"
@@ -23,7 +24,7 @@
 enum { COLUMNS_DEFAULT = 100, COLUMNS_LEAST = 40, COLUMNS_MOST = 400 };
 
 /* What is asked for; one of them. */
-typedef enum task { TASK_SHOW, TASK_LEVELS, TASK_CHECK, TASK_DIFF, TASK_MEASURE } task;
+typedef enum task { TASK_SHOW, TASK_LEVELS, TASK_CHECK, TASK_DIFF, TASK_MEASURE, TASK_EXPLAIN } task;
 
 typedef enum colouring { COLOUR_AUTO, COLOUR_ALWAYS, COLOUR_NEVER } colouring;
 
@@ -46,13 +47,15 @@ typedef struct arguments {
   colouring colour;
   bool all;
   topo_measure_options measure;
+  size_t explain_bytes;
 } arguments;
 
 static const char usage[] =
     "usage: " PROGRAM " [--from FILE|DESCRIPTION] [--format FORMAT] [-o FILE] [--all] [--colour WHEN]\n"
     "       " PROGRAM " --levels|--check [--from FILE|DESCRIPTION] [--json] [-o FILE]\n"
     "       " PROGRAM " --diff FIRST SECOND [--json] [-o FILE]\n"
-    "       " PROGRAM " --measure [--ranks N] [--seconds S] [--json] [-o FILE]\n";
+    "       " PROGRAM " --measure [--ranks N] [--seconds S] [--json] [-o FILE]\n"
+    "       " PROGRAM " --explain BYTES [--from FILE|DESCRIPTION] [--json] [-o FILE]\n";
 
 static const char help[] =
     "\n"
@@ -68,6 +71,7 @@ static const char help[] =
     "  --check             findings alone, one a line; see below for the exit status\n"
     "  --diff A B          what differs between two files or descriptions\n"
     "  --measure           latency and bandwidth between the CPUs of this machine, and which pairs are slow\n"
+    "  --explain BYTES     how partials of that size (with K, M or G) would be combined here, and why in that way\n"
     "  --ranks N           --measure: between the first N of the CPUs allowed; default all\n"
     "  --seconds S         --measure: about how long at most; default 10\n"
     "  --json              the same as --format json\n"
@@ -85,6 +89,7 @@ enum option_code {
   OPT_CHECK,
   OPT_DIFF,
   OPT_MEASURE,
+  OPT_EXPLAIN,
   OPT_RANKS,
   OPT_SECONDS,
   OPT_JSON,
@@ -101,6 +106,7 @@ static const struct option option_table[] = {{"from", required_argument, NULL, O
                                              {"check", no_argument, NULL, OPT_CHECK},
                                              {"diff", no_argument, NULL, OPT_DIFF},
                                              {"measure", no_argument, NULL, OPT_MEASURE},
+                                             {"explain", required_argument, NULL, OPT_EXPLAIN},
                                              {"ranks", required_argument, NULL, OPT_RANKS},
                                              {"seconds", required_argument, NULL, OPT_SECONDS},
                                              {"json", no_argument, NULL, OPT_JSON},
@@ -115,7 +121,7 @@ static const struct option option_table[] = {{"from", required_argument, NULL, O
 
 static bool set_task(arguments *a, task task, tool_error *error) {
   if (a->task_given && a->task != task) {
-    return tool_error_set(error, "--levels, --check, --diff and --measure: one at a time");
+    return tool_error_set(error, "--levels, --check, --diff, --measure and --explain: one at a time");
   }
   a->task = task;
   a->task_given = true;
@@ -172,6 +178,11 @@ static bool parse_option(int code, arguments *a, tool_error *error) {
   case OPT_CHECK: return set_task(a, TASK_CHECK, error);
   case OPT_DIFF: return set_task(a, TASK_DIFF, error);
   case OPT_MEASURE: return set_task(a, TASK_MEASURE, error);
+  case OPT_EXPLAIN:
+    if (!tool_parse_bytes(optarg, &a->explain_bytes) || a->explain_bytes < 1 || a->explain_bytes > (size_t)1 << 30) {
+      return tool_error_set(error, "--explain %.60s: not a size from 1 to 1024M", optarg);
+    }
+    return set_task(a, TASK_EXPLAIN, error);
   case OPT_RANKS:
   case OPT_SECONDS: return parse_number(code, a, error);
   case OPT_ALL: a->all = true; return true;
@@ -335,6 +346,7 @@ static char *work(const arguments *a, machine machines[2], int *exit_status, too
   case TASK_LEVELS: return json ? topo_view_json(&machines[0].view, error) : topo_view_levels(&machines[0].view, error);
   case TASK_CHECK: return topo_check(&machines[0].view, json, exit_status, error);
   case TASK_MEASURE: return show_measured(&machines[0], json, exit_status, error);
+  case TASK_EXPLAIN: return topo_explain(&machines[0].view, a->explain_bytes, json, error);
   case TASK_DIFF: return topo_diff(&machines[0].view, &machines[1].view, json, exit_status, error);
   default: return topo_format_find(a->format)->view(&machines[0].view, error);
   }

@@ -6,7 +6,7 @@
 
 #include "plan_methods.h"
 
-enum { BAR = 20, BAR_TIMES = 4 }; /* cells, and how many times the least time they stand for */
+enum { BAR = 10, BAR_TIMES = 4 }; /* cells, and how many times the least time they stand for */
 
 /* Cells in proportion to the least time of all; what is off the scale ends in an arrow. */
 static void print_bar(double ns, double least, plan_bars bars, FILE *stream) {
@@ -21,33 +21,46 @@ static void print_bar(double ns, double least, plan_bars bars, FILE *stream) {
   }
 }
 
-void plan_methods_print(const plan_ranks *ranks, const plan_methods *methods, plan_bars bars, FILE *stream) {
+/* Whether the reasons fit beside the figures. */
+static bool reasons_fit(const plan_methods *methods, plan_bars bars, int32_t columns) {
+  size_t figures = 18 + 11 + (bars == PLAN_BARS_NONE ? 0 : 2 + BAR) + 7 + 9 + 9 * ((size_t)methods->nlevels + 1);
+  for (int32_t i = 0; i < methods->count && columns > 0; i++) {
+    if (methods->methods[i].serves && figures + 2 + strlen(methods->methods[i].why) > (size_t)columns) {
+      return false;
+    }
+  }
+  return true;
+}
+
+void plan_methods_print(const plan_ranks *ranks, const plan_methods *methods, plan_bars bars, int32_t columns,
+                        FILE *stream) {
   char text[PLAN_NUMBER_BYTES];
   double least = methods->count > 0 ? methods->methods[0].ns : 0;
-  fprintf(stream, "%-19s %11s", "", "predicted");
+  const char *before_why = reasons_fit(methods, bars, columns) ? "  " : "\n  ";
+  fprintf(stream, "%-18s %10s", "", "predicted");
   if (bars != PLAN_BARS_NONE) {
     fprintf(stream, "  %-*s", (int)BAR, "");
   }
-  fprintf(stream, " %7s %8s", "rounds", "messages");
+  fprintf(stream, " %6s %8s", "rounds", "messages");
   for (int32_t k = 0; k < methods->nlevels; k++) {
-    fprintf(stream, " %9s", ranks->levels->levels[k].name);
+    fprintf(stream, " %8s", ranks->levels->levels[k].name);
   }
-  fprintf(stream, " %9s\n", "memory");
+  fprintf(stream, " %8s\n", "memory");
   for (int32_t i = 0; i < methods->count; i++) {
     const plan_method *method = &methods->methods[i];
     if (!method->serves) {
-      fprintf(stream, "%-19s %11s  %s\n", method->name, "-", method->why);
+      fprintf(stream, "%-18s %10s  %s\n", method->name, "-", method->why);
       continue;
     }
-    fprintf(stream, "%-19s %11s", method->name, plan_text_time(method->ns, text));
+    fprintf(stream, "%-18s %10s", method->name, plan_text_time(method->ns, text));
     if (bars != PLAN_BARS_NONE) {
       print_bar(method->ns, least, bars, stream);
     }
-    fprintf(stream, " %7.0f %8.0f", method->rounds, method->messages);
+    fprintf(stream, " %6.0f %8.0f", method->rounds, method->messages);
     for (int32_t k = 0; k < methods->nlevels; k++) {
-      fprintf(stream, " %9s", plan_text_bytes(method->level_bytes[k], text));
+      fprintf(stream, " %8s", plan_text_bytes(method->level_bytes[k], text));
     }
-    fprintf(stream, " %9s  %s\n", plan_text_bytes(method->memory_bytes, text), method->why);
+    fprintf(stream, " %8s%s%s\n", plan_text_bytes(method->memory_bytes, text), before_why, method->why);
   }
 }
 
