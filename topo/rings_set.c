@@ -108,7 +108,7 @@ typedef struct packing {
 
 /* All rings from member 0 on, each in one of its two directions. */
 static void cycles_list(packing *p, const links *g, uint8_t *members, int32_t placed) {
-  for (int32_t next = 1; placed < p->count && next < p->count; next++) {
+  for (int32_t next = 1; placed < EXACT_MAX && placed < p->count && next < p->count; next++) {
     if (memchr(members, next, (size_t)placed) || *pair_at(g, members[placed - 1], next) == 0) continue;
     members[placed] = (uint8_t)next;
     cycles_list(p, g, members, placed + 1);
