@@ -116,7 +116,7 @@ says '32 GPUs, 32 NICs'
 expect 0 --from dgx-h100.txt --format xml
 says '<gpu '
 expect 2 --from "host gpu:2 nic:1" --format pdf
-complains '^banyan-topo: --format pdf: not one of text, json, xml'
+complains '^banyan-topo: --format pdf: not one of text, json, svg, dot, xml'
 
 # ---- levels, check, diff ---------------------------------------------------------------------------------------------
 expect 0 --from dgx-h100.txt --check

@@ -5,9 +5,11 @@
 
 #include "topo_view.h"
 
-#define TOPO_FORMATS "text, json, xml, synthetic"
-#define TOPO_SUFFIXES ".txt .json .xml"
-#define TOPO_FORMATS_HELP "text, json, xml (of NCCL, for NCCL_TOPO_FILE) or synthetic (a description); default text"
+#define TOPO_FORMATS "text, json, svg, dot, xml, synthetic"
+#define TOPO_SUFFIXES ".txt .json .svg .dot .xml"
+#define TOPO_FORMATS_HELP                                                                                              \
+  "text, json, svg (a picture), dot (for Graphviz), xml (of NCCL, for\n"                                               \
+  "                      NCCL_TOPO_FILE) or synthetic (a description); default text"
 
 typedef struct topo_format {
   const char *name, *suffix; /* of files of that format; NULL if none tells it */
