@@ -338,8 +338,8 @@ static void on_start(void *user, const xmlChar *name, const xmlChar *prefix, con
 
 static void on_text(void *user, const xmlChar *text, int bytes) {
   reading *r = user;
-  /* Text between elements is layout. */
-  if (r->failed || r->depth == 0 || r->xml->elements[r->open[r->depth - 1]].first >= 0) {
+  /* Text between elements is layout; <![CDATA[]]> is none. */
+  if (bytes <= 0 || r->failed || r->depth == 0 || r->xml->elements[r->open[r->depth - 1]].first >= 0) {
     return;
   }
   void *moved = r->text;
