@@ -156,6 +156,7 @@ enum { GREETING_NS = 2000000000 };
 
 static int64_t earlier(int64_t a, int64_t b) { return a < b ? a : b; }
 
+/* pidfds may be NULL. */
 static banyan_status admit_all(int listener, const bny_handover_ticket *ticket, int32_t nranks, int *sockets, int *pidfds,
                                int64_t deadline_ns) {
   for (int32_t admitted = 1; admitted < nranks;) {
@@ -178,23 +179,22 @@ static banyan_status admit_all(int listener, const bny_handover_ticket *ticket, 
     }
     /* The peer waits on its socket, so the pid cannot have been given to another. 0: it is in a pid namespace that we
      * cannot see into; its death will then be noticed by the deadline alone. */
-    pidfds[rank] = pid > 0 ? open_pidfd(pid) : -1;
+    if (pidfds) pidfds[rank] = pid > 0 ? open_pidfd(pid) : -1;
     sockets[rank] = fd;
     admitted++;
   }
   return BANYAN_OK;
 }
 
-/* Memory file, which of the pidfds exist, then those in packets. */
-static bool hand_over(int socket_fd, int memory, int32_t nranks, const int *pidfds, int64_t deadline_ns) {
-  if (!send_fds(socket_fd, &memory, 1, deadline_ns)) return false;
+/* One descriptor per rank, -1 allowed: which of them exist, then those, in packets. */
+static bool send_each(int socket_fd, int32_t nranks, const int *fds, int64_t deadline_ns) {
   for (int32_t first = 0; first < nranks; first += FDS_PER_MESSAGE) {
     int packet[FDS_PER_MESSAGE];
     unsigned char present[FDS_PER_MESSAGE] = {0};
     int count = 0;
     for (int32_t i = first; i < nranks && i < first + FDS_PER_MESSAGE; i++) {
-      present[i - first] = pidfds[i] >= 0;
-      if (pidfds[i] >= 0) packet[count++] = pidfds[i];
+      present[i - first] = fds[i] >= 0;
+      if (fds[i] >= 0) packet[count++] = fds[i];
     }
     if (send(socket_fd, present, sizeof present, MSG_NOSIGNAL) != (ssize_t)sizeof present) return false;
     if (!send_fds(socket_fd, packet, count, deadline_ns)) return false;
@@ -210,7 +210,7 @@ banyan_status bny_handover_serve(int listener, const bny_handover_ticket *ticket
   pidfds[0] = open_pidfd(getpid());
   banyan_status status = admit_all(listener, ticket, nranks, sockets, pidfds, deadline_ns);
   for (int32_t i = 1; i < nranks && status == BANYAN_OK; i++)
-    if (!hand_over(sockets[i], memory, nranks, pidfds, deadline_ns))
+    if (!send_fds(sockets[i], &memory, 1, deadline_ns) || !send_each(sockets[i], nranks, pidfds, deadline_ns))
       status = bny_fail_errno(BANYAN_ERR_BOOTSTRAP, errno, "cannot hand the shared memory to rank %d", i);
   for (int32_t i = 0; i < nranks; i++)
     if (sockets[i] >= 0) close(sockets[i]);
@@ -218,7 +218,7 @@ banyan_status bny_handover_serve(int listener, const bny_handover_ticket *ticket
   return status;
 }
 
-static bool receive_pidfds(int socket_fd, int32_t nranks, int *pidfds, int64_t deadline_ns) {
+static bool receive_each(int socket_fd, int32_t nranks, int *fds, int64_t deadline_ns) {
   for (int32_t first = 0; first < nranks; first += FDS_PER_MESSAGE) {
     unsigned char present[FDS_PER_MESSAGE];
     int packet[FDS_PER_MESSAGE];
@@ -231,13 +231,13 @@ static bool receive_pidfds(int socket_fd, int32_t nranks, int *pidfds, int64_t d
     for (int i = 0; i < FDS_PER_MESSAGE; i++) count += present[i] != 0;
     if (!receive_fds(socket_fd, packet, count, deadline_ns)) return false;
     for (int32_t i = first; i < nranks && i < first + FDS_PER_MESSAGE; i++)
-      if (present[i - first]) pidfds[i] = packet[taken++];
+      if (present[i - first]) fds[i] = packet[taken++];
   }
   return true;
 }
 
-banyan_status bny_handover_receive(const bny_handover_ticket *ticket, int32_t rank, int32_t nranks, int *memory,
-                                   int *pidfds, int64_t deadline_ns) {
+/* Connects to rank 0 and says who this is. */
+static banyan_status greet(const bny_handover_ticket *ticket, int32_t rank, int64_t deadline_ns, int *socket_fd) {
   int fd = socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0);
   if (fd < 0) return bny_fail_errno(BANYAN_ERR_SYSTEM, errno, "cannot make a Unix socket");
   struct sockaddr_un address;
@@ -246,7 +246,6 @@ banyan_status bny_handover_receive(const bny_handover_ticket *ticket, int32_t ra
   memcpy(hello.secret, ticket->secret, sizeof hello.secret);
   bound_sends(fd, deadline_ns);
   banyan_status status = BANYAN_OK;
-  int memory_fd = -1;
   pid_t server = 0;
   if (connect(fd, (struct sockaddr *)&address, address_bytes) != 0)
     status = bny_fail_errno(BANYAN_ERR_BOOTSTRAP, errno,
@@ -255,7 +254,20 @@ banyan_status bny_handover_receive(const bny_handover_ticket *ticket, int32_t ra
     status = bny_fail(BANYAN_ERR_BOOTSTRAP, "rank 0 runs as another user than this rank; they cannot share memory");
   else if (send(fd, &hello, sizeof hello, MSG_NOSIGNAL) != (ssize_t)sizeof hello)
     status = bny_fail_errno(BANYAN_ERR_BOOTSTRAP, errno, "rank 0 does not listen to this rank");
-  else if (!receive_fds(fd, &memory_fd, 1, deadline_ns) || !receive_pidfds(fd, nranks, pidfds, deadline_ns))
+  if (status != BANYAN_OK) {
+    close(fd);
+    return status;
+  }
+  *socket_fd = fd;
+  return BANYAN_OK;
+}
+
+banyan_status bny_handover_receive(const bny_handover_ticket *ticket, int32_t rank, int32_t nranks, int *memory,
+                                   int *pidfds, int64_t deadline_ns) {
+  int fd = -1, memory_fd = -1;
+  banyan_status status = greet(ticket, rank, deadline_ns, &fd);
+  if (status != BANYAN_OK) return status;
+  if (!receive_fds(fd, &memory_fd, 1, deadline_ns) || !receive_each(fd, nranks, pidfds, deadline_ns))
     status = bny_fail_errno(BANYAN_ERR_BOOTSTRAP, errno,
                             "rank 0 could not hand over the shared memory and a descriptor for each of %d ranks", nranks);
   close(fd);
@@ -265,4 +277,64 @@ banyan_status bny_handover_receive(const bny_handover_ticket *ticket, int32_t ra
   }
   *memory = memory_fd;
   return BANYAN_OK;
+}
+
+/* ---- each to all --------------------------------------------------------------------------------------------------- */
+
+static bool receive_one(int socket_fd, int *fd, int64_t deadline_ns) {
+  unsigned char present;
+  if (!wait_for(socket_fd, POLLIN, deadline_ns)) return false;
+  if (recv(socket_fd, &present, sizeof present, 0) != (ssize_t)sizeof present) {
+    errno = ECONNRESET;
+    return false;
+  }
+  return receive_fds(socket_fd, fd, present != 0, deadline_ns);
+}
+
+static banyan_status trade_as_first(int listener, const bny_handover_ticket *ticket, int32_t nranks, int mine, int *fds,
+                                    int64_t deadline_ns) {
+  int *sockets = malloc((size_t)nranks * sizeof *sockets);
+  if (!sockets) return bny_fail(BANYAN_ERR_MEMORY, "out of memory for %d ranks", nranks);
+  for (int32_t i = 0; i < nranks; i++) sockets[i] = -1;
+  banyan_status status = admit_all(listener, ticket, nranks, sockets, NULL, deadline_ns);
+  for (int32_t i = 1; i < nranks && status == BANYAN_OK; i++)
+    if (!receive_one(sockets[i], &fds[i], deadline_ns))
+      status = bny_fail_errno(BANYAN_ERR_BOOTSTRAP, errno, "rank %d did not hand its shared memory over", i);
+  fds[0] = mine;
+  for (int32_t i = 1; i < nranks && status == BANYAN_OK; i++)
+    if (!send_each(sockets[i], nranks, fds, deadline_ns))
+      status = bny_fail_errno(BANYAN_ERR_BOOTSTRAP, errno, "cannot hand the shared memory to rank %d", i);
+  fds[0] = -1;
+  for (int32_t i = 0; i < nranks; i++)
+    if (sockets[i] >= 0) close(sockets[i]);
+  free(sockets);
+  return status;
+}
+
+static banyan_status trade_as_other(const bny_handover_ticket *ticket, int32_t rank, int32_t nranks, int mine, int *fds,
+                                    int64_t deadline_ns) {
+  int fd = -1;
+  banyan_status status = greet(ticket, rank, deadline_ns, &fd);
+  if (status != BANYAN_OK) return status;
+  unsigned char present = mine >= 0;
+  if (send(fd, &present, sizeof present, MSG_NOSIGNAL) != (ssize_t)sizeof present ||
+      !send_fds(fd, &mine, present, deadline_ns))
+    status = bny_fail_errno(BANYAN_ERR_BOOTSTRAP, errno, "cannot hand the shared memory to rank 0");
+  else if (!receive_each(fd, nranks, fds, deadline_ns))
+    status = bny_fail_errno(BANYAN_ERR_BOOTSTRAP, errno, "rank 0 could not hand over the shared memory of %d ranks", nranks);
+  close(fd);
+  return status;
+}
+
+banyan_status bny_handover_trade(int listener, const bny_handover_ticket *ticket, int32_t rank, int32_t nranks, int mine,
+                                 int *fds, int64_t deadline_ns) {
+  for (int32_t i = 0; i < nranks; i++) fds[i] = -1;
+  banyan_status status = rank == 0 ? trade_as_first(listener, ticket, nranks, mine, fds, deadline_ns)
+                                   : trade_as_other(ticket, rank, nranks, mine, fds, deadline_ns);
+  for (int32_t i = 0; i < nranks; i++) {
+    if (fds[i] < 0 || (status == BANYAN_OK && i != rank)) continue;
+    close(fds[i]);
+    fds[i] = -1;
+  }
+  return status;
 }

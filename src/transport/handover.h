@@ -1,8 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * File descriptors for the processes of one host: rank 0 gives every other rank the memory file of the window and one
- * pidfd per rank, over an abstract Unix socket that exists only while it is done. A peer must run as the same user and know
- * the secret of this communicator, which travels by the (authenticated) bootstrap.
+ * File descriptors for the processes of one host, over an abstract Unix socket that exists only while it is done: rank 0
+ * gives every other rank the memory file of the window and one pidfd per rank, or every rank gives all others a descriptor
+ * of its own by way of rank 0. A peer must run as the same user and know the secret of this communicator, which travels by
+ * the (authenticated) bootstrap.
  */
 #ifndef BNY_TRANSPORT_HANDOVER_H
 #define BNY_TRANSPORT_HANDOVER_H
@@ -27,5 +28,10 @@ banyan_status bny_handover_serve(int listener, const bny_handover_ticket *ticket
 /* The others. */
 banyan_status bny_handover_receive(const bny_handover_ticket *ticket, int32_t rank, int32_t nranks, int *memory,
                                    int *pidfds, int64_t deadline_ns);
+
+/* Every rank gives `mine` and gets fds[nranks], which it closes: the descriptors of all ranks, -1 in its own place and
+ * wherever a rank gave -1. Rank 0 serves with the listener; the others leave it -1. `mine` remains the caller's. */
+banyan_status bny_handover_trade(int listener, const bny_handover_ticket *ticket, int32_t rank, int32_t nranks, int mine,
+                                 int *fds, int64_t deadline_ns);
 
 #endif

@@ -1,26 +1,18 @@
 /* SPDX-License-Identifier: Apache-2.0
  * Processes of one host. The window is an unnamed memory file (memfd, mode 0600, its size sealed): it has no name to
  * guess or to leave behind, and does not count against /dev/shm. Deaths are noticed through pidfds. */
-#include <errno.h>
-#include <fcntl.h>
 #include <poll.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/mman.h>
-#include <sys/stat.h>
 #include <time.h>
 #include <unistd.h>
 
 #include "status.h"
 #include "transport/handover.h"
+#include "transport/memory_file.h"
 #include "transport/window.h"
-
-#ifdef MFD_NOEXEC_SEAL
-enum { NOEXEC_SEAL = MFD_NOEXEC_SEAL };
-#else
-enum { NOEXEC_SEAL = 0x8 }; /* of the kernel, unknown to this C library */
-#endif
 
 typedef struct shm {
   bny_window window; /* first */
@@ -71,21 +63,6 @@ static const bny_transport_ops shm_ops = {
   .close = shm_close,
 };
 
-static banyan_status make_memory(size_t bytes, int *memory) {
-  /* Hosts may demand that such files are not executable; kernels before 6.3 do not know the flag. */
-  int fd = memfd_create("banyan", MFD_CLOEXEC | MFD_ALLOW_SEALING | NOEXEC_SEAL);
-  if (fd < 0 && errno == EINVAL) fd = memfd_create("banyan", MFD_CLOEXEC | MFD_ALLOW_SEALING);
-  if (fd < 0) return bny_fail_errno(BANYAN_ERR_SYSTEM, errno, "cannot make a memory file");
-  if (fchmod(fd, 0600) != 0 || ftruncate(fd, (off_t)bytes) != 0 ||
-      fcntl(fd, F_ADD_SEALS, F_SEAL_SHRINK | F_SEAL_GROW | F_SEAL_SEAL) != 0) {
-    int error = errno;
-    close(fd);
-    return bny_fail_errno(BANYAN_ERR_SYSTEM, error, "cannot make a memory file of %zu bytes", bytes);
-  }
-  *memory = fd;
-  return BANYAN_OK;
-}
-
 /* What each rank says after each step, so that a failure of one is known to all at once. */
 typedef struct progress {
   int32_t status;
@@ -109,11 +86,9 @@ static banyan_status confirm(const bny_exchange *exchange, banyan_status mine, p
 static banyan_status map_memory(shm *self, int memory, const bny_exchange *exchange, const bny_arena_config *config) {
   int32_t nranks = exchange->bootstrap->nranks;
   size_t bytes = bny_window_bytes(nranks, config);
-  struct stat file;
-  if (fstat(memory, &file) != 0 || (size_t)file.st_size != bytes)
-    return bny_fail(BANYAN_ERR_MISMATCH, "rank 0's shared memory is not of the %zu bytes agreed", bytes);
-  void *base = mmap(NULL, bytes, PROT_READ | PROT_WRITE, MAP_SHARED, memory, 0);
-  if (base == MAP_FAILED) return bny_fail_errno(BANYAN_ERR_MEMORY, errno, "cannot map %zu bytes of arenas", bytes);
+  void *base;
+  banyan_status status = bny_memory_file_map(memory, bytes, &base);
+  if (status != BANYAN_OK) return status;
   bny_window_init(&self->window, &shm_ops, base, exchange->bootstrap->rank, nranks, config);
   return BANYAN_OK;
 }
@@ -125,7 +100,7 @@ static banyan_status connect_steps(shm *self, const bny_exchange *exchange, cons
   int listener = -1, memory = -1;
   progress said = {0};
   banyan_status status = BANYAN_OK;
-  if (rank == 0) status = make_memory(bny_window_bytes(nranks, config), &memory);
+  if (rank == 0) status = bny_memory_file_make(bny_window_bytes(nranks, config), &memory);
   if (rank == 0 && status == BANYAN_OK) status = bny_handover_listen(&said.ticket, &listener);
   said.status = (int32_t)status;
   status = confirm(exchange, status, all, &said);
