@@ -1,0 +1,613 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * The emulator: fibers, their scheduler, and what they share. See emulate.h. */
+#include <sys/mman.h>
+
+#include <cstdio>
+#include <cstdlib>
+#include <map>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "cuda/device.h"
+
+#ifndef __has_feature
+#define __has_feature(x) 0
+#endif
+#if defined(__SANITIZE_ADDRESS__) || __has_feature(address_sanitizer)
+#define EMULATE_ASAN 1
+#include <sanitizer/asan_interface.h>
+#include <sanitizer/common_interface_defs.h>
+#endif
+
+#ifndef __x86_64__
+#include <ucontext.h>
+#endif
+
+namespace {
+
+enum : size_t { STACK_BYTES = 256 << 10, SHARED_BYTES_MAX = 512 << 10 };
+enum { NAMED_BARRIERS = 16, WEAK_STORES_MAX = 8 };
+
+struct weak_store {
+  unsigned char *to;
+  unsigned char value[16];
+  uint8_t bytes;
+};
+
+struct async_copy {
+  void *to;
+  const void *from;
+  size_t bytes;
+  uint64_t *barrier;
+};
+
+struct block_state;
+
+struct fiber {
+  bny_emulated_thread self;
+  block_state *block;
+  char *stack;
+#ifdef __x86_64__
+  void *sp;
+#else
+  ucontext_t context;
+#endif
+  void *fake_stack; /* of the address sanitizer */
+  uint32_t meetings; /* exchanges of its warp so far */
+  std::vector<weak_store> stores;
+  std::vector<async_copy> copies;       /* not yet committed */
+  std::vector<std::vector<async_copy>> groups;
+};
+
+struct warp_state {
+  int arrived = 0;
+  uint32_t kind = 0;
+  std::vector<fiber *> waiting;
+  unsigned char deposits[2][BNY_WARP_LANES][BNY_EMULATED_EXCHANGE_BYTES];
+};
+
+struct barrier_state {
+  int arrived = 0;
+  std::vector<fiber *> waiting;
+};
+
+struct launch_state;
+
+struct block_state {
+  launch_state *launch;
+  uint32_t index;
+  std::vector<fiber> fibers;
+  std::vector<fiber *> runnable;
+  std::vector<warp_state> warps;
+  barrier_state named[NAMED_BARRIERS];
+  std::vector<async_copy> bulk;
+  unsigned char *shared; /* within that of its cluster */
+  uint32_t unfinished;
+  bool released;
+};
+
+struct cluster_state {
+  barrier_state barrier;
+  std::unique_ptr<unsigned char[], decltype(&free)> shared{nullptr, free};
+  uint32_t unfinished_blocks;
+};
+
+struct launch_state {
+  bny_emulator_launch what;
+  launch_state *before = nullptr; /* on its stream */
+  std::map<const void *, size_t> shared_offsets;
+  size_t shared_bytes;
+  uint32_t started = 0, finished = 0, released = 0;
+  std::map<uint32_t, cluster_state> clusters;
+  std::vector<fiber *> waiting; /* for the launch before it */
+  bool done() const { return finished == what.blocks; }
+};
+
+} // namespace
+
+struct bny_emulator {
+  bny_emulator_config config;
+  uint64_t random;
+  uint64_t steps = 0;
+  std::vector<std::unique_ptr<launch_state>> launches;
+  std::map<uint32_t, uint32_t> resident;
+  std::vector<std::unique_ptr<block_state>> blocks; /* that run */
+  std::vector<fiber *> writers;                     /* with stores put off */
+  std::vector<char *> stacks;                       /* free ones */
+  fiber *current = nullptr;
+  std::function<void(uint64_t)> watch;
+  std::string failure;
+#ifdef __x86_64__
+  void *sp = nullptr;
+#else
+  ucontext_t context;
+#endif
+  void *fake_stack = nullptr;
+  const void *stack_bottom = nullptr;
+  size_t stack_bytes = 0;
+};
+
+namespace {
+
+/* One at a time runs in a thread. */
+thread_local bny_emulator *running;
+
+/* ---- switching ---------------------------------------------------------------------------------------------------- */
+
+#ifdef __x86_64__
+extern "C" void bny_emulate_switch(void **save, void *to);
+__asm__(
+    ".text\n.type bny_emulate_switch, @function\nbny_emulate_switch:\n"
+    "  pushq %rbp\n  pushq %rbx\n  pushq %r12\n  pushq %r13\n  pushq %r14\n  pushq %r15\n"
+    "  movq %rsp, (%rdi)\n  movq %rsi, %rsp\n"
+    "  popq %r15\n  popq %r14\n  popq %r13\n  popq %r12\n  popq %rbx\n  popq %rbp\n  ret\n"
+    ".size bny_emulate_switch, .-bny_emulate_switch\n");
+#endif
+
+void switch_to_fiber(bny_emulator *emulator, fiber *next) {
+  emulator->current = next;
+#ifdef EMULATE_ASAN
+  __sanitizer_start_switch_fiber(&emulator->fake_stack, next->stack, STACK_BYTES);
+#endif
+#ifdef __x86_64__
+  bny_emulate_switch(&emulator->sp, next->sp);
+#else
+  swapcontext(&emulator->context, &next->context);
+#endif
+#ifdef EMULATE_ASAN
+  __sanitizer_finish_switch_fiber(emulator->fake_stack, nullptr, nullptr);
+#endif
+  emulator->current = nullptr;
+}
+
+/* `last`: never comes back. */
+void switch_to_scheduler(bool last) {
+  bny_emulator *emulator = running;
+  fiber *self = emulator->current;
+#ifdef EMULATE_ASAN
+  __sanitizer_start_switch_fiber(last ? nullptr : &self->fake_stack, emulator->stack_bottom, emulator->stack_bytes);
+#endif
+  (void)last;
+#ifdef __x86_64__
+  bny_emulate_switch(&self->sp, emulator->sp);
+#else
+  swapcontext(&self->context, &emulator->context);
+#endif
+#ifdef EMULATE_ASAN
+  __sanitizer_finish_switch_fiber(self->fake_stack, nullptr, nullptr);
+#endif
+}
+
+void finish_fiber(fiber *self);
+
+void fiber_main() {
+  bny_emulator *emulator = running;
+#ifdef EMULATE_ASAN
+  __sanitizer_finish_switch_fiber(nullptr, &emulator->stack_bottom, &emulator->stack_bytes);
+#endif
+  fiber *self = emulator->current;
+  self->block->launch->what.kernel();
+  finish_fiber(self);
+  switch_to_scheduler(true);
+  abort();
+}
+
+void prepare(fiber *made) {
+#ifdef EMULATE_ASAN
+  __asan_unpoison_memory_region(made->stack, STACK_BYTES);
+#endif
+#ifdef __x86_64__
+  void **top = reinterpret_cast<void **>(made->stack + STACK_BYTES) - 2;
+  *top = reinterpret_cast<void *>(&fiber_main);
+  for (int i = 1; i <= 6; i++) top[-i] = nullptr;
+  top[1] = nullptr;
+  made->sp = top - 6;
+#else
+  getcontext(&made->context);
+  made->context.uc_stack.ss_sp = made->stack;
+  made->context.uc_stack.ss_size = STACK_BYTES;
+  made->context.uc_link = nullptr;
+  makecontext(&made->context, fiber_main, 0);
+#endif
+}
+
+char *take_stack(bny_emulator *emulator) {
+  if (!emulator->stacks.empty()) {
+    char *stack = emulator->stacks.back();
+    emulator->stacks.pop_back();
+    return stack;
+  }
+  void *memory = mmap(nullptr, STACK_BYTES, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+  if (memory == MAP_FAILED) abort();
+  return static_cast<char *>(memory);
+}
+
+/* ---- chance ------------------------------------------------------------------------------------------------------- */
+
+uint32_t random_below(bny_emulator *emulator, size_t n) {
+  emulator->random ^= emulator->random << 13;
+  emulator->random ^= emulator->random >> 7;
+  emulator->random ^= emulator->random << 17;
+  return static_cast<uint32_t>((emulator->random >> 32) % n);
+}
+
+template <typename T> T take_any(std::vector<T> *from, uint32_t index) {
+  T taken = std::move((*from)[index]);
+  if (index + 1 != from->size()) (*from)[index] = std::move(from->back());
+  from->pop_back();
+  return taken;
+}
+
+/* ---- what is put off ---------------------------------------------------------------------------------------------- */
+
+bool overlap(const weak_store &one, const unsigned char *at, size_t bytes) {
+  return one.to < at + bytes && at < one.to + one.bytes;
+}
+
+/* A store to a place becomes visible after earlier ones to it of the same thread. */
+void apply_store(fiber *writer, size_t index) {
+  for (size_t i = 0; i < index; i++)
+    if (overlap(writer->stores[i], writer->stores[index].to, writer->stores[index].bytes)) index = i;
+  weak_store one = writer->stores[index];
+  writer->stores.erase(writer->stores.begin() + static_cast<std::ptrdiff_t>(index));
+  memcpy(one.to, one.value, one.bytes);
+}
+
+void settle(fiber *writer) {
+  while (!writer->stores.empty()) apply_store(writer, random_below(running, writer->stores.size()));
+}
+
+void finish_copy(const async_copy &copy) {
+  memcpy(copy.to, copy.from, copy.bytes);
+  if (copy.barrier) bny_emulated_mbarrier_add(copy.barrier, 0, -static_cast<int64_t>(copy.bytes));
+}
+
+/* ---- life of blocks ----------------------------------------------------------------------------------------------- */
+
+void wake(std::vector<fiber *> *waiting) {
+  for (fiber *one : *waiting) one->block->runnable.push_back(one);
+  waiting->clear();
+}
+
+void finish_launch(bny_emulator *emulator, launch_state *launch) {
+  for (auto &other : emulator->launches)
+    if (other->before == launch) wake(&other->waiting);
+}
+
+void finish_fiber(fiber *self) {
+  settle(self);
+  if (!self->copies.empty() || !self->groups.empty()) bny_emulated_fail("a thread ends while its copies are under way");
+  block_state *block = self->block;
+  if (--block->unfinished > 0) return;
+  launch_state *launch = block->launch;
+  if (!block->bulk.empty()) bny_emulated_fail("a block ends while its bulk copies are under way");
+  if (!block->released) launch->released++;
+  launch->finished++;
+  if (launch->done()) finish_launch(running, launch);
+}
+
+void start_block(bny_emulator *emulator, launch_state *launch) {
+  uint32_t index = launch->started++, wide = launch->what.cluster;
+  auto block = std::make_unique<block_state>();
+  cluster_state &cluster = launch->clusters[index / wide];
+  if (!cluster.shared) {
+    size_t bytes = launch->shared_bytes * wide;
+    cluster.shared.reset(static_cast<unsigned char *>(aligned_alloc(1024, bytes)));
+    memset(cluster.shared.get(), 0xcb, bytes); /* shared memory holds anything at first */
+    cluster.unfinished_blocks = wide;
+  }
+  block->launch = launch;
+  block->index = index;
+  block->shared = cluster.shared.get() + index % wide * launch->shared_bytes;
+  block->unfinished = launch->what.threads;
+  block->released = false;
+  block->warps.resize(launch->what.threads / BNY_WARP_LANES);
+  block->fibers.resize(launch->what.threads);
+  for (uint32_t i = 0; i < launch->what.threads; i++) {
+    fiber *made = &block->fibers[i];
+    made->self = {i, launch->what.threads, index, launch->what.blocks, index % wide, wide};
+    made->block = block.get();
+    made->stack = take_stack(emulator);
+    prepare(made);
+    block->runnable.push_back(made);
+  }
+  emulator->resident[launch->what.device]++;
+  emulator->blocks.push_back(std::move(block));
+}
+
+bool may_start(const bny_emulator *emulator, const launch_state *launch) {
+  if (launch->started == launch->what.blocks) return false;
+  const launch_state *before = launch->before;
+  if (before && !before->done() && !(launch->what.overlap && before->released == before->what.blocks)) return false;
+  if (before && before->before && !before->before->done()) return false;
+  auto found = emulator->resident.find(launch->what.device);
+  uint32_t resident = found == emulator->resident.end() ? 0 : found->second;
+  uint32_t limit = emulator->config.resident_blocks;
+  return limit == 0 || launch->started % launch->what.cluster != 0 || resident + launch->what.cluster <= limit;
+}
+
+void start_blocks(bny_emulator *emulator) {
+  for (auto &launch : emulator->launches)
+    while (may_start(emulator, launch.get())) start_block(emulator, launch.get());
+}
+
+void end_block(bny_emulator *emulator, size_t index) {
+  block_state *block = emulator->blocks[index].get();
+  launch_state *launch = block->launch;
+  for (fiber &one : block->fibers) emulator->stacks.push_back(one.stack);
+  emulator->resident[launch->what.device]--;
+  auto cluster = launch->clusters.find(block->index / launch->what.cluster);
+  if (--cluster->second.unfinished_blocks == 0) launch->clusters.erase(cluster);
+  take_any(&emulator->blocks, static_cast<uint32_t>(index));
+}
+
+/* ---- the scheduler ------------------------------------------------------------------------------------------------ */
+
+/* Things that happen by themselves: a late store becomes visible, a bulk copy arrives. */
+void let_things_happen(bny_emulator *emulator, block_state *block) {
+  if (!emulator->writers.empty() && random_below(emulator, 4) == 0) {
+    uint32_t index = random_below(emulator, emulator->writers.size());
+    fiber *writer = emulator->writers[index];
+    if (!writer->stores.empty()) apply_store(writer, random_below(emulator, writer->stores.size()));
+    if (writer->stores.empty()) take_any(&emulator->writers, index);
+  }
+  if (!block->bulk.empty() && random_below(emulator, 16) == 0)
+    finish_copy(take_any(&block->bulk, random_below(emulator, block->bulk.size())));
+}
+
+void forget_writers(bny_emulator *emulator, const block_state *block) {
+  for (size_t i = 0; i < emulator->writers.size();)
+    if (emulator->writers[i]->block == block) take_any(&emulator->writers, static_cast<uint32_t>(i));
+    else i++;
+}
+
+/* A block that has something to do, starting from a random one; -1: none. */
+int64_t pick_block(bny_emulator *emulator) {
+  size_t count = emulator->blocks.size(), first = count ? random_below(emulator, count) : 0;
+  for (size_t i = 0; i < count; i++) {
+    size_t index = (first + i) % count;
+    if (!emulator->blocks[index]->runnable.empty()) return static_cast<int64_t>(index);
+  }
+  return -1;
+}
+
+void describe_deadlock(bny_emulator *emulator) {
+  size_t waiting = 0;
+  for (auto &block : emulator->blocks) waiting += block->unfinished;
+  char text[160];
+  snprintf(text, sizeof text, "deadlock: %zu threads wait for each other, the first in block %u of device %u", waiting,
+           emulator->blocks.empty() ? 0 : emulator->blocks[0]->index,
+           emulator->blocks.empty() ? 0 : emulator->blocks[0]->launch->what.device);
+  emulator->failure = text;
+}
+
+/* One block for a random while, so that blocks and devices drift apart. */
+void run_block(bny_emulator *emulator, size_t index) {
+  block_state *block = emulator->blocks[index].get();
+  uint32_t burst = 1 + random_below(emulator, random_below(emulator, 4) == 0 ? 4096 : 256);
+  while (burst-- > 0 && !block->runnable.empty() && emulator->failure.empty()) {
+    if (emulator->steps++ >= emulator->config.steps_max) emulator->failure = "more steps than allowed: something waits forever";
+    if (emulator->watch) emulator->watch(emulator->steps * emulator->config.step_ns);
+    let_things_happen(emulator, block);
+    fiber *next = take_any(&block->runnable, random_below(emulator, block->runnable.size()));
+    switch_to_fiber(emulator, next);
+  }
+  if (block->unfinished == 0) {
+    forget_writers(emulator, block);
+    end_block(emulator, index);
+  }
+}
+
+/* The running thread waits in `where` until it is woken. */
+void park(std::vector<fiber *> *where) {
+  where->push_back(running->current);
+  switch_to_scheduler(false);
+}
+
+bool barrier_arrive(barrier_state *barrier, int threads) {
+  if (++barrier->arrived < threads) return false;
+  barrier->arrived = 0;
+  wake(&barrier->waiting);
+  return true;
+}
+
+} // namespace
+
+bny_emulator *bny_emulator_make(const bny_emulator_config &config) {
+  bny_emulator *made = new bny_emulator{};
+  made->config = config;
+  if (made->config.step_ns == 0) made->config.step_ns = 10;
+  if (made->config.steps_max == 0) made->config.steps_max = 2000000000;
+  made->random = config.seed * 0x9e3779b97f4a7c15u + 0x2545f4914f6cdd1du;
+  if (made->random == 0) made->random = 1;
+  return made;
+}
+
+void bny_emulator_free(bny_emulator *emulator) {
+  for (auto &block : emulator->blocks)
+    for (fiber &one : block->fibers) emulator->stacks.push_back(one.stack);
+  for (char *stack : emulator->stacks) munmap(stack, STACK_BYTES);
+  delete emulator;
+}
+
+void bny_emulator_watch(bny_emulator *emulator, std::function<void(uint64_t)> watch) { emulator->watch = std::move(watch); }
+uint64_t bny_emulator_steps(const bny_emulator *emulator) { return emulator->steps; }
+
+void bny_emulator_add(bny_emulator *emulator, const bny_emulator_launch &launch) {
+  auto made = std::make_unique<launch_state>();
+  made->what = launch;
+  if (made->what.cluster == 0) made->what.cluster = 1;
+  if (launch.threads == 0 || launch.threads % BNY_WARP_LANES || launch.blocks % made->what.cluster) abort();
+  made->shared_bytes = (launch.shared_bytes + 1023) / 1024 * 1024 + (64 << 10);
+  for (auto &other : emulator->launches)
+    if (other->what.device == launch.device && other->what.stream == launch.stream) made->before = other.get();
+  emulator->launches.push_back(std::move(made));
+}
+
+bool bny_emulator_run(bny_emulator *emulator, char *why, size_t bytes) {
+  bny_emulator *outer = running;
+  running = emulator;
+  emulator->failure.clear();
+  for (;;) {
+    start_blocks(emulator);
+    if (emulator->blocks.empty()) break;
+    int64_t index = pick_block(emulator);
+    if (index < 0) describe_deadlock(emulator);
+    else run_block(emulator, static_cast<size_t>(index));
+    if (!emulator->failure.empty()) break;
+  }
+  running = outer;
+  for (auto &launch : emulator->launches)
+    if (emulator->failure.empty() && !launch->done()) emulator->failure = "a launch cannot start";
+  if (!emulator->failure.empty()) {
+    snprintf(why, bytes, "%s", emulator->failure.c_str());
+    return false;
+  }
+  emulator->launches.clear();
+  return true;
+}
+
+/* ---- inside a kernel ---------------------------------------------------------------------------------------------- */
+
+const bny_emulated_thread &bny_emulated(void) { return running->current->self; }
+
+void bny_emulated_fail(const char *why) {
+  fiber *self = running->current;
+  char text[256];
+  snprintf(text, sizeof text, "%s (device %u, block %u, thread %u)", why, self->block->launch->what.device,
+           self->self.block, self->self.thread);
+  running->failure = text;
+  switch_to_scheduler(true);
+  abort();
+}
+
+void bny_emulated_yield(void) {
+  fiber *self = running->current;
+  self->block->runnable.push_back(self);
+  switch_to_scheduler(false);
+}
+
+const unsigned char (*bny_emulated_exchange(uint32_t kind, const void *value,
+                                            size_t bytes))[BNY_EMULATED_EXCHANGE_BYTES] {
+  fiber *self = running->current;
+  warp_state *warp = &self->block->warps[self->self.thread / BNY_WARP_LANES];
+  /* Two buffers by turns: a lane in the next exchange does not overwrite what a slower one still reads. */
+  auto *deposits = warp->deposits[self->meetings++ % 2];
+  if (warp->arrived > 0 && warp->kind != kind) bny_emulated_fail("lanes of a warp are in different functions");
+  warp->kind = kind;
+  if (bytes > 0) memcpy(deposits[self->self.thread % BNY_WARP_LANES], value, bytes);
+  if (++warp->arrived < BNY_WARP_LANES) {
+    park(&warp->waiting);
+  } else {
+    warp->arrived = 0;
+    wake(&warp->waiting);
+  }
+  return deposits;
+}
+
+void bny_emulated_barrier(int id, int threads, bool wait) {
+  fiber *self = running->current;
+  bny_emulated_settle();
+  if (id < 0 || id >= NAMED_BARRIERS || threads % BNY_WARP_LANES) bny_emulated_fail("a barrier that does not exist");
+  barrier_state *barrier = &self->block->named[id];
+  if (!barrier_arrive(barrier, threads) && wait) park(&barrier->waiting);
+}
+
+void bny_emulated_cluster_barrier(void) {
+  fiber *self = running->current;
+  launch_state *launch = self->block->launch;
+  bny_emulated_settle();
+  barrier_state *barrier = &launch->clusters[self->self.block / launch->what.cluster].barrier;
+  if (!barrier_arrive(barrier, static_cast<int>(launch->what.cluster * launch->what.threads))) park(&barrier->waiting);
+}
+
+void bny_emulated_store(void *to, const void *value, size_t bytes) {
+  fiber *self = running->current;
+  weak_store one = {static_cast<unsigned char *>(to), {}, static_cast<uint8_t>(bytes)};
+  memcpy(one.value, value, bytes);
+  if (self->stores.empty()) {
+    if (!running->config.weak || random_below(running, 2) == 0) {
+      memcpy(to, value, bytes);
+      return;
+    }
+    running->writers.push_back(self);
+  }
+  self->stores.push_back(one);
+  if (self->stores.size() > WEAK_STORES_MAX) apply_store(self, random_below(running, self->stores.size()));
+}
+
+void bny_emulated_settle(void) { settle(running->current); }
+
+void bny_emulated_load(const void *from, void *value, size_t bytes) {
+  fiber *self = running->current;
+  for (size_t i = 0; i < self->stores.size();)
+    if (overlap(self->stores[i], static_cast<const unsigned char *>(from), bytes)) apply_store(self, i), i = 0;
+    else i++;
+  memcpy(value, from, bytes);
+}
+
+void *bny_emulated_shared(const void *key, size_t bytes) {
+  block_state *block = running->current->block;
+  launch_state *launch = block->launch;
+  auto found = launch->shared_offsets.find(key);
+  if (found == launch->shared_offsets.end()) {
+    size_t used = (launch->what.shared_bytes + 1023u) / 1024 * 1024;
+    for (auto &other : launch->shared_offsets)
+      if (other.second > used) used = other.second;
+    /* offsets are where things end */
+    size_t end = (used + 15) / 16 * 16 + (bytes + 15) / 16 * 16;
+    if (end > launch->shared_bytes) bny_emulated_fail("more static shared memory than there is");
+    found = launch->shared_offsets.emplace(key, end).first;
+  }
+  return block->shared + found->second - (bytes + 15) / 16 * 16;
+}
+
+void *bny_emulated_dynamic(void) { return running->current->block->shared; }
+
+void *bny_emulated_cluster_address(void *shared, uint32_t rank) {
+  block_state *block = running->current->block;
+  launch_state *launch = block->launch;
+  ptrdiff_t offset = static_cast<unsigned char *>(shared) - block->shared;
+  if (offset < 0 || static_cast<size_t>(offset) >= launch->shared_bytes || rank >= launch->what.cluster)
+    bny_emulated_fail("no shared memory of this cluster");
+  return launch->clusters[block->index / launch->what.cluster].shared.get() + rank * launch->shared_bytes + offset;
+}
+
+void bny_emulated_copy(void *to, const void *from, size_t bytes, uint64_t *barrier) {
+  fiber *self = running->current;
+  if (barrier) self->block->bulk.push_back({to, from, bytes, barrier});
+  else self->copies.push_back({to, from, bytes, nullptr});
+}
+
+void bny_emulated_commit(void) {
+  fiber *self = running->current;
+  self->groups.push_back(std::move(self->copies));
+  self->copies.clear();
+}
+
+void bny_emulated_wait(int groups) {
+  fiber *self = running->current;
+  while (self->groups.size() > static_cast<size_t>(groups)) {
+    for (const async_copy &copy : self->groups.front()) finish_copy(copy);
+    self->groups.erase(self->groups.begin());
+  }
+}
+
+void bny_emulated_grid_wait(void) {
+  launch_state *launch = running->current->block->launch;
+  while (launch->before && !launch->before->done()) park(&launch->waiting);
+}
+
+void bny_emulated_grid_release(void) {
+  block_state *block = running->current->block;
+  if (block->released) return;
+  block->released = true;
+  block->launch->released++;
+}
+
+uint64_t bny_emulated_clock(void) {
+  bny_emulated_yield();
+  return running->steps * running->config.step_ns;
+}
