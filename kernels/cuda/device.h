@@ -22,7 +22,7 @@
  *   bny_load_{relaxed,acquire}_{gpu,sys}_{32,64}(p), bny_store_{relaxed,release}_{gpu,sys}_{32,64}(p, v)
  *   bny_load_relaxed_sys_128(p), bny_store_relaxed_sys_128(p, quad): PTX .b128, never seen torn; 16-byte aligned
  *   bny_load_line(p), bny_store_line(p, quad): 8 neighbouring lanes access one 128-byte line, whole where the link keeps
- *     lines whole, which PTX does not promise. Functions of a warp
+ *     lines whole, which PTX does not promise. Functions of a warp; NULL in lanes of lines that are left out
  *   bny_fence_gpu(), bny_fence_sys(): fence.acq_rel
  *   bny_add_gpu_32(p, v): fetch and add, acq_rel; bny_compare_swap_sys_64(p, expected, v): acq_rel, the old value
  * Plain memory in 16 bytes

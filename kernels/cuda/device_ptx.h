@@ -8,6 +8,8 @@
 #define BNY_KERNEL extern "C" __global__ void
 #define BNY_LAUNCH_BOUNDS(threads, blocks) __launch_bounds__(threads, blocks)
 #define BNY_UNROLL _Pragma("unroll")
+/* Of a kernel: read where it lies, also by an index that is not constant. */
+#define BNY_PARAMETER(type, name) const __grid_constant__ type name
 #define BNY_SHARED(type, name) __shared__ type name
 #define BNY_SHARED_ARRAY(type, name, count) __shared__ alignas(16) type name[count]
 #ifdef __CUDA_ARCH__
@@ -108,7 +110,8 @@ BNY_DEVICE void bny_store_relaxed_sys_128(void *to, bny_quad value) {
 
 /* One request of the warp for whole lines. */
 BNY_DEVICE bny_quad bny_load_line(const void *from) {
-  bny_quad value;
+  bny_quad value = {{0, 0, 0, 0}};
+  if (!from) return value;
   asm volatile("ld.volatile.global.v4.u32 {%0, %1, %2, %3}, [%4];"
                : "=r"(value.word[0]), "=r"(value.word[1]), "=r"(value.word[2]), "=r"(value.word[3])
                : "l"(bny_global_address(from))
@@ -117,6 +120,7 @@ BNY_DEVICE bny_quad bny_load_line(const void *from) {
 }
 
 BNY_DEVICE void bny_store_line(void *to, bny_quad value) {
+  if (!to) return;
   asm volatile("st.volatile.global.v4.u32 [%0], {%1, %2, %3, %4};" ::"l"(bny_global_address(to)), "r"(value.word[0]),
                "r"(value.word[1]), "r"(value.word[2]), "r"(value.word[3])
                : "memory");

@@ -83,6 +83,7 @@ uint64_t bny_emulated_clock(void);
 #define BNY_KERNEL extern "C" void
 #define BNY_LAUNCH_BOUNDS(threads, blocks)
 #define BNY_UNROLL
+#define BNY_PARAMETER(type, name) const type name
 #define BNY_SHARED(type, name) \
   static char name##_key;      \
   type &name = *static_cast<type *>(bny_emulated_shared(&name##_key, sizeof(type)))
@@ -187,7 +188,7 @@ BNY_DEVICE bny_quad bny_load_line(const void *from) {
   for (uint32_t i = 0; bny_lane() == first && i < 8; i++) {
     const void *address;
     memcpy(&address, all[first + i], sizeof address);
-    bny_emulated_load(address, &line.quad[i], sizeof line.quad[i]);
+    if (address) bny_emulated_load(address, &line.quad[i], sizeof line.quad[i]);
   }
   memcpy(&line, bny_emulated_exchange(BNY_EMULATED_LINE_LOAD, &line, sizeof line)[first], sizeof line);
   return line.quad[bny_lane() - first];
@@ -201,7 +202,7 @@ BNY_DEVICE void bny_store_line(void *to, bny_quad value) {
       bny_emulated_exchange(BNY_EMULATED_LINE_STORE, &mine, sizeof mine);
   for (uint32_t i = bny_lane(); bny_lane() % 8 == 0 && i < bny_lane() + 8; i++) {
     memcpy(&mine, all[i], sizeof mine);
-    bny_emulated_store(mine.to, &mine.value, sizeof mine.value);
+    if (mine.to) bny_emulated_store(mine.to, &mine.value, sizeof mine.value);
   }
   bny_emulated_settle();
 }
