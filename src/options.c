@@ -10,28 +10,30 @@
 
 extern char **environ;
 
-static const char *const known_names[] = {
-#define BNY_OPTION_NUMBER(field, name, standard, lowest, highest, unit, help) name,
-#define BNY_OPTION_TEXT(field, name, help) name,
+const bny_option_row bny_option_rows[] = {
+#define BNY_OPTION_NUMBER(field, name, standard, lowest, highest, unit, help) \
+  {name, true, standard, lowest, highest, unit, help},
+#define BNY_OPTION_TEXT(field, name, help) {name, false, 0, 0, 0, NULL, help},
 #include "options.def"
 #undef BNY_OPTION_NUMBER
 #undef BNY_OPTION_TEXT
+    {NULL, false, 0, 0, 0, NULL, NULL},
 };
 
-static const char *text_of(const char *name) {
+const char *bny_option_text(const char *name) {
   const char *text = getenv(name);
   return text && *text ? text : NULL;
 }
 
-static banyan_status read_number(const char *name, int64_t lowest, int64_t highest, const char *unit, int64_t *value) {
-  const char *text = text_of(name);
-  if (!text) return BANYAN_OK;
-  char *end;
+banyan_status bny_option_number(const bny_option_row *row, int64_t *value) {
+  const char *text = bny_option_text(row->name);
+  int64_t number = row->standard;
+  char *end = NULL;
   errno = 0;
-  long long number = strtoll(text, &end, 10);
-  if (errno || *end || number < lowest || number > highest)
-    return bny_fail(BANYAN_ERR_ARGUMENT, "%s is \"%s\"; it takes a whole number of %s from %lld to %lld", name, text, unit,
-                    (long long)lowest, (long long)highest);
+  if (text) number = strtoll(text, &end, 10);
+  if (text && (errno || *end || number < row->lowest || number > row->highest))
+    return bny_fail(BANYAN_ERR_ARGUMENT, "%s is \"%s\"; it takes a whole number of %s from %lld to %lld", row->name, text,
+                    row->unit, (long long)row->lowest, (long long)row->highest);
   *value = number;
   return BANYAN_OK;
 }
@@ -41,24 +43,19 @@ static void warn_of_unknown(void) {
     if (strncmp(*variable, "BANYAN_", 7) != 0) continue;
     size_t length = strcspn(*variable, "=");
     bool known = false;
-    for (size_t i = 0; i < sizeof known_names / sizeof known_names[0] && !known; i++)
-      known = strlen(known_names[i]) == length && strncmp(known_names[i], *variable, length) == 0;
+    for (const bny_option_row *row = bny_option_rows; row->name && !known; row++)
+      known = strlen(row->name) == length && strncmp(row->name, *variable, length) == 0;
     if (!known) bny_log(BNY_LOG_WARN, "%.*s is no option of banyan", (int)length, *variable);
   }
 }
 
 banyan_status bny_options_read(bny_options *options) {
-  bny_options read = {
-#define BNY_OPTION_NUMBER(field, name, standard, lowest, highest, unit, help) .field = standard,
-#define BNY_OPTION_TEXT(field, name, help) .field = text_of(name),
-#include "options.def"
-#undef BNY_OPTION_NUMBER
-#undef BNY_OPTION_TEXT
-  };
+  bny_options read;
+  const bny_option_row *row = bny_option_rows;
   banyan_status status = BANYAN_OK;
 #define BNY_OPTION_NUMBER(field, name, standard, lowest, highest, unit, help) \
-  if (status == BANYAN_OK) status = read_number(name, lowest, highest, unit, &read.field);
-#define BNY_OPTION_TEXT(field, name, help)
+  if (status == BANYAN_OK) status = bny_option_number(row++, &read.field);
+#define BNY_OPTION_TEXT(field, name, help) read.field = bny_option_text(name), row++;
 #include "options.def"
 #undef BNY_OPTION_NUMBER
 #undef BNY_OPTION_TEXT

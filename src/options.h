@@ -3,6 +3,7 @@
 #ifndef BNY_OPTIONS_H
 #define BNY_OPTIONS_H
 
+#include <stdbool.h>
 #include <stdint.h>
 
 #include "banyan.h"
@@ -14,6 +15,23 @@ typedef struct bny_options {
 #undef BNY_OPTION_NUMBER
 #undef BNY_OPTION_TEXT
 } bny_options;
+
+/* An option as options.def has it, for those who list them all. */
+typedef struct bny_option_row {
+  const char *name;
+  bool number;                       /* else text, and the next four are 0 and NULL */
+  int64_t standard, lowest, highest;
+  const char *unit;
+  const char *help;
+} bny_option_row;
+
+extern const bny_option_row bny_option_rows[]; /* ends with a name of NULL */
+
+/* The value in the environment; NULL if it is unset or empty. */
+const char *bny_option_text(const char *name);
+
+/* The number of a row: *value is its default if the environment has none. */
+banyan_status bny_option_number(const bny_option_row *row, int64_t *value);
 
 /* A value that does not parse is an error that names it. BANYAN_* variables that are none of ours are warned of. */
 banyan_status bny_options_read(bny_options *options);

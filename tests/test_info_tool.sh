@@ -1,0 +1,116 @@
+#!/bin/bash
+# SPDX-License-Identifier: Apache-2.0
+# banyan-info as users run it: every section as text and as JSON, where values come from, and usage that is refused.
+# BANYAN_INFO names the program, else it is that of the build.
+set -u
+build=${top_builddir:-.}
+info=${BANYAN_INFO:-$build/banyan-info}
+if [ ! -x "$info" ]; then
+  echo "skipped: $info has not been built"
+  exit 77
+fi
+for variable in $(compgen -e BANYAN_); do unset "$variable"; done
+work=$(mktemp -d) || exit 1
+trap 'rm -rf "$work"' EXIT
+checks=0
+failed=0
+
+complain() {
+  echo "FAIL: $*"
+  sed 's/^/  | /' "$work/out" "$work/err" | head -n 60
+  failed=$((failed + 1))
+}
+
+# run STATUS ARGUMENT...: the exit status must be that; what it says is in $work/out and $work/err.
+run() {
+  local want=$1 status
+  shift
+  "$info" "$@" >"$work/out" 2>"$work/err" </dev/null
+  status=$?
+  checks=$((checks + 1))
+  [ $status = "$want" ] || complain "banyan-info $*: exit status $status, not $want"
+}
+
+# says PATTERN [out|err]: what the last run said matches; hides PATTERN: it does not.
+says() {
+  checks=$((checks + 1))
+  grep -qE -- "$1" "$work/${2:-out}" || complain "\"$1\" is not in std${2:-out}"
+}
+hides() {
+  checks=$((checks + 1))
+  if grep -qE -- "$1" "$work/out" "$work/err"; then complain "\"$1\" is there"; fi
+}
+
+# json EXPRESSION: of the last run's object `o`.
+json() {
+  checks=$((checks + 1))
+  if ! command -v python3 >/dev/null; then return; fi
+  python3 -c 'import json, sys
+o = json.load(open(sys.argv[1]))
+sys.exit(not eval(sys.argv[2]))' "$work/out" "$1" 2>>"$work/err" || complain "JSON: not so: $1"
+}
+
+# ---- all of it ----
+run 0
+says '^banyan [0-9]+\.[0-9]+\.[0-9]+$'
+for title in Build Options Devices Transports Selection; do says "^$title\$"; done
+says '^  BANYAN_TIMEOUT_MS +30000 ms +default '
+says '^  kernels .*\(chosen\)'
+says '^  probe sysfs '
+says '^  loop .* available '
+says '^ +64 MiB  '
+run 0 --json
+json 'list(o) == ["version", "build", "options", "devices", "transports", "selection"]'
+json '"portable" in o["build"]["kernels"] and o["build"]["compiler"] and o["build"]["command"]'
+json '{p["name"] for p in o["build"]["packages"]} >= {"mpi", "sodium", "jansson", "ucx", "cuda"}'
+json '[p["found"] for p in o["build"]["packages"] if p["name"] == "jansson"] == [True]'
+json 'all(p["text"] for p in o["build"]["packages"])'
+json 'all(v["source"] == "default" for v in o["options"])'
+json 'len([k for k in o["devices"]["cpu"]["kernels"] if k["chosen"]]) == 1'
+json 'o["devices"]["cpu"]["cpus_allowed"] >= 1 and o["devices"]["cuda"]["text"]'
+json 'all(t["text"] for t in o["transports"])'
+json 'o["selection"]["ranks"] >= 2'
+
+# ---- options: the value, its source, what is refused ----
+BANYAN_TIMEOUT_MS=1234 BANYAN_KERNELS=portable BANYAN_SECRET=do-not-tell run 0 --json options devices
+json '[(v["value"], v["source"]) for v in o["options"] if v["name"] == "BANYAN_TIMEOUT_MS"] == [(1234, "environment")]'
+json '[k["name"] for k in o["devices"]["cpu"]["kernels"] if k["chosen"]] == ["portable"]'
+json 'o["devices"]["cpu"]["attention_kernels"] == "portable"'
+json '"selection" not in o'
+hides 'do-not-tell'
+BANYAN_ARENA_KIB=a-lot BANYAN_KERNELS=nonsense run 0
+says '^  BANYAN_ARENA_KIB +a-lot +environment'
+says 'refused: .*whole number of KiB'
+says 'BANYAN_KERNELS names none'
+BANYAN_LEVELS=$'\xff' run 0 --json options
+json '[v["value"] for v in o["options"] if v["name"] == "BANYAN_LEVELS"] == ["(not UTF-8)"]'
+
+# ---- the selection ----
+run 0 --ranks 64 --levels 8 --json selection
+json 'o["selection"]["ranks"] == 64 and [l["members_most"] for l in o["selection"]["levels"]] == [8, 8]'
+json '[s["bytes"] for s in o["selection"]["sizes"]] == [2**k for k in range(10, 27)]'
+json 'all(set(s["choices"]) == {"none", "root", "heads", "tokens", "canonical"} for s in o["selection"]["sizes"])'
+json 'all(c["predicted_us"] > 0 for s in o["selection"]["sizes"] for c in s["choices"].values())'
+run 0 --ranks 8 --json selection
+json 'len({s["choices"]["none"]["algorithm"] for s in o["selection"]["sizes"]}) > 1'
+BANYAN_ALGORITHM=ring run 0 --ranks 4 --json selection
+json '{s["choices"]["none"]["algorithm"] for s in o["selection"]["sizes"]} == {"ring"}'
+BANYAN_ALGORITHM=nonsense run 0 --ranks 4 --json selection
+json 'all("nonsense" in c["refused"] for s in o["selection"]["sizes"] for c in s["choices"].values())'
+
+# ---- usage ----
+run 0 --help
+says 'Exit status'
+run 0 --version
+run 1 --ranks 8 --levels x
+says 'selection: .*levels "x"' err
+says '^Build$'
+run 2 --levels 4
+run 2 --ranks 0
+run 2 nonsense
+says 'nonsense: no section' err
+run 2 --nonsense
+[ -s "$work/out" ] && complain "usage errors belong on stderr"
+
+echo "banyan-info: $checks checks, $failed failed"
+[ $failed = 0 ]
