@@ -257,6 +257,23 @@ static banyan_status confirm_all(const bny_exchange *exchange, banyan_status own
   return BANYAN_OK;
 }
 
+static const char *source_of(const char *option, bool by_program) {
+  return by_program ? "the program" : bny_option_text(option) ? "the environment" : "default";
+}
+
+static void log_settings(const banyan_comm *comm, const banyan_comm_config *config) {
+  if (!bny_log_wants(BNY_LOG_INFO)) return;
+  char text[512];
+  banyan_comm_describe(comm, text, sizeof text);
+  bny_log(BNY_LOG_INFO, "%s", text);
+  bny_log(BNY_LOG_INFO,
+          "timeout %g ms (%s), arena %zu KiB (%s; the least of all ranks), part %zu KiB (%s), algorithm %s (%s)",
+          (double)comm->exec->timeout_ns / 1e6, source_of("BANYAN_TIMEOUT_MS", config && config->timeout_ns),
+          comm->arena_bytes >> 10, source_of("BANYAN_ARENA_KIB", config && config->arena_bytes), comm->part_bytes >> 10,
+          source_of("BANYAN_PART_KIB", false), comm->algorithm ? comm->algorithm : "by predicted cost",
+          source_of("BANYAN_ALGORITHM", !bny_option_text("BANYAN_ALGORITHM") && config && config->algorithm));
+}
+
 static banyan_status check_arguments(const banyan_bootstrap *bootstrap, const banyan_comm_config *config,
                                      banyan_comm **comm) {
   if (!bootstrap || !comm) return bny_fail(BANYAN_ERR_ARGUMENT, "bootstrap and comm must not be NULL");
@@ -280,6 +297,7 @@ static banyan_status check_arguments(const banyan_bootstrap *bootstrap, const ba
 banyan_status banyan_comm_create(const banyan_bootstrap *bootstrap, const banyan_comm_config *config, banyan_comm **comm) {
   bny_options options;
   banyan_status status = check_arguments(bootstrap, config, comm);
+  if (status == BANYAN_OK) bny_log_rank(bootstrap->rank);
   if (status == BANYAN_OK) status = bny_options_read(&options);
   if (status != BANYAN_OK) return status;
   if (options.levels && strlen(options.levels) >= BNY_LEVELS_TEXT_BYTES)
@@ -319,7 +337,7 @@ banyan_status banyan_comm_create(const banyan_bootstrap *bootstrap, const banyan
     free_comm(made);
     return status;
   }
-  bny_log(BNY_LOG_INFO, "rank %d of %d: %s, %d cores", made->rank, made->nranks, made->transport->ops->name, made->cores);
+  log_settings(made, config);
   *comm = made;
   return BANYAN_OK;
 }

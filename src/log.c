@@ -1,27 +1,105 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "log.h"
 
+#include <errno.h>
+#include <fcntl.h>
 #include <stdarg.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <time.h>
+#include <unistd.h>
+
+#include "status.h"
 
 static const char *const level_names[] = {"error", "warn", "info", "debug"};
 
-static bny_log_level wanted_level(void) {
-  const char *text = getenv("BANYAN_LOG");
-  for (int i = 0; text && i <= BNY_LOG_DEBUG; i++)
-    if (strcmp(text, level_names[i]) == 0) return (bny_log_level)i;
-  return BNY_LOG_WARN;
+static _Thread_local int32_t speaker = -1;
+
+void bny_log_rank(int32_t rank) { speaker = rank; }
+
+bool bny_log_level_known(const char *text) {
+  for (int i = 0; i <= BNY_LOG_DEBUG; i++)
+    if (strcmp(text, level_names[i]) == 0) return true;
+  return false;
 }
 
-void bny_log(bny_log_level level, const char *format, ...) {
-  if (level > wanted_level()) return;
+bool bny_log_wants(bny_log_level level) {
+  const char *text = getenv("BANYAN_LOG");
+  for (int i = 0; text && i <= BNY_LOG_DEBUG; i++)
+    if (strcmp(text, level_names[i]) == 0) return (int)level <= i;
+  return level <= BNY_LOG_WARN;
+}
+
+/* "../src/transport/shm.c" speaks as transport, "../src/boot_tcp.c" as boot. */
+static void print_subsystem(const char *source, char *line, size_t bytes, size_t *length) {
+  const char *slash = strrchr(source, '/'), *name = slash ? slash + 1 : source;
+  for (const char *at = source; (at = strstr(at, "src/")) != NULL; at += 4) name = at + 4;
+  bny_append(line, bytes, length, "%.*s", (int)strcspn(name, "/_."), name);
+}
+
+bool bny_log_path(const char *pattern, int32_t rank, char *path, size_t bytes) {
+  size_t length = 0;
+  bool told_apart = false;
+  path[0] = 0;
+  for (const char *at = pattern; *at; at++) {
+    bool ends = at[0] != '%' || !at[1];
+    if (ends) {
+      bny_append(path, bytes, &length, "%c", at[0]);
+      continue;
+    }
+    at++;
+    told_apart |= *at == 'r' || *at == 'p';
+    if (*at == 'r') bny_append(path, bytes, &length, "%d", rank);
+    else if (*at == 'p') bny_append(path, bytes, &length, "%d", (int)getpid());
+    else if (*at == '%') bny_append(path, bytes, &length, "%%");
+    else bny_append(path, bytes, &length, "%%%c", *at);
+  }
+  if (!told_apart) bny_append(path, bytes, &length, ".%d", rank);
+  return length < bytes;
+}
+
+/* -1: to stderr. All ranks may share a file of one name, to which whole lines are added. */
+static int open_file(void) {
+  const char *pattern = getenv("BANYAN_LOG_FILE");
+  char path[1024];
+  if (!pattern || !*pattern) return -1;
+  bool shared = !strstr(pattern, "%r") && !strstr(pattern, "%p");
+  if (!shared && !bny_log_path(pattern, speaker, path, sizeof path)) return -1;
+  return open(shared ? pattern : path, O_WRONLY | O_APPEND | O_CREAT | O_CLOEXEC | O_NOCTTY, 0600);
+}
+
+static void print_time(char *line, size_t bytes, size_t *length) {
+  struct timespec now;
+  struct tm day;
+  char text[32];
+  clock_gettime(CLOCK_REALTIME, &now);
+  if (!localtime_r(&now.tv_sec, &day) || !strftime(text, sizeof text, "%Y-%m-%d %H:%M:%S", &day)) return;
+  bny_append(line, bytes, length, "%s.%06ld [%d] ", text, now.tv_nsec / 1000, (int)getpid());
+}
+
+void bny_log_from(const char *source, bny_log_level level, const char *format, ...) {
+  if (!bny_log_wants(level)) return;
+  int error = errno; /* callers may yet want it */
   char line[1024];
-  int length = snprintf(line, sizeof line, "banyan %s: ", level_names[level]);
+  size_t length = 0, most = sizeof line - 1; /* and a newline */
+  int file = open_file();
+  if (file >= 0) print_time(line, most, &length);
+  bny_append(line, most, &length, "banyan %s ", level_names[level]);
+  print_subsystem(source, line, most, &length);
+  if (speaker >= 0) bny_append(line, most, &length, ", rank %d", speaker);
+  bny_append(line, most, &length, ": ");
+  char text[sizeof line];
   va_list arguments;
   va_start(arguments, format);
-  vsnprintf(line + length, sizeof line - (size_t)length, format, arguments);
+  vsnprintf(text, sizeof text, format, arguments);
   va_end(arguments);
-  fprintf(stderr, "%s\n", line); /* one write, so that lines of ranks do not mix */
+  bny_append(line, most, &length, "%s", text);
+  if (length >= most) length = most - 1;
+  line[length++] = '\n';
+  /* One write, so that lines of ranks do not mix. Where it fails there is nobody to tell. */
+  ssize_t written = write(file >= 0 ? file : STDERR_FILENO, line, length);
+  (void)written;
+  if (file >= 0) close(file);
+  errno = error;
 }

@@ -4,6 +4,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "log.h"
 #include "status.h"
 
 /* A part has a plan of its own. Its binding says where in the caller's memory it lies. */
@@ -305,6 +306,8 @@ banyan_status bny_op_make(banyan_comm *comm, const bny_op_key *key, banyan_op **
     free_op(made);
     return status;
   }
+  bny_log(BNY_LOG_DEBUG, "planned in %d part%s: %s", made->nparts, made->nparts == 1 ? "" : "s",
+          made->parts[0].plan->reason);
   *op = made;
   return BANYAN_OK;
 }

@@ -32,8 +32,8 @@ banyan_status bny_option_number(const bny_option_row *row, int64_t *value) {
   errno = 0;
   if (text) number = strtoll(text, &end, 10);
   if (text && (errno || *end || number < row->lowest || number > row->highest))
-    return bny_fail(BANYAN_ERR_ARGUMENT, "%s is \"%s\"; it takes a whole number of %s from %lld to %lld", row->name, text,
-                    row->unit, (long long)row->lowest, (long long)row->highest);
+    return bny_fail(BANYAN_ERR_ARGUMENT, "%s is \"%s\"; it takes a whole number of %s from %lld to %lld", row->name,
+                    text, row->unit, (long long)row->lowest, (long long)row->highest);
   *value = number;
   return BANYAN_OK;
 }
@@ -60,6 +60,8 @@ banyan_status bny_options_read(bny_options *options) {
 #undef BNY_OPTION_NUMBER
 #undef BNY_OPTION_TEXT
   if (status != BANYAN_OK) return status;
+  if (read.log_level && !bny_log_level_known(read.log_level))
+    return bny_fail(BANYAN_ERR_ARGUMENT, "BANYAN_LOG is \"%.40s\"; it takes error, warn, info or debug", read.log_level);
   warn_of_unknown();
   *options = read;
   return BANYAN_OK;

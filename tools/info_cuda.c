@@ -77,8 +77,9 @@ json_t *info_cuda(void) {
   if (library == NULL) {
     return answer(NULL, json_array(), "no driver: libcuda.so.1 is not there");
   }
-  json_t *found = load(library, &functions) ? ask(&functions)
-                                            : answer(NULL, json_array(), "libcuda.so.1 lacks functions of the driver API");
+  json_t *found = load(library, &functions)
+                      ? ask(&functions)
+                      : answer(NULL, json_array(), "libcuda.so.1 lacks functions of the driver API");
   dlclose(library);
   return found;
 }

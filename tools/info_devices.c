@@ -39,8 +39,8 @@ static json_t *kernel_tables(void) {
   const bny_kernels *chosen = bny_kernels_find(bny_option_text("BANYAN_KERNELS"));
   for (int i = 0; bny_kernels_table[i] != NULL; i++) {
     const bny_kernels *one = bny_kernels_table[i];
-    json_array_append_new(tables, json_pack("{s:s, s:b, s:b}", "name", one->name, "supported", one->supported(), "chosen",
-                                            one == chosen));
+    json_array_append_new(tables, json_pack("{s:s, s:b, s:b}", "name", one->name, "supported", one->supported(),
+                                            "chosen", one == chosen));
   }
   return tables;
 }
@@ -68,8 +68,8 @@ static json_t *cpu(void) {
   int cores = sched_getaffinity(0, sizeof allowed, &allowed) == 0 ? CPU_COUNT(&allowed) : 0;
   model_of_cpu(model, sizeof model);
   const bny_attention_kernels *attention = bny_attention_kernels_find(bny_option_text("BANYAN_KERNELS"));
-  return json_pack("{s:s, s:i, s:o, s:o, s:s?}", "model", model, "cpus_allowed", cores, "features", features(), "kernels",
-                   kernel_tables(), "attention_kernels", attention != NULL ? attention->name : NULL);
+  return json_pack("{s:s, s:i, s:o, s:o, s:s?}", "model", model, "cpus_allowed", cores, "features", features(),
+                   "kernels", kernel_tables(), "attention_kernels", attention != NULL ? attention->name : NULL);
 }
 
 /* ---- what the probes of topo/ found ------------------------------------------------------------------------------ */
@@ -131,7 +131,8 @@ static void print_nodes(const json_t *nodes, const char *what, FILE *stream) {
   size_t i;
   json_t *one;
   json_array_foreach(nodes, i, one) {
-    fprintf(stream, "  %-11s %s %s %s\n", what, info_text(one, "name"), info_text(one, "model"), info_text(one, "bus_id"));
+    fprintf(stream, "  %-11s %s %s %s\n", what, info_text(one, "name"), info_text(one, "model"),
+            info_text(one, "bus_id"));
   }
   if (json_array_size(nodes) == 0) {
     fprintf(stream, "  %-11s none found\n", what);

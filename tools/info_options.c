@@ -28,8 +28,8 @@ static void add_field(json_t *o, const char *option) {
 static json_t *option(const bny_option_row *row) {
   const char *text = bny_option_text(row->name);
   int64_t number = 0;
-  json_t *o = json_pack("{s:s, s:s, s:s}", "name", row->name, "source", text != NULL ? "environment" : "default", "help",
-                        row->help);
+  const char *source = text != NULL ? "environment" : "default";
+  json_t *o = json_pack("{s:s, s:s, s:s}", "name", row->name, "source", source, "help", row->help);
   if (row->number) {
     banyan_status status = bny_option_number(row, &number);
     json_object_set_new(o, "value", status == BANYAN_OK ? json_integer(number) : json_string(text));

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0
- * The sections of banyan-info. Each gathers its facts as JSON once; what people read is printed from the same object, so
- * that both always say the same. */
+ * The sections of banyan-info. Each gathers its facts as JSON once; what people read is printed from the same object,
+ * so that both always say the same. */
 #ifndef INFO_SECTION_H
 #define INFO_SECTION_H
 

@@ -47,8 +47,13 @@ static bool ranks_of(const info_request *request, plan_ranks *ranks, tool_error 
 static json_t *choice(const plan_ranks *ranks, const column *where, size_t bytes) {
   plan_methods methods;
   tool_error refused = {.text = ""};
-  plan_shape shape = {.collective = BNY_COMBINE, .heads = HEADS, .value_dim = HEAD_DIM, .wire = BANYAN_F32,
-                      .scatter = where->scatter, .order = where->order, .algorithm = bny_option_text("BANYAN_ALGORITHM")};
+  plan_shape shape = {.collective = BNY_COMBINE,
+                      .heads = HEADS,
+                      .value_dim = HEAD_DIM,
+                      .wire = BANYAN_F32,
+                      .scatter = where->scatter,
+                      .order = where->order,
+                      .algorithm = bny_option_text("BANYAN_ALGORITHM")};
   shape = plan_shape_resized(&shape, bytes);
   if (!plan_methods_weigh(ranks, &shape, &methods, &refused)) {
     return json_pack("{s:s}", "refused", refused.text);
@@ -70,8 +75,9 @@ static json_t *gather(const info_request *request, tool_error *error) {
     }
     json_array_append_new(sizes, json_pack("{s:I, s:o}", "bytes", (json_int_t)1 << power, "choices", choices));
   }
-  json_t *facts = json_pack("{s:i, s:s, s:o, s:i, s:i, s:s, s:o}", "ranks", ranks.nranks, "title", ranks.title, "levels",
-                            plan_levels_json(&ranks), "heads", HEADS, "head_dim", HEAD_DIM, "wire", "f32", "sizes", sizes);
+  json_t *facts = json_pack("{s:i, s:s, s:o, s:i, s:i, s:s, s:o}", "ranks", ranks.nranks, "title", ranks.title,
+                            "levels", plan_levels_json(&ranks), "heads", HEADS, "head_dim", HEAD_DIM, "wire", "f32",
+                            "sizes", sizes);
   plan_ranks_release(&ranks);
   return facts;
 }
@@ -85,8 +91,8 @@ static void print(const json_t *facts, FILE *stream) {
     fprintf(stream, "%s%s of %lld", i == 0 ? "; " : ", ", info_text(one, "name"),
             (long long)json_integer_value(json_object_get(one, "members_most")));
   }
-  fprintf(stream, ")\n  rows of %d heads x %d values, f32; by scatter, and for scatter none in canonical order\n\n", HEADS,
-          HEAD_DIM);
+  fprintf(stream, ")\n  rows of %d heads x %d values, f32; by scatter, and for scatter none in canonical order\n\n",
+          HEADS, HEAD_DIM);
   fprintf(stream, "  %8s", "per rank");
   for (int k = 0; k < COLUMNS; k++) {
     fprintf(stream, "  %-18s", columns[k].name);

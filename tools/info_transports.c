@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0
- * banyan-info transports: between which ranks this copy can move messages on this machine, and why not between others. */
+ * banyan-info transports: between which ranks this copy can move messages on this machine, and why not between
+ * others. */
 #include <errno.h>
 #include <fcntl.h>
 #include <string.h>
