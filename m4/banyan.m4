@@ -80,15 +80,82 @@ AC_DEFUN([BNY_WITH_MPI], [
   AM_CONDITIONAL([MPI], [test $have_mpi = yes])
 ])
 
-# BNY_WITH_CUDA
-# Only looks: NVCC, version_cuda.
-AC_DEFUN([BNY_WITH_CUDA], [
-  BNY_WITH_ARG([cuda], [CUDA device])
-  AC_ARG_VAR([NVCC], [CUDA compiler])
-  AS_IF([test "x$with_cuda" != xno],
-    [AC_PATH_PROG([NVCC], [nvcc], [], [$PATH$PATH_SEPARATOR${CUDA_HOME:-/usr/local/cuda}/bin])
-     AS_IF([test -n "$NVCC"],
+# BNY_CUDA_TRY(DIRECTORY)
+# Sets have_cuda, CUDA_CFLAGS and version_cuda if a toolkit is there.
+AC_DEFUN([BNY_CUDA_TRY], [
+  AS_IF([test $have_cuda = no && test -n "$1" && test -e "$1/include/cuda.h"],
+    [AC_MSG_CHECKING([for CUDA's headers in $1])
+     save_CPPFLAGS=$CPPFLAGS
+     CUDA_CFLAGS="-isystem $1/include"
+     CPPFLAGS="$CPPFLAGS $CUDA_CFLAGS"
+     AC_COMPILE_IFELSE([AC_LANG_PROGRAM([[
+#include <cuda.h>
+#include <cudaTypedefs.h>
+#if CUDA_VERSION < 12000
+#error too old
+#endif
+]], [])],
        [have_cuda=yes
-        version_cuda=[`"$NVCC" --version 2>/dev/null | sed -n 's/.*release \([0-9.]*\).*/\1/p'`]])])
-  BNY_WITH_END([cuda], [install the CUDA toolkit, and set NVCC if it is not in PATH])
+        cuda_home=$1
+        version_cuda=[`sed -n 's/^#define CUDA_VERSION \([0-9]*\)\([0-9][0-9]\)[0-9]$/\1.\2/p' "$1/include/cuda.h" |
+          sed 's/[.]0/./'`]],
+       [CUDA_CFLAGS= absent_cuda="$1 is no CUDA 12.0 or newer"])
+     CPPFLAGS=$save_CPPFLAGS
+     AC_MSG_RESULT([$have_cuda])])
+])
+
+# BNY_WITH_CUDA(SOURCE)
+# The toolkit's headers, for the device layer: have_cuda, CUDA_CFLAGS, version_cuda, the conditional CUDA. And its compiler,
+# for kernels, which are SOURCE: have_nvcc, NVCC_ARCHS, the conditional NVCC; absent_nvcc says why not.
+AC_DEFUN([BNY_WITH_CUDA], [
+  AC_ARG_WITH([cuda],
+    [AS_HELP_STRING([--with-cuda@<:@=DIR@:>@], [CUDA devices: auto, yes, no or the toolkit's directory @<:@auto@:>@])],
+    [], [with_cuda=auto])
+  AC_ARG_VAR([CUDA_HOME], [directory of the CUDA toolkit, where --with-cuda names none])
+  AC_ARG_VAR([NVCC], [CUDA compiler])
+  AC_ARG_VAR([CUDA_ARCHS], [architectures of CUDA kernels, such as "80 90a 100"; those that nvcc does not know are left out])
+  AC_ARG_VAR([CUDA_PTX], [architecture of kernels for later devices, compiled when they are loaded, such as 90])
+  have_cuda=no have_nvcc=no absent_cuda="not found" CUDA_CFLAGS= NVCC_ARCHS=
+  AS_CASE([$with_cuda],
+    [no], [absent_cuda="not wanted"],
+    [auto|yes],
+      [nvcc_in_path=`command -v nvcc 2>/dev/null`
+       BNY_CUDA_TRY([$CUDA_HOME])
+       BNY_CUDA_TRY([${nvcc_in_path%/bin/nvcc}])
+       BNY_CUDA_TRY([/usr/local/cuda])
+       BNY_CUDA_TRY([/usr])],
+    [BNY_CUDA_TRY([$with_cuda])])
+  AS_IF([test $have_cuda = no], [AS_CASE([$with_cuda], [auto|no], [],
+    [AC_MSG_ERROR([--with-cuda=$with_cuda: $absent_cuda. Install the CUDA toolkit, 12.0 or newer, or give --with-cuda=DIR])])])
+  absent_nvcc="no nvcc"
+  AS_IF([test $have_cuda = yes],
+    [AC_PATH_PROG([NVCC], [nvcc], [], [$cuda_home/bin$PATH_SEPARATOR$PATH])
+     AS_IF([test -n "$NVCC"], [BNY_CHECK_NVCC([$1])])])
+  AC_SUBST([CUDA_CFLAGS])
+  AC_SUBST([NVCC_ARCHS])
+  AM_CONDITIONAL([CUDA], [test $have_cuda = yes])
+  AM_CONDITIONAL([NVCC], [test $have_nvcc = yes])
+])
+
+# BNY_CHECK_NVCC(SOURCE)
+# have_nvcc if nvcc compiles something, for the architectures of CUDA_ARCHS that it knows.
+AC_DEFUN([BNY_CHECK_NVCC], [
+  cuda_archs=
+  for arch in ${CUDA_ARCHS:-80 90a 100}; do
+    # Those with a letter are known where those without are.
+    AS_IF(["$NVCC" --list-gpu-code 2>/dev/null | grep -qx "sm_${arch%@<:@a-z@:>@}"],
+      [cuda_archs="$cuda_archs sm_$arch"
+       NVCC_ARCHS="$NVCC_ARCHS -gencode arch=compute_$arch,code=sm_$arch"])
+  done
+  ptx=${CUDA_PTX:-90}
+  AS_IF(["$NVCC" --list-gpu-arch 2>/dev/null | grep -qx "compute_$ptx"],
+    [cuda_archs="$cuda_archs compute_$ptx"
+     NVCC_ARCHS="$NVCC_ARCHS -gencode arch=compute_$ptx,code=compute_$ptx"])
+  AC_MSG_CHECKING([whether $NVCC compiles])
+  echo '__global__ void kernel(int *p) { *p = 1; }' >conftest.cu
+  AS_IF([test -n "$cuda_archs" && "$NVCC" -fatbin $NVCC_ARCHS -o conftest.fatbin conftest.cu >&AS_MESSAGE_LOG_FD 2>&1],
+    [have_nvcc=yes], [absent_nvcc="$NVCC does not work: see config.log"])
+  rm -f conftest.cu conftest.fatbin
+  AC_MSG_RESULT([$have_nvcc])
+  AS_IF([test ! -e "$srcdir/$1"], [have_nvcc=no absent_nvcc="no $1"])
 ])

@@ -1,0 +1,10 @@
+/* SPDX-License-Identifier: Apache-2.0
+ * CUDA's row in the table of vendors; there in every build, to say what is missing where CUDA is. */
+#ifndef BNY_DEVICE_CUDA_H
+#define BNY_DEVICE_CUDA_H
+
+#include "device/device.h"
+
+banyan_status bny_cuda_open(const bny_device_choice *choice, bny_device **device);
+
+#endif

@@ -1,0 +1,59 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * A CUDA driver for machines that have no GPU, loaded by the library in place of libcuda.so.1. Its devices' memory is memory
+ * files, so that what one rank exports another one truly maps, be it in this process or in another. Work on streams is
+ * done at once.
+ *
+ * FAKE_CUDA says what the machine is like, in words with commas between; a word that ends in :D is true of device D alone:
+ *   devices=N (4)  first=N (0): the number of its first device among all of the host  version=N (12080)  compute=N (90)
+ *   no-vmm  no-files  no-fabric  no-ipc  no-host  no-peer    what it cannot do
+ *   import-fails    peers' memory cannot be imported
+ *   lost-writes     what it writes into peers' memory does not arrive there
+ *   slow-writes     its copies end never: streams are busy for ever
+ *   full            no memory is left
+ *   init-fails      cuInit
+ *   capturing       another thread captures a graph: calls that would spoil it fail, unless their thread says it is aware
+ *   other-context   the context current at first is not the primary one */
+#ifndef BNY_TESTS_FAKE_CUDA_H
+#define BNY_TESTS_FAKE_CUDA_H
+
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+
+/* An image that the fake driver loads: kernels are functions of the test, run on the thread that launches them. */
+enum { FAKE_CUDA_KERNELS_MAX = 8, FAKE_CUDA_MAGIC = 0x46414b45 };
+
+typedef struct fake_cuda_launch {
+  int device;
+  uint32_t grid[3], block[3], cluster[3], shared_bytes;
+  bool early;
+  void **arguments;
+} fake_cuda_launch;
+
+typedef struct fake_cuda_image {
+  uint32_t magic;
+  struct {
+    const char *name;
+    void (*run)(const fake_cuda_launch *launch);
+  } kernels[FAKE_CUDA_KERNELS_MAX]; /* up to the first without a name */
+} fake_cuda_image;
+
+/* What the fake driver tells tests; found by dlsym. */
+
+/* Objects that are alive, by kind: "2 contexts, 1 stream"; returns how many. */
+typedef int fake_cuda_live_function(char *text, size_t bytes);
+
+/* Calls made so far that allocate, free or wait. */
+typedef uint64_t fake_cuda_setup_calls_function(void);
+
+/* Makes a device's primary context current on this thread, as cudaSetDevice() does; -1: none. */
+typedef void fake_cuda_set_device_function(int ordinal);
+
+/* The device whose context is current on this thread; -1: none. */
+typedef int fake_cuda_current_function(void);
+
+/* Begins and ends the capture of a stream. While it lasts nothing on it runs. */
+typedef void fake_cuda_capture_function(void *stream, bool on);
+
+#endif

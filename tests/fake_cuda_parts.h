@@ -1,0 +1,60 @@
+/* SPDX-License-Identifier: Apache-2.0
+ * What the files of the fake CUDA driver share. */
+#ifndef BNY_TESTS_FAKE_CUDA_PARTS_H
+#define BNY_TESTS_FAKE_CUDA_PARTS_H
+
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+
+#include <cuda.h>
+
+#define EXPORTED __attribute__((visibility("default")))
+
+enum { FAKE_DEVICES_MAX = 16, FAKE_ARENA_UNIT = 1 << 16 };
+
+typedef enum object_kind {
+  ALLOCATION, /* cuMemAlloc */
+  PINNED,     /* cuMemHostAlloc */
+  REGISTERED, /* cuMemHostRegister */
+  OPENED,     /* an IPC handle */
+  PHYSICAL,   /* a part of a device's memory */
+  RESERVED,   /* addresses */
+  MAPPED,     /* a physical part at an address */
+  STREAM,
+  MODULE,
+  OBJECT_KINDS
+} object_kind;
+
+typedef struct object {
+  object_kind kind;
+  int device;        /* that it is of; of PHYSICAL and MAPPED the number among all of the host */
+  void *address;
+  size_t bytes;
+  int file;          /* -1: none */
+  bool imported;
+  bool access;       /* MAPPED */
+  bool capturing;    /* STREAM */
+  const void *image; /* MODULE */
+  struct object *next;
+} object;
+
+/* fake_cuda.c */
+bool fake_is(const char *word, int device); /* FAKE_CUDA has the word, for this device */
+long fake_number(const char *word, long otherwise);
+int fake_device(void);                      /* of the current context; -1: none */
+int fake_host_device(int device);           /* its number among all of the host */
+
+/* What every call begins with; it fails without a context. `setup`: it allocates, frees or waits. */
+CUresult fake_enter(bool setup);
+
+void fake_lock(void);
+void fake_unlock(void);
+
+/* Under the lock. */
+object *fake_add(object_kind kind, void *address, size_t bytes);
+object *fake_find(object_kind kind, const void *address);
+bool fake_remove(object_kind kind, const void *address); /* closes its file */
+object *fake_covering(const void *address, size_t bytes); /* memory that a device sees */
+
+#endif

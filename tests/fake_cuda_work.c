@@ -1,0 +1,185 @@
+/* SPDX-License-Identifier: Apache-2.0
+ * The fake CUDA driver's streams, copies, modules and launches. All work is done at once, by the thread that asks for it. */
+#include <string.h>
+
+#include "fake_cuda.h"
+#include "fake_cuda_parts.h"
+
+/* ---- streams --------------------------------------------------------------------------------------------------------- */
+
+CUresult cuStreamCreate(CUstream *stream, unsigned flags) {
+  CUresult result = fake_enter(true);
+  if (result != CUDA_SUCCESS) return result;
+  if (flags != CU_STREAM_NON_BLOCKING) return CUDA_ERROR_INVALID_VALUE;
+  fake_lock();
+  *stream = fake_add(STREAM, NULL, 0)->address;
+  fake_unlock();
+  return CUDA_SUCCESS;
+}
+
+CUresult cuStreamDestroy(CUstream stream) {
+  CUresult result = fake_enter(true);
+  if (result != CUDA_SUCCESS) return result;
+  fake_lock();
+  bool removed = fake_remove(STREAM, stream);
+  fake_unlock();
+  return removed ? CUDA_SUCCESS : CUDA_ERROR_INVALID_HANDLE;
+}
+
+/* Work may be put on it: it is of the current device, or the default one. *runs: it is not being captured. */
+static CUresult use(CUstream stream, bool *runs) {
+  CUresult result = fake_enter(false);
+  if (result != CUDA_SUCCESS) return result;
+  fake_lock();
+  const object *found = stream ? fake_find(STREAM, stream) : NULL;
+  if (stream && (!found || found->device != fake_device())) result = CUDA_ERROR_INVALID_HANDLE;
+  *runs = !found || !found->capturing;
+  fake_unlock();
+  return result;
+}
+
+CUresult cuStreamQuery(CUstream stream) {
+  bool runs = false;
+  CUresult result = use(stream, &runs);
+  if (result != CUDA_SUCCESS) return result;
+  if (!runs) return CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED;
+  return fake_is("slow-writes", fake_device()) ? CUDA_ERROR_NOT_READY : CUDA_SUCCESS;
+}
+
+CUresult cuStreamIsCapturing(CUstream stream, CUstreamCaptureStatus *status) {
+  bool runs = true;
+  CUresult result = use(stream, &runs);
+  *status = runs ? CU_STREAM_CAPTURE_STATUS_NONE : CU_STREAM_CAPTURE_STATUS_ACTIVE;
+  return result;
+}
+
+EXPORTED fake_cuda_capture_function fake_cuda_capture;
+void fake_cuda_capture(void *stream, bool on) {
+  fake_lock();
+  fake_find(STREAM, stream)->capturing = on;
+  fake_unlock();
+}
+
+CUresult cuMemcpyAsync(CUdeviceptr to, CUdeviceptr from, size_t bytes, CUstream stream) {
+  bool runs = false;
+  CUresult result = use(stream, &runs);
+  if (result != CUDA_SUCCESS) return result;
+  fake_lock();
+  bool known = fake_covering((void *)(uintptr_t)to, bytes) && fake_covering((void *)(uintptr_t)from, bytes);
+  fake_unlock();
+  if (!known) return CUDA_ERROR_INVALID_VALUE;
+  if (runs) memcpy((void *)(uintptr_t)to, (void *)(uintptr_t)from, bytes);
+  return CUDA_SUCCESS;
+}
+
+CUresult cuMemsetD8Async(CUdeviceptr to, unsigned char value, size_t bytes, CUstream stream) {
+  bool runs = false;
+  CUresult result = use(stream, &runs);
+  if (result != CUDA_SUCCESS) return result;
+  fake_lock();
+  bool known = fake_covering((void *)(uintptr_t)to, bytes) != NULL;
+  fake_unlock();
+  if (!known) return CUDA_ERROR_INVALID_VALUE;
+  if (runs) memset((void *)(uintptr_t)to, value, bytes);
+  return CUDA_SUCCESS;
+}
+
+/* ---- modules --------------------------------------------------------------------------------------------------------- */
+
+CUresult cuModuleLoadData(CUmodule *module, const void *image) {
+  CUresult result = fake_enter(true);
+  if (result != CUDA_SUCCESS) return result;
+  if (((const fake_cuda_image *)image)->magic != FAKE_CUDA_MAGIC) return CUDA_ERROR_NO_BINARY_FOR_GPU;
+  fake_lock();
+  object *made = fake_add(MODULE, NULL, 0);
+  made->image = image;
+  *module = made->address;
+  fake_unlock();
+  return CUDA_SUCCESS;
+}
+
+CUresult cuModuleUnload(CUmodule module) {
+  CUresult result = fake_enter(true);
+  if (result != CUDA_SUCCESS) return result;
+  fake_lock();
+  bool removed = fake_remove(MODULE, module);
+  fake_unlock();
+  return removed ? CUDA_SUCCESS : CUDA_ERROR_INVALID_HANDLE;
+}
+
+/* A function is its place in the image. */
+CUresult cuModuleGetFunction(CUfunction *function, CUmodule module, const char *name) {
+  CUresult result = fake_enter(true);
+  if (result != CUDA_SUCCESS) return result;
+  fake_lock();
+  const object *found = fake_find(MODULE, module);
+  const fake_cuda_image *image = found ? found->image : NULL;
+  fake_unlock();
+  for (int i = 0; image && i < FAKE_CUDA_KERNELS_MAX && image->kernels[i].name; i++) {
+    if (strcmp(image->kernels[i].name, name) != 0) continue;
+    *function = (CUfunction)(uintptr_t)&image->kernels[i];
+    return CUDA_SUCCESS;
+  }
+  return CUDA_ERROR_NOT_FOUND;
+}
+
+CUresult cuFuncGetAttribute(int *value, CUfunction_attribute attribute, CUfunction function) {
+  (void)function;
+  *value = attribute == CU_FUNC_ATTRIBUTE_MAX_THREADS_PER_BLOCK ? 1024 : attribute == CU_FUNC_ATTRIBUTE_NUM_REGS ? 64 : 0;
+  return fake_enter(true);
+}
+
+CUresult cuFuncSetAttribute(CUfunction function, CUfunction_attribute attribute, int value) {
+  (void)function, (void)value;
+  return attribute == CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES ? fake_enter(true) : CUDA_ERROR_INVALID_VALUE;
+}
+
+CUresult cuOccupancyMaxActiveBlocksPerMultiprocessor(int *blocks, CUfunction function, int threads, size_t shared_bytes) {
+  (void)function;
+  *blocks = threads > 0 && shared_bytes <= 227 << 10 ? 2048 / threads : 0;
+  return fake_enter(true);
+}
+
+/* ---- launches -------------------------------------------------------------------------------------------------------- */
+
+static CUresult run(CUfunction function, CUstream stream, fake_cuda_launch *launch) {
+  bool runs = false;
+  CUresult result = use(stream, &runs);
+  if (result != CUDA_SUCCESS) return result;
+  void (*kernel)(const fake_cuda_launch *);
+  const char *entry = (const char *)function;
+  memcpy(&kernel, entry + sizeof(const char *), sizeof kernel);
+  launch->device = fake_device();
+  if (runs) kernel(launch);
+  return CUDA_SUCCESS;
+}
+
+CUresult cuLaunchKernel(CUfunction function, unsigned gx, unsigned gy, unsigned gz, unsigned bx, unsigned by, unsigned bz,
+                        unsigned shared_bytes, CUstream stream, void **arguments, void **extra) {
+  fake_cuda_launch launch = {.grid = {gx, gy, gz}, .block = {bx, by, bz}, .shared_bytes = shared_bytes,
+                             .arguments = arguments};
+  if (extra || gx * gy * gz == 0 || bx * by * bz == 0 || bx * by * bz > 1024) return CUDA_ERROR_INVALID_VALUE;
+  return run(function, stream, &launch);
+}
+
+CUresult cuLaunchKernelEx(const CUlaunchConfig *config, CUfunction function, void **arguments, void **extra) {
+  fake_cuda_launch launch = {
+    .grid = {config->gridDimX, config->gridDimY, config->gridDimZ},
+    .block = {config->blockDimX, config->blockDimY, config->blockDimZ},
+    .shared_bytes = config->sharedMemBytes, .arguments = arguments,
+  };
+  if (extra) return CUDA_ERROR_INVALID_VALUE;
+  for (unsigned i = 0; i < config->numAttrs; i++) {
+    const CUlaunchAttribute *attribute = &config->attrs[i];
+    if (attribute->id == CU_LAUNCH_ATTRIBUTE_PROGRAMMATIC_STREAM_SERIALIZATION) {
+      launch.early = attribute->value.programmaticStreamSerializationAllowed != 0;
+    } else if (attribute->id == CU_LAUNCH_ATTRIBUTE_CLUSTER_DIMENSION) {
+      launch.cluster[0] = attribute->value.clusterDim.x;
+      launch.cluster[1] = attribute->value.clusterDim.y;
+      launch.cluster[2] = attribute->value.clusterDim.z;
+    } else {
+      return CUDA_ERROR_INVALID_VALUE;
+    }
+  }
+  return run(function, config->hStream, &launch);
+}
