@@ -208,7 +208,7 @@ static void legend_lines(legend *l) {
   if (has_line(work, TOPO_COLOUR_NET, TOPO_COLOUR_NET)) legend_line(l, TOPO_COLOUR_NET, 2, false, "between switches");
   if (has_line(work, TOPO_COLOUR_SLOW, TOPO_COLOUR_SLOW))
     legend_line(l, TOPO_COLOUR_SLOW, 2, false, "slower than it could be, or refused");
-  if (dashed) legend_line(l, TOPO_COLOUR_TEXT, 1.2, true, "dashed: assumed, not read or measured");
+  if (dashed) legend_line(l, TOPO_COLOUR_TEXT, 1.2, true, "dashes, also within a line: assumed");
 }
 
 static double draw_legend(topo_work *work, double y) {
