@@ -311,6 +311,56 @@ END_TEST
 
 /* ---- faults ------------------------------------------------------------------------------------------------------ */
 
+/* The link of a NIC's port, counting from 0. */
+static bny_topo_link *port_link(bny_topo *topo, int32_t which) {
+  for (int32_t l = 0; l < topo->nlinks; l++) {
+    if (topo->links[l].kind == BNY_TOPO_LINK_NET && which-- == 0) return &topo->links[l];
+  }
+  ck_abort_msg("no such port");
+}
+
+START_TEST(ports_down) {
+  bny_topo *topo = load("host numa bridge pci:2 gpu:2 nic@400g");
+  ck_assert_int_eq(nth(topo, BNY_TOPO_PORT, 1) >= 0, 1);
+  port_link(topo, 1)->gbytes_per_s = 0; /* that of the second switch, and of GPUs 2 and 3 */
+  bny_topo_levels *levels = derive(topo);
+  ck_assert(found(levels, BNY_TOPO_FAULT,
+                  "NIC1 port 1 is down (50 GB/s if it were up): GPU2 and another, which its NIC serves, reach other "
+                  "hosts only over what serves others"));
+  ck_assert_str_eq(topo->nodes[levels->ranks[2].nic].name, "NIC1"); /* rails keep their numbers */
+  ck_assert_int_eq(levels->ranks[2].rail, 1);
+  bny_topo_levels_free(levels);
+
+  /* Where none of its sort is up, nobody knows a rating: the probe's words are all there is. */
+  port_link(topo, 1)->rated_gbytes_per_s = 0;
+  levels = derive(topo);
+  ck_assert_int_eq(levels->findings[0].severity, BNY_TOPO_INFO); /* unknown is not down */
+  bny_topo_levels_free(levels);
+  bny_topo_set_string(topo, &topo->nodes[nth(topo, BNY_TOPO_PORT, 1)].model, "InfiniBand, lid 108, down");
+  levels = derive(topo);
+  ck_assert(found(levels, BNY_TOPO_FAULT, "NIC1 port 1 is down: GPU2"));
+  bny_topo_levels_free(levels);
+  bny_topo_free(topo);
+}
+END_TEST
+
+/* Another as near takes the place of a NIC that is down; a port beside one that is up is only told. */
+START_TEST(ports_spared) {
+  bny_topo *topo = load("host numa bridge pci gpu nic:2@2x200g");
+  port_link(topo, 0)->gbytes_per_s = port_link(topo, 1)->gbytes_per_s = 0;
+  port_link(topo, 2)->gbytes_per_s = 0;
+  bny_topo_levels *levels = derive(topo);
+  ck_assert_str_eq(topo->nodes[levels->ranks[0].nic].name, "NIC1");
+  ck_assert_double_eq_tol(levels->ranks[0].nic_gbytes_per_s, 25, 1e-9);
+  ck_assert(found(levels, BNY_TOPO_INFO, "NIC0 port 2 is down (25 GB/s if it were up): it serves no GPU"));
+  ck_assert(found(levels, BNY_TOPO_INFO,
+                  "NIC1 port 1 is down (25 GB/s if it were up): the NIC has 25 GB/s over its other ports"));
+  ck_assert_int_eq(levels->findings[0].severity, BNY_TOPO_INFO);
+  bny_topo_levels_free(levels);
+  bny_topo_free(topo);
+}
+END_TEST
+
 START_TEST(fewer_nvlinks) {
   bny_topo *topo = load("nvswitch host:2 gpu:4@sm100 nic:4@400g");
   for (int32_t l = 0; l < topo->nlinks; l++) {
@@ -496,6 +546,8 @@ int main(void) {
   tcase_add_test(tests, nics_are_spared);
   tcase_add_test(tests, nics_shared_uneven_and_missing);
   tcase_add_test(tests, slow_nics_are_passed_over);
+  tcase_add_test(tests, ports_down);
+  tcase_add_test(tests, ports_spared);
   tcase_add_test(tests, fewer_nvlinks);
   tcase_add_test(tests, peers_refused);
   tcase_add_test(tests, slow_links);

@@ -66,6 +66,19 @@ for file in dgx-h100.txt gb200-nvl72.txt hgx-h100-faults.xml pcie-8gpu.xml; do
 done
 expect 0 --from spine-leaf.txt --levels
 golden spine-leaf.table
+for file in dgx-h100.txt gb200-nvl72.txt hgx-h100-faults.xml mi300x.xml; do # those of docs/topology.md
+  readable $file || continue
+  expect 0 --from $file --format svg
+  golden "../../docs/pictures/${file%.*}.svg"
+done
+
+# A port that is down, as a probe would have found it.
+"$program" --from "host numa bridge pci:2 gpu:2 nic@400g" --json |
+  awk '/"kind": "net"/ && ++nets == 2 { sub(/"gbytes_per_s": [0-9.]*, /, "") } { print }' >"$work/down.json"
+expect 0 --from "$work/down.json"
+says 'NIC1 +down '
+expect 3 --from "$work/down.json" --check
+says '^fault: NIC1 port 1 is down .50 GB/s if it were up.: GPU2 and another'
 
 for file in *.txt *.xml; do
   readable "$file" || continue

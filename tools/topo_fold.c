@@ -83,6 +83,7 @@ static void add_port(const bny_topo *topo, int32_t node, topo_facts *facts) {
     facts->leaf = topo->nodes[other].kind == BNY_TOPO_SWITCH ? other : facts->leaf;
   }
   facts->ports += any || topo->nodes[node].kind == BNY_TOPO_PORT;
+  facts->ports_down += bny_topo_port_down(topo, node);
   facts->net += speed;
   facts->net_assumed = facts->net_assumed || assumed;
 }
@@ -207,9 +208,9 @@ static uint64_t look_of(const topo_fold *fold, int32_t n, uint64_t below) {
     facts.links = 0;
     facts.links_speed = 0;
   }
-  const double numbers[] = {(double)node->kind,  node->compute, facts.up,       facts.links,       facts.links_speed,
-                            facts.links_refused, facts.peers,   facts.switches, facts.coherent,    facts.net,
-                            facts.ports,         facts.below,   facts.beside,   facts.beside_speed};
+  const double numbers[] = {(double)node->kind,  node->compute,    facts.up,       facts.links,    facts.links_speed,
+                            facts.links_refused, facts.peers,      facts.switches, facts.coherent, facts.net,
+                            facts.ports,         facts.ports_down, facts.below,    facts.beside,   facts.beside_speed};
   uint64_t hash = mix_text(mix_text(tool_mix64(below), node->model), node->vendor);
   for (size_t i = 0; i < sizeof numbers / sizeof numbers[0]; i++) {
     hash = mix_number(hash, numbers[i]);

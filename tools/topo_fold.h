@@ -35,7 +35,7 @@ typedef struct topo_facts {
   bool coherent_assumed;
   double net; /* of all ports */
   bool net_assumed;
-  int32_t ports;
+  int32_t ports, ports_down;
   int32_t leaf;          /* a switch of the network; -1 */
   int32_t below, beside; /* of a switch of the network: ports on it, links to other switches */
   double beside_speed;

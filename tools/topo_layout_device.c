@@ -37,7 +37,7 @@ static const char *gpu_text(topo_layout *layout, const bny_topo_node *node) {
 
 static const char *nic_speed_text(const topo_work *work, int32_t nic) {
   const topo_place *own = &work->places[nic];
-  if (own->speed <= 0) return "";
+  if (own->speed <= 0) return own->down ? "down" : "";
   return topo_layout_string(work->layout, "%s%s GB/s", own->speed_assumed ? "~" : "", topo_figure_of(own->speed).text);
 }
 
@@ -143,7 +143,10 @@ static void draw_nic(topo_work *work, int32_t node) {
                                                 .height = work->nic_height,
                                                 .tip = topo_tip_node(work, node)});
   text_line(work, middle, y, 9.5, true, TOPO_COLOUR_TEXT, topo_text_fit_name(layout, nic->name, 9.5, true, room));
-  for (int32_t i = 0; i < count; i++) text_line(work, middle, y + 10.5 * (i + 1), 8, false, TOPO_COLOUR_TEXT, lines[i]);
+  for (int32_t i = 0; i < count; i++) { /* the speed is the last */
+    bool wrong = own->wrong && i == count - 1;
+    text_line(work, middle, y + 10.5 * (i + 1), 8, wrong, wrong ? TOPO_COLOUR_SLOW : TOPO_COLOUR_TEXT, lines[i]);
+  }
   if (own->comb > 0) {
     double across = top + work->nic_height / 2;
     topo_layout_line(

@@ -10,8 +10,6 @@ bool topo_is_gpu_link(const bny_topo_link *link) {
   return (link->kind == BNY_TOPO_LINK_NVLINK || link->kind == BNY_TOPO_LINK_XGMI) && link->from != link->to;
 }
 
-bool topo_is_refused(const bny_topo_link *link) { return link->gbytes_per_s <= 0 && link->rated_gbytes_per_s > 0; }
-
 /* ---- parts ------------------------------------------------------------------------------------------------------- */
 
 static bool has_gpu_link(const bny_topo *topo, int32_t node) {
@@ -138,6 +136,14 @@ static void nics_set(topo_work *work) {
       place->speed_assumed = place->speed_assumed || link->source == BNY_TOPO_ASSUMED;
       if (work->places[ends[!i]].role == TOPO_ROLE_SWITCH) place->taps++, switches = true;
     }
+  }
+  for (int32_t n = 0; n < topo->nnodes; n++) {
+    if (bny_topo_port_down(topo, n) && topo_nic_of(work, n) >= 0) work->places[topo_nic_of(work, n)].down = true;
+  }
+  for (int32_t f = 0; f < work->levels->nfindings; f++) {
+    const bny_topo_finding *finding = &work->levels->findings[f];
+    int32_t nic = finding->node >= 0 ? topo_nic_of(work, finding->node) : -1;
+    if (nic >= 0 && finding->severity >= BNY_TOPO_WARNING) work->places[nic].wrong = true;
   }
   for (int32_t n = 0; n < topo->nnodes; n++) rails = rails || work->places[n].rail >= 0;
   work->rails_only = rails && !switches && work->nhosts > 1;

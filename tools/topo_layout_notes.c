@@ -54,10 +54,16 @@ static const char *summary_of(const topo_work *work) {
   return topo_layout_own(work->layout, text);
 }
 
+/* Of a file its name without folders; a description is what it is. */
+static const char *title_of(const topo_view *view) {
+  const char *title = view->title && *view->title ? view->title : "Topology", *last = strrchr(title, '/');
+  return last && last[1] != '\0' && !strchr(last, ' ') ? last + 1 : title;
+}
+
 double topo_draw_title(topo_work *work) {
   topo_layout *layout = work->layout;
   double room = text_room(work), y = PAGE_MARGIN + 14;
-  const char *title = work->view->title && *work->view->title ? work->view->title : "Topology";
+  const char *title = title_of(work->view);
   layout->title = title;
   layout->summary = summary_of(work);
   topo_layout_label(
@@ -180,6 +186,14 @@ static bool has_line(const topo_work *work, topo_colour first, topo_colour last)
   return false;
 }
 
+static double widest_line(const topo_work *work, topo_colour colour) {
+  double widest = 0;
+  for (int32_t i = 0; i < work->layout->nlines; i++) {
+    if (work->layout->lines[i].colour == colour) widest = fmax(widest, work->layout->lines[i].width);
+  }
+  return fmin(widest, 4);
+}
+
 static void legend_lines(legend *l) {
   topo_work *work = l->work;
   bool dashed = false, numbered = false;
@@ -195,8 +209,12 @@ static void legend_lines(legend *l) {
                                         work->joints_said ? work->joints_said : "");
   bool nvlink = has_line(work, TOPO_COLOUR_NVLINK, TOPO_COLOUR_NVLINK),
        xgmi = has_line(work, TOPO_COLOUR_XGMI, TOPO_COLOUR_XGMI);
-  if (nvlink) legend_line(l, TOPO_COLOUR_NVLINK, 4, false, topo_layout_string(work->layout, "NVLinks%s", many));
-  if (xgmi) legend_line(l, TOPO_COLOUR_XGMI, 4, false, topo_layout_string(work->layout, "xGMI links%s", many));
+  if (nvlink)
+    legend_line(l, TOPO_COLOUR_NVLINK, widest_line(work, TOPO_COLOUR_NVLINK), false,
+                topo_layout_string(work->layout, "NVLinks%s", many));
+  if (xgmi)
+    legend_line(l, TOPO_COLOUR_XGMI, widest_line(work, TOPO_COLOUR_XGMI), false,
+                topo_layout_string(work->layout, "xGMI links%s", many));
   if (has_line(work, TOPO_COLOUR_C2C, TOPO_COLOUR_C2C))
     legend_line(l, TOPO_COLOUR_C2C, 3, false, "coherent link, GB/s");
   if (has_line(work, TOPO_COLOUR_PCI, TOPO_COLOUR_PCI))

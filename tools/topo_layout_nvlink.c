@@ -93,7 +93,7 @@ topo_joints topo_joints_of(const topo_work *work, bool switched) {
                                       .rated = link->rated_gbytes_per_s,
                                       .assumed = link->source == BNY_TOPO_ASSUMED,
                                       .xgmi = link->kind == BNY_TOPO_LINK_XGMI,
-                                      .refused = topo_is_refused(link)};
+                                      .refused = bny_topo_link_dead(link)};
   }
   if (found.items) qsort(found.items, (size_t)all, sizeof *found.items, joint_order);
   for (int32_t i = 0; i < all; i++) {

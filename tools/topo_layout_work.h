@@ -58,6 +58,8 @@ typedef struct topo_place {
   int32_t taps;              /* a NIC's lines to the network */
   double speed;              /* of a NIC's ports together; 0 unknown */
   bool speed_assumed;
+  bool down;  /* of a NIC: a port is */
+  bool wrong; /* of a NIC: a finding of more than interest is about it */
   double x, width; /* within its host while it is measured, then within the picture */
   double attach;   /* where its line to its parent is */
   double comb;     /* of a stacked NIC: the line at its left; 0: there is none */
@@ -134,7 +136,6 @@ bool topo_work_start(topo_work *work);
 void topo_work_end(topo_work *work);
 void topo_choose_hosts(topo_work *work);
 bool topo_is_gpu_link(const bny_topo_link *link);
-bool topo_is_refused(const bny_topo_link *link);
 bool topo_is_root(const topo_work *work, int32_t node);   /* a host bridge that stands on a CPU */
 int32_t topo_nic_of(const topo_work *work, int32_t node); /* itself, or a port's; -1 */
 

@@ -141,6 +141,11 @@ static bool say_network(drawing *d, const int32_t *nodes, int32_t count, const t
     topo_append(&text, "%sover %d ports", facts->net > 0 ? " " : "", (int)facts->ports);
   }
   topo_line_say(line, TOPO_INK_SPEED, TOPO_LINE_LINKS, text.text);
+  if (facts->ports_down > 0) {
+    topo_string down = {.text = ""};
+    topo_append(&down, facts->ports > 1 ? "%d down" : "down", (int)facts->ports_down);
+    topo_line_say(line, TOPO_INK_WORST, TOPO_LINE_LINKS, down.text);
+  }
   if (facts->leaf >= 0) {
     int32_t *leaves = calloc((size_t)count, sizeof *leaves), found = 0;
     if (leaves == NULL) {

@@ -10,6 +10,7 @@ typedef struct bny_topo_sum {
   double gbytes_per_s;
   double latency_us;
   int32_t count;
+  int32_t down;           /* of a NIC: ports that carry nothing */
   bny_topo_source source; /* the least certain; BNY_TOPO_MEASURED if there is no link */
 } bny_topo_sum;
 
@@ -43,7 +44,6 @@ void bny_topo_unite(int32_t *roots, int32_t a, int32_t b);
 /* A usable NVLink or xGMI link and its speed; 0 if it is of another kind, a loop or refused. *assumed if the speed
  * is. */
 double bny_topo_gpu_link(const bny_topo *topo, const bny_topo_link *link, bool *assumed);
-bool bny_topo_link_refused(const bny_topo_link *link);
 
 /* Adds a level from d->keys (by rank, each in [0, nkeys) or -1); NULL without memory. */
 bny_topo_level *bny_topo_level_add(bny_topo_derivation *d, bny_topo_level_kind kind, int32_t nkeys);

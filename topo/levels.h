@@ -27,7 +27,7 @@
  *
  * Speeds are in GB/s and one direction. Where the model does not say how fast an NVLink is, that of the GPU's
  * generation is taken, or 20 GB/s: the group's source then says assumed. An NVLink whose speed is 0 though its rated
- * speed is known counts as refused: links are there and peer access is not. */
+ * speed is known counts as refused: links are there and peer access is not. A port of which that is so is down. */
 #ifndef BNY_TOPO_LEVELS_H
 #define BNY_TOPO_LEVELS_H
 
@@ -105,6 +105,11 @@ void bny_topo_levels_free(bny_topo_levels *levels);
 const bny_topo_level *bny_topo_level_of(const bny_topo_levels *levels, bny_topo_level_kind kind);
 const char *bny_topo_level_name(bny_topo_level_kind kind);      /* "package" .. */
 const char *bny_topo_severity_name(bny_topo_severity severity); /* "info", "warning", "fault" */
+
+/* Whether a port, or a NIC that has none, is down: it has no speed, and a rating or the probe's words say that it should.
+ * What it would have; 0 unknown. */
+bool bny_topo_port_down(const bny_topo *topo, int32_t node);
+double bny_topo_port_rated(const bny_topo *topo, int32_t node);
 
 /* ---- rings and trees (rings.c, rings_set.c) ---------------------------------------------------------------------- */
 

@@ -229,6 +229,11 @@ bool bny_topo_bus_normalise(const char *text, char bus_id[BNY_TOPO_BUS_BYTES]) {
   return true;
 }
 
+bool bny_topo_link_dead(const bny_topo_link *link) {
+  return link->gbytes_per_s <= 0 && link->rated_gbytes_per_s > 0 &&
+         (link->kind == BNY_TOPO_LINK_NVLINK || link->kind == BNY_TOPO_LINK_XGMI || link->kind == BNY_TOPO_LINK_NET);
+}
+
 int32_t bny_topo_find_bus(const bny_topo *topo, const char *bus_id) {
   for (int32_t n = 0; n < topo->nnodes; n++) {
     if (topo->nodes[n].bus_id != NULL && strcmp(topo->nodes[n].bus_id, bus_id) == 0) {

@@ -81,7 +81,7 @@ typedef struct bny_topo_link {
   bny_topo_link_kind kind;
   int32_t from, to;        /* node indices */
   int32_t count;           /* parallel links in one; NVLinks between two GPUs; PCI lanes */
-  double gbytes_per_s;     /* of all of them, in one direction; 0 unknown */
+  double gbytes_per_s;     /* of all of them, in one direction; 0 unknown, or dead: see bny_topo_link_dead() */
   double rated_gbytes_per_s; /* what the hardware could do; 0 unknown */
   double latency_us;       /* 0 unknown */
   bny_topo_source source;
@@ -126,6 +126,10 @@ bool bny_topo_bus_normalise(const char *text, char bus_id[BNY_TOPO_BUS_BYTES]);
 int32_t bny_topo_first_link(const bny_topo *topo, int32_t node);
 int32_t bny_topo_next_link(const bny_topo *topo, int32_t node, int32_t link);
 int32_t bny_topo_other_end(const bny_topo *topo, int32_t node, int32_t link);
+
+/* A link of NVLink, xGMI or the network that has a rating and no speed: it is there and carries nothing (peer access is
+ * refused, the port is down). */
+bool bny_topo_link_dead(const bny_topo_link *link);
 
 /* The first node with that bus id, or of that kind and name; -1 if there is none. Each looks at every node. */
 int32_t bny_topo_find_bus(const bny_topo *topo, const char *bus_id);

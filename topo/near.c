@@ -7,14 +7,10 @@
 
 enum { PAIRS_OF = 256 }; /* up to so many members each pair is looked at */
 
-bool bny_topo_link_refused(const bny_topo_link *link) {
-  return link->gbytes_per_s <= 0 && link->rated_gbytes_per_s > 0;
-}
-
 double bny_topo_gpu_link(const bny_topo *topo, const bny_topo_link *link, bool *assumed) {
   *assumed = false;
   bool joins = link->kind == BNY_TOPO_LINK_NVLINK || link->kind == BNY_TOPO_LINK_XGMI;
-  if (!joins || link->from == link->to || bny_topo_link_refused(link)) return 0;
+  if (!joins || link->from == link->to || bny_topo_link_dead(link)) return 0;
   if (link->gbytes_per_s > 0) return link->gbytes_per_s;
   *assumed = true;
   int32_t count = link->count > 0 ? link->count : 1;

@@ -5,8 +5,11 @@
  * Within a host each rank takes one of the NICs that are nearest by path; of several the one that serves fewest so
  * far, of those the first in the model. Ranks that have fewest to choose from choose first, so that none is left
  * with a NIC that another could have spared. A NIC much slower than another as near is for other things, and is
- * passed over. */
+ * passed over, as is one that is down. If there is no other as near it is taken all the same: rails then keep their
+ * numbers, and a finding says so. */
+#include <math.h>
 #include <stdlib.h>
+#include <string.h>
 
 #include "topo/derive.h"
 
@@ -22,6 +25,44 @@ double bny_topo_net_speed(const bny_topo *topo, const bny_topo_link *link) {
   return of_nic && link->gbytes_per_s > implausible_gbytes_per_s ? 0 : link->gbytes_per_s;
 }
 
+/* The links of a port, or of a NIC without ports, to the network; those of its ports are theirs. */
+static bool is_way_out(const bny_topo *topo, int32_t node, int32_t l) {
+  int32_t other = bny_topo_other_end(topo, node, l);
+  return topo->links[l].kind == BNY_TOPO_LINK_NET &&
+         (topo->nodes[node].kind != BNY_TOPO_NIC || topo->nodes[other].kind != BNY_TOPO_PORT);
+}
+
+double bny_topo_port_rated(const bny_topo *topo, int32_t node) {
+  double rated = 0;
+  for (int32_t l = bny_topo_first_link(topo, node); l >= 0; l = bny_topo_next_link(topo, node, l)) {
+    if (is_way_out(topo, node, l)) rated = fmax(rated, topo->links[l].rated_gbytes_per_s);
+  }
+  return rated;
+}
+
+/* Probes word the state of a port that is not active at the end of its model (probe_rdma.c). Where all of a sort are
+ * down, that is all there is: nobody then knows a rating. */
+static bool says_down(const char *model) {
+  static const char *const states[] = {", down", ", initialising", ", armed", ", in trouble"};
+  const char *last = model ? strrchr(model, ',') : NULL;
+  for (size_t i = 0; last && i < sizeof states / sizeof *states; i++) {
+    if (strcmp(last, states[i]) == 0) return true;
+  }
+  return false;
+}
+
+bool bny_topo_port_down(const bny_topo *topo, int32_t node) {
+  bny_topo_kind kind = topo->nodes[node].kind;
+  if (kind != BNY_TOPO_PORT && kind != BNY_TOPO_NIC) return false;
+  bool dead = kind == BNY_TOPO_PORT && says_down(topo->nodes[node].model);
+  for (int32_t l = bny_topo_first_link(topo, node); l >= 0; l = bny_topo_next_link(topo, node, l)) {
+    if (!is_way_out(topo, node, l)) continue;
+    if (topo->links[l].gbytes_per_s > 0) return false;
+    dead = dead || bny_topo_link_dead(&topo->links[l]);
+  }
+  return dead;
+}
+
 /* What each port carries, then what each NIC does; which leaf switches each NIC is on. */
 static void ports_sum(bny_topo_derivation *d) {
   const bny_topo *topo = d->topo;
@@ -33,8 +74,7 @@ static void ports_sum(bny_topo_derivation *d) {
     for (int32_t l = bny_topo_first_link(topo, n); nic >= 0 && l >= 0; l = bny_topo_next_link(topo, n, l)) {
       const bny_topo_link *link = &topo->links[l];
       int32_t other = bny_topo_other_end(topo, n, l);
-      if (link->kind != BNY_TOPO_LINK_NET || (kind == BNY_TOPO_NIC && topo->nodes[other].kind == BNY_TOPO_PORT))
-        continue; /* the port counts it */
+      if (!is_way_out(topo, n, l)) continue;
       bny_topo_sum *sum = &d->nic[nic];
       double speed = bny_topo_net_speed(topo, link);
       if (speed > 0) slowest = slowest > 0 && slowest < speed ? slowest : speed;
@@ -45,7 +85,9 @@ static void ports_sum(bny_topo_derivation *d) {
         d->leaf[nic] = other;
       }
     }
-    if (nic >= 0) d->nic[nic].gbytes_per_s += slowest;
+    if (nic < 0) continue;
+    d->nic[nic].gbytes_per_s += slowest;
+    d->nic[nic].down += bny_topo_port_down(topo, n);
   }
   for (int32_t i = 0; i < d->nnics; i++) {
     int32_t *leaf = &d->leaf[d->nics[i]];
@@ -89,7 +131,8 @@ static void candidates_find(const bny_topo_derivation *d, const int32_t *ranks, 
     work->choices[i] = (choice){.rank = i};
     for (int32_t j = 0; j < nnics; j++) {
       double speed = d->nic[nics[j]].gbytes_per_s;
-      candidate[j] = paths[j] == nearest && (speed <= 0 || speed >= much_slower * fastest);
+      bool slow = speed > 0 && speed < much_slower * fastest, dead = speed <= 0 && d->nic[nics[j]].down > 0;
+      candidate[j] = paths[j] == nearest && !slow && !(dead && fastest > 0);
       work->choices[i].candidates += candidate[j];
     }
   }
