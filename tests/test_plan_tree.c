@@ -260,6 +260,28 @@ START_TEST(test_choice) {
 }
 END_TEST
 
+/* Over levels a sender's link carries a broadcast once for each receiver: not the root's to all. */
+START_TEST(test_broadcast_over_levels) {
+  bny_request request = request_of(BNY_BROADCAST, 64, NULL);
+  bny_levels *levels;
+  ck_assert_int_eq(bny_levels_parse(64, "8", &request.cost, &levels), BANYAN_OK);
+  request.levels = levels;
+  request.bytes = 1 << 20;
+  reason_begins(&request, "tree ");
+  bny_levels_free(levels);
+}
+END_TEST
+
+/* The form of a tree is in the reason of its choice. */
+START_TEST(test_form_is_told) {
+  bny_request request = combine_of(64, "tree_balanced", BANYAN_SCATTER_ROOT, 256, 64, 128);
+  bny_plan *plan = NULL;
+  ck_assert_int_eq(bny_plan_make(&request, 0, &plan), BANYAN_OK);
+  ck_assert_msg(strstr(plan->reason, ", radix ") && strstr(plan->reason, " pieces)"), "%s", plan->reason);
+  bny_plan_free(plan);
+}
+END_TEST
+
 int main(void) {
   Suite *suite = suite_create("plan_tree");
   TCase *shapes = tcase_create("shapes"), *plans = tcase_create("plans");
@@ -270,6 +292,8 @@ int main(void) {
   tcase_add_loop_test(plans, test_trees_proved, 1, 41);
   tcase_add_test(plans, test_pieces_follow_each_other);
   tcase_add_test(plans, test_choice);
+  tcase_add_test(plans, test_broadcast_over_levels);
+  tcase_add_test(plans, test_form_is_told);
   suite_add_tcase(suite, shapes);
   suite_add_tcase(suite, plans);
   SRunner *runner = srunner_create(suite);

@@ -7,7 +7,7 @@
  * is chosen for each level by its link. Any grouping will do.
  * balanced: each rank has k subtrees of equal size; k is the least for its depth.
  * chain: each rank has one child.
- * The last two number ranks from the root on; where there are levels, islands one after another. */
+ * The last two number ranks from the root on; where there are levels, the groups of each one after another. */
 #include "plan/tree_shape.h"
 
 static int32_t between(const bny_tree_shape *shape, int32_t a, int32_t b) {
@@ -16,16 +16,24 @@ static int32_t between(const bny_tree_shape *shape, int32_t a, int32_t b) {
 
 static int32_t smaller_of(int64_t a, int64_t b) { return (int32_t)(a < b ? a : b); }
 
-/* Links between ranks are looked at in samples where there are more: the same on all ranks. */
-enum { SAMPLES = 64 };
+/* Links are looked at on the ways to some ranks, the same on all ranks. Where ranks are many these are first ones of
+ * groups, level by level, since what leads to them crosses into the groups. */
+enum { WAYS_MAX = 16, CHILDREN_LOOKED_AT = 8 };
 
-static int32_t samples_of(int64_t count) { return smaller_of(count, SAMPLES); }
+static int32_t ways_of(const bny_tree_shape *shape) {
+  return shape->levels ? smaller_of(shape->nranks, WAYS_MAX) : 0;
+}
 
-/* Which of `count` things is sample `number`. */
-static int64_t sample(int64_t count, int32_t number) {
-  uint64_t x = ((uint64_t)(uint32_t)number + 1) * UINT64_C(0x9e3779b97f4a7c15);
+static int32_t way_to(const bny_tree_shape *shape, int32_t way) {
+  const bny_levels *levels = shape->levels;
+  if (shape->nranks <= WAYS_MAX) return way;
+  int32_t level = way % levels->nlevels;
+  int32_t count = level == 0 ? shape->nranks : levels->levels[level - 1].ngroups;
+  uint64_t x = ((uint64_t)(uint32_t)way + 1) * UINT64_C(0x9e3779b97f4a7c15);
   x = (x ^ x >> 29) * UINT64_C(0xff51afd7ed558ccd);
-  return count <= SAMPLES ? number : (int64_t)((x >> 24) % (uint64_t)count);
+  int32_t member = (int32_t)((x >> 24) % (uint64_t)count);
+  for (; level > 0; level--) member = levels->levels[level - 1].members[levels->levels[level - 1].first[member]];
+  return member;
 }
 
 static const char *refuse_nothing(const bny_request *request) {
@@ -167,13 +175,13 @@ static void look_end(const round_look *look, bny_tree_round *round) {
 static int32_t rounds_knomial(const bny_tree_shape *shape, bny_tree_round *rounds) {
   knomial tree = {.count = shape->nranks, .root = shape->root, .radix = shape->radix[0]};
   int32_t count = knomial_rounds(tree.count, tree.radix, 0, rounds);
-  int64_t size = 1;
-  for (int32_t i = 0; shape->levels && i < count; i++, size *= tree.radix) {
-    int64_t blocks = (tree.count + size * tree.radix - 1) / (size * tree.radix);
-    rounds[i].over[0] = 0;
-    for (int32_t number = 0; number < samples_of(blocks); number++) {
-      member_block whole = block_of(&tree, sample(blocks, number) * size * tree.radix, size * tree.radix);
-      int32_t leader = leader_of(&tree, whole.low, size * tree.radix);
+  for (int32_t i = 0; shape->levels && i < count; i++) rounds[i].over[0] = 0;
+  for (int32_t way = 0; way < ways_of(shape); way++) {
+    int32_t rank = way_to(shape, way);
+    int64_t size = 1;
+    for (int32_t i = 0; i < count; i++, size *= tree.radix) {
+      member_block whole = block_of(&tree, rank, size * tree.radix);
+      int32_t leader = leader_of(&tree, rank, size * tree.radix);
       round_look look = {.over = {0}};
       for (int64_t low = whole.low; low < whole.high; low += size) {
         int32_t part = leader_of(&tree, low, size);
@@ -202,9 +210,11 @@ static bool offer_levels(bny_tree_shape *shape, const bny_request *request, doub
       bny_tree_round rounds[BNY_TREE_ROUNDS_MAX];
       double ns = 0;
       int32_t count = knomial_rounds(at->most, radix, level, rounds);
-      for (int32_t i = 0; i < count; i++)
-        ns += bny_tree_round_ns(shape->levels, &rounds[i], bytes, true) +
-              bny_tree_round_ns(shape->levels, &rounds[i], bytes, false);
+      for (int32_t i = 0; i < count; i++) {
+        bny_tree_time up = bny_tree_round_time(shape->levels, &rounds[i], true);
+        bny_tree_time down = bny_tree_round_time(shape->levels, &rounds[i], false);
+        ns += up.fixed_ns + down.fixed_ns + bytes * (up.ns_per_byte + down.ns_per_byte);
+      }
       if (radix == 2 || ns < least) {
         least = ns;
         shape->radix[level] = radix;
@@ -223,19 +233,20 @@ static int32_t rounds_levels(const bny_tree_shape *shape, bny_tree_round *rounds
 
 /* ---- subtrees of ranks that follow each other -------------------------------------------------------------------- */
 
-/* Ranks in the order of a shape: the root has number 0. */
-static int32_t place_in_islands(const bny_tree_shape *shape, int32_t rank) {
-  const bny_levels *levels = shape->levels;
-  return levels ? levels->levels[0].first[levels->levels[0].group_of[rank]] + levels->levels[0].place[rank] : rank;
+/* Ranks in the order of a shape: the root has number 0. Groups of every level follow each other. */
+static int32_t place_of(const bny_tree_shape *shape, int32_t rank) {
+  return shape->levels ? shape->levels->number[rank] : rank;
 }
 
 static int32_t number_of(const bny_tree_shape *shape, int32_t rank) {
-  return bny_modulo((int64_t)place_in_islands(shape, rank) - place_in_islands(shape, shape->root), shape->nranks);
+  int32_t number = place_of(shape, rank) - place_of(shape, shape->root);
+  return number < 0 ? number + shape->nranks : number;
 }
 
 static int32_t numbered(const bny_tree_shape *shape, int32_t number) {
-  int32_t place = bny_modulo((int64_t)number + place_in_islands(shape, shape->root), shape->nranks);
-  return shape->levels ? shape->levels->levels[0].members[place] : place;
+  int32_t before_end = shape->nranks - place_of(shape, shape->root);
+  int32_t place = number < before_end ? shape->nranks - before_end + number : number - before_end;
+  return shape->levels ? shape->levels->nested[place] : place;
 }
 
 static const char *refuse_canonical(const bny_request *request) {
@@ -287,21 +298,27 @@ static void node_balanced(const bny_tree_shape *shape, int32_t rank, bny_tree_no
   if (node->nchildren > 0) node->stages[node->nstages++] = (bny_tree_stage){.count = node->nchildren};
 }
 
-/* Rounds from the root on; ranks are looked at on the ways to some of them. */
+/* The links to the children of a subtree's root: of many, every n-th stands for n. */
+static void look_at_children(const bny_tree_shape *shape, subtree of, bny_tree_round *round) {
+  round_look look = {.over = {0}};
+  int32_t children = smaller_of(of.high - of.low - 1, shape->radix[0]), parent = numbered(shape, of.low);
+  int32_t each = (children + CHILDREN_LOOKED_AT - 1) / CHILDREN_LOOKED_AT;
+  for (int32_t part = 0; part < children; part += each)
+    look.over[between(shape, parent, numbered(shape, subtree_part(shape, of, part).low))] +=
+        smaller_of(each, children - part);
+  look_end(&look, round);
+}
+
+/* Rounds from the root on. */
 static int32_t rounds_balanced(const bny_tree_shape *shape, bny_tree_round *rounds) {
   int32_t count = 0, radix = shape->radix[0];
-  for (int32_t most = shape->nranks; most > 1; most = (most - 1 + radix - 1) / radix) {
-    int32_t children = smaller_of(radix, most - 1);
-    rounds[count++] = (bny_tree_round){.times = 1, .children = children};
-  }
-  for (int32_t i = 0; shape->levels && i < samples_of(shape->nranks); i++) {
-    int32_t number = (int32_t)sample(shape->nranks, i), round = 0;
+  for (int32_t most = shape->nranks; most > 1; most = (most - 1 + radix - 1) / radix)
+    rounds[count++] = (bny_tree_round){.times = 1, .children = smaller_of(radix, most - 1)};
+  for (int32_t way = 0; way < ways_of(shape); way++) {
+    int32_t number = number_of(shape, way_to(shape, way)), round = 0;
     subtree at = {.low = 0, .high = shape->nranks};
     while (at.low != number) {
-      round_look look = {.over = {0}};
-      for (int32_t part = 0; part < smaller_of(at.high - at.low - 1, radix); part++)
-        look.over[between(shape, numbered(shape, at.low), numbered(shape, subtree_part(shape, at, part).low))]++;
-      look_end(&look, &rounds[round++]);
+      look_at_children(shape, at, &rounds[round++]);
       at = subtree_part(shape, at, subtree_index(shape, at, number));
     }
   }
@@ -309,9 +326,9 @@ static int32_t rounds_balanced(const bny_tree_shape *shape, bny_tree_round *roun
 }
 
 static bool offer_chain(bny_tree_shape *shape, const bny_request *request, double bytes, int32_t option) {
+  (void)shape;
   (void)request;
   (void)bytes;
-  shape->radix[0] = 1;
   return option == 0;
 }
 
@@ -326,18 +343,15 @@ static void node_chain(const bny_tree_shape *shape, int32_t rank, bny_tree_node 
 
 /* One for each level: how many neighbours are joined by its links. */
 static int32_t rounds_chain(const bny_tree_shape *shape, bny_tree_round *rounds) {
-  int32_t hops = shape->nranks - 1, looks = samples_of(hops), count = 0;
-  double times[BNY_LEVELS_MAX] = {0};
-  for (int32_t i = 0; i < looks; i++) {
-    int32_t number = (int32_t)sample(hops, i);
-    int32_t level = shape->levels ? between(shape, numbered(shape, number), numbered(shape, number + 1)) : 0;
-    times[level] += (double)hops / looks;
-  }
-  for (int32_t level = 0; level < BNY_LEVELS_MAX; level++)
-    if (times[level] > 0) {
-      rounds[count] = (bny_tree_round){.times = times[level], .children = 1};
+  int32_t count = 0, members = shape->nranks;
+  for (int32_t level = 0; level == 0 || (shape->levels && level < shape->levels->nlevels); level++) {
+    int32_t groups = shape->levels ? shape->levels->levels[level].ngroups : 1;
+    if (members > groups) {
+      rounds[count] = (bny_tree_round){.times = members - groups, .children = 1};
       rounds[count++].over[level] = 1;
     }
+    members = groups;
+  }
   return count;
 }
 
@@ -368,11 +382,10 @@ const bny_tree_strategy bny_tree_levels = {.name = "levels",
 
 bool bny_tree_offer(const bny_tree_strategy *strategy, const bny_request *request, double bytes, int32_t option,
                     bny_tree_shape *shape) {
-  bool rooted = request->collective == BNY_BROADCAST || request->scatter == BANYAN_SCATTER_ROOT;
   *shape = (bny_tree_shape){.strategy = strategy,
                             .levels = request->levels,
                             .nranks = request->nranks,
-                            .root = rooted ? request->root : 0};
+                            .root = bny_tree_root(request)};
   return strategy->offer(shape, request, bytes, option);
 }
 
@@ -380,27 +393,4 @@ void bny_tree_node_of(const bny_tree_shape *shape, int32_t rank, bny_tree_node *
   node->parent = -1;
   node->nstages = node->nchildren = 0;
   shape->strategy->node(shape, rank, node);
-}
-
-double bny_tree_links_ns(const bny_levels *levels, const bny_tree_round *round, double bytes, double *alpha_ns) {
-  double longest = 0;
-  *alpha_ns = 0;
-  for (int32_t level = 0; level < levels->nlevels; level++) {
-    const bny_link_cost *link = &levels->levels[level].link;
-    bool turns = link->ranks_per_core > 1;
-    double seen = link->alpha_ns + (turns ? link->switch_ns * link->ranks_per_core : 0);
-    double carried = round->over[level] * bytes * link->beta_ns_per_byte * (turns ? link->ranks_per_core : 1);
-    if (round->over[level] > 0 && seen > *alpha_ns) *alpha_ns = seen;
-    if (carried > longest) longest = carried;
-  }
-  return longest;
-}
-
-double bny_tree_round_ns(const bny_levels *levels, const bny_tree_round *round, double bytes, bool up) {
-  const bny_link_cost *work = &levels->levels[0].link;
-  double alpha, carried = bny_tree_links_ns(levels, round, bytes, &alpha);
-  double handled = (up ? round->children + 1 : 1) * bytes;
-  if (up) alpha += (round->children - 1) * alpha / 4;
-  return round->times * (alpha + carried +
-                         handled * work->gamma_ns_per_byte * (work->ranks_per_core > 1 ? work->ranks_per_core : 1));
 }

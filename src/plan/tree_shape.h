@@ -15,7 +15,7 @@ typedef struct bny_tree_shape {
   const struct bny_tree_strategy *strategy;
   const bny_levels *levels; /* NULL: all ranks are alike */
   int32_t nranks, root;
-  int32_t radix[BNY_LEVELS_MAX]; /* by levels: of the tree within the groups of each; else the first alone */
+  int32_t radix[BNY_LEVELS_MAX]; /* by levels: of the tree within the groups of each; else the first, if any */
 } bny_tree_shape;
 
 typedef struct bny_tree_stage {
@@ -56,17 +56,30 @@ bool bny_tree_offer(const bny_tree_strategy *strategy, const bny_request *reques
 /* node->children is set by the caller. */
 void bny_tree_node_of(const bny_tree_shape *shape, int32_t rank, bny_tree_node *node);
 
-/* How long a rank's links carry the messages of a round, of `bytes` each: every link one after another, links of
- * different levels at once. *alpha_ns is until the first is seen, with a switch where ranks take turns. */
-double bny_tree_links_ns(const bny_levels *levels, const bny_tree_round *round, double bytes, double *alpha_ns);
+/* A rank's links while it has the messages of a round: it sees the first, then each further one, and every link carries
+ * one after another, links of different levels at once. */
+typedef struct bny_tree_links {
+  double first_ns, message_ns, ns_per_byte;
+} bny_tree_links;
 
-/* What merging (up) or passing on takes once over a round. */
-double bny_tree_round_ns(const bny_levels *levels, const bny_tree_round *round, double bytes, bool up);
+bny_tree_links bny_tree_links_of(const bny_levels *levels, const bny_tree_round *round);
+
+/* What merging (up) or passing on takes once over a round, as a line over the bytes of a message. */
+typedef struct bny_tree_time {
+  double fixed_ns, ns_per_byte;
+} bny_tree_time;
+
+bny_tree_time bny_tree_round_time(const bny_levels *levels, const bny_tree_round *round, bool up);
 
 /* Of a strategy's shapes the fastest that fits the outbox, or the fastest. Returns the number of pieces in which the
  * box is best sent. */
 int32_t bny_tree_choose(const bny_request *request, const bny_tree_strategy *strategy, bny_tree_shape *shape,
                         bny_estimate *estimate);
+
+static inline int32_t bny_tree_root(const bny_request *request) {
+  bool rooted = request->collective == BNY_BROADCAST || request->scatter == BANYAN_SCATTER_ROOT;
+  return rooted ? request->root : 0;
+}
 
 /* All ranks get all; each owner gets its slice from the root. Else the root gets all. */
 static inline bool bny_tree_goes_down(const bny_request *request) {
