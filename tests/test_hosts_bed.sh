@@ -32,7 +32,7 @@ expect() {
 }
 
 # alive PID: and not waiting for a parent that never asks.
-alive() { grep -q '^State:[[:space:]]*[^Z[:space:]]' "/proc/$1/status" 2>/dev/null; }
+alive() { [ -n "$(sed -n '/^State:[[:space:]]*[^Z[:space:]]/p' "/proc/$1/status" 2>/dev/null)" ]; }
 
 left() { ip netns list | grep -c '^banyan-'"$1"; }
 
