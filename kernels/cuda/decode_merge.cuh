@@ -1,0 +1,216 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * From the partial of a block to finished rows: blocks of a cluster, then pieces of an item, always in the same order,
+ * whoever comes last, so that the bits are the same in every run.
+ *
+ * A row is never split: row r of an item is folded by block r % blocks of a team, and a warp of it holds the whole row.
+ *   m = max of all;  d = sum d_i 2^(m_i - m);  n likewise
+ *
+ * Across teams no block waits. Each writes its rows of its piece to scratch memory and counts itself (acq_rel); who comes
+ * last of a meeting goes on alone, and sets the counter back to 0 for the next launch. */
+#ifndef BNY_CUDA_DECODE_MERGE_CUH
+#define BNY_CUDA_DECODE_MERGE_CUH
+
+#include <float.h>
+
+#include "cuda/decode_shape.h"
+#include "cuda/device.h"
+#include "merge_math.h"
+
+/* A row as a warp has it: lane l has columns 4 l .. 4 l + 3, the same of the next 128 columns, and so on. */
+template <int dim> struct bny_decode_row {
+  enum : int { QUADS = (dim + 4 * BNY_WARP_LANES - 1) / (4 * BNY_WARP_LANES) };
+  float m, d;
+  float n[QUADS][4];
+};
+
+/* First column of a lane's quad; from dim on: there is none. */
+BNY_DEVICE int bny_decode_column(int quad) { return 4 * ((int)bny_lane() + quad * BNY_WARP_LANES); }
+
+/* One row of a partial in memory. */
+struct bny_decode_source {
+  const float *m, *d, *n;
+};
+
+/* A partial in shared memory of a block. */
+struct bny_block_partial {
+  float *m, *d; /* [rows] */
+  float *n;     /* [rows][pitch] */
+  int pitch;
+};
+
+/* An item, and what this team does of it. */
+struct bny_decode_item {
+  uint32_t sequence, kv_head, tile;
+  uint32_t rows; /* of the tile */
+  uint32_t keys;
+  bny_decode_piece piece;
+};
+
+/* ---- fold ----------------------------------------------------------------------------------------------------------- */
+
+BNY_DEVICE void bny_load_floats(float *to, const float *from) {
+  bny_quad quad = bny_load_quad(from);
+  BNY_UNROLL for (int i = 0; i < 4; i++) to[i] = bny_float_of_bits(quad.word[i]);
+}
+
+BNY_DEVICE void bny_store_floats(float *to, const float *from) {
+  bny_quad quad;
+  BNY_UNROLL for (int i = 0; i < 4; i++) quad.word[i] = bny_bits_of_float(from[i]);
+  bny_store_quad(to, quad);
+}
+
+template <int dim>
+BNY_DEVICE void bny_decode_row_add(bny_decode_row<dim> *row, const bny_decode_source &source, float factor) {
+  BNY_UNROLL for (int quad = 0; quad < bny_decode_row<dim>::QUADS; quad++) {
+    if (bny_decode_column(quad) >= dim) continue;
+    float n[4];
+    bny_load_floats(n, source.n + bny_decode_column(quad));
+    BNY_UNROLL for (int i = 0; i < 4; i++) row->n[quad][i] = bny_add(row->n[quad][i], bny_mul(n[i], factor));
+  }
+}
+
+/* By a warp. Sources::at(sources, i): source i of `count`. Statistics of 32 sources at a time, one a lane. */
+template <int dim, class Sources>
+BNY_DEVICE void bny_decode_fold(bny_decode_row<dim> *row, const Sources &sources, uint32_t count) {
+  float top = -BNY_INFINITY_F;
+  for (uint32_t i = bny_lane(); i < count; i += BNY_WARP_LANES) top = fmaxf(top, *Sources::at(sources, i).m);
+  row->m = bny_warp_max(top);
+  row->d = 0;
+  BNY_UNROLL for (int i = 0; i < 4 * bny_decode_row<dim>::QUADS; i++) row->n[i / 4][i % 4] = 0;
+  for (uint32_t first = 0; first < count; first += BNY_WARP_LANES) {
+    uint32_t left = count - first;
+    if (left > BNY_WARP_LANES) left = BNY_WARP_LANES;
+    float factor = 0, d = 0;
+    if (bny_lane() < left) {
+      bny_decode_source mine = Sources::at(sources, first + bny_lane());
+      factor = bny_exp2_whole(*mine.m - row->m);
+      d = bny_mul(*mine.d, factor);
+    }
+    row->d = bny_add(row->d, bny_warp_sum(d));
+    for (uint32_t i = 0; i < left; i++)
+      bny_decode_row_add<dim>(row, Sources::at(sources, first + i), bny_shuffle(factor, (int)i));
+  }
+}
+
+/* ---- where sources are ------------------------------------------------------------------------------------------------ */
+
+/* The same row in all blocks of the cluster. */
+struct bny_cluster_sources {
+  bny_block_partial mine;
+  uint32_t row;
+
+  BNY_DEVICE bny_decode_source at(const bny_cluster_sources &self, uint32_t rank) {
+    const bny_block_partial &mine = self.mine;
+    return {bny_cluster_address(mine.m + self.row, rank), bny_cluster_address(mine.d + self.row, rank),
+            bny_cluster_address(mine.n + self.row * mine.pitch, rank)};
+  }
+};
+
+/* A row of the pieces of teams team, team + step, team + 2 step ... */
+template <int dim, int rows> struct bny_piece_sources {
+  float *scratch;
+  uint32_t first_team, team, step, row;
+
+  BNY_DEVICE bny_decode_source at(const bny_piece_sources &self, uint32_t index) {
+    uint32_t slot = bny_decode_slot(self.team + index * self.step, self.first_team);
+    const float *base = self.scratch + slot * bny_decode_slot_floats(rows, dim);
+    return {base + self.row, base + rows + self.row, base + 2 * rows + self.row * dim};
+  }
+
+  /* The source of one team, written. */
+  BNY_DEVICE void put(const bny_piece_sources &self, const bny_decode_row<dim> &row) {
+    bny_decode_source to = at(self, 0);
+    if (bny_lane() == 0) {
+      *(float *)to.m = row.m;
+      *(float *)to.d = row.d;
+    }
+    BNY_UNROLL for (int quad = 0; quad < bny_decode_row<dim>::QUADS; quad++)
+      if (bny_decode_column(quad) < dim) bny_store_floats((float *)to.n + bny_decode_column(quad), row.n[quad]);
+  }
+};
+
+/* ---- meetings --------------------------------------------------------------------------------------------------------- */
+
+/* By a block: true in the last of `count` blocks that call it; what the others wrote before is then visible. */
+BNY_DEVICE bool bny_decode_meet(uint32_t *counter, uint32_t count) {
+  BNY_SHARED(uint32_t, last);
+  bny_block_sync();
+  if (bny_thread() == 0) {
+    last = bny_add_gpu_32(counter, 1) == count - 1;
+    if (last) bny_store_relaxed_gpu_32(counter, 0);
+  }
+  bny_block_sync();
+  return last;
+}
+
+template <int dim, class Epilogue>
+BNY_DEVICE void bny_decode_emit(const bny_decode_call &call, const bny_decode_item &item, uint32_t row_index, int tile_rows,
+                                bny_decode_row<dim> *row, Epilogue &epilogue) {
+  uint32_t head = item.kv_head * (uint32_t)call.group + item.tile * (uint32_t)tile_rows + row_index;
+  if (row->d != row->d) { /* a NaN logit: statistics say so too */
+    row->m = row->d;
+    row->d = 1;
+  }
+  Epilogue::template row<dim>(epilogue, item.sequence, head, *row);
+}
+
+/* Rows of an item that several teams share. All blocks with rows call this, after they have written their pieces. */
+template <int dim, int rows, class Epilogue>
+BNY_DEVICE void bny_decode_merge_pieces(const bny_decode_call &call, const bny_decode_item &item, uint32_t team,
+                                        Epilogue &epilogue) {
+  const uint32_t rank = bny_cluster_rank(), blocks = bny_cluster_blocks(), fan_in = call.division.fan_in;
+  const uint32_t first = item.piece.first_team, pieces = item.piece.last_team - first + 1;
+  const uint32_t leader = (team - first) / fan_in * fan_in;
+  const uint32_t met = pieces - leader < fan_in ? pieces - leader : fan_in;
+  const uint32_t leaders = (pieces + fan_in - 1) / fan_in;
+  const uint32_t begin = rank + bny_warp() * blocks, step = bny_block_threads() / BNY_WARP_LANES * blocks;
+  uint32_t *counters = call.counters + rank * 3 * call.division.teams;
+  bny_decode_row<dim> row;
+  if (!bny_decode_meet(counters + bny_decode_slot(first + leader, first), met)) return;
+  bny_piece_sources<dim, rows> sources = {call.scratch, first, first + leader, 1, 0};
+  if (leaders > 1) {
+    for (sources.row = begin; sources.row < item.rows; sources.row += step) {
+      bny_decode_fold(&row, sources, met);
+      bny_warp_sync(); /* all lanes have read the statistics */
+      bny_piece_sources<dim, rows>::put(sources, row);
+    }
+    if (!bny_decode_meet(counters + 2 * call.division.teams + first, leaders)) return;
+    sources.team = first;
+    sources.step = fan_in;
+  }
+  for (sources.row = begin; sources.row < item.rows; sources.row += step) {
+    bny_decode_fold(&row, sources, leaders > 1 ? leaders : met);
+    bny_decode_emit(call, item, sources.row, rows, &row, epilogue);
+  }
+}
+
+/* ---- a piece is done -------------------------------------------------------------------------------------------------- */
+
+/* By all blocks of a team, with the partial of each in shared memory, which may be overwritten afterwards. */
+template <int dim, int rows, class Epilogue>
+BNY_DEVICE void bny_decode_finish(const bny_decode_call &call, const bny_decode_item &item, uint32_t team,
+                                  const bny_block_partial &partial, Epilogue &epilogue) {
+  const uint32_t rank = bny_cluster_rank(), blocks = bny_cluster_blocks();
+  const bool shared = item.piece.first_team != item.piece.last_team;
+  bny_decode_row<dim> row;
+  if (blocks > 1) bny_cluster_sync();
+  else bny_block_sync();
+  for (uint32_t index = rank + bny_warp() * blocks; index < item.rows;
+       index += bny_block_threads() / BNY_WARP_LANES * blocks) {
+    bny_cluster_sources sources = {partial, index};
+    bny_decode_fold(&row, sources, blocks);
+    if (shared) {
+      bny_piece_sources<dim, rows> mine = {call.scratch, item.piece.first_team, team, 1, index};
+      bny_piece_sources<dim, rows>::put(mine, row);
+    } else {
+      bny_decode_emit(call, item, index, rows, &row, epilogue);
+    }
+  }
+  if (blocks > 1) bny_cluster_sync();
+  if (shared && rank < item.rows) bny_decode_merge_pieces<dim, rows>(call, item, team, epilogue);
+  bny_fence_async(); /* bulk copies come next into what was read and written here */
+  bny_block_sync();
+}
+
+#endif

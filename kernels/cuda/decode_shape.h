@@ -1,0 +1,128 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * What the host and the decode kernels tell each other: one call, and how its keys are divided among blocks. Plain data and
+ * arithmetic, C and C++.
+ *
+ * Words. A *granule* is 16 keys, what a warp attends to at a time. An *item* is a sequence, a KV head and up to 16 (MLA: 64)
+ * of the query heads that share it. A *team* is a cluster of blocks, or a single block. A *piece* is what one team does of
+ * one item.
+ *
+ * Division. All items lie one after another on a line of *units*: a granule is one, and item_cost more stand for the work
+ * that an item takes whatever its length. Every team gets an equal share of the line, so an item is cut where a team's share
+ * ends, and nowhere else; all teams end at about the same time whatever the lengths are. Teams compute this from lengths in
+ * device memory, so a grid of fixed size serves all lengths.
+ *
+ * A team shares at most two items with others: the one at the beginning of its share and the one at the end. So partials of
+ * pieces need two slots of scratch memory for each team, whatever the batch. */
+#ifndef BNY_CUDA_DECODE_SHAPE_H
+#define BNY_CUDA_DECODE_SHAPE_H
+
+#include <stdint.h>
+
+#include "banyan.h"
+
+#ifdef __CUDACC__
+#define BNY_DECODE_INLINE static inline __host__ __device__
+#else
+#define BNY_DECODE_INLINE static inline
+#endif
+
+enum {
+  BNY_DECODE_GRANULE = 16, /* keys */
+  BNY_DECODE_WHOLE = 31    /* page_shift where a sequence is one page */
+};
+
+/* The same for all calls of a shape. */
+typedef struct bny_decode_division {
+  uint32_t teams;          /* of the grid */
+  uint32_t team_units_min; /* below this a share is not worth its merge */
+  uint32_t item_cost;
+  uint32_t fan_in;         /* pieces that are merged at once; if there are more, in two rounds */
+} bny_decode_division;
+
+/* K or V. Strides in bytes. */
+typedef struct bny_decode_cache {
+  const void *base;
+  int64_t page_stride; /* contiguous: of a sequence */
+  int64_t token_stride, head_stride;
+} bny_decode_cache;
+
+/* A parameter of kernels. 16-bit elements; rows of q, k and v begin at multiples of 16 bytes. */
+typedef struct bny_decode_call {
+  int32_t batch;
+  int32_t kv_heads;
+  int32_t group;     /* query heads of a KV head */
+  int32_t row_tiles; /* items of a group */
+  int32_t keys_max;  /* of a sequence; longer ones are cut */
+  float scale_log2;  /* logits in base 2: t = scale_log2 (q . k) */
+  const void *q;     /* [batch][heads][head_dim] */
+  int64_t q_batch_stride, q_head_stride; /* bytes */
+  bny_decode_cache k, v;
+  const int32_t *page_table; /* [batch][...]: pages; NULL: sequence b is page b */
+  int64_t page_table_stride; /* elements */
+  int32_t page_shift;        /* a page has 1 << page_shift keys */
+  const int32_t *seq_lens;   /* [batch], device memory */
+  bny_decode_division division;
+  float *scratch;     /* bny_decode_scratch_floats() */
+  uint32_t *counters; /* bny_decode_counters() of them, 0 before the first launch; each launch leaves them 0 */
+  banyan_partial out; /* [batch][heads] rows */
+} bny_decode_call;
+
+/* ---- arithmetic, for both sides -------------------------------------------------------------------------------------- */
+
+/* What one team does of an item: granules first .. end - 1, shared with the teams first_team .. last_team. */
+typedef struct bny_decode_piece {
+  uint32_t first, end;
+  uint32_t first_team, last_team;
+} bny_decode_piece;
+
+BNY_DECODE_INLINE uint32_t bny_decode_granules(int32_t keys) {
+  return ((uint32_t)(keys > 0 ? keys : 0) + BNY_DECODE_GRANULE - 1) / BNY_DECODE_GRANULE;
+}
+
+/* Units of a team's share, of `total` in all. */
+BNY_DECODE_INLINE uint32_t bny_decode_team_units(const bny_decode_division *division, uint32_t total) {
+  uint32_t share = total / division->teams + (total % division->teams != 0);
+  return share > division->team_units_min ? share : division->team_units_min;
+}
+
+/* Of the item whose units begin at `start`. */
+BNY_DECODE_INLINE bny_decode_piece bny_decode_piece_of(uint32_t start, uint32_t granules, uint32_t team,
+                                                       uint32_t team_units) {
+  uint32_t low = team * team_units, high = low + team_units;
+  bny_decode_piece piece;
+  piece.first = low > start ? low - start : 0;
+  piece.end = high > start ? high - start : 0;
+  if (piece.first > granules) piece.first = granules;
+  if (piece.end > granules) piece.end = granules;
+  piece.first_team = start / team_units;
+  piece.last_team = granules ? (start + granules - 1) / team_units : piece.first_team;
+  return piece;
+}
+
+/* An item without keys is done by the team where it begins. */
+BNY_DECODE_INLINE int bny_decode_piece_is_mine(const bny_decode_piece *piece, uint32_t granules, uint32_t team) {
+  return piece->first < piece->end || (granules == 0 && piece->first_team == team);
+}
+
+/* Where a team keeps its piece of an item that begins in first_team. A team begins at most one item that others go on
+ * with, and goes on with at most one. */
+BNY_DECODE_INLINE uint32_t bny_decode_slot(uint32_t team, uint32_t first_team) { return 2 * team + (team == first_team); }
+
+/* A slot: m[rows], d[rows], n[rows][value_dim]. */
+BNY_DECODE_INLINE uint64_t bny_decode_slot_floats(uint32_t rows, uint32_t value_dim) {
+  return (uint64_t)rows * (value_dim + 2);
+}
+
+BNY_DECODE_INLINE uint64_t bny_decode_scratch_floats(const bny_decode_division *division, uint32_t rows,
+                                                     uint32_t value_dim) {
+  return 2 * (uint64_t)division->teams * bny_decode_slot_floats(rows, value_dim);
+}
+
+/* One for each slot, where pieces meet, and one for each team, where the first round's results of the item that begins
+ * there meet; for each block of the team, as rows are dealt to blocks. */
+BNY_DECODE_INLINE uint64_t bny_decode_counters(const bny_decode_division *division, uint32_t cluster) {
+  return 3 * (uint64_t)division->teams * cluster;
+}
+
+#endif
