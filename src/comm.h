@@ -8,10 +8,11 @@
 #include <sys/types.h>
 
 #include "exec/exec.h"
+#include "facts.h"
 #include "plan/plan.h"
 #include "transport/transport.h"
 
-enum { BNY_BLOCKING_OPS = 32, BNY_ALGORITHM_NAME_BYTES = 32, BNY_LEVELS_TEXT_BYTES = 32 };
+enum { BNY_BLOCKING_OPS = 32 };
 
 struct banyan_comm {
   int32_t rank, nranks;
@@ -22,7 +23,9 @@ struct banyan_comm {
   bny_levels *levels;   /* NULL: all links are alike */
   char *algorithm;      /* for combines that name none; owned; NULL: by predicted cost */
   size_t part_bytes;    /* larger messages are sent in parts */
-  int32_t cores;        /* that the ranks may use together */
+  int32_t nhosts;
+  int32_t cores;        /* that the ranks of this machine may use together */
+  bool crowded;         /* more ranks than cores, on some machine */
   size_t arena_bytes;   /* per rank */
   bny_plan *barrier;    /* by which ranks compare their calls */
   bny_binding nothing;
@@ -31,7 +34,8 @@ struct banyan_comm {
   banyan_op *blocking[BNY_BLOCKING_OPS];   /* behind the blocking calls, the latest first */
 };
 
-/* Runs the comparison of calls: BANYAN_ERR_MISMATCH, on all ranks, if one is in another. */
-banyan_status bny_comm_agree(banyan_comm *comm, const bny_call *call);
+/* The comparison of calls: BANYAN_ERR_MISMATCH, on all ranks, if one is in another. */
+void bny_comm_agree_begin(banyan_comm *comm, const bny_call *call);
+banyan_status bny_comm_agree_end(banyan_comm *comm);
 
 #endif

@@ -277,6 +277,18 @@ static banyan_status cut_and_plan(banyan_op *op) {
   }
 }
 
+/* All ranks compare their calls and, between hosts, connect with those that they will talk to. */
+static banyan_status agree(banyan_op *op) {
+  banyan_comm *comm = op->comm;
+  bny_call call = call_of(op, &op->parts[0], BNY_PHASE_AGREE);
+  bny_comm_agree_begin(comm, &call);
+  for (int32_t i = 0; i < op->nparts; i++) {
+    banyan_status status = bny_run_reach(comm->agree, op->parts[i].run);
+    if (status != BANYAN_OK) return status;
+  }
+  return bny_comm_agree_end(comm);
+}
+
 banyan_status bny_op_make(banyan_comm *comm, const bny_op_key *key, banyan_op **op) {
   banyan_status status = bny_exec_check(comm->exec, NULL);
   if (status != BANYAN_OK) return status;
@@ -298,10 +310,7 @@ banyan_status bny_op_make(banyan_comm *comm, const bny_op_key *key, banyan_op **
     made->key.counts = made->counts;
   }
   status = cut_and_plan(made);
-  if (status == BANYAN_OK) {
-    bny_call call = call_of(made, &made->parts[0], BNY_PHASE_AGREE);
-    status = bny_comm_agree(comm, &call);
-  }
+  if (status == BANYAN_OK) status = agree(made);
   if (status != BANYAN_OK) {
     free_op(made);
     return status;

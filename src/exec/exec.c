@@ -25,7 +25,7 @@ banyan_status bny_exec_make(bny_transport *transport, const bny_exec_config *con
   size_t nranks = (size_t)transport->nranks;
   bny_exec *made = calloc(1, sizeof *made);
   uint64_t *known_done = calloc(nranks, sizeof *known_done);
-  int32_t *readers = calloc(2 * nranks, sizeof *readers);
+  int32_t *readers = calloc(3 * nranks, sizeof *readers);
   if (!made || !known_done || !readers) {
     free(made), free(known_done), free(readers);
     return bny_fail(BANYAN_ERR_MEMORY, "out of memory for an executor of %zu ranks", nranks);
@@ -37,6 +37,8 @@ banyan_status bny_exec_make(bny_transport *transport, const bny_exec_config *con
     .line = transport->ops->line(transport, transport->rank),
     .known_done = known_done,
     .readers = {{.ranks = readers}, {.ranks = readers + nranks}},
+    .owed = {.ranks = readers + 2 * nranks},
+    .progress = transport->ops->progress,
     .spins = config->oversubscribed ? SPINS_SHARED : SPINS_ALONE,
     .yield_ns = config->oversubscribed ? YIELD_SHARED_NS : YIELD_ALONE_NS,
     .timeout_ns = config->timeout_ns,
@@ -61,6 +63,7 @@ static banyan_status record(bny_exec *exec, banyan_status status, int32_t culpri
     size_t length = 0;
     bny_append(exec->failure.text, sizeof exec->failure.text, &length, "%s", text);
     exec->failure.status = status;
+    if (exec->transport->ops->spread) exec->transport->ops->spread(exec->transport);
   }
   return bny_fail(exec->failure.status, "%s", exec->failure.text);
 }
@@ -89,6 +92,7 @@ void bny_exec_abort(bny_exec *exec, const char *reason) {
   uint64_t fine = 0;
   int32_t rank = exec->transport->rank;
   atomic_compare_exchange_strong(exec->fault, &fine, bny_fault_pack(BANYAN_ERR_ABORTED, rank, rank));
+  if (exec->transport->ops->spread) exec->transport->ops->spread(exec->transport);
 }
 
 /* Ranks disagree: each says what differs from its own call, whoever noticed. */

@@ -38,10 +38,12 @@ typedef struct bny_exec {
   const bny_kernels *kernels;
   bny_signal *fault;
   bny_rank_line *line; /* this rank's */
+  void (*progress)(bny_transport *transport); /* NULL: the transport needs none */
   uint64_t epoch;      /* of the last run begun */
   uint32_t history;    /* hash of the calls of all runs so far: the lower half of the last run's tag */
   uint64_t *known_done; /* [nranks]: epochs that peers are known to have finished */
   bny_readers readers[2];
+  bny_readers owed;    /* the last run received from these and sent them nothing: they are told so by the next */
   uint32_t spins;       /* polls before the first yield */
   int64_t yield_ns;     /* yields before the first sleep */
   int64_t timeout_ns;
@@ -93,6 +95,10 @@ void bny_run_free(bny_run *run); /* NULL is allowed */
 
 /* The same plan for another call: for the barrier that compares calls. */
 void bny_run_relabel(bny_run *run, const bny_call *call);
+
+/* Works until the peers of `of` can be reached, under the deadline of `run`, which has begun and is a run of all ranks. At once
+ * where ranks share memory. */
+banyan_status bny_run_reach(bny_run *run, const bny_run *of);
 
 /* Begins the next epoch. Nothing else of this communicator may be under way. */
 void bny_run_begin(bny_run *run);

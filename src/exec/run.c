@@ -18,6 +18,7 @@ typedef struct bound_step {
   char *to_bytes;            /* the same for bytes */
   const char *from_bytes;    /* MERGE, DELIVER of bytes; WAIT: the message */
   const bny_signal *arrived; /* WAIT */
+  bool is_near;              /* WAIT: the sender shares memory with this rank */
 } bound_step;
 
 struct bny_run {
@@ -32,6 +33,8 @@ struct bny_run {
   int32_t *piece_first;    /* [nsteps + 1] */
   int32_t *readers;        /* every rank that is sent slots */
   int32_t nreaders;
+  int32_t *silent;         /* ranks of other hosts that send slots to this one and are sent none */
+  int32_t nsilent;
   size_t places, stride;   /* within a half: how many, and bytes from one to the next */
   size_t shift;            /* of the place of this run */
   bny_wire_view *moved;    /* scratch: views of one merge, shifted */
@@ -95,6 +98,7 @@ static void bind_step(bny_run *run, int32_t index, int half) {
   }
   if (step->kind == BNY_STEP_WAIT) {
     const bny_message *message = &plan->messages[step->message];
+    bound->is_near = !transport->ops->is_near || transport->ops->is_near(transport, message->peer);
     bound->arrived = transport->ops->signal(transport, message->peer, message->slot, half);
     bound->from_bytes = transport->ops->peer_outbox(transport, message->peer, half) + message->what.offset;
   }
@@ -152,17 +156,27 @@ static void set_places(bny_run *run) {
 }
 
 /* Every peer once. */
-static banyan_status bind_readers(bny_run *run) {
+static banyan_status bind_peers(bny_run *run) {
   const bny_plan *plan = run->plan;
+  bny_transport *transport = run->exec->transport;
+  const bny_transport_ops *ops = transport->ops;
   run->readers = calloc((size_t)plan->npeers + 1, sizeof *run->readers);
+  run->silent = calloc((size_t)plan->nmessages + 1, sizeof *run->silent);
   bool *seen = calloc((size_t)plan->nranks, sizeof *seen);
-  for (int32_t i = 0; run->readers && seen && i < plan->npeers; i++) {
+  banyan_status status = BANYAN_OK;
+  if (!run->readers || !run->silent || !seen) status = bny_fail(BANYAN_ERR_MEMORY, "out of memory to bind a plan");
+  for (int32_t i = 0; status == BANYAN_OK && i < plan->npeers; i++) {
     if (!seen[plan->peers[i]]) run->readers[run->nreaders++] = plan->peers[i];
     seen[plan->peers[i]] = true;
   }
-  bool made = run->readers && seen;
+  for (int32_t i = 0; ops->admit && status == BANYAN_OK && i < plan->nmessages; i++) {
+    int32_t peer = plan->messages[i].peer;
+    status = ops->admit(transport, peer);
+    if (!seen[peer] && !ops->is_near(transport, peer)) run->silent[run->nsilent++] = peer;
+    seen[peer] = true;
+  }
   free(seen);
-  return made ? BANYAN_OK : bny_fail(BANYAN_ERR_MEMORY, "out of memory to bind a plan");
+  return status;
 }
 
 banyan_status bny_run_make(bny_exec *exec, const bny_plan *plan, const bny_call *call, const bny_binding *binding,
@@ -175,7 +189,7 @@ banyan_status bny_run_make(bny_exec *exec, const bny_plan *plan, const bny_call 
   made->moved = calloc(BNY_MERGE_SOURCES_MAX, sizeof *made->moved);
   set_places(made);
   banyan_status status = bind_pieces(made);
-  if (status == BANYAN_OK) status = bind_readers(made);
+  if (status == BANYAN_OK) status = bind_peers(made);
   for (int half = 0; half < 2; half++) {
     made->steps[half] = calloc(steps, sizeof *made->steps[half]);
     made->views[half] = calloc(sources, sizeof *made->views[half]);
@@ -207,6 +221,7 @@ void bny_run_free(bny_run *run) {
   free(run->pieces);
   free(run->piece_first);
   free(run->readers);
+  free(run->silent);
   free(run);
 }
 
@@ -235,6 +250,8 @@ void bny_run_begin(bny_run *run) {
   run->bytes_sent = run->messages_sent = 0;
   bny_call_publish(exec->transport, &run->call);
   atomic_store_explicit(&exec->line->started, run->tag, memory_order_release);
+  if (exec->owed.count) exec->transport->ops->acknowledge(exec->transport, exec->owed.ranks, exec->owed.count);
+  exec->owed.count = 0;
 }
 
 /* True once every peer that was sent slots by the run before last has finished it. */
@@ -265,8 +282,22 @@ static bool has_arrived(const bny_run *run, const bound_step *bound) {
   return atomic_load_explicit(bound->arrived, memory_order_acquire) == run->tag;
 }
 
+/* The same where messages come in by progress. It enters the kernel: less often while memory of this host is looked at. */
+static bool poll_network(const bny_run *run, const bound_step *bound, uint32_t spins) {
+  enum { NEAR_POLLS = 32 };
+  bny_exec *exec = run->exec;
+  for (uint32_t i = 0; i <= spins; i++) {
+    if (has_arrived(run, bound)) return true;
+    if (atomic_load_explicit(exec->fault, memory_order_relaxed)) return false;
+    if (bound->is_near && i % NEAR_POLLS) bny_wait_pause();
+    else exec->progress(exec->transport);
+  }
+  return has_arrived(run, bound);
+}
+
 /* Polls for a while. */
 static bool poll_arrival(const bny_run *run, const bound_step *bound, uint32_t spins) {
+  if (run->exec->progress) return poll_network(run, bound, spins);
   for (uint32_t i = 0; i < spins; i++) {
     if (has_arrived(run, bound)) return true;
     if (atomic_load_explicit(run->exec->fault, memory_order_relaxed)) return false;
@@ -280,12 +311,13 @@ static banyan_status wait_half(bny_run *run, bool block, bool *ready) {
   int32_t busy = -1;
   uint32_t spins = 0;
   while (!half_is_free(exec, &busy)) {
+    if (exec->progress) exec->progress(exec->transport);
     if (block && spins++ < exec->spins) {
       bny_wait_pause();
       continue;
     }
-    banyan_status status = block ? bny_wait_round(exec, &run->call, &run->patience, busy, -1)
-                                 : bny_wait_look(exec, &run->call, &run->patience, busy, -1);
+    banyan_status status = block ? bny_wait_round(exec, &run->call, &run->patience, busy, BNY_WAIT_DONE)
+                                 : bny_wait_look(exec, &run->call, &run->patience, busy, BNY_WAIT_DONE);
     if (status != BANYAN_OK || !block) return status;
   }
   bny_wait_end(exec, &run->patience);
@@ -377,9 +409,62 @@ static void deliver(bny_run *run, int32_t index, int half) {
 
 static void send_slot(bny_run *run, const bny_step *step) {
   bny_transport *transport = run->exec->transport;
-  transport->ops->send(transport, run->tag, step->slot, &run->plan->peers[step->first], step->count);
-  run->bytes_sent += run->plan->slots[step->slot].bytes * (uint64_t)step->count;
+  const bny_slot *slot = &run->plan->slots[step->slot];
+  transport->ops->send(transport, run->tag, step->slot, slot->offset + run->shift, slot->bytes,
+                       &run->plan->peers[step->first], step->count);
+  run->bytes_sent += slot->bytes * (uint64_t)step->count;
   run->messages_sent += (uint64_t)step->count;
+}
+
+/* Where a message is sent from this rank's memory after send() has returned: until that is over. */
+static banyan_status settle(bny_run *run, bool block, bool *settled) {
+  bny_exec *exec = run->exec;
+  const bny_transport_ops *ops = exec->transport->ops;
+  int32_t peer = -1;
+  for (uint32_t spins = 0; !ops->settled(exec->transport, &peer); spins++) {
+    exec->progress(exec->transport);
+    if (block && spins < exec->spins && !atomic_load_explicit(exec->fault, memory_order_relaxed)) continue;
+    banyan_status status = block ? bny_wait_round(exec, &run->call, &run->patience, peer, BNY_WAIT_PEER)
+                                 : bny_wait_look(exec, &run->call, &run->patience, peer, BNY_WAIT_PEER);
+    if (status != BANYAN_OK || !block) return status;
+  }
+  bny_wait_end(exec, &run->patience);
+  *settled = true;
+  return BANYAN_OK;
+}
+
+static banyan_status finish_network(bny_run *run, bool block, bool *settled) {
+  banyan_status status = settle(run, block, settled);
+  if (status != BANYAN_OK || !*settled) return status;
+  bny_readers *owed = &run->exec->owed;
+  owed->count = run->nsilent;
+  for (int32_t i = 0; i < run->nsilent; i++) owed->ranks[i] = run->silent[i];
+  return BANYAN_OK;
+}
+
+static banyan_status reach_peer(bny_run *run, int32_t peer) {
+  bny_exec *exec = run->exec;
+  for (uint32_t spins = 0; !exec->transport->ops->reach(exec->transport, peer); spins++) {
+    exec->progress(exec->transport);
+    if (spins < exec->spins && !atomic_load_explicit(exec->fault, memory_order_relaxed)) continue;
+    banyan_status status = bny_wait_round(exec, &run->call, &run->patience, peer, BNY_WAIT_PEER);
+    if (status != BANYAN_OK) return status;
+  }
+  bny_wait_end(exec, &run->patience);
+  return BANYAN_OK;
+}
+
+banyan_status bny_run_reach(bny_run *run, const bny_run *of) {
+  bny_transport *transport = run->exec->transport;
+  const bny_plan *plan = of->plan;
+  if (!transport->ops->reach) return BANYAN_OK;
+  /* All at the same time, then one after the other. */
+  for (int32_t i = 0; i < of->nreaders; i++) transport->ops->reach(transport, of->readers[i]);
+  for (int32_t i = 0; i < plan->nmessages; i++) transport->ops->reach(transport, plan->messages[i].peer);
+  banyan_status status = BANYAN_OK;
+  for (int32_t i = 0; i < of->nreaders && status == BANYAN_OK; i++) status = reach_peer(run, of->readers[i]);
+  for (int32_t i = 0; i < plan->nmessages && status == BANYAN_OK; i++) status = reach_peer(run, plan->messages[i].peer);
+  return status;
 }
 
 banyan_status bny_run_progress(bny_run *run, bool block, bool *done) {
@@ -411,6 +496,12 @@ banyan_status bny_run_progress(bny_run *run, bool block, bool *done) {
       break;
     case BNY_STEP_DELIVER: deliver(run, run->next, half); break;
     }
+  }
+  if (exec->progress) {
+    bool settled = false;
+    status = finish_network(run, block, &settled);
+    if (status == BANYAN_OK && !settled) *done = false;
+    if (status != BANYAN_OK || !settled) return status;
   }
   atomic_store_explicit(&exec->line->done, exec->epoch, memory_order_release);
   *done = true;

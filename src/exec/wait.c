@@ -23,9 +23,16 @@ static bool has_finished(bny_exec *exec, int32_t rank) {
   return atomic_load_explicit(&line_of(exec, rank)->done, memory_order_acquire) >= exec->epoch;
 }
 
+/* True if the line of `rank` says what is so: always where memory is shared, else if it has told so lately. */
+static bool is_current(bny_exec *exec, int32_t rank) {
+  bny_transport *transport = exec->transport;
+  return !transport->ops->ask || rank == transport->rank || transport->ops->ask(transport, rank);
+}
+
 /* True if what `rank` waits for, at `next`, is there by now. */
 static bool is_met(bny_exec *exec, int32_t rank, int32_t next, int32_t slot) {
   bny_transport *transport = exec->transport;
+  if (transport->ops->ask || slot == BNY_WAIT_PEER) return false; /* what is current and waits does so for a reason */
   uint32_t epoch = epoch_of(atomic_load_explicit(&line_of(exec, rank)->started, memory_order_acquire));
   if (slot < 0) { /* for the run before last to be finished */
     uint64_t done = atomic_load_explicit(&line_of(exec, next)->done, memory_order_acquire);
@@ -36,10 +43,12 @@ static bool is_met(bny_exec *exec, int32_t rank, int32_t next, int32_t slot) {
 }
 
 /* Follows who waits for whom to the rank that waits for nobody: it is the one that holds up all. Ranks may be in different
- * runs. A wait that is already met does not count: its rank was stopped before it saw so. */
+ * runs. A wait that is already met does not count: its rank was stopped before it saw so. Nor does what a rank of another
+ * host said of itself some time ago; such ranks are asked, so that a second look some time later finds more. */
 static int32_t find_culprit(bny_exec *exec, int32_t suspect) {
   bny_transport *transport = exec->transport;
   for (int32_t hops = 0; hops < transport->nranks; hops++) {
+    if (!is_current(exec, suspect)) return suspect;
     uint64_t waiting = atomic_load_explicit(&line_of(exec, suspect)->waiting, memory_order_acquire);
     int32_t next = (int32_t)(waiting >> 32) - 1, slot = (int32_t)(uint32_t)waiting;
     if (next < 0 || next >= transport->nranks || slot >= transport->slots_max) return suspect;
@@ -107,11 +116,14 @@ banyan_status bny_wait_look(bny_exec *exec, const bny_call *call, bny_patience *
     uint64_t waiting = (uint64_t)(uint32_t)(peer + 1) << 32 | (uint32_t)slot;
     atomic_store_explicit(&exec->line->waiting, waiting, memory_order_release);
   }
-  if (disagrees(exec, peer, slot)) return fail_mismatch(exec, call, peer);
+  atomic_store_explicit(&exec->line->looks, atomic_load_explicit(&exec->line->looks, memory_order_relaxed) + 1,
+                        memory_order_relaxed);
+  if (disagrees(exec, peer, slot) && is_current(exec, peer)) return fail_mismatch(exec, call, peer);
   if (now_ns - patience->looked_ns >= LOOK_EVERY_NS) {
     patience->looked_ns = now_ns;
     status = look_for_deaths(exec, peer, exec->transport->ops->sleep(exec->transport, 0));
     if (status != BANYAN_OK) return status;
+    if (exec->transport->ops->ask) find_culprit(exec, peer); /* asks; whom to blame must be known at the deadline */
   }
   if (now_ns - patience->begun_ns >= exec->timeout_ns) return fail_deadline(exec, peer);
   return BANYAN_OK;

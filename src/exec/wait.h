@@ -12,8 +12,13 @@ typedef struct bny_patience {
   int64_t looked_ns; /* when deaths were looked for last */
 } bny_patience;
 
-/* One round of waiting for `slot` of `peer` (slot -1: for the peer to finish run `epoch` - 2), after polling was in vain.
- * Returns BANYAN_OK to go on polling. */
+/* In place of a slot that is waited for. */
+enum {
+  BNY_WAIT_DONE = -1, /* for the peer to finish run `epoch` - 2 */
+  BNY_WAIT_PEER = -2  /* for the peer to be reached, or to take what was sent to it */
+};
+
+/* One round of waiting for `slot` of `peer` after polling was in vain. Returns BANYAN_OK to go on polling. */
 banyan_status bny_wait_round(bny_exec *exec, const bny_call *call, bny_patience *patience, int32_t peer, int32_t slot);
 
 /* The same without yielding or sleeping, for callers who only test. */

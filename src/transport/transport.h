@@ -4,6 +4,10 @@
  * a slot makes it visible to peers with a signal, a peer polls the signal and then reads. Nothing here waits, allocates,
  * locks or enters the kernel, but for connect, close and the functions that say so.
  *
+ * Ranks that share memory read each other's there. Between hosts a message is copied into memory of each receiver, a mirror
+ * of the sender's outbox, and the functions below return addresses in it; such a transport also has the functions at the
+ * end of bny_transport_ops, which are NULL elsewhere.
+ *
  * A run is one execution of a plan, numbered by an epoch that all ranks count alike. Its tag is the epoch in the upper
  * half and a hash of the call in the lower: the signal that makes a message visible carries it, so that a peer sees at
  * once if the sender is in another call. Epoch e uses half e & 1 of the arena.
@@ -28,6 +32,7 @@ typedef struct bny_rank_line {
   bny_signal done;                             /* epoch of the last run that it finished: it reads nothing older */
   bny_signal waiting;                          /* 0, or (peer + 1) << 32 | slot that it has waited for some time */
   bny_signal left;                             /* 1 once it destroyed its communicator */
+  bny_signal looks;                            /* how often it has looked around while it waited: it is not stopped */
 } bny_rank_line;
 
 /* The first failure of a communicator, as one word that any rank can set once for all: 0 while all is well. */
@@ -46,8 +51,9 @@ typedef struct bny_transport_ops {
   char *(*outbox)(bny_transport *transport, int half);
   const char *(*peer_outbox)(bny_transport *transport, int32_t peer, int half);
   const bny_signal *(*signal)(bny_transport *transport, int32_t peer, int32_t slot, int half);
-  /* Makes a slot of this rank's outbox visible to peers. */
-  void (*send)(bny_transport *transport, uint64_t tag, int32_t slot, const int32_t *peers, int32_t npeers);
+  /* Makes a slot of this rank's outbox, `bytes` at `offset` of the tag's half, visible to peers. */
+  void (*send)(bny_transport *transport, uint64_t tag, int32_t slot, size_t offset, size_t bytes, const int32_t *peers,
+               int32_t npeers);
   bny_rank_line *(*line)(bny_transport *transport, int32_t rank);
   /* BNY_CALL_WORDS words that describe the call a rank is in; the owner writes its own. */
   bny_signal *(*call)(bny_transport *transport, int32_t rank);
@@ -58,13 +64,37 @@ typedef struct bny_transport_ops {
   int32_t (*sleep)(bny_transport *transport, int64_t sleep_ns);
   bool (*is_dead)(bny_transport *transport, int32_t rank);
   void (*close)(bny_transport *transport);
+
+  /* ---- of transports whose peers do not share memory; NULL elsewhere ---- */
+
+  /* Moves what is under way; called wherever a rank polls. Enters the kernel. */
+  void (*progress)(bny_transport *transport);
+  /* True for ranks of this host: what they do is seen without progress. */
+  bool (*is_near)(bny_transport *transport, int32_t rank);
+  /* Makes memory for what a peer will send, before its addresses are asked for. */
+  banyan_status (*admit)(bny_transport *transport, int32_t peer);
+  /* True once messages can go to this peer and come from it, without its or this rank's help; else works towards it. */
+  bool (*reach)(bny_transport *transport, int32_t peer);
+  /* True once nothing that was sent is still read from this rank's memory; else *peer is one that it is on its way to. */
+  bool (*settled)(bny_transport *transport, int32_t *peer);
+  /* Tells peers which run this rank has finished: those that sent to it and got nothing back. */
+  void (*acknowledge)(bny_transport *transport, const int32_t *peers, int32_t npeers);
+  /* True if what line() and call() say of a rank is recent; else asks it, if it has not been asked. One that stays silent
+   * is stopped, or elsewhere. */
+  bool (*ask)(bny_transport *transport, int32_t rank);
+  /* Tells all peers of the fault. Any thread; waits for milliseconds at most. */
+  void (*spread)(bny_transport *transport);
 } bny_transport_ops;
+
+/* What the ranks of several hosts are connected by, the least of it; for prediction. */
+typedef enum bny_network { BNY_NETWORK_NONE, BNY_NETWORK_TCP, BNY_NETWORK_RDMA } bny_network;
 
 struct bny_transport {
   const bny_transport_ops *ops;
   int32_t rank, nranks;
   size_t half_bytes;  /* of an outbox */
   int32_t slots_max;  /* per rank */
+  bny_network network;
 };
 
 /* The exchange that connects use: the caller's bootstrap with a deadline. status.h has the text on failure. */
@@ -86,5 +116,15 @@ banyan_status bny_loop_connect(const bny_exchange *exchange, const bny_arena_con
 
 /* Processes of one host: an unnamed memory file handed from rank 0 to the others over a Unix socket. */
 banyan_status bny_shm_connect(const bny_exchange *exchange, const bny_arena_config *config, bny_transport **transport);
+
+/* Several hosts: memory of the host among its own ranks, UCX between hosts. host_of by rank: numbers of hosts. one_process:
+ * the ranks of every host are threads of one process. */
+typedef struct bny_net_config {
+  bny_arena_config arena;
+  const int32_t *host_of;
+  bool one_process;
+} bny_net_config;
+
+banyan_status bny_net_connect(const bny_exchange *exchange, const bny_net_config *config, bny_transport **transport);
 
 #endif

@@ -36,7 +36,13 @@ size_t bny_window_bytes(int32_t nranks, const bny_arena_config *config) {
 
 void bny_window_init(bny_window *window, const bny_transport_ops *ops, void *base, int32_t rank, int32_t nranks,
                      const bny_arena_config *config) {
-  window->transport = (bny_transport){ops, rank, nranks, round_up(config->half_bytes, PAGE), config->slots_max};
+  window->transport = (bny_transport){
+    .ops = ops,
+    .rank = rank,
+    .nranks = nranks,
+    .half_bytes = round_up(config->half_bytes, PAGE),
+    .slots_max = config->slots_max,
+  };
   window->base = base;
   window->bytes = bny_window_bytes(nranks, config);
   window->stride = rank_stride(config);
@@ -67,8 +73,9 @@ const bny_signal *bny_window_signal(bny_transport *transport, int32_t peer, int3
   return &part_of(transport, peer)->signals[half * transport->slots_max + slot].value;
 }
 
-void bny_window_send(bny_transport *transport, uint64_t tag, int32_t slot, const int32_t *peers, int32_t npeers) {
-  (void)peers, (void)npeers; /* one signal serves all readers */
+void bny_window_send(bny_transport *transport, uint64_t tag, int32_t slot, size_t offset, size_t bytes,
+                     const int32_t *peers, int32_t npeers) {
+  (void)offset, (void)bytes, (void)peers, (void)npeers; /* it is there already, and one signal serves all readers */
   int half = (int)(tag >> 32 & 1);
   padded_signal *signal = &part_of(transport, transport->rank)->signals[half * transport->slots_max + slot];
   atomic_store_explicit(&signal->value, tag, memory_order_release);

@@ -29,7 +29,8 @@ _Atomic uint32_t *bny_window_users(bny_window *window);
 char *bny_window_outbox(bny_transport *transport, int half);
 const char *bny_window_peer_outbox(bny_transport *transport, int32_t peer, int half);
 const bny_signal *bny_window_signal(bny_transport *transport, int32_t peer, int32_t slot, int half);
-void bny_window_send(bny_transport *transport, uint64_t tag, int32_t slot, const int32_t *peers, int32_t npeers);
+void bny_window_send(bny_transport *transport, uint64_t tag, int32_t slot, size_t offset, size_t bytes,
+                     const int32_t *peers, int32_t npeers);
 bny_rank_line *bny_window_line(bny_transport *transport, int32_t rank);
 bny_signal *bny_window_call(bny_transport *transport, int32_t rank);
 bny_signal *bny_window_fault(bny_transport *transport);

@@ -1,0 +1,65 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * What each rank tells all others before anything is decided, and what follows from it: the same on every rank. */
+#ifndef BNY_FACTS_H
+#define BNY_FACTS_H
+
+#include <sched.h>
+#include <stdbool.h>
+
+#include "banyan.h"
+#include "options.h"
+#include "plan/levels.h"
+#include "transport/transport.h"
+
+enum {
+  BNY_CPU_BYTES = 1024, /* of an affinity mask: 8192 cores */
+  BNY_ALGORITHM_NAME_BYTES = 32,
+  BNY_LEVELS_TEXT_BYTES = 32,
+  BNY_HOST_NAME_BYTES = 40
+};
+
+typedef struct bny_facts {
+  char version[16];
+  char boot_id[40];
+  char host[BNY_HOST_NAME_BYTES]; /* of BANYAN_HOST */
+  uint64_t network_namespace, pid_namespace;
+  int64_t pid;
+  uint64_t process; /* a number drawn for each process that is executed */
+  int32_t rank, nranks;
+  uint64_t arena_bytes, part_bytes, cache_bytes;
+  char algorithm[BNY_ALGORITHM_NAME_BYTES];
+  char levels[BNY_LEVELS_TEXT_BYTES];
+  _Alignas(cpu_set_t) unsigned char cpus[BNY_CPU_BYTES];
+} bny_facts;
+
+/* Of this rank. */
+banyan_status bny_facts_gather(const banyan_bootstrap *bootstrap, const bny_options *options, size_t arena_bytes,
+                               const char *algorithm, bny_facts *facts);
+
+/* Everything that must be alike is compared field by field, so that the text can name it. `all` by rank. */
+banyan_status bny_facts_compare(const bny_facts *all, const banyan_bootstrap *bootstrap);
+
+/* Which ranks are together, and how crowded they are. */
+typedef struct bny_placement {
+  int32_t *host_of;      /* by rank: numbers of hosts, in the order of their first ranks */
+  int32_t nhosts;
+  bool one_process;      /* the ranks of each host are threads of one process */
+  int32_t cores;         /* of this rank's machine that its ranks may use together */
+  double ranks_per_core; /* on the most crowded machine */
+  uint64_t arena_bytes;  /* the least */
+  uint64_t cache_bytes;  /* the most */
+} bny_placement;
+
+banyan_status bny_placement_find(const bny_facts *all, int32_t rank, int32_t nranks, bny_placement *placement);
+void bny_placement_free(bny_placement *placement);
+
+/* Orders of magnitude, for prediction; banyan-perf shows what is true of one's own hosts. */
+bny_link_cost bny_link_of_memory(double ranks_per_core);
+bny_link_cost bny_link_of_network(bny_network network, double ranks_per_core);
+
+/* Ranks of a host, and all of them. NULL if each host has one rank, or all are on one. */
+banyan_status bny_placement_levels(const bny_placement *placement, int32_t nranks, const bny_link_cost *memory,
+                                   const bny_link_cost *network, bny_levels **levels);
+
+#endif

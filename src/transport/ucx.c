@@ -1,0 +1,375 @@
+/* SPDX-License-Identifier: Apache-2.0
+ * The functions of the transport `net`, and how it is connected. */
+#include "transport/transport.h"
+#ifdef HAVE_UCX
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/random.h>
+#include <unistd.h>
+
+#include "clock.h"
+#include "status.h"
+#include "transport/ucx.h"
+
+/* ---- memory and signals ---------------------------------------------------------------------------------------------- */
+
+static char *net_outbox(bny_transport *transport, int half) {
+  bny_transport *local = bny_net_of(transport)->local;
+  return local->ops->outbox(local, half);
+}
+
+static const char *net_peer_outbox(bny_transport *transport, int32_t peer, int half) {
+  bny_net *net = bny_net_of(transport);
+  if (net->place[peer] >= 0) return net->local->ops->peer_outbox(net->local, net->place[peer], half);
+  return net->peers[peer]->outbox + (size_t)half * transport->half_bytes;
+}
+
+static const bny_signal *net_signal(bny_transport *transport, int32_t peer, int32_t slot, int half) {
+  bny_net *net = bny_net_of(transport);
+  if (net->place[peer] >= 0) return net->local->ops->signal(net->local, net->place[peer], slot, half);
+  return &net->peers[peer]->signals[(size_t)half * (size_t)transport->slots_max + (size_t)slot];
+}
+
+static bny_rank_line *net_line(bny_transport *transport, int32_t rank) {
+  bny_net *net = bny_net_of(transport);
+  return net->place[rank] >= 0 ? net->local->ops->line(net->local, net->place[rank]) : &net->lines[rank];
+}
+
+static bny_signal *net_call(bny_transport *transport, int32_t rank) {
+  bny_net *net = bny_net_of(transport);
+  if (net->place[rank] >= 0) return net->local->ops->call(net->local, net->place[rank]);
+  return net->calls + (size_t)rank * BNY_CALL_WORDS;
+}
+
+static bny_signal *net_fault(bny_transport *transport) {
+  bny_transport *local = bny_net_of(transport)->local;
+  return local->ops->fault(local);
+}
+
+static bool net_is_near(bny_transport *transport, int32_t rank) { return bny_net_of(transport)->place[rank] >= 0; }
+
+/* ---- messages -------------------------------------------------------------------------------------------------------- */
+
+static void send_pieces(bny_net_peer *peer, const bny_net_data *what, const char *payload) {
+  uint64_t first = 0;
+  do {
+    bny_net_packet *packet = bny_net_packet_take(peer);
+    if (!packet) return; /* the receiver's deadline tells */
+    uint64_t bytes = what->bytes - first;
+    if (bytes > peer->net->piece_bytes) bytes = peer->net->piece_bytes;
+    packet->of.data = *what;
+    packet->of.data.first = first;
+    bny_net_send_data(packet, payload + first, bytes);
+    first += bytes;
+  } while (first < what->bytes);
+}
+
+static void net_send(bny_transport *transport, uint64_t tag, int32_t slot, size_t offset, size_t bytes,
+                     const int32_t *peers, int32_t npeers) {
+  bny_net *net = bny_net_of(transport);
+  net->local->ops->send(net->local, tag, slot, offset, bytes, NULL, 0); /* one signal serves all readers of this host */
+  bny_net_data data = {
+    .cookie = net->cookie,
+    .tag = tag,
+    .done = atomic_load_explicit(&net_line(transport, transport->rank)->done, memory_order_relaxed),
+    .offset = offset,
+    .bytes = bytes,
+    .rank = transport->rank,
+    .slot = slot,
+  };
+  const char *payload = net_outbox(transport, (int)(tag >> 32 & 1)) + offset;
+  bny_net_take(net);
+  for (int32_t i = 0; i < npeers; i++) {
+    if (net->place[peers[i]] >= 0) continue;
+    bny_net_peer *peer = bny_net_connect_peer(net, peers[i]);
+    if (peer && bny_net_can_send(peer)) send_pieces(peer, &data, payload);
+  }
+  bny_net_give(net);
+}
+
+static void net_progress(bny_transport *transport) {
+  bny_net *net = bny_net_of(transport);
+  if (!bny_net_try(net)) return; /* another thread does it */
+  net->ucx.ucp_worker_progress(net->worker);
+  if (net->nwaiting) bny_net_answer(net);
+  bny_net_give(net);
+}
+
+static banyan_status net_admit(bny_transport *transport, int32_t rank) {
+  bny_net *net = bny_net_of(transport);
+  if (net->place[rank] >= 0) return BANYAN_OK;
+  bny_net_take(net);
+  bny_net_peer *peer = bny_net_meet(net, rank);
+  banyan_status status = peer ? bny_net_mirror(peer) : bny_fail(BANYAN_ERR_MEMORY, "out of memory to meet rank %d", rank);
+  bny_net_give(net);
+  return status;
+}
+
+static bool net_reach(bny_transport *transport, int32_t rank) {
+  bny_net *net = bny_net_of(transport);
+  if (net->place[rank] >= 0) return true;
+  bny_net_take(net);
+  bny_net_peer *peer = bny_net_connect_peer(net, rank);
+  if (peer && !peer->said_hello) bny_net_say_hello(peer);
+  bool reached = peer && peer->heard_hello && peer->flushed;
+  bny_net_give(net);
+  return reached;
+}
+
+static bool net_settled(bny_transport *transport, int32_t *peer) {
+  bny_net *net = bny_net_of(transport);
+  if (!net->under_way) return true;
+  for (int32_t i = 0; i < net->nknown; i++)
+    if (net->known[i]->under_way) *peer = net->known[i]->rank;
+  return false;
+}
+
+static void net_acknowledge(bny_transport *transport, const int32_t *peers, int32_t npeers) {
+  bny_net *net = bny_net_of(transport);
+  bny_net_take(net);
+  for (int32_t i = 0; i < npeers; i++) {
+    bny_net_peer *peer = bny_net_connect_peer(net, peers[i]);
+    if (peer) bny_net_send_note(peer, BNY_NET_ACKNOWLEDGE);
+  }
+  bny_net_give(net);
+}
+
+/* ---- sleep and death ------------------------------------------------------------------------------------------------- */
+
+static bool net_is_dead(bny_transport *transport, int32_t rank) {
+  bny_net *net = bny_net_of(transport);
+  if (net->place[rank] >= 0) return net->local->ops->is_dead(net->local, net->place[rank]);
+  return net->peers[rank] && net->peers[rank]->dead;
+}
+
+static void sleep_for_messages(bny_net *net, int64_t sleep_ns) {
+  if (!bny_net_try(net)) return;
+  bool armed = bny_net_arm(net);
+  bny_net_give(net);
+  if (armed) bny_net_doze(net, sleep_ns);
+}
+
+static int32_t net_sleep(bny_transport *transport, int64_t sleep_ns) {
+  bny_net *net = bny_net_of(transport);
+  if (sleep_ns > 0) sleep_for_messages(net, sleep_ns);
+  int32_t found = net->local->ops->sleep(net->local, 0);
+  int32_t dead = found >= 0 ? net->locals[found] : -1;
+  for (int32_t i = 0; i < net->nknown; i++)
+    if (net->known[i]->dead && (dead < 0 || net->known[i]->rank < dead)) dead = net->known[i]->rank;
+  return dead;
+}
+
+/* ---- end ------------------------------------------------------------------------------------------------------------- */
+
+static void free_net(bny_net *net) {
+  /* The child of a fork has no part in its parent's connections, and shares what the kernel keeps for them. */
+  bool is_ours = net->process == getpid();
+  bny_net_free_peers(net, is_ours);
+  if (net->worker && is_ours) net->ucx.ucp_worker_destroy(net->worker);
+  if (net->context && is_ours) net->ucx.ucp_cleanup(net->context);
+  for (int32_t i = 0; i < net->nknown; i++) free(net->known[i]);
+  bny_net_free_packets(net);
+  if (net->local) net->local->ops->close(net->local);
+  free(net->place), free(net->locals), free(net->watches), free(net->peers), free(net->known);
+  free(net->lines), free(net->calls), free(net->addresses);
+  free(net);
+}
+
+static void net_close(bny_transport *transport) {
+  bny_net *net = bny_net_of(transport);
+  if (net->process == getpid()) {
+    bny_net_take(net);
+    bny_net_say_goodbye(net);
+  }
+  free_net(net);
+}
+
+static const bny_transport_ops net_ops = {
+  .name = "net",
+  .outbox = net_outbox,
+  .peer_outbox = net_peer_outbox,
+  .signal = net_signal,
+  .send = net_send,
+  .line = net_line,
+  .call = net_call,
+  .fault = net_fault,
+  .sleep = net_sleep,
+  .is_dead = net_is_dead,
+  .close = net_close,
+  .progress = net_progress,
+  .is_near = net_is_near,
+  .admit = net_admit,
+  .reach = net_reach,
+  .settled = net_settled,
+  .acknowledge = net_acknowledge,
+  .ask = bny_net_ask,
+  .spread = bny_net_spread,
+};
+
+/* ---- connecting ------------------------------------------------------------------------------------------------------ */
+
+static banyan_status fail_ucx(const bny_net *net, ucs_status_t status, const char *what) {
+  return bny_fail(BANYAN_ERR_SYSTEM, "rank %d: UCX %s: %s", net->transport.rank, what, net->ucx.ucs_status_string(status));
+}
+
+/* Between hosts; what the user says about UCX goes first. */
+static banyan_status make_context(bny_net *net) {
+  ucp_config_t *config;
+  ucs_status_t status = net->ucx.ucp_config_read(NULL, NULL, &config);
+  if (status != UCS_OK) return fail_ucx(net, status, "cannot read its UCX_* variables");
+  if (!getenv("UCX_TLS")) net->ucx.ucp_config_modify(config, "TLS", "^sm");
+  ucp_params_t params = {
+    .field_mask = UCP_PARAM_FIELD_FEATURES | UCP_PARAM_FIELD_NAME,
+    .features = UCP_FEATURE_AM | UCP_FEATURE_WAKEUP,
+    .name = "banyan",
+  };
+  status = net->ucx.ucp_init_version(UCP_API_MAJOR, UCP_API_MINOR, &params, config, &net->context);
+  net->ucx.ucp_config_release(config);
+  return status == UCS_OK ? BANYAN_OK : fail_ucx(net, status, "cannot start");
+}
+
+static banyan_status make_worker(bny_net *net) {
+  ucp_worker_params_t params = {
+    .field_mask = UCP_WORKER_PARAM_FIELD_THREAD_MODE,
+    .thread_mode = UCS_THREAD_MODE_SERIALIZED, /* any thread may abort */
+  };
+  ucs_status_t status = net->ucx.ucp_worker_create(net->context, &params, &net->worker);
+  if (status != UCS_OK) return fail_ucx(net, status, "makes no worker");
+  status = net->ucx.ucp_worker_get_efd(net->worker, &net->event_fd);
+  if (status != UCS_OK) return fail_ucx(net, status, "has no transport that can be slept on");
+  return bny_net_listen(net);
+}
+
+/* A list of transports is printed for people; names of those that do RDMA have these beginnings. */
+static bny_network find_network(bny_net *net) {
+  static const char *const rdma[] = {"-- rc_", "-- dc_", "-- ud_", "-- srd", "-- ugni", "-- gga"};
+  char *text = NULL;
+  size_t bytes;
+  bny_network found = BNY_NETWORK_TCP;
+  FILE *stream = open_memstream(&text, &bytes);
+  if (!stream) return found;
+  net->ucx.ucp_context_print_info(net->context, stream);
+  if (fclose(stream) == 0)
+    for (size_t i = 0; i < sizeof rdma / sizeof rdma[0]; i++)
+      if (strstr(text, rdma[i])) found = BNY_NETWORK_RDMA;
+  free(text);
+  return found;
+}
+
+/* What each rank says before addresses are exchanged. */
+typedef struct card {
+  int32_t status;
+  int32_t network;
+  uint64_t cookie; /* rank 0's counts */
+  uint64_t address_bytes;
+} card;
+
+static banyan_status exchange_cards(bny_net *net, const bny_exchange *exchange, banyan_status mine, size_t address_bytes) {
+  int32_t nranks = net->transport.nranks;
+  char why[BNY_ERROR_TEXT_BYTES];
+  snprintf(why, sizeof why, "%s", banyan_last_error());
+  card *all = calloc((size_t)nranks, sizeof *all);
+  if (!all) return bny_fail(BANYAN_ERR_MEMORY, "out of memory to connect %d ranks", nranks);
+  card own = {.status = (int32_t)mine, .address_bytes = address_bytes};
+  if (getrandom(&own.cookie, sizeof own.cookie, 0) != sizeof own.cookie) own.cookie = (uint64_t)bny_clock_ns();
+  if (mine == BANYAN_OK) own.network = (int32_t)find_network(net);
+  banyan_status status = bny_exchange_all(exchange, &own, all, sizeof own);
+  net->cookie = all[0].cookie;
+  net->transport.network = BNY_NETWORK_RDMA;
+  for (int32_t i = 0; i < nranks && status == BANYAN_OK; i++) {
+    if (all[i].status != BANYAN_OK)
+      status = bny_fail((banyan_status)all[i].status, "rank %d could not be connected (%s)", i,
+                        banyan_status_string((banyan_status)all[i].status));
+    if (all[i].network < (int32_t)net->transport.network) net->transport.network = (bny_network)all[i].network;
+    if (all[i].address_bytes > net->address_bytes) net->address_bytes = all[i].address_bytes;
+  }
+  free(all);
+  return mine == BANYAN_OK ? status : bny_fail(mine, "%s", why);
+}
+
+static banyan_status exchange_addresses(bny_net *net, const bny_exchange *exchange, const void *address, size_t bytes) {
+  char *mine = calloc(1, net->address_bytes);
+  net->addresses = malloc((size_t)net->transport.nranks * net->address_bytes);
+  banyan_status status = BANYAN_OK;
+  if (!mine || !net->addresses) status = bny_fail(BANYAN_ERR_MEMORY, "out of memory for the addresses of %d ranks",
+                                                  net->transport.nranks);
+  if (status == BANYAN_OK) {
+    memcpy(mine, address, bytes);
+    status = bny_exchange_all(exchange, mine, net->addresses, net->address_bytes);
+  }
+  free(mine);
+  return status;
+}
+
+/* Messages of one packet of the network's own, so that UCX need not put them together. */
+static size_t piece_bytes_of(bny_network network) {
+  enum { TCP_PIECE_BYTES = 60 << 10, RDMA_PIECE_BYTES = 8000 };
+  return network == BNY_NETWORK_TCP ? TCP_PIECE_BYTES : RDMA_PIECE_BYTES;
+}
+
+static banyan_status connect_hosts(bny_net *net, const bny_exchange *exchange, banyan_status status) {
+  ucp_address_t *address = NULL;
+  size_t address_bytes = 0;
+  if (status == BANYAN_OK) status = bny_ucx_load(&net->ucx);
+  if (status == BANYAN_OK) status = make_context(net);
+  if (status == BANYAN_OK) status = make_worker(net);
+  if (status == BANYAN_OK) {
+    ucs_status_t got = net->ucx.ucp_worker_get_address(net->worker, &address, &address_bytes);
+    if (got != UCS_OK) status = fail_ucx(net, got, "has no address");
+  }
+  status = exchange_cards(net, exchange, status, address_bytes);
+  if (status == BANYAN_OK) status = exchange_addresses(net, exchange, address, address_bytes);
+  if (address) net->ucx.ucp_worker_release_address(net->worker, address);
+  net->piece_bytes = piece_bytes_of(net->transport.network);
+  return status;
+}
+
+static bny_net *make_net(const banyan_bootstrap *bootstrap, const bny_arena_config *arena) {
+  size_t nranks = (size_t)bootstrap->nranks;
+  bny_net *net = calloc(1, sizeof *net);
+  if (!net) return NULL;
+  *net = (bny_net){
+    .transport = {.ops = &net_ops, .rank = bootstrap->rank, .nranks = bootstrap->nranks, .slots_max = arena->slots_max},
+    .place = calloc(nranks, sizeof *net->place),
+    .locals = calloc(nranks, sizeof *net->locals),
+    .watches = calloc(nranks, sizeof *net->watches),
+    .peers = calloc(nranks, sizeof *net->peers),
+    .known = calloc(nranks, sizeof *net->known),
+    .lines = aligned_alloc(BNY_LINE_BYTES, nranks * sizeof *net->lines),
+    .calls = calloc(nranks * BNY_CALL_WORDS, sizeof *net->calls),
+    .process = getpid(),
+    .event_fd = -1,
+    .busy = ATOMIC_FLAG_INIT,
+  };
+  if (net->place && net->locals && net->watches && net->peers && net->known && net->lines && net->calls) {
+    memset((void *)net->lines, 0, nranks * sizeof *net->lines);
+    return net;
+  }
+  free_net(net);
+  return NULL;
+}
+
+banyan_status bny_net_connect(const bny_exchange *exchange, const bny_net_config *config, bny_transport **transport) {
+  bny_net *net = make_net(exchange->bootstrap, &config->arena);
+  if (!net) return bny_fail(BANYAN_ERR_MEMORY, "out of memory for the transport of %d ranks", exchange->bootstrap->nranks);
+  banyan_status status = bny_net_connect_local(net, exchange, config);
+  status = connect_hosts(net, exchange, status);
+  if (status != BANYAN_OK) {
+    free_net(net);
+    return status;
+  }
+  net->transport.half_bytes = net->local->half_bytes;
+  *transport = &net->transport;
+  return BANYAN_OK;
+}
+#else
+#include "status.h"
+
+banyan_status bny_net_connect(const bny_exchange *exchange, const bny_net_config *config, bny_transport **transport) {
+  (void)exchange, (void)config, (void)transport;
+  return bny_fail(BANYAN_ERR_UNSUPPORTED,
+                  "ranks are on several hosts, which are connected by UCX; this libbanyan was built without it (configure "
+                  "--with-ucx; Debian and Ubuntu: apt-get install libucx-dev)");
+}
+#endif

@@ -1,0 +1,171 @@
+/* SPDX-License-Identifier: Apache-2.0
+ * What ranks tell each other beside their messages: when one waits long, when something went wrong, and when one leaves. */
+#ifdef HAVE_UCX
+#include <string.h>
+
+#include "clock.h"
+#include "transport/ucx.h"
+
+/* For so long what a rank told of itself counts; and so long may the first fault take to go out. */
+enum { RECENT_NS = 100000000, SPREAD_NS = 5000000 };
+/* A rank that leaves waits so long at most for peers to get what it sent, and looks up so often. */
+enum { PARTING_NS = 500000000, PARTING_LOOK_NS = 1000000 };
+
+static uint64_t load(const bny_signal *signal) { return atomic_load_explicit(signal, memory_order_acquire); }
+
+/* Of any rank as this one knows it; a rank of another host only if it has told which call it is in. */
+static bny_net_snapshot snapshot_of(bny_net *net, int32_t rank) {
+  bny_transport *transport = &net->transport;
+  bny_net_snapshot made = {.rank = -1};
+  if (rank < 0 || rank >= transport->nranks) return made;
+  const bny_net_peer *peer = net->peers[rank];
+  bny_rank_line *line = transport->ops->line(transport, rank);
+  if (net->place[rank] < 0 && (!peer || !peer->told_ns || peer->told_started != load(&line->started))) return made;
+  made = (bny_net_snapshot){.rank = rank, .started = load(&line->started), .done = load(&line->done),
+                            .waiting = load(&line->waiting), .left = load(&line->left)};
+  bny_signal *call = transport->ops->call(transport, rank);
+  for (int i = 0; i < BNY_CALL_WORDS; i++) made.call[i] = load(&call[i]);
+  return made;
+}
+
+static bny_net_packet *prepare(bny_net_peer *peer, bny_net_occasion occasion) {
+  bny_net *net = peer->net;
+  bny_net_packet *packet = peer->endpoint && !peer->dead ? bny_net_packet_take(peer) : NULL;
+  if (!packet) return NULL;
+  packet->of.tell = (bny_net_tell){.cookie = net->cookie, .rank = net->transport.rank, .occasion = (int32_t)occasion,
+                                   .fault = load(net->transport.ops->fault(&net->transport))};
+  packet->of.tell.of[0] = snapshot_of(net, net->transport.rank);
+  packet->of.tell.of[1].rank = packet->of.tell.of[2].rank = -1;
+  return packet;
+}
+
+static void tell_self(bny_net_peer *peer, bny_net_occasion occasion) {
+  bny_net_packet *packet = prepare(peer, occasion);
+  if (packet) bny_net_send_tell(packet);
+}
+
+void bny_net_say_hello(bny_net_peer *peer) {
+  if (!bny_net_can_send(peer)) return;
+  peer->said_hello = true;
+  tell_self(peer, BNY_NET_HELLO);
+  bny_net_flush(peer);
+}
+
+void bny_net_answer(bny_net *net) {
+  for (int32_t i = 0; i < net->nknown && net->nwaiting > 0; i++) {
+    bny_net_peer *peer = net->known[i];
+    if (!peer->wants_answer) continue;
+    peer->wants_answer = false;
+    net->nwaiting--;
+    bny_net_connect_peer(net, peer->rank);
+    tell_self(peer, bny_net_has_left(peer) ? BNY_NET_ANSWER : BNY_NET_NEWS);
+  }
+}
+
+/* ---- hearing --------------------------------------------------------------------------------------------------------- */
+
+static void believe(bny_net *net, const bny_net_snapshot *of, bool itself) {
+  if (of->rank < 0 || of->rank >= net->transport.nranks || net->place[of->rank] >= 0) return;
+  bny_net_peer *peer = bny_net_meet(net, of->rank);
+  bny_rank_line *line = &net->lines[of->rank];
+  uint32_t told = (uint32_t)(of->started >> 32), known = (uint32_t)(load(&line->started) >> 32);
+  if (!peer || (int32_t)(told - known) < 0) return;
+  bny_signal *call = net->calls + (size_t)of->rank * BNY_CALL_WORDS;
+  for (int i = 0; i < BNY_CALL_WORDS; i++) atomic_store_explicit(&call[i], of->call[i], memory_order_relaxed);
+  if (of->done > load(&line->done)) atomic_store_explicit(&line->done, of->done, memory_order_release);
+  atomic_store_explicit(&line->started, of->started, memory_order_release);
+  peer->told_started = of->started;
+  if (!peer->told_ns) peer->told_ns = 1; /* long ago, by hearsay */
+  if (!itself) return;
+  peer->told_ns = bny_clock_ns();
+  peer->asked_ns = 0;
+  atomic_store_explicit(&line->waiting, of->waiting, memory_order_release);
+  if (of->left) atomic_store_explicit(&line->left, 1, memory_order_release);
+}
+
+void bny_net_hear(bny_net *net, const bny_net_tell *tell) {
+  for (int i = 0; i < BNY_NET_SNAPSHOTS; i++) believe(net, &tell->of[i], i == 0);
+  bny_net_peer *peer = net->peers[tell->rank];
+  if (tell->occasion == BNY_NET_HELLO) peer->heard_hello = true;
+  if (tell->occasion == BNY_NET_ANSWER) peer->parted = true;
+  if (tell->occasion == BNY_NET_GOODBYE) bny_net_want_answer(peer);
+  uint64_t fine = 0;
+  if (tell->fault) atomic_compare_exchange_strong(net->transport.ops->fault(&net->transport), &fine, tell->fault);
+}
+
+/* ---- asking ---------------------------------------------------------------------------------------------------------- */
+
+/* A rank of this host need not be asked: one that waits is seen to look around. */
+static bool looks_around(bny_net *net, int32_t rank, int64_t now_ns) {
+  bny_net_watch *watch = &net->watches[net->place[rank]];
+  uint64_t looks = load(&net->transport.ops->line(&net->transport, rank)->looks);
+  if (looks != watch->looks || !watch->seen_ns) *watch = (bny_net_watch){looks, now_ns};
+  return now_ns - watch->seen_ns < RECENT_NS;
+}
+
+bool bny_net_ask(bny_transport *transport, int32_t rank) {
+  bny_net *net = bny_net_of(transport);
+  int64_t now_ns = bny_clock_ns();
+  if (net->place[rank] >= 0) return looks_around(net, rank, now_ns);
+  bny_net_take(net);
+  bny_net_peer *peer = bny_net_connect_peer(net, rank);
+  int64_t age_ns = peer && peer->told_ns ? now_ns - peer->told_ns : INT64_MAX;
+  bool is_recent = age_ns < RECENT_NS && peer->told_started == load(&net->lines[rank].started);
+  if (peer && !peer->asked_ns && (!is_recent || age_ns > RECENT_NS / 4)) {
+    peer->asked_ns = now_ns;
+    bny_net_send_note(peer, BNY_NET_ASK);
+  }
+  bny_net_give(net);
+  return is_recent;
+}
+
+/* ---- faults and the end ---------------------------------------------------------------------------------------------- */
+
+/* Over all endpoints; who hears of it passes it on. The culprit and the reporter go along, so that a rank in another call
+ * can be told what differs. */
+static void spread(bny_net *net) {
+  uint64_t fault = load(net->transport.ops->fault(&net->transport));
+  if (!fault || net->has_spread) return;
+  net->has_spread = true;
+  for (int32_t i = 0; i < net->nknown; i++) {
+    bny_net_packet *packet = bny_net_can_send(net->known[i]) ? prepare(net->known[i], BNY_NET_NEWS) : NULL;
+    if (!packet) continue;
+    packet->of.tell.of[1] = snapshot_of(net, bny_fault_culprit(fault));
+    packet->of.tell.of[2] = snapshot_of(net, bny_fault_reporter(fault));
+    bny_net_send_tell(packet);
+  }
+  bny_net_drain(net, bny_clock_ns() + SPREAD_NS);
+}
+
+void bny_net_spread(bny_transport *transport) {
+  bny_net *net = bny_net_of(transport);
+  bny_net_take(net);
+  spread(net);
+  bny_net_give(net);
+}
+
+/* Whoever has left needs nothing any more, nor does one that is dead. */
+static bool have_parted(const bny_net *net) {
+  for (int32_t i = 0; i < net->nknown; i++)
+    if (bny_net_can_send(net->known[i]) && !net->known[i]->parted) return false;
+  return true;
+}
+
+/* A socket that is closed while its peer sends loses what is still on its way: so nobody hangs up before the others have
+ * heard the last word. */
+void bny_net_say_goodbye(bny_net *net) {
+  for (int32_t i = 0; i < net->nknown; i++)
+    if (bny_net_can_send(net->known[i])) tell_self(net->known[i], BNY_NET_GOODBYE);
+  spread(net);
+  int64_t deadline_ns = bny_clock_ns() + PARTING_NS;
+  while (!have_parted(net) && bny_clock_ns() < deadline_ns && !load(net->transport.ops->fault(&net->transport))) {
+    if (net->ucx.ucp_worker_progress(net->worker)) continue;
+    bny_net_answer(net);
+    if (bny_net_arm(net)) bny_net_doze(net, PARTING_LOOK_NS);
+  }
+  bny_net_answer(net);
+  bny_net_drain(net, bny_clock_ns() + SPREAD_NS);
+}
+#else
+typedef int bny_net_tell_is_absent; /* a file must not be empty */
+#endif
