@@ -128,6 +128,21 @@ expect 0 --from "$description"
 says '32 GPUs, 32 NICs'
 expect 0 --from dgx-h100.txt --format xml
 says '<gpu '
+expect 0 --from "host package:2 numa:4 gpu" --format hwloc
+says '^Package:2 NUMANode:4 PU:1$'
+if "$program" | grep -q '^  hwloc *found'; then
+  export HWLOC_SYNTHETIC
+  HWLOC_SYNTHETIC=$(cat "$work/out")
+  expect 0
+  says '2 CPU packages, 8 NUMA nodes$'
+  unset HWLOC_SYNTHETIC
+fi
+expect 0 --from "host numa:2 gpu" --format hwloc
+says '^NUMANode:2 PU:1$'
+expect 2 --from "host:2 package:2" --format hwloc
+complains 'hwloc describes one host, and here are 2$'
+expect 2 --from "host gpu" --format hwloc
+complains 'neither packages nor NUMA nodes'
 expect 2 --from "host gpu:2 nic:1" --format pdf
 complains '^banyan-topo: --format pdf: not one of text, json, svg, dot, xml'
 

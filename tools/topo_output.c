@@ -26,9 +26,8 @@ static char *view_xml(const topo_view *view, tool_error *error) {
   return refused(bny_topo_export_nccl(view->topo, &why), &why, "this cannot be said in NCCL's XML", error);
 }
 
-static char *view_synthetic(const topo_view *view, tool_error *error) {
-  bny_topo_error why = {.text = ""};
-  char *line = refused(bny_topo_export_synthetic(view->topo, &why), &why, "no description fits", error);
+/* A line gets its end. */
+static char *lined(char *line, tool_error *error) {
   size_t length = line == NULL ? 0 : strlen(line);
   char *text = line == NULL ? NULL : realloc(line, length + 2);
   if (text != NULL) {
@@ -40,6 +39,16 @@ static char *view_synthetic(const topo_view *view, tool_error *error) {
   return text;
 }
 
+static char *view_synthetic(const topo_view *view, tool_error *error) {
+  bny_topo_error why = {.text = ""};
+  return lined(refused(bny_topo_export_synthetic(view->topo, &why), &why, "no description fits", error), error);
+}
+
+static char *view_hwloc(const topo_view *view, tool_error *error) {
+  bny_topo_error why = {.text = ""};
+  return lined(refused(bny_topo_export_hwloc(view->topo, &why), &why, "no description of hwloc's fits", error), error);
+}
+
 static const topo_format formats[] = {
     {"text", ".txt", topo_view_tree},
     {"json", ".json", topo_view_json},
@@ -47,6 +56,7 @@ static const topo_format formats[] = {
     {"dot", ".dot", topo_view_dot},
     {"xml", ".xml", view_xml},
     {"synthetic", NULL, view_synthetic},
+    {"hwloc", NULL, view_hwloc},
 };
 
 enum { FORMATS = sizeof formats / sizeof formats[0] };

@@ -5,11 +5,12 @@
 
 #include "topo_view.h"
 
-#define TOPO_FORMATS "text, json, svg, dot, xml, synthetic"
+#define TOPO_FORMATS "text, json, svg, dot, xml, synthetic, hwloc"
 #define TOPO_SUFFIXES ".txt .json .svg .dot .xml"
 #define TOPO_FORMATS_HELP                                                                                              \
   "text, json, svg (a picture), dot (for Graphviz), xml (of NCCL, for\n"                                               \
-  "                      NCCL_TOPO_FILE) or synthetic (a description); default text"
+  "                      NCCL_TOPO_FILE), synthetic (a description) or hwloc (one of hwloc's,\n"                            \
+  "                      for HWLOC_SYNTHETIC: packages and NUMA nodes alone); default text"
 
 typedef struct topo_format {
   const char *name, *suffix; /* of files of that format; NULL if none tells it */

@@ -10,4 +10,8 @@
  * model whose GPUs and NICs it could not all hold, such as those outside of any host, or what no reader would take. */
 char *bny_topo_export_nccl(const bny_topo *topo, bny_topo_error *error);
 
+/* A synthetic description of hwloc, for HWLOC_SYNTHETIC and lstopo -i: "Package:2 NUMANode:4 PU:1". It holds packages and NUMA
+ * nodes of one host, which must be regular, and nothing else: the model knows no cores, and hwloc's text no devices. */
+char *bny_topo_export_hwloc(const bny_topo *topo, bny_topo_error *error);
+
 #endif
