@@ -212,6 +212,36 @@ START_TEST(links_are_held_against_the_model) {
 }
 END_TEST
 
+/* Of alike(): 100 ns and 0.05 ns a byte in a kind; three times that between kinds. */
+START_TEST(plans_are_held_against_it) {
+  topo_measured *measured = alike(2, 2);
+  measured->planned[TOPO_NEAR_L3] = (topo_cost){100, 0.05};
+  expect(measured, NULL, 0);
+  ck_assert_double_eq_tol(topo_measured_against_plan(measured, TOPO_NEAR_L3), 1, 0.05);
+  ck_assert(topo_measured_against_plan(measured, TOPO_NEAR_NUMA) == 0); /* no pair, nothing planned */
+  measured->planned[TOPO_NEAR_L3] = (topo_cost){80, 0.03};
+  expect(measured, NULL, 1, "pairs that share a third-level cache: 1.7 times the time that plans assume");
+  ck_assert(!measured->findings[0].warning);
+  topo_measured_free(measured);
+
+  measured = alike(2, 2); /* too few to hold against each other: it is slow */
+  measured->planned[TOPO_NEAR_L3] = (topo_cost){80, 0.02};
+  expect(measured, NULL, 1, "2.5 times the time that plans assume");
+  ck_assert(measured->findings[0].warning);
+  tool_error error;
+  char *text = topo_measured_text(measured, NULL, false, 100, &error);
+  ck_assert_ptr_nonnull(strstr(text, "expected by plans:          alpha 80 ns + n * beta 0.0200 ns"));
+  free(text);
+  topo_measured_free(measured);
+
+  measured = alike(8, 8); /* all are as near: none is slower than the others */
+  measured->planned[TOPO_NEAR_L3] = (topo_cost){80, 0.02};
+  expect(measured, NULL, 1, "2.5 times the time that plans assume");
+  ck_assert(!measured->findings[0].warning);
+  topo_measured_free(measured);
+}
+END_TEST
+
 START_TEST(text_keeps_to_its_width) {
   topo_measured *measured = alike(16, 8);
   pair_of(measured, 2, 5)->value[TOPO_LINE][0] = 7 * line_ns;
@@ -512,6 +542,7 @@ int main(void) {
   tcase_add_test(judging, own_memory_is_judged);
   tcase_add_test(judging, what_changes_is_noted);
   tcase_add_test(judging, links_are_held_against_the_model);
+  tcase_add_test(judging, plans_are_held_against_it);
   tcase_add_test(judging, text_keeps_to_its_width);
   tcase_add_test(judging, lines_are_fitted);
   tcase_add_test(judging, samples_have_every_kind);

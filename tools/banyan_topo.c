@@ -11,6 +11,7 @@
 #include <sys/ioctl.h>
 #include <unistd.h>
 
+#include "plan_levels.h"
 #include "topo/export.h"
 #include "topo/synthetic.h"
 #include "topo_check.h"
@@ -70,7 +71,8 @@ static const char help[] =
     "  --levels            the groups of ranks that are near to one another, as a table\n"
     "  --check             findings alone, one a line; see below for the exit status\n"
     "  --diff A B          what differs between two files or descriptions\n"
-    "  --measure           latency and bandwidth between the CPUs of this machine, and which pairs are slow\n"
+    "  --measure           latency and bandwidth between the CPUs of this machine beside what plans expect;\n"
+    "                      which pairs are slow\n"
     "  --explain BYTES     how partials of that size (with K, M or G) would be combined here, and why in that way\n"
     "  --ranks N           --measure: between the first N of the CPUs allowed; default all\n"
     "  --seconds S         --measure: about how long at most; default 10\n"
@@ -293,6 +295,15 @@ static void set_title(machine *m, const char *from) {
   bny_topo_free(printable);
 }
 
+/* What plans take for links between CPU ranks where the topology does not say. */
+static topo_measure_options with_plans(topo_measure_options options) {
+  for (int near = 0; near < TOPO_NEARS; near++) {
+    const plan_link *link = &plan_links[near == TOPO_NEAR_SYSTEM ? PLAN_LINK_SOCKETS : PLAN_LINK_MEMORY];
+    options.planned[near] = (topo_cost){link->software_ns + link->way_ns, 1 / link->gbytes_per_s};
+  }
+  return options;
+}
+
 static bool load(const arguments *a, const char *from, machine *m, tool_error *error) {
   bny_topo_error why = {.text = ""};
   int32_t nreports = 0;
@@ -301,7 +312,8 @@ static bool load(const arguments *a, const char *from, machine *m, tool_error *e
     return tool_error_set(error, "%s", why.text);
   }
   if (a->task == TASK_MEASURE) {
-    m->measured = topo_measure(&a->measure, m->topo, error);
+    topo_measure_options options = with_plans(a->measure);
+    m->measured = topo_measure(&options, m->topo, error);
     if (m->measured == NULL) {
       return false;
     }

@@ -39,6 +39,8 @@ static void from_candidate(const bny_request *request, const bny_candidate *cand
   method->bytes_sent = estimate->bytes_sent;
   method->memory_bytes = (double)estimate->outbox_bytes;
   memcpy(method->level_bytes, estimate->level_bytes, sizeof method->level_bytes);
+  length = 0;
+  bny_estimate_print_form(estimate, method->form, sizeof method->form, &length);
 }
 
 /* p - 1 times the shard of keys and values goes to the next rank; each step waits for the slowest link, and the rank at
@@ -67,7 +69,8 @@ static void ring_attention(const plan_ranks *ranks, const plan_shape *shape, con
   method->level_bytes[last] = method->bytes_sent;
 }
 
-/* The fastest of algorithms without levels for an allreduce of so many bytes: rows without values are 8 bytes each. */
+/* The fastest of algorithms not composed over levels for an allreduce of so many bytes: rows without values are 8 bytes
+ * each. */
 static bool best_flat(const plan_ranks *ranks, const plan_shape *shape, double bytes, bny_candidate *best,
                       tool_error *error) {
   plan_shape reduction = *shape;
@@ -159,12 +162,12 @@ static void lost_because(const plan_ranks *ranks, const plan_method *best, plan_
   }
   double ratio = best->ns > 0 ? method->ns / best->ns : 1;
   if (method->ns <= best->ns) {
-    snprintf(method->why, sizeof method->why, "as fast, and later in the table");
+    snprintf(method->why, sizeof method->why, "as fast, and later in the table%s", method->form);
   } else if (ratio < 1.005) {
-    snprintf(method->why, sizeof method->why, "less than half a percent slower");
+    snprintf(method->why, sizeof method->why, "less than half a percent slower%s", method->form);
   } else {
-    snprintf(method->why, sizeof method->why, ratio < 10 ? "%.2f times the time%s" : "%.0f times the time%s", ratio,
-             reason);
+    snprintf(method->why, sizeof method->why, ratio < 10 ? "%.2f times the time%s%s" : "%.0f times the time%s%s", ratio,
+             reason, method->form);
   }
 }
 
@@ -174,7 +177,8 @@ static void explain(const plan_ranks *ranks, const plan_shape *shape, plan_metho
   for (int32_t i = 0; i < methods->count && best != NULL; i++) {
     plan_method *method = &methods->methods[i];
     if (method == best) {
-      snprintf(method->why, sizeof method->why, shape->algorithm == NULL ? "chosen: least predicted" : "named");
+      snprintf(method->why, sizeof method->why, "%s%s", shape->algorithm == NULL ? "chosen: least predicted" : "named",
+               method->form);
     } else if (method->serves && method->ns < best->ns && method->outside) {
       snprintf(method->why, sizeof method->why, "faster, but no algorithm of a combine");
     } else if (method->serves) {

@@ -21,7 +21,8 @@ typedef struct plan_method {
   double bytes_sent;                  /* by the rank that sends most */
   double level_bytes[BNY_LEVELS_MAX]; /* of these, by level */
   double memory_bytes;                /* of an outbox, or in buffers */
-  char why[200];                      /* it was chosen, or not */
+  char form[48];                      /* ", radix 4, 8 pieces": of those that it could take; empty: it has one */
+  char why[240];                      /* it was chosen, or not */
 } plan_method;
 
 enum { PLAN_METHODS_MAX = BNY_CANDIDATES_MAX + 2 };
@@ -42,7 +43,8 @@ typedef struct plan_keys {
 bool plan_methods_weigh(const plan_ranks *ranks, const plan_shape *shape, plan_methods *methods, tool_error *error);
 
 /* Of a combine also Ring Attention, where keys and values travel past every rank, and three allreduces (maxima,
- * denominators, numerators), each by the algorithm without levels that is fastest for it. By the same cost model. */
+ * denominators, numerators), each by the algorithm that is fastest for it, but for those composed over levels. By the
+ * same cost model. */
 bool plan_methods_compare(const plan_ranks *ranks, const plan_shape *shape, const plan_keys *keys,
                           plan_methods *methods, tool_error *error);
 

@@ -394,6 +394,7 @@ topo_measured *topo_measure(const topo_measure_options *options, const bny_topo 
     return NULL;
   }
   measured->virtual_machine = is_virtual();
+  memcpy(measured->planned, options->planned, sizeof measured->planned);
   bool good = ranks_find(measured, options, error) &&
               session_run(&s, topo, options->seconds > 0 ? options->seconds : SECONDS, error);
   if (good && !topo_measured_judge(measured, topo)) {

@@ -86,13 +86,18 @@ typedef struct topo_measured_link {
   double line;     /* ns: median of the pairs across; 0 if none was measured */
 } topo_measured_link;
 
+/* A message of n bytes takes alpha + n beta; 0, 0: nothing is known. */
+typedef struct topo_cost {
+  double alpha_ns, beta_ns_per_byte;
+} topo_cost;
+
 /* All pairs of one nearness. */
 typedef struct topo_measured_kind {
   int32_t npairs;
   bool judged;
   double expected[TOPO_METRICS]; /* median of pairs without those of slow ranks */
   double least[TOPO_METRICS], most[TOPO_METRICS];
-  double alpha, beta; /* ns and ns a byte: time of a message of n bytes is alpha + n beta; 0, 0 if there is no fit */
+  double alpha, beta; /* ns and ns a byte; 0, 0 if there is no fit */
 } topo_measured_kind;
 
 typedef struct topo_measured_finding {
@@ -112,6 +117,7 @@ typedef struct topo_measured {
   int32_t nlinks;
   topo_measured_link *links;
   topo_measured_kind kinds[TOPO_NEARS];
+  topo_cost planned[TOPO_NEARS]; /* what plans assume */
   int32_t nfindings;
   topo_measured_finding *findings; /* worst first */
   int32_t nsweeps;
@@ -123,6 +129,7 @@ typedef struct topo_measure_options {
   int32_t ranks;     /* 0: one on every CPU allowed */
   double seconds;    /* about how long; 0: 10 */
   const char *sysfs; /* NULL: "/sys" */
+  topo_cost planned[TOPO_NEARS];
 } topo_measure_options;
 
 /* Measures and judges. `topo` is of this machine, its SYS links are measured too; may be NULL. NULL and *error on
@@ -148,6 +155,9 @@ const char *topo_near_name(topo_near near); /* "core" .. "system" */
 
 /* A pair is slow beyond 1.5 times the latency of its kind's median, or below 0.67 times the bandwidth. */
 extern const double topo_slow_latency, topo_slow_bandwidth;
+/* How many times longer than plans assume a message of 16 KB, or of 1 MiB if that is worse, takes between pairs of a
+ * kind from the signal to the end of reading; below 1 where it takes less. 0 unless both are known. */
+double topo_measured_against_plan(const topo_measured *measured, topo_near near);
 enum { TOPO_JUDGED_PAIRS = 3, TOPO_JUDGED_BLOCKS = 3 };
 
 /* Fills kinds, findings and what else is judged, from the values of ranks, pairs and links and nothing else. Names

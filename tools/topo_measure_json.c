@@ -30,12 +30,15 @@ static json_t *pair_json(const topo_measured_pair *pair, const topo_measured_ran
       "slow", pair->judged ? json_boolean(pair->slow) : json_null());
 }
 
-static json_t *kind_json(const topo_measured_kind *kind, topo_near near) {
-  return json_pack("{s:s, s:i, s:b, s:o, s:o, s:o, s:o, s:o, s:o}", "near", topo_near_name(near), "pairs", kind->npairs,
-                   "judged", kind->judged, "expected_latency_ns", real(kind->expected[TOPO_LINE]),
+static json_t *kind_json(const topo_measured *measured, topo_near near) {
+  const topo_measured_kind *kind = &measured->kinds[near];
+  const topo_cost *planned = &measured->planned[near];
+  return json_pack("{s:s, s:i, s:b, s:o, s:o, s:o, s:o, s:o, s:o, s:o, s:o}", "near", topo_near_name(near), "pairs",
+                   kind->npairs, "judged", kind->judged, "expected_latency_ns", real(kind->expected[TOPO_LINE]),
                    "expected_message_16k_ns", real(kind->expected[TOPO_MESSAGE]), "expected_1m_gbytes_per_s",
                    real(kind->expected[TOPO_SMALL]), "expected_16m_gbytes_per_s", real(kind->expected[TOPO_LARGE]),
-                   "alpha_ns", real(kind->alpha), "beta_ns_per_byte", real(kind->beta));
+                   "alpha_ns", real(kind->alpha), "beta_ns_per_byte", real(kind->beta), "planned_alpha_ns",
+                   real(planned->alpha_ns), "planned_beta_ns_per_byte", real(planned->beta_ns_per_byte));
 }
 
 static json_t *link_json(const topo_measured_link *link, const bny_topo *topo) {
@@ -69,7 +72,7 @@ json_t *topo_measured_json(const topo_measured *measured, const bny_topo *topo) 
   }
   for (int near = 0; near < TOPO_NEARS; near++) {
     if (measured->kinds[near].npairs > 0) {
-      good = good && json_array_append_new(kinds, kind_json(&measured->kinds[near], (topo_near)near)) == 0;
+      good = good && json_array_append_new(kinds, kind_json(measured, (topo_near)near)) == 0;
     }
   }
   for (int32_t l = 0; l < measured->nlinks; l++) {

@@ -16,6 +16,8 @@ const double topo_slow_latency = 1.5, topo_slow_bandwidth = 0.67;
 
 enum { FINDING_BYTES = 480, RANK_PAIRS = 2, UNSTEADY_BLOCKS = 8 };
 
+static const double slow_against_plan = 2;
+
 /* Latency of a line between CPUs of one kind varies by a few ns for no reason that matters. */
 static const double line_matters_ns = 20;
 
@@ -330,6 +332,40 @@ static bool links_judge(topo_measured *measured, const bny_topo *topo) {
   return true;
 }
 
+double topo_measured_against_plan(const topo_measured *measured, topo_near near) {
+  const topo_measured_kind *kind = &measured->kinds[near];
+  const topo_cost *planned = &measured->planned[near];
+  const double bytes[] = {TOPO_MESSAGE_BYTES, TOPO_SMALL_BYTES};
+  double worst = 0;
+  for (size_t i = 0; i < 2 && kind->npairs > 0 && kind->beta > 0 && planned->beta_ns_per_byte > 0; i++) {
+    double measured_ns = kind->alpha + bytes[i] * kind->beta;
+    worst = fmax(worst, measured_ns / (planned->alpha_ns + bytes[i] * planned->beta_ns_per_byte));
+  }
+  return worst;
+}
+
+/* Where pairs cannot be held against one another they are held against the plan alone, and more generously: it is
+ * made for machines in general. Elsewhere it is worth knowing that the whole kind is slower. */
+static bool plan_judge(topo_measured *measured) {
+  for (int near = 0; near < TOPO_NEARS; near++) {
+    const topo_measured_kind *kind = &measured->kinds[near];
+    double worse = topo_measured_against_plan(measured, (topo_near)near);
+    if (worse <= topo_slow_latency) {
+      continue;
+    }
+    topo_measured_finding finding = {
+        .warning = !kind->judged && worse > slow_against_plan, .a = -1, .b = -1, .factor = worse};
+    if (!add_finding(measured, finding,
+                     "pairs %s: %.1f times the time that plans assume (%.0f ns and %.3g GB/s, where they take %.0f ns "
+                     "and %.3g GB/s); predicted times are too short here by as much",
+                     kind_words((topo_near)near), worse, kind->alpha, 1 / kind->beta, measured->planned[near].alpha_ns,
+                     1 / measured->planned[near].beta_ns_per_byte)) {
+      return false;
+    }
+  }
+  return true;
+}
+
 static bool unsteady_find(topo_measured *measured) {
   int32_t count = 0, worst = -1;
   double worst_factor = topo_slow_latency;
@@ -399,7 +435,7 @@ bool topo_measured_judge(topo_measured *measured, const bny_topo *topo) {
   if (good) {
     kinds_fill(measured, values);
     good = locals_judge(measured, values) && pairs_judge(measured) && links_judge(measured, topo) &&
-           unsteady_find(measured) && disturbed_find(measured);
+           plan_judge(measured) && unsteady_find(measured) && disturbed_find(measured);
   }
   if (good && measured->nfindings > 1) {
     qsort(measured->findings, (size_t)measured->nfindings, sizeof *measured->findings, compare_findings);

@@ -183,6 +183,11 @@ static void kinds(const page *p) {
     if (kind->beta > 0) {
       fprintf(p->stream, "  of n bytes, signal to read: alpha %.0f ns + n * beta %.4f ns\n", kind->alpha, kind->beta);
     }
+    const topo_cost *planned = &p->measured->planned[near];
+    if (planned->beta_ns_per_byte > 0) {
+      fprintf(p->stream, "  expected by plans:          alpha %.0f ns + n * beta %.4f ns\n", planned->alpha_ns,
+              planned->beta_ns_per_byte);
+    }
   }
 }
 
@@ -249,8 +254,8 @@ static void findings(const page *p) {
                topo_slow_latency, topo_slow_bandwidth);
   if (few) {
     snprintf(text + length, sizeof text - (size_t)length, "%s",
-             judged ? "; where there are fewer than 3 pairs as near, nothing is judged"
-                    : "; with fewer than 3 pairs as near as each other nothing can be judged");
+             judged ? "; where there are fewer than 3 pairs as near, they are held against what plans expect"
+                    : "; with fewer than 3 pairs as near as each other they are held against what plans expect");
   }
   if (measured->npairs > 0) {
     paragraph(p, "rule", "", text);

@@ -1,245 +1,299 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * tree: k-nomial. Aligned blocks of k, k^2, k^3 ... ranks; a block's leader is the root if the block holds it, else its
- * first rank. A leader merges what the leaders of its block's k parts have (up), and the root's result takes the same
- * way back (down), or the root gives each owner its slice (HEADS, TOKENS). 2 log_k p rounds, about 2 S bytes sent by
- * most ranks. k is a power of two, so blocks are nodes of the canonical tree and both orders are the same; of 2, 4 and
- * 8 the one is taken that is predicted to be fastest. */
-#include "plan/builder.h"
+ * tree: every rank merges what its children have and gives that to its parent (up); the root's result takes the same
+ * way back (down), or the root gives each owner its slice (HEADS, TOKENS). About 2 S bytes sent by most ranks. Who is
+ * whose child is a shape (tree_shape.h), and of the shapes that a strategy offers the one is taken that is predicted to
+ * be fastest. A large box travels in pieces: while a rank merges one, its parent merges the piece before.
+ *
+ * Slots of a rank: for each piece its copy, and what each stage of merging gives but for the root's last; then for each
+ * piece the result on its way down, if this rank passes it on; then the owners' slices, on the root. So a peer's slots
+ * are known from its number of stages. */
+#include "plan/owners.h"
+#include "plan/tree_shape.h"
 
-static const int32_t radices[] = {2, 4, 8};
+/* All that is the same on every rank. */
+typedef struct tree_layout {
+  bny_tree_shape shape;
+  bool up;   /* there is something to merge */
+  bool down; /* all want all */
+  int32_t npieces;
+  bny_slice pieces[BNY_TREE_PIECES_MAX];
+  size_t before[BNY_TREE_PIECES_MAX + 1]; /* room that as many pieces take */
+} tree_layout;
 
-typedef struct radix_tree {
-  int32_t nranks, root;
-  int32_t radix_log2;
-  int32_t levels; /* smallest with k^levels >= nranks */
-} radix_tree;
+/* ---- slots ------------------------------------------------------------------------------------------------------- */
 
-typedef struct rank_block {
-  int32_t low, high;
-} rank_block;
-
-static radix_tree tree_of(const bny_request *request, int32_t radix) {
-  radix_tree tree = {.nranks = request->nranks, .radix_log2 = bny_log2_floor(radix)};
-  if (request->collective == BNY_BROADCAST || request->scatter == BANYAN_SCATTER_ROOT) tree.root = request->root;
-  tree.levels = (bny_log2_ceil(request->nranks) + tree.radix_log2 - 1) / tree.radix_log2;
-  return tree;
+/* Bytes are cut at multiples of 64. */
+static bny_slice piece_of(const bny_request *request, int32_t pieces, int32_t index) {
+  bny_slice piece = bny_slice_whole(request);
+  if (pieces == 1) return piece;
+  if (request->collective == BNY_COMBINE) return bny_slice_piece(request, pieces, index);
+  size_t each = (piece.bytes / (size_t)pieces + 63) / 64 * 64, first = each * (size_t)index;
+  piece.byte0 = first < piece.bytes ? first : piece.bytes;
+  piece.bytes = piece.bytes - piece.byte0 < each || index == pieces - 1 ? piece.bytes - piece.byte0 : each;
+  return piece;
 }
 
-static rank_block block_of(const radix_tree *tree, int32_t rank, int32_t level) {
-  int64_t size = (int64_t)1 << (level * tree->radix_log2), low = rank / size * size;
-  return (rank_block){.low = (int32_t)low, .high = (int32_t)(low + size < tree->nranks ? low + size : tree->nranks)};
-}
-
-static int32_t leader_of(const radix_tree *tree, int32_t rank, int32_t level) {
-  rank_block block = block_of(tree, rank, level);
-  return tree->root >= block.low && tree->root < block.high ? tree->root : block.low;
-}
-
-/* The highest level of whose block `rank` is the leader: at the next it has a parent (the root has none). */
-static int32_t top_level(const radix_tree *tree, int32_t rank) {
-  int32_t level = 0;
-  while (level < tree->levels && leader_of(tree, rank, level + 1) == rank) level++;
-  return level;
-}
-
-/* Leaders of the parts of `rank`'s block at `level`, in rank order, this one included. At most 8. */
-static int32_t part_leaders(const radix_tree *tree, int32_t rank, int32_t level, int32_t *leaders) {
-  rank_block whole = block_of(tree, rank, level);
-  int32_t count = 0;
-  for (int32_t low = whole.low; low < whole.high; low = block_of(tree, low, level - 1).high)
-    leaders[count++] = leader_of(tree, low, level - 1);
-  return count;
-}
-
-static bny_key key_up(rank_block block) {
-  return (bny_key){.phase = BNY_PHASE_REDUCE, .low = block.low, .high = block.high};
-}
-
-/* ---- down -------------------------------------------------------------------------------------------------------- */
-
-static const bny_key key_down = {.phase = BNY_PHASE_SPREAD};
-
-/* Sends the slot to this rank's children, those of the largest blocks first. */
-static void send_down(bny_builder *builder, const radix_tree *tree, int32_t slot) {
-  int32_t *peers = bny_builder_allocate(builder, (int64_t)(tree->levels + 1) * 8, sizeof *peers), count = 0;
-  int32_t leaders[8];
-  for (int32_t level = top_level(tree, builder->rank); peers && level > 0; level--) {
-    int32_t parts = part_leaders(tree, builder->rank, level, leaders);
-    for (int32_t i = 0; i < parts; i++)
-      if (leaders[i] != builder->rank) peers[count++] = leaders[i];
+static void layout_make(const bny_request *request, const bny_tree_strategy *strategy, tree_layout *layout) {
+  bny_estimate unused;
+  int32_t pieces = bny_tree_choose(request, strategy, &layout->shape, &unused);
+  layout->up = request->collective == BNY_COMBINE;
+  layout->down = bny_tree_goes_down(request) && request->nranks > 1;
+  layout->npieces = 0;
+  layout->before[0] = 0;
+  for (int32_t i = 0; i < pieces; i++) {
+    bny_slice piece = piece_of(request, pieces, i);
+    if (bny_slice_is_empty(request, &piece)) continue;
+    int32_t at = layout->npieces++;
+    layout->pieces[at] = piece;
+    layout->before[at + 1] = layout->before[at] + bny_slice_outbox_bytes(request, &piece);
   }
-  if (peers) bny_builder_send_list(builder, slot, peers, count);
 }
 
-static void receive_down(bny_builder *builder, const radix_tree *tree, const bny_slice *slice) {
-  int32_t level = top_level(tree, builder->rank), leaders[8];
-  int32_t message = bny_builder_receive_key(builder, leader_of(tree, builder->rank, level + 1), key_down);
-  bool has_children = level > 0 && part_leaders(tree, builder->rank, 1, leaders) > 0;
-  bny_source source = bny_source_message(message);
+/* Slots of a piece on its way up. */
+static int32_t slots_up(const tree_layout *layout, const bny_tree_node *node) {
+  if (!layout->up) return 0;
+  return 1 + node->nstages - (node->parent < 0 && node->nstages > 0 ? 1 : 0);
+}
+
+static bool passes_on(const tree_layout *layout, const bny_tree_node *node) {
+  return (layout->down && node->nchildren > 0) || (!layout->up && node->parent < 0);
+}
+
+/* Message for slot `number` of piece `piece` up (`slots` of them on that rank), or of that piece down (number < 0). */
+static int32_t receive(bny_builder *builder, const tree_layout *layout, int32_t peer, int32_t slots, int32_t piece,
+                       int32_t number) {
+  const bny_slice *slice = &layout->pieces[piece];
+  bny_slot what = {.slice = *slice, .bytes = bny_slice_wire_bytes(builder->request, slice)};
+  size_t room = layout->before[piece + 1] - layout->before[piece], offset = layout->before[piece];
+  int32_t slot = piece * slots + number;
+  if (number < 0) {
+    slot = layout->npieces * slots + piece;
+    offset += layout->before[layout->npieces] * (size_t)slots;
+  } else {
+    offset = offset * (size_t)slots + room * (size_t)number;
+  }
+  what.offset = bny_builder_first_offset(builder) + offset;
+  int32_t message = bny_builder_receive(builder, peer, bny_builder_first_slot(builder) + slot, &what);
   bny_builder_wait(builder, message);
-  rank_block below = block_of(tree, builder->rank, level);
-  if (has_children && below.high - below.low > 1) {
-    int32_t slot = bny_builder_slot(builder, slice, key_down);
-    bny_builder_merge(builder, slot, &source, 1);
-    send_down(builder, tree, slot);
-    source = bny_source_slot(slot);
-  }
-  bny_builder_deliver_one(builder, slice, source);
+  return message;
 }
 
-/* ---- up ---------------------------------------------------------------------------------------------------------- */
+/* ---- one rank's part --------------------------------------------------------------------------------------------- */
 
-/* The root's merge of `count` sources goes where the scatter says. */
-static void finish(bny_builder *builder, const radix_tree *tree, const bny_source *sources, int32_t count) {
-  const bny_request *request = builder->request;
-  bny_slice whole = bny_slice_whole(request), own = bny_slice_owned(request, builder->rank);
-  if (request->scatter == BANYAN_SCATTER_NONE && tree->nranks > 1) {
-    int32_t slot = bny_builder_slot(builder, &whole, key_down);
-    bny_builder_merge(builder, slot, sources, count);
-    send_down(builder, tree, slot);
-    bny_builder_deliver_one(builder, &whole, bny_source_slot(slot));
-    return;
-  }
-  for (int32_t i = 1; request->scatter != BANYAN_SCATTER_ROOT && i < tree->nranks; i++) {
-    int32_t owner = bny_modulo((int64_t)builder->rank + i, tree->nranks);
+typedef struct tree_run {
+  bny_builder *builder;
+  tree_layout layout;
+  bny_tree_node node;
+  int32_t slots;           /* up, of this rank */
+  int32_t *children_slots; /* and of its children */
+  int32_t first, first_down, first_owner;
+} tree_run;
+
+static void slots_make(tree_run *run) {
+  const tree_layout *layout = &run->layout;
+  const bny_request *request = run->builder->request;
+  run->first = run->builder->plan->nslots;
+  for (int32_t piece = 0; piece < layout->npieces; piece++)
+    for (int32_t i = 0; i < run->slots; i++) bny_builder_slot_private(run->builder, &layout->pieces[piece]);
+  run->first_down = run->builder->plan->nslots;
+  for (int32_t piece = 0; passes_on(layout, &run->node) && piece < layout->npieces; piece++)
+    bny_builder_slot_private(run->builder, &layout->pieces[piece]);
+  run->first_owner = run->builder->plan->nslots;
+  bool has_owners = layout->up && bny_tree_goes_to_owners(request) && run->node.parent < 0;
+  for (int32_t owner = 0; has_owners && owner < request->nranks; owner++) {
     bny_slice owned = bny_slice_owned(request, owner);
+    if (owner != run->builder->rank && bny_slice_rows(&owned) > 0) bny_builder_slot_private(run->builder, &owned);
+  }
+}
+
+/* To the children whose subtrees are the largest first. */
+static void send_down(tree_run *run, int32_t slot) {
+  for (int32_t i = run->node.nstages - 1; i >= 0; i--) {
+    const bny_tree_stage *stage = &run->node.stages[i];
+    bny_builder_send_list(run->builder, slot, run->node.children + stage->first, stage->count);
+  }
+}
+
+/* The owners' slots, in their order: the root's own is not among them. */
+static int32_t owner_slot(tree_run *run, int32_t owner, size_t *offset) {
+  const bny_request *request = run->builder->request;
+  int32_t root = run->layout.shape.root;
+  bny_owners before = bny_owners_of(request, 0, owner), self = bny_owners_of(request, root, root + 1);
+  if (owner <= root) self = (bny_owners){.nonempty = 0};
+  *offset = before.bytes - self.bytes;
+  return before.nonempty - self.nonempty;
+}
+
+static void give_to_owners(tree_run *run, const bny_source *sources, int32_t count) {
+  bny_builder *builder = run->builder;
+  const bny_request *request = builder->request;
+  int32_t nranks = request->nranks;
+  for (int32_t i = 1; i < nranks; i++) {
+    int32_t owner = bny_modulo((int64_t)builder->rank + i, nranks);
+    bny_slice owned = bny_slice_owned(request, owner);
+    size_t unused;
     if (bny_slice_rows(&owned) == 0) continue;
-    int32_t slot = bny_builder_slot(builder, &owned, (bny_key){.phase = BNY_PHASE_RESULT, .piece = owner});
+    int32_t slot = run->first_owner + owner_slot(run, owner, &unused);
     bny_builder_merge(builder, slot, sources, count);
     bny_builder_send(builder, slot, owner);
   }
+  bny_slice own = bny_slice_owned(request, builder->rank);
   if (bny_slice_rows(&own) > 0) bny_builder_deliver(builder, &own, sources, count);
 }
 
-static void reduce(bny_builder *builder, const radix_tree *tree) {
-  bny_slice whole = bny_slice_whole(builder->request);
-  int32_t top = top_level(tree, builder->rank), leaders[8];
-  int32_t current = bny_builder_slot(builder, &whole, key_up(block_of(tree, builder->rank, 0)));
-  bny_source sources[8] = {bny_source_slot(current)};
-  bny_builder_copy(builder, current);
-  for (int32_t level = 1; level <= top; level++) {
-    int32_t parts = part_leaders(tree, builder->rank, level, leaders);
-    for (int32_t i = 0; i < parts; i++) {
-      sources[i] = bny_source_slot(current);
-      if (leaders[i] == builder->rank) continue;
-      bny_key key = key_up(block_of(tree, leaders[i], level - 1));
-      int32_t message = bny_builder_receive_key(builder, leaders[i], key);
-      bny_builder_wait(builder, message);
-      sources[i] = bny_source_message(message);
-    }
-    if (level == tree->levels) {
-      finish(builder, tree, sources, parts);
-      return;
-    }
-    if (parts > 1) { /* alone in a short block: nothing to merge */
-      current = bny_builder_slot(builder, &whole, key_up(block_of(tree, builder->rank, level)));
-      bny_builder_merge(builder, current, sources, parts);
-    }
-  }
-  if (builder->rank == tree->root)
-    finish(builder, tree, sources, 1); /* the only rank */
-  else
-    bny_builder_send(builder, current, leader_of(tree, builder->rank, top + 1));
-}
-
-/* ---- estimate, and the radix by it ------------------------------------------------------------------------------- */
-
-static void estimate_radix(const bny_request *request, int32_t radix, bny_estimate *estimate) {
-  radix_tree tree = tree_of(request, radix);
-  bny_slice whole = bny_slice_whole(request);
-  double all = (double)bny_slice_wire_bytes(request, &whole), levels = tree.levels;
-  /* Children that a rank merges: exactly p - 1 of them if one level holds all. */
-  double children = radix < request->nranks ? levels * (radix - 1) : request->nranks - 1;
-  size_t room = bny_slice_outbox_bytes(request, &whole);
-  *estimate = (bny_estimate){
-      .rounds = levels, .slots = 1, .outbox_bytes = room, .pattern = BNY_PATTERN_DOUBLING};
-  if (request->collective == BNY_BROADCAST) {
-    estimate->messages = levels;
-    estimate->bytes = levels * all;
-    estimate->work_bytes = (levels + 1) * all;
-    estimate->bytes_sent = children * all;
-    return;
-  }
-  estimate->messages = children;
-  estimate->bytes = children * all;
-  estimate->work_bytes = all + (levels > 0 ? children + 2 * levels : 1) * all;
-  estimate->bytes_sent = tree.nranks > 1 ? all : 0;
-  estimate->slots += tree.levels > 1 ? tree.levels - 1 : 0;
-  estimate->outbox_bytes *= (size_t)estimate->slots;
-  if (request->scatter == BANYAN_SCATTER_ROOT || tree.nranks == 1) return;
-  if (request->scatter == BANYAN_SCATTER_NONE) {
-    estimate->rounds += levels;
-    estimate->messages += levels;
-    estimate->bytes += levels * all;
-    estimate->work_bytes += levels * all + all;
-    estimate->bytes_sent = children * all;
-    estimate->slots += 1;
-    estimate->outbox_bytes += room;
-    return;
-  }
-  estimate->rounds += 1;
-  estimate->messages += 1;
-  estimate->work_bytes += all;
-  estimate->slots += tree.nranks;
-  for (int32_t owner = 0; owner < tree.nranks; owner++) {
-    bny_slice owned = bny_slice_owned(request, owner);
-    estimate->outbox_bytes += bny_slice_outbox_bytes(request, &owned);
-  }
-}
-
-static int32_t choose_radix(const bny_request *request, bny_estimate *estimate) {
-  int32_t chosen = 0;
-  for (size_t i = 0; i < sizeof radices / sizeof radices[0]; i++) {
-    bny_estimate one;
-    estimate_radix(request, radices[i], &one);
-    if (chosen == 0 || bny_estimate_ns(request, &one) < bny_estimate_ns(request, estimate)) {
-      chosen = radices[i];
-      *estimate = one;
-    }
-  }
-  return chosen;
-}
-
-static const char *refuse(const bny_request *request) {
-  return request->collective == BNY_COMBINE || request->collective == BNY_BROADCAST ? NULL
-                                                                                    : "it serves combine and broadcast";
-}
-
-static void estimate(const bny_request *request, bny_estimate *estimate) { choose_radix(request, estimate); }
-
-static void broadcast(bny_builder *builder, const radix_tree *tree) {
-  bny_slice whole = bny_slice_whole(builder->request);
-  if (builder->rank != tree->root) {
-    receive_down(builder, tree, &whole);
-    return;
-  }
-  int32_t slot = bny_builder_slot(builder, &whole, key_down);
-  bny_builder_copy(builder, slot);
-  send_down(builder, tree, slot);
-  bny_builder_deliver_one(builder, &whole, bny_source_slot(slot));
-}
-
-static void build(bny_builder *builder) {
-  const bny_request *request = builder->request;
-  bny_estimate unused;
-  radix_tree tree = tree_of(request, choose_radix(request, &unused));
-  bny_slice whole = bny_slice_whole(request), own = bny_slice_owned(request, builder->rank);
-  if (bny_slice_is_empty(request, &whole)) return;
-  if (request->collective == BNY_BROADCAST) {
-    broadcast(builder, &tree);
-    return;
-  }
-  reduce(builder, &tree);
-  if (builder->rank == tree.root || request->scatter == BANYAN_SCATTER_ROOT || bny_slice_rows(&own) == 0) return;
-  if (request->scatter == BANYAN_SCATTER_NONE) {
-    receive_down(builder, &tree, &own);
-    return;
-  }
-  bny_key key = {.phase = BNY_PHASE_RESULT, .piece = builder->rank};
-  int32_t message = bny_builder_receive_key(builder, tree.root, key);
+static void take_from_root(tree_run *run) {
+  bny_builder *builder = run->builder;
+  const tree_layout *layout = &run->layout;
+  bny_slice own = bny_slice_owned(builder->request, builder->rank);
+  if (bny_slice_rows(&own) == 0) return;
+  bny_tree_node root = {.children = NULL};
+  bny_tree_node_of(&layout->shape, layout->shape.root, &root);
+  int32_t slots = slots_up(layout, &root);
+  size_t offset;
+  int32_t slot = slots * layout->npieces + owner_slot(run, builder->rank, &offset);
+  offset += layout->before[layout->npieces] * (size_t)slots;
+  bny_slot what = {.slice = own,
+                   .offset = bny_builder_first_offset(builder) + offset,
+                   .bytes = bny_slice_wire_bytes(builder->request, &own)};
+  int32_t message =
+      bny_builder_receive(builder, layout->shape.root, bny_builder_first_slot(builder) + slot, &what);
   bny_builder_wait(builder, message);
   bny_builder_deliver_one(builder, &own, bny_source_message(message));
 }
 
-const bny_algorithm bny_algorithm_tree = {.name = "tree", .refuse = refuse, .estimate = estimate, .build = build};
+/* The root's merge of `count` sources goes where the scatter says. */
+static void finish(tree_run *run, int32_t piece, const bny_source *sources, int32_t count) {
+  bny_builder *builder = run->builder;
+  const bny_slice *slice = &run->layout.pieces[piece];
+  if (run->layout.down) {
+    int32_t slot = run->first_down + piece;
+    bny_builder_merge(builder, slot, sources, count);
+    send_down(run, slot);
+    bny_builder_deliver_one(builder, slice, bny_source_slot(slot));
+  } else if (bny_tree_goes_to_owners(builder->request)) {
+    give_to_owners(run, sources, count);
+  } else {
+    bny_builder_deliver(builder, slice, sources, count);
+  }
+}
+
+static void merge_piece(tree_run *run, int32_t piece) {
+  bny_builder *builder = run->builder;
+  const bny_tree_node *node = &run->node;
+  int32_t current = run->first + piece * run->slots;
+  bny_source sources[BNY_MERGE_SOURCES_MAX] = {bny_source_slot(current)};
+  bny_builder_copy(builder, current);
+  for (int32_t i = 0; i < node->nstages; i++) {
+    const bny_tree_stage *stage = &node->stages[i];
+    int32_t count = 0;
+    for (int32_t child = 0; child <= stage->count; child++) {
+      if (child == stage->before) sources[count++] = bny_source_slot(current);
+      if (child == stage->count) break;
+      int32_t number = stage->first + child, slots = run->children_slots[number];
+      int32_t message = receive(builder, &run->layout, node->children[number], slots, piece, slots - 1);
+      sources[count++] = bny_source_message(message);
+    }
+    if (node->parent < 0 && i == node->nstages - 1) {
+      finish(run, piece, sources, count);
+      return;
+    }
+    bny_builder_merge(builder, ++current, sources, count);
+  }
+  if (node->parent < 0)
+    finish(run, piece, sources, 1); /* the only rank */
+  else
+    bny_builder_send(builder, current, node->parent);
+}
+
+static void receive_down(tree_run *run) {
+  bny_builder *builder = run->builder;
+  bny_tree_node parent = {.children = NULL};
+  bny_tree_node_of(&run->layout.shape, run->node.parent, &parent);
+  int32_t slots = slots_up(&run->layout, &parent);
+  for (int32_t piece = 0; piece < run->layout.npieces; piece++) {
+    int32_t message = receive(builder, &run->layout, run->node.parent, slots, piece, -1);
+    bny_source source = bny_source_message(message);
+    if (passes_on(&run->layout, &run->node)) {
+      int32_t slot = run->first_down + piece;
+      bny_builder_merge(builder, slot, &source, 1);
+      send_down(run, slot);
+      source = bny_source_slot(slot);
+    }
+    bny_builder_deliver_one(builder, &run->layout.pieces[piece], source);
+  }
+}
+
+static void broadcast(tree_run *run) {
+  for (int32_t piece = 0; piece < run->layout.npieces; piece++) {
+    int32_t slot = run->first_down + piece;
+    bny_builder_copy(run->builder, slot);
+    send_down(run, slot);
+    bny_builder_deliver_one(run->builder, &run->layout.pieces[piece], bny_source_slot(slot));
+  }
+}
+
+static bool node_find(tree_run *run) {
+  const bny_tree_shape *shape = &run->layout.shape;
+  bny_tree_node_of(shape, run->builder->rank, &run->node);
+  run->node.children = bny_builder_allocate(run->builder, run->node.nchildren, sizeof *run->node.children);
+  run->children_slots = bny_builder_allocate(run->builder, run->node.nchildren, sizeof *run->children_slots);
+  if (!run->node.children || !run->children_slots) return false;
+  bny_tree_node_of(shape, run->builder->rank, &run->node);
+  for (int32_t i = 0; i < run->node.nchildren; i++) {
+    bny_tree_node child = {.children = NULL};
+    bny_tree_node_of(shape, run->node.children[i], &child);
+    run->children_slots[i] = slots_up(&run->layout, &child);
+  }
+  run->slots = slots_up(&run->layout, &run->node);
+  return true;
+}
+
+static void build(bny_builder *builder, const bny_tree_strategy *strategy) {
+  const bny_request *request = builder->request;
+  bny_slice whole = bny_slice_whole(request);
+  tree_run run = {.builder = builder};
+  if (bny_slice_is_empty(request, &whole)) return;
+  layout_make(request, strategy, &run.layout);
+  if (!node_find(&run)) return;
+  slots_make(&run);
+  for (int32_t piece = 0; run.layout.up && piece < run.layout.npieces; piece++) merge_piece(&run, piece);
+  if (run.node.parent < 0) {
+    if (!run.layout.up) broadcast(&run);
+  } else if (run.layout.down) {
+    receive_down(&run);
+  } else if (bny_tree_goes_to_owners(request)) {
+    take_from_root(&run);
+  }
+}
+
+static const char *refuse(const bny_request *request, const bny_tree_strategy *strategy) {
+  if (request->collective != BNY_COMBINE && request->collective != BNY_BROADCAST)
+    return "it serves combine and broadcast";
+  return strategy->refuse(request);
+}
+
+static void estimate(const bny_request *request, const bny_tree_strategy *strategy, bny_estimate *estimate) {
+  bny_tree_shape unused;
+  bny_tree_choose(request, strategy, &unused, estimate);
+}
+
+/* A row of the table of algorithms for each strategy. */
+#define TREE(strategy)                                                                                    \
+  static const char *refuse_##strategy(const bny_request *request) {                                      \
+    return refuse(request, &bny_tree_##strategy);                                                         \
+  }                                                                                                       \
+  static void estimate_##strategy(const bny_request *request, bny_estimate *made) {                       \
+    estimate(request, &bny_tree_##strategy, made);                                                        \
+  }                                                                                                       \
+  static void build_##strategy(bny_builder *builder) { build(builder, &bny_tree_##strategy); }            \
+  const bny_algorithm bny_algorithm_tree_##strategy = {.name = "tree",                                    \
+                                                       .variant = #strategy,                              \
+                                                       .refuse = refuse_##strategy,                       \
+                                                       .estimate = estimate_##strategy,                   \
+                                                       .build = build_##strategy};
+
+TREE(knomial)
+TREE(balanced)
+TREE(chain)
+TREE(levels)

@@ -44,6 +44,8 @@ typedef struct bny_estimate {
   bny_pattern pattern;                /* which peers these rounds and bytes go to, where the request has levels */
   double ns;                          /* 0: bny_estimate_ns() computes it from the above */
   double level_bytes[BNY_LEVELS_MAX]; /* bytes_sent by level; filled by bny_algorithm_candidates() where ns is 0 */
+  int32_t radix[BNY_LEVELS_MAX];      /* of a tree: by level, or the first alone; 0 from the first that it has none */
+  int32_t pieces;                     /* that a tree sends the box in */
 } bny_estimate;
 
 /* One row of algorithms.def. */
@@ -83,6 +85,9 @@ banyan_status bny_algorithm_select(const bny_request *request, const bny_algorit
 
 /* "oneshot", or "recursive halving" where there is a variant. */
 void bny_algorithm_print(const bny_algorithm *algorithm, char *text, size_t bytes, size_t *length);
+
+/* ", radix 4, 8 pieces": what an algorithm with several forms would take; nothing for the others. */
+void bny_estimate_print_form(const bny_estimate *estimate, char *text, size_t bytes, size_t *length);
 
 /* ---- the builder itself ------------------------------------------------------------------------------------------ */
 

@@ -16,6 +16,8 @@ void bny_levels_free(bny_levels *levels) {
     free(levels->levels[k].place);
     free(levels->levels[k].shapes);
   }
+  free(levels->nested);
+  free(levels->number);
   free(levels->carrier);
   free(levels->carriers);
   free(levels->carrier_first);
@@ -150,6 +152,27 @@ static banyan_status level_add_all(bny_levels *levels, const bny_level_facts *ou
   return status;
 }
 
+/* From the outermost level in, each group is replaced by its members. */
+static banyan_status nest(bny_levels *levels) {
+  size_t bytes = (size_t)levels->nranks * sizeof *levels->nested;
+  levels->nested = malloc(bytes);
+  levels->number = malloc(bytes);
+  if (!levels->nested || !levels->number) return no_memory();
+  int32_t count = 1, *groups = levels->number; /* for now */
+  levels->nested[0] = 0;
+  for (int32_t k = levels->nlevels - 1; k >= 0; k--) {
+    const bny_level *level = &levels->levels[k];
+    int32_t filled = 0;
+    memcpy(groups, levels->nested, (size_t)count * sizeof *groups);
+    for (int32_t g = 0; g < count; g++)
+      for (int32_t i = level->first[groups[g]]; i < level->first[groups[g] + 1]; i++)
+        levels->nested[filled++] = level->members[i];
+    count = filled;
+  }
+  for (int32_t place = 0; place < levels->nranks; place++) levels->number[levels->nested[place]] = place;
+  return BANYAN_OK;
+}
+
 static banyan_status carriers_find(bny_levels *levels, const bool *has_nic) {
   const bny_level *islands = &levels->levels[0];
   size_t nranks = (size_t)levels->nranks;
@@ -250,6 +273,7 @@ banyan_status bny_levels_make(int32_t nranks, const bny_level_facts *facts, int3
                  : bny_fail(BANYAN_ERR_ARGUMENT, "plan: more than %d levels", BNY_LEVELS_MAX - 1);
   }
   if (status == BANYAN_OK) status = level_add_all(made, outer, numbers);
+  if (status == BANYAN_OK) status = nest(made);
   if (status == BANYAN_OK) status = carriers_find(made, has_nic);
   if (status == BANYAN_OK) status = shapes_find(made);
   free(numbers);

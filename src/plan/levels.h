@@ -48,6 +48,8 @@ typedef struct bny_group_shape {
 typedef struct bny_levels {
   int32_t nranks, nlevels; /* at least 1 */
   bny_level levels[BNY_LEVELS_MAX];
+  int32_t *nested;        /* ranks in an order in which groups of every level are one after another */
+  int32_t *number;        /* by rank: its place in that order */
   bool *carrier;          /* by rank */
   int32_t *carriers;      /* islands one after another: the ranks that carry */
   int32_t *carrier_first; /* by island, as levels[0].first */

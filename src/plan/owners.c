@@ -1,10 +1,14 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "plan/owners.h"
 
+/* `rank` is the first of `count` that own as much. */
 static void add(bny_owners *owners, const bny_request *request, int32_t rank, int32_t count) {
   bny_slice owned = bny_slice_owned(request, rank);
   size_t bytes = bny_slice_outbox_bytes(request, &owned);
-  if (bny_slice_rows(&owned) > 0) owners->nonempty += count;
+  if (bny_slice_rows(&owned) > 0) {
+    if (owners->nonempty == 0) owners->first = rank;
+    owners->nonempty += count;
+  }
   owners->bytes += bytes * (size_t)count;
   if (bytes < owners->fewest) owners->fewest = bytes;
 }
@@ -25,11 +29,11 @@ static void add_met(bny_owners *owners, const bny_request *request, int32_t firs
   int32_t met = bny_levels_part_of(all, p, begin), last_met = bny_levels_part_of(all, p, begin + count - 1);
   int32_t inner = larger_of(first, met + 1), inner_end = smaller_of(last, last_met), larger = all % p;
   if (met >= first && met < last) add(owners, request, met, 1);
-  if (last_met != met && last_met >= first && last_met < last) add(owners, request, last_met, 1);
   if (inner < smaller_of(inner_end, larger))
     add(owners, request, inner, smaller_of(inner_end, larger) - inner);
   if (larger_of(inner, larger) < inner_end)
-    add(owners, request, inner_end - 1, inner_end - larger_of(inner, larger));
+    add(owners, request, larger_of(inner, larger), inner_end - larger_of(inner, larger));
+  if (last_met != met && last_met >= first && last_met < last) add(owners, request, last_met, 1);
   if (owners->nonempty < last - first) owners->fewest = 0;
 }
 

@@ -9,6 +9,7 @@
 
 typedef struct bny_owners {
   int32_t nonempty; /* how many own something of the box */
+  int32_t first;    /* the first of these */
   size_t bytes;     /* of the messages that hold what each of them owns */
   size_t fewest;    /* the bytes of the one that owns least; 0 where one owns nothing */
 } bny_owners;

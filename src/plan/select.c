@@ -8,7 +8,8 @@
  * where a switch (ranks_per_core * switch_ns) is paid only if ranks take turns on a core, and the messages of a round
  * beyond its first cost a quarter of alpha each: they are under way at the same time, but each is a signal to read.
  * Where the request has levels, rounds and bytes are shared out among them by the pattern of the algorithm, and each
- * level has its own alpha and beta. */
+ * level has its own alpha and beta. A link then carries a message once for each receiver, so bytes are those that a rank
+ * sends, if these are more than what one receives. */
 #include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -82,10 +83,12 @@ static double cost_ns(const bny_link_cost *cost, const bny_estimate *estimate, d
 double bny_estimate_ns(const bny_request *request, const bny_estimate *estimate) {
   const bny_levels *levels = request->levels;
   if (estimate->ns > 0) return estimate->ns;
-  if (!levels || levels->nlevels == 1) return cost_ns(levels ? &levels->levels[0].link : &request->cost, estimate, 1, 1, 1);
+  if (!levels) return cost_ns(&request->cost, estimate, 1, 1, 1);
+  bny_estimate busiest = *estimate;
+  if (estimate->bytes_sent > estimate->bytes) busiest.bytes = estimate->bytes_sent;
   double ns = 0;
   for (int32_t level = 0; level < levels->nlevels; level++)
-    ns += cost_ns(&levels->levels[level].link, estimate, share_of_rounds(levels, estimate->pattern, level),
+    ns += cost_ns(&levels->levels[level].link, &busiest, share_of_rounds(levels, estimate->pattern, level),
                   share_of_bytes(levels, estimate->pattern, level), level == 0);
   return ns;
 }
@@ -165,14 +168,22 @@ static banyan_status fail_memory(const bny_request *request, const bny_candidate
                   (long long)smallest->estimate.slots, request->outbox_bytes, request->slots_max);
 }
 
+void bny_estimate_print_form(const bny_estimate *estimate, char *text, size_t bytes, size_t *length) {
+  for (int32_t level = 0; level < BNY_LEVELS_MAX && estimate->radix[level] > 0; level++)
+    bny_append(text, bytes, length, level == 0 ? ", radix %d" : ".%d", estimate->radix[level]);
+  if (estimate->pieces > 1) bny_append(text, bytes, length, ", %d pieces", estimate->pieces);
+}
+
 static void explain_one(const bny_request *request, const bny_candidate *one, char *text, size_t *length) {
   if (one->refusal) {
     bny_append(text, REASON_BYTES, length, " cannot (%s)", one->refusal);
     return;
   }
-  bny_append(text, REASON_BYTES, length, " %.2f us (%g round%s, %g message%s, %.0f bytes sent)", one->ns / 1e3,
+  bny_append(text, REASON_BYTES, length, " %.2f us (%g round%s, %g message%s, %.0f bytes sent", one->ns / 1e3,
              one->estimate.rounds, one->estimate.rounds == 1 ? "" : "s", one->estimate.messages,
              one->estimate.messages == 1 ? "" : "s", one->estimate.bytes_sent);
+  bny_estimate_print_form(&one->estimate, text, REASON_BYTES, length);
+  bny_append(text, REASON_BYTES, length, ")");
   if (!one->fits)
     bny_append(text, REASON_BYTES, length, " but needs %zu bytes and %lld slots of %zu and %d",
                one->estimate.outbox_bytes, (long long)one->estimate.slots, request->outbox_bytes, request->slots_max);

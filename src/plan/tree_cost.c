@@ -1,0 +1,257 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * What a tree costs, and which shape and number of pieces cost least. While the first piece goes all the way, the
+ * others follow it at the pace of the rank that merges most. */
+#include <string.h>
+
+#include "plan/owners.h"
+#include "plan/tree_shape.h"
+
+enum {
+  PIECE_BYTES = 8192, /* a piece pays for its signals from about here on */
+  OWNERS_LOOKED_AT = 64
+};
+
+/* ---- of rounds --------------------------------------------------------------------------------------------------- */
+
+bny_tree_links bny_tree_links_of(const bny_levels *levels, const bny_tree_round *round) {
+  bny_tree_links links = {.first_ns = 0};
+  for (int32_t level = 0; level < levels->nlevels; level++) {
+    const bny_link_cost *link = &levels->levels[level].link;
+    bool turns = link->ranks_per_core > 1;
+    double first = link->alpha_ns + (turns ? link->switch_ns * link->ranks_per_core : 0);
+    double carried = round->over[level] * link->beta_ns_per_byte * (turns ? link->ranks_per_core : 1);
+    if (round->over[level] == 0) continue;
+    if (first > links.first_ns) links.first_ns = first;
+    if (first / 4 > links.message_ns) links.message_ns = first / 4;
+    if (carried > links.ns_per_byte) links.ns_per_byte = carried;
+  }
+  return links;
+}
+
+bny_tree_time bny_tree_round_time(const bny_levels *levels, const bny_tree_round *round, bool up) {
+  const bny_link_cost *work = &levels->levels[0].link;
+  bny_tree_links links = bny_tree_links_of(levels, round);
+  double gamma = work->gamma_ns_per_byte * (work->ranks_per_core > 1 ? work->ranks_per_core : 1);
+  double later = up ? round->children - 1 : 0, handled = up ? round->children + 1 : 1;
+  return (bny_tree_time){.fixed_ns = round->times * (links.first_ns + later * links.message_ns),
+                         .ns_per_byte = round->times * (links.ns_per_byte + handled * gamma)};
+}
+
+/* ---- of shapes --------------------------------------------------------------------------------------------------- */
+
+/* The box in so many pieces. */
+typedef struct tree_cut {
+  int32_t pieces;
+  double bytes; /* of the largest */
+  size_t room;  /* that a slot for each takes in an outbox */
+} tree_cut;
+
+enum { CUTS_MAX = 7 }; /* 1, 2, 4 .. BNY_TREE_PIECES_MAX */
+
+/* All that a shape's cost depends on, found once for all cuts. */
+typedef struct tree_weight {
+  double hops;     /* rounds to the root */
+  double children; /* merged on the longest way there */
+  double most;     /* merged by the rank that merges most */
+  int32_t stages;  /* of merging, on one rank at most */
+  int32_t level;   /* the farthest of links */
+  /* over levels alone */
+  bny_tree_time up, down;
+  bny_tree_round busiest;     /* all that one rank's links carry of a piece */
+  double message_ns;          /* of one that is not a round's first */
+  double carried_ns_per_byte; /* by the busiest link */
+} tree_weight;
+
+static void weigh_links(const bny_tree_shape *shape, const bny_tree_round *round, tree_weight *weight) {
+  bny_tree_time up = bny_tree_round_time(shape->levels, round, true);
+  bny_tree_time down = bny_tree_round_time(shape->levels, round, false);
+  weight->up.fixed_ns += up.fixed_ns;
+  weight->up.ns_per_byte += up.ns_per_byte;
+  weight->down.fixed_ns += down.fixed_ns;
+  weight->down.ns_per_byte += down.ns_per_byte;
+  for (int32_t level = 0; level < shape->levels->nlevels; level++) {
+    int32_t *over = &weight->busiest.over[level], more = round->over[level];
+    *over = shape->strategy->piles ? *over + more : more > *over ? more : *over;
+    if (more > 0 && level > weight->level) weight->level = level;
+  }
+}
+
+static tree_weight weigh(const bny_tree_shape *shape) {
+  tree_weight weight = {.busiest = {.times = 1}};
+  bny_tree_round rounds[BNY_TREE_ROUNDS_MAX];
+  int32_t count = weight.stages = shape->strategy->rounds(shape, rounds);
+  for (int32_t i = 0; i < count; i++) {
+    double children = rounds[i].children;
+    weight.hops += rounds[i].times;
+    weight.children += rounds[i].times * children;
+    weight.most = shape->strategy->piles ? weight.most + children : children > weight.most ? children : weight.most;
+    if (shape->levels) weigh_links(shape, &rounds[i], &weight);
+  }
+  if (!shape->strategy->piles && weight.stages > 0) weight.stages = weight.hops > 1 ? 2 : 1;
+  if (shape->levels && count > 0) {
+    bny_tree_links links = bny_tree_links_of(shape->levels, &weight.busiest);
+    weight.message_ns = links.message_ns;
+    weight.carried_ns_per_byte = links.ns_per_byte;
+  }
+  return weight;
+}
+
+static double cut_bytes(const bny_request *request, int32_t pieces) {
+  bny_slice whole = bny_slice_whole(request);
+  if (pieces == 1) return (double)bny_slice_wire_bytes(request, &whole);
+  if (request->collective == BNY_BROADCAST) return (double)whole.bytes / pieces;
+  bny_slice piece = bny_slice_piece_largest(request, pieces);
+  return (double)bny_slice_wire_bytes(request, &piece);
+}
+
+/* Pieces cost signals; where ranks take turns on a core they cost switches as well. Returns their number. */
+static int32_t cuts_make(const bny_request *request, tree_cut cuts[CUTS_MAX]) {
+  bny_slice whole = bny_slice_whole(request);
+  bool up = request->collective == BNY_COMBINE;
+  size_t bytes = bny_slice_wire_bytes(request, &whole), room = bny_slice_outbox_bytes(request, &whole);
+  int64_t most = (int64_t)(bytes / PIECE_BYTES), rows = bny_slice_rows(&whole);
+  if (up && rows < most) most = rows;
+  if (bny_tree_goes_to_owners(request) || request->nranks == 1 || request->cost.ranks_per_core > 1) most = 1;
+  int32_t count = 0;
+  for (int32_t pieces = 1; count == 0 || (pieces <= most && pieces <= BNY_TREE_PIECES_MAX); pieces *= 2)
+    cuts[count++] = (tree_cut){.pieces = pieces,
+                               .bytes = cut_bytes(request, pieces),
+                               .room = pieces > 1 && up ? bny_owners_pieces_bytes(request, pieces) : room};
+  return count;
+}
+
+/* Ranks reach one another alike: rounds, messages, bytes and work of the rank that is last. */
+static void estimate_flat(const bny_request *request, const tree_weight *weight, const tree_cut *cut,
+                          bny_estimate *estimate) {
+  double later = cut->pieces - 1, received = 0, handled = 1; /* in pieces */
+  if (request->collective == BNY_COMBINE) {
+    estimate->rounds += weight->hops;
+    estimate->messages += weight->children + later * weight->most;
+    received += weight->children + later * weight->most;
+    handled += (weight->hops > 0 ? weight->children + weight->hops : 1) + later * (weight->most + weight->stages + 1);
+  }
+  if (bny_tree_goes_down(request) && weight->hops > 0) {
+    estimate->rounds += weight->hops;
+    estimate->messages += weight->hops + later;
+    received += weight->hops + later;
+    handled += weight->hops + 2 * later;
+  }
+  estimate->bytes += received * cut->bytes;
+  estimate->work_bytes += handled * cut->bytes;
+}
+
+/* Over levels: as bny_plan_cost_ns() has it. The pace is that of the busiest link, or of the work. */
+static double levels_ns(const bny_request *request, const tree_weight *weight, const tree_cut *cut) {
+  const bny_link_cost *work = &request->levels->levels[0].link;
+  double handled = cut->bytes * work->gamma_ns_per_byte * (work->ranks_per_core > 1 ? work->ranks_per_core : 1);
+  double pace = weight->carried_ns_per_byte * cut->bytes, ns = handled, later = cut->pieces - 1;
+  double up = weight->most * weight->message_ns + (weight->most + weight->stages + 1) * handled;
+  double down = weight->message_ns + 2 * handled;
+  if (request->collective == BNY_COMBINE)
+    ns += weight->up.fixed_ns + weight->up.ns_per_byte * cut->bytes + later * (up > pace ? up : pace);
+  if (bny_tree_goes_down(request))
+    ns += weight->down.fixed_ns + weight->down.ns_per_byte * cut->bytes + later * (down > pace ? down : pace) + handled;
+  return ns;
+}
+
+/* How long the root's links carry the owners' slices: some owners are looked at where they are many. */
+static double owners_ns(const bny_request *request, int32_t root, const bny_owners *owners) {
+  const bny_levels *levels = request->levels;
+  int32_t looks = owners->nonempty < OWNERS_LOOKED_AT ? owners->nonempty : OWNERS_LOOKED_AT;
+  double bytes[BNY_LEVELS_MAX] = {0}, alpha = 0, longest = 0;
+  for (int32_t i = 0; i < looks; i++) {
+    int32_t owner = owners->first + (int32_t)((int64_t)i * owners->nonempty / looks);
+    if (owner == root) continue;
+    bny_slice owned = bny_slice_owned(request, owner);
+    int32_t level = bny_levels_between(levels, root, owner);
+    const bny_link_cost *link = &levels->levels[level].link;
+    bytes[level] += (double)bny_slice_wire_bytes(request, &owned) * owners->nonempty / looks;
+    double ns = bytes[level] * link->beta_ns_per_byte;
+    alpha = link->alpha_ns > alpha ? link->alpha_ns : alpha;
+    longest = ns > longest ? ns : longest;
+  }
+  return alpha + longest;
+}
+
+/* The root's slices to the owners: the same whatever the shape. */
+static bny_estimate estimate_owners(const bny_request *request) {
+  bny_estimate estimate = {.pattern = BNY_PATTERN_DOUBLING};
+  if (request->collective != BNY_COMBINE || !bny_tree_goes_to_owners(request) || request->nranks == 1) return estimate;
+  int32_t root = bny_tree_root(request);
+  bny_slice largest = bny_slice_piece_largest(request, request->nranks);
+  double one = (double)bny_slice_wire_bytes(request, &largest);
+  bny_owners owners = bny_owners_of(request, 0, request->nranks);
+  bny_owners self = bny_owners_of(request, root, root + 1);
+  estimate.slots = owners.nonempty;
+  estimate.outbox_bytes = owners.bytes;
+  if (owners.nonempty == self.nonempty) return estimate;
+  estimate.rounds = estimate.messages = 1;
+  estimate.bytes = one;
+  estimate.work_bytes = (double)owners.bytes + one;
+  if (request->levels)
+    estimate.ns = owners_ns(request, root, &owners) +
+                  estimate.work_bytes * request->levels->levels[0].link.gamma_ns_per_byte;
+  return estimate;
+}
+
+/* Bytes of the rank that sends most, and over which levels. */
+static void estimate_sent(const bny_request *request, const bny_tree_shape *shape, const tree_weight *weight,
+                          double all, bny_estimate *estimate) {
+  bool up = request->collective == BNY_COMBINE, down = bny_tree_goes_down(request), piles = shape->strategy->piles;
+  if (request->nranks == 1) return;
+  /* Below the root a rank of a balanced tree sends up as well; one of the others has a child less than the root. */
+  estimate->bytes_sent = down ? (weight->most + (up && !piles && weight->hops > 1 ? 1 : 0)) * all : up ? all : 0;
+  if (!request->levels) return;
+  if (!down || !piles) {
+    estimate->level_bytes[weight->level] = estimate->bytes_sent;
+    return;
+  }
+  for (int32_t level = 0; level < request->levels->nlevels; level++)
+    estimate->level_bytes[level] = weight->busiest.over[level] * all;
+}
+
+/* Time and memory of a shape and a cut, beside what owners take. */
+static bny_estimate estimate_cut(const bny_request *request, const tree_weight *weight, const tree_cut *cut,
+                                 const bny_estimate *owners) {
+  bny_estimate estimate = *owners;
+  bool up = request->collective == BNY_COMBINE, down = bny_tree_goes_down(request) && request->nranks > 1;
+  estimate_flat(request, weight, cut, &estimate);
+  if (request->levels) estimate.ns += levels_ns(request, weight, cut);
+  int32_t slots = (up ? weight->stages > 1 ? weight->stages : 1 : 0) + (down || !up ? 1 : 0);
+  estimate.slots += (int64_t)slots * cut->pieces;
+  estimate.outbox_bytes += (size_t)slots * cut->room;
+  return estimate;
+}
+
+static bool fits(const bny_request *request, const bny_estimate *estimate) {
+  return estimate->outbox_bytes <= request->outbox_bytes && estimate->slots <= request->slots_max;
+}
+
+int32_t bny_tree_choose(const bny_request *request, const bny_tree_strategy *strategy, bny_tree_shape *shape,
+                        bny_estimate *estimate) {
+  tree_cut cuts[CUTS_MAX];
+  tree_weight chosen_weight = {.hops = 0};
+  bny_tree_shape offered;
+  int32_t ncuts = cuts_make(request, cuts), chosen = 0;
+  double least = 0;
+  bny_estimate owners = estimate_owners(request);
+  for (int32_t option = 0; bny_tree_offer(strategy, request, cuts[0].bytes, option, &offered); option++) {
+    tree_weight weight = weigh(&offered);
+    for (int32_t i = 0; i < ncuts; i++) {
+      bny_estimate one = estimate_cut(request, &weight, &cuts[i], &owners);
+      double ns = bny_estimate_ns(request, &one);
+      bool has_fit = chosen > 0 && fits(request, estimate), one_fits = fits(request, &one);
+      if (chosen > 0 && (one_fits == has_fit ? ns >= least : has_fit)) continue;
+      chosen = cuts[i].pieces;
+      least = ns;
+      chosen_weight = weight;
+      *shape = offered;
+      *estimate = one;
+    }
+  }
+  estimate_sent(request, shape, &chosen_weight, cuts[0].bytes, estimate);
+  estimate->pieces = chosen;
+  memcpy(estimate->radix, shape->radix, sizeof estimate->radix);
+  return chosen;
+}
