@@ -313,6 +313,7 @@ START_TEST(test_hash) {
   CHANGED(root, 1)
   CHANGED(distance, 1)
   CHANGED(cost.alpha_ns, 201)
+  CHANGED(cost.message_ns, 7)
   CHANGED(cost.beta_ns_per_byte, 0.2)
   CHANGED(cost.gamma_ns_per_byte, 0.2)
   CHANGED(cost.ranks_per_core, 2)

@@ -88,6 +88,7 @@ START_TEST(known_topologies) {
              plan_links[note->link].name, level->link.alpha_ns, 1 / level->link.beta_ns_per_byte);
     ck_assert_msg(k < 5 && one->levels[k] != NULL && strcmp(text, one->levels[k]) == 0, "%s: level %d is %s", one->what,
                   k, text);
+    ck_assert(level->link.message_ns == plan_links[note->link].message_ns);
     ck_assert_msg(note->text[0] != '\0' && level->link.gamma_ns_per_byte > 0, "%s: %s", one->what, level->name);
   }
   ck_assert_msg(levels->nlevels == 5 || one->levels[levels->nlevels] == NULL, "%s: %d levels", one->what,
@@ -172,7 +173,9 @@ END_TEST
 START_TEST(links_have_sources) {
   for (int i = 0; i < PLAN_LINK_CLASSES; i++) {
     ck_assert(plan_links[i].name != NULL && strlen(plan_links[i].source) > 10);
-    ck_assert(plan_links[i].software_ns > 0 && plan_links[i].way_ns >= 0 && plan_links[i].gbytes_per_s > 0);
+    const plan_link *link = &plan_links[i];
+    ck_assert(link->software_ns > 0 && link->way_ns >= 0 && link->gbytes_per_s > 0);
+    ck_assert(link->message_ns >= 0 && link->message_ns < link->software_ns + link->way_ns);
   }
 }
 END_TEST

@@ -81,6 +81,6 @@ bool plan_counts_make(const plan_ranks *ranks, const bny_request *request, plan_
 
 double plan_count_ns(const bny_link_cost *link, const plan_level_count *count) {
   int64_t later = count->messages > count->rounds ? count->messages - count->rounds : 0;
-  return (double)count->rounds * link->alpha_ns + (double)later * link->alpha_ns / 4 +
+  return (double)count->rounds * link->alpha_ns + (double)later * bny_link_message_ns(link) +
          (double)count->bytes_received * link->beta_ns_per_byte;
 }

@@ -10,30 +10,40 @@
 
 /* ---- what links cost where the topology does not say ---------------------------------------------------------------
  *
- * A message of n bytes takes alpha + n beta: alpha = software + way, beta = 1 / speed. Speeds of NVLinks, PCI and NICs
+ * A message of n bytes takes alpha + n beta: alpha = software + way, beta = 1 / speed; each further one that is under way
+ * beside it message_ns + n beta. Speeds of NVLinks, PCI and NICs
  * are nearly always known (topo/speed.h has what a kind of link gets), so that the column is for what no file says. */
 
+/* A GPU looks for signals with the threads of a warp side by side: 32 of them for the 280 ns that a line of its own L2
+ * takes on H800. */
+enum { GPU_MESSAGE_NS = 9 };
+
+/* What posting a message takes with verbs, as UCX counts. */
+enum { POSTED_NS = 75 };
+
 const plan_link plan_links[PLAN_LINK_CLASSES] = {
-    [PLAN_LINK_MEMORY] = {"memory", 250, 0, 33, "as between ranks of one host, src/comm.c: 250 ns, 0.03 ns a byte"},
-    [PLAN_LINK_SOCKETS] = {"sockets", 250, 250, 20,
+    [PLAN_LINK_MEMORY] = {"memory", 250, 0, 0, 33, "as between ranks of one host, src/comm.c: 250 ns, 0.03 ns a byte"},
+    [PLAN_LINK_SOCKETS] = {"sockets", 250, 250, 0, 20,
                            "as memory, and a cache line from another package: 100 ns there, 100 back; 20 GB/s is what "
                            "one core gets across"},
     [PLAN_LINK_NVLINK] =
-        {"nvlink", 700, 800, 160,
+        {"nvlink", 700, 800, GPU_MESSAGE_NS, 160,
          "a peer's memory is read in 0.8 to 1.0 us on H800, and a one-shot exchange between 8 GPUs takes 2 us "
          "at least: one store, one fence, one poll; 160 GB/s is 8 links of Volta"},
-    [PLAN_LINK_XGMI] = {"xgmi", 1000, 1000, 48, "as NVLink, with a slower fence; 48 GB/s is one link of MI300X"},
-    [PLAN_LINK_C2C] = {"c2c", 700, 500, 225, "as NVLink, with a shorter way; 225 GB/s is half of Grace Hopper's link"},
-    [PLAN_LINK_PCIE] = {"pcie", 1200, 1300, 24,
+    [PLAN_LINK_XGMI] = {"xgmi", 1000, 1000, GPU_MESSAGE_NS, 48,
+                        "as NVLink, with a slower fence; 48 GB/s is one link of MI300X"},
+    [PLAN_LINK_C2C] = {"c2c", 700, 500, GPU_MESSAGE_NS, 225,
+                       "as NVLink, with a shorter way; 225 GB/s is half of Grace Hopper's link"},
+    [PLAN_LINK_PCIE] = {"pcie", 1200, 1300, GPU_MESSAGE_NS, 24,
                         "a read over PCI takes 1.3 us and more; 24 GB/s is generation 4 with 16 lanes"},
     [PLAN_LINK_PCIE_SYS] =
-        {"pcie-sys", 1200, 2300, 10,
+        {"pcie-sys", 1200, 2300, GPU_MESSAGE_NS, 10,
          "as PCI, through two host bridges and the link between packages; 10 GB/s is what most get there"},
     [PLAN_LINK_NETWORK] =
-        {"network", 3000, 600, 12.5,
+        {"network", 3000, 600, POSTED_NS, 12.5,
          "a signal that a GPU posts and another sees behind it: 3 to 5 us; from NIC to NIC 0.6 us, as "
          "UCX counts; 12.5 GB/s is 100 Gb/s"},
-    [PLAN_LINK_NETWORK_CPU] = {"network", 1000, 600, 12.5,
+    [PLAN_LINK_NETWORK_CPU] = {"network", 1000, 600, POSTED_NS, 12.5,
                                "an RDMA write of a few bytes between hosts takes 1.6 us; 12.5 GB/s is 100 Gb/s"},
 };
 
@@ -52,6 +62,7 @@ static const double cpu_gamma_ns = 0.03; /* as in src/comm.c */
 bny_link_cost plan_link_memory(void) {
   const plan_link *link = &plan_links[PLAN_LINK_MEMORY];
   return (bny_link_cost){.alpha_ns = link->software_ns + link->way_ns,
+                         .message_ns = link->message_ns,
                          .beta_ns_per_byte = 1 / link->gbytes_per_s,
                          .gamma_ns_per_byte = cpu_gamma_ns,
                          .ranks_per_core = 1};
@@ -163,6 +174,7 @@ static bny_link_cost cost_of(making *m, const bny_topo_level *level, plan_level_
            speed > 0 ? "what the slowest rank gets, " : "not known, a default", speed > 0 ? note->speed_source : "",
            (link->software_ns + way_ns) / 1e3, latency_us > 0 ? "the link's latency and software" : "a default");
   return (bny_link_cost){.alpha_ns = link->software_ns + way_ns,
+                         .message_ns = link->message_ns,
                          .beta_ns_per_byte = 1 / note->gbytes_per_s,
                          .gamma_ns_per_byte = m->gamma_ns,
                          .ranks_per_core = 1};

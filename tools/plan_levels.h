@@ -39,6 +39,7 @@ typedef struct plan_link {
   const char *name;
   double software_ns;  /* to write, to signal and to see the signal, without the way itself */
   double way_ns;       /* the topology's latency takes its place */
+  double message_ns;   /* as in bny_link_cost; 0: nothing is known */
   double gbytes_per_s; /* the topology's figure takes its place */
   const char *source;  /* of these figures */
 } plan_link;

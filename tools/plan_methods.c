@@ -145,7 +145,7 @@ static void lost_because(const plan_ranks *ranks, const plan_method *best, plan_
   }
   const bny_link_cost *far = &levels->levels[last].link;
   double rounds = (method->rounds - best->rounds) * far->alpha_ns;
-  double messages = (method->messages - best->messages) * far->alpha_ns / 4;
+  double messages = (method->messages - best->messages) * bny_link_message_ns(far);
   char more[PLAN_NUMBER_BYTES], less[PLAN_NUMBER_BYTES], reason[140] = "";
   if (worst > 0 && worst >= rounds && worst >= messages) {
     snprintf(reason, sizeof reason, ": %s over %s instead of %s", plan_text_bytes(method->level_bytes[level], more),

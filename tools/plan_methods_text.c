@@ -91,14 +91,15 @@ json_t *plan_methods_json(const plan_ranks *ranks, const plan_methods *methods) 
 /* ---- levels ------------------------------------------------------------------------------------------------------ */
 
 void plan_levels_print(const plan_ranks *ranks, FILE *stream) {
-  fprintf(stream, "%-10s %7s %8s  %-9s %9s %-8s %9s\n", "level", "groups", "members", "links", "alpha us", "", "GB/s");
+  fprintf(stream, "%-10s %7s %8s  %-9s %9s %-8s %9s %9s\n", "level", "groups", "members", "links", "alpha us", "",
+          "further", "GB/s");
   for (int32_t k = 0; k < ranks->levels->nlevels; k++) {
     const bny_level *level = &ranks->levels->levels[k];
     const plan_level_note *note = plan_level_note_of(&ranks->notes, level->name);
     const char *latency = note == NULL ? "" : note->latency_known ? "known" : "assumed";
-    fprintf(stream, "%-10s %7d %8d  %-9s %9.4g %-8s %9.4g %s\n", level->name, level->ngroups, level->most,
-            plan_ranks_link(ranks, k), level->link.alpha_ns / 1e3, latency, 1 / level->link.beta_ns_per_byte,
-            note == NULL ? "" : note->speed_source);
+    fprintf(stream, "%-10s %7d %8d  %-9s %9.4g %-8s %9.4g %9.4g %s\n", level->name, level->ngroups, level->most,
+            plan_ranks_link(ranks, k), level->link.alpha_ns / 1e3, latency, bny_link_message_ns(&level->link) / 1e3,
+            1 / level->link.beta_ns_per_byte, note == NULL ? "" : note->speed_source);
   }
   for (int32_t i = 0; i < ranks->notes.count; i++) {
     const plan_level_note *note = &ranks->notes.notes[i];
@@ -117,9 +118,9 @@ json_t *plan_levels_json(const plan_ranks *ranks) {
     const bny_level *level = &ranks->levels->levels[k];
     const plan_level_note *note = plan_level_note_of(&ranks->notes, level->name);
     json_t *o =
-        json_pack("{s:s, s:i, s:i, s:s, s:f, s:f, s:f}", "name", level->name, "groups", level->ngroups, "members_most",
-                  level->most, "links", plan_ranks_link(ranks, k), "alpha_us", level->link.alpha_ns / 1e3,
-                  "gbytes_per_s", 1 / level->link.beta_ns_per_byte, "merge_ns_per_byte", level->link.gamma_ns_per_byte);
+        json_pack("{s:s, s:i, s:i, s:s, s:f, s:f, s:f, s:f}", "name", level->name, "groups", level->ngroups,
+                  "members_most", level->most, "links", plan_ranks_link(ranks, k), "alpha_us",
+                  level->link.alpha_ns / 1e3, "message_us", bny_link_message_ns(&level->link) / 1e3, "gbytes_per_s", 1 / level->link.beta_ns_per_byte, "merge_ns_per_byte", level->link.gamma_ns_per_byte);
     if (note != NULL) {
       json_object_set_new(o, "speed_source", json_string(note->speed_source));
       json_object_set_new(o, "latency_known", json_boolean(note->latency_known));

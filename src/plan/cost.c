@@ -3,7 +3,7 @@
  * Predicted time of plans, step by step: each rank has a clock, all begin at 0.
  *   COPY: work. MERGE, DELIVER: work over every source.
  *   SEND: arrives alpha after the sender's clock.
- *   WAIT: for what has not arrived: until then, and a switch if ranks take turns on a core; else a quarter of alpha.
+ *   WAIT: for what has not arrived: until then, and a switch if ranks take turns on a core; else message_ns.
  * The result is the last clock. The same assumptions as in select.c, without its closed formulae.
  *
  * Where all ranks are alike the reader pays beta for the bytes of sources that are messages: it reads them from memory.
@@ -89,7 +89,7 @@ static bool run_wait(clock_run *run, const bny_plan *plan, const bny_step *step)
     double busy = in->in_ns + (double)message->what.bytes * link->beta_ns_per_byte * turns_of(link);
     in->in_ns = when = busy > when ? busy : when;
   }
-  *clock = when > *clock ? when + switch_of(link) : *clock + link->alpha_ns / 4;
+  *clock = when > *clock ? when + switch_of(link) : *clock + bny_link_message_ns(link);
   return true;
 }
 

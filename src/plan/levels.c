@@ -252,6 +252,7 @@ static uint64_t hash_of(const bny_levels *levels) {
     int32_t count = k == 0 ? levels->nranks : levels->levels[k - 1].ngroups;
     for (int32_t i = 0; i < count; i++) hash = mix(hash, (uint64_t)level->group_of[i]);
     hash = mix_double(mix_double(hash, level->link.alpha_ns), level->link.beta_ns_per_byte);
+    hash = mix_double(hash, level->link.message_ns);
     hash = mix_double(mix_double(hash, level->link.gamma_ns_per_byte), level->link.ranks_per_core);
     hash = mix_double(hash, level->link.switch_ns);
   }
@@ -307,6 +308,7 @@ banyan_status bny_levels_parse(int32_t nranks, const char *sizes, const bny_link
     for (int32_t rank = 0; rank < nranks; rank++) group_of[rank] = (int32_t)(rank / size);
     facts[count] = (bny_level_facts){.name = names[count], .link = cost, .group_of = group_of};
     cost.alpha_ns *= 8;
+    cost.message_ns *= 8;
     cost.beta_ns_per_byte *= 4;
     count++;
     rest = *end ? end + 1 : NULL;

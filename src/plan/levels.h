@@ -21,11 +21,16 @@ enum { BNY_LEVELS_MAX = 8, BNY_LEVEL_NAME_BYTES = 16 };
 /* What the links of one level cost, for prediction alone. Time of a message of n bytes: alpha + n * beta. */
 typedef struct bny_link_cost {
   double alpha_ns;          /* signal to seen, an empty message */
+  double message_ns;        /* to see one more that is on its way beside the first; 0: a quarter of alpha */
   double beta_ns_per_byte;  /* reading what a peer wrote */
   double gamma_ns_per_byte; /* encoding, merging or finishing a byte of wire form */
   double ranks_per_core;    /* > 1: ranks take turns; every wait costs a switch */
   double switch_ns;
 } bny_link_cost;
+
+static inline double bny_link_message_ns(const bny_link_cost *link) {
+  return link->message_ns > 0 ? link->message_ns : link->alpha_ns / 4;
+}
 
 typedef struct bny_level {
   char name[BNY_LEVEL_NAME_BYTES]; /* "island", "host", "fabric" */
@@ -73,7 +78,7 @@ banyan_status bny_levels_make(int32_t nranks, const bny_level_facts *facts, int3
 void bny_levels_free(bny_levels *levels); /* NULL is allowed */
 
 /* "4,8": groups of 4 ranks, in groups of 8, in one of all; the first link costs `link`, each further level 8 times its
- * alpha and 4 times its beta. For tests and simulations. */
+ * alpha (and what one more message takes) and 4 times its beta. For tests and simulations. */
 banyan_status bny_levels_parse(int32_t nranks, const char *sizes, const bny_link_cost *link, bny_levels **levels);
 
 /* The level whose link a message from a to b takes: the first in which they are of one group. */

@@ -3,13 +3,13 @@
  * Selection. Every candidate states what it costs (bny_estimate), the same on every rank; the model below makes it
  * time:
  *
- *   rounds (alpha + switch) + (messages - rounds) alpha / 4 + (bytes beta + work gamma) ranks_per_core
+ *   rounds (alpha + switch) + (messages - rounds) message + (bytes beta + work gamma) ranks_per_core
  *
  * where a switch (ranks_per_core * switch_ns) is paid only if ranks take turns on a core, and the messages of a round
- * beyond its first cost a quarter of alpha each: they are under way at the same time, but each is a signal to read.
+ * beyond its first cost message_ns each: they are under way at the same time, but each is a signal to read.
  * Where the request has levels, rounds and bytes are shared out among them by the pattern of the algorithm, and each
- * level has its own alpha and beta. A link then carries a message once for each receiver, so bytes are those that a rank
- * sends, if these are more than what one receives. */
+ * level has its own alpha and beta. A link then carries a message once for each receiver, so bytes are those that a
+ * rank sends, if these are more than what one receives. */
 #include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -74,7 +74,8 @@ static double cost_ns(const bny_link_cost *cost, const bny_estimate *estimate, d
   double turns = cost->ranks_per_core > 1 ? cost->ranks_per_core : 1;
   double switching = cost->ranks_per_core > 1 ? cost->switch_ns * cost->ranks_per_core : 0;
   double later = estimate->messages > estimate->rounds ? estimate->messages - estimate->rounds : 0;
-  return estimate->rounds * rounds_share * (cost->alpha_ns + switching) + later * bytes_share * cost->alpha_ns / 4 +
+  return estimate->rounds * rounds_share * (cost->alpha_ns + switching) +
+         later * bytes_share * bny_link_message_ns(cost) +
          (estimate->bytes * bytes_share * cost->beta_ns_per_byte +
           estimate->work_bytes * work_share * cost->gamma_ns_per_byte) *
              turns;

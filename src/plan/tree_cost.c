@@ -23,7 +23,7 @@ bny_tree_links bny_tree_links_of(const bny_levels *levels, const bny_tree_round 
     double carried = round->over[level] * link->beta_ns_per_byte * (turns ? link->ranks_per_core : 1);
     if (round->over[level] == 0) continue;
     if (first > links.first_ns) links.first_ns = first;
-    if (first / 4 > links.message_ns) links.message_ns = first / 4;
+    if (bny_link_message_ns(link) > links.message_ns) links.message_ns = bny_link_message_ns(link);
     if (carried > links.ns_per_byte) links.ns_per_byte = carried;
   }
   return links;
