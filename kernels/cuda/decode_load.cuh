@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Rows of K and V on their way from global to shared memory, 16 keys at a time, and fragments of them for the tensor cores.
+ * Rows of K and V on their way from global to shared memory, and fragments of them for the tensor cores.
  *
  * A row of shared memory is 16 bytes longer than what it holds: with an odd number of 16-byte places to a row, the eight
  * rows that ldmatrix reads at once lie in different banks. So bulk copies bring one row each, and need nothing of pages.
@@ -11,12 +11,11 @@
 #include "cuda/decode_shape.h"
 #include "cuda/device.h"
 
-/* 16 rows of dim elements. */
+/* Rows of dim elements in shared memory. */
 template <int dim> struct bny_tile {
   enum : int {
     ROW_BYTES = 2 * dim,
     PITCH = ROW_BYTES + 16,
-    BYTES = BNY_DECODE_GRANULE * PITCH,
     /* lanes that copy neighbouring 16 bytes of a row: a line of 128 bytes where rows consist of such */
     ROW_LANES = ROW_BYTES % 128 == 0 ? 8 : 4,
     ROWS_AT_ONCE = BNY_WARP_LANES / ROW_LANES
@@ -41,37 +40,42 @@ BNY_DEVICE const unsigned char *bny_decode_row_address(const bny_decode_cache &c
 
 /* ---- cp.async: 16 bytes a lane -------------------------------------------------------------------------------------- */
 
-/* By a warp; the caller commits. */
-template <int dim>
+/* Keys first .. first + rows - 1, of which those from `end` on are not there. By warp `warp` of `warps`, each a part; the
+ * caller commits. */
+template <int dim, int rows, int warps>
 BNY_DEVICE void bny_decode_load_async(unsigned char *tile, const bny_decode_cache &cache, const bny_decode_keys &keys,
-                                      uint32_t granule) {
+                                      uint32_t first, uint32_t end, uint32_t warp) {
   using shape = bny_tile<dim>;
-  uint32_t row = bny_lane() / shape::ROW_LANES, column = bny_lane() % shape::ROW_LANES * 16;
-  BNY_UNROLL for (int step = 0; step < BNY_DECODE_GRANULE / shape::ROWS_AT_ONCE; step++, row += shape::ROWS_AT_ONCE) {
-    uint32_t key = granule * BNY_DECODE_GRANULE + row;
-    bool valid = key < keys.count;
-    const unsigned char *from = valid ? bny_decode_row_address(cache, keys, key) : (const unsigned char *)cache.base;
-    unsigned char *to = tile + row * shape::PITCH;
+  static_assert(rows % (shape::ROWS_AT_ONCE * warps) == 0, "all warps have as many rows");
+  uint32_t row = bny_lane() / shape::ROW_LANES + warp * shape::ROWS_AT_ONCE;
+  uint32_t column = bny_lane() % shape::ROW_LANES * 16;
+  BNY_UNROLL for (int step = 0; step < rows / (shape::ROWS_AT_ONCE * warps); step++) {
+    bool valid = first + row < end;
+    const unsigned char *from = (const unsigned char *)cache.base;
+    if (valid) from = bny_decode_row_address(cache, keys, first + row) + column;
+    unsigned char *to = tile + row * shape::PITCH + column;
     BNY_UNROLL for (int byte = 0; byte < shape::ROW_BYTES; byte += shape::ROW_LANES * 16)
-      bny_copy_async_16(to + column + byte, from + (valid ? column + byte : 0), valid);
+      bny_copy_async_16(to + byte, from + (valid ? byte : 0), valid);
+    row += shape::ROWS_AT_ONCE * warps;
   }
 }
 
 /* ---- bulk copies: a row a lane -------------------------------------------------------------------------------------- */
 
-/* By a warp, which has read what the tile held before; `barrier` expects one arrival. */
-template <int dim>
+/* The same by one warp; all have read what the tile held before. `barrier` expects one arrival. */
+template <int dim, int rows>
 BNY_DEVICE void bny_decode_load_bulk(unsigned char *tile, const bny_decode_cache &cache, const bny_decode_keys &keys,
-                                     uint32_t granule, uint64_t *barrier) {
+                                     uint32_t first, uint32_t end, uint64_t *barrier) {
   using shape = bny_tile<dim>;
-  uint32_t lane = bny_lane(), key = granule * BNY_DECODE_GRANULE + lane;
-  uint32_t rows = keys.count - granule * BNY_DECODE_GRANULE;
-  if (rows > BNY_DECODE_GRANULE) rows = BNY_DECODE_GRANULE;
-  if (lane == 0) bny_mbarrier_expect(barrier, rows * shape::ROW_BYTES);
+  static_assert(rows <= BNY_WARP_LANES, "a lane has one row");
+  uint32_t lane = bny_lane(), there = end - first;
+  if (there > rows) there = rows;
+  if (lane == 0) bny_mbarrier_expect(barrier, there * shape::ROW_BYTES);
   bny_warp_sync();
-  if (lane < rows) {
-    bny_bulk_load(tile + lane * shape::PITCH, bny_decode_row_address(cache, keys, key), shape::ROW_BYTES, barrier);
-  } else if (lane < BNY_DECODE_GRANULE) {
+  if (lane < there) {
+    bny_bulk_load(tile + lane * shape::PITCH, bny_decode_row_address(cache, keys, first + lane), shape::ROW_BYTES,
+                  barrier);
+  } else if (lane < rows) {
     const bny_quad zero = {{0, 0, 0, 0}};
     for (int byte = 0; byte < shape::ROW_BYTES; byte += 16) bny_store_quad(tile + lane * shape::PITCH + byte, zero);
   }

@@ -3,19 +3,13 @@
  * Attention of 16 query heads over some granules of keys, by one warp alone: head_dim up to 256, values as long as keys.
  *
  * A warp has a ring of tiles of its own, which it fills itself: K of a granule, V of it, K of its next granule ... While it
- * computes with one, copies into all others are under way; no warp ever waits for another one before the end of a piece.
- *
- * Softmax in base 2: m is the least whole number that no logit so far exceeds, so that rescaling is by powers of two: exact,
- * and rare. p = 2^(t - m) is summed in f32, and multiplied with V as a sum of two 16-bit terms: one alone would cost an
- * error of 2^-9 (bf16) of sum(p |v|) / d, and the tensor cores have time while memory is waited for. */
+ * computes with one, copies into all others are under way; no warp ever waits for another one before the end of a piece. */
 #ifndef BNY_CUDA_DECODE_WARP_CUH
 #define BNY_CUDA_DECODE_WARP_CUH
 
-#include <float.h>
-
-#include "cuda/decode_element.cuh"
-#include "cuda/decode_load.cuh"
-#include "merge_math.h"
+#include "cuda/decode_fragment.cuh"
+#include "cuda/decode_merge.cuh"
+#include "cuda/decode_walk.cuh"
 
 enum { BNY_DECODE_WARPS = 4 };
 
@@ -23,7 +17,10 @@ template <int dim_, bool bulk_> struct bny_warp_shape {
   enum : int {
     DIM = dim_,
     ROWS = 16,
+    TILE_BYTES = BNY_DECODE_GRANULE * bny_tile<dim_>::PITCH,
     WARPS = BNY_DECODE_WARPS,
+    /* blocks of an SM: as registers allow */
+    RESIDENT = dim_ <= 96 || (dim_ <= 128 && BNY_ARCH < 1000) ? 3 : dim_ <= 192 ? 2 : 1,
     RING = dim_ <= 64 ? 8 : 4,     /* tiles, even */
     QUERY_KEPT = dim_ <= 128,      /* in registers; else read from shared memory each time */
     PARTIAL_PITCH = dim_ + 8       /* floats: stores of fragments meet no bank twice */
@@ -43,13 +40,6 @@ struct bny_granules {
   uint32_t first, step, count;
 };
 
-/* What a warp has when it is done, in fragments: lane 4 g + t has rows g and g + 8; of values, columns 8 i + 2 t and the
- * next. d is of this lane's keys alone. */
-template <class shape> struct bny_warp_partial {
-  float m[2], d[2];
-  float n[shape::DIM / 8][4];
-};
-
 /* ---- the ring ------------------------------------------------------------------------------------------------------- */
 
 /* Half h is K of granule h / 2 if h is even, else V of it. All halves are counted, also those that are not there. */
@@ -57,12 +47,13 @@ template <class shape>
 BNY_DEVICE void bny_ring_fill(const bny_ring &ring, const bny_decode_call &call, const bny_decode_keys &keys,
                               const bny_granules &granules, uint32_t half) {
   uint32_t place = half % shape::RING, index = half / 2;
-  unsigned char *tile = ring.tiles + place * bny_tile<shape::DIM>::BYTES;
+  unsigned char *tile = ring.tiles + place * shape::TILE_BYTES;
   if (index < granules.count) {
     const bny_decode_cache &cache = half % 2 ? call.v : call.k;
-    uint32_t granule = granules.first + index * granules.step;
-    if constexpr (shape::bulk) bny_decode_load_bulk<shape::DIM>(tile, cache, keys, granule, ring.barriers + place);
-    else bny_decode_load_async<shape::DIM>(tile, cache, keys, granule);
+    uint32_t first = (granules.first + index * granules.step) * BNY_DECODE_GRANULE;
+    if constexpr (shape::bulk)
+      bny_decode_load_bulk<shape::DIM, BNY_DECODE_GRANULE>(tile, cache, keys, first, keys.count, ring.barriers + place);
+    else bny_decode_load_async<shape::DIM, BNY_DECODE_GRANULE, 1>(tile, cache, keys, first, keys.count, 0);
   }
   if constexpr (!shape::bulk) bny_copy_async_commit();
 }
@@ -76,7 +67,7 @@ template <class shape> BNY_DEVICE const unsigned char *bny_ring_wait(bny_ring *r
     bny_copy_async_wait<shape::RING - 1>();
   }
   bny_warp_sync();
-  return ring->tiles + place * bny_tile<shape::DIM>::BYTES;
+  return ring->tiles + place * shape::TILE_BYTES;
 }
 
 /* The warp has read half `half`: its tile is filled anew. */
@@ -90,113 +81,148 @@ BNY_DEVICE void bny_ring_next(const bny_ring &ring, const bny_decode_call &call,
 
 /* ---- one granule ---------------------------------------------------------------------------------------------------- */
 
-/* Logits s[2][4] of 16 heads and 16 keys, before scaling. */
+/* Of 16 heads and 16 keys, before scaling. */
 template <class Element, class shape>
-BNY_DEVICE void bny_warp_logits(float s[2][4], const uint32_t kept[][4], const unsigned char *query,
+BNY_DEVICE void bny_warp_logits(bny_logits<2> *logits, const uint32_t kept[][4], const unsigned char *query,
                                 const unsigned char *tile) {
-  BNY_UNROLL for (int i = 0; i < 8; i++) s[i / 4][i % 4] = 0;
+  BNY_UNROLL for (int i = 0; i < 8; i++) logits->s[i / 4][i % 4] = 0;
   BNY_UNROLL for (int column = 0; column < shape::DIM; column += 16) {
     uint32_t a[4], b[4];
     if constexpr (!shape::QUERY_KEPT) bny_load_rows_a<shape::DIM>(a, query, column);
     bny_load_rows_b<shape::DIM>(b, tile, column);
     const uint32_t *rows = shape::QUERY_KEPT ? kept[column / 16 * shape::QUERY_KEPT] : a;
-    Element::multiply(s[0], rows, b);
-    Element::multiply(s[1], rows, b + 2);
+    Element::multiply(logits->s[0], rows, b);
+    Element::multiply(logits->s[1], rows, b + 2);
   }
 }
-
-/* Columns of fragments that are keys beyond the end. */
-BNY_DEVICE void bny_warp_mask(float s[2][4], uint32_t keys) {
-  BNY_UNROLL for (uint32_t i = 0; i < 8; i++)
-    if (i / 4 * 8 + bny_lane() % 4 * 2 + i % 2 >= keys) s[i / 4][i % 4] = -BNY_INFINITY_F;
-}
-
-/* m of a row with another granule of logits. A logit of +inf or NaN, and it alone, makes d infinite or NaN. */
-BNY_DEVICE float bny_warp_row_max(float m, const float s[2][4], int row, float scale) {
-  float top = -BNY_INFINITY_F;
-  BNY_UNROLL for (int i = 0; i < 4; i++) top = fmaxf(top, bny_mul(s[i / 2][2 * row + i % 2], scale));
-  top = fmaxf(top, bny_shuffle_xor(top, 1));
-  top = fmaxf(top, bny_shuffle_xor(top, 2));
-  return fminf(fmaxf(m, ceilf(top)), FLT_MAX);
-}
-
-/* Logits become weights 2^(t - m) in two terms, fragments of A; m, d and n of what was before are rescaled. */
-template <class Element, class shape>
-BNY_DEVICE void bny_warp_softmax(bny_warp_partial<shape> *partial, float s[2][4], float scale, uint32_t coarse[4],
-                                 uint32_t fine[4]) {
-  float m[2];
-  BNY_UNROLL for (int row = 0; row < 2; row++) m[row] = bny_warp_row_max(partial->m[row], s, row, scale);
-  if (bny_warp_any(m[0] > partial->m[0] || m[1] > partial->m[1])) {
-    BNY_UNROLL for (int row = 0; row < 2; row++) {
-      float factor = bny_exp2_whole(partial->m[row] - m[row]);
-      partial->d[row] *= factor;
-      BNY_UNROLL for (int i = 0; i < shape::DIM / 8; i++) {
-        partial->n[i][2 * row] *= factor;
-        partial->n[i][2 * row + 1] *= factor;
-      }
-      partial->m[row] = m[row];
-    }
-  }
-  BNY_UNROLL for (int row = 0; row < 2; row++) {
-    float base = m[row] > -BNY_INFINITY_F ? m[row] - Element::HEADROOM : 0; /* all of the row is -inf so far */
-    BNY_UNROLL for (int tile = 0; tile < 2; tile++) {
-      float low = bny_exp2_fast(fmaf(s[tile][2 * row], scale, -base));
-      float high = bny_exp2_fast(fmaf(s[tile][2 * row + 1], scale, -base));
-      partial->d[row] = bny_add(partial->d[row], bny_add(low, high));
-      bny_decode_split<Element>(low, high, &coarse[2 * tile + row], &fine[2 * tile + row]);
-    }
-  }
-}
-
-template <class Element, class shape>
-BNY_DEVICE void bny_warp_values(bny_warp_partial<shape> *partial, const uint32_t coarse[4], const uint32_t fine[4],
-                                const unsigned char *tile) {
-  BNY_UNROLL for (int column = 0; column < shape::DIM; column += 16) {
-    uint32_t b[4];
-    bny_load_columns_b<shape::DIM>(b, tile, column);
-    BNY_UNROLL for (int i = 0; i < 2; i++) {
-      Element::multiply(partial->n[column / 8 + i], coarse, b + 2 * i);
-      Element::multiply(partial->n[column / 8 + i], fine, b + 2 * i);
-    }
-  }
-}
-
-/* ---- a piece -------------------------------------------------------------------------------------------------------- */
 
 /* The ring has been filled from half 0 on, and the query is in shared memory: a tile. */
 template <class Element, class shape>
-BNY_DEVICE void bny_warp_attend(bny_warp_partial<shape> *partial, bny_ring *ring, const bny_decode_call &call,
+BNY_DEVICE void bny_warp_attend(bny_fragment<shape::DIM> *partial, bny_ring *ring, const bny_decode_call &call,
                                 const bny_decode_keys &keys, const bny_granules &granules, const unsigned char *query) {
   uint32_t kept[shape::QUERY_KEPT ? shape::DIM / 16 : 1][4];
   if constexpr (shape::QUERY_KEPT) {
     BNY_UNROLL for (int i = 0; i < shape::DIM / 16; i++) bny_load_rows_a<shape::DIM>(kept[i], query, 16 * i);
   }
-  BNY_UNROLL for (int row = 0; row < 2; row++) {
-    partial->m[row] = -BNY_INFINITY_F;
-    partial->d[row] = 0;
-  }
-  BNY_UNROLL for (int i = 0; i < shape::DIM / 2; i++) partial->n[i / 4][i % 4] = 0;
-
+  bny_fragment_clear(partial);
   for (uint32_t index = 0; index < granules.count; index++) {
-    float s[2][4];
-    uint32_t coarse[4], fine[4];
+    bny_logits<2> logits;
+    bny_weights<1> weights;
     const unsigned char *tile = bny_ring_wait<shape>(ring, 2 * index);
-    bny_warp_logits<Element, shape>(s, kept, query, tile);
+    bny_warp_logits<Element, shape>(&logits, kept, query, tile);
     bny_ring_next<shape>(*ring, call, keys, granules, 2 * index);
     uint32_t left = keys.count - (granules.first + index * granules.step) * BNY_DECODE_GRANULE;
-    if (left < BNY_DECODE_GRANULE) bny_warp_mask(s, left);
-    bny_warp_softmax<Element, shape>(partial, s, call.scale_log2, coarse, fine);
+    if (left < BNY_DECODE_GRANULE) bny_logits_mask(&logits, left);
+    bny_fragment_softmax<Element>(partial, logits, call.scale_log2, &weights);
     tile = bny_ring_wait<shape>(ring, 2 * index + 1);
-    bny_warp_values<Element, shape>(partial, coarse, fine, tile);
+    bny_fragment_values<Element, shape::DIM>(partial, weights, tile, 0);
     bny_ring_next<shape>(*ring, call, keys, granules, 2 * index + 1);
   }
   if constexpr (!shape::bulk) bny_copy_async_wait<0>();
-  const float unit = bny_exp2_whole(-Element::HEADROOM);
-  BNY_UNROLL for (int row = 0; row < 2; row++) {
-    partial->d[row] = bny_add(partial->d[row], bny_shuffle_xor(partial->d[row], 1));
-    partial->d[row] = bny_mul(bny_add(partial->d[row], bny_shuffle_xor(partial->d[row], 2)), unit);
+  bny_fragment_end<Element>(partial);
+}
+
+/* ---- a block, whose warps have granules in turn ------------------------------------------------------------------------ */
+
+/* Dynamic shared memory. The partial of a warp lies where its ring is, which is empty then. */
+template <class shape> struct bny_warp_memory {
+  enum : int {
+    RING_BYTES = shape::RING * shape::TILE_BYTES,
+    QUERY = shape::WARPS * RING_BYTES,
+    BARRIERS = QUERY + shape::TILE_BYTES,
+    STATS = BARRIERS + shape::WARPS * shape::RING * 8, /* m and d of each warp's rows, and of the block's */
+    BYTES = STATS + 2 * (shape::WARPS + 1) * shape::ROWS * 4
+  };
+  static_assert(4 * shape::ROWS * shape::PARTIAL_PITCH <= RING_BYTES, "a partial lies in a ring");
+
+  BNY_DEVICE float *partial(unsigned char *shared, int warp) { return (float *)(shared + warp * RING_BYTES); }
+  BNY_DEVICE float *m(unsigned char *shared, int warp) { return (float *)(shared + STATS) + warp * shape::ROWS; }
+  BNY_DEVICE float *d(unsigned char *shared, int warp) { return m(shared, shape::WARPS + 1 + warp); }
+};
+
+/* All rows of a tile; those beyond the item's are zero. */
+template <class shape>
+BNY_DEVICE void bny_decode_load_query(unsigned char *tile, const bny_decode_call &call, const bny_decode_item &item) {
+  const int quads = shape::DIM / 8;
+  const uint32_t head = item.kv_head * (uint32_t)call.group + item.tile * shape::ROWS;
+  const unsigned char *from =
+      (const unsigned char *)call.q + item.sequence * call.q_batch_stride + head * call.q_head_stride;
+  for (uint32_t i = bny_thread(); i < shape::ROWS * quads; i += bny_block_threads()) {
+    uint32_t row = i / quads, byte = i % quads * 16;
+    bny_quad quad = {{0, 0, 0, 0}};
+    if (row < item.rows) quad = bny_load_quad_once(from + row * call.q_head_stride + byte);
+    bny_store_quad(tile + row * bny_tile<shape::DIM>::PITCH + byte, quad);
   }
-  BNY_UNROLL for (int i = 0; i < shape::DIM / 2; i++) partial->n[i / 4][i % 4] *= unit;
+}
+
+/* The partials of all warps become one: in place of the first one's. */
+template <class shape>
+BNY_DEVICE bny_block_partial bny_warps_fold(unsigned char *shared, const bny_decode_item &item) {
+  using memory = bny_warp_memory<shape>;
+  const int warps = shape::WARPS, quads = shape::DIM / 4;
+  for (uint32_t i = bny_thread(); i < item.rows * quads; i += bny_block_threads()) {
+    uint32_t row = i / quads, column = i % quads * 4;
+    float m = -BNY_INFINITY_F, d = 0, sum[4] = {0, 0, 0, 0};
+    BNY_UNROLL for (int warp = 0; warp < warps; warp++) m = fmaxf(m, memory::m(shared, warp)[row]);
+    BNY_UNROLL for (int warp = 0; warp < warps; warp++) {
+      float n[4], factor = bny_exp2_whole(memory::m(shared, warp)[row] - m);
+      bny_load_floats(n, memory::partial(shared, warp) + row * shape::PARTIAL_PITCH + column);
+      d = bny_add(d, bny_mul(memory::d(shared, warp)[row], factor));
+      BNY_UNROLL for (int j = 0; j < 4; j++) sum[j] = bny_add(sum[j], bny_mul(n[j], factor));
+    }
+    bny_store_floats(memory::partial(shared, 0) + row * shape::PARTIAL_PITCH + column, sum);
+    if (column == 0) {
+      memory::m(shared, warps)[row] = m;
+      memory::d(shared, warps)[row] = d;
+    }
+  }
+  return {memory::m(shared, warps), memory::d(shared, warps), memory::partial(shared, 0), shape::PARTIAL_PITCH};
+}
+
+/* By all blocks of a team. */
+template <class Element, class shape, class Epilogue>
+BNY_DEVICE void bny_warps_attend(const bny_decode_call &call, const bny_decode_item &item, uint32_t team, bny_ring *ring,
+                                 Epilogue &epilogue) {
+  using memory = bny_warp_memory<shape>;
+  unsigned char *shared = bny_dynamic_shared();
+  const bny_decode_keys keys = bny_decode_keys_of_item(call, item);
+  bny_granules granules;
+  granules.first = item.piece.first + bny_cluster_rank() * shape::WARPS + bny_warp();
+  granules.step = bny_cluster_blocks() * shape::WARPS;
+  granules.count = granules.first < item.piece.end ? (item.piece.end - granules.first - 1) / granules.step + 1 : 0;
+  for (uint32_t half = 0; half < shape::RING; half++) bny_ring_fill<shape>(*ring, call, keys, granules, half);
+  bny_decode_load_query<shape>(shared + memory::QUERY, call, item);
+  bny_block_sync();
+  bny_fragment<shape::DIM> partial;
+  bny_warp_attend<Element, shape>(&partial, ring, call, keys, granules, shared + memory::QUERY);
+  const int warp = (int)bny_warp();
+  bny_fragment_put(memory::partial(shared, warp), shape::PARTIAL_PITCH, partial);
+  bny_fragment_put_stats(memory::m(shared, warp), memory::d(shared, warp), partial);
+  bny_block_sync();
+  bny_block_partial whole = bny_warps_fold<shape>(shared, item);
+  bny_decode_finish<shape::DIM, shape::ROWS>(call, item, team, whole, epilogue);
+}
+
+/* The kernel. */
+template <class Element, class shape, class Epilogue>
+BNY_DEVICE void bny_decode_by_warps(const bny_decode_call &call, Epilogue &epilogue) {
+  using memory = bny_warp_memory<shape>;
+  unsigned char *shared = bny_dynamic_shared();
+  bny_ring ring = {shared + bny_warp() * memory::RING_BYTES,
+                   (uint64_t *)(shared + memory::BARRIERS) + bny_warp() * shape::RING, 0};
+  if constexpr (shape::bulk) {
+    if (bny_lane() < shape::RING) bny_mbarrier_init(ring.barriers + bny_lane(), 1);
+    bny_mbarrier_fence_init();
+  }
+  bny_block_sync();
+  bny_grid_wait();
+  bny_grid_release();
+  bny_decode_item item;
+  for (bny_decode_walk walk = bny_decode_walk_begin(call); bny_decode_walk_item(walk, call, shape::ROWS, &item);
+       bny_decode_walk_next(&walk, call))
+    if (bny_decode_piece_is_mine(&item.piece, walk.granules, walk.team))
+      bny_warps_attend<Element, shape>(call, item, walk.team, &ring, epilogue);
+  Epilogue::end(epilogue);
 }
 
 #endif

@@ -1,0 +1,132 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * Attention of 16 query heads to some keys in the fragments of one warp, online.
+ *
+ * Softmax in base 2: m is the least whole number that no logit so far exceeds, so that rescaling is by powers of two: exact,
+ * and rare. p = 2^(t - m) is summed in f32, and multiplied with V as a sum of two 16-bit terms: one alone would cost an
+ * error of 2^-9 (bf16) of sum(p |v|) / d, and the tensor cores have time while memory is waited for. */
+#ifndef BNY_CUDA_DECODE_FRAGMENT_CUH
+#define BNY_CUDA_DECODE_FRAGMENT_CUH
+
+#include <float.h>
+
+#include "cuda/decode_element.cuh"
+#include "cuda/decode_load.cuh"
+#include "merge_math.h"
+
+/* Lane 4 g + t has rows g and g + 8; of values, columns 8 i + 2 t and the next. d is of this lane's keys alone. */
+template <int columns> struct bny_fragment {
+  float m[2], d[2];
+  float n[columns / 8][4];
+};
+
+/* Logits of 8 keys a tile: lane 4 g + t has rows g, g, g + 8, g + 8 and keys 2 t, 2 t + 1, 2 t, 2 t + 1. */
+template <int tiles> struct bny_logits {
+  float s[tiles][4];
+};
+
+/* Weights as fragments of A, for 16 keys a step: the larger and the smaller term. */
+template <int steps> struct bny_weights {
+  uint32_t coarse[steps][4], fine[steps][4];
+};
+
+template <int columns> BNY_DEVICE void bny_fragment_clear(bny_fragment<columns> *partial) {
+  BNY_UNROLL for (int row = 0; row < 2; row++) {
+    partial->m[row] = -BNY_INFINITY_F;
+    partial->d[row] = 0;
+  }
+  BNY_UNROLL for (int i = 0; i < columns / 2; i++) partial->n[i / 4][i % 4] = 0;
+}
+
+/* Logits of keys from `keys` on: those are not there. */
+template <int tiles> BNY_DEVICE void bny_logits_mask(bny_logits<tiles> *logits, uint32_t keys) {
+  BNY_UNROLL for (uint32_t i = 0; i < 4 * tiles; i++)
+    if (i / 4 * 8 + bny_lane() % 4 * 2 + i % 2 >= keys) logits->s[i / 4][i % 4] = -BNY_INFINITY_F;
+}
+
+/* m of a row with more logits. A logit of +inf or NaN, and it alone, makes d infinite or NaN. */
+template <int tiles>
+BNY_DEVICE float bny_fragment_max(float m, const bny_logits<tiles> &logits, int row, float scale) {
+  float top = -BNY_INFINITY_F;
+  BNY_UNROLL for (int i = 0; i < 2 * tiles; i++) top = fmaxf(top, bny_mul(logits.s[i / 2][2 * row + i % 2], scale));
+  top = fmaxf(top, bny_shuffle_xor(top, 1));
+  top = fmaxf(top, bny_shuffle_xor(top, 2));
+  return fminf(fmaxf(m, ceilf(top)), FLT_MAX);
+}
+
+/* Logits become weights; m and d with them; n of what was before is rescaled. */
+template <class Element, int tiles, int columns>
+BNY_DEVICE void bny_fragment_softmax(bny_fragment<columns> *partial, const bny_logits<tiles> &logits, float scale,
+                                     bny_weights<tiles / 2> *weights) {
+  float m[2];
+  BNY_UNROLL for (int row = 0; row < 2; row++) m[row] = bny_fragment_max(partial->m[row], logits, row, scale);
+  if (bny_warp_any(m[0] > partial->m[0] || m[1] > partial->m[1])) {
+    BNY_UNROLL for (int row = 0; row < 2; row++) {
+      float factor = bny_exp2_whole(partial->m[row] - m[row]);
+      partial->d[row] *= factor;
+      BNY_UNROLL for (int i = 0; i < columns / 8; i++) {
+        partial->n[i][2 * row] *= factor;
+        partial->n[i][2 * row + 1] *= factor;
+      }
+      partial->m[row] = m[row];
+    }
+  }
+  BNY_UNROLL for (int row = 0; row < 2; row++) {
+    float base = m[row] > -BNY_INFINITY_F ? m[row] - Element::HEADROOM : 0; /* all of the row is -inf so far */
+    BNY_UNROLL for (int tile = 0; tile < tiles; tile++) {
+      float low = bny_exp2_fast(fmaf(logits.s[tile][2 * row], scale, -base));
+      float high = bny_exp2_fast(fmaf(logits.s[tile][2 * row + 1], scale, -base));
+      partial->d[row] = bny_add(partial->d[row], bny_add(low, high));
+      bny_decode_split<Element>(low, high, &weights->coarse[tile / 2][tile % 2 * 2 + row],
+                                &weights->fine[tile / 2][tile % 2 * 2 + row]);
+    }
+  }
+}
+
+/* n += weights times the tile's columns from `first` on: 16 keys a step. */
+template <class Element, int dim, int steps, int columns>
+BNY_DEVICE void bny_fragment_values(bny_fragment<columns> *partial, const bny_weights<steps> &weights,
+                                    const unsigned char *tile, int first) {
+  BNY_UNROLL for (int column = 0; column < columns; column += 16) {
+    BNY_UNROLL for (int step = 0; step < steps; step++) {
+      uint32_t b[4];
+      bny_load_columns_b<dim>(b, tile + step * BNY_DECODE_GRANULE * bny_tile<dim>::PITCH, first + column);
+      BNY_UNROLL for (int i = 0; i < 2; i++) {
+        Element::multiply(partial->n[column / 8 + i], weights.coarse[step], b + 2 * i);
+        Element::multiply(partial->n[column / 8 + i], weights.fine[step], b + 2 * i);
+      }
+    }
+  }
+}
+
+/* All keys have been seen: d of all lanes, and no headroom. */
+template <class Element, int columns> BNY_DEVICE void bny_fragment_end(bny_fragment<columns> *partial) {
+  const float unit = bny_exp2_whole(-Element::HEADROOM);
+  BNY_UNROLL for (int row = 0; row < 2; row++) {
+    partial->d[row] = bny_add(partial->d[row], bny_shuffle_xor(partial->d[row], 1));
+    partial->d[row] = bny_mul(bny_add(partial->d[row], bny_shuffle_xor(partial->d[row], 2)), unit);
+  }
+  BNY_UNROLL for (int i = 0; i < columns / 2; i++) partial->n[i / 4][i % 4] *= unit;
+}
+
+/* n to memory: rows of `pitch` floats, which is 8 more than a multiple of 32, so that no bank is met twice. */
+template <int columns> BNY_DEVICE void bny_fragment_put(float *n, int pitch, const bny_fragment<columns> &partial) {
+  BNY_UNROLL for (int row = 0; row < 2; row++) {
+    float *to = n + ((int)bny_lane() / 4 + 8 * row) * pitch + (int)bny_lane() % 4 * 2;
+    BNY_UNROLL for (int i = 0; i < columns / 8; i++) {
+      to[8 * i] = partial.n[i][2 * row];
+      to[8 * i + 1] = partial.n[i][2 * row + 1];
+    }
+  }
+}
+
+/* m and d of the 16 rows. */
+template <int columns> BNY_DEVICE void bny_fragment_put_stats(float *m, float *d, const bny_fragment<columns> &partial) {
+  if (bny_lane() % 4 != 0) return;
+  BNY_UNROLL for (int row = 0; row < 2; row++) {
+    m[bny_lane() / 4 + 8 * row] = partial.m[row];
+    d[bny_lane() / 4 + 8 * row] = partial.d[row];
+  }
+}
+
+#endif

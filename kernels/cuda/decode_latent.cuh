@@ -1,0 +1,204 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * Attention where values are the first 512 columns of keys of 576 (MLA), by whole blocks: n of 16 heads x 512 is more than a
+ * warp can hold, and each key is to be read once.
+ *
+ * A *group* of four warps has 16 heads. A tile of 32 keys is in shared memory once, for all groups. Each warp multiplies a
+ * quarter of the columns of Q and K, all 32 keys, with its part of Q kept in registers; the four add their logits up through
+ * shared memory, in the same order and so to the same bits, and each computes all weights for itself: no weights are passed
+ * on. Then each has a quarter of the columns of n. So warps of a group meet once for each tile, and all of the block once.
+ *
+ * Stages: while one tile is computed with, the copies into the others are under way. */
+#ifndef BNY_CUDA_DECODE_LATENT_CUH
+#define BNY_CUDA_DECODE_LATENT_CUH
+
+#include "cuda/decode_fragment.cuh"
+#include "cuda/decode_merge.cuh"
+#include "cuda/decode_walk.cuh"
+
+template <int groups_, bool bulk_> struct bny_latent_shape {
+  enum : int {
+    DIM = 576,
+    VALUE_DIM = 512,
+    GROUPS = groups_,
+    PARTS = 4, /* warps of a group */
+    WARPS = PARTS * GROUPS,
+    THREADS = BNY_WARP_LANES * WARPS,
+    ROWS = 16 * GROUPS,
+    KEYS = 32, /* of a tile */
+    TILE_BYTES = KEYS * bny_tile<DIM>::PITCH,
+    STAGES = groups_ == 1 ? 2 : 3, /* one group: two blocks of an SM take turns */
+    RESIDENT = groups_ == 1 ? 2 : 1,
+    PART_DIM = DIM / PARTS,
+    PART_VALUES = VALUE_DIM / PARTS,
+    PARTIAL_PITCH = VALUE_DIM + 8
+  };
+  static constexpr bool bulk = bulk_;
+};
+
+/* Dynamic shared memory. The partial lies where the tiles are, when all have been used. */
+template <class shape> struct bny_latent_memory {
+  enum : int {
+    LOGITS = shape::STAGES * shape::TILE_BYTES, /* of each warp: 4 tiles of 8 keys, 16 bytes a lane */
+    BARRIERS = LOGITS + shape::WARPS * 4 * BNY_WARP_LANES * 16,
+    STATS = BARRIERS + 16 * ((shape::STAGES + 1) / 2),
+    BYTES = STATS + 2 * shape::ROWS * 4
+  };
+  static_assert(4 * shape::ROWS * shape::PARTIAL_PITCH <= LOGITS, "the partial lies in tiles");
+};
+
+/* The keys that a block attends to: tiles of 32, each `step` keys after the one before; none from `end` on. */
+struct bny_latent_range {
+  uint32_t first, step, end, count;
+};
+
+/* The tiles of a block on their way. */
+struct bny_latent_stages {
+  unsigned char *shared;
+  uint64_t *barriers;
+  uint32_t parity; /* bit i: of what barrier i is waited for next */
+};
+
+/* All tiles are counted, also those that are not there. */
+template <class shape>
+BNY_DEVICE void bny_latent_fill(const bny_latent_stages &stages, const bny_decode_call &call, const bny_decode_keys &keys,
+                                const bny_latent_range &range, uint32_t index) {
+  uint32_t stage = index % shape::STAGES, first = range.first + index * range.step;
+  unsigned char *tile = stages.shared + stage * shape::TILE_BYTES;
+  if constexpr (shape::bulk) {
+    if (bny_warp() == 0 && index < range.count)
+      bny_decode_load_bulk<shape::DIM, shape::KEYS>(tile, call.k, keys, first, range.end, stages.barriers + stage);
+  } else {
+    if (index < range.count)
+      bny_decode_load_async<shape::DIM, shape::KEYS, shape::WARPS>(tile, call.k, keys, first, range.end, bny_warp());
+    bny_copy_async_commit();
+  }
+}
+
+/* Tile `index` is there, and all warps are done with the one before, whose place is filled anew. */
+template <class shape>
+BNY_DEVICE const unsigned char *bny_latent_wait(bny_latent_stages *stages, const bny_decode_call &call,
+                                                const bny_decode_keys &keys, const bny_latent_range &range,
+                                                uint32_t index) {
+  uint32_t stage = index % shape::STAGES;
+  if constexpr (shape::bulk) {
+    bny_mbarrier_wait(stages->barriers + stage, stages->parity >> stage & 1);
+    stages->parity ^= 1u << stage;
+    bny_fence_async();
+  } else {
+    bny_copy_async_wait<shape::STAGES - 2>();
+  }
+  bny_block_sync();
+  bny_latent_fill<shape>(*stages, call, keys, range, index + shape::STAGES - 1);
+  return stages->shared + stage * shape::TILE_BYTES;
+}
+
+/* This warp's quarter of the columns of 16 rows of Q, as fragments of A; rows beyond the item's are zero. */
+template <class shape>
+BNY_DEVICE void bny_latent_load_query(uint32_t query[shape::PART_DIM / 16][4], const bny_decode_call &call,
+                                      const bny_decode_item &item) {
+  const uint32_t first = bny_warp() / shape::PARTS * 16 + bny_lane() / 4;
+  const uint32_t head = item.kv_head * (uint32_t)call.group + item.tile * shape::ROWS;
+  const unsigned char *from = (const unsigned char *)call.q + item.sequence * call.q_batch_stride +
+                              2 * (bny_warp() % shape::PARTS * shape::PART_DIM + bny_lane() % 4 * 2);
+  BNY_UNROLL for (int i = 0; i < shape::PART_DIM / 16; i++) {
+    BNY_UNROLL for (uint32_t j = 0; j < 4; j++) {
+      uint32_t row = first + j % 2 * 8;
+      query[i][j] = 0;
+      if (row < item.rows)
+        query[i][j] = *(const uint32_t *)(from + (head + row) * call.q_head_stride + 32 * i + j / 2 * 16);
+    }
+  }
+}
+
+/* Logits of 16 heads and 32 keys, the same bits in the four warps of a group. */
+template <class Element, class shape>
+BNY_DEVICE void bny_latent_logits(bny_logits<4> *logits, const uint32_t query[shape::PART_DIM / 16][4],
+                                  const unsigned char *tile, unsigned char *exchange) {
+  const int part = (int)bny_warp() % shape::PARTS, group = (int)bny_warp() / shape::PARTS;
+  BNY_UNROLL for (int i = 0; i < 16; i++) logits->s[i / 4][i % 4] = 0;
+  BNY_UNROLL for (int i = 0; i < shape::PART_DIM / 16; i++) {
+    BNY_UNROLL for (int half = 0; half < 2; half++) {
+      uint32_t b[4];
+      bny_load_rows_b<shape::DIM>(b, tile + half * 16 * bny_tile<shape::DIM>::PITCH, part * shape::PART_DIM + 16 * i);
+      Element::multiply(logits->s[2 * half], query[i], b);
+      Element::multiply(logits->s[2 * half + 1], query[i], b + 2);
+    }
+  }
+  float *mine = (float *)exchange + (bny_warp() * 4 * BNY_WARP_LANES + bny_lane()) * 4;
+  BNY_UNROLL for (int i = 0; i < 4; i++) bny_store_floats(mine + i * BNY_WARP_LANES * 4, logits->s[i]);
+  bny_named_sync(1 + group, BNY_WARP_LANES * shape::PARTS);
+  const float *theirs = (const float *)exchange + ((uint32_t)(group * shape::PARTS * 4) * BNY_WARP_LANES + bny_lane()) * 4;
+  BNY_UNROLL for (int i = 0; i < 4; i++) {
+    bny_load_floats(logits->s[i], theirs + i * BNY_WARP_LANES * 4);
+    BNY_UNROLL for (int other = 1; other < shape::PARTS; other++) {
+      float s[4];
+      bny_load_floats(s, theirs + (other * 4 + i) * BNY_WARP_LANES * 4);
+      BNY_UNROLL for (int j = 0; j < 4; j++) logits->s[i][j] = bny_add(logits->s[i][j], s[j]);
+    }
+  }
+}
+
+/* By all blocks of a team. */
+template <class Element, class shape, class Epilogue>
+BNY_DEVICE void bny_latent_attend(const bny_decode_call &call, const bny_decode_item &item, uint32_t team,
+                                  bny_latent_stages *stages, Epilogue &epilogue) {
+  using memory = bny_latent_memory<shape>;
+  unsigned char *shared = stages->shared;
+  const int part = (int)bny_warp() % shape::PARTS, group = (int)bny_warp() / shape::PARTS;
+  const bny_decode_keys keys = bny_decode_keys_of_item(call, item);
+  bny_latent_range range;
+  range.first = item.piece.first * BNY_DECODE_GRANULE + bny_cluster_rank() * shape::KEYS;
+  range.step = bny_cluster_blocks() * shape::KEYS;
+  range.end = item.piece.end * BNY_DECODE_GRANULE;
+  if (range.end > keys.count) range.end = keys.count;
+  range.count = range.first < range.end ? (range.end - range.first - 1) / range.step + 1 : 0;
+  for (uint32_t index = 0; index + 1 < shape::STAGES; index++)
+    bny_latent_fill<shape>(*stages, call, keys, range, index);
+  uint32_t query[shape::PART_DIM / 16][4];
+  bny_latent_load_query<shape>(query, call, item);
+
+  bny_fragment<shape::PART_VALUES> partial;
+  bny_fragment_clear(&partial);
+  for (uint32_t index = 0; index < range.count; index++) {
+    bny_logits<4> logits;
+    bny_weights<2> weights;
+    const unsigned char *tile = bny_latent_wait<shape>(stages, call, keys, range, index);
+    bny_latent_logits<Element, shape>(&logits, query, tile, shared + memory::LOGITS);
+    uint32_t left = range.end - (range.first + index * range.step);
+    if (left < shape::KEYS) bny_logits_mask(&logits, left);
+    bny_fragment_softmax<Element>(&partial, logits, call.scale_log2, &weights);
+    bny_fragment_values<Element, shape::DIM>(&partial, weights, tile, part * shape::PART_VALUES);
+  }
+  bny_fragment_end<Element>(&partial);
+  if constexpr (!shape::bulk) bny_copy_async_wait<0>();
+  bny_block_sync();
+  bny_block_partial whole = {(float *)(shared + memory::STATS), (float *)(shared + memory::STATS) + shape::ROWS,
+                             (float *)shared, shape::PARTIAL_PITCH};
+  bny_fragment_put(whole.n + group * 16 * whole.pitch + part * shape::PART_VALUES, whole.pitch, partial);
+  if (part == 0) bny_fragment_put_stats(whole.m + group * 16, whole.d + group * 16, partial);
+  bny_decode_finish<shape::VALUE_DIM, shape::ROWS>(call, item, team, whole, epilogue);
+}
+
+/* The kernel. */
+template <class Element, class shape, class Epilogue>
+BNY_DEVICE void bny_decode_latent(const bny_decode_call &call, Epilogue &epilogue) {
+  using memory = bny_latent_memory<shape>;
+  unsigned char *shared = bny_dynamic_shared();
+  bny_latent_stages stages = {shared, (uint64_t *)(shared + memory::BARRIERS), 0};
+  if constexpr (shape::bulk) {
+    if (bny_thread() < shape::STAGES) bny_mbarrier_init(stages.barriers + bny_thread(), 1);
+    bny_mbarrier_fence_init();
+  }
+  bny_block_sync();
+  bny_grid_wait();
+  bny_grid_release();
+  bny_decode_item item;
+  for (bny_decode_walk walk = bny_decode_walk_begin(call); bny_decode_walk_item(walk, call, shape::ROWS, &item);
+       bny_decode_walk_next(&walk, call))
+    if (bny_decode_piece_is_mine(&item.piece, walk.granules, walk.team))
+      bny_latent_attend<Element, shape>(call, item, walk.team, &stages, epilogue);
+  Epilogue::end(epilogue);
+}
+
+#endif
