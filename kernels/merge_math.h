@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * The algebra of partials, one row at a time, for the host (C11) and the device (CUDA C++, compiled with -fmad=false).
+ * The algebra of partials, one row at a time, for the host (C11, compiled with -ffp-contract=off) and the device (CUDA
+ * C++). Products that are added to something are bny_times(), so that no compiler of a device fuses the two.
  *
  * Logits are in base 2: t = scale * log2(e) * (q . k). A partial is m, d = sum 2^(t-m), n = sum 2^(t-m) v with m a whole
  * number, so that every rescaling in a merge is a power of two: exact unless it underflows.
@@ -61,6 +62,24 @@ BNY_HD static inline uint64_t bny_bits_of_double(double value) {
   uint64_t bits;
   memcpy(&bits, &value, sizeof bits);
   return bits;
+}
+
+/* ---- products that are rounded before they are added -------------------------------------------------------------- */
+
+BNY_HD static inline float bny_times(float a, float b) {
+#ifdef __CUDA_ARCH__
+  return __fmul_rn(a, b);
+#else
+  return a * b;
+#endif
+}
+
+BNY_HD static inline double bny_times_double(double a, double b) {
+#ifdef __CUDA_ARCH__
+  return __dmul_rn(a, b);
+#else
+  return a * b;
+#endif
 }
 
 /* ---- 16-bit values: round to nearest even, NaN stays NaN (made quiet, as processors do) --------------------------- */
@@ -125,18 +144,18 @@ BNY_HD static inline double bny_ceil(double t) {
 /* 2^t for |t| <= 1000, within 1e-13 relative, exact for whole t: 2^k times the series of e^x, |x| <= ln(2) / 2. */
 BNY_HD static inline double bny_exp2(double t) {
   double shifted = t + 0x1.8p52; /* its low bits are k, the whole number nearest to t */
-  double x = (t - (shifted - 0x1.8p52)) * BNY_LN_2;
+  double x = bny_times_double(t - (shifted - 0x1.8p52), BNY_LN_2);
   double sum = 1.0 / 3628800;
-  sum = sum * x + 1.0 / 362880;
-  sum = sum * x + 1.0 / 40320;
-  sum = sum * x + 1.0 / 5040;
-  sum = sum * x + 1.0 / 720;
-  sum = sum * x + 1.0 / 120;
-  sum = sum * x + 1.0 / 24;
-  sum = sum * x + 1.0 / 6;
-  sum = sum * x + 0.5;
-  sum = sum * x + 1.0;
-  sum = sum * x + 1.0;
+  sum = bny_times_double(sum, x) + 1.0 / 362880;
+  sum = bny_times_double(sum, x) + 1.0 / 40320;
+  sum = bny_times_double(sum, x) + 1.0 / 5040;
+  sum = bny_times_double(sum, x) + 1.0 / 720;
+  sum = bny_times_double(sum, x) + 1.0 / 120;
+  sum = bny_times_double(sum, x) + 1.0 / 24;
+  sum = bny_times_double(sum, x) + 1.0 / 6;
+  sum = bny_times_double(sum, x) + 0.5;
+  sum = bny_times_double(sum, x) + 1.0;
+  sum = bny_times_double(sum, x) + 1.0;
   return bny_double_of_bits(bny_bits_of_double(sum) + (bny_bits_of_double(shifted) << 52));
 }
 
@@ -149,16 +168,16 @@ BNY_HD static inline double bny_log2(double x) {
   double k = bny_double_of_bits(0x4330000000000000u | biased) - (0x1p52 + 1024.0);
   double f = bny_double_of_bits(bits - (offset & 0xfff0000000000000u));
   double s = (f - 1.0) / (f + 1.0);
-  double z = s * s;
+  double z = bny_times_double(s, s);
   double sum = 1.0 / 15;
-  sum = sum * z + 1.0 / 13;
-  sum = sum * z + 1.0 / 11;
-  sum = sum * z + 1.0 / 9;
-  sum = sum * z + 1.0 / 7;
-  sum = sum * z + 1.0 / 5;
-  sum = sum * z + 1.0 / 3;
-  sum = sum * z + 1.0;
-  return k + s * (2.0 * BNY_LOG2_E) * sum;
+  sum = bny_times_double(sum, z) + 1.0 / 13;
+  sum = bny_times_double(sum, z) + 1.0 / 11;
+  sum = bny_times_double(sum, z) + 1.0 / 9;
+  sum = bny_times_double(sum, z) + 1.0 / 7;
+  sum = bny_times_double(sum, z) + 1.0 / 5;
+  sum = bny_times_double(sum, z) + 1.0 / 3;
+  sum = bny_times_double(sum, z) + 1.0;
+  return k + bny_times_double(bny_times_double(s, 2.0 * BNY_LOG2_E), sum);
 }
 
 /* ---- from a caller's statistics ------------------------------------------------------------------------------------ */
@@ -173,7 +192,7 @@ BNY_HD static inline double bny_log2(double x) {
  * alone, t counts as whole. `tight` asks for d in (0.5, 1]: lossy wires. */
 BNY_HD static inline void bny_stats_import(float stat, float sum, int base_e, int normalised, int tight, float *m, float *d,
                                            float *factor) {
-  double t = (double)stat * (base_e ? BNY_LOG2_E : 1.0);
+  double t = bny_times_double((double)stat, base_e ? BNY_LOG2_E : 1.0);
   t = t > (double)FLT_MAX ? (double)FLT_MAX : t;
   t = t < -(double)FLT_MAX ? -(double)FLT_MAX : t;
   double narrow = __builtin_fabs(t) < 0x1p24 ? t : 0.0;
@@ -208,14 +227,14 @@ BNY_HD static inline void bny_stats_merge(float a_m, float a_d, float b_m, float
   float top = a_m > b_m ? a_m : b_m;
   float a = bny_exp2_whole(a_m - top);
   float b = bny_exp2_whole(b_m - top);
-  float sum = a_d * a + b_d * b;
+  float sum = bny_times(a_d, a) + bny_times(b_d, b);
   if (tight) {
     int32_t k = (int32_t)((bny_bits_of_float(sum) - 1) >> 23) - 126;
     int moved = (sum > 1.0f) & (top > -0x1p23f) & (top < 0x1p23f);
     top += moved ? (float)k : 0.0f;
     a = bny_exp2_whole(a_m - top);
     b = bny_exp2_whole(b_m - top);
-    sum = a_d * a + b_d * b;
+    sum = bny_times(a_d, a) + bny_times(b_d, b);
   }
   *m = top;
   *d = sum;
@@ -239,7 +258,7 @@ BNY_HD static inline float bny_stats_lse(float m, float d, int base_e) {
 /* What turns d and n relative to the wire's m into d and n relative to the m that the caller is given, `given`, which has
  * been rounded to the caller's type and is in the caller's base: 2^(m - t). Exactly 1 if m was given as it is. */
 BNY_HD static inline double bny_stats_rebase(float m, float given, int base_e) {
-  double shift = (double)m - (double)given * (base_e ? BNY_LOG2_E : 1.0);
+  double shift = (double)m - bny_times_double((double)given, base_e ? BNY_LOG2_E : 1.0);
   shift = shift > -1000.0 ? shift : -1000.0;
   return bny_exp2(shift < 1000.0 ? shift : 1000.0);
 }

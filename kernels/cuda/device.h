@@ -14,6 +14,7 @@
  *   bny_thread(), bny_block_threads(), bny_block(), bny_grid_blocks(), bny_lane(), bny_warp() (within its block)
  * Warp
  *   bny_shuffle(v, lane), bny_shuffle_xor(v, mask): v of the other lane. 4- or 8-byte types
+ *   bny_lowest_bit(bits): its number; -1 of 0
  *   bny_warp_any(p), bny_warp_all(p), bny_warp_ballot(p), bny_warp_sync()
  * Block
  *   bny_block_sync(); bny_named_sync(id, threads), bny_named_arrive(id, threads): barriers 1..15 of a multiple of 32
@@ -24,7 +25,8 @@
  *   bny_load_line(p), bny_store_line(p, quad): 8 neighbouring lanes access one 128-byte line, whole where the link keeps
  *     lines whole, which PTX does not promise. Functions of a warp; NULL in lanes of lines that are left out
  *   bny_fence_gpu(), bny_fence_sys(): fence.acq_rel
- *   bny_add_gpu_32(p, v): fetch and add, acq_rel; bny_compare_swap_sys_64(p, expected, v): acq_rel, the old value
+ *   bny_add_relaxed_gpu_64(p, v): fetch and add; bny_add_gpu_32(p, v): the same, acq_rel;
+ *   bny_compare_swap_sys_64(p, expected, v): acq_rel, the old value
  * Plain memory in 16 bytes
  *   bny_load_quad(p), bny_load_quad_once(p) (read-only for the whole kernel, and not again), bny_store_quad(p, quad)
  * Time

@@ -5,9 +5,13 @@
 #define BNY_CUDA_DEVICE_PTX_H
 
 #define BNY_DEVICE static __device__ __forceinline__
+/* Rarely called: kept out of the way of what is. */
+#define BNY_DEVICE_COLD static __device__ __noinline__
+#define BNY_DEVICE_METHOD __device__ __forceinline__
 #define BNY_KERNEL extern "C" __global__ void
 #define BNY_LAUNCH_BOUNDS(threads, blocks) __launch_bounds__(threads, blocks)
 #define BNY_UNROLL _Pragma("unroll")
+#define BNY_ROLLED _Pragma("unroll 1")
 /* Of a kernel: read where it lies, also by an index that is not constant. */
 #define BNY_PARAMETER(type, name) const __grid_constant__ type name
 #define BNY_SHARED(type, name) __shared__ type name
@@ -42,6 +46,7 @@ template <typename T> BNY_DEVICE T bny_shuffle_xor(T value, int mask) { return _
 BNY_DEVICE bool bny_warp_any(bool p) { return __any_sync(0xffffffffu, p) != 0; }
 BNY_DEVICE bool bny_warp_all(bool p) { return __all_sync(0xffffffffu, p) != 0; }
 BNY_DEVICE uint32_t bny_warp_ballot(bool p) { return __ballot_sync(0xffffffffu, p); }
+BNY_DEVICE int bny_lowest_bit(uint32_t bits) { return __ffs((int)bits) - 1; }
 BNY_DEVICE void bny_warp_sync(void) { __syncwarp(); }
 BNY_DEVICE void bny_block_sync(void) { __syncthreads(); }
 
@@ -128,6 +133,15 @@ BNY_DEVICE void bny_store_line(void *to, bny_quad value) {
 
 BNY_DEVICE void bny_fence_gpu(void) { asm volatile("fence.acq_rel.gpu;" ::: "memory"); }
 BNY_DEVICE void bny_fence_sys(void) { asm volatile("fence.acq_rel.sys;" ::: "memory"); }
+
+BNY_DEVICE uint64_t bny_add_relaxed_gpu_64(uint64_t *at, uint64_t value) {
+  uint64_t old;
+  asm volatile("atom.add.relaxed.gpu.global.u64 %0, [%1], %2;"
+               : "=l"(old)
+               : "l"(bny_global_address(at)), "l"(value)
+               : "memory");
+  return old;
+}
 
 BNY_DEVICE uint32_t bny_add_gpu_32(uint32_t *at, uint32_t value) {
   uint32_t old;

@@ -34,6 +34,7 @@ struct weak_store {
   unsigned char *to;
   unsigned char value[16];
   uint8_t bytes;
+  bool synced; /* before later fences of the block */
 };
 
 struct async_copy {
@@ -56,6 +57,7 @@ struct fiber {
 #endif
   void *fake_stack; /* of the address sanitizer */
   uint32_t meetings; /* exchanges of its warp so far */
+  bool writes;       /* among the emulator's writers */
   std::vector<weak_store> stores;
   std::vector<async_copy> copies;       /* not yet committed */
   std::vector<std::vector<async_copy>> groups;
@@ -259,6 +261,22 @@ void settle(fiber *writer) {
   while (!writer->stores.empty()) apply_store(writer, random_below(running, writer->stores.size()));
 }
 
+/* What other threads of a block have stored before a sync. */
+void settle_synced(const fiber *self) {
+  for (fiber *writer : running->writers)
+    for (size_t i = 0; writer->block == self->block && i < writer->stores.size();)
+      if (writer->stores[i].synced) apply_store(writer, i), i = 0;
+      else i++;
+}
+
+/* A block sees its own stores, and those to a place are in order. */
+void apply_overlapping(const fiber *self, const void *at, size_t bytes, bool own) {
+  for (fiber *writer : running->writers)
+    for (size_t i = 0; (own || writer != self) && writer->block == self->block && i < writer->stores.size();)
+      if (overlap(writer->stores[i], static_cast<const unsigned char *>(at), bytes)) apply_store(writer, i), i = 0;
+      else i++;
+}
+
 void finish_copy(const async_copy &copy) {
   memcpy(copy.to, copy.from, copy.bytes);
   if (copy.barrier) bny_emulated_mbarrier_add(copy.barrier, 0, -static_cast<int64_t>(copy.bytes));
@@ -351,7 +369,7 @@ void let_things_happen(bny_emulator *emulator, block_state *block) {
     uint32_t index = random_below(emulator, emulator->writers.size());
     fiber *writer = emulator->writers[index];
     if (!writer->stores.empty()) apply_store(writer, random_below(emulator, writer->stores.size()));
-    if (writer->stores.empty()) take_any(&emulator->writers, index);
+    if (writer->stores.empty()) take_any(&emulator->writers, index)->writes = false;
   }
   if (!block->bulk.empty() && random_below(emulator, 16) == 0)
     finish_copy(take_any(&block->bulk, random_below(emulator, block->bulk.size())));
@@ -509,7 +527,7 @@ const unsigned char (*bny_emulated_exchange(uint32_t kind, const void *value,
 
 void bny_emulated_barrier(int id, int threads, bool wait) {
   fiber *self = running->current;
-  bny_emulated_settle();
+  bny_emulated_sync();
   if (id < 0 || id >= NAMED_BARRIERS || threads % BNY_WARP_LANES) bny_emulated_fail("a barrier that does not exist");
   barrier_state *barrier = &self->block->named[id];
   if (!barrier_arrive(barrier, threads) && wait) park(&barrier->waiting);
@@ -525,26 +543,32 @@ void bny_emulated_cluster_barrier(void) {
 
 void bny_emulated_store(void *to, const void *value, size_t bytes) {
   fiber *self = running->current;
-  weak_store one = {static_cast<unsigned char *>(to), {}, static_cast<uint8_t>(bytes)};
+  weak_store one = {static_cast<unsigned char *>(to), {}, static_cast<uint8_t>(bytes), false};
   memcpy(one.value, value, bytes);
+  apply_overlapping(self, to, bytes, false);
   if (self->stores.empty()) {
     if (!running->config.weak || random_below(running, 2) == 0) {
       memcpy(to, value, bytes);
       return;
     }
-    running->writers.push_back(self);
+    if (!self->writes) running->writers.push_back(self);
+    self->writes = true;
   }
   self->stores.push_back(one);
   if (self->stores.size() > WEAK_STORES_MAX) apply_store(self, random_below(running, self->stores.size()));
 }
 
-void bny_emulated_settle(void) { settle(running->current); }
+void bny_emulated_settle(void) {
+  settle(running->current);
+  settle_synced(running->current);
+}
+
+void bny_emulated_sync(void) {
+  for (weak_store &one : running->current->stores) one.synced = true;
+}
 
 void bny_emulated_load(const void *from, void *value, size_t bytes) {
-  fiber *self = running->current;
-  for (size_t i = 0; i < self->stores.size();)
-    if (overlap(self->stores[i], static_cast<const unsigned char *>(from), bytes)) apply_store(self, i), i = 0;
-    else i++;
+  apply_overlapping(running->current, from, bytes, true);
   memcpy(value, from, bytes);
 }
 

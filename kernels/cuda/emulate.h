@@ -6,8 +6,9 @@
  * the functions below, so a failure can be repeated by its seed. Devices are numbers: launches of one stream of a device
  * run in order, all others at once, in one memory.
  *
- * Stores through the ordered functions of device.h that PTX lets others see late are put off at random, until a fence, a
- * release, a barrier or the end of the kernel; asynchronous copies are put off until they are waited for. Loads are never
+ * Stores through the ordered functions of device.h that PTX lets others see late are put off at random, until a fence or a
+ * release by this thread, or by another one of its block after a barrier or sync, or the end of the kernel; within the
+ * block they are seen at once; asynchronous copies are put off until they are waited for. Loads are never
  * early. All lanes of a warp must meet in the same function, a deadlock is a failure at once, and whoever spins beyond the
  * limit of steps fails too. Time is counted in steps.
  *
@@ -66,7 +67,8 @@ void bny_emulated_barrier(int id, int threads, bool wait); /* of the block; id 0
 void bny_emulated_cluster_barrier(void);
 void bny_emulated_yield(void); /* others may run */
 void bny_emulated_store(void *to, const void *value, size_t bytes); /* at once, or later */
-void bny_emulated_settle(void);                                    /* all stores of this thread are visible */
+void bny_emulated_settle(void);                                    /* a fence: all stores before it are visible */
+void bny_emulated_sync(void); /* stores of this thread are before later fences of its block */
 void bny_emulated_load(const void *from, void *value, size_t bytes);
 void *bny_emulated_shared(const void *key, size_t bytes);
 void *bny_emulated_dynamic(void);
@@ -80,9 +82,13 @@ uint64_t bny_emulated_clock(void);
 [[noreturn]] void bny_emulated_fail(const char *why);
 
 #define BNY_DEVICE static inline
+/* Rarely called: kept out of the way of what is. */
+#define BNY_DEVICE_COLD static inline
+#define BNY_DEVICE_METHOD inline
 #define BNY_KERNEL extern "C" void
 #define BNY_LAUNCH_BOUNDS(threads, blocks)
 #define BNY_UNROLL
+#define BNY_ROLLED
 #define BNY_PARAMETER(type, name) const type name
 #define BNY_SHARED(type, name) \
   static char name##_key;      \
@@ -129,10 +135,11 @@ BNY_DEVICE uint32_t bny_warp_ballot(bool p) {
   for (int i = 0; i < BNY_WARP_LANES; i++) votes |= (uint32_t)all[i][0] << i;
   return votes;
 }
+BNY_DEVICE int bny_lowest_bit(uint32_t bits) { return bits ? __builtin_ctz(bits) : -1; }
 BNY_DEVICE bool bny_warp_any(bool p) { return bny_warp_ballot(p) != 0; }
 BNY_DEVICE bool bny_warp_all(bool p) { return bny_warp_ballot(p) == 0xffffffffu; }
 BNY_DEVICE void bny_warp_sync(void) {
-  bny_emulated_settle();
+  bny_emulated_sync();
   bny_emulated_exchange(BNY_EMULATED_SYNC, nullptr, 0);
 }
 BNY_DEVICE void bny_block_sync(void) { bny_emulated_barrier(0, (int)bny_block_threads(), true); }
@@ -209,6 +216,12 @@ BNY_DEVICE void bny_store_line(void *to, bny_quad value) {
 
 BNY_DEVICE void bny_fence_gpu(void) { bny_emulated_settle(); }
 BNY_DEVICE void bny_fence_sys(void) { bny_emulated_settle(); }
+BNY_DEVICE uint64_t bny_add_relaxed_gpu_64(uint64_t *at, uint64_t value) {
+  bny_emulated_yield();
+  uint64_t old = *at;
+  *at = old + value;
+  return old;
+}
 BNY_DEVICE uint32_t bny_add_gpu_32(uint32_t *at, uint32_t value) {
   bny_emulated_settle();
   bny_emulated_yield();

@@ -1,0 +1,178 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * The interpreter: runs any program, one launch for all of its steps. Every warp goes through the steps for the units that
+ * are its own; no warp waits for another one of this rank. */
+#ifndef BNY_CUDA_INTERPRET_CUH
+#define BNY_CUDA_INTERPRET_CUH
+
+#include "cuda/merge.h"
+#include "cuda/push.h"
+
+BNY_DEVICE const bny_program_step *bny_program_steps(const bny_program *program) {
+  return (const bny_program_step *)(program + 1);
+}
+
+BNY_DEVICE const bny_program_place *bny_program_places(const bny_program *program) {
+  return (const bny_program_place *)(bny_program_steps(program) + program->nsteps);
+}
+
+/* Places of a step. */
+struct bny_program_view {
+  const bny_worker *self;
+  const bny_program *program;
+  const bny_program_place *places; /* the first */
+  int32_t count_, token, head, chunk;
+
+  BNY_DEVICE_METHOD int64_t number(const bny_program_place &place, int32_t t, int32_t h) const {
+    return ((int64_t)(t - place.token0) * place.heads + h - place.head0) * program->shape.chunks + chunk;
+  }
+};
+
+/* Of the row that is set. */
+struct bny_program_sources : bny_program_view {
+  BNY_DEVICE_METHOD const unsigned char *unit(int s) const {
+    const bny_program_place &place = places[s];
+    return bny_worker_inbox(*self, self->group->rank, program->protocol) + place.offset +
+           number(place, token, head) * (int64_t)program->shape.unit_bytes;
+  }
+  BNY_DEVICE_METHOD const uint64_t *signal(int s) const {
+    return bny_worker_signals(*self, self->group->rank) + places[s].signal + number(places[s], token, head);
+  }
+  BNY_DEVICE_METHOD int32_t peer(int s) const { return places[s].peer; }
+  BNY_DEVICE_METHOD int32_t slot(int s) const { return places[s].slot; }
+};
+
+struct bny_program_destinations : bny_program_view {
+  BNY_DEVICE_METHOD int count() const { return count_; }
+  BNY_DEVICE_METHOD unsigned char *unit(int d, int32_t t, int32_t h) const {
+    const bny_program_place &place = places[d];
+    return bny_worker_inbox(*self, place.peer, program->protocol) + place.offset +
+           number(place, t, h) * (int64_t)program->shape.unit_bytes;
+  }
+  BNY_DEVICE_METHOD uint64_t *signal(int d, int32_t t, int32_t h) const {
+    return bny_worker_signals(*self, places[d].peer) + places[d].signal + number(places[d], t, h);
+  }
+};
+
+/* A run of a warp, and its step at hand. */
+struct bny_interpreter {
+  bny_worker self;
+  bny_unit_work work;
+  const bny_program *program;
+  const bny_device_call *call;
+  const bny_program_step *step;
+  bny_program_sources sources;
+  bny_program_destinations to;
+  bny_push_pending pending;
+};
+
+/* ---- rows -------------------------------------------------------------------------------------------------------------- */
+
+template <int protocol, bool halves>
+BNY_DEVICE void bny_interpret_copy(bny_interpreter *run, const bny_unit_rows &rows) {
+  const bny_unit_shape &shape = run->program->shape;
+  const banyan_partial &in = run->call->in;
+  bny_import import = bny_import_row(in, rows.token, rows.head, halves);
+  bny_worker_report_data(&run->self, import.bad, bny_unit_row_number(shape, rows));
+  BNY_ROLLED for (int first = 0; first < run->work.packets && !run->self.failed; first += BNY_WARP_LANES) {
+    int packet = first + (int)bny_lane();
+    bool active = packet < run->work.packets;
+    bny_lane_values<protocol, halves> values;
+    bny_unit_read<protocol, halves>(in, run->work, rows.token, rows.head, packet, active, &values);
+    bny_packet made = bny_unit_import<protocol, halves>(values, import, packet, shape.wire);
+    bny_push_packet<protocol>(run->self, run->to, rows.token, rows.head, packet, active, made);
+  }
+}
+
+/* What is merged goes to the places of the step, or to the caller. */
+template <int protocol, bool halves>
+BNY_DEVICE void bny_interpret_put(bny_interpreter *run, const bny_unit_rows &rows, int packet, float m, float d,
+                                  const bny_lane_values<protocol, halves> &values) {
+  bool active = packet < run->work.packets;
+  if (run->step->kind == BNY_PROGRAM_MERGE) {
+    bny_packet made = bny_unit_pack<protocol, halves>(values.value, packet, m, d, run->program->shape.wire);
+    bny_push_packet<protocol>(run->self, run->to, rows.token, rows.head, packet, active, made);
+    return;
+  }
+  const banyan_partial &out = run->call->out;
+  int32_t token = rows.token - run->call->out_token0, head = rows.head - run->call->out_head0;
+  bool writes = run->work.chunk == 0 && packet - (int)bny_lane() == 0;
+  float factor = bny_export_row(out, token, head, m, d, writes);
+  bny_unit_write(out, run->work, token, head, packet, factor, active, values);
+}
+
+template <int protocol, bool halves>
+BNY_DEVICE void bny_interpret_merge(bny_interpreter *run, const bny_unit_rows &rows) {
+  int count = run->step->nsources;
+  bny_rounding rounding = {run->program->shape.wire, run->program->round_nodes != 0,
+                           halves && run->step->kind == BNY_PROGRAM_MERGE};
+  bool together = count <= BNY_MERGE_WIDTH && !(halves && rounding.nodes);
+  bny_merge_tree tree;
+  if (protocol == BNY_PROTOCOL_SIMPLE && together) bny_merge_await(&run->self, run->sources, 0, count, 0);
+  BNY_ROLLED for (int first = 0; first < run->work.packets && !run->self.failed; first += BNY_WARP_LANES) {
+    int packet = first + (int)bny_lane();
+    bny_merge_part<protocol, halves> merged;
+    if (together) {
+      bny_packet packets[BNY_MERGE_WIDTH];
+      bny_merge_receive<protocol>(&run->self, run->sources, 0, count, 0, packet, packet < run->work.packets, packets);
+      if (first == 0) bny_merge_tree_of<protocol>(packets, count, rounding.last, &tree);
+      merged = {tree.m, tree.d, bny_merge_tree_values<protocol, halves>(packets, count, tree, rounding.wire)};
+    } else {
+      bny_merge_many(&run->self, run->sources, count, run->work, packet, rounding, &merged);
+    }
+    if (!run->self.failed) bny_interpret_put(run, rows, packet, merged.m, merged.d, merged.values);
+  }
+}
+
+/* ---- steps ------------------------------------------------------------------------------------------------------------- */
+
+BNY_DEVICE void bny_interpret_set_step(bny_interpreter *run, int32_t index) {
+  const bny_program_place *places = bny_program_places(run->program);
+  run->step = bny_program_steps(run->program) + index;
+  bny_program_view view = {&run->self, run->program, places + run->step->sources, run->step->nsources, 0, 0,
+                           run->work.chunk};
+  *(bny_program_view *)&run->sources = view;
+  view.places = places + run->step->destinations;
+  view.count_ = run->step->ndestinations;
+  *(bny_program_view *)&run->to = view;
+  run->pending = {0, 0, 0};
+}
+
+template <int protocol, bool halves> BNY_DEVICE void bny_interpret_step(bny_interpreter *run) {
+  const bny_program_step *step = run->step;
+  bny_unit_rows rows;
+  bool more = bny_unit_rows_first(&rows, run->program->shape, run->work, step->token0, step->tokens, step->head0, step->heads);
+  BNY_ROLLED for (; more && !run->self.failed; more = bny_unit_rows_next(&rows)) {
+    run->sources.token = rows.token;
+    run->sources.head = rows.head;
+    if (step->kind == BNY_PROGRAM_COPY) bny_interpret_copy<protocol, halves>(run, rows);
+    else bny_interpret_merge<protocol, halves>(run, rows);
+    if (!run->self.failed) bny_push_row<protocol>(run->self, run->to, rows.token, rows.head, &run->pending);
+  }
+  if (!run->self.failed) bny_push_end<protocol>(run->self, run->to, &run->pending);
+}
+
+template <int protocol, bool halves>
+BNY_DEVICE void bny_interpret(const bny_device_group &group, const bny_program *program, const bny_device_call &call) {
+  bny_interpreter run;
+  bny_worker_begin(&run.self, group);
+  bny_worker_join(&run.self);
+  bny_worker_announce(run.self);
+  run.program = program;
+  run.call = &call;
+  run.work = bny_unit_work_make<protocol, halves>(program->shape);
+  BNY_ROLLED for (int32_t i = 0; i < program->nsteps; i++) {
+    bny_interpret_set_step(&run, i);
+    /* Chunks of a row must have read its statistics. */
+    if (call.shares_stats && run.step->kind == BNY_PROGRAM_DELIVER) bny_unit_row_sync(program->shape);
+    bny_interpret_step<protocol, halves>(&run);
+  }
+}
+
+#define BNY_INTERPRET_KERNEL(name, protocol, halves)                                                    \
+  BNY_KERNEL BNY_LAUNCH_BOUNDS(BNY_BLOCK_THREADS_MAX, 1)                                                 \
+  name(BNY_PARAMETER(bny_device_group, group), const bny_program *program, BNY_PARAMETER(bny_device_call, call)) { \
+    bny_interpret<protocol, halves>(group, program, call);                                               \
+  }
+
+#endif

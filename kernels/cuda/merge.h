@@ -1,0 +1,195 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * Units of several sources, waited for and merged in the order of kernels/op.h: a balanced tree of neighbours. Up to 8
+ * sources are merged in registers; more, and those whose every node is rounded, one after another on a stack.
+ *
+ * A template argument `Sources` is a struct with, for source s of a merge:
+ *   const unsigned char *unit(int s)     where its unit lies, in this rank's inbox
+ *   const uint64_t *signal(int s)        of that unit: SIMPLE
+ *   int32_t peer(int s), slot(int s)     who is to blame if it does not come */
+#ifndef BNY_CUDA_MERGE_H
+#define BNY_CUDA_MERGE_H
+
+#include "cuda/unit.h"
+#include "cuda/worker.h"
+
+enum { BNY_MERGE_WIDTH = 8, BNY_MERGE_NODES = BNY_MERGE_WIDTH - 1, BNY_MERGE_STACK = 8 };
+
+/* How values are rounded on their way. */
+struct bny_rounding {
+  int wire;
+  bool nodes; /* every merged value */
+  bool last;  /* what is merged goes to a lossy wire */
+};
+
+/* ---- waiting for units ---------------------------------------------------------------------------------------------- */
+
+/* SIMPLE: until the units of sources [base, base + count) are there, 8 at most; not of those in `have`. */
+template <class Sources>
+BNY_DEVICE void bny_merge_await(bny_worker *self, const Sources &sources, int base, int count, uint32_t have) {
+  int source = base + (int)bny_lane();
+  bool lacks = (int)bny_lane() < count && !(have >> bny_lane() & 1);
+  while (!self->failed) {
+    if (lacks) lacks = bny_load_acquire_sys_64(sources.signal(source)) != self->epoch;
+    if (!bny_warp_any(lacks)) break;
+    if (bny_worker_poll(self)) bny_worker_look(self, lacks ? sources.peer(source) : -1, lacks ? sources.slot(source) : 0);
+  }
+  bny_worker_arrived(self);
+  bny_warp_sync(); /* what one lane has acquired holds for all */
+}
+
+/* One packet of each source in [base, base + count), 8 at most; not of those in `have`. */
+template <int protocol, class Sources>
+BNY_DEVICE void bny_merge_receive(bny_worker *self, const Sources &sources, int base, int count, uint32_t have, int packet,
+                                  bool active, bny_packet *packets) {
+  const unsigned char *units[BNY_MERGE_WIDTH];
+  BNY_UNROLL for (int s = 0; s < BNY_MERGE_WIDTH; s++) units[s] = s < count ? sources.unit(base + s) : nullptr;
+  uint32_t need = active ? ((1u << count) - 1) & ~have : 0;
+  while (!self->failed) {
+    BNY_UNROLL for (int s = 0; s < BNY_MERGE_WIDTH; s++) {
+      if (s >= count) continue;
+      if (bny_packet_load<protocol>(units[s], packet, self->epoch, need >> s & 1, &packets[s])) need &= ~(1u << s);
+    }
+    if (!bny_warp_any(need != 0)) break;
+    if (!bny_worker_poll(self)) continue;
+    int lacking = base + bny_lowest_bit(need);
+    bny_worker_look(self, need ? sources.peer(lacking) : -1, need ? sources.slot(lacking) : 0);
+  }
+  bny_worker_arrived(self);
+}
+
+/* ---- the tree -------------------------------------------------------------------------------------------------------- */
+
+/* Factors of the values of each node, level by level, and the statistics of what is merged. */
+struct bny_merge_tree {
+  float left[BNY_MERGE_NODES], right[BNY_MERGE_NODES];
+  float m, d;
+};
+
+/* m and d, which are destroyed, of `count` sources. With `last`, the last node is made as lossy wires ask for. */
+BNY_DEVICE void bny_merge_tree_make(float *m, float *d, int count, bool last, bny_merge_tree *tree) {
+  int width = count;
+  BNY_UNROLL for (int level = 0, node = 0, pairs = BNY_MERGE_WIDTH / 2; level < 3; level++, pairs /= 2) {
+    BNY_UNROLL for (int i = 0; i < pairs; i++, node++) {
+      if (2 * i + 1 < width) {
+        float a_m = m[2 * i], a_d = d[2 * i], b_m = m[2 * i + 1], b_d = d[2 * i + 1];
+        bny_stats_merge(a_m, a_d, b_m, b_d, last && width == 2, &m[i], &d[i], &tree->left[node],
+                        &tree->right[node]);
+      } else if (2 * i < width) {
+        m[i] = m[2 * i];
+        d[i] = d[2 * i];
+      }
+    }
+    width = (width + 1) / 2;
+  }
+  tree->m = m[0];
+  tree->d = d[0];
+}
+
+/* One value of each source, which are destroyed. */
+BNY_DEVICE float bny_merge_tree_value(float *v, int count, const bny_merge_tree &tree) {
+  int width = count;
+  BNY_UNROLL for (int level = 0, node = 0, pairs = BNY_MERGE_WIDTH / 2; level < 3; level++, pairs /= 2) {
+    BNY_UNROLL for (int i = 0; i < pairs; i++, node++) {
+      if (2 * i + 1 < width) v[i] = bny_add(bny_mul(v[2 * i], tree.left[node]), bny_mul(v[2 * i + 1], tree.right[node]));
+      else if (2 * i < width) v[i] = v[2 * i];
+    }
+    width = (width + 1) / 2;
+  }
+  return v[0];
+}
+
+template <int protocol, bool halves>
+BNY_DEVICE bny_lane_values<protocol, halves> bny_merge_tree_values(const bny_packet *packets, int count,
+                                                                   const bny_merge_tree &tree, int wire) {
+  bny_lane_values<protocol, halves> merged;
+  BNY_UNROLL for (int i = 0; i < merged.count; i++) {
+    float v[BNY_MERGE_WIDTH];
+    BNY_UNROLL for (int s = 0; s < BNY_MERGE_WIDTH; s++)
+      v[s] = s < count ? bny_unit_value<halves>(packets[s], i, wire) : 0.0f;
+    merged.value[i] = bny_merge_tree_value(v, count, tree);
+  }
+  return merged;
+}
+
+/* Statistics of a unit whose first packets the warp holds. */
+template <int protocol> BNY_DEVICE float bny_merge_m(const bny_packet &packet) {
+  return bny_float_of_bits(bny_shuffle(packet.word[0], 0));
+}
+template <int protocol> BNY_DEVICE float bny_merge_d(const bny_packet &packet) {
+  return bny_float_of_bits(protocol == BNY_PROTOCOL_LL8 ? bny_shuffle(packet.word[0], 1) : bny_shuffle(packet.word[1], 0));
+}
+
+/* The tree of sources of whose units the warp holds the first packets. */
+template <int protocol>
+BNY_DEVICE void bny_merge_tree_of(const bny_packet *packets, int count, bool last, bny_merge_tree *tree) {
+  float m[BNY_MERGE_WIDTH], d[BNY_MERGE_WIDTH];
+  BNY_UNROLL for (int s = 0; s < BNY_MERGE_WIDTH; s++) {
+    m[s] = s < count ? bny_merge_m<protocol>(packets[s]) : 0.0f;
+    d[s] = s < count ? bny_merge_d<protocol>(packets[s]) : 0.0f;
+  }
+  bny_merge_tree_make(m, d, count, last, tree);
+}
+
+/* ---- one after another ----------------------------------------------------------------------------------------------- */
+
+template <int protocol, bool halves> struct bny_merge_part {
+  float m, d;
+  bny_lane_values<protocol, halves> values;
+};
+
+template <int protocol, bool halves>
+BNY_DEVICE void bny_merge_two(bny_merge_part<protocol, halves> *a, const bny_merge_part<protocol, halves> &b, bool last,
+                              bny_rounding rounding) {
+  float scale_a, scale_b;
+  bool nodes = halves && rounding.nodes;
+  bny_stats_merge(a->m, a->d, b.m, b.d, nodes || last, &a->m, &a->d, &scale_a, &scale_b);
+  BNY_UNROLL for (int i = 0; i < a->values.count; i++) {
+    float merged = bny_add(bny_mul(a->values.value[i], scale_a), bny_mul(b.values.value[i], scale_b));
+    a->values.value[i] = nodes ? bny_wire_round(merged, rounding.wire) : merged;
+  }
+}
+
+/* Packets of sources [base, base + count), 8 at most, and statistics: for those every lane asks for one of the first 8
+ * packets too, so that nothing need be kept between rounds. */
+template <int protocol, class Sources>
+BNY_DEVICE void bny_merge_gather(bny_worker *self, const Sources &sources, int base, int count, const bny_unit_work &work,
+                                 int packet, bny_packet *packets, float *m, float *d) {
+  if (protocol == BNY_PROTOCOL_SIMPLE) bny_merge_await(self, sources, base, count, 0);
+  BNY_ROLLED for (int phase = 0; phase < 2; phase++) {
+    int asked = phase == 0 ? (int)bny_lane() % 8 : packet;
+    bny_merge_receive<protocol>(self, sources, base, count, 0, asked, asked < work.packets, packets);
+    BNY_UNROLL for (int s = 0; s < BNY_MERGE_WIDTH; s++) {
+      if (phase == 1 || s >= count) continue;
+      m[s] = bny_merge_m<protocol>(packets[s]);
+      d[s] = bny_merge_d<protocol>(packets[s]);
+    }
+  }
+}
+
+/* One round of packets of any number of sources. As the digits of a binary counter: after source k, as many pairs are merged
+ * as k has ones at its end, and after the last one all that is left, from the right. */
+template <int protocol, bool halves, class Sources>
+BNY_DEVICE void bny_merge_many(bny_worker *self, const Sources &sources, int count, const bny_unit_work &work, int packet,
+                               bny_rounding rounding, bny_merge_part<protocol, halves> *merged) {
+  bny_merge_part<protocol, halves> stack[BNY_MERGE_STACK];
+  bny_packet packets[BNY_MERGE_WIDTH];
+  float m[BNY_MERGE_WIDTH], d[BNY_MERGE_WIDTH];
+  int height = 0;
+  BNY_ROLLED for (int k = 0; k < count && !self->failed; k++) {
+    int i = k % BNY_MERGE_WIDTH, left = count - k;
+    if (i == 0)
+      bny_merge_gather<protocol>(self, sources, k, left < BNY_MERGE_WIDTH ? left : BNY_MERGE_WIDTH, work, packet, packets, m, d);
+    bny_merge_part<protocol, halves> *part = &stack[height++];
+    part->m = m[i];
+    part->d = d[i];
+    BNY_UNROLL for (int j = 0; j < part->values.count; j++)
+      part->values.value[j] = bny_unit_value<halves>(packets[i], j, rounding.wire);
+    bool is_last = k + 1 == count;
+    BNY_ROLLED for (int digits = k; height > 1 && (digits & 1 || is_last); digits >>= 1, height--)
+      bny_merge_two(&stack[height - 2], stack[height - 1], rounding.last && is_last && height == 2, rounding);
+  }
+  *merged = stack[0];
+}
+
+#endif

@@ -1,0 +1,177 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * oneshot: one launch in which each rank pushes its rows to all who want them, and merges those of all that it wants. */
+#ifndef BNY_CUDA_ONESHOT_CUH
+#define BNY_CUDA_ONESHOT_CUH
+
+#include "cuda/merge.h"
+#include "cuda/push.h"
+
+/* Rows of the box that a rank gets. */
+struct bny_oneshot_owned {
+  int32_t token0, tokens, head0, heads;
+};
+
+BNY_DEVICE bny_oneshot_owned bny_oneshot_owned_by(const bny_oneshot &what, int32_t rank) {
+  bny_oneshot_owned owned = {what.shape.token0, what.shape.tokens, what.shape.head0, what.shape.heads};
+  if (what.scatter == BANYAN_SCATTER_ROOT && rank != what.root) owned.tokens = 0;
+  if (what.scatter == BANYAN_SCATTER_HEADS) {
+    owned.head0 = what.first[rank];
+    owned.heads = what.first[rank + 1] - owned.head0;
+  }
+  if (what.scatter == BANYAN_SCATTER_TOKENS) {
+    owned.token0 = what.first[rank];
+    owned.tokens = what.first[rank + 1] - owned.token0;
+  }
+  return owned;
+}
+
+/* What `to` gets of `from`: number of the unit in its inbox, or -1. */
+BNY_DEVICE int64_t bny_oneshot_unit(const bny_oneshot &what, int32_t from, int32_t to, int32_t token, int32_t head,
+                                    int32_t chunk) {
+  bny_oneshot_owned owned = bny_oneshot_owned_by(what, to);
+  uint32_t t = (uint32_t)(token - owned.token0), h = (uint32_t)(head - owned.head0);
+  if (t >= (uint32_t)owned.tokens || h >= (uint32_t)owned.heads) return -1;
+  return (int64_t)from * what.units_max + ((int64_t)t * owned.heads + h) * what.shape.chunks + chunk;
+}
+
+struct bny_oneshot_places {
+  const bny_worker *self;
+  const bny_oneshot *what;
+  int protocol;
+  int32_t chunk;
+};
+
+/* Everybody who wants a row; ranks begin with different ones. */
+struct bny_oneshot_destinations {
+  bny_oneshot_places at;
+  bool own; /* also this rank's inbox */
+
+  BNY_DEVICE_METHOD int32_t peer(int d) const {
+    int32_t rank = at.self->group->rank + 1 + d, nranks = at.self->group->nranks;
+    return rank < nranks ? rank : rank - nranks;
+  }
+  BNY_DEVICE_METHOD int count() const { return at.self->group->nranks - (own ? 0 : 1); }
+  BNY_DEVICE_METHOD unsigned char *unit(int d, int32_t token, int32_t head) const {
+    int64_t number = bny_oneshot_unit(*at.what, at.self->group->rank, peer(d), token, head, at.chunk);
+    return number < 0 ? nullptr
+                      : bny_worker_inbox(*at.self, peer(d), at.protocol) + number * (int64_t)at.what->shape.unit_bytes;
+  }
+  BNY_DEVICE_METHOD uint64_t *signal(int d, int32_t token, int32_t head) const {
+    return bny_worker_signals(*at.self, peer(d)) +
+           bny_oneshot_unit(*at.what, at.self->group->rank, peer(d), token, head, at.chunk);
+  }
+};
+
+/* All ranks' units of a row. */
+struct bny_oneshot_sources {
+  bny_oneshot_places at;
+  int64_t number; /* of rank 0's unit */
+
+  BNY_DEVICE_METHOD const unsigned char *unit(int s) const {
+    return bny_worker_inbox(*at.self, at.self->group->rank, at.protocol) +
+           (number + (int64_t)s * at.what->units_max) * (int64_t)at.what->shape.unit_bytes;
+  }
+  BNY_DEVICE_METHOD const uint64_t *signal(int s) const {
+    return bny_worker_signals(*at.self, at.self->group->rank) + number + (int64_t)s * at.what->units_max;
+  }
+  BNY_DEVICE_METHOD int32_t peer(int s) const { return s; }
+  BNY_DEVICE_METHOD int32_t slot(int) const { return 0; }
+};
+
+/* A run of a warp. */
+template <int protocol, bool halves> struct bny_oneshot_run {
+  bny_worker self;
+  bny_unit_work work;
+  bool lone;      /* one row and one round of packets at most: its own part stays in registers */
+  bny_packet own; /* if so */
+};
+
+template <int protocol, bool halves>
+BNY_DEVICE void bny_oneshot_push(bny_oneshot_run<protocol, halves> *run, const bny_oneshot &what,
+                                 const bny_device_call &call) {
+  bny_worker *self = &run->self;
+  const bny_unit_shape &shape = what.shape;
+  bny_oneshot_destinations to = {{self, &what, protocol, run->work.chunk}, !run->lone};
+  bny_push_pending pending = {0, 0, 0};
+  bny_unit_rows rows;
+  bool more = bny_unit_rows_first(&rows, shape, run->work, shape.token0, shape.tokens, shape.head0, shape.heads);
+  bool joined = false;
+  BNY_ROLLED for (; more; more = bny_unit_rows_next(&rows)) {
+    bny_import import = {0.0f, 0.0f, 0.0f, false};
+    BNY_ROLLED for (int first = 0; first < run->work.packets; first += BNY_WARP_LANES) {
+      int packet = first + (int)bny_lane();
+      bool active = packet < run->work.packets;
+      bny_lane_values<protocol, halves> values;
+      bny_unit_read<protocol, halves>(call.in, run->work, rows.token, rows.head, packet, active, &values);
+      if (first == 0) import = bny_import_row(call.in, rows.token, rows.head, halves);
+      if (!joined) bny_worker_join(self);
+      joined = true;
+      if (first == 0 && !self->failed) bny_worker_report_data(self, import.bad, bny_unit_row_number(shape, rows));
+      bny_packet made = bny_unit_import<protocol, halves>(values, import, packet, shape.wire);
+      if (run->lone) run->own = made;
+      if (!self->failed) bny_push_packet<protocol>(*self, to, rows.token, rows.head, packet, active, made);
+    }
+    if (!self->failed) bny_push_row<protocol>(*self, to, rows.token, rows.head, &pending);
+  }
+  if (!joined) bny_worker_join(self);
+  if (!self->failed) bny_push_end<protocol>(*self, to, &pending);
+}
+
+/* A row that this rank wants, merged into the caller's. */
+template <int protocol, bool halves>
+BNY_DEVICE void bny_oneshot_merge(bny_oneshot_run<protocol, halves> *run, const bny_oneshot_sources &sources,
+                                  int32_t token, int32_t head, const bny_oneshot &what, const bny_device_call &call) {
+  bny_worker *self = &run->self;
+  int32_t rank = self->group->rank, nranks = self->group->nranks;
+  uint32_t have = run->lone ? 1u << rank : 0;
+  int32_t out_token = token - call.out_token0, out_head = head - call.out_head0;
+  bny_merge_tree tree;
+  float factor = 0.0f;
+  if (protocol == BNY_PROTOCOL_SIMPLE) bny_merge_await(self, sources, 0, nranks, have);
+  BNY_ROLLED for (int first = 0; first < run->work.packets; first += BNY_WARP_LANES) {
+    int packet = first + (int)bny_lane();
+    bool active = packet < run->work.packets;
+    bny_packet packets[BNY_MERGE_WIDTH];
+    bny_merge_receive<protocol>(self, sources, 0, nranks, have, packet, active, packets);
+    if (self->failed) return;
+    BNY_UNROLL for (int s = 0; s < BNY_MERGE_WIDTH; s++)
+      if (run->lone && s == rank) packets[s] = run->own;
+    if (first == 0) {
+      bny_merge_tree_of<protocol>(packets, nranks, false, &tree);
+      factor = bny_export_row(call.out, out_token, out_head, tree.m, tree.d, run->work.chunk == 0);
+    }
+    bny_lane_values<protocol, halves> values =
+        bny_merge_tree_values<protocol, halves>(packets, nranks, tree, what.shape.wire);
+    bny_unit_write(call.out, run->work, out_token, out_head, packet, factor, active, values);
+  }
+}
+
+template <int protocol, bool halves>
+BNY_DEVICE void bny_oneshot_combine(const bny_device_group &group, const bny_oneshot &what, const bny_device_call &call) {
+  bny_oneshot_run<protocol, halves> run;
+  const bny_unit_shape &shape = what.shape;
+  bny_worker_begin(&run.self, group);
+  run.work = bny_unit_work_make<protocol, halves>(shape);
+  run.lone = (uint64_t)shape.tokens * (uint64_t)shape.heads <= run.work.groups && run.work.packets <= BNY_WARP_LANES;
+  bny_oneshot_push(&run, what, call);
+  bny_worker_announce(run.self);
+  if (call.shares_stats) bny_unit_row_sync(shape); /* chunks of a row must have read its statistics */
+  bny_oneshot_owned owned = bny_oneshot_owned_by(what, group.rank);
+  bny_oneshot_sources sources = {{&run.self, &what, protocol, run.work.chunk}, 0};
+  bny_unit_rows rows;
+  bool more = bny_unit_rows_first(&rows, shape, run.work, owned.token0, owned.tokens, owned.head0, owned.heads);
+  BNY_ROLLED for (; more && !run.self.failed; more = bny_unit_rows_next(&rows)) {
+    sources.number = bny_oneshot_unit(what, 0, group.rank, rows.token, rows.head, run.work.chunk);
+    bny_oneshot_merge(&run, sources, rows.token, rows.head, what, call);
+  }
+}
+
+#define BNY_ONESHOT_KERNEL(name, protocol, halves)                                             \
+  BNY_KERNEL BNY_LAUNCH_BOUNDS(BNY_BLOCK_THREADS_MAX, 1)                                        \
+  name(BNY_PARAMETER(bny_device_group, group), BNY_PARAMETER(bny_oneshot, what),               \
+       BNY_PARAMETER(bny_device_call, call)) {                                                  \
+    bny_oneshot_combine<protocol, halves>(group, what, call);                                   \
+  }
+
+#endif

@@ -1,0 +1,62 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * Units on their way out. A template argument `Destinations` is a struct with, for destination d of a row:
+ *   int count()
+ *   unsigned char *unit(int d, int32_t token, int32_t head)   where its unit goes; NULL: the row is not for d
+ *   uint64_t *signal(int d, int32_t token, int32_t head)      of that unit: SIMPLE */
+#ifndef BNY_CUDA_PUSH_H
+#define BNY_CUDA_PUSH_H
+
+#include "cuda/packets.h"
+#include "cuda/worker.h"
+
+/* Rows whose signals go together, as each release takes a trip to the peers. */
+enum { BNY_PUSH_ROWS = 16 };
+
+/* SIMPLE: rows whose units are on their way and whose signals are not. Lane i has row i. */
+struct bny_push_pending {
+  int32_t token, head;
+  int count;
+};
+
+template <int protocol, class Destinations>
+BNY_DEVICE void bny_push_packet(const bny_worker &self, const Destinations &to, int32_t token, int32_t head, int packet,
+                                bool active, const bny_packet &value) {
+  BNY_ROLLED for (int d = 0; d < to.count(); d++) {
+    unsigned char *unit = to.unit(d, token, head);
+    if (unit) bny_packet_store<protocol>(unit, packet, value, self.epoch, active);
+  }
+}
+
+/* All that was pushed so far is there for whoever sees its signal: stores of all lanes, the warp's sync, a fence, signals. */
+template <class Destinations>
+BNY_DEVICE void bny_push_signals(const bny_worker &self, const Destinations &to, bny_push_pending *pending) {
+  bny_warp_sync();
+  if ((int)bny_lane() < pending->count) {
+    bny_fence_sys();
+    BNY_ROLLED for (int d = 0; d < to.count(); d++)
+      if (to.unit(d, pending->token, pending->head))
+        bny_store_relaxed_sys_64(to.signal(d, pending->token, pending->head), self.epoch);
+  }
+  pending->count = 0;
+}
+
+/* A row's unit has been pushed. */
+template <int protocol, class Destinations>
+BNY_DEVICE void bny_push_row(const bny_worker &self, const Destinations &to, int32_t token, int32_t head,
+                             bny_push_pending *pending) {
+  if (protocol != BNY_PROTOCOL_SIMPLE) return;
+  if ((int)bny_lane() == pending->count) {
+    pending->token = token;
+    pending->head = head;
+  }
+  if (++pending->count == BNY_PUSH_ROWS) bny_push_signals(self, to, pending);
+}
+
+/* No more rows. */
+template <int protocol, class Destinations>
+BNY_DEVICE void bny_push_end(const bny_worker &self, const Destinations &to, bny_push_pending *pending) {
+  if (protocol == BNY_PROTOCOL_SIMPLE && pending->count > 0) bny_push_signals(self, to, pending);
+}
+
+#endif

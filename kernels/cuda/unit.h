@@ -1,0 +1,177 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * A unit as the lanes of a warp hold it: where its words are in a row, and what they mean. `halves`: values of 16 bits. */
+#ifndef BNY_CUDA_UNIT_H
+#define BNY_CUDA_UNIT_H
+
+#include "cuda/packets.h"
+#include "cuda/partial.h"
+
+template <int protocol, bool halves> struct bny_lane_values {
+  static constexpr int count = bny_packet_words_max<protocol>() * (halves ? 2 : 1);
+  float value[count];
+};
+
+/* Of this warp's units: those of chunk `chunk` of each row that its group of warps has. */
+struct bny_unit_work {
+  int32_t chunk;
+  int32_t column0, columns; /* of the row */
+  int32_t packets;
+  uint32_t group, groups;   /* of this grid */
+};
+
+template <int protocol, bool halves> BNY_DEVICE bny_unit_work bny_unit_work_make(const bny_unit_shape &shape) {
+  bny_unit_work work;
+  uint32_t chunks = (uint32_t)shape.chunks, warps = bny_block_threads() / BNY_WARP_LANES;
+  work.chunk = (int32_t)(bny_warp() % chunks);
+  work.group = bny_block() * (warps / chunks) + bny_warp() / chunks;
+  work.groups = bny_grid_blocks() * (warps / chunks);
+  work.column0 = work.chunk * shape.chunk_columns;
+  int32_t left = shape.value_dim - work.column0;
+  work.columns = left < 0 ? 0 : left < shape.chunk_columns ? left : shape.chunk_columns;
+  int32_t words = halves ? (work.columns + 1) / 2 : work.columns;
+  work.packets = bny_protocol_packets(protocol, bny_protocol_header_words(protocol) + words);
+  return work;
+}
+
+/* Waits for the warps of the row's other chunks. */
+BNY_DEVICE void bny_unit_row_sync(const bny_unit_shape &shape) {
+  if (shape.chunks > 1) bny_named_sync(1 + (int)bny_warp() / shape.chunks, shape.chunks * BNY_WARP_LANES);
+}
+
+/* ---- rows of this warp ------------------------------------------------------------------------------------------------ */
+
+/* Rows of a box, token by token: row number i of the shape's box belongs to group i % groups. */
+struct bny_unit_rows {
+  int32_t token, head; /* of the row at hand */
+  int32_t token_end, head0, head_end;
+  uint32_t phase, step, groups; /* phase: number of the token's first row of the box, modulo groups */
+  uint32_t group;
+};
+
+BNY_DEVICE void bny_unit_rows_token(bny_unit_rows *rows) {
+  rows->head = rows->head0 + (int32_t)(rows->group + (rows->group < rows->phase ? rows->groups : 0) - rows->phase);
+}
+
+/* The next row from `head` on; false: there is none. */
+BNY_DEVICE bool bny_unit_rows_find(bny_unit_rows *rows) {
+  while (rows->head >= rows->head_end) {
+    if (++rows->token >= rows->token_end) return false;
+    rows->phase += rows->step;
+    if (rows->phase >= rows->groups) rows->phase -= rows->groups;
+    bny_unit_rows_token(rows);
+  }
+  return true;
+}
+
+BNY_DEVICE bool bny_unit_rows_first(bny_unit_rows *rows, const bny_unit_shape &shape, const bny_unit_work &work,
+                                    int32_t token0, int32_t tokens, int32_t head0, int32_t heads) {
+  if (tokens <= 0 || heads <= 0) return false;
+  rows->groups = work.groups;
+  rows->group = work.group;
+  rows->token = token0;
+  rows->token_end = token0 + tokens;
+  rows->head0 = head0;
+  rows->head_end = head0 + heads;
+  rows->step = (uint32_t)shape.heads % work.groups;
+  rows->phase = ((uint32_t)(token0 - shape.token0) * (uint32_t)shape.heads + (uint32_t)(head0 - shape.head0)) % work.groups;
+  bny_unit_rows_token(rows);
+  return bny_unit_rows_find(rows);
+}
+
+BNY_DEVICE bool bny_unit_rows_next(bny_unit_rows *rows) {
+  rows->head += (int32_t)rows->groups;
+  return bny_unit_rows_find(rows);
+}
+
+/* To tell of it. */
+BNY_DEVICE uint32_t bny_unit_row_number(const bny_unit_shape &shape, const bny_unit_rows &rows) {
+  return (uint32_t)(rows.token - shape.token0) * (uint32_t)shape.heads + (uint32_t)(rows.head - shape.head0);
+}
+
+/* ---- words and values --------------------------------------------------------------------------------------------------- */
+
+/* Values of a packet as columns of the chunk: value i is column `column` + i for i in [low, high). */
+struct bny_unit_columns {
+  int32_t column;
+  int low, high;
+};
+
+template <int protocol, bool halves>
+BNY_DEVICE bny_unit_columns bny_unit_columns_of(const bny_unit_work &work, int packet) {
+  int each = halves ? 2 : 1;
+  bny_unit_columns made;
+  made.column = (bny_packet_first<protocol>(packet) - bny_protocol_header_words(protocol)) * each;
+  made.low = made.column < 0 ? -made.column : 0;
+  int room = bny_packet_words<protocol>(packet) * each, left = work.columns - made.column;
+  made.high = left < room ? left : room;
+  return made;
+}
+
+BNY_DEVICE uint32_t bny_wire_pack(float low, float high, int wire) {
+  if (wire == BNY_WIRE_F16) return bny_pack_f16(bny_saturate(low, BNY_F16_MAX), bny_saturate(high, BNY_F16_MAX));
+  return bny_pack_bf16(bny_saturate(low, BNY_BF16_MAX), bny_saturate(high, BNY_BF16_MAX));
+}
+
+/* As it reads after having been on the wire. */
+BNY_DEVICE float bny_wire_round(float value, int wire) {
+  uint32_t bits = bny_wire_pack(value, 0.0f, wire);
+  return wire == BNY_WIRE_F16 ? bny_f16_low(bits) : bny_bf16_low(bits);
+}
+
+/* Values, and in front of them m and d, as a packet. */
+template <int protocol, bool halves>
+BNY_DEVICE bny_packet bny_unit_pack(const float *values, int packet, float m, float d, int wire) {
+  bny_packet made = {{0, 0, 0, 0}};
+  constexpr int words = bny_packet_words_max<protocol>();
+  int first = bny_packet_first<protocol>(packet);
+  BNY_UNROLL for (int i = 0; i < words; i++) {
+    made.word[i] = halves ? bny_wire_pack(values[2 * i], values[2 * i + 1], wire) : bny_bits_of_float(values[i]);
+    if (first + i == 0) made.word[i] = bny_bits_of_float(m);
+    if (first + i == 1) made.word[i] = bny_bits_of_float(d);
+  }
+  return made;
+}
+
+template <bool halves> BNY_DEVICE float bny_unit_value(const bny_packet &packet, int index, int wire) {
+  if (!halves) return bny_float_of_bits(packet.word[index]);
+  uint32_t bits = packet.word[index / 2];
+  if (wire == BNY_WIRE_F16) return index % 2 ? bny_f16_high(bits) : bny_f16_low(bits);
+  return index % 2 ? bny_bf16_high(bits) : bny_bf16_low(bits);
+}
+
+/* ---- the caller's rows --------------------------------------------------------------------------------------------------- */
+
+/* A packet of the caller's row (token, head), not yet scaled. */
+template <int protocol, bool halves>
+BNY_DEVICE void bny_unit_read(const banyan_partial &in, const bny_unit_work &work, int32_t token, int32_t head, int packet,
+                              bool wanted, bny_lane_values<protocol, halves> *values) {
+  bny_unit_columns at = bny_unit_columns_of<protocol, halves>(work, packet);
+  int64_t first = bny_partial_value_at(in, token, head) + work.column0 + at.column;
+  bny_values_load<bny_lane_values<protocol, halves>::count>(in.values, in.values_dtype, first, wanted ? at.low : 0,
+                                                            wanted ? at.high : 0, values->value);
+}
+
+/* To wire form. An empty row's values are 0, whatever was read. */
+template <int protocol, bool halves>
+BNY_DEVICE bny_packet bny_unit_import(const bny_lane_values<protocol, halves> &values, const bny_import &import, int packet,
+                                      int wire) {
+  bny_lane_values<protocol, halves> scaled;
+  BNY_UNROLL for (int i = 0; i < values.count; i++)
+    scaled.value[i] = import.d == 0.0f ? 0.0f : bny_mul(values.value[i], import.factor);
+  return bny_unit_pack<protocol, halves>(scaled.value, packet, import.m, import.d, wire);
+}
+
+template <int protocol, bool halves>
+BNY_DEVICE void bny_unit_write(const banyan_partial &out, const bny_unit_work &work, int32_t token, int32_t head, int packet,
+                               float factor, bool wanted, const bny_lane_values<protocol, halves> &values) {
+  bny_unit_columns at = bny_unit_columns_of<protocol, halves>(work, packet);
+  if (!wanted || at.low >= at.high) return;
+  bny_lane_values<protocol, halves> scaled;
+  BNY_UNROLL for (int i = 0; i < values.count; i++) scaled.value[i] = bny_mul(values.value[i], factor);
+  int64_t first = bny_partial_value_at(out, token, head) + work.column0 + at.column;
+  bny_values_store<bny_lane_values<protocol, halves>::count>(out.values, out.values_dtype, first, at.low, at.high,
+                                                             scaled.value);
+}
+
+#endif

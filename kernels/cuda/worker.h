@@ -1,0 +1,178 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * A run as one warp sees it: its epoch, leave to write into peers' inboxes, waiting with a deadline, faults.
+ *
+ * Why nothing is overwritten that a peer still reads. Run e writes into half e & 1 of inboxes, where run e - 2 wrote. When
+ * rank r begins run e - 1 it has finished run e - 2: kernels of a communicator run one after another, and bny_grid_wait()
+ * keeps that true where the device starts them early. Then r stores e - 1 into begun[r] of every arena (release, sys),
+ * whoever it is sent to by r's program. A peer that is to push in run e first loads begun[r] >= e - 1 from its own arena
+ * (acquire, sys). So
+ *   r's reads of run e - 2  ->  r's kernel e - 1 begins  ->  release of begun  ->  acquire by the peer  ->  its stores of run e
+ * is an order of PTX, whoever of the warps does which, as the stream orders r's kernels. Usually begun has come long
+ * before, with the messages of run e - 1; the load hits the rank's own memory and costs no trip over the link.
+ *
+ * How a warp knows the epoch, though a launch may be replayed and grids differ. Every warp takes a ticket from a counter in
+ * the arena, the first warp as many as make 2^BNY_TICKET_BITS of a whole run. All tickets of run e then lie in
+ * [(e - 1) 2^B, e 2^B), whatever the order of warps. Nothing has to be counted at the end.
+ *
+ * After a fault the communicator stays failed: `abort` of its arenas remains set, and all later runs end at once. */
+#ifndef BNY_CUDA_WORKER_H
+#define BNY_CUDA_WORKER_H
+
+#include "cuda/device.h"
+#include "cuda/program.h"
+
+/* Polls between looks at faults and the clock; every so many of those also at the host's words, which are far. */
+enum { BNY_WORKER_POLLS = 32, BNY_WORKER_FAR_LOOKS = 16 };
+
+struct bny_worker {
+  const bny_device_group *group;
+  bny_arena_head *head; /* of this rank */
+  uint64_t epoch;
+  uint64_t ticket, fault; /* lane 0 */
+  uint64_t since; /* when the warp first had to wait in this run; 0: never yet */
+  uint32_t polls; /* without success */
+  bool failed;    /* the same in all lanes: nothing more is read, written or waited for */
+  bool told;      /* the head's `waiting` may be of this warp */
+};
+
+BNY_DEVICE bny_arena_head *bny_worker_head(const bny_device_group &group, int32_t rank) {
+  return (bny_arena_head *)group.arenas[rank];
+}
+
+BNY_DEVICE unsigned char *bny_worker_inbox(const bny_worker &self, int32_t rank, int protocol) {
+  return self.group->arenas[rank] + self.group->shape.inbox[protocol][self.epoch & 1];
+}
+
+BNY_DEVICE uint64_t *bny_worker_signals(const bny_worker &self, int32_t rank) {
+  return (uint64_t *)(self.group->arenas[rank] + self.group->shape.signals[self.epoch & 1]);
+}
+
+/* ---- faults --------------------------------------------------------------------------------------------------------- */
+
+/* One lane. The first fault of this rank stays; the host and all peers are told. */
+BNY_DEVICE_COLD void bny_worker_report(const bny_device_group *group, uint64_t fault) {
+  bny_arena_head *head = bny_worker_head(*group, group->rank);
+  if (bny_compare_swap_sys_64(&head->fault, 0, fault) != 0) return;
+  if (head->words) bny_store_relaxed_sys_64(&head->words[BNY_DEVICE_WORD_FAULT], fault);
+  BNY_ROLLED for (int32_t rank = 0; rank < group->nranks; rank++)
+    bny_store_relaxed_sys_64(&bny_worker_head(*group, rank)->abort, fault);
+}
+
+/* By all lanes, those that found bad data with `bad`, in row `row` of the caller's. */
+BNY_DEVICE void bny_worker_report_data(bny_worker *self, bool bad, uint32_t row) {
+  if (!bny_warp_any(bad)) return;
+  int32_t rank = self->group->rank;
+  if (bad) bny_worker_report(self->group, bny_device_fault_pack(BANYAN_ERR_DATA, rank, rank, row));
+  self->failed = true;
+  bny_warp_sync();
+}
+
+/* Of rank `peer` that does not deliver: itself, or the one that it waits for, and so on. */
+BNY_DEVICE int32_t bny_worker_blame(const bny_device_group *group, int32_t peer) {
+  BNY_ROLLED for (int32_t hop = 0; hop < group->nranks; hop++) {
+    uint64_t waiting = bny_load_relaxed_sys_64(&bny_worker_head(*group, peer)->waiting);
+    int32_t next = (int32_t)(waiting >> 32) - 1;
+    if (next < 0 || next == group->rank || next >= group->nranks) break;
+    peer = next;
+  }
+  return peer;
+}
+
+/* ---- waiting -------------------------------------------------------------------------------------------------------- */
+
+/* One lane, after `waited` ns for `slot` of `peer`: a fault that ends the wait, or 0. `far`: look at the host's words too. */
+BNY_DEVICE_COLD uint64_t bny_worker_find_fault(const bny_device_group *group, uint64_t waited, bool far, int32_t peer,
+                                               int32_t slot) {
+  bny_arena_head *head = bny_worker_head(*group, group->rank);
+  uint64_t fault = bny_load_relaxed_sys_64(&head->abort), timeout = head->timeout_ns;
+  if (fault == 0 && far && head->words) fault = bny_load_relaxed_sys_64(&head->words[BNY_DEVICE_WORD_ABORT]);
+  /* Again and again, as other warps of this rank may have cleared it. */
+  if (fault == 0 && timeout != 0 && waited > timeout / 8)
+    bny_store_relaxed_sys_64(&head->waiting, (uint64_t)(uint32_t)(peer + 1) << 32 | (uint32_t)slot);
+  if (fault == 0 && timeout != 0 && waited > timeout)
+    fault = bny_device_fault_pack(BANYAN_ERR_TIMEOUT, bny_worker_blame(group, peer), group->rank, (uint32_t)slot);
+  if (fault) bny_worker_report(group, fault);
+  return fault;
+}
+
+/* After a poll in vain, by all lanes: true if it is time for bny_worker_look(). */
+BNY_DEVICE bool bny_worker_poll(bny_worker *self) {
+  bny_pause();
+  return ++self->polls % BNY_WORKER_POLLS == 0;
+}
+
+/* By all lanes, those that lack something with its `peer` and slot, others with -1. May set self->failed. */
+BNY_DEVICE void bny_worker_look(bny_worker *self, int32_t peer, int32_t slot) {
+  uint32_t lacking = bny_warp_ballot(peer >= 0);
+  int leader = lacking ? bny_lowest_bit(lacking) : 0;
+  peer = bny_shuffle(peer, leader);
+  slot = bny_shuffle(slot, leader);
+  uint64_t now = bny_shuffle(bny_clock_ns(), 0);
+  if (self->since == 0) self->since = now;
+  self->told = true;
+  uint64_t fault = 0;
+  bool far = self->polls % (BNY_WORKER_POLLS * BNY_WORKER_FAR_LOOKS) == 0;
+  if (bny_lane() == 0) fault = bny_worker_find_fault(self->group, now - self->since, far, peer, slot);
+  self->failed = bny_shuffle(fault, 0) != 0;
+}
+
+/* The wait is over. */
+BNY_DEVICE void bny_worker_arrived(bny_worker *self) {
+  if (self->told && !self->failed && bny_lane() == 0 && bny_load_relaxed_sys_64(&self->head->waiting) != 0)
+    bny_store_relaxed_sys_64(&self->head->waiting, 0);
+  self->told = false;
+}
+
+/* ---- begin ---------------------------------------------------------------------------------------------------------- */
+
+/* A run begins in two parts, so that what a warp reads of the caller's memory between them is under way together with what it
+ * reads of the arena. All lanes. What does not depend on earlier kernels of the stream may come before this one. */
+BNY_DEVICE void bny_worker_begin(bny_worker *self, const bny_device_group &group) {
+  uint32_t warps = bny_grid_blocks() * (bny_block_threads() / BNY_WARP_LANES);
+  bool first = bny_block() == 0 && bny_warp() == 0;
+  self->group = &group;
+  self->head = bny_worker_head(group, group.rank);
+  self->since = 0;
+  self->polls = 0;
+  self->told = false;
+  bny_grid_release();
+  bny_grid_wait();
+  self->ticket = self->fault = 0;
+  if (bny_lane() != 0) return;
+  uint64_t tickets = first ? ((uint64_t)1 << BNY_TICKET_BITS) - (warps - 1) : 1;
+  self->ticket = bny_add_relaxed_gpu_64(&self->head->tickets, tickets);
+  self->fault = bny_load_relaxed_sys_64(&self->head->abort);
+}
+
+/* Then the epoch is known; and all ranks have begun the run before this, so peers' inboxes may be written. */
+BNY_DEVICE void bny_worker_join(bny_worker *self) {
+  int32_t nranks = self->group->nranks, rank = (int32_t)bny_lane();
+  bool asks = rank < nranks && rank != self->group->rank;
+  uint64_t begun = asks ? bny_load_acquire_sys_64(&self->head->begun[rank]) : 0;
+  self->epoch = (bny_shuffle(self->ticket, 0) >> BNY_TICKET_BITS) + 1;
+  self->failed = bny_shuffle(self->fault, 0) != 0;
+  for (;;) {
+    while (!self->failed && bny_warp_any(asks && begun + 1 < self->epoch)) {
+      if (bny_worker_poll(self)) bny_worker_look(self, asks && begun + 1 < self->epoch ? rank : -1, 0);
+      if (asks) begun = bny_load_acquire_sys_64(&self->head->begun[rank]);
+    }
+    bny_worker_arrived(self);
+    rank += BNY_WARP_LANES;
+    if (rank - (int32_t)bny_lane() >= nranks) break;
+    asks = rank < nranks && rank != self->group->rank;
+    begun = asks ? bny_load_acquire_sys_64(&self->head->begun[rank]) : 0;
+  }
+  bny_warp_sync(); /* what one lane has acquired holds for all */
+}
+
+/* Once in a run, by all warps, early: tells peers that this rank has begun it. The last warp does; it has least to do, and
+ * a release takes as long as a trip to the peers. */
+BNY_DEVICE void bny_worker_announce(const bny_worker &self) {
+  const bny_device_group &group = *self.group;
+  if (bny_block() + 1 != bny_grid_blocks() || bny_warp() + 1 != bny_block_threads() / BNY_WARP_LANES) return;
+  BNY_ROLLED for (int32_t rank = (int32_t)bny_lane(); rank < group.nranks; rank += BNY_WARP_LANES)
+    if (rank != group.rank) bny_store_release_sys_64(&bny_worker_head(group, rank)->begun[group.rank], self.epoch);
+}
+
+#endif

@@ -1,0 +1,262 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#include "exec/device_program.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+#include "exec/device_unit.h"
+#include "status.h"
+
+/* Where a message lies in the inbox of who receives it, or an own slot in one's own. */
+typedef struct inbox_place {
+  int32_t sender, receiver, slot;
+  uint64_t offset;
+  uint32_t signal;
+} inbox_place;
+
+/* What is known of all inboxes, as far as it concerns one rank. */
+typedef struct draft {
+  const bny_request *request;
+  int32_t rank;
+  int32_t protocol;
+  bny_unit_shape shape;
+  bny_plan *plan;        /* of the rank; owned */
+  inbox_place *places;   /* that it sends to or receives in; owned */
+  size_t nplaces, places_room;
+  uint64_t inbox_bytes, signals; /* of the rank that needs most */
+  bny_program_step *steps;       /* owned */
+  bny_program_place *used;       /* of the program; owned */
+  int32_t nsteps, nused;
+} draft;
+
+/* ---- inboxes ------------------------------------------------------------------------------------------------------- */
+
+static bool reads_slot(const bny_plan *plan, int32_t slot) {
+  for (int32_t i = 0; i < plan->nsources; i++)
+    if (plan->sources[i].message < 0 && plan->sources[i].slot == slot) return true;
+  return false;
+}
+
+static banyan_status keep_place(draft *draft, const inbox_place *place) {
+  if (place->sender != draft->rank && place->receiver != draft->rank) return BANYAN_OK;
+  if (draft->nplaces == draft->places_room) {
+    size_t room = 2 * draft->places_room + 64;
+    inbox_place *grown = realloc(draft->places, room * sizeof *grown);
+    if (!grown) return bny_fail(BANYAN_ERR_MEMORY, "out of memory for a device program");
+    draft->places = grown;
+    draft->places_room = room;
+  }
+  draft->places[draft->nplaces++] = *place;
+  return BANYAN_OK;
+}
+
+/* The rule: first all messages in the order of the receiver's plan, then its own slots that it reads again. */
+static banyan_status deal_inbox(draft *draft, const bny_plan *plan) {
+  uint64_t offset = 0, units = 0;
+  int32_t nplaces = plan->nmessages + plan->nslots;
+  for (int32_t i = 0; i < nplaces; i++) {
+    int32_t own = i - plan->nmessages;
+    bool is_message = own < 0;
+    if (!is_message && !reads_slot(plan, own)) continue;
+    const bny_slice *slice = is_message ? &plan->messages[i].what.slice : &plan->slots[own].slice;
+    inbox_place place = {.sender = is_message ? plan->messages[i].peer : plan->rank,
+                         .receiver = plan->rank,
+                         .slot = is_message ? plan->messages[i].slot : own,
+                         .offset = offset,
+                         .signal = (uint32_t)units};
+    banyan_status status = keep_place(draft, &place);
+    if (status != BANYAN_OK) return status;
+    bny_unit_box box = bny_unit_box_of(&draft->shape, slice);
+    units += bny_unit_box_units(&draft->shape, &box);
+    offset = units * draft->shape.unit_bytes;
+  }
+  if (units > UINT32_MAX)
+    return bny_fail(BANYAN_ERR_MEMORY, "a message for a device is too large: %llu units", (unsigned long long)units);
+  if (offset > draft->inbox_bytes) draft->inbox_bytes = offset;
+  if (units > draft->signals) draft->signals = units;
+  return BANYAN_OK;
+}
+
+static banyan_status deal_inboxes(draft *draft) {
+  for (int32_t rank = 0; rank < draft->request->nranks; rank++) {
+    bny_plan *plan = NULL;
+    banyan_status status = bny_plan_make(draft->request, rank, &plan);
+    if (status == BANYAN_OK) status = deal_inbox(draft, plan);
+    if (status == BANYAN_OK && rank == draft->rank) draft->plan = plan;
+    else bny_plan_free(plan);
+    if (status != BANYAN_OK) return status;
+  }
+  return BANYAN_OK;
+}
+
+/* ---- steps --------------------------------------------------------------------------------------------------------- */
+
+static banyan_status use_place(draft *draft, int32_t sender, int32_t receiver, int32_t slot, int32_t peer,
+                               const bny_slice *slice) {
+  for (size_t i = 0; i < draft->nplaces; i++) {
+    const inbox_place *place = &draft->places[i];
+    if (place->sender != sender || place->receiver != receiver || place->slot != slot) continue;
+    bny_unit_box box = bny_unit_box_of(&draft->shape, slice);
+    draft->used[draft->nused++] = (bny_program_place){.offset = place->offset,
+                                                      .signal = place->signal,
+                                                      .peer = peer,
+                                                      .slot = slot,
+                                                      .token0 = box.token0,
+                                                      .head0 = box.head0,
+                                                      .heads = box.heads};
+    return BANYAN_OK;
+  }
+  return bny_fail(BANYAN_ERR_STATE, "plans of ranks %d and %d disagree on slot %d: this is a bug of banyan", sender, receiver,
+                  slot);
+}
+
+static banyan_status add_sources(draft *draft, const bny_step *step, bny_program_step *made) {
+  const bny_plan *plan = draft->plan;
+  made->sources = draft->nused;
+  for (int32_t i = step->first; i < step->first + step->count; i++) {
+    const bny_source *source = &plan->sources[i];
+    const bny_message *message = source->message < 0 ? NULL : &plan->messages[source->message];
+    const bny_slice *slice = message ? &message->what.slice : &plan->slots[source->slot].slice;
+    int32_t sender = message ? message->peer : draft->rank;
+    banyan_status status = use_place(draft, sender, draft->rank, message ? message->slot : source->slot, sender, slice);
+    if (status != BANYAN_OK) return status;
+  }
+  made->nsources = draft->nused - made->sources;
+  return BANYAN_OK;
+}
+
+/* Everybody who is sent the slot, and this rank if it reads it again. Sending early harms nobody: the place is reserved. */
+static banyan_status add_destinations(draft *draft, int32_t slot, bny_program_step *made) {
+  const bny_plan *plan = draft->plan;
+  const bny_slice *slice = &plan->slots[slot].slice;
+  banyan_status status = BANYAN_OK;
+  made->destinations = draft->nused;
+  for (int32_t i = 0; i < plan->nsteps && status == BANYAN_OK; i++) {
+    const bny_step *send = &plan->steps[i];
+    if (send->kind != BNY_STEP_SEND || send->slot != slot) continue;
+    for (int32_t p = send->first; p < send->first + send->count && status == BANYAN_OK; p++)
+      status = use_place(draft, draft->rank, plan->peers[p], slot, plan->peers[p], slice);
+  }
+  if (status == BANYAN_OK && reads_slot(plan, slot))
+    status = use_place(draft, draft->rank, draft->rank, slot, draft->rank, slice);
+  made->ndestinations = draft->nused - made->destinations;
+  return status;
+}
+
+static banyan_status add_step(draft *draft, const bny_step *step) {
+  bny_unit_box box = bny_unit_box_of(&draft->shape, &step->slice);
+  bny_program_step made = {.token0 = box.token0,
+                           .tokens = box.tokens,
+                           .head0 = box.head0,
+                           .heads = box.heads,
+                           .byte0 = step->slice.byte0,
+                           .bytes = step->slice.bytes};
+  banyan_status status = BANYAN_OK;
+  bool delivers = step->kind == BNY_STEP_DELIVER;
+  if (step->kind == BNY_STEP_SEND || step->kind == BNY_STEP_WAIT || box.tokens == 0 || box.heads == 0) return BANYAN_OK;
+  made.kind = delivers ? BNY_PROGRAM_DELIVER : step->kind == BNY_STEP_MERGE ? BNY_PROGRAM_MERGE : BNY_PROGRAM_COPY;
+  if (step->kind != BNY_STEP_COPY) status = add_sources(draft, step, &made);
+  if (status == BANYAN_OK && !delivers) status = add_destinations(draft, step->slot, &made);
+  if (status == BANYAN_OK) draft->steps[draft->nsteps++] = made;
+  return status;
+}
+
+static banyan_status add_steps(draft *draft) {
+  const bny_plan *plan = draft->plan;
+  /* A slot is written by one step, so every peer is a destination once, and every slot is read again once at most. */
+  draft->steps = calloc((size_t)plan->nsteps + 1, sizeof *draft->steps);
+  draft->used = calloc((size_t)plan->nsources + (size_t)plan->npeers + (size_t)plan->nslots + 1, sizeof *draft->used);
+  if (!draft->steps || !draft->used) return bny_fail(BANYAN_ERR_MEMORY, "out of memory for a device program");
+  for (int32_t i = 0; i < plan->nsteps; i++) {
+    banyan_status status = add_step(draft, &plan->steps[i]);
+    if (status != BANYAN_OK) return status;
+  }
+  return BANYAN_OK;
+}
+
+static banyan_status write_down(const draft *draft, bny_program **program) {
+  size_t steps = (size_t)draft->nsteps * sizeof *draft->steps, places = (size_t)draft->nused * sizeof *draft->used;
+  bny_program *made = calloc(1, sizeof *made + steps + places);
+  if (!made) return bny_fail(BANYAN_ERR_MEMORY, "out of memory for a device program");
+  *made = (bny_program){.bytes = sizeof *made + steps + places,
+                        .inbox_bytes = draft->inbox_bytes,
+                        .signals = draft->protocol == BNY_PROTOCOL_SIMPLE ? draft->signals : 0,
+                        .protocol = draft->protocol,
+                        .round_nodes = draft->plan->round_nodes,
+                        .nsteps = draft->nsteps,
+                        .nplaces = draft->nused,
+                        .shape = draft->shape};
+  char *at = (char *)(made + 1);
+  if (steps) memcpy(at, draft->steps, steps);
+  if (places) memcpy(at + steps, draft->used, places);
+  *program = made;
+  return BANYAN_OK;
+}
+
+/* ---- the calls ----------------------------------------------------------------------------------------------------- */
+
+banyan_status bny_device_program_make(const bny_request *request, int32_t rank, const bny_device_settings *settings,
+                                      bny_program **program) {
+  if (request->collective == BNY_BARRIER)
+    return bny_fail(BANYAN_ERR_UNSUPPORTED, "a barrier has no program on devices: gather a byte of each rank instead");
+  if (request->nranks > BNY_DEVICE_RANKS_MAX)
+    return bny_fail(BANYAN_ERR_UNSUPPORTED, "%d ranks share device memory, at most %d can", request->nranks,
+                    BNY_DEVICE_RANKS_MAX);
+  draft draft = {.request = request, .rank = rank};
+  draft.protocol = bny_unit_protocol(request, settings);
+  banyan_status status = bny_unit_shape_make(request, draft.protocol, &draft.shape);
+  if (status == BANYAN_OK) status = deal_inboxes(&draft);
+  if (status == BANYAN_OK) status = add_steps(&draft);
+  if (status == BANYAN_OK) status = write_down(&draft, program);
+  bny_plan_free(draft.plan);
+  free(draft.places);
+  free(draft.steps);
+  free(draft.used);
+  return status;
+}
+
+bny_arena_sizes bny_device_program_needs(const bny_program *program) {
+  bny_arena_sizes needs = {.signals = program->signals};
+  needs.inbox_bytes[program->protocol] = program->inbox_bytes;
+  return needs;
+}
+
+/* The part of the box that a rank owns along the dimension that is scattered. */
+static void own_parts(const bny_request *request, bny_oneshot *what) {
+  bool tokens = request->scatter == BANYAN_SCATTER_TOKENS;
+  int32_t first = tokens ? request->token0 : request->head0, last = first + (tokens ? request->tokens : request->heads);
+  for (int32_t rank = 0; rank <= request->nranks; rank++) {
+    int32_t begin = tokens ? request->all_tokens : request->all_heads, number;
+    if (rank < request->nranks) banyan_split(begin, request->nranks, rank, &begin, &number);
+    what->first[rank] = begin < first ? first : begin > last ? last : begin;
+  }
+}
+
+banyan_status bny_device_oneshot_make(const bny_request *request, const bny_device_settings *settings, bny_oneshot *what,
+                                      bny_protocol *protocol, bny_arena_sizes *needs) {
+  bool round_nodes = request->order == BANYAN_ORDER_CANONICAL && request->wire != BNY_WIRE_F32;
+  if (request->collective != BNY_COMBINE || request->nranks > BNY_ONESHOT_RANKS_MAX || request->pieces || round_nodes)
+    return bny_fail(BANYAN_ERR_UNSUPPORTED,
+                    "the oneshot kernels serve combines of at most %d ranks, not canonical order on a lossy wire",
+                    BNY_ONESHOT_RANKS_MAX);
+  int32_t chosen = bny_unit_protocol(request, settings);
+  bny_oneshot made = {.scatter = (int32_t)request->scatter, .root = request->root};
+  banyan_status status = bny_unit_shape_make(request, chosen, &made.shape);
+  if (status != BANYAN_OK) return status;
+  own_parts(request, &made);
+  bool scattered = request->scatter == BANYAN_SCATTER_HEADS || request->scatter == BANYAN_SCATTER_TOKENS;
+  int64_t rows = (int64_t)request->tokens * request->heads, most = scattered ? 0 : rows;
+  for (int32_t rank = 0; scattered && rank < request->nranks; rank++) {
+    int64_t owned = made.first[rank + 1] - made.first[rank];
+    owned *= request->scatter == BANYAN_SCATTER_TOKENS ? request->heads : request->tokens;
+    if (owned > most) most = owned;
+  }
+  uint64_t units = (uint64_t)most * (uint64_t)made.shape.chunks * (uint64_t)request->nranks;
+  if (units > INT32_MAX) return bny_fail(BANYAN_ERR_MEMORY, "a combine is too large for the oneshot kernels");
+  made.units_max = (int32_t)(units / (uint64_t)request->nranks);
+  *needs = (bny_arena_sizes){.signals = chosen == BNY_PROTOCOL_SIMPLE ? units : 0};
+  needs->inbox_bytes[chosen] = units * made.shape.unit_bytes;
+  *protocol = (bny_protocol)chosen;
+  *what = made;
+  return BANYAN_OK;
+}

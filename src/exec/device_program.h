@@ -1,0 +1,42 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * From plans to what kernels of a device run, see kernels/cuda/program.h. Peers write into each other's inboxes, so a sender
+ * must know where its receivers expect what it sends: every rank makes the plans of all ranks, and deals out their inboxes by
+ * one rule. All is a pure function of the request and of settings that are identical on every rank. */
+#ifndef BNY_DEVICE_PROGRAM_H
+#define BNY_DEVICE_PROGRAM_H
+
+#include "cuda/program.h"
+#include "plan/plan.h"
+
+/* Identical on all ranks. */
+typedef struct bny_device_settings {
+  int32_t protocol; /* bny_protocol; BNY_PROTOCOL_COUNT: by size */
+  bool lines_whole; /* links keep 128-byte lines whole: LL128 may be chosen */
+  bool narrow;      /* only 8-byte accesses are single on some link: not LL16 */
+} bny_device_settings;
+
+/* The program of `rank`, one block of memory to be copied to a device as it is. Freed by free(). Not of barriers. */
+banyan_status bny_device_program_make(const bny_request *request, int32_t rank, const bny_device_settings *settings,
+                                      bny_program **program);
+
+/* Of a combine that is to be run by the oneshot kernels, and what it needs. request->algorithm is not looked at. */
+banyan_status bny_device_oneshot_make(const bny_request *request, const bny_device_settings *settings, bny_oneshot *what,
+                                      bny_protocol *protocol, bny_arena_sizes *needs);
+
+/* What a program needs. */
+bny_arena_sizes bny_device_program_needs(const bny_program *program);
+
+bny_arena_shape bny_arena_shape_make(const bny_arena_sizes *sizes);
+
+/* NULL if an arena of these sizes is large enough, else what is too small, static text. */
+const char *bny_arena_lacks(const bny_arena_sizes *sizes, const bny_arena_sizes *needs);
+
+/* Blocks of `threads` that a run has work for, at most `blocks_max`. A rank's own matter. */
+int32_t bny_device_blocks(const bny_unit_shape *shape, int32_t threads, int32_t blocks_max);
+
+/* Of kernels.def: "bny_oneshot_ll16_32". */
+const char *bny_device_oneshot_kernel(bny_protocol protocol, int32_t wire);
+const char *bny_device_program_kernel(const bny_program *program);
+
+#endif

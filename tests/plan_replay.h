@@ -1,0 +1,27 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * Runs the plans of all ranks one step at a time in one thread, with the processor's kernels: what a device that runs the same
+ * plans must give, bit for bit. */
+#ifndef BNY_TESTS_PLAN_REPLAY_H
+#define BNY_TESTS_PLAN_REPLAY_H
+
+#include "plan/plan.h"
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+/* Of one rank. out may be NULL where nothing is delivered. */
+typedef struct replay_rank {
+  const banyan_partial *in, *out;
+  int32_t out_token0, out_head0;
+} replay_rank;
+
+/* Of a combine. False if a rank waits for what never comes, or has bad data. */
+bool replay_combine(const bny_request *request, const replay_rank *ranks);
+
+#ifdef __cplusplus
+}
+#endif
+
+#endif

@@ -1,0 +1,179 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * The combine kernels of devices, emulated: every algorithm, scatter, convention, protocol and number of ranks, several
+ * epochs in a row, all ranks running ahead of each other as they like. The result has the bits that a processor gives for the
+ * same plan, and nothing beside it is written. */
+#include <check.h>
+
+#include <cinttypes>
+#include <cstdio>
+#include <cstdlib>
+#include <cstring>
+
+#include "cuda_ranks.hh"
+
+extern "C" {
+#include "plan_replay.h"
+#include "sheet.h"
+#include "status.h"
+}
+
+namespace {
+
+struct trial {
+  bny_request request;
+  bny_device_settings settings;
+  bool oneshot; /* by its own kernel */
+  bool in_place;
+  std::vector<sheet> in, out, expected;
+  std::vector<bny_slice> owned;
+};
+
+const char *const algorithms[] = {"oneshot", "twoshot", "recursive", "tree", "ring"};
+
+bny_request request_of(world_random *random, int32_t nranks) {
+  bny_request request = {};
+  request.collective = BNY_COMBINE;
+  request.nranks = nranks;
+  request.all_tokens = request.tokens = 1 + random_below(random, 4);
+  request.all_heads = request.heads = 1 + random_below(random, 9);
+  const int32_t dims[] = {0, 1, 8, 30, 64, 100, 128, 200};
+  request.value_dim = dims[random_below(random, 8)];
+  request.wire = static_cast<bny_wire>(random_below(random, BNY_WIRE_COUNT));
+  request.scatter = static_cast<banyan_scatter>(random_below(random, 4));
+  request.root = request.scatter == BANYAN_SCATTER_ROOT ? random_below(random, nranks) : 0;
+  request.order = random_one_in(random, 3) ? BANYAN_ORDER_CANONICAL : BANYAN_ORDER_PLAN;
+  request.algorithm = algorithms[random_below(random, 5)];
+  request.cost.alpha_ns = 200;
+  request.cost.beta_ns_per_byte = 0.1;
+  request.cost.gamma_ns_per_byte = 0.05;
+  request.cost.ranks_per_core = 1;
+  request.outbox_bytes = static_cast<size_t>(1) << 30;
+  request.slots_max = 1 << 16;
+  return request;
+}
+
+/* Some algorithms do not serve some requests. */
+bool is_served(const bny_request &request) {
+  bny_plan *plan = nullptr;
+  bool served = bny_plan_make(&request, 0, &plan) == BANYAN_OK;
+  if (served) bny_plan_free(plan);
+  return served;
+}
+
+/* A part of a larger call. */
+void make_part(world_random *random, bny_request *request) {
+  request->all_tokens += request->token0 = random_below(random, 3);
+  request->all_heads += request->head0 = random_below(random, 3);
+  request->all_tokens += random_below(random, 2);
+  request->all_heads += random_below(random, 2);
+}
+
+trial trial_of(sheet_pool *pool, world_random *random, int32_t nranks) {
+  trial made = {};
+  do {
+    made.request = request_of(random, nranks);
+    if (random_one_in(random, 4)) make_part(random, &made.request);
+  } while (!is_served(made.request));
+  const bny_request &request = made.request;
+  made.settings.protocol = random_below(random, BNY_PROTOCOL_COUNT);
+  bool round_nodes = request.order == BANYAN_ORDER_CANONICAL && request.wire != BNY_WIRE_F32;
+  made.oneshot = random_one_in(random, 2) && !round_nodes;
+  if (made.oneshot) made.request.algorithm = "oneshot";
+  sheet_mood mood = static_cast<sheet_mood>(random_below(random, SHEET_MOODS));
+  sheet out_all = sheet_output(pool, random, mood, request.all_tokens, request.all_heads, request.value_dim);
+  for (int32_t rank = 0; rank < nranks; rank++) {
+    made.in.push_back(sheet_input(pool, random, mood, rank, nranks, request.all_tokens, request.all_heads, request.value_dim));
+    bny_slice owned = bny_slice_owned(&request, rank);
+    made.owned.push_back(owned);
+    made.out.push_back(sheet_output_like(pool, &out_all, owned.tokens, owned.heads));
+    made.expected.push_back(sheet_copy(pool, &made.out.back()));
+  }
+  return made;
+}
+
+bool expect(trial *made) {
+  std::vector<replay_rank> ranks;
+  for (size_t rank = 0; rank < made->in.size(); rank++)
+    ranks.push_back({&made->in[rank].partial, &made->expected[rank].partial, made->owned[rank].token0, made->owned[rank].head0});
+  return replay_combine(&made->request, ranks.data());
+}
+
+bny_device_call call_of(const trial &made, size_t rank) {
+  bny_device_call call = {};
+  call.in = made.in[rank].partial;
+  call.out = made.out[rank].partial;
+  call.out_token0 = made.owned[rank].token0;
+  call.out_head0 = made.owned[rank].head0;
+  return call;
+}
+
+void launch(cuda_ranks *ranks, world_random *random, const trial &made) {
+  bny_arena_sizes sizes = cuda_ranks_sizes(), needs;
+  bny_protocol protocol = BNY_PROTOCOL_COUNT;
+  bny_oneshot what = {};
+  if (made.oneshot) {
+    ck_assert_msg(bny_device_oneshot_make(&made.request, &made.settings, &what, &protocol, &needs) == BANYAN_OK, "%s",
+                  banyan_last_error());
+    ck_assert(!bny_arena_lacks(&sizes, &needs));
+  }
+  for (int32_t rank = 0; rank < made.request.nranks; rank++) {
+    bny_device_call call = call_of(made, static_cast<size_t>(rank));
+    uint32_t blocks = 1 + static_cast<uint32_t>(random_below(random, 3));
+    uint32_t warps = 1 + static_cast<uint32_t>(random_below(random, 3));
+    if (made.oneshot) {
+      ranks->oneshot(rank, protocol, what, call, blocks, cuda_ranks_threads(what.shape, warps));
+      continue;
+    }
+    bny_program *program = nullptr;
+    ck_assert_msg(bny_device_program_make(&made.request, rank, &made.settings, &program) == BANYAN_OK, "%s",
+                  banyan_last_error());
+    needs = bny_device_program_needs(program);
+    ck_assert_msg(!bny_arena_lacks(&sizes, &needs), "%s", bny_arena_lacks(&sizes, &needs));
+    ranks->program(rank, program, call, blocks, cuda_ranks_threads(program->shape, warps));
+    free(program);
+  }
+}
+
+void check_result(const trial &made, uint64_t seed) {
+  const bny_request &request = made.request;
+  for (size_t rank = 0; rank < made.out.size(); rank++)
+    if (memcmp(made.out[rank].memory, made.expected[rank].memory, made.out[rank].bytes) != 0)
+      ck_abort_msg("seed %" PRIu64 ": rank %zu of %d: the bits differ: %s%s, scatter %d, order %d, wire %d, protocol %d, "
+                   "%d x %d rows of %d",
+                   seed, rank, request.nranks, request.algorithm, made.oneshot ? " (kernel)" : "", request.scatter, request.order,
+                   request.wire, made.settings.protocol, request.tokens, request.heads, request.value_dim);
+}
+
+void run_world(uint64_t seed, int32_t nranks, int32_t epochs) {
+  world_random random = {seed * 0x9e3779b97f4a7c15u + static_cast<uint64_t>(nranks)};
+  sheet_pool pool = {};
+  cuda_ranks ranks(nranks, seed);
+  ranks.overlap(seed % 2);
+  std::vector<trial> trials;
+  for (int32_t epoch = 0; epoch < epochs; epoch++) {
+    trials.push_back(trial_of(&pool, &random, nranks));
+    ck_assert_msg(expect(&trials.back()), "seed %" PRIu64 ": the plans do not run: %s", seed, banyan_last_error());
+    launch(&ranks, &random, trials.back());
+  }
+  std::string why = ranks.run();
+  ck_assert_msg(why.empty(), "seed %" PRIu64 ", %d ranks: %s", seed, nranks, why.c_str());
+  for (const trial &one : trials) check_result(one, seed);
+  sheet_pool_free(&pool);
+}
+
+} // namespace
+
+START_TEST(bits_of_a_processor) {
+  for (uint64_t i = 0; i < (world_is_sanitized() ? 2 : 6); i++) run_world(world_seed() * 1000 + i, _i, 6);
+}
+END_TEST
+
+int main() {
+  Suite *suite = suite_create("cuda_combine");
+  TCase *tcase = tcase_create("combine");
+  tcase_add_loop_test(tcase, bits_of_a_processor, 1, 9);
+  tcase_set_timeout(tcase, 120);
+  suite_add_tcase(suite, tcase);
+  return world_main(suite);
+}
