@@ -79,6 +79,17 @@ banyan_status bny_comm_agree_end(banyan_comm *comm) {
   return bny_run_progress(comm->agree, true, &done);
 }
 
+static bny_record_config record_of(const banyan_comm *comm, const bny_options *options) {
+  bool off = options->flight && strcmp(options->flight, "off") == 0;
+  return (bny_record_config){
+    .no_flight = off,
+    .flight_file = off ? NULL : options->flight,
+    .trace_file = options->trace,
+    .trace_events = options->trace_events,
+    .levels = comm->levels,
+  };
+}
+
 static banyan_status build_parts(banyan_comm *comm, const bny_exchange *exchange, const bny_options *options,
                                  const bny_placement *place, int64_t timeout_ns) {
   comm->arena_bytes = place->arena_bytes;
@@ -98,6 +109,7 @@ static banyan_status build_parts(banyan_comm *comm, const bny_exchange *exchange
     .oversubscribed = comm->crowded,
     .timeout_ns = timeout_ns,
     .cache_bytes = place->cache_bytes,
+    .record = record_of(comm, options),
   };
   status = bny_exec_make(comm->transport, &config, &comm->exec);
   return status == BANYAN_OK ? make_agreement(comm) : status;

@@ -8,6 +8,7 @@
 #include <math.h>
 
 #include "status.h"
+#include "trace.h"
 
 #define WHERE "banyan_attention: "
 
@@ -136,15 +137,24 @@ static void run_group(const bny_attention_kernels *attention, const bny_kernels 
   }
 }
 
+/* Of keys and values, each once. */
+static uint64_t bytes_read(const banyan_attention_desc *desc) {
+  int64_t keys = 0, row = desc->head_dim + value_dim_of(desc);
+  for (int32_t b = 0; b < desc->batch; b++) keys += desc->seq_lens[b];
+  return (uint64_t)(keys * desc->kv_heads * row) * bny_dtype_bytes(desc->kv_dtype);
+}
+
 banyan_status bny_decode_attention_run(const bny_attention_kernels *attention, const bny_kernels *kernels,
                                        const banyan_attention_desc *desc, const banyan_partial *out) {
   banyan_status status = check(desc, out);
   if (status != BANYAN_OK)
     return status;
+  uint64_t since = bny_trace_span_begin();
   for (int32_t b = 0; b < desc->batch; b++) {
     for (int32_t kv_head = 0; kv_head < desc->kv_heads; kv_head++)
       run_group(attention, kernels, desc, out, b, kv_head);
   }
+  if (since) bny_trace_span_end(since, desc->batch * desc->heads, bytes_read(desc));
   return BANYAN_OK;
 }
 

@@ -48,7 +48,7 @@ static const field fields[] = {
 };
 
 /* A hash of all fields follows them. */
-enum { FIELDS = sizeof fields / sizeof fields[0], ALGORITHM = 16, HASH = FIELDS };
+enum { COLLECTIVE = 0, PHASE = 1, FIELDS = sizeof fields / sizeof fields[0], ALGORITHM = 16, HASH = FIELDS };
 _Static_assert(sizeof fields / sizeof fields[0] < (size_t)BNY_CALL_WORDS, "a call must fit its words");
 
 static uint64_t mix(uint64_t hash, uint64_t word) {
@@ -76,6 +76,10 @@ bny_call bny_call_make(const bny_request *request, const bny_plan *plan, bny_pha
   call.words[HASH] = hash;
   call.tag = (uint32_t)(hash >> 32);
   return call;
+}
+
+const char *bny_call_name(const bny_call *call) {
+  return call->words[PHASE] == BNY_PHASE_AGREE ? "agree" : collective_names[call->words[COLLECTIVE]];
 }
 
 void bny_call_publish(bny_transport *transport, const bny_call *call) {

@@ -17,6 +17,9 @@ typedef struct bny_call {
 
 bny_call bny_call_make(const bny_request *request, const bny_plan *plan, bny_phase phase);
 
+/* "combine", or "agree" while ranks compare; static. */
+const char *bny_call_name(const bny_call *call);
+
 /* Tells peers. Costs nothing if it is what they were last told. */
 void bny_call_publish(bny_transport *transport, const bny_call *call);
 

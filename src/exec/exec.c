@@ -30,6 +30,12 @@ banyan_status bny_exec_make(bny_transport *transport, const bny_exec_config *con
     free(made), free(known_done), free(readers);
     return bny_fail(BANYAN_ERR_MEMORY, "out of memory for an executor of %zu ranks", nranks);
   }
+  bny_record record;
+  banyan_status status = bny_record_open(&config->record, transport->rank, transport->nranks, &record);
+  if (status != BANYAN_OK) {
+    free(made), free(known_done), free(readers);
+    return status;
+  }
   *made = (bny_exec){
     .transport = transport,
     .kernels = config->kernels,
@@ -44,6 +50,7 @@ banyan_status bny_exec_make(bny_transport *transport, const bny_exec_config *con
     .timeout_ns = config->timeout_ns,
     .round_bytes = config->cache_bytes + config->cache_bytes / 4,
     .failure = {.culprit = -1},
+    .record = record,
   };
   touch_outbox(made);
   *exec = made;
@@ -52,18 +59,29 @@ banyan_status bny_exec_make(bny_transport *transport, const bny_exec_config *con
 
 void bny_exec_free(bny_exec *exec) {
   if (!exec) return;
+  bny_record_close(&exec->record);
   free(exec->readers[0].ranks);
   free(exec->known_done);
   free(exec);
 }
 
+/* Where this rank is, for whoever reads the error: others may be elsewhere. */
+static void append_place(bny_exec *exec, char *text, size_t bytes, size_t *length) {
+  char place[192];
+  if (exec->run) bny_run_place(exec->run, place, sizeof place);
+  bny_append(text, bytes, length, exec->run ? "; this rank is in %s" : "; this rank is between operations", place);
+}
+
 static banyan_status record(bny_exec *exec, banyan_status status, int32_t culprit, const char *text) {
-  if (exec->failure.status == BANYAN_OK) {
-    exec->failure.culprit = culprit;
+  bny_failure *failure = &exec->failure;
+  if (failure->status == BANYAN_OK) {
+    failure->culprit = culprit;
     size_t length = 0;
-    bny_append(exec->failure.text, sizeof exec->failure.text, &length, "%s", text);
-    exec->failure.status = status;
+    bny_append(failure->text, sizeof failure->text, &length, "%s", text);
+    append_place(exec, failure->text, sizeof failure->text, &length);
+    failure->status = status;
     if (exec->transport->ops->spread) exec->transport->ops->spread(exec->transport);
+    bny_record_fail(&exec->record, exec->epoch, exec->transport->rank, failure->text);
   }
   return bny_fail(exec->failure.status, "%s", exec->failure.text);
 }

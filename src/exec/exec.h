@@ -16,6 +16,7 @@
 #define BNY_EXEC_H
 
 #include "exec/call.h"
+#include "exec/record.h"
 #include "exec/store.h"
 #include "plan/plan.h"
 #include "transport/transport.h"
@@ -49,6 +50,8 @@ typedef struct bny_exec {
   int64_t timeout_ns;
   size_t round_bytes;   /* over both halves, that small runs go round */
   bny_store store;
+  bny_record record;
+  const struct bny_run *run; /* under way, or NULL */
   bny_failure failure;
   _Atomic int reason_state; /* of the abort: 0 none, 1 being written, 2 there */
   char reason[160];
@@ -59,6 +62,7 @@ typedef struct bny_exec_config {
   bool oversubscribed; /* more ranks than cores: polls are short, since whoever is waited for may need this core */
   int64_t timeout_ns;
   size_t cache_bytes;  /* of the largest second-level cache among the ranks: identical on all */
+  bny_record_config record;
 } bny_exec_config;
 
 banyan_status bny_exec_make(bny_transport *transport, const bny_exec_config *config, bny_exec **exec);
@@ -99,6 +103,9 @@ void bny_run_relabel(bny_run *run, const bny_call *call);
 /* Works until the peers of `of` can be reached, under the deadline of `run`, which has begun and is a run of all ranks. At once
  * where ranks share memory. */
 banyan_status bny_run_reach(bny_run *run, const bny_run *of);
+
+/* As snprintf: "operation 12: combine, 16640 bytes by tree, step 3 of 8, waiting for rank 2". */
+size_t bny_run_place(const bny_run *run, char *text, size_t bytes);
 
 /* Begins the next epoch. Nothing else of this communicator may be under way. */
 void bny_run_begin(bny_run *run);

@@ -43,6 +43,7 @@ struct bny_run {
   bool ready;              /* the half may be written */
   bny_patience patience;
   uint64_t bytes_sent, messages_sent;
+  bny_run_record record;
 };
 
 /* ---- binding ------------------------------------------------------------------------------------------------------- */
@@ -190,6 +191,7 @@ banyan_status bny_run_make(bny_exec *exec, const bny_plan *plan, const bny_call 
   set_places(made);
   banyan_status status = bind_pieces(made);
   if (status == BANYAN_OK) status = bind_peers(made);
+  if (status == BANYAN_OK) status = bny_record_bind(&exec->record, plan, call, &made->record);
   for (int half = 0; half < 2; half++) {
     made->steps[half] = calloc(steps, sizeof *made->steps[half]);
     made->views[half] = calloc(sources, sizeof *made->views[half]);
@@ -222,10 +224,29 @@ void bny_run_free(bny_run *run) {
   free(run->piece_first);
   free(run->readers);
   free(run->silent);
+  bny_record_release(&run->record);
+  if (run->exec->run == run) run->exec->run = NULL;
   free(run);
 }
 
-void bny_run_relabel(bny_run *run, const bny_call *call) { run->call = *call; }
+void bny_run_relabel(bny_run *run, const bny_call *call) {
+  run->call = *call;
+  run->record.note.collective = bny_call_name(call);
+}
+
+size_t bny_run_place(const bny_run *run, char *text, size_t bytes) {
+  const bny_plan *plan = run->plan;
+  size_t length = 0;
+  bny_append(text, bytes, &length, "operation %llu: %s, %llu bytes by %s", (unsigned long long)run->exec->epoch,
+             run->record.note.collective, (unsigned long long)run->record.note.bytes, run->record.note.algorithm);
+  if (run->next >= plan->nsteps) return length;
+  bny_append(text, bytes, &length, ", step %d of %d", run->next + 1, plan->nsteps);
+  const bny_step *step = &plan->steps[run->next];
+  if (!run->ready) bny_append(text, bytes, &length, ", before its memory is free");
+  else if (step->kind == BNY_STEP_WAIT)
+    bny_append(text, bytes, &length, ", waiting for rank %d", plan->messages[step->message].peer);
+  return length;
+}
 
 uint64_t bny_run_bytes_sent(const bny_run *run) { return run->bytes_sent; }
 uint64_t bny_run_messages_sent(const bny_run *run) { return run->messages_sent; }
@@ -248,6 +269,8 @@ void bny_run_begin(bny_run *run) {
   run->ready = false;
   run->patience = (bny_patience){0};
   run->bytes_sent = run->messages_sent = 0;
+  exec->run = run;
+  bny_record_begin(&exec->record, &run->record, exec->epoch);
   bny_call_publish(exec->transport, &run->call);
   atomic_store_explicit(&exec->line->started, run->tag, memory_order_release);
   if (exec->owed.count) exec->transport->ops->acknowledge(exec->transport, exec->owed.ranks, exec->owed.count);
@@ -310,6 +333,7 @@ static banyan_status wait_half(bny_run *run, bool block, bool *ready) {
   bny_exec *exec = run->exec;
   int32_t busy = -1;
   uint32_t spins = 0;
+  uint64_t since = bny_record_wait_begin(&exec->record);
   while (!half_is_free(exec, &busy)) {
     if (exec->progress) exec->progress(exec->transport);
     if (block && spins++ < exec->spins) {
@@ -321,6 +345,7 @@ static banyan_status wait_half(bny_run *run, bool block, bool *ready) {
     if (status != BANYAN_OK || !block) return status;
   }
   bny_wait_end(exec, &run->patience);
+  if (busy >= 0) bny_record_wait_end(&exec->record, since, exec->epoch, "wait for memory read by rank", busy, 0);
   note_readers(run);
   *ready = true;
   return BANYAN_OK;
@@ -329,12 +354,14 @@ static banyan_status wait_half(bny_run *run, bool block, bool *ready) {
 static banyan_status wait_message(bny_run *run, const bny_step *step, const bound_step *bound, bool block, bool *arrived) {
   bny_exec *exec = run->exec;
   const bny_message *message = &run->plan->messages[step->message];
+  uint64_t since = has_arrived(run, bound) ? 0 : bny_record_wait_begin(&exec->record);
   while (!poll_arrival(run, bound, block ? exec->spins : 0)) {
     banyan_status status = block ? bny_wait_round(exec, &run->call, &run->patience, message->peer, message->slot)
                                  : bny_wait_look(exec, &run->call, &run->patience, message->peer, message->slot);
     if (status != BANYAN_OK || !block) return status;
   }
   bny_wait_end(exec, &run->patience);
+  bny_record_wait_end(&exec->record, since, exec->epoch, "wait for rank", message->peer, message->what.bytes);
   /* It has begun this run, so it has finished the one before. */
   if (exec->known_done[message->peer] < exec->epoch - 1) exec->known_done[message->peer] = exec->epoch - 1;
   /* Its first lines come together, not one after what was computed from the other. */
@@ -482,6 +509,7 @@ banyan_status bny_run_progress(bny_run *run, bool block, bool *done) {
     const bny_step *step = &plan->steps[run->next];
     const bound_step *bound = &run->steps[half][run->next];
     bool arrived = false;
+    bny_record_step(&exec->record, &run->record, exec->epoch, run->next);
     switch (step->kind) {
     case BNY_STEP_COPY:
       status = copy_input(run, step, bound, &run->boxes[run->next]);
@@ -504,6 +532,8 @@ banyan_status bny_run_progress(bny_run *run, bool block, bool *done) {
     if (status != BANYAN_OK || !settled) return status;
   }
   atomic_store_explicit(&exec->line->done, exec->epoch, memory_order_release);
+  bny_record_end(&exec->record, &run->record, exec->epoch);
+  exec->run = NULL;
   *done = true;
   return BANYAN_OK;
 }

@@ -1,0 +1,58 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * The flight recorder: the last operations of a communicator, in memory that was made with it. Written all the time, a
+ * cache line and two readings of the processor's counter for each operation; read when the communicator fails. */
+#ifndef BNY_EXEC_FLIGHT_H
+#define BNY_EXEC_FLIGHT_H
+
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+
+#include "clock.h"
+
+enum { BNY_FLIGHT_ENTRIES = 256 };
+
+/* What a run is, made once when its plan is bound. */
+typedef struct bny_flight_note {
+  const char *collective, *algorithm; /* static */
+  uint64_t bytes;                     /* that this rank puts in */
+} bny_flight_note;
+
+typedef struct bny_flight_entry {
+  _Alignas(64) uint64_t operation; /* 0: none yet */
+  uint64_t begin, end;             /* ticks; end 0: it did not come to its end */
+  bny_flight_note note;
+} bny_flight_entry;
+
+typedef struct bny_flight {
+  bny_flight_entry entries[BNY_FLIGHT_ENTRIES];
+  uint64_t tick0; /* when it was made, by both clocks */
+  int64_t ns0;
+} bny_flight;
+
+bny_flight *bny_flight_make(void); /* NULL without memory */
+void bny_flight_free(bny_flight *flight);
+
+static inline void bny_flight_begin(bny_flight *flight, uint64_t operation, const bny_flight_note *note) {
+  bny_flight_entry *entry = &flight->entries[operation % BNY_FLIGHT_ENTRIES];
+  entry->operation = operation;
+  entry->begin = bny_clock_ticks();
+  entry->end = 0;
+  entry->note = *note;
+}
+
+static inline bny_flight_entry *bny_flight_end(bny_flight *flight, uint64_t operation) {
+  bny_flight_entry *entry = &flight->entries[operation % BNY_FLIGHT_ENTRIES];
+  entry->end = bny_clock_ticks();
+  return entry;
+}
+
+/* As snprintf: the last `entries` operations up to `last`, oldest first, one a line. */
+size_t bny_flight_print(const bny_flight *flight, uint64_t last, int32_t entries, char *text, size_t bytes);
+
+/* The communicator of `rank` has failed, for the reason given: says so, and what it did, in the file that BANYAN_FLIGHT
+ * names (bny_log_path(); lines are added), or NULL; and to the log. */
+void bny_flight_dump(const bny_flight *flight, uint64_t last, int32_t rank, const char *reason, const char *pattern);
+
+#endif

@@ -1,0 +1,104 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#include "exec/record.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+#include "log.h"
+#include "status.h"
+
+banyan_status bny_record_open(const bny_record_config *config, int32_t rank, int32_t nranks, bny_record *record) {
+  bny_record made = {.levels = config->levels};
+  /* A trace takes its times from the recorder. */
+  if (!config->no_flight || config->trace_file) made.flight = bny_flight_make();
+  if (config->flight_file) made.flight_file = strdup(config->flight_file);
+  if ((!made.flight && (!config->no_flight || config->trace_file)) || (config->flight_file && !made.flight_file)) {
+    bny_record_close(&made);
+    return bny_fail(BANYAN_ERR_MEMORY, "out of memory for the flight recorder");
+  }
+  if (config->trace_file &&
+      bny_trace_open(config->trace_file, rank, nranks, config->trace_events, &made.trace) != BANYAN_OK)
+    bny_log(BNY_LOG_WARN, "%s: there will be none", banyan_last_error());
+  *record = made;
+  return BANYAN_OK;
+}
+
+void bny_record_close(bny_record *record) {
+  bny_trace_close(record->trace);
+  bny_flight_free(record->flight);
+  free(record->flight_file);
+  *record = (bny_record){0};
+}
+
+/* ---- what a plan is, for people -------------------------------------------------------------------------------------- */
+
+/* What it puts in: each part of its input once. */
+static uint64_t input_bytes(const bny_plan *plan) {
+  uint64_t bytes = 0;
+  for (int32_t i = 0; i < plan->nsteps; i++)
+    if (plan->steps[i].kind == BNY_STEP_COPY) bytes += plan->slots[plan->steps[i].slot].bytes;
+  return bytes;
+}
+
+/* The outermost level that a step's messages cross; -1: it moves none. */
+static int32_t level_of(const bny_levels *levels, const bny_plan *plan, const bny_step *step) {
+  int32_t level = -1;
+  if (step->kind == BNY_STEP_WAIT) return bny_levels_between(levels, plan->rank, plan->messages[step->message].peer);
+  for (int32_t i = 0; step->kind == BNY_STEP_SEND && i < step->count; i++) {
+    int32_t other = bny_levels_between(levels, plan->rank, plan->peers[step->first + i]);
+    if (other > level) level = other;
+  }
+  return level;
+}
+
+/* Steps that move nothing belong to what they were waited for, before the first wait to what is sent next. */
+static void spread_levels(const bny_plan *plan, const bny_levels *levels, int8_t *of_step) {
+  int32_t last = -1;
+  for (int32_t i = 0; i < plan->nsteps; i++) {
+    int32_t level = level_of(levels, plan, &plan->steps[i]);
+    if (level >= 0) last = level;
+    of_step[i] = (int8_t)last;
+  }
+  for (int32_t i = plan->nsteps - 1, next = -1; i >= 0; i--) {
+    if (of_step[i] < 0) of_step[i] = (int8_t)next;
+    next = of_step[i];
+  }
+}
+
+banyan_status bny_record_bind(const bny_record *record, const bny_plan *plan, const bny_call *call, bny_run_record *run) {
+  bny_run_record made = {
+    .note = {.collective = bny_call_name(call), .algorithm = plan->algorithm, .bytes = input_bytes(plan)}, .phase = -1};
+  if (record->trace && record->levels && record->levels->nranks == plan->nranks) {
+    made.levels = malloc((size_t)plan->nsteps + 1);
+    if (!made.levels) return bny_fail(BANYAN_ERR_MEMORY, "out of memory to trace a plan");
+    spread_levels(plan, record->levels, made.levels);
+  }
+  *run = made;
+  return BANYAN_OK;
+}
+
+void bny_record_release(bny_run_record *run) { free(run->levels); }
+
+void bny_record_fail(bny_record *record, uint64_t operation, int32_t rank, const char *reason) {
+  if (record->flight) bny_flight_dump(record->flight, operation, rank, reason, record->flight_file);
+}
+
+/* ---- what only a trace wants ------------------------------------------------------------------------------------------- */
+
+void bny_record_phase(bny_record *record, bny_run_record *run, uint64_t operation, int32_t level, uint64_t now) {
+  if (run->phase >= 0)
+    bny_trace_add(record->trace, &(bny_trace_event){.begin = run->phase_begin, .end = now, .operation = operation,
+                                                    .name = record->levels->levels[run->phase].name,
+                                                    .number = run->phase, .kind = BNY_TRACE_PHASE});
+  run->phase = level;
+  run->phase_begin = now;
+}
+
+void bny_record_trace(bny_record *record, bny_run_record *run, uint64_t operation, uint64_t begin, uint64_t end) {
+  bny_trace_take_spans(record->trace);
+  if (run->levels) bny_record_phase(record, run, operation, -1, end);
+  bny_trace_add(record->trace, &(bny_trace_event){.begin = begin, .end = end, .operation = operation,
+                                                  .bytes = run->note.bytes, .name = run->note.collective,
+                                                  .detail = run->note.algorithm, .kind = BNY_TRACE_OPERATION});
+  bny_trace_settle(record->trace);
+}
