@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  * banyan-info transports: between which ranks this copy can move messages on this machine, and why not between
  * others. */
+#include <dlfcn.h>
 #include <errno.h>
 #include <fcntl.h>
 #include <string.h>
@@ -37,13 +38,33 @@ static json_t *shared_memory(void) {
   return transport("shm", "processes of one host", true, text);
 }
 
+/* The library loads UCX only when ranks of several hosts meet; so does this. */
+static json_t *several_hosts(void) {
+  const char *between = "ranks of several hosts";
+  char text[160];
+#ifdef HAVE_UCX
+  void *library = dlopen("libucp.so.0", RTLD_NOW | RTLD_LOCAL);
+  if (library == NULL) {
+    return transport("net", between, false, "libucp.so.0 cannot be loaded. Debian and Ubuntu: apt-get install libucx0");
+  }
+  const char *(*version)(void) = NULL;
+  void *address = dlsym(library, "ucp_get_version_string");
+  memcpy(&version, &address, sizeof address);
+  snprintf(text, sizeof text, "UCX %.40s between hosts, memory within one", version != NULL ? version() : "of unknown version");
+  return transport("net", between, true, text); /* UCX stays: it does not like to be unloaded */
+#else
+  snprintf(text, sizeof text, "built without UCX");
+  return transport("net", between, false, text);
+#endif
+}
+
 static json_t *gather(const info_request *request, tool_error *error) {
   (void)request;
   (void)error;
   json_t *list = json_array();
   json_array_append_new(list, transport("loop", "threads of one process", true, "plain memory"));
   json_array_append_new(list, shared_memory());
-  json_array_append_new(list, transport("ucx", "processes of several hosts", false, "not in this version"));
+  json_array_append_new(list, several_hosts());
   return list;
 }
 

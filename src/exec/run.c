@@ -448,6 +448,7 @@ static banyan_status settle(bny_run *run, bool block, bool *settled) {
   bny_exec *exec = run->exec;
   const bny_transport_ops *ops = exec->transport->ops;
   int32_t peer = -1;
+  uint64_t since = bny_record_wait_begin(&exec->record);
   for (uint32_t spins = 0; !ops->settled(exec->transport, &peer); spins++) {
     exec->progress(exec->transport);
     if (block && spins < exec->spins && !atomic_load_explicit(exec->fault, memory_order_relaxed)) continue;
@@ -456,6 +457,7 @@ static banyan_status settle(bny_run *run, bool block, bool *settled) {
     if (status != BANYAN_OK || !block) return status;
   }
   bny_wait_end(exec, &run->patience);
+  if (peer >= 0) bny_record_wait_end(&exec->record, since, exec->epoch, "wait for messages taken by rank", peer, 0);
   *settled = true;
   return BANYAN_OK;
 }
@@ -471,6 +473,7 @@ static banyan_status finish_network(bny_run *run, bool block, bool *settled) {
 
 static banyan_status reach_peer(bny_run *run, int32_t peer) {
   bny_exec *exec = run->exec;
+  uint64_t since = bny_record_wait_begin(&exec->record);
   for (uint32_t spins = 0; !exec->transport->ops->reach(exec->transport, peer); spins++) {
     exec->progress(exec->transport);
     if (spins < exec->spins && !atomic_load_explicit(exec->fault, memory_order_relaxed)) continue;
@@ -478,6 +481,7 @@ static banyan_status reach_peer(bny_run *run, int32_t peer) {
     if (status != BANYAN_OK) return status;
   }
   bny_wait_end(exec, &run->patience);
+  bny_record_wait_end(&exec->record, since, exec->epoch, "wait to reach rank", peer, 0);
   return BANYAN_OK;
 }
 
