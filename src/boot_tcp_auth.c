@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  * The three messages by which a rank joins: challenge and response, both ways, by HMAC-SHA512-256. Each MAC begins
  * with a label of its own (so that no message can be replayed as another, or reflected) and covers both nonces. */
-#include "boot_tcp.h"
+#include "boot_tcp_auth.h"
 
 #ifdef HAVE_SODIUM
 #include <sodium.h>
@@ -11,6 +11,7 @@ enum { LABEL_BYTES = 16 };
 static const char label_hello[LABEL_BYTES] = "banyan hello";
 static const char label_welcome[LABEL_BYTES] = "banyan welcome";
 static const char label_session[LABEL_BYTES] = "banyan session";
+static const char label_name[LABEL_BYTES] = "banyan name";
 static const char label_secret[LABEL_BYTES] = "banyan secret"; /* at least crypto_generichash_KEYBYTES_MIN */
 
 static const uint8_t magic[8] = {'b', 'a', 'n', 'y', 'a', 'n', '\r', '\n'};
@@ -19,7 +20,7 @@ _Static_assert(BNY_BOOT_KEY_BYTES == crypto_auth_KEYBYTES, "key");
 _Static_assert(BNY_BOOT_MAC_BYTES == crypto_auth_BYTES, "mac");
 _Static_assert(LABEL_BYTES >= crypto_generichash_KEYBYTES_MIN, "label");
 _Static_assert(sizeof(struct bny_boot_challenge) == 40, "no padding on the wire");
-_Static_assert(sizeof(struct bny_boot_hello) == 80, "no padding on the wire");
+_Static_assert(sizeof(struct bny_boot_hello) == 176, "no padding on the wire");
 _Static_assert(sizeof(struct bny_boot_welcome) == 256, "no padding on the wire");
 
 bool bny_boot_key_derive(const void *secret, size_t bytes, uint8_t key[BNY_BOOT_KEY_BYTES]) {
@@ -28,6 +29,17 @@ bool bny_boot_key_derive(const void *secret, size_t bytes, uint8_t key[BNY_BOOT_
 }
 
 void bny_boot_key_erase(void *key, size_t bytes) { sodium_memzero(key, bytes); }
+
+void bny_boot_name_derive(const uint8_t *key, const char *text, char name[BNY_BOOT_NAME_BYTES]) {
+  crypto_auth_hmacsha512256_state state;
+  uint8_t mac[BNY_BOOT_MAC_BYTES];
+  crypto_auth_hmacsha512256_init(&state, key, BNY_BOOT_KEY_BYTES);
+  crypto_auth_hmacsha512256_update(&state, (const uint8_t *)label_name, LABEL_BYTES);
+  crypto_auth_hmacsha512256_update(&state, (const uint8_t *)text, strlen(text));
+  crypto_auth_hmacsha512256_final(&state, mac);
+  sodium_bin2hex(name, BNY_BOOT_NAME_BYTES, mac, (BNY_BOOT_NAME_BYTES - 1) / 2);
+  sodium_memzero(&state, sizeof state);
+}
 
 void bny_boot_challenge_make(struct bny_boot_challenge *challenge) {
   memcpy(challenge->magic, magic, sizeof magic);

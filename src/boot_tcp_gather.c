@@ -1,11 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0
- * The allgather of the TCP bootstrap: every rank sends to rank 0, which sends the whole to every rank. Rank 0 gives up
- * a little before the first rank would, so that everybody hears the reason from it instead of finding a silence. */
+ * The allgather of the TCP bootstrap: each rank's block goes up the tree, one after another through a bounded queue, and
+ * the whole comes down. Rank 0 sees every block come, and so knows who is missing; it gives up a little before the first
+ * rank would, so that everybody hears the reason from it instead of finding a silence. */
 #include "boot_tcp.h"
 
 #ifdef HAVE_SODIUM
-#include <errno.h>
-#include <poll.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/socket.h>
@@ -13,56 +12,10 @@
 #include "boot_common.h"
 #include "clock.h"
 
-/* How long rank 0 tries to hand out the reason of a failure. */
-static const int64_t farewell_ns = 1000000000;
+static const char doing[] = "bootstrap";
 
-int64_t bny_boot_deadline_of_peer(uint32_t left_ms) {
-  uint32_t margin_ms = left_ms / 10 < 500 ? left_ms / 10 : 500;
-  return bny_clock_ns() + (int64_t)(left_ms - margin_ms) * 1000000;
-}
-
-/* ---- rank 0 ------------------------------------------------------------------------------------------------------ */
-
-/* Gives up a connection whose frame could not be sent whole. */
-static void lose(struct banyan_env *env, int32_t rank, int32_t *lost) {
-  if (*lost < 0) *lost = rank;
-  bny_boot_link_close(&env->links[rank]);
-}
-
-void bny_boot_server_flush(struct banyan_env *env, int64_t deadline_ns, int32_t *lost) {
-  bool waiting = true;
-  *lost = -1;
-  while (waiting) {
-    bool late = bny_clock_ns() >= deadline_ns;
-    waiting = false;
-    env->polls[0] = (struct pollfd){.fd = -1};
-    for (int32_t rank = 1; rank < env->nlinks; rank++) {
-      struct bny_boot_link *link = &env->links[rank];
-      env->polls[rank] = (struct pollfd){.fd = -1};
-      if (link->fd < 0) continue;
-      enum bny_boot_progress progress = bny_boot_link_send(link); /* at once for one that is done */
-      if (progress == BNY_BOOT_LOST || (progress == BNY_BOOT_MORE && late)) lose(env, rank, lost);
-      if (progress != BNY_BOOT_MORE || late) continue;
-      env->polls[rank] = (struct pollfd){.fd = link->fd, .events = POLLOUT};
-      waiting = true;
-    }
-    if (waiting) poll(env->polls, (nfds_t)env->nlinks, bny_boot_poll_ms(deadline_ns));
-  }
-}
-
-banyan_status bny_boot_server_fail(struct banyan_env *env, banyan_status status) {
-  const char *text = banyan_last_error();
-  uint8_t hash[BNY_BOOT_HASH_BYTES];
-  int32_t lost;
-  bny_boot_payload_hash(text, strlen(text), hash);
-  for (int32_t rank = 1; rank < env->nlinks; rank++) {
-    struct bny_boot_link *link = &env->links[rank];
-    if (link->fd >= 0) bny_boot_link_prepare(link, BNY_BOOT_FAILURE, status, 0, text, strlen(text), hash);
-  }
-  bny_boot_server_flush(env, bny_clock_ns() + farewell_ns, &lost);
-  for (int32_t rank = 1; rank < env->nlinks; rank++) bny_boot_link_close(&env->links[rank]);
-  return status;
-}
+/* What may wait to go up before more is taken from below. */
+static const size_t queue_most = 256 << 10;
 
 struct gathering {
   struct banyan_env *env;
@@ -70,187 +23,212 @@ struct gathering {
   size_t bytes;
   int64_t begun_ns;
   int64_t deadline_ns;
-  bool *arrived; /* [nranks] */
-  int32_t narrived;
+  int32_t *missing; /* of each child: blocks that are yet to come from below it */
+  int32_t nmissing; /* of all of them */
+  char *blocks;     /* [nchildren] that are coming; not on rank 0, where each comes to its place */
+  bool *arrived;    /* rank 0: [nranks] */
+  struct pollfd *polls; /* the parent, children */
 };
 
-static banyan_status fail_lost(const struct gathering *gathering, int32_t rank) {
-  const struct bny_boot_link *link = &gathering->env->links[rank];
-  if (link->error)
-    return bny_fail_errno(BANYAN_ERR_PEER, link->error, "bootstrap: the connection of rank %d of %d was lost", rank,
-                          gathering->env->nlinks);
-  return bny_fail(BANYAN_ERR_PEER, "bootstrap: rank %d of %d left (it ended, or its communicator could not be made)",
-                  rank, gathering->env->nlinks);
-}
+static bool is_root(const struct gathering *gathering) { return gathering->env->settings.rank == 0; }
 
+/* ---- up -------------------------------------------------------------------------------------------------------------- */
+
+/* Names the missing ranks; those below others that are missing as well are only counted. */
 static banyan_status fail_missing(const struct gathering *gathering) {
-  char names[256];
+  const struct banyan_env *env = gathering->env;
+  int32_t nranks = env->settings.nranks, nbehind = 0;
+  char text[BNY_ERROR_TEXT_BYTES];
   size_t length = 0;
-  int32_t nranks = gathering->env->nlinks;
-  bny_boot_append_ranks(names, sizeof names, &length, gathering->arrived, nranks, false);
-  return bny_fail(BANYAN_ERR_TIMEOUT, "bootstrap: %s of %d did not take part in an allgather within %.3g s", names,
-                  nranks, (double)(bny_clock_ns() - gathering->begun_ns) * 1e-9);
+  if (!is_root(gathering)) return bny_boot_fail_peer(env, &env->parent, BNY_BOOT_MORE, doing);
+  bool *shown = calloc((size_t)nranks, sizeof *shown); /* not to be named */
+  for (int32_t rank = 0; rank < nranks && shown; rank++) {
+    bool behind = !gathering->arrived[rank] && !gathering->arrived[env->parents[rank]];
+    shown[rank] = gathering->arrived[rank] || behind;
+    nbehind += behind;
+  }
+  bny_boot_append_ranks(text, sizeof text, &length, shown ? shown : gathering->arrived, nranks, false);
+  bny_append(text, sizeof text, &length, " of %d did not take part in an allgather within %.3g s", nranks,
+             (double)(bny_clock_ns() - gathering->begun_ns) * 1e-9);
+  if (nbehind > 0) bny_append(text, sizeof text, &length, "; %d more can be heard only through them", nbehind);
+  free(shown);
+  return bny_fail(BANYAN_ERR_TIMEOUT, "bootstrap: %s", text);
 }
 
-static banyan_status check_header(struct gathering *gathering, int32_t rank) {
-  const struct bny_boot_frame *frame = &gathering->env->links[rank].in;
-  if (frame->kind != BNY_BOOT_DATA)
-    return bny_fail(BANYAN_ERR_BOOTSTRAP, "bootstrap: rank %d sent what is not of this protocol", rank);
+/* The header of a block has come. */
+static banyan_status check_header(struct gathering *gathering, int32_t child) {
+  const struct banyan_env *env = gathering->env;
+  const struct bny_boot_link *link = &env->children[child];
+  const struct bny_boot_frame *frame = &link->in;
+  if (frame->kind != BNY_BOOT_DATA || frame->rank >= (uint32_t)env->settings.nranks || gathering->missing[child] == 0 ||
+      (is_root(gathering) && gathering->arrived[frame->rank]))
+    return bny_boot_fail_peer(env, link, BNY_BOOT_DONE, doing);
   if (frame->bytes != gathering->bytes)
     return bny_fail(BANYAN_ERR_BOOTSTRAP,
-                    "bootstrap: rank %d gathers %llu bytes where rank 0 gathers %zu: the ranks are "
+                    "bootstrap: rank %u gathers %llu bytes where rank %d gathers %zu: the ranks are "
                     "out of step",
-                    rank, (unsigned long long)frame->bytes, gathering->bytes);
+                    frame->rank, (unsigned long long)frame->bytes, env->settings.rank, gathering->bytes);
   int64_t patience_ns = bny_boot_deadline_of_peer(frame->left_ms);
-  if (patience_ns < gathering->deadline_ns) gathering->deadline_ns = patience_ns;
+  if (is_root(gathering) && patience_ns < gathering->deadline_ns) gathering->deadline_ns = patience_ns;
   return BANYAN_OK;
 }
 
-/* Takes what has come from a rank that has not yet arrived. */
-static banyan_status hear(struct gathering *gathering, int32_t rank) {
-  struct bny_boot_link *link = &gathering->env->links[rank];
+static banyan_status post_block(struct gathering *gathering, const struct bny_boot_frame *frame, const void *block) {
+  const struct bny_boot_says says = {
+      .kind = BNY_BOOT_DATA, .left_ms = frame->left_ms, .rank = (int32_t)frame->rank};
+  if (bny_boot_link_post(&gathering->env->parent, &says, block, gathering->bytes)) return BANYAN_OK;
+  return bny_fail(BANYAN_ERR_MEMORY, "bootstrap: no memory for %zu bytes", gathering->bytes);
+}
+
+/* The whole of a block has come. */
+static banyan_status take_block(struct gathering *gathering, int32_t child, const char *block) {
+  const struct bny_boot_frame *frame = &gathering->env->children[child].in;
+  gathering->missing[child]--;
+  gathering->nmissing--;
+  if (!is_root(gathering)) return post_block(gathering, frame, block);
+  gathering->arrived[frame->rank] = true;
+  return BANYAN_OK;
+}
+
+/* Takes what has come from a child: some of a block, or its end, or an error. */
+static banyan_status hear_child(struct gathering *gathering, int32_t child) {
+  struct banyan_env *env = gathering->env;
+  struct bny_boot_link *link = &env->children[child];
   bool fresh = link->in_done < sizeof link->in;
   enum bny_boot_progress progress = bny_boot_link_receive_header(link);
-  if (progress == BNY_BOOT_DONE && fresh) {
-    banyan_status status = check_header(gathering, rank);
+  if (progress == BNY_BOOT_DONE && link->in.kind == BNY_BOOT_FAILURE) {
+    progress = bny_boot_link_receive_note(link);
+    if (progress == BNY_BOOT_DONE) return bny_boot_fail_heard(link);
+  } else if (progress == BNY_BOOT_DONE) {
+    banyan_status status = fresh ? check_header(gathering, child) : BANYAN_OK;
     if (status) return status;
+    char *place = is_root(gathering) ? gathering->all + (size_t)link->in.rank * gathering->bytes
+                                     : gathering->blocks + (size_t)child * gathering->bytes;
+    progress = bny_boot_link_receive_payload(link, place);
+    if (progress == BNY_BOOT_DONE) return take_block(gathering, child, place);
   }
-  if (progress == BNY_BOOT_DONE)
-    progress = bny_boot_link_receive_payload(link, gathering->all + (size_t)rank * gathering->bytes);
-  if (progress == BNY_BOOT_MORE) return BANYAN_OK;
-  if (progress == BNY_BOOT_LOST) return fail_lost(gathering, rank);
-  if (progress == BNY_BOOT_FORGED)
-    return bny_fail(BANYAN_ERR_BOOTSTRAP, "bootstrap: what came from rank %d was altered on its way", rank);
-  gathering->arrived[rank] = true;
-  gathering->narrived++;
-  return BANYAN_OK;
+  return progress == BNY_BOOT_MORE ? BANYAN_OK : bny_boot_fail_peer(env, link, progress, doing);
 }
 
-static banyan_status collect(struct gathering *gathering) {
+/* ---- down ------------------------------------------------------------------------------------------------------------ */
+
+/* Takes what has come from the parent: some of the whole, or an error. */
+static banyan_status hear_parent(struct gathering *gathering, bool *complete) {
   struct banyan_env *env = gathering->env;
-  while (gathering->narrived < env->nlinks) {
-    if (bny_clock_ns() >= gathering->deadline_ns) return fail_missing(gathering);
-    env->polls[0] = (struct pollfd){.fd = -1};
-    for (int32_t rank = 1; rank < env->nlinks; rank++) /* who has arrived must not leave before the others have */
-      env->polls[rank] =
-          (struct pollfd){.fd = env->links[rank].fd, .events = gathering->arrived[rank] ? POLLRDHUP : POLLIN};
-    if (poll(env->polls, (nfds_t)env->nlinks, bny_boot_poll_ms(gathering->deadline_ns)) <= 0) continue;
-    for (int32_t rank = 1; rank < env->nlinks; rank++) {
-      if (!env->polls[rank].revents) continue;
-      banyan_status status = gathering->arrived[rank] ? fail_lost(gathering, rank) : hear(gathering, rank);
-      if (status) return status;
-    }
+  struct bny_boot_link *parent = &env->parent;
+  enum bny_boot_progress progress = bny_boot_link_receive_header(parent);
+  if (progress == BNY_BOOT_DONE && parent->in.kind == BNY_BOOT_FAILURE) {
+    progress = bny_boot_link_receive_note(parent);
+    if (progress == BNY_BOOT_DONE) return bny_boot_fail_heard(parent);
+  } else if (progress == BNY_BOOT_DONE) {
+    if (parent->in.kind != BNY_BOOT_DATA) return bny_boot_fail_peer(env, parent, BNY_BOOT_DONE, doing);
+    if (parent->in.bytes != (uint64_t)gathering->bytes * (uint64_t)env->settings.nranks)
+      return bny_fail(BANYAN_ERR_BOOTSTRAP,
+                      "bootstrap: rank %d at %s sent %llu bytes where rank %d of %d gathers %zu each", parent->rank,
+                      env->address, (unsigned long long)parent->in.bytes, env->settings.rank, env->settings.nranks,
+                      gathering->bytes);
+    progress = bny_boot_link_receive_payload(parent, gathering->all);
+    *complete = progress == BNY_BOOT_DONE;
   }
-  return BANYAN_OK;
+  return progress == BNY_BOOT_DONE || progress == BNY_BOOT_MORE ? BANYAN_OK
+                                                                : bny_boot_fail_peer(env, parent, progress, doing);
 }
 
 static banyan_status hand_out(struct gathering *gathering) {
   struct banyan_env *env = gathering->env;
+  const struct bny_boot_says says = {.kind = BNY_BOOT_DATA};
   uint8_t hash[BNY_BOOT_HASH_BYTES];
-  int32_t lost;
-  size_t total = gathering->bytes * (size_t)env->nlinks;
+  struct bny_boot_link *lost;
+  size_t total = gathering->bytes * (size_t)env->settings.nranks;
+  if (env->nchildren == 0) return BANYAN_OK;
   bny_boot_payload_hash(gathering->all, total, hash);
-  for (int32_t rank = 1; rank < env->nlinks; rank++)
-    bny_boot_link_prepare(&env->links[rank], BNY_BOOT_DATA, BANYAN_OK, 0, gathering->all, total, hash);
-  bny_boot_server_flush(env, gathering->deadline_ns, &lost);
-  if (lost < 0) return BANYAN_OK;
+  for (int32_t i = 0; i < env->nchildren; i++)
+    bny_boot_link_prepare(&env->children[i], &says, gathering->all, total, hash);
+  bny_boot_flush_children(env, gathering->deadline_ns, &lost);
+  if (!lost) return BANYAN_OK;
   return bny_fail(BANYAN_ERR_PEER, "bootstrap: rank %d of %d left while the result of an allgather was sent to it",
-                  lost, env->nlinks);
+                  lost->rank, env->settings.nranks);
 }
 
-banyan_status bny_boot_server_gather(struct banyan_env *env, const void *mine, void *all, size_t bytes,
-                                     int64_t timeout_ns) {
+/* ---- rounds ---------------------------------------------------------------------------------------------------------- */
+
+static nfds_t fill_polls(struct gathering *gathering) {
+  const struct banyan_env *env = gathering->env;
+  size_t waiting = bny_boot_link_waiting(&env->parent);
+  gathering->polls[0] =
+      (struct pollfd){.fd = env->parent.fd, .events = (short)(POLLIN | (waiting > 0 ? POLLOUT : 0))};
+  for (int32_t i = 0; i < env->nchildren; i++) {
+    /* Who has sent all has nothing more to say before it has got the whole, but for an error. */
+    short events = gathering->missing[i] > 0 && waiting > queue_most ? 0 : POLLIN;
+    gathering->polls[1 + i] = (struct pollfd){.fd = env->children[i].fd, .events = events};
+  }
+  return (nfds_t)env->nchildren + 1;
+}
+
+static banyan_status round_of_news(struct gathering *gathering, bool *complete) {
+  struct banyan_env *env = gathering->env;
+  struct bny_boot_link *parent = &env->parent;
+  if (bny_clock_ns() >= gathering->deadline_ns) return fail_missing(gathering);
+  if (parent->fd >= 0) bny_boot_link_send(parent); /* whether it is lost is seen below */
+  if (poll(gathering->polls, fill_polls(gathering), bny_boot_poll_ms(gathering->deadline_ns)) <= 0) return BANYAN_OK;
+  if (gathering->polls[0].revents & ~POLLOUT) {
+    banyan_status status = hear_parent(gathering, complete);
+    if (status || *complete) return status;
+  }
+  for (int32_t i = 0; i < env->nchildren; i++) {
+    if (!gathering->polls[1 + i].revents) continue;
+    banyan_status status = hear_child(gathering, i);
+    if (status) return status;
+  }
+  return BANYAN_OK;
+}
+
+static banyan_status run(struct gathering *gathering, const void *mine) {
+  struct banyan_env *env = gathering->env;
+  banyan_status status = BANYAN_OK;
+  bool complete = false;
+  if (is_root(gathering)) {
+    gathering->arrived[0] = true;
+    if (gathering->bytes > 0) memmove(gathering->all, mine, gathering->bytes);
+  } else {
+    const struct bny_boot_frame own = {.left_ms = (uint32_t)bny_boot_poll_ms(gathering->deadline_ns),
+                                       .rank = (uint32_t)env->settings.rank};
+    status = post_block(gathering, &own, mine);
+  }
+  while (!status && !(is_root(gathering) ? gathering->nmissing == 0 : complete))
+    status = round_of_news(gathering, &complete);
+  return status ? status : hand_out(gathering);
+}
+
+static bool make(struct gathering *gathering) {
+  const struct banyan_env *env = gathering->env;
+  size_t nchildren = (size_t)env->nchildren, nblocks = is_root(gathering) ? 0 : nchildren;
+  gathering->missing = calloc(nchildren + 1, sizeof *gathering->missing);
+  gathering->blocks = calloc(nblocks + 1, gathering->bytes + 1);
+  gathering->arrived = calloc(is_root(gathering) ? (size_t)env->settings.nranks : 1, sizeof *gathering->arrived);
+  gathering->polls = calloc(nchildren + 1, sizeof *gathering->polls);
+  if (!gathering->missing || !gathering->blocks || !gathering->arrived || !gathering->polls) return false;
+  for (int32_t i = 0; i < env->nchildren; i++) {
+    gathering->missing[i] = env->children[i].nbelow;
+    gathering->nmissing += env->children[i].nbelow;
+  }
+  return true;
+}
+
+banyan_status bny_boot_gather(struct banyan_env *env, const void *mine, void *all, size_t bytes, int64_t timeout_ns) {
   struct gathering gathering = {.env = env,
                                 .all = all,
                                 .bytes = bytes,
                                 .begun_ns = bny_clock_ns(),
-                                .deadline_ns = bny_boot_deadline_ns(timeout_ns),
-                                .narrived = 1};
-  banyan_status status = BANYAN_OK;
-  gathering.arrived = calloc((size_t)env->nlinks, sizeof *gathering.arrived);
-  if (!gathering.arrived) {
-    status = bny_fail(BANYAN_ERR_MEMORY, "bootstrap: no memory for %d ranks", env->nlinks);
-  } else {
-    gathering.arrived[0] = true;
-    if (bytes > 0) memmove(all, mine, bytes);
-    status = collect(&gathering);
-    if (!status) status = hand_out(&gathering);
-  }
+                                .deadline_ns = bny_boot_deadline_ns(timeout_ns)};
+  banyan_status status = make(&gathering)
+                             ? run(&gathering, mine)
+                             : bny_fail(BANYAN_ERR_MEMORY, "bootstrap: no memory for %d ranks", env->settings.nranks);
+  if (status) bny_boot_fail_all(env, status);
+  free(gathering.polls);
   free(gathering.arrived);
-  return status ? bny_boot_server_fail(env, status) : BANYAN_OK;
-}
-
-/* ---- the others -------------------------------------------------------------------------------------------------- */
-
-static banyan_status fail_client(const struct banyan_env *env, enum bny_boot_progress progress, const char *doing) {
-  const struct bny_boot_link *link = &env->links[0];
-  const struct bny_boot_settings *settings = &env->settings;
-  if (progress == BNY_BOOT_MORE)
-    return bny_fail(BANYAN_ERR_TIMEOUT, "%s: rank 0 at %s did not answer rank %d of %d before the deadline", doing,
-                    env->address, settings->rank, settings->nranks);
-  if (progress == BNY_BOOT_FORGED)
-    return bny_fail(BANYAN_ERR_BOOTSTRAP, "%s: what came from rank 0 at %s was altered on its way", doing,
-                    env->address);
-  if (link->error)
-    return bny_fail_errno(BANYAN_ERR_PEER, link->error, "%s: the connection to rank 0 of %d at %s was lost", doing,
-                          settings->nranks, env->address);
-  return bny_fail(BANYAN_ERR_PEER, "%s: rank 0 of %d at %s left (it ended, or its communicator could not be made)",
-                  doing, settings->nranks, env->address);
-}
-
-/* Receives the payload of a frame whose header has come. */
-static banyan_status receive_payload(struct banyan_env *env, void *payload, int64_t deadline_ns, const char *doing) {
-  enum bny_boot_progress progress;
-  while ((progress = bny_boot_link_receive_payload(&env->links[0], payload)) == BNY_BOOT_MORE)
-    if (!bny_boot_socket_wait(env->links[0].fd, POLLIN, deadline_ns)) break;
-  return progress == BNY_BOOT_DONE ? BANYAN_OK : fail_client(env, progress, doing);
-}
-
-/* Rank 0 says what went wrong; it becomes the error here. */
-static banyan_status receive_failure(struct banyan_env *env, int64_t deadline_ns, const char *doing) {
-  char text[BNY_ERROR_TEXT_BYTES] = "";
-  const struct bny_boot_frame *frame = &env->links[0].in;
-  uint32_t reported = frame->status;
-  if (frame->bytes >= sizeof text) return fail_client(env, BNY_BOOT_FORGED, doing);
-  banyan_status status = receive_payload(env, text, deadline_ns, doing);
-  if (status) return status;
-  bool known = reported == BANYAN_ERR_TIMEOUT || reported == BANYAN_ERR_PEER || reported == BANYAN_ERR_SYSTEM;
-  return bny_fail(known ? (banyan_status)reported : BANYAN_ERR_BOOTSTRAP, "%s", text);
-}
-
-banyan_status bny_boot_client_receive(struct banyan_env *env, enum bny_boot_kind kind, int64_t deadline_ns,
-                                      const char *doing) {
-  struct bny_boot_link *link = &env->links[0];
-  enum bny_boot_progress progress;
-  while ((progress = bny_boot_link_receive_header(link)) == BNY_BOOT_MORE)
-    if (!bny_boot_socket_wait(link->fd, POLLIN, deadline_ns)) break;
-  if (progress != BNY_BOOT_DONE) return fail_client(env, progress, doing);
-  if (link->in.kind == BNY_BOOT_FAILURE) return receive_failure(env, deadline_ns, doing);
-  if (link->in.kind == (uint32_t)kind) return BANYAN_OK;
-  return bny_fail(BANYAN_ERR_BOOTSTRAP, "%s: rank 0 at %s sent what is not of this protocol", doing, env->address);
-}
-
-banyan_status bny_boot_client_gather(struct banyan_env *env, const void *mine, void *all, size_t bytes,
-                                     int64_t timeout_ns) {
-  static const char doing[] = "bootstrap";
-  struct bny_boot_link *link = &env->links[0];
-  int64_t deadline_ns = bny_boot_deadline_ns(timeout_ns);
-  uint8_t hash[BNY_BOOT_HASH_BYTES];
-  bny_boot_payload_hash(mine, bytes, hash);
-  bny_boot_link_prepare(link, BNY_BOOT_DATA, BANYAN_OK, (uint32_t)bny_boot_poll_ms(deadline_ns), mine, bytes, hash);
-  /* Rank 0 answers when it has everything. If it speaks before, or hangs up, it is to say what went wrong: listen. */
-  enum bny_boot_progress progress;
-  while ((progress = bny_boot_link_send(link)) == BNY_BOOT_MORE) {
-    struct pollfd wait = {.fd = link->fd, .events = POLLIN | POLLOUT};
-    if (bny_clock_ns() >= deadline_ns) return fail_client(env, progress, doing);
-    if (poll(&wait, 1, bny_boot_poll_ms(deadline_ns)) > 0 && (wait.revents & ~POLLOUT)) break;
-  }
-  banyan_status status = bny_boot_client_receive(env, BNY_BOOT_DATA, deadline_ns, doing);
-  if (status) return status;
-  if (link->in.bytes != (uint64_t)bytes * (uint64_t)env->settings.nranks)
-    return bny_fail(BANYAN_ERR_BOOTSTRAP,
-                    "bootstrap: rank 0 at %s sent %llu bytes where rank %d of %d gathers %zu each", env->address,
-                    (unsigned long long)link->in.bytes, env->settings.rank, env->settings.nranks, bytes);
-  return receive_payload(env, all, deadline_ns, doing);
+  free(gathering.blocks);
+  free(gathering.missing);
+  return status;
 }
 #endif

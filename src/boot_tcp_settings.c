@@ -60,6 +60,18 @@ static banyan_status read_port(struct bny_boot_settings *settings) {
   return BANYAN_OK;
 }
 
+static banyan_status read_interface(struct bny_boot_settings *settings) {
+  const char *text = getenv("BANYAN_INTERFACE");
+  if (!text || !*text) return BANYAN_OK;
+  if (strlen(text) >= sizeof settings->interface)
+    return bny_fail(BANYAN_ERR_ARGUMENT,
+                    "banyan_env_create: BANYAN_INTERFACE is \"%.64s...\": must be the name of an interface, an address, or "
+                    "a network such as 10.0.0.0/8",
+                    text);
+  strcpy(settings->interface, text);
+  return BANYAN_OK;
+}
+
 static banyan_status read_address(struct bny_boot_settings *settings) {
   const char *host = getenv("MASTER_ADDR");
   if (!host || !*host)
@@ -70,8 +82,8 @@ static banyan_status read_address(struct bny_boot_settings *settings) {
                     host, sizeof settings->host - 1);
   strcpy(settings->host, host);
   banyan_status status = read_port(settings);
+  if (!status) status = read_interface(settings);
   if (status) return status;
-  settings->listen_fd = -1;
   if (settings->rank > 0 || !getenv("BANYAN_LISTEN_FD")) return BANYAN_OK;
   long fd;
   status = read_number("BANYAN_LISTEN_FD", 0, 1 << 30, "the number of a listening socket", &fd);
@@ -155,6 +167,7 @@ static banyan_status read_secret(struct bny_boot_settings *settings) {
 banyan_status bny_boot_settings_read(struct bny_boot_settings *settings) {
   memset(settings, 0, sizeof *settings);
   settings->listen_fd = -1;
+  settings->fanout = BNY_BOOT_FANOUT;
   banyan_status status = read_rank(settings);
   if (status || settings->nranks == 1) return status; /* one rank talks to nobody */
   status = read_address(settings);

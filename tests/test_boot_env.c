@@ -10,7 +10,8 @@
 static void clear_environment(void) {
   static const char *const names[] = {
       "RANK",        "WORLD_SIZE",    "LOCAL_RANK",         "MASTER_ADDR",      "MASTER_PORT",
-      "BANYAN_PORT", "BANYAN_SECRET", "BANYAN_SECRET_FILE", "BANYAN_LISTEN_FD", "TORCHELASTIC_USE_AGENT_STORE"};
+      "BANYAN_PORT", "BANYAN_SECRET", "BANYAN_SECRET_FILE", "BANYAN_LISTEN_FD", "TORCHELASTIC_USE_AGENT_STORE",
+      "BANYAN_INTERFACE"};
   for (size_t i = 0; i < sizeof names / sizeof *names; i++) unsetenv(names[i]);
 }
 
@@ -39,6 +40,10 @@ START_TEST(names_bad_variables) {
                {"MASTER_PORT", "70000", {"MASTER_PORT", "\"70000\""}},
                {"BANYAN_PORT", "0", {"BANYAN_PORT", "\"0\""}},
                {"BANYAN_PORT", "http", {"BANYAN_PORT", "\"http\""}},
+               {"BANYAN_INTERFACE", "eth99", {"BANYAN_INTERFACE", "lo 127.0.0.1"}},
+               {"BANYAN_INTERFACE", "192.0.2.0/24", {"BANYAN_INTERFACE", "192.0.2.0/24"}},
+               {"BANYAN_INTERFACE", "10.0.0.0/33", {"BANYAN_INTERFACE", "10.0.0.0/33"}},
+               {"BANYAN_INTERFACE", "a/8", {"BANYAN_INTERFACE", "a/8"}},
                {"BANYAN_SECRET", "", {"BANYAN_SECRET", "\"\""}},
                {"BANYAN_SECRET_FILE", "/no/such/file", {"BANYAN_SECRET_FILE", "/no/such/file"}},
                {"BANYAN_SECRET_FILE", "/", {"BANYAN_SECRET_FILE", "not a regular file"}},

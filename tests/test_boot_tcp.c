@@ -91,7 +91,8 @@ static int dial(void) {
 static void clear_environment(void) {
   static const char *const names[] = {
       "RANK",        "WORLD_SIZE",    "LOCAL_RANK",         "MASTER_ADDR",      "MASTER_PORT",
-      "BANYAN_PORT", "BANYAN_SECRET", "BANYAN_SECRET_FILE", "BANYAN_LISTEN_FD", "TORCHELASTIC_USE_AGENT_STORE"};
+      "BANYAN_PORT", "BANYAN_SECRET", "BANYAN_SECRET_FILE", "BANYAN_LISTEN_FD", "TORCHELASTIC_USE_AGENT_STORE",
+      "BANYAN_INTERFACE"};
   for (size_t i = 0; i < sizeof names / sizeof *names; i++) unsetenv(names[i]);
 }
 
@@ -454,15 +455,16 @@ START_TEST(notices_altered_frames) {
   struct bny_boot_link link = {.fd = join_by_hand(&hello, &challenge, &welcome)};
   ck_assert_int_eq(le32toh(welcome.verdict), BNY_BOOT_ACCEPTED);
   bny_boot_session_derive(test_key(), &challenge, &hello, link.session);
+  const struct bny_boot_says says = {.kind = BNY_BOOT_DATA, .left_ms = 5000, .rank = 1};
   bny_boot_payload_hash(payload, sizeof payload, hash);
-  bny_boot_link_prepare(&link, BNY_BOOT_DATA, BANYAN_OK, 5000, payload, sizeof payload, hash);
+  bny_boot_link_prepare(&link, &says, payload, sizeof payload, hash);
   struct bny_boot_frame first = link.out;
   if (_i == 0) link.out.left_ms ^= htole32(1);
   if (_i == 1) payload[3] ^= 1;
   ck_assert_int_eq(bny_boot_link_send(&link), BNY_BOOT_DONE);
   if (_i == 2) {
     link.out = first;
-    link.out_done = 0;
+    link.out_bytes = sizeof first + sizeof payload;
     ck_assert_int_eq(bny_boot_link_send(&link), BNY_BOOT_DONE);
   }
   finish(0);
