@@ -38,7 +38,8 @@ static banyan_status meet(struct banyan_env *env, int64_t timeout_ns) {
   int32_t nranks = env->settings.nranks;
   struct sockaddr_storage chosen;
   if (nranks == 1) return BANYAN_OK;
-  banyan_status status = bny_boot_interface_find(&env->settings, AF_UNSPEC, NULL, &chosen); /* or say at once what is wrong */
+  banyan_status status =
+      bny_boot_interface_find(&env->settings, AF_UNSPEC, NULL, &chosen); /* or say at once what is wrong */
   if (status) return status;
   if (env->settings.rank > 0) {
     status = bny_boot_seek(env, deadline_ns);

@@ -1,21 +1,22 @@
 /* SPDX-License-Identifier: Apache-2.0
  * Bootstrap over TCP: what its parts share.
  *
- * Rank 0 listens at an address that all ranks know. Up to BNY_BOOT_FANOUT others connect to it: a star. More of them form a
- * tree, in which nobody keeps more connections than that of each kind:
+ * Rank 0 listens at an address that all ranks know. Up to BNY_BOOT_FANOUT others connect to it: a star. More of them
+ * form a tree, in which nobody keeps more connections than that of each kind:
  *
- *   - The processes of a host (a network namespace) meet first: the one that binds a name made of the secret is the front
- *     of its host, and goes to rank 0; the others go to the front, over a local socket.
+ *   - The processes of a host (a network namespace) meet first: the one that binds a name made of the secret is the
+ *     front of its host, and goes to rank 0; the others go to the front, over a local socket.
  *   - Who has as many peers as it wants sends the next one on to one of those, which listens for them.
  *
- * So rank 0 meets each host once, and for a moment, however many ranks there are. A rank that finds no front (or a silent
- * one) goes to rank 0 itself: the tree's form is a matter of cost alone.
+ * So rank 0 meets each host once, and for a moment, however many ranks there are. A rank that finds no front (or a
+ * silent one) goes to rank 0 itself: the tree's form is a matter of cost alone.
  *
- * How a rank joins (boot_tcp_auth.h): challenge, hello, welcome. The welcome comes when rank 0 agrees: who takes a rank in
- * sends a JOIN frame towards rank 0, and the VERDICT comes back. When all have joined, READY goes down the tree.
+ * How a rank joins (boot_tcp_auth.h): challenge, hello, welcome. The welcome comes when rank 0 agrees: who takes a
+ * rank in sends a JOIN frame towards rank 0, and the VERDICT comes back. When all have joined, READY goes down the
+ * tree.
  *
- * An allgather: each rank's block goes up the tree to rank 0 as a frame of its own, and the whole comes down. Whoever finds
- * an error sends its text to all its peers, who pass it on: FAILURE. It is final. */
+ * An allgather: each rank's block goes up the tree to rank 0 as a frame of its own, and the whole comes down.
+ * Whoever finds an error sends its text to all its peers, who pass it on: FAILURE. It is final. */
 #ifndef BNY_BOOT_TCP_H
 #define BNY_BOOT_TCP_H
 
@@ -75,8 +76,8 @@ struct banyan_env {
 banyan_status bny_boot_env_make(const struct bny_boot_settings *settings, int64_t timeout_ns, banyan_env **env,
                                 banyan_bootstrap *bootstrap);
 
-/* boot_tcp_seek.c, all but rank 0: finds a parent. Returns when this rank has joined the tree, which others may join below
- * it (env->listen_fds). */
+/* boot_tcp_seek.c, all but rank 0: finds a parent. Returns when this rank has joined the tree, which others may join
+ * below it (env->listen_fds). */
 banyan_status bny_boot_seek(struct banyan_env *env, int64_t deadline_ns);
 
 /* boot_tcp_join.c: lets others join. Returns when all ranks have joined. */
@@ -97,8 +98,8 @@ banyan_status bny_boot_fail_peer(const struct banyan_env *env, const struct bny_
 /* A FAILURE frame has come whole: it becomes this thread's error. */
 banyan_status bny_boot_fail_heard(const struct bny_boot_link *link);
 
-/* Sends what is waiting on the links of all children. Those that are lost, or late, are closed; *lost is the first of them,
- * or NULL. */
+/* Sends what is waiting on the links of all children. Those that are lost, or late, are closed; *lost is the first
+ * of them, or NULL. */
 void bny_boot_flush_children(struct banyan_env *env, int64_t deadline_ns, struct bny_boot_link **lost);
 
 /* How much earlier than a waiting rank's own deadline rank 0 gives up, so that its reason arrives in time. */

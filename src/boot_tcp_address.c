@@ -44,20 +44,20 @@ static bool is_wildcard(const struct sockaddr *address) {
          IN6_IS_ADDR_UNSPECIFIED(&((const struct sockaddr_in6 *)(const void *)address)->sin6_addr);
 }
 
-banyan_status bny_boot_address_check(const struct bny_boot_settings *settings, const struct sockaddr *address,
-                                     socklen_t bytes) {
+banyan_status bny_boot_address_check(const struct bny_boot_settings *settings, const char *name, const char *value,
+                                     const struct sockaddr *address, socklen_t bytes) {
   char text[BNY_BOOT_ADDRESS_BYTES];
   bny_boot_address_text(address, bytes, text);
   if (is_wildcard(address))
-    return bny_fail(BANYAN_ERR_ARGUMENT,
-                    "banyan_env_create: MASTER_ADDR is \"%s\": must be the address of one "
-                    "interface of rank 0's host, not of all",
-                    settings->host);
+    return bny_fail(
+        BANYAN_ERR_ARGUMENT,
+        "banyan_env_create: %s is \"%s\": must be the address of one interface of rank 0's host, not of all", name,
+        value);
   if (!settings->has_secret && !bny_boot_address_is_loopback(address))
     return bny_fail(BANYAN_ERR_ARGUMENT,
-                    "banyan_env_create: MASTER_ADDR \"%s\" is %s, which other machines can reach: "
-                    "set BANYAN_SECRET or BANYAN_SECRET_FILE to the same secret on all ranks",
-                    settings->host, text);
+                    "banyan_env_create: %s \"%s\" is %s, which other machines can reach: set BANYAN_SECRET or "
+                    "BANYAN_SECRET_FILE to the same secret on all ranks",
+                    name, value, text);
   return BANYAN_OK;
 }
 
@@ -71,7 +71,8 @@ banyan_status bny_boot_address_resolve(const struct bny_boot_settings *settings,
     return bny_fail(BANYAN_ERR_BOOTSTRAP, "banyan_env_create: MASTER_ADDR is \"%s\", which has no address: %s",
                     settings->host, error == EAI_SYSTEM ? strerrordesc_np(errno) : gai_strerror(error));
   for (const struct addrinfo *each = found; each; each = each->ai_next) {
-    banyan_status status = bny_boot_address_check(settings, each->ai_addr, each->ai_addrlen);
+    banyan_status status =
+        bny_boot_address_check(settings, "MASTER_ADDR", settings->host, each->ai_addr, each->ai_addrlen);
     if (status) {
       freeaddrinfo(found);
       return status;

@@ -5,10 +5,10 @@
  *   who connects -> who listens   hello       version, rank, nranks, time left, where it listens itself, its nonce; MAC
  *   who listens -> who connects   welcome     verdict, version, its rank, reason; MAC
  *
- * A MAC is HMAC-SHA512-256 over all that was said so far, with a key that is a hash of the secret. Nothing of a message is
- * looked at before its MAC has been verified, except the magic. These messages keep their layout in every version, so that
- * another version can be refused with a reason. Afterwards both sides speak in frames (boot_tcp_link.h), under a key that
- * only this connection has. */
+ * A MAC is HMAC-SHA512-256 over all that was said so far, with a key that is a hash of the secret. Nothing of a
+ * message is looked at before its MAC has been verified, except the magic. These messages keep their layout in every
+ * version, so that another version can be refused with a reason. Afterwards both sides speak in frames
+ * (boot_tcp_link.h), under a key that only this connection has. */
 #ifndef BNY_BOOT_TCP_AUTH_H
 #define BNY_BOOT_TCP_AUTH_H
 

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
- * The allgather of the TCP bootstrap: each rank's block goes up the tree, one after another through a bounded queue, and
- * the whole comes down. Rank 0 sees every block come, and so knows who is missing; it gives up a little before the first
- * rank would, so that everybody hears the reason from it instead of finding a silence. */
+ * The allgather of the TCP bootstrap: each rank's block goes up the tree, one after another through a bounded queue,
+ * and the whole comes down. Rank 0 sees every block come, and so knows who is missing; it gives up a little before
+ * the first rank would, so that everybody hears the reason from it instead of finding a silence. */
 #include "boot_tcp.h"
 
 #ifdef HAVE_SODIUM
@@ -23,16 +23,16 @@ struct gathering {
   size_t bytes;
   int64_t begun_ns;
   int64_t deadline_ns;
-  int32_t *missing; /* of each child: blocks that are yet to come from below it */
-  int32_t nmissing; /* of all of them */
-  char *blocks;     /* [nchildren] that are coming; not on rank 0, where each comes to its place */
-  bool *arrived;    /* rank 0: [nranks] */
+  int32_t *missing;     /* of each child: blocks that are yet to come from below it */
+  int32_t nmissing;     /* of all of them */
+  char *blocks;         /* [nchildren] that are coming; not on rank 0, where each comes to its place */
+  bool *arrived;        /* rank 0: [nranks] */
   struct pollfd *polls; /* the parent, children */
 };
 
 static bool is_root(const struct gathering *gathering) { return gathering->env->settings.rank == 0; }
 
-/* ---- up -------------------------------------------------------------------------------------------------------------- */
+/* ---- up ---------------------------------------------------------------------------------------------------------- */
 
 /* Names the missing ranks; those below others that are missing as well are only counted. */
 static banyan_status fail_missing(const struct gathering *gathering) {
@@ -74,8 +74,7 @@ static banyan_status check_header(struct gathering *gathering, int32_t child) {
 }
 
 static banyan_status post_block(struct gathering *gathering, const struct bny_boot_frame *frame, const void *block) {
-  const struct bny_boot_says says = {
-      .kind = BNY_BOOT_DATA, .left_ms = frame->left_ms, .rank = (int32_t)frame->rank};
+  const struct bny_boot_says says = {.kind = BNY_BOOT_DATA, .left_ms = frame->left_ms, .rank = (int32_t)frame->rank};
   if (bny_boot_link_post(&gathering->env->parent, &says, block, gathering->bytes)) return BANYAN_OK;
   return bny_fail(BANYAN_ERR_MEMORY, "bootstrap: no memory for %zu bytes", gathering->bytes);
 }
@@ -110,7 +109,7 @@ static banyan_status hear_child(struct gathering *gathering, int32_t child) {
   return progress == BNY_BOOT_MORE ? BANYAN_OK : bny_boot_fail_peer(env, link, progress, doing);
 }
 
-/* ---- down ------------------------------------------------------------------------------------------------------------ */
+/* ---- down -------------------------------------------------------------------------------------------------------- */
 
 /* Takes what has come from the parent: some of the whole, or an error. */
 static banyan_status hear_parent(struct gathering *gathering, bool *complete) {
@@ -150,13 +149,12 @@ static banyan_status hand_out(struct gathering *gathering) {
                   lost->rank, env->settings.nranks);
 }
 
-/* ---- rounds ---------------------------------------------------------------------------------------------------------- */
+/* ---- rounds ------------------------------------------------------------------------------------------------------ */
 
 static nfds_t fill_polls(struct gathering *gathering) {
   const struct banyan_env *env = gathering->env;
   size_t waiting = bny_boot_link_waiting(&env->parent);
-  gathering->polls[0] =
-      (struct pollfd){.fd = env->parent.fd, .events = (short)(POLLIN | (waiting > 0 ? POLLOUT : 0))};
+  gathering->polls[0] = (struct pollfd){.fd = env->parent.fd, .events = (short)(POLLIN | (waiting > 0 ? POLLOUT : 0))};
   for (int32_t i = 0; i < env->nchildren; i++) {
     /* Who has sent all has nothing more to say before it has got the whole, but for an error. */
     short events = gathering->missing[i] > 0 && waiting > queue_most ? 0 : POLLIN;

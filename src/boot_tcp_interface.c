@@ -86,10 +86,11 @@ static banyan_status fail_unknown(const char *wanted, const struct ifaddrs *list
     inet_ntop(each->ifa_addr->sa_family, bytes_of(each->ifa_addr), text, sizeof text);
     bny_append(names, sizeof names, &length, "%s%s %s", length ? ", " : "", each->ifa_name, text);
   }
-  return bny_fail(BANYAN_ERR_ARGUMENT,
-                  "banyan_env_create: BANYAN_INTERFACE is \"%s\", which is no interface, address or network of this host, "
-                  "which has: %s",
-                  wanted, names);
+  return bny_fail(
+      BANYAN_ERR_ARGUMENT,
+      "banyan_env_create: BANYAN_INTERFACE is \"%s\", which is no interface, address or network of this host, "
+      "which has: %s",
+      wanted, names);
 }
 
 banyan_status bny_boot_interface_find(const struct bny_boot_settings *settings, int family,

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
- * Until all ranks have joined: each lets others in below it, passes applications on towards rank 0 and its answers back.
- * Rank 0 gives up a little before the first rank would, so that everybody hears the reason from it instead of finding a
- * silence. */
+ * Until all ranks have joined: each lets others in below it, passes applications on towards rank 0 and its answers
+ * back. Rank 0 gives up a little before the first rank would, so that everybody hears the reason from it instead of
+ * finding a silence. */
 #include "boot_tcp_lobby.h"
 
 #ifdef HAVE_SODIUM
@@ -16,7 +16,7 @@
 
 static const char doing[] = "banyan_env_create";
 
-/* ---- applications and answers ---------------------------------------------------------------------------------------- */
+/* ---- applications and answers ------------------------------------------------------------------------------------ */
 
 static banyan_status fail_memory(const struct bny_boot_lobby *lobby) {
   return bny_fail(BANYAN_ERR_MEMORY, "banyan_env_create: no memory for %d ranks", lobby->env->settings.nranks);
@@ -94,7 +94,7 @@ banyan_status bny_boot_lobby_apply(struct bny_boot_lobby *lobby, const struct bn
   return bny_boot_link_post(&lobby->env->parent, &says, &wire, sizeof wire) ? BANYAN_OK : fail_memory(lobby);
 }
 
-/* ---- what peers say -------------------------------------------------------------------------------------------------- */
+/* ---- what peers say ---------------------------------------------------------------------------------------------- */
 
 /* A note of the parent has come. */
 static banyan_status obey(struct bny_boot_lobby *lobby) {
@@ -146,7 +146,7 @@ static banyan_status hear_link(struct bny_boot_lobby *lobby, int32_t child) {
   }
 }
 
-/* ---- rounds ---------------------------------------------------------------------------------------------------------- */
+/* ---- rounds ------------------------------------------------------------------------------------------------------ */
 
 static banyan_status fail_missing(const struct bny_boot_lobby *lobby) {
   char text[BNY_ERROR_TEXT_BYTES];
@@ -169,8 +169,8 @@ static short events_of(const struct bny_boot_link *link) {
   return (short)(POLLIN | (bny_boot_link_waiting(link) > 0 ? POLLOUT : 0));
 }
 
-/* Fills lobby->polls (the listening sockets, the parent, children, strangers) and waits until something happens or a limit
- * passes. */
+/* Fills lobby->polls (the listening sockets, the parent, children, strangers) and waits until something happens or a
+ * limit passes. */
 static banyan_status wait_for_news(struct bny_boot_lobby *lobby) {
   struct banyan_env *env = lobby->env;
   size_t needed = (size_t)BNY_BOOT_LISTENERS + 1 + (size_t)env->nchildren + (size_t)lobby->nstrangers, n = 0;
@@ -232,7 +232,8 @@ static banyan_status round_of_news(struct bny_boot_lobby *lobby) {
   return status;
 }
 
-/* Nobody who has heard that all have joined may find these still open, and take them for those of its next bootstrap. */
+/* Nobody who has heard that all have joined may find these still open, and take them for those of its next
+ * bootstrap. */
 static void close_doors(struct banyan_env *env) {
   for (int i = 0; i < BNY_BOOT_LISTENERS; i++) {
     if (env->listen_fds[i] >= 0) close(env->listen_fds[i]);

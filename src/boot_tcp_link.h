@@ -32,7 +32,8 @@ struct bny_boot_frame {
   uint8_t mac[BNY_BOOT_MAC_BYTES];
 };
 
-/* Someone asks to join below `parent`. The ticket tells those who do so apart, for two may claim to be the same rank. */
+/* Someone asks to join below `parent`. The ticket tells those who do so apart, for two may claim to be the same
+ * rank. */
 struct bny_boot_join {
   uint64_t ticket;
   uint32_t rank, parent;
@@ -53,19 +54,19 @@ enum bny_boot_progress {
 };
 
 struct bny_boot_link {
-  int fd;          /* -1: none */
-  int32_t rank;    /* of the peer */
-  int32_t nbelow;  /* ranks that are reached through this link, of a child */
-  bool at_server;  /* the peer has connected to this side */
-  bool local;      /* the peer is on this host */
+  int fd;         /* -1: none */
+  int32_t rank;   /* of the peer */
+  int32_t nbelow; /* ranks that are reached through this link, of a child */
+  bool at_server; /* the peer has connected to this side */
+  bool local;     /* the peer is on this host */
   int error;
   char address[BNY_BOOT_ADDRESS_BYTES]; /* where the peer, a child, takes others in; "": nowhere */
   uint8_t session[BNY_BOOT_KEY_BYTES];
   uint64_t nsent, nreceived; /* frames */
   struct bny_boot_frame in;
-  size_t in_done;                          /* bytes of header and payload */
+  size_t in_done;                              /* bytes of header and payload */
   _Alignas(8) char note[BNY_ERROR_TEXT_BYTES]; /* payload of a small frame */
-  char *queue;                             /* frames that wait to be sent */
+  char *queue;                                 /* frames that wait to be sent */
   size_t queue_bytes, queue_done, queue_capacity;
   struct bny_boot_frame out; /* and after those a large one, whose payload is the caller's */
   const void *out_payload;
@@ -84,7 +85,8 @@ void bny_boot_payload_hash(const void *payload, size_t bytes, uint8_t hash[BNY_B
 
 /* Appends a frame to those that wait; the payload is copied. Not between prepare and its end. Returns false without
  * memory. */
-bool bny_boot_link_post(struct bny_boot_link *link, const struct bny_boot_says *says, const void *payload, size_t bytes);
+bool bny_boot_link_post(struct bny_boot_link *link, const struct bny_boot_says *says, const void *payload,
+                        size_t bytes);
 
 /* Makes a large frame, that follows those; the payload stays the caller's until it is sent. */
 void bny_boot_link_prepare(struct bny_boot_link *link, const struct bny_boot_says *says, const void *payload,
@@ -93,8 +95,8 @@ void bny_boot_link_prepare(struct bny_boot_link *link, const struct bny_boot_say
 /* Bytes that wait to be sent. */
 size_t bny_boot_link_waiting(const struct bny_boot_link *link);
 
-/* None of these waits. After header is DONE, link->in is verified and in host byte order. A note is a small frame: all of
- * it, ended by a NUL. */
+/* None of these waits. After header is DONE, link->in is verified and in host byte order. A note is a small frame:
+ * all of it, ended by a NUL. */
 enum bny_boot_progress bny_boot_link_send(struct bny_boot_link *link);
 enum bny_boot_progress bny_boot_link_receive_header(struct bny_boot_link *link);
 enum bny_boot_progress bny_boot_link_receive_payload(struct bny_boot_link *link, void *payload);

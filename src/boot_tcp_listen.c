@@ -40,14 +40,17 @@ static banyan_status use_inherited(const struct bny_boot_settings *settings, int
   struct sockaddr_storage name;
   socklen_t name_bytes = sizeof name;
   int fd = settings->listen_fd;
+  char text[16];
+  snprintf(text, sizeof text, "%d", fd);
   if (getsockopt(fd, SOL_SOCKET, SO_ACCEPTCONN, &listening, &bytes) != 0 || !listening ||
       getsockname(fd, (struct sockaddr *)&name, &name_bytes) != 0 ||
       (name.ss_family != AF_INET && name.ss_family != AF_INET6) || bny_boot_socket_configure(fd) != 0)
     return bny_fail(BANYAN_ERR_ARGUMENT,
-                    "banyan_env_create: BANYAN_LISTEN_FD is \"%d\", which is not a listening TCP "
+                    "banyan_env_create: BANYAN_LISTEN_FD is \"%s\", which is not a listening TCP "
                     "socket of this process",
-                    fd);
-  banyan_status status = bny_boot_address_check(settings, (struct sockaddr *)&name, name_bytes);
+                    text);
+  banyan_status status =
+      bny_boot_address_check(settings, "BANYAN_LISTEN_FD", text, (struct sockaddr *)&name, name_bytes);
   if (status) return status;
   int copy = fcntl(fd, F_DUPFD_CLOEXEC, 0);
   if (copy < 0) return bny_fail_errno(BANYAN_ERR_SYSTEM, errno, "banyan_env_create: BANYAN_LISTEN_FD %d", fd);
@@ -62,11 +65,10 @@ static banyan_status choose(const struct bny_boot_settings *settings, struct add
   banyan_status status = bny_boot_interface_find(settings, (*list)->ai_family, *list, found);
   if (status || found->ss_family == AF_UNSPEC) return status;
   bny_boot_address_set_port(found, settings->port);
-  *one = (struct addrinfo){.ai_family = found->ss_family,
-                           .ai_addr = (struct sockaddr *)found,
-                           .ai_addrlen = bny_boot_address_bytes(found)};
+  *one = (struct addrinfo){
+      .ai_family = found->ss_family, .ai_addr = (struct sockaddr *)found, .ai_addrlen = bny_boot_address_bytes(found)};
   *list = one;
-  return bny_boot_address_check(settings, one->ai_addr, one->ai_addrlen);
+  return bny_boot_address_check(settings, "BANYAN_INTERFACE", settings->interface, one->ai_addr, one->ai_addrlen);
 }
 
 /* Tries all addresses, for a while if they are in use. */

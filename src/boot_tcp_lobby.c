@@ -21,7 +21,7 @@ enum { FORGED_LOGGED_AT_MOST = 3 };
 /* What a stranger has for certain, however many come after it. */
 static const int64_t least_patience_ns = 500000000;
 
-/* ---- coming ---------------------------------------------------------------------------------------------------------- */
+/* ---- coming ------------------------------------------------------------------------------------------------------ */
 
 bool bny_boot_lobby_has_room(const struct bny_boot_lobby *lobby, int64_t *when_ns) {
   *when_ns = INT64_MAX;
@@ -81,8 +81,8 @@ static bool greet(struct bny_boot_lobby *lobby, int fd, const struct sockaddr_st
   return true;
 }
 
-/* An error of the connection itself is nobody's; running out of descriptors costs the oldest stranger its place, and is an
- * error when there is none. */
+/* An error of the connection itself is nobody's; running out of descriptors costs the oldest stranger its place, and
+ * is an error when there is none. */
 banyan_status bny_boot_lobby_accept(struct bny_boot_lobby *lobby, int listen_fd) {
   struct sockaddr_storage address;
   socklen_t bytes = sizeof address;
@@ -106,7 +106,7 @@ banyan_status bny_boot_lobby_accept(struct bny_boot_lobby *lobby, int listen_fd)
   return BANYAN_OK;
 }
 
-/* ---- the answer ------------------------------------------------------------------------------------------------------ */
+/* ---- the answer -------------------------------------------------------------------------------------------------- */
 
 static bool send_welcome(const struct bny_boot_lobby *lobby, const struct bny_boot_stranger *stranger,
                          enum bny_boot_verdict verdict, const char *reason) {
@@ -165,7 +165,7 @@ banyan_status bny_boot_lobby_settle(struct bny_boot_lobby *lobby, struct bny_boo
                   le32toh(stranger->hello.rank), lobby->env->settings.nranks, lobby->env->address);
 }
 
-/* ---- the application ------------------------------------------------------------------------------------------------- */
+/* ---- the application --------------------------------------------------------------------------------------------- */
 
 /* Words why a peer that knows the secret may not join, as far as this rank can tell; "" if it may. */
 static void judge(const struct bny_boot_lobby *lobby, const struct bny_boot_hello *hello,

@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0
- * A rank to which others connect. Connections are strangers until they have authenticated themselves; then they apply, for
- * rank 0 decides; then they are children. Strangers are served side by side, each has BNY_BOOT_STRANGER_NS, and there is a
- * limit to their number at which the oldest make room: so a port scan, garbage or a silent peer holds up nobody. */
+ * A rank to which others connect. Connections are strangers until they have authenticated themselves; then they
+ * apply, for rank 0 decides; then they are children. Strangers are served side by side, each has
+ * BNY_BOOT_STRANGER_NS, and there is a limit to their number at which the oldest make room: so a port scan, garbage
+ * or a silent peer holds up nobody. */
 #ifndef BNY_BOOT_TCP_LOBBY_H
 #define BNY_BOOT_TCP_LOBBY_H
 
@@ -68,15 +69,16 @@ banyan_status bny_boot_lobby_accept(struct bny_boot_lobby *lobby, int listen_fd)
 banyan_status bny_boot_lobby_hear(struct bny_boot_lobby *lobby, struct bny_boot_stranger *stranger);
 
 /* Rank 0 has answered the application of a stranger. "": it becomes a child. */
-banyan_status bny_boot_lobby_settle(struct bny_boot_lobby *lobby, struct bny_boot_stranger *stranger, const char *reason);
+banyan_status bny_boot_lobby_settle(struct bny_boot_lobby *lobby, struct bny_boot_stranger *stranger,
+                                    const char *reason);
 
 /* There may be room again, or someone to send on to. */
 banyan_status bny_boot_lobby_reconsider(struct bny_boot_lobby *lobby);
 
 void bny_boot_lobby_drop_finished(struct bny_boot_lobby *lobby);
 
-/* boot_tcp_join.c: sends an application on its way, or answers it, on rank 0. `child` is where it came from; -1: one of our
- * own strangers has this ticket. */
+/* boot_tcp_join.c: sends an application on its way, or answers it, on rank 0. `child` is where it came from; -1: one
+ * of our own strangers has this ticket. */
 banyan_status bny_boot_lobby_apply(struct bny_boot_lobby *lobby, const struct bny_boot_join *join, int32_t child);
 
 #endif

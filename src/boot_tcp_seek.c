@@ -21,12 +21,12 @@ enum { REJECTIONS_AT_MOST = 5, REDIRECTIONS_AT_MOST = 32, PAUSE_FIRST_MS = 10, P
 struct seeker {
   struct banyan_env *env;
   int64_t deadline_ns;
-  bool is_front; /* this process holds the front of its host: env->listen_fds[1] */
+  bool is_front;                      /* this process holds the front of its host: env->listen_fds[1] */
   char front[BNY_BOOT_ADDRESS_BYTES]; /* its name */
-  bool at_rank_0;   /* who is being talked to */
-  int nrejections;  /* by rank 0 */
-  char reason[256]; /* why the last attempt failed */
-  char next[BNY_BOOT_ADDRESS_BYTES]; /* where this rank is sent on to; "": nowhere */
+  bool at_rank_0;                     /* who is being talked to */
+  int nrejections;                    /* by rank 0 */
+  char reason[256];                   /* why the last attempt failed */
+  char next[BNY_BOOT_ADDRESS_BYTES];  /* where this rank is sent on to; "": nowhere */
   banyan_status final;
 };
 
@@ -182,8 +182,8 @@ static bool try_rank_0(struct seeker *seeker, const struct addrinfo *list) {
   return false;
 }
 
-/* Meets the other processes of this host: becomes their front, or joins them through it. A front that says nothing for a
- * while, for it has not got through to rank 0 itself, is passed by. */
+/* Meets the other processes of this host: becomes their front, or joins them through it. A front that says nothing
+ * for a while, for it has not got through to rank 0 itself, is passed by. */
 static bool try_front(struct seeker *seeker) {
   struct banyan_env *env = seeker->env;
   int64_t process;

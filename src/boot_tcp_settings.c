@@ -64,10 +64,11 @@ static banyan_status read_interface(struct bny_boot_settings *settings) {
   const char *text = getenv("BANYAN_INTERFACE");
   if (!text || !*text) return BANYAN_OK;
   if (strlen(text) >= sizeof settings->interface)
-    return bny_fail(BANYAN_ERR_ARGUMENT,
-                    "banyan_env_create: BANYAN_INTERFACE is \"%.64s...\": must be the name of an interface, an address, or "
-                    "a network such as 10.0.0.0/8",
-                    text);
+    return bny_fail(
+        BANYAN_ERR_ARGUMENT,
+        "banyan_env_create: BANYAN_INTERFACE is \"%.64s...\": must be the name of an interface, an address, or "
+        "a network such as 10.0.0.0/8",
+        text);
   strcpy(settings->interface, text);
   return BANYAN_OK;
 }

@@ -108,7 +108,8 @@ int bny_boot_socket_connect(const struct bny_boot_settings *settings, const stru
 static bool parse_address(const char *text, struct sockaddr_storage *address) {
   char host[BNY_BOOT_ADDRESS_BYTES];
   const char *port = strrchr(text, ':');
-  struct addrinfo hints = {.ai_family = AF_UNSPEC, .ai_socktype = SOCK_STREAM, .ai_flags = AI_NUMERICHOST | AI_NUMERICSERV};
+  struct addrinfo hints = {
+      .ai_family = AF_UNSPEC, .ai_socktype = SOCK_STREAM, .ai_flags = AI_NUMERICHOST | AI_NUMERICSERV};
   struct addrinfo *list;
   if (!port) return false;
   bool brackets = text[0] == '[' && port > text && port[-1] == ']';

@@ -41,7 +41,7 @@ START_TEST(names_bad_variables) {
                {"BANYAN_PORT", "0", {"BANYAN_PORT", "\"0\""}},
                {"BANYAN_PORT", "http", {"BANYAN_PORT", "\"http\""}},
                {"BANYAN_INTERFACE", "eth99", {"BANYAN_INTERFACE", "lo 127.0.0.1"}},
-               {"BANYAN_INTERFACE", "192.0.2.0/24", {"BANYAN_INTERFACE", "192.0.2.0/24"}},
+               {"BANYAN_INTERFACE", "198.51.100.0/24", {"BANYAN_INTERFACE", "198.51.100.0/24"}},
                {"BANYAN_INTERFACE", "10.0.0.0/33", {"BANYAN_INTERFACE", "10.0.0.0/33"}},
                {"BANYAN_INTERFACE", "a/8", {"BANYAN_INTERFACE", "a/8"}},
                {"BANYAN_SECRET", "", {"BANYAN_SECRET", "\"\""}},

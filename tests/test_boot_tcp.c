@@ -329,8 +329,8 @@ START_TEST(says_where_it_could_not_connect) {
 }
 END_TEST
 
-/* Rank 2 is killed: while rank 3 has yet to connect; when all have; and in an allgather that rank 3 comes to only later,
- * while the others must learn of it at once. */
+/* Rank 2 is killed: while rank 3 has yet to connect; when all have; and in an allgather that rank 3 comes to only
+ * later, while the others must learn of it at once. */
 START_TEST(names_a_killed_rank) {
   enum { CONNECTING, CONNECTED, GATHERING };
   int nranks = _i == CONNECTING ? 3 : 4;

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0
- * The tree of the TCP bootstrap: many ranks, as threads of one process, on made-up hosts. Each is a rank like any other,
- * with connections of its own; only what the environment would say is given to it. */
+ * The tree of the TCP bootstrap: many ranks, as threads of one process, on made-up hosts. Each is a rank like any
+ * other, with connections of its own; only what the environment would say is given to it. */
 #include <arpa/inet.h>
 #include <check.h>
 #include <dirent.h>
@@ -182,13 +182,12 @@ static int count_fds(void) {
 }
 
 START_TEST(trees_of_many_forms) {
-  static const struct world cases[] = {
-      {.nranks = 5, .ranks_per_host = 1, .fanout = 2},    /* hosts of one rank */
-      {.nranks = 9, .ranks_per_host = 9, .fanout = 2},    /* one host */
-      {.nranks = 24, .ranks_per_host = 4, .fanout = 3},   /* deep in both ways */
-      {.nranks = 40, .ranks_per_host = 8, .fanout = 1},   /* chains */
-      {.nranks = 33, .ranks_per_host = 7, .fanout = 32},  /* a star */
-      {.nranks = 34, .ranks_per_host = 7, .fanout = 32}}; /* and one rank more */
+  static const struct world cases[] = {{.nranks = 5, .ranks_per_host = 1, .fanout = 2},    /* hosts of one rank */
+                                       {.nranks = 9, .ranks_per_host = 9, .fanout = 2},    /* one host */
+                                       {.nranks = 24, .ranks_per_host = 4, .fanout = 3},   /* deep in both ways */
+                                       {.nranks = 40, .ranks_per_host = 8, .fanout = 1},   /* chains */
+                                       {.nranks = 33, .ranks_per_host = 7, .fanout = 32},  /* a star */
+                                       {.nranks = 34, .ranks_per_host = 7, .fanout = 32}}; /* and one rank more */
   struct world world = cases[_i];
   int before = count_fds();
   world.rounds = 20;
@@ -236,14 +235,15 @@ START_TEST(very_many_ranks) {
   int32_t depth = assert_shape(&world, processes);
   ck_assert_int_le(depth, 12);
   qsort(times, (size_t)world.nranks, sizeof *times, compare);
-  printf("%d ranks, %d a host: together after %.2f s, allgather %.2f s, depth %d, at most %d connections below a rank\n",
-         world.nranks, world.ranks_per_host, times[world.nranks - 1], gather_s, depth, most);
+  printf(
+      "%d ranks, %d a host: together after %.2f s, allgather %.2f s, depth %d, at most %d connections below a rank\n",
+      world.nranks, world.ranks_per_host, times[world.nranks - 1], gather_s, depth, most);
   free(times);
   free(processes);
 }
 END_TEST
 
-/* ---- what goes wrong ------------------------------------------------------------------------------------------------- */
+/* ---- what goes wrong --------------------------------------------------------------------------------------------- */
 
 static void twin_of_7(int32_t process, struct bny_boot_settings *settings) {
   if (process == 24) settings->rank = 7;
@@ -251,8 +251,7 @@ static void twin_of_7(int32_t process, struct bny_boot_settings *settings) {
 
 /* Two processes of one rank, on different hosts: one of them hears why it may not join, the others come together. */
 START_TEST(one_rank_too_many) {
-  struct world world = {
-      .nranks = 24, .nprocesses = 25, .ranks_per_host = 4, .fanout = 2, .rounds = 3, .bytes = 8};
+  struct world world = {.nranks = 24, .nprocesses = 25, .ranks_per_host = 4, .fanout = 2, .rounds = 3, .bytes = 8};
   world.change = twin_of_7;
   world.late = 23;
   struct process *processes = play(&world);
@@ -275,11 +274,8 @@ static void other_size(int32_t process, struct bny_boot_settings *settings) {
 
 /* One rank never gets in: all others name it, before their deadline. */
 START_TEST(one_rank_too_few) {
-  struct world world = {.nranks = 24,
-                        .ranks_per_host = 4,
-                        .fanout = 2,
-                        .timeout_s = 4,
-                        .change = _i ? other_size : other_secret};
+  struct world world = {
+      .nranks = 24, .ranks_per_host = 4, .fanout = 2, .timeout_s = 4, .change = _i ? other_size : other_secret};
   struct process *processes = play(&world);
   for (int32_t i = 0; i < world.nranks; i++) {
     ck_assert_int_eq(processes[i].create, i == 13 ? BANYAN_ERR_BOOTSTRAP : BANYAN_ERR_TIMEOUT);
@@ -291,7 +287,8 @@ START_TEST(one_rank_too_few) {
 }
 END_TEST
 
-/* One rank stays away from an allgather. Whoever it is, those that can be heard name it; those below it, their parent. */
+/* One rank stays away from an allgather. Whoever it is, those that can be heard name it; those below it, their
+ * parent. */
 START_TEST(absent_from_an_allgather) {
   struct world world = {.nranks = 24, .ranks_per_host = 4, .fanout = 2, .rounds = 1, .bytes = 8, .timeout_s = 2};
   world.absent = 1 + _i * 7;

@@ -37,7 +37,8 @@ alive() { [ -n "$(sed -n '/^State:[[:space:]]*[^Z[:space:]]/p' "/proc/$1/status"
 left() { ip netns list | grep -c '^banyan-'"$1"; }
 
 shared() { # what all see, in any order
-  "$hosts" "$@" -- sh -c 'echo "$RANK/$WORLD_SIZE local $LOCAL_RANK/$LOCAL_WORLD_SIZE host $GROUP_RANK $(hostname)"' | sort
+  "$hosts" "$@" -- sh -c \
+    'echo "$RANK/$WORLD_SIZE local $LOCAL_RANK/$LOCAL_WORLD_SIZE host $GROUP_RANK $(hostname)"' | sort
 }
 expect "ranks of 2x2" 0 "3/4 local 1/2 host 1 host1" shared 2x2
 expect "ranks of 3+1" 0 "3/4 local 0/1 host 1 host1" shared 3+1

@@ -1,11 +1,12 @@
 /* SPDX-License-Identifier: Apache-2.0
  * usage: wire [--delay 0.1ms] [--rate 1gbit] [--loss 30%] [--owner PID] PORTS
  *
- * A switch in user space, for tests/hosts on kernels without netem: makes the TAP devices port0, port1 and so on, prints
- * "ready", and carries frames between them until its owner ends or all ports are gone. Each port is a link of the given
- * rate in both directions. A frame takes its time to be sent, then the delay, and then is received as fast as the
- * receiver's link allows; the first bits of it leave before the last have come, as the bits of many small frames would.
- * Loss is per frame of a network, and so large frames are then cut by the senders; else they pass whole. */
+ * A switch in user space, for tests/hosts on kernels without netem: makes the TAP devices port0, port1 and so on,
+ * prints "ready", and carries frames between them until its owner ends or all ports are gone. Each port is a link of
+ * the given rate in both directions. A frame takes its time to be sent, then the delay, and then is received as fast
+ * as the receiver's link allows; the first bits of it leave before the last have come, as the bits of many small
+ * frames would. Loss is per frame of a network, and so large frames are then cut by the senders; else they pass
+ * whole. */
 #include <errno.h>
 #include <fcntl.h>
 #include <linux/if.h>
@@ -26,10 +27,10 @@
 
 enum {
   PORTS_AT_MOST = 200,
-  FRAME_BYTES = 65536 + 64,  /* a TCP segment not yet cut, with its headers */
-  QUEUE_BYTES = 8 << 20,     /* of frames on their way to a port; more are dropped */
+  FRAME_BYTES = 65536 + 64,   /* a TCP segment not yet cut, with its headers */
+  QUEUE_BYTES = 8 << 20,      /* of frames on their way to a port; more are dropped */
   SEGMENT_HEADERS_BYTES = 66, /* Ethernet, IP and TCP with time stamps */
-  BETWEEN_FRAMES_BYTES = 24  /* preamble, check sequence and gap */
+  BETWEEN_FRAMES_BYTES = 24   /* preamble, check sequence and gap */
 };
 
 struct frame {
@@ -41,7 +42,7 @@ struct frame {
 
 struct port {
   int fd;
-  uint8_t mac[6];             /* that frames came from last */
+  uint8_t mac[6]; /* that frames came from last */
   int64_t sends_until_ns, receives_until_ns;
   struct frame *first, **last; /* on their way to this port */
   size_t queued_bytes;
@@ -80,7 +81,7 @@ static size_t bytes_on_wire(const struct frame *frame) {
   return bytes + more * SEGMENT_HEADERS_BYTES + (1 + more) * BETWEEN_FRAMES_BYTES;
 }
 
-/* ---- switching ----------------------------------------------------------------------------------------------------- */
+/* ---- switching --------------------------------------------------------------------------------------------------- */
 
 static void enqueue(struct port *to, const struct frame *frame) {
   if (to->queued_bytes + frame->bytes > QUEUE_BYTES) return;
@@ -165,7 +166,7 @@ static void carry(struct wire *wire) {
   free(scratch);
 }
 
-/* ---- the beginning ------------------------------------------------------------------------------------------------- */
+/* ---- the beginning ----------------------------------------------------------------------------------------------- */
 
 static void die(const char *what) {
   fprintf(stderr, "wire: %s: %s\n", what, strerror(errno));
