@@ -55,6 +55,17 @@ static banyan_status set_costs(banyan_comm *comm, const bny_placement *place, co
 
 /* ---- life ---------------------------------------------------------------------------------------------------------- */
 
+void bny_comm_agree_begin(banyan_comm *comm, const bny_call *call) {
+  bny_run_relabel(comm->agree, call);
+  bny_run_begin(comm->agree);
+}
+
+banyan_status bny_comm_agree_end(banyan_comm *comm) {
+  bool done;
+  return bny_run_progress(comm->agree, true, &done);
+}
+
+/* Barriers in which ranks compare their calls. Between hosts the first one connects them. */
 static banyan_status make_agreement(banyan_comm *comm) {
   bny_request request = {
     .collective = BNY_BARRIER,
@@ -65,18 +76,15 @@ static banyan_status make_agreement(banyan_comm *comm) {
   };
   banyan_status status = bny_plan_make(&request, comm->rank, &comm->barrier);
   if (status != BANYAN_OK) return status;
-  bny_call call = bny_call_make(&request, comm->barrier, BNY_PHASE_AGREE);
+  bny_call call = bny_call_make(&request, comm->barrier, BNY_PHASE_CONNECT);
   return bny_run_make(comm->exec, comm->barrier, &call, &comm->nothing, &comm->agree);
 }
 
-void bny_comm_agree_begin(banyan_comm *comm, const bny_call *call) {
-  bny_run_relabel(comm->agree, call);
+static banyan_status connect_barrier(banyan_comm *comm) {
+  if (!comm->transport->ops->reach) return BANYAN_OK;
   bny_run_begin(comm->agree);
-}
-
-banyan_status bny_comm_agree_end(banyan_comm *comm) {
-  bool done;
-  return bny_run_progress(comm->agree, true, &done);
+  banyan_status status = bny_run_reach(comm->agree, comm->agree);
+  return status == BANYAN_OK ? bny_comm_agree_end(comm) : status;
 }
 
 static bny_record_config record_of(const banyan_comm *comm, const bny_options *options) {
@@ -227,6 +235,7 @@ banyan_status banyan_comm_create(const banyan_bootstrap *bootstrap, const banyan
     snprintf(why, sizeof why, "%s", banyan_last_error());
     banyan_status joint = confirm_all(&exchange, status, all);
     status = status == BANYAN_OK ? joint : bny_fail(status, "%s", why);
+    if (status == BANYAN_OK) status = connect_barrier(made);
   }
   free(all);
   if (status != BANYAN_OK) {

@@ -277,16 +277,18 @@ static banyan_status cut_and_plan(banyan_op *op) {
   }
 }
 
-/* All ranks compare their calls and, between hosts, connect with those that they will talk to. */
+/* All ranks compare their calls. Between hosts, where they then are in the same, each connects with those that it will talk
+ * to, which ends when all are done. */
 static banyan_status agree(banyan_op *op) {
   banyan_comm *comm = op->comm;
   bny_call call = call_of(op, &op->parts[0], BNY_PHASE_AGREE);
   bny_comm_agree_begin(comm, &call);
-  for (int32_t i = 0; i < op->nparts; i++) {
-    banyan_status status = bny_run_reach(comm->agree, op->parts[i].run);
-    if (status != BANYAN_OK) return status;
-  }
-  return bny_comm_agree_end(comm);
+  banyan_status status = bny_comm_agree_end(comm);
+  if (status != BANYAN_OK || !comm->transport->ops->reach) return status;
+  call = call_of(op, &op->parts[0], BNY_PHASE_CONNECT);
+  bny_comm_agree_begin(comm, &call);
+  for (int32_t i = 0; i < op->nparts && status == BANYAN_OK; i++) status = bny_run_reach(comm->agree, op->parts[i].run);
+  return status == BANYAN_OK ? bny_comm_agree_end(comm) : status;
 }
 
 banyan_status bny_op_make(banyan_comm *comm, const bny_op_key *key, banyan_op **op) {

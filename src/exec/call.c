@@ -7,7 +7,7 @@
 #include "status.h"
 
 static const char *const collective_names[] = {"combine", "gather", "shift", "broadcast", "barrier"};
-static const char *const phase_names[] = {"first call of this shape", "repeated call of this shape"};
+static const char *const phase_names[] = {"first call of this shape", "repeated call of this shape", "connecting"};
 static const char *const scatter_names[] = {"none", "root", "heads", "tokens"};
 static const char *const order_names[] = {"plan", "canonical"};
 static const char *const wire_names[] = {

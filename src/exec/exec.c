@@ -5,6 +5,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "clock.h"
 #include "status.h"
 
 /* Measured on hosts with two to a hundred cores: a poll with its pause takes 15 to 40 ns; a switch between ranks that
@@ -113,20 +114,44 @@ void bny_exec_abort(bny_exec *exec, const char *reason) {
   if (exec->transport->ops->spread) exec->transport->ops->spread(exec->transport);
 }
 
+static uint32_t epoch_begun(bny_exec *exec, int32_t rank) {
+  bny_rank_line *line = exec->transport->ops->line(exec->transport, rank);
+  return (uint32_t)(atomic_load_explicit(&line->started, memory_order_acquire) >> 32);
+}
+
+/* True if the call that a rank is in is known. One of another host is asked, and may take a moment; that it was in a run
+ * before `epoch` is believed only if nothing newer comes. */
+static bool learn_call(bny_exec *exec, int32_t rank, uint32_t epoch) {
+  enum { PATIENCE_NS = 50000000 };
+  bny_transport *transport = exec->transport;
+  const bny_transport_ops *ops = transport->ops;
+  if (!ops->ask || ops->is_near(transport, rank)) return true;
+  int64_t deadline_ns = bny_clock_ns() + PATIENCE_NS;
+  bool knows = false;
+  while (bny_clock_ns() < deadline_ns) {
+    knows = ops->ask(transport, rank);
+    if (knows && (int32_t)(epoch_begun(exec, rank) - epoch) >= 0) return true;
+    ops->progress(transport);
+  }
+  return knows;
+}
+
 /* Ranks disagree: each says what differs from its own call, whoever noticed. */
 static banyan_status record_mismatch(bny_exec *exec, const bny_call *call, int32_t culprit, int32_t reporter) {
   char difference[160], text[sizeof exec->failure.text];
   int32_t candidates[2] = {culprit, reporter};
   for (int i = 0; i < 2; i++) {
     if (!call || candidates[i] < 0 || candidates[i] == exec->transport->rank) continue;
+    if (!learn_call(exec, candidates[i], (uint32_t)exec->epoch)) continue;
     if (!bny_call_difference(exec->transport, candidates[i], call, difference, sizeof difference)) continue;
     size_t length = 0;
     bny_append(text, sizeof text, &length, "rank %d is in another call: %s", candidates[i], difference);
     return record(exec, BANYAN_ERR_MISMATCH, candidates[i], text);
   }
   size_t length = 0;
+  bool known = learn_call(exec, reporter, (uint32_t)exec->epoch) && learn_call(exec, culprit, epoch_begun(exec, reporter));
   bny_call reported = bny_call_read(exec->transport, reporter);
-  bool differs = bny_call_difference(exec->transport, culprit, &reported, difference, sizeof difference);
+  bool differs = known && bny_call_difference(exec->transport, culprit, &reported, difference, sizeof difference);
   bny_append(text, sizeof text, &length, "rank %d is in another call than rank %d%s%s", culprit, reporter,
              differs ? ": " : "", differs ? difference : "");
   return record(exec, BANYAN_ERR_MISMATCH, culprit, text);

@@ -23,16 +23,9 @@ static bool has_finished(bny_exec *exec, int32_t rank) {
   return atomic_load_explicit(&line_of(exec, rank)->done, memory_order_acquire) >= exec->epoch;
 }
 
-/* True if the line of `rank` says what is so: always where memory is shared, else if it has told so lately. */
-static bool is_current(bny_exec *exec, int32_t rank) {
-  bny_transport *transport = exec->transport;
-  return !transport->ops->ask || rank == transport->rank || transport->ops->ask(transport, rank);
-}
-
 /* True if what `rank` waits for, at `next`, is there by now. */
 static bool is_met(bny_exec *exec, int32_t rank, int32_t next, int32_t slot) {
   bny_transport *transport = exec->transport;
-  if (transport->ops->ask || slot == BNY_WAIT_PEER) return false; /* what is current and waits does so for a reason */
   uint32_t epoch = epoch_of(atomic_load_explicit(&line_of(exec, rank)->started, memory_order_acquire));
   if (slot < 0) { /* for the run before last to be finished */
     uint64_t done = atomic_load_explicit(&line_of(exec, next)->done, memory_order_acquire);
@@ -42,13 +35,20 @@ static bool is_met(bny_exec *exec, int32_t rank, int32_t next, int32_t slot) {
   return epoch_of(tag) == epoch;
 }
 
+/* Between hosts each rank tells those that it is connected with whom it suspects, in turn from what it was told: who waits
+ * need not know ranks that it never talks to. */
+static int32_t hear_of_culprit(bny_exec *exec, int32_t suspect) {
+  if (!exec->transport->ops->ask(exec->transport, suspect)) return suspect;
+  int32_t named = (int32_t)atomic_load_explicit(&line_of(exec, suspect)->suspect, memory_order_acquire) - 1;
+  return named >= 0 && named < exec->transport->nranks && named != exec->transport->rank ? named : suspect;
+}
+
 /* Follows who waits for whom to the rank that waits for nobody: it is the one that holds up all. Ranks may be in different
- * runs. A wait that is already met does not count: its rank was stopped before it saw so. Nor does what a rank of another
- * host said of itself some time ago; such ranks are asked, so that a second look some time later finds more. */
+ * runs. A wait that is already met does not count: its rank was stopped before it saw so. */
 static int32_t find_culprit(bny_exec *exec, int32_t suspect) {
   bny_transport *transport = exec->transport;
+  if (transport->ops->ask) return hear_of_culprit(exec, suspect);
   for (int32_t hops = 0; hops < transport->nranks; hops++) {
-    if (!is_current(exec, suspect)) return suspect;
     uint64_t waiting = atomic_load_explicit(&line_of(exec, suspect)->waiting, memory_order_acquire);
     int32_t next = (int32_t)(waiting >> 32) - 1, slot = (int32_t)(uint32_t)waiting;
     if (next < 0 || next >= transport->nranks || slot >= transport->slots_max) return suspect;
@@ -88,14 +88,17 @@ static banyan_status fail_mismatch(bny_exec *exec, const bny_call *call, int32_t
                        (unsigned long long)exec->epoch);
 }
 
+/* Whoever finished this run before it died holds up nobody; then it may be another's death that does. A rank of another
+ * host may have finished and not told: its death is the business of those who wait for it. */
+static bool holds_up(bny_exec *exec, int32_t dead, int32_t peer) {
+  bny_transport *transport = exec->transport;
+  bool is_near = !transport->ops->is_near || transport->ops->is_near(transport, dead);
+  return transport->ops->is_dead(transport, dead) && !has_finished(exec, dead) && (is_near || dead == peer);
+}
+
 static banyan_status look_for_deaths(bny_exec *exec, int32_t peer, int32_t dead) {
-  /* Whoever finished this run before it died holds up nobody; then it may be another's death that does. */
-  const bny_transport_ops *ops = exec->transport->ops;
-  if (dead >= 0 && has_finished(exec, dead)) {
-    int32_t nranks = exec->transport->nranks;
-    for (dead++; dead < nranks && (!ops->is_dead(exec->transport, dead) || has_finished(exec, dead));) dead++;
-    if (dead == nranks) dead = -1;
-  }
+  int32_t nranks = exec->transport->nranks;
+  while (dead >= 0 && !holds_up(exec, dead, peer)) dead = dead + 1 < nranks ? dead + 1 : -1;
   if (dead >= 0)
     return bny_exec_fail(exec, BANYAN_ERR_PEER, dead, "rank %d died in the middle of operation %llu", dead,
                          (unsigned long long)exec->epoch);
@@ -118,12 +121,13 @@ banyan_status bny_wait_look(bny_exec *exec, const bny_call *call, bny_patience *
   }
   atomic_store_explicit(&exec->line->looks, atomic_load_explicit(&exec->line->looks, memory_order_relaxed) + 1,
                         memory_order_relaxed);
-  if (disagrees(exec, peer, slot) && is_current(exec, peer)) return fail_mismatch(exec, call, peer);
+  const bny_transport_ops *ops = exec->transport->ops;
+  if (disagrees(exec, peer, slot) && (!ops->ask || ops->ask(exec->transport, peer))) return fail_mismatch(exec, call, peer);
   if (now_ns - patience->looked_ns >= LOOK_EVERY_NS) {
     patience->looked_ns = now_ns;
-    status = look_for_deaths(exec, peer, exec->transport->ops->sleep(exec->transport, 0));
+    status = look_for_deaths(exec, peer, ops->sleep(exec->transport, 0));
     if (status != BANYAN_OK) return status;
-    if (exec->transport->ops->ask) find_culprit(exec, peer); /* asks; whom to blame must be known at the deadline */
+    if (ops->ask) atomic_store_explicit(&exec->line->suspect, (uint64_t)find_culprit(exec, peer) + 1, memory_order_release);
   }
   if (now_ns - patience->begun_ns >= exec->timeout_ns) return fail_deadline(exec, peer);
   return BANYAN_OK;

@@ -28,6 +28,7 @@ banyan_status bny_wait_look(bny_exec *exec, const bny_call *call, bny_patience *
 static inline void bny_wait_end(bny_exec *exec, bny_patience *patience) {
   if (patience->since_ns) {
     atomic_store_explicit(&exec->line->waiting, 0, memory_order_relaxed);
+    atomic_store_explicit(&exec->line->suspect, 0, memory_order_relaxed);
     patience->since_ns = 0;
   }
 }

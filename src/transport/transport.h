@@ -32,6 +32,7 @@ typedef struct bny_rank_line {
   bny_signal done;                             /* epoch of the last run that it finished: it reads nothing older */
   bny_signal waiting;                          /* 0, or (peer + 1) << 32 | slot that it has waited for some time */
   bny_signal left;                             /* 1 once it destroyed its communicator */
+  bny_signal suspect;                          /* between hosts: 0, or 1 + the rank that holds it up in the end */
   bny_signal looks;                            /* how often it has looked around while it waited: it is not stopped */
 } bny_rank_line;
 
@@ -79,8 +80,8 @@ typedef struct bny_transport_ops {
   bool (*settled)(bny_transport *transport, int32_t *peer);
   /* Tells peers which run this rank has finished: those that sent to it and got nothing back. */
   void (*acknowledge)(bny_transport *transport, const int32_t *peers, int32_t npeers);
-  /* True if what line() and call() say of a rank is recent; else asks it, if it has not been asked. One that stays silent
-   * is stopped, or elsewhere. */
+  /* True if what line() and call() say of a rank is recent; else asks it, if it is connected and has not been asked. One
+   * that stays silent is stopped, or elsewhere. */
   bool (*ask)(bny_transport *transport, int32_t rank);
   /* Tells all peers of the fault. Any thread; waits for milliseconds at most. */
   void (*spread)(bny_transport *transport);

@@ -82,7 +82,7 @@ static void net_send(bny_transport *transport, uint64_t tag, int32_t slot, size_
   bny_net_take(net);
   for (int32_t i = 0; i < npeers; i++) {
     if (net->place[peers[i]] >= 0) continue;
-    bny_net_peer *peer = bny_net_connect_peer(net, peers[i]);
+    bny_net_peer *peer = net->peers[peers[i]];
     if (peer && bny_net_can_send(peer)) send_pieces(peer, &data, payload);
   }
   bny_net_give(net);
@@ -106,12 +106,15 @@ static banyan_status net_admit(bny_transport *transport, int32_t rank) {
   return status;
 }
 
+/* The lower rank of two goes first and the other answers: UCX before 1.14 may end the process if one of two ranks that
+ * connect to each other at the same time fails while they do. */
 static bool net_reach(bny_transport *transport, int32_t rank) {
   bny_net *net = bny_net_of(transport);
   if (net->place[rank] >= 0) return true;
   bny_net_take(net);
-  bny_net_peer *peer = bny_net_connect_peer(net, rank);
-  if (peer && !peer->said_hello) bny_net_say_hello(peer);
+  bny_net_peer *peer = transport->rank < rank ? bny_net_connect_peer(net, rank) : bny_net_meet(net, rank);
+  if (peer && !peer->endpoint) peer->expected = true;
+  if (peer && peer->endpoint && !peer->said_hello) bny_net_say_hello(peer);
   bool reached = peer && peer->heard_hello && peer->flushed;
   bny_net_give(net);
   return reached;
@@ -129,7 +132,7 @@ static void net_acknowledge(bny_transport *transport, const int32_t *peers, int3
   bny_net *net = bny_net_of(transport);
   bny_net_take(net);
   for (int32_t i = 0; i < npeers; i++) {
-    bny_net_peer *peer = bny_net_connect_peer(net, peers[i]);
+    bny_net_peer *peer = net->peers[peers[i]];
     if (peer) bny_net_send_note(peer, BNY_NET_ACKNOWLEDGE);
   }
   bny_net_give(net);
@@ -164,11 +167,8 @@ static int32_t net_sleep(bny_transport *transport, int64_t sleep_ns) {
 
 static void free_net(bny_net *net) {
   /* The child of a fork has no part in its parent's connections, and shares what the kernel keeps for them. */
-  bool is_ours = net->process == getpid();
-  bny_net_free_peers(net, is_ours);
-  if (net->worker && is_ours) net->ucx.ucp_worker_destroy(net->worker);
-  if (net->context && is_ours) net->ucx.ucp_cleanup(net->context);
-  for (int32_t i = 0; i < net->nknown; i++) free(net->known[i]);
+  if (net->process == getpid()) bny_net_free_worker(net);
+  bny_net_free_peers(net);
   bny_net_free_packets(net);
   if (net->local) net->local->ops->close(net->local);
   free(net->place), free(net->locals), free(net->watches), free(net->peers), free(net->known);

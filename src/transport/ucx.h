@@ -49,7 +49,7 @@ typedef struct bny_net_note {
 typedef struct bny_net_snapshot {
   int32_t rank; /* -1: nothing follows */
   int32_t reserved;
-  uint64_t started, done, waiting, left;
+  uint64_t started, done, suspect, left;
   uint64_t call[BNY_CALL_WORDS];
 } bny_net_snapshot;
 
@@ -84,6 +84,7 @@ typedef struct bny_net_peer {
   int32_t rank;
   ucp_ep_h endpoint;         /* NULL: none yet */
   bool said_hello, heard_hello;
+  bool expected;             /* it connects to this rank, sooner or later */
   bool flushed;              /* the hello has gone out */
   bool dead;
   bool wants_answer;         /* of its own question or goodbye */
@@ -164,8 +165,9 @@ bool bny_net_has_left(const bny_net_peer *peer);
 void bny_net_lose(bny_net_peer *peer, ucs_status_t status);
 /* Goes on until nothing is under way to anybody, or until the deadline. */
 void bny_net_drain(bny_net *net, int64_t deadline_ns);
-/* Closes the endpoints, unless they are not this process's own, and frees what peers have; their structs go last. */
-void bny_net_free_peers(bny_net *net, bool close);
+/* The worker with its endpoints, and then what they called back for. */
+void bny_net_free_worker(bny_net *net);
+void bny_net_free_peers(bny_net *net);
 /* In the kernel, until something comes in or for so long. Without the worker: after bny_net_arm(). */
 bool bny_net_arm(bny_net *net); /* false: there is something to do already */
 void bny_net_doze(bny_net *net, int64_t sleep_ns);

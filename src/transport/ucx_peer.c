@@ -104,10 +104,8 @@ void bny_net_doze(bny_net *net, int64_t sleep_ns) {
 }
 
 /* All at once. Data that the kernel has taken still goes out. */
-static void close_endpoints(bny_net *net) {
-  enum { PATIENCE_NS = 100000000 };
+static void close_endpoints(bny_net *net, int64_t deadline_ns) {
   ucp_request_param_t param = {.op_attr_mask = UCP_OP_ATTR_FIELD_FLAGS, .flags = UCP_EP_CLOSE_FLAG_FORCE};
-  int64_t deadline_ns = bny_clock_ns() + PATIENCE_NS;
   for (int32_t i = 0; i < net->nknown; i++) {
     if (!net->known[i]->endpoint) continue;
     ucs_status_ptr_t request = net->ucx.ucp_ep_close_nbx(net->known[i]->endpoint, &param);
@@ -119,15 +117,43 @@ static void close_endpoints(bny_net *net) {
   }
 }
 
-void bny_net_free_peers(bny_net *net, bool close) {
-  if (net->worker && close) close_endpoints(net);
+static bool is_being_connected(const bny_net *net) {
+  for (int32_t i = 0; i < net->nknown; i++)
+    if (net->known[i]->expected && !net->known[i]->heard_hello && !net->known[i]->dead) return true;
+  return false;
+}
+
+/* UCX before 1.14 ends the process if a worker goes while it answers a peer that connects to it. That takes a moment, or
+ * as long as the peer is stopped. */
+static bool may_destroy_worker(bny_net *net, int64_t deadline_ns) {
+  unsigned major, minor, patch;
+  net->ucx.ucp_get_version(&major, &minor, &patch);
+  if (major > 1 || minor >= 14) return true;
+  while (is_being_connected(net) && bny_clock_ns() < deadline_ns) net->ucx.ucp_worker_progress(net->worker);
+  return !is_being_connected(net);
+}
+
+void bny_net_free_worker(bny_net *net) {
+  enum { PATIENCE_NS = 100000000 };
+  bool may_destroy = !net->worker || may_destroy_worker(net, bny_clock_ns() + PATIENCE_NS);
+  if (net->worker) close_endpoints(net, bny_clock_ns() + PATIENCE_NS);
+  if (!may_destroy) {
+    bny_log(BNY_LOG_WARN, "UCX's worker is left behind: a peer has begun to connect to it and not gone on");
+    return;
+  }
+  if (net->worker) net->ucx.ucp_worker_destroy(net->worker);
+  if (net->context) net->ucx.ucp_cleanup(net->context);
+}
+
+void bny_net_free_peers(bny_net *net) {
   for (int32_t i = 0; i < net->nknown; i++) {
     bny_net_peer *peer = net->known[i];
     if (peer->outbox) munmap(peer->outbox, 2 * net->transport.half_bytes);
     free(peer->signals);
     free(peer->arrivals);
-    peer->outbox = NULL;
+    free(peer);
   }
+  net->nknown = 0;
 }
 #else
 typedef int bny_net_peer_is_absent; /* a file must not be empty */

@@ -8,8 +8,8 @@
 
 /* For so long what a rank told of itself counts; and so long may the first fault take to go out. */
 enum { RECENT_NS = 100000000, SPREAD_NS = 5000000 };
-/* A rank that leaves waits so long at most for peers to get what it sent, and looks up so often. */
-enum { PARTING_NS = 500000000, PARTING_LOOK_NS = 1000000 };
+/* A rank that leaves waits so long at most for peers to get what it sent, less after a fault, and looks up so often. */
+enum { PARTING_NS = 500000000, PARTING_AT_FAULT_NS = 50000000, PARTING_LOOK_NS = 1000000 };
 
 static uint64_t load(const bny_signal *signal) { return atomic_load_explicit(signal, memory_order_acquire); }
 
@@ -22,7 +22,7 @@ static bny_net_snapshot snapshot_of(bny_net *net, int32_t rank) {
   bny_rank_line *line = transport->ops->line(transport, rank);
   if (net->place[rank] < 0 && (!peer || !peer->told_ns || peer->told_started != load(&line->started))) return made;
   made = (bny_net_snapshot){.rank = rank, .started = load(&line->started), .done = load(&line->done),
-                            .waiting = load(&line->waiting), .left = load(&line->left)};
+                            .suspect = load(&line->suspect), .left = load(&line->left)};
   bny_signal *call = transport->ops->call(transport, rank);
   for (int i = 0; i < BNY_CALL_WORDS; i++) made.call[i] = load(&call[i]);
   return made;
@@ -58,7 +58,9 @@ void bny_net_answer(bny_net *net) {
     peer->wants_answer = false;
     net->nwaiting--;
     bny_net_connect_peer(net, peer->rank);
-    tell_self(peer, bny_net_has_left(peer) ? BNY_NET_ANSWER : BNY_NET_NEWS);
+    if (bny_net_has_left(peer)) tell_self(peer, BNY_NET_ANSWER);
+    else if (!peer->said_hello) bny_net_say_hello(peer);
+    else tell_self(peer, BNY_NET_NEWS);
   }
 }
 
@@ -79,7 +81,7 @@ static void believe(bny_net *net, const bny_net_snapshot *of, bool itself) {
   if (!itself) return;
   peer->told_ns = bny_clock_ns();
   peer->asked_ns = 0;
-  atomic_store_explicit(&line->waiting, of->waiting, memory_order_release);
+  atomic_store_explicit(&line->suspect, of->suspect, memory_order_release);
   if (of->left) atomic_store_explicit(&line->left, 1, memory_order_release);
 }
 
@@ -88,7 +90,7 @@ void bny_net_hear(bny_net *net, const bny_net_tell *tell) {
   bny_net_peer *peer = net->peers[tell->rank];
   if (tell->occasion == BNY_NET_HELLO) peer->heard_hello = true;
   if (tell->occasion == BNY_NET_ANSWER) peer->parted = true;
-  if (tell->occasion == BNY_NET_GOODBYE) bny_net_want_answer(peer);
+  if (tell->occasion == BNY_NET_GOODBYE || (peer->heard_hello && !peer->said_hello)) bny_net_want_answer(peer);
   uint64_t fine = 0;
   if (tell->fault) atomic_compare_exchange_strong(net->transport.ops->fault(&net->transport), &fine, tell->fault);
 }
@@ -108,15 +110,16 @@ bool bny_net_ask(bny_transport *transport, int32_t rank) {
   int64_t now_ns = bny_clock_ns();
   if (net->place[rank] >= 0) return looks_around(net, rank, now_ns);
   bny_net_take(net);
-  bny_net_peer *peer = bny_net_connect_peer(net, rank);
+  bny_net_peer *peer = net->peers[rank];
   int64_t age_ns = peer && peer->told_ns ? now_ns - peer->told_ns : INT64_MAX;
-  bool is_recent = age_ns < RECENT_NS && peer->told_started == load(&net->lines[rank].started);
-  if (peer && !peer->asked_ns && (!is_recent || age_ns > RECENT_NS / 4)) {
+  bool is_known = peer && peer->told_ns && peer->told_started == load(&net->lines[rank].started);
+  bool is_recent = is_known && age_ns < RECENT_NS;
+  if (peer && !peer->asked_ns && (!is_recent || age_ns > RECENT_NS / 4) && bny_net_can_send(peer)) {
     peer->asked_ns = now_ns;
     bny_net_send_note(peer, BNY_NET_ASK);
   }
   bny_net_give(net);
-  return is_recent;
+  return is_recent || (is_known && load(transport->ops->fault(transport))); /* what went before a fault is of interest */
 }
 
 /* ---- faults and the end ---------------------------------------------------------------------------------------------- */
@@ -154,11 +157,13 @@ static bool have_parted(const bny_net *net) {
 /* A socket that is closed while its peer sends loses what is still on its way: so nobody hangs up before the others have
  * heard the last word. */
 void bny_net_say_goodbye(bny_net *net) {
+  spread(net);
   for (int32_t i = 0; i < net->nknown; i++)
     if (bny_net_can_send(net->known[i])) tell_self(net->known[i], BNY_NET_GOODBYE);
-  spread(net);
-  int64_t deadline_ns = bny_clock_ns() + PARTING_NS;
-  while (!have_parted(net) && bny_clock_ns() < deadline_ns && !load(net->transport.ops->fault(&net->transport))) {
+  int64_t begun_ns = bny_clock_ns();
+  while (!have_parted(net)) {
+    bool failed = load(net->transport.ops->fault(&net->transport)) != 0;
+    if (bny_clock_ns() - begun_ns > (failed ? PARTING_AT_FAULT_NS : PARTING_NS)) break;
     if (net->ucx.ucp_worker_progress(net->worker)) continue;
     bny_net_answer(net);
     if (bny_net_arm(net)) bny_net_doze(net, PARTING_LOOK_NS);
