@@ -120,6 +120,13 @@ void banyan_comm_destroy(banyan_comm *comm);
  * never blocks; `reason` (may be NULL) becomes part of the error text on this rank. */
 void banyan_comm_abort(banyan_comm *comm, const char *reason);
 
+/* After a failure: a communicator of the ranks that are left, in the order of their ranks, with the settings of the old
+ * one. Collective over them, and once; all call it within the deadline of a call. Left out are ranks that died or left, the
+ * one that a timeout named, and those that do not call in time; such a rank gets BANYAN_ERR_PEER if it lives and calls.
+ * `members` (may be NULL) has room for all old ranks and receives the old rank of each new one. The old communicator stays
+ * as it is, and is destroyed by the caller, before or afterwards. Takes three deadlines of a call at most. */
+banyan_status banyan_comm_shrink(banyan_comm *comm, int32_t *members, banyan_comm **shrunk);
+
 int32_t banyan_comm_rank(const banyan_comm *comm);
 int32_t banyan_comm_nranks(const banyan_comm *comm);
 

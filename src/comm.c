@@ -197,7 +197,8 @@ static banyan_status check_arguments(const banyan_bootstrap *bootstrap, const ba
   return BANYAN_OK;
 }
 
-banyan_status banyan_comm_create(const banyan_bootstrap *bootstrap, const banyan_comm_config *config, banyan_comm **comm) {
+banyan_status bny_comm_make(const banyan_bootstrap *bootstrap, const banyan_comm_config *config, int32_t origin,
+                            banyan_comm **comm) {
   bny_options options;
   banyan_status status = check_arguments(bootstrap, config, comm);
   if (status == BANYAN_OK) bny_log_rank(bootstrap->rank);
@@ -223,10 +224,11 @@ banyan_status banyan_comm_create(const banyan_bootstrap *bootstrap, const banyan
   }
   made->rank = bootstrap->rank;
   made->nranks = bootstrap->nranks;
+  made->origin = origin;
   made->process = getpid();
   bny_exchange exchange = {bootstrap, bny_clock_ns() + timeout_ns};
   bny_facts own;
-  status = bny_facts_gather(bootstrap, &options, arena_bytes, algorithm, &own);
+  status = bny_facts_gather(bootstrap, origin, &options, arena_bytes, algorithm, &own);
   if (status == BANYAN_OK) status = bny_exchange_all(&exchange, &own, all, sizeof own);
   if (status == BANYAN_OK) status = bny_facts_compare(all, bootstrap);
   if (status == BANYAN_OK) {
@@ -245,6 +247,10 @@ banyan_status banyan_comm_create(const banyan_bootstrap *bootstrap, const banyan
   log_settings(made, config);
   *comm = made;
   return BANYAN_OK;
+}
+
+banyan_status banyan_comm_create(const banyan_bootstrap *bootstrap, const banyan_comm_config *config, banyan_comm **comm) {
+  return bny_comm_make(bootstrap, config, bootstrap ? bootstrap->rank : 0, comm);
 }
 
 void banyan_comm_destroy(banyan_comm *comm) {

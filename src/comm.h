@@ -16,6 +16,8 @@ enum { BNY_BLOCKING_OPS = 32 };
 
 struct banyan_comm {
   int32_t rank, nranks;
+  int32_t origin;       /* this rank in the communicator that this one came of by shrinking, if it did */
+  bool has_shrunk;      /* another came of this one */
   pid_t process;        /* that made it */
   bny_transport *transport;
   bny_exec *exec;
@@ -33,6 +35,10 @@ struct banyan_comm {
   banyan_op *first, *last;                 /* started and not complete, in order */
   banyan_op *blocking[BNY_BLOCKING_OPS];   /* behind the blocking calls, the latest first */
 };
+
+/* banyan_comm_create() for the rank that was `origin` to begin with. */
+banyan_status bny_comm_make(const banyan_bootstrap *bootstrap, const banyan_comm_config *config, int32_t origin,
+                            banyan_comm **comm);
 
 /* The comparison of calls: BANYAN_ERR_MISMATCH, on all ranks, if one is in another. */
 void bny_comm_agree_begin(banyan_comm *comm, const bny_call *call);

@@ -59,8 +59,8 @@ static banyan_status find_host_name(const char *text, int32_t rank, char *name) 
   return BANYAN_OK;
 }
 
-banyan_status bny_facts_gather(const banyan_bootstrap *bootstrap, const bny_options *options, size_t arena_bytes,
-                               const char *algorithm, bny_facts *facts) {
+banyan_status bny_facts_gather(const banyan_bootstrap *bootstrap, int32_t origin, const bny_options *options,
+                               size_t arena_bytes, const char *algorithm, bny_facts *facts) {
   bny_facts own = {
     .network_namespace = namespace_of("/proc/self/ns/net"),
     .pid_namespace = namespace_of("/proc/self/ns/pid"),
@@ -75,7 +75,7 @@ banyan_status bny_facts_gather(const banyan_bootstrap *bootstrap, const bny_opti
   strncpy(own.version, banyan_version(), sizeof own.version - 1);
   if (algorithm) strncpy(own.algorithm, algorithm, sizeof own.algorithm - 1);
   if (options->levels) strncpy(own.levels, options->levels, sizeof own.levels - 1);
-  banyan_status status = find_host_name(options->host, bootstrap->rank, own.host);
+  banyan_status status = find_host_name(options->host, origin, own.host);
   if (status != BANYAN_OK) return status;
   read_boot_id(own.boot_id, sizeof own.boot_id);
   /* A mask of the kernel's own size may be larger than a cpu_set_t. */

@@ -33,9 +33,9 @@ typedef struct bny_facts {
   _Alignas(cpu_set_t) unsigned char cpus[BNY_CPU_BYTES];
 } bny_facts;
 
-/* Of this rank. */
-banyan_status bny_facts_gather(const banyan_bootstrap *bootstrap, const bny_options *options, size_t arena_bytes,
-                               const char *algorithm, bny_facts *facts);
+/* Of this rank, which was `origin` among those that the environment speaks of. */
+banyan_status bny_facts_gather(const banyan_bootstrap *bootstrap, int32_t origin, const bny_options *options,
+                               size_t arena_bytes, const char *algorithm, bny_facts *facts);
 
 /* Everything that must be alike is compared field by field, so that the text can name it. `all` by rank. */
 banyan_status bny_facts_compare(const bny_facts *all, const banyan_bootstrap *bootstrap);

@@ -36,6 +36,7 @@ static const bny_transport_ops loop_ops = {
   .fault = bny_window_fault,
   .sleep = loop_sleep,
   .is_dead = loop_is_dead,
+  .mail = bny_window_mail,
   .close = loop_close,
 };
 

@@ -60,6 +60,7 @@ static const bny_transport_ops shm_ops = {
   .fault = bny_window_fault,
   .sleep = shm_sleep,
   .is_dead = shm_is_dead,
+  .mail = bny_window_mail,
   .close = shm_close,
 };
 

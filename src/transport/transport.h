@@ -44,6 +44,17 @@ static inline banyan_status bny_fault_status(uint64_t fault) { return (banyan_st
 static inline int32_t bny_fault_culprit(uint64_t fault) { return (int32_t)(fault >> 28 & 0xfffffff) - 1; }
 static inline int32_t bny_fault_reporter(uint64_t fault) { return (int32_t)(fault & 0xfffffff) - 1; }
 
+/* Mail: a few bytes of each rank for all others, in rounds that all count alike; it goes on when the communicator has
+ * failed. A rank has a place for even and one for odd rounds: who posts in a round has read what it wanted of the one
+ * before. */
+enum { BNY_MAIL_BYTES = 8192 - 16 };
+
+typedef struct bny_mail {
+  bny_signal round; /* stored last */
+  uint32_t kind, bytes;
+  char text[BNY_MAIL_BYTES];
+} bny_mail;
+
 typedef struct bny_transport bny_transport;
 
 typedef struct bny_transport_ops {
@@ -64,6 +75,8 @@ typedef struct bny_transport_ops {
    * having left, -1 if none. */
   int32_t (*sleep)(bny_transport *transport, int64_t sleep_ns);
   bool (*is_dead)(bny_transport *transport, int32_t rank);
+  /* Of rounds of this parity: the owner writes its own, the others read it. */
+  bny_mail *(*mail)(bny_transport *transport, int32_t rank, int half);
   void (*close)(bny_transport *transport);
 
   /* ---- of transports whose peers do not share memory; NULL elsewhere ---- */
@@ -78,6 +91,8 @@ typedef struct bny_transport_ops {
   bool (*reach)(bny_transport *transport, int32_t peer);
   /* True once nothing that was sent is still read from this rank's memory; else *peer is one that it is on its way to. */
   bool (*settled)(bny_transport *transport, int32_t *peer);
+  /* Sends this rank's mail of that parity to a rank, which may be near. */
+  void (*post)(bny_transport *transport, int32_t rank, int half);
   /* Tells peers which run this rank has finished: those that sent to it and got nothing back. */
   void (*acknowledge)(bny_transport *transport, const int32_t *peers, int32_t npeers);
   /* True if what line() and call() say of a rank is recent; else asks it, if it is connected and has not been asked. One

@@ -172,7 +172,7 @@ static void free_net(bny_net *net) {
   bny_net_free_packets(net);
   if (net->local) net->local->ops->close(net->local);
   free(net->place), free(net->locals), free(net->watches), free(net->peers), free(net->known);
-  free(net->lines), free(net->calls), free(net->addresses);
+  free(net->lines), free(net->calls), free(net->addresses), free(net->mails);
   free(net);
 }
 
@@ -196,12 +196,14 @@ static const bny_transport_ops net_ops = {
   .fault = net_fault,
   .sleep = net_sleep,
   .is_dead = net_is_dead,
+  .mail = bny_net_mail_of,
   .close = net_close,
   .progress = net_progress,
   .is_near = net_is_near,
   .admit = net_admit,
   .reach = net_reach,
   .settled = net_settled,
+  .post = bny_net_post,
   .acknowledge = net_acknowledge,
   .ask = bny_net_ask,
   .spread = bny_net_spread,
@@ -338,11 +340,13 @@ static bny_net *make_net(const banyan_bootstrap *bootstrap, const bny_arena_conf
     .known = calloc(nranks, sizeof *net->known),
     .lines = aligned_alloc(BNY_LINE_BYTES, nranks * sizeof *net->lines),
     .calls = calloc(nranks * BNY_CALL_WORDS, sizeof *net->calls),
+    .mails = calloc(2 * nranks, sizeof *net->mails),
     .process = getpid(),
     .event_fd = -1,
     .busy = ATOMIC_FLAG_INIT,
   };
-  if (net->place && net->locals && net->watches && net->peers && net->known && net->lines && net->calls) {
+  if (net->place && net->locals && net->watches && net->peers && net->known && net->lines && net->calls &&
+      net->mails) {
     memset((void *)net->lines, 0, nranks * sizeof *net->lines);
     return net;
   }

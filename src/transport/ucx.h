@@ -24,7 +24,7 @@
 
 /* ---- messages, in the byte order of the hosts, which is one ---------------------------------------------------------- */
 
-enum { BNY_NET_DATA = 1, BNY_NET_NOTE, BNY_NET_TELL };
+enum { BNY_NET_DATA = 1, BNY_NET_NOTE, BNY_NET_TELL, BNY_NET_MAIL };
 
 /* Before a piece of a slot. */
 typedef struct bny_net_data {
@@ -69,6 +69,13 @@ typedef struct bny_net_tell {
   bny_net_snapshot of[BNY_NET_SNAPSHOTS]; /* the sender; in a fault also the culprit and the reporter */
 } bny_net_tell;
 
+/* Before the text of a bny_mail. */
+typedef struct bny_net_mail {
+  uint64_t cookie, round;
+  int32_t rank;
+  uint32_t kind;
+} bny_net_mail;
+
 /* ---- state ----------------------------------------------------------------------------------------------------------- */
 
 typedef struct bny_net bny_net;
@@ -107,6 +114,7 @@ typedef struct bny_net_packet {
     bny_net_data data;
     bny_net_note note;
     bny_net_tell tell;
+    bny_net_mail mail;
   } of;
 } bny_net_packet;
 
@@ -141,6 +149,7 @@ struct bny_net {
   int32_t under_way;       /* messages that count */
   int32_t nwaiting;        /* peers that want an answer */
   bool has_spread;
+  bny_mail *mails;         /* by rank, of other hosts, [nranks][2]; NULL: none yet */
 };
 
 static inline bny_net *bny_net_of(bny_transport *transport) { return (bny_net *)transport; }
@@ -179,6 +188,7 @@ bny_net_packet *bny_net_packet_take(bny_net_peer *peer);
 void bny_net_send_data(bny_net_packet *packet, const void *payload, size_t bytes);
 void bny_net_send_note(bny_net_peer *peer, bny_net_word word);
 void bny_net_send_tell(bny_net_packet *packet);
+void bny_net_send_mail(bny_net_packet *packet, const bny_mail *mail);
 void bny_net_flush(bny_net_peer *peer); /* sets peer->flushed in time */
 banyan_status bny_net_listen(bny_net *net); /* handlers of messages */
 void bny_net_free_packets(bny_net *net);
@@ -198,6 +208,13 @@ static inline void bny_net_want_answer(bny_net_peer *peer) {
 void bny_net_answer(bny_net *net);
 bool bny_net_ask(bny_transport *transport, int32_t rank);
 void bny_net_spread(bny_transport *transport);
+
+/* ---- ucx_mail.c ------------------------------------------------------------------------------------------------------ */
+
+bny_mail *bny_net_mail_of(bny_transport *transport, int32_t rank, int half);
+void bny_net_post(bny_transport *transport, int32_t rank, int half);
+/* What has come. Of a round that is over already, nothing becomes. */
+void bny_net_take_mail(bny_net *net, const bny_net_mail *head, const void *text, size_t bytes);
 
 /* ---- ucx_local.c ----------------------------------------------------------------------------------------------------- */
 

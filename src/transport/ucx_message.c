@@ -80,6 +80,11 @@ void bny_net_send_note(bny_net_peer *peer, bny_net_word word) {
 
 void bny_net_send_tell(bny_net_packet *packet) { post(packet, BNY_NET_TELL, sizeof packet->of.tell, NULL, 0); }
 
+void bny_net_send_mail(bny_net_packet *packet, const bny_mail *mail) {
+  packet->counts = true;
+  post(packet, BNY_NET_MAIL, sizeof packet->of.mail, mail->text, mail->bytes);
+}
+
 static void flushed(void *request, ucs_status_t status, void *argument) {
   bny_net_peer *peer = argument;
   if (status == UCS_OK) peer->flushed = true;
@@ -180,12 +185,25 @@ static ucs_status_t receive_tell(void *argument, const void *header, size_t head
   return UCS_OK;
 }
 
+static ucs_status_t receive_mail(void *argument, const void *header, size_t header_bytes, void *payload, size_t bytes,
+                                 const ucp_am_recv_param_t *param) {
+  bny_net *net = argument;
+  bny_net_mail mail;
+  if (header_bytes != sizeof mail || bytes > BNY_MAIL_BYTES || (param->recv_attr & UCP_AM_RECV_ATTR_FLAG_RNDV))
+    return refuse(net, "mail", bytes);
+  memcpy(&mail, header, sizeof mail);
+  if (!sender_of(net, mail.cookie, mail.rank)) return refuse(net, "mail", bytes);
+  bny_net_take_mail(net, &mail, payload, bytes);
+  return UCS_OK;
+}
+
 banyan_status bny_net_listen(bny_net *net) {
   static const struct {
     unsigned id;
     ucp_am_recv_callback_t receive;
-  } handlers[] = {{BNY_NET_DATA, receive_data}, {BNY_NET_NOTE, receive_note}, {BNY_NET_TELL, receive_tell}};
-  for (int i = 0; i < 3; i++) {
+  } handlers[] = {{BNY_NET_DATA, receive_data}, {BNY_NET_NOTE, receive_note}, {BNY_NET_TELL, receive_tell},
+                  {BNY_NET_MAIL, receive_mail}};
+  for (size_t i = 0; i < sizeof handlers / sizeof handlers[0]; i++) {
     ucp_am_handler_param_t param = {
       .field_mask = UCP_AM_HANDLER_PARAM_FIELD_ID | UCP_AM_HANDLER_PARAM_FIELD_FLAGS | UCP_AM_HANDLER_PARAM_FIELD_CB |
                     UCP_AM_HANDLER_PARAM_FIELD_ARG,

@@ -1,14 +1,16 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "transport/window.h"
 
-/* Shared memory: one header, then per rank: line, call, signals of both halves, outbox of both halves. Parts begin at
- * pages, so that pages that no one uses are never touched. */
+/* Shared memory: one header, then per rank: line, call, signals of both halves, outbox of both halves, mail. Parts
+ * begin at pages, so that pages that no one uses are never touched. */
 enum { PAGE = 4096 };
 
 typedef struct header {
   _Alignas(BNY_LINE_BYTES) bny_signal fault;
   _Alignas(BNY_LINE_BYTES) _Atomic uint32_t users;
 } header;
+
+_Static_assert(sizeof(bny_mail) % PAGE == 0, "parts begin at pages");
 
 typedef struct padded_signal {
   _Alignas(BNY_LINE_BYTES) bny_signal value;
@@ -27,7 +29,7 @@ static size_t outbox_offset(int32_t slots_max) {
 }
 
 static size_t rank_stride(const bny_arena_config *config) {
-  return outbox_offset(config->slots_max) + 2 * round_up(config->half_bytes, PAGE);
+  return outbox_offset(config->slots_max) + 2 * round_up(config->half_bytes, PAGE) + 2 * sizeof(bny_mail);
 }
 
 size_t bny_window_bytes(int32_t nranks, const bny_arena_config *config) {
@@ -79,6 +81,11 @@ void bny_window_send(bny_transport *transport, uint64_t tag, int32_t slot, size_
   int half = (int)(tag >> 32 & 1);
   padded_signal *signal = &part_of(transport, transport->rank)->signals[half * transport->slots_max + slot];
   atomic_store_explicit(&signal->value, tag, memory_order_release);
+}
+
+bny_mail *bny_window_mail(bny_transport *transport, int32_t rank, int half) {
+  size_t offset = outbox_offset(transport->slots_max) + 2 * transport->half_bytes + (size_t)half * sizeof(bny_mail);
+  return (bny_mail *)(void *)((char *)part_of(transport, rank) + offset);
 }
 
 bny_rank_line *bny_window_line(bny_transport *transport, int32_t rank) { return &part_of(transport, rank)->line; }

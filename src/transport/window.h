@@ -34,5 +34,6 @@ void bny_window_send(bny_transport *transport, uint64_t tag, int32_t slot, size_
 bny_rank_line *bny_window_line(bny_transport *transport, int32_t rank);
 bny_signal *bny_window_call(bny_transport *transport, int32_t rank);
 bny_signal *bny_window_fault(bny_transport *transport);
+bny_mail *bny_window_mail(bny_transport *transport, int32_t rank, int half);
 
 #endif

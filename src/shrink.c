@@ -1,0 +1,255 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * From a communicator that has failed to one of the ranks that are left. They have no bootstrap any more, and nobody knows
+ * who is left; what still works is mail (transport.h), in rounds.
+ *
+ * Who is left. In each round a rank posts its view, the set of ranks that it takes to be left, and waits for the posts of
+ * those ranks. When all of them have posted the same view it is agreed. Otherwise its next view is what all views of this
+ * round have in common, without those from whom nothing came: who is dead, or out of time. Views only get smaller, so this
+ * ends. A post is there or will never be, for whoever looks: so all agree in the same round, but for ranks that ran out of
+ * time.
+ *
+ * Then the communicator is made as any other, by a bootstrap whose allgather is rounds of mail. Should a rank die meanwhile
+ * its post is missing on all, who go back to views in the same next round. Should one rank have run out of patience and
+ * post a view where others post data, these see that and go back, too. */
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <time.h>
+
+#include "clock.h"
+#include "comm.h"
+#include "log.h"
+#include "status.h"
+
+enum { LOOK_NS = 20000, SETTLE_NS = 100000000, DEADLINES = 3 };
+
+typedef enum kind { KIND_VIEW = 1, KIND_DATA } kind;
+
+/* Before the data of a round: which part of which gathering it is. */
+typedef struct data_head {
+  uint64_t bytes, first;
+} data_head;
+
+typedef struct muster {
+  banyan_comm *comm;
+  bny_transport *transport;
+  int64_t timeout_ns, deadline_ns;
+  uint64_t round;
+  unsigned char *view;  /* a bit for each rank */
+  unsigned char *next;  /* scratch: the view to come */
+  size_t view_bytes;
+  bool struck;          /* somebody was, since the view was agreed */
+} muster;
+
+static bool has(const unsigned char *view, int32_t rank) { return view[rank / 8] >> (rank % 8) & 1; }
+static void strike(unsigned char *view, int32_t rank) { view[rank / 8] &= (unsigned char)~(1 << (rank % 8)); }
+
+/* ---- a round ----------------------------------------------------------------------------------------------------------- */
+
+static bny_mail *mail_of(const muster *muster, int32_t rank) {
+  return muster->transport->ops->mail(muster->transport, rank, (int)(muster->round & 1));
+}
+
+/* Text in two pieces. */
+static void post(muster *muster, kind kind, const void *head, size_t head_bytes, const void *text, size_t bytes) {
+  bny_transport *transport = muster->transport;
+  muster->round++;
+  bny_mail *own = mail_of(muster, transport->rank);
+  own->kind = (uint32_t)kind;
+  own->bytes = (uint32_t)(head_bytes + bytes);
+  if (head_bytes) memcpy(own->text, head, head_bytes);
+  if (bytes) memcpy(own->text + head_bytes, text, bytes);
+  atomic_store_explicit(&own->round, muster->round, memory_order_release);
+  for (int32_t r = 0; transport->ops->post && r < transport->nranks; r++)
+    if (r != transport->rank && has(muster->view, r)) transport->ops->post(transport, r, (int)(muster->round & 1));
+}
+
+static uint64_t round_of(const muster *muster, int32_t rank) {
+  return atomic_load_explicit(&mail_of(muster, rank)->round, memory_order_acquire);
+}
+
+static bool is_gone(const muster *muster, int32_t rank) {
+  bny_transport *transport = muster->transport;
+  return transport->ops->is_dead(transport, rank) ||
+         atomic_load_explicit(&transport->ops->line(transport, rank)->left, memory_order_acquire);
+}
+
+/* Waits for the post of one rank. False: none will come. A rank that died may have posted before. */
+static bool await(const muster *muster, int32_t rank, int64_t until_ns) {
+  while (round_of(muster, rank) < muster->round) {
+    if (muster->transport->ops->progress) muster->transport->ops->progress(muster->transport);
+    if (bny_clock_ns() > until_ns || is_gone(muster, rank)) return round_of(muster, rank) >= muster->round;
+    nanosleep(&(struct timespec){0, LOOK_NS}, NULL);
+  }
+  return true;
+}
+
+static banyan_status fail_given_up(const muster *muster) {
+  return bny_fail(BANYAN_ERR_PEER, "rank %d was given up by the others, who go on without it", muster->transport->rank);
+}
+
+/* Waits for all of the view. *present: those whose post is there. Two rounds on, this rank has been given up. */
+static banyan_status collect(muster *muster, unsigned char *present) {
+  int64_t until_ns = bny_clock_ns() + muster->timeout_ns;
+  if (until_ns > muster->deadline_ns) until_ns = muster->deadline_ns;
+  memcpy(present, muster->view, muster->view_bytes);
+  for (int32_t r = 0; r < muster->transport->nranks; r++) {
+    if (!has(muster->view, r) || r == muster->transport->rank) continue;
+    if (await(muster, r, until_ns)) {
+      if (round_of(muster, r) > muster->round) return fail_given_up(muster);
+      continue;
+    }
+    bny_log(BNY_LOG_INFO, "rank %d is left out: it %s", r, is_gone(muster, r) ? "has died or left" : "does not answer");
+    strike(present, r);
+    muster->struck = true;
+  }
+  return BANYAN_OK;
+}
+
+/* ---- views ------------------------------------------------------------------------------------------------------------- */
+
+/* One round. *agreed: all posted this rank's view. */
+static banyan_status compare_views(muster *muster, bool *agreed) {
+  post(muster, KIND_VIEW, NULL, 0, muster->view, muster->view_bytes);
+  banyan_status status = collect(muster, muster->next);
+  if (status != BANYAN_OK) return status;
+  *agreed = memcmp(muster->next, muster->view, muster->view_bytes) == 0;
+  for (int32_t r = 0; r < muster->transport->nranks; r++) {
+    if (!has(muster->view, r) || !has(muster->next, r)) continue;
+    const bny_mail *mail = mail_of(muster, r);
+    if (mail->kind != KIND_VIEW || mail->bytes != muster->view_bytes) { /* still making the communicator: it will see */
+      *agreed = false;
+      continue;
+    }
+    if (memcmp(mail->text, muster->view, muster->view_bytes) == 0) continue;
+    *agreed = false;
+    for (size_t i = 0; i < muster->view_bytes; i++) muster->next[i] &= (unsigned char)mail->text[i];
+  }
+  memcpy(muster->view, muster->next, muster->view_bytes);
+  return has(muster->view, muster->transport->rank) ? BANYAN_OK : fail_given_up(muster);
+}
+
+static banyan_status agree_on_view(muster *muster) {
+  bool agreed = false;
+  banyan_status status = BANYAN_OK;
+  while (status == BANYAN_OK && !agreed) {
+    if (bny_clock_ns() > muster->deadline_ns)
+      return bny_fail(BANYAN_ERR_TIMEOUT, "the ranks that are left did not agree in time on who they are");
+    status = compare_views(muster, &agreed);
+  }
+  muster->struck = false;
+  return status;
+}
+
+/* ---- a bootstrap of mail ------------------------------------------------------------------------------------------------- */
+
+/* One part of a gathering. */
+static banyan_status gather_part(muster *muster, const data_head *head, const char *mine, char *all, size_t part_bytes) {
+  post(muster, KIND_DATA, head, sizeof *head, mine + head->first, part_bytes);
+  banyan_status status = collect(muster, muster->next);
+  if (status != BANYAN_OK) return status;
+  int32_t place = 0;
+  for (int32_t r = 0; r < muster->transport->nranks; r++) {
+    if (!has(muster->view, r)) continue;
+    const bny_mail *mail = mail_of(muster, r);
+    data_head theirs = {0};
+    if (has(muster->next, r) && mail->kind == KIND_DATA && mail->bytes == sizeof theirs + part_bytes)
+      memcpy(&theirs, mail->text, sizeof theirs);
+    if (theirs.bytes != head->bytes || theirs.first != head->first) {
+      muster->struck = true;
+      return bny_fail(BANYAN_ERR_PEER, "rank %d dropped out while the ranks that are left met anew", r);
+    }
+    memcpy(all + (size_t)place++ * head->bytes + head->first, mail->text + sizeof theirs, part_bytes);
+  }
+  return BANYAN_OK;
+}
+
+static int allgather_mail(void *context, const void *mine, void *all, size_t bytes, int64_t timeout_ns) {
+  muster *muster = context;
+  (void)timeout_ns; /* each round has the deadline of a call */
+  data_head head = {.bytes = bytes};
+  banyan_status status = muster->struck ? BANYAN_ERR_PEER : BANYAN_OK;
+  if (status != BANYAN_OK) return (int)bny_fail(status, "a rank dropped out while the ranks that are left met anew");
+  do {
+    size_t part_bytes = bytes - head.first;
+    if (part_bytes > BNY_MAIL_BYTES - sizeof head) part_bytes = BNY_MAIL_BYTES - sizeof head;
+    status = gather_part(muster, &head, mine, all, part_bytes);
+    head.first += part_bytes;
+  } while (status == BANYAN_OK && head.first < bytes);
+  return (int)status;
+}
+
+/* ---- shrinking ----------------------------------------------------------------------------------------------------------- */
+
+static banyan_status make_anew(muster *muster, int32_t *members, banyan_comm **shrunk) {
+  banyan_comm *comm = muster->comm;
+  banyan_comm_config config = {.size = sizeof config, .timeout_ns = muster->timeout_ns, .arena_bytes = comm->arena_bytes,
+                               .algorithm = comm->algorithm};
+  banyan_bootstrap bootstrap = {.size = sizeof bootstrap, .context = muster, .allgather = allgather_mail};
+  for (int32_t r = 0; r < comm->nranks; r++) {
+    if (!has(muster->view, r)) continue;
+    if (r == comm->rank) bootstrap.rank = bootstrap.nranks;
+    if (members) members[bootstrap.nranks] = r;
+    bootstrap.nranks++;
+  }
+  return bny_comm_make(&bootstrap, &config, comm->origin, shrunk);
+}
+
+/* Whoever is to blame for it that this communicator failed is left out, though it may live; not for a call that was wrong. */
+static void strike_culprit(muster *muster) {
+  const bny_failure *failure = &muster->comm->exec->failure;
+  bool is_out = failure->status == BANYAN_ERR_PEER || failure->status == BANYAN_ERR_TIMEOUT;
+  if (is_out && failure->culprit >= 0) strike(muster->view, failure->culprit);
+}
+
+/* The last post may still be on its way. */
+static void settle(const muster *muster) {
+  const bny_transport_ops *ops = muster->transport->ops;
+  int64_t until_ns = bny_clock_ns() + SETTLE_NS;
+  int32_t peer;
+  while (ops->settled && !ops->settled(muster->transport, &peer) && bny_clock_ns() < until_ns)
+    ops->progress(muster->transport);
+}
+
+/* What fails beside mail, as the handing over of memory does, fails in its own way when a rank dies. */
+static bool has_lost(const muster *muster) {
+  bool lost = muster->struck;
+  for (int32_t r = 0; r < muster->transport->nranks && !lost; r++) lost = has(muster->view, r) && is_gone(muster, r);
+  return lost;
+}
+
+static banyan_status shrink(muster *muster, int32_t *members, banyan_comm **shrunk) {
+  banyan_status status = has(muster->view, muster->comm->rank) ? BANYAN_OK : fail_given_up(muster);
+  bool again = true;
+  while (status == BANYAN_OK && again) {
+    status = agree_on_view(muster);
+    if (status != BANYAN_OK) break;
+    status = make_anew(muster, members, shrunk);
+    again = status != BANYAN_OK && has_lost(muster);
+    if (again) status = BANYAN_OK;
+  }
+  settle(muster);
+  return status;
+}
+
+banyan_status banyan_comm_shrink(banyan_comm *comm, int32_t *members, banyan_comm **shrunk) {
+  if (!comm || !shrunk) return bny_fail(BANYAN_ERR_ARGUMENT, "comm and shrunk must not be NULL");
+  if (banyan_comm_status(comm) == BANYAN_OK)
+    return bny_fail(BANYAN_ERR_STATE, "the communicator has not failed: banyan_comm_abort() ends it on all ranks");
+  size_t view_bytes = ((size_t)comm->nranks + 7) / 8;
+  if (comm->has_shrunk)
+    return bny_fail(BANYAN_ERR_STATE, "this communicator was shrunk already; the one that came of it can be");
+  unsigned char *views = malloc(2 * view_bytes);
+  if (!views) return bny_fail(BANYAN_ERR_MEMORY, "out of memory to shrink %d ranks", comm->nranks);
+  memset(views, 0xff, view_bytes);
+  int64_t timeout_ns = comm->exec->timeout_ns;
+  muster muster = {.comm = comm, .transport = comm->transport, .timeout_ns = timeout_ns,
+                   .deadline_ns = bny_clock_ns() + DEADLINES * timeout_ns, .view = views, .next = views + view_bytes,
+                   .view_bytes = view_bytes};
+  strike_culprit(&muster);
+  comm->has_shrunk = true;
+  banyan_status status = shrink(&muster, members, shrunk);
+  free(views);
+  return status;
+}
