@@ -93,7 +93,7 @@ static void random_shape(uint64_t *random, bny_request *request) {
 START_TEST(test_random_levels_proved) {
   int32_t nranks = _i;
   uint64_t random = UINT64_C(0xd1342543de82ef95) ^ (uint64_t)nranks;
-  for (int repeat = 0; repeat < 60; repeat++) {
+  for (int repeat = 0; repeat < 40; repeat++) {
     bny_levels *levels = random_levels(&random, nranks);
     for (int scatter = BANYAN_SCATTER_NONE; scatter <= BANYAN_SCATTER_TOKENS; scatter++) {
       bny_request request = combine_of(nranks, "levels", (banyan_scatter)scatter, 1, 1, 1);
