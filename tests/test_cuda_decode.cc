@@ -40,6 +40,7 @@ static void counted_bulk_load(void *to, const void *from, uint32_t bytes, uint64
 #undef bny_bulk_load
 
 #include "cuda_decode_util.hh"
+#include "device/decode_plan.h"
 
 /* ---- kernels ---------------------------------------------------------------------------------------------------------- */
 
@@ -275,6 +276,48 @@ START_TEST(reads_once) {
 }
 END_TEST
 
+/* Kernel, cluster and division as the plan for a small device says. */
+START_TEST(as_planned) {
+  bny_decode_machine machine = {};
+  machine.compute = _i % 2 ? 90 : 80;
+  machine.clusters = _i % 2;
+  machine.sm_count = random_int(2, 9);
+  machine.shared_bytes_max = 160 << 10;
+  bny_decode_request request = {};
+  request.batch = random_int(1, 3);
+  request.kv_heads = random_int(1, 2);
+  request.heads = request.kv_heads * random_int(1, 9);
+  request.values_in_keys = _i % 4 == 0;
+  request.head_dim = request.values_in_keys ? 576 : 128;
+  request.value_dim = request.values_in_keys ? 512 : 128;
+  request.dtype = BANYAN_BF16;
+  request.keys_max = random_int(1, 2000);
+  const bny_decode_kernel *kernel = nullptr;
+  bny_decode_residency residency = {2, {0, 0, 0, 0}};
+  bny_decode_plan plan;
+  ck_assert_int_eq(bny_decode_kernel_choose(&request, &machine, &kernel), BANYAN_OK);
+  ck_assert_int_eq(bny_decode_plan_make(&request, &machine, kernel, &residency, &plan), BANYAN_OK);
+  decode_case what = case_named(kernel->name + strlen("bny_decode_"));
+  ck_assert_uint_eq(what.threads, (uint32_t)kernel->block_threads);
+  what.kv_heads = request.kv_heads;
+  what.group = request.heads / request.kv_heads;
+  for (int b = 0; b < request.batch; b++) what.lengths.push_back(random_int(0, request.keys_max));
+  what.lengths[0] = request.keys_max;
+  what.teams = plan.division.teams;
+  what.cluster = plan.cluster;
+  what.fan_in = plan.division.fan_in;
+  what.units_min = plan.division.team_units_min;
+  what.item_cost = plan.division.item_cost;
+  what.out_dtype = BANYAN_BF16;
+  decode_memory memory;
+  decode_memory_make(what, &memory);
+  ck_assert_ptr_null(bny_decode_call_check(&memory.call, &plan));
+  ck_assert_uint_eq(memory.scratch.all.size() - 2 * GUARD, plan.scratch_bytes);
+  ck_assert_uint_eq(memory.counters.size(), plan.counters);
+  decode_run(what);
+}
+END_TEST
+
 /* A row with a NaN logit is NaN, statistics too; others are not touched by it. */
 START_TEST(not_a_number) {
   decode_case what = case_named("bf16_64_async");
@@ -305,6 +348,7 @@ int main(void) {
   tcase_add_test(tests, same_bits);
   tcase_add_test(tests, conventions);
   tcase_add_loop_test(tests, reads_once, 0, KERNELS);
+  tcase_add_loop_test(tests, as_planned, 0, 8);
   tcase_add_test(tests, not_a_number);
   suite_add_tcase(suite, tests);
   SRunner *runner = srunner_create(suite);

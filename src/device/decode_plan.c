@@ -1,0 +1,168 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * The plan of a decode call.
+ *
+ * Memory is the limit, so all SMs should have copies under way from the first to the last microsecond: every block of the
+ * device has an equal share, whatever the batch is. What a share costs besides its bytes is bounded from both sides: teams
+ * are clusters where many blocks work on one item, because a merge within a cluster is cheaper than one through memory; and
+ * no share is so small that merging it takes longer than reading it. */
+#include "device/decode_plan.h"
+
+#include <inttypes.h>
+
+#include "status.h"
+
+#define WHERE "decode: "
+
+enum {
+  CLUSTER_MAX = 8,         /* what every device with clusters can do */
+  SHARE_BYTES_MIN = 65536, /* of a block: about a microsecond of one SM's part of the bandwidth */
+  ITEM_BYTES = 32768,      /* of a block: what could be read while an item begins and ends */
+  FOLD_BYTES = 65536,      /* that one block folds at once; more pieces meet in two rounds */
+  FAN_IN_MIN = 8,
+  FAN_IN_MAX = 64
+};
+
+#define DTYPE_bf16 BANYAN_BF16
+#define DTYPE_f16 BANYAN_F16
+#define BNY_DECODE_WARPS_KERNEL(element, dim, copy, is_bulk, shared) \
+  {"bny_decode_" #element "_" #dim "_" #copy, DTYPE_##element, dim, dim, false, is_bulk, 16, 128, shared},
+#define BNY_DECODE_LATENT_KERNEL(element, rows, copy, is_bulk, shared) \
+  {"bny_decode_" #element "_latent" #rows "_" #copy, DTYPE_##element, 576, 512, true, is_bulk, rows, 8 * rows, shared},
+const bny_decode_kernel bny_decode_kernels[] = {
+#include "cuda/decode_kernels.def"
+  {NULL, 0, 0, 0, false, false, 0, 0, 0},
+};
+#undef BNY_DECODE_WARPS_KERNEL
+#undef BNY_DECODE_LATENT_KERNEL
+
+/* ---- which kernel ---------------------------------------------------------------------------------------------------- */
+
+static banyan_status check_request(const bny_decode_request *request) {
+  if (request->batch < 0 || request->keys_max < 0)
+    return bny_fail(BANYAN_ERR_ARGUMENT, WHERE "batch is %" PRId32 " and keys_max %" PRId32 ", neither may be negative",
+                    request->batch, request->keys_max);
+  if (request->kv_heads < 1 || request->heads < 1 || request->heads % request->kv_heads != 0)
+    return bny_fail(BANYAN_ERR_ARGUMENT, WHERE "heads is %" PRId32 ", must be a multiple of kv_heads, which is %" PRId32,
+                    request->heads, request->kv_heads);
+  return BANYAN_OK;
+}
+
+static bool serves(const bny_decode_kernel *kernel, const bny_decode_request *request, const bny_decode_machine *machine) {
+  return kernel->dtype == request->dtype && kernel->head_dim == request->head_dim &&
+         kernel->value_dim == request->value_dim && kernel->values_in_keys == request->values_in_keys &&
+         machine->compute >= (kernel->bulk ? 90 : 80) && kernel->shared_bytes <= machine->shared_bytes_max;
+}
+
+/* Bulk copies before others; then the tile that the heads of a group fill best: fewest tiles, then fewest rows. */
+static bool better(const bny_decode_kernel *a, const bny_decode_kernel *b, int32_t group) {
+  int32_t a_tiles = (group + a->rows - 1) / a->rows, b_tiles = (group + b->rows - 1) / b->rows;
+  if (a->bulk != b->bulk) return a->bulk;
+  return a_tiles != b_tiles ? a_tiles < b_tiles : a->rows < b->rows;
+}
+
+banyan_status bny_decode_kernel_choose(const bny_decode_request *request, const bny_decode_machine *machine,
+                                       const bny_decode_kernel **kernel) {
+  banyan_status status = check_request(request);
+  if (status != BANYAN_OK) return status;
+  const bny_decode_kernel *best = NULL;
+  for (const bny_decode_kernel *one = bny_decode_kernels; one->name; one++)
+    if (serves(one, request, machine) && (!best || better(one, best, request->heads / request->kv_heads))) best = one;
+  if (!best)
+    return bny_fail(BANYAN_ERR_UNSUPPORTED,
+                    WHERE "no kernel for head_dim %" PRId32 ", value_dim %" PRId32 "%s and dtype %d on a device of compute "
+                          "capability %" PRId32 ".%" PRId32 " with %" PRId32 " bytes of shared memory to a block",
+                    request->head_dim, request->value_dim, request->values_in_keys ? " within the keys" : "",
+                    (int)request->dtype, machine->compute / 10, machine->compute % 10, machine->shared_bytes_max);
+  *kernel = best;
+  return BANYAN_OK;
+}
+
+/* ---- how blocks are divided ------------------------------------------------------------------------------------------ */
+
+static int64_t min64(int64_t a, int64_t b) { return a < b ? a : b; }
+static int64_t max64(int64_t a, int64_t b) { return a > b ? a : b; }
+static int64_t divide_up(int64_t a, int64_t b) { return (a + b - 1) / b; }
+
+static int64_t granule_bytes(const bny_decode_kernel *kernel) {
+  int64_t elements = kernel->head_dim + (kernel->values_in_keys ? 0 : kernel->value_dim);
+  return BNY_DECODE_GRANULE * elements * 2;
+}
+
+/* As many blocks to a team as there would be teams to an item without clusters, and as have enough to read. */
+static int cluster_bits(const bny_decode_kernel *kernel, const bny_decode_machine *machine, int64_t items, int64_t blocks,
+                        int64_t granules) {
+  int64_t share = divide_up(SHARE_BYTES_MIN, granule_bytes(kernel));
+  int64_t splits = min64(blocks / max64(items, 1), granules / share);
+  int bits = 0;
+  while (machine->clusters && 2 << bits <= CLUSTER_MAX && 2 << bits <= splits) bits++;
+  return bits;
+}
+
+/* Clusters lie within parts of the device; SMs that are left over in those hold none. */
+static int64_t resident_teams(const bny_decode_machine *machine, const bny_decode_residency *residency, int bits) {
+  if (residency->clusters[bits] > 0) return residency->clusters[bits];
+  return (int64_t)(machine->sm_count >> bits) * residency->sm_blocks;
+}
+
+static uint32_t choose_fan_in(const bny_decode_kernel *kernel, int32_t group, uint32_t cluster) {
+  int64_t rows = divide_up(min64(group, kernel->rows), cluster);
+  return (uint32_t)min64(max64(FOLD_BYTES / (rows * kernel->value_dim * 4), FAN_IN_MIN), FAN_IN_MAX);
+}
+
+banyan_status bny_decode_plan_make(const bny_decode_request *request, const bny_decode_machine *machine,
+                                   const bny_decode_kernel *kernel, const bny_decode_residency *residency,
+                                   bny_decode_plan *plan) {
+  const int32_t group = request->heads / request->kv_heads;
+  const int64_t row_tiles = divide_up(group, kernel->rows), items = (int64_t)request->batch * request->kv_heads * row_tiles;
+  const int64_t granules = bny_decode_granules(request->keys_max);
+  const int bits = cluster_bits(kernel, machine, items, (int64_t)machine->sm_count * residency->sm_blocks, granules);
+  const uint32_t cluster = 1u << bits;
+  bny_decode_division division = {0};
+  division.item_cost = (uint32_t)divide_up((int64_t)ITEM_BYTES << bits, granule_bytes(kernel));
+  division.team_units_min = (uint32_t)divide_up((int64_t)SHARE_BYTES_MIN << bits, granule_bytes(kernel));
+  division.fan_in = choose_fan_in(kernel, group, cluster);
+  const int64_t item_units = granules + division.item_cost;
+  if (items > INT32_MAX / item_units)
+    return bny_fail(BANYAN_ERR_UNSUPPORTED,
+                    WHERE "%" PRId64 " items of %" PRId32 " keys are more than one call can count: split the batch", items,
+                    request->keys_max);
+  const int64_t useful = divide_up(items * item_units, division.team_units_min);
+  division.teams = (uint32_t)max64(1, min64(resident_teams(machine, residency, bits), useful));
+  plan->kernel = kernel;
+  plan->cluster = cluster;
+  plan->blocks = division.teams * cluster;
+  plan->row_tiles = (int32_t)row_tiles;
+  plan->division = division;
+  plan->scratch_bytes = (size_t)bny_decode_scratch_floats(&division, (uint32_t)kernel->rows, (uint32_t)kernel->value_dim) * 4;
+  plan->counters = (size_t)bny_decode_counters(&division, cluster);
+  return BANYAN_OK;
+}
+
+/* ---- calls ----------------------------------------------------------------------------------------------------------- */
+
+static bool is_aligned(const void *base, int64_t a, int64_t b, int64_t c) {
+  return (((uintptr_t)base | (uintptr_t)a | (uintptr_t)b | (uintptr_t)c) & 15) == 0;
+}
+
+static bool same_cache(const bny_decode_cache *a, const bny_decode_cache *b) {
+  return a->base == b->base && a->page_stride == b->page_stride && a->token_stride == b->token_stride &&
+         a->head_stride == b->head_stride;
+}
+
+const char *bny_decode_call_check(const bny_decode_call *call, const bny_decode_plan *plan) {
+  if (call->batch < 0 || call->kv_heads < 1 || call->group < 1) return "batch, kv_heads or group is out of range";
+  if (divide_up(call->group, plan->kernel->rows) != plan->row_tiles || call->row_tiles != plan->row_tiles)
+    return "group is not that of the plan";
+  if (call->batch == 0) return NULL;
+  if (!call->q || !call->k.base || !call->v.base || !call->seq_lens) return "q, k, v or seq_lens is NULL";
+  if (!is_aligned(call->q, call->q_batch_stride, call->q_head_stride, 0)) return "rows of q are not 16-byte aligned";
+  if (!is_aligned(call->k.base, call->k.page_stride, call->k.token_stride, call->k.head_stride))
+    return "rows of k are not 16-byte aligned";
+  if (!is_aligned(call->v.base, call->v.page_stride, call->v.token_stride, call->v.head_stride))
+    return "rows of v are not 16-byte aligned";
+  if (plan->kernel->values_in_keys && !same_cache(&call->k, &call->v)) return "v is not the first columns of k";
+  if (call->page_shift < 0 || call->page_shift > BNY_DECODE_WHOLE) return "page_shift is out of range";
+  if (!call->page_table && call->page_shift != BNY_DECODE_WHOLE) return "pages without a page_table";
+  return NULL;
+}

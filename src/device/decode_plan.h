@@ -1,0 +1,80 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * Which decode kernel serves a shape, and how its blocks are divided into teams: a pure function of the shape and of facts
+ * of the device, of no length that is known only on the device. See kernels/cuda/decode_shape.h for the words. */
+#ifndef BNY_DEVICE_DECODE_PLAN_H
+#define BNY_DEVICE_DECODE_PLAN_H
+
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+
+#include "cuda/decode_shape.h"
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+/* What matters of a device: fields of bny_device_facts. */
+typedef struct bny_decode_machine {
+  int32_t compute; /* 90 is 9.0 */
+  int32_t sm_count;
+  int32_t shared_bytes_max; /* of a block */
+  bool clusters;
+} bny_decode_machine;
+
+/* One row of kernels/cuda/decode_kernels.def. */
+typedef struct bny_decode_kernel {
+  const char *name;
+  banyan_dtype dtype;
+  int32_t head_dim, value_dim;
+  bool values_in_keys;   /* v is the first value_dim columns of k */
+  bool bulk;             /* compute capability 9.0 and later */
+  int32_t rows;          /* query heads of an item */
+  int32_t block_threads;
+  int32_t shared_bytes;  /* dynamic */
+} bny_decode_kernel;
+
+typedef struct bny_decode_request {
+  int32_t batch, heads, kv_heads;
+  int32_t head_dim, value_dim;
+  bool values_in_keys;
+  banyan_dtype dtype;  /* of q, k and v */
+  int32_t keys_max;    /* of a sequence, in all calls of this shape */
+} bny_decode_request;
+
+typedef struct bny_decode_plan {
+  const bny_decode_kernel *kernel;
+  uint32_t cluster;         /* blocks of a team; 1: no cluster */
+  uint32_t blocks;          /* of the grid */
+  int32_t row_tiles;
+  bny_decode_division division;
+  size_t scratch_bytes;
+  size_t counters;          /* of 4 bytes */
+} bny_decode_plan;
+
+/* How many blocks of a kernel a device holds at once. */
+typedef struct bny_decode_residency {
+  int32_t sm_blocks;     /* on one SM: kernel_residency() of the device */
+  int32_t clusters[4];   /* on the device, of 1, 2, 4 and 8 blocks; 0: unknown, and reckoned from SMs */
+} bny_decode_residency;
+
+/* The list of kernels; ends with a NULL name. */
+extern const bny_decode_kernel bny_decode_kernels[];
+
+/* BANYAN_ERR_UNSUPPORTED, with what is missing, where no kernel serves the request on the device. */
+banyan_status bny_decode_kernel_choose(const bny_decode_request *request, const bny_decode_machine *machine,
+                                       const bny_decode_kernel **kernel);
+
+banyan_status bny_decode_plan_make(const bny_decode_request *request, const bny_decode_machine *machine,
+                                   const bny_decode_kernel *kernel, const bny_decode_residency *residency,
+                                   bny_decode_plan *plan);
+
+/* The reason to refuse a call before a kernel sees it, or NULL. Fields from `scratch` on are not looked at. */
+const char *bny_decode_call_check(const bny_decode_call *call, const bny_decode_plan *plan);
+
+#ifdef __cplusplus
+}
+#endif
+
+#endif
