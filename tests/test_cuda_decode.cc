@@ -35,7 +35,7 @@ static void counted_bulk_load(void *to, const void *from, uint32_t bytes, uint64
 }
 #define bny_copy_async_16 counted_copy_async_16
 #define bny_bulk_load counted_bulk_load
-#include "cuda/decode.cu"
+#include "cuda/decode.cuh"
 #undef bny_copy_async_16
 #undef bny_bulk_load
 

@@ -9,14 +9,30 @@
 #include "cuda/decode_output.cuh"
 #include "cuda/decode_warp.cuh"
 
-#define BNY_DECODE_WARPS_KERNEL(element, head_dim, copy, is_bulk, shared)                                       \
+/* What no device of an architecture would be given is not built for it. */
+#if BNY_ARCH >= 900
+#define BNY_DECODE_IF_bulk(...) __VA_ARGS__
+#else
+#define BNY_DECODE_IF_bulk(...)
+#endif
+#if BNY_ARCH < 1000
+#define BNY_DECODE_IF_async(...) __VA_ARGS__
+#else
+#define BNY_DECODE_IF_async(...)
+#endif
+
+#define BNY_DECODE_WARPS_KERNEL(element, head_dim, copy, is_bulk, shared) \
+  BNY_DECODE_IF_##copy(BNY_DECODE_WARPS_ENTRY(element, head_dim, copy, is_bulk, shared))
+#define BNY_DECODE_WARPS_ENTRY(element, head_dim, copy, is_bulk, shared)                                        \
   static_assert(bny_warp_memory<bny_warp_shape<head_dim, is_bulk>>::BYTES == shared, "as the list says");       \
   BNY_KERNEL BNY_LAUNCH_BOUNDS(BNY_WARP_LANES * BNY_DECODE_WARPS, (bny_warp_shape<head_dim, is_bulk>::RESIDENT)) \
   bny_decode_##element##_##head_dim##_##copy(BNY_PARAMETER(bny_decode_call, call)) {                            \
     bny_decode_output output = {call.out};                                                                      \
     bny_decode_by_warps<bny_##element, bny_warp_shape<head_dim, is_bulk>>(call, output);                        \
   }
-#define BNY_DECODE_LATENT_KERNEL(element, rows, copy, is_bulk, shared)                                          \
+#define BNY_DECODE_LATENT_KERNEL(element, rows, copy, is_bulk, shared) \
+  BNY_DECODE_IF_##copy(BNY_DECODE_LATENT_ENTRY(element, rows, copy, is_bulk, shared))
+#define BNY_DECODE_LATENT_ENTRY(element, rows, copy, is_bulk, shared)                                           \
   static_assert(bny_latent_memory<bny_latent_shape<rows / 16, is_bulk>>::BYTES == shared, "as the list says");  \
   BNY_KERNEL BNY_LAUNCH_BOUNDS((bny_latent_shape<rows / 16, is_bulk>::THREADS),                                 \
                                (bny_latent_shape<rows / 16, is_bulk>::RESIDENT))                                \

@@ -153,7 +153,7 @@ BNY_DEVICE void bny_latent_attend(const bny_decode_call &call, const bny_decode_
   range.end = item.piece.end * BNY_DECODE_GRANULE;
   if (range.end > keys.count) range.end = keys.count;
   range.count = range.first < range.end ? (range.end - range.first - 1) / range.step + 1 : 0;
-  for (uint32_t index = 0; index + 1 < shape::STAGES; index++)
+  BNY_ROLLED for (uint32_t index = 0; index + 1 < shape::STAGES; index++)
     bny_latent_fill<shape>(*stages, call, keys, range, index);
   uint32_t query[shape::PART_DIM / 16][4];
   bny_latent_load_query<shape>(query, call, item);

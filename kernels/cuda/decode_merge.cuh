@@ -29,7 +29,7 @@ BNY_DEVICE int bny_decode_column(int quad) { return 4 * ((int)bny_lane() + quad 
 
 /* One row of a partial in memory. */
 struct bny_decode_source {
-  const float *m, *d, *n;
+  float *m, *d, *n;
 };
 
 /* A partial in shared memory of a block. */
@@ -70,15 +70,47 @@ BNY_DEVICE void bny_decode_row_add(bny_decode_row<dim> *row, const bny_decode_so
   }
 }
 
-/* By a warp. Sources::at(sources, i): source i of `count`. Statistics of 32 sources at a time, one a lane. */
+/* ---- where sources are ------------------------------------------------------------------------------------------------ */
+
+/* One row, in all blocks of the cluster; or in the pieces of teams team, team + step, team + 2 step ... */
+template <int dim, int rows> struct bny_decode_sources {
+  bny_block_partial block;
+  float *scratch; /* NULL: the blocks */
+  uint32_t first_team, team, step;
+  uint32_t row;
+
+  BNY_DEVICE bny_decode_source at(const bny_decode_sources &self, uint32_t index) {
+    if (self.scratch) {
+      uint32_t slot = bny_decode_slot(self.team + index * self.step, self.first_team);
+      float *base = self.scratch + slot * bny_decode_slot_floats(rows, dim);
+      return {base + self.row, base + rows + self.row, base + 2 * rows + self.row * dim};
+    }
+    const bny_block_partial &block = self.block;
+    return {bny_cluster_address(block.m + self.row, index), bny_cluster_address(block.d + self.row, index),
+            bny_cluster_address(block.n + self.row * block.pitch, index)};
+  }
+};
+
+template <int dim> BNY_DEVICE void bny_decode_row_put(const bny_decode_source &to, const bny_decode_row<dim> &row) {
+  bny_warp_sync(); /* all lanes have read what may lie there */
+  if (bny_lane() == 0) {
+    *to.m = row.m;
+    *to.d = row.d;
+  }
+  BNY_UNROLL for (int quad = 0; quad < bny_decode_row<dim>::QUADS; quad++)
+    if (bny_decode_column(quad) < dim) bny_store_floats(to.n + bny_decode_column(quad), row.n[quad]);
+}
+
+/* By a warp: the row of sources 0 .. count - 1. Statistics of 32 sources at a time, one a lane. */
 template <int dim, class Sources>
 BNY_DEVICE void bny_decode_fold(bny_decode_row<dim> *row, const Sources &sources, uint32_t count) {
   float top = -BNY_INFINITY_F;
-  for (uint32_t i = bny_lane(); i < count; i += BNY_WARP_LANES) top = fmaxf(top, *Sources::at(sources, i).m);
+  BNY_ROLLED for (uint32_t i = bny_lane(); i < count; i += BNY_WARP_LANES)
+    top = fmaxf(top, *Sources::at(sources, i).m);
   row->m = bny_warp_max(top);
   row->d = 0;
   BNY_UNROLL for (int i = 0; i < 4 * bny_decode_row<dim>::QUADS; i++) row->n[i / 4][i % 4] = 0;
-  for (uint32_t first = 0; first < count; first += BNY_WARP_LANES) {
+  BNY_ROLLED for (uint32_t first = 0; first < count; first += BNY_WARP_LANES) {
     uint32_t left = count - first;
     if (left > BNY_WARP_LANES) left = BNY_WARP_LANES;
     float factor = 0, d = 0;
@@ -93,44 +125,7 @@ BNY_DEVICE void bny_decode_fold(bny_decode_row<dim> *row, const Sources &sources
   }
 }
 
-/* ---- where sources are ------------------------------------------------------------------------------------------------ */
-
-/* The same row in all blocks of the cluster. */
-struct bny_cluster_sources {
-  bny_block_partial mine;
-  uint32_t row;
-
-  BNY_DEVICE bny_decode_source at(const bny_cluster_sources &self, uint32_t rank) {
-    const bny_block_partial &mine = self.mine;
-    return {bny_cluster_address(mine.m + self.row, rank), bny_cluster_address(mine.d + self.row, rank),
-            bny_cluster_address(mine.n + self.row * mine.pitch, rank)};
-  }
-};
-
-/* A row of the pieces of teams team, team + step, team + 2 step ... */
-template <int dim, int rows> struct bny_piece_sources {
-  float *scratch;
-  uint32_t first_team, team, step, row;
-
-  BNY_DEVICE bny_decode_source at(const bny_piece_sources &self, uint32_t index) {
-    uint32_t slot = bny_decode_slot(self.team + index * self.step, self.first_team);
-    const float *base = self.scratch + slot * bny_decode_slot_floats(rows, dim);
-    return {base + self.row, base + rows + self.row, base + 2 * rows + self.row * dim};
-  }
-
-  /* The source of one team, written. */
-  BNY_DEVICE void put(const bny_piece_sources &self, const bny_decode_row<dim> &row) {
-    bny_decode_source to = at(self, 0);
-    if (bny_lane() == 0) {
-      *(float *)to.m = row.m;
-      *(float *)to.d = row.d;
-    }
-    BNY_UNROLL for (int quad = 0; quad < bny_decode_row<dim>::QUADS; quad++)
-      if (bny_decode_column(quad) < dim) bny_store_floats((float *)to.n + bny_decode_column(quad), row.n[quad]);
-  }
-};
-
-/* ---- meetings --------------------------------------------------------------------------------------------------------- */
+/* ---- rounds ----------------------------------------------------------------------------------------------------------- */
 
 /* By a block: true in the last of `count` blocks that call it; what the others wrote before is then visible. */
 BNY_DEVICE bool bny_decode_meet(uint32_t *counter, uint32_t count) {
@@ -144,10 +139,34 @@ BNY_DEVICE bool bny_decode_meet(uint32_t *counter, uint32_t count) {
   return last;
 }
 
+/* After a round that did not finish the item's rows: true in the block that goes on, and what it folds then. Round 0 was of
+ * the cluster, and the team has written its piece; round 1 of up to fan_in neighbouring pieces, and the result has been
+ * written in place of the first; round 2 is of those. */
+template <class Sources>
+BNY_DEVICE bool bny_decode_next_round(const bny_decode_call &call, const bny_decode_piece &piece, uint32_t team, int round,
+                                      Sources *sources, uint32_t *count, bool *finishes) {
+  const uint32_t fan_in = call.division.fan_in, pieces = piece.last_team - piece.first_team + 1;
+  const uint32_t leaders = (pieces + fan_in - 1) / fan_in, leader = (team - piece.first_team) / fan_in * fan_in;
+  uint32_t *counters = call.counters + bny_cluster_rank() * 3 * call.division.teams;
+  if (round == 0) {
+    *count = pieces - leader < fan_in ? pieces - leader : fan_in;
+    *finishes = leaders == 1;
+    sources->scratch = call.scratch;
+    sources->team = piece.first_team + leader;
+    sources->step = 1;
+    return bny_decode_meet(counters + bny_decode_slot(sources->team, piece.first_team), *count);
+  }
+  *count = leaders;
+  *finishes = true;
+  sources->team = piece.first_team;
+  sources->step = fan_in;
+  return bny_decode_meet(counters + 2 * call.division.teams + piece.first_team, leaders);
+}
+
 template <int dim, class Epilogue>
-BNY_DEVICE void bny_decode_emit(const bny_decode_call &call, const bny_decode_item &item, uint32_t row_index, int tile_rows,
-                                bny_decode_row<dim> *row, Epilogue &epilogue) {
-  uint32_t head = item.kv_head * (uint32_t)call.group + item.tile * (uint32_t)tile_rows + row_index;
+BNY_DEVICE void bny_decode_emit(const bny_decode_call &call, const bny_decode_item &item, uint32_t head_in_item,
+                                int item_heads, bny_decode_row<dim> *row, Epilogue &epilogue) {
+  uint32_t head = item.kv_head * (uint32_t)call.group + item.tile * (uint32_t)item_heads + head_in_item;
   if (row->d != row->d) { /* a NaN logit: statistics say so too */
     row->m = row->d;
     row->d = 1;
@@ -155,60 +174,34 @@ BNY_DEVICE void bny_decode_emit(const bny_decode_call &call, const bny_decode_it
   Epilogue::template row<dim>(epilogue, item.sequence, head, *row);
 }
 
-/* Rows of an item that several teams share. All blocks with rows call this, after they have written their pieces. */
-template <int dim, int rows, class Epilogue>
-BNY_DEVICE void bny_decode_merge_pieces(const bny_decode_call &call, const bny_decode_item &item, uint32_t team,
-                                        Epilogue &epilogue) {
-  const uint32_t rank = bny_cluster_rank(), blocks = bny_cluster_blocks(), fan_in = call.division.fan_in;
-  const uint32_t first = item.piece.first_team, pieces = item.piece.last_team - first + 1;
-  const uint32_t leader = (team - first) / fan_in * fan_in;
-  const uint32_t met = pieces - leader < fan_in ? pieces - leader : fan_in;
-  const uint32_t leaders = (pieces + fan_in - 1) / fan_in;
-  const uint32_t begin = rank + bny_warp() * blocks, step = bny_block_threads() / BNY_WARP_LANES * blocks;
-  uint32_t *counters = call.counters + rank * 3 * call.division.teams;
-  bny_decode_row<dim> row;
-  if (!bny_decode_meet(counters + bny_decode_slot(first + leader, first), met)) return;
-  bny_piece_sources<dim, rows> sources = {call.scratch, first, first + leader, 1, 0};
-  if (leaders > 1) {
-    for (sources.row = begin; sources.row < item.rows; sources.row += step) {
-      bny_decode_fold(&row, sources, met);
-      bny_warp_sync(); /* all lanes have read the statistics */
-      bny_piece_sources<dim, rows>::put(sources, row);
-    }
-    if (!bny_decode_meet(counters + 2 * call.division.teams + first, leaders)) return;
-    sources.team = first;
-    sources.step = fan_in;
-  }
-  for (sources.row = begin; sources.row < item.rows; sources.row += step) {
-    bny_decode_fold(&row, sources, leaders > 1 ? leaders : met);
-    bny_decode_emit(call, item, sources.row, rows, &row, epilogue);
-  }
-}
-
-/* ---- a piece is done -------------------------------------------------------------------------------------------------- */
-
 /* By all blocks of a team, with the partial of each in shared memory, which may be overwritten afterwards. */
 template <int dim, int rows, class Epilogue>
 BNY_DEVICE void bny_decode_finish(const bny_decode_call &call, const bny_decode_item &item, uint32_t team,
                                   const bny_block_partial &partial, Epilogue &epilogue) {
+  using sources_type = bny_decode_sources<dim, rows>;
   const uint32_t rank = bny_cluster_rank(), blocks = bny_cluster_blocks();
-  const bool shared = item.piece.first_team != item.piece.last_team;
-  bny_decode_row<dim> row;
+  const uint32_t step = bny_block_threads() / BNY_WARP_LANES * blocks;
+  sources_type sources = {partial, nullptr, item.piece.first_team, team, 1, 0};
+  uint32_t count = blocks;
+  bool finishes = item.piece.first_team == item.piece.last_team;
   if (blocks > 1) bny_cluster_sync();
   else bny_block_sync();
-  for (uint32_t index = rank + bny_warp() * blocks; index < item.rows;
-       index += bny_block_threads() / BNY_WARP_LANES * blocks) {
-    bny_cluster_sources sources = {partial, index};
-    bny_decode_fold(&row, sources, blocks);
-    if (shared) {
-      bny_piece_sources<dim, rows> mine = {call.scratch, item.piece.first_team, team, 1, index};
-      bny_piece_sources<dim, rows>::put(mine, row);
-    } else {
-      bny_decode_emit(call, item, index, rows, &row, epilogue);
+  BNY_ROLLED for (int round = 0;; round++) {
+    BNY_ROLLED for (sources.row = rank + bny_warp() * blocks; sources.row < item.rows; sources.row += step) {
+      bny_decode_row<dim> row;
+      bny_decode_fold(&row, sources, count);
+      if (finishes) {
+        bny_decode_emit(call, item, sources.row, rows, &row, epilogue);
+      } else {
+        sources_type mine = sources;
+        mine.scratch = call.scratch;
+        bny_decode_row_put(sources_type::at(mine, 0), row);
+      }
     }
+    if (round == 0 && blocks > 1) bny_cluster_sync(); /* nobody reads the partial any more */
+    if (finishes || rank >= item.rows) break;
+    if (!bny_decode_next_round(call, item.piece, team, round, &sources, &count, &finishes)) break;
   }
-  if (blocks > 1) bny_cluster_sync();
-  if (shared && rank < item.rows) bny_decode_merge_pieces<dim, rows>(call, item, team, epilogue);
   bny_fence_async(); /* bulk copies come next into what was read and written here */
   bny_block_sync();
 }

@@ -190,7 +190,8 @@ BNY_DEVICE void bny_warps_attend(const bny_decode_call &call, const bny_decode_i
   granules.first = item.piece.first + bny_cluster_rank() * shape::WARPS + bny_warp();
   granules.step = bny_cluster_blocks() * shape::WARPS;
   granules.count = granules.first < item.piece.end ? (item.piece.end - granules.first - 1) / granules.step + 1 : 0;
-  for (uint32_t half = 0; half < shape::RING; half++) bny_ring_fill<shape>(*ring, call, keys, granules, half);
+  BNY_ROLLED for (uint32_t half = 0; half < shape::RING; half++)
+    bny_ring_fill<shape>(*ring, call, keys, granules, half);
   bny_decode_load_query<shape>(shared + memory::QUERY, call, item);
   bny_block_sync();
   bny_fragment<shape::DIM> partial;

@@ -564,7 +564,11 @@ void bny_emulated_settle(void) {
 }
 
 void bny_emulated_sync(void) {
-  for (weak_store &one : running->current->stores) one.synced = true;
+  fiber *self = running->current;
+  const unsigned char *shared = self->block->shared;
+  for (size_t i = 0; i < self->stores.size();)
+    if (overlap(self->stores[i], shared, self->block->launch->shared_bytes)) apply_store(self, i), i = 0;
+    else self->stores[i++].synced = true;
 }
 
 void bny_emulated_load(const void *from, void *value, size_t bytes) {

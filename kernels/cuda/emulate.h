@@ -68,7 +68,8 @@ void bny_emulated_cluster_barrier(void);
 void bny_emulated_yield(void); /* others may run */
 void bny_emulated_store(void *to, const void *value, size_t bytes); /* at once, or later */
 void bny_emulated_settle(void);                                    /* a fence: all stores before it are visible */
-void bny_emulated_sync(void); /* stores of this thread are before later fences of its block */
+/* Stores of this thread to shared memory are visible, others are before later fences of its block. */
+void bny_emulated_sync(void);
 void bny_emulated_load(const void *from, void *value, size_t bytes);
 void *bny_emulated_shared(const void *key, size_t bytes);
 void *bny_emulated_dynamic(void);

@@ -2,3 +2,4 @@
  *
  * All kernels, for nvcc. */
 #include "cuda/combine.cuh"
+#include "cuda/decode.cuh"

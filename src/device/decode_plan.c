@@ -49,9 +49,10 @@ static banyan_status check_request(const bny_decode_request *request) {
 }
 
 static bool serves(const bny_decode_kernel *kernel, const bny_decode_request *request, const bny_decode_machine *machine) {
+  const bool built = machine->compute >= (kernel->bulk ? 90 : 80) && (kernel->bulk || machine->compute < 100);
   return kernel->dtype == request->dtype && kernel->head_dim == request->head_dim &&
          kernel->value_dim == request->value_dim && kernel->values_in_keys == request->values_in_keys &&
-         machine->compute >= (kernel->bulk ? 90 : 80) && kernel->shared_bytes <= machine->shared_bytes_max;
+         built && kernel->shared_bytes <= machine->shared_bytes_max;
 }
 
 /* Bulk copies before others; then the tile that the heads of a group fill best: fewest tiles, then fewest rows. */
