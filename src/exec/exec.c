@@ -49,7 +49,7 @@ banyan_status bny_exec_make(bny_transport *transport, const bny_exec_config *con
     .spins = config->oversubscribed ? SPINS_SHARED : SPINS_ALONE,
     .yield_ns = config->oversubscribed ? YIELD_SHARED_NS : YIELD_ALONE_NS,
     .timeout_ns = config->timeout_ns,
-    .round_bytes = config->cache_bytes + config->cache_bytes / 4,
+    .round_bytes = transport->ops->progress ? 0 : config->cache_bytes + config->cache_bytes / 4,
     .failure = {.culprit = -1},
     .record = record,
   };

@@ -48,7 +48,7 @@ typedef struct bny_exec {
   uint32_t spins;       /* polls before the first yield */
   int64_t yield_ns;     /* yields before the first sleep */
   int64_t timeout_ns;
-  size_t round_bytes;   /* over both halves, that small runs go round */
+  size_t round_bytes;   /* over both halves, that small runs go round; 0 where messages are copied, to memory best warm */
   bny_store store;
   bny_record record;
   const struct bny_run *run; /* under way, or NULL */

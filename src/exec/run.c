@@ -305,17 +305,21 @@ static bool has_arrived(const bny_run *run, const bound_step *bound) {
   return atomic_load_explicit(bound->arrived, memory_order_acquire) == run->tag;
 }
 
-/* The same where messages come in by progress. It enters the kernel: less often while memory of this host is looked at. */
+/* The same where messages come in by progress, which enters the kernel and takes as long as many polls. Memory of this host
+ * is looked at in between. */
 static bool poll_network(const bny_run *run, const bound_step *bound, uint32_t spins) {
-  enum { NEAR_POLLS = 32 };
+  enum { PROGRESS_SPINS = 16 };
   bny_exec *exec = run->exec;
-  for (uint32_t i = 0; i <= spins; i++) {
+  for (uint32_t i = 0;; i++) {
     if (has_arrived(run, bound)) return true;
-    if (atomic_load_explicit(exec->fault, memory_order_relaxed)) return false;
-    if (bound->is_near && i % NEAR_POLLS) bny_wait_pause();
-    else exec->progress(exec->transport);
+    if (i > spins || atomic_load_explicit(exec->fault, memory_order_relaxed)) return false;
+    if (bound->is_near && i % PROGRESS_SPINS) {
+      bny_wait_pause();
+      continue;
+    }
+    exec->progress(exec->transport);
+    if (!bound->is_near) i += PROGRESS_SPINS - 1;
   }
-  return has_arrived(run, bound);
 }
 
 /* Polls for a while. */
@@ -395,7 +399,8 @@ static banyan_status copy_input(bny_run *run, const bny_step *step, const bound_
     return BANYAN_OK;
   }
   bny_wire_view to = moved_view(&bound->to, run->shift);
-  bny_store_timer timer = bny_store_begin(&run->exec->store, plan->slots[step->slot].bytes);
+  bny_store_timer timer = {0};
+  if (!run->exec->progress) timer = bny_store_begin(&run->exec->store, plan->slots[step->slot].bytes); /* else plain */
   to.stream = timer.stream;
   int64_t bad = run->exec->kernels->encode(box, run->binding->in, step->slice.token0, step->slice.head0, plan->wire, &to);
   bny_store_end(&run->exec->store, &timer);
