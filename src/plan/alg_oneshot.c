@@ -31,8 +31,14 @@ static void merge_all(bny_builder *builder, const bny_slice *slice, int32_t own)
 }
 
 /* Where every rank has a core of its own, a larger box goes in pieces: while the stores of one drain, the peers' earlier
- * ones are read. Every piece costs a signal and, if its stores bypass the caches, a fence: more than three do not pay. */
+ * ones are read. Every piece costs a signal and, if its stores bypass the caches, a fence: more than three do not pay. Over
+ * a network it costs a message, and should keep the link as long as that takes. */
 enum { PIECE_BYTES = 8192, PIECES_MAX = 3, PIECES_AHEAD = 2 };
+
+static size_t piece_bytes(const bny_link_cost *cost) {
+  double bytes = cost->alpha_ns / (cost->beta_ns_per_byte + 2 * cost->gamma_ns_per_byte);
+  return bytes > PIECE_BYTES ? (size_t)bytes : PIECE_BYTES;
+}
 
 static int32_t piece_count(const bny_request *request) {
   bool alone = request->nranks == 1 || request->cost.ranks_per_core > 1;
@@ -40,7 +46,7 @@ static int32_t piece_count(const bny_request *request) {
       PIECES_MAX * (1 + bny_builder_group_slots(request->nranks)) > request->slots_max)
     return 1;
   bny_slice whole = bny_slice_whole(request);
-  size_t pieces = bny_slice_wire_bytes(request, &whole) / PIECE_BYTES;
+  size_t pieces = bny_slice_wire_bytes(request, &whole) / piece_bytes(&request->cost);
   return pieces < 1 ? 1 : pieces > PIECES_MAX ? PIECES_MAX : (int32_t)pieces;
 }
 
