@@ -107,7 +107,18 @@ typedef struct banyan_comm_config {
                          * 0: 30 s (BANYAN_TIMEOUT_MS overrides the default) */
   size_t arena_bytes;   /* memory shared with peers, per rank; 0: 16 MiB. Larger messages are sent in parts */
   const char *algorithm; /* for combines that name none; NULL: by predicted cost (BANYAN_ALGORITHM overrides) */
+  const char *device;   /* where combines run. NULL: on the host. "cuda": on the calling thread's current CUDA device;
+                         * "cuda:2": on that one; "cuda:local": on that of the variable LOCAL_RANK. All ranks have a device
+                         * of the same kind, or none */
 } banyan_comm_config;
+
+/* Communicators with a device. Memory that banyan_combine() is given is memory that the device can read and write, from
+ * wherever it comes; it is not shared with peers, the arenas alone are. Combines are ordered on desc->stream, return at
+ * once and synchronise nothing. The first of a shape (and each *_init) waits for the other ranks, and allocates; every
+ * later one may be captured in a graph, which may be replayed as often as all ranks do it alike: the runs of a
+ * communicator come in the same order on all ranks, in order on each. Errors of runs arrive later, at
+ * banyan_comm_status(). The other collectives move memory of the host. Before banyan_comm_destroy() all runs of this rank
+ * have ended. */
 
 /* Collective over all ranks of the bootstrap. config may be NULL. The bootstrap may be freed afterwards. */
 banyan_status banyan_comm_create(const banyan_bootstrap *bootstrap, const banyan_comm_config *config, banyan_comm **comm);
@@ -219,6 +230,8 @@ typedef struct banyan_combine_desc {
   int32_t root;           /* for BANYAN_SCATTER_ROOT */
   banyan_order order;
   const char *algorithm;  /* "oneshot", "twoshot", "recursive", "tree", "ring"; NULL: by predicted cost */
+  void *stream;           /* of the communicator's device (a cudaStream_t); NULL: its default stream. Not compared. Ranks
+                           * that share a device take turns on a common stream, and wait in vain for each other */
 } banyan_combine_desc;
 
 /* Merges the partials of all ranks. `in`: this rank's partial of all tokens x heads rows (a rank without keys gives empty
@@ -242,8 +255,9 @@ banyan_status banyan_barrier(banyan_comm *comm);
 
 /* ---- persistent operations: planned once, started many times ----------------------------------------------------- */
 
-/* The *_init calls are collective: they plan, compare plans over all ranks and bind the memory given. Between start and
- * wait nothing is allocated and no lock is taken. Operations of one communicator run in the order in which they were
+/* The *_init calls are collective: they plan, compare plans over all ranks and bind the memory (and stream) given. Between
+ * start and wait nothing is allocated and no lock is taken. On a device a combine is complete in the order of its stream:
+ * start puts it there, test and wait find it done. Operations of one communicator run in the order in which they were
  * started, which is the same on all ranks; several may be started before the first is waited for. */
 typedef struct banyan_op banyan_op;
 

@@ -114,7 +114,7 @@ AC_DEFUN([BNY_WITH_CUDA], [
   AC_ARG_VAR([CUDA_HOME], [directory of the CUDA toolkit, where --with-cuda names none])
   AC_ARG_VAR([NVCC], [CUDA compiler])
   AC_ARG_VAR([CUDA_ARCHS], [architectures of CUDA kernels, such as "80 90a 100"; those that nvcc does not know are left out])
-  AC_ARG_VAR([CUDA_PTX], [architecture of kernels for later devices, compiled when they are loaded, such as 90])
+  AC_ARG_VAR([CUDA_PTX], [that of CUDA_ARCHS whose kernels also come as PTX, for later devices, such as 100])
   have_cuda=no have_nvcc=no absent_cuda="not found" CUDA_CFLAGS= NVCC_ARCHS=
   AS_CASE([$with_cuda],
     [no], [absent_cuda="not wanted"],
@@ -138,24 +138,34 @@ AC_DEFUN([BNY_WITH_CUDA], [
 ])
 
 # BNY_CHECK_NVCC(SOURCE)
-# have_nvcc if nvcc compiles something, for the architectures of CUDA_ARCHS that it knows.
+# have_nvcc if nvcc compiles something, for the architectures of CUDA_ARCHS that it knows; that of CUDA_PTX is also there as
+# PTX, which the driver compiles for devices later than all of them.
 AC_DEFUN([BNY_CHECK_NVCC], [
   cuda_archs=
+  known_archs=`"$NVCC" --list-gpu-code 2>/dev/null`
+  ptx=$CUDA_PTX
+  AS_IF([test -z "$ptx"], [AS_CASE([$known_archs], [*sm_100*], [ptx=100], [ptx=90])])
   for arch in ${CUDA_ARCHS:-80 90a 100}; do
     # Those with a letter are known where those without are.
-    AS_IF(["$NVCC" --list-gpu-code 2>/dev/null | grep -qx "sm_${arch%@<:@a-z@:>@}"],
+    AS_CASE([" "`echo $known_archs`" "], [*" sm_${arch%@<:@a-z@:>@} "*],
       [cuda_archs="$cuda_archs sm_$arch"
-       NVCC_ARCHS="$NVCC_ARCHS -gencode arch=compute_$arch,code=sm_$arch"])
+       AS_IF([test "$arch" = "$ptx"],
+         [cuda_archs="$cuda_archs compute_$arch"
+          NVCC_ARCHS="$NVCC_ARCHS -gencode arch=compute_$arch,code=@<:@sm_$arch,compute_$arch@:>@"],
+         [NVCC_ARCHS="$NVCC_ARCHS -gencode arch=compute_$arch,code=sm_$arch"])])
   done
-  ptx=${CUDA_PTX:-90}
-  AS_IF(["$NVCC" --list-gpu-arch 2>/dev/null | grep -qx "compute_$ptx"],
-    [cuda_archs="$cuda_archs compute_$ptx"
-     NVCC_ARCHS="$NVCC_ARCHS -gencode arch=compute_$ptx,code=compute_$ptx"])
   AC_MSG_CHECKING([whether $NVCC compiles])
   echo '__global__ void kernel(int *p) { *p = 1; }' >conftest.cu
-  AS_IF([test -n "$cuda_archs" && "$NVCC" -fatbin $NVCC_ARCHS -o conftest.fatbin conftest.cu >&AS_MESSAGE_LOG_FD 2>&1],
-    [have_nvcc=yes], [absent_nvcc="$NVCC does not work: see config.log"])
+  # Newer ones can be asked for smaller files.
+  for option in --compress-mode=size ""; do
+    AS_IF([test $have_nvcc = no && test -n "$cuda_archs" &&
+        "$NVCC" -fatbin $option $NVCC_ARCHS -o conftest.fatbin conftest.cu >&AS_MESSAGE_LOG_FD 2>&1],
+      [have_nvcc=yes NVCC_ARCHS="$option$NVCC_ARCHS"])
+  done
+  AS_IF([test $have_nvcc = no], [absent_nvcc="$NVCC does not work, or for none of $CUDA_ARCHS: see config.log"])
   rm -f conftest.cu conftest.fatbin
   AC_MSG_RESULT([$have_nvcc])
+  # Kernels are not sanitized, and take long.
+  AS_IF([test "x$enable_sanitizer" != xno], [have_nvcc=no absent_nvcc="a build with sanitizers"])
   AS_IF([test ! -e "$srcdir/$1"], [have_nvcc=no absent_nvcc="no $1"])
 ])

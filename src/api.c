@@ -93,7 +93,8 @@ static banyan_status combine(banyan_comm *comm, const banyan_combine_desc *desc,
   status = check_partial(in, &all, false);
   if (status == BANYAN_OK) status = check_partial(out, &result, true);
   if (status != BANYAN_OK) return status;
-  return run_or_keep(comm, &key, &(bny_op_memory){.in = in, .out = is_empty(&result) ? NULL : out}, keep);
+  bny_op_memory memory = {.in = in, .out = is_empty(&result) ? NULL : out, .stream = desc->stream};
+  return run_or_keep(comm, &key, &memory, keep);
 }
 
 banyan_status banyan_combine(banyan_comm *comm, const banyan_combine_desc *desc, const banyan_partial *in,

@@ -98,8 +98,9 @@ static bny_record_config record_of(const banyan_comm *comm, const bny_options *o
   };
 }
 
-static banyan_status build_parts(banyan_comm *comm, const bny_exchange *exchange, const bny_options *options,
-                                 const bny_placement *place, int64_t timeout_ns) {
+static banyan_status build_parts(banyan_comm *comm, const bny_exchange *exchange, const bny_settings *settings,
+                                 const bny_placement *place) {
+  const bny_options *options = &settings->options;
   comm->arena_bytes = place->arena_bytes;
   comm->cores = place->cores;
   comm->nhosts = place->nhosts;
@@ -115,7 +116,7 @@ static banyan_status build_parts(banyan_comm *comm, const bny_exchange *exchange
   bny_exec_config config = {
     .kernels = kernels,
     .oversubscribed = comm->crowded,
-    .timeout_ns = timeout_ns,
+    .timeout_ns = settings->timeout_ns,
     .cache_bytes = place->cache_bytes,
     .record = record_of(comm, options),
   };
@@ -123,21 +124,12 @@ static banyan_status build_parts(banyan_comm *comm, const bny_exchange *exchange
   return status == BANYAN_OK ? make_agreement(comm) : status;
 }
 
-static banyan_status build(banyan_comm *comm, const bny_exchange *exchange, const bny_options *options,
-                           const bny_facts *all, int64_t timeout_ns) {
-  bny_placement place;
-  banyan_status status = bny_placement_find(all, comm->rank, comm->nranks, &place);
-  if (status != BANYAN_OK) return status;
-  status = build_parts(comm, exchange, options, &place, timeout_ns);
-  bny_placement_free(&place);
-  return status;
-}
-
 static void free_comm(banyan_comm *comm) {
   /* Peers are told. Not by the child of a fork, whose parent may go on. */
   if (comm->transport && comm->process == getpid())
     atomic_store_explicit(&comm->transport->ops->line(comm->transport, comm->rank)->left, 1, memory_order_release);
   for (int i = 0; i < BNY_BLOCKING_OPS; i++) banyan_op_free(comm->blocking[i]);
+  if (comm->process == getpid()) bny_comm_leave_device(comm);
   bny_run_free(comm->agree);
   bny_plan_free(comm->barrier);
   bny_exec_free(comm->exec);
@@ -147,17 +139,32 @@ static void free_comm(banyan_comm *comm) {
   free(comm);
 }
 
-/* Every rank learns whether every rank is ready, so that nobody goes on with a group that will never be complete. */
-static banyan_status confirm_all(const bny_exchange *exchange, banyan_status own, bny_facts *scratch) {
-  int32_t said = (int32_t)own;
-  int32_t *heard = (int32_t *)(void *)scratch;
+banyan_status bny_comm_confirm(const bny_exchange *exchange, banyan_status own) {
+  int32_t nranks = exchange->bootstrap->nranks, said = (int32_t)own;
+  char why[BNY_ERROR_TEXT_BYTES];
+  snprintf(why, sizeof why, "%s", banyan_last_error());
+  int32_t *heard = calloc((size_t)nranks, sizeof *heard);
+  if (!heard) return bny_fail(BANYAN_ERR_MEMORY, "out of memory for a communicator of %d ranks", nranks);
   banyan_status status = bny_exchange_all(exchange, &said, heard, sizeof said);
-  if (status != BANYAN_OK) return status;
-  for (int32_t i = 0; i < exchange->bootstrap->nranks; i++)
+  if (own != BANYAN_OK) status = bny_fail(own, "%s", why);
+  for (int32_t i = 0; i < nranks && status == BANYAN_OK; i++)
     if (heard[i] != BANYAN_OK)
-      return bny_fail((banyan_status)heard[i], "rank %d could not make its communicator (%s)", i,
-                      banyan_status_string((banyan_status)heard[i]));
-  return BANYAN_OK;
+      status = bny_fail((banyan_status)heard[i], "rank %d could not make its communicator (%s)", i,
+                        banyan_status_string((banyan_status)heard[i]));
+  free(heard);
+  return status;
+}
+
+static banyan_status build(banyan_comm *comm, const bny_exchange *exchange, const bny_settings *settings,
+                           const bny_facts *all) {
+  bny_placement place = {0};
+  banyan_status status = bny_placement_find(all, comm->rank, comm->nranks, &place);
+  if (status == BANYAN_OK) status = build_parts(comm, exchange, settings, &place);
+  status = bny_comm_confirm(exchange, status);
+  if (status == BANYAN_OK) status = connect_barrier(comm);
+  if (status == BANYAN_OK && settings->device) status = bny_comm_join_device(comm, exchange, settings, &place);
+  bny_placement_free(&place);
+  return status;
 }
 
 static const char *source_of(const char *option, bool by_program) {
@@ -197,49 +204,54 @@ static banyan_status check_arguments(const banyan_bootstrap *bootstrap, const ba
   return BANYAN_OK;
 }
 
-banyan_status bny_comm_make(const banyan_bootstrap *bootstrap, const banyan_comm_config *config, int32_t origin,
-                            banyan_comm **comm) {
-  bny_options options;
-  banyan_status status = check_arguments(bootstrap, config, comm);
-  if (status == BANYAN_OK) bny_log_rank(bootstrap->rank);
-  if (status == BANYAN_OK) status = bny_options_read(&options);
+static banyan_status read_settings(const banyan_comm_config *config, int32_t origin, bny_settings *settings) {
+  bny_settings read = {.device = config ? config->device : NULL, .origin = origin};
+  const bny_options *options = &read.options;
+  banyan_status status = bny_options_read(&read.options);
   if (status != BANYAN_OK) return status;
-  if (options.levels && strlen(options.levels) >= BNY_LEVELS_TEXT_BYTES)
+  if (options->levels && strlen(options->levels) >= BNY_LEVELS_TEXT_BYTES)
     return bny_fail(BANYAN_ERR_ARGUMENT, "BANYAN_LEVELS \"%.40s...\" is too long: sizes of groups such as 4,8",
-                    options.levels);
-  int64_t timeout_ns = config && config->timeout_ns ? config->timeout_ns : options.timeout_ms * 1000000;
-  if (timeout_ns > longest_timeout_ns) timeout_ns = longest_timeout_ns;
-  size_t arena_bytes = config && config->arena_bytes ? config->arena_bytes : (size_t)options.arena_kib << 10;
-  const char *algorithm = options.algorithm ? options.algorithm : config ? config->algorithm : NULL;
-  if (algorithm && strlen(algorithm) >= BNY_ALGORITHM_NAME_BYTES)
-    return bny_fail(BANYAN_ERR_ARGUMENT, "the default algorithm \"%.40s...\" is the name of none", algorithm);
+                    options->levels);
+  read.timeout_ns = config && config->timeout_ns ? config->timeout_ns : options->timeout_ms * 1000000;
+  if (read.timeout_ns > longest_timeout_ns) read.timeout_ns = longest_timeout_ns;
+  read.arena_bytes = config && config->arena_bytes ? config->arena_bytes : (size_t)options->arena_kib << 10;
+  read.algorithm = options->algorithm ? options->algorithm : config ? config->algorithm : NULL;
+  if (read.algorithm && strlen(read.algorithm) >= BNY_ALGORITHM_NAME_BYTES)
+    return bny_fail(BANYAN_ERR_ARGUMENT, "the default algorithm \"%.40s...\" is the name of none", read.algorithm);
+  *settings = read;
+  return BANYAN_OK;
+}
 
-  banyan_comm *made = calloc(1, sizeof *made);
-  bny_facts *all = calloc((size_t)bootstrap->nranks, sizeof *all);
-  if (made && algorithm) made->algorithm = strdup(algorithm);
-  if (!made || !all || (algorithm && !made->algorithm)) {
-    if (made) free(made->algorithm);
-    free(made), free(all);
+static banyan_status assemble(banyan_comm *comm, const banyan_bootstrap *bootstrap, const bny_settings *settings) {
+  bny_facts *all = calloc((size_t)bootstrap->nranks, sizeof *all), own;
+  if (settings->algorithm) comm->algorithm = strdup(settings->algorithm);
+  if (!all || (settings->algorithm && !comm->algorithm)) {
+    free(all);
     return bny_fail(BANYAN_ERR_MEMORY, "out of memory for a communicator of %d ranks", bootstrap->nranks);
   }
+  bny_exchange exchange = {bootstrap, bny_clock_ns() + settings->timeout_ns};
+  banyan_status status = bny_facts_gather(bootstrap, settings, &own);
+  if (status == BANYAN_OK) status = bny_exchange_all(&exchange, &own, all, sizeof own);
+  if (status == BANYAN_OK) status = bny_facts_compare(all, bootstrap);
+  if (status == BANYAN_OK) status = build(comm, &exchange, settings, all);
+  free(all);
+  return status;
+}
+
+banyan_status bny_comm_make(const banyan_bootstrap *bootstrap, const banyan_comm_config *config, int32_t origin,
+                            banyan_comm **comm) {
+  bny_settings settings;
+  banyan_status status = check_arguments(bootstrap, config, comm);
+  if (status == BANYAN_OK) bny_log_rank(bootstrap->rank);
+  if (status == BANYAN_OK) status = read_settings(config, origin, &settings);
+  if (status != BANYAN_OK) return status;
+  banyan_comm *made = calloc(1, sizeof *made);
+  if (!made) return bny_fail(BANYAN_ERR_MEMORY, "out of memory for a communicator of %d ranks", bootstrap->nranks);
   made->rank = bootstrap->rank;
   made->nranks = bootstrap->nranks;
   made->origin = origin;
   made->process = getpid();
-  bny_exchange exchange = {bootstrap, bny_clock_ns() + timeout_ns};
-  bny_facts own;
-  status = bny_facts_gather(bootstrap, origin, &options, arena_bytes, algorithm, &own);
-  if (status == BANYAN_OK) status = bny_exchange_all(&exchange, &own, all, sizeof own);
-  if (status == BANYAN_OK) status = bny_facts_compare(all, bootstrap);
-  if (status == BANYAN_OK) {
-    status = build(made, &exchange, &options, all, timeout_ns);
-    char why[BNY_ERROR_TEXT_BYTES];
-    snprintf(why, sizeof why, "%s", banyan_last_error());
-    banyan_status joint = confirm_all(&exchange, status, all);
-    status = status == BANYAN_OK ? joint : bny_fail(status, "%s", why);
-    if (status == BANYAN_OK) status = connect_barrier(made);
-  }
-  free(all);
+  status = assemble(made, bootstrap, &settings);
   if (status != BANYAN_OK) {
     free_comm(made);
     return status;
@@ -265,13 +277,15 @@ int32_t banyan_comm_rank(const banyan_comm *comm) { return comm->rank; }
 int32_t banyan_comm_nranks(const banyan_comm *comm) { return comm->nranks; }
 
 void banyan_comm_abort(banyan_comm *comm, const char *reason) {
-  if (comm) bny_exec_abort(comm->exec, reason);
+  if (!comm) return;
+  bny_exec_abort(comm->exec, reason);
+  if (comm->device.engine) bny_engine_abort(comm->device.engine, BANYAN_ERR_ABORTED, comm->rank);
 }
 
 /* After a look at what peers have told. */
 static const bny_failure *failure_of(const banyan_comm *comm) {
   if (comm->exec->progress) comm->exec->progress(comm->transport);
-  bny_exec_check(comm->exec, NULL);
+  bny_comm_check((banyan_comm *)(uintptr_t)comm);
   return &comm->exec->failure;
 }
 
@@ -294,6 +308,10 @@ size_t banyan_comm_describe(const banyan_comm *comm, char *text, size_t bytes) {
              comm->transport->ops->name, comm->arena_bytes >> 10, comm->part_bytes >> 10);
   bny_append(text, bytes, &length, "CPU kernels %s, algorithm %s", comm->exec->kernels->name,
              comm->algorithm ? comm->algorithm : "by predicted cost");
+  const bny_engine *engine = comm->device.engine;
+  if (engine)
+    bny_append(text, bytes, &length, ", combines on %s (%s), whose arenas go by %s", engine->device->ops->name,
+               engine->device->facts.name, bny_memory_kind_name(engine->share->kind));
   for (int32_t k = 0; comm->levels && k < comm->levels->nlevels; k++)
     bny_append(text, bytes, &length, "%s%d", k ? " x " : ", levels of ", comm->levels->levels[k].most);
   return length;

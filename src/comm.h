@@ -7,6 +7,7 @@
 
 #include <sys/types.h>
 
+#include "exec/device_run.h"
 #include "exec/exec.h"
 #include "facts.h"
 #include "plan/plan.h"
@@ -21,6 +22,7 @@ struct banyan_comm {
   pid_t process;        /* that made it */
   bny_transport *transport;
   bny_exec *exec;
+  bny_device_exec device; /* its engine is NULL: combines run on the host */
   bny_link_cost cost;
   bny_levels *levels;   /* NULL: all links are alike */
   char *algorithm;      /* for combines that name none; owned; NULL: by predicted cost */
@@ -39,6 +41,18 @@ struct banyan_comm {
 /* banyan_comm_create() for the rank that was `origin` to begin with. */
 banyan_status bny_comm_make(const banyan_bootstrap *bootstrap, const banyan_comm_config *config, int32_t origin,
                             banyan_comm **comm);
+
+/* Every rank learns whether every rank is ready, so that nobody goes on with a group that will never be complete. Returns
+ * this rank's own failure, with its text, or that of the first rank that has one. */
+banyan_status bny_comm_confirm(const bny_exchange *exchange, banyan_status own);
+
+/* comm_device.c. Joining is collective. */
+banyan_status bny_comm_join_device(banyan_comm *comm, const bny_exchange *exchange, const bny_settings *settings,
+                                   const bny_placement *place);
+void bny_comm_leave_device(banyan_comm *comm);
+
+/* The failure that is known here, of host and device; what runs on the device is ended if there is one. */
+banyan_status bny_comm_check(banyan_comm *comm);
 
 /* The comparison of calls: BANYAN_ERR_MISMATCH, on all ranks, if one is in another. */
 void bny_comm_agree_begin(banyan_comm *comm, const bny_call *call);

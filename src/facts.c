@@ -59,8 +59,14 @@ static banyan_status find_host_name(const char *text, int32_t rank, char *name) 
   return BANYAN_OK;
 }
 
-banyan_status bny_facts_gather(const banyan_bootstrap *bootstrap, int32_t origin, const bny_options *options,
-                               size_t arena_bytes, const char *algorithm, bny_facts *facts) {
+/* "cuda:2" is of the kind "cuda". */
+static void copy_device_kind(const char *device, char kind[BNY_DEVICE_KIND_BYTES]) {
+  size_t length = strcspn(device, ":");
+  memcpy(kind, device, length < BNY_DEVICE_KIND_BYTES ? length : BNY_DEVICE_KIND_BYTES - 1);
+}
+
+banyan_status bny_facts_gather(const banyan_bootstrap *bootstrap, const bny_settings *settings, bny_facts *facts) {
+  const bny_options *options = &settings->options;
   bny_facts own = {
     .network_namespace = namespace_of("/proc/self/ns/net"),
     .pid_namespace = namespace_of("/proc/self/ns/pid"),
@@ -68,14 +74,15 @@ banyan_status bny_facts_gather(const banyan_bootstrap *bootstrap, int32_t origin
     .process = process_number(),
     .rank = bootstrap->rank,
     .nranks = bootstrap->nranks,
-    .arena_bytes = arena_bytes,
+    .arena_bytes = settings->arena_bytes,
     .part_bytes = (uint64_t)options->part_kib << 10,
     .cache_bytes = second_level_cache_bytes(),
   };
   strncpy(own.version, banyan_version(), sizeof own.version - 1);
-  if (algorithm) strncpy(own.algorithm, algorithm, sizeof own.algorithm - 1);
+  if (settings->algorithm) strncpy(own.algorithm, settings->algorithm, sizeof own.algorithm - 1);
+  if (settings->device) copy_device_kind(settings->device, own.device);
   if (options->levels) strncpy(own.levels, options->levels, sizeof own.levels - 1);
-  banyan_status status = find_host_name(options->host, origin, own.host);
+  banyan_status status = find_host_name(options->host, settings->origin, own.host);
   if (status != BANYAN_OK) return status;
   read_boot_id(own.boot_id, sizeof own.boot_id);
   /* A mask of the kernel's own size may be larger than a cpu_set_t. */
@@ -103,6 +110,9 @@ banyan_status bny_facts_compare(const bny_facts *all, const banyan_bootstrap *bo
     if (memcmp(other->levels, own->levels, sizeof own->levels) != 0)
       return bny_fail(BANYAN_ERR_MISMATCH, "BANYAN_LEVELS is \"%.31s\" on rank %d and \"%.31s\" here", other->levels, i,
                       own->levels);
+    if (memcmp(other->device, own->device, sizeof own->device) != 0)
+      return bny_fail(BANYAN_ERR_MISMATCH, "config.device is \"%.15s\" on rank %d and \"%.15s\" here (\"\": the host)",
+                      other->device, i, own->device);
   }
   return BANYAN_OK;
 }
@@ -136,6 +146,11 @@ static int32_t cores_of_machine(const bny_facts *all, int32_t nranks, int32_t ra
   return cores < 1 ? 1 : cores;
 }
 
+static void number_processes(const bny_facts *all, int32_t nranks, bny_placement *found) {
+  for (int32_t i = 0; i < nranks; i++)
+    while (!same_process(&all[found->process_of[i]], &all[i])) found->process_of[i]++;
+}
+
 /* The first ranks of hosts, in order, are looked at alone: hosts are fewer than ranks. */
 static void number_hosts(const bny_facts *all, int32_t nranks, int32_t *first, bny_placement *found) {
   for (int32_t i = 0; i < nranks; i++) {
@@ -151,11 +166,13 @@ banyan_status bny_placement_find(const bny_facts *all, int32_t rank, int32_t nra
   bny_placement found = {.one_process = true, .arena_bytes = all[0].arena_bytes};
   int32_t *first = calloc((size_t)nranks, sizeof *first);
   found.host_of = calloc((size_t)nranks, sizeof *found.host_of);
-  if (!first || !found.host_of) {
-    free(first), free(found.host_of);
+  found.process_of = calloc((size_t)nranks, sizeof *found.process_of);
+  if (!first || !found.host_of || !found.process_of) {
+    free(first), bny_placement_free(&found);
     return bny_fail(BANYAN_ERR_MEMORY, "out of memory for the places of %d ranks", nranks);
   }
   number_hosts(all, nranks, first, &found);
+  number_processes(all, nranks, &found);
   for (int32_t host = 0; host < found.nhosts; host++) {
     int32_t nmates;
     int32_t cores = cores_of_machine(all, nranks, first[host], &nmates);
@@ -171,7 +188,10 @@ banyan_status bny_placement_find(const bny_facts *all, int32_t rank, int32_t nra
   return BANYAN_OK;
 }
 
-void bny_placement_free(bny_placement *placement) { free(placement->host_of); }
+void bny_placement_free(bny_placement *placement) {
+  free(placement->host_of);
+  free(placement->process_of);
+}
 
 /* ---- links ----------------------------------------------------------------------------------------------------------- */
 

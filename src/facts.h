@@ -16,7 +16,8 @@ enum {
   BNY_CPU_BYTES = 1024, /* of an affinity mask: 8192 cores */
   BNY_ALGORITHM_NAME_BYTES = 32,
   BNY_LEVELS_TEXT_BYTES = 32,
-  BNY_HOST_NAME_BYTES = 40
+  BNY_HOST_NAME_BYTES = 40,
+  BNY_DEVICE_KIND_BYTES = 16
 };
 
 typedef struct bny_facts {
@@ -30,12 +31,21 @@ typedef struct bny_facts {
   uint64_t arena_bytes, part_bytes, cache_bytes;
   char algorithm[BNY_ALGORITHM_NAME_BYTES];
   char levels[BNY_LEVELS_TEXT_BYTES];
+  char device[BNY_DEVICE_KIND_BYTES]; /* "": none */
   _Alignas(cpu_set_t) unsigned char cpus[BNY_CPU_BYTES];
 } bny_facts;
 
-/* Of this rank, which was `origin` among those that the environment speaks of. */
-banyan_status bny_facts_gather(const banyan_bootstrap *bootstrap, int32_t origin, const bny_options *options,
-                               size_t arena_bytes, const char *algorithm, bny_facts *facts);
+/* What the caller's configuration and the environment come to. */
+typedef struct bny_settings {
+  bny_options options;
+  int64_t timeout_ns;
+  size_t arena_bytes;
+  const char *algorithm, *device; /* NULL: none */
+  int32_t origin;                 /* the rank's number among those that the environment speaks of */
+} bny_settings;
+
+/* Of this rank. */
+banyan_status bny_facts_gather(const banyan_bootstrap *bootstrap, const bny_settings *settings, bny_facts *facts);
 
 /* Everything that must be alike is compared field by field, so that the text can name it. `all` by rank. */
 banyan_status bny_facts_compare(const bny_facts *all, const banyan_bootstrap *bootstrap);
@@ -43,6 +53,7 @@ banyan_status bny_facts_compare(const bny_facts *all, const banyan_bootstrap *bo
 /* Which ranks are together, and how crowded they are. */
 typedef struct bny_placement {
   int32_t *host_of;      /* by rank: numbers of hosts, in the order of their first ranks */
+  int32_t *process_of;   /* by rank: the first rank that is in the same process */
   int32_t nhosts;
   bool one_process;      /* the ranks of each host are threads of one process */
   int32_t cores;         /* of this rank's machine that its ranks may use together */

@@ -11,7 +11,8 @@
 typedef struct op_part {
   bny_request request;
   bny_plan *plan;
-  bny_run *run;
+  bny_run *run;               /* on the host */
+  bny_device_run *device_run; /* or on the device */
   bny_binding binding;
   size_t in_offset, out_offset; /* bytes: of the part's memory within the caller's */
   size_t *pieces;               /* gather: counts and offsets, [2][nranks] */
@@ -22,6 +23,7 @@ struct banyan_op {
   bny_op_key key;
   size_t *counts; /* owned copy of key.counts */
   banyan_partial in, out;
+  void *stream;
   op_part *parts;
   int32_t nparts;
   int32_t current; /* part under way */
@@ -29,17 +31,26 @@ struct banyan_op {
   banyan_op *next; /* started after this one */
 };
 
+static bool runs_on_device(const banyan_op *op) {
+  return op->comm->device.engine && op->key.collective == BNY_COMBINE;
+}
+
 /* ---- cutting into parts ---------------------------------------------------------------------------------------------- */
 
 /* Most algorithms keep less than 2 + 2 log2(nranks) times the payload in an outbox: where to begin. */
-static size_t payload_limit(const banyan_comm *comm) {
+static size_t payload_limit(const banyan_op *op) {
+  const banyan_comm *comm = op->comm;
+  if (runs_on_device(op)) return comm->device.outbox_bytes; /* fewer launches are better */
   size_t levels = 1;
   while ((int64_t)1 << levels < comm->nranks) levels++;
   size_t fits = comm->transport->half_bytes / (2 + 2 * levels);
   return fits < comm->part_bytes ? fits : comm->part_bytes;
 }
 
-static bny_request request_of(const banyan_comm *comm, const bny_op_key *key) {
+static bny_request request_of(const banyan_op *op) {
+  const banyan_comm *comm = op->comm;
+  const bny_op_key *key = &op->key;
+  bool device = runs_on_device(op);
   return (bny_request){
     .collective = key->collective,
     .nranks = comm->nranks,
@@ -56,9 +67,9 @@ static bny_request request_of(const banyan_comm *comm, const bny_op_key *key) {
     .root = key->root,
     .distance = key->distance,
     .algorithm = key->algorithm[0] ? key->algorithm : NULL,
-    .cost = comm->cost,
+    .cost = device ? comm->device.cost : comm->cost,
     .levels = comm->levels,
-    .outbox_bytes = comm->transport->half_bytes,
+    .outbox_bytes = device ? comm->device.outbox_bytes : comm->transport->half_bytes,
     .slots_max = comm->transport->slots_max,
   };
 }
@@ -169,7 +180,7 @@ static banyan_status cut_into_parts(banyan_op *op, size_t limit) {
   if (!op->parts) return bny_fail(BANYAN_ERR_MEMORY, "out of memory for an operation of %d parts", op->nparts);
   banyan_status status = BANYAN_OK;
   for (int32_t i = 0; i < op->nparts && status == BANYAN_OK; i++) {
-    op->parts[i].request = request_of(op->comm, &op->key);
+    op->parts[i].request = request_of(op);
     if (rows) set_rows(op, &how, i);
     else status = set_bytes(op, share, i);
   }
@@ -229,6 +240,7 @@ static banyan_status progress_to(banyan_op *op, bool block) {
 static void free_parts(banyan_op *op) {
   for (int32_t i = 0; op->parts && i < op->nparts; i++) {
     bny_run_free(op->parts[i].run);
+    bny_device_run_free(op->parts[i].device_run);
     bny_plan_free(op->parts[i].plan);
     free(op->parts[i].pieces);
   }
@@ -259,7 +271,10 @@ static banyan_status plan_parts(banyan_op *op) {
     banyan_status status = bny_plan_make(&part->request, op->comm->rank, &part->plan);
     if (status != BANYAN_OK) return status;
     bny_call call = call_of(op, part, BNY_PHASE_RUN);
-    status = bny_run_make(op->comm->exec, part->plan, &call, &part->binding, &part->run);
+    if (runs_on_device(op))
+      status = bny_device_run_make(&op->comm->device, &part->request, part->plan, &part->device_run);
+    else
+      status = bny_run_make(op->comm->exec, part->plan, &call, &part->binding, &part->run);
     if (status != BANYAN_OK) return status;
   }
   return BANYAN_OK;
@@ -268,7 +283,7 @@ static banyan_status plan_parts(banyan_op *op) {
 /* Whether a plan fits the outbox is the same on every rank, so all cut alike: into smaller parts until one fits, or until
  * nothing is left to cut. */
 static banyan_status cut_and_plan(banyan_op *op) {
-  size_t limit = payload_limit(op->comm);
+  size_t limit = payload_limit(op);
   for (;; limit /= 2) {
     banyan_status status = cut_into_parts(op, limit);
     if (status == BANYAN_OK) status = plan_parts(op);
@@ -292,7 +307,7 @@ static banyan_status agree(banyan_op *op) {
 }
 
 banyan_status bny_op_make(banyan_comm *comm, const bny_op_key *key, banyan_op **op) {
-  banyan_status status = bny_exec_check(comm->exec, NULL);
+  banyan_status status = bny_comm_check(comm);
   if (status != BANYAN_OK) return status;
   /* What was started before comes first, and is completed: whether it is by now differs from rank to rank. */
   if (comm->last) status = progress_to(comm->last, true);
@@ -326,6 +341,7 @@ banyan_status bny_op_make(banyan_comm *comm, const bny_op_key *key, banyan_op **
 void bny_op_bind(banyan_op *op, const bny_op_memory *memory) {
   if (memory->in) op->in = *memory->in;
   if (memory->out) op->out = *memory->out;
+  op->stream = memory->stream;
   if (op->key.collective == BNY_COMBINE) return;
   for (int32_t i = 0; i < op->nparts; i++) {
     op_part *part = &op->parts[i];
@@ -363,9 +379,18 @@ banyan_status bny_op_find(banyan_comm *comm, const bny_op_key *key, banyan_op **
 
 /* ---- running ----------------------------------------------------------------------------------------------------------- */
 
+/* All parts are put on the stream, and that is all there is to do. */
+static banyan_status start_on_device(banyan_op *op) {
+  banyan_status status = bny_comm_check(op->comm);
+  for (int32_t i = 0; i < op->nparts && status == BANYAN_OK; i++)
+    status = bny_device_run_start(op->parts[i].device_run, &op->parts[i].binding, op->stream);
+  return status;
+}
+
 banyan_status banyan_start(banyan_op *op) {
   if (!op) return bny_fail(BANYAN_ERR_ARGUMENT, "op is NULL");
   banyan_comm *comm = op->comm;
+  if (runs_on_device(op)) return start_on_device(op);
   if (op->running) return bny_fail(BANYAN_ERR_STATE, "the operation was started already; wait for it first");
   if (comm->exec->failure.status != BANYAN_OK) return bny_exec_check(comm->exec, NULL);
   op->running = true;
@@ -408,6 +433,7 @@ banyan_status banyan_op_query(const banyan_op *op, banyan_op_info *info) {
     .size = sizeof found, .algorithm = first->algorithm, .reason = first->reason, .plan_hash = first->hash};
   for (int32_t i = 0; i < op->nparts; i++) {
     found.predicted_us += op->parts[i].plan->predicted_ns * 1e-3;
+    if (runs_on_device(op)) continue; /* kernels do not count */
     found.bytes_sent += bny_run_bytes_sent(op->parts[i].run);
     found.messages_sent += bny_run_messages_sent(op->parts[i].run);
     /* Parts use the arena one after another. */

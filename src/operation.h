@@ -25,6 +25,7 @@ typedef struct bny_op_memory {
   const banyan_partial *in, *out; /* combine; copied */
   const void *in_bytes;           /* the others */
   void *out_bytes;
+  void *stream;                   /* combine on a device */
 } bny_op_memory;
 
 /* Collective. Not checked here: the descriptors of the memory. */

@@ -186,6 +186,12 @@ static banyan_status make_anew(muster *muster, int32_t *members, banyan_comm **s
   banyan_comm *comm = muster->comm;
   banyan_comm_config config = {.size = sizeof config, .timeout_ns = muster->timeout_ns, .arena_bytes = comm->arena_bytes,
                                .algorithm = comm->algorithm};
+  char device[32];
+  if (comm->device.engine) {
+    const bny_device *own = comm->device.engine->device;
+    snprintf(device, sizeof device, "%s:%d", own->ops->name, own->facts.ordinal);
+    config.device = device;
+  }
   banyan_bootstrap bootstrap = {.size = sizeof bootstrap, .context = muster, .allgather = allgather_mail};
   for (int32_t r = 0; r < comm->nranks; r++) {
     if (!has(muster->view, r)) continue;

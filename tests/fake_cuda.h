@@ -13,7 +13,12 @@
  *   full            no memory is left
  *   init-fails      cuInit
  *   capturing       another thread captures a graph: calls that would spoil it fail, unless their thread says it is aware
- *   other-context   the context current at first is not the primary one */
+ *   other-context   the context current at first is not the primary one
+ *   seed=N (1)  step-ns=N (10)    of the emulator, see below
+ *
+ * Images are of three kinds: a fake_cuda_image of the test, whose kernels run at once on the thread that launches them; and a
+ * fat binary, or a file that says "emulated", both of which stand for the kernels of the library: those wait until the
+ * test calls fake_cuda_run(), and then all run together on an emulated device. */
 #ifndef BNY_TESTS_FAKE_CUDA_H
 #define BNY_TESTS_FAKE_CUDA_H
 
@@ -21,11 +26,10 @@
 #include <stddef.h>
 #include <stdint.h>
 
-/* An image that the fake driver loads: kernels are functions of the test, run on the thread that launches them. */
 enum { FAKE_CUDA_KERNELS_MAX = 8, FAKE_CUDA_MAGIC = 0x46414b45 };
 
 typedef struct fake_cuda_launch {
-  int device;
+  int device; /* in this process */
   uint32_t grid[3], block[3], cluster[3], shared_bytes;
   bool early;
   void **arguments;
@@ -53,7 +57,16 @@ typedef void fake_cuda_set_device_function(int ordinal);
 /* The device whose context is current on this thread; -1: none. */
 typedef int fake_cuda_current_function(void);
 
-/* Begins and ends the capture of a stream. While it lasts nothing on it runs. */
+/* Begins and ends the capture of a stream. While it lasts nothing on it runs; launches of the library's kernels are kept. */
 typedef void fake_cuda_capture_function(void *stream, bool on);
+
+/* Launches again what was captured of a stream. */
+typedef void fake_cuda_replay_function(void *stream);
+
+/* Runs all launches of the library's kernels, of all devices of this process, to their end. False, and why: they never end. */
+typedef bool fake_cuda_run_function(char *why, size_t bytes);
+
+/* The most blocks of any launch of the library's kernels so far. */
+typedef uint32_t fake_cuda_most_blocks_function(void);
 
 #endif

@@ -39,6 +39,10 @@ typedef struct object {
   struct object *next;
 } object;
 
+#ifdef __cplusplus
+extern "C" {
+#endif
+
 /* fake_cuda.c */
 bool fake_is(const char *word, int device); /* FAKE_CUDA has the word, for this device */
 long fake_number(const char *word, long otherwise);
@@ -56,5 +60,17 @@ object *fake_add(object_kind kind, void *address, size_t bytes);
 object *fake_find(object_kind kind, const void *address);
 bool fake_remove(object_kind kind, const void *address); /* closes its file */
 object *fake_covering(const void *address, size_t bytes); /* memory that a device sees */
+
+#ifdef FAKE_CUDA_KERNELS
+/* fake_cuda_kernels.cc: kernels of the library by name, NULL if there is none; and launches of them. */
+struct fake_cuda_launch;
+const void *fake_kernel_find(const char *name);
+bool fake_kernel_is(const void *function);
+void fake_kernel_launch(const void *function, void *stream, bool captured, const struct fake_cuda_launch *launch);
+#endif
+
+#ifdef __cplusplus
+}
+#endif
 
 #endif

@@ -5,6 +5,14 @@
 #include "fake_cuda.h"
 #include "fake_cuda_parts.h"
 
+#ifndef FAKE_CUDA_KERNELS
+static const void *fake_kernel_find(const char *name) { return (void)name, NULL; }
+static bool fake_kernel_is(const void *function) { return (void)function, false; }
+static void fake_kernel_launch(const void *function, void *stream, bool captured, const fake_cuda_launch *launch) {
+  (void)function, (void)stream, (void)captured, (void)launch;
+}
+#endif
+
 /* ---- streams --------------------------------------------------------------------------------------------------------- */
 
 CUresult cuStreamCreate(CUstream *stream, unsigned flags) {
@@ -27,8 +35,8 @@ CUresult cuStreamDestroy(CUstream stream) {
 }
 
 /* Work may be put on it: it is of the current device, or the default one. *runs: it is not being captured. */
-static CUresult use(CUstream stream, bool *runs) {
-  CUresult result = fake_enter(false);
+static CUresult use(CUstream stream, bool setup, bool *runs) {
+  CUresult result = fake_enter(setup);
   if (result != CUDA_SUCCESS) return result;
   fake_lock();
   const object *found = stream ? fake_find(STREAM, stream) : NULL;
@@ -40,7 +48,7 @@ static CUresult use(CUstream stream, bool *runs) {
 
 CUresult cuStreamQuery(CUstream stream) {
   bool runs = false;
-  CUresult result = use(stream, &runs);
+  CUresult result = use(stream, true, &runs);
   if (result != CUDA_SUCCESS) return result;
   if (!runs) return CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED;
   return fake_is("slow-writes", fake_device()) ? CUDA_ERROR_NOT_READY : CUDA_SUCCESS;
@@ -48,7 +56,7 @@ CUresult cuStreamQuery(CUstream stream) {
 
 CUresult cuStreamIsCapturing(CUstream stream, CUstreamCaptureStatus *status) {
   bool runs = true;
-  CUresult result = use(stream, &runs);
+  CUresult result = use(stream, false, &runs);
   *status = runs ? CU_STREAM_CAPTURE_STATUS_NONE : CU_STREAM_CAPTURE_STATUS_ACTIVE;
   return result;
 }
@@ -62,7 +70,7 @@ void fake_cuda_capture(void *stream, bool on) {
 
 CUresult cuMemcpyAsync(CUdeviceptr to, CUdeviceptr from, size_t bytes, CUstream stream) {
   bool runs = false;
-  CUresult result = use(stream, &runs);
+  CUresult result = use(stream, false, &runs);
   if (result != CUDA_SUCCESS) return result;
   fake_lock();
   bool known = fake_covering((void *)(uintptr_t)to, bytes) && fake_covering((void *)(uintptr_t)from, bytes);
@@ -74,7 +82,7 @@ CUresult cuMemcpyAsync(CUdeviceptr to, CUdeviceptr from, size_t bytes, CUstream 
 
 CUresult cuMemsetD8Async(CUdeviceptr to, unsigned char value, size_t bytes, CUstream stream) {
   bool runs = false;
-  CUresult result = use(stream, &runs);
+  CUresult result = use(stream, false, &runs);
   if (result != CUDA_SUCCESS) return result;
   fake_lock();
   bool known = fake_covering((void *)(uintptr_t)to, bytes) != NULL;
@@ -86,10 +94,18 @@ CUresult cuMemsetD8Async(CUdeviceptr to, unsigned char value, size_t bytes, CUst
 
 /* ---- modules --------------------------------------------------------------------------------------------------------- */
 
+static bool is_own(const void *image) { return ((const fake_cuda_image *)image)->magic == FAKE_CUDA_MAGIC; }
+
+/* The kernels of the library. */
+static bool is_library(const void *image) {
+  static const unsigned char fat_binary[4] = {0x50, 0xed, 0x55, 0xba};
+  return memcmp(image, fat_binary, 4) == 0 || memcmp(image, "emul", 4) == 0;
+}
+
 CUresult cuModuleLoadData(CUmodule *module, const void *image) {
   CUresult result = fake_enter(true);
   if (result != CUDA_SUCCESS) return result;
-  if (((const fake_cuda_image *)image)->magic != FAKE_CUDA_MAGIC) return CUDA_ERROR_NO_BINARY_FOR_GPU;
+  if (!is_own(image) && !is_library(image)) return CUDA_ERROR_NO_BINARY_FOR_GPU;
   fake_lock();
   object *made = fake_add(MODULE, NULL, 0);
   made->image = image;
@@ -115,6 +131,10 @@ CUresult cuModuleGetFunction(CUfunction *function, CUmodule module, const char *
   const object *found = fake_find(MODULE, module);
   const fake_cuda_image *image = found ? found->image : NULL;
   fake_unlock();
+  if (image && !is_own(image)) {
+    *function = (CUfunction)(uintptr_t)fake_kernel_find(name);
+    return *function ? CUDA_SUCCESS : CUDA_ERROR_NOT_FOUND;
+  }
   for (int i = 0; image && i < FAKE_CUDA_KERNELS_MAX && image->kernels[i].name; i++) {
     if (strcmp(image->kernels[i].name, name) != 0) continue;
     *function = (CUfunction)(uintptr_t)&image->kernels[i];
@@ -144,12 +164,16 @@ CUresult cuOccupancyMaxActiveBlocksPerMultiprocessor(int *blocks, CUfunction fun
 
 static CUresult run(CUfunction function, CUstream stream, fake_cuda_launch *launch) {
   bool runs = false;
-  CUresult result = use(stream, &runs);
+  CUresult result = use(stream, false, &runs);
   if (result != CUDA_SUCCESS) return result;
+  launch->device = fake_device();
+  if (fake_kernel_is(function)) {
+    fake_kernel_launch(function, stream, !runs, launch);
+    return CUDA_SUCCESS;
+  }
   void (*kernel)(const fake_cuda_launch *);
   const char *entry = (const char *)function;
   memcpy(&kernel, entry + sizeof(const char *), sizeof kernel);
-  launch->device = fake_device();
   if (runs) kernel(launch);
   return CUDA_SUCCESS;
 }

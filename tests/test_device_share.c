@@ -89,7 +89,7 @@ static bool check_share(world_rank *self, const task *task, const bny_share *sha
   return world_check(self, share->kind == task->kind, "shared by %s, not by %s", bny_memory_kind_name(share->kind),
                      bny_memory_kind_name(task->kind)) &&
          world_check(self, share->rank == self->rank && share->nranks == self->nranks && share->bytes == BYTES, "facts") &&
-         world_check(self, share->one_device == !crosses && share->compute_least == compute, "facts of devices") &&
+         world_check(self, share->crowd == (crosses ? 1 : task->nranks) && share->compute_least == compute, "facts of devices") &&
          world_check(self, share->sm_count_least == sms, "%d SMs", share->sm_count_least) &&
          world_check(self, share->lines_whole == (task->kind != BNY_MEMORY_HOST), "lines") && use_arenas(self, share);
 }

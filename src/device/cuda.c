@@ -109,6 +109,9 @@ static banyan_status choose(const bny_cuda_driver *driver, const bny_device_choi
                   (int)choice->by);
 }
 
+/* Graphs know early launches from here on. */
+static const int32_t early_launch_driver = 12030;
+
 /* ---- facts --------------------------------------------------------------------------------------------------------- */
 
 /* 0 where the driver does not know the attribute: what it tells of is not there. */
@@ -134,7 +137,7 @@ static banyan_status read_facts(bny_cuda_device *self, int32_t ordinal) {
   facts->cache_bytes = attribute(self, CU_DEVICE_ATTRIBUTE_L2_CACHE_SIZE);
   bool extended = self->driver.cuLaunchKernelEx != NULL;
   facts->clusters = extended && attribute(self, CU_DEVICE_ATTRIBUTE_CLUSTER_LAUNCH);
-  facts->early_launch = extended && facts->compute >= 90;
+  facts->early_launch = extended && facts->compute >= 90 && facts->driver >= early_launch_driver;
   self->vmm = attribute(self, CU_DEVICE_ATTRIBUTE_VIRTUAL_MEMORY_MANAGEMENT_SUPPORTED);
   self->files = self->vmm && attribute(self, CU_DEVICE_ATTRIBUTE_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR_SUPPORTED);
   self->fabric = self->vmm && attribute(self, CU_DEVICE_ATTRIBUTE_HANDLE_TYPE_FABRIC_SUPPORTED);
@@ -202,6 +205,8 @@ static const bny_device_ops cuda_ops = {
   .memory_export = bny_cuda_memory_export,
   .memory_import = bny_cuda_memory_import,
   .memory_free = bny_cuda_memory_free,
+  .local_make = bny_cuda_local_make,
+  .local_free = bny_cuda_local_free,
   .words_make = bny_cuda_words_make,
   .words_free = bny_cuda_words_free,
   .pointer = bny_cuda_pointer,

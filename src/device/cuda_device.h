@@ -46,6 +46,8 @@ banyan_status bny_cuda_memory_import(bny_device *device, const bny_device_offer 
 uint32_t bny_cuda_memory_try(bny_device *device);
 
 /* cuda_stream.c */
+banyan_status bny_cuda_local_make(bny_device *device, size_t bytes, void **address);
+void bny_cuda_local_free(bny_device *device, void *address);
 banyan_status bny_cuda_words_make(bny_device *device, size_t count, bny_device_words *words);
 void bny_cuda_words_free(bny_device *device, bny_device_words *words);
 banyan_status bny_cuda_pointer(bny_device *device, const void *pointer, bny_pointer_facts *facts);

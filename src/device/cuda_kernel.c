@@ -3,6 +3,7 @@
 #include <stdlib.h>
 
 #include "device/cuda_device.h"
+#include "device/cuda_image.h"
 #include "status.h"
 
 struct bny_device_module {
@@ -12,7 +13,12 @@ struct bny_device_module {
 
 banyan_status bny_cuda_module_load(bny_device *device, const void *image, size_t bytes, bny_device_module **module) {
   bny_cuda_device *self = (bny_cuda_device *)device;
-  if (!image || bytes == 0) return bny_fail(BANYAN_ERR_UNSUPPORTED, "this banyan was built without CUDA kernels");
+  if (!image) {
+    image = bny_cuda_image;
+    bytes = bny_cuda_image_bytes;
+  }
+  if (bytes == 0)
+    return bny_fail(BANYAN_ERR_UNSUPPORTED, "this banyan was built without CUDA kernels, for there was no nvcc");
   bny_device_module *made = malloc(sizeof *made);
   if (!made) return bny_fail(BANYAN_ERR_MEMORY, "out of memory for a module");
   *made = (bny_device_module){.device = self};

@@ -5,6 +5,30 @@
 #include "device/cuda_device.h"
 #include "status.h"
 
+/* ---- memory of its own ---------------------------------------------------------------------------------------------- */
+
+banyan_status bny_cuda_local_make(bny_device *device, size_t bytes, void **address) {
+  bny_cuda_device *self = (bny_cuda_device *)device;
+  bny_cuda_scope scope;
+  banyan_status status = bny_cuda_enter_setup(self, &scope);
+  if (status != BANYAN_OK) return status;
+  CUdeviceptr made = 0;
+  CUresult result = self->driver.cuMemAlloc(&made, bytes);
+  bny_cuda_leave(self, &scope);
+  if (result != CUDA_SUCCESS)
+    return bny_cuda_fail(&self->driver, result, "%zu bytes of CUDA device %d", bytes, device->facts.ordinal);
+  *address = (void *)(uintptr_t)made;
+  return BANYAN_OK;
+}
+
+void bny_cuda_local_free(bny_device *device, void *address) {
+  bny_cuda_device *self = (bny_cuda_device *)device;
+  bny_cuda_scope scope;
+  if (!address || bny_cuda_enter_setup(self, &scope) != BANYAN_OK) return;
+  self->driver.cuMemFree(bny_cuda_address(address));
+  bny_cuda_leave(self, &scope);
+}
+
 /* ---- words of the host --------------------------------------------------------------------------------------------- */
 
 banyan_status bny_cuda_words_make(bny_device *device, size_t count, bny_device_words *words) {
@@ -89,19 +113,6 @@ banyan_status bny_cuda_zero(bny_device *device, void *to, size_t bytes, void *st
   return BANYAN_OK;
 }
 
-banyan_status bny_cuda_stream_query(bny_device *device, void *stream, bool *done) {
-  bny_cuda_device *self = (bny_cuda_device *)device;
-  bny_cuda_scope scope;
-  banyan_status status = bny_cuda_enter(self, &scope);
-  if (status != BANYAN_OK) return status;
-  CUresult result = self->driver.cuStreamQuery(stream);
-  bny_cuda_leave(self, &scope);
-  if (result != CUDA_SUCCESS && result != CUDA_ERROR_NOT_READY)
-    return bny_cuda_fail(&self->driver, result, "a stream of CUDA device %d", device->facts.ordinal);
-  *done = result == CUDA_SUCCESS;
-  return BANYAN_OK;
-}
-
 banyan_status bny_cuda_stream_capture(bny_device *device, void *stream, bny_capture *capture) {
   bny_cuda_device *self = (bny_cuda_device *)device;
   bny_cuda_scope scope;
@@ -140,4 +151,18 @@ void bny_cuda_stream_free(bny_device *device, void *stream) {
   if (!stream || bny_cuda_enter_setup(self, &scope) != BANYAN_OK) return;
   self->driver.cuStreamDestroy(stream);
   bny_cuda_leave(self, &scope);
+}
+
+/* Drivers take this question for one that spoils captures. */
+banyan_status bny_cuda_stream_query(bny_device *device, void *stream, bool *done) {
+  bny_cuda_device *self = (bny_cuda_device *)device;
+  bny_cuda_scope scope;
+  banyan_status status = bny_cuda_enter_setup(self, &scope);
+  if (status != BANYAN_OK) return status;
+  CUresult result = self->driver.cuStreamQuery(stream);
+  bny_cuda_leave(self, &scope);
+  if (result != CUDA_SUCCESS && result != CUDA_ERROR_NOT_READY)
+    return bny_cuda_fail(&self->driver, result, "a stream of CUDA device %d", device->facts.ordinal);
+  *done = result == CUDA_SUCCESS;
+  return BANYAN_OK;
 }

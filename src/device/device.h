@@ -72,6 +72,13 @@ typedef struct bny_device_choice {
 /* `vendor` is "cuda". BANYAN_ERR_UNSUPPORTED, with what is missing, in a build or on a machine without it. */
 banyan_status bny_device_open(const char *vendor, const bny_device_choice *choice, bny_device **device);
 
+/* By the name that communicators are given: "cuda": of the calling thread's current context; "cuda:2": that ordinal;
+ * "cuda:local": by LOCAL_RANK. `library` as in a choice. */
+banyan_status bny_device_open_named(const char *name, const char *library, bny_device **device);
+
+/* Waits until all on the stream is done; BANYAN_ERR_TIMEOUT at the deadline, on the monotonic clock. */
+banyan_status bny_device_wait(bny_device *device, void *stream, int64_t deadline_ns);
+
 /* What lies between this device and one known by its UUID, as this process sees it. */
 typedef struct bny_device_link {
   bool same;        /* one and the same device */
@@ -165,6 +172,10 @@ struct bny_device_ops {
   banyan_status (*memory_import)(bny_device *device, const bny_device_offer *offer, bny_device_memory **memory);
   void (*memory_free)(bny_device_memory *memory); /* NULL is allowed */
 
+  /* Memory of the device for this rank alone; holds anything. */
+  banyan_status (*local_make)(bny_device *device, size_t bytes, void **address);
+  void (*local_free)(bny_device *device, void *address); /* NULL is allowed */
+
   banyan_status (*words_make)(bny_device *device, size_t count, bny_device_words *words); /* zero at first */
   void (*words_free)(bny_device *device, bny_device_words *words);
   banyan_status (*pointer)(bny_device *device, const void *pointer, bny_pointer_facts *facts);
@@ -175,10 +186,10 @@ struct bny_device_ops {
 
   banyan_status (*stream_make)(bny_device *device, void **stream); /* ordered with no other */
   void (*stream_free)(bny_device *device, void *stream);           /* what is on it still runs to its end */
-  banyan_status (*stream_query)(bny_device *device, void *stream, bool *done);        /* hot, but not in a capture */
+  banyan_status (*stream_query)(bny_device *device, void *stream, bool *done);
   banyan_status (*stream_capture)(bny_device *device, void *stream, bny_capture *capture); /* hot */
 
-  /* An image is a fat binary that lives as long as its module. */
+  /* An image is a fat binary that lives as long as its module. NULL: that of this build. */
   banyan_status (*module_load)(bny_device *device, const void *image, size_t bytes, bny_device_module **module);
   void (*module_unload)(bny_device_module *module); /* NULL is allowed */
   /* The kernel is loaded now, not at its first launch, and may use all of shared_bytes_max. */

@@ -70,7 +70,6 @@ static banyan_status compare(const facts *all, bny_share *share, bool *strict) {
   share->compute_least = own->compute;
   share->sm_count_least = own->sm_count;
   share->driver_least = own->driver;
-  share->one_device = true;
   for (int32_t i = 0; i < share->nranks; i++) {
     if (all[i].status != BANYAN_OK)
       return bny_fail((banyan_status)all[i].status, "rank %d could not begin to share its device's memory", i);
@@ -83,7 +82,9 @@ static banyan_status compare(const facts *all, bny_share *share, bool *strict) {
     share->compute_least = least(share->compute_least, all[i].compute);
     share->sm_count_least = least(share->sm_count_least, all[i].sm_count);
     share->driver_least = least(share->driver_least, all[i].driver);
-    share->one_device = share->one_device && memcmp(all[i].uuid, own->uuid, sizeof own->uuid) == 0;
+    int32_t together = 0;
+    for (int32_t k = 0; k < share->nranks; k++) together += memcmp(all[k].uuid, all[i].uuid, sizeof own->uuid) == 0;
+    if (together > share->crowd) share->crowd = together;
     *strict = *strict || all[i].strict;
   }
   return BANYAN_OK;

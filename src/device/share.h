@@ -28,7 +28,7 @@ typedef struct bny_share {
   bny_memory_kind kind;
   size_t bytes;                 /* of each arena, as asked for */
   bool lines_whole, atomics;    /* between all pairs */
-  bool one_device;              /* all ranks use one and the same */
+  int32_t crowd;                /* ranks on one device, at most */
   int32_t compute_least, sm_count_least, driver_least;
   bny_device_memory **memories; /* [nranks]; [rank] is its own arena */
   bool stuck;                   /* the device still works on something: nothing can be freed */

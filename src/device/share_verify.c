@@ -3,9 +3,7 @@
  * wrong size is noticed too. What it writes there depends on w, on the arena's owner and on the epoch, so that neither a
  * mapping of another arena nor what is left in memory from an earlier try can pass. */
 #include <stdio.h>
-#include <time.h>
 
-#include "clock.h"
 #include "device/share_steps.h"
 #include "status.h"
 
@@ -39,19 +37,9 @@ static void *slot_address(const bny_share_work *work, bool read, int32_t peer, i
 }
 
 banyan_status bny_share_wait(bny_share_work *work) {
-  bny_share *share = work->share;
-  int64_t pause_ns = 20000;
-  for (;;) {
-    bool done = false;
-    banyan_status status = share->device->ops->stream_query(share->device, work->stream, &done);
-    if (status != BANYAN_OK || done) return status;
-    if (bny_clock_ns() >= work->copies_deadline_ns) break;
-    nanosleep(&(struct timespec){0, pause_ns}, NULL);
-    if (pause_ns < 1000000) pause_ns *= 2;
-  }
-  share->stuck = true;
-  return bny_fail(BANYAN_ERR_TIMEOUT, "device %d (%s) did not finish copies in time; it is busy, or a link hangs",
-                  share->device->facts.ordinal, share->device->facts.name);
+  banyan_status status = bny_device_wait(work->share->device, work->stream, work->copies_deadline_ns);
+  if (status == BANYAN_ERR_TIMEOUT) work->share->stuck = true;
+  return status;
 }
 
 /* What was put on the stream before a failure is waited for all the same: its memory must not be freed under it. */

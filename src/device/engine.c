@@ -1,0 +1,179 @@
+/* SPDX-License-Identifier: Apache-2.0
+ * An engine: kernels, arenas, programs, launches, and what kernels tell. */
+#include "device/engine.h"
+
+#include <errno.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "clock.h"
+#include "status.h"
+
+/* ---- kernels --------------------------------------------------------------------------------------------------------- */
+
+static banyan_status read_image(const char *path, void **image, size_t *bytes) {
+  FILE *file = fopen(path, "re");
+  long size = -1;
+  if (file && fseek(file, 0, SEEK_END) == 0) size = ftell(file);
+  char *read = size > 0 ? malloc((size_t)size) : NULL;
+  if (read && (fseek(file, 0, SEEK_SET) != 0 || fread(read, 1, (size_t)size, file) != (size_t)size)) {
+    free(read);
+    read = NULL;
+  }
+  int reason = errno;
+  if (file) fclose(file);
+  if (!read) return bny_fail_errno(BANYAN_ERR_ARGUMENT, reason, "CUDA kernels cannot be read from %.200s", path);
+  *image = read;
+  *bytes = (size_t)size;
+  return BANYAN_OK;
+}
+
+static banyan_status load_image(bny_engine *engine, const char *path) {
+  const bny_device_ops *ops = engine->device->ops;
+  size_t bytes = 0;
+  banyan_status status = path ? read_image(path, &engine->image, &bytes) : BANYAN_OK;
+  if (status == BANYAN_OK) status = ops->module_load(engine->device, engine->image, bytes, &engine->module);
+  return status;
+}
+
+banyan_status bny_engine_find(bny_engine *engine, const char *name, bny_engine_kernel *kernel) {
+  const bny_device_ops *ops = engine->device->ops;
+  bny_engine_kernel found;
+  banyan_status status = ops->kernel_find(engine->module, name, &found.kernel);
+  if (status == BANYAN_OK)
+    status = ops->kernel_residency(engine->device, &found.kernel, BNY_BLOCK_THREADS_MAX, 0, &found.blocks_per_sm);
+  if (status == BANYAN_OK && found.blocks_per_sm < 1)
+    status = bny_fail(BANYAN_ERR_UNSUPPORTED, "kernel %s does not fit on device %d", name, engine->device->facts.ordinal);
+  if (status == BANYAN_OK) *kernel = found;
+  return status;
+}
+
+banyan_status bny_engine_make(bny_device *device, const bny_engine_config *config, bny_engine **engine) {
+  bny_engine *made = calloc(1, sizeof *made);
+  if (!made) {
+    device->ops->close(device);
+    return bny_fail(BANYAN_ERR_MEMORY, "out of memory for a device");
+  }
+  made->device = device;
+  made->sms = device->facts.sm_count;
+  if (config->sm_limit > 0 && config->sm_limit < made->sms) made->sms = config->sm_limit;
+  banyan_status status = load_image(made, config->image);
+  if (status == BANYAN_OK) status = device->ops->words_make(device, BNY_DEVICE_WORDS, &made->words);
+  if (status == BANYAN_OK) status = device->ops->stream_make(device, &made->stream);
+  if (status != BANYAN_OK) {
+    bny_engine_free(made);
+    return status;
+  }
+  *engine = made;
+  return BANYAN_OK;
+}
+
+/* ---- arenas ---------------------------------------------------------------------------------------------------------- */
+
+/* Copies to the device's memory, and waits until it is there. */
+static banyan_status write(bny_engine *engine, void *to, const void *from, size_t bytes, int64_t deadline_ns) {
+  bny_device *device = engine->device;
+  bny_device_words words;
+  banyan_status status = device->ops->words_make(device, (bytes + sizeof(uint64_t) - 1) / sizeof(uint64_t), &words);
+  if (status != BANYAN_OK) return status;
+  memcpy((void *)(uintptr_t)words.host, from, bytes);
+  status = device->ops->copy(device, to, words.device, bytes, engine->stream);
+  if (status == BANYAN_OK) status = bny_device_wait(device, engine->stream, deadline_ns);
+  if (status != BANYAN_ERR_TIMEOUT) device->ops->words_free(device, &words); /* else they are in use */
+  return status;
+}
+
+banyan_status bny_engine_connect(bny_engine *engine, const bny_exchange *exchange, const bny_share_config *config,
+                                 int64_t timeout_ns) {
+  int32_t nranks = exchange->bootstrap->nranks;
+  if (nranks > BNY_DEVICE_RANKS_MAX)
+    return bny_fail(BANYAN_ERR_UNSUPPORTED, "%d ranks: %d devices at most may be in one communicator", nranks,
+                    BNY_DEVICE_RANKS_MAX);
+  banyan_status status = bny_share_make(engine->device, exchange, config, &engine->share);
+  if (status != BANYAN_OK) return status;
+  const bny_share *share = engine->share;
+  /* Blocks of all ranks on a device run at once. */
+  engine->sms = engine->sms > share->crowd ? engine->sms / share->crowd : 1;
+  engine->group = (bny_device_group){.rank = share->rank, .nranks = nranks};
+  for (int32_t i = 0; i < nranks; i++) engine->group.arenas[i] = share->memories[i]->address;
+  bny_arena_head head = {.timeout_ns = (uint64_t)timeout_ns, .words = engine->words.device};
+  return write(engine, engine->group.arenas[share->rank], &head, offsetof(bny_arena_head, waiting), exchange->deadline_ns);
+}
+
+/* ---- programs -------------------------------------------------------------------------------------------------------- */
+
+static const int64_t load_timeout_ns = (int64_t)10 * 1000 * 1000 * 1000;
+
+banyan_status bny_engine_load(bny_engine *engine, uint64_t key, const bny_program *program, void **address) {
+  bny_device *device = engine->device;
+  for (const bny_engine_program *at = engine->programs; at; at = at->next) {
+    if (at->key != key) continue;
+    *address = at->address;
+    return BANYAN_OK;
+  }
+  bny_engine_program *made = malloc(sizeof *made);
+  if (!made) return bny_fail(BANYAN_ERR_MEMORY, "out of memory for a program");
+  *made = (bny_engine_program){.key = key, .next = engine->programs};
+  banyan_status status = device->ops->local_make(device, program->bytes, &made->address);
+  if (status == BANYAN_OK) status = write(engine, made->address, program, program->bytes, bny_clock_ns() + load_timeout_ns);
+  if (status != BANYAN_OK) {
+    if (status != BANYAN_ERR_TIMEOUT) device->ops->local_free(device, made->address);
+    free(made);
+    return status;
+  }
+  engine->programs = made;
+  *address = made->address;
+  return BANYAN_OK;
+}
+
+/* ---- launches -------------------------------------------------------------------------------------------------------- */
+
+banyan_status bny_engine_start(bny_engine *engine, const bny_engine_launch *launch, void *stream) {
+  /* The driver copies what these point to. */
+  void *arguments[] = {&engine->group, (void *)(uintptr_t)launch->what, (void *)(uintptr_t)launch->call};
+  bny_device_launch asked = {
+    .kernel = &launch->kernel->kernel,
+    .grid = {(uint32_t)launch->blocks, 1, 1},
+    .block = {(uint32_t)launch->threads, 1, 1},
+    .early = true,
+    .arguments = arguments,
+  };
+  return engine->device->ops->launch(engine->device, &asked, stream);
+}
+
+/* ---- faults ---------------------------------------------------------------------------------------------------------- */
+
+bny_device_fault bny_engine_fault(const bny_engine *engine) {
+  uint64_t word = atomic_load_explicit(&engine->words.host[BNY_DEVICE_WORD_FAULT], memory_order_acquire);
+  return bny_device_fault_unpack(word);
+}
+
+void bny_engine_abort(bny_engine *engine, banyan_status status, int32_t culprit) {
+  uint64_t none = 0, word = bny_device_fault_pack((int32_t)status, culprit, engine->group.rank, 0);
+  if (!atomic_compare_exchange_strong(&engine->words.host[BNY_DEVICE_WORD_ABORT], &none, word)) return;
+  /* This rank's kernels see that; peers' are told, for this rank may have none that runs. */
+  const char *from = (const char *)engine->words.device + BNY_DEVICE_WORD_ABORT * sizeof word;
+  for (int32_t i = 0; i < engine->group.nranks; i++)
+    engine->device->ops->copy(engine->device, engine->group.arenas[i] + offsetof(bny_arena_head, abort), from, sizeof word,
+                              engine->stream);
+}
+
+/* ---- life ------------------------------------------------------------------------------------------------------------ */
+
+void bny_engine_free(bny_engine *engine) {
+  if (!engine) return;
+  bny_device *device = engine->device;
+  for (bny_engine_program *at = engine->programs, *next; at; at = next) {
+    next = at->next;
+    device->ops->local_free(device, at->address);
+    free(at);
+  }
+  bny_share_free(engine->share);
+  device->ops->stream_free(device, engine->stream);
+  device->ops->words_free(device, &engine->words);
+  device->ops->module_unload(engine->module);
+  free(engine->image);
+  device->ops->close(device);
+  free(engine);
+}

@@ -1,0 +1,74 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * The device side of a communicator: arenas that all ranks share, kernels, programs in the device's memory, and launches.
+ *
+ * A launch is ordered on the caller's stream, returns at once, allocates nothing and waits for nothing, so that it may be
+ * captured in a graph and replayed. How it went is told later, by words that kernels write into memory of the host. */
+#ifndef BNY_DEVICE_ENGINE_H
+#define BNY_DEVICE_ENGINE_H
+
+#include "cuda/program.h"
+#include "device/share.h"
+
+typedef struct bny_engine_kernel {
+  bny_device_kernel kernel;
+  int32_t blocks_per_sm; /* of BNY_BLOCK_THREADS_MAX threads, resident at once */
+} bny_engine_kernel;
+
+typedef struct bny_engine_program {
+  uint64_t key;
+  void *address;
+  struct bny_engine_program *next;
+} bny_engine_program;
+
+typedef struct bny_engine {
+  bny_device *device; /* owned */
+  bny_share *share;
+  bny_device_module *module;
+  void *image; /* owned; NULL: that of the build */
+  int32_t sms; /* that launches may use */
+  bny_device_words words;
+  void *stream; /* for what the host tells arenas */
+  bny_device_group group; /* its shape: from whoever deals out the arenas */
+  bny_engine_program *programs;
+} bny_engine;
+
+typedef struct bny_engine_config {
+  const char *image; /* file with kernels; NULL: those of the build */
+  int32_t sm_limit;  /* 0: none */
+} bny_engine_config;
+
+/* Local: loads the kernels. The engine owns the device, on failure as well. */
+banyan_status bny_engine_make(bny_device *device, const bny_engine_config *config, bny_engine **engine);
+
+/* Collective: shares arenas. timeout_ns: of every run, from when a warp first has to wait. */
+banyan_status bny_engine_connect(bny_engine *engine, const bny_exchange *exchange, const bny_share_config *config,
+                                 int64_t timeout_ns);
+
+/* Local; NULL is allowed. What was launched has come to its end. */
+void bny_engine_free(bny_engine *engine);
+
+/* Puts a program into the device's memory, unless one of this key is there. It stays as long as the engine: graphs that
+ * were captured may use it. */
+banyan_status bny_engine_load(bny_engine *engine, uint64_t key, const bny_program *program, void **address);
+
+/* A kernel of the image by its name; loaded now. */
+banyan_status bny_engine_find(bny_engine *engine, const char *name, bny_engine_kernel *kernel);
+
+typedef struct bny_engine_launch {
+  const bny_engine_kernel *kernel;
+  int32_t blocks, threads;
+  const void *what; /* the kernel's second parameter: a bny_oneshot, or the address of a program */
+  const bny_device_call *call;
+} bny_engine_launch;
+
+/* Hot. */
+banyan_status bny_engine_start(bny_engine *engine, const bny_engine_launch *launch, void *stream);
+
+/* The first failure that kernels have told of; status BANYAN_OK: none. Any thread, costs one load. */
+bny_device_fault bny_engine_fault(const bny_engine *engine);
+
+/* Ends what runs and will run, on the devices of all ranks. Any thread, does not wait. */
+void bny_engine_abort(bny_engine *engine, banyan_status status, int32_t culprit);
+
+#endif

@@ -1,0 +1,149 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#include "exec/device_run.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+#include "status.h"
+
+struct bny_device_run {
+  bny_device_exec *exec;
+  bny_engine_kernel kernel;
+  int32_t blocks, threads;
+  bool is_oneshot;
+  bny_oneshot oneshot;
+  void *program; /* address in the device's memory; the engine's */
+};
+
+/* ---- arenas ---------------------------------------------------------------------------------------------------------- */
+
+/* Orders of magnitude of NVLink, for prediction; what is true of a machine is measured there. */
+static const bny_link_cost cost_of_links = {.alpha_ns = 1000, .beta_ns_per_byte = 0.004, .gamma_ns_per_byte = 0.001};
+
+/* What small messages need is little; most is for large ones. A unit of at least 128 bytes has one signal. */
+static bny_arena_sizes deal(uint64_t half_bytes, const bny_device_settings *settings) {
+  enum { ALIGNMENT = 256, PARTS = 32 };
+  uint64_t part = half_bytes / PARTS / ALIGNMENT * ALIGNMENT;
+  bny_arena_sizes sizes = {.signals = part / sizeof(uint64_t)};
+  bny_protocol first = settings->narrow ? BNY_PROTOCOL_LL8 : BNY_PROTOCOL_LL16;
+  sizes.inbox_bytes[first] = (settings->lines_whole ? 5 : 11) * part;
+  sizes.inbox_bytes[BNY_PROTOCOL_LL128] = settings->lines_whole ? 10 * part : 0;
+  sizes.inbox_bytes[BNY_PROTOCOL_SIMPLE] = (settings->lines_whole ? 16 : 20) * part;
+  return sizes;
+}
+
+banyan_status bny_device_exec_make(bny_engine *engine, bny_device_exec *exec) {
+  const bny_share *share = engine->share;
+  bny_device_exec made = {
+    .engine = engine,
+    /* What goes over PCIe in 16 bytes may come in two halves. */
+    .settings = {.protocol = BNY_PROTOCOL_COUNT, .lines_whole = share->lines_whole,
+                 .narrow = share->kind == BNY_MEMORY_HOST},
+    .cost = cost_of_links,
+  };
+  size_t head = bny_arena_shape_make(&(bny_arena_sizes){0}).bytes;
+  if (share->bytes > head) made.sizes = deal((share->bytes - head) / 2, &made.settings);
+  if (made.sizes.signals == 0)
+    return bny_fail(BANYAN_ERR_ARGUMENT, "arenas of %zu bytes are too small for runs on devices", share->bytes);
+  made.outbox_bytes = made.sizes.inbox_bytes[BNY_PROTOCOL_SIMPLE];
+  engine->group.shape = bny_arena_shape_make(&made.sizes);
+  *exec = made;
+  return BANYAN_OK;
+}
+
+static banyan_status check_room(const bny_device_exec *exec, const bny_arena_sizes *needs) {
+  const char *lacks = bny_arena_lacks(&exec->sizes, needs);
+  if (!lacks) return BANYAN_OK;
+  return bny_fail(BANYAN_ERR_MEMORY, "%s in arenas of %zu bytes is too small; raise arena_bytes", lacks,
+                  exec->engine->share->bytes);
+}
+
+/* ---- making ---------------------------------------------------------------------------------------------------------- */
+
+/* Rows are dealt to as many SMs as there are, and only then to more warps of each: a warp alone has all of its SM. */
+static void set_grid(bny_device_run *run, const bny_unit_shape *shape) {
+  const bny_engine *engine = run->exec->engine;
+  int32_t warps_max = BNY_BLOCK_THREADS_MAX / 32;
+  int64_t warps = shape->chunks, rows = (int64_t)shape->tokens * shape->heads;
+  while (warps * 2 <= warps_max && rows * shape->chunks > warps * engine->sms) warps *= 2;
+  run->threads = (int32_t)warps * 32;
+  run->blocks = bny_device_blocks(shape, run->threads, engine->sms * run->kernel.blocks_per_sm);
+}
+
+static banyan_status make_oneshot(bny_device_run *run, const bny_request *request) {
+  bny_protocol protocol;
+  bny_arena_sizes needs;
+  banyan_status status = bny_device_oneshot_make(request, &run->exec->settings, &run->oneshot, &protocol, &needs);
+  if (status == BANYAN_OK) status = check_room(run->exec, &needs);
+  if (status == BANYAN_OK)
+    status = bny_engine_find(run->exec->engine, bny_device_oneshot_kernel(protocol, run->oneshot.shape.wire), &run->kernel);
+  if (status != BANYAN_OK) return status;
+  run->is_oneshot = true;
+  set_grid(run, &run->oneshot.shape);
+  return BANYAN_OK;
+}
+
+static banyan_status make_program(bny_device_run *run, const bny_request *request, const bny_plan *plan) {
+  bny_program *program = NULL;
+  /* All ranks' plans are made alike. */
+  bny_request named = *request;
+  named.algorithm = plan->algorithm;
+  banyan_status status = bny_device_program_make(&named, plan->rank, &run->exec->settings, &program);
+  if (status != BANYAN_OK) return status;
+  bny_arena_sizes needs = bny_device_program_needs(program);
+  status = check_room(run->exec, &needs);
+  if (status == BANYAN_OK)
+    status = bny_engine_find(run->exec->engine, bny_device_program_kernel(program), &run->kernel);
+  if (status == BANYAN_OK) status = bny_engine_load(run->exec->engine, plan->hash, program, &run->program);
+  /* Out of memory in the other sense is the same on all ranks, which then cut the call into smaller parts. */
+  if (status == BANYAN_ERR_MEMORY && run->program == NULL && bny_arena_lacks(&run->exec->sizes, &needs) == NULL)
+    status = bny_fail(BANYAN_ERR_SYSTEM, "%s", banyan_last_error());
+  if (status == BANYAN_OK) set_grid(run, &program->shape);
+  free(program);
+  return status;
+}
+
+banyan_status bny_device_run_make(bny_device_exec *exec, const bny_request *request, const bny_plan *plan,
+                                  bny_device_run **run) {
+  bny_device_run *made = calloc(1, sizeof *made);
+  if (!made) return bny_fail(BANYAN_ERR_MEMORY, "out of memory to bind a plan");
+  made->exec = exec;
+  /* What the oneshot kernels do not serve, the interpreter does. */
+  banyan_status status = BANYAN_ERR_UNSUPPORTED;
+  if (strcmp(plan->algorithm, "oneshot") == 0) status = make_oneshot(made, request);
+  if (status == BANYAN_ERR_UNSUPPORTED) status = make_program(made, request, plan);
+  if (status != BANYAN_OK) {
+    free(made);
+    return status;
+  }
+  *run = made;
+  return BANYAN_OK;
+}
+
+void bny_device_run_free(bny_device_run *run) { free(run); }
+
+/* ---- running --------------------------------------------------------------------------------------------------------- */
+
+/* Whether statistics of `in` and `out` are in common memory: a row then has the same place in both. */
+static bool shares_stats(const bny_binding *binding) {
+  const banyan_partial *in = binding->in, *out = binding->out;
+  if (!out || !out->lse || !in->lse) return false;
+  int64_t first = binding->out_token0 * in->stats_token_stride + binding->out_head0 * in->stats_head_stride;
+  size_t offset = (size_t)first * bny_dtype_bytes(in->stats_dtype);
+  return (char *)out->lse == (char *)in->lse + offset || (in->sum && (char *)out->sum == (char *)in->sum + offset);
+}
+
+banyan_status bny_device_run_start(bny_device_run *run, const bny_binding *binding, void *stream) {
+  bny_device_call call = {.out_token0 = binding->out_token0, .out_head0 = binding->out_head0};
+  call.in = *binding->in;
+  if (binding->out) call.out = *binding->out;
+  call.shares_stats = shares_stats(binding);
+  bny_engine_launch launch = {
+    .kernel = &run->kernel,
+    .blocks = run->blocks,
+    .threads = run->threads,
+    .what = run->is_oneshot ? (const void *)&run->oneshot : (const void *)&run->program,
+    .call = &call,
+  };
+  return bny_engine_start(run->exec->engine, &launch, stream);
+}

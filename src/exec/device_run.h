@@ -1,0 +1,34 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * Runs on devices: what run.c is for the host. A plan becomes one launch: of the oneshot kernels where they serve it, of the
+ * interpreter with the plan's program otherwise. */
+#ifndef BNY_EXEC_DEVICE_RUN_H
+#define BNY_EXEC_DEVICE_RUN_H
+
+#include "device/engine.h"
+#include "exec/device_program.h"
+#include "exec/exec.h"
+
+/* Identical on all ranks but for the engine. */
+typedef struct bny_device_exec {
+  bny_engine *engine;
+  bny_device_settings settings;
+  bny_arena_sizes sizes;
+  bny_link_cost cost;
+  size_t outbox_bytes; /* for requests: what fits is known only once a program is made */
+} bny_device_exec;
+
+/* Deals out the arenas of a connected engine, which remains the caller's. */
+banyan_status bny_device_exec_make(bny_engine *engine, bny_device_exec *exec);
+
+typedef struct bny_device_run bny_device_run;
+
+/* BANYAN_ERR_MEMORY, on all ranks alike, if arenas are too small for it. The exec must live as long as the run. */
+banyan_status bny_device_run_make(bny_device_exec *exec, const bny_request *request, const bny_plan *plan,
+                                  bny_device_run **run);
+void bny_device_run_free(bny_device_run *run); /* NULL is allowed. Graphs that have captured it remain good */
+
+/* Hot: allocates nothing, waits for nothing, may be captured. Combines only. */
+banyan_status bny_device_run_start(bny_device_run *run, const bny_binding *binding, void *stream);
+
+#endif

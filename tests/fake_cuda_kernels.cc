@@ -1,0 +1,117 @@
+/* SPDX-License-Identifier: Apache-2.0
+ * The fake CUDA driver's launches of the library's kernels: kept until fake_cuda_run(), and then run on emulated devices. */
+#include <algorithm>
+#include <cstdio>
+#include <cstdlib>
+#include <cstring>
+#include <map>
+#include <tuple>
+#include <utility>
+#include <vector>
+
+#include "cuda/combine.cuh"
+#include "fake_cuda_parts.h"
+extern "C" {
+#include "fake_cuda.h"
+}
+
+/* ---- kernels by name ------------------------------------------------------------------------------------------------- */
+
+/* A call with the arguments as they are now: launches copy them. */
+template <typename... parameters, size_t... places>
+static std::function<void()> call_of(void (*kernel)(parameters...), void **arguments, std::index_sequence<places...>) {
+  std::tuple<parameters...> copies(*static_cast<parameters *>(arguments[places])...);
+  return [kernel, copies] { std::apply(kernel, copies); };
+}
+
+template <typename... parameters> static std::function<void()> call_of(void (*kernel)(parameters...), void **arguments) {
+  return call_of(kernel, arguments, std::index_sequence_for<parameters...>());
+}
+
+struct entry {
+  const char *name;
+  std::function<void()> (*bind)(void **arguments);
+};
+
+#define BNY_CUDA_ONESHOT(kernel, protocol, halves) {#kernel, [](void **arguments) { return call_of(kernel, arguments); }},
+#define BNY_CUDA_INTERPRET(kernel, protocol, halves) BNY_CUDA_ONESHOT(kernel, protocol, halves)
+#define BNY_CUDA_BYTES(kernel, protocol) BNY_CUDA_ONESHOT(kernel, protocol, false)
+static const entry entries[] = {
+#include "cuda/kernels.def"
+};
+#undef BNY_CUDA_ONESHOT
+#undef BNY_CUDA_INTERPRET
+#undef BNY_CUDA_BYTES
+
+const void *fake_kernel_find(const char *name) {
+  for (const entry &one : entries)
+    if (strcmp(one.name, name) == 0) return &one;
+  return nullptr;
+}
+
+bool fake_kernel_is(const void *function) {
+  return function >= static_cast<const void *>(std::begin(entries)) && function < static_cast<const void *>(std::end(entries));
+}
+
+/* ---- launches -------------------------------------------------------------------------------------------------------- */
+
+struct waiting {
+  std::vector<bny_emulator_launch> launches;
+  std::map<const void *, std::vector<bny_emulator_launch>> captured; /* by stream */
+  uint32_t most_blocks = 0;
+};
+
+static waiting &all() {
+  static waiting made;
+  return made;
+}
+
+void fake_kernel_launch(const void *function, void *stream, bool captured, const fake_cuda_launch *launch) {
+  bny_emulator_launch made = {};
+  made.device = static_cast<uint32_t>(launch->device);
+  made.stream = static_cast<uint32_t>(reinterpret_cast<uintptr_t>(stream) >> 4);
+  made.blocks = launch->grid[0];
+  made.threads = launch->block[0];
+  made.cluster = launch->cluster[0];
+  made.shared_bytes = launch->shared_bytes;
+  made.overlap = launch->early;
+  made.kernel = static_cast<const entry *>(function)->bind(launch->arguments);
+  fake_lock();
+  all().most_blocks = std::max(all().most_blocks, made.blocks);
+  (captured ? all().captured[stream] : all().launches).push_back(made);
+  fake_unlock();
+}
+
+extern "C" EXPORTED fake_cuda_replay_function fake_cuda_replay;
+void fake_cuda_replay(void *stream) {
+  fake_lock();
+  const std::vector<bny_emulator_launch> &again = all().captured[stream];
+  all().launches.insert(all().launches.end(), again.begin(), again.end());
+  fake_unlock();
+}
+
+extern "C" EXPORTED fake_cuda_most_blocks_function fake_cuda_most_blocks;
+uint32_t fake_cuda_most_blocks(void) {
+  fake_lock();
+  uint32_t most = all().most_blocks;
+  fake_unlock();
+  return most;
+}
+
+extern "C" EXPORTED fake_cuda_run_function fake_cuda_run;
+bool fake_cuda_run(char *why, size_t bytes) {
+  bny_emulator_config config = {};
+  config.seed = static_cast<uint64_t>(fake_number("seed", 1));
+  config.step_ns = static_cast<uint64_t>(fake_number("step-ns", 10));
+  config.weak = true;
+  config.steps_max = 20000000;
+  std::vector<bny_emulator_launch> launches;
+  fake_lock();
+  launches.swap(all().launches);
+  fake_unlock();
+  bny_emulator *emulator = bny_emulator_make(config);
+  for (const bny_emulator_launch &launch : launches) bny_emulator_add(emulator, launch);
+  bool ended = bny_emulator_run(emulator, why, bytes);
+  bny_emulator_free(emulator);
+  return ended;
+}
