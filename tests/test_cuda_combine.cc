@@ -31,14 +31,17 @@ struct trial {
 
 const char *const algorithms[] = {"oneshot", "twoshot", "recursive", "tree", "ring"};
 
-bny_request request_of(world_random *random, int32_t nranks) {
+/* What a world is to be like, beside chance. */
+enum flavour { ANY, WIDE_IN_PLACE, SMALL };
+
+bny_request request_of(world_random *random, int32_t nranks, flavour like) {
   bny_request request = {};
   request.collective = BNY_COMBINE;
   request.nranks = nranks;
   request.all_tokens = request.tokens = 1 + random_below(random, 4);
   request.all_heads = request.heads = 1 + random_below(random, 9);
   const int32_t dims[] = {0, 1, 8, 30, 64, 100, 128, 200};
-  request.value_dim = dims[random_below(random, 8)];
+  request.value_dim = dims[random_below(random, like == SMALL ? 4 : 8)];
   request.wire = static_cast<bny_wire>(random_below(random, BNY_WIRE_COUNT));
   request.scatter = static_cast<banyan_scatter>(random_below(random, 4));
   request.root = request.scatter == BANYAN_SCATTER_ROOT ? random_below(random, nranks) : 0;
@@ -50,6 +53,7 @@ bny_request request_of(world_random *random, int32_t nranks) {
   request.cost.ranks_per_core = 1;
   request.outbox_bytes = static_cast<size_t>(1) << 30;
   request.slots_max = 1 << 16;
+  if (like == WIDE_IN_PLACE) request.value_dim = 200, request.scatter = BANYAN_SCATTER_NONE, request.algorithm = "oneshot";
   return request;
 }
 
@@ -69,16 +73,26 @@ void make_part(world_random *random, bny_request *request) {
   request->all_heads += random_below(random, 2);
 }
 
-trial trial_of(sheet_pool *pool, world_random *random, int32_t nranks) {
+/* The result takes the place of the input. */
+void put_in_place(sheet_pool *pool, trial *made) {
+  made->in_place = true;
+  for (size_t rank = 0; rank < made->in.size(); rank++) {
+    made->out[rank] = made->in[rank];
+    made->out[rank].partial.empty = BANYAN_EMPTY_NEG_INF;
+    made->expected[rank] = sheet_copy(pool, &made->out[rank]);
+  }
+}
+
+trial trial_of(sheet_pool *pool, world_random *random, int32_t nranks, flavour like) {
   trial made = {};
   do {
-    made.request = request_of(random, nranks);
-    if (random_one_in(random, 4)) make_part(random, &made.request);
+    made.request = request_of(random, nranks, like);
+    if (like == ANY && random_one_in(random, 4)) make_part(random, &made.request);
   } while (!is_served(made.request));
   const bny_request &request = made.request;
   made.settings.protocol = random_below(random, BNY_PROTOCOL_COUNT);
   bool round_nodes = request.order == BANYAN_ORDER_CANONICAL && request.wire != BNY_WIRE_F32;
-  made.oneshot = random_one_in(random, 2) && !round_nodes;
+  made.oneshot = random_one_in(random, 2) && !round_nodes && nranks <= BNY_ONESHOT_RANKS_MAX;
   if (made.oneshot) made.request.algorithm = "oneshot";
   sheet_mood mood = static_cast<sheet_mood>(random_below(random, SHEET_MOODS));
   sheet out_all = sheet_output(pool, random, mood, request.all_tokens, request.all_heads, request.value_dim);
@@ -89,6 +103,9 @@ trial trial_of(sheet_pool *pool, world_random *random, int32_t nranks) {
     made.out.push_back(sheet_output_like(pool, &out_all, owned.tokens, owned.heads));
     made.expected.push_back(sheet_copy(pool, &made.out.back()));
   }
+  bool whole = request.all_tokens == request.tokens && request.all_heads == request.heads;
+  if (request.scatter == BANYAN_SCATTER_NONE && whole && (like == WIDE_IN_PLACE || random_one_in(random, 3)))
+    put_in_place(pool, &made);
   return made;
 }
 
@@ -103,12 +120,13 @@ bny_device_call call_of(const trial &made, size_t rank) {
   bny_device_call call = {};
   call.in = made.in[rank].partial;
   call.out = made.out[rank].partial;
+  call.shares_stats = made.in_place;
   call.out_token0 = made.owned[rank].token0;
   call.out_head0 = made.owned[rank].head0;
   return call;
 }
 
-void launch(cuda_ranks *ranks, world_random *random, const trial &made) {
+void launch(cuda_ranks *ranks, world_random *random, const trial &made, flavour like) {
   bny_arena_sizes sizes = cuda_ranks_sizes(), needs;
   bny_protocol protocol = BNY_PROTOCOL_COUNT;
   bny_oneshot what = {};
@@ -119,8 +137,8 @@ void launch(cuda_ranks *ranks, world_random *random, const trial &made) {
   }
   for (int32_t rank = 0; rank < made.request.nranks; rank++) {
     bny_device_call call = call_of(made, static_cast<size_t>(rank));
-    uint32_t blocks = 1 + static_cast<uint32_t>(random_below(random, 3));
-    uint32_t warps = 1 + static_cast<uint32_t>(random_below(random, 3));
+    uint32_t blocks = 1 + static_cast<uint32_t>(random_below(random, like == SMALL ? 1 : 3));
+    uint32_t warps = 1 + static_cast<uint32_t>(random_below(random, like == SMALL ? 1 : 3));
     if (made.oneshot) {
       ranks->oneshot(rank, protocol, what, call, blocks, cuda_ranks_threads(what.shape, warps));
       continue;
@@ -139,22 +157,23 @@ void check_result(const trial &made, uint64_t seed) {
   const bny_request &request = made.request;
   for (size_t rank = 0; rank < made.out.size(); rank++)
     if (memcmp(made.out[rank].memory, made.expected[rank].memory, made.out[rank].bytes) != 0)
-      ck_abort_msg("seed %" PRIu64 ": rank %zu of %d: the bits differ: %s%s, scatter %d, order %d, wire %d, protocol %d, "
+      ck_abort_msg("seed %" PRIu64 ": rank %zu of %d: the bits differ: %s%s%s, scatter %d, order %d, wire %d, protocol %d, "
                    "%d x %d rows of %d",
-                   seed, rank, request.nranks, request.algorithm, made.oneshot ? " (kernel)" : "", request.scatter, request.order,
+                   seed, rank, request.nranks, request.algorithm, made.oneshot ? " (kernel)" : "",
+                   made.in_place ? " in place" : "", request.scatter, request.order,
                    request.wire, made.settings.protocol, request.tokens, request.heads, request.value_dim);
 }
 
-void run_world(uint64_t seed, int32_t nranks, int32_t epochs) {
+void run_world(uint64_t seed, int32_t nranks, int32_t epochs, flavour like) {
   world_random random = {seed * 0x9e3779b97f4a7c15u + static_cast<uint64_t>(nranks)};
   sheet_pool pool = {};
   cuda_ranks ranks(nranks, seed);
   ranks.overlap(seed % 2);
   std::vector<trial> trials;
   for (int32_t epoch = 0; epoch < epochs; epoch++) {
-    trials.push_back(trial_of(&pool, &random, nranks));
+    trials.push_back(trial_of(&pool, &random, nranks, like));
     ck_assert_msg(expect(&trials.back()), "seed %" PRIu64 ": the plans do not run: %s", seed, banyan_last_error());
-    launch(&ranks, &random, trials.back());
+    launch(&ranks, &random, trials.back(), like);
   }
   std::string why = ranks.run();
   ck_assert_msg(why.empty(), "seed %" PRIu64 ", %d ranks: %s", seed, nranks, why.c_str());
@@ -165,7 +184,19 @@ void run_world(uint64_t seed, int32_t nranks, int32_t epochs) {
 } // namespace
 
 START_TEST(bits_of_a_processor) {
-  for (uint64_t i = 0; i < (world_is_sanitized() ? 2 : 6); i++) run_world(world_seed() * 1000 + i, _i, 6);
+  for (uint64_t i = 0; i < (world_is_sanitized() ? 2 : 6); i++) run_world(world_seed() * 1000 + i, _i, 6, ANY);
+}
+END_TEST
+
+START_TEST(more_ranks_than_a_merge_takes_at_once) {
+  run_world(world_seed(), 9, 3, SMALL);
+  run_world(world_seed(), 19, 2, SMALL);
+}
+END_TEST
+
+/* Statistics of a row are read by the warps of all its chunks, and written by one. */
+START_TEST(in_place) {
+  for (uint64_t i = 0; i < 16; i++) run_world(world_seed() * 1000 + i, 2, 3, WIDE_IN_PLACE);
 }
 END_TEST
 
@@ -173,6 +204,8 @@ int main() {
   Suite *suite = suite_create("cuda_combine");
   TCase *tcase = tcase_create("combine");
   tcase_add_loop_test(tcase, bits_of_a_processor, 1, 9);
+  tcase_add_test(tcase, in_place);
+  tcase_add_test(tcase, more_ranks_than_a_merge_takes_at_once);
   tcase_set_timeout(tcase, 120);
   suite_add_tcase(suite, tcase);
   return world_main(suite);

@@ -401,16 +401,26 @@ void describe_deadlock(bny_emulator *emulator) {
   emulator->failure = text;
 }
 
-/* One block for a random while, so that blocks and devices drift apart. */
+/* A thread that can go on: of the favoured warp, if a few tries find one. */
+fiber *pick_fiber(bny_emulator *emulator, block_state *block, uint32_t favoured) {
+  uint32_t index = 0;
+  for (int tries = favoured < block->warps.size() ? 8 : 1; tries > 0; tries--) {
+    index = random_below(emulator, block->runnable.size());
+    if (block->runnable[index]->self.thread / BNY_WARP_LANES == favoured) break;
+  }
+  return take_any(&block->runnable, index);
+}
+
+/* One block for a random while, and perhaps one of its warps before others, so that all drift apart. */
 void run_block(bny_emulator *emulator, size_t index) {
   block_state *block = emulator->blocks[index].get();
+  uint32_t favoured = random_below(emulator, 2 * block->warps.size()); /* beyond the last: none */
   uint32_t burst = 1 + random_below(emulator, random_below(emulator, 4) == 0 ? 4096 : 256);
   while (burst-- > 0 && !block->runnable.empty() && emulator->failure.empty()) {
     if (emulator->steps++ >= emulator->config.steps_max) emulator->failure = "more steps than allowed: something waits forever";
     if (emulator->watch) emulator->watch(emulator->steps * emulator->config.step_ns);
     let_things_happen(emulator, block);
-    fiber *next = take_any(&block->runnable, random_below(emulator, block->runnable.size()));
-    switch_to_fiber(emulator, next);
+    switch_to_fiber(emulator, pick_fiber(emulator, block, favoured));
   }
   if (block->unfinished == 0) {
     forget_writers(emulator, block);

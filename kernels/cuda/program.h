@@ -67,8 +67,8 @@ typedef struct bny_arena_head {
   uint64_t *words;     /* [BNY_DEVICE_WORDS] of the host: it sets ABORT, kernels set FAULT. NULL: none */
   uint64_t pad0[12];
   /* its own kernels, for peers to read */
-  uint64_t waiting; /* (peer + 1) << 32 | slot that it has waited for some time; 0: none */
-  uint64_t pad1[15];
+  uint64_t waiting[2]; /* bit r: for rank r, for some time */
+  uint64_t pad1[14];
   /* anybody: a fault; ends every wait of this rank, in this and later runs */
   uint64_t abort;
   uint64_t pad2[15];

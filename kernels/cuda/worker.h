@@ -33,7 +33,7 @@ struct bny_worker {
   uint64_t since; /* when the warp first had to wait in this run; 0: never yet */
   uint32_t polls; /* without success */
   bool failed;    /* the same in all lanes: nothing more is read, written or waited for */
-  bool told;      /* the head's `waiting` may be of this warp */
+  bool told;      /* it has looked: the head's `waiting` may be of this warp */
 };
 
 BNY_DEVICE bny_arena_head *bny_worker_head(const bny_device_group &group, int32_t rank) {
@@ -68,13 +68,32 @@ BNY_DEVICE void bny_worker_report_data(bny_worker *self, bool bad, uint32_t row)
   bny_warp_sync();
 }
 
-/* Of rank `peer` that does not deliver: itself, or the one that it waits for, and so on. */
-BNY_DEVICE int32_t bny_worker_blame(const bny_device_group *group, int32_t peer) {
-  BNY_ROLLED for (int32_t hop = 0; hop < group->nranks; hop++) {
-    uint64_t waiting = bny_load_relaxed_sys_64(&bny_worker_head(*group, peer)->waiting);
-    int32_t next = (int32_t)(waiting >> 32) - 1;
-    if (next < 0 || next == group->rank || next >= group->nranks) break;
-    peer = next;
+/* Ranks, a bit for each. */
+struct bny_rank_set {
+  uint64_t word[2];
+};
+
+/* Whom a rank says it waits for. */
+BNY_DEVICE bny_rank_set bny_worker_waits_for(const bny_device_group *group, int32_t rank) {
+  const uint64_t *waiting = bny_worker_head(*group, rank)->waiting;
+  return {{bny_load_relaxed_sys_64(&waiting[0]), bny_load_relaxed_sys_64(&waiting[1])}};
+}
+
+/* Of rank `peer` that does not deliver: somebody who has not begun the run and waits for nobody; else the first who waits for
+ * nobody of those that this rank waits for, and those that they wait for, and so on. */
+BNY_DEVICE int32_t bny_worker_blame(const bny_device_group *group, uint64_t epoch, int32_t peer) {
+  const uint64_t *begun = bny_worker_head(*group, group->rank)->begun;
+  bny_rank_set met = bny_worker_waits_for(group, group->rank);
+  met.word[peer / 64] |= (uint64_t)1 << peer % 64;
+  BNY_ROLLED for (int32_t i = 0; i < group->nranks * (group->nranks + 1); i++) {
+    int32_t rank = i % group->nranks;
+    bool first_round = i < group->nranks;
+    bool counts = first_round ? bny_load_relaxed_sys_64(&begun[rank]) < epoch : met.word[rank / 64] >> rank % 64 & 1;
+    if (!counts || rank == group->rank) continue;
+    bny_rank_set theirs = bny_worker_waits_for(group, rank);
+    if ((theirs.word[0] | theirs.word[1]) == 0) return rank;
+    met.word[0] |= first_round ? 0 : theirs.word[0];
+    met.word[1] |= first_round ? 0 : theirs.word[1];
   }
   return peer;
 }
@@ -82,16 +101,18 @@ BNY_DEVICE int32_t bny_worker_blame(const bny_device_group *group, int32_t peer)
 /* ---- waiting -------------------------------------------------------------------------------------------------------- */
 
 /* One lane, after `waited` ns for `slot` of `peer`: a fault that ends the wait, or 0. `far`: look at the host's words too. */
-BNY_DEVICE_COLD uint64_t bny_worker_find_fault(const bny_device_group *group, uint64_t waited, bool far, int32_t peer,
-                                               int32_t slot) {
+BNY_DEVICE_COLD uint64_t bny_worker_find_fault(const bny_device_group *group, uint64_t epoch, uint64_t waited, bool far,
+                                               int32_t peer, int32_t slot) {
   bny_arena_head *head = bny_worker_head(*group, group->rank);
   uint64_t fault = bny_load_relaxed_sys_64(&head->abort), timeout = head->timeout_ns;
   if (fault == 0 && far && head->words) fault = bny_load_relaxed_sys_64(&head->words[BNY_DEVICE_WORD_ABORT]);
-  /* Again and again, as other warps of this rank may have cleared it. */
-  if (fault == 0 && timeout != 0 && waited > timeout / 8)
-    bny_store_relaxed_sys_64(&head->waiting, (uint64_t)(uint32_t)(peer + 1) << 32 | (uint32_t)slot);
+  /* Again and again, as other warps of this rank may have taken it back. */
+  if (fault == 0 && timeout != 0 && waited > timeout / 8) {
+    uint64_t *word = &head->waiting[peer / 64], told = bny_load_relaxed_sys_64(word), bit = (uint64_t)1 << peer % 64;
+    if (!(told & bit)) bny_store_relaxed_sys_64(word, told | bit);
+  }
   if (fault == 0 && timeout != 0 && waited > timeout)
-    fault = bny_device_fault_pack(BANYAN_ERR_TIMEOUT, bny_worker_blame(group, peer), group->rank, (uint32_t)slot);
+    fault = bny_device_fault_pack(BANYAN_ERR_TIMEOUT, bny_worker_blame(group, epoch, peer), group->rank, (uint32_t)slot);
   if (fault) bny_worker_report(group, fault);
   return fault;
 }
@@ -113,14 +134,14 @@ BNY_DEVICE void bny_worker_look(bny_worker *self, int32_t peer, int32_t slot) {
   self->told = true;
   uint64_t fault = 0;
   bool far = self->polls % (BNY_WORKER_POLLS * BNY_WORKER_FAR_LOOKS) == 0;
-  if (bny_lane() == 0) fault = bny_worker_find_fault(self->group, now - self->since, far, peer, slot);
+  if (bny_lane() == 0) fault = bny_worker_find_fault(self->group, self->epoch, now - self->since, far, peer, slot);
   self->failed = bny_shuffle(fault, 0) != 0;
 }
 
-/* The wait is over. */
+/* The wait is over. What was told is taken back; other warps that still wait will tell again. */
 BNY_DEVICE void bny_worker_arrived(bny_worker *self) {
-  if (self->told && !self->failed && bny_lane() == 0 && bny_load_relaxed_sys_64(&self->head->waiting) != 0)
-    bny_store_relaxed_sys_64(&self->head->waiting, 0);
+  if (self->told && !self->failed && bny_lane() < 2 && bny_load_relaxed_sys_64(&self->head->waiting[bny_lane()]) != 0)
+    bny_store_relaxed_sys_64(&self->head->waiting[bny_lane()], 0);
   self->told = false;
 }
 
