@@ -20,12 +20,13 @@ template <int columns> struct bny_fragment {
   float n[columns / 8][4];
 };
 
-/* Logits of 8 keys a tile: lane 4 g + t has rows g, g, g + 8, g + 8 and keys 2 t, 2 t + 1, 2 t, 2 t + 1. */
-template <int tiles> struct bny_logits {
-  float s[tiles][4];
+/* Logits of 8 keys a class: lane 4 g + t has rows g, g, g + 8, g + 8 and keys 2 t, 2 t + 1, 2 t, 2 t + 1 of it. Key j of
+ * class c is key j classes + c of the tile. */
+template <int classes> struct bny_logits {
+  float s[classes][4];
 };
 
-/* Weights as fragments of A, for 16 keys a step: the larger and the smaller term. */
+/* Weights as fragments of A, two classes a step: the larger and the smaller term. */
 template <int steps> struct bny_weights {
   uint32_t coarse[steps][4], fine[steps][4];
 };
@@ -38,26 +39,26 @@ template <int columns> BNY_DEVICE void bny_fragment_clear(bny_fragment<columns> 
   BNY_UNROLL for (int i = 0; i < columns / 2; i++) partial->n[i / 4][i % 4] = 0;
 }
 
-/* Logits of keys from `keys` on: those are not there. */
-template <int tiles> BNY_DEVICE void bny_logits_mask(bny_logits<tiles> *logits, uint32_t keys) {
-  BNY_UNROLL for (uint32_t i = 0; i < 4 * tiles; i++)
-    if (i / 4 * 8 + bny_lane() % 4 * 2 + i % 2 >= keys) logits->s[i / 4][i % 4] = -BNY_INFINITY_F;
+/* Keys of the tile from `keys` on are not there. */
+template <int classes> BNY_DEVICE void bny_logits_mask(bny_logits<classes> *logits, uint32_t keys) {
+  BNY_UNROLL for (uint32_t i = 0; i < 4 * classes; i++)
+    if ((bny_lane() % 4 * 2 + i % 2) * classes + i / 4 >= keys) logits->s[i / 4][i % 4] = -BNY_INFINITY_F;
 }
 
 /* m of a row with more logits. A logit of +inf or NaN, and it alone, makes d infinite or NaN. */
-template <int tiles>
-BNY_DEVICE float bny_fragment_max(float m, const bny_logits<tiles> &logits, int row, float scale) {
+template <int classes>
+BNY_DEVICE float bny_fragment_max(float m, const bny_logits<classes> &logits, int row, float scale) {
   float top = -BNY_INFINITY_F;
-  BNY_UNROLL for (int i = 0; i < 2 * tiles; i++) top = fmaxf(top, bny_mul(logits.s[i / 2][2 * row + i % 2], scale));
+  BNY_UNROLL for (int i = 0; i < 2 * classes; i++) top = fmaxf(top, bny_mul(logits.s[i / 2][2 * row + i % 2], scale));
   top = fmaxf(top, bny_shuffle_xor(top, 1));
   top = fmaxf(top, bny_shuffle_xor(top, 2));
   return fminf(fmaxf(m, ceilf(top)), FLT_MAX);
 }
 
 /* Logits become weights; m and d with them; n of what was before is rescaled. */
-template <class Element, int tiles, int columns>
-BNY_DEVICE void bny_fragment_softmax(bny_fragment<columns> *partial, const bny_logits<tiles> &logits, float scale,
-                                     bny_weights<tiles / 2> *weights) {
+template <class Element, int classes, int columns>
+BNY_DEVICE void bny_fragment_softmax(bny_fragment<columns> *partial, const bny_logits<classes> &logits, float scale,
+                                     bny_weights<classes / 2> *weights) {
   float m[2];
   BNY_UNROLL for (int row = 0; row < 2; row++) m[row] = bny_fragment_max(partial->m[row], logits, row, scale);
   if (bny_warp_any(m[0] > partial->m[0] || m[1] > partial->m[1])) {
@@ -73,24 +74,24 @@ BNY_DEVICE void bny_fragment_softmax(bny_fragment<columns> *partial, const bny_l
   }
   BNY_UNROLL for (int row = 0; row < 2; row++) {
     float base = m[row] > -BNY_INFINITY_F ? m[row] - Element::HEADROOM : 0; /* all of the row is -inf so far */
-    BNY_UNROLL for (int tile = 0; tile < tiles; tile++) {
-      float low = bny_exp2_fast(fmaf(logits.s[tile][2 * row], scale, -base));
-      float high = bny_exp2_fast(fmaf(logits.s[tile][2 * row + 1], scale, -base));
+    BNY_UNROLL for (int i = 0; i < classes; i++) {
+      float low = bny_exp2_fast(fmaf(logits.s[i][2 * row], scale, -base));
+      float high = bny_exp2_fast(fmaf(logits.s[i][2 * row + 1], scale, -base));
       partial->d[row] = bny_add(partial->d[row], bny_add(low, high));
-      bny_decode_split<Element>(low, high, &weights->coarse[tile / 2][tile % 2 * 2 + row],
-                                &weights->fine[tile / 2][tile % 2 * 2 + row]);
+      bny_decode_split<Element>(low, high, &weights->coarse[i / 2][i % 2 * 2 + row],
+                                &weights->fine[i / 2][i % 2 * 2 + row]);
     }
   }
 }
 
-/* n += weights times the tile's columns from `first` on: 16 keys a step. */
+/* n += weights times the tile's columns from `first` on. */
 template <class Element, int dim, int steps, int columns>
 BNY_DEVICE void bny_fragment_values(bny_fragment<columns> *partial, const bny_weights<steps> &weights,
                                     const unsigned char *tile, int first) {
   BNY_UNROLL for (int column = 0; column < columns; column += 16) {
     BNY_UNROLL for (int step = 0; step < steps; step++) {
       uint32_t b[4];
-      bny_load_columns_b<dim>(b, tile + step * BNY_DECODE_GRANULE * bny_tile<dim>::PITCH, first + column);
+      bny_load_values<dim, 16 * steps>(b, tile, 2 * step, first + column);
       BNY_UNROLL for (int i = 0; i < 2; i++) {
         Element::multiply(partial->n[column / 8 + i], weights.coarse[step], b + 2 * i);
         Element::multiply(partial->n[column / 8 + i], weights.fine[step], b + 2 * i);

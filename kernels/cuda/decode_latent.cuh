@@ -26,7 +26,7 @@ template <int groups_, bool bulk_> struct bny_latent_shape {
     THREADS = BNY_WARP_LANES * WARPS,
     ROWS = 16 * GROUPS,
     KEYS = 32, /* of a tile */
-    TILE_BYTES = KEYS * bny_tile<DIM>::PITCH,
+    TILE_BYTES = bny_tile<DIM, KEYS>::BYTES,
     STAGES = groups_ == 1 ? 2 : 3, /* one group: two blocks of an SM take turns */
     RESIDENT = groups_ == 1 ? 2 : 1,
     PART_DIM = DIM / PARTS,
@@ -39,7 +39,7 @@ template <int groups_, bool bulk_> struct bny_latent_shape {
 /* Dynamic shared memory. The partial lies where the tiles are, when all have been used. */
 template <class shape> struct bny_latent_memory {
   enum : int {
-    LOGITS = shape::STAGES * shape::TILE_BYTES, /* of each warp: 4 tiles of 8 keys, 16 bytes a lane */
+    LOGITS = shape::STAGES * shape::TILE_BYTES, /* of each warp: 4 classes of 8 keys, 16 bytes a lane */
     BARRIERS = LOGITS + shape::WARPS * 4 * BNY_WARP_LANES * 16,
     STATS = BARRIERS + 16 * ((shape::STAGES + 1) / 2),
     BYTES = STATS + 2 * shape::ROWS * 4
@@ -84,7 +84,6 @@ BNY_DEVICE const unsigned char *bny_latent_wait(bny_latent_stages *stages, const
   if constexpr (shape::bulk) {
     bny_mbarrier_wait(stages->barriers + stage, stages->parity >> stage & 1);
     stages->parity ^= 1u << stage;
-    bny_fence_async();
   } else {
     bny_copy_async_wait<shape::STAGES - 2>();
   }
@@ -120,7 +119,7 @@ BNY_DEVICE void bny_latent_logits(bny_logits<4> *logits, const uint32_t query[sh
   BNY_UNROLL for (int i = 0; i < shape::PART_DIM / 16; i++) {
     BNY_UNROLL for (int half = 0; half < 2; half++) {
       uint32_t b[4];
-      bny_load_rows_b<shape::DIM>(b, tile + half * 16 * bny_tile<shape::DIM>::PITCH, part * shape::PART_DIM + 16 * i);
+      bny_load_keys<shape::DIM, shape::KEYS>(b, tile, 2 * half, part * shape::PART_DIM + 16 * i);
       Element::multiply(logits->s[2 * half], query[i], b);
       Element::multiply(logits->s[2 * half + 1], query[i], b + 2);
     }

@@ -2,25 +2,40 @@
  *
  * Rows of K and V on their way from global to shared memory, and fragments of them for the tensor cores.
  *
- * A row of shared memory is 16 bytes longer than what it holds: with an odd number of 16-byte places to a row, the eight
- * rows that ldmatrix reads at once lie in different banks. So bulk copies bring one row each, and need nothing of pages.
- * Keys beyond the end of a sequence are not read: their rows become zero, because 0 times whatever was there may be NaN. */
+ * A tile lies in shared memory as eight chunks of neighbouring rows, with 16 bytes between chunks. ldmatrix reads eight rows
+ * at once, which must lie in different banks: here one of each chunk, as chunks are an odd number of 16 bytes apart. So a
+ * bulk copy can bring a whole chunk where its rows are neighbours in global memory too; else it brings one row. The keys of
+ * a fragment are then those of one *class*: every rows / 8-th.
+ *
+ * Keys beyond the end of a sequence are not read: their rows become zero, because 0 times whatever was there may be NaN.
+ *
+ * Copies of either kind follow reads of what a tile held before, with a sync of the warp or block between. A bulk copy that
+ * follows plain stores also needs bny_fence_async(). */
 #ifndef BNY_CUDA_DECODE_LOAD_CUH
 #define BNY_CUDA_DECODE_LOAD_CUH
 
 #include "cuda/decode_shape.h"
 #include "cuda/device.h"
 
-/* Rows of dim elements in shared memory. */
-template <int dim> struct bny_tile {
+/* `rows` rows of dim elements in shared memory. */
+template <int dim, int rows> struct bny_tile {
   enum : int {
     ROW_BYTES = 2 * dim,
-    PITCH = ROW_BYTES + 16,
+    CLASSES = rows / 8, /* rows of a chunk, and classes */
+    PITCH = CLASSES * ROW_BYTES + 16, /* of chunks */
+    BYTES = 8 * PITCH,
     /* lanes that copy neighbouring 16 bytes of a row: a line of 128 bytes where rows consist of such */
     ROW_LANES = ROW_BYTES % 128 == 0 ? 8 : 4,
     ROWS_AT_ONCE = BNY_WARP_LANES / ROW_LANES
   };
+  static_assert(PITCH / 16 % 2 == 1, "rows of a class are in different banks");
 };
+
+/* Where a row of a tile begins. */
+template <int dim, int rows> BNY_DEVICE uint32_t bny_tile_row(uint32_t row) {
+  using shape = bny_tile<dim, rows>;
+  return row / shape::CLASSES * shape::PITCH + row % shape::CLASSES * shape::ROW_BYTES;
+}
 
 /* The keys of an item. */
 struct bny_decode_keys {
@@ -45,7 +60,7 @@ BNY_DEVICE const unsigned char *bny_decode_row_address(const bny_decode_cache &c
 template <int dim, int rows, int warps>
 BNY_DEVICE void bny_decode_load_async(unsigned char *tile, const bny_decode_cache &cache, const bny_decode_keys &keys,
                                       uint32_t first, uint32_t end, uint32_t warp) {
-  using shape = bny_tile<dim>;
+  using shape = bny_tile<dim, rows>;
   static_assert(rows % (shape::ROWS_AT_ONCE * warps) == 0, "all warps have as many rows");
   uint32_t row = bny_lane() / shape::ROW_LANES + warp * shape::ROWS_AT_ONCE;
   uint32_t column = bny_lane() % shape::ROW_LANES * 16;
@@ -53,52 +68,58 @@ BNY_DEVICE void bny_decode_load_async(unsigned char *tile, const bny_decode_cach
     bool valid = first + row < end;
     const unsigned char *from = (const unsigned char *)cache.base;
     if (valid) from = bny_decode_row_address(cache, keys, first + row) + column;
-    unsigned char *to = tile + row * shape::PITCH + column;
+    unsigned char *to = tile + bny_tile_row<dim, rows>(row) + column;
     BNY_UNROLL for (int byte = 0; byte < shape::ROW_BYTES; byte += shape::ROW_LANES * 16)
       bny_copy_async_16(to + byte, from + (valid ? byte : 0), valid);
     row += shape::ROWS_AT_ONCE * warps;
   }
 }
 
-/* ---- bulk copies: a row a lane -------------------------------------------------------------------------------------- */
+/* ---- bulk copies: a chunk or a row a lane ---------------------------------------------------------------------------- */
 
-/* The same by one warp; all have read what the tile held before. `barrier` expects one arrival. */
+/* The same by one warp, with `first` a multiple of the rows of a chunk. `barrier` expects one arrival. Lanes take turns at
+ * this instruction, so the fewer copies the better. */
 template <int dim, int rows>
 BNY_DEVICE void bny_decode_load_bulk(unsigned char *tile, const bny_decode_cache &cache, const bny_decode_keys &keys,
                                      uint32_t first, uint32_t end, uint64_t *barrier) {
-  using shape = bny_tile<dim>;
+  using shape = bny_tile<dim, rows>;
   static_assert(rows <= BNY_WARP_LANES, "a lane has one row");
-  uint32_t lane = bny_lane(), there = end - first;
+  const bool neighbours = cache.token_stride == shape::ROW_BYTES && 1u << keys.page_shift >= shape::CLASSES;
+  const uint32_t copied = neighbours ? shape::CLASSES : 1, row = bny_lane() * copied;
+  uint32_t there = end - first;
   if (there > rows) there = rows;
-  if (lane == 0) bny_mbarrier_expect(barrier, there * shape::ROW_BYTES);
+  if (bny_lane() == 0) bny_mbarrier_expect(barrier, there * shape::ROW_BYTES);
   bny_warp_sync();
-  if (lane < there) {
-    bny_bulk_load(tile + lane * shape::PITCH, bny_decode_row_address(cache, keys, first + lane), shape::ROW_BYTES,
-                  barrier);
-  } else if (lane < rows) {
+  if (row < there) {
+    uint32_t count = there - row < copied ? there - row : copied;
+    bny_bulk_load(tile + bny_tile_row<dim, rows>(row), bny_decode_row_address(cache, keys, first + row),
+                  count * shape::ROW_BYTES, barrier);
+  }
+  if (bny_lane() >= there && bny_lane() < rows) {
     const bny_quad zero = {{0, 0, 0, 0}};
-    for (int byte = 0; byte < shape::ROW_BYTES; byte += 16) bny_store_quad(tile + lane * shape::PITCH + byte, zero);
+    unsigned char *to = tile + bny_tile_row<dim, rows>(bny_lane());
+    BNY_ROLLED for (int byte = 0; byte < shape::ROW_BYTES; byte += 16) bny_store_quad(to + byte, zero);
   }
 }
 
 /* ---- fragments ------------------------------------------------------------------------------------------------------ */
 
-/* A: 16 rows, columns column .. column + 15 of a tile. */
-template <int dim> BNY_DEVICE void bny_load_rows_a(uint32_t *a, const unsigned char *tile, int column) {
+/* B of two products whose columns are the keys of one class each, `first` and the next, and whose depth is columns
+ * column .. column + 15. */
+template <int dim, int rows> BNY_DEVICE void bny_load_keys(uint32_t *b, const unsigned char *tile, int first, int column) {
+  using shape = bny_tile<dim, rows>;
   uint32_t lane = bny_lane();
-  bny_load_matrix_4(a, tile + lane % 16 * bny_tile<dim>::PITCH + 2 * column + lane / 16 * 16);
+  bny_load_matrix_4(b, tile + lane % 8 * shape::PITCH + (first + lane / 16) * shape::ROW_BYTES + 2 * column +
+                           lane / 8 % 2 * 16);
 }
 
-/* B of two products whose columns are the tile's rows 0..7 and 8..15, and whose depth is columns column .. column + 15. */
-template <int dim> BNY_DEVICE void bny_load_rows_b(uint32_t *b, const unsigned char *tile, int column) {
+/* B of two products whose depth is the keys of two classes, `first` and the next, and whose columns are column .. column + 7
+ * and column + 8 .. + 15. */
+template <int dim, int rows> BNY_DEVICE void bny_load_values(uint32_t *b, const unsigned char *tile, int first, int column) {
+  using shape = bny_tile<dim, rows>;
   uint32_t lane = bny_lane();
-  bny_load_matrix_4(b, tile + (lane % 8 + lane / 16 * 8) * bny_tile<dim>::PITCH + 2 * column + lane / 8 % 2 * 16);
-}
-
-/* B of two products whose depth is the tile's rows, and whose columns are column .. column + 7 and column + 8 .. + 15. */
-template <int dim> BNY_DEVICE void bny_load_columns_b(uint32_t *b, const unsigned char *tile, int column) {
-  uint32_t lane = bny_lane();
-  bny_load_matrix_4_transposed(b, tile + lane % 16 * bny_tile<dim>::PITCH + 2 * column + lane / 16 * 16);
+  bny_load_matrix_4_transposed(b, tile + lane % 8 * shape::PITCH + (first + lane / 8 % 2) * shape::ROW_BYTES + 2 * column +
+                                      lane / 16 * 16);
 }
 
 #endif

@@ -19,7 +19,10 @@
 
 /* A row as a warp has it: lane l has columns 4 l .. 4 l + 3, the same of the next 128 columns, and so on. */
 template <int dim> struct bny_decode_row {
-  enum : int { QUADS = (dim + 4 * BNY_WARP_LANES - 1) / (4 * BNY_WARP_LANES) };
+  enum : int {
+    QUADS = (dim + 4 * BNY_WARP_LANES - 1) / (4 * BNY_WARP_LANES),
+    BATCH = 16 / QUADS /* rows that are loaded at once */
+  };
   float m, d;
   float n[QUADS][4];
 };
@@ -60,16 +63,6 @@ BNY_DEVICE void bny_store_floats(float *to, const float *from) {
   bny_store_quad(to, quad);
 }
 
-template <int dim>
-BNY_DEVICE void bny_decode_row_add(bny_decode_row<dim> *row, const bny_decode_source &source, float factor) {
-  BNY_UNROLL for (int quad = 0; quad < bny_decode_row<dim>::QUADS; quad++) {
-    if (bny_decode_column(quad) >= dim) continue;
-    float n[4];
-    bny_load_floats(n, source.n + bny_decode_column(quad));
-    BNY_UNROLL for (int i = 0; i < 4; i++) row->n[quad][i] = bny_add(row->n[quad][i], bny_mul(n[i], factor));
-  }
-}
-
 /* ---- where sources are ------------------------------------------------------------------------------------------------ */
 
 /* One row, in all blocks of the cluster; or in the pieces of teams team, team + step, team + 2 step ... */
@@ -101,27 +94,50 @@ template <int dim> BNY_DEVICE void bny_decode_row_put(const bny_decode_source &t
     if (bny_decode_column(quad) < dim) bny_store_floats(to.n + bny_decode_column(quad), row.n[quad]);
 }
 
-/* By a warp: the row of sources 0 .. count - 1. Statistics of 32 sources at a time, one a lane. */
+/* The same rows of sources first .. first + BATCH - 1, times the factor that lane `first + i` of the statistics has. Loads of
+ * a batch are all under way at once: it is their latency that a merge takes. */
 template <int dim, class Sources>
-BNY_DEVICE void bny_decode_fold(bny_decode_row<dim> *row, const Sources &sources, uint32_t count) {
-  float top = -BNY_INFINITY_F;
-  BNY_ROLLED for (uint32_t i = bny_lane(); i < count; i += BNY_WARP_LANES)
-    top = fmaxf(top, *Sources::at(sources, i).m);
-  row->m = bny_warp_max(top);
-  row->d = 0;
-  BNY_UNROLL for (int i = 0; i < 4 * bny_decode_row<dim>::QUADS; i++) row->n[i / 4][i % 4] = 0;
-  BNY_ROLLED for (uint32_t first = 0; first < count; first += BNY_WARP_LANES) {
-    uint32_t left = count - first;
-    if (left > BNY_WARP_LANES) left = BNY_WARP_LANES;
-    float factor = 0, d = 0;
-    if (bny_lane() < left) {
-      bny_decode_source mine = Sources::at(sources, first + bny_lane());
-      factor = bny_exp2_whole(*mine.m - row->m);
-      d = bny_mul(*mine.d, factor);
+BNY_DEVICE void bny_decode_row_add(bny_decode_row<dim> *row, const Sources &sources, uint32_t chunk, uint32_t first,
+                                   uint32_t count, float factor) {
+  using shape = bny_decode_row<dim>;
+  float n[shape::BATCH][shape::QUADS][4];
+  BNY_UNROLL for (uint32_t i = 0; i < shape::BATCH; i++) {
+    BNY_UNROLL for (int quad = 0; quad < shape::QUADS; quad++) {
+      BNY_UNROLL for (int j = 0; j < 4; j++) n[i][quad][j] = 0;
+      if (first + i < count && bny_decode_column(quad) < dim)
+        bny_load_floats(n[i][quad], Sources::at(sources, chunk + first + i).n + bny_decode_column(quad));
     }
-    row->d = bny_add(row->d, bny_warp_sum(d));
-    for (uint32_t i = 0; i < left; i++)
-      bny_decode_row_add<dim>(row, Sources::at(sources, first + i), bny_shuffle(factor, (int)i));
+  }
+  BNY_UNROLL for (uint32_t i = 0; i < shape::BATCH; i++) {
+    float scale = bny_shuffle(factor, (int)(first + i) & 31);
+    if (first + i >= count) continue;
+    BNY_UNROLL for (int j = 0; j < 4 * shape::QUADS; j++)
+      row->n[j / 4][j % 4] = bny_add(row->n[j / 4][j % 4], bny_mul(n[i][j / 4][j % 4], scale));
+  }
+}
+
+/* By a warp: the row of sources 0 .. total - 1, 32 at a time, the statistics of each in a lane. */
+template <int dim, class Sources>
+BNY_DEVICE void bny_decode_fold(bny_decode_row<dim> *row, const Sources &sources, uint32_t total) {
+  using shape = bny_decode_row<dim>;
+  row->m = -BNY_INFINITY_F;
+  row->d = 0;
+  BNY_UNROLL for (int i = 0; i < 4 * shape::QUADS; i++) row->n[i / 4][i % 4] = 0;
+  BNY_ROLLED for (uint32_t chunk = 0; chunk < total; chunk += BNY_WARP_LANES) {
+    uint32_t count = total - chunk;
+    if (count > BNY_WARP_LANES) count = BNY_WARP_LANES;
+    float m = -BNY_INFINITY_F, d = 0;
+    if (bny_lane() < count) {
+      bny_decode_source mine = Sources::at(sources, chunk + bny_lane());
+      m = *mine.m;
+      d = *mine.d;
+    }
+    float top = fmaxf(row->m, bny_warp_max(m)), before = bny_exp2_whole(row->m - top), factor = bny_exp2_whole(m - top);
+    row->m = top;
+    row->d = bny_add(bny_mul(row->d, before), bny_warp_sum(bny_mul(d, factor)));
+    BNY_UNROLL for (int i = 0; i < 4 * shape::QUADS; i++) row->n[i / 4][i % 4] = bny_mul(row->n[i / 4][i % 4], before);
+    BNY_ROLLED for (uint32_t first = 0; first < count; first += shape::BATCH)
+      bny_decode_row_add<dim>(row, sources, chunk, first, count, factor);
   }
 }
 

@@ -17,7 +17,8 @@ template <int dim_, bool bulk_> struct bny_warp_shape {
   enum : int {
     DIM = dim_,
     ROWS = 16,
-    TILE_BYTES = BNY_DECODE_GRANULE * bny_tile<dim_>::PITCH,
+    TILE_BYTES = bny_tile<dim_, BNY_DECODE_GRANULE>::BYTES,
+    QUERY_PITCH = 2 * dim_ + 16,   /* bytes: rows in different banks */
     WARPS = BNY_DECODE_WARPS,
     /* blocks of an SM: as registers allow */
     RESIDENT = dim_ <= 96 || (dim_ <= 128 && BNY_ARCH < 1000) ? 3 : dim_ <= 192 ? 2 : 1,
@@ -74,12 +75,17 @@ template <class shape> BNY_DEVICE const unsigned char *bny_ring_wait(bny_ring *r
 template <class shape>
 BNY_DEVICE void bny_ring_next(const bny_ring &ring, const bny_decode_call &call, const bny_decode_keys &keys,
                               const bny_granules &granules, uint32_t half) {
-  if constexpr (shape::bulk) bny_fence_async();
   bny_warp_sync();
   bny_ring_fill<shape>(ring, call, keys, granules, half + shape::RING);
 }
 
 /* ---- one granule ---------------------------------------------------------------------------------------------------- */
+
+/* Fragment of A: all rows of the query, columns column .. column + 15. */
+template <class shape> BNY_DEVICE void bny_warp_load_query(uint32_t *a, const unsigned char *query, int column) {
+  uint32_t lane = bny_lane();
+  bny_load_matrix_4(a, query + lane % 16 * shape::QUERY_PITCH + 2 * column + lane / 16 * 16);
+}
 
 /* Of 16 heads and 16 keys, before scaling. */
 template <class Element, class shape>
@@ -88,21 +94,21 @@ BNY_DEVICE void bny_warp_logits(bny_logits<2> *logits, const uint32_t kept[][4],
   BNY_UNROLL for (int i = 0; i < 8; i++) logits->s[i / 4][i % 4] = 0;
   BNY_UNROLL for (int column = 0; column < shape::DIM; column += 16) {
     uint32_t a[4], b[4];
-    if constexpr (!shape::QUERY_KEPT) bny_load_rows_a<shape::DIM>(a, query, column);
-    bny_load_rows_b<shape::DIM>(b, tile, column);
+    if constexpr (!shape::QUERY_KEPT) bny_warp_load_query<shape>(a, query, column);
+    bny_load_keys<shape::DIM, BNY_DECODE_GRANULE>(b, tile, 0, column);
     const uint32_t *rows = shape::QUERY_KEPT ? kept[column / 16 * shape::QUERY_KEPT] : a;
     Element::multiply(logits->s[0], rows, b);
     Element::multiply(logits->s[1], rows, b + 2);
   }
 }
 
-/* The ring has been filled from half 0 on, and the query is in shared memory: a tile. */
+/* The ring has been filled from half 0 on, and the query is in shared memory. */
 template <class Element, class shape>
 BNY_DEVICE void bny_warp_attend(bny_fragment<shape::DIM> *partial, bny_ring *ring, const bny_decode_call &call,
                                 const bny_decode_keys &keys, const bny_granules &granules, const unsigned char *query) {
   uint32_t kept[shape::QUERY_KEPT ? shape::DIM / 16 : 1][4];
   if constexpr (shape::QUERY_KEPT) {
-    BNY_UNROLL for (int i = 0; i < shape::DIM / 16; i++) bny_load_rows_a<shape::DIM>(kept[i], query, 16 * i);
+    BNY_UNROLL for (int i = 0; i < shape::DIM / 16; i++) bny_warp_load_query<shape>(kept[i], query, 16 * i);
   }
   bny_fragment_clear(partial);
   for (uint32_t index = 0; index < granules.count; index++) {
@@ -129,7 +135,7 @@ template <class shape> struct bny_warp_memory {
   enum : int {
     RING_BYTES = shape::RING * shape::TILE_BYTES,
     QUERY = shape::WARPS * RING_BYTES,
-    BARRIERS = QUERY + shape::TILE_BYTES,
+    BARRIERS = QUERY + shape::ROWS * shape::QUERY_PITCH,
     STATS = BARRIERS + shape::WARPS * shape::RING * 8, /* m and d of each warp's rows, and of the block's */
     BYTES = STATS + 2 * (shape::WARPS + 1) * shape::ROWS * 4
   };
@@ -140,9 +146,9 @@ template <class shape> struct bny_warp_memory {
   BNY_DEVICE float *d(unsigned char *shared, int warp) { return m(shared, shape::WARPS + 1 + warp); }
 };
 
-/* All rows of a tile; those beyond the item's are zero. */
+/* Rows beyond the item's are zero. */
 template <class shape>
-BNY_DEVICE void bny_decode_load_query(unsigned char *tile, const bny_decode_call &call, const bny_decode_item &item) {
+BNY_DEVICE void bny_decode_load_query(unsigned char *query, const bny_decode_call &call, const bny_decode_item &item) {
   const int quads = shape::DIM / 8;
   const uint32_t head = item.kv_head * (uint32_t)call.group + item.tile * shape::ROWS;
   const unsigned char *from =
@@ -151,7 +157,7 @@ BNY_DEVICE void bny_decode_load_query(unsigned char *tile, const bny_decode_call
     uint32_t row = i / quads, byte = i % quads * 16;
     bny_quad quad = {{0, 0, 0, 0}};
     if (row < item.rows) quad = bny_load_quad_once(from + row * call.q_head_stride + byte);
-    bny_store_quad(tile + row * bny_tile<shape::DIM>::PITCH + byte, quad);
+    bny_store_quad(query + row * shape::QUERY_PITCH + byte, quad);
   }
 }
 
