@@ -5,6 +5,7 @@
 #ifdef HAVE_SODIUM
 #include <errno.h>
 #include <fcntl.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/stat.h>
@@ -29,18 +30,38 @@ static banyan_status read_number(const char *name, long least, long most, const 
   return BANYAN_OK;
 }
 
+/* The variables of rank and size, as launchers call them. mpirun comes before Slurm, inside of which it may run: the
+ * variables of the batch script are there as well. */
+static const struct {
+  const char *rank, *size;
+} launchers[] = {{"RANK", "WORLD_SIZE"},
+                 {"OMPI_COMM_WORLD_RANK", "OMPI_COMM_WORLD_SIZE"},
+                 {"PMI_RANK", "PMI_SIZE"},
+                 {"SLURM_PROCID", "SLURM_NTASKS"}};
+
+/* The first launcher that says a rank; without any, what is missing is the first one's. */
+static size_t find_launcher(void) {
+  size_t count = sizeof launchers / sizeof *launchers;
+  if (getenv("WORLD_SIZE")) return 0;
+  for (size_t i = 0; i < count; i++)
+    if (getenv(launchers[i].rank)) return i;
+  return 0;
+}
+
 static banyan_status read_rank(struct bny_boot_settings *settings) {
   long nranks, rank;
+  const size_t launcher = find_launcher();
+  const char *name = launchers[launcher].rank, *size_name = launchers[launcher].size;
+  char must[64];
   banyan_status status =
-      read_number("WORLD_SIZE", 1, NRANKS_AT_MOST, "the number of ranks, a whole number of 1..1048576", &nranks);
+      read_number(size_name, 1, NRANKS_AT_MOST, "the number of ranks, a whole number of 1..1048576", &nranks);
   if (status) return status;
-  status = read_number("RANK", 0, NRANKS_AT_MOST, "a whole number of at least 0 and less than WORLD_SIZE", &rank);
+  snprintf(must, sizeof must, "a whole number of at least 0 and less than %s", size_name);
+  status = read_number(name, 0, NRANKS_AT_MOST, must, &rank);
   if (status) return status;
   if (rank >= nranks)
-    return bny_fail(BANYAN_ERR_ARGUMENT,
-                    "banyan_env_create: RANK is \"%ld\": must be less than WORLD_SIZE, which is "
-                    "\"%ld\"",
-                    rank, nranks);
+    return bny_fail(BANYAN_ERR_ARGUMENT, "banyan_env_create: %s is \"%ld\": must be less than %s, which is \"%ld\"",
+                    name, rank, size_name, nranks);
   settings->rank = (int32_t)rank;
   settings->nranks = (int32_t)nranks;
   return BANYAN_OK;

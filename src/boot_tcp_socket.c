@@ -22,7 +22,10 @@ int bny_boot_socket_configure(int fd) {
   int flags = fcntl(fd, F_GETFL);
   if (flags < 0 || fcntl(fd, F_SETFL, flags | O_NONBLOCK) != 0 || fcntl(fd, F_SETFD, FD_CLOEXEC) != 0) return -1;
   if (getsockopt(fd, SOL_SOCKET, SO_DOMAIN, &domain, &bytes) != 0) return -1;
-  return domain == AF_UNIX ? 0 : setsockopt(fd, IPPROTO_TCP, TCP_NODELAY, &on, sizeof on);
+  if (domain == AF_UNIX) return 0;
+  /* Small messages that are lost are sent again at once, and not after ever longer pauses, on a network that loses many. */
+  setsockopt(fd, IPPROTO_TCP, TCP_THIN_LINEAR_TIMEOUTS, &on, sizeof on);
+  return setsockopt(fd, IPPROTO_TCP, TCP_NODELAY, &on, sizeof on);
 }
 
 bool bny_boot_socket_is_own(int fd, int64_t *process) {

@@ -11,7 +11,8 @@ static void clear_environment(void) {
   static const char *const names[] = {
       "RANK",        "WORLD_SIZE",    "LOCAL_RANK",         "MASTER_ADDR",      "MASTER_PORT",
       "BANYAN_PORT", "BANYAN_SECRET", "BANYAN_SECRET_FILE", "BANYAN_LISTEN_FD", "TORCHELASTIC_USE_AGENT_STORE",
-      "BANYAN_INTERFACE"};
+      "BANYAN_INTERFACE", "OMPI_COMM_WORLD_RANK", "OMPI_COMM_WORLD_SIZE", "PMI_RANK", "PMI_SIZE", "SLURM_PROCID",
+      "SLURM_NTASKS"};
   for (size_t i = 0; i < sizeof names / sizeof *names; i++) unsetenv(names[i]);
 }
 
@@ -102,6 +103,44 @@ START_TEST(one_rank_is_a_world) {
 }
 END_TEST
 
+/* Which launcher's variables count where there are several. */
+START_TEST(knows_launchers) {
+  static const struct {
+    const char *variables[6][2];
+    int rank; /* of one; -1: refused */
+    const char *text;
+  } cases[] = {{{{"SLURM_PROCID", "0"}, {"SLURM_NTASKS", "1"}}, 0, NULL},
+               {{{"OMPI_COMM_WORLD_RANK", "0"}, {"OMPI_COMM_WORLD_SIZE", "1"}}, 0, NULL},
+               {{{"PMI_RANK", "0"}, {"PMI_SIZE", "1"}}, 0, NULL},
+               {{{"SLURM_PROCID", "7"}, {"SLURM_NTASKS", "9"}, {"RANK", "0"}, {"WORLD_SIZE", "1"}}, 0, NULL},
+               {{{"SLURM_PROCID", "7"},
+                 {"SLURM_NTASKS", "9"},
+                 {"OMPI_COMM_WORLD_RANK", "0"},
+                 {"OMPI_COMM_WORLD_SIZE", "1"}},
+                0,
+                NULL},
+               {{{"SLURM_PROCID", "2"}, {"SLURM_NTASKS", "2"}}, -1, "less than SLURM_NTASKS"},
+               {{{"SLURM_PROCID", "0"}}, -1, "SLURM_NTASKS is not set"},
+               {{{"SLURM_PROCID", "0"}, {"SLURM_NTASKS", "1"}, {"WORLD_SIZE", "1"}}, -1, "RANK is not set"},
+               {{{"SLURM_NTASKS", "1"}}, -1, "WORLD_SIZE is not set"}};
+  banyan_env *env = NULL;
+  banyan_bootstrap bootstrap;
+  clear_environment();
+  for (int i = 0; i < 6 && cases[_i].variables[i][0]; i++)
+    setenv(cases[_i].variables[i][0], cases[_i].variables[i][1], 1);
+  banyan_status status = banyan_env_create(200000000, &env, &bootstrap);
+  if (cases[_i].rank < 0) {
+    ck_assert_int_eq(status, BANYAN_ERR_ARGUMENT);
+    ck_assert_msg(strstr(banyan_last_error(), cases[_i].text) != NULL, "%s", banyan_last_error());
+    return;
+  }
+  ck_assert_msg(status == BANYAN_OK, "%s", banyan_last_error());
+  ck_assert_int_eq(bootstrap.rank, cases[_i].rank);
+  ck_assert_int_eq(bootstrap.nranks, 1);
+  banyan_env_destroy(env);
+}
+END_TEST
+
 #endif
 #ifndef HAVE_SODIUM
 START_TEST(says_what_is_missing) {
@@ -121,6 +160,7 @@ int main(void) {
 #ifdef HAVE_SODIUM
   tcase_add_test(variables, names_bad_variables);
   tcase_add_test(variables, one_rank_is_a_world);
+  tcase_add_loop_test(variables, knows_launchers, 0, 9);
 #else
   tcase_add_test(variables, says_what_is_missing);
 #endif
