@@ -7,7 +7,7 @@ set -u
 export LC_ALL=C
 here=$(cd "$(dirname "$0")" && pwd)
 hosts=$here/hosts
-build=${top_builddir:-$here/../build}
+build=$(cd "${top_builddir:-$here/../build}" && pwd)
 world=$build/tests/hosts_world
 [ -x "$world" ] || { echo "skipped: $world is not built"; exit 77; }
 work=$(mktemp -d) || exit 1
@@ -92,6 +92,30 @@ sleep 1
 END
 expect "strangers" 0 "$met" on sh -c \
   '[ "$RANK" != 5 ] || bash "$1" & [ "$RANK" != 1 ] || sleep 1; exec "$0" bootstrap' "$world" "$work/knock"
+
+# Plain ssh, the secret through its standard input.
+sshd=$(PATH=$PATH:/usr/sbin command -v sshd)
+if [ -n "$sshd" ] && command -v ssh-keygen >/dev/null; then
+  ssh-keygen -q -t ed25519 -N '' -f "$work/key"
+  cp "$work/key.pub" "$work/authorized"
+  mkdir -p /run/sshd
+  for host in 0 1; do
+    "$hosts" exec "$name" $host "$sshd" -f /dev/null -h "$work/key" -o PidFile="$work/sshd.$host" -o UsePAM=no \
+      -o StrictModes=no -o AuthorizedKeysFile="$work/authorized" -o PermitRootLogin=prohibit-password
+  done
+  cat >"$work/by_ssh" <<'END'
+secret=$(head -c 32 /dev/urandom | base64)
+rank=0
+for host in host0 host0 host1 host1; do
+  ssh -i "$1/key" -o StrictHostKeyChecking=no -o UserKnownHostsFile=/dev/null -o LogLevel=ERROR "$host" \
+    "read -r BANYAN_SECRET && export BANYAN_SECRET &&
+      RANK=$rank WORLD_SIZE=4 MASTER_ADDR=host0 MASTER_PORT=29500 exec $2 bootstrap" <<<"$secret" &
+  rank=$((rank + 1))
+done
+wait
+END
+  expect "ssh" 0 "4 ranks have met" "$hosts" exec "$name" 0 bash "$work/by_ssh" "$work" "$world"
+fi
 
 "$hosts" down "$name"
 name=
