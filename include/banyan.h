@@ -86,12 +86,11 @@ banyan_status banyan_threads_bootstrap(banyan_threads *group, int32_t rank, bany
 void banyan_threads_destroy(banyan_threads *group); /* NULL is allowed */
 
 /* Ranks that a launcher described by RANK, WORLD_SIZE, MASTER_ADDR and MASTER_PORT (torchrun's variables; under torchrun
- * itself, whose own store owns MASTER_PORT, the next port is used; BANYAN_PORT overrides). Without RANK, Open MPI's, PMI's
- * and Slurm's variables say rank and size. Connects over TCP and
- * authenticates both ways with the secret of BANYAN_SECRET or of the file BANYAN_SECRET_FILE (mode 0600), which is
- * required unless MASTER_ADDR is a loopback address. Rank 0 listens at MASTER_ADDR, or where BANYAN_INTERFACE says: eth0,
- * an address, or a network such as 10.0.0.0/8. Bounded by timeout_ns (0: 30 s) in all. Free it as soon as the communicator
- * is made. */
+ * itself, whose own store owns MASTER_PORT, the next port is used; BANYAN_PORT overrides). Without RANK and WORLD_SIZE
+ * Open MPI's, PMI's and Slurm's variables say rank and size. Connects over TCP and authenticates both ways with the secret
+ * of BANYAN_SECRET or of the file BANYAN_SECRET_FILE (mode 0600), which is required unless MASTER_ADDR is a loopback
+ * address. Rank 0 listens at MASTER_ADDR, or where BANYAN_INTERFACE says: eth0, an address, or a network such as
+ * 10.0.0.0/8. Bounded by timeout_ns (0: 30 s) in all. Free it as soon as the communicator is made. */
 typedef struct banyan_env banyan_env;
 banyan_status banyan_env_create(int64_t timeout_ns, banyan_env **env, banyan_bootstrap *bootstrap);
 void banyan_env_destroy(banyan_env *env); /* NULL is allowed */
