@@ -166,7 +166,7 @@ banyan_status bny_exec_check(bny_exec *exec, const bny_call *call) {
   if (status == BANYAN_ERR_MISMATCH) return record_mismatch(exec, call, culprit, reporter);
   char text[sizeof exec->failure.text];
   size_t length = 0;
-  const char *what = status == BANYAN_ERR_PEER      ? "died or left"
+  const char *what = status == BANYAN_ERR_PEER      ? "died, left or is broken"
                      : status == BANYAN_ERR_TIMEOUT ? "did not come in time"
                      : status == BANYAN_ERR_DATA    ? "gave statistics that are NaN or infinite"
                      : status == BANYAN_ERR_ABORTED ? "called banyan_comm_abort()"

@@ -18,6 +18,7 @@ typedef struct bound_step {
   char *to_bytes;            /* the same for bytes */
   const char *from_bytes;    /* MERGE, DELIVER of bytes; WAIT: the message */
   const bny_signal *arrived; /* WAIT */
+  const bny_landing *landing; /* WAIT, from another host: what came of the message */
   bool is_near;              /* WAIT: the sender shares memory with this rank */
 } bound_step;
 
@@ -100,6 +101,7 @@ static void bind_step(bny_run *run, int32_t index, int half) {
   if (step->kind == BNY_STEP_WAIT) {
     const bny_message *message = &plan->messages[step->message];
     bound->is_near = !transport->ops->is_near || transport->ops->is_near(transport, message->peer);
+    bound->landing = bound->is_near ? NULL : transport->ops->landing(transport, message->peer, message->slot, half);
     bound->arrived = transport->ops->signal(transport, message->peer, message->slot, half);
     bound->from_bytes = transport->ops->peer_outbox(transport, message->peer, half) + message->what.offset;
   }
@@ -355,6 +357,16 @@ static banyan_status wait_half(bny_run *run, bool block, bool *ready) {
   return BANYAN_OK;
 }
 
+/* What is read here must be what was sent: a message of another length or place is none of this plan. */
+static banyan_status check_landing(const bny_run *run, const bny_message *message, const bny_landing *landing) {
+  uint64_t offset = message->what.offset + run->shift;
+  if (landing->bytes == message->what.bytes && (landing->offset == offset || !landing->bytes)) return BANYAN_OK;
+  return bny_exec_fail(run->exec, BANYAN_ERR_PEER, message->peer,
+                       "rank %d sent %llu bytes at %llu where %zu bytes at %llu were to come: it is broken", message->peer,
+                       (unsigned long long)landing->bytes, (unsigned long long)landing->offset, message->what.bytes,
+                       (unsigned long long)offset);
+}
+
 static banyan_status wait_message(bny_run *run, const bny_step *step, const bound_step *bound, bool block, bool *arrived) {
   bny_exec *exec = run->exec;
   const bny_message *message = &run->plan->messages[step->message];
@@ -372,7 +384,7 @@ static banyan_status wait_message(bny_run *run, const bny_step *step, const boun
   size_t ahead = message->what.bytes < PREFETCH_BYTES ? message->what.bytes : PREFETCH_BYTES;
   for (size_t i = 0; i < ahead; i += BNY_LINE_BYTES) __builtin_prefetch(bound->from_bytes + run->shift + i);
   *arrived = true;
-  return BANYAN_OK;
+  return bound->landing ? check_landing(run, message, bound->landing) : BANYAN_OK;
 }
 
 static bny_wire_view moved_view(const bny_wire_view *view, size_t shift) {

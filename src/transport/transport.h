@@ -44,6 +44,11 @@ static inline banyan_status bny_fault_status(uint64_t fault) { return (banyan_st
 static inline int32_t bny_fault_culprit(uint64_t fault) { return (int32_t)(fault >> 28 & 0xfffffff) - 1; }
 static inline int32_t bny_fault_reporter(uint64_t fault) { return (int32_t)(fault & 0xfffffff) - 1; }
 
+/* A message that came from another host, as its sender says: where in the sender's half, and how long. */
+typedef struct bny_landing {
+  uint64_t tag, offset, bytes;
+} bny_landing;
+
 /* Mail: a few bytes of each rank for all others, in rounds that all count alike; it goes on when the communicator has
  * failed. A rank has a place for even and one for odd rounds: who posts in a round has read what it wanted of the one
  * before. */
@@ -85,6 +90,8 @@ typedef struct bny_transport_ops {
   void (*progress)(bny_transport *transport);
   /* True for ranks of this host: what they do is seen without progress. */
   bool (*is_near)(bny_transport *transport, int32_t rank);
+  /* Of the message whose signal is seen: the receiver compares it with its plan. NULL if the rank is near. */
+  const bny_landing *(*landing)(bny_transport *transport, int32_t peer, int32_t slot, int half);
   /* Makes memory for what a peer will send, before its addresses are asked for. */
   banyan_status (*admit)(bny_transport *transport, int32_t peer);
   /* True once messages can go to this peer and come from it, without its or this rank's help; else works towards it. */

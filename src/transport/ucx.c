@@ -31,6 +31,12 @@ static const bny_signal *net_signal(bny_transport *transport, int32_t peer, int3
   return &net->peers[peer]->signals[(size_t)half * (size_t)transport->slots_max + (size_t)slot];
 }
 
+static const bny_landing *net_landing(bny_transport *transport, int32_t peer, int32_t slot, int half) {
+  bny_net *net = bny_net_of(transport);
+  if (net->place[peer] >= 0) return NULL;
+  return &net->peers[peer]->landings[(size_t)half * (size_t)transport->slots_max + (size_t)slot];
+}
+
 static bny_rank_line *net_line(bny_transport *transport, int32_t rank) {
   bny_net *net = bny_net_of(transport);
   return net->place[rank] >= 0 ? net->local->ops->line(net->local, net->place[rank]) : &net->lines[rank];
@@ -200,6 +206,7 @@ static const bny_transport_ops net_ops = {
   .close = net_close,
   .progress = net_progress,
   .is_near = net_is_near,
+  .landing = net_landing,
   .admit = net_admit,
   .reach = net_reach,
   .settled = net_settled,

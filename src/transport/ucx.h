@@ -80,11 +80,6 @@ typedef struct bny_net_mail {
 
 typedef struct bny_net bny_net;
 
-/* How much of a message in several pieces has come. */
-typedef struct bny_net_arrival {
-  uint64_t tag, bytes;
-} bny_net_arrival;
-
 /* A rank of another host. */
 typedef struct bny_net_peer {
   bny_net *net;
@@ -98,7 +93,7 @@ typedef struct bny_net_peer {
   bool parted;               /* it has answered this rank's goodbye */
   char *outbox;              /* mirror of both halves; NULL: none yet */
   bny_signal *signals;       /* [2][slots_max] */
-  bny_net_arrival *arrivals; /* [2][slots_max] */
+  bny_landing *landings;     /* [2][slots_max]; its bytes are those that have come, until it is whole */
   int64_t asked_ns;          /* 0: no question is open */
   int64_t told_ns;           /* when it last told of itself; 0: never */
   uint64_t told_started;

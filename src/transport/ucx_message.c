@@ -133,12 +133,10 @@ static void put(bny_net_peer *peer, const bny_net_data *data, const void *payloa
   int half = (int)(data->tag >> 32 & 1);
   size_t index = (size_t)half * (size_t)transport->slots_max + (size_t)data->slot;
   if (bytes) memcpy(peer->outbox + (size_t)half * transport->half_bytes + data->offset + data->first, payload, bytes);
-  if (bytes < data->bytes) {
-    bny_net_arrival *arrival = &peer->arrivals[index];
-    if (arrival->tag != data->tag) *arrival = (bny_net_arrival){data->tag, 0};
-    arrival->bytes += bytes;
-    if (arrival->bytes < data->bytes) return;
-  }
+  bny_landing *landing = &peer->landings[index];
+  if (landing->tag != data->tag) *landing = (bny_landing){data->tag, data->offset, 0};
+  landing->bytes += bytes;
+  if (landing->bytes < data->bytes) return;
   atomic_store_explicit(&peer->signals[index], data->tag, memory_order_release);
 }
 
@@ -149,7 +147,11 @@ static ucs_status_t receive_data(void *argument, const void *header, size_t head
   if (header_bytes != sizeof data || (param->recv_attr & UCP_AM_RECV_ATTR_FLAG_RNDV)) return refuse(net, "data", bytes);
   memcpy(&data, header, sizeof data);
   bny_net_peer *peer = sender_of(net, data.cookie, data.rank);
-  if (!peer || !is_sound(net, &data, bytes)) return refuse(net, "data", bytes);
+  if (!peer) return refuse(net, "data", bytes);
+  if (!is_sound(net, &data, bytes)) {
+    bny_net_lose(peer, UCS_ERR_INVALID_PARAM); /* it is of this communicator, and broken */
+    return refuse(net, "data", bytes);
+  }
   if (bny_net_mirror(peer) != BANYAN_OK) return refuse(net, "data that there is memory for", bytes);
   bny_rank_line *line = &net->lines[data.rank];
   if ((int32_t)((uint32_t)(data.tag >> 32) - (uint32_t)(atomic_load_explicit(&line->started, memory_order_relaxed) >> 32)) >= 0)

@@ -70,14 +70,14 @@ banyan_status bny_net_mirror(bny_net_peer *peer) {
   if (peer->outbox) return BANYAN_OK;
   size_t slots = 2 * (size_t)transport->slots_max;
   peer->signals = calloc(slots, sizeof *peer->signals);
-  peer->arrivals = calloc(slots, sizeof *peer->arrivals);
+  peer->landings = calloc(slots, sizeof *peer->landings);
   void *outbox = mmap(NULL, 2 * transport->half_bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE,
                       -1, 0);
-  if (!peer->signals || !peer->arrivals || outbox == MAP_FAILED) {
+  if (!peer->signals || !peer->landings || outbox == MAP_FAILED) {
     if (outbox != MAP_FAILED) munmap(outbox, 2 * transport->half_bytes);
-    free(peer->signals), free(peer->arrivals);
+    free(peer->signals), free(peer->landings);
     peer->signals = NULL;
-    peer->arrivals = NULL;
+    peer->landings = NULL;
     return bny_fail(BANYAN_ERR_MEMORY, "out of memory for messages of rank %d (%zu bytes); make arena_bytes smaller",
                     peer->rank, 2 * transport->half_bytes);
   }
@@ -150,7 +150,7 @@ void bny_net_free_peers(bny_net *net) {
     bny_net_peer *peer = net->known[i];
     if (peer->outbox) munmap(peer->outbox, 2 * net->transport.half_bytes);
     free(peer->signals);
-    free(peer->arrivals);
+    free(peer->landings);
     free(peer);
   }
   net->nknown = 0;
