@@ -175,6 +175,31 @@ START_TEST(bytes_between_hosts) {
 }
 END_TEST
 
+/* Two ranks that send to each other in one run, and have nothing to do with each other in the next: in the one after that
+ * each may write only when the other has told that it read the first. That must not take a look around (5 ms). */
+static void shift_by_turns(world_rank *self) {
+  enum { TURNS = 40, BYTES = 4096 };
+  static unsigned char mine[BYTES];
+  unsigned char heard[BYTES];
+  double least = 1;
+  for (int turn = 0; turn < TURNS; turn++) {
+    double begun = world_now_s();
+    if (!world_ok(self, banyan_shift(self->comm, mine, heard, BYTES, 2), "shift by 2") ||
+        !world_ok(self, banyan_shift(self->comm, mine, heard, BYTES, 1), "shift by 1"))
+      return;
+    double took = world_now_s() - begun;
+    if (turn > 1 && took < least) least = took;
+  }
+  world_check(self, least < 0.004, "two shifts take %.1f ms at least", 1e3 * least);
+}
+
+START_TEST(reading_is_told_in_time) {
+  be_hosts(&shapes[2], true);
+  world_setup setup = {.nranks = RANKS, .processes = true};
+  world_run(&setup, shift_by_turns);
+}
+END_TEST
+
 /* ---- what is left ---------------------------------------------------------------------------------------------------- */
 
 static int count_entries(const char *directory) {
@@ -305,6 +330,7 @@ int main(void) {
   tcase_add_loop_test(tests, combines_as_on_one_host, 0, 2 * SHAPES);
   tcase_add_loop_test(tests, runs_towards_a_root, 0, 2 * SHAPES);
   tcase_add_loop_test(tests, bytes_between_hosts, 0, 2 * SHAPES);
+  tcase_add_test(tests, reading_is_told_in_time);
   tcase_add_loop_test(tests, nothing_is_left_behind, 0, 3);
   tcase_add_test(tests, description_names_hosts);
   tcase_add_loop_test(tests, names_of_hosts_are_looked_at, 0, 2);

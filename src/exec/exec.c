@@ -25,7 +25,7 @@ static void touch_outbox(const bny_exec *exec) {
 banyan_status bny_exec_make(bny_transport *transport, const bny_exec_config *config, bny_exec **exec) {
   size_t nranks = (size_t)transport->nranks;
   bny_exec *made = calloc(1, sizeof *made);
-  uint64_t *known_done = calloc(nranks, sizeof *known_done);
+  uint64_t *known_done = calloc(2 * nranks, sizeof *known_done);
   int32_t *readers = calloc(3 * nranks, sizeof *readers);
   if (!made || !known_done || !readers) {
     free(made), free(known_done), free(readers);
@@ -43,6 +43,7 @@ banyan_status bny_exec_make(bny_transport *transport, const bny_exec_config *con
     .fault = transport->ops->fault(transport),
     .line = transport->ops->line(transport, transport->rank),
     .known_done = known_done,
+    .told = known_done + nranks,
     .readers = {{.ranks = readers}, {.ranks = readers + nranks}},
     .owed = {.ranks = readers + 2 * nranks},
     .progress = transport->ops->progress,

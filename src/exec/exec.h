@@ -44,7 +44,8 @@ typedef struct bny_exec {
   uint32_t history;    /* hash of the calls of all runs so far: the lower half of the last run's tag */
   uint64_t *known_done; /* [nranks]: epochs that peers are known to have finished */
   bny_readers readers[2];
-  bny_readers owed;    /* the last run received from these and sent them nothing: they are told so by the next */
+  bny_readers owed;    /* the last run received from these: they are told so by the next */
+  uint64_t *told;      /* [nranks]: the last epoch that sends to this rank, and so tells it */
   uint32_t spins;       /* polls before the first yield */
   int64_t yield_ns;     /* yields before the first sleep */
   int64_t timeout_ns;

@@ -34,8 +34,8 @@ struct bny_run {
   int32_t *piece_first;    /* [nsteps + 1] */
   int32_t *readers;        /* every rank that is sent slots */
   int32_t nreaders;
-  int32_t *silent;         /* ranks of other hosts that send slots to this one and are sent none */
-  int32_t nsilent;
+  int32_t *senders;        /* ranks of other hosts that send slots to this one */
+  int32_t nsenders;
   size_t places, stride;   /* within a half: how many, and bytes from one to the next */
   size_t shift;            /* of the place of this run */
   bny_wire_view *moved;    /* scratch: views of one merge, shifted */
@@ -164,18 +164,19 @@ static banyan_status bind_peers(bny_run *run) {
   bny_transport *transport = run->exec->transport;
   const bny_transport_ops *ops = transport->ops;
   run->readers = calloc((size_t)plan->npeers + 1, sizeof *run->readers);
-  run->silent = calloc((size_t)plan->nmessages + 1, sizeof *run->silent);
+  run->senders = calloc((size_t)plan->nmessages + 1, sizeof *run->senders);
   bool *seen = calloc((size_t)plan->nranks, sizeof *seen);
   banyan_status status = BANYAN_OK;
-  if (!run->readers || !run->silent || !seen) status = bny_fail(BANYAN_ERR_MEMORY, "out of memory to bind a plan");
+  if (!run->readers || !run->senders || !seen) status = bny_fail(BANYAN_ERR_MEMORY, "out of memory to bind a plan");
   for (int32_t i = 0; status == BANYAN_OK && i < plan->npeers; i++) {
     if (!seen[plan->peers[i]]) run->readers[run->nreaders++] = plan->peers[i];
     seen[plan->peers[i]] = true;
   }
+  if (seen) memset(seen, 0, (size_t)plan->nranks * sizeof *seen);
   for (int32_t i = 0; ops->admit && status == BANYAN_OK && i < plan->nmessages; i++) {
     int32_t peer = plan->messages[i].peer;
     status = ops->admit(transport, peer);
-    if (!seen[peer] && !ops->is_near(transport, peer)) run->silent[run->nsilent++] = peer;
+    if (!seen[peer] && !ops->is_near(transport, peer)) run->senders[run->nsenders++] = peer;
     seen[peer] = true;
   }
   free(seen);
@@ -225,7 +226,7 @@ void bny_run_free(bny_run *run) {
   free(run->pieces);
   free(run->piece_first);
   free(run->readers);
-  free(run->silent);
+  free(run->senders);
   bny_record_release(&run->record);
   if (run->exec->run == run) run->exec->run = NULL;
   free(run);
@@ -259,6 +260,18 @@ uint64_t bny_run_arena_bytes(const bny_run *run) {
 
 /* ---- running ------------------------------------------------------------------------------------------------------- */
 
+/* Whoever sent to this rank in the last run must know that it was read. Those that this run sends to learn it from that. */
+static void acknowledge(const bny_run *run) {
+  bny_exec *exec = run->exec;
+  bny_readers *owed = &exec->owed;
+  int32_t count = 0;
+  for (int32_t i = 0; i < run->nreaders; i++) exec->told[run->readers[i]] = exec->epoch;
+  for (int32_t i = 0; i < owed->count; i++)
+    if (exec->told[owed->ranks[i]] != exec->epoch) owed->ranks[count++] = owed->ranks[i];
+  if (count) exec->transport->ops->acknowledge(exec->transport, owed->ranks, count);
+  owed->count = 0;
+}
+
 void bny_run_begin(bny_run *run) {
   bny_exec *exec = run->exec;
   exec->epoch++;
@@ -275,8 +288,7 @@ void bny_run_begin(bny_run *run) {
   bny_record_begin(&exec->record, &run->record, exec->epoch);
   bny_call_publish(exec->transport, &run->call);
   atomic_store_explicit(&exec->line->started, run->tag, memory_order_release);
-  if (exec->owed.count) exec->transport->ops->acknowledge(exec->transport, exec->owed.ranks, exec->owed.count);
-  exec->owed.count = 0;
+  if (exec->owed.count) acknowledge(run);
 }
 
 /* True once every peer that was sent slots by the run before last has finished it. */
@@ -483,8 +495,8 @@ static banyan_status finish_network(bny_run *run, bool block, bool *settled) {
   banyan_status status = settle(run, block, settled);
   if (status != BANYAN_OK || !*settled) return status;
   bny_readers *owed = &run->exec->owed;
-  owed->count = run->nsilent;
-  for (int32_t i = 0; i < run->nsilent; i++) owed->ranks[i] = run->silent[i];
+  owed->count = run->nsenders;
+  for (int32_t i = 0; i < run->nsenders; i++) owed->ranks[i] = run->senders[i];
   return BANYAN_OK;
 }
 
