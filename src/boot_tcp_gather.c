@@ -98,6 +98,8 @@ static banyan_status hear_child(struct gathering *gathering, int32_t child) {
   if (progress == BNY_BOOT_DONE && link->in.kind == BNY_BOOT_FAILURE) {
     progress = bny_boot_link_receive_note(link);
     if (progress == BNY_BOOT_DONE) return bny_boot_fail_heard(link);
+  } else if (progress == BNY_BOOT_DONE && link->in.kind == BNY_BOOT_JOIN) {
+    progress = bny_boot_link_receive_note(link); /* of one too many, sent before all were known to have joined */
   } else if (progress == BNY_BOOT_DONE) {
     banyan_status status = fresh ? check_header(gathering, child) : BANYAN_OK;
     if (status) return status;
@@ -106,7 +108,9 @@ static banyan_status hear_child(struct gathering *gathering, int32_t child) {
     progress = bny_boot_link_receive_payload(link, place);
     if (progress == BNY_BOOT_DONE) return take_block(gathering, child, place);
   }
-  return progress == BNY_BOOT_MORE ? BANYAN_OK : bny_boot_fail_peer(env, link, progress, doing);
+  return progress == BNY_BOOT_MORE || (progress == BNY_BOOT_DONE && link->in.kind == BNY_BOOT_JOIN)
+             ? BANYAN_OK
+             : bny_boot_fail_peer(env, link, progress, doing);
 }
 
 /* ---- down -------------------------------------------------------------------------------------------------------- */

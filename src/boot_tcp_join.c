@@ -47,6 +47,8 @@ static banyan_status decide(struct bny_boot_lobby *lobby, const struct bny_boot_
   struct banyan_env *env = lobby->env;
   if (join->rank == 0 || join->rank >= (uint32_t)env->settings.nranks) {
     snprintf(reason, sizeof reason, "rank %u cannot join: must be 1..%d", join->rank, env->settings.nranks - 1);
+  } else if (join->parent >= (uint32_t)env->settings.nranks) {
+    snprintf(reason, sizeof reason, "rank %u cannot join below rank %u: there is none", join->rank, join->parent);
   } else if (lobby->joined[join->rank]) {
     snprintf(reason, sizeof reason, "rank %u has already joined from elsewhere: two processes have RANK %u", join->rank,
              join->rank);

@@ -53,6 +53,12 @@ static void make_frame(struct bny_boot_link *link, const struct bny_boot_says *s
 static bool reserve(struct bny_boot_link *link, size_t bytes) {
   size_t needed = link->queue_bytes + bytes, capacity = link->queue_capacity;
   if (needed <= capacity) return true;
+  if (link->queue_done > 0) { /* what is sent makes room first: a queue that never runs dry must not grow for ever */
+    link->queue_bytes -= link->queue_done;
+    memmove(link->queue, link->queue + link->queue_done, link->queue_bytes);
+    link->queue_done = 0;
+    return reserve(link, bytes);
+  }
   if (capacity < queue_least) capacity = queue_least;
   while (capacity < needed) capacity *= 2;
   char *larger = realloc(link->queue, capacity);
