@@ -268,7 +268,7 @@ static void capture_and_replay(world_rank *self) {
 START_TEST(graphs) {
   begin("");
   task *task = make_task(3, 70, capture_and_replay);
-  for (int a = 0; a < 6; a++) add_random(task, algorithms[a], BANYAN_SCATTER_NONE);
+  for (int a = 0; a < 3; a++) add_random(task, algorithms[a], BANYAN_SCATTER_NONE);
   run(task);
   free_task(task);
 }
@@ -338,6 +338,11 @@ static void leave_one_out(world_rank *self) {
   if (!world_ok(self, start(self, &task->attempts[0], NULL), "combine") || !run_devices(self)) return;
   if (self->rank != 1 && !world_ok(self, start(self, &task->attempts[0], NULL), "combine")) return;
   if (!run_devices(self)) return;
+  /* It comes at last, knowing nothing: its run ends at once, and its device tells. */
+  if (self->rank == 1 && !world_ok(self, start(self, &task->attempts[0], NULL), "combine")) return;
+  if (!run_devices(self)) return;
+  if (self->rank == 1) check_failure(self, BANYAN_ERR_TIMEOUT, 1, "rank 1 did not come in time");
+  if (!world_meet(self)) return;
   check_failure(self, BANYAN_ERR_TIMEOUT, 1, "rank 1 did not come in time");
 }
 
@@ -442,6 +447,8 @@ int main(void) {
   Suite *suite = suite_create("device_combine");
   TCase *results = tcase_create("results"), *calls = tcase_create("calls"), *failures = tcase_create("failures");
   tcase_set_timeout(results, 60);
+  tcase_set_timeout(calls, 60);
+  tcase_set_timeout(failures, 60);
   tcase_add_loop_test(results, every_algorithm_and_scatter, 0, 3 * RANKS_MAX);
   tcase_add_test(results, large_calls_go_in_parts);
   tcase_add_test(calls, hot_calls_do_not_allocate);

@@ -173,6 +173,8 @@ BNY_DEVICE void bny_worker_join(bny_worker *self) {
   uint64_t begun = asks ? bny_load_acquire_sys_64(&self->head->begun[rank]) : 0;
   self->epoch = (bny_shuffle(self->ticket, 0) >> BNY_TICKET_BITS) + 1;
   self->failed = bny_shuffle(self->fault, 0) != 0;
+  /* A fault that came from elsewhere since this rank's last run: its host may not know. */
+  if (self->failed && bny_lane() == 0) bny_worker_report(self->group, self->fault);
   for (;;) {
     while (!self->failed && bny_warp_any(asks && begun + 1 < self->epoch)) {
       if (bny_worker_poll(self)) bny_worker_look(self, asks && begun + 1 < self->epoch ? rank : -1, 0);
