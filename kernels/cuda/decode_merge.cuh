@@ -3,7 +3,7 @@
  * From the partial of a block to finished rows: blocks of a cluster, then pieces of an item, always in the same order,
  * whoever comes last, so that the bits are the same in every run.
  *
- * A row is never split: row r of an item is folded by block r % blocks of a team, and a warp of it holds the whole row.
+ * A row is never split: row r of an item is folded by block r % blocks of a team, and warps hold whole rows.
  *   m = max of all;  d = sum d_i 2^(m_i - m);  n likewise
  *
  * Across teams no block waits. Each writes its rows of its piece to scratch memory and counts itself (acq_rel); who comes
@@ -21,7 +21,7 @@
 template <int dim> struct bny_decode_row {
   enum : int {
     QUADS = (dim + 4 * BNY_WARP_LANES - 1) / (4 * BNY_WARP_LANES),
-    BATCH = 16 / QUADS /* rows that are loaded at once */
+    BATCH = 12 / QUADS /* rows that are loaded at once */
   };
   float m, d;
   float n[QUADS][4];
@@ -65,22 +65,28 @@ BNY_DEVICE void bny_store_floats(float *to, const float *from) {
 
 /* ---- where sources are ------------------------------------------------------------------------------------------------ */
 
-/* One row, in all blocks of the cluster; or in the pieces of teams team, team + step, team + 2 step ... */
+/* A row in all blocks of the cluster; or rows row, row + 1 ... of this block; or a row in the pieces of teams team,
+ * team + step, team + 2 step ... */
+enum bny_decode_place { BNY_DECODE_CLUSTER, BNY_DECODE_BLOCK, BNY_DECODE_PIECES };
+
 template <int dim, int rows> struct bny_decode_sources {
+  bny_decode_place place;
   bny_block_partial block;
-  float *scratch; /* NULL: the blocks */
+  float *scratch;
   uint32_t first_team, team, step;
   uint32_t row;
 
   BNY_DEVICE bny_decode_source at(const bny_decode_sources &self, uint32_t index) {
-    if (self.scratch) {
+    if (self.place == BNY_DECODE_PIECES) {
       uint32_t slot = bny_decode_slot(self.team + index * self.step, self.first_team);
       float *base = self.scratch + slot * bny_decode_slot_floats(rows, dim);
       return {base + self.row, base + rows + self.row, base + 2 * rows + self.row * dim};
     }
     const bny_block_partial &block = self.block;
-    return {bny_cluster_address(block.m + self.row, index), bny_cluster_address(block.d + self.row, index),
-            bny_cluster_address(block.n + self.row * block.pitch, index)};
+    uint32_t row = self.place == BNY_DECODE_BLOCK ? self.row + index : self.row;
+    bny_decode_source own = {block.m + row, block.d + row, block.n + row * block.pitch};
+    if (self.place == BNY_DECODE_BLOCK) return own;
+    return {bny_cluster_address(own.m, index), bny_cluster_address(own.d, index), bny_cluster_address(own.n, index)};
   }
 };
 
@@ -155,27 +161,34 @@ BNY_DEVICE bool bny_decode_meet(uint32_t *counter, uint32_t count) {
   return last;
 }
 
-/* After a round that did not finish the item's rows: true in the block that goes on, and what it folds then. Round 0 was of
- * the cluster, and the team has written its piece; round 1 of up to fan_in neighbouring pieces, and the result has been
- * written in place of the first; round 2 is of those. */
-template <class Sources>
-BNY_DEVICE bool bny_decode_next_round(const bny_decode_call &call, const bny_decode_piece &piece, uint32_t team, int round,
-                                      Sources *sources, uint32_t *count, bool *finishes) {
+/* What is folded in a round. Round 0: the blocks of the cluster; then the team has written its piece. Round 1: up to fan_in
+ * neighbouring pieces, and the result is written in place of the first. Round 2: those. */
+template <int dim, int rows> struct bny_decode_round {
+  bny_decode_sources<dim, rows> sources;
+  uint32_t count;
+  bool finishes; /* the item's rows */
+};
+
+/* After a round that did not finish: true in the block that goes on. */
+template <int dim, int rows>
+BNY_DEVICE bool bny_decode_next_round(const bny_decode_call &call, const bny_decode_piece &piece, uint32_t team, bool first,
+                                      bny_decode_round<dim, rows> *round) {
   const uint32_t fan_in = call.division.fan_in, pieces = piece.last_team - piece.first_team + 1;
   const uint32_t leaders = (pieces + fan_in - 1) / fan_in, leader = (team - piece.first_team) / fan_in * fan_in;
   uint32_t *counters = call.counters + bny_cluster_rank() * 3 * call.division.teams;
-  if (round == 0) {
-    *count = pieces - leader < fan_in ? pieces - leader : fan_in;
-    *finishes = leaders == 1;
-    sources->scratch = call.scratch;
-    sources->team = piece.first_team + leader;
-    sources->step = 1;
-    return bny_decode_meet(counters + bny_decode_slot(sources->team, piece.first_team), *count);
+  bny_decode_sources<dim, rows> &sources = round->sources;
+  sources.place = BNY_DECODE_PIECES;
+  if (first) {
+    round->count = pieces - leader < fan_in ? pieces - leader : fan_in;
+    round->finishes = leaders == 1;
+    sources.team = piece.first_team + leader;
+    sources.step = 1;
+    return bny_decode_meet(counters + bny_decode_slot(sources.team, piece.first_team), round->count);
   }
-  *count = leaders;
-  *finishes = true;
-  sources->team = piece.first_team;
-  sources->step = fan_in;
+  round->count = leaders;
+  round->finishes = true;
+  sources.team = piece.first_team;
+  sources.step = fan_in;
   return bny_decode_meet(counters + 2 * call.division.teams + piece.first_team, leaders);
 }
 
@@ -190,33 +203,62 @@ BNY_DEVICE void bny_decode_emit(const bny_decode_call &call, const bny_decode_it
   Epilogue::template row<dim>(epilogue, item.sequence, head, *row);
 }
 
+/* This block's rows, rank, rank + blocks ... of the item. Where it has more warps than rows, `parts` warps fold a row
+ * together: each a part of its sources, into the partial of the block, and then one the parts. */
+template <int dim, int rows, class Epilogue>
+BNY_DEVICE void bny_decode_fold_rows(const bny_decode_call &call, const bny_decode_item &item, uint32_t team,
+                                     const bny_decode_round<dim, rows> &round, uint32_t parts, Epilogue &epilogue) {
+  using sources_type = bny_decode_sources<dim, rows>;
+  const uint32_t rank = bny_cluster_rank(), blocks = bny_cluster_blocks(), warps = bny_block_threads() / BNY_WARP_LANES;
+  BNY_ROLLED for (int pass = parts > 1 ? 0 : 1; pass < 2; pass++) {
+    const uint32_t split = pass == 0 ? parts : 1, part = bny_warp() % split;
+    BNY_ROLLED for (uint32_t slot = bny_warp() / split; rank + slot * blocks < item.rows; slot += warps / split) {
+      bny_decode_row<dim> row;
+      sources_type sources = round.sources;
+      uint32_t count = part < round.count ? (round.count - part - 1) / split + 1 : 0;
+      sources.row = rank + slot * blocks;
+      sources.team += part * sources.step;
+      sources.step *= split;
+      sources_type to = round.sources;
+      to.row = sources.row;
+      if (round.sources.place == BNY_DECODE_CLUSTER) { /* the piece of this team */
+        to.place = BNY_DECODE_PIECES;
+        to.team = team;
+      }
+      if (pass == 1 && parts > 1) {
+        sources.place = BNY_DECODE_BLOCK;
+        sources.row = slot * parts;
+        count = parts;
+      }
+      if (pass == 0) {
+        to.place = BNY_DECODE_BLOCK;
+        to.row = slot * parts + part;
+      }
+      bny_decode_fold(&row, sources, count);
+      if (pass == 1 && round.finishes) bny_decode_emit(call, item, rank + slot * blocks, rows, &row, epilogue);
+      else bny_decode_row_put(sources_type::at(to, 0), row);
+    }
+    if (pass == 0) bny_block_sync();
+  }
+}
+
 /* By all blocks of a team, with the partial of each in shared memory, which may be overwritten afterwards. */
 template <int dim, int rows, class Epilogue>
 BNY_DEVICE void bny_decode_finish(const bny_decode_call &call, const bny_decode_item &item, uint32_t team,
                                   const bny_block_partial &partial, Epilogue &epilogue) {
-  using sources_type = bny_decode_sources<dim, rows>;
   const uint32_t rank = bny_cluster_rank(), blocks = bny_cluster_blocks();
-  const uint32_t step = bny_block_threads() / BNY_WARP_LANES * blocks;
-  sources_type sources = {partial, nullptr, item.piece.first_team, team, 1, 0};
-  uint32_t count = blocks;
-  bool finishes = item.piece.first_team == item.piece.last_team;
+  const uint32_t mine = rank < item.rows ? (item.rows - rank - 1) / blocks + 1 : 0;
+  const uint32_t warps = bny_block_threads() / BNY_WARP_LANES;
+  bny_decode_round<dim, rows> round = {{BNY_DECODE_CLUSTER, partial, call.scratch, item.piece.first_team, team, 1, 0}, blocks,
+                                       item.piece.first_team == item.piece.last_team};
+  uint32_t parts = 1; /* what the cluster reads is not overwritten */
   if (blocks > 1) bny_cluster_sync();
   else bny_block_sync();
-  BNY_ROLLED for (int round = 0;; round++) {
-    BNY_ROLLED for (sources.row = rank + bny_warp() * blocks; sources.row < item.rows; sources.row += step) {
-      bny_decode_row<dim> row;
-      bny_decode_fold(&row, sources, count);
-      if (finishes) {
-        bny_decode_emit(call, item, sources.row, rows, &row, epilogue);
-      } else {
-        sources_type mine = sources;
-        mine.scratch = call.scratch;
-        bny_decode_row_put(sources_type::at(mine, 0), row);
-      }
-    }
-    if (round == 0 && blocks > 1) bny_cluster_sync(); /* nobody reads the partial any more */
-    if (finishes || rank >= item.rows) break;
-    if (!bny_decode_next_round(call, item.piece, team, round, &sources, &count, &finishes)) break;
+  BNY_ROLLED for (bool first = true;; first = false) {
+    bny_decode_fold_rows(call, item, team, round, parts, epilogue);
+    if (first && blocks > 1) bny_cluster_sync();
+    if (round.finishes || mine == 0 || !bny_decode_next_round(call, item.piece, team, first, &round)) break;
+    parts = mine < warps ? warps / mine : 1;
   }
   bny_fence_async(); /* bulk copies come next into what was read and written here */
   bny_block_sync();
