@@ -110,10 +110,14 @@ static bool armed;
 /* Dies, or spoils a message, in the middle of a run. */
 static void bent_send(bny_transport *transport, uint64_t tag, int32_t slot, size_t offset, size_t bytes, const int32_t *peers,
                       int32_t npeers) {
-  bool far = false;
-  for (int32_t k = 0; k < npeers && straight->is_near; k++) far |= !straight->is_near(transport, peers[k]);
+  bool far = false, near = false;
+  for (int32_t k = 0; k < npeers; k++) {
+    bool here = !straight->is_near || straight->is_near(transport, peers[k]);
+    near |= here;
+    far |= !here;
+  }
   if (armed && fault_is("kill-planning")) die();
-  if (armed && fault_is("kill-intra") && !far) die();
+  if (armed && fault_is("kill-intra") && near) die();
   if (armed && fault_is("kill-inter") && far) die();
   if (armed && far && bytes) {
     if (fault_is("truncated") || fault_is("oversized") || fault_is("misplaced")) say_deed();

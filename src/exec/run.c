@@ -245,7 +245,7 @@ size_t bny_run_place(const bny_run *run, char *text, size_t bytes) {
   if (run->next >= plan->nsteps) return length;
   bny_append(text, bytes, &length, ", step %d of %d", run->next + 1, plan->nsteps);
   const bny_step *step = &plan->steps[run->next];
-  if (!run->ready) bny_append(text, bytes, &length, ", before its memory is free");
+  if (!run->ready) bny_append(text, bytes, &length, ", at its beginning");
   else if (step->kind == BNY_STEP_WAIT)
     bny_append(text, bytes, &length, ", waiting for rank %d", plan->messages[step->message].peer);
   return length;
