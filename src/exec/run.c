@@ -478,9 +478,10 @@ static banyan_status settle(bny_run *run, bool block, bool *settled) {
   const bny_transport_ops *ops = exec->transport->ops;
   int32_t peer = -1;
   uint64_t since = bny_record_wait_begin(&exec->record);
-  for (uint32_t spins = 0; !ops->settled(exec->transport, &peer); spins++) {
+  for (uint32_t spins = 0; !ops->settled(exec->transport, NULL); spins++) {
     exec->progress(exec->transport);
     if (block && spins < exec->spins && !atomic_load_explicit(exec->fault, memory_order_relaxed)) continue;
+    if (ops->settled(exec->transport, &peer)) break;
     banyan_status status = block ? bny_wait_round(exec, &run->call, &run->patience, peer, BNY_WAIT_PEER)
                                  : bny_wait_look(exec, &run->call, &run->patience, peer, BNY_WAIT_PEER);
     if (status != BANYAN_OK || !block) return status;

@@ -96,7 +96,8 @@ typedef struct bny_transport_ops {
   banyan_status (*admit)(bny_transport *transport, int32_t peer);
   /* True once messages can go to this peer and come from it, without its or this rank's help; else works towards it. */
   bool (*reach)(bny_transport *transport, int32_t peer);
-  /* True once nothing that was sent is still read from this rank's memory; else *peer is one that it is on its way to. */
+  /* True once all that was sent has gone out, and is no longer read from this rank's memory. Else *peer (unless NULL) is the
+   * rank that takes nothing; to find it, peers are asked. */
   bool (*settled)(bny_transport *transport, int32_t *peer);
   /* Sends this rank's mail of that parity to a rank, which may be near. */
   void (*post)(bny_transport *transport, int32_t rank, int half);

@@ -90,6 +90,7 @@ static void net_send(bny_transport *transport, uint64_t tag, int32_t slot, size_
     if (net->place[peers[i]] >= 0) continue;
     bny_net_peer *peer = net->peers[peers[i]];
     if (peer && bny_net_can_send(peer)) send_pieces(peer, &data, payload);
+    net->unflushed = transport->network == BNY_NETWORK_TCP;
   }
   bny_net_give(net);
 }
@@ -126,12 +127,30 @@ static bool net_reach(bny_transport *transport, int32_t rank) {
   return reached;
 }
 
+/* Over TCP a message counts as sent when UCX has copied it, but goes out in later progress if the socket is full. A rank may
+ * not look at the network for long after a run. */
+static bool is_flushed(bny_net *net) {
+  if (!net->unflushed) return true;
+  if (!net->flush) {
+    ucp_request_param_t param = {.op_attr_mask = 0};
+    net->flush = net->ucx.ucp_worker_flush_nbx(net->worker, &param); /* at once if nothing was left over */
+  }
+  if (net->flush && !UCS_PTR_IS_ERR(net->flush)) {
+    if (net->ucx.ucp_request_check_status(net->flush) == UCS_INPROGRESS) return false;
+    net->ucx.ucp_request_free(net->flush);
+  }
+  net->flush = NULL;
+  net->unflushed = false;
+  return true;
+}
+
 static bool net_settled(bny_transport *transport, int32_t *peer) {
   bny_net *net = bny_net_of(transport);
-  if (!net->under_way) return true;
-  for (int32_t i = 0; i < net->nknown; i++)
-    if (net->known[i]->under_way) *peer = net->known[i]->rank;
-  return false;
+  bny_net_take(net);
+  bool settled = !net->under_way && is_flushed(net);
+  if (!settled && peer) *peer = bny_net_most_silent(net);
+  bny_net_give(net);
+  return settled;
 }
 
 static void net_acknowledge(bny_transport *transport, const int32_t *peers, int32_t npeers) {

@@ -142,6 +142,8 @@ struct bny_net {
   atomic_flag busy;        /* somebody uses the worker */
   bny_net_packet *packets; /* free ones */
   int32_t under_way;       /* messages that count */
+  bool unflushed;          /* something was sent since the last flush */
+  void *flush;             /* the request of the one that is under way */
   int32_t nwaiting;        /* peers that want an answer */
   bool has_spread;
   bny_mail *mails;         /* by rank, of other hosts, [nranks][2]; NULL: none yet */
@@ -202,6 +204,8 @@ static inline void bny_net_want_answer(bny_net_peer *peer) {
 }
 void bny_net_answer(bny_net *net);
 bool bny_net_ask(bny_transport *transport, int32_t rank);
+/* The peer that has been silent the longest; all are asked. */
+int32_t bny_net_most_silent(bny_net *net);
 void bny_net_spread(bny_transport *transport);
 
 /* ---- ucx_mail.c ------------------------------------------------------------------------------------------------------ */

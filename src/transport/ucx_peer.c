@@ -137,6 +137,7 @@ void bny_net_free_worker(bny_net *net) {
   enum { PATIENCE_NS = 100000000 };
   bool may_destroy = !net->worker || may_destroy_worker(net, bny_clock_ns() + PATIENCE_NS);
   if (net->worker) close_endpoints(net, bny_clock_ns() + PATIENCE_NS);
+  if (net->flush) net->ucx.ucp_request_free(net->flush);
   if (!may_destroy) {
     bny_log(BNY_LOG_WARN, "UCX's worker is left behind: a peer has begun to connect to it and not gone on");
     return;

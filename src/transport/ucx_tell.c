@@ -105,21 +105,39 @@ static bool looks_around(bny_net *net, int32_t rank, int64_t now_ns) {
   return now_ns - watch->seen_ns < RECENT_NS;
 }
 
-bool bny_net_ask(bny_transport *transport, int32_t rank) {
-  bny_net *net = bny_net_of(transport);
-  int64_t now_ns = bny_clock_ns();
-  if (net->place[rank] >= 0) return looks_around(net, rank, now_ns);
-  bny_net_take(net);
-  bny_net_peer *peer = net->peers[rank];
-  int64_t age_ns = peer && peer->told_ns ? now_ns - peer->told_ns : INT64_MAX;
-  bool is_known = peer && peer->told_ns && peer->told_started == load(&net->lines[rank].started);
-  bool is_recent = is_known && age_ns < RECENT_NS;
-  if (peer && !peer->asked_ns && (!is_recent || age_ns > RECENT_NS / 4) && bny_net_can_send(peer)) {
+/* The last answer counts for some time: there is no new question before a quarter of that has passed, or while one is open. */
+static bool hears_of(bny_net *net, bny_net_peer *peer) {
+  int64_t now_ns = bny_clock_ns(), age_ns = peer->told_ns ? now_ns - peer->told_ns : INT64_MAX;
+  bool is_recent = age_ns < RECENT_NS && peer->told_started == load(&net->lines[peer->rank].started);
+  if (!peer->asked_ns && (!is_recent || age_ns > RECENT_NS / 4) && bny_net_can_send(peer)) {
     peer->asked_ns = now_ns;
     bny_net_send_note(peer, BNY_NET_ASK);
   }
+  return is_recent;
+}
+
+bool bny_net_ask(bny_transport *transport, int32_t rank) {
+  bny_net *net = bny_net_of(transport);
+  if (net->place[rank] >= 0) return looks_around(net, rank, bny_clock_ns());
+  bny_net_take(net);
+  bny_net_peer *peer = net->peers[rank];
+  bool knows = peer && hears_of(net, peer);
+  /* What went before a fault is of interest after it. */
+  if (!knows && peer && peer->told_ns && load(transport->ops->fault(transport)))
+    knows = peer->told_started == load(&net->lines[rank].started);
   bny_net_give(net);
-  return is_recent || (is_known && load(transport->ops->fault(transport))); /* what went before a fault is of interest */
+  return knows;
+}
+
+int32_t bny_net_most_silent(bny_net *net) {
+  bny_net_peer *found = NULL;
+  for (int32_t i = 0; i < net->nknown; i++) {
+    bny_net_peer *peer = net->known[i];
+    if (!bny_net_can_send(peer)) continue;
+    hears_of(net, peer);
+    if (!found || peer->told_ns < found->told_ns) found = peer;
+  }
+  return found ? found->rank : net->nknown ? net->known[0]->rank : net->transport.rank;
 }
 
 /* ---- faults and the end ---------------------------------------------------------------------------------------------- */
