@@ -46,7 +46,7 @@ void cuda_ranks::set_timeout(uint64_t ns) {
   for (int32_t rank = 0; rank < nranks_; rank++) head(rank)->timeout_ns = ns;
 }
 
-void cuda_ranks::add(int32_t rank, uint32_t blocks, uint32_t threads, std::function<void()> kernel) {
+void cuda_ranks::any(int32_t rank, uint32_t blocks, uint32_t threads, std::function<void()> kernel) {
   bny_emulator_launch launch = {};
   launch.device = static_cast<uint32_t>(rank);
   launch.blocks = blocks;
@@ -61,7 +61,7 @@ void cuda_ranks::oneshot(int32_t rank, bny_protocol protocol, const bny_oneshot 
   const bny_device_group &group = groups_[static_cast<size_t>(rank)];
   std::string name = bny_device_oneshot_kernel(protocol, what.shape.wire);
 #define BNY_CUDA_ONESHOT(kernel, its_protocol, halves) \
-  if (name == #kernel) add(rank, blocks, threads, [=, &group] { kernel(group, what, call); });
+  if (name == #kernel) any(rank, blocks, threads, [=, &group] { kernel(group, what, call); });
 #define BNY_CUDA_INTERPRET(kernel, its_protocol, halves)
 #define BNY_CUDA_BYTES(kernel, its_protocol)
 #include "cuda/kernels.def"
@@ -79,7 +79,7 @@ void cuda_ranks::program(int32_t rank, const bny_program *program, const bny_dev
 #define BNY_CUDA_ONESHOT(kernel, its_protocol, halves)
 #define BNY_CUDA_INTERPRET(kernel, its_protocol, halves) \
   if (name == #kernel)                                   \
-    add(rank, blocks, threads, [=, &group] { kernel(group, reinterpret_cast<bny_program *>(copied->data()), call); });
+    any(rank, blocks, threads, [=, &group] { kernel(group, reinterpret_cast<bny_program *>(copied->data()), call); });
 #define BNY_CUDA_BYTES(kernel, its_protocol) BNY_CUDA_INTERPRET(kernel, its_protocol, false)
 #include "cuda/kernels.def"
 #undef BNY_CUDA_ONESHOT

@@ -30,6 +30,8 @@ public:
   void oneshot(int32_t rank, bny_protocol protocol, const bny_oneshot &what, const bny_device_call &call, uint32_t blocks,
                uint32_t threads);
   void program(int32_t rank, const bny_program *program, const bny_device_call &call, uint32_t blocks, uint32_t threads);
+  void any(int32_t rank, uint32_t blocks, uint32_t threads, std::function<void()> kernel);
+  const bny_device_group &group(int32_t rank) { return groups_[static_cast<size_t>(rank)]; }
   void overlap(bool allowed) { overlap_ = allowed; }
 
   /* All launches added so far, to their end; empty, or why not. */
@@ -42,7 +44,6 @@ public:
   bny_emulator *emulator() { return emulator_; }
 
 private:
-  void add(int32_t rank, uint32_t blocks, uint32_t threads, std::function<void()> kernel);
   int32_t nranks_;
   bool overlap_ = false;
   bny_emulator *emulator_;

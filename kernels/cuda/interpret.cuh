@@ -23,7 +23,7 @@ struct bny_program_view {
   const bny_program_place *places; /* the first */
   int32_t count_, token, head, chunk;
 
-  BNY_DEVICE_METHOD int64_t number(const bny_program_place &place, int32_t t, int32_t h) const {
+  BNY_DEVICE_METHOD int64_t number_in(const bny_program_place &place, int32_t t, int32_t h) const {
     return ((int64_t)(t - place.token0) * place.heads + h - place.head0) * program->shape.chunks + chunk;
   }
 };
@@ -33,10 +33,10 @@ struct bny_program_sources : bny_program_view {
   BNY_DEVICE_METHOD const unsigned char *unit(int s) const {
     const bny_program_place &place = places[s];
     return bny_worker_inbox(*self, self->group->rank, program->protocol) + place.offset +
-           number(place, token, head) * (int64_t)program->shape.unit_bytes;
+           number_in(place, token, head) * (int64_t)program->shape.unit_bytes;
   }
   BNY_DEVICE_METHOD const uint64_t *signal(int s) const {
-    return bny_worker_signals(*self, self->group->rank) + places[s].signal + number(places[s], token, head);
+    return bny_worker_signals(*self, self->group->rank) + places[s].signal + number_in(places[s], token, head);
   }
   BNY_DEVICE_METHOD int32_t peer(int s) const { return places[s].peer; }
   BNY_DEVICE_METHOD int32_t slot(int s) const { return places[s].slot; }
@@ -44,13 +44,14 @@ struct bny_program_sources : bny_program_view {
 
 struct bny_program_destinations : bny_program_view {
   BNY_DEVICE_METHOD int count() const { return count_; }
-  BNY_DEVICE_METHOD unsigned char *unit(int d, int32_t t, int32_t h) const {
-    const bny_program_place &place = places[d];
-    return bny_worker_inbox(*self, place.peer, program->protocol) + place.offset +
-           number(place, t, h) * (int64_t)program->shape.unit_bytes;
+  BNY_DEVICE_METHOD bool alike() const { return false; }
+  BNY_DEVICE_METHOD int64_t number(int d, int32_t t, int32_t h) const { return number_in(places[d], t, h); }
+  BNY_DEVICE_METHOD unsigned char *unit(int d, int64_t number) const {
+    return bny_worker_inbox(*self, places[d].peer, program->protocol) + places[d].offset +
+           number * (int64_t)program->shape.unit_bytes;
   }
-  BNY_DEVICE_METHOD uint64_t *signal(int d, int32_t t, int32_t h) const {
-    return bny_worker_signals(*self, places[d].peer) + places[d].signal + number(places[d], t, h);
+  BNY_DEVICE_METHOD uint64_t *signal(int d, int64_t number) const {
+    return bny_worker_signals(*self, places[d].peer) + places[d].signal + number;
   }
 };
 
@@ -157,7 +158,7 @@ BNY_DEVICE void bny_interpret(const bny_device_group &group, const bny_program *
   bny_interpreter run;
   bny_worker_begin(&run.self, group);
   bny_worker_join(&run.self);
-  bny_worker_announce(run.self);
+  if (bny_worker_announces()) bny_worker_announce(run.self);
   run.program = program;
   run.call = &call;
   run.work = bny_unit_work_make<protocol, halves>(program->shape);

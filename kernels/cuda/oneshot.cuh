@@ -52,14 +52,15 @@ struct bny_oneshot_destinations {
     return rank < nranks ? rank : rank - nranks;
   }
   BNY_DEVICE_METHOD int count() const { return at.self->group->nranks - (own ? 0 : 1); }
-  BNY_DEVICE_METHOD unsigned char *unit(int d, int32_t token, int32_t head) const {
-    int64_t number = bny_oneshot_unit(*at.what, at.self->group->rank, peer(d), token, head, at.chunk);
-    return number < 0 ? nullptr
-                      : bny_worker_inbox(*at.self, peer(d), at.protocol) + number * (int64_t)at.what->shape.unit_bytes;
+  BNY_DEVICE_METHOD bool alike() const { return at.what->scatter == BANYAN_SCATTER_NONE; }
+  BNY_DEVICE_METHOD int64_t number(int d, int32_t token, int32_t head) const {
+    return bny_oneshot_unit(*at.what, at.self->group->rank, peer(d), token, head, at.chunk);
   }
-  BNY_DEVICE_METHOD uint64_t *signal(int d, int32_t token, int32_t head) const {
-    return bny_worker_signals(*at.self, peer(d)) +
-           bny_oneshot_unit(*at.what, at.self->group->rank, peer(d), token, head, at.chunk);
+  BNY_DEVICE_METHOD unsigned char *unit(int d, int64_t number) const {
+    return bny_worker_inbox(*at.self, peer(d), at.protocol) + number * (int64_t)at.what->shape.unit_bytes;
+  }
+  BNY_DEVICE_METHOD uint64_t *signal(int d, int64_t number) const {
+    return bny_worker_signals(*at.self, peer(d)) + number;
   }
 };
 
@@ -147,6 +148,21 @@ BNY_DEVICE void bny_oneshot_merge(bny_oneshot_run<protocol, halves> *run, const 
   }
 }
 
+/* All rows that this rank wants, of those that are the warp's own. */
+template <int protocol, bool halves>
+BNY_DEVICE void bny_oneshot_merge_rows(bny_oneshot_run<protocol, halves> *run, const bny_oneshot &what,
+                                       const bny_device_call &call) {
+  bny_worker *self = &run->self;
+  bny_oneshot_owned owned = bny_oneshot_owned_by(what, self->group->rank);
+  bny_oneshot_sources sources = {{self, &what, protocol, run->work.chunk}, 0};
+  bny_unit_rows rows;
+  bool more = bny_unit_rows_first(&rows, what.shape, run->work, owned.token0, owned.tokens, owned.head0, owned.heads);
+  BNY_ROLLED for (; more && !self->failed; more = bny_unit_rows_next(&rows)) {
+    sources.number = bny_oneshot_unit(what, 0, self->group->rank, rows.token, rows.head, run->work.chunk);
+    bny_oneshot_merge(run, sources, rows.token, rows.head, what, call);
+  }
+}
+
 template <int protocol, bool halves>
 BNY_DEVICE void bny_oneshot_combine(const bny_device_group &group, const bny_oneshot &what, const bny_device_call &call) {
   bny_oneshot_run<protocol, halves> run;
@@ -155,16 +171,9 @@ BNY_DEVICE void bny_oneshot_combine(const bny_device_group &group, const bny_one
   run.work = bny_unit_work_make<protocol, halves>(shape);
   run.lone = (uint64_t)shape.tokens * (uint64_t)shape.heads <= run.work.groups && run.work.packets <= BNY_WARP_LANES;
   bny_oneshot_push(&run, what, call);
-  bny_worker_announce(run.self);
+  if (bny_worker_announces()) bny_worker_announce(run.self);
   if (call.shares_stats) bny_unit_row_sync(shape); /* chunks of a row must have read its statistics */
-  bny_oneshot_owned owned = bny_oneshot_owned_by(what, group.rank);
-  bny_oneshot_sources sources = {{&run.self, &what, protocol, run.work.chunk}, 0};
-  bny_unit_rows rows;
-  bool more = bny_unit_rows_first(&rows, shape, run.work, owned.token0, owned.tokens, owned.head0, owned.heads);
-  BNY_ROLLED for (; more && !run.self.failed; more = bny_unit_rows_next(&rows)) {
-    sources.number = bny_oneshot_unit(what, 0, group.rank, rows.token, rows.head, run.work.chunk);
-    bny_oneshot_merge(&run, sources, rows.token, rows.head, what, call);
-  }
+  bny_oneshot_merge_rows(&run, what, call);
 }
 
 #define BNY_ONESHOT_KERNEL(name, protocol, halves)                                             \

@@ -65,7 +65,8 @@ typedef struct bny_arena_head {
   uint64_t timeout_ns; /* from when a warp of a run first has to wait; 0: for ever */
   uint64_t fault;      /* the first one seen here */
   uint64_t *words;     /* [BNY_DEVICE_WORDS] of the host: it sets ABORT, kernels set FAULT. NULL: none */
-  uint64_t pad0[12];
+  uint32_t arrived;    /* blocks of a fused run that have pushed everything */
+  uint32_t pad0[23];
   /* its own kernels, for peers to read */
   uint64_t waiting[2]; /* bit r: for rank r, for some time */
   uint64_t pad1[14];
@@ -170,6 +171,15 @@ typedef struct bny_oneshot {
   int32_t first[BNY_ONESHOT_RANKS_MAX + 1]; /* HEADS, TOKENS: rank r owns [first[r], first[r + 1]) of the box */
   bny_unit_shape shape;
 } bny_oneshot;
+
+/* A combine inside of another kernel, by LL16 and in whole rows: see fused.h. A parameter of that kernel. */
+typedef struct bny_device_combine {
+  bny_device_group group;
+  bny_oneshot what;
+  bny_device_call call; /* of `in` only what a row means */
+  uint32_t mergers;     /* blocks, at most as many as can run at once */
+  uint32_t pad;
+} bny_device_combine;
 
 /* ---- arithmetic of the above, for both sides ------------------------------------------------------------------------ */
 

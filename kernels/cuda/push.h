@@ -2,8 +2,10 @@
  *
  * Units on their way out. A template argument `Destinations` is a struct with, for destination d of a row:
  *   int count()
- *   unsigned char *unit(int d, int32_t token, int32_t head)   where its unit goes; NULL: the row is not for d
- *   uint64_t *signal(int d, int32_t token, int32_t head)      of that unit: SIMPLE */
+ *   int64_t number(int d, int32_t token, int32_t head)   of its unit in the place that d has for it; -1: the row is not for d
+ *   unsigned char *unit(int d, int64_t number)           where that unit goes
+ *   uint64_t *signal(int d, int64_t number)              of that unit: SIMPLE
+ *   bool alike()                                         number() is the same for all d */
 #ifndef BNY_CUDA_PUSH_H
 #define BNY_CUDA_PUSH_H
 
@@ -22,9 +24,10 @@ struct bny_push_pending {
 template <int protocol, class Destinations>
 BNY_DEVICE void bny_push_packet(const bny_worker &self, const Destinations &to, int32_t token, int32_t head, int packet,
                                 bool active, const bny_packet &value) {
+  int64_t number = to.alike() ? to.number(0, token, head) : -1;
   BNY_ROLLED for (int d = 0; d < to.count(); d++) {
-    unsigned char *unit = to.unit(d, token, head);
-    if (unit) bny_packet_store<protocol>(unit, packet, value, self.epoch, active);
+    if (!to.alike()) number = to.number(d, token, head);
+    if (number >= 0) bny_packet_store<protocol>(to.unit(d, number), packet, value, self.epoch, active);
   }
 }
 
@@ -34,9 +37,10 @@ BNY_DEVICE void bny_push_signals(const bny_worker &self, const Destinations &to,
   bny_warp_sync();
   if ((int)bny_lane() < pending->count) {
     bny_fence_sys();
-    BNY_ROLLED for (int d = 0; d < to.count(); d++)
-      if (to.unit(d, pending->token, pending->head))
-        bny_store_relaxed_sys_64(to.signal(d, pending->token, pending->head), self.epoch);
+    BNY_ROLLED for (int d = 0; d < to.count(); d++) {
+      int64_t number = to.number(d, pending->token, pending->head);
+      if (number >= 0) bny_store_relaxed_sys_64(to.signal(d, number), self.epoch);
+    }
   }
   pending->count = 0;
 }

@@ -22,10 +22,11 @@ struct bny_unit_work {
 
 template <int protocol, bool halves> BNY_DEVICE bny_unit_work bny_unit_work_make(const bny_unit_shape &shape) {
   bny_unit_work work;
-  uint32_t chunks = (uint32_t)shape.chunks, warps = bny_block_threads() / BNY_WARP_LANES;
-  work.chunk = (int32_t)(bny_warp() % chunks);
-  work.group = bny_block() * (warps / chunks) + bny_warp() / chunks;
-  work.groups = bny_grid_blocks() * (warps / chunks);
+  uint32_t warps = bny_block_threads() / BNY_WARP_LANES;
+  int shift = bny_lowest_bit((uint32_t)shape.chunks);
+  work.chunk = (int32_t)bny_warp() & (shape.chunks - 1);
+  work.group = bny_block() * (warps >> shift) + (bny_warp() >> shift);
+  work.groups = bny_grid_blocks() * (warps >> shift);
   work.column0 = work.chunk * shape.chunk_columns;
   int32_t left = shape.value_dim - work.column0;
   work.columns = left < 0 ? 0 : left < shape.chunk_columns ? left : shape.chunk_columns;
@@ -36,7 +37,8 @@ template <int protocol, bool halves> BNY_DEVICE bny_unit_work bny_unit_work_make
 
 /* Waits for the warps of the row's other chunks. */
 BNY_DEVICE void bny_unit_row_sync(const bny_unit_shape &shape) {
-  if (shape.chunks > 1) bny_named_sync(1 + (int)bny_warp() / shape.chunks, shape.chunks * BNY_WARP_LANES);
+  int row = (int)bny_warp() >> bny_lowest_bit((uint32_t)shape.chunks);
+  if (shape.chunks > 1) bny_named_sync(1 + row, shape.chunks * BNY_WARP_LANES);
 }
 
 /* ---- rows of this warp ------------------------------------------------------------------------------------------------ */
@@ -64,6 +66,9 @@ BNY_DEVICE bool bny_unit_rows_find(bny_unit_rows *rows) {
   return true;
 }
 
+/* Mostly there is nothing to divide. */
+BNY_DEVICE uint32_t bny_unit_modulo(uint32_t value, uint32_t by) { return value < by ? value : value % by; }
+
 BNY_DEVICE bool bny_unit_rows_first(bny_unit_rows *rows, const bny_unit_shape &shape, const bny_unit_work &work,
                                     int32_t token0, int32_t tokens, int32_t head0, int32_t heads) {
   if (tokens <= 0 || heads <= 0) return false;
@@ -73,8 +78,9 @@ BNY_DEVICE bool bny_unit_rows_first(bny_unit_rows *rows, const bny_unit_shape &s
   rows->token_end = token0 + tokens;
   rows->head0 = head0;
   rows->head_end = head0 + heads;
-  rows->step = (uint32_t)shape.heads % work.groups;
-  rows->phase = ((uint32_t)(token0 - shape.token0) * (uint32_t)shape.heads + (uint32_t)(head0 - shape.head0)) % work.groups;
+  rows->step = bny_unit_modulo((uint32_t)shape.heads, work.groups);
+  uint32_t first = (uint32_t)(token0 - shape.token0) * (uint32_t)shape.heads + (uint32_t)(head0 - shape.head0);
+  rows->phase = bny_unit_modulo(first, work.groups);
   bny_unit_rows_token(rows);
   return bny_unit_rows_find(rows);
 }

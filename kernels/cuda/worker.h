@@ -147,32 +147,51 @@ BNY_DEVICE void bny_worker_arrived(bny_worker *self) {
 
 /* ---- begin ---------------------------------------------------------------------------------------------------------- */
 
-/* A run begins in two parts, so that what a warp reads of the caller's memory between them is under way together with what it
- * reads of the arena. All lanes. What does not depend on earlier kernels of the stream may come before this one. */
-BNY_DEVICE void bny_worker_begin(bny_worker *self, const bny_device_group &group) {
-  uint32_t warps = bny_grid_blocks() * (bny_block_threads() / BNY_WARP_LANES);
-  bool first = bny_block() == 0 && bny_warp() == 0;
+BNY_DEVICE void bny_worker_set(bny_worker *self, const bny_device_group &group) {
   self->group = &group;
   self->head = bny_worker_head(group, group.rank);
   self->since = 0;
   self->polls = 0;
   self->told = false;
+  self->ticket = self->fault = 0;
+}
+
+/* A run begins in two parts, so that what a warp reads of the caller's memory between them is under way together with what it
+ * reads of the arena. All lanes of all warps of the grid. What does not depend on earlier kernels of the stream may come before
+ * this one. */
+BNY_DEVICE void bny_worker_begin(bny_worker *self, const bny_device_group &group) {
+  uint32_t warps = bny_grid_blocks() * (bny_block_threads() / BNY_WARP_LANES);
+  bool first = bny_block() == 0 && bny_warp() == 0;
+  bny_worker_set(self, group);
   bny_grid_release();
   bny_grid_wait();
-  self->ticket = self->fault = 0;
   if (bny_lane() != 0) return;
   uint64_t tickets = first ? ((uint64_t)1 << BNY_TICKET_BITS) - (warps - 1) : 1;
   self->ticket = bny_add_relaxed_gpu_64(&self->head->tickets, tickets);
   self->fault = bny_load_relaxed_sys_64(&self->head->abort);
 }
 
-/* Then the epoch is known; and all ranks have begun the run before this, so peers' inboxes may be written. */
+/* The same for a kernel that counts its run at the end, when all warps have read the counter. */
+BNY_DEVICE void bny_worker_open(bny_worker *self, const bny_device_group &group) {
+  bny_worker_set(self, group);
+  bny_grid_wait();
+  if (bny_lane() != 0) return;
+  self->ticket = bny_load_relaxed_gpu_64(&self->head->tickets);
+  self->fault = bny_load_relaxed_sys_64(&self->head->abort);
+}
+
+/* The number of the run, from the ticket. */
+BNY_DEVICE void bny_worker_number(bny_worker *self) {
+  self->epoch = (bny_shuffle(self->ticket, 0) >> BNY_TICKET_BITS) + 1;
+  self->failed = bny_shuffle(self->fault, 0) != 0;
+}
+
+/* The second part: the number is known; and all ranks have begun the run before this, so peers' inboxes may be written. */
 BNY_DEVICE void bny_worker_join(bny_worker *self) {
   int32_t nranks = self->group->nranks, rank = (int32_t)bny_lane();
   bool asks = rank < nranks && rank != self->group->rank;
   uint64_t begun = asks ? bny_load_acquire_sys_64(&self->head->begun[rank]) : 0;
-  self->epoch = (bny_shuffle(self->ticket, 0) >> BNY_TICKET_BITS) + 1;
-  self->failed = bny_shuffle(self->fault, 0) != 0;
+  bny_worker_number(self);
   /* A fault that came from elsewhere since this rank's last run: its host may not know. */
   if (self->failed && bny_lane() == 0) bny_worker_report(self->group, self->fault);
   for (;;) {
@@ -189,13 +208,16 @@ BNY_DEVICE void bny_worker_join(bny_worker *self) {
   bny_warp_sync(); /* what one lane has acquired holds for all */
 }
 
-/* Once in a run, by all warps, early: tells peers that this rank has begun it. The last warp does; it has least to do, and
- * a release takes as long as a trip to the peers. */
+/* All lanes of one warp, once in a run, early: tells peers that this rank has begun it. */
 BNY_DEVICE void bny_worker_announce(const bny_worker &self) {
   const bny_device_group &group = *self.group;
-  if (bny_block() + 1 != bny_grid_blocks() || bny_warp() + 1 != bny_block_threads() / BNY_WARP_LANES) return;
   BNY_ROLLED for (int32_t rank = (int32_t)bny_lane(); rank < group.nranks; rank += BNY_WARP_LANES)
     if (rank != group.rank) bny_store_release_sys_64(&bny_worker_head(group, rank)->begun[group.rank], self.epoch);
+}
+
+/* The last warp, which has least to do: a release takes as long as a trip to the peers. */
+BNY_DEVICE bool bny_worker_announces(void) {
+  return bny_block() + 1 == bny_grid_blocks() && bny_warp() + 1 == bny_block_threads() / BNY_WARP_LANES;
 }
 
 #endif

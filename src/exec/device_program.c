@@ -204,7 +204,7 @@ banyan_status bny_device_program_make(const bny_request *request, int32_t rank, 
                     BNY_DEVICE_RANKS_MAX);
   draft draft = {.request = request, .rank = rank};
   draft.protocol = bny_unit_protocol(request, settings);
-  banyan_status status = bny_unit_shape_make(request, draft.protocol, &draft.shape);
+  banyan_status status = bny_unit_shape_make(request, draft.protocol, settings->whole_rows, &draft.shape);
   if (status == BANYAN_OK) status = deal_inboxes(&draft);
   if (status == BANYAN_OK) status = add_steps(&draft);
   if (status == BANYAN_OK) status = write_down(&draft, program);
@@ -241,7 +241,7 @@ banyan_status bny_device_oneshot_make(const bny_request *request, const bny_devi
                     BNY_ONESHOT_RANKS_MAX);
   int32_t chosen = bny_unit_protocol(request, settings);
   bny_oneshot made = {.scatter = (int32_t)request->scatter, .root = request->root};
-  banyan_status status = bny_unit_shape_make(request, chosen, &made.shape);
+  banyan_status status = bny_unit_shape_make(request, chosen, settings->whole_rows, &made.shape);
   if (status != BANYAN_OK) return status;
   own_parts(request, &made);
   bool scattered = request->scatter == BANYAN_SCATTER_HEADS || request->scatter == BANYAN_SCATTER_TOKENS;
@@ -258,5 +258,22 @@ banyan_status bny_device_oneshot_make(const bny_request *request, const bny_devi
   needs->inbox_bytes[chosen] = units * made.shape.unit_bytes;
   *protocol = (bny_protocol)chosen;
   *what = made;
+  return BANYAN_OK;
+}
+
+banyan_status bny_device_combine_make(const bny_request *request, int32_t rank, const banyan_partial *in,
+                                      const banyan_partial *out, int32_t mergers, bny_device_combine *combine,
+                                      bny_arena_sizes *needs) {
+  const bny_device_settings settings = {.protocol = BNY_PROTOCOL_LL16, .whole_rows = true};
+  bny_slice owned = bny_slice_owned(request, rank);
+  bny_protocol protocol;
+  bny_device_combine made = {.mergers = (uint32_t)(mergers > 0 ? mergers : 1)};
+  banyan_status status = bny_device_oneshot_make(request, &settings, &made.what, &protocol, needs);
+  if (status != BANYAN_OK) return status;
+  made.call.in = *in;
+  if (out) made.call.out = *out;
+  made.call.out_token0 = owned.token0;
+  made.call.out_head0 = owned.head0;
+  *combine = made;
   return BANYAN_OK;
 }

@@ -14,6 +14,7 @@ typedef struct bny_device_settings {
   int32_t protocol; /* bny_protocol; BNY_PROTOCOL_COUNT: by size */
   bool lines_whole; /* links keep 128-byte lines whole: LL128 may be chosen */
   bool narrow;      /* only 8-byte accesses are single on some link: not LL16 */
+  bool whole_rows;  /* rows are not cut into chunks */
 } bny_device_settings;
 
 /* The program of `rank`, one block of memory to be copied to a device as it is. Freed by free(). Not of barriers. */
@@ -23,6 +24,13 @@ banyan_status bny_device_program_make(const bny_request *request, int32_t rank, 
 /* Of a combine that is to be run by the oneshot kernels, and what it needs. request->algorithm is not looked at. */
 banyan_status bny_device_oneshot_make(const bny_request *request, const bny_device_settings *settings, bny_oneshot *what,
                                       bny_protocol *protocol, bny_arena_sizes *needs);
+
+/* Of a combine that is to be part of another kernel, for include/banyan_device.cuh. `in` says what rows mean, its pointers and
+ * strides are not looked at; `out` is this rank's result, NULL where it gets none. `mergers`: how many blocks of that kernel can
+ * run at once on this rank's device. The group is left to be filled in. */
+banyan_status bny_device_combine_make(const bny_request *request, int32_t rank, const banyan_partial *in,
+                                      const banyan_partial *out, int32_t mergers, bny_device_combine *combine,
+                                      bny_arena_sizes *needs);
 
 /* What a program needs. */
 bny_arena_sizes bny_device_program_needs(const bny_program *program);

@@ -59,14 +59,14 @@ static banyan_status shape_of_bytes(const bny_request *request, int32_t protocol
   return BANYAN_OK;
 }
 
-banyan_status bny_unit_shape_make(const bny_request *request, int32_t protocol, bny_unit_shape *shape) {
+banyan_status bny_unit_shape_make(const bny_request *request, int32_t protocol, bool whole_rows, bny_unit_shape *shape) {
   if (request->collective != BNY_COMBINE) return shape_of_bytes(request, protocol, shape);
   int64_t rows = (int64_t)request->tokens * request->heads;
   size_t element_bytes = bny_wire_formats[request->wire].element_bytes;
   if (rows * BNY_CHUNKS_MAX > INT32_MAX)
     return bny_fail(BANYAN_ERR_MEMORY, "%lld rows are too many for one call on a device", (long long)rows);
   int32_t chunks = 1, columns = request->value_dim;
-  while (chunks < BNY_CHUNKS_MAX && packets_of_columns(protocol, columns, element_bytes) > 32 &&
+  while (!whole_rows && chunks < BNY_CHUNKS_MAX && packets_of_columns(protocol, columns, element_bytes) > 32 &&
          2 * chunks * rows <= UNITS_ENOUGH) {
     chunks *= 2;
     columns = (int32_t)round_up((uint64_t)((request->value_dim + chunks - 1) / chunks), 8);

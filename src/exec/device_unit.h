@@ -11,7 +11,7 @@ typedef struct bny_unit_box {
 } bny_unit_box;
 
 int32_t bny_unit_protocol(const bny_request *request, const bny_device_settings *settings);
-banyan_status bny_unit_shape_make(const bny_request *request, int32_t protocol, bny_unit_shape *shape);
+banyan_status bny_unit_shape_make(const bny_request *request, int32_t protocol, bool whole_rows, bny_unit_shape *shape);
 bny_unit_box bny_unit_box_of(const bny_unit_shape *shape, const bny_slice *slice);
 uint64_t bny_unit_box_units(const bny_unit_shape *shape, const bny_unit_box *box);
 

@@ -1,0 +1,70 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * banyan inside of your attention kernel: its epilogue pushes each row's partial to the other ranks as soon as it is finished,
+ * and the kernel's last blocks merge what all ranks have pushed and write the result. No second launch, and the exchange hides
+ * behind the attention that is still running.
+ *
+ *   __global__ void attention(..., const __grid_constant__ banyan_device_combine combine) {
+ *     banyan_device_run run;
+ *     banyan_device_begin(&run, combine);                     each warp, early
+ *     for each row that this warp finishes {
+ *       ... m, d, and the numerators in `row`, shared memory
+ *       banyan_device_push(&run, token, head, m, d, row);     each row once, by one warp of the grid
+ *     }
+ *     banyan_device_end(&run);                                all threads of each block, once
+ *   }
+ *
+ * The rules
+ * - Grids and blocks have one dimension, blocks consist of whole warps, and functions "of a warp" are called by all of its 32
+ *   lanes, with the same arguments. All warps begin; which of them push is your affair.
+ * - Each of the call's tokens x heads rows is pushed exactly once on every rank, also those of empty shards, in any order.
+ *   Coordinates are those of the whole call. What a row means (normalised or not, lse or m and d, base, empty rows) was said to the
+ *   host with the descriptor of the input, whose pointers and strides are not looked at; values are f32 here.
+ * - A block pushes all its rows before banyan_device_end(), where it may wait for other ranks. It must not hold then what another
+ *   block of the grid waits for.
+ * - The result is where and what the host was told. Nothing of it may be read before the kernel has ended.
+ * - The kernel can be captured in a graph and replayed; kernels of a communicator run one after another, on every rank in the
+ *   same order. A kernel that is launched early (programmatic dependent launch) may call banyan_device_begin() right away: it
+ *   waits for the kernels before.
+ * - Faults (a rank that is missing for longer than the communicator's deadline, an abort, bad data) end all waiting; the result
+ *   is then not written, and the host gets the status.
+ *
+ * Needs sm_80 or later and C++17. Uses 4 bytes of static shared memory. */
+#ifndef BANYAN_DEVICE_CUH
+#define BANYAN_DEVICE_CUH
+
+#include "banyan.h"
+#include "cuda/fused.h"
+
+/* A parameter of your kernel, filled in by the host: plain data, valid as long as the operation it was made for. */
+typedef bny_device_combine banyan_device_combine;
+
+/* What a thread knows of a run. */
+typedef bny_fused_run banyan_device_run;
+
+/* Of a warp. `combine` must be the kernel's parameter itself, or live as long as the run. */
+BNY_DEVICE void banyan_device_begin(banyan_device_run *run, const banyan_device_combine &combine) {
+  bny_fused_begin(run, combine);
+}
+
+/* Of a warp: row (token, head) with statistics m and d, or lse and 1. `values` is a pointer to value_dim floats in shared or
+ * global memory, written by lanes of this warp or before a barrier; or a function object that any lane calls with any column in
+ * [0, value_dim). Waits only for ranks that are a whole run behind. */
+template <class Values>
+BNY_DEVICE void banyan_device_push(banyan_device_run *run, int32_t token, int32_t head, float m, float d,
+                                   const Values &values) {
+  bny_fused_push(run, token, head, m, d, values);
+}
+
+/* Of all threads of a block. */
+BNY_DEVICE void banyan_device_end(banyan_device_run *run) { bny_fused_end(run); }
+
+/* For kernels all of whose blocks run at once, instead of waiting for banyan_device_end() to merge everything: of a warp, merges
+ * row (token, head), which this rank wants, into the result, once all ranks have pushed it. Rows merged so must be all rows: then
+ * end with banyan_device_end_merged(). */
+BNY_DEVICE void banyan_device_merge(banyan_device_run *run, int32_t token, int32_t head) {
+  bny_fused_merge(run, token, head);
+}
+BNY_DEVICE void banyan_device_end_merged(banyan_device_run *run) { (void)bny_fused_arrive(run); }
+
+#endif

@@ -1,0 +1,134 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * A combine inside of another kernel: what include/banyan_device.cuh offers. Rows are pushed as they are finished, and merged by
+ * the last blocks of the grid.
+ *
+ * Why the last blocks, and why nobody waits in vain. Pushing waits for no row. A block that has pushed all it has takes a number,
+ * and goes on to merge only if it is among the last `mergers` of the grid to do so; all others have ended or will without waiting.
+ * So the blocks that wait, and those they could keep from running, are `mergers` in all; the host makes that so many as can run
+ * at once, so all rows of all ranks get pushed.
+ *
+ * The last block also counts the run as begun for the next one: unlike in bny_worker_begin(), how many warps take part is not
+ * known before. */
+#ifndef BNY_CUDA_FUSED_H
+#define BNY_CUDA_FUSED_H
+
+#include "cuda/oneshot.cuh"
+
+struct bny_fused_run {
+  bny_worker self;
+  const bny_device_combine *combine;
+  bool joined;
+};
+
+/* All lanes of each warp that pushes, or comes to the end. */
+BNY_DEVICE void bny_fused_begin(bny_fused_run *run, const bny_device_combine &combine) {
+  run->combine = &combine;
+  run->joined = false;
+  bny_worker_open(&run->self, combine.group);
+  if (bny_block() != 0 || bny_warp() != 0) return;
+  bny_worker_number(&run->self);
+  bny_worker_announce(run->self);
+}
+
+BNY_DEVICE void bny_fused_join(bny_fused_run *run) {
+  if (!run->joined) bny_worker_join(&run->self);
+  run->joined = true;
+}
+
+/* A value of a row that is a function, or an array. */
+template <class Values> BNY_DEVICE float bny_fused_value(const Values &values, int column) { return values(column); }
+BNY_DEVICE float bny_fused_value(const float *values, int column) { return values[column]; }
+BNY_DEVICE float bny_fused_value(float *values, int column) { return values[column]; }
+
+/* All lanes. Any of them asks for any column. */
+template <bool halves, class Values>
+BNY_DEVICE void bny_fused_push_row(bny_fused_run *run, int32_t token, int32_t head, float stat, float sum,
+                                   const Values &values) {
+  bny_worker *self = &run->self;
+  const bny_oneshot &what = run->combine->what;
+  bny_unit_work work = bny_unit_work_make<BNY_PROTOCOL_LL16, halves>(what.shape);
+  bny_oneshot_destinations to = {{self, &what, BNY_PROTOCOL_LL16, 0}, true};
+  bny_import import = bny_import_make(run->combine->call.in, stat, sum, halves);
+  bny_unit_rows row = {token, head, 0, 0, 0, 0, 0, 0, 0};
+  bny_worker_report_data(self, import.bad, bny_unit_row_number(what.shape, row));
+  BNY_ROLLED for (int first = 0; first < work.packets && !self->failed; first += BNY_WARP_LANES) {
+    int packet = first + (int)bny_lane();
+    bny_unit_columns at = bny_unit_columns_of<BNY_PROTOCOL_LL16, halves>(work, packet);
+    bny_lane_values<BNY_PROTOCOL_LL16, halves> taken;
+    BNY_UNROLL for (int i = 0; i < taken.count; i++)
+      taken.value[i] = i >= at.low && i < at.high ? bny_fused_value(values, at.column + i) : 0.0f;
+    bny_packet made = bny_unit_import<BNY_PROTOCOL_LL16, halves>(taken, import, packet, what.shape.wire);
+    bny_push_packet<BNY_PROTOCOL_LL16>(*self, to, token, head, packet, packet < work.packets, made);
+  }
+}
+
+template <class Values>
+BNY_DEVICE void bny_fused_push(bny_fused_run *run, int32_t token, int32_t head, float stat, float sum, const Values &values) {
+  bny_warp_sync();
+  bny_fused_join(run);
+  if (run->combine->what.shape.wire == BNY_WIRE_F32) bny_fused_push_row<false>(run, token, head, stat, sum, values);
+  else bny_fused_push_row<true>(run, token, head, stat, sum, values);
+}
+
+/* All lanes of warp `group` of `groups`: all rows of this rank that are its own. */
+template <bool halves> BNY_DEVICE void bny_fused_merge_rows(bny_fused_run *run, uint32_t group, uint32_t groups) {
+  const bny_oneshot &what = run->combine->what;
+  bny_oneshot_run<BNY_PROTOCOL_LL16, halves> merge;
+  merge.self = run->self;
+  merge.lone = false;
+  merge.work = bny_unit_work_make<BNY_PROTOCOL_LL16, halves>(what.shape);
+  merge.work.group = group;
+  merge.work.groups = groups;
+  bny_oneshot_merge_rows(&merge, what, run->combine->call);
+  run->self = merge.self;
+}
+
+/* All lanes: one row. */
+template <bool halves> BNY_DEVICE void bny_fused_merge_row(bny_fused_run *run, int32_t token, int32_t head) {
+  const bny_oneshot &what = run->combine->what;
+  bny_oneshot_run<BNY_PROTOCOL_LL16, halves> merge;
+  merge.self = run->self;
+  merge.lone = false;
+  merge.work = bny_unit_work_make<BNY_PROTOCOL_LL16, halves>(what.shape);
+  int32_t rank = run->self.group->rank;
+  bny_oneshot_sources sources = {{&merge.self, &what, BNY_PROTOCOL_LL16, 0}, bny_oneshot_unit(what, 0, rank, token, head, 0)};
+  if (sources.number >= 0 && !merge.self.failed) bny_oneshot_merge(&merge, sources, token, head, what, run->combine->call);
+  run->self = merge.self;
+}
+
+BNY_DEVICE void bny_fused_merge(bny_fused_run *run, int32_t token, int32_t head) {
+  bny_fused_join(run);
+  if (run->combine->what.shape.wire == BNY_WIRE_F32) bny_fused_merge_row<false>(run, token, head);
+  else bny_fused_merge_row<true>(run, token, head);
+}
+
+/* All threads of a block: counts it, and returns how many blocks had not come here before, this one included. */
+BNY_DEVICE uint32_t bny_fused_arrive(bny_fused_run *run) {
+  BNY_SHARED(uint32_t, bny_fused_left);
+  bny_arena_head *head = run->self.head;
+  bny_block_sync();
+  if (bny_thread() == 0) {
+    uint32_t left = bny_grid_blocks() - bny_add_gpu_32(&head->arrived, 1);
+    bny_fused_left = left;
+    if (left == 1) {
+      bny_store_relaxed_gpu_32(&head->arrived, 0);
+      bny_add_relaxed_gpu_64(&head->tickets, (uint64_t)1 << BNY_TICKET_BITS);
+    }
+  }
+  bny_block_sync();
+  return bny_fused_left;
+}
+
+/* All threads of a block, with the same run in all lanes of a warp; once, after the block's last push. */
+BNY_DEVICE void bny_fused_end(bny_fused_run *run) {
+  uint32_t left = bny_fused_arrive(run), warps = bny_block_threads() / BNY_WARP_LANES;
+  uint32_t mergers = run->combine->mergers < bny_grid_blocks() ? run->combine->mergers : bny_grid_blocks();
+  if (left > mergers) return;
+  bny_fused_join(run);
+  uint32_t group = (left - 1) * warps + bny_warp();
+  if (run->combine->what.shape.wire == BNY_WIRE_F32) bny_fused_merge_rows<false>(run, group, mergers * warps);
+  else bny_fused_merge_rows<true>(run, group, mergers * warps);
+}
+
+#endif
