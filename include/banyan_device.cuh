@@ -48,8 +48,8 @@ BNY_DEVICE void banyan_device_begin(banyan_device_run *run, const banyan_device_
 }
 
 /* Of a warp: row (token, head) with statistics m and d, or lse and 1. `values` is a pointer to value_dim floats in shared or
- * global memory, written by lanes of this warp or before a barrier; or a function object that any lane calls with any column in
- * [0, value_dim). Waits only for ranks that are a whole run behind. */
+ * global memory, written by lanes of this warp or before a barrier; or a function object that all lanes call together, each with
+ * a column in [0, value_dim) of its own, so that it may shuffle. Waits only for ranks that are a whole run behind. */
 template <class Values>
 BNY_DEVICE void banyan_device_push(banyan_device_run *run, int32_t token, int32_t head, float m, float d,
                                    const Values &values) {

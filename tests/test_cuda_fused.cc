@@ -28,7 +28,7 @@ struct stranger {
   banyan_partial in; /* where its rows are */
   uint32_t tokens, heads, value_dim;
   uint32_t turn;
-  bool merges_itself;
+  bool merges_itself, in_registers;
 
   static float element(const void *from, banyan_dtype dtype, int64_t index) { return bny_element_load(from, dtype, index); }
 
@@ -40,7 +40,17 @@ struct stranger {
     for (uint32_t i = bny_lane(); i < value_dim; i += BNY_WARP_LANES) values[i] = element(in.values, in.values_dtype, at + i);
     float m = element(in.lse, in.stats_dtype, stat);
     float d = in.stats_kind == BANYAN_STATS_MAX_SUM ? element(in.sum, in.stats_dtype, stat) : 1.0f;
-    banyan_device_push(run, token, head, m, d, values);
+    if (!in_registers) {
+      banyan_device_push(run, token, head, m, d, values);
+      return;
+    }
+    float n[2][4];
+    bny_warp_sync();
+    for (uint32_t i = 0; i < 8; i++) {
+      uint32_t column = i / 4 * 128 + 4 * bny_lane() + i % 4;
+      n[i / 4][i % 4] = column < value_dim ? values[column] : 0.0f;
+    }
+    banyan_device_push(run, token, head, m, d, bny_fused_quads<2>{n});
   }
 
   bool wants(int32_t token, int32_t head) const {
@@ -114,6 +124,7 @@ void launch(cuda_ranks *ranks, world_random *random, const trial &made, uint32_t
     kernel.value_dim = static_cast<uint32_t>(made.request.value_dim);
     kernel.turn = static_cast<uint32_t>(random_below(random, 20));
     kernel.merges_itself = merges_itself;
+    kernel.in_registers = random_one_in(random, 2);
     /* More blocks than run at once, unless all of them wait. */
     uint32_t blocks = 1 + static_cast<uint32_t>(random_below(random, merges_itself ? static_cast<int32_t>(resident) : 7));
     uint32_t threads = BNY_WARP_LANES * (1 + static_cast<uint32_t>(random_below(random, WARPS_MAX)));

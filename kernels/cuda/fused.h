@@ -36,12 +36,26 @@ BNY_DEVICE void bny_fused_join(bny_fused_run *run) {
   run->joined = true;
 }
 
-/* A value of a row that is a function, or an array. */
+/* A value of a row that is a function of all lanes, or an array. */
 template <class Values> BNY_DEVICE float bny_fused_value(const Values &values, int column) { return values(column); }
 BNY_DEVICE float bny_fused_value(const float *values, int column) { return values[column]; }
 BNY_DEVICE float bny_fused_value(float *values, int column) { return values[column]; }
 
-/* All lanes. Any of them asks for any column. */
+/* A row in registers: lane l has columns 4 l .. 4 l + 3, the same of the next 128 columns, and so on. */
+template <int quads> struct bny_fused_quads {
+  const float (*n)[4];
+
+  BNY_DEVICE_METHOD float operator()(int column) const {
+    float value = 0.0f;
+    BNY_UNROLL for (int i = 0; i < 4 * quads; i++) {
+      float theirs = bny_shuffle(n[i / 4][i % 4], column / 4 % BNY_WARP_LANES);
+      if (i == column / 128 * 4 + column % 4) value = theirs;
+    }
+    return value;
+  }
+};
+
+/* All lanes. Each asks for columns of its own. */
 template <bool halves, class Values>
 BNY_DEVICE void bny_fused_push_row(bny_fused_run *run, int32_t token, int32_t head, float stat, float sum,
                                    const Values &values) {
@@ -56,8 +70,11 @@ BNY_DEVICE void bny_fused_push_row(bny_fused_run *run, int32_t token, int32_t he
     int packet = first + (int)bny_lane();
     bny_unit_columns at = bny_unit_columns_of<BNY_PROTOCOL_LL16, halves>(work, packet);
     bny_lane_values<BNY_PROTOCOL_LL16, halves> taken;
-    BNY_UNROLL for (int i = 0; i < taken.count; i++)
-      taken.value[i] = i >= at.low && i < at.high ? bny_fused_value(values, at.column + i) : 0.0f;
+    BNY_UNROLL for (int i = 0; i < taken.count; i++) {
+      bool wanted = i >= at.low && i < at.high;
+      float value = work.columns > 0 ? bny_fused_value(values, wanted ? at.column + i : 0) : 0.0f;
+      taken.value[i] = wanted ? value : 0.0f;
+    }
     bny_packet made = bny_unit_import<BNY_PROTOCOL_LL16, halves>(taken, import, packet, what.shape.wire);
     bny_push_packet<BNY_PROTOCOL_LL16>(*self, to, token, head, packet, packet < work.packets, made);
   }
