@@ -168,6 +168,12 @@ CUresult cuCtxPopCurrent(CUcontext *context) {
   return CUDA_SUCCESS;
 }
 
+CUresult cuCtxSetCurrent(CUcontext context) {
+  depth = 0;
+  if (context) stack[depth++] = context;
+  return CUDA_SUCCESS;
+}
+
 CUresult cuDevicePrimaryCtxRetain(CUcontext *context, CUdevice device) {
   fake_lock();
   retained[device]++;
@@ -287,6 +293,11 @@ static const struct {
 #include "device/cuda_functions.def"
 #undef BNY_CUDA_FUNCTION
 #undef BNY_CUDA_OPTIONAL
+#ifdef FAKE_CUDA_KERNELS /* what programs use besides */
+#define GPU_FUNCTION(name, version) {#name, version, (void (*)(void))name},
+#include "tools/gpu_functions.def"
+#undef GPU_FUNCTION
+#endif
 };
 
 static CUresult look_up(const char *name, void **function, int version) {

@@ -15,10 +15,14 @@
  *   capturing       another thread captures a graph: calls that would spoil it fail, unless their thread says it is aware
  *   other-context   the context current at first is not the primary one
  *   seed=N (1)  step-ns=N (10)    of the emulator, see below
+ *   live            a thread runs what is put on streams, as a GPU does, see below
  *
  * Images are of three kinds: a fake_cuda_image of the test, whose kernels run at once on the thread that launches them; and a
  * fat binary, or a file that says "emulated", both of which stand for the kernels of the library: those wait until the
- * test calls fake_cuda_run(), and then all run together on an emulated device. */
+ * test calls fake_cuda_run(), and then all run together on an emulated device.
+ *
+ * With the word `live` programs need not know that the driver is fake: nothing is done at once, but by a thread, in the order of
+ * each stream; there are events, and graphs with branches; and kernels of one process may wait for those of another. */
 #ifndef BNY_TESTS_FAKE_CUDA_H
 #define BNY_TESTS_FAKE_CUDA_H
 

@@ -11,6 +11,7 @@
 
 #include "cuda/combine.cuh"
 #include "fake_cuda_parts.h"
+#include "fake_cuda_queue.hh"
 extern "C" {
 #include "fake_cuda.h"
 }
@@ -76,6 +77,10 @@ void fake_kernel_launch(const void *function, void *stream, bool captured, const
   made.shared_bytes = launch->shared_bytes;
   made.overlap = launch->early;
   made.kernel = static_cast<const entry *>(function)->bind(launch->arguments);
+  if (fake_queue_is_on()) {
+    fake_queue_launch(stream, made);
+    return;
+  }
   fake_lock();
   all().most_blocks = std::max(all().most_blocks, made.blocks);
   (captured ? all().captured[stream] : all().launches).push_back(made);

@@ -67,6 +67,14 @@ struct fake_cuda_launch;
 const void *fake_kernel_find(const char *name);
 bool fake_kernel_is(const void *function);
 void fake_kernel_launch(const void *function, void *stream, bool captured, const struct fake_cuda_launch *launch);
+
+/* fake_cuda_queue.cc: the word `live`. Captured work goes into its graph. */
+bool fake_queue_is_on(void);
+bool fake_queue_is_broken(void); /* a kernel has failed: nothing runs any more */
+bool fake_queue_is_busy(const void *stream);
+bool fake_queue_is_capturing(const void *stream);
+void fake_queue_copy(const void *stream, void *to, const void *from, size_t bytes);
+void fake_queue_fill(const void *stream, void *to, unsigned char value, size_t bytes);
 #endif
 
 #ifdef __cplusplus

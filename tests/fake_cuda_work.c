@@ -11,6 +11,16 @@ static bool fake_kernel_is(const void *function) { return (void)function, false;
 static void fake_kernel_launch(const void *function, void *stream, bool captured, const fake_cuda_launch *launch) {
   (void)function, (void)stream, (void)captured, (void)launch;
 }
+static bool fake_queue_is_on(void) { return false; }
+static bool fake_queue_is_broken(void) { return false; }
+static bool fake_queue_is_busy(const void *stream) { return (void)stream, false; }
+static bool fake_queue_is_capturing(const void *stream) { return (void)stream, false; }
+static void fake_queue_copy(const void *stream, void *to, const void *from, size_t bytes) {
+  (void)stream, (void)to, (void)from, (void)bytes;
+}
+static void fake_queue_fill(const void *stream, void *to, unsigned char value, size_t bytes) {
+  (void)stream, (void)to, (void)value, (void)bytes;
+}
 #endif
 
 /* ---- streams --------------------------------------------------------------------------------------------------------- */
@@ -41,9 +51,9 @@ static CUresult use(CUstream stream, bool setup, bool *runs) {
   fake_lock();
   const object *found = stream ? fake_find(STREAM, stream) : NULL;
   if (stream && (!found || found->device != fake_device())) result = CUDA_ERROR_INVALID_HANDLE;
-  *runs = !found || !found->capturing;
+  *runs = !(found && found->capturing) && !fake_queue_is_capturing(stream);
   fake_unlock();
-  return result;
+  return result == CUDA_SUCCESS && fake_queue_is_broken() ? CUDA_ERROR_LAUNCH_FAILED : result;
 }
 
 CUresult cuStreamQuery(CUstream stream) {
@@ -51,7 +61,7 @@ CUresult cuStreamQuery(CUstream stream) {
   CUresult result = use(stream, true, &runs);
   if (result != CUDA_SUCCESS) return result;
   if (!runs) return CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED;
-  return fake_is("slow-writes", fake_device()) ? CUDA_ERROR_NOT_READY : CUDA_SUCCESS;
+  return fake_is("slow-writes", fake_device()) || fake_queue_is_busy(stream) ? CUDA_ERROR_NOT_READY : CUDA_SUCCESS;
 }
 
 CUresult cuStreamIsCapturing(CUstream stream, CUstreamCaptureStatus *status) {
@@ -76,7 +86,8 @@ CUresult cuMemcpyAsync(CUdeviceptr to, CUdeviceptr from, size_t bytes, CUstream 
   bool known = fake_covering((void *)(uintptr_t)to, bytes) && fake_covering((void *)(uintptr_t)from, bytes);
   fake_unlock();
   if (!known) return CUDA_ERROR_INVALID_VALUE;
-  if (runs) memcpy((void *)(uintptr_t)to, (void *)(uintptr_t)from, bytes);
+  if (fake_queue_is_on()) fake_queue_copy(stream, (void *)(uintptr_t)to, (void *)(uintptr_t)from, bytes);
+  else if (runs) memcpy((void *)(uintptr_t)to, (void *)(uintptr_t)from, bytes);
   return CUDA_SUCCESS;
 }
 
@@ -88,7 +99,8 @@ CUresult cuMemsetD8Async(CUdeviceptr to, unsigned char value, size_t bytes, CUst
   bool known = fake_covering((void *)(uintptr_t)to, bytes) != NULL;
   fake_unlock();
   if (!known) return CUDA_ERROR_INVALID_VALUE;
-  if (runs) memset((void *)(uintptr_t)to, value, bytes);
+  if (fake_queue_is_on()) fake_queue_fill(stream, (void *)(uintptr_t)to, value, bytes);
+  else if (runs) memset((void *)(uintptr_t)to, value, bytes);
   return CUDA_SUCCESS;
 }
 

@@ -6,12 +6,13 @@
 #include <string.h>
 
 #include "launch.h"
+#include "perf_device.h"
 #include "perf_measure.h"
 #include "perf_report.h"
 
 #define PROGRAM "banyan-perf"
 
-enum { EXIT_USAGE = 2, SIZES_MAX = 64, DEFAULT_SIZES = 15, DEFAULT_HEADS = 32 };
+enum { EXIT_USAGE = 2, SIZES_MAX = 64, DEFAULT_SIZES = 15, DEFAULT_HEADS = 32, DEFAULT_DEVICE_RANKS = 8 };
 
 typedef struct arguments {
   tool_world_options world;
@@ -20,6 +21,7 @@ typedef struct arguments {
   int32_t batch, heads; /* 0: not given */
   size_t sizes[SIZES_MAX];
   int size_count;
+  const char *device; /* NULL: ranks are on the host */
   bool json;
   bool combine_only; /* an option that only combine has was given */
 } arguments;
@@ -27,7 +29,7 @@ typedef struct arguments {
 static const char usage[] =
     "usage: " PROGRAM " combine [--ranks N] [--batch B --heads H] [--head-dim D]\n"
     "                   [--scatter none|root|heads|tokens] [--order plan|canonical] [--algorithm NAME]\n"
-    "                   [--wire f32|bf16|f16] [--sizes LIST] [--against mpi] [--json]\n"
+    "                   [--wire f32|bf16|f16] [--sizes LIST] [--against mpi] [--device cuda] [--json]\n"
     "       " PROGRAM " gather|shift|broadcast|barrier [--ranks N] [--sizes LIST] [--json]\n";
 
 static const char help[] =
@@ -45,6 +47,8 @@ static const char help[] =
     "  --algorithm NAME    combine: default by predicted cost\n"
     "  --wire TYPE         combine: f32, bf16 or f16; default f32\n"
     "  --against mpi       combine, under mpirun: also allgather and merge, custom operation, three allreduces of MPI\n"
+    "  --device cuda[:N]   combine: on a GPU, in graphs; ranks are threads, 8 unless --ranks says, all on that device;\n"
+    "                      beside it a copy of the partial, and three reductions in place of the combine\n"
     "  --iterations N      of each size; default by size, 20 to 1000\n"
     "  --warmup N          iterations before them; default 20\n"
     "  --no-check          do not check results\n"
@@ -66,6 +70,7 @@ enum option_code {
   OPT_ALGORITHM,
   OPT_WIRE,
   OPT_AGAINST,
+  OPT_DEVICE,
   OPT_ITERATIONS,
   OPT_WARMUP,
   OPT_NO_CHECK,
@@ -86,6 +91,7 @@ static const struct option option_table[] = {{"ranks", required_argument, NULL, 
                                              {"algorithm", required_argument, NULL, OPT_ALGORITHM},
                                              {"wire", required_argument, NULL, OPT_WIRE},
                                              {"against", required_argument, NULL, OPT_AGAINST},
+                                             {"device", required_argument, NULL, OPT_DEVICE},
                                              {"iterations", required_argument, NULL, OPT_ITERATIONS},
                                              {"warmup", required_argument, NULL, OPT_WARMUP},
                                              {"no-check", no_argument, NULL, OPT_NO_CHECK},
@@ -141,6 +147,7 @@ static bool parse_combine_option(int code, arguments *a, tool_error *error) {
   case OPT_WIRE:
     return tool_parse_dtype(optarg, &perf->wire) ||
            tool_error_set(error, "--wire %.60s: not one of f32, bf16, f16", optarg);
+  case OPT_DEVICE: a->device = optarg; return true;
   default:
     a->protocol.against_mpi = true;
     return strcmp(optarg, "mpi") == 0 || tool_error_set(error, "--against %.60s: not mpi", optarg);
@@ -187,7 +194,7 @@ static bool complete_arguments(arguments *a, tool_error *error) {
   if (!combine && a->combine_only) {
     return tool_error_set(error,
                           "%s has no such option: --batch, --heads, --head-dim, --scatter, --order, --algorithm, "
-                          "--wire and --against belong to combine",
+                          "--wire, --against and --device belong to combine",
                           perf_collective_name(a->perf.collective));
   }
   if (a->protocol.against_mpi && a->perf.scatter != BANYAN_SCATTER_NONE) {
@@ -198,6 +205,12 @@ static bool complete_arguments(arguments *a, tool_error *error) {
   }
   if (a->protocol.against_mpi && !bny_launch_under_mpi()) {
     return tool_error_set(error, "--against mpi needs mpirun: mpirun -n 2 " PROGRAM " combine --against mpi");
+  }
+  if (a->device != NULL && (a->protocol.against_mpi || a->world.pin || bny_launch_under_mpi() || bny_launch_env_present())) {
+    return tool_error_set(error, "--device: ranks are threads of this program; no launcher, --against or --pin");
+  }
+  if (a->device != NULL && !perf_device_built()) {
+    return tool_error_set(error, "--device: this program was built without CUDA");
   }
   if (a->size_count > 0 && a->batch > 0) {
     return tool_error_set(error, "--sizes and --batch both say the size");
@@ -295,12 +308,37 @@ static bool work(const arguments *a, const tool_world *world, bool *correct, too
   return written || tool_error_set(error, "cannot write to standard output");
 }
 
+static int work_on_device(const arguments *a) {
+  perf_device_settings settings = {.device = a->device,
+                                   .nranks = a->world.ranks > 0 ? a->world.ranks : DEFAULT_DEVICE_RANKS,
+                                   .timeout_ns = a->world.timeout_ns};
+  perf_case cases[SIZES_MAX];
+  tool_error error = {.text = ""};
+  bool correct = false;
+  for (int i = 0; i < a->size_count; i++) {
+    cases[i] = a->perf;
+    cases[i].bytes = a->sizes[i];
+    shape_rows(a, &cases[i]);
+  }
+  if (!perf_device_work(&settings, cases, a->size_count, &a->protocol, a->json, &correct, &error)) {
+    fprintf(stderr, PROGRAM ": %s\n", error.text);
+    return EXIT_FAILURE;
+  }
+  return correct ? EXIT_SUCCESS : EXIT_FAILURE;
+}
+
 int main(int argc, char **argv) {
   arguments a = {.world = {.program = PROGRAM},
                  .perf = {.head_dim = 128, .wire = BANYAN_F32},
                  .protocol = {.warmup = 20, .check = true}};
   int exit_status;
-  if (!parse_arguments(argc, argv, &a, &exit_status) || tool_world_launch(&a.world, argv, &exit_status)) {
+  if (!parse_arguments(argc, argv, &a, &exit_status)) {
+    return exit_status;
+  }
+  if (a.device != NULL) {
+    return work_on_device(&a);
+  }
+  if (tool_world_launch(&a.world, argv, &exit_status)) {
     return exit_status;
   }
   tool_world world;

@@ -60,6 +60,14 @@ static banyan_status check_room(const bny_device_exec *exec, const bny_arena_siz
 
 /* ---- making ---------------------------------------------------------------------------------------------------------- */
 
+/* Blocks that a run may have. Ranks on one device wait for each other, so all of their blocks are there at once; and those
+ * of the run after, which is launched early, must not take the place of what another rank has yet to begin. */
+static int32_t blocks_that_fit(const bny_device_run *run) {
+  const bny_engine *engine = run->exec->engine;
+  int32_t blocks = engine->sms * run->kernel.blocks_per_sm;
+  return engine->share->crowd > 1 && blocks > 1 ? blocks / 2 : blocks;
+}
+
 /* Rows are dealt to as many SMs as there are, and only then to more warps of each: a warp alone has all of its SM. */
 static void set_grid(bny_device_run *run, const bny_unit_shape *shape) {
   const bny_engine *engine = run->exec->engine;
@@ -67,7 +75,7 @@ static void set_grid(bny_device_run *run, const bny_unit_shape *shape) {
   int64_t warps = shape->chunks, rows = (int64_t)shape->tokens * shape->heads;
   while (warps * 2 <= warps_max && rows * shape->chunks > warps * engine->sms) warps *= 2;
   run->threads = (int32_t)warps * 32;
-  run->blocks = bny_device_blocks(shape, run->threads, engine->sms * run->kernel.blocks_per_sm);
+  run->blocks = bny_device_blocks(shape, run->threads, blocks_that_fit(run));
 }
 
 static banyan_status make_oneshot(bny_device_run *run, const bny_request *request) {

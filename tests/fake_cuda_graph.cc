@@ -1,0 +1,126 @@
+/* SPDX-License-Identifier: Apache-2.0
+ * The fake CUDA driver's events and graphs, for its word `live`. */
+#include <atomic>
+#include <cstring>
+
+#include "fake_cuda_queue.hh"
+
+/* Handles are addresses of shared pointers: what is destroyed may still be in use by a queue. */
+template <typename T> static std::shared_ptr<T> *of_handle(void *handle) {
+  return static_cast<std::shared_ptr<T> *>(handle);
+}
+
+/* ---- events ------------------------------------------------------------------------------------------------------ */
+
+extern "C" CUresult cuEventCreate(CUevent *event, unsigned) {
+  *event = reinterpret_cast<CUevent>(new std::shared_ptr<fake_event>(std::make_shared<fake_event>()));
+  return fake_enter(true);
+}
+
+extern "C" CUresult cuEventDestroy(CUevent event) {
+  delete of_handle<fake_event>(event);
+  return fake_enter(true);
+}
+
+extern "C" CUresult cuEventRecord(CUevent event, CUstream stream) {
+  std::shared_ptr<fake_event> &recorded = *of_handle<fake_event>(event);
+  recorded->graph = fake_queue_capture_of(stream);
+  if (recorded->graph) return fake_enter(false);
+  auto item = std::make_shared<fake_item>();
+  recorded->done = false;
+  item->records = recorded;
+  fake_queue_push(stream, item);
+  return fake_enter(false);
+}
+
+/* A stream that waits for one that is being captured is captured too. */
+extern "C" CUresult cuStreamWaitEvent(CUstream stream, CUevent event, unsigned) {
+  const std::shared_ptr<fake_event> &awaited = *of_handle<fake_event>(event);
+  std::shared_ptr<fake_graph> mine = fake_queue_capture_of(stream);
+  if (mine != awaited->graph && mine) return CUDA_ERROR_STREAM_CAPTURE_ISOLATION;
+  if (awaited->graph) {
+    fake_queue_set_capture(stream, awaited->graph);
+    return fake_enter(false);
+  }
+  auto item = std::make_shared<fake_item>();
+  item->awaits = awaited;
+  fake_queue_push(stream, item);
+  return fake_enter(false);
+}
+
+extern "C" CUresult cuEventElapsedTime(float *milliseconds, CUevent from, CUevent to) {
+  const std::shared_ptr<fake_event> &first = *of_handle<fake_event>(from), &second = *of_handle<fake_event>(to);
+  if (!first->done || !second->done) return CUDA_ERROR_NOT_READY;
+  *milliseconds = static_cast<float>(second->when_ms - first->when_ms);
+  return CUDA_SUCCESS;
+}
+
+/* ---- graphs ------------------------------------------------------------------------------------------------------ */
+
+extern "C" CUresult cuStreamBeginCapture(CUstream stream, CUstreamCaptureMode) {
+  if (fake_queue_capture_of(stream)) return CUDA_ERROR_ILLEGAL_STATE;
+  auto graph = std::make_shared<fake_graph>();
+  graph->origin = stream;
+  fake_queue_set_capture(stream, graph);
+  return fake_enter(true);
+}
+
+extern "C" CUresult cuStreamEndCapture(CUstream stream, CUgraph *made) {
+  std::shared_ptr<fake_graph> graph = fake_queue_capture_of(stream);
+  *made = nullptr;
+  if (!graph || graph->origin != stream) return CUDA_ERROR_ILLEGAL_STATE;
+  fake_queue_end_captures(graph);
+  *made = reinterpret_cast<CUgraph>(new std::shared_ptr<fake_graph>(graph));
+  return fake_enter(true);
+}
+
+extern "C" CUresult cuGraphInstantiateWithFlags(CUgraphExec *exec, CUgraph graph, unsigned long long) {
+  *exec = reinterpret_cast<CUgraphExec>(new std::shared_ptr<fake_graph>(*of_handle<fake_graph>(graph)));
+  return fake_enter(true);
+}
+
+extern "C" CUresult cuGraphDestroy(CUgraph graph) {
+  delete of_handle<fake_graph>(graph);
+  return fake_enter(true);
+}
+
+extern "C" CUresult cuGraphExecDestroy(CUgraphExec exec) {
+  delete of_handle<fake_graph>(exec);
+  return fake_enter(true);
+}
+
+/* Branches of each launch of a graph are streams of their own to the emulator. */
+extern "C" CUresult cuGraphLaunch(CUgraphExec exec, CUstream stream) {
+  static std::atomic<uint32_t> streams{1u << 31};
+  std::map<const void *, uint32_t> branches;
+  auto item = std::make_shared<fake_item>();
+  for (const auto &node : (*of_handle<fake_graph>(exec))->launches) {
+    auto found = branches.find(node.first);
+    if (found == branches.end()) found = branches.emplace(node.first, streams++).first;
+    item->launches.push_back(node.second);
+    item->launches.back().stream = found->second;
+  }
+  fake_queue_push(stream, item);
+  return fake_enter(false);
+}
+
+/* ---- what else programs use -------------------------------------------------------------------------------------- */
+
+extern "C" CUresult cuMemcpyHtoD(CUdeviceptr to, const void *from, size_t bytes) {
+  memcpy(reinterpret_cast<void *>(static_cast<uintptr_t>(to)), from, bytes);
+  return fake_enter(true);
+}
+
+extern "C" CUresult cuMemcpyDtoH(void *to, CUdeviceptr from, size_t bytes) {
+  memcpy(to, reinterpret_cast<void *>(static_cast<uintptr_t>(from)), bytes);
+  return fake_enter(true);
+}
+
+extern "C" CUresult cuMemcpyDtoDAsync(CUdeviceptr to, CUdeviceptr from, size_t bytes, CUstream stream) {
+  return cuMemcpyAsync(to, from, bytes, stream);
+}
+
+extern "C" CUresult cuDeviceTotalMem(size_t *bytes, CUdevice) {
+  *bytes = static_cast<size_t>(1) << 30;
+  return CUDA_SUCCESS;
+}

@@ -1,0 +1,47 @@
+/* SPDX-License-Identifier: Apache-2.0
+ * What is in the queues of the fake CUDA driver's streams. */
+#ifndef BNY_TESTS_FAKE_CUDA_QUEUE_HH
+#define BNY_TESTS_FAKE_CUDA_QUEUE_HH
+
+#include <functional>
+#include <map>
+#include <memory>
+#include <utility>
+#include <vector>
+
+#include "cuda/device.h"
+#include "fake_cuda_parts.h"
+
+struct fake_event {
+  bool done = true;
+  double when_ms = 0;
+  std::shared_ptr<struct fake_graph> graph; /* recorded on a stream that was being captured */
+};
+
+/* A graph while it is captured, and then: launches by branch, which are the streams that were captured. Branches run
+ * side by side from the beginning to the end: what events order among them is not kept. */
+struct fake_graph {
+  const void *origin;
+  std::vector<std::pair<const void *, bny_emulator_launch>> launches;
+};
+
+/* Launches that run at once, a work of the host, an event to record, or one to wait for. */
+struct fake_item {
+  std::vector<bny_emulator_launch> launches;
+  std::function<void()> host;
+  std::shared_ptr<fake_event> records, awaits;
+  size_t left = 0; /* threads of launches that have not come to their end */
+  bool started = false;
+};
+
+void fake_queue_push(const void *stream, const std::shared_ptr<fake_item> &item);
+
+/* To the stream's queue, or into the graph into which it is captured. */
+void fake_queue_launch(const void *stream, const bny_emulator_launch &launch);
+
+/* NULL: the stream is not being captured. */
+std::shared_ptr<fake_graph> fake_queue_capture_of(const void *stream);
+void fake_queue_set_capture(const void *stream, const std::shared_ptr<fake_graph> &graph);
+void fake_queue_end_captures(const std::shared_ptr<fake_graph> &graph);
+
+#endif

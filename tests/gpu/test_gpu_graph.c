@@ -1,0 +1,293 @@
+/* SPDX-License-Identifier: Apache-2.0
+ * Combines captured in graphs on a GPU: replayed ten thousand times with changing input, from one stream and from
+ * several with a communicator each; and ended by a deadline or an abort, after which the device is as usable as
+ * before. */
+#include <check.h>
+#include <stdio.h>
+#include <string.h>
+
+#include "gpu_world.h"
+
+enum { RANKS_MAX = 8, COMMS_MAX = 3, INPUTS = 2, TOKENS = 2, HEADS = 16, VALUE_DIM = 128, RUNS_IN_GRAPH = 4 };
+
+/* Of every rank: inputs of one convention with different numbers, and what a plain call makes of each. */
+typedef struct task {
+  int32_t nranks, comms, replays, replays_between_looks;
+  const char *algorithm;
+  sheet in[INPUTS][RANKS_MAX], expected[INPUTS][RANKS_MAX], got[RANKS_MAX];
+  void *reference[INPUTS];
+  sheet_pool pool;
+  world_random random;
+} task;
+
+static void fill_task(task *made, uint64_t salt) {
+  made->random.state = world_seed() * 1000 + salt;
+  world_random *random = &made->random;
+  for (int32_t r = 0; r < made->nranks; r++)
+    made->in[0][r] = sheet_input(&made->pool, random, SHEET_PLAIN, r, made->nranks, TOKENS, HEADS, VALUE_DIM);
+  for (int32_t r = 0; r < made->nranks; r++) {
+    made->in[1][r] = sheet_copy(&made->pool, &made->in[0][r]);
+    sheet_fill(&made->in[1][r], random, SHEET_SPARSE, r, made->nranks);
+  }
+  sheet model = sheet_output(&made->pool, random, SHEET_PLAIN, TOKENS, HEADS, VALUE_DIM);
+  for (int i = 0; i < INPUTS; i++) {
+    made->reference[i] = sheet_merge(&made->pool, made->in[i], made->nranks);
+    for (int32_t r = 0; r < made->nranks; r++) {
+      made->expected[i][r] = sheet_output_like(&made->pool, &model, TOKENS, HEADS);
+      made->got[r] = sheet_output_like(&made->pool, &model, TOKENS, HEADS);
+    }
+  }
+}
+
+static void check_expected(const task *task) {
+  sheet_bounds bounds = {.nranks = task->nranks, .rounds = 1, .wire = BANYAN_F32};
+  for (int i = 0; i < INPUTS; i++) {
+    for (int32_t r = 0; r < task->nranks; r++) {
+      char why[256];
+      ck_assert_msg(sheet_matches(&task->expected[i][r], task->reference[i], HEADS, 0, 0, &bounds, why, sizeof why),
+                    "input %d, rank %d: %s", i, r, why);
+    }
+  }
+}
+
+/* ---- one communicator of a rank, and its graph ------------------------------------------------------------------- */
+
+typedef struct line {
+  banyan_comm *comm;
+  void *stream;
+  gpu_sheet in, out;
+  gpu_graph *graph;
+} line;
+
+static bool line_combine(gpu_rank *self, const task *task, const line *line) {
+  banyan_combine_desc desc = {.size = sizeof desc, .tokens = TOKENS, .heads = HEADS, .value_dim = VALUE_DIM,
+                              .algorithm = task->algorithm, .stream = line->stream};
+  return world_ok(self->world, banyan_combine(line->comm, &desc, &line->in.partial, &line->out.partial), "combine");
+}
+
+static bool line_wait(gpu_rank *self, const line *line) {
+  tool_error error = {.text = ""};
+  return gpu_ok(self, gpu_wait(self->device, line->stream, 120, &error), &error) &&
+         world_ok(self->world, banyan_comm_status(line->comm), banyan_comm_error(line->comm));
+}
+
+static bool line_expect(gpu_rank *self, task *task, const line *line, bool fill) {
+  int32_t rank = self->world->rank;
+  for (int i = 0; i < INPUTS; i++) {
+    sheet *expected = &task->expected[i][rank];
+    if (!gpu_sheet_write(self, &line->in, &task->in[i][rank]) || !line_combine(self, task, line) ||
+        !line_wait(self, line))
+      return false;
+    if (!gpu_sheet_read(self, fill ? expected : &task->got[rank], &line->out)) return false;
+    if (!world_check(self->world, fill || memcmp(task->got[rank].memory, expected->memory, expected->bytes) == 0,
+                     "another communicator gives other bits"))
+      return false;
+  }
+  return true;
+}
+
+static bool line_capture(gpu_rank *self, const task *task, line *line) {
+  tool_error error = {.text = ""};
+  bool ok = gpu_ok(self, gpu_capture_begin(self->device, &line->stream, 1, &error), &error);
+  for (int i = 0; i < RUNS_IN_GRAPH && ok; i++) ok = line_combine(self, task, line);
+  return ok && gpu_ok(self, gpu_capture_end(self->device, &line->stream, 1, &line->graph, &error), &error);
+}
+
+/* The communicator exists. */
+static bool line_make(gpu_rank *self, task *task, line *line, bool first) {
+  tool_error error = {.text = ""};
+  int32_t rank = self->world->rank;
+  return gpu_ok(self, gpu_stream_make(self->device, &line->stream, &error), &error) &&
+         gpu_sheet_make(self, &task->in[0][rank], &line->in) && gpu_sheet_make(self, &task->got[rank], &line->out) &&
+         line_expect(self, task, line, first) && line_capture(self, task, line);
+}
+
+static void line_free(gpu_rank *self, line *line) {
+  gpu_graph_free(line->graph);
+  gpu_sheet_free(self, &line->in);
+  gpu_sheet_free(self, &line->out);
+  if (line->stream) gpu_stream_free(self->device, line->stream);
+}
+
+/* ---- replays ----------------------------------------------------------------------------------------------------- */
+
+/* From one look to the next the input is the same. */
+static bool replay(gpu_rank *self, task *task, line *lines) {
+  tool_error error = {.text = ""};
+  int32_t rank = self->world->rank;
+  for (int32_t done = 0; done < task->replays; done += task->replays_between_looks) {
+    int which = done / task->replays_between_looks % INPUTS;
+    for (int c = 0; c < task->comms; c++)
+      if (!gpu_sheet_write(self, &lines[c].in, &task->in[which][rank])) return false;
+    for (int32_t i = 0; i < task->replays_between_looks; i++)
+      for (int c = 0; c < task->comms; c++)
+        if (!gpu_ok(self, gpu_graph_launch(lines[c].graph, lines[c].stream, &error), &error)) return false;
+    for (int c = 0; c < task->comms; c++) {
+      const sheet *expected = &task->expected[which][rank];
+      if (!line_wait(self, &lines[c]) || !gpu_sheet_read(self, &task->got[rank], &lines[c].out)) return false;
+      if (!world_check(self->world, memcmp(task->got[rank].memory, expected->memory, expected->bytes) == 0,
+                       "after %d replays, communicator %d: other bits than a plain call gave", done, c))
+        return false;
+    }
+  }
+  return true;
+}
+
+static void replay_all(gpu_rank *self, void *argument) {
+  task *task = argument;
+  gpu_setup setup = {.arena_bytes = 4 << 20};
+  line lines[COMMS_MAX];
+  memset(lines, 0, sizeof lines);
+  bool ok = true;
+  for (int c = 0; c < task->comms && ok; c++)
+    ok = world_ok(self->world, gpu_comm_make(self, &setup, &lines[c].comm), "create") &&
+         line_make(self, task, &lines[c], c == 0);
+  ok = ok && world_meet(self->world) && replay(self, task, lines);
+  world_meet(self->world);
+  for (int c = 0; c < task->comms; c++) {
+    line_free(self, &lines[c]);
+    banyan_comm_destroy(lines[c].comm);
+  }
+}
+
+static void run_replays(task *task, gpu_setup setup) {
+  fill_task(task, (uint64_t)task->nranks);
+  setup.nranks = task->nranks;
+  setup.comms = task->comms;
+  setup.bare = true;
+  setup.argument = task;
+  setup.body = replay_all;
+  gpu_run(&setup);
+  check_expected(task);
+  sheet_pool_free(&task->pool);
+}
+
+START_TEST(one_stream) {
+  static const char *const algorithms[] = {"oneshot", "twoshot", "ring", NULL};
+  task task = {.nranks = 2 + 2 * (_i % 4), .comms = 1, .algorithm = algorithms[_i / 4], .replays = 10000,
+               .replays_between_looks = 250};
+  if (gpu_quick()) task.replays = 6, task.replays_between_looks = 3, task.nranks = 2;
+  if (gpu_quick() && _i % 4) {
+    gpu_skip("one_stream", _i, "--quick");
+    return;
+  }
+  run_replays(&task, (gpu_setup){.nranks = 0});
+}
+END_TEST
+
+START_TEST(several_streams) {
+  task task = {.nranks = 2 + 2 * _i, .comms = COMMS_MAX, .replays = 3000, .replays_between_looks = 100};
+  if (gpu_quick()) task.replays = 4, task.replays_between_looks = 2;
+  if (gpu_quick() && _i) {
+    gpu_skip("several_streams", _i, "--quick");
+    return;
+  }
+  run_replays(&task, (gpu_setup){.nranks = 0});
+}
+END_TEST
+
+START_TEST(several_devices) {
+  task task = {.nranks = gpu_devices() < RANKS_MAX ? gpu_devices() : RANKS_MAX, .comms = 2, .replays = 10000,
+               .replays_between_looks = 250};
+  if (gpu_devices() < 2) {
+    gpu_skip("several_devices", _i, "one device");
+    return;
+  }
+  if (gpu_quick()) task.replays = 4, task.replays_between_looks = 2;
+  run_replays(&task, (gpu_setup){.spread = true});
+}
+END_TEST
+
+/* ---- ends -------------------------------------------------------------------------------------------------------- */
+
+enum { BY_DEADLINE, BY_ABORT, BY_PEERS_ABORT, ENDS };
+
+typedef struct ending {
+  task task;
+  int how;
+  int64_t timeout_ns;
+} ending;
+
+/* The device does other work, and a new communicator combines as before. */
+static bool is_usable(gpu_rank *self, task *task) {
+  gpu_setup setup = {.arena_bytes = 4 << 20};
+  line line;
+  memset(&line, 0, sizeof line);
+  bool ok = world_ok(self->world, gpu_comm_make(self, &setup, &line.comm), "create anew") &&
+            line_make(self, task, &line, false);
+  ok = world_meet(self->world) && ok;
+  line_free(self, &line);
+  banyan_comm_destroy(line.comm);
+  return ok;
+}
+
+/* What the failed communicator says of a run for which rank 1 never came. */
+static bool has_ended_well(gpu_rank *self, const ending *ending, const line *line, double took_s) {
+  world_rank *world = self->world;
+  banyan_status status = banyan_comm_status(line->comm);
+  banyan_status wanted = ending->how == BY_DEADLINE ? BANYAN_ERR_TIMEOUT : BANYAN_ERR_ABORTED;
+  if (!world_check(world, status == wanted, "the run ended with %s: %s", banyan_status_string(status),
+                   banyan_comm_error(line->comm)))
+    return false;
+  if (ending->how == BY_DEADLINE)
+    return world_check(world, banyan_comm_failed_rank(line->comm) == 1, "rank %d is blamed: %s",
+                       banyan_comm_failed_rank(line->comm), banyan_comm_error(line->comm));
+  return world_check(world, took_s < 20, "an abort took %.1f s", took_s);
+}
+
+/* Rank 0 replays; rank 1 does not, or ends what rank 0 waits for. */
+static bool end_replay(gpu_rank *self, const ending *ending, line *line) {
+  tool_error error = {.text = ""};
+  double began = world_now_s();
+  if (self->world->rank == 0) {
+    bool ok = gpu_ok(self, gpu_graph_launch(line->graph, line->stream, &error), &error);
+    if (ending->how == BY_ABORT) {
+      world_sleep_ms(50);
+      banyan_comm_abort(line->comm, "a test");
+    }
+    ok = ok && gpu_ok(self, gpu_wait(self->device, line->stream, 60, &error), &error);
+    return ok && has_ended_well(self, ending, line, world_now_s() - began);
+  }
+  if (ending->how == BY_PEERS_ABORT) {
+    world_sleep_ms(50);
+    banyan_comm_abort(line->comm, "a test");
+  }
+  return true;
+}
+
+static void end_and_go_on(gpu_rank *self, void *argument) {
+  ending *ending = argument;
+  gpu_setup setup = {.arena_bytes = 4 << 20, .timeout_ns = ending->timeout_ns};
+  line line;
+  memset(&line, 0, sizeof line);
+  bool ok = world_ok(self->world, gpu_comm_make(self, &setup, &line.comm), "create") &&
+            line_make(self, &ending->task, &line, true);
+  ok = world_meet(self->world) && ok && end_replay(self, ending, &line);
+  ok = world_meet(self->world) && ok && is_usable(self, &ending->task);
+  world_meet(self->world);
+  line_free(self, &line);
+  banyan_comm_destroy(line.comm);
+}
+
+START_TEST(ends) {
+  ending ending = {
+      .task = {.nranks = 2, .comms = 1}, .how = _i, .timeout_ns = (int64_t)(_i == BY_DEADLINE ? 2 : 30) * 1000000000};
+  fill_task(&ending.task, 77);
+  gpu_setup setup = {.nranks = 2, .comms = 2, .bare = true, .argument = &ending, .body = end_and_go_on};
+  gpu_run(&setup);
+  check_expected(&ending.task);
+  sheet_pool_free(&ending.task.pool);
+}
+END_TEST
+
+int main(void) {
+  Suite *suite = suite_create("gpu_graph");
+  TCase *core = tcase_create("core");
+  tcase_set_timeout(core, 300);
+  tcase_add_loop_test(core, one_stream, 0, 16);
+  tcase_add_loop_test(core, several_streams, 0, 4);
+  tcase_add_test(core, several_devices);
+  tcase_add_loop_test(core, ends, 0, ENDS);
+  suite_add_tcase(suite, core);
+  return gpu_main(suite);
+}

@@ -1,0 +1,73 @@
+/* SPDX-License-Identifier: Apache-2.0
+ * A GPU as programs use it that measure and test on one: memory, streams, graphs and time, through CUDA's driver, which
+ * is loaded when asked (BANYAN_CUDA_LIBRARY: from another file than libcuda.so.1). Streams are what banyan.h takes.
+ *
+ * A gpu may be used by all threads that have called gpu_enter(). All calls return false with an error text. */
+#ifndef GPU_H
+#define GPU_H
+
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+
+#include "tool_util.h"
+
+typedef struct gpu gpu;
+
+typedef struct gpu_facts {
+  char name[64];
+  int32_t ordinal;
+  int32_t compute;      /* 90 is 9.0 */
+  int32_t cuda_version; /* of the driver: 13000 is 13.0 */
+  int32_t sms;
+  int32_t clock_mhz, memory_clock_mhz; /* the highest; 0: the driver does not say */
+  int32_t bus_bits;
+  int64_t cache_bytes, memory_bytes;
+} gpu_facts;
+
+/* How many devices there are; 0, with the reason, where there is no driver. */
+int32_t gpu_count(tool_error *error);
+
+/* Its primary context becomes that of the calling thread. */
+bool gpu_open(int32_t ordinal, gpu **device, tool_error *error);
+void gpu_close(gpu *device); /* NULL is allowed */
+bool gpu_enter(gpu *device, tool_error *error);
+const gpu_facts *gpu_facts_of(const gpu *device);
+
+/* ---- memory ------------------------------------------------------------------------------------------------------ */
+
+/* Of the device. 0 bytes give a valid address. */
+bool gpu_take(gpu *device, size_t bytes, void **memory, tool_error *error);
+void gpu_give(gpu *device, void *memory); /* NULL is allowed */
+
+/* Between the host's memory and the device's; done when the call returns, but not ordered with streams. */
+bool gpu_write(gpu *device, void *to, const void *from, size_t bytes, tool_error *error);
+bool gpu_read(gpu *device, void *to, const void *from, size_t bytes, tool_error *error);
+
+/* ---- streams ----------------------------------------------------------------------------------------------------- */
+
+bool gpu_stream_make(gpu *device, void **stream, tool_error *error); /* ordered with no other */
+void gpu_stream_free(gpu *device, void *stream);
+bool gpu_copy(gpu *device, void *to, const void *from, size_t bytes, void *stream, tool_error *error);
+bool gpu_fill(gpu *device, void *to, unsigned char byte, size_t bytes, void *stream, tool_error *error);
+
+/* Until all on the stream is done, or it has taken `seconds`. */
+bool gpu_wait(gpu *device, void *stream, double seconds, tool_error *error);
+
+/* ---- graphs ------------------------------------------------------------------------------------------------------ */
+
+typedef struct gpu_graph gpu_graph;
+
+/* What goes to streams[0 .. count) from now on until gpu_capture_end() makes one graph, whose branches the streams are:
+ * they run side by side. Only this thread may put anything there. */
+bool gpu_capture_begin(gpu *device, void *const *streams, int32_t count, tool_error *error);
+bool gpu_capture_end(gpu *device, void *const *streams, int32_t count, gpu_graph **graph, tool_error *error);
+bool gpu_graph_launch(gpu_graph *graph, void *stream, tool_error *error);
+void gpu_graph_free(gpu_graph *graph); /* NULL is allowed */
+
+/* Launches a graph `warmup` + `count` times on the stream, one after another, and writes the time that each of the last
+ * `count` took on the device, in microseconds. Waits `seconds` at most. */
+bool gpu_graph_time(gpu_graph *graph, void *stream, int32_t warmup, int32_t count, double seconds, double *times_us,
+                    tool_error *error);
+
+#endif
