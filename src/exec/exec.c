@@ -12,6 +12,9 @@
  * share a core about 1000 ns. */
 enum { SPINS_ALONE = 4000, SPINS_SHARED = 40, YIELD_ALONE_NS = 1000000, YIELD_SHARED_NS = 3000000 };
 
+/* How long a call that fails may take for the news to go out: its rank may not look at the network again. */
+enum { SPREAD_NS = 5000000 };
+
 /* Page faults now rather than in the first runs: of what this rank writes while it goes round. */
 static void touch_outbox(const bny_exec *exec) {
   enum { PAGE = 4096 };
@@ -82,7 +85,7 @@ static banyan_status record(bny_exec *exec, banyan_status status, int32_t culpri
     bny_append(failure->text, sizeof failure->text, &length, "%s", text);
     append_place(exec, failure->text, sizeof failure->text, &length);
     failure->status = status;
-    if (exec->transport->ops->spread) exec->transport->ops->spread(exec->transport);
+    if (exec->transport->ops->spread) exec->transport->ops->spread(exec->transport, SPREAD_NS);
     bny_record_fail(&exec->record, exec->epoch, exec->transport->rank, failure->text);
   }
   return bny_fail(exec->failure.status, "%s", exec->failure.text);
@@ -112,7 +115,7 @@ void bny_exec_abort(bny_exec *exec, const char *reason) {
   uint64_t fine = 0;
   int32_t rank = exec->transport->rank;
   atomic_compare_exchange_strong(exec->fault, &fine, bny_fault_pack(BANYAN_ERR_ABORTED, rank, rank));
-  if (exec->transport->ops->spread) exec->transport->ops->spread(exec->transport);
+  if (exec->transport->ops->spread) exec->transport->ops->spread(exec->transport, 0);
 }
 
 static uint32_t epoch_begun(bny_exec *exec, int32_t rank) {
