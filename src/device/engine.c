@@ -95,7 +95,7 @@ banyan_status bny_engine_connect(bny_engine *engine, const bny_exchange *exchang
   const bny_share *share = engine->share;
   /* Blocks of all ranks on a device run at once. */
   engine->sms = engine->sms > share->crowd ? engine->sms / share->crowd : 1;
-  engine->group = (bny_device_group){.rank = share->rank, .nranks = nranks};
+  engine->group = (bny_device_group){.rank = share->rank, .nranks = nranks, .shares_device = share->crowd > 1};
   for (int32_t i = 0; i < nranks; i++) engine->group.arenas[i] = share->memories[i]->address;
   bny_arena_head head = {.timeout_ns = (uint64_t)timeout_ns, .words = engine->words.device};
   return write(engine, engine->group.arenas[share->rank], &head, offsetof(bny_arena_head, waiting), exchange->deadline_ns);
@@ -136,7 +136,7 @@ banyan_status bny_engine_start(bny_engine *engine, const bny_engine_launch *laun
     .kernel = &launch->kernel->kernel,
     .grid = {(uint32_t)launch->blocks, 1, 1},
     .block = {(uint32_t)launch->threads, 1, 1},
-    .early = true,
+    .early = !engine->group.shares_device,
     .arguments = arguments,
   };
   return engine->device->ops->launch(engine->device, &asked, stream);
