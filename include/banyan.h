@@ -286,6 +286,7 @@ typedef struct banyan_op_info {
   uint64_t messages_sent;
   uint64_t arena_bytes;     /* of the arena in use by this operation, on this rank */
   uint64_t plan_hash;       /* identical on all ranks */
+  uint64_t bytes_between_hosts; /* of bytes_sent: to ranks of other hosts, as given to the network */
 } banyan_op_info;
 
 /* info->size set by the caller. */

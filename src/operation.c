@@ -436,6 +436,7 @@ banyan_status banyan_op_query(const banyan_op *op, banyan_op_info *info) {
     if (runs_on_device(op)) continue; /* kernels do not count */
     found.bytes_sent += bny_run_bytes_sent(op->parts[i].run);
     found.messages_sent += bny_run_messages_sent(op->parts[i].run);
+    found.bytes_between_hosts += bny_run_bytes_between_hosts(op->parts[i].run);
     /* Parts use the arena one after another. */
     uint64_t arena_bytes = bny_run_arena_bytes(op->parts[i].run);
     if (arena_bytes > found.arena_bytes) found.arena_bytes = arena_bytes;

@@ -320,6 +320,13 @@ class Perf(Tools):
         self.assertEqual([row["bytes"] for row in rows], [520, 4160, 16640])
         self.assertLess(max(row["max_rel_error"] for row in rows), 2e-6)
 
+    def test_in_a_row(self):
+        for iterations in "1", "2", "120":
+            rows = self.rows(run(PERF, "combine", "--ranks", "2", "--sizes", "520", "--iterations", iterations,
+                                 "--in-a-row", "--json"))
+            self.assertEqual(rows[0]["iterations"], int(iterations))
+            self.assertEqual(rows[0]["bytes_between_hosts"], 0)
+
     def test_combine_forms(self):
         for scatter, wire, order in itertools.product(("none", "root", "heads", "tokens"), ("f32", "f16", "bf16"),
                                                       ("plan", "canonical")):
@@ -372,9 +379,9 @@ class Launchers(Tools):
 
     def test_against_mpi(self):
         self.with_mpi()
-        for ranks in 2, 5:
+        for ranks, *options in (2,), (5,), (2, "--in-a-row"):
             done = self.expect(mpirun(ranks, PERF, "combine", "--against", "mpi", "--sizes", "520,16640",
-                                      "--iterations", "20", "--json"), 0)
+                                      "--iterations", "20", "--json", *options), 0)
             for row in json.loads(done.stdout)["rows"]:
                 self.assertEqual(row["errors"], 0)
                 for key in "banyan_us", "mpi_allgather_us", "mpi_op_us", "mpi_allreduce3_us", "ratio_to_best_mpi":

@@ -29,8 +29,8 @@ typedef struct arguments {
 static const char usage[] =
     "usage: " PROGRAM " combine [--ranks N] [--batch B --heads H] [--head-dim D]\n"
     "                   [--scatter none|root|heads|tokens] [--order plan|canonical] [--algorithm NAME]\n"
-    "                   [--wire f32|bf16|f16] [--sizes LIST] [--against mpi] [--device cuda] [--json]\n"
-    "       " PROGRAM " gather|shift|broadcast|barrier [--ranks N] [--sizes LIST] [--json]\n";
+    "                   [--wire f32|bf16|f16] [--sizes LIST] [--against mpi] [--device cuda] [--in-a-row] [--json]\n"
+    "       " PROGRAM " gather|shift|broadcast|barrier [--ranks N] [--sizes LIST] [--in-a-row] [--json]\n";
 
 static const char help[] =
     "\n"
@@ -50,6 +50,7 @@ static const char help[] =
     "  --device cuda[:N]   combine: on a GPU, in graphs; ranks are threads, 8 unless --ranks says, all on that device;\n"
     "                      beside it a copy of the partial, and three reductions in place of the combine\n"
     "  --iterations N      of each size; default by size, 20 to 1000\n"
+    "  --in-a-row          no barrier before each call, and half of the time of two in a row\n"
     "  --warmup N          iterations before them; default 20\n"
     "  --no-check          do not check results\n"
     "  --pin               each rank to one CPU\n"
@@ -72,6 +73,7 @@ enum option_code {
   OPT_AGAINST,
   OPT_DEVICE,
   OPT_ITERATIONS,
+  OPT_IN_A_ROW,
   OPT_WARMUP,
   OPT_NO_CHECK,
   OPT_PIN,
@@ -93,6 +95,7 @@ static const struct option option_table[] = {{"ranks", required_argument, NULL, 
                                              {"against", required_argument, NULL, OPT_AGAINST},
                                              {"device", required_argument, NULL, OPT_DEVICE},
                                              {"iterations", required_argument, NULL, OPT_ITERATIONS},
+                                             {"in-a-row", no_argument, NULL, OPT_IN_A_ROW},
                                              {"warmup", required_argument, NULL, OPT_WARMUP},
                                              {"no-check", no_argument, NULL, OPT_NO_CHECK},
                                              {"pin", no_argument, NULL, OPT_PIN},
@@ -161,6 +164,7 @@ static bool parse_option(int code, arguments *a, tool_error *error) {
   case OPT_SIZES: return parse_sizes(a, error);
   case OPT_ITERATIONS: return parse_number("iterations", 1, 10000000, &a->protocol.iterations, error);
   case OPT_WARMUP: return parse_number("warmup", 0, 1000000, &a->protocol.warmup, error);
+  case OPT_IN_A_ROW: a->protocol.in_a_row = true; return true;
   case OPT_NO_CHECK: a->protocol.check = false; return true;
   case OPT_PIN: a->world.pin = true; return true;
   case OPT_TIMEOUT:

@@ -12,6 +12,7 @@ typedef struct perf_protocol {
   int32_t warmup;
   bool check;
   bool against_mpi;
+  bool in_a_row; /* calls follow one another without a barrier, and the time is half of that of two in a row */
 } perf_protocol;
 
 /* Times of an iteration are those of the slowest rank. */
@@ -22,6 +23,7 @@ typedef struct perf_row {
   double p50_us, p99_us;
   double mpi_p50_us[PERF_MPI_METHODS]; /* in the order of perf_mpi_methods() */
   uint64_t bytes_sent;                 /* by the rank that sends most */
+  uint64_t most_between_hosts, all_between_hosts; /* likewise to other hosts, and by all ranks */
   int32_t iterations;
   perf_errors errors; /* over all ranks; wrong: of all methods */
 } perf_row;

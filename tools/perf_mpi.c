@@ -22,6 +22,7 @@ void perf_mpi_barrier(void) {}
 
 #include <mpi.h>
 #include <stdlib.h>
+#include <string.h>
 
 #include "perf_merge.h"
 
@@ -102,6 +103,7 @@ static banyan_status run_allreduce3(void *opaque) {
   float *all_max = state->receive, *all_sum = all_max + rows, *all_values = all_sum + rows;
   int result = MPI_Allreduce(max, all_max, (int)rows, MPI_FLOAT, MPI_MAX, MPI_COMM_WORLD);
   perf_merge_rescale(max, all_max, rows, state->dim, sum, values);
+  memcpy(max, all_max, (size_t)rows * sizeof *max); /* the input is a partial still, for another run */
   if (result == MPI_SUCCESS) {
     result = MPI_Allreduce(sum, all_sum, (int)rows, MPI_FLOAT, MPI_SUM, MPI_COMM_WORLD);
   }

@@ -41,8 +41,8 @@ static void print_settings(const perf_case *perf, const perf_protocol *protocol,
   } else {
     fprintf(stream, "iterations by size, ");
   }
-  fprintf(stream, "results %s; time of an iteration: that of the slowest rank\n#\n",
-          protocol->check ? "checked" : "not checked");
+  fprintf(stream, "results %s; time of an iteration: that of the slowest rank%s\n#\n",
+          protocol->check ? "checked" : "not checked", protocol->in_a_row ? ", half of two calls in a row" : "");
 }
 
 static void print_columns(bool against_mpi, FILE *stream) {
@@ -103,6 +103,12 @@ void perf_report_trailer(const perf_row *rows, int count, const perf_protocol *p
     fprintf(stream, "# Out of bounds values : not checked\n");
   }
   fprintf(stream, "# Avg algorithm bandwidth : %.3f GB/s\n", bandwidth);
+  for (int i = 0; i < count; i++) {
+    if (rows[i].all_between_hosts > 0) {
+      fprintf(stream, "# Between hosts, %zu bytes : %" PRIu64 " sent by all ranks, %" PRIu64 " at most by one\n", rows[i].bytes,
+              rows[i].all_between_hosts, rows[i].most_between_hosts);
+    }
+  }
   if (protocol->against_mpi) {
     fprintf(stream, "# Least ratio to the best MPI form : %.2f (above 1: banyan is faster)\n", ratio);
   }
@@ -130,6 +136,8 @@ static json_t *row_json(const perf_case *perf, const perf_row *row, const perf_p
   json_object_set_new(o, "banyan_p99_us", real(row->p99_us));
   json_object_set_new(o, "algorithm_gbps", real(gigabytes_per_second(row)));
   json_object_set_new(o, "bytes_sent_per_rank", json_integer((json_int_t)row->bytes_sent));
+  json_object_set_new(o, "bytes_between_hosts", json_integer((json_int_t)row->all_between_hosts));
+  json_object_set_new(o, "bytes_between_hosts_per_rank", json_integer((json_int_t)row->most_between_hosts));
   json_object_set_new(o, "errors", protocol->check ? json_integer((json_int_t)row->errors.wrong) : json_null());
   if (protocol->against_mpi) {
     json_object_set_new(o, "mpi_allgather_us", real(row->mpi_p50_us[0]));

@@ -117,6 +117,8 @@ banyan_status bny_run_progress(bny_run *run, bool block, bool *done);
 /* Payload bytes and messages sent by the last run. */
 uint64_t bny_run_bytes_sent(const bny_run *run);
 uint64_t bny_run_messages_sent(const bny_run *run);
+/* Of the bytes, those that the transport gave to a network. */
+uint64_t bny_run_bytes_between_hosts(const bny_run *run);
 
 /* Of this rank's arena, what runs of it touch in time. */
 uint64_t bny_run_arena_bytes(const bny_run *run);

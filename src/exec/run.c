@@ -44,6 +44,7 @@ struct bny_run {
   bool ready;              /* the half may be written */
   bny_patience patience;
   uint64_t bytes_sent, messages_sent;
+  uint64_t bytes_between_hosts; /* while it runs: of the transport when it began */
   bny_run_record record;
 };
 
@@ -253,6 +254,7 @@ size_t bny_run_place(const bny_run *run, char *text, size_t bytes) {
 
 uint64_t bny_run_bytes_sent(const bny_run *run) { return run->bytes_sent; }
 uint64_t bny_run_messages_sent(const bny_run *run) { return run->messages_sent; }
+uint64_t bny_run_bytes_between_hosts(const bny_run *run) { return run->bytes_between_hosts; }
 
 uint64_t bny_run_arena_bytes(const bny_run *run) {
   return 2 * (run->places > 1 ? run->places * run->stride : run->plan->outbox_bytes);
@@ -284,6 +286,7 @@ void bny_run_begin(bny_run *run) {
   run->ready = false;
   run->patience = (bny_patience){0};
   run->bytes_sent = run->messages_sent = 0;
+  run->bytes_between_hosts = exec->transport->bytes_between_hosts;
   exec->run = run;
   bny_record_begin(&exec->record, &run->record, exec->epoch);
   bny_call_publish(exec->transport, &run->call);
@@ -566,6 +569,7 @@ banyan_status bny_run_progress(bny_run *run, bool block, bool *done) {
     if (status != BANYAN_OK || !settled) return status;
   }
   atomic_store_explicit(&exec->line->done, exec->epoch, memory_order_release);
+  run->bytes_between_hosts = exec->transport->bytes_between_hosts - run->bytes_between_hosts;
   bny_record_end(&exec->record, &run->record, exec->epoch);
   exec->run = NULL;
   *done = true;

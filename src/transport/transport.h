@@ -120,6 +120,7 @@ struct bny_transport {
   size_t half_bytes;  /* of an outbox */
   int32_t slots_max;  /* per rank */
   bny_network network;
+  uint64_t bytes_between_hosts; /* payload that this rank has given to the network so far */
 };
 
 /* The exchange that connects use: the caller's bootstrap with a deadline. status.h has the text on failure. */

@@ -68,6 +68,7 @@ static void send_pieces(bny_net_peer *peer, const bny_net_data *what, const char
     if (bytes > peer->net->piece_bytes) bytes = peer->net->piece_bytes;
     packet->of.data = *what;
     packet->of.data.first = first;
+    peer->net->transport.bytes_between_hosts += bytes;
     bny_net_send_data(packet, payload + first, bytes);
     first += bytes;
   } while (first < what->bytes);
