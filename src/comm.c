@@ -18,9 +18,6 @@
 /* 73 years: sums with the clock do not overflow. */
 static const int64_t longest_timeout_ns = INT64_MAX / 4;
 
-/* Where not even options can be read. */
-static const int64_t usual_timeout_ns = (int64_t)30 * 1000000000;
-
 banyan_status bny_exchange_all(const bny_exchange *exchange, const void *mine, void *all, size_t bytes) {
   int64_t left_ns = exchange->deadline_ns - bny_clock_ns();
   if (left_ns <= 0) return bny_fail(BANYAN_ERR_TIMEOUT, "the deadline passed while ranks were getting to know each other");
@@ -35,15 +32,16 @@ banyan_status bny_exchange_all(const bny_exchange *exchange, const void *mine, v
                   result);
 }
 
-static banyan_status connect_ranks(banyan_comm *comm, const bny_exchange *exchange, const bny_placement *place) {
+banyan_status bny_comm_connect(const banyan_comm *comm, const bny_exchange *exchange, const bny_placement *place,
+                               bny_transport **transport) {
   bny_arena_config config = {
     .half_bytes = place->arena_bytes / 2,
     .slots_max = 64 + 16 * comm->nranks, /* the ring with canonical order is the one that needs most */
   };
   bny_net_config net = {.arena = config, .host_of = place->host_of, .one_process = place->one_process};
-  if (place->nhosts > 1) return bny_net_connect(exchange, &net, &comm->transport);
-  if (place->one_process) return bny_loop_connect(exchange, &config, &comm->transport);
-  return bny_shm_connect(exchange, &config, &comm->transport);
+  if (place->nhosts > 1) return bny_net_connect(exchange, &net, transport);
+  if (place->one_process) return bny_loop_connect(exchange, &config, transport);
+  return bny_shm_connect(exchange, &config, transport);
 }
 
 /* What plans are told of links. */
@@ -101,6 +99,15 @@ static bny_record_config record_of(const banyan_comm *comm, const bny_options *o
   };
 }
 
+bny_exec_config bny_comm_exec_config(const banyan_comm *comm, const bny_settings *settings, const bny_placement *place) {
+  return (bny_exec_config){
+    .oversubscribed = comm->crowded,
+    .timeout_ns = settings->timeout_ns,
+    .cache_bytes = place->cache_bytes,
+    .record = record_of(comm, &settings->options),
+  };
+}
+
 static banyan_status build_parts(banyan_comm *comm, const bny_exchange *exchange, const bny_settings *settings,
                                  const bny_placement *place) {
   const bny_options *options = &settings->options;
@@ -109,20 +116,15 @@ static banyan_status build_parts(banyan_comm *comm, const bny_exchange *exchange
   comm->nhosts = place->nhosts;
   comm->crowded = place->ranks_per_core > 1;
   comm->part_bytes = (size_t)options->part_kib << 10;
-  banyan_status status = connect_ranks(comm, exchange, place);
+  banyan_status status = bny_comm_connect(comm, exchange, place, &comm->transport);
   if (status == BANYAN_OK) status = set_costs(comm, place, options);
   if (status != BANYAN_OK) return status;
   const bny_kernels *kernels = bny_kernels_find(options->kernels);
   if (!kernels)
     return bny_fail(BANYAN_ERR_ARGUMENT, "BANYAN_KERNELS is \"%s\", which this processor or this build does not have",
                     options->kernels);
-  bny_exec_config config = {
-    .kernels = kernels,
-    .oversubscribed = comm->crowded,
-    .timeout_ns = settings->timeout_ns,
-    .cache_bytes = place->cache_bytes,
-    .record = record_of(comm, options),
-  };
+  bny_exec_config config = bny_comm_exec_config(comm, settings, place);
+  config.kernels = kernels;
   status = bny_exec_make(comm->transport, &config, &comm->exec);
   return status == BANYAN_OK ? make_agreement(comm) : status;
 }
@@ -207,12 +209,8 @@ static banyan_status check_arguments(const banyan_bootstrap *bootstrap, const ba
   return BANYAN_OK;
 }
 
-/* What is there is set even on failure: others are told of it within the same time. */
 static banyan_status read_settings(const banyan_comm_config *config, int32_t origin, bny_settings *settings) {
-  bny_settings read = {.origin = origin, .timeout_ns = config && config->timeout_ns ? config->timeout_ns : usual_timeout_ns};
-  if (read.timeout_ns > longest_timeout_ns) read.timeout_ns = longest_timeout_ns;
-  *settings = read;
-  read.device = config ? config->device : NULL;
+  bny_settings read = {.device = config ? config->device : NULL, .origin = origin};
   const bny_options *options = &read.options;
   banyan_status status = bny_options_read(&read.options);
   if (status != BANYAN_OK) return status;
@@ -229,9 +227,7 @@ static banyan_status read_settings(const banyan_comm_config *config, int32_t ori
   return BANYAN_OK;
 }
 
-/* `own_status`: whether this rank's settings are fine. */
-static banyan_status assemble(banyan_comm *comm, const banyan_bootstrap *bootstrap, const bny_settings *settings,
-                              banyan_status own_status) {
+static banyan_status assemble(banyan_comm *comm, const banyan_bootstrap *bootstrap, const bny_settings *settings) {
   bny_facts *all = calloc((size_t)bootstrap->nranks, sizeof *all), own;
   if (settings->algorithm) comm->algorithm = strdup(settings->algorithm);
   if (!all || (settings->algorithm && !comm->algorithm)) {
@@ -239,8 +235,8 @@ static banyan_status assemble(banyan_comm *comm, const banyan_bootstrap *bootstr
     return bny_fail(BANYAN_ERR_MEMORY, "out of memory for a communicator of %d ranks", bootstrap->nranks);
   }
   bny_exchange exchange = {bootstrap, bny_clock_ns() + settings->timeout_ns};
-  bny_facts_gather(bootstrap, settings, own_status, &own);
-  banyan_status status = bny_exchange_all(&exchange, &own, all, sizeof own);
+  banyan_status status = bny_facts_gather(bootstrap, settings, &own);
+  if (status == BANYAN_OK) status = bny_exchange_all(&exchange, &own, all, sizeof own);
   if (status == BANYAN_OK) status = bny_facts_compare(all, bootstrap);
   if (status == BANYAN_OK) status = build(comm, &exchange, settings, all);
   free(all);
@@ -252,15 +248,15 @@ banyan_status bny_comm_make(const banyan_bootstrap *bootstrap, const banyan_comm
   bny_settings settings;
   banyan_status status = check_arguments(bootstrap, config, comm);
   if (status == BANYAN_OK) bny_log_rank(bootstrap->rank);
+  if (status == BANYAN_OK) status = read_settings(config, origin, &settings);
   if (status != BANYAN_OK) return status;
-  banyan_status own_status = read_settings(config, origin, &settings);
   banyan_comm *made = calloc(1, sizeof *made);
   if (!made) return bny_fail(BANYAN_ERR_MEMORY, "out of memory for a communicator of %d ranks", bootstrap->nranks);
   made->rank = bootstrap->rank;
   made->nranks = bootstrap->nranks;
   made->origin = origin;
   made->process = getpid();
-  status = assemble(made, bootstrap, &settings, own_status);
+  status = assemble(made, bootstrap, &settings);
   if (status != BANYAN_OK) {
     free_comm(made);
     return status;
@@ -288,12 +284,12 @@ int32_t banyan_comm_nranks(const banyan_comm *comm) { return comm->nranks; }
 void banyan_comm_abort(banyan_comm *comm, const char *reason) {
   if (!comm) return;
   bny_exec_abort(comm->exec, reason);
-  if (comm->device.engine) bny_engine_abort(comm->device.engine, BANYAN_ERR_ABORTED, comm->rank);
+  if (comm->device.engine) bny_comm_abort_device(comm, reason);
 }
 
-/* After a look at what peers have told; not in the child of a fork, which has no part in its parent's connections. */
+/* After a look at what peers have told. */
 static const bny_failure *failure_of(const banyan_comm *comm) {
-  if (comm->exec->progress && comm->process == getpid()) comm->exec->progress(comm->transport);
+  if (comm->exec->progress) comm->exec->progress(comm->transport);
   bny_comm_check((banyan_comm *)(uintptr_t)comm);
   return &comm->exec->failure;
 }
@@ -319,8 +315,10 @@ size_t banyan_comm_describe(const banyan_comm *comm, char *text, size_t bytes) {
              comm->algorithm ? comm->algorithm : "by predicted cost");
   const bny_engine *engine = comm->device.engine;
   if (engine)
-    bny_append(text, bytes, &length, ", combines on %s (%s), whose arenas go by %s", engine->device->ops->name,
-               engine->device->facts.name, bny_memory_kind_name(engine->share->kind));
+    bny_append(text, bytes, &length, ", combines on %s (%s), ", engine->device->ops->name, engine->device->facts.name);
+  if (engine && comm->bridge) bny_append(text, bytes, &length, "staged in memory of the hosts by a thread of each rank");
+  else if (engine)
+    bny_append(text, bytes, &length, "whose arenas go by %s", bny_memory_kind_name(engine->share->kind));
   for (int32_t k = 0; comm->levels && k < comm->levels->nlevels; k++)
     bny_append(text, bytes, &length, "%s%d", k ? " x " : ", levels of ", comm->levels->levels[k].most);
   return length;

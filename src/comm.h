@@ -7,6 +7,7 @@
 
 #include <sys/types.h>
 
+#include "exec/bridge.h"
 #include "exec/device_run.h"
 #include "exec/exec.h"
 #include "facts.h"
@@ -23,6 +24,7 @@ struct banyan_comm {
   bny_transport *transport;
   bny_exec *exec;
   bny_device_exec device; /* its engine is NULL: combines run on the host */
+  bny_bridge *bridge;   /* NULL, or by which combines on devices of several hosts go */
   bny_link_cost cost;
   bny_levels *levels;   /* NULL: all links are alike */
   char *algorithm;      /* for combines that name none; owned; NULL: by predicted cost */
@@ -46,10 +48,29 @@ banyan_status bny_comm_make(const banyan_bootstrap *bootstrap, const banyan_comm
  * this rank's own failure, with its text, or that of the first rank that has one. */
 banyan_status bny_comm_confirm(const bny_exchange *exchange, banyan_status own);
 
+/* Connects all ranks once more, collectively; and how such a transport is run. `kernels` are left to the caller. */
+banyan_status bny_comm_connect(const banyan_comm *comm, const bny_exchange *exchange, const bny_placement *place,
+                               bny_transport **transport);
+bny_exec_config bny_comm_exec_config(const banyan_comm *comm, const bny_settings *settings, const bny_placement *place);
+
+/* comm_bridge.c: how devices of several hosts are combined. All is collective. */
+typedef enum bny_way {
+  BNY_WAY_ANY,    /* not said */
+  BNY_WAY_FABRIC, /* the hosts are in one NVLink domain: their devices share memory */
+  BNY_WAY_STAGED  /* through memory of the hosts, by a bridge */
+} bny_way;
+
+/* crowd: ranks that share a device, at most. */
+banyan_status bny_comm_agree_way(const banyan_comm *comm, const bny_exchange *exchange, const bny_settings *settings,
+                                 const bny_placement *place, bny_way *way, int32_t *crowd);
+banyan_status bny_comm_join_bridge(banyan_comm *comm, const bny_exchange *exchange, const bny_settings *settings,
+                                   const bny_placement *place, int32_t crowd);
+
 /* comm_device.c. Joining is collective. */
 banyan_status bny_comm_join_device(banyan_comm *comm, const bny_exchange *exchange, const bny_settings *settings,
                                    const bny_placement *place);
 void bny_comm_leave_device(banyan_comm *comm);
+void bny_comm_abort_device(banyan_comm *comm, const char *reason); /* any thread */
 
 /* The failure that is known here, of host and device; what runs on the device is ended if there is one. */
 banyan_status bny_comm_check(banyan_comm *comm);

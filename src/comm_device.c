@@ -2,6 +2,7 @@
  * A communicator's device: opened, its memory shared with the other ranks', and what its kernels tell. */
 #include "comm.h"
 #include "device/device.h"
+#include "log.h"
 #include "status.h"
 
 /* Local. */
@@ -14,6 +15,31 @@ static banyan_status open_engine(const bny_settings *settings, bny_engine **engi
   return bny_engine_make(device, &config, engine);
 }
 
+/* Arenas that the devices of all ranks share. */
+static banyan_status join_share(banyan_comm *comm, const bny_exchange *exchange, const bny_settings *settings,
+                                const bny_share_config *config) {
+  bny_engine *engine = comm->device.engine;
+  banyan_status status = bny_engine_connect(engine, exchange, config, settings->timeout_ns);
+  if (status == BANYAN_OK) status = bny_device_exec_make(engine, &comm->device);
+  return bny_comm_confirm(exchange, status);
+}
+
+static banyan_status join_hosts(banyan_comm *comm, const bny_exchange *exchange, const bny_settings *settings,
+                                const bny_placement *place, const bny_share_config *config) {
+  bny_way way;
+  int32_t crowd;
+  banyan_status status = bny_comm_agree_way(comm, exchange, settings, place, &way, &crowd);
+  if (status != BANYAN_OK) return status;
+  if (way == BNY_WAY_FABRIC) {
+    status = join_share(comm, exchange, settings, config);
+    if (status == BANYAN_OK || config->strict || settings->options.device_hosts) return status;
+    bny_log(BNY_LOG_WARN, "rank %d: %s; devices of several hosts are combined through memory of the hosts", comm->rank,
+            banyan_last_error());
+    bny_engine_disconnect(comm->device.engine);
+  }
+  return bny_comm_join_bridge(comm, exchange, settings, place, crowd);
+}
+
 banyan_status bny_comm_join_device(banyan_comm *comm, const bny_exchange *exchange, const bny_settings *settings,
                                    const bny_placement *place) {
   bny_share_config share = {.bytes = comm->arena_bytes, .hosts = place->host_of, .processes = place->process_of};
@@ -23,13 +49,14 @@ banyan_status bny_comm_join_device(banyan_comm *comm, const bny_exchange *exchan
   comm->device.engine = engine;
   status = bny_comm_confirm(exchange, status);
   if (status != BANYAN_OK) return status;
-  status = bny_engine_connect(engine, exchange, &share, settings->timeout_ns);
-  if (status == BANYAN_OK) status = bny_device_exec_make(engine, &comm->device);
-  return bny_comm_confirm(exchange, status);
+  if (place->nhosts > 1) return join_hosts(comm, exchange, settings, place, &share);
+  return join_share(comm, exchange, settings, &share);
 }
 
 void bny_comm_leave_device(banyan_comm *comm) {
+  bny_bridge_free(comm->bridge);
   bny_engine_free(comm->device.engine);
+  comm->bridge = NULL;
   comm->device.engine = NULL;
 }
 
@@ -54,10 +81,33 @@ static banyan_status take_fault(banyan_comm *comm, const bny_device_fault *fault
   }
 }
 
+/* Of a group of two: a kernel that waits in vain waits for the thread that is its peer. */
+static banyan_status take_bridge_fault(banyan_comm *comm, const bny_device_fault *fault) {
+  bny_device_fault own = *fault;
+  own.culprit = own.reporter = comm->rank;
+  if (own.status != BANYAN_ERR_TIMEOUT) return take_fault(comm, &own);
+  return bny_exec_fail(comm->exec, BANYAN_ERR_TIMEOUT, comm->rank,
+                       "the thread of rank %d that runs combines between hosts did not answer its device in time", comm->rank);
+}
+
+static banyan_status check_bridge(banyan_comm *comm, banyan_status status) {
+  const bny_failure *failure = bny_bridge_failure(comm->bridge);
+  if (status == BANYAN_OK && failure) {
+    status = bny_exec_adopt(comm->exec, failure);
+  } else if (status == BANYAN_OK) {
+    bny_device_fault fault = bny_engine_fault(comm->device.engine);
+    if (fault.status == BANYAN_OK) return BANYAN_OK;
+    status = take_bridge_fault(comm, &fault);
+  }
+  bny_bridge_stop(comm->bridge, status, comm->exec->failure.culprit);
+  return status;
+}
+
 banyan_status bny_comm_check(banyan_comm *comm) {
   bny_engine *engine = comm->device.engine;
   banyan_status status = bny_exec_check(comm->exec, NULL);
   if (!engine) return status;
+  if (comm->bridge) return check_bridge(comm, status);
   if (status == BANYAN_OK) {
     bny_device_fault fault = bny_engine_fault(engine);
     if (fault.status == BANYAN_OK) return BANYAN_OK;
@@ -66,4 +116,9 @@ banyan_status bny_comm_check(banyan_comm *comm) {
   /* Kernels that wait end. */
   bny_engine_abort(engine, status, comm->exec->failure.culprit);
   return status;
+}
+
+void bny_comm_abort_device(banyan_comm *comm, const char *reason) {
+  if (comm->bridge) bny_bridge_abort(comm->bridge, reason);
+  else bny_engine_abort(comm->device.engine, BANYAN_ERR_ABORTED, comm->rank);
 }

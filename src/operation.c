@@ -26,6 +26,7 @@ struct banyan_op {
   void *stream;
   op_part *parts;
   int32_t nparts;
+  bny_bridge_work *work; /* on devices of several hosts: what runs all parts; the bridge's */
   int32_t current; /* part under way */
   bool running, begun;
   banyan_op *next; /* started after this one */
@@ -35,12 +36,15 @@ static bool runs_on_device(const banyan_op *op) {
   return op->comm->device.engine && op->key.collective == BNY_COMBINE;
 }
 
+/* Then its plans are those of the host. */
+static bool runs_on_bridge(const banyan_op *op) { return op->comm->bridge && op->key.collective == BNY_COMBINE; }
+
 /* ---- cutting into parts ---------------------------------------------------------------------------------------------- */
 
 /* Most algorithms keep less than 2 + 2 log2(nranks) times the payload in an outbox: where to begin. */
 static size_t payload_limit(const banyan_op *op) {
   const banyan_comm *comm = op->comm;
-  if (runs_on_device(op)) return comm->device.outbox_bytes; /* fewer launches are better */
+  if (runs_on_device(op) && !runs_on_bridge(op)) return comm->device.outbox_bytes; /* fewer launches are better */
   size_t levels = 1;
   while ((int64_t)1 << levels < comm->nranks) levels++;
   size_t fits = comm->transport->half_bytes / (2 + 2 * levels);
@@ -50,7 +54,7 @@ static size_t payload_limit(const banyan_op *op) {
 static bny_request request_of(const banyan_op *op) {
   const banyan_comm *comm = op->comm;
   const bny_op_key *key = &op->key;
-  bool device = runs_on_device(op);
+  bool device = runs_on_device(op) && !runs_on_bridge(op);
   return (bny_request){
     .collective = key->collective,
     .nranks = comm->nranks,
@@ -263,6 +267,26 @@ static bny_call call_of(const banyan_op *op, const op_part *part, bny_phase phas
   return bny_call_make(&request, part->plan, phase);
 }
 
+static banyan_status bind_part(banyan_op *op, op_part *part) {
+  if (runs_on_bridge(op)) return BANYAN_OK; /* all together */
+  if (runs_on_device(op))
+    return bny_device_run_make(&op->comm->device, &part->request, part->plan, &part->device_run);
+  bny_call call = call_of(op, part, BNY_PHASE_RUN);
+  return bny_run_make(op->comm->exec, part->plan, &call, &part->binding, &part->run);
+}
+
+static banyan_status bind_to_bridge(banyan_op *op) {
+  bny_bridge_part *parts = calloc((size_t)op->nparts, sizeof *parts);
+  if (!parts) return bny_fail(BANYAN_ERR_SYSTEM, "out of memory for an operation of %d parts", op->nparts);
+  for (int32_t i = 0; i < op->nparts; i++) {
+    parts[i] = (bny_bridge_part){op->parts[i].request, call_of(op, &op->parts[i], BNY_PHASE_RUN)};
+    parts[i].request.algorithm = op->parts[i].plan->algorithm;
+  }
+  banyan_status status = bny_bridge_plan(op->comm->bridge, parts, op->nparts, &op->work);
+  free(parts);
+  return status;
+}
+
 /* Later parts take the algorithm that was chosen for the first. */
 static banyan_status plan_parts(banyan_op *op) {
   for (int32_t i = 0; i < op->nparts; i++) {
@@ -270,14 +294,10 @@ static banyan_status plan_parts(banyan_op *op) {
     if (i > 0) part->request.algorithm = op->parts[0].plan->algorithm;
     banyan_status status = bny_plan_make(&part->request, op->comm->rank, &part->plan);
     if (status != BANYAN_OK) return status;
-    bny_call call = call_of(op, part, BNY_PHASE_RUN);
-    if (runs_on_device(op))
-      status = bny_device_run_make(&op->comm->device, &part->request, part->plan, &part->device_run);
-    else
-      status = bny_run_make(op->comm->exec, part->plan, &call, &part->binding, &part->run);
+    status = bind_part(op, part);
     if (status != BANYAN_OK) return status;
   }
-  return BANYAN_OK;
+  return runs_on_bridge(op) ? bind_to_bridge(op) : BANYAN_OK;
 }
 
 /* Whether a plan fits the outbox is the same on every rank, so all cut alike: into smaller parts until one fits, or until
@@ -302,7 +322,10 @@ static banyan_status agree(banyan_op *op) {
   if (status != BANYAN_OK || !comm->transport->ops->reach) return status;
   call = call_of(op, &op->parts[0], BNY_PHASE_CONNECT);
   bny_comm_agree_begin(comm, &call);
-  for (int32_t i = 0; i < op->nparts && status == BANYAN_OK; i++) status = bny_run_reach(comm->agree, op->parts[i].run);
+  for (int32_t i = 0; i < op->nparts && status == BANYAN_OK; i++) {
+    const bny_run *run = op->work ? bny_bridge_run_of(op->work, i) : op->parts[i].run;
+    if (run) status = bny_run_reach(comm->agree, run); /* devices that share memory need no network */
+  }
   return status == BANYAN_OK ? bny_comm_agree_end(comm) : status;
 }
 
@@ -382,6 +405,7 @@ banyan_status bny_op_find(banyan_comm *comm, const bny_op_key *key, banyan_op **
 /* All parts are put on the stream, and that is all there is to do. */
 static banyan_status start_on_device(banyan_op *op) {
   banyan_status status = bny_comm_check(op->comm);
+  if (status == BANYAN_OK && op->work) return bny_bridge_start(op->work, &op->parts[0].binding, op->stream);
   for (int32_t i = 0; i < op->nparts && status == BANYAN_OK; i++)
     status = bny_device_run_start(op->parts[i].device_run, &op->parts[i].binding, op->stream);
   return status;
@@ -433,7 +457,7 @@ banyan_status banyan_op_query(const banyan_op *op, banyan_op_info *info) {
     .size = sizeof found, .algorithm = first->algorithm, .reason = first->reason, .plan_hash = first->hash};
   for (int32_t i = 0; i < op->nparts; i++) {
     found.predicted_us += op->parts[i].plan->predicted_ns * 1e-3;
-    if (runs_on_device(op)) continue; /* kernels do not count */
+    if (runs_on_device(op)) continue; /* kernels do not count, and the bridge's thread may be counting */
     found.bytes_sent += bny_run_bytes_sent(op->parts[i].run);
     found.messages_sent += bny_run_messages_sent(op->parts[i].run);
     found.bytes_between_hosts += bny_run_bytes_between_hosts(op->parts[i].run);

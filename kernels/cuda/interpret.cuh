@@ -158,7 +158,7 @@ BNY_DEVICE void bny_interpret(const bny_device_group &group, const bny_program *
   bny_interpreter run;
   bny_worker_begin(&run.self, group);
   bny_worker_join(&run.self);
-  if (bny_worker_announces()) bny_worker_announce(run.self);
+  if (bny_worker_announces()) bny_worker_announce_program(run.self, program->label);
   run.program = program;
   run.call = &call;
   run.work = bny_unit_work_make<protocol, halves>(program->shape);

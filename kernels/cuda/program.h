@@ -72,7 +72,8 @@ typedef struct bny_arena_head {
   uint64_t pad1[14];
   /* anybody: a fault; ends every wait of this rank, in this and later runs */
   uint64_t abort;
-  uint64_t pad2[15];
+  uint64_t label; /* of the program that a peer has begun, if it has one: stored before `begun` */
+  uint64_t pad2[14];
   /* peers: begun[r] is the last run that rank r has begun; so it has finished all before, and what they read of its inbox
    * may be overwritten */
   uint64_t begun[BNY_DEVICE_RANKS_MAX];
@@ -94,8 +95,6 @@ typedef struct bny_arena_shape {
 /* The ranks of a communicator as one of them sees them. A parameter of kernels. */
 typedef struct bny_device_group {
   int32_t rank, nranks;
-  int32_t shares_device; /* of some rank others have the device too */
-  int32_t pad;
   bny_arena_shape shape;
   unsigned char *arenas[BNY_DEVICE_RANKS_MAX]; /* its own too */
 } bny_device_group;
@@ -143,6 +142,7 @@ typedef struct bny_program_step {
 /* Followed by its steps and then its places; `bytes` in all. */
 typedef struct bny_program {
   uint64_t bytes;
+  uint64_t label;       /* for a peer that is no kernel, and so cannot know which program it takes part in; 0: none */
   uint64_t inbox_bytes; /* of a half, by the rank that needs most */
   uint64_t signals;     /* likewise */
   int32_t protocol;     /* bny_protocol */

@@ -163,9 +163,8 @@ BNY_DEVICE void bny_worker_begin(bny_worker *self, const bny_device_group &group
   uint32_t warps = bny_grid_blocks() * (bny_block_threads() / BNY_WARP_LANES);
   bool first = bny_block() == 0 && bny_warp() == 0;
   bny_worker_set(self, group);
+  bny_grid_release();
   bny_grid_wait();
-  /* Blocks that come early take room, which ranks of the same device may need for the run that these blocks wait for. */
-  if (!group.shares_device) bny_grid_release();
   if (bny_lane() != 0) return;
   uint64_t tickets = first ? ((uint64_t)1 << BNY_TICKET_BITS) - (warps - 1) : 1;
   self->ticket = bny_add_relaxed_gpu_64(&self->head->tickets, tickets);
@@ -214,6 +213,15 @@ BNY_DEVICE void bny_worker_announce(const bny_worker &self) {
   const bny_device_group &group = *self.group;
   BNY_ROLLED for (int32_t rank = (int32_t)bny_lane(); rank < group.nranks; rank += BNY_WARP_LANES)
     if (rank != group.rank) bny_store_release_sys_64(&bny_worker_head(group, rank)->begun[group.rank], self.epoch);
+}
+
+/* The same, and of which program, if that has a label. None is overwritten that a peer has not read: after bny_worker_join()
+ * all have begun the run before this one, and say so only then. */
+BNY_DEVICE void bny_worker_announce_program(const bny_worker &self, uint64_t label) {
+  const bny_device_group &group = *self.group;
+  BNY_ROLLED for (int32_t rank = (int32_t)bny_lane(); label && rank < group.nranks; rank += BNY_WARP_LANES)
+    if (rank != group.rank) bny_store_relaxed_sys_64(&bny_worker_head(group, rank)->label, label);
+  bny_worker_announce(self);
 }
 
 /* The last warp, which has least to do: a release takes as long as a trip to the peers. */

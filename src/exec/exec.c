@@ -12,9 +12,6 @@
  * share a core about 1000 ns. */
 enum { SPINS_ALONE = 4000, SPINS_SHARED = 40, YIELD_ALONE_NS = 1000000, YIELD_SHARED_NS = 3000000 };
 
-/* How long a call that fails may take for the news to go out: its rank may not look at the network again. */
-enum { SPREAD_NS = 5000000 };
-
 /* Page faults now rather than in the first runs: of what this rank writes while it goes round. */
 static void touch_outbox(const bny_exec *exec) {
   enum { PAGE = 4096 };
@@ -77,18 +74,26 @@ static void append_place(bny_exec *exec, char *text, size_t bytes, size_t *lengt
   bny_append(text, bytes, length, exec->run ? "; this rank is in %s" : "; this rank is between operations", place);
 }
 
+static banyan_status keep(bny_exec *exec, const bny_failure *failure) {
+  exec->failure = *failure;
+  if (exec->transport->ops->spread) exec->transport->ops->spread(exec->transport);
+  bny_record_fail(&exec->record, exec->epoch, exec->transport->rank, failure->text);
+  return bny_fail(failure->status, "%s", failure->text);
+}
+
 static banyan_status record(bny_exec *exec, banyan_status status, int32_t culprit, const char *text) {
-  bny_failure *failure = &exec->failure;
-  if (failure->status == BANYAN_OK) {
-    failure->culprit = culprit;
-    size_t length = 0;
-    bny_append(failure->text, sizeof failure->text, &length, "%s", text);
-    append_place(exec, failure->text, sizeof failure->text, &length);
-    failure->status = status;
-    if (exec->transport->ops->spread) exec->transport->ops->spread(exec->transport, SPREAD_NS);
-    bny_record_fail(&exec->record, exec->epoch, exec->transport->rank, failure->text);
-  }
-  return bny_fail(exec->failure.status, "%s", exec->failure.text);
+  if (exec->failure.status != BANYAN_OK) return bny_fail(exec->failure.status, "%s", exec->failure.text);
+  bny_failure failure = {.status = status, .culprit = culprit};
+  size_t length = 0;
+  bny_append(failure.text, sizeof failure.text, &length, "%s", text);
+  append_place(exec, failure.text, sizeof failure.text, &length);
+  return keep(exec, &failure);
+}
+
+banyan_status bny_exec_adopt(bny_exec *exec, const bny_failure *failure) {
+  uint64_t first = 0, fault = bny_fault_pack(failure->status, failure->culprit, exec->transport->rank);
+  if (!atomic_compare_exchange_strong(exec->fault, &first, fault)) return bny_exec_check(exec, NULL);
+  return keep(exec, failure);
 }
 
 banyan_status bny_exec_fail(bny_exec *exec, banyan_status status, int32_t culprit, const char *format, ...) {
@@ -112,10 +117,13 @@ void bny_exec_abort(bny_exec *exec, const char *reason) {
     bny_append(exec->reason, sizeof exec->reason, &length, "%s", reason);
     atomic_store_explicit(&exec->reason_state, 2, memory_order_release);
   }
+  bny_exec_stop(exec, BANYAN_ERR_ABORTED, exec->transport->rank);
+}
+
+void bny_exec_stop(bny_exec *exec, banyan_status status, int32_t culprit) {
   uint64_t fine = 0;
-  int32_t rank = exec->transport->rank;
-  atomic_compare_exchange_strong(exec->fault, &fine, bny_fault_pack(BANYAN_ERR_ABORTED, rank, rank));
-  if (exec->transport->ops->spread) exec->transport->ops->spread(exec->transport, 0);
+  atomic_compare_exchange_strong(exec->fault, &fine, bny_fault_pack(status, culprit, exec->transport->rank));
+  if (exec->transport->ops->spread) exec->transport->ops->spread(exec->transport);
 }
 
 static uint32_t epoch_begun(bny_exec *exec, int32_t rank) {

@@ -76,13 +76,20 @@ banyan_status bny_exec_fail(bny_exec *exec, banyan_status status, int32_t culpri
 /* Fails it with BANYAN_ERR_ABORTED, from any thread, without blocking. */
 void bny_exec_abort(bny_exec *exec, const char *reason);
 
+/* The same with another fault. */
+void bny_exec_stop(bny_exec *exec, banyan_status status, int32_t culprit);
+
+/* The failure of another executor of this rank becomes that of this one, and of its peers, unless it has failed already. */
+banyan_status bny_exec_adopt(bny_exec *exec, const bny_failure *failure);
+
 /* The failure that is known here, after a look at the shared fault word; sets the thread's error text. */
 banyan_status bny_exec_check(bny_exec *exec, const bny_call *call);
 
 /* Caller's memory for one run. Coordinates of plans are of the whole call; these say where in them the memory begins. */
 typedef struct bny_binding {
   const banyan_partial *in, *out; /* combine */
-  int32_t out_token0, out_head0;  /* of the row that out begins with */
+  int32_t in_token0, in_head0;    /* of the row that in begins with */
+  int32_t out_token0, out_head0;  /* and out */
   const char *in_bytes;           /* the others: address of byte in_byte0 */
   char *out_bytes;                /* and of byte out_byte0 */
   size_t in_byte0, out_byte0;
@@ -101,8 +108,8 @@ void bny_run_free(bny_run *run); /* NULL is allowed */
 /* The same plan for another call: for the barrier that compares calls. */
 void bny_run_relabel(bny_run *run, const bny_call *call);
 
-/* Works until the peers of `of` can be reached, under the deadline of `run`, which has begun and is a run of all ranks. At once
- * where ranks share memory. */
+/* Works until the peers of `of`, which may be of another executor with the same ranks, can be reached, under the deadline of
+ * `run`, which has begun and is a run of all ranks. At once where ranks share memory. */
 banyan_status bny_run_reach(bny_run *run, const bny_run *of);
 
 /* As snprintf: "operation 12: combine, 16640 bytes by tree, step 3 of 8, waiting for rank 2". */

@@ -429,7 +429,8 @@ static banyan_status copy_input(bny_run *run, const bny_step *step, const bound_
   bny_store_timer timer = {0};
   if (!run->exec->progress) timer = bny_store_begin(&run->exec->store, plan->slots[step->slot].bytes); /* else plain */
   to.stream = timer.stream;
-  int64_t bad = run->exec->kernels->encode(box, run->binding->in, step->slice.token0, step->slice.head0, plan->wire, &to);
+  int64_t bad = run->exec->kernels->encode(box, run->binding->in, step->slice.token0 - run->binding->in_token0,
+                                           step->slice.head0 - run->binding->in_head0, plan->wire, &to);
   bny_store_end(&run->exec->store, &timer);
   if (bad < 0) return BANYAN_OK;
   return bny_exec_fail(run->exec, BANYAN_ERR_DATA, plan->rank,
@@ -504,11 +505,12 @@ static banyan_status finish_network(bny_run *run, bool block, bool *settled) {
   return BANYAN_OK;
 }
 
-static banyan_status reach_peer(bny_run *run, int32_t peer) {
+static banyan_status reach_peer(bny_run *run, bny_transport *transport, int32_t peer) {
   bny_exec *exec = run->exec;
   uint64_t since = bny_record_wait_begin(&exec->record);
-  for (uint32_t spins = 0; !exec->transport->ops->reach(exec->transport, peer); spins++) {
-    exec->progress(exec->transport);
+  for (uint32_t spins = 0; !transport->ops->reach(transport, peer); spins++) {
+    transport->ops->progress(transport);
+    if (transport != exec->transport) exec->progress(exec->transport);
     if (spins < exec->spins && !atomic_load_explicit(exec->fault, memory_order_relaxed)) continue;
     banyan_status status = bny_wait_round(exec, &run->call, &run->patience, peer, BNY_WAIT_PEER);
     if (status != BANYAN_OK) return status;
@@ -519,15 +521,16 @@ static banyan_status reach_peer(bny_run *run, int32_t peer) {
 }
 
 banyan_status bny_run_reach(bny_run *run, const bny_run *of) {
-  bny_transport *transport = run->exec->transport;
+  bny_transport *transport = of->exec->transport;
   const bny_plan *plan = of->plan;
   if (!transport->ops->reach) return BANYAN_OK;
   /* All at the same time, then one after the other. */
   for (int32_t i = 0; i < of->nreaders; i++) transport->ops->reach(transport, of->readers[i]);
   for (int32_t i = 0; i < plan->nmessages; i++) transport->ops->reach(transport, plan->messages[i].peer);
   banyan_status status = BANYAN_OK;
-  for (int32_t i = 0; i < of->nreaders && status == BANYAN_OK; i++) status = reach_peer(run, of->readers[i]);
-  for (int32_t i = 0; i < plan->nmessages && status == BANYAN_OK; i++) status = reach_peer(run, plan->messages[i].peer);
+  for (int32_t i = 0; i < of->nreaders && status == BANYAN_OK; i++) status = reach_peer(run, transport, of->readers[i]);
+  for (int32_t i = 0; i < plan->nmessages && status == BANYAN_OK; i++)
+    status = reach_peer(run, transport, plan->messages[i].peer);
   return status;
 }
 

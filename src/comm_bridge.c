@@ -1,0 +1,105 @@
+/* SPDX-License-Identifier: Apache-2.0
+ * Devices of several hosts: by which way they are combined, agreed by all ranks; and the bridge, if it is that. */
+#include <stdlib.h>
+#include <string.h>
+
+#include "comm.h"
+#include "log.h"
+#include "status.h"
+
+/* ---- the way --------------------------------------------------------------------------------------------------------- */
+
+/* BANYAN_DEVICE_HOSTS. */
+static const char *const way_names[] = {[BNY_WAY_ANY] = "", [BNY_WAY_FABRIC] = "fabric", [BNY_WAY_STAGED] = "staged"};
+
+static banyan_status read_way(const char *text, bny_way *way) {
+  *way = BNY_WAY_ANY;
+  if (!text) return BANYAN_OK;
+  for (int i = BNY_WAY_FABRIC; i <= BNY_WAY_STAGED; i++)
+    if (strcmp(text, way_names[i]) == 0) *way = (bny_way)i;
+  if (*way != BNY_WAY_ANY) return BANYAN_OK;
+  return bny_fail(BANYAN_ERR_ARGUMENT, "BANYAN_DEVICE_HOSTS is \"%.40s\"; it takes staged or fabric", text);
+}
+
+/* What a rank tells. */
+typedef struct card {
+  int32_t way;
+  int32_t has_fabric;
+  unsigned char uuid[BNY_DEVICE_UUID_BYTES];
+} card;
+
+/* Ranks of a host that share a device, at most. */
+static int32_t count_crowd(const card *cards, int32_t nranks, const int32_t *host_of) {
+  int32_t most = 0;
+  for (int32_t i = 0; i < nranks; i++) {
+    int32_t count = 0;
+    for (int32_t j = 0; j < nranks; j++)
+      count += host_of[i] == host_of[j] && memcmp(cards[i].uuid, cards[j].uuid, sizeof cards[i].uuid) == 0;
+    if (count > most) most = count;
+  }
+  return most;
+}
+
+static banyan_status choose_way(const card *cards, int32_t nranks, bny_way *way) {
+  bool has_fabric = true;
+  for (int32_t i = 0; i < nranks; i++) {
+    if (cards[i].way != cards[0].way)
+      return bny_fail(BANYAN_ERR_MISMATCH, "BANYAN_DEVICE_HOSTS is \"%s\" on rank %d and \"%s\" on rank 0",
+                      way_names[cards[i].way], i, way_names[cards[0].way]);
+    has_fabric = has_fabric && cards[i].has_fabric;
+  }
+  *way = (bny_way)cards[0].way;
+  if (*way == BNY_WAY_ANY) *way = has_fabric ? BNY_WAY_FABRIC : BNY_WAY_STAGED;
+  return BANYAN_OK;
+}
+
+banyan_status bny_comm_agree_way(const banyan_comm *comm, const bny_exchange *exchange, const bny_settings *settings,
+                                 const bny_placement *place, bny_way *way, int32_t *crowd) {
+  const bny_device_facts *facts = &comm->device.engine->device->facts;
+  card own = {.has_fabric = facts->memory_kinds >> BNY_MEMORY_FABRIC & 1};
+  memcpy(own.uuid, facts->uuid, sizeof own.uuid);
+  bny_way wanted = BNY_WAY_ANY;
+  banyan_status status = bny_comm_confirm(exchange, read_way(settings->options.device_hosts, &wanted));
+  if (status != BANYAN_OK) return status;
+  own.way = (int32_t)wanted;
+  card *all = calloc((size_t)comm->nranks, sizeof *all);
+  if (!all) return bny_fail(BANYAN_ERR_MEMORY, "out of memory for the devices of %d ranks", comm->nranks);
+  status = bny_exchange_all(exchange, &own, all, sizeof own);
+  if (status == BANYAN_OK) status = choose_way(all, comm->nranks, way);
+  if (status == BANYAN_OK) *crowd = count_crowd(all, comm->nranks, place->host_of);
+  free(all);
+  return status;
+}
+
+/* ---- the bridge ------------------------------------------------------------------------------------------------------ */
+
+/* What the proxy runs on: connected as the communicator is, beside it. */
+static banyan_status make_exec(banyan_comm *comm, const bny_exchange *exchange, const bny_settings *settings,
+                               const bny_placement *place, bny_exec **exec) {
+  bny_transport *transport = NULL;
+  banyan_status status = bny_comm_connect(comm, exchange, place, &transport);
+  if (status != BANYAN_OK) return status;
+  bny_exec_config config = bny_comm_exec_config(comm, settings, place);
+  config.kernels = comm->exec->kernels;
+  /* One trace of a rank is that of its communicator. */
+  config.record.trace_file = NULL;
+  status = bny_exec_make(transport, &config, exec);
+  if (status != BANYAN_OK) transport->ops->close(transport);
+  return status;
+}
+
+banyan_status bny_comm_join_bridge(banyan_comm *comm, const bny_exchange *exchange, const bny_settings *settings,
+                                   const bny_placement *place, int32_t crowd) {
+  bny_exec *exec = NULL;
+  banyan_status status = make_exec(comm, exchange, settings, place, &exec);
+  status = bny_comm_confirm(exchange, status);
+  bny_bridge_config config = {.engine = comm->device.engine, .exec = exec, .bytes = comm->arena_bytes, .crowd = crowd};
+  if (status == BANYAN_OK) {
+    status = bny_bridge_make(&config, &comm->bridge);
+  } else if (exec) {
+    bny_transport *transport = exec->transport;
+    bny_exec_free(exec);
+    transport->ops->close(transport);
+  }
+  return bny_comm_confirm(exchange, status);
+}

@@ -1,0 +1,572 @@
+/* SPDX-License-Identifier: Apache-2.0
+ * Combines on devices of several hosts, staged through memory of the hosts: over the fake driver, which runs the library's
+ * kernels by a thread of its own, and over UCX on the loopback interface, between ranks that take themselves for ranks of
+ * several hosts. What rank is where is in the names. */
+#include <check.h>
+#include <math.h>
+#include <signal.h>
+#include <unistd.h>
+
+#include "combine_task.h"
+#include "comm.h"
+#include "device_util.h"
+#include "exec/bridge_parts.h"
+
+#if !defined HAVE_CUDA || !defined HAVE_CXX17 || !defined HAVE_UCX
+int main(void) {
+  puts("built without CUDA, without UCX, or without a compiler of C++17");
+  return 77;
+}
+#else
+
+enum { RANKS_MAX = 5, SECOND_NS = 1000000000 };
+
+static const char *const hosts[] = {NULL, NULL, "a,b", "a,a,b", "a,b,a,b", "a,a,b,b,c"};
+
+/* ---- a machine ------------------------------------------------------------------------------------------------------- */
+
+static char image_path[] = "/tmp/banyan-image-XXXXXX";
+
+/* The emulator's clock is slower than time, so that no deadline of a kernel passes early. */
+static void begin(int32_t nranks, const char *words) {
+  char more[256];
+  snprintf(more, sizeof more, "%sdevices=%d,live,step-ns=20,seed=%llu", words, RANKS_MAX, (unsigned long long)world_seed());
+  setenv("FAKE_CUDA", more, 1);
+  setenv("BANYAN_CUDA_LIBRARY", fake_cuda_path(), 1);
+  setenv("BANYAN_HOST", hosts[nranks], 1);
+  setenv("BANYAN_DEVICE_HOSTS", "staged", 1);
+  setenv("UCX_TLS", "tcp", 0);
+  setenv("UCX_NET_DEVICES", "lo", 0);
+  int file = mkstemp(image_path);
+  ck_assert_int_ge(file, 0);
+  ck_assert_int_eq(write(file, "emulated", 8), 8);
+  close(file);
+  setenv("BANYAN_CUDA_IMAGE", image_path, 1);
+}
+
+static void end(void) { unlink(image_path); }
+
+typedef struct device_rank {
+  world_rank *world;
+  bny_device *device;
+  void *stream;
+} device_rank;
+
+typedef struct task {
+  combine_task *of;
+  bool processes, one_device, on_host;
+  size_t arena_bytes;
+  int64_t timeout_ns;
+  void (*body)(device_rank *self, const struct task *task);
+  void *argument;
+  void (*conduct)(world *world, const pid_t *pids, void *argument);
+} task;
+
+static banyan_status create(world_rank *world, const task *task, int32_t ordinal, banyan_comm **comm) {
+  char name[16];
+  snprintf(name, sizeof name, "cuda:%d", ordinal);
+  banyan_comm_config config = {.size = sizeof config, .arena_bytes = task->arena_bytes,
+                               .timeout_ns = task->timeout_ns ? task->timeout_ns : (int64_t)20 * SECOND_NS,
+                               .device = task->on_host ? NULL : name};
+  return banyan_comm_create(&world->bootstrap, &config, comm);
+}
+
+static void live(world_rank *world) {
+  const task *task = world->argument;
+  device_rank self = {.world = world};
+  int32_t ordinal = task->one_device ? 0 : world->rank;
+  if (world_ok(world, open_fake(ordinal, &self.device), "open") &&
+      world_ok(world, self.device->ops->stream_make(self.device, &self.stream), "stream") &&
+      world_ok(world, create(world, task, ordinal, &world->comm), "create"))
+    task->body(&self, task);
+  if (!self.device) return;
+  banyan_comm_destroy(world->comm);
+  world->comm = NULL;
+  self.device->ops->stream_free(self.device, self.stream);
+  self.device->ops->close(self.device);
+}
+
+static void run(int32_t nranks, task task) {
+  world_setup setup = {.nranks = nranks, .processes = task.processes, .bare = true, .deaths = task.conduct != NULL,
+                       .argument = &task, .conduct = task.conduct};
+  world_run(&setup, live);
+  char left[256];
+  if (!task.processes) ck_assert_msg(FAKE_CUDA(fake_cuda_live)(left, sizeof left) == 0, "left: %s", left);
+}
+
+/* Until the stream is done, which it is at some time, whatever happened. */
+static bool finish(device_rank *self) {
+  banyan_status status = bny_device_wait(self->device, self->stream, (int64_t)(world_now_s() * 1e9) + (int64_t)30 * SECOND_NS);
+  return world_check(self->world, status == BANYAN_OK, "a stream does not end: %s", banyan_last_error());
+}
+
+static banyan_status start(device_rank *self, combine_attempt *attempt, int run) {
+  int32_t rank = self->world->rank;
+  banyan_combine_desc desc = attempt->desc;
+  desc.stream = self->stream;
+  banyan_partial in = combine_attempt_input(attempt, rank);
+  const sheet *out = &attempt->out[run][rank];
+  return banyan_combine(self->world->comm, &desc, &in, out->tokens && out->heads ? &out->partial : NULL);
+}
+
+/* ---- results --------------------------------------------------------------------------------------------------------- */
+
+static void combine_all(device_rank *self, const task *task) {
+  bool good = true;
+  for (int32_t i = 0; i < task->of->nattempts && good; i++)
+    for (int run = 0; run < COMBINE_RUNS && good; run++)
+      good = world_ok(self->world, start(self, &task->of->attempts[i], run), "combine");
+  if (good && finish(self)) world_ok(self->world, banyan_comm_status(self->world->comm), "status");
+  world_meet(self->world);
+}
+
+static const banyan_dtype wires[] = {BANYAN_F32, BANYAN_F16, BANYAN_BF16};
+
+/* One after another on the stream: small and large arenas, a device for each or one for all. */
+START_TEST(threads_merge_random_shapes) {
+  int32_t nranks = 2 + _i;
+  begin(nranks, "");
+  combine_task *of = combine_task_new(nranks, 31);
+  combine_group groups[3];
+  for (int w = 0; w < 3; w++) {
+    groups[w] = combine_group_random(of);
+    combine_task_add_some(of, &groups[w], wires[w], 24);
+  }
+  run(nranks, (task){.of = of, .body = combine_all, .one_device = _i % 2, .arena_bytes = _i < 2 ? 4 << 20 : 256 << 10});
+  combine_task_check(of);
+  combine_task_free(of);
+  end();
+}
+END_TEST
+
+/* More than an arena takes at once: several launches of several parts. */
+START_TEST(large_calls_go_in_launches_of_parts) {
+  begin(3, "");
+  setenv("BANYAN_PART_KIB", "16", 1);
+  combine_task *of = combine_task_new(3, 32);
+  combine_group group = combine_group_make(of, 6, 40, 96);
+  for (int scatter = BANYAN_SCATTER_NONE; scatter <= BANYAN_SCATTER_TOKENS; scatter++)
+    combine_task_add(of, &group, (banyan_combine_desc){.scatter = (banyan_scatter)scatter, .wire = BANYAN_F32, .root = 1},
+                     true);
+  run(3, (task){.of = of, .body = combine_all, .arena_bytes = 128 << 10});
+  combine_task_check(of);
+  combine_task_free(of);
+  end();
+}
+END_TEST
+
+START_TEST(processes_merge) {
+  begin(3, "");
+  combine_task *of = combine_task_new(3, 33);
+  of->pool.shared = true;
+  combine_group group = combine_group_make(of, 3, 9, 40);
+  combine_task_add_some(of, &group, wires[world_seed() % 3], 16);
+  run(3, (task){.of = of, .body = combine_all, .processes = true, .arena_bytes = 1 << 20});
+  combine_task_check(of);
+  combine_task_free(of);
+  end();
+}
+END_TEST
+
+/* Partials that come to the plan through the device have the bits that the host makes of them itself. */
+START_TEST(bits_are_those_of_the_host) {
+  begin(4, "");
+  combine_task *device = combine_task_new(4, 34), *host = combine_task_new(4, 34);
+  combine_group groups[2][3];
+  for (int w = 0; w < 3; w++) {
+    groups[0][w] = combine_group_make(device, 3, 7, 40);
+    groups[1][w] = combine_group_make(host, 3, 7, 40);
+    combine_task_add_some(device, &groups[0][w], wires[w], 12);
+    combine_task_add_some(host, &groups[1][w], wires[w], 12);
+  }
+  run(4, (task){.of = device, .body = combine_all, .arena_bytes = 1 << 20});
+  run(4, (task){.of = host, .body = combine_all, .arena_bytes = 1 << 20, .on_host = true});
+  ck_assert_int_eq(device->nattempts, host->nattempts);
+  for (int32_t i = 0; i < device->nattempts; i++)
+    for (int32_t r = 0; r < 4; r++) {
+      const sheet *one = &device->attempts[i].out[COMBINE_FIRST][r], *other = &host->attempts[i].out[COMBINE_FIRST][r];
+      for (int32_t row = 0; row < one->tokens * one->heads; row++)
+        ck_assert_msg(sheet_same_bits(one, row / one->heads, row % one->heads, other, row / one->heads, row % one->heads),
+                      "%s: row %d of rank %d", combine_attempt_text(&device->attempts[i], COMBINE_FIRST), row, r);
+    }
+  combine_task_free(device);
+  combine_task_free(host);
+  end();
+}
+END_TEST
+
+/* ---- calls ----------------------------------------------------------------------------------------------------------- */
+
+enum { MIXED_RUNS = 200 };
+
+/* Shapes in any order, many runs on the stream at once, roots that run ahead; and nothing is asked of the driver but
+ * launches. */
+static void mix(device_rank *self, const task *task) {
+  world_random random = {77};
+  bool good = true;
+  combine_all(self, task);
+  uint64_t before = FAKE_CUDA(fake_cuda_setup_calls)();
+  if (!world_meet(self->world)) return;
+  for (int i = 0; i < MIXED_RUNS && good; i++) {
+    combine_attempt *attempt = &task->of->attempts[random_below(&random, task->of->nattempts)];
+    good = world_ok(self->world, start(self, attempt, COMBINE_FIRST), "combine");
+  }
+  uint64_t calls = FAKE_CUDA(fake_cuda_setup_calls)() - before;
+  world_check(self->world, calls == 0, "%llu calls that allocate or wait", (unsigned long long)calls);
+  world_meet(self->world);
+  if (good && finish(self)) world_ok(self->world, banyan_comm_status(self->world->comm), "status");
+  world_meet(self->world);
+}
+
+START_TEST(runs_follow_each_other) {
+  begin(3, "");
+  combine_task *of = combine_task_new(3, 35);
+  combine_group group = combine_group_make(of, 2, 6, 24);
+  for (int scatter = BANYAN_SCATTER_NONE; scatter <= BANYAN_SCATTER_TOKENS; scatter++)
+    combine_task_add(of, &group, (banyan_combine_desc){.scatter = (banyan_scatter)scatter, .wire = BANYAN_F32, .root = 2},
+                     true);
+  run(3, (task){.of = of, .body = mix, .arena_bytes = 1 << 20});
+  combine_task_check(of);
+  combine_task_free(of);
+  end();
+}
+END_TEST
+
+/* ---- graphs ---------------------------------------------------------------------------------------------------------- */
+
+/* Of the fake driver. A function that is not there ends the test. */
+static void *driver_function(const char *name) {
+  int (*find)(const char *, void **, int, uint64_t, void *) =
+      (int (*)(const char *, void **, int, uint64_t, void *))fake_cuda_function("cuGetProcAddress_v2");
+  void *found = NULL;
+  int outcome = 0;
+  if (find(name, &found, 12000, 0, &outcome) != 0 || !found) fprintf(stderr, "no %s\n", name), abort();
+  return found;
+}
+
+typedef int stream_function(void *stream, int mode);
+typedef int stream_graph_function(void *stream, void **graph);
+typedef int graph_launch_function(void *graph, void *stream);
+typedef int graph_instantiate_function(void **made, void *graph, unsigned long long flags);
+typedef int graph_function(void *graph);
+
+/* What is put on the stream meanwhile. NULL, after a failure was noted: none. */
+static void *capture(device_rank *self, const task *task, int run) {
+  void *graph = NULL, *made = NULL;
+  int result = ((stream_function *)driver_function("cuStreamBeginCapture"))(self->stream, 0);
+  bool good = world_check(self->world, result == 0, "capture: %d", result);
+  for (int32_t i = 0; i < task->of->nattempts && good; i++)
+    good = world_ok(self->world, start(self, &task->of->attempts[i], run), "combine");
+  result = ((stream_graph_function *)driver_function("cuStreamEndCapture"))(self->stream, &graph);
+  if (result == 0) result = ((graph_instantiate_function *)driver_function("cuGraphInstantiateWithFlags"))(&made, graph, 0);
+  if (graph) ((graph_function *)driver_function("cuGraphDestroy"))(graph);
+  return world_check(self->world, good && result == 0, "capture: %d", result) ? made : NULL;
+}
+
+/* Several shapes in one graph, which is replayed with plain calls in between; operations that it has captured are freed,
+ * as other shapes take their places. */
+static void replay(device_rank *self, const task *task) {
+  enum { REPLAYS = 6, OTHER_SHAPES = BNY_BLOCKING_OPS + 1 };
+  combine_all(self, task);
+  FAKE_CUDA(fake_cuda_set_device)(self->device->facts.ordinal);
+  void *graph = capture(self, task, COMBINE_AGAIN);
+  if (!graph) return;
+  bool good = true;
+  float values[OTHER_SHAPES] = {0}, lse[OTHER_SHAPES] = {0};
+  for (int32_t heads = 1; heads < OTHER_SHAPES && good; heads++) {
+    banyan_partial own;
+    banyan_combine_desc desc = {.size = sizeof desc, .tokens = 1, .heads = heads, .value_dim = 1, .stream = self->stream};
+    banyan_partial_init(&own, values, BANYAN_F32, lse, BANYAN_F32, heads, 1);
+    good = world_ok(self->world, banyan_combine(self->world->comm, &desc, &own, &own), "another shape");
+  }
+  for (int i = 0; i < REPLAYS && good; i++) {
+    int result = ((graph_launch_function *)driver_function("cuGraphLaunch"))(graph, self->stream);
+    good = world_check(self->world, result == 0, "launch: %d", result) &&
+           world_ok(self->world, start(self, &task->of->attempts[i % task->of->nattempts], COMBINE_OWN), "combine");
+  }
+  if (good && finish(self)) world_ok(self->world, banyan_comm_status(self->world->comm), "status");
+  ((graph_function *)driver_function("cuGraphExecDestroy"))(graph);
+  FAKE_CUDA(fake_cuda_set_device)(-1);
+  world_meet(self->world);
+}
+
+START_TEST(graphs) {
+  begin(3, "");
+  combine_task *of = combine_task_new(3, 37);
+  combine_group group = combine_group_make(of, 2, 6, 24);
+  for (int scatter = BANYAN_SCATTER_NONE; scatter <= BANYAN_SCATTER_TOKENS; scatter++)
+    combine_task_add(of, &group, (banyan_combine_desc){.scatter = (banyan_scatter)scatter, .wire = BANYAN_F32, .root = 2},
+                     true);
+  run(3, (task){.of = of, .body = replay, .arena_bytes = 1 << 20});
+  combine_task_check(of);
+  combine_task_free(of);
+  end();
+}
+END_TEST
+
+/* Other collectives go on beside runs on devices; an operation may be freed while the device still has it to do. */
+static void use_both(device_rank *self, const task *task) {
+  banyan_comm *comm = self->world->comm;
+  combine_attempt *attempt = &task->of->attempts[0];
+  int32_t rank = self->world->rank;
+  banyan_combine_desc desc = attempt->desc;
+  banyan_partial in = combine_attempt_input(attempt, rank);
+  size_t counts[RANKS_MAX];
+  unsigned char mine[1000], all[RANKS_MAX * sizeof mine];
+  banyan_op *op = NULL;
+  desc.stream = self->stream;
+  for (int32_t i = 0; i < self->world->nranks; i++) counts[i] = sizeof mine;
+  memset(mine, rank, sizeof mine);
+  for (int run = 0; run < COMBINE_RUNS; run++) {
+    if (!world_ok(self->world, banyan_combine_init(comm, &desc, &in, &attempt->out[run][rank].partial, &op), "init") ||
+        !world_ok(self->world, banyan_start(op), "start"))
+      return;
+    banyan_op_free(op);
+    if (!world_ok(self->world, banyan_gather(comm, mine, all, counts), "gather")) return;
+    for (int32_t i = 0; i < self->world->nranks; i++)
+      world_check(self->world, all[i * (int32_t)sizeof mine + 7] == i, "a gather beside devices");
+  }
+  char text[512];
+  banyan_comm_describe(comm, text, sizeof text);
+  world_check(self->world, strstr(text, "staged in memory of the hosts") != NULL, "%s", text);
+  finish(self);
+  world_ok(self->world, banyan_comm_status(comm), "status");
+  world_meet(self->world);
+}
+
+START_TEST(host_collectives_go_on) {
+  begin(4, "");
+  combine_task *of = combine_task_new(4, 36);
+  combine_group group = combine_group_make(of, 2, 6, 24);
+  combine_task_add(of, &group, (banyan_combine_desc){.wire = BANYAN_F32}, true);
+  run(4, (task){.of = of, .body = use_both, .arena_bytes = 1 << 20});
+  combine_task_check(of);
+  combine_task_free(of);
+  end();
+}
+END_TEST
+
+/* ---- failures -------------------------------------------------------------------------------------------------------- */
+
+typedef struct failure_case {
+  banyan_status status;
+  int32_t culprit;
+  const char *says;
+} failure_case;
+
+/* The stream ends, and what failed is known. */
+static void expect(device_rank *self, const failure_case *expected, double seconds) {
+  banyan_comm *comm = self->world->comm;
+  double until = world_now_s() + seconds;
+  if (!finish(self)) return;
+  while (banyan_comm_status(comm) == BANYAN_OK && world_now_s() < until) world_sleep_ms(1);
+  world_check(self->world,
+              banyan_comm_status(comm) == expected->status && banyan_comm_failed_rank(comm) == expected->culprit &&
+                  strstr(banyan_comm_error(comm), expected->says),
+              "status %d, rank %d, \"%s\"", banyan_comm_status(comm), banyan_comm_failed_rank(comm),
+              banyan_comm_error(comm));
+}
+
+/* Rank 1 does not come any more. */
+static void leave_one_out(device_rank *self, const task *task) {
+  static const failure_case late = {BANYAN_ERR_TIMEOUT, 1, "rank 1"};
+  combine_attempt *attempt = &task->of->attempts[0];
+  if (!world_ok(self->world, start(self, attempt, 0), "combine") || !finish(self) || !world_meet(self->world)) return;
+  double began = world_now_s();
+  if (self->world->rank != 1) {
+    if (!world_ok(self->world, start(self, attempt, 1), "combine")) return;
+    expect(self, &late, 1);
+    double took = world_now_s() - began, timeout = (double)task->timeout_ns * 1e-9;
+    world_check(self->world, world_is_sanitized() || took < 1.25 * timeout + 0.2, "%.2f s for a deadline of %.2f s", took,
+                timeout);
+    world_check(self->world, start(self, attempt, 1) == BANYAN_ERR_TIMEOUT, "later calls do not fail");
+  }
+  world_meet(self->world);
+  static const failure_case told = {BANYAN_ERR_TIMEOUT, 1, "rank 1"};
+  if (self->world->rank == 1) expect(self, &told, 5);
+  world_meet(self->world);
+}
+
+static void abort_one(device_rank *self, const task *task) {
+  static const failure_case aborted = {BANYAN_ERR_ABORTED, 2, "rank 2 called banyan_comm_abort()"};
+  combine_attempt *attempt = &task->of->attempts[0];
+  if (!world_ok(self->world, start(self, attempt, 0), "combine") || !finish(self) || !world_meet(self->world)) return;
+  double began = world_now_s();
+  if (self->world->rank != 2 && !world_ok(self->world, start(self, attempt, 1), "combine")) return;
+  if (self->world->rank == 2) world_sleep_ms(20), banyan_comm_abort(self->world->comm, "enough");
+  expect(self, &aborted, 5);
+  world_check(self->world, world_now_s() - began < 5, "an abort took %.1f s", world_now_s() - began);
+  world_meet(self->world);
+}
+
+static void give_nan(device_rank *self, const task *task) {
+  static const failure_case bad = {BANYAN_ERR_DATA, 1, "rank 1 gave statistics that are NaN or infinite"};
+  static float values[4 * 8], lse[4] = {1, 2, NAN, 4};
+  float out_values[4 * 8], out_lse[4];
+  banyan_partial in, out;
+  banyan_combine_desc desc = {.size = sizeof desc, .tokens = 1, .heads = 4, .value_dim = 8, .stream = self->stream};
+  banyan_partial_init(&in, values, BANYAN_F32, lse, BANYAN_F32, 4, 8);
+  banyan_partial_init(&out, out_values, BANYAN_F32, out_lse, BANYAN_F32, 4, 8);
+  if (self->world->rank != 1) in.empty |= BANYAN_EMPTY_NAN;
+  if (!world_ok(self->world, banyan_combine(self->world->comm, &desc, &in, &out), "combine")) return;
+  (void)task;
+  expect(self, &bad, 5);
+  world_meet(self->world);
+}
+
+/* The thread that is a device's peer is gone: the device ends by itself, and the other ranks by their deadline. */
+static void lose_a_proxy(device_rank *self, const task *task) {
+  static const failure_case lost = {BANYAN_ERR_TIMEOUT, 1, "rank 1"};
+  combine_attempt *attempt = &task->of->attempts[0];
+  if (!world_ok(self->world, start(self, attempt, 0), "combine") || !finish(self) || !world_meet(self->world)) return;
+  if (self->world->rank == 1) {
+    bny_bridge *bridge = self->world->comm->bridge;
+    atomic_store(&bridge->quits, true);
+    pthread_join(bridge->proxy, NULL);
+    bridge->has_proxy = false;
+  }
+  if (!world_meet(self->world) || !world_ok(self->world, start(self, attempt, 1), "combine")) return;
+  expect(self, &lost, 5);
+  world_meet(self->world);
+}
+
+static const struct {
+  void (*body)(device_rank *self, const task *task);
+  int64_t timeout_ns;
+} failures[] = {{leave_one_out, SECOND_NS}, {abort_one, 0}, {give_nan, 0}, {lose_a_proxy, SECOND_NS}};
+
+START_TEST(failures_are_named) {
+  begin(3, "");
+  combine_task *of = combine_task_new(3, 40);
+  combine_group group = combine_group_make(of, 1, 4, 16);
+  combine_task_add(of, &group, (banyan_combine_desc){.wire = BANYAN_F32}, true);
+  run(3, (task){.of = of, .body = failures[_i].body, .timeout_ns = failures[_i].timeout_ns, .arena_bytes = 1 << 20});
+  combine_task_free(of);
+  end();
+}
+END_TEST
+
+/* ---- deaths ---------------------------------------------------------------------------------------------------------- */
+
+enum { READY, DEAD };
+
+/* Rank 2 is killed while the others' devices wait for it. They go on without it. */
+static void survive(device_rank *self, const task *task) {
+  static const failure_case died = {BANYAN_ERR_PEER, 2, "rank 2 died"};
+  world_rank *world = self->world;
+  combine_attempt *attempt = &task->of->attempts[0];
+  if (!world_ok(world, start(self, attempt, 0), "combine") || !finish(self) || !world_meet(world)) return;
+  if (world->rank == 2) {
+    world_signal(world->world, READY);
+    for (;;) pause();
+  }
+  if (!world_ok(world, start(self, attempt, 1), "combine")) return;
+  double began = world_now_s();
+  expect(self, &died, 5);
+  world_check(world, world_is_sanitized() || world_now_s() - began < 2, "a death took %.1f s", world_now_s() - began);
+  banyan_comm *rest = NULL;
+  int32_t members[RANKS_MAX];
+  if (!world_ok(world, banyan_comm_shrink(world->comm, members, &rest), "shrink")) return;
+  banyan_comm_destroy(world->comm);
+  world->comm = rest;
+  float value = (float)world->rank, lse = 0, mean = -1;
+  banyan_partial in, out;
+  banyan_combine_desc desc = {.size = sizeof desc, .tokens = 1, .heads = 1, .value_dim = 1, .stream = self->stream};
+  banyan_partial_init(&in, &value, BANYAN_F32, &lse, BANYAN_F32, 1, 1);
+  banyan_partial_init(&out, &mean, BANYAN_F32, NULL, BANYAN_F32, 1, 1);
+  if (!world_ok(world, banyan_combine(rest, &desc, &in, &out), "combine of those who are left") || !finish(self)) return;
+  world_check(world, mean == 4.0f / 3, "%g", (double)mean);
+  world_ok(world, banyan_barrier(rest), "barrier");
+}
+
+static void kill_one(world *world, const pid_t *pids, void *argument) {
+  (void)argument;
+  if (!world_await(world, READY, 20)) return;
+  world_sleep_ms(50);
+  kill(pids[2], SIGKILL);
+}
+
+START_TEST(the_dead_are_named_and_left_behind) {
+  begin(4, "");
+  combine_task *of = combine_task_new(4, 41);
+  of->pool.shared = true;
+  combine_group group = combine_group_make(of, 1, 4, 16);
+  combine_task_add(of, &group, (banyan_combine_desc){.wire = BANYAN_F32}, true);
+  run(4, (task){.of = of, .body = survive, .processes = true, .conduct = kill_one, .arena_bytes = 1 << 20});
+  combine_task_free(of);
+  end();
+}
+END_TEST
+
+/* ---- ways ------------------------------------------------------------------------------------------------------------ */
+
+static void describe(device_rank *self, const task *task) {
+  char text[512];
+  banyan_comm_describe(self->world->comm, text, sizeof text);
+  world_check(self->world, strstr(text, task->argument) != NULL, "%s", text);
+  combine_all(self, task);
+}
+
+/* By default devices of one NVLink domain share memory, and others do not try. */
+START_TEST(ways_are_chosen) {
+  static const struct {
+    const char *words, *way, *says;
+  } cases[] = {{"", NULL, "arenas go by fabric handles"}, {"no-fabric:1,", NULL, "staged in memory of the hosts"},
+               {"import-fails,", NULL, "staged in memory of the hosts"}, {"", "fabric", "arenas go by fabric handles"}};
+  for (size_t i = 0; i < sizeof cases / sizeof cases[0]; i++) {
+    begin(3, cases[i].words);
+    if (cases[i].way) setenv("BANYAN_DEVICE_HOSTS", cases[i].way, 1);
+    else unsetenv("BANYAN_DEVICE_HOSTS");
+    setenv("BANYAN_LOG", "error", 1); /* that fabric fails is warned of */
+    combine_task *of = combine_task_new(3, 42);
+    combine_group group = combine_group_make(of, 1, 4, 16);
+    combine_task_add(of, &group, (banyan_combine_desc){.wire = BANYAN_F32}, true);
+    run(3, (task){.of = of, .body = describe, .argument = (void *)(uintptr_t)cases[i].says, .arena_bytes = 1 << 20});
+    combine_task_check(of);
+    combine_task_free(of);
+    end();
+    memcpy(strrchr(image_path, '-'), "-XXXXXX", 8);
+  }
+}
+END_TEST
+
+static void refuse(world_rank *world) {
+  const task *task = world->argument;
+  banyan_status status = create(world, task, 0, &world->comm);
+  world_check(world, status == BANYAN_ERR_ARGUMENT && strstr(banyan_last_error(), "BANYAN_DEVICE_HOSTS is \"abacus\""),
+              "status %d: %s", status, banyan_last_error());
+}
+
+START_TEST(unknown_ways_are_errors) {
+  begin(2, "");
+  setenv("BANYAN_DEVICE_HOSTS", "abacus", 1);
+  task task = {.arena_bytes = 1 << 20};
+  world_setup setup = {.nranks = 2, .bare = true, .argument = &task};
+  world_run(&setup, refuse);
+  end();
+}
+END_TEST
+
+int main(void) {
+  Suite *suite = suite_create("device_hosts");
+  TCase *results = tcase_create("results"), *calls = tcase_create("calls"), *failing = tcase_create("failures");
+  tcase_set_timeout(results, 60);
+  tcase_set_timeout(calls, 60);
+  tcase_set_timeout(failing, 60);
+  tcase_add_loop_test(results, threads_merge_random_shapes, 0, 4);
+  tcase_add_test(results, large_calls_go_in_launches_of_parts);
+  tcase_add_test(results, processes_merge);
+  tcase_add_test(results, bits_are_those_of_the_host);
+  tcase_add_test(calls, runs_follow_each_other);
+  tcase_add_test(calls, graphs);
+  tcase_add_test(calls, host_collectives_go_on);
+  tcase_add_test(calls, ways_are_chosen);
+  tcase_add_test(calls, unknown_ways_are_errors);
+  tcase_add_loop_test(failing, failures_are_named, 0, (int)(sizeof failures / sizeof failures[0]));
+  tcase_add_test(failing, the_dead_are_named_and_left_behind);
+  suite_add_tcase(suite, results);
+  suite_add_tcase(suite, calls);
+  suite_add_tcase(suite, failing);
+  return world_main(suite);
+}
+#endif
