@@ -22,11 +22,23 @@ if ! python3 -c 'import sys; sys.exit(sys.version_info < (3, 7))' 2>/dev/null; t
   echo "skipped: no python3 of 3.7 or newer"
   exit 77
 fi
-unset RANK WORLD_SIZE LOCAL_RANK MASTER_ADDR MASTER_PORT BANYAN_ALGORITHM
-# The emulator's clock goes about as fast as time.
-export PYTHONDONTWRITEBYTECODE=1 BANYAN_CUDA_LIBRARY="$fake" FAKE_CUDA=devices=2,live,step-ns=200
-results=$(mktemp)
-trap 'rm -f "$results"' EXIT
-"$tests/gpu_small" || exit 1
-"$script" --quick --output "$results" --tests "$tests" --tools "$tools" || exit 1
-python3 "$here/gpu/check_results.py" "$results"
+export PYTHONDONTWRITEBYTECODE=1
+directory=$(mktemp -d)
+trap 'rm -rf "$directory"' EXIT
+results=$directory/results.json
+# Nothing of this environment: it runs on machines that have none. The emulator's clock goes about as fast as time.
+check_gpu() {
+  env -i PATH="$PATH" TMPDIR="$directory" BANYAN_CUDA_LIBRARY="$fake" FAKE_CUDA=devices=2,live,step-ns=200 \
+    python3 "$script" --quick --seconds 200 --output "$results" --tests "$tests" --tools "$tools" "$@"
+}
+check_gpu || exit 1
+python3 "$here/gpu/check_results.py" "$results" || exit 1
+steps=$(grep -c '"seconds"' "$results")
+check_gpu --only small --add || exit 1
+if [ "$(grep -c '"seconds"' "$results")" != "$steps" ]; then
+  echo "--add has lost or doubled something"
+  exit 1
+fi
+# No GPU is no failure.
+env -i PATH="$PATH" BANYAN_CUDA_LIBRARY="$directory/none.so" python3 "$script" --tests "$tests" --output "$results"
+[ $? = 77 ]

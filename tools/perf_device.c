@@ -193,8 +193,9 @@ static int32_t within(double value, int32_t least, int32_t most) {
 }
 
 static void set_counts(const perf_case *perf, const perf_protocol *protocol, perf_device_row *row) {
-  row->runs = within((16 << 20) / (double)(perf->bytes + 1), 4, RUNS_MAX);
   row->iterations = protocol->iterations > 0 ? protocol->iterations : 200;
+  /* Who asks for few iterations wants an answer soon. */
+  row->runs = within((16 << 20) / (double)(perf->bytes + 1), 4, within(4 * row->iterations, 4, RUNS_MAX));
 }
 
 static bool measure(measurement *m, const perf_protocol *protocol, perf_device_row *row, tool_error *error) {

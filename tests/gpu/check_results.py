@@ -9,12 +9,14 @@ import sys
 
 NUMBER = (int, float)
 NONE = type(None)
-TOP = {"format": int, "date": str, "quick": bool, "machine": dict, "device": (dict, NONE), "tests": list,
+TOP = {"format": int, "date": str, "quick": bool, "machine": dict, "device": dict, "steps": list, "tests": list,
        "figures": list, "rivals": dict, "problems": list, "summary": dict}
-TEST = {"program": str, "name": str, "index": int, "result": str, "text": str, "seconds": NUMBER}
-FIGURE = {"name": str, "value": NUMBER + (NONE,), "unit": str, "better": str, "reach": NUMBER + (NONE,),
+STEP = {"step": str, "date": str, "seconds": NUMBER, "text": str}
+TEST = {"step": str, "program": str, "name": str, "index": int, "result": str, "text": str, "seconds": NUMBER}
+FIGURE = {"step": str, "name": str, "value": NUMBER + (NONE,), "unit": str, "better": str, "reach": NUMBER + (NONE,),
           "goal": NUMBER + (NONE,), "reached": (bool, NONE), "rival": (str, NONE), "rival_value": NUMBER + (NONE,),
           "ratio": NUMBER + (NONE,)}
+DATE = r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\dZ"
 
 
 def check_fields(where, what, fields):
@@ -25,10 +27,8 @@ def check_fields(where, what, fields):
             raise ValueError("%s: %s is %r" % (where, name, what[name]))
 
 
-def check(results):
-    check_fields("the file", results, TOP)
-    if results["format"] != 1 or not re.fullmatch(r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\dZ", results["date"]):
-        raise ValueError("format %r of %r" % (results["format"], results["date"]))
+def check_made(results, steps):
+    """That every step that was run has made something."""
     for test in results["tests"]:
         check_fields("test " + str(test.get("name")), test, TEST)
         if test["result"] not in ("pass", "fail", "skip") or (test["result"] != "pass" and not test["text"]):
@@ -37,8 +37,24 @@ def check(results):
         check_fields("figure " + str(one.get("name")), one, FIGURE)
         if one["better"] not in ("lower", "higher"):
             raise ValueError("figure %(name)s: %(better)s is better" % one)
-    if not any(test["result"] == "pass" for test in results["tests"]) or not results["figures"] or not results["device"]:
-        raise ValueError("no test has passed, or there are no figures, or no device")
+    made = {one["step"] for name in ("tests", "figures", "problems") for one in results[name]}
+    made |= {"rivals"} if results["rivals"] else set()
+    idle = {step["step"] for step in steps if not step["text"]} - made
+    if idle:
+        raise ValueError("nothing has come of %s" % ", ".join(sorted(idle)))
+
+
+def check(results):
+    check_fields("the file", results, TOP)
+    if results["format"] != 2 or not re.fullmatch(DATE, results["date"]):
+        raise ValueError("format %r of %r" % (results["format"], results["date"]))
+    for step in results["steps"]:
+        check_fields("step " + str(step.get("step")), step, STEP)
+    names = [step["step"] for step in results["steps"]]
+    if not names or len(set(names)) != len(names):
+        raise ValueError("steps: %s" % names)
+    check_fields("the device", results["device"], {"name": str, "compute": str, "cuda": str, "sms": int})
+    check_made(results, results["steps"])
 
 
 def main():

@@ -84,11 +84,30 @@ static bool run_all(device_ranks *ranks, tool_error *error) {
   return ok;
 }
 
-int main(void) {
+/* What the first device is, as JSON. */
+static int look(void) {
+  tool_error error = {.text = ""};
+  gpu *device = NULL;
+  if (!gpu_open(0, &device, &error)) {
+    fprintf(stderr, "gpu_small: %s\n", error.text);
+    return EXIT_FAILURE;
+  }
+  const gpu_facts *facts = gpu_facts_of(device);
+  printf("{\"name\": \"%s\", \"compute\": \"%d.%d\", \"cuda\": \"%d.%d\", \"sms\": %d}\n", facts->name,
+         facts->compute / 10, facts->compute % 10, facts->cuda_version / 1000, facts->cuda_version % 1000 / 10,
+         facts->sms);
+  gpu_close(device);
+  return EXIT_SUCCESS;
+}
+
+int main(int argc, char **argv) {
   tool_error error = {.text = ""};
   if (gpu_count(&error) == 0) {
     printf("gpu_small: %s\n", error.text);
     return 77;
+  }
+  if (argc > 1 && strcmp(argv[1], "--look") == 0) {
+    return look();
   }
   for (int32_t nranks = 1; nranks <= 2; nranks++) {
     device_ranks ranks;

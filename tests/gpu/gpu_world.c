@@ -68,6 +68,11 @@ static int32_t recall(const char *name) {
 
 int32_t gpu_devices(void) { return recall("GPU_TEST_DEVICES"); }
 
+void gpu_add_case(struct Suite *suite, struct TCase *made) {
+  tcase_set_timeout(made, 300);
+  suite_add_tcase(suite, made);
+}
+
 int gpu_main(struct Suite *suite) {
   /* Streams that share a connection wait for each other; kernels that wait for those of other streams then never
    * end. */

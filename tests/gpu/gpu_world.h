@@ -49,6 +49,10 @@ int32_t gpu_devices(void);
 /* Says why a test (or part `index` of it) is not run here. */
 void gpu_skip(const char *test, int index, const char *format, ...) __attribute__((format(printf, 3, 4)));
 
+/* A case that CK_RUN_CASE may name; each of its tests has 300 s. */
+struct TCase;
+void gpu_add_case(struct Suite *suite, struct TCase *made);
+
 /* Runs the suite; 77 where there is no GPU. */
 int gpu_main(struct Suite *suite);
 

@@ -68,6 +68,14 @@ def flex_forms(torch):
     yield "FlexAttention", lambda q, k, v: compiled(q, k, v, enable_gqa=q.shape[1] != k.shape[1])
 
 
+def copy_gbps(torch, iterations):
+    """Of a copy on the device, bytes read and bytes written: what decode kernels are held against."""
+    nbytes = 1 << 30
+    source = torch.randint(0, 256, (nbytes,), device="cuda", dtype=torch.uint8)
+    target = torch.empty_like(source)
+    return 2e-3 * nbytes / graph_median_us(torch, [lambda: target.copy_(source)], iterations)
+
+
 def measure(torch, shape, iterations):
     name, batch, heads, kv_heads, dim, keys = shape
     cache_bytes = getattr(torch.cuda.get_device_properties(0), "L2_cache_size", 50 << 20)
@@ -103,15 +111,17 @@ def main():
         reason = "" if torch.cuda.is_available() else "PyTorch finds no GPU"
     except ImportError as error:
         torch, reason = None, "no PyTorch: %s" % error
-    rows = []
+    rows, gbps = [], None
     if not reason:
         with torch.no_grad():
+            gbps = copy_gbps(torch, 3 if options.quick else options.iterations)
             for shape in SHAPES:
                 if options.quick:
                     shape = shape[:1] + (1,) + shape[2:5] + (1024,)
                 rows += list(measure(torch, shape, 3 if options.quick else options.iterations))
                 torch.cuda.empty_cache()
-    json.dump({"torch": torch.__version__ if torch else None, "skipped": reason, "rows": rows}, sys.stdout, indent=1)
+    version = torch.__version__ if torch else None
+    json.dump({"torch": version, "skipped": reason, "copy_gbps": gbps, "rows": rows}, sys.stdout, indent=1)
     print()
     return 0
 

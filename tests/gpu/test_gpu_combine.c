@@ -163,13 +163,14 @@ END_TEST
 
 int main(void) {
   Suite *suite = suite_create("gpu_combine");
-  TCase *core = tcase_create("core");
-  tcase_set_timeout(core, 300);
-  tcase_add_loop_test(core, threads_merge_random_shapes, 2, 9);
-  tcase_add_loop_test(core, threads_merge_in_parts, 0, 4);
-  tcase_add_loop_test(core, threads_merge_large, 0, 4);
-  tcase_add_loop_test(core, processes_merge, 2, 9);
-  tcase_add_loop_test(core, devices_merge, 0, 2);
-  suite_add_tcase(suite, core);
+  TCase *threads = tcase_create("threads"), *processes = tcase_create("processes"), *devices = tcase_create("devices");
+  tcase_add_loop_test(threads, threads_merge_random_shapes, 2, 9);
+  tcase_add_loop_test(threads, threads_merge_in_parts, 0, 4);
+  tcase_add_loop_test(threads, threads_merge_large, 0, 4);
+  tcase_add_loop_test(processes, processes_merge, 2, 9);
+  tcase_add_loop_test(devices, devices_merge, 0, 2);
+  gpu_add_case(suite, threads);
+  gpu_add_case(suite, processes);
+  gpu_add_case(suite, devices);
   return gpu_main(suite);
 }

@@ -166,8 +166,8 @@ START_TEST(one_stream) {
   static const char *const algorithms[] = {"oneshot", "twoshot", "ring", NULL};
   task task = {.nranks = 2 + 2 * (_i % 4), .comms = 1, .algorithm = algorithms[_i / 4], .replays = 10000,
                .replays_between_looks = 250};
-  if (gpu_quick()) task.replays = 6, task.replays_between_looks = 3, task.nranks = 2;
-  if (gpu_quick() && _i % 4) {
+  if (gpu_quick()) task.replays = INPUTS, task.replays_between_looks = 1, task.nranks = 2;
+  if (gpu_quick() && _i % 8) {
     gpu_skip("one_stream", _i, "--quick");
     return;
   }
@@ -177,7 +177,7 @@ END_TEST
 
 START_TEST(several_streams) {
   task task = {.nranks = 2 + 2 * _i, .comms = COMMS_MAX, .replays = 3000, .replays_between_looks = 100};
-  if (gpu_quick()) task.replays = 4, task.replays_between_looks = 2;
+  if (gpu_quick()) task.replays = INPUTS, task.replays_between_looks = 1;
   if (gpu_quick() && _i) {
     gpu_skip("several_streams", _i, "--quick");
     return;
@@ -193,7 +193,7 @@ START_TEST(several_devices) {
     gpu_skip("several_devices", _i, "one device");
     return;
   }
-  if (gpu_quick()) task.replays = 4, task.replays_between_looks = 2;
+  if (gpu_quick()) task.replays = INPUTS, task.replays_between_looks = 1;
   run_replays(&task, (gpu_setup){.spread = true});
 }
 END_TEST
@@ -282,12 +282,12 @@ END_TEST
 
 int main(void) {
   Suite *suite = suite_create("gpu_graph");
-  TCase *core = tcase_create("core");
-  tcase_set_timeout(core, 300);
-  tcase_add_loop_test(core, one_stream, 0, 16);
-  tcase_add_loop_test(core, several_streams, 0, 4);
-  tcase_add_test(core, several_devices);
-  tcase_add_loop_test(core, ends, 0, ENDS);
-  suite_add_tcase(suite, core);
+  TCase *replays = tcase_create("replays"), *ends_of_runs = tcase_create("ends");
+  tcase_add_loop_test(replays, one_stream, 0, 16);
+  tcase_add_loop_test(replays, several_streams, 0, 4);
+  tcase_add_test(replays, several_devices);
+  tcase_add_loop_test(ends_of_runs, ends, 0, ENDS);
+  gpu_add_case(suite, replays);
+  gpu_add_case(suite, ends_of_runs);
   return gpu_main(suite);
 }
