@@ -9,7 +9,7 @@
 #include "boot_common.h"
 #include "clock.h"
 
-/* How long a rank tries to hand out the reason of a failure. */
+/* How long a rank tries to hand out the reason of a failure, below it and then above. */
 static const int64_t farewell_ns = 1000000000;
 
 int64_t bny_boot_deadline_of_peer(uint32_t left_ms) {
@@ -47,6 +47,13 @@ void bny_boot_flush_children(struct banyan_env *env, int64_t deadline_ns, struct
   if (polls != few) free(polls);
 }
 
+static void flush_parent(struct bny_boot_link *parent, int64_t deadline_ns) {
+  while (parent->fd >= 0 && bny_boot_link_send(parent) == BNY_BOOT_MORE && bny_clock_ns() < deadline_ns) {
+    struct pollfd event = {.fd = parent->fd, .events = POLLOUT};
+    poll(&event, 1, bny_boot_poll_ms(deadline_ns));
+  }
+}
+
 /* Drops what a link had still to send, if it can be: half a frame cannot be followed by another one. */
 static bool post_failure(struct bny_boot_link *link, banyan_status status, const char *text) {
   const struct bny_boot_says says = {.kind = BNY_BOOT_FAILURE, .status = status};
@@ -59,13 +66,13 @@ static bool post_failure(struct bny_boot_link *link, banyan_status status, const
 banyan_status bny_boot_fail_all(struct banyan_env *env, banyan_status status) {
   const char *text = banyan_last_error();
   struct bny_boot_link *parent = &env->parent, *lost;
-  int64_t deadline_ns = bny_clock_ns() + farewell_ns;
   for (int32_t i = 0; i < env->nchildren; i++) {
     struct bny_boot_link *child = &env->children[i];
     if (child->fd >= 0 && !post_failure(child, status, text)) bny_boot_link_close(child);
   }
-  if (parent->fd >= 0 && post_failure(parent, status, text)) bny_boot_link_send(parent);
-  bny_boot_flush_children(env, deadline_ns, &lost);
+  if (parent->fd >= 0 && post_failure(parent, status, text)) bny_boot_link_send(parent); /* mostly that is all */
+  bny_boot_flush_children(env, bny_clock_ns() + farewell_ns, &lost);
+  flush_parent(parent, bny_clock_ns() + farewell_ns);
   for (int32_t i = 0; i < env->nchildren; i++) bny_boot_link_close(&env->children[i]);
   bny_boot_link_close(parent);
   return status;

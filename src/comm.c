@@ -18,6 +18,9 @@
 /* 73 years: sums with the clock do not overflow. */
 static const int64_t longest_timeout_ns = INT64_MAX / 4;
 
+/* Where not even options can be read. */
+static const int64_t usual_timeout_ns = (int64_t)30 * 1000000000;
+
 banyan_status bny_exchange_all(const bny_exchange *exchange, const void *mine, void *all, size_t bytes) {
   int64_t left_ns = exchange->deadline_ns - bny_clock_ns();
   if (left_ns <= 0) return bny_fail(BANYAN_ERR_TIMEOUT, "the deadline passed while ranks were getting to know each other");
@@ -209,8 +212,12 @@ static banyan_status check_arguments(const banyan_bootstrap *bootstrap, const ba
   return BANYAN_OK;
 }
 
+/* What is there is set even on failure: others are told of it within the same time. */
 static banyan_status read_settings(const banyan_comm_config *config, int32_t origin, bny_settings *settings) {
-  bny_settings read = {.device = config ? config->device : NULL, .origin = origin};
+  bny_settings read = {.origin = origin, .timeout_ns = config && config->timeout_ns ? config->timeout_ns : usual_timeout_ns};
+  if (read.timeout_ns > longest_timeout_ns) read.timeout_ns = longest_timeout_ns;
+  *settings = read;
+  read.device = config ? config->device : NULL;
   const bny_options *options = &read.options;
   banyan_status status = bny_options_read(&read.options);
   if (status != BANYAN_OK) return status;
@@ -227,7 +234,9 @@ static banyan_status read_settings(const banyan_comm_config *config, int32_t ori
   return BANYAN_OK;
 }
 
-static banyan_status assemble(banyan_comm *comm, const banyan_bootstrap *bootstrap, const bny_settings *settings) {
+/* `own_status`: whether this rank's settings are fine. */
+static banyan_status assemble(banyan_comm *comm, const banyan_bootstrap *bootstrap, const bny_settings *settings,
+                              banyan_status own_status) {
   bny_facts *all = calloc((size_t)bootstrap->nranks, sizeof *all), own;
   if (settings->algorithm) comm->algorithm = strdup(settings->algorithm);
   if (!all || (settings->algorithm && !comm->algorithm)) {
@@ -235,8 +244,8 @@ static banyan_status assemble(banyan_comm *comm, const banyan_bootstrap *bootstr
     return bny_fail(BANYAN_ERR_MEMORY, "out of memory for a communicator of %d ranks", bootstrap->nranks);
   }
   bny_exchange exchange = {bootstrap, bny_clock_ns() + settings->timeout_ns};
-  banyan_status status = bny_facts_gather(bootstrap, settings, &own);
-  if (status == BANYAN_OK) status = bny_exchange_all(&exchange, &own, all, sizeof own);
+  bny_facts_gather(bootstrap, settings, own_status, &own);
+  banyan_status status = bny_exchange_all(&exchange, &own, all, sizeof own);
   if (status == BANYAN_OK) status = bny_facts_compare(all, bootstrap);
   if (status == BANYAN_OK) status = build(comm, &exchange, settings, all);
   free(all);
@@ -248,15 +257,15 @@ banyan_status bny_comm_make(const banyan_bootstrap *bootstrap, const banyan_comm
   bny_settings settings;
   banyan_status status = check_arguments(bootstrap, config, comm);
   if (status == BANYAN_OK) bny_log_rank(bootstrap->rank);
-  if (status == BANYAN_OK) status = read_settings(config, origin, &settings);
   if (status != BANYAN_OK) return status;
+  banyan_status own_status = read_settings(config, origin, &settings);
   banyan_comm *made = calloc(1, sizeof *made);
   if (!made) return bny_fail(BANYAN_ERR_MEMORY, "out of memory for a communicator of %d ranks", bootstrap->nranks);
   made->rank = bootstrap->rank;
   made->nranks = bootstrap->nranks;
   made->origin = origin;
   made->process = getpid();
-  status = assemble(made, bootstrap, &settings);
+  status = assemble(made, bootstrap, &settings, own_status);
   if (status != BANYAN_OK) {
     free_comm(made);
     return status;
@@ -287,9 +296,9 @@ void banyan_comm_abort(banyan_comm *comm, const char *reason) {
   if (comm->device.engine) bny_comm_abort_device(comm, reason);
 }
 
-/* After a look at what peers have told. */
+/* After a look at what peers have told; not in the child of a fork, which has no part in its parent's connections. */
 static const bny_failure *failure_of(const banyan_comm *comm) {
-  if (comm->exec->progress) comm->exec->progress(comm->transport);
+  if (comm->exec->progress && comm->process == getpid()) comm->exec->progress(comm->transport);
   bny_comm_check((banyan_comm *)(uintptr_t)comm);
   return &comm->exec->failure;
 }

@@ -9,6 +9,7 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
+#include "log.h"
 #include "status.h"
 
 /* ---- of one rank ----------------------------------------------------------------------------------------------------- */
@@ -18,11 +19,13 @@ static uint64_t namespace_of(const char *path) {
   return stat(path, &file) == 0 ? (uint64_t)file.st_ino : 0;
 }
 
-static void read_boot_id(char *text, size_t bytes) {
+/* False: there is none to read. */
+static bool read_boot_id(char *text, size_t bytes) {
+  enum { BOOT_ID_LENGTH = 36 };
   FILE *file = fopen("/proc/sys/kernel/random/boot_id", "re");
-  if (!file) return;
-  if (!fgets(text, (int)bytes, file)) text[0] = 0;
-  fclose(file);
+  bool got = file && fgets(text, (int)bytes, file) && strcspn(text, "\n") == BOOT_ID_LENGTH;
+  if (file) fclose(file);
+  return got;
 }
 
 /* Of random bytes that the kernel gives each program it executes: tells processes apart where namespaces and numbers do
@@ -35,6 +38,18 @@ static uint64_t process_number(void) {
   uint64_t hash = (words[0] ^ words[0] >> 31) * 0x9e3779b97f4a7c15u ^ words[1];
   hash = (hash ^ hash >> 29) * 0xbf58476d1ce4e5b9u;
   return hash ^ hash >> 32;
+}
+
+/* Two hosts must never be taken for one. Where the kernel does not say which it is, as without /proc, each process is a host
+ * of its own: slower, and right. */
+static void find_machine(bny_facts *own) {
+  own->network_namespace = namespace_of("/proc/self/ns/net");
+  own->pid_namespace = namespace_of("/proc/self/ns/pid");
+  if (read_boot_id(own->boot_id, sizeof own->boot_id) && own->network_namespace) return;
+  memset(own->boot_id, 0, sizeof own->boot_id);
+  snprintf(own->boot_id, sizeof own->boot_id, "%016" PRIx64 " %" PRId64, own->process, own->pid);
+  bny_log(BNY_LOG_WARN, "rank %d cannot read its boot id and network namespace in /proc, and takes itself for a host of its own",
+          own->rank);
 }
 
 static uint64_t second_level_cache_bytes(void) {
@@ -65,11 +80,10 @@ static void copy_device_kind(const char *device, char kind[BNY_DEVICE_KIND_BYTES
   memcpy(kind, device, length < BNY_DEVICE_KIND_BYTES ? length : BNY_DEVICE_KIND_BYTES - 1);
 }
 
-banyan_status bny_facts_gather(const banyan_bootstrap *bootstrap, const bny_settings *settings, bny_facts *facts) {
+void bny_facts_gather(const banyan_bootstrap *bootstrap, const bny_settings *settings, banyan_status own_status,
+                      bny_facts *facts) {
   const bny_options *options = &settings->options;
   bny_facts own = {
-    .network_namespace = namespace_of("/proc/self/ns/net"),
-    .pid_namespace = namespace_of("/proc/self/ns/pid"),
     .pid = getpid(),
     .process = process_number(),
     .rank = bootstrap->rank,
@@ -82,17 +96,18 @@ banyan_status bny_facts_gather(const banyan_bootstrap *bootstrap, const bny_sett
   if (settings->algorithm) strncpy(own.algorithm, settings->algorithm, sizeof own.algorithm - 1);
   if (settings->device) copy_device_kind(settings->device, own.device);
   if (options->levels) strncpy(own.levels, options->levels, sizeof own.levels - 1);
-  banyan_status status = find_host_name(options->host, settings->origin, own.host);
-  if (status != BANYAN_OK) return status;
-  read_boot_id(own.boot_id, sizeof own.boot_id);
+  find_machine(&own);
+  if (own_status == BANYAN_OK) own_status = find_host_name(options->host, settings->origin, own.host);
+  own.status = (int32_t)own_status;
+  if (own_status != BANYAN_OK) snprintf(own.error, sizeof own.error, "%s", banyan_last_error());
   /* A mask of the kernel's own size may be larger than a cpu_set_t. */
   if (sched_getaffinity(0, sizeof own.cpus, (cpu_set_t *)(void *)own.cpus) != 0) memset(own.cpus, 0, sizeof own.cpus);
   *facts = own;
-  return BANYAN_OK;
 }
 
 banyan_status bny_facts_compare(const bny_facts *all, const banyan_bootstrap *bootstrap) {
   const bny_facts *own = &all[bootstrap->rank];
+  if (own->status != BANYAN_OK) return bny_fail((banyan_status)own->status, "%s", own->error);
   for (int32_t i = 0; i < bootstrap->nranks; i++) {
     const bny_facts *other = &all[i];
     if (memcmp(other->version, own->version, sizeof own->version) != 0)
@@ -101,6 +116,8 @@ banyan_status bny_facts_compare(const bny_facts *all, const banyan_bootstrap *bo
       return bny_fail(BANYAN_ERR_MISMATCH, "the rank in place %d says that it is rank %d of %d, not %d of %d: "
                       "the bootstrap's allgather is not in rank order or mixes groups", i, other->rank, other->nranks, i,
                       own->nranks);
+    if (other->status > BANYAN_OK && other->status <= BANYAN_ERR_ABORTED)
+      return bny_fail((banyan_status)other->status, "rank %d: %.*s", i, BNY_FACTS_ERROR_BYTES - 1, other->error);
     if (other->part_bytes != own->part_bytes)
       return bny_fail(BANYAN_ERR_MISMATCH, "BANYAN_PART_KIB is %" PRIu64 " on rank %d and %" PRIu64 " here",
                       other->part_bytes >> 10, i, own->part_bytes >> 10);

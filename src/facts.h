@@ -17,11 +17,14 @@ enum {
   BNY_ALGORITHM_NAME_BYTES = 32,
   BNY_LEVELS_TEXT_BYTES = 32,
   BNY_HOST_NAME_BYTES = 40,
-  BNY_DEVICE_KIND_BYTES = 16
+  BNY_DEVICE_KIND_BYTES = 16,
+  BNY_FACTS_ERROR_BYTES = 228
 };
 
 typedef struct bny_facts {
   char version[16];
+  int32_t status;                 /* of this rank's own settings: not BANYAN_OK if they are wrong */
+  char error[BNY_FACTS_ERROR_BYTES];
   char boot_id[40];
   char host[BNY_HOST_NAME_BYTES]; /* of BANYAN_HOST */
   uint64_t network_namespace, pid_namespace;
@@ -44,8 +47,10 @@ typedef struct bny_settings {
   int32_t origin;                 /* the rank's number among those that the environment speaks of */
 } bny_settings;
 
-/* Of this rank. */
-banyan_status bny_facts_gather(const banyan_bootstrap *bootstrap, const bny_settings *settings, bny_facts *facts);
+/* Of this rank. What is wrong with its settings is a fact as well, so that no other rank waits for it: `own_status` is what is
+ * known of that so far, with its text the thread's last error. */
+void bny_facts_gather(const banyan_bootstrap *bootstrap, const bny_settings *settings, banyan_status own_status,
+                      bny_facts *facts);
 
 /* Everything that must be alike is compared field by field, so that the text can name it. `all` by rank. */
 banyan_status bny_facts_compare(const bny_facts *all, const banyan_bootstrap *bootstrap);

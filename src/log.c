@@ -7,6 +7,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/stat.h>
 #include <time.h>
 #include <unistd.h>
 
@@ -59,14 +60,24 @@ bool bny_log_path(const char *pattern, int32_t rank, char *path, size_t bytes) {
   return length < bytes;
 }
 
-/* -1: to stderr. All ranks may share a file of one name, to which whole lines are added. */
+int bny_log_open(const char *path, int flags) {
+  struct stat file;
+  int fd = open(path, O_WRONLY | O_CREAT | O_CLOEXEC | O_NOCTTY | O_NONBLOCK | flags, 0600);
+  if (fd < 0 || (fstat(fd, &file) == 0 && S_ISREG(file.st_mode))) return fd;
+  close(fd);
+  errno = ENOTSUP;
+  return -1;
+}
+
+/* -1: to stderr. All ranks may share a file of one name, to which whole lines are added. A FIFO is fine if somebody reads
+ * it, and lines that it does not take are lost. */
 static int open_file(void) {
   const char *pattern = getenv("BANYAN_LOG_FILE");
   char path[1024];
   if (!pattern || !*pattern) return -1;
   bool shared = !strstr(pattern, "%r") && !strstr(pattern, "%p");
   if (!shared && !bny_log_path(pattern, speaker, path, sizeof path)) return -1;
-  return open(shared ? pattern : path, O_WRONLY | O_APPEND | O_CREAT | O_CLOEXEC | O_NOCTTY, 0600);
+  return open(shared ? pattern : path, O_WRONLY | O_APPEND | O_CREAT | O_CLOEXEC | O_NOCTTY | O_NONBLOCK, 0600);
 }
 
 static void print_time(char *line, size_t bytes, size_t *length) {

@@ -33,4 +33,8 @@ bool bny_log_level_known(const char *text);
  * sign; where neither the rank nor the process is in it, ".RANK" is added. False if it is too long. */
 bool bny_log_path(const char *pattern, int32_t rank, char *path, size_t bytes);
 
+/* Opens a regular file to write to, made if there is none, 0600; `flags` are open()'s. -1 with errno: so if it is anything
+ * else, such as a FIFO, which would hold up whoever writes. */
+int bny_log_open(const char *path, int flags);
+
 #endif

@@ -182,7 +182,7 @@ static int allgather_mail(void *context, const void *mine, void *all, size_t byt
 
 /* ---- shrinking ----------------------------------------------------------------------------------------------------------- */
 
-static banyan_status make_anew(muster *muster, int32_t *members, banyan_comm **shrunk) {
+static banyan_status make_anew(muster *muster, banyan_comm **shrunk) {
   banyan_comm *comm = muster->comm;
   banyan_comm_config config = {.size = sizeof config, .timeout_ns = muster->timeout_ns, .arena_bytes = comm->arena_bytes,
                                .algorithm = comm->algorithm};
@@ -196,10 +196,14 @@ static banyan_status make_anew(muster *muster, int32_t *members, banyan_comm **s
   for (int32_t r = 0; r < comm->nranks; r++) {
     if (!has(muster->view, r)) continue;
     if (r == comm->rank) bootstrap.rank = bootstrap.nranks;
-    if (members) members[bootstrap.nranks] = r;
     bootstrap.nranks++;
   }
   return bny_comm_make(&bootstrap, &config, comm->origin, shrunk);
+}
+
+static void list_members(const muster *muster, int32_t *members) {
+  for (int32_t r = 0; r < muster->transport->nranks; r++)
+    if (has(muster->view, r)) *members++ = r;
 }
 
 /* Whoever is to blame for it that this communicator failed is left out, though it may live; not for a call that was wrong. */
@@ -225,13 +229,13 @@ static bool has_lost(const muster *muster) {
   return lost;
 }
 
-static banyan_status shrink(muster *muster, int32_t *members, banyan_comm **shrunk) {
+static banyan_status shrink(muster *muster, banyan_comm **shrunk) {
   banyan_status status = has(muster->view, muster->comm->rank) ? BANYAN_OK : fail_given_up(muster);
   bool again = true;
   while (status == BANYAN_OK && again) {
     status = agree_on_view(muster);
     if (status != BANYAN_OK) break;
-    status = make_anew(muster, members, shrunk);
+    status = make_anew(muster, shrunk);
     again = status != BANYAN_OK && has_lost(muster);
     if (again) status = BANYAN_OK;
   }
@@ -255,7 +259,8 @@ banyan_status banyan_comm_shrink(banyan_comm *comm, int32_t *members, banyan_com
                    .view_bytes = view_bytes};
   strike_culprit(&muster);
   comm->has_shrunk = true;
-  banyan_status status = shrink(&muster, members, shrunk);
+  banyan_status status = shrink(&muster, shrunk);
+  if (status == BANYAN_OK && members) list_members(&muster, members);
   free(views);
   return status;
 }

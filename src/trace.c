@@ -140,8 +140,8 @@ static banyan_status open_file(const char *pattern, int32_t rank, int *file) {
     return bny_fail(BANYAN_ERR_ARGUMENT, "the name of the trace is too long: %.60s...", pattern);
   size_t length = strlen(path);
   for (int i = 1; i < NAMES_MAX; i++) {
-    int fd = open(path, O_WRONLY | O_CREAT | O_CLOEXEC | O_NOCTTY, 0600);
-    if (fd < 0) return bny_fail_errno(BANYAN_ERR_SYSTEM, errno, "cannot write the trace to %s", path);
+    int fd = bny_log_open(path, 0);
+    if (fd < 0) return bny_fail_errno(BANYAN_ERR_SYSTEM, errno, "cannot write the trace to %s (a regular file is needed)", path);
     if (flock(fd, LOCK_EX | LOCK_NB) == 0) {
       *file = fd;
       return BANYAN_OK;
@@ -178,7 +178,7 @@ banyan_status bny_trace_open(const char *pattern, int32_t rank, int32_t nranks, 
     return bny_fail(BANYAN_ERR_MEMORY, "out of memory for a trace of %" PRId64 " events", events);
   }
   banyan_status status = open_file(pattern, rank, &made->file);
-  if (status == BANYAN_OK && ftruncate(made->file, 0) != 0 && errno != EINVAL) { /* pipes have no length */
+  if (status == BANYAN_OK && ftruncate(made->file, 0) != 0) {
     status = bny_fail_errno(BANYAN_ERR_SYSTEM, errno, "cannot write the trace");
     close(made->file);
   }

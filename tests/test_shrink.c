@@ -245,6 +245,24 @@ START_TEST(wrong_calls_are_refused) {
 }
 END_TEST
 
+/* A kernel's name that nobody has: the ranks that are left agree, and cannot make their communicator. */
+static void shrink_in_vain(world_rank *self) {
+  int32_t members[3] = {-7, -7, -7};
+  banyan_comm *left = NULL;
+  banyan_comm_abort(self->comm, NULL);
+  if (self->rank == 1) setenv("BANYAN_KERNELS", "none such", 1);
+  banyan_status status = banyan_comm_shrink(self->comm, members, &left);
+  world_check(self, status == BANYAN_ERR_ARGUMENT && !left, "got %s: %s", banyan_status_string(status), banyan_last_error());
+  world_check(self, members[0] == -7 && members[1] == -7 && members[2] == -7, "members were written on failure");
+  world_meet(self); /* whoever leaves is gone on without */
+}
+
+START_TEST(failure_writes_nothing) {
+  world_setup setup = {.nranks = 3, .processes = true};
+  world_run(&setup, shrink_in_vain);
+}
+END_TEST
+
 int main(void) {
   Suite *suite = suite_create("shrink");
   TCase *cases = tcase_create("shrink");
@@ -257,6 +275,7 @@ int main(void) {
   tcase_add_test(cases, one_more_dies_meanwhile);
   tcase_add_loop_test(cases, again_and_again, 0, 6);
   tcase_add_test(cases, wrong_calls_are_refused);
+  tcase_add_test(cases, failure_writes_nothing);
   suite_add_tcase(suite, cases);
   return world_main(suite);
 }

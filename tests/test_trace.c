@@ -1,9 +1,11 @@
 /* SPDX-License-Identifier: Apache-2.0
  * Traces: they parse, events nest, every rank has its own, and what the library did is in them by name. */
 #include <check.h>
+#include <fcntl.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/stat.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
@@ -277,6 +279,19 @@ START_TEST(a_trace_that_cannot_be_written_is_left_out) {
 }
 END_TEST
 
+/* A FIFO would hold up whoever opens it, until somebody reads. */
+START_TEST(a_trace_is_a_regular_file) {
+  char path[96];
+  snprintf(path, sizeof path, "%s/trace.0", directory);
+  ck_assert_int_eq(mkfifo(path, 0600), 0);
+  int reader = _i ? open(path, O_RDONLY | O_NONBLOCK | O_CLOEXEC) : -1;
+  setenv("BANYAN_LOG", "error", 1);
+  world_setup setup = {.nranks = 2};
+  world_run(&setup, decode_and_more);
+  if (_i) close(reader);
+}
+END_TEST
+
 /* Of more events than there is memory for between two writings the rest is counted. */
 START_TEST(what_does_not_fit_is_counted) {
   bny_trace *made;
@@ -306,6 +321,7 @@ int main(void) {
   tcase_add_test(cases, communicators_have_files_of_their_own);
   tcase_add_test(cases, a_child_leaves_the_file_alone);
   tcase_add_test(cases, a_trace_that_cannot_be_written_is_left_out);
+  tcase_add_loop_test(cases, a_trace_is_a_regular_file, 0, 2);
   tcase_add_test(cases, what_does_not_fit_is_counted);
   suite_add_tcase(suite, cases);
   return world_main(suite);

@@ -51,7 +51,7 @@ size_t bny_flight_print(const bny_flight *flight, uint64_t last, int32_t entries
 static void write_file(const char *pattern, int32_t rank, const char *text, size_t bytes) {
   char path[1024];
   if (!bny_log_path(pattern, rank, path, sizeof path)) return;
-  int file = open(path, O_WRONLY | O_APPEND | O_CREAT | O_CLOEXEC | O_NOCTTY, 0600);
+  int file = bny_log_open(path, O_APPEND);
   if (file < 0 || write(file, text, bytes) != (ssize_t)bytes)
     bny_log(BNY_LOG_WARN, "the flight recorder cannot write to %s: %s", path, strerror(errno));
   if (file >= 0) close(file);
