@@ -124,12 +124,15 @@ typedef struct banyan_comm_config {
 /* Collective over all ranks of the bootstrap. config may be NULL. The bootstrap may be freed afterwards. */
 banyan_status banyan_comm_create(const banyan_bootstrap *bootstrap, const banyan_comm_config *config, banyan_comm **comm);
 
-/* Local, returns at once; NULL is allowed. Frees everything; operations of the communicator must be freed before. Peers
- * that still wait for this rank get BANYAN_ERR_PEER. */
+/* Local; NULL is allowed. Frees everything; operations of the communicator must be freed before. Peers that still wait for
+ * this rank get BANYAN_ERR_PEER. On one host it returns at once. Between hosts it waits until peers have got what this rank
+ * has sent to them: a round trip, and 0.5 s where one does not look (0.05 s after a failure; 0.2 s more where a peer is
+ * stopped while it connects). */
 void banyan_comm_destroy(banyan_comm *comm);
 
-/* Ends every running and later call on this communicator, on all ranks, with BANYAN_ERR_ABORTED. Any thread, any time,
- * never blocks; `reason` (may be NULL) becomes part of the error text on this rank. */
+/* Ends every running and later call on this communicator, on all ranks, with BANYAN_ERR_ABORTED. Any thread, any time;
+ * waits for no peer. Between hosts, where a connection takes nothing more, the news goes out when this rank next waits, or
+ * destroys the communicator. `reason` (may be NULL) becomes part of the error text on this rank. */
 void banyan_comm_abort(banyan_comm *comm, const char *reason);
 
 /* After a failure: a communicator of the ranks that are left, in the order of their ranks, with the settings of the old

@@ -12,6 +12,9 @@
  * share a core about 1000 ns. */
 enum { SPINS_ALONE = 4000, SPINS_SHARED = 40, YIELD_ALONE_NS = 1000000, YIELD_SHARED_NS = 3000000 };
 
+/* How long a call that fails may take for the news to go out: its rank may not look at the network again. */
+enum { SPREAD_NS = 5000000 };
+
 /* Page faults now rather than in the first runs: of what this rank writes while it goes round. */
 static void touch_outbox(const bny_exec *exec) {
   enum { PAGE = 4096 };
@@ -76,7 +79,7 @@ static void append_place(bny_exec *exec, char *text, size_t bytes, size_t *lengt
 
 static banyan_status keep(bny_exec *exec, const bny_failure *failure) {
   exec->failure = *failure;
-  if (exec->transport->ops->spread) exec->transport->ops->spread(exec->transport);
+  if (exec->transport->ops->spread) exec->transport->ops->spread(exec->transport, SPREAD_NS);
   bny_record_fail(&exec->record, exec->epoch, exec->transport->rank, failure->text);
   return bny_fail(failure->status, "%s", failure->text);
 }
@@ -123,7 +126,7 @@ void bny_exec_abort(bny_exec *exec, const char *reason) {
 void bny_exec_stop(bny_exec *exec, banyan_status status, int32_t culprit) {
   uint64_t fine = 0;
   atomic_compare_exchange_strong(exec->fault, &fine, bny_fault_pack(status, culprit, exec->transport->rank));
-  if (exec->transport->ops->spread) exec->transport->ops->spread(exec->transport);
+  if (exec->transport->ops->spread) exec->transport->ops->spread(exec->transport, 0);
 }
 
 static uint32_t epoch_begun(bny_exec *exec, int32_t rank) {

@@ -106,8 +106,9 @@ typedef struct bny_transport_ops {
   /* True if what line() and call() say of a rank is recent; else asks it, if it is connected and has not been asked. One
    * that stays silent is stopped, or elsewhere. */
   bool (*ask)(bny_transport *transport, int32_t rank);
-  /* Tells all peers of the fault. Any thread; waits for milliseconds at most. */
-  void (*spread)(bny_transport *transport);
+  /* Tells all peers of the fault. Any thread. Waits so long at most until it has gone out; with 0 it waits for nobody: what a
+   * socket does not take at once goes out in later progress. */
+  void (*spread)(bny_transport *transport, int64_t patience_ns);
 } bny_transport_ops;
 
 /* What the ranks of several hosts are connected by, the least of it; for prediction. */

@@ -2,6 +2,7 @@
  * The functions of the transport `net`, and how it is connected. */
 #include "transport/transport.h"
 #ifdef HAVE_UCX
+#include <inttypes.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -9,6 +10,7 @@
 #include <unistd.h>
 
 #include "clock.h"
+#include "log.h"
 #include "status.h"
 #include "transport/ucx.h"
 
@@ -169,7 +171,10 @@ static void net_acknowledge(bny_transport *transport, const int32_t *peers, int3
 static bool net_is_dead(bny_transport *transport, int32_t rank) {
   bny_net *net = bny_net_of(transport);
   if (net->place[rank] >= 0) return net->local->ops->is_dead(net->local, net->place[rank]);
-  return net->peers[rank] && net->peers[rank]->dead;
+  bny_net_take(net); /* a thread that aborts may learn of deaths, and of ranks */
+  bool dead = net->peers[rank] && net->peers[rank]->dead;
+  bny_net_give(net);
+  return dead;
 }
 
 static void sleep_for_messages(bny_net *net, int64_t sleep_ns) {
@@ -184,8 +189,10 @@ static int32_t net_sleep(bny_transport *transport, int64_t sleep_ns) {
   if (sleep_ns > 0) sleep_for_messages(net, sleep_ns);
   int32_t found = net->local->ops->sleep(net->local, 0);
   int32_t dead = found >= 0 ? net->locals[found] : -1;
+  bny_net_take(net);
   for (int32_t i = 0; i < net->nknown; i++)
     if (net->known[i]->dead && (dead < 0 || net->known[i]->rank < dead)) dead = net->known[i]->rank;
+  bny_net_give(net);
   return dead;
 }
 
@@ -207,6 +214,9 @@ static void net_close(bny_transport *transport) {
   if (net->process == getpid()) {
     bny_net_take(net);
     bny_net_say_goodbye(net);
+    if (net->refused > BNY_NET_REFUSALS_TOLD)
+      bny_log(BNY_LOG_WARN, "rank %d: %" PRIu64 " messages that were none of this communicator were ignored in all",
+              net->transport.rank, net->refused);
   }
   free_net(net);
 }

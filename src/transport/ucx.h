@@ -55,6 +55,9 @@ typedef struct bny_net_snapshot {
 
 enum { BNY_NET_SNAPSHOTS = 3 };
 
+/* So many messages that are refused are told of one by one. */
+enum { BNY_NET_REFUSALS_TOLD = 4 };
+
 typedef enum bny_net_occasion {
   BNY_NET_NEWS,    /* asked for, or of a fault */
   BNY_NET_HELLO,   /* the first message to this peer */
@@ -146,6 +149,7 @@ struct bny_net {
   void *flush;             /* the request of the one that is under way */
   int32_t nwaiting;        /* peers that want an answer */
   bool has_spread;
+  uint64_t refused;        /* messages that were none of this communicator's */
   bny_mail *mails;         /* by rank, of other hosts, [nranks][2]; NULL: none yet */
 };
 
@@ -206,7 +210,7 @@ void bny_net_answer(bny_net *net);
 bool bny_net_ask(bny_transport *transport, int32_t rank);
 /* The peer that has been silent the longest; all are asked. */
 int32_t bny_net_most_silent(bny_net *net);
-void bny_net_spread(bny_transport *transport);
+void bny_net_spread(bny_transport *transport, int64_t patience_ns);
 
 /* ---- ucx_mail.c ------------------------------------------------------------------------------------------------------ */
 

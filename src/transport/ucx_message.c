@@ -109,9 +109,12 @@ static bny_net_peer *sender_of(bny_net *net, uint64_t cookie, int32_t rank) {
   return bny_net_meet(net, rank);
 }
 
-static ucs_status_t refuse(const bny_net *net, const char *what, size_t bytes) {
-  bny_log(BNY_LOG_WARN, "rank %d: a message that is no %s of this communicator (%zu bytes) is ignored", net->transport.rank,
-          what, bytes);
+/* Whoever can send one such message can send millions: a few are told of, the others counted. */
+static ucs_status_t refuse(bny_net *net, const char *what, size_t bytes) {
+  if (net->refused++ < BNY_NET_REFUSALS_TOLD)
+    bny_log(BNY_LOG_WARN, "rank %d: a message that is no %s of this communicator (%zu bytes) is ignored%s",
+            net->transport.rank, what, bytes,
+            net->refused == BNY_NET_REFUSALS_TOLD ? "; of more of them only their number will be told, at the end" : "");
   return UCS_OK;
 }
 

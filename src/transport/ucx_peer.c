@@ -2,6 +2,7 @@
  * Ranks of other hosts: endpoints, mirrors, and their end. */
 #ifdef HAVE_UCX
 #include <poll.h>
+#include <sched.h>
 #include <stdlib.h>
 #include <sys/mman.h>
 #include <time.h>
@@ -12,7 +13,9 @@
 #include "transport/ucx.h"
 
 void bny_net_take(bny_net *net) {
-  while (atomic_flag_test_and_set_explicit(&net->busy, memory_order_acquire)) continue;
+  enum { POLLS = 100 }; /* then the one who has it may need this core */
+  for (int i = 0; !bny_net_try(net); i++)
+    if (i >= POLLS) sched_yield();
 }
 
 bool bny_net_try(bny_net *net) { return !atomic_flag_test_and_set_explicit(&net->busy, memory_order_acquire); }

@@ -6,8 +6,8 @@
 #include "clock.h"
 #include "transport/ucx.h"
 
-/* For so long what a rank told of itself counts; and so long may the first fault take to go out. */
-enum { RECENT_NS = 100000000, SPREAD_NS = 5000000 };
+/* For so long what a rank told of itself counts; and so long may the last words take to go out. */
+enum { RECENT_NS = 100000000, LAST_WORDS_NS = 5000000 };
 /* A rank that leaves waits so long at most for peers to get what it sent, less after a fault, and looks up so often. */
 enum { PARTING_NS = 500000000, PARTING_AT_FAULT_NS = 50000000, PARTING_LOOK_NS = 1000000 };
 
@@ -144,24 +144,24 @@ int32_t bny_net_most_silent(bny_net *net) {
 
 /* Over all endpoints; who hears of it passes it on. The culprit and the reporter go along, so that a rank in another call
  * can be told what differs. */
-static void spread(bny_net *net) {
+static void spread(bny_net *net, int64_t patience_ns) {
   uint64_t fault = load(net->transport.ops->fault(&net->transport));
-  if (!fault || net->has_spread) return;
-  net->has_spread = true;
-  for (int32_t i = 0; i < net->nknown; i++) {
+  if (!fault) return;
+  for (int32_t i = 0; i < net->nknown && !net->has_spread; i++) {
     bny_net_packet *packet = bny_net_can_send(net->known[i]) ? prepare(net->known[i], BNY_NET_NEWS) : NULL;
     if (!packet) continue;
     packet->of.tell.of[1] = snapshot_of(net, bny_fault_culprit(fault));
     packet->of.tell.of[2] = snapshot_of(net, bny_fault_reporter(fault));
     bny_net_send_tell(packet);
   }
-  bny_net_drain(net, bny_clock_ns() + SPREAD_NS);
+  net->has_spread = true;
+  if (patience_ns > 0) bny_net_drain(net, bny_clock_ns() + patience_ns);
 }
 
-void bny_net_spread(bny_transport *transport) {
+void bny_net_spread(bny_transport *transport, int64_t patience_ns) {
   bny_net *net = bny_net_of(transport);
   bny_net_take(net);
-  spread(net);
+  spread(net, patience_ns);
   bny_net_give(net);
 }
 
@@ -175,7 +175,7 @@ static bool have_parted(const bny_net *net) {
 /* A socket that is closed while its peer sends loses what is still on its way: so nobody hangs up before the others have
  * heard the last word. */
 void bny_net_say_goodbye(bny_net *net) {
-  spread(net);
+  spread(net, LAST_WORDS_NS);
   for (int32_t i = 0; i < net->nknown; i++)
     if (bny_net_can_send(net->known[i])) tell_self(net->known[i], BNY_NET_GOODBYE);
   int64_t begun_ns = bny_clock_ns();
@@ -187,7 +187,7 @@ void bny_net_say_goodbye(bny_net *net) {
     if (bny_net_arm(net)) bny_net_doze(net, PARTING_LOOK_NS);
   }
   bny_net_answer(net);
-  bny_net_drain(net, bny_clock_ns() + SPREAD_NS);
+  bny_net_drain(net, bny_clock_ns() + LAST_WORDS_NS);
 }
 #else
 typedef int bny_net_tell_is_absent; /* a file must not be empty */
