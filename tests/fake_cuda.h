@@ -14,6 +14,7 @@
  *   init-fails      cuInit
  *   capturing       another thread captures a graph: calls that would spoil it fail, unless their thread says it is aware
  *   other-context   the context current at first is not the primary one
+ *   sms=N           multiprocessors of each device; no more blocks run at once than 8 on each
  *   seed=N (1)  step-ns=N (10)    of the emulator, see below
  *   live            a thread runs what is put on streams, as a GPU does, see below
  *

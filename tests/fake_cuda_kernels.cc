@@ -110,6 +110,7 @@ bool fake_cuda_run(char *why, size_t bytes) {
   config.step_ns = static_cast<uint64_t>(fake_number("step-ns", 10));
   config.weak = true;
   config.steps_max = 20000000;
+  config.resident_blocks = 8 * static_cast<uint32_t>(fake_number("sms", 0));
   std::vector<bny_emulator_launch> launches;
   fake_lock();
   launches.swap(all().launches);

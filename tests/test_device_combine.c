@@ -321,6 +321,41 @@ START_TEST(few_multiprocessors) {
 }
 END_TEST
 
+/* Later ranks put all of their runs on their streams before earlier ones do. */
+static void start_one_after_another(world_rank *self) {
+  const task *task = self->argument;
+  banyan_op *ops[ATTEMPTS] = {NULL};
+  own_stream own = make_stream(self);
+  for (int32_t i = 0; i < task->nattempts; i++) {
+    banyan_combine_desc desc = task->attempts[i].desc;
+    desc.stream = own.stream;
+    if (!world_ok(self, banyan_combine_init(self->comm, &desc, &task->attempts[i].in[self->rank].partial,
+                                            out_of(&task->attempts[i], self->rank), &ops[i]),
+                  "init"))
+      break;
+  }
+  for (int32_t turn = task->nranks - 1; turn >= 0; turn--) {
+    for (int32_t i = 0; i < task->nattempts && turn == self->rank; i++) world_ok(self, banyan_start(ops[i]), "start");
+    world_meet(self);
+  }
+  if (run_devices(self)) world_ok(self, banyan_comm_status(self->comm), "status");
+  for (int32_t i = 0; i < task->nattempts; i++) banyan_op_free(ops[i]);
+  free_stream(&own);
+}
+
+/* A rank's next run does not take the room that another rank's blocks need for this one. Rank 1 gets nothing, and so is
+ * ahead. */
+START_TEST(ranks_of_one_device_leave_room) {
+  begin("sms=2");
+  task *task = make_task(2, 95, start_one_after_another);
+  task->one_device = true;
+  for (int i = 0; i < 8; i++) add_attempt(task, "oneshot", BANYAN_SCATTER_TOKENS, 1, 128, 8);
+  run(task);
+  for (int32_t i = 0; i < task->nattempts; i++) check_attempt(task, &task->attempts[i]);
+  free_task(task);
+}
+END_TEST
+
 /* ---- failures -------------------------------------------------------------------------------------------------------- */
 
 /* All ranks come to know of it, and of whom, by asking. */
@@ -455,6 +490,7 @@ int main(void) {
   tcase_add_test(calls, graphs);
   tcase_add_test(calls, persistent_operations);
   tcase_add_test(calls, few_multiprocessors);
+  tcase_add_test(calls, ranks_of_one_device_leave_room);
   tcase_add_loop_test(failures, who_does_not_come_is_named, 0, 2);
   tcase_add_loop_test(failures, aborts_end_what_runs, 0, 2);
   tcase_add_loop_test(failures, bad_data_is_named, 0, 2);

@@ -21,9 +21,12 @@
  *   BNY_SHARED(type, name), BNY_SHARED_ARRAY(type, name, count): shared memory; bny_dynamic_shared(): that of the launch
  * Ordered memory; scope gpu: threads of this device, sys: of all devices and the host
  *   bny_load_{relaxed,acquire}_{gpu,sys}_{32,64}(p), bny_store_{relaxed,release}_{gpu,sys}_{32,64}(p, v)
- *   bny_load_relaxed_sys_128(p), bny_store_relaxed_sys_128(p, quad): PTX .b128, never seen torn; 16-byte aligned
- *   bny_load_line(p), bny_store_line(p, quad): 8 neighbouring lanes access one 128-byte line, whole where the link keeps
- *     lines whole, which PTX does not promise. Functions of a warp; NULL in lanes of lines that are left out
+ *   bny_store_relaxed_sys_128(p, quad): PTX .b128, never seen torn; 16-byte aligned
+ *   bny_store_line(p, quad): 8 neighbouring lanes store one 128-byte line, whole where the link keeps lines whole, which
+ *     PTX does not promise. A function of a warp; NULL in lanes of lines that are left out
+ *   bny_poll_{64,128,line}(p, wanted, &word or &quad): the loads for these, relaxed, of scope sys; what is not wanted is left
+ *     as it was. They do not branch, so that several are under way at once, where a branch would make each wait for the one
+ *     before. A line may be seen torn: what a load that follows reads is as new as any part of it
  *   bny_fence_gpu(), bny_fence_sys(): fence.acq_rel
  *   bny_add_relaxed_gpu_64(p, v): fetch and add; bny_add_gpu_32(p, v): the same, acq_rel;
  *   bny_compare_swap_sys_64(p, expected, v): acq_rel, the old value

@@ -97,13 +97,21 @@ BNY_DEVICE bny_quad bny_quad_of(uint64_t low, uint64_t high) {
   return {{(uint32_t)low, (uint32_t)(low >> 32), (uint32_t)high, (uint32_t)(high >> 32)}};
 }
 
-BNY_DEVICE bny_quad bny_load_relaxed_sys_128(const void *from) {
-  uint64_t low, high;
-  asm volatile("{ .reg .b128 q; ld.relaxed.sys.global.b128 q, [%2]; mov.b128 {%0, %1}, q; }"
-               : "=l"(low), "=l"(high)
-               : "l"(bny_global_address(from))
+BNY_DEVICE void bny_poll_64(const uint64_t *from, bool wanted, uint64_t *word) {
+  asm volatile("{ .reg .pred p; setp.ne.u32 p, %2, 0; @p ld.relaxed.sys.global.u64 %0, [%1]; }"
+               : "+l"(*word)
+               : "l"(bny_global_address(from)), "r"((uint32_t)wanted)
                : "memory");
-  return bny_quad_of(low, high);
+}
+
+BNY_DEVICE void bny_poll_128(const void *from, bool wanted, bny_quad *quad) {
+  uint64_t low = quad->word[0] | (uint64_t)quad->word[1] << 32, high = quad->word[2] | (uint64_t)quad->word[3] << 32;
+  asm volatile("{ .reg .pred p; .reg .b128 q; setp.ne.u32 p, %3, 0; mov.b128 q, {%0, %1};"
+               " @p ld.relaxed.sys.global.b128 q, [%2]; mov.b128 {%0, %1}, q; }"
+               : "+l"(low), "+l"(high)
+               : "l"(bny_global_address(from)), "r"((uint32_t)wanted)
+               : "memory");
+  *quad = bny_quad_of(low, high);
 }
 
 BNY_DEVICE void bny_store_relaxed_sys_128(void *to, bny_quad value) {
@@ -114,14 +122,11 @@ BNY_DEVICE void bny_store_relaxed_sys_128(void *to, bny_quad value) {
 }
 
 /* One request of the warp for whole lines. */
-BNY_DEVICE bny_quad bny_load_line(const void *from) {
-  bny_quad value = {{0, 0, 0, 0}};
-  if (!from) return value;
-  asm volatile("ld.volatile.global.v4.u32 {%0, %1, %2, %3}, [%4];"
-               : "=r"(value.word[0]), "=r"(value.word[1]), "=r"(value.word[2]), "=r"(value.word[3])
-               : "l"(bny_global_address(from))
+BNY_DEVICE void bny_poll_line(const void *from, bool wanted, bny_quad *quad) {
+  asm volatile("{ .reg .pred p; setp.ne.u32 p, %5, 0; @p ld.volatile.global.v4.u32 {%0, %1, %2, %3}, [%4]; }"
+               : "+r"(quad->word[0]), "+r"(quad->word[1]), "+r"(quad->word[2]), "+r"(quad->word[3])
+               : "l"(bny_global_address(from)), "r"((uint32_t)wanted)
                : "memory");
-  return value;
 }
 
 BNY_DEVICE void bny_store_line(void *to, bny_quad value) {

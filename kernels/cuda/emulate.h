@@ -174,32 +174,38 @@ BNY_EMULATED_ACCESS(sys, 64, uint64_t)
 BNY_DEVICE void bny_emulated_aligned(const void *at, size_t bytes) {
   if ((uintptr_t)at % bytes != 0) bny_emulated_fail("an access is not aligned");
 }
-BNY_DEVICE bny_quad bny_load_relaxed_sys_128(const void *from) {
+BNY_DEVICE void bny_poll_64(const uint64_t *from, bool wanted, uint64_t *word) {
+  if (wanted) *word = bny_emulated_load_of(from);
+}
+BNY_DEVICE void bny_poll_128(const void *from, bool wanted, bny_quad *quad) {
+  if (!wanted) return;
   bny_emulated_aligned(from, sizeof(bny_quad));
-  return bny_emulated_load_of(static_cast<const bny_quad *>(from));
+  *quad = bny_emulated_load_of(static_cast<const bny_quad *>(from));
 }
 BNY_DEVICE void bny_store_relaxed_sys_128(void *to, bny_quad value) {
   bny_emulated_aligned(to, sizeof(bny_quad));
   bny_emulated_store_of(static_cast<bny_quad *>(to), value, false);
 }
 
-/* The first of 8 lanes accesses the line for all, without a step in between. */
+/* The first of 8 lanes accesses the line for all: stores without a step in between, loads half by half. */
 struct bny_emulated_line {
   bny_quad quad[8];
 };
-BNY_DEVICE bny_quad bny_load_line(const void *from) {
+BNY_DEVICE void bny_poll_line(const void *from, bool wanted, bny_quad *quad) {
   bny_emulated_line line = {};
   uint32_t first = bny_lane() / 8 * 8;
+  if (!wanted) from = nullptr;
   bny_emulated_yield();
   const unsigned char(*all)[BNY_EMULATED_EXCHANGE_BYTES] =
       bny_emulated_exchange(BNY_EMULATED_LINE_LOAD, &from, sizeof from);
+  const void *addresses[8];
+  for (uint32_t i = 0; i < 8; i++) memcpy(&addresses[i], all[first + i], sizeof addresses[i]);
   for (uint32_t i = 0; bny_lane() == first && i < 8; i++) {
-    const void *address;
-    memcpy(&address, all[first + i], sizeof address);
-    if (address) bny_emulated_load(address, &line.quad[i], sizeof line.quad[i]);
+    if (i == 4) bny_emulated_yield();
+    if (addresses[i]) bny_emulated_load(addresses[i], &line.quad[i], sizeof line.quad[i]);
   }
   memcpy(&line, bny_emulated_exchange(BNY_EMULATED_LINE_LOAD, &line, sizeof line)[first], sizeof line);
-  return line.quad[bny_lane() - first];
+  if (wanted) *quad = line.quad[bny_lane() - first];
 }
 BNY_DEVICE void bny_store_line(void *to, bny_quad value) {
   struct {

@@ -43,18 +43,27 @@ template <int protocol, class Sources>
 BNY_DEVICE void bny_merge_receive(bny_worker *self, const Sources &sources, int base, int count, uint32_t have, int packet,
                                   bool active, bny_packet *packets) {
   const unsigned char *units[BNY_MERGE_WIDTH];
-  BNY_UNROLL for (int s = 0; s < BNY_MERGE_WIDTH; s++) units[s] = s < count ? sources.unit(base + s) : nullptr;
-  uint32_t need = active ? ((1u << count) - 1) & ~have : 0;
+  bny_quad raw[BNY_MERGE_WIDTH];
+  BNY_UNROLL for (int s = 0; s < BNY_MERGE_WIDTH; s++) {
+    units[s] = sources.unit(base + (s < count ? s : 0));
+    raw[s] = {{0, 0, 0, 0}};
+  }
+  const uint32_t wanted = active ? ((1u << count) - 1) & ~have : 0;
+  uint32_t need = wanted;
   while (!self->failed) {
-    BNY_UNROLL for (int s = 0; s < BNY_MERGE_WIDTH; s++) {
-      if (s >= count) continue;
-      if (bny_packet_load<protocol>(units[s], packet, self->epoch, need >> s & 1, &packets[s])) need &= ~(1u << s);
-    }
+    BNY_UNROLL for (int s = 0; s < BNY_MERGE_WIDTH; s++)
+      bny_packet_poll<protocol>(units[s], packet, need >> s & 1, &raw[s]);
+    BNY_UNROLL for (int s = 0; s < BNY_MERGE_WIDTH; s++)
+      if (bny_packet_arrived<protocol>(raw[s], packet, self->epoch, need >> s & 1)) need &= ~(1u << s);
     if (!bny_warp_any(need != 0)) break;
     if (!bny_worker_poll(self)) continue;
     int lacking = base + bny_lowest_bit(need);
     bny_worker_look(self, need ? sources.peer(lacking) : -1, need ? sources.slot(lacking) : 0);
   }
+  BNY_UNROLL for (int s = 0; s < BNY_MERGE_WIDTH; s++)
+    if (protocol == BNY_PROTOCOL_LL128) bny_packet_poll<protocol>(units[s], packet, wanted >> s & 1, &raw[s]);
+  BNY_UNROLL for (int s = 0; s < BNY_MERGE_WIDTH; s++)
+    if (wanted >> s & 1) packets[s] = bny_packet_of(raw[s]);
   bny_worker_arrived(self);
 }
 

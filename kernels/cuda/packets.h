@@ -54,29 +54,34 @@ BNY_DEVICE void bny_packet_store(unsigned char *unit, int packet, const bny_pack
   }
 }
 
-/* True if it has arrived; then it is in *value. */
+/* Looks for a packet: what lies there comes to *raw, if it is wanted. Does not wait for what it loads. */
 template <int protocol>
-BNY_DEVICE bool bny_packet_load(const unsigned char *unit, int packet, uint64_t epoch, bool active, bny_packet *value) {
-  uint32_t flag = bny_packet_flag(epoch);
+BNY_DEVICE void bny_packet_poll(const unsigned char *unit, int packet, bool wanted, bny_quad *raw) {
   if (protocol == BNY_PROTOCOL_LL8) {
-    if (!active) return false;
-    uint64_t cell = bny_load_relaxed_sys_64((const uint64_t *)(unit + 8 * (size_t)packet));
-    value->word[0] = (uint32_t)cell;
-    return (uint32_t)(cell >> 32) == flag;
+    uint64_t cell = raw->word[0] | (uint64_t)raw->word[1] << 32;
+    bny_poll_64((const uint64_t *)(unit + 8 * (size_t)packet), wanted, &cell);
+    raw->word[0] = (uint32_t)cell;
+    raw->word[1] = (uint32_t)(cell >> 32);
+  } else if (protocol == BNY_PROTOCOL_LL16) {
+    bny_poll_128(unit + 16 * (size_t)packet, wanted, raw);
+  } else if (protocol == BNY_PROTOCOL_LL128) {
+    bny_poll_line(unit + 16 * (size_t)packet, wanted, raw);
+  } else if (wanted) {
+    *raw = bny_load_quad(unit + 16 * (size_t)packet);
   }
-  if (protocol == BNY_PROTOCOL_LL128) {
-    bny_quad quad = bny_load_line(active ? unit + 16 * (size_t)packet : nullptr);
-    bool mine = quad.word[2] == (uint32_t)epoch && quad.word[3] == (uint32_t)(epoch >> 32);
-    uint32_t arrived = bny_warp_ballot(active && packet % 8 == 7 && mine);
-    if (active)
-      for (int i = 0; i < BNY_PACKET_WORDS; i++) value->word[i] = quad.word[i];
-    return arrived >> (bny_lane() | 7) & 1;
-  }
-  if (!active) return false;
-  bny_quad quad = protocol == BNY_PROTOCOL_LL16 ? bny_load_relaxed_sys_128(unit + 16 * (size_t)packet)
-                                                : bny_load_quad(unit + 16 * (size_t)packet);
-  for (int i = 0; i < BNY_PACKET_WORDS; i++) value->word[i] = quad.word[i];
-  return protocol == BNY_PROTOCOL_SIMPLE || quad.word[3] == flag;
 }
+
+/* Of what was found, whether it has arrived. LL128: its line has, though parts of it may have been read before they did; it is
+ * to be looked for once more. */
+template <int protocol> BNY_DEVICE bool bny_packet_arrived(const bny_quad &raw, int packet, uint64_t epoch, bool wanted) {
+  uint32_t flag = bny_packet_flag(epoch);
+  if (protocol == BNY_PROTOCOL_LL8) return wanted && raw.word[1] == flag;
+  if (protocol == BNY_PROTOCOL_LL16) return wanted && raw.word[3] == flag;
+  if (protocol == BNY_PROTOCOL_SIMPLE) return wanted;
+  bool mine = raw.word[2] == (uint32_t)epoch && raw.word[3] == (uint32_t)(epoch >> 32);
+  return bny_warp_ballot(wanted && packet % 8 == 7 && mine) >> (bny_lane() | 7) & 1;
+}
+
+BNY_DEVICE bny_packet bny_packet_of(const bny_quad &raw) { return {{raw.word[0], raw.word[1], raw.word[2], raw.word[3]}}; }
 
 #endif

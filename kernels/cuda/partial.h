@@ -19,10 +19,15 @@ BNY_DEVICE int64_t bny_partial_value_at(const banyan_partial &partial, int32_t t
 
 /* ---- single elements ------------------------------------------------------------------------------------------------ */
 
+BNY_DEVICE float bny_element_of_bits(banyan_dtype dtype, uint32_t bits) {
+  if (dtype == BANYAN_F32) return bny_float_of_bits(bits);
+  return dtype == BANYAN_F16 ? bny_f16_low(bits) : bny_bf16_low(bits);
+}
+
 BNY_DEVICE float bny_element_load(const void *elements, banyan_dtype dtype, int64_t index) {
   if (dtype == BANYAN_F32) return ((const float *)elements)[index];
   uint32_t bits = ((const uint16_t *)elements)[index];
-  return dtype == BANYAN_F16 ? bny_f16_low(bits) : bny_bf16_low(bits);
+  return bny_element_of_bits(dtype, bits);
 }
 
 BNY_DEVICE void bny_element_store(void *elements, banyan_dtype dtype, int64_t index, float value) {
@@ -61,7 +66,17 @@ BNY_DEVICE void bny_values_load(const void *elements, banyan_dtype dtype, int64_
       return;
     }
   }
-  BNY_UNROLL for (int i = 0; i < count; i++) values[i] = i >= low && i < high ? bny_element_load(elements, dtype, at + i) : 0.0f;
+  /* All under way before the first is looked at. */
+  uint32_t bits[count];
+  BNY_UNROLL for (int i = 0; i < count; i++) bits[i] = 0;
+  if (dtype == BANYAN_F32) {
+    BNY_UNROLL for (int i = 0; i < count; i++)
+      if (i >= low && i < high) bits[i] = bny_bits_of_float(((const float *)elements)[at + i]);
+  } else {
+    BNY_UNROLL for (int i = 0; i < count; i++)
+      if (i >= low && i < high) bits[i] = ((const uint16_t *)elements)[at + i];
+  }
+  BNY_UNROLL for (int i = 0; i < count; i++) values[i] = bny_element_of_bits(dtype, bits[i]);
 }
 
 template <int count>

@@ -95,6 +95,8 @@ typedef struct bny_arena_shape {
 /* The ranks of a communicator as one of them sees them. A parameter of kernels. */
 typedef struct bny_device_group {
   int32_t rank, nranks;
+  int32_t shares_device; /* of some rank others have the device too */
+  int32_t pad;
   bny_arena_shape shape;
   unsigned char *arenas[BNY_DEVICE_RANKS_MAX]; /* its own too */
 } bny_device_group;

@@ -163,8 +163,9 @@ BNY_DEVICE void bny_worker_begin(bny_worker *self, const bny_device_group &group
   uint32_t warps = bny_grid_blocks() * (bny_block_threads() / BNY_WARP_LANES);
   bool first = bny_block() == 0 && bny_warp() == 0;
   bny_worker_set(self, group);
-  bny_grid_release();
   bny_grid_wait();
+  /* Blocks that come early take room, which ranks of the same device may need for the run that these blocks wait for. */
+  if (!group.shares_device) bny_grid_release();
   if (bny_lane() != 0) return;
   uint64_t tickets = first ? ((uint64_t)1 << BNY_TICKET_BITS) - (warps - 1) : 1;
   self->ticket = bny_add_relaxed_gpu_64(&self->head->tickets, tickets);

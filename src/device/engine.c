@@ -99,7 +99,7 @@ banyan_status bny_engine_connect(bny_engine *engine, const bny_exchange *exchang
   if (status != BANYAN_OK) return status;
   const bny_share *share = engine->share;
   bny_engine_crowd(engine, share->crowd);
-  engine->group = (bny_device_group){.rank = share->rank, .nranks = nranks};
+  engine->group = (bny_device_group){.rank = share->rank, .nranks = nranks, .shares_device = share->crowd > 1};
   for (int32_t i = 0; i < nranks; i++) engine->group.arenas[i] = share->memories[i]->address;
   bny_arena_head head = {.timeout_ns = (uint64_t)timeout_ns, .words = engine->words.device};
   return write(engine, engine->group.arenas[share->rank], &head, offsetof(bny_arena_head, waiting), exchange->deadline_ns);
@@ -140,7 +140,7 @@ banyan_status bny_engine_start(bny_engine *engine, const bny_engine_launch *laun
     .kernel = &launch->kernel->kernel,
     .grid = {(uint32_t)launch->blocks, 1, 1},
     .block = {(uint32_t)launch->threads, 1, 1},
-    .early = true,
+    .early = !engine->group.shares_device,
     .arguments = arguments,
   };
   return engine->device->ops->launch(engine->device, &asked, stream);
