@@ -225,8 +225,13 @@ END_TEST
 /* The second call of a shape allocates nothing, waits for nothing and asks the driver for nothing but a launch. */
 static void call_twice(world_rank *self) {
   const task *task = self->argument;
+  char left[256];
+  int live = FAKE_CUDA(fake_cuda_live)(left, sizeof left);
+  if (!world_meet(self)) return;
   for (int32_t i = 0; i < task->nattempts; i++)
     if (!world_ok(self, start(self, &task->attempts[i], NULL), "combine") || !run_devices(self)) return;
+  /* Nor does the first make or free anything: the driver might wait for kernels meanwhile. */
+  world_check(self, FAKE_CUDA(fake_cuda_live)(left, sizeof left) == live, "%d objects before, now %s", live, left);
   uint64_t before = FAKE_CUDA(fake_cuda_setup_calls)();
   if (!world_meet(self)) return;
   for (int32_t i = 0; i < task->nattempts; i++)

@@ -29,9 +29,10 @@ banyan_status bny_cuda_module_load(bny_device *device, const void *image, size_t
   bny_cuda_leave(self, &scope);
   if (result != CUDA_SUCCESS) {
     status = bny_cuda_fail(&self->driver, result,
-                           "kernels for CUDA device %d (compute capability %d.%d, driver of CUDA %d.%d)",
-                           device->facts.ordinal, device->facts.compute / 10, device->facts.compute % 10,
-                           device->facts.driver / 1000, device->facts.driver % 1000 / 10);
+                           "kernels, by the toolkit of CUDA %d.%d, for CUDA device %d (compute capability %d.%d, driver of "
+                           "CUDA %d.%d)",
+                           CUDA_VERSION / 1000, CUDA_VERSION % 1000 / 10, device->facts.ordinal, device->facts.compute / 10,
+                           device->facts.compute % 10, device->facts.driver / 1000, device->facts.driver % 1000 / 10);
     goto free_made;
   }
   bny_cuda_hold(self);

@@ -37,7 +37,17 @@ static banyan_status load_image(bny_engine *engine, const char *path) {
   return status;
 }
 
-banyan_status bny_engine_find(bny_engine *engine, const char *name, bny_engine_kernel *kernel) {
+static const char *const kernel_names[BNY_ENGINE_KERNELS] = {
+#define BNY_CUDA_ONESHOT(name, protocol, halves) #name,
+#define BNY_CUDA_INTERPRET(name, protocol, halves) #name,
+#define BNY_CUDA_BYTES(name, protocol) #name,
+#include "cuda/kernels.def"
+#undef BNY_CUDA_ONESHOT
+#undef BNY_CUDA_INTERPRET
+#undef BNY_CUDA_BYTES
+};
+
+static banyan_status load_kernel(bny_engine *engine, const char *name, bny_engine_kernel *kernel) {
   const bny_device_ops *ops = engine->device->ops;
   bny_engine_kernel found;
   banyan_status status = ops->kernel_find(engine->module, name, &found.kernel);
@@ -53,6 +63,42 @@ void bny_engine_crowd(bny_engine *engine, int32_t crowd) {
   engine->sms = engine->sms_all > crowd ? engine->sms_all / crowd : 1;
 }
 
+banyan_status bny_engine_find(bny_engine *engine, const char *name, bny_engine_kernel *kernel) {
+  for (int i = 0; i < BNY_ENGINE_KERNELS; i++) {
+    if (strcmp(kernel_names[i], name) != 0) continue;
+    *kernel = engine->kernels[i];
+    return BANYAN_OK;
+  }
+  return load_kernel(engine, name, kernel);
+}
+
+static banyan_status load_kernels(bny_engine *engine) {
+  banyan_status status = BANYAN_OK;
+  for (int i = 0; i < BNY_ENGINE_KERNELS && status == BANYAN_OK; i++)
+    status = load_kernel(engine, kernel_names[i], &engine->kernels[i]);
+  return status;
+}
+
+/* ---- memory for programs --------------------------------------------------------------------------------------------- */
+
+enum { STAGING_WORDS = 4096, ROOM_BYTES = 1 << 20, PROGRAM_ALIGNMENT = 256 };
+
+static banyan_status add_room(bny_engine *engine, size_t bytes) {
+  bny_engine_room *made = malloc(sizeof *made);
+  if (!made) return bny_fail(BANYAN_ERR_MEMORY, "out of memory for programs");
+  void *address = NULL;
+  banyan_status status = engine->device->ops->local_make(engine->device, bytes, &address);
+  if (status != BANYAN_OK) {
+    free(made);
+    return status;
+  }
+  *made = (bny_engine_room){.address = address, .bytes = bytes, .next = engine->rooms};
+  engine->rooms = made;
+  return BANYAN_OK;
+}
+
+/* ---- making ---------------------------------------------------------------------------------------------------------- */
+
 banyan_status bny_engine_make(bny_device *device, const bny_engine_config *config, bny_engine **engine) {
   bny_engine *made = calloc(1, sizeof *made);
   if (!made) {
@@ -64,7 +110,10 @@ banyan_status bny_engine_make(bny_device *device, const bny_engine_config *confi
   if (config->sm_limit > 0 && config->sm_limit < made->sms_all) made->sms_all = config->sm_limit;
   bny_engine_crowd(made, 1);
   banyan_status status = load_image(made, config->image);
+  if (status == BANYAN_OK) status = load_kernels(made);
   if (status == BANYAN_OK) status = device->ops->words_make(device, BNY_DEVICE_WORDS, &made->words);
+  if (status == BANYAN_OK) status = device->ops->words_make(device, STAGING_WORDS, &made->staging);
+  if (status == BANYAN_OK) status = add_room(made, ROOM_BYTES);
   if (status == BANYAN_OK) status = device->ops->stream_make(device, &made->stream);
   if (status != BANYAN_OK) {
     bny_engine_free(made);
@@ -79,13 +128,15 @@ banyan_status bny_engine_make(bny_device *device, const bny_engine_config *confi
 /* Copies to the device's memory, and waits until it is there. */
 static banyan_status write(bny_engine *engine, void *to, const void *from, size_t bytes, int64_t deadline_ns) {
   bny_device *device = engine->device;
-  bny_device_words words;
-  banyan_status status = device->ops->words_make(device, (bytes + sizeof(uint64_t) - 1) / sizeof(uint64_t), &words);
-  if (status != BANYAN_OK) return status;
-  memcpy((void *)(uintptr_t)words.host, from, bytes);
-  status = device->ops->copy(device, to, words.device, bytes, engine->stream);
-  if (status == BANYAN_OK) status = bny_device_wait(device, engine->stream, deadline_ns);
-  if (status != BANYAN_ERR_TIMEOUT) device->ops->words_free(device, &words); /* else they are in use */
+  const size_t room = engine->staging.count * sizeof(uint64_t);
+  banyan_status status = BANYAN_OK;
+  for (size_t at = 0; at < bytes && status == BANYAN_OK; at += room) {
+    size_t some = bytes - at < room ? bytes - at : room;
+    memcpy((void *)(uintptr_t)engine->staging.host, (const char *)from + at, some);
+    status = device->ops->copy(device, (char *)to + at, engine->staging.device, some, engine->stream);
+    if (status == BANYAN_OK) status = bny_device_wait(device, engine->stream, deadline_ns);
+  }
+  if (status == BANYAN_ERR_TIMEOUT) engine->stuck = true;
   return status;
 }
 
@@ -110,24 +161,24 @@ banyan_status bny_engine_connect(bny_engine *engine, const bny_exchange *exchang
 static const int64_t load_timeout_ns = (int64_t)10 * 1000 * 1000 * 1000;
 
 banyan_status bny_engine_load(bny_engine *engine, uint64_t key, const bny_program *program, void **address) {
-  bny_device *device = engine->device;
   for (const bny_engine_program *at = engine->programs; at; at = at->next) {
     if (at->key != key) continue;
     *address = at->address;
     return BANYAN_OK;
   }
+  size_t bytes = ((size_t)program->bytes + PROGRAM_ALIGNMENT - 1) / PROGRAM_ALIGNMENT * PROGRAM_ALIGNMENT;
+  banyan_status status = BANYAN_OK;
+  if (engine->rooms->bytes - engine->rooms->used < bytes) status = add_room(engine, bytes > ROOM_BYTES ? bytes : ROOM_BYTES);
+  if (status != BANYAN_OK) return status;
+  void *place = engine->rooms->address + engine->rooms->used;
+  status = write(engine, place, program, program->bytes, bny_clock_ns() + load_timeout_ns);
+  if (status != BANYAN_OK) return status;
   bny_engine_program *made = malloc(sizeof *made);
   if (!made) return bny_fail(BANYAN_ERR_MEMORY, "out of memory for a program");
-  *made = (bny_engine_program){.key = key, .next = engine->programs};
-  banyan_status status = device->ops->local_make(device, program->bytes, &made->address);
-  if (status == BANYAN_OK) status = write(engine, made->address, program, program->bytes, bny_clock_ns() + load_timeout_ns);
-  if (status != BANYAN_OK) {
-    if (status != BANYAN_ERR_TIMEOUT) device->ops->local_free(device, made->address);
-    free(made);
-    return status;
-  }
+  *made = (bny_engine_program){.key = key, .address = place, .next = engine->programs};
+  engine->rooms->used += bytes;
   engine->programs = made;
-  *address = made->address;
+  *address = place;
   return BANYAN_OK;
 }
 
@@ -176,11 +227,16 @@ void bny_engine_free(bny_engine *engine) {
   bny_device *device = engine->device;
   for (bny_engine_program *at = engine->programs, *next; at; at = next) {
     next = at->next;
-    device->ops->local_free(device, at->address);
+    free(at);
+  }
+  for (bny_engine_room *at = engine->rooms, *next; at; at = next) {
+    next = at->next;
+    if (!engine->stuck) device->ops->local_free(device, at->address);
     free(at);
   }
   bny_share_free(engine->share);
   device->ops->stream_free(device, engine->stream);
+  if (!engine->stuck) device->ops->words_free(device, &engine->staging);
   device->ops->words_free(device, &engine->words);
   device->ops->module_unload(engine->module);
   free(engine->image);

@@ -3,7 +3,10 @@
  * The device side of a communicator: arenas that all ranks share, kernels, programs in the device's memory, and launches.
  *
  * A launch is ordered on the caller's stream, returns at once, allocates nothing and waits for nothing, so that it may be
- * captured in a graph and replayed. How it went is told later, by words that kernels write into memory of the host. */
+ * captured in a graph and replayed. How it went is told later, by words that kernels write into memory of the host.
+ *
+ * Once runs have begun nothing is loaded or freed, and room is made seldom: while a kernel waits for that of another rank of
+ * the process, a driver that waits for the kernel with its locks held keeps the other from being launched. */
 #ifndef BNY_DEVICE_ENGINE_H
 #define BNY_DEVICE_ENGINE_H
 
@@ -17,9 +20,28 @@ typedef struct bny_engine_kernel {
 
 typedef struct bny_engine_program {
   uint64_t key;
-  void *address;
+  void *address; /* in a room */
   struct bny_engine_program *next;
 } bny_engine_program;
+
+/* Memory of the device for programs. */
+typedef struct bny_engine_room {
+  unsigned char *address;
+  size_t bytes, used;
+  struct bny_engine_room *next;
+} bny_engine_room;
+
+/* Combines, programs: what kernels/cuda/kernels.def lists. */
+enum {
+  BNY_ENGINE_KERNELS = 0
+#define BNY_CUDA_ONESHOT(name, protocol, halves) +1
+#define BNY_CUDA_INTERPRET(name, protocol, halves) +1
+#define BNY_CUDA_BYTES(name, protocol) +1
+#include "cuda/kernels.def"
+#undef BNY_CUDA_ONESHOT
+#undef BNY_CUDA_INTERPRET
+#undef BNY_CUDA_BYTES
+};
 
 typedef struct bny_engine {
   bny_device *device; /* owned */
@@ -30,8 +52,12 @@ typedef struct bny_engine {
   int32_t sms;     /* and those of this one */
   bny_device_words words;
   void *stream; /* for what the host tells arenas */
+  bny_device_words staging; /* what is on its way to the device's memory */
+  bool stuck;   /* a copy has not ended: what it uses is not freed */
+  bny_engine_kernel kernels[BNY_ENGINE_KERNELS];
   bny_device_group group; /* its shape: from whoever deals out the arenas */
   bny_engine_program *programs;
+  bny_engine_room *rooms;
 } bny_engine;
 
 typedef struct bny_engine_config {
@@ -59,7 +85,7 @@ void bny_engine_free(bny_engine *engine);
  * were captured may use it. */
 banyan_status bny_engine_load(bny_engine *engine, uint64_t key, const bny_program *program, void **address);
 
-/* A kernel of the image by its name; loaded now. */
+/* A kernel of the image by its name: one that is there since the engine was made, else loaded now. */
 banyan_status bny_engine_find(bny_engine *engine, const char *name, bny_engine_kernel *kernel);
 
 typedef struct bny_engine_launch {
