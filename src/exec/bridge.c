@@ -37,7 +37,8 @@ static banyan_status make_arenas(bny_bridge *bridge, size_t bytes, int32_t crowd
   bridge->shape = bny_arena_shape_make(&bridge->sizes);
   if (bridge->sizes.signals == 0)
     return bny_fail(BANYAN_ERR_ARGUMENT, "arenas of %zu bytes are too small for runs on devices; raise arena_bytes", bytes);
-  bny_device_group group = {.rank = BNY_BRIDGE_DEVICE, .nranks = BNY_BRIDGE_RANKS, .shape = bridge->shape};
+  bny_device_group group = {.rank = BNY_BRIDGE_DEVICE, .nranks = BNY_BRIDGE_RANKS, .shape = bridge->shape,
+                            .shares_device = crowd > 1};
   for (int32_t i = 0; i < BNY_BRIDGE_RANKS; i++) {
     size_t words = bridge->shape.bytes / sizeof(uint64_t);
     banyan_status status = device->ops->words_make(device, words, &bridge->arenas[i]);
