@@ -15,12 +15,13 @@
 
 #include "cuda/decode_shape.h"
 #include "cuda/device.h"
+#include "cuda/program.h"
 #include "merge_math.h"
 #include "random.h"
 
 /* ---- what is asked --------------------------------------------------------------------------------------------------- */
 
-typedef void (*decode_kernel)(const bny_decode_call call);
+typedef void (*decode_kernel)(const bny_decode_call call, const bny_device_combine combine);
 
 struct decode_case {
   const char *name = "";
@@ -215,7 +216,7 @@ inline std::string decode_launch(const decode_case &what, decode_memory *memory)
     launch.cluster = what.cluster;
     launch.shared_bytes = what.shared_bytes;
     launch.overlap = i > 0;
-    launch.kernel = [kernel, call] { kernel(*call); };
+    launch.kernel = [kernel, call] { kernel(*call, bny_device_combine()); };
     bny_emulator_add(emulator, launch);
   }
   char why[256] = "";

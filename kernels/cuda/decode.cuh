@@ -1,12 +1,13 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
  * The decode kernels: split-KV attention of one query token of each sequence. decode_shape.h says how work is divided,
- * decode_warp.cuh and decode_latent.cuh do it, decode_merge.cuh brings it together, decode_kernels.def lists them. */
+ * decode_warp.cuh and decode_latent.cuh do it, decode_merge.cuh brings it together, decode_output.cuh writes it to the caller's
+ * memory or decode_combine.cuh combines it with that of other ranks, decode_kernels.def lists the kernels. */
 #ifndef BNY_CUDA_DECODE_CUH
 #define BNY_CUDA_DECODE_CUH
 
+#include "cuda/decode_combine.cuh"
 #include "cuda/decode_latent.cuh"
-#include "cuda/decode_output.cuh"
 #include "cuda/decode_warp.cuh"
 
 /* What no device of an architecture would be given is not built for it. */
@@ -26,9 +27,11 @@
 #define BNY_DECODE_WARPS_ENTRY(element, head_dim, copy, is_bulk, shared)                                        \
   static_assert(bny_warp_memory<bny_warp_shape<head_dim, is_bulk>>::BYTES == shared, "as the list says");       \
   BNY_KERNEL BNY_LAUNCH_BOUNDS(BNY_WARP_LANES * BNY_DECODE_WARPS, (bny_warp_shape<head_dim, is_bulk>::RESIDENT)) \
-  bny_decode_##element##_##head_dim##_##copy(BNY_PARAMETER(bny_decode_call, call)) {                            \
-    bny_decode_output output = {call.out};                                                                      \
-    bny_decode_by_warps<bny_##element, bny_warp_shape<head_dim, is_bulk>>(call, output);                        \
+  bny_decode_##element##_##head_dim##_##copy(BNY_PARAMETER(bny_decode_call, call),                              \
+                                             BNY_PARAMETER(bny_device_combine, combine)) {                      \
+    BNY_SHARED_ARRAY(bny_fused_state, states, BNY_DECODE_WARPS);                                                \
+    bny_decode_epilogue epilogue = {call.out, combine, states};                                                 \
+    bny_decode_by_warps<bny_##element, bny_warp_shape<head_dim, is_bulk>>(call, epilogue);                      \
   }
 #define BNY_DECODE_LATENT_KERNEL(element, rows, copy, is_bulk, shared) \
   BNY_DECODE_IF_##copy(BNY_DECODE_LATENT_ENTRY(element, rows, copy, is_bulk, shared))
@@ -36,9 +39,11 @@
   static_assert(bny_latent_memory<bny_latent_shape<rows / 16, is_bulk>>::BYTES == shared, "as the list says");  \
   BNY_KERNEL BNY_LAUNCH_BOUNDS((bny_latent_shape<rows / 16, is_bulk>::THREADS),                                 \
                                (bny_latent_shape<rows / 16, is_bulk>::RESIDENT))                                \
-  bny_decode_##element##_latent##rows##_##copy(BNY_PARAMETER(bny_decode_call, call)) {                          \
-    bny_decode_output output = {call.out};                                                                      \
-    bny_decode_latent<bny_##element, bny_latent_shape<rows / 16, is_bulk>>(call, output);                       \
+  bny_decode_##element##_latent##rows##_##copy(BNY_PARAMETER(bny_decode_call, call),                            \
+                                               BNY_PARAMETER(bny_device_combine, combine)) {                    \
+    BNY_SHARED_ARRAY(bny_fused_state, states, (bny_latent_shape<rows / 16, is_bulk>::WARPS));                   \
+    bny_decode_epilogue epilogue = {call.out, combine, states};                                                 \
+    bny_decode_latent<bny_##element, bny_latent_shape<rows / 16, is_bulk>>(call, epilogue);                     \
   }
 #include "cuda/decode_kernels.def"
 #undef BNY_DECODE_WARPS_KERNEL

@@ -183,6 +183,7 @@ BNY_DEVICE void bny_latent_attend(const bny_decode_call &call, const bny_decode_
 template <class Element, class shape, class Epilogue>
 BNY_DEVICE void bny_decode_latent(const bny_decode_call &call, Epilogue &epilogue) {
   using memory = bny_latent_memory<shape>;
+  epilogue.begin();
   unsigned char *shared = bny_dynamic_shared();
   bny_latent_stages stages = {shared, (uint64_t *)(shared + memory::BARRIERS), 0};
   if constexpr (shape::bulk) {
@@ -197,7 +198,7 @@ BNY_DEVICE void bny_decode_latent(const bny_decode_call &call, Epilogue &epilogu
        bny_decode_walk_next(&walk, call))
     if (bny_decode_piece_is_mine(&item.piece, walk.granules, walk.team))
       bny_latent_attend<Element, shape>(call, item, walk.team, &stages, epilogue);
-  Epilogue::end(epilogue);
+  epilogue.end();
 }
 
 #endif

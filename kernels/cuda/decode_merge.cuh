@@ -200,7 +200,7 @@ BNY_DEVICE void bny_decode_emit(const bny_decode_call &call, const bny_decode_it
     row->m = row->d;
     row->d = 1;
   }
-  Epilogue::template row<dim>(epilogue, item.sequence, head, *row);
+  epilogue.row(item.sequence, head, *row);
 }
 
 /* This block's rows, rank, rank + blocks ... of the item. Where it has more warps than rows, `parts` warps fold a row

@@ -1,13 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * The epilogue that writes finished rows to the caller's memory, in any convention.
- *
- * An epilogue is a type with
- *   template <int dim> static void row(Epilogue &self, uint32_t sequence, uint32_t head, const bny_decode_row<dim> &row)
- * which a whole warp calls once for each row, with the row in wire form (m a whole number, f32): the place where a row can
- * be pushed to peers instead; and
- *   static void end(Epilogue &self)
- * which all threads of a block call once, after its last row. */
+ * Finished rows to the caller's memory, in any convention. */
 #ifndef BNY_CUDA_DECODE_OUTPUT_CUH
 #define BNY_CUDA_DECODE_OUTPUT_CUH
 
@@ -30,24 +23,17 @@ BNY_DEVICE void bny_output_put(void *to, banyan_dtype dtype, int64_t index, cons
   }
 }
 
-struct bny_decode_output {
-  const banyan_partial &out;
-
-  template <int dim>
-  BNY_DEVICE void row(bny_decode_output &self, uint32_t sequence, uint32_t head, const bny_decode_row<dim> &row) {
-    const banyan_partial &out = self.out;
-    const int32_t token = (int32_t)sequence, index = (int32_t)head;
-    float factor = bny_export_row(out, token, index, row.m, row.d, true);
-    int64_t first = bny_partial_value_at(out, token, index);
-    BNY_UNROLL for (int quad = 0; quad < bny_decode_row<dim>::QUADS; quad++) {
-      float values[4];
-      if (bny_decode_column(quad) >= dim) continue;
-      BNY_UNROLL for (int i = 0; i < 4; i++) values[i] = bny_mul(row.n[quad][i], factor);
-      bny_output_put(out.values, out.values_dtype, first + bny_decode_column(quad), values);
-    }
+/* By a whole warp: a row in wire form (m a whole number, f32). */
+template <int dim>
+BNY_DEVICE void bny_decode_output(const banyan_partial &out, int32_t token, int32_t head, const bny_decode_row<dim> &row) {
+  float factor = bny_export_row(out, token, head, row.m, row.d, true);
+  int64_t first = bny_partial_value_at(out, token, head);
+  BNY_UNROLL for (int quad = 0; quad < bny_decode_row<dim>::QUADS; quad++) {
+    float values[4];
+    if (bny_decode_column(quad) >= dim) continue;
+    BNY_UNROLL for (int i = 0; i < 4; i++) values[i] = bny_mul(row.n[quad][i], factor);
+    bny_output_put(out.values, out.values_dtype, first + bny_decode_column(quad), values);
   }
-
-  BNY_DEVICE void end(bny_decode_output &) {}
-};
+}
 
 #endif

@@ -214,6 +214,7 @@ BNY_DEVICE void bny_warps_attend(const bny_decode_call &call, const bny_decode_i
 template <class Element, class shape, class Epilogue>
 BNY_DEVICE void bny_decode_by_warps(const bny_decode_call &call, Epilogue &epilogue) {
   using memory = bny_warp_memory<shape>;
+  epilogue.begin();
   unsigned char *shared = bny_dynamic_shared();
   bny_ring ring = {shared + bny_warp() * memory::RING_BYTES,
                    (uint64_t *)(shared + memory::BARRIERS) + bny_warp() * shape::RING, 0};
@@ -229,7 +230,7 @@ BNY_DEVICE void bny_decode_by_warps(const bny_decode_call &call, Epilogue &epilo
        bny_decode_walk_next(&walk, call))
     if (bny_decode_piece_is_mine(&item.piece, walk.granules, walk.team))
       bny_warps_attend<Element, shape>(call, item, walk.team, &ring, epilogue);
-  Epilogue::end(epilogue);
+  epilogue.end();
 }
 
 #endif

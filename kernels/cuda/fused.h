@@ -31,6 +31,30 @@ BNY_DEVICE void bny_fused_begin(bny_fused_run *run, const bny_device_combine &co
   bny_worker_announce(run->self);
 }
 
+/* What a warp keeps of a run in shared memory where registers are dear, between bny_fused_resume() and bny_fused_suspend(). */
+struct bny_fused_state {
+  uint64_t epoch; /* 0: not joined */
+  uint32_t failed, pad;
+};
+
+/* All lanes. Not joined: as bny_fused_begin(), but tells nobody. */
+BNY_DEVICE void bny_fused_resume(bny_fused_run *run, const bny_device_combine &combine, const bny_fused_state &state) {
+  run->combine = &combine;
+  run->joined = state.epoch != 0;
+  if (run->joined) {
+    bny_worker_set(&run->self, combine.group);
+    run->self.epoch = state.epoch;
+    run->self.failed = state.failed != 0;
+  } else {
+    bny_worker_open(&run->self, combine.group);
+  }
+}
+
+BNY_DEVICE void bny_fused_suspend(const bny_fused_run &run, bny_fused_state *state) {
+  if (bny_lane() == 0) *state = {run.joined ? run.self.epoch : 0, run.self.failed ? 1u : 0u, 0};
+  bny_warp_sync();
+}
+
 BNY_DEVICE void bny_fused_join(bny_fused_run *run) {
   if (!run->joined) bny_worker_join(&run->self);
   run->joined = true;

@@ -1,0 +1,76 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * What becomes of finished rows: they go to the caller's memory, or are pushed to all ranks, and the last blocks merge what all
+ * have pushed (fused.h). The combine's input then is in wire form: f32, m and d in base 2, numerators.
+ *
+ * Of a combine nothing is in registers while keys are attended to: functions of it are not inlined, what a warp knows of the run
+ * is in shared memory, and the number of the run is asked for when there is a row to push, in the same trip to memory as whether
+ * peers' inboxes may be written. */
+#ifndef BNY_CUDA_DECODE_COMBINE_CUH
+#define BNY_CUDA_DECODE_COMBINE_CUH
+
+#include "cuda/decode_output.cuh"
+#include "cuda/fused.h"
+
+/* The rest of a row's arguments; its values go in registers. */
+struct bny_decode_combine_row {
+  int32_t token, head;
+  float m, d;
+};
+
+template <int quads> struct bny_decode_combine_values {
+  float n[quads][4];
+};
+
+BNY_DEVICE_COLD void bny_decode_combine_begin(const bny_device_combine &combine, bny_fused_state *states) {
+  bny_fused_state *state = states + bny_warp();
+  if (bny_lane() == 0) *state = {0, 0, 0};
+  bny_warp_sync();
+  bny_fused_run run;
+  if (bny_block() == 0 && bny_warp() == 0) bny_fused_begin(&run, combine);
+}
+
+template <int quads>
+BNY_DEVICE_COLD void bny_decode_combine_push(const bny_device_combine &combine, bny_fused_state *states,
+                                             bny_decode_combine_row row, bny_decode_combine_values<quads> values) {
+  bny_fused_run run;
+  bny_fused_resume(&run, combine, states[bny_warp()]);
+  bny_fused_push(&run, row.token, row.head, row.m, row.d, bny_fused_quads<quads>{values.n});
+  bny_fused_suspend(run, states + bny_warp());
+}
+
+BNY_DEVICE_COLD void bny_decode_combine_end(const bny_device_combine &combine, const bny_fused_state *states) {
+  bny_fused_run run;
+  bny_fused_resume(&run, combine, states[bny_warp()]);
+  bny_fused_end(&run);
+}
+
+struct bny_decode_epilogue {
+  const banyan_partial &out;
+  const bny_device_combine &combine; /* mergers 0: there is none */
+  bny_fused_state *states;           /* of the block's warps */
+
+  /* All threads of a block, after the kernels before this one. */
+  BNY_DEVICE_METHOD void begin() const {
+    if (combine.mergers) bny_decode_combine_begin(combine, states);
+  }
+
+  /* A whole warp, once for each row. */
+  template <int dim> BNY_DEVICE_METHOD void row(uint32_t sequence, uint32_t head, const bny_decode_row<dim> &row) const {
+    enum : int { QUADS = bny_decode_row<dim>::QUADS };
+    if (combine.mergers == 0) {
+      bny_decode_output(out, (int32_t)sequence, (int32_t)head, row);
+      return;
+    }
+    bny_decode_combine_values<QUADS> values;
+    BNY_UNROLL for (int i = 0; i < 4 * QUADS; i++) values.n[i / 4][i % 4] = row.n[i / 4][i % 4];
+    bny_decode_combine_push<QUADS>(combine, states, {(int32_t)sequence, (int32_t)head, row.m, row.d}, values);
+  }
+
+  /* All threads of a block, after its last row. */
+  BNY_DEVICE_METHOD void end() const {
+    if (combine.mergers) bny_decode_combine_end(combine, states);
+  }
+};
+
+#endif
