@@ -296,6 +296,21 @@ banyan_status banyan_op_query(const banyan_op *op, banyan_op_info *info);
 /* The steps of this rank, one a line, as banyan_comm_describe() writes. */
 size_t banyan_op_describe(const banyan_op *op, char *text, size_t bytes);
 
+/* ---- combine within a kernel of your own --------------------------------------------------------------------------- */
+
+/* An attention kernel may push its partials from its epilogue and merge them itself: see banyan_device.cuh. Collective, once
+ * for each shape. desc->algorithm is NULL or "oneshot"; desc->stream is not looked at. BANYAN_ERR_UNSUPPORTED: the communicator
+ * has no device, or more than 8 ranks, or arenas in memory of the host; canonical order on a lossy wire. Such an operation is
+ * run by launching that kernel on all ranks, in the common order of runs; banyan_start() refuses it. */
+banyan_status banyan_device_combine_init(banyan_comm *comm, const banyan_combine_desc *desc, banyan_op **op);
+
+/* Writes `combine`, a banyan_device_combine of `bytes` bytes, for the kernel to take by value. `rows`: what it pushes means (kinds,
+ * base, empty; pointers and strides are not looked at, dtypes are BANYAN_F32). `out`: as of banyan_combine(). `blocks`: of the
+ * kernel that fit on the device at once; fewer leave more of it to others. Local, allocates nothing: may be called for each
+ * launch. What it wrote is good for launches and graphs until banyan_comm_destroy(), also after banyan_op_free(). */
+banyan_status banyan_op_device(const banyan_op *op, const banyan_partial *rows, const banyan_partial *out, int32_t blocks,
+                               void *combine, size_t bytes);
+
 /* ---- decode layer: local attention --------------------------------------------------------------------------------- */
 
 /* One query token per sequence against this rank's keys and values; softmax over scale * q.k, grouped heads: query head
@@ -312,16 +327,38 @@ typedef struct banyan_attention_desc {
   banyan_dtype kv_dtype;
   const void *q;             /* [batch][heads][head_dim] */
   int64_t q_batch_stride, q_head_stride;
-  const void *k;             /* [batch][kv_heads][keys][head_dim] */
-  int64_t k_batch_stride, k_head_stride, k_token_stride;
-  const void *v;             /* [batch][kv_heads][keys][value_dim] */
+  const void *k;             /* [batch][kv_heads][keys][head_dim]; paged: [pages][kv_heads][page_keys][head_dim] */
+  int64_t k_batch_stride, k_head_stride, k_token_stride; /* paged: the first leads from a page to the next */
+  const void *v;             /* [batch][kv_heads][keys][value_dim]; paged likewise */
   int64_t v_batch_stride, v_head_stride, v_token_stride;
   const int32_t *seq_lens;   /* [batch]: keys of each sequence in this shard; 0 is an empty shard */
+  const int32_t *page_table; /* [batch][...]: key t of a sequence is key t % page_keys of page page_table[b][t / page_keys];
+                              * NULL: not paged */
+  int64_t page_table_stride; /* from a sequence to the next */
+  int32_t page_keys;         /* a power of two; 0 if not paged */
+  int32_t keys_max;          /* devices: no sequence has more keys, in any run; longer ones are cut */
+  void *stream;              /* devices: as in banyan_combine_desc */
 } banyan_attention_desc;
 
 /* Attention over this rank's shard alone, written to `out` as partials of [batch] tokens x [heads] rows, in any
- * convention: the input of banyan_combine(). Local, allocates nothing, any thread. */
+ * convention: the input of banyan_combine(). In memory of the host. Local, allocates nothing, any thread. */
 banyan_status banyan_attention(const banyan_attention_desc *desc, const banyan_partial *out);
+
+/* The same as an operation, done where the communicator's combines are. Local; not compared with other ranks. On the host
+ * banyan_start() does all of it. On a device it puts one kernel on desc->stream, as for a combine: allocates nothing, may be
+ * captured. Then q, k, v, seq_lens and page_table are memory that the device can read, at each run, and `out` such that it can
+ * write; q, k and v are all f16 or all bf16, their rows begin at multiples of 16 bytes; head_dim is 64, 96, 128, 192 or 256
+ * with values as long, or 576 with v = k, whose first 512 are the values (MLA). Else BANYAN_ERR_UNSUPPORTED. Operations of a
+ * communicator share scratch memory: their runs are one after another, in graphs too. */
+banyan_status banyan_attention_init(banyan_comm *comm, const banyan_attention_desc *desc, const banyan_partial *out,
+                                    banyan_op **op);
+
+/* Attention over the shards of all ranks: the above and a combine of its rows, in one. Collective, as banyan_combine_init();
+ * `combine` has batch tokens, and its stream is NULL or that of `desc`. On a device one kernel does it all where a kernel of
+ * your own could, see banyan_device_combine_init(), and the arenas have room for all rows at once; two or more otherwise:
+ * banyan_op_query() says which. */
+banyan_status banyan_attention_combine_init(banyan_comm *comm, const banyan_attention_desc *desc,
+                                            const banyan_combine_desc *combine, const banyan_partial *out, banyan_op **op);
 
 #ifdef __GNUC__
 #pragma GCC visibility pop

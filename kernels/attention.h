@@ -55,6 +55,10 @@ typedef struct bny_attention_task {
   int64_t k_token_stride;
   const void *v; /* [keys][value_dim] */
   int64_t v_token_stride;
+  const int32_t *pages; /* NULL: none. Else key i is key i % page_keys of page pages[i / page_keys] */
+  int32_t page_keys;
+  int64_t k_page_stride;
+  int64_t v_page_stride;
 } bny_attention_task;
 
 typedef struct bny_attention_kernels {

@@ -1,8 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0
  * The public calls: what they are given is checked here, and nowhere below. */
+#include "api.h"
+
 #include <string.h>
 
-#include "operation.h"
 #include "status.h"
 
 void banyan_split(int32_t count, int32_t parts, int32_t index, int32_t *first, int32_t *number) {
@@ -26,7 +27,7 @@ static banyan_status run_or_keep(banyan_comm *comm, const bny_op_key *key, const
 
 /* ---- combine --------------------------------------------------------------------------------------------------------- */
 
-static banyan_status key_of_combine(const banyan_comm *comm, const banyan_combine_desc *desc, bny_op_key *key) {
+banyan_status bny_api_combine_key(const banyan_comm *comm, const banyan_combine_desc *desc, bny_op_key *key) {
   if (!comm || !desc) return bny_fail(BANYAN_ERR_ARGUMENT, "comm and desc must not be NULL");
   if (desc->size != sizeof *desc)
     return bny_fail(BANYAN_ERR_ARGUMENT, "desc.size is %zu; set it to sizeof(banyan_combine_desc) = %zu", desc->size,
@@ -64,8 +65,7 @@ static banyan_status key_of_combine(const banyan_comm *comm, const banyan_combin
   return BANYAN_OK;
 }
 
-/* The rows that this rank's output has. */
-static bny_box result_box(const banyan_comm *comm, const bny_op_key *key) {
+bny_box bny_api_result_box(const banyan_comm *comm, const bny_op_key *key) {
   bny_box box = {key->tokens, key->heads, key->value_dim};
   int32_t first;
   if (key->scatter == BANYAN_SCATTER_HEADS) banyan_split(key->heads, comm->nranks, comm->rank, &first, &box.heads);
@@ -74,11 +74,9 @@ static bny_box result_box(const banyan_comm *comm, const bny_op_key *key) {
   return box;
 }
 
-static bool is_empty(const bny_box *box) { return box->tokens == 0 || box->heads == 0; }
-
-static banyan_status check_partial(const banyan_partial *partial, const bny_box *box, bool is_output) {
+banyan_status bny_api_check_partial(const banyan_partial *partial, const bny_box *box, bool is_output) {
   const char *name = is_output ? "out" : "in";
-  if (is_empty(box)) return BANYAN_OK;
+  if (bny_api_box_is_empty(box)) return BANYAN_OK;
   if (!partial) return bny_fail(BANYAN_ERR_ARGUMENT, "%s is NULL, but this rank has %d x %d rows there", name, box->tokens, box->heads);
   const char *wrong = bny_partial_check(partial, box, is_output);
   return wrong ? bny_fail(BANYAN_ERR_ARGUMENT, "%s: %s", name, wrong) : BANYAN_OK;
@@ -87,13 +85,13 @@ static banyan_status check_partial(const banyan_partial *partial, const bny_box 
 static banyan_status combine(banyan_comm *comm, const banyan_combine_desc *desc, const banyan_partial *in,
                              const banyan_partial *out, banyan_op **keep) {
   bny_op_key key;
-  banyan_status status = key_of_combine(comm, desc, &key);
+  banyan_status status = bny_api_combine_key(comm, desc, &key);
   if (status != BANYAN_OK) return status;
-  bny_box all = {key.tokens, key.heads, key.value_dim}, result = result_box(comm, &key);
-  status = check_partial(in, &all, false);
-  if (status == BANYAN_OK) status = check_partial(out, &result, true);
+  bny_box all = {key.tokens, key.heads, key.value_dim}, result = bny_api_result_box(comm, &key);
+  status = bny_api_check_partial(in, &all, false);
+  if (status == BANYAN_OK) status = bny_api_check_partial(out, &result, true);
   if (status != BANYAN_OK) return status;
-  bny_op_memory memory = {.in = in, .out = is_empty(&result) ? NULL : out, .stream = desc->stream};
+  bny_op_memory memory = {.in = in, .out = bny_api_box_is_empty(&result) ? NULL : out, .stream = desc->stream};
   return run_or_keep(comm, &key, &memory, keep);
 }
 

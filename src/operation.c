@@ -24,6 +24,8 @@ struct banyan_op {
   size_t *counts; /* owned copy of key.counts */
   banyan_partial in, out;
   void *stream;
+  bny_attention *attention;   /* goes first; owned */
+  bny_device_combine *within; /* what a kernel takes that also combines; owned. NULL: combines are launched */
   op_part *parts;
   int32_t nparts;
   bny_bridge_work *work; /* on devices of several hosts: what runs all parts; the bridge's */
@@ -70,6 +72,7 @@ static bny_request request_of(const banyan_op *op) {
     .bytes = key->bytes,
     .root = key->root,
     .distance = key->distance,
+    .within_kernel = key->within_kernel,
     .algorithm = key->algorithm[0] ? key->algorithm : NULL,
     .cost = device ? comm->device.cost : comm->cost,
     .levels = comm->levels,
@@ -254,6 +257,8 @@ static void free_parts(banyan_op *op) {
 
 static void free_op(banyan_op *op) {
   free_parts(op);
+  bny_attention_free(op->attention);
+  free(op->within);
   free(op->counts);
   free(op);
 }
@@ -300,9 +305,26 @@ static banyan_status plan_parts(banyan_op *op) {
   return runs_on_bridge(op) ? bind_to_bridge(op) : BANYAN_OK;
 }
 
+static banyan_status fill_within(const banyan_op *op, const bny_request *request, bny_device_combine *combine) {
+  if (op->comm->bridge)
+    return bny_fail(BANYAN_ERR_UNSUPPORTED, "a combine within a kernel needs devices that share memory; here those of several hosts "
+                                            "do not");
+  return bny_device_run_within(&op->comm->device, request, combine);
+}
+
+/* In one part. The plan tells what it costs, and is compared; the kernel has no use for it. */
+static banyan_status plan_within(banyan_op *op) {
+  op->within = malloc(sizeof *op->within);
+  if (!op->within) return bny_fail(BANYAN_ERR_MEMORY, "out of memory for an operation");
+  banyan_status status = cut_into_parts(op, SIZE_MAX / 2);
+  if (status == BANYAN_OK) status = fill_within(op, &op->parts[0].request, op->within);
+  return status == BANYAN_OK ? bny_plan_make(&op->parts[0].request, op->comm->rank, &op->parts[0].plan) : status;
+}
+
 /* Whether a plan fits the outbox is the same on every rank, so all cut alike: into smaller parts until one fits, or until
  * nothing is left to cut. */
 static banyan_status cut_and_plan(banyan_op *op) {
+  if (op->key.within_kernel) return plan_within(op);
   size_t limit = payload_limit(op);
   for (;; limit /= 2) {
     banyan_status status = cut_into_parts(op, limit);
@@ -361,10 +383,44 @@ banyan_status bny_op_make(banyan_comm *comm, const bny_op_key *key, banyan_op **
   return BANYAN_OK;
 }
 
+banyan_status bny_op_make_attention(banyan_comm *comm, bny_attention *attention, banyan_op **op) {
+  banyan_op *made = calloc(1, sizeof *made);
+  if (!made) return bny_fail(BANYAN_ERR_MEMORY, "out of memory for an operation");
+  made->comm = comm;
+  made->attention = attention;
+  *op = made;
+  return BANYAN_OK;
+}
+
+/* Mergers that are more than rows would have nothing to merge. */
+static void tell(const banyan_op *op, const banyan_partial *rows, const banyan_partial *out, int64_t mergers, int32_t warps,
+                 bny_device_combine *combine) {
+  bny_slice owned = bny_slice_owned(&op->parts[0].request, op->comm->rank);
+  int64_t useful = (bny_slice_rows(&owned) + warps - 1) / warps;
+  if (mergers > useful) mergers = useful;
+  combine->call.in = *rows;
+  combine->call.out = out ? *out : (banyan_partial){0};
+  combine->mergers = (uint32_t)(mergers > 1 ? mergers : 1);
+}
+
+void bny_op_tell(const banyan_op *op, const banyan_partial *rows, const banyan_partial *out, int32_t blocks,
+                 bny_device_combine *combine) {
+  const bny_engine *engine = op->comm->device.engine;
+  bny_device_combine made = *op->within;
+  tell(op, rows, out, (int64_t)blocks * engine->sms / engine->device->facts.sm_count, 1, &made);
+  *combine = made;
+}
+
 void bny_op_bind(banyan_op *op, const bny_op_memory *memory) {
   if (memory->in) op->in = *memory->in;
   if (memory->out) op->out = *memory->out;
   op->stream = memory->stream;
+  op->attention = memory->attention;
+  if (op->within && op->attention) {
+    const bny_decode *decode = &op->attention->decode;
+    banyan_partial rows = bny_attention_rows(&op->attention->desc);
+    tell(op, &rows, memory->out, decode->resident_blocks, decode->plan.kernel->block_threads / 32, op->within);
+  }
   if (op->key.collective == BNY_COMBINE) return;
   for (int32_t i = 0; i < op->nparts; i++) {
     op_part *part = &op->parts[i];
@@ -377,9 +433,22 @@ static bool same_key(const bny_op_key *a, const bny_op_key *b, int32_t nranks) {
   return a->collective == b->collective && a->tokens == b->tokens && a->heads == b->heads &&
          a->value_dim == b->value_dim && a->wire == b->wire && a->scatter == b->scatter && a->order == b->order &&
          a->root == b->root && a->distance == b->distance && a->bytes == b->bytes &&
+         a->within_kernel == b->within_kernel &&
          memcmp(a->algorithm, b->algorithm, sizeof a->algorithm) == 0 &&
          (a->counts == b->counts ||
           (a->counts && b->counts && memcmp(a->counts, b->counts, (size_t)nranks * sizeof *a->counts) == 0));
+}
+
+banyan_status bny_op_check_within(banyan_comm *comm, const bny_op_key *key) {
+  banyan_op op = {.comm = comm, .key = *key};
+  bny_device_combine combine;
+  bny_request request = request_of(&op);
+  return fill_within(&op, &request, &combine);
+}
+
+const bny_op_key *bny_op_key_within(const banyan_op *op, banyan_comm **comm) {
+  *comm = op->comm;
+  return op->within && !op->attention ? &op->key : NULL;
 }
 
 /* The order of the list depends on the calls alone, which are the same on all ranks: so all find it, or none. */
@@ -405,7 +474,9 @@ banyan_status bny_op_find(banyan_comm *comm, const bny_op_key *key, banyan_op **
 /* All parts are put on the stream, and that is all there is to do. */
 static banyan_status start_on_device(banyan_op *op) {
   banyan_status status = bny_comm_check(op->comm);
-  if (status == BANYAN_OK && op->work) return bny_bridge_start(op->work, &op->parts[0].binding, op->stream);
+  if (status == BANYAN_OK && op->attention) status = bny_attention_start(op->attention, op->within);
+  if (status != BANYAN_OK || op->within) return status;
+  if (op->work) return bny_bridge_start(op->work, &op->parts[0].binding, op->stream);
   for (int32_t i = 0; i < op->nparts && status == BANYAN_OK; i++)
     status = bny_device_run_start(op->parts[i].device_run, &op->parts[i].binding, op->stream);
   return status;
@@ -414,9 +485,15 @@ static banyan_status start_on_device(banyan_op *op) {
 banyan_status banyan_start(banyan_op *op) {
   if (!op) return bny_fail(BANYAN_ERR_ARGUMENT, "op is NULL");
   banyan_comm *comm = op->comm;
+  if (op->within && !op->attention)
+    return bny_fail(BANYAN_ERR_STATE, "the operation is part of a kernel of yours: launch that, with what banyan_op_device() gives");
   if (runs_on_device(op)) return start_on_device(op);
   if (op->running) return bny_fail(BANYAN_ERR_STATE, "the operation was started already; wait for it first");
   if (comm->exec->failure.status != BANYAN_OK) return bny_exec_check(comm->exec, NULL);
+  if (op->attention) {
+    banyan_status status = bny_attention_start(op->attention, NULL);
+    if (status != BANYAN_OK || op->nparts == 0) return status;
+  }
   op->running = true;
   op->current = 0;
   if (comm->last) comm->last->next = op;
@@ -452,9 +529,13 @@ banyan_status banyan_op_query(const banyan_op *op, banyan_op_info *info) {
   if (info->size != sizeof *info)
     return bny_fail(BANYAN_ERR_ARGUMENT, "info.size is %zu; set it to sizeof(banyan_op_info) = %zu", info->size,
                     sizeof *info);
-  const bny_plan *first = op->parts[0].plan;
-  banyan_op_info found = {
-    .size = sizeof found, .algorithm = first->algorithm, .reason = first->reason, .plan_hash = first->hash};
+  banyan_op_info found = {.size = sizeof found, .algorithm = "attention"};
+  if (op->nparts > 0) {
+    const bny_plan *first = op->parts[0].plan;
+    found = (banyan_op_info){
+      .size = sizeof found, .algorithm = first->algorithm, .reason = first->reason, .plan_hash = first->hash};
+  }
+  if (op->attention) found.reason = op->attention->text;
   for (int32_t i = 0; i < op->nparts; i++) {
     found.predicted_us += op->parts[i].plan->predicted_ns * 1e-3;
     if (runs_on_device(op)) continue; /* kernels do not count, and the bridge's thread may be counting */
@@ -470,8 +551,8 @@ banyan_status banyan_op_query(const banyan_op *op, banyan_op_info *info) {
 }
 
 size_t banyan_op_describe(const banyan_op *op, char *text, size_t bytes) {
-  if (op->nparts == 1) return bny_plan_print(op->parts[0].plan, text, bytes);
-  size_t length = bny_plan_print(op->parts[0].plan, text, bytes);
-  bny_append(text, bytes, &length, "and %d more parts like it\n", op->nparts - 1);
+  size_t length = op->nparts > 0 ? bny_plan_print(op->parts[0].plan, text, bytes) : 0;
+  if (op->nparts > 1) bny_append(text, bytes, &length, "and %d more parts like it\n", op->nparts - 1);
+  if (op->attention) bny_append(text, bytes, &length, "%s\n", op->attention->text);
   return length;
 }

@@ -5,6 +5,7 @@
 #ifndef BNY_OPERATION_H
 #define BNY_OPERATION_H
 
+#include "attention_run.h"
 #include "comm.h"
 
 /* What makes two calls the same operation; identical on all ranks. */
@@ -15,6 +16,7 @@ typedef struct bny_op_key {
   banyan_scatter scatter;
   banyan_order order;
   int32_t root, distance;
+  bool within_kernel; /* combine, on a device: run by a kernel that does something else as well */
   char algorithm[BNY_ALGORITHM_NAME_BYTES]; /* "": by predicted cost */
   size_t bytes;
   const size_t *counts; /* gather: [nranks] */
@@ -26,11 +28,25 @@ typedef struct bny_op_memory {
   const void *in_bytes;           /* the others */
   void *out_bytes;
   void *stream;                   /* combine on a device */
+  bny_attention *attention;       /* that goes before a combine; becomes the operation's */
 } bny_op_memory;
 
 /* Collective. Not checked here: the descriptors of the memory. */
 banyan_status bny_op_make(banyan_comm *comm, const bny_op_key *key, banyan_op **op);
 void bny_op_bind(banyan_op *op, const bny_op_memory *memory);
+
+/* Local: attention alone, which becomes the operation's. */
+banyan_status bny_op_make_attention(banyan_comm *comm, bny_attention *attention, banyan_op **op);
+
+/* Whether a combine can be run within a kernel: the same on all ranks. If not, the thread's error says why. */
+banyan_status bny_op_check_within(banyan_comm *comm, const bny_op_key *key);
+
+/* What a kernel of somebody else takes, of an operation within one. `blocks` of it fit on the device. */
+void bny_op_tell(const banyan_op *op, const banyan_partial *rows, const banyan_partial *out, int32_t blocks,
+                 bny_device_combine *combine);
+
+/* NULL if it is not to be run by a kernel of somebody else. */
+const bny_op_key *bny_op_key_within(const banyan_op *op, banyan_comm **comm);
 
 /* The operation behind a blocking call: found by its key, or made. */
 banyan_status bny_op_find(banyan_comm *comm, const bny_op_key *key, banyan_op **op);

@@ -10,8 +10,10 @@
 #include <vector>
 
 #include "cuda/combine.cuh"
+#include "cuda/decode.cuh"
 #include "fake_cuda_parts.h"
 #include "fake_cuda_queue.hh"
+#include "user_kernel.cuh"
 extern "C" {
 #include "fake_cuda.h"
 }
@@ -37,9 +39,17 @@ struct entry {
 #define BNY_CUDA_ONESHOT(kernel, protocol, halves) {#kernel, [](void **arguments) { return call_of(kernel, arguments); }},
 #define BNY_CUDA_INTERPRET(kernel, protocol, halves) BNY_CUDA_ONESHOT(kernel, protocol, halves)
 #define BNY_CUDA_BYTES(kernel, protocol) BNY_CUDA_ONESHOT(kernel, protocol, false)
+#define BNY_DECODE_WARPS_KERNEL(element, head_dim, copy, is_bulk, shared) \
+  BNY_CUDA_ONESHOT(bny_decode_##element##_##head_dim##_##copy, 0, 0)
+#define BNY_DECODE_LATENT_KERNEL(element, rows, copy, is_bulk, shared) \
+  BNY_CUDA_ONESHOT(bny_decode_##element##_latent##rows##_##copy, 0, 0)
 static const entry entries[] = {
 #include "cuda/kernels.def"
+#include "cuda/decode_kernels.def"
+  BNY_CUDA_ONESHOT(user_kernel, 0, 0)
 };
+#undef BNY_DECODE_WARPS_KERNEL
+#undef BNY_DECODE_LATENT_KERNEL
 #undef BNY_CUDA_ONESHOT
 #undef BNY_CUDA_INTERPRET
 #undef BNY_CUDA_BYTES
@@ -109,7 +119,7 @@ bool fake_cuda_run(char *why, size_t bytes) {
   config.seed = static_cast<uint64_t>(fake_number("seed", 1));
   config.step_ns = static_cast<uint64_t>(fake_number("step-ns", 10));
   config.weak = true;
-  config.steps_max = 20000000;
+  config.steps_max = 400000000;
   config.resident_blocks = 8 * static_cast<uint32_t>(fake_number("sms", 0));
   std::vector<bny_emulator_launch> launches;
   fake_lock();

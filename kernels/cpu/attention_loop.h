@@ -100,20 +100,38 @@ static inline void attention_result(const bny_attention_task *task, const attent
   }
 }
 
+/* The page that holds key `key`, as if it were all there is. */
+static inline bny_attention_task attention_page(const bny_attention_task *task, int32_t key) {
+  int32_t index = key / task->page_keys, left = task->keys - index * task->page_keys, page = task->pages[index];
+  bny_attention_task one = *task;
+  one.k = attention_row(task->k, task->k_page_stride, page, task->kv_dtype);
+  one.v = attention_row(task->v, task->v_page_stride, page, task->kv_dtype);
+  one.keys = left < task->page_keys ? left : task->page_keys;
+  return one;
+}
+
 static inline __attribute__((always_inline)) void attention_over(const bny_attention_task *task, banyan_dtype dtype,
                                                                  attention_work *work) {
   for (int32_t block = 0; block < task->keys;) {
     int32_t block_end = task->keys - block > ATTENTION_BLOCK ? block + ATTENTION_BLOCK : task->keys;
     for (int32_t first = block; first < block_end;) {
-      int32_t count = block_end - first > ATTENTION_TILE ? ATTENTION_TILE : block_end - first;
-      attention_scores(task, dtype, first, count, work);
+      int32_t count = block_end - first > ATTENTION_TILE ? ATTENTION_TILE : block_end - first, from = first;
+      bny_attention_task page;
+      const bny_attention_task *keys = task;
+      if (task->pages) { /* a tile lies in one */
+        page = attention_page(task, first);
+        keys = &page;
+        from = first % task->page_keys;
+        count = page.keys - from < count ? page.keys - from : count;
+      }
+      attention_scores(keys, dtype, from, count, work);
       for (int32_t h = 0; h < task->heads; h++) {
         attention_raise(work, h, count);
         /* Only logits of -inf or NaN so far: 0 keeps the former from becoming the latter. */
         double m = work->m[h] == -INFINITY ? 0 : work->m[h];
         work->d[h] += (double)attention_weights(work->t + h * ATTENTION_TILE, m, count, work->p + h * ATTENTION_TILE);
       }
-      attention_accumulate(task, dtype, first, count, work);
+      attention_accumulate(keys, dtype, from, count, work);
       first += count;
     }
     attention_fold(task, work);

@@ -54,6 +54,29 @@ static banyan_status check_stride(const char *name, int64_t stride, int32_t rows
   return BANYAN_OK;
 }
 
+static banyan_status check_pages(const banyan_attention_desc *desc) {
+  bool power_of_two = desc->page_keys > 0 && (desc->page_keys & (desc->page_keys - 1)) == 0;
+  if (desc->page_table && !power_of_two)
+    return bny_fail(BANYAN_ERR_ARGUMENT, WHERE "page_keys is %" PRId32 ", must be a power of two", desc->page_keys);
+  if (!desc->page_table && desc->page_keys != 0)
+    return bny_fail(BANYAN_ERR_ARGUMENT, WHERE "page_keys is %" PRId32 " and page_table is NULL", desc->page_keys);
+  return BANYAN_OK;
+}
+
+static banyan_status check_strides(const banyan_attention_desc *desc, int32_t longest) {
+  int32_t neighbours = desc->page_table && desc->page_keys < longest ? desc->page_keys : longest;
+  banyan_status status = check_stride("q_head_stride", desc->q_head_stride, desc->heads, desc->head_dim);
+  if (status == BANYAN_OK)
+    status = check_stride("k_token_stride", desc->k_token_stride, neighbours, desc->head_dim);
+  if (status == BANYAN_OK)
+    status = check_stride("v_token_stride", desc->v_token_stride, neighbours, value_dim_of(desc));
+  if (status == BANYAN_OK && longest > 0)
+    status = check_stride("k_head_stride", desc->k_head_stride, desc->kv_heads, desc->head_dim);
+  if (status == BANYAN_OK && longest > 0)
+    status = check_stride("v_head_stride", desc->v_head_stride, desc->kv_heads, value_dim_of(desc));
+  return status;
+}
+
 static banyan_status check_memory(const banyan_attention_desc *desc) {
   int32_t longest = 0;
   if (desc->batch > 0 && !desc->q)
@@ -70,31 +93,26 @@ static banyan_status check_memory(const banyan_attention_desc *desc) {
     return bny_fail(BANYAN_ERR_ARGUMENT, WHERE "k is NULL and seq_lens has %" PRId32 " keys", longest);
   if (longest > 0 && !desc->v)
     return bny_fail(BANYAN_ERR_ARGUMENT, WHERE "v is NULL and seq_lens has %" PRId32 " keys", longest);
-  banyan_status status = check_stride("q_head_stride", desc->q_head_stride, desc->heads, desc->head_dim);
-  if (status == BANYAN_OK)
-    status = check_stride("k_token_stride", desc->k_token_stride, longest, desc->head_dim);
-  if (status == BANYAN_OK)
-    status = check_stride("v_token_stride", desc->v_token_stride, longest, value_dim_of(desc));
-  if (status == BANYAN_OK && longest > 0)
-    status = check_stride("k_head_stride", desc->k_head_stride, desc->kv_heads, desc->head_dim);
-  if (status == BANYAN_OK && longest > 0)
-    status = check_stride("v_head_stride", desc->v_head_stride, desc->kv_heads, value_dim_of(desc));
-  return status;
+  return check_strides(desc, longest);
 }
 
-static banyan_status check(const banyan_attention_desc *desc, const banyan_partial *out) {
+banyan_status bny_decode_attention_check(const banyan_attention_desc *desc, bool on_host) {
   if (!desc)
     return bny_fail(BANYAN_ERR_ARGUMENT, WHERE "desc is NULL");
   if (desc->size != sizeof *desc)
     return bny_fail(BANYAN_ERR_ARGUMENT, WHERE "desc->size is %zu, must be sizeof(banyan_attention_desc), here %zu",
                     desc->size, sizeof *desc);
-  if (!out)
-    return bny_fail(BANYAN_ERR_ARGUMENT, WHERE "out is NULL");
   banyan_status status = check_shape(desc);
   if (status == BANYAN_OK)
-    status = check_memory(desc);
-  if (status != BANYAN_OK)
-    return status;
+    status = check_pages(desc);
+  if (status == BANYAN_OK)
+    status = on_host ? check_memory(desc) : check_strides(desc, desc->keys_max);
+  return status;
+}
+
+banyan_status bny_decode_attention_check_out(const banyan_attention_desc *desc, const banyan_partial *out) {
+  if (!out)
+    return bny_fail(BANYAN_ERR_ARGUMENT, WHERE "out is NULL");
   bny_box box = {desc->batch, desc->heads, value_dim_of(desc)};
   const char *reason = bny_partial_check(out, &box, true);
   return reason ? bny_fail(BANYAN_ERR_ARGUMENT, WHERE "out: %s", reason) : BANYAN_OK;
@@ -126,6 +144,14 @@ static void run_group(const bny_attention_kernels *attention, const bny_kernels 
       .v = advance(desc->v, b * desc->v_batch_stride + kv_head * desc->v_head_stride, desc->kv_dtype),
       .v_token_stride = desc->v_token_stride,
   };
+  if (desc->page_table) {
+    task.k = advance(desc->k, kv_head * desc->k_head_stride, desc->kv_dtype);
+    task.v = advance(desc->v, kv_head * desc->v_head_stride, desc->kv_dtype);
+    task.pages = desc->page_table + b * desc->page_table_stride;
+    task.page_keys = desc->page_keys;
+    task.k_page_stride = desc->k_batch_stride;
+    task.v_page_stride = desc->v_batch_stride;
+  }
   for (int32_t first = 0; first < group; first += task.heads) {
     int32_t head0 = kv_head * group + first;
     task.heads = group - first < heads_max ? group - first : heads_max;
@@ -146,7 +172,9 @@ static uint64_t bytes_read(const banyan_attention_desc *desc) {
 
 banyan_status bny_decode_attention_run(const bny_attention_kernels *attention, const bny_kernels *kernels,
                                        const banyan_attention_desc *desc, const banyan_partial *out) {
-  banyan_status status = check(desc, out);
+  banyan_status status = bny_decode_attention_check(desc, true);
+  if (status == BANYAN_OK)
+    status = bny_decode_attention_check_out(desc, out);
   if (status != BANYAN_OK)
     return status;
   uint64_t since = bny_trace_span_begin();

@@ -48,11 +48,15 @@ static banyan_status check_request(const bny_decode_request *request) {
   return BANYAN_OK;
 }
 
+bool bny_decode_kernel_runs(const bny_decode_kernel *kernel, int32_t compute, int32_t shared_bytes_max) {
+  const bool built = compute >= (kernel->bulk ? 90 : 80) && (kernel->bulk || compute < 100);
+  return built && kernel->shared_bytes <= shared_bytes_max;
+}
+
 static bool serves(const bny_decode_kernel *kernel, const bny_decode_request *request, const bny_decode_machine *machine) {
-  const bool built = machine->compute >= (kernel->bulk ? 90 : 80) && (kernel->bulk || machine->compute < 100);
   return kernel->dtype == request->dtype && kernel->head_dim == request->head_dim &&
          kernel->value_dim == request->value_dim && kernel->values_in_keys == request->values_in_keys &&
-         built && kernel->shared_bytes <= machine->shared_bytes_max;
+         bny_decode_kernel_runs(kernel, machine->compute, machine->shared_bytes_max);
 }
 
 /* Bulk copies before others; then the tile that the heads of a group fill best: fewest tiles, then fewest rows. */

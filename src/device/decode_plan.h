@@ -62,6 +62,9 @@ typedef struct bny_decode_residency {
 /* The list of kernels; ends with a NULL name. */
 extern const bny_decode_kernel bny_decode_kernels[];
 
+/* Whether an image has it for a device, and the device room for it. */
+bool bny_decode_kernel_runs(const bny_decode_kernel *kernel, int32_t compute, int32_t shared_bytes_max);
+
 /* BANYAN_ERR_UNSUPPORTED, with what is missing, where no kernel serves the request on the device. */
 banyan_status bny_decode_kernel_choose(const bny_decode_request *request, const bny_decode_machine *machine,
                                        const bny_decode_kernel **kernel);

@@ -8,6 +8,7 @@
 #include <string.h>
 
 #include "clock.h"
+#include "device/decode_plan.h"
 #include "status.h"
 
 /* ---- kernels --------------------------------------------------------------------------------------------------------- */
@@ -79,6 +80,22 @@ static banyan_status load_kernels(bny_engine *engine) {
   return status;
 }
 
+/* Those that are built for the device: for decode kernels, where they differ. */
+static banyan_status load_decode_kernels(bny_engine *engine) {
+  const bny_device_facts *facts = &engine->device->facts;
+  banyan_status status = BANYAN_OK;
+  for (int i = 0; i < BNY_ENGINE_DECODE_KERNELS && status == BANYAN_OK; i++) {
+    const bny_decode_kernel *row = &bny_decode_kernels[i];
+    if (bny_decode_kernel_runs(row, facts->compute, facts->shared_bytes_max))
+      status = engine->device->ops->kernel_find(engine->module, row->name, &engine->decode_kernels[i]);
+  }
+  return status;
+}
+
+const bny_device_kernel *bny_engine_decode_kernel(const bny_engine *engine, ptrdiff_t index) {
+  return engine->decode_kernels[index].function ? &engine->decode_kernels[index] : NULL;
+}
+
 /* ---- memory for programs --------------------------------------------------------------------------------------------- */
 
 enum { STAGING_WORDS = 4096, ROOM_BYTES = 1 << 20, PROGRAM_ALIGNMENT = 256 };
@@ -111,6 +128,7 @@ banyan_status bny_engine_make(bny_device *device, const bny_engine_config *confi
   bny_engine_crowd(made, 1);
   banyan_status status = load_image(made, config->image);
   if (status == BANYAN_OK) status = load_kernels(made);
+  if (status == BANYAN_OK) status = load_decode_kernels(made);
   if (status == BANYAN_OK) status = device->ops->words_make(device, BNY_DEVICE_WORDS, &made->words);
   if (status == BANYAN_OK) status = device->ops->words_make(device, STAGING_WORDS, &made->staging);
   if (status == BANYAN_OK) status = add_room(made, ROOM_BYTES);
@@ -182,6 +200,39 @@ banyan_status bny_engine_load(bny_engine *engine, uint64_t key, const bny_progra
   return BANYAN_OK;
 }
 
+/* ---- memory to work in ----------------------------------------------------------------------------------------------- */
+
+enum { WORKPLACE_BYTES = 1 << 16 };
+
+banyan_status bny_engine_memory(bny_engine *engine, bny_engine_use use, size_t bytes, void **address) {
+  bny_device *device = engine->device;
+  for (const bny_engine_workplace *at = engine->workplaces; at; at = at->next) {
+    if (at->use != use || at->bytes < bytes) continue;
+    *address = at->address;
+    return BANYAN_OK;
+  }
+  bny_engine_workplace *made = malloc(sizeof *made);
+  if (!made) return bny_fail(BANYAN_ERR_MEMORY, "out of memory for kernels to work in");
+  bytes = bytes > WORKPLACE_BYTES ? bytes : WORKPLACE_BYTES;
+  *made = (bny_engine_workplace){.bytes = bytes, .use = use, .next = engine->workplaces};
+  banyan_status status = device->ops->local_make(device, bytes, &made->address);
+  if (status != BANYAN_OK) {
+    free(made);
+    return status;
+  }
+  engine->workplaces = made;
+  if (use == BNY_USE_COUNTERS) status = device->ops->zero(device, made->address, bytes, engine->stream);
+  if (use == BNY_USE_COUNTERS && status == BANYAN_OK)
+    status = bny_device_wait(device, engine->stream, bny_clock_ns() + load_timeout_ns);
+  if (status != BANYAN_OK) {
+    if (status == BANYAN_ERR_TIMEOUT) engine->stuck = true;
+    made->bytes = 0; /* nobody is given it */
+    return status;
+  }
+  *address = made->address;
+  return BANYAN_OK;
+}
+
 /* ---- launches -------------------------------------------------------------------------------------------------------- */
 
 banyan_status bny_engine_start(bny_engine *engine, const bny_engine_launch *launch, void *stream) {
@@ -230,6 +281,11 @@ void bny_engine_free(bny_engine *engine) {
     free(at);
   }
   for (bny_engine_room *at = engine->rooms, *next; at; at = next) {
+    next = at->next;
+    if (!engine->stuck) device->ops->local_free(device, at->address);
+    free(at);
+  }
+  for (bny_engine_workplace *at = engine->workplaces, *next; at; at = next) {
     next = at->next;
     if (!engine->stuck) device->ops->local_free(device, at->address);
     free(at);

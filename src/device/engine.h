@@ -31,7 +31,21 @@ typedef struct bny_engine_room {
   struct bny_engine_room *next;
 } bny_engine_room;
 
-/* Combines, programs: what kernels/cuda/kernels.def lists. */
+/* The same for kernels to work in: what for. */
+typedef enum bny_engine_use {
+  BNY_USE_COUNTERS, /* all zero at first; who has used them leaves them so */
+  BNY_USE_SCRATCH,  /* within a kernel */
+  BNY_USE_ROWS      /* from a kernel to the next */
+} bny_engine_use;
+
+typedef struct bny_engine_workplace {
+  void *address;
+  size_t bytes;
+  bny_engine_use use;
+  struct bny_engine_workplace *next;
+} bny_engine_workplace;
+
+/* Combines, programs: what kernels/cuda/kernels.def lists; and decode_kernels.def. */
 enum {
   BNY_ENGINE_KERNELS = 0
 #define BNY_CUDA_ONESHOT(name, protocol, halves) +1
@@ -41,6 +55,13 @@ enum {
 #undef BNY_CUDA_ONESHOT
 #undef BNY_CUDA_INTERPRET
 #undef BNY_CUDA_BYTES
+  ,
+  BNY_ENGINE_DECODE_KERNELS = 0
+#define BNY_DECODE_WARPS_KERNEL(element, head_dim, copy, is_bulk, shared) +1
+#define BNY_DECODE_LATENT_KERNEL(element, rows, copy, is_bulk, shared) +1
+#include "cuda/decode_kernels.def"
+#undef BNY_DECODE_WARPS_KERNEL
+#undef BNY_DECODE_LATENT_KERNEL
 };
 
 typedef struct bny_engine {
@@ -58,6 +79,8 @@ typedef struct bny_engine {
   bny_device_group group; /* its shape: from whoever deals out the arenas */
   bny_engine_program *programs;
   bny_engine_room *rooms;
+  bny_device_kernel decode_kernels[BNY_ENGINE_DECODE_KERNELS];
+  bny_engine_workplace *workplaces;
 } bny_engine;
 
 typedef struct bny_engine_config {
@@ -84,6 +107,13 @@ void bny_engine_free(bny_engine *engine);
 /* Puts a program into the device's memory, unless one of this key is there. It stays as long as the engine: graphs that
  * were captured may use it. */
 banyan_status bny_engine_load(bny_engine *engine, uint64_t key, const bny_program *program, void **address);
+
+/* Memory of the device of at least so many bytes, the same for all of one use, who run one after another. It lives as long as
+ * the engine. */
+banyan_status bny_engine_memory(bny_engine *engine, bny_engine_use use, size_t bytes, void **address);
+
+/* A decode kernel, by its place in bny_decode_kernels[]; loaded when the engine was made. NULL: not for this device. */
+const bny_device_kernel *bny_engine_decode_kernel(const bny_engine *engine, ptrdiff_t index);
 
 /* A kernel of the image by its name: one that is there since the engine was made, else loaded now. */
 banyan_status bny_engine_find(bny_engine *engine, const char *name, bny_engine_kernel *kernel);

@@ -6,7 +6,10 @@
 
 #include "status.h"
 
-static const char *const collective_names[] = {"combine", "gather", "shift", "broadcast", "barrier"};
+/* In the order of bny_collective, and one more. */
+static const char *const collective_names[] = {"combine", "gather", "shift", "broadcast", "barrier",
+                                               "combine within a kernel"};
+enum { COMBINE_WITHIN_KERNEL = BNY_BARRIER + 1 };
 static const char *const phase_names[] = {"first call of this shape", "repeated call of this shape", "connecting"};
 static const char *const scatter_names[] = {"none", "root", "heads", "tokens"};
 static const char *const order_names[] = {"plan", "canonical"};
@@ -63,8 +66,9 @@ static uint64_t hash_counts(const bny_request *request) {
 }
 
 bny_call bny_call_make(const bny_request *request, const bny_plan *plan, bny_phase phase) {
+  uint64_t collective = request->within_kernel ? COMBINE_WITHIN_KERNEL : (uint64_t)request->collective;
   bny_call call = {
-    .words = {(uint64_t)request->collective, (uint64_t)phase, (uint64_t)request->all_tokens,
+    .words = {collective, (uint64_t)phase, (uint64_t)request->all_tokens,
               (uint64_t)request->all_heads, (uint64_t)request->value_dim, (uint64_t)request->wire,
               (uint64_t)request->scatter, (uint64_t)request->order, (uint64_t)request->root, request->bytes,
               (uint64_t)request->distance, hash_counts(request), (uint64_t)request->token0, (uint64_t)request->tokens,

@@ -130,6 +130,20 @@ banyan_status bny_device_run_make(bny_device_exec *exec, const bny_request *requ
 
 void bny_device_run_free(bny_device_run *run) { free(run); }
 
+banyan_status bny_device_run_within(const bny_device_exec *exec, const bny_request *request, bny_device_combine *combine) {
+  bny_arena_sizes needs;
+  bny_device_combine made;
+  if (exec->settings.narrow)
+    return bny_fail(BANYAN_ERR_UNSUPPORTED, "a combine within a kernel needs arenas in memory of devices; these are in host memory");
+  banyan_status status =
+      bny_device_combine_make(request, exec->engine->group.rank, &(banyan_partial){0}, NULL, 1, &made, &needs);
+  if (status == BANYAN_OK) status = check_room(exec, &needs);
+  if (status != BANYAN_OK) return status;
+  made.group = exec->engine->group;
+  *combine = made;
+  return BANYAN_OK;
+}
+
 /* ---- running --------------------------------------------------------------------------------------------------------- */
 
 /* Whether statistics of `in` and `out` are in common memory: a row then has the same place in both. */

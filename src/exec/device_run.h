@@ -28,6 +28,9 @@ banyan_status bny_device_run_make(bny_device_exec *exec, const bny_request *requ
                                   bny_device_run **run);
 void bny_device_run_free(bny_device_run *run); /* NULL is allowed. Graphs that have captured it remain good */
 
+/* Of a combine that is run by a kernel which does something else as well: what all its launches have in common. */
+banyan_status bny_device_run_within(const bny_device_exec *exec, const bny_request *request, bny_device_combine *combine);
+
 /* Hot: allocates nothing, waits for nothing, may be captured. Combines only. */
 banyan_status bny_device_run_start(bny_device_run *run, const bny_binding *binding, void *stream);
 

@@ -56,6 +56,7 @@ typedef struct bny_request {
   const size_t *counts;
   size_t bytes;
   int32_t root;          /* combine with ROOT, broadcast */
+  bool within_kernel;    /* combine: run by a kernel that does something else as well */
   int32_t distance;      /* shift, in [0, nranks) */
   const char *algorithm; /* name, or NULL: by predicted cost */
   bny_link_cost cost;

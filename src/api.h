@@ -1,0 +1,19 @@
+/* SPDX-License-Identifier: Apache-2.0
+ * What public calls that combine have in common. */
+#ifndef BNY_API_H
+#define BNY_API_H
+
+#include "operation.h"
+
+/* Checks all but memory. */
+banyan_status bny_api_combine_key(const banyan_comm *comm, const banyan_combine_desc *desc, bny_op_key *key);
+
+/* The rows that this rank's output has. */
+bny_box bny_api_result_box(const banyan_comm *comm, const bny_op_key *key);
+
+static inline bool bny_api_box_is_empty(const bny_box *box) { return box->tokens == 0 || box->heads == 0; }
+
+/* NULL is allowed where there are no rows. */
+banyan_status bny_api_check_partial(const banyan_partial *partial, const bny_box *box, bool is_output);
+
+#endif

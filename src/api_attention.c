@@ -1,0 +1,110 @@
+/* SPDX-License-Identifier: Apache-2.0
+ * The public calls of attention as an operation, and of combines within kernels. */
+#include <string.h>
+
+#include "api.h"
+#include "decode/decode.h"
+#include "status.h"
+
+/* ---- within a kernel of the caller's --------------------------------------------------------------------------------- */
+
+static bool may_be_oneshot(const char *algorithm) {
+  return !algorithm || algorithm[0] == 0 || strcmp(algorithm, "oneshot") == 0;
+}
+
+static void set_within(bny_op_key *key) {
+  key->within_kernel = true;
+  strcpy(key->algorithm, "oneshot");
+}
+
+banyan_status banyan_device_combine_init(banyan_comm *comm, const banyan_combine_desc *desc, banyan_op **op) {
+  if (!op) return bny_fail(BANYAN_ERR_ARGUMENT, "op is NULL");
+  bny_op_key key;
+  banyan_status status = bny_api_combine_key(comm, desc, &key);
+  if (status != BANYAN_OK) return status;
+  if (!comm->device.engine)
+    return bny_fail(BANYAN_ERR_UNSUPPORTED, "the communicator has no device: name one in banyan_comm_config");
+  if (!may_be_oneshot(desc->algorithm))
+    return bny_fail(BANYAN_ERR_ARGUMENT, "desc.algorithm is \"%s\"; within a kernel it is \"oneshot\" or NULL", desc->algorithm);
+  set_within(&key);
+  return bny_op_make(comm, &key, op);
+}
+
+banyan_status banyan_op_device(const banyan_op *op, const banyan_partial *rows, const banyan_partial *out, int32_t blocks,
+                               void *combine, size_t bytes) {
+  if (!op || !combine) return bny_fail(BANYAN_ERR_ARGUMENT, "op and combine must not be NULL");
+  banyan_comm *comm;
+  const bny_op_key *key = bny_op_key_within(op, &comm);
+  if (!key) return bny_fail(BANYAN_ERR_STATE, "the operation was not made by banyan_device_combine_init()");
+  if (bytes != sizeof(bny_device_combine))
+    return bny_fail(BANYAN_ERR_ARGUMENT,
+                    "bytes is %zu, a banyan_device_combine of this library has %zu: compile with the header that came with it",
+                    bytes, sizeof(bny_device_combine));
+  if (blocks < 1) return bny_fail(BANYAN_ERR_ARGUMENT, "blocks is %d; one at least must fit on the device", blocks);
+  bny_box none = {0, 0, key->value_dim}, result = bny_api_result_box(comm, key);
+  const char *wrong = rows ? bny_partial_check(rows, &none, false) : "is NULL";
+  if (!wrong && (rows->values_dtype != BANYAN_F32 || rows->stats_dtype != BANYAN_F32)) wrong = "dtypes must be BANYAN_F32";
+  if (wrong) return bny_fail(BANYAN_ERR_ARGUMENT, "rows: %s", wrong);
+  banyan_status status = bny_api_check_partial(out, &result, true);
+  if (status != BANYAN_OK) return status;
+  bny_op_tell(op, rows, bny_api_box_is_empty(&result) ? NULL : out, blocks, combine);
+  return BANYAN_OK;
+}
+
+/* ---- attention ------------------------------------------------------------------------------------------------------- */
+
+banyan_status banyan_attention_init(banyan_comm *comm, const banyan_attention_desc *desc, const banyan_partial *out,
+                                    banyan_op **op) {
+  if (!comm || !op) return bny_fail(BANYAN_ERR_ARGUMENT, "comm and op must not be NULL");
+  bny_attention *attention = NULL;
+  banyan_status status = bny_decode_attention_check(desc, false);
+  if (status == BANYAN_OK) status = bny_decode_attention_check_out(desc, out);
+  if (status == BANYAN_OK) status = bny_comm_check(comm);
+  if (status == BANYAN_OK) status = bny_attention_make(comm, desc, out, &attention);
+  if (status == BANYAN_OK) status = bny_op_make_attention(comm, attention, op);
+  if (status != BANYAN_OK) bny_attention_free(attention);
+  return status;
+}
+
+static banyan_status check_both(const banyan_attention_desc *desc, const banyan_combine_desc *combine) {
+  int32_t value_dim = desc->value_dim ? desc->value_dim : desc->head_dim;
+  if (combine->tokens != desc->batch || combine->heads != desc->heads || combine->value_dim != value_dim)
+    return bny_fail(BANYAN_ERR_ARGUMENT, "combine has %d tokens x %d heads of %d values, but attention gives %d x %d of %d",
+                    combine->tokens, combine->heads, combine->value_dim, desc->batch, desc->heads, value_dim);
+  if (combine->stream && combine->stream != desc->stream)
+    return bny_fail(BANYAN_ERR_ARGUMENT, "combine.stream is not that of attention");
+  return BANYAN_OK;
+}
+
+/* Both become one operation. */
+static banyan_status make_both(banyan_comm *comm, const bny_op_key *key, const banyan_attention_desc *desc,
+                               const banyan_partial *out, banyan_op **op) {
+  bny_attention *attention = NULL;
+  banyan_op *made = NULL;
+  banyan_status status = bny_attention_make_input(comm, desc, key->within_kernel, &attention);
+  if (status == BANYAN_OK) status = bny_op_make(comm, key, &made);
+  if (status != BANYAN_OK) {
+    bny_attention_free(attention);
+    return status;
+  }
+  bny_op_bind(made, &(bny_op_memory){.in = &attention->out, .out = out, .stream = desc->stream, .attention = attention});
+  *op = made;
+  return BANYAN_OK;
+}
+
+banyan_status banyan_attention_combine_init(banyan_comm *comm, const banyan_attention_desc *desc,
+                                            const banyan_combine_desc *combine, const banyan_partial *out, banyan_op **op) {
+  if (!op) return bny_fail(BANYAN_ERR_ARGUMENT, "op is NULL");
+  bny_op_key key;
+  banyan_status status = bny_api_combine_key(comm, combine, &key);
+  if (status == BANYAN_OK) status = bny_decode_attention_check(desc, false);
+  if (status == BANYAN_OK) status = check_both(desc, combine);
+  if (status != BANYAN_OK) return status;
+  bny_box result = bny_api_result_box(comm, &key);
+  status = bny_api_check_partial(out, &result, true);
+  if (status != BANYAN_OK) return status;
+  bny_op_key within = key;
+  set_within(&within);
+  bool fused = comm->device.engine && may_be_oneshot(key.algorithm) && bny_op_check_within(comm, &within) == BANYAN_OK;
+  return make_both(comm, fused ? &within : &key, desc, bny_api_box_is_empty(&result) ? NULL : out, op);
+}

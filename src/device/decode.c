@@ -1,0 +1,140 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#include "device/decode.h"
+
+#include <inttypes.h>
+#include <math.h>
+
+#include "clock.h"
+#include "merge_math.h"
+#include "op.h"
+#include "status.h"
+
+#define WHERE "attention on a device: "
+
+/* ---- what is asked --------------------------------------------------------------------------------------------------- */
+
+static bool same_rows(const banyan_attention_desc *desc) {
+  return desc->v == desc->k && desc->v_batch_stride == desc->k_batch_stride && desc->v_head_stride == desc->k_head_stride &&
+         desc->v_token_stride == desc->k_token_stride;
+}
+
+static banyan_status request_of(const banyan_attention_desc *desc, bny_decode_request *request) {
+  if (desc->kv_dtype != desc->q_dtype || bny_dtype_bytes(desc->kv_dtype) != 2)
+    return bny_fail(BANYAN_ERR_UNSUPPORTED, WHERE "q_dtype is %d and kv_dtype %d; both must be BANYAN_F16, or BANYAN_BF16",
+                    (int)desc->q_dtype, (int)desc->kv_dtype);
+  if (desc->keys_max < 1)
+    return bny_fail(BANYAN_ERR_ARGUMENT, WHERE "keys_max is %" PRId32 "; say how many keys a sequence has at most, as seq_lens "
+                                               "is not read here",
+                    desc->keys_max);
+  int32_t value_dim = desc->value_dim ? desc->value_dim : desc->head_dim;
+  *request = (bny_decode_request){
+    .batch = desc->batch,
+    .heads = desc->heads,
+    .kv_heads = desc->kv_heads,
+    .head_dim = desc->head_dim,
+    .value_dim = value_dim,
+    .values_in_keys = value_dim < desc->head_dim && same_rows(desc),
+    .dtype = desc->kv_dtype,
+    .keys_max = desc->keys_max,
+  };
+  return BANYAN_OK;
+}
+
+static bny_decode_cache cache_of(const void *base, int64_t page, int64_t head, int64_t token) {
+  return (bny_decode_cache){.base = base, .page_stride = 2 * page, .token_stride = 2 * token, .head_stride = 2 * head};
+}
+
+static bny_decode_call call_of(const banyan_attention_desc *desc, const bny_decode_plan *plan) {
+  double scale = desc->scale != 0 ? (double)desc->scale : 1 / sqrt((double)desc->head_dim);
+  bny_decode_call call = {
+    .batch = desc->batch,
+    .kv_heads = desc->kv_heads,
+    .group = desc->heads / desc->kv_heads,
+    .row_tiles = plan->row_tiles,
+    .keys_max = desc->keys_max,
+    .scale_log2 = (float)(scale * BNY_LOG2_E),
+    .q = desc->q,
+    .q_batch_stride = 2 * desc->q_batch_stride,
+    .q_head_stride = 2 * desc->q_head_stride,
+    .k = cache_of(desc->k, desc->k_batch_stride, desc->k_head_stride, desc->k_token_stride),
+    .v = cache_of(desc->v, desc->v_batch_stride, desc->v_head_stride, desc->v_token_stride),
+    .page_table = desc->page_table,
+    .page_table_stride = desc->page_table_stride,
+    .page_shift = desc->page_table ? __builtin_ctz((unsigned)desc->page_keys) : BNY_DECODE_WHOLE,
+    .seq_lens = desc->seq_lens,
+    .division = plan->division,
+  };
+  return call;
+}
+
+/* ---- the kernel ------------------------------------------------------------------------------------------------------ */
+
+static banyan_status find_kernel(bny_decode *decode, const bny_decode_kernel *row, bny_decode_residency *residency) {
+  bny_device *device = decode->engine->device;
+  const bny_device_kernel *kernel = bny_engine_decode_kernel(decode->engine, row - bny_decode_kernels);
+  banyan_status status = BANYAN_OK;
+  if (kernel)
+    status = device->ops->kernel_residency(device, kernel, (uint32_t)row->block_threads, (uint32_t)row->shared_bytes,
+                                           &residency->sm_blocks);
+  if (status == BANYAN_OK && residency->sm_blocks < 1)
+    status = bny_fail(BANYAN_ERR_UNSUPPORTED, "kernel %s does not fit on device %d", row->name, device->facts.ordinal);
+  if (status == BANYAN_OK) decode->kernel = *kernel;
+  return status;
+}
+
+static banyan_status make_plan(bny_decode *decode, const bny_decode_request *request) {
+  const bny_device_facts *facts = &decode->engine->device->facts;
+  bny_decode_machine machine = {.compute = facts->compute, .sm_count = facts->sm_count,
+                                .shared_bytes_max = facts->shared_bytes_max, .clusters = facts->clusters};
+  bny_decode_residency residency = {0};
+  const bny_decode_kernel *row = NULL;
+  banyan_status status = bny_decode_kernel_choose(request, &machine, &row);
+  if (status == BANYAN_OK) status = find_kernel(decode, row, &residency);
+  if (status == BANYAN_OK) status = bny_decode_plan_make(request, &machine, row, &residency, &decode->plan);
+  decode->resident_blocks = residency.sm_blocks * decode->engine->sms;
+  return status;
+}
+
+banyan_status bny_decode_make(bny_engine *engine, const banyan_attention_desc *desc, const banyan_partial *out,
+                              bny_decode *decode) {
+  bny_decode made = {.engine = engine};
+  bny_decode_request request;
+  void *scratch = NULL, *counters = NULL;
+  banyan_status status = request_of(desc, &request);
+  if (status == BANYAN_OK) status = make_plan(&made, &request);
+  if (status != BANYAN_OK) return status;
+  made.call = call_of(desc, &made.plan);
+  if (out) made.call.out = *out;
+  const char *wrong = bny_decode_call_check(&made.call, &made.plan);
+  if (wrong) return bny_fail(BANYAN_ERR_UNSUPPORTED, WHERE "%s", wrong);
+  status = bny_engine_memory(engine, BNY_USE_SCRATCH, made.plan.scratch_bytes, &scratch);
+  if (status == BANYAN_OK)
+    status = bny_engine_memory(engine, BNY_USE_COUNTERS, made.plan.counters * sizeof *made.call.counters, &counters);
+  if (status != BANYAN_OK) return status;
+  made.call.scratch = scratch;
+  made.call.counters = counters;
+  *decode = made;
+  return BANYAN_OK;
+}
+
+/* ---- launch ---------------------------------------------------------------------------------------------------------- */
+
+banyan_status bny_decode_start(bny_decode *decode, const bny_device_combine *combine, void *stream) {
+  static const bny_device_combine none = {.mergers = 0};
+  bny_engine *engine = decode->engine;
+  void *arguments[] = {&decode->call, (void *)(uintptr_t)(combine ? combine : &none)};
+  bny_device_launch launch = {
+    .kernel = &decode->kernel,
+    .grid = {decode->plan.blocks, 1, 1},
+    .block = {(uint32_t)decode->plan.kernel->block_threads, 1, 1},
+    .shared_bytes = (uint32_t)decode->plan.kernel->shared_bytes,
+    /* Where ranks share a device it might take the place of blocks for which the kernel before it waits. */
+    .early = engine->sms == engine->sms_all,
+    .arguments = arguments,
+  };
+  if (decode->plan.cluster > 1) {
+    launch.cluster[0] = decode->plan.cluster;
+    launch.cluster[1] = launch.cluster[2] = 1;
+  }
+  return engine->device->ops->launch(engine->device, &launch, stream);
+}

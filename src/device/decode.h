@@ -1,0 +1,27 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * Local attention on a device: the kernel that serves a description, its memory, and its launch; with a combine of its rows in
+ * the same launch where that is asked for. */
+#ifndef BNY_DEVICE_DECODE_H
+#define BNY_DEVICE_DECODE_H
+
+#include "device/decode_plan.h"
+#include "device/engine.h"
+
+typedef struct bny_decode {
+  bny_engine *engine;
+  bny_decode_plan plan;
+  bny_device_kernel kernel;
+  bny_decode_call call;
+  int32_t resident_blocks; /* at once, on the part of the device that launches may use */
+} bny_decode;
+
+/* Not hot: loads the kernel, and takes scratch memory of the engine's. `out`: NULL if rows are combined within. Nothing is to be
+ * freed. BANYAN_ERR_UNSUPPORTED where no kernel serves the description. */
+banyan_status bny_decode_make(bny_engine *engine, const banyan_attention_desc *desc, const banyan_partial *out,
+                              bny_decode *decode);
+
+/* Hot, may be captured. `combine`: of the rows, in wire form; NULL: they are written to `out`. */
+banyan_status bny_decode_start(bny_decode *decode, const bny_device_combine *combine, void *stream);
+
+#endif
