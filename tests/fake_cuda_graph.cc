@@ -89,6 +89,8 @@ extern "C" CUresult cuGraphExecDestroy(CUgraphExec exec) {
   return fake_enter(true);
 }
 
+extern "C" CUresult cuGraphUpload(CUgraphExec, CUstream) { return fake_enter(true); }
+
 /* Branches of each launch of a graph are streams of their own to the emulator. */
 extern "C" CUresult cuGraphLaunch(CUgraphExec exec, CUstream stream) {
   static std::atomic<uint32_t> streams{1u << 31};

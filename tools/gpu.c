@@ -164,7 +164,8 @@ void gpu_give(gpu *device, void *memory) {
 
 bool gpu_write(gpu *device, void *to, const void *from, size_t bytes, tool_error *error) {
   CUresult result = bytes > 0 ? device->driver.cuMemcpyHtoD(address(to), from, bytes) : CUDA_SUCCESS;
-  return gpu_succeeded(&device->driver, result, "cuMemcpyHtoD", error);
+  /* The call may return when the bytes are on their way, in the default stream, which no other waits for. */
+  return gpu_succeeded(&device->driver, result, "cuMemcpyHtoD", error) && gpu_wait(device, NULL, 30, error);
 }
 
 bool gpu_read(gpu *device, void *to, const void *from, size_t bytes, tool_error *error) {

@@ -36,7 +36,8 @@ const gpu_facts *gpu_facts_of(const gpu *device);
 
 /* ---- memory ------------------------------------------------------------------------------------------------------ */
 
-/* Of the device. 0 bytes give a valid address. */
+/* Of the device. 0 bytes give a valid address. Either call may wait until the device is idle: not while one rank's
+ * kernels wait for those of another rank that has yet to launch them. */
 bool gpu_take(gpu *device, size_t bytes, void **memory, tool_error *error);
 void gpu_give(gpu *device, void *memory); /* NULL is allowed */
 

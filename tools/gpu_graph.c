@@ -31,6 +31,22 @@ bool gpu_capture_begin(gpu *device, void *const *streams, int32_t count, tool_er
          order(device, streams[0], streams + 1, count - 1, error);
 }
 
+/* What a first launch would have to allocate is allocated now: later, kernels of others may wait for those of this
+ * graph. */
+static bool instantiate(gpu *device, CUgraph captured, void *stream, CUgraphExec *exec, tool_error *error) {
+  const gpu_driver *driver = &device->driver;
+  CUgraphExec made = NULL;
+  if (!gpu_succeeded(driver, driver->cuGraphInstantiateWithFlags(&made, captured, 0), "cuGraphInstantiate", error)) {
+    return false;
+  }
+  if (!gpu_succeeded(driver, driver->cuGraphUpload(made, stream), "cuGraphUpload", error)) {
+    driver->cuGraphExecDestroy(made);
+    return false;
+  }
+  *exec = made;
+  return true;
+}
+
 bool gpu_capture_end(gpu *device, void *const *streams, int32_t count, gpu_graph **graph, tool_error *error) {
   const gpu_driver *driver = &device->driver;
   CUgraph captured = NULL;
@@ -41,9 +57,8 @@ bool gpu_capture_end(gpu *device, void *const *streams, int32_t count, gpu_graph
   }
   /* A capture that has failed is to be ended as well. */
   CUresult result = driver->cuStreamEndCapture(streams[0], &captured);
-  ok =
-      ok && gpu_succeeded(driver, result, "cuStreamEndCapture", error) &&
-      gpu_succeeded(driver, driver->cuGraphInstantiateWithFlags(&made->exec, captured, 0), "cuGraphInstantiate", error);
+  ok = ok && gpu_succeeded(driver, result, "cuStreamEndCapture", error) &&
+       instantiate(device, captured, streams[0], &made->exec, error);
   if (captured != NULL) {
     driver->cuGraphDestroy(captured);
   }

@@ -107,9 +107,10 @@ static void live(world_rank *world) {
   tool_error error = {.text = ""};
   int32_t ordinal = setup->spread ? world->rank % gpu_devices() : 0;
   snprintf(self.name, sizeof self.name, "cuda:%d", ordinal);
-  bool ok = gpu_ok(&self, gpu_open(ordinal, &self.device, &error) && gpu_stream_make(self.device, &self.stream, &error),
-                   &error);
-  if (ok && !setup->bare) ok = world_ok(world, gpu_comm_make(&self, setup, &world->comm), "banyan_comm_create");
+  bool ok = gpu_ok(&self, gpu_open(ordinal, &self.device, &error), &error);
+  if (ok && !setup->bare)
+    ok = gpu_ok(&self, gpu_stream_make(self.device, &self.stream, &error), &error) &&
+         world_ok(world, gpu_comm_make(&self, setup, &world->comm), "banyan_comm_create");
   if (ok) setup->body(&self, setup->argument);
   world_meet(world); /* the arenas of all are in use until the last has ended */
   if (self.device) gpu_stream_free(self.device, self.stream);

@@ -21,7 +21,7 @@ typedef struct gpu_setup {
   bool processes;     /* else threads */
   bool spread;        /* over all devices, else all on one */
   int32_t comms;      /* communicators that will be alive at once on a device; 0: 1 */
-  bool bare;          /* the body makes its communicators itself */
+  bool bare;          /* the body makes its communicators and streams itself */
   int64_t timeout_ns; /* 0: 60 s */
   size_t arena_bytes;
   void *argument;

@@ -3,6 +3,7 @@
  * device, against a merge in double precision, and bit for bit among ranks and runs. Ranks are threads, or processes
  * that share arenas; all on one device, or on all devices in turn. */
 #include <check.h>
+#include <stdlib.h>
 #include <string.h>
 
 #include "../combine_task.h"
@@ -48,17 +49,21 @@ static bool get(gpu_rank *self, combine_attempt *attempt, const attempt_memory *
   return ok;
 }
 
+/* All memory is there before anything is launched, and freed when all has ended, see gpu_take(). */
 static void combine_all(gpu_rank *self, void *argument) {
   combine_task *task = argument;
-  bool ok = true;
-  for (int32_t i = 0; i < task->nattempts && ok; i++) {
-    attempt_memory memory;
-    memset(&memory, 0, sizeof memory);
-    combine_attempt *attempt = &task->attempts[i];
-    ok = put(self, attempt, &memory) && run_attempt(self, attempt, &memory) && get(self, attempt, &memory);
-    gpu_sheet_free(self, &memory.in);
-    for (int run = 0; run < COMBINE_RUNS; run++) gpu_sheet_free(self, &memory.out[run]);
+  attempt_memory *memories = calloc((size_t)task->nattempts, sizeof *memories);
+  bool ok = world_check(self->world, memories, "out of memory");
+  for (int32_t i = 0; i < task->nattempts && ok; i++) ok = put(self, &task->attempts[i], &memories[i]);
+  ok = world_meet(self->world) && ok;
+  for (int32_t i = 0; i < task->nattempts && ok; i++) ok = run_attempt(self, &task->attempts[i], &memories[i]);
+  ok = world_meet(self->world) && ok;
+  for (int32_t i = 0; i < task->nattempts && ok; i++) ok = get(self, &task->attempts[i], &memories[i]);
+  for (int32_t i = 0; i < task->nattempts && memories; i++) {
+    gpu_sheet_free(self, &memories[i].in);
+    for (int run = 0; run < COMBINE_RUNS; run++) gpu_sheet_free(self, &memories[i].out[run]);
   }
+  free(memories);
 }
 
 static void run_task(combine_task *task, gpu_setup setup) {

@@ -34,32 +34,44 @@ static void *shim_function(const char *name) {
 /* ---- a combine whose result is known ----------------------------------------------------------------------------- */
 
 /* Rank r holds values r + 1 of equal weight, so that the result is their mean. */
-static bool combine_is_right(gpu_rank *self, banyan_comm *comm) {
+static bool fill(gpu_rank *self, float *memory) {
   float host[FLOATS];
-  float *memory[2] = {NULL};
   tool_error error = {.text = ""};
   for (int i = 0; i < FLOATS; i++) host[i] = i < ROWS * VALUE_DIM ? (float)(self->world->rank + 1) : 0;
-  bool ok = gpu_ok(self, gpu_take(self->device, sizeof host, (void **)(void *)&memory[0], &error) &&
-                             gpu_take(self->device, sizeof host, (void **)(void *)&memory[1], &error) &&
-                             gpu_write(self->device, memory[0], host, sizeof host, &error), &error);
+  return gpu_ok(self, gpu_write(self->device, memory, host, sizeof host, &error), &error);
+}
+
+static bool combine(gpu_rank *self, banyan_comm *comm, float *from, float *to) {
   banyan_partial in, out;
-  banyan_partial_init(&in, memory[0], BANYAN_F32, memory[0] + ROWS * VALUE_DIM, BANYAN_F32, HEADS, VALUE_DIM);
-  banyan_partial_init(&out, memory[1], BANYAN_F32, memory[1] + ROWS * VALUE_DIM, BANYAN_F32, HEADS, VALUE_DIM);
+  banyan_partial_init(&in, from, BANYAN_F32, from + ROWS * VALUE_DIM, BANYAN_F32, HEADS, VALUE_DIM);
+  banyan_partial_init(&out, to, BANYAN_F32, to + ROWS * VALUE_DIM, BANYAN_F32, HEADS, VALUE_DIM);
   banyan_combine_desc desc = {.size = sizeof desc, .tokens = TOKENS, .heads = HEADS, .value_dim = VALUE_DIM,
                               .stream = self->stream};
-  ok = ok && world_ok(self->world, banyan_combine(comm, &desc, &in, &out), "combine") && gpu_finish(self) &&
-       world_ok(self->world, banyan_comm_status(comm), banyan_comm_error(comm)) &&
-       gpu_ok(self, gpu_read(self->device, host, memory[1], sizeof host, &error), &error);
-  float wanted = (float)(self->world->nranks + 1) / 2;
+  return world_ok(self->world, banyan_combine(comm, &desc, &in, &out), "combine") && gpu_finish(self) &&
+         world_ok(self->world, banyan_comm_status(comm), banyan_comm_error(comm));
+}
+
+static bool is_mean(gpu_rank *self, const float *memory) {
+  float host[FLOATS], wanted = (float)(self->world->nranks + 1) / 2;
+  tool_error error = {.text = ""};
+  bool ok = gpu_ok(self, gpu_read(self->device, host, memory, sizeof host, &error), &error);
   for (int i = 0; ok && i < ROWS * VALUE_DIM; i++)
     ok = world_check(self->world, host[i] == wanted, "value %d is %g, not %g", i, (double)host[i], (double)wanted);
-  for (int i = 0; i < 2; i++) gpu_give(self->device, memory[i]);
   return ok;
 }
 
+/* Memory is taken and given back while no rank's kernels run, see gpu_take(). */
 static bool comm_is_right(gpu_rank *self, banyan_comm *comm) {
-  bool ok = combine_is_right(self, comm) && combine_is_right(self, comm);
-  return world_meet(self->world) && ok; /* until then others may read this rank's arena */
+  void *memory[2] = {NULL};
+  tool_error error = {.text = ""};
+  bool ok = gpu_ok(self, gpu_stream_make(self->device, &self->stream, &error), &error);
+  for (int i = 0; i < 2 && ok; i++)
+    ok = gpu_ok(self, gpu_take(self->device, FLOATS * sizeof(float), &memory[i], &error), &error);
+  ok = ok && fill(self, memory[0]) && world_meet(self->world);
+  for (int i = 0; i < 2 && ok; i++) ok = combine(self, comm, memory[0], memory[1]) && is_mean(self, memory[1]);
+  ok = world_meet(self->world) && ok;
+  for (int i = 0; i < 2; i++) gpu_give(self->device, memory[i]);
+  return ok;
 }
 
 /* ---- ranks ------------------------------------------------------------------------------------------------------- */
