@@ -5,7 +5,9 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "decode_device.h"
 #include "decode_measure.h"
+#include "launch.h"
 #include "report.h"
 
 #define PROGRAM "banyan-decode"
@@ -24,6 +26,8 @@ typedef struct arguments {
   uint64_t seed;
   bool json;
   bool shaped; /* an option of the random problem was given */
+  bool chosen; /* a method, algorithm, scatter or order was */
+  const char *device; /* NULL: ranks are on the host */
 } arguments;
 
 static const char usage[] =
@@ -31,7 +35,9 @@ static const char usage[] =
     "                      --batch B --tokens T --heads H --kv-heads G --head-dim D]\n"
     "                     [--dtype f32|f16|bf16] [--wire f32|bf16|f16] [--method tree|ring|allreduce3|all]\n"
     "                     [--algorithm NAME] [--scatter none|root|heads|tokens] [--order plan|canonical]\n"
-    "                     [--repeat R] [--json]\n";
+    "                     [--repeat R] [--json]\n"
+    "       " PROGRAM " --device cuda[:N] [--ranks N] [--batch B --tokens T --heads H --kv-heads G --head-dim D]\n"
+    "                     [--dtype bf16|f16] [--wire f32|bf16|f16] [--repeat R] [--json]\n";
 
 static const char help[] =
     "\n"
@@ -53,6 +59,9 @@ static const char help[] =
     "  --algorithm NAME    of the combines; default by predicted cost\n"
     "  --scatter WHERE     none, root, heads or tokens: which rank gets which rows; default none\n"
     "  --order ORDER       plan or canonical: in which order partials are merged; default plan\n"
+    "  --device cuda[:N]   on a GPU, in graphs; ranks are threads, all on that device, and share the keys. Attention\n"
+    "                      alone, with a combine after it and with one in it, beside a copy. Keys and values are bf16\n"
+    "                      or f16; --head-dim 576 is MLA, whose values are the first 512 columns of the keys\n"
     "  --repeat R          timed runs per layer; default 20\n"
     "  --timeout SECONDS   of each call that waits for other ranks; default 30\n"
     "  --json              one JSON object on stdout and nothing else\n"
@@ -76,6 +85,7 @@ enum option_code {
   OPT_ALGORITHM,
   OPT_SCATTER,
   OPT_ORDER,
+  OPT_DEVICE,
   OPT_REPEAT,
   OPT_TIMEOUT,
   OPT_JSON,
@@ -98,6 +108,7 @@ static const struct option option_table[] = {{"ranks", required_argument, NULL, 
                                              {"algorithm", required_argument, NULL, OPT_ALGORITHM},
                                              {"scatter", required_argument, NULL, OPT_SCATTER},
                                              {"order", required_argument, NULL, OPT_ORDER},
+                                             {"device", required_argument, NULL, OPT_DEVICE},
                                              {"repeat", required_argument, NULL, OPT_REPEAT},
                                              {"timeout", required_argument, NULL, OPT_TIMEOUT},
                                              {"json", no_argument, NULL, OPT_JSON},
@@ -140,6 +151,7 @@ static bool parse_shape_option(int code, arguments *a, tool_error *error) {
 static bool parse_option(int code, arguments *a, tool_error *error) {
   int64_t number;
   int32_t seconds = 0;
+  a->chosen = a->chosen || code == OPT_METHOD || code == OPT_ALGORITHM || code == OPT_SCATTER || code == OPT_ORDER;
   switch (code) {
   case OPT_RANKS: return parse_size("ranks", 4096, &a->world.ranks, error);
   case OPT_INPUT: a->input = optarg; return true;
@@ -163,6 +175,7 @@ static bool parse_option(int code, arguments *a, tool_error *error) {
   case OPT_ORDER:
     return tool_parse_order(optarg, &a->settings.order) ||
            tool_error_set(error, "--order %.60s: not one of plan, canonical", optarg);
+  case OPT_DEVICE: a->device = optarg; return true;
   case OPT_REPEAT: return parse_size("repeat", 1000000, &a->repeat, error);
   case OPT_TIMEOUT:
     if (!parse_size("timeout", 1000000, &seconds, error)) {
@@ -173,6 +186,21 @@ static bool parse_option(int code, arguments *a, tool_error *error) {
   case OPT_JSON: a->json = true; return true;
   default: return parse_shape_option(code, a, error);
   }
+}
+
+static bool complete_for_device(arguments *a, tool_error *error) {
+  a->dtype = a->dtype == 0 ? BANYAN_BF16 : a->dtype;
+  if (!decode_device_built()) {
+    return tool_error_set(error, "--device: this program was built without CUDA");
+  }
+  if (bny_launch_under_mpi() || bny_launch_env_present()) {
+    return tool_error_set(error, "--device: ranks are threads of this program; no launcher");
+  }
+  if (a->input != NULL || a->shape.ragged || a->chosen || a->dtype == BANYAN_F32) {
+    return tool_error_set(error, "--device takes none of --input, --ragged, --method, --algorithm, --scatter and "
+                                 "--order, and --dtype is bf16 or f16");
+  }
+  return true;
 }
 
 static bool complete_arguments(arguments *a, tool_error *error) {
@@ -190,7 +218,7 @@ static bool complete_arguments(arguments *a, tool_error *error) {
     return tool_error_set(error, "--batch %d with --heads %d: more than 16 million rows", a->shape.batch,
                           a->shape.heads);
   }
-  return true;
+  return a->device == NULL || complete_for_device(a, error);
 }
 
 /* Returns true to go on, or false with *exit_status set. One of the ranks talks. */
@@ -255,6 +283,24 @@ static bool work(const arguments *a, const tool_world *world, decode_problem *pr
   return ok || tool_error_set(error, "cannot write to standard output");
 }
 
+static int work_on_device(const arguments *a) {
+  decode_device_settings settings = {.device = a->device,
+                                     .nranks = a->world.ranks > 0 ? a->world.ranks : 1,
+                                     .timeout_ns = a->world.timeout_ns,
+                                     .shape = a->shape,
+                                     .dtype = a->dtype,
+                                     .wire = a->settings.wire,
+                                     .repeat = a->repeat,
+                                     .seed = a->seed};
+  tool_error error = {.text = ""};
+  bool verified = false;
+  if (!decode_device_work(&settings, a->json, &verified, &error)) {
+    fprintf(stderr, PROGRAM ": %s\n", error.text);
+    return EXIT_FAILURE;
+  }
+  return verified ? EXIT_SUCCESS : EXIT_FAILURE;
+}
+
 int main(int argc, char **argv) {
   arguments a = {.world = {.program = PROGRAM},
                  .shape = {.batch = 1, .tokens = 4096, .heads = 32, .head_dim = 128},
@@ -264,7 +310,13 @@ int main(int argc, char **argv) {
                  .repeat = 20,
                  .seed = 1};
   int exit_status;
-  if (!parse_arguments(argc, argv, &a, &exit_status) || tool_world_launch(&a.world, argv, &exit_status)) {
+  if (!parse_arguments(argc, argv, &a, &exit_status)) {
+    return exit_status;
+  }
+  if (a.device != NULL) {
+    return work_on_device(&a);
+  }
+  if (tool_world_launch(&a.world, argv, &exit_status)) {
     return exit_status;
   }
   tool_world world;
