@@ -210,8 +210,9 @@ static bool complete_arguments(arguments *a, tool_error *error) {
   if (a->protocol.against_mpi && !bny_launch_under_mpi()) {
     return tool_error_set(error, "--against mpi needs mpirun: mpirun -n 2 " PROGRAM " combine --against mpi");
   }
-  if (a->device != NULL && (a->protocol.against_mpi || a->world.pin || bny_launch_under_mpi() || bny_launch_env_present())) {
-    return tool_error_set(error, "--device: ranks are threads of this program; no launcher, --against or --pin");
+  if (a->device != NULL && (a->protocol.against_mpi || a->protocol.in_a_row || a->world.pin || bny_launch_under_mpi() ||
+                            bny_launch_env_present())) {
+    return tool_error_set(error, "--device: ranks are threads of this program; no launcher, --against, --in-a-row or --pin");
   }
   if (a->device != NULL && !perf_device_built()) {
     return tool_error_set(error, "--device: this program was built without CUDA");
