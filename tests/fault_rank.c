@@ -4,7 +4,7 @@
  * and checks every result, and does what its fault says if it is the one to do it. When a call fails it aborts, shrinks to
  * those who are left, and combines with them. It says how each of these stages went, a JSON object in each line:
  *
- *     fault_rank FAULT VICTIM [TIMEOUT_MS [ITERATIONS]] */
+ *     fault_rank FAULT VICTIM [TIMEOUT_MS [ITERATIONS [MEETING_MS]]] */
 #include <dirent.h>
 #include <math.h>
 #include <pthread.h>
@@ -21,7 +21,7 @@ enum { TOKENS = 4, HEADS = 8, VALUE_DIM = 64, ROWS = TOKENS * HEADS, RANKS_MAX =
 
 static const char *fault;
 static bool is_victim;
-static int64_t timeout_ms;
+static int64_t timeout_ms, meeting_ms;
 static int32_t origin; /* of this process */
 
 static double now_s(void) {
@@ -65,6 +65,15 @@ static int count_of(const char *path) {
   while (directory && readdir(directory)) count++;
   if (directory) closedir(directory);
   return count;
+}
+
+/* For how long this process could have run and was not let to. */
+static double waited_s(void) {
+  unsigned long long waited_ns = 0;
+  FILE *file = fopen("/proc/self/schedstat", "re");
+  if (file && fscanf(file, "%*u %llu", &waited_ns) != 1) waited_ns = 0;
+  if (file) fclose(file);
+  return (double)waited_ns * 1e-9;
 }
 
 static int count_maps(void) {
@@ -119,8 +128,9 @@ static void bent_send(bny_transport *transport, uint64_t tag, int32_t slot, size
   if (armed && fault_is("kill-planning")) die();
   if (armed && fault_is("kill-intra") && near) die();
   if (armed && fault_is("kill-inter") && far) die();
-  if (armed && far && bytes) {
-    if (fault_is("truncated") || fault_is("oversized") || fault_is("misplaced")) say_deed();
+  bool spoils = fault_is("truncated") || fault_is("oversized") || fault_is("misplaced");
+  if (armed && spoils && far && bytes) {
+    say_deed();
     if (fault_is("truncated")) bytes /= 2;
     if (fault_is("oversized")) bytes *= 2;
     if (fault_is("misplaced")) offset = transport->half_bytes - BNY_LINE_BYTES; /* and so beyond the end */
@@ -197,7 +207,7 @@ static banyan_status meet(banyan_comm **comm) {
   banyan_env *env = NULL;
   banyan_bootstrap bootstrap;
   if (is_victim && fault_is("kill-bootstrap") && pthread_create(&killer, NULL, die_later, &in_ms) != 0) return BANYAN_ERR_SYSTEM;
-  banyan_status status = banyan_env_create(timeout_ms * 1000000, &env, &bootstrap);
+  banyan_status status = banyan_env_create(meeting_ms * 1000000, &env, &bootstrap);
   if (is_victim && fault_is("kill-bootstrap")) die();
   if (status != BANYAN_OK) return status;
   honest = bootstrap;
@@ -242,7 +252,7 @@ static void go_on_without(banyan_comm *comm, buffers *memory) {
 
 int main(int argc, char **argv) {
   if (argc < 3 || !getenv("RANK")) {
-    fprintf(stderr, "usage: fault_rank FAULT VICTIM [TIMEOUT_MS [ITERATIONS]]\n");
+    fprintf(stderr, "usage: fault_rank FAULT VICTIM [TIMEOUT_MS [ITERATIONS [MEETING_MS]]]\n");
     return 2;
   }
   fault = argv[1];
@@ -250,8 +260,9 @@ int main(int argc, char **argv) {
   is_victim = atoi(argv[2]) == origin;
   timeout_ms = argc > 3 ? atoi(argv[3]) : 1000;
   int iterations = argc > 4 ? atoi(argv[4]) : 100;
+  meeting_ms = argc > 5 ? atoi(argv[5]) : timeout_ms;
   static buffers memory;
-  char more[96];
+  char more[128];
   banyan_comm *comm = NULL;
   int files = count_of("/proc/self/fd"), threads = count_of("/proc/self/task");
   say("begin", BANYAN_OK, -1, "", "");
@@ -267,8 +278,8 @@ int main(int argc, char **argv) {
     if (status == BANYAN_OK && is_victim && fault_is("kill-finalise")) die();
   }
   banyan_comm_destroy(comm);
-  snprintf(more, sizeof more, ", \"fds\": %d, \"threads\": %d, \"maps\": %d", count_of("/proc/self/fd") - files,
-           count_of("/proc/self/task") - threads, count_maps());
+  snprintf(more, sizeof more, ", \"fds\": %d, \"threads\": %d, \"maps\": %d, \"waited_s\": %.3f", count_of("/proc/self/fd") - files,
+           count_of("/proc/self/task") - threads, count_maps(), waited_s());
   say("end", BANYAN_OK, -1, "", more);
   return 0;
 }

@@ -24,13 +24,16 @@ bny_flight *bny_flight_make(void) {
 
 void bny_flight_free(bny_flight *flight) { free(flight); }
 
-static void print_entry(const bny_flight_entry *entry, const bny_clock_scale *scale, int64_t now_ns, char *text, size_t bytes,
-                        size_t *length) {
+/* `next`: the operation after it, or NULL. */
+static void print_entry(const bny_flight_entry *entry, const bny_flight_entry *next, const bny_clock_scale *scale, int64_t now_ns,
+                        char *text, size_t bytes, size_t *length) {
   int64_t begin_ns = bny_clock_scale_ns(scale, entry->begin);
   bny_append(text, bytes, length, "operation %" PRIu64 ": %s, %" PRIu64 " bytes by %s, begun %.6f s ago, ", entry->operation,
              entry->note.collective, entry->note.bytes, entry->note.algorithm, (double)(now_ns - begin_ns) * 1e-9);
+  bool is_timed = entry->end > 1;
+  int64_t end_ns = is_timed ? bny_clock_scale_ns(scale, entry->end) : next ? bny_clock_scale_ns(scale, next->begin) : now_ns;
   if (entry->end)
-    bny_append(text, bytes, length, "took %.2f us\n", (double)(bny_clock_scale_ns(scale, entry->end) - begin_ns) * 1e-3);
+    bny_append(text, bytes, length, "took %s%.2f us\n", is_timed ? "" : "at most ", (double)(end_ns - begin_ns) * 1e-3);
   else
     bny_append(text, bytes, length, "not finished\n");
 }
@@ -43,7 +46,9 @@ size_t bny_flight_print(const bny_flight *flight, uint64_t last, int32_t entries
   for (uint64_t i = (uint64_t)entries; i-- > 0;) {
     if (i >= last) continue;
     const bny_flight_entry *entry = &flight->entries[(last - i) % BNY_FLIGHT_ENTRIES];
-    if (entry->operation == last - i) print_entry(entry, &scale, now_ns, text, bytes, &length);
+    const bny_flight_entry *next = &flight->entries[(last - i + 1) % BNY_FLIGHT_ENTRIES];
+    if (entry->operation != last - i) continue;
+    print_entry(entry, next->operation == last - i + 1 ? next : NULL, &scale, now_ns, text, bytes, &length);
   }
   return length;
 }

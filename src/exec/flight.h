@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
  * The flight recorder: the last operations of a communicator, in memory that was made with it. Written all the time, a
- * cache line and two readings of the processor's counter for each operation; read when the communicator fails. */
+ * cache line and one reading of the processor's counter for each operation (a reading takes longer than the line); read when
+ * the communicator fails. How long an operation took is known if it is traced; else, that it was over when the next began. */
 #ifndef BNY_EXEC_FLIGHT_H
 #define BNY_EXEC_FLIGHT_H
 
@@ -21,7 +22,7 @@ typedef struct bny_flight_note {
 
 typedef struct bny_flight_entry {
   _Alignas(64) uint64_t operation; /* 0: none yet */
-  uint64_t begin, end;             /* ticks; end 0: it did not come to its end */
+  uint64_t begin, end;             /* ticks; end 0: it did not come to its end, 1: it did, at a time that nobody asked for */
   bny_flight_note note;
 } bny_flight_entry;
 
@@ -42,9 +43,9 @@ static inline void bny_flight_begin(bny_flight *flight, uint64_t operation, cons
   entry->note = *note;
 }
 
-static inline bny_flight_entry *bny_flight_end(bny_flight *flight, uint64_t operation) {
+static inline bny_flight_entry *bny_flight_end(bny_flight *flight, uint64_t operation, bool timed) {
   bny_flight_entry *entry = &flight->entries[operation % BNY_FLIGHT_ENTRIES];
-  entry->end = bny_clock_ticks();
+  entry->end = timed ? bny_clock_ticks() : 1;
   return entry;
 }
 

@@ -74,7 +74,7 @@ void bny_record_fail(bny_record *record, uint64_t operation, int32_t rank, const
 /* The run has come to its end. */
 static inline void bny_record_end(bny_record *record, bny_run_record *run, uint64_t operation) {
   if (!record->flight) return;
-  const bny_flight_entry *entry = bny_flight_end(record->flight, operation);
+  const bny_flight_entry *entry = bny_flight_end(record->flight, operation, record->trace != NULL);
   if (record->trace) bny_record_trace(record, run, operation, entry->begin, entry->end);
 }
 

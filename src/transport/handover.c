@@ -268,7 +268,7 @@ banyan_status bny_handover_receive(const bny_handover_ticket *ticket, int32_t ra
   banyan_status status = greet(ticket, rank, deadline_ns, &fd);
   if (status != BANYAN_OK) return status;
   if (!receive_fds(fd, &memory_fd, 1, deadline_ns) || !receive_each(fd, nranks, pidfds, deadline_ns))
-    status = bny_fail_errno(BANYAN_ERR_BOOTSTRAP, errno,
+    status = bny_fail_errno(errno == ETIMEDOUT ? BANYAN_ERR_TIMEOUT : BANYAN_ERR_BOOTSTRAP, errno,
                             "rank 0 could not hand over the shared memory and a descriptor for each of %d ranks", nranks);
   close(fd);
   if (status != BANYAN_OK) {
@@ -321,7 +321,8 @@ static banyan_status trade_as_other(const bny_handover_ticket *ticket, int32_t r
       !send_fds(fd, &mine, present, deadline_ns))
     status = bny_fail_errno(BANYAN_ERR_BOOTSTRAP, errno, "cannot hand the shared memory to rank 0");
   else if (!receive_each(fd, nranks, fds, deadline_ns))
-    status = bny_fail_errno(BANYAN_ERR_BOOTSTRAP, errno, "rank 0 could not hand over the shared memory of %d ranks", nranks);
+    status = bny_fail_errno(errno == ETIMEDOUT ? BANYAN_ERR_TIMEOUT : BANYAN_ERR_BOOTSTRAP, errno,
+                            "rank 0 could not hand over the shared memory of %d ranks", nranks);
   close(fd);
   return status;
 }

@@ -92,6 +92,7 @@ typedef struct bny_net_peer {
   bool expected;             /* it connects to this rank, sooner or later */
   bool flushed;              /* the hello has gone out */
   bool dead;
+  bool broken;               /* it sent what is no message: nothing that it says counts any more */
   bool wants_answer;         /* of its own question or goodbye */
   bool parted;               /* it has answered this rank's goodbye */
   char *outbox;              /* mirror of both halves; NULL: none yet */

@@ -103,10 +103,11 @@ void bny_net_flush(bny_net_peer *peer) {
 
 /* ---- receiving ------------------------------------------------------------------------------------------------------- */
 
-/* A message from outside: of our communicator, from a rank of another host? */
+/* A message from outside: of our communicator, from a rank of another host that is not known to be broken? */
 static bny_net_peer *sender_of(bny_net *net, uint64_t cookie, int32_t rank) {
   if (cookie != net->cookie || rank < 0 || rank >= net->transport.nranks || net->place[rank] >= 0) return NULL;
-  return bny_net_meet(net, rank);
+  bny_net_peer *peer = bny_net_meet(net, rank);
+  return peer && !peer->broken ? peer : NULL;
 }
 
 /* Whoever can send one such message can send millions: a few are told of, the others counted. */
@@ -153,6 +154,7 @@ static ucs_status_t receive_data(void *argument, const void *header, size_t head
   if (!peer) return refuse(net, "data", bytes);
   if (!is_sound(net, &data, bytes)) {
     bny_net_lose(peer, UCS_ERR_INVALID_PARAM); /* it is of this communicator, and broken */
+    peer->broken = true;
     return refuse(net, "data", bytes);
   }
   if (bny_net_mirror(peer) != BANYAN_OK) return refuse(net, "data that there is memory for", bytes);

@@ -120,10 +120,24 @@ static void close_endpoints(bny_net *net, int64_t deadline_ns) {
   }
 }
 
+enum { PATIENCE_NS = 100000000 };
+
 static bool is_being_connected(const bny_net *net) {
   for (int32_t i = 0; i < net->nknown; i++)
     if (net->known[i]->expected && !net->known[i]->heard_hello && !net->known[i]->dead) return true;
   return false;
+}
+
+/* Whether UCX has sent all that it wants to, answers to peers among it. */
+static bool has_answered(bny_net *net, int64_t deadline_ns) {
+  ucp_request_param_t param = {.op_attr_mask = 0};
+  ucs_status_ptr_t flush = net->ucx.ucp_worker_flush_nbx(net->worker, &param);
+  if (!flush || UCS_PTR_IS_ERR(flush)) return true;
+  while (net->ucx.ucp_request_check_status(flush) == UCS_INPROGRESS && bny_clock_ns() < deadline_ns)
+    net->ucx.ucp_worker_progress(net->worker);
+  bool answered = net->ucx.ucp_request_check_status(flush) != UCS_INPROGRESS;
+  net->ucx.ucp_request_free(flush);
+  return answered;
 }
 
 /* UCX before 1.14 ends the process if a worker goes while it answers a peer that connects to it. That takes a moment, or
@@ -133,11 +147,10 @@ static bool may_destroy_worker(bny_net *net, int64_t deadline_ns) {
   net->ucx.ucp_get_version(&major, &minor, &patch);
   if (major > 1 || minor >= 14) return true;
   while (is_being_connected(net) && bny_clock_ns() < deadline_ns) net->ucx.ucp_worker_progress(net->worker);
-  return !is_being_connected(net);
+  return !is_being_connected(net) || has_answered(net, deadline_ns + PATIENCE_NS);
 }
 
 void bny_net_free_worker(bny_net *net) {
-  enum { PATIENCE_NS = 100000000 };
   bool may_destroy = !net->worker || may_destroy_worker(net, bny_clock_ns() + PATIENCE_NS);
   if (net->worker) close_endpoints(net, bny_clock_ns() + PATIENCE_NS);
   if (net->flush) net->ucx.ucp_request_free(net->flush);
