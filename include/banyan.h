@@ -107,19 +107,20 @@ typedef struct banyan_comm_config {
                          * 0: 30 s (BANYAN_TIMEOUT_MS overrides the default) */
   size_t arena_bytes;   /* memory shared with peers, per rank; 0: 16 MiB. Larger messages are sent in parts */
   const char *algorithm; /* for combines that name none; NULL: by predicted cost (BANYAN_ALGORITHM overrides) */
-  const char *device;   /* where combines run. NULL: on the host. "cuda": on the calling thread's current CUDA device;
+  const char *device;   /* where collectives run. NULL: on the host. "cuda": on the calling thread's current CUDA device;
                          * "cuda:2": on that one; "cuda:local": on that of the variable LOCAL_RANK. All ranks have a device
                          * of the same kind, or none */
 } banyan_comm_config;
 
-/* Communicators with a device. Memory that banyan_combine() is given is memory that the device can read and write, from
- * wherever it comes; it is not shared with peers, the arenas alone are. Combines are ordered on desc->stream, return at
- * once and synchronise nothing. The first of a shape (and each *_init) waits for the other ranks, and allocates; every
- * later one may be captured in a graph, which may be replayed as often as all ranks do it alike: the runs of a
- * communicator come in the same order on all ranks, in order on each. Errors of runs arrive later, at
- * banyan_comm_status(). Where ranks are on several hosts whose devices share no memory, a thread of the library does the
- * host's part: one for each such communicator. The other collectives move memory of the host. Before
- * banyan_comm_destroy() all runs of this rank have ended. */
+/* Communicators with a device. Memory that collectives are given is memory that the device can read and write, from
+ * wherever it comes; it is not shared with peers, the arenas alone are. Collectives are ordered on a stream, return at
+ * once and synchronise nothing: a barrier holds the stream, not the caller, until all ranks' streams have come to it. The
+ * first of a shape (and each *_init) waits for the other ranks, and allocates; every later one may be captured in a graph,
+ * which may be replayed as often as all ranks do it alike: the runs of a
+ * communicator come in the same order on all ranks, in order on each, which on several streams is for the caller to see to.
+ * Errors of runs arrive later, at banyan_comm_status(). Before banyan_comm_destroy() all runs of this rank have ended.
+ * Where ranks are on several hosts whose devices share no memory, a thread of the library does the host's part: one for each
+ * such communicator. There the collectives other than combines move memory of the host, and return when they are done. */
 
 /* Collective over all ranks of the bootstrap. config may be NULL. The bootstrap may be freed afterwards. */
 banyan_status banyan_comm_create(const banyan_bootstrap *bootstrap, const banyan_comm_config *config, banyan_comm **comm);
@@ -141,6 +142,11 @@ void banyan_comm_abort(banyan_comm *comm, const char *reason);
  * `members` (may be NULL) has room for all old ranks and receives the old rank of each new one. The old communicator stays
  * as it is, and is destroyed by the caller, before or afterwards. Takes three deadlines of a call at most. */
 banyan_status banyan_comm_shrink(banyan_comm *comm, int32_t *members, banyan_comm **shrunk);
+
+/* The stream (a cudaStream_t of the communicator's device) of calls that name none: gather, shift, broadcast, barrier, and
+ * combines whose desc.stream is NULL. NULL, as at first: the device's default stream. Local, not compared. Persistent
+ * operations keep that of when they were made. */
+banyan_status banyan_comm_set_stream(banyan_comm *comm, void *stream);
 
 int32_t banyan_comm_rank(const banyan_comm *comm);
 int32_t banyan_comm_nranks(const banyan_comm *comm);
@@ -234,8 +240,9 @@ typedef struct banyan_combine_desc {
   int32_t root;           /* for BANYAN_SCATTER_ROOT */
   banyan_order order;
   const char *algorithm;  /* "oneshot", "twoshot", "recursive", "tree", "ring"; NULL: by predicted cost */
-  void *stream;           /* of the communicator's device (a cudaStream_t); NULL: its default stream. Not compared. Ranks
-                           * that share a device take turns on a common stream, and wait in vain for each other */
+  void *stream;           /* of the communicator's device (a cudaStream_t); NULL: that of banyan_comm_set_stream(). Not
+                           * compared. Ranks that share a device take turns on a common stream, and wait in vain for each
+                           * other */
 } banyan_combine_desc;
 
 /* Merges the partials of all ranks. `in`: this rank's partial of all tokens x heads rows (a rank without keys gives empty
@@ -254,13 +261,14 @@ banyan_status banyan_shift(banyan_comm *comm, const void *send, void *receive, s
 /* `bytes` at `data` from `root` to all. */
 banyan_status banyan_broadcast(banyan_comm *comm, void *data, size_t bytes, int32_t root);
 
-/* Returns when all ranks have called it. */
+/* Returns when all ranks have called it; on a device, see banyan_comm_create(). What came before it on any rank, also in
+ * memory that ranks share by other means, is seen by what comes after it. */
 banyan_status banyan_barrier(banyan_comm *comm);
 
 /* ---- persistent operations: planned once, started many times ----------------------------------------------------- */
 
 /* The *_init calls are collective: they plan, compare plans over all ranks and bind the memory (and stream) given. Between
- * start and wait nothing is allocated and no lock is taken. On a device a combine is complete in the order of its stream:
+ * start and wait nothing is allocated and no lock is taken. On a device it is complete in the order of its stream:
  * start puts it there, test and wait find it done. Operations of one communicator run in the order in which they were
  * started, which is the same on all ranks; several may be started before the first is waited for. */
 typedef struct banyan_op banyan_op;

@@ -16,7 +16,9 @@ static banyan_status run_or_keep(banyan_comm *comm, const bny_op_key *key, const
   banyan_op *op;
   banyan_status status = keep ? bny_op_make(comm, key, &op) : bny_op_find(comm, key, &op);
   if (status != BANYAN_OK) return status;
-  bny_op_bind(op, memory);
+  bny_op_memory bound = *memory;
+  if (!bound.stream) bound.stream = comm->stream;
+  bny_op_bind(op, &bound);
   if (keep) {
     *keep = op;
     return BANYAN_OK;

@@ -287,6 +287,14 @@ void banyan_comm_destroy(banyan_comm *comm) {
 
 const char *banyan_version(void) { return "0.1.0"; }
 
+banyan_status banyan_comm_set_stream(banyan_comm *comm, void *stream) {
+  if (!comm) return bny_fail(BANYAN_ERR_ARGUMENT, "comm is NULL");
+  if (!comm->device.engine)
+    return bny_fail(BANYAN_ERR_ARGUMENT, "the communicator has no device, and so no streams; see banyan_comm_config.device");
+  comm->stream = stream;
+  return BANYAN_OK;
+}
+
 int32_t banyan_comm_rank(const banyan_comm *comm) { return comm->rank; }
 int32_t banyan_comm_nranks(const banyan_comm *comm) { return comm->nranks; }
 

@@ -25,6 +25,7 @@ struct banyan_comm {
   bny_exec *exec;
   bny_device_exec device; /* its engine is NULL: combines run on the host */
   bny_bridge *bridge;   /* NULL, or by which combines on devices of several hosts go */
+  void *stream;         /* on the device: of calls that name none */
   bny_link_cost cost;
   bny_levels *levels;   /* NULL: all links are alike */
   char *algorithm;      /* for combines that name none; owned; NULL: by predicted cost */

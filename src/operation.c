@@ -34,8 +34,9 @@ struct banyan_op {
   banyan_op *next; /* started after this one */
 };
 
+/* A bridge serves combines alone: beside it the others move memory of the host. */
 static bool runs_on_device(const banyan_op *op) {
-  return op->comm->device.engine && op->key.collective == BNY_COMBINE;
+  return op->comm->device.engine && (!op->comm->bridge || op->key.collective == BNY_COMBINE);
 }
 
 /* Then its plans are those of the host. */
@@ -275,7 +276,7 @@ static bny_call call_of(const banyan_op *op, const op_part *part, bny_phase phas
 static banyan_status bind_part(banyan_op *op, op_part *part) {
   if (runs_on_bridge(op)) return BANYAN_OK; /* all together */
   if (runs_on_device(op))
-    return bny_device_run_make(&op->comm->device, &part->request, part->plan, &part->device_run);
+    return bny_device_run_make(&op->comm->device, &part->request, part->plan, &part->binding, &part->device_run);
   bny_call call = call_of(op, part, BNY_PHASE_RUN);
   return bny_run_make(op->comm->exec, part->plan, &call, &part->binding, &part->run);
 }

@@ -27,7 +27,7 @@ typedef struct bny_op_memory {
   const banyan_partial *in, *out; /* combine; copied */
   const void *in_bytes;           /* the others */
   void *out_bytes;
-  void *stream;                   /* combine on a device */
+  void *stream;                   /* on a device */
   bny_attention *attention;       /* that goes before a combine; becomes the operation's */
 } bny_op_memory;
 

@@ -198,7 +198,9 @@ static banyan_status make_anew(muster *muster, banyan_comm **shrunk) {
     if (r == comm->rank) bootstrap.rank = bootstrap.nranks;
     bootstrap.nranks++;
   }
-  return bny_comm_make(&bootstrap, &config, comm->origin, shrunk);
+  banyan_status status = bny_comm_make(&bootstrap, &config, comm->origin, shrunk);
+  if (status == BANYAN_OK) (*shrunk)->stream = comm->stream;
+  return status;
 }
 
 static void list_members(const muster *muster, int32_t *members) {

@@ -32,19 +32,15 @@ struct bytes {
     memory.assign(offset + n + GUARD, PATTERN);
   }
   unsigned char *at() { return memory.data() + offset; }
-  bool guards_are_whole() const {
-    for (size_t i = 0; i < memory.size(); i++)
-      if ((i < offset || i >= offset + count) && memory[i] != PATTERN) return false;
-    return true;
-  }
+  void put(size_t at, const bytes &other) { memcpy(memory.data() + offset + at, other.memory.data() + other.offset, other.count); }
 };
 
 struct trial {
   bny_request request = {};
   bny_device_settings settings = {};
-  std::vector<size_t> counts, in_byte0, out_byte0;
+  std::vector<size_t> counts, in_byte0, out_byte0, offsets;
   std::vector<bytes> in, out;
-  std::vector<std::vector<unsigned char>> expected;
+  std::vector<bytes> expected;
 };
 
 size_t size_of(world_random *random) {
@@ -54,6 +50,18 @@ size_t size_of(world_random *random) {
   case 2: return static_cast<size_t>(random_below(random, 700));
   default: return static_cast<size_t>(16 * random_below(random, 200));
   }
+}
+
+/* Where each rank's bytes lie in the result: with gaps between them, or without. */
+void set_pieces(trial *made, world_random *random) {
+  bool has_gaps = random_below(random, 2) == 0;
+  size_t at = 0;
+  for (size_t count : made->counts) {
+    if (has_gaps) at += static_cast<size_t>(random_below(random, 40));
+    made->offsets.push_back(at);
+    at += count;
+  }
+  if (has_gaps) made->settings.piece_offsets = made->offsets.data();
 }
 
 void choose(trial *made, world_random *random, int32_t nranks) {
@@ -82,20 +90,18 @@ void choose(trial *made, world_random *random, int32_t nranks) {
   } while (bny_plan_make(request, 0, &plan) != BANYAN_OK);
   bny_plan_free(plan);
   made->settings.protocol = random_below(random, BNY_PROTOCOL_COUNT);
+  if (request->collective == BNY_GATHER) set_pieces(made, random);
 }
 
 /* What each rank gives and shall get, as byte0 and count of the whole. */
 void set_rank(trial *made, world_random *random, size_t rank) {
   const bny_request &request = made->request;
-  size_t ranks = static_cast<size_t>(request.nranks), whole = 0, before = 0;
-  for (size_t r = 0; r < ranks; r++) {
-    if (r < rank) before += made->counts[r];
-    whole += made->counts[r];
-  }
+  size_t ranks = static_cast<size_t>(request.nranks), before = 0;
+  for (size_t r = 0; r < rank; r++) before += made->counts[r];
   size_t from = (rank + ranks - static_cast<size_t>(request.distance)) % ranks;
   if (request.collective == BNY_GATHER) {
     made->in[rank].make(random, made->counts[rank]);
-    made->out[rank].make(random, whole);
+    made->out[rank].make(random, made->offsets.back() + made->counts.back());
     made->in_byte0.push_back(before);
     made->out_byte0.push_back(0);
   } else {
@@ -110,14 +116,13 @@ void set_rank(trial *made, world_random *random, size_t rank) {
 
 void expect(trial *made) {
   const bny_request &request = made->request;
-  size_t ranks = static_cast<size_t>(request.nranks);
+  size_t ranks = static_cast<size_t>(request.nranks), distance = static_cast<size_t>(request.distance);
   for (size_t rank = 0; rank < ranks; rank++) {
-    std::vector<unsigned char> all;
-    auto add = [&](size_t r) { all.insert(all.end(), made->in[r].at(), made->in[r].at() + made->in[r].count); };
-    if (request.collective == BNY_BROADCAST) add(static_cast<size_t>(request.root));
-    else if (request.collective == BNY_SHIFT) add((rank + ranks - static_cast<size_t>(request.distance)) % ranks);
+    bytes all = made->out[rank];
+    if (request.collective == BNY_BROADCAST) all.put(0, made->in[static_cast<size_t>(request.root)]);
+    else if (request.collective == BNY_SHIFT) all.put(0, made->in[(rank + ranks - distance) % ranks]);
     else
-      for (size_t r = 0; r < ranks; r++) add(r);
+      for (size_t r = 0; r < ranks; r++) all.put(made->offsets[r], made->in[r]);
     made->expected.push_back(all);
   }
 }
@@ -161,12 +166,43 @@ void run_world(uint64_t seed, int32_t nranks) {
   for (auto &made : trials)
     for (size_t rank = 0; rank < made->out.size(); rank++) {
       const bny_request &request = made->request;
-      bool same = made->expected[rank].empty() ||
-                  memcmp(made->out[rank].at(), made->expected[rank].data(), made->expected[rank].size()) == 0;
-      ck_assert_msg(same && made->out[rank].guards_are_whole(),
+      bool same = made->out[rank].memory == made->expected[rank].memory;
+      ck_assert_msg(same,
                     "seed %" PRIu64 ": rank %zu of %d: %s, collective %d, protocol %d, %zu bytes", seed, rank, nranks,
                     request.algorithm, request.collective, made->settings.protocol, made->out[rank].count);
     }
+}
+
+/* Kernels before and after barriers: who has come to which. */
+void run_barriers(uint64_t seed, int32_t nranks) {
+  cuda_ranks ranks(nranks, seed);
+  bny_request request = {};
+  bny_device_settings settings = {};
+  request.collective = BNY_BARRIER;
+  request.nranks = nranks;
+  request.algorithm = "dissemination";
+  request.slots_max = 64;
+  settings.protocol = BNY_PROTOCOL_COUNT;
+  std::vector<uint64_t> came(static_cast<size_t>(nranks));
+  int early = 0;
+  for (uint64_t round = 1; round <= 4; round++)
+    for (int32_t rank = 0; rank < nranks; rank++) {
+      bny_program *program = nullptr;
+      ck_assert_msg(bny_device_program_make(&request, rank, &settings, &program) == BANYAN_OK, "%s", banyan_last_error());
+      uint64_t *mine = &came[static_cast<size_t>(rank)];
+      ranks.any(rank, 1, BNY_WARP_LANES, [=] {
+        if (bny_lane() == 0) bny_store_relaxed_gpu_64(mine, round);
+      });
+      ranks.program(rank, program, {}, 1, 64);
+      ranks.any(rank, 1, BNY_WARP_LANES, [&came, &early, round] {
+        for (uint64_t &other : came)
+          if (bny_load_relaxed_gpu_64(&other) < round) early++;
+      });
+      free(program);
+    }
+  std::string why = ranks.run();
+  ck_assert_msg(why.empty(), "seed %" PRIu64 ", %d ranks: %s", seed, nranks, why.c_str());
+  ck_assert_msg(early == 0, "seed %" PRIu64 ", %d ranks: a rank left a barrier before all had come", seed, nranks);
 }
 
 } // namespace
@@ -176,10 +212,16 @@ START_TEST(bytes_arrive) {
 }
 END_TEST
 
+START_TEST(nobody_leaves_a_barrier_early) {
+  for (uint64_t i = 0; i < 4; i++) run_barriers(world_seed() * 1000 + i, _i);
+}
+END_TEST
+
 int main() {
   Suite *suite = suite_create("cuda_bytes");
   TCase *tcase = tcase_create("bytes");
   tcase_add_loop_test(tcase, bytes_arrive, 1, 9);
+  tcase_add_loop_test(tcase, nobody_leaves_a_barrier_early, 1, 9);
   tcase_set_timeout(tcase, 120);
   suite_add_tcase(suite, tcase);
   return world_main(suite);

@@ -3,9 +3,8 @@
  * are threads; launches return at once, and run together once all ranks have made theirs. */
 #include <check.h>
 #include <math.h>
-#include <unistd.h>
 
-#include "device_util.h"
+#include "device_world.h"
 #include "sheet.h"
 #include "world.h"
 
@@ -42,25 +41,7 @@ typedef struct task {
   attempt attempts[ATTEMPTS];
 } task;
 
-static char image_path[] = "/tmp/banyan-image-XXXXXX";
-
-static void begin(const char *words) {
-  char more[256];
-  snprintf(more, sizeof more, "devices=%d,seed=%llu,%s", RANKS_MAX, (unsigned long long)world_seed(), words);
-  setenv("FAKE_CUDA", more, 1);
-  setenv("BANYAN_CUDA_LIBRARY", fake_cuda_path(), 1);
-  int file = mkstemp(image_path);
-  ck_assert_int_ge(file, 0);
-  ck_assert_int_eq(write(file, "emulated", 8), 8);
-  close(file);
-  setenv("BANYAN_CUDA_IMAGE", image_path, 1);
-}
-
-static void end(void) {
-  char left[256];
-  unlink(image_path);
-  ck_assert_msg(FAKE_CUDA(fake_cuda_live)(left, sizeof left) == 0, "left: %s", left);
-}
+static void begin(const char *words) { device_world_begin(RANKS_MAX, words); }
 
 static banyan_status create(world_rank *self, const task *task, const char *device) {
   banyan_comm_config config = {.size = sizeof config, .timeout_ns = task->timeout_ns ? task->timeout_ns : 20000000000,
@@ -80,14 +61,6 @@ static void live(world_rank *self) {
 static void run(task *task) {
   world_setup setup = {.nranks = task->nranks, .bare = true, .argument = task};
   world_run(&setup, live);
-}
-
-/* What all ranks have launched runs to its end. */
-static bool run_devices(world_rank *self) {
-  char why[256] = "";
-  bool good = world_meet(self);
-  if (good && self->rank == 0) good = world_check(self, FAKE_CUDA(fake_cuda_run)(why, sizeof why), "devices: %s", why);
-  return world_meet(self) && good;
 }
 
 /* ---- attempts -------------------------------------------------------------------------------------------------------- */
@@ -157,39 +130,25 @@ static task *make_task(int32_t nranks, uint64_t seed, void (*body)(world_rank *s
 static void free_task(task *task) {
   sheet_pool_free(&task->pool);
   free(task);
-  end();
+  device_world_end();
 }
 
 /* ---- results --------------------------------------------------------------------------------------------------------- */
 
-/* A stream of the rank's own: the default one is common to all ranks of a device, and would run them one after another. */
-typedef struct own_stream {
-  bny_device *device;
-  void *stream;
-} own_stream;
-
-static own_stream make_stream(world_rank *self) {
-  own_stream own = {NULL, NULL};
-  const task *task = self->argument;
-  if (world_ok(self, open_fake(task->one_device ? 0 : self->rank, &own.device), "open"))
-    world_ok(self, own.device->ops->stream_make(own.device, &own.stream), "stream");
+static device_world_own make_own(world_rank *self) {
+  device_world_own own;
+  device_world_make_own(self, ((const task *)self->argument)->one_device ? 0 : self->rank, &own);
   return own;
-}
-
-static void free_stream(own_stream *own) {
-  if (!own->device) return;
-  own->device->ops->stream_free(own->device, own->stream);
-  own->device->ops->close(own->device);
 }
 
 static void combine_all(world_rank *self) {
   const task *task = self->argument;
-  own_stream own = make_stream(self);
+  device_world_own own = make_own(self);
   bool good = own.stream != NULL;
   for (int32_t i = 0; i < task->nattempts && good; i++)
     good = world_ok(self, start(self, &task->attempts[i], own.stream), "combine");
-  if (good && run_devices(self)) world_ok(self, banyan_comm_status(self->comm), "status");
-  free_stream(&own);
+  if (good && device_world_run(self)) world_ok(self, banyan_comm_status(self->comm), "status");
+  device_world_free_own(&own);
 }
 
 static const char *const machines[] = {"", "no-vmm,no-ipc", "no-files"};
@@ -229,7 +188,7 @@ static void call_twice(world_rank *self) {
   int live = FAKE_CUDA(fake_cuda_live)(left, sizeof left);
   if (!world_meet(self)) return;
   for (int32_t i = 0; i < task->nattempts; i++)
-    if (!world_ok(self, start(self, &task->attempts[i], NULL), "combine") || !run_devices(self)) return;
+    if (!world_ok(self, start(self, &task->attempts[i], NULL), "combine") || !device_world_run(self)) return;
   /* Nor does the first make or free anything: the driver might wait for kernels meanwhile. */
   world_check(self, FAKE_CUDA(fake_cuda_live)(left, sizeof left) == live, "%d objects before, now %s", live, left);
   uint64_t before = FAKE_CUDA(fake_cuda_setup_calls)();
@@ -239,7 +198,7 @@ static void call_twice(world_rank *self) {
   if (!world_meet(self)) return;
   uint64_t calls = FAKE_CUDA(fake_cuda_setup_calls)() - before;
   world_check(self, calls == 0, "%llu calls that allocate or wait", (unsigned long long)calls);
-  run_devices(self);
+  device_world_run(self);
 }
 
 START_TEST(hot_calls_do_not_allocate) {
@@ -255,7 +214,7 @@ END_TEST
 /* Captured once on streams of their own, replayed with other inputs. */
 static void capture_and_replay(world_rank *self) {
   task *task = self->argument;
-  own_stream own = make_stream(self);
+  device_world_own own = make_own(self);
   void *stream = own.stream;
   if (!stream) return;
   FAKE_CUDA(fake_cuda_capture)(stream, true);
@@ -263,11 +222,11 @@ static void capture_and_replay(world_rank *self) {
   FAKE_CUDA(fake_cuda_capture)(stream, false);
   for (int round = 0; round < 5; round++) {
     FAKE_CUDA(fake_cuda_replay)(stream);
-    if (!run_devices(self)) break;
+    if (!device_world_run(self)) break;
   }
   for (int32_t i = 0; i < task->nattempts && self->rank == 0; i++) check_attempt(task, &task->attempts[i]);
   world_meet(self);
-  free_stream(&own);
+  device_world_free_own(&own);
 }
 
 START_TEST(graphs) {
@@ -293,12 +252,11 @@ static void use_persistent(world_rank *self) {
     for (int32_t i = 0; i < task->nattempts; i++) world_ok(self, banyan_wait(ops[i]), "wait");
     world_ok(self, banyan_test(ops[0], &done), "test");
     world_check(self, done == 1, "an operation on a stream is not done");
-    if (!run_devices(self)) break;
+    if (!device_world_run(self)) break;
   }
   char text[512];
   banyan_comm_describe(self->comm, text, sizeof text);
   world_check(self, strstr(text, "combines on cuda (Fake ") != NULL, "%s", text);
-  world_ok(self, banyan_barrier(self->comm), "barrier, which is the host's");
   for (int32_t i = 0; i < task->nattempts; i++) banyan_op_free(ops[i]);
 }
 
@@ -330,7 +288,7 @@ END_TEST
 static void start_one_after_another(world_rank *self) {
   const task *task = self->argument;
   banyan_op *ops[ATTEMPTS] = {NULL};
-  own_stream own = make_stream(self);
+  device_world_own own = make_own(self);
   for (int32_t i = 0; i < task->nattempts; i++) {
     banyan_combine_desc desc = task->attempts[i].desc;
     desc.stream = own.stream;
@@ -343,9 +301,9 @@ static void start_one_after_another(world_rank *self) {
     for (int32_t i = 0; i < task->nattempts && turn == self->rank; i++) world_ok(self, banyan_start(ops[i]), "start");
     world_meet(self);
   }
-  if (run_devices(self)) world_ok(self, banyan_comm_status(self->comm), "status");
+  if (device_world_run(self)) world_ok(self, banyan_comm_status(self->comm), "status");
   for (int32_t i = 0; i < task->nattempts; i++) banyan_op_free(ops[i]);
-  free_stream(&own);
+  device_world_free_own(&own);
 }
 
 /* A rank's next run does not take the room that another rank's blocks need for this one. Rank 1 gets nothing, and so is
@@ -375,12 +333,12 @@ static void check_failure(world_rank *self, banyan_status status, int32_t culpri
 
 static void leave_one_out(world_rank *self) {
   const task *task = self->argument;
-  if (!world_ok(self, start(self, &task->attempts[0], NULL), "combine") || !run_devices(self)) return;
+  if (!world_ok(self, start(self, &task->attempts[0], NULL), "combine") || !device_world_run(self)) return;
   if (self->rank != 1 && !world_ok(self, start(self, &task->attempts[0], NULL), "combine")) return;
-  if (!run_devices(self)) return;
+  if (!device_world_run(self)) return;
   /* It comes at last, knowing nothing: its run ends at once, and its device tells. */
   if (self->rank == 1 && !world_ok(self, start(self, &task->attempts[0], NULL), "combine")) return;
-  if (!run_devices(self)) return;
+  if (!device_world_run(self)) return;
   if (self->rank == 1) check_failure(self, BANYAN_ERR_TIMEOUT, 1, "rank 1 did not come in time");
   if (!world_meet(self)) return;
   check_failure(self, BANYAN_ERR_TIMEOUT, 1, "rank 1 did not come in time");
@@ -398,11 +356,11 @@ END_TEST
 
 static void abort_one(world_rank *self) {
   const task *task = self->argument;
-  if (!world_ok(self, start(self, &task->attempts[0], NULL), "combine") || !run_devices(self)) return;
+  if (!world_ok(self, start(self, &task->attempts[0], NULL), "combine") || !device_world_run(self)) return;
   if (self->rank != 2 && !world_ok(self, start(self, &task->attempts[0], NULL), "combine")) return;
   if (!world_meet(self)) return;
   if (self->rank == 2) banyan_comm_abort(self->comm, "enough");
-  if (!run_devices(self)) return;
+  if (!device_world_run(self)) return;
   check_failure(self, BANYAN_ERR_ABORTED, 2, "rank 2 called banyan_comm_abort()");
 }
 
@@ -424,7 +382,7 @@ static void give_nan(world_rank *self) {
   banyan_partial_init(&in, values, BANYAN_F32, lse, BANYAN_F32, 4, 8);
   banyan_partial_init(&out, out_values, BANYAN_F32, out_lse, BANYAN_F32, 4, 8);
   const banyan_partial *given = self->rank == 1 ? &in : &attempt->in[self->rank].partial;
-  if (!world_ok(self, banyan_combine(self->comm, &attempt->desc, given, &out), "combine") || !run_devices(self)) return;
+  if (!world_ok(self, banyan_combine(self->comm, &attempt->desc, given, &out), "combine") || !device_world_run(self)) return;
   check_failure(self, BANYAN_ERR_DATA, 1, "rank 1 gave statistics that are NaN or infinite");
 }
 

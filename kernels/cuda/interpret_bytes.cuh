@@ -7,54 +7,89 @@
 
 #include "cuda/interpret.cuh"
 
-/* The bytes of a step that are in the word at `byte`: bit i for byte + i. */
-BNY_DEVICE uint32_t bny_bytes_wanted(const bny_program_step &step, uint64_t byte) {
-  uint32_t wanted = 0;
-  BNY_UNROLL for (int i = 0; i < 4; i++) wanted |= (byte + i >= step.byte0 && byte + i < step.byte0 + step.bytes ? 1u : 0u) << i;
-  return wanted;
+/* The words of a packet, of which bytes [low, high) of the whole are the step's. */
+struct bny_bytes_range {
+  uint64_t byte, low, high; /* byte: where the words begin */
+  int words;
+
+  BNY_DEVICE_METHOD bool is_empty() const { return low >= high; }
+  BNY_DEVICE_METHOD bool is_whole() const { return byte >= low && byte + 4 * (uint32_t)words <= high; }
+  BNY_DEVICE_METHOD bool has(int i) const { return byte + (uint32_t)i >= low && byte + (uint32_t)i < high && i < 4 * words; }
+};
+
+/* Of a packet that is not there, empty. */
+template <int protocol> BNY_DEVICE bny_bytes_range bny_bytes_range_of(const bny_interpreter &run, int32_t unit, int packet) {
+  uint64_t columns = (uint64_t)run.program->shape.chunk_columns;
+  bny_bytes_range range;
+  range.byte = (uint64_t)unit * columns + 4 * (uint64_t)bny_packet_first<protocol>(packet);
+  range.low = run.step->byte0;
+  range.high = packet < run.work.packets ? run.step->byte0 + run.step->bytes : 0;
+  range.words = bny_packet_words<protocol>(packet);
+  return range;
 }
 
-BNY_DEVICE uint32_t bny_bytes_load(const unsigned char *from, uint32_t wanted) {
-  if (wanted == 15 && ((uintptr_t)from & 3) == 0) return *(const uint32_t *)from;
-  uint32_t word = 0;
-  BNY_UNROLL for (int i = 0; i < 4; i++)
-    if (wanted >> i & 1) word |= (uint32_t)from[i] << (8 * i);
-  return word;
+/* Bytes that a packet's words are loaded and stored by where they are whole and aligned: LL128's lines are of 120 bytes. */
+template <int protocol> BNY_DEVICE constexpr int bny_bytes_width() {
+  return protocol == BNY_PROTOCOL_SIMPLE ? 16 : protocol == BNY_PROTOCOL_LL128 ? 8 : 4;
 }
 
-BNY_DEVICE void bny_bytes_store(unsigned char *to, uint32_t wanted, uint32_t word) {
-  if (wanted == 15 && ((uintptr_t)to & 3) == 0) {
-    *(uint32_t *)to = word;
-    return;
+template <int protocol>
+BNY_DEVICE void bny_bytes_load(const unsigned char *from, const bny_bytes_range &range, uint32_t *word) {
+  constexpr int width = bny_bytes_width<protocol>(), words = bny_packet_words_max<protocol>();
+  bool whole = range.is_whole();
+  if (width == 16 && whole && ((uintptr_t)from & 15) == 0) {
+    bny_quad quad = bny_load_quad(from);
+    BNY_UNROLL for (int w = 0; w < words; w++) word[w] = quad.word[w];
+  } else if (width == 8 && whole && ((uintptr_t)from & 7) == 0) {
+    BNY_UNROLL for (int w = 0; w + 1 < words; w += 2) {
+      uint64_t pair = w < range.words ? ((const uint64_t *)from)[w / 2] : 0;
+      word[w] = (uint32_t)pair;
+      word[w + 1] = (uint32_t)(pair >> 32);
+    }
+  } else if (whole && ((uintptr_t)from & 3) == 0) {
+    BNY_UNROLL for (int w = 0; w < words; w++) word[w] = w < range.words ? ((const uint32_t *)from)[w] : 0;
+  } else {
+    BNY_UNROLL for (int i = 0; i < 4 * words; i++) {
+      if (i % 4 == 0) word[i / 4] = 0;
+      if (range.has(i)) word[i / 4] |= (uint32_t)from[i] << (8 * (i % 4));
+    }
   }
-  BNY_UNROLL for (int i = 0; i < 4; i++)
-    if (wanted >> i & 1) to[i] = (unsigned char)(word >> (8 * i));
 }
 
-/* Where in the whole the words of a packet begin. */
-template <int protocol> BNY_DEVICE uint64_t bny_bytes_at(const bny_interpreter &run, int32_t unit, int packet) {
-  return (uint64_t)unit * (uint64_t)run.program->shape.chunk_columns + 4 * (uint64_t)bny_packet_first<protocol>(packet);
+template <int protocol>
+BNY_DEVICE void bny_bytes_store(unsigned char *to, const bny_bytes_range &range, const uint32_t *word) {
+  constexpr int width = bny_bytes_width<protocol>(), words = bny_packet_words_max<protocol>();
+  bool whole = range.is_whole();
+  if (width == 16 && whole && ((uintptr_t)to & 15) == 0) {
+    bny_quad quad;
+    BNY_UNROLL for (int w = 0; w < words; w++) quad.word[w] = word[w];
+    bny_store_quad(to, quad);
+  } else if (width == 8 && whole && ((uintptr_t)to & 7) == 0) {
+    BNY_UNROLL for (int w = 0; w + 1 < words; w += 2)
+      if (w < range.words) ((uint64_t *)to)[w / 2] = word[w] | (uint64_t)word[w + 1] << 32;
+  } else if (whole && ((uintptr_t)to & 3) == 0) {
+    BNY_UNROLL for (int w = 0; w < words; w++)
+      if (w < range.words) ((uint32_t *)to)[w] = word[w];
+  } else {
+    BNY_UNROLL for (int i = 0; i < 4 * words; i++)
+      if (range.has(i)) to[i] = (unsigned char)(word[i / 4] >> (8 * (i % 4)));
+  }
 }
 
 template <int protocol> BNY_DEVICE bny_packet bny_bytes_read(const bny_interpreter &run, int32_t unit, int packet) {
   bny_packet made = {{0, 0, 0, 0}};
-  uint64_t byte = bny_bytes_at<protocol>(run, unit, packet);
-  int words = packet < run.work.packets ? bny_packet_words<protocol>(packet) : 0;
-  BNY_UNROLL for (int i = 0; i < bny_packet_words_max<protocol>(); i++) {
-    uint32_t wanted = i < words ? bny_bytes_wanted(*run.step, byte + 4 * i) : 0;
-    made.word[i] = bny_bytes_load(run.call->in_bytes + (byte + 4 * i - run.call->in_byte0), wanted);
-  }
+  bny_bytes_range range = bny_bytes_range_of<protocol>(run, unit, packet);
+  if (!range.is_empty())
+    bny_bytes_load<protocol>(run.call->in_bytes + (int64_t)(range.byte - run.call->in_byte0), range, made.word);
   return made;
 }
 
 template <int protocol>
 BNY_DEVICE void bny_bytes_write(const bny_interpreter &run, int32_t unit, int packet, const bny_packet &value) {
-  uint64_t byte = bny_bytes_at<protocol>(run, unit, packet);
-  int words = packet < run.work.packets ? bny_packet_words<protocol>(packet) : 0;
-  BNY_UNROLL for (int i = 0; i < bny_packet_words_max<protocol>(); i++) {
-    uint32_t wanted = i < words ? bny_bytes_wanted(*run.step, byte + 4 * i) : 0;
-    bny_bytes_store(run.call->out_bytes + (byte + 4 * i - run.call->out_byte0), wanted, value.word[i]);
-  }
+  bny_bytes_range range = bny_bytes_range_of<protocol>(run, unit, packet);
+  if (range.is_empty()) return;
+  unsigned char *to = run.call->out_bytes + ((int64_t)(range.byte - run.call->out_byte0) + run.step->shift);
+  bny_bytes_store<protocol>(to, range, value.word);
 }
 
 template <int protocol> BNY_DEVICE void bny_bytes_unit(bny_interpreter *run, int32_t unit) {

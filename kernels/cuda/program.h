@@ -139,6 +139,7 @@ typedef struct bny_program_step {
   int32_t token0, tokens, head0, heads; /* units: of bytes as in bny_unit_shape */
   int32_t pad;
   uint64_t byte0, bytes; /* of bytes: only these */
+  int64_t shift;         /* of bytes: they are delivered so much further on */
 } bny_program_step;
 
 /* Followed by its steps and then its places; `bytes` in all. */

@@ -24,10 +24,17 @@ typedef struct draft {
   inbox_place *places;   /* that it sends to or receives in; owned */
   size_t nplaces, places_room;
   uint64_t inbox_bytes, signals; /* of the rank that needs most */
+  const size_t *piece_offsets;   /* see bny_device_settings */
   bny_program_step *steps;       /* owned */
   bny_program_place *used;       /* of the program; owned */
-  int32_t nsteps, nused;
+  int32_t nsteps, steps_room, nused;
 } draft;
+
+/* A barrier has one unit without bytes, whose arrival is all there is to it. */
+static bny_unit_box box_of(const draft *draft, const bny_slice *slice) {
+  if (draft->request->collective == BNY_BARRIER) return (bny_unit_box){0, 1, 0, 1};
+  return bny_unit_box_of(&draft->shape, slice);
+}
 
 /* ---- inboxes ------------------------------------------------------------------------------------------------------- */
 
@@ -66,7 +73,7 @@ static banyan_status deal_inbox(draft *draft, const bny_plan *plan) {
                          .signal = (uint32_t)units};
     banyan_status status = keep_place(draft, &place);
     if (status != BANYAN_OK) return status;
-    bny_unit_box box = bny_unit_box_of(&draft->shape, slice);
+    bny_unit_box box = box_of(draft, slice);
     units += bny_unit_box_units(&draft->shape, &box);
     offset = units * draft->shape.unit_bytes;
   }
@@ -96,7 +103,7 @@ static banyan_status use_place(draft *draft, int32_t sender, int32_t receiver, i
   for (size_t i = 0; i < draft->nplaces; i++) {
     const inbox_place *place = &draft->places[i];
     if (place->sender != sender || place->receiver != receiver || place->slot != slot) continue;
-    bny_unit_box box = bny_unit_box_of(&draft->shape, slice);
+    bny_unit_box box = box_of(draft, slice);
     draft->used[draft->nused++] = (bny_program_place){.offset = place->offset,
                                                       .signal = place->signal,
                                                       .peer = peer,
@@ -110,19 +117,24 @@ static banyan_status use_place(draft *draft, int32_t sender, int32_t receiver, i
                   slot);
 }
 
+static banyan_status add_message(draft *draft, int32_t index) {
+  const bny_message *message = &draft->plan->messages[index];
+  return use_place(draft, message->peer, draft->rank, message->slot, message->peer, &message->what.slice);
+}
+
 static banyan_status add_sources(draft *draft, const bny_step *step, bny_program_step *made) {
   const bny_plan *plan = draft->plan;
+  banyan_status status = BANYAN_OK;
   made->sources = draft->nused;
-  for (int32_t i = step->first; i < step->first + step->count; i++) {
+  if (step->kind == BNY_STEP_WAIT) status = add_message(draft, step->message);
+  for (int32_t i = step->first; i < step->first + step->count && status == BANYAN_OK; i++) {
     const bny_source *source = &plan->sources[i];
-    const bny_message *message = source->message < 0 ? NULL : &plan->messages[source->message];
-    const bny_slice *slice = message ? &message->what.slice : &plan->slots[source->slot].slice;
-    int32_t sender = message ? message->peer : draft->rank;
-    banyan_status status = use_place(draft, sender, draft->rank, message ? message->slot : source->slot, sender, slice);
-    if (status != BANYAN_OK) return status;
+    if (source->message >= 0) status = add_message(draft, source->message);
+    else
+      status = use_place(draft, draft->rank, draft->rank, source->slot, draft->rank, &plan->slots[source->slot].slice);
   }
   made->nsources = draft->nused - made->sources;
-  return BANYAN_OK;
+  return status;
 }
 
 /* Everybody who is sent the slot, and this rank if it reads it again. Sending early harms nobody: the place is reserved. */
@@ -143,8 +155,43 @@ static banyan_status add_destinations(draft *draft, int32_t slot, bny_program_st
   return status;
 }
 
+static banyan_status keep_step(draft *draft, const bny_program_step *step) {
+  if (draft->nsteps == draft->steps_room) {
+    int32_t room = 2 * draft->steps_room + 16;
+    bny_program_step *grown = realloc(draft->steps, (size_t)room * sizeof *grown);
+    if (!grown) return bny_fail(BANYAN_ERR_MEMORY, "out of memory for a device program");
+    draft->steps = grown;
+    draft->steps_room = room;
+  }
+  draft->steps[draft->nsteps++] = *step;
+  return BANYAN_OK;
+}
+
+/* A delivery of bytes whose pieces do not lie one after another in the caller's memory: a step for each. */
+static banyan_status keep_pieces(draft *draft, const bny_program_step *step) {
+  const bny_request *request = draft->request;
+  banyan_status status = BANYAN_OK;
+  size_t begin = 0;
+  for (int32_t rank = 0; rank < request->nranks && status == BANYAN_OK; begin += request->counts[rank], rank++) {
+    size_t first = begin > step->byte0 ? begin : step->byte0, end = begin + request->counts[rank];
+    if (end > step->byte0 + step->bytes) end = step->byte0 + step->bytes;
+    if (first >= end) continue;
+    bny_program_step piece = *step;
+    bny_unit_box box = box_of(draft, &(bny_slice){.byte0 = first, .bytes = end - first});
+    piece.head0 = box.head0;
+    piece.heads = box.heads;
+    piece.byte0 = first;
+    piece.bytes = end - first;
+    piece.shift = (int64_t)(draft->piece_offsets[rank] - begin);
+    status = keep_step(draft, &piece);
+  }
+  return status;
+}
+
+/* What SEND makes visible was sent when it was made, and WAIT is part of whatever reads it: but for a barrier's. */
 static banyan_status add_step(draft *draft, const bny_step *step) {
-  bny_unit_box box = bny_unit_box_of(&draft->shape, &step->slice);
+  bool signals = draft->request->collective == BNY_BARRIER;
+  bny_unit_box box = box_of(draft, &step->slice);
   bny_program_step made = {.token0 = box.token0,
                            .tokens = box.tokens,
                            .head0 = box.head0,
@@ -152,21 +199,24 @@ static banyan_status add_step(draft *draft, const bny_step *step) {
                            .byte0 = step->slice.byte0,
                            .bytes = step->slice.bytes};
   banyan_status status = BANYAN_OK;
-  bool delivers = step->kind == BNY_STEP_DELIVER;
-  if (step->kind == BNY_STEP_SEND || step->kind == BNY_STEP_WAIT || box.tokens == 0 || box.heads == 0) return BANYAN_OK;
-  made.kind = delivers ? BNY_PROGRAM_DELIVER : step->kind == BNY_STEP_MERGE ? BNY_PROGRAM_MERGE : BNY_PROGRAM_COPY;
-  if (step->kind != BNY_STEP_COPY) status = add_sources(draft, step, &made);
-  if (status == BANYAN_OK && !delivers) status = add_destinations(draft, step->slot, &made);
-  if (status == BANYAN_OK) draft->steps[draft->nsteps++] = made;
-  return status;
+  bool sends = step->kind == BNY_STEP_SEND, waits = step->kind == BNY_STEP_WAIT;
+  if (((sends || waits) && !signals) || box.tokens == 0 || box.heads == 0) return BANYAN_OK;
+  made.kind = sends || step->kind == BNY_STEP_COPY ? BNY_PROGRAM_COPY
+              : step->kind == BNY_STEP_MERGE       ? BNY_PROGRAM_MERGE
+                                                   : BNY_PROGRAM_DELIVER;
+  if (made.kind != BNY_PROGRAM_COPY) status = add_sources(draft, step, &made);
+  if (status == BANYAN_OK && made.kind != BNY_PROGRAM_DELIVER) status = add_destinations(draft, step->slot, &made);
+  if (status != BANYAN_OK) return status;
+  bool in_pieces = made.kind == BNY_PROGRAM_DELIVER && draft->piece_offsets;
+  return in_pieces ? keep_pieces(draft, &made) : keep_step(draft, &made);
 }
 
 static banyan_status add_steps(draft *draft) {
   const bny_plan *plan = draft->plan;
   /* A slot is written by one step, so every peer is a destination once, and every slot is read again once at most. */
-  draft->steps = calloc((size_t)plan->nsteps + 1, sizeof *draft->steps);
-  draft->used = calloc((size_t)plan->nsources + (size_t)plan->npeers + (size_t)plan->nslots + 1, sizeof *draft->used);
-  if (!draft->steps || !draft->used) return bny_fail(BANYAN_ERR_MEMORY, "out of memory for a device program");
+  size_t places = (size_t)plan->nsources + (size_t)plan->nmessages + (size_t)plan->npeers + (size_t)plan->nslots;
+  draft->used = calloc(places + 1, sizeof *draft->used);
+  if (!draft->used) return bny_fail(BANYAN_ERR_MEMORY, "out of memory for a device program");
   for (int32_t i = 0; i < plan->nsteps; i++) {
     banyan_status status = add_step(draft, &plan->steps[i]);
     if (status != BANYAN_OK) return status;
@@ -197,13 +247,12 @@ static banyan_status write_down(const draft *draft, bny_program **program) {
 
 banyan_status bny_device_program_make(const bny_request *request, int32_t rank, const bny_device_settings *settings,
                                       bny_program **program) {
-  if (request->collective == BNY_BARRIER)
-    return bny_fail(BANYAN_ERR_UNSUPPORTED, "a barrier has no program on devices: gather a byte of each rank instead");
   if (request->nranks > BNY_DEVICE_RANKS_MAX)
     return bny_fail(BANYAN_ERR_UNSUPPORTED, "%d ranks share device memory, at most %d can", request->nranks,
                     BNY_DEVICE_RANKS_MAX);
   draft draft = {.request = request, .rank = rank};
   draft.protocol = bny_unit_protocol(request, settings);
+  if (request->collective == BNY_GATHER) draft.piece_offsets = settings->piece_offsets;
   banyan_status status = bny_unit_shape_make(request, draft.protocol, settings->whole_rows, &draft.shape);
   if (status == BANYAN_OK) status = deal_inboxes(&draft);
   if (status == BANYAN_OK) status = add_steps(&draft);

@@ -15,9 +15,10 @@ typedef struct bny_device_settings {
   bool lines_whole; /* links keep 128-byte lines whole: LL128 may be chosen */
   bool narrow;      /* only 8-byte accesses are single on some link: not LL16 */
   bool whole_rows;  /* rows are not cut into chunks */
+  const size_t *piece_offsets; /* gather: where each rank's bytes lie in the caller's result. NULL: one after another */
 } bny_device_settings;
 
-/* The program of `rank`, one block of memory to be copied to a device as it is. Freed by free(). Not of barriers. */
+/* The program of `rank`, one block of memory to be copied to a device as it is. Freed by free(). */
 banyan_status bny_device_program_make(const bny_request *request, int32_t rank, const bny_device_settings *settings,
                                       bny_program **program);
 

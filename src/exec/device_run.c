@@ -91,18 +91,31 @@ static banyan_status make_oneshot(bny_device_run *run, const bny_request *reques
   return BANYAN_OK;
 }
 
-static banyan_status make_program(bny_device_run *run, const bny_request *request, const bny_plan *plan) {
+/* Of a program: its plan, and what the plan does not know. */
+static uint64_t key_of(const bny_plan *plan, const size_t *piece_offsets) {
+  uint64_t key = plan->hash;
+  for (int32_t rank = 0; piece_offsets && rank < plan->nranks; rank++) {
+    key = (key ^ piece_offsets[rank]) * 0x9e3779b97f4a7c15u;
+    key ^= key >> 29;
+  }
+  return key;
+}
+
+static banyan_status make_program(bny_device_run *run, const bny_request *request, const bny_plan *plan,
+                                  const bny_binding *binding) {
   bny_program *program = NULL;
   /* All ranks' plans are made alike. */
   bny_request named = *request;
   named.algorithm = plan->algorithm;
-  banyan_status status = bny_device_program_make(&named, plan->rank, &run->exec->settings, &program);
+  bny_device_settings settings = run->exec->settings;
+  settings.piece_offsets = binding->piece_offsets;
+  banyan_status status = bny_device_program_make(&named, plan->rank, &settings, &program);
   if (status != BANYAN_OK) return status;
   bny_arena_sizes needs = bny_device_program_needs(program);
   status = check_room(run->exec, &needs);
   if (status == BANYAN_OK)
     status = bny_engine_find(run->exec->engine, bny_device_program_kernel(program), &run->kernel);
-  if (status == BANYAN_OK) status = bny_engine_load(run->exec->engine, plan->hash, program, &run->program);
+  if (status == BANYAN_OK) status = bny_engine_load(run->exec->engine, key_of(plan, binding->piece_offsets), program, &run->program);
   /* Out of memory in the other sense is the same on all ranks, which then cut the call into smaller parts. */
   if (status == BANYAN_ERR_MEMORY && run->program == NULL && bny_arena_lacks(&run->exec->sizes, &needs) == NULL)
     status = bny_fail(BANYAN_ERR_SYSTEM, "%s", banyan_last_error());
@@ -112,14 +125,14 @@ static banyan_status make_program(bny_device_run *run, const bny_request *reques
 }
 
 banyan_status bny_device_run_make(bny_device_exec *exec, const bny_request *request, const bny_plan *plan,
-                                  bny_device_run **run) {
+                                  const bny_binding *binding, bny_device_run **run) {
   bny_device_run *made = calloc(1, sizeof *made);
   if (!made) return bny_fail(BANYAN_ERR_MEMORY, "out of memory to bind a plan");
   made->exec = exec;
   /* What the oneshot kernels do not serve, the interpreter does. */
   banyan_status status = BANYAN_ERR_UNSUPPORTED;
-  if (strcmp(plan->algorithm, "oneshot") == 0) status = make_oneshot(made, request);
-  if (status == BANYAN_ERR_UNSUPPORTED) status = make_program(made, request, plan);
+  if (request->collective == BNY_COMBINE && strcmp(plan->algorithm, "oneshot") == 0) status = make_oneshot(made, request);
+  if (status == BANYAN_ERR_UNSUPPORTED) status = make_program(made, request, plan, binding);
   if (status != BANYAN_OK) {
     free(made);
     return status;
@@ -149,15 +162,22 @@ banyan_status bny_device_run_within(const bny_device_exec *exec, const bny_reque
 /* Whether statistics of `in` and `out` are in common memory: a row then has the same place in both. */
 static bool shares_stats(const bny_binding *binding) {
   const banyan_partial *in = binding->in, *out = binding->out;
-  if (!out || !out->lse || !in->lse) return false;
+  if (!in || !out || !out->lse || !in->lse) return false;
   int64_t first = binding->out_token0 * in->stats_token_stride + binding->out_head0 * in->stats_head_stride;
   size_t offset = (size_t)first * bny_dtype_bytes(in->stats_dtype);
   return (char *)out->lse == (char *)in->lse + offset || (in->sum && (char *)out->sum == (char *)in->sum + offset);
 }
 
 banyan_status bny_device_run_start(bny_device_run *run, const bny_binding *binding, void *stream) {
-  bny_device_call call = {.out_token0 = binding->out_token0, .out_head0 = binding->out_head0};
-  call.in = *binding->in;
+  bny_device_call call = {
+    .out_token0 = binding->out_token0,
+    .out_head0 = binding->out_head0,
+    .in_bytes = (const unsigned char *)binding->in_bytes,
+    .out_bytes = (unsigned char *)binding->out_bytes,
+    .in_byte0 = binding->in_byte0,
+    .out_byte0 = binding->out_byte0,
+  };
+  if (binding->in) call.in = *binding->in;
   if (binding->out) call.out = *binding->out;
   call.shares_stats = shares_stats(binding);
   bny_engine_launch launch = {

@@ -23,15 +23,16 @@ banyan_status bny_device_exec_make(bny_engine *engine, bny_device_exec *exec);
 
 typedef struct bny_device_run bny_device_run;
 
-/* BANYAN_ERR_MEMORY, on all ranks alike, if arenas are too small for it. The exec must live as long as the run. */
+/* BANYAN_ERR_MEMORY, on all ranks alike, if arenas are too small for it. The exec must live as long as the run. Of the binding
+ * only where pieces of bytes lie is looked at. */
 banyan_status bny_device_run_make(bny_device_exec *exec, const bny_request *request, const bny_plan *plan,
-                                  bny_device_run **run);
+                                  const bny_binding *binding, bny_device_run **run);
 void bny_device_run_free(bny_device_run *run); /* NULL is allowed. Graphs that have captured it remain good */
 
 /* Of a combine that is run by a kernel which does something else as well: what all its launches have in common. */
 banyan_status bny_device_run_within(const bny_device_exec *exec, const bny_request *request, bny_device_combine *combine);
 
-/* Hot: allocates nothing, waits for nothing, may be captured. Combines only. */
+/* Hot: allocates nothing, waits for nothing, may be captured. */
 banyan_status bny_device_run_start(bny_device_run *run, const bny_binding *binding, void *stream);
 
 #endif

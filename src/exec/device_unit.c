@@ -26,6 +26,8 @@ static uint64_t payload_bytes(const bny_request *request) {
 }
 
 int32_t bny_unit_protocol(const bny_request *request, const bny_device_settings *settings) {
+  /* What came before a barrier on one rank is seen after it on the others: flags in packets order nothing but themselves. */
+  if (request->collective == BNY_BARRIER) return BNY_PROTOCOL_SIMPLE;
   if (settings->protocol >= 0 && settings->protocol < BNY_PROTOCOL_COUNT) return settings->protocol;
   uint64_t bytes = payload_bytes(request);
   if (bytes <= LL16_BYTES_MAX) return settings->narrow ? BNY_PROTOCOL_LL8 : BNY_PROTOCOL_LL16;
@@ -50,8 +52,8 @@ static banyan_status shape_of_bytes(const bny_request *request, int32_t protocol
   else if (request->collective == BNY_GATHER) whole = payload_bytes(request);
   int32_t rounds = whole <= BYTES_FEW ? BYTES_PACKETS_FEW : BYTES_PACKETS_MANY;
   static const int32_t words[BNY_PROTOCOL_COUNT] = {32, 96, 120, 128}; /* of 32 packets */
-  int32_t bytes = 4 * words[protocol] * rounds;
-  uint64_t units = (whole + (uint64_t)bytes - 1) / (uint64_t)bytes;
+  int32_t bytes = request->collective == BNY_BARRIER ? 4 : 4 * words[protocol] * rounds;
+  uint64_t units = request->collective == BNY_BARRIER ? 1 : (whole + (uint64_t)bytes - 1) / (uint64_t)bytes;
   if (units > INT32_MAX)
     return bny_fail(BANYAN_ERR_MEMORY, "%llu bytes are too many for one call on a device", (unsigned long long)whole);
   *shape = (bny_unit_shape){.tokens = 1, .heads = (int32_t)units, .wire = -1, .chunk_columns = bytes, .chunks = 1};
