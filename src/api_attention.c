@@ -87,7 +87,7 @@ static banyan_status make_both(banyan_comm *comm, const bny_op_key *key, const b
     bny_attention_free(attention);
     return status;
   }
-  bny_op_bind(made, &(bny_op_memory){.in = &attention->out, .out = out, .stream = desc->stream, .attention = attention});
+  bny_op_bind(made, &(bny_op_memory){.in = &attention->out, .out = out, .stream = attention->desc.stream, .attention = attention});
   *op = made;
   return BANYAN_OK;
 }

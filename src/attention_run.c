@@ -57,6 +57,7 @@ static banyan_status make(banyan_comm *comm, const banyan_attention_desc *desc, 
   if (!made) return bny_fail(BANYAN_ERR_MEMORY, "out of memory for an operation");
   made->engine = comm->device.engine;
   made->desc = *desc;
+  if (!made->desc.stream) made->desc.stream = comm->stream;
   banyan_status status = BANYAN_OK;
   if (out) made->out = *out;
   else if (!within) status = make_rows(made);
