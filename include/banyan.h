@@ -368,6 +368,11 @@ banyan_status banyan_attention_init(banyan_comm *comm, const banyan_attention_de
 banyan_status banyan_attention_combine_init(banyan_comm *comm, const banyan_attention_desc *desc,
                                             const banyan_combine_desc *combine, const banyan_partial *out, banyan_op **op);
 
+/* The same at once, as banyan_combine(): memory may be another in each call. The first call of a shape (all but pointers and
+ * strides) plans and allocates, and so does one with another keys_max: say what a sequence will have at most, not what it has. */
+banyan_status banyan_attention_combine(banyan_comm *comm, const banyan_attention_desc *desc, const banyan_combine_desc *combine,
+                                       const banyan_partial *out);
+
 #ifdef __GNUC__
 #pragma GCC visibility pop
 #endif

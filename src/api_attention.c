@@ -76,35 +76,57 @@ static banyan_status check_both(const banyan_attention_desc *desc, const banyan_
   return BANYAN_OK;
 }
 
-/* Both become one operation. */
-static banyan_status make_both(banyan_comm *comm, const bny_op_key *key, const banyan_attention_desc *desc,
-                               const banyan_partial *out, banyan_op **op) {
-  bny_attention *attention = NULL;
-  banyan_op *made = NULL;
-  banyan_status status = bny_attention_make_input(comm, desc, key->within_kernel, &attention);
-  if (status == BANYAN_OK) status = bny_op_make(comm, key, &made);
-  if (status != BANYAN_OK) {
-    bny_attention_free(attention);
-    return status;
-  }
-  bny_op_bind(made, &(bny_op_memory){.in = &attention->out, .out = out, .stream = attention->desc.stream, .attention = attention});
-  *op = made;
+/* What a combine of attention's rows is: within its kernel wherever that can be. */
+static banyan_status key_of_both(banyan_comm *comm, const banyan_attention_desc *desc, const banyan_combine_desc *combine,
+                                 bny_op_key *key) {
+  bny_op_key made;
+  banyan_status status = bny_api_combine_key(comm, combine, &made);
+  if (status == BANYAN_OK) status = bny_decode_attention_check(desc, false);
+  if (status == BANYAN_OK) status = check_both(desc, combine);
+  if (status != BANYAN_OK) return status;
+  made.attends = true;
+  bny_op_key within = made;
+  set_within(&within);
+  bool can = comm->device.engine && may_be_oneshot(made.algorithm) && bny_op_check_within(comm, &within) == BANYAN_OK;
+  *key = can ? within : made;
   return BANYAN_OK;
 }
 
-banyan_status banyan_attention_combine_init(banyan_comm *comm, const banyan_attention_desc *desc,
-                                            const banyan_combine_desc *combine, const banyan_partial *out, banyan_op **op) {
-  if (!op) return bny_fail(BANYAN_ERR_ARGUMENT, "op is NULL");
+/* keep: a persistent operation, for the caller. */
+static banyan_status attend_and_combine(banyan_comm *comm, const banyan_attention_desc *desc,
+                                        const banyan_combine_desc *combine, const banyan_partial *out, banyan_op **keep) {
   bny_op_key key;
-  banyan_status status = bny_api_combine_key(comm, combine, &key);
-  if (status == BANYAN_OK) status = bny_decode_attention_check(desc, false);
-  if (status == BANYAN_OK) status = check_both(desc, combine);
+  banyan_status status = key_of_both(comm, desc, combine, &key);
   if (status != BANYAN_OK) return status;
   bny_box result = bny_api_result_box(comm, &key);
   status = bny_api_check_partial(out, &result, true);
   if (status != BANYAN_OK) return status;
-  bny_op_key within = key;
-  set_within(&within);
-  bool fused = comm->device.engine && may_be_oneshot(key.algorithm) && bny_op_check_within(comm, &within) == BANYAN_OK;
-  return make_both(comm, fused ? &within : &key, desc, bny_api_box_is_empty(&result) ? NULL : out, op);
+  banyan_op *op = NULL;
+  status = keep ? bny_op_make(comm, &key, &op) : bny_op_find(comm, &key, &op);
+  if (status != BANYAN_OK) return status;
+  bny_attention *attention = bny_op_attention(op);
+  if (!attention || !bny_attention_rebind(comm, attention, desc))
+    status = bny_attention_make_input(comm, desc, key.within_kernel, &attention);
+  if (status != BANYAN_OK) {
+    if (keep) banyan_op_free(op);
+    return status;
+  }
+  bny_op_bind(op, &(bny_op_memory){.in = &attention->out, .out = bny_api_box_is_empty(&result) ? NULL : out,
+                                   .stream = attention->desc.stream, .attention = attention});
+  if (keep) {
+    *keep = op;
+    return BANYAN_OK;
+  }
+  status = banyan_start(op);
+  return status == BANYAN_OK ? banyan_wait(op) : status;
+}
+
+banyan_status banyan_attention_combine_init(banyan_comm *comm, const banyan_attention_desc *desc,
+                                            const banyan_combine_desc *combine, const banyan_partial *out, banyan_op **op) {
+  return op ? attend_and_combine(comm, desc, combine, out, op) : bny_fail(BANYAN_ERR_ARGUMENT, "op is NULL");
+}
+
+banyan_status banyan_attention_combine(banyan_comm *comm, const banyan_attention_desc *desc, const banyan_combine_desc *combine,
+                                       const banyan_partial *out) {
+  return attend_and_combine(comm, desc, combine, out, NULL);
 }

@@ -82,6 +82,15 @@ banyan_status bny_attention_make_input(banyan_comm *comm, const banyan_attention
   return make(comm, desc, NULL, within, attention);
 }
 
+bool bny_attention_rebind(const banyan_comm *comm, bny_attention *attention, const banyan_attention_desc *desc) {
+  const banyan_attention_desc *old = &attention->desc;
+  if (desc->batch != old->batch || desc->heads != old->heads || value_dim_of(desc) != value_dim_of(old)) return false;
+  if (attention->engine && !bny_decode_rebind(&attention->decode, desc)) return false;
+  attention->desc = *desc;
+  if (!desc->stream) attention->desc.stream = comm->stream;
+  return true;
+}
+
 banyan_status bny_attention_start(bny_attention *attention, const bny_device_combine *combine) {
   if (attention->engine) return bny_decode_start(&attention->decode, combine, attention->desc.stream);
   return banyan_attention(&attention->desc, &attention->out);

@@ -24,6 +24,9 @@ banyan_status bny_attention_make(banyan_comm *comm, const banyan_attention_desc 
 banyan_status bny_attention_make_input(banyan_comm *comm, const banyan_attention_desc *desc, bool within,
                                        bny_attention **attention);
 
+/* Other memory for the same shape; false: it is another shape, or memory that does not serve, and nothing was done. */
+bool bny_attention_rebind(const banyan_comm *comm, bny_attention *attention, const banyan_attention_desc *desc);
+
 /* In wire form: a combine takes such rows as they are. */
 banyan_partial bny_attention_rows(const banyan_attention_desc *desc);
 

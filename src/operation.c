@@ -416,6 +416,7 @@ void bny_op_bind(banyan_op *op, const bny_op_memory *memory) {
   if (memory->in) op->in = *memory->in;
   if (memory->out) op->out = *memory->out;
   op->stream = memory->stream;
+  if (op->attention != memory->attention) bny_attention_free(op->attention);
   op->attention = memory->attention;
   if (op->within && op->attention) {
     const bny_decode *decode = &op->attention->decode;
@@ -430,11 +431,13 @@ void bny_op_bind(banyan_op *op, const bny_op_memory *memory) {
   }
 }
 
+bny_attention *bny_op_attention(const banyan_op *op) { return op->attention; }
+
 static bool same_key(const bny_op_key *a, const bny_op_key *b, int32_t nranks) {
   return a->collective == b->collective && a->tokens == b->tokens && a->heads == b->heads &&
          a->value_dim == b->value_dim && a->wire == b->wire && a->scatter == b->scatter && a->order == b->order &&
          a->root == b->root && a->distance == b->distance && a->bytes == b->bytes &&
-         a->within_kernel == b->within_kernel &&
+         a->within_kernel == b->within_kernel && a->attends == b->attends &&
          memcmp(a->algorithm, b->algorithm, sizeof a->algorithm) == 0 &&
          (a->counts == b->counts ||
           (a->counts && b->counts && memcmp(a->counts, b->counts, (size_t)nranks * sizeof *a->counts) == 0));

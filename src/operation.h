@@ -17,6 +17,7 @@ typedef struct bny_op_key {
   banyan_order order;
   int32_t root, distance;
   bool within_kernel; /* combine, on a device: run by a kernel that does something else as well */
+  bool attends;       /* combine: of what its own attention gives */
   char algorithm[BNY_ALGORITHM_NAME_BYTES]; /* "": by predicted cost */
   size_t bytes;
   const size_t *counts; /* gather: [nranks] */
@@ -50,5 +51,8 @@ const bny_op_key *bny_op_key_within(const banyan_op *op, banyan_comm **comm);
 
 /* The operation behind a blocking call: found by its key, or made. */
 banyan_status bny_op_find(banyan_comm *comm, const bny_op_key *key, banyan_op **op);
+
+/* NULL: none, or none yet. The operation's. */
+bny_attention *bny_op_attention(const banyan_op *op);
 
 #endif

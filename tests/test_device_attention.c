@@ -198,6 +198,25 @@ static bool do_at_once(world_rank *self, const task *task, set *set, void *strea
          world_ok(self, banyan_start(*op), "start") && world_ok(self, banyan_wait(*op), "wait");
 }
 
+/* By the blocking call, of which the second of a shape finds all there. */
+static bool do_blocking(world_rank *self, const task *task, set *set, void *stream) {
+  banyan_partial out = {.values = set->values[self->rank], .lse = set->lse[self->rank]};
+  int32_t box[4];
+  bool has = owns(set, task, self->rank, &out, &box[0], &box[1], &box[2], &box[3]);
+  banyan_combine_desc combine = combine_of(set, stream);
+  const banyan_attention_desc *desc = &set->shards[self->rank].desc;
+  banyan_attention_desc elsewhere = *desc; /* in other memory, whose result is not looked at */
+  elsewhere.k = desc->v;
+  elsewhere.v = desc->k;
+  bool good = set->shape.latent ||
+              world_ok(self, banyan_attention_combine(self->comm, &elsewhere, &combine, has ? &out : NULL), "elsewhere");
+  good = good && world_ok(self, banyan_attention_combine(self->comm, desc, &combine, has ? &out : NULL), "first");
+  uint64_t before = task->host ? 0 : FAKE_CUDA(fake_cuda_setup_calls)();
+  good = good && world_ok(self, banyan_attention_combine(self->comm, desc, &combine, has ? &out : NULL), "second");
+  uint64_t calls = task->host ? 0 : FAKE_CUDA(fake_cuda_setup_calls)() - before;
+  return good && world_check(self, self->nranks > 1 || calls == 0, "%llu calls that allocate or wait", (unsigned long long)calls);
+}
+
 static void attend_and_combine(world_rank *self) {
   task *task = self->argument;
   device_world_own own = {NULL, NULL, NULL};
@@ -207,7 +226,8 @@ static void attend_and_combine(world_rank *self) {
   for (int i = 0; i < SETS && good; i++) {
     set *set = &task->sets[i];
     set->shards[self->rank].desc.stream = own.stream;
-    good = do_at_once(self, task, set, own.stream, &ops[i][0]) && do_apart(self, task, set, own.stream, &ops[i][1]);
+    good = (i % 2 ? do_blocking(self, task, set, own.stream) : do_at_once(self, task, set, own.stream, &ops[i][0])) &&
+           do_apart(self, task, set, own.stream, &ops[i][1]);
   }
   if (good && !task->host && device_world_run(self)) world_ok(self, banyan_comm_status(self->comm), "status");
   for (int i = 0; i < SETS; i++)
@@ -250,6 +270,29 @@ static void set_ways(task *task) {
     if (i == 4) task->sets[i].order = BANYAN_ORDER_CANONICAL;
   }
 }
+
+/* No sequences at all: nothing to do, and no end of it missing. */
+static void attend_to_nothing(world_rank *self) {
+  banyan_attention_desc desc = {.size = sizeof desc, .heads = 4, .kv_heads = 2, .head_dim = 64,
+                                .q_dtype = BANYAN_BF16, .kv_dtype = BANYAN_BF16, .keys_max = 1,
+                                .q_batch_stride = 256, .q_head_stride = 64, .k_batch_stride = 128, .k_head_stride = 64,
+                                .k_token_stride = 64, .v_batch_stride = 128, .v_head_stride = 64, .v_token_stride = 64};
+  banyan_combine_desc combine = {.size = sizeof combine, .heads = 4, .value_dim = 64};
+  banyan_op *op = NULL;
+  if (!device_world_join(self, self->rank)) return;
+  if (world_ok(self, banyan_attention_combine_init(self->comm, &desc, &combine, NULL, &op), "init"))
+    for (int i = 0; i < 3; i++) world_ok(self, banyan_start(op), "start");
+  if (device_world_run(self)) world_ok(self, banyan_comm_status(self->comm), "status");
+  banyan_op_free(op);
+}
+
+START_TEST(nothing_to_do) {
+  device_world_begin(2, "");
+  world_setup setup = {.nranks = 2, .bare = true};
+  world_run(&setup, attend_to_nothing);
+  device_world_end();
+}
+END_TEST
 
 START_TEST(with_a_combine) {
   task *task = make_task(1 + _i % RANKS_MAX, 50 + (uint64_t)_i);
@@ -398,11 +441,12 @@ int main(void) {
   for (int i = 0; i < 6; i++)
     if (i % 3 != 2) tcase_add_loop_test(devices, alone, i, i + 1);
   tcase_add_loop_test(devices, with_a_combine, 0, RANKS_MAX);
+  tcase_add_test(devices, nothing_to_do);
   tcase_add_test(devices, graphs);
   tcase_add_test(devices, refusals);
   suite_add_tcase(suite, devices);
 #else
-  (void)replay, (void)refuse, (void)graphs, (void)refusals;
+  (void)replay, (void)refuse, (void)graphs, (void)refusals, (void)nothing_to_do;
   tcase_add_loop_test(devices, alone, 5, 6);
   suite_add_tcase(suite, devices);
 #endif

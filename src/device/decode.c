@@ -98,10 +98,9 @@ static banyan_status make_plan(bny_decode *decode, const bny_decode_request *req
 banyan_status bny_decode_make(bny_engine *engine, const banyan_attention_desc *desc, const banyan_partial *out,
                               bny_decode *decode) {
   bny_decode made = {.engine = engine};
-  bny_decode_request request;
   void *scratch = NULL, *counters = NULL;
-  banyan_status status = request_of(desc, &request);
-  if (status == BANYAN_OK) status = make_plan(&made, &request);
+  banyan_status status = request_of(desc, &made.request);
+  if (status == BANYAN_OK) status = make_plan(&made, &made.request);
   if (status != BANYAN_OK) return status;
   made.call = call_of(desc, &made.plan);
   if (out) made.call.out = *out;
@@ -115,6 +114,24 @@ banyan_status bny_decode_make(bny_engine *engine, const banyan_attention_desc *d
   made.call.counters = counters;
   *decode = made;
   return BANYAN_OK;
+}
+
+static bool same_request(const bny_decode_request *a, const bny_decode_request *b) {
+  return a->batch == b->batch && a->heads == b->heads && a->kv_heads == b->kv_heads && a->head_dim == b->head_dim &&
+         a->value_dim == b->value_dim && a->values_in_keys == b->values_in_keys && a->dtype == b->dtype &&
+         a->keys_max == b->keys_max;
+}
+
+bool bny_decode_rebind(bny_decode *decode, const banyan_attention_desc *desc) {
+  bny_decode_request request = {0};
+  if (request_of(desc, &request) != BANYAN_OK || !same_request(&request, &decode->request)) return false;
+  bny_decode_call call = call_of(desc, &decode->plan);
+  if (bny_decode_call_check(&call, &decode->plan)) return false;
+  call.scratch = decode->call.scratch;
+  call.counters = decode->call.counters;
+  call.out = decode->call.out;
+  decode->call = call;
+  return true;
 }
 
 /* ---- launch ---------------------------------------------------------------------------------------------------------- */

@@ -10,6 +10,7 @@
 
 typedef struct bny_decode {
   bny_engine *engine;
+  bny_decode_request request;
   bny_decode_plan plan;
   bny_device_kernel kernel;
   bny_decode_call call;
@@ -20,6 +21,9 @@ typedef struct bny_decode {
  * freed. BANYAN_ERR_UNSUPPORTED where no kernel serves the description. */
 banyan_status bny_decode_make(bny_engine *engine, const banyan_attention_desc *desc, const banyan_partial *out,
                               bny_decode *decode);
+
+/* Other memory for the same request; false: it is another one, or memory that does not serve. */
+bool bny_decode_rebind(bny_decode *decode, const banyan_attention_desc *desc);
 
 /* Hot, may be captured. `combine`: of the rows, in wire form; NULL: they are written to `out`. */
 banyan_status bny_decode_start(bny_decode *decode, const bny_device_combine *combine, void *stream);
