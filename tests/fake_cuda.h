@@ -45,7 +45,7 @@ typedef struct fake_cuda_image {
   struct {
     const char *name;
     void (*run)(const fake_cuda_launch *launch);
-  } kernels[FAKE_CUDA_KERNELS_MAX]; /* up to the first without a name */
+  } kernels[FAKE_CUDA_KERNELS_MAX]; /* up to the first without a name; "*" is any other name */
 } fake_cuda_image;
 
 /* What the fake driver tells tests; found by dlsym. */

@@ -148,7 +148,7 @@ CUresult cuModuleGetFunction(CUfunction *function, CUmodule module, const char *
     return *function ? CUDA_SUCCESS : CUDA_ERROR_NOT_FOUND;
   }
   for (int i = 0; image && i < FAKE_CUDA_KERNELS_MAX && image->kernels[i].name; i++) {
-    if (strcmp(image->kernels[i].name, name) != 0) continue;
+    if (strcmp(image->kernels[i].name, name) != 0 && strcmp(image->kernels[i].name, "*") != 0) continue;
     *function = (CUfunction)(uintptr_t)&image->kernels[i];
     return CUDA_SUCCESS;
   }

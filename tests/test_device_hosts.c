@@ -130,7 +130,7 @@ START_TEST(threads_merge_random_shapes) {
   combine_group groups[3];
   for (int w = 0; w < 3; w++) {
     groups[w] = combine_group_random(of);
-    combine_task_add_some(of, &groups[w], wires[w], 24);
+    combine_task_add_some(of, &groups[w], wires[w], 40);
   }
   run(nranks, (task){.of = of, .body = combine_all, .one_device = _i % 2, .arena_bytes = _i < 2 ? 4 << 20 : 256 << 10});
   combine_task_check(of);
@@ -176,8 +176,8 @@ START_TEST(bits_are_those_of_the_host) {
   for (int w = 0; w < 3; w++) {
     groups[0][w] = combine_group_make(device, 3, 7, 40);
     groups[1][w] = combine_group_make(host, 3, 7, 40);
-    combine_task_add_some(device, &groups[0][w], wires[w], 12);
-    combine_task_add_some(host, &groups[1][w], wires[w], 12);
+    combine_task_add_some(device, &groups[0][w], wires[w], 20);
+    combine_task_add_some(host, &groups[1][w], wires[w], 20);
   }
   run(4, (task){.of = device, .body = combine_all, .arena_bytes = 1 << 20});
   run(4, (task){.of = host, .body = combine_all, .arena_bytes = 1 << 20, .on_host = true});
@@ -408,7 +408,9 @@ static void give_nan(device_rank *self, const task *task) {
   banyan_partial_init(&in, values, BANYAN_F32, lse, BANYAN_F32, 4, 8);
   banyan_partial_init(&out, out_values, BANYAN_F32, out_lse, BANYAN_F32, 4, 8);
   if (self->world->rank != 1) in.empty |= BANYAN_EMPTY_NAN;
-  if (!world_ok(self->world, banyan_combine(self->world->comm, &desc, &in, &out), "combine")) return;
+  /* A rank may still be planning when another's device has found it. */
+  banyan_status status = banyan_combine(self->world->comm, &desc, &in, &out);
+  world_check(self->world, status == BANYAN_OK || status == BANYAN_ERR_DATA, "combine: %s", banyan_last_error());
   (void)task;
   expect(self, &bad, 5);
   world_meet(self->world);
@@ -439,7 +441,8 @@ START_TEST(failures_are_named) {
   begin(3, "");
   combine_task *of = combine_task_new(3, 40);
   combine_group group = combine_group_make(of, 1, 4, 16);
-  combine_task_add(of, &group, (banyan_combine_desc){.wire = BANYAN_F32}, true);
+  /* All wait for all, and know whom they miss. */
+  combine_task_add(of, &group, (banyan_combine_desc){.wire = BANYAN_F32, .algorithm = "oneshot"}, true);
   run(3, (task){.of = of, .body = failures[_i].body, .timeout_ns = failures[_i].timeout_ns, .arena_bytes = 1 << 20});
   combine_task_free(of);
   end();

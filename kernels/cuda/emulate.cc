@@ -196,10 +196,17 @@ void fiber_main() {
   abort();
 }
 
-void prepare(fiber *made) {
+/* Frames that were never returned from have left their marks, which memory that comes to lie there would inherit. */
+void clean(char *stack) {
 #ifdef EMULATE_ASAN
-  __asan_unpoison_memory_region(made->stack, STACK_BYTES);
+  __asan_unpoison_memory_region(stack, STACK_BYTES);
+#else
+  (void)stack;
 #endif
+}
+
+void prepare(fiber *made) {
+  clean(made->stack);
 #ifdef __x86_64__
   void **top = reinterpret_cast<void **>(made->stack + STACK_BYTES) - 2;
   *top = reinterpret_cast<void *>(&fiber_main);
@@ -456,7 +463,10 @@ bny_emulator *bny_emulator_make(const bny_emulator_config &config) {
 void bny_emulator_free(bny_emulator *emulator) {
   for (auto &block : emulator->blocks)
     for (fiber &one : block->fibers) emulator->stacks.push_back(one.stack);
-  for (char *stack : emulator->stacks) munmap(stack, STACK_BYTES);
+  for (char *stack : emulator->stacks) {
+    clean(stack);
+    munmap(stack, STACK_BYTES);
+  }
   delete emulator;
 }
 
