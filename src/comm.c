@@ -35,13 +35,14 @@ banyan_status bny_exchange_all(const bny_exchange *exchange, const void *mine, v
                   result);
 }
 
-banyan_status bny_comm_connect(const banyan_comm *comm, const bny_exchange *exchange, const bny_placement *place,
+banyan_status bny_comm_connect(const bny_settings *settings, const bny_exchange *exchange, const bny_placement *place,
                                bny_transport **transport) {
   bny_arena_config config = {
     .half_bytes = place->arena_bytes / 2,
-    .slots_max = 64 + 16 * comm->nranks, /* the ring with canonical order is the one that needs most */
+    .slots_max = 64 + 16 * exchange->bootstrap->nranks, /* the ring with canonical order is the one that needs most */
   };
-  bny_net_config net = {.arena = config, .host_of = place->host_of, .one_process = place->one_process};
+  bny_net_config net = {.arena = config, .host_of = place->host_of, .one_process = place->one_process,
+                        .put = settings->options.ucx_put};
   if (place->nhosts > 1) return bny_net_connect(exchange, &net, transport);
   if (place->one_process) return bny_loop_connect(exchange, &config, transport);
   return bny_shm_connect(exchange, &config, transport);
@@ -119,7 +120,7 @@ static banyan_status build_parts(banyan_comm *comm, const bny_exchange *exchange
   comm->nhosts = place->nhosts;
   comm->crowded = place->ranks_per_core > 1;
   comm->part_bytes = (size_t)options->part_kib << 10;
-  banyan_status status = bny_comm_connect(comm, exchange, place, &comm->transport);
+  banyan_status status = bny_comm_connect(settings, exchange, place, &comm->transport);
   if (status == BANYAN_OK) status = set_costs(comm, place, options);
   if (status != BANYAN_OK) return status;
   const bny_kernels *kernels = bny_kernels_find(options->kernels);
@@ -321,8 +322,9 @@ size_t banyan_comm_describe(const banyan_comm *comm, char *text, size_t bytes) {
   bny_append(text, bytes, &length, "banyan %s: rank %d of %d, ", banyan_version(), comm->rank, comm->nranks);
   const char *crowded = comm->crowded ? " (more ranks than cores: they take turns)" : "";
   if (comm->nhosts > 1)
-    bny_append(text, bytes, &length, "processes of %d hosts, over %s, on %d cores here%s; ", comm->nhosts,
-               comm->transport->network == BNY_NETWORK_RDMA ? "RDMA" : "TCP", comm->cores, crowded);
+    bny_append(text, bytes, &length, "processes of %d hosts, over %s%s, on %d cores here%s; ", comm->nhosts,
+               comm->transport->network == BNY_NETWORK_RDMA ? "RDMA" : "TCP", comm->transport->puts ? " by puts" : "",
+               comm->cores, crowded);
   else
     bny_append(text, bytes, &length, "%s of one host on %d cores%s; ",
                strcmp(comm->transport->ops->name, "loop") == 0 ? "threads of one process" : "processes", comm->cores, crowded);

@@ -50,7 +50,7 @@ banyan_status bny_comm_make(const banyan_bootstrap *bootstrap, const banyan_comm
 banyan_status bny_comm_confirm(const bny_exchange *exchange, banyan_status own);
 
 /* Connects all ranks once more, collectively; and how such a transport is run. `kernels` are left to the caller. */
-banyan_status bny_comm_connect(const banyan_comm *comm, const bny_exchange *exchange, const bny_placement *place,
+banyan_status bny_comm_connect(const bny_settings *settings, const bny_exchange *exchange, const bny_placement *place,
                                bny_transport **transport);
 bny_exec_config bny_comm_exec_config(const banyan_comm *comm, const bny_settings *settings, const bny_placement *place);
 

@@ -135,6 +135,51 @@ START_TEST(runs_towards_a_root) {
 }
 END_TEST
 
+/* ---- puts ------------------------------------------------------------------------------------------------------------ */
+
+/* The second way to send, as UCX carries it out over TCP. */
+
+static void is_by_puts(world_rank *self) {
+  char text[512];
+  banyan_comm_describe(self->comm, text, sizeof text);
+  world_check(self, strstr(text, "over TCP by puts") != NULL, "%s", text);
+  run_towards_root(self);
+}
+
+START_TEST(puts_are_as_messages) {
+  static const combine_case cases[] = {{.scatter = BANYAN_SCATTER_NONE, .wire = BANYAN_F32},
+                                       {.scatter = BANYAN_SCATTER_HEADS, .wire = BANYAN_BF16}};
+  const shape *shape = &shapes[_i / 2 ? 2 : 0];
+  results *one = world_share(sizeof *one), *several = world_share(sizeof *several);
+  setenv("BANYAN_UCX_PUT", "emulated", 1);
+  for (int i = 0; i < 2; i++) {
+    run_combine(shape, false, _i % 2, cases[i], one);
+    run_combine(shape, true, _i % 2, cases[i], several);
+    ck_assert_msg(memcmp(one, several, sizeof *one) == 0, "hosts %s, case %d: other bits than on one host", shape->hosts, i);
+  }
+  be_hosts(shape, true);
+  unsetenv("BANYAN_LEVELS");
+  world_setup setup = {.nranks = RANKS, .processes = _i % 2};
+  world_run(&setup, is_by_puts);
+  world_unshare(one, sizeof *one), world_unshare(several, sizeof *several);
+}
+END_TEST
+
+static void refuse_puts(world_rank *self) {
+  banyan_comm *comm = NULL;
+  banyan_status status = banyan_comm_create(&self->bootstrap, NULL, &comm);
+  world_check(self, status == BANYAN_ERR_ARGUMENT && strstr(banyan_last_error(), "BANYAN_UCX_PUT is \"perhaps\""),
+              "status %d: %s", status, banyan_last_error());
+}
+
+START_TEST(unknown_ways_to_send_are_errors) {
+  be_hosts(&shapes[0], true);
+  setenv("BANYAN_UCX_PUT", "perhaps", 1);
+  world_setup setup = {.nranks = RANKS, .bare = true};
+  world_run(&setup, refuse_puts);
+}
+END_TEST
+
 /* ---- bytes ----------------------------------------------------------------------------------------------------------- */
 
 static unsigned char byte_of(int32_t rank, size_t index) { return (unsigned char)((size_t)rank * 31 + index * 7 + index / 251); }
@@ -326,6 +371,8 @@ int main(void) {
   tcase_set_timeout(tests, world_is_sanitized() ? 300 : 100);
   tcase_add_loop_test(tests, combines_as_on_one_host, 0, 2 * SHAPES);
   tcase_add_loop_test(tests, runs_towards_a_root, 0, 2 * SHAPES);
+  tcase_add_loop_test(tests, puts_are_as_messages, 0, 4);
+  tcase_add_test(tests, unknown_ways_to_send_are_errors);
   tcase_add_loop_test(tests, bytes_between_hosts, 0, 2 * SHAPES);
   tcase_add_test(tests, reading_is_told_in_time);
   tcase_add_loop_test(tests, nothing_is_left_behind, 0, 3);

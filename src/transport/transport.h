@@ -120,6 +120,7 @@ struct bny_transport {
   size_t half_bytes;  /* of an outbox */
   int32_t slots_max;  /* per rank */
   bny_network network;
+  bool puts; /* between hosts: messages are put into memory of the receiver, which takes no part */
   uint64_t bytes_between_hosts; /* payload that this rank has given to the network so far */
 };
 
@@ -149,6 +150,7 @@ typedef struct bny_net_config {
   bny_arena_config arena;
   const int32_t *host_of;
   bool one_process;
+  const char *put; /* BANYAN_UCX_PUT, of this rank; NULL: the default */
 } bny_net_config;
 
 banyan_status bny_net_connect(const bny_exchange *exchange, const bny_net_config *config, bny_transport **transport);

@@ -35,7 +35,7 @@ static const bny_signal *net_signal(bny_transport *transport, int32_t peer, int3
 
 static const bny_landing *net_landing(bny_transport *transport, int32_t peer, int32_t slot, int half) {
   bny_net *net = bny_net_of(transport);
-  if (net->place[peer] >= 0) return NULL;
+  if (net->place[peer] >= 0 || net->puts) return NULL; /* what is put says no more than its signal */
   return &net->peers[peer]->landings[(size_t)half * (size_t)transport->slots_max + (size_t)slot];
 }
 
@@ -89,10 +89,11 @@ static void net_send(bny_transport *transport, uint64_t tag, int32_t slot, size_
   };
   const char *payload = net_outbox(transport, (int)(tag >> 32 & 1)) + offset;
   bny_net_take(net);
+  if (net->puts) bny_net_put(net, &data, payload, peers, npeers);
   for (int32_t i = 0; i < npeers; i++) {
     if (net->place[peers[i]] >= 0) continue;
     bny_net_peer *peer = net->peers[peers[i]];
-    if (peer && bny_net_can_send(peer)) send_pieces(peer, &data, payload);
+    if (peer && !peer->takes_puts && bny_net_can_send(peer)) send_pieces(peer, &data, payload);
     net->unflushed = transport->network == BNY_NETWORK_TCP;
   }
   bny_net_give(net);
@@ -125,7 +126,7 @@ static bool net_reach(bny_transport *transport, int32_t rank) {
   bny_net_peer *peer = transport->rank < rank ? bny_net_connect_peer(net, rank) : bny_net_meet(net, rank);
   if (peer && !peer->endpoint) peer->expected = true;
   if (peer && peer->endpoint && !peer->said_hello) bny_net_say_hello(peer);
-  bool reached = peer && peer->heard_hello && peer->flushed;
+  bool reached = peer && peer->heard_hello && peer->flushed && (!net->puts || bny_net_put_is_ready(peer));
   bny_net_give(net);
   return reached;
 }
@@ -253,14 +254,14 @@ static banyan_status fail_ucx(const bny_net *net, ucs_status_t status, const cha
 }
 
 /* Between hosts; what the user says about UCX goes first. */
-static banyan_status make_context(bny_net *net) {
+static banyan_status make_context(bny_net *net, bool puts) {
   ucp_config_t *config;
   ucs_status_t status = net->ucx.ucp_config_read(NULL, NULL, &config);
   if (status != UCS_OK) return fail_ucx(net, status, "cannot read its UCX_* variables");
   if (!getenv("UCX_TLS")) net->ucx.ucp_config_modify(config, "TLS", "^sm");
   ucp_params_t params = {
     .field_mask = UCP_PARAM_FIELD_FEATURES | UCP_PARAM_FIELD_NAME,
-    .features = UCP_FEATURE_AM | UCP_FEATURE_WAKEUP,
+    .features = UCP_FEATURE_AM | UCP_FEATURE_WAKEUP | (puts ? UCP_FEATURE_RMA : 0),
     .name = "banyan",
   };
   status = net->ucx.ucp_init_version(UCP_API_MAJOR, UCP_API_MINOR, &params, config, &net->context);
@@ -296,10 +297,21 @@ static bny_network find_network(bny_net *net) {
   return found;
 }
 
+/* Puts are asked for only where they may come to be used: they change how UCX connects. */
+static banyan_status make_context_for_network(bny_net *net) {
+  banyan_status status = make_context(net, net->wish == BNY_NET_PUT_EMULATED);
+  if (status != BANYAN_OK || net->wish != BNY_NET_PUT_AUTO || find_network(net) != BNY_NETWORK_RDMA) return status;
+  net->ucx.ucp_cleanup(net->context);
+  net->context = NULL;
+  return make_context(net, true);
+}
+
 /* What each rank says before addresses are exchanged. */
 typedef struct card {
   int32_t status;
   int32_t network;
+  int32_t put;
+  int32_t reserved;
   uint64_t cookie; /* rank 0's counts */
   uint64_t address_bytes;
 } card;
@@ -310,19 +322,23 @@ static banyan_status exchange_cards(bny_net *net, const bny_exchange *exchange, 
   snprintf(why, sizeof why, "%s", banyan_last_error());
   card *all = calloc((size_t)nranks, sizeof *all);
   if (!all) return bny_fail(BANYAN_ERR_MEMORY, "out of memory to connect %d ranks", nranks);
-  card own = {.status = (int32_t)mine, .address_bytes = address_bytes};
+  card own = {.status = (int32_t)mine, .put = (int32_t)net->wish, .address_bytes = address_bytes};
   if (getrandom(&own.cookie, sizeof own.cookie, 0) != sizeof own.cookie) own.cookie = (uint64_t)bny_clock_ns();
   if (mine == BANYAN_OK) own.network = (int32_t)find_network(net);
   banyan_status status = bny_exchange_all(exchange, &own, all, sizeof own);
   net->cookie = all[0].cookie;
   net->transport.network = BNY_NETWORK_RDMA;
+  bool is_off = false, asks_for_rdma = false;
   for (int32_t i = 0; i < nranks && status == BANYAN_OK; i++) {
     if (all[i].status != BANYAN_OK)
       status = bny_fail((banyan_status)all[i].status, "rank %d could not be connected (%s)", i,
                         banyan_status_string((banyan_status)all[i].status));
     if (all[i].network < (int32_t)net->transport.network) net->transport.network = (bny_network)all[i].network;
     if (all[i].address_bytes > net->address_bytes) net->address_bytes = all[i].address_bytes;
+    is_off = is_off || all[i].put == BNY_NET_PUT_OFF;
+    asks_for_rdma = asks_for_rdma || all[i].put == BNY_NET_PUT_AUTO;
   }
+  net->puts = net->transport.puts = !is_off && (!asks_for_rdma || net->transport.network == BNY_NETWORK_RDMA);
   free(all);
   return mine == BANYAN_OK ? status : bny_fail(mine, "%s", why);
 }
@@ -351,7 +367,7 @@ static banyan_status connect_hosts(bny_net *net, const bny_exchange *exchange, b
   ucp_address_t *address = NULL;
   size_t address_bytes = 0;
   if (status == BANYAN_OK) status = bny_ucx_load(&net->ucx);
-  if (status == BANYAN_OK) status = make_context(net);
+  if (status == BANYAN_OK) status = make_context_for_network(net);
   if (status == BANYAN_OK) status = make_worker(net);
   if (status == BANYAN_OK) {
     ucs_status_t got = net->ucx.ucp_worker_get_address(net->worker, &address, &address_bytes);
@@ -394,7 +410,9 @@ static bny_net *make_net(const banyan_bootstrap *bootstrap, const bny_arena_conf
 banyan_status bny_net_connect(const bny_exchange *exchange, const bny_net_config *config, bny_transport **transport) {
   bny_net *net = make_net(exchange->bootstrap, &config->arena);
   if (!net) return bny_fail(BANYAN_ERR_MEMORY, "out of memory for the transport of %d ranks", exchange->bootstrap->nranks);
+  banyan_status wished = bny_net_put_read(config->put, &net->wish);
   banyan_status status = bny_net_connect_local(net, exchange, config);
+  if (status == BANYAN_OK && wished != BANYAN_OK) status = bny_net_put_read(config->put, &net->wish); /* its text */
   status = connect_hosts(net, exchange, status);
   if (status != BANYAN_OK) {
     free_net(net);

@@ -24,7 +24,7 @@
 
 /* ---- messages, in the byte order of the hosts, which is one ---------------------------------------------------------- */
 
-enum { BNY_NET_DATA = 1, BNY_NET_NOTE, BNY_NET_TELL, BNY_NET_MAIL };
+enum { BNY_NET_DATA = 1, BNY_NET_NOTE, BNY_NET_TELL, BNY_NET_MAIL, BNY_NET_OFFER };
 
 /* Before a piece of a slot. */
 typedef struct bny_net_data {
@@ -79,9 +79,19 @@ typedef struct bny_net_mail {
   uint32_t kind;
 } bny_net_mail;
 
+/* Before a packed rkey: where the receiver may put what it sends. */
+typedef struct bny_net_offer {
+  uint64_t cookie, address;
+  int32_t rank;
+  int32_t reserved;
+} bny_net_offer;
+
 /* ---- state ----------------------------------------------------------------------------------------------------------- */
 
 typedef struct bny_net bny_net;
+
+/* BANYAN_UCX_PUT; auto: over RDMA. emulated: wherever UCX has puts. */
+typedef enum bny_net_put_wish { BNY_NET_PUT_AUTO, BNY_NET_PUT_OFF, BNY_NET_PUT_EMULATED } bny_net_put_wish;
 
 /* A rank of another host. */
 typedef struct bny_net_peer {
@@ -98,6 +108,12 @@ typedef struct bny_net_peer {
   char *outbox;              /* mirror of both halves; NULL: none yet */
   bny_signal *signals;       /* [2][slots_max] */
   bny_landing *landings;     /* [2][slots_max]; its bytes are those that have come, until it is whole */
+  ucp_mem_h memory;          /* puts: the mirror, registered */
+  uint64_t remote;           /* puts: this rank's mirror there */
+  void *offered;             /* puts: the key to `memory`, as it goes out; UCX's */
+  void *rkey_bytes;          /* puts: the key to it as it came; owned. NULL: it has not */
+  ucp_rkey_h rkey;           /* NULL: not unpacked yet */
+  bool takes_puts;           /* its endpoint is of a kind that carries them out; else it gets messages */
   int64_t asked_ns;          /* 0: no question is open */
   int64_t told_ns;           /* when it last told of itself; 0: never */
   uint64_t told_started;
@@ -114,6 +130,8 @@ typedef struct bny_net_packet {
     bny_net_note note;
     bny_net_tell tell;
     bny_net_mail mail;
+    bny_net_offer offer;
+    uint64_t tag; /* a signal that is put */
   } of;
 } bny_net_packet;
 
@@ -142,6 +160,8 @@ struct bny_net {
   ucp_context_h context;
   ucp_worker_h worker;
   int event_fd;
+  bny_net_put_wish wish;   /* of this rank */
+  bool puts;               /* agreed */
   size_t piece_bytes;      /* longer messages travel in pieces */
   atomic_flag busy;        /* somebody uses the worker */
   bny_net_packet *packets; /* free ones */
@@ -194,6 +214,24 @@ void bny_net_send_mail(bny_net_packet *packet, const bny_mail *mail);
 void bny_net_flush(bny_net_peer *peer); /* sets peer->flushed in time */
 banyan_status bny_net_listen(bny_net *net); /* handlers of messages */
 void bny_net_free_packets(bny_net *net);
+
+void bny_net_send_offer(bny_net_peer *peer, uint64_t address, const void *rkey, size_t bytes);
+/* `from` stays as it is until the run is over. */
+void bny_net_send_put(bny_net_packet *packet, const void *from, size_t bytes, uint64_t to);
+
+/* ---- ucx_put.c: with the worker taken -------------------------------------------------------------------------------- */
+
+banyan_status bny_net_put_read(const char *text, bny_net_put_wish *wish);
+/* bny_net_mirror(), in registered memory; and its end, before that of the worker, and after. */
+banyan_status bny_net_put_mirror(bny_net_peer *peer);
+void bny_net_put_unregister(bny_net *net);
+void bny_net_put_free(bny_net_peer *peer);
+/* Tells the peer where it may put what it sends; and takes what it tells. */
+void bny_net_put_offer(bny_net_peer *peer);
+void bny_net_put_take_offer(bny_net_peer *peer, uint64_t address, const void *rkey, size_t bytes);
+bool bny_net_put_is_ready(bny_net_peer *peer);
+/* To those of the peers that take puts. */
+void bny_net_put(bny_net *net, const bny_net_data *what, const char *payload, const int32_t *peers, int32_t npeers);
 
 /* ---- ucx_tell.c: with the worker taken, but for the functions of bny_transport_ops ----------------------------------- */
 

@@ -38,6 +38,17 @@ static void sent(void *request, ucs_status_t status, void *argument) {
   net->ucx.ucp_request_free(request);
 }
 
+/* Either UCX has finished with it, or counts it. */
+static void note_request(bny_net_packet *packet, ucs_status_ptr_t request) {
+  if (UCS_PTR_IS_ERR(request)) bny_net_lose(packet->peer, UCS_PTR_STATUS(request));
+  if (!request || UCS_PTR_IS_ERR(request)) {
+    release(packet);
+    return;
+  }
+  packet->peer->under_way++;
+  if (packet->counts) packet->peer->net->under_way++;
+}
+
 static void post(bny_net_packet *packet, unsigned id, size_t header_bytes, const void *payload, size_t bytes) {
   bny_net_peer *peer = packet->peer;
   bny_net *net = peer->net;
@@ -47,15 +58,18 @@ static void post(bny_net_packet *packet, unsigned id, size_t header_bytes, const
     .cb.send = sent,
     .user_data = packet,
   };
-  ucs_status_ptr_t request =
-      net->ucx.ucp_am_send_nbx(peer->endpoint, id, &packet->of, header_bytes, payload, bytes, &param);
-  if (UCS_PTR_IS_ERR(request)) bny_net_lose(peer, UCS_PTR_STATUS(request));
-  if (!request || UCS_PTR_IS_ERR(request)) {
-    release(packet);
-    return;
-  }
-  peer->under_way++;
-  if (packet->counts) net->under_way++;
+  note_request(packet, net->ucx.ucp_am_send_nbx(peer->endpoint, id, &packet->of, header_bytes, payload, bytes, &param));
+}
+
+void bny_net_send_put(bny_net_packet *packet, const void *from, size_t bytes, uint64_t to) {
+  bny_net_peer *peer = packet->peer;
+  ucp_request_param_t param = {
+    .op_attr_mask = UCP_OP_ATTR_FIELD_CALLBACK | UCP_OP_ATTR_FIELD_USER_DATA,
+    .cb.send = sent,
+    .user_data = packet,
+  };
+  packet->counts = true;
+  note_request(packet, peer->net->ucx.ucp_put_nbx(peer->endpoint, from, bytes, to, peer->rkey, &param));
 }
 
 void bny_net_send_data(bny_net_packet *packet, const void *payload, size_t bytes) {
@@ -83,6 +97,14 @@ void bny_net_send_tell(bny_net_packet *packet) { post(packet, BNY_NET_TELL, size
 void bny_net_send_mail(bny_net_packet *packet, const bny_mail *mail) {
   packet->counts = true;
   post(packet, BNY_NET_MAIL, sizeof packet->of.mail, mail->text, mail->bytes);
+}
+
+void bny_net_send_offer(bny_net_peer *peer, uint64_t address, const void *rkey, size_t bytes) {
+  bny_net *net = peer->net;
+  bny_net_packet *packet = bny_net_can_send(peer) ? bny_net_packet_take(peer) : NULL;
+  if (!packet) return;
+  packet->of.offer = (bny_net_offer){.cookie = net->cookie, .address = address, .rank = net->transport.rank};
+  post(packet, BNY_NET_OFFER, sizeof packet->of.offer, rkey, bytes);
 }
 
 static void flushed(void *request, ucs_status_t status, void *argument) {
@@ -204,12 +226,26 @@ static ucs_status_t receive_mail(void *argument, const void *header, size_t head
   return UCS_OK;
 }
 
+static ucs_status_t receive_offer(void *argument, const void *header, size_t header_bytes, void *payload, size_t bytes,
+                                  const ucp_am_recv_param_t *param) {
+  enum { KEY_BYTES_MAX = 4096 };
+  bny_net *net = argument;
+  bny_net_offer offer;
+  if (header_bytes != sizeof offer || bytes > KEY_BYTES_MAX || (param->recv_attr & UCP_AM_RECV_ATTR_FLAG_RNDV))
+    return refuse(net, "offer", bytes);
+  memcpy(&offer, header, sizeof offer);
+  bny_net_peer *peer = sender_of(net, offer.cookie, offer.rank);
+  if (!peer || !net->puts) return refuse(net, "offer", bytes);
+  bny_net_put_take_offer(peer, offer.address, payload, bytes);
+  return UCS_OK;
+}
+
 banyan_status bny_net_listen(bny_net *net) {
   static const struct {
     unsigned id;
     ucp_am_recv_callback_t receive;
   } handlers[] = {{BNY_NET_DATA, receive_data}, {BNY_NET_NOTE, receive_note}, {BNY_NET_TELL, receive_tell},
-                  {BNY_NET_MAIL, receive_mail}};
+                  {BNY_NET_MAIL, receive_mail}, {BNY_NET_OFFER, receive_offer}};
   for (size_t i = 0; i < sizeof handlers / sizeof handlers[0]; i++) {
     ucp_am_handler_param_t param = {
       .field_mask = UCP_AM_HANDLER_PARAM_FIELD_ID | UCP_AM_HANDLER_PARAM_FIELD_FLAGS | UCP_AM_HANDLER_PARAM_FIELD_CB |

@@ -71,6 +71,7 @@ bool bny_net_can_send(const bny_net_peer *peer) { return peer->endpoint && !peer
 banyan_status bny_net_mirror(bny_net_peer *peer) {
   const bny_transport *transport = &peer->net->transport;
   if (peer->outbox) return BANYAN_OK;
+  if (peer->net->puts) return bny_net_put_mirror(peer);
   size_t slots = 2 * (size_t)transport->slots_max;
   peer->signals = calloc(slots, sizeof *peer->signals);
   peer->landings = calloc(slots, sizeof *peer->landings);
@@ -152,6 +153,7 @@ static bool may_destroy_worker(bny_net *net, int64_t deadline_ns) {
 
 void bny_net_free_worker(bny_net *net) {
   bool may_destroy = !net->worker || may_destroy_worker(net, bny_clock_ns() + PATIENCE_NS);
+  bny_net_put_unregister(net);
   if (net->worker) close_endpoints(net, bny_clock_ns() + PATIENCE_NS);
   if (net->flush) net->ucx.ucp_request_free(net->flush);
   if (!may_destroy) {
@@ -165,6 +167,7 @@ void bny_net_free_worker(bny_net *net) {
 void bny_net_free_peers(bny_net *net) {
   for (int32_t i = 0; i < net->nknown; i++) {
     bny_net_peer *peer = net->known[i];
+    if (net->puts) bny_net_put_free(peer);
     if (peer->outbox) munmap(peer->outbox, 2 * net->transport.half_bytes);
     free(peer->signals);
     free(peer->landings);

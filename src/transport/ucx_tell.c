@@ -48,6 +48,7 @@ void bny_net_say_hello(bny_net_peer *peer) {
   if (!bny_net_can_send(peer)) return;
   peer->said_hello = true;
   tell_self(peer, BNY_NET_HELLO);
+  if (peer->net->puts) bny_net_put_offer(peer);
   bny_net_flush(peer);
 }
 

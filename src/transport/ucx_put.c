@@ -1,0 +1,184 @@
+/* SPDX-License-Identifier: Apache-2.0
+ * The second way to send: one-sided puts into mirrors, which then lie in memory that UCX has registered. The payload, a fence,
+ * and the signal; the receiver takes no part, and polls its own memory. What is not payload goes as ever.
+ *
+ * That is so where hardware carries puts out. Over TCP the receiver's UCX does, and answers: a sender is then held up by a
+ * receiver that does not poll, and UCX 1.13 ends the process if the connection breaks meanwhile. So this is for RDMA, and
+ * elsewhere for tests whose ranks stay in calls. */
+#ifdef HAVE_UCX
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/mman.h>
+
+#include "log.h"
+#include "status.h"
+#include "transport/ucx.h"
+
+/* ---- the choice ------------------------------------------------------------------------------------------------------ */
+
+banyan_status bny_net_put_read(const char *text, bny_net_put_wish *wish) {
+  static const char *const names[] = {[BNY_NET_PUT_AUTO] = "auto", [BNY_NET_PUT_OFF] = "off",
+                                      [BNY_NET_PUT_EMULATED] = "emulated"};
+  *wish = BNY_NET_PUT_AUTO;
+  if (!text) return BANYAN_OK;
+  for (int i = BNY_NET_PUT_AUTO; i <= BNY_NET_PUT_EMULATED; i++) {
+    if (strcmp(text, names[i]) != 0) continue;
+    *wish = (bny_net_put_wish)i;
+    return BANYAN_OK;
+  }
+  return bny_fail(BANYAN_ERR_ARGUMENT, "BANYAN_UCX_PUT is \"%.40s\"; it takes auto, off or emulated", text);
+}
+
+/* ---- memory ---------------------------------------------------------------------------------------------------------- */
+
+static size_t outbox_bytes(const bny_net *net) { return 2 * net->transport.half_bytes; }
+
+/* Both halves of an outbox, and after them the signals. */
+static size_t region_bytes(const bny_net *net) {
+  return outbox_bytes(net) + 2 * (size_t)net->transport.slots_max * sizeof(bny_signal);
+}
+
+static banyan_status fail_memory(const bny_net_peer *peer, const char *why) {
+  return bny_fail(BANYAN_ERR_MEMORY,
+                  "%zu bytes for messages of rank %d cannot be registered (%s): make arena_bytes smaller, raise the limit of "
+                  "locked memory (ulimit -l), or set BANYAN_UCX_PUT=off",
+                  region_bytes(peer->net), peer->rank, why);
+}
+
+banyan_status bny_net_put_mirror(bny_net_peer *peer) {
+  bny_net *net = peer->net;
+  if (peer->outbox) return BANYAN_OK;
+  if (!peer->landings) peer->landings = calloc(2 * (size_t)net->transport.slots_max, sizeof *peer->landings); /* of messages */
+  if (!peer->landings) return fail_memory(peer, "out of memory");
+  size_t bytes = region_bytes(net);
+  void *region = mmap(NULL, bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+  if (region == MAP_FAILED) return fail_memory(peer, "out of memory");
+  ucp_mem_map_params_t params = {
+    .field_mask = UCP_MEM_MAP_PARAM_FIELD_ADDRESS | UCP_MEM_MAP_PARAM_FIELD_LENGTH,
+    .address = region,
+    .length = bytes,
+  };
+  ucs_status_t status = net->ucx.ucp_mem_map(net->context, &params, &peer->memory);
+  if (status != UCS_OK) {
+    peer->memory = NULL;
+    munmap(region, bytes);
+    return fail_memory(peer, net->ucx.ucs_status_string(status));
+  }
+  peer->outbox = region;
+  peer->signals = (bny_signal *)(void *)(peer->outbox + outbox_bytes(net));
+  return BANYAN_OK;
+}
+
+void bny_net_put_unregister(bny_net *net) {
+  for (int32_t i = 0; i < net->nknown; i++) {
+    bny_net_peer *peer = net->known[i];
+    if (peer->rkey) net->ucx.ucp_rkey_destroy(peer->rkey);
+    if (peer->offered) net->ucx.ucp_rkey_buffer_release(peer->offered);
+    if (peer->memory) net->ucx.ucp_mem_unmap(net->context, peer->memory);
+    free(peer->rkey_bytes);
+    peer->rkey = NULL;
+    peer->offered = NULL;
+    peer->memory = NULL;
+    peer->rkey_bytes = NULL;
+  }
+}
+
+void bny_net_put_free(bny_net_peer *peer) {
+  if (peer->outbox) munmap(peer->outbox, region_bytes(peer->net));
+  peer->outbox = NULL;
+  peer->signals = NULL;
+}
+
+/* ---- offers ---------------------------------------------------------------------------------------------------------- */
+
+void bny_net_put_offer(bny_net_peer *peer) {
+  bny_net *net = peer->net;
+  size_t bytes = 0;
+  banyan_status status = bny_net_put_mirror(peer);
+  if (status == BANYAN_OK && !peer->offered) {
+    ucs_status_t packed = net->ucx.ucp_rkey_pack(net->context, peer->memory, &peer->offered, &bytes);
+    if (packed != UCS_OK) status = fail_memory(peer, net->ucx.ucs_status_string(packed));
+    else bny_net_send_offer(peer, (uint64_t)(uintptr_t)peer->outbox, peer->offered, bytes);
+  }
+  if (status == BANYAN_OK) return;
+  bny_log(BNY_LOG_ERROR, "rank %d: %s", net->transport.rank, banyan_last_error());
+  bny_net_lose(peer, UCS_ERR_NO_MEMORY);
+}
+
+void bny_net_put_take_offer(bny_net_peer *peer, uint64_t address, const void *rkey, size_t bytes) {
+  if (peer->rkey_bytes) return; /* one is enough */
+  peer->rkey_bytes = malloc(bytes ? bytes : 1);
+  if (!peer->rkey_bytes) return; /* it will not be reached, and the deadline tells */
+  if (bytes) memcpy(peer->rkey_bytes, rkey, bytes);
+  peer->remote = address;
+}
+
+/* A host may have adapters for RDMA and reach another by TCP. A list of lanes is printed for people; the transports whose puts
+ * hardware carries out have these names. */
+static bool is_over_rdma(const bny_net_peer *peer) {
+  static const char *const names[] = {":rc_", ":dc_"};
+  char *text = NULL;
+  size_t bytes;
+  bool found = false;
+  FILE *stream = open_memstream(&text, &bytes);
+  if (!stream) return false;
+  peer->net->ucx.ucp_ep_print_info(peer->endpoint, stream);
+  if (fclose(stream) == 0)
+    for (size_t i = 0; i < sizeof names / sizeof names[0]; i++) found = found || strstr(text, names[i]);
+  free(text);
+  return found;
+}
+
+/* The offer may come before there is an endpoint to unpack it on. */
+bool bny_net_put_is_ready(bny_net_peer *peer) {
+  bny_net *net = peer->net;
+  if (peer->rkey) return true;
+  if (!peer->rkey_bytes || !bny_net_can_send(peer)) return false;
+  ucs_status_t status = net->ucx.ucp_ep_rkey_unpack(peer->endpoint, peer->rkey_bytes, &peer->rkey);
+  if (status == UCS_OK) {
+    peer->takes_puts = net->wish == BNY_NET_PUT_EMULATED || is_over_rdma(peer);
+    return true;
+  }
+  peer->rkey = NULL;
+  bny_net_lose(peer, status);
+  return false;
+}
+
+/* ---- sending --------------------------------------------------------------------------------------------------------- */
+
+static bool takes_puts(const bny_net *net, int32_t rank) {
+  const bny_net_peer *peer = net->place[rank] < 0 ? net->peers[rank] : NULL;
+  return peer && peer->takes_puts && bny_net_can_send(peer);
+}
+
+void bny_net_put(bny_net *net, const bny_net_data *what, const char *payload, const int32_t *peers, int32_t npeers) {
+  const bny_transport *transport = &net->transport;
+  uint64_t half = what->tag >> 32 & 1;
+  uint64_t at = half * transport->half_bytes + what->offset;
+  uint64_t signal = outbox_bytes(net) + (half * (uint64_t)transport->slots_max + (uint64_t)what->slot) * sizeof(bny_signal);
+  int32_t count = 0;
+  for (int32_t i = 0; i < npeers; i++) {
+    if (!takes_puts(net, peers[i])) continue;
+    bny_net_peer *peer = net->peers[peers[i]];
+    bny_net_packet *packet = what->bytes ? bny_net_packet_take(peer) : NULL;
+    if (packet) bny_net_send_put(packet, payload, what->bytes, peer->remote + at);
+    net->transport.bytes_between_hosts += what->bytes;
+    count++;
+  }
+  if (count == 0) return;
+  /* Whatever comes after it is done after what came before it. */
+  ucs_status_t fenced = net->ucx.ucp_worker_fence(net->worker);
+  for (int32_t i = 0; i < npeers; i++) {
+    if (!takes_puts(net, peers[i])) continue;
+    bny_net_peer *peer = net->peers[peers[i]];
+    if (fenced != UCS_OK) bny_net_lose(peer, fenced);
+    bny_net_packet *packet = fenced == UCS_OK ? bny_net_packet_take(peer) : NULL;
+    if (!packet) continue; /* the receiver's deadline tells */
+    packet->of.tag = what->tag;
+    bny_net_send_put(packet, &packet->of.tag, sizeof packet->of.tag, peer->remote + signal);
+  }
+}
+#else
+typedef int bny_net_put_is_absent; /* a file must not be empty */
+#endif
