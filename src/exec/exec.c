@@ -57,6 +57,7 @@ banyan_status bny_exec_make(bny_transport *transport, const bny_exec_config *con
     .failure = {.culprit = -1},
     .record = record,
   };
+  transport->recent_ns = config->timeout_ns / 4; /* on a busy machine whoever is fine may be silent for some time */
   touch_outbox(made);
   *exec = made;
   return BANYAN_OK;

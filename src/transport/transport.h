@@ -122,6 +122,7 @@ struct bny_transport {
   bny_network network;
   bool puts; /* between hosts: messages are put into memory of the receiver, which takes no part */
   uint64_t bytes_between_hosts; /* payload that this rank has given to the network so far */
+  int64_t recent_ns;  /* who told of itself within this time is not taken to be stopped; the more, the longer one waits */
 };
 
 /* The exchange that connects use: the caller's bootstrap with a deadline. status.h has the text on failure. */

@@ -6,7 +6,7 @@
 #include "clock.h"
 #include "transport/ucx.h"
 
-/* For so long what a rank told of itself counts; and so long may the last words take to go out. */
+/* For so long at least what a rank told of itself counts; and so long may the last words take to go out. */
 enum { RECENT_NS = 100000000, LAST_WORDS_NS = 5000000 };
 /* A rank that leaves waits so long at most for peers to get what it sent, less after a fault, and looks up so often. */
 enum { PARTING_NS = 500000000, PARTING_AT_FAULT_NS = 50000000, PARTING_LOOK_NS = 1000000 };
@@ -98,18 +98,22 @@ void bny_net_hear(bny_net *net, const bny_net_tell *tell) {
 
 /* ---- asking ---------------------------------------------------------------------------------------------------------- */
 
+static bool is_recent_by(const bny_net *net, int64_t age_ns) {
+  return age_ns < RECENT_NS || age_ns < net->transport.recent_ns;
+}
+
 /* A rank of this host need not be asked: one that waits is seen to look around. */
 static bool looks_around(bny_net *net, int32_t rank, int64_t now_ns) {
   bny_net_watch *watch = &net->watches[net->place[rank]];
   uint64_t looks = load(&net->transport.ops->line(&net->transport, rank)->looks);
   if (looks != watch->looks || !watch->seen_ns) *watch = (bny_net_watch){looks, now_ns};
-  return now_ns - watch->seen_ns < RECENT_NS;
+  return is_recent_by(net, now_ns - watch->seen_ns);
 }
 
 /* The last answer counts for some time: there is no new question before a quarter of that has passed, or while one is open. */
 static bool hears_of(bny_net *net, bny_net_peer *peer) {
   int64_t now_ns = bny_clock_ns(), age_ns = peer->told_ns ? now_ns - peer->told_ns : INT64_MAX;
-  bool is_recent = age_ns < RECENT_NS && peer->told_started == load(&net->lines[peer->rank].started);
+  bool is_recent = is_recent_by(net, age_ns) && peer->told_started == load(&net->lines[peer->rank].started);
   if (!peer->asked_ns && (!is_recent || age_ns > RECENT_NS / 4) && bny_net_can_send(peer)) {
     peer->asked_ns = now_ns;
     bny_net_send_note(peer, BNY_NET_ASK);
