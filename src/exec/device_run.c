@@ -17,8 +17,9 @@ struct bny_device_run {
 
 /* ---- arenas ---------------------------------------------------------------------------------------------------------- */
 
-/* Orders of magnitude of NVLink, for prediction; what is true of a machine is measured there. */
-static const bny_link_cost cost_of_links = {.alpha_ns = 1000, .beta_ns_per_byte = 0.004, .gamma_ns_per_byte = 0.001};
+/* Orders of magnitude, for prediction; what is true of a machine is measured there. PCIe of generation 4, 16 lanes. */
+static const bny_link_cost over_nvlink = {.alpha_ns = 1000, .beta_ns_per_byte = 0.004, .gamma_ns_per_byte = 0.001};
+static const bny_link_cost over_pcie = {.alpha_ns = 2500, .beta_ns_per_byte = 0.042, .gamma_ns_per_byte = 0.001};
 
 /* What small messages need is little; most is for large ones. A unit of at least 128 bytes has one signal. */
 static bny_arena_sizes deal(uint64_t half_bytes, const bny_device_settings *settings) {
@@ -39,7 +40,7 @@ banyan_status bny_device_exec_make(bny_engine *engine, bny_device_exec *exec) {
     /* What goes over PCIe in 16 bytes may come in two halves. */
     .settings = {.protocol = BNY_PROTOCOL_COUNT, .lines_whole = share->lines_whole,
                  .narrow = share->kind == BNY_MEMORY_HOST},
-    .cost = cost_of_links,
+    .cost = share->lines_whole ? over_nvlink : over_pcie, /* as all ranks have found together */
   };
   size_t head = bny_arena_shape_make(&(bny_arena_sizes){0}).bytes;
   if (share->bytes > head) made.sizes = deal((share->bytes - head) / 2, &made.settings);
