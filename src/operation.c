@@ -1,199 +1,11 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-#include "operation.h"
+#include "operation_parts.h"
 
 #include <stdlib.h>
 #include <string.h>
 
 #include "log.h"
 #include "status.h"
-
-/* A part has a plan of its own. Its binding says where in the caller's memory it lies. */
-typedef struct op_part {
-  bny_request request;
-  bny_plan *plan;
-  bny_run *run;               /* on the host */
-  bny_device_run *device_run; /* or on the device */
-  bny_binding binding;
-  size_t in_offset, out_offset; /* bytes: of the part's memory within the caller's */
-  size_t *pieces;               /* gather: counts and offsets, [2][nranks] */
-} op_part;
-
-struct banyan_op {
-  banyan_comm *comm;
-  bny_op_key key;
-  size_t *counts; /* owned copy of key.counts */
-  banyan_partial in, out;
-  void *stream;
-  bny_attention *attention;   /* goes first; owned */
-  bny_device_combine *within; /* what a kernel takes that also combines; owned. NULL: combines are launched */
-  op_part *parts;
-  int32_t nparts;
-  bny_bridge_work *work; /* on devices of several hosts: what runs all parts; the bridge's */
-  int32_t current; /* part under way */
-  bool running, begun;
-  banyan_op *next; /* started after this one */
-};
-
-/* A bridge serves combines alone: beside it the others move memory of the host. */
-static bool runs_on_device(const banyan_op *op) {
-  return op->comm->device.engine && (!op->comm->bridge || op->key.collective == BNY_COMBINE);
-}
-
-/* Then its plans are those of the host. */
-static bool runs_on_bridge(const banyan_op *op) { return op->comm->bridge && op->key.collective == BNY_COMBINE; }
-
-/* ---- cutting into parts ---------------------------------------------------------------------------------------------- */
-
-/* Most algorithms keep less than 2 + 2 log2(nranks) times the payload in an outbox: where to begin. */
-static size_t payload_limit(const banyan_op *op) {
-  const banyan_comm *comm = op->comm;
-  if (runs_on_device(op) && !runs_on_bridge(op)) return comm->device.outbox_bytes; /* fewer launches are better */
-  size_t levels = 1;
-  while ((int64_t)1 << levels < comm->nranks) levels++;
-  size_t fits = comm->transport->half_bytes / (2 + 2 * levels);
-  return fits < comm->part_bytes ? fits : comm->part_bytes;
-}
-
-static bny_request request_of(const banyan_op *op) {
-  const banyan_comm *comm = op->comm;
-  const bny_op_key *key = &op->key;
-  bool device = runs_on_device(op) && !runs_on_bridge(op);
-  return (bny_request){
-    .collective = key->collective,
-    .nranks = comm->nranks,
-    .all_tokens = key->tokens,
-    .all_heads = key->heads,
-    .tokens = key->tokens,
-    .heads = key->heads,
-    .value_dim = key->value_dim,
-    .wire = key->wire,
-    .scatter = key->scatter,
-    .order = key->order,
-    .counts = key->counts,
-    .bytes = key->bytes,
-    .root = key->root,
-    .distance = key->distance,
-    .within_kernel = key->within_kernel,
-    .algorithm = key->algorithm[0] ? key->algorithm : NULL,
-    .cost = device ? comm->device.cost : comm->cost,
-    .levels = comm->levels,
-    .outbox_bytes = device ? comm->device.outbox_bytes : comm->transport->half_bytes,
-    .slots_max = comm->transport->slots_max,
-  };
-}
-
-typedef struct cut {
-  int32_t tokens, heads; /* of a part, at most */
-  int32_t token_parts, head_parts;
-} cut;
-
-static int32_t divide_up(int64_t value, int64_t by) { return (int32_t)((value + by - 1) / by); }
-
-enum { PARTS_MAX = 1 << 20 };
-
-static cut cut_rows(const bny_op_key *key, size_t limit) {
-  cut found = {key->tokens, key->heads, 1, 1};
-  if (key->tokens == 0 || key->heads == 0) return found;
-  size_t row_bytes = 2 * sizeof(float) + (size_t)key->value_dim * bny_wire_formats[key->wire].element_bytes;
-  size_t rows = limit / row_bytes ? limit / row_bytes : 1;
-  if (rows < (size_t)key->heads) {
-    found.tokens = 1;
-    found.heads = (int32_t)rows;
-  } else if (rows / (size_t)key->heads < (size_t)key->tokens) {
-    found.tokens = (int32_t)(rows / (size_t)key->heads);
-  }
-  found.token_parts = divide_up(key->tokens, found.tokens);
-  found.head_parts = divide_up(key->heads, found.heads);
-  return found;
-}
-
-static int32_t smaller(int32_t a, int32_t b) { return a < b ? a : b; }
-
-static void set_rows(banyan_op *op, const cut *how, int32_t index) {
-  op_part *part = &op->parts[index];
-  bny_request *request = &part->request;
-  request->token0 = index / how->head_parts * how->tokens;
-  request->head0 = index % how->head_parts * how->heads;
-  request->tokens = smaller(how->tokens, op->key.tokens - request->token0);
-  request->heads = smaller(how->heads, op->key.heads - request->head0);
-  part->binding = (bny_binding){.in = &op->in, .out = &op->out};
-  int32_t number;
-  if (op->key.scatter == BANYAN_SCATTER_HEADS)
-    banyan_split(op->key.heads, op->comm->nranks, op->comm->rank, &part->binding.out_head0, &number);
-  if (op->key.scatter == BANYAN_SCATTER_TOKENS)
-    banyan_split(op->key.tokens, op->comm->nranks, op->comm->rank, &part->binding.out_token0, &number);
-}
-
-/* Bytes of one rank that fit a part, and how many parts that makes; at most one more than there may be. */
-static size_t bytes_per_part(const banyan_op *op, size_t limit, int32_t *parts) {
-  size_t largest = op->key.bytes;
-  size_t share = limit;
-  if (op->key.collective == BNY_GATHER) {
-    share = limit / (size_t)op->comm->nranks;
-    for (int32_t i = 0; i < op->comm->nranks; i++)
-      if (op->counts[i] > largest) largest = op->counts[i];
-  }
-  share = share / 64 ? share / 64 * 64 : 64;
-  *parts = largest > share * PARTS_MAX ? PARTS_MAX + 1 : largest ? divide_up((int64_t)largest, (int64_t)share) : 1;
-  return share;
-}
-
-static size_t clamp(size_t value, size_t from, size_t at_most) {
-  size_t left = value > from ? value - from : 0;
-  return left < at_most ? left : at_most;
-}
-
-static banyan_status set_bytes(banyan_op *op, size_t share, int32_t index) {
-  op_part *part = &op->parts[index];
-  banyan_comm *comm = op->comm;
-  size_t nranks = (size_t)comm->nranks, from = share * (size_t)index;
-  part->in_offset = part->out_offset = from;
-  if (op->key.collective != BNY_GATHER) {
-    size_t bytes = clamp(op->key.bytes, from, share);
-    part->request.bytes = bytes;
-    if (op->key.collective == BNY_SHIFT) {
-      int32_t sender = (comm->rank - op->key.distance + comm->nranks) % comm->nranks;
-      part->binding = (bny_binding){.in_byte0 = (size_t)comm->rank * bytes, .out_byte0 = (size_t)sender * bytes};
-    }
-    return BANYAN_OK;
-  }
-  part->pieces = calloc(2 * nranks, sizeof *part->pieces);
-  if (!part->pieces) return bny_fail(BANYAN_ERR_MEMORY, "out of memory for a gather in parts");
-  size_t *counts = part->pieces, *offsets = part->pieces + nranks, begin = 0;
-  for (size_t r = 0; r < nranks; begin += op->counts[r], r++) {
-    counts[r] = clamp(op->counts[r], from, share);
-    offsets[r] = begin + from;
-    if (r < (size_t)comm->rank) part->binding.in_byte0 += counts[r];
-  }
-  part->out_offset = 0; /* the offsets have it */
-  part->binding.piece_counts = counts;
-  part->binding.piece_offsets = offsets;
-  part->request.counts = counts;
-  return BANYAN_OK;
-}
-
-static banyan_status cut_into_parts(banyan_op *op, size_t limit) {
-  size_t share = 0;
-  bool rows = op->key.collective == BNY_COMBINE;
-  cut how = {0};
-  if (rows) {
-    how = cut_rows(&op->key, limit);
-    op->nparts = how.token_parts * how.head_parts;
-  } else {
-    share = bytes_per_part(op, limit, &op->nparts);
-  }
-  if (op->nparts > PARTS_MAX)
-    return bny_fail(BANYAN_ERR_MEMORY, "the call is too large: it takes more than %d parts; raise arena_bytes", PARTS_MAX);
-  op->parts = calloc((size_t)op->nparts, sizeof *op->parts);
-  if (!op->parts) return bny_fail(BANYAN_ERR_MEMORY, "out of memory for an operation of %d parts", op->nparts);
-  banyan_status status = BANYAN_OK;
-  for (int32_t i = 0; i < op->nparts && status == BANYAN_OK; i++) {
-    op->parts[i].request = request_of(op);
-    if (rows) set_rows(op, &how, i);
-    else status = set_bytes(op, share, i);
-  }
-  return status;
-}
 
 /* ---- progress -------------------------------------------------------------------------------------------------------- */
 
@@ -266,16 +78,16 @@ static void free_op(banyan_op *op) {
 
 /* What peers are told of a part: bytes and counts are those of the whole call, as the caller gave them, so that calls
  * that differ beyond their first part differ from the start. */
-static bny_call call_of(const banyan_op *op, const op_part *part, bny_phase phase) {
+static bny_call call_of(const banyan_op *op, const bny_op_part *part, bny_phase phase) {
   bny_request request = part->request;
   request.bytes = op->key.bytes;
   request.counts = op->key.counts;
   return bny_call_make(&request, part->plan, phase);
 }
 
-static banyan_status bind_part(banyan_op *op, op_part *part) {
-  if (runs_on_bridge(op)) return BANYAN_OK; /* all together */
-  if (runs_on_device(op))
+static banyan_status bind_part(banyan_op *op, bny_op_part *part) {
+  if (bny_op_runs_on_bridge(op)) return BANYAN_OK; /* all together */
+  if (bny_op_runs_on_device(op))
     return bny_device_run_make(&op->comm->device, &part->request, part->plan, &part->binding, &part->device_run);
   bny_call call = call_of(op, part, BNY_PHASE_RUN);
   return bny_run_make(op->comm->exec, part->plan, &call, &part->binding, &part->run);
@@ -296,14 +108,14 @@ static banyan_status bind_to_bridge(banyan_op *op) {
 /* Later parts take the algorithm that was chosen for the first. */
 static banyan_status plan_parts(banyan_op *op) {
   for (int32_t i = 0; i < op->nparts; i++) {
-    op_part *part = &op->parts[i];
+    bny_op_part *part = &op->parts[i];
     if (i > 0) part->request.algorithm = op->parts[0].plan->algorithm;
     banyan_status status = bny_plan_make(&part->request, op->comm->rank, &part->plan);
     if (status != BANYAN_OK) return status;
     status = bind_part(op, part);
     if (status != BANYAN_OK) return status;
   }
-  return runs_on_bridge(op) ? bind_to_bridge(op) : BANYAN_OK;
+  return bny_op_runs_on_bridge(op) ? bind_to_bridge(op) : BANYAN_OK;
 }
 
 static banyan_status fill_within(const banyan_op *op, const bny_request *request, bny_device_combine *combine) {
@@ -317,7 +129,7 @@ static banyan_status fill_within(const banyan_op *op, const bny_request *request
 static banyan_status plan_within(banyan_op *op) {
   op->within = malloc(sizeof *op->within);
   if (!op->within) return bny_fail(BANYAN_ERR_MEMORY, "out of memory for an operation");
-  banyan_status status = cut_into_parts(op, SIZE_MAX / 2);
+  banyan_status status = bny_op_cut(op, SIZE_MAX / 2);
   if (status == BANYAN_OK) status = fill_within(op, &op->parts[0].request, op->within);
   return status == BANYAN_OK ? bny_plan_make(&op->parts[0].request, op->comm->rank, &op->parts[0].plan) : status;
 }
@@ -326,9 +138,9 @@ static banyan_status plan_within(banyan_op *op) {
  * nothing is left to cut. */
 static banyan_status cut_and_plan(banyan_op *op) {
   if (op->key.within_kernel) return plan_within(op);
-  size_t limit = payload_limit(op);
+  size_t limit = bny_op_payload_limit(op);
   for (;; limit /= 2) {
-    banyan_status status = cut_into_parts(op, limit);
+    banyan_status status = bny_op_cut(op, limit);
     if (status == BANYAN_OK) status = plan_parts(op);
     if (status != BANYAN_ERR_MEMORY || limit < 64) return status;
     free_parts(op);
@@ -425,7 +237,7 @@ void bny_op_bind(banyan_op *op, const bny_op_memory *memory) {
   }
   if (op->key.collective == BNY_COMBINE) return;
   for (int32_t i = 0; i < op->nparts; i++) {
-    op_part *part = &op->parts[i];
+    bny_op_part *part = &op->parts[i];
     part->binding.in_bytes = memory->in_bytes ? (const char *)memory->in_bytes + part->in_offset : NULL;
     part->binding.out_bytes = memory->out_bytes ? (char *)memory->out_bytes + part->out_offset : NULL;
   }
@@ -446,7 +258,7 @@ static bool same_key(const bny_op_key *a, const bny_op_key *b, int32_t nranks) {
 banyan_status bny_op_check_within(banyan_comm *comm, const bny_op_key *key) {
   banyan_op op = {.comm = comm, .key = *key};
   bny_device_combine combine;
-  bny_request request = request_of(&op);
+  bny_request request = bny_op_request(&op);
   return fill_within(&op, &request, &combine);
 }
 
@@ -491,7 +303,7 @@ banyan_status banyan_start(banyan_op *op) {
   banyan_comm *comm = op->comm;
   if (op->within && !op->attention)
     return bny_fail(BANYAN_ERR_STATE, "the operation is part of a kernel of yours: launch that, with what banyan_op_device() gives");
-  if (runs_on_device(op)) return start_on_device(op);
+  if (bny_op_runs_on_device(op)) return start_on_device(op);
   if (op->running) return bny_fail(BANYAN_ERR_STATE, "the operation was started already; wait for it first");
   if (comm->exec->failure.status != BANYAN_OK) return bny_exec_check(comm->exec, NULL);
   if (op->attention) {
@@ -542,7 +354,7 @@ banyan_status banyan_op_query(const banyan_op *op, banyan_op_info *info) {
   if (op->attention) found.reason = op->attention->text;
   for (int32_t i = 0; i < op->nparts; i++) {
     found.predicted_us += op->parts[i].plan->predicted_ns * 1e-3;
-    if (runs_on_device(op)) continue; /* kernels do not count, and the bridge's thread may be counting */
+    if (bny_op_runs_on_device(op)) continue; /* kernels do not count, and the bridge's thread may be counting */
     found.bytes_sent += bny_run_bytes_sent(op->parts[i].run);
     found.messages_sent += bny_run_messages_sent(op->parts[i].run);
     found.bytes_between_hosts += bny_run_bytes_between_hosts(op->parts[i].run);

@@ -161,7 +161,7 @@ int main(int argc, char **argv) {
   char *memory = aligned_alloc(4096, BYTES_MOST + 4096);
   if (!memory) give_up("memory", "none");
   memset(memory, 1, BYTES_MOST + 4096);
-  self.payload = memory + 2048; /* see NETWORK_PAGE_OFFSET in src/exec/run.c */
+  self.payload = memory + 2048; /* see NETWORK_PAGE_OFFSET in src/exec/bind.c */
   make_worker(&self);
   connect_peer(&self);
   for (int i = 0; i < count; i++) {
