@@ -2,18 +2,11 @@
 # SPDX-License-Identifier: Apache-2.0
 # tests/hosts, the test bed: what ranks find on its hosts, how runs end, and that nothing is left behind.
 # shellcheck disable=SC2016
-set -u
-export LC_ALL=C
-here=$(cd "$(dirname "$0")" && pwd)
-hosts=$here/hosts
+# shellcheck source=tests/hosts_prelude.sh
+. "$(dirname "$0")/hosts_prelude.sh"
+need_hosts
 work=$(mktemp -d) || exit 1
 trap 'rm -rf "$work"' EXIT
-"$hosts" 1x1 -- true >"$work/probe" 2>&1
-status=$?
-if [ $status = 77 ]; then
-  cat "$work/probe"
-  exit 77
-fi
 
 checks=0
 failures=0

@@ -1,17 +1,13 @@
 #!/bin/bash
 # SPDX-License-Identifier: Apache-2.0
 # Ranks of two hosts (tests/hosts) as steps of a Slurm job: the recipes of docs/bootstrap.md, by a Slurm of its own.
-set -u
-export LC_ALL=C
-here=$(cd "$(dirname "$0")" && pwd)
-hosts=$here/hosts
-build=$(cd "${top_builddir:-$here/../build}" && pwd)
-world=$build/tests/hosts_world
-[ -x "$world" ] || { echo "skipped: $world is not built"; exit 77; }
+# shellcheck source=tests/hosts_prelude.sh
+. "$(dirname "$0")/hosts_prelude.sh"
+need_programs "$world"
 for command in munged slurmctld slurmd sbatch srun; do
-  command -v $command >/dev/null || { echo "skipped: no $command"; exit 77; }
+  command -v $command >/dev/null || skip "no $command"
 done
-"$hosts" 1x1 -- true || exit
+need_hosts
 
 # On the file system that all hosts see, as a home directory would be.
 work=$(mktemp -d /tmp/banyan-slurm.XXXXXX) || exit 1
@@ -71,7 +67,7 @@ done
 # What the page says, word for word but for the paths.
 (umask 077 && head -c 32 /dev/urandom | base64 >"$work/secret")
 mpi=true
-[ -x "$build/tests/mpi_boot" ] && mpi=$build/tests/mpi_boot
+[ -x "$build/tests/mpi_boot" ] && have_messages && mpi=$build/tests/mpi_boot
 cat >"$work/job" <<END
 #!/bin/bash
 #SBATCH --nodes 2 --ntasks-per-node 3
