@@ -7,6 +7,8 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/mman.h>
+#include <unistd.h>
 
 #include "device/device.h"
 #include "fake_cuda.h"
@@ -27,6 +29,15 @@ static inline void *fake_cuda_function(const char *name) {
   return function;
 }
 #define FAKE_CUDA(name) ((name##_function *)fake_cuda_function(#name))
+
+/* What BANYAN_CUDA_IMAGE names from now on: a file that nothing is left of when the process ends. */
+static inline void fake_cuda_set_image(const void *image, size_t bytes) {
+  char path[64];
+  int file = memfd_create("image", 0);
+  if (file < 0 || write(file, image, bytes) != (ssize_t)bytes) perror("memfd_create"), abort();
+  snprintf(path, sizeof path, "/proc/self/fd/%d", file);
+  setenv("BANYAN_CUDA_IMAGE", path, 1);
+}
 
 static inline banyan_status open_fake(int32_t ordinal, bny_device **device) {
   bny_device_choice choice = {.by = BNY_DEVICE_BY_ORDINAL, .ordinal = ordinal, .library = fake_cuda_path()};

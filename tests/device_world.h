@@ -10,24 +10,17 @@
 #include "device_util.h"
 #include "world.h"
 
-static char device_world_image[] = "/tmp/banyan-image-XXXXXX";
-
 /* A machine of so many devices, which is what FAKE_CUDA's other words say. */
 static inline void device_world_begin(int devices, const char *words) {
   char more[256];
   snprintf(more, sizeof more, "devices=%d,seed=%llu,%s", devices, (unsigned long long)world_seed(), words);
   setenv("FAKE_CUDA", more, 1);
   setenv("BANYAN_CUDA_LIBRARY", fake_cuda_path(), 1);
-  int file = mkstemp(device_world_image);
-  ck_assert_int_ge(file, 0);
-  ck_assert_int_eq(write(file, "emulated", 8), 8);
-  close(file);
-  setenv("BANYAN_CUDA_IMAGE", device_world_image, 1);
+  fake_cuda_set_image("emulated", 8);
 }
 
 static inline void device_world_end(void) {
   char left[256];
-  unlink(device_world_image);
   ck_assert_msg(FAKE_CUDA(fake_cuda_live)(left, sizeof left) == 0, "left: %s", left);
 }
 

@@ -153,28 +153,18 @@ static void end_device(device *self) {
 
 /* ---- a world --------------------------------------------------------------------------------------------------------- */
 
-static char image_path[] = "/tmp/banyan-image-XXXXXX";
-
 static void begin(void) {
   static const fake_cuda_image image = {FAKE_CUDA_MAGIC, {{"*", launch}}}; /* one is launched: bny_interpret_simple_32 */
   setenv("FAKE_CUDA", "devices=3", 1);
   setenv("BANYAN_CUDA_LIBRARY", fake_cuda_path(), 1);
-  setenv("BANYAN_HOST", "a,a,b", 1);
   setenv("BANYAN_DEVICE_HOSTS", "staged", 1);
-  setenv("UCX_TLS", "tcp", 0);
-  setenv("UCX_NET_DEVICES", "lo", 0);
-  int file = mkstemp(image_path);
-  ck_assert_int_ge(file, 0);
-  ck_assert_int_eq(write(file, &image, sizeof image), sizeof image);
-  close(file);
-  setenv("BANYAN_CUDA_IMAGE", image_path, 1);
+  world_be_hosts("a,a,b");
+  fake_cuda_set_image(&image, sizeof image);
   for (int i = 0; i < RANKS; i++) {
     pthread_mutex_init(&devices[i].mutex, NULL);
     pthread_cond_init(&devices[i].changed, NULL);
   }
 }
-
-static void end(void) { unlink(image_path); }
 
 typedef struct rows {
   float m[HEADS_MAX], d[HEADS_MAX], n[HEADS_MAX * VALUE_DIM];
@@ -211,7 +201,6 @@ static void live(world_rank *self) {
 static void run(void (*body)(world_rank *self)) {
   begin();
   world_run(&(world_setup){.nranks = RANKS, .bare = true, .argument = &body}, live);
-  end();
 }
 
 /* ---- tests ----------------------------------------------------------------------------------------------------------- */

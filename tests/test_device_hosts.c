@@ -25,26 +25,16 @@ static const char *const hosts[] = {NULL, NULL, "a,b", "a,a,b", "a,b,a,b", "a,a,
 
 /* ---- a machine ------------------------------------------------------------------------------------------------------- */
 
-static char image_path[] = "/tmp/banyan-image-XXXXXX";
-
 /* The emulator's clock is slower than time, so that no deadline of a kernel passes early. */
 static void begin(int32_t nranks, const char *words) {
   char more[256];
   snprintf(more, sizeof more, "%sdevices=%d,live,step-ns=20,seed=%llu", words, RANKS_MAX, (unsigned long long)world_seed());
   setenv("FAKE_CUDA", more, 1);
   setenv("BANYAN_CUDA_LIBRARY", fake_cuda_path(), 1);
-  setenv("BANYAN_HOST", hosts[nranks], 1);
   setenv("BANYAN_DEVICE_HOSTS", "staged", 1);
-  setenv("UCX_TLS", "tcp", 0);
-  setenv("UCX_NET_DEVICES", "lo", 0);
-  int file = mkstemp(image_path);
-  ck_assert_int_ge(file, 0);
-  ck_assert_int_eq(write(file, "emulated", 8), 8);
-  close(file);
-  setenv("BANYAN_CUDA_IMAGE", image_path, 1);
+  world_be_hosts(hosts[nranks]);
+  fake_cuda_set_image("emulated", 8);
 }
-
-static void end(void) { unlink(image_path); }
 
 typedef struct device_rank {
   world_rank *world;
@@ -135,7 +125,6 @@ START_TEST(threads_merge_random_shapes) {
   run(nranks, (task){.of = of, .body = combine_all, .one_device = _i % 2, .arena_bytes = _i < 2 ? 4 << 20 : 256 << 10});
   combine_task_check(of);
   combine_task_free(of);
-  end();
 }
 END_TEST
 
@@ -151,7 +140,6 @@ START_TEST(large_calls_go_in_launches_of_parts) {
   run(3, (task){.of = of, .body = combine_all, .arena_bytes = 128 << 10});
   combine_task_check(of);
   combine_task_free(of);
-  end();
 }
 END_TEST
 
@@ -164,7 +152,6 @@ START_TEST(processes_merge) {
   run(3, (task){.of = of, .body = combine_all, .processes = true, .arena_bytes = 1 << 20});
   combine_task_check(of);
   combine_task_free(of);
-  end();
 }
 END_TEST
 
@@ -191,7 +178,6 @@ START_TEST(bits_are_those_of_the_host) {
     }
   combine_task_free(device);
   combine_task_free(host);
-  end();
 }
 END_TEST
 
@@ -228,7 +214,6 @@ START_TEST(runs_follow_each_other) {
   run(3, (task){.of = of, .body = mix, .arena_bytes = 1 << 20});
   combine_task_check(of);
   combine_task_free(of);
-  end();
 }
 END_TEST
 
@@ -300,7 +285,6 @@ START_TEST(graphs) {
   run(3, (task){.of = of, .body = replay, .arena_bytes = 1 << 20});
   combine_task_check(of);
   combine_task_free(of);
-  end();
 }
 END_TEST
 
@@ -342,7 +326,6 @@ START_TEST(host_collectives_go_on) {
   run(4, (task){.of = of, .body = use_both, .arena_bytes = 1 << 20});
   combine_task_check(of);
   combine_task_free(of);
-  end();
 }
 END_TEST
 
@@ -445,7 +428,6 @@ START_TEST(failures_are_named) {
   combine_task_add(of, &group, (banyan_combine_desc){.wire = BANYAN_F32, .algorithm = "oneshot"}, true);
   run(3, (task){.of = of, .body = failures[_i].body, .timeout_ns = failures[_i].timeout_ns, .arena_bytes = 1 << 20});
   combine_task_free(of);
-  end();
 }
 END_TEST
 
@@ -497,7 +479,6 @@ START_TEST(the_dead_are_named_and_left_behind) {
   combine_task_add(of, &group, (banyan_combine_desc){.wire = BANYAN_F32}, true);
   run(4, (task){.of = of, .body = survive, .processes = true, .conduct = kill_one, .arena_bytes = 1 << 20});
   combine_task_free(of);
-  end();
 }
 END_TEST
 
@@ -527,8 +508,6 @@ START_TEST(ways_are_chosen) {
     run(3, (task){.of = of, .body = describe, .argument = (void *)(uintptr_t)cases[i].says, .arena_bytes = 1 << 20});
     combine_task_check(of);
     combine_task_free(of);
-    end();
-    memcpy(strrchr(image_path, '-'), "-XXXXXX", 8);
   }
 }
 END_TEST
@@ -546,7 +525,6 @@ START_TEST(unknown_ways_are_errors) {
   task task = {.arena_bytes = 1 << 20};
   world_setup setup = {.nranks = 2, .bare = true, .argument = &task};
   world_run(&setup, refuse);
-  end();
 }
 END_TEST
 

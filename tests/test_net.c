@@ -26,10 +26,8 @@ static void set_or_unset(const char *name, const char *value) {
 }
 
 static void be_hosts(const shape *shape, bool several) {
-  setenv("UCX_TLS", "tcp", 0);
-  setenv("UCX_NET_DEVICES", "lo", 0);
   set_or_unset("BANYAN_LEVELS", shape->levels);
-  set_or_unset("BANYAN_HOST", several ? shape->hosts : NULL);
+  world_be_hosts(several ? shape->hosts : NULL);
 }
 
 /* ---- combines -------------------------------------------------------------------------------------------------------- */

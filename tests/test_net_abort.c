@@ -11,15 +11,9 @@
 #include "world.h"
 
 #ifdef HAVE_UCX
-#include "transport/ucx_library.h"
+#include "net_util.h"
 
 enum { TRIES = 3, BYTES = 20 << 20, FLAG_ABORTED = 1 };
-
-static void be_hosts(void) {
-  setenv("UCX_TLS", "tcp", 0);
-  setenv("UCX_NET_DEVICES", "lo", 0);
-  setenv("BANYAN_HOST", "a,b", 1);
-}
 
 /* Rank 1 stops, rank 0 has more under way to it than sockets take, and aborts. */
 static void abort_while_peer_is_stopped(world_rank *self) {
@@ -53,7 +47,7 @@ static void wake(world *world, const pid_t *pids, void *argument) {
 
 START_TEST(aborting_waits_for_nobody) {
   double *took_ms = world_share(sizeof *took_ms), least_ms = 1e9;
-  be_hosts();
+  world_be_hosts("a,b");
   setenv("BANYAN_PART_KIB", "32768", 1);
   for (int i = 0; i < TRIES; i++) {
     world_setup setup = {.nranks = 2, .processes = true, .argument = took_ms, .conduct = wake, .arena_bytes = 1 << 27};
@@ -84,18 +78,14 @@ static void have_a_curious_child(world_rank *self) {
 }
 
 START_TEST(a_child_takes_no_messages) {
-  be_hosts();
+  world_be_hosts("a,b");
   world_setup setup = {.nranks = 2, .processes = true, .timeout_ns = 5000000000};
   world_run(&setup, have_a_curious_child);
 }
 END_TEST
 
 int main(void) {
-  bny_ucx ucx;
-  if (bny_ucx_load(&ucx) != BANYAN_OK) {
-    printf("skipped: %s\n", banyan_last_error());
-    return 77;
-  }
+  if (net_is_absent()) return 77;
   Suite *suite = suite_create("net_abort");
   TCase *tests = tcase_create("abort");
   tcase_set_timeout(tests, 60);

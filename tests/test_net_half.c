@@ -11,7 +11,7 @@
 #include "world.h"
 
 #ifdef HAVE_UCX
-#include "transport/ucx_library.h"
+#include "net_util.h"
 
 enum { FLAG_BEGUN = 1, FLAG_ENDED = 2 };
 
@@ -62,9 +62,7 @@ static void stop_rank_0(world *world, const pid_t *pids, void *argument) {
 
 START_TEST(half_a_connection_is_left) {
   double after_ms;
-  setenv("UCX_TLS", "tcp", 0);
-  setenv("UCX_NET_DEVICES", "lo", 0);
-  setenv("BANYAN_HOST", "a,b", 1);
+  world_be_hosts("a,b");
   setenv("BANYAN_LOG", getenv("TEST_LOG") ? getenv("TEST_LOG") : "error", 1);
   world_random random = {world_seed() * 1000 + (uint64_t)_i};
   after_ms = 7 + 7 * random_unit(&random);
@@ -74,11 +72,7 @@ START_TEST(half_a_connection_is_left) {
 END_TEST
 
 int main(void) {
-  bny_ucx ucx;
-  if (bny_ucx_load(&ucx) != BANYAN_OK) {
-    printf("skipped: %s\n", banyan_last_error());
-    return 77;
-  }
+  if (net_is_absent()) return 77;
   Suite *suite = suite_create("net_half");
   TCase *tests = tcase_create("half");
   tcase_set_timeout(tests, 30);

@@ -12,6 +12,7 @@
 #ifdef HAVE_UCX
 #include <unistd.h>
 
+#include "net_util.h"
 #include "transport/ucx.h"
 
 enum { RANKS = 3, BYTES = 4000, SENDER = 1, VICTIM = 2, HEAD = sizeof(bny_net_data) };
@@ -97,11 +98,7 @@ static int count_lines(const char *path) {
   return count;
 }
 
-static void be_hosts(bool together) {
-  setenv("UCX_TLS", "tcp", 0);
-  setenv("UCX_NET_DEVICES", "lo", 0);
-  setenv("BANYAN_HOST", together ? "a,a,b" : "a,b,c", 1);
-}
+static void be_hosts(bool together) { world_be_hosts(together ? "a,a,b" : "a,b,c"); }
 
 START_TEST(foreign_messages_are_ignored) {
   char path[] = "/tmp/test_net_messages.XXXXXX";
@@ -173,11 +170,7 @@ START_TEST(broken_messages_name_their_sender) {
 END_TEST
 
 int main(void) {
-  bny_ucx ucx;
-  if (bny_ucx_load(&ucx) != BANYAN_OK) {
-    printf("skipped: %s\n", banyan_last_error());
-    return 77;
-  }
+  if (net_is_absent()) return 77;
   Suite *suite = suite_create("net_messages");
   TCase *tests = tcase_create("messages");
   tcase_set_timeout(tests, 60);

@@ -254,6 +254,13 @@ bool random_one_in(world_random *random, int32_t n) { return random_below(random
 
 /* ---- program --------------------------------------------------------------------------------------------------------- */
 
+void world_be_hosts(const char *hosts) {
+  setenv("UCX_TLS", "tcp", 0);
+  setenv("UCX_NET_DEVICES", "lo", 0);
+  if (hosts) setenv("BANYAN_HOST", hosts, 1);
+  else unsetenv("BANYAN_HOST");
+}
+
 int world_main(struct Suite *suite) {
 #ifdef __SANITIZE_THREAD__
   /* Its hook of madvise() takes a lock in threads that have left this sanitizer already, and that is a crash. */

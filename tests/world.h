@@ -75,6 +75,9 @@ int32_t random_below(world_random *random, int32_t limit); /* 0 if limit <= 0 */
 double random_unit(world_random *random);                  /* in [-1, 1] */
 bool random_one_in(world_random *random, int32_t n);
 
+/* Ranks to come take themselves for ranks of hosts, "a,a,b" by rank, over TCP and the loopback interface; NULL: of one. */
+void world_be_hosts(const char *hosts);
+
 /* Runs a suite whose tests are forked; returns the exit status of the program. */
 struct Suite;
 int world_main(struct Suite *suite);
