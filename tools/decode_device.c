@@ -8,7 +8,7 @@
 
 #include "decode_device_cache.h"
 #include "decode_device_report.h"
-#include "device_ranks.h"
+#include "device_time.h"
 
 enum { CACHES_MAX = 64, RUNS_MIN = 4, WARMUP = 5, ROWS_CHECKED = 6, LATENT_DIM = 576, LATENT_VALUE_DIM = 512 };
 
@@ -218,50 +218,30 @@ static void tell(const banyan_op *op, char *text, size_t bytes) {
 
 /* ---- time -------------------------------------------------------------------------------------------------------- */
 
-static bool start(banyan_op *op, tool_error *error) {
-  banyan_status status = banyan_start(op);
-  return status == BANYAN_OK || tool_error_banyan(error, status, "banyan_start");
-}
+typedef struct run_form {
+  measurement *m;
+  form form;
+} run_form;
 
-/* One run of one rank, put on its stream. */
-static bool put(measurement *m, form form, int32_t rank, int32_t cache, tool_error *error) {
+static bool put(void *argument, int32_t run, int32_t rank, tool_error *error) {
+  const run_form *what = argument;
+  measurement *m = what->m;
   station *at = &m->stations[rank];
-  switch (form) {
-  case ATTENTION: return start(at->attention[cache], error);
-  case APART: return start(at->attention[cache], error) && start(at->combine, error);
-  case FUSED: return start(at->fused[cache], error);
+  int32_t cache = run % m->result->caches;
+  switch (what->form) {
+  case ATTENTION: return device_time_start(at->attention[cache], error);
+  case APART: return device_time_start(at->attention[cache], error) && device_time_start(at->combine, error);
+  case FUSED: return device_time_start(at->fused[cache], error);
   default:
     return rank != 0 || gpu_copy(m->ranks.device, m->copy_to, m->copy_from, m->copy_bytes, m->ranks.streams[0], error);
   }
 }
 
-static bool capture(measurement *m, form form, gpu_graph **graph, tool_error *error) {
-  device_ranks *ranks = &m->ranks;
-  tool_error later = {.text = ""};
-  bool ok = gpu_capture_begin(ranks->device, ranks->streams, ranks->nranks, error);
-  for (int32_t i = 0; ok && i < m->result->runs; i++) {
-    for (int32_t r = 0; ok && r < ranks->nranks; r++) {
-      ok = put(m, form, r, i % m->result->caches, error);
-    }
-  }
-  return gpu_capture_end(ranks->device, ranks->streams, ranks->nranks, graph, ok ? error : &later) && ok;
-}
-
 static bool time_form(measurement *m, form form, double *p50_us, double *p99_us, tool_error *error) {
-  gpu_graph *graph = NULL;
-  int32_t repeat = m->settings->repeat, warmup = repeat < WARMUP ? 1 : WARMUP;
-  double *times = malloc((size_t)repeat * sizeof *times);
-  double seconds = m->ranks.timeout_ns > 0 ? 2e-9 * (double)m->ranks.timeout_ns : 60;
-  bool ok = (times != NULL || tool_error_set(error, "out of memory")) && capture(m, form, &graph, error) &&
-            gpu_graph_time(graph, m->ranks.streams[0], warmup, repeat, seconds, times, error) &&
-            device_ranks_finish(&m->ranks, error);
-  if (ok) {
-    *p50_us = tool_percentile(times, (size_t)repeat, 50) / m->result->runs;
-    *p99_us = tool_percentile(times, (size_t)repeat, 99) / m->result->runs;
-  }
-  gpu_graph_free(graph);
-  free(times);
-  return ok;
+  run_form what = {m, form};
+  int32_t repeat = m->settings->repeat;
+  device_timing timing = {put, &what, m->result->runs, repeat < WARMUP ? 1 : WARMUP, repeat};
+  return device_time(&m->ranks, &timing, p50_us, p99_us, error);
 }
 
 /* ---- right or wrong ---------------------------------------------------------------------------------------------- */

@@ -109,7 +109,7 @@ static bool compare_ranks(const trial *t, uint64_t hash, bool *equal, tool_error
 
 static bool do_trial(const trial *t, const double *reference, int32_t repeat, sample_set *samples,
                      decode_result *result, tool_error *error) {
-  uint64_t first, second, last;
+  uint64_t first = 0, second = 0, last;
   double worst[5] = {0}; /* absolute and relative error, runs that differ, bytes sent, extra bytes */
   if (!run_afresh(t, &first, error)) {
     return false;

@@ -5,7 +5,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "device_ranks.h"
+#include "device_time.h"
 #include "perf_device_report.h"
 
 enum { ROWS_CHECKED = 512, RUNS_MAX = 32, KEY = 1 };
@@ -122,52 +122,30 @@ static void end(measurement *m) {
 
 /* ---- time -------------------------------------------------------------------------------------------------------- */
 
-static bool start(banyan_op *op, tool_error *error) {
-  banyan_status status = banyan_start(op);
-  return status == BANYAN_OK || tool_error_banyan(error, status, "banyan_start");
-}
+typedef struct run_form {
+  measurement *m;
+  form form;
+} run_form;
 
-/* One run of one rank, put on its stream. */
-static bool put(measurement *m, form form, int32_t rank, tool_error *error) {
+static bool put(void *argument, int32_t run, int32_t rank, tool_error *error) {
+  const run_form *what = argument;
+  measurement *m = what->m;
   station *at = &m->stations[rank];
-  if (form == COPY) {
-    return gpu_copy(m->ranks.device, at->out, at->values, m->perf->bytes, m->ranks.streams[rank], error);
+  (void)run;
+  switch (what->form) {
+  case COPY: return gpu_copy(m->ranks.device, at->out, at->values, m->perf->bytes, m->ranks.streams[rank], error);
+  case COMBINE: return device_time_start(at->combine, error);
+  default:
+    return device_time_start(at->reductions[MAXIMA], error) && device_time_start(at->reductions[DENOMINATORS], error) &&
+           device_time_start(at->reductions[NUMERATORS], error);
   }
-  if (form == COMBINE) {
-    return start(at->combine, error);
-  }
-  return start(at->reductions[MAXIMA], error) && start(at->reductions[DENOMINATORS], error) &&
-         start(at->reductions[NUMERATORS], error);
 }
 
-static bool capture(measurement *m, form form, int32_t runs, gpu_graph **graph, tool_error *error) {
-  device_ranks *ranks = &m->ranks;
-  tool_error later = {.text = ""};
-  bool ok = gpu_capture_begin(ranks->device, ranks->streams, ranks->nranks, error);
-  for (int32_t i = 0; ok && i < runs; i++) {
-    for (int32_t r = 0; ok && r < ranks->nranks; r++) {
-      ok = put(m, form, r, error);
-    }
-  }
-  return gpu_capture_end(ranks->device, ranks->streams, ranks->nranks, graph, ok ? error : &later) && ok;
-}
-
-/* Of one run, by replays of a graph. */
 static bool time_form(measurement *m, form form, const perf_device_row *row, int32_t warmup, double *p50_us,
                       double *p99_us, tool_error *error) {
-  gpu_graph *graph = NULL;
-  double *times = malloc((size_t)row->iterations * sizeof *times);
-  double seconds = m->ranks.timeout_ns > 0 ? 2e-9 * (double)m->ranks.timeout_ns : 60;
-  bool ok = (times != NULL || tool_error_set(error, "out of memory")) && capture(m, form, row->runs, &graph, error) &&
-            gpu_graph_time(graph, m->ranks.streams[0], warmup, row->iterations, seconds, times, error) &&
-            device_ranks_finish(&m->ranks, error);
-  if (ok) {
-    *p50_us = tool_percentile(times, (size_t)row->iterations, 50) / row->runs;
-    *p99_us = tool_percentile(times, (size_t)row->iterations, 99) / row->runs;
-  }
-  gpu_graph_free(graph);
-  free(times);
-  return ok;
+  run_form what = {m, form};
+  device_timing timing = {put, &what, row->runs, warmup, row->iterations};
+  return device_time(&m->ranks, &timing, p50_us, p99_us, error);
 }
 
 static bool check(measurement *m, perf_errors *errors, tool_error *error) {
