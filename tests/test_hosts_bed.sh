@@ -28,6 +28,7 @@ expect() {
 alive() { [ -n "$(sed -n '/^State:[[:space:]]*[^Z[:space:]]/p' "/proc/$1/status" 2>/dev/null)" ]; }
 
 left() { ip netns list | grep -c '^banyan-'"$1"; }
+left_shared() { find /dev/shm /run/banyan-hosts -name "*$1*" 2>/dev/null | grep -c .; }
 
 shared() { # what all see, in any order
   "$hosts" "$@" -- sh -c \
@@ -89,8 +90,14 @@ if command -v python3 >/dev/null; then
   fi
 fi
 
-# Hosts that stay: a link that is down, and up again.
+# Hosts that stay: what they have in memory is shared by their ranks alone.
 name=$("$hosts" up --owner $$ 2x1)
+expect "a file in shared memory" 0 "" "$hosts" exec "$name" 0 touch "/dev/shm/of-$name"
+expect "another process of that host" 0 "of-$name" "$hosts" exec "$name" 0 ls -A /dev/shm
+expect "another host" 0 "0" "$hosts" exec "$name" 1 sh -c 'ls -A /dev/shm | wc -l'
+expect "hosts of the same name, elsewhere" 0 "0" "$hosts" 1x1 -- sh -c 'ls -A /dev/shm | wc -l'
+
+# A link that is down, and up again.
 expect "run on hosts that are up" 0 "1 host1" "$hosts" run "$name" -- sh -c 'echo $RANK $(hostname)'
 expect "one host" 0 "host1" "$hosts" exec "$name" 1 hostname
 expect "link down" 0 "" "$hosts" link "$name" 1 down
@@ -101,6 +108,7 @@ expect "a process on a host" 0 "" "$hosts" exec "$name" 0 sh -c 'sleep 1000 >/de
 sleeper=$(ip netns pids "banyan-$name-0")
 expect "down" 0 "" "$hosts" down "$name"
 expect "nothing is left of it" 1 0 left "$name"
+expect "nor of what it had in memory" 1 0 left_shared "$name"
 expect "nor of the process" 1 "" alive "$sleeper"
 expect "hosts that are not up" 1 "hosts: there are no hosts named $name" "$hosts" link "$name" 1 up
 
@@ -120,6 +128,7 @@ for signal in TERM KILL; do
   done
   [ $signal = TERM ] || expect "clean" 0 "" "$hosts" clean
   expect "no hosts after SIG$signal" 1 0 left "$(cat "$work/pids.name")"
+  expect "no files in memory after SIG$signal" 1 0 left_shared "$(cat "$work/pids.name")"
   while read -r rank; do expect "no ranks after SIG$signal" 1 "" alive "$rank"; done <"$work/pids"
   rm -f "$work/pids"
 done

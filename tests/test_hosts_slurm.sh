@@ -12,17 +12,35 @@ need_hosts
 # On the file system that all hosts see, as a home directory would be.
 work=$(mktemp -d /tmp/banyan-slurm.XXXXXX) || exit 1
 chmod 755 "$work"
-name=$("$hosts" up --owner $$ 2x3) || exit 1
+name=
 finish() {
-  [ -e "$work/munged.pid" ] && kill "$(cat "$work/munged.pid")"
-  "$hosts" down "$name"
+  [ -z "$name" ] || "$hosts" down "$name"
   rm -rf "$work"
 }
 trap finish EXIT
+name=$("$hosts" up --owner $$ 2x3) || exit 1
+
+# daemon HOST COMMAND...: ends with this script, or with the host.
+daemon() {
+  local host=$1
+  shift
+  "$hosts" exec "$name" "$host" "$@" >"$work/$1.$host.log" 2>&1 </dev/null &
+  disown
+}
+
+# wait_for COMMAND...: until it succeeds, or for 30 s.
+wait_for() {
+  local end=$((SECONDS + 30))
+  until "$@"; do
+    [ $SECONDS -lt $end ] || return
+    sleep 0.1
+  done
+}
 
 (umask 077 && head -c 1024 /dev/urandom >"$work/munge.key")
-munged --force --key-file "$work/munge.key" --socket "$work/munge.socket" --pid-file "$work/munged.pid" \
-  --log-file "$work/munged.log" --seed-file "$work/munge.seed" || exit 1
+daemon 0 munged --foreground --force --key-file "$work/munge.key" --socket "$work/munge.socket" \
+  --pid-file "$work/munged.pid" --log-file "$work/munged.log" --seed-file "$work/munge.seed"
+wait_for test -S "$work/munge.socket"
 mkdir "$work/state" "$work/spool.host0" "$work/spool.host1" "$work/tmp.host0" "$work/tmp.host1"
 cat >"$work/slurm.conf" <<END
 ClusterName=test
@@ -50,19 +68,11 @@ PartitionName=all Nodes=ALL Default=YES
 END
 printf 'CgroupPlugin=cgroup/v1\nCgroupAutomount=no\nCgroupMountpoint=%s\n' "$work" >"$work/cgroup.conf"
 export SLURM_CONF=$work/slurm.conf
-daemon() { # HOST COMMAND...
-  local host=$1
-  shift
-  "$hosts" exec "$name" "$host" "$@" >"$work/$1.$host.log" 2>&1 </dev/null &
-  disown
-}
 daemon 0 slurmctld -D
 daemon 0 slurmd -D -N host0
 daemon 1 slurmd -D -N host1
-for _ in $(seq 100); do
-  "$hosts" exec "$name" 0 sinfo -h -o '%T %D' 2>/dev/null | grep -q '^idle 2' && break
-  sleep 0.1
-done
+is_ready() { "$hosts" exec "$name" 0 sinfo -h -o '%T %D' 2>/dev/null | grep -q '^idle 2'; }
+wait_for is_ready
 
 # What the page says, word for word but for the paths.
 (umask 077 && head -c 32 /dev/urandom | base64 >"$work/secret")
@@ -80,7 +90,7 @@ srun --mpi=pmix $world bootstrap && echo "srun --mpi=pmix: ok"
 export OMPI_MCA_btl_tcp_if_include=eth0
 srun --mpi=pmix $mpi && echo "srun --mpi=pmix, MPI: ok"
 END
-"$hosts" exec "$name" 0 timeout 40 sbatch --wait -o "$work/output" "$work/job"
+"$hosts" exec "$name" 0 timeout 80 sbatch --wait -o "$work/output" "$work/job"
 failures=0
 for what in "srun: ok" "srun --mpi=pmi2: ok" "srun --mpi=pmix: ok" "srun --mpi=pmix, MPI: ok"; do
   grep -qxF -- "$what" "$work/output" && echo "$what" && continue
