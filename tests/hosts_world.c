@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  * A rank on one of several hosts: meets the others as the environment says, and combines. Every rank makes the
- * inputs of all from one seed, and so knows what must come out. Arguments: "bootstrap" (it ends after allgathers),
- * and the seconds that ranks have to meet. */
+ * inputs of all from one seed, and so knows what must come out. Arguments: "bootstrap" (it ends after allgathers) or
+ * "large" (as well messages that are sent in parts), and the seconds that ranks have to meet. */
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -11,9 +11,10 @@
 
 static const char *const algorithms[] = {NULL, "oneshot", "twoshot", "recursive", "tree", "ring"};
 static const banyan_dtype wires[] = {BANYAN_F32, BANYAN_BF16};
-static const struct { int32_t tokens, heads, value_dim; } shapes[] = {{1, 1, 128}, {3, 17, 64}, {6, 24, 128}};
+static const struct { int32_t tokens, heads, value_dim; } shapes[] = {{1, 1, 128}, {3, 17, 64}, {6, 24, 128}},
+                                                          large = {40, 64, 128};
 
-enum { SHAPES = sizeof shapes / sizeof *shapes, GATHER_BYTES = 3000 };
+enum { ALGORITHMS = sizeof algorithms / sizeof *algorithms, SHAPES = sizeof shapes / sizeof *shapes, GATHER_BYTES = 3000 };
 
 static int32_t rank, nranks;
 
@@ -68,8 +69,8 @@ static void combine(banyan_comm *comm, const group *of, const banyan_combine_des
   sheet_pool_free(&pool);
 }
 
-/* Every algorithm, scatter, wire and order. Returns how many. */
-static int combine_all(banyan_comm *comm, int32_t tokens, int32_t heads, int32_t value_dim) {
+/* Every scatter, wire and order, by the first so many of the algorithms. Returns how many. */
+static int combine_all(banyan_comm *comm, int32_t tokens, int32_t heads, int32_t value_dim, size_t nalgorithms) {
   world_random random = {.state = world_seed() * 1000 + (uint64_t)heads};
   world_random own = {.state = (uint64_t)rank + 1};
   sheet_pool pool = {0};
@@ -78,7 +79,7 @@ static int combine_all(banyan_comm *comm, int32_t tokens, int32_t heads, int32_t
   for (int32_t r = 0; r < nranks; r++)
     made.in[r] = sheet_input(&pool, &random, SHEET_PLAIN, r, nranks, tokens, heads, value_dim);
   made.reference = sheet_merge(&pool, made.in, nranks);
-  for (size_t i = 0; i < sizeof algorithms / sizeof *algorithms * 16; i++) {
+  for (size_t i = 0; i < nalgorithms * 16; i++) {
     const banyan_combine_desc desc = {.size = sizeof desc,
                                       .tokens = tokens,
                                       .heads = heads,
@@ -114,7 +115,9 @@ int main(int argc, char **argv) {
   if (nranks > WORLD_RANKS_MAX) fail("world", "too many ranks");
   need(banyan_comm_create(&bootstrap, NULL, &comm), "communicator");
   banyan_env_destroy(env);
-  for (int i = 0; i < SHAPES; i++) count += combine_all(comm, shapes[i].tokens, shapes[i].heads, shapes[i].value_dim);
+  for (int i = 0; i < SHAPES; i++)
+    count += combine_all(comm, shapes[i].tokens, shapes[i].heads, shapes[i].value_dim, ALGORITHMS);
+  if (argc > 1 && strcmp(argv[1], "large") == 0) count += combine_all(comm, large.tokens, large.heads, large.value_dim, 1);
   need(banyan_barrier(comm), "barrier");
   banyan_comm_describe(comm, text, sizeof text);
   banyan_comm_destroy(comm);
