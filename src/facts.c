@@ -222,12 +222,14 @@ bny_link_cost bny_link_of_memory(double ranks_per_core) {
   };
 }
 
-/* RDMA: 100 Gbit/s, and posting one more message takes 75 ns, as UCX counts. TCP: two kernels on the way, 10 Gbit/s. */
+/* RDMA: 100 Gbit/s, and posting one more message takes 75 ns, as UCX counts. TCP: two kernels on the way, and 10 Gbit/s for
+ * all ranks of a host. */
 bny_link_cost bny_link_of_network(bny_network network, double ranks_per_core) {
   bny_link_cost cost = bny_link_of_memory(ranks_per_core);
   cost.alpha_ns = network == BNY_NETWORK_RDMA ? 2500 : 20000;
   cost.message_ns = network == BNY_NETWORK_RDMA ? 75 : 0;
   cost.beta_ns_per_byte = network == BNY_NETWORK_RDMA ? 0.1 : 0.8;
+  cost.shared_ns_per_byte = network == BNY_NETWORK_RDMA ? 0 : 0.8;
   return cost;
 }
 

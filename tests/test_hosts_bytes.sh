@@ -42,21 +42,25 @@ measure() {
 }
 
 # Closed formulae, for 8 ranks: S bytes of a partial, g hosts of w ranks. Recursive doubling sends S in log2 g of its
-# rounds; two levels S / w in as many. The device's headers and acknowledgements are allowed a fifth.
+# rounds, two levels S / w, and leaders S, but they alone send. Headers and acknowledgements are allowed a fifth.
 for layout in 2x4 4x2; do
   g=${layout%x*} w=${layout#*x} rounds=$((g / 2)) size=16640
-  for algorithm in levels recursive_doubling; do
+  for algorithm in levels_whole levels_leaders recursive_doubling; do
     measure $layout $size $algorithm
-    formula=$((rounds * size))
-    [ $algorithm = recursive_doubling ] || formula=$((rounds * size / w))
+    formula=$((rounds * size)) senders=$w
+    [ $algorithm != levels_whole ] || formula=$((rounds * size / w))
+    [ $algorithm != levels_leaders ] || senders=1
     plan=$(planned "$w" $size $algorithm)
     expect "$layout $algorithm, of one rank" "$most" $formula $formula
     expect "$layout $algorithm, of one rank as planned" "$most" "$plan" "$plan"
-    expect "$layout $algorithm, of all ranks" "$all" $((8 * formula)) $((8 * formula))
-    expect "$layout $algorithm, through the device of host 0" "$device" $((w * formula)) $((w * formula * 6 / 5))
+    expect "$layout $algorithm, of all ranks" "$all" $((g * senders * formula)) $((g * senders * formula))
+    expect "$layout $algorithm, through the device of host 0" "$device" $((senders * formula)) $((senders * formula * 6 / 5))
   done
 done
+# A plan may go in as many pieces as its costs say, which are other ones here: no more bytes for that.
+measure 2x4 133120 levels_whole
+expect "2x4 levels_whole, 133120 bytes, of one rank as planned" "$most" "$(planned 4 133120 levels_whole)" $((133120 / 4))
 # An uneven world: three ranks of host 0 merge first, and the fourth sends S in three pieces.
-measure 3+1 16640 levels
-expect "3+1 levels, of all ranks" "$all" $((2 * 16640)) $((2 * 16640 + 3 * 64 * 2))
+measure 3+1 16640 levels_whole
+expect "3+1 levels_whole, of all ranks" "$all" $((2 * 16640)) $((2 * 16640 + 3 * 64 * 2))
 [ $failures = 0 ]

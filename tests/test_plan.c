@@ -315,6 +315,7 @@ START_TEST(test_hash) {
   CHANGED(cost.alpha_ns, 201)
   CHANGED(cost.message_ns, 7)
   CHANGED(cost.beta_ns_per_byte, 0.2)
+  CHANGED(cost.shared_ns_per_byte, 0.2)
   CHANGED(cost.gamma_ns_per_byte, 0.2)
   CHANGED(cost.ranks_per_core, 2)
   CHANGED(cost.switch_ns, 1)

@@ -90,6 +90,13 @@ static void random_shape(uint64_t *random, bny_request *request) {
   }
 }
 
+/* With every rank that carries, or with leaders alone; "levels" is the cheaper one, and for owners the only one. */
+static const char *random_form(uint64_t *random, const bny_request *request) {
+  if (request->levels->nlevels < 2) return NULL;
+  if (request->scatter == BANYAN_SCATTER_HEADS || request->scatter == BANYAN_SCATTER_TOKENS) return "levels";
+  return request->levels->leaders && random_below(random, 2) ? "levels_leaders" : "levels_whole";
+}
+
 START_TEST(test_random_levels_proved) {
   int32_t nranks = _i;
   uint64_t random = UINT64_C(0xd1342543de82ef95) ^ (uint64_t)nranks;
@@ -101,7 +108,7 @@ START_TEST(test_random_levels_proved) {
       request.wire = (bny_wire)random_below(&random, BNY_WIRE_COUNT);
       random_shape(&random, &request);
       if (scatter == BANYAN_SCATTER_ROOT) request.root = random_below(&random, nranks);
-      if (levels->nlevels < 2) request.algorithm = NULL;
+      request.algorithm = random_form(&random, &request);
       check_request(&request);
       request.order = BANYAN_ORDER_CANONICAL;
       if (!levels->aligned) request.algorithm = NULL;
@@ -168,7 +175,8 @@ START_TEST(test_bytes_between_islands) {
   for (int32_t islands = 2; islands <= 16; islands *= 2) {
     bny_levels *levels = levels_of(8 * islands, "8");
     for (int scatter = BANYAN_SCATTER_NONE; scatter <= BANYAN_SCATTER_TOKENS; scatter++) {
-      bny_request request = combine_of(8 * islands, "levels", (banyan_scatter)scatter, 128, 128, 126);
+      bny_request request = combine_of(8 * islands, scatter == BANYAN_SCATTER_NONE ? "levels_whole" : "levels",
+                                       (banyan_scatter)scatter, 128, 128, 126);
       if (scatter == BANYAN_SCATTER_ROOT) continue;
       request.levels = levels;
       bny_plan **plans = plans_make(&request);

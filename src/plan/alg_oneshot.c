@@ -50,6 +50,20 @@ static int32_t piece_count(const bny_request *request) {
   return pieces < 1 ? 1 : pieces > PIECES_MAX ? PIECES_MAX : (int32_t)pieces;
 }
 
+/* Heads are cut where the statistics of a piece fill lines of memory, if they can: a box in pieces then has as many bytes as
+ * one in no pieces, however many those are. */
+static bny_slice piece_of(const bny_request *request, int32_t pieces, int32_t index) {
+  enum { ROWS_OF_LINE = 8 };
+  int32_t unit = ROWS_OF_LINE, first, number;
+  for (int32_t tokens = request->tokens; unit > 1 && tokens % 2 == 0; tokens /= 2) unit /= 2;
+  if (request->heads % unit || request->heads / unit < pieces) return bny_slice_piece(request, pieces, index);
+  bny_slice piece = bny_slice_whole(request);
+  bny_slice_split(piece.heads / unit, pieces, index, &first, &number);
+  piece.head0 += first * unit;
+  piece.heads = number * unit;
+  return piece;
+}
+
 /* Everything to everybody. */
 static void combine_none(bny_builder *builder) {
   const bny_request *request = builder->request;
@@ -57,7 +71,7 @@ static void combine_none(bny_builder *builder) {
   int32_t *others = bny_builder_others(builder);
   if (!others) return;
   for (int32_t i = 0; i < pieces; i++) {
-    bny_slice piece = bny_slice_piece(request, pieces, i);
+    bny_slice piece = piece_of(request, pieces, i);
     own[i] = bny_slice_rows(&piece) ? bny_builder_slot(builder, &piece, (bny_key){.phase = BNY_PHASE_OWN, .piece = i})
                                     : -1;
   }
@@ -68,7 +82,7 @@ static void combine_none(bny_builder *builder) {
       bny_builder_send_list(builder, own[i], others, request->nranks - 1);
     }
     if (ready >= 0 && own[ready] >= 0) {
-      bny_slice piece = bny_slice_piece(request, pieces, ready);
+      bny_slice piece = piece_of(request, pieces, ready);
       merge_all(builder, &piece, own[ready]);
     }
   }
@@ -202,7 +216,7 @@ static void estimate_combine(const bny_request *request, bny_estimate *estimate)
     int32_t pieces = piece_count(request);
     estimate->slots = pieces * (1 + groups);
     for (int32_t i = 0; i < pieces; i++) {
-      bny_slice part = bny_slice_piece(request, pieces, i);
+      bny_slice part = piece_of(request, pieces, i);
       estimate->outbox_bytes += bny_slice_outbox_bytes(request, &part) * (size_t)(1 + groups);
     }
     return;

@@ -4,6 +4,15 @@
 #include <stdlib.h>
 #include <string.h>
 
+/* Beyond islands only carriers take turns on a core, and all of an island share what is shared. */
+static bny_link_cost link_of_part(const bny_levels *levels, int32_t level) {
+  bny_link_cost link = levels->levels[level].link;
+  if (level == 0) return link;
+  link.ranks_per_core *= (double)levels->carrier_first[levels->levels[0].ngroups] / levels->nranks;
+  link.shared_ns_per_byte *= levels->lanes;
+  return link;
+}
+
 bny_request bny_compose_request(const bny_request *whole, int32_t level, int32_t nranks, const bny_slice *box,
                                 banyan_scatter scatter) {
   bny_request part = *whole;
@@ -15,7 +24,7 @@ bny_request bny_compose_request(const bny_request *whole, int32_t level, int32_t
   part.scatter = scatter;
   part.root = 0;
   part.algorithm = NULL;
-  part.cost = whole->levels->levels[level].link;
+  part.cost = link_of_part(whole->levels, level);
   part.levels = NULL;
   part.pieces = NULL;
   part.outbox_bytes = SIZE_MAX;

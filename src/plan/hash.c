@@ -45,6 +45,7 @@ uint64_t bny_request_hash(const bny_request *request, const char *algorithm) {
   hash = add_double(hash, request->cost.alpha_ns);
   hash = add_double(hash, request->cost.message_ns);
   hash = add_double(hash, request->cost.beta_ns_per_byte);
+  hash = add_double(hash, request->cost.shared_ns_per_byte);
   hash = add_double(hash, request->cost.gamma_ns_per_byte);
   hash = add_double(hash, request->cost.ranks_per_core);
   hash = add_double(hash, request->cost.switch_ns);

@@ -21,6 +21,7 @@ void bny_levels_free(bny_levels *levels) {
   free(levels->carrier);
   free(levels->carriers);
   free(levels->carrier_first);
+  bny_levels_free(levels->leaders);
   free(levels);
 }
 
@@ -252,7 +253,7 @@ static uint64_t hash_of(const bny_levels *levels) {
     int32_t count = k == 0 ? levels->nranks : levels->levels[k - 1].ngroups;
     for (int32_t i = 0; i < count; i++) hash = mix(hash, (uint64_t)level->group_of[i]);
     hash = mix_double(mix_double(hash, level->link.alpha_ns), level->link.beta_ns_per_byte);
-    hash = mix_double(hash, level->link.message_ns);
+    hash = mix_double(mix_double(hash, level->link.message_ns), level->link.shared_ns_per_byte);
     hash = mix_double(mix_double(hash, level->link.gamma_ns_per_byte), level->link.ranks_per_core);
     hash = mix_double(hash, level->link.switch_ns);
   }
@@ -260,9 +261,8 @@ static uint64_t hash_of(const bny_levels *levels) {
   return hash;
 }
 
-banyan_status bny_levels_make(int32_t nranks, const bny_level_facts *facts, int32_t nfacts,
-                              const bny_level_facts *outer, const bool *has_nic, bny_levels **levels) {
-  if (nranks < 1) return bny_fail(BANYAN_ERR_ARGUMENT, "plan: levels of %d ranks", nranks);
+static banyan_status make(int32_t nranks, const bny_level_facts *facts, int32_t nfacts, const bny_level_facts *outer,
+                          const bool *has_nic, bny_levels **levels) {
   bny_levels *made = calloc(1, sizeof *made);
   int32_t *numbers = malloc((size_t)nranks * sizeof *numbers);
   banyan_status status = made && numbers ? BANYAN_OK : no_memory();
@@ -285,6 +285,32 @@ banyan_status bny_levels_make(int32_t nranks, const bny_level_facts *facts, int3
   made->aligned = true;
   for (int32_t k = 0; k < made->nlevels; k++) made->aligned = made->aligned && level_is_aligned(&made->levels[k]);
   made->hash = hash_of(made);
+  *levels = made;
+  return BANYAN_OK;
+}
+
+/* The first carrier of each island is the one. */
+static banyan_status leaders_make(bny_levels *levels, const bny_level_facts *facts, int32_t nfacts,
+                                  const bny_level_facts *outer) {
+  if (levels->lanes == 1) return BANYAN_OK;
+  bool *leads = calloc((size_t)levels->nranks, sizeof *leads);
+  if (!leads) return no_memory();
+  for (int32_t island = 0; island < levels->levels[0].ngroups; island++) leads[bny_levels_carrier(levels, island, 0)] = true;
+  banyan_status status = make(levels->nranks, facts, nfacts, outer, leads, &levels->leaders);
+  free(leads);
+  return status;
+}
+
+banyan_status bny_levels_make(int32_t nranks, const bny_level_facts *facts, int32_t nfacts,
+                              const bny_level_facts *outer, const bool *has_nic, bny_levels **levels) {
+  if (nranks < 1) return bny_fail(BANYAN_ERR_ARGUMENT, "plan: levels of %d ranks", nranks);
+  bny_levels *made = NULL;
+  banyan_status status = make(nranks, facts, nfacts, outer, has_nic, &made);
+  if (status == BANYAN_OK) status = leaders_make(made, facts, nfacts, outer);
+  if (status != BANYAN_OK) {
+    bny_levels_free(made);
+    return status;
+  }
   *levels = made;
   return BANYAN_OK;
 }

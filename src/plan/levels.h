@@ -23,6 +23,7 @@ typedef struct bny_link_cost {
   double alpha_ns;          /* signal to seen, an empty message */
   double message_ns;        /* to see one more that is on its way beside the first; 0: a quarter of alpha */
   double beta_ns_per_byte;  /* reading what a peer wrote */
+  double shared_ns_per_byte; /* of one link for all ranks of an island, whose bytes add up; 0: each has its own */
   double gamma_ns_per_byte; /* encoding, merging or finishing a byte of wire form */
   double ranks_per_core;    /* > 1: ranks take turns; every wait costs a switch */
   double switch_ns;
@@ -59,6 +60,7 @@ typedef struct bny_levels {
   int32_t *carriers;      /* islands one after another: the ranks that carry */
   int32_t *carrier_first; /* by island, as levels[0].first */
   int32_t lanes;          /* carriers of an island at most */
+  struct bny_levels *leaders; /* the same groups with one carrier in each island; NULL: these are so */
   bool aligned; /* each group is an aligned block of a power of two of ranks, or the last one and shorter */
   uint64_t hash; /* of all of it */
 } bny_levels;

@@ -3,10 +3,12 @@
  * Selection. Every candidate states what it costs (bny_estimate), the same on every rank; the model below makes it
  * time:
  *
- *   rounds (alpha + switch) + (messages - rounds) message + (bytes beta + work gamma) ranks_per_core
+ *   rounds (alpha + switch) + (messages turns - rounds) message + bytes max(beta turns, shared) + work gamma turns
  *
- * where a switch (ranks_per_core * switch_ns) is paid only if ranks take turns on a core, and the messages of a round
- * beyond its first cost message_ns each: they are under way at the same time, but each is a signal to read.
+ * where turns is ranks_per_core if that is more than 1, and a switch (turns * switch_ns) is paid only then. The messages
+ * of a round beyond its first cost message_ns each: they are under way at the same time, but each is a signal to read,
+ * and those of ranks that take turns are read one after another. `shared` is that of a link which the ranks of an island
+ * have in common, times these ranks.
  * Where the request has levels, rounds and bytes are shared out among them by the pattern of the algorithm, and each
  * level has its own alpha and beta. A link then carries a message once for each receiver, so bytes are those that a
  * rank sends, if these are more than what one receives. */
@@ -69,28 +71,35 @@ static void estimate_spread(const bny_request *request, bny_estimate *estimate) 
     estimate->level_bytes[level] = estimate->bytes_sent * share_of_bytes(request->levels, estimate->pattern, level);
 }
 
-static double cost_ns(const bny_link_cost *cost, const bny_estimate *estimate, double rounds_share, double bytes_share,
-                      double work_share) {
-  double turns = cost->ranks_per_core > 1 ? cost->ranks_per_core : 1;
-  double switching = cost->ranks_per_core > 1 ? cost->switch_ns * cost->ranks_per_core : 0;
-  double later = estimate->messages > estimate->rounds ? estimate->messages - estimate->rounds : 0;
-  return estimate->rounds * rounds_share * (cost->alpha_ns + switching) +
-         later * bytes_share * bny_link_message_ns(cost) +
-         (estimate->bytes * bytes_share * cost->beta_ns_per_byte +
-          estimate->work_bytes * work_share * cost->gamma_ns_per_byte) *
-             turns;
+static double larger(double a, double b) { return a > b ? a : b; }
+
+/* What goes over one level's links: shares of the rounds, bytes and work of an estimate, and the ranks that use a shared
+ * link together. */
+typedef struct portion {
+  double rounds, bytes, work, sharers;
+} portion;
+
+static double cost_ns(const bny_link_cost *cost, const bny_estimate *estimate, const portion *portion) {
+  double turns = larger(cost->ranks_per_core, 1), switching = turns > 1 ? cost->switch_ns * turns : 0;
+  double rounds = estimate->rounds * portion->rounds, later = estimate->messages - estimate->rounds;
+  double messages = (later > 0 ? later * portion->bytes * turns : 0) + rounds * (turns - 1);
+  double byte_ns = larger(cost->beta_ns_per_byte * turns, cost->shared_ns_per_byte * portion->sharers);
+  return rounds * (cost->alpha_ns + switching) + messages * bny_link_message_ns(cost) +
+         estimate->bytes * portion->bytes * byte_ns + estimate->work_bytes * portion->work * cost->gamma_ns_per_byte * turns;
 }
 
 double bny_estimate_ns(const bny_request *request, const bny_estimate *estimate) {
   const bny_levels *levels = request->levels;
   if (estimate->ns > 0) return estimate->ns;
-  if (!levels) return cost_ns(&request->cost, estimate, 1, 1, 1);
+  if (!levels) return cost_ns(&request->cost, estimate, &(portion){1, 1, 1, 1});
   bny_estimate busiest = *estimate;
   if (estimate->bytes_sent > estimate->bytes) busiest.bytes = estimate->bytes_sent;
   double ns = 0;
-  for (int32_t level = 0; level < levels->nlevels; level++)
-    ns += cost_ns(&levels->levels[level].link, &busiest, share_of_rounds(levels, estimate->pattern, level),
-                  share_of_bytes(levels, estimate->pattern, level), level == 0);
+  for (int32_t level = 0; level < levels->nlevels; level++) {
+    portion portion = {share_of_rounds(levels, estimate->pattern, level), share_of_bytes(levels, estimate->pattern, level),
+                       level == 0, level == 0 ? 1 : levels->levels[0].most};
+    ns += cost_ns(&levels->levels[level].link, &busiest, &portion);
+  }
   return ns;
 }
 
