@@ -335,9 +335,9 @@ size_t banyan_comm_describe(const banyan_comm *comm, char *text, size_t bytes) {
   const bny_engine *engine = comm->device.engine;
   if (engine)
     bny_append(text, bytes, &length, ", combines on %s (%s), ", engine->device->ops->name, engine->device->facts.name);
-  if (engine && comm->bridge) bny_append(text, bytes, &length, "staged in memory of the hosts by a thread of each rank");
-  else if (engine)
-    bny_append(text, bytes, &length, "whose arenas go by %s", bny_memory_kind_name(engine->share->kind));
+  if (engine) bny_append(text, bytes, &length, "whose arenas go by %s", bny_memory_kind_name(engine->share->kind));
+  if (engine && comm->device.bridge)
+    bny_append(text, bytes, &length, " within this host, staged in memory of the hosts between them, by a thread of each rank");
   for (int32_t k = 0; comm->levels && k < comm->levels->nlevels; k++)
     bny_append(text, bytes, &length, "%s%d", k ? " x " : ", levels of ", comm->levels->levels[k].most);
   return length;

@@ -24,7 +24,6 @@ struct banyan_comm {
   bny_transport *transport;
   bny_exec *exec;
   bny_device_exec device; /* its engine is NULL: combines run on the host */
-  bny_bridge *bridge;   /* NULL, or by which combines on devices of several hosts go */
   void *stream;         /* on the device: of calls that name none */
   bny_link_cost cost;
   bny_levels *levels;   /* NULL: all links are alike */
@@ -58,14 +57,31 @@ bny_exec_config bny_comm_exec_config(const banyan_comm *comm, const bny_settings
 typedef enum bny_way {
   BNY_WAY_ANY,    /* not said */
   BNY_WAY_FABRIC, /* the hosts are in one NVLink domain: their devices share memory */
-  BNY_WAY_STAGED  /* through memory of the hosts, by a bridge */
+  BNY_WAY_STAGED  /* those of each host do; between hosts through memory of the hosts, by a bridge */
 } bny_way;
 
-/* crowd: ranks that share a device, at most. */
 banyan_status bny_comm_agree_way(const banyan_comm *comm, const bny_exchange *exchange, const bny_settings *settings,
-                                 const bny_placement *place, bny_way *way, int32_t *crowd);
+                                 bny_way *way);
 banyan_status bny_comm_join_bridge(banyan_comm *comm, const bny_exchange *exchange, const bny_settings *settings,
-                                   const bny_placement *place, int32_t crowd);
+                                   const bny_placement *place, bool strict);
+
+/* comm_group.c: an exchange of the ranks of each host among themselves, by way of all ranks. Other hosts may do more rounds or
+ * fewer: all end together, in bny_group_exchange_end(). */
+typedef struct bny_group_exchange {
+  bny_exchange exchange; /* for whoever connects this host's ranks */
+  banyan_bootstrap bootstrap;
+  const bny_exchange *all;
+  int32_t *ranks; /* of this host, in order */
+  uint64_t *said; /* [nranks of all]: bytes of a round */
+  char *blocks;   /* [nranks of all], room for some */
+  size_t room;
+  bool ended;     /* all have, or one has failed */
+} bny_group_exchange;
+
+/* Local. It stays where it is until it has ended. */
+banyan_status bny_group_exchange_begin(const bny_exchange *all, const int32_t *host_of, bny_group_exchange *group);
+/* Also after a failure. */
+void bny_group_exchange_end(bny_group_exchange *group);
 
 /* comm_device.c. Joining is collective. */
 banyan_status bny_comm_join_device(banyan_comm *comm, const bny_exchange *exchange, const bny_settings *settings,

@@ -1,10 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0
  * Devices of several hosts: by which way they are combined, agreed by all ranks; and the bridge, if it is that. */
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
 #include "comm.h"
-#include "log.h"
 #include "status.h"
 
 /* ---- the way --------------------------------------------------------------------------------------------------------- */
@@ -25,20 +25,7 @@ static banyan_status read_way(const char *text, bny_way *way) {
 typedef struct card {
   int32_t way;
   int32_t has_fabric;
-  unsigned char uuid[BNY_DEVICE_UUID_BYTES];
 } card;
-
-/* Ranks of a host that share a device, at most. */
-static int32_t count_crowd(const card *cards, int32_t nranks, const int32_t *host_of) {
-  int32_t most = 0;
-  for (int32_t i = 0; i < nranks; i++) {
-    int32_t count = 0;
-    for (int32_t j = 0; j < nranks; j++)
-      count += host_of[i] == host_of[j] && memcmp(cards[i].uuid, cards[j].uuid, sizeof cards[i].uuid) == 0;
-    if (count > most) most = count;
-  }
-  return most;
-}
 
 static banyan_status choose_way(const card *cards, int32_t nranks, bny_way *way) {
   bool has_fabric = true;
@@ -54,10 +41,8 @@ static banyan_status choose_way(const card *cards, int32_t nranks, bny_way *way)
 }
 
 banyan_status bny_comm_agree_way(const banyan_comm *comm, const bny_exchange *exchange, const bny_settings *settings,
-                                 const bny_placement *place, bny_way *way, int32_t *crowd) {
-  const bny_device_facts *facts = &comm->device.engine->device->facts;
-  card own = {.has_fabric = facts->memory_kinds >> BNY_MEMORY_FABRIC & 1};
-  memcpy(own.uuid, facts->uuid, sizeof own.uuid);
+                                 bny_way *way) {
+  card own = {.has_fabric = comm->device.engine->device->facts.memory_kinds >> BNY_MEMORY_FABRIC & 1};
   bny_way wanted = BNY_WAY_ANY;
   banyan_status status = bny_comm_confirm(exchange, read_way(settings->options.device_hosts, &wanted));
   if (status != BANYAN_OK) return status;
@@ -66,7 +51,6 @@ banyan_status bny_comm_agree_way(const banyan_comm *comm, const bny_exchange *ex
   if (!all) return bny_fail(BANYAN_ERR_MEMORY, "out of memory for the devices of %d ranks", comm->nranks);
   status = bny_exchange_all(exchange, &own, all, sizeof own);
   if (status == BANYAN_OK) status = choose_way(all, comm->nranks, way);
-  if (status == BANYAN_OK) *crowd = count_crowd(all, comm->nranks, place->host_of);
   free(all);
   return status;
 }
@@ -88,14 +72,44 @@ static banyan_status make_exec(banyan_comm *comm, const bny_exchange *exchange, 
   return status;
 }
 
+/* A kernel's wait is longer than any of the proxy's, which has the deadline of the communicator and knows whom to name. */
+static int64_t timeout_of_kernels(int64_t timeout_ns) {
+  enum { LEAST_NS = 50000000 };
+  return timeout_ns + (timeout_ns / 16 > LEAST_NS ? timeout_ns / 16 : LEAST_NS);
+}
+
+/* Arenas that the devices of this host share. */
+static banyan_status share_in_host(banyan_comm *comm, const bny_exchange *exchange, const bny_settings *settings,
+                                   const bny_placement *place, bool strict) {
+  bny_group_exchange group;
+  banyan_status status = bny_group_exchange_begin(exchange, place->host_of, &group);
+  if (status != BANYAN_OK) return status;
+  size_t count = (size_t)group.bootstrap.nranks;
+  int32_t *places = calloc(2 * count, sizeof *places);
+  for (size_t i = 0; places && i < count; i++) places[count + i] = place->process_of[group.ranks[i]];
+  bny_share_config config = {.bytes = comm->arena_bytes, .hosts = places, .processes = places + count, .strict = strict};
+  bny_engine *engine = comm->device.engine;
+  if (places) status = bny_engine_connect(engine, &group.exchange, &config, timeout_of_kernels(settings->timeout_ns));
+  else status = bny_fail(BANYAN_ERR_MEMORY, "out of memory for the devices of %zu ranks", count);
+  char why[BNY_ERROR_TEXT_BYTES];
+  snprintf(why, sizeof why, "%s", banyan_last_error());
+  bny_group_exchange_end(&group);
+  free(places);
+  if (status != BANYAN_OK) return bny_fail(status, "among the ranks of the host of rank %d: %s", comm->rank, why);
+  return bny_device_exec_make(engine, true, &comm->device);
+}
+
 banyan_status bny_comm_join_bridge(banyan_comm *comm, const bny_exchange *exchange, const bny_settings *settings,
-                                   const bny_placement *place, int32_t crowd) {
+                                   const bny_placement *place, bool strict) {
   bny_exec *exec = NULL;
-  banyan_status status = make_exec(comm, exchange, settings, place, &exec);
+  banyan_status status = bny_comm_confirm(exchange, share_in_host(comm, exchange, settings, place, strict));
+  if (status != BANYAN_OK) return status;
+  status = make_exec(comm, exchange, settings, place, &exec);
   status = bny_comm_confirm(exchange, status);
-  bny_bridge_config config = {.engine = comm->device.engine, .exec = exec, .bytes = comm->arena_bytes, .crowd = crowd};
+  bny_bridge_config config = {.engine = comm->device.engine, .exec = exec, .host_of = place->host_of,
+                              .words = comm->device.sizes.relay_words};
   if (status == BANYAN_OK) {
-    status = bny_bridge_make(&config, &comm->bridge);
+    status = bny_bridge_make(&config, &comm->device.bridge);
   } else if (exec) {
     bny_transport *transport = exec->transport;
     bny_exec_free(exec);

@@ -20,15 +20,14 @@ static banyan_status join_share(banyan_comm *comm, const bny_exchange *exchange,
                                 const bny_share_config *config) {
   bny_engine *engine = comm->device.engine;
   banyan_status status = bny_engine_connect(engine, exchange, config, settings->timeout_ns);
-  if (status == BANYAN_OK) status = bny_device_exec_make(engine, &comm->device);
+  if (status == BANYAN_OK) status = bny_device_exec_make(engine, false, &comm->device);
   return bny_comm_confirm(exchange, status);
 }
 
 static banyan_status join_hosts(banyan_comm *comm, const bny_exchange *exchange, const bny_settings *settings,
                                 const bny_placement *place, const bny_share_config *config) {
   bny_way way;
-  int32_t crowd;
-  banyan_status status = bny_comm_agree_way(comm, exchange, settings, place, &way, &crowd);
+  banyan_status status = bny_comm_agree_way(comm, exchange, settings, &way);
   if (status != BANYAN_OK) return status;
   if (way == BNY_WAY_FABRIC) {
     status = join_share(comm, exchange, settings, config);
@@ -37,7 +36,7 @@ static banyan_status join_hosts(banyan_comm *comm, const bny_exchange *exchange,
             banyan_last_error());
     bny_engine_disconnect(comm->device.engine);
   }
-  return bny_comm_join_bridge(comm, exchange, settings, place, crowd);
+  return bny_comm_join_bridge(comm, exchange, settings, place, config->strict);
 }
 
 banyan_status bny_comm_join_device(banyan_comm *comm, const bny_exchange *exchange, const bny_settings *settings,
@@ -54,9 +53,9 @@ banyan_status bny_comm_join_device(banyan_comm *comm, const bny_exchange *exchan
 }
 
 void bny_comm_leave_device(banyan_comm *comm) {
-  bny_bridge_free(comm->bridge);
+  bny_bridge_free(comm->device.bridge);
   bny_engine_free(comm->device.engine);
-  comm->bridge = NULL;
+  comm->device.bridge = NULL;
   comm->device.engine = NULL;
 }
 
@@ -81,25 +80,28 @@ static banyan_status take_fault(banyan_comm *comm, const bny_device_fault *fault
   }
 }
 
-/* Of a group of two: a kernel that waits in vain waits for the thread that is its peer. */
+/* Kernels know ranks of this host alone. One that waits for itself waits for the thread that is its proxy. */
 static banyan_status take_bridge_fault(banyan_comm *comm, const bny_device_fault *fault) {
   bny_device_fault own = *fault;
-  own.culprit = own.reporter = comm->rank;
-  if (own.status != BANYAN_ERR_TIMEOUT) return take_fault(comm, &own);
-  return bny_exec_fail(comm->exec, BANYAN_ERR_TIMEOUT, comm->rank,
-                       "the thread of rank %d that runs combines between hosts did not answer its device in time", comm->rank);
+  own.culprit = bny_bridge_rank(comm->device.bridge, fault->culprit);
+  own.reporter = bny_bridge_rank(comm->device.bridge, fault->reporter);
+  if (own.status != BANYAN_ERR_TIMEOUT || own.culprit != own.reporter) return take_fault(comm, &own);
+  return bny_exec_fail(comm->exec, BANYAN_ERR_TIMEOUT, own.culprit,
+                       "the thread of rank %d that carries combines between hosts did not answer its device in time",
+                       own.culprit);
 }
 
 static banyan_status check_bridge(banyan_comm *comm, banyan_status status) {
-  const bny_failure *failure = bny_bridge_failure(comm->bridge);
+  const bny_failure *failure = bny_bridge_failure(comm->device.bridge);
   if (status == BANYAN_OK && failure) {
     status = bny_exec_adopt(comm->exec, failure);
   } else if (status == BANYAN_OK) {
     bny_device_fault fault = bny_engine_fault(comm->device.engine);
-    if (fault.status == BANYAN_OK) return BANYAN_OK;
+    /* Whom the kernels do not know, the proxy names soon. */
+    if (fault.status == BANYAN_OK || fault.culprit < 0) return BANYAN_OK;
     status = take_bridge_fault(comm, &fault);
   }
-  bny_bridge_stop(comm->bridge, status, comm->exec->failure.culprit);
+  bny_bridge_stop(comm->device.bridge, status, comm->exec->failure.culprit);
   return status;
 }
 
@@ -107,7 +109,7 @@ banyan_status bny_comm_check(banyan_comm *comm) {
   bny_engine *engine = comm->device.engine;
   banyan_status status = bny_exec_check(comm->exec, NULL);
   if (!engine) return status;
-  if (comm->bridge) return check_bridge(comm, status);
+  if (comm->device.bridge) return check_bridge(comm, status);
   if (status == BANYAN_OK) {
     bny_device_fault fault = bny_engine_fault(engine);
     if (fault.status == BANYAN_OK) return BANYAN_OK;
@@ -119,6 +121,6 @@ banyan_status bny_comm_check(banyan_comm *comm) {
 }
 
 void bny_comm_abort_device(banyan_comm *comm, const char *reason) {
-  if (comm->bridge) bny_bridge_abort(comm->bridge, reason);
+  if (comm->device.bridge) bny_bridge_abort(comm->device.bridge, reason);
   else bny_engine_abort(comm->device.engine, BANYAN_ERR_ABORTED, comm->rank);
 }

@@ -86,23 +86,10 @@ static bny_call call_of(const banyan_op *op, const bny_op_part *part, bny_phase 
 }
 
 static banyan_status bind_part(banyan_op *op, bny_op_part *part) {
-  if (bny_op_runs_on_bridge(op)) return BANYAN_OK; /* all together */
-  if (bny_op_runs_on_device(op))
-    return bny_device_run_make(&op->comm->device, &part->request, part->plan, &part->binding, &part->device_run);
   bny_call call = call_of(op, part, BNY_PHASE_RUN);
+  if (bny_op_runs_on_device(op))
+    return bny_device_run_make(&op->comm->device, &part->request, part->plan, &call, &part->binding, &part->device_run);
   return bny_run_make(op->comm->exec, part->plan, &call, &part->binding, &part->run);
-}
-
-static banyan_status bind_to_bridge(banyan_op *op) {
-  bny_bridge_part *parts = calloc((size_t)op->nparts, sizeof *parts);
-  if (!parts) return bny_fail(BANYAN_ERR_SYSTEM, "out of memory for an operation of %d parts", op->nparts);
-  for (int32_t i = 0; i < op->nparts; i++) {
-    parts[i] = (bny_bridge_part){op->parts[i].request, call_of(op, &op->parts[i], BNY_PHASE_RUN)};
-    parts[i].request.algorithm = op->parts[i].plan->algorithm;
-  }
-  banyan_status status = bny_bridge_plan(op->comm->bridge, parts, op->nparts, &op->work);
-  free(parts);
-  return status;
 }
 
 /* Later parts take the algorithm that was chosen for the first. */
@@ -115,11 +102,11 @@ static banyan_status plan_parts(banyan_op *op) {
     status = bind_part(op, part);
     if (status != BANYAN_OK) return status;
   }
-  return bny_op_runs_on_bridge(op) ? bind_to_bridge(op) : BANYAN_OK;
+  return BANYAN_OK;
 }
 
 static banyan_status fill_within(const banyan_op *op, const bny_request *request, bny_device_combine *combine) {
-  if (op->comm->bridge)
+  if (op->comm->device.bridge)
     return bny_fail(BANYAN_ERR_UNSUPPORTED, "a combine within a kernel needs devices that share memory; here those of several hosts "
                                             "do not");
   return bny_device_run_within(&op->comm->device, request, combine);
@@ -149,6 +136,11 @@ static banyan_status cut_and_plan(banyan_op *op) {
 
 /* All ranks compare their calls. Between hosts, where they then are in the same, each connects with those that it will talk
  * to, which ends when all are done. */
+static const bny_run *network_run(const bny_op_part *part) {
+  const bny_bridge_route *route = part->device_run ? bny_device_run_route(part->device_run) : NULL;
+  return route ? bny_bridge_run(route) : part->run; /* devices that share memory need no network */
+}
+
 static banyan_status agree(banyan_op *op) {
   banyan_comm *comm = op->comm;
   bny_call call = call_of(op, &op->parts[0], BNY_PHASE_AGREE);
@@ -158,8 +150,8 @@ static banyan_status agree(banyan_op *op) {
   call = call_of(op, &op->parts[0], BNY_PHASE_CONNECT);
   bny_comm_agree_begin(comm, &call);
   for (int32_t i = 0; i < op->nparts && status == BANYAN_OK; i++) {
-    const bny_run *run = op->work ? bny_bridge_run_of(op->work, i) : op->parts[i].run;
-    if (run) status = bny_run_reach(comm->agree, run); /* devices that share memory need no network */
+    const bny_run *run = network_run(&op->parts[i]);
+    if (run) status = bny_run_reach(comm->agree, run);
   }
   return status == BANYAN_OK ? bny_comm_agree_end(comm) : status;
 }
@@ -292,7 +284,6 @@ static banyan_status start_on_device(banyan_op *op) {
   banyan_status status = bny_comm_check(op->comm);
   if (status == BANYAN_OK && op->attention) status = bny_attention_start(op->attention, op->within);
   if (status != BANYAN_OK || op->within) return status;
-  if (op->work) return bny_bridge_start(op->work, &op->parts[0].binding, op->stream);
   for (int32_t i = 0; i < op->nparts && status == BANYAN_OK; i++)
     status = bny_device_run_start(op->parts[i].device_run, &op->parts[i].binding, op->stream);
   return status;
@@ -354,7 +345,11 @@ banyan_status banyan_op_query(const banyan_op *op, banyan_op_info *info) {
   if (op->attention) found.reason = op->attention->text;
   for (int32_t i = 0; i < op->nparts; i++) {
     found.predicted_us += op->parts[i].plan->predicted_ns * 1e-3;
-    if (bny_op_runs_on_device(op)) continue; /* kernels do not count, and the bridge's thread may be counting */
+    if (bny_op_runs_on_device(op)) { /* kernels do not count */
+      const bny_bridge_route *route = op->within ? NULL : bny_device_run_route(op->parts[i].device_run);
+      if (route) found.bytes_between_hosts += bny_bridge_bytes(route);
+      continue;
+    }
     found.bytes_sent += bny_run_bytes_sent(op->parts[i].run);
     found.messages_sent += bny_run_messages_sent(op->parts[i].run);
     found.bytes_between_hosts += bny_run_bytes_between_hosts(op->parts[i].run);

@@ -6,17 +6,18 @@
 
 size_t bny_op_payload_limit(const banyan_op *op) {
   const banyan_comm *comm = op->comm;
-  if (bny_op_runs_on_device(op) && !bny_op_runs_on_bridge(op)) return comm->device.outbox_bytes; /* fewer launches are better */
+  bool device = bny_op_runs_on_device(op);
+  if (device && !comm->device.bridge) return comm->device.outbox_bytes; /* fewer launches are better */
   size_t levels = 1;
   while ((int64_t)1 << levels < comm->nranks) levels++;
   size_t fits = comm->transport->half_bytes / (2 + 2 * levels);
-  return fits < comm->part_bytes ? fits : comm->part_bytes;
+  return device || fits < comm->part_bytes ? fits : comm->part_bytes;
 }
 
 bny_request bny_op_request(const banyan_op *op) {
   const banyan_comm *comm = op->comm;
   const bny_op_key *key = &op->key;
-  bool device = bny_op_runs_on_device(op) && !bny_op_runs_on_bridge(op);
+  bool device = bny_op_runs_on_device(op) && !comm->device.bridge; /* between hosts, plans are those of the host */
   return (bny_request){
     .collective = key->collective,
     .nranks = comm->nranks,

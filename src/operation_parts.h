@@ -27,7 +27,6 @@ struct banyan_op {
   bny_device_combine *within; /* what a kernel takes that also combines; owned. NULL: combines are launched */
   bny_op_part *parts;
   int32_t nparts;
-  bny_bridge_work *work; /* on devices of several hosts: what runs all parts; the bridge's */
   int32_t current; /* part under way */
   bool running, begun;
   banyan_op *next; /* started after this one */
@@ -35,11 +34,9 @@ struct banyan_op {
 
 /* A bridge serves combines alone: beside it the others move memory of the host. */
 static inline bool bny_op_runs_on_device(const banyan_op *op) {
-  return op->comm->device.engine && (!op->comm->bridge || op->key.collective == BNY_COMBINE);
+  const bny_device_exec *device = &op->comm->device;
+  return device->engine && (!device->bridge || op->key.collective == BNY_COMBINE);
 }
-
-/* Then its plans are those of the host. */
-static inline bool bny_op_runs_on_bridge(const banyan_op *op) { return op->comm->bridge && op->key.collective == BNY_COMBINE; }
 
 /* Of the whole call: what its parts' are made from. */
 bny_request bny_op_request(const banyan_op *op);

@@ -39,69 +39,119 @@ typedef struct device {
 
 static device devices[RANKS];
 
-static _Atomic uint64_t *word_of(const job *job, int32_t rank, size_t offset) {
-  return (_Atomic uint64_t *)(void *)(job->group.arenas[rank] + offset);
+/* Words of arenas, and of what follows a relay, by their addresses. */
+static _Atomic uint64_t *word_at(uint64_t address) { return (_Atomic uint64_t *)(uintptr_t)address; }
+
+static uint64_t in_arena(const job *job, int32_t rank, size_t offset) {
+  return (uint64_t)(uintptr_t)(job->group.arenas[rank] + offset);
 }
 
+static uint64_t in_relay(const job *job, size_t offset) { return (uint64_t)(uintptr_t)job->group.relay + offset; }
+
 static bool is_aborted(const job *job) {
-  const bny_arena_head *head = (const bny_arena_head *)(const void *)job->group.arenas[0];
-  return atomic_load(word_of(job, 0, offsetof(bny_arena_head, abort))) ||
+  const bny_arena_head *head = (const bny_arena_head *)(const void *)job->group.arenas[job->group.rank];
+  return atomic_load(word_at(in_arena(job, job->group.rank, offsetof(bny_arena_head, abort)))) ||
          atomic_load((_Atomic uint64_t *)(void *)&head->words[BNY_DEVICE_WORD_ABORT]);
 }
 
-static bool await(const job *job, const _Atomic uint64_t *word, uint64_t least) {
-  while (atomic_load_explicit(word, memory_order_acquire) < least) {
+static bool await(const job *job, uint64_t address, uint64_t least) {
+  while (atomic_load_explicit(word_at(address), memory_order_acquire) < least) {
     if (is_aborted(job)) return false;
     world_sleep_ms(0.01);
   }
   return true;
 }
 
-/* Rows of partials are m, d and a numerator, all f32, as on the wire. */
-static void copy_row(const job *job, float *unit, int32_t token, int32_t head, bool from_caller) {
-  const bny_device_call *call = &job->call;
-  const banyan_partial *partial = from_caller ? &call->in : &call->out;
-  if (!from_caller) token -= call->out_token0, head -= call->out_head0;
+/* A row on its way: m, d and a numerator, all f32. m is 0, so that to merge is to add. */
+typedef struct row {
+  float m, d, n[VALUE_DIM];
+} row;
+
+/* The caller's. */
+static void move_row(const job *job, int32_t token, int32_t head, row *row, bool reads) {
+  const banyan_partial *partial = reads ? &job->call.in : &job->call.out;
+  if (!reads) token -= job->call.out_token0, head -= job->call.out_head0;
   float *values = (float *)partial->values + token * partial->values_token_stride + head * partial->values_head_stride;
   int64_t stat = token * partial->stats_token_stride + head * partial->stats_head_stride;
   float *m = (float *)partial->lse + stat, *d = (float *)partial->sum + stat;
-  size_t bytes = (size_t)job->program->shape.value_dim * sizeof(float);
-  if (from_caller) unit[0] = *m, unit[1] = *d, memcpy(unit + 4, values, bytes);
-  else *m = unit[0], *d = unit[1], memcpy(values, unit + 4, bytes);
+  if (reads) row->m = *m, row->d = *d, memcpy(row->n, values, sizeof row->n);
+  else *m = row->m, *d = row->d, memcpy(values, row->n, sizeof row->n);
 }
 
-static bool run_step(const job *job, const bny_program_step *step, const bny_program_place *place, uint64_t epoch) {
+/* Of a place: where a row's words are, and its signal. */
+typedef struct words {
+  float *m, *d, *n;
+  uint64_t signal;
+} words;
+
+static words find_words(const job *job, const bny_program_place *place, int32_t token, int32_t head, uint64_t epoch, bool reads) {
   const bny_unit_shape *shape = &job->program->shape;
-  bool copies = step->kind == BNY_PROGRAM_COPY;
-  int32_t rank = copies ? place->peer : 0;
   int half = (int)(epoch & 1);
-  for (int32_t i = 0; i < step->tokens * step->heads; i++) {
-    int32_t token = step->token0 + i / step->heads, head = step->head0 + i % step->heads;
-    int64_t number = (int64_t)(token - place->token0) * place->heads + head - place->head0;
-    float *unit = (float *)(void *)(job->group.arenas[rank] + job->group.shape.inbox[BNY_PROTOCOL_SIMPLE][half] +
-                                    place->offset + (uint64_t)number * shape->unit_bytes);
-    _Atomic uint64_t *signal = word_of(job, rank, job->group.shape.signals[half]) + place->signal + number;
-    if (!copies && !await(job, signal, epoch)) return false;
-    copy_row(job, unit, token, head, copies);
-    if (copies) atomic_store_explicit(signal, epoch, memory_order_release);
+  int64_t number = (int64_t)(token - place->token0) * place->heads + head - place->head0;
+  uint64_t step = (uint64_t)number * sizeof(uint64_t);
+  if (place->message[half]) {
+    char *message = (char *)(uintptr_t)place->message[half];
+    return (words){(float *)(void *)message + number, (float *)(void *)(message + place->d) + number,
+                   (float *)(void *)(message + place->n) + number * VALUE_DIM, place->signals[half] + (reads ? 0 : step)};
+  }
+  int32_t rank = reads ? job->group.rank : place->peer;
+  float *unit = (float *)(void *)(job->group.arenas[rank] + job->group.shape.inbox[BNY_PROTOCOL_SIMPLE][half] + place->offset +
+                                  (uint64_t)number * shape->unit_bytes);
+  uint64_t signals = in_arena(job, rank, job->group.shape.signals[half]) + place->signal * sizeof(uint64_t);
+  return (words){unit, unit + 1, unit + 4, signals + step};
+}
+
+static bool gather_row(const job *job, const bny_program_step *step, const bny_program_place *places, int32_t token,
+                       int32_t head, uint64_t epoch, row *row) {
+  if (step->kind == BNY_PROGRAM_COPY) move_row(job, token, head, row, true);
+  for (int32_t i = 0; i < step->nsources; i++) {
+    words from = find_words(job, &places[step->sources + i], token, head, epoch, true);
+    if (!await(job, from.signal, epoch)) return false;
+    row->d += *from.d;
+    for (int j = 0; j < VALUE_DIM; j++) row->n[j] += from.n[j];
   }
   return true;
 }
 
+static bool run_step(const job *job, const bny_program_step *step, const bny_program_place *places, uint64_t epoch) {
+  for (int32_t i = 0; i < step->tokens * step->heads; i++) {
+    int32_t token = step->token0 + i / step->heads, head = step->head0 + i % step->heads;
+    row row = {0};
+    if (!gather_row(job, step, places, token, head, epoch, &row)) return false;
+    if (step->kind == BNY_PROGRAM_DELIVER) move_row(job, token, head, &row, false);
+    for (int32_t d = 0; d < step->ndestinations; d++) {
+      words to = find_words(job, &places[step->destinations + d], token, head, epoch, false);
+      *to.m = row.m, *to.d = row.d, memcpy(to.n, row.n, sizeof row.n);
+      atomic_store_explicit(word_at(to.signal), epoch, memory_order_release);
+    }
+  }
+  return true;
+}
+
+static bool begin_run(const job *job, uint64_t epoch) {
+  int32_t own = job->group.rank;
+  size_t begun = offsetof(bny_arena_head, begun);
+  for (int32_t i = 0; i < job->group.nranks; i++)
+    if (i != own && !await(job, in_arena(job, own, begun + (size_t)i * sizeof epoch), epoch - 1)) return false;
+  if (!await(job, in_relay(job, offsetof(bny_relay, taken)), epoch - 1)) return false;
+  atomic_store_explicit(word_at(in_relay(job, offsetof(bny_relay, label))), job->program->label, memory_order_relaxed);
+  atomic_store_explicit(word_at(in_relay(job, offsetof(bny_relay, begun))), epoch, memory_order_release);
+  for (int32_t i = 0; i < job->group.nranks; i++)
+    atomic_store_explicit(word_at(in_arena(job, i, begun + (size_t)own * sizeof epoch)), epoch, memory_order_release);
+  return true;
+}
+
 static void run_job(const job *job) {
-  _Atomic uint64_t *tickets = word_of(job, 0, offsetof(bny_arena_head, tickets));
+  _Atomic uint64_t *tickets = word_at(in_arena(job, job->group.rank, offsetof(bny_arena_head, tickets)));
   uint64_t epoch = atomic_load(tickets) + 1;
   const bny_program *program = job->program;
   const bny_program_step *steps = (const bny_program_step *)(const void *)(program + 1);
   const bny_program_place *places = (const bny_program_place *)(const void *)(steps + program->nsteps);
   atomic_store(tickets, epoch);
-  if (!await(job, word_of(job, 0, offsetof(bny_arena_head, begun) + sizeof epoch), epoch - 1)) return;
-  atomic_store_explicit(word_of(job, 1, offsetof(bny_arena_head, label)), program->label, memory_order_relaxed);
-  atomic_store_explicit(word_of(job, 1, offsetof(bny_arena_head, begun)), epoch, memory_order_release);
-  for (int32_t i = 0; i < program->nsteps; i++) {
-    const bny_program_place *place = &places[steps[i].kind == BNY_PROGRAM_COPY ? steps[i].destinations : steps[i].sources];
-    if (!run_step(job, &steps[i], place, epoch)) return;
-  }
+  if (!begin_run(job, epoch)) return;
+  for (int32_t i = 0; i < program->nsteps; i++)
+    if (!run_step(job, &steps[i], places, epoch)) return;
+  atomic_store_explicit(word_at(in_relay(job, offsetof(bny_relay, ended))), epoch, memory_order_release);
 }
 
 static void *run_device(void *argument) {

@@ -312,7 +312,7 @@ static void use_both(device_rank *self, const task *task) {
   }
   char text[512];
   banyan_comm_describe(comm, text, sizeof text);
-  world_check(self->world, strstr(text, "staged in memory of the hosts") != NULL, "%s", text);
+  world_check(self->world, strstr(text, "staged in memory of the hosts between them") != NULL, "%s", text);
   finish(self);
   world_ok(self->world, banyan_comm_status(comm), "status");
   world_meet(self->world);
@@ -405,7 +405,7 @@ static void lose_a_proxy(device_rank *self, const task *task) {
   combine_attempt *attempt = &task->of->attempts[0];
   if (!world_ok(self->world, start(self, attempt, 0), "combine") || !finish(self) || !world_meet(self->world)) return;
   if (self->world->rank == 1) {
-    bny_bridge *bridge = self->world->comm->bridge;
+    bny_bridge *bridge = self->world->comm->device.bridge;
     atomic_store(&bridge->quits, true);
     pthread_join(bridge->proxy, NULL);
     bridge->has_proxy = false;
@@ -495,8 +495,8 @@ static void describe(device_rank *self, const task *task) {
 START_TEST(ways_are_chosen) {
   static const struct {
     const char *words, *way, *says;
-  } cases[] = {{"", NULL, "arenas go by fabric handles"}, {"no-fabric:1,", NULL, "staged in memory of the hosts"},
-               {"import-fails,", NULL, "staged in memory of the hosts"}, {"", "fabric", "arenas go by fabric handles"}};
+  } cases[] = {{"", NULL, "arenas go by fabric handles"}, {"no-fabric:1,", NULL, "staged in memory of the hosts between them"},
+               {"import-fails,", NULL, "staged in memory of the hosts between them"}, {"", "fabric", "arenas go by fabric handles"}};
   for (size_t i = 0; i < sizeof cases / sizeof cases[0]; i++) {
     begin(3, cases[i].words);
     if (cases[i].way) setenv("BANYAN_DEVICE_HOSTS", cases[i].way, 1);

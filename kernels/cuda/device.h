@@ -32,6 +32,8 @@
  *   bny_compare_swap_sys_64(p, expected, v): acq_rel, the old value
  * Plain memory in 16 bytes
  *   bny_load_quad(p), bny_load_quad_once(p) (read-only for the whole kernel, and not again), bny_store_quad(p, quad)
+ * and in less
+ *   bny_load_plain(p), bny_store_plain(p, v): types of 2 or 4 bytes
  * Time
  *   bny_clock_ns(): monotonic; bny_pause()
  * 16-bit values

@@ -170,6 +170,8 @@ BNY_DEVICE uint64_t bny_compare_swap_sys_64(uint64_t *at, uint64_t expected, uin
 
 BNY_DEVICE bny_quad bny_load_quad(const void *from) { return *(const bny_quad *)from; }
 BNY_DEVICE void bny_store_quad(void *to, bny_quad value) { *(bny_quad *)to = value; }
+template <class Value> BNY_DEVICE Value bny_load_plain(const Value *from) { return *from; }
+template <class Value> BNY_DEVICE void bny_store_plain(Value *to, Value value) { *to = value; }
 
 BNY_DEVICE bny_quad bny_load_quad_once(const void *from) {
   bny_quad value;

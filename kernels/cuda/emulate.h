@@ -258,6 +258,12 @@ BNY_DEVICE void bny_store_quad(void *to, bny_quad value) {
   bny_emulated_aligned(to, sizeof value);
   for (int i = 0; i < 4; i++) bny_emulated_store(static_cast<uint32_t *>(to) + i, &value.word[i], 4);
 }
+template <class Value> BNY_DEVICE Value bny_load_plain(const Value *from) {
+  Value value;
+  bny_emulated_load(from, &value, sizeof value);
+  return value;
+}
+template <class Value> BNY_DEVICE void bny_store_plain(Value *to, Value value) { bny_emulated_store(to, &value, sizeof value); }
 BNY_DEVICE uint64_t bny_clock_ns(void) { return bny_emulated_clock(); }
 BNY_DEVICE void bny_pause(void) { bny_emulated_yield(); }
 

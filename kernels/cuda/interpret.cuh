@@ -5,6 +5,7 @@
 #ifndef BNY_CUDA_INTERPRET_CUH
 #define BNY_CUDA_INTERPRET_CUH
 
+#include "cuda/far.h"
 #include "cuda/merge.h"
 #include "cuda/push.h"
 
@@ -28,7 +29,7 @@ struct bny_program_view {
   }
 };
 
-/* Of the row that is set. */
+/* Of the row that is set. A message from another host is signalled as a whole. */
 struct bny_program_sources : bny_program_view {
   BNY_DEVICE_METHOD const unsigned char *unit(int s) const {
     const bny_program_place &place = places[s];
@@ -36,11 +37,25 @@ struct bny_program_sources : bny_program_view {
            number_in(place, token, head) * (int64_t)program->shape.unit_bytes;
   }
   BNY_DEVICE_METHOD const uint64_t *signal(int s) const {
+    if (bny_is_far(places[s])) return (const uint64_t *)places[s].signals[self->epoch & 1];
     return bny_worker_signals(*self, self->group->rank) + places[s].signal + number_in(places[s], token, head);
   }
   BNY_DEVICE_METHOD int32_t peer(int s) const { return places[s].peer; }
   BNY_DEVICE_METHOD int32_t slot(int s) const { return places[s].slot; }
 };
+
+template <int protocol>
+BNY_DEVICE void bny_merge_poll(const bny_program_sources &sources, int s, const unsigned char *unit, int packet, bool wanted,
+                               bny_quad *raw) {
+  if (protocol != BNY_PROTOCOL_SIMPLE || !wanted || !bny_is_far(sources.places[s])) {
+    bny_packet_poll<protocol>(unit, packet, wanted, raw);
+    return;
+  }
+  const bny_program_place &place = sources.places[s];
+  const bny_unit_shape &shape = sources.program->shape;
+  int64_t row = sources.number_in(place, sources.token, sources.head) / shape.chunks;
+  *raw = bny_far_load(bny_far_unit_make(place, shape, sources.self->epoch, row, sources.chunk), packet);
+}
 
 struct bny_program_destinations : bny_program_view {
   BNY_DEVICE_METHOD int count() const { return count_; }
@@ -51,6 +66,7 @@ struct bny_program_destinations : bny_program_view {
            number * (int64_t)program->shape.unit_bytes;
   }
   BNY_DEVICE_METHOD uint64_t *signal(int d, int64_t number) const {
+    if (bny_is_far(places[d])) return (uint64_t *)places[d].signals[self->epoch & 1] + number;
     return bny_worker_signals(*self, places[d].peer) + places[d].signal + number;
   }
 };
@@ -69,6 +85,21 @@ struct bny_interpreter {
 
 /* ---- rows -------------------------------------------------------------------------------------------------------------- */
 
+/* To the step's destinations: inboxes, and messages to other hosts. */
+template <int protocol>
+BNY_DEVICE void bny_interpret_push(bny_interpreter *run, const bny_unit_rows &rows, int packet, const bny_packet &value) {
+  const bny_unit_shape &shape = run->program->shape;
+  bool active = packet < run->work.packets;
+  bny_program_destinations near = run->to;
+  near.count_ -= run->step->nfar;
+  bny_push_packet<protocol>(run->self, near, rows.token, rows.head, packet, active, value);
+  const int end = protocol == BNY_PROTOCOL_SIMPLE && active ? run->to.count_ : 0; /* the others stay within a host */
+  BNY_ROLLED for (int d = near.count_; d < end; d++) {
+    int64_t row = run->to.number(d, rows.token, rows.head) / shape.chunks;
+    bny_far_store(bny_far_unit_make(run->to.places[d], shape, run->self.epoch, row, run->work.chunk), packet, value);
+  }
+}
+
 template <int protocol, bool halves>
 BNY_DEVICE void bny_interpret_copy(bny_interpreter *run, const bny_unit_rows &rows) {
   const bny_unit_shape &shape = run->program->shape;
@@ -81,7 +112,7 @@ BNY_DEVICE void bny_interpret_copy(bny_interpreter *run, const bny_unit_rows &ro
     bny_lane_values<protocol, halves> values;
     bny_unit_read<protocol, halves>(in, run->work, rows.token, rows.head, packet, active, &values);
     bny_packet made = bny_unit_import<protocol, halves>(values, import, packet, shape.wire);
-    bny_push_packet<protocol>(run->self, run->to, rows.token, rows.head, packet, active, made);
+    bny_interpret_push<protocol>(run, rows, packet, made);
   }
 }
 
@@ -92,7 +123,7 @@ BNY_DEVICE void bny_interpret_put(bny_interpreter *run, const bny_unit_rows &row
   bool active = packet < run->work.packets;
   if (run->step->kind == BNY_PROGRAM_MERGE) {
     bny_packet made = bny_unit_pack<protocol, halves>(values.value, packet, m, d, run->program->shape.wire);
-    bny_push_packet<protocol>(run->self, run->to, rows.token, rows.head, packet, active, made);
+    bny_interpret_push<protocol>(run, rows, packet, made);
     return;
   }
   const banyan_partial &out = run->call->out;
@@ -168,6 +199,7 @@ BNY_DEVICE void bny_interpret(const bny_device_group &group, const bny_program *
     if (call.shares_stats && run.step->kind == BNY_PROGRAM_DELIVER) bny_unit_row_sync(program->shape);
     bny_interpret_step<protocol, halves>(&run);
   }
+  bny_worker_end(run.self);
 }
 
 #define BNY_INTERPRET_KERNEL(name, protocol, halves)                                                    \

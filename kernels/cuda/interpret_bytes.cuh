@@ -114,7 +114,7 @@ BNY_DEVICE void bny_interpret_bytes(const bny_device_group &group, const bny_pro
   bny_interpreter run;
   bny_worker_begin(&run.self, group);
   bny_worker_join(&run.self);
-  if (bny_worker_announces()) bny_worker_announce_program(run.self, program->label);
+  if (bny_worker_announces()) bny_worker_announce(run.self);
   uint32_t warps = bny_block_threads() / BNY_WARP_LANES;
   run.program = program;
   run.call = &call;

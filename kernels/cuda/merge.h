@@ -38,6 +38,12 @@ BNY_DEVICE void bny_merge_await(bny_worker *self, const Sources &sources, int ba
   bny_warp_sync(); /* what one lane has acquired holds for all */
 }
 
+/* Looks for a packet of source s, whose unit is given. Sources that lie otherwise have a function of their own. */
+template <int protocol, class Sources>
+BNY_DEVICE void bny_merge_poll(const Sources &, int, const unsigned char *unit, int packet, bool wanted, bny_quad *raw) {
+  bny_packet_poll<protocol>(unit, packet, wanted, raw);
+}
+
 /* One packet of each source in [base, base + count), 8 at most; not of those in `have`. */
 template <int protocol, class Sources>
 BNY_DEVICE void bny_merge_receive(bny_worker *self, const Sources &sources, int base, int count, uint32_t have, int packet,
@@ -52,7 +58,7 @@ BNY_DEVICE void bny_merge_receive(bny_worker *self, const Sources &sources, int 
   uint32_t need = wanted;
   while (!self->failed) {
     BNY_UNROLL for (int s = 0; s < BNY_MERGE_WIDTH; s++)
-      bny_packet_poll<protocol>(units[s], packet, need >> s & 1, &raw[s]);
+      bny_merge_poll<protocol>(sources, base + s, units[s], packet, need >> s & 1, &raw[s]);
     BNY_UNROLL for (int s = 0; s < BNY_MERGE_WIDTH; s++)
       if (bny_packet_arrived<protocol>(raw[s], packet, self->epoch, need >> s & 1)) need &= ~(1u << s);
     if (!bny_warp_any(need != 0)) break;

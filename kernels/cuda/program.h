@@ -66,14 +66,14 @@ typedef struct bny_arena_head {
   uint64_t fault;      /* the first one seen here */
   uint64_t *words;     /* [BNY_DEVICE_WORDS] of the host: it sets ABORT, kernels set FAULT. NULL: none */
   uint32_t arrived;    /* blocks of a fused run that have pushed everything */
-  uint32_t pad0[23];
+  uint32_t ended;      /* warps that have ended a run which a proxy is told of */
+  uint32_t pad0[22];
   /* its own kernels, for peers to read */
   uint64_t waiting[2]; /* bit r: for rank r, for some time */
   uint64_t pad1[14];
   /* anybody: a fault; ends every wait of this rank, in this and later runs */
   uint64_t abort;
-  uint64_t label; /* of the program that a peer has begun, if it has one: stored before `begun` */
-  uint64_t pad2[14];
+  uint64_t pad2[15];
   /* peers: begun[r] is the last run that rank r has begun; so it has finished all before, and what they read of its inbox
    * may be overwritten */
   uint64_t begun[BNY_DEVICE_RANKS_MAX];
@@ -83,6 +83,7 @@ typedef struct bny_arena_head {
 typedef struct bny_arena_sizes {
   uint64_t inbox_bytes[BNY_PROTOCOL_COUNT]; /* of a half */
   uint64_t signals;                         /* of a half */
+  uint64_t relay_words;                     /* of a half: behind a bny_relay, not in arenas */
 } bny_arena_sizes;
 
 /* Offsets within an arena, all multiples of 256. */
@@ -92,11 +93,27 @@ typedef struct bny_arena_shape {
   uint64_t bytes;
 } bny_arena_shape;
 
-/* The ranks of a communicator as one of them sees them. A parameter of kernels. */
+/* Memory of the host by which kernels of a rank and its *proxy*, a thread of its process, tell each other of what goes to
+ * ranks of other hosts and comes from them. Lines of 128 bytes by who writes them. It is followed, for each half, by signals
+ * of units that kernels have written, and by a word for each message that has come: places of programs have the addresses. */
+typedef struct bny_relay {
+  /* kernels */
+  uint64_t begun;      /* the last run */
+  uint64_t label;      /* of its program: stored before `begun` */
+  uint64_t ended;      /* the last run that all of its warps have ended */
+  uint64_t waiting[2]; /* as in the head of the arena */
+  uint64_t pad0[11];
+  /* the proxy */
+  uint64_t taken; /* the last run that it has begun: so it has done with all before, and has read the label */
+  uint64_t pad1[15];
+} bny_relay;
+
+/* The ranks of a communicator, of several hosts those of one, as one of them sees them. A parameter of kernels. */
 typedef struct bny_device_group {
   int32_t rank, nranks;
   int32_t shares_device; /* of some rank others have the device too */
   int32_t pad;
+  bny_relay *relay; /* NULL: the communicator has no ranks on other hosts */
   bny_arena_shape shape;
   unsigned char *arenas[BNY_DEVICE_RANKS_MAX]; /* its own too */
 } bny_device_group;
@@ -116,13 +133,19 @@ typedef struct bny_unit_shape {
 /* ---- programs ----------------------------------------------------------------------------------------------------- */
 
 /* Where the units of a slot lie in an inbox: unit (token, head, chunk) is number
- * ((token - token0) * heads + head - head0) * chunks + chunk of it. */
+ * ((token - token0) * heads + head - head0) * chunks + chunk of it.
+ *
+ * What goes to other hosts, or comes from them, lies in memory of the host as a message that hosts send to each other: m of
+ * all rows, d of all rows, numerators. */
 typedef struct bny_program_place {
   uint64_t offset; /* in the half of the inbox */
   uint32_t signal; /* of the first unit: SIMPLE */
-  int32_t peer;    /* of a source: who sends it. Of a destination: in whose inbox it lies */
+  int32_t peer;    /* of a source: who sends it. Of a destination: in whose inbox it lies. Of other hosts: this rank */
   int32_t slot;    /* of its sender's plan, to tell of */
   int32_t token0, head0, heads;
+  uint64_t message[2]; /* by half, its address; 0: it lies in an inbox */
+  uint64_t signals[2]; /* of its units, or of the one word that tells that it has come */
+  uint32_t d, n;       /* bytes from the message's begin */
 } bny_program_place;
 
 typedef enum bny_program_kind {
@@ -137,7 +160,7 @@ typedef struct bny_program_step {
   int32_t sources, nsources;            /* places, in merge order */
   int32_t destinations, ndestinations;  /* places */
   int32_t token0, tokens, head0, heads; /* units: of bytes as in bny_unit_shape */
-  int32_t pad;
+  int32_t nfar;                         /* the last of the destinations: messages to other hosts */
   uint64_t byte0, bytes; /* of bytes: only these */
   int64_t shift;         /* of bytes: they are delivered so much further on */
 } bny_program_step;
@@ -145,9 +168,10 @@ typedef struct bny_program_step {
 /* Followed by its steps and then its places; `bytes` in all. */
 typedef struct bny_program {
   uint64_t bytes;
-  uint64_t label;       /* for a peer that is no kernel, and so cannot know which program it takes part in; 0: none */
+  uint64_t label;       /* for the proxy, which does not launch it */
   uint64_t inbox_bytes; /* of a half, by the rank that needs most */
   uint64_t signals;     /* likewise */
+  uint64_t relay_words; /* likewise: signals of units, and words of messages */
   int32_t protocol;     /* bny_protocol */
   int32_t round_nodes;
   int32_t nsteps, nplaces;

@@ -11,6 +11,18 @@
  * is an order of PTX, whoever of the warps does which, as the stream orders r's kernels. Usually begun has come long
  * before, with the messages of run e - 1; the load hits the rank's own memory and costs no trip over the link.
  *
+ * The same holds across hosts, where the proxy is one more peer, in memory of the host. It stores e - 1 into relay->taken
+ * when it has sent all of run e - 2, and a kernel of run e begins with an acquire of that: so no message is overwritten that
+ * is still being sent. What came from other hosts for run e - 2 is overwritten by messages of run e alone, which their
+ * senders send when they know that run e - 2 has ended here: relay->ended is stored by the last of its warps, after all have
+ * read what they read, and the proxy tells nobody before it has seen that.
+ *
+ * What is ordered by what, over PCIe. A kernel stores a message, has a fence of scope sys, and stores its signals
+ * (bny_push_signals). Stores to memory of the host are posted writes, which the fence waits for: a processor that has
+ * acquired the signal sees the message, and so does an adapter that it then asks to send it. What comes in the processor
+ * sees when it has acquired the transport's signal. It then stores the word of the arrival (release); the kernel loads that
+ * (acquire, sys), and its loads of the message, which come after, are answered coherently with the processor's caches.
+ *
  * How a warp knows the epoch, though a launch may be replayed and grids differ. Every warp takes a ticket from a counter in
  * the arena, the first warp as many as make 2^BNY_TICKET_BITS of a whole run. All tickets of run e then lie in
  * [(e - 1) 2^B, e 2^B), whatever the order of warps. Nothing has to be counted at the end.
@@ -110,6 +122,7 @@ BNY_DEVICE_COLD uint64_t bny_worker_find_fault(const bny_device_group *group, ui
   if (fault == 0 && timeout != 0 && waited > timeout / 8) {
     uint64_t *word = &head->waiting[peer / 64], told = bny_load_relaxed_sys_64(word), bit = (uint64_t)1 << peer % 64;
     if (!(told & bit)) bny_store_relaxed_sys_64(word, told | bit);
+    if (!(told & bit) && group->relay) bny_store_relaxed_sys_64(&group->relay->waiting[peer / 64], told | bit);
   }
   if (fault == 0 && timeout != 0 && waited > timeout)
     fault = bny_device_fault_pack(BANYAN_ERR_TIMEOUT, bny_worker_blame(group, epoch, peer), group->rank, (uint32_t)slot);
@@ -140,8 +153,10 @@ BNY_DEVICE void bny_worker_look(bny_worker *self, int32_t peer, int32_t slot) {
 
 /* The wait is over. What was told is taken back; other warps that still wait will tell again. */
 BNY_DEVICE void bny_worker_arrived(bny_worker *self) {
-  if (self->told && !self->failed && bny_lane() < 2 && bny_load_relaxed_sys_64(&self->head->waiting[bny_lane()]) != 0)
+  if (self->told && !self->failed && bny_lane() < 2 && bny_load_relaxed_sys_64(&self->head->waiting[bny_lane()]) != 0) {
     bny_store_relaxed_sys_64(&self->head->waiting[bny_lane()], 0);
+    if (self->group->relay) bny_store_relaxed_sys_64(&self->group->relay->waiting[bny_lane()], 0);
+  }
   self->told = false;
 }
 
@@ -187,24 +202,30 @@ BNY_DEVICE void bny_worker_number(bny_worker *self) {
   self->failed = bny_shuffle(self->fault, 0) != 0;
 }
 
-/* The second part: the number is known; and all ranks have begun the run before this, so peers' inboxes may be written. */
+/* Where a peer tells that it has begun a run; behind the last rank comes the proxy, if there is one. */
+BNY_DEVICE const uint64_t *bny_worker_begun(const bny_worker &self, int32_t rank) {
+  return rank < self.group->nranks ? &self.head->begun[rank] : &self.group->relay->taken;
+}
+
+/* The second part: the number is known; and all peers have begun the run before this, so what they read may be written. */
 BNY_DEVICE void bny_worker_join(bny_worker *self) {
-  int32_t nranks = self->group->nranks, rank = (int32_t)bny_lane();
-  bool asks = rank < nranks && rank != self->group->rank;
-  uint64_t begun = asks ? bny_load_acquire_sys_64(&self->head->begun[rank]) : 0;
+  int32_t own = self->group->rank, nranks = self->group->nranks, rank = (int32_t)bny_lane();
+  int32_t npeers = nranks + (self->group->relay != nullptr);
+  bool asks = rank < npeers && rank != own;
+  uint64_t begun = asks ? bny_load_acquire_sys_64(bny_worker_begun(*self, rank)) : 0;
   bny_worker_number(self);
   /* A fault that came from elsewhere since this rank's last run: its host may not know. */
   if (self->failed && bny_lane() == 0) bny_worker_report(self->group, self->fault);
   for (;;) {
     while (!self->failed && bny_warp_any(asks && begun + 1 < self->epoch)) {
-      if (bny_worker_poll(self)) bny_worker_look(self, asks && begun + 1 < self->epoch ? rank : -1, 0);
-      if (asks) begun = bny_load_acquire_sys_64(&self->head->begun[rank]);
+      if (bny_worker_poll(self)) bny_worker_look(self, asks && begun + 1 < self->epoch ? rank < nranks ? rank : own : -1, 0);
+      if (asks) begun = bny_load_acquire_sys_64(bny_worker_begun(*self, rank));
     }
     bny_worker_arrived(self);
     rank += BNY_WARP_LANES;
-    if (rank - (int32_t)bny_lane() >= nranks) break;
-    asks = rank < nranks && rank != self->group->rank;
-    begun = asks ? bny_load_acquire_sys_64(&self->head->begun[rank]) : 0;
+    if (rank - (int32_t)bny_lane() >= npeers) break;
+    asks = rank < npeers && rank != own;
+    begun = asks ? bny_load_acquire_sys_64(bny_worker_begun(*self, rank)) : 0;
   }
   bny_warp_sync(); /* what one lane has acquired holds for all */
 }
@@ -216,13 +237,25 @@ BNY_DEVICE void bny_worker_announce(const bny_worker &self) {
     if (rank != group.rank) bny_store_release_sys_64(&bny_worker_head(group, rank)->begun[group.rank], self.epoch);
 }
 
-/* The same, and of which program, if that has a label. None is overwritten that a peer has not read: after bny_worker_join()
- * all have begun the run before this one, and say so only then. */
+/* The same, and to the proxy, of which program. After bny_worker_join() it has read the label before. */
 BNY_DEVICE void bny_worker_announce_program(const bny_worker &self, uint64_t label) {
-  const bny_device_group &group = *self.group;
-  BNY_ROLLED for (int32_t rank = (int32_t)bny_lane(); label && rank < group.nranks; rank += BNY_WARP_LANES)
-    if (rank != group.rank) bny_store_relaxed_sys_64(&bny_worker_head(group, rank)->label, label);
+  bny_relay *relay = self.group->relay;
+  if (relay && bny_lane() == 0) {
+    bny_store_relaxed_sys_64(&relay->label, label);
+    bny_store_release_sys_64(&relay->begun, self.epoch);
+  }
   bny_worker_announce(self);
+}
+
+/* All lanes of all warps of the grid, at the end of a run of a program: the last of them tells the proxy. */
+BNY_DEVICE void bny_worker_end(const bny_worker &self) {
+  bny_relay *relay = self.group->relay;
+  if (!relay) return;
+  uint32_t warps = bny_grid_blocks() * (bny_block_threads() / BNY_WARP_LANES);
+  bny_warp_sync();
+  if (bny_lane() != 0 || bny_add_gpu_32(&self.head->ended, 1) + 1 != warps) return;
+  bny_store_relaxed_gpu_32(&self.head->ended, 0);
+  if (!self.failed) bny_store_release_sys_64(&relay->ended, self.epoch);
 }
 
 /* The last warp, which has least to do: a release takes as long as a trip to the peers. */

@@ -114,20 +114,43 @@ static void leave_card(bny_cuda_card *card) {
 
 /* ---- host memory --------------------------------------------------------------------------------------------------- */
 
-banyan_status bny_cuda_memory_register(bny_cuda_device *self, bny_cuda_memory *memory) {
-  size_t bytes = memory->memory.bytes;
-  CUdeviceptr address = 0;
-  CUresult result =
-      self->driver.cuMemHostRegister(memory->host, bytes, CU_MEMHOSTREGISTER_PORTABLE | CU_MEMHOSTREGISTER_DEVICEMAP);
+/* With the device's context current. */
+static banyan_status register_host(bny_cuda_device *self, void *host, size_t bytes, void **address) {
+  CUdeviceptr found = 0;
+  CUresult result = self->driver.cuMemHostRegister(host, bytes, CU_MEMHOSTREGISTER_PORTABLE | CU_MEMHOSTREGISTER_DEVICEMAP);
   if (result == CUDA_SUCCESS) {
-    memory->registered = true;
-    result = self->driver.cuMemHostGetDevicePointer(&address, memory->host, 0);
+    result = self->driver.cuMemHostGetDevicePointer(&found, host, 0);
+    if (result != CUDA_SUCCESS) self->driver.cuMemHostUnregister(host);
   }
   if (result != CUDA_SUCCESS)
     return bny_cuda_fail(&self->driver, result, "registering %zu bytes of host memory for CUDA device %d", bytes,
                          self->device.facts.ordinal);
-  memory->memory.address = (void *)(uintptr_t)address;
+  *address = (void *)(uintptr_t)found;
   return BANYAN_OK;
+}
+
+banyan_status bny_cuda_memory_register(bny_cuda_device *self, bny_cuda_memory *memory) {
+  banyan_status status = register_host(self, memory->host, memory->memory.bytes, &memory->memory.address);
+  memory->registered = status == BANYAN_OK;
+  return status;
+}
+
+banyan_status bny_cuda_host_register(bny_device *device, void *host, size_t bytes, void **address) {
+  bny_cuda_device *self = (bny_cuda_device *)device;
+  bny_cuda_scope scope;
+  banyan_status status = bny_cuda_enter_setup(self, &scope);
+  if (status != BANYAN_OK) return status;
+  status = register_host(self, host, bytes, address);
+  bny_cuda_leave(self, &scope);
+  return status;
+}
+
+void bny_cuda_host_unregister(bny_device *device, void *host) {
+  bny_cuda_device *self = (bny_cuda_device *)device;
+  bny_cuda_scope scope;
+  if (bny_cuda_enter_setup(self, &scope) != BANYAN_OK) return;
+  self->driver.cuMemHostUnregister(host);
+  bny_cuda_leave(self, &scope);
 }
 
 static banyan_status make_host(bny_cuda_device *self, size_t bytes, bny_cuda_memory *memory) {

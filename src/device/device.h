@@ -176,6 +176,11 @@ struct bny_device_ops {
   banyan_status (*local_make)(bny_device *device, size_t bytes, void **address);
   void (*local_free)(bny_device *device, void *address); /* NULL is allowed */
 
+  /* Memory of the host, whole pages that are nobody else's, for kernels to read and write; and no longer. Free only what no
+   * kernel uses any more. */
+  banyan_status (*host_register)(bny_device *device, void *host, size_t bytes, void **address);
+  void (*host_unregister)(bny_device *device, void *host);
+
   banyan_status (*words_make)(bny_device *device, size_t count, bny_device_words *words); /* zero at first */
   void (*words_free)(bny_device *device, bny_device_words *words);
   banyan_status (*pointer)(bny_device *device, const void *pointer, bny_pointer_facts *facts);

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0
- * A bridge: its arenas, its thread, and its end. */
+ * A bridge: its memory, its thread, and its end. */
 #include "exec/bridge.h"
 
 #include <signal.h>
@@ -7,50 +7,57 @@
 #include <string.h>
 
 #include "exec/bridge_parts.h"
-#include "exec/device_program.h"
 #include "status.h"
 
-/* ---- arenas ---------------------------------------------------------------------------------------------------------- */
+/* ---- memory ---------------------------------------------------------------------------------------------------------- */
 
-/* A unit has at least 128 bytes, and one signal. */
-static bny_arena_sizes deal(size_t bytes) {
-  enum { UNIT_BYTES_LEAST = 128, ALIGNMENT = 256 };
-  bny_arena_sizes sizes = {.signals = 0};
-  size_t head = bny_arena_shape_make(&sizes).bytes;
-  size_t half = bytes > head ? (bytes - head) / 2 : 0;
-  size_t units = half / (UNIT_BYTES_LEAST + sizeof(uint64_t)) / ALIGNMENT * ALIGNMENT;
-  sizes.signals = units;
-  sizes.inbox_bytes[BNY_PROTOCOL_SIMPLE] = units * UNIT_BYTES_LEAST;
-  return sizes;
-}
-
-/* A wait for the proxy is longer than any of its own, which has the deadline of the communicator and knows whom to name. */
-static int64_t timeout_of_kernels(int64_t timeout_ns) {
-  enum { LEAST_NS = 50000000 };
-  return timeout_ns + (timeout_ns / 16 > LEAST_NS ? timeout_ns / 16 : LEAST_NS);
-}
-
-static banyan_status make_arenas(bny_bridge *bridge, size_t bytes, int32_t crowd) {
-  bny_engine *engine = bridge->engine;
-  bny_device *device = engine->device;
-  bridge->sizes = deal(bytes);
-  bridge->shape = bny_arena_shape_make(&bridge->sizes);
-  if (bridge->sizes.signals == 0)
-    return bny_fail(BANYAN_ERR_ARGUMENT, "arenas of %zu bytes are too small for runs on devices; raise arena_bytes", bytes);
-  bny_device_group group = {.rank = BNY_BRIDGE_DEVICE, .nranks = BNY_BRIDGE_RANKS, .shape = bridge->shape,
-                            .shares_device = crowd > 1};
-  for (int32_t i = 0; i < BNY_BRIDGE_RANKS; i++) {
-    size_t words = bridge->shape.bytes / sizeof(uint64_t);
-    banyan_status status = device->ops->words_make(device, words, &bridge->arenas[i]);
-    if (status != BANYAN_OK) return status;
-    group.arenas[i] = bridge->arenas[i].device;
-  }
-  bny_arena_head head = {.timeout_ns = (uint64_t)timeout_of_kernels(bridge->exec->timeout_ns),
-                         .words = engine->words.device};
-  memcpy(bny_bridge_address(bridge, BNY_BRIDGE_DEVICE, 0), &head, offsetof(bny_arena_head, waiting));
-  engine->group = group;
-  bny_engine_crowd(engine, crowd);
+static banyan_status register_half(bny_bridge *bridge, int32_t rank, int half) {
+  bny_transport *transport = bridge->transport;
+  bny_device *device = bridge->engine->device;
+  bny_bridge_half *made = &bridge->halves[rank][half];
+  void *host = rank == transport->rank ? transport->ops->outbox(transport, half)
+                                       : (void *)(uintptr_t)transport->ops->peer_outbox(transport, rank, half);
+  void *address = NULL;
+  banyan_status status = device->ops->host_register(device, host, transport->half_bytes, &address);
+  if (status != BANYAN_OK) return status;
+  *made = (bny_bridge_half){host, (uint64_t)(uintptr_t)address};
+  bridge->messages[rank][half] = made->device;
   return BANYAN_OK;
+}
+
+/* All at once, before anything runs: registering may wait for kernels, and the proxy uses what its transport knows of ranks
+ * while others add to it. */
+static banyan_status register_messages(bny_bridge *bridge) {
+  bny_transport *transport = bridge->transport;
+  banyan_status status = BANYAN_OK;
+  for (int32_t rank = 0; rank < transport->nranks && status == BANYAN_OK; rank++) {
+    bool is_far = bridge->host_of[rank] != bridge->host_of[transport->rank];
+    if (transport->ops->admit) status = transport->ops->admit(transport, rank);
+    for (int half = 0; half < 2 && status == BANYAN_OK && (is_far || rank == transport->rank); half++)
+      status = register_half(bridge, rank, half);
+  }
+  return status;
+}
+
+static banyan_status make_memory(bny_bridge *bridge, const bny_bridge_config *config) {
+  size_t nranks = (size_t)bridge->transport->nranks;
+  bridge->host_of = calloc(nranks, sizeof *bridge->host_of);
+  bridge->ranks = calloc(nranks, sizeof *bridge->ranks);
+  bridge->halves = calloc(nranks, sizeof *bridge->halves);
+  bridge->messages = calloc(nranks, sizeof *bridge->messages);
+  if (!bridge->host_of || !bridge->ranks || !bridge->halves || !bridge->messages)
+    return bny_fail(BANYAN_ERR_MEMORY, "out of memory for devices on several hosts");
+  memcpy(bridge->host_of, config->host_of, nranks * sizeof *bridge->host_of);
+  int32_t count = 0;
+  for (int32_t i = 0; i < bridge->transport->nranks; i++)
+    if (bridge->host_of[i] == bridge->host_of[bridge->transport->rank]) bridge->ranks[count++] = i;
+  bny_device *device = bridge->engine->device;
+  bridge->room = config->words;
+  size_t words = bny_bridge_offset(bridge, BNY_BRIDGE_ARRIVALS, 1) + bridge->room;
+  banyan_status status = device->ops->words_make(device, words, &bridge->words);
+  if (status != BANYAN_OK) return status;
+  bridge->engine->group.relay = bridge->words.device;
+  return register_messages(bridge);
 }
 
 /* ---- life ------------------------------------------------------------------------------------------------------------ */
@@ -78,10 +85,7 @@ banyan_status bny_bridge_make(const bny_bridge_config *config, bny_bridge **brid
   made->engine = config->engine;
   made->exec = config->exec;
   made->transport = config->exec->transport;
-  banyan_status status = make_arenas(made, config->bytes, config->crowd);
-  /* The proxy uses what its transport knows of ranks while others add to it: so all are known before it begins. */
-  for (int32_t i = 0; i < made->transport->nranks && made->transport->ops->admit && status == BANYAN_OK; i++)
-    status = made->transport->ops->admit(made->transport, i);
+  banyan_status status = make_memory(made, config);
   if (status == BANYAN_OK) status = start_proxy(made);
   if (status != BANYAN_OK) {
     bny_bridge_free(made);
@@ -98,23 +102,32 @@ void bny_bridge_free(bny_bridge *bridge) {
   atomic_store_explicit(&bridge->quits, true, memory_order_release);
   if (bridge->has_proxy) pthread_join(bridge->proxy, NULL);
   atomic_store_explicit(&transport->ops->line(transport, transport->rank)->left, 1, memory_order_release);
-  for (bny_bridge_work *work = atomic_load(&bridge->works), *next; work; work = next) {
-    next = work->next;
-    bny_bridge_free_work(work);
+  for (bny_bridge_route *route = atomic_load(&bridge->routes), *next; route; route = next) {
+    next = route->next;
+    bny_bridge_free_route(route);
   }
+  for (int32_t i = 0; bridge->halves && i < 2 * transport->nranks; i++)
+    if (bridge->halves[i / 2][i % 2].host) device->ops->host_unregister(device, bridge->halves[i / 2][i % 2].host);
   bny_exec_free(bridge->exec);
   transport->ops->close(transport);
-  for (int32_t i = 0; i < BNY_BRIDGE_RANKS; i++) device->ops->words_free(device, &bridge->arenas[i]);
+  bridge->engine->group.relay = NULL;
+  device->ops->words_free(device, &bridge->words);
+  free(bridge->host_of), free(bridge->ranks), free(bridge->halves), free(bridge->messages);
   free(bridge);
 }
 
 /* ---- failures -------------------------------------------------------------------------------------------------------- */
 
+int32_t bny_bridge_rank(const bny_bridge *bridge, int32_t number) {
+  return number >= 0 && number < bridge->engine->group.nranks ? bridge->ranks[number] : -1;
+}
+
+/* Kernels know ranks of other hosts by no number: for them nobody is to blame. Their host hears who is by the transport,
+ * where it was told before. */
 void bny_bridge_end_kernels(bny_bridge *bridge, banyan_status status, int32_t culprit) {
-  uint64_t fault = bny_device_fault_pack((int32_t)status, culprit, bridge->transport->rank, 0), none = 0;
-  atomic_compare_exchange_strong(&bridge->engine->words.host[BNY_DEVICE_WORD_ABORT], &none, fault);
-  none = 0;
-  atomic_compare_exchange_strong(bny_bridge_word(bridge, BNY_BRIDGE_DEVICE, offsetof(bny_arena_head, abort)), &none, fault);
+  int32_t number = bridge->engine->group.nranks - 1;
+  while (number >= 0 && bridge->ranks[number] != culprit) number--;
+  bny_engine_abort(bridge->engine, status, number);
 }
 
 const bny_failure *bny_bridge_failure(const bny_bridge *bridge) {

@@ -1,13 +1,14 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Combines of devices on several hosts, staged in pinned memory of the host.
+ * Combines of devices on several hosts.
  *
- * A launch takes part in a group of two: the device, and the *proxy*, a thread of the same process that is a peer to the
- * kernel in all it does. The kernel reads the caller's partials and pushes them, as units of f32, into the proxy's arena;
- * the proxy runs the plan of the host on them, part by part as they come, and pushes what is merged into the device's
- * arena; the kernel, which waits for it, writes the caller's result. Both arenas are pinned memory of the host. Epochs,
- * halves, signals and faults are those of kernels among themselves (kernels/cuda/program.h), so that a launch can be
- * captured and replayed: what the proxy must know it hears from the kernel, not from whoever launches.
+ * Kernels run the plan of the whole communicator: they copy, merge and deliver, and push to ranks of their own host as ever.
+ * What a plan sends to ranks of other hosts they write into memory of the host, as the message that hosts send to each other;
+ * and they read what comes from there where it lands. Between hosts it is carried by the *proxy*, a thread of each rank, over
+ * the transport of the host. It computes nothing and copies nothing.
+ *
+ * Kernels and proxy tell each other by words in memory of the host (bny_relay, kernels/cuda/program.h). Both count the runs
+ * alike, and the proxy hears from the kernel which plan it is in, so that a launch can be captured and replayed.
  *
  * The proxy has a transport and an executor of its own, which nobody else runs anything on: its runs come in the order of
  * the stream, those of the communicator in the order of calls, and neither may depend on the other. It is the one thread
@@ -16,18 +17,19 @@
 #define BNY_EXEC_BRIDGE_H
 
 #include "device/engine.h"
+#include "exec/device_program.h"
 #include "exec/exec.h"
 
 typedef struct bny_bridge bny_bridge;
 
 typedef struct bny_bridge_config {
-  bny_engine *engine; /* not connected; remains the caller's, and outlives the bridge */
-  bny_exec *exec;     /* owned, with its transport, also on failure */
-  size_t bytes;       /* of each arena, identical on all ranks */
-  int32_t crowd;      /* ranks that share a device, at most */
+  bny_engine *engine;     /* connected with the ranks of this host; remains the caller's, and outlives the bridge */
+  bny_exec *exec;         /* owned, with its transport, also on failure */
+  const int32_t *host_of; /* [nranks]; copied */
+  uint64_t words;         /* room for signals of a run, identical on all ranks */
 } bny_bridge_config;
 
-/* Local: arenas, and the thread. */
+/* Local: memory that kernels and the proxy share, and the thread. */
 banyan_status bny_bridge_make(const bny_bridge_config *config, bny_bridge **bridge);
 
 /* Local; NULL is allowed. All runs of this rank have ended. */
@@ -35,26 +37,27 @@ void bny_bridge_free(bny_bridge *bridge);
 
 /* ---- combines -------------------------------------------------------------------------------------------------------- */
 
-/* A call with its plans, bound: as long as the bridge, since graphs may have captured it. */
-typedef struct bny_bridge_work bny_bridge_work;
+/* What the proxy does for a plan. It lives as long as the bridge, since graphs may have captured the launch. */
+typedef struct bny_bridge_route bny_bridge_route;
 
-/* A part of a call. What the request points to lives as long as the bridge; it names its algorithm. */
-typedef struct bny_bridge_part {
-  bny_request request;
-  bny_call call;
-} bny_bridge_part;
+/* Local. Of a request that was given before, the same route. What the request points to lives as long as the bridge; it names
+ * its algorithm. `settings` are those of the device's programs, without hosts. One thread at a time. */
+banyan_status bny_bridge_plan(bny_bridge *bridge, const bny_request *request, const bny_call *call,
+                              const bny_device_settings *settings, bny_bridge_route **route);
 
-/* Local. Of parts that were given before, the same work. BANYAN_ERR_MEMORY, on all ranks alike, if a part is too large. One
- * thread at a time. */
-banyan_status bny_bridge_plan(bny_bridge *bridge, const bny_bridge_part *parts, int32_t count, bny_bridge_work **work);
+/* For the program that belongs to it. */
+const bny_device_hosts *bny_bridge_hosts(const bny_bridge_route *route);
 
-/* The run behind a part: for bny_run_reach(). */
-const bny_run *bny_bridge_run_of(const bny_bridge_work *work, int32_t part);
+/* For bny_run_reach(). */
+const bny_run *bny_bridge_run(const bny_bridge_route *route);
 
-/* Hot: launches; allocates nothing, waits for nothing, may be captured. */
-banyan_status bny_bridge_start(bny_bridge_work *work, const bny_binding *binding, void *stream);
+/* Payload that a run of it sends to ranks of other hosts. */
+uint64_t bny_bridge_bytes(const bny_bridge_route *route);
 
 /* ---- failures -------------------------------------------------------------------------------------------------------- */
+
+/* The rank that kernels know by this number; -1: none. */
+int32_t bny_bridge_rank(const bny_bridge *bridge, int32_t number);
 
 /* What made the proxy end, or NULL. Any thread. */
 const bny_failure *bny_bridge_failure(const bny_bridge *bridge);

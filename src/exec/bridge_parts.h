@@ -7,70 +7,63 @@
 
 #include "exec/bridge.h"
 
-/* Ranks of the group of two. */
-enum { BNY_BRIDGE_DEVICE, BNY_BRIDGE_PROXY, BNY_BRIDGE_RANKS };
+/* A half of what a rank sends to other hosts, or of what one of another host sends here. */
+typedef struct bny_bridge_half {
+  void *host;      /* registered with the device; NULL: not */
+  uint64_t device; /* its address there */
+} bny_bridge_half;
 
-/* Units of a box of rows in an arena, one after another; of a half. */
-typedef struct bny_bridge_units {
-  bny_slice box;
-  uint64_t first;            /* number of the first unit in the inbox */
-  uint64_t count;
-  banyan_partial partial[2]; /* the same memory, by half */
-} bny_bridge_units;
-
-typedef struct bny_bridge_slice {
-  bny_plan *plan;
-  bny_run *run;
-  bny_binding binding;
-  bny_bridge_units in, out; /* in the proxy's arena, in the device's */
-} bny_bridge_slice;
-
-/* Slices of a work that fit the inboxes together. Its address is the label of its program. */
-typedef struct bny_bridge_launch {
-  bny_bridge_work *work;
-  int32_t first, count;
-  bny_unit_shape shape;
-  bny_engine_kernel kernel;
-  int32_t blocks, threads;
-  void *program; /* in the device's memory; the engine's */
-} bny_bridge_launch;
-
-struct bny_bridge_work {
+/* Its address is the label of its program. */
+struct bny_bridge_route {
   bny_bridge *bridge;
   uint64_t key;
-  bny_bridge_slice *slices;
-  bny_bridge_launch *launches;
-  int32_t nslices, nlaunches;
-  bny_bridge_work *next;
+  bny_plan *plan; /* of the whole, but its steps are those between hosts alone */
+  bny_run *run;
+  bny_binding binding;
+  bny_device_units *units; /* by slot of the plan */
+  bny_device_hosts hosts;
+  uint64_t bytes;
+  int32_t slot;  /* that kernels are being waited for */
+  uint32_t made; /* units of it */
+  bny_bridge_route *next;
 };
 
 struct bny_bridge {
   bny_engine *engine;
   bny_exec *exec;
   bny_transport *transport;
-  bny_arena_sizes sizes;
-  bny_arena_shape shape;
-  bny_device_words arenas[BNY_BRIDGE_RANKS];
-  _Atomic(bny_bridge_work *) works; /* the latest first */
+  int32_t *host_of;       /* [nranks] */
+  int32_t *ranks;         /* of this host, by their numbers in the engine's group */
+  bny_device_words words; /* a bny_relay, and what follows it */
+  uint64_t room;          /* words of a half, for units and for messages each */
+  bny_bridge_half (*halves)[2]; /* [nranks]; none of other ranks of this host */
+  uint64_t (*messages)[2];      /* [nranks]: their addresses */
+  _Atomic(bny_bridge_route *) routes; /* the latest first */
   pthread_t proxy;
   bool has_proxy;
   _Atomic bool quits;  /* the proxy is to end */
   _Atomic bool failed; /* the executor's failure is there to be read */
 };
 
-/* A word of an arena: everything in arenas that the other side reads or writes at the same time. */
-static inline _Atomic uint64_t *bny_bridge_word(const bny_bridge *bridge, int32_t rank, size_t offset) {
-  return &bridge->arenas[rank].host[offset / sizeof(uint64_t)];
+/* Words that follow the bny_relay, by what they are for. */
+typedef enum bny_bridge_use { BNY_BRIDGE_UNITS, BNY_BRIDGE_ARRIVALS } bny_bridge_use;
+
+static inline size_t bny_bridge_offset(const bny_bridge *bridge, bny_bridge_use use, int half) {
+  return sizeof(bny_relay) / sizeof(uint64_t) + ((size_t)use * 2 + (size_t)half) * bridge->room;
 }
 
-static inline char *bny_bridge_address(const bny_bridge *bridge, int32_t rank, size_t offset) {
-  return (char *)(uintptr_t)bridge->arenas[rank].host + offset;
+/* A word of the bny_relay. */
+static inline _Atomic uint64_t *bny_bridge_word(const bny_bridge *bridge, size_t offset) {
+  return &bridge->words.host[offset / sizeof(uint64_t)];
 }
 
 /* Kernels that run, and those that come, end. Any thread. */
 void bny_bridge_end_kernels(bny_bridge *bridge, banyan_status status, int32_t culprit);
 
-void bny_bridge_free_work(bny_bridge_work *work);
+/* What went wrong, here or there. The proxy. */
+banyan_status bny_bridge_look(bny_bridge *bridge);
+
+void bny_bridge_free_route(bny_bridge_route *route);
 
 /* The thread. */
 void *bny_bridge_proxy_live(void *bridge);

@@ -9,18 +9,39 @@
 #include "cuda/program.h"
 #include "plan/plan.h"
 
-/* Identical on all ranks. */
+/* Of a communicator whose ranks are on several hosts: ranks of one push into each other's inboxes, and what goes between
+ * hosts are messages in memory of the host. Addresses are those that this rank's device has for it. */
+typedef struct bny_device_hosts {
+  const int32_t *host_of;        /* [nranks] */
+  const uint64_t (*messages)[2]; /* [nranks]: by half, what a rank of another host sends lies there; and what this one sends */
+  size_t shift;                  /* bytes from there to where plans begin */
+  uint64_t signals[2];           /* by half, of units that go to other hosts */
+  uint64_t arrivals[2];          /* words of messages, in the order of the plan */
+  uint64_t label;                /* of the program */
+} bny_device_hosts;
+
+/* Identical on all ranks, but for addresses. */
 typedef struct bny_device_settings {
   int32_t protocol; /* bny_protocol; BNY_PROTOCOL_COUNT: by size */
   bool lines_whole; /* links keep 128-byte lines whole: LL128 may be chosen */
   bool narrow;      /* only 8-byte accesses are single on some link: not LL16 */
   bool whole_rows;  /* rows are not cut into chunks */
   const size_t *piece_offsets; /* gather: where each rank's bytes lie in the caller's result. NULL: one after another */
+  const bny_device_hosts *hosts; /* NULL: there is one. Else combines alone, by BNY_PROTOCOL_SIMPLE */
 } bny_device_settings;
+
+/* Where units of a slot that goes to other hosts have their signals: numbers [first, first + count) of the half. */
+typedef struct bny_device_units {
+  uint32_t first, count;
+} bny_device_units;
 
 /* The program of `rank`, one block of memory to be copied to a device as it is. Freed by free(). */
 banyan_status bny_device_program_make(const bny_request *request, int32_t rank, const bny_device_settings *settings,
                                       bny_program **program);
+
+/* By slot of the plan, which is that of the rank and the program's request; none where a slot stays within its host. */
+banyan_status bny_device_program_units(const bny_request *request, const bny_plan *plan, const bny_device_settings *settings,
+                                       bny_device_units *units);
 
 /* Of a combine that is to be run by the oneshot kernels, and what it needs. request->algorithm is not looked at. */
 banyan_status bny_device_oneshot_make(const bny_request *request, const bny_device_settings *settings, bny_oneshot *what,

@@ -13,6 +13,7 @@ struct bny_device_run {
   bool is_oneshot;
   bny_oneshot oneshot;
   void *program; /* address in the device's memory; the engine's */
+  bny_bridge_route *route; /* the bridge's; NULL: there is none */
 };
 
 /* ---- arenas ---------------------------------------------------------------------------------------------------------- */
@@ -25,6 +26,9 @@ static const bny_link_cost over_pcie = {.alpha_ns = 2500, .beta_ns_per_byte = 0.
 static bny_arena_sizes deal(uint64_t half_bytes, const bny_device_settings *settings) {
   enum { ALIGNMENT = 256, PARTS = 32 };
   uint64_t part = half_bytes / PARTS / ALIGNMENT * ALIGNMENT;
+  if (settings->protocol == BNY_PROTOCOL_SIMPLE)
+    return (bny_arena_sizes){.signals = 2 * part / sizeof(uint64_t), .relay_words = 2 * part / sizeof(uint64_t),
+                             .inbox_bytes = {[BNY_PROTOCOL_SIMPLE] = 30 * part}};
   bny_arena_sizes sizes = {.signals = part / sizeof(uint64_t)};
   bny_protocol first = settings->narrow ? BNY_PROTOCOL_LL8 : BNY_PROTOCOL_LL16;
   sizes.inbox_bytes[first] = (settings->lines_whole ? 5 : 11) * part;
@@ -33,12 +37,12 @@ static bny_arena_sizes deal(uint64_t half_bytes, const bny_device_settings *sett
   return sizes;
 }
 
-banyan_status bny_device_exec_make(bny_engine *engine, bny_device_exec *exec) {
+banyan_status bny_device_exec_make(bny_engine *engine, bool hosts, bny_device_exec *exec) {
   const bny_share *share = engine->share;
   bny_device_exec made = {
     .engine = engine,
     /* What goes over PCIe in 16 bytes may come in two halves. */
-    .settings = {.protocol = BNY_PROTOCOL_COUNT, .lines_whole = share->lines_whole,
+    .settings = {.protocol = hosts ? BNY_PROTOCOL_SIMPLE : BNY_PROTOCOL_COUNT, .lines_whole = share->lines_whole,
                  .narrow = share->kind == BNY_MEMORY_HOST},
     .cost = share->lines_whole ? over_nvlink : over_pcie, /* as all ranks have found together */
   };
@@ -61,11 +65,16 @@ static banyan_status check_room(const bny_device_exec *exec, const bny_arena_siz
 
 /* ---- making ---------------------------------------------------------------------------------------------------------- */
 
+/* Where there are other hosts: all warps of these poll words in memory of the host, over a link that payload is on its way by
+ * as well. An estimate, to be replaced by measurement. */
+enum { BLOCKS_BETWEEN_HOSTS = 16 };
+
 /* Blocks that a run may have. Ranks on one device wait for each other, so all of their blocks are there at once; and those
  * of the run after, which is launched early, must not take the place of what another rank has yet to begin. */
 static int32_t blocks_that_fit(const bny_device_run *run) {
   const bny_engine *engine = run->exec->engine;
   int32_t blocks = engine->sms * run->kernel.blocks_per_sm;
+  if (run->route && blocks > BLOCKS_BETWEEN_HOSTS) blocks = BLOCKS_BETWEEN_HOSTS;
   return engine->share->crowd > 1 && blocks > 1 ? blocks / 2 : blocks;
 }
 
@@ -102,7 +111,7 @@ static uint64_t key_of(const bny_plan *plan, const size_t *piece_offsets) {
   return key;
 }
 
-static banyan_status make_program(bny_device_run *run, const bny_request *request, const bny_plan *plan,
+static banyan_status make_program(bny_device_run *run, const bny_request *request, const bny_plan *plan, const bny_call *call,
                                   const bny_binding *binding) {
   bny_program *program = NULL;
   /* All ranks' plans are made alike. */
@@ -110,7 +119,10 @@ static banyan_status make_program(bny_device_run *run, const bny_request *reques
   named.algorithm = plan->algorithm;
   bny_device_settings settings = run->exec->settings;
   settings.piece_offsets = binding->piece_offsets;
-  banyan_status status = bny_device_program_make(&named, plan->rank, &settings, &program);
+  banyan_status status = BANYAN_OK;
+  if (run->exec->bridge) status = bny_bridge_plan(run->exec->bridge, &named, call, &settings, &run->route);
+  if (run->route) settings.hosts = bny_bridge_hosts(run->route);
+  if (status == BANYAN_OK) status = bny_device_program_make(&named, plan->rank, &settings, &program);
   if (status != BANYAN_OK) return status;
   bny_arena_sizes needs = bny_device_program_needs(program);
   status = check_room(run->exec, &needs);
@@ -125,15 +137,16 @@ static banyan_status make_program(bny_device_run *run, const bny_request *reques
   return status;
 }
 
-banyan_status bny_device_run_make(bny_device_exec *exec, const bny_request *request, const bny_plan *plan,
+banyan_status bny_device_run_make(bny_device_exec *exec, const bny_request *request, const bny_plan *plan, const bny_call *call,
                                   const bny_binding *binding, bny_device_run **run) {
   bny_device_run *made = calloc(1, sizeof *made);
   if (!made) return bny_fail(BANYAN_ERR_MEMORY, "out of memory to bind a plan");
   made->exec = exec;
   /* What the oneshot kernels do not serve, the interpreter does. */
   banyan_status status = BANYAN_ERR_UNSUPPORTED;
-  if (request->collective == BNY_COMBINE && strcmp(plan->algorithm, "oneshot") == 0) status = make_oneshot(made, request);
-  if (status == BANYAN_ERR_UNSUPPORTED) status = make_program(made, request, plan, binding);
+  bool may_be_oneshot = request->collective == BNY_COMBINE && !exec->bridge;
+  if (may_be_oneshot && strcmp(plan->algorithm, "oneshot") == 0) status = make_oneshot(made, request);
+  if (status == BANYAN_ERR_UNSUPPORTED) status = make_program(made, request, plan, call, binding);
   if (status != BANYAN_OK) {
     free(made);
     return status;
@@ -141,6 +154,8 @@ banyan_status bny_device_run_make(bny_device_exec *exec, const bny_request *requ
   *run = made;
   return BANYAN_OK;
 }
+
+const bny_bridge_route *bny_device_run_route(const bny_device_run *run) { return run->route; }
 
 void bny_device_run_free(bny_device_run *run) { free(run); }
 

@@ -85,6 +85,19 @@ banyan_status bny_exec_adopt(bny_exec *exec, const bny_failure *failure);
 /* The failure that is known here, after a look at the shared fault word; sets the thread's error text. */
 banyan_status bny_exec_check(bny_exec *exec, const bny_call *call);
 
+/* Of a run that carries between hosts what kernels of a device make and read; there is nothing else to it. Called by its
+ * thread. */
+typedef struct bny_relay_ops {
+  /* True if kernels have made the slot; with -1, if they have ended the run. Hot. */
+  bool (*is_made)(void *context, int32_t slot);
+  /* A message has come. Hot. */
+  void (*tell)(void *context, int32_t message);
+  /* What went wrong with kernels. Looked at while the run waits. */
+  banyan_status (*look)(void *context);
+  /* The rank that holds kernels up, this one if no other is known. */
+  int32_t (*suspect)(void *context);
+} bny_relay_ops;
+
 /* Caller's memory for one run. Coordinates of plans are of the whole call; these say where in them the memory begins. */
 typedef struct bny_binding {
   const banyan_partial *in, *out; /* combine */
@@ -95,6 +108,8 @@ typedef struct bny_binding {
   size_t in_byte0, out_byte0;
   /* gather in parts: piece r of the result, of piece_counts[r] bytes, lies at out_bytes + piece_offsets[r] */
   const size_t *piece_counts, *piece_offsets;
+  const bny_relay_ops *relay; /* NULL: the run moves memory itself. Else its plan has no steps but SEND and WAIT */
+  void *relay_context;
 } bny_binding;
 
 typedef struct bny_run bny_run;
@@ -120,6 +135,9 @@ void bny_run_begin(bny_run *run);
 
 /* Goes on until the end or until something has not arrived; `block`: waits for it. *done is set on BANYAN_OK. */
 banyan_status bny_run_progress(bny_run *run, bool block, bool *done);
+
+/* From the begin of a half to where its plan begins, of runs between hosts. */
+size_t bny_run_shift(const bny_run *run);
 
 /* Payload bytes and messages sent by the last run. */
 uint64_t bny_run_bytes_sent(const bny_run *run);

@@ -32,6 +32,45 @@ uint64_t bny_run_arena_bytes(const bny_run *run) {
   return 2 * (run->places > 1 ? run->places * run->stride : run->plan->outbox_bytes);
 }
 
+size_t bny_run_shift(const bny_run *run) { return run->first_place; }
+
+/* ---- waiting ------------------------------------------------------------------------------------------------------- */
+
+/* One round after polls in vain. */
+static banyan_status wait_round(bny_run *run, bool block, int32_t peer, int32_t slot) {
+  const bny_binding *binding = run->binding;
+  banyan_status status = binding->relay ? binding->relay->look(binding->relay_context) : BANYAN_OK;
+  if (status != BANYAN_OK) return status;
+  return block ? bny_wait_round(run->exec, &run->call, &run->patience, peer, slot)
+               : bny_wait_look(run->exec, &run->call, &run->patience, peer, slot);
+}
+
+/* Until kernels have made a slot, or ended the run. */
+static banyan_status wait_kernels(bny_run *run, int32_t slot, bool block, bool *made) {
+  enum { PROGRESS_SPINS = 16 };
+  bny_exec *exec = run->exec;
+  const bny_relay_ops *relay = run->binding->relay;
+  void *context = run->binding->relay_context;
+  int32_t rank = exec->transport->rank;
+  if (relay->is_made(context, slot)) {
+    *made = true;
+    return BANYAN_OK;
+  }
+  uint64_t since = bny_record_wait_begin(&exec->record);
+  for (uint32_t spins = 0; !relay->is_made(context, slot); spins++) {
+    /* Peers want answers, whatever this rank waits for. */
+    if (spins % PROGRESS_SPINS == 0) exec->progress(exec->transport);
+    bny_wait_pause();
+    if (block && spins < exec->spins && !atomic_load_explicit(exec->fault, memory_order_relaxed)) continue;
+    banyan_status status = wait_round(run, block, relay->suspect(context), BNY_WAIT_PEER);
+    if (status != BANYAN_OK || !block) return status;
+  }
+  bny_wait_end(exec, &run->patience);
+  bny_record_wait_end(&exec->record, since, exec->epoch, "wait for kernels of rank", rank, 0);
+  *made = true;
+  return BANYAN_OK;
+}
+
 /* ---- running ------------------------------------------------------------------------------------------------------- */
 
 /* Whoever sent to this rank in the last run must know that it was read. Those that this run sends to learn it from that. */
@@ -133,8 +172,7 @@ static banyan_status wait_half(bny_run *run, bool block, bool *ready) {
       bny_wait_pause();
       continue;
     }
-    banyan_status status = block ? bny_wait_round(exec, &run->call, &run->patience, busy, BNY_WAIT_DONE)
-                                 : bny_wait_look(exec, &run->call, &run->patience, busy, BNY_WAIT_DONE);
+    banyan_status status = wait_round(run, block, busy, BNY_WAIT_DONE);
     if (status != BANYAN_OK || !block) return status;
   }
   bny_wait_end(exec, &run->patience);
@@ -159,8 +197,7 @@ static banyan_status wait_message(bny_run *run, const bny_step *step, const bny_
   const bny_message *message = &run->plan->messages[step->message];
   uint64_t since = has_arrived(run, bound) ? 0 : bny_record_wait_begin(&exec->record);
   while (!poll_arrival(run, bound, block ? exec->spins : 0)) {
-    banyan_status status = block ? bny_wait_round(exec, &run->call, &run->patience, message->peer, message->slot)
-                                 : bny_wait_look(exec, &run->call, &run->patience, message->peer, message->slot);
+    banyan_status status = wait_round(run, block, message->peer, message->slot);
     if (status != BANYAN_OK || !block) return status;
   }
   bny_wait_end(exec, &run->patience);
@@ -259,8 +296,7 @@ static banyan_status settle(bny_run *run, bool block, bool *settled) {
     exec->progress(exec->transport);
     if (block && spins < exec->spins && !atomic_load_explicit(exec->fault, memory_order_relaxed)) continue;
     if (ops->settled(exec->transport, &peer)) break;
-    banyan_status status = block ? bny_wait_round(exec, &run->call, &run->patience, peer, BNY_WAIT_PEER)
-                                 : bny_wait_look(exec, &run->call, &run->patience, peer, BNY_WAIT_PEER);
+    banyan_status status = wait_round(run, block, peer, BNY_WAIT_PEER);
     if (status != BANYAN_OK || !block) return status;
   }
   bny_wait_end(exec, &run->patience);
@@ -310,6 +346,7 @@ banyan_status bny_run_reach(bny_run *run, const bny_run *of) {
 banyan_status bny_run_progress(bny_run *run, bool block, bool *done) {
   const bny_plan *plan = run->plan;
   bny_exec *exec = run->exec;
+  const bny_relay_ops *relay = run->binding->relay;
   int half = (int)(exec->epoch & 1);
   banyan_status status;
   if (!run->ready) {
@@ -329,11 +366,17 @@ banyan_status bny_run_progress(bny_run *run, bool block, bool *done) {
       if (status != BANYAN_OK) return status;
       break;
     case BNY_STEP_MERGE: merge_sources(run, run->next, half); break;
-    case BNY_STEP_SEND: send_slot(run, step); break;
+    case BNY_STEP_SEND:
+      if (relay) status = wait_kernels(run, step->slot, block, &arrived);
+      if (relay && status == BANYAN_OK && !arrived) *done = false;
+      if (relay && (status != BANYAN_OK || !arrived)) return status;
+      send_slot(run, step);
+      break;
     case BNY_STEP_WAIT:
       status = wait_message(run, step, bound, block, &arrived);
       if (status == BANYAN_OK && !arrived) *done = false;
       if (status != BANYAN_OK || !arrived) return status;
+      if (relay) relay->tell(run->binding->relay_context, step->message);
       break;
     case BNY_STEP_DELIVER: deliver(run, run->next, half); break;
     }
@@ -343,6 +386,12 @@ banyan_status bny_run_progress(bny_run *run, bool block, bool *done) {
     status = finish_network(run, block, &settled);
     if (status == BANYAN_OK && !settled) *done = false;
     if (status != BANYAN_OK || !settled) return status;
+  }
+  if (relay) { /* they read messages of peers until then */
+    bool ended = false;
+    status = wait_kernels(run, -1, block, &ended);
+    if (status == BANYAN_OK && !ended) *done = false;
+    if (status != BANYAN_OK || !ended) return status;
   }
   atomic_store_explicit(&exec->line->done, exec->epoch, memory_order_release);
   run->bytes_between_hosts = exec->transport->bytes_between_hosts - run->bytes_between_hosts;

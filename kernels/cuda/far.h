@@ -1,0 +1,78 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * Units of messages to and from other hosts. Those lie in memory of the host, packed as hosts send them: m of all rows, d of all
+ * rows, then numerators, row by row (bny_wire_layout of kernels/op.h). A unit is read and written as one in an inbox of the
+ * protocol SIMPLE, packet by packet; only where its words lie differs. Of a row's chunks the first has the statistics. */
+#ifndef BNY_CUDA_FAR_H
+#define BNY_CUDA_FAR_H
+
+#include "cuda/packets.h"
+#include "cuda/partial.h"
+
+BNY_DEVICE bool bny_is_far(const bny_program_place &place) { return place.message[0] != 0; }
+
+/* Addresses of a unit's words. */
+struct bny_far_unit {
+  uint32_t *m, *d;
+  unsigned char *values;
+  int32_t bytes; /* of values */
+  bool has_stats, halves;
+};
+
+BNY_DEVICE bny_far_unit bny_far_unit_make(const bny_program_place &place, const bny_unit_shape &shape, uint64_t epoch,
+                                          int64_t row, int32_t chunk) {
+  unsigned char *message = (unsigned char *)place.message[epoch & 1];
+  int32_t column0 = chunk * shape.chunk_columns, left = shape.value_dim - column0;
+  int32_t columns = left < 0 ? 0 : left < shape.chunk_columns ? left : shape.chunk_columns;
+  bool halves = shape.wire != BNY_WIRE_F32;
+  int32_t element = halves ? 2 : 4;
+  return {(uint32_t *)message + row, (uint32_t *)(message + place.d) + row,
+          message + place.n + (row * shape.value_dim + column0) * element, columns * element, chunk == 0, halves};
+}
+
+/* Bytes of the packet that the unit has, from the address on: 0 to 16. */
+BNY_DEVICE int32_t bny_far_bytes(const bny_far_unit &unit, int packet, unsigned char **at) {
+  int32_t first = 16 * (packet - 1), left = unit.bytes - first;
+  *at = unit.values + first;
+  return left < 0 ? 0 : left < 16 ? left : 16;
+}
+
+/* A packet that the unit has. */
+BNY_DEVICE void bny_far_store(const bny_far_unit &unit, int packet, const bny_packet &value) {
+  unsigned char *at;
+  if (packet == 0) {
+    if (!unit.has_stats) return;
+    bny_store_plain(unit.m, value.word[0]);
+    bny_store_plain(unit.d, value.word[1]);
+    return;
+  }
+  int32_t bytes = bny_far_bytes(unit, packet, &at);
+  if (bytes == 16 && ((uintptr_t)at & 15) == 0) {
+    bny_store_quad(at, {{value.word[0], value.word[1], value.word[2], value.word[3]}});
+  } else if (!unit.halves) {
+    BNY_UNROLL for (int i = 0; i < 4; i++)
+      if (4 * i < bytes) bny_store_plain((uint32_t *)at + i, value.word[i]);
+  } else {
+    BNY_UNROLL for (int i = 0; i < 8; i++)
+      if (2 * i < bytes) bny_store_plain((uint16_t *)at + i, (uint16_t)(value.word[i / 2] >> 16 * (i % 2)));
+  }
+}
+
+/* Words that the message does not have are 0. */
+BNY_DEVICE bny_quad bny_far_load(const bny_far_unit &unit, int packet) {
+  unsigned char *at;
+  if (packet == 0) return {{bny_load_plain(unit.m), bny_load_plain(unit.d), 0, 0}};
+  int32_t bytes = bny_far_bytes(unit, packet, &at);
+  if (bytes == 16 && ((uintptr_t)at & 15) == 0) return bny_load_quad(at);
+  bny_quad quad = {{0, 0, 0, 0}};
+  if (!unit.halves) {
+    BNY_UNROLL for (int i = 0; i < 4; i++)
+      if (4 * i < bytes) quad.word[i] = bny_load_plain((const uint32_t *)at + i);
+  } else {
+    BNY_UNROLL for (int i = 0; i < 8; i++)
+      if (2 * i < bytes) quad.word[i / 2] |= (uint32_t)bny_load_plain((const uint16_t *)at + i) << 16 * (i % 2);
+  }
+  return quad;
+}
+
+#endif
