@@ -106,7 +106,8 @@ typedef struct banyan_comm_config {
   int64_t timeout_ns;   /* deadline of each call, from when it first has to wait; of each part, if it is sent in parts.
                          * 0: 30 s (BANYAN_TIMEOUT_MS overrides the default) */
   size_t arena_bytes;   /* memory shared with peers, per rank; 0: 16 MiB. Larger messages are sent in parts */
-  const char *algorithm; /* for combines that name none; NULL: by predicted cost (BANYAN_ALGORITHM overrides) */
+  const char *algorithm; /* for combines that name none; NULL: by predicted cost (BANYAN_ALGORITHM overrides), or measured
+                          * on devices where BANYAN_DEVICE_TUNE asks for it */
   const char *device;   /* where collectives run. NULL: on the host. "cuda": on the calling thread's current CUDA device;
                          * "cuda:2": on that one; "cuda:local": on that of the variable LOCAL_RANK. All ranks have a device
                          * of the same kind, or none */
@@ -118,6 +119,8 @@ typedef struct banyan_comm_config {
  * first of a shape (and each *_init) waits for the other ranks, and allocates; every later one may be captured in a graph,
  * which may be replayed as often as all ranks do it alike: the runs of a
  * communicator come in the same order on all ranks, in order on each, which on several streams is for the caller to see to.
+ * BANYAN_DEVICE_TUNE has algorithms of combines measured, in banyan_comm_create() and nowhere else; where a program's next run
+ * may measure otherwise, BANYAN_ORDER_PLAN may then give other bits, unless a file keeps what was measured.
  * Errors of runs arrive later, at banyan_comm_status(). Before banyan_comm_destroy() all runs of this rank have ended.
  * Where ranks are on several hosts whose devices share no memory, a thread of the library does the host's part: one for each
  * such communicator. There the collectives other than combines move memory of the host, and return when they are done. */
@@ -289,8 +292,8 @@ void banyan_op_free(banyan_op *op);                    /* NULL is allowed; local
 typedef struct banyan_op_info {
   size_t size;
   const char *algorithm;    /* valid until banyan_op_free() */
-  const char *reason;       /* why it was chosen: every candidate with its predicted time */
-  double predicted_us;
+  const char *reason;       /* why it was chosen: every candidate with its predicted time, or that which was measured */
+  double predicted_us;      /* or measured */
   uint64_t bytes_sent;      /* by this rank in one run: payload to each receiver counted. Measured in the last run */
   uint64_t messages_sent;
   uint64_t arena_bytes;     /* of the arena in use by this operation, on this rank */

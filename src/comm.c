@@ -144,6 +144,7 @@ static void free_comm(banyan_comm *comm) {
   bny_exec_free(comm->exec);
   if (comm->transport) comm->transport->ops->close(comm->transport);
   bny_levels_free(comm->levels);
+  free(comm->measured);
   free(comm->algorithm);
   free(comm);
 }
@@ -335,7 +336,9 @@ size_t banyan_comm_describe(const banyan_comm *comm, char *text, size_t bytes) {
   const bny_engine *engine = comm->device.engine;
   if (engine)
     bny_append(text, bytes, &length, ", combines on %s (%s), ", engine->device->ops->name, engine->device->facts.name);
-  if (engine) bny_append(text, bytes, &length, "whose arenas go by %s", bny_memory_kind_name(engine->share->kind));
+  if (engine)
+    bny_append(text, bytes, &length, "whose arenas go by %s%s", bny_memory_kind_name(engine->share->kind),
+               comm->measured ? ", algorithms by measurement" : "");
   if (engine && comm->device.bridge)
     bny_append(text, bytes, &length, " within this host, staged in memory of the hosts between them, by a thread of each rank");
   for (int32_t k = 0; comm->levels && k < comm->levels->nlevels; k++)

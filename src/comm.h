@@ -24,6 +24,7 @@ struct banyan_comm {
   bny_transport *transport;
   bny_exec *exec;
   bny_device_exec device; /* its engine is NULL: combines run on the host */
+  struct bny_measured *measured; /* owned; NULL: algorithms are chosen by predicted cost. Of combines on devices */
   void *stream;         /* on the device: of calls that name none */
   bny_link_cost cost;
   bny_levels *levels;   /* NULL: all links are alike */
@@ -88,6 +89,9 @@ banyan_status bny_comm_join_device(banyan_comm *comm, const bny_exchange *exchan
                                    const bny_placement *place);
 void bny_comm_leave_device(banyan_comm *comm);
 void bny_comm_abort_device(banyan_comm *comm, const char *reason); /* any thread */
+
+/* comm_tune.c. Collective, while nothing is under way. one_process: all ranks are threads of one. */
+banyan_status bny_comm_tune(banyan_comm *comm, const bny_exchange *exchange, const bny_settings *settings, bool one_process);
 
 /* The failure that is known here, of host and device; what runs on the device is ended if there is one. */
 banyan_status bny_comm_check(banyan_comm *comm);

@@ -17,11 +17,12 @@ static banyan_status open_engine(const bny_settings *settings, bny_engine **engi
 
 /* Arenas that the devices of all ranks share. */
 static banyan_status join_share(banyan_comm *comm, const bny_exchange *exchange, const bny_settings *settings,
-                                const bny_share_config *config) {
+                                const bny_share_config *config, bool one_process) {
   bny_engine *engine = comm->device.engine;
   banyan_status status = bny_engine_connect(engine, exchange, config, settings->timeout_ns);
   if (status == BANYAN_OK) status = bny_device_exec_make(engine, false, &comm->device);
-  return bny_comm_confirm(exchange, status);
+  status = bny_comm_confirm(exchange, status);
+  return status == BANYAN_OK ? bny_comm_tune(comm, exchange, settings, one_process) : status;
 }
 
 static banyan_status join_hosts(banyan_comm *comm, const bny_exchange *exchange, const bny_settings *settings,
@@ -30,7 +31,7 @@ static banyan_status join_hosts(banyan_comm *comm, const bny_exchange *exchange,
   banyan_status status = bny_comm_agree_way(comm, exchange, settings, &way);
   if (status != BANYAN_OK) return status;
   if (way == BNY_WAY_FABRIC) {
-    status = join_share(comm, exchange, settings, config);
+    status = join_share(comm, exchange, settings, config, false);
     if (status == BANYAN_OK || config->strict || settings->options.device_hosts) return status;
     bny_log(BNY_LOG_WARN, "rank %d: %s; devices of several hosts are combined through memory of the hosts", comm->rank,
             banyan_last_error());
@@ -49,7 +50,7 @@ banyan_status bny_comm_join_device(banyan_comm *comm, const bny_exchange *exchan
   status = bny_comm_confirm(exchange, status);
   if (status != BANYAN_OK) return status;
   if (place->nhosts > 1) return join_hosts(comm, exchange, settings, place, &share);
-  return join_share(comm, exchange, settings, &share);
+  return join_share(comm, exchange, settings, &share, place->one_process);
 }
 
 void bny_comm_leave_device(banyan_comm *comm) {

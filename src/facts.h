@@ -35,8 +35,23 @@ typedef struct bny_facts {
   char algorithm[BNY_ALGORITHM_NAME_BYTES];
   char levels[BNY_LEVELS_TEXT_BYTES];
   char device[BNY_DEVICE_KIND_BYTES]; /* "": none */
+  int32_t tune;                       /* a bny_tune_way */
   _Alignas(cpu_set_t) unsigned char cpus[BNY_CPU_BYTES];
 } bny_facts;
+
+/* Whether combines on devices are measured. */
+typedef enum bny_tune_way {
+  BNY_TUNE_OFF,
+  BNY_TUNE_CREATE, /* when a communicator is made */
+  BNY_TUNE_FILE    /* likewise, and kept in a file: where there is one, it is taken instead */
+} bny_tune_way;
+
+typedef struct bny_tune {
+  bny_tune_way way;
+  const char *path;
+} bny_tune;
+
+banyan_status bny_tune_parse(const char *text, bny_tune *tune);
 
 /* What the caller's configuration and the environment come to. */
 typedef struct bny_settings {

@@ -12,7 +12,7 @@
 
 /* A machine of so many devices, which is what FAKE_CUDA's other words say. */
 static inline void device_world_begin(int devices, const char *words) {
-  char more[256];
+  char more[768];
   snprintf(more, sizeof more, "devices=%d,seed=%llu,%s", devices, (unsigned long long)world_seed(), words);
   setenv("FAKE_CUDA", more, 1);
   setenv("BANYAN_CUDA_LIBRARY", fake_cuda_path(), 1);

@@ -17,6 +17,7 @@
  *   sms=N           multiprocessors of each device; no more blocks run at once than 8 on each
  *   seed=N (1)  step-ns=N (10)    of the emulator, see below
  *   live            a thread runs what is put on streams, as a GPU does, see below
+ *   slow-KERNEL     of this name, a launch takes a second longer, by what events tell: it waits for none
  *
  * Images are of three kinds: a fake_cuda_image of the test, whose kernels run at once on the thread that launches them; and a
  * fat binary, or a file that says "emulated", both of which stand for the kernels of the library: those wait until the

@@ -5,6 +5,7 @@
 #include <cstdlib>
 #include <cstring>
 #include <map>
+#include <string>
 #include <tuple>
 #include <utility>
 #include <vector>
@@ -88,6 +89,8 @@ void fake_kernel_launch(const void *function, void *stream, bool captured, const
   made.overlap = launch->early;
   made.kernel = static_cast<const entry *>(function)->bind(launch->arguments);
   if (fake_queue_is_on()) {
+    std::string slow = std::string("slow-") + static_cast<const entry *>(function)->name;
+    if (fake_is(slow.c_str(), launch->device)) fake_queue_delay(stream, 1000);
     fake_queue_launch(stream, made);
     return;
   }

@@ -23,6 +23,7 @@ struct machine {
   std::condition_variable news;
   std::map<const void *, std::deque<std::shared_ptr<fake_item>>> streams;
   std::map<const void *, std::shared_ptr<fake_graph>> captures; /* by stream */
+  std::map<const void *, double> delays_ms;                     /* likewise */
   bool begun = false, broken = false;
 };
 
@@ -52,13 +53,13 @@ bny_emulator_launch counted(const bny_emulator_launch &launch, const std::shared
 }
 
 /* The first of a stream; true if it has come to its end. */
-bool advance(bny_emulator *emulator, const std::shared_ptr<fake_item> &item) {
+bool advance(bny_emulator *emulator, const void *stream, const std::shared_ptr<fake_item> &item) {
   if (item->started) return item->left == 0;
   if (item->awaits && !item->awaits->done) return false;
   if (item->host) item->host();
   if (item->records) {
     item->records->done = true;
-    item->records->when_ms = now_ms();
+    item->records->when_ms = now_ms() + all().delays_ms[stream];
   }
   for (const bny_emulator_launch &launch : item->launches) bny_emulator_add(emulator, counted(launch, item));
   item->started = true;
@@ -74,7 +75,7 @@ bool pump(bny_emulator *emulator) {
       if (stream.second.empty()) continue;
       std::shared_ptr<fake_item> first = stream.second.front();
       bool began = first->started;
-      if (advance(emulator, first)) {
+      if (advance(emulator, stream.first, first)) {
         stream.second.pop_front();
         again = true;
       }
@@ -154,6 +155,12 @@ void fake_queue_launch(const void *stream, const bny_emulator_launch &launch) {
   }
   auto item = std::make_shared<fake_item>();
   item->launches.push_back(launch);
+  fake_queue_push(stream, item);
+}
+
+void fake_queue_delay(const void *stream, double ms) {
+  auto item = std::make_shared<fake_item>();
+  item->host = [=] { all().delays_ms[stream] += ms; }; /* under the lock */
   fake_queue_push(stream, item);
 }
 

@@ -39,6 +39,9 @@ void fake_queue_push(const void *stream, const std::shared_ptr<fake_item> &item)
 /* To the stream's queue, or into the graph into which it is captured. */
 void fake_queue_launch(const void *stream, const bny_emulator_launch &launch);
 
+/* What events on the stream tell is so much later from now on. */
+void fake_queue_delay(const void *stream, double ms);
+
 /* NULL: the stream is not being captured. */
 std::shared_ptr<fake_graph> fake_queue_capture_of(const void *stream);
 void fake_queue_set_capture(const void *stream, const std::shared_ptr<fake_graph> &graph);

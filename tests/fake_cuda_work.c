@@ -6,6 +6,12 @@
 #include "fake_cuda_parts.h"
 
 #ifndef FAKE_CUDA_KERNELS
+CUresult cuEventCreate(CUevent *event, unsigned flags) { return (void)event, (void)flags, CUDA_ERROR_NOT_SUPPORTED; }
+CUresult cuEventDestroy(CUevent event) { return (void)event, CUDA_ERROR_NOT_SUPPORTED; }
+CUresult cuEventRecord(CUevent event, CUstream stream) { return (void)event, (void)stream, CUDA_ERROR_NOT_SUPPORTED; }
+CUresult cuEventElapsedTime(float *ms, CUevent from, CUevent to) {
+  return (void)ms, (void)from, (void)to, CUDA_ERROR_NOT_SUPPORTED;
+}
 static const void *fake_kernel_find(const char *name) { return (void)name, NULL; }
 static bool fake_kernel_is(const void *function) { return (void)function, false; }
 static void fake_kernel_launch(const void *function, void *stream, bool captured, const fake_cuda_launch *launch) {

@@ -60,6 +60,12 @@ void bny_cuda_stream_free(bny_device *device, void *stream);
 banyan_status bny_cuda_stream_query(bny_device *device, void *stream, bool *done);
 banyan_status bny_cuda_stream_capture(bny_device *device, void *stream, bny_capture *capture);
 
+/* cuda_mark.c */
+banyan_status bny_cuda_mark_make(bny_device *device, void **mark);
+void bny_cuda_mark_free(bny_device *device, void *mark);
+banyan_status bny_cuda_mark_set(bny_device *device, void *mark, void *stream);
+banyan_status bny_cuda_mark_elapsed(bny_device *device, void *from, void *to, double *ns);
+
 /* cuda_kernel.c */
 banyan_status bny_cuda_module_load(bny_device *device, const void *image, size_t bytes, bny_device_module **module);
 void bny_cuda_module_unload(bny_device_module *module);

@@ -4,12 +4,16 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "exec/device_unit.h"
+#include "plan/measured.h"
 #include "status.h"
 
 struct bny_device_run {
   bny_device_exec *exec;
   bny_engine_kernel kernel;
   int32_t blocks, threads;
+  bny_device_settings settings; /* its exec's, but for the protocol */
+  int32_t share;                /* of the blocks that there is work for it takes one in so many */
   bool is_oneshot;
   bny_oneshot oneshot;
   void *program; /* address in the device's memory; the engine's */
@@ -85,13 +89,14 @@ static void set_grid(bny_device_run *run, const bny_unit_shape *shape) {
   int64_t warps = shape->chunks, rows = (int64_t)shape->tokens * shape->heads;
   while (warps * 2 <= warps_max && rows * shape->chunks > warps * engine->sms) warps *= 2;
   run->threads = (int32_t)warps * 32;
-  run->blocks = bny_device_blocks(shape, run->threads, blocks_that_fit(run));
+  run->blocks = bny_device_blocks(shape, run->threads, blocks_that_fit(run)) / run->share;
+  if (run->blocks < 1) run->blocks = 1;
 }
 
 static banyan_status make_oneshot(bny_device_run *run, const bny_request *request) {
   bny_protocol protocol;
   bny_arena_sizes needs;
-  banyan_status status = bny_device_oneshot_make(request, &run->exec->settings, &run->oneshot, &protocol, &needs);
+  banyan_status status = bny_device_oneshot_make(request, &run->settings, &run->oneshot, &protocol, &needs);
   if (status == BANYAN_OK) status = check_room(run->exec, &needs);
   if (status == BANYAN_OK)
     status = bny_engine_find(run->exec->engine, bny_device_oneshot_kernel(protocol, run->oneshot.shape.wire), &run->kernel);
@@ -102,8 +107,8 @@ static banyan_status make_oneshot(bny_device_run *run, const bny_request *reques
 }
 
 /* Of a program: its plan, and what the plan does not know. */
-static uint64_t key_of(const bny_plan *plan, const size_t *piece_offsets) {
-  uint64_t key = plan->hash;
+static uint64_t key_of(const bny_plan *plan, const bny_program *program, const size_t *piece_offsets) {
+  uint64_t key = plan->hash + (uint64_t)program->protocol;
   for (int32_t rank = 0; piece_offsets && rank < plan->nranks; rank++) {
     key = (key ^ piece_offsets[rank]) * 0x9e3779b97f4a7c15u;
     key ^= key >> 29;
@@ -116,8 +121,8 @@ static banyan_status make_program(bny_device_run *run, const bny_request *reques
   bny_program *program = NULL;
   /* All ranks' plans are made alike. */
   bny_request named = *request;
-  named.algorithm = plan->algorithm;
-  bny_device_settings settings = run->exec->settings;
+  if (!named.algorithm) named.algorithm = plan->algorithm;
+  bny_device_settings settings = run->settings;
   settings.piece_offsets = binding->piece_offsets;
   banyan_status status = BANYAN_OK;
   if (run->exec->bridge) status = bny_bridge_plan(run->exec->bridge, &named, call, &settings, &run->route);
@@ -128,7 +133,8 @@ static banyan_status make_program(bny_device_run *run, const bny_request *reques
   status = check_room(run->exec, &needs);
   if (status == BANYAN_OK)
     status = bny_engine_find(run->exec->engine, bny_device_program_kernel(program), &run->kernel);
-  if (status == BANYAN_OK) status = bny_engine_load(run->exec->engine, key_of(plan, binding->piece_offsets), program, &run->program);
+  if (status == BANYAN_OK)
+    status = bny_engine_load(run->exec->engine, key_of(plan, program, binding->piece_offsets), program, &run->program);
   /* Out of memory in the other sense is the same on all ranks, which then cut the call into smaller parts. */
   if (status == BANYAN_ERR_MEMORY && run->program == NULL && bny_arena_lacks(&run->exec->sizes, &needs) == NULL)
     status = bny_fail(BANYAN_ERR_SYSTEM, "%s", banyan_last_error());
@@ -137,16 +143,32 @@ static banyan_status make_program(bny_device_run *run, const bny_request *reques
   return status;
 }
 
+/* What the oneshot kernels do not serve, the interpreter does. */
+static banyan_status make(bny_device_run *run, const bny_request *request, const bny_plan *plan, const bny_call *call,
+                          const bny_binding *binding) {
+  banyan_status status = BANYAN_ERR_UNSUPPORTED;
+  bool may_be_oneshot = request->collective == BNY_COMBINE && !run->exec->bridge;
+  if (may_be_oneshot && strcmp(plan->algorithm, "oneshot") == 0) status = make_oneshot(run, request);
+  return status == BANYAN_ERR_UNSUPPORTED ? make_program(run, request, plan, call, binding) : status;
+}
+
 banyan_status bny_device_run_make(bny_device_exec *exec, const bny_request *request, const bny_plan *plan, const bny_call *call,
                                   const bny_binding *binding, bny_device_run **run) {
   bny_device_run *made = calloc(1, sizeof *made);
   if (!made) return bny_fail(BANYAN_ERR_MEMORY, "out of memory to bind a plan");
   made->exec = exec;
-  /* What the oneshot kernels do not serve, the interpreter does. */
-  banyan_status status = BANYAN_ERR_UNSUPPORTED;
-  bool may_be_oneshot = request->collective == BNY_COMBINE && !exec->bridge;
-  if (may_be_oneshot && strcmp(plan->algorithm, "oneshot") == 0) status = make_oneshot(made, request);
-  if (status == BANYAN_ERR_UNSUPPORTED) status = make_program(made, request, plan, call, binding);
+  made->settings = exec->settings;
+  made->share = 1;
+  const bny_measurement *form = bny_measured_find_named(request, plan->algorithm);
+  banyan_status status = BANYAN_ERR_MEMORY;
+  if (form) {
+    made->settings.protocol = bny_unit_protocol_named(form->carrier, &exec->settings);
+    made->share = form->share;
+    status = make(made, request, plan, call, binding);
+    /* It was measured with fewer bytes: larger ones may not fit that protocol's inbox, on all ranks alike. */
+    made->settings.protocol = exec->settings.protocol;
+  }
+  if (status == BANYAN_ERR_MEMORY) status = make(made, request, plan, call, binding);
   if (status != BANYAN_OK) {
     free(made);
     return status;

@@ -1,10 +1,12 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "exec/device_unit.h"
 
+#include <string.h>
+
 #include "status.h"
 
 /* Payloads up to these go by packets that carry their flags; larger ones, where half or a quarter more bytes cost more than a
- * release does, by plain stores. Estimates, to be replaced by measurement. */
+ * release does, by plain stores. Estimates, for where nothing was measured. */
 enum { LL16_BYTES_MAX = 128 << 10, LL128_BYTES_MAX = 4 << 20 };
 enum { UNIT_ALIGNMENT = 128, ARENA_ALIGNMENT = 256 };
 /* Units that are enough to keep a device busy: rows are not cut into more. */
@@ -23,6 +25,25 @@ static uint64_t payload_bytes(const bny_request *request) {
     for (int32_t rank = 0; rank < request->nranks; rank++) bytes += request->counts[rank];
   }
   return bytes;
+}
+
+static const char *const protocol_names[BNY_PROTOCOL_COUNT] = {"LL8", "LL16", "LL128", "SIMPLE"};
+
+const char *bny_unit_protocol_name(int32_t protocol) { return protocol_names[protocol]; }
+
+bool bny_unit_protocol_serves(int32_t protocol, const bny_device_settings *settings) {
+  switch (protocol) {
+  case BNY_PROTOCOL_LL8: return settings->narrow; /* elsewhere LL16 is the better one, and has the inbox */
+  case BNY_PROTOCOL_LL16: return !settings->narrow;
+  case BNY_PROTOCOL_LL128: return settings->lines_whole;
+  default: return true;
+  }
+}
+
+int32_t bny_unit_protocol_named(const char *name, const bny_device_settings *settings) {
+  for (int32_t i = 0; i < BNY_PROTOCOL_COUNT; i++)
+    if (strcmp(protocol_names[i], name) == 0 && bny_unit_protocol_serves(i, settings)) return i;
+  return BNY_PROTOCOL_COUNT;
 }
 
 int32_t bny_unit_protocol(const bny_request *request, const bny_device_settings *settings) {

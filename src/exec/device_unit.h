@@ -10,6 +10,11 @@ typedef struct bny_unit_box {
   int32_t token0, tokens, head0, heads;
 } bny_unit_box;
 
+/* "LL16" and so on. Of a name: BNY_PROTOCOL_COUNT if it is of none, or of one that the links do not carry. */
+const char *bny_unit_protocol_name(int32_t protocol);
+int32_t bny_unit_protocol_named(const char *name, const bny_device_settings *settings);
+bool bny_unit_protocol_serves(int32_t protocol, const bny_device_settings *settings);
+
 int32_t bny_unit_protocol(const bny_request *request, const bny_device_settings *settings);
 banyan_status bny_unit_shape_make(const bny_request *request, int32_t protocol, bool whole_rows, bny_unit_shape *shape);
 bny_unit_box bny_unit_box_of(const bny_unit_shape *shape, const bny_slice *slice);

@@ -70,18 +70,22 @@ typedef struct bny_candidate {
   bool fits;           /* the outbox */
   bool chosen;         /* at most one is */
   bny_estimate estimate;
-  double ns;
+  double ns;           /* predicted, or measured: */
+  const struct bny_measurement *measured; /* NULL: predicted */
 } bny_candidate;
 
 enum { BNY_CANDIDATES_MAX = 16 };
 
-/* All rows of the table in its order; returns their number. */
+/* All rows of the table in its order; returns their number. Where some are measured, one of these is chosen if one fits. */
 int32_t bny_algorithm_candidates(const bny_request *request, bny_candidate candidates[BNY_CANDIDATES_MAX]);
 
 /* Chooses by name or by predicted cost; a pure function of the request, the same on every rank. *reason is owned by the
  * caller. */
 banyan_status bny_algorithm_select(const bny_request *request, const bny_algorithm **algorithm, double *predicted_ns,
                                    char **reason);
+
+/* Callers name an algorithm ("recursive") or one variant of it ("recursive_halving"). */
+bool bny_algorithm_is_named(const bny_algorithm *algorithm, const char *name);
 
 /* "oneshot", or "recursive halving" where there is a variant. */
 void bny_algorithm_print(const bny_algorithm *algorithm, char *text, size_t bytes, size_t *length);

@@ -61,6 +61,7 @@ typedef struct bny_request {
   const char *algorithm; /* name, or NULL: by predicted cost */
   bny_link_cost cost;
   const bny_levels *levels; /* NULL: all ranks are alike, and `cost` is of their links. Else as many ranks; not owned */
+  const struct bny_measured *measured; /* NULL: nothing is. Times that go before predicted ones, see measured.h; not owned */
   const bny_pieces *pieces; /* NULL: HEADS and TOKENS own as the whole call does. Else parts of the box along these */
   size_t outbox_bytes;      /* what a plan may use of an outbox */
   int32_t slots_max;   /* how many slots a rank may use */
@@ -116,7 +117,7 @@ typedef struct bny_plan {
   bool round_nodes;      /* merged values are rounded to the wire format: canonical order on a lossy wire */
   const char *algorithm; /* static */
   char *reason;          /* why it was chosen; owned */
-  double predicted_ns;
+  double predicted_ns;    /* or measured */
   uint64_t hash;       /* of the request and the algorithm: identical on every rank */
   size_t outbox_bytes; /* used */
   size_t outbox_bound; /* no rank uses more: identical on every rank */

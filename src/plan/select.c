@@ -11,13 +11,16 @@
  * have in common, times these ranks.
  * Where the request has levels, rounds and bytes are shared out among them by the pattern of the algorithm, and each
  * level has its own alpha and beta. A link then carries a message once for each receiver, so bytes are those that a
- * rank sends, if these are more than what one receives. */
+ * rank sends, if these are more than what one receives.
+ *
+ * Where the request has measured times of a combine like it, the least of these decides, and prediction has no say. */
 #include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
 #include "plan/builder.h"
+#include "plan/measured.h"
 #include "status.h"
 
 #define BNY_ALGORITHM(constant) extern const bny_algorithm constant;
@@ -108,8 +111,7 @@ void bny_algorithm_print(const bny_algorithm *algorithm, char *text, size_t byte
              algorithm->variant ? algorithm->variant : "");
 }
 
-/* Callers name an algorithm ("recursive") or one variant of it ("recursive_halving"). */
-static bool is_named(const bny_algorithm *algorithm, const char *name) {
+bool bny_algorithm_is_named(const bny_algorithm *algorithm, const char *name) {
   char full[64];
   if (strcmp(algorithm->name, name) == 0) return true;
   if (!algorithm->variant) return false;
@@ -121,23 +123,30 @@ static bool fits(const bny_request *request, const bny_estimate *estimate) {
   return estimate->outbox_bytes <= request->outbox_bytes && estimate->slots <= request->slots_max;
 }
 
-static bny_candidate candidate_of(const bny_request *request, const bny_algorithm *algorithm) {
+static bny_candidate candidate_of(const bny_request *request, int32_t index) {
+  const bny_algorithm *algorithm = bny_algorithms[index];
   bny_candidate made = {.algorithm = algorithm, .named = true, .refusal = algorithm->refuse(request)};
-  if (request->algorithm) made.named = is_named(algorithm, request->algorithm);
+  if (request->algorithm) made.named = bny_algorithm_is_named(algorithm, request->algorithm);
   if (made.refusal) return made;
   algorithm->estimate(request, &made.estimate);
   if (made.estimate.ns == 0) estimate_spread(request, &made.estimate);
-  made.ns = bny_estimate_ns(request, &made.estimate);
+  made.measured = bny_measured_find(request, index);
+  made.ns = made.measured ? made.measured->ns : bny_estimate_ns(request, &made.estimate);
   made.fits = fits(request, &made.estimate);
   return made;
+}
+
+static bool is_better(const bny_candidate *a, const bny_candidate *b) {
+  if (!a->measured != !b->measured) return a->measured;
+  return a->ns < b->ns;
 }
 
 int32_t bny_algorithm_candidates(const bny_request *request, bny_candidate candidates[BNY_CANDIDATES_MAX]) {
   int32_t count = 0, chosen = -1;
   for (; bny_algorithms[count]; count++) {
     bny_candidate *one = &candidates[count];
-    *one = candidate_of(request, bny_algorithms[count]);
-    if (!one->refusal && one->named && one->fits && (chosen < 0 || one->ns < candidates[chosen].ns)) chosen = count;
+    *one = candidate_of(request, count);
+    if (!one->refusal && one->named && one->fits && (chosen < 0 || is_better(one, &candidates[chosen]))) chosen = count;
   }
   if (chosen >= 0) candidates[chosen].chosen = true;
   return count;
@@ -161,7 +170,7 @@ static banyan_status fail_name(const bny_request *request) {
   const char *collective = collective_names[request->collective];
   const char *refusal = NULL;
   for (int i = 0; bny_algorithms[i] && !refusal; i++)
-    if (is_named(bny_algorithms[i], request->algorithm)) refusal = bny_algorithms[i]->refuse(request);
+    if (bny_algorithm_is_named(bny_algorithms[i], request->algorithm)) refusal = bny_algorithms[i]->refuse(request);
   list_names(request, names, sizeof names);
   if (refusal)
     return bny_fail(BANYAN_ERR_ARGUMENT, "algorithm \"%s\" cannot serve this %s: %s. These can: %s", request->algorithm,
@@ -184,14 +193,24 @@ void bny_estimate_print_form(const bny_estimate *estimate, char *text, size_t by
   if (estimate->pieces > 1) bny_append(text, bytes, length, ", %d pieces", estimate->pieces);
 }
 
+/* " measured at 16640 bytes by LL16 with one in 2 blocks, 1.20 predicted". */
+static void print_measured(const bny_request *request, const bny_candidate *one, char *text, size_t *length) {
+  bny_append(text, REASON_BYTES, length, " measured at %llu bytes by %s", (unsigned long long)one->measured->bytes,
+             one->measured->carrier);
+  if (one->measured->share > 1) bny_append(text, REASON_BYTES, length, " with one in %d blocks", one->measured->share);
+  bny_append(text, REASON_BYTES, length, ", %.2f predicted", bny_estimate_ns(request, &one->estimate) / 1e3);
+}
+
 static void explain_one(const bny_request *request, const bny_candidate *one, char *text, size_t *length) {
   if (one->refusal) {
     bny_append(text, REASON_BYTES, length, " cannot (%s)", one->refusal);
     return;
   }
-  bny_append(text, REASON_BYTES, length, " %.2f us (%g round%s, %g message%s, %.0f bytes sent", one->ns / 1e3,
-             one->estimate.rounds, one->estimate.rounds == 1 ? "" : "s", one->estimate.messages,
-             one->estimate.messages == 1 ? "" : "s", one->estimate.bytes_sent);
+  bny_append(text, REASON_BYTES, length, " %.2f us", one->ns / 1e3);
+  if (one->measured) print_measured(request, one, text, length);
+  bny_append(text, REASON_BYTES, length, " (%g round%s, %g message%s, %.0f bytes sent", one->estimate.rounds,
+             one->estimate.rounds == 1 ? "" : "s", one->estimate.messages, one->estimate.messages == 1 ? "" : "s",
+             one->estimate.bytes_sent);
   bny_estimate_print_form(&one->estimate, text, REASON_BYTES, length);
   bny_append(text, REASON_BYTES, length, ")");
   if (!one->fits)
@@ -199,13 +218,14 @@ static void explain_one(const bny_request *request, const bny_candidate *one, ch
                one->estimate.outbox_bytes, (long long)one->estimate.slots, request->outbox_bytes, request->slots_max);
 }
 
-/* "twoshot 8.21 us (2 rounds, ...): least predicted; oneshot 9.02 us (...); tree cannot (...)". */
+/* "twoshot 8.21 us (2 rounds, ...): least predicted (or measured); oneshot 9.02 us (...); tree cannot (...)". */
 static char *explain(const bny_request *request, const bny_candidate *candidates, int count, int chosen) {
   char text[REASON_BYTES] = "";
   size_t length = 0;
   bny_algorithm_print(candidates[chosen].algorithm, text, sizeof text, &length);
   explain_one(request, &candidates[chosen], text, &length);
-  bny_append(text, sizeof text, &length, request->algorithm ? ": named by the caller" : ": least predicted");
+  const char *least = candidates[chosen].measured ? ": least measured" : ": least predicted";
+  bny_append(text, sizeof text, &length, "%s", request->algorithm ? ": named by the caller" : least);
   for (int i = 0; i < count; i++) {
     if (i == chosen || (request->algorithm && !candidates[i].named)) continue;
     bny_append(text, sizeof text, &length, "; ");

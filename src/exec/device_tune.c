@@ -1,0 +1,348 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#include "exec/device_tune.h"
+
+#include <inttypes.h>
+#include <math.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "exec/device_unit.h"
+#include "log.h"
+#include "plan/builder.h"
+#include "status.h"
+
+/* What is measured: rows as of models in service, from a few to what one launch may take. */
+enum { VALUE_DIM = 128 };
+static const struct {
+  int32_t tokens, heads;
+} sizes[] = {{1, 4}, {1, 32}, {4, 32}, {16, 32}, {64, 32}, {256, 32}};
+static const banyan_scatter scatters[] = {BANYAN_SCATTER_NONE, BANYAN_SCATTER_HEADS};
+static const banyan_order orders[] = {BANYAN_ORDER_PLAN, BANYAN_ORDER_CANONICAL};
+
+enum {
+  CONTENDERS_MAX = 40,
+  HOPELESS = 5,         /* predicted to take so many times as long as the best: not tried */
+  FAR_BEHIND = 3,       /* in the first round: not measured again */
+  RUNS_MAX = 20,        /* in a row, */
+  RUNS_NS = 200000,     /* or as many as take so long */
+  BATCHES = 3,          /* of these; the least counts, as what disturbs only adds */
+  SHARE_MAX = 4
+};
+
+typedef struct contender {
+  bny_measurement row;
+  bny_plan *plan;
+  bny_device_run *run;
+  bool left; /* in the race */
+} contender;
+
+/* What ranks tell each other of a round. */
+typedef struct report {
+  int32_t status;
+  int32_t count;
+  double ns[CONTENDERS_MAX];
+} report;
+
+typedef struct tuner {
+  bny_device_exec *exec;
+  const bny_exchange *exchange;
+  bny_measured *found;
+  bny_request request; /* of the class at hand */
+  bny_measured forced; /* makes a run be of the contender's form */
+  contender contenders[CONTENDERS_MAX];
+  int32_t count;
+  report *reports;      /* of all ranks */
+  void *stream, *from, *to;
+  void *in, *out;       /* scratch: rows of zeros, and where merged ones go */
+  banyan_partial in_rows, out_rows;
+  bny_binding binding;
+} tuner;
+
+/* ---- contenders ------------------------------------------------------------------------------------------------------ */
+
+static void name_of(const bny_algorithm *algorithm, char *name, size_t bytes) {
+  snprintf(name, bytes, "%s%s%s", algorithm->name, algorithm->variant ? "_" : "", algorithm->variant ? algorithm->variant : "");
+}
+
+/* What cannot be made is none: the same on all ranks, but for failures of this rank alone. */
+static banyan_status add_contender(tuner *tuner, const bny_measurement *row) {
+  char name[64];
+  contender *made = &tuner->contenders[tuner->count];
+  bny_request request = tuner->request;
+  if (tuner->count == CONTENDERS_MAX) return BANYAN_OK;
+  *made = (contender){.row = *row, .left = true};
+  made->row.ns = 1; /* of something that is measured; its value has no part in making */
+  tuner->forced.rows[0] = made->row;
+  tuner->forced.count = 1;
+  name_of(bny_algorithms[row->algorithm], name, sizeof name);
+  request.algorithm = name;
+  request.measured = &tuner->forced;
+  banyan_status status = bny_plan_make(&request, tuner->exec->engine->group.rank, &made->plan);
+  if (status == BANYAN_OK) status = bny_device_run_make(tuner->exec, &request, made->plan, NULL, &tuner->binding,
+                                                            &made->run);
+  if (status == BANYAN_OK) {
+    tuner->count++;
+    return BANYAN_OK;
+  }
+  bny_plan_free(made->plan);
+  return status == BANYAN_ERR_MEMORY || status == BANYAN_ERR_UNSUPPORTED ? BANYAN_OK : status;
+}
+
+static void free_contenders(tuner *tuner) {
+  for (int32_t i = 0; i < tuner->count; i++) {
+    bny_device_run_free(tuner->contenders[i].run);
+    bny_plan_free(tuner->contenders[i].plan);
+  }
+  tuner->count = 0;
+}
+
+static banyan_status add_contenders(tuner *tuner) {
+  bny_candidate candidates[BNY_CANDIDATES_MAX];
+  int32_t count = bny_algorithm_candidates(&tuner->request, candidates);
+  double least = INFINITY;
+  for (int32_t i = 0; i < count; i++)
+    if (candidates[i].chosen) least = candidates[i].ns;
+  banyan_status status = BANYAN_OK;
+  for (int32_t i = 0; i < count; i++) {
+    if (candidates[i].refusal || !candidates[i].fits || candidates[i].ns > HOPELESS * least) continue;
+    for (int32_t protocol = 0; protocol < BNY_PROTOCOL_COUNT && status == BANYAN_OK; protocol++) {
+      if (!bny_unit_protocol_serves(protocol, &tuner->exec->settings)) continue;
+      bny_measurement row = {.scatter = tuner->request.scatter, .order = tuner->request.order,
+                             .bytes = bny_measured_bytes(&tuner->request), .algorithm = i, .share = 1};
+      snprintf(row.carrier, sizeof row.carrier, "%s", bny_unit_protocol_name(protocol));
+      status = add_contender(tuner, &row);
+    }
+  }
+  return status;
+}
+
+/* ---- measuring ------------------------------------------------------------------------------------------------------- */
+
+static banyan_status check_fault(const tuner *tuner) {
+  bny_device_fault fault = bny_engine_fault(tuner->exec->engine);
+  if (fault.status == BANYAN_OK) return BANYAN_OK;
+  return bny_fail((banyan_status)fault.status, "a combine that was measured failed on rank %d", fault.culprit);
+}
+
+/* One run goes first, in which ranks wait for the last of them to come. */
+static banyan_status time_runs(tuner *tuner, const contender *contender, int32_t runs, double *ns) {
+  bny_engine *engine = tuner->exec->engine;
+  bny_device *device = engine->device;
+  double elapsed_ns = 0;
+  banyan_status status = bny_device_run_start(contender->run, &tuner->binding, tuner->stream);
+  if (status == BANYAN_OK) status = device->ops->mark_set(device, tuner->from, tuner->stream);
+  for (int32_t i = 0; i < runs && status == BANYAN_OK; i++)
+    status = bny_device_run_start(contender->run, &tuner->binding, tuner->stream);
+  if (status == BANYAN_OK) status = device->ops->mark_set(device, tuner->to, tuner->stream);
+  if (status == BANYAN_OK) status = bny_device_wait(device, tuner->stream, tuner->exchange->deadline_ns);
+  if (status == BANYAN_ERR_TIMEOUT) engine->stuck = true;
+  if (status == BANYAN_OK) status = check_fault(tuner);
+  if (status == BANYAN_OK) status = device->ops->mark_elapsed(device, tuner->from, tuner->to, &elapsed_ns);
+  if (status == BANYAN_OK) *ns = fmax(1, rint(elapsed_ns / runs)); /* as a file keeps it, and clocks are coarse */
+  return status;
+}
+
+/* All ranks learn of all how long it took, or that a rank has failed; who is left in the race has the time of the slowest. */
+static banyan_status agree(tuner *tuner, const report *own) {
+  int32_t nranks = tuner->request.nranks, rank = tuner->exec->engine->group.rank;
+  char why[BNY_ERROR_TEXT_BYTES];
+  snprintf(why, sizeof why, "%s", banyan_last_error());
+  /* Peers' kernels wait for this rank's. */
+  if (own->status != BANYAN_OK) bny_engine_abort(tuner->exec->engine, (banyan_status)own->status, rank);
+  banyan_status status = bny_exchange_all(tuner->exchange, own, tuner->reports, sizeof *own);
+  if (own->status != BANYAN_OK) return bny_fail((banyan_status)own->status, "%s", why);
+  for (int32_t r = 0; r < nranks && status == BANYAN_OK; r++) {
+    const report *other = &tuner->reports[r];
+    if (other->status != BANYAN_OK)
+      status = bny_fail((banyan_status)other->status, "rank %d failed while combines were measured (%s)", r,
+                        banyan_status_string((banyan_status)other->status));
+    else if (other->count != own->count)
+      status = bny_fail(BANYAN_ERR_MISMATCH, "rank %d measures %d forms of a combine, this rank %d", r, other->count, own->count);
+    for (int32_t i = 0; i < tuner->count && status == BANYAN_OK; i++) {
+      contender *one = &tuner->contenders[i];
+      if (one->left && (r == 0 || other->ns[i] > one->row.ns)) one->row.ns = other->ns[i];
+    }
+  }
+  return status;
+}
+
+static banyan_status round_of(tuner *tuner, int32_t first, int32_t batches, int32_t runs) {
+  report own = {.count = tuner->count};
+  for (int32_t i = 0; i < tuner->count; i++) own.ns[i] = tuner->contenders[i].row.ns;
+  banyan_status status = BANYAN_OK;
+  for (int32_t i = first; i < tuner->count && status == BANYAN_OK; i++) {
+    if (!tuner->contenders[i].left) continue;
+    double least = INFINITY, ns = 0;
+    for (int32_t batch = 0; batch < batches && status == BANYAN_OK; batch++) {
+      status = time_runs(tuner, &tuner->contenders[i], runs, &ns);
+      if (ns < least) least = ns;
+    }
+    own.ns[i] = least;
+  }
+  own.status = (int32_t)status;
+  return agree(tuner, &own);
+}
+
+static int32_t best_of(const tuner *tuner) {
+  int32_t best = -1;
+  for (int32_t i = 0; i < tuner->count; i++)
+    if (best < 0 || tuner->contenders[i].row.ns < tuner->contenders[best].row.ns) best = i;
+  return best;
+}
+
+/* How the best would do with fewer blocks: fewer signals, and fewer SMs taken from others. */
+static banyan_status try_shares(tuner *tuner, int32_t runs) {
+  int32_t first = tuner->count;
+  bny_measurement row = tuner->contenders[best_of(tuner)].row;
+  banyan_status status = BANYAN_OK;
+  for (row.share = 2; row.share <= SHARE_MAX && status == BANYAN_OK; row.share *= 2) status = add_contender(tuner, &row);
+  if (status != BANYAN_OK) {
+    report own = {.status = (int32_t)status};
+    return agree(tuner, &own);
+  }
+  return tuner->count > first ? round_of(tuner, first, BATCHES, runs) : BANYAN_OK;
+}
+
+/* ---- what came of it ------------------------------------------------------------------------------------------------- */
+
+static void note(tuner *tuner, const bny_measurement *row) {
+  bny_measured *found = tuner->found;
+  for (int32_t i = 0; i < found->count; i++) {
+    bny_measurement *old = &found->rows[i];
+    if (old->algorithm != row->algorithm || old->bytes != row->bytes || old->scatter != row->scatter || old->order != row->order)
+      continue;
+    if (row->ns < old->ns) *old = *row;
+    return;
+  }
+  if (found->count < BNY_MEASURED_MAX) found->rows[found->count++] = *row;
+}
+
+static void tell(const tuner *tuner) {
+  const bny_measurement *best = &tuner->contenders[best_of(tuner)].row, *next = NULL;
+  if (!bny_log_wants(BNY_LOG_INFO)) return;
+  for (int32_t i = 0; i < tuner->count; i++) {
+    const bny_measurement *row = &tuner->contenders[i].row;
+    if (row->algorithm != best->algorithm && (!next || row->ns < next->ns)) next = row;
+  }
+  char name[64], beside[64] = "nothing";
+  name_of(bny_algorithms[best->algorithm], name, sizeof name);
+  if (next) name_of(bny_algorithms[next->algorithm], beside, sizeof beside);
+  bny_log(BNY_LOG_INFO, "combine of %" PRIu64 " bytes, scatter %s, order %s: measured %s by %s %.2f us, next %s %.2f us", best->bytes,
+          bny_scatter_name(best->scatter), bny_order_name(best->order), name, best->carrier, best->ns / 1e3, beside,
+          next ? next->ns / 1e3 : 0.0);
+}
+
+/* ---- classes --------------------------------------------------------------------------------------------------------- */
+
+static void bind(tuner *tuner) {
+  const bny_request *request = &tuner->request;
+  size_t values = (size_t)request->tokens * (size_t)request->heads * VALUE_DIM;
+  banyan_partial_init(&tuner->in_rows, tuner->in, BANYAN_F32, (float *)tuner->in + values, BANYAN_F32, request->heads, VALUE_DIM);
+  banyan_partial_init(&tuner->out_rows, tuner->out, BANYAN_F32, (float *)tuner->out + values, BANYAN_F32, request->heads,
+                      VALUE_DIM);
+  tuner->binding = (bny_binding){.in = &tuner->in_rows, .out = &tuner->out_rows};
+  int32_t number;
+  if (request->scatter == BANYAN_SCATTER_HEADS)
+    banyan_split(request->heads, request->nranks, tuner->exec->engine->group.rank, &tuner->binding.out_head0, &number);
+}
+
+static banyan_status measure_class(tuner *tuner) {
+  bind(tuner);
+  banyan_status status = add_contenders(tuner);
+  if (status != BANYAN_OK) {
+    report own = {.status = (int32_t)status};
+    return agree(tuner, &own);
+  }
+  if (tuner->count == 0) return BANYAN_OK;
+  status = round_of(tuner, 0, 1, 1);
+  if (status != BANYAN_OK) return status;
+  double best = tuner->contenders[best_of(tuner)].row.ns;
+  for (int32_t i = 0; i < tuner->count; i++) tuner->contenders[i].left = tuner->contenders[i].row.ns <= FAR_BEHIND * best;
+  int32_t runs = best > 0 && RUNS_NS / best < RUNS_MAX ? (int32_t)(RUNS_NS / best) : RUNS_MAX;
+  if (runs < 1) runs = 1;
+  status = round_of(tuner, 0, BATCHES, runs);
+  if (status == BANYAN_OK) status = try_shares(tuner, runs);
+  if (status != BANYAN_OK) return status;
+  for (int32_t i = 0; i < tuner->count; i++) note(tuner, &tuner->contenders[i].row);
+  tell(tuner);
+  return BANYAN_OK;
+}
+
+static size_t scratch_bytes(const tuner *tuner, size_t *classes) {
+  size_t most = 0, row = VALUE_DIM * sizeof(float) + 2 * sizeof(float);
+  for (*classes = 0; *classes < sizeof sizes / sizeof sizes[0]; ++*classes) {
+    size_t bytes = (size_t)sizes[*classes].tokens * (size_t)sizes[*classes].heads * row;
+    if (bytes > tuner->exec->outbox_bytes) break;
+    most = bytes;
+  }
+  return most;
+}
+
+static banyan_status measure_classes(tuner *tuner, const bny_request *like, size_t classes) {
+  banyan_status status = BANYAN_OK;
+  for (size_t i = 0; i < classes * 4 && status == BANYAN_OK; i++) {
+    bny_request *request = &tuner->request;
+    *request = *like;
+    request->collective = BNY_COMBINE;
+    request->tokens = request->all_tokens = sizes[i / 4].tokens;
+    request->heads = request->all_heads = sizes[i / 4].heads;
+    request->value_dim = VALUE_DIM;
+    request->wire = BNY_WIRE_F32;
+    request->scatter = scatters[i / 2 % 2];
+    request->order = orders[i % 2];
+    request->algorithm = NULL;
+    request->measured = NULL;
+    status = measure_class(tuner);
+    free_contenders(tuner);
+  }
+  return status;
+}
+
+static banyan_status prepare(tuner *tuner, size_t bytes) {
+  bny_device *device = tuner->exec->engine->device;
+  banyan_status status = device->ops->stream_make(device, &tuner->stream);
+  if (status == BANYAN_OK) status = device->ops->mark_make(device, &tuner->from);
+  if (status == BANYAN_OK) status = device->ops->mark_make(device, &tuner->to);
+  if (status == BANYAN_OK) status = device->ops->local_make(device, bytes, &tuner->in);
+  if (status == BANYAN_OK) status = device->ops->local_make(device, bytes, &tuner->out);
+  if (status == BANYAN_OK) status = device->ops->zero(device, tuner->in, bytes, tuner->stream);
+  return status;
+}
+
+static void clean(tuner *tuner) {
+  bny_device *device = tuner->exec->engine->device;
+  if (!tuner->exec->engine->stuck) {
+    device->ops->local_free(device, tuner->in);
+    device->ops->local_free(device, tuner->out);
+  }
+  device->ops->mark_free(device, tuner->from);
+  device->ops->mark_free(device, tuner->to);
+  device->ops->stream_free(device, tuner->stream);
+  free(tuner->reports);
+  free(tuner);
+}
+
+banyan_status bny_device_tune(bny_device_exec *exec, const bny_exchange *exchange, const bny_request *like,
+                              bny_measured *measured) {
+  tuner *tuner = calloc(1, sizeof *tuner);
+  report *reports = calloc((size_t)like->nranks, sizeof *reports);
+  if (!tuner || !reports) {
+    free(tuner);
+    free(reports);
+    return bny_fail(BANYAN_ERR_MEMORY, "out of memory to measure combines");
+  }
+  *measured = (bny_measured){.nranks = like->nranks};
+  snprintf(measured->machine, sizeof measured->machine, "%s", exec->engine->device->facts.name);
+  tuner->exec = exec;
+  tuner->exchange = exchange;
+  tuner->found = measured;
+  tuner->reports = reports;
+  tuner->request = *like;
+  size_t classes, bytes = scratch_bytes(tuner, &classes);
+  report own = {.status = (int32_t)prepare(tuner, bytes > 0 ? bytes : 1)};
+  banyan_status status = agree(tuner, &own);
+  if (status == BANYAN_OK) status = measure_classes(tuner, like, classes);
+  clean(tuner);
+  return status;
+}
