@@ -165,8 +165,9 @@ static banyan_status wait_half(bny_run *run, bool block, bool *ready) {
   bny_exec *exec = run->exec;
   int32_t busy = -1;
   uint32_t spins = 0;
-  uint64_t since = bny_record_wait_begin(&exec->record);
+  uint64_t since = 0;
   while (!half_is_free(exec, &busy)) {
+    if (!since) since = bny_record_wait_begin(&exec->record);
     if (exec->progress) exec->progress(exec->transport);
     if (block && spins++ < exec->spins) {
       bny_wait_pause();
@@ -291,8 +292,9 @@ static banyan_status settle(bny_run *run, bool block, bool *settled) {
   bny_exec *exec = run->exec;
   const bny_transport_ops *ops = exec->transport->ops;
   int32_t peer = -1;
-  uint64_t since = bny_record_wait_begin(&exec->record);
+  uint64_t since = 0;
   for (uint32_t spins = 0; !ops->settled(exec->transport, NULL); spins++) {
+    if (!since) since = bny_record_wait_begin(&exec->record);
     exec->progress(exec->transport);
     if (block && spins < exec->spins && !atomic_load_explicit(exec->fault, memory_order_relaxed)) continue;
     if (ops->settled(exec->transport, &peer)) break;
