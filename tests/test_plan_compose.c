@@ -197,6 +197,74 @@ START_TEST(test_bytes_between_islands) {
 }
 END_TEST
 
+/* Of an island the leader alone sends, (g - 1) S at most of g islands; under ROOT S, unless the root is in its island. */
+START_TEST(test_leaders_alone_send) {
+  for (int32_t islands = 2; islands <= 16; islands *= 2) {
+    bny_levels *levels = levels_of(8 * islands, "8");
+    for (int scatter = BANYAN_SCATTER_NONE; scatter <= BANYAN_SCATTER_ROOT; scatter++) {
+      bny_request request = combine_of(8 * islands, "levels_leaders", (banyan_scatter)scatter, 1, 32, 126);
+      request.levels = levels;
+      request.root = scatter == BANYAN_SCATTER_ROOT ? 3 : 0;
+      bny_plan **plans = plans_make(&request);
+      ck_assert_msg(plans != NULL, "%s", banyan_last_error());
+      double all = 32.0 * 128 * 4, g = islands, most = scatter == BANYAN_SCATTER_ROOT ? all : (g - 1) * all;
+      for (int32_t rank = 0; rank < request.nranks; rank++) {
+        double bytes = bytes_outside(plans[rank]);
+        bool leads = rank % 8 == 0, sends = leads && (scatter == BANYAN_SCATTER_NONE || rank > 0);
+        ck_assert_msg(sends ? bytes > 0 && bytes <= most * 1.05 : bytes == 0, "rank %d of %d sends %g", rank, request.nranks,
+                      bytes);
+      }
+      plans_free(&request, plans);
+    }
+    bny_levels_free(levels);
+  }
+}
+END_TEST
+
+/* One carrier in each island: there is nothing for leaders to be. */
+START_TEST(test_leaders_refused) {
+  static const bool nics[8] = {false, true, false, false, true, false, false, false};
+  static const int32_t groups[8] = {0, 0, 0, 0, 1, 1, 1, 1};
+  bny_level_facts island = {.name = "island", .link = inner, .group_of = groups}, all = {.name = "all", .link = outer};
+  bny_levels *levels = NULL;
+  bny_plan *plan = NULL;
+  ck_assert_int_eq(bny_levels_make(8, &island, 1, &all, nics, &levels), BANYAN_OK);
+  ck_assert_ptr_null(levels->leaders);
+  bny_request request = combine_of(8, "levels_leaders", BANYAN_SCATTER_NONE, 1, 32, 128);
+  request.levels = levels;
+  ck_assert_int_eq(bny_plan_make(&request, 0, &plan), BANYAN_ERR_ARGUMENT);
+  ck_assert_msg(strstr(banyan_last_error(), "more than one rank that carries") != NULL, "%s", banyan_last_error());
+  bny_levels_free(levels);
+}
+END_TEST
+
+/* A small box between crowded hosts that share a link goes by leaders, a large one by all. */
+START_TEST(test_leaders_chosen) {
+  bny_link_cost memory = {.alpha_ns = 250, .beta_ns_per_byte = 0.03, .gamma_ns_per_byte = 0.03, .ranks_per_core = 4,
+                          .switch_ns = 1500};
+  bny_link_cost network = memory;
+  network.alpha_ns = 20000;
+  network.beta_ns_per_byte = network.shared_ns_per_byte = 0.8;
+  static const int32_t groups[8] = {0, 0, 0, 0, 1, 1, 1, 1};
+  bny_level_facts host = {.name = "host", .link = memory, .group_of = groups}, all = {.name = "network", .link = network};
+  bny_levels *levels = NULL;
+  ck_assert_int_eq(bny_levels_make(8, &host, 1, &all, NULL, &levels), BANYAN_OK);
+  for (int32_t heads = 32; heads <= 2048; heads *= 64) {
+    bny_request request = combine_of(8, NULL, BANYAN_SCATTER_NONE, 1, heads, 128);
+    request.levels = levels;
+    bny_plan **plans = plans_make(&request);
+    ck_assert_msg(plans != NULL, "%s", banyan_last_error());
+    int32_t senders = 0;
+    for (int32_t rank = 0; rank < 8; rank++)
+      for (int32_t i = 0, sends = 0; i < plans[rank]->npeers && !sends; i++)
+        senders += sends = plans[rank]->peers[i] / 4 != rank / 4;
+    ck_assert_msg(senders == (heads == 32 ? 2 : 8), "%d heads: %d ranks send: %s", heads, senders, plans[0]->reason);
+    plans_free(&request, plans);
+  }
+  bny_levels_free(levels);
+}
+END_TEST
+
 /* Far links are dear: the composed plan is chosen, and says why the others lost. */
 START_TEST(test_chosen) {
   bny_levels *levels = levels_of(16, "8");
@@ -233,6 +301,9 @@ int main(void) {
   tcase_add_loop_test(cases, test_gather_proved, 1, RANKS_MAX);
   tcase_add_test(cases, test_every_size_proved);
   tcase_add_test(cases, test_bytes_between_islands);
+  tcase_add_test(cases, test_leaders_alone_send);
+  tcase_add_test(cases, test_leaders_refused);
+  tcase_add_test(cases, test_leaders_chosen);
   tcase_add_test(cases, test_chosen);
   tcase_add_test(cases, test_bad_levels);
   suite_add_tcase(suite, cases);

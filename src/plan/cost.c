@@ -9,7 +9,8 @@
  * Where all ranks are alike the reader pays beta for the bytes of sources that are messages: it reads them from memory.
  * Where the request has levels, alpha and beta are those of the level between the two ranks, and bytes cross a link of
  * that level: a rank has one at each level, which carries what it sends one message after another, and likewise what it
- * receives, in the order in which it waits. */
+ * receives, in the order in which it waits. That ranks of an island may share a link is left out: ranks are gone through
+ * one by one, not by time. */
 #include <stdlib.h>
 
 #include "plan/arrival.h"
