@@ -347,7 +347,8 @@ typedef struct banyan_attention_desc {
                               * NULL: not paged */
   int64_t page_table_stride; /* from a sequence to the next */
   int32_t page_keys;         /* a power of two; 0 if not paged */
-  int32_t keys_max;          /* devices: no sequence has more keys, in any run; longer ones are cut */
+  int32_t keys_max;          /* devices: no sequence has more keys, in any run; a longer one is cut, and
+                              * banyan_comm_status() is BANYAN_ERR_ARGUMENT, with a text that names it */
   void *stream;              /* devices: as in banyan_combine_desc */
 } banyan_attention_desc;
 

@@ -11,7 +11,8 @@ static banyan_status open_engine(const bny_settings *settings, bny_engine **engi
   bny_device *device = NULL;
   banyan_status status = bny_device_open_named(settings->device, options->cuda_library, &device);
   if (status != BANYAN_OK) return status;
-  bny_engine_config config = {.image = options->cuda_image, .sm_limit = (int32_t)options->device_sms};
+  bny_engine_config config = {.image = options->cuda_image, .sm_limit = (int32_t)options->device_sms,
+                              .copy = options->device_copy};
   return bny_engine_make(device, &config, engine);
 }
 
@@ -73,12 +74,18 @@ static banyan_status take_fault(banyan_comm *comm, const bny_device_fault *fault
     return bny_exec_fail(exec, status, culprit,
                          "rank %d gave statistics that are NaN or infinite without being declared empty, in row %u", culprit,
                          fault->detail);
+  case BANYAN_ERR_ARGUMENT:
+    if (fault->detail == 0) break;
+    return bny_exec_fail(exec, status, culprit,
+                         "rank %d gave attention on its device a length that is negative or above keys_max: seq_lens[%u]",
+                         culprit, fault->detail - 1);
   case BANYAN_ERR_ABORTED:
     return bny_exec_fail(exec, status, culprit, "rank %d called banyan_comm_abort()", culprit);
   default:
-    return bny_exec_fail(exec, status, culprit, "a run on devices failed on rank %d (%s)", culprit,
-                         banyan_status_string(status));
+    break;
   }
+  return bny_exec_fail(exec, status, culprit, "a run on devices failed on rank %d (%s)", culprit,
+                       banyan_status_string(status));
 }
 
 /* Kernels know ranks of this host alone. One that waits for itself waits for the thread that is its proxy. */

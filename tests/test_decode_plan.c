@@ -61,6 +61,31 @@ START_TEST(kernels_are_chosen) {
 }
 END_TEST
 
+/* Where rows do not lie side by side, and where it is said. */
+START_TEST(copies_are_chosen) {
+  bny_decode_request request = request_of(1, 8, 1, 128, 1000), latent = latent_request(1, 8, 1000);
+  const bny_decode_kernel *kernel;
+  request.rows_apart = latent.rows_apart = true;
+  ck_assert_int_eq(bny_decode_kernel_choose(&request, &h100, &kernel), BANYAN_OK);
+  ck_assert_str_eq(kernel->name, "bny_decode_bf16_128_async");
+  ck_assert_int_eq(bny_decode_kernel_choose(&latent, &h100, &kernel), BANYAN_OK);
+  ck_assert(kernel->bulk);
+  ck_assert_int_eq(bny_decode_copy_read("bulk", &request.copy), BANYAN_OK);
+  ck_assert_int_eq(bny_decode_kernel_choose(&request, &h100, &kernel), BANYAN_OK);
+  ck_assert_str_eq(kernel->name, "bny_decode_bf16_128_bulk");
+  ck_assert_int_eq(bny_decode_copy_read("async", &latent.copy), BANYAN_OK);
+  ck_assert_int_eq(bny_decode_kernel_choose(&latent, &h100, &kernel), BANYAN_OK);
+  ck_assert(!kernel->bulk);
+  bny_decode_machine b200 = h100;
+  b200.compute = 100; /* has bulk copies alone */
+  ck_assert_int_eq(bny_decode_kernel_choose(&latent, &b200, &kernel), BANYAN_OK);
+  ck_assert(kernel->bulk);
+  ck_assert_int_eq(bny_decode_copy_read("fast", &request.copy), BANYAN_ERR_ARGUMENT);
+  ck_assert_int_eq(bny_decode_copy_read(NULL, &request.copy), BANYAN_OK);
+  ck_assert_int_eq(request.copy, BNY_DECODE_COPY_AUTO);
+}
+END_TEST
+
 START_TEST(kernels_are_refused) {
   const bny_decode_kernel *kernel = NULL;
   bny_decode_request odd = request_of(1, 8, 1, 80, 1000), wide = request_of(1, 8, 1, 256, 1000);
@@ -90,7 +115,7 @@ static void check_division(const bny_decode_division *division, const uint32_t *
     for (uint32_t team = first_team; team < division->teams && (team == first_team || team * team_units < start + granules[i]);
          team++) {
       bny_decode_piece piece = bny_decode_piece_of(start, granules[i], team, team_units);
-      if (!bny_decode_piece_is_mine(&piece, granules[i], team)) continue;
+      if (!bny_decode_piece_is_mine(&piece, start, granules[i], team, team_units)) continue;
       owners++;
       EXPECT_MSG(piece.first == covered, "%s: item %u: a gap before team %u", text, i, team);
       EXPECT_MSG(piece.first_team == first_team && team <= piece.last_team, "%s: item %u", text, i);
@@ -235,6 +260,7 @@ int main(void) {
   Suite *suite = suite_create("decode_plan");
   TCase *tests = tcase_create("all");
   tcase_add_test(tests, kernels_are_chosen);
+  tcase_add_test(tests, copies_are_chosen);
   tcase_add_test(tests, kernels_are_refused);
   tcase_add_test(tests, all_is_done_once);
   tcase_add_test(tests, few_heads_fill_the_device);

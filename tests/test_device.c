@@ -377,6 +377,8 @@ START_TEST(kernels) {
   ck_assert_int_eq(kernel.threads_max, 1024);
   ck_assert_int_eq(device->ops->kernel_residency(device, &kernel, 256, 0, &blocks), BANYAN_OK);
   ck_assert_int_eq(blocks, 8);
+  ck_assert_int_eq(device->ops->kernel_clusters(device, &kernel, 256, 0, 4, &blocks), BANYAN_OK);
+  ck_assert_int_eq(blocks, device->facts.clusters ? device->facts.sm_count / 4 * 8 : 0);
   ck_assert_int_eq(device->ops->memory_make(device, BNY_MEMORY_HOST, 4096, &memory), BANYAN_OK);
   void *to = memory->address;
   uint32_t value = 0x5b;

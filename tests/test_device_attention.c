@@ -351,6 +351,53 @@ START_TEST(graphs) {
 }
 END_TEST
 
+/* ---- lengths that are wrong -------------------------------------------------------------------------------------------- */
+
+enum { TOO_LONG, NEGATIVE, ALONE_TOO_LONG, WRONG_LENGTHS };
+
+static void check_wrong_length(world_rank *self, int32_t sequence) {
+  char named[32];
+  snprintf(named, sizeof named, "seq_lens[%d]", sequence);
+  banyan_status status = banyan_comm_status(self->comm);
+  const char *text = banyan_comm_error(self->comm);
+  world_check(self, status == BANYAN_ERR_ARGUMENT && banyan_comm_failed_rank(self->comm) == 1, "status %d: %s", status, text);
+  if (self->rank == 1)
+    world_check(self, strstr(text, "rank 1 gave attention") && strstr(text, named), "%s is not in: %s", named, text);
+}
+
+/* Of rank 1; rank 0 learns of it if it waits for rows of rank 1. Nothing is read that is not there: the sanitizer sees to that. */
+static void attend_wrongly(world_rank *self) {
+  task *task = self->argument;
+  set *set = &task->sets[0];
+  const bool alone = set->algorithm == NULL;
+  banyan_op *op = NULL;
+  banyan_partial out = result_of(set, set->values[self->rank], set->lse[self->rank]);
+  banyan_attention_desc *desc = &set->shards[self->rank].desc;
+  banyan_combine_desc combine = combine_of(set, NULL);
+  if (!device_world_join(self, self->rank)) return;
+  bool good = alone ? world_ok(self, banyan_attention_init(self->comm, desc, &out, &op), "init")
+                    : world_ok(self, banyan_attention_combine_init(self->comm, desc, &combine, &out, &op), "init");
+  if (good) world_ok(self, banyan_start(op), "start");
+  if (device_world_run(self)) {
+    if (self->rank == 1) check_wrong_length(self, set->shape.batch - 1);
+    if (world_meet(self) && self->rank == 0 && !alone) check_wrong_length(self, set->shape.batch - 1);
+  }
+  banyan_op_free(op);
+}
+
+START_TEST(wrong_lengths) {
+  device_world_begin(2, "");
+  task *task = make_task(2, 120 + (uint64_t)_i);
+  set *set = &task->sets[0];
+  set->scatter = BANYAN_SCATTER_NONE;
+  set->algorithm = _i == ALONE_TOO_LONG ? NULL : "oneshot";
+  set->shards[1].lengths[set->shape.batch - 1] = _i == NEGATIVE ? -3 : set->shape.keys_max + 1;
+  run(task, attend_wrongly);
+  device_world_end();
+  free_task(task);
+}
+END_TEST
+
 /* ---- refusals -------------------------------------------------------------------------------------------------------- */
 
 typedef struct refusal {
@@ -443,6 +490,7 @@ int main(void) {
   tcase_add_loop_test(devices, with_a_combine, 0, RANKS_MAX);
   tcase_add_test(devices, nothing_to_do);
   tcase_add_test(devices, graphs);
+  tcase_add_loop_test(devices, wrong_lengths, 0, WRONG_LENGTHS);
   tcase_add_test(devices, refusals);
   suite_add_tcase(suite, devices);
 #else

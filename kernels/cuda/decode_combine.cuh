@@ -47,8 +47,11 @@ BNY_DEVICE_COLD void bny_decode_combine_end(const bny_device_combine &combine, c
 
 struct bny_decode_epilogue {
   const banyan_partial &out;
-  const bny_device_combine &combine; /* mergers 0: there is none */
+  const bny_device_combine &combine; /* mergers 0: there is none, and of it only the group is told */
   bny_fused_state *states;           /* of the block's warps */
+
+  /* Whom faults are told to; of 0 ranks: nobody. */
+  BNY_DEVICE_METHOD const bny_device_group *group() const { return &combine.group; }
 
   /* All threads of a block, after the kernels before this one. */
   BNY_DEVICE_METHOD void begin() const {

@@ -140,7 +140,7 @@ BNY_DEVICE void bny_latent_logits(bny_logits<4> *logits, const uint32_t query[sh
 
 /* By all blocks of a team. */
 template <class Element, class shape, class Epilogue>
-BNY_DEVICE void bny_latent_attend(const bny_decode_call &call, const bny_decode_item &item, uint32_t team,
+BNY_DEVICE void bny_latent_attend(const bny_decode_call &call, const bny_decode_walk &walk, bny_decode_item item,
                                   bny_latent_stages *stages, Epilogue &epilogue) {
   using memory = bny_latent_memory<shape>;
   unsigned char *shared = stages->shared;
@@ -154,6 +154,7 @@ BNY_DEVICE void bny_latent_attend(const bny_decode_call &call, const bny_decode_
   range.count = range.first < range.end ? (range.end - range.first - 1) / range.step + 1 : 0;
   BNY_ROLLED for (uint32_t index = 0; index + 1 < shape::STAGES; index++)
     bny_latent_fill<shape>(*stages, call, keys, range, index);
+  bny_decode_walk_teams(walk, &item);
   uint32_t query[shape::PART_DIM / 16][4];
   bny_latent_load_query<shape>(query, call, item);
 
@@ -176,7 +177,7 @@ BNY_DEVICE void bny_latent_attend(const bny_decode_call &call, const bny_decode_
                              (float *)shared, shape::PARTIAL_PITCH};
   bny_fragment_put(whole.n + group * 16 * whole.pitch + part * shape::PART_VALUES, whole.pitch, partial);
   if (part == 0) bny_fragment_put_stats(whole.m + group * 16, whole.d + group * 16, partial);
-  bny_decode_finish<shape::VALUE_DIM, shape::ROWS>(call, item, team, whole, epilogue);
+  bny_decode_finish<shape::VALUE_DIM, shape::ROWS>(call, item, walk.team, whole, epilogue);
 }
 
 /* The kernel. */
@@ -194,10 +195,9 @@ BNY_DEVICE void bny_decode_latent(const bny_decode_call &call, Epilogue &epilogu
   bny_grid_wait();
   bny_grid_release();
   bny_decode_item item;
-  for (bny_decode_walk walk = bny_decode_walk_begin(call); bny_decode_walk_item(walk, call, shape::ROWS, &item);
-       bny_decode_walk_next(&walk, call))
-    if (bny_decode_piece_is_mine(&item.piece, walk.granules, walk.team))
-      bny_latent_attend<Element, shape>(call, item, walk.team, &stages, epilogue);
+  for (bny_decode_walk walk = bny_decode_walk_begin(call, epilogue.group());
+       bny_decode_walk_item(walk, call, shape::ROWS, &item); bny_decode_walk_next(&walk, call))
+    if (bny_decode_walk_has(walk, item)) bny_latent_attend<Element, shape>(call, walk, item, &stages, epilogue);
   epilogue.end();
 }
 

@@ -88,6 +88,16 @@ template <int dim, int rows> struct bny_decode_sources {
     if (self.place == BNY_DECODE_BLOCK) return own;
     return {bny_cluster_address(own.m, index), bny_cluster_address(own.d, index), bny_cluster_address(own.n, index)};
   }
+  /* Floats from a source's values to those of the next, not of a cluster; and from source `index` in particular: the piece
+   * where an item begins is in the second slot of its team, the others in the first. */
+  BNY_DEVICE uint32_t stride(const bny_decode_sources &self) {
+    if (self.place == BNY_DECODE_BLOCK) return (uint32_t)self.block.pitch;
+    return 2 * self.step * (uint32_t)bny_decode_slot_floats(rows, dim);
+  }
+  BNY_DEVICE uint32_t gap(const bny_decode_sources &self, uint32_t index) {
+    const bool begins = self.place == BNY_DECODE_PIECES && self.team + index * self.step == self.first_team;
+    return stride(self) - (begins ? (uint32_t)bny_decode_slot_floats(rows, dim) : 0);
+  }
 };
 
 template <int dim> BNY_DEVICE void bny_decode_row_put(const bny_decode_source &to, const bny_decode_row<dim> &row) {
@@ -100,29 +110,52 @@ template <int dim> BNY_DEVICE void bny_decode_row_put(const bny_decode_source &t
     if (bny_decode_column(quad) < dim) bny_store_floats(to.n + bny_decode_column(quad), row.n[quad]);
 }
 
-/* The same rows of sources first .. first + BATCH - 1, times the factor that lane `first + i` of the statistics has. Loads of
- * a batch are all under way at once: it is their latency that a merge takes. */
-template <int dim, class Sources>
-BNY_DEVICE void bny_decode_row_add(bny_decode_row<dim> *row, const Sources &sources, uint32_t chunk, uint32_t first,
-                                   uint32_t count, float factor) {
-  using shape = bny_decode_row<dim>;
-  float n[shape::BATCH][shape::QUADS][4];
-  BNY_UNROLL for (uint32_t i = 0; i < shape::BATCH; i++) {
-    BNY_UNROLL for (int quad = 0; quad < shape::QUADS; quad++) {
-      BNY_UNROLL for (int j = 0; j < 4; j++) n[i][quad][j] = 0;
-      if (first + i < count && bny_decode_column(quad) < dim)
-        bny_load_floats(n[i][quad], Sources::at(sources, chunk + first + i).n + bny_decode_column(quad));
-    }
-  }
-  BNY_UNROLL for (uint32_t i = 0; i < shape::BATCH; i++) {
-    float scale = bny_shuffle(factor, (int)(first + i) & 31);
-    if (first + i >= count) continue;
-    BNY_UNROLL for (int j = 0; j < 4 * shape::QUADS; j++)
-      row->n[j / 4][j % 4] = bny_add(row->n[j / 4][j % 4], bny_mul(n[i][j / 4][j % 4], scale));
+/* The same row of some sources. */
+template <int dim> struct bny_decode_batch {
+  float n[bny_decode_row<dim>::BATCH][bny_decode_row<dim>::QUADS][4];
+};
+
+/* Of a source that may not be there. */
+template <int dim> BNY_DEVICE void bny_decode_row_load(float n[bny_decode_row<dim>::QUADS][4], const float *from, bool there) {
+  BNY_UNROLL for (int quad = 0; quad < bny_decode_row<dim>::QUADS; quad++) {
+    BNY_UNROLL for (int j = 0; j < 4; j++) n[quad][j] = 0;
+    if (there && bny_decode_column(quad) < dim) bny_load_floats(n[quad], from + bny_decode_column(quad));
   }
 }
 
-/* By a warp: the row of sources 0 .. total - 1, 32 at a time, the statistics of each in a lane. */
+/* Of sources `first` .. first + BATCH - 1, of which those from `count` on are not there. One warp does this alone, and waits
+ * for each of its instructions: so where sources are is reckoned from one to the next. */
+template <int dim, class Sources>
+BNY_DEVICE void bny_decode_batch_load(bny_decode_batch<dim> *batch, const Sources &sources, uint32_t first, uint32_t count) {
+  using shape = bny_decode_row<dim>;
+  float *one = Sources::at(sources, first).n;
+  if (sources.place == BNY_DECODE_CLUSTER) {
+    float *own = sources.block.n + sources.row * sources.block.pitch;
+    BNY_UNROLL for (uint32_t i = 0; i < shape::BATCH; i++)
+      bny_decode_row_load<dim>(batch->n[i], bny_cluster_address(own, first + i < count ? first + i : first), first + i < count);
+  } else {
+    const float *next = one + Sources::gap(sources, first);
+    const uint32_t stride = Sources::stride(sources);
+    BNY_UNROLL for (uint32_t i = 0; i < shape::BATCH; i++)
+      bny_decode_row_load<dim>(batch->n[i], i == 0 ? one : next + (i - 1) * stride, first + i < count);
+  }
+}
+
+/* Times the factors that lanes `lane` .. lane + BATCH - 1 have, of which those from `count` on are not there. */
+template <int dim>
+BNY_DEVICE void bny_decode_batch_add(bny_decode_row<dim> *row, const bny_decode_batch<dim> &batch, uint32_t lane,
+                                     uint32_t count, float factor) {
+  using shape = bny_decode_row<dim>;
+  BNY_UNROLL for (uint32_t i = 0; i < shape::BATCH; i++) {
+    float scale = bny_shuffle(factor, (int)(lane + i) & 31);
+    if (lane + i >= count) continue;
+    BNY_UNROLL for (int j = 0; j < 4 * shape::QUADS; j++)
+      row->n[j / 4][j % 4] = bny_add(row->n[j / 4][j % 4], bny_mul(batch.n[i][j / 4][j % 4], scale));
+  }
+}
+
+/* By a warp: the row of sources 0 .. total - 1, 32 at a time, the statistics of each in a lane. It is the latency of loads that
+ * a merge takes: so those of statistics and of the first batch are all under way at once. */
 template <int dim, class Sources>
 BNY_DEVICE void bny_decode_fold(bny_decode_row<dim> *row, const Sources &sources, uint32_t total) {
   using shape = bny_decode_row<dim>;
@@ -138,12 +171,17 @@ BNY_DEVICE void bny_decode_fold(bny_decode_row<dim> *row, const Sources &sources
       m = *mine.m;
       d = *mine.d;
     }
+    bny_decode_batch<dim> batch;
+    bny_decode_batch_load<dim>(&batch, sources, chunk, chunk + count);
     float top = fmaxf(row->m, bny_warp_max(m)), before = bny_exp2_whole(row->m - top), factor = bny_exp2_whole(m - top);
     row->m = top;
     row->d = bny_add(bny_mul(row->d, before), bny_warp_sum(bny_mul(d, factor)));
     BNY_UNROLL for (int i = 0; i < 4 * shape::QUADS; i++) row->n[i / 4][i % 4] = bny_mul(row->n[i / 4][i % 4], before);
-    BNY_ROLLED for (uint32_t first = 0; first < count; first += shape::BATCH)
-      bny_decode_row_add<dim>(row, sources, chunk, first, count, factor);
+    bny_decode_batch_add<dim>(row, batch, 0, count, factor);
+    BNY_ROLLED for (uint32_t first = shape::BATCH; first < count; first += shape::BATCH) {
+      bny_decode_batch_load<dim>(&batch, sources, chunk + first, chunk + count);
+      bny_decode_batch_add<dim>(row, batch, first, count, factor);
+    }
   }
 }
 

@@ -53,7 +53,7 @@ typedef struct bny_decode_call {
   int32_t kv_heads;
   int32_t group;     /* query heads of a KV head */
   int32_t row_tiles; /* items of a group */
-  int32_t keys_max;  /* of a sequence; longer ones are cut */
+  int32_t keys_max;  /* of a sequence; longer ones are cut, and told of */
   float scale_log2;  /* logits in base 2: t = scale_log2 (q . k) */
   const void *q;     /* [batch][heads][head_dim] */
   int64_t q_batch_stride, q_head_stride; /* bytes */
@@ -86,23 +86,36 @@ BNY_DECODE_INLINE uint32_t bny_decode_team_units(const bny_decode_division *divi
   return share > division->team_units_min ? share : division->team_units_min;
 }
 
-/* Of the item whose units begin at `start`. */
-BNY_DECODE_INLINE bny_decode_piece bny_decode_piece_of(uint32_t start, uint32_t granules, uint32_t team,
-                                                       uint32_t team_units) {
+/* Of the item whose units begin at `start`: what is read. */
+BNY_DECODE_INLINE bny_decode_piece bny_decode_piece_range(uint32_t start, uint32_t granules, uint32_t team,
+                                                          uint32_t team_units) {
   uint32_t low = team * team_units, high = low + team_units;
-  bny_decode_piece piece;
+  bny_decode_piece piece = {0, 0, 0, 0};
   piece.first = low > start ? low - start : 0;
   piece.end = high > start ? high - start : 0;
   if (piece.first > granules) piece.first = granules;
   if (piece.end > granules) piece.end = granules;
-  piece.first_team = start / team_units;
-  piece.last_team = granules ? (start + granules - 1) / team_units : piece.first_team;
+  return piece;
+}
+
+/* And with whom it is merged: takes two divisions, which copies need not wait for. */
+BNY_DECODE_INLINE void bny_decode_piece_teams(bny_decode_piece *piece, uint32_t start, uint32_t granules,
+                                              uint32_t team_units) {
+  piece->first_team = start / team_units;
+  piece->last_team = granules ? (start + granules - 1) / team_units : piece->first_team;
+}
+
+BNY_DECODE_INLINE bny_decode_piece bny_decode_piece_of(uint32_t start, uint32_t granules, uint32_t team,
+                                                       uint32_t team_units) {
+  bny_decode_piece piece = bny_decode_piece_range(start, granules, team, team_units);
+  bny_decode_piece_teams(&piece, start, granules, team_units);
   return piece;
 }
 
 /* An item without keys is done by the team where it begins. */
-BNY_DECODE_INLINE int bny_decode_piece_is_mine(const bny_decode_piece *piece, uint32_t granules, uint32_t team) {
-  return piece->first < piece->end || (granules == 0 && piece->first_team == team);
+BNY_DECODE_INLINE int bny_decode_piece_is_mine(const bny_decode_piece *piece, uint32_t start, uint32_t granules,
+                                               uint32_t team, uint32_t team_units) {
+  return piece->first < piece->end || (granules == 0 && start / team_units == team);
 }
 
 /* Where a team keeps its piece of an item that begins in first_team. A team begins at most one item that others go on

@@ -9,6 +9,7 @@
 #include "cuda/decode_merge.cuh"
 #include "cuda/decode_shape.h"
 #include "cuda/device.h"
+#include "cuda/worker.h"
 
 /* The same in all threads of a team. */
 struct bny_decode_walk {
@@ -19,69 +20,101 @@ struct bny_decode_walk {
   uint32_t start;    /* units before the item */
 };
 
-BNY_DEVICE uint32_t bny_decode_keys_of(const bny_decode_call &call, uint32_t sequence) {
-  int32_t keys = call.seq_lens[sequence];
-  keys = keys < call.keys_max ? keys : call.keys_max;
-  return keys > 0 ? (uint32_t)keys : 0;
-}
-
 BNY_DEVICE uint32_t bny_decode_items(const bny_decode_call &call) { return (uint32_t)(call.kv_heads * call.row_tiles); }
 
-/* 0 beyond the batch. */
-BNY_DEVICE uint32_t bny_decode_sequence_units(const bny_decode_call &call, uint32_t sequence) {
-  if (sequence >= (uint32_t)call.batch) return 0;
-  uint32_t granules = bny_decode_granules((int32_t)bny_decode_keys_of(call, sequence));
-  return (granules + call.division.item_cost) * bny_decode_items(call);
+/* Where divisors mostly are 1. */
+BNY_DEVICE uint32_t bny_decode_divide(uint32_t value, uint32_t by) { return by == 1 ? value : value / by; }
+
+/* What lanes know of 32 sequences, one each: nothing beyond the batch. */
+struct bny_decode_lengths {
+  uint32_t keys, units;
+  bool wrong; /* the length is negative, or beyond keys_max: then only so many keys are there */
+};
+
+BNY_DEVICE bny_decode_lengths bny_decode_lengths_of(const bny_decode_call &call, uint32_t first) {
+  const uint32_t sequence = first + bny_lane();
+  if (sequence >= (uint32_t)call.batch) return {0, 0, false};
+  const int32_t told = call.seq_lens[sequence], keys = told < call.keys_max ? told : call.keys_max;
+  bny_decode_lengths lengths;
+  lengths.keys = keys > 0 ? (uint32_t)keys : 0;
+  lengths.units = (bny_decode_granules(keys) + call.division.item_cost) * bny_decode_items(call);
+  lengths.wrong = (uint32_t)told != lengths.keys;
+  return lengths;
 }
 
-/* Sums over lanes up to this one. */
-BNY_DEVICE uint32_t bny_warp_scan(uint32_t value) {
-  for (uint32_t distance = 1; distance < BNY_WARP_LANES; distance *= 2) {
+/* Sums over lanes up to this one, right in the first `lanes` of them. */
+BNY_DEVICE uint32_t bny_warp_scan(uint32_t value, uint32_t lanes) {
+  for (uint32_t distance = 1; distance < BNY_WARP_LANES && distance < lanes; distance *= 2) {
     uint32_t other = bny_shuffle(value, (int)(bny_lane() - distance) & 31);
     if (bny_lane() >= distance) value += other;
   }
   return value;
 }
 
-BNY_DEVICE void bny_decode_walk_look(bny_decode_walk *walk, const bny_decode_call &call) {
-  if (walk->sequence >= (uint32_t)call.batch) return;
-  walk->keys = bny_decode_keys_of(call, walk->sequence);
-  walk->granules = bny_decode_granules((int32_t)walk->keys);
+/* By one warp of the grid: the first sequence whose length is wrong, to whom it may concern. */
+BNY_DEVICE void bny_decode_tell_wrong(const bny_device_group *group, uint32_t first, bool wrong) {
+  const uint32_t all = bny_warp_ballot(wrong);
+  if (all == 0 || group->nranks == 0) return;
+  const uint32_t sequence = first + (uint32_t)bny_lowest_bit(all);
+  if (bny_lane() == 0)
+    bny_worker_report(group, bny_device_fault_pack(BANYAN_ERR_ARGUMENT, group->rank, group->rank, sequence + 1));
+  bny_warp_sync();
 }
 
-/* To the item that holds unit `low`. */
-BNY_DEVICE void bny_decode_walk_seek(bny_decode_walk *walk, const bny_decode_call &call, uint32_t low) {
+/* Units of all sequences, of which the first 32 have `lengths`. */
+BNY_DEVICE uint32_t bny_decode_total(const bny_decode_call &call, const bny_device_group *group,
+                                     const bny_decode_lengths &lengths, uint32_t scan, uint32_t lanes) {
+  const bool tells = bny_block() == 0 && bny_warp() == 0;
+  uint32_t rest = 0;
+  if (tells) bny_decode_tell_wrong(group, 0, lengths.wrong);
+  if ((uint32_t)call.batch <= BNY_WARP_LANES) return bny_shuffle(scan, (int)lanes - 1);
+  for (uint32_t first = BNY_WARP_LANES; first < (uint32_t)call.batch; first += BNY_WARP_LANES) {
+    bny_decode_lengths more = bny_decode_lengths_of(call, first);
+    rest += more.units;
+    if (tells) bny_decode_tell_wrong(group, first, more.wrong);
+  }
+  for (int mask = 16; mask > 0; mask /= 2) rest += bny_shuffle_xor(rest, mask);
+  return rest + bny_shuffle(scan, 31);
+}
+
+/* To the item that holds unit `low`, which is there. */
+BNY_DEVICE void bny_decode_walk_seek(bny_decode_walk *walk, const bny_decode_call &call, bny_decode_lengths lengths,
+                                     uint32_t scan, uint32_t low) {
   uint32_t first = 0;
   walk->start = 0;
-  for (; first < (uint32_t)call.batch; first += BNY_WARP_LANES) {
-    uint32_t units = bny_decode_sequence_units(call, first + bny_lane());
-    uint32_t scan = bny_warp_scan(units), all = bny_shuffle(scan, 31), lane = 0;
-    if (low - walk->start >= all) {
-      walk->start += all;
-      continue;
+  for (;;) {
+    const uint32_t found = bny_warp_ballot(scan > low - walk->start);
+    if (found != 0) {
+      const int lane = bny_lowest_bit(found);
+      walk->start += bny_shuffle(scan - lengths.units, lane);
+      walk->keys = bny_shuffle(lengths.keys, lane);
+      walk->sequence = first + (uint32_t)lane;
+      break;
     }
-    for (uint32_t found = bny_warp_ballot(scan > low - walk->start); !(found >> lane & 1); lane++) {
-    }
-    walk->start += bny_shuffle(scan - units, (int)lane);
-    first += lane;
-    break;
+    walk->start += bny_shuffle(scan, 31);
+    first += BNY_WARP_LANES;
+    lengths = bny_decode_lengths_of(call, first);
+    scan = bny_warp_scan(lengths.units, BNY_WARP_LANES);
   }
-  walk->sequence = first;
-  bny_decode_walk_look(walk, call);
-  uint32_t item_units = walk->granules + call.division.item_cost;
+  walk->granules = bny_decode_granules((int32_t)walk->keys);
+  if (bny_decode_items(call) == 1) return;
+  const uint32_t item_units = walk->granules + call.division.item_cost;
   walk->index = (low - walk->start) / item_units;
   walk->start += walk->index * item_units;
 }
 
-BNY_DEVICE bny_decode_walk bny_decode_walk_begin(const bny_decode_call &call) {
+/* How long it takes from a length to the first copy is what a short call takes: so lengths are read once, and nothing is
+ * divided that need not be. */
+BNY_DEVICE bny_decode_walk bny_decode_walk_begin(const bny_decode_call &call, const bny_device_group *group) {
   bny_decode_walk walk = {bny_block() / bny_cluster_blocks(), 0, (uint32_t)call.batch, 0, 0, 0, 0};
-  uint32_t total = 0;
-  for (uint32_t first = 0; first < (uint32_t)call.batch; first += BNY_WARP_LANES)
-    total += bny_decode_sequence_units(call, first + bny_lane());
-  for (int mask = 16; mask > 0; mask /= 2) total += bny_shuffle_xor(total, mask);
+  if (call.batch == 0) return walk;
+  const uint32_t lanes = (uint32_t)(call.batch < BNY_WARP_LANES ? call.batch : BNY_WARP_LANES);
+  const bny_decode_lengths lengths = bny_decode_lengths_of(call, 0);
+  const uint32_t scan = bny_warp_scan(lengths.units, lanes);
+  const uint32_t total = bny_decode_total(call, group, lengths, scan, lanes);
   walk.team_units = bny_decode_team_units(&call.division, total);
-  if (walk.team < (total + walk.team_units - 1) / walk.team_units)
-    bny_decode_walk_seek(&walk, call, walk.team * walk.team_units);
+  if ((uint64_t)walk.team * walk.team_units < total)
+    bny_decode_walk_seek(&walk, call, lengths, scan, walk.team * walk.team_units);
   return walk;
 }
 
@@ -89,8 +122,10 @@ BNY_DEVICE void bny_decode_walk_next(bny_decode_walk *walk, const bny_decode_cal
   walk->start += walk->granules + call.division.item_cost;
   if (++walk->index < bny_decode_items(call)) return;
   walk->index = 0;
-  walk->sequence++;
-  bny_decode_walk_look(walk, call);
+  if (++walk->sequence >= (uint32_t)call.batch) return;
+  const int32_t told = call.seq_lens[walk->sequence], keys = told < call.keys_max ? told : call.keys_max;
+  walk->keys = keys > 0 ? (uint32_t)keys : 0;
+  walk->granules = bny_decode_granules(keys);
 }
 
 /* False where the team's share has ended. */
@@ -98,13 +133,22 @@ BNY_DEVICE bool bny_decode_walk_item(const bny_decode_walk &walk, const bny_deco
                                      bny_decode_item *item) {
   if (walk.sequence >= (uint32_t)call.batch || walk.start >= (walk.team + 1) * walk.team_units) return false;
   item->sequence = walk.sequence;
-  item->kv_head = walk.index / (uint32_t)call.row_tiles;
-  item->tile = walk.index % (uint32_t)call.row_tiles;
+  item->kv_head = bny_decode_divide(walk.index, (uint32_t)call.row_tiles);
+  item->tile = walk.index - item->kv_head * (uint32_t)call.row_tiles;
   uint32_t left = (uint32_t)call.group - item->tile * (uint32_t)tile_rows;
   item->rows = left < (uint32_t)tile_rows ? left : (uint32_t)tile_rows;
   item->keys = walk.keys;
-  item->piece = bny_decode_piece_of(walk.start, walk.granules, walk.team, walk.team_units);
+  item->piece = bny_decode_piece_range(walk.start, walk.granules, walk.team, walk.team_units);
   return true;
+}
+
+/* Of the item at hand: whether this team does some of it. */
+BNY_DEVICE bool bny_decode_walk_has(const bny_decode_walk &walk, const bny_decode_item &item) {
+  return bny_decode_piece_is_mine(&item.piece, walk.start, walk.granules, walk.team, walk.team_units);
+}
+
+BNY_DEVICE void bny_decode_walk_teams(const bny_decode_walk &walk, bny_decode_item *item) {
+  bny_decode_piece_teams(&item->piece, walk.start, walk.granules, walk.team_units);
 }
 
 BNY_DEVICE bny_decode_keys bny_decode_keys_of_item(const bny_decode_call &call, const bny_decode_item &item) {

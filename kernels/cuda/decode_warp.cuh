@@ -187,8 +187,8 @@ BNY_DEVICE bny_block_partial bny_warps_fold(unsigned char *shared, const bny_dec
 
 /* By all blocks of a team. */
 template <class Element, class shape, class Epilogue>
-BNY_DEVICE void bny_warps_attend(const bny_decode_call &call, const bny_decode_item &item, uint32_t team, bny_ring *ring,
-                                 Epilogue &epilogue) {
+BNY_DEVICE void bny_warps_attend(const bny_decode_call &call, const bny_decode_walk &walk, bny_decode_item item,
+                                 bny_ring *ring, Epilogue &epilogue) {
   using memory = bny_warp_memory<shape>;
   unsigned char *shared = bny_dynamic_shared();
   const bny_decode_keys keys = bny_decode_keys_of_item(call, item);
@@ -198,6 +198,7 @@ BNY_DEVICE void bny_warps_attend(const bny_decode_call &call, const bny_decode_i
   granules.count = granules.first < item.piece.end ? (item.piece.end - granules.first - 1) / granules.step + 1 : 0;
   BNY_ROLLED for (uint32_t half = 0; half < shape::RING; half++)
     bny_ring_fill<shape>(*ring, call, keys, granules, half);
+  bny_decode_walk_teams(walk, &item);
   bny_decode_load_query<shape>(shared + memory::QUERY, call, item);
   bny_block_sync();
   bny_fragment<shape::DIM> partial;
@@ -207,7 +208,7 @@ BNY_DEVICE void bny_warps_attend(const bny_decode_call &call, const bny_decode_i
   bny_fragment_put_stats(memory::m(shared, warp), memory::d(shared, warp), partial);
   bny_block_sync();
   bny_block_partial whole = bny_warps_fold<shape>(shared, item);
-  bny_decode_finish<shape::DIM, shape::ROWS>(call, item, team, whole, epilogue);
+  bny_decode_finish<shape::DIM, shape::ROWS>(call, item, walk.team, whole, epilogue);
 }
 
 /* The kernel. */
@@ -226,10 +227,9 @@ BNY_DEVICE void bny_decode_by_warps(const bny_decode_call &call, Epilogue &epilo
   bny_grid_wait();
   bny_grid_release();
   bny_decode_item item;
-  for (bny_decode_walk walk = bny_decode_walk_begin(call); bny_decode_walk_item(walk, call, shape::ROWS, &item);
-       bny_decode_walk_next(&walk, call))
-    if (bny_decode_piece_is_mine(&item.piece, walk.granules, walk.team))
-      bny_warps_attend<Element, shape>(call, item, walk.team, &ring, epilogue);
+  for (bny_decode_walk walk = bny_decode_walk_begin(call, epilogue.group());
+       bny_decode_walk_item(walk, call, shape::ROWS, &item); bny_decode_walk_next(&walk, call))
+    if (bny_decode_walk_has(walk, item)) bny_warps_attend<Element, shape>(call, walk, item, &ring, epilogue);
   epilogue.end();
 }
 

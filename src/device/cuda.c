@@ -226,6 +226,7 @@ static const bny_device_ops cuda_ops = {
   .module_unload = bny_cuda_module_unload,
   .kernel_find = bny_cuda_kernel_find,
   .kernel_residency = bny_cuda_kernel_residency,
+  .kernel_clusters = bny_cuda_kernel_clusters,
   .launch = bny_cuda_launch,
 };
 

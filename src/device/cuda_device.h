@@ -72,6 +72,8 @@ void bny_cuda_module_unload(bny_device_module *module);
 banyan_status bny_cuda_kernel_find(bny_device_module *module, const char *name, bny_device_kernel *kernel);
 banyan_status bny_cuda_kernel_residency(bny_device *device, const bny_device_kernel *kernel, uint32_t block_threads,
                                         uint32_t shared_bytes, int32_t *blocks);
+banyan_status bny_cuda_kernel_clusters(bny_device *device, const bny_device_kernel *kernel, uint32_t block_threads,
+                                       uint32_t shared_bytes, uint32_t cluster, int32_t *clusters);
 banyan_status bny_cuda_launch(bny_device *device, const bny_device_launch *launch, void *stream);
 
 #endif

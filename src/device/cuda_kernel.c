@@ -104,6 +104,27 @@ banyan_status bny_cuda_kernel_residency(bny_device *device, const bny_device_ker
   return BANYAN_OK;
 }
 
+banyan_status bny_cuda_kernel_clusters(bny_device *device, const bny_device_kernel *kernel, uint32_t block_threads,
+                                       uint32_t shared_bytes, uint32_t cluster, int32_t *clusters) {
+  bny_cuda_device *self = (bny_cuda_device *)device;
+  int found = 0;
+  if (device->facts.clusters && self->driver.cuOccupancyMaxActiveClusters) {
+    CUlaunchAttribute attribute = {.id = CU_LAUNCH_ATTRIBUTE_CLUSTER_DIMENSION, .value.clusterDim = {cluster, 1, 1}};
+    CUlaunchConfig config = {.gridDimX = cluster, .gridDimY = 1, .gridDimZ = 1, .blockDimX = block_threads, .blockDimY = 1,
+                             .blockDimZ = 1, .sharedMemBytes = shared_bytes, .attrs = &attribute, .numAttrs = 1};
+    bny_cuda_scope scope;
+    banyan_status status = bny_cuda_enter_setup(self, &scope);
+    if (status != BANYAN_OK) return status;
+    CUresult result = self->driver.cuOccupancyMaxActiveClusters(&found, kernel->function, &config);
+    bny_cuda_leave(self, &scope);
+    if (result != CUDA_SUCCESS)
+      return bny_cuda_fail(&self->driver, result, "how many clusters of %u blocks CUDA device %d holds", cluster,
+                           device->facts.ordinal);
+  }
+  *clusters = found;
+  return BANYAN_OK;
+}
+
 static CUresult launch_extended(const bny_cuda_driver *driver, const bny_device_launch *launch, CUstream stream) {
   CUlaunchAttribute attributes[2];
   unsigned count = 0;

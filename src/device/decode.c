@@ -18,7 +18,13 @@ static bool same_rows(const banyan_attention_desc *desc) {
          desc->v_token_stride == desc->k_token_stride;
 }
 
-static banyan_status request_of(const banyan_attention_desc *desc, bny_decode_request *request) {
+/* Keys of one head, as far as a warp copies them at once, are one stretch of memory. */
+static bool rows_are_neighbours(const banyan_attention_desc *desc, int32_t value_dim) {
+  return desc->k_token_stride == desc->head_dim && desc->v_token_stride == (same_rows(desc) ? desc->head_dim : value_dim) &&
+         (!desc->page_table || desc->page_keys >= BNY_DECODE_GRANULE);
+}
+
+static banyan_status request_of(const bny_engine *engine, const banyan_attention_desc *desc, bny_decode_request *request) {
   if (desc->kv_dtype != desc->q_dtype || bny_dtype_bytes(desc->kv_dtype) != 2)
     return bny_fail(BANYAN_ERR_UNSUPPORTED, WHERE "q_dtype is %d and kv_dtype %d; both must be BANYAN_F16, or BANYAN_BF16",
                     (int)desc->q_dtype, (int)desc->kv_dtype);
@@ -36,6 +42,8 @@ static banyan_status request_of(const banyan_attention_desc *desc, bny_decode_re
     .values_in_keys = value_dim < desc->head_dim && same_rows(desc),
     .dtype = desc->kv_dtype,
     .keys_max = desc->keys_max,
+    .rows_apart = !rows_are_neighbours(desc, value_dim),
+    .copy = engine->decode_copy,
   };
   return BANYAN_OK;
 }
@@ -76,6 +84,9 @@ static banyan_status find_kernel(bny_decode *decode, const bny_decode_kernel *ro
   if (kernel)
     status = device->ops->kernel_residency(device, kernel, (uint32_t)row->block_threads, (uint32_t)row->shared_bytes,
                                            &residency->sm_blocks);
+  for (int bits = 1; kernel && status == BANYAN_OK && bits < BNY_DECODE_CLUSTER_SIZES; bits++)
+    status = device->ops->kernel_clusters(device, kernel, (uint32_t)row->block_threads, (uint32_t)row->shared_bytes,
+                                          1u << bits, &residency->clusters[bits]);
   if (status == BANYAN_OK && residency->sm_blocks < 1)
     status = bny_fail(BANYAN_ERR_UNSUPPORTED, "kernel %s does not fit on device %d", row->name, device->facts.ordinal);
   if (status == BANYAN_OK) decode->kernel = *kernel;
@@ -97,9 +108,9 @@ static banyan_status make_plan(bny_decode *decode, const bny_decode_request *req
 
 banyan_status bny_decode_make(bny_engine *engine, const banyan_attention_desc *desc, const banyan_partial *out,
                               bny_decode *decode) {
-  bny_decode made = {.engine = engine};
+  bny_decode made = {.engine = engine, .apart.group = engine->group};
   void *scratch = NULL, *counters = NULL;
-  banyan_status status = request_of(desc, &made.request);
+  banyan_status status = request_of(engine, desc, &made.request);
   if (status == BANYAN_OK) status = make_plan(&made, &made.request);
   if (status != BANYAN_OK) return status;
   made.call = call_of(desc, &made.plan);
@@ -119,12 +130,12 @@ banyan_status bny_decode_make(bny_engine *engine, const banyan_attention_desc *d
 static bool same_request(const bny_decode_request *a, const bny_decode_request *b) {
   return a->batch == b->batch && a->heads == b->heads && a->kv_heads == b->kv_heads && a->head_dim == b->head_dim &&
          a->value_dim == b->value_dim && a->values_in_keys == b->values_in_keys && a->dtype == b->dtype &&
-         a->keys_max == b->keys_max;
+         a->keys_max == b->keys_max && a->rows_apart == b->rows_apart && a->copy == b->copy;
 }
 
 bool bny_decode_rebind(bny_decode *decode, const banyan_attention_desc *desc) {
   bny_decode_request request = {0};
-  if (request_of(desc, &request) != BANYAN_OK || !same_request(&request, &decode->request)) return false;
+  if (request_of(decode->engine, desc, &request) != BANYAN_OK || !same_request(&request, &decode->request)) return false;
   bny_decode_call call = call_of(desc, &decode->plan);
   if (bny_decode_call_check(&call, &decode->plan)) return false;
   call.scratch = decode->call.scratch;
@@ -137,9 +148,8 @@ bool bny_decode_rebind(bny_decode *decode, const banyan_attention_desc *desc) {
 /* ---- launch ---------------------------------------------------------------------------------------------------------- */
 
 banyan_status bny_decode_start(bny_decode *decode, const bny_device_combine *combine, void *stream) {
-  static const bny_device_combine none = {.mergers = 0};
   bny_engine *engine = decode->engine;
-  void *arguments[] = {&decode->call, (void *)(uintptr_t)(combine ? combine : &none)};
+  void *arguments[] = {&decode->call, (void *)(uintptr_t)(combine ? combine : &decode->apart)};
   bny_device_launch launch = {
     .kernel = &decode->kernel,
     .grid = {decode->plan.blocks, 1, 1},

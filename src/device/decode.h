@@ -14,6 +14,7 @@ typedef struct bny_decode {
   bny_decode_plan plan;
   bny_device_kernel kernel;
   bny_decode_call call;
+  bny_device_combine apart; /* for launches that combine nothing: whom faults are told to */
   int32_t resident_blocks; /* at once, on the part of the device that launches may use */
 } bny_decode;
 

@@ -9,6 +9,7 @@
 #include "device/decode_plan.h"
 
 #include <inttypes.h>
+#include <string.h>
 
 #include "status.h"
 
@@ -59,10 +60,25 @@ static bool serves(const bny_decode_kernel *kernel, const bny_decode_request *re
          bny_decode_kernel_runs(kernel, machine->compute, machine->shared_bytes_max);
 }
 
-/* Bulk copies before others; then the tile that the heads of a group fill best: fewest tiles, then fewest rows. */
-static bool better(const bny_decode_kernel *a, const bny_decode_kernel *b, int32_t group) {
+banyan_status bny_decode_copy_read(const char *text, bny_decode_copy *copy) {
+  if (text && strcmp(text, "bulk") != 0 && strcmp(text, "async") != 0)
+    return bny_fail(BANYAN_ERR_ARGUMENT, "BANYAN_DEVICE_COPY is \"%.40s\"; it takes bulk or async", text);
+  *copy = !text ? BNY_DECODE_COPY_AUTO : text[0] == 'b' ? BNY_DECODE_COPY_BULK : BNY_DECODE_COPY_ASYNC;
+  return BANYAN_OK;
+}
+
+/* A bulk copy of one row of 512 bytes or less moves little for an instruction that lanes take turns at: for those, 16 bytes a
+ * lane take fewer instructions. Rows of MLA are longer. */
+static bool prefers_bulk(const bny_decode_request *request) {
+  if (request->copy != BNY_DECODE_COPY_AUTO) return request->copy == BNY_DECODE_COPY_BULK;
+  return !request->rows_apart || request->values_in_keys;
+}
+
+/* The preferred copies before others; then the tile that the heads of a group fill best: fewest tiles, then fewest rows. */
+static bool better(const bny_decode_kernel *a, const bny_decode_kernel *b, const bny_decode_request *request) {
+  const int32_t group = request->heads / request->kv_heads;
   int32_t a_tiles = (group + a->rows - 1) / a->rows, b_tiles = (group + b->rows - 1) / b->rows;
-  if (a->bulk != b->bulk) return a->bulk;
+  if (a->bulk != b->bulk) return a->bulk == prefers_bulk(request);
   return a_tiles != b_tiles ? a_tiles < b_tiles : a->rows < b->rows;
 }
 
@@ -72,7 +88,7 @@ banyan_status bny_decode_kernel_choose(const bny_decode_request *request, const 
   if (status != BANYAN_OK) return status;
   const bny_decode_kernel *best = NULL;
   for (const bny_decode_kernel *one = bny_decode_kernels; one->name; one++)
-    if (serves(one, request, machine) && (!best || better(one, best, request->heads / request->kv_heads))) best = one;
+    if (serves(one, request, machine) && (!best || better(one, best, request))) best = one;
   if (!best)
     return bny_fail(BANYAN_ERR_UNSUPPORTED,
                     WHERE "no kernel for head_dim %" PRId32 ", value_dim %" PRId32 "%s and dtype %d on a device of compute "

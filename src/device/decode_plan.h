@@ -35,12 +35,24 @@ typedef struct bny_decode_kernel {
   int32_t shared_bytes;  /* dynamic */
 } bny_decode_kernel;
 
+/* How keys and values are copied. */
+typedef enum bny_decode_copy {
+  BNY_DECODE_COPY_AUTO,
+  BNY_DECODE_COPY_BULK,
+  BNY_DECODE_COPY_ASYNC /* 16 bytes a lane */
+} bny_decode_copy;
+
+/* "bulk", "async", or NULL: BANYAN_DEVICE_COPY. */
+banyan_status bny_decode_copy_read(const char *text, bny_decode_copy *copy);
+
 typedef struct bny_decode_request {
   int32_t batch, heads, kv_heads;
   int32_t head_dim, value_dim;
   bool values_in_keys;
   banyan_dtype dtype;  /* of q, k and v */
   int32_t keys_max;    /* of a sequence, in all calls of this shape */
+  bool rows_apart;     /* in memory: bulk copies bring one row each */
+  bny_decode_copy copy;
 } bny_decode_request;
 
 typedef struct bny_decode_plan {
@@ -53,10 +65,12 @@ typedef struct bny_decode_plan {
   size_t counters;          /* of 4 bytes */
 } bny_decode_plan;
 
+enum { BNY_DECODE_CLUSTER_SIZES = 4 };
+
 /* How many blocks of a kernel a device holds at once. */
 typedef struct bny_decode_residency {
   int32_t sm_blocks;     /* on one SM: kernel_residency() of the device */
-  int32_t clusters[4];   /* on the device, of 1, 2, 4 and 8 blocks; 0: unknown, and reckoned from SMs */
+  int32_t clusters[BNY_DECODE_CLUSTER_SIZES]; /* on the device, of 1, 2, 4 and 8 blocks; 0: unknown, and reckoned from SMs */
 } bny_decode_residency;
 
 /* The list of kernels; ends with a NULL name. */

@@ -208,6 +208,9 @@ struct bny_device_ops {
   /* Blocks that are resident at once on one SM: a kernel whose blocks wait for one another may have no more. */
   banyan_status (*kernel_residency)(bny_device *device, const bny_device_kernel *kernel, uint32_t block_threads,
                                     uint32_t shared_bytes, int32_t *blocks);
+  /* Clusters of `cluster` blocks that are resident at once on the device, which SMs alone do not tell; 0: unknown. */
+  banyan_status (*kernel_clusters)(bny_device *device, const bny_device_kernel *kernel, uint32_t block_threads,
+                                   uint32_t shared_bytes, uint32_t cluster, int32_t *clusters);
   banyan_status (*launch)(bny_device *device, const bny_device_launch *launch, void *stream); /* hot */
 };
 

@@ -126,7 +126,8 @@ banyan_status bny_engine_make(bny_device *device, const bny_engine_config *confi
   made->sms_all = device->facts.sm_count;
   if (config->sm_limit > 0 && config->sm_limit < made->sms_all) made->sms_all = config->sm_limit;
   bny_engine_crowd(made, 1);
-  banyan_status status = load_image(made, config->image);
+  banyan_status status = bny_decode_copy_read(config->copy, &made->decode_copy);
+  if (status == BANYAN_OK) status = load_image(made, config->image);
   if (status == BANYAN_OK) status = load_kernels(made);
   if (status == BANYAN_OK) status = load_decode_kernels(made);
   if (status == BANYAN_OK) status = device->ops->words_make(device, BNY_DEVICE_WORDS, &made->words);

@@ -11,6 +11,7 @@
 #define BNY_DEVICE_ENGINE_H
 
 #include "cuda/program.h"
+#include "device/decode_plan.h"
 #include "device/share.h"
 
 typedef struct bny_engine_kernel {
@@ -80,12 +81,14 @@ typedef struct bny_engine {
   bny_engine_program *programs;
   bny_engine_room *rooms;
   bny_device_kernel decode_kernels[BNY_ENGINE_DECODE_KERNELS];
+  bny_decode_copy decode_copy;
   bny_engine_workplace *workplaces;
 } bny_engine;
 
 typedef struct bny_engine_config {
   const char *image; /* file with kernels; NULL: those of the build */
   int32_t sm_limit;  /* 0: none */
+  const char *copy;  /* of decode kernels: BANYAN_DEVICE_COPY */
 } bny_engine_config;
 
 /* Local: loads the kernels. The engine owns the device, on failure as well. */
