@@ -190,6 +190,7 @@ BNY_DEVICE void bny_decode_latent(const bny_decode_call &call, Epilogue &epilogu
   if constexpr (shape::bulk) {
     if (bny_thread() < shape::STAGES) bny_mbarrier_init(stages.barriers + bny_thread(), 1);
     bny_mbarrier_fence_init();
+    bny_fence_async();
   }
   bny_block_sync();
   bny_grid_wait();

@@ -222,6 +222,7 @@ BNY_DEVICE void bny_decode_by_warps(const bny_decode_call &call, Epilogue &epilo
   if constexpr (shape::bulk) {
     if (bny_lane() < shape::RING) bny_mbarrier_init(ring.barriers + bny_lane(), 1);
     bny_mbarrier_fence_init();
+    bny_fence_async();
   }
   bny_block_sync();
   bny_grid_wait();

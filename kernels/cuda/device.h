@@ -31,7 +31,7 @@
  *   bny_add_relaxed_gpu_64(p, v): fetch and add; bny_add_gpu_32(p, v): the same, acq_rel;
  *   bny_compare_swap_sys_64(p, expected, v): acq_rel, the old value
  * Plain memory in 16 bytes
- *   bny_load_quad(p), bny_load_quad_once(p) (read-only for the whole kernel, and not again), bny_store_quad(p, quad)
+ *   bny_load_quad(p), bny_load_quad_once(p) (not again), bny_store_quad(p, quad)
  * and in less
  *   bny_load_plain(p), bny_store_plain(p, v): types of 2 or 4 bytes
  * Time
@@ -50,7 +50,7 @@
  *   bny_mbarrier_init(b, arrivals), bny_mbarrier_fence_init(), bny_mbarrier_arrive(b), bny_mbarrier_expect(b, bytes)
  *   (arrives, and waits for so many bytes besides), bny_mbarrier_test(b, parity)
  *   bny_bulk_load(to, from, bytes, b): multiples of 16; counted by b when done. bny_fence_async(): plain accesses to shared
- *   memory before later bulk copies
+ *   memory, and barriers made in it, before later bulk copies
  * Clusters (BNY_ARCH >= 900)
  *   bny_cluster_rank(), bny_cluster_blocks(), bny_cluster_sync(), bny_cluster_address(p, rank): where `rank` has its p
  * Programmatic dependent launch (nothing below sm_90, and where a launch does not ask for it)

@@ -175,7 +175,8 @@ template <class Value> BNY_DEVICE void bny_store_plain(Value *to, Value value) {
 
 BNY_DEVICE bny_quad bny_load_quad_once(const void *from) {
   bny_quad value;
-  asm volatile("ld.global.nc.L1::no_allocate.v4.u32 {%0, %1, %2, %3}, [%4];"
+  /* Not .nc: a kernel that is launched early begins before what it reads has been written. */
+  asm volatile("ld.global.L1::no_allocate.v4.u32 {%0, %1, %2, %3}, [%4];"
                : "=r"(value.word[0]), "=r"(value.word[1]), "=r"(value.word[2]), "=r"(value.word[3])
                : "l"(bny_global_address(from)));
   return value;
