@@ -88,6 +88,7 @@ srun $world bootstrap && echo "srun: ok"
 srun --mpi=pmi2 $world bootstrap && echo "srun --mpi=pmi2: ok"
 srun --mpi=pmix $world bootstrap && echo "srun --mpi=pmix: ok"
 export OMPI_MCA_btl_tcp_if_include=eth0
+export SLURM_PMIX_FENCE=ring
 srun --mpi=pmix $mpi && echo "srun --mpi=pmix, MPI: ok"
 END
 "$hosts" exec "$name" 0 timeout 80 sbatch --wait -o "$work/output" "$work/job"
