@@ -262,10 +262,6 @@ void world_be_hosts(const char *hosts) {
 }
 
 int world_main(struct Suite *suite) {
-#ifdef __SANITIZE_THREAD__
-  /* Its hook of madvise() takes a lock in threads that have left this sanitizer already, and that is a crash. */
-  setenv("UCX_MEM_EVENTS", "n", 0);
-#endif
   SRunner *runner = srunner_create(suite);
   srunner_set_fork_status(runner, CK_FORK);
   srunner_run_all(runner, CK_ENV);

@@ -253,12 +253,14 @@ static banyan_status fail_ucx(const bny_net *net, ucs_status_t status, const cha
   return bny_fail(BANYAN_ERR_SYSTEM, "rank %d: UCX %s: %s", net->transport.rank, what, net->ucx.ucs_status_string(status));
 }
 
-/* Between hosts; what the user says about UCX goes first. */
-static banyan_status make_context(bny_net *net, bool puts) {
+/* Between hosts; what the user says about UCX goes first. Only RDMA has a use for a cache of registered memory, which
+ * watches over what the whole process maps and unmaps. */
+static banyan_status make_context(bny_net *net, bool puts, bool cache) {
   ucp_config_t *config;
   ucs_status_t status = net->ucx.ucp_config_read(NULL, NULL, &config);
   if (status != UCS_OK) return fail_ucx(net, status, "cannot read its UCX_* variables");
   if (!getenv("UCX_TLS")) net->ucx.ucp_config_modify(config, "TLS", "^sm");
+  if (!cache && !getenv("UCX_RCACHE_ENABLE")) net->ucx.ucp_config_modify(config, "RCACHE_ENABLE", "n"); /* 1.13, and later */
   ucp_params_t params = {
     .field_mask = UCP_PARAM_FIELD_FEATURES | UCP_PARAM_FIELD_NAME,
     .features = UCP_FEATURE_AM | UCP_FEATURE_WAKEUP | (puts ? UCP_FEATURE_RMA : 0),
@@ -299,11 +301,11 @@ static bny_network find_network(bny_net *net) {
 
 /* Puts are asked for only where they may come to be used: they change how UCX connects. */
 static banyan_status make_context_for_network(bny_net *net) {
-  banyan_status status = make_context(net, net->wish == BNY_NET_PUT_EMULATED);
-  if (status != BANYAN_OK || net->wish != BNY_NET_PUT_AUTO || find_network(net) != BNY_NETWORK_RDMA) return status;
+  banyan_status status = make_context(net, net->wish == BNY_NET_PUT_EMULATED, false);
+  if (status != BANYAN_OK || find_network(net) != BNY_NETWORK_RDMA) return status;
   net->ucx.ucp_cleanup(net->context);
   net->context = NULL;
-  return make_context(net, true);
+  return make_context(net, net->wish != BNY_NET_PUT_OFF, true);
 }
 
 /* What each rank says before addresses are exchanged. */
