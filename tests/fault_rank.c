@@ -5,7 +5,6 @@
  * those who are left, and combines with them. It says how each of these stages went, a JSON object in each line:
  *
  *     fault_rank FAULT VICTIM [TIMEOUT_MS [ITERATIONS [MEETING_MS]]] */
-#include <dirent.h>
 #include <math.h>
 #include <pthread.h>
 #include <signal.h>
@@ -16,6 +15,7 @@
 #include <unistd.h>
 
 #include "comm.h"
+#include "self.h"
 
 enum { TOKENS = 4, HEADS = 8, VALUE_DIM = 64, ROWS = TOKENS * HEADS, RANKS_MAX = 64, AFTERWARDS = 20, DEED_AT = 25 };
 
@@ -56,24 +56,6 @@ static void say_deed(void) { say("deed", BANYAN_OK, -1, "", ""); }
 static void die(void) {
   say_deed();
   raise(SIGKILL);
-}
-
-/* Entries of a directory of /proc/self. */
-static int count_of(const char *path) {
-  int count = 0;
-  DIR *directory = opendir(path);
-  while (directory && readdir(directory)) count++;
-  if (directory) closedir(directory);
-  return count;
-}
-
-/* For how long this process could have run and was not let to. */
-static double waited_s(void) {
-  unsigned long long waited_ns = 0;
-  FILE *file = fopen("/proc/self/schedstat", "re");
-  if (file && fscanf(file, "%*u %llu", &waited_ns) != 1) waited_ns = 0;
-  if (file) fclose(file);
-  return (double)waited_ns * 1e-9;
 }
 
 static int count_maps(void) {
@@ -264,7 +246,7 @@ int main(int argc, char **argv) {
   static buffers memory;
   char more[128];
   banyan_comm *comm = NULL;
-  int files = count_of("/proc/self/fd"), threads = count_of("/proc/self/task");
+  int files = self_count("/proc/self/fd"), threads = self_count("/proc/self/task");
   say("begin", BANYAN_OK, -1, "", "");
   banyan_status status = meet(&comm);
   if (status != BANYAN_OK) {
@@ -278,8 +260,8 @@ int main(int argc, char **argv) {
     if (status == BANYAN_OK && is_victim && fault_is("kill-finalise")) die();
   }
   banyan_comm_destroy(comm);
-  snprintf(more, sizeof more, ", \"fds\": %d, \"threads\": %d, \"maps\": %d, \"waited_s\": %.3f", count_of("/proc/self/fd") - files,
-           count_of("/proc/self/task") - threads, count_maps(), waited_s());
+  snprintf(more, sizeof more, ", \"fds\": %d, \"threads\": %d, \"maps\": %d, \"waited_s\": %.3f", self_count("/proc/self/fd") - files,
+           self_count("/proc/self/task") - threads, count_maps(), self_waited_s());
   say("end", BANYAN_OK, -1, "", more);
   return 0;
 }

@@ -7,7 +7,6 @@
  * it meets the others anew (a communicator of all), makes so many operations of mixed kinds and sizes, each checked, with
  * the fault somewhere among them, and then, if a call failed, shrinks to those who are left and goes on with them for a
  * while. What came of it is one line of JSON, with what this process holds by then. */
-#include <dirent.h>
 #include <math.h>
 #include <pthread.h>
 #include <signal.h>
@@ -19,6 +18,7 @@
 #include <unistd.h>
 
 #include "banyan.h"
+#include "self.h"
 
 enum { RANKS_MAX = 16, ROWS_MAX = 128, DIM_MAX = 128, BYTES_MAX = 1 << 20, AFTERWARDS = 30, SHAPES = 40 };
 static const int64_t meeting_ns = 30000000000;
@@ -270,29 +270,12 @@ static banyan_status go_on(group *group, memory *memory, uint64_t seed, long *do
   return status == BANYAN_OK ? banyan_barrier(left) : status;
 }
 
-static int count_entries(const char *path) {
-  int count = 0;
-  DIR *directory = opendir(path);
-  while (directory && readdir(directory)) count++;
-  if (directory) closedir(directory);
-  return count - 3; /* ., .. and the directory itself */
-}
-
 static long resident_kib(void) {
   long pages = 0;
   FILE *file = fopen("/proc/self/statm", "re");
   if (file && fscanf(file, "%*d %ld", &pages) != 1) pages = 0;
   if (file) fclose(file);
   return pages * (sysconf(_SC_PAGESIZE) / 1024);
-}
-
-/* For how long it could have run and was not let to: on a machine that others use a deadline may pass by that alone. */
-static double waited_s(void) {
-  unsigned long long waited_ns = 0;
-  FILE *file = fopen("/proc/self/schedstat", "re");
-  if (file && fscanf(file, "%*u %llu", &waited_ns) != 1) waited_ns = 0;
-  if (file) fclose(file);
-  return (double)waited_ns * 1e-9;
 }
 
 static void say_text(const char *name, const char *text) {
@@ -303,7 +286,7 @@ static void say_text(const char *name, const char *text) {
 
 static void play(const round_of_faults *round, memory *memory) {
   group group = {0};
-  double waited_before = waited_s();
+  double waited_before = self_waited_s();
   long done = 0, afterwards = 0;
   const char *stage = "meet";
   banyan_status status = meet(round, &group), shrunk = BANYAN_OK;
@@ -317,8 +300,8 @@ static void play(const round_of_faults *round, memory *memory) {
   printf("{\"round\": %ld, \"stage\": \"%s\", \"status\": \"%s\", \"left\": %d, \"shrunk\": \"%s\", \"done\": %ld, "
          "\"afterwards\": %ld, \"bytes\": %llu, \"resident_kib\": %ld, \"files\": %d, \"threads\": %d, \"waited_s\": %.3f",
          round->number, stage, banyan_status_string(status), group.nranks, banyan_status_string(shrunk), done, afterwards,
-         (unsigned long long)bytes_in, resident_kib(), count_entries("/proc/self/fd"), count_entries("/proc/self/task") + 1,
-         waited_s() - waited_before);
+         (unsigned long long)bytes_in, resident_kib(), self_count("/proc/self/fd") - 1, self_count("/proc/self/task"),
+         self_waited_s() - waited_before);
   say_text("text", text);
   say_text("shrunk_text", shrunk_text);
   say_text("wrong", wrong);

@@ -8,8 +8,6 @@
 #include "device_util.h"
 #include "world.h"
 
-static void machine(const char *words) { setenv("FAKE_CUDA", words, 1); }
-
 /* Opening fails, and the text says so. */
 static void refuses(const bny_device_choice *choice, banyan_status wanted, const char *says) {
   bny_device *device = NULL;
@@ -42,6 +40,8 @@ int main(void) {
   return world_main(suite);
 }
 #else
+
+static void machine(const char *words) { setenv("FAKE_CUDA", words, 1); }
 
 /* ---- choice ---------------------------------------------------------------------------------------------------------- */
 

@@ -2,7 +2,6 @@
  * A rank that stops while it connects to another host: whoever expects it gives up at the deadline and leaves, alive, at
  * whatever moment the other stopped. With UCX before 1.14, which cannot end while it answers, the worker may stay. */
 #include <check.h>
-#include <dirent.h>
 #include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -12,6 +11,7 @@
 
 #ifdef HAVE_UCX
 #include "net_util.h"
+#include "self.h"
 
 enum { FLAG_BEGUN = 1, FLAG_ENDED = 2 };
 
@@ -25,17 +25,9 @@ static bool may_leave_worker(void) {
   return major == 1 && minor < 14;
 }
 
-static int count_entries(const char *path) {
-  DIR *directory = opendir(path);
-  int count = 0;
-  while (directory && readdir(directory)) count++;
-  if (directory) closedir(directory);
-  return count;
-}
-
 /* Rank 1 waits for rank 0 to connect, which may be stopped. */
 static void connect_once(world_rank *self) {
-  int files = count_entries("/proc/self/fd"), threads = count_entries("/proc/self/task");
+  int files = self_count("/proc/self/fd"), threads = self_count("/proc/self/task");
   banyan_comm_config config = {.size = sizeof config, .timeout_ns = world_is_sanitized() ? 800000000 : 200000000};
   if (self->rank == 0) world_signal(self->world, FLAG_BEGUN);
   banyan_status status = banyan_comm_create(&self->bootstrap, &config, &self->comm);
@@ -44,7 +36,7 @@ static void connect_once(world_rank *self) {
               banyan_status_string(status), banyan_last_error());
   banyan_comm_destroy(self->comm);
   self->comm = NULL;
-  int more_files = count_entries("/proc/self/fd") - files, more_threads = count_entries("/proc/self/task") - threads;
+  int more_files = self_count("/proc/self/fd") - files, more_threads = self_count("/proc/self/task") - threads;
   bool may = may_leave_worker();
   world_check(self, more_files <= FILES_OF_UCX + (may ? FILES_OF_WORKER : 0), "%d more files", more_files);
   world_check(self, more_threads <= (may ? THREADS_OF_WORKER : 0), "%d more threads", more_threads);
