@@ -6,11 +6,11 @@
 #include <dirent.h>
 #include <stdio.h>
 
-/* For how long this process could have run and was not let to: on a machine that others use a deadline may pass by that
+/* For how long this thread could have run and was not let to: on a machine that others use a deadline may pass by that
  * alone. */
 static inline double self_waited_s(void) {
   unsigned long long waited_ns = 0;
-  FILE *file = fopen("/proc/self/schedstat", "re");
+  FILE *file = fopen("/proc/thread-self/schedstat", "re");
   if (file && fscanf(file, "%*u %llu", &waited_ns) != 1) waited_ns = 0;
   if (file) fclose(file);
   return (double)waited_ns * 1e-9;

@@ -17,6 +17,7 @@
 
 #include "banyan.h"
 #include "boot_tcp.h"
+#include "self.h"
 
 #ifndef HAVE_SODIUM
 
@@ -54,6 +55,7 @@ struct process {
   banyan_status create, gather;
   int wrong;
   double create_s, gather_s;
+  double waited_s; /* for a core */
   int32_t nlocal, nremote, depth_parent; /* children; whom it has joined, for the depth */
   char text[BNY_ERROR_TEXT_BYTES];
 };
@@ -127,6 +129,7 @@ static void *be_process(void *argument) {
     process->gather_s = now_s() - begun;
   }
   snprintf(process->text, sizeof process->text, "%s", banyan_last_error());
+  process->waited_s = self_waited_s();
   pthread_barrier_wait(&world->together); /* who is done with an allgather may leave; who is absent must not, yet */
   banyan_env_destroy(env);
   return NULL;
@@ -245,6 +248,22 @@ END_TEST
 
 /* ---- what goes wrong --------------------------------------------------------------------------------------------- */
 
+enum { ALWAYS_SPARE_MS = 500 };
+
+/* How much later than its deadline a rank may be, because some were kept from running. */
+static double spare_s(const struct world *world, const struct process *processes) {
+  double most = 0;
+  for (int32_t i = 0; i < world->nranks; i++)
+    if (processes[i].waited_s > most) most = processes[i].waited_s;
+  return most + ALWAYS_SPARE_MS * 1e-3;
+}
+
+/* Rank 0 tells the reason a tenth of the deadline before it: too late for some if it was kept from running for longer. */
+static bool says(const struct process *process, const char *text, double spare_s) {
+  bool may_be_late = spare_s - ALWAYS_SPARE_MS * 1e-3 > process->world->timeout_s / 10;
+  return strstr(process->text, text) || (may_be_late && strstr(process->text, "rank"));
+}
+
 static void twin_of_7(int32_t process, struct bny_boot_settings *settings) {
   if (process == 24) settings->rank = 7;
 }
@@ -277,11 +296,12 @@ START_TEST(one_rank_too_few) {
   struct world world = {
       .nranks = 24, .ranks_per_host = 4, .fanout = 2, .timeout_s = 4, .change = _i ? other_size : other_secret};
   struct process *processes = play(&world);
+  double spare = spare_s(&world, processes);
   for (int32_t i = 0; i < world.nranks; i++) {
     ck_assert_int_eq(processes[i].create, i == 13 ? BANYAN_ERR_BOOTSTRAP : BANYAN_ERR_TIMEOUT);
-    ck_assert_msg(processes[i].create_s < 4.5, "took %g s", processes[i].create_s);
+    ck_assert_msg(processes[i].create_s < 4 + spare, "took %g s", processes[i].create_s);
     const char *text = i == 13 ? (_i ? "rank 13 has WORLD_SIZE 25" : "secret") : "rank 13 of 24 did not connect";
-    ck_assert_msg(strstr(processes[i].text, text) != NULL, "process %d: %s", i, processes[i].text);
+    ck_assert_msg(says(&processes[i], text, spare), "process %d: %s", i, processes[i].text);
   }
   free(processes);
 }
@@ -295,14 +315,15 @@ START_TEST(absent_from_an_allgather) {
   char name[32];
   snprintf(name, sizeof name, "rank %d ", world.absent);
   struct process *processes = play(&world);
+  double spare = spare_s(&world, processes);
   for (int32_t i = 0; i < world.nranks; i++) {
     bool below = false;
     for (int32_t above = i; above != 0; above = processes[above].depth_parent)
       below |= processes[above].depth_parent == world.absent;
     if (i == world.absent) continue;
     ck_assert_int_eq(processes[i].gather, BANYAN_ERR_TIMEOUT);
-    ck_assert_msg(processes[i].gather_s < 2.5, "took %g s", processes[i].gather_s);
-    if (!below) ck_assert_msg(strstr(processes[i].text, name) != NULL, "process %d: %s", i, processes[i].text);
+    ck_assert_msg(processes[i].gather_s < 2 + spare, "took %g s", processes[i].gather_s);
+    if (!below) ck_assert_msg(says(&processes[i], name, spare), "process %d: %s", i, processes[i].text);
     ck_assert_msg(strstr(processes[i].text, "rank") != NULL, "process %d: %s", i, processes[i].text);
   }
   free(processes);
