@@ -3,7 +3,6 @@
 #include "transport/ucx_library.h"
 
 #include <dlfcn.h>
-#include <pthread.h>
 #include <signal.h>
 #include <stdbool.h>
 #include <stddef.h>
@@ -63,49 +62,38 @@ static bool user_sets_memory_events(void) {
   return false;
 }
 
+static bool is_loaded(const char *name) {
+  void *library = dlopen(name, RTLD_NOW | RTLD_LOCAL | RTLD_NOLOAD);
+  if (library) dlclose(library);
+  return library != NULL;
+}
+
 /* When libucm is first used, which is when UCX is loaded, it writes jumps over the beginnings of mmap(), munmap() and others,
  * and moves the end of the heap there and back to see whether they work. It takes itself for the first thing that a program
  * does. Here other threads run: one that allocates in that moment can lose what it got. libucm does not if memory events
- * are off, and never looks again; who asks for such events later gets them, as others in this process may. */
+ * are off, and never looks again; who asks for such events later gets them, as others in this process may.
+ * Threads may do this at once: whichever comes first uses it while the events are off. */
 static void use_libucm_without_hooks(void) {
-  static const char name[] = "libucm.so.0";
-  if (user_sets_memory_events()) return;
-  void *library = dlopen(name, RTLD_NOW | RTLD_LOCAL | RTLD_NOLOAD);
-  if (library) { /* somebody else's, and in use */
-    dlclose(library);
-    return;
-  }
-  library = dlopen(name, RTLD_LAZY | RTLD_LOCAL); /* it needs functions of UCX's other libraries, which come with those */
+  if (user_sets_memory_events() || is_loaded("libucs.so.0")) return; /* in the latter case it is in use already */
+  void *library = dlopen("libucm.so.0", RTLD_LAZY | RTLD_LOCAL); /* it needs functions of libucs, which comes with UCX */
   if (!library) return; /* then as UCX would have it */
   ucm_global_config_t *options = dlsym(library, "ucm_global_opts");
   ucs_status_t (*test_events)(int) = NULL;
   void *address = dlsym(library, "ucm_test_events");
   memcpy(&test_events, &address, sizeof address);
   if (!options || !test_events) return;
-  int enabled = options->enable_events;
-  options->enable_events = 0;
+  __atomic_store_n(&options->enable_events, 0, __ATOMIC_SEQ_CST);
   test_events(0); /* its first use, of no events */
-  options->enable_events = enabled;
-}
-
-/* The only one of its kind: what it guards is the process's. */
-static pthread_mutex_t loading = PTHREAD_MUTEX_INITIALIZER;
-
-static void *load_library(const char **why) {
-  dispositions saved;
-  pthread_mutex_lock(&loading);
-  save_signals(&saved);
-  use_libucm_without_hooks();
-  void *library = dlopen("libucp.so.0", RTLD_NOW | RTLD_LOCAL);
-  *why = library ? NULL : dlerror();
-  restore_signals(&saved);
-  pthread_mutex_unlock(&loading);
-  return library;
+  __atomic_store_n(&options->enable_events, 1, __ATOMIC_SEQ_CST); /* the default; UCX sets it, too */
 }
 
 banyan_status bny_ucx_load(bny_ucx *ucx) {
-  const char *why;
-  void *library = load_library(&why);
+  dispositions saved;
+  save_signals(&saved);
+  use_libucm_without_hooks();
+  void *library = dlopen("libucp.so.0", RTLD_NOW | RTLD_LOCAL);
+  const char *why = library ? NULL : dlerror();
+  restore_signals(&saved);
   if (!library)
     return bny_fail(BANYAN_ERR_UNSUPPORTED,
                     "ranks are on several hosts, and UCX, which connects them, cannot be loaded (%s). Debian and Ubuntu: "
