@@ -1,11 +1,13 @@
 /* SPDX-License-Identifier: Apache-2.0
  * A rank on one of several hosts: meets the others as the environment says, and combines. Every rank makes the
- * inputs of all from one seed, and so knows what must come out. Arguments: "bootstrap" (it ends after allgathers) or
- * "large" (as well messages that are sent in parts), and the seconds that ranks have to meet. */
+ * inputs of all from one seed, and so knows what must come out. Arguments: "bootstrap" (it ends after allgathers),
+ * "more" (as well messages that are sent in parts, and one that comes to a rank that sleeps), and the seconds that ranks
+ * have to meet. */
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
+#include "comm.h"
 #include "sheet.h"
 #include "world.h"
 
@@ -96,6 +98,35 @@ static int combine_all(banyan_comm *comm, int32_t tokens, int32_t heads, int32_t
   return count;
 }
 
+/* ---- a late rank ------------------------------------------------------------------------------------------------- */
+
+static int compare_times(const void *a, const void *b) {
+  double difference = *(const double *)a - *(const double *)b;
+  return (difference > 0) - (difference < 0);
+}
+
+/* Rank 1 comes when rank 0 has slept for a tenth of a second, and would go on for three: sleeps double from 50 us on. Then
+ * it looks at nothing for some time, so that nothing else wakes rank 0. */
+static void come_late(banyan_comm *comm) {
+  enum { TIMES = 5, LATE_MS = 500, AWAY_MS = 500, SOON_MS = 400, IN_TIME_MS = 650 };
+  double times[TIMES];
+  unsigned char word = 0;
+  comm->exec->sleep_ns = 1000000000;
+  need(banyan_broadcast(comm, &word, 1, 1), "broadcast");
+  for (int i = 0; i < TIMES; i++) {
+    need(banyan_barrier(comm), "barrier");
+    double begun = world_now_s();
+    if (rank == 1) world_sleep_ms(LATE_MS);
+    need(banyan_broadcast(comm, &word, 1, 1), "broadcast");
+    times[i] = (world_now_s() - begun) * 1e3;
+    if (rank == 1) world_sleep_ms(AWAY_MS);
+  }
+  qsort(times, TIMES, sizeof *times, compare_times);
+  if (rank == 0)
+    printf("a rank that slept woke %s: a message sent after %d ms was there after %.1f ms (p50), %.1f at most\n",
+           times[TIMES / 2] > SOON_MS && times[TIMES / 2] < IN_TIME_MS ? "in time" : "by itself", LATE_MS, times[TIMES / 2], times[TIMES - 1]);
+}
+
 int main(int argc, char **argv) {
   banyan_env *env;
   banyan_bootstrap bootstrap;
@@ -117,7 +148,10 @@ int main(int argc, char **argv) {
   banyan_env_destroy(env);
   for (int i = 0; i < SHAPES; i++)
     count += combine_all(comm, shapes[i].tokens, shapes[i].heads, shapes[i].value_dim, ALGORITHMS);
-  if (argc > 1 && strcmp(argv[1], "large") == 0) count += combine_all(comm, large.tokens, large.heads, large.value_dim, 1);
+  if (argc > 1 && strcmp(argv[1], "more") == 0) {
+    count += combine_all(comm, large.tokens, large.heads, large.value_dim, 1);
+    come_late(comm);
+  }
   need(banyan_barrier(comm), "barrier");
   banyan_comm_describe(comm, text, sizeof text);
   banyan_comm_destroy(comm);

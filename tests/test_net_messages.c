@@ -69,12 +69,16 @@ static int send_foreign(world_rank *self) {
     {"a note with a payload", BNY_NET_NOTE, NOTE, 100, good},   {"a note cut short", BNY_NET_NOTE, 3, 0, good},
     {"a note of no meaning", BNY_NET_NOTE, NOTE, 0, good},      {"news cut short", BNY_NET_TELL, 20, 0, good},
     {"mail that is too long", BNY_NET_MAIL, MAIL, 60000, good}, {"mail cut short", BNY_NET_MAIL, 5, 100, good},
+    {"a sleeper for no slot", BNY_NET_NOTE, NOTE, 0, good},
   };
   int count = sizeof forgeries / sizeof forgeries[0];
   forgeries[0].data.cookie++;
   forgeries[1].data.rank = RANKS;
   forgeries[2].data.rank = VICTIM;
   forgeries[3].data.rank = -1;
+  const bny_net_note sleeper = {
+    .cookie = good.cookie, .slot = self->comm->transport->slots_max, .rank = SENDER, .word = BNY_NET_SLEEP};
+  memcpy(&forgeries[count - 1].data, &sleeper, sizeof sleeper);
   for (int i = 0; i < count; i++) send_forgery(self, &forgeries[i]);
   return count;
 }
@@ -139,7 +143,8 @@ static forgery broken_message(const world_rank *self, int which) {
 /* A note that it has long finished: of one that is broken it counts no more. */
 static void send_excuse(world_rank *self) {
   forgery note = {"a note", BNY_NET_NOTE, sizeof(bny_net_note), 0, {.cookie = net_of(self)->cookie}};
-  const bny_net_note content = {note.data.cookie, self->comm->exec->epoch + 1000, SENDER, BNY_NET_ACKNOWLEDGE};
+  const bny_net_note content = {
+    .cookie = note.data.cookie, .done = self->comm->exec->epoch + 1000, .rank = SENDER, .word = BNY_NET_ACKNOWLEDGE};
   memcpy(&note.data, &content, sizeof content);
   send_forgery(self, &note);
 }

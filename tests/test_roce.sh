@@ -1,7 +1,8 @@
 #!/bin/bash
 # SPDX-License-Identifier: Apache-2.0
-# Ranks of two hosts over verbs (tests/roce): combines by puts, by messages, and with all transports that UCX finds; a rank
-# that is killed, and a host. Takes a minute on a quiet machine and several on a busy one: it is no part of "make check".
+# Ranks of two hosts over verbs (tests/roce): combines by puts, by messages, and with all transports that UCX finds; a put to
+# a rank that sleeps; a rank that is killed, and a host. Takes a minute on a quiet machine and several on a busy one: it is no
+# part of "make check".
 # The same file is what each rank runs.
 set -u
 export LC_ALL=C
@@ -35,8 +36,8 @@ cut_power() {
 rank() {
   local world=$build/tests/hosts_world fault=$build/tests/fault_rank
   export UCX_TLS=rc
-  part puts "$world" large 60
-  BANYAN_UCX_PUT=off part messages "$world" large 60
+  part puts "$world" more 60
+  BANYAN_UCX_PUT=off part messages "$world" more 60
   UCX_TLS=all UCX_NET_DEVICES=all part "all transports" "$world" combines 60
   part "killed rank" "$fault" kill-inter 1 $deadline_ms 60 60000
   if [ "$RANK" = 1 ]; then cut_power; else part "killed host" "$fault" none 1 $deadline_ms 1000000 60000; fi
@@ -80,6 +81,7 @@ for part in puts messages "all transports"; do
   for r in 0 1; do expect "$part" "^$part, rank $r: status 0"; done
 done
 expect "by puts" '^puts, rank 0: [0-9]+ combines are right: .* over RDMA by puts,'
+expect "a put wakes a rank that sleeps" '^puts, rank 0: a rank that slept woke in time'
 expect "by messages" '^messages, rank 0: [0-9]+ combines are right: .* over RDMA,'
 expect "by puts where there are others" '^all transports, rank 0: [0-9]+ combines are right: .* over RDMA by puts,'
 # Puts are packets of the adapter and no messages of it.

@@ -10,7 +10,7 @@
 
 /* Measured on hosts with two to a hundred cores: a poll with its pause takes 15 to 40 ns; a switch between ranks that
  * share a core about 1000 ns. */
-enum { SPINS_ALONE = 4000, SPINS_SHARED = 40, YIELD_ALONE_NS = 1000000, YIELD_SHARED_NS = 3000000 };
+enum { SPINS_ALONE = 4000, SPINS_SHARED = 40, YIELD_ALONE_NS = 1000000, YIELD_SHARED_NS = 3000000, SLEEP_NS = 1000000 };
 
 /* How long a call that fails may take for the news to go out: its rank may not look at the network again. */
 enum { SPREAD_NS = 5000000 };
@@ -52,6 +52,7 @@ banyan_status bny_exec_make(bny_transport *transport, const bny_exec_config *con
     .progress = transport->ops->progress,
     .spins = config->oversubscribed ? SPINS_SHARED : SPINS_ALONE,
     .yield_ns = config->oversubscribed ? YIELD_SHARED_NS : YIELD_ALONE_NS,
+    .sleep_ns = SLEEP_NS,
     .timeout_ns = config->timeout_ns,
     .round_bytes = transport->ops->progress ? 0 : config->cache_bytes + config->cache_bytes / 4,
     .failure = {.culprit = -1},

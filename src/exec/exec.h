@@ -48,6 +48,7 @@ typedef struct bny_exec {
   uint64_t *told;      /* [nranks]: the last epoch that sends to this rank, and so tells it */
   uint32_t spins;       /* polls before the first yield */
   int64_t yield_ns;     /* yields before the first sleep */
+  int64_t sleep_ns;     /* the longest sleep before it looks again */
   int64_t timeout_ns;
   size_t round_bytes;   /* over both halves, that small runs go round; 0 where messages are copied, to memory best warm */
   bny_store store;

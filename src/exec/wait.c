@@ -6,7 +6,7 @@
 
 #include "clock.h"
 
-enum { SLEEP_FIRST_NS = 50000, SLEEP_LONGEST_NS = 1000000, LOOK_EVERY_NS = 5000000 };
+enum { SLEEP_FIRST_NS = 50000, LOOK_EVERY_NS = 5000000 };
 
 static uint32_t epoch_of(uint64_t tag) { return (uint32_t)(tag >> 32); }
 
@@ -143,7 +143,7 @@ banyan_status bny_wait_round(bny_exec *exec, const bny_call *call, bny_patience 
   int64_t left_ns = patience->begun_ns + exec->timeout_ns - bny_clock_ns();
   int64_t sleep_ns = patience->sleep_ns < left_ns ? patience->sleep_ns : left_ns;
   int32_t dead = exec->transport->ops->sleep(exec->transport, sleep_ns > 0 ? sleep_ns : 0);
-  if (patience->sleep_ns < SLEEP_LONGEST_NS) patience->sleep_ns *= 2;
+  patience->sleep_ns = 2 * patience->sleep_ns < exec->sleep_ns ? 2 * patience->sleep_ns : exec->sleep_ns;
   if (dead < 0) return BANYAN_OK;
   status = look_for_deaths(exec, peer, dead);
   /* The kernel reports an excused death at once, every time: sleep on our own. */

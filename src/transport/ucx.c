@@ -94,7 +94,7 @@ static void net_send(bny_transport *transport, uint64_t tag, int32_t slot, size_
     if (net->place[peers[i]] >= 0) continue;
     bny_net_peer *peer = net->peers[peers[i]];
     if (peer && !peer->takes_puts && bny_net_can_send(peer)) send_pieces(peer, &data, payload);
-    net->unflushed = transport->network == BNY_NETWORK_TCP;
+    if (transport->network == BNY_NETWORK_TCP || (net->puts && peer && !peer->takes_puts)) net->unflushed = true;
   }
   bny_net_give(net);
 }
@@ -180,6 +180,7 @@ static bool net_is_dead(bny_transport *transport, int32_t rank) {
 
 static void sleep_for_messages(bny_net *net, int64_t sleep_ns) {
   if (!bny_net_try(net)) return;
+  if (net->puts) bny_net_put_tell_sleep(net);
   bool armed = bny_net_arm(net);
   bny_net_give(net);
   if (armed) bny_net_doze(net, sleep_ns);
@@ -261,6 +262,7 @@ static banyan_status make_context(bny_net *net, bool puts, bool cache) {
   if (status != UCS_OK) return fail_ucx(net, status, "cannot read its UCX_* variables");
   if (!getenv("UCX_TLS")) net->ucx.ucp_config_modify(config, "TLS", "^sm");
   if (!cache && !getenv("UCX_RCACHE_ENABLE")) net->ucx.ucp_config_modify(config, "RCACHE_ENABLE", "n"); /* 1.13, and later */
+  if (puts && !getenv("UCX_PROTO_ENABLE")) net->ucx.ucp_config_modify(config, "PROTO_ENABLE", "n"); /* for its fence */
   ucp_params_t params = {
     .field_mask = UCP_PARAM_FIELD_FEATURES | UCP_PARAM_FIELD_NAME,
     .features = UCP_FEATURE_AM | UCP_FEATURE_WAKEUP | (puts ? UCP_FEATURE_RMA : 0),
@@ -421,6 +423,7 @@ banyan_status bny_net_connect(const bny_exchange *exchange, const bny_net_config
     return status;
   }
   net->transport.half_bytes = net->local->half_bytes;
+  if (net->puts) bny_net_put_register_outbox(net);
   *transport = &net->transport;
   return BANYAN_OK;
 }

@@ -37,13 +37,27 @@ typedef struct bny_net_data {
   int32_t rank, slot;
 } bny_net_data;
 
-typedef enum bny_net_word { BNY_NET_ASK = 1, BNY_NET_ACKNOWLEDGE } bny_net_word;
+typedef enum bny_net_word {
+  BNY_NET_ASK = 1,
+  BNY_NET_ACKNOWLEDGE,
+  BNY_NET_SLEEP, /* the sender waits for the receiver's `slot` of the run `tag`, and sleeps: a put does not wake it */
+  BNY_NET_WAKE   /* it has been put */
+} bny_net_word;
 
 typedef struct bny_net_note {
   uint64_t cookie, done;
+  uint64_t tag; /* SLEEP; else 0 */
+  int32_t slot; /* likewise */
   int32_t rank;
   int32_t word;
+  int32_t reserved;
 } bny_net_note;
+
+/* What a rank waits for, of another. */
+typedef struct bny_net_wish {
+  uint64_t tag; /* 0: nothing */
+  int32_t rank, slot;
+} bny_net_wish;
 
 /* What is known of a rank. */
 typedef struct bny_net_snapshot {
@@ -101,6 +115,7 @@ typedef struct bny_net_peer {
   bool said_hello, heard_hello;
   bool expected;             /* it connects to this rank, sooner or later */
   bool flushed;              /* the hello has gone out */
+  bool flushing;             /* it has not yet: UCX is connecting */
   bool dead;
   bool broken;               /* it sent what is no message: nothing that it says counts any more */
   bool wants_answer;         /* of its own question or goodbye */
@@ -114,6 +129,7 @@ typedef struct bny_net_peer {
   void *rkey_bytes;          /* puts: the key to it as it came; owned. NULL: it has not */
   ucp_rkey_h rkey;           /* NULL: not unpacked yet */
   bool takes_puts;           /* its endpoint is of a kind that carries them out; else it gets messages */
+  bny_net_wish sleeps_for;   /* puts: what it sleeps for, of this rank */
   int64_t asked_ns;          /* 0: no question is open */
   int64_t told_ns;           /* when it last told of itself; 0: never */
   uint64_t told_started;
@@ -162,6 +178,8 @@ struct bny_net {
   int event_fd;
   bny_net_put_wish wish;   /* of this rank */
   bool puts;               /* agreed */
+  ucp_mem_h outbox_memory; /* puts: this rank's outbox, registered; NULL: when it is first used */
+  bny_net_wish told_sleep; /* puts: what this rank sleeps for, as a peer was told */
   size_t piece_bytes;      /* longer messages travel in pieces */
   atomic_flag busy;        /* somebody uses the worker */
   bny_net_packet *packets; /* free ones */
@@ -209,6 +227,7 @@ void bny_net_doze(bny_net *net, int64_t sleep_ns);
 bny_net_packet *bny_net_packet_take(bny_net_peer *peer);
 void bny_net_send_data(bny_net_packet *packet, const void *payload, size_t bytes);
 void bny_net_send_note(bny_net_peer *peer, bny_net_word word);
+void bny_net_send_sleep(bny_net_peer *peer, const bny_net_wish *wish);
 void bny_net_send_tell(bny_net_packet *packet);
 void bny_net_send_mail(bny_net_packet *packet, const bny_mail *mail);
 void bny_net_flush(bny_net_peer *peer); /* sets peer->flushed in time */
@@ -226,12 +245,18 @@ banyan_status bny_net_put_read(const char *text, bny_net_put_wish *wish);
 banyan_status bny_net_put_mirror(bny_net_peer *peer);
 void bny_net_put_unregister(bny_net *net);
 void bny_net_put_free(bny_net_peer *peer);
+/* Registers what this rank puts from, so that no run has to. */
+void bny_net_put_register_outbox(bny_net *net);
 /* Tells the peer where it may put what it sends; and takes what it tells. */
 void bny_net_put_offer(bny_net_peer *peer);
 void bny_net_put_take_offer(bny_net_peer *peer, uint64_t address, const void *rkey, size_t bytes);
 bool bny_net_put_is_ready(bny_net_peer *peer);
 /* To those of the peers that take puts. */
 void bny_net_put(bny_net *net, const bny_net_data *what, const char *payload, const int32_t *peers, int32_t npeers);
+/* Before this rank sleeps: the peer that it waits for is told, once. */
+void bny_net_put_tell_sleep(bny_net *net);
+/* A peer sleeps for a message of this rank. */
+void bny_net_put_hear_sleep(bny_net_peer *peer, uint64_t tag, int32_t slot);
 
 /* ---- ucx_tell.c: with the worker taken, but for the functions of bny_transport_ops ----------------------------------- */
 

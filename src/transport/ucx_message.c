@@ -77,7 +77,7 @@ void bny_net_send_data(bny_net_packet *packet, const void *payload, size_t bytes
   post(packet, BNY_NET_DATA, sizeof packet->of.data, payload, bytes);
 }
 
-void bny_net_send_note(bny_net_peer *peer, bny_net_word word) {
+static void send_note(bny_net_peer *peer, bny_net_word word, uint64_t tag, int32_t slot) {
   bny_net *net = peer->net;
   bny_net_packet *packet = bny_net_can_send(peer) ? bny_net_packet_take(peer) : NULL;
   if (!packet) return;
@@ -85,12 +85,18 @@ void bny_net_send_note(bny_net_peer *peer, bny_net_word word) {
   packet->of.note = (bny_net_note){
     .cookie = net->cookie,
     .done = atomic_load_explicit(&line->done, memory_order_relaxed),
+    .tag = tag,
+    .slot = slot,
     .rank = net->transport.rank,
     .word = word,
   };
   packet->counts = word == BNY_NET_ACKNOWLEDGE;
   post(packet, BNY_NET_NOTE, sizeof packet->of.note, NULL, 0);
 }
+
+void bny_net_send_note(bny_net_peer *peer, bny_net_word word) { send_note(peer, word, 0, 0); }
+
+void bny_net_send_sleep(bny_net_peer *peer, const bny_net_wish *wish) { send_note(peer, BNY_NET_SLEEP, wish->tag, wish->slot); }
 
 void bny_net_send_tell(bny_net_packet *packet) { post(packet, BNY_NET_TELL, sizeof packet->of.tell, NULL, 0); }
 
@@ -109,6 +115,7 @@ void bny_net_send_offer(bny_net_peer *peer, uint64_t address, const void *rkey, 
 
 static void flushed(void *request, ucs_status_t status, void *argument) {
   bny_net_peer *peer = argument;
+  peer->flushing = false;
   if (status == UCS_OK) peer->flushed = true;
   else bny_net_lose(peer, status);
   peer->net->ucx.ucp_request_free(request);
@@ -121,6 +128,7 @@ void bny_net_flush(bny_net_peer *peer) {
   ucs_status_ptr_t request = peer->net->ucx.ucp_ep_flush_nbx(peer->endpoint, &param);
   if (!request) peer->flushed = true;
   else if (UCS_PTR_IS_ERR(request)) bny_net_lose(peer, UCS_PTR_STATUS(request));
+  else peer->flushing = true;
 }
 
 /* ---- receiving ------------------------------------------------------------------------------------------------------- */
@@ -196,9 +204,11 @@ static ucs_status_t receive_note(void *argument, const void *header, size_t head
   if (header_bytes != sizeof note || bytes) return refuse(net, "note", bytes);
   memcpy(&note, header, sizeof note);
   bny_net_peer *peer = sender_of(net, note.cookie, note.rank);
-  if (!peer || note.word < BNY_NET_ASK || note.word > BNY_NET_ACKNOWLEDGE) return refuse(net, "note", header_bytes);
+  if (!peer || note.word < BNY_NET_ASK || note.word > BNY_NET_WAKE || note.slot < 0 || note.slot >= net->transport.slots_max)
+    return refuse(net, "note", header_bytes);
   raise_done(&net->lines[note.rank], note.done);
   if (note.word == BNY_NET_ASK) bny_net_want_answer(peer);
+  if (note.word == BNY_NET_SLEEP) bny_net_put_hear_sleep(peer, note.tag, note.slot);
   return UCS_OK;
 }
 

@@ -107,11 +107,13 @@ void bny_net_doze(bny_net *net, int64_t sleep_ns) {
   ppoll(&event, 1, &timeout, NULL);
 }
 
+static bool is_half_connected(const bny_net_peer *peer) { return peer->flushing && !peer->dead; }
+
 /* All at once. Data that the kernel has taken still goes out. */
-static void close_endpoints(bny_net *net, int64_t deadline_ns) {
+static void close_endpoints(bny_net *net, bool half_connected, int64_t deadline_ns) {
   ucp_request_param_t param = {.op_attr_mask = UCP_OP_ATTR_FIELD_FLAGS, .flags = UCP_EP_CLOSE_FLAG_FORCE};
   for (int32_t i = 0; i < net->nknown; i++) {
-    if (!net->known[i]->endpoint) continue;
+    if (!net->known[i]->endpoint || (!half_connected && is_half_connected(net->known[i]))) continue;
     ucs_status_ptr_t request = net->ucx.ucp_ep_close_nbx(net->known[i]->endpoint, &param);
     net->known[i]->endpoint = NULL;
     if (!request || UCS_PTR_IS_ERR(request)) continue;
@@ -125,7 +127,9 @@ enum { PATIENCE_NS = 100000000 };
 
 static bool is_being_connected(const bny_net *net) {
   for (int32_t i = 0; i < net->nknown; i++)
-    if (net->known[i]->expected && !net->known[i]->heard_hello && !net->known[i]->dead) return true;
+    if (is_half_connected(net->known[i]) ||
+        (net->known[i]->expected && !net->known[i]->heard_hello && !net->known[i]->dead))
+      return true;
   return false;
 }
 
@@ -141,8 +145,8 @@ static bool has_answered(bny_net *net, int64_t deadline_ns) {
   return answered;
 }
 
-/* UCX before 1.14 ends the process if a worker goes while it answers a peer that connects to it. That takes a moment, or
- * as long as the peer is stopped. */
+/* UCX before 1.14 ends the process if a worker goes while it answers a peer that connects to it, or an endpoint whose first
+ * message waits to be sent. That takes a moment, or as long as the peer is stopped. */
 static bool may_destroy_worker(bny_net *net, int64_t deadline_ns) {
   unsigned major, minor, patch;
   net->ucx.ucp_get_version(&major, &minor, &patch);
@@ -153,11 +157,11 @@ static bool may_destroy_worker(bny_net *net, int64_t deadline_ns) {
 
 void bny_net_free_worker(bny_net *net) {
   bool may_destroy = !net->worker || may_destroy_worker(net, bny_clock_ns() + PATIENCE_NS);
-  bny_net_put_unregister(net);
-  if (net->worker) close_endpoints(net, bny_clock_ns() + PATIENCE_NS);
+  if (net->worker) close_endpoints(net, may_destroy, bny_clock_ns() + PATIENCE_NS);
+  bny_net_put_unregister(net); /* what was under way used the keys until now */
   if (net->flush) net->ucx.ucp_request_free(net->flush);
   if (!may_destroy) {
-    bny_log(BNY_LOG_WARN, "UCX's worker is left behind: a peer has begun to connect to it and not gone on");
+    bny_log(BNY_LOG_WARN, "UCX's worker is left behind: a connection to a peer was begun and has not come about");
     return;
   }
   if (net->worker) net->ucx.ucp_worker_destroy(net->worker);

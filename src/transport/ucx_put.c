@@ -4,7 +4,14 @@
  *
  * That is so where hardware carries puts out. Over TCP the receiver's UCX does, and answers: a sender is then held up by a
  * receiver that does not poll, and UCX 1.13 ends the process if the connection breaks meanwhile. So this is for RDMA, and
- * elsewhere for tests whose ranks stay in calls. */
+ * elsewhere for tests whose ranks stay in calls.
+ *
+ * The order is the fence's, not the connection's: an adapter may write with relaxed ordering, and UCX then has the first put
+ * after a fence go the strict way. Its newer protocols (the default from 1.16 on) choose a path by size, so that their fence
+ * waits until all puts are done, with no deadline; the older ones have one path to a peer, and are asked for.
+ *
+ * A put wakes nobody. A rank that begins to sleep tells the one that it waits for, which sends a note after the put, or at
+ * once if it had put already. */
 #ifdef HAVE_UCX
 #include <stdio.h>
 #include <stdlib.h>
@@ -70,7 +77,23 @@ banyan_status bny_net_put_mirror(bny_net_peer *peer) {
   return BANYAN_OK;
 }
 
+/* UCX finds it again when it puts from there. It is needed by nobody: what is not registered is when it is first used. */
+void bny_net_put_register_outbox(bny_net *net) {
+  ucp_mem_map_params_t params = {
+    .field_mask = UCP_MEM_MAP_PARAM_FIELD_ADDRESS | UCP_MEM_MAP_PARAM_FIELD_LENGTH,
+    .address = net->local->ops->outbox(net->local, 0),
+    .length = 2 * net->local->half_bytes,
+  };
+  ucs_status_t status = net->ucx.ucp_mem_map(net->context, &params, &net->outbox_memory);
+  if (status == UCS_OK) return;
+  net->outbox_memory = NULL;
+  bny_log(BNY_LOG_INFO, "rank %d: its %zu bytes of messages are not registered in advance: %s", net->transport.rank,
+          params.length, net->ucx.ucs_status_string(status));
+}
+
 void bny_net_put_unregister(bny_net *net) {
+  if (net->outbox_memory) net->ucx.ucp_mem_unmap(net->context, net->outbox_memory);
+  net->outbox_memory = NULL;
   for (int32_t i = 0; i < net->nknown; i++) {
     bny_net_peer *peer = net->known[i];
     if (peer->rkey) net->ucx.ucp_rkey_destroy(peer->rkey);
@@ -152,6 +175,12 @@ static bool takes_puts(const bny_net *net, int32_t rank) {
   return peer && peer->takes_puts && bny_net_can_send(peer);
 }
 
+/* A message of any kind does. */
+static void wake(bny_net_peer *peer) {
+  peer->sleeps_for.tag = 0;
+  bny_net_send_note(peer, BNY_NET_WAKE);
+}
+
 void bny_net_put(bny_net *net, const bny_net_data *what, const char *payload, const int32_t *peers, int32_t npeers) {
   const bny_transport *transport = &net->transport;
   uint64_t half = what->tag >> 32 & 1;
@@ -177,7 +206,34 @@ void bny_net_put(bny_net *net, const bny_net_data *what, const char *payload, co
     if (!packet) continue; /* the receiver's deadline tells */
     packet->of.tag = what->tag;
     bny_net_send_put(packet, &packet->of.tag, sizeof packet->of.tag, peer->remote + signal);
+    if (peer->sleeps_for.tag == what->tag && peer->sleeps_for.slot == what->slot) wake(peer);
   }
+  /* Whoever began to sleep while this rank was at its own work says so in what has come meanwhile. */
+  net->ucx.ucp_worker_progress(net->worker);
+}
+
+void bny_net_put_tell_sleep(bny_net *net) {
+  bny_transport *transport = &net->transport;
+  bny_rank_line *line = transport->ops->line(transport, transport->rank);
+  uint64_t waiting = atomic_load_explicit(&line->waiting, memory_order_relaxed);
+  bny_net_wish wish = {
+    .tag = atomic_load_explicit(&line->started, memory_order_relaxed),
+    .rank = (int32_t)(waiting >> 32) - 1,
+    .slot = (int32_t)(uint32_t)waiting,
+  };
+  const bny_net_wish *told = &net->told_sleep;
+  if (wish.rank < 0 || wish.slot < 0 || net->place[wish.rank] >= 0 || !net->peers[wish.rank]) return;
+  if (told->tag == wish.tag && told->rank == wish.rank && told->slot == wish.slot) return;
+  net->told_sleep = wish;
+  bny_net_send_sleep(net->peers[wish.rank], &wish);
+}
+
+/* It may have been put while the note was on its way: then there is a signal of this rank's own. */
+void bny_net_put_hear_sleep(bny_net_peer *peer, uint64_t tag, int32_t slot) {
+  bny_transport *transport = &peer->net->transport;
+  const bny_signal *own = transport->ops->signal(transport, transport->rank, slot, (int)(tag >> 32 & 1));
+  peer->sleeps_for = (bny_net_wish){.tag = tag, .slot = slot};
+  if (atomic_load_explicit(own, memory_order_relaxed) == tag) wake(peer);
 }
 #else
 typedef int bny_net_put_is_absent; /* a file must not be empty */

@@ -6,8 +6,9 @@
 #include "clock.h"
 #include "transport/ucx.h"
 
-/* For so long at least what a rank told of itself counts; and so long may the last words take to go out. */
-enum { RECENT_NS = 100000000, LAST_WORDS_NS = 5000000 };
+/* For so long at least what a rank told of itself counts; so long a question stays open before it is asked again; and so
+ * long may the last words take to go out. */
+enum { RECENT_NS = 100000000, ASK_AGAIN_NS = 1000000000, LAST_WORDS_NS = 5000000 };
 /* A rank that leaves waits so long at most for peers to get what it sent, less after a fault, and looks up so often. */
 enum { PARTING_NS = 500000000, PARTING_AT_FAULT_NS = 50000000, PARTING_LOOK_NS = 1000000 };
 
@@ -110,11 +111,13 @@ static bool looks_around(bny_net *net, int32_t rank, int64_t now_ns) {
   return is_recent_by(net, now_ns - watch->seen_ns);
 }
 
-/* The last answer counts for some time: there is no new question before a quarter of that has passed, or while one is open. */
+/* The last answer counts for some time: there is no new question before a quarter of that has passed, or while one is open.
+ * Over RDMA a peer that has died may have taken the question, and only a message that it does not take tells of its death. */
 static bool hears_of(bny_net *net, bny_net_peer *peer) {
   int64_t now_ns = bny_clock_ns(), age_ns = peer->told_ns ? now_ns - peer->told_ns : INT64_MAX;
   bool is_recent = is_recent_by(net, age_ns) && peer->told_started == load(&net->lines[peer->rank].started);
-  if (!peer->asked_ns && (!is_recent || age_ns > RECENT_NS / 4) && bny_net_can_send(peer)) {
+  bool is_open = peer->asked_ns && now_ns - peer->asked_ns < ASK_AGAIN_NS;
+  if (!is_open && (!is_recent || age_ns > RECENT_NS / 4) && bny_net_can_send(peer)) {
     peer->asked_ns = now_ns;
     bny_net_send_note(peer, BNY_NET_ASK);
   }
