@@ -107,7 +107,10 @@ void bny_net_doze(bny_net *net, int64_t sleep_ns) {
   ppoll(&event, 1, &timeout, NULL);
 }
 
-static bool is_half_connected(const bny_net_peer *peer) { return peer->flushing && !peer->dead; }
+/* Over RDMA UCX connects by datagrams, which may wait to be sent for long; over TCP it can give up at any time. */
+static bool is_half_connected(const bny_net_peer *peer) {
+  return peer->net->transport.network == BNY_NETWORK_RDMA && peer->flushing && !peer->dead;
+}
 
 /* All at once. Data that the kernel has taken still goes out. */
 static void close_endpoints(bny_net *net, bool half_connected, int64_t deadline_ns) {
@@ -145,8 +148,8 @@ static bool has_answered(bny_net *net, int64_t deadline_ns) {
   return answered;
 }
 
-/* UCX before 1.14 ends the process if a worker goes while it answers a peer that connects to it, or an endpoint whose first
- * message waits to be sent. That takes a moment, or as long as the peer is stopped. */
+/* UCX before 1.14 ends the process if a worker goes while it answers a peer that connects to it, or over RDMA an endpoint
+ * whose first message waits to be sent. That takes a moment, or as long as the peer is stopped. */
 static bool may_destroy_worker(bny_net *net, int64_t deadline_ns) {
   unsigned major, minor, patch;
   net->ucx.ucp_get_version(&major, &minor, &patch);
