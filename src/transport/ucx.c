@@ -262,7 +262,6 @@ static banyan_status make_context(bny_net *net, bool puts, bool cache) {
   if (status != UCS_OK) return fail_ucx(net, status, "cannot read its UCX_* variables");
   if (!getenv("UCX_TLS")) net->ucx.ucp_config_modify(config, "TLS", "^sm");
   if (!cache && !getenv("UCX_RCACHE_ENABLE")) net->ucx.ucp_config_modify(config, "RCACHE_ENABLE", "n"); /* 1.13, and later */
-  if (puts && !getenv("UCX_PROTO_ENABLE")) net->ucx.ucp_config_modify(config, "PROTO_ENABLE", "n"); /* for its fence */
   ucp_params_t params = {
     .field_mask = UCP_PARAM_FIELD_FEATURES | UCP_PARAM_FIELD_NAME,
     .features = UCP_FEATURE_AM | UCP_FEATURE_WAKEUP | (puts ? UCP_FEATURE_RMA : 0),

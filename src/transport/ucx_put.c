@@ -7,8 +7,7 @@
  * elsewhere for tests whose ranks stay in calls.
  *
  * The order is the fence's, not the connection's: an adapter may write with relaxed ordering, and UCX then has the first put
- * after a fence go the strict way. Its newer protocols (the default from 1.16 on) choose a path by size, so that their fence
- * waits until all puts are done, with no deadline; the older ones have one path to a peer, and are asked for.
+ * after a fence go the strict way; and its newer protocols (the default from 1.16 on) choose a path by size.
  *
  * A put wakes nobody. A rank that begins to sleep tells the one that it waits for, which sends a note after the put, or at
  * once if it had put already. */
