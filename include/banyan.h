@@ -122,8 +122,8 @@ typedef struct banyan_comm_config {
  * BANYAN_DEVICE_TUNE has algorithms of combines measured, in banyan_comm_create() and nowhere else; where a program's next run
  * may measure otherwise, BANYAN_ORDER_PLAN may then give other bits, unless a file keeps what was measured.
  * Errors of runs arrive later, at banyan_comm_status(). Before banyan_comm_destroy() all runs of this rank have ended.
- * Where ranks are on several hosts whose devices share no memory, a thread of the library does the host's part: one for each
- * such communicator. There the collectives other than combines move memory of the host, and return when they are done. */
+ * Where ranks are on several hosts whose devices share no memory, a thread of the library carries between hosts what kernels
+ * make and read: one for each such communicator. There the collectives other than combines move memory of the host, and return when they are done. */
 
 /* Collective over all ranks of the bootstrap. config may be NULL. The bootstrap may be freed afterwards. */
 banyan_status banyan_comm_create(const banyan_bootstrap *bootstrap, const banyan_comm_config *config, banyan_comm **comm);

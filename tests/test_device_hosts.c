@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
- * Combines on devices of several hosts, staged through memory of the hosts: over the fake driver, which runs the library's
- * kernels by a thread of its own, and over UCX on the loopback interface, between ranks that take themselves for ranks of
- * several hosts. What rank is where is in the names. */
+ * Combines on devices of several hosts, staged in memory of the hosts between them: over the fake driver, which runs the
+ * library's kernels by a thread of its own, and over UCX on the loopback interface, between ranks that take themselves for
+ * ranks of several hosts. What rank is where is in the names. */
 #include <check.h>
 #include <math.h>
 #include <signal.h>
@@ -19,22 +19,24 @@ int main(void) {
 }
 #else
 
-enum { RANKS_MAX = 5, SECOND_NS = 1000000000 };
+enum { RANKS_MAX = 8, SECOND_NS = 1000000000 };
 
 static const char *const hosts[] = {NULL, NULL, "a,b", "a,a,b", "a,b,a,b", "a,a,b,b,c"};
 
 /* ---- a machine ------------------------------------------------------------------------------------------------------- */
 
 /* The emulator's clock is slower than time, so that no deadline of a kernel passes early. */
-static void begin(int32_t nranks, const char *words) {
+static void begin_on(const char *names, const char *words) {
   char more[256];
   snprintf(more, sizeof more, "%sdevices=%d,live,step-ns=20,seed=%llu", words, RANKS_MAX, (unsigned long long)world_seed());
   setenv("FAKE_CUDA", more, 1);
   setenv("BANYAN_CUDA_LIBRARY", fake_cuda_path(), 1);
   setenv("BANYAN_DEVICE_HOSTS", "staged", 1);
-  world_be_hosts(hosts[nranks]);
+  world_be_hosts(names);
   fake_cuda_set_image("emulated", 8);
 }
+
+static void begin(int32_t nranks, const char *words) { begin_on(hosts[nranks], words); }
 
 typedef struct device_rank {
   world_rank *world;
@@ -128,10 +130,30 @@ START_TEST(threads_merge_random_shapes) {
 }
 END_TEST
 
-/* More than an arena takes at once: several launches of several parts. */
-START_TEST(large_calls_go_in_launches_of_parts) {
+/* Ranks by host: as many on each or not, beside each other or in turn. */
+static const struct {
+  const char *names;
+  int32_t nranks;
+} machines[] = {{"a,a,b,b", 4}, {"a,a,b,b,c,c", 6}, {"a,a,a,a,b,b,b,b", 8}, {"a,b,c,d", 4}, {"a,a,a,b", 4}, {"a,b,b,b,a", 5}};
+
+START_TEST(machines_of_many_shapes) {
+  int32_t nranks = machines[_i].nranks;
+  begin_on(machines[_i].names, "");
+  combine_task *of = combine_task_new(nranks, 45 + (uint64_t)_i);
+  combine_group groups[3];
+  for (int w = 0; w < 3; w++) {
+    groups[w] = combine_group_make(of, 1 + w, 5 + 2 * w, w == 1 ? 7 : 24); /* odd: rows of two bytes' alignment */
+    combine_task_add_some(of, &groups[w], wires[w], 60);
+  }
+  run(nranks, (task){.of = of, .body = combine_all, .arena_bytes = 512 << 10});
+  combine_task_check(of);
+  combine_task_free(of);
+}
+END_TEST
+
+/* More than an arena takes at once: several launches, one for each part. */
+START_TEST(large_calls_go_in_parts) {
   begin(3, "");
-  setenv("BANYAN_PART_KIB", "16", 1);
   combine_task *of = combine_task_new(3, 32);
   combine_group group = combine_group_make(of, 6, 40, 96);
   for (int scatter = BANYAN_SCATTER_NONE; scatter <= BANYAN_SCATTER_TOKENS; scatter++)
@@ -178,6 +200,86 @@ START_TEST(bits_are_those_of_the_host) {
     }
   combine_task_free(device);
   combine_task_free(host);
+}
+END_TEST
+
+/* ---- what crosses ---------------------------------------------------------------------------------------------------- */
+
+enum { ON_DEVICE, ON_HOST, PLACES_OF_RUNS };
+
+/* Payload that each rank gave to the network, by attempt, and what the operation said it would. */
+typedef struct crossing {
+  uint64_t given[PLACES_OF_RUNS][COMBINE_ATTEMPTS_MAX][RANKS_MAX], said[PLACES_OF_RUNS][COMBINE_ATTEMPTS_MAX][RANKS_MAX];
+} crossing;
+
+/* The proxy has ended as many runs as were started. */
+static bool await_proxy(device_rank *self, uint64_t epoch) {
+  bny_transport *transport = self->world->comm->device.bridge->transport;
+  const bny_rank_line *line = transport->ops->line(transport, transport->rank);
+  double until = world_now_s() + 20;
+  while (atomic_load_explicit(&line->done, memory_order_acquire) < epoch && world_now_s() < until) world_sleep_ms(0.1);
+  return world_check(self->world, atomic_load(&line->done) == epoch, "a run of the proxy does not end");
+}
+
+static void count_crossing(device_rank *self, const task *task) {
+  crossing *counts = task->argument;
+  banyan_comm *comm = self->world->comm;
+  int32_t rank = self->world->rank;
+  int where = task->on_host ? ON_HOST : ON_DEVICE;
+  const bny_transport *transport = task->on_host ? comm->transport : comm->device.bridge->transport;
+  for (int32_t i = 0; i < task->of->nattempts; i++) {
+    combine_attempt *attempt = &task->of->attempts[i];
+    const sheet *out = &attempt->out[COMBINE_FIRST][rank];
+    banyan_combine_desc desc = attempt->desc;
+    banyan_partial in = combine_attempt_input(attempt, rank);
+    banyan_op *op = NULL;
+    banyan_op_info info = {.size = sizeof info};
+    desc.stream = task->on_host ? NULL : self->stream;
+    if (!world_ok(self->world, banyan_combine_init(comm, &desc, &in, out->tokens && out->heads ? &out->partial : NULL, &op),
+                  "init"))
+      return;
+    uint64_t before = transport->bytes_between_hosts;
+    bool good = world_ok(self->world, banyan_start(op), "start");
+    if (task->on_host) good = good && world_ok(self->world, banyan_wait(op), "wait");
+    else good = good && finish(self) && await_proxy(self, (uint64_t)i + 1);
+    if (!good || !world_ok(self->world, banyan_op_query(op, &info), "query")) return;
+    counts->given[where][i][rank] = transport->bytes_between_hosts - before;
+    counts->said[where][i][rank] = info.bytes_between_hosts;
+    banyan_op_free(op);
+  }
+  world_meet(self->world);
+}
+
+/* Exactly what the plan has ranks of other hosts be sent crosses, and no more than on the host; merging within hosts first
+ * sends less than sending everything to everybody. */
+START_TEST(as_much_crosses_as_plans_say) {
+  static const char *const names[] = {"oneshot", "levels", "ring", NULL};
+  static crossing counts;
+  combine_task *places[PLACES_OF_RUNS];
+  for (int where = ON_DEVICE; where < PLACES_OF_RUNS; where++) {
+    combine_task *of = places[where] = combine_task_new(4, 52);
+    combine_group group = combine_group_make(of, 2, 8, 24);
+    for (size_t a = 0; a < sizeof names / sizeof names[0]; a++)
+      for (int scatter = BANYAN_SCATTER_NONE; scatter <= BANYAN_SCATTER_TOKENS; scatter++)
+        combine_task_add(of, &group, (banyan_combine_desc){.algorithm = names[a], .scatter = (banyan_scatter)scatter,
+                                                           .wire = a == 1 ? BANYAN_BF16 : BANYAN_F32, .root = 3}, true);
+    begin_on("a,a,b,b", "");
+    run(4, (task){.of = of, .body = count_crossing, .argument = &counts, .on_host = where == ON_HOST, .arena_bytes = 1 << 20});
+  }
+  uint64_t all[sizeof names / sizeof names[0]] = {0};
+  for (int32_t i = 0; i < places[0]->nattempts; i++)
+    for (int32_t rank = 0; rank < 4; rank++) {
+      uint64_t given = counts.given[ON_DEVICE][i][rank];
+      const char *text = combine_attempt_text(&places[0]->attempts[i], COMBINE_FIRST);
+      ck_assert_msg(given == counts.said[ON_DEVICE][i][rank], "%s: rank %d sent %llu bytes, not %llu", text, rank,
+                    (unsigned long long)given, (unsigned long long)counts.said[ON_DEVICE][i][rank]);
+      ck_assert_msg(given == counts.given[ON_HOST][i][rank], "%s: rank %d sent %llu bytes, on the host %llu", text, rank,
+                    (unsigned long long)given, (unsigned long long)counts.given[ON_HOST][i][rank]);
+      all[i / (BANYAN_SCATTER_TOKENS + 1)] += given;
+    }
+  ck_assert_msg(all[0] > 0 && 2 * all[1] < all[0], "%llu bytes by levels, %llu by oneshot", (unsigned long long)all[1],
+                (unsigned long long)all[0]);
+  for (int where = ON_DEVICE; where < PLACES_OF_RUNS; where++) combine_task_free(places[where]);
 }
 END_TEST
 
@@ -535,9 +637,11 @@ int main(void) {
   tcase_set_timeout(calls, 60);
   tcase_set_timeout(failing, 60);
   tcase_add_loop_test(results, threads_merge_random_shapes, 0, 4);
-  tcase_add_test(results, large_calls_go_in_launches_of_parts);
+  tcase_add_test(results, large_calls_go_in_parts);
   tcase_add_test(results, processes_merge);
   tcase_add_test(results, bits_are_those_of_the_host);
+  tcase_add_loop_test(results, machines_of_many_shapes, 0, (int)(sizeof machines / sizeof machines[0]));
+  tcase_add_test(results, as_much_crosses_as_plans_say);
   tcase_add_test(calls, runs_follow_each_other);
   tcase_add_test(calls, graphs);
   tcase_add_test(calls, host_collectives_go_on);
