@@ -163,6 +163,10 @@ int32_t banyan_comm_failed_rank(const banyan_comm *comm);
  * including the final NUL and returns the length that the whole text has, as snprintf does. */
 size_t banyan_comm_describe(const banyan_comm *comm, char *text, size_t bytes);
 
+/* What ranks of several hosts would be connected by, and whether it moves memory of CUDA devices, as a text that is cut to
+ * `bytes`. Loads it. BANYAN_ERR_UNSUPPORTED, and banyan_last_error() says why, where it is lacking. */
+banyan_status banyan_network_describe(char *text, size_t bytes);
+
 /* ---- partials ---------------------------------------------------------------------------------------------------- */
 
 typedef enum banyan_dtype { BANYAN_F32 = 1, BANYAN_F16, BANYAN_BF16 } banyan_dtype;

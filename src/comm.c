@@ -317,15 +317,20 @@ banyan_status banyan_comm_status(const banyan_comm *comm) { return failure_of(co
 const char *banyan_comm_error(const banyan_comm *comm) { return failure_of(comm)->text; }
 int32_t banyan_comm_failed_rank(const banyan_comm *comm) { return failure_of(comm)->culprit; }
 
+banyan_status banyan_network_describe(char *text, size_t bytes) {
+  if (!text || bytes == 0) return bny_fail(BANYAN_ERR_ARGUMENT, "text must not be NULL, nor bytes 0");
+  return bny_net_describe(text, bytes);
+}
+
 size_t banyan_comm_describe(const banyan_comm *comm, char *text, size_t bytes) {
   size_t length = 0;
   if (bytes) text[0] = 0;
   bny_append(text, bytes, &length, "banyan %s: rank %d of %d, ", banyan_version(), comm->rank, comm->nranks);
   const char *crowded = comm->crowded ? " (more ranks than cores: they take turns)" : "";
   if (comm->nhosts > 1)
-    bny_append(text, bytes, &length, "processes of %d hosts, over %s%s, on %d cores here%s; ", comm->nhosts,
+    bny_append(text, bytes, &length, "processes of %d hosts, over %s%s%s, on %d cores here%s; ", comm->nhosts,
                comm->transport->network == BNY_NETWORK_RDMA ? "RDMA" : "TCP", comm->transport->puts ? " by puts" : "",
-               comm->cores, crowded);
+               comm->transport->takes_cuda ? " that takes memory of CUDA devices" : "", comm->cores, crowded);
   else
     bny_append(text, bytes, &length, "%s of one host on %d cores%s; ",
                strcmp(comm->transport->ops->name, "loop") == 0 ? "threads of one process" : "processes", comm->cores, crowded);
@@ -340,7 +345,9 @@ size_t banyan_comm_describe(const banyan_comm *comm, char *text, size_t bytes) {
     bny_append(text, bytes, &length, "whose arenas go by %s%s", bny_memory_kind_name(engine->share->kind),
                comm->measured ? ", algorithms by measurement" : "");
   if (engine && comm->device.bridge)
-    bny_append(text, bytes, &length, " within this host, staged in memory of the hosts between them, by a thread of each rank");
+    bny_append(text, bytes, &length, " within this host, %s, by a thread of each rank",
+               bny_bridge_is_direct(comm->device.bridge) ? "sent from memory of the devices and received in that of the hosts between them"
+                                                         : "staged in memory of the hosts between them");
   for (int32_t k = 0; comm->levels && k < comm->levels->nlevels; k++)
     bny_append(text, bytes, &length, "%s%d", k ? " x " : ", levels of ", comm->levels->levels[k].most);
   return length;

@@ -58,13 +58,15 @@ bny_exec_config bny_comm_exec_config(const banyan_comm *comm, const bny_settings
 typedef enum bny_way {
   BNY_WAY_ANY,    /* not said */
   BNY_WAY_FABRIC, /* the hosts are in one NVLink domain: their devices share memory */
-  BNY_WAY_STAGED  /* those of each host do; between hosts through memory of the hosts, by a bridge */
+  BNY_WAY_STAGED, /* those of each host do; between hosts through memory of the hosts, by a bridge */
+  BNY_WAY_DIRECT, /* the same, but the network takes what is sent from memory of the devices */
+  BNY_WAY_EMULATED /* the same, whether it says that it can or not: for devices that are none */
 } bny_way;
 
 banyan_status bny_comm_agree_way(const banyan_comm *comm, const bny_exchange *exchange, const bny_settings *settings,
                                  bny_way *way);
 banyan_status bny_comm_join_bridge(banyan_comm *comm, const bny_exchange *exchange, const bny_settings *settings,
-                                   const bny_placement *place, bool strict);
+                                   const bny_placement *place, bny_way way, bool strict);
 
 /* comm_group.c: an exchange of the ranks of each host among themselves, by way of all ranks. Other hosts may do more rounds or
  * fewer: all end together, in bny_group_exchange_end(). */

@@ -10,15 +10,16 @@
 /* ---- the way --------------------------------------------------------------------------------------------------------- */
 
 /* BANYAN_DEVICE_HOSTS. */
-static const char *const way_names[] = {[BNY_WAY_ANY] = "", [BNY_WAY_FABRIC] = "fabric", [BNY_WAY_STAGED] = "staged"};
+static const char *const way_names[] = {[BNY_WAY_ANY] = "", [BNY_WAY_FABRIC] = "fabric", [BNY_WAY_STAGED] = "staged",
+                                        [BNY_WAY_DIRECT] = "direct", [BNY_WAY_EMULATED] = "emulated"};
 
 static banyan_status read_way(const char *text, bny_way *way) {
   *way = BNY_WAY_ANY;
   if (!text) return BANYAN_OK;
-  for (int i = BNY_WAY_FABRIC; i <= BNY_WAY_STAGED; i++)
+  for (int i = BNY_WAY_FABRIC; i <= BNY_WAY_EMULATED; i++)
     if (strcmp(text, way_names[i]) == 0) *way = (bny_way)i;
   if (*way != BNY_WAY_ANY) return BANYAN_OK;
-  return bny_fail(BANYAN_ERR_ARGUMENT, "BANYAN_DEVICE_HOSTS is \"%.40s\"; it takes staged or fabric", text);
+  return bny_fail(BANYAN_ERR_ARGUMENT, "BANYAN_DEVICE_HOSTS is \"%.40s\"; it takes staged, direct, fabric or emulated", text);
 }
 
 /* What a rank tells. */
@@ -100,14 +101,17 @@ static banyan_status share_in_host(banyan_comm *comm, const bny_exchange *exchan
 }
 
 banyan_status bny_comm_join_bridge(banyan_comm *comm, const bny_exchange *exchange, const bny_settings *settings,
-                                   const bny_placement *place, bool strict) {
+                                   const bny_placement *place, bny_way way, bool strict) {
   bny_exec *exec = NULL;
   banyan_status status = bny_comm_confirm(exchange, share_in_host(comm, exchange, settings, place, strict));
   if (status != BANYAN_OK) return status;
   status = make_exec(comm, exchange, settings, place, &exec);
+  if (status == BANYAN_OK && way == BNY_WAY_DIRECT && !exec->transport->takes_cuda)
+    status = bny_fail(BANYAN_ERR_UNSUPPORTED, "BANYAN_DEVICE_HOSTS is direct, but UCX does not take memory of CUDA devices on every "
+                                              "rank: it was built without CUDA, or its UCX_TLS has no cuda; see banyan-info");
   status = bny_comm_confirm(exchange, status);
   bny_bridge_config config = {.engine = comm->device.engine, .exec = exec, .host_of = place->host_of,
-                              .words = comm->device.sizes.relay_words};
+                              .words = comm->device.sizes.relay_words, .direct = way != BNY_WAY_STAGED};
   if (status == BANYAN_OK) {
     status = bny_bridge_make(&config, &comm->device.bridge);
   } else if (exec) {

@@ -38,7 +38,8 @@ static banyan_status join_hosts(banyan_comm *comm, const bny_exchange *exchange,
             banyan_last_error());
     bny_engine_disconnect(comm->device.engine);
   }
-  return bny_comm_join_bridge(comm, exchange, settings, place, config->strict);
+  if (way == BNY_WAY_FABRIC) way = BNY_WAY_STAGED;
+  return bny_comm_join_bridge(comm, exchange, settings, place, way, config->strict);
 }
 
 banyan_status bny_comm_join_device(banyan_comm *comm, const bny_exchange *exchange, const bny_settings *settings,

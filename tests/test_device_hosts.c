@@ -598,7 +598,8 @@ START_TEST(ways_are_chosen) {
   static const struct {
     const char *words, *way, *says;
   } cases[] = {{"", NULL, "arenas go by fabric handles"}, {"no-fabric:1,", NULL, "staged in memory of the hosts between them"},
-               {"import-fails,", NULL, "staged in memory of the hosts between them"}, {"", "fabric", "arenas go by fabric handles"}};
+               {"import-fails,", NULL, "staged in memory of the hosts between them"},
+               {"", "fabric", "arenas go by fabric handles"}, {"", "emulated", "sent from memory of the devices"}};
   for (size_t i = 0; i < sizeof cases / sizeof cases[0]; i++) {
     begin(3, cases[i].words);
     if (cases[i].way) setenv("BANYAN_DEVICE_HOSTS", cases[i].way, 1);

@@ -1,7 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0
  * banyan-info transports: between which ranks this copy can move messages on this machine, and why not between
  * others. */
-#include <dlfcn.h>
 #include <errno.h>
 #include <fcntl.h>
 #include <string.h>
@@ -9,6 +8,7 @@
 #include <sys/syscall.h>
 #include <unistd.h>
 
+#include "banyan.h"
 #include "info_section.h"
 
 static json_t *transport(const char *name, const char *between, bool available, const char *text) {
@@ -41,21 +41,10 @@ static json_t *shared_memory(void) {
 /* The library loads UCX only when ranks of several hosts meet; so does this. */
 static json_t *several_hosts(void) {
   const char *between = "ranks of several hosts";
-  char text[160];
-#ifdef HAVE_UCX
-  void *library = dlopen("libucp.so.0", RTLD_NOW | RTLD_LOCAL);
-  if (library == NULL) {
-    return transport("net", between, false, "libucp.so.0 cannot be loaded. Debian and Ubuntu: apt-get install libucx0");
-  }
-  const char *(*version)(void) = NULL;
-  void *address = dlsym(library, "ucp_get_version_string");
-  memcpy(&version, &address, sizeof address);
-  snprintf(text, sizeof text, "UCX %.40s between hosts, memory within one", version != NULL ? version() : "of unknown version");
-  return transport("net", between, true, text); /* UCX stays: it does not like to be unloaded */
-#else
-  snprintf(text, sizeof text, "built without UCX");
-  return transport("net", between, false, text);
-#endif
+  char text[160], more[200];
+  if (banyan_network_describe(text, sizeof text) != BANYAN_OK) return transport("net", between, false, banyan_last_error());
+  snprintf(more, sizeof more, "%s; memory within one host", text);
+  return transport("net", between, true, more);
 }
 
 static json_t *gather(const info_request *request, tool_error *error) {

@@ -14,14 +14,27 @@
 static banyan_status register_half(bny_bridge *bridge, int32_t rank, int half) {
   bny_transport *transport = bridge->transport;
   bny_device *device = bridge->engine->device;
-  bny_bridge_half *made = &bridge->halves[rank][half];
   void *host = rank == transport->rank ? transport->ops->outbox(transport, half)
                                        : (void *)(uintptr_t)transport->ops->peer_outbox(transport, rank, half);
   void *address = NULL;
   banyan_status status = device->ops->host_register(device, host, transport->half_bytes, &address);
   if (status != BANYAN_OK) return status;
-  *made = (bny_bridge_half){host, (uint64_t)(uintptr_t)address};
-  bridge->messages[rank][half] = made->device;
+  bridge->halves[rank][half].host = host;
+  bridge->messages[rank][half] = (uint64_t)(uintptr_t)address;
+  return BANYAN_OK;
+}
+
+/* What comes in lands in memory of the host all the same: a processor that sees the transport's signal knows nothing of what an
+ * adapter has written into a device, unless that is flushed first. */
+static banyan_status make_local_half(bny_bridge *bridge, int half) {
+  bny_transport *transport = bridge->transport;
+  bny_device *device = bridge->engine->device;
+  void *address = NULL;
+  banyan_status status = device->ops->local_make(device, transport->half_bytes, &address);
+  if (status != BANYAN_OK) return status;
+  bridge->halves[transport->rank][half].local = address;
+  bridge->messages[transport->rank][half] = (uint64_t)(uintptr_t)address;
+  transport->outboxes[half] = address;
   return BANYAN_OK;
 }
 
@@ -33,8 +46,10 @@ static banyan_status register_messages(bny_bridge *bridge) {
   for (int32_t rank = 0; rank < transport->nranks && status == BANYAN_OK; rank++) {
     bool is_far = bridge->host_of[rank] != bridge->host_of[transport->rank];
     if (transport->ops->admit) status = transport->ops->admit(transport, rank);
-    for (int half = 0; half < 2 && status == BANYAN_OK && (is_far || rank == transport->rank); half++)
-      status = register_half(bridge, rank, half);
+    for (int half = 0; half < 2 && status == BANYAN_OK; half++) {
+      if (rank == transport->rank && bridge->direct) status = make_local_half(bridge, half);
+      else if (is_far || rank == transport->rank) status = register_half(bridge, rank, half);
+    }
   }
   return status;
 }
@@ -53,6 +68,7 @@ static banyan_status make_memory(bny_bridge *bridge, const bny_bridge_config *co
     if (bridge->host_of[i] == bridge->host_of[bridge->transport->rank]) bridge->ranks[count++] = i;
   bny_device *device = bridge->engine->device;
   bridge->room = config->words;
+  bridge->direct = config->direct;
   size_t words = bny_bridge_offset(bridge, BNY_BRIDGE_ARRIVALS, 1) + bridge->room;
   banyan_status status = device->ops->words_make(device, words, &bridge->words);
   if (status != BANYAN_OK) return status;
@@ -95,6 +111,8 @@ banyan_status bny_bridge_make(const bny_bridge_config *config, bny_bridge **brid
   return BANYAN_OK;
 }
 
+bool bny_bridge_is_direct(const bny_bridge *bridge) { return bridge->direct; }
+
 void bny_bridge_free(bny_bridge *bridge) {
   if (!bridge) return;
   bny_device *device = bridge->engine->device;
@@ -108,8 +126,10 @@ void bny_bridge_free(bny_bridge *bridge) {
   }
   for (int32_t i = 0; bridge->halves && i < 2 * transport->nranks; i++)
     if (bridge->halves[i / 2][i % 2].host) device->ops->host_unregister(device, bridge->halves[i / 2][i % 2].host);
+  int32_t rank = transport->rank;
   bny_exec_free(bridge->exec);
   transport->ops->close(transport);
+  for (int half = 0; bridge->halves && half < 2; half++) device->ops->local_free(device, bridge->halves[rank][half].local);
   bridge->engine->group.relay = NULL;
   device->ops->words_free(device, &bridge->words);
   free(bridge->host_of), free(bridge->ranks), free(bridge->halves), free(bridge->messages);

@@ -3,8 +3,8 @@
  * Combines of devices on several hosts.
  *
  * Kernels run the plan of the whole communicator: they copy, merge and deliver, and push to ranks of their own host as ever.
- * What a plan sends to ranks of other hosts they write into memory of the host, as the message that hosts send to each other;
- * and they read what comes from there where it lands. Between hosts it is carried by the *proxy*, a thread of each rank, over
+ * What a plan sends to ranks of other hosts they write into memory of the host, as the message that hosts send to each other
+ * (or into such memory of the device); and they read what comes from there where it lands. Between hosts it is carried by the *proxy*, a thread of each rank, over
  * the transport of the host. It computes nothing and copies nothing.
  *
  * Kernels and proxy tell each other by words in memory of the host (bny_relay, kernels/cuda/program.h). Both count the runs
@@ -27,6 +27,7 @@ typedef struct bny_bridge_config {
   bny_exec *exec;         /* owned, with its transport, also on failure */
   const int32_t *host_of; /* [nranks]; copied */
   uint64_t words;         /* room for signals of a run, identical on all ranks */
+  bool direct;            /* what goes to other hosts lies in memory of the device, which the network library takes it from */
 } bny_bridge_config;
 
 /* Local: memory that kernels and the proxy share, and the thread. */
@@ -34,6 +35,8 @@ banyan_status bny_bridge_make(const bny_bridge_config *config, bny_bridge **brid
 
 /* Local; NULL is allowed. All runs of this rank have ended. */
 void bny_bridge_free(bny_bridge *bridge);
+
+bool bny_bridge_is_direct(const bny_bridge *bridge);
 
 /* ---- combines -------------------------------------------------------------------------------------------------------- */
 

@@ -9,8 +9,8 @@
 
 /* A half of what a rank sends to other hosts, or of what one of another host sends here. */
 typedef struct bny_bridge_half {
-  void *host;      /* registered with the device; NULL: not */
-  uint64_t device; /* its address there */
+  void *host;  /* registered with the device; NULL: not */
+  void *local; /* memory of the device in its place */
 } bny_bridge_half;
 
 /* Its address is the label of its program. */
@@ -36,6 +36,7 @@ struct bny_bridge {
   int32_t *ranks;         /* of this host, by their numbers in the engine's group */
   bny_device_words words; /* a bny_relay, and what follows it */
   uint64_t room;          /* words of a half, for units and for messages each */
+  bool direct;
   bny_bridge_half (*halves)[2]; /* [nranks]; none of other ranks of this host */
   uint64_t (*messages)[2];      /* [nranks]: their addresses */
   _Atomic(bny_bridge_route *) routes; /* the latest first */

@@ -120,7 +120,9 @@ struct bny_transport {
   size_t half_bytes;  /* of an outbox */
   int32_t slots_max;  /* per rank */
   bny_network network;
+  bool takes_cuda; /* between hosts: the network library of every rank moves memory of CUDA devices */
   bool puts; /* between hosts: messages are put into memory of the receiver, which takes no part */
+  const char *outboxes[2]; /* between hosts: what is sent lies in these instead, by half, in memory that is not the transport's */
   uint64_t bytes_between_hosts; /* payload that this rank has given to the network so far */
   int64_t recent_ns;  /* who told of itself within this time is not taken to be stopped; the more, the longer one waits */
 };
@@ -155,5 +157,9 @@ typedef struct bny_net_config {
 } bny_net_config;
 
 banyan_status bny_net_connect(const bny_exchange *exchange, const bny_net_config *config, bny_transport **transport);
+
+/* Local: as snprintf, what ranks of several hosts would be connected by, which is loaded for it. If it is lacking, the thread's
+ * error says why. */
+banyan_status bny_net_describe(char *text, size_t bytes);
 
 #endif

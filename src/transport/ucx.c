@@ -87,7 +87,9 @@ static void net_send(bny_transport *transport, uint64_t tag, int32_t slot, size_
     .rank = transport->rank,
     .slot = slot,
   };
-  const char *payload = net_outbox(transport, (int)(tag >> 32 & 1)) + offset;
+  int half = (int)(tag >> 32 & 1);
+  const char *outbox = transport->outboxes[half] ? transport->outboxes[half] : net_outbox(transport, half);
+  const char *payload = outbox + offset;
   bny_net_take(net);
   if (net->puts) bny_net_put(net, &data, payload, peers, npeers);
   for (int32_t i = 0; i < npeers; i++) {
@@ -300,6 +302,12 @@ static bny_network find_network(bny_net *net) {
   return found;
 }
 
+/* As UCX says of itself; whether adapters then read that memory without a detour it does not say. */
+static bool takes_cuda(const bny_ucx *ucx, ucp_context_h context) {
+  ucp_context_attr_t found = {.field_mask = UCP_ATTR_FIELD_MEMORY_TYPES};
+  return ucx->ucp_context_query(context, &found) == UCS_OK && (found.memory_types >> UCS_MEMORY_TYPE_CUDA & 1);
+}
+
 /* Puts are asked for only where they may come to be used: they change how UCX connects. */
 static banyan_status make_context_for_network(bny_net *net) {
   banyan_status status = make_context(net, net->wish == BNY_NET_PUT_EMULATED, false);
@@ -314,7 +322,7 @@ typedef struct card {
   int32_t status;
   int32_t network;
   int32_t put;
-  int32_t reserved;
+  int32_t takes_cuda;
   uint64_t cookie; /* rank 0's counts */
   uint64_t address_bytes;
 } card;
@@ -328,9 +336,11 @@ static banyan_status exchange_cards(bny_net *net, const bny_exchange *exchange, 
   card own = {.status = (int32_t)mine, .put = (int32_t)net->wish, .address_bytes = address_bytes};
   if (getrandom(&own.cookie, sizeof own.cookie, 0) != sizeof own.cookie) own.cookie = (uint64_t)bny_clock_ns();
   if (mine == BANYAN_OK) own.network = (int32_t)find_network(net);
+  if (mine == BANYAN_OK) own.takes_cuda = takes_cuda(&net->ucx, net->context);
   banyan_status status = bny_exchange_all(exchange, &own, all, sizeof own);
   net->cookie = all[0].cookie;
   net->transport.network = BNY_NETWORK_RDMA;
+  net->transport.takes_cuda = true;
   bool is_off = false, asks_for_rdma = false;
   for (int32_t i = 0; i < nranks && status == BANYAN_OK; i++) {
     if (all[i].status != BANYAN_OK)
@@ -338,6 +348,7 @@ static banyan_status exchange_cards(bny_net *net, const bny_exchange *exchange, 
                         banyan_status_string((banyan_status)all[i].status));
     if (all[i].network < (int32_t)net->transport.network) net->transport.network = (bny_network)all[i].network;
     if (all[i].address_bytes > net->address_bytes) net->address_bytes = all[i].address_bytes;
+    net->transport.takes_cuda = net->transport.takes_cuda && all[i].takes_cuda;
     is_off = is_off || all[i].put == BNY_NET_PUT_OFF;
     asks_for_rdma = asks_for_rdma || all[i].put == BNY_NET_PUT_AUTO;
   }
@@ -426,8 +437,25 @@ banyan_status bny_net_connect(const bny_exchange *exchange, const bny_net_config
   *transport = &net->transport;
   return BANYAN_OK;
 }
+
+banyan_status bny_net_describe(char *text, size_t bytes) {
+  bny_net net = {.place = NULL};
+  banyan_status status = bny_ucx_load(&net.ucx);
+  if (status == BANYAN_OK) status = make_context(&net, false);
+  if (status != BANYAN_OK) return status;
+  snprintf(text, bytes, "UCX %.40s, over %s; %s memory of CUDA devices", net.ucx.ucp_get_version_string(),
+           find_network(&net) == BNY_NETWORK_RDMA ? "RDMA" : "TCP",
+           takes_cuda(&net.ucx, net.context) ? "takes" : "does not take");
+  net.ucx.ucp_cleanup(net.context);
+  return BANYAN_OK;
+}
 #else
 #include "status.h"
+
+banyan_status bny_net_describe(char *text, size_t bytes) {
+  (void)text, (void)bytes;
+  return bny_fail(BANYAN_ERR_UNSUPPORTED, "built without UCX");
+}
 
 banyan_status bny_net_connect(const bny_exchange *exchange, const bny_net_config *config, bny_transport **transport) {
   (void)exchange, (void)config, (void)transport;
