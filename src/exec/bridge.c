@@ -143,11 +143,13 @@ int32_t bny_bridge_rank(const bny_bridge *bridge, int32_t number) {
 }
 
 /* Kernels know ranks of other hosts by no number: for them nobody is to blame. Their host hears who is by the transport,
- * where it was told before. */
+ * where it was told before; and so does every other rank, which ends kernels of its own. */
 void bny_bridge_end_kernels(bny_bridge *bridge, banyan_status status, int32_t culprit) {
-  int32_t number = bridge->engine->group.nranks - 1;
+  const bny_engine *engine = bridge->engine;
+  int32_t number = engine->group.nranks - 1;
   while (number >= 0 && bridge->ranks[number] != culprit) number--;
-  bny_engine_abort(bridge->engine, status, number);
+  uint64_t none = 0, fault = bny_device_fault_pack((int32_t)status, number, engine->group.rank, 0);
+  atomic_compare_exchange_strong(&engine->words.host[BNY_DEVICE_WORD_ABORT], &none, fault);
 }
 
 const bny_failure *bny_bridge_failure(const bny_bridge *bridge) {
