@@ -256,13 +256,15 @@ START_TEST(as_much_crosses_as_plans_say) {
   static const char *const names[] = {"oneshot", "levels", "ring", NULL};
   static crossing counts;
   combine_task *places[PLACES_OF_RUNS];
+  combine_group groups[PLACES_OF_RUNS];
   for (int where = ON_DEVICE; where < PLACES_OF_RUNS; where++) {
     combine_task *of = places[where] = combine_task_new(4, 52);
-    combine_group group = combine_group_make(of, 2, 8, 24);
+    groups[where] = combine_group_make(of, 2, 8, 24);
     for (size_t a = 0; a < sizeof names / sizeof names[0]; a++)
       for (int scatter = BANYAN_SCATTER_NONE; scatter <= BANYAN_SCATTER_TOKENS; scatter++)
-        combine_task_add(of, &group, (banyan_combine_desc){.algorithm = names[a], .scatter = (banyan_scatter)scatter,
-                                                           .wire = a == 1 ? BANYAN_BF16 : BANYAN_F32, .root = 3}, true);
+        combine_task_add(of, &groups[where], (banyan_combine_desc){.algorithm = names[a], .scatter = (banyan_scatter)scatter,
+                                                                   .wire = a == 1 ? BANYAN_BF16 : BANYAN_F32, .root = 3},
+                         true);
     begin_on("a,a,b,b", "");
     run(4, (task){.of = of, .body = count_crossing, .argument = &counts, .on_host = where == ON_HOST, .arena_bytes = 1 << 20});
   }
