@@ -122,7 +122,7 @@ START_TEST(threads_merge_random_shapes) {
   combine_group groups[3];
   for (int w = 0; w < 3; w++) {
     groups[w] = combine_group_random(of);
-    combine_task_add_some(of, &groups[w], wires[w], 40);
+    combine_task_add_some(of, &groups[w], wires[w], 60);
   }
   run(nranks, (task){.of = of, .body = combine_all, .one_device = _i % 2, .arena_bytes = _i < 2 ? 4 << 20 : 256 << 10});
   combine_task_check(of);
@@ -143,7 +143,7 @@ START_TEST(machines_of_many_shapes) {
   combine_group groups[3];
   for (int w = 0; w < 3; w++) {
     groups[w] = combine_group_make(of, 1 + w, 5 + 2 * w, w == 1 ? 7 : 24); /* odd: rows of two bytes' alignment */
-    combine_task_add_some(of, &groups[w], wires[w], 60);
+    combine_task_add_some(of, &groups[w], wires[w], 90);
   }
   run(nranks, (task){.of = of, .body = combine_all, .arena_bytes = 512 << 10});
   combine_task_check(of);
