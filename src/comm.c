@@ -346,8 +346,9 @@ size_t banyan_comm_describe(const banyan_comm *comm, char *text, size_t bytes) {
                comm->measured ? ", algorithms by measurement" : "");
   if (engine && comm->device.bridge)
     bny_append(text, bytes, &length, " within this host, %s, by a thread of each rank",
-               bny_bridge_is_direct(comm->device.bridge) ? "sent from memory of the devices and received in that of the hosts between them"
-                                                         : "staged in memory of the hosts between them");
+               bny_bridge_is_direct(comm->device.bridge)
+                 ? "sent from memory of the devices and received in that of the hosts between them"
+                 : "staged in memory of the hosts between them");
   for (int32_t k = 0; comm->levels && k < comm->levels->nlevels; k++)
     bny_append(text, bytes, &length, "%s%d", k ? " x " : ", levels of ", comm->levels->levels[k].most);
   return length;

@@ -3,9 +3,9 @@
  * Combines of devices on several hosts.
  *
  * Kernels run the plan of the whole communicator: they copy, merge and deliver, and push to ranks of their own host as ever.
- * What a plan sends to ranks of other hosts they write into memory of the host, as the message that hosts send to each other
- * (or into such memory of the device); and they read what comes from there where it lands. Between hosts it is carried by the *proxy*, a thread of each rank, over
- * the transport of the host. It computes nothing and copies nothing.
+ * What a plan sends to ranks of other hosts they write into memory of the host (or into such memory of the device) as the
+ * message that hosts send to each other; and they read what comes from there where it lands. Between hosts it is carried by the
+ * *proxy*, a thread of each rank, over the transport of the host. It merges nothing.
  *
  * Kernels and proxy tell each other by words in memory of the host (bny_relay, kernels/cuda/program.h). Both count the runs
  * alike, and the proxy hears from the kernel which plan it is in, so that a launch can be captured and replayed.
