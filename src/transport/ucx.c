@@ -441,7 +441,7 @@ banyan_status bny_net_connect(const bny_exchange *exchange, const bny_net_config
 banyan_status bny_net_describe(char *text, size_t bytes) {
   bny_net net = {.place = NULL};
   banyan_status status = bny_ucx_load(&net.ucx);
-  if (status == BANYAN_OK) status = make_context(&net, false);
+  if (status == BANYAN_OK) status = make_context(&net, false, false);
   if (status != BANYAN_OK) return status;
   snprintf(text, bytes, "UCX %.40s, over %s; %s memory of CUDA devices", net.ucx.ucp_get_version_string(),
            find_network(&net) == BNY_NETWORK_RDMA ? "RDMA" : "TCP",
