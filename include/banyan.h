@@ -114,7 +114,10 @@ typedef struct banyan_comm_config {
 } banyan_comm_config;
 
 /* Communicators with a device. Memory that collectives are given is memory that the device can read and write, from
- * wherever it comes; it is not shared with peers, the arenas alone are. Collectives are ordered on a stream, return at
+ * wherever it comes; it is not shared with peers, the arenas alone are. Where the driver says that the device does not reach the
+ * first byte of it (plain memory of the host, but for machines whose devices share its page tables; another device without peer
+ * access) the call is BANYAN_ERR_ARGUMENT and names the field; allocations that were found good are remembered, and not asked of
+ * again. Collectives are ordered on a stream, return at
  * once and synchronise nothing: a barrier holds the stream, not the caller, until all ranks' streams have come to it. The
  * first of a shape (and each *_init) waits for the other ranks, and allocates; every later one may be captured in a graph,
  * which may be replayed as often as all ranks do it alike: the runs of a

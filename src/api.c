@@ -84,6 +84,25 @@ banyan_status bny_api_check_partial(const banyan_partial *partial, const bny_box
   return wrong ? bny_fail(BANYAN_ERR_ARGUMENT, "%s: %s", name, wrong) : BANYAN_OK;
 }
 
+banyan_status bny_api_check_memory(banyan_comm *comm, const char *what, const void *pointer) {
+  return comm->device.engine ? bny_engine_reach(comm->device.engine, what, pointer) : BANYAN_OK;
+}
+
+banyan_status bny_api_check_memory_partial(banyan_comm *comm, const banyan_partial *partial, const bny_box *box, bool is_output) {
+  if (!comm->device.engine || bny_api_box_is_empty(box)) return BANYAN_OK;
+  banyan_status status = BANYAN_OK;
+  if (box->value_dim > 0) status = bny_api_check_memory(comm, is_output ? "out.values" : "in.values", partial->values);
+  if (status == BANYAN_OK) status = bny_api_check_memory(comm, is_output ? "out.lse" : "in.lse", partial->lse);
+  if (status == BANYAN_OK && partial->stats_kind == BANYAN_STATS_MAX_SUM)
+    status = bny_api_check_memory(comm, is_output ? "out.sum" : "in.sum", partial->sum);
+  return status;
+}
+
+/* Of collectives of bytes: between hosts they move memory of the host. */
+static banyan_status check_memory_bytes(banyan_comm *comm, const char *what, const void *pointer, size_t bytes) {
+  return bytes > 0 && !comm->device.bridge ? bny_api_check_memory(comm, what, pointer) : BANYAN_OK;
+}
+
 static banyan_status combine(banyan_comm *comm, const banyan_combine_desc *desc, const banyan_partial *in,
                              const banyan_partial *out, banyan_op **keep) {
   bny_op_key key;
@@ -92,6 +111,8 @@ static banyan_status combine(banyan_comm *comm, const banyan_combine_desc *desc,
   bny_box all = {key.tokens, key.heads, key.value_dim}, result = bny_api_result_box(comm, &key);
   status = bny_api_check_partial(in, &all, false);
   if (status == BANYAN_OK) status = bny_api_check_partial(out, &result, true);
+  if (status == BANYAN_OK) status = bny_api_check_memory_partial(comm, in, &all, false);
+  if (status == BANYAN_OK) status = bny_api_check_memory_partial(comm, out, &result, true);
   if (status != BANYAN_OK) return status;
   bny_op_memory memory = {.in = in, .out = bny_api_box_is_empty(&result) ? NULL : out, .stream = desc->stream};
   return run_or_keep(comm, &key, &memory, keep);
@@ -118,6 +139,9 @@ static banyan_status gather(banyan_comm *comm, const void *mine, void *all, cons
       return bny_fail(BANYAN_ERR_ARGUMENT, "counts[%d] is %zu: the sum overflows", i, counts[i]);
   if ((total && !all) || (counts[comm->rank] && !mine))
     return bny_fail(BANYAN_ERR_ARGUMENT, "%s is NULL", total && !all ? "all" : "mine");
+  banyan_status status = check_memory_bytes(comm, "mine", mine, counts[comm->rank]);
+  if (status == BANYAN_OK) status = check_memory_bytes(comm, "all", all, total);
+  if (status != BANYAN_OK) return status;
   bny_op_key key = {.collective = BNY_GATHER, .counts = counts};
   return run_or_keep(comm, &key, &(bny_op_memory){.in_bytes = mine, .out_bytes = all}, keep);
 }
@@ -143,6 +167,9 @@ static banyan_status shift(banyan_comm *comm, const void *send, void *receive, s
   uintptr_t from = (uintptr_t)send, to = (uintptr_t)receive;
   if (bytes && from < to + bytes && to < from + bytes)
     return bny_fail(BANYAN_ERR_ARGUMENT, "send and receive overlap");
+  status = check_memory_bytes(comm, "send", send, bytes);
+  if (status == BANYAN_OK) status = check_memory_bytes(comm, "receive", receive, bytes);
+  if (status != BANYAN_OK) return status;
   int32_t distance_mod = distance % comm->nranks;
   bny_op_key key = {.collective = BNY_SHIFT, .bytes = bytes,
                     .distance = distance_mod < 0 ? distance_mod + comm->nranks : distance_mod};
@@ -164,6 +191,8 @@ static banyan_status broadcast(banyan_comm *comm, void *data, size_t bytes, int3
   if (status != BANYAN_OK) return status;
   if (bytes && !data) return bny_fail(BANYAN_ERR_ARGUMENT, "data is NULL");
   if (root < 0 || root >= comm->nranks) return bny_fail(BANYAN_ERR_ARGUMENT, "root is %d of %d ranks", root, comm->nranks);
+  status = check_memory_bytes(comm, "data", data, bytes);
+  if (status != BANYAN_OK) return status;
   bny_op_key key = {.collective = BNY_BROADCAST, .bytes = bytes, .root = root};
   return run_or_keep(comm, &key, &(bny_op_memory){.in_bytes = data, .out_bytes = data}, keep);
 }

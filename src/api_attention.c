@@ -46,9 +46,21 @@ banyan_status banyan_op_device(const banyan_op *op, const banyan_partial *rows, 
   if (!wrong && (rows->values_dtype != BANYAN_F32 || rows->stats_dtype != BANYAN_F32)) wrong = "dtypes must be BANYAN_F32";
   if (wrong) return bny_fail(BANYAN_ERR_ARGUMENT, "rows: %s", wrong);
   banyan_status status = bny_api_check_partial(out, &result, true);
+  if (status == BANYAN_OK) status = bny_api_check_memory_partial(comm, out, &result, true);
   if (status != BANYAN_OK) return status;
   bny_op_tell(op, rows, bny_api_box_is_empty(&result) ? NULL : out, blocks, combine);
   return BANYAN_OK;
+}
+
+static banyan_status check_memory_attention(banyan_comm *comm, const banyan_attention_desc *desc) {
+  const struct {
+    const char *what;
+    const void *pointer;
+  } all[] = {{"q", desc->q}, {"k", desc->k}, {"v", desc->v}, {"seq_lens", desc->seq_lens}, {"page_table", desc->page_table}};
+  banyan_status status = BANYAN_OK;
+  for (size_t i = 0; i < sizeof all / sizeof all[0] && status == BANYAN_OK && desc->batch > 0; i++)
+    status = bny_api_check_memory(comm, all[i].what, all[i].pointer);
+  return status;
 }
 
 /* ---- attention ------------------------------------------------------------------------------------------------------- */
@@ -59,6 +71,8 @@ banyan_status banyan_attention_init(banyan_comm *comm, const banyan_attention_de
   bny_attention *attention = NULL;
   banyan_status status = bny_decode_attention_check(desc, false);
   if (status == BANYAN_OK) status = bny_decode_attention_check_out(desc, out);
+  if (status == BANYAN_OK) status = check_memory_attention(comm, desc);
+  if (status == BANYAN_OK) status = bny_api_check_memory_partial(comm, out, &(bny_box){desc->batch, desc->heads, 1}, true);
   if (status == BANYAN_OK) status = bny_comm_check(comm);
   if (status == BANYAN_OK) status = bny_attention_make(comm, desc, out, &attention);
   if (status == BANYAN_OK) status = bny_op_make_attention(comm, attention, op);
@@ -100,6 +114,8 @@ static banyan_status attend_and_combine(banyan_comm *comm, const banyan_attentio
   if (status != BANYAN_OK) return status;
   bny_box result = bny_api_result_box(comm, &key);
   status = bny_api_check_partial(out, &result, true);
+  if (status == BANYAN_OK) status = check_memory_attention(comm, desc);
+  if (status == BANYAN_OK) status = bny_api_check_memory_partial(comm, out, &result, true);
   if (status != BANYAN_OK) return status;
   banyan_op *op = NULL;
   status = keep ? bny_op_make(comm, &key, &op) : bny_op_find(comm, &key, &op);

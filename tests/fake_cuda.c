@@ -237,6 +237,7 @@ CUresult cuDeviceGetAttribute(int *value, CUdevice_attribute attribute, CUdevice
   case CU_DEVICE_ATTRIBUTE_L2_CACHE_SIZE: *value = 50 << 20; break;
   case CU_DEVICE_ATTRIBUTE_CLUSTER_LAUNCH: *value = compute >= 90; break;
   case CU_DEVICE_ATTRIBUTE_UNIFIED_ADDRESSING: *value = 1; break;
+  case CU_DEVICE_ATTRIBUTE_PAGEABLE_MEMORY_ACCESS: *value = !fake_is("no-pageable", device); break;
   case CU_DEVICE_ATTRIBUTE_VIRTUAL_MEMORY_MANAGEMENT_SUPPORTED: *value = vmm; break;
   case CU_DEVICE_ATTRIBUTE_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR_SUPPORTED: *value = vmm && !fake_is("no-files", device); break;
   case CU_DEVICE_ATTRIBUTE_HANDLE_TYPE_FABRIC_SUPPORTED: *value = vmm && !fake_is("no-fabric", device); break;

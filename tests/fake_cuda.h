@@ -7,6 +7,7 @@
  * FAKE_CUDA says what the machine is like, in words with commas between; a word that ends in :D is true of device D alone:
  *   devices=N (4)  first=N (0): the number of its first device among all of the host  version=N (12080)  compute=N (90)
  *   no-vmm  no-files  no-fabric  no-ipc  no-host  no-peer    what it cannot do
+ *   no-pageable     nor reach plain memory of the host
  *   import-fails    peers' memory cannot be imported
  *   lost-writes     what it writes into peers' memory does not arrive there
  *   slow-writes     its copies end never: streams are busy for ever

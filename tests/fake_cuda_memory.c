@@ -312,6 +312,8 @@ CUresult cuPointerGetAttributes(unsigned count, CUpointer_attribute *names, void
   const object *found = fake_covering(pointer_of(address), 1);
   bool host = found && (found->kind == PINNED || found->kind == REGISTERED);
   unsigned type = !found ? 0 : host ? CU_MEMORYTYPE_HOST : CU_MEMORYTYPE_DEVICE;
+  CUdeviceptr first = found ? (CUdeviceptr)(uintptr_t)found->address : 0;
+  size_t bytes = found ? found->bytes : 0;
   int ordinal = !found ? -2 : found->kind == MAPPED ? found->device - fake_host_device(0) : found->device;
   fake_unlock();
   for (unsigned i = 0; i < count; i++) {
@@ -319,6 +321,8 @@ CUresult cuPointerGetAttributes(unsigned count, CUpointer_attribute *names, void
     if (names[i] == CU_POINTER_ATTRIBUTE_MEMORY_TYPE) memcpy(values[i], &type, sizeof type);
     if (names[i] == CU_POINTER_ATTRIBUTE_IS_MANAGED) memcpy(values[i], &managed, sizeof managed);
     if (names[i] == CU_POINTER_ATTRIBUTE_DEVICE_ORDINAL) memcpy(values[i], &ordinal, sizeof ordinal);
+    if (names[i] == CU_POINTER_ATTRIBUTE_RANGE_START_ADDR) memcpy(values[i], &first, sizeof first);
+    if (names[i] == CU_POINTER_ATTRIBUTE_RANGE_SIZE) memcpy(values[i], &bytes, sizeof bytes);
   }
   return CUDA_SUCCESS;
 }

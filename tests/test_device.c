@@ -295,7 +295,8 @@ START_TEST(pointers) {
   ck_assert_int_eq(device->ops->memory_make(device, BNY_MEMORY_IPC, 4096, &memory), BANYAN_OK);
   ck_assert_int_eq(device->ops->words_make(device, 1, &words), BANYAN_OK);
   ck_assert_int_eq(device->ops->pointer(device, (char *)memory->address + 5, &facts), BANYAN_OK);
-  ck_assert(facts.kind == BNY_POINTER_DEVICE && facts.same && facts.ordinal == 1);
+  ck_assert(facts.kind == BNY_POINTER_DEVICE && facts.same && facts.ordinal == 1 && facts.reached);
+  ck_assert(facts.first == (uintptr_t)memory->address && facts.bytes >= 4096);
   ck_assert_int_eq(other->ops->pointer(other, memory->address, &facts), BANYAN_OK);
   ck_assert(facts.kind == BNY_POINTER_DEVICE && !facts.same && facts.ordinal == 1);
   ck_assert_int_eq(device->ops->pointer(device, words.device, &facts), BANYAN_OK);

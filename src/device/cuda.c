@@ -141,6 +141,7 @@ static banyan_status read_facts(bny_cuda_device *self, int32_t ordinal) {
   self->vmm = attribute(self, CU_DEVICE_ATTRIBUTE_VIRTUAL_MEMORY_MANAGEMENT_SUPPORTED);
   self->files = self->vmm && attribute(self, CU_DEVICE_ATTRIBUTE_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR_SUPPORTED);
   self->fabric = self->vmm && attribute(self, CU_DEVICE_ATTRIBUTE_HANDLE_TYPE_FABRIC_SUPPORTED);
+  self->pageable = attribute(self, CU_DEVICE_ATTRIBUTE_PAGEABLE_MEMORY_ACCESS);
   self->rdma = attribute(self, CU_DEVICE_ATTRIBUTE_GPU_DIRECT_RDMA_WITH_CUDA_VMM_SUPPORTED);
   if (facts->compute < 80)
     return bny_fail(BANYAN_ERR_UNSUPPORTED, "CUDA device %d (%s) has compute capability %d.%d; banyan needs 8.0 or newer",

@@ -12,6 +12,7 @@ typedef struct bny_cuda_device {
   CUdevice handle;
   CUcontext context;        /* the primary one, retained */
   bool vmm, files, fabric;  /* what the driver claims; the facts say what was tried */
+  bool pageable;            /* plain memory of the host is reached: the machine shares its page tables */
   bool rdma;                /* memory may be made so that network adapters reach it */
   _Atomic uint32_t users;   /* its owner, and every memory that another rank of the process still uses */
 } bny_cuda_device;

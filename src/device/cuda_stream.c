@@ -61,25 +61,40 @@ void bny_cuda_words_free(bny_device *device, bny_device_words *words) {
   *words = (bny_device_words){0};
 }
 
+/* Whether that device's memory can be mapped here; whether it is, no driver tells. */
+static bool reaches_device(const bny_cuda_device *self, int ordinal) {
+  CUdevice peer;
+  int access = 0;
+  if (ordinal == self->device.facts.ordinal) return true;
+  return self->driver.cuDeviceGet(&peer, ordinal) == CUDA_SUCCESS &&
+         self->driver.cuDeviceCanAccessPeer(&access, self->handle, peer) == CUDA_SUCCESS && access;
+}
+
 banyan_status bny_cuda_pointer(bny_device *device, const void *pointer, bny_pointer_facts *facts) {
   bny_cuda_device *self = (bny_cuda_device *)device;
   unsigned type = 0, managed = 0;
   int ordinal = -1;
+  CUdeviceptr first = 0;
+  size_t bytes = 0;
   CUpointer_attribute names[] = {CU_POINTER_ATTRIBUTE_MEMORY_TYPE, CU_POINTER_ATTRIBUTE_IS_MANAGED,
-                                 CU_POINTER_ATTRIBUTE_DEVICE_ORDINAL};
-  void *values[] = {&type, &managed, &ordinal};
+                                 CU_POINTER_ATTRIBUTE_DEVICE_ORDINAL, CU_POINTER_ATTRIBUTE_RANGE_START_ADDR,
+                                 CU_POINTER_ATTRIBUTE_RANGE_SIZE};
+  void *values[] = {&type, &managed, &ordinal, &first, &bytes};
   bny_cuda_scope scope;
   banyan_status status = bny_cuda_enter(self, &scope);
   if (status != BANYAN_OK) return status;
-  CUresult result = self->driver.cuPointerGetAttributes(3, names, values, bny_cuda_address(pointer));
+  CUresult result = self->driver.cuPointerGetAttributes(sizeof names / sizeof names[0], names, values, bny_cuda_address(pointer));
   bny_cuda_leave(self, &scope);
   if (result != CUDA_SUCCESS && result != CUDA_ERROR_INVALID_VALUE)
     return bny_cuda_fail(&self->driver, result, "which device owns a pointer");
-  bny_pointer_facts found = {.kind = BNY_POINTER_UNKNOWN, .ordinal = -1};
+  bny_pointer_facts found = {.kind = BNY_POINTER_UNKNOWN, .ordinal = -1, .reached = self->pageable};
   if (result == CUDA_SUCCESS && type) {
     found.kind = managed ? BNY_POINTER_MANAGED : type == CU_MEMORYTYPE_DEVICE ? BNY_POINTER_DEVICE : BNY_POINTER_HOST;
     if (found.kind == BNY_POINTER_DEVICE) found.ordinal = ordinal;
     found.same = found.ordinal == device->facts.ordinal;
+    found.reached = found.kind != BNY_POINTER_DEVICE || reaches_device(self, ordinal);
+    found.first = (uintptr_t)first;
+    found.bytes = bytes;
   }
   *facts = found;
   return BANYAN_OK;

@@ -130,6 +130,9 @@ typedef struct bny_pointer_facts {
   bny_pointer_kind kind;
   int32_t ordinal; /* of the device that owns it; -1: none */
   bool same;       /* it is the device that was asked */
+  bool reached;    /* kernels of the device that was asked may use it, as far as its driver tells */
+  uintptr_t first; /* what is true of it is true of memory from here on, */
+  size_t bytes;    /* so much of it; 0: unknown */
 } bny_pointer_facts;
 
 /* ---- kernels ------------------------------------------------------------------------------------------------------- */
@@ -183,7 +186,7 @@ struct bny_device_ops {
 
   banyan_status (*words_make)(bny_device *device, size_t count, bny_device_words *words); /* zero at first */
   void (*words_free)(bny_device *device, bny_device_words *words);
-  banyan_status (*pointer)(bny_device *device, const void *pointer, bny_pointer_facts *facts);
+  banyan_status (*pointer)(bny_device *device, const void *pointer, bny_pointer_facts *facts); /* hot */
 
   /* Hot. Addresses of devices or of pinned memory. */
   banyan_status (*copy)(bny_device *device, void *to, const void *from, size_t bytes, void *stream);

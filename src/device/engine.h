@@ -65,6 +65,13 @@ enum {
 #undef BNY_DECODE_LATENT_KERNEL
 };
 
+/* Memory of callers that kernels are known to reach: what a driver has said once is not asked for again. */
+enum { BNY_ENGINE_KNOWN = 16 };
+typedef struct bny_engine_known {
+  uintptr_t first;
+  size_t bytes;
+} bny_engine_known;
+
 typedef struct bny_engine {
   bny_device *device; /* owned */
   bny_share *share;
@@ -83,6 +90,8 @@ typedef struct bny_engine {
   bny_device_kernel decode_kernels[BNY_ENGINE_DECODE_KERNELS];
   bny_decode_copy decode_copy;
   bny_engine_workplace *workplaces;
+  bny_engine_known known[BNY_ENGINE_KNOWN];
+  int32_t known_next;
 } bny_engine;
 
 typedef struct bny_engine_config {
@@ -127,6 +136,10 @@ typedef struct bny_engine_launch {
   const void *what; /* the kernel's second parameter: a bny_oneshot, or the address of a program */
   const bny_device_call *call;
 } bny_engine_launch;
+
+/* BANYAN_ERR_ARGUMENT, in words, if kernels cannot reach memory of the caller's, which is called `what` ("in.values"). NULL is fine.
+ * Only that address is looked at. Hot: costs a few comparisons where the driver has told of the same allocation before. */
+banyan_status bny_engine_reach(bny_engine *engine, const char *what, const void *pointer);
 
 /* Hot. */
 banyan_status bny_engine_start(bny_engine *engine, const bny_engine_launch *launch, void *stream);
