@@ -373,7 +373,8 @@ banyan_status banyan_attention_init(banyan_comm *comm, const banyan_attention_de
                                     banyan_op **op);
 
 /* Attention over the shards of all ranks: the above and a combine of its rows, in one. Collective, as banyan_combine_init();
- * `combine` has batch tokens, and its stream is NULL or that of `desc`. On a device one kernel does it all where a kernel of
+ * `combine` has batch tokens, and its stream is NULL or that of `desc`. If the device of one rank does not serve its shape or memory,
+ * all ranks get that error, which names the rank. On a device one kernel does it all where a kernel of
  * your own could, see banyan_device_combine_init(), and the arenas have room for all rows at once; two or more otherwise:
  * banyan_op_query() says which. */
 banyan_status banyan_attention_combine_init(banyan_comm *comm, const banyan_attention_desc *desc,

@@ -120,9 +120,16 @@ static banyan_status attend_and_combine(banyan_comm *comm, const banyan_attentio
   banyan_op *op = NULL;
   status = keep ? bny_op_make(comm, &key, &op) : bny_op_find(comm, &key, &op);
   if (status != BANYAN_OK) return status;
+  /* Whether a shape is served is for each rank's device and memory to say. An operation that has none yet is new on all ranks. */
   bny_attention *attention = bny_op_attention(op);
-  if (!attention || !bny_attention_rebind(comm, attention, desc))
+  bool is_new = !attention;
+  if (is_new || !bny_attention_rebind(comm, attention, desc))
     status = bny_attention_make_input(comm, desc, key.within_kernel, &attention);
+  if (is_new && comm->device.engine) {
+    banyan_status own = status;
+    status = bny_op_all_ready(comm, own);
+    if (status != BANYAN_OK && own == BANYAN_OK) bny_attention_free(attention);
+  }
   if (status != BANYAN_OK) {
     if (keep) banyan_op_free(op);
     return status;

@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "operation_parts.h"
 
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -241,7 +242,7 @@ static bool same_key(const bny_op_key *a, const bny_op_key *b, int32_t nranks) {
   return a->collective == b->collective && a->tokens == b->tokens && a->heads == b->heads &&
          a->value_dim == b->value_dim && a->wire == b->wire && a->scatter == b->scatter && a->order == b->order &&
          a->root == b->root && a->distance == b->distance && a->bytes == b->bytes &&
-         a->within_kernel == b->within_kernel && a->attends == b->attends &&
+         a->within_kernel == b->within_kernel && a->attends == b->attends && a->on_host == b->on_host &&
          memcmp(a->algorithm, b->algorithm, sizeof a->algorithm) == 0 &&
          (a->counts == b->counts ||
           (a->counts && b->counts && memcmp(a->counts, b->counts, (size_t)nranks * sizeof *a->counts) == 0));
@@ -327,6 +328,40 @@ void banyan_op_free(banyan_op *op) {
   if (!op) return;
   if (op->running) banyan_wait(op); /* bounded by the deadline */
   free_op(op);
+}
+
+/* ---- what only each rank knows ---------------------------------------------------------------------------------------- */
+
+typedef struct readiness {
+  int32_t status;
+  char why[252];
+} readiness;
+
+static banyan_status gather_readiness(banyan_comm *comm, const readiness *own, readiness *all) {
+  size_t *counts = malloc((size_t)comm->nranks * sizeof *counts);
+  if (!counts) return bny_fail(BANYAN_ERR_MEMORY, "out of memory for an operation");
+  for (int32_t i = 0; i < comm->nranks; i++) counts[i] = sizeof *own;
+  banyan_op *op = NULL;
+  banyan_status status = bny_op_make(comm, &(bny_op_key){.collective = BNY_GATHER, .counts = counts, .on_host = true}, &op);
+  free(counts);
+  if (status != BANYAN_OK) return status;
+  bny_op_bind(op, &(bny_op_memory){.in_bytes = own, .out_bytes = all});
+  status = banyan_start(op);
+  if (status == BANYAN_OK) status = banyan_wait(op);
+  banyan_op_free(op);
+  return status;
+}
+
+banyan_status bny_op_all_ready(banyan_comm *comm, banyan_status own) {
+  readiness mine = {.status = (int32_t)own}, *all = calloc((size_t)comm->nranks, sizeof *all);
+  if (!all) return bny_fail(BANYAN_ERR_MEMORY, "out of memory for an operation");
+  if (own != BANYAN_OK) snprintf(mine.why, sizeof mine.why, "%s", banyan_last_error());
+  banyan_status status = gather_readiness(comm, &mine, all);
+  for (int32_t i = 0; i < comm->nranks && status == BANYAN_OK; i++)
+    if (all[i].status != BANYAN_OK)
+      status = bny_fail((banyan_status)all[i].status, "rank %d: %.*s", i, (int)sizeof all[i].why - 1, all[i].why);
+  free(all);
+  return status;
 }
 
 /* ---- questions --------------------------------------------------------------------------------------------------------- */

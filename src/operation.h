@@ -18,6 +18,7 @@ typedef struct bny_op_key {
   int32_t root, distance;
   bool within_kernel; /* combine, on a device: run by a kernel that does something else as well */
   bool attends;       /* combine: of what its own attention gives */
+  bool on_host;       /* in memory of the host, though the communicator has a device */
   char algorithm[BNY_ALGORITHM_NAME_BYTES]; /* "": by predicted cost */
   size_t bytes;
   const size_t *counts; /* gather: [nranks] */
@@ -38,6 +39,10 @@ void bny_op_bind(banyan_op *op, const bny_op_memory *memory);
 
 /* Local: attention alone, which becomes the operation's. */
 banyan_status bny_op_make_attention(banyan_comm *comm, bny_attention *attention, banyan_op **op);
+
+/* Collective: whether all ranks are ready for what only each can judge for itself. `own`: this rank's status, with its text the
+ * thread's last error. All get that of the first rank that is not, with its name and text; the communicator remains usable. */
+banyan_status bny_op_all_ready(banyan_comm *comm, banyan_status own);
 
 /* Whether a combine can be run within a kernel: the same on all ranks. If not, the thread's error says why. */
 banyan_status bny_op_check_within(banyan_comm *comm, const bny_op_key *key);

@@ -35,7 +35,7 @@ struct banyan_op {
 /* A bridge serves combines alone: beside it the others move memory of the host. */
 static inline bool bny_op_runs_on_device(const banyan_op *op) {
   const bny_device_exec *device = &op->comm->device;
-  return device->engine && (!device->bridge || op->key.collective == BNY_COMBINE);
+  return device->engine && !op->key.on_host && (!device->bridge || op->key.collective == BNY_COMBINE);
 }
 
 /* Of the whole call: what its parts' are made from. */

@@ -476,6 +476,48 @@ START_TEST(refusals) {
 }
 END_TEST
 
+/* One rank's memory is none that its kernel takes: all ranks are told, and can go on. */
+static void refuse_one(world_rank *self) {
+  task *task = self->argument;
+  set *set = &task->sets[0];
+  device_world_own own = {NULL, NULL, NULL};
+  banyan_op *op = NULL;
+  if (!device_world_join(self, self->rank) || !device_world_make_own(self, self->rank, &own)) return;
+  banyan_attention_desc desc = set->shards[self->rank].desc;
+  desc.stream = own.stream;
+  banyan_combine_desc combine = combine_of(set, own.stream);
+  banyan_partial out = result_of(set, set->values[self->rank], set->lse[self->rank]);
+  if (self->rank == 1) desc.q = (const char *)desc.q + 2;
+  for (int i = 0; i < 3; i++) {
+    banyan_status status = i == 0 ? banyan_attention_combine_init(self->comm, &desc, &combine, &out, &op)
+                                  : banyan_attention_combine(self->comm, &desc, &combine, &out);
+    world_check(self, status == BANYAN_ERR_UNSUPPORTED && strstr(banyan_last_error(), "rank 1: ") &&
+                          strstr(banyan_last_error(), "rows of q are not 16-byte aligned"),
+                "call %d: %d, %s", i, status, banyan_last_error());
+  }
+  desc.q = set->shards[self->rank].desc.q;
+  if (world_ok(self, banyan_attention_combine(self->comm, &desc, &combine, &out), "afterwards") && device_world_run(self))
+    world_ok(self, banyan_comm_status(self->comm), "status");
+  device_world_free_own(&own);
+}
+
+START_TEST(refusals_of_one_rank) {
+  device_world_begin(3, "");
+  task *task = make_task(3, 90);
+  task->sets[0].scatter = BANYAN_SCATTER_NONE;
+  run(task, refuse_one);
+  set *set = &task->sets[0];
+  size_t rows = rows_of(&set->shape), values = rows * (size_t)set->shape.value_dim;
+  for (int32_t r = 0; r < 3; r++) { /* done in one way alone */
+    memcpy(set->other_values[r], set->values[r], values * sizeof(float));
+    memcpy(set->other_lse[r], set->lse[r], rows * sizeof(float));
+    check_rank(task, set, r);
+  }
+  device_world_end();
+  free_task(task);
+}
+END_TEST
+
 int main(void) {
   Suite *suite = suite_create("device_attention");
   TCase *host = tcase_create("host"), *devices = tcase_create("devices");
@@ -492,9 +534,10 @@ int main(void) {
   tcase_add_test(devices, graphs);
   tcase_add_loop_test(devices, wrong_lengths, 0, WRONG_LENGTHS);
   tcase_add_test(devices, refusals);
+  tcase_add_test(devices, refusals_of_one_rank);
   suite_add_tcase(suite, devices);
 #else
-  (void)replay, (void)refuse, (void)graphs, (void)refusals, (void)nothing_to_do;
+  (void)replay, (void)refuse, (void)graphs, (void)refusals, (void)nothing_to_do, (void)refuse_one, (void)refusals_of_one_rank;
   tcase_add_loop_test(devices, alone, 5, 6);
   suite_add_tcase(suite, devices);
 #endif
