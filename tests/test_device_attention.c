@@ -476,6 +476,23 @@ START_TEST(refusals) {
 }
 END_TEST
 
+/* Sequences that might be long make grids as large as they may be. */
+START_TEST(few_multiprocessors) {
+  device_world_begin(2, "");
+  setenv("BANYAN_DEVICE_SMS", "2", 1);
+  task *task = make_task(2, 77);
+  set_ways(task);
+  for (int i = 0; i < SETS; i++)
+    for (int32_t r = 0; r < 2; r++) task->sets[i].shards[r].desc.keys_max = 1 << 17;
+  run(task, attend_and_combine);
+  check_combined(task);
+  uint32_t most = FAKE_CUDA(fake_cuda_most_blocks)();
+  ck_assert_msg(most >= 2 && most <= 2 * 2048 / 128, "%u blocks, of which the smallest have 128 threads", most);
+  device_world_end();
+  free_task(task);
+}
+END_TEST
+
 /* One rank's memory is none that its kernel takes: all ranks are told, and can go on. */
 static void refuse_one(world_rank *self) {
   task *task = self->argument;
@@ -535,9 +552,11 @@ int main(void) {
   tcase_add_loop_test(devices, wrong_lengths, 0, WRONG_LENGTHS);
   tcase_add_test(devices, refusals);
   tcase_add_test(devices, refusals_of_one_rank);
+  tcase_add_test(devices, few_multiprocessors);
   suite_add_tcase(suite, devices);
 #else
   (void)replay, (void)refuse, (void)graphs, (void)refusals, (void)nothing_to_do, (void)refuse_one, (void)refusals_of_one_rank;
+  (void)few_multiprocessors;
   tcase_add_loop_test(devices, alone, 5, 6);
   suite_add_tcase(suite, devices);
 #endif

@@ -77,6 +77,24 @@ static bny_decode_call call_of(const banyan_attention_desc *desc, const bny_deco
 
 /* ---- the kernel ------------------------------------------------------------------------------------------------------ */
 
+/* Of those that the whole device holds, as many as the SMs that may be used do: one at least. */
+static void limit_clusters(const bny_engine *engine, bny_decode_residency *residency) {
+  for (int bits = 1; bits < BNY_DECODE_CLUSTER_SIZES; bits++) {
+    int64_t all = residency->clusters[bits], some = all * engine->sms_all / engine->device->facts.sm_count;
+    if (all > 0) residency->clusters[bits] = some > 0 ? (int32_t)some : 1;
+  }
+}
+
+/* Those that may wait for each other when rows are combined: in clusters they can be fewer than SMs have room for. */
+static int32_t resident_blocks(const bny_decode *decode, const bny_decode_residency *residency) {
+  const bny_engine *engine = decode->engine;
+  int bits = __builtin_ctz(decode->plan.cluster);
+  int64_t blocks = (int64_t)residency->sm_blocks * engine->sms_all;
+  if (bits > 0 && residency->clusters[bits] > 0) blocks = (int64_t)residency->clusters[bits] << bits;
+  blocks = blocks * engine->sms / engine->sms_all;
+  return blocks > 0 ? (int32_t)blocks : 1;
+}
+
 static banyan_status find_kernel(bny_decode *decode, const bny_decode_kernel *row, bny_decode_residency *residency) {
   bny_device *device = decode->engine->device;
   const bny_device_kernel *kernel = bny_engine_decode_kernel(decode->engine, row - bny_decode_kernels);
@@ -87,6 +105,7 @@ static banyan_status find_kernel(bny_decode *decode, const bny_decode_kernel *ro
   for (int bits = 1; kernel && status == BANYAN_OK && bits < BNY_DECODE_CLUSTER_SIZES; bits++)
     status = device->ops->kernel_clusters(device, kernel, (uint32_t)row->block_threads, (uint32_t)row->shared_bytes,
                                           1u << bits, &residency->clusters[bits]);
+  limit_clusters(decode->engine, residency);
   if (status == BANYAN_OK && residency->sm_blocks < 1)
     status = bny_fail(BANYAN_ERR_UNSUPPORTED, "kernel %s does not fit on device %d", row->name, device->facts.ordinal);
   if (status == BANYAN_OK) decode->kernel = *kernel;
@@ -95,14 +114,14 @@ static banyan_status find_kernel(bny_decode *decode, const bny_decode_kernel *ro
 
 static banyan_status make_plan(bny_decode *decode, const bny_decode_request *request) {
   const bny_device_facts *facts = &decode->engine->device->facts;
-  bny_decode_machine machine = {.compute = facts->compute, .sm_count = facts->sm_count,
+  bny_decode_machine machine = {.compute = facts->compute, .sm_count = decode->engine->sms_all,
                                 .shared_bytes_max = facts->shared_bytes_max, .clusters = facts->clusters};
   bny_decode_residency residency = {0};
   const bny_decode_kernel *row = NULL;
   banyan_status status = bny_decode_kernel_choose(request, &machine, &row);
   if (status == BANYAN_OK) status = find_kernel(decode, row, &residency);
   if (status == BANYAN_OK) status = bny_decode_plan_make(request, &machine, row, &residency, &decode->plan);
-  decode->resident_blocks = residency.sm_blocks * decode->engine->sms;
+  if (status == BANYAN_OK) decode->resident_blocks = resident_blocks(decode, &residency);
   return status;
 }
 

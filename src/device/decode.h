@@ -15,7 +15,7 @@ typedef struct bny_decode {
   bny_device_kernel kernel;
   bny_decode_call call;
   bny_device_combine apart; /* for launches that combine nothing: whom faults are told to */
-  int32_t resident_blocks; /* at once, on the part of the device that launches may use */
+  int32_t resident_blocks; /* at once, on this rank's share of the SMs that launches may use */
 } bny_decode;
 
 /* Not hot: loads the kernel, and takes scratch memory of the engine's. `out`: NULL if rows are combined within. Nothing is to be

@@ -18,7 +18,7 @@ extern "C" {
 /* What matters of a device: fields of bny_device_facts. */
 typedef struct bny_decode_machine {
   int32_t compute; /* 90 is 9.0 */
-  int32_t sm_count;
+  int32_t sm_count;         /* that a launch may use */
   int32_t shared_bytes_max; /* of a block */
   bool clusters;
 } bny_decode_machine;
@@ -70,7 +70,7 @@ enum { BNY_DECODE_CLUSTER_SIZES = 4 };
 /* How many blocks of a kernel a device holds at once. */
 typedef struct bny_decode_residency {
   int32_t sm_blocks;     /* on one SM: kernel_residency() of the device */
-  int32_t clusters[BNY_DECODE_CLUSTER_SIZES]; /* on the device, of 1, 2, 4 and 8 blocks; 0: unknown, and reckoned from SMs */
+  int32_t clusters[BNY_DECODE_CLUSTER_SIZES]; /* on these SMs, of 1, 2, 4 and 8 blocks; 0: unknown, and reckoned from SMs */
 } bny_decode_residency;
 
 /* The list of kernels; ends with a NULL name. */
