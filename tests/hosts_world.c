@@ -34,7 +34,7 @@ static void need(banyan_status status, const char *what) {
 static void gather(const banyan_bootstrap *bootstrap, size_t bytes) {
   unsigned char *mine = malloc(bytes + 1), *all = malloc((size_t)nranks * bytes + 1);
   for (size_t i = 0; i < bytes; i++) mine[i] = (unsigned char)((size_t)rank * 31 + i);
-  need((banyan_status)bootstrap->allgather(bootstrap->context, mine, all, bytes, 10000000000), "allgather");
+  need((banyan_status)bootstrap->allgather(bootstrap->context, mine, all, bytes, 30000000000), "allgather");
   for (size_t i = 0; i < (size_t)nranks * bytes; i++)
     if (all[i] != (unsigned char)(i / bytes * 31 + i % bytes)) fail("allgather", "wrong bytes");
   free(all);

@@ -109,7 +109,7 @@ fi
 
 "$hosts" down "$name"
 name=
-expect "a network that loses packets" 0 "4 ranks have met" "$hosts" --loss 10% 2x2 -- "$world" bootstrap
+expect "a network that loses packets" 0 "4 ranks have met" "$hosts" --loss 5% 2x2 -- "$world" bootstrap
 if command -v mpirun >/dev/null; then
   expect "mpirun without MPI in the program" 0 "4 ranks have met" "$hosts" --mpirun 2x2 -- "$world" bootstrap
   [ ! -x "$build/tests/mpi_boot" ] || ! have_messages ||
