@@ -36,18 +36,18 @@ static void free_memories(memories *made) {
   made->other->ops->close(made->other);
 }
 
-static void expect(world_rank *self, banyan_status status, banyan_op *op, const char *says) {
+static void expect(world_rank *self, banyan_status status, banyan_op **op, const char *says) {
   if (says) world_check(self, status == BANYAN_ERR_ARGUMENT && strstr(banyan_last_error(), says), "\"%s\": %d, %s", says, status,
                         banyan_last_error());
   else world_check(self, status == BANYAN_OK, "%s", banyan_last_error());
-  if (status == BANYAN_OK) banyan_op_free(op);
+  if (status == BANYAN_OK) banyan_op_free(*op);
 }
 
 /* says: NULL if it is fine. */
 static void combine(world_rank *self, const banyan_partial *in, const banyan_partial *out, const char *says) {
   banyan_combine_desc desc = {.size = sizeof desc, .tokens = 1, .heads = HEADS, .value_dim = DIM};
   banyan_op *op = NULL;
-  expect(self, banyan_combine_init(self->comm, &desc, in, out, &op), op, says);
+  expect(self, banyan_combine_init(self->comm, &desc, in, out, &op), &op, says);
 }
 
 static banyan_partial rows(void *values, void *lse) {
@@ -82,12 +82,12 @@ static void check_others(world_rank *self, const memories *memories) {
   float *local = memories->local, *plain = (float *)(uintptr_t)memories->plain;
   size_t counts[1] = {64};
   banyan_op *op = NULL;
-  expect(self, banyan_gather_init(self->comm, plain, local, counts, &op), op, "mine is plain");
-  expect(self, banyan_gather_init(self->comm, local, plain, counts, &op), op, "all is plain");
-  expect(self, banyan_shift_init(self->comm, plain, local, 64, 0, &op), op, "send is plain");
-  expect(self, banyan_shift_init(self->comm, local, plain, 64, 0, &op), op, "receive is plain");
-  expect(self, banyan_broadcast_init(self->comm, plain, 64, 0, &op), op, "data is plain");
-  expect(self, banyan_broadcast_init(self->comm, plain, 0, 0, &op), op, NULL); /* nothing there is looked at */
+  expect(self, banyan_gather_init(self->comm, plain, local, counts, &op), &op, "mine is plain");
+  expect(self, banyan_gather_init(self->comm, local, plain, counts, &op), &op, "all is plain");
+  expect(self, banyan_shift_init(self->comm, plain, local, 64, 0, &op), &op, "send is plain");
+  expect(self, banyan_shift_init(self->comm, local, plain, 64, 0, &op), &op, "receive is plain");
+  expect(self, banyan_broadcast_init(self->comm, plain, 64, 0, &op), &op, "data is plain");
+  expect(self, banyan_broadcast_init(self->comm, plain, 0, 0, &op), &op, NULL); /* nothing there is looked at */
   banyan_attention_desc desc = {.size = sizeof desc, .batch = 1, .heads = HEADS, .kv_heads = HEADS, .head_dim = DIM,
                                 .q_dtype = BANYAN_BF16, .kv_dtype = BANYAN_BF16, .keys_max = 1, .q = local,
                                 .q_batch_stride = 2 * DIM, .q_head_stride = DIM, .k = local, .k_batch_stride = 2 * DIM,
@@ -95,17 +95,17 @@ static void check_others(world_rank *self, const memories *memories) {
                                 .v_head_stride = DIM, .v_token_stride = DIM, .seq_lens = (const int32_t *)(void *)plain};
   banyan_combine_desc both = {.size = sizeof both, .tokens = 1, .heads = HEADS, .value_dim = DIM};
   banyan_partial out = rows(local, NULL);
-  expect(self, banyan_attention_init(self->comm, &desc, &out, &op), op, "seq_lens is plain");
-  expect(self, banyan_attention_combine_init(self->comm, &desc, &both, &out, &op), op, "seq_lens is plain");
+  expect(self, banyan_attention_init(self->comm, &desc, &out, &op), &op, "seq_lens is plain");
+  expect(self, banyan_attention_combine_init(self->comm, &desc, &both, &out, &op), &op, "seq_lens is plain");
   desc.seq_lens = (const int32_t *)(void *)local;
   desc.k = plain;
-  expect(self, banyan_attention_init(self->comm, &desc, &out, &op), op, "k is plain");
+  expect(self, banyan_attention_init(self->comm, &desc, &out, &op), &op, "k is plain");
   desc.k = local;
   out.values = plain;
-  expect(self, banyan_attention_init(self->comm, &desc, &out, &op), op, "out.values is plain");
-  expect(self, banyan_attention_combine_init(self->comm, &desc, &both, &out, &op), op, "out.values is plain");
+  expect(self, banyan_attention_init(self->comm, &desc, &out, &op), &op, "out.values is plain");
+  expect(self, banyan_attention_combine_init(self->comm, &desc, &both, &out, &op), &op, "out.values is plain");
   out.values = local;
-  expect(self, banyan_attention_init(self->comm, &desc, &out, &op), op, NULL);
+  expect(self, banyan_attention_init(self->comm, &desc, &out, &op), &op, NULL);
 }
 
 static void try_all(world_rank *self) {
