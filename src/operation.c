@@ -135,13 +135,13 @@ static banyan_status cut_and_plan(banyan_op *op) {
   }
 }
 
-/* All ranks compare their calls. Between hosts, where they then are in the same, each connects with those that it will talk
- * to, which ends when all are done. */
 static const bny_run *network_run(const bny_op_part *part) {
   const bny_bridge_route *route = part->device_run ? bny_device_run_route(part->device_run) : NULL;
   return route ? bny_bridge_run(route) : part->run; /* devices that share memory need no network */
 }
 
+/* All ranks compare their calls. Between hosts, where they then are in the same, each connects with those that it will talk
+ * to, which ends when all are done. */
 static banyan_status agree(banyan_op *op) {
   banyan_comm *comm = op->comm;
   bny_call call = call_of(op, &op->parts[0], BNY_PHASE_AGREE);
