@@ -139,6 +139,14 @@ CUresult fake_enter(bool setup) {
   return CUDA_SUCCESS;
 }
 
+CUresult fake_enter_idle(void) {
+  CUresult result = fake_enter(true);
+#ifdef FAKE_CUDA_KERNELS
+  if (result == CUDA_SUCCESS && fake_queue_is_on()) fake_queue_settle();
+#endif
+  return result;
+}
+
 CUresult cuThreadExchangeStreamCaptureMode(CUstreamCaptureMode *mode) {
   CUstreamCaptureMode before = capture_mode;
   capture_mode = *mode;
@@ -195,6 +203,23 @@ CUresult cuDevicePrimaryCtxGetState(CUdevice device, unsigned *flags, int *activ
   fake_unlock();
   *flags = 0;
   return CUDA_SUCCESS;
+}
+
+/* As drivers have it at first. */
+static atomic_size_t stack_bytes = 1024;
+size_t fake_stack(void) { return atomic_load(&stack_bytes); }
+
+CUresult cuCtxGetLimit(size_t *value, CUlimit limit) {
+  if (limit != CU_LIMIT_STACK_SIZE) return CUDA_ERROR_UNSUPPORTED_LIMIT;
+  *value = fake_stack();
+  return fake_enter(false);
+}
+
+CUresult cuCtxSetLimit(CUlimit limit, size_t value) {
+  if (limit != CU_LIMIT_STACK_SIZE) return CUDA_ERROR_UNSUPPORTED_LIMIT;
+  CUresult result = fake_enter_idle();
+  if (result == CUDA_SUCCESS) atomic_store(&stack_bytes, value);
+  return result;
 }
 
 /* ---- devices --------------------------------------------------------------------------------------------------------- */

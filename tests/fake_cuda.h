@@ -18,6 +18,7 @@
  *   sms=N           multiprocessors of each device; no more blocks run at once than 8 on each
  *   seed=N (1)  step-ns=N (10)    of the emulator, see below
  *   live            a thread runs what is put on streams, as a GPU does, see below
+ *   local=N (800)   bytes of local memory that a thread of a kernel needs
  *   slow-KERNEL     of this name, a launch takes a second longer, by what events tell: it waits for none
  *
  * Images are of three kinds: a fake_cuda_image of the test, whose kernels run at once on the thread that launches them; and a
@@ -25,7 +26,9 @@
  * test calls fake_cuda_run(), and then all run together on an emulated device.
  *
  * With the word `live` programs need not know that the driver is fake: nothing is done at once, but by a thread, in the order of
- * each stream; there are events, and graphs with branches; and kernels of one process may wait for those of another. */
+ * each stream; there are events, and graphs with branches; and kernels of one process may wait for those of another. Calls that
+ * allocate, free or load wait until all kernels of the process have ended, and nobody launches one meanwhile, as may be with
+ * drivers: so a call that is made between a rank's launch and that of its peers is found. */
 #ifndef BNY_TESTS_FAKE_CUDA_H
 #define BNY_TESTS_FAKE_CUDA_H
 

@@ -76,7 +76,7 @@ extern "C" CUresult cuStreamEndCapture(CUstream stream, CUgraph *made) {
 
 extern "C" CUresult cuGraphInstantiateWithFlags(CUgraphExec *exec, CUgraph graph, unsigned long long) {
   *exec = reinterpret_cast<CUgraphExec>(new std::shared_ptr<fake_graph>(*of_handle<fake_graph>(graph)));
-  return fake_enter(true);
+  return fake_enter_idle();
 }
 
 extern "C" CUresult cuGraphDestroy(CUgraph graph) {
@@ -89,7 +89,7 @@ extern "C" CUresult cuGraphExecDestroy(CUgraphExec exec) {
   return fake_enter(true);
 }
 
-extern "C" CUresult cuGraphUpload(CUgraphExec, CUstream) { return fake_enter(true); }
+extern "C" CUresult cuGraphUpload(CUgraphExec, CUstream) { return fake_enter_idle(); }
 
 /* Branches of each launch of a graph are streams of their own to the emulator. */
 extern "C" CUresult cuGraphLaunch(CUgraphExec exec, CUstream stream) {

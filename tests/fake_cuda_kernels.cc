@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  * The fake CUDA driver's launches of the library's kernels: kept until fake_cuda_run(), and then run on emulated devices. */
 #include <algorithm>
+#include <atomic>
 #include <cstdio>
 #include <cstdlib>
 #include <cstring>
@@ -64,6 +65,14 @@ const void *fake_kernel_find(const char *name) {
 bool fake_kernel_is(const void *function) {
   return function >= static_cast<const void *>(std::begin(entries)) && function < static_cast<const void *>(std::end(entries));
 }
+
+static std::atomic<unsigned> noted[std::size(entries)];
+
+void fake_kernel_note(const void *function, unsigned what) {
+  if (fake_kernel_is(function)) noted[static_cast<const entry *>(function) - entries] |= what;
+}
+
+unsigned fake_kernel_noted(const void *function) { return noted[static_cast<const entry *>(function) - entries]; }
 
 /* ---- launches -------------------------------------------------------------------------------------------------------- */
 

@@ -68,7 +68,7 @@ static void *map_file(int file, size_t bytes, void *at, bool imported) {
 }
 
 static CUresult drop(object_kind kind, void *address, bool unmap) {
-  CUresult result = fake_enter(true);
+  CUresult result = fake_enter_idle();
   if (result != CUDA_SUCCESS) return result;
   fake_lock();
   object *found = fake_find(kind, address);
@@ -88,7 +88,7 @@ static void add(object_kind kind, void *address, size_t bytes, int file) {
 /* ---- the older allocator --------------------------------------------------------------------------------------------- */
 
 CUresult cuMemAlloc(CUdeviceptr *address, size_t bytes) {
-  CUresult result = fake_enter(true);
+  CUresult result = fake_enter_idle();
   if (result != CUDA_SUCCESS) return result;
   if (fake_is("full", fake_device())) return CUDA_ERROR_OUT_OF_MEMORY;
   int file = make_file(fake_host_device(fake_device()), bytes);
@@ -117,7 +117,7 @@ CUresult cuIpcGetMemHandle(CUipcMemHandle *handle, CUdeviceptr address) {
 
 CUresult cuIpcOpenMemHandle(CUdeviceptr *address, CUipcMemHandle handle, unsigned flags) {
   ticket said;
-  CUresult result = fake_enter(true);
+  CUresult result = fake_enter_idle();
   if (result != CUDA_SUCCESS) return result;
   memcpy(&said, &handle, sizeof said);
   if (said.pid == getpid()) return CUDA_ERROR_INVALID_CONTEXT; /* for other processes only */
@@ -153,7 +153,7 @@ CUresult cuMemGetAllocationGranularity(size_t *bytes, const CUmemAllocationProp 
 
 CUresult cuMemCreate(CUmemGenericAllocationHandle *handle, size_t bytes, const CUmemAllocationProp *wanted,
                      unsigned long long flags) {
-  CUresult result = fake_enter(true);
+  CUresult result = fake_enter_idle();
   if (result != CUDA_SUCCESS) return result;
   int device = wanted->location.id;
   if (flags || bytes == 0 || bytes % FAKE_ARENA_UNIT || wanted->type != CU_MEM_ALLOCATION_TYPE_PINNED)
@@ -194,7 +194,7 @@ CUresult cuMemAddressFree(CUdeviceptr address, size_t bytes) {
 
 CUresult cuMemMap(CUdeviceptr address, size_t bytes, size_t offset, CUmemGenericAllocationHandle handle,
                   unsigned long long flags) {
-  CUresult result = fake_enter(true);
+  CUresult result = fake_enter_idle();
   if (result != CUDA_SUCCESS) return result;
   if (offset || flags) return CUDA_ERROR_INVALID_VALUE;
   fake_lock();
@@ -212,7 +212,7 @@ CUresult cuMemMap(CUdeviceptr address, size_t bytes, size_t offset, CUmemGeneric
 }
 
 CUresult cuMemSetAccess(CUdeviceptr address, size_t bytes, const CUmemAccessDesc *access, size_t count) {
-  CUresult result = fake_enter(true);
+  CUresult result = fake_enter_idle();
   if (result != CUDA_SUCCESS) return result;
   fake_lock();
   object *mapped = fake_find(MAPPED, pointer_of(address));
@@ -275,7 +275,7 @@ CUresult cuMemImportFromShareableHandle(CUmemGenericAllocationHandle *memory, vo
 /* ---- memory of the host ---------------------------------------------------------------------------------------------- */
 
 CUresult cuMemHostAlloc(void **host, size_t bytes, unsigned flags) {
-  CUresult result = fake_enter(true);
+  CUresult result = fake_enter_idle();
   if (result != CUDA_SUCCESS) return result;
   if (!(flags & CU_MEMHOSTALLOC_DEVICEMAP)) return CUDA_ERROR_INVALID_VALUE;
   void *mapped = mmap(NULL, bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
@@ -288,7 +288,7 @@ CUresult cuMemHostAlloc(void **host, size_t bytes, unsigned flags) {
 CUresult cuMemFreeHost(void *host) { return drop(PINNED, host, true); }
 
 CUresult cuMemHostRegister(void *host, size_t bytes, unsigned flags) {
-  CUresult result = fake_enter(true);
+  CUresult result = fake_enter_idle();
   if (result != CUDA_SUCCESS) return result;
   if (!(flags & CU_MEMHOSTREGISTER_DEVICEMAP)) return CUDA_ERROR_INVALID_VALUE;
   if (fake_is("no-host", fake_device())) return CUDA_ERROR_NOT_PERMITTED;

@@ -52,6 +52,14 @@ int fake_host_device(int device);           /* its number among all of the host 
 /* What every call begins with; it fails without a context. `setup`: it allocates, frees or waits. */
 CUresult fake_enter(bool setup);
 
+/* The same for calls that drivers may have wait until the context's kernels have ended, and in which they keep others from
+ * launching any meanwhile. Who makes one while a kernel waits for what is yet to be launched waits for ever: here 20 s, and then
+ * nothing runs any more. Does so where there are queues. */
+CUresult fake_enter_idle(void);
+
+/* What a thread of the context has for its stack. */
+size_t fake_stack(void);
+
 void fake_lock(void);
 void fake_unlock(void);
 
@@ -68,10 +76,16 @@ const void *fake_kernel_find(const char *name);
 bool fake_kernel_is(const void *function);
 void fake_kernel_launch(const void *function, void *stream, bool captured, const struct fake_cuda_launch *launch);
 
+/* What was said of a kernel: it is loaded; it asks for all of an SM's shared memory. */
+enum { FAKE_KERNEL_LOADED = 1, FAKE_KERNEL_SHARES = 2 };
+void fake_kernel_note(const void *function, unsigned what);
+unsigned fake_kernel_noted(const void *function);
+
 /* fake_cuda_queue.cc: the word `live`. Captured work goes into its graph. */
 bool fake_queue_is_on(void);
 bool fake_queue_is_broken(void); /* a kernel has failed: nothing runs any more */
 bool fake_queue_is_busy(const void *stream);
+void fake_queue_settle(void);    /* until nothing is left in any of them; nothing is put there meanwhile */
 bool fake_queue_is_capturing(const void *stream);
 void fake_queue_copy(const void *stream, void *to, const void *from, size_t bytes);
 void fake_queue_fill(const void *stream, void *to, unsigned char value, size_t bytes);

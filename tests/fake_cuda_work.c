@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0
  * The fake CUDA driver's streams, copies, modules and launches. All work is done at once, by the thread that asks for it. */
+#include <stdio.h>
 #include <string.h>
 
 #include "fake_cuda.h"
@@ -17,6 +18,9 @@ static bool fake_kernel_is(const void *function) { return (void)function, false;
 static void fake_kernel_launch(const void *function, void *stream, bool captured, const fake_cuda_launch *launch) {
   (void)function, (void)stream, (void)captured, (void)launch;
 }
+static void fake_kernel_note(const void *function, unsigned what) { (void)function, (void)what; }
+static unsigned fake_kernel_noted(const void *function) { return (void)function, 0; }
+enum { FAKE_KERNEL_LOADED = 1, FAKE_KERNEL_SHARES = 2 };
 static bool fake_queue_is_on(void) { return false; }
 static bool fake_queue_is_broken(void) { return false; }
 static bool fake_queue_is_busy(const void *stream) { return (void)stream, false; }
@@ -121,7 +125,7 @@ static bool is_library(const void *image) {
 }
 
 CUresult cuModuleLoadData(CUmodule *module, const void *image) {
-  CUresult result = fake_enter(true);
+  CUresult result = fake_enter_idle();
   if (result != CUDA_SUCCESS) return result;
   if (!is_own(image) && !is_library(image)) return CUDA_ERROR_NO_BINARY_FOR_GPU;
   fake_lock();
@@ -133,7 +137,7 @@ CUresult cuModuleLoadData(CUmodule *module, const void *image) {
 }
 
 CUresult cuModuleUnload(CUmodule module) {
-  CUresult result = fake_enter(true);
+  CUresult result = fake_enter_idle();
   if (result != CUDA_SUCCESS) return result;
   fake_lock();
   bool removed = fake_remove(MODULE, module);
@@ -143,7 +147,7 @@ CUresult cuModuleUnload(CUmodule module) {
 
 /* A function is its place in the image. */
 CUresult cuModuleGetFunction(CUfunction *function, CUmodule module, const char *name) {
-  CUresult result = fake_enter(true);
+  CUresult result = fake_enter_idle();
   if (result != CUDA_SUCCESS) return result;
   fake_lock();
   const object *found = fake_find(MODULE, module);
@@ -161,14 +165,29 @@ CUresult cuModuleGetFunction(CUfunction *function, CUmodule module, const char *
   return CUDA_ERROR_NOT_FOUND;
 }
 
+CUresult cuFuncLoad(CUfunction function) {
+  fake_kernel_note(function, FAKE_KERNEL_LOADED);
+  return fake_enter_idle();
+}
+
+static int local_bytes(void) { return (int)fake_number("local", 800); }
+
 CUresult cuFuncGetAttribute(int *value, CUfunction_attribute attribute, CUfunction function) {
-  (void)function;
-  *value = attribute == CU_FUNC_ATTRIBUTE_MAX_THREADS_PER_BLOCK ? 1024 : attribute == CU_FUNC_ATTRIBUTE_NUM_REGS ? 64 : 0;
+  fake_kernel_note(function, FAKE_KERNEL_LOADED);
+  switch ((int)attribute) {
+  case CU_FUNC_ATTRIBUTE_MAX_THREADS_PER_BLOCK: *value = 1024; break;
+  case CU_FUNC_ATTRIBUTE_NUM_REGS: *value = 64; break;
+  case CU_FUNC_ATTRIBUTE_LOCAL_SIZE_BYTES: *value = local_bytes(); break;
+  default: *value = 0;
+  }
   return fake_enter(true);
 }
 
 CUresult cuFuncSetAttribute(CUfunction function, CUfunction_attribute attribute, int value) {
-  (void)function, (void)value;
+  if (attribute == CU_FUNC_ATTRIBUTE_PREFERRED_SHARED_MEMORY_CARVEOUT) {
+    if (value == CU_SHAREDMEM_CARVEOUT_MAX_SHARED) fake_kernel_note(function, FAKE_KERNEL_SHARES);
+    return fake_enter(true);
+  }
   return attribute == CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES ? fake_enter(true) : CUDA_ERROR_INVALID_VALUE;
 }
 
@@ -190,11 +209,24 @@ CUresult cuOccupancyMaxActiveClusters(int *clusters, CUfunction function, const 
 
 /* ---- launches -------------------------------------------------------------------------------------------------------- */
 
+/* A kernel of the library that a driver would load, or make room for, by its first launch; or that could not have SMs together
+ * with others: waits that end badly where kernels wait for each other. */
+static bool is_ready(CUfunction function) {
+  const unsigned noted = fake_kernel_noted(function);
+  const char *lacks = fake_stack() < (size_t)local_bytes() ? "has more local memory than threads have"
+                      : !(noted & FAKE_KERNEL_LOADED)      ? "was never loaded"
+                      : !(noted & FAKE_KERNEL_SHARES)      ? "does not ask for all shared memory"
+                                                           : NULL;
+  if (lacks) fprintf(stderr, "fake CUDA: a kernel is launched that %s\n", lacks);
+  return !lacks;
+}
+
 static CUresult run(CUfunction function, CUstream stream, fake_cuda_launch *launch) {
   bool runs = false;
   CUresult result = use(stream, false, &runs);
   if (result != CUDA_SUCCESS) return result;
   launch->device = fake_device();
+  if (fake_kernel_is(function) && !is_ready(function)) return CUDA_ERROR_ILLEGAL_STATE;
   if (fake_kernel_is(function)) {
     fake_kernel_launch(function, stream, !runs, launch);
     return CUDA_SUCCESS;

@@ -419,6 +419,27 @@ START_TEST(launches_carry_attributes) {
 }
 END_TEST
 
+/* A first launch loads nothing, and no memory for threads' stacks is made by it: drivers may wait for all kernels to do so. The
+ * fake one refuses launches that would. */
+START_TEST(kernels_are_ready_when_found) {
+  static const char *const machines[] = {"", "local=5000", "local=5000,version=12020"};
+  bny_device_kernel kernel;
+  bny_device_module *module = NULL;
+  char memory[4096] = {0};
+  void *arguments[] = {memory, memory, memory};
+  fake_cuda_set_image("emulated", 8);
+  machine(machines[_i]);
+  bny_device *device = open_ordinal(0);
+  ck_assert_int_eq(device->ops->module_load(device, "emulated", 8, &module), BANYAN_OK);
+  ck_assert_int_eq(device->ops->kernel_find(module, "bny_oneshot_ll16_32", &kernel), BANYAN_OK);
+  ck_assert_int_eq(kernel.local_bytes, _i ? 5000 : 800);
+  bny_device_launch launch = {.kernel = &kernel, .grid = {1, 1, 1}, .block = {32, 1, 1}, .arguments = arguments};
+  ck_assert_int_eq(device->ops->launch(device, &launch, NULL), BANYAN_OK);
+  device->ops->module_unload(module);
+  device->ops->close(device);
+}
+END_TEST
+
 /* While another thread captures, set-up may not spoil it. */
 START_TEST(set_up_amid_a_capture) {
   machine("capturing");
@@ -468,6 +489,7 @@ int main(void) {
   tcase_add_test(work, streams);
   tcase_add_test(work, kernels);
   tcase_add_loop_test(work, launches_carry_attributes, 0, 2);
+  tcase_add_loop_test(work, kernels_are_ready_when_found, 0, 3);
   tcase_add_test(work, set_up_amid_a_capture);
   suite_add_tcase(suite, choice);
   suite_add_tcase(suite, memory);

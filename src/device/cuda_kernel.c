@@ -66,6 +66,24 @@ static CUresult read_kernel(const bny_cuda_driver *driver, CUfunction function, 
   return result;
 }
 
+/* A kernel that needs more stack than any before it makes the driver wait for all that runs and set threads' memory up anew; by
+ * the first launch that would be amid runs, which wait for each other. */
+static CUresult make_stack(const bny_cuda_driver *driver, const bny_device_kernel *kernel) {
+  size_t stack = 0;
+  CUresult result = driver->cuCtxGetLimit(&stack, CU_LIMIT_STACK_SIZE);
+  if (result != CUDA_SUCCESS || kernel->local_bytes < 0 || stack >= (size_t)kernel->local_bytes) return result;
+  return driver->cuCtxSetLimit(CU_LIMIT_STACK_SIZE, (size_t)kernel->local_bytes);
+}
+
+/* Shared memory is part of an SM's first-level cache, and how large a part only changes while the SM is idle: a kernel that
+ * asks for less than another cannot share SMs with it, and follows it only when it has ended. So all ask for the same: most. */
+static CUresult set_shared(const bny_cuda_driver *driver, CUfunction function, int32_t room) {
+  CUresult result = driver->cuFuncSetAttribute(function, CU_FUNC_ATTRIBUTE_PREFERRED_SHARED_MEMORY_CARVEOUT,
+                                               CU_SHAREDMEM_CARVEOUT_MAX_SHARED);
+  if (result != CUDA_SUCCESS || room <= 0) return result;
+  return driver->cuFuncSetAttribute(function, CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES, room);
+}
+
 banyan_status bny_cuda_kernel_find(bny_device_module *module, const char *name, bny_device_kernel *kernel) {
   bny_cuda_device *self = module->device;
   bny_cuda_scope scope;
@@ -74,11 +92,13 @@ banyan_status bny_cuda_kernel_find(bny_device_module *module, const char *name, 
   CUfunction function = NULL;
   bny_device_kernel found = {0};
   CUresult result = self->driver.cuModuleGetFunction(&function, module->module, name);
-  /* A driver that loads lazily loads it for this; a first launch that loads could not be captured. */
+  /* A driver that loads lazily loads it now; a first launch that loads could not be captured, and might wait for what runs.
+   * Older ones load for the attributes. */
+  if (result == CUDA_SUCCESS && self->driver.cuFuncLoad) result = self->driver.cuFuncLoad(function);
   if (result == CUDA_SUCCESS) result = read_kernel(&self->driver, function, &found);
-  int32_t room = self->device.facts.shared_bytes_max - found.shared_bytes;
-  if (result == CUDA_SUCCESS && room > 0)
-    result = self->driver.cuFuncSetAttribute(function, CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES, room);
+  if (result == CUDA_SUCCESS)
+    result = set_shared(&self->driver, function, self->device.facts.shared_bytes_max - found.shared_bytes);
+  if (result == CUDA_SUCCESS) result = make_stack(&self->driver, &found);
   bny_cuda_leave(self, &scope);
   if (result != CUDA_SUCCESS)
     return bny_cuda_fail(&self->driver, result, "kernel %s on CUDA device %d", name, self->device.facts.ordinal);
