@@ -493,6 +493,23 @@ START_TEST(few_multiprocessors) {
 }
 END_TEST
 
+/* Ranks of one device share it: the blocks of all are there at once. */
+START_TEST(shared_multiprocessors) {
+  device_world_begin(1, "sms=12");
+  task *task = make_task(3, 79);
+  set_ways(task);
+  task->one_device = true;
+  for (int i = 0; i < SETS; i++)
+    for (int32_t r = 0; r < 3; r++) task->sets[i].shards[r].desc.keys_max = 1 << 17;
+  run(task, attend_and_combine);
+  check_combined(task);
+  uint32_t most = FAKE_CUDA(fake_cuda_most_blocks)();
+  ck_assert_msg(most >= 4 && most <= 12 / 3 * 2048 / 128, "%u blocks, of which the smallest have 128 threads", most);
+  device_world_end();
+  free_task(task);
+}
+END_TEST
+
 /* One rank's memory is none that its kernel takes: all ranks are told, and can go on. */
 static void refuse_one(world_rank *self) {
   task *task = self->argument;
@@ -553,6 +570,7 @@ int main(void) {
   tcase_add_test(devices, refusals);
   tcase_add_test(devices, refusals_of_one_rank);
   tcase_add_test(devices, few_multiprocessors);
+  tcase_add_test(devices, shared_multiprocessors);
   suite_add_tcase(suite, devices);
 #else
   (void)replay, (void)refuse, (void)graphs, (void)refusals, (void)nothing_to_do, (void)refuse_one, (void)refusals_of_one_rank;

@@ -77,22 +77,23 @@ static bny_decode_call call_of(const banyan_attention_desc *desc, const bny_deco
 
 /* ---- the kernel ------------------------------------------------------------------------------------------------------ */
 
-/* Of those that the whole device holds, as many as the SMs that may be used do: one at least. */
+/* Ranks that share a device have a part of it each, for attention too: blocks of all are there at once. Were a grid as large as the
+ * device, its last blocks would wait for ranks whose own find no room; those of a cluster least of all, for which no room is
+ * enough that is not together. */
+
+/* Of those that the whole device holds, as many as this rank's SMs do: one at least. */
 static void limit_clusters(const bny_engine *engine, bny_decode_residency *residency) {
   for (int bits = 1; bits < BNY_DECODE_CLUSTER_SIZES; bits++) {
-    int64_t all = residency->clusters[bits], some = all * engine->sms_all / engine->device->facts.sm_count;
+    int64_t all = residency->clusters[bits], some = all * engine->sms / engine->device->facts.sm_count;
     if (all > 0) residency->clusters[bits] = some > 0 ? (int32_t)some : 1;
   }
 }
 
 /* Those that may wait for each other when rows are combined: in clusters they can be fewer than SMs have room for. */
 static int32_t resident_blocks(const bny_decode *decode, const bny_decode_residency *residency) {
-  const bny_engine *engine = decode->engine;
   int bits = __builtin_ctz(decode->plan.cluster);
-  int64_t blocks = (int64_t)residency->sm_blocks * engine->sms_all;
-  if (bits > 0 && residency->clusters[bits] > 0) blocks = (int64_t)residency->clusters[bits] << bits;
-  blocks = blocks * engine->sms / engine->sms_all;
-  return blocks > 0 ? (int32_t)blocks : 1;
+  if (bits > 0 && residency->clusters[bits] > 0) return residency->clusters[bits] << bits;
+  return residency->sm_blocks * decode->engine->sms;
 }
 
 static banyan_status find_kernel(bny_decode *decode, const bny_decode_kernel *row, bny_decode_residency *residency) {
@@ -114,7 +115,7 @@ static banyan_status find_kernel(bny_decode *decode, const bny_decode_kernel *ro
 
 static banyan_status make_plan(bny_decode *decode, const bny_decode_request *request) {
   const bny_device_facts *facts = &decode->engine->device->facts;
-  bny_decode_machine machine = {.compute = facts->compute, .sm_count = decode->engine->sms_all,
+  bny_decode_machine machine = {.compute = facts->compute, .sm_count = decode->engine->sms,
                                 .shared_bytes_max = facts->shared_bytes_max, .clusters = facts->clusters};
   bny_decode_residency residency = {0};
   const bny_decode_kernel *row = NULL;
