@@ -2,11 +2,21 @@
  * Ranks that are processes: the collectives over shared memory, and that nothing of it is left behind. */
 #include <check.h>
 #include <dirent.h>
+#include <fcntl.h>
+#include <signal.h>
+#include <stddef.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/socket.h>
+#include <sys/time.h>
+#include <sys/un.h>
+#include <sys/wait.h>
+#include <unistd.h>
 
+#include "clock.h"
 #include "sheet.h"
+#include "transport/handover.h"
 #include "world.h"
 
 enum { ATTEMPTS = 64, MOODS = 2 };
@@ -194,6 +204,52 @@ START_TEST(nothing_is_left_of_a_failure) {
 }
 END_TEST
 
+/* ---- signals ----------------------------------------------------------------------------------------------------------- */
+
+static void ignore(int number) { (void)number; }
+
+/* A program may be profiled: signals that interrupt what waits, every millisecond. */
+static void be_interrupted(void) {
+  struct sigaction action = {.sa_handler = ignore}; /* no SA_RESTART */
+  struct itimerval often = {{0, 1000}, {0, 1000}};
+  sigaction(SIGALRM, &action, NULL);
+  setitimer(ITIMER_REAL, &often, NULL);
+}
+
+static int receive_interrupted(const bny_handover_ticket *ticket, int64_t deadline_ns) {
+  int memory = -1, pidfds[2] = {-1, -1};
+  be_interrupted();
+  banyan_status status = bny_handover_receive(ticket, 1, 2, &memory, pidfds, deadline_ns);
+  if (status != BANYAN_OK) fprintf(stderr, "%s\n", banyan_last_error());
+  return status == BANYAN_OK && memory >= 0 ? EXIT_SUCCESS : EXIT_FAILURE;
+}
+
+/* A connect waits while more ranks come than the kernel queues. */
+START_TEST(signals_do_not_end_a_connect) {
+  bny_handover_ticket ticket;
+  int listener, pidfds[2] = {-1, -1}, how;
+  struct sockaddr_un address = {.sun_family = AF_UNIX};
+  socklen_t bytes = offsetof(struct sockaddr_un, sun_path) + 1 + sizeof ticket.name;
+  ck_assert_int_eq(bny_handover_listen(&ticket, &listener), BANYAN_OK);
+  ck_assert_int_eq(listen(listener, 0), 0);
+  memcpy(address.sun_path + 1, ticket.name, sizeof ticket.name);
+  int stranger = socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0);
+  ck_assert_int_eq(connect(stranger, (struct sockaddr *)&address, bytes), 0);
+  int64_t deadline_ns = bny_clock_ns() + (int64_t)10 * 1000000000;
+  pid_t child = fork();
+  if (child == 0) _exit(receive_interrupted(&ticket, deadline_ns));
+  world_sleep_ms(50);
+  close(stranger);
+  int memory = open("/dev/null", O_RDWR | O_CLOEXEC); /* any descriptor will do */
+  ck_assert_msg(bny_handover_serve(listener, &ticket, memory, 2, pidfds, deadline_ns) == BANYAN_OK, "%s", banyan_last_error());
+  ck_assert_int_eq(waitpid(child, &how, 0), child);
+  ck_assert(WIFEXITED(how) && WEXITSTATUS(how) == EXIT_SUCCESS);
+  for (int i = 0; i < 2; i++) close(pidfds[i]);
+  close(memory);
+  close(listener);
+}
+END_TEST
+
 int main(void) {
   Suite *suite = suite_create("shm");
   TCase *processes = tcase_create("processes");
@@ -202,6 +258,7 @@ int main(void) {
   tcase_add_loop_test(processes, processes_move_bytes, 0, 8);
   tcase_add_loop_test(processes, nothing_is_left_behind, 0, 4);
   tcase_add_test(processes, nothing_is_left_of_a_failure);
+  tcase_add_test(processes, signals_do_not_end_a_connect);
   suite_add_tcase(suite, processes);
   return world_main(suite);
 }

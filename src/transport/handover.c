@@ -69,8 +69,26 @@ banyan_status bny_handover_listen(bny_handover_ticket *ticket, int *listener) {
 /* Sends on this socket, and a connect to a full backlog, end at the deadline. */
 static void bound_sends(int fd, int64_t deadline_ns) {
   int64_t left_ns = deadline_ns - bny_clock_ns();
-  struct timeval patience = {left_ns > 0 ? left_ns / 1000000000 : 0, left_ns > 0 ? left_ns % 1000000000 / 1000 + 1 : 1};
+  int64_t left_us = left_ns > 0 ? left_ns / 1000 + 1 : 1; /* 0 would be for ever */
+  struct timeval patience = {left_us / 1000000, left_us % 1000000};
   setsockopt(fd, SOL_SOCKET, SO_SNDTIMEO, &patience, sizeof patience);
+}
+
+/* A signal of the program ends neither a connect nor a send, as long as there is time. */
+static bool goes_on(int64_t deadline_ns) { return errno == EINTR && bny_clock_ns() < deadline_ns; }
+
+static bool connect_to(int socket_fd, const struct sockaddr_un *address, socklen_t bytes, int64_t deadline_ns) {
+  int failed;
+  do failed = connect(socket_fd, (const struct sockaddr *)address, bytes);
+  while (failed && goes_on(deadline_ns));
+  return !failed;
+}
+
+static bool send_packet(int socket_fd, const void *packet, size_t bytes, int64_t deadline_ns) {
+  ssize_t sent;
+  do sent = send(socket_fd, packet, bytes, MSG_NOSIGNAL);
+  while (sent < 0 && goes_on(deadline_ns));
+  return sent == (ssize_t)bytes;
 }
 
 static bool is_same_user(int socket_fd, pid_t *pid) {
@@ -196,7 +214,7 @@ static bool send_each(int socket_fd, int32_t nranks, const int *fds, int64_t dea
       present[i - first] = fds[i] >= 0;
       if (fds[i] >= 0) packet[count++] = fds[i];
     }
-    if (send(socket_fd, present, sizeof present, MSG_NOSIGNAL) != (ssize_t)sizeof present) return false;
+    if (!send_packet(socket_fd, present, sizeof present, deadline_ns)) return false;
     if (!send_fds(socket_fd, packet, count, deadline_ns)) return false;
   }
   return true;
@@ -247,12 +265,12 @@ static banyan_status greet(const bny_handover_ticket *ticket, int32_t rank, int6
   bound_sends(fd, deadline_ns);
   banyan_status status = BANYAN_OK;
   pid_t server = 0;
-  if (connect(fd, (struct sockaddr *)&address, address_bytes) != 0)
+  if (!connect_to(fd, &address, address_bytes, deadline_ns))
     status = bny_fail_errno(BANYAN_ERR_BOOTSTRAP, errno,
                             "cannot reach rank 0 for the shared memory (network namespaces of the ranks must be one)");
   else if (!is_same_user(fd, &server)) /* rank 0 is gone and another has taken its name */
     status = bny_fail(BANYAN_ERR_BOOTSTRAP, "rank 0 runs as another user than this rank; they cannot share memory");
-  else if (send(fd, &hello, sizeof hello, MSG_NOSIGNAL) != (ssize_t)sizeof hello)
+  else if (!send_packet(fd, &hello, sizeof hello, deadline_ns))
     status = bny_fail_errno(BANYAN_ERR_BOOTSTRAP, errno, "rank 0 does not listen to this rank");
   if (status != BANYAN_OK) {
     close(fd);
@@ -317,7 +335,7 @@ static banyan_status trade_as_other(const bny_handover_ticket *ticket, int32_t r
   banyan_status status = greet(ticket, rank, deadline_ns, &fd);
   if (status != BANYAN_OK) return status;
   unsigned char present = mine >= 0;
-  if (send(fd, &present, sizeof present, MSG_NOSIGNAL) != (ssize_t)sizeof present ||
+  if (!send_packet(fd, &present, sizeof present, deadline_ns) ||
       !send_fds(fd, &mine, present, deadline_ns))
     status = bny_fail_errno(BANYAN_ERR_BOOTSTRAP, errno, "cannot hand the shared memory to rank 0");
   else if (!receive_each(fd, nranks, fds, deadline_ns))
