@@ -54,6 +54,9 @@ typedef struct bny_landing {
  * before. */
 enum { BNY_MAIL_BYTES = 8192 - 16 };
 
+/* Ranks of a communicator, at most: a set of them, a bit each, is one mail. */
+enum { BNY_RANKS_MAX = 8 * BNY_MAIL_BYTES };
+
 typedef struct bny_mail {
   bny_signal round; /* stored last */
   uint32_t kind, bytes;
