@@ -46,7 +46,6 @@ int bny_boot_listen_beside(const struct bny_boot_settings *settings, int connect
 
 /* For processes of this host: the front's, which exists once and so may fail with EADDRINUSE; and any other's.
  * `address` becomes the name. Return -1 and errno. */
-void bny_boot_front_name(const struct bny_boot_settings *settings, char address[BNY_BOOT_ADDRESS_BYTES]);
 int bny_boot_listen_as_front(const struct bny_boot_settings *settings, char address[BNY_BOOT_ADDRESS_BYTES]);
 int bny_boot_listen_locally(char address[BNY_BOOT_ADDRESS_BYTES]);
 

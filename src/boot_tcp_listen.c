@@ -126,7 +126,7 @@ int bny_boot_listen_beside(const struct bny_boot_settings *settings, int connect
 }
 
 /* Known to those alone who know the secret; of each bootstrap its own. */
-void bny_boot_front_name(const struct bny_boot_settings *settings, char address[BNY_BOOT_ADDRESS_BYTES]) {
+static void front_name(const struct bny_boot_settings *settings, char address[BNY_BOOT_ADDRESS_BYTES]) {
   char text[sizeof settings->host + sizeof settings->locality + 32], name[BNY_BOOT_NAME_BYTES];
   snprintf(text, sizeof text, "%s %d %s", settings->host, settings->port, settings->locality);
   bny_boot_name_derive(settings->key, text, name);
@@ -135,7 +135,7 @@ void bny_boot_front_name(const struct bny_boot_settings *settings, char address[
 
 int bny_boot_listen_as_front(const struct bny_boot_settings *settings, char address[BNY_BOOT_ADDRESS_BYTES]) {
   struct sockaddr_un name = {.sun_family = AF_UNIX};
-  bny_boot_front_name(settings, address);
+  front_name(settings, address);
   size_t length = strlen(address);
   memcpy(name.sun_path, address, length);
   name.sun_path[0] = '\0'; /* the abstract namespace: gone with the socket */

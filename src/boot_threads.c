@@ -1,8 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0
  * Ranks that are threads of one process. Every rank of an allgather leaves pointers to its memory; the last to arrive
  * copies for all of them while they wait, so that nothing is allocated and one generation cannot overtake another. */
-#include "boot_threads.h"
-
 #include <errno.h>
 #include <pthread.h>
 #include <stdlib.h>
@@ -112,8 +110,6 @@ static int allgather_threads(void *context, const void *mine, void *all, size_t 
   pthread_mutex_unlock(&self->group->mutex);
   return (int)status;
 }
-
-bool bny_bootstrap_is_threads(const banyan_bootstrap *bootstrap) { return bootstrap->allgather == allgather_threads; }
 
 static banyan_status init_locks(struct banyan_threads *group) {
   pthread_condattr_t attributes;

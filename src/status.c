@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "status.h"
 
+#include <stdarg.h>
 #include <stdio.h>
 #include <string.h>
 
@@ -26,17 +27,16 @@ const char *banyan_status_string(banyan_status status) {
   return "unknown status";
 }
 
-banyan_status bny_fail_v(banyan_status status, const char *format, va_list arguments) {
+static void set_text(const char *format, va_list arguments) {
   char text[BNY_ERROR_TEXT_BYTES]; /* not in place: an argument may be the text of the error that led to this one */
   vsnprintf(text, sizeof text, format, arguments);
   memcpy(error_text, text, sizeof text);
-  return status;
 }
 
 banyan_status bny_fail(banyan_status status, const char *format, ...) {
   va_list arguments;
   va_start(arguments, format);
-  bny_fail_v(status, format, arguments);
+  set_text(format, arguments);
   va_end(arguments);
   return status;
 }
@@ -44,7 +44,7 @@ banyan_status bny_fail(banyan_status status, const char *format, ...) {
 banyan_status bny_fail_errno(banyan_status status, int errno_value, const char *format, ...) {
   va_list arguments;
   va_start(arguments, format);
-  bny_fail_v(status, format, arguments);
+  set_text(format, arguments);
   va_end(arguments);
   char reason[128];
   size_t length = strlen(error_text);

@@ -4,7 +4,7 @@
 #ifndef BNY_STATUS_H
 #define BNY_STATUS_H
 
-#include <stdarg.h>
+#include <stddef.h>
 
 #include "banyan.h"
 
@@ -12,7 +12,6 @@ enum { BNY_ERROR_TEXT_BYTES = 512 };
 
 /* Sets the thread's error text and returns `status`, so that `return bny_fail(BANYAN_ERR_ARGUMENT, "...")` reads well. */
 banyan_status bny_fail(banyan_status status, const char *format, ...) __attribute__((format(printf, 2, 3)));
-banyan_status bny_fail_v(banyan_status status, const char *format, va_list arguments);
 
 /* The same, with ": " and the text of errno_value appended. */
 banyan_status bny_fail_errno(banyan_status status, int errno_value, const char *format, ...)

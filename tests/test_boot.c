@@ -8,7 +8,6 @@
 #include <time.h>
 
 #include "banyan.h"
-#include "boot_threads.h"
 
 enum { RANKS_AT_MOST = 17, ROUNDS = 200 };
 
@@ -79,7 +78,6 @@ START_TEST(gathers_any_number_of_times) {
     for (int rank = 0; rank < nranks; rank++) {
       fill_member(group, &members[rank], rank, sizes[s], 20);
       members[rank].rounds = ROUNDS;
-      ck_assert(bny_bootstrap_is_threads(&members[rank].bootstrap));
     }
     run_members(members, nranks);
     for (int rank = 0; rank < nranks; rank++) {
@@ -180,7 +178,6 @@ START_TEST(checks_arguments) {
   ck_assert_int_eq(banyan_threads_bootstrap(NULL, 0, &bootstrap), BANYAN_ERR_ARGUMENT);
   ck_assert_int_eq(banyan_threads_bootstrap(group, 0, NULL), BANYAN_ERR_ARGUMENT);
   ck_assert_int_eq(bootstrap.rank, -7);
-  ck_assert(!bny_bootstrap_is_threads(&bootstrap));
   banyan_threads_destroy(group);
   banyan_threads_destroy(NULL);
 }

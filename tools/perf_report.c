@@ -17,7 +17,8 @@ static double gigabytes_per_second(const perf_row *row) {
   return row->p50_us > 0 ? (double)row->bytes / row->p50_us / 1e3 : 0;
 }
 
-double perf_ratio(const perf_row *row) {
+/* The time of the fastest of the MPI forms over that of banyan. */
+static double ratio_of(const perf_row *row) {
   double best = fmin(row->mpi_p50_us[0], fmin(row->mpi_p50_us[1], row->mpi_p50_us[2]));
   return row->p50_us > 0 ? best / row->p50_us : 0;
 }
@@ -83,7 +84,7 @@ void perf_report_row(const perf_row *row, bool against_mpi, FILE *stream) {
           row->errors.wrong, row->errors.worst);
   if (against_mpi) {
     fprintf(stream, " | %10.2f %10.2f %10.2f %6.2f", row->mpi_p50_us[0], row->mpi_p50_us[1], row->mpi_p50_us[2],
-            perf_ratio(row));
+            ratio_of(row));
   }
   fputc('\n', stream);
   fflush(stream);
@@ -95,7 +96,7 @@ void perf_report_trailer(const perf_row *rows, int count, const perf_protocol *p
   for (int i = 0; i < count; i++) {
     wrong += rows[i].errors.wrong;
     bandwidth += gigabytes_per_second(&rows[i]) / count;
-    ratio = fmin(ratio, perf_ratio(&rows[i]));
+    ratio = fmin(ratio, ratio_of(&rows[i]));
   }
   if (protocol->check) {
     fprintf(stream, "# Out of bounds values : %" PRId64 " %s\n", wrong, wrong == 0 ? "OK" : "FAILED");
@@ -143,7 +144,7 @@ static json_t *row_json(const perf_case *perf, const perf_row *row, const perf_p
     json_object_set_new(o, "mpi_allgather_us", real(row->mpi_p50_us[0]));
     json_object_set_new(o, "mpi_op_us", real(row->mpi_p50_us[1]));
     json_object_set_new(o, "mpi_allreduce3_us", real(row->mpi_p50_us[2]));
-    json_object_set_new(o, "ratio_to_best_mpi", real(perf_ratio(row)));
+    json_object_set_new(o, "ratio_to_best_mpi", real(ratio_of(row)));
   }
   return o;
 }

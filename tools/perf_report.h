@@ -20,7 +20,4 @@ void perf_report_trailer(const perf_row *rows, int count, const perf_protocol *p
 bool perf_report_json(const perf_case *perf, const perf_row *rows, int count, const perf_protocol *protocol,
                       FILE *stream);
 
-/* The time of the fastest of the MPI forms over that of banyan. */
-double perf_ratio(const perf_row *row);
-
 #endif

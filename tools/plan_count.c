@@ -28,7 +28,7 @@ static void rounds_count(const bny_request *request, const bny_plan *plan, plan_
   }
 }
 
-void plan_counts_add(plan_counts *counts, const bny_request *request, const bny_plan *plan) {
+static void add_plan(plan_counts *counts, const bny_request *request, const bny_plan *plan) {
   plan_level_count levels[BNY_LEVELS_MAX] = {{0}};
   int64_t work = 0;
   for (int32_t i = 0; i < plan->nsteps; i++) {
@@ -73,7 +73,7 @@ bool plan_counts_make(const plan_ranks *ranks, const bny_request *request, plan_
     if (status != BANYAN_OK) {
       return tool_error_set(error, "%s", banyan_last_error());
     }
-    plan_counts_add(counts, request, plan);
+    add_plan(counts, request, plan);
     bny_plan_free(plan);
   }
   return true;

@@ -24,9 +24,6 @@ enum { PLAN_COUNT_RANKS = 64 };
 /* Makes plans of up to PLAN_COUNT_RANKS ranks. */
 bool plan_counts_make(const plan_ranks *ranks, const bny_request *request, plan_counts *counts, tool_error *error);
 
-/* Adds one plan. */
-void plan_counts_add(plan_counts *counts, const bny_request *request, const bny_plan *plan);
-
 /* Rounds, further messages and bytes at a level in time, as selection counts them: see src/plan/select.c. */
 double plan_count_ns(const bny_link_cost *link, const plan_level_count *count);
 

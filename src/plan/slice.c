@@ -121,22 +121,10 @@ static bool range_within(int64_t first, int64_t number, int64_t low, int64_t cou
   return number >= 0 && first >= low && first + number <= low + count;
 }
 
-static bool ranges_intersect(int64_t first, int64_t number, int64_t low, int64_t count) {
-  return number > 0 && count > 0 && first < low + count && low < first + number;
-}
-
 bool bny_slice_within(const bny_slice *inner, const bny_slice *outer) {
   return range_within(inner->token0, inner->tokens, outer->token0, outer->tokens) &&
          range_within(inner->head0, inner->heads, outer->head0, outer->heads) && inner->byte0 >= outer->byte0 &&
          inner->bytes <= outer->bytes && inner->byte0 - outer->byte0 <= outer->bytes - inner->bytes;
-}
-
-bool bny_slice_intersects(const bny_slice *a, const bny_slice *b) {
-  bool rows = ranges_intersect(a->token0, a->tokens, b->token0, b->tokens) &&
-              ranges_intersect(a->head0, a->heads, b->head0, b->heads);
-  bool bytes = a->bytes > 0 && b->bytes > 0 &&
-               (a->byte0 <= b->byte0 ? b->byte0 - a->byte0 < a->bytes : a->byte0 - b->byte0 < b->bytes);
-  return rows || bytes;
 }
 
 size_t bny_slice_wire_bytes(const bny_request *request, const bny_slice *slice) {

@@ -23,7 +23,6 @@ bny_slice bny_slice_cut(const bny_slice *box, bool by_heads, int32_t count, int3
 bool bny_slice_is_empty(const bny_request *request, const bny_slice *slice);
 bool bny_slice_equal(const bny_slice *a, const bny_slice *b);
 bool bny_slice_within(const bny_slice *inner, const bny_slice *outer);
-bool bny_slice_intersects(const bny_slice *a, const bny_slice *b); /* of rows, or of bytes where there are no rows */
 
 /* Bytes of the message that holds it, and the room that it takes in an outbox (the next multiple of 64). */
 size_t bny_slice_wire_bytes(const bny_request *request, const bny_slice *slice);

@@ -14,8 +14,14 @@ enum {
 
 /* ---- of rounds --------------------------------------------------------------------------------------------------- */
 
-bny_tree_links bny_tree_links_of(const bny_levels *levels, const bny_tree_round *round) {
-  bny_tree_links links = {.first_ns = 0};
+/* A rank's links while it has the messages of a round: it sees the first, then each further one, and every link carries
+ * one after another, links of different levels at once. */
+typedef struct tree_links {
+  double first_ns, message_ns, ns_per_byte;
+} tree_links;
+
+static tree_links links_of(const bny_levels *levels, const bny_tree_round *round) {
+  tree_links links = {.first_ns = 0};
   for (int32_t level = 0; level < levels->nlevels; level++) {
     const bny_link_cost *link = &levels->levels[level].link;
     bool turns = link->ranks_per_core > 1;
@@ -31,7 +37,7 @@ bny_tree_links bny_tree_links_of(const bny_levels *levels, const bny_tree_round 
 
 bny_tree_time bny_tree_round_time(const bny_levels *levels, const bny_tree_round *round, bool up) {
   const bny_link_cost *work = &levels->levels[0].link;
-  bny_tree_links links = bny_tree_links_of(levels, round);
+  tree_links links = links_of(levels, round);
   double gamma = work->gamma_ns_per_byte * (work->ranks_per_core > 1 ? work->ranks_per_core : 1);
   double later = up ? round->children - 1 : 0, handled = up ? round->children + 1 : 1;
   return (bny_tree_time){.fixed_ns = round->times * (links.first_ns + later * links.message_ns),
@@ -90,7 +96,7 @@ static tree_weight weigh(const bny_tree_shape *shape) {
   }
   if (!shape->strategy->piles && weight.stages > 0) weight.stages = weight.hops > 1 ? 2 : 1;
   if (shape->levels && count > 0) {
-    bny_tree_links links = bny_tree_links_of(shape->levels, &weight.busiest);
+    tree_links links = links_of(shape->levels, &weight.busiest);
     weight.message_ns = links.message_ns;
     weight.carried_ns_per_byte = links.ns_per_byte;
   }

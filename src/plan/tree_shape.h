@@ -56,14 +56,6 @@ bool bny_tree_offer(const bny_tree_strategy *strategy, const bny_request *reques
 /* node->children is set by the caller. */
 void bny_tree_node_of(const bny_tree_shape *shape, int32_t rank, bny_tree_node *node);
 
-/* A rank's links while it has the messages of a round: it sees the first, then each further one, and every link carries
- * one after another, links of different levels at once. */
-typedef struct bny_tree_links {
-  double first_ns, message_ns, ns_per_byte;
-} bny_tree_links;
-
-bny_tree_links bny_tree_links_of(const bny_levels *levels, const bny_tree_round *round);
-
 /* What merging (up) or passing on takes once over a round, as a line over the bytes of a message. */
 typedef struct bny_tree_time {
   double fixed_ns, ns_per_byte;
