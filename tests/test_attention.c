@@ -529,6 +529,7 @@ START_TEST(refusals) {
   REFUSE(batch, -1, "batch");
   REFUSE(heads, 0, "heads");
   REFUSE(heads, 5, "heads is 5, must be a multiple of kv_heads");
+  REFUSE(heads, 1 << 30, "batch 2 x heads 1073741824");
   REFUSE(kv_heads, 0, "kv_heads");
   REFUSE(kv_heads, -2, "kv_heads");
   REFUSE(head_dim, 0, "head_dim");

@@ -27,6 +27,9 @@ static banyan_status check_shape(const banyan_attention_desc *desc) {
     return bny_fail(BANYAN_ERR_ARGUMENT,
                     WHERE "heads is %" PRId32 ", must be a multiple of kv_heads, which is %" PRId32, desc->heads,
                     desc->kv_heads);
+  if ((int64_t)desc->batch * desc->heads > INT32_MAX)
+    return bny_fail(BANYAN_ERR_ARGUMENT, WHERE "batch %" PRId32 " x heads %" PRId32 " are more than 2^31 - 1 rows", desc->batch,
+                    desc->heads);
   if (desc->head_dim < 1 || desc->head_dim > BNY_ATTENTION_HEAD_DIM_MAX)
     return bny_fail(BANYAN_ERR_ARGUMENT, WHERE "head_dim is %" PRId32 ", must be 1 to %d", desc->head_dim,
                     BNY_ATTENTION_HEAD_DIM_MAX);
