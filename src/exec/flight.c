@@ -57,8 +57,9 @@ static void write_file(const char *pattern, int32_t rank, const char *text, size
   char path[1024];
   if (!bny_log_path(pattern, rank, path, sizeof path)) return;
   int file = bny_log_open(path, O_APPEND);
-  if (file < 0 || write(file, text, bytes) != (ssize_t)bytes)
-    bny_log(BNY_LOG_WARN, "the flight recorder cannot write to %s: %s", path, strerror(errno));
+  ssize_t written = file < 0 ? -1 : write(file, text, bytes);
+  if (written != (ssize_t)bytes)
+    bny_log(BNY_LOG_WARN, "the flight recorder cannot write to %s: %s", path, strerror(written < 0 ? errno : ENOSPC));
   if (file >= 0) close(file);
 }
 

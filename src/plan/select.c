@@ -33,6 +33,7 @@ const bny_algorithm *const bny_algorithms[] = {
 #undef BNY_ALGORITHM
     NULL,
 };
+_Static_assert(sizeof bny_algorithms / sizeof bny_algorithms[0] <= BNY_CANDIDATES_MAX + 1, "each algorithm is a candidate");
 
 enum { REASON_BYTES = 2048 };
 
