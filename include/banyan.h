@@ -10,7 +10,8 @@
  * the same order on every rank, destroy the communicator.
  *
  * Threads: one thread at a time may use a communicator and its operations; banyan_comm_abort() alone may be called from
- * any thread. Different communicators are independent.
+ * any thread. Different communicators are independent. The child of a fork may free its copies of operations and destroy
+ * those of communicators, which neither its parent nor its peers notice, and nothing else.
  *
  * Errors: every call returns a banyan_status; out-parameters are written only on BANYAN_OK. banyan_last_error() is the
  * text of this thread's last failure: what was wrong, where, which rank, what to do. A failure that involves other ranks
@@ -50,7 +51,7 @@ typedef enum banyan_status {
   BANYAN_ERR_MEMORY,      /* out of memory, or a message larger than the arena allows */
   BANYAN_ERR_SYSTEM,      /* the operating system refused something */
   BANYAN_ERR_UNSUPPORTED, /* not on this machine or not in this build */
-  BANYAN_ERR_DATA,        /* NaN or +inf statistics that the descriptor does not declare to mean an empty row */
+  BANYAN_ERR_DATA,        /* statistics that no row has: a d below 0, NaN or +inf not declared to mean an empty row */
   BANYAN_ERR_STATE,       /* a call in the wrong order */
   BANYAN_ERR_BOOTSTRAP,   /* ranks could not find or authenticate each other */
   BANYAN_ERR_TIMEOUT,     /* the deadline passed; banyan_comm_failed_rank() names who was waited for */
@@ -78,8 +79,8 @@ typedef struct banyan_bootstrap {
   int (*allgather)(void *context, const void *mine, void *all, size_t bytes, int64_t timeout_ns);
 } banyan_bootstrap;
 
-/* Ranks that are threads of this process: one group of nranks, then one bootstrap per thread. The group must outlive
- * the communicators made from it. Communicators of such ranks use plain memory and no system resources. */
+/* Ranks that are threads of this process: one group of nranks, then one bootstrap per thread. The group is destroyed when
+ * all of them have their communicators. Communicators of such ranks use plain memory and no system resources. */
 typedef struct banyan_threads banyan_threads;
 banyan_status banyan_threads_create(int32_t nranks, banyan_threads **group);
 banyan_status banyan_threads_bootstrap(banyan_threads *group, int32_t rank, banyan_bootstrap *bootstrap);
@@ -90,7 +91,8 @@ void banyan_threads_destroy(banyan_threads *group); /* NULL is allowed */
  * Open MPI's, PMI's and Slurm's variables say rank and size. Connects over TCP and authenticates both ways with the secret
  * of BANYAN_SECRET or of the file BANYAN_SECRET_FILE (mode 0600), which is required unless MASTER_ADDR is a loopback
  * address. Rank 0 listens at MASTER_ADDR, or where BANYAN_INTERFACE says: eth0, an address, or a network such as
- * 10.0.0.0/8. Bounded by timeout_ns (0: 30 s) in all. Free it as soon as the communicator is made. */
+ * 10.0.0.0/8. Bounded by timeout_ns (0: 30 s), but for the time that the system takes to look MASTER_ADDR up. Free it as
+ * soon as the communicator is made. */
 typedef struct banyan_env banyan_env;
 banyan_status banyan_env_create(int64_t timeout_ns, banyan_env **env, banyan_bootstrap *bootstrap);
 void banyan_env_destroy(banyan_env *env); /* NULL is allowed */
@@ -249,7 +251,8 @@ typedef struct banyan_combine_desc {
   banyan_scatter scatter;
   int32_t root;           /* for BANYAN_SCATTER_ROOT */
   banyan_order order;
-  const char *algorithm;  /* "oneshot", "twoshot", "recursive", "tree", "ring"; NULL: by predicted cost */
+  const char *algorithm;  /* "oneshot", "twoshot", "recursive", "tree", "ring", "levels", or a variant of one such as
+                           * "recursive_halving"; see docs/algorithms.md. NULL: by predicted cost */
   void *stream;           /* of the communicator's device (a cudaStream_t); NULL: that of banyan_comm_set_stream(). Not
                            * compared. Ranks that share a device take turns on a common stream, and wait in vain for each
                            * other */
