@@ -26,7 +26,7 @@
  * test calls fake_cuda_run(), and then all run together on an emulated device.
  *
  * With the word `live` programs need not know that the driver is fake: nothing is done at once, but by a thread, in the order of
- * each stream; there are events, and graphs with branches; and kernels of one process may wait for those of another. Calls that
+ * each stream; there are events, and graphs of one stream; and kernels of one process may wait for those of another. Calls that
  * allocate, free or load wait until all kernels of the process have ended, and nobody launches one meanwhile, as may be with
  * drivers: so a call that is made between a rank's launch and that of its peers is found. */
 #ifndef BNY_TESTS_FAKE_CUDA_H

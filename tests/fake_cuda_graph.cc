@@ -24,26 +24,10 @@ extern "C" CUresult cuEventDestroy(CUevent event) {
 
 extern "C" CUresult cuEventRecord(CUevent event, CUstream stream) {
   std::shared_ptr<fake_event> &recorded = *of_handle<fake_event>(event);
-  recorded->graph = fake_queue_capture_of(stream);
-  if (recorded->graph) return fake_enter(false);
+  if (fake_queue_capture_of(stream)) return CUDA_ERROR_NOT_SUPPORTED; /* no graph here has any */
   auto item = std::make_shared<fake_item>();
   recorded->done = false;
   item->records = recorded;
-  fake_queue_push(stream, item);
-  return fake_enter(false);
-}
-
-/* A stream that waits for one that is being captured is captured too. */
-extern "C" CUresult cuStreamWaitEvent(CUstream stream, CUevent event, unsigned) {
-  const std::shared_ptr<fake_event> &awaited = *of_handle<fake_event>(event);
-  std::shared_ptr<fake_graph> mine = fake_queue_capture_of(stream);
-  if (mine != awaited->graph && mine) return CUDA_ERROR_STREAM_CAPTURE_ISOLATION;
-  if (awaited->graph) {
-    fake_queue_set_capture(stream, awaited->graph);
-    return fake_enter(false);
-  }
-  auto item = std::make_shared<fake_item>();
-  item->awaits = awaited;
   fake_queue_push(stream, item);
   return fake_enter(false);
 }
@@ -59,17 +43,15 @@ extern "C" CUresult cuEventElapsedTime(float *milliseconds, CUevent from, CUeven
 
 extern "C" CUresult cuStreamBeginCapture(CUstream stream, CUstreamCaptureMode) {
   if (fake_queue_capture_of(stream)) return CUDA_ERROR_ILLEGAL_STATE;
-  auto graph = std::make_shared<fake_graph>();
-  graph->origin = stream;
-  fake_queue_set_capture(stream, graph);
+  fake_queue_set_capture(stream, std::make_shared<fake_graph>());
   return fake_enter(true);
 }
 
 extern "C" CUresult cuStreamEndCapture(CUstream stream, CUgraph *made) {
   std::shared_ptr<fake_graph> graph = fake_queue_capture_of(stream);
   *made = nullptr;
-  if (!graph || graph->origin != stream) return CUDA_ERROR_ILLEGAL_STATE;
-  fake_queue_end_captures(graph);
+  if (!graph) return CUDA_ERROR_ILLEGAL_STATE;
+  fake_queue_end_capture(stream);
   *made = reinterpret_cast<CUgraph>(new std::shared_ptr<fake_graph>(graph));
   return fake_enter(true);
 }
@@ -91,17 +73,13 @@ extern "C" CUresult cuGraphExecDestroy(CUgraphExec exec) {
 
 extern "C" CUresult cuGraphUpload(CUgraphExec, CUstream) { return fake_enter_idle(); }
 
-/* Branches of each launch of a graph are streams of their own to the emulator. */
+/* Each launch of a graph is a stream of its own to the emulator. */
 extern "C" CUresult cuGraphLaunch(CUgraphExec exec, CUstream stream) {
   static std::atomic<uint32_t> streams{1u << 31};
-  std::map<const void *, uint32_t> branches;
   auto item = std::make_shared<fake_item>();
-  for (const auto &node : (*of_handle<fake_graph>(exec))->launches) {
-    auto found = branches.find(node.first);
-    if (found == branches.end()) found = branches.emplace(node.first, streams++).first;
-    item->launches.push_back(node.second);
-    item->launches.back().stream = found->second;
-  }
+  item->launches = (*of_handle<fake_graph>(exec))->launches;
+  const uint32_t own = streams++;
+  for (bny_emulator_launch &launch : item->launches) launch.stream = own;
   fake_queue_push(stream, item);
   return fake_enter(false);
 }

@@ -54,7 +54,7 @@ CUresult fake_enter(bool setup);
 
 /* The same for calls that drivers may have wait until the context's kernels have ended, and in which they keep others from
  * launching any meanwhile. Who makes one while a kernel waits for what is yet to be launched waits for ever: here 20 s, and then
- * nothing runs any more. Does so where there are queues. */
+ * the process is ended. Does so where there are queues. */
 CUresult fake_enter_idle(void);
 
 /* What a thread of the context has for its stack. */

@@ -6,7 +6,6 @@
 #include <functional>
 #include <map>
 #include <memory>
-#include <utility>
 #include <vector>
 
 #include "cuda/device.h"
@@ -15,21 +14,18 @@
 struct fake_event {
   bool done = true;
   double when_ms = 0;
-  std::shared_ptr<struct fake_graph> graph; /* recorded on a stream that was being captured */
 };
 
-/* A graph while it is captured, and then: launches by branch, which are the streams that were captured. Branches run
- * side by side from the beginning to the end: what events order among them is not kept. */
+/* A graph while it is captured, and then: of one stream, one launch after another. */
 struct fake_graph {
-  const void *origin;
-  std::vector<std::pair<const void *, bny_emulator_launch>> launches;
+  std::vector<bny_emulator_launch> launches;
 };
 
-/* Launches that run at once, a work of the host, an event to record, or one to wait for. */
+/* Launches, a work of the host, or an event to record. */
 struct fake_item {
   std::vector<bny_emulator_launch> launches;
   std::function<void()> host;
-  std::shared_ptr<fake_event> records, awaits;
+  std::shared_ptr<fake_event> records;
   size_t left = 0; /* threads of launches that have not come to their end */
   bool started = false;
 };
@@ -45,6 +41,6 @@ void fake_queue_delay(const void *stream, double ms);
 /* NULL: the stream is not being captured. */
 std::shared_ptr<fake_graph> fake_queue_capture_of(const void *stream);
 void fake_queue_set_capture(const void *stream, const std::shared_ptr<fake_graph> &graph);
-void fake_queue_end_captures(const std::shared_ptr<fake_graph> &graph);
+void fake_queue_end_capture(const void *stream);
 
 #endif

@@ -232,15 +232,15 @@ static bool put(void *argument, int32_t run, int32_t rank, tool_error *error) {
   case ATTENTION: return device_time_start(at->attention[cache], error);
   case APART: return device_time_start(at->attention[cache], error) && device_time_start(at->combine, error);
   case FUSED: return device_time_start(at->fused[cache], error);
-  default:
-    return rank != 0 || gpu_copy(m->ranks.device, m->copy_to, m->copy_from, m->copy_bytes, m->ranks.streams[0], error);
+  default: return gpu_copy(m->ranks.device, m->copy_to, m->copy_from, m->copy_bytes, m->ranks.streams[rank], error);
   }
 }
 
 static bool time_form(measurement *m, form form, double *p50_us, double *p99_us, tool_error *error) {
   run_form what = {m, form};
   int32_t repeat = m->settings->repeat;
-  device_timing timing = {put, &what, m->result->runs, repeat < WARMUP ? 1 : WARMUP, repeat};
+  device_timing timing = {.put = put, .argument = &what, .ranks = form == COPY ? 1 : 0, .runs = m->result->runs,
+                          .warmup = repeat < WARMUP ? 1 : WARMUP, .iterations = repeat};
   return device_time(&m->ranks, &timing, p50_us, p99_us, error);
 }
 

@@ -1,6 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0
- * The time of operations on a device: many runs of all ranks in a graph, each rank's on a branch of its own, which is
- * replayed. */
+ * The time of operations on a device: many runs of each rank in a graph of its own, which are replayed side by side. */
 #ifndef DEVICE_TIME_H
 #define DEVICE_TIME_H
 
@@ -10,6 +9,7 @@ typedef struct device_timing {
   /* Puts a run of one rank on its stream. */
   bool (*put)(void *argument, int32_t run, int32_t rank, tool_error *error);
   void *argument;
+  int32_t ranks;              /* the first so many take part; 0: all */
   int32_t runs;               /* in a graph */
   int32_t warmup, iterations; /* replays before, replays that count */
 } device_timing;

@@ -59,16 +59,21 @@ bool gpu_wait(gpu *device, void *stream, double seconds, tool_error *error);
 
 typedef struct gpu_graph gpu_graph;
 
-/* What goes to streams[0 .. count) from now on until gpu_capture_end() makes one graph, whose branches the streams are:
- * they run side by side. Only this thread may put anything there. */
-bool gpu_capture_begin(gpu *device, void *const *streams, int32_t count, tool_error *error);
-bool gpu_capture_end(gpu *device, void *const *streams, int32_t count, gpu_graph **graph, tool_error *error);
+/* What goes to the stream from now on until gpu_capture_end() makes a graph. Only this thread may put anything there. */
+bool gpu_capture_begin(gpu *device, void *stream, tool_error *error);
+bool gpu_capture_end(gpu *device, void *stream, gpu_graph **graph, tool_error *error);
 bool gpu_graph_launch(gpu_graph *graph, void *stream, tool_error *error);
 void gpu_graph_free(gpu_graph *graph); /* NULL is allowed */
 
-/* Launches a graph `warmup` + `count` times on the stream, one after another, and writes the time that each of the last
- * `count` took on the device, in microseconds. Waits `seconds` at most. */
-bool gpu_graph_time(gpu_graph *graph, void *stream, int32_t warmup, int32_t count, double seconds, double *times_us,
-                    tool_error *error);
+typedef struct gpu_rounds {
+  int32_t warmup, count;
+  double seconds; /* to wait at most, for either */
+} gpu_rounds;
+
+/* Launches all graphs, each on its stream, round after round, without waiting between: `warmup` times, and `count` times,
+ * of which it writes how long each took on the first stream, in microseconds. Not one graph of several branches, as no
+ * driver promises that all of these run side by side, and ranks' kernels wait for each other. */
+bool gpu_graphs_time(gpu_graph *const *graphs, void *const *streams, int32_t ngraphs, const gpu_rounds *rounds,
+                     double *times_us, tool_error *error);
 
 #endif

@@ -9,26 +9,9 @@ struct gpu_graph {
   CUgraphExec exec;
 };
 
-/* `last` on one stream comes before what is put on the others from now on: the branches of a graph. */
-static bool order(gpu *device, void *first, void *const *others, int32_t count, tool_error *error) {
-  const gpu_driver *driver = &device->driver;
-  CUevent event = NULL;
-  bool ok = gpu_succeeded(driver, driver->cuEventCreate(&event, CU_EVENT_DISABLE_TIMING), "cuEventCreate", error);
-  if (!ok) {
-    return false;
-  }
-  ok = gpu_succeeded(driver, driver->cuEventRecord(event, first), "cuEventRecord", error);
-  for (int32_t i = 0; ok && i < count; i++) {
-    ok = gpu_succeeded(driver, driver->cuStreamWaitEvent(others[i], event, 0), "cuStreamWaitEvent", error);
-  }
-  driver->cuEventDestroy(event);
-  return ok;
-}
-
-bool gpu_capture_begin(gpu *device, void *const *streams, int32_t count, tool_error *error) {
-  CUresult result = device->driver.cuStreamBeginCapture(streams[0], CU_STREAM_CAPTURE_MODE_THREAD_LOCAL);
-  return gpu_succeeded(&device->driver, result, "cuStreamBeginCapture", error) &&
-         order(device, streams[0], streams + 1, count - 1, error);
+bool gpu_capture_begin(gpu *device, void *stream, tool_error *error) {
+  CUresult result = device->driver.cuStreamBeginCapture(stream, CU_STREAM_CAPTURE_MODE_THREAD_LOCAL);
+  return gpu_succeeded(&device->driver, result, "cuStreamBeginCapture", error);
 }
 
 /* What a first launch would have to allocate is allocated now: later, kernels of others may wait for those of this
@@ -47,18 +30,15 @@ static bool instantiate(gpu *device, CUgraph captured, void *stream, CUgraphExec
   return true;
 }
 
-bool gpu_capture_end(gpu *device, void *const *streams, int32_t count, gpu_graph **graph, tool_error *error) {
+bool gpu_capture_end(gpu *device, void *stream, gpu_graph **graph, tool_error *error) {
   const gpu_driver *driver = &device->driver;
   CUgraph captured = NULL;
   gpu_graph *made = calloc(1, sizeof *made);
   bool ok = made != NULL || tool_error_set(error, "out of memory");
-  for (int32_t i = 1; ok && i < count; i++) {
-    ok = order(device, streams[i], streams, 1, error);
-  }
   /* A capture that has failed is to be ended as well. */
-  CUresult result = driver->cuStreamEndCapture(streams[0], &captured);
+  CUresult result = driver->cuStreamEndCapture(stream, &captured);
   ok = ok && gpu_succeeded(driver, result, "cuStreamEndCapture", error) &&
-       instantiate(device, captured, streams[0], &made->exec, error);
+       instantiate(device, captured, stream, &made->exec, error);
   if (captured != NULL) {
     driver->cuGraphDestroy(captured);
   }
@@ -108,26 +88,37 @@ static CUevent *make_events(gpu *device, int32_t count, tool_error *error) {
   return events;
 }
 
-bool gpu_graph_time(gpu_graph *graph, void *stream, int32_t warmup, int32_t count, double seconds, double *times_us,
-                    tool_error *error) {
-  gpu *device = graph->device;
-  const gpu_driver *driver = &device->driver;
-  CUevent *events = make_events(device, 2 * count, error);
-  bool ok = events != NULL;
-  for (int32_t i = -warmup; ok && i < count; i++) {
-    ok = (i < 0 || gpu_succeeded(driver, driver->cuEventRecord(events[2 * i], stream), "cuEventRecord", error)) &&
-         gpu_graph_launch(graph, stream, error) &&
-         (i < 0 || gpu_succeeded(driver, driver->cuEventRecord(events[2 * i + 1], stream), "cuEventRecord", error));
-    /* So that a graph that never ends does so here, and no more than that is under way. */
-    ok = ok && (i != -1 || gpu_wait(device, stream, seconds, error));
+static bool launch_all(gpu_graph *const *graphs, void *const *streams, int32_t ngraphs, tool_error *error) {
+  bool ok = true;
+  for (int32_t i = 0; ok && i < ngraphs; i++) {
+    ok = gpu_graph_launch(graphs[i], streams[i], error);
   }
-  ok = ok && gpu_wait(device, stream, seconds, error);
+  return ok;
+}
+
+bool gpu_graphs_time(gpu_graph *const *graphs, void *const *streams, int32_t ngraphs, const gpu_rounds *rounds,
+                     double *times_us, tool_error *error) {
+  gpu *device = graphs[0]->device;
+  const gpu_driver *driver = &device->driver;
+  int32_t count = rounds->count;
+  CUevent *events = make_events(device, count + 1, error);
+  bool ok = events != NULL;
+  for (int32_t i = 0; ok && i < rounds->warmup; i++) {
+    ok = launch_all(graphs, streams, ngraphs, error);
+  }
+  /* So that a graph that never ends does so here, and no more than that is under way. */
+  ok = ok && gpu_wait(device, streams[0], rounds->seconds, error) && launch_all(graphs, streams, ngraphs, error);
+  for (int32_t i = 0; ok && i <= count; i++) {
+    ok = gpu_succeeded(driver, driver->cuEventRecord(events[i], streams[0]), "cuEventRecord", error) &&
+         (i == count || launch_all(graphs, streams, ngraphs, error));
+  }
+  ok = ok && gpu_wait(device, streams[0], rounds->seconds, error);
   for (int32_t i = 0; ok && i < count; i++) {
     float milliseconds = 0;
-    ok = gpu_succeeded(driver, driver->cuEventElapsedTime(&milliseconds, events[2 * i], events[2 * i + 1]),
-                       "cuEventElapsedTime", error);
+    ok = gpu_succeeded(driver, driver->cuEventElapsedTime(&milliseconds, events[i], events[i + 1]), "cuEventElapsedTime",
+                       error);
     times_us[i] = (double)milliseconds * 1e3;
   }
-  free_events(device, events, 2 * count);
+  free_events(device, events, count + 1);
   return ok;
 }

@@ -120,10 +120,10 @@ static bool plan(gpu_rank *self, const set *set, bool combined, memory *memory) 
 static bool run(gpu_rank *self, const set *set, memory *memory) {
   tool_error error = {.text = ""};
   bool ok = world_ok(self->world, banyan_start(memory->op), "start") && gpu_finish(self) && world_meet(self->world) &&
-            gpu_ok(self, gpu_capture_begin(self->device, &self->stream, 1, &error), &error) &&
+            gpu_ok(self, gpu_capture_begin(self->device, self->stream, &error), &error) &&
             world_ok(self->world, banyan_start(memory->op), "start in a graph") &&
             gpu_ok(self,
-                   gpu_capture_end(self->device, &self->stream, 1, &memory->graph, &error) &&
+                   gpu_capture_end(self->device, self->stream, &memory->graph, &error) &&
                        gpu_fill(self->device, memory->out, 0xff, out_floats(&set->shape) * sizeof(float), self->stream,
                                 &error),
                    &error) &&

@@ -88,9 +88,9 @@ static bool line_expect(gpu_rank *self, task *task, const line *line, bool fill)
 
 static bool line_capture(gpu_rank *self, const task *task, line *line) {
   tool_error error = {.text = ""};
-  bool ok = gpu_ok(self, gpu_capture_begin(self->device, &line->stream, 1, &error), &error);
+  bool ok = gpu_ok(self, gpu_capture_begin(self->device, line->stream, &error), &error);
   for (int i = 0; i < RUNS_IN_GRAPH && ok; i++) ok = line_combine(self, task, line);
-  return ok && gpu_ok(self, gpu_capture_end(self->device, &line->stream, 1, &line->graph, &error), &error);
+  return ok && gpu_ok(self, gpu_capture_end(self->device, line->stream, &line->graph, &error), &error);
 }
 
 /* The communicator exists. Memory is there on all ranks before the first of them launches anything, see gpu_take(). */

@@ -120,9 +120,9 @@ static bool launch(gpu_rank *self, const hands *hands) {
 
 static bool capture(gpu_rank *self, hands *hands) {
   tool_error error = {.text = ""};
-  bool ok = gpu_ok(self, gpu_capture_begin(self->device, &self->stream, 1, &error), &error);
+  bool ok = gpu_ok(self, gpu_capture_begin(self->device, self->stream, &error), &error);
   ok = ok && launch(self, hands) && combine_apart(self, hands) && launch(self, hands);
-  return ok && gpu_ok(self, gpu_capture_end(self->device, &self->stream, 1, &hands->graph, &error), &error);
+  return ok && gpu_ok(self, gpu_capture_end(self->device, self->stream, &hands->graph, &error), &error);
 }
 
 static bool replay(gpu_rank *self, const hands *hands) {
