@@ -13,7 +13,8 @@ typedef struct gpu_rank {
   world_rank *world;
   gpu *device;
   void *stream;
-  char name[20]; /* of the device, as communicators take it */
+  bool is_process; /* else a thread */
+  char name[20];   /* of the device, as communicators take it */
 } gpu_rank;
 
 typedef struct gpu_setup {
@@ -22,7 +23,7 @@ typedef struct gpu_setup {
   bool spread;        /* over all devices, else all on one */
   int32_t comms;      /* communicators that will be alive at once on a device; 0: 1 */
   bool bare;          /* the body makes its communicators and streams itself */
-  int64_t timeout_ns; /* 0: 60 s */
+  int64_t timeout_ns; /* 0: what should do */
   size_t arena_bytes;
   void *argument;
   void (*body)(gpu_rank *self, void *argument);
@@ -49,7 +50,7 @@ int32_t gpu_devices(void);
 /* Says why a test (or part `index` of it) is not run here. */
 void gpu_skip(const char *test, int index, const char *format, ...) __attribute__((format(printf, 3, 4)));
 
-/* A case that CK_RUN_CASE may name; each of its tests has 300 s. */
+/* A case that CK_RUN_CASE may name; each of its tests has 150 s. */
 struct TCase;
 void gpu_add_case(struct Suite *suite, struct TCase *made);
 

@@ -1,46 +1,51 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: Apache-2.0
-"""What PyTorch's kernels take for the decode shapes that banyan-decode is measured with, as JSON on stdout.
+"""What PyTorch's kernels take for the decode shapes that banyan-decode is measured with: lines of JSON on stdout, each written
+as soon as it is known, so that whoever ends this has what was measured until then.
 
-usage: rivals.py [--quick] [--iterations N]
+usage: rivals.py [--quick] [--iterations N] [--seconds N]
 
-scaled_dot_product_attention with each backend that takes the shape, and FlexAttention, compiled. bf16, one query token
-for each sequence, contiguous keys and values of random numbers. The time is the median over replays of a CUDA graph; in
-the graph each run reads caches of its own, as many as make four times the second-level cache, so that none is read from
-there."""
+  --seconds N  nothing more is begun after that; what has begun goes on, and compilers take their time
+
+scaled_dot_product_attention with each backend that takes the shape, and then FlexAttention, compiled. bf16, one query token
+for each sequence, contiguous keys and values of random numbers. The time is the median over replays of a CUDA graph, which
+follow each other without a pause; in the graph each run reads caches of its own, as many as make four times the second-level
+cache, so that none is read from there."""
 import argparse
 import json
 import statistics
 import sys
+import time
 
 # name, batch, heads, KV heads, head_dim, keys: as in check-gpu
 SHAPES = (("batch 64, 32/8 heads x 128, 32 K keys", 64, 32, 8, 128, 32768),
           ("batch 1, 32/8 heads x 128, 64 K keys", 1, 32, 8, 128, 65536),
           ("batch 1, 8/1 heads x 128, 128 K keys", 1, 8, 1, 128, 131072))
 CACHES_OF_CACHE = 4
+RUNS_MIN = 4
 
 
 def graph_median_us(torch, runs, iterations):
     """Of one of the functions, which are captured one after another."""
     side = torch.cuda.Stream()
+    side.wait_stream(torch.cuda.current_stream())
     with torch.cuda.stream(side):
         for run in runs * 3:
             run()
     torch.cuda.synchronize()
     graph = torch.cuda.CUDAGraph()
+    captured = runs * -(-RUNS_MIN // len(runs))
     with torch.cuda.graph(graph):
-        for run in runs:
+        for run in captured:
             run()
-    times = []
-    for i in range(iterations + 5):
-        begin, end = torch.cuda.Event(enable_timing=True), torch.cuda.Event(enable_timing=True)
-        begin.record()
+    events = [torch.cuda.Event(enable_timing=True) for _ in range(iterations + 1)]
+    for _ in range(5):
         graph.replay()
-        end.record()
-        end.synchronize()
-        if i >= 5:
-            times.append(begin.elapsed_time(end) * 1e3 / len(runs))
-    return statistics.median(times)
+    for event in events:
+        event.record()
+        graph.replay()
+    torch.cuda.synchronize()
+    return statistics.median(a.elapsed_time(b) * 1e3 / len(captured) for a, b in zip(events, events[1:]))
 
 
 def caches(torch, batch, kv_heads, dim, keys, made):
@@ -76,53 +81,66 @@ def copy_gbps(torch, iterations):
     return 2e-3 * nbytes / graph_median_us(torch, [lambda: target.copy_(source)], iterations)
 
 
-def measure(torch, shape, iterations):
+def measure_form(torch, row, attend, q, pairs, iterations):
+    try:
+        row["us"] = graph_median_us(torch, [lambda k=k, v=v: attend(q, k, v) for k, v in pairs], iterations)
+    except Exception as error:  # a backend that does not take the shape says so in many ways
+        row["text"] = (str(error).strip().splitlines() or [type(error).__name__])[0][:200]
+        torch.cuda.synchronize()
+    return row
+
+
+def measure(torch, forms, shape, iterations, in_time):
+    """A row for each form that takes the shape or does not."""
     name, batch, heads, kv_heads, dim, keys = shape
     cache_bytes = getattr(torch.cuda.get_device_properties(0), "L2_cache_size", 50 << 20)
-    kv_bytes = 4 * batch * kv_heads * dim * keys
-    made = max(1, -(-CACHES_OF_CACHE * cache_bytes // kv_bytes))
+    made = max(1, -(-CACHES_OF_CACHE * cache_bytes // (4 * batch * kv_heads * dim * keys)))
+    try:
+        found = list(forms(torch))
+    except (ImportError, AttributeError, RuntimeError) as error:
+        yield {"name": forms.__name__, "shape": name, "us": None, "text": str(error).splitlines()[0][:200]}
+        return
     q = torch.randn(batch, heads, 1, dim, device="cuda", dtype=torch.bfloat16)
     pairs = list(caches(torch, batch, kv_heads, dim, keys, made))
-    for forms in (sdpa_forms, flex_forms):
-        try:
-            found = list(forms(torch))
-        except (ImportError, AttributeError, RuntimeError) as error:
-            yield {"name": forms.__name__, "shape": name, "us": None, "text": str(error).splitlines()[0][:200]}
-            continue
-        for form, attend in found:
-            row = {"name": form, "shape": name, "batch": batch, "heads": heads, "kv_heads": kv_heads, "head_dim": dim,
-                   "keys": keys, "caches": made, "us": None, "text": ""}
-            try:
-                runs = [lambda k=k, v=v: attend(q, k, v) for k, v in pairs]
-                row["us"] = graph_median_us(torch, runs, iterations)
-            except Exception as error:  # a backend that does not take the shape says so in many ways
-                row["text"] = (str(error).strip().splitlines() or [type(error).__name__])[0][:200]
-                torch.cuda.synchronize()
-            yield row
+    for form, attend in found:
+        row = {"name": form, "shape": name, "batch": batch, "heads": heads, "kv_heads": kv_heads, "head_dim": dim,
+               "keys": keys, "caches": made, "us": None, "text": "no time left of --seconds"}
+        yield measure_form(torch, dict(row, text=""), attend, q, pairs, iterations) if in_time() else row
+
+
+def say(fields):
+    print(json.dumps(fields), flush=True)
+
+
+def find_torch():
+    try:
+        import torch
+    except ImportError as error:
+        return None, "no PyTorch: %s" % error
+    return torch, "" if torch.cuda.is_available() else "PyTorch finds no GPU"
 
 
 def main():
     parser = argparse.ArgumentParser()
     parser.add_argument("--quick", action="store_true")
     parser.add_argument("--iterations", type=int, default=50)
+    parser.add_argument("--seconds", type=float, default=86400)
     options = parser.parse_args()
-    try:
-        import torch
-        reason = "" if torch.cuda.is_available() else "PyTorch finds no GPU"
-    except ImportError as error:
-        torch, reason = None, "no PyTorch: %s" % error
-    rows, gbps = [], None
-    if not reason:
-        with torch.no_grad():
-            gbps = copy_gbps(torch, 3 if options.quick else options.iterations)
+    until = time.monotonic() + options.seconds
+    torch, reason = find_torch()
+    say({"torch": torch.__version__ if torch else None, "skipped": reason})
+    if reason:
+        return 0
+    iterations = 3 if options.quick else options.iterations
+    with torch.no_grad():
+        say({"copy_gbps": copy_gbps(torch, iterations)})
+        for forms in (sdpa_forms, flex_forms):  # what is to be compiled last
             for shape in SHAPES:
                 if options.quick:
                     shape = shape[:1] + (1,) + shape[2:5] + (1024,)
-                rows += list(measure(torch, shape, 3 if options.quick else options.iterations))
+                for row in measure(torch, forms, shape, iterations, lambda: time.monotonic() < until):
+                    say(row)
                 torch.cuda.empty_cache()
-    version = torch.__version__ if torch else None
-    json.dump({"torch": version, "skipped": reason, "copy_gbps": gbps, "rows": rows}, sys.stdout, indent=1)
-    print()
     return 0
 
 
