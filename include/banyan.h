@@ -116,19 +116,19 @@ typedef struct banyan_comm_config {
 } banyan_comm_config;
 
 /* Communicators with a device. Memory that collectives are given is memory that the device can read and write, from
- * wherever it comes; it is not shared with peers, the arenas alone are. Where the driver says that the device does not reach the
- * first byte of it (plain memory of the host, but for machines whose devices share its page tables; another device without peer
- * access) the call is BANYAN_ERR_ARGUMENT and names the field; allocations that were found good are remembered, and not asked of
- * again. Collectives are ordered on a stream, return at
- * once and synchronise nothing: a barrier holds the stream, not the caller, until all ranks' streams have come to it. The
- * first of a shape (and each *_init) waits for the other ranks, and allocates; every later one may be captured in a graph,
- * which may be replayed as often as all ranks do it alike: the runs of a
- * communicator come in the same order on all ranks, in order on each, which on several streams is for the caller to see to.
- * BANYAN_DEVICE_TUNE has algorithms of combines measured, in banyan_comm_create() and nowhere else; where a program's next run
- * may measure otherwise, BANYAN_ORDER_PLAN may then give other bits, unless a file keeps what was measured.
- * Errors of runs arrive later, at banyan_comm_status(). Before banyan_comm_destroy() all runs of this rank have ended.
- * Where ranks are on several hosts whose devices share no memory, a thread of the library carries between hosts what kernels
- * make and read: one for each such communicator. There the collectives other than combines move memory of the host, and return when they are done. */
+ * wherever it comes; it is not shared with peers, the arenas alone are. Where the driver says that the device does not
+ * reach the first byte of it (plain memory of the host, but for machines whose devices share its page tables; another
+ * device without peer access) the call is BANYAN_ERR_ARGUMENT and names the field; allocations that were found good are
+ * remembered, and not asked of again. Collectives are ordered on a stream, return at once and synchronise nothing: a
+ * barrier holds the stream, not the caller, until all ranks' streams have come to it. The first of a shape (and each
+ * *_init) waits for the other ranks, and allocates; every later one may be captured in a graph, which may be replayed
+ * as often as all ranks do it alike: the runs of a communicator come in the same order on all ranks, in order on each,
+ * which on several streams is for the caller to see to. BANYAN_DEVICE_TUNE has algorithms of combines measured, in
+ * banyan_comm_create() and nowhere else; where a program's next run may measure otherwise, BANYAN_ORDER_PLAN may then
+ * give other bits, unless a file keeps what was measured. Errors of runs arrive later, at banyan_comm_status(). Before
+ * banyan_comm_destroy() all runs of this rank have ended. Where ranks are on several hosts whose devices share no
+ * memory, a thread of the library carries between hosts what kernels make and read: one for each such communicator.
+ * There the collectives other than combines move memory of the host, and return when they are done. */
 
 /* Collective over all ranks of the bootstrap. config may be NULL. The bootstrap may be freed afterwards. */
 banyan_status banyan_comm_create(const banyan_bootstrap *bootstrap, const banyan_comm_config *config, banyan_comm **comm);
@@ -319,16 +319,18 @@ size_t banyan_op_describe(const banyan_op *op, char *text, size_t bytes);
 
 /* ---- combine within a kernel of your own --------------------------------------------------------------------------- */
 
-/* An attention kernel may push its partials from its epilogue and merge them itself: see banyan_device.cuh. Collective, once
- * for each shape. desc->algorithm is NULL or "oneshot"; desc->stream is not looked at. BANYAN_ERR_UNSUPPORTED: the communicator
- * has no device, or more than 8 ranks, or arenas in memory of the host; canonical order on a lossy wire. Such an operation is
- * run by launching that kernel on all ranks, in the common order of runs; banyan_start() refuses it. */
+/* An attention kernel may push its partials from its epilogue and merge them itself: see banyan_device.cuh. Collective,
+ * once for each shape. desc->algorithm is NULL or "oneshot"; desc->stream is not looked at. BANYAN_ERR_UNSUPPORTED: the
+ * communicator has no device, or more than 8 ranks, or arenas in memory of the host; canonical order on a lossy wire.
+ * Such an operation is run by launching that kernel on all ranks, in the common order of runs; banyan_start() refuses
+ * it. */
 banyan_status banyan_device_combine_init(banyan_comm *comm, const banyan_combine_desc *desc, banyan_op **op);
 
-/* Writes `combine`, a banyan_device_combine of `bytes` bytes, for the kernel to take by value. `rows`: what it pushes means (kinds,
- * base, empty; pointers and strides are not looked at, dtypes are BANYAN_F32). `out`: as of banyan_combine(). `blocks`: of the
- * kernel that fit on the device at once; fewer leave more of it to others. Local, allocates nothing: may be called for each
- * launch. What it wrote is good for launches and graphs until banyan_comm_destroy(), also after banyan_op_free(). */
+/* Writes `combine`, a banyan_device_combine of `bytes` bytes, for the kernel to take by value. `rows`: what it pushes
+ * means (kinds, base, empty; pointers and strides are not looked at, dtypes are BANYAN_F32). `out`: as of
+ * banyan_combine(). `blocks`: of the kernel that fit on the device at once; fewer leave more of it to others. Local,
+ * allocates nothing: may be called for each launch. What it wrote is good for launches and graphs until
+ * banyan_comm_destroy(), also after banyan_op_free(). */
 banyan_status banyan_op_device(const banyan_op *op, const banyan_partial *rows, const banyan_partial *out, int32_t blocks,
                                void *combine, size_t bytes);
 
@@ -366,25 +368,27 @@ typedef struct banyan_attention_desc {
  * convention: the input of banyan_combine(). In memory of the host. Local, allocates nothing, any thread. */
 banyan_status banyan_attention(const banyan_attention_desc *desc, const banyan_partial *out);
 
-/* The same as an operation, done where the communicator's combines are. Local; not compared with other ranks. On the host
- * banyan_start() does all of it. On a device it puts one kernel on desc->stream, as for a combine: allocates nothing, may be
- * captured. Then q, k, v, seq_lens and page_table are memory that the device can read, at each run, and `out` such that it can
- * write; q, k and v are all f16 or all bf16, their rows begin at multiples of 16 bytes; head_dim is 64, 96, 128, 192 or 256
- * with values as long, or 576 with v = k, whose first 512 are the values (MLA). Else BANYAN_ERR_UNSUPPORTED. Operations of a
- * communicator share scratch memory: their runs are one after another, in graphs too. */
+/* The same as an operation, done where the communicator's combines are. Local; not compared with other ranks. On the
+ * host banyan_start() does all of it. On a device it puts one kernel on desc->stream, as for a combine: allocates
+ * nothing, may be captured. Then q, k, v, seq_lens and page_table are memory that the device can read, at each run, and
+ * `out` such that it can write; q, k and v are all f16 or all bf16, their rows begin at multiples of 16 bytes; head_dim
+ * is 64, 96, 128, 192 or 256 with values as long, or 576 with v = k, whose first 512 are the values (MLA). Else
+ * BANYAN_ERR_UNSUPPORTED. Operations of a communicator share scratch memory: their runs are one after another, in
+ * graphs too. */
 banyan_status banyan_attention_init(banyan_comm *comm, const banyan_attention_desc *desc, const banyan_partial *out,
                                     banyan_op **op);
 
-/* Attention over the shards of all ranks: the above and a combine of its rows, in one. Collective, as banyan_combine_init();
- * `combine` has batch tokens, and its stream is NULL or that of `desc`. If the device of one rank does not serve its shape or memory,
- * all ranks get that error, which names the rank. On a device one kernel does it all where a kernel of
- * your own could, see banyan_device_combine_init(), and the arenas have room for all rows at once; two or more otherwise:
- * banyan_op_query() says which. */
+/* Attention over the shards of all ranks: the above and a combine of its rows, in one. Collective, as
+ * banyan_combine_init(); `combine` has batch tokens, and its stream is NULL or that of `desc`. If the device of one
+ * rank does not serve its shape or memory, all ranks get that error, which names the rank. On a device one kernel does
+ * it all where a kernel of your own could, see banyan_device_combine_init(), and the arenas have room for all rows at
+ * once; two or more otherwise: banyan_op_query() says which. */
 banyan_status banyan_attention_combine_init(banyan_comm *comm, const banyan_attention_desc *desc,
                                             const banyan_combine_desc *combine, const banyan_partial *out, banyan_op **op);
 
-/* The same at once, as banyan_combine(): memory may be another in each call. The first call of a shape (all but pointers and
- * strides) plans and allocates, and so does one with another keys_max: say what a sequence will have at most, not what it has. */
+/* The same at once, as banyan_combine(): memory may be another in each call. The first call of a shape (all but
+ * pointers and strides) plans and allocates, and so does one with another keys_max: say what a sequence will have at
+ * most, not what it has. */
 banyan_status banyan_attention_combine(banyan_comm *comm, const banyan_attention_desc *desc, const banyan_combine_desc *combine,
                                        const banyan_partial *out);
 

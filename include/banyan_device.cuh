@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * banyan inside of your attention kernel: its epilogue pushes each row's partial to the other ranks as soon as it is finished,
- * and the kernel's last blocks merge what all ranks have pushed and write the result. No second launch, and the exchange hides
- * behind the attention that is still running.
+ * banyan inside of your attention kernel: its epilogue pushes each row's partial to the other ranks as soon as it is
+ * finished, and the kernel's last blocks merge what all ranks have pushed and write the result. No second launch, and
+ * the exchange hides behind the attention that is still running.
  *
  *   __global__ void attention(..., const __grid_constant__ banyan_device_combine combine) {
  *     banyan_device_run run;
@@ -17,11 +17,12 @@
  * The rules
  * - Grids and blocks have one dimension, blocks consist of whole warps, and functions "of a warp" are called by all of its 32
  *   lanes, with the same arguments. All warps begin; which of them push is your affair.
- * - Each of the call's tokens x heads rows is pushed exactly once on every rank, also those of empty shards, in any order.
- *   Coordinates are those of the whole call. What a row means (normalised or not, lse or m and d, base, empty rows) was said to the
- *   host with the descriptor of the input, whose pointers and strides are not looked at; values are f32 here.
- * - A block pushes all its rows before banyan_device_end(), where it may wait for other ranks. It must not hold then what another
- *   block of the grid waits for.
+ * - Each of the call's tokens x heads rows is pushed exactly once on every rank, also those of empty shards, in any
+ *   order. Coordinates are those of the whole call. What a row means (normalised or not, lse or m and d, base, empty
+ *   rows) was said to the host with the descriptor of the input, whose pointers and strides are not looked at; values are
+ *   f32 here.
+ * - A block pushes all its rows before banyan_device_end(), where it may wait for other ranks. It must not hold then
+ *   what another block of the grid waits for.
  * - The result is where and what the host was told. Nothing of it may be read before the kernel has ended.
  * - The kernel can be captured in a graph and replayed; kernels of a communicator run one after another, on every rank in the
  *   same order. A kernel that is launched early (programmatic dependent launch) may call banyan_device_begin() right away: it
@@ -36,7 +37,7 @@
 #include "banyan.h"
 #include "cuda/fused.h"
 
-/* A parameter of your kernel, filled in by the host: plain data, valid as long as the operation it was made for. */
+/* A parameter of your kernel, filled in by the host: plain data, valid as long as the communicator. */
 typedef bny_device_combine banyan_device_combine;
 
 /* What a thread knows of a run. */
@@ -47,9 +48,10 @@ BNY_DEVICE void banyan_device_begin(banyan_device_run *run, const banyan_device_
   bny_fused_begin(run, combine);
 }
 
-/* Of a warp: row (token, head) with statistics m and d, or lse and 1. `values` is a pointer to value_dim floats in shared or
- * global memory, written by lanes of this warp or before a barrier; or a function object that all lanes call together, each with
- * a column in [0, value_dim) of its own, so that it may shuffle. Waits only for ranks that are a whole run behind. */
+/* Of a warp: row (token, head) with statistics m and d, or lse and 1. `values` is a pointer to value_dim floats in
+ * shared or global memory, written by lanes of this warp or before a barrier; or a function object that all lanes call
+ * together, each with a column in [0, value_dim) of its own, so that it may shuffle. Waits only for ranks that are a
+ * whole run behind. */
 template <class Values>
 BNY_DEVICE void banyan_device_push(banyan_device_run *run, int32_t token, int32_t head, float m, float d,
                                    const Values &values) {
@@ -59,9 +61,9 @@ BNY_DEVICE void banyan_device_push(banyan_device_run *run, int32_t token, int32_
 /* Of all threads of a block. */
 BNY_DEVICE void banyan_device_end(banyan_device_run *run) { bny_fused_end(run); }
 
-/* For kernels all of whose blocks run at once, instead of waiting for banyan_device_end() to merge everything: of a warp, merges
- * row (token, head), which this rank wants, into the result, once all ranks have pushed it. Rows merged so must be all rows: then
- * end with banyan_device_end_merged(). */
+/* For kernels all of whose blocks run at once, instead of waiting for banyan_device_end() to merge everything: of a
+ * warp, merges row (token, head), which this rank wants, into the result, once all ranks have pushed it. Rows merged so
+ * must be all rows: then end with banyan_device_end_merged(). */
 BNY_DEVICE void banyan_device_merge(banyan_device_run *run, int32_t token, int32_t head) {
   bny_fused_merge(run, token, head);
 }

@@ -79,7 +79,9 @@ bny_box bny_api_result_box(const banyan_comm *comm, const bny_op_key *key) {
 banyan_status bny_api_check_partial(const banyan_partial *partial, const bny_box *box, bool is_output) {
   const char *name = is_output ? "out" : "in";
   if (bny_api_box_is_empty(box)) return BANYAN_OK;
-  if (!partial) return bny_fail(BANYAN_ERR_ARGUMENT, "%s is NULL, but this rank has %d x %d rows there", name, box->tokens, box->heads);
+  if (!partial)
+    return bny_fail(BANYAN_ERR_ARGUMENT, "%s is NULL, but this rank has %d x %d rows there", name, box->tokens,
+                    box->heads);
   const char *wrong = bny_partial_check(partial, box, is_output);
   return wrong ? bny_fail(BANYAN_ERR_ARGUMENT, "%s: %s", name, wrong) : BANYAN_OK;
 }
@@ -88,7 +90,8 @@ banyan_status bny_api_check_memory(banyan_comm *comm, const char *what, const vo
   return comm->device.engine ? bny_engine_reach(comm->device.engine, what, pointer) : BANYAN_OK;
 }
 
-banyan_status bny_api_check_memory_partial(banyan_comm *comm, const banyan_partial *partial, const bny_box *box, bool is_output) {
+banyan_status bny_api_check_memory_partial(banyan_comm *comm, const banyan_partial *partial, const bny_box *box,
+                                           bool is_output) {
   if (!comm->device.engine || bny_api_box_is_empty(box)) return BANYAN_OK;
   banyan_status status = BANYAN_OK;
   if (box->value_dim > 0) status = bny_api_check_memory(comm, is_output ? "out.values" : "in.values", partial->values);

@@ -15,7 +15,8 @@ static inline bool bny_api_box_is_empty(const bny_box *box) { return box->tokens
 
 /* Memory of the caller's, on a device that must reach it; elsewhere there is nothing to check. Hot. */
 banyan_status bny_api_check_memory(banyan_comm *comm, const char *what, const void *pointer);
-banyan_status bny_api_check_memory_partial(banyan_comm *comm, const banyan_partial *partial, const bny_box *box, bool is_output);
+banyan_status bny_api_check_memory_partial(banyan_comm *comm, const banyan_partial *partial, const bny_box *box,
+                                           bool is_output);
 
 /* NULL is allowed where there are no rows. */
 banyan_status bny_api_check_partial(const banyan_partial *partial, const bny_box *box, bool is_output);

@@ -25,7 +25,8 @@ banyan_status banyan_device_combine_init(banyan_comm *comm, const banyan_combine
   if (!comm->device.engine)
     return bny_fail(BANYAN_ERR_UNSUPPORTED, "the communicator has no device: name one in banyan_comm_config");
   if (!may_be_oneshot(desc->algorithm))
-    return bny_fail(BANYAN_ERR_ARGUMENT, "desc.algorithm is \"%s\"; within a kernel it is \"oneshot\" or NULL", desc->algorithm);
+    return bny_fail(BANYAN_ERR_ARGUMENT, "desc.algorithm is \"%s\"; within a kernel it is \"oneshot\" or NULL",
+                    desc->algorithm);
   set_within(&key);
   return bny_op_make(comm, &key, op);
 }
@@ -120,7 +121,8 @@ static banyan_status attend_and_combine(banyan_comm *comm, const banyan_attentio
   banyan_op *op = NULL;
   status = keep ? bny_op_make(comm, &key, &op) : bny_op_find(comm, &key, &op);
   if (status != BANYAN_OK) return status;
-  /* Whether a shape is served is for each rank's device and memory to say. An operation that has none yet is new on all ranks. */
+  /* Whether a shape is served is for each rank's device and memory to say. An operation that has none yet is new on all
+   * ranks. */
   bny_attention *attention = bny_op_attention(op);
   bool is_new = !attention;
   if (is_new || !bny_attention_rebind(comm, attention, desc))

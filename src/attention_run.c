@@ -43,7 +43,8 @@ static banyan_status make_rows(bny_attention *attention) {
 static void describe(bny_attention *attention, bool within, bool alone) {
   const char *then = within ? "; its rows are combined within it" : alone ? "" : "; then a combine of its own";
   if (!attention->engine) {
-    snprintf(attention->text, sizeof attention->text, "attention on the host (%s)%s", bny_attention_kernels_find(NULL)->name, then);
+    snprintf(attention->text, sizeof attention->text, "attention on the host (%s)%s",
+             bny_attention_kernels_find(NULL)->name, then);
     return;
   }
   const bny_decode_plan *plan = &attention->decode.plan;

@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Local attention as a part of operations: bound to memory once, done many times, on the host or on the communicator's device. */
+ * Local attention as a part of operations: bound to memory once, done many times, on the host or on the communicator's
+ * device. */
 #ifndef BNY_ATTENTION_RUN_H
 #define BNY_ATTENTION_RUN_H
 

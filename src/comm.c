@@ -202,8 +202,8 @@ static banyan_status check_arguments(const banyan_bootstrap *bootstrap, const ba
                     sizeof *bootstrap);
   if (!bootstrap->allgather) return bny_fail(BANYAN_ERR_ARGUMENT, "bootstrap.allgather is NULL");
   if (bootstrap->nranks < 1 || bootstrap->nranks > BNY_RANKS_MAX || bootstrap->rank < 0 || bootstrap->rank >= bootstrap->nranks)
-    return bny_fail(BANYAN_ERR_ARGUMENT, "bootstrap has rank %d of %d; there may be 1 to %d", bootstrap->rank, bootstrap->nranks,
-                    BNY_RANKS_MAX);
+    return bny_fail(BANYAN_ERR_ARGUMENT, "bootstrap has rank %d of %d; there may be 1 to %d", bootstrap->rank,
+                    bootstrap->nranks, BNY_RANKS_MAX);
   if (config && config->size != sizeof *config)
     return bny_fail(BANYAN_ERR_ARGUMENT, "config.size is %zu; set it to sizeof(banyan_comm_config) = %zu", config->size,
                     sizeof *config);

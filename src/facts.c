@@ -48,7 +48,8 @@ static void find_machine(bny_facts *own) {
   if (read_boot_id(own->boot_id, sizeof own->boot_id) && own->network_namespace) return;
   memset(own->boot_id, 0, sizeof own->boot_id);
   snprintf(own->boot_id, sizeof own->boot_id, "%016" PRIx64 " %" PRId64, own->process, own->pid);
-  bny_log(BNY_LOG_WARN, "rank %d cannot read its boot id and network namespace in /proc, and takes itself for a host of its own",
+  bny_log(BNY_LOG_WARN,
+          "rank %d cannot read its boot id and network namespace in /proc, and takes itself for a host of its own",
           own->rank);
 }
 

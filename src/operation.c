@@ -108,7 +108,8 @@ static banyan_status plan_parts(banyan_op *op) {
 
 static banyan_status fill_within(const banyan_op *op, const bny_request *request, bny_device_combine *combine) {
   if (op->comm->device.bridge)
-    return bny_fail(BANYAN_ERR_UNSUPPORTED, "a combine within a kernel needs devices that share memory; here those of several hosts "
+    return bny_fail(BANYAN_ERR_UNSUPPORTED,
+                    "a combine within a kernel needs devices that share memory; here those of several hosts "
                                             "do not");
   return bny_device_run_within(&op->comm->device, request, combine);
 }
@@ -294,7 +295,8 @@ banyan_status banyan_start(banyan_op *op) {
   if (!op) return bny_fail(BANYAN_ERR_ARGUMENT, "op is NULL");
   banyan_comm *comm = op->comm;
   if (op->within && !op->attention)
-    return bny_fail(BANYAN_ERR_STATE, "the operation is part of a kernel of yours: launch that, with what banyan_op_device() gives");
+    return bny_fail(BANYAN_ERR_STATE,
+                    "the operation is part of a kernel of yours: launch that, with what banyan_op_device() gives");
   if (bny_op_runs_on_device(op)) return start_on_device(op);
   if (op->running) return bny_fail(BANYAN_ERR_STATE, "the operation was started already; wait for it first");
   if (comm->exec->failure.status != BANYAN_OK) return bny_exec_check(comm->exec, NULL);

@@ -141,7 +141,8 @@ static banyan_status open_file(const char *pattern, int32_t rank, int *file) {
   size_t length = strlen(path);
   for (int i = 1; i < NAMES_MAX; i++) {
     int fd = bny_log_open(path, 0);
-    if (fd < 0) return bny_fail_errno(BANYAN_ERR_SYSTEM, errno, "cannot write the trace to %s (a regular file is needed)", path);
+    if (fd < 0)
+      return bny_fail_errno(BANYAN_ERR_SYSTEM, errno, "cannot write the trace to %s (a regular file is needed)", path);
     if (flock(fd, LOCK_EX | LOCK_NB) == 0) {
       *file = fd;
       return BANYAN_OK;

@@ -118,8 +118,9 @@ typedef struct problem_row {
   double max, sum, values[PROBLEM_DIM_MAX], weight[PROBLEM_DIM_MAX];
 } problem_row;
 
-static inline const uint16_t *problem_key(const problem_shard *shard, const void *base, int64_t page_stride, int64_t head_stride,
-                                          int64_t token_stride, int32_t b, int32_t kv_head, int32_t t) {
+static inline const uint16_t *problem_key(const problem_shard *shard, const void *base, int64_t page_stride,
+                                          int64_t head_stride, int64_t token_stride, int32_t b, int32_t kv_head,
+                                          int32_t t) {
   const banyan_attention_desc *desc = &shard->desc;
   int64_t page = desc->page_table ? desc->page_table[b * desc->page_table_stride + t / desc->page_keys] : b;
   int64_t within = desc->page_table ? t % desc->page_keys : t;
@@ -159,7 +160,8 @@ static inline void problem_row_make(const problem_shard *shards, int32_t count, 
 }
 
 /* How far a normalised row with lse in base e is from the reference, in units of `bound` of its weight; above 1 is wrong. */
-static inline double problem_row_error(const problem_row *row, int32_t value_dim, const float *values, float lse, double bound) {
+static inline double problem_row_error(const problem_row *row, int32_t value_dim, const float *values, float lse,
+                                       double bound) {
   double worst = 0;
   if (row->sum == 0) {
     for (int32_t i = 0; i < value_dim; i++) worst = values[i] == 0 ? worst : INFINITY;

@@ -201,7 +201,8 @@ CUresult cuOccupancyMaxActiveBlocksPerMultiprocessor(int *blocks, CUfunction fun
 CUresult cuOccupancyMaxActiveClusters(int *clusters, CUfunction function, const CUlaunchConfig *config) {
   int blocks = 0, sms = 0;
   if (config->numAttrs != 1 || config->attrs[0].id != CU_LAUNCH_ATTRIBUTE_CLUSTER_DIMENSION) return CUDA_ERROR_INVALID_VALUE;
-  CUresult result = cuOccupancyMaxActiveBlocksPerMultiprocessor(&blocks, function, (int)config->blockDimX, config->sharedMemBytes);
+  CUresult result = cuOccupancyMaxActiveBlocksPerMultiprocessor(&blocks, function, (int)config->blockDimX,
+                                                                config->sharedMemBytes);
   if (result == CUDA_SUCCESS) result = cuDeviceGetAttribute(&sms, CU_DEVICE_ATTRIBUTE_MULTIPROCESSOR_COUNT, fake_device());
   *clusters = (int)fake_number("clusters", sms / (long)config->attrs[0].value.clusterDim.x * blocks);
   return result;

@@ -191,7 +191,8 @@ static banyan_status meet(banyan_comm **comm) {
   pthread_t killer;
   banyan_env *env = NULL;
   banyan_bootstrap bootstrap;
-  if (is_victim && fault_is("kill-bootstrap") && pthread_create(&killer, NULL, die_later, &in_ms) != 0) return BANYAN_ERR_SYSTEM;
+  if (is_victim && fault_is("kill-bootstrap") && pthread_create(&killer, NULL, die_later, &in_ms) != 0)
+    return BANYAN_ERR_SYSTEM;
   banyan_status status = banyan_env_create(meeting_ms * 1000000, &env, &bootstrap);
   if (is_victim && fault_is("kill-bootstrap")) die();
   if (status != BANYAN_OK) return status;
@@ -263,8 +264,8 @@ int main(int argc, char **argv) {
     if (status == BANYAN_OK && is_victim && fault_is("kill-finalise")) die();
   }
   banyan_comm_destroy(comm);
-  snprintf(more, sizeof more, ", \"fds\": %d, \"threads\": %d, \"maps\": %d, \"waited_s\": %.3f", self_count("/proc/self/fd") - files,
-           self_count("/proc/self/task") - threads, count_maps(), self_waited_s());
+  snprintf(more, sizeof more, ", \"fds\": %d, \"threads\": %d, \"maps\": %d, \"waited_s\": %.3f",
+           self_count("/proc/self/fd") - files, self_count("/proc/self/task") - threads, count_maps(), self_waited_s());
   say("end", BANYAN_OK, -1, "", more);
   return 0;
 }

@@ -124,7 +124,8 @@ static void come_late(banyan_comm *comm) {
   qsort(times, TIMES, sizeof *times, compare_times);
   if (rank == 0)
     printf("a rank that slept woke %s: a message sent after %d ms was there after %.1f ms (p50), %.1f at most\n",
-           times[TIMES / 2] > SOON_MS && times[TIMES / 2] < IN_TIME_MS ? "in time" : "by itself", LATE_MS, times[TIMES / 2], times[TIMES - 1]);
+           times[TIMES / 2] > SOON_MS && times[TIMES / 2] < IN_TIME_MS ? "in time" : "by itself", LATE_MS,
+           times[TIMES / 2], times[TIMES - 1]);
 }
 
 int main(int argc, char **argv) {

@@ -43,7 +43,8 @@ static void make_root(void) {
   make_directory("/host");
   make_directory("/above");
   make_directory("/root");
-  if (mount("host", "/host", "9p", MS_RDONLY, "trans=virtio,version=9p2000.L,msize=500000,cache=loose")) fail("mounting", "/host");
+  if (mount("host", "/host", "9p", MS_RDONLY, "trans=virtio,version=9p2000.L,msize=500000,cache=loose"))
+    fail("mounting", "/host");
   mount_on("/above", "tmpfs", 0, "mode=755");
   make_directory("/above/upper");
   make_directory("/above/work");

@@ -82,7 +82,8 @@ void *sheet_merge(sheet_pool *pool, const sheet *sheets, int32_t nranks) {
   if (!scratch) abort();
   for (int32_t t = 0; t < tokens; t++)
     for (int32_t h = 0; h < heads; h++)
-      merge_row(sheets, nranks, t, h, scratch, (sheet_row *)(void *)(rows + ((size_t)t * (size_t)heads + (size_t)h) * row_bytes));
+      merge_row(sheets, nranks, t, h, scratch,
+                (sheet_row *)(void *)(rows + ((size_t)t * (size_t)heads + (size_t)h) * row_bytes));
   free(scratch);
   return rows;
 }

@@ -60,7 +60,8 @@ static double unit(uint64_t a, uint64_t b) { return (double)(mix(a, b) >> 40) / 
 static uint64_t seed_of(uint64_t operation, int32_t rank) { return mix(operation, (uint64_t)rank + 1); }
 
 static void note_wrong(const char *what, uint64_t operation, double got, double wanted) {
-  if (!wrong[0]) snprintf(wrong, sizeof wrong, "%s (operation %llx): %g, not %g", what, (unsigned long long)operation, got, wanted);
+  if (!wrong[0])
+    snprintf(wrong, sizeof wrong, "%s (operation %llx): %g, not %g", what, (unsigned long long)operation, got, wanted);
 }
 
 /* ---- combines -------------------------------------------------------------------------------------------------------- */

@@ -75,8 +75,8 @@ START_TEST(sleepy_peers_get_the_reason) {
   fail_all(&env);
   for (int i = 0; i < 2; i++) {
     pthread_join(threads[i], NULL);
-    ck_assert_msg(holds(&peers[i], "the reason of it all"), "%s did not get the reason (%zu bytes)", i ? "the child" : "the parent",
-                  peers[i].bytes);
+    ck_assert_msg(holds(&peers[i], "the reason of it all"), "%s did not get the reason (%zu bytes)",
+                  i ? "the child" : "the parent", peers[i].bytes);
     close(peers[i].fd);
   }
 }

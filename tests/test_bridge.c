@@ -84,7 +84,8 @@ typedef struct words {
   uint64_t signal;
 } words;
 
-static words find_words(const job *job, const bny_program_place *place, int32_t token, int32_t head, uint64_t epoch, bool reads) {
+static words find_words(const job *job, const bny_program_place *place, int32_t token, int32_t head, uint64_t epoch,
+                        bool reads) {
   const bny_unit_shape *shape = &job->program->shape;
   int half = (int)(epoch & 1);
   int64_t number = (int64_t)(token - place->token0) * place->heads + head - place->head0;

@@ -87,11 +87,13 @@ static void ask_too_much(world_rank *self) {
   unsigned char byte = 0, all[RANKS];
   for (int shift = 45; shift < 63; shift++) {
     banyan_status status = banyan_broadcast(self->comm, &byte, (size_t)1 << shift, 0);
-    if (!world_check(self, status != BANYAN_OK && status < BANYAN_ERR_TIMEOUT, "2^%d bytes: %s", shift, banyan_status_string(status)))
+    if (!world_check(self, status != BANYAN_OK && status < BANYAN_ERR_TIMEOUT, "2^%d bytes: %s", shift,
+                     banyan_status_string(status)))
       return;
     size_t counts[RANKS] = {1, (size_t)1 << shift, 1};
     status = banyan_gather(self->comm, &byte, all, counts);
-    if (!world_check(self, status != BANYAN_OK && status < BANYAN_ERR_TIMEOUT, "a count of 2^%d: %s", shift, banyan_status_string(status)))
+    if (!world_check(self, status != BANYAN_OK && status < BANYAN_ERR_TIMEOUT, "a count of 2^%d: %s", shift,
+                     banyan_status_string(status)))
       return;
   }
   size_t wraps[RANKS] = {SIZE_MAX / 2, SIZE_MAX / 2, 3};
@@ -160,7 +162,8 @@ static void learn_by_asking(world_rank *self) {
       if (!world_ok(self, banyan_start(ops[i]), "start")) return;
     world_signal(self->world, 1);
     banyan_status status = BANYAN_OK;
-    for (double begin = world_now_s(); status == BANYAN_OK && world_now_s() - begin < 10;) status = banyan_comm_status(self->comm);
+    for (double begin = world_now_s(); status == BANYAN_OK && world_now_s() - begin < 10;)
+      status = banyan_comm_status(self->comm);
     world_check(self, status == BANYAN_ERR_ABORTED, "status is %s", banyan_status_string(status));
     world_check(self, banyan_comm_failed_rank(self->comm) == 1, "the wrong rank is blamed");
     world_check(self, banyan_wait(ops[1]) == status, "wait says something else");

@@ -32,7 +32,9 @@ struct bytes {
     memory.assign(offset + n + GUARD, PATTERN);
   }
   unsigned char *at() { return memory.data() + offset; }
-  void put(size_t at, const bytes &other) { memcpy(memory.data() + offset + at, other.memory.data() + other.offset, other.count); }
+  void put(size_t at, const bytes &other) {
+    memcpy(memory.data() + offset + at, other.memory.data() + other.offset, other.count);
+  }
 };
 
 struct trial {

@@ -37,7 +37,8 @@ struct bed {
     request.outbox_bytes = 1 << 30;
     request.slots_max = 1 << 16;
     settings.protocol = BNY_PROTOCOL_LL16;
-    for (auto *rows : {&values, &results}) rows->assign(static_cast<size_t>(ranks), std::vector<float>(TOKENS * HEADS * DIM, 1.0f));
+    for (auto *rows : {&values, &results})
+      rows->assign(static_cast<size_t>(ranks), std::vector<float>(TOKENS * HEADS * DIM, 1.0f));
     for (auto *rows : {&stats, &lses}) rows->assign(static_cast<size_t>(ranks), std::vector<float>(TOKENS * HEADS, 0.5f));
   }
 

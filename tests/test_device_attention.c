@@ -101,12 +101,14 @@ static void attend(world_rank *self) {
     good = world_ok(self, banyan_attention_init(self->comm, desc, &out, &ops[i]), "init");
     banyan_op_info info = {.size = sizeof info};
     good = good && world_ok(self, banyan_op_query(ops[i], &info), "query") &&
-           world_check(self, strcmp(info.algorithm, "attention") == 0 && strstr(info.reason, task->host ? "host" : "bny_decode_"),
+           world_check(self, strcmp(info.algorithm, "attention") == 0 &&
+                       strstr(info.reason, task->host ? "host" : "bny_decode_"),
                        "%s: %s", info.algorithm, info.reason);
   }
   uint64_t before = task->host ? 0 : FAKE_CUDA(fake_cuda_setup_calls)();
   for (int round = 0; round < 2 && good; round++)
-    for (int i = 0; i < SETS && good; i++) good = world_ok(self, banyan_start(ops[i]), "start") && world_ok(self, banyan_wait(ops[i]), "wait");
+    for (int i = 0; i < SETS && good; i++)
+      good = world_ok(self, banyan_start(ops[i]), "start") && world_ok(self, banyan_wait(ops[i]), "wait");
   if (good && !task->host) {
     uint64_t calls = FAKE_CUDA(fake_cuda_setup_calls)() - before;
     world_check(self, self->nranks > 1 || calls == 0, "%llu calls that allocate or wait", (unsigned long long)calls);
@@ -125,9 +127,10 @@ static void check_alone(const task *task) {
       problem_row_make(set->shards, 1, row / shape->heads, row % shape->heads, &reference);
       double error = problem_row_error(&reference, shape->value_dim, set->values[0] + (size_t)row * (size_t)shape->value_dim,
                                        set->lse[0][row], bound);
-      ck_assert_msg(error <= 1, "set %d, row %d: error %g of the bound; %d x %d/%d heads x %d/%d, pages of %d, %d keys at most", i,
-                    row, error, shape->batch, shape->heads, shape->kv_heads, shape->head_dim, shape->value_dim, shape->page_keys,
-                    shape->keys_max);
+      ck_assert_msg(error <= 1,
+                    "set %d, row %d: error %g of the bound; %d x %d/%d heads x %d/%d, pages of %d, %d keys at most", i,
+                    row, error, shape->batch, shape->heads, shape->kv_heads, shape->head_dim, shape->value_dim,
+                    shape->page_keys, shape->keys_max);
     }
   }
 }
@@ -147,7 +150,8 @@ END_TEST
 
 static banyan_combine_desc combine_of(const set *set, void *stream) {
   return (banyan_combine_desc){.size = sizeof(banyan_combine_desc), .tokens = set->shape.batch, .heads = set->shape.heads,
-                               .value_dim = set->shape.value_dim, .wire = set->wire, .scatter = set->scatter, .order = set->order,
+                               .value_dim = set->shape.value_dim, .wire = set->wire, .scatter = set->scatter,
+                               .order = set->order,
                                .algorithm = set->algorithm, .stream = stream};
 }
 
@@ -194,7 +198,8 @@ static bool do_at_once(world_rank *self, const task *task, set *set, void *strea
                 !(set->order == BANYAN_ORDER_CANONICAL && set->wire != BANYAN_F32);
   banyan_op_info info = {.size = sizeof info};
   return world_ok(self, banyan_op_query(*op, &info), "query") &&
-         world_check(self, strstr(info.reason, within ? "combined within it" : "a combine of its own") != NULL, "%s", info.reason) &&
+         world_check(self, strstr(info.reason, within ? "combined within it" : "a combine of its own") != NULL, "%s",
+                     info.reason) &&
          world_ok(self, banyan_start(*op), "start") && world_ok(self, banyan_wait(*op), "wait");
 }
 
@@ -214,7 +219,8 @@ static bool do_blocking(world_rank *self, const task *task, set *set, void *stre
   uint64_t before = task->host ? 0 : FAKE_CUDA(fake_cuda_setup_calls)();
   good = good && world_ok(self, banyan_attention_combine(self->comm, desc, &combine, has ? &out : NULL), "second");
   uint64_t calls = task->host ? 0 : FAKE_CUDA(fake_cuda_setup_calls)() - before;
-  return good && world_check(self, self->nranks > 1 || calls == 0, "%llu calls that allocate or wait", (unsigned long long)calls);
+  return good && world_check(self, self->nranks > 1 || calls == 0, "%llu calls that allocate or wait",
+                             (unsigned long long)calls);
 }
 
 static void attend_and_combine(world_rank *self) {
@@ -243,9 +249,10 @@ static void check_rank(const task *task, const set *set, int32_t r) {
   const problem_shape *shape = &set->shape;
   if (!owns(set, task, r, NULL, &token0, &tokens, &head0, &heads)) return;
   size_t count = (size_t)(tokens * heads), values = count * (size_t)shape->value_dim;
-  ck_assert_msg(memcmp(set->values[r], set->other_values[r], values * 4) == 0 && memcmp(set->lse[r], set->other_lse[r], count * 4) == 0,
-                "rank %d of %d: bits differ from attention and a combine apart: scatter %d, wire %d, %d x %d/%d x %d", r, task->nranks,
-                set->scatter, set->wire, shape->batch, shape->heads, shape->kv_heads, shape->head_dim);
+  ck_assert_msg(memcmp(set->values[r], set->other_values[r], values * 4) == 0 &&
+                memcmp(set->lse[r], set->other_lse[r], count * 4) == 0,
+                "rank %d of %d: bits differ from attention and a combine apart: scatter %d, wire %d, %d x %d/%d x %d", r,
+                task->nranks, set->scatter, set->wire, shape->batch, shape->heads, shape->kv_heads, shape->head_dim);
   for (int32_t row = 0; row < tokens * heads; row++) {
     problem_row reference;
     problem_row_make(set->shards, task->nranks, token0 + row / heads, head0 + row % heads, &reference);
@@ -317,7 +324,8 @@ static void replay(world_rank *self) {
   set->shards[self->rank].desc.stream = own.stream;
   banyan_partial out = result_of(set, set->values[self->rank], set->lse[self->rank]);
   banyan_combine_desc combine = combine_of(set, own.stream);
-  good = good && world_ok(self, banyan_attention_combine_init(self->comm, &set->shards[self->rank].desc, &combine, &out, &op), "init");
+  const banyan_attention_desc *desc = &set->shards[self->rank].desc;
+  good = good && world_ok(self, banyan_attention_combine_init(self->comm, desc, &combine, &out, &op), "init");
   if (good) {
     FAKE_CUDA(fake_cuda_capture)(own.stream, true);
     good = world_ok(self, banyan_start(op), "start");
@@ -331,7 +339,8 @@ static void replay(world_rank *self) {
     for (int32_t row = 0; row < set->shape.heads && good; row++) {
       problem_row reference;
       problem_row_make(set->shards, task->nranks, 0, row, &reference);
-      double error = problem_row_error(&reference, set->shape.value_dim, set->values[self->rank] + (size_t)row * (size_t)set->shape.value_dim,
+      double error = problem_row_error(&reference, set->shape.value_dim,
+                                       set->values[self->rank] + (size_t)row * (size_t)set->shape.value_dim,
                                        set->lse[self->rank][row], bound);
       good = world_check(self, error <= 1, "replay %d, row %d: error %g of the bound", round, row, error);
     }
@@ -365,7 +374,8 @@ static void check_wrong_length(world_rank *self, int32_t sequence) {
     world_check(self, strstr(text, "rank 1 gave attention") && strstr(text, named), "%s is not in: %s", named, text);
 }
 
-/* Of rank 1; rank 0 learns of it if it waits for rows of rank 1. Nothing is read that is not there: the sanitizer sees to that. */
+/* Of rank 1; rank 0 learns of it if it waits for rows of rank 1. Nothing is read that is not there: the sanitizer sees
+ * to that. */
 static void attend_wrongly(world_rank *self) {
   task *task = self->argument;
   set *set = &task->sets[0];
@@ -441,15 +451,16 @@ static void refuse(world_rank *self) {
     banyan_op *op = NULL;
     refusal->spoil(&desc);
     banyan_status status = banyan_attention_init(self->comm, &desc, &out, &op);
-    world_check(self, status == refusal->status && strstr(banyan_last_error(), refusal->says), "case %zu: status %d: %s", i, status,
-                banyan_last_error());
+    world_check(self, status == refusal->status && strstr(banyan_last_error(), refusal->says),
+                "case %zu: status %d: %s", i, status, banyan_last_error());
   }
   banyan_attention_desc *desc = &set->shards[self->rank].desc;
   banyan_combine_desc combine = combine_of(set, NULL);
   banyan_op *op = NULL;
   combine.heads++;
   banyan_status status = banyan_attention_combine_init(self->comm, desc, &combine, &out, &op);
-  world_check(self, status == BANYAN_ERR_ARGUMENT && strstr(banyan_last_error(), "but attention gives"), "%s", banyan_last_error());
+  world_check(self, status == BANYAN_ERR_ARGUMENT && strstr(banyan_last_error(), "but attention gives"), "%s",
+              banyan_last_error());
   combine.heads--;
   combine.stream = self;
   status = banyan_attention_combine_init(self->comm, desc, &combine, &out, &op);

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0
- * Gather, shift, broadcast and barrier on devices, from banyan.h down: over the fake driver, which runs the library's kernels on
- * emulated devices. */
+ * Gather, shift, broadcast and barrier on devices, from banyan.h down: over the fake driver, which runs the library's
+ * kernels on emulated devices. */
 #include <check.h>
 
 #include "device_world.h"

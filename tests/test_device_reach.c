@@ -37,9 +37,11 @@ static void free_memories(memories *made) {
 }
 
 static void expect(world_rank *self, banyan_status status, banyan_op **op, const char *says) {
-  if (says) world_check(self, status == BANYAN_ERR_ARGUMENT && strstr(banyan_last_error(), says), "\"%s\": %d, %s", says, status,
-                        banyan_last_error());
-  else world_check(self, status == BANYAN_OK, "%s", banyan_last_error());
+  if (says)
+    world_check(self, status == BANYAN_ERR_ARGUMENT && strstr(banyan_last_error(), says), "\"%s\": %d, %s", says,
+                status, banyan_last_error());
+  else
+    world_check(self, status == BANYAN_OK, "%s", banyan_last_error());
   if (status == BANYAN_OK) banyan_op_free(*op);
 }
 

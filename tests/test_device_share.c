@@ -55,7 +55,9 @@ static int gather_fading(void *context, const void *mine, void *all, size_t byte
 }
 
 /* Word i of what `writer` writes into its part of the arena of `owner`. */
-static uint64_t word_of(int32_t writer, int32_t owner, int i) { return (uint64_t)(writer * 100 + owner) << 32 | (uint32_t)(i + 1); }
+static uint64_t word_of(int32_t writer, int32_t owner, int i) {
+  return (uint64_t)(writer * 100 + owner) << 32 | (uint32_t)(i + 1);
+}
 
 enum { WORDS = 64 };
 
@@ -89,7 +91,8 @@ static bool check_share(world_rank *self, const task *task, const bny_share *sha
   return world_check(self, share->kind == task->kind, "shared by %s, not by %s", bny_memory_kind_name(share->kind),
                      bny_memory_kind_name(task->kind)) &&
          world_check(self, share->rank == self->rank && share->nranks == self->nranks && share->bytes == BYTES, "facts") &&
-         world_check(self, share->crowd == (crosses ? 1 : task->nranks) && share->compute_least == compute, "facts of devices") &&
+         world_check(self, share->crowd == (crosses ? 1 : task->nranks) && share->compute_least == compute,
+                     "facts of devices") &&
          world_check(self, share->sm_count_least == sms, "%d SMs", share->sm_count_least) &&
          world_check(self, share->lines_whole == (task->kind != BNY_MEMORY_HOST), "lines") && use_arenas(self, share);
 }

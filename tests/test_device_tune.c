@@ -81,8 +81,9 @@ static void body(world_rank *self) {
   result *result = &task->results[self->rank];
   char device[16];
   snprintf(device, sizeof device, "cuda:%d", self->rank);
-  banyan_comm_config config = {.size = sizeof config, .timeout_ns = 40000000000, .arena_bytes = 1 << 16, /* for one size alone */
-                                .device = device};
+  enum { ARENA_BYTES = 1 << 16 }; /* for one size alone */
+  banyan_comm_config config = {.size = sizeof config, .timeout_ns = 40000000000, .arena_bytes = ARENA_BYTES,
+                               .device = device};
   banyan_status status = banyan_comm_create(&self->bootstrap, &config, &self->comm);
   if (!world_check(self, status == task->create, "create: %s (%s)", banyan_status_string(status), banyan_last_error())) return;
   if (task->says) world_check(self, strstr(banyan_last_error(), task->says) != NULL, "says: %s", banyan_last_error());
@@ -189,7 +190,8 @@ START_TEST(files_decide) {
     {"2", "none canonical 16640 ring SIMPLE 0 100", NULL, "line 5"},
     {"two", "", NULL, "line 3"},
   };
-  task task = {.create = cases[_i].algorithm ? BANYAN_OK : BANYAN_ERR_ARGUMENT, .says = cases[_i].algorithm ? NULL : cases[_i].says};
+  task task = {.create = cases[_i].algorithm ? BANYAN_OK : BANYAN_ERR_ARGUMENT,
+               .says = cases[_i].algorithm ? NULL : cases[_i].says};
   begin(table, "");
   write_table(cases[_i].ranks, cases[_i].row);
   run(&task);

@@ -55,7 +55,8 @@ static task *make_task(int32_t nranks, uint64_t seed) {
   for (int i = 0; i < CALLS; i++) {
     call *one = &made->calls[i];
     one->desc = (banyan_combine_desc){.size = sizeof one->desc, .tokens = 1 + random_below(&random, TOKENS_MAX),
-                                      .heads = 1 + random_below(&random, HEADS_MAX), .value_dim = dims[random_below(&random, 4)],
+                                      .heads = 1 + random_below(&random, HEADS_MAX),
+                                      .value_dim = dims[random_below(&random, 4)],
                                       .wire = wires[random_below(&random, 3)], .scatter = (banyan_scatter)(i % 4),
                                       .root = random_below(&random, nranks), .algorithm = "oneshot"};
     one->numerators = random_one_in(&random, 2);
@@ -234,13 +235,15 @@ static void refuse(world_rank *self) {
   banyan_partial_init(&wrong, NULL, BANYAN_F16, NULL, BANYAN_F32, 2, 8);
   const size_t bytes = sizeof combine;
   check_refusal(self, banyan_start(op), BANYAN_ERR_STATE, "kernel of yours");
-  check_refusal(self, banyan_op_device(op, &what, &out, 1, &combine, bytes - 8), BANYAN_ERR_ARGUMENT, "header that came with it");
+  check_refusal(self, banyan_op_device(op, &what, &out, 1, &combine, bytes - 8), BANYAN_ERR_ARGUMENT,
+                "header that came with it");
   check_refusal(self, banyan_op_device(op, &what, &out, 0, &combine, bytes), BANYAN_ERR_ARGUMENT, "blocks is 0");
   check_refusal(self, banyan_op_device(op, &wrong, &out, 1, &combine, bytes), BANYAN_ERR_ARGUMENT, "rows: dtypes");
   check_refusal(self, banyan_op_device(op, NULL, &out, 1, &combine, bytes), BANYAN_ERR_ARGUMENT, "rows: is NULL");
   check_refusal(self, banyan_op_device(op, &what, NULL, 1, &combine, bytes), BANYAN_ERR_ARGUMENT, "out is NULL");
   if (world_ok(self, banyan_barrier_init(self->comm, &other), "barrier"))
-    check_refusal(self, banyan_op_device(other, &what, &out, 1, &combine, bytes), BANYAN_ERR_STATE, "banyan_device_combine_init");
+    check_refusal(self, banyan_op_device(other, &what, &out, 1, &combine, bytes), BANYAN_ERR_STATE,
+                  "banyan_device_combine_init");
   banyan_op_free(op);
   banyan_op_free(other);
   banyan_comm_destroy(self->comm);

@@ -197,7 +197,8 @@ START_TEST(chain_to_a_stopped_rank) {
     const char *algorithm;
     banyan_scatter scatter;
     int32_t nranks, culprit;
-  } chains[] = {{"ring", BANYAN_SCATTER_NONE, 5, 2},   {"ring", BANYAN_SCATTER_HEADS, 4, 3}, {"tree", BANYAN_SCATTER_ROOT, 9, 8},
+  } chains[] = {{"ring", BANYAN_SCATTER_NONE, 5, 2},   {"ring", BANYAN_SCATTER_HEADS, 4, 3},
+                {"tree", BANYAN_SCATTER_ROOT, 9, 8},
                 {"tree", BANYAN_SCATTER_NONE, 9, 7},   {"recursive", BANYAN_SCATTER_NONE, 7, 5}};
   scene *scene = world_share(sizeof *scene);
   scene->deed = STOP_BEFORE;
@@ -328,7 +329,8 @@ START_TEST(abort_from_another_thread) {
   for (int32_t r = 0; r < nranks; r++) {
     const verdict *told = &scene->verdicts[r];
     ck_assert_msg(told->status == BANYAN_ERR_ABORTED && told->repeated == BANYAN_ERR_ABORTED && told->culprit == 0,
-                  "rank %d of %d: %d, then %d, blames %d: %s", r, nranks, told->status, told->repeated, told->culprit, told->text);
+                  "rank %d of %d: %d, then %d, blames %d: %s", r, nranks, told->status, told->repeated, told->culprit,
+                  told->text);
     ck_assert_msg(told->seconds < slack(0.5), "rank %d was told after %.3f s", r, told->seconds);
     if (r == 0) ck_assert_msg(strstr(told->text, "the operator said so"), "%s", told->text);
   }

@@ -58,7 +58,8 @@ static void fall_silent(world_rank *self) {
   static float values[HEADS * VALUE_DIM], lse[HEADS], merged[HEADS * VALUE_DIM];
   banyan_partial in, out;
   banyan_op *op = NULL;
-  banyan_combine_desc desc = {.size = sizeof desc, .tokens = 1, .heads = HEADS, .value_dim = VALUE_DIM, .algorithm = "recursive"};
+  banyan_combine_desc desc = {.size = sizeof desc, .tokens = 1, .heads = HEADS, .value_dim = VALUE_DIM,
+                              .algorithm = "recursive"};
   banyan_partial_init(&in, values, BANYAN_F32, lse, BANYAN_F32, HEADS, VALUE_DIM);
   banyan_partial_init(&out, merged, BANYAN_F32, NULL, BANYAN_F32, HEADS, VALUE_DIM);
   if (!world_ok(self, banyan_combine_init(self->comm, &desc, &in, &out, &op), "init")) return;
@@ -176,7 +177,8 @@ START_TEST(it_goes_round) {
   bny_flight_print(flight, 1000, 3, said, sizeof said);
   ck_assert(strncmp(said, "operation 998: ", 15) == 0);
   const char *timed = strstr(said, "\noperation 999: ");
-  ck_assert(timed && strstr(said, "took at most ") && strstr(said, "took at most ") < timed); /* of 998 alone the end is not known */
+  /* Of 998 alone the end is not known. */
+  ck_assert(timed && strstr(said, "took at most ") && strstr(said, "took at most ") < timed);
   ck_assert(strstr(timed, "took ") && !strstr(timed, "took at most "));
   char small[40];
   ck_assert_uint_gt(bny_flight_print(flight, 1000, 3, small, sizeof small), sizeof small);

@@ -154,8 +154,8 @@ static void check(const scene *scene, int32_t nranks) {
   /* Where both waited for nobody, they were told in a later call, that they had differed before. */
   bool one_sided = scene->history == REPEATED_CALLS &&
                    (strcmp(scene->pair->field, "root") == 0 || strcmp(scene->pair->field, "distance") == 0);
-  ck_assert_msg(named || one_sided || (phases && strstr(text, "phase")), "history %d, %d ranks: nobody names %s: %s", scene->history, nranks,
-                scene->pair->field, text);
+  ck_assert_msg(named || one_sided || (phases && strstr(text, "phase")), "history %d, %d ranks: nobody names %s: %s",
+                scene->history, nranks, scene->pair->field, text);
 }
 
 START_TEST(ranks_in_different_calls) {
@@ -189,7 +189,8 @@ START_TEST(different_default_algorithms) {
   world_setup setup = {.nranks = 3, .bare = true, .argument = &scene};
   world_run(&setup, create_differently);
   for (int32_t r = 0; r < 3; r++)
-    ck_assert_msg(scene.status[r] == BANYAN_ERR_MISMATCH && strstr(scene.text[r], "algorithm") && strstr(scene.text[r], "rank "),
+    ck_assert_msg(scene.status[r] == BANYAN_ERR_MISMATCH && strstr(scene.text[r], "algorithm") &&
+                  strstr(scene.text[r], "rank "),
                   "rank %d: %s", r, scene.text[r]);
 }
 END_TEST

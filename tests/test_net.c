@@ -88,7 +88,8 @@ START_TEST(combines_as_on_one_host) {
     if (processes && i % 3) continue; /* what differs is how they are connected */
     run_combine(shape, false, processes, how, one);
     run_combine(shape, true, processes, how, several);
-    ck_assert_msg(memcmp(one, several, sizeof *one) == 0, "hosts %s, scatter %d, order %d, wire %d: other bits than on one host",
+    ck_assert_msg(memcmp(one, several, sizeof *one) == 0,
+                  "hosts %s, scatter %d, order %d, wire %d: other bits than on one host",
                   shape->hosts, (int)how.scatter, (int)how.order, (int)how.wire);
   }
   world_unshare(one, sizeof *one), world_unshare(several, sizeof *several);
@@ -180,7 +181,9 @@ END_TEST
 
 /* ---- bytes ----------------------------------------------------------------------------------------------------------- */
 
-static unsigned char byte_of(int32_t rank, size_t index) { return (unsigned char)((size_t)rank * 31 + index * 7 + index / 251); }
+static unsigned char byte_of(int32_t rank, size_t index) {
+  return (unsigned char)((size_t)rank * 31 + index * 7 + index / 251);
+}
 
 static bool holds(const unsigned char *bytes, int32_t rank, size_t count) {
   for (size_t i = 0; i < count; i++)
@@ -285,7 +288,8 @@ static void live_often(world_rank *self) {
   int files_now = count_entries("/proc/self/fd"), threads_now = count_entries("/proc/self/task");
   world_check(self, files_now <= files, "%d open files, then %d", files, files_now);
   world_check(self, threads_now <= threads, "%d threads, then %d", threads, threads_now);
-  world_check(self, world_is_sanitized() || count_mappings() <= mappings + 10, "%d mappings, then %d", mappings, count_mappings());
+  world_check(self, world_is_sanitized() || count_mappings() <= mappings + 10, "%d mappings, then %d", mappings,
+              count_mappings());
 }
 
 START_TEST(nothing_is_left_behind) {

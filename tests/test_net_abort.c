@@ -20,7 +20,9 @@ static void abort_while_peer_is_stopped(world_rank *self) {
   double *took_ms = self->argument;
   char *data = calloc(1, BYTES);
   banyan_op *op = NULL;
-  if (!world_check(self, data, "no memory") || !world_ok(self, banyan_broadcast_init(self->comm, data, BYTES, 0, &op), "init")) return;
+  if (!world_check(self, data, "no memory") ||
+      !world_ok(self, banyan_broadcast_init(self->comm, data, BYTES, 0, &op), "init"))
+    return;
   if (!world_meet(self)) return;
   if (self->rank == 1) raise(SIGSTOP);
   else world_sleep_ms(50);
@@ -34,7 +36,8 @@ static void abort_while_peer_is_stopped(world_rank *self) {
   banyan_status status = banyan_wait(op);
   /* What rank 0 had still to send, and the news after it, may be lost with the connection when it leaves. */
   bool may_be_lost = self->rank == 1 && status == BANYAN_ERR_PEER;
-  world_check(self, status == BANYAN_ERR_ABORTED || may_be_lost, "got %s: %s", banyan_status_string(status), banyan_last_error());
+  world_check(self, status == BANYAN_ERR_ABORTED || may_be_lost, "got %s: %s", banyan_status_string(status),
+              banyan_last_error());
   banyan_op_free(op);
   free(data);
 }

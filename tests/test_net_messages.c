@@ -44,7 +44,8 @@ static void send_forgery(world_rank *self, const forgery *forgery) {
 
 /* A message as rank 1 sends it, of a run that is yet to come. */
 static bny_net_data good_data(const world_rank *self) {
-  return (bny_net_data){.cookie = net_of(self)->cookie, .tag = (self->comm->exec->epoch + 2) << 32, .bytes = 100, .rank = SENDER};
+  return (bny_net_data){.cookie = net_of(self)->cookie, .tag = (self->comm->exec->epoch + 2) << 32, .bytes = 100,
+                        .rank = SENDER};
 }
 
 static banyan_status gather(world_rank *self, int round) {
@@ -91,7 +92,8 @@ static void go_on_amid(world_rank *self) {
     if (!world_ok(self, gather(self, round), "gather")) return;
   }
   if (self->rank == VICTIM)
-    world_check(self, net_of(self)->refused == (uint64_t)*sent, "%d messages of %d were refused", (int)net_of(self)->refused, *sent);
+    world_check(self, net_of(self)->refused == (uint64_t)*sent, "%d messages of %d were refused",
+                (int)net_of(self)->refused, *sent);
 }
 
 static int count_lines(const char *path) {

@@ -32,7 +32,8 @@ static bool holds_merge(world_rank *self, const data *data, int round, int rows,
   }
   for (int i = 0; i < rows * VALUE_DIM; i++) {
     double expected = round % 1000 + i % 97 + ranks / weights;
-    if (!world_check(self, fabs((double)data->out[i] - expected) <= 1e-5 * (expected + 1), "%s, round %d: value %d is %g, not %g",
+    if (!world_check(self, fabs((double)data->out[i] - expected) <= 1e-5 * (expected + 1),
+                     "%s, round %d: value %d is %g, not %g",
                      what, round, i, (double)data->out[i], expected))
       return false;
   }
@@ -114,7 +115,8 @@ static bool init_several(world_rank *self, several *s) {
   return world_ok(self, banyan_combine_init(self->comm, &desc, &in, &out, &s->ops[0]), "combine_init") &&
          world_ok(self, banyan_gather_init(self->comm, s->mine, s->all, counts, &s->ops[1]), "gather_init") &&
          world_ok(self, banyan_shift_init(self->comm, s->send, s->receive, sizeof s->send, 1, &s->ops[2]), "shift_init") &&
-         world_ok(self, banyan_broadcast_init(self->comm, s->note, sizeof s->note, self->nranks - 1, &s->ops[3]), "broadcast_init") &&
+         world_ok(self, banyan_broadcast_init(self->comm, s->note, sizeof s->note, self->nranks - 1, &s->ops[3]),
+                  "broadcast_init") &&
          world_ok(self, banyan_barrier_init(self->comm, &s->ops[4]), "barrier_init");
 }
 
@@ -182,7 +184,9 @@ static bool one_sided(world_rank *self, data *data, world_random *same, int roun
   for (int i = 0; i < 200; i++) note[i] = (float)(self->rank == root ? round * 3 + i : -1);
   if (!world_ok(self, banyan_broadcast(self->comm, note, sizeof note, root), "broadcast")) return false;
   for (int i = 0; i < 200; i++)
-    if (!world_check(self, note[i] == (float)(round * 3 + i), "broadcast %d: value %d is %g", round, i, (double)note[i])) return false;
+    if (!world_check(self, note[i] == (float)(round * 3 + i), "broadcast %d: value %d is %g", round, i,
+                     (double)note[i]))
+      return false;
   return true;
 }
 

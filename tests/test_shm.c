@@ -175,7 +175,8 @@ static void come_and_go(world_rank *self) {
     self->comm = NULL;
   }
   int now = count_entries("/proc/self/fd", ""), mappings = count_mappings();
-  world_check(self, now == files && mappings == 0, "%d files were open, and %d are; %d mappings are left", files, now, mappings);
+  world_check(self, now == files && mappings == 0, "%d files were open, and %d are; %d mappings are left", files, now,
+              mappings);
 }
 
 START_TEST(nothing_is_left_behind) {

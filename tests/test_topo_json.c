@@ -126,7 +126,8 @@ END_TEST
 
 /* As little as it takes, with ids of numbers, and more members than are known. */
 START_TEST(by_hand) {
-  static const char text[] = " {\"nodes\": [{\"id\": 7, \"kind\": \"host\", \"colour\": \"blue\"}, {\"id\": \"g\", \"kind\": \"gpu\", "
+  static const char text[] = " {\"nodes\": [{\"id\": 7, \"kind\": \"host\", \"colour\": \"blue\"}, "
+                             "{\"id\": \"g\", \"kind\": \"gpu\", "
                              "\"parent\": 7, \"bus_id\": \"1B:00.0\", \"model\": null}, {\"id\": 8, \"kind\": \"switch\"}],\n"
                              "\"links\": [{\"from\": \"g\", \"to\": 8, \"kind\": \"nvlink\", \"gbytes_per_s\": 370}],\n"
                              "\"levels\": [], \"findings\": [1, 2]}";
@@ -144,7 +145,9 @@ START_TEST(by_hand) {
 }
 END_TEST
 
-#define NODES "{\"nodes\": [{\"id\": \"h\", \"kind\": \"host\"}, {\"id\": \"g\", \"kind\": \"gpu\", \"parent\": \"h\"}], \"links\": "
+#define NODES                                                 \
+  "{\"nodes\": [{\"id\": \"h\", \"kind\": \"host\"}, "           \
+  "{\"id\": \"g\", \"kind\": \"gpu\", \"parent\": \"h\"}], \"links\": "
 
 static const struct {
   const char *text, *why;
@@ -162,7 +165,8 @@ static const struct {
      "nodes[1].id: \"a\" is also that of nodes[0]"},
     {"{\"nodes\": [{\"id\": \"a\", \"kind\": \"host\", \"parent\": \"b\"}]}", "nodes[0].parent: no node has the id \"b\""},
     {"{\"nodes\": [{\"id\": \"a\", \"kind\": \"host\", \"parent\": \"a\"}]}", "nodes[0].parent: stands behind"},
-    {"{\"nodes\": [{\"id\": \"a\", \"kind\": \"host\", \"parent\": \"b\"}, {\"id\": \"b\", \"kind\": \"host\"}]}", "put it before"},
+    {"{\"nodes\": [{\"id\": \"a\", \"kind\": \"host\", \"parent\": \"b\"}, {\"id\": \"b\", \"kind\": \"host\"}]}",
+     "put it before"},
     {"{\"nodes\": [{\"id\": \"a\", \"kind\": \"host\", \"index\": 1.5}]}", "nodes[0].index"},
     {"{\"nodes\": [{\"id\": \"a\", \"kind\": \"host\", \"index\": 99999999999}]}", "nodes[0].index"},
     {"{\"nodes\": [{\"id\": \"a\", \"kind\": \"gpu\", \"bus_id\": \"x\"}]}", "nodes[0].bus_id"},

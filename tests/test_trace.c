@@ -160,7 +160,8 @@ static bool decode(world_rank *self, banyan_comm *comm, int rounds) {
   banyan_partial in, out;
   banyan_partial_init(&in, own, BANYAN_F32, lse, BANYAN_F32, HEADS, HEAD_DIM);
   banyan_partial_init(&out, merged, BANYAN_F32, NULL, BANYAN_F32, HEADS, HEAD_DIM);
-  banyan_combine_desc desc = {.size = sizeof desc, .tokens = 1, .heads = HEADS, .value_dim = HEAD_DIM, .algorithm = "recursive"};
+  banyan_combine_desc desc = {.size = sizeof desc, .tokens = 1, .heads = HEADS, .value_dim = HEAD_DIM,
+                              .algorithm = "recursive"};
   for (int i = 0; i < rounds; i++)
     if (!attend(self, &in) || !world_ok(self, banyan_combine(comm, &desc, &in, &out), "combine")) return false;
   return true;

@@ -120,7 +120,8 @@ json_t *plan_levels_json(const plan_ranks *ranks) {
     json_t *o =
         json_pack("{s:s, s:i, s:i, s:s, s:f, s:f, s:f, s:f}", "name", level->name, "groups", level->ngroups,
                   "members_most", level->most, "links", plan_ranks_link(ranks, k), "alpha_us",
-                  level->link.alpha_ns / 1e3, "message_us", bny_link_message_ns(&level->link) / 1e3, "gbytes_per_s", 1 / level->link.beta_ns_per_byte, "merge_ns_per_byte", level->link.gamma_ns_per_byte);
+                  level->link.alpha_ns / 1e3, "message_us", bny_link_message_ns(&level->link) / 1e3, "gbytes_per_s",
+                  1 / level->link.beta_ns_per_byte, "merge_ns_per_byte", level->link.gamma_ns_per_byte);
     if (note != NULL) {
       json_object_set_new(o, "speed_source", json_string(note->speed_source));
       json_object_set_new(o, "latency_known", json_boolean(note->latency_known));

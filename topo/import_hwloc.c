@@ -279,7 +279,8 @@ static bool read_topology(bny_topo_hwloc *h) {
   const char *version = bny_topo_xml_attribute(h->xml, 0, "version");
   if (version != NULL && strncmp(version, "1", 1) != 0 && strncmp(version, "2", 1) != 0) {
     return bny_topo_fail(h->error, bny_topo_xml_line(h->xml, 0),
-                         "hwloc XML of version %.20s: 1 and 2 are known; lstopo --export-xml-flags v2 writes version 2", version);
+                         "hwloc XML of version %.20s: 1 and 2 are known; lstopo --export-xml-flags v2 writes version 2",
+                         version);
   }
   mark_wanted(h);
   for (int32_t e = 1; e < bny_topo_xml_count(h->xml); e++) {

@@ -159,7 +159,8 @@ bool bny_topo_hwloc_nvlinks(bny_topo_hwloc *h) {
   for (int32_t e = bny_topo_xml_first(h->xml, 0); good && e >= 0; e = bny_topo_xml_next(h->xml, e)) {
     bool matrix = bny_topo_xml_is(h->xml, e, "distances2") || bny_topo_xml_is(h->xml, e, "distances2hetero");
     const char *name = matrix ? bny_topo_xml_attribute(h->xml, e, "name") : NULL;
-    bool nvlink = name != NULL && strcmp(name, "NVLinkBandwidth") == 0, xgmi = name != NULL && strcmp(name, "XGMIBandwidth") == 0;
+    bool nvlink = name != NULL && strcmp(name, "NVLinkBandwidth") == 0;
+    bool xgmi = name != NULL && strcmp(name, "XGMIBandwidth") == 0;
     if ((nvlink && nvlink_seen) || (xgmi && xgmi_seen)) {
       good = bny_topo_fail(h->error, bny_topo_xml_line(h->xml, e), "the second matrix called %s", name);
     } else if (nvlink || xgmi) {

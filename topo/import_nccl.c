@@ -452,7 +452,8 @@ static bool read_system(reading *r) {
     return false;
   }
   if (version < 1 || version > 2) {
-    return bny_topo_fail(r->error, bny_topo_xml_line(r->xml, 0), "NCCL topology of version %d: 1 and 2 are known", (int)version);
+    return bny_topo_fail(r->error, bny_topo_xml_line(r->xml, 0), "NCCL topology of version %d: 1 and 2 are known",
+                         (int)version);
   }
   for (int32_t e = 0; e < bny_topo_xml_count(r->xml); e++) {
     r->node_of[e] = -1;

@@ -202,7 +202,8 @@ bool bny_topo_nccl_links(const bny_topo_xml *xml, bny_topo *topo, const int32_t 
   bool good = true;
   for (int32_t e = 1; good && e < bny_topo_xml_count(xml); e++) {
     int32_t parent = bny_topo_xml_parent(xml, e);
-    bool nvlink = bny_topo_xml_is(xml, e, "nvlink"), xgmi = bny_topo_xml_is(xml, e, "xgmi"), c2c = bny_topo_xml_is(xml, e, "c2c");
+    bool nvlink = bny_topo_xml_is(xml, e, "nvlink"), xgmi = bny_topo_xml_is(xml, e, "xgmi"),
+        c2c = bny_topo_xml_is(xml, e, "c2c");
     if (!(nvlink || xgmi || c2c)) {
       continue;
     }

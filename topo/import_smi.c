@@ -165,7 +165,8 @@ static bool take_gpu(reading *r, int32_t gpu) {
 }
 
 static bool read_log(reading *r) {
-  bny_topo_node host = {.kind = BNY_TOPO_HOST, .parent = -1, .index = 0, .name = "host0", .compute = -1, .source = BNY_TOPO_FILE};
+  bny_topo_node host = {.kind = BNY_TOPO_HOST, .parent = -1, .index = 0, .name = "host0", .compute = -1,
+                        .source = BNY_TOPO_FILE};
   r->host = bny_topo_add_node(r->topo, &host);
   if (r->host < 0) {
     return bny_topo_fail(r->error, 0, "out of memory");

@@ -480,7 +480,8 @@ bny_topo_xml *bny_topo_xml_parse(const char *text, size_t bytes, bny_topo_error 
   if (!is_bounded(text, bytes, error)) {
     return NULL;
   }
-  reading r = {.error = error, .xml = calloc(1, sizeof(bny_topo_xml)), .context = xmlCreatePushParserCtxt(NULL, NULL, NULL, 0, NULL)};
+  reading r = {.error = error, .xml = calloc(1, sizeof(bny_topo_xml)),
+               .context = xmlCreatePushParserCtxt(NULL, NULL, NULL, 0, NULL)};
   if (r.xml == NULL || r.context == NULL) {
     r.failed = true;
     bny_topo_fail(error, 0, "out of memory");

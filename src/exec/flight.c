@@ -25,8 +25,8 @@ bny_flight *bny_flight_make(void) {
 void bny_flight_free(bny_flight *flight) { free(flight); }
 
 /* `next`: the operation after it, or NULL. */
-static void print_entry(const bny_flight_entry *entry, const bny_flight_entry *next, const bny_clock_scale *scale, int64_t now_ns,
-                        char *text, size_t bytes, size_t *length) {
+static void print_entry(const bny_flight_entry *entry, const bny_flight_entry *next, const bny_clock_scale *scale,
+                        int64_t now_ns, char *text, size_t bytes, size_t *length) {
   int64_t begin_ns = bny_clock_scale_ns(scale, entry->begin);
   bny_append(text, bytes, length, "operation %" PRIu64 ": %s, %" PRIu64 " bytes by %s, begun %.6f s ago, ", entry->operation,
              entry->note.collective, entry->note.bytes, entry->note.algorithm, (double)(now_ns - begin_ns) * 1e-9);

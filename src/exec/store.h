@@ -2,12 +2,12 @@
  *
  * How to write a message that a peer will read: with plain stores, or with stores that bypass the caches.
  *
- * A plain store to a line that a peer has read must first take it back. Between cores that share a cache that costs 4 to 7 ns
- * a line, and the peer then finds the line in a near cache: plain wins. Between cores that share none it costs 25 ns a line, and
- * streaming to memory wins by more than twice. Which holds depends on where the ranks run, which in a virtual machine
- * changes under way; so it is measured all along, on the writer's side: both ways are timed now and then, and streaming is
- * used while plain stores are dearer by more than the peer's longer way to memory. A choice of one rank for itself: the bits
- * are the same. */
+ * A plain store to a line that a peer has read must first take it back. Between cores that share a cache that costs 4
+ * to 7 ns a line, and the peer then finds the line in a near cache: plain wins. Between cores that share none it costs
+ * 25 ns a line, and streaming to memory wins by more than twice. Which holds depends on where the ranks run, which in a
+ * virtual machine changes under way; so it is measured all along, on the writer's side: both ways are timed now and
+ * then, and streaming is used while plain stores are dearer by more than the peer's longer way to memory. A choice of
+ * one rank for itself: the bits are the same. */
 #ifndef BNY_EXEC_STORE_H
 #define BNY_EXEC_STORE_H
 

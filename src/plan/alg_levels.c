@@ -244,7 +244,8 @@ static void take_tiles(bny_builder *builder, const part *part, int32_t place, co
   }
   int32_t count = 0;
   bny_request last = last_request(request, outside);
-  const bny_slice *tiles = bny_compose_tiles(builder, &last, bny_compose_choose(&last, builder->choices, NULL), last.root, &count);
+  const bny_slice *tiles = bny_compose_tiles(builder, &last, bny_compose_choose(&last, builder->choices, NULL),
+                                             last.root, &count);
   for (int32_t i = 0; i < count; i++) {
     int32_t message = bny_builder_receive_key(builder, rank_at(builder, part, place), tile_key(part, &tiles[i]));
     bny_builder_wait(builder, message);

@@ -202,7 +202,8 @@ static void build(bny_builder *builder) {
     bny_spread_bruck(builder, piece_of, result);
   } else if (request->scatter == BANYAN_SCATTER_ROOT) {
     if (result >= 0) bny_builder_send(builder, result, request->root);
-    if (builder->rank == request->root) bny_spread_collect(builder, piece_of, bny_builder_first_slot(builder), bny_builder_first_offset(builder));
+    if (builder->rank == request->root)
+      bny_spread_collect(builder, piece_of, bny_builder_first_slot(builder), bny_builder_first_offset(builder));
   }
 }
 

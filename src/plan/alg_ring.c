@@ -70,7 +70,9 @@ static void combine(bny_builder *builder) {
     bny_spread_ring(builder, bny_piece_of_rank, result);
   } else if (request->scatter == BANYAN_SCATTER_ROOT) {
     if (result >= 0) bny_builder_send(builder, result, request->root);
-    if (builder->rank == request->root) bny_spread_collect(builder, bny_piece_of_rank, bny_builder_first_slot(builder), bny_builder_first_offset(builder));
+    if (builder->rank == request->root)
+      bny_spread_collect(builder, bny_piece_of_rank, bny_builder_first_slot(builder),
+                         bny_builder_first_offset(builder));
   }
 }
 

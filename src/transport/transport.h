@@ -125,7 +125,8 @@ struct bny_transport {
   bny_network network;
   bool takes_cuda; /* between hosts: the network library of every rank moves memory of CUDA devices */
   bool puts; /* between hosts: messages are put into memory of the receiver, which takes no part */
-  const char *outboxes[2]; /* between hosts: what is sent lies in these instead, by half, in memory that is not the transport's */
+  /* Between hosts: what is sent lies in these instead, by half, in memory that is not the transport's. */
+  const char *outboxes[2];
   uint64_t bytes_between_hosts; /* payload that this rank has given to the network so far */
   int64_t recent_ns;  /* who told of itself within this time is not taken to be stopped; the more, the longer one waits */
 };

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
- * A kernel of a user's on a GPU, built with banyan_device.cuh: it pushes partials from its epilogue and merges those of all ranks
- * without a second launch. Its result has the bits of banyan_combine(), and is near a reference in double precision; replayed
- * from a graph as well. Ranks are threads on one device. */
+ * A kernel of a user's on a GPU, built with banyan_device.cuh: it pushes partials from its epilogue and merges those of
+ * all ranks without a second launch. Its result has the bits of banyan_combine(), and is near a reference in double
+ * precision; replayed from a graph as well. Ranks are threads on one device. */
 #include <check.h>
 #include <math.h>
 #include <stdlib.h>
