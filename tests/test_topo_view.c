@@ -257,7 +257,9 @@ static const char *const descriptions[] = {
     "host package:2 gpu:4@c2c200GB@gen5x16 nic:2",
     "host nic:40",
     "host gpu:24 nic:3",
-    "host:30 gpu nic@100g"};
+    "host:30 gpu nic@100g",
+    "{\"nodes\": [{\"id\": \"h\", \"kind\": \"host\"}, {\"id\": \"g\", \"kind\": \"gpu\", \"parent\": \"h\", "
+    "\"index\": 2147483647, \"compute\": 2147483647}]}"};
 
 START_TEST(synthetic_topologies) { check_description(descriptions[_i]); }
 END_TEST

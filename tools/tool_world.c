@@ -179,7 +179,7 @@ bool tool_world_max(const tool_world *world, double *values, int count, tool_err
   ok = ok && tool_world_gather(world, values, bytes, all, error);
   for (int32_t r = 0; ok && r < world->nranks; r++) {
     for (int i = 0; i < count; i++) {
-      double value = all[r * count + i];
+      double value = all[(size_t)r * (size_t)count + (size_t)i];
       value = isnan(value) ? INFINITY : value;
       values[i] = r == 0 || value > values[i] ? value : values[i];
     }

@@ -210,7 +210,7 @@ static uint64_t *looks_of(const topo_work *work) {
     const bny_topo_node *node = &topo->nodes[n];
     int32_t host = work->places[n].host;
     if (host == topo->nnodes) continue;
-    uint64_t one = tool_mix64((uint64_t)node->kind + 16 * (uint64_t)(node->compute + 1));
+    uint64_t one = tool_mix64((uint64_t)node->kind + 16 * (uint64_t)((int64_t)node->compute + 1));
     one = mix_text(one, node->model);
     int32_t parent = node->parent < 0 || node->parent == host ? 0 : work->places[node->parent].ordinal;
     one = mix_number(one, parent + 1e7 * node->host_bridge);
