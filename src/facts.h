@@ -18,9 +18,12 @@ enum {
   BNY_LEVELS_TEXT_BYTES = 32,
   BNY_HOST_NAME_BYTES = 40,
   BNY_DEVICE_KIND_BYTES = 16,
-  BNY_FACTS_ERROR_BYTES = 228
+  BNY_FACTS_ERROR_BYTES = 228,
+  BNY_FACTS_BYTES = 2048
 };
 
+/* All versions of the library have the same size of it, and begin with the version: else ranks of two could not even tell
+ * each other which they are. */
 typedef struct bny_facts {
   char version[16];
   int32_t status;                 /* of this rank's own settings: not BANYAN_OK if they are wrong */
@@ -37,7 +40,10 @@ typedef struct bny_facts {
   char device[BNY_DEVICE_KIND_BYTES]; /* "": none */
   int32_t tune;                       /* a bny_tune_way */
   _Alignas(cpu_set_t) unsigned char cpus[BNY_CPU_BYTES];
+  char unused[544]; /* by this version; 0 */
 } bny_facts;
+
+_Static_assert(sizeof(bny_facts) == BNY_FACTS_BYTES, "take what is added from what is unused");
 
 /* Whether combines on devices are measured. */
 typedef enum bny_tune_way {
