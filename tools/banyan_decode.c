@@ -116,15 +116,6 @@ static const struct option option_table[] = {{"ranks", required_argument, NULL, 
                                              {"version", no_argument, NULL, OPT_VERSION},
                                              {NULL, 0, NULL, 0}};
 
-static bool parse_size(const char *name, int64_t max, int32_t *value, tool_error *error) {
-  int64_t parsed;
-  if (!tool_parse_int(optarg, 1, max, &parsed)) {
-    return tool_error_set(error, "--%s %.60s: not a whole number from 1 to %lld", name, optarg, (long long)max);
-  }
-  *value = (int32_t)parsed;
-  return true;
-}
-
 static bool parse_method(arguments *a, tool_error *error) {
   static const decode_method *const all[] = {&decode_method_tree, &decode_method_ring, &decode_method_allreduce3};
   a->method_count = 0;
@@ -139,11 +130,11 @@ static bool parse_method(arguments *a, tool_error *error) {
 static bool parse_shape_option(int code, arguments *a, tool_error *error) {
   a->shaped = true;
   switch (code) {
-  case OPT_BATCH: return parse_size("batch", 1 << 20, &a->shape.batch, error);
-  case OPT_TOKENS: return parse_size("tokens", 1 << 30, &a->shape.tokens, error);
-  case OPT_HEADS: return parse_size("heads", 1 << 16, &a->shape.heads, error);
-  case OPT_KV_HEADS: return parse_size("kv-heads", 1 << 16, &a->shape.kv_heads, error);
-  case OPT_HEAD_DIM: return parse_size("head-dim", 1 << 14, &a->shape.head_dim, error);
+  case OPT_BATCH: return tool_option_int("batch", optarg, 1, 1 << 20, &a->shape.batch, error);
+  case OPT_TOKENS: return tool_option_int("tokens", optarg, 1, 1 << 30, &a->shape.tokens, error);
+  case OPT_HEADS: return tool_option_int("heads", optarg, 1, 1 << 16, &a->shape.heads, error);
+  case OPT_KV_HEADS: return tool_option_int("kv-heads", optarg, 1, 1 << 16, &a->shape.kv_heads, error);
+  case OPT_HEAD_DIM: return tool_option_int("head-dim", optarg, 1, 1 << 14, &a->shape.head_dim, error);
   default: a->shape.ragged = true; return true;
   }
 }
@@ -153,7 +144,7 @@ static bool parse_option(int code, arguments *a, tool_error *error) {
   int32_t seconds = 0;
   a->chosen = a->chosen || code == OPT_METHOD || code == OPT_ALGORITHM || code == OPT_SCATTER || code == OPT_ORDER;
   switch (code) {
-  case OPT_RANKS: return parse_size("ranks", 4096, &a->world.ranks, error);
+  case OPT_RANKS: return tool_option_int("ranks", optarg, 1, 4096, &a->world.ranks, error);
   case OPT_INPUT: a->input = optarg; return true;
   case OPT_SEED:
     if (!tool_parse_int(optarg, 0, INT64_MAX, &number)) {
@@ -176,9 +167,9 @@ static bool parse_option(int code, arguments *a, tool_error *error) {
     return tool_parse_order(optarg, &a->settings.order) ||
            tool_error_set(error, "--order %.60s: not one of plan, canonical", optarg);
   case OPT_DEVICE: a->device = optarg; return true;
-  case OPT_REPEAT: return parse_size("repeat", 1000000, &a->repeat, error);
+  case OPT_REPEAT: return tool_option_int("repeat", optarg, 1, 1000000, &a->repeat, error);
   case OPT_TIMEOUT:
-    if (!parse_size("timeout", 1000000, &seconds, error)) {
+    if (!tool_option_int("timeout", optarg, 1, 1000000, &seconds, error)) {
       return false;
     }
     a->world.timeout_ns = (int64_t)seconds * 1000000000;

@@ -49,14 +49,8 @@ static const struct option option_table[] = {{"ranks", required_argument, NULL, 
                                              {NULL, 0, NULL, 0}};
 
 static bool parse_option(int code, arguments *a, tool_error *error) {
-  int64_t number;
   switch (code) {
-  case OPT_RANKS:
-    if (!tool_parse_int(optarg, 1, RANKS_MAX, &number)) {
-      return tool_error_set(error, "--ranks %.60s: not a whole number from 1 to %d", optarg, RANKS_MAX);
-    }
-    a->request.ranks = (int32_t)number;
-    return true;
+  case OPT_RANKS: return tool_option_int("ranks", optarg, 1, RANKS_MAX, &a->request.ranks, error);
   case OPT_LEVELS: a->request.levels = optarg; return true;
   case OPT_JSON: a->json = true; return true;
   default: return false;

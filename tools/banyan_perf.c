@@ -105,16 +105,6 @@ static const struct option option_table[] = {{"ranks", required_argument, NULL, 
                                              {"version", no_argument, NULL, OPT_VERSION},
                                              {NULL, 0, NULL, 0}};
 
-static bool parse_number(const char *name, int64_t min, int64_t max, int32_t *value, tool_error *error) {
-  int64_t parsed;
-  if (!tool_parse_int(optarg, min, max, &parsed)) {
-    return tool_error_set(error, "--%s %.60s: not a whole number from %lld to %lld", name, optarg, (long long)min,
-                          (long long)max);
-  }
-  *value = (int32_t)parsed;
-  return true;
-}
-
 static bool parse_sizes(arguments *a, tool_error *error) {
   char *copy = strdup(optarg), *rest = copy, *word;
   bool ok = copy != NULL || tool_error_set(error, "out of memory");
@@ -137,9 +127,9 @@ static bool parse_combine_option(int code, arguments *a, tool_error *error) {
   perf_case *perf = &a->perf;
   a->combine_only = true;
   switch (code) {
-  case OPT_BATCH: return parse_number("batch", 1, 1 << 20, &a->batch, error);
-  case OPT_HEADS: return parse_number("heads", 1, 1 << 20, &a->heads, error);
-  case OPT_HEAD_DIM: return parse_number("head-dim", 1, 1 << 14, &perf->head_dim, error);
+  case OPT_BATCH: return tool_option_int("batch", optarg, 1, 1 << 20, &a->batch, error);
+  case OPT_HEADS: return tool_option_int("heads", optarg, 1, 1 << 20, &a->heads, error);
+  case OPT_HEAD_DIM: return tool_option_int("head-dim", optarg, 1, 1 << 14, &perf->head_dim, error);
   case OPT_SCATTER:
     return tool_parse_scatter(optarg, &perf->scatter) ||
            tool_error_set(error, "--scatter %.60s: not one of none, root, heads, tokens", optarg);
@@ -160,15 +150,15 @@ static bool parse_combine_option(int code, arguments *a, tool_error *error) {
 static bool parse_option(int code, arguments *a, tool_error *error) {
   int32_t seconds = 0;
   switch (code) {
-  case OPT_RANKS: return parse_number("ranks", 1, 4096, &a->world.ranks, error);
+  case OPT_RANKS: return tool_option_int("ranks", optarg, 1, 4096, &a->world.ranks, error);
   case OPT_SIZES: return parse_sizes(a, error);
-  case OPT_ITERATIONS: return parse_number("iterations", 1, 10000000, &a->protocol.iterations, error);
-  case OPT_WARMUP: return parse_number("warmup", 0, 1000000, &a->protocol.warmup, error);
+  case OPT_ITERATIONS: return tool_option_int("iterations", optarg, 1, 10000000, &a->protocol.iterations, error);
+  case OPT_WARMUP: return tool_option_int("warmup", optarg, 0, 1000000, &a->protocol.warmup, error);
   case OPT_IN_A_ROW: a->protocol.in_a_row = true; return true;
   case OPT_NO_CHECK: a->protocol.check = false; return true;
   case OPT_PIN: a->world.pin = true; return true;
   case OPT_TIMEOUT:
-    if (!parse_number("timeout", 1, 1000000, &seconds, error)) {
+    if (!tool_option_int("timeout", optarg, 1, 1000000, &seconds, error)) {
       return false;
     }
     a->world.timeout_ns = (int64_t)seconds * 1000000000;

@@ -127,16 +127,6 @@ static const struct option option_table[] = {{"cost", no_argument, NULL, OPT_COS
 
 /* ---- the command line -------------------------------------------------------------------------------------------- */
 
-static bool parse_number(const char *name, int64_t min, int64_t max, int32_t *value, tool_error *error) {
-  int64_t parsed;
-  if (!tool_parse_int(optarg, min, max, &parsed)) {
-    return tool_error_set(error, "--%s %.60s: not a whole number from %lld to %lld", name, optarg, (long long)min,
-                          (long long)max);
-  }
-  *value = (int32_t)parsed;
-  return true;
-}
-
 static bool parse_bytes(const char *name, size_t most, size_t *bytes, tool_error *error) {
   if (!tool_parse_bytes(optarg, bytes) || *bytes < 1 || *bytes > most) {
     return tool_error_set(error, "--%s %.60s: not a size from 1 to %zuM", name, optarg, most >> 20);
@@ -160,16 +150,17 @@ static bool parse_shape_option(int code, arguments *a, tool_error *error) {
            tool_error_set(error, "--collective %.60s: not one of combine, gather, shift, broadcast, barrier", optarg);
   case OPT_BYTES: return parse_bytes("bytes", (size_t)1 << 30, &a->bytes, error);
   case OPT_ALGORITHM: shape->algorithm = optarg; return true;
-  case OPT_ROOT: return parse_number("root", 0, PLAN_RANKS_MAX - 1, &shape->root, error);
-  case OPT_DISTANCE: return parse_number("distance", -PLAN_RANKS_MAX, PLAN_RANKS_MAX, &shape->distance, error);
+  case OPT_ROOT: return tool_option_int("root", optarg, 0, PLAN_RANKS_MAX - 1, &shape->root, error);
+  case OPT_DISTANCE:
+    return tool_option_int("distance", optarg, -PLAN_RANKS_MAX, PLAN_RANKS_MAX, &shape->distance, error);
   case OPT_OUTBOX: return parse_bytes("outbox", (size_t)1 << 40, &shape->outbox_bytes, error);
   default: break;
   }
   a->combine_only = true;
   switch (code) {
-  case OPT_TOKENS: return parse_number("tokens", 1, 1 << 20, &a->tokens, error);
-  case OPT_HEADS: return parse_number("heads", 1, 1 << 20, &a->heads, error);
-  case OPT_HEAD_DIM: return parse_number("head-dim", 1, 1 << 14, &shape->value_dim, error);
+  case OPT_TOKENS: return tool_option_int("tokens", optarg, 1, 1 << 20, &a->tokens, error);
+  case OPT_HEADS: return tool_option_int("heads", optarg, 1, 1 << 20, &a->heads, error);
+  case OPT_HEAD_DIM: return tool_option_int("head-dim", optarg, 1, 1 << 14, &shape->value_dim, error);
   case OPT_WIRE:
     return tool_parse_dtype(optarg, &shape->wire) ||
            tool_error_set(error, "--wire %.60s: not one of f32, bf16, f16", optarg);
@@ -189,14 +180,16 @@ static bool parse_option(int code, arguments *a, tool_error *error) {
   case OPT_PRINT: return parse_action(plan_view_print, a, error);
   case OPT_PROVE: return parse_action(plan_view_prove, a, error);
   case OPT_FROM: a->from = optarg; return true;
-  case OPT_RANKS: return parse_number("ranks", 1, PLAN_RANKS_MAX, &a->ranks, error);
+  case OPT_RANKS: return tool_option_int("ranks", optarg, 1, PLAN_RANKS_MAX, &a->ranks, error);
   case OPT_LEVELS: a->sizes = optarg; return true;
-  case OPT_RANK: return parse_number("rank", 0, PLAN_RANKS_MAX - 1, &a->view.rank, error);
+  case OPT_RANK: return tool_option_int("rank", optarg, 0, PLAN_RANKS_MAX - 1, &a->view.rank, error);
   case OPT_KEYS:
     a->keys_given = true;
     return tool_parse_int(optarg, 1, (int64_t)1 << 40, &a->keys.per_rank) ||
            tool_error_set(error, "--keys %.60s: not a number of tokens", optarg);
-  case OPT_KV_HEADS: a->keys_given = true; return parse_number("kv-heads", 1, 1 << 20, &a->keys.kv_heads, error);
+  case OPT_KV_HEADS:
+    a->keys_given = true;
+    return tool_option_int("kv-heads", optarg, 1, 1 << 20, &a->keys.kv_heads, error);
   case OPT_MEMORY: return parse_bytes("memory", (size_t)1 << 44, &a->view.memory_most, error);
   case OPT_JSON: a->view.json = true; return true;
   default: return parse_shape_option(code, a, error);

@@ -130,17 +130,8 @@ static bool set_task(arguments *a, task task, tool_error *error) {
   return true;
 }
 
-/* Of --measure. */
-static bool parse_number(int code, arguments *a, tool_error *error) {
+static bool parse_seconds(arguments *a, tool_error *error) {
   char *end;
-  int64_t number;
-  if (code == OPT_RANKS) {
-    if (!tool_parse_int(optarg, 1, TOPO_RANKS_MAX, &number)) {
-      return tool_error_set(error, "--ranks %.60s: not a number in 1..%d", optarg, TOPO_RANKS_MAX);
-    }
-    a->measure.ranks = (int32_t)number;
-    return true;
-  }
   a->measure.seconds = strtod(optarg, &end);
   return (end != optarg && *end == '\0' && a->measure.seconds >= 0.01 && a->measure.seconds <= 3600) ||
          tool_error_set(error, "--seconds %.60s: not a number in 0.01..3600", optarg);
@@ -185,8 +176,8 @@ static bool parse_option(int code, arguments *a, tool_error *error) {
       return tool_error_set(error, "--explain %.60s: not a size from 1 to 1024M", optarg);
     }
     return set_task(a, TASK_EXPLAIN, error);
-  case OPT_RANKS:
-  case OPT_SECONDS: return parse_number(code, a, error);
+  case OPT_RANKS: return tool_option_int("ranks", optarg, 1, TOPO_RANKS_MAX, &a->measure.ranks, error);
+  case OPT_SECONDS: return parse_seconds(a, error);
   case OPT_ALL: a->all = true; return true;
   default: return parse_colour(a, error);
   }

@@ -95,6 +95,15 @@ bool tool_parse_int(const char *text, int64_t min, int64_t max, int64_t *value) 
   return true;
 }
 
+bool tool_option_int(const char *name, const char *text, int32_t min, int32_t max, int32_t *value, tool_error *error) {
+  int64_t parsed;
+  if (!tool_parse_int(text, min, max, &parsed)) {
+    return tool_error_set(error, "--%s %.60s: not a whole number from %d to %d", name, text, min, max);
+  }
+  *value = (int32_t)parsed;
+  return true;
+}
+
 bool tool_parse_bytes(const char *text, size_t *bytes) {
   if (!isdigit((unsigned char)text[0])) {
     return false;
