@@ -105,8 +105,9 @@ typedef struct banyan_comm banyan_comm;
 
 typedef struct banyan_comm_config {
   size_t size;
-  int64_t timeout_ns;   /* deadline of each call, from when it first has to wait; of each part, if it is sent in parts.
-                         * 0: 30 s (BANYAN_TIMEOUT_MS overrides the default) */
+  int64_t timeout_ns;   /* deadline of each call, from when it first has to wait; of each part, if it is sent in parts; of
+                         * an operation that is polled, from the first banyan_test(). What time the caller spends between
+                         * banyan_start() and these does not count. 0: 30 s (BANYAN_TIMEOUT_MS overrides the default) */
   size_t arena_bytes;   /* memory shared with peers, per rank; 0: 16 MiB. Larger messages are sent in parts */
   const char *algorithm; /* for combines that name none; NULL: by predicted cost (BANYAN_ALGORITHM overrides), or measured
                           * on devices where BANYAN_DEVICE_TUNE asks for it */

@@ -46,6 +46,12 @@ static banyan_status progress_first(banyan_comm *comm, bool block, bool *advance
   return BANYAN_OK;
 }
 
+/* Before and after the caller's own work, which may take longer than a deadline. */
+static void rest(const banyan_comm *comm) {
+  const banyan_op *op = comm->first;
+  if (op && op->begun) bny_run_rest(op->parts[op->current].run);
+}
+
 /* Runs the queue until `op` is complete; without `block`, as far as it goes. */
 static banyan_status progress_to(banyan_op *op, bool block) {
   bool advanced = true;
@@ -309,7 +315,10 @@ banyan_status banyan_start(banyan_op *op) {
   if (comm->last) comm->last->next = op;
   else comm->first = op;
   comm->last = op;
-  return comm->first == op ? progress_to(op, false) : BANYAN_OK;
+  if (comm->first != op) return BANYAN_OK;
+  banyan_status status = progress_to(op, false);
+  rest(comm);
+  return status;
 }
 
 banyan_status banyan_test(banyan_op *op, int *done) {
@@ -323,6 +332,7 @@ banyan_status banyan_test(banyan_op *op, int *done) {
 banyan_status banyan_wait(banyan_op *op) {
   if (!op) return bny_fail(BANYAN_ERR_ARGUMENT, "op is NULL");
   if (op->comm->exec->failure.status != BANYAN_OK) return give_up(op->comm, bny_exec_check(op->comm->exec, NULL));
+  rest(op->comm);
   return progress_to(op, true);
 }
 

@@ -353,6 +353,28 @@ START_TEST(slow_ranks_are_no_error) {
 }
 END_TEST
 
+static double busy_ms(double deadlines) { return deadlines * (world_is_sanitized() ? 1500 : 500); }
+
+/* Both are busy for longer than the deadline, one of them after it has started; it then waits for a part of that. */
+static void be_busy_amid(world_rank *self) {
+  char data[100] = {0};
+  banyan_op *op;
+  int done = 0;
+  if (!world_ok(self, banyan_broadcast_init(self->comm, data, sizeof data, 1, &op), "init")) return;
+  if (self->rank == 1) world_sleep_ms(busy_ms(1.5));
+  if (!world_ok(self, banyan_start(op), "start")) return;
+  if (self->rank == 0) world_sleep_ms(busy_ms(1.2));
+  world_ok(self, banyan_wait(op), "wait");
+  world_check(self, banyan_test(op, &done) == BANYAN_OK && done, "the operation is not complete");
+  banyan_op_free(op);
+}
+
+START_TEST(own_work_is_no_wait) {
+  world_setup setup = {.nranks = 2, .processes = _i, .timeout_ns = (int64_t)busy_ms(1) * 1000000};
+  world_run(&setup, be_busy_amid);
+}
+END_TEST
+
 /* ---- statistics that are no numbers ------------------------------------------------------------------------------------ */
 
 static void give_nonsense(world_rank *self) {
@@ -400,6 +422,7 @@ int main(void) {
   tcase_add_test(faults, second_death_is_noticed);
   tcase_add_loop_test(faults, abort_from_another_thread, 0, 6);
   tcase_add_loop_test(faults, slow_ranks_are_no_error, 0, 2);
+  tcase_add_loop_test(faults, own_work_is_no_wait, 0, 2);
   tcase_add_loop_test(faults, nonsense_is_named, 0, 16);
   suite_add_tcase(suite, faults);
   return world_main(suite);

@@ -137,6 +137,10 @@ void bny_run_begin(bny_run *run);
 /* Goes on until the end or until something has not arrived; `block`: waits for it. *done is set on BANYAN_OK. */
 banyan_status bny_run_progress(bny_run *run, bool block, bool *done);
 
+/* Its rank is about to do something else, or comes back from that: it waits for nobody meanwhile, and what time passes does
+ * not count for the deadline. */
+void bny_run_rest(bny_run *run);
+
 /* From the begin of a half to where its plan begins, of runs between hosts. */
 size_t bny_run_shift(const bny_run *run);
 

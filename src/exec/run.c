@@ -71,6 +71,11 @@ static banyan_status wait_kernels(bny_run *run, int32_t slot, bool block, bool *
   return BANYAN_OK;
 }
 
+void bny_run_rest(bny_run *run) {
+  bny_wait_end(run->exec, &run->patience);
+  run->patience = (bny_patience){0};
+}
+
 /* ---- running ------------------------------------------------------------------------------------------------------- */
 
 /* Whoever sent to this rank in the last run must know that it was read. Those that this run sends to learn it from that. */
