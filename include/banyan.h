@@ -108,7 +108,8 @@ typedef struct banyan_comm_config {
   int64_t timeout_ns;   /* deadline of each call, from when it first has to wait; of each part, if it is sent in parts; of
                          * an operation that is polled, from the first banyan_test(). What time the caller spends between
                          * banyan_start() and these does not count. 0: 30 s (BANYAN_TIMEOUT_MS overrides the default) */
-  size_t arena_bytes;   /* memory shared with peers, per rank; 0: 16 MiB. Larger messages are sent in parts */
+  size_t arena_bytes;   /* memory shared with peers, per rank, 64 KiB to 16 GiB; 0: 16 MiB. Larger messages are sent in
+                         * parts */
   const char *algorithm; /* for combines that name none; NULL: by predicted cost (BANYAN_ALGORITHM overrides), or measured
                           * on devices where BANYAN_DEVICE_TUNE asks for it */
   const char *device;   /* where collectives run. NULL: on the host. "cuda": on the calling thread's current CUDA device;
@@ -282,9 +283,10 @@ banyan_status banyan_barrier(banyan_comm *comm);
 /* ---- persistent operations: planned once, started many times ----------------------------------------------------- */
 
 /* The *_init calls are collective: they plan, compare plans over all ranks and bind the memory (and stream) given. Between
- * start and wait nothing is allocated and no lock is taken. On a device it is complete in the order of its stream:
- * start puts it there, test and wait find it done. Operations of one communicator run in the order in which they were
- * started, which is the same on all ranks; several may be started before the first is waited for. */
+ * start and wait nothing is allocated and no lock is taken, but by the network's library and, between hosts, in the first
+ * runs. On a device it is complete in the order of its stream: start puts it there, test and wait find it done.
+ * Operations of one communicator run in the order in which they were started, which is the same on all ranks; several may
+ * be started before the first is waited for. */
 typedef struct banyan_op banyan_op;
 
 banyan_status banyan_combine_init(banyan_comm *comm, const banyan_combine_desc *desc, const banyan_partial *in,

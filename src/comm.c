@@ -209,7 +209,7 @@ static banyan_status check_arguments(const banyan_bootstrap *bootstrap, const ba
                     sizeof *config);
   if (config && config->timeout_ns < 0)
     return bny_fail(BANYAN_ERR_ARGUMENT, "config.timeout_ns is %" PRId64 "; it must not be negative", config->timeout_ns);
-  if (config && config->arena_bytes && (config->arena_bytes < 65536 || config->arena_bytes >> 34))
+  if (config && config->arena_bytes && (config->arena_bytes < 65536 || config->arena_bytes > (size_t)1 << 34))
     return bny_fail(BANYAN_ERR_ARGUMENT, "config.arena_bytes is %zu; it must be between 64 KiB and 16 GiB",
                     config->arena_bytes);
   return BANYAN_OK;

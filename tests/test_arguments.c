@@ -279,6 +279,10 @@ START_TEST(communicators) {
   refused(banyan_comm_create(&good, &config, &comm), "timeout_ns");
   config = (banyan_comm_config){.size = sizeof config, .arena_bytes = 100};
   refused(banyan_comm_create(&good, &config, &comm), "arena_bytes");
+  config.arena_bytes = ((size_t)16 << 30) + 1;
+  refused(banyan_comm_create(&good, &config, &comm), "16 GiB");
+  config.arena_bytes = (size_t)16 << 30;
+  ck_assert_int_eq(banyan_comm_create(&good, &config, &comm), BANYAN_ERR_BOOTSTRAP);
   ck_assert_int_eq(banyan_comm_create(&good, NULL, &comm), BANYAN_ERR_BOOTSTRAP);
   ck_assert_ptr_null(comm);
 }
