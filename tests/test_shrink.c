@@ -4,6 +4,7 @@
 #include <check.h>
 #include <pthread.h>
 #include <signal.h>
+#include <stdatomic.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -195,12 +196,22 @@ END_TEST
 
 /* ---- again, and what is refused ---------------------------------------------------------------------------------------- */
 
+/* Waits for all ranks of its communicator to have it: when one leaves, who is still at work on what all called fails. */
+static bool settle(world_rank *self, int32_t nranks) {
+  atomic_int *settled = (atomic_int *)self->argument + nranks;
+  double deadline = world_now_s() + 20;
+  atomic_fetch_add(settled, 1);
+  while (atomic_load(settled) < nranks && world_now_s() < deadline) world_sleep_ms(0.1);
+  return world_check(self, atomic_load(settled) == nranks, "not all of %d ranks came to where one leaves", nranks);
+}
+
 static void shrink_to_nothing(world_rank *self) {
   int32_t members[WORLD_RANKS_MAX], origins[WORLD_RANKS_MAX];
   for (int32_t i = 0; i < self->nranks; i++) origins[i] = i;
   while (banyan_comm_nranks(self->comm) > 1) {
     banyan_comm *left = NULL;
     int32_t nranks = banyan_comm_nranks(self->comm);
+    if (!settle(self, nranks)) return;
     if (banyan_comm_rank(self->comm) == nranks - 1) {
       banyan_comm_destroy(self->comm);
       self->comm = NULL;
@@ -222,7 +233,10 @@ START_TEST(again_and_again) {
   if (_i / 2 > 0) return;
 #endif
   if (host_lists[_i / 2]) setenv("BANYAN_HOST", host_lists[_i / 2], 1);
+  atomic_int *settled = world_share((WORLD_RANKS_MAX + 1) * sizeof *settled); /* by size of the communicator */
+  setup.argument = settled;
   world_run(&setup, shrink_to_nothing);
+  world_unshare(settled, (WORLD_RANKS_MAX + 1) * sizeof *settled);
 }
 END_TEST
 
