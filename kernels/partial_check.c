@@ -152,7 +152,7 @@ const char *bny_partial_check(const banyan_partial *partial, const bny_box *box,
     return "the descriptor is NULL";
   }
   if (partial->size != sizeof *partial) {
-    return "size is not sizeof(banyan_partial)";
+    return "size is not sizeof(banyan_partial): begin with banyan_partial_init()";
   }
   const char *refusal = check_enums(partial);
   if (refusal == NULL) {

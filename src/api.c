@@ -48,7 +48,7 @@ banyan_status bny_api_combine_key(const banyan_comm *comm, const banyan_combine_
     return bny_fail(BANYAN_ERR_ARGUMENT, "desc.order is %d, which is no banyan_order", desc->order);
   bool rooted = desc->scatter == BANYAN_SCATTER_ROOT;
   if (rooted && (desc->root < 0 || desc->root >= comm->nranks))
-    return bny_fail(BANYAN_ERR_ARGUMENT, "desc.root is %d of %d ranks", desc->root, comm->nranks);
+    return bny_fail(BANYAN_ERR_ARGUMENT, "desc.root is %d, must be 0..%d", desc->root, comm->nranks - 1);
   const char *algorithm = desc->algorithm ? desc->algorithm : comm->algorithm;
   if (algorithm && strlen(algorithm) >= BNY_ALGORITHM_NAME_BYTES)
     return bny_fail(BANYAN_ERR_ARGUMENT, "desc.algorithm \"%.40s...\" is the name of none", algorithm);
@@ -193,7 +193,7 @@ static banyan_status broadcast(banyan_comm *comm, void *data, size_t bytes, int3
   banyan_status status = check_bytes(bytes);
   if (status != BANYAN_OK) return status;
   if (bytes && !data) return bny_fail(BANYAN_ERR_ARGUMENT, "data is NULL");
-  if (root < 0 || root >= comm->nranks) return bny_fail(BANYAN_ERR_ARGUMENT, "root is %d of %d ranks", root, comm->nranks);
+  if (root < 0 || root >= comm->nranks) return bny_fail(BANYAN_ERR_ARGUMENT, "root is %d, must be 0..%d", root, comm->nranks - 1);
   status = check_memory_bytes(comm, "data", data, bytes);
   if (status != BANYAN_OK) return status;
   bny_op_key key = {.collective = BNY_BROADCAST, .bytes = bytes, .root = root};

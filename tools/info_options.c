@@ -67,10 +67,10 @@ static void print(const json_t *facts, FILE *stream) {
     char number[64];
     snprintf(number, sizeof number, "%lld %s", (long long)json_integer_value(value), info_text(one, "unit"));
     const char *text = json_is_integer(value) ? number : json_is_string(value) ? json_string_value(value) : "-";
-    fprintf(stream, "  %-20s %-16s %-12s %s\n", info_text(one, "name"), text, info_text(one, "source"),
+    fprintf(stream, "  %-22s %-16s %-12s %s\n", info_text(one, "name"), text, info_text(one, "source"),
             info_text(one, "help"));
     if (json_object_get(one, "refused") != NULL) {
-      fprintf(stream, "  %-20s refused: %s\n", "", info_text(one, "refused"));
+      fprintf(stream, "  %-22s refused: %s\n", "", info_text(one, "refused"));
     }
   }
   json_array_foreach(facts, i, one) {

@@ -151,8 +151,9 @@ static bool item_read(bny_topo_span word, int line, bny_topo_item *item, bny_top
     int allowed = names[which].attributes;
     bool speed_twice = (what & (SPEED | PORTS)) && (said & (SPEED | PORTS));
     if (what == 0 || !(what & allowed) || (what & said) || speed_twice)
-      return bny_topo_fail(error, line, "\"%.*s\": %s cannot be said of %s", bny_topo_span_shown(word), word.text,
-                             what & said || speed_twice ? "two of this kind" : "this", names[which].name);
+      return bny_topo_fail(error, line, "\"%.*s\": %s cannot be said of %s%s", bny_topo_span_shown(word), word.text,
+                             what & said || speed_twice ? "two of this kind" : "this", names[which].name,
+                             what == LINKS && allowed & SPEED ? "; a speed has its unit, such as 400g or 50GB" : "");
     said |= what;
   }
   return true;

@@ -40,18 +40,18 @@ static const field fields[] = {
   {"root", NULL, 0},
   {"bytes", NULL, 0},
   {"distance", NULL, 0},
-  {"counts (hash)", NULL, 0},
+  {"counts of bytes", NULL, 0},
   {"first token of the part", NULL, 0},
   {"tokens of the part", NULL, 0},
   {"first head of the part", NULL, 0},
   {"heads of the part", NULL, 0},
   {"algorithm", NULL, 0},
   {NULL, NULL, 0}, /* second word of the algorithm's name */
-  {"plan (hash)", NULL, 0},
+  {"plan", NULL, 0},
 };
 
 /* A hash of all fields follows them. */
-enum { COLLECTIVE = 0, PHASE = 1, FIELDS = sizeof fields / sizeof fields[0], ALGORITHM = 16, HASH = FIELDS };
+enum { COLLECTIVE = 0, PHASE = 1, COUNTS = 11, ALGORITHM = 16, PLAN = 18, FIELDS = sizeof fields / sizeof fields[0], HASH = FIELDS };
 _Static_assert(sizeof fields / sizeof fields[0] < (size_t)BNY_CALL_WORDS, "a call must fit its words");
 
 static uint64_t mix(uint64_t hash, uint64_t word) {
@@ -118,9 +118,13 @@ bool bny_call_difference(bny_transport *transport, int32_t rank, const bny_call 
     if (words[i] == mine->words[i]) continue;
     int named = fields[i].name ? i : i - 1;
     char there[32], here[32];
+    size_t length = 0;
+    if (i == COUNTS || i == PLAN) { /* hashes, which tell a reader nothing */
+      bny_append(text, bytes, &length, "its %s not the same as here", i == COUNTS ? "counts of bytes are" : "plan is");
+      return true;
+    }
     print_value(named, words, there, sizeof there);
     print_value(named, mine->words, here, sizeof here);
-    size_t length = 0;
     bny_append(text, bytes, &length, "%s %s there, %s here", fields[named].name, there, here);
     return true;
   }

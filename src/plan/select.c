@@ -176,8 +176,8 @@ static banyan_status fail_name(const bny_request *request) {
   if (refusal)
     return bny_fail(BANYAN_ERR_ARGUMENT, "algorithm \"%s\" cannot serve this %s: %s. These can: %s", request->algorithm,
                     collective, refusal, names);
-  return bny_fail(BANYAN_ERR_ARGUMENT, "unknown algorithm \"%s\": for a %s there are %s", request->algorithm,
-                  collective, names);
+  return bny_fail(BANYAN_ERR_ARGUMENT, "unknown algorithm \"%s\": for a %s there are %s (and forms of these, such as tree_chain)",
+                  request->algorithm, collective, names);
 }
 
 static banyan_status fail_memory(const bny_request *request, const bny_candidate *smallest) {
