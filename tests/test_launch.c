@@ -189,8 +189,10 @@ START_TEST(reads_the_environment) {
   unsetenv("WORLD_SIZE");
   ck_assert(!bny_launch_env_present() && !bny_launch_under_mpi() && !bny_launch_is_rank());
   setenv("RANK", "0", 1);
-  ck_assert(!bny_launch_env_present());
+  ck_assert(bny_launch_env_present());
   setenv("WORLD_SIZE", "1", 1);
+  ck_assert(bny_launch_env_present());
+  unsetenv("RANK");
   ck_assert(bny_launch_env_present());
   for (int i = 0; i < 3; i++) {
     setenv(names[i], "1", 1);

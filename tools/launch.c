@@ -40,7 +40,6 @@ bool bny_launch_is_rank(void) {
   return launched && strcmp(launched, "1") == 0;
 }
 
-/* One without the other is a mistake, which banyan_env_create() words. */
 bool bny_launch_env_present(void) { return getenv("RANK") || getenv("WORLD_SIZE"); }
 
 bool bny_launch_under_mpi(void) { return getenv("OMPI_COMM_WORLD_SIZE") || getenv("PMI_RANK") || getenv("PMIX_RANK"); }
