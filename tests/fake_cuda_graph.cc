@@ -77,9 +77,11 @@ extern "C" CUresult cuGraphUpload(CUgraphExec, CUstream) { return fake_enter_idl
 extern "C" CUresult cuGraphLaunch(CUgraphExec exec, CUstream stream) {
   static std::atomic<uint32_t> streams{1u << 31};
   auto item = std::make_shared<fake_item>();
-  item->launches = (*of_handle<fake_graph>(exec))->launches;
+  const fake_graph &graph = **of_handle<fake_graph>(exec);
+  item->launches = graph.launches;
   const uint32_t own = streams++;
   for (bny_emulator_launch &launch : item->launches) launch.stream = own;
+  if (graph.delay_ms > 0) fake_queue_delay(stream, graph.delay_ms);
   fake_queue_push(stream, item);
   return fake_enter(false);
 }

@@ -160,6 +160,10 @@ void fake_queue_launch(const void *stream, const bny_emulator_launch &launch) {
 }
 
 void fake_queue_delay(const void *stream, double ms) {
+  if (std::shared_ptr<fake_graph> graph = fake_queue_capture_of(stream)) {
+    graph->delay_ms += ms;
+    return;
+  }
   auto item = std::make_shared<fake_item>();
   item->host = [=] { all().delays_ms[stream] += ms; }; /* under the lock */
   fake_queue_push(stream, item);

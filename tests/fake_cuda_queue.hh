@@ -19,6 +19,7 @@ struct fake_event {
 /* A graph while it is captured, and then: of one stream, one launch after another. */
 struct fake_graph {
   std::vector<bny_emulator_launch> launches;
+  double delay_ms = 0; /* of a launch of it */
 };
 
 /* Launches, a work of the host, or an event to record. */
@@ -35,7 +36,7 @@ void fake_queue_push(const void *stream, const std::shared_ptr<fake_item> &item)
 /* To the stream's queue, or into the graph into which it is captured. */
 void fake_queue_launch(const void *stream, const bny_emulator_launch &launch);
 
-/* What events on the stream tell is so much later from now on. */
+/* What events on the stream tell is so much later from now on; of one that is captured, with each launch of its graph. */
 void fake_queue_delay(const void *stream, double ms);
 
 /* NULL: the stream is not being captured. */

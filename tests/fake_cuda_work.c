@@ -13,6 +13,17 @@ CUresult cuEventRecord(CUevent event, CUstream stream) { return (void)event, (vo
 CUresult cuEventElapsedTime(float *ms, CUevent from, CUevent to) {
   return (void)ms, (void)from, (void)to, CUDA_ERROR_NOT_SUPPORTED;
 }
+CUresult cuStreamBeginCapture(CUstream stream, CUstreamCaptureMode mode) {
+  return (void)stream, (void)mode, CUDA_ERROR_NOT_SUPPORTED;
+}
+CUresult cuStreamEndCapture(CUstream stream, CUgraph *graph) { return (void)stream, (void)graph, CUDA_ERROR_NOT_SUPPORTED; }
+CUresult cuGraphInstantiateWithFlags(CUgraphExec *exec, CUgraph graph, unsigned long long flags) {
+  return (void)exec, (void)graph, (void)flags, CUDA_ERROR_NOT_SUPPORTED;
+}
+CUresult cuGraphUpload(CUgraphExec exec, CUstream stream) { return (void)exec, (void)stream, CUDA_ERROR_NOT_SUPPORTED; }
+CUresult cuGraphLaunch(CUgraphExec exec, CUstream stream) { return (void)exec, (void)stream, CUDA_ERROR_NOT_SUPPORTED; }
+CUresult cuGraphExecDestroy(CUgraphExec exec) { return (void)exec, CUDA_ERROR_NOT_SUPPORTED; }
+CUresult cuGraphDestroy(CUgraph graph) { return (void)graph, CUDA_ERROR_NOT_SUPPORTED; }
 static const void *fake_kernel_find(const char *name) { return (void)name, NULL; }
 static bool fake_kernel_is(const void *function) { return (void)function, false; }
 static void fake_kernel_launch(const void *function, void *stream, bool captured, const fake_cuda_launch *launch) {

@@ -4,6 +4,7 @@
 #include <check.h>
 #include <unistd.h>
 
+#include "clock.h"
 #include "device/cuda.h"
 #include "device_util.h"
 #include "world.h"
@@ -149,7 +150,12 @@ START_TEST(older_drivers) {
   bny_device_choice choice = {.by = BNY_DEVICE_BY_ORDINAL, .library = old};
   bny_device *device = open_or_fail(&choice);
   ck_assert(!device->facts.clusters && !device->facts.early_launch); /* it has no cuLaunchKernelEx */
+  ck_assert(device->facts.graphs);
   ck_assert_int_eq(device->facts.driver, 11040);
+  device->ops->close(device);
+  machine("cuGraphUpload"); /* something that stands in for a driver */
+  device = open_ordinal(0);
+  ck_assert(!device->facts.graphs);
   device->ops->close(device);
 }
 END_TEST
@@ -361,6 +367,45 @@ START_TEST(streams) {
 }
 END_TEST
 
+#ifdef HAVE_CXX17 /* the fake driver then has graphs */
+START_TEST(graphs) {
+  machine("live,capturing"); /* another thread's capture is not spoilt */
+  bny_device *device = open_ordinal(1);
+  const bny_device_ops *ops = device->ops;
+  bny_device_words words;
+  void *stream = NULL, *graph = NULL;
+  int64_t deadline_ns = bny_clock_ns() + 10000000000;
+  ck_assert(device->facts.graphs);
+  ck_assert_int_eq(ops->words_make(device, 4, &words), BANYAN_OK);
+  ck_assert_int_eq(ops->stream_make(device, &stream), BANYAN_OK);
+  for (int round = 0; round < 2; round++) { /* first it is thrown away */
+    ck_assert_int_eq(ops->graph_begin(device, stream), BANYAN_OK);
+    atomic_store(&words.host[0], 77);
+    ck_assert_int_eq(ops->zero(device, words.device, 8, stream), BANYAN_OK);
+    ck_assert_int_eq(ops->graph_end(device, stream, round ? &graph : NULL), BANYAN_OK);
+    ck_assert_int_eq(bny_device_wait(device, stream, deadline_ns), BANYAN_OK);
+    ck_assert_uint_eq(atomic_load(&words.host[0]), 77);
+  }
+  for (int replay = 0; replay < 2; replay++) {
+    atomic_store(&words.host[0], 77);
+    uint64_t before = FAKE_CUDA(fake_cuda_setup_calls)();
+    ck_assert_int_eq(ops->graph_launch(device, graph, stream), BANYAN_OK);
+    ck_assert_msg(FAKE_CUDA(fake_cuda_setup_calls)() == before, "a hot call allocates or waits");
+    ck_assert_int_eq(bny_device_wait(device, stream, deadline_ns), BANYAN_OK);
+    ck_assert_uint_eq(atomic_load(&words.host[0]), 0);
+  }
+  ck_assert_int_eq(ops->graph_end(device, stream, &graph), BANYAN_ERR_SYSTEM); /* nothing was begun */
+  ck_assert_ptr_nonnull(strstr(banyan_last_error(), "a graph on CUDA device 1"));
+  ops->graph_free(device, graph);
+  ops->graph_free(device, NULL);
+  ops->stream_free(device, stream);
+  ops->words_free(device, &words);
+  ops->close(device);
+  ck_nothing_is_left();
+}
+END_TEST
+#endif
+
 START_TEST(kernels) {
   bny_device *device = open_ordinal(1);
   bny_device_module *module = NULL;
@@ -487,6 +532,9 @@ int main(void) {
   tcase_add_test(memory, imports_that_fail_leave_nothing);
   tcase_add_test(memory, pointers);
   tcase_add_test(work, streams);
+#ifdef HAVE_CXX17
+  tcase_add_test(work, graphs);
+#endif
   tcase_add_test(work, kernels);
   tcase_add_loop_test(work, launches_carry_attributes, 0, 2);
   tcase_add_loop_test(work, kernels_are_ready_when_found, 0, 3);

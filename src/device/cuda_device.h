@@ -67,6 +67,13 @@ void bny_cuda_mark_free(bny_device *device, void *mark);
 banyan_status bny_cuda_mark_set(bny_device *device, void *mark, void *stream);
 banyan_status bny_cuda_mark_elapsed(bny_device *device, void *from, void *to, double *ns);
 
+/* cuda_graph.c */
+bool bny_cuda_has_graphs(const bny_cuda_driver *driver);
+banyan_status bny_cuda_graph_begin(bny_device *device, void *stream);
+banyan_status bny_cuda_graph_end(bny_device *device, void *stream, void **graph);
+void bny_cuda_graph_free(bny_device *device, void *graph);
+banyan_status bny_cuda_graph_launch(bny_device *device, void *graph, void *stream);
+
 /* cuda_kernel.c */
 banyan_status bny_cuda_module_load(bny_device *device, const void *image, size_t bytes, bny_device_module **module);
 void bny_cuda_module_unload(bny_device_module *module);

@@ -49,6 +49,7 @@ typedef struct bny_device_facts {
   int32_t cache_bytes;                       /* second level */
   bool clusters;                             /* of blocks, with distributed shared memory */
   bool early_launch;                         /* programmatic dependent launch */
+  bool graphs;                               /* what is put on a stream can be captured and replayed */
   uint32_t memory_kinds;                     /* bit per bny_memory_kind: made and exported once when it was opened */
 } bny_device_facts;
 
@@ -202,6 +203,13 @@ struct bny_device_ops {
   void (*mark_free)(bny_device *device, void *mark); /* NULL is allowed */
   banyan_status (*mark_set)(bny_device *device, void *mark, void *stream); /* hot */
   banyan_status (*mark_elapsed)(bny_device *device, void *from, void *to, double *ns);
+
+  /* Where the facts have graphs: what is put on a stream of our own between begin and end does not run, but becomes a graph, which
+   * is on its way to the device when end returns: wait for the stream, and launches are short. graph NULL: it is thrown away. */
+  banyan_status (*graph_begin)(bny_device *device, void *stream);
+  banyan_status (*graph_end)(bny_device *device, void *stream, void **graph);
+  void (*graph_free)(bny_device *device, void *graph); /* NULL is allowed */
+  banyan_status (*graph_launch)(bny_device *device, void *graph, void *stream); /* hot */
 
   /* An image is a fat binary that lives as long as its module. NULL: that of this build. */
   banyan_status (*module_load)(bny_device *device, const void *image, size_t bytes, bny_device_module **module);
