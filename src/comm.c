@@ -13,6 +13,7 @@
 #include "op.h"
 #include "operation.h"
 #include "options.h"
+#include "plan/measured.h"
 #include "status.h"
 
 /* 73 years: sums with the clock do not overflow. */
@@ -343,8 +344,8 @@ size_t banyan_comm_describe(const banyan_comm *comm, char *text, size_t bytes) {
   if (engine)
     bny_append(text, bytes, &length, ", combines on %s (%s), ", engine->device->ops->name, engine->device->facts.name);
   if (engine)
-    bny_append(text, bytes, &length, "whose arenas go by %s%s", bny_memory_kind_name(engine->share->kind),
-               comm->measured ? ", algorithms by measurement" : "");
+    bny_append(text, bytes, &length, "whose arenas go by %s%s%s", bny_memory_kind_name(engine->share->kind),
+               comm->measured ? ", algorithms by measurement, of " : "", comm->measured ? bny_measured_way(comm->measured) : "");
   if (engine && comm->device.bridge)
     bny_append(text, bytes, &length, " within this host, %s, by a thread of each rank",
                bny_bridge_is_direct(comm->device.bridge)

@@ -7,6 +7,8 @@
 
 #include "clock.h"
 #include "device_world.h"
+#include "plan/plan.h"
+#include "status.h"
 
 enum { RANKS = 2, TOKENS = 2, HEADS = 6, DIM = 64, ROWS = TOKENS * HEADS, TEXT = 2048 };
 
@@ -125,12 +127,13 @@ END_TEST
 /* Slow on all devices, and on one alone: then all ranks agree with that one. */
 START_TEST(choices_follow_times) {
   static const struct {
-    const char *slow, *algorithm, *says;
+    const char *slow, *algorithm, *says, *of;
   } cases[] = {
-    {SLOW_INTERPRET "slow-bny_oneshot_simple_32,", "oneshot", " by LL128"},
-    {SLOW_INTERPRET "slow-bny_oneshot_ll128_32,", "oneshot", " by SIMPLE"},
-    {"slow-bny_oneshot_ll128_32:1,slow-bny_oneshot_simple_32:0,", NULL, "least measured"},
+    {SLOW_INTERPRET "slow-bny_oneshot_simple_32,", "oneshot", " by LL128", "replays"},
+    {SLOW_INTERPRET "slow-bny_oneshot_ll128_32,cuGraphLaunch,", "oneshot", " by SIMPLE", "launches"}, /* a driver without it */
+    {"slow-bny_oneshot_ll128_32:1,slow-bny_oneshot_simple_32:0,", NULL, "least measured", "replays"},
   };
+  char of[64];
   task task = {.create = BANYAN_OK};
   begin("create", cases[_i].slow);
   run(&task);
@@ -138,7 +141,10 @@ START_TEST(choices_follow_times) {
   if (cases[_i].algorithm) ck_assert_str_eq(result->algorithm, cases[_i].algorithm);
   else ck_assert_msg(strcmp(result->algorithm, "oneshot") != 0, "%s", result->reason);
   ck_assert_msg(strstr(result->reason, cases[_i].says) != NULL, "%s", result->reason);
-  ck_assert(strstr(result->described, "algorithms by measurement") != NULL);
+  snprintf(of, sizeof of, "us measured in %s at", cases[_i].of);
+  ck_assert_msg(strstr(result->reason, of) != NULL, "%s", result->reason);
+  snprintf(of, sizeof of, "algorithms by measurement, of %s", cases[_i].of);
+  ck_assert_msg(strstr(result->described, of) != NULL, "%s", result->described);
 }
 END_TEST
 
@@ -155,7 +161,7 @@ END_TEST
 static void write_table(const char *ranks, const char *row) {
   FILE *file = fopen(table, "w");
   ck_assert_ptr_nonnull(file);
-  fprintf(file, "banyan measured 1\nmachine Fake 0\nranks %s\n# a comment\n%s\n", ranks, row);
+  fprintf(file, "banyan measured 1\nmachine Fake 0\nranks %s\nof replays\n# a comment\n%s\n", ranks, row);
   fclose(file);
 }
 
@@ -179,15 +185,15 @@ START_TEST(files_decide) {
     const char *ranks, *row, *algorithm, *says;
   } cases[] = {
     {"2", "none canonical 16640 ring SIMPLE 1 100\nnone canonical 16640 oneshot LL16 1 200", "ring",
-     "ring 0.10 us measured at 16640 bytes by SIMPLE"},
+     "ring 0.10 us measured in replays at 16640 bytes by SIMPLE"},
     {"2", "none canonical 16640 tree_knomial LL16 2 100", "tree", "with one in 2 blocks"},
     {"2", "none canonical 16640 twoshot LL8 1 100", "twoshot", "by LL8"}, /* which these links do not carry: by size */
     {"2", "none canonical 4096 oneshot LL16 1 1\nnone canonical 8000 twoshot LL16 1 9", "oneshot", "at 4096"}, /* the nearest */
     {"3", "", NULL, "measured by 3 ranks with Fake 0, and these are 2"},
-    {"2", "none canonical 16640 ring SIMPLE 1", NULL, "line 5"},
-    {"2", "none canonical 16640 knot SIMPLE 1 100", NULL, "line 5"},
-    {"2", "none canonical 16640 ring SIMPLE 1 nan", NULL, "line 5"},
-    {"2", "none canonical 16640 ring SIMPLE 0 100", NULL, "line 5"},
+    {"2", "none canonical 16640 ring SIMPLE 1", NULL, "line 6"},
+    {"2", "none canonical 16640 knot SIMPLE 1 100", NULL, "line 6"},
+    {"2", "none canonical 16640 ring SIMPLE 1 nan", NULL, "line 6"},
+    {"2", "none canonical 16640 ring SIMPLE 0 100", NULL, "line 6"},
     {"two", "", NULL, "line 3"},
   };
   task task = {.create = cases[_i].algorithm ? BANYAN_OK : BANYAN_ERR_ARGUMENT,
@@ -222,6 +228,53 @@ START_TEST(ranks_that_want_different_things) {
 }
 END_TEST
 
+/* ---- one rank fails --------------------------------------------------------------------------------------------------- */
+
+/* What becomes of plans that this rank makes for the last class that is measured; for those before it it makes none, so that it
+ * comes soon. The linker puts this in place of bny_plan_make(). */
+static _Thread_local banyan_status planted;
+static _Thread_local bool is_planted;
+banyan_status __real_bny_plan_make(const bny_request *request, int32_t rank, bny_plan **plan);
+banyan_status __wrap_bny_plan_make(const bny_request *request, int32_t rank, bny_plan **plan);
+
+banyan_status __wrap_bny_plan_make(const bny_request *request, int32_t rank, bny_plan **plan) {
+  bool is_last = request->scatter == BANYAN_SCATTER_HEADS && request->order == BANYAN_ORDER_CANONICAL;
+  banyan_status status = is_last ? planted : BANYAN_ERR_UNSUPPORTED;
+  if (is_planted && request->measured && status != BANYAN_OK) return bny_fail(status, "planted");
+  return __real_bny_plan_make(request, rank, plan);
+}
+
+static const struct {
+  banyan_status other, own, becomes; /* own: of rank 1 */
+  const char *says;                  /* of the other */
+} failures[] = {
+  {BANYAN_ERR_UNSUPPORTED, BANYAN_ERR_SYSTEM, BANYAN_ERR_SYSTEM, "rank 1 failed while combines were measured: planted"},
+  {BANYAN_OK, BANYAN_ERR_SYSTEM, BANYAN_ERR_SYSTEM, "rank 1 failed while combines were measured: planted"},
+  {BANYAN_OK, BANYAN_ERR_MEMORY, BANYAN_ERR_MISMATCH, "rank 1 measures 0 forms of a combine"},
+};
+
+static void fail_to_create(world_rank *self) {
+  int i = *(int *)self->argument;
+  char device[16];
+  snprintf(device, sizeof device, "cuda:%d", self->rank);
+  planted = self->rank ? failures[i].own : failures[i].other;
+  is_planted = true;
+  int64_t began_ns = bny_clock_ns();
+  banyan_comm_config config = {.size = sizeof config, .timeout_ns = 120000000000, .arena_bytes = 1 << 16, .device = device};
+  banyan_status status = banyan_comm_create(&self->bootstrap, &config, &self->comm);
+  const char *text = banyan_last_error();
+  world_check(self, status == failures[i].becomes && strstr(text, self->rank ? "planted" : failures[i].says), "create: %s (%s)",
+              banyan_status_string(status), text);
+  world_check(self, bny_clock_ns() - began_ns < config.timeout_ns / 4, "as late as the deadline");
+}
+
+START_TEST(a_rank_that_fails_is_named) {
+  begin("create", "");
+  world_run(&(world_setup){.nranks = RANKS, .bare = true, .argument = &_i}, fail_to_create);
+  device_world_end();
+}
+END_TEST
+
 static void forget_table(void) { unlink(table); }
 
 int main(void) {
@@ -237,6 +290,7 @@ int main(void) {
   tcase_add_test(times, what_is_not_measured_is_predicted);
   tcase_add_test(times, words_that_are_none);
   tcase_add_test(times, ranks_that_want_different_things);
+  tcase_add_loop_test(times, a_rank_that_fails_is_named, 0, 3);
   tcase_add_test(files, times_are_kept_in_a_file);
   tcase_add_loop_test(files, files_decide, 0, 10);
   suite_add_tcase(suite, times);

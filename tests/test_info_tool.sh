@@ -99,16 +99,16 @@ BANYAN_ALGORITHM=nonsense run 0 --ranks 4 --json selection
 json 'all("nonsense" in c["refused"] for s in o["selection"]["sizes"] for c in s["choices"].values())'
 
 # ---- what was measured ----
-printf '%s\n' 'banyan measured 1' 'machine Some GPU' 'ranks 8' 'none plan 2080 oneshot LL16 1 3100' \
+printf '%s\n' 'banyan measured 1' 'machine Some GPU' 'ranks 8' 'of replays' 'none plan 2080 oneshot LL16 1 3100' \
   'none plan 2080 twoshot LL128 2 4000' 'heads canonical 2080 ring SIMPLE 1 9000' >"$work/times"
 BANYAN_DEVICE_TUNE=$work/times run 0 --ranks 8 selection
-says 'measured by 8 ranks with Some GPU'
+says 'measured by 8 ranks with Some GPU, of replays'
 says '2080  none   plan +oneshot by LL16 +3.10 us +twoshot by LL128 +4.00 us'
 BANYAN_DEVICE_TUNE=$work/times run 0 --ranks 8 --json selection
 json '[(c["best"]["us"], c["next"] and c["next"]["one_in_blocks"]) for c in o["selection"]["measured"]["classes"]] == [(3.1, 2), (9.0, None)]'
 echo 'none plan 1 knot LL16 1 1' >>"$work/times"
 BANYAN_DEVICE_TUNE=$work/times run 0 --ranks 8 selection
-says 'line 7: "none plan 1 knot'
+says 'line 8: "none plan 1 knot'
 
 # ---- usage ----
 run 0 --help

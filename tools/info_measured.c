@@ -63,8 +63,8 @@ json_t *info_measured_gather(void) {
   bny_measured *measured = malloc(sizeof *measured);
   json_t *facts = NULL;
   if (measured != NULL && bny_measured_read(file, path, measured) == BANYAN_OK) {
-    facts = json_pack("{s:s, s:s, s:i, s:o}", "path", path, "machine", measured->machine, "ranks", measured->nranks, "classes",
-                      classes_of(measured));
+    facts = json_pack("{s:s, s:s, s:i, s:s, s:o}", "path", path, "machine", measured->machine, "ranks", measured->nranks, "of",
+                      bny_measured_way(measured), "classes", classes_of(measured));
   } else if (measured != NULL) {
     facts = json_pack("{s:s, s:s}", "path", path, "refused", banyan_last_error());
   }
@@ -86,8 +86,9 @@ void info_measured_print(const json_t *facts, FILE *stream) {
     fprintf(stream, "\n  BANYAN_DEVICE_TUNE: %s\n", info_text(facts, "refused"));
     return;
   }
-  fprintf(stream, "\n  measured by %d ranks with %s (%s): the fastest, and the next\n\n",
-          (int)json_integer_value(json_object_get(facts, "ranks")), info_text(facts, "machine"), info_text(facts, "path"));
+  fprintf(stream, "\n  measured by %d ranks with %s, of %s (%s): the fastest, and the next\n\n",
+          (int)json_integer_value(json_object_get(facts, "ranks")), info_text(facts, "machine"), info_text(facts, "of"),
+          info_text(facts, "path"));
   json_array_foreach(json_object_get(facts, "classes"), i, one) {
     fprintf(stream, "  %8lld  %-6s %-9s", (long long)json_integer_value(json_object_get(one, "bytes")),
             info_text(one, "scatter"), info_text(one, "order"));

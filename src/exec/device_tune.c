@@ -24,9 +24,9 @@ enum {
   CONTENDERS_MAX = 40,
   HOPELESS = 5,         /* predicted to take so many times as long as the best: not tried */
   FAR_BEHIND = 3,       /* in the first round: not measured again */
-  RUNS_MAX = 20,        /* in a row, */
+  RUNS_MAX = 20,        /* in a row, as one graph where the driver has these, */
   RUNS_NS = 200000,     /* or as many as take so long */
-  BATCHES = 3,          /* of these; the least counts, as what disturbs only adds */
+  TIMES = 5,            /* of these, one after another; the median counts */
   SHARE_MAX = 4
 };
 
@@ -34,13 +34,17 @@ typedef struct contender {
   bny_measurement row;
   bny_plan *plan;
   bny_device_run *run;
-  bool left; /* in the race */
+  void *graph;   /* of runs in a row; NULL: they are launched one by one */
+  double own_ns; /* on this rank; the row has that of the slowest */
+  bool left;     /* in the race */
 } contender;
 
-/* What ranks tell each other of a round. */
+/* What ranks tell each other. */
 typedef struct report {
   int32_t status;
   int32_t count;
+  int32_t graphs;
+  char why[BNY_ERROR_TEXT_BYTES]; /* it failed, or the last contender that it has not */
   double ns[CONTENDERS_MAX];
 } report;
 
@@ -52,8 +56,10 @@ typedef struct tuner {
   bny_measured forced; /* makes a run be of the contender's form */
   contender contenders[CONTENDERS_MAX];
   int32_t count;
+  char lacks[BNY_ERROR_TEXT_BYTES]; /* why there is not one more */
   report *reports;      /* of all ranks */
-  void *stream, *from, *to;
+  bool graphs;          /* all ranks' drivers have them */
+  void *stream, *marks[TIMES + 1];
   void *in, *out;       /* scratch: rows of zeros, and where merged ones go */
   banyan_partial in_rows, out_rows;
   bny_binding binding;
@@ -65,7 +71,7 @@ static void name_of(const bny_algorithm *algorithm, char *name, size_t bytes) {
   snprintf(name, bytes, "%s%s%s", algorithm->name, algorithm->variant ? "_" : "", algorithm->variant ? algorithm->variant : "");
 }
 
-/* What cannot be made is none: the same on all ranks, but for failures of this rank alone. */
+/* What cannot be made is none: the same on all ranks, but for failures of this rank alone, which agree() finds. */
 static banyan_status add_contender(tuner *tuner, const bny_measurement *row) {
   char name[64];
   contender *made = &tuner->contenders[tuner->count];
@@ -86,11 +92,14 @@ static banyan_status add_contender(tuner *tuner, const bny_measurement *row) {
     return BANYAN_OK;
   }
   bny_plan_free(made->plan);
+  snprintf(tuner->lacks, sizeof tuner->lacks, "%s", banyan_last_error());
   return status == BANYAN_ERR_MEMORY || status == BANYAN_ERR_UNSUPPORTED ? BANYAN_OK : status;
 }
 
 static void free_contenders(tuner *tuner) {
+  const bny_engine *engine = tuner->exec->engine;
   for (int32_t i = 0; i < tuner->count; i++) {
+    if (!engine->stuck) engine->device->ops->graph_free(engine->device, tuner->contenders[i].graph);
     bny_device_run_free(tuner->contenders[i].run);
     bny_plan_free(tuner->contenders[i].plan);
   }
@@ -99,6 +108,7 @@ static void free_contenders(tuner *tuner) {
 
 static banyan_status add_contenders(tuner *tuner) {
   bny_candidate candidates[BNY_CANDIDATES_MAX];
+  tuner->lacks[0] = 0;
   int32_t count = bny_algorithm_candidates(&tuner->request, candidates);
   double least = INFINITY;
   for (int32_t i = 0; i < count; i++)
@@ -125,63 +135,98 @@ static banyan_status check_fault(const tuner *tuner) {
   return bny_fail((banyan_status)fault.status, "a combine that was measured failed on rank %d", fault.culprit);
 }
 
-/* One run goes first, in which ranks wait for the last of them to come. */
-static banyan_status time_runs(tuner *tuner, const contender *contender, int32_t runs, double *ns) {
-  bny_engine *engine = tuner->exec->engine;
-  bny_device *device = engine->device;
-  double elapsed_ns = 0;
-  banyan_status status = bny_device_run_start(contender->run, &tuner->binding, tuner->stream);
-  if (status == BANYAN_OK) status = device->ops->mark_set(device, tuner->from, tuner->stream);
+/* All ranks learn of all how long it took, or that a rank has failed or could not make what others have. */
+static banyan_status agree(tuner *tuner, banyan_status status) {
+  int32_t nranks = tuner->request.nranks, rank = tuner->exec->engine->group.rank;
+  report own = {.status = (int32_t)status, .count = tuner->count, .graphs = tuner->graphs};
+  snprintf(own.why, sizeof own.why, "%s", status == BANYAN_OK ? tuner->lacks : banyan_last_error());
+  for (int32_t i = 0; i < tuner->count; i++) own.ns[i] = tuner->contenders[i].own_ns;
+  /* Peers' kernels wait for this rank's. */
+  if (status != BANYAN_OK) bny_engine_abort(tuner->exec->engine, status, rank);
+  banyan_status heard = bny_exchange_all(tuner->exchange, &own, tuner->reports, sizeof own);
+  if (status != BANYAN_OK) return bny_fail(status, "%s", own.why);
+  for (int32_t r = 0; r < nranks && heard == BANYAN_OK; r++) {
+    const report *other = &tuner->reports[r];
+    int length = (int)sizeof other->why - 1;
+    if (other->status != BANYAN_OK)
+      heard = bny_fail((banyan_status)other->status, "rank %d failed while combines were measured: %.*s", r, length, other->why);
+    else if (other->count != own.count)
+      heard = bny_fail(BANYAN_ERR_MISMATCH, "rank %d measures %d forms of a combine, this rank %d (%.*s)", r, other->count,
+                       own.count, length, other->count < own.count ? other->why : own.why);
+    if (!other->graphs) tuner->graphs = false;
+    for (int32_t i = 0; i < tuner->count && heard == BANYAN_OK; i++) {
+      double *ns = &tuner->contenders[i].row.ns;
+      if (r == 0 || other->ns[i] > *ns) *ns = other->ns[i];
+    }
+  }
+  return heard;
+}
+
+/* Whatever may wait for kernels, with the driver's locks held, comes before any rank launches: theirs may wait for ours. */
+static banyan_status make_graphs(tuner *tuner, int32_t first, int32_t runs) {
+  bny_device *device = tuner->exec->engine->device;
+  banyan_status status = BANYAN_OK;
+  for (int32_t i = first; i < tuner->count && status == BANYAN_OK; i++) {
+    contender *one = &tuner->contenders[i];
+    if (!one->left) continue;
+    status = device->ops->graph_begin(device, tuner->stream);
+    if (status != BANYAN_OK) break;
+    for (int32_t k = 0; k < runs && status == BANYAN_OK; k++)
+      status = bny_device_run_start(one->run, &tuner->binding, tuner->stream);
+    if (status == BANYAN_OK) status = device->ops->graph_end(device, tuner->stream, &one->graph);
+    else device->ops->graph_end(device, tuner->stream, NULL);
+  }
+  if (status == BANYAN_OK) status = bny_device_wait(device, tuner->stream, tuner->exchange->deadline_ns);
+  return agree(tuner, status);
+}
+
+static banyan_status start(tuner *tuner, const contender *contender, int32_t runs) {
+  bny_device *device = tuner->exec->engine->device;
+  banyan_status status = BANYAN_OK;
+  if (contender->graph) return device->ops->graph_launch(device, contender->graph, tuner->stream);
   for (int32_t i = 0; i < runs && status == BANYAN_OK; i++)
     status = bny_device_run_start(contender->run, &tuner->binding, tuner->stream);
-  if (status == BANYAN_OK) status = device->ops->mark_set(device, tuner->to, tuner->stream);
+  return status;
+}
+
+static int ascending(const void *a, const void *b) {
+  double first = *(const double *)a, second = *(const double *)b;
+  return (first > second) - (first < second);
+}
+
+/* Runs go first in which ranks wait for the last of them to come; and those of a graph last until the host has launched the
+ * next one: its own time then has no part in what is measured. */
+static banyan_status time_runs(tuner *tuner, const contender *contender, int32_t runs, int32_t times, double *ns) {
+  bny_engine *engine = tuner->exec->engine;
+  bny_device *device = engine->device;
+  double elapsed_ns[TIMES];
+  banyan_status status = start(tuner, contender, 1);
+  for (int32_t i = 0; i <= times && status == BANYAN_OK; i++) {
+    if (i > 0) status = start(tuner, contender, runs);
+    if (status == BANYAN_OK) status = device->ops->mark_set(device, tuner->marks[i], tuner->stream);
+  }
   if (status == BANYAN_OK) status = bny_device_wait(device, tuner->stream, tuner->exchange->deadline_ns);
   if (status == BANYAN_ERR_TIMEOUT) engine->stuck = true;
   if (status == BANYAN_OK) status = check_fault(tuner);
-  if (status == BANYAN_OK) status = device->ops->mark_elapsed(device, tuner->from, tuner->to, &elapsed_ns);
-  if (status == BANYAN_OK) *ns = fmax(1, rint(elapsed_ns / runs)); /* as a file keeps it, and clocks are coarse */
-  return status;
+  for (int32_t i = 0; i < times && status == BANYAN_OK; i++)
+    status = device->ops->mark_elapsed(device, tuner->marks[i], tuner->marks[i + 1], &elapsed_ns[i]);
+  if (status != BANYAN_OK) return status;
+  qsort(elapsed_ns, (size_t)times, sizeof *elapsed_ns, ascending);
+  *ns = fmax(1, rint(elapsed_ns[times / 2] / runs)); /* as a file keeps it, and clocks are coarse */
+  return BANYAN_OK;
 }
 
-/* All ranks learn of all how long it took, or that a rank has failed; who is left in the race has the time of the slowest. */
-static banyan_status agree(tuner *tuner, const report *own) {
-  int32_t nranks = tuner->request.nranks, rank = tuner->exec->engine->group.rank;
-  char why[BNY_ERROR_TEXT_BYTES];
-  snprintf(why, sizeof why, "%s", banyan_last_error());
-  /* Peers' kernels wait for this rank's. */
-  if (own->status != BANYAN_OK) bny_engine_abort(tuner->exec->engine, (banyan_status)own->status, rank);
-  banyan_status status = bny_exchange_all(tuner->exchange, own, tuner->reports, sizeof *own);
-  if (own->status != BANYAN_OK) return bny_fail((banyan_status)own->status, "%s", why);
-  for (int32_t r = 0; r < nranks && status == BANYAN_OK; r++) {
-    const report *other = &tuner->reports[r];
-    if (other->status != BANYAN_OK)
-      status = bny_fail((banyan_status)other->status, "rank %d failed while combines were measured (%s)", r,
-                        banyan_status_string((banyan_status)other->status));
-    else if (other->count != own->count)
-      status = bny_fail(BANYAN_ERR_MISMATCH, "rank %d measures %d forms of a combine, this rank %d", r, other->count, own->count);
-    for (int32_t i = 0; i < tuner->count && status == BANYAN_OK; i++) {
-      contender *one = &tuner->contenders[i];
-      if (one->left && (r == 0 || other->ns[i] > one->row.ns)) one->row.ns = other->ns[i];
-    }
-  }
-  return status;
-}
-
-static banyan_status round_of(tuner *tuner, int32_t first, int32_t batches, int32_t runs) {
-  report own = {.count = tuner->count};
-  for (int32_t i = 0; i < tuner->count; i++) own.ns[i] = tuner->contenders[i].row.ns;
+static banyan_status round_of(tuner *tuner, int32_t first, int32_t times, int32_t runs) {
   banyan_status status = BANYAN_OK;
-  for (int32_t i = first; i < tuner->count && status == BANYAN_OK; i++) {
-    if (!tuner->contenders[i].left) continue;
-    double least = INFINITY, ns = 0;
-    for (int32_t batch = 0; batch < batches && status == BANYAN_OK; batch++) {
-      status = time_runs(tuner, &tuner->contenders[i], runs, &ns);
-      if (ns < least) least = ns;
-    }
-    own.ns[i] = least;
-  }
-  own.status = (int32_t)status;
-  return agree(tuner, &own);
+  for (int32_t i = first; i < tuner->count && status == BANYAN_OK; i++)
+    if (tuner->contenders[i].left) status = time_runs(tuner, &tuner->contenders[i], runs, times, &tuner->contenders[i].own_ns);
+  return agree(tuner, status);
+}
+
+/* As programs do it that care about time: they replay graphs. */
+static banyan_status measure(tuner *tuner, int32_t first, int32_t runs) {
+  banyan_status status = tuner->graphs ? make_graphs(tuner, first, runs) : BANYAN_OK;
+  return status == BANYAN_OK ? round_of(tuner, first, TIMES, runs) : status;
 }
 
 static int32_t best_of(const tuner *tuner) {
@@ -197,11 +242,8 @@ static banyan_status try_shares(tuner *tuner, int32_t runs) {
   bny_measurement row = tuner->contenders[best_of(tuner)].row;
   banyan_status status = BANYAN_OK;
   for (row.share = 2; row.share <= SHARE_MAX && status == BANYAN_OK; row.share *= 2) status = add_contender(tuner, &row);
-  if (status != BANYAN_OK) {
-    report own = {.status = (int32_t)status};
-    return agree(tuner, &own);
-  }
-  return tuner->count > first ? round_of(tuner, first, BATCHES, runs) : BANYAN_OK;
+  status = agree(tuner, status);
+  return status == BANYAN_OK && tuner->count > first ? measure(tuner, first, runs) : status;
 }
 
 /* ---- what came of it ------------------------------------------------------------------------------------------------- */
@@ -228,9 +270,9 @@ static void tell(const tuner *tuner) {
   char name[64], beside[64] = "nothing";
   name_of(bny_algorithms[best->algorithm], name, sizeof name);
   if (next) name_of(bny_algorithms[next->algorithm], beside, sizeof beside);
-  bny_log(BNY_LOG_INFO, "combine of %" PRIu64 " bytes, scatter %s, order %s: measured %s by %s %.2f us, next %s %.2f us", best->bytes,
-          bny_scatter_name(best->scatter), bny_order_name(best->order), name, best->carrier, best->ns / 1e3, beside,
-          next ? next->ns / 1e3 : 0.0);
+  bny_log(BNY_LOG_INFO, "combine of %" PRIu64 " bytes, scatter %s, order %s: measured in %s %s by %s %.2f us, next %s %.2f us", best->bytes,
+          bny_scatter_name(best->scatter), bny_order_name(best->order), bny_measured_way(tuner->found), name, best->carrier,
+          best->ns / 1e3, beside, next ? next->ns / 1e3 : 0.0);
 }
 
 /* ---- classes --------------------------------------------------------------------------------------------------------- */
@@ -249,19 +291,15 @@ static void bind(tuner *tuner) {
 
 static banyan_status measure_class(tuner *tuner) {
   bind(tuner);
-  banyan_status status = add_contenders(tuner);
-  if (status != BANYAN_OK) {
-    report own = {.status = (int32_t)status};
-    return agree(tuner, &own);
-  }
-  if (tuner->count == 0) return BANYAN_OK;
-  status = round_of(tuner, 0, 1, 1);
+  banyan_status status = agree(tuner, add_contenders(tuner));
+  if (status != BANYAN_OK || tuner->count == 0) return status;
+  status = round_of(tuner, 0, 1, 1); /* by launches, which make times look alike rather than different */
   if (status != BANYAN_OK) return status;
   double best = tuner->contenders[best_of(tuner)].row.ns;
   for (int32_t i = 0; i < tuner->count; i++) tuner->contenders[i].left = tuner->contenders[i].row.ns <= FAR_BEHIND * best;
   int32_t runs = best > 0 && RUNS_NS / best < RUNS_MAX ? (int32_t)(RUNS_NS / best) : RUNS_MAX;
   if (runs < 1) runs = 1;
-  status = round_of(tuner, 0, BATCHES, runs);
+  status = measure(tuner, 0, runs);
   if (status == BANYAN_OK) status = try_shares(tuner, runs);
   if (status != BANYAN_OK) return status;
   for (int32_t i = 0; i < tuner->count; i++) note(tuner, &tuner->contenders[i].row);
@@ -302,8 +340,7 @@ static banyan_status measure_classes(tuner *tuner, const bny_request *like, size
 static banyan_status prepare(tuner *tuner, size_t bytes) {
   bny_device *device = tuner->exec->engine->device;
   banyan_status status = device->ops->stream_make(device, &tuner->stream);
-  if (status == BANYAN_OK) status = device->ops->mark_make(device, &tuner->from);
-  if (status == BANYAN_OK) status = device->ops->mark_make(device, &tuner->to);
+  for (int32_t i = 0; i <= TIMES && status == BANYAN_OK; i++) status = device->ops->mark_make(device, &tuner->marks[i]);
   if (status == BANYAN_OK) status = device->ops->local_make(device, bytes, &tuner->in);
   if (status == BANYAN_OK) status = device->ops->local_make(device, bytes, &tuner->out);
   if (status == BANYAN_OK) status = device->ops->zero(device, tuner->in, bytes, tuner->stream);
@@ -316,8 +353,7 @@ static void clean(tuner *tuner) {
     device->ops->local_free(device, tuner->in);
     device->ops->local_free(device, tuner->out);
   }
-  device->ops->mark_free(device, tuner->from);
-  device->ops->mark_free(device, tuner->to);
+  for (int32_t i = 0; i <= TIMES; i++) device->ops->mark_free(device, tuner->marks[i]);
   device->ops->stream_free(device, tuner->stream);
   free(tuner->reports);
   free(tuner);
@@ -340,8 +376,9 @@ banyan_status bny_device_tune(bny_device_exec *exec, const bny_exchange *exchang
   tuner->reports = reports;
   tuner->request = *like;
   size_t classes, bytes = scratch_bytes(tuner, &classes);
-  report own = {.status = (int32_t)prepare(tuner, bytes > 0 ? bytes : 1)};
-  banyan_status status = agree(tuner, &own);
+  tuner->graphs = exec->engine->device->facts.graphs;
+  banyan_status status = agree(tuner, prepare(tuner, bytes > 0 ? bytes : 1));
+  measured->replays = tuner->graphs;
   if (status == BANYAN_OK) status = measure_classes(tuner, like, classes);
   clean(tuner);
   return status;

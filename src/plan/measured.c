@@ -15,6 +15,8 @@ enum { SCATTERS = sizeof scatter_names / sizeof scatter_names[0], ORDERS = sizeo
 const char *bny_scatter_name(banyan_scatter scatter) { return scatter_names[scatter]; }
 const char *bny_order_name(banyan_order order) { return order_names[order]; }
 
+const char *bny_measured_way(const bny_measured *measured) { return measured->replays ? "replays" : "launches"; }
+
 /* ---- finding --------------------------------------------------------------------------------------------------------- */
 
 uint64_t bny_measured_bytes(const bny_request *request) {
@@ -67,8 +69,8 @@ const bny_measurement *bny_measured_find_named(const bny_request *request, const
 #define HEAD "banyan measured 1"
 
 int bny_measured_write(const bny_measured *measured, FILE *file) {
-  if (fprintf(file, HEAD "\nmachine %s\nranks %" PRId32 "\n# scatter, order, bytes of a rank, algorithm, protocol, one in so "
-                    "many blocks, nanoseconds\n", measured->machine, measured->nranks) < 0)
+  if (fprintf(file, HEAD "\nmachine %s\nranks %" PRId32 "\nof %s\n# scatter, order, bytes of a rank, algorithm, protocol, one in "
+                    "so many blocks, nanoseconds\n", measured->machine, measured->nranks, bny_measured_way(measured)) < 0)
     return EOF;
   for (int32_t i = 0; i < measured->count; i++) {
     const bny_measurement *row = &measured->rows[i];
@@ -122,6 +124,10 @@ static bool read_line(const char *line, int number, bny_measured *measured) {
   if (line[0] == '#' || !line[0]) return true;
   if (strncmp(line, "machine ", 8) == 0 && length < 8 + BNY_MACHINE_BYTES) {
     memcpy(measured->machine, line + 8, length - 7);
+    return true;
+  }
+  if (strcmp(line, "of replays") == 0 || strcmp(line, "of launches") == 0) {
+    measured->replays = line[3] == 'r';
     return true;
   }
   if (sscanf(line, "ranks %" SCNd32 "%n", &measured->nranks, &end) == 1) return end > 0 && !line[end];

@@ -26,6 +26,7 @@ typedef struct bny_measurement {
 typedef struct bny_measured {
   char machine[BNY_MACHINE_BYTES]; /* a device's name */
   int32_t nranks;
+  bool replays; /* of a graph were timed; else launches, the host's time for which may hide that of small combines */
   int32_t count;
   bny_measurement rows[BNY_MEASURED_MAX]; /* of one scatter, order, size and algorithm there is one at most */
 } bny_measured;
@@ -37,6 +38,9 @@ uint64_t bny_measured_bytes(const bny_request *request);
  * there is none. */
 const bny_measurement *bny_measured_find(const bny_request *request, int32_t algorithm);
 const bny_measurement *bny_measured_find_named(const bny_request *request, const char *name);
+
+/* "replays", "launches". */
+const char *bny_measured_way(const bny_measured *measured);
 
 /* As a file, a line for each. Reading: BANYAN_ERR_ARGUMENT names the line that is wrong. */
 int bny_measured_write(const bny_measured *measured, FILE *file); /* 0, or EOF as of fprintf */

@@ -194,10 +194,10 @@ void bny_estimate_print_form(const bny_estimate *estimate, char *text, size_t by
   if (estimate->pieces > 1) bny_append(text, bytes, length, ", %d pieces", estimate->pieces);
 }
 
-/* " measured at 16640 bytes by LL16 with one in 2 blocks, 1.20 predicted". */
+/* " measured in replays at 16640 bytes by LL16 with one in 2 blocks, 1.20 predicted". */
 static void print_measured(const bny_request *request, const bny_candidate *one, char *text, size_t *length) {
-  bny_append(text, REASON_BYTES, length, " measured at %llu bytes by %s", (unsigned long long)one->measured->bytes,
-             one->measured->carrier);
+  bny_append(text, REASON_BYTES, length, " measured in %s at %llu bytes by %s", bny_measured_way(request->measured),
+             (unsigned long long)one->measured->bytes, one->measured->carrier);
   if (one->measured->share > 1) bny_append(text, REASON_BYTES, length, " with one in %d blocks", one->measured->share);
   bny_append(text, REASON_BYTES, length, ", %.2f predicted", bny_estimate_ns(request, &one->estimate) / 1e3);
 }
