@@ -31,8 +31,9 @@ BNY_DEVICE uint32_t bny_grid_blocks(void) { return gridDim.x; }
 BNY_DEVICE uint32_t bny_lane(void) { return threadIdx.x % BNY_WARP_LANES; }
 BNY_DEVICE uint32_t bny_warp(void) { return threadIdx.x / BNY_WARP_LANES; }
 
+/* A line: the compiler rounds what a block has besides up to this alignment. */
 BNY_DEVICE unsigned char *bny_dynamic_shared(void) {
-  extern __shared__ __align__(1024) unsigned char bny_dynamic_memory[];
+  extern __shared__ __align__(128) unsigned char bny_dynamic_memory[];
   return bny_dynamic_memory;
 }
 
