@@ -1,6 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0
  * A communicator's device: opened, its memory shared with the other ranks', and what its kernels tell. */
 #include "comm.h"
+
+#include <inttypes.h>
+#include <stdio.h>
+
 #include "device/device.h"
 #include "log.h"
 #include "status.h"
@@ -62,6 +66,19 @@ void bny_comm_leave_device(banyan_comm *comm) {
   comm->device.engine = NULL;
 }
 
+/* The place is known where its kernel ran. */
+static banyan_status take_wrong_page(banyan_comm *comm, const bny_device_fault *fault) {
+  uint32_t sequence = (fault->detail & ~(uint32_t)BNY_DEVICE_DETAIL_PAGE) - 1, place;
+  int32_t id;
+  char at[64] = "";
+  if (fault->culprit == comm->rank && bny_engine_fault_place(comm->device.engine, &place, &id))
+    snprintf(at, sizeof at, "[%" PRIu32 "] is %" PRId32, place, id);
+  return bny_exec_fail(comm->exec, BANYAN_ERR_ARGUMENT, fault->culprit,
+                       "rank %d gave attention on its device a page that is negative or not below pages: page_table[%" PRIu32
+                       "]%s",
+                       fault->culprit, sequence, at);
+}
+
 /* A failure of kernels becomes one of the communicator, whose text says what kernels cannot. */
 static banyan_status take_fault(banyan_comm *comm, const bny_device_fault *fault) {
   bny_exec *exec = comm->exec;
@@ -77,6 +94,7 @@ static banyan_status take_fault(banyan_comm *comm, const bny_device_fault *fault
                          fault->detail);
   case BANYAN_ERR_ARGUMENT:
     if (fault->detail == 0) break;
+    if (fault->detail & BNY_DEVICE_DETAIL_PAGE) return take_wrong_page(comm, fault);
     return bny_exec_fail(exec, status, culprit,
                          "rank %d gave attention on its device a length that is negative or above keys_max: seq_lens[%u]",
                          culprit, fault->detail - 1);

@@ -103,6 +103,7 @@ static inline void problem_shard_make(world_random *random, const problem_shape 
   shard->desc.page_table = shard->pages;
   shard->desc.page_table_stride = row_pages;
   shard->desc.page_keys = page_keys;
+  shard->desc.pages = pages;
 }
 
 static inline void problem_shard_free(problem_shard *shard) {

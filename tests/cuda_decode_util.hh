@@ -36,6 +36,8 @@ struct decode_case {
   std::vector<int32_t> lengths;
   int page_keys = 0;      /* 0: contiguous */
   float sharpness = 1;    /* logits are about that large */
+  /* An entry of the page table that is wrong, in one of several ways; sequence -1: none. */
+  int wrong_sequence = -1, wrong_place = 0, wrong_way = 0;
 
   uint32_t teams = 4, cluster = 1, fan_in = 16, units_min = 1, item_cost = 2;
   banyan_dtype out_dtype = BANYAN_F32;
@@ -50,7 +52,16 @@ struct decode_case {
 
   int heads() const { return kv_heads * group; }
   int batch() const { return (int)lengths.size(); }
+  /* A key that is in the wrong page. */
+  bool is_lost(int b, int key) const { return b == wrong_sequence && key / page_keys == wrong_place; }
+  bool loses() const { return wrong_sequence >= 0 && wrong_place * page_keys < lengths[(size_t)wrong_sequence]; }
 };
+
+enum : int { DECODE_WRONG_WAYS = 4 };
+inline int32_t decode_wrong_page(int way, int pages) {
+  const int32_t ids[DECODE_WRONG_WAYS] = {-1, pages, INT32_MAX, INT32_MIN};
+  return ids[way];
+}
 
 struct decode_error {
   double absolute = 0; /* of a value, over sum(p |v|) / d of its row and column */
@@ -93,6 +104,8 @@ struct decode_memory {
   guarded values, lse, sum, scratch;
   std::vector<uint32_t> counters;
   bny_decode_call call;
+  bny_arena_head head; /* of a group of one rank, which is told of faults */
+  uint64_t words[BNY_DEVICE_WORDS];
 };
 
 inline float element_of(const decode_case &what, uint16_t bits) {
@@ -153,6 +166,9 @@ inline void decode_memory_make(const decode_case &what, decode_memory *memory) {
     memory->v.assign((size_t)(pages * v_elements), 0x7fff);
     decode_memory_fill(what, &memory->v, what.value_dim, v_elements, memory->page_table, table_stride, page_keys, 1);
   }
+  if (what.wrong_sequence >= 0)
+    memory->page_table[(size_t)(what.wrong_sequence * table_stride + what.wrong_place)] =
+        decode_wrong_page(what.wrong_way, pages);
   size_t rows = (size_t)what.batch() * (size_t)what.heads();
   memory->q.resize(rows * (size_t)what.head_dim);
   for (uint16_t &one : memory->q) one = element_to(what, random_normal() * what.sharpness);
@@ -174,6 +190,7 @@ inline void decode_memory_make(const decode_case &what, decode_memory *memory) {
   call.k = decode_cache_of(memory->k, what.head_dim, k_elements, page_keys);
   call.v = what.shared_cache ? call.k : decode_cache_of(memory->v, what.value_dim, v_elements, page_keys);
   call.page_shift = BNY_DECODE_WHOLE;
+  call.pages = (uint32_t)pages;
   if (what.page_keys) {
     call.page_table = memory->page_table.data();
     call.page_table_stride = table_stride;
@@ -200,6 +217,17 @@ inline void decode_memory_make(const decode_case &what, decode_memory *memory) {
 
 /* ---- running ---------------------------------------------------------------------------------------------------------- */
 
+/* Of a launch that has ended: what the host was told is what was to be told. */
+inline std::string decode_fault_check(const decode_case &what, const decode_memory &memory) {
+  const bny_device_fault fault = bny_device_fault_unpack(memory.words[BNY_DEVICE_WORD_FAULT]);
+  if (!what.loses()) return fault.status == BANYAN_OK ? "" : "a fault";
+  const uint32_t detail = (uint32_t)(what.wrong_sequence + 1) | BNY_DEVICE_DETAIL_PAGE;
+  const int32_t id = decode_wrong_page(what.wrong_way, (int)memory.call.pages);
+  if (fault.status != BANYAN_ERR_ARGUMENT || fault.detail != detail) return "the page is not told of";
+  const bool same = memory.words[BNY_DEVICE_WORD_PLACE] == bny_device_place_pack((uint32_t)what.wrong_place, id);
+  return same ? "" : "another place is told of";
+}
+
 /* "" or what went wrong. */
 inline std::string decode_launch(const decode_case &what, decode_memory *memory) {
   bny_emulator_config config = {};
@@ -209,6 +237,12 @@ inline std::string decode_launch(const decode_case &what, decode_memory *memory)
   bny_emulator *emulator = bny_emulator_make(config);
   const bny_decode_call *call = &memory->call;
   decode_kernel kernel = what.kernel;
+  bny_device_combine alone = {}; /* no mergers */
+  memset(&memory->head, 0, sizeof memory->head);
+  memset(memory->words, 0, sizeof memory->words);
+  memory->head.words = memory->words;
+  alone.group.nranks = 1;
+  alone.group.arenas[0] = (unsigned char *)&memory->head;
   for (int i = 0; i < what.launches; i++) {
     bny_emulator_launch launch = {};
     launch.blocks = what.teams * what.cluster;
@@ -216,7 +250,7 @@ inline std::string decode_launch(const decode_case &what, decode_memory *memory)
     launch.cluster = what.cluster;
     launch.shared_bytes = what.shared_bytes;
     launch.overlap = i > 0;
-    launch.kernel = [kernel, call] { kernel(*call, bny_device_combine()); };
+    launch.kernel = [kernel, call, &alone] { kernel(*call, alone); };
     bny_emulator_add(emulator, launch);
   }
   char why[256] = "";
@@ -227,7 +261,7 @@ inline std::string decode_launch(const decode_case &what, decode_memory *memory)
     if (counter != 0) return "a counter was not set back";
   if (!memory->values.intact() || !memory->lse.intact() || !memory->sum.intact() || !memory->scratch.intact())
     return "a store outside of the output";
-  return "";
+  return decode_fault_check(what, *memory);
 }
 
 /* ---- reference -------------------------------------------------------------------------------------------------------- */
@@ -252,6 +286,8 @@ inline decode_reference decode_reference_of(const decode_case &what, const decod
   };
   const uint16_t *q = memory.q.data() + ((size_t)b * (size_t)what.heads() + (size_t)head) * (size_t)what.head_dim;
   for (int t = 0; t < length; t++) {
+    logits[(size_t)t] = -INFINITY;
+    if (what.is_lost(b, t)) continue;
     const uint16_t *k = row_of(call.k, t);
     double dot = 0, size = 0;
     for (int i = 0; i < what.head_dim; i++) {
@@ -264,6 +300,7 @@ inline decode_reference decode_reference_of(const decode_case &what, const decod
     made.max = std::fmax(made.max, logits[(size_t)t]);
   }
   for (int t = 0; t < length; t++) {
+    if (what.is_lost(b, t)) continue;
     const uint16_t *v = row_of(call.v, t);
     double p = std::exp2(logits[(size_t)t] - made.max);
     made.sum += p;
@@ -355,11 +392,16 @@ inline decode_error decode_run(const decode_case &what) {
   for (int b = 0; b < what.batch(); b++) {
     for (int head = 0; head < what.heads(); head++) {
       size_t row = (size_t)b * (size_t)what.heads() + (size_t)head;
-      if (what.lengths[(size_t)b] == 0) {
-        EXPECT_MSG(decode_empty_is_right(what, memory, row), "%s: empty row %zu", text, row);
+      /* Keys beside those of a page may be lost with it. */
+      if (what.loses() && b == what.wrong_sequence && (what.shared_cache || what.page_keys < BNY_DECODE_GRANULE)) {
+        EXPECT_MSG(!std::isnan(stat_at(memory.lse, row)), "%s: row %zu is NaN", text, row);
         continue;
       }
       decode_reference reference = decode_reference_of(what, memory, b, head);
+      if (reference.sum == 0) {
+        EXPECT_MSG(decode_empty_is_right(what, memory, row), "%s: empty row %zu", text, row);
+        continue;
+      }
       decode_error error = decode_row_error(what, memory, row, reference);
       double bound = decode_bound(reference);
       bool good = what.out_dtype == BANYAN_F32 ? error.absolute <= bound : error.ulps <= 1;

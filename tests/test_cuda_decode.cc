@@ -251,6 +251,7 @@ static void expect_read(const decode_case &what, const decode_memory &memory, co
   for (int b = 0; b < what.batch(); b++) {
     for (int h = 0; h < what.kv_heads; h++) {
       for (int t = 0; t < what.lengths[(size_t)b]; t++) {
+        if (what.is_lost(b, t)) continue;
         int page = call.page_table ? call.page_table[b * call.page_table_stride + (t >> call.page_shift)] : b;
         int within = call.page_table ? t & ((1 << call.page_shift) - 1) : t;
         int64_t at = page * cache.page_stride + within * cache.token_stride + h * cache.head_stride;
@@ -334,6 +335,41 @@ START_TEST(not_a_number) {
 }
 END_TEST
 
+/* One id of the table: what is there is not read, and told of; rows of other sequences are right, and of its own, where tiles
+ * lie within pages, all but its keys. */
+START_TEST(wrong_pages) {
+  static const int pages[] = {1, 8, 16, 64};
+  for (int way = 0; way < DECODE_WRONG_WAYS; way++) {
+    decode_case what = case_of(_i);
+    randomise(&what, 3, 150, _i);
+    what.group = random_int(1, 3);
+    what.page_keys = pages[(_i + way) % 4];
+    what.wrong_way = way;
+    what.wrong_sequence = random_int(0, what.batch() - 1);
+    int32_t &length = what.lengths[(size_t)what.wrong_sequence];
+    length = random_int(1, 150);
+    const int last = (length - 1) / what.page_keys;
+    what.wrong_place = random_int(0, 1) ? last : random_int(0, last);
+    decode_run(what);
+  }
+}
+END_TEST
+
+/* What no length reaches may be anything. */
+START_TEST(wrong_pages_beyond) {
+  decode_case what = case_named(_i ? "bf16_64_async" : "bf16_64_bulk");
+  what.page_keys = 16;
+  what.lengths = {32, 100, 0};
+  what.wrong_way = _i;
+  what.group = 2;
+  for (int sequence = 0; sequence < 3; sequence += 2) {
+    what.wrong_sequence = sequence;
+    what.wrong_place = sequence == 0 ? 2 : 0;
+    decode_run(what);
+  }
+}
+END_TEST
+
 int main(void) {
   Suite *suite = suite_create("cuda_decode");
   TCase *tests = tcase_create("all");
@@ -350,6 +386,8 @@ int main(void) {
   tcase_add_loop_test(tests, reads_once, 0, KERNELS);
   tcase_add_loop_test(tests, as_planned, 0, 8);
   tcase_add_test(tests, not_a_number);
+  tcase_add_loop_test(tests, wrong_pages, 0, KERNELS);
+  tcase_add_loop_test(tests, wrong_pages_beyond, 0, 2);
   suite_add_tcase(suite, tests);
   SRunner *runner = srunner_create(suite);
   srunner_run_all(runner, CK_ENV);

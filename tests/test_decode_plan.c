@@ -234,7 +234,7 @@ START_TEST(calls_are_checked) {
   const int32_t lengths[2] = {1, 2};
   const bny_decode_cache cache = {memory, 4096, 256, 2048};
   const bny_decode_call good = {.batch = 2, .kv_heads = 2, .group = 4, .row_tiles = 1, .q = memory, .q_batch_stride = 2048,
-                                .q_head_stride = 256, .k = cache, .v = cache, .page_shift = BNY_DECODE_WHOLE,
+                                .q_head_stride = 256, .k = cache, .v = cache, .page_shift = BNY_DECODE_WHOLE, .pages = 2,
                                 .seq_lens = lengths};
   ck_assert_ptr_null(bny_decode_call_check(&good, &plan));
   bny_decode_call call = good;
@@ -246,6 +246,9 @@ START_TEST(calls_are_checked) {
   call = good;
   call.page_shift = 4;
   ck_assert_str_eq(bny_decode_call_check(&call, &plan), "pages without a page_table");
+  call = good;
+  call.pages = 1;
+  ck_assert_str_eq(bny_decode_call_check(&call, &plan), "pages is out of range");
   call = good;
   call.group = 17;
   ck_assert_str_eq(bny_decode_call_check(&call, &plan), "group is not that of the plan");

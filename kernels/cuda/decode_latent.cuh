@@ -8,7 +8,8 @@
  * shared memory, in the same order and so to the same bits, and each computes all weights for itself: no weights are passed
  * on. Then each has a quarter of the columns of n. So warps of a group meet once for each tile, and all of the block once.
  *
- * Stages: while one tile is computed with, the copies into the others are under way. */
+ * Stages: while one tile is computed with, the copies into the others are under way. What warps have lost of a tile they say
+ * in the tile, where there is room between chunks. */
 #ifndef BNY_CUDA_DECODE_LATENT_CUH
 #define BNY_CUDA_DECODE_LATENT_CUH
 
@@ -31,9 +32,11 @@ template <int groups_, bool bulk_> struct bny_latent_shape {
     RESIDENT = groups_ == 1 ? 2 : 1,
     PART_DIM = DIM / PARTS,
     PART_VALUES = VALUE_DIM / PARTS,
-    PARTIAL_PITCH = VALUE_DIM + 8
+    PARTIAL_PITCH = VALUE_DIM + 8,
+    FILLERS = bulk_ ? 1 : WARPS /* warps that copy into a tile */
   };
   static constexpr bool bulk = bulk_;
+  static_assert((int)FILLERS <= 8, "there is room behind each chunk of a tile");
 };
 
 /* Dynamic shared memory. The partial lies where the tiles are, when all have been used. */
@@ -57,7 +60,13 @@ struct bny_latent_stages {
   unsigned char *shared;
   uint64_t *barriers;
   uint32_t parity; /* bit i: of what barrier i is waited for next */
+  bool lost;       /* some keys of the item */
 };
+
+/* Where a warp says of a tile whether it has lost some of it. */
+template <class shape> BNY_DEVICE uint32_t *bny_latent_lost(const unsigned char *tile, uint32_t filler) {
+  return (uint32_t *)(tile + (filler + 1) * bny_tile<shape::DIM, shape::KEYS>::PITCH - 16);
+}
 
 /* All tiles are counted, also those that are not there. */
 template <class shape>
@@ -65,14 +74,15 @@ BNY_DEVICE void bny_latent_fill(const bny_latent_stages &stages, const bny_decod
                                 const bny_latent_range &range, uint32_t index) {
   uint32_t stage = index % shape::STAGES, first = range.first + index * range.step;
   unsigned char *tile = stages.shared + stage * shape::TILE_BYTES;
-  if constexpr (shape::bulk) {
-    if (bny_warp() == 0 && index < range.count)
-      bny_decode_load_bulk<shape::DIM, shape::KEYS>(tile, call.k, keys, first, range.end, stages.barriers + stage);
-  } else {
-    if (index < range.count)
-      bny_decode_load_async<shape::DIM, shape::KEYS, shape::WARPS>(tile, call.k, keys, first, range.end, bny_warp());
-    bny_copy_async_commit();
+  if (bny_warp() < shape::FILLERS && index < range.count) {
+    bool lost;
+    if constexpr (shape::bulk)
+      lost = bny_decode_load_bulk<shape::DIM, shape::KEYS>(tile, call.k, keys, first, range.end, stages.barriers + stage);
+    else
+      lost = bny_decode_load_async<shape::DIM, shape::KEYS, shape::WARPS>(tile, call.k, keys, first, range.end, bny_warp());
+    if (bny_lane() == 0) *bny_latent_lost<shape>(tile, bny_warp()) = lost;
   }
+  if constexpr (!shape::bulk) bny_copy_async_commit();
 }
 
 /* Tile `index` is there, and all warps are done with the one before, whose place is filled anew. */
@@ -166,6 +176,10 @@ BNY_DEVICE void bny_latent_attend(const bny_decode_call &call, const bny_decode_
     const unsigned char *tile = bny_latent_wait<shape>(stages, call, keys, range, index);
     bny_latent_logits<Element, shape>(&logits, query, tile, shared + memory::LOGITS);
     uint32_t left = range.end - (range.first + index * range.step);
+    if (bny_warp_any(bny_lane() < shape::FILLERS && *bny_latent_lost<shape>(tile, bny_lane()) != 0)) {
+      left = 0;
+      stages->lost = true;
+    }
     if (left < shape::KEYS) bny_logits_mask(&logits, left);
     bny_fragment_softmax<Element>(&partial, logits, call.scale_log2, &weights);
     bny_fragment_values<Element, shape::DIM>(&partial, weights, tile, part * shape::PART_VALUES);
@@ -177,6 +191,8 @@ BNY_DEVICE void bny_latent_attend(const bny_decode_call &call, const bny_decode_
                              (float *)shared, shape::PARTIAL_PITCH};
   bny_fragment_put(whole.n + group * 16 * whole.pitch + part * shape::PART_VALUES, whole.pitch, partial);
   if (part == 0) bny_fragment_put_stats(whole.m + group * 16, whole.d + group * 16, partial);
+  if (stages->lost && bny_warp() == 0) bny_decode_tell_lost(call, epilogue.group(), item.sequence, item.keys);
+  stages->lost = false;
   bny_decode_finish<shape::VALUE_DIM, shape::ROWS>(call, item, walk.team, whole, epilogue);
 }
 
@@ -186,7 +202,7 @@ BNY_DEVICE void bny_decode_latent(const bny_decode_call &call, Epilogue &epilogu
   using memory = bny_latent_memory<shape>;
   epilogue.begin();
   unsigned char *shared = bny_dynamic_shared();
-  bny_latent_stages stages = {shared, (uint64_t *)(shared + memory::BARRIERS), 0};
+  bny_latent_stages stages = {shared, (uint64_t *)(shared + memory::BARRIERS), 0, false};
   if constexpr (shape::bulk) {
     if (bny_thread() < shape::STAGES) bny_mbarrier_init(stages.barriers + bny_thread(), 1);
     bny_mbarrier_fence_init();

@@ -7,7 +7,8 @@
  * bulk copy can bring a whole chunk where its rows are neighbours in global memory too; else it brings one row. The keys of
  * a fragment are then those of one *class*: every rows / 8-th.
  *
- * Keys beyond the end of a sequence are not read: their rows become zero, because 0 times whatever was there may be NaN.
+ * Keys beyond the end of a sequence are not read: their rows become zero, because 0 times whatever was there may be NaN. Nor is
+ * anything of a tile some of whose keys are in a page that is not there: it is *lost*, which its logits are told of.
  *
  * Copies of either kind follow reads of what a tile held before, with a sync of the warp or block between. A bulk copy that
  * follows plain stores also needs bny_fence_async(). */
@@ -43,11 +44,15 @@ struct bny_decode_keys {
   uint32_t sequence, kv_head;
   uint32_t count;
   uint32_t page_shift;
+  uint32_t page_end; /* pages from there on are not there */
 };
 
+BNY_DEVICE uint32_t bny_decode_page(const bny_decode_keys &keys, uint32_t key) {
+  return keys.pages ? (uint32_t)keys.pages[key >> keys.page_shift] : keys.sequence;
+}
+
 BNY_DEVICE const unsigned char *bny_decode_row_address(const bny_decode_cache &cache, const bny_decode_keys &keys,
-                                                       uint32_t key) {
-  uint32_t page = keys.pages ? (uint32_t)keys.pages[key >> keys.page_shift] : keys.sequence;
+                                                       uint32_t page, uint32_t key) {
   uint32_t within = key & ((1u << keys.page_shift) - 1);
   return (const unsigned char *)cache.base + page * cache.page_stride + within * cache.token_stride +
          keys.kv_head * cache.head_stride;
@@ -56,31 +61,36 @@ BNY_DEVICE const unsigned char *bny_decode_row_address(const bny_decode_cache &c
 /* ---- cp.async: 16 bytes a lane -------------------------------------------------------------------------------------- */
 
 /* Keys first .. first + rows - 1, of which those from `end` on are not there. By warp `warp` of `warps`, each a part; the
- * caller commits. */
+ * caller commits. True if the part is lost. */
 template <int dim, int rows, int warps>
-BNY_DEVICE void bny_decode_load_async(unsigned char *tile, const bny_decode_cache &cache, const bny_decode_keys &keys,
+BNY_DEVICE bool bny_decode_load_async(unsigned char *tile, const bny_decode_cache &cache, const bny_decode_keys &keys,
                                       uint32_t first, uint32_t end, uint32_t warp) {
   using shape = bny_tile<dim, rows>;
   static_assert(rows % (shape::ROWS_AT_ONCE * warps) == 0, "all warps have as many rows");
   uint32_t row = bny_lane() / shape::ROW_LANES + warp * shape::ROWS_AT_ONCE;
   uint32_t column = bny_lane() % shape::ROW_LANES * 16;
+  bool lost = false;
   BNY_UNROLL for (int step = 0; step < rows / (shape::ROWS_AT_ONCE * warps); step++) {
-    bool valid = first + row < end;
+    const bool there = first + row < end;
+    const uint32_t page = there ? bny_decode_page(keys, first + row) : 0;
+    const bool valid = there && page < keys.page_end;
+    lost = lost || page >= keys.page_end;
     const unsigned char *from = (const unsigned char *)cache.base;
-    if (valid) from = bny_decode_row_address(cache, keys, first + row) + column;
+    if (valid) from = bny_decode_row_address(cache, keys, page, first + row) + column;
     unsigned char *to = tile + bny_tile_row<dim, rows>(row) + column;
     BNY_UNROLL for (int byte = 0; byte < shape::ROW_BYTES; byte += shape::ROW_LANES * 16)
       bny_copy_async_16(to + byte, from + (valid ? byte : 0), valid);
     row += shape::ROWS_AT_ONCE * warps;
   }
+  return bny_warp_any(lost);
 }
 
 /* ---- bulk copies: a chunk or a row a lane ---------------------------------------------------------------------------- */
 
-/* The same by one warp, with `first` a multiple of the rows of a chunk. `barrier` expects one arrival. Lanes take turns at
- * this instruction, so the fewer copies the better. */
+/* The same by one warp, with `first` a multiple of the rows of a chunk. `barrier` expects one arrival, also of a tile that is
+ * lost. Lanes take turns at this instruction, so the fewer copies the better. */
 template <int dim, int rows>
-BNY_DEVICE void bny_decode_load_bulk(unsigned char *tile, const bny_decode_cache &cache, const bny_decode_keys &keys,
+BNY_DEVICE bool bny_decode_load_bulk(unsigned char *tile, const bny_decode_cache &cache, const bny_decode_keys &keys,
                                      uint32_t first, uint32_t end, uint64_t *barrier) {
   using shape = bny_tile<dim, rows>;
   static_assert(rows <= BNY_WARP_LANES, "a lane has one row");
@@ -88,11 +98,14 @@ BNY_DEVICE void bny_decode_load_bulk(unsigned char *tile, const bny_decode_cache
   const uint32_t copied = neighbours ? shape::CLASSES : 1, row = bny_lane() * copied;
   uint32_t there = end - first;
   if (there > rows) there = rows;
+  const uint32_t page = row < there ? bny_decode_page(keys, first + row) : 0;
+  const bool lost = bny_warp_any(page >= keys.page_end);
+  if (lost) there = 0;
   if (bny_lane() == 0) bny_mbarrier_expect(barrier, there * shape::ROW_BYTES);
   bny_warp_sync();
   if (row < there) {
     uint32_t count = there - row < copied ? there - row : copied;
-    bny_bulk_load(tile + bny_tile_row<dim, rows>(row), bny_decode_row_address(cache, keys, first + row),
+    bny_bulk_load(tile + bny_tile_row<dim, rows>(row), bny_decode_row_address(cache, keys, page, first + row),
                   count * shape::ROW_BYTES, barrier);
   }
   if (bny_lane() >= there && bny_lane() < rows) {
@@ -100,6 +113,7 @@ BNY_DEVICE void bny_decode_load_bulk(unsigned char *tile, const bny_decode_cache
     unsigned char *to = tile + bny_tile_row<dim, rows>(bny_lane());
     BNY_ROLLED for (int byte = 0; byte < shape::ROW_BYTES; byte += 16) bny_store_quad(to + byte, zero);
   }
+  return lost;
 }
 
 /* ---- fragments ------------------------------------------------------------------------------------------------------ */

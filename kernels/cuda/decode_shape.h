@@ -61,6 +61,7 @@ typedef struct bny_decode_call {
   const int32_t *page_table; /* [batch][...]: pages; NULL: sequence b is page b */
   int64_t page_table_stride; /* elements */
   int32_t page_shift;        /* a page has 1 << page_shift keys */
+  uint32_t pages;            /* an id that is not below is told of, and its keys are left out */
   const int32_t *seq_lens;   /* [batch], device memory */
   bny_decode_division division;
   float *scratch;     /* bny_decode_scratch_floats() */

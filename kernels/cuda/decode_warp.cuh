@@ -36,6 +36,13 @@ struct bny_ring {
   uint32_t parity;    /* bit i: of what barrier i is waited for next */
 };
 
+/* What a warp has lost, in its first tile, where there is room between chunks: registers are dear. Bit i: the keys in tile i;
+ * ITEM: some of the item. */
+enum : uint32_t { BNY_LOST_ITEM = 1u << 31 };
+template <class shape> BNY_DEVICE uint32_t *bny_ring_lost(const bny_ring &ring) {
+  return (uint32_t *)(ring.tiles + bny_tile<shape::DIM, BNY_DECODE_GRANULE>::PITCH - 16);
+}
+
 /* Which granules a warp attends to: count of them from first on, each `step` after the one before. */
 struct bny_granules {
   uint32_t first, step, count;
@@ -52,9 +59,11 @@ BNY_DEVICE void bny_ring_fill(const bny_ring &ring, const bny_decode_call &call,
   if (index < granules.count) {
     const bny_decode_cache &cache = half % 2 ? call.v : call.k;
     uint32_t first = (granules.first + index * granules.step) * BNY_DECODE_GRANULE;
+    bool lost;
     if constexpr (shape::bulk)
-      bny_decode_load_bulk<shape::DIM, BNY_DECODE_GRANULE>(tile, cache, keys, first, keys.count, ring.barriers + place);
-    else bny_decode_load_async<shape::DIM, BNY_DECODE_GRANULE, 1>(tile, cache, keys, first, keys.count, 0);
+      lost = bny_decode_load_bulk<shape::DIM, BNY_DECODE_GRANULE>(tile, cache, keys, first, keys.count, ring.barriers + place);
+    else lost = bny_decode_load_async<shape::DIM, BNY_DECODE_GRANULE, 1>(tile, cache, keys, first, keys.count, 0);
+    if (lost && bny_lane() == 0) *bny_ring_lost<shape>(ring) |= 1u << place | BNY_LOST_ITEM;
   }
   if constexpr (!shape::bulk) bny_copy_async_commit();
 }
@@ -77,6 +86,18 @@ BNY_DEVICE void bny_ring_next(const bny_ring &ring, const bny_decode_call &call,
                               const bny_granules &granules, uint32_t half) {
   bny_warp_sync();
   bny_ring_fill<shape>(ring, call, keys, granules, half + shape::RING);
+}
+
+/* Of `left` keys in the tile of half `half`: none, if they are lost. After bny_ring_wait(). */
+template <class shape> BNY_DEVICE uint32_t bny_ring_left(const bny_ring &ring, uint32_t half, uint32_t left) {
+  uint32_t *word = bny_ring_lost<shape>(ring);
+  const uint32_t lost = *word, bit = 1u << half % shape::RING;
+  if (lost & bit) {
+    left = 0;
+    bny_warp_sync();
+    if (bny_lane() == 0) *word = lost & ~bit;
+  }
+  return left;
 }
 
 /* ---- one granule ---------------------------------------------------------------------------------------------------- */
@@ -116,9 +137,10 @@ BNY_DEVICE void bny_warp_attend(bny_fragment<shape::DIM> *partial, bny_ring *rin
     bny_weights<1> weights;
     const unsigned char *tile = bny_ring_wait<shape>(ring, 2 * index);
     bny_warp_logits<Element, shape>(&logits, kept, query, tile);
-    bny_ring_next<shape>(*ring, call, keys, granules, 2 * index);
     uint32_t left = keys.count - (granules.first + index * granules.step) * BNY_DECODE_GRANULE;
+    left = bny_ring_left<shape>(*ring, 2 * index, left);
     if (left < BNY_DECODE_GRANULE) bny_logits_mask(&logits, left);
+    bny_ring_next<shape>(*ring, call, keys, granules, 2 * index);
     bny_fragment_softmax<Element>(partial, logits, call.scale_log2, &weights);
     tile = bny_ring_wait<shape>(ring, 2 * index + 1);
     bny_fragment_values<Element, shape::DIM>(partial, weights, tile, 0);
@@ -187,28 +209,41 @@ BNY_DEVICE bny_block_partial bny_warps_fold(unsigned char *shared, const bny_dec
 
 /* By all blocks of a team. */
 template <class Element, class shape, class Epilogue>
-BNY_DEVICE void bny_warps_attend(const bny_decode_call &call, const bny_decode_walk &walk, bny_decode_item item,
+BNY_DEVICE void bny_warps_attend(const bny_decode_call &call, bny_decode_walk *walk, bny_decode_item item,
                                  bny_ring *ring, Epilogue &epilogue) {
   using memory = bny_warp_memory<shape>;
+  /* While keys are attended to there is no room for these in registers. */
+  BNY_SHARED(bny_decode_walk, kept_walk);
+  BNY_SHARED(bny_decode_item, kept_item);
   unsigned char *shared = bny_dynamic_shared();
   const bny_decode_keys keys = bny_decode_keys_of_item(call, item);
   bny_granules granules;
   granules.first = item.piece.first + bny_cluster_rank() * shape::WARPS + bny_warp();
   granules.step = bny_cluster_blocks() * shape::WARPS;
   granules.count = granules.first < item.piece.end ? (item.piece.end - granules.first - 1) / granules.step + 1 : 0;
+  if (bny_lane() == 0) *bny_ring_lost<shape>(*ring) = 0;
   BNY_ROLLED for (uint32_t half = 0; half < shape::RING; half++)
     bny_ring_fill<shape>(*ring, call, keys, granules, half);
-  bny_decode_walk_teams(walk, &item);
+  bny_decode_walk_teams(*walk, &item);
+  if (bny_thread() == 0) {
+    kept_walk = *walk;
+    kept_item = item;
+  }
   bny_decode_load_query<shape>(shared + memory::QUERY, call, item);
   bny_block_sync();
   bny_fragment<shape::DIM> partial;
   bny_warp_attend<Element, shape>(&partial, ring, call, keys, granules, shared + memory::QUERY);
   const int warp = (int)bny_warp();
+  const bool lost = *bny_ring_lost<shape>(*ring) != 0;
+  bny_warp_sync();
   bny_fragment_put(memory::partial(shared, warp), shape::PARTIAL_PITCH, partial);
   bny_fragment_put_stats(memory::m(shared, warp), memory::d(shared, warp), partial);
+  *walk = kept_walk;
+  item = kept_item;
+  if (lost) bny_decode_tell_lost(call, epilogue.group(), item.sequence, item.keys);
   bny_block_sync();
   bny_block_partial whole = bny_warps_fold<shape>(shared, item);
-  bny_decode_finish<shape::DIM, shape::ROWS>(call, item, walk.team, whole, epilogue);
+  bny_decode_finish<shape::DIM, shape::ROWS>(call, item, walk->team, whole, epilogue);
 }
 
 /* The kernel. */
@@ -230,7 +265,7 @@ BNY_DEVICE void bny_decode_by_warps(const bny_decode_call &call, Epilogue &epilo
   bny_decode_item item;
   for (bny_decode_walk walk = bny_decode_walk_begin(call, epilogue.group());
        bny_decode_walk_item(walk, call, shape::ROWS, &item); bny_decode_walk_next(&walk, call))
-    if (bny_decode_walk_has(walk, item)) bny_warps_attend<Element, shape>(call, walk, item, &ring, epilogue);
+    if (bny_decode_walk_has(walk, item)) bny_warps_attend<Element, shape>(call, &walk, item, &ring, epilogue);
   epilogue.end();
 }
 

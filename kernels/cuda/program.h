@@ -46,14 +46,17 @@ typedef enum bny_protocol {
 
 /* ---- arena -------------------------------------------------------------------------------------------------------- */
 
-/* The first failure, in one word: 0 while all is well. detail: the slot that was waited for, or the row of bad data. */
+/* The first failure, in one word: 0 while all is well. detail: the slot that was waited for, or the row of bad data; of a wrong
+ * length 1 + the sequence, of a wrong page that and BNY_DEVICE_DETAIL_PAGE. */
 typedef struct bny_device_fault {
   int32_t status, culprit, reporter; /* ranks; -1: unknown */
   uint32_t detail;                   /* 24 bits */
 } bny_device_fault;
 
-/* Words that the host shares with the device, see bny_arena_head. */
-enum { BNY_DEVICE_WORD_ABORT, BNY_DEVICE_WORD_FAULT, BNY_DEVICE_WORDS };
+enum { BNY_DEVICE_DETAIL_PAGE = 1 << 23 };
+
+/* Words that the host shares with the device, see bny_arena_head. PLACE: of a fault of this rank that has one. */
+enum { BNY_DEVICE_WORD_ABORT, BNY_DEVICE_WORD_FAULT, BNY_DEVICE_WORD_PLACE, BNY_DEVICE_WORDS };
 
 /* Of the counter of tickets: every run takes so many in all, so that the ticket of any warp tells the run. */
 enum { BNY_TICKET_BITS = 20 };
@@ -64,7 +67,7 @@ typedef struct bny_arena_head {
   uint64_t tickets;    /* runs begun << BNY_TICKET_BITS, between runs */
   uint64_t timeout_ns; /* from when a warp of a run first has to wait; 0: for ever */
   uint64_t fault;      /* the first one seen here */
-  uint64_t *words;     /* [BNY_DEVICE_WORDS] of the host: it sets ABORT, kernels set FAULT. NULL: none */
+  uint64_t *words;     /* [BNY_DEVICE_WORDS] of the host: it sets ABORT, kernels the others. NULL: none */
   uint32_t arrived;    /* blocks of a fused run that have pushed everything */
   uint32_t ended;      /* warps that have ended a run which a proxy is told of */
   uint32_t pad0[22];
@@ -230,6 +233,11 @@ BNY_PROGRAM_INLINE bny_device_fault bny_device_fault_unpack(uint64_t word) {
   fault.reporter = (int32_t)(word >> 24 & 0xffffu) - 1;
   fault.detail = (uint32_t)(word & 0xffffffu);
   return fault;
+}
+
+/* Where a page table is wrong, and what is there; never 0. */
+BNY_PROGRAM_INLINE uint64_t bny_device_place_pack(uint32_t place, int32_t id) {
+  return ((uint64_t)place + 1) << 32 | (uint32_t)id;
 }
 
 /* Words in front of a unit's values: m and d. SIMPLE has two more, so that values are 16-byte aligned. */

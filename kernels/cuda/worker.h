@@ -63,12 +63,25 @@ BNY_DEVICE uint64_t *bny_worker_signals(const bny_worker &self, int32_t rank) {
 /* ---- faults --------------------------------------------------------------------------------------------------------- */
 
 /* One lane. The first fault of this rank stays; the host and all peers are told. */
-BNY_DEVICE_COLD void bny_worker_report(const bny_device_group *group, uint64_t fault) {
+BNY_DEVICE void bny_worker_report_first(const bny_device_group *group, uint64_t fault, uint64_t place) {
   bny_arena_head *head = bny_worker_head(*group, group->rank);
   if (bny_compare_swap_sys_64(&head->fault, 0, fault) != 0) return;
+  if (head->words && place) {
+    bny_store_relaxed_sys_64(&head->words[BNY_DEVICE_WORD_PLACE], place);
+    bny_fence_sys();
+  }
   if (head->words) bny_store_relaxed_sys_64(&head->words[BNY_DEVICE_WORD_FAULT], fault);
   BNY_ROLLED for (int32_t rank = 0; rank < group->nranks; rank++)
     bny_store_relaxed_sys_64(&bny_worker_head(*group, rank)->abort, fault);
+}
+
+BNY_DEVICE_COLD void bny_worker_report(const bny_device_group *group, uint64_t fault) {
+  bny_worker_report_first(group, fault, 0);
+}
+
+/* The same with its place, which this rank's host alone is told. */
+BNY_DEVICE_COLD void bny_worker_report_place(const bny_device_group *group, uint64_t fault, uint64_t place) {
+  bny_worker_report_first(group, fault, place);
 }
 
 /* By all lanes, those that found bad data with `bad`, in row `row` of the caller's. */

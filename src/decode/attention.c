@@ -57,12 +57,44 @@ static banyan_status check_stride(const char *name, int64_t stride, int32_t rows
   return BANYAN_OK;
 }
 
+/* Rows of the table follow one another: of its last row no more is known. */
+static bool exceeds_table(const banyan_attention_desc *desc, int32_t keys) {
+  return desc->page_table && desc->batch > 1 && desc->page_table_stride > 0 &&
+         (keys - (keys > 0)) / desc->page_keys >= desc->page_table_stride;
+}
+
 static banyan_status check_pages(const banyan_attention_desc *desc) {
   bool power_of_two = desc->page_keys > 0 && (desc->page_keys & (desc->page_keys - 1)) == 0;
   if (desc->page_table && !power_of_two)
     return bny_fail(BANYAN_ERR_ARGUMENT, WHERE "page_keys is %" PRId32 ", must be a power of two", desc->page_keys);
   if (!desc->page_table && desc->page_keys != 0)
     return bny_fail(BANYAN_ERR_ARGUMENT, WHERE "page_keys is %" PRId32 " and page_table is NULL", desc->page_keys);
+  if (desc->pages < 0 || (desc->pages > 0 && !desc->page_table))
+    return bny_fail(BANYAN_ERR_ARGUMENT, WHERE "pages is %" PRId32 "%s", desc->pages,
+                    desc->pages < 0 ? ", negative" : " and page_table is NULL");
+  if (exceeds_table(desc, desc->keys_max))
+    return bny_fail(BANYAN_ERR_ARGUMENT,
+                    WHERE "keys_max is %" PRId32 ", and page_table_stride of %" PRId64 " has room for %" PRId64
+                          " pages of %" PRId32 " keys",
+                    desc->keys_max, desc->page_table_stride, desc->page_table_stride, desc->page_keys);
+  return BANYAN_OK;
+}
+
+/* Of one sequence: every id that its length reaches. */
+static banyan_status check_page_ids(const banyan_attention_desc *desc, int32_t b) {
+  const int32_t *table = desc->page_table + b * desc->page_table_stride, keys = desc->seq_lens[b];
+  const int32_t last = desc->pages > 0 ? desc->pages - 1 : INT32_MAX;
+  if (exceeds_table(desc, keys))
+    return bny_fail(BANYAN_ERR_ARGUMENT,
+                    WHERE "seq_lens[%" PRId32 "] is %" PRId32 ", and page_table_stride of %" PRId64
+                          " has room for so many pages of %" PRId32 " keys",
+                    b, keys, desc->page_table_stride, desc->page_keys);
+  for (int32_t place = 0; keys > 0 && place <= (keys - 1) / desc->page_keys; place++) {
+    if (table[place] < 0 || table[place] > last)
+      return bny_fail(BANYAN_ERR_ARGUMENT,
+                      WHERE "page_table[%" PRId32 "][%" PRId32 "] is %" PRId32 ", must be 0 to %" PRId32 " (pages is %" PRId32 ")",
+                      b, place, table[place], last, desc->pages);
+  }
   return BANYAN_OK;
 }
 
@@ -96,7 +128,9 @@ static banyan_status check_memory(const banyan_attention_desc *desc) {
     return bny_fail(BANYAN_ERR_ARGUMENT, WHERE "k is NULL and seq_lens has %" PRId32 " keys", longest);
   if (longest > 0 && !desc->v)
     return bny_fail(BANYAN_ERR_ARGUMENT, WHERE "v is NULL and seq_lens has %" PRId32 " keys", longest);
-  return check_strides(desc, longest);
+  banyan_status status = check_strides(desc, longest);
+  for (int32_t b = 0; desc->page_table && b < desc->batch && status == BANYAN_OK; b++) status = check_page_ids(desc, b);
+  return status;
 }
 
 banyan_status bny_decode_attention_check(const banyan_attention_desc *desc, bool on_host) {

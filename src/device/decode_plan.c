@@ -185,5 +185,6 @@ const char *bny_decode_call_check(const bny_decode_call *call, const bny_decode_
   if (plan->kernel->values_in_keys && !same_cache(&call->k, &call->v)) return "v is not the first columns of k";
   if (call->page_shift < 0 || call->page_shift > BNY_DECODE_WHOLE) return "page_shift is out of range";
   if (!call->page_table && call->page_shift != BNY_DECODE_WHOLE) return "pages without a page_table";
+  if (call->pages == 0 || (!call->page_table && call->pages < (uint32_t)call->batch)) return "pages is out of range";
   return NULL;
 }

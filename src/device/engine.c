@@ -256,6 +256,14 @@ bny_device_fault bny_engine_fault(const bny_engine *engine) {
   return bny_device_fault_unpack(word);
 }
 
+bool bny_engine_fault_place(const bny_engine *engine, uint32_t *place, int32_t *id) {
+  uint64_t word = atomic_load_explicit(&engine->words.host[BNY_DEVICE_WORD_PLACE], memory_order_acquire);
+  if (word == 0) return false;
+  *place = (uint32_t)(word >> 32) - 1;
+  *id = (int32_t)(uint32_t)word;
+  return true;
+}
+
 void bny_engine_abort(bny_engine *engine, banyan_status status, int32_t culprit) {
   uint64_t none = 0, word = bny_device_fault_pack((int32_t)status, culprit, engine->group.rank, 0);
   if (!atomic_compare_exchange_strong(&engine->words.host[BNY_DEVICE_WORD_ABORT], &none, word)) return;

@@ -147,6 +147,9 @@ banyan_status bny_engine_start(bny_engine *engine, const bny_engine_launch *laun
 /* The first failure that kernels have told of; status BANYAN_OK: none. Any thread, costs one load. */
 bny_device_fault bny_engine_fault(const bny_engine *engine);
 
+/* Of a wrong page that this rank's kernels have told of: where in the table of its sequence, and what is there. */
+bool bny_engine_fault_place(const bny_engine *engine, uint32_t *place, int32_t *id);
+
 /* Ends what runs and will run, on the devices of all ranks. Any thread, does not wait. */
 void bny_engine_abort(bny_engine *engine, banyan_status status, int32_t culprit);
 
