@@ -158,6 +158,22 @@ START_TEST(absurd_sizes) {
 }
 END_TEST
 
+/* Not an argument: it is seen in the run, which ends the communicator. */
+START_TEST(a_negative_sum) {
+  banyan_comm *comm = lone_comm();
+  banyan_combine_desc desc;
+  banyan_partial in, out;
+  make_good(&desc, &in, &out);
+  in.stats_kind = BANYAN_STATS_MAX_SUM;
+  in.sum = in_sum;
+  for (int i = 0; i < ROWS; i++) in_sum[i] = i == HEADS + 2 ? -1 : 1;
+  ck_assert_int_eq(banyan_combine(comm, &desc, &in, &out), BANYAN_ERR_DATA);
+  ck_assert_msg(strstr(banyan_last_error(), "token 1, head 2") && strstr(banyan_last_error(), "negative d"), "%s",
+                banyan_last_error());
+  banyan_comm_destroy(comm);
+}
+END_TEST
+
 /* A row larger than the arena cannot be cut. */
 START_TEST(rows_beyond_the_arena) {
   banyan_threads *group;
@@ -331,6 +347,7 @@ int main(void) {
   tcase_add_test(arguments, null_pointers);
   tcase_add_test(arguments, bytes_and_ranks);
   tcase_add_test(arguments, absurd_sizes);
+  tcase_add_test(arguments, a_negative_sum);
   tcase_add_test(arguments, rows_beyond_the_arena);
   tcase_add_test(arguments, operations_out_of_order);
   tcase_add_test(arguments, second_start);

@@ -250,8 +250,8 @@ static banyan_status copy_input(bny_run *run, const bny_step *step, const bny_bo
   bny_store_end(&run->exec->store, &timer);
   if (bad < 0) return BANYAN_OK;
   return bny_exec_fail(run->exec, BANYAN_ERR_DATA, plan->rank,
-                       "rank %d: statistics of token %d, head %d are NaN or +inf, which the descriptor does not declare "
-                       "to mean an empty row",
+                       "rank %d: statistics of token %d, head %d are those of no row: NaN or +inf, which the descriptor "
+                       "does not declare to mean an empty one, or a negative d",
                        plan->rank, step->slice.token0 + (int32_t)(bad / box->heads),
                        step->slice.head0 + (int32_t)(bad % box->heads));
 }
