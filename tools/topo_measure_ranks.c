@@ -168,9 +168,6 @@ static bool wait_for(topo_ranks *ranks, int32_t rank, int64_t until_ns, tool_err
     if (sem_clockwait(&ranks->desks[rank].done, CLOCK_MONOTONIC, &look) == 0) {
       return true;
     }
-    if (errno == EINTR) {
-      continue;
-    }
     if (!all_well(ranks, error)) {
       return false;
     }
