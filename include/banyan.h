@@ -128,9 +128,11 @@ typedef struct banyan_comm_config {
  * which on several streams is for the caller to see to. BANYAN_DEVICE_TUNE has algorithms of combines measured, in
  * banyan_comm_create() and nowhere else; where a program's next run may measure otherwise, BANYAN_ORDER_PLAN may then
  * give other bits, unless a file keeps what was measured. Errors of runs arrive later, at banyan_comm_status(). Before
- * banyan_comm_destroy() all runs of this rank have ended. Where ranks are on several hosts whose devices share no
- * memory, a thread of the library carries between hosts what kernels make and read: one for each such communicator.
- * There the collectives other than combines move memory of the host, and return when they are done. */
+ * banyan_comm_destroy() all runs of this rank have ended. To free memory, and to load kernels, drivers may wait for all
+ * kernels of the process: so a thread makes or destroys a communicator, or makes a first call of a shape, while no kernel
+ * of the process waits for what that thread has yet to launch for another one. Where ranks are on several hosts whose
+ * devices share no memory, a thread of the library carries between hosts what kernels make and read: one for each such
+ * communicator. There the collectives other than combines move memory of the host, and return when they are done. */
 
 /* Collective over all ranks of the bootstrap. config may be NULL. The bootstrap may be freed afterwards. */
 banyan_status banyan_comm_create(const banyan_bootstrap *bootstrap, const banyan_comm_config *config, banyan_comm **comm);

@@ -16,7 +16,7 @@ static banyan_status open_engine(const bny_settings *settings, bny_engine **engi
   banyan_status status = bny_device_open_named(settings->device, options->cuda_library, &device);
   if (status != BANYAN_OK) return status;
   bny_engine_config config = {.image = options->cuda_image, .sm_limit = (int32_t)options->device_sms,
-                              .copy = options->device_copy};
+                              .copy = options->device_copy, .early = options->device_early};
   return bny_engine_make(device, &config, engine);
 }
 

@@ -79,4 +79,7 @@ typedef bool fake_cuda_run_function(char *why, size_t bytes);
 /* The most blocks of any launch of the library's kernels so far. */
 typedef uint32_t fake_cuda_most_blocks_function(void);
 
+/* How many of them may begin early. */
+typedef uint32_t fake_cuda_early_launches_function(void);
+
 #endif

@@ -79,7 +79,7 @@ unsigned fake_kernel_noted(const void *function) { return noted[static_cast<cons
 struct waiting {
   std::vector<bny_emulator_launch> launches;
   std::map<const void *, std::vector<bny_emulator_launch>> captured; /* by stream */
-  uint32_t most_blocks = 0;
+  uint32_t most_blocks = 0, early = 0;
 };
 
 static waiting &all() {
@@ -105,6 +105,7 @@ void fake_kernel_launch(const void *function, void *stream, bool captured, const
   }
   fake_lock();
   all().most_blocks = std::max(all().most_blocks, made.blocks);
+  all().early += made.overlap;
   (captured ? all().captured[stream] : all().launches).push_back(made);
   fake_unlock();
 }
@@ -123,6 +124,14 @@ uint32_t fake_cuda_most_blocks(void) {
   uint32_t most = all().most_blocks;
   fake_unlock();
   return most;
+}
+
+extern "C" EXPORTED fake_cuda_early_launches_function fake_cuda_early_launches;
+uint32_t fake_cuda_early_launches(void) {
+  fake_lock();
+  uint32_t early = all().early;
+  fake_unlock();
+  return early;
 }
 
 extern "C" EXPORTED fake_cuda_run_function fake_cuda_run;

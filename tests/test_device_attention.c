@@ -504,6 +504,22 @@ START_TEST(few_multiprocessors) {
 }
 END_TEST
 
+/* Kernels begin early unless that is switched off, or ranks share a device. */
+START_TEST(early_launches) {
+  static const char *const words[] = {"on", "off", "on"};
+  device_world_begin(1, "");
+  setenv("BANYAN_DEVICE_EARLY", words[_i], 1);
+  task *task = make_task(_i == 2 ? 2 : 1, 81);
+  set_ways(task);
+  task->one_device = true;
+  run(task, attend_and_combine);
+  check_combined(task);
+  ck_assert_int_eq(FAKE_CUDA(fake_cuda_early_launches)() > 0, _i == 0);
+  device_world_end();
+  free_task(task);
+}
+END_TEST
+
 /* Ranks of one device share it: the blocks of all are there at once. */
 START_TEST(shared_multiprocessors) {
   device_world_begin(1, "sms=12");
@@ -582,6 +598,7 @@ int main(void) {
   tcase_add_test(devices, refusals_of_one_rank);
   tcase_add_test(devices, few_multiprocessors);
   tcase_add_test(devices, shared_multiprocessors);
+  tcase_add_loop_test(devices, early_launches, 0, 3);
   suite_add_tcase(suite, devices);
 #else
   (void)replay, (void)refuse, (void)graphs, (void)refusals, (void)nothing_to_do, (void)refuse_one, (void)refusals_of_one_rank;

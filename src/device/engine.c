@@ -114,6 +114,14 @@ static banyan_status add_room(bny_engine *engine, size_t bytes) {
   return BANYAN_OK;
 }
 
+/* The device is the engine's own. */
+static banyan_status read_early(const char *text, bny_device *device) {
+  if (text && strcmp(text, "on") != 0 && strcmp(text, "off") != 0)
+    return bny_fail(BANYAN_ERR_ARGUMENT, "BANYAN_DEVICE_EARLY is \"%.40s\"; it takes on or off", text);
+  if (text && strcmp(text, "off") == 0) device->facts.early_launch = false;
+  return BANYAN_OK;
+}
+
 /* ---- making ---------------------------------------------------------------------------------------------------------- */
 
 banyan_status bny_engine_make(bny_device *device, const bny_engine_config *config, bny_engine **engine) {
@@ -127,6 +135,7 @@ banyan_status bny_engine_make(bny_device *device, const bny_engine_config *confi
   if (config->sm_limit > 0 && config->sm_limit < made->sms_all) made->sms_all = config->sm_limit;
   bny_engine_crowd(made, 1);
   banyan_status status = bny_decode_copy_read(config->copy, &made->decode_copy);
+  if (status == BANYAN_OK) status = read_early(config->early, device);
   if (status == BANYAN_OK) status = load_image(made, config->image);
   if (status == BANYAN_OK) status = load_kernels(made);
   if (status == BANYAN_OK) status = load_decode_kernels(made);
@@ -178,6 +187,7 @@ banyan_status bny_engine_connect(bny_engine *engine, const bny_exchange *exchang
 /* ---- programs -------------------------------------------------------------------------------------------------------- */
 
 static const int64_t load_timeout_ns = (int64_t)10 * 1000 * 1000 * 1000;
+static const int64_t settle_timeout_ns = (int64_t)2 * 1000 * 1000 * 1000;
 
 banyan_status bny_engine_load(bny_engine *engine, uint64_t key, const bny_program *program, void **address) {
   for (const bny_engine_program *at = engine->programs; at; at = at->next) {
@@ -274,7 +284,18 @@ void bny_engine_abort(bny_engine *engine, banyan_status status, int32_t culprit)
                               engine->stream);
 }
 
+/* What the host has put on its way into arenas, as an abort does: drivers do not wait for that when they unmap memory, and then it
+ * is a fault of the device, which ends all that the process does there. */
+static void settle(bny_engine *engine) {
+  if (!engine->stream || !engine->share) return;
+  if (!engine->stuck &&
+      bny_device_wait(engine->device, engine->stream, bny_clock_ns() + settle_timeout_ns) == BANYAN_ERR_TIMEOUT)
+    engine->stuck = true;
+  if (engine->stuck) engine->share->stuck = true;
+}
+
 void bny_engine_disconnect(bny_engine *engine) {
+  settle(engine);
   bny_share_free(engine->share);
   engine->share = NULL;
   engine->group = (bny_device_group){0};
@@ -285,6 +306,7 @@ void bny_engine_disconnect(bny_engine *engine) {
 void bny_engine_free(bny_engine *engine) {
   if (!engine) return;
   bny_device *device = engine->device;
+  settle(engine);
   for (bny_engine_program *at = engine->programs, *next; at; at = next) {
     next = at->next;
     free(at);

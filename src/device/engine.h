@@ -98,6 +98,7 @@ typedef struct bny_engine_config {
   const char *image; /* file with kernels; NULL: those of the build */
   int32_t sm_limit;  /* 0: none */
   const char *copy;  /* of decode kernels: BANYAN_DEVICE_COPY */
+  const char *early; /* "off": no early launches; "on" or NULL: BANYAN_DEVICE_EARLY */
 } bny_engine_config;
 
 /* Local: loads the kernels. The engine owns the device, on failure as well. */
