@@ -17,6 +17,7 @@
 #include "cuda/device.h"
 #include "cuda/program.h"
 #include "merge_math.h"
+#include "ptx/compiled.hh"
 #include "random.h"
 
 /* ---- what is asked --------------------------------------------------------------------------------------------------- */
@@ -250,7 +251,11 @@ inline std::string decode_launch(const decode_case &what, decode_memory *memory)
     launch.cluster = what.cluster;
     launch.shared_bytes = what.shared_bytes;
     launch.overlap = i > 0;
-    launch.kernel = [kernel, call, &alone] { kernel(*call, alone); };
+    void *arguments[] = {&memory->call, &alone};
+    if (compiled_is_on())
+      launch.kernel = compiled_kernel((std::string("bny_decode_") + what.name).c_str(), what.shared_bytes, arguments);
+    else
+      launch.kernel = [kernel, call, &alone] { kernel(*call, alone); };
     bny_emulator_add(emulator, launch);
   }
   char why[256] = "";

@@ -5,6 +5,7 @@
 #include <cstring>
 
 #include "cuda/combine.cuh"
+#include "ptx/compiled.hh"
 
 bny_arena_sizes cuda_ranks_sizes() {
   bny_arena_sizes sizes = {};
@@ -56,12 +57,20 @@ void cuda_ranks::any(int32_t rank, uint32_t blocks, uint32_t threads, std::funct
   bny_emulator_add(emulator_, launch);
 }
 
+/* As compiled by nvcc, if that is asked for. `held` lives as long as the launch. */
+static std::function<void()> form_of(const char *name, std::vector<const void *> arguments, std::function<void()> source,
+                                     std::shared_ptr<void> held = nullptr) {
+  if (compiled_is_on()) source = compiled_kernel(name, 0, const_cast<void **>(arguments.data()));
+  return [source, held] { source(); };
+}
+
 void cuda_ranks::oneshot(int32_t rank, bny_protocol protocol, const bny_oneshot &what, const bny_device_call &call,
                          uint32_t blocks, uint32_t threads) {
   const bny_device_group &group = groups_[static_cast<size_t>(rank)];
   std::string name = bny_device_oneshot_kernel(protocol, what.shape.wire);
 #define BNY_CUDA_ONESHOT(kernel, its_protocol, halves) \
-  if (name == #kernel) any(rank, blocks, threads, [=, &group] { kernel(group, what, call); });
+  if (name == #kernel)                                 \
+    any(rank, blocks, threads, form_of(#kernel, {&group, &what, &call}, [=, &group] { kernel(group, what, call); }));
 #define BNY_CUDA_INTERPRET(kernel, its_protocol, halves)
 #define BNY_CUDA_BYTES(kernel, its_protocol)
 #include "cuda/kernels.def"
@@ -75,11 +84,12 @@ void cuda_ranks::program(int32_t rank, const bny_program *program, const bny_dev
   const bny_device_group &group = groups_[static_cast<size_t>(rank)];
   auto copied = std::make_shared<std::vector<uint64_t>>((program->bytes + 7) / 8);
   memcpy(copied->data(), program, program->bytes);
+  auto at = reinterpret_cast<bny_program *>(copied->data());
   std::string name = bny_device_program_kernel(program);
 #define BNY_CUDA_ONESHOT(kernel, its_protocol, halves)
 #define BNY_CUDA_INTERPRET(kernel, its_protocol, halves) \
   if (name == #kernel)                                   \
-    any(rank, blocks, threads, [=, &group] { kernel(group, reinterpret_cast<bny_program *>(copied->data()), call); });
+    any(rank, blocks, threads, form_of(#kernel, {&group, &at, &call}, [=, &group] { kernel(group, at, call); }, copied));
 #define BNY_CUDA_BYTES(kernel, its_protocol) BNY_CUDA_INTERPRET(kernel, its_protocol, false)
 #include "cuda/kernels.def"
 #undef BNY_CUDA_ONESHOT

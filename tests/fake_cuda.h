@@ -21,6 +21,8 @@
  *   local=N (800)   bytes of local memory that a thread of a kernel needs
  *   slow-KERNEL     of this name, a launch takes a second longer, by what events tell: it waits for none
  *
+ * EMULATE_PTX names files of what nvcc made of kernels, to be run instead of what the host's compiler did: see ptx/compiled.hh.
+ *
  * Images are of three kinds: a fake_cuda_image of the test, whose kernels run at once on the thread that launches them; and a
  * fat binary, or a file that says "emulated", both of which stand for the kernels of the library: those wait until the
  * test calls fake_cuda_run(), and then all run together on an emulated device.

@@ -15,6 +15,7 @@
 #include "cuda/decode.cuh"
 #include "fake_cuda_parts.h"
 #include "fake_cuda_queue.hh"
+#include "ptx/compiled.hh"
 #include "user_kernel.cuh"
 extern "C" {
 #include "fake_cuda.h"
@@ -58,7 +59,7 @@ static const entry entries[] = {
 
 const void *fake_kernel_find(const char *name) {
   for (const entry &one : entries)
-    if (strcmp(one.name, name) == 0) return &one;
+    if (strcmp(one.name, name) == 0) return compiled_is_on() && !compiled_has(name) ? nullptr : &one;
   return nullptr;
 }
 
@@ -88,6 +89,7 @@ static waiting &all() {
 }
 
 void fake_kernel_launch(const void *function, void *stream, bool captured, const fake_cuda_launch *launch) {
+  const entry *kernel = static_cast<const entry *>(function);
   bny_emulator_launch made = {};
   made.device = static_cast<uint32_t>(launch->device);
   made.stream = static_cast<uint32_t>(reinterpret_cast<uintptr_t>(stream) >> 4);
@@ -96,9 +98,10 @@ void fake_kernel_launch(const void *function, void *stream, bool captured, const
   made.cluster = launch->cluster[0];
   made.shared_bytes = launch->shared_bytes;
   made.overlap = launch->early;
-  made.kernel = static_cast<const entry *>(function)->bind(launch->arguments);
+  made.kernel = compiled_is_on() ? compiled_kernel(kernel->name, launch->shared_bytes, launch->arguments)
+                                 : kernel->bind(launch->arguments);
   if (fake_queue_is_on()) {
-    std::string slow = std::string("slow-") + static_cast<const entry *>(function)->name;
+    std::string slow = std::string("slow-") + kernel->name;
     if (fake_is(slow.c_str(), launch->device)) fake_queue_delay(stream, 1000);
     fake_queue_launch(stream, made);
     return;
