@@ -280,7 +280,7 @@ static int32_t random_dim(int32_t most) {
 
 static void random_problem(problem *p) {
   static const int32_t groups[] = {1, 1, 2, 3, 4, 5, 7, 8, 9, 16, 17, 40};
-  int32_t seq_lens[8];
+  int32_t seq_lens[8] = {0};
   int32_t batch = random_range(1, 4), kv_heads = random_range(1, 3), group = groups[random_range(0, 11)];
   for (int32_t b = 0; b < batch; b++) {
     int32_t kind = random_range(0, 5);
@@ -546,6 +546,8 @@ START_TEST(refusals) {
   REFUSE(v, NULL, "v is NULL");
   REFUSE(seq_lens, NULL, "seq_lens");
   REFUSE(seq_lens, ((int32_t[]){3, -4}), "seq_lens[1] is -4");
+  REFUSE(pages, -1, "pages is -1, negative");
+  REFUSE(pages, 4, "pages is 4 and page_table is NULL");
   REFUSE(q_head_stride, 15, "q_head_stride");
   REFUSE(k_token_stride, 0, "k_token_stride");
   REFUSE(v_token_stride, -1, "v_token_stride");
@@ -559,6 +561,59 @@ START_TEST(refusals) {
   refuse(&p.desc, &bad, "values");
   result_free(&r);
   problem_free(&p);
+}
+END_TEST
+
+/* An id is looked at if a length reaches it, and before anything is read: with ids that are not looked at, this reads far
+ * outside, beside a page that is not mapped. */
+START_TEST(wrong_pages) {
+  enum { PAGE_KEYS = 4, PAGES = 5, ROW_PAGES = 3, DIM = 16 };
+  random_state = 31;
+  guarded k = guarded_make(sizeof(float) * PAGES * PAGE_KEYS * DIM);
+  fill(k.data, PAGES * PAGE_KEYS * DIM, BANYAN_F32, 1);
+  float q[2 * DIM] = {0};
+  int32_t lengths[2] = {2 * PAGE_KEYS, ROW_PAGES * PAGE_KEYS - 3};
+  banyan_attention_desc desc = {
+    .size = sizeof desc, .batch = 2, .heads = 1, .kv_heads = 1, .head_dim = DIM, .q_dtype = BANYAN_F32, .kv_dtype = BANYAN_F32,
+    .q = q, .q_batch_stride = DIM, .q_head_stride = DIM, .k = k.data, .k_batch_stride = PAGE_KEYS * DIM, .k_token_stride = DIM,
+    .k_head_stride = PAGE_KEYS * DIM, .v = k.data, .v_batch_stride = PAGE_KEYS * DIM, .v_token_stride = DIM,
+    .v_head_stride = PAGE_KEYS * DIM, .seq_lens = lengths, .page_table_stride = ROW_PAGES, .page_keys = PAGE_KEYS,
+    .pages = PAGES};
+  static const struct {
+    int32_t sequence, place, id, pages;
+    const char *says; /* NULL: it is fine */
+  } cases[] = {
+    {0, 0, -1, PAGES, "page_table[0][0] is -1, must be 0 to 4"},
+    {0, 1, PAGES, PAGES, "page_table[0][1] is 5, must be 0 to 4"},
+    {1, 2, INT32_MAX, PAGES, "page_table[1][2] is 2147483647, must be 0 to 4"},
+    {1, 0, INT32_MIN, PAGES, "page_table[1][0] is -2147483648"},
+    {1, 1, -7, 0, "page_table[1][1] is -7"},
+    {1, 1, 4, 4, "page_table[1][1] is 4, must be 0 to 3"},
+    {1, 1, 4, PAGES, NULL},
+    {0, 2, -1, PAGES, NULL}, /* beyond the length */
+    {0, 2, INT32_MAX, PAGES, NULL},
+  };
+  banyan_partial out;
+  result r = result_make(&desc, &out);
+  for (size_t i = 0; i < sizeof cases / sizeof cases[0]; i++) {
+    int32_t table[2 * ROW_PAGES] = {0, 1, 2, 3, 0, 1};
+    table[cases[i].sequence * ROW_PAGES + cases[i].place] = cases[i].id;
+    desc.page_table = table;
+    desc.pages = cases[i].pages;
+    if (cases[i].says) refuse(&desc, &out, cases[i].says);
+    else ck_assert_msg(banyan_attention(&desc, &out) == BANYAN_OK, "case %zu: %s", i, banyan_last_error());
+  }
+  int32_t table[2 * ROW_PAGES] = {0, 1, 2, 3, 0, 1};
+  desc.page_table = table;
+  lengths[0] = ROW_PAGES * PAGE_KEYS + 1;
+  refuse(&desc, &out, "seq_lens[0] is 13, and page_table_stride of 3");
+  lengths[0] = 1;
+  desc.keys_max = ROW_PAGES * PAGE_KEYS + 1;
+  refuse(&desc, &out, "keys_max is 13, and page_table_stride of 3");
+  desc.page_table_stride = 0; /* a table that sequences share */
+  ck_assert_msg(banyan_attention(&desc, &out) == BANYAN_OK, "%s", banyan_last_error());
+  result_free(&r);
+  munmap(k.map, k.map_bytes);
 }
 END_TEST
 
@@ -589,6 +644,7 @@ int main(void) {
   tcase_add_loop_test(all, nan_input, 0, 2);
   tcase_add_test(all, other_convention);
   tcase_add_test(all, refusals);
+  tcase_add_test(all, wrong_pages);
   suite_add_tcase(suite, all);
   SRunner *runner = srunner_create(suite);
   srunner_run_all(runner, CK_NORMAL);

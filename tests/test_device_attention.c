@@ -408,6 +408,104 @@ START_TEST(wrong_lengths) {
 }
 END_TEST
 
+/* ---- pages that are not there ------------------------------------------------------------------------------------------ */
+
+enum { PAGES_WITHIN, PAGES_APART, PAGES_ALONE, WRONG_PAGES };
+enum { WRONG_PAGE_KEYS = 16, WRONG_PAGE_KEYS_MAX = 100 };
+
+/* All ranks have another set of paged shards; the last page of rank 1's last sequence is no page. */
+static void spoil_page(task *task, int32_t id) {
+  set *set = &task->sets[0];
+  world_random random = {world_seed()};
+  set->shape.page_keys = WRONG_PAGE_KEYS;
+  set->shape.keys_max = WRONG_PAGE_KEYS_MAX;
+  for (int32_t r = 0; r < task->nranks; r++) {
+    problem_shard_free(&set->shards[r]);
+    problem_shard_make(&random, &set->shape, set->q, &set->shards[r]);
+  }
+  problem_shard *shard = &set->shards[1];
+  int32_t b = set->shape.batch - 1, row_pages = (int32_t)shard->desc.page_table_stride;
+  int32_t length = shard->lengths[b] = shard->lengths[b] > 0 ? shard->lengths[b] : 1, place = (length - 1) / WRONG_PAGE_KEYS;
+  shard->pages[b * row_pages + place] = id < 0 ? id : shard->desc.pages;
+  if (place + 1 < row_pages) shard->pages[b * row_pages + place + 1] = INT32_MAX; /* of no key */
+}
+
+static void check_wrong_page(world_rank *self, const set *set) {
+  const problem_shard *shard = &set->shards[1];
+  int32_t b = set->shape.batch - 1, place = (shard->lengths[b] - 1) / WRONG_PAGE_KEYS;
+  char named[96];
+  snprintf(named, sizeof named, "page_table[%d][%d] is %d", b, place, shard->pages[b * shard->desc.page_table_stride + place]);
+  banyan_status status = banyan_comm_status(self->comm);
+  const char *text = banyan_comm_error(self->comm);
+  world_check(self, status == BANYAN_ERR_ARGUMENT && banyan_comm_failed_rank(self->comm) == 1, "status %d: %s", status, text);
+  if (self->rank == 1)
+    world_check(self, strstr(text, "rank 1 gave attention") && strstr(text, named), "%s is not in: %s", named, text);
+}
+
+/* As with lengths: rank 0 learns of it if it waits for rank 1, and no rank waits in vain. */
+static void attend_beyond(world_rank *self) {
+  task *task = self->argument;
+  set *set = &task->sets[0];
+  const bool alone = set->algorithm == NULL;
+  banyan_op *op = NULL;
+  banyan_partial out = result_of(set, set->values[self->rank], set->lse[self->rank]);
+  banyan_attention_desc *desc = &set->shards[self->rank].desc;
+  banyan_combine_desc combine = combine_of(set, NULL);
+  if (!device_world_join(self, self->rank)) return;
+  bool good = alone ? world_ok(self, banyan_attention_init(self->comm, desc, &out, &op), "init")
+                    : world_ok(self, banyan_attention_combine_init(self->comm, desc, &combine, &out, &op), "init");
+  if (good) world_ok(self, banyan_start(op), "start");
+  if (device_world_run(self)) {
+    if (self->rank == 1) check_wrong_page(self, set);
+    if (world_meet(self) && self->rank == 0 && !alone) check_wrong_page(self, set);
+  }
+  banyan_op_free(op);
+}
+
+START_TEST(wrong_pages) {
+  device_world_begin(2, "");
+  task *task = make_task(2, 140 + (uint64_t)_i);
+  set *set = &task->sets[0];
+  set->scatter = BANYAN_SCATTER_NONE;
+  set->algorithm = _i == PAGES_ALONE ? NULL : _i == PAGES_APART ? "ring" : "oneshot";
+  spoil_page(task, _i == PAGES_WITHIN ? 0 : -1);
+  run(task, attend_beyond);
+  device_world_end();
+  free_task(task);
+}
+END_TEST
+
+/* On the host it is found before anything is read, each time; the communicator remains usable. */
+static void attend_beyond_on_host(world_rank *self) {
+  task *task = self->argument;
+  set *set = &task->sets[0];
+  problem_shard *shard = &set->shards[self->rank];
+  banyan_op *op = NULL;
+  banyan_partial out = result_of(set, set->values[self->rank], set->lse[self->rank]);
+  if (!device_world_join(self, -1) || !world_ok(self, banyan_attention_init(self->comm, &shard->desc, &out, &op), "init")) return;
+  if (self->rank == 1) {
+    int32_t b = set->shape.batch - 1, place = (shard->lengths[b] - 1) / WRONG_PAGE_KEYS;
+    char named[96];
+    snprintf(named, sizeof named, "page_table[%d][%d] is -1, must be 0 to %d", b, place, shard->desc.pages - 1);
+    banyan_status status = banyan_start(op);
+    world_check(self, status == BANYAN_ERR_ARGUMENT && strstr(banyan_last_error(), named), "status %d, %s is not in: %s", status,
+                named, banyan_last_error());
+    shard->pages[b * shard->desc.page_table_stride + place] = 0;
+  }
+  if (world_ok(self, banyan_start(op), "start")) world_ok(self, banyan_wait(op), "wait");
+  world_ok(self, banyan_barrier(self->comm), "barrier");
+  banyan_op_free(op);
+}
+
+START_TEST(wrong_pages_on_host) {
+  task *task = make_task(2, 150);
+  task->host = true;
+  spoil_page(task, -1);
+  run(task, attend_beyond_on_host);
+  free_task(task);
+}
+END_TEST
+
 /* ---- refusals -------------------------------------------------------------------------------------------------------- */
 
 typedef struct refusal {
@@ -425,6 +523,10 @@ static void spoil_alignment(banyan_attention_desc *desc) { desc->k = (const char
 static void spoil_stride(banyan_attention_desc *desc) { desc->v_head_stride += 4; }
 static void spoil_pages(banyan_attention_desc *desc) { desc->page_table = desc->seq_lens, desc->page_keys = 24; }
 static void spoil_page_keys(banyan_attention_desc *desc) { desc->page_keys = 16; }
+static void spoil_table(banyan_attention_desc *desc) {
+  desc->page_table = desc->seq_lens, desc->page_table_stride = 2, desc->page_keys = 16, desc->batch = 2, desc->keys_max = 33;
+}
+static void spoil_page_count(banyan_attention_desc *desc) { desc->pages = 7; }
 static void spoil_lengths(banyan_attention_desc *desc) { desc->seq_lens = NULL; }
 
 static const refusal refusals_of_devices[] = {
@@ -437,6 +539,8 @@ static const refusal refusals_of_devices[] = {
   {"rows of v are not 16-byte aligned", BANYAN_ERR_UNSUPPORTED, spoil_stride},
   {"page_keys is 24", BANYAN_ERR_ARGUMENT, spoil_pages},
   {"page_table is NULL", BANYAN_ERR_ARGUMENT, spoil_page_keys},
+  {"keys_max is 33, and page_table_stride of 2 has room", BANYAN_ERR_ARGUMENT, spoil_table},
+  {"pages is 7 and page_table is NULL", BANYAN_ERR_ARGUMENT, spoil_page_count},
   {"seq_lens", BANYAN_ERR_UNSUPPORTED, spoil_lengths},
 };
 
@@ -487,6 +591,11 @@ START_TEST(refusals) {
 }
 END_TEST
 
+/* As far as its page table goes. */
+static void lengthen(banyan_attention_desc *desc) {
+  if (!desc->page_table) desc->keys_max = 1 << 17;
+}
+
 /* Sequences that might be long make grids as large as they may be. */
 START_TEST(few_multiprocessors) {
   device_world_begin(2, "");
@@ -494,7 +603,7 @@ START_TEST(few_multiprocessors) {
   task *task = make_task(2, 77);
   set_ways(task);
   for (int i = 0; i < SETS; i++)
-    for (int32_t r = 0; r < 2; r++) task->sets[i].shards[r].desc.keys_max = 1 << 17;
+    for (int32_t r = 0; r < 2; r++) lengthen(&task->sets[i].shards[r].desc);
   run(task, attend_and_combine);
   check_combined(task);
   uint32_t most = FAKE_CUDA(fake_cuda_most_blocks)();
@@ -527,7 +636,7 @@ START_TEST(shared_multiprocessors) {
   set_ways(task);
   task->one_device = true;
   for (int i = 0; i < SETS; i++)
-    for (int32_t r = 0; r < 3; r++) task->sets[i].shards[r].desc.keys_max = 1 << 17;
+    for (int32_t r = 0; r < 3; r++) lengthen(&task->sets[i].shards[r].desc);
   run(task, attend_and_combine);
   check_combined(task);
   uint32_t most = FAKE_CUDA(fake_cuda_most_blocks)();
@@ -586,6 +695,7 @@ int main(void) {
   tcase_set_timeout(devices, 60);
   tcase_add_loop_test(host, alone, 2, 3);
   tcase_add_loop_test(host, with_a_combine, RANKS_MAX, 2 * RANKS_MAX);
+  tcase_add_test(host, wrong_pages_on_host);
   suite_add_tcase(suite, host);
 #if defined HAVE_CUDA && defined HAVE_CXX17
   for (int i = 0; i < 6 && !getenv("EMULATE_PTX_BRIEF"); i++) /* see test_ptx.sh */
@@ -594,6 +704,7 @@ int main(void) {
   tcase_add_test(devices, nothing_to_do);
   tcase_add_test(devices, graphs);
   tcase_add_loop_test(devices, wrong_lengths, 0, WRONG_LENGTHS);
+  tcase_add_loop_test(devices, wrong_pages, 0, WRONG_PAGES);
   tcase_add_test(devices, refusals);
   tcase_add_test(devices, refusals_of_one_rank);
   tcase_add_test(devices, few_multiprocessors);
@@ -602,7 +713,7 @@ int main(void) {
   suite_add_tcase(suite, devices);
 #else
   (void)replay, (void)refuse, (void)graphs, (void)refusals, (void)nothing_to_do, (void)refuse_one, (void)refusals_of_one_rank;
-  (void)few_multiprocessors, (void)wrong_lengths;
+  (void)few_multiprocessors, (void)wrong_lengths, (void)wrong_pages;
   tcase_add_loop_test(devices, alone, 5, 6);
   suite_add_tcase(suite, devices);
 #endif
