@@ -79,9 +79,9 @@ static bny_decode_call call_of(const banyan_attention_desc *desc, const bny_deco
 
 /* ---- the kernel ------------------------------------------------------------------------------------------------------ */
 
-/* Ranks that share a device have a part of it each, for attention too: blocks of all are there at once. Were a grid as large as the
- * device, its last blocks would wait for ranks whose own find no room; those of a cluster least of all, for which no room is
- * enough that is not together. */
+/* Ranks that share a device have a part of it each, for attention too: blocks of all are there at once. Were a grid as
+ * large as the device, its last blocks would wait for ranks whose own find no room; those of a cluster least of all, for
+ * which no room is enough that is not together. */
 
 /* Of those that the whole device holds, as many as this rank's SMs do: one at least. */
 static void limit_clusters(const bny_engine *engine, bny_decode_residency *residency) {

@@ -284,8 +284,8 @@ void bny_engine_abort(bny_engine *engine, banyan_status status, int32_t culprit)
                               engine->stream);
 }
 
-/* What the host has put on its way into arenas, as an abort does: drivers do not wait for that when they unmap memory, and then it
- * is a fault of the device, which ends all that the process does there. */
+/* What the host has put on its way into arenas, as an abort does: drivers do not wait for that when they unmap memory,
+ * and then it is a fault of the device, which ends all that the process does there. */
 static void settle(bny_engine *engine) {
   if (!engine->stream || !engine->share) return;
   if (!engine->stuck &&
