@@ -32,7 +32,7 @@ struct trial {
 const char *const algorithms[] = {"oneshot", "twoshot", "recursive", "tree", "ring"};
 
 /* What a world is to be like, beside chance. */
-enum flavour { ANY, WIDE_IN_PLACE, SMALL };
+enum flavour { ANY, WIDE_IN_PLACE, SMALL, TO_MANY };
 
 bny_request request_of(world_random *random, int32_t nranks, flavour like) {
   bny_request request = {};
@@ -41,7 +41,7 @@ bny_request request_of(world_random *random, int32_t nranks, flavour like) {
   request.all_tokens = request.tokens = 1 + random_below(random, 4);
   request.all_heads = request.heads = 1 + random_below(random, 9);
   const int32_t dims[] = {0, 1, 8, 30, 64, 100, 128, 200};
-  request.value_dim = dims[random_below(random, like == SMALL ? 4 : 8)];
+  request.value_dim = dims[random_below(random, like == SMALL || like == TO_MANY ? 4 : 8)];
   request.wire = static_cast<bny_wire>(random_below(random, BNY_WIRE_COUNT));
   request.scatter = static_cast<banyan_scatter>(random_below(random, 4));
   request.root = request.scatter == BANYAN_SCATTER_ROOT ? random_below(random, nranks) : 0;
@@ -53,6 +53,8 @@ bny_request request_of(world_random *random, int32_t nranks, flavour like) {
   request.cost.ranks_per_core = 1;
   request.outbox_bytes = static_cast<size_t>(1) << 30;
   request.slots_max = 1 << 16;
+  if (like == TO_MANY) request.tokens = request.all_tokens = 1, request.heads = request.all_heads = 2;
+  if (like == TO_MANY) request.scatter = BANYAN_SCATTER_NONE, request.algorithm = "oneshot";
   if (like == WIDE_IN_PLACE) request.value_dim = 200, request.scatter = BANYAN_SCATTER_NONE, request.algorithm = "oneshot";
   return request;
 }
@@ -138,8 +140,8 @@ void launch(cuda_ranks *ranks, world_random *random, const trial &made, flavour 
   }
   for (int32_t rank = 0; rank < made.request.nranks; rank++) {
     bny_device_call call = call_of(made, static_cast<size_t>(rank));
-    uint32_t blocks = 1 + static_cast<uint32_t>(random_below(random, like == SMALL ? 1 : 3));
-    uint32_t warps = 1 + static_cast<uint32_t>(random_below(random, like == SMALL ? 1 : 3));
+    uint32_t blocks = 1 + static_cast<uint32_t>(random_below(random, like == SMALL || like == TO_MANY ? 1 : 3));
+    uint32_t warps = 1 + static_cast<uint32_t>(random_below(random, like == SMALL || like == TO_MANY ? 1 : 3));
     if (made.oneshot) {
       ranks->oneshot(rank, protocol, what, call, blocks, cuda_ranks_threads(what.shape, warps));
       continue;
@@ -192,6 +194,7 @@ END_TEST
 START_TEST(more_ranks_than_a_merge_takes_at_once) {
   run_world(world_seed(), 9, 3, SMALL);
   run_world(world_seed(), 19, 2, SMALL);
+  run_world(world_seed(), 34, 2, TO_MANY); /* more than a warp has lanes */
 }
 END_TEST
 

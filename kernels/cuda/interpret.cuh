@@ -85,16 +85,28 @@ struct bny_interpreter {
 
 /* ---- rows -------------------------------------------------------------------------------------------------------------- */
 
+/* Into inboxes. Lanes ask side by side where units go, each for one destination: a trip to the program for 32 of them. */
+template <int protocol>
+BNY_DEVICE void bny_interpret_push_near(const bny_interpreter &run, const bny_unit_rows &rows, int count, int packet, bool active,
+                                        const bny_packet &value) {
+  BNY_ROLLED for (int first = 0; first < count; first += BNY_WARP_LANES) {
+    int mine = first + (int)bny_lane(), some = count - first < BNY_WARP_LANES ? count - first : BNY_WARP_LANES;
+    uint64_t unit = 0;
+    if (mine < count) unit = (uint64_t)(uintptr_t)run.to.unit(mine, run.to.number(mine, rows.token, rows.head));
+    BNY_ROLLED for (int d = 0; d < some; d++)
+      bny_packet_store<protocol>((unsigned char *)(uintptr_t)bny_shuffle(unit, d), packet, value, run.self.epoch, active);
+  }
+}
+
 /* To the step's destinations: inboxes, and messages to other hosts. */
 template <int protocol>
 BNY_DEVICE void bny_interpret_push(bny_interpreter *run, const bny_unit_rows &rows, int packet, const bny_packet &value) {
   const bny_unit_shape &shape = run->program->shape;
   bool active = packet < run->work.packets;
-  bny_program_destinations near = run->to;
-  near.count_ -= run->step->nfar;
-  bny_push_packet<protocol>(run->self, near, rows.token, rows.head, packet, active, value);
+  const int near = run->to.count_ - run->step->nfar;
+  bny_interpret_push_near<protocol>(*run, rows, near, packet, active, value);
   const int end = protocol == BNY_PROTOCOL_SIMPLE && active ? run->to.count_ : 0; /* the others stay within a host */
-  BNY_ROLLED for (int d = near.count_; d < end; d++) {
+  BNY_ROLLED for (int d = near; d < end; d++) {
     int64_t row = run->to.number(d, rows.token, rows.head) / shape.chunks;
     bny_far_store(bny_far_unit_make(run->to.places[d], shape, run->self.epoch, row, run->work.chunk), packet, value);
   }

@@ -165,17 +165,18 @@ BNY_DEVICE void bny_merge_two(bny_merge_part<protocol, halves> *a, const bny_mer
   }
 }
 
-/* Packets of sources [base, base + count), 8 at most, and statistics: for those every lane asks for one of the first 8
- * packets too, so that nothing need be kept between rounds. */
+/* Packets of sources [base, base + count), 8 at most, and statistics. Where packets go in rounds, every lane asks for one of the
+ * first 8 packets too, so that nothing need be kept between rounds. */
 template <int protocol, class Sources>
 BNY_DEVICE void bny_merge_gather(bny_worker *self, const Sources &sources, int base, int count, const bny_unit_work &work,
                                  int packet, bny_packet *packets, float *m, float *d) {
   if (protocol == BNY_PROTOCOL_SIMPLE) bny_merge_await(self, sources, base, count, 0);
-  BNY_ROLLED for (int phase = 0; phase < 2; phase++) {
+  const bool once = work.packets <= BNY_WARP_LANES;
+  BNY_ROLLED for (int phase = once ? 1 : 0; phase < 2; phase++) {
     int asked = phase == 0 ? (int)bny_lane() % 8 : packet;
     bny_merge_receive<protocol>(self, sources, base, count, 0, asked, asked < work.packets, packets);
     BNY_UNROLL for (int s = 0; s < BNY_MERGE_WIDTH; s++) {
-      if (phase == 1 || s >= count) continue;
+      if ((phase == 1 && !once) || s >= count) continue;
       m[s] = bny_merge_m<protocol>(packets[s]);
       d[s] = bny_merge_d<protocol>(packets[s]);
     }
