@@ -21,7 +21,7 @@ template <int dim_, bool bulk_> struct bny_warp_shape {
     QUERY_PITCH = 2 * dim_ + 16,   /* bytes: rows in different banks */
     WARPS = BNY_DECODE_WARPS,
     /* blocks of an SM: as registers allow */
-    RESIDENT = dim_ <= 96 || (dim_ <= 128 && BNY_ARCH < 1000) ? 3 : dim_ <= 192 ? 2 : 1,
+    RESIDENT = dim_ <= (BNY_ARCH < 1000 ? 128 : 64) ? 3 : dim_ <= 192 ? 2 : 1,
     RING = dim_ <= 64 ? 8 : 4,     /* tiles, even */
     QUERY_KEPT = dim_ <= 128,      /* in registers; else read from shared memory each time */
     PARTIAL_PITCH = dim_ + 8       /* floats: stores of fragments meet no bank twice */
