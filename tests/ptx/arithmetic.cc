@@ -24,8 +24,12 @@ template <class T> constexpr char letter = std::is_same_v<T, bool> ? 'p' : stati
 template <class... T> constexpr char signature[] = {letter<T>..., 0};
 
 /* NaN only if both are; -0 is less than +0. */
-template <class T> T minimum(T a, T b) { return std::isnan(a) ? b : std::isnan(b) ? a : a < b || (a == b && std::signbit(a)) ? a : b; }
-template <class T> T maximum(T a, T b) { return std::isnan(a) ? b : std::isnan(b) ? a : a > b || (a == b && !std::signbit(a)) ? a : b; }
+template <class T> T minimum(T a, T b) {
+  return std::isnan(a) ? b : std::isnan(b) ? a : a < b || (a == b && std::signbit(a)) ? a : b;
+}
+template <class T> T maximum(T a, T b) {
+  return std::isnan(a) ? b : std::isnan(b) ? a : a > b || (a == b && !std::signbit(a)) ? a : b;
+}
 template <class T> bool ordered(T a, T b) { return !std::isnan(a) && !std::isnan(b); }
 
 /* Amounts beyond the width are as if of the width. */
@@ -41,7 +45,9 @@ template <class T> T insert(T a, T b, u32 position, u32 length) {
   T mask = shift_left<T>(ones<T>(length & 255), position & 255);
   return static_cast<T>((b & ~mask) | (shift_left<T>(a, position & 255) & mask));
 }
-template <class T> T extract(T a, u32 position, u32 length) { return shift_right<T>(a, position & 255) & ones<T>(length & 255); }
+template <class T> T extract(T a, u32 position, u32 length) {
+  return shift_right<T>(a, position & 255) & ones<T>(length & 255);
+}
 
 u32 permute(u32 a, u32 b, u32 selector) {
   u64 from = a | static_cast<u64>(b) << 32;
@@ -199,7 +205,8 @@ const row conversion_rows[] = {
   ONE("cvt.s32.s16", s32, s16, a) ONE("cvt.s64.s16", s64, s16, a) ONE("cvt.s64.s32", s64, s32, a)
   ONE("cvt.f64.f32", f64, f32, a) ONE("cvt.rn.f32.f64", f32, f64, a) ONE("cvt.rn.f32.s32", f32, s32, a)
   ONE("cvt.rn.f32.u32", f32, u32, a) ONE("cvt.rn.f32.s64", f32, s64, a) ONE("cvt.rn.f64.s32", f64, s32, a)
-  ONE("cvt.rn.f64.u32", f64, u32, a) ONE("cvt.rpi.f32.f32", f32, f32, std::ceil(a)) ONE("cvt.rmi.f32.f32", f32, f32, std::floor(a))
+  ONE("cvt.rn.f64.u32", f64, u32, a) ONE("cvt.rpi.f32.f32", f32, f32, std::ceil(a))
+  ONE("cvt.rmi.f32.f32", f32, f32, std::floor(a))
   ONE("cvt.rzi.s32.f32", s32, f32, whole<s32>(std::trunc(a))) ONE("cvt.rzi.u32.f32", u32, f32, whole<u32>(std::trunc(a)))
   ONE("cvt.f32.f16", f32, u16, bny_float_of_f16(a)) ONE("cvt.f32.bf16", f32, u16, bny_float_of_bf16(a))
   ONE("cvt.rn.f16.f32", u16, f32, bny_f16_of_float(a)) ONE("cvt.rn.bf16.f32", u16, f32, bny_bf16_of_float(a))

@@ -39,7 +39,8 @@ struct lexer {
   }
 
   static bool is_word(char c) {
-    return (c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z') || (c >= '0' && c <= '9') || c == '_' || c == '$' || c == '%' || c == '.';
+    bool is_letter = (c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z');
+    return is_letter || (c >= '0' && c <= '9') || c == '_' || c == '$' || c == '%' || c == '.';
   }
 
   size_t end_of_word() {
@@ -83,7 +84,7 @@ struct lexer {
 
   /* Whole numbers, and floats by their bits: 0f3F800000, 0d... */
   static uint64_t value_of(const std::string &word) {
-    bool is_float = word[0] == '0' && (word[1] == 'f' || word[1] == 'F' || word[1] == 'd' || word[1] == 'D') && word.size() >= 10;
+    bool is_float = word.size() >= 10 && (word[1] == 'f' || word[1] == 'F' || word[1] == 'd' || word[1] == 'D');
     return is_float ? strtoull(word.c_str() + 2, nullptr, 16) : strtoull(word.c_str(), nullptr, 0);
   }
 

@@ -169,7 +169,8 @@ bool decode_access(const std::string &opcode, const std::vector<operand> &operan
     made->width = static_cast<uint8_t>(one.bytes);
   }
   if (made->order != WEAK && made->space != GLOBAL) throw "an ordered access that is not to global memory";
-  if (is_volatile && (made->space != GLOBAL || made->count != 4 || made->bytes != 4)) throw "a volatile access that is not of a line";
+  if (is_volatile && (made->space != GLOBAL || made->count != 4 || made->bytes != 4))
+    throw "a volatile access that is not of a line";
   made->run = is_volatile ? is_load ? load_line : store_line : is_load ? load : store;
   made->always = is_volatile;
   made->has_effect = !is_load || made->order != WEAK || is_volatile;
@@ -200,7 +201,8 @@ const row memory_rows[] = {
      return i + 1;
    }, false},
   {"mapa.u64", "884", DOES {
-     put(self, i, 0, bny_cluster_address(reinterpret_cast<unsigned char *>(get<uint64_t>(self, i, 1)), get<uint32_t>(self, i, 2)));
+     auto own = reinterpret_cast<unsigned char *>(get<uint64_t>(self, i, 1));
+     put(self, i, 0, bny_cluster_address(own, get<uint32_t>(self, i, 2)));
      return i + 1;
    }, false},
   ROW("fence.acq_rel.gpu", "", bny_fence_gpu())

@@ -162,9 +162,9 @@ void reader::declare(const std::string &space) {
     } else if (space == ".reg") {
       scopes.back()[one.name] = {true, room(one.bytes, 16), one.bytes, 0};
     } else if (space == ".shared") {
-      uint32_t at = made->is_entry ? COMMON_SHARED_BYTES + made->shared_bytes : of->common_bytes;
-      at = up(at, one.alignment);
-      (made->is_entry ? made->shared_bytes : of->common_bytes) = at + one.bytes - (made->is_entry ? uint32_t{COMMON_SHARED_BYTES} : 0);
+      uint32_t &used = made->is_entry ? made->shared_bytes : of->common_bytes;
+      uint32_t from = made->is_entry ? uint32_t{COMMON_SHARED_BYTES} : 0, at = from + up(used, one.alignment);
+      used = at + one.bytes - from;
       if (one.alignment > 16 || of->common_bytes > COMMON_SHARED_BYTES) in.fail("shared memory that is not expected", one.name);
       scopes.back()[one.name] = {false, AT_STATIC, one.bytes, at};
     } else {

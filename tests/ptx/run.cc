@@ -78,7 +78,8 @@ void run_thread(const function &kernel, uint32_t dynamic_bytes, const std::vecto
   self.running = &kernel;
   self.shared = bny_dynamic_shared();
   self.dynamic_bytes = dynamic_bytes;
-  self.static_at = static_cast<uint32_t>(static_cast<unsigned char *>(bny_emulated_shared(&static_key, kernel.shared_bytes)) - self.shared);
+  void *fixed = bny_emulated_shared(&static_key, kernel.shared_bytes);
+  self.static_at = static_cast<uint32_t>(static_cast<unsigned char *>(fixed) - self.shared);
   self.static_end = self.static_at + kernel.shared_bytes;
   self.parameters = parameters.data();
   self.parameters_bytes = parameters.size();
@@ -86,7 +87,8 @@ void run_thread(const function &kernel, uint32_t dynamic_bytes, const std::vecto
   uint32_t numbers[] = {place.thread, place.block_threads, place.block, place.blocks, place.cluster_rank, place.cluster_blocks};
   memcpy(special, wide, sizeof wide);
   memcpy(special + AT_TID, numbers, sizeof numbers);
-  if (kernel.threads_max && place.block_threads > kernel.threads_max) fail(self, kernel.code.data(), "more threads than the kernel is made for");
+  if (kernel.threads_max && place.block_threads > kernel.threads_max)
+    fail(self, kernel.code.data(), "more threads than the kernel is made for");
   execute(self, kernel, nullptr, kernel.code.data());
 }
 
