@@ -713,7 +713,7 @@ int main(void) {
   suite_add_tcase(suite, devices);
 #else
   (void)replay, (void)refuse, (void)graphs, (void)refusals, (void)nothing_to_do, (void)refuse_one, (void)refusals_of_one_rank;
-  (void)few_multiprocessors, (void)wrong_lengths, (void)wrong_pages;
+  (void)few_multiprocessors, (void)shared_multiprocessors, (void)early_launches, (void)wrong_lengths, (void)wrong_pages;
   tcase_add_loop_test(devices, alone, 5, 6);
   suite_add_tcase(suite, devices);
 #endif
