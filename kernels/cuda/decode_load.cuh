@@ -112,6 +112,7 @@ BNY_DEVICE bool bny_decode_load_bulk(unsigned char *tile, const bny_decode_cache
     const bny_quad zero = {{0, 0, 0, 0}};
     unsigned char *to = tile + bny_tile_row<dim, rows>(bny_lane());
     BNY_ROLLED for (int byte = 0; byte < shape::ROW_BYTES; byte += 16) bny_store_quad(to + byte, zero);
+    bny_fence_async(); /* after a tile that is lost comes another */
   }
   return lost;
 }

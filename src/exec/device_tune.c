@@ -135,6 +135,14 @@ static banyan_status check_fault(const tuner *tuner) {
   return bny_fail((banyan_status)fault.status, "a combine that was measured failed on rank %d", fault.culprit);
 }
 
+/* What may still be at work on memory and graphs when the time is over keeps them. */
+static banyan_status await_stream(const tuner *tuner) {
+  bny_engine *engine = tuner->exec->engine;
+  banyan_status status = bny_device_wait(engine->device, tuner->stream, tuner->exchange->deadline_ns);
+  if (status == BANYAN_ERR_TIMEOUT) engine->stuck = true;
+  return status;
+}
+
 /* All ranks learn of all how long it took, or that a rank has failed or could not make what others have. */
 static banyan_status agree(tuner *tuner, banyan_status status) {
   int32_t nranks = tuner->request.nranks, rank = tuner->exec->engine->group.rank;
@@ -176,7 +184,7 @@ static banyan_status make_graphs(tuner *tuner, int32_t first, int32_t runs) {
     if (status == BANYAN_OK) status = device->ops->graph_end(device, tuner->stream, &one->graph);
     else device->ops->graph_end(device, tuner->stream, NULL);
   }
-  if (status == BANYAN_OK) status = bny_device_wait(device, tuner->stream, tuner->exchange->deadline_ns);
+  if (status == BANYAN_OK) status = await_stream(tuner);
   return agree(tuner, status);
 }
 
@@ -197,16 +205,14 @@ static int ascending(const void *a, const void *b) {
 /* Runs go first in which ranks wait for the last of them to come; and those of a graph last until the host has launched the
  * next one: its own time then has no part in what is measured. */
 static banyan_status time_runs(tuner *tuner, const contender *contender, int32_t runs, int32_t times, double *ns) {
-  bny_engine *engine = tuner->exec->engine;
-  bny_device *device = engine->device;
+  bny_device *device = tuner->exec->engine->device;
   double elapsed_ns[TIMES];
   banyan_status status = start(tuner, contender, 1);
   for (int32_t i = 0; i <= times && status == BANYAN_OK; i++) {
     if (i > 0) status = start(tuner, contender, runs);
     if (status == BANYAN_OK) status = device->ops->mark_set(device, tuner->marks[i], tuner->stream);
   }
-  if (status == BANYAN_OK) status = bny_device_wait(device, tuner->stream, tuner->exchange->deadline_ns);
-  if (status == BANYAN_ERR_TIMEOUT) engine->stuck = true;
+  if (status == BANYAN_OK) status = await_stream(tuner);
   if (status == BANYAN_OK) status = check_fault(tuner);
   for (int32_t i = 0; i < times && status == BANYAN_OK; i++)
     status = device->ops->mark_elapsed(device, tuner->marks[i], tuner->marks[i + 1], &elapsed_ns[i]);
