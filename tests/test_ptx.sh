@@ -46,6 +46,7 @@ run test_cuda_faults
 if grep -q '^\.target sm_90' "$file"; then
   [ -e "$user" ] && run test_device_user
   run test_device_attention devices
+  run test_device_attention_fail devices
 fi
 wait
 
