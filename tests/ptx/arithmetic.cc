@@ -91,22 +91,21 @@ template <class T> T remainder(T a, T b) { return static_cast<T>(a - static_cast
 
 } // namespace
 
-#define COMPUTES [](thread & self, const instruction *i) -> const instruction *
 #define ONE(name, D, A, value)               \
-  {name, signature<D, A>, COMPUTES {         \
+  {name, signature<D, A>, DOES {             \
      A a = get<A>(self, i, 1);               \
      put<D>(self, i, 0, D(value));           \
      return i + 1;                           \
    }, false},
 #define TWO(name, D, A, B, value)                               \
-  {name, signature<D, A, B>, COMPUTES {                         \
+  {name, signature<D, A, B>, DOES {                             \
      A a = get<A>(self, i, 1);                                  \
      B b = get<B>(self, i, 2);                                  \
      put<D>(self, i, 0, D(value));                              \
      return i + 1;                                              \
    }, false},
 #define THREE(name, D, A, B, C, value)                          \
-  {name, signature<D, A, B, C>, COMPUTES {                      \
+  {name, signature<D, A, B, C>, DOES {                          \
      A a = get<A>(self, i, 1);                                  \
      B b = get<B>(self, i, 2);                                  \
      C c = get<C>(self, i, 3);                                  \
@@ -154,15 +153,15 @@ const row arithmetic_rows[] = {
   ONE("brev.b32", u32, u32, reverse(a)) ONE("popc.b32", u32, u32, __builtin_popcount(a))
   ONE("clz.b32", u32, u32, a ? __builtin_clz(a) : 32)
   ONE("bfind.shiftamt.u32", u32, u32, a ? static_cast<u32>(__builtin_clz(a)) : UINT32_MAX)
-  {"bfi.b32", "44444", COMPUTES {
+  {"bfi.b32", "44444", DOES {
      put(self, i, 0, insert(get<u32>(self, i, 1), get<u32>(self, i, 2), get<u32>(self, i, 3), get<u32>(self, i, 4)));
      return i + 1;
    }, false},
-  {"bfi.b64", "88844", COMPUTES {
+  {"bfi.b64", "88844", DOES {
      put(self, i, 0, insert(get<u64>(self, i, 1), get<u64>(self, i, 2), get<u32>(self, i, 3), get<u32>(self, i, 4)));
      return i + 1;
    }, false},
-  {"lop3.b32", "44444", COMPUTES {
+  {"lop3.b32", "44444", DOES {
      put(self, i, 0, logic(get<u32>(self, i, 1), get<u32>(self, i, 2), get<u32>(self, i, 3), get<u32>(self, i, 4)));
      return i + 1;
    }, false},

@@ -178,14 +178,6 @@ bool decode_access(const std::string &opcode, const std::vector<operand> &operan
   return true;
 }
 
-#define DOES [](thread & self, const instruction *i) -> const instruction *
-#define ROW(name, signature, ...)                \
-  {name, signature, DOES {                       \
-     (void)self;                                 \
-     __VA_ARGS__;                                \
-     return i + 1;                               \
-   }, true},
-
 const row memory_rows[] = {
   /* Addresses of all state spaces but that of shared memory are generic ones. */
   {"cvta.to.global.u64", "88", DOES { put(self, i, 0, get<uint64_t>(self, i, 1)); return i + 1; }, false},

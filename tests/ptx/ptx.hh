@@ -161,6 +161,15 @@ inline bool wanted(const thread &self, const instruction *i) {
   return i->predicate == NOWHERE || (self.frame[i->predicate] != 0) != i->negated;
 }
 
+/* For the tables: what an instruction does; and a row of one that has an effect and goes on with the next. */
+#define DOES [](thread & self, const instruction *i) -> const instruction *
+#define ROW(name, signature, ...)                \
+  {name, signature, DOES {                       \
+     (void)self;                                 \
+     __VA_ARGS__;                                \
+     return i + 1;                               \
+   }, true},
+
 } // namespace ptx
 
 #endif

@@ -110,14 +110,6 @@ const instruction *block_barrier(thread &self, const instruction *i) {
 
 } // namespace
 
-#define DOES [](thread & self, const instruction *i) -> const instruction *
-#define ROW(name, signature, ...)                \
-  {name, signature, DOES {                       \
-     (void)self;                                 \
-     __VA_ARGS__;                                \
-     return i + 1;                               \
-   }, true},
-
 const row warp_rows[] = {
   {"shfl.sync.idx.b32", "4p4444", shuffle<true>, true},
   {"shfl.sync.bfly.b32", "4p4444", shuffle<false>, true},
