@@ -12,7 +12,7 @@ namespace {
 const std::unordered_map<std::string, const row *> &table() {
   static const auto *made = [] {
     auto *all = new std::unordered_map<std::string, const row *>;
-    for (const row *rows : {arithmetic_rows, conversion_rows, memory_rows, warp_rows})
+    for (const row *rows : {arithmetic_rows, conversion_rows, memory_rows, warp_rows, matrix_rows})
       for (; rows->name; rows++) all->emplace(rows->name, rows);
     return all;
   }();
@@ -78,15 +78,18 @@ void decode_move(const std::string &type, const std::vector<operand> &operands, 
               : source.kind == SYMBOL ? move_symbol : source.kind == CLOCK ? move_clock
               : made->bytes == 1 ? move_predicate : move_bytes;
   made->has_effect = source.kind == CLOCK;
+  made->is_move = made->run == move_bytes;
 }
 
 } // namespace
 
 void decode(const std::string &opcode, const std::vector<operand> &operands, instruction *made) {
+  if (decode_multiply(opcode, operands, made)) return;
   if (operands.size() > OPERANDS_MAX) throw "too many operands";
   int addresses = 0;
   for (size_t k = 0; k < operands.size(); k++) {
     const operand &one = operands[k];
+    if (one.kind == VALUE && one.bytes == 4) made->registers |= 1u << k;
     made->at[k] = one.kind == ADDRESS && one.bytes == 4 ? one.at | SHORT_ADDRESS : one.at;
     if (one.kind == ADDRESS && addresses == 3) throw "too many operands";
     if (one.kind == ADDRESS) made->offset[addresses++] = one.offset;

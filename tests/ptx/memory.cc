@@ -18,10 +18,6 @@ bool is_own(const thread &self, const void *at, size_t bytes) {
 bool is_parameter(const thread &self, const void *at, size_t bytes) {
   return is_within(at, bytes, self.parameters, self.parameters_bytes);
 }
-bool is_shared(const thread &self, const void *at, size_t bytes) {
-  return is_within(at, bytes, self.shared, self.dynamic_bytes) ||
-         is_within(at, bytes, self.shared + self.static_at, self.static_end - self.static_at);
-}
 
 uint64_t address(const thread &self, const instruction *i, int k, int which) {
   uint32_t at = i->at[k];
@@ -45,6 +41,7 @@ unsigned char *resolve(const thread &self, const instruction *i, int k, size_t b
   if (i->space == GENERIC && number < 4096) fail(self, i, "an access to address 0");
   if (parameter && writes) fail(self, i, "a store to a parameter of the kernel");
   *is_local = own || parameter || shared;
+  if (self.matrices && shared && writes) note_store(self, number - reinterpret_cast<uint64_t>(self.shared), bytes);
   return at;
 }
 
@@ -125,16 +122,23 @@ const instruction *copy_16(thread &self, const instruction *i) {
   uint32_t bytes = get<uint32_t>(self, i, 2), filled = get<uint32_t>(self, i, 3);
   if (bytes != 16 || (filled != 0 && filled != 16)) fail(self, i, "a copy that is not of 16 bytes or none");
   bny_copy_async_16(shared_of(self, i, 0, 0, 16), global_of<bny_quad>(self, i, 1, 16, 1), filled != 0);
+  if (self.matrices) note_copy(self, address(self, i, 0, 0));
   return i + 1;
 }
 
 const instruction *bulk_load(thread &self, const instruction *i) {
   uint32_t bytes = get<uint32_t>(self, i, 2);
+  if (self.matrices) note_bulk(self, address(self, i, 0, 0), bytes);
   bny_bulk_load(shared_of(self, i, 0, 0, bytes), global_of<bny_quad>(self, i, 1, bytes, 1), bytes, barrier_of(self, i, 3, 2));
   return i + 1;
 }
 
 } // namespace
+
+bool is_shared(const thread &self, const void *at, size_t bytes) {
+  return is_within(at, bytes, self.shared + self.dynamic_at, self.dynamic_end - self.dynamic_at) ||
+         is_within(at, bytes, self.shared + self.static_at, self.static_end - self.static_at);
+}
 
 /* ld and st: .order.scope.space.hints.vector.type */
 bool decode_access(const std::string &opcode, const std::vector<operand> &operands, instruction *made) {
@@ -207,8 +211,9 @@ const row memory_rows[] = {
       put(self, i, 0, bny_compare_swap_sys_64(global_of<uint64_t>(self, i, 1, 8), get<uint64_t>(self, i, 2),
                                               get<uint64_t>(self, i, 3))))
   {"cp.async.cg.shared.global", "aa44", copy_16, true},
-  ROW("cp.async.commit_group", "", bny_copy_async_commit())
-  ROW("cp.async.wait_group", "4", bny_emulated_wait(get<int>(self, i, 0)))
+  ROW("cp.async.commit_group", "", bny_copy_async_commit(); if (self.matrices) note_commit(self))
+  ROW("cp.async.wait_group", "4",
+      bny_emulated_wait(get<int>(self, i, 0)); if (self.matrices) note_wait(self, get<int>(self, i, 0)))
   {"cp.async.bulk.shared::cluster.global.mbarrier::complete_tx::bytes", "aa4a", bulk_load, true},
   ROW("mbarrier.init.shared.b64", "a4", bny_mbarrier_init(barrier_of(self, i, 0), get<uint32_t>(self, i, 1)))
   ROW("mbarrier.arrive.shared.b64", "8a", bny_mbarrier_arrive(barrier_of(self, i, 1)))
@@ -216,7 +221,8 @@ const row memory_rows[] = {
   ROW("mbarrier.try_wait.parity.shared.b64", "pa4",
       put(self, i, 0, bny_mbarrier_test(barrier_of(self, i, 1), get<uint32_t>(self, i, 2))))
   ROW("fence.mbarrier_init.release.cluster", "", bny_mbarrier_fence_init())
-  ROW("fence.proxy.async.shared::cta", "", bny_fence_async())
+  ROW("fence.proxy.async", "", bny_fence_async(); if (self.matrices) note_fence(self))
+  ROW("fence.proxy.async.shared::cta", "", bny_fence_async(); if (self.matrices) note_fence(self))
   ROW("griddepcontrol.wait", "", bny_grid_wait())
   ROW("griddepcontrol.launch_dependents", "", bny_grid_release())
   {nullptr, nullptr, nullptr, false}

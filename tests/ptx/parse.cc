@@ -25,6 +25,7 @@ struct module {
   std::map<std::string, std::unique_ptr<function>> functions;
   std::map<std::string, meaning> shared;
   uint32_t common_bytes = 0; /* of shared memory that several functions may have */
+  uint32_t dynamic_at = 0;
 };
 
 namespace {
@@ -283,7 +284,7 @@ void reader::read_statement() {
       in.fail(why, opcode);
     }
   }
-  made->code.push_back(one);
+  made->code.push_back(std::move(one));
 }
 
 void reader::read_body() {
@@ -324,6 +325,7 @@ void reader::finish() {
   }
   made->image.resize(up(static_cast<uint32_t>(made->image.size()), 64), 0xa5);
   made->shared_bytes += COMMON_SHARED_BYTES;
+  for (const instruction &one : made->code) made->has_matrices |= one.multiplied != nullptr;
   keep_lines_whole(made);
 }
 
@@ -349,28 +351,36 @@ void survey(module *made) {
       declaration one = read_declaration(&in);
       in.expect(";");
       uint32_t at = up(made->common_bytes, one.alignment);
-      made->shared[one.name] = {false, one.is_open ? uint32_t{AT_ZERO} : uint32_t{AT_STATIC}, one.bytes, one.is_open ? 0 : at};
+      made->shared[one.name] = {false, one.is_open ? uint32_t{AT_ZERO} : uint32_t{AT_STATIC}, one.bytes, at};
       if (!one.is_open) made->common_bytes = at + one.bytes;
+      else if (one.alignment > made->dynamic_at) made->dynamic_at = one.alignment;
     } else {
       in.fail("a directive that is not known", word);
     }
   }
+  if (made->dynamic_at > 1024) in.fail("shared memory that is not expected", "dynamic");
+  for (auto &one : made->shared)
+    if (one.second.at == AT_ZERO) one.second.offset = made->dynamic_at;
 }
 
 } // namespace
 
-std::shared_ptr<module> read_module(const std::string &path) {
+std::shared_ptr<module> make_module(const std::string &path, const std::string &text) {
   auto made = std::make_shared<module>();
+  made->path = path;
+  made->text = text;
+  survey(made.get());
+  return made;
+}
+
+std::shared_ptr<module> read_module(const std::string &path) {
   std::ifstream file(path);
   std::stringstream text;
   if (!file || !(text << file.rdbuf())) {
     fprintf(stderr, "%s: cannot be read\n", path.c_str());
     abort();
   }
-  made->path = path;
-  made->text = text.str();
-  survey(made.get());
-  return made;
+  return make_module(path, text.str());
 }
 
 const function *find(module *of, const std::string &name) {
@@ -381,6 +391,7 @@ const function *find(module *of, const std::string &name) {
   auto made = std::make_unique<function>();
   made->of = of;
   reader one = {of, made.get(), lexer(of->path, of->text, place->second.first, place->second.second), {}, {}, {}, {}};
+  made->dynamic_at = of->dynamic_at;
   one.room(SPECIAL_BYTES, 64);
   one.read_header();
   one.read_body();

@@ -28,18 +28,21 @@ namespace ptx {
 struct instruction;
 struct function;
 struct module;
+struct matrices;
+struct multiplication;
 
 /* Of a thread that runs. Values lie in a frame, which each call has: special registers, constants, registers, memory. */
 struct thread {
   unsigned char *frame;
   const function *running;
   unsigned char *shared; /* of the block: address 0 of the state space */
-  uint32_t dynamic_bytes, static_at, static_end;
+  uint32_t dynamic_at, dynamic_end, static_at, static_end;
   const unsigned char *parameters; /* of the kernel */
   size_t parameters_bytes;
   unsigned char *bottom; /* end of the first frame, the highest */
   uint32_t rounds;       /* jumps back */
   bool in_cluster_barrier;
+  ptx::matrices *matrices; /* NULL: of a kernel without warpgroups' */
 };
 
 using handler = const instruction *(*)(thread &, const instruction *);
@@ -59,6 +62,7 @@ struct instruction {
   uint32_t predicate = NOWHERE; /* where it lies */
   bool negated = false;
   bool always = false; /* looks at its predicate itself */
+  bool is_move = false;
   bool has_effect = false;
   ptx::space space = GENERIC;
   ptx::order order = WEAK;
@@ -68,7 +72,8 @@ struct instruction {
   int64_t offset[3] = {};         /* of addresses */
   uint32_t target = 0;            /* of a branch, in the code */
   const ptx::call *call = nullptr;
-  uint32_t line = 0;
+  std::shared_ptr<const multiplication> multiplied; /* of a warpgroup's matrices */
+  uint32_t line = 0, registers = 0; /* bit k: operand k is one of 4 bytes */
 };
 
 struct variable {
@@ -80,8 +85,10 @@ struct function {
   std::string name;
   const module *of;
   bool is_entry;
+  bool has_matrices = false; /* it multiplies some of a warpgroup */
   std::vector<variable> parameters; /* of an entry within its parameters; otherwise in the frame */
   uint32_t parameters_bytes = 0, threads_max = 0, result_bytes = 0, shared_bytes = 0;
+  uint32_t dynamic_at = 0; /* dynamic shared memory: as little aligned as it is declared */
   std::vector<instruction> code;
   std::vector<std::unique_ptr<call>> calls;
   std::vector<unsigned char> image; /* of a frame at its beginning */
@@ -119,16 +126,19 @@ struct row {
   handler run;
   bool has_effect;
 };
-extern const row arithmetic_rows[], conversion_rows[], memory_rows[], warp_rows[]; /* up to one without a name */
+/* Up to one without a name. */
+extern const row arithmetic_rows[], conversion_rows[], memory_rows[], warp_rows[], matrix_rows[];
 
 /* Throws what is wrong with it. */
 void decode(const std::string &opcode, const std::vector<operand> &operands, instruction *made);
 void keep_lines_whole(function *made);
 /* False: another opcode. */
 bool decode_access(const std::string &opcode, const std::vector<operand> &operands, instruction *made);
+bool decode_multiply(const std::string &opcode, const std::vector<operand> &operands, instruction *made);
 
 /* Reads a function when it is first asked for; NULL: there is none. Errors end the process: they are those of a test. */
 std::shared_ptr<module> read_module(const std::string &path);
+std::shared_ptr<module> make_module(const std::string &path, const std::string &text); /* path: for what is said */
 const function *find(module *of, const std::string &name);
 /* What a thread of a launch does; arguments are copied. */
 std::function<void()> bind(const function *kernel, uint32_t dynamic_bytes, void **arguments);
@@ -137,6 +147,20 @@ const instruction *run_call(thread &self, const instruction *i);
 const instruction *run_return(thread &self, const instruction *i);
 
 [[noreturn]] void fail(const thread &self, const instruction *at, const char *why);
+
+/* What threads of a kernel with warpgroups' matrices keep (matrix.cc), until the last of their block ends. */
+void begin_matrices(thread *self, uint32_t frame_bytes);
+void end_matrices(thread *self);
+void check_registers(const thread &self, const instruction *i);
+/* Only of such: shared memory, by its addresses, that is written through the generic proxy, at once or by copies that are
+ * waited for, or by a bulk copy; a fence between proxies. */
+void note_store(const thread &self, uint64_t at, size_t bytes);
+void note_copy(const thread &self, uint64_t at);
+void note_commit(const thread &self);
+void note_wait(const thread &self, int groups);
+void note_bulk(const thread &self, uint64_t at, size_t bytes);
+void note_fence(const thread &self);
+bool is_shared(const thread &self, const void *at, size_t bytes);
 
 template <class T> inline T get(const thread &self, const instruction *i, int k) {
   T value;
@@ -156,6 +180,10 @@ inline void copy_bytes(void *to, const void *from, size_t bytes) {
   case 2: memcpy(to, from, 2); break;
   default: memcpy(to, from, bytes);
   }
+}
+/* The kind of an exchange of lanes that are all at this very instruction, as .aligned says. */
+inline uint32_t aligned(uint32_t kind, const instruction *i) {
+  return static_cast<uint32_t>(reinterpret_cast<uintptr_t>(i) / sizeof *i) << 4 | kind;
 }
 inline bool wanted(const thread &self, const instruction *i) {
   return i->predicate == NOWHERE || (self.frame[i->predicate] != 0) != i->negated;

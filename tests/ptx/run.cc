@@ -41,10 +41,20 @@ void execute(thread &self, const function &what, const call *made, const instruc
   prepare(self, what, made, frame);
   self.frame = frame;
   self.running = &what;
-  for (const instruction *i = what.code.data(); i;) {
+  if (what.has_matrices) begin_matrices(&self, static_cast<uint32_t>(what.image.size()));
+  for (const instruction *i = what.code.data(); i && !what.has_matrices;) {
     if (!i->always && !wanted(self, i)) i++;
     else i = i->run(self, i);
   }
+  for (const instruction *i = what.code.data(); i && what.has_matrices;) {
+    if (!i->always && !wanted(self, i)) {
+      i++;
+    } else {
+      check_registers(self, i);
+      i = i->run(self, i);
+    }
+  }
+  if (what.has_matrices) end_matrices(&self);
   self.frame = before;
   self.running = caller;
 }
@@ -77,9 +87,10 @@ void run_thread(const function &kernel, uint32_t dynamic_bytes, const std::vecto
   self.frame = special;
   self.running = &kernel;
   self.shared = bny_dynamic_shared();
-  self.dynamic_bytes = dynamic_bytes;
-  void *fixed = bny_emulated_shared(&static_key, kernel.shared_bytes);
-  self.static_at = static_cast<uint32_t>(static_cast<unsigned char *>(fixed) - self.shared);
+  self.dynamic_at = kernel.dynamic_at;
+  self.dynamic_end = kernel.dynamic_at + dynamic_bytes;
+  void *fixed = bny_emulated_shared(&static_key, kernel.dynamic_at + kernel.shared_bytes);
+  self.static_at = static_cast<uint32_t>(static_cast<unsigned char *>(fixed) - self.shared) + kernel.dynamic_at;
   self.static_end = self.static_at + kernel.shared_bytes;
   self.parameters = parameters.data();
   self.parameters_bytes = parameters.size();

@@ -12,11 +12,6 @@ namespace {
 
 using deposits = const unsigned char (*)[BNY_EMULATED_EXCHANGE_BYTES];
 
-/* All lanes are at this very instruction, as .aligned says. */
-uint32_t aligned(bny_emulated_kind kind, const instruction *i) {
-  return static_cast<uint32_t>(reinterpret_cast<uintptr_t>(i) / sizeof *i) << 4 | kind;
-}
-
 void check_members(thread &self, const instruction *i, int k) {
   if (get<uint32_t>(self, i, k) != UINT32_MAX) fail(self, i, "a member mask that leaves out lanes");
 }
@@ -81,7 +76,7 @@ template <bool is_transposed> const instruction *load_matrices(thread &self, con
   memcpy(&place, self.frame + (i->at[4] & ~SHORT_ADDRESS), sizeof place);
   const unsigned char *row = self.shared + place + i->offset[0];
   if (place % 16) fail(self, i, "an access is not aligned");
-  if (row + 16 > self.shared + (place < self.dynamic_bytes ? self.dynamic_bytes : self.static_end))
+  if (!is_shared(self, row, 16))
     fail(self, i, "an address beyond the block's shared memory");
   deposits all = bny_emulated_exchange(aligned(BNY_EMULATED_MATRIX, i), &row, sizeof row);
   uint32_t lane = bny_lane();
