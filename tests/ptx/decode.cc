@@ -106,34 +106,29 @@ void decode(const std::string &opcode, const std::vector<operand> &operands, ins
   made->has_effect = found->second->has_effect;
 }
 
-/* The jump around instructions of no effect and the store at `store`, and around nothing else; NOWHERE: there is none. */
-static uint32_t jump_around(const std::vector<instruction> &code, uint32_t store) {
-  uint32_t jump = store, end = store + 1;
-  while (jump > 0 && !code[jump - 1].has_effect) jump--;
-  if (jump-- == 0 || code[jump].run != run_jump || code[jump].predicate == NOWHERE) return NOWHERE;
-  while (end < code[jump].target && !code[end].has_effect) end++;
-  if (end != code[jump].target) return NOWHERE;
-  for (uint32_t i = jump + 1; i < end; i++)
-    if (code[i].at[0] == code[jump].predicate || code[i].predicate != NOWHERE) return NOWHERE;
-  for (const instruction &other : code)
-    if (other.run == run_jump && other.target > jump && other.target < end) return NOWHERE;
-  return jump;
+/* Takes part in the store that it jumps around, with nothing to store. */
+static const instruction *run_jump_around(thread &self, const instruction *i) {
+  bny_store_line(nullptr, {});
+  return self.running->code.data() + i->target;
 }
 
-/* A line is stored by 8 lanes, of which some may have none to store. Where they jump around the store and what only it
- * needs, ptxas makes that its predicate, and so do we. */
+/* A line is stored by 8 lanes, which go the same way, of a warp whose others may have nothing to store. Where those jump
+ * around the store and what only it needs, by one jump or several, the 8 still come to it together, and the emulator, whose
+ * warps store together, has all of them meet. */
 void keep_lines_whole(function *made) {
   std::vector<instruction> &code = made->code;
   for (uint32_t store = 0; store < code.size(); store++) {
-    if (!code[store].always || !code[store].has_effect || code[store].predicate != NOWHERE) continue;
-    uint32_t jump = jump_around(code, store);
-    if (jump == NOWHERE) continue;
-    for (uint32_t i = jump + 1; i < code[jump].target; i++) {
-      code[i].predicate = code[jump].predicate;
-      code[i].negated = !code[jump].negated;
-    }
-    code[jump].run = [](thread &, const instruction *i) { return i + 1; };
-    code[jump].predicate = NOWHERE;
+    if (!code[store].stores_line || code[store].predicate != NOWHERE) continue;
+    uint32_t end = store + 1, first = store;
+    while (!code[end].has_effect) end++;
+    auto is_around = [&](const instruction &one) {
+      return one.run == run_jump && one.predicate != NOWHERE && one.target > store && one.target <= end;
+    };
+    while (first > 0 && (!code[first - 1].has_effect || is_around(code[first - 1]))) first--;
+    for (const instruction &other : code)
+      if (other.run == run_jump && other.target > first && other.target <= store) first = other.target;
+    for (uint32_t i = first; i < store; i++)
+      if (is_around(code[i])) code[i].run = run_jump_around;
   }
 }
 

@@ -177,6 +177,7 @@ bool decode_access(const std::string &opcode, const std::vector<operand> &operan
     throw "a volatile access that is not of a line";
   made->run = is_volatile ? is_load ? load_line : store_line : is_load ? load : store;
   made->always = is_volatile;
+  made->stores_line = is_volatile && !is_load;
   made->has_effect = !is_load || made->order != WEAK || is_volatile;
   if (is_volatile) made->order = LINE;
   return true;

@@ -9,8 +9,8 @@
  * that names it, as are accesses that are not aligned, that leave their state space, or that change a kernel's parameters.
  *
  * Three things are more than PTX says. `ld.volatile.global.v4` and `st.volatile.global.v4` are those of whole lines of
- * device.h; a branch around such a store alone is taken for its predicate, as ptxas does. Instructions that are .aligned meet
- * at one place in the code. And approximations, and sums of mma, are as exact as the host's. */
+ * device.h; lanes that branch around such a store, and around nothing else, take part in it with nothing. Instructions that are
+ * .aligned meet at one place in the code. And approximations, and sums of mma, are as exact as the host's. */
 #ifndef BNY_TESTS_PTX_HH
 #define BNY_TESTS_PTX_HH
 
@@ -62,7 +62,7 @@ struct instruction {
   uint32_t predicate = NOWHERE; /* where it lies */
   bool negated = false;
   bool always = false; /* looks at its predicate itself */
-  bool is_move = false;
+  bool is_move = false, stores_line = false;
   bool has_effect = false;
   ptx::space space = GENERIC;
   ptx::order order = WEAK;
