@@ -1,34 +1,12 @@
 #!/bin/sh
 # SPDX-License-Identifier: Apache-2.0
-# What nvcc made of the kernels, as ptxas got it, run on the emulator (ptx/ptx.hh) by the tests that run their source there: each
-# kernel there is, in the end. With EMULATE_PTX_ALL in the environment these tests are not shortened.
+# What nvcc made of the kernels, as ptxas got it, run on the emulator (ptx/ptx.hh) by the tests that run their source there:
+# for each architecture, each kernel there is. With EMULATE_PTX_ALL in the environment these tests are not shortened.
 set -u
 build=${top_builddir:-.}
 image=$build/tests/gpu/user_kernel.fatbin.kept
 directory=$(mktemp -d)
 trap 'rm -rf "$directory"' EXIT
-
-# Of several architectures the one that has all kernels.
-file=
-for one in "$build"/kernels.fatbin.kept/*.ptx; do
-  [ -e "$one" ] || continue
-  if [ -z "$file" ] || grep -q '^\.target sm_90' "$one"; then file=$one; fi
-done
-if [ -z "$file" ] || [ ! -e "$build/tests/test_cuda_combine" ]; then
-  echo "skipped: no PTX has been made of the kernels, or nothing runs it"
-  exit 77
-fi
-user=$image/user_kernel.ptx
-name=$(basename "$file" .ptx)
-[ -e "$user" ] || user=$image/user_kernel.${name#kernels.}.ptx
-EMULATE_PTX=$file
-[ -e "$user" ] && EMULATE_PTX=$file:$user
-EMULATE_PTX_NOTES=$directory/notes
-export EMULATE_PTX EMULATE_PTX_NOTES
-if [ -z "${EMULATE_PTX_ALL:-}" ]; then
-  EMULATE_PTX_BRIEF=1
-  export EMULATE_PTX_BRIEF
-fi
 
 # Of test $1 the case $2, or all of it.
 run() {
@@ -39,21 +17,45 @@ run() {
     touch "$directory/failed"
   fi
 }
-(run test_cuda_combine; run test_cuda_decode kernels) &
-run test_cuda_bytes
-run test_cuda_faults
-# What the library launches is chosen for a device of 9.0.
-if grep -q '^\.target sm_90' "$file"; then
-  [ -e "$user" ] && run test_device_user
-  run test_device_attention devices
-  run test_device_attention_fail devices
-fi
-wait
 
-# All of them have run.
-sort -u "$EMULATE_PTX_NOTES" >"$directory/ran"
-sed -n 's/^\.visible \.entry \([a-z0-9_]*\)(.*/\1/p' "$file" | sort >"$directory/all"
-comm -23 "$directory/all" "$directory/ran" | sed 's/$/: no launch of it/' >"$directory/missing"
-cat "$directory/missing"
-echo "$(wc -l <"$directory/all") kernels of $file"
-[ ! -s "$directory/missing" ] && [ -s "$directory/all" ] && [ ! -e "$directory/failed" ]
+# The kernels of file $1; with $2 also by the library, which chooses them for a device of 9.0.
+check_file() {
+  name=$(basename "$1" .ptx)
+  user=$image/user_kernel.ptx
+  [ -e "$user" ] || user=$image/user_kernel.${name#kernels.}.ptx
+  EMULATE_PTX=$1
+  [ -e "$user" ] && EMULATE_PTX=$1:$user
+  EMULATE_PTX_NOTES=$directory/notes.$name
+  if [ -n "${EMULATE_PTX_ALL:-}" ]; then unset EMULATE_PTX_BRIEF; else EMULATE_PTX_BRIEF=$([ -n "$2" ] && echo 1 || echo 2); fi
+  export EMULATE_PTX EMULATE_PTX_NOTES ${EMULATE_PTX_BRIEF:+EMULATE_PTX_BRIEF}
+  : >"$EMULATE_PTX_NOTES"
+  (run test_cuda_combine; [ -n "$2" ] && run test_cuda_decode kernels) &
+  run test_cuda_bytes
+  [ -n "$2" ] || run test_cuda_decode kernels
+  if [ -n "$2" ] || [ -n "${EMULATE_PTX_ALL:-}" ]; then run test_cuda_faults; fi
+  if [ -n "$2" ]; then
+    [ -e "$user" ] && run test_device_user
+    run test_device_attention devices
+    run test_device_attention_fail devices
+  fi
+  wait
+  # All of them have run.
+  sort -u "$EMULATE_PTX_NOTES" >"$directory/ran"
+  sed -n 's/^\.visible \.entry \([a-z0-9_]*\)(.*/\1/p' "$1" | sort >"$directory/all"
+  comm -23 "$directory/all" "$directory/ran" | sed 's/$/: no launch of it/' >"$directory/missing"
+  cat "$directory/missing"
+  if [ -s "$directory/missing" ] || [ ! -s "$directory/all" ]; then touch "$directory/failed"; fi
+  echo "$(wc -l <"$directory/all") kernels of $1"
+}
+
+count=0
+for one in "$build"/kernels.fatbin.kept/*.ptx; do
+  if [ ! -e "$one" ] || [ ! -e "$build/tests/test_cuda_combine" ]; then continue; fi
+  if grep -q '^\.target sm_90' "$one"; then check_file "$one" library; else check_file "$one" ''; fi
+  count=$((count + 1))
+done
+if [ $count = 0 ]; then
+  echo "skipped: no PTX has been made of the kernels, or nothing runs it"
+  exit 77
+fi
+[ ! -e "$directory/failed" ]
