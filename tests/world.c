@@ -113,9 +113,11 @@ static bool meet(world *world, double seconds) {
   return true;
 }
 
-bool world_meet(world_rank *self) {
-  return world_check(self, meet(self->world, MEETING_S), "not all ranks came to a meeting of the test");
+bool world_meet_within(world_rank *self, double seconds) {
+  return world_check(self, meet(self->world, seconds), "not all ranks came to a meeting of the test");
 }
+
+bool world_meet(world_rank *self) { return world_meet_within(self, MEETING_S); }
 
 void world_signal(world *world, int flag) { atomic_store(&world->flags[flag], 1); }
 

@@ -50,6 +50,7 @@ bool world_ok(world_rank *self, banyan_status status, const char *what);
 
 /* A barrier of the test's own, of all ranks; false if it took longer than 20 s or something has failed. */
 bool world_meet(world_rank *self);
+bool world_meet_within(world_rank *self, double seconds); /* where one of them has much to do before it comes */
 
 /* A flag that ranks and the conductor can set and read. */
 void world_signal(world *world, int flag);
