@@ -148,11 +148,16 @@ AC_DEFUN([BNY_CHECK_NVCC], [
   for arch in ${CUDA_ARCHS:-80 90a 100}; do
     # Those with a letter are known where those without are.
     AS_CASE([" "`echo $known_archs`" "], [*" sm_${arch%@<:@a-z@:>@} "*],
-      [cuda_archs="$cuda_archs sm_$arch"
+      [# Some kernels are for 90a, and the library expects them on devices of 9.0.
+       code=$arch
+       AS_IF([test "$arch" = 90], [code=90a])
+       cuda_archs="$cuda_archs sm_$code"
+       NVCC_ARCHS="$NVCC_ARCHS -gencode arch=compute_$code,code=sm_$code"
        AS_IF([test "$arch" = "$ptx"],
          [cuda_archs="$cuda_archs compute_$arch"
-          NVCC_ARCHS="$NVCC_ARCHS -gencode arch=compute_$arch,code=@<:@sm_$arch,compute_$arch@:>@"],
-         [NVCC_ARCHS="$NVCC_ARCHS -gencode arch=compute_$arch,code=sm_$arch"])])
+          AS_IF([test "$code" = "$arch"],
+            [NVCC_ARCHS="${NVCC_ARCHS%sm_$code}@<:@sm_$code,compute_$arch@:>@"],
+            [NVCC_ARCHS="$NVCC_ARCHS -gencode arch=compute_$arch,code=compute_$arch"])])])
   done
   AC_MSG_CHECKING([whether $NVCC compiles])
   echo '__global__ void kernel(int *p) { *p = 1; }' >conftest.cu

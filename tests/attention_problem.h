@@ -43,6 +43,7 @@ static inline problem_shape problem_shape_random(world_random *random) {
   made.head_dim = made.value_dim = dims[random_below(random, 6)];
   made.latent = made.head_dim == 576;
   if (made.latent) made.value_dim = 512;
+  if (made.latent && random_one_in(random, 3)) made.heads = 33 + random_below(random, 40), made.kv_heads = 1;
   made.dtype = random_one_in(random, 2) ? BANYAN_BF16 : BANYAN_F16;
   made.keys_max = 1 + random_below(random, 100);
   made.page_keys = random_one_in(random, 2) ? 1 << random_below(random, 7) : 0;

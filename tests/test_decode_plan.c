@@ -12,6 +12,7 @@
 
 static const bny_decode_machine h100 = {.compute = 90, .sm_count = 132, .shared_bytes_max = 232448, .clusters = true};
 static const bny_decode_machine a100 = {.compute = 80, .sm_count = 108, .shared_bytes_max = 166912};
+static const bny_decode_machine b200 = {.compute = 100, .sm_count = 148, .shared_bytes_max = 232448, .clusters = true};
 static const bny_decode_machine small = {.compute = 89, .sm_count = 46, .shared_bytes_max = 101376};
 
 static bny_decode_request request_of(int32_t batch, int32_t heads, int32_t kv_heads, int32_t dim, int32_t keys) {
@@ -48,8 +49,10 @@ START_TEST(kernels_are_chosen) {
     {&h100, 128, 8, "bny_decode_bf16_128_bulk"},    {&h100, 192, 8, "bny_decode_bf16_192_bulk"},
     {&h100, 256, 8, "bny_decode_bf16_256_bulk"},    {&a100, 128, 8, "bny_decode_bf16_128_async"},
     {&small, 128, 8, "bny_decode_bf16_128_async"},  {&h100, 576, 16, "bny_decode_bf16_latent16_bulk"},
-    {&h100, 576, 17, "bny_decode_bf16_latent32_bulk"}, {&h100, 576, 128, "bny_decode_bf16_latent32_bulk"},
-    {&a100, 576, 8, "bny_decode_bf16_latent16_async"},
+    {&h100, 576, 17, "bny_decode_bf16_latent32_bulk"}, {&h100, 576, 32, "bny_decode_bf16_latent32_bulk"},
+    {&h100, 576, 33, "bny_decode_bf16_latent64_wgmma"}, {&h100, 576, 128, "bny_decode_bf16_latent64_wgmma"},
+    {&a100, 576, 8, "bny_decode_bf16_latent16_async"}, {&a100, 576, 128, "bny_decode_bf16_latent32_async"},
+    {&b200, 576, 128, "bny_decode_bf16_latent32_bulk"},
   };
   for (size_t i = 0; i < sizeof cases / sizeof cases[0]; i++) {
     bny_decode_request request = cases[i].dim == 576 ? latent_request(1, cases[i].heads, 1000)
@@ -76,10 +79,12 @@ START_TEST(copies_are_chosen) {
   ck_assert_int_eq(bny_decode_copy_read("async", &latent.copy), BANYAN_OK);
   ck_assert_int_eq(bny_decode_kernel_choose(&latent, &h100, &kernel), BANYAN_OK);
   ck_assert(!kernel->bulk);
-  bny_decode_machine b200 = h100;
-  b200.compute = 100; /* has bulk copies alone */
   ck_assert_int_eq(bny_decode_kernel_choose(&latent, &b200, &kernel), BANYAN_OK);
   ck_assert(kernel->bulk);
+  latent = latent_request(1, 128, 1000);
+  ck_assert_int_eq(bny_decode_copy_read("bulk", &latent.copy), BANYAN_OK);
+  ck_assert_int_eq(bny_decode_kernel_choose(&latent, &h100, &kernel), BANYAN_OK);
+  ck_assert_str_eq(kernel->name, "bny_decode_bf16_latent32_bulk");
   ck_assert_int_eq(bny_decode_copy_read("fast", &request.copy), BANYAN_ERR_ARGUMENT);
   ck_assert_int_eq(bny_decode_copy_read(NULL, &request.copy), BANYAN_OK);
   ck_assert_int_eq(request.copy, BNY_DECODE_COPY_AUTO);

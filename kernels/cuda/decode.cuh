@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
  * The decode kernels: split-KV attention of one query token of each sequence. decode_shape.h says how work is divided,
- * decode_warp.cuh and decode_latent.cuh do it, decode_merge.cuh brings it together, decode_output.cuh writes it to the caller's
+ * decode_warp.cuh, decode_latent.cuh and decode_wide.cuh do it, decode_merge.cuh brings it together, decode_output.cuh writes it to the caller's
  * memory or decode_combine.cuh combines it with that of other ranks, decode_kernels.def lists the kernels. */
 #ifndef BNY_CUDA_DECODE_CUH
 #define BNY_CUDA_DECODE_CUH
@@ -9,6 +9,9 @@
 #include "cuda/decode_combine.cuh"
 #include "cuda/decode_latent.cuh"
 #include "cuda/decode_warp.cuh"
+#ifdef BNY_WARPGROUPS
+#include "cuda/decode_wide.cuh"
+#endif
 
 /* What no device of an architecture would be given is not built for it. */
 #if BNY_ARCH >= 900
@@ -45,8 +48,22 @@
     bny_decode_epilogue epilogue = {call.out, combine, states};                                                 \
     bny_decode_latent<bny_##element, bny_latent_shape<rows / 16, is_bulk>>(call, epilogue);                     \
   }
+#ifdef BNY_WARPGROUPS
+#define BNY_DECODE_WIDE_KERNEL(element, rows, shared)                                                           \
+  static_assert(BNY_WIDE_BYTES == shared && BNY_WIDE_ROWS == rows, "as the list says");                         \
+  BNY_KERNEL BNY_LAUNCH_BOUNDS(BNY_WIDE_THREADS, 1)                                                             \
+  bny_decode_##element##_latent##rows##_wgmma(BNY_PARAMETER(bny_decode_call, call),                             \
+                                              BNY_PARAMETER(bny_device_combine, combine)) {                     \
+    BNY_SHARED_ARRAY(bny_fused_state, states, BNY_WIDE_WARPS);                                                  \
+    bny_decode_epilogue epilogue = {call.out, combine, states};                                                 \
+    bny_decode_wide<bny_##element>(call, epilogue);                                                             \
+  }
+#else
+#define BNY_DECODE_WIDE_KERNEL(element, rows, shared)
+#endif
 #include "cuda/decode_kernels.def"
 #undef BNY_DECODE_WARPS_KERNEL
 #undef BNY_DECODE_LATENT_KERNEL
+#undef BNY_DECODE_WIDE_KERNEL
 
 #endif

@@ -14,6 +14,12 @@ struct bny_bf16 {
   BNY_DEVICE float low(uint32_t bits) { return bny_bf16_low(bits); }
   BNY_DEVICE float high(uint32_t bits) { return bny_bf16_high(bits); }
   BNY_DEVICE void multiply(float *d, const uint32_t *a, const uint32_t *b) { bny_mma_bf16(d, a, b); }
+#ifdef BNY_WARPGROUPS
+  BNY_DEVICE void group_logits(float *d, bny_group_operand a, bny_group_operand b, bool add) {
+    bny_group_logits_bf16(d, a, b, add);
+  }
+  BNY_DEVICE void group_values(float *d, const uint32_t *a, bny_group_operand b) { bny_group_values_bf16(d, a, b); }
+#endif
 };
 
 struct bny_f16 {
@@ -22,6 +28,12 @@ struct bny_f16 {
   BNY_DEVICE float low(uint32_t bits) { return bny_f16_low(bits); }
   BNY_DEVICE float high(uint32_t bits) { return bny_f16_high(bits); }
   BNY_DEVICE void multiply(float *d, const uint32_t *a, const uint32_t *b) { bny_mma_f16(d, a, b); }
+#ifdef BNY_WARPGROUPS
+  BNY_DEVICE void group_logits(float *d, bny_group_operand a, bny_group_operand b, bool add) {
+    bny_group_logits_f16(d, a, b, add);
+  }
+  BNY_DEVICE void group_values(float *d, const uint32_t *a, bny_group_operand b) { bny_group_values_f16(d, a, b); }
+#endif
 };
 
 /* Two weights as sums of two elements each. What is left is below 2^-16 of the weight in bf16; in f16 below 2^-22 of it, or

@@ -55,23 +55,27 @@ BNY_DEVICE float bny_fragment_max(float m, const bny_logits<classes> &logits, in
   return fminf(fmaxf(m, ceilf(top)), FLT_MAX);
 }
 
+/* m, which is not below what it was; d and n with it. */
+template <int columns> BNY_DEVICE void bny_fragment_raise(bny_fragment<columns> *partial, const float m[2]) {
+  if (!bny_warp_any(m[0] > partial->m[0] || m[1] > partial->m[1])) return;
+  BNY_UNROLL for (int row = 0; row < 2; row++) {
+    float factor = bny_exp2_whole(partial->m[row] - m[row]);
+    partial->d[row] *= factor;
+    BNY_UNROLL for (int i = 0; i < columns / 8; i++) {
+      partial->n[i][2 * row] *= factor;
+      partial->n[i][2 * row + 1] *= factor;
+    }
+    partial->m[row] = m[row];
+  }
+}
+
 /* Logits become weights; m and d with them; n of what was before is rescaled. */
 template <class Element, int classes, int columns>
 BNY_DEVICE void bny_fragment_softmax(bny_fragment<columns> *partial, const bny_logits<classes> &logits, float scale,
                                      bny_weights<classes / 2> *weights) {
   float m[2];
   BNY_UNROLL for (int row = 0; row < 2; row++) m[row] = bny_fragment_max(partial->m[row], logits, row, scale);
-  if (bny_warp_any(m[0] > partial->m[0] || m[1] > partial->m[1])) {
-    BNY_UNROLL for (int row = 0; row < 2; row++) {
-      float factor = bny_exp2_whole(partial->m[row] - m[row]);
-      partial->d[row] *= factor;
-      BNY_UNROLL for (int i = 0; i < columns / 8; i++) {
-        partial->n[i][2 * row] *= factor;
-        partial->n[i][2 * row + 1] *= factor;
-      }
-      partial->m[row] = m[row];
-    }
-  }
+  bny_fragment_raise(partial, m);
   BNY_UNROLL for (int row = 0; row < 2; row++) {
     float base = m[row] > -BNY_INFINITY_F ? m[row] - Element::HEADROOM : 0; /* all of the row is -inf so far */
     BNY_UNROLL for (int i = 0; i < classes; i++) {

@@ -50,10 +50,21 @@ template <class shape> struct bny_latent_memory {
   static_assert(4 * shape::ROWS * shape::PARTIAL_PITCH <= LOGITS, "the partial lies in tiles");
 };
 
-/* The keys that a block attends to: tiles of 32, each `step` keys after the one before; none from `end` on. */
+/* The keys that a block attends to: tiles, each `step` keys after the one before; none from `end` on. */
 struct bny_latent_range {
   uint32_t first, step, end, count;
 };
+
+BNY_DEVICE bny_latent_range bny_latent_range_of(const bny_decode_item &item, const bny_decode_keys &keys,
+                                                uint32_t tile_keys) {
+  bny_latent_range range;
+  range.first = item.piece.first * BNY_DECODE_GRANULE + bny_cluster_rank() * tile_keys;
+  range.step = bny_cluster_blocks() * tile_keys;
+  range.end = item.piece.end * BNY_DECODE_GRANULE;
+  if (range.end > keys.count) range.end = keys.count;
+  range.count = range.first < range.end ? (range.end - range.first - 1) / range.step + 1 : 0;
+  return range;
+}
 
 /* The tiles of a block on their way. */
 struct bny_latent_stages {
@@ -156,12 +167,7 @@ BNY_DEVICE void bny_latent_attend(const bny_decode_call &call, const bny_decode_
   unsigned char *shared = stages->shared;
   const int part = (int)bny_warp() % shape::PARTS, group = (int)bny_warp() / shape::PARTS;
   const bny_decode_keys keys = bny_decode_keys_of_item(call, item);
-  bny_latent_range range;
-  range.first = item.piece.first * BNY_DECODE_GRANULE + bny_cluster_rank() * shape::KEYS;
-  range.step = bny_cluster_blocks() * shape::KEYS;
-  range.end = item.piece.end * BNY_DECODE_GRANULE;
-  if (range.end > keys.count) range.end = keys.count;
-  range.count = range.first < range.end ? (range.end - range.first - 1) / range.step + 1 : 0;
+  const bny_latent_range range = bny_latent_range_of(item, keys, shape::KEYS);
   BNY_ROLLED for (uint32_t index = 0; index + 1 < shape::STAGES; index++)
     bny_latent_fill<shape>(*stages, call, keys, range, index);
   bny_decode_walk_teams(walk, &item);

@@ -18,7 +18,8 @@
  *   bny_warp_any(p), bny_warp_all(p), bny_warp_ballot(p), bny_warp_sync()
  * Block
  *   bny_block_sync(); bny_named_sync(id, threads), bny_named_arrive(id, threads): barriers 1..15 of a multiple of 32
- *   BNY_SHARED(type, name), BNY_SHARED_ARRAY(type, name, count): shared memory; bny_dynamic_shared(): that of the launch
+ *   BNY_SHARED(type, name), BNY_SHARED_ARRAY(type, name, count): shared memory; bny_dynamic_shared(): that of the launch;
+ *   bny_shared_align(p, bytes): from p on, the first address that is a multiple of a power of two
  * Ordered memory; scope gpu: threads of this device, sys: of all devices and the host
  *   bny_load_{relaxed,acquire}_{gpu,sys}_{32,64}(p), bny_store_{relaxed,release}_{gpu,sys}_{32,64}(p, v)
  *   bny_store_relaxed_sys_128(p, quad): PTX .b128, never seen torn; 16-byte aligned
@@ -44,6 +45,15 @@
  * Matrix: fragments as in the PTX ISA for m16n8k16, row-major A, column-major B
  *   bny_mma_bf16(d, a, b), bny_mma_f16(d, a, b): d[4] += a[4] * b[2], f32 accumulation
  *   bny_load_matrix_4(r, row), bny_load_matrix_4_transposed(r, row): ldmatrix .x4; row: shared memory, 16-byte aligned
+ * Matrix by a warpgroup, four neighbouring warps from a multiple of four on (BNY_WARPGROUPS is defined: sm_90a). Operands in shared memory lie in panels: rows
+ *   of 128 bytes, from a multiple of 1024 bytes on, where 16 bytes c of row r are at c ^ (r & 7). d: warp w has rows 16 w .. + 15,
+ *   four values for each eight columns as of bny_mma. Not done before the wait: until then d, a and panels are not touched
+ *   bny_group_operand_of(p, apart): from p in the first row of a panel, or of eight, on; the next panel is `apart` bytes further;
+ *   bny_group_operand_add(o, bytes)
+ *   bny_group_logits_{bf16,f16}(d, a, b, add): d[32] = or += a b^T, 64 rows and 16 elements of each operand
+ *   bny_group_values_{bf16,f16}(d, a, b): d[128] += a b; a[4]: fragment of 16 rows as of bny_mma; b: 16 rows of four panels
+ *   bny_group_begin(): registers written before may be operands; bny_group_commit(); bny_group_wait<groups>()
+ *   bny_fence_async(): plain accesses and copies of 16 bytes to shared memory, before it is an operand
  * Asynchronous copies of 16 bytes to shared memory
  *   bny_copy_async_16(to, from, valid): zeroes if not valid; bny_copy_async_commit(); bny_copy_async_wait<groups>()
  * Bulk copies (BNY_ARCH >= 900)

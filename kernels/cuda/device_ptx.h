@@ -38,6 +38,9 @@ BNY_DEVICE unsigned char *bny_dynamic_shared(void) {
 }
 
 BNY_DEVICE uint32_t bny_shared_address(const void *shared) { return (uint32_t)__cvta_generic_to_shared(shared); }
+BNY_DEVICE unsigned char *bny_shared_align(unsigned char *shared, uint32_t bytes) {
+  return shared + (0u - bny_shared_address(shared)) % bytes;
+}
 BNY_DEVICE size_t bny_global_address(const void *global) { return __cvta_generic_to_global(global); }
 
 /* ---- warp and block ----------------------------------------------------------------------------------------------- */
@@ -340,5 +343,7 @@ BNY_DEVICE void bny_grid_wait(void) {}
 BNY_DEVICE void bny_grid_release(void) {}
 
 #endif
+
+#include "cuda/device_warpgroup.h"
 
 #endif

@@ -110,6 +110,9 @@ BNY_DEVICE uint32_t bny_grid_blocks(void) { return bny_emulated().blocks; }
 BNY_DEVICE uint32_t bny_lane(void) { return bny_emulated().thread % BNY_WARP_LANES; }
 BNY_DEVICE uint32_t bny_warp(void) { return bny_emulated().thread / BNY_WARP_LANES; }
 BNY_DEVICE unsigned char *bny_dynamic_shared(void) { return static_cast<unsigned char *>(bny_emulated_dynamic()); }
+BNY_DEVICE unsigned char *bny_shared_align(unsigned char *shared, uint32_t bytes) {
+  return shared + (0 - (uintptr_t)shared) % bytes;
+}
 
 /* ---- warp and block ----------------------------------------------------------------------------------------------- */
 
@@ -119,6 +122,7 @@ enum bny_emulated_kind {
   BNY_EMULATED_SYNC,
   BNY_EMULATED_MMA,
   BNY_EMULATED_MATRIX,
+  BNY_EMULATED_GROUP,
   BNY_EMULATED_LINE_LOAD,
   BNY_EMULATED_LINE_STORE
 };
@@ -385,5 +389,7 @@ template <typename T> BNY_DEVICE T *bny_cluster_address(T *shared, uint32_t rank
 }
 BNY_DEVICE void bny_grid_wait(void) { bny_emulated_grid_wait(); }
 BNY_DEVICE void bny_grid_release(void) { bny_emulated_grid_release(); }
+
+#include "cuda/emulate_warpgroup.h"
 
 #endif

@@ -24,18 +24,24 @@ enum {
   FAN_IN_MAX = 64
 };
 
+#define FOR_bulk 90, INT32_MAX
+#define FOR_async 80, 100
 #define DTYPE_bf16 BANYAN_BF16
 #define DTYPE_f16 BANYAN_F16
 #define BNY_DECODE_WARPS_KERNEL(element, dim, copy, is_bulk, shared) \
-  {"bny_decode_" #element "_" #dim "_" #copy, DTYPE_##element, dim, dim, false, is_bulk, 16, 128, shared},
+  {"bny_decode_" #element "_" #dim "_" #copy, DTYPE_##element, dim, dim, false, FOR_##copy, is_bulk, 16, 128, shared},
 #define BNY_DECODE_LATENT_KERNEL(element, rows, copy, is_bulk, shared) \
-  {"bny_decode_" #element "_latent" #rows "_" #copy, DTYPE_##element, 576, 512, true, is_bulk, rows, 8 * rows, shared},
+  {"bny_decode_" #element "_latent" #rows "_" #copy, DTYPE_##element, 576, 512, true, FOR_##copy, is_bulk, rows, \
+   8 * rows, shared},
+#define BNY_DECODE_WIDE_KERNEL(element, rows, shared) \
+  {"bny_decode_" #element "_latent" #rows "_wgmma", DTYPE_##element, 576, 512, true, 90, 91, false, rows, 256, shared},
 const bny_decode_kernel bny_decode_kernels[] = {
 #include "cuda/decode_kernels.def"
-  {NULL, 0, 0, 0, false, false, 0, 0, 0},
+  {.name = NULL},
 };
 #undef BNY_DECODE_WARPS_KERNEL
 #undef BNY_DECODE_LATENT_KERNEL
+#undef BNY_DECODE_WIDE_KERNEL
 
 /* ---- which kernel ---------------------------------------------------------------------------------------------------- */
 
@@ -50,8 +56,7 @@ static banyan_status check_request(const bny_decode_request *request) {
 }
 
 bool bny_decode_kernel_runs(const bny_decode_kernel *kernel, int32_t compute, int32_t shared_bytes_max) {
-  const bool built = compute >= (kernel->bulk ? 90 : 80) && (kernel->bulk || compute < 100);
-  return built && kernel->shared_bytes <= shared_bytes_max;
+  return compute >= kernel->compute_min && compute < kernel->compute_end && kernel->shared_bytes <= shared_bytes_max;
 }
 
 static bool serves(const bny_decode_kernel *kernel, const bny_decode_request *request, const bny_decode_machine *machine) {
@@ -74,12 +79,14 @@ static bool prefers_bulk(const bny_decode_request *request) {
   return !request->rows_apart || request->values_in_keys;
 }
 
-/* The preferred copies before others; then the tile that the heads of a group fill best: fewest tiles, then fewest rows. */
+/* Copies that are asked for before others; then fewest tiles of the heads of a group, each of which reads all keys; then the
+ * preferred copies, then fewest rows. */
 static bool better(const bny_decode_kernel *a, const bny_decode_kernel *b, const bny_decode_request *request) {
   const int32_t group = request->heads / request->kv_heads;
   int32_t a_tiles = (group + a->rows - 1) / a->rows, b_tiles = (group + b->rows - 1) / b->rows;
-  if (a->bulk != b->bulk) return a->bulk == prefers_bulk(request);
-  return a_tiles != b_tiles ? a_tiles < b_tiles : a->rows < b->rows;
+  if (request->copy != BNY_DECODE_COPY_AUTO && a->bulk != b->bulk) return a->bulk == prefers_bulk(request);
+  if (a_tiles != b_tiles) return a_tiles < b_tiles;
+  return a->bulk != b->bulk ? a->bulk == prefers_bulk(request) : a->rows < b->rows;
 }
 
 banyan_status bny_decode_kernel_choose(const bny_decode_request *request, const bny_decode_machine *machine,

@@ -29,7 +29,8 @@ typedef struct bny_decode_kernel {
   banyan_dtype dtype;
   int32_t head_dim, value_dim;
   bool values_in_keys;   /* v is the first value_dim columns of k */
-  bool bulk;             /* compute capability 9.0 and later; the others: before 10.0 */
+  int32_t compute_min, compute_end; /* built for devices from the one on and before the other */
+  bool bulk;             /* copies */
   int32_t rows;          /* query heads of an item */
   int32_t block_threads;
   int32_t shared_bytes;  /* dynamic */

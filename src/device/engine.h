@@ -60,9 +60,11 @@ enum {
   BNY_ENGINE_DECODE_KERNELS = 0
 #define BNY_DECODE_WARPS_KERNEL(element, head_dim, copy, is_bulk, shared) +1
 #define BNY_DECODE_LATENT_KERNEL(element, rows, copy, is_bulk, shared) +1
+#define BNY_DECODE_WIDE_KERNEL(element, rows, shared) +1
 #include "cuda/decode_kernels.def"
 #undef BNY_DECODE_WARPS_KERNEL
 #undef BNY_DECODE_LATENT_KERNEL
+#undef BNY_DECODE_WIDE_KERNEL
 };
 
 /* Memory of callers that kernels are known to reach: what a driver has said once is not asked for again. */
