@@ -33,6 +33,10 @@ check_gpu() {
 }
 check_gpu || exit 1
 python3 "$here/gpu/check_results.py" "$results" || exit 1
+if ! grep -q '"name": "decode, .*, bulk copies"' "$results"; then
+  echo "bulk copies have not been timed beside others"
+  exit 1
+fi
 steps=$(grep -c '"seconds"' "$results")
 check_gpu --only small --add || exit 1
 if [ "$(grep -c '"seconds"' "$results")" != "$steps" ]; then
