@@ -10,9 +10,7 @@
  * release by this thread, or by another one of its block after a barrier or sync, or the end of the kernel; within the
  * block they are seen at once; asynchronous copies are put off until they are waited for. Loads are never
  * early. All lanes of a warp must meet in the same function, a deadlock is a failure at once, and whoever spins beyond the
- * limit of steps fails too. Time is counted in steps.
- *
- * BNY_EMULATE_ARCH chooses what BNY_ARCH is: 900 unless defined. */
+ * limit of steps fails too. Time is counted in steps. */
 #ifndef BNY_CUDA_EMULATE_H
 #define BNY_CUDA_EMULATE_H
 
@@ -97,11 +95,8 @@ uint64_t bny_emulated_clock(void);
 #define BNY_SHARED_ARRAY(type, name, count) \
   static char name##_key;                   \
   type *name = static_cast<type *>(bny_emulated_shared(&name##_key, sizeof(type) * (count)))
-#ifdef BNY_EMULATE_ARCH
-#define BNY_ARCH BNY_EMULATE_ARCH
-#else
 #define BNY_ARCH 900
-#endif
+#define BNY_WARPGROUPS
 
 BNY_DEVICE uint32_t bny_thread(void) { return bny_emulated().thread; }
 BNY_DEVICE uint32_t bny_block_threads(void) { return bny_emulated().block_threads; }

@@ -4,9 +4,6 @@
 #ifndef BNY_CUDA_EMULATE_WARPGROUP_H
 #define BNY_CUDA_EMULATE_WARPGROUP_H
 
-#if BNY_ARCH == 900
-#define BNY_WARPGROUPS
-
 struct bny_group_operand {
   const unsigned char *at;
   uint32_t apart;
@@ -78,7 +75,5 @@ BNY_DEVICE void bny_group_values_f16(float *d, const uint32_t *a, bny_group_oper
 BNY_DEVICE void bny_group_begin(void) {}
 BNY_DEVICE void bny_group_commit(void) {}
 template <int groups> BNY_DEVICE void bny_group_wait(void) { bny_emulated_yield(); }
-
-#endif
 
 #endif
