@@ -121,6 +121,14 @@ class Options(Tools):
             self.assertEqual(done.stdout, "", options)
             self.assertIn("usage:", done.stderr)
 
+    def test_wrong_device(self):
+        for program, *options in (DECODE,), (PERF, "combine"):
+            for device in "rocm", "cuda:", "cuda:x", "cuda:-1", "cuda2", "":
+                done = self.expect(run(program, *options, "--device", device), 2)
+                self.assertIn(f"--device {device}: neither cuda nor cuda:N", done.stderr)
+            done = self.expect(run(program, *options, "--device", "cuda", "--ranks", "33"), 2)
+            self.assertIn("--device:", done.stderr)
+
     def test_ranks_complain_once(self):
         done = self.expect(run(DECODE, "--ranks", "3", "--input", "/nonexistent"), 1)
         self.assertEqual(done.stderr.count("No such file"), 1, done.stderr)

@@ -7,6 +7,7 @@
 
 #include "decode_device.h"
 #include "decode_measure.h"
+#include "device_ranks.h"
 #include "launch.h"
 #include "report.h"
 
@@ -166,7 +167,7 @@ static bool parse_option(int code, arguments *a, tool_error *error) {
   case OPT_ORDER:
     return tool_parse_order(optarg, &a->settings.order) ||
            tool_error_set(error, "--order %.60s: not one of plan, canonical", optarg);
-  case OPT_DEVICE: a->device = optarg; return true;
+  case OPT_DEVICE: a->device = optarg; return tool_option_device(optarg, &(int32_t){0}, error);
   case OPT_REPEAT: return tool_option_int("repeat", optarg, 1, 1000000, &a->repeat, error);
   case OPT_TIMEOUT:
     if (!tool_option_int("timeout", optarg, 1, 1000000, &seconds, error)) {
@@ -183,6 +184,9 @@ static bool complete_for_device(arguments *a, tool_error *error) {
   a->dtype = a->dtype == 0 ? BANYAN_BF16 : a->dtype;
   if (!decode_device_built()) {
     return tool_error_set(error, "--device: this program was built without CUDA");
+  }
+  if (a->world.ranks > DEVICE_RANKS_MAX) {
+    return tool_error_set(error, "--device: %d ranks at most", DEVICE_RANKS_MAX);
   }
   if (bny_launch_under_mpi() || bny_launch_env_present()) {
     return tool_error_set(error, "--device: ranks are threads of this program; no launcher");

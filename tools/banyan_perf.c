@@ -5,6 +5,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "device_ranks.h"
 #include "launch.h"
 #include "perf_device.h"
 #include "perf_measure.h"
@@ -140,7 +141,7 @@ static bool parse_combine_option(int code, arguments *a, tool_error *error) {
   case OPT_WIRE:
     return tool_parse_dtype(optarg, &perf->wire) ||
            tool_error_set(error, "--wire %.60s: not one of f32, bf16, f16", optarg);
-  case OPT_DEVICE: a->device = optarg; return true;
+  case OPT_DEVICE: a->device = optarg; return tool_option_device(optarg, &(int32_t){0}, error);
   default:
     a->protocol.against_mpi = true;
     return strcmp(optarg, "mpi") == 0 || tool_error_set(error, "--against %.60s: not mpi", optarg);
@@ -181,6 +182,16 @@ static bool parse_collective(int argc, char **argv, arguments *a, tool_error *er
   return tool_error_set(error, "%.60s: not one of combine, gather, shift, broadcast, barrier", argv[optind]);
 }
 
+static bool complete_for_device(const arguments *a, tool_error *error) {
+  if (a->protocol.against_mpi || a->protocol.in_a_row || a->world.pin || bny_launch_under_mpi() || bny_launch_env_present()) {
+    return tool_error_set(error, "--device: ranks are threads of this program; no launcher, --against, --in-a-row or --pin");
+  }
+  if (!perf_device_built()) {
+    return tool_error_set(error, "--device: this program was built without CUDA");
+  }
+  return a->world.ranks <= DEVICE_RANKS_MAX || tool_error_set(error, "--device: %d ranks at most", DEVICE_RANKS_MAX);
+}
+
 /* The sizes of all rows; of combine rounded up to whole rows. */
 static bool complete_arguments(arguments *a, tool_error *error) {
   bool combine = a->perf.collective == PERF_COMBINE;
@@ -200,12 +211,8 @@ static bool complete_arguments(arguments *a, tool_error *error) {
   if (a->protocol.against_mpi && !bny_launch_under_mpi()) {
     return tool_error_set(error, "--against mpi needs mpirun: mpirun -n 2 " PROGRAM " combine --against mpi");
   }
-  if (a->device != NULL && (a->protocol.against_mpi || a->protocol.in_a_row || a->world.pin || bny_launch_under_mpi() ||
-                            bny_launch_env_present())) {
-    return tool_error_set(error, "--device: ranks are threads of this program; no launcher, --against, --in-a-row or --pin");
-  }
-  if (a->device != NULL && !perf_device_built()) {
-    return tool_error_set(error, "--device: this program was built without CUDA");
+  if (a->device != NULL && !complete_for_device(a, error)) {
+    return false;
   }
   if (a->size_count > 0 && a->batch > 0) {
     return tool_error_set(error, "--sizes and --batch both say the size");

@@ -88,19 +88,10 @@ static bool join(device_rank *self, void *argument) {
   return status == BANYAN_OK || tool_error_banyan(&self->error, status, "cannot create a communicator");
 }
 
-static bool parse_name(const char *name, int32_t *ordinal, tool_error *error) {
-  int64_t number = 0;
-  if (strcmp(name, "cuda") != 0 && (strncmp(name, "cuda:", 5) != 0 || !tool_parse_int(name + 5, 0, 1023, &number))) {
-    return tool_error_set(error, "--device %.60s: neither cuda nor cuda:N", name);
-  }
-  *ordinal = (int32_t)number;
-  return true;
-}
-
 bool device_ranks_open(const char *name, int32_t nranks, int64_t timeout_ns, device_ranks *ranks, tool_error *error) {
   *ranks = (device_ranks){.nranks = nranks, .timeout_ns = timeout_ns};
   int32_t ordinal = 0;
-  bool ok = parse_name(name, &ordinal, error) &&
+  bool ok = tool_option_device(name, &ordinal, error) &&
             (nranks <= DEVICE_RANKS_MAX ||
              tool_error_set(error, "%d ranks on a device: %d at most", nranks, DEVICE_RANKS_MAX)) &&
             gpu_open(ordinal, &ranks->device, error);

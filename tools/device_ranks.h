@@ -30,7 +30,7 @@ typedef struct device_ranks {
   void *argument;
 } device_ranks;
 
-/* `name` is "cuda" (the first device) or "cuda:N". */
+/* `name` is as tool_option_device() takes it. */
 bool device_ranks_open(const char *name, int32_t nranks, int64_t timeout_ns, device_ranks *ranks, tool_error *error);
 void device_ranks_close(device_ranks *ranks);
 

@@ -104,6 +104,15 @@ bool tool_option_int(const char *name, const char *text, int32_t min, int32_t ma
   return true;
 }
 
+bool tool_option_device(const char *text, int32_t *ordinal, tool_error *error) {
+  int64_t number = 0;
+  if (strcmp(text, "cuda") != 0 && (strncmp(text, "cuda:", 5) != 0 || !tool_parse_int(text + 5, 0, 1023, &number))) {
+    return tool_error_set(error, "--device %.60s: neither cuda nor cuda:N", text);
+  }
+  *ordinal = (int32_t)number;
+  return true;
+}
+
 bool tool_parse_bytes(const char *text, size_t *bytes) {
   if (!isdigit((unsigned char)text[0])) {
     return false;

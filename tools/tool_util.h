@@ -39,6 +39,9 @@ bool tool_parse_int(const char *text, int64_t min, int64_t max, int64_t *value);
 /* The same of the option --name; the error says what it takes. */
 bool tool_option_int(const char *name, const char *text, int32_t min, int32_t max, int32_t *value, tool_error *error);
 
+/* What --device takes: "cuda" (the first device) or "cuda:N". */
+bool tool_option_device(const char *text, int32_t *ordinal, tool_error *error);
+
 /* A size in bytes, with a suffix K, M or G (1024 based) or none. */
 bool tool_parse_bytes(const char *text, size_t *bytes);
 
