@@ -70,7 +70,8 @@ const char *banyan_last_error(void);
 
 /* Rank, size and one blocking allgather. Supply your own, or use one of the makers below.
  * allgather: every rank gives `bytes` bytes at `mine`; `all` receives nranks * bytes in rank order. Returns 0 on success,
- * anything else on failure. It is called only inside banyan_comm_create(), and not after it has returned. */
+ * anything else on failure, and may say more by `return banyan_bootstrap_fail(...)`. It is called only inside
+ * banyan_comm_create(), and not after it has returned. */
 typedef struct banyan_bootstrap {
   size_t size;
   int32_t rank;
@@ -78,6 +79,10 @@ typedef struct banyan_bootstrap {
   void *context;
   int (*allgather)(void *context, const void *mine, void *all, size_t bytes, int64_t timeout_ns);
 } banyan_bootstrap;
+
+/* For an allgather of your own: makes `text` this thread's banyan_last_error() and returns `status`, both of which
+ * banyan_comm_create() then gives its caller. */
+banyan_status banyan_bootstrap_fail(banyan_status status, const char *text);
 
 /* Ranks that are threads of this process: one group of nranks, then one bootstrap per thread. The group is destroyed when
  * all of them have their communicators. Communicators of such ranks use plain memory and no system resources. */

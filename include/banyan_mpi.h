@@ -3,8 +3,7 @@
  * banyan from an MPI_Comm. In a library of its own, libbanyan-mpi, so that libbanyan never links MPI. MPI serves only
  * to make the communicator; collectives of banyan do not use it.
  *
- * All calls are collective over the MPI communicator, and for the thread that may call MPI. banyan_last_error() tells
- * of failures inside banyan_comm_create() only; of the other failures the status says all there is. */
+ * All calls are collective over the MPI communicator, and for the thread that may call MPI. */
 #ifndef BANYAN_MPI_H
 #define BANYAN_MPI_H
 

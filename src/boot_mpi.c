@@ -24,16 +24,21 @@ static int64_t now_ns(void) {
   return (int64_t)now.tv_sec * 1000000000 + now.tv_nsec;
 }
 
+static banyan_status fail_memory(void) { return banyan_bootstrap_fail(BANYAN_ERR_MEMORY, "out of memory for ranks of MPI"); }
+
 /* MPI_Wait with a deadline. After BANYAN_ERR_TIMEOUT the request is still MPI's. */
 static banyan_status wait_for(MPI_Request *request, int64_t timeout_ns) {
   int64_t begun_ns = now_ns();
   if (timeout_ns <= 0) timeout_ns = default_timeout_ns;
   for (;;) {
     int done = 0;
-    if (MPI_Test(request, &done, MPI_STATUS_IGNORE) != MPI_SUCCESS) return BANYAN_ERR_BOOTSTRAP;
+    if (MPI_Test(request, &done, MPI_STATUS_IGNORE) != MPI_SUCCESS)
+      return banyan_bootstrap_fail(BANYAN_ERR_BOOTSTRAP, "MPI_Test failed in a collective of all ranks");
     if (done) return BANYAN_OK;
     int64_t waited_ns = now_ns() - begun_ns;
-    if (waited_ns >= timeout_ns) return BANYAN_ERR_TIMEOUT;
+    if (waited_ns >= timeout_ns)
+      return banyan_bootstrap_fail(BANYAN_ERR_TIMEOUT,
+                                   "the deadline passed in a collective of MPI, which does not say which rank was missing");
     if (waited_ns < spin_ns)
       sched_yield();
     else
@@ -45,15 +50,17 @@ static banyan_status wait_for(MPI_Request *request, int64_t timeout_ns) {
 static banyan_status gather(struct banyan_mpi *self, const void *mine, void *all, size_t bytes, int64_t timeout_ns) {
   int nranks;
   MPI_Request request;
-  if (MPI_Comm_size(self->comm, &nranks) != MPI_SUCCESS) return BANYAN_ERR_BOOTSTRAP;
-  if (bytes > INT_MAX || bytes > PTRDIFF_MAX / ((size_t)nranks + 1)) return BANYAN_ERR_ARGUMENT;
+  if (MPI_Comm_size(self->comm, &nranks) != MPI_SUCCESS)
+    return banyan_bootstrap_fail(BANYAN_ERR_BOOTSTRAP, "MPI_Comm_size failed");
+  if (bytes > INT_MAX || bytes > PTRDIFF_MAX / ((size_t)nranks + 1))
+    return banyan_bootstrap_fail(BANYAN_ERR_ARGUMENT, "MPI counts at most 2^31 - 1 bytes of a rank");
   char *memory = malloc(bytes * ((size_t)nranks + 1) + 1);
-  if (!memory) return BANYAN_ERR_MEMORY;
+  if (!memory) return fail_memory();
   char *copy = memory + bytes * (size_t)nranks;
   if (bytes > 0) memcpy(copy, mine, bytes);
   if (MPI_Iallgather(copy, (int)bytes, MPI_BYTE, memory, (int)bytes, MPI_BYTE, self->comm, &request) != MPI_SUCCESS) {
     free(memory);
-    return BANYAN_ERR_BOOTSTRAP;
+    return banyan_bootstrap_fail(BANYAN_ERR_BOOTSTRAP, "MPI_Iallgather failed");
   }
   banyan_status status = wait_for(&request, timeout_ns);
   if (status) return status; /* the memory is MPI's for good */
@@ -64,8 +71,9 @@ static banyan_status gather(struct banyan_mpi *self, const void *mine, void *all
 
 static int allgather_mpi(void *context, const void *mine, void *all, size_t bytes, int64_t timeout_ns) {
   struct banyan_mpi *self = context;
-  if (!self->failure) self->failure = gather(self, mine, all, bytes, timeout_ns);
-  return (int)self->failure;
+  if (self->failure)
+    return (int)banyan_bootstrap_fail(self->failure, "an earlier collective of MPI failed, and this one would meet its messages");
+  return (int)(self->failure = gather(self, mine, all, bytes, timeout_ns));
 }
 
 static bool mpi_is_up(void) {
@@ -79,10 +87,10 @@ static bool mpi_is_up(void) {
 static banyan_status duplicate(MPI_Comm comm, MPI_Comm **place) {
   MPI_Request request;
   MPI_Comm *made = malloc(sizeof *made);
-  if (!made) return BANYAN_ERR_MEMORY;
+  if (!made) return fail_memory();
   if (MPI_Comm_idup(comm, made, &request) != MPI_SUCCESS) {
     free(made);
-    return BANYAN_ERR_BOOTSTRAP;
+    return banyan_bootstrap_fail(BANYAN_ERR_BOOTSTRAP, "MPI_Comm_idup failed");
   }
   banyan_status status = wait_for(&request, 0);
   if (status) return status; /* MPI may still write the handle */
@@ -93,14 +101,17 @@ static banyan_status duplicate(MPI_Comm comm, MPI_Comm **place) {
 
 banyan_status banyan_mpi_bootstrap(MPI_Comm comm, banyan_mpi **handle, banyan_bootstrap *bootstrap) {
   int inter = 0, rank, nranks;
-  MPI_Comm *own;
-  if (!handle || !bootstrap || comm == MPI_COMM_NULL) return BANYAN_ERR_ARGUMENT;
-  if (!mpi_is_up()) return BANYAN_ERR_STATE;
-  if (MPI_Comm_test_inter(comm, &inter) != MPI_SUCCESS || inter) return BANYAN_ERR_ARGUMENT;
+  MPI_Comm *own = NULL;
+  if (!handle || !bootstrap) return banyan_bootstrap_fail(BANYAN_ERR_ARGUMENT, "handle and bootstrap must not be NULL");
+  if (comm == MPI_COMM_NULL) return banyan_bootstrap_fail(BANYAN_ERR_ARGUMENT, "the MPI communicator is MPI_COMM_NULL");
+  if (!mpi_is_up())
+    return banyan_bootstrap_fail(BANYAN_ERR_STATE, "MPI is not running: call this between MPI_Init() and MPI_Finalize()");
+  if (MPI_Comm_test_inter(comm, &inter) != MPI_SUCCESS || inter)
+    return banyan_bootstrap_fail(BANYAN_ERR_ARGUMENT, "the MPI communicator is an inter-communicator; merge its groups first");
   if (MPI_Comm_rank(comm, &rank) != MPI_SUCCESS || MPI_Comm_size(comm, &nranks) != MPI_SUCCESS)
-    return BANYAN_ERR_BOOTSTRAP;
+    return banyan_bootstrap_fail(BANYAN_ERR_BOOTSTRAP, "MPI_Comm_rank or MPI_Comm_size failed");
   struct banyan_mpi *made = calloc(1, sizeof *made);
-  if (!made) return BANYAN_ERR_MEMORY;
+  if (!made) return fail_memory();
   banyan_status status = duplicate(comm, &own);
   if (status) {
     free(made);

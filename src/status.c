@@ -41,6 +41,10 @@ banyan_status bny_fail(banyan_status status, const char *format, ...) {
   return status;
 }
 
+banyan_status banyan_bootstrap_fail(banyan_status status, const char *text) {
+  return bny_fail(status, "%s", text ? text : "");
+}
+
 banyan_status bny_fail_errno(banyan_status status, int errno_value, const char *format, ...) {
   va_list arguments;
   va_start(arguments, format);

@@ -12,9 +12,12 @@
 static int world_rank;
 
 static void check(bool holds, const char *what, int line) {
+  int initialised, finalised;
   if (holds) return;
   fprintf(stderr, "rank %d, line %d: not so: %s (last error: %s)\n", world_rank, line, what, banyan_last_error());
-  MPI_Abort(MPI_COMM_WORLD, 1);
+  if (MPI_Initialized(&initialised) == MPI_SUCCESS && MPI_Finalized(&finalised) == MPI_SUCCESS && initialised && !finalised)
+    MPI_Abort(MPI_COMM_WORLD, 1);
+  abort();
 }
 #define CHECK(condition) check(condition, #condition, __LINE__)
 
@@ -37,12 +40,27 @@ static void gather_rounds(MPI_Comm comm) {
   banyan_mpi_destroy(handle);
 }
 
+static void refuse(banyan_status status, banyan_status expected, const char *named) {
+  CHECK(status == expected && strstr(banyan_last_error(), named) != NULL);
+  CHECK(banyan_barrier(NULL) == BANYAN_ERR_ARGUMENT); /* another text */
+}
+
+/* Before MPI_Init and after MPI_Finalize. */
+static void check_absent(void) {
+  banyan_mpi *handle = NULL;
+  banyan_bootstrap bootstrap;
+  banyan_comm *comm = NULL;
+  refuse(banyan_mpi_bootstrap(MPI_COMM_WORLD, &handle, &bootstrap), BANYAN_ERR_STATE, "MPI is not running");
+  refuse(banyan_comm_create_mpi(MPI_COMM_WORLD, NULL, &comm), BANYAN_ERR_STATE, "MPI is not running");
+  CHECK(handle == NULL && comm == NULL);
+}
+
 static void check_arguments(void) {
   banyan_mpi *handle = NULL;
   banyan_bootstrap bootstrap = {.rank = -7};
-  CHECK(banyan_mpi_bootstrap(MPI_COMM_NULL, &handle, &bootstrap) == BANYAN_ERR_ARGUMENT);
-  CHECK(banyan_mpi_bootstrap(MPI_COMM_WORLD, NULL, &bootstrap) == BANYAN_ERR_ARGUMENT);
-  CHECK(banyan_mpi_bootstrap(MPI_COMM_WORLD, &handle, NULL) == BANYAN_ERR_ARGUMENT);
+  refuse(banyan_mpi_bootstrap(MPI_COMM_NULL, &handle, &bootstrap), BANYAN_ERR_ARGUMENT, "MPI_COMM_NULL");
+  refuse(banyan_mpi_bootstrap(MPI_COMM_WORLD, NULL, &bootstrap), BANYAN_ERR_ARGUMENT, "handle");
+  refuse(banyan_mpi_bootstrap(MPI_COMM_WORLD, &handle, NULL), BANYAN_ERR_ARGUMENT, "bootstrap");
   CHECK(handle == NULL && bootstrap.rank == -7);
   banyan_mpi_destroy(NULL);
 }
@@ -77,9 +95,7 @@ static void miss_an_allgather(MPI_Comm comm) {
 }
 
 int main(int argc, char **argv) {
-  banyan_mpi *handle = NULL;
-  banyan_bootstrap bootstrap;
-  CHECK(banyan_mpi_bootstrap(MPI_COMM_WORLD, &handle, &bootstrap) == BANYAN_ERR_STATE);
+  check_absent();
   MPI_Init(&argc, &argv);
   MPI_Comm_rank(MPI_COMM_WORLD, &world_rank);
   check_arguments();
@@ -95,6 +111,6 @@ int main(int argc, char **argv) {
   if (nranks > 1) miss_an_allgather(MPI_COMM_WORLD);
   if (world_rank == 0) printf("%d ranks: ok\n", nranks);
   MPI_Finalize();
-  CHECK(banyan_mpi_bootstrap(MPI_COMM_WORLD, &handle, &bootstrap) == BANYAN_ERR_STATE);
+  check_absent();
   return 0;
 }

@@ -271,6 +271,20 @@ static int no_allgather(void *context, const void *mine, void *all, size_t bytes
   return 1;
 }
 
+static int words_allgather(void *context, const void *mine, void *all, size_t bytes, int64_t timeout_ns) {
+  (void)context, (void)mine, (void)all, (void)bytes, (void)timeout_ns;
+  return (int)banyan_bootstrap_fail(BANYAN_ERR_PEER, "the store of rank 3 is gone");
+}
+
+START_TEST(words_of_a_bootstrap) {
+  banyan_comm *comm = NULL;
+  const banyan_bootstrap bootstrap = {.size = sizeof bootstrap, .rank = 0, .nranks = 1, .allgather = words_allgather};
+  ck_assert_int_eq(banyan_comm_create(&bootstrap, NULL, &comm), BANYAN_ERR_PEER);
+  ck_assert_str_eq(banyan_last_error(), "the store of rank 3 is gone");
+  ck_assert_ptr_null(comm);
+}
+END_TEST
+
 START_TEST(communicators) {
   banyan_comm *comm = NULL;
   const banyan_bootstrap good = {.size = sizeof good, .rank = 0, .nranks = 1, .allgather = no_allgather};
@@ -353,6 +367,7 @@ int main(void) {
   tcase_add_test(arguments, second_start);
   tcase_add_test(arguments, errors_of_one_rank);
   tcase_add_test(arguments, communicators);
+  tcase_add_test(arguments, words_of_a_bootstrap);
   tcase_add_test(arguments, splits);
   tcase_add_test(arguments, descriptions);
   suite_add_tcase(suite, arguments);
