@@ -387,8 +387,8 @@ banyan_status banyan_attention(const banyan_attention_desc *desc, const banyan_p
  * host banyan_start() does all of it. On a device it puts one kernel on desc->stream, as for a combine: allocates
  * nothing, may be captured. Then q, k, v, seq_lens and page_table are memory that the device can read, at each run, and
  * `out` such that it can write; q, k and v are all f16 or all bf16, their rows begin at multiples of 16 bytes; head_dim
- * is 64, 96, 128, 192 or 256 with values as long, or 576 with v = k, whose first 512 are the values (MLA). Else
- * BANYAN_ERR_UNSUPPORTED. Operations of a communicator share scratch memory: their runs are one after another, in
+ * is 64, 96, 128, 192 or 256 with values as long, or 576 with v = k, whose first 512 are the values (MLA); batch is
+ * below 2^23. Else BANYAN_ERR_UNSUPPORTED. Operations of a communicator share scratch memory: their runs are one after another, in
  * graphs too. */
 banyan_status banyan_attention_init(banyan_comm *comm, const banyan_attention_desc *desc, const banyan_partial *out,
                                     banyan_op **op);

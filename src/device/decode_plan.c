@@ -11,6 +11,7 @@
 #include <inttypes.h>
 #include <string.h>
 
+#include "cuda/program.h"
 #include "status.h"
 
 #define WHERE "decode: "
@@ -52,6 +53,9 @@ static banyan_status check_request(const bny_decode_request *request) {
   if (request->kv_heads < 1 || request->heads < 1 || request->heads % request->kv_heads != 0)
     return bny_fail(BANYAN_ERR_ARGUMENT, WHERE "heads is %" PRId32 ", must be a multiple of kv_heads, which is %" PRId32,
                     request->heads, request->kv_heads);
+  if (request->batch >= BNY_DEVICE_DETAIL_PAGE) /* the word of a fault has no room for more */
+    return bny_fail(BANYAN_ERR_UNSUPPORTED, WHERE "batch is %" PRId32 "; kernels take less than %d sequences at once",
+                    request->batch, BNY_DEVICE_DETAIL_PAGE);
   return BANYAN_OK;
 }
 
