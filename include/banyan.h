@@ -115,8 +115,8 @@ typedef struct banyan_comm_config {
                          * banyan_start() and these does not count. 0: 30 s (BANYAN_TIMEOUT_MS overrides the default) */
   size_t arena_bytes;   /* memory shared with peers, per rank, 64 KiB to 16 GiB; 0: 16 MiB. Larger messages are sent in
                          * parts */
-  const char *algorithm; /* for combines that name none; NULL: by predicted cost (BANYAN_ALGORITHM overrides), or measured
-                          * on devices where BANYAN_DEVICE_TUNE asks for it */
+  const char *algorithm; /* for combines that name none, see banyan_combine_desc; NULL: by predicted cost (BANYAN_ALGORITHM
+                          * overrides), or measured on devices where BANYAN_DEVICE_TUNE asks for it */
   const char *device;   /* where collectives run. NULL: on the host. "cuda": on the calling thread's current CUDA device;
                          * "cuda:2": on that one; "cuda:local": on that of the variable LOCAL_RANK. All ranks have a device
                          * of the same kind, or none */

@@ -232,8 +232,10 @@ static banyan_status read_settings(const banyan_comm_config *config, int32_t ori
   if (read.timeout_ns > longest_timeout_ns) read.timeout_ns = longest_timeout_ns;
   read.arena_bytes = config && config->arena_bytes ? config->arena_bytes : (size_t)options->arena_kib << 10;
   read.algorithm = options->algorithm ? options->algorithm : config ? config->algorithm : NULL;
-  if (read.algorithm && strlen(read.algorithm) >= BNY_ALGORITHM_NAME_BYTES)
-    return bny_fail(BANYAN_ERR_ARGUMENT, "the default algorithm \"%.40s...\" is the name of none", read.algorithm);
+  if (read.algorithm && read.algorithm[0]) {
+    status = bny_algorithm_check_name(options->algorithm ? "BANYAN_ALGORITHM" : "config.algorithm", read.algorithm);
+    if (status != BANYAN_OK) return status;
+  }
   *settings = read;
   return BANYAN_OK;
 }

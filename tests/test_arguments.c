@@ -285,6 +285,34 @@ START_TEST(words_of_a_bootstrap) {
 }
 END_TEST
 
+/* As one rank of a thread, whose allgather is the library's. */
+static void refused_alone(const banyan_comm_config *config, const char *named) {
+  banyan_threads *group;
+  banyan_bootstrap bootstrap;
+  banyan_comm *comm = NULL;
+  ck_assert_int_eq(banyan_threads_create(1, &group), BANYAN_OK);
+  ck_assert_int_eq(banyan_threads_bootstrap(group, 0, &bootstrap), BANYAN_OK);
+  refused(banyan_comm_create(&bootstrap, config, &comm), named);
+  ck_assert_ptr_null(comm);
+  banyan_threads_destroy(group);
+}
+
+START_TEST(default_algorithms) {
+  static const char *const names[] = {"nonesuch", "dissemination", "tree_", "nonesuch_with_a_name_longer_than_any"};
+  for (size_t i = 0; i < sizeof names / sizeof names[0]; i++) {
+    char text[128];
+    banyan_comm_config config = {.size = sizeof config, .algorithm = names[i]};
+    snprintf(text, sizeof text, "config.algorithm is \"%s\"; it takes oneshot, twoshot, recursive, tree, ring, levels", names[i]);
+    refused_alone(&config, text);
+  }
+  setenv("BANYAN_ALGORITHM", "telepathy", 1);
+  refused_alone(NULL, "BANYAN_ALGORITHM is \"telepathy\"");
+  setenv("BANYAN_ALGORITHM", "recursive_halving", 1);
+  banyan_comm_destroy(lone_comm());
+  unsetenv("BANYAN_ALGORITHM");
+}
+END_TEST
+
 START_TEST(communicators) {
   banyan_comm *comm = NULL;
   const banyan_bootstrap good = {.size = sizeof good, .rank = 0, .nranks = 1, .allgather = no_allgather};
@@ -368,6 +396,7 @@ int main(void) {
   tcase_add_test(arguments, errors_of_one_rank);
   tcase_add_test(arguments, communicators);
   tcase_add_test(arguments, words_of_a_bootstrap);
+  tcase_add_test(arguments, default_algorithms);
   tcase_add_test(arguments, splits);
   tcase_add_test(arguments, descriptions);
   suite_add_tcase(suite, arguments);

@@ -133,6 +133,9 @@ typedef struct bny_plan {
 banyan_status bny_plan_make(const bny_request *request, int32_t rank, bny_plan **plan);
 void bny_plan_free(bny_plan *plan); /* NULL is allowed */
 
+/* Whether a combine may name it, on some machine. If not, the error says so of `where`, and which names there are. */
+banyan_status bny_algorithm_check_name(const char *where, const char *name);
+
 /* Rows of a slice; of the whole call, the part that `rank` owns under request->scatter intersected with the request's
  * box (all of the box for NONE and, on the root, ROOT; may be empty). */
 int64_t bny_slice_rows(const bny_slice *slice);

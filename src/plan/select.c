@@ -166,6 +166,26 @@ static void list_names(const bny_request *request, char *text, size_t bytes) {
   }
 }
 
+/* Not a row that only moves ranks through a barrier. */
+static bool may_combine(const bny_algorithm *algorithm) {
+  return algorithm->refuse(&(bny_request){.collective = BNY_BARRIER, .nranks = 2}) != NULL;
+}
+
+banyan_status bny_algorithm_check_name(const char *where, const char *name) {
+  char names[256];
+  size_t length = 0;
+  const char *last = "";
+  for (int i = 0; bny_algorithms[i]; i++) {
+    if (!may_combine(bny_algorithms[i])) continue;
+    if (bny_algorithm_is_named(bny_algorithms[i], name)) return BANYAN_OK;
+    if (strcmp(bny_algorithms[i]->name, last) == 0) continue;
+    last = bny_algorithms[i]->name;
+    bny_append(names, sizeof names, &length, "%s%s", length ? ", " : "", last);
+  }
+  return bny_fail(BANYAN_ERR_ARGUMENT, "%s is \"%.40s\"; it takes %s, or a form of one of these, such as tree_chain", where, name,
+                  names);
+}
+
 static banyan_status fail_name(const bny_request *request) {
   char names[256];
   const char *collective = collective_names[request->collective];
