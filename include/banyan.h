@@ -19,7 +19,9 @@
  * the same status.
  *
  * Structs that begin with `size` must have it set to sizeof of the struct; fields that are zero take the default, except
- * the enums of banyan_partial, which have none: nothing about the meaning of memory is guessed.
+ * the enums of banyan_partial, which have none: nothing about the meaning of memory is guessed. Later versions append
+ * fields, so that a program runs with an older library, and with a newer one: a field that the struct does not have is as
+ * if zero; one that the library does not know must be zero, else the call is BANYAN_ERR_ARGUMENT.
  */
 #ifndef BANYAN_H
 #define BANYAN_H
@@ -321,7 +323,7 @@ typedef struct banyan_op_info {
   uint64_t bytes_between_hosts; /* of bytes_sent: to ranks of other hosts, as given to the network */
 } banyan_op_info;
 
-/* info->size set by the caller. */
+/* info->size set by the caller. Fields that the library does not know become zero. */
 banyan_status banyan_op_query(const banyan_op *op, banyan_op_info *info);
 
 /* The steps of this rank, one a line, as banyan_comm_describe() writes. */
@@ -369,14 +371,14 @@ typedef struct banyan_attention_desc {
                               * NULL: not paged */
   int64_t page_table_stride; /* from a sequence to the next; if positive, as many pages as a sequence has at most */
   int32_t page_keys;         /* a power of two; 0 if not paged */
-  int32_t pages;             /* that k and v have. An id that a sequence's length reaches is 0 .. pages - 1: nothing is read of
+  int32_t keys_max;          /* devices: no sequence has more keys, in any run; a longer one is cut, and
+                              * banyan_comm_status() is BANYAN_ERR_ARGUMENT, with a text that names it */
+  void *stream;              /* devices: as in banyan_combine_desc */
+  int64_t pages;             /* that k and v have. An id that a sequence's length reaches is 0 .. pages - 1: nothing is read of
                               * another, and it is BANYAN_ERR_ARGUMENT with a text that names sequence, place and id. On
                               * devices that comes at banyan_comm_status(), as for keys_max; the keys of the page are left
                               * out, perhaps with some (31 at most) beside them. 0: not said; ids are then trusted, but for
                               * negative ones */
-  int32_t keys_max;          /* devices: no sequence has more keys, in any run; a longer one is cut, and
-                              * banyan_comm_status() is BANYAN_ERR_ARGUMENT, with a text that names it */
-  void *stream;              /* devices: as in banyan_combine_desc */
 } banyan_attention_desc;
 
 /* Attention over this rank's shard alone, written to `out` as partials of [batch] tokens x [heads] rows, in any

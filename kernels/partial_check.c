@@ -151,9 +151,6 @@ const char *bny_partial_check(const banyan_partial *partial, const bny_box *box,
   if (partial == NULL) {
     return "the descriptor is NULL";
   }
-  if (partial->size != sizeof *partial) {
-    return "size is not sizeof(banyan_partial): begin with banyan_partial_init()";
-  }
   const char *refusal = check_enums(partial);
   if (refusal == NULL) {
     refusal = check_empty(partial, is_output);

@@ -4,6 +4,7 @@
 
 #include <string.h>
 
+#include "sized.h"
 #include "status.h"
 
 void banyan_split(int32_t count, int32_t parts, int32_t index, int32_t *first, int32_t *number) {
@@ -29,40 +30,50 @@ static banyan_status run_or_keep(banyan_comm *comm, const bny_op_key *key, const
 
 /* ---- combine --------------------------------------------------------------------------------------------------------- */
 
-banyan_status bny_api_combine_key(const banyan_comm *comm, const banyan_combine_desc *desc, bny_op_key *key) {
-  if (!comm || !desc) return bny_fail(BANYAN_ERR_ARGUMENT, "comm and desc must not be NULL");
-  if (desc->size != sizeof *desc)
-    return bny_fail(BANYAN_ERR_ARGUMENT, "desc.size is %zu; set it to sizeof(banyan_combine_desc) = %zu", desc->size,
-                    sizeof *desc);
+static bny_wire wire_of(const banyan_combine_desc *desc) {
+  return bny_wire_of_dtype(desc->wire ? desc->wire : BANYAN_F32);
+}
+
+static banyan_status check_combine(const banyan_comm *comm, const banyan_combine_desc *desc) {
   if (desc->tokens < 0 || desc->heads < 0 || desc->value_dim < 0)
     return bny_fail(BANYAN_ERR_ARGUMENT, "desc has tokens %d, heads %d, value_dim %d; none may be negative", desc->tokens,
                     desc->heads, desc->value_dim);
   if ((int64_t)desc->tokens * desc->heads > INT32_MAX || desc->value_dim > 65536)
     return bny_fail(BANYAN_ERR_ARGUMENT, "desc has %d tokens x %d heads of %d values; at most 2^31 - 1 rows of 65536",
                     desc->tokens, desc->heads, desc->value_dim);
-  bny_wire wire = bny_wire_of_dtype(desc->wire ? desc->wire : BANYAN_F32);
-  if (wire == BNY_WIRE_COUNT) return bny_fail(BANYAN_ERR_ARGUMENT, "desc.wire is %d, which is no wire format", desc->wire);
+  if (wire_of(desc) == BNY_WIRE_COUNT)
+    return bny_fail(BANYAN_ERR_ARGUMENT, "desc.wire is %d, which is no wire format", desc->wire);
   if ((unsigned)desc->scatter > BANYAN_SCATTER_TOKENS)
     return bny_fail(BANYAN_ERR_ARGUMENT, "desc.scatter is %d, which is no banyan_scatter", desc->scatter);
   if ((unsigned)desc->order > BANYAN_ORDER_CANONICAL)
     return bny_fail(BANYAN_ERR_ARGUMENT, "desc.order is %d, which is no banyan_order", desc->order);
-  bool rooted = desc->scatter == BANYAN_SCATTER_ROOT;
-  if (rooted && (desc->root < 0 || desc->root >= comm->nranks))
+  if (desc->scatter == BANYAN_SCATTER_ROOT && (desc->root < 0 || desc->root >= comm->nranks))
     return bny_fail(BANYAN_ERR_ARGUMENT, "desc.root is %d, must be 0..%d", desc->root, comm->nranks - 1);
-  const char *algorithm = desc->algorithm ? desc->algorithm : comm->algorithm;
-  if (algorithm && strlen(algorithm) >= BNY_ALGORITHM_NAME_BYTES)
-    return bny_fail(BANYAN_ERR_ARGUMENT, "desc.algorithm \"%.40s...\" is the name of none", algorithm);
+  if (desc->algorithm && strlen(desc->algorithm) >= BNY_ALGORITHM_NAME_BYTES)
+    return bny_fail(BANYAN_ERR_ARGUMENT, "desc.algorithm \"%.40s...\" is the name of none", desc->algorithm);
+  return BANYAN_OK;
+}
+
+banyan_status bny_api_combine_key(const banyan_comm *comm, const banyan_combine_desc **desc, banyan_combine_desc *room,
+                                  bny_op_key *key) {
+  if (!comm || !*desc) return bny_fail(BANYAN_ERR_ARGUMENT, "comm and desc must not be NULL");
+  const banyan_combine_desc *known = bny_sized_read(&bny_sized_combine_desc, "desc", *desc, room);
+  if (!known) return BANYAN_ERR_ARGUMENT;
+  banyan_status status = check_combine(comm, known);
+  if (status != BANYAN_OK) return status;
   bny_op_key made = {
     .collective = BNY_COMBINE,
-    .tokens = desc->tokens,
-    .heads = desc->heads,
-    .value_dim = desc->value_dim,
-    .wire = wire,
-    .scatter = desc->scatter,
-    .order = desc->order,
-    .root = rooted ? desc->root : 0,
+    .tokens = known->tokens,
+    .heads = known->heads,
+    .value_dim = known->value_dim,
+    .wire = wire_of(known),
+    .scatter = known->scatter,
+    .order = known->order,
+    .root = known->scatter == BANYAN_SCATTER_ROOT ? known->root : 0,
   };
+  const char *algorithm = known->algorithm ? known->algorithm : comm->algorithm;
   if (algorithm) strncpy(made.algorithm, algorithm, sizeof made.algorithm - 1);
+  *desc = known;
   *key = made;
   return BANYAN_OK;
 }
@@ -76,13 +87,16 @@ bny_box bny_api_result_box(const banyan_comm *comm, const bny_op_key *key) {
   return box;
 }
 
-banyan_status bny_api_check_partial(const banyan_partial *partial, const bny_box *box, bool is_output) {
+banyan_status bny_api_check_partial(const banyan_partial **partial, banyan_partial *room, const bny_box *box, bool is_output) {
   const char *name = is_output ? "out" : "in";
   if (bny_api_box_is_empty(box)) return BANYAN_OK;
-  if (!partial)
+  if (!*partial)
     return bny_fail(BANYAN_ERR_ARGUMENT, "%s is NULL, but this rank has %d x %d rows there", name, box->tokens,
                     box->heads);
-  const char *wrong = bny_partial_check(partial, box, is_output);
+  const banyan_partial *known = bny_sized_read(&bny_sized_partial, name, *partial, room);
+  if (!known) return BANYAN_ERR_ARGUMENT;
+  *partial = known;
+  const char *wrong = bny_partial_check(known, box, is_output);
   return wrong ? bny_fail(BANYAN_ERR_ARGUMENT, "%s: %s", name, wrong) : BANYAN_OK;
 }
 
@@ -108,12 +122,14 @@ static banyan_status check_memory_bytes(banyan_comm *comm, const char *what, con
 
 static banyan_status combine(banyan_comm *comm, const banyan_combine_desc *desc, const banyan_partial *in,
                              const banyan_partial *out, banyan_op **keep) {
+  banyan_combine_desc desc_room;
+  banyan_partial in_room, out_room;
   bny_op_key key;
-  banyan_status status = bny_api_combine_key(comm, desc, &key);
+  banyan_status status = bny_api_combine_key(comm, &desc, &desc_room, &key);
   if (status != BANYAN_OK) return status;
   bny_box all = {key.tokens, key.heads, key.value_dim}, result = bny_api_result_box(comm, &key);
-  status = bny_api_check_partial(in, &all, false);
-  if (status == BANYAN_OK) status = bny_api_check_partial(out, &result, true);
+  status = bny_api_check_partial(&in, &in_room, &all, false);
+  if (status == BANYAN_OK) status = bny_api_check_partial(&out, &out_room, &result, true);
   if (status == BANYAN_OK) status = bny_api_check_memory_partial(comm, in, &all, false);
   if (status == BANYAN_OK) status = bny_api_check_memory_partial(comm, out, &result, true);
   if (status != BANYAN_OK) return status;

@@ -5,8 +5,9 @@
 
 #include "operation.h"
 
-/* Checks all but memory. */
-banyan_status bny_api_combine_key(const banyan_comm *comm, const banyan_combine_desc *desc, bny_op_key *key);
+/* Checks all but memory. *desc becomes ours, in `room` where the caller's is of another size. */
+banyan_status bny_api_combine_key(const banyan_comm *comm, const banyan_combine_desc **desc, banyan_combine_desc *room,
+                                  bny_op_key *key);
 
 /* The rows that this rank's output has. */
 bny_box bny_api_result_box(const banyan_comm *comm, const bny_op_key *key);
@@ -18,7 +19,7 @@ banyan_status bny_api_check_memory(banyan_comm *comm, const char *what, const vo
 banyan_status bny_api_check_memory_partial(banyan_comm *comm, const banyan_partial *partial, const bny_box *box,
                                            bool is_output);
 
-/* NULL is allowed where there are no rows. */
-banyan_status bny_api_check_partial(const banyan_partial *partial, const bny_box *box, bool is_output);
+/* *partial becomes ours likewise. NULL is allowed where there are no rows; nothing is looked at then. */
+banyan_status bny_api_check_partial(const banyan_partial **partial, banyan_partial *room, const bny_box *box, bool is_output);
 
 #endif

@@ -4,6 +4,7 @@
 
 #include "api.h"
 #include "decode/decode.h"
+#include "sized.h"
 #include "status.h"
 
 /* ---- within a kernel of the caller's --------------------------------------------------------------------------------- */
@@ -19,8 +20,9 @@ static void set_within(bny_op_key *key) {
 
 banyan_status banyan_device_combine_init(banyan_comm *comm, const banyan_combine_desc *desc, banyan_op **op) {
   if (!op) return bny_fail(BANYAN_ERR_ARGUMENT, "op is NULL");
+  banyan_combine_desc room;
   bny_op_key key;
-  banyan_status status = bny_api_combine_key(comm, desc, &key);
+  banyan_status status = bny_api_combine_key(comm, &desc, &room, &key);
   if (status != BANYAN_OK) return status;
   if (!comm->device.engine)
     return bny_fail(BANYAN_ERR_UNSUPPORTED, "the communicator has no device: name one in banyan_comm_config");
@@ -43,10 +45,14 @@ banyan_status banyan_op_device(const banyan_op *op, const banyan_partial *rows, 
                     bytes, sizeof(bny_device_combine));
   if (blocks < 1) return bny_fail(BANYAN_ERR_ARGUMENT, "blocks is %d; one at least must fit on the device", blocks);
   bny_box none = {0, 0, key->value_dim}, result = bny_api_result_box(comm, key);
-  const char *wrong = rows ? bny_partial_check(rows, &none, false) : "is NULL";
+  banyan_partial rows_room, out_room;
+  if (!rows) return bny_fail(BANYAN_ERR_ARGUMENT, "rows: is NULL");
+  rows = bny_sized_read(&bny_sized_partial, "rows", rows, &rows_room);
+  if (!rows) return BANYAN_ERR_ARGUMENT;
+  const char *wrong = bny_partial_check(rows, &none, false);
   if (!wrong && (rows->values_dtype != BANYAN_F32 || rows->stats_dtype != BANYAN_F32)) wrong = "dtypes must be BANYAN_F32";
   if (wrong) return bny_fail(BANYAN_ERR_ARGUMENT, "rows: %s", wrong);
-  banyan_status status = bny_api_check_partial(out, &result, true);
+  banyan_status status = bny_api_check_partial(&out, &out_room, &result, true);
   if (status == BANYAN_OK) status = bny_api_check_memory_partial(comm, out, &result, true);
   if (status != BANYAN_OK) return status;
   bny_op_tell(op, rows, bny_api_box_is_empty(&result) ? NULL : out, blocks, combine);
@@ -70,7 +76,11 @@ banyan_status banyan_attention_init(banyan_comm *comm, const banyan_attention_de
                                     banyan_op **op) {
   if (!comm || !op) return bny_fail(BANYAN_ERR_ARGUMENT, "comm and op must not be NULL");
   bny_attention *attention = NULL;
-  banyan_status status = bny_decode_attention_check(desc, false);
+  banyan_attention_desc desc_room;
+  banyan_partial out_room;
+  banyan_status status = bny_decode_attention_read(&desc, &desc_room);
+  if (status == BANYAN_OK) status = bny_decode_attention_read_out(&out, &out_room);
+  if (status == BANYAN_OK) status = bny_decode_attention_check(desc, false);
   if (status == BANYAN_OK) status = bny_decode_attention_check_out(desc, out);
   if (status == BANYAN_OK) status = check_memory_attention(comm, desc);
   if (status == BANYAN_OK) status = bny_api_check_memory_partial(comm, out, &(bny_box){desc->batch, desc->heads, 1}, true);
@@ -95,7 +105,8 @@ static banyan_status check_both(const banyan_attention_desc *desc, const banyan_
 static banyan_status key_of_both(banyan_comm *comm, const banyan_attention_desc *desc, const banyan_combine_desc *combine,
                                  bny_op_key *key) {
   bny_op_key made;
-  banyan_status status = bny_api_combine_key(comm, combine, &made);
+  banyan_combine_desc room;
+  banyan_status status = bny_api_combine_key(comm, &combine, &room, &made);
   if (status == BANYAN_OK) status = bny_decode_attention_check(desc, false);
   if (status == BANYAN_OK) status = check_both(desc, combine);
   if (status != BANYAN_OK) return status;
@@ -110,11 +121,14 @@ static banyan_status key_of_both(banyan_comm *comm, const banyan_attention_desc 
 /* keep: a persistent operation, for the caller. */
 static banyan_status attend_and_combine(banyan_comm *comm, const banyan_attention_desc *desc,
                                         const banyan_combine_desc *combine, const banyan_partial *out, banyan_op **keep) {
+  banyan_attention_desc desc_room;
+  banyan_partial out_room;
   bny_op_key key;
-  banyan_status status = key_of_both(comm, desc, combine, &key);
+  banyan_status status = bny_decode_attention_read(&desc, &desc_room);
+  if (status == BANYAN_OK) status = key_of_both(comm, desc, combine, &key);
   if (status != BANYAN_OK) return status;
   bny_box result = bny_api_result_box(comm, &key);
-  status = bny_api_check_partial(out, &result, true);
+  status = bny_api_check_partial(&out, &out_room, &result, true);
   if (status == BANYAN_OK) status = check_memory_attention(comm, desc);
   if (status == BANYAN_OK) status = bny_api_check_memory_partial(comm, out, &result, true);
   if (status != BANYAN_OK) return status;

@@ -14,6 +14,7 @@
 #include "operation.h"
 #include "options.h"
 #include "plan/measured.h"
+#include "sized.h"
 #include "status.h"
 
 /* 73 years: sums with the clock do not overflow. */
@@ -195,22 +196,18 @@ static void log_settings(const banyan_comm *comm, const banyan_comm_config *conf
           source_of("BANYAN_ALGORITHM", !bny_option_text("BANYAN_ALGORITHM") && config && config->algorithm));
 }
 
-static banyan_status check_arguments(const banyan_bootstrap *bootstrap, const banyan_comm_config *config,
-                                     banyan_comm **comm) {
-  if (!bootstrap || !comm) return bny_fail(BANYAN_ERR_ARGUMENT, "bootstrap and comm must not be NULL");
-  if (bootstrap->size != sizeof *bootstrap)
-    return bny_fail(BANYAN_ERR_ARGUMENT, "bootstrap.size is %zu; set it to sizeof(banyan_bootstrap) = %zu", bootstrap->size,
-                    sizeof *bootstrap);
+static banyan_status check_bootstrap(const banyan_bootstrap *bootstrap) {
   if (!bootstrap->allgather) return bny_fail(BANYAN_ERR_ARGUMENT, "bootstrap.allgather is NULL");
   if (bootstrap->nranks < 1 || bootstrap->nranks > BNY_RANKS_MAX || bootstrap->rank < 0 || bootstrap->rank >= bootstrap->nranks)
     return bny_fail(BANYAN_ERR_ARGUMENT, "bootstrap has rank %d of %d; there may be 1 to %d", bootstrap->rank,
                     bootstrap->nranks, BNY_RANKS_MAX);
-  if (config && config->size != sizeof *config)
-    return bny_fail(BANYAN_ERR_ARGUMENT, "config.size is %zu; set it to sizeof(banyan_comm_config) = %zu", config->size,
-                    sizeof *config);
-  if (config && config->timeout_ns < 0)
+  return BANYAN_OK;
+}
+
+static banyan_status check_config(const banyan_comm_config *config) {
+  if (config->timeout_ns < 0)
     return bny_fail(BANYAN_ERR_ARGUMENT, "config.timeout_ns is %" PRId64 "; it must not be negative", config->timeout_ns);
-  if (config && config->arena_bytes && (config->arena_bytes < 65536 || config->arena_bytes > (size_t)1 << 34))
+  if (config->arena_bytes && (config->arena_bytes < 65536 || config->arena_bytes > (size_t)1 << 34))
     return bny_fail(BANYAN_ERR_ARGUMENT, "config.arena_bytes is %zu; it must be between 64 KiB and 16 GiB",
                     config->arena_bytes);
   return BANYAN_OK;
@@ -261,9 +258,7 @@ static banyan_status assemble(banyan_comm *comm, const banyan_bootstrap *bootstr
 banyan_status bny_comm_make(const banyan_bootstrap *bootstrap, const banyan_comm_config *config, int32_t origin,
                             banyan_comm **comm) {
   bny_settings settings;
-  banyan_status status = check_arguments(bootstrap, config, comm);
-  if (status == BANYAN_OK) bny_log_rank(bootstrap->rank);
-  if (status != BANYAN_OK) return status;
+  bny_log_rank(bootstrap->rank);
   banyan_status own_status = read_settings(config, origin, &settings);
   banyan_comm *made = calloc(1, sizeof *made);
   if (!made) return bny_fail(BANYAN_ERR_MEMORY, "out of memory for a communicator of %d ranks", bootstrap->nranks);
@@ -271,7 +266,7 @@ banyan_status bny_comm_make(const banyan_bootstrap *bootstrap, const banyan_comm
   made->nranks = bootstrap->nranks;
   made->origin = origin;
   made->process = getpid();
-  status = assemble(made, bootstrap, &settings, own_status);
+  banyan_status status = assemble(made, bootstrap, &settings, own_status);
   if (status != BANYAN_OK) {
     free_comm(made);
     return status;
@@ -282,7 +277,18 @@ banyan_status bny_comm_make(const banyan_bootstrap *bootstrap, const banyan_comm
 }
 
 banyan_status banyan_comm_create(const banyan_bootstrap *bootstrap, const banyan_comm_config *config, banyan_comm **comm) {
-  return bny_comm_make(bootstrap, config, bootstrap ? bootstrap->rank : 0, comm);
+  banyan_bootstrap bootstrap_room;
+  banyan_comm_config config_room;
+  if (!bootstrap || !comm) return bny_fail(BANYAN_ERR_ARGUMENT, "bootstrap and comm must not be NULL");
+  bootstrap = bny_sized_read(&bny_sized_bootstrap, "bootstrap", bootstrap, &bootstrap_room);
+  if (!bootstrap) return BANYAN_ERR_ARGUMENT;
+  if (config) {
+    config = bny_sized_read(&bny_sized_comm_config, "config", config, &config_room);
+    if (!config) return BANYAN_ERR_ARGUMENT;
+  }
+  banyan_status status = check_bootstrap(bootstrap);
+  if (status == BANYAN_OK && config) status = check_config(config);
+  return status == BANYAN_OK ? bny_comm_make(bootstrap, config, bootstrap->rank, comm) : status;
 }
 
 void banyan_comm_destroy(banyan_comm *comm) {

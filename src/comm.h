@@ -41,7 +41,7 @@ struct banyan_comm {
   banyan_op *blocking[BNY_BLOCKING_OPS];   /* behind the blocking calls, the latest first */
 };
 
-/* banyan_comm_create() for the rank that was `origin` to begin with. */
+/* banyan_comm_create() for the rank that was `origin` to begin with; what is given has been checked. */
 banyan_status bny_comm_make(const banyan_bootstrap *bootstrap, const banyan_comm_config *config, int32_t origin,
                             banyan_comm **comm);
 

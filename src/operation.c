@@ -6,6 +6,7 @@
 #include <string.h>
 
 #include "log.h"
+#include "sized.h"
 #include "status.h"
 
 /* ---- progress -------------------------------------------------------------------------------------------------------- */
@@ -380,9 +381,6 @@ banyan_status bny_op_all_ready(banyan_comm *comm, banyan_status own) {
 
 banyan_status banyan_op_query(const banyan_op *op, banyan_op_info *info) {
   if (!op || !info) return bny_fail(BANYAN_ERR_ARGUMENT, "op and info must not be NULL");
-  if (info->size != sizeof *info)
-    return bny_fail(BANYAN_ERR_ARGUMENT, "info.size is %zu; set it to sizeof(banyan_op_info) = %zu", info->size,
-                    sizeof *info);
   banyan_op_info found = {.size = sizeof found, .algorithm = "attention"};
   if (op->nparts > 0) {
     const bny_plan *first = op->parts[0].plan;
@@ -404,8 +402,7 @@ banyan_status banyan_op_query(const banyan_op *op, banyan_op_info *info) {
     uint64_t arena_bytes = bny_run_arena_bytes(op->parts[i].run);
     if (arena_bytes > found.arena_bytes) found.arena_bytes = arena_bytes;
   }
-  *info = found;
-  return BANYAN_OK;
+  return bny_sized_write(&bny_sized_op_info, "info", &found, info);
 }
 
 size_t banyan_op_describe(const banyan_op *op, char *text, size_t bytes) {

@@ -525,7 +525,7 @@ START_TEST(refusals) {
   refuse(NULL, &out, "desc");
   refuse(&p.desc, NULL, "out");
   REFUSE(size, 0, "size");
-  REFUSE(size, sizeof p.desc + 8, "size");
+  REFUSE(size, sizeof p.desc - 16, "size");
   REFUSE(batch, -1, "batch");
   REFUSE(heads, 0, "heads");
   REFUSE(heads, 5, "heads is 5, must be a multiple of kv_heads");

@@ -72,7 +72,7 @@ static void spoil_page(attention_task *task, int32_t id) {
   problem_shard *shard = &set->shards[1];
   int32_t b = set->shape.batch - 1, row_pages = (int32_t)shard->desc.page_table_stride;
   int32_t length = shard->lengths[b] = shard->lengths[b] > 0 ? shard->lengths[b] : 1, place = (length - 1) / WRONG_PAGE_KEYS;
-  int32_t wrong = shard->pages[b * row_pages + place] = id < 0 ? id : shard->desc.pages;
+  int32_t wrong = shard->pages[b * row_pages + place] = id < 0 ? id : (int32_t)shard->desc.pages;
   snprintf(task->wrong, sizeof task->wrong, "page_table[%d][%d] is %d", b, place, wrong);
   if (place + 1 < row_pages) shard->pages[b * row_pages + place + 1] = INT32_MAX; /* of no key */
 }
@@ -101,7 +101,7 @@ static void attend_beyond_on_host(world_rank *self) {
   if (self->rank == 1) {
     int32_t b = set->shape.batch - 1, place = (shard->lengths[b] - 1) / WRONG_PAGE_KEYS;
     char named[96];
-    snprintf(named, sizeof named, "page_table[%d][%d] is -1, must be 0 to %d", b, place, shard->desc.pages - 1);
+    snprintf(named, sizeof named, "page_table[%d][%d] is -1, must be 0 to %d", b, place, (int32_t)shard->desc.pages - 1);
     banyan_status status = banyan_start(op);
     world_check(self, status == BANYAN_ERR_ARGUMENT && strstr(banyan_last_error(), named), "status %d, %s is not in: %s", status,
                 named, banyan_last_error());

@@ -7,6 +7,7 @@
 #include <inttypes.h>
 #include <math.h>
 
+#include "sized.h"
 #include "status.h"
 #include "trace.h"
 
@@ -70,7 +71,7 @@ static banyan_status check_pages(const banyan_attention_desc *desc) {
   if (!desc->page_table && desc->page_keys != 0)
     return bny_fail(BANYAN_ERR_ARGUMENT, WHERE "page_keys is %" PRId32 " and page_table is NULL", desc->page_keys);
   if (desc->pages < 0 || (desc->pages > 0 && !desc->page_table))
-    return bny_fail(BANYAN_ERR_ARGUMENT, WHERE "pages is %" PRId32 "%s", desc->pages,
+    return bny_fail(BANYAN_ERR_ARGUMENT, WHERE "pages is %" PRId64 "%s", desc->pages,
                     desc->pages < 0 ? ", negative" : " and page_table is NULL");
   if (exceeds_table(desc, desc->keys_max))
     return bny_fail(BANYAN_ERR_ARGUMENT,
@@ -83,7 +84,7 @@ static banyan_status check_pages(const banyan_attention_desc *desc) {
 /* Of one sequence: every id that its length reaches. */
 static banyan_status check_page_ids(const banyan_attention_desc *desc, int32_t b) {
   const int32_t *table = desc->page_table + b * desc->page_table_stride, keys = desc->seq_lens[b];
-  const int32_t last = desc->pages > 0 ? desc->pages - 1 : INT32_MAX;
+  const int32_t last = desc->pages > 0 && desc->pages <= INT32_MAX ? (int32_t)desc->pages - 1 : INT32_MAX;
   if (exceeds_table(desc, keys))
     return bny_fail(BANYAN_ERR_ARGUMENT,
                     WHERE "seq_lens[%" PRId32 "] is %" PRId32 ", and page_table_stride of %" PRId64
@@ -92,7 +93,7 @@ static banyan_status check_page_ids(const banyan_attention_desc *desc, int32_t b
   for (int32_t place = 0; keys > 0 && place <= (keys - 1) / desc->page_keys; place++) {
     if (table[place] < 0 || table[place] > last)
       return bny_fail(BANYAN_ERR_ARGUMENT,
-                      WHERE "page_table[%" PRId32 "][%" PRId32 "] is %" PRId32 ", must be 0 to %" PRId32 " (pages is %" PRId32 ")",
+                      WHERE "page_table[%" PRId32 "][%" PRId32 "] is %" PRId32 ", must be 0 to %" PRId32 " (pages is %" PRId64 ")",
                       b, place, table[place], last, desc->pages);
   }
   return BANYAN_OK;
@@ -133,12 +134,23 @@ static banyan_status check_memory(const banyan_attention_desc *desc) {
   return status;
 }
 
+banyan_status bny_decode_attention_read(const banyan_attention_desc **desc, banyan_attention_desc *room) {
+  if (!*desc) return bny_fail(BANYAN_ERR_ARGUMENT, WHERE "desc is NULL");
+  const banyan_attention_desc *known = bny_sized_read(&bny_sized_attention_desc, WHERE "desc", *desc, room);
+  if (!known) return BANYAN_ERR_ARGUMENT;
+  *desc = known;
+  return BANYAN_OK;
+}
+
+banyan_status bny_decode_attention_read_out(const banyan_partial **out, banyan_partial *room) {
+  if (!*out) return bny_fail(BANYAN_ERR_ARGUMENT, WHERE "out is NULL");
+  const banyan_partial *known = bny_sized_read(&bny_sized_partial, WHERE "out", *out, room);
+  if (!known) return BANYAN_ERR_ARGUMENT;
+  *out = known;
+  return BANYAN_OK;
+}
+
 banyan_status bny_decode_attention_check(const banyan_attention_desc *desc, bool on_host) {
-  if (!desc)
-    return bny_fail(BANYAN_ERR_ARGUMENT, WHERE "desc is NULL");
-  if (desc->size != sizeof *desc)
-    return bny_fail(BANYAN_ERR_ARGUMENT, WHERE "desc->size is %zu, must be sizeof(banyan_attention_desc), here %zu",
-                    desc->size, sizeof *desc);
   banyan_status status = check_shape(desc);
   if (status == BANYAN_OK)
     status = check_pages(desc);
@@ -148,8 +160,6 @@ banyan_status bny_decode_attention_check(const banyan_attention_desc *desc, bool
 }
 
 banyan_status bny_decode_attention_check_out(const banyan_attention_desc *desc, const banyan_partial *out) {
-  if (!out)
-    return bny_fail(BANYAN_ERR_ARGUMENT, WHERE "out is NULL");
   bny_box box = {desc->batch, desc->heads, value_dim_of(desc)};
   const char *reason = bny_partial_check(out, &box, true);
   return reason ? bny_fail(BANYAN_ERR_ARGUMENT, WHERE "out: %s", reason) : BANYAN_OK;
@@ -224,5 +234,10 @@ banyan_status bny_decode_attention_run(const bny_attention_kernels *attention, c
 }
 
 banyan_status banyan_attention(const banyan_attention_desc *desc, const banyan_partial *out) {
+  banyan_attention_desc desc_room;
+  banyan_partial out_room;
+  banyan_status status = bny_decode_attention_read(&desc, &desc_room);
+  if (status == BANYAN_OK) status = bny_decode_attention_read_out(&out, &out_room);
+  if (status != BANYAN_OK) return status;
   return bny_decode_attention_run(bny_attention_kernels_find(NULL), bny_kernels_find(NULL), desc, out);
 }

@@ -70,7 +70,7 @@ static bny_decode_call call_of(const banyan_attention_desc *desc, const bny_deco
     .page_table_stride = desc->page_table_stride,
     .page_shift = desc->page_table ? __builtin_ctz((unsigned)desc->page_keys) : BNY_DECODE_WHOLE,
     /* Not said: those that are negative are not there all the same. */
-    .pages = desc->page_table && desc->pages ? (uint32_t)desc->pages : (uint32_t)INT32_MAX + 1,
+    .pages = desc->page_table && desc->pages && desc->pages <= INT32_MAX ? (uint32_t)desc->pages : (uint32_t)INT32_MAX + 1,
     .seq_lens = desc->seq_lens,
     .division = plan->division,
   };
