@@ -11,6 +11,8 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
+#include "log.h"
+
 enum { NRANKS_AT_MOST = 1 << 20, SECRET_BYTES_AT_MOST = 4096 };
 
 /* A whole number in decimal digits and nothing else; `must` says what the variable must be. */
@@ -187,6 +189,7 @@ static banyan_status read_secret(struct bny_boot_settings *settings) {
 }
 
 banyan_status bny_boot_settings_read(struct bny_boot_settings *settings) {
+  bny_log_read();
   memset(settings, 0, sizeof *settings);
   settings->listen_fd = -1;
   settings->fanout = BNY_BOOT_FANOUT;

@@ -5,31 +5,54 @@
 #include <fcntl.h>
 #include <stdarg.h>
 #include <stdio.h>
-#include <stdlib.h>
 #include <string.h>
 #include <sys/stat.h>
 #include <time.h>
 #include <unistd.h>
 
+#include "options.h"
 #include "status.h"
 
 static const char *const level_names[] = {"error", "warn", "info", "debug"};
 
-static _Thread_local int32_t speaker = -1;
+enum { PATH_BYTES = 1024 };
 
-void bny_log_rank(int32_t rank) { speaker = rank; }
+/* How a thread speaks. */
+static _Thread_local struct {
+  int32_t rank;
+  bool known; /* what follows */
+  bny_log_level most;
+  char file[PATH_BYTES]; /* "": stderr */
+} voice = {.rank = -1};
 
-bool bny_log_level_known(const char *text) {
-  for (int i = 0; i <= BNY_LOG_DEBUG; i++)
-    if (strcmp(text, level_names[i]) == 0) return true;
+void bny_log_rank(int32_t rank) { voice.rank = rank; }
+
+static bool find_level(const char *text, bny_log_level *level) {
+  for (int i = 0; i <= BNY_LOG_DEBUG; i++) {
+    if (strcmp(text, level_names[i]) != 0) continue;
+    *level = (bny_log_level)i;
+    return true;
+  }
   return false;
 }
 
+bool bny_log_level_known(const char *text) {
+  bny_log_level level;
+  return find_level(text, &level);
+}
+
+void bny_log_read(void) {
+  const char *level = bny_option_text("BANYAN_LOG"), *file = bny_option_text("BANYAN_LOG_FILE");
+  voice.known = true;
+  voice.most = BNY_LOG_WARN;
+  if (level) find_level(level, &voice.most);
+  voice.file[0] = 0;
+  if (file && strlen(file) < sizeof voice.file) strcpy(voice.file, file);
+}
+
 bool bny_log_wants(bny_log_level level) {
-  const char *text = getenv("BANYAN_LOG");
-  for (int i = 0; text && i <= BNY_LOG_DEBUG; i++)
-    if (strcmp(text, level_names[i]) == 0) return (int)level <= i;
-  return level <= BNY_LOG_WARN;
+  if (!voice.known) bny_log_read();
+  return level <= voice.most;
 }
 
 /* "../src/transport/shm.c" speaks as transport, "../src/boot_tcp.c" as boot. */
@@ -72,11 +95,11 @@ int bny_log_open(const char *path, int flags) {
 /* -1: to stderr. All ranks may share a file of one name, to which whole lines are added. A FIFO is fine if somebody reads
  * it, and lines that it does not take are lost. */
 static int open_file(void) {
-  const char *pattern = getenv("BANYAN_LOG_FILE");
-  char path[1024];
-  if (!pattern || !*pattern) return -1;
+  const char *pattern = voice.file;
+  char path[PATH_BYTES];
+  if (!*pattern) return -1;
   bool shared = !strstr(pattern, "%r") && !strstr(pattern, "%p");
-  if (!shared && !bny_log_path(pattern, speaker, path, sizeof path)) return -1;
+  if (!shared && !bny_log_path(pattern, voice.rank, path, sizeof path)) return -1;
   return open(shared ? pattern : path, O_WRONLY | O_APPEND | O_CREAT | O_CLOEXEC | O_NOCTTY | O_NONBLOCK, 0600);
 }
 
@@ -98,7 +121,7 @@ void bny_log_from(const char *source, bny_log_level level, const char *format, .
   if (file >= 0) print_time(line, most, &length);
   bny_append(line, most, &length, "banyan %s ", level_names[level]);
   print_subsystem(source, line, most, &length);
-  if (speaker >= 0) bny_append(line, most, &length, ", rank %d", speaker);
+  if (voice.rank >= 0) bny_append(line, most, &length, ", rank %d", voice.rank);
   bny_append(line, most, &length, ": ");
   char text[sizeof line];
   va_list arguments;

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Lines for people, as many as BANYAN_LOG asks for, on stderr or in BANYAN_LOG_FILE. Never on a hot path: the environment
- * is read, and a file opened, for each line.
+ * Lines for people, as many as BANYAN_LOG asks for, on stderr or in BANYAN_LOG_FILE. Never on a hot path: a file is opened
+ * for each line.
  *
  *     banyan warn transport, rank 3: ...
  *
@@ -19,6 +19,9 @@ typedef enum bny_log_level { BNY_LOG_ERROR, BNY_LOG_WARN, BNY_LOG_INFO, BNY_LOG_
 
 void bny_log_from(const char *source, bny_log_level level, const char *format, ...)
     __attribute__((format(printf, 3, 4)));
+
+/* Reads these two for the calling thread, which keeps them: with the other options, and else before its first line. */
+void bny_log_read(void);
 
 /* For what costs something to put together. */
 bool bny_log_wants(bny_log_level level);

@@ -60,6 +60,7 @@ banyan_status bny_options_read(bny_options *options) {
 #include "options.def"
 #undef BNY_OPTION_NUMBER
 #undef BNY_OPTION_TEXT
+  bny_log_read();
   if (status != BANYAN_OK) return status;
   if (read.log_level && !bny_log_level_known(read.log_level))
     return bny_fail(BANYAN_ERR_ARGUMENT, "BANYAN_LOG is \"%.40s\"; it takes error, warn, info or debug", read.log_level);

@@ -21,6 +21,7 @@ static void make_directory(void) {
   ck_assert_ptr_nonnull(mkdtemp(directory));
   unsetenv("BANYAN_LOG");
   unsetenv("BANYAN_LOG_FILE");
+  bny_log_read();
   bny_log_rank(-1);
 }
 
@@ -36,6 +37,7 @@ static void log_to(const char *level, const char *name) {
   setenv("BANYAN_LOG_FILE", path, 1);
   if (level) setenv("BANYAN_LOG", level, 1);
   else unsetenv("BANYAN_LOG");
+  bny_log_read();
 }
 
 /* The whole of a file into `said`; "" if there is none. */
@@ -120,6 +122,7 @@ START_TEST(what_cannot_be_written_is_said_on_stderr) {
   say_all();
   ck_assert_int_eq(errno, EDOM);
   unsetenv("BANYAN_LOG_FILE");
+  bny_log_read();
   say_all();
   dup2(saved, STDERR_FILENO);
   close(saved);
@@ -133,6 +136,16 @@ static void *say_much(void *argument) {
   for (int i = 0; i < 200; i++) bny_log(BNY_LOG_WARN, "%0*d", 40 + i % 30, i);
   return NULL;
 }
+
+/* The program may change its environment, in any thread, while others speak: they do not look at it. */
+START_TEST(the_environment_is_not_read_for_lines) {
+  log_to("error", "log");
+  setenv("BANYAN_LOG", "debug", 1);
+  unsetenv("BANYAN_LOG_FILE");
+  say_all();
+  ck_assert_int_eq(lines_of(read_log("log")), 1);
+}
+END_TEST
 
 START_TEST(lines_of_ranks_stay_whole) {
   enum { RANKS = 4 };
@@ -199,6 +212,7 @@ int main(void) {
   tcase_add_test(cases, lines_say_who_speaks);
   tcase_add_test(cases, files_are_told_apart);
   tcase_add_test(cases, what_cannot_be_written_is_said_on_stderr);
+  tcase_add_test(cases, the_environment_is_not_read_for_lines);
   tcase_add_test(cases, lines_of_ranks_stay_whole);
   tcase_add_test(cases, long_lines_are_cut);
   tcase_add_test(cases, settings_say_where_they_come_from);

@@ -102,6 +102,7 @@ void *bny_bridge_proxy_live(void *argument) {
   banyan_status status = BANYAN_OK;
   bool begun = true;
   pthread_setname_np(pthread_self(), "banyan-proxy");
+  bny_log_read();
   bny_log_rank(bridge->transport->rank);
   for (uint64_t epoch = 1; begun && status == BANYAN_OK; epoch++) {
     status = await_run(bridge, epoch, &begun);
