@@ -63,11 +63,32 @@ typedef struct letter {
   bny_measured measured;
 } letter;
 
+/* All that a rank may lack. */
+typedef struct supplies {
+  letter *letters; /* of all ranks, and this one's own; where there is a file */
+  bny_measured *measured;
+  bny_device_tuner *tuner;
+} supplies;
+
+static banyan_status get_supplies(int32_t nranks, const bny_tune *tune, supplies *supplies) {
+  bool has_file = tune->way == BNY_TUNE_FILE;
+  supplies->measured = calloc(1, sizeof *supplies->measured);
+  if (has_file) supplies->letters = calloc((size_t)nranks + 1, sizeof *supplies->letters);
+  if (!supplies->measured || (has_file && !supplies->letters))
+    return bny_fail(BANYAN_ERR_MEMORY, "out of memory for measured times");
+  return bny_device_tuner_make(nranks, &supplies->tuner);
+}
+
+static void free_supplies(supplies *supplies) {
+  free(supplies->letters);
+  free(supplies->measured);
+  bny_device_tuner_free(supplies->tuner);
+}
+
 /* Rank 0 reads, so that files which differ from host to host cannot part the ranks. *found: rank 0 has one. */
-static banyan_status take_from_file(const banyan_comm *comm, const bny_exchange *exchange, const char *path, bool *found,
-                                    bny_measured *measured) {
-  letter *all = calloc((size_t)comm->nranks + 1, sizeof *all), *own = all ? &all[comm->nranks] : NULL;
-  if (!all) return bny_fail(BANYAN_ERR_MEMORY, "out of memory for measured times");
+static banyan_status take_from_file(const banyan_comm *comm, const bny_exchange *exchange, const char *path,
+                                    const supplies *supplies, bool *found) {
+  letter *all = supplies->letters, *own = &all[comm->nranks];
   if (comm->rank == 0) {
     bool here = false;
     own->status = (int32_t)read_file(comm, path, &own->measured, &here);
@@ -75,44 +96,50 @@ static banyan_status take_from_file(const banyan_comm *comm, const bny_exchange 
     if (own->status != BANYAN_OK) snprintf(own->why, sizeof own->why, "%s", banyan_last_error());
   }
   banyan_status status = bny_exchange_all(exchange, own, all, sizeof *own);
-  if (status == BANYAN_OK && all[0].status != BANYAN_OK)
-    status = bny_fail((banyan_status)all[0].status, "%.*s", BNY_ERROR_TEXT_BYTES - 1, all[0].why);
-  if (status == BANYAN_OK) {
-    *found = all[0].found;
-    *measured = all[0].measured;
-  }
-  free(all);
-  return status;
+  if (status != BANYAN_OK) return status;
+  if (all[0].status != BANYAN_OK)
+    return bny_fail((banyan_status)all[0].status, "%.*s", BNY_ERROR_TEXT_BYTES - 1, all[0].why);
+  *found = all[0].found;
+  *supplies->measured = all[0].measured;
+  return BANYAN_OK;
 }
 
-static banyan_status measure(banyan_comm *comm, const bny_exchange *exchange, bny_measured *measured) {
+static banyan_status measure(banyan_comm *comm, const bny_exchange *exchange, const supplies *supplies) {
   bny_request like = {.collective = BNY_COMBINE, .nranks = comm->nranks, .cost = comm->device.cost, .levels = comm->levels,
                       .outbox_bytes = comm->device.outbox_bytes, .slots_max = comm->transport->slots_max};
-  return bny_device_tune(&comm->device, exchange, &like, measured);
+  return bny_device_tune(supplies->tuner, &comm->device, exchange, &like, supplies->measured);
+}
+
+/* *known: there are times. */
+static banyan_status read_or_measure(banyan_comm *comm, const bny_exchange *exchange, const bny_tune *tune, bool one_process,
+                                     const supplies *supplies, bool *known) {
+  *known = false;
+  banyan_status status = BANYAN_OK;
+  if (tune->way == BNY_TUNE_FILE) status = take_from_file(comm, exchange, tune->path, supplies, known);
+  if (status != BANYAN_OK || *known) return status;
+  if (comm->device.engine->share->crowd > 1 && !one_process) {
+    if (comm->rank == 0)
+      bny_log(BNY_LOG_WARN, "BANYAN_DEVICE_TUNE: processes that share a device take turns on it; combines are not measured");
+    return BANYAN_OK;
+  }
+  status = measure(comm, exchange, supplies);
+  *known = status == BANYAN_OK;
+  if (*known && tune->way == BNY_TUNE_FILE && comm->rank == 0) write_file(tune->path, supplies->measured);
+  return status;
 }
 
 banyan_status bny_comm_tune(banyan_comm *comm, const bny_exchange *exchange, const bny_settings *settings, bool one_process) {
   bny_tune tune = {.way = BNY_TUNE_OFF};
-  bool found = false;
+  supplies supplies = {0};
+  bool known = false;
   banyan_status status = bny_tune_parse(settings->options.device_tune, &tune); /* all ranks have the same, see facts.c */
   if (status != BANYAN_OK || tune.way == BNY_TUNE_OFF || comm->nranks == 1) return status;
-  bny_measured *measured = calloc(1, sizeof *measured);
-  if (!measured) return bny_fail(BANYAN_ERR_MEMORY, "out of memory for measured times");
-  if (tune.way == BNY_TUNE_FILE) status = take_from_file(comm, exchange, tune.path, &found, measured);
-  if (status == BANYAN_OK && !found && comm->device.engine->share->crowd > 1 && !one_process) {
-    if (comm->rank == 0)
-      bny_log(BNY_LOG_WARN, "BANYAN_DEVICE_TUNE: processes that share a device take turns on it; combines are not measured");
-    free(measured);
-    return BANYAN_OK;
+  status = bny_comm_confirm(exchange, get_supplies(comm->nranks, &tune, &supplies));
+  if (status == BANYAN_OK) status = read_or_measure(comm, exchange, &tune, one_process, &supplies, &known);
+  if (known) {
+    comm->measured = supplies.measured;
+    supplies.measured = NULL;
   }
-  if (status == BANYAN_OK && !found) {
-    status = measure(comm, exchange, measured);
-    if (status == BANYAN_OK && tune.way == BNY_TUNE_FILE && comm->rank == 0) write_file(tune.path, measured);
-  }
-  if (status != BANYAN_OK) {
-    free(measured);
-    return status;
-  }
-  comm->measured = measured;
-  return BANYAN_OK;
+  free_supplies(&supplies);
+  return status;
 }

@@ -7,6 +7,7 @@
 
 #include "clock.h"
 #include "device_world.h"
+#include "exec/device_tune.h"
 #include "plan/plan.h"
 #include "status.h"
 
@@ -275,6 +276,34 @@ START_TEST(a_rank_that_fails_is_named) {
 }
 END_TEST
 
+/* Before anything is measured: as for want of memory. */
+static _Thread_local bool is_poor;
+banyan_status __real_bny_device_tuner_make(int32_t nranks, bny_device_tuner **tuner);
+banyan_status __wrap_bny_device_tuner_make(int32_t nranks, bny_device_tuner **tuner);
+
+banyan_status __wrap_bny_device_tuner_make(int32_t nranks, bny_device_tuner **tuner) {
+  return is_poor ? bny_fail(BANYAN_ERR_MEMORY, "planted") : __real_bny_device_tuner_make(nranks, tuner);
+}
+
+static void start_poor(world_rank *self) {
+  char device[16];
+  snprintf(device, sizeof device, "cuda:%d", self->rank);
+  is_poor = self->rank == 1;
+  int64_t began_ns = bny_clock_ns();
+  banyan_comm_config config = {.size = sizeof config, .timeout_ns = 120000000000, .arena_bytes = 1 << 16, .device = device};
+  banyan_status status = banyan_comm_create(&self->bootstrap, &config, &self->comm);
+  world_check(self, status == BANYAN_ERR_MEMORY && strstr(banyan_last_error(), is_poor ? "planted" : "rank 1 "), "create: %s (%s)",
+              banyan_status_string(status), banyan_last_error());
+  world_check(self, bny_clock_ns() - began_ns < config.timeout_ns / 4, "as late as the deadline");
+}
+
+START_TEST(a_rank_that_cannot_start_is_named) {
+  begin(_i ? table : "create", "");
+  world_run(&(world_setup){.nranks = RANKS, .bare = true}, start_poor);
+  device_world_end();
+}
+END_TEST
+
 static void forget_table(void) { unlink(table); }
 
 int main(void) {
@@ -291,6 +320,7 @@ int main(void) {
   tcase_add_test(times, words_that_are_none);
   tcase_add_test(times, ranks_that_want_different_things);
   tcase_add_loop_test(times, a_rank_that_fails_is_named, 0, 3);
+  tcase_add_loop_test(files, a_rank_that_cannot_start_is_named, 0, 2);
   tcase_add_test(files, times_are_kept_in_a_file);
   tcase_add_loop_test(files, files_decide, 0, 10);
   suite_add_tcase(suite, times);

@@ -48,7 +48,7 @@ typedef struct report {
   double ns[CONTENDERS_MAX];
 } report;
 
-typedef struct tuner {
+typedef struct bny_device_tuner {
   bny_device_exec *exec;
   const bny_exchange *exchange;
   bny_measured *found;
@@ -361,25 +361,32 @@ static void clean(tuner *tuner) {
   }
   for (int32_t i = 0; i <= TIMES; i++) device->ops->mark_free(device, tuner->marks[i]);
   device->ops->stream_free(device, tuner->stream);
+}
+
+banyan_status bny_device_tuner_make(int32_t nranks, bny_device_tuner **tuner) {
+  bny_device_tuner *made = calloc(1, sizeof *made);
+  if (made) made->reports = calloc((size_t)nranks, sizeof *made->reports);
+  if (!made || !made->reports) {
+    free(made);
+    return bny_fail(BANYAN_ERR_MEMORY, "out of memory to measure combines");
+  }
+  *tuner = made;
+  return BANYAN_OK;
+}
+
+void bny_device_tuner_free(bny_device_tuner *tuner) {
+  if (!tuner) return;
   free(tuner->reports);
   free(tuner);
 }
 
-banyan_status bny_device_tune(bny_device_exec *exec, const bny_exchange *exchange, const bny_request *like,
-                              bny_measured *measured) {
-  tuner *tuner = calloc(1, sizeof *tuner);
-  report *reports = calloc((size_t)like->nranks, sizeof *reports);
-  if (!tuner || !reports) {
-    free(tuner);
-    free(reports);
-    return bny_fail(BANYAN_ERR_MEMORY, "out of memory to measure combines");
-  }
+banyan_status bny_device_tune(bny_device_tuner *tuner, bny_device_exec *exec, const bny_exchange *exchange,
+                              const bny_request *like, bny_measured *measured) {
   *measured = (bny_measured){.nranks = like->nranks};
   snprintf(measured->machine, sizeof measured->machine, "%s", exec->engine->device->facts.name);
   tuner->exec = exec;
   tuner->exchange = exchange;
   tuner->found = measured;
-  tuner->reports = reports;
   tuner->request = *like;
   size_t classes, bytes = scratch_bytes(tuner, &classes);
   tuner->graphs = exec->engine->device->facts.graphs;
