@@ -2,164 +2,10 @@
  *
  * Local attention by every kernel table against a reference in double precision from the same stored keys and values.
  */
-#include <check.h>
-#include <math.h>
-#include <stdint.h>
-#include <stdlib.h>
-#include <string.h>
-#include <sys/mman.h>
-#include <unistd.h>
-
 #include "attention.h"
-#include "banyan.h"
+#include "attention_local.h"
 #include "decode/decode.h"
 #include "op.h"
-
-/* ---- input ------------------------------------------------------------------------------------------------------- */
-
-static uint64_t random_state;
-
-static uint64_t random_bits(void) {
-  uint64_t z = (random_state += 0x9e3779b97f4a7c15);
-  z = (z ^ (z >> 30)) * 0xbf58476d1ce4e5b9;
-  z = (z ^ (z >> 27)) * 0x94d049bb133111eb;
-  return z ^ (z >> 31);
-}
-
-static int32_t random_range(int32_t low, int32_t high) { /* both included */
-  return low + (int32_t)(random_bits() % (uint64_t)(high - low + 1));
-}
-
-static double random_normal(void) {
-  double sum = 0;
-  for (int i = 0; i < 12; i++)
-    sum += (double)(random_bits() >> 11) * 0x1p-53;
-  return sum - 6;
-}
-
-static size_t element_bytes(banyan_dtype dtype) { return dtype == BANYAN_F32 ? 4 : 2; }
-
-static void store(void *base, int64_t index, banyan_dtype dtype, double value) {
-  float single = (float)value;
-  uint32_t bits;
-  memcpy(&bits, &single, sizeof bits);
-  if (dtype == BANYAN_F32) {
-    memcpy((char *)base + index * 4, &single, 4);
-    return;
-  }
-  uint16_t half = (uint16_t)(bits >> 16);
-  if (dtype == BANYAN_F16) {
-    /* Truncated; multiples of 2^-24 below 2^-14. */
-    double size = fabs(value);
-    int exponent;
-    frexp(size, &exponent);
-    if (size < 0x1p-14)
-      half = (uint16_t)(size * 0x1p24);
-    else if (size >= 65504)
-      half = 0x7bff;
-    else
-      half = (uint16_t)(((exponent + 14) << 10) + ((int)ldexp(size, 11 - exponent) & 0x3ff));
-    half = (uint16_t)(half | (value < 0 ? 0x8000 : 0));
-  }
-  memcpy((char *)base + index * 2, &half, 2);
-}
-
-static double load(const void *base, int64_t index, banyan_dtype dtype) {
-  if (dtype == BANYAN_F32) {
-    float single;
-    memcpy(&single, (const char *)base + index * 4, 4);
-    return (double)single;
-  }
-  uint16_t half;
-  memcpy(&half, (const char *)base + index * 2, 2);
-  if (dtype == BANYAN_BF16) {
-    uint32_t bits = (uint32_t)half << 16;
-    float single;
-    memcpy(&single, &bits, 4);
-    return (double)single;
-  }
-  int exponent = half >> 10 & 31, mantissa = half & 0x3ff;
-  double size = exponent == 0 ? ldexp(mantissa, -24) : ldexp(mantissa + 1024, exponent - 25);
-  return half & 0x8000 ? -size : size;
-}
-
-/* Memory that ends where the next page may not be touched: reading past a row's end is a crash. */
-typedef struct guarded {
-  char *map;
-  size_t map_bytes;
-  void *data;
-} guarded;
-
-static guarded guarded_make(size_t bytes) {
-  size_t page = (size_t)sysconf(_SC_PAGESIZE);
-  guarded memory = {.map_bytes = (bytes + page - 1) / page * page + page};
-  memory.map = mmap(NULL, memory.map_bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
-  ck_assert_ptr_ne(memory.map, MAP_FAILED);
-  ck_assert_int_eq(mprotect(memory.map + memory.map_bytes - page, page, PROT_NONE), 0);
-  memory.data = memory.map + memory.map_bytes - page - bytes;
-  return memory;
-}
-
-typedef struct problem {
-  banyan_attention_desc desc;
-  int32_t seq_lens[8];
-  guarded q, k, v;
-} problem;
-
-/* [batch][kv_heads][keys] or [batch][keys][kv_heads], rows padded. Returns the elements needed. */
-static int64_t lay_out(int32_t batch, int32_t heads, int32_t keys, int32_t dim, bool token_major, int32_t pad,
-                       int64_t *batch_stride, int64_t *head_stride, int64_t *token_stride) {
-  int64_t row = dim + pad;
-  *head_stride = token_major ? row : row * keys;
-  *token_stride = token_major ? row * heads : row;
-  *batch_stride = row * heads * keys;
-  return *batch_stride * batch - pad; /* nothing beyond the last row */
-}
-
-static void fill(void *base, int64_t elements, banyan_dtype dtype, double size) {
-  for (int64_t i = 0; i < elements; i++)
-    store(base, i, dtype, size * random_normal());
-}
-
-/* Filled in place: desc points into it. */
-static void problem_make(problem *p, int32_t batch, int32_t heads, int32_t kv_heads, int32_t head_dim,
-                         int32_t value_dim, banyan_dtype q_dtype, banyan_dtype kv_dtype, const int32_t *seq_lens,
-                         double size) {
-  memset(p, 0, sizeof *p);
-  banyan_attention_desc *desc = &p->desc;
-  *desc = (banyan_attention_desc){.size = sizeof *desc, .batch = batch, .heads = heads, .kv_heads = kv_heads,
-                                  .head_dim = head_dim, .value_dim = value_dim, .q_dtype = q_dtype,
-                                  .kv_dtype = kv_dtype, .seq_lens = p->seq_lens};
-  value_dim = value_dim ? value_dim : head_dim;
-  int32_t keys = 1;
-  for (int32_t b = 0; b < batch; b++) {
-    p->seq_lens[b] = seq_lens[b];
-    keys = seq_lens[b] > keys ? seq_lens[b] : keys;
-  }
-  bool token_major = random_range(0, 1);
-  int64_t unused;
-  int64_t q_elements = lay_out(desc->batch, desc->heads, 1, desc->head_dim, true, random_range(0, 3),
-                               &desc->q_batch_stride, &desc->q_head_stride, &unused);
-  int64_t k_elements = lay_out(desc->batch, desc->kv_heads, keys, desc->head_dim, token_major, random_range(0, 3),
-                               &desc->k_batch_stride, &desc->k_head_stride, &desc->k_token_stride);
-  int64_t v_elements = lay_out(desc->batch, desc->kv_heads, keys, value_dim, token_major, random_range(0, 3),
-                               &desc->v_batch_stride, &desc->v_head_stride, &desc->v_token_stride);
-  p->q = guarded_make((size_t)q_elements * element_bytes(desc->q_dtype));
-  p->k = guarded_make((size_t)k_elements * element_bytes(desc->kv_dtype));
-  p->v = guarded_make((size_t)v_elements * element_bytes(desc->kv_dtype));
-  fill(p->q.data, q_elements, desc->q_dtype, size);
-  fill(p->k.data, k_elements, desc->kv_dtype, 1);
-  fill(p->v.data, v_elements, desc->kv_dtype, 1);
-  desc->q = p->q.data;
-  desc->k = p->k.data;
-  desc->v = p->v.data;
-}
-
-static void problem_free(problem *p) {
-  munmap(p->q.map, p->q.map_bytes);
-  munmap(p->k.map, p->k.map_bytes);
-  munmap(p->v.map, p->v.map_bytes);
-}
 
 /* ---- reference --------------------------------------------------------------------------------------------------- */
 
@@ -211,35 +57,12 @@ static double reference_row(const banyan_attention_desc *desc, int32_t b, int32_
 
 /* ---- running ----------------------------------------------------------------------------------------------------- */
 
-typedef struct result {
-  float *values; /* [batch][heads][value_dim] */
-  float *lse;    /* [batch][heads] */
-  size_t values_bytes, lse_bytes;
-} result;
-
-static result result_make(const banyan_attention_desc *desc, banyan_partial *out) {
-  int32_t value_dim = desc->value_dim ? desc->value_dim : desc->head_dim;
-  size_t rows = (size_t)desc->batch * (size_t)desc->heads;
-  result r = {.values_bytes = rows * (size_t)value_dim * sizeof(float), .lse_bytes = rows * sizeof(float)};
-  r.values = malloc(r.values_bytes + 1);
-  r.lse = malloc(r.lse_bytes + 1);
-  memset(r.values, 0x7b, r.values_bytes);
-  memset(r.lse, 0x7b, r.lse_bytes);
-  banyan_partial_init(out, r.values, BANYAN_F32, r.lse, BANYAN_F32, desc->heads, value_dim);
-  return r;
-}
-
 static result run(const bny_attention_kernels *table, const banyan_attention_desc *desc) {
   banyan_partial out;
   result r = result_make(desc, &out);
   banyan_status status = bny_decode_attention_run(table, bny_kernels_find(NULL), desc, &out);
   ck_assert_msg(status == BANYAN_OK, "%s: %s", table->name, banyan_last_error());
   return r;
-}
-
-static void result_free(result *r) {
-  free(r->values);
-  free(r->lse);
 }
 
 /* Every row within `bound` relative of the reference, |out - ref|_2 / |ref|_2; lse within `bound` of 1 + |lse|. */
@@ -501,122 +324,6 @@ START_TEST(other_convention) {
 }
 END_TEST
 
-/* ---- refusals ---------------------------------------------------------------------------------------------------- */
-
-static void refuse(const banyan_attention_desc *desc, const banyan_partial *out, const char *word) {
-  ck_assert_msg(banyan_attention(desc, out) == BANYAN_ERR_ARGUMENT, "%s was accepted", word);
-  ck_assert_msg(strstr(banyan_last_error(), word) != NULL, "\"%s\" does not name %s", banyan_last_error(), word);
-}
-
-#define REFUSE(field, value, word)                                                                                     \
-  do {                                                                                                                 \
-    banyan_attention_desc bad = p.desc;                                                                                \
-    bad.field = value;                                                                                                 \
-    refuse(&bad, &out, word);                                                                                          \
-  } while (0)
-
-START_TEST(refusals) {
-  random_state = 1;
-  problem p;
-  problem_make(&p, 2, 4, 2, 16, 0, BANYAN_F32, BANYAN_F32, (int32_t[]){5, 7}, 1);
-  banyan_partial out;
-  result r = result_make(&p.desc, &out);
-  ck_assert_msg(banyan_attention(&p.desc, &out) == BANYAN_OK, "%s", banyan_last_error());
-  refuse(NULL, &out, "desc");
-  refuse(&p.desc, NULL, "out");
-  REFUSE(size, 0, "size");
-  REFUSE(size, sizeof p.desc - 16, "size");
-  REFUSE(batch, -1, "batch");
-  REFUSE(heads, 0, "heads");
-  REFUSE(heads, 5, "heads is 5, must be a multiple of kv_heads");
-  REFUSE(heads, 1 << 30, "batch 2 x heads 1073741824");
-  REFUSE(kv_heads, 0, "kv_heads");
-  REFUSE(kv_heads, -2, "kv_heads");
-  REFUSE(head_dim, 0, "head_dim");
-  REFUSE(head_dim, 577, "head_dim");
-  REFUSE(head_dim, 576, "value_dim is 576 (head_dim, as it is unset)");
-  REFUSE(value_dim, -1, "value_dim");
-  REFUSE(value_dim, 513, "value_dim");
-  REFUSE(scale, NAN, "scale");
-  REFUSE(scale, INFINITY, "scale");
-  REFUSE(q_dtype, (banyan_dtype)0, "q_dtype");
-  REFUSE(kv_dtype, (banyan_dtype)9, "kv_dtype");
-  REFUSE(q, NULL, "q is NULL");
-  REFUSE(k, NULL, "k is NULL");
-  REFUSE(v, NULL, "v is NULL");
-  REFUSE(seq_lens, NULL, "seq_lens");
-  REFUSE(seq_lens, ((int32_t[]){3, -4}), "seq_lens[1] is -4");
-  REFUSE(pages, -1, "pages is -1, negative");
-  REFUSE(pages, 4, "pages is 4 and page_table is NULL");
-  REFUSE(q_head_stride, 15, "q_head_stride");
-  REFUSE(k_token_stride, 0, "k_token_stride");
-  REFUSE(v_token_stride, -1, "v_token_stride");
-  REFUSE(k_head_stride, 0, "k_head_stride");
-  REFUSE(v_head_stride, 0, "v_head_stride");
-  banyan_partial bad = out;
-  bad.base = (banyan_base)0;
-  refuse(&p.desc, &bad, "base");
-  bad = out;
-  bad.values = NULL;
-  refuse(&p.desc, &bad, "values");
-  result_free(&r);
-  problem_free(&p);
-}
-END_TEST
-
-/* An id is looked at if a length reaches it, and before anything is read: with ids that are not looked at, this reads far
- * outside, beside a page that is not mapped. */
-START_TEST(wrong_pages) {
-  enum { PAGE_KEYS = 4, PAGES = 5, ROW_PAGES = 3, DIM = 16 };
-  random_state = 31;
-  guarded k = guarded_make(sizeof(float) * PAGES * PAGE_KEYS * DIM);
-  fill(k.data, PAGES * PAGE_KEYS * DIM, BANYAN_F32, 1);
-  float q[2 * DIM] = {0};
-  int32_t lengths[2] = {2 * PAGE_KEYS, ROW_PAGES * PAGE_KEYS - 3};
-  banyan_attention_desc desc = {
-    .size = sizeof desc, .batch = 2, .heads = 1, .kv_heads = 1, .head_dim = DIM, .q_dtype = BANYAN_F32, .kv_dtype = BANYAN_F32,
-    .q = q, .q_batch_stride = DIM, .q_head_stride = DIM, .k = k.data, .k_batch_stride = PAGE_KEYS * DIM, .k_token_stride = DIM,
-    .k_head_stride = PAGE_KEYS * DIM, .v = k.data, .v_batch_stride = PAGE_KEYS * DIM, .v_token_stride = DIM,
-    .v_head_stride = PAGE_KEYS * DIM, .seq_lens = lengths, .page_table_stride = ROW_PAGES, .page_keys = PAGE_KEYS,
-    .pages = PAGES};
-  static const struct {
-    int32_t sequence, place, id, pages;
-    const char *says; /* NULL: it is fine */
-  } cases[] = {
-    {0, 0, -1, PAGES, "page_table[0][0] is -1, must be 0 to 4"},
-    {0, 1, PAGES, PAGES, "page_table[0][1] is 5, must be 0 to 4"},
-    {1, 2, INT32_MAX, PAGES, "page_table[1][2] is 2147483647, must be 0 to 4"},
-    {1, 0, INT32_MIN, PAGES, "page_table[1][0] is -2147483648"},
-    {1, 1, -7, 0, "page_table[1][1] is -7"},
-    {1, 1, 4, 4, "page_table[1][1] is 4, must be 0 to 3"},
-    {1, 1, 4, PAGES, NULL},
-    {0, 2, -1, PAGES, NULL}, /* beyond the length */
-    {0, 2, INT32_MAX, PAGES, NULL},
-  };
-  banyan_partial out;
-  result r = result_make(&desc, &out);
-  for (size_t i = 0; i < sizeof cases / sizeof cases[0]; i++) {
-    int32_t table[2 * ROW_PAGES] = {0, 1, 2, 3, 0, 1};
-    table[cases[i].sequence * ROW_PAGES + cases[i].place] = cases[i].id;
-    desc.page_table = table;
-    desc.pages = cases[i].pages;
-    if (cases[i].says) refuse(&desc, &out, cases[i].says);
-    else ck_assert_msg(banyan_attention(&desc, &out) == BANYAN_OK, "case %zu: %s", i, banyan_last_error());
-  }
-  int32_t table[2 * ROW_PAGES] = {0, 1, 2, 3, 0, 1};
-  desc.page_table = table;
-  lengths[0] = ROW_PAGES * PAGE_KEYS + 1;
-  refuse(&desc, &out, "seq_lens[0] is 13, and page_table_stride of 3");
-  lengths[0] = 1;
-  desc.keys_max = ROW_PAGES * PAGE_KEYS + 1;
-  refuse(&desc, &out, "keys_max is 13, and page_table_stride of 3");
-  desc.page_table_stride = 0; /* a table that sequences share */
-  ck_assert_msg(banyan_attention(&desc, &out) == BANYAN_OK, "%s", banyan_last_error());
-  result_free(&r);
-  munmap(k.map, k.map_bytes);
-}
-END_TEST
-
 START_TEST(tables) {
   const bny_attention_kernels *last = NULL;
   EACH_TABLE(table) {
@@ -643,8 +350,6 @@ int main(void) {
   tcase_add_test(all, empty_sequences);
   tcase_add_loop_test(all, nan_input, 0, 2);
   tcase_add_test(all, other_convention);
-  tcase_add_test(all, refusals);
-  tcase_add_test(all, wrong_pages);
   suite_add_tcase(suite, all);
   SRunner *runner = srunner_create(suite);
   srunner_run_all(runner, CK_NORMAL);

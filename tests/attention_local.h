@@ -1,0 +1,184 @@
+/* SPDX-License-Identifier: Apache-2.0
+ * What tests of local attention have in common: keys and values in memory whose end is guarded, and room for a result. */
+#ifndef TESTS_ATTENTION_LOCAL_H
+#define TESTS_ATTENTION_LOCAL_H
+
+#include <check.h>
+#include <math.h>
+#include <stdbool.h>
+#include <stdint.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/mman.h>
+#include <unistd.h>
+
+#include "banyan.h"
+
+static uint64_t random_state;
+
+static inline uint64_t random_bits(void) {
+  uint64_t z = (random_state += 0x9e3779b97f4a7c15);
+  z = (z ^ (z >> 30)) * 0xbf58476d1ce4e5b9;
+  z = (z ^ (z >> 27)) * 0x94d049bb133111eb;
+  return z ^ (z >> 31);
+}
+
+static inline int32_t random_range(int32_t low, int32_t high) { /* both included */
+  return low + (int32_t)(random_bits() % (uint64_t)(high - low + 1));
+}
+
+static inline double random_normal(void) {
+  double sum = 0;
+  for (int i = 0; i < 12; i++)
+    sum += (double)(random_bits() >> 11) * 0x1p-53;
+  return sum - 6;
+}
+
+static inline size_t element_bytes(banyan_dtype dtype) { return dtype == BANYAN_F32 ? 4 : 2; }
+
+static inline void store(void *base, int64_t index, banyan_dtype dtype, double value) {
+  float single = (float)value;
+  uint32_t bits;
+  memcpy(&bits, &single, sizeof bits);
+  if (dtype == BANYAN_F32) {
+    memcpy((char *)base + index * 4, &single, 4);
+    return;
+  }
+  uint16_t half = (uint16_t)(bits >> 16);
+  if (dtype == BANYAN_F16) {
+    /* Truncated; multiples of 2^-24 below 2^-14. */
+    double size = fabs(value);
+    int exponent;
+    frexp(size, &exponent);
+    if (size < 0x1p-14)
+      half = (uint16_t)(size * 0x1p24);
+    else if (size >= 65504)
+      half = 0x7bff;
+    else
+      half = (uint16_t)(((exponent + 14) << 10) + ((int)ldexp(size, 11 - exponent) & 0x3ff));
+    half = (uint16_t)(half | (value < 0 ? 0x8000 : 0));
+  }
+  memcpy((char *)base + index * 2, &half, 2);
+}
+
+static inline double load(const void *base, int64_t index, banyan_dtype dtype) {
+  if (dtype == BANYAN_F32) {
+    float single;
+    memcpy(&single, (const char *)base + index * 4, 4);
+    return (double)single;
+  }
+  uint16_t half;
+  memcpy(&half, (const char *)base + index * 2, 2);
+  if (dtype == BANYAN_BF16) {
+    uint32_t bits = (uint32_t)half << 16;
+    float single;
+    memcpy(&single, &bits, 4);
+    return (double)single;
+  }
+  int exponent = half >> 10 & 31, mantissa = half & 0x3ff;
+  double size = exponent == 0 ? ldexp(mantissa, -24) : ldexp(mantissa + 1024, exponent - 25);
+  return half & 0x8000 ? -size : size;
+}
+
+/* Memory that ends where the next page may not be touched: reading past a row's end is a crash. */
+typedef struct guarded {
+  char *map;
+  size_t map_bytes;
+  void *data;
+} guarded;
+
+static inline guarded guarded_make(size_t bytes) {
+  size_t page = (size_t)sysconf(_SC_PAGESIZE);
+  guarded memory = {.map_bytes = (bytes + page - 1) / page * page + page};
+  memory.map = mmap(NULL, memory.map_bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+  ck_assert_ptr_ne(memory.map, MAP_FAILED);
+  ck_assert_int_eq(mprotect(memory.map + memory.map_bytes - page, page, PROT_NONE), 0);
+  memory.data = memory.map + memory.map_bytes - page - bytes;
+  return memory;
+}
+
+typedef struct problem {
+  banyan_attention_desc desc;
+  int32_t seq_lens[8];
+  guarded q, k, v;
+} problem;
+
+/* [batch][kv_heads][keys] or [batch][keys][kv_heads], rows padded. Returns the elements needed. */
+static inline int64_t lay_out(int32_t batch, int32_t heads, int32_t keys, int32_t dim, bool token_major, int32_t pad,
+                       int64_t *batch_stride, int64_t *head_stride, int64_t *token_stride) {
+  int64_t row = dim + pad;
+  *head_stride = token_major ? row : row * keys;
+  *token_stride = token_major ? row * heads : row;
+  *batch_stride = row * heads * keys;
+  return *batch_stride * batch - pad; /* nothing beyond the last row */
+}
+
+static inline void fill(void *base, int64_t elements, banyan_dtype dtype, double size) {
+  for (int64_t i = 0; i < elements; i++)
+    store(base, i, dtype, size * random_normal());
+}
+
+/* Filled in place: desc points into it. */
+static inline void problem_make(problem *p, int32_t batch, int32_t heads, int32_t kv_heads, int32_t head_dim,
+                         int32_t value_dim, banyan_dtype q_dtype, banyan_dtype kv_dtype, const int32_t *seq_lens,
+                         double size) {
+  memset(p, 0, sizeof *p);
+  banyan_attention_desc *desc = &p->desc;
+  *desc = (banyan_attention_desc){.size = sizeof *desc, .batch = batch, .heads = heads, .kv_heads = kv_heads,
+                                  .head_dim = head_dim, .value_dim = value_dim, .q_dtype = q_dtype,
+                                  .kv_dtype = kv_dtype, .seq_lens = p->seq_lens};
+  value_dim = value_dim ? value_dim : head_dim;
+  int32_t keys = 1;
+  for (int32_t b = 0; b < batch; b++) {
+    p->seq_lens[b] = seq_lens[b];
+    keys = seq_lens[b] > keys ? seq_lens[b] : keys;
+  }
+  bool token_major = random_range(0, 1);
+  int64_t unused;
+  int64_t q_elements = lay_out(desc->batch, desc->heads, 1, desc->head_dim, true, random_range(0, 3),
+                               &desc->q_batch_stride, &desc->q_head_stride, &unused);
+  int64_t k_elements = lay_out(desc->batch, desc->kv_heads, keys, desc->head_dim, token_major, random_range(0, 3),
+                               &desc->k_batch_stride, &desc->k_head_stride, &desc->k_token_stride);
+  int64_t v_elements = lay_out(desc->batch, desc->kv_heads, keys, value_dim, token_major, random_range(0, 3),
+                               &desc->v_batch_stride, &desc->v_head_stride, &desc->v_token_stride);
+  p->q = guarded_make((size_t)q_elements * element_bytes(desc->q_dtype));
+  p->k = guarded_make((size_t)k_elements * element_bytes(desc->kv_dtype));
+  p->v = guarded_make((size_t)v_elements * element_bytes(desc->kv_dtype));
+  fill(p->q.data, q_elements, desc->q_dtype, size);
+  fill(p->k.data, k_elements, desc->kv_dtype, 1);
+  fill(p->v.data, v_elements, desc->kv_dtype, 1);
+  desc->q = p->q.data;
+  desc->k = p->k.data;
+  desc->v = p->v.data;
+}
+
+static inline void problem_free(problem *p) {
+  munmap(p->q.map, p->q.map_bytes);
+  munmap(p->k.map, p->k.map_bytes);
+  munmap(p->v.map, p->v.map_bytes);
+}
+
+typedef struct result {
+  float *values; /* [batch][heads][value_dim] */
+  float *lse;    /* [batch][heads] */
+  size_t values_bytes, lse_bytes;
+} result;
+
+static inline result result_make(const banyan_attention_desc *desc, banyan_partial *out) {
+  int32_t value_dim = desc->value_dim ? desc->value_dim : desc->head_dim;
+  size_t rows = (size_t)desc->batch * (size_t)desc->heads;
+  result r = {.values_bytes = rows * (size_t)value_dim * sizeof(float), .lse_bytes = rows * sizeof(float)};
+  r.values = malloc(r.values_bytes + 1);
+  r.lse = malloc(r.lse_bytes + 1);
+  memset(r.values, 0x7b, r.values_bytes);
+  memset(r.lse, 0x7b, r.lse_bytes);
+  banyan_partial_init(out, r.values, BANYAN_F32, r.lse, BANYAN_F32, desc->heads, value_dim);
+  return r;
+}
+
+static inline void result_free(result *r) {
+  free(r->values);
+  free(r->lse);
+}
+
+#endif
