@@ -44,7 +44,7 @@ static void describe(bny_attention *attention, bool within, bool alone) {
   const char *then = within ? "; its rows are combined within it" : alone ? "" : "; then a combine of its own";
   if (!attention->engine) {
     snprintf(attention->text, sizeof attention->text, "attention on the host (%s)%s",
-             bny_attention_kernels_find(NULL)->name, then);
+             attention->kernels->name, then);
     return;
   }
   const bny_decode_plan *plan = &attention->decode.plan;
@@ -57,6 +57,9 @@ static banyan_status make(banyan_comm *comm, const banyan_attention_desc *desc, 
   bny_attention *made = calloc(1, sizeof *made);
   if (!made) return bny_fail(BANYAN_ERR_MEMORY, "out of memory for an operation");
   made->engine = comm->device.engine;
+  made->finish = comm->exec->kernels;
+  made->kernels = bny_attention_kernels_find(made->finish->name);
+  if (!made->kernels) made->kernels = bny_attention_kernels_find(NULL); /* has needs of its own */
   made->desc = *desc;
   if (!made->desc.stream) made->desc.stream = comm->stream;
   banyan_status status = BANYAN_OK;
@@ -94,7 +97,7 @@ bool bny_attention_rebind(const banyan_comm *comm, bny_attention *attention, con
 
 banyan_status bny_attention_start(bny_attention *attention, const bny_device_combine *combine) {
   if (attention->engine) return bny_decode_start(&attention->decode, combine, attention->desc.stream);
-  return banyan_attention(&attention->desc, &attention->out);
+  return bny_decode_attention_run(attention->kernels, attention->finish, &attention->desc, &attention->out);
 }
 
 void bny_attention_free(bny_attention *attention) {

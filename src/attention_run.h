@@ -5,6 +5,7 @@
 #ifndef BNY_ATTENTION_RUN_H
 #define BNY_ATTENTION_RUN_H
 
+#include "attention.h"
 #include "comm.h"
 #include "device/decode.h"
 
@@ -12,6 +13,8 @@ typedef struct bny_attention {
   bny_engine *engine; /* NULL: on the host */
   banyan_attention_desc desc;
   banyan_partial out;
+  const bny_attention_kernels *kernels; /* on the host: those that BANYAN_KERNELS names for the communicator */
+  const bny_kernels *finish;
   bny_decode decode;  /* on a device */
   void *rows;         /* owned: memory of the host for rows that a combine reads */
   char text[160];     /* how it is done */
