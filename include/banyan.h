@@ -72,8 +72,9 @@ const char *banyan_last_error(void);
 
 /* Rank, size and one blocking allgather. Supply your own, or use one of the makers below.
  * allgather: every rank gives `bytes` bytes at `mine`; `all` receives nranks * bytes in rank order. Returns 0 on success,
- * anything else on failure, and may say more by `return banyan_bootstrap_fail(...)`. It is called only inside
- * banyan_comm_create(), and not after it has returned. */
+ * anything else on failure, and may say more by `return banyan_bootstrap_fail(...)`. It gives up after timeout_ns: nobody
+ * else notices there that a rank does not come. It is called only inside banyan_comm_create(), and not after it has
+ * returned. */
 typedef struct banyan_bootstrap {
   size_t size;
   int32_t rank;
@@ -170,7 +171,8 @@ banyan_status banyan_comm_set_stream(banyan_comm *comm, void *stream);
 int32_t banyan_comm_rank(const banyan_comm *comm);
 int32_t banyan_comm_nranks(const banyan_comm *comm);
 
-/* BANYAN_OK, or the failure that ended this communicator, its text, and the rank to blame (-1: none known). */
+/* BANYAN_OK, or the failure that ended this communicator, its text ("": none; the communicator's), and the rank to blame
+ * (-1: none known). */
 banyan_status banyan_comm_status(const banyan_comm *comm);
 const char *banyan_comm_error(const banyan_comm *comm);
 int32_t banyan_comm_failed_rank(const banyan_comm *comm);
@@ -275,7 +277,7 @@ banyan_status banyan_combine(banyan_comm *comm, const banyan_combine_desc *desc,
                              const banyan_partial *out);
 
 /* `all` receives every rank's bytes one after another in rank order. counts[r] is the bytes of rank r, identical on all
- * ranks. Meant for Q when its heads are sharded. `mine` may be its own place in `all`. */
+ * ranks. Meant for Q when its heads are sharded. `mine` may be its own place in `all`, and else does not overlap it. */
 banyan_status banyan_gather(banyan_comm *comm, const void *mine, void *all, const size_t *counts);
 
 /* Sends `bytes` from `send` to rank + distance and receives as many from rank - distance, modulo the number of ranks.
@@ -390,8 +392,8 @@ banyan_status banyan_attention(const banyan_attention_desc *desc, const banyan_p
  * nothing, may be captured. Then q, k, v, seq_lens and page_table are memory that the device can read, at each run, and
  * `out` such that it can write; q, k and v are all f16 or all bf16, their rows begin at multiples of 16 bytes; head_dim
  * is 64, 96, 128, 192 or 256 with values as long, or 576 with v = k, whose first 512 are the values (MLA); batch is
- * below 2^23. Else BANYAN_ERR_UNSUPPORTED. Operations of a communicator share scratch memory: their runs are one after another, in
- * graphs too. */
+ * below 2^23. Else BANYAN_ERR_UNSUPPORTED. Operations of a communicator share scratch memory: their runs are one after
+ * another, in graphs too. */
 banyan_status banyan_attention_init(banyan_comm *comm, const banyan_attention_desc *desc, const banyan_partial *out,
                                     banyan_op **op);
 

@@ -150,14 +150,23 @@ banyan_status banyan_combine_init(banyan_comm *comm, const banyan_combine_desc *
 
 /* ---- bytes ----------------------------------------------------------------------------------------------------------- */
 
+static bool overlap(const void *first, size_t first_bytes, const void *second, size_t second_bytes) {
+  uintptr_t a = (uintptr_t)first, b = (uintptr_t)second;
+  return first_bytes && second_bytes && a < b + second_bytes && b < a + first_bytes;
+}
+
 static banyan_status gather(banyan_comm *comm, const void *mine, void *all, const size_t *counts, banyan_op **keep) {
   if (!comm || !counts) return bny_fail(BANYAN_ERR_ARGUMENT, "comm and counts must not be NULL");
-  size_t total = 0;
-  for (int32_t i = 0; i < comm->nranks; i++)
+  size_t total = 0, before = 0;
+  for (int32_t i = 0; i < comm->nranks; i++) {
+    if (i == comm->rank) before = total;
     if (__builtin_add_overflow(total, counts[i], &total) || total > INT64_MAX / 2)
       return bny_fail(BANYAN_ERR_ARGUMENT, "counts[%d] is %zu: the sum overflows", i, counts[i]);
+  }
   if ((total && !all) || (counts[comm->rank] && !mine))
     return bny_fail(BANYAN_ERR_ARGUMENT, "%s is NULL", total && !all ? "all" : "mine");
+  if ((uintptr_t)mine != (uintptr_t)all + before && overlap(mine, counts[comm->rank], all, total))
+    return bny_fail(BANYAN_ERR_ARGUMENT, "mine overlaps all, and is not its own place in it, which is byte %zu", before);
   banyan_status status = check_memory_bytes(comm, "mine", mine, counts[comm->rank]);
   if (status == BANYAN_OK) status = check_memory_bytes(comm, "all", all, total);
   if (status != BANYAN_OK) return status;
@@ -183,9 +192,7 @@ static banyan_status shift(banyan_comm *comm, const void *send, void *receive, s
   banyan_status status = check_bytes(bytes);
   if (status != BANYAN_OK) return status;
   if (bytes && (!send || !receive)) return bny_fail(BANYAN_ERR_ARGUMENT, "%s is NULL", send ? "receive" : "send");
-  uintptr_t from = (uintptr_t)send, to = (uintptr_t)receive;
-  if (bytes && from < to + bytes && to < from + bytes)
-    return bny_fail(BANYAN_ERR_ARGUMENT, "send and receive overlap");
+  if (overlap(send, bytes, receive, bytes)) return bny_fail(BANYAN_ERR_ARGUMENT, "send and receive overlap");
   status = check_memory_bytes(comm, "send", send, bytes);
   if (status == BANYAN_OK) status = check_memory_bytes(comm, "receive", receive, bytes);
   if (status != BANYAN_OK) return status;

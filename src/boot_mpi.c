@@ -72,7 +72,7 @@ static banyan_status gather(struct banyan_mpi *self, const void *mine, void *all
 static int allgather_mpi(void *context, const void *mine, void *all, size_t bytes, int64_t timeout_ns) {
   struct banyan_mpi *self = context;
   if (self->failure)
-    return (int)banyan_bootstrap_fail(self->failure, "an earlier collective of MPI failed, and this one would meet its messages");
+    return (int)banyan_bootstrap_fail(self->failure, "an earlier collective of MPI failed; this would meet its messages");
   return (int)(self->failure = gather(self, mine, all, bytes, timeout_ns));
 }
 

@@ -128,6 +128,11 @@ START_TEST(bytes_and_ranks) {
   char bytes[16] = {0};
   size_t count = SIZE_MAX;
   refused(banyan_gather(comm, bytes, bytes, &count), "counts[0]");
+  count = 4;
+  refused(banyan_gather(comm, bytes + 1, bytes, &count), "mine overlaps all");
+  refused(banyan_gather(comm, bytes, bytes + 3, &count), "mine overlaps all");
+  ck_assert_int_eq(banyan_gather(comm, bytes, bytes, &count), BANYAN_OK);
+  ck_assert_int_eq(banyan_gather(comm, bytes + 4, bytes, &count), BANYAN_OK);
   refused(banyan_shift(comm, bytes, bytes + 3, 4, 1), "overlap");
   refused(banyan_shift(comm, bytes + 3, bytes, 4, 1), "overlap");
   refused(banyan_shift(comm, bytes, bytes, SIZE_MAX, 1), "bytes");
@@ -302,7 +307,8 @@ START_TEST(default_algorithms) {
   for (size_t i = 0; i < sizeof names / sizeof names[0]; i++) {
     char text[128];
     banyan_comm_config config = {.size = sizeof config, .algorithm = names[i]};
-    snprintf(text, sizeof text, "config.algorithm is \"%s\"; it takes oneshot, twoshot, recursive, tree, ring, levels", names[i]);
+    snprintf(text, sizeof text, "config.algorithm is \"%s\"; it takes oneshot, twoshot, recursive, tree, ring, levels",
+             names[i]);
     refused_alone(&config, text);
   }
   setenv("BANYAN_ALGORITHM", "telepathy", 1);

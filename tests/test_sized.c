@@ -166,8 +166,8 @@ END_TEST
 START_TEST(attention_of_any_version) {
   static const int32_t lengths[TOKENS] = {KEYS, KEYS - 1}, table[TOKENS] = {0, 1};
   LONGER(banyan_attention_desc) desc = {
-    .known = {.batch = TOKENS, .heads = HEADS, .kv_heads = HEADS, .head_dim = DIM, .q_dtype = BANYAN_F32, .kv_dtype = BANYAN_F32,
-              .q = q, .q_batch_stride = HEADS * DIM, .q_head_stride = DIM, .k = cache, .v = cache,
+    .known = {.batch = TOKENS, .heads = HEADS, .kv_heads = HEADS, .head_dim = DIM, .q_dtype = BANYAN_F32,
+              .kv_dtype = BANYAN_F32, .q = q, .q_batch_stride = HEADS * DIM, .q_head_stride = DIM, .k = cache, .v = cache,
               .k_batch_stride = KEYS * HEADS * DIM, .k_head_stride = KEYS * DIM, .k_token_stride = DIM,
               .v_batch_stride = KEYS * HEADS * DIM, .v_head_stride = KEYS * DIM, .v_token_stride = DIM, .seq_lens = lengths,
               .page_table = table, .page_table_stride = 1, .page_keys = KEYS}};

@@ -182,8 +182,8 @@ banyan_status bny_algorithm_check_name(const char *where, const char *name) {
     last = bny_algorithms[i]->name;
     bny_append(names, sizeof names, &length, "%s%s", length ? ", " : "", last);
   }
-  return bny_fail(BANYAN_ERR_ARGUMENT, "%s is \"%.40s\"; it takes %s, or a form of one of these, such as tree_chain", where, name,
-                  names);
+  return bny_fail(BANYAN_ERR_ARGUMENT, "%s is \"%.40s\"; it takes %s, or a form of one of these, such as tree_chain", where,
+                  name, names);
 }
 
 static banyan_status fail_name(const bny_request *request) {
