@@ -17,7 +17,7 @@ static const char *const device_hosts_names[] = {NULL, NULL, "a,b", "a,a,b", "a,
 /* The emulator's clock is slower than time, so that no deadline of a kernel passes early. */
 static inline void device_hosts_begin_on(const char *names, const char *words) {
   char more[256];
-  snprintf(more, sizeof more, "%sdevices=%d,live,step-ns=20,seed=%llu", words, RANKS_MAX,
+  snprintf(more, sizeof more, "%sdevices=%d,live,moved,step-ns=20,seed=%llu", words, RANKS_MAX,
            (unsigned long long)world_seed());
   setenv("FAKE_CUDA", more, 1);
   setenv("BANYAN_CUDA_LIBRARY", fake_cuda_path(), 1);

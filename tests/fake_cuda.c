@@ -51,6 +51,7 @@ object *fake_add(object_kind kind, void *address, size_t bytes) {
   if (!made) abort();
   *made = (object){.kind = kind, .device = fake_device(), .address = address ? address : made, .bytes = bytes, .file = -1,
                    .next = objects};
+  made->seen = made->address;
   return objects = made;
 }
 
@@ -74,7 +75,7 @@ bool fake_remove(object_kind kind, const void *address) {
 object *fake_covering(const void *address, size_t bytes) {
   for (object *at = objects; at; at = at->next) {
     bool seen = at->kind <= OPENED || (at->kind == MAPPED && at->access);
-    const char *first = at->address;
+    const char *first = at->seen;
     if (seen && (const char *)address >= first && (const char *)address + bytes <= first + at->bytes) return at;
   }
   return NULL;

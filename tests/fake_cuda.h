@@ -8,6 +8,7 @@
  *   devices=N (4)  first=N (0): the number of its first device among all of the host  version=N (12080)  compute=N (90)
  *   no-vmm  no-files  no-fabric  no-ipc  no-host  no-peer    what it cannot do
  *   no-pageable     nor reach plain memory of the host
+ *   moved           where it does, memory that is registered has another address for devices; it is whole pages
  *   import-fails    peers' memory cannot be imported
  *   lost-writes     what it writes into peers' memory does not arrive there
  *   slow-writes     its copies end never: streams are busy for ever
@@ -30,7 +31,8 @@
  * With the word `live` programs need not know that the driver is fake: nothing is done at once, but by a thread, in the order of
  * each stream; there are events, and graphs of one stream; and kernels of one process may wait for those of another. Calls that
  * allocate, free or load wait until all kernels of the process have ended, and nobody launches one meanwhile, as may be with
- * drivers: so a call that is made between a rank's launch and that of its peers is found. */
+ * drivers: so a call that is made between a rank's launch and that of its peers is found. Memory that is unmapped while what
+ * is in a queue was told of it ends the process, since drivers may do that at once. */
 #ifndef BNY_TESTS_FAKE_CUDA_H
 #define BNY_TESTS_FAKE_CUDA_H
 

@@ -79,6 +79,7 @@ extern "C" CUresult cuGraphLaunch(CUgraphExec exec, CUstream stream) {
   auto item = std::make_shared<fake_item>();
   const fake_graph &graph = **of_handle<fake_graph>(exec);
   item->launches = graph.launches;
+  item->words = graph.words;
   const uint32_t own = streams++;
   for (bny_emulator_launch &launch : item->launches) launch.stream = own;
   if (graph.delay_ms > 0) fake_queue_delay(stream, graph.delay_ms);

@@ -8,6 +8,7 @@
 #include <map>
 #include <string>
 #include <tuple>
+#include <type_traits>
 #include <utility>
 #include <vector>
 
@@ -34,12 +35,37 @@ template <typename... parameters> static std::function<void()> call_of(void (*ke
   return call_of(kernel, arguments, std::index_sequence_for<parameters...>());
 }
 
+static void add_words(fake_words *words, const void *from, size_t bytes) {
+  size_t first = words->size(), count = bytes / sizeof(uint64_t);
+  words->resize(first + count);
+  if (count) memcpy(&(*words)[first], from, count * sizeof(uint64_t));
+}
+
+/* Parameters as words; programs, too. */
+template <typename T> static void add_parameter(fake_words *words, const void *argument) {
+  add_words(words, argument, sizeof(T));
+  if constexpr (std::is_same_v<T, const bny_program *>) {
+    const bny_program *program = *static_cast<const bny_program *const *>(argument);
+    add_words(words, program, program->bytes);
+  }
+}
+
+template <typename... parameters> static fake_words words_of(void (*)(parameters...), void **arguments) {
+  fake_words words;
+  size_t place = 0;
+  (add_parameter<parameters>(&words, arguments[place++]), ...);
+  return words;
+}
+
 struct entry {
   const char *name;
   std::function<void()> (*bind)(void **arguments);
+  fake_words (*words)(void **arguments);
 };
 
-#define BNY_CUDA_ONESHOT(kernel, protocol, halves) {#kernel, [](void **arguments) { return call_of(kernel, arguments); }},
+#define BNY_CUDA_ONESHOT(kernel, protocol, halves)                       \
+  {#kernel, [](void **arguments) { return call_of(kernel, arguments); }, \
+   [](void **arguments) { return words_of(kernel, arguments); }},
 #define BNY_CUDA_INTERPRET(kernel, protocol, halves) BNY_CUDA_ONESHOT(kernel, protocol, halves)
 #define BNY_CUDA_BYTES(kernel, protocol) BNY_CUDA_ONESHOT(kernel, protocol, false)
 #define BNY_DECODE_WARPS_KERNEL(element, head_dim, copy, is_bulk, shared) \
@@ -105,7 +131,7 @@ void fake_kernel_launch(const void *function, void *stream, bool captured, const
   if (fake_queue_is_on()) {
     std::string slow = std::string("slow-") + kernel->name;
     if (fake_is(slow.c_str(), launch->device)) fake_queue_delay(stream, 1000);
-    fake_queue_launch(stream, made);
+    fake_queue_launch(stream, made, kernel->words(launch->arguments));
     return;
   }
   fake_lock();

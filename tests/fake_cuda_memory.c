@@ -2,6 +2,7 @@
  * The fake CUDA driver's memory: memory files, mapped at addresses that are those of its devices. */
 #include <fcntl.h>
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 #include <sys/mman.h>
 #include <sys/stat.h>
@@ -67,7 +68,25 @@ static void *map_file(int file, size_t bytes, void *at, bool imported) {
   return mapped == MAP_FAILED ? NULL : mapped;
 }
 
+/* No driver promises to wait for what runs before it unmaps memory, but where it frees its own; and then what runs is a
+ * fault of the device, which ends all that the process does there. */
+static void check_unused(object_kind kind, void *address) {
+#ifdef FAKE_CUDA_KERNELS
+  fake_lock();
+  const object *found = fake_find(kind, address);
+  const void *seen = found ? found->seen : NULL;
+  size_t bytes = found ? found->bytes : 0;
+  fake_unlock();
+  if (kind == ALLOCATION || kind == PHYSICAL || !fake_queue_is_on() || !fake_queue_uses(seen, bytes)) return;
+  fprintf(stderr, "fake CUDA: memory is unmapped that a copy or a kernel which is under way was told of\n");
+  abort();
+#else
+  (void)kind, (void)address;
+#endif
+}
+
 static CUresult drop(object_kind kind, void *address, bool unmap) {
+  check_unused(kind, address);
   CUresult result = fake_enter_idle();
   if (result != CUDA_SUCCESS) return result;
   fake_lock();
@@ -287,23 +306,51 @@ CUresult cuMemHostAlloc(void **host, size_t bytes, unsigned flags) {
 
 CUresult cuMemFreeHost(void *host) { return drop(PINNED, host, true); }
 
+/* The same memory at another address. Private memory is shared from then on; nobody else may write there meanwhile. */
+static void *map_again(void *host, size_t bytes) {
+  void *again = mremap(host, 0, bytes, MREMAP_MAYMOVE);
+  if (again != MAP_FAILED) return again;
+  int file = make_file(fake_host_device(fake_device()), bytes);
+  again = file < 0 ? MAP_FAILED : mmap(NULL, bytes, PROT_READ | PROT_WRITE, MAP_SHARED, file, 0);
+  if (again == MAP_FAILED) return NULL;
+  memcpy(again, host, bytes);
+  if (mmap(host, bytes, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_FIXED, file, 0) == MAP_FAILED) abort();
+  close(file);
+  return again;
+}
+
 CUresult cuMemHostRegister(void *host, size_t bytes, unsigned flags) {
   CUresult result = fake_enter_idle();
   if (result != CUDA_SUCCESS) return result;
   if (!(flags & CU_MEMHOSTREGISTER_DEVICEMAP)) return CUDA_ERROR_INVALID_VALUE;
   if (fake_is("no-host", fake_device())) return CUDA_ERROR_NOT_PERMITTED;
-  add(REGISTERED, host, bytes, -1);
+  void *again = fake_is("moved", fake_device()) ? map_again(host, bytes) : host;
+  if (!again) return CUDA_ERROR_OUT_OF_MEMORY;
+  fake_lock();
+  fake_add(REGISTERED, host, bytes)->seen = again;
+  fake_unlock();
   return CUDA_SUCCESS;
 }
 
-CUresult cuMemHostUnregister(void *host) { return drop(REGISTERED, host, false); }
+CUresult cuMemHostUnregister(void *host) {
+  fake_lock();
+  const object *found = fake_find(REGISTERED, host);
+  void *again = found && found->seen != host ? found->seen : NULL;
+  size_t bytes = found ? found->bytes : 0;
+  fake_unlock();
+  CUresult result = drop(REGISTERED, host, false);
+  if (result == CUDA_SUCCESS && again) munmap(again, bytes);
+  return result;
+}
 
 CUresult cuMemHostGetDevicePointer(CUdeviceptr *address, void *host, unsigned flags) {
   fake_lock();
-  bool known = fake_find(PINNED, host) || fake_find(REGISTERED, host);
+  const object *found = fake_find(PINNED, host);
+  if (!found) found = fake_find(REGISTERED, host);
+  void *seen = found ? found->seen : NULL;
   fake_unlock();
-  if (!known || flags) return CUDA_ERROR_INVALID_VALUE;
-  *address = (CUdeviceptr)(uintptr_t)host;
+  if (!found || flags) return CUDA_ERROR_INVALID_VALUE;
+  *address = (CUdeviceptr)(uintptr_t)seen;
   return CUDA_SUCCESS;
 }
 

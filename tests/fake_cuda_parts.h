@@ -30,6 +30,7 @@ typedef struct object {
   object_kind kind;
   int device;        /* that it is of; of PHYSICAL and MAPPED the number among all of the host */
   void *address;
+  void *seen;        /* by devices; not the same of REGISTERED, if FAKE_CUDA has the word `moved` */
   size_t bytes;
   int file;          /* -1: none */
   bool imported;
@@ -86,6 +87,7 @@ bool fake_queue_is_on(void);
 bool fake_queue_is_broken(void); /* a kernel has failed: nothing runs any more */
 bool fake_queue_is_busy(const void *stream);
 void fake_queue_settle(void);    /* until nothing is left in any of them; nothing is put there meanwhile */
+bool fake_queue_uses(const void *address, size_t bytes); /* what is in them was told of it */
 bool fake_queue_is_capturing(const void *stream);
 void fake_queue_copy(const void *stream, void *to, const void *from, size_t bytes);
 void fake_queue_fill(const void *stream, void *to, unsigned char value, size_t bytes);

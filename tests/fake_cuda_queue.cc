@@ -149,13 +149,15 @@ void fake_queue_end_capture(const void *stream) {
   all().captures.erase(stream);
 }
 
-void fake_queue_launch(const void *stream, const bny_emulator_launch &launch) {
+void fake_queue_launch(const void *stream, const bny_emulator_launch &launch, const fake_words &words) {
   if (std::shared_ptr<fake_graph> graph = fake_queue_capture_of(stream)) {
     graph->launches.push_back(launch);
+    graph->words.insert(graph->words.end(), words.begin(), words.end());
     return;
   }
   auto item = std::make_shared<fake_item>();
   item->launches.push_back(launch);
+  item->words = words;
   fake_queue_push(stream, item);
 }
 
@@ -170,7 +172,7 @@ void fake_queue_delay(const void *stream, double ms) {
 }
 
 /* A work of the host; in a graph a kernel, one thread of which does it. */
-static void add_work(const void *stream, const std::function<void()> &work) {
+static void add_work(const void *stream, const std::function<void()> &work, const fake_words &words) {
   if (std::shared_ptr<fake_graph> graph = fake_queue_capture_of(stream)) {
     bny_emulator_launch launch = {};
     launch.device = static_cast<uint32_t>(fake_device());
@@ -180,10 +182,12 @@ static void add_work(const void *stream, const std::function<void()> &work) {
       if (bny_thread() == 0) work();
     };
     graph->launches.push_back(launch);
+    graph->words.insert(graph->words.end(), words.begin(), words.end());
     return;
   }
   auto item = std::make_shared<fake_item>();
   item->host = work;
+  item->words = words;
   fake_queue_push(stream, item);
 }
 
@@ -204,6 +208,15 @@ void fake_queue_settle(void) {
   abort();
 }
 
+bool fake_queue_uses(const void *address, size_t bytes) {
+  std::lock_guard<std::mutex> lock(all().mutex);
+  for (const auto &stream : all().streams)
+    for (const auto &item : stream.second)
+      for (uint64_t word : item->words)
+        if (!all().broken && word - reinterpret_cast<uintptr_t>(address) < bytes) return true;
+  return false;
+}
+
 bool fake_queue_is_on(void) { return fake_is("live", -1); }
 
 bool fake_queue_is_broken(void) {
@@ -219,9 +232,10 @@ bool fake_queue_is_busy(const void *stream) {
 bool fake_queue_is_capturing(const void *stream) { return fake_queue_capture_of(stream) != nullptr; }
 
 void fake_queue_copy(const void *stream, void *to, const void *from, size_t bytes) {
-  add_work(stream, [=] { memcpy(to, from, bytes); });
+  add_work(stream, [=] { memcpy(to, from, bytes); },
+           {reinterpret_cast<uintptr_t>(to), reinterpret_cast<uintptr_t>(from)});
 }
 
 void fake_queue_fill(const void *stream, void *to, unsigned char value, size_t bytes) {
-  add_work(stream, [=] { memset(to, value, bytes); });
+  add_work(stream, [=] { memset(to, value, bytes); }, {reinterpret_cast<uintptr_t>(to)});
 }

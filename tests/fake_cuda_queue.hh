@@ -16,15 +16,20 @@ struct fake_event {
   double when_ms = 0;
 };
 
+/* What a work is told of: words that may be addresses. */
+typedef std::vector<uint64_t> fake_words;
+
 /* A graph while it is captured, and then: of one stream, one launch after another. */
 struct fake_graph {
   std::vector<bny_emulator_launch> launches;
+  fake_words words;
   double delay_ms = 0; /* of a launch of it */
 };
 
 /* Launches, a work of the host, or an event to record. */
 struct fake_item {
   std::vector<bny_emulator_launch> launches;
+  fake_words words;
   std::function<void()> host;
   std::shared_ptr<fake_event> records;
   size_t left = 0; /* threads of launches that have not come to their end */
@@ -34,7 +39,7 @@ struct fake_item {
 void fake_queue_push(const void *stream, const std::shared_ptr<fake_item> &item);
 
 /* To the stream's queue, or into the graph into which it is captured. */
-void fake_queue_launch(const void *stream, const bny_emulator_launch &launch);
+void fake_queue_launch(const void *stream, const bny_emulator_launch &launch, const fake_words &words);
 
 /* What events on the stream tell is so much later from now on; of one that is captured, with each launch of its graph. */
 void fake_queue_delay(const void *stream, double ms);

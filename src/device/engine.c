@@ -303,8 +303,7 @@ void bny_engine_disconnect(bny_engine *engine) {
 
 /* ---- life ------------------------------------------------------------------------------------------------------------ */
 
-void bny_engine_free(bny_engine *engine) {
-  if (!engine) return;
+void bny_engine_clear(bny_engine *engine) {
   bny_device *device = engine->device;
   settle(engine);
   for (bny_engine_program *at = engine->programs, *next; at; at = next) {
@@ -321,6 +320,15 @@ void bny_engine_free(bny_engine *engine) {
     if (!engine->stuck) device->ops->local_free(device, at->address);
     free(at);
   }
+  engine->programs = NULL;
+  engine->rooms = NULL;
+  engine->workplaces = NULL;
+}
+
+void bny_engine_free(bny_engine *engine) {
+  if (!engine) return;
+  bny_device *device = engine->device;
+  bny_engine_clear(engine);
   bny_share_free(engine->share);
   device->ops->stream_free(device, engine->stream);
   if (!engine->stuck) device->ops->words_free(device, &engine->staging);

@@ -116,6 +116,10 @@ void bny_engine_crowd(bny_engine *engine, int32_t crowd);
 /* Local: leaves the arenas, for something else. */
 void bny_engine_disconnect(bny_engine *engine);
 
+/* Local: no more is launched. Memory of the device is freed, for which drivers wait until kernels have ended, be it by an
+ * abort: what is only unmapped comes after that. */
+void bny_engine_clear(bny_engine *engine);
+
 /* Local; NULL is allowed. What was launched has come to its end. */
 void bny_engine_free(bny_engine *engine);
 

@@ -119,6 +119,8 @@ void bny_bridge_free(bny_bridge *bridge) {
   bny_transport *transport = bridge->transport;
   atomic_store_explicit(&bridge->quits, true, memory_order_release);
   if (bridge->has_proxy) pthread_join(bridge->proxy, NULL);
+  /* Kernels that were aborted may not have noticed yet, and poll what is unmapped here. */
+  bny_engine_clear(bridge->engine);
   atomic_store_explicit(&transport->ops->line(transport, transport->rank)->left, 1, memory_order_release);
   for (bny_bridge_route *route = atomic_load(&bridge->routes), *next; route; route = next) {
     next = route->next;

@@ -33,7 +33,7 @@ typedef struct bny_bridge_config {
 /* Local: memory that kernels and the proxy share, and the thread. */
 banyan_status bny_bridge_make(const bny_bridge_config *config, bny_bridge **bridge);
 
-/* Local; NULL is allowed. All runs of this rank have ended. */
+/* Local; NULL is allowed. All runs of this rank have ended, or will now. Its engine launches nothing any more. */
 void bny_bridge_free(bny_bridge *bridge);
 
 bool bny_bridge_is_direct(const bny_bridge *bridge);
