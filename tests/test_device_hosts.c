@@ -14,12 +14,16 @@ int main(void) {
 
 /* ---- results --------------------------------------------------------------------------------------------------------- */
 
-static void combine_all(device_hosts_rank *self, const device_hosts_task *task) {
+static void combine_and_leave(device_hosts_rank *self, const device_hosts_task *task) {
   bool good = true;
   for (int32_t i = 0; i < task->of->nattempts && good; i++)
     for (int run = 0; run < COMBINE_RUNS && good; run++)
       good = world_ok(self->world, device_hosts_start(self, &task->of->attempts[i], run), "combine");
   if (good && device_hosts_finish(self)) world_ok(self->world, banyan_comm_status(self->world->comm), "status");
+}
+
+static void combine_all(device_hosts_rank *self, const device_hosts_task *task) {
+  combine_and_leave(self, task);
   world_meet(self->world);
 }
 
@@ -74,6 +78,19 @@ START_TEST(large_calls_go_in_parts) {
     combine_task_add(of, &group,
                      (banyan_combine_desc){.scatter = (banyan_scatter)scatter, .wire = BANYAN_F32, .root = 1}, true);
   device_hosts_run(3, (device_hosts_task){.of = of, .body = combine_all, .arena_bytes = 128 << 10});
+  combine_task_check(of);
+  combine_task_free(of);
+}
+END_TEST
+
+/* A device that only sends has ended its run before the proxy has, or has even begun it: who leaves has sent all the same. */
+START_TEST(whoever_has_sent_may_leave) {
+  device_hosts_begin(3, "");
+  combine_task *of = combine_task_new(3, 38);
+  combine_group group = combine_group_make(of, 1, 4, 16);
+  combine_task_add(of, &group,
+                   (banyan_combine_desc){.scatter = BANYAN_SCATTER_ROOT, .wire = BANYAN_F32, .root = 2}, true);
+  device_hosts_run(3, (device_hosts_task){.of = of, .body = combine_and_leave, .arena_bytes = 1 << 20});
   combine_task_check(of);
   combine_task_free(of);
 }
@@ -358,6 +375,7 @@ START_TEST(host_collectives_go_on) {
   combine_task_free(of);
 }
 END_TEST
+
 /* ---- ways ------------------------------------------------------------------------------------------------------------ */
 
 static void describe(device_hosts_rank *self, const device_hosts_task *task) {
@@ -416,6 +434,7 @@ int main(void) {
   tcase_set_timeout(calls, 60);
   tcase_add_loop_test(results, threads_merge_random_shapes, 0, 4);
   tcase_add_test(results, large_calls_go_in_parts);
+  tcase_add_test(results, whoever_has_sent_may_leave);
   tcase_add_test(results, processes_merge);
   tcase_add_test(results, bits_are_those_of_the_host);
   tcase_add_loop_test(results, machines_of_many_shapes, 0, (int)(sizeof machines / sizeof machines[0]));

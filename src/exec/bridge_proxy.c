@@ -64,17 +64,15 @@ banyan_status bny_bridge_look(bny_bridge *bridge) {
 static banyan_status await_run(bny_bridge *bridge, uint64_t epoch, bool *begun) {
   const _Atomic uint64_t *word = bny_bridge_word(bridge, offsetof(bny_relay, begun));
   idleness idleness = {0};
-  while (atomic_load_explicit(word, memory_order_acquire) < epoch) {
-    if (atomic_load_explicit(&bridge->quits, memory_order_acquire)) {
-      *begun = false;
-      return BANYAN_OK;
-    }
+  for (;;) {
+    /* Asked first: a run that has begun is carried, though its kernel has ended and its communicator is being destroyed. */
+    bool quits = atomic_load_explicit(&bridge->quits, memory_order_acquire);
+    *begun = atomic_load_explicit(word, memory_order_acquire) >= epoch;
+    if (*begun || quits) return BANYAN_OK;
     banyan_status status = bny_bridge_look(bridge);
     if (status != BANYAN_OK) return status;
     idle(bridge, &idleness);
   }
-  *begun = true;
-  return BANYAN_OK;
 }
 
 static banyan_status carry(bny_bridge *bridge, uint64_t epoch) {
