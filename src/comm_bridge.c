@@ -110,6 +110,7 @@ banyan_status bny_comm_join_bridge(banyan_comm *comm, const bny_exchange *exchan
     status = bny_fail(BANYAN_ERR_UNSUPPORTED,
                       "BANYAN_DEVICE_HOSTS is direct, but UCX does not take memory of CUDA devices on every rank: it was built "
                       "without CUDA, or its UCX_TLS has no cuda; see banyan-info");
+  if (status == BANYAN_OK) exec->transport->sends_cuda = way == BNY_WAY_DIRECT;
   status = bny_comm_confirm(exchange, status);
   bny_bridge_config config = {.engine = comm->device.engine, .exec = exec, .host_of = place->host_of,
                               .words = comm->device.sizes.relay_words, .direct = way != BNY_WAY_STAGED};

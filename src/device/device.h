@@ -166,6 +166,8 @@ typedef enum bny_capture {
 struct bny_device_ops {
   const char *name;
   void (*close)(bny_device *device);
+  /* The device is current on this thread from now on, for what other libraries do there. */
+  banyan_status (*attach)(bny_device *device);
   banyan_status (*link)(bny_device *device, const unsigned char *uuid, bny_device_link *link);
 
   /* Arenas: a fresh one may hold anything. memory_export may be called once; *file is -1 or the caller's to close. The

@@ -65,7 +65,7 @@ static banyan_status await_run(bny_bridge *bridge, uint64_t epoch, bool *begun) 
   const _Atomic uint64_t *word = bny_bridge_word(bridge, offsetof(bny_relay, begun));
   idleness idleness = {0};
   for (;;) {
-    /* Asked first: a run that has begun is carried, though its kernel has ended and its communicator is being destroyed. */
+    /* Asked first: a run that has begun is carried, though its kernel has ended and its communicator is destroyed. */
     bool quits = atomic_load_explicit(&bridge->quits, memory_order_acquire);
     *begun = atomic_load_explicit(word, memory_order_acquire) >= epoch;
     if (*begun || quits) return BANYAN_OK;
@@ -95,13 +95,22 @@ static void linger(bny_bridge *bridge) {
   }
 }
 
+/* UCX moves memory of devices by calls of the driver, where no adapter does. */
+static banyan_status attach(bny_bridge *bridge) {
+  bny_device *device = bridge->engine->device;
+  if (!bridge->direct || device->ops->attach(device) == BANYAN_OK) return BANYAN_OK;
+  int32_t rank = bridge->transport->rank;
+  return bny_exec_fail(bridge->exec, BANYAN_ERR_SYSTEM, rank, "the proxy of rank %d has no device: %s", rank,
+                       banyan_last_error());
+}
+
 void *bny_bridge_proxy_live(void *argument) {
   bny_bridge *bridge = argument;
-  banyan_status status = BANYAN_OK;
   bool begun = true;
   pthread_setname_np(pthread_self(), "banyan-proxy");
   bny_log_read();
   bny_log_rank(bridge->transport->rank);
+  banyan_status status = attach(bridge);
   for (uint64_t epoch = 1; begun && status == BANYAN_OK; epoch++) {
     status = await_run(bridge, epoch, &begun);
     if (status == BANYAN_OK && begun) status = carry(bridge, epoch);

@@ -127,6 +127,7 @@ struct bny_transport {
   bool puts; /* between hosts: messages are put into memory of the receiver, which takes no part */
   /* Between hosts: what is sent lies in these instead, by half, in memory that is not the transport's. */
   const char *outboxes[2];
+  bool sends_cuda; /* they are memory of a CUDA device */
   uint64_t bytes_between_hosts; /* payload that this rank has given to the network so far */
   int64_t recent_ns;  /* who told of itself within this time is not taken to be stopped; the more, the longer one waits */
 };

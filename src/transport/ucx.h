@@ -235,8 +235,9 @@ banyan_status bny_net_listen(bny_net *net); /* handlers of messages */
 void bny_net_free_packets(bny_net *net);
 
 void bny_net_send_offer(bny_net_peer *peer, uint64_t address, const void *rkey, size_t bytes);
-/* `from` stays as it is until the run is over. */
-void bny_net_send_put(bny_net_packet *packet, const void *from, size_t bytes, uint64_t to);
+/* The payload stays as it is until the run is over; the signal is the packet's tag. */
+void bny_net_send_put(bny_net_packet *packet, const void *payload, size_t bytes, uint64_t to);
+void bny_net_send_signal(bny_net_packet *packet, uint64_t to);
 
 /* ---- ucx_put.c: with the worker taken -------------------------------------------------------------------------------- */
 

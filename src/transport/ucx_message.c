@@ -49,32 +49,47 @@ static void note_request(bny_net_packet *packet, ucs_status_ptr_t request) {
   if (packet->counts) packet->peer->net->under_way++;
 }
 
-static void post(bny_net_packet *packet, unsigned id, size_t header_bytes, const void *payload, size_t bytes) {
+/* Of what kind memory is, UCX with CUDA would ask the driver otherwise, in the middle of a run, and write jumps into its
+ * functions so that it need not ask again. */
+enum { PARAMETERS = UCP_OP_ATTR_FIELD_CALLBACK | UCP_OP_ATTR_FIELD_USER_DATA | UCP_OP_ATTR_FIELD_MEMORY_TYPE };
+
+static void post(bny_net_packet *packet, unsigned id, size_t header_bytes, const void *payload, size_t bytes,
+                 ucs_memory_type_t memory) {
   bny_net_peer *peer = packet->peer;
   bny_net *net = peer->net;
   ucp_request_param_t param = {
-    .op_attr_mask = UCP_OP_ATTR_FIELD_CALLBACK | UCP_OP_ATTR_FIELD_USER_DATA | UCP_OP_ATTR_FIELD_FLAGS,
+    .op_attr_mask = PARAMETERS | UCP_OP_ATTR_FIELD_FLAGS,
     .flags = UCP_AM_SEND_FLAG_EAGER, /* the receiver need not ask for it */
     .cb.send = sent,
     .user_data = packet,
+    .memory_type = memory,
   };
   note_request(packet, net->ucx.ucp_am_send_nbx(peer->endpoint, id, &packet->of, header_bytes, payload, bytes, &param));
 }
 
-void bny_net_send_put(bny_net_packet *packet, const void *from, size_t bytes, uint64_t to) {
+/* Of a slot. */
+static ucs_memory_type_t memory_of_slots(const bny_net *net) {
+  return net->transport.sends_cuda ? UCS_MEMORY_TYPE_CUDA : UCS_MEMORY_TYPE_HOST;
+}
+
+static void put_from(bny_net_packet *packet, const void *from, size_t bytes, uint64_t to, ucs_memory_type_t memory) {
   bny_net_peer *peer = packet->peer;
-  ucp_request_param_t param = {
-    .op_attr_mask = UCP_OP_ATTR_FIELD_CALLBACK | UCP_OP_ATTR_FIELD_USER_DATA,
-    .cb.send = sent,
-    .user_data = packet,
-  };
+  ucp_request_param_t param = {.op_attr_mask = PARAMETERS, .cb.send = sent, .user_data = packet, .memory_type = memory};
   packet->counts = true;
   note_request(packet, peer->net->ucx.ucp_put_nbx(peer->endpoint, from, bytes, to, peer->rkey, &param));
 }
 
+void bny_net_send_put(bny_net_packet *packet, const void *payload, size_t bytes, uint64_t to) {
+  put_from(packet, payload, bytes, to, memory_of_slots(packet->peer->net));
+}
+
+void bny_net_send_signal(bny_net_packet *packet, uint64_t to) {
+  put_from(packet, &packet->of.tag, sizeof packet->of.tag, to, UCS_MEMORY_TYPE_HOST);
+}
+
 void bny_net_send_data(bny_net_packet *packet, const void *payload, size_t bytes) {
   packet->counts = true;
-  post(packet, BNY_NET_DATA, sizeof packet->of.data, payload, bytes);
+  post(packet, BNY_NET_DATA, sizeof packet->of.data, payload, bytes, memory_of_slots(packet->peer->net));
 }
 
 static void send_note(bny_net_peer *peer, bny_net_word word, uint64_t tag, int32_t slot) {
@@ -91,18 +106,20 @@ static void send_note(bny_net_peer *peer, bny_net_word word, uint64_t tag, int32
     .word = word,
   };
   packet->counts = word == BNY_NET_ACKNOWLEDGE;
-  post(packet, BNY_NET_NOTE, sizeof packet->of.note, NULL, 0);
+  post(packet, BNY_NET_NOTE, sizeof packet->of.note, NULL, 0, UCS_MEMORY_TYPE_HOST);
 }
 
 void bny_net_send_note(bny_net_peer *peer, bny_net_word word) { send_note(peer, word, 0, 0); }
 
 void bny_net_send_sleep(bny_net_peer *peer, const bny_net_wish *wish) { send_note(peer, BNY_NET_SLEEP, wish->tag, wish->slot); }
 
-void bny_net_send_tell(bny_net_packet *packet) { post(packet, BNY_NET_TELL, sizeof packet->of.tell, NULL, 0); }
+void bny_net_send_tell(bny_net_packet *packet) {
+  post(packet, BNY_NET_TELL, sizeof packet->of.tell, NULL, 0, UCS_MEMORY_TYPE_HOST);
+}
 
 void bny_net_send_mail(bny_net_packet *packet, const bny_mail *mail) {
   packet->counts = true;
-  post(packet, BNY_NET_MAIL, sizeof packet->of.mail, mail->text, mail->bytes);
+  post(packet, BNY_NET_MAIL, sizeof packet->of.mail, mail->text, mail->bytes, UCS_MEMORY_TYPE_HOST);
 }
 
 void bny_net_send_offer(bny_net_peer *peer, uint64_t address, const void *rkey, size_t bytes) {
@@ -110,7 +127,7 @@ void bny_net_send_offer(bny_net_peer *peer, uint64_t address, const void *rkey, 
   bny_net_packet *packet = bny_net_can_send(peer) ? bny_net_packet_take(peer) : NULL;
   if (!packet) return;
   packet->of.offer = (bny_net_offer){.cookie = net->cookie, .address = address, .rank = net->transport.rank};
-  post(packet, BNY_NET_OFFER, sizeof packet->of.offer, rkey, bytes);
+  post(packet, BNY_NET_OFFER, sizeof packet->of.offer, rkey, bytes, UCS_MEMORY_TYPE_HOST);
 }
 
 static void flushed(void *request, ucs_status_t status, void *argument) {

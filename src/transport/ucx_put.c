@@ -38,6 +38,12 @@ banyan_status bny_net_put_read(const char *text, bny_net_put_wish *wish) {
 
 /* ---- memory ---------------------------------------------------------------------------------------------------------- */
 
+/* What memory is, UCX need not find out. */
+enum {
+  MAP_PARAMETERS =
+    UCP_MEM_MAP_PARAM_FIELD_ADDRESS | UCP_MEM_MAP_PARAM_FIELD_LENGTH | UCP_MEM_MAP_PARAM_FIELD_MEMORY_TYPE
+};
+
 static size_t outbox_bytes(const bny_net *net) { return 2 * net->transport.half_bytes; }
 
 /* Both halves of an outbox, and after them the signals. */
@@ -61,9 +67,10 @@ banyan_status bny_net_put_mirror(bny_net_peer *peer) {
   void *region = mmap(NULL, bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
   if (region == MAP_FAILED) return fail_memory(peer, "out of memory");
   ucp_mem_map_params_t params = {
-    .field_mask = UCP_MEM_MAP_PARAM_FIELD_ADDRESS | UCP_MEM_MAP_PARAM_FIELD_LENGTH,
+    .field_mask = MAP_PARAMETERS,
     .address = region,
     .length = bytes,
+    .memory_type = UCS_MEMORY_TYPE_HOST,
   };
   ucs_status_t status = net->ucx.ucp_mem_map(net->context, &params, &peer->memory);
   if (status != UCS_OK) {
@@ -79,9 +86,10 @@ banyan_status bny_net_put_mirror(bny_net_peer *peer) {
 /* UCX finds it again when it puts from there. It is needed by nobody: what is not registered is when it is first used. */
 void bny_net_put_register_outbox(bny_net *net) {
   ucp_mem_map_params_t params = {
-    .field_mask = UCP_MEM_MAP_PARAM_FIELD_ADDRESS | UCP_MEM_MAP_PARAM_FIELD_LENGTH,
+    .field_mask = MAP_PARAMETERS,
     .address = net->local->ops->outbox(net->local, 0),
     .length = 2 * net->local->half_bytes,
+    .memory_type = UCS_MEMORY_TYPE_HOST,
   };
   ucs_status_t status = net->ucx.ucp_mem_map(net->context, &params, &net->outbox_memory);
   if (status == UCS_OK) return;
@@ -205,7 +213,7 @@ void bny_net_put(bny_net *net, const bny_net_data *what, const char *payload, co
     bny_net_packet *packet = fenced == UCS_OK ? bny_net_packet_take(peer) : NULL;
     if (!packet) continue; /* the receiver's deadline tells */
     packet->of.tag = what->tag;
-    bny_net_send_put(packet, &packet->of.tag, sizeof packet->of.tag, peer->remote + signal);
+    bny_net_send_signal(packet, peer->remote + signal);
     if (peer->sleeps_for.tag == what->tag && peer->sleeps_for.slot == what->slot) wake(peer);
   }
   /* Whoever began to sleep while this rank was at its own work says so in what has come meanwhile. */
