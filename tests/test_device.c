@@ -2,6 +2,7 @@
  * A CUDA device over the fake driver: how it is chosen and refused, its memory, streams and kernels, that the thread's
  * context stays as it was, and that nothing of it is left. */
 #include <check.h>
+#include <sys/wait.h>
 #include <unistd.h>
 
 #include "clock.h"
@@ -292,6 +293,30 @@ START_TEST(imports_that_fail_leave_nothing) {
 }
 END_TEST
 
+/* Of private memory a fork would leave the parent other pages than those that its device reads: who writes gets copies. */
+START_TEST(registered_memory_is_not_inherited) {
+  bny_device *device = open_ordinal(1);
+  size_t bytes = (size_t)4 * (size_t)sysconf(_SC_PAGESIZE);
+  char *memory = mmap(NULL, bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+  ck_assert_ptr_ne(memory, MAP_FAILED);
+  memset(memory, 1, bytes);
+  for (int registered = 1; registered >= 0; registered--) {
+    void *address = NULL;
+    if (registered) ck_assert_int_eq(device->ops->host_register(device, memory, bytes, &address), BANYAN_OK);
+    else device->ops->host_unregister(device, memory, bytes);
+    pid_t child = fork();
+    unsigned char there[4];
+    if (child == 0) _exit(mincore(memory, bytes, there) == 0 ? 0 : 3);
+    int how = -1;
+    ck_assert_int_eq(waitpid(child, &how, 0), child);
+    ck_assert_int_eq(WEXITSTATUS(how), registered ? 3 : 0);
+  }
+  munmap(memory, bytes);
+  device->ops->close(device);
+  ck_nothing_is_left();
+}
+END_TEST
+
 START_TEST(pointers) {
   bny_device *device = open_ordinal(1), *other = open_ordinal(2);
   bny_device_memory *memory = NULL;
@@ -530,6 +555,7 @@ int main(void) {
   tcase_add_test(memory, kinds_are_tried);
   tcase_add_loop_test(memory, memory_is_shared, 0, 4 * BNY_MEMORY_KINDS);
   tcase_add_test(memory, imports_that_fail_leave_nothing);
+  tcase_add_test(memory, registered_memory_is_not_inherited);
   tcase_add_test(memory, pointers);
   tcase_add_test(work, streams);
 #ifdef HAVE_CXX17

@@ -39,7 +39,7 @@ static inline CUdeviceptr bny_cuda_address(const void *pointer) { return (CUdevi
 banyan_status bny_cuda_memory_make(bny_device *device, bny_memory_kind kind, size_t bytes, bny_device_memory **memory);
 void bny_cuda_memory_free(bny_device_memory *memory);
 banyan_status bny_cuda_host_register(bny_device *device, void *host, size_t bytes, void **address);
-void bny_cuda_host_unregister(bny_device *device, void *host);
+void bny_cuda_host_unregister(bny_device *device, void *host, size_t bytes);
 
 /* cuda_share.c */
 banyan_status bny_cuda_memory_export(bny_device_memory *memory, bny_device_handle *handle, int *file);

@@ -3,6 +3,7 @@
  * reverse order of what was done, from whatever state they got to. */
 #include "device/cuda_memory.h"
 
+#include <errno.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/mman.h>
@@ -135,22 +136,30 @@ banyan_status bny_cuda_memory_register(bny_cuda_device *self, bny_cuda_memory *m
   return status;
 }
 
+/* After a fork private pages are copied for whoever writes first. If that is the parent, its device keeps the old ones:
+ * unless the child never had them. Linux copies pinned pages for the child at once, but not that of 5.4. */
 banyan_status bny_cuda_host_register(bny_device *device, void *host, size_t bytes, void **address) {
   bny_cuda_device *self = (bny_cuda_device *)device;
   bny_cuda_scope scope;
+  if (madvise(host, bytes, MADV_DONTFORK) != 0)
+    return bny_fail_errno(BANYAN_ERR_SYSTEM, errno, "cannot keep %zu bytes of host memory from children of forks",
+                          bytes);
   banyan_status status = bny_cuda_enter_setup(self, &scope);
-  if (status != BANYAN_OK) return status;
-  status = register_host(self, host, bytes, address);
-  bny_cuda_leave(self, &scope);
+  if (status == BANYAN_OK) {
+    status = register_host(self, host, bytes, address);
+    bny_cuda_leave(self, &scope);
+  }
+  if (status != BANYAN_OK) madvise(host, bytes, MADV_DOFORK);
   return status;
 }
 
-void bny_cuda_host_unregister(bny_device *device, void *host) {
+void bny_cuda_host_unregister(bny_device *device, void *host, size_t bytes) {
   bny_cuda_device *self = (bny_cuda_device *)device;
   bny_cuda_scope scope;
   if (bny_cuda_enter_setup(self, &scope) != BANYAN_OK) return;
   self->driver.cuMemHostUnregister(host);
   bny_cuda_leave(self, &scope);
+  madvise(host, bytes, MADV_DOFORK);
 }
 
 static banyan_status make_host(bny_cuda_device *self, size_t bytes, bny_cuda_memory *memory) {

@@ -183,9 +183,9 @@ struct bny_device_ops {
   void (*local_free)(bny_device *device, void *address); /* NULL is allowed */
 
   /* Memory of the host, whole pages that are nobody else's, for kernels to read and write; and no longer. Free only what no
-   * kernel uses any more. */
+   * kernel uses any more. Children of forks do not have it meanwhile. */
   banyan_status (*host_register)(bny_device *device, void *host, size_t bytes, void **address);
-  void (*host_unregister)(bny_device *device, void *host);
+  void (*host_unregister)(bny_device *device, void *host, size_t bytes);
 
   banyan_status (*words_make)(bny_device *device, size_t count, bny_device_words *words); /* zero at first */
   void (*words_free)(bny_device *device, bny_device_words *words);

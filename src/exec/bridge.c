@@ -126,8 +126,10 @@ void bny_bridge_free(bny_bridge *bridge) {
     next = route->next;
     bny_bridge_free_route(route);
   }
-  for (int32_t i = 0; bridge->halves && i < 2 * transport->nranks; i++)
-    if (bridge->halves[i / 2][i % 2].host) device->ops->host_unregister(device, bridge->halves[i / 2][i % 2].host);
+  for (int32_t i = 0; bridge->halves && i < 2 * transport->nranks; i++) {
+    void *host = bridge->halves[i / 2][i % 2].host;
+    if (host) device->ops->host_unregister(device, host, transport->half_bytes);
+  }
   int32_t rank = transport->rank;
   bny_exec_free(bridge->exec);
   transport->ops->close(transport);
