@@ -119,9 +119,9 @@ void bny_bridge_free(bny_bridge *bridge) {
   bny_transport *transport = bridge->transport;
   atomic_store_explicit(&bridge->quits, true, memory_order_release);
   if (bridge->has_proxy) pthread_join(bridge->proxy, NULL);
+  atomic_store_explicit(&transport->ops->line(transport, transport->rank)->left, 1, memory_order_release);
   /* Kernels that were aborted may not have noticed yet, and poll what is unmapped here. */
   bny_engine_clear(bridge->engine);
-  atomic_store_explicit(&transport->ops->line(transport, transport->rank)->left, 1, memory_order_release);
   for (bny_bridge_route *route = atomic_load(&bridge->routes), *next; route; route = next) {
     next = route->next;
     bny_bridge_free_route(route);
