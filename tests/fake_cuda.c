@@ -7,6 +7,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/prctl.h>
 #include <unistd.h>
 
 #include <cudaTypedefs.h>
@@ -132,7 +133,17 @@ int fake_cuda_current(void) { return fake_device(); }
 EXPORTED fake_cuda_setup_calls_function fake_cuda_setup_calls;
 uint64_t fake_cuda_setup_calls(void) { return atomic_load(&setup_calls); }
 
+/* Kernels wait for the proxy of a bridge, and another thread's call may wait for kernels, with the driver's locks. */
+static void check_thread(void) {
+  char name[16] = "";
+  prctl(PR_GET_NAME, name);
+  if (strcmp(name, "banyan-proxy") != 0) return;
+  fprintf(stderr, "fake CUDA: a call by the thread that kernels wait for\n");
+  abort();
+}
+
 CUresult fake_enter(bool setup) {
+  check_thread();
   if (!current()) return CUDA_ERROR_INVALID_CONTEXT;
   if (setup) atomic_fetch_add(&setup_calls, 1);
   if (setup && capture_mode != CU_STREAM_CAPTURE_MODE_RELAXED && fake_is("capturing", fake_device()))

@@ -31,8 +31,9 @@
  * With the word `live` programs need not know that the driver is fake: nothing is done at once, but by a thread, in the order of
  * each stream; there are events, and graphs of one stream; and kernels of one process may wait for those of another. Calls that
  * allocate, free or load wait until all kernels of the process have ended, and nobody launches one meanwhile, as may be with
- * drivers: so a call that is made between a rank's launch and that of its peers is found. Memory that is unmapped while what
- * is in a queue was told of it ends the process, since drivers may do that at once. */
+ * drivers: so a call that is made between a rank's launch and that of its peers is found. What ends the process besides:
+ * memory that is unmapped while something in a queue was told of it, since drivers may do that at once; and a call by the
+ * thread that kernels wait for, since it may have to wait for somebody else's. */
 #ifndef BNY_TESTS_FAKE_CUDA_H
 #define BNY_TESTS_FAKE_CUDA_H
 
