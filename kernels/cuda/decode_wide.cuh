@@ -1,15 +1,15 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Attention of 64 heads where values are the first 512 columns of keys of 576 (MLA), by the two warpgroups of a block. Each key is
- * read from memory once for 64 heads, and from shared memory by the tensor cores themselves: what decode_latent.cuh reads there
- * for each 16 heads would take twice as long as memory does.
+ * Attention of 64 heads where values are the first 512 columns of keys of 576 (MLA), by the two warpgroups of a block. Each
+ * key is read from memory once for 64 heads, and from shared memory by the tensor cores themselves: what decode_latent.cuh
+ * reads there for each 16 heads would take twice as long as memory does.
  *
- * A tile has 64 keys. The first warpgroup has their logits and weights, and the first half of the columns of n; the second has the
- * other half, is given the weights and m, and copies. They meet when a tile is there, and so the one before it has been used: the next
- * one comes in its place while logits are made, which leaves the second warpgroup nothing else to do. Then it waits for weights.
+ * A tile has 64 keys. The first warpgroup has their logits and weights, and the first half of the columns of n; the second has
+ * the other half, is given the weights and m, and copies. They meet when a tile is there, and so the one before it has been
+ * used: the next one comes in its place while logits are made, when the second warpgroup has nothing else to do.
  *
- * Q and tiles lie in nine panels (device.h) of 64 columns each. The last has no values: when logits are done, the finer terms of
- * weights lie there. */
+ * Q and tiles lie in nine panels (device.h) of 64 columns each. The last has no values: when logits are done, the finer terms
+ * of weights lie there. */
 #ifndef BNY_CUDA_DECODE_WIDE_CUH
 #define BNY_CUDA_DECODE_WIDE_CUH
 
