@@ -379,7 +379,7 @@ typedef struct banyan_attention_desc {
   int64_t pages;             /* that k and v have. An id that a sequence's length reaches is 0 .. pages - 1: nothing is read of
                               * another, and it is BANYAN_ERR_ARGUMENT with a text that names sequence, place and id. On
                               * devices that comes at banyan_comm_status(), as for keys_max; the keys of the page are left
-                              * out, perhaps with some (31 at most) beside them. 0: not said; ids are then trusted, but for
+                              * out, perhaps with some (63 at most) beside them. 0: not said; ids are then trusted, but for
                               * negative ones */
 } banyan_attention_desc;
 
