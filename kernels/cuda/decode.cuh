@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
  * The decode kernels: split-KV attention of one query token of each sequence. decode_shape.h says how work is divided,
- * decode_warp.cuh, decode_latent.cuh and decode_wide.cuh do it, decode_merge.cuh brings it together, decode_output.cuh writes it to the caller's
- * memory or decode_combine.cuh combines it with that of other ranks, decode_kernels.def lists the kernels. */
+ * decode_warp.cuh, decode_latent.cuh and decode_wide.cuh do it, decode_merge.cuh brings it together, decode_output.cuh writes it
+ * to the caller's memory or decode_combine.cuh combines it with that of other ranks, decode_kernels.def lists the kernels. */
 #ifndef BNY_CUDA_DECODE_CUH
 #define BNY_CUDA_DECODE_CUH
 
