@@ -7,6 +7,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "lone.h"
 #include "world.h"
 
 enum { TOKENS = 2, HEADS = 3, VALUE_DIM = 4, ROWS = TOKENS * HEADS };
@@ -34,18 +35,6 @@ static const combine_case combine_cases[] = {
 };
 enum { COMBINE_CASES = sizeof combine_cases / sizeof combine_cases[0] };
 
-/* One rank of its own, where not said otherwise. */
-static banyan_comm *lone_comm(void) {
-  banyan_threads *group;
-  banyan_bootstrap bootstrap;
-  banyan_comm *comm = NULL;
-  ck_assert_int_eq(banyan_threads_create(1, &group), BANYAN_OK);
-  ck_assert_int_eq(banyan_threads_bootstrap(group, 0, &bootstrap), BANYAN_OK);
-  ck_assert_int_eq(banyan_comm_create(&bootstrap, NULL, &comm), BANYAN_OK);
-  banyan_threads_destroy(group);
-  return comm;
-}
-
 static void make_good(banyan_combine_desc *desc, banyan_partial *in, banyan_partial *out) {
   *desc = (banyan_combine_desc){.size = sizeof *desc, .tokens = TOKENS, .heads = HEADS, .value_dim = VALUE_DIM};
   banyan_partial_init(in, in_values, BANYAN_F32, in_lse, BANYAN_F32, HEADS, VALUE_DIM);
@@ -67,7 +56,7 @@ static void refused(banyan_status status, const char *named) {
 
 START_TEST(combines) {
   const combine_case *what = &combine_cases[_i];
-  banyan_comm *comm = lone_comm();
+  banyan_comm *comm = lone_comm(NULL);
   banyan_combine_desc desc;
   banyan_partial in, out;
   banyan_op *op = NULL;
@@ -82,7 +71,7 @@ START_TEST(combines) {
 END_TEST
 
 START_TEST(null_pointers) {
-  banyan_comm *comm = lone_comm();
+  banyan_comm *comm = lone_comm(NULL);
   banyan_combine_desc desc;
   banyan_partial in, out;
   banyan_op *op = NULL;
@@ -124,7 +113,7 @@ START_TEST(null_pointers) {
 END_TEST
 
 START_TEST(bytes_and_ranks) {
-  banyan_comm *comm = lone_comm();
+  banyan_comm *comm = lone_comm(NULL);
   char bytes[16] = {0};
   size_t count = SIZE_MAX;
   refused(banyan_gather(comm, bytes, bytes, &count), "counts[0]");
@@ -149,7 +138,7 @@ END_TEST
 
 /* Sizes that no memory has must be refused before they are believed; 2^51 bytes are 2^32 parts. */
 START_TEST(absurd_sizes) {
-  banyan_comm *comm = lone_comm();
+  banyan_comm *comm = lone_comm(NULL);
   char bytes[16] = {0};
   banyan_op *op = NULL;
   for (int shift = 45; shift < 62; shift++) {
@@ -165,7 +154,7 @@ END_TEST
 
 /* Not an argument: it is seen in the run, which ends the communicator. */
 START_TEST(a_negative_sum) {
-  banyan_comm *comm = lone_comm();
+  banyan_comm *comm = lone_comm(NULL);
   banyan_combine_desc desc;
   banyan_partial in, out;
   make_good(&desc, &in, &out);
@@ -181,13 +170,8 @@ END_TEST
 
 /* A row larger than the arena cannot be cut. */
 START_TEST(rows_beyond_the_arena) {
-  banyan_threads *group;
-  banyan_bootstrap bootstrap;
-  banyan_comm *comm = NULL;
-  banyan_comm_config config = {.size = sizeof config, .arena_bytes = 64 << 10};
-  ck_assert_int_eq(banyan_threads_create(1, &group), BANYAN_OK);
-  ck_assert_int_eq(banyan_threads_bootstrap(group, 0, &bootstrap), BANYAN_OK);
-  ck_assert_int_eq(banyan_comm_create(&bootstrap, &config, &comm), BANYAN_OK);
+  const banyan_comm_config config = {.size = sizeof config, .arena_bytes = 64 << 10};
+  banyan_comm *comm = lone_comm(&config);
   enum { WIDE = 65536 };
   float *values = calloc(WIDE, sizeof *values), *merged = calloc(WIDE, sizeof *merged), lse = 0;
   banyan_combine_desc desc = {.size = sizeof desc, .tokens = 1, .heads = 1, .value_dim = WIDE};
@@ -198,14 +182,13 @@ START_TEST(rows_beyond_the_arena) {
   ck_assert_msg(strstr(banyan_last_error(), "arena_bytes"), "%s", banyan_last_error());
   is_usable(comm);
   banyan_comm_destroy(comm);
-  banyan_threads_destroy(group);
   free(values);
   free(merged);
 }
 END_TEST
 
 START_TEST(operations_out_of_order) {
-  banyan_comm *comm = lone_comm();
+  banyan_comm *comm = lone_comm(NULL);
   banyan_op *op = NULL;
   banyan_op_info info = {0};
   ck_assert_int_eq(banyan_barrier_init(comm, &op), BANYAN_OK);
@@ -290,16 +273,10 @@ START_TEST(words_of_a_bootstrap) {
 }
 END_TEST
 
-/* As one rank of a thread, whose allgather is the library's. */
 static void refused_alone(const banyan_comm_config *config, const char *named) {
-  banyan_threads *group;
-  banyan_bootstrap bootstrap;
   banyan_comm *comm = NULL;
-  ck_assert_int_eq(banyan_threads_create(1, &group), BANYAN_OK);
-  ck_assert_int_eq(banyan_threads_bootstrap(group, 0, &bootstrap), BANYAN_OK);
-  refused(banyan_comm_create(&bootstrap, config, &comm), named);
+  refused(lone_create(config, &comm), named);
   ck_assert_ptr_null(comm);
-  banyan_threads_destroy(group);
 }
 
 START_TEST(default_algorithms) {
@@ -314,7 +291,7 @@ START_TEST(default_algorithms) {
   setenv("BANYAN_ALGORITHM", "telepathy", 1);
   refused_alone(NULL, "BANYAN_ALGORITHM is \"telepathy\"");
   setenv("BANYAN_ALGORITHM", "recursive_halving", 1);
-  banyan_comm_destroy(lone_comm());
+  banyan_comm_destroy(lone_comm(NULL));
   unsetenv("BANYAN_ALGORITHM");
 }
 END_TEST
@@ -371,7 +348,7 @@ START_TEST(splits) {
 END_TEST
 
 START_TEST(descriptions) {
-  banyan_comm *comm = lone_comm();
+  banyan_comm *comm = lone_comm(NULL);
   char text[400], cut[10];
   size_t length = banyan_comm_describe(comm, text, sizeof text);
   ck_assert_uint_eq(length, strlen(text));

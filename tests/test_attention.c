@@ -5,6 +5,7 @@
 #include "attention.h"
 #include "attention_local.h"
 #include "decode/decode.h"
+#include "lone.h"
 #include "op.h"
 
 /* ---- reference --------------------------------------------------------------------------------------------------- */
@@ -341,17 +342,12 @@ START_TEST(named_kernels) {
   setenv("BANYAN_KERNELS", "portable", 1);
   random_state = 7;
   problem p;
-  banyan_threads *group;
-  banyan_bootstrap bootstrap;
-  banyan_comm *comm = NULL;
+  banyan_comm *comm = lone_comm(NULL);
   banyan_op *op = NULL;
   banyan_partial out;
   banyan_op_info info = {.size = sizeof info};
   problem_make(&p, 2, 4, 2, 16, 0, BANYAN_F32, BANYAN_F32, (int32_t[]){5, 7}, 1);
   result r = result_make(&p.desc, &out);
-  ck_assert_int_eq(banyan_threads_create(1, &group), BANYAN_OK);
-  ck_assert_int_eq(banyan_threads_bootstrap(group, 0, &bootstrap), BANYAN_OK);
-  ck_assert_int_eq(banyan_comm_create(&bootstrap, NULL, &comm), BANYAN_OK);
   ck_assert_int_eq(banyan_attention_init(comm, &p.desc, &out, &op), BANYAN_OK);
   ck_assert_int_eq(banyan_op_query(op, &info), BANYAN_OK);
   ck_assert_str_eq(info.reason, "attention on the host (portable)");
@@ -360,7 +356,6 @@ START_TEST(named_kernels) {
   compare("portable", &p.desc, &r, 1e-3, 1e-5);
   banyan_op_free(op);
   banyan_comm_destroy(comm);
-  banyan_threads_destroy(group);
   result_free(&r);
   problem_free(&p);
 }

@@ -10,6 +10,7 @@
 
 #include "banyan.h"
 #include "log.h"
+#include "lone.h"
 
 enum { TEXT_BYTES = 1 << 20 };
 
@@ -177,15 +178,10 @@ START_TEST(long_lines_are_cut) {
 END_TEST
 
 static banyan_status make_alone(void) {
-  banyan_threads *group;
-  banyan_bootstrap bootstrap;
   banyan_comm *comm = NULL;
-  ck_assert_int_eq(banyan_threads_create(1, &group), BANYAN_OK);
-  ck_assert_int_eq(banyan_threads_bootstrap(group, 0, &bootstrap), BANYAN_OK);
-  banyan_status status = banyan_comm_create(&bootstrap, NULL, &comm);
+  banyan_status status = lone_create(NULL, &comm);
   if (status == BANYAN_OK) status = banyan_barrier(comm);
   banyan_comm_destroy(comm);
-  banyan_threads_destroy(group);
   return status;
 }
 

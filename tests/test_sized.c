@@ -9,6 +9,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "lone.h"
 #include "sized.h"
 
 enum { TOKENS = 2, HEADS = 2, DIM = 4, ROWS = TOKENS * HEADS, KEYS = 4, BEYOND = 24 };
@@ -22,12 +23,7 @@ static float q[ROWS * DIM], cache[2 * KEYS * HEADS * DIM];
 static banyan_comm *comm;
 
 static void make_comm(void) {
-  banyan_threads *group;
-  banyan_bootstrap bootstrap;
-  ck_assert_int_eq(banyan_threads_create(1, &group), BANYAN_OK);
-  ck_assert_int_eq(banyan_threads_bootstrap(group, 0, &bootstrap), BANYAN_OK);
-  ck_assert_int_eq(banyan_comm_create(&bootstrap, NULL, &comm), BANYAN_OK);
-  banyan_threads_destroy(group);
+  comm = lone_comm(NULL);
   for (int i = 0; i < ROWS * DIM; i++) values[i] = (float)i;
 }
 
@@ -119,13 +115,21 @@ END_TEST
 
 /* ---- calls ----------------------------------------------------------------------------------------------------------- */
 
+typedef LONGER(banyan_combine_desc) longer_desc;
+typedef LONGER(banyan_partial) longer_partial;
+
+static void make_longer(longer_desc *desc, longer_partial *in, longer_partial *out) {
+  *desc = (longer_desc){.known = {.size = sizeof *desc, .tokens = TOKENS, .heads = HEADS, .value_dim = DIM}};
+  *in = *out = (longer_partial){0};
+  banyan_partial_init(&in->known, values, BANYAN_F32, lse, BANYAN_F32, HEADS, DIM);
+  banyan_partial_init(&out->known, merged, BANYAN_F32, NULL, BANYAN_F32, HEADS, DIM);
+  in->known.size = out->known.size = sizeof *in;
+}
+
 START_TEST(combines) {
-  LONGER(banyan_combine_desc) desc = {
-    .known = {.size = sizeof desc, .tokens = TOKENS, .heads = HEADS, .value_dim = DIM}};
-  LONGER(banyan_partial) in = {0}, out = {0};
-  banyan_partial_init(&in.known, values, BANYAN_F32, lse, BANYAN_F32, HEADS, DIM);
-  banyan_partial_init(&out.known, merged, BANYAN_F32, NULL, BANYAN_F32, HEADS, DIM);
-  in.known.size = sizeof in, out.known.size = sizeof out;
+  longer_desc desc;
+  longer_partial in, out;
+  make_longer(&desc, &in, &out);
   banyan_op *op = NULL;
   good(banyan_combine(comm, &desc.known, &in.known, &out.known));
   ck_assert_mem_eq(merged, values, sizeof merged);
@@ -145,12 +149,9 @@ START_TEST(combines) {
 END_TEST
 
 START_TEST(combines_of_tomorrow) {
-  LONGER(banyan_combine_desc) desc = {
-    .known = {.size = sizeof desc, .tokens = TOKENS, .heads = HEADS, .value_dim = DIM}};
-  LONGER(banyan_partial) in = {0}, out = {0};
-  banyan_partial_init(&in.known, values, BANYAN_F32, lse, BANYAN_F32, HEADS, DIM);
-  banyan_partial_init(&out.known, merged, BANYAN_F32, NULL, BANYAN_F32, HEADS, DIM);
-  in.known.size = sizeof in, out.known.size = sizeof out;
+  longer_desc desc;
+  longer_partial in, out;
+  make_longer(&desc, &in, &out);
   unsigned char *const beyond[] = {desc.beyond, in.beyond, out.beyond};
   static const char *const names[] = {"desc has", "in has", "out has"};
   for (int i = 0; i < 3; i++) {
