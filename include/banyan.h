@@ -3,7 +3,8 @@
  * banyan: merges attention partials across devices in one topology-aware collective.
  *
  * When a KV cache is sharded along the sequence, each rank attends to its own shard and holds, per (query token, head)
- * row, a *partial*: the maximum logit m, the denominator d = sum exp(t - m) and the numerator n = sum exp(t - m) v.
+ * row, a *partial*: a number m near the maximum logit, the denominator d = sum exp(t - m) and the numerator
+ * n = sum exp(t - m) v. Any m will do, as long as d and n are relative to it.
  * banyan_combine() merges the partials of all ranks into attention over the whole cache.
  *
  * The story of a program: get a banyan_bootstrap (how ranks find each other), create a communicator, call collectives in
@@ -16,7 +17,13 @@
  * Errors: every call returns a banyan_status; out-parameters are written only on BANYAN_OK. banyan_last_error() is the
  * text of this thread's last failure: what was wrong, where, which rank, what to do. A failure that involves other ranks
  * (timeout, dead peer, mismatch, abort, bad data) is final for its communicator, on every rank: later calls on it return
- * the same status.
+ * the same status. A collective call that this rank refuses for itself (a wrong argument, no memory) counts as a call: others
+ * need not wait for it. Where ranks first compare a call (the first of a shape, every *_init) they get BANYAN_ERR_PEER at
+ * once, with the text and the name of the rank that refused; nothing was sent, and the communicator remains usable on all.
+ * In a later call of a shape, and in runs of persistent operations, peers may have sent and some may be done: there the
+ * communicator ends on all ranks at once, with BANYAN_ERR_PEER and that text. On a device a refused blocking call, unless it
+ * fails to be planned, and a refused start are not told, and kernels of peers wait to their deadline. An operation before
+ * that of a death or of bad data is completed wherever all that it needs has been sent.
  *
  * Structs that begin with `size` must have it set to sizeof of the struct; fields that are zero take the default, except
  * the enums of banyan_partial, which have none: nothing about the meaning of memory is guessed. Later versions append
@@ -53,11 +60,12 @@ typedef enum banyan_status {
   BANYAN_ERR_MEMORY,      /* out of memory, or a message larger than the arena allows */
   BANYAN_ERR_SYSTEM,      /* the operating system refused something */
   BANYAN_ERR_UNSUPPORTED, /* not on this machine or not in this build */
-  BANYAN_ERR_DATA,        /* statistics that no row has: a d below 0, NaN or +inf not declared to mean an empty row */
+  BANYAN_ERR_DATA,        /* statistics that no row has: a d below 0, NaN or +inf not declared to mean an empty row. Or a row
+                           * of the result that out->stats_dtype cannot hold: see "Numbers" below */
   BANYAN_ERR_STATE,       /* a call in the wrong order */
   BANYAN_ERR_BOOTSTRAP,   /* ranks could not find or authenticate each other */
   BANYAN_ERR_TIMEOUT,     /* the deadline passed; banyan_comm_failed_rank() names who was waited for */
-  BANYAN_ERR_PEER,        /* a rank died or left */
+  BANYAN_ERR_PEER,        /* a rank died, left, or refused its call */
   BANYAN_ERR_MISMATCH,    /* ranks called with different shapes, dtypes, algorithms or in different order */
   BANYAN_ERR_ABORTED      /* banyan_comm_abort() was called, here or on another rank */
 } banyan_status;
@@ -98,7 +106,7 @@ void banyan_threads_destroy(banyan_threads *group); /* NULL is allowed */
  * itself, whose own store owns MASTER_PORT, the next port is used; BANYAN_PORT overrides). Without RANK and WORLD_SIZE
  * Open MPI's, PMI's and Slurm's variables say rank and size. Connects over TCP and authenticates both ways with the secret
  * of BANYAN_SECRET or of the file BANYAN_SECRET_FILE (mode 0600), which is required unless MASTER_ADDR is a loopback
- * address. Rank 0 listens at MASTER_ADDR, or where BANYAN_INTERFACE says: eth0, an address, or a network such as
+ * address. Without a secret all ranks must be processes of one user on one node, which the kernel vouches for. Rank 0 listens at MASTER_ADDR, or where BANYAN_INTERFACE says: eth0, an address, or a network such as
  * 10.0.0.0/8. Bounded by timeout_ns (0: 30 s), but for the time that the system takes to look MASTER_ADDR up. Free it as
  * soon as the communicator is made. */
 typedef struct banyan_env banyan_env;
@@ -115,14 +123,22 @@ typedef struct banyan_comm_config {
   size_t size;
   int64_t timeout_ns;   /* deadline of each call, from when it first has to wait; of each part, if it is sent in parts; of
                          * an operation that is polled, from the first banyan_test(). What time the caller spends between
-                         * banyan_start() and these does not count. 0: 30 s (BANYAN_TIMEOUT_MS overrides the default) */
-  size_t arena_bytes;   /* memory shared with peers, per rank, 64 KiB to 16 GiB; 0: 16 MiB. Larger messages are sent in
-                         * parts */
+                         * banyan_start() and these does not count. 0: 30 s, and ten minutes on a device, as a peer may
+                         * be compiling kernels of its own (BANYAN_TIMEOUT_MS overrides the default) */
+  size_t arena_bytes;   /* memory shared with peers, per rank, 64 KiB to 16 GiB. Larger messages are sent in parts. A value
+                         * below 16 MiB is raised to what any algorithm needs for a row of 128 f32 values among this many
+                         * ranks (9 ranks: about 140 KiB; banyan_comm_describe() says it). A longer row that does not fit
+                         * is BANYAN_ERR_MEMORY with the size that it needs. 0: 16 MiB, and on a device 256 MiB: attention
+                         * of up to 8192 rows (batch x heads) of 512 values is then combined within its kernel
+                         * (BANYAN_ARENA_KIB overrides the default) */
   const char *algorithm; /* for combines that name none, see banyan_combine_desc; NULL: by predicted cost (BANYAN_ALGORITHM
                           * overrides), or measured on devices where BANYAN_DEVICE_TUNE asks for it */
   const char *device;   /* where collectives run. NULL: on the host. "cuda": on the calling thread's current CUDA device;
                          * "cuda:2": on that one; "cuda:local": on that of the variable LOCAL_RANK. All ranks have a device
                          * of the same kind, or none */
+  int64_t first_timeout_ns; /* deadline of the first call of a shape, and of each *_init, in which ranks wait for each
+                             * other to plan, load and allocate. 0: timeout_ns, but on a device ten minutes at least
+                             * (BANYAN_FIRST_TIMEOUT_MS overrides the default) */
 } banyan_comm_config;
 
 /* Communicators with a device. Memory that collectives are given is memory that the device can read and write, from
@@ -160,7 +176,9 @@ void banyan_comm_abort(banyan_comm *comm, const char *reason);
  * one. Collective over them, and once; all call it within the deadline of a call. Left out are ranks that died or left, the
  * one that a timeout named, and those that do not call in time; such a rank gets BANYAN_ERR_PEER if it lives and calls.
  * `members` (may be NULL) has room for all old ranks and receives the old rank of each new one. The old communicator stays
- * as it is, and is destroyed by the caller, before or afterwards. Takes three deadlines of a call at most. */
+ * as it is, and is destroyed by the caller, before or afterwards. Takes three deadlines of a call at most, and
+ * one and a half more for each rank that stops meanwhile. All ranks that live and go on get the same communicator, or none; a rank
+ * that stopped at the very end may still be a member of it, which its first call then tells. */
 banyan_status banyan_comm_shrink(banyan_comm *comm, int32_t *members, banyan_comm **shrunk);
 
 /* The stream (a cudaStream_t of the communicator's device) of calls that name none: gather, shift, broadcast, barrier, and
@@ -172,7 +190,7 @@ int32_t banyan_comm_rank(const banyan_comm *comm);
 int32_t banyan_comm_nranks(const banyan_comm *comm);
 
 /* BANYAN_OK, or the failure that ended this communicator, its text ("": none; the communicator's), and the rank to blame
- * (-1: none known). */
+ * (-1: none known). NULL is allowed here and above: BANYAN_ERR_ARGUMENT, "" and -1. */
 banyan_status banyan_comm_status(const banyan_comm *comm);
 const char *banyan_comm_error(const banyan_comm *comm);
 int32_t banyan_comm_failed_rank(const banyan_comm *comm);
@@ -192,7 +210,7 @@ typedef enum banyan_dtype { BANYAN_F32 = 1, BANYAN_F16, BANYAN_BF16 } banyan_dty
 /* Values of a row: normalised (o = n / d, what attention kernels usually return) or the numerator n itself. */
 typedef enum banyan_values { BANYAN_VALUES_NORMALISED = 1, BANYAN_VALUES_NUMERATOR } banyan_values;
 
-/* Statistics of a row: lse = m + log d in one array, or m and d in two. */
+/* Statistics of a row: lse = m + log d in one array, or m and d in two. See "Numbers" for what m is on output. */
 typedef enum banyan_stats { BANYAN_STATS_LSE = 1, BANYAN_STATS_MAX_SUM } banyan_stats;
 
 /* Base of the logarithm and the exponentials: natural (FlashAttention, FlashMLA) or 2 (FlashInfer). */
@@ -229,6 +247,39 @@ typedef struct banyan_partial {
   double empty_below;           /* for BANYAN_EMPTY_BELOW */
 } banyan_partial;
 
+/* Numbers.
+ *
+ * m: with BANYAN_STATS_MAX_SUM an output's m is not the maximum logit. In base 2 it is a whole number at or above it, as far
+ * as an lse or m that went in says; in base e that number times ln 2. So rescaling is exact. d is relative to it: in (0.5, 1]
+ * for a rank that gave an lse, and the sum over ranks. Where the type of statistics rounds m, d makes up for it. Where d would
+ * leave the range of the type, its power of two goes into m. Beside numerators of f16, d is at most 1.
+ *
+ * A type cannot hold every row: not an lse or m beyond its largest number (65504 for f16), nor an m where the numbers
+ * of the type lie further apart than d can make up for. That may be so for an |m| above 16384 in f16 and bf16, above
+ * 2048 in bf16 beside numerators of f16; above 65536 in bf16 it mostly is. The call is then BANYAN_ERR_DATA on that
+ * rank and names the row. All other rows are right, on all ranks, and the communicator remains usable; on devices it
+ * ends, at banyan_comm_status(). An lse that the type merely rounds is no error.
+ *
+ * Large logits: from |lse| or |m| = 1.6e7 in base 2 on (1.1e7 in base e), f32 holds whole numbers alone, and they count as
+ * what f32 holds of them: weights there are wrong by up to a power of two or more. Such an m comes out rounded to its type,
+ * with the d that it has, so that masks such as -1e30 or -FLT_MAX come out as they went in. Beyond 3.4e38 in base 2 all
+ * count as 3.4e38.
+ *
+ * Small weights: a row may count as 0 if its weight is below 2^-46 of the largest.
+ *
+ * Large values: n is formed in f32, and it is d times as large as the result, d being up to the number of ranks. So
+ * normalised values near 3.4e38 on two ranks become infinite.
+ *
+ * Lossy wires: a finite value beyond what the type holds (65504 for f16) becomes the largest that it holds, and is counted in
+ * banyan_op_info. Values below 2^-14 keep an absolute precision of 2^-25 on an f16 wire. Both are meant of values divided by
+ * d, but of numerators where d is below 2^-126, or |m| is 2^23 or more: there d cannot be moved into m.
+ *
+ * Error: a row's normalised values differ from the exact ones by at most e A, as lengths of vectors. A is that of the mean of
+ * |v| over ranks by weight; e = 2e-6 + (u + 2^-23) R; u is 0 for an f32 wire, 2^-11 for f16, 2^-8 for bf16. R is how often a
+ * value is rounded on its way, and is in banyan_op_info. In canonical order it is 1 + ceil(log2 p) with p ranks. In the
+ * plan's order it is 1 for oneshot, 2 for twoshot, about log2 p for recursive, one more than its depth for a tree, and p for
+ * ring and tree_chain; docs/algorithms.md has the table. */
+
 /* Fills `partial` for contiguous [tokens][heads][value_dim] values and [tokens][heads] statistics: normalised values, lse
  * in base e, -inf for empty rows; both of the given dtypes. A start to edit from, for memory that is so. */
 void banyan_partial_init(banyan_partial *partial, void *values, banyan_dtype values_dtype, void *lse,
@@ -257,9 +308,9 @@ void banyan_split(int32_t count, int32_t parts, int32_t index, int32_t *first, i
 /* All fields must agree on all ranks; a difference is BANYAN_ERR_MISMATCH naming rank and field. */
 typedef struct banyan_combine_desc {
   size_t size;
-  int32_t tokens;         /* rows are tokens x heads; 0 is allowed */
+  int32_t tokens;         /* rows are tokens x heads, at most 2^31 - 1; 0 is allowed */
   int32_t heads;
-  int32_t value_dim;      /* elements of a row's values; 0 merges statistics alone */
+  int32_t value_dim;      /* elements of a row's values, at most 65536; 0 merges statistics alone */
   banyan_dtype wire;      /* values in flight; statistics always travel as f32. 0: BANYAN_F32 */
   banyan_scatter scatter;
   int32_t root;           /* for BANYAN_SCATTER_ROOT */
@@ -323,6 +374,10 @@ typedef struct banyan_op_info {
   uint64_t arena_bytes;     /* of the arena in use by this operation, on this rank */
   uint64_t plan_hash;       /* identical on all ranks */
   uint64_t bytes_between_hosts; /* of bytes_sent: to ranks of other hosts, as given to the network */
+  uint64_t roundings;       /* of a value to the type of a lossy wire, on its way from a rank into the result, at most: R in
+                             * "Numbers". 0 for an f32 wire */
+  uint64_t saturated;       /* finite values that this rank gave in the last run and its wire cannot hold: they became the
+                             * largest that it can. Not counted on devices, where it is 0 */
 } banyan_op_info;
 
 /* info->size set by the caller. Fields that the library does not know become zero. */
@@ -354,11 +409,11 @@ banyan_status banyan_op_device(const banyan_op *op, const banyan_partial *rows, 
  * h uses KV head h / (heads / kv_heads). Strides in elements, innermost dimension contiguous. */
 typedef struct banyan_attention_desc {
   size_t size;
-  int32_t batch;
+  int32_t batch;             /* batch x heads is at most 2^31 - 1; 0 is allowed */
   int32_t heads;             /* a multiple of kv_heads */
-  int32_t kv_heads;
-  int32_t head_dim;          /* of q and k */
-  int32_t value_dim;         /* of v; 0: head_dim */
+  int32_t kv_heads;          /* at least 1 */
+  int32_t head_dim;          /* of q and k: 1 to 576 */
+  int32_t value_dim;         /* of v: 1 to 512; 0: head_dim */
   float scale;               /* 0: 1 / sqrt(head_dim) */
   banyan_dtype q_dtype;
   banyan_dtype kv_dtype;
@@ -381,6 +436,10 @@ typedef struct banyan_attention_desc {
                               * devices that comes at banyan_comm_status(), as for keys_max; the keys of the page are left
                               * out, perhaps with some (63 at most) beside them. 0: not said; ids are then trusted, but for
                               * negative ones */
+  uint64_t empty;            /* BANYAN_EMPTY_NAN: a row with a logit of NaN counts as one without keys. 0: it is a row of NaN,
+                              * statistics included, which banyan_attention() writes, and which is BANYAN_ERR_DATA to a
+                              * combine, also that of banyan_attention_combine(). NaN in v alone makes values NaN, whatever
+                              * this is */
 } banyan_attention_desc;
 
 /* Attention over this rank's shard alone, written to `out` as partials of [batch] tokens x [heads] rows, in any

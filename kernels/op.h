@@ -50,6 +50,7 @@ typedef struct bny_wire_view {
   void *n;
   int64_t token_stride; /* in rows; >= heads */
   bool stream;          /* of a destination of encode: stores may bypass the caches; the bits are the same */
+  uint64_t *saturated;  /* of a destination of encode: finite values that a lossy wire cannot hold are counted here; or NULL */
 } bny_wire_view;
 
 typedef struct bny_box {
@@ -85,9 +86,11 @@ typedef struct bny_kernels {
                 const bny_wire_view *dst);
 
   /* The same merge, its result given to the caller's partial at (token0, head0) in the caller's convention, without going
-   * through memory in wire form: normalised values are n * (1 / d), rounded twice. count = 1 finishes one source. */
-  void (*merge_finish)(const bny_box *box, bny_wire wire, int count, const bny_wire_view *sources, bool round_nodes,
-                       const banyan_partial *out, int32_t token0, int32_t head0);
+   * through memory in wire form: normalised values are n * (1 / d), rounded twice. count = 1 finishes one source.
+   * Returns -1, or t * heads + h of the first row that is lost: the caller's type cannot hold its statistics, see
+   * export_math.h. All other rows are as they should be. */
+  int64_t (*merge_finish)(const bny_box *box, bny_wire wire, int count, const bny_wire_view *sources, bool round_nodes,
+                          const banyan_partial *out, int32_t token0, int32_t head0);
 } bny_kernels;
 
 /* Fastest first, the portable one last; ends with NULL. */

@@ -163,6 +163,7 @@ const char *bny_partial_check(const banyan_partial *partial, const bny_box *box,
 
 void banyan_partial_init(banyan_partial *partial, void *values, banyan_dtype values_dtype, void *lse,
                          banyan_dtype stats_dtype, int32_t heads, int32_t value_dim) {
+  if (!partial) return;
   *partial = (banyan_partial){
       .size = sizeof *partial,
       .values = values,

@@ -91,15 +91,15 @@ AC_DEFUN([BNY_CUDA_TRY], [
      AC_COMPILE_IFELSE([AC_LANG_PROGRAM([[
 #include <cuda.h>
 #include <cudaTypedefs.h>
-#if CUDA_VERSION < 12000
+#if CUDA_VERSION < 12040
 #error too old
 #endif
-]], [])],
+]], [PFN_cuFuncLoad_v12040 function = 0; return function != 0;])],
        [have_cuda=yes
         cuda_home=$1
         version_cuda=[`sed -n 's/^#define CUDA_VERSION \([0-9]*\)\([0-9][0-9]\)[0-9]$/\1.\2/p' "$1/include/cuda.h" |
           sed 's/[.]0/./'`]],
-       [CUDA_CFLAGS= absent_cuda="$1 is no CUDA 12.0 or newer"])
+       [CUDA_CFLAGS= absent_cuda="$1 is no CUDA 12.4 or newer"])
      CPPFLAGS=$save_CPPFLAGS
      AC_MSG_RESULT([$have_cuda])])
 ])
@@ -113,7 +113,8 @@ AC_DEFUN([BNY_WITH_CUDA], [
     [], [with_cuda=auto])
   AC_ARG_VAR([CUDA_HOME], [directory of the CUDA toolkit, where --with-cuda names none])
   AC_ARG_VAR([NVCC], [CUDA compiler])
-  AC_ARG_VAR([CUDA_ARCHS], [architectures of CUDA kernels, such as "80 90a 100"; those that nvcc does not know are left out])
+  AC_ARG_VAR([CUDA_ARCHS], [architectures of CUDA kernels @<:@"80 90a 100 120"@:>@; those that nvcc does not know are
+    left out. native: those of this machine's devices, or 90a where there are none])
   AC_ARG_VAR([CUDA_PTX], [that of CUDA_ARCHS whose kernels also come as PTX, for later devices, such as 100])
   have_cuda=no have_nvcc=no absent_cuda="not found" CUDA_CFLAGS= NVCC_ARCHS=
   AS_CASE([$with_cuda],
@@ -126,26 +127,46 @@ AC_DEFUN([BNY_WITH_CUDA], [
        BNY_CUDA_TRY([/usr])],
     [BNY_CUDA_TRY([$with_cuda])])
   AS_IF([test $have_cuda = no], [AS_CASE([$with_cuda], [auto|no], [],
-    [AC_MSG_ERROR([--with-cuda=$with_cuda: $absent_cuda. Install the CUDA toolkit, 12.0 or newer, or give --with-cuda=DIR])])])
+    [AC_MSG_ERROR([--with-cuda=$with_cuda: $absent_cuda. Install the CUDA toolkit, 12.4 or newer, or give
+      --with-cuda=DIR])])])
   absent_nvcc="no nvcc"
   AS_IF([test $have_cuda = yes],
     [AC_PATH_PROG([NVCC], [nvcc], [], [$cuda_home/bin$PATH_SEPARATOR$PATH])
      AS_IF([test -n "$NVCC"], [BNY_CHECK_NVCC([$1])])])
   AC_SUBST([CUDA_CFLAGS])
   AC_SUBST([NVCC_ARCHS])
+  CUDA_KERNELS=`echo $cuda_archs`
+  AC_SUBST([CUDA_KERNELS])
   AM_CONDITIONAL([CUDA], [test $have_cuda = yes])
   AM_CONDITIONAL([NVCC], [test $have_nvcc = yes])
 ])
 
+# BNY_CUDA_NATIVE
+# Sets CUDA_ARCHS to the architectures of this machine's devices. Where nvcc does not know one, it may know the first of
+# its generation, whose images run there as well.
+AC_DEFUN([BNY_CUDA_NATIVE], [
+  AC_MSG_CHECKING([for the CUDA devices of this machine])
+  CUDA_ARCHS=
+  capabilities=`nvidia-smi --query-gpu=compute_cap --format=csv,noheader 2>/dev/null`
+  for arch in `AS_ECHO(["$capabilities"]) | sed -n 's/^\(@<:@0-9@:>@*\)@<:@.@:>@\(@<:@0-9@:>@\)$/\1\2/p' | sort -u`; do
+    AS_IF([test "$arch" -lt 80], [continue])
+    AS_CASE([" "`echo $known_archs`" "], [*" sm_$arch "*], [], [arch=${arch%?}0])
+    AS_CASE([" $CUDA_ARCHS "], [*" $arch "*], [], [CUDA_ARCHS="$CUDA_ARCHS $arch"])
+  done
+  AC_MSG_RESULT([${CUDA_ARCHS:-none}])
+  AS_IF([test -z "$CUDA_ARCHS"], [CUDA_ARCHS=90a])
+])
+
 # BNY_CHECK_NVCC(SOURCE)
-# have_nvcc if nvcc compiles something, for the architectures of CUDA_ARCHS that it knows; that of CUDA_PTX is also there as
-# PTX, which the driver compiles for devices later than all of them.
+# have_nvcc if nvcc compiles what kernels use and older ones lack, for the architectures of CUDA_ARCHS that it knows; that
+# of CUDA_PTX is also there as PTX, which the driver compiles for devices later than all of them.
 AC_DEFUN([BNY_CHECK_NVCC], [
   cuda_archs=
   known_archs=`"$NVCC" --list-gpu-code 2>/dev/null`
+  AS_IF([test "x$CUDA_ARCHS" = xnative], [BNY_CUDA_NATIVE])
   ptx=$CUDA_PTX
   AS_IF([test -z "$ptx"], [AS_CASE([$known_archs], [*sm_100*], [ptx=100], [ptx=90])])
-  for arch in ${CUDA_ARCHS:-80 90a 100}; do
+  for arch in ${CUDA_ARCHS:-80 90a 100 120}; do
     # Those with a letter are known where those without are.
     AS_CASE([" "`echo $known_archs`" "], [*" sm_${arch%@<:@a-z@:>@} "*],
       [# Some kernels are for 90a, and the library expects them on devices of 9.0.
@@ -160,9 +181,14 @@ AC_DEFUN([BNY_CHECK_NVCC], [
             [NVCC_ARCHS="$NVCC_ARCHS -gencode arch=compute_$arch,code=compute_$arch"])])])
   done
   AC_MSG_CHECKING([whether $NVCC compiles])
-  echo '__global__ void kernel(int *p) { *p = 1; }' >conftest.cu
-  # Newer ones can be asked for smaller files.
-  for option in --compress-mode=size ""; do
+  cat >conftest.cu <<\_ACEOF
+__global__ void kernel(unsigned long long *p) {
+  asm volatile("{ .reg .b128 q; mov.b128 q, {%1, %1}; st.relaxed.sys.global.b128 [[%0]], q; }" ::"l"(p), "l"(0ull));
+}
+_ACEOF
+  # Drivers of CUDA 12 before release 550 do not read the smallest files, those of CUDA 13 all do.
+  AS_CASE([$version_cuda], [12.*], [smaller=], [smaller=--compress-mode=size])
+  for option in $smaller ""; do
     AS_IF([test $have_nvcc = no && test -n "$cuda_archs" &&
         "$NVCC" -fatbin $option $NVCC_ARCHS -o conftest.fatbin conftest.cu >&AS_MESSAGE_LOG_FD 2>&1],
       [have_nvcc=yes NVCC_ARCHS="$option$NVCC_ARCHS"])

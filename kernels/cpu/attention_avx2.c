@@ -47,7 +47,7 @@ VECTOR float vec_sum(vec a) {
   return _mm_cvtss_f32(_mm_add_ss(s, _mm_movehdup_ps(s)));
 }
 
-/* Transposes while it adds: lane i of each 128 bits becomes the sum of vector i's four elements there. */
+/* Transposes during the addition: lane i of each 128 bits becomes the sum of vector i's four elements there. */
 VECTOR void vec_store_sums(const vec *v, double factor, double *t) {
   vec s01 = _mm256_add_ps(_mm256_unpacklo_ps(v[0], v[1]), _mm256_unpackhi_ps(v[0], v[1]));
   vec s23 = _mm256_add_ps(_mm256_unpacklo_ps(v[2], v[3]), _mm256_unpackhi_ps(v[2], v[3]));
@@ -75,7 +75,7 @@ VECTOR double vec_top(const double *t, double m, int32_t count) {
 
 VECTOR vec exp2_fraction(vec f);
 
-/* The whole part goes into the exponent: the result is a normal number, as x >= -125. */
+/* The whole part goes into the exponent. The result is a normal number, because x >= -125. */
 VECTOR vec vec_exp2(vec x) {
   vec kept = _mm256_cmp_ps(x, _mm256_set1_ps(-125.0f), _CMP_NLT_UQ);
   vec whole = _mm256_round_ps(x, _MM_FROUND_TO_NEAREST_INT | _MM_FROUND_NO_EXC);

@@ -41,7 +41,7 @@ VECTOR vec vec_row_tail(const char *at, int32_t count, banyan_dtype dtype) {
 
 VECTOR float vec_sum(vec a) { return _mm512_reduce_add_ps(a); }
 
-/* Transposes while it adds: lane i of each 128 bits becomes the sum of vector i's four elements there. */
+/* Transposes during the addition: lane i of each 128 bits becomes the sum of vector i's four elements there. */
 VECTOR void vec_store_sums(const vec *v, double factor, double *t) {
   vec s01 = _mm512_add_ps(_mm512_unpacklo_ps(v[0], v[1]), _mm512_unpackhi_ps(v[0], v[1]));
   vec s23 = _mm512_add_ps(_mm512_unpacklo_ps(v[2], v[3]), _mm512_unpackhi_ps(v[2], v[3]));

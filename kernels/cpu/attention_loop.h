@@ -1,17 +1,17 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * The loop that all CPU attention kernels share. The file that includes it has defined, for its instruction set:
+ * The loop that all CPU attention kernels share. The including file defines, for its instruction set:
  *
  *   attention_queries    work->q: the task's queries as f32 rows of work->q_stride, padded with zeros
  *   attention_scores     work->t: t of `count` keys from `first` on, in rows of TILE; beyond count, to the next
  *                        multiple of LANES_MAX, -inf
- *   attention_top        the largest of m and of a head's t; NaN is passed over
+ *   attention_top        the largest of m and of a head's t; NaN is skipped
  *   attention_weights    work->p = 2^(t - m) of one head for as many entries; returns their sum
  *   attention_accumulate work->n += p v over the tile
  *
- * Keys are taken in tiles that stay in the first-level cache together with the queries, so that memory is read once for
- * all heads of the task. Tiles add up in blocks, in f32, and blocks in double: a split of the keys whose parts have the
- * same m, so that merging them is a plain sum.
+ * Keys are processed in tiles that stay in the first-level cache together with the queries. Memory is thus read once
+ * for all heads of the task. Tiles add up in blocks, in f32, and blocks add up in double. This is a split of the keys
+ * whose parts have the same m, so merging them is a plain sum.
  */
 #ifndef BNY_CPU_ATTENTION_LOOP_H
 #define BNY_CPU_ATTENTION_LOOP_H
@@ -25,14 +25,14 @@ enum { ATTENTION_TILE = 32, ATTENTION_BLOCK = 512 };
 
 typedef struct attention_work {
   float q[BNY_ATTENTION_QUERY_FLOATS];
-  float n[BNY_ATTENTION_VALUE_FLOATS];      /* of the block, relative to m */
-  double total[BNY_ATTENTION_VALUE_FLOATS]; /* of the blocks before it, relative to total_m */
+  float n[BNY_ATTENTION_VALUE_FLOATS];      /* sums of this block, relative to m */
+  double total[BNY_ATTENTION_VALUE_FLOATS]; /* sums of earlier blocks, relative to total_m */
   double t[BNY_ATTENTION_HEADS_MAX * ATTENTION_TILE];
   float p[BNY_ATTENTION_HEADS_MAX * ATTENTION_TILE];
   double m[BNY_ATTENTION_HEADS_MAX];
   double d[BNY_ATTENTION_HEADS_MAX]; /* relative to m */
   double total_m[BNY_ATTENTION_HEADS_MAX];
-  int32_t q_stride, n_stride; /* floats from a head to the next */
+  int32_t q_stride, n_stride; /* floats between heads */
 } __attribute__((aligned(64))) attention_work;
 
 static inline __attribute__((always_inline)) size_t attention_element_bytes(banyan_dtype dtype) {
@@ -52,9 +52,9 @@ static float attention_weights(const double *t, double m, int32_t count, float *
 static void attention_accumulate(const bny_attention_task *task, banyan_dtype dtype, int32_t first, int32_t count,
                                  attention_work *work);
 
-/* 2^(from - to) for whole numbers, from <= to; 0 where there is nothing to scale or nothing would be left of it. */
+/* Returns 2^(from - to) for whole numbers, from <= to; 0 where there is nothing to scale or the result would vanish. */
 static inline double attention_rescale(double from, double to) {
-  if (from == to) /* also both infinite */
+  if (from == to) /* includes both infinite */
     return 1;
   return from - to < -1000 ? 0.0 : ldexp(1.0, (int)(from - to));
 }
@@ -91,16 +91,16 @@ static inline void attention_fold(const bny_attention_task *task, attention_work
 static inline void attention_result(const bny_attention_task *task, const attention_work *work, float *m, float *d,
                                     float *n) {
   for (int32_t h = 0; h < task->heads; h++) {
-    /* A NaN in d, or -inf still in m, would read as an empty row. */
+    /* A NaN in d, or -inf still in m, would look like an empty row. */
     bool is_nan = isnan(work->d[h]);
-    m[h] = is_nan ? NAN : (float)work->m[h];
+    m[h] = is_nan ? NAN : (float)work->m[h] + 0.0f; /* avoids -0, which ceil() can return */
     d[h] = is_nan ? 1 : (float)work->d[h];
     for (int32_t j = 0; j < task->value_dim; j++)
       n[(int64_t)h * task->value_dim + j] = (float)work->total[h * work->n_stride + j];
   }
 }
 
-/* The page that holds key `key`, as if it were all there is. */
+/* Returns the page that holds key `key`, as a task of its own. */
 static inline bny_attention_task attention_page(const bny_attention_task *task, int32_t key) {
   int32_t index = key / task->page_keys, left = task->keys - index * task->page_keys, page = task->pages[index];
   bny_attention_task one = *task;
@@ -118,7 +118,7 @@ static inline __attribute__((always_inline)) void attention_over(const bny_atten
       int32_t count = block_end - first > ATTENTION_TILE ? ATTENTION_TILE : block_end - first, from = first;
       bny_attention_task page;
       const bny_attention_task *keys = task;
-      if (task->pages) { /* a tile lies in one */
+      if (task->pages) { /* a tile lies in one page */
         page = attention_page(task, first);
         keys = &page;
         from = first % task->page_keys;
@@ -127,7 +127,7 @@ static inline __attribute__((always_inline)) void attention_over(const bny_atten
       attention_scores(keys, dtype, from, count, work);
       for (int32_t h = 0; h < task->heads; h++) {
         attention_raise(work, h, count);
-        /* Only logits of -inf or NaN so far: 0 keeps the former from becoming the latter. */
+        /* All logits so far are -inf or NaN: m = 0 keeps -inf from becoming NaN. */
         double m = work->m[h] == -INFINITY ? 0 : work->m[h];
         work->d[h] += (double)attention_weights(work->t + h * ATTENTION_TILE, m, count, work->p + h * ATTENTION_TILE);
       }

@@ -1,13 +1,13 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Attention in plain C, laid out so that a compiler can use whatever vectors the machine has. */
+ * Attention in plain C, laid out so that a compiler can use the machine's vectors. */
 #include "attention_loop.h"
 #include "merge_math.h"
 
 static bool supported(void) { return true; }
 
-/* Exponent and mantissa in their places are the value times 2^-112, subnormals included. Written so that a loop over it
- * becomes vectors; bny_float_of_f16() gives the same values. */
+/* Exponent and mantissa shifted into place give the value times 2^-112, including subnormals. This form lets a compiler
+ * vectorise loops over it; bny_float_of_f16() gives the same values. */
 static inline float f16_float(uint16_t half) {
   uint32_t magnitude = (uint32_t)(half & 0x7fff) << 13;
   uint32_t bits = bny_bits_of_float(bny_float_of_bits(magnitude) * 0x1p112f);
@@ -41,7 +41,7 @@ static void attention_queries(const bny_attention_task *task, attention_work *wo
   }
 }
 
-/* Lanes added up in double. */
+/* The f32 lanes are summed in double. */
 static inline double dot(const float *a, const float *b, int32_t padded) {
   float lanes[BNY_ATTENTION_LANES_MAX] = {0};
   for (int32_t i = 0; i < padded; i += BNY_ATTENTION_LANES_MAX) {

@@ -1,20 +1,20 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * The hooks of attention_loop.h in terms of vectors. The file that includes it has defined:
+ * The hooks of attention_loop.h in terms of vectors. The including file defines:
  *
  *   vec, VEC_LANES               a vector of floats
  *   vec_zero, vec_set1, vec_load, vec_store, vec_fma (a b + c), vec_add, vec_mul
- *   vec_row, vec_row_tail        LANES, or fewer and then zeros, elements of a row of the cache
+ *   vec_row, vec_row_tail        LANES elements of a row of the cache; or fewer, then zeros
  *   vec_sum                      of the lanes
  *   vec_store_sums               sums of the lanes of four vectors, last levels in double, times a factor
  *   vec_difference               (float)(t[lane] - m)
  *   vec_exp2                     2^x for x <= 0; 0 below 2^-125; NaN for NaN
- *   vec_top                      the largest of m and of t[count], count rounded up to LANES_MAX; NaN is passed over
+ *   vec_top                      the largest of m and of t[count], count rounded up to LANES_MAX; NaN is skipped
  *   SCORE_HEADS                  heads whose four-key sums fit in the registers together with four keys
  *   VALUE_VECTORS(heads)         vectors of sums for each of 1 to 4 heads that fit together with as many values
  *
- * Each key and value is loaded and converted once for a block of heads. Rows are prefetched into the second-level
- * cache, a fixed number of keys ahead: into the first level they would push out the tile at work.
+ * Each key and value is loaded and converted once for a block of heads. Rows are prefetched a fixed number of keys
+ * ahead, into the second-level cache. In the first level they would evict the current tile.
  */
 #ifndef BNY_CPU_ATTENTION_VECTOR_H
 #define BNY_CPU_ATTENTION_VECTOR_H
@@ -85,7 +85,7 @@ INLINE void attention_scores(const bny_attention_task *task, banyan_dtype dtype,
   for (int32_t i = 0; i < count; i += SCORE_KEYS) {
     const char *rows[SCORE_KEYS];
     for (int32_t at = 0; at < SCORE_KEYS; at++) {
-      /* Beyond the last key that key again; what comes of it is overwritten below. */
+      /* Beyond the last key this repeats that key; its results are overwritten below. */
       int32_t key = first + (i + at < count ? i + at : count - 1);
       rows[at] = attention_row(task->k, task->k_token_stride, key, dtype);
       if (task->keys - key > PREFETCH_KEYS)
@@ -140,7 +140,7 @@ INLINE vec exp2_fraction(vec f) {
 
 /* ---- values: a block of heads x vectors -------------------------------------------------------------------------- */
 
-/* `tail` elements in the last vector if that is not 0; `ahead` bytes further on is prefetched if that is not 0. */
+/* `tail`: elements in the last vector; 0: all. `ahead`: distance in bytes of the prefetch; 0: none. */
 INLINE void value_block(int heads, int vectors, int32_t tail, const bny_attention_task *task, banyan_dtype dtype,
                         const char *v, int32_t count, int64_t ahead, const float *p, float *n, int32_t n_stride) {
   size_t element = attention_element_bytes(dtype);
@@ -170,7 +170,6 @@ INLINE void value_block(int heads, int vectors, int32_t tail, const bny_attentio
   }
 }
 
-/* All columns for `heads` heads. */
 INLINE void value_heads(int heads, const bny_attention_task *task, banyan_dtype dtype, const char *v, int32_t count,
                         int64_t ahead, const float *p, float *n, int32_t n_stride) {
   int32_t element = (int32_t)attention_element_bytes(dtype);

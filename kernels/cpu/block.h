@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Statistics of a block of rows. Each table's file includes this, so that its loops over rows are compiled, and
- * vectorised, for its instruction set; the arithmetic is that of merge_math.h everywhere. Loops have the block's full
- * length: places beyond the last row hold an empty row.
+ * Statistics of a block of rows. Each table's file includes this, so that loops over rows are compiled and vectorised
+ * for its instruction set. The arithmetic is that of merge_math.h everywhere. Loops have the block's full length:
+ * places beyond the last row hold an empty row.
  */
 #ifndef BNY_KERNELS_CPU_BLOCK_H
 #define BNY_KERNELS_CPU_BLOCK_H
@@ -10,15 +10,15 @@
 #include <math.h>
 #include <string.h>
 
-#include "merge_math.h"
+#include "export_math.h"
 #include "op.h"
 
-/* Else the compiler unrolls a loop over a block whole, before it could vectorise it. */
+/* Without this the compiler fully unrolls a loop over a block before it could vectorise it. */
 #define ROLLED _Pragma("GCC unroll 1")
 
 enum { BLOCK_ROWS = 16, BLOCK_NODES_MAX = BNY_MERGE_SOURCES_MAX - 1 };
 
-/* Up to BLOCK_ROWS rows of a box, one after another in token-major order. */
+/* Up to BLOCK_ROWS consecutive rows of a box, in token-major order. */
 typedef struct row_block {
   int rows;
   int32_t token[BLOCK_ROWS]; /* within the box */
@@ -33,7 +33,7 @@ typedef struct block_stats {
 /* Factors of a merge tree's nodes, level by level: scale[node][0] for the left source, scale[node][1] for the right. */
 typedef float node_scales[2][BLOCK_ROWS];
 
-/* Advances to the next rows; `block` starts as {.rows = 0}. False at the end of the box. */
+/* Advances to the next rows; `block` starts as {.rows = 0}. Returns false at the end of the box. */
 static inline bool block_next(const bny_box *box, row_block *block) {
   int32_t token = 0, head = 0;
   if (block->rows > 0) {
@@ -64,7 +64,7 @@ static inline int64_t block_wire_row(const row_block *block, const bny_wire_view
   return block->token[row] * view->token_stride + block->head[row];
 }
 
-/* True if the block's rows follow one another without a gap in the view. */
+/* Returns true if the block's rows are contiguous in the view. */
 static inline bool block_contiguous(const bny_box *box, const row_block *block, const bny_wire_view *view) {
   return view->token_stride == box->heads || block->token[0] == block->token[block->rows - 1];
 }
@@ -81,7 +81,7 @@ static inline int64_t block_values_offset(const row_block *block, const banyan_p
          (head0 + (int64_t)block->head[row]) * partial->values_head_stride;
 }
 
-/* True if the block is full and its statistics in the caller's memory are f32 values without a gap. */
+/* Returns true if the block is full and its statistics in the caller's memory are contiguous f32 values. */
 static inline bool block_stats_plain(const row_block *block, const banyan_partial *partial) {
   return block->rows == BLOCK_ROWS && partial->stats_dtype == BANYAN_F32 && partial->stats_head_stride == 1 &&
          block->token[0] == block->token[BLOCK_ROWS - 1];
@@ -113,20 +113,7 @@ static inline void stat_store(void *stats, banyan_dtype dtype, int64_t index, fl
   ((float *)stats)[index] = value;
 }
 
-/* As it reads after having been stored. */
-static inline float stat_round(banyan_dtype dtype, float value) {
-  switch (dtype) {
-    case BANYAN_F16:
-      return bny_float_of_f16(bny_f16_of_float(value));
-    case BANYAN_BF16:
-      return bny_float_of_bf16(bny_bf16_of_float(value));
-    case BANYAN_F32:
-      break;
-  }
-  return value;
-}
-
-/* ---- wire form ---------------------------------------------------------------------------------------------------- */
+/* ---- wire form --------------------------------------------------------------------------------------------------- */
 
 static inline void block_load_wire(const bny_box *box, const row_block *block, const bny_wire_view *view,
                                    block_stats *stats) {
@@ -163,8 +150,8 @@ static inline void block_store_wire(const bny_box *box, const row_block *block, 
   }
 }
 
-/* The tree of a merge: nodes[0..count) become one, nodes[0], and the factors of its values are kept. `tight` as in
- * bny_stats_merge(), for all nodes or for the last alone. */
+/* Runs the tree of a merge: nodes[0..count) become nodes[0], and `scales` gets the factors of the values. `tight` is as
+ * in bny_stats_merge(), for all nodes or only the last. */
 static inline void block_merge(block_stats *nodes, int count, bool tight_nodes, bool tight_last, node_scales *scales) {
   int node = 0;
   for (int width = count; width > 1; width = (width + 1) / 2) {
@@ -189,14 +176,14 @@ static inline void block_merge(block_stats *nodes, int count, bool tight_nodes, 
   }
 }
 
-/* ---- from the caller's statistics --------------------------------------------------------------------------------- */
+/* ---- from the caller's statistics -------------------------------------------------------------------------------- */
 
-/* What is the same for all rows of an encode. */
+/* The part of an encode that is the same for all rows. */
 typedef struct import_rules {
   int base_e, normalised, tight, has_sum;
   int nan_is_empty, infinite_is_empty;
-  float below; /* statistics at or below it are empty: rounded as the statistics are, so that what was written matches */
-  int native;  /* numerators, m and d in base 2, f32 wire: usually a copy */
+  float below; /* statistics at or below it are empty; rounded like the statistics, so that stored values match */
+  int native;  /* numerators, m and d in base 2, f32 wire: usually a plain copy */
 } import_rules;
 
 static inline import_rules import_rules_make(const banyan_partial *in, bny_wire wire) {
@@ -210,13 +197,13 @@ static inline import_rules import_rules_make(const banyan_partial *in, bny_wire 
       .below = -BNY_INFINITY_F,
   };
   if ((in->empty & BANYAN_EMPTY_BELOW) != 0) {
-    rules.below = stat_round(in->stats_dtype, (float)in->empty_below);
+    rules.below = bny_stat_round(in->stats_dtype, (float)in->empty_below);
   }
   rules.native = !rules.base_e && !rules.normalised && !rules.tight && rules.has_sum;
   return rules;
 }
 
-/* Reads statistics as f32; an lse is an m whose d is 1. */
+/* Reads statistics as f32; an lse becomes an m with d = 1. */
 static inline void block_load_caller(const row_block *block, const banyan_partial *in, int32_t token0, int32_t head0,
                                      block_stats *stats) {
   const bool has_sum = in->stats_kind == BANYAN_STATS_MAX_SUM;
@@ -242,8 +229,9 @@ static inline void block_load_caller(const row_block *block, const banyan_partia
   }
 }
 
-/* Caller statistics to wire form in place, and the factor of each row's values (unspecified for an empty row).
- * Returns -1, or the first row that is bad data. Either of m and d may say that a row is empty, whatever the other is. */
+/* Converts caller statistics to wire form in place, and computes the factor of each row's values (unspecified for an
+ * empty row). Returns -1, or the first row with bad data. Either of m and d may mark a row as empty, whatever the other
+ * is. */
 static inline int block_import(const import_rules *rules, block_stats *stats, float *factor) {
   const import_rules rule = *rules;
   int32_t empty[BLOCK_ROWS], bad[BLOCK_ROWS];
@@ -265,8 +253,9 @@ static inline int block_import(const import_rules *rules, block_stats *stats, fl
   if (plain) {
     ROLLED for (int r = 0; r < BLOCK_ROWS; r++) {
       float m = stats->m[r], d = stats->d[r];
-      float nearest = (m + 0x1.8p23f) - 0x1.8p23f; /* whole, for |m| < 2^22 */
+      float nearest = (m + 0x1.8p23f) - 0x1.8p23f; /* m as a whole number, if |m| < 2^22; +0 for -0 */
       int kept = (nearest == m) & (__builtin_fabsf(m) < 0x1p22f) & (d >= 0x1p-32f) & (d <= 0x1p48f);
+      stats->m[r] = kept ? nearest : m;
       plain &= kept | empty[r];
       factor[r] = 1.0f;
     }
@@ -286,7 +275,7 @@ static inline int block_import(const import_rules *rules, block_stats *stats, fl
   return -1;
 }
 
-/* ---- to the caller's statistics ----------------------------------------------------------------------------------- */
+/* ---- to the caller's statistics ---------------------------------------------------------------------------------- */
 
 static inline float export_empty_value(const banyan_partial *out) {
   if ((out->empty & BANYAN_EMPTY_POS_INF) != 0) {
@@ -295,52 +284,85 @@ static inline float export_empty_value(const banyan_partial *out) {
   return (out->empty & BANYAN_EMPTY_BELOW) != 0 ? (float)out->empty_below : -BNY_INFINITY_F;
 }
 
-/* Writes the statistics if they are wanted, and gives the factor by which the merged n becomes the caller's values. */
-static inline void block_export(const row_block *block, const block_stats *stats, const banyan_partial *out,
-                                int32_t token0, int32_t head0, float *factor) {
-  const int base_e = out->base == BANYAN_BASE_E;
-  const banyan_dtype dtype = out->stats_dtype;
-  const float empty_value = export_empty_value(out);
-  float given[BLOCK_ROWS], sum[BLOCK_ROWS];
+/* Computes one lse for each row; fits[r] says whether the type can hold it. */
+static inline void export_lse(const bny_export_rules *rules, const block_stats *stats, float empty_value, float *given,
+                              int32_t *fits) {
+  const bny_export_rules rule = *rules;
   ROLLED for (int r = 0; r < BLOCK_ROWS; r++) {
-    factor[r] = bny_stats_reciprocal(stats->d[r]);
+    float lse = bny_export_lse(&rule, stats->m[r], stats->d[r]);
+    fits[r] = bny_export_lse_fits(lse, stats->d[r]);
+    given[r] = stats->d[r] > 0.0f ? lse : empty_value;
   }
-  if (out->lse == NULL) {
-    return;
+}
+
+/* Computes m and d for each row, and the factor of its numerators. */
+static inline void export_max_sum(const bny_export_rules *rules, const block_stats *stats, float empty_value, float *given,
+                                  float *sum, float *factor, int32_t *fits) {
+  const bny_export_rules rule = *rules;
+  double rebase[BLOCK_ROWS];
+  int32_t stays[BLOCK_ROWS], all_stay = 1;
+  ROLLED for (int r = 0; r < BLOCK_ROWS; r++) {
+    float m = stats->d[r] > 0.0f ? stats->m[r] : 0.0f;
+    stays[r] = bny_export_stays(&rule, m, stats->d[r], &given[r], &rebase[r]);
+    fits[r] = 1;
+    all_stay &= stays[r];
   }
-  if (out->stats_kind == BANYAN_STATS_LSE) {
-    ROLLED for (int r = 0; r < BLOCK_ROWS; r++) {
-      float lse = bny_stats_lse(stats->m[r], stats->d[r], base_e);
-      given[r] = stats->d[r] > 0.0f ? lse : empty_value;
-    }
-  } else {
-    const bool numerators = out->values_kind == BANYAN_VALUES_NUMERATOR;
-    ROLLED for (int r = 0; r < BLOCK_ROWS; r++) {
-      float m = stats->d[r] > 0.0f ? stats->m[r] : 0.0f;
-      given[r] = stat_round(dtype, base_e ? (float)((double)m * BNY_LN_2) : m);
-      /* an m beyond what the type holds is given as infinite, and d as it is */
-      float finite = given[r] - given[r] == 0.0f ? given[r] : 0.0f;
-      double rebase = bny_stats_rebase(given[r] == finite ? m : 0.0f, finite, base_e);
-      sum[r] = (float)((double)stats->d[r] * rebase);
-      factor[r] = numerators ? (float)rebase : factor[r];
-      given[r] = stats->d[r] > 0.0f ? given[r] : empty_value;
-    }
+  for (int r = 0; r < BLOCK_ROWS && all_stay == 0; r++) {
+    if (stays[r] == 0) bny_export_moved(&rule, stats->m[r], stats->d[r], &given[r], &rebase[r]);
+    fits[r] = bny_export_fits(&rule, stats->m[r], stats->d[r], given[r], rebase[r]);
   }
+  ROLLED for (int r = 0; r < BLOCK_ROWS; r++) {
+    sum[r] = (float)((double)stats->d[r] * rebase[r]);
+    factor[r] = rule.numerators ? (float)rebase[r] : factor[r];
+    given[r] = stats->d[r] > 0.0f ? given[r] : empty_value;
+  }
+}
+
+static inline void export_store(const row_block *block, const banyan_partial *out, int32_t token0, int32_t head0,
+                                const float *given, const float *sum) {
+  const bool has_sum = out->stats_kind == BANYAN_STATS_MAX_SUM;
   if (block_stats_plain(block, out)) {
     int64_t first = block_stats_offset(block, out, token0, head0, 0);
-    memcpy((float *)out->lse + first, given, sizeof given);
-    if (out->stats_kind == BANYAN_STATS_MAX_SUM) {
-      memcpy((float *)out->sum + first, sum, sizeof sum);
+    memcpy((float *)out->lse + first, given, BLOCK_ROWS * sizeof given[0]);
+    if (has_sum) {
+      memcpy((float *)out->sum + first, sum, BLOCK_ROWS * sizeof sum[0]);
     }
     return;
   }
   for (int r = 0; r < block->rows; r++) {
     int64_t offset = block_stats_offset(block, out, token0, head0, r);
-    stat_store(out->lse, dtype, offset, given[r]);
-    if (out->stats_kind == BANYAN_STATS_MAX_SUM) {
-      stat_store(out->sum, dtype, offset, sum[r]);
+    stat_store(out->lse, out->stats_dtype, offset, given[r]);
+    if (has_sum) {
+      stat_store(out->sum, out->stats_dtype, offset, sum[r]);
     }
   }
+}
+
+/* Writes the statistics if the caller wants them, and computes the factor that turns the merged n into the caller's
+ * values. Returns -1, or the first row whose statistics the caller's type cannot hold. */
+static inline int block_export(const row_block *block, const block_stats *stats, const banyan_partial *out,
+                               int32_t token0, int32_t head0, float *factor) {
+  float given[BLOCK_ROWS], sum[BLOCK_ROWS];
+  int32_t fits[BLOCK_ROWS];
+  ROLLED for (int r = 0; r < BLOCK_ROWS; r++) {
+    factor[r] = bny_stats_reciprocal(stats->d[r]);
+  }
+  if (out->lse == NULL) {
+    return -1;
+  }
+  const bny_export_rules rules = bny_export_rules_make(out);
+  if (out->stats_kind == BANYAN_STATS_LSE) {
+    export_lse(&rules, stats, export_empty_value(out), given, fits);
+  } else {
+    export_max_sum(&rules, stats, export_empty_value(out), given, sum, factor, fits);
+  }
+  export_store(block, out, token0, head0, given, sum);
+  for (int r = 0; r < block->rows; r++) {
+    if (fits[r] == 0) {
+      return r;
+    }
+  }
+  return -1;
 }
 
 #endif

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * The AVX2 table. Compiled with -mavx2 -mfma -mf16c -ffp-contract=off. */
+ * The AVX2 table. It is compiled with -mavx2 -mfma -mf16c -ffp-contract=off. */
 #include <cpuid.h>
 #include <immintrin.h>
 
@@ -54,7 +54,7 @@ static inline vec vec_round_f16(vec v) {
   return _mm256_cvtph_ps(_mm256_cvtps_ph(v, _MM_FROUND_TO_NEAREST_INT | _MM_FROUND_NO_EXC));
 }
 
-/* As bny_bf16_of_float(). */
+/* The same bits as bny_bf16_of_float(). */
 static inline __m256i bf16_bits(vec v) {
   __m256i bits = _mm256_castps_si256(v);
   __m256i high = _mm256_srli_epi32(bits, 16);
@@ -81,6 +81,13 @@ static inline vec vec_saturate(vec v, float limit) {
   __m256 over = _mm256_and_ps(_mm256_cmp_ps(magnitude, bound, _CMP_GT_OQ),
                               _mm256_cmp_ps(magnitude, _mm256_set1_ps(BNY_INFINITY_F), _CMP_LT_OQ));
   return _mm256_blendv_ps(v, _mm256_or_ps(bound, _mm256_and_ps(v, sign)), over);
+}
+
+static inline unsigned vec_count_over(vec v, float limit) {
+  __m256 magnitude = _mm256_andnot_ps(_mm256_set1_ps(-0.0f), v);
+  __m256 over = _mm256_and_ps(_mm256_cmp_ps(magnitude, _mm256_set1_ps(limit), _CMP_GT_OQ),
+                              _mm256_cmp_ps(magnitude, _mm256_set1_ps(BNY_INFINITY_F), _CMP_LT_OQ));
+  return (unsigned)__builtin_popcount((unsigned)_mm256_movemask_ps(over));
 }
 
 static bool supported(void) {

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * The AVX-512 table. Compiled with -mavx512f -mavx512bw -mavx512dq -mavx512vl -mfma -mf16c -ffp-contract=off. */
+ * The AVX-512 table. It is compiled with -mavx512f -mavx512bw -mavx512dq -mavx512vl -mfma -mf16c -ffp-contract=off. */
 #include <immintrin.h>
 
 #include "merge_math.h"
@@ -53,7 +53,7 @@ static inline vec vec_round_f16(vec v) {
   return _mm512_cvtph_ps(_mm512_cvtps_ph(v, _MM_FROUND_TO_NEAREST_INT | _MM_FROUND_NO_EXC));
 }
 
-/* As bny_bf16_of_float(); the processor's own conversion flushes denormals. */
+/* The same bits as bny_bf16_of_float(); the processor's own conversion flushes denormals. */
 static inline __m512i bf16_bits(vec v) {
   __m512i bits = _mm512_castps_si512(v);
   __m512i high = _mm512_srli_epi32(bits, 16);
@@ -77,6 +77,13 @@ static inline vec vec_saturate(vec v, float limit) {
   __mmask16 over = _mm512_cmp_ps_mask(magnitude, bound, _CMP_GT_OQ);
   over = _mm512_mask_cmp_ps_mask(over, magnitude, _mm512_set1_ps(BNY_INFINITY_F), _CMP_LT_OQ);
   return _mm512_mask_or_ps(v, over, bound, _mm512_and_ps(v, sign));
+}
+
+static inline unsigned vec_count_over(vec v, float limit) {
+  const __m512 magnitude = _mm512_andnot_ps(_mm512_set1_ps(-0.0f), v);
+  __mmask16 over = _mm512_cmp_ps_mask(magnitude, _mm512_set1_ps(limit), _CMP_GT_OQ);
+  over = _mm512_mask_cmp_ps_mask(over, magnitude, _mm512_set1_ps(BNY_INFINITY_F), _CMP_LT_OQ);
+  return (unsigned)__builtin_popcount(over);
 }
 
 static bool supported(void) {

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Values of encode, merge and merge_finish, written once over a vector type. The including file defines, before it
- * includes this:
+ * Values of encode, merge and merge_finish, written once over a vector type. Before it includes this, the including
+ * file defines:
  *   vec, VEC_LANES                        f32 lanes, a power of two
  *   vec_set(x), vec_add, vec_mul          IEEE single operations
  *   vec_load_f32/_f16/_bf16(pointer)      no alignment required
@@ -9,7 +9,8 @@
  *   vec_stream_f32(pointer, v)            bypasses the caches if it can; aligned to the vector
  *   vec_stream_end()                      orders streamed stores before later ones
  *   vec_round_f16/_bf16(v)                store and load
- *   vec_saturate(v, limit)                as bny_saturate()
+ *   vec_saturate(v, limit)                like bny_saturate()
+ *   vec_count_over(v, limit)              lanes that vec_saturate() changes
  *   KERNELS_NAME, KERNELS_TABLE           "avx2", bny_kernels_avx2
  *   static bool supported(void)
  */
@@ -17,10 +18,10 @@
 
 #define INLINE static inline __attribute__((always_inline))
 
-/* Columns that go through a buffer of f32 at a time where the destination is not f32. */
+/* Columns that pass through an f32 buffer at a time if the destination is not f32. */
 enum { TILE_COLUMNS = 512 };
 
-/* ---- vectors ------------------------------------------------------------------------------------------------------- */
+/* ---- vectors ----------------------------------------------------------------------------------------------------- */
 
 INLINE size_t element_bytes(banyan_dtype dtype) {
   return dtype == BANYAN_F32 ? 4 : 2;
@@ -40,7 +41,7 @@ INLINE void store(void *values, banyan_dtype dtype, vec v) {
   }
 }
 
-/* The last, incomplete vector of a row goes through memory of a whole one. */
+/* The last, incomplete vector of a row passes through memory of a full vector. */
 INLINE vec load_part(const void *values, banyan_dtype dtype, int elements) {
   float whole[VEC_LANES] = {0};
   memcpy(whole, values, (size_t)elements * element_bytes(dtype));
@@ -57,55 +58,64 @@ INLINE vec saturate_to(vec v, banyan_dtype dtype) {
   return dtype == BANYAN_F32 ? v : vec_saturate(v, dtype == BANYAN_F16 ? BNY_F16_MAX : BNY_BF16_MAX);
 }
 
-/* As it reads after having been on the wire. */
+/* Returns the value as it reads after the wire. */
 INLINE vec round_to(vec v, banyan_dtype dtype) {
   vec kept = saturate_to(v, dtype);
   return dtype == BANYAN_F32 ? kept : dtype == BANYAN_F16 ? vec_round_f16(kept) : vec_round_bf16(kept);
 }
 
-/* ---- one row to another type ---------------------------------------------------------------------------------------- */
+/* ---- one row to another type ------------------------------------------------------------------------------------- */
 
-/* to[i] = from[i] * factor. `wire`: the destination is a wire, which saturates. */
-INLINE void convert_row(const void *restrict from, banyan_dtype from_dtype, float factor, int elements, void *restrict to,
+/* Returns the number of lanes that a wire of that type saturates. */
+INLINE unsigned count_over(vec v, banyan_dtype dtype) {
+  return dtype == BANYAN_F32 ? 0 : vec_count_over(v, dtype == BANYAN_F16 ? BNY_F16_MAX : BNY_BF16_MAX);
+}
+
+/* to[i] = from[i] * factor. `wire`: the destination is a wire, which saturates. Returns how many values saturated. */
+INLINE unsigned convert_row(const void *restrict from, banyan_dtype from_dtype, float factor, int elements, void *restrict to,
                         banyan_dtype to_dtype, bool wire) {
   const vec scale = vec_set(factor);
   const char *source = from;
   char *target = to;
   const size_t from_bytes = element_bytes(from_dtype), to_bytes = element_bytes(to_dtype);
+  unsigned over = 0;
   int i = 0;
   for (; i + VEC_LANES <= elements; i += VEC_LANES) {
     vec v = vec_mul(load(source + (size_t)i * from_bytes, from_dtype), scale);
+    over += wire ? count_over(v, to_dtype) : 0;
     store(target + (size_t)i * to_bytes, to_dtype, wire ? saturate_to(v, to_dtype) : v);
   }
   if (i < elements) {
     vec v = vec_mul(load_part(source + (size_t)i * from_bytes, from_dtype, elements - i), scale);
+    over += wire ? count_over(v, to_dtype) : 0;
     store_part(target + (size_t)i * to_bytes, to_dtype, wire ? saturate_to(v, to_dtype) : v, elements - i);
   }
+  return over;
 }
 
-INLINE void convert_row_from(const void *from, banyan_dtype from_dtype, float factor, int elements, void *to,
-                             banyan_dtype to_dtype, bool wire) {
+INLINE unsigned convert_row_from(const void *from, banyan_dtype from_dtype, float factor, int elements, void *to,
+                                 banyan_dtype to_dtype, bool wire) {
   if (to_dtype == BANYAN_F32) {
-    convert_row(from, from_dtype, factor, elements, to, BANYAN_F32, wire);
-  } else if (to_dtype == BANYAN_F16) {
-    convert_row(from, from_dtype, factor, elements, to, BANYAN_F16, wire);
-  } else {
-    convert_row(from, from_dtype, factor, elements, to, BANYAN_BF16, wire);
+    return convert_row(from, from_dtype, factor, elements, to, BANYAN_F32, wire);
   }
+  if (to_dtype == BANYAN_F16) {
+    return convert_row(from, from_dtype, factor, elements, to, BANYAN_F16, wire);
+  }
+  return convert_row(from, from_dtype, factor, elements, to, BANYAN_BF16, wire);
 }
 
-static void convert_to_wire(const void *from, banyan_dtype from_dtype, float factor, int elements, void *to,
-                            banyan_dtype to_dtype) {
+static unsigned convert_to_wire(const void *from, banyan_dtype from_dtype, float factor, int elements, void *to,
+                                banyan_dtype to_dtype) {
   if (from_dtype == BANYAN_F32) {
-    convert_row_from(from, BANYAN_F32, factor, elements, to, to_dtype, true);
-  } else if (from_dtype == BANYAN_F16) {
-    convert_row_from(from, BANYAN_F16, factor, elements, to, to_dtype, true);
-  } else {
-    convert_row_from(from, BANYAN_BF16, factor, elements, to, to_dtype, true);
+    return convert_row_from(from, BANYAN_F32, factor, elements, to, to_dtype, true);
   }
+  if (from_dtype == BANYAN_F16) {
+    return convert_row_from(from, BANYAN_F16, factor, elements, to, to_dtype, true);
+  }
+  return convert_row_from(from, BANYAN_BF16, factor, elements, to, to_dtype, true);
 }
 
-/* The same to f32 for whole lines of memory, past the caches. */
+/* Does the same to f32 for full lines of memory, bypassing the caches. */
 INLINE void stream_row(const void *from, banyan_dtype from_dtype, float factor, int elements, float *to) {
   const vec scale = vec_set(factor);
   const size_t from_bytes = element_bytes(from_dtype);
@@ -128,10 +138,11 @@ static void convert_to_caller(const float *from, int elements, void *to, banyan_
   convert_row_from(from, BANYAN_F32, 1.0f, elements, to, to_dtype, false);
 }
 
-/* ---- merged rows ---------------------------------------------------------------------------------------------------- */
+/* ---- merged rows ------------------------------------------------------------------------------------------------- */
 
-/* Merges rows [first_row, first_row + rows) of a block, which follow one another in each source:
- * out[r][i] = factor[first_row + r] * (tree of the sources' element i of row first_row + r), in the wire's type or f32. */
+/* Merges rows [first_row, first_row + rows) of a block, which are consecutive in each source:
+ * out[r][i] = factor[first_row + r] * (tree of the sources' element i of row first_row + r), in the wire's type or
+ * f32. */
 typedef struct merge_job {
   const void *const *sources; /* at first_row */
   int count;
@@ -140,14 +151,14 @@ typedef struct merge_job {
   int first_row;
   int rows;
   int elements;  /* columns to merge */
-  int64_t pitch; /* elements from a row to the next in the sources */
+  int64_t pitch; /* elements between rows in the sources */
   void *const *out;
 } merge_job;
 
 typedef void merge_function(const merge_job *job);
 
-/* The tree of block_merge() over vectors; `scales` of the row, left and right by turns. With a constant count all of it
- * stays in registers, as far as there are enough. */
+/* The tree of block_merge() over vectors; `scales` are those of the row, left and right in turn. With a constant count
+ * all values stay in registers, as far as these suffice. */
 INLINE vec merge_tree(vec *v, int count, const vec *scales, banyan_dtype wire, bool round) {
 #pragma GCC unroll 4
   for (int width = count; width > 1; width = (width + 1) / 2) {
@@ -244,20 +255,20 @@ static merge_function *merge_function_for(banyan_dtype wire, bool round, int cou
   return family[count <= 8 ? count : 0];
 }
 
-/* ---- a block ---------------------------------------------------------------------------------------------------------- */
+/* ---- a block ----------------------------------------------------------------------------------------------------- */
 
-/* What is the same for all blocks of a merge. */
+/* The part of a merge that is the same for all blocks. */
 typedef struct merge_setting {
   const bny_box *box;
   banyan_dtype wire;
   int count;
   const bny_wire_view *views;
   merge_function *merge;
-  banyan_dtype merge_dtype; /* what `merge` writes */
-  banyan_dtype to;          /* what the destination holds */
+  banyan_dtype merge_dtype; /* type that `merge` writes */
+  banyan_dtype to;          /* type of the destination */
 } merge_setting;
 
-/* One row, a tile of columns at a time through f32 if the destination is of another type than `merge` writes. */
+/* Merges one row. If the destination has another type than `merge` writes, tiles of columns pass through f32. */
 static void merge_row(const merge_setting *setting, const row_block *block, int row, const node_scales *scales,
                       const float *factor, void *target) {
   float tile[TILE_COLUMNS];
@@ -322,14 +333,14 @@ static void merge_block(const merge_setting *setting, const row_block *block, co
   setting->merge(&job);
 }
 
-/* ---- the table ---------------------------------------------------------------------------------------------------------- */
+/* ---- the table --------------------------------------------------------------------------------------------------- */
 
-/* True if memory at `to` and every `bytes` further consists of whole lines. */
+/* True if memory at `to` and every `bytes` after it consists of full lines. */
 static bool whole_lines(const void *to, size_t bytes) {
   return ((uintptr_t)to | bytes) % 64 == 0;
 }
 
-/* Statistics of a block; whole lines past the caches. */
+/* Writes the statistics of a block; full lines bypass the caches. */
 static void encode_stats(const bny_box *box, const row_block *block, const bny_wire_view *dst, const block_stats *stats) {
   float *m = dst->m + block_wire_row(block, dst, 0), *d = dst->d + block_wire_row(block, dst, 0);
   if (!dst->stream || block->rows != BLOCK_ROWS || !block_contiguous(box, block, dst) ||
@@ -352,6 +363,7 @@ static int64_t encode(const bny_box *box, const banyan_partial *in, int32_t toke
   const size_t row_bytes = (size_t)value_dim * element_bytes(dtype);
   const bool stream = dst->stream && wire == BNY_WIRE_F32 && whole_lines(dst->n, row_bytes);
   int64_t bad_row = -1;
+  uint64_t saturated = 0;
   row_block block = {.rows = 0};
   while (bad_row < 0 && block_next(box, &block)) {
     block_stats stats;
@@ -371,17 +383,20 @@ static int64_t encode(const bny_box *box, const banyan_partial *in, int32_t toke
       } else if (stream) {
         stream_to_wire(from, in->values_dtype, factor[r], value_dim, (float *)(void *)to);
       } else {
-        convert_to_wire(from, in->values_dtype, factor[r], value_dim, to, dtype);
+        saturated += convert_to_wire(from, in->values_dtype, factor[r], value_dim, to, dtype);
       }
     }
   }
   if (dst->stream) {
     vec_stream_end();
   }
+  if (dst->saturated != NULL) {
+    *dst->saturated += saturated;
+  }
   return bad_row;
 }
 
-/* One source to wire form: its bits. */
+/* Copies one source to wire form, bit by bit. */
 static void copy_rows(const bny_box *box, bny_wire wire, const bny_wire_view *source, const bny_wire_view *dst) {
   const size_t row_bytes = (size_t)box->value_dim * bny_wire_formats[wire].element_bytes;
   for (int32_t t = 0; t < box->tokens; t++) {
@@ -432,8 +447,9 @@ static void merge(const bny_box *box, bny_wire wire, int count, const bny_wire_v
   }
 }
 
-static void merge_finish(const bny_box *box, bny_wire wire, int count, const bny_wire_view *sources, bool round_nodes,
-                         const banyan_partial *out, int32_t token0, int32_t head0) {
+static int64_t merge_finish(const bny_box *box, bny_wire wire, int count, const bny_wire_view *sources, bool round_nodes,
+                            const banyan_partial *out, int32_t token0, int32_t head0) {
+  int64_t unfit = -1;
   const bool round = wire != BNY_WIRE_F32 && round_nodes;
   const banyan_dtype dtype = bny_wire_formats[wire].dtype;
   const int64_t out_bytes = (int64_t)element_bytes(out->values_dtype);
@@ -453,13 +469,17 @@ static void merge_finish(const bny_box *box, bny_wire wire, int count, const bny
       block_load_wire(box, &block, &sources[s], &nodes[s]);
     }
     block_merge(nodes, count, round, false, scales);
-    block_export(&block, &nodes[0], out, token0, head0, factor);
+    int odd = block_export(&block, &nodes[0], out, token0, head0, factor);
+    if (odd >= 0 && unfit < 0) {
+      unfit = (int64_t)block.token[odd] * box->heads + block.head[odd];
+    }
     void *targets[BLOCK_ROWS];
     for (int r = 0; r < block.rows && box->value_dim > 0; r++) {
       targets[r] = (char *)out->values + block_values_offset(&block, out, token0, head0, r) * out_bytes;
     }
     merge_block(&setting, &block, (const node_scales *)scales, factor, targets);
   }
+  return unfit;
 }
 
 extern const bny_kernels KERNELS_TABLE;

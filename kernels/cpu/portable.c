@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * The portable table: vectors of four floats in the notation of GNU C, which any processor can be given. */
+ * The portable table: vectors of four floats in the notation of GNU C, which it compiles for any processor. */
 #include "merge_math.h"
 #include "op.h"
 
@@ -28,12 +28,12 @@ static inline vec vec_load_f32(const void *values) {
   return v;
 }
 
-/* mask ? a : b, of masks that comparisons give. */
+/* mask ? a : b, for masks from comparisons. */
 static inline bits4 choose(bits4 mask, bits4 a, bits4 b) {
   return (a & mask) | (b & ~mask);
 }
 
-/* Comparisons as signed numbers, which every processor has; none is negative here. */
+/* Compares as signed numbers, which every processor can; none is negative here. */
 static inline bits4 above(bits4 a, uint32_t b) {
   return (bits4)((signed4)a > (signed4)(a * 0 + b));
 }
@@ -42,7 +42,7 @@ static inline bits4 bits_of(vec v) {
   return (bits4)v;
 }
 
-/* As bny_float_of_f16(), bny_f16_of_float() and so on, which say how. */
+/* The same bits as bny_float_of_f16(), bny_f16_of_float() and so on, which explain them. */
 static inline vec float_of_f16(bits4 half) {
   bits4 magnitude = (half & 0x7fffu) << 13, exponent = magnitude & 0x0f800000u;
   bits4 subnormal = bits_of((vec)(magnitude | (113u << 23)) - 0x1p-14f);
@@ -52,7 +52,7 @@ static inline vec float_of_f16(bits4 half) {
   return (vec)(choose((bits4)(exponent == 0x0f800000u), special, bits) | (half & 0x8000u) << 16);
 }
 
-/* Not inline: there are many merges, and little to gain. */
+/* Inlining gains little here, because there are many merges. */
 static __attribute__((noinline)) bits4 f16_of_float(vec v) {
   bits4 bits = bits_of(v), magnitude = bits & 0x7fffffffu;
   bits4 normal = (magnitude - (112u << 23) + 0xfffu + ((magnitude >> 13) & 1u)) >> 13;
@@ -119,6 +119,12 @@ static inline vec vec_saturate(vec v, float limit) {
   bits4 bits = bits_of(v), magnitude = bits & 0x7fffffffu;
   bits4 over = above(magnitude, bound) & ~above(magnitude, 0x7f7fffffu);
   return (vec)choose(over, bound | (bits & 0x80000000u), bits);
+}
+
+static inline unsigned vec_count_over(vec v, float limit) {
+  bits4 magnitude = bits_of(v) & 0x7fffffffu;
+  bits4 over = above(magnitude, bny_bits_of_float(limit)) & ~above(magnitude, 0x7f7fffffu) & 1u;
+  return over[0] + over[1] + over[2] + over[3];
 }
 
 static bool supported(void) {

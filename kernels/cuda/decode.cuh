@@ -1,8 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * The decode kernels: split-KV attention of one query token of each sequence. decode_shape.h says how work is divided,
- * decode_warp.cuh, decode_latent.cuh and decode_wide.cuh do it, decode_merge.cuh brings it together, decode_output.cuh writes it
- * to the caller's memory or decode_combine.cuh combines it with that of other ranks, decode_kernels.def lists the kernels. */
+ * The decode kernels: split-KV attention of one query token of each sequence. decode_shape.h defines how work is
+ * divided. decode_warp.cuh, decode_latent.cuh and decode_wide.cuh compute it, and decode_merge.cuh merges the splits.
+ * decode_output.cuh writes the result to the caller's memory, or decode_combine.cuh combines it with that of other
+ * ranks. decode_kernels.def lists the kernels. */
 #ifndef BNY_CUDA_DECODE_CUH
 #define BNY_CUDA_DECODE_CUH
 
@@ -13,7 +14,7 @@
 #include "cuda/decode_wide.cuh"
 #endif
 
-/* What no device of an architecture would be given is not built for it. */
+/* Kernels that no device of an architecture would be given are not built for it. */
 #if BNY_ARCH >= 900
 #define BNY_DECODE_IF_bulk(...) __VA_ARGS__
 #else

@@ -1,10 +1,11 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * What becomes of finished rows: they go to the caller's memory, or are pushed to all ranks, and the last blocks merge what all
- * have pushed (fused.h). The combine's input then is in wire form: f32, m and d in base 2, numerators.
+ * The epilogue for finished rows. They go to the caller's memory, or to all ranks, and the last blocks then merge the
+ * rows that all ranks have pushed (fused.h). In the latter case the combine's input is in wire form: f32, m and d in
+ * base 2, numerators.
  *
- * Of a combine nothing is in registers while keys are attended to: functions of it are not inlined, what a warp knows of the run
- * is in shared memory, and the number of the run is asked for when there is a row to push, in the same trip to memory as whether
+ * A combine takes no registers while keys are attended to. Its functions are not inlined, and a warp keeps its state in
+ * shared memory. It loads the run's number only when it has a row to push, together with the words that show whether
  * peers' inboxes may be written. */
 #ifndef BNY_CUDA_DECODE_COMBINE_CUH
 #define BNY_CUDA_DECODE_COMBINE_CUH
@@ -12,7 +13,7 @@
 #include "cuda/decode_output.cuh"
 #include "cuda/fused.h"
 
-/* The rest of a row's arguments; its values go in registers. */
+/* The other arguments of a row; its values are passed in registers. */
 struct bny_decode_combine_row {
   int32_t token, head;
   float m, d;
@@ -47,22 +48,22 @@ BNY_DEVICE_COLD void bny_decode_combine_end(const bny_device_combine &combine, c
 
 struct bny_decode_epilogue {
   const banyan_partial &out;
-  const bny_device_combine &combine; /* mergers 0: there is none, and of it only the group is told */
-  bny_fused_state *states;           /* of the block's warps */
+  const bny_device_combine &combine; /* mergers 0: no combine, and only `group` is valid, for fault reports */
+  bny_fused_state *states;           /* one for each warp of the block */
 
-  /* Whom faults are told to; of 0 ranks: nobody. */
+  /* Receives reports of faults, unless it has 0 ranks. */
   BNY_DEVICE_METHOD const bny_device_group *group() const { return &combine.group; }
 
-  /* All threads of a block, after the kernels before this one. */
+  /* Called by all threads of a block, after the kernels before this one. */
   BNY_DEVICE_METHOD void begin() const {
     if (combine.mergers) bny_decode_combine_begin(combine, states);
   }
 
-  /* A whole warp, once for each row. */
+  /* Called by a warp, once for each row. */
   template <int dim> BNY_DEVICE_METHOD void row(uint32_t sequence, uint32_t head, const bny_decode_row<dim> &row) const {
     enum : int { QUADS = bny_decode_row<dim>::QUADS };
     if (combine.mergers == 0) {
-      bny_decode_output(out, (int32_t)sequence, (int32_t)head, row);
+      bny_decode_output(&combine.group, out, (int32_t)sequence, (int32_t)head, row);
       return;
     }
     bny_decode_combine_values<QUADS> values;
@@ -70,7 +71,7 @@ struct bny_decode_epilogue {
     bny_decode_combine_push<QUADS>(combine, states, {(int32_t)sequence, (int32_t)head, row.m, row.d}, values);
   }
 
-  /* All threads of a block, after its last row. */
+  /* Called by all threads of a block, after its last row. */
   BNY_DEVICE_METHOD void end() const {
     if (combine.mergers) bny_decode_combine_end(combine, states);
   }

@@ -1,13 +1,13 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * What differs between bf16 and f16 in decode kernels. */
+ * The differences between bf16 and f16 in decode kernels. */
 #ifndef BNY_CUDA_DECODE_ELEMENT_CUH
 #define BNY_CUDA_DECODE_ELEMENT_CUH
 
 #include "cuda/device.h"
 
-/* Weights are 2^(t - m + HEADROOM). f16 is exact to 2^-24 and no less, and many small weights in a row count: so they use
- * its range up to 2^15. */
+/* Weights are 2^(t - m + HEADROOM). f16 has no precision below 2^-24, and many small weights in a row matter, so they
+ * use its range up to 2^15. */
 struct bny_bf16 {
   enum : int { HEADROOM = 0 };
   BNY_DEVICE uint32_t pack(float low, float high) { return bny_pack_bf16(low, high); }
@@ -36,8 +36,8 @@ struct bny_f16 {
 #endif
 };
 
-/* Two weights as sums of two elements each. What is left is below 2^-16 of the weight in bf16; in f16 below 2^-22 of it, or
- * 2^-40 of the largest possible one. */
+/* Splits two weights into sums of two elements each. The rest is below 2^-16 of the weight in bf16, in f16 below 2^-22
+ * of it, or 2^-40 of the largest possible one. */
 template <class Element> BNY_DEVICE void bny_decode_split(float low, float high, uint32_t *coarse, uint32_t *fine) {
   *coarse = Element::pack(low, high);
   *fine = Element::pack(low - Element::low(*coarse), high - Element::high(*coarse));

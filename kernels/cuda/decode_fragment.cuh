@@ -1,10 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Attention of 16 query heads to some keys in the fragments of one warp, online.
+ * Online attention of 16 query heads to some keys, in the fragments of one warp.
  *
- * Softmax in base 2: m is the least whole number that no logit so far exceeds, so that rescaling is by powers of two: exact,
- * and rare. p = 2^(t - m) is summed in f32, and multiplied with V as a sum of two 16-bit terms: one alone would cost an
- * error of 2^-9 (bf16) of sum(p |v|) / d, and the tensor cores have time while memory is waited for. */
+ * Softmax is in base 2. m is the least whole number that no logit so far exceeds. Rescaling by powers of two is exact,
+ * and rare. p = 2^(t - m) is summed in f32, and multiplied with V as a sum of two 16-bit terms. One term alone would
+ * cost an error of 2^-9 (bf16) of sum(p |v|) / d, and the tensor cores have time while the warp waits for memory. */
 #ifndef BNY_CUDA_DECODE_FRAGMENT_CUH
 #define BNY_CUDA_DECODE_FRAGMENT_CUH
 
@@ -14,19 +14,19 @@
 #include "cuda/decode_load.cuh"
 #include "merge_math.h"
 
-/* Lane 4 g + t has rows g and g + 8; of values, columns 8 i + 2 t and the next. d is of this lane's keys alone. */
+/* Lane 4 g + t has rows g and g + 8, and columns 8 i + 2 t and the next of values. d covers this lane's keys alone. */
 template <int columns> struct bny_fragment {
   float m[2], d[2];
   float n[columns / 8][4];
 };
 
-/* Logits of 8 keys a class: lane 4 g + t has rows g, g, g + 8, g + 8 and keys 2 t, 2 t + 1, 2 t, 2 t + 1 of it. Key j of
- * class c is key j classes + c of the tile. */
+/* Logits of 8 keys in each class. Lane 4 g + t has rows g, g, g + 8, g + 8 and keys 2 t, 2 t + 1, 2 t, 2 t + 1 of it.
+ * Key j of class c is key j classes + c of the tile. */
 template <int classes> struct bny_logits {
   float s[classes][4];
 };
 
-/* Weights as fragments of A, two classes a step: the larger and the smaller term. */
+/* Weights as fragments of A, two classes in each step: the larger and the smaller term. */
 template <int steps> struct bny_weights {
   uint32_t coarse[steps][4], fine[steps][4];
 };
@@ -39,23 +39,23 @@ template <int columns> BNY_DEVICE void bny_fragment_clear(bny_fragment<columns> 
   BNY_UNROLL for (int i = 0; i < columns / 2; i++) partial->n[i / 4][i % 4] = 0;
 }
 
-/* Keys of the tile from `keys` on are not there. */
+/* Masks the tile's keys from `keys` on. */
 template <int classes> BNY_DEVICE void bny_logits_mask(bny_logits<classes> *logits, uint32_t keys) {
   BNY_UNROLL for (uint32_t i = 0; i < 4 * classes; i++)
     if ((bny_lane() % 4 * 2 + i % 2) * classes + i / 4 >= keys) logits->s[i / 4][i % 4] = -BNY_INFINITY_F;
 }
 
-/* m of a row with more logits. A logit of +inf or NaN, and it alone, makes d infinite or NaN. */
+/* Returns m after more logits, never -0. Only a logit of +inf or NaN makes d infinite or NaN. */
 template <int classes>
 BNY_DEVICE float bny_fragment_max(float m, const bny_logits<classes> &logits, int row, float scale) {
   float top = -BNY_INFINITY_F;
   BNY_UNROLL for (int i = 0; i < 2 * classes; i++) top = fmaxf(top, bny_mul(logits.s[i / 2][2 * row + i % 2], scale));
   top = fmaxf(top, bny_shuffle_xor(top, 1));
   top = fmaxf(top, bny_shuffle_xor(top, 2));
-  return fminf(fmaxf(m, ceilf(top)), FLT_MAX);
+  return fminf(fmaxf(m, ceilf(top) + 0.0f), FLT_MAX);
 }
 
-/* m, which is not below what it was; d and n with it. */
+/* Raises m, which never decreases, and rescales d and n. */
 template <int columns> BNY_DEVICE void bny_fragment_raise(bny_fragment<columns> *partial, const float m[2]) {
   if (!bny_warp_any(m[0] > partial->m[0] || m[1] > partial->m[1])) return;
   BNY_UNROLL for (int row = 0; row < 2; row++) {
@@ -69,7 +69,7 @@ template <int columns> BNY_DEVICE void bny_fragment_raise(bny_fragment<columns> 
   }
 }
 
-/* Logits become weights; m and d with them; n of what was before is rescaled. */
+/* Turns logits into weights, updates m and d, and rescales the earlier n. */
 template <class Element, int classes, int columns>
 BNY_DEVICE void bny_fragment_softmax(bny_fragment<columns> *partial, const bny_logits<classes> &logits, float scale,
                                      bny_weights<classes / 2> *weights) {
@@ -77,7 +77,7 @@ BNY_DEVICE void bny_fragment_softmax(bny_fragment<columns> *partial, const bny_l
   BNY_UNROLL for (int row = 0; row < 2; row++) m[row] = bny_fragment_max(partial->m[row], logits, row, scale);
   bny_fragment_raise(partial, m);
   BNY_UNROLL for (int row = 0; row < 2; row++) {
-    float base = m[row] > -BNY_INFINITY_F ? m[row] - Element::HEADROOM : 0; /* all of the row is -inf so far */
+    float base = m[row] > -BNY_INFINITY_F ? m[row] - Element::HEADROOM : 0; /* all logits of the row are -inf so far */
     BNY_UNROLL for (int i = 0; i < classes; i++) {
       float low = bny_exp2_fast(fmaf(logits.s[i][2 * row], scale, -base));
       float high = bny_exp2_fast(fmaf(logits.s[i][2 * row + 1], scale, -base));
@@ -104,7 +104,7 @@ BNY_DEVICE void bny_fragment_values(bny_fragment<columns> *partial, const bny_we
   }
 }
 
-/* All keys have been seen: d of all lanes, and no headroom. */
+/* Called after the last key: sums d over lanes and removes the headroom. */
 template <class Element, int columns> BNY_DEVICE void bny_fragment_end(bny_fragment<columns> *partial) {
   const float unit = bny_exp2_whole(-Element::HEADROOM);
   BNY_UNROLL for (int row = 0; row < 2; row++) {
@@ -114,7 +114,7 @@ template <class Element, int columns> BNY_DEVICE void bny_fragment_end(bny_fragm
   BNY_UNROLL for (int i = 0; i < columns / 2; i++) partial->n[i / 4][i % 4] *= unit;
 }
 
-/* n to memory: rows of `pitch` floats, which is 8 more than a multiple of 32, so that no bank is met twice. */
+/* Stores n in rows of `pitch` floats. The pitch is 8 more than a multiple of 32, so that no bank is accessed twice. */
 template <int columns> BNY_DEVICE void bny_fragment_put(float *n, int pitch, const bny_fragment<columns> &partial) {
   BNY_UNROLL for (int row = 0; row < 2; row++) {
     float *to = n + ((int)bny_lane() / 4 + 8 * row) * pitch + (int)bny_lane() % 4 * 2;
@@ -125,7 +125,6 @@ template <int columns> BNY_DEVICE void bny_fragment_put(float *n, int pitch, con
   }
 }
 
-/* m and d of the 16 rows. */
 template <int columns> BNY_DEVICE void bny_fragment_put_stats(float *m, float *d, const bny_fragment<columns> &partial) {
   if (bny_lane() % 4 != 0) return;
   BNY_UNROLL for (int row = 0; row < 2; row++) {

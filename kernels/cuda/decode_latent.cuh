@@ -1,15 +1,16 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Attention where values are the first 512 columns of keys of 576 (MLA), by whole blocks: n of 16 heads x 512 is more than a
- * warp can hold, and each key is to be read once.
+ * Attention in which values are the first 512 columns of keys of 576 (MLA), by complete blocks. n of 16 heads x 512
+ * exceeds the registers of a warp, and each key should be read once.
  *
- * A *group* of four warps has 16 heads. A tile of 32 keys is in shared memory once, for all groups. Each warp multiplies a
- * quarter of the columns of Q and K, all 32 keys, with its part of Q kept in registers; the four add their logits up through
- * shared memory, in the same order and so to the same bits, and each computes all weights for itself: no weights are passed
- * on. Then each has a quarter of the columns of n. So warps of a group meet once for each tile, and all of the block once.
+ * A *group* of four warps has 16 heads. A tile of 32 keys is in shared memory once, for all groups. Each warp
+ * multiplies a quarter of the columns of Q and K for all 32 keys, and keeps its part of Q in registers. The four warps
+ * add their logits through shared memory, in the same order and so to the same bits. Each warp computes all weights
+ * itself, so no weights are passed on, and then has a quarter of the columns of n. The warps of a group therefore
+ * synchronise once for each tile, and the block once.
  *
- * Stages: while one tile is computed with, the copies into the others are under way. What warps have lost of a tile they say
- * in the tile, where there is room between chunks. */
+ * Stages: copies into other tiles are in flight while one tile is computed with. A warp flags lost keys of a tile in
+ * the tile itself, in the space between chunks. */
 #ifndef BNY_CUDA_DECODE_LATENT_CUH
 #define BNY_CUDA_DECODE_LATENT_CUH
 
@@ -28,7 +29,7 @@ template <int groups_, bool bulk_> struct bny_latent_shape {
     ROWS = 16 * GROUPS,
     KEYS = 32, /* of a tile */
     TILE_BYTES = bny_tile<DIM, KEYS>::BYTES,
-    STAGES = groups_ == 1 ? 2 : 3, /* one group: two blocks of an SM take turns */
+    STAGES = groups_ == 1 ? 2 : 3, /* one group: two blocks of an SM alternate */
     RESIDENT = groups_ == 1 ? 2 : 1,
     PART_DIM = DIM / PARTS,
     PART_VALUES = VALUE_DIM / PARTS,
@@ -39,10 +40,10 @@ template <int groups_, bool bulk_> struct bny_latent_shape {
   static_assert((int)FILLERS <= 8, "there is room behind each chunk of a tile");
 };
 
-/* Dynamic shared memory. The partial lies where the tiles are, when all have been used. */
+/* Dynamic shared memory. The partial takes the place of the tiles after all of them have been used. */
 template <class shape> struct bny_latent_memory {
   enum : int {
-    LOGITS = shape::STAGES * shape::TILE_BYTES, /* of each warp: 4 classes of 8 keys, 16 bytes a lane */
+    LOGITS = shape::STAGES * shape::TILE_BYTES, /* of each warp: 4 classes of 8 keys, 16 bytes per lane */
     BARRIERS = LOGITS + shape::WARPS * 4 * BNY_WARP_LANES * 16,
     STATS = BARRIERS + 16 * ((shape::STAGES + 1) / 2),
     BYTES = STATS + 2 * shape::ROWS * 4
@@ -50,7 +51,7 @@ template <class shape> struct bny_latent_memory {
   static_assert(4 * shape::ROWS * shape::PARTIAL_PITCH <= LOGITS, "the partial lies in tiles");
 };
 
-/* The keys that a block attends to: tiles, each `step` keys after the one before; none from `end` on. */
+/* The keys that a block attends to: tiles at a distance of `step` keys, before `end`. */
 struct bny_latent_range {
   uint32_t first, step, end, count;
 };
@@ -66,20 +67,19 @@ BNY_DEVICE bny_latent_range bny_latent_range_of(const bny_decode_item &item, con
   return range;
 }
 
-/* The tiles of a block on their way. */
 struct bny_latent_stages {
   unsigned char *shared;
   uint64_t *barriers;
-  uint32_t parity; /* bit i: of what barrier i is waited for next */
+  uint32_t parity; /* bit i: the parity to wait for next at barrier i */
   bool lost;       /* some keys of the item */
 };
 
-/* Where a warp says of a tile whether it has lost some of it. */
+/* The word of a tile in which a warp flags that it has lost some of the tile's keys. */
 template <class shape> BNY_DEVICE uint32_t *bny_latent_lost(const unsigned char *tile, uint32_t filler) {
   return (uint32_t *)(tile + (filler + 1) * bny_tile<shape::DIM, shape::KEYS>::PITCH - 16);
 }
 
-/* All tiles are counted, also those that are not there. */
+/* Starts copies into a tile. Tiles that do not exist are committed too. */
 template <class shape>
 BNY_DEVICE void bny_latent_fill(const bny_latent_stages &stages, const bny_decode_call &call, const bny_decode_keys &keys,
                                 const bny_latent_range &range, uint32_t index) {
@@ -96,7 +96,7 @@ BNY_DEVICE void bny_latent_fill(const bny_latent_stages &stages, const bny_decod
   if constexpr (!shape::bulk) bny_copy_async_commit();
 }
 
-/* Tile `index` is there, and all warps are done with the one before, whose place is filled anew. */
+/* Waits for tile `index`. All warps have then finished the tile before, and copies into its place start. */
 template <class shape>
 BNY_DEVICE const unsigned char *bny_latent_wait(bny_latent_stages *stages, const bny_decode_call &call,
                                                 const bny_decode_keys &keys, const bny_latent_range &range,
@@ -113,7 +113,7 @@ BNY_DEVICE const unsigned char *bny_latent_wait(bny_latent_stages *stages, const
   return stages->shared + stage * shape::TILE_BYTES;
 }
 
-/* This warp's quarter of the columns of 16 rows of Q, as fragments of A; rows beyond the item's are zero. */
+/* Loads this warp's quarter of the columns of 16 rows of Q, as fragments of A. Rows beyond the item's are zero. */
 template <class shape>
 BNY_DEVICE void bny_latent_load_query(uint32_t query[shape::PART_DIM / 16][4], const bny_decode_call &call,
                                       const bny_decode_item &item) {
@@ -131,7 +131,7 @@ BNY_DEVICE void bny_latent_load_query(uint32_t query[shape::PART_DIM / 16][4], c
   }
 }
 
-/* Logits of 16 heads and 32 keys, the same bits in the four warps of a group. */
+/* Computes logits of 16 heads and 32 keys, with the same bits in the four warps of a group. */
 template <class Element, class shape>
 BNY_DEVICE void bny_latent_logits(bny_logits<4> *logits, const uint32_t query[shape::PART_DIM / 16][4],
                                   const unsigned char *tile, unsigned char *exchange) {
@@ -159,7 +159,7 @@ BNY_DEVICE void bny_latent_logits(bny_logits<4> *logits, const uint32_t query[sh
   }
 }
 
-/* By all blocks of a team. */
+/* Called by all blocks of a CTA group. */
 template <class Element, class shape, class Epilogue>
 BNY_DEVICE void bny_latent_attend(const bny_decode_call &call, const bny_decode_walk &walk, bny_decode_item item,
                                   bny_latent_stages *stages, Epilogue &epilogue) {
@@ -202,7 +202,6 @@ BNY_DEVICE void bny_latent_attend(const bny_decode_call &call, const bny_decode_
   bny_decode_finish<shape::VALUE_DIM, shape::ROWS>(call, item, walk.team, whole, epilogue);
 }
 
-/* The kernel. */
 template <class Element, class shape, class Epilogue>
 BNY_DEVICE void bny_decode_latent(const bny_decode_call &call, Epilogue &epilogue) {
   using memory = bny_latent_memory<shape>;

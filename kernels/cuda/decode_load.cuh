@@ -1,17 +1,18 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Rows of K and V on their way from global to shared memory, and fragments of them for the tensor cores.
+ * Copies rows of K and V from global to shared memory, and loads fragments of them for the tensor cores.
  *
- * A tile lies in shared memory as eight chunks of neighbouring rows, with 16 bytes between chunks. ldmatrix reads eight rows
- * at once, which must lie in different banks: here one of each chunk, as chunks are an odd number of 16 bytes apart. So a
- * bulk copy can bring a whole chunk where its rows are neighbours in global memory too; else it brings one row. The keys of
- * a fragment are then those of one *class*: every rows / 8-th.
+ * A tile lies in shared memory as eight chunks of neighbouring rows, with 16 bytes between chunks. ldmatrix reads eight
+ * rows at once, which must lie in different banks. Here it reads one row of each chunk, because the distance of chunks
+ * is an odd multiple of 16 bytes. A bulk copy can therefore bring a complete chunk if its rows are also neighbours in
+ * global memory. Otherwise it brings one row. The keys of a fragment are those of one *class*: every (rows / 8)-th key.
  *
- * Keys beyond the end of a sequence are not read: their rows become zero, because 0 times whatever was there may be NaN. Nor is
- * anything of a tile some of whose keys are in a page that is not there: it is *lost*, which its logits are told of.
+ * Keys beyond the end of a sequence are not read. Their rows become zero, because 0 times arbitrary data may be NaN. If
+ * some keys of a tile are in a page that does not exist, nothing of it is read. The tile is *lost*, and its logits are
+ * masked.
  *
- * Copies of either kind follow reads of what a tile held before, with a sync of the warp or block between. A bulk copy that
- * follows plain stores also needs bny_fence_async(). */
+ * A sync of the warp or block separates reads of a tile from later copies into it. A bulk copy that follows plain
+ * stores also needs bny_fence_async(). */
 #ifndef BNY_CUDA_DECODE_LOAD_CUH
 #define BNY_CUDA_DECODE_LOAD_CUH
 
@@ -22,29 +23,27 @@
 template <int dim, int rows> struct bny_tile {
   enum : int {
     ROW_BYTES = 2 * dim,
-    CLASSES = rows / 8, /* rows of a chunk, and classes */
-    PITCH = CLASSES * ROW_BYTES + 16, /* of chunks */
+    CLASSES = rows / 8, /* rows of a chunk, and number of classes */
+    PITCH = CLASSES * ROW_BYTES + 16, /* distance of chunks */
     BYTES = 8 * PITCH,
-    /* lanes that copy neighbouring 16 bytes of a row: a line of 128 bytes where rows consist of such */
+    /* lanes that copy neighbouring 16 bytes of a row: a line of 128 bytes if rows consist of such lines */
     ROW_LANES = ROW_BYTES % 128 == 0 ? 8 : 4,
     ROWS_AT_ONCE = BNY_WARP_LANES / ROW_LANES
   };
   static_assert(PITCH / 16 % 2 == 1, "rows of a class are in different banks");
 };
 
-/* Where a row of a tile begins. */
 template <int dim, int rows> BNY_DEVICE uint32_t bny_tile_row(uint32_t row) {
   using shape = bny_tile<dim, rows>;
   return row / shape::CLASSES * shape::PITCH + row % shape::CLASSES * shape::ROW_BYTES;
 }
 
-/* The keys of an item. */
 struct bny_decode_keys {
-  const int32_t *pages; /* of this sequence; NULL: all of it is page `sequence` */
+  const int32_t *pages; /* of this sequence; NULL: the sequence is page `sequence` */
   uint32_t sequence, kv_head;
   uint32_t count;
   uint32_t page_shift;
-  uint32_t page_end; /* pages from there on are not there */
+  uint32_t page_end; /* page ids must be below */
 };
 
 BNY_DEVICE uint32_t bny_decode_page(const bny_decode_keys &keys, uint32_t key) {
@@ -58,10 +57,10 @@ BNY_DEVICE const unsigned char *bny_decode_row_address(const bny_decode_cache &c
          keys.kv_head * cache.head_stride;
 }
 
-/* ---- cp.async: 16 bytes a lane -------------------------------------------------------------------------------------- */
+/* ---- cp.async: 16 bytes per lane --------------------------------------------------------------------------------- */
 
-/* Keys first .. first + rows - 1, of which those from `end` on are not there. By warp `warp` of `warps`, each a part; the
- * caller commits. True if the part is lost. */
+/* Copies keys first .. first + rows - 1; those from `end` on become zero. Warp `warp` of `warps` copies its part, and
+ * the caller commits. Returns true if the part is lost. */
 template <int dim, int rows, int warps>
 BNY_DEVICE bool bny_decode_load_async(unsigned char *tile, const bny_decode_cache &cache, const bny_decode_keys &keys,
                                       uint32_t first, uint32_t end, uint32_t warp) {
@@ -85,10 +84,10 @@ BNY_DEVICE bool bny_decode_load_async(unsigned char *tile, const bny_decode_cach
   return bny_warp_any(lost);
 }
 
-/* ---- bulk copies: a chunk or a row a lane ---------------------------------------------------------------------------- */
+/* ---- bulk copies: a chunk or a row per lane ---------------------------------------------------------------------- */
 
-/* The same by one warp, with `first` a multiple of the rows of a chunk. `barrier` expects one arrival, also of a tile that is
- * lost. Lanes take turns at this instruction, so the fewer copies the better. */
+/* The same by one warp, with `first` a multiple of a chunk's rows. `barrier` expects one arrival, also for a tile that
+ * is lost. Lanes execute this instruction one after another, so fewer copies are better. */
 template <int dim, int rows>
 BNY_DEVICE bool bny_decode_load_bulk(unsigned char *tile, const bny_decode_cache &cache, const bny_decode_keys &keys,
                                      uint32_t first, uint32_t end, uint64_t *barrier) {
@@ -112,14 +111,14 @@ BNY_DEVICE bool bny_decode_load_bulk(unsigned char *tile, const bny_decode_cache
     const bny_quad zero = {{0, 0, 0, 0}};
     unsigned char *to = tile + bny_tile_row<dim, rows>(bny_lane());
     BNY_ROLLED for (int byte = 0; byte < shape::ROW_BYTES; byte += 16) bny_store_quad(to + byte, zero);
-    bny_fence_async(); /* after a tile that is lost comes another */
+    bny_fence_async(); /* another tile may follow a lost one */
   }
   return lost;
 }
 
-/* ---- fragments ------------------------------------------------------------------------------------------------------ */
+/* ---- fragments --------------------------------------------------------------------------------------------------- */
 
-/* B of two products whose columns are the keys of one class each, `first` and the next, and whose depth is columns
+/* Loads B for two products. Their columns are the keys of one class each, `first` and the next; their depth is columns
  * column .. column + 15. */
 template <int dim, int rows> BNY_DEVICE void bny_load_keys(uint32_t *b, const unsigned char *tile, int first, int column) {
   using shape = bny_tile<dim, rows>;
@@ -128,8 +127,8 @@ template <int dim, int rows> BNY_DEVICE void bny_load_keys(uint32_t *b, const un
                            lane / 8 % 2 * 16);
 }
 
-/* B of two products whose depth is the keys of two classes, `first` and the next, and whose columns are column .. column + 7
- * and column + 8 .. + 15. */
+/* Loads B for two products. Their depth is the keys of two classes, `first` and the next; their columns are
+ * column .. column + 7 and column + 8 .. + 15. */
 template <int dim, int rows> BNY_DEVICE void bny_load_values(uint32_t *b, const unsigned char *tile, int first, int column) {
   using shape = bny_tile<dim, rows>;
   uint32_t lane = bny_lane();

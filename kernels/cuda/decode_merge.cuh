@@ -1,13 +1,13 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * From the partial of a block to finished rows: blocks of a cluster, then pieces of an item, always in the same order,
- * whoever comes last, so that the bits are the same in every run.
+ * Merges partials of blocks into rows: first the blocks of a cluster, then the splits of an item. The order is fixed,
+ * whichever block comes last, so every run gives the same bits.
  *
- * A row is never split: row r of an item is folded by block r % blocks of a team, and warps hold whole rows.
+ * A row is never divided: block r % blocks of a CTA group folds row r of an item, and a warp holds a complete row.
  *   m = max of all;  d = sum d_i 2^(m_i - m);  n likewise
  *
- * Across teams no block waits. Each writes its rows of its piece to scratch memory and counts itself (acq_rel); who comes
- * last of a meeting goes on alone, and sets the counter back to 0 for the next launch. */
+ * No block waits for another CTA group. Each block writes the rows of its split to scratch memory and counts itself
+ * (acq_rel). The last block at a counter continues alone, and resets it for the next launch. */
 #ifndef BNY_CUDA_DECODE_MERGE_CUH
 #define BNY_CUDA_DECODE_MERGE_CUH
 
@@ -17,32 +17,30 @@
 #include "cuda/device.h"
 #include "merge_math.h"
 
-/* A row as a warp has it: lane l has columns 4 l .. 4 l + 3, the same of the next 128 columns, and so on. */
+/* A row in a warp: lane l has columns 4 l .. 4 l + 3, the same of the next 128 columns, and so on. */
 template <int dim> struct bny_decode_row {
   enum : int {
     QUADS = (dim + 4 * BNY_WARP_LANES - 1) / (4 * BNY_WARP_LANES),
-    BATCH = 12 / QUADS /* rows that are loaded at once */
+    BATCH = 12 / QUADS /* rows loaded at once */
   };
   float m, d;
   float n[QUADS][4];
 };
 
-/* First column of a lane's quad; from dim on: there is none. */
+/* First column of a lane's quad; no quad exists from dim on. */
 BNY_DEVICE int bny_decode_column(int quad) { return 4 * ((int)bny_lane() + quad * BNY_WARP_LANES); }
 
-/* One row of a partial in memory. */
 struct bny_decode_source {
   float *m, *d, *n;
 };
 
-/* A partial in shared memory of a block. */
 struct bny_block_partial {
   float *m, *d; /* [rows] */
   float *n;     /* [rows][pitch] */
   int pitch;
 };
 
-/* An item, and what this team does of it. */
+/* An item, and this CTA group's split of it. */
 struct bny_decode_item {
   uint32_t sequence, kv_head, tile;
   uint32_t rows; /* of the tile */
@@ -50,7 +48,7 @@ struct bny_decode_item {
   bny_decode_piece piece;
 };
 
-/* ---- fold ----------------------------------------------------------------------------------------------------------- */
+/* ---- fold -------------------------------------------------------------------------------------------------------- */
 
 BNY_DEVICE void bny_load_floats(float *to, const float *from) {
   bny_quad quad = bny_load_quad(from);
@@ -63,10 +61,10 @@ BNY_DEVICE void bny_store_floats(float *to, const float *from) {
   bny_store_quad(to, quad);
 }
 
-/* ---- where sources are ------------------------------------------------------------------------------------------------ */
+/* ---- locations of sources ---------------------------------------------------------------------------------------- */
 
-/* A row in all blocks of the cluster; or rows row, row + 1 ... of this block; or a row in the pieces of teams team,
- * team + step, team + 2 step ... */
+/* A row in all blocks of the cluster; or rows row, row + 1 ... of this block; or a row in the splits of CTA groups
+ * team, team + step, team + 2 step ... */
 enum bny_decode_place { BNY_DECODE_CLUSTER, BNY_DECODE_BLOCK, BNY_DECODE_PIECES };
 
 template <int dim, int rows> struct bny_decode_sources {
@@ -88,8 +86,8 @@ template <int dim, int rows> struct bny_decode_sources {
     if (self.place == BNY_DECODE_BLOCK) return own;
     return {bny_cluster_address(own.m, index), bny_cluster_address(own.d, index), bny_cluster_address(own.n, index)};
   }
-  /* Floats from a source's values to those of the next, not of a cluster; and from source `index` in particular: the piece
-   * where an item begins is in the second slot of its team, the others in the first. */
+  /* stride(): floats between the values of neighbouring sources, except in a cluster. gap(): the same after source
+   * `index`. The split where an item begins is in its CTA group's second slot, others in the first. */
   BNY_DEVICE uint32_t stride(const bny_decode_sources &self) {
     if (self.place == BNY_DECODE_BLOCK) return (uint32_t)self.block.pitch;
     return 2 * self.step * (uint32_t)bny_decode_slot_floats(rows, dim);
@@ -101,7 +99,7 @@ template <int dim, int rows> struct bny_decode_sources {
 };
 
 template <int dim> BNY_DEVICE void bny_decode_row_put(const bny_decode_source &to, const bny_decode_row<dim> &row) {
-  bny_warp_sync(); /* all lanes have read what may lie there */
+  bny_warp_sync(); /* all lanes have read the old contents */
   if (bny_lane() == 0) {
     *to.m = row.m;
     *to.d = row.d;
@@ -110,12 +108,11 @@ template <int dim> BNY_DEVICE void bny_decode_row_put(const bny_decode_source &t
     if (bny_decode_column(quad) < dim) bny_store_floats(to.n + bny_decode_column(quad), row.n[quad]);
 }
 
-/* The same row of some sources. */
 template <int dim> struct bny_decode_batch {
   float n[bny_decode_row<dim>::BATCH][bny_decode_row<dim>::QUADS][4];
 };
 
-/* Of a source that may not be there. */
+/* Loads a row, or zeros without a source. */
 template <int dim> BNY_DEVICE void bny_decode_row_load(float n[bny_decode_row<dim>::QUADS][4], const float *from, bool there) {
   BNY_UNROLL for (int quad = 0; quad < bny_decode_row<dim>::QUADS; quad++) {
     BNY_UNROLL for (int j = 0; j < 4; j++) n[quad][j] = 0;
@@ -123,8 +120,8 @@ template <int dim> BNY_DEVICE void bny_decode_row_load(float n[bny_decode_row<di
   }
 }
 
-/* Of sources `first` .. first + BATCH - 1, of which those from `count` on are not there. One warp does this alone, and waits
- * for each of its instructions: so where sources are is reckoned from one to the next. */
+/* Loads sources `first` .. first + BATCH - 1, of which those from `count` on do not exist. One warp does this alone and
+ * waits for each of its instructions, so each address is computed from the one before. */
 template <int dim, class Sources>
 BNY_DEVICE void bny_decode_batch_load(bny_decode_batch<dim> *batch, const Sources &sources, uint32_t first, uint32_t count) {
   using shape = bny_decode_row<dim>;
@@ -141,7 +138,7 @@ BNY_DEVICE void bny_decode_batch_load(bny_decode_batch<dim> *batch, const Source
   }
 }
 
-/* Times the factors that lanes `lane` .. lane + BATCH - 1 have, of which those from `count` on are not there. */
+/* Adds the batch times the factors in lanes `lane` .. lane + BATCH - 1; those from `count` on do not exist. */
 template <int dim>
 BNY_DEVICE void bny_decode_batch_add(bny_decode_row<dim> *row, const bny_decode_batch<dim> &batch, uint32_t lane,
                                      uint32_t count, float factor) {
@@ -154,8 +151,8 @@ BNY_DEVICE void bny_decode_batch_add(bny_decode_row<dim> *row, const bny_decode_
   }
 }
 
-/* By a warp: the row of sources 0 .. total - 1, 32 at a time, the statistics of each in a lane. It is the latency of loads that
- * a merge takes: so those of statistics and of the first batch are all under way at once. */
+/* Called by a warp. Folds the row of sources 0 .. total - 1, 32 at a time, with the statistics of each in a lane. The
+ * time of a merge is the latency of loads, so loads of statistics and of the first batch are in flight together. */
 template <int dim, class Sources>
 BNY_DEVICE void bny_decode_fold(bny_decode_row<dim> *row, const Sources &sources, uint32_t total) {
   using shape = bny_decode_row<dim>;
@@ -185,9 +182,10 @@ BNY_DEVICE void bny_decode_fold(bny_decode_row<dim> *row, const Sources &sources
   }
 }
 
-/* ---- rounds ----------------------------------------------------------------------------------------------------------- */
+/* ---- rounds ------------------------------------------------------------------------------------------------------ */
 
-/* By a block: true in the last of `count` blocks that call it; what the others wrote before is then visible. */
+/* Called by a block. Returns true in the last of `count` blocks that call it, which then sees what the others wrote
+ * before. */
 BNY_DEVICE bool bny_decode_meet(uint32_t *counter, uint32_t count) {
   BNY_SHARED(uint32_t, last);
   bny_block_sync();
@@ -199,15 +197,15 @@ BNY_DEVICE bool bny_decode_meet(uint32_t *counter, uint32_t count) {
   return last;
 }
 
-/* What is folded in a round. Round 0: the blocks of the cluster; then the team has written its piece. Round 1: up to fan_in
- * neighbouring pieces, and the result is written in place of the first. Round 2: those. */
+/* The sources of a round. Round 0 folds the blocks of the cluster, and the CTA group writes its split. Round 1 folds up
+ * to fan_in neighbouring splits, and writes the result in place of the first. Round 2 folds these results. */
 template <int dim, int rows> struct bny_decode_round {
   bny_decode_sources<dim, rows> sources;
   uint32_t count;
-  bool finishes; /* the item's rows */
+  bool finishes; /* finishes the item's rows */
 };
 
-/* After a round that did not finish: true in the block that goes on. */
+/* Sets the next round. Returns true in the block that continues. */
 template <int dim, int rows>
 BNY_DEVICE bool bny_decode_next_round(const bny_decode_call &call, const bny_decode_piece &piece, uint32_t team, bool first,
                                       bny_decode_round<dim, rows> *round) {
@@ -234,15 +232,17 @@ template <int dim, class Epilogue>
 BNY_DEVICE void bny_decode_emit(const bny_decode_call &call, const bny_decode_item &item, uint32_t head_in_item,
                                 int item_heads, bny_decode_row<dim> *row, Epilogue &epilogue) {
   uint32_t head = item.kv_head * (uint32_t)call.group + item.tile * (uint32_t)item_heads + head_in_item;
-  if (row->d != row->d) { /* a NaN logit: statistics say so too */
-    row->m = row->d;
-    row->d = 1;
+  if (row->d != row->d) { /* a NaN logit: the statistics become NaN, or the row empty */
+    row->m = call.nan_is_empty ? -BNY_INFINITY_F : row->d;
+    row->d = call.nan_is_empty ? 0.0f : 1.0f;
+    BNY_UNROLL for (int i = 0; i < 4 * bny_decode_row<dim>::QUADS; i++)
+      if (call.nan_is_empty) row->n[i / 4][i % 4] = 0.0f;
   }
   epilogue.row(item.sequence, head, *row);
 }
 
-/* This block's rows, rank, rank + blocks ... of the item. Where it has more warps than rows, `parts` warps fold a row
- * together: each a part of its sources, into the partial of the block, and then one the parts. */
+/* Folds this block's rows: rank, rank + blocks and so on. If it has more warps than rows, `parts` warps each fold a
+ * part of a row's sources into the block's partial, and one warp then folds the parts. */
 template <int dim, int rows, class Epilogue>
 BNY_DEVICE void bny_decode_fold_rows(const bny_decode_call &call, const bny_decode_item &item, uint32_t team,
                                      const bny_decode_round<dim, rows> &round, uint32_t parts, Epilogue &epilogue) {
@@ -259,7 +259,7 @@ BNY_DEVICE void bny_decode_fold_rows(const bny_decode_call &call, const bny_deco
       sources.step *= split;
       sources_type to = round.sources;
       to.row = sources.row;
-      if (round.sources.place == BNY_DECODE_CLUSTER) { /* the piece of this team */
+      if (round.sources.place == BNY_DECODE_CLUSTER) { /* the split of this CTA group */
         to.place = BNY_DECODE_PIECES;
         to.team = team;
       }
@@ -280,7 +280,8 @@ BNY_DEVICE void bny_decode_fold_rows(const bny_decode_call &call, const bny_deco
   }
 }
 
-/* By all blocks of a team, with the partial of each in shared memory, which may be overwritten afterwards. */
+/* Called by all blocks of a CTA group, with the partial of each in shared memory, which may be overwritten
+ * afterwards. */
 template <int dim, int rows, class Epilogue>
 BNY_DEVICE void bny_decode_finish(const bny_decode_call &call, const bny_decode_item &item, uint32_t team,
                                   const bny_block_partial &partial, Epilogue &epilogue) {
@@ -289,7 +290,7 @@ BNY_DEVICE void bny_decode_finish(const bny_decode_call &call, const bny_decode_
   const uint32_t warps = bny_block_threads() / BNY_WARP_LANES;
   bny_decode_round<dim, rows> round = {{BNY_DECODE_CLUSTER, partial, call.scratch, item.piece.first_team, team, 1, 0}, blocks,
                                        item.piece.first_team == item.piece.last_team};
-  uint32_t parts = 1; /* what the cluster reads is not overwritten */
+  uint32_t parts = 1; /* the sources in the cluster must not be overwritten */
   if (blocks > 1) bny_cluster_sync();
   else bny_block_sync();
   BNY_ROLLED for (bool first = true;; first = false) {
@@ -298,7 +299,7 @@ BNY_DEVICE void bny_decode_finish(const bny_decode_call &call, const bny_decode_
     if (round.finishes || mine == 0 || !bny_decode_next_round(call, item.piece, team, first, &round)) break;
     parts = mine < warps ? warps / mine : 1;
   }
-  bny_fence_async(); /* bulk copies come next into what was read and written here */
+  bny_fence_async(); /* bulk copies into the memory used here come next */
   bny_block_sync();
 }
 

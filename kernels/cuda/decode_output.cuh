@@ -1,13 +1,13 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Finished rows to the caller's memory, in any convention. */
+ * Writes finished rows to the caller's memory, in any convention. */
 #ifndef BNY_CUDA_DECODE_OUTPUT_CUH
 #define BNY_CUDA_DECODE_OUTPUT_CUH
 
 #include "cuda/decode_merge.cuh"
 #include "cuda/partial.h"
 
-/* Four neighbouring values: in one store where the row allows it. */
+/* Stores four neighbouring values, with one store if the row is aligned. */
 BNY_DEVICE void bny_output_put(void *to, banyan_dtype dtype, int64_t index, const float *values) {
   const int bytes = dtype == BANYAN_F32 ? 4 : 2;
   unsigned char *at = (unsigned char *)to + index * bytes;
@@ -23,10 +23,11 @@ BNY_DEVICE void bny_output_put(void *to, banyan_dtype dtype, int64_t index, cons
   }
 }
 
-/* By a whole warp: a row in wire form (m a whole number, f32). */
+/* Called by a warp. Writes a row in wire form (m a whole number, f32). */
 template <int dim>
-BNY_DEVICE void bny_decode_output(const banyan_partial &out, int32_t token, int32_t head, const bny_decode_row<dim> &row) {
-  float factor = bny_export_row(out, token, head, row.m, row.d, true);
+BNY_DEVICE void bny_decode_output(const bny_device_group *group, const banyan_partial &out, int32_t token, int32_t head,
+                                  const bny_decode_row<dim> &row) {
+  float factor = bny_export_row(group, out, token, head, row.m, row.d, true);
   int64_t first = bny_partial_value_at(out, token, head);
   BNY_UNROLL for (int quad = 0; quad < bny_decode_row<dim>::QUADS; quad++) {
     float values[4];

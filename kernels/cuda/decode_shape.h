@@ -1,19 +1,19 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * What the host and the decode kernels tell each other: one call, and how its keys are divided among blocks. Plain data and
+ * Data that the host and the decode kernels share: one call, and how its keys are divided among blocks. Plain data and
  * arithmetic, C and C++.
  *
- * Words. A *granule* is 16 keys, what a warp attends to at a time. An *item* is a sequence, a KV head and up to 16 (MLA: 64)
- * of the query heads that share it. A *team* is a cluster of blocks, or a single block. A *piece* is what one team does of
- * one item.
+ * Words. A *granule* is a tile of 16 keys, which a warp attends to at a time. An *item* is a sequence, a KV head and up
+ * to 16 (MLA: 64) of the query heads that share it. A CTA group (`team`) is a cluster of blocks, or a single block. A
+ * split (`piece`) is the part of one item that one CTA group computes.
  *
- * Division. All items lie one after another on a line of *units*: a granule is one, and item_cost more stand for the work
- * that an item takes whatever its length. Every team gets an equal share of the line, so an item is cut where a team's share
- * ends, and nowhere else; all teams end at about the same time whatever the lengths are. Teams compute this from lengths in
+ * Division. All items lie one after another on a line of *units*. A granule is one unit, and item_cost more units stand
+ * for the work that an item takes at any length. Every CTA group gets an equal share of the line. Items are cut only
+ * where a share ends, and all CTA groups end at about the same time for any lengths. They compute this from lengths in
  * device memory, so a grid of fixed size serves all lengths.
  *
- * A team shares at most two items with others: the one at the beginning of its share and the one at the end. So partials of
- * pieces need two slots of scratch memory for each team, whatever the batch. */
+ * A CTA group shares at most two items with others: the one at the beginning of its share and the one at the end.
+ * Partials therefore need two slots of scratch memory per CTA group, for any batch. */
 #ifndef BNY_CUDA_DECODE_SHAPE_H
 #define BNY_CUDA_DECODE_SHAPE_H
 
@@ -29,21 +29,21 @@
 
 enum {
   BNY_DECODE_GRANULE = 16, /* keys */
-  BNY_DECODE_WHOLE = 31    /* page_shift where a sequence is one page */
+  BNY_DECODE_WHOLE = 31    /* page_shift if a sequence is one page */
 };
 
 /* The same for all calls of a shape. */
 typedef struct bny_decode_division {
-  uint32_t teams;          /* of the grid */
-  uint32_t team_units_min; /* below this a share is not worth its merge */
+  uint32_t teams;          /* in the grid */
+  uint32_t team_units_min; /* a smaller share is not worth its merge */
   uint32_t item_cost;
-  uint32_t fan_in;         /* pieces that are merged at once; if there are more, in two rounds */
+  uint32_t fan_in;         /* splits merged at once; more take two rounds */
 } bny_decode_division;
 
 /* K or V. Strides in bytes. */
 typedef struct bny_decode_cache {
   const void *base;
-  int64_t page_stride; /* contiguous: of a sequence */
+  int64_t page_stride; /* contiguous: distance of sequences */
   int64_t token_stride, head_stride;
 } bny_decode_cache;
 
@@ -53,7 +53,8 @@ typedef struct bny_decode_call {
   int32_t kv_heads;
   int32_t group;     /* query heads of a KV head */
   int32_t row_tiles; /* items of a group */
-  int32_t keys_max;  /* of a sequence; longer ones are cut, and told of */
+  int32_t keys_max;  /* of a sequence; longer ones are cut, and reported */
+  int32_t one_term;  /* decode_wide.cuh: weights are one 16-bit term, not two */
   float scale_log2;  /* logits in base 2: t = scale_log2 (q . k) */
   const void *q;     /* [batch][heads][head_dim] */
   int64_t q_batch_stride, q_head_stride; /* bytes */
@@ -61,17 +62,18 @@ typedef struct bny_decode_call {
   const int32_t *page_table; /* [batch][...]: pages; NULL: sequence b is page b */
   int64_t page_table_stride; /* elements */
   int32_t page_shift;        /* a page has 1 << page_shift keys */
-  uint32_t pages;            /* an id that is not below is told of, and its keys are left out */
+  uint32_t pages;            /* an id that is not below is reported, and its keys are left out */
+  int32_t nan_is_empty;      /* a row with a NaN logit counts as empty */
   const int32_t *seq_lens;   /* [batch], device memory */
   bny_decode_division division;
   float *scratch;     /* bny_decode_scratch_floats() */
-  uint32_t *counters; /* bny_decode_counters() of them, 0 before the first launch; each launch leaves them 0 */
+  uint32_t *counters; /* bny_decode_counters() words, 0 before the first launch; each launch leaves them 0 */
   banyan_partial out; /* [batch][heads] rows */
 } bny_decode_call;
 
-/* ---- arithmetic, for both sides -------------------------------------------------------------------------------------- */
+/* ---- arithmetic for host and kernels ----------------------------------------------------------------------------- */
 
-/* What one team does of an item: granules first .. end - 1, shared with the teams first_team .. last_team. */
+/* A split: granules first .. end - 1 of an item, which CTA groups first_team .. last_team share. */
 typedef struct bny_decode_piece {
   uint32_t first, end;
   uint32_t first_team, last_team;
@@ -81,13 +83,13 @@ BNY_DECODE_INLINE uint32_t bny_decode_granules(int32_t keys) {
   return ((uint32_t)(keys > 0 ? keys : 0) + BNY_DECODE_GRANULE - 1) / BNY_DECODE_GRANULE;
 }
 
-/* Units of a team's share, of `total` in all. */
+/* Units of a CTA group's share, of `total` in all. */
 BNY_DECODE_INLINE uint32_t bny_decode_team_units(const bny_decode_division *division, uint32_t total) {
   uint32_t share = total / division->teams + (total % division->teams != 0);
   return share > division->team_units_min ? share : division->team_units_min;
 }
 
-/* Of the item whose units begin at `start`: what is read. */
+/* Finds the granules of a split; the item begins at unit `start`. */
 BNY_DECODE_INLINE bny_decode_piece bny_decode_piece_range(uint32_t start, uint32_t granules, uint32_t team,
                                                           uint32_t team_units) {
   uint32_t low = team * team_units, high = low + team_units;
@@ -99,7 +101,7 @@ BNY_DECODE_INLINE bny_decode_piece bny_decode_piece_range(uint32_t start, uint32
   return piece;
 }
 
-/* And with whom it is merged: takes two divisions, which copies need not wait for. */
+/* Finds the CTA groups that share the item, by two divisions, which copies need not wait for. */
 BNY_DECODE_INLINE void bny_decode_piece_teams(bny_decode_piece *piece, uint32_t start, uint32_t granules,
                                               uint32_t team_units) {
   piece->first_team = start / team_units;
@@ -113,14 +115,14 @@ BNY_DECODE_INLINE bny_decode_piece bny_decode_piece_of(uint32_t start, uint32_t 
   return piece;
 }
 
-/* An item without keys is done by the team where it begins. */
+/* An item without keys belongs to the CTA group where it begins. */
 BNY_DECODE_INLINE int bny_decode_piece_is_mine(const bny_decode_piece *piece, uint32_t start, uint32_t granules,
                                                uint32_t team, uint32_t team_units) {
   return piece->first < piece->end || (granules == 0 && start / team_units == team);
 }
 
-/* Where a team keeps its piece of an item that begins in first_team. A team begins at most one item that others go on
- * with, and goes on with at most one. */
+/* Slot in which a CTA group keeps its split of an item that begins in first_team. A CTA group begins at most one item
+ * that others continue, and continues at most one. */
 BNY_DECODE_INLINE uint32_t bny_decode_slot(uint32_t team, uint32_t first_team) { return 2 * team + (team == first_team); }
 
 /* A slot: m[rows], d[rows], n[rows][value_dim]. */
@@ -133,8 +135,8 @@ BNY_DECODE_INLINE uint64_t bny_decode_scratch_floats(const bny_decode_division *
   return 2 * (uint64_t)division->teams * bny_decode_slot_floats(rows, value_dim);
 }
 
-/* One for each slot, where pieces meet, and one for each team, where the first round's results of the item that begins
- * there meet; for each block of the team, as rows are dealt to blocks. */
+/* One counter for each slot, where splits meet, and one for each CTA group, where first-round results of the item that
+ * begins there meet. Each block of a CTA group has its own, because rows are dealt to blocks. */
 BNY_DECODE_INLINE uint64_t bny_decode_counters(const bny_decode_division *division, uint32_t cluster) {
   return 3 * (uint64_t)division->teams * cluster;
 }

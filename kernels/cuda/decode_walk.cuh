@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * A team's way along the line of units that decode_shape.h tells of. All threads of a team compute the same, warp by warp,
- * from lengths in device memory: there is nothing to wait for. */
+ * The walk of a CTA group along the line of units of decode_shape.h. All threads of a CTA group compute the same, warp
+ * by warp, from lengths in device memory, and wait for nothing. */
 #ifndef BNY_CUDA_DECODE_WALK_CUH
 #define BNY_CUDA_DECODE_WALK_CUH
 
@@ -11,24 +11,24 @@
 #include "cuda/device.h"
 #include "cuda/worker.h"
 
-/* The same in all threads of a team. */
+/* The same in all threads of a CTA group. */
 struct bny_decode_walk {
   uint32_t team, team_units;
-  uint32_t sequence; /* where it stands; batch: at the end */
+  uint32_t sequence; /* current sequence; batch: at the end */
   uint32_t keys, granules;
-  uint32_t index;    /* of the item within the sequence */
+  uint32_t index;    /* of the item in the sequence */
   uint32_t start;    /* units before the item */
 };
 
 BNY_DEVICE uint32_t bny_decode_items(const bny_decode_call &call) { return (uint32_t)(call.kv_heads * call.row_tiles); }
 
-/* Where divisors mostly are 1. */
+/* Most divisors are 1. */
 BNY_DEVICE uint32_t bny_decode_divide(uint32_t value, uint32_t by) { return by == 1 ? value : value / by; }
 
-/* What lanes know of 32 sequences, one each: nothing beyond the batch. */
+/* Each lane holds the facts of one of 32 sequences; lanes beyond the batch hold 0. */
 struct bny_decode_lengths {
   uint32_t keys, units;
-  bool wrong; /* the length is negative, or beyond keys_max: then only so many keys are there */
+  bool wrong; /* the length is negative or exceeds keys_max, which then limits the keys */
 };
 
 BNY_DEVICE bny_decode_lengths bny_decode_lengths_of(const bny_decode_call &call, uint32_t first) {
@@ -42,7 +42,7 @@ BNY_DEVICE bny_decode_lengths bny_decode_lengths_of(const bny_decode_call &call,
   return lengths;
 }
 
-/* Sums over lanes up to this one, right in the first `lanes` of them. */
+/* Sums over the lanes up to this one; valid in the first `lanes` of them. */
 BNY_DEVICE uint32_t bny_warp_scan(uint32_t value, uint32_t lanes) {
   for (uint32_t distance = 1; distance < BNY_WARP_LANES && distance < lanes; distance *= 2) {
     uint32_t other = bny_shuffle(value, (int)(bny_lane() - distance) & 31);
@@ -51,7 +51,7 @@ BNY_DEVICE uint32_t bny_warp_scan(uint32_t value, uint32_t lanes) {
   return value;
 }
 
-/* By one warp of the grid: the first sequence whose length is wrong, to whom it may concern. */
+/* Called by one warp of the grid. Reports the first wrong length, if the group has ranks. */
 BNY_DEVICE void bny_decode_tell_wrong(const bny_device_group *group, uint32_t first, bool wrong) {
   const uint32_t all = bny_warp_ballot(wrong);
   if (all == 0 || group->nranks == 0) return;
@@ -61,7 +61,7 @@ BNY_DEVICE void bny_decode_tell_wrong(const bny_device_group *group, uint32_t fi
   bny_warp_sync();
 }
 
-/* Units of all sequences, of which the first 32 have `lengths`. */
+/* Returns the units of all sequences; `lengths` holds the first 32. */
 BNY_DEVICE uint32_t bny_decode_total(const bny_decode_call &call, const bny_device_group *group,
                                      const bny_decode_lengths &lengths, uint32_t scan, uint32_t lanes) {
   const bool tells = bny_block() == 0 && bny_warp() == 0;
@@ -77,7 +77,7 @@ BNY_DEVICE uint32_t bny_decode_total(const bny_decode_call &call, const bny_devi
   return rest + bny_shuffle(scan, 31);
 }
 
-/* To the item that holds unit `low`, which is there. */
+/* Moves the walk to the item that holds unit `low`, which exists. */
 BNY_DEVICE void bny_decode_walk_seek(bny_decode_walk *walk, const bny_decode_call &call, bny_decode_lengths lengths,
                                      uint32_t scan, uint32_t low) {
   uint32_t first = 0;
@@ -103,8 +103,8 @@ BNY_DEVICE void bny_decode_walk_seek(bny_decode_walk *walk, const bny_decode_cal
   walk->start += walk->index * item_units;
 }
 
-/* How long it takes from a length to the first copy is what a short call takes: so lengths are read once, and nothing is
- * divided that need not be. */
+/* The time from lengths to the first copy dominates short calls. The function therefore reads lengths once, and avoids
+ * divisions where it can. */
 BNY_DEVICE bny_decode_walk bny_decode_walk_begin(const bny_decode_call &call, const bny_device_group *group) {
   bny_decode_walk walk = {bny_block() / bny_cluster_blocks(), 0, (uint32_t)call.batch, 0, 0, 0, 0};
   if (call.batch == 0) return walk;
@@ -128,7 +128,7 @@ BNY_DEVICE void bny_decode_walk_next(bny_decode_walk *walk, const bny_decode_cal
   walk->granules = bny_decode_granules(keys);
 }
 
-/* False where the team's share has ended. */
+/* Returns false at the end of the share. */
 BNY_DEVICE bool bny_decode_walk_item(const bny_decode_walk &walk, const bny_decode_call &call, int tile_rows,
                                      bny_decode_item *item) {
   if (walk.sequence >= (uint32_t)call.batch || walk.start >= (walk.team + 1) * walk.team_units) return false;
@@ -142,7 +142,7 @@ BNY_DEVICE bool bny_decode_walk_item(const bny_decode_walk &walk, const bny_deco
   return true;
 }
 
-/* Of the item at hand: whether this team does some of it. */
+/* Returns whether the CTA group has a part of the item. */
 BNY_DEVICE bool bny_decode_walk_has(const bny_decode_walk &walk, const bny_decode_item &item) {
   return bny_decode_piece_is_mine(&item.piece, walk.start, walk.granules, walk.team, walk.team_units);
 }
@@ -151,8 +151,8 @@ BNY_DEVICE void bny_decode_walk_teams(const bny_decode_walk &walk, bny_decode_it
   bny_decode_piece_teams(&item->piece, walk.start, walk.granules, walk.team_units);
 }
 
-/* By a warp that has lost keys of an item: the first page of the sequence that is not there, to whom it may concern. Nothing of
- * it is in registers while keys are attended to. */
+/* Called by a warp that has lost keys of an item. Reports the first page of the sequence that does not exist, if the
+ * group has ranks. It takes no registers while keys are attended to. */
 BNY_DEVICE_COLD void bny_decode_tell_lost(const bny_decode_call &call, const bny_device_group *group, uint32_t sequence,
                                           uint32_t keys) {
   if (group->nranks == 0) return;

@@ -1,9 +1,11 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Attention of 16 query heads over some granules of keys, by one warp alone: head_dim up to 256, values as long as keys.
+ * Attention of 16 query heads over some granules of keys, by one warp alone: head_dim up to 256, values as long as
+ * keys.
  *
- * A warp has a ring of tiles of its own, which it fills itself: K of a granule, V of it, K of its next granule ... While it
- * computes with one, copies into all others are under way; no warp ever waits for another one before the end of a piece. */
+ * A warp has its own ring of tiles, which it fills itself: K of a granule, its V, K of the next granule and so on.
+ * While it computes with one tile, copies into all others are in flight. No warp waits for another before a split
+ * ends. */
 #ifndef BNY_CUDA_DECODE_WARP_CUH
 #define BNY_CUDA_DECODE_WARP_CUH
 
@@ -18,39 +20,38 @@ template <int dim_, bool bulk_> struct bny_warp_shape {
     DIM = dim_,
     ROWS = 16,
     TILE_BYTES = bny_tile<dim_, BNY_DECODE_GRANULE>::BYTES,
-    QUERY_PITCH = 2 * dim_ + 16,   /* bytes: rows in different banks */
+    QUERY_PITCH = 2 * dim_ + 16,   /* bytes: puts rows in different banks */
     WARPS = BNY_DECODE_WARPS,
-    /* blocks of an SM: as registers allow */
+    /* blocks of an SM, limited by registers */
     RESIDENT = dim_ <= (BNY_ARCH < 1000 ? 128 : 64) ? 3 : dim_ <= 192 ? 2 : 1,
-    RING = dim_ <= 64 ? 8 : 4,     /* tiles, even */
-    QUERY_KEPT = dim_ <= 128,      /* in registers; else read from shared memory each time */
-    PARTIAL_PITCH = dim_ + 8       /* floats: stores of fragments meet no bank twice */
+    RING = dim_ <= 64 ? 8 : 4,     /* tiles, an even number */
+    QUERY_KEPT = dim_ <= 128,      /* in registers; otherwise read from shared memory each time */
+    PARTIAL_PITCH = dim_ + 8       /* floats: stores of fragments access no bank twice */
   };
   static constexpr bool bulk = bulk_;
 };
 
-/* The ring of a warp. */
 struct bny_ring {
   unsigned char *tiles;
-  uint64_t *barriers; /* of bulk copies: one a tile */
-  uint32_t parity;    /* bit i: of what barrier i is waited for next */
+  uint64_t *barriers; /* for bulk copies: one per tile */
+  uint32_t parity;    /* bit i: the parity to wait for next at barrier i */
 };
 
-/* What a warp has lost, in its first tile, where there is room between chunks: registers are dear. Bit i: the keys in tile i;
- * ITEM: some of the item. */
+/* A warp's flags of lost keys lie in its first tile, between chunks, to save registers. Bit i: the keys in tile i;
+ * ITEM: some keys of the item. */
 enum : uint32_t { BNY_LOST_ITEM = 1u << 31 };
 template <class shape> BNY_DEVICE uint32_t *bny_ring_lost(const bny_ring &ring) {
   return (uint32_t *)(ring.tiles + bny_tile<shape::DIM, BNY_DECODE_GRANULE>::PITCH - 16);
 }
 
-/* Which granules a warp attends to: count of them from first on, each `step` after the one before. */
+/* The granules that a warp attends to: `count` of them from `first` on, at a distance of `step`. */
 struct bny_granules {
   uint32_t first, step, count;
 };
 
-/* ---- the ring ------------------------------------------------------------------------------------------------------- */
+/* ---- the ring ---------------------------------------------------------------------------------------------------- */
 
-/* Half h is K of granule h / 2 if h is even, else V of it. All halves are counted, also those that are not there. */
+/* Half h is K of granule h / 2 if h is even, else its V. Halves that do not exist are committed too. */
 template <class shape>
 BNY_DEVICE void bny_ring_fill(const bny_ring &ring, const bny_decode_call &call, const bny_decode_keys &keys,
                               const bny_granules &granules, uint32_t half) {
@@ -80,7 +81,7 @@ template <class shape> BNY_DEVICE const unsigned char *bny_ring_wait(bny_ring *r
   return ring->tiles + place * shape::TILE_BYTES;
 }
 
-/* The warp has read half `half`: its tile is filled anew. */
+/* Called after the warp has read half `half`: starts copies into its tile. */
 template <class shape>
 BNY_DEVICE void bny_ring_next(const bny_ring &ring, const bny_decode_call &call, const bny_decode_keys &keys,
                               const bny_granules &granules, uint32_t half) {
@@ -88,7 +89,7 @@ BNY_DEVICE void bny_ring_next(const bny_ring &ring, const bny_decode_call &call,
   bny_ring_fill<shape>(ring, call, keys, granules, half + shape::RING);
 }
 
-/* Of `left` keys in the tile of half `half`: none, if they are lost. After bny_ring_wait(). */
+/* Returns how many of `left` keys in the tile of half `half` exist: none, if they are lost. After bny_ring_wait(). */
 template <class shape> BNY_DEVICE uint32_t bny_ring_left(const bny_ring &ring, uint32_t half, uint32_t left) {
   uint32_t *word = bny_ring_lost<shape>(ring);
   const uint32_t lost = *word, bit = 1u << half % shape::RING;
@@ -100,15 +101,15 @@ template <class shape> BNY_DEVICE uint32_t bny_ring_left(const bny_ring &ring, u
   return left;
 }
 
-/* ---- one granule ---------------------------------------------------------------------------------------------------- */
+/* ---- one granule ------------------------------------------------------------------------------------------------- */
 
-/* Fragment of A: all rows of the query, columns column .. column + 15. */
+/* Loads a fragment of A: all rows of the query, columns column .. column + 15. */
 template <class shape> BNY_DEVICE void bny_warp_load_query(uint32_t *a, const unsigned char *query, int column) {
   uint32_t lane = bny_lane();
   bny_load_matrix_4(a, query + lane % 16 * shape::QUERY_PITCH + 2 * column + lane / 16 * 16);
 }
 
-/* Of 16 heads and 16 keys, before scaling. */
+/* Computes logits of 16 heads and 16 keys, before scaling. */
 template <class Element, class shape>
 BNY_DEVICE void bny_warp_logits(bny_logits<2> *logits, const uint32_t kept[][4], const unsigned char *query,
                                 const unsigned char *tile) {
@@ -123,7 +124,7 @@ BNY_DEVICE void bny_warp_logits(bny_logits<2> *logits, const uint32_t kept[][4],
   }
 }
 
-/* The ring has been filled from half 0 on, and the query is in shared memory. */
+/* The ring must have been filled from half 0 on, and the query must be in shared memory. */
 template <class Element, class shape>
 BNY_DEVICE void bny_warp_attend(bny_fragment<shape::DIM> *partial, bny_ring *ring, const bny_decode_call &call,
                                 const bny_decode_keys &keys, const bny_granules &granules, const unsigned char *query) {
@@ -150,9 +151,9 @@ BNY_DEVICE void bny_warp_attend(bny_fragment<shape::DIM> *partial, bny_ring *rin
   bny_fragment_end<Element>(partial);
 }
 
-/* ---- a block, whose warps have granules in turn ------------------------------------------------------------------------ */
+/* ---- a block, whose warps take granules in turn ------------------------------------------------------------------ */
 
-/* Dynamic shared memory. The partial of a warp lies where its ring is, which is empty then. */
+/* Dynamic shared memory. The partial of a warp takes the place of its ring, which is empty by then. */
 template <class shape> struct bny_warp_memory {
   enum : int {
     RING_BYTES = shape::RING * shape::TILE_BYTES,
@@ -183,7 +184,7 @@ BNY_DEVICE void bny_decode_load_query(unsigned char *query, const bny_decode_cal
   }
 }
 
-/* The partials of all warps become one: in place of the first one's. */
+/* Merges the partials of all warps into one, in place of the first. */
 template <class shape>
 BNY_DEVICE bny_block_partial bny_warps_fold(unsigned char *shared, const bny_decode_item &item) {
   using memory = bny_warp_memory<shape>;
@@ -207,12 +208,12 @@ BNY_DEVICE bny_block_partial bny_warps_fold(unsigned char *shared, const bny_dec
   return {memory::m(shared, warps), memory::d(shared, warps), memory::partial(shared, 0), shape::PARTIAL_PITCH};
 }
 
-/* By all blocks of a team. */
+/* Called by all blocks of a CTA group. */
 template <class Element, class shape, class Epilogue>
 BNY_DEVICE void bny_warps_attend(const bny_decode_call &call, bny_decode_walk *walk, bny_decode_item item,
                                  bny_ring *ring, Epilogue &epilogue) {
   using memory = bny_warp_memory<shape>;
-  /* While keys are attended to there is no room for these in registers. */
+  /* These would take registers while keys are attended to. */
   BNY_SHARED(bny_decode_walk, kept_walk);
   BNY_SHARED(bny_decode_item, kept_item);
   unsigned char *shared = bny_dynamic_shared();
@@ -246,7 +247,6 @@ BNY_DEVICE void bny_warps_attend(const bny_decode_call &call, bny_decode_walk *w
   bny_decode_finish<shape::DIM, shape::ROWS>(call, item, walk->team, whole, epilogue);
 }
 
-/* The kernel. */
 template <class Element, class shape, class Epilogue>
 BNY_DEVICE void bny_decode_by_warps(const bny_decode_call &call, Epilogue &epilogue) {
   using memory = bny_warp_memory<shape>;

@@ -1,15 +1,16 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Attention of 64 heads where values are the first 512 columns of keys of 576 (MLA), by the two warpgroups of a block. Each
- * key is read from memory once for 64 heads, and from shared memory by the tensor cores themselves: what decode_latent.cuh
- * reads there for each 16 heads would take twice as long as memory does.
+ * Attention of 64 heads in which values are the first 512 columns of keys of 576 (MLA), by the two warpgroups of a
+ * block. Each key is read from memory once for 64 heads, and the tensor cores themselves read it from shared memory.
+ * decode_latent.cuh reads shared memory for each 16 heads, which would take twice as long here as memory does.
  *
- * A tile has 64 keys. The first warpgroup has their logits and weights, and the first half of the columns of n; the second has
- * the other half, is given the weights and m, and copies. They meet when a tile is there, and so the one before it has been
- * used: the next one comes in its place while logits are made, when the second warpgroup has nothing else to do.
+ * A tile has 64 keys. The first warpgroup computes logits, weights and the first half of the columns of n. The second
+ * receives weights and m, computes the other half, and copies. They synchronise when a tile has arrived, and the one
+ * before has been used. The next tile takes its place during the logits, when the second warpgroup has nothing else to
+ * do.
  *
- * Q and tiles lie in nine panels (device.h) of 64 columns each. The last has no values: when logits are done, the finer terms
- * of weights lie there. */
+ * Q and tiles lie in nine panels (device.h) of 64 columns each. The last has no values; the finer terms of weights lie
+ * there after the logits. */
 #ifndef BNY_CUDA_DECODE_WIDE_CUH
 #define BNY_CUDA_DECODE_WIDE_CUH
 
@@ -22,7 +23,7 @@ enum : int {
   BNY_WIDE_KEYS = 64, /* of a tile */
   BNY_WIDE_STAGES = 2,
   BNY_WIDE_WARPS = 8,
-  BNY_WIDE_COPIERS = 4, /* of the warps */
+  BNY_WIDE_COPIERS = 4, /* warps that copy */
   BNY_WIDE_THREADS = BNY_WARP_LANES * BNY_WIDE_WARPS,
   BNY_WIDE_PANELS = BNY_WIDE_DIM / 64,
   BNY_WIDE_PANEL_BYTES = 64 * 128,
@@ -30,7 +31,8 @@ enum : int {
   BNY_WIDE_PITCH = BNY_WIDE_VALUES + 8 /* of the partial */
 };
 
-/* Dynamic shared memory, from a multiple of 1024 bytes on. The partial lies where the tiles are, when all have been used. */
+/* Dynamic shared memory, from a multiple of 1024 bytes on. The partial takes the place of the tiles after their last
+ * use. */
 enum : int {
   BNY_WIDE_TILES = BNY_WIDE_TILE_BYTES, /* after Q */
   BNY_WIDE_COARSE = BNY_WIDE_TILES + BNY_WIDE_STAGES * BNY_WIDE_TILE_BYTES,
@@ -40,7 +42,7 @@ enum : int {
 };
 static_assert(4 * BNY_WIDE_ROWS * BNY_WIDE_PITCH <= BNY_WIDE_STAGES * BNY_WIDE_TILE_BYTES, "the partial lies in tiles");
 
-/* By eight neighbouring lanes: a row of 576 elements, or zeros, as row `row` of nine panels. */
+/* Called by eight neighbouring lanes. Copies a row of 576 elements, or zeros, to row `row` of nine panels. */
 BNY_DEVICE void bny_wide_copy_row(unsigned char *panels, uint32_t row, const unsigned char *from, bool there) {
   const uint32_t chunk = bny_lane() % 8;
   unsigned char *to = panels + row * 128 + (chunk ^ (row & 7)) * 16;
@@ -51,7 +53,7 @@ BNY_DEVICE void bny_wide_copy_row(unsigned char *panels, uint32_t row, const uns
 
 BNY_DEVICE bool bny_wide_copies(void) { return bny_warp() >= BNY_WIDE_WARPS - BNY_WIDE_COPIERS; }
 
-/* Of 16 rows, that of eight lanes of a copier. */
+/* Row, of 16 rows, that eight lanes of a copier handle. */
 BNY_DEVICE uint32_t bny_wide_row(void) { return bny_warp() % BNY_WIDE_COPIERS * 4 + bny_lane() / 8; }
 
 /* Rows beyond the item's are zero. */
@@ -65,7 +67,7 @@ BNY_DEVICE void bny_wide_copy_query(unsigned char *query, const bny_decode_call 
   }
 }
 
-/* Tile `index`, which may not be there; it is counted all the same. */
+/* Starts copies into tile `index`. A tile that does not exist is committed all the same. */
 BNY_DEVICE void bny_wide_fill(unsigned char *shared, const bny_decode_call &call, const bny_decode_keys &keys,
                               const bny_latent_range &range, uint32_t index) {
   const uint32_t stage = index % BNY_WIDE_STAGES, first = range.first + index * range.step;
@@ -85,9 +87,9 @@ BNY_DEVICE void bny_wide_fill(unsigned char *shared, const bny_decode_call &call
   bny_copy_async_commit();
 }
 
-/* ---- the first warpgroup ------------------------------------------------------------------------------------------------ */
+/* ---- the first warpgroup ----------------------------------------------------------------------------------------- */
 
-/* Key j of class c is key 8 c + j of the tile: those from `keys` on are not there. */
+/* Masks the keys from `keys` on, which do not exist. Key j of class c is key 8 c + j of the tile. */
 BNY_DEVICE void bny_wide_mask(bny_logits<8> *logits, uint32_t keys) {
   BNY_UNROLL for (uint32_t i = 0; i < 32; i++)
     if (i / 4 * 8 + bny_lane() % 4 * 2 + i % 2 >= keys) logits->s[i / 4][i % 4] = -BNY_INFINITY_F;
@@ -105,7 +107,7 @@ BNY_DEVICE void bny_wide_logits(bny_logits<8> *logits, const unsigned char *quer
   bny_group_wait<0>();
 }
 
-/* Where this lane of its warpgroup has its weights, 16 bytes for each step. */
+/* Offset of this lane's weights, 16 bytes for each step. */
 BNY_DEVICE uint32_t bny_wide_weights_at(uint32_t step) {
   return ((step * 4 + bny_warp() % 4) * BNY_WARP_LANES + bny_lane()) * 16;
 }
@@ -114,7 +116,7 @@ BNY_DEVICE void bny_wide_weights_put(unsigned char *shared, unsigned char *tile,
                                      const bny_fragment<256> &partial) {
   unsigned char *coarse = shared + BNY_WIDE_COARSE, *fine = tile + (BNY_WIDE_PANELS - 1) * BNY_WIDE_PANEL_BYTES;
   float *m = (float *)(shared + BNY_WIDE_STATS) + bny_warp() * 16 + bny_lane() / 4;
-  bny_named_sync(1, BNY_WIDE_THREADS / 2); /* the last panel has been used by all four warps */
+  bny_named_sync(1, BNY_WIDE_THREADS / 2); /* all four warps have used the last panel */
   BNY_UNROLL for (int step = 0; step < 4; step++) {
     const uint32_t *c = weights.coarse[step], *f = weights.fine[step];
     bny_store_quad(coarse + bny_wide_weights_at(step), {{c[0], c[1], c[2], c[3]}});
@@ -125,7 +127,7 @@ BNY_DEVICE void bny_wide_weights_put(unsigned char *shared, unsigned char *tile,
   m[8] = partial.m[1];
 }
 
-/* ---- the second ----------------------------------------------------------------------------------------------------------- */
+/* ---- the second warpgroup ---------------------------------------------------------------------------------------- */
 
 BNY_DEVICE void bny_wide_weights_get(bny_weights<4> *weights, bny_fragment<256> *partial, const unsigned char *shared,
                                      const unsigned char *tile) {
@@ -142,13 +144,22 @@ BNY_DEVICE void bny_wide_weights_get(bny_weights<4> *weights, bny_fragment<256> 
   bny_fragment_raise(partial, m);
 }
 
-/* ---- both ------------------------------------------------------------------------------------------------------------------ */
+/* ---- both warpgroups --------------------------------------------------------------------------------------------- */
 
-/* n += weights times this warpgroup's half of the columns. */
+/* n += weights times this warpgroup's half of the columns. Each form begins and ends its own operations; otherwise
+ * ptxas makes them wait for each other. */
 template <class Element>
-BNY_DEVICE void bny_wide_values(bny_fragment<256> *partial, const bny_weights<4> &weights, const unsigned char *tile) {
+BNY_DEVICE void bny_wide_values(bny_fragment<256> *partial, const bny_weights<4> &weights, const unsigned char *tile, bool one_term) {
   const unsigned char *half = tile + bny_warp() / 4 * (BNY_WIDE_VALUES / 2 / 64) * BNY_WIDE_PANEL_BYTES;
   const bny_group_operand b = bny_group_operand_of(half, BNY_WIDE_PANEL_BYTES);
+  if (one_term) {
+    bny_group_begin();
+    BNY_UNROLL for (int step = 0; step < 4; step++)
+      Element::group_values(partial->n[0], weights.coarse[step], bny_group_operand_add(b, step * 16 * 128));
+    bny_group_commit();
+    bny_group_wait<0>();
+    return;
+  }
   bny_group_begin();
   BNY_UNROLL for (int step = 0; step < 4; step++) {
     Element::group_values(partial->n[0], weights.coarse[step], bny_group_operand_add(b, step * 16 * 128));
@@ -158,7 +169,7 @@ BNY_DEVICE void bny_wide_values(bny_fragment<256> *partial, const bny_weights<4>
   bny_group_wait<0>();
 }
 
-/* True if some keys of the item have been lost. */
+/* Returns true if some keys of the item have been lost. */
 template <class Element>
 BNY_DEVICE bool bny_wide_walk(bny_fragment<256> *partial, unsigned char *shared, const bny_decode_call &call,
                               const bny_decode_keys &keys, const bny_latent_range &range) {
@@ -168,7 +179,7 @@ BNY_DEVICE bool bny_wide_walk(bny_fragment<256> *partial, unsigned char *shared,
     unsigned char *tile = shared + BNY_WIDE_TILES + stage * BNY_WIDE_TILE_BYTES;
     bny_weights<4> weights;
     if (bny_wide_copies()) {
-      if (index == 0) bny_copy_async_wait<1>(); /* two have been begun */
+      if (index == 0) bny_copy_async_wait<1>(); /* two copies have been started */
       else bny_copy_async_wait<0>();
       bny_fence_async();
     }
@@ -191,12 +202,12 @@ BNY_DEVICE bool bny_wide_walk(bny_fragment<256> *partial, unsigned char *shared,
       bny_named_sync(2, BNY_WIDE_THREADS);
       bny_wide_weights_get(&weights, partial, shared, tile);
     }
-    bny_wide_values<Element>(partial, weights, tile);
+    bny_wide_values<Element>(partial, weights, tile, call.one_term != 0);
   }
   return lost;
 }
 
-/* By all blocks of a team. */
+/* Called by all blocks of a CTA group. */
 template <class Element, class Epilogue>
 BNY_DEVICE void bny_wide_attend(const bny_decode_call &call, const bny_decode_walk &walk, bny_decode_item item,
                                 unsigned char *shared, Epilogue &epilogue) {
@@ -223,7 +234,6 @@ BNY_DEVICE void bny_wide_attend(const bny_decode_call &call, const bny_decode_wa
   bny_decode_finish<BNY_WIDE_VALUES, BNY_WIDE_ROWS>(call, item, walk.team, whole, epilogue);
 }
 
-/* The kernel. */
 template <class Element, class Epilogue> BNY_DEVICE void bny_decode_wide(const bny_decode_call &call, Epilogue &epilogue) {
   epilogue.begin();
   unsigned char *shared = bny_shared_align(bny_dynamic_shared(), 1024);

@@ -5,14 +5,14 @@
 #define BNY_CUDA_DEVICE_PTX_H
 
 #define BNY_DEVICE static __device__ __forceinline__
-/* Rarely called: kept out of the way of what is. */
+/* A rarely called function, kept out of line. */
 #define BNY_DEVICE_COLD static __device__ __noinline__
 #define BNY_DEVICE_METHOD __device__ __forceinline__
 #define BNY_KERNEL extern "C" __global__ void
 #define BNY_LAUNCH_BOUNDS(threads, blocks) __launch_bounds__(threads, blocks)
 #define BNY_UNROLL _Pragma("unroll")
 #define BNY_ROLLED _Pragma("unroll 1")
-/* Of a kernel: read where it lies, also by an index that is not constant. */
+/* A kernel parameter that is read in place, also by a variable index. */
 #define BNY_PARAMETER(type, name) const __grid_constant__ type name
 #define BNY_SHARED(type, name) __shared__ type name
 #define BNY_SHARED_ARRAY(type, name, count) __shared__ alignas(16) type name[count]
@@ -22,7 +22,7 @@
 #define BNY_ARCH 900
 #endif
 
-/* ---- identity ----------------------------------------------------------------------------------------------------- */
+/* ---- identity ---------------------------------------------------------------------------------------------------- */
 
 BNY_DEVICE uint32_t bny_thread(void) { return threadIdx.x; }
 BNY_DEVICE uint32_t bny_block_threads(void) { return blockDim.x; }
@@ -31,7 +31,7 @@ BNY_DEVICE uint32_t bny_grid_blocks(void) { return gridDim.x; }
 BNY_DEVICE uint32_t bny_lane(void) { return threadIdx.x % BNY_WARP_LANES; }
 BNY_DEVICE uint32_t bny_warp(void) { return threadIdx.x / BNY_WARP_LANES; }
 
-/* A line: the compiler rounds what a block has besides up to this alignment. */
+/* Aligned to a line: the compiler rounds static shared memory up to this alignment. */
 BNY_DEVICE unsigned char *bny_dynamic_shared(void) {
   extern __shared__ __align__(128) unsigned char bny_dynamic_memory[];
   return bny_dynamic_memory;
@@ -43,7 +43,7 @@ BNY_DEVICE unsigned char *bny_shared_align(unsigned char *shared, uint32_t bytes
 }
 BNY_DEVICE size_t bny_global_address(const void *global) { return __cvta_generic_to_global(global); }
 
-/* ---- warp and block ----------------------------------------------------------------------------------------------- */
+/* ---- warp and block ---------------------------------------------------------------------------------------------- */
 
 template <typename T> BNY_DEVICE T bny_shuffle(T value, int lane) { return __shfl_sync(0xffffffffu, value, lane); }
 template <typename T> BNY_DEVICE T bny_shuffle_xor(T value, int mask) { return __shfl_xor_sync(0xffffffffu, value, mask); }
@@ -61,7 +61,7 @@ BNY_DEVICE void bny_named_arrive(int id, int threads) {
   asm volatile("barrier.arrive %0, %1;" ::"r"(id), "r"(threads) : "memory");
 }
 
-/* ---- ordered memory ----------------------------------------------------------------------------------------------- */
+/* ---- ordered memory ---------------------------------------------------------------------------------------------- */
 
 #define BNY_PTX_LOAD(order, scope, bits, type, letter)                                                          \
   BNY_DEVICE type bny_load_##order##_##scope##_##bits(const type *from) {                                       \
@@ -125,7 +125,7 @@ BNY_DEVICE void bny_store_relaxed_sys_128(void *to, bny_quad value) {
                : "memory");
 }
 
-/* One request of the warp for whole lines. */
+/* The warp makes one request for complete lines. */
 BNY_DEVICE void bny_poll_line(const void *from, bool wanted, bny_quad *quad) {
   asm volatile("{ .reg .pred p; setp.ne.u32 p, %5, 0; @p ld.volatile.global.v4.u32 {%0, %1, %2, %3}, [%4]; }"
                : "+r"(quad->word[0]), "+r"(quad->word[1]), "+r"(quad->word[2]), "+r"(quad->word[3])
@@ -170,7 +170,7 @@ BNY_DEVICE uint64_t bny_compare_swap_sys_64(uint64_t *at, uint64_t expected, uin
   return old;
 }
 
-/* ---- plain memory ------------------------------------------------------------------------------------------------- */
+/* ---- plain memory ------------------------------------------------------------------------------------------------ */
 
 BNY_DEVICE bny_quad bny_load_quad(const void *from) { return *(const bny_quad *)from; }
 BNY_DEVICE void bny_store_quad(void *to, bny_quad value) { *(bny_quad *)to = value; }
@@ -179,14 +179,14 @@ template <class Value> BNY_DEVICE void bny_store_plain(Value *to, Value value) {
 
 BNY_DEVICE bny_quad bny_load_quad_once(const void *from) {
   bny_quad value;
-  /* Not .nc: a kernel that is launched early begins before what it reads has been written. */
+  /* Not .nc: a kernel that is launched early begins before its input has been written. */
   asm volatile("ld.global.L1::no_allocate.v4.u32 {%0, %1, %2, %3}, [%4];"
                : "=r"(value.word[0]), "=r"(value.word[1]), "=r"(value.word[2]), "=r"(value.word[3])
                : "l"(bny_global_address(from)));
   return value;
 }
 
-/* ---- time --------------------------------------------------------------------------------------------------------- */
+/* ---- time -------------------------------------------------------------------------------------------------------- */
 
 BNY_DEVICE uint64_t bny_clock_ns(void) {
   uint64_t now;
@@ -197,7 +197,7 @@ BNY_DEVICE uint64_t bny_clock_ns(void) {
 /* Polls of memory take long enough by themselves. */
 BNY_DEVICE void bny_pause(void) {}
 
-/* ---- numbers ------------------------------------------------------------------------------------------------------ */
+/* ---- numbers ----------------------------------------------------------------------------------------------------- */
 
 BNY_DEVICE uint32_t bny_pack_bf16(float low, float high) {
   uint32_t bits;
@@ -234,7 +234,7 @@ BNY_DEVICE float bny_log2_fast(float x) {
   return value;
 }
 
-/* ---- matrix ------------------------------------------------------------------------------------------------------- */
+/* ---- matrix ------------------------------------------------------------------------------------------------------ */
 
 #define BNY_PTX_MMA(type)                                                                                        \
   BNY_DEVICE void bny_mma_##type(float *d, const uint32_t *a, const uint32_t *b) {                               \
@@ -260,7 +260,7 @@ BNY_DEVICE void bny_load_matrix_4_transposed(uint32_t *r, const void *row) {
                : "memory");
 }
 
-/* ---- asynchronous copies ------------------------------------------------------------------------------------------ */
+/* ---- asynchronous copies ----------------------------------------------------------------------------------------- */
 
 BNY_DEVICE void bny_copy_async_16(void *shared, const void *global, bool valid) {
   asm volatile("cp.async.cg.shared.global [%0], [%1], 16, %2;" ::"r"(bny_shared_address(shared)),
@@ -327,7 +327,7 @@ BNY_DEVICE void bny_grid_release(void) { asm volatile("griddepcontrol.launch_dep
 
 #else
 
-/* Not there: kernels ask BNY_ARCH before they use these. */
+/* Not available: kernels check BNY_ARCH before they use these. */
 BNY_DEVICE void bny_mbarrier_init(uint64_t *, uint32_t) { __trap(); }
 BNY_DEVICE void bny_mbarrier_fence_init(void) { __trap(); }
 BNY_DEVICE void bny_mbarrier_arrive(uint64_t *) { __trap(); }

@@ -1,14 +1,15 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * The functions of warpgroups of device.h as inline PTX (wgmma: sm_90a alone). */
+ * The warpgroup functions of device.h as inline PTX (wgmma: sm_90a alone). */
 #ifndef BNY_CUDA_DEVICE_WARPGROUP_H
 #define BNY_CUDA_DEVICE_WARPGROUP_H
 
 #if defined(__CUDA_ARCH_FEAT_SM90_ALL) || !defined(__CUDA_ARCH__)
 #define BNY_WARPGROUPS
 
-/* The descriptor of a matrix in panels, as the PTX ISA has it for wgmma. Bytes over 16: its address, `apart` from one panel to the
- * next, and 1024 from eight rows to the next eight. 1 << 62: chunks are swizzled within 128 bytes. */
+/* The descriptor of a matrix in panels for wgmma, as the PTX ISA defines it. In units of 16 bytes: the address, the
+ * distance `apart` of panels, and the distance 1024 of groups of eight rows. 1 << 62: chunks are swizzled within 128
+ * bytes. */
 struct bny_group_operand {
   uint64_t descriptor;
 };

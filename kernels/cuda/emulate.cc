@@ -1,8 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * The emulator: fibers, their scheduler, and what they share. See emulate.h. */
+ * The emulator: fibers, their scheduler, and their shared state. See emulate.h. */
 #include <sys/mman.h>
 
+#include <atomic>
 #include <cstdio>
 #include <cstdlib>
 #include <map>
@@ -25,6 +26,10 @@
 #include <ucontext.h>
 #endif
 
+static std::atomic<bool> truncates;
+void bny_emulator_truncate(bool on) { truncates = on; }
+bool bny_emulated_truncates(void) { return truncates.load(std::memory_order_relaxed); }
+
 namespace {
 
 enum : size_t { STACK_BYTES = 256 << 10, SHARED_BYTES_MAX = 512 << 10 };
@@ -34,7 +39,7 @@ struct weak_store {
   unsigned char *to;
   unsigned char value[16];
   uint8_t bytes;
-  bool synced; /* before later fences of the block */
+  bool synced; /* becomes visible before later fences of the block */
 };
 
 struct async_copy {
@@ -55,9 +60,9 @@ struct fiber {
 #else
   ucontext_t context;
 #endif
-  void *fake_stack; /* of the address sanitizer */
+  void *fake_stack; /* for the address sanitizer */
   uint32_t meetings; /* exchanges of its warp so far */
-  bool writes;       /* among the emulator's writers */
+  bool writes;       /* it is in the emulator's list of writers */
   std::vector<weak_store> stores;
   std::vector<async_copy> copies;       /* not yet committed */
   std::vector<std::vector<async_copy>> groups;
@@ -85,7 +90,7 @@ struct block_state {
   std::vector<warp_state> warps;
   barrier_state named[NAMED_BARRIERS];
   std::vector<async_copy> bulk;
-  unsigned char *shared; /* within that of its cluster */
+  unsigned char *shared; /* a part of its cluster's */
   uint32_t unfinished;
   bool released;
 };
@@ -98,12 +103,12 @@ struct cluster_state {
 
 struct launch_state {
   bny_emulator_launch what;
-  launch_state *before = nullptr; /* on its stream */
+  launch_state *before = nullptr; /* the previous launch on its stream */
   std::map<const void *, size_t> shared_offsets;
   size_t shared_bytes;
   uint32_t started = 0, finished = 0, released = 0;
   std::map<uint32_t, cluster_state> clusters;
-  std::vector<fiber *> waiting; /* for the launch before it */
+  std::vector<fiber *> waiting; /* until the previous launch ends */
   bool done() const { return finished == what.blocks; }
 };
 
@@ -115,9 +120,9 @@ struct bny_emulator {
   uint64_t steps = 0;
   std::vector<std::unique_ptr<launch_state>> launches;
   std::map<uint32_t, uint32_t> resident;
-  std::vector<std::unique_ptr<block_state>> blocks; /* that run */
-  std::vector<fiber *> writers;                     /* with stores put off */
-  std::vector<char *> stacks;                       /* free ones */
+  std::vector<std::unique_ptr<block_state>> blocks; /* running blocks */
+  std::vector<fiber *> writers;                     /* with delayed stores */
+  std::vector<char *> stacks;                       /* free stacks */
   fiber *current = nullptr;
   std::function<void(uint64_t)> watch;
   std::string failure;
@@ -133,10 +138,10 @@ struct bny_emulator {
 
 namespace {
 
-/* One at a time runs in a thread. */
+/* A thread runs one emulator at a time. */
 thread_local bny_emulator *running;
 
-/* ---- switching ---------------------------------------------------------------------------------------------------- */
+/* ---- switching --------------------------------------------------------------------------------------------------- */
 
 #ifdef __x86_64__
 extern "C" void bny_emulate_switch(void **save, void *to);
@@ -164,7 +169,7 @@ void switch_to_fiber(bny_emulator *emulator, fiber *next) {
   emulator->current = nullptr;
 }
 
-/* `last`: never comes back. */
+/* With `last` it never returns. */
 void switch_to_scheduler(bool last) {
   bny_emulator *emulator = running;
   fiber *self = emulator->current;
@@ -196,7 +201,7 @@ void fiber_main() {
   abort();
 }
 
-/* Frames that were never returned from have left their marks, which memory that comes to lie there would inherit. */
+/* Frames that never returned leave sanitizer marks, which later memory here would inherit. */
 void clean(char *stack) {
 #ifdef EMULATE_ASAN
   __asan_unpoison_memory_region(stack, STACK_BYTES);
@@ -233,7 +238,7 @@ char *take_stack(bny_emulator *emulator) {
   return static_cast<char *>(memory);
 }
 
-/* ---- chance ------------------------------------------------------------------------------------------------------- */
+/* ---- random choices ---------------------------------------------------------------------------------------------- */
 
 uint32_t random_below(bny_emulator *emulator, size_t n) {
   emulator->random ^= emulator->random << 13;
@@ -249,13 +254,13 @@ template <typename T> T take_any(std::vector<T> *from, uint32_t index) {
   return taken;
 }
 
-/* ---- what is put off ---------------------------------------------------------------------------------------------- */
+/* ---- delayed accesses -------------------------------------------------------------------------------------------- */
 
 bool overlap(const weak_store &one, const unsigned char *at, size_t bytes) {
   return one.to < at + bytes && at < one.to + one.bytes;
 }
 
-/* A store to a place becomes visible after earlier ones to it of the same thread. */
+/* Makes a store visible, after the thread's earlier ones to the same place. */
 void apply_store(fiber *writer, size_t index) {
   for (size_t i = 0; i < index; i++)
     if (overlap(writer->stores[i], writer->stores[index].to, writer->stores[index].bytes)) index = i;
@@ -268,7 +273,7 @@ void settle(fiber *writer) {
   while (!writer->stores.empty()) apply_store(writer, random_below(running, writer->stores.size()));
 }
 
-/* What other threads of a block have stored before a sync. */
+/* Makes visible what other threads of the block stored before a sync. */
 void settle_synced(const fiber *self) {
   for (fiber *writer : running->writers)
     for (size_t i = 0; writer->block == self->block && i < writer->stores.size();)
@@ -276,7 +281,7 @@ void settle_synced(const fiber *self) {
       else i++;
 }
 
-/* A block sees its own stores, and those to a place are in order. */
+/* Makes overlapping stores visible. A block sees its own stores, and those to a place in order. */
 void apply_overlapping(const fiber *self, const void *at, size_t bytes, bool own) {
   for (fiber *writer : running->writers)
     for (size_t i = 0; (own || writer != self) && writer->block == self->block && i < writer->stores.size();)
@@ -289,7 +294,7 @@ void finish_copy(const async_copy &copy) {
   if (copy.barrier) bny_emulated_mbarrier_add(copy.barrier, 0, -static_cast<int64_t>(copy.bytes));
 }
 
-/* ---- life of blocks ----------------------------------------------------------------------------------------------- */
+/* ---- life of blocks ---------------------------------------------------------------------------------------------- */
 
 void wake(std::vector<fiber *> *waiting) {
   for (fiber *one : *waiting) one->block->runnable.push_back(one);
@@ -320,7 +325,7 @@ void start_block(bny_emulator *emulator, launch_state *launch) {
   if (!cluster.shared) {
     size_t bytes = launch->shared_bytes * wide;
     cluster.shared.reset(static_cast<unsigned char *>(aligned_alloc(1024, bytes)));
-    memset(cluster.shared.get(), 0xcb, bytes); /* shared memory holds anything at first */
+    memset(cluster.shared.get(), 0xcb, bytes); /* shared memory is undefined at first */
     cluster.unfinished_blocks = wide;
   }
   block->launch = launch;
@@ -368,9 +373,9 @@ void end_block(bny_emulator *emulator, size_t index) {
   take_any(&emulator->blocks, static_cast<uint32_t>(index));
 }
 
-/* ---- the scheduler ------------------------------------------------------------------------------------------------ */
+/* ---- the scheduler ----------------------------------------------------------------------------------------------- */
 
-/* Things that happen by themselves: a late store becomes visible, a bulk copy arrives. */
+/* Random events: a delayed store becomes visible, a bulk copy arrives. */
 void let_things_happen(bny_emulator *emulator, block_state *block) {
   if (!emulator->writers.empty() && random_below(emulator, 4) == 0) {
     uint32_t index = random_below(emulator, emulator->writers.size());
@@ -388,7 +393,7 @@ void forget_writers(bny_emulator *emulator, const block_state *block) {
     else i++;
 }
 
-/* A block that has something to do, starting from a random one; -1: none. */
+/* Returns a block with a runnable thread, from a random one on; -1: none. */
 int64_t pick_block(bny_emulator *emulator) {
   size_t count = emulator->blocks.size(), first = count ? random_below(emulator, count) : 0;
   for (size_t i = 0; i < count; i++) {
@@ -408,7 +413,7 @@ void describe_deadlock(bny_emulator *emulator) {
   emulator->failure = text;
 }
 
-/* A thread that can go on: of the favoured warp, if a few tries find one. */
+/* Returns a runnable thread, of the favoured warp if found soon. */
 fiber *pick_fiber(bny_emulator *emulator, block_state *block, uint32_t favoured) {
   uint32_t index = 0;
   for (int tries = favoured < block->warps.size() ? 8 : 1; tries > 0; tries--) {
@@ -418,7 +423,7 @@ fiber *pick_fiber(bny_emulator *emulator, block_state *block, uint32_t favoured)
   return take_any(&block->runnable, index);
 }
 
-/* One block for a random while, and perhaps one of its warps before others, so that all drift apart. */
+/* Runs one block for a random time, and perhaps favours one of its warps, so that all drift apart. */
 void run_block(bny_emulator *emulator, size_t index) {
   block_state *block = emulator->blocks[index].get();
   uint32_t favoured = random_below(emulator, 2 * block->warps.size()); /* beyond the last: none */
@@ -435,7 +440,7 @@ void run_block(bny_emulator *emulator, size_t index) {
   }
 }
 
-/* The running thread waits in `where` until it is woken. */
+/* The running thread waits until it is woken. */
 void park(std::vector<fiber *> *where) {
   where->push_back(running->current);
   switch_to_scheduler(false);
@@ -507,7 +512,7 @@ bool bny_emulator_run(bny_emulator *emulator, char *why, size_t bytes) {
   return true;
 }
 
-/* ---- inside a kernel ---------------------------------------------------------------------------------------------- */
+/* ---- inside a kernel --------------------------------------------------------------------------------------------- */
 
 const bny_emulated_thread &bny_emulated(void) { return running->current->self; }
 
@@ -531,7 +536,7 @@ const unsigned char (*bny_emulated_exchange(uint32_t kind, const void *value,
                                             size_t bytes))[BNY_EMULATED_EXCHANGE_BYTES] {
   fiber *self = running->current;
   warp_state *warp = &self->block->warps[self->self.thread / BNY_WARP_LANES];
-  /* Two buffers by turns: a lane in the next exchange does not overwrite what a slower one still reads. */
+  /* Two buffers alternate: a lane in the next exchange must not overwrite what a slower one still reads. */
   auto *deposits = warp->deposits[self->meetings++ % 2];
   if (warp->arrived > 0 && warp->kind != kind) bny_emulated_fail("lanes of a warp are in different functions");
   warp->kind = kind;
@@ -604,7 +609,7 @@ void *bny_emulated_shared(const void *key, size_t bytes) {
     size_t used = (launch->what.shared_bytes + 1023u) / 1024 * 1024;
     for (auto &other : launch->shared_offsets)
       if (other.second > used) used = other.second;
-    /* offsets are where things end */
+    /* an offset is the end of its variable */
     size_t end = (used + 15) / 16 * 16 + (bytes + 15) / 16 * 16;
     if (end > launch->shared_bytes) bny_emulated_fail("more static shared memory than there is");
     found = launch->shared_offsets.emplace(key, end).first;

@@ -2,15 +2,15 @@
  *
  * The functions of device.h on a CPU, for tests, and the emulator that runs kernels with them.
  *
- * All threads of all launches are fibers of one OS thread. A seeded random scheduler picks which one goes on at each of
- * the functions below, so a failure can be repeated by its seed. Devices are numbers: launches of one stream of a device
- * run in order, all others at once, in one memory.
+ * All threads of all launches are fibers of one OS thread. A seeded random scheduler picks which one continues at each
+ * of the functions below, so a failure can be repeated by its seed. Devices are numbers. Launches of one stream of a
+ * device run in order, all others concurrently, in one memory.
  *
- * Stores through the ordered functions of device.h that PTX lets others see late are put off at random, until a fence or a
- * release by this thread, or by another one of its block after a barrier or sync, or the end of the kernel; within the
- * block they are seen at once; asynchronous copies are put off until they are waited for. Loads are never
- * early. All lanes of a warp must meet in the same function, a deadlock is a failure at once, and whoever spins beyond the
- * limit of steps fails too. Time is counted in steps. */
+ * The emulator delays stores of the ordered functions of device.h at random, where PTX lets other threads see them
+ * late. The delay ends at a fence or a release of this thread, at one of another thread of its block after a barrier or
+ * sync, or at the end of the kernel. Threads of the same block see such stores at once. Asynchronous copies are delayed
+ * until a thread waits for them. Loads are never early. All lanes of a warp must meet in the same function. A deadlock
+ * fails at once, and so does a spin beyond the limit of steps. Time is counted in steps. */
 #ifndef BNY_CUDA_EMULATE_H
 #define BNY_CUDA_EMULATE_H
 
@@ -20,24 +20,25 @@
 #include <cstring>
 #include <functional>
 
+#include "cuda/emulate_sum.h"
 #include "merge_math.h"
 
-/* ---- the emulator ------------------------------------------------------------------------------------------------- */
+/* ---- the emulator ------------------------------------------------------------------------------------------------ */
 
 struct bny_emulator_config {
   uint64_t seed;
   uint32_t resident_blocks; /* of a device at one time; 0: all */
   bool weak;                /* stores become visible late */
-  uint64_t step_ns;         /* of the clock; 0: 10 */
+  uint64_t step_ns;         /* duration of a step; 0: 10 */
   uint64_t steps_max;       /* 0: 2e9 */
 };
 
 struct bny_emulator_launch {
   uint32_t device, stream;
-  uint32_t blocks, threads;    /* threads: of a block, whole warps */
+  uint32_t blocks, threads;    /* threads: of a block, a multiple of 32 */
   uint32_t cluster;            /* blocks of a cluster; 0: 1 */
   uint32_t shared_bytes;       /* dynamic */
-  bool overlap;                /* programmatic: may begin when the launch before it has released it */
+  bool overlap;                /* programmatic: may begin when the previous launch has released it */
   std::function<void()> kernel;
 };
 
@@ -45,13 +46,13 @@ struct bny_emulator;
 bny_emulator *bny_emulator_make(const bny_emulator_config &config);
 void bny_emulator_free(bny_emulator *emulator);
 void bny_emulator_add(bny_emulator *emulator, const bny_emulator_launch &launch);
-/* Runs all launches to their end. False, and why, on a deadlock, divergence or the limit. */
+/* Runs all launches. Returns false and the reason on a deadlock, divergence or the step limit. */
 bool bny_emulator_run(bny_emulator *emulator, char *why, size_t bytes);
-/* Called by the emulator before each step; for tests that interfere. May be empty. */
+/* The emulator calls `watch` before each step, for tests that interfere. It may be empty. */
 void bny_emulator_watch(bny_emulator *emulator, std::function<void(uint64_t now_ns)> watch);
 uint64_t bny_emulator_steps(const bny_emulator *emulator);
 
-/* ---- inside a kernel ---------------------------------------------------------------------------------------------- */
+/* ---- inside a kernel --------------------------------------------------------------------------------------------- */
 
 struct bny_emulated_thread {
   uint32_t thread, block_threads, block, blocks, cluster_rank, cluster_blocks;
@@ -59,20 +60,20 @@ struct bny_emulated_thread {
 const bny_emulated_thread &bny_emulated(void);
 
 enum { BNY_EMULATED_EXCHANGE_BYTES = 128 };
-/* Lanes' values; waits until all 32 have given theirs. `kind`: of function, which must be the same in all. */
+/* Returns the lanes' values once all 32 have given theirs. `kind`: the function, the same in all lanes. */
 const unsigned char (*bny_emulated_exchange(uint32_t kind, const void *value, size_t bytes))[BNY_EMULATED_EXCHANGE_BYTES];
 void bny_emulated_barrier(int id, int threads, bool wait); /* of the block; id 0: all of its threads */
 void bny_emulated_cluster_barrier(void);
-void bny_emulated_yield(void); /* others may run */
-void bny_emulated_store(void *to, const void *value, size_t bytes); /* at once, or later */
-void bny_emulated_settle(void);                                    /* a fence: all stores before it are visible */
-/* Stores of this thread to shared memory are visible, others are before later fences of its block. */
+void bny_emulated_yield(void); /* lets other threads run */
+void bny_emulated_store(void *to, const void *value, size_t bytes); /* visible at once, or later */
+void bny_emulated_settle(void);                                    /* a fence: all stores before it become visible */
+/* Stores of this thread to shared memory become visible at once, others before later fences of its block. */
 void bny_emulated_sync(void);
 void bny_emulated_load(const void *from, void *value, size_t bytes);
 void *bny_emulated_shared(const void *key, size_t bytes);
 void *bny_emulated_dynamic(void);
 void *bny_emulated_cluster_address(void *shared, uint32_t rank);
-void bny_emulated_copy(void *to, const void *from, size_t bytes, uint64_t *barrier); /* counted by barrier, or by wait */
+void bny_emulated_copy(void *to, const void *from, size_t bytes, uint64_t *barrier); /* counted by barrier or wait */
 void bny_emulated_commit(void);
 void bny_emulated_wait(int groups);
 void bny_emulated_grid_wait(void);
@@ -81,7 +82,7 @@ uint64_t bny_emulated_clock(void);
 [[noreturn]] void bny_emulated_fail(const char *why);
 
 #define BNY_DEVICE static inline
-/* Rarely called: kept out of the way of what is. */
+/* A rarely called function. */
 #define BNY_DEVICE_COLD static inline
 #define BNY_DEVICE_METHOD inline
 #define BNY_KERNEL extern "C" void
@@ -109,7 +110,7 @@ BNY_DEVICE unsigned char *bny_shared_align(unsigned char *shared, uint32_t bytes
   return shared + (0 - (uintptr_t)shared) % bytes;
 }
 
-/* ---- warp and block ----------------------------------------------------------------------------------------------- */
+/* ---- warp and block ---------------------------------------------------------------------------------------------- */
 
 enum bny_emulated_kind {
   BNY_EMULATED_SHUFFLE = 1,
@@ -146,7 +147,7 @@ BNY_DEVICE void bny_block_sync(void) { bny_emulated_barrier(0, (int)bny_block_th
 BNY_DEVICE void bny_named_sync(int id, int threads) { bny_emulated_barrier(id, threads, true); }
 BNY_DEVICE void bny_named_arrive(int id, int threads) { bny_emulated_barrier(id, threads, false); }
 
-/* ---- ordered memory ----------------------------------------------------------------------------------------------- */
+/* ---- ordered memory ---------------------------------------------------------------------------------------------- */
 
 template <typename T> BNY_DEVICE T bny_emulated_load_of(const T *from) {
   T value;
@@ -186,7 +187,7 @@ BNY_DEVICE void bny_store_relaxed_sys_128(void *to, bny_quad value) {
   bny_emulated_store_of(static_cast<bny_quad *>(to), value, false);
 }
 
-/* The first of 8 lanes accesses the line for all: stores without a step in between, loads half by half. */
+/* The first of 8 lanes accesses the line for all: it stores without a step in between, and loads in two halves. */
 struct bny_emulated_line {
   bny_quad quad[8];
 };
@@ -243,7 +244,7 @@ BNY_DEVICE uint64_t bny_compare_swap_sys_64(uint64_t *at, uint64_t expected, uin
   return old;
 }
 
-/* ---- plain memory and time ---------------------------------------------------------------------------------------- */
+/* ---- plain memory and time --------------------------------------------------------------------------------------- */
 
 BNY_DEVICE bny_quad bny_load_quad(const void *from) {
   bny_quad value;
@@ -252,7 +253,7 @@ BNY_DEVICE bny_quad bny_load_quad(const void *from) {
   return value;
 }
 BNY_DEVICE bny_quad bny_load_quad_once(const void *from) { return bny_load_quad(from); }
-/* As four stores: nothing says that others see it whole. */
+/* Four stores, because others may see the quad in parts. */
 BNY_DEVICE void bny_store_quad(void *to, bny_quad value) {
   bny_emulated_aligned(to, sizeof value);
   for (int i = 0; i < 4; i++) bny_emulated_store(static_cast<uint32_t *>(to) + i, &value.word[i], 4);
@@ -266,7 +267,7 @@ template <class Value> BNY_DEVICE void bny_store_plain(Value *to, Value value) {
 BNY_DEVICE uint64_t bny_clock_ns(void) { return bny_emulated_clock(); }
 BNY_DEVICE void bny_pause(void) { bny_emulated_yield(); }
 
-/* ---- numbers ------------------------------------------------------------------------------------------------------ */
+/* ---- numbers ----------------------------------------------------------------------------------------------------- */
 
 BNY_DEVICE uint32_t bny_pack_bf16(float low, float high) {
   return bny_bf16_of_float(low) | (uint32_t)bny_bf16_of_float(high) << 16;
@@ -283,10 +284,16 @@ BNY_DEVICE float bny_add(float a, float b) { return a + b; }
 BNY_DEVICE float bny_exp2_fast(float x) { return std::exp2(x); }
 BNY_DEVICE float bny_log2_fast(float x) { return std::log2(x); }
 
-/* ---- matrix ------------------------------------------------------------------------------------------------------- */
+/* ---- matrix ------------------------------------------------------------------------------------------------------ */
 
-/* d = a b: lane 4 g + t holds of A rows g, g + 8 and columns 2t, 2t + 1, + 8; of B rows 2t, 2t + 1, + 8 and column g;
- * of D rows g, g + 8 and columns 2t, 2t + 1. */
+BNY_DEVICE float bny_emulated_sum(float sum, const float *x, const float *y) {
+  if (bny_emulated_truncates()) return bny_sum_truncated(sum, x, y);
+  for (int k = 0; k < BNY_SUM_TERMS; k++) sum += x[k] * y[k];
+  return sum;
+}
+
+/* d += a b. Lane 4 g + t holds rows g, g + 8 and columns 2t, 2t + 1, + 8 of A, rows 2t, 2t + 1, + 8 and column g of B,
+ * rows g, g + 8 and columns 2t, 2t + 1 of D. */
 template <typename Low, typename High>
 BNY_DEVICE void bny_emulated_mma(float *d, const uint32_t *a, const uint32_t *b, Low low, High high) {
   uint32_t mine[6] = {a[0], a[1], a[2], a[3], b[0], b[1]};
@@ -294,15 +301,16 @@ BNY_DEVICE void bny_emulated_mma(float *d, const uint32_t *a, const uint32_t *b,
   uint32_t g = bny_lane() / 4, t = bny_lane() % 4;
   for (uint32_t i = 0; i < 4; i++) {
     uint32_t column = 2 * t + i % 2;
-    float sum = d[i];
+    float x[BNY_SUM_TERMS], y[BNY_SUM_TERMS];
     for (uint32_t k = 0; k < 16; k++) {
       uint32_t left[6], right[6];
       memcpy(left, all[4 * g + k % 8 / 2], sizeof left);
       memcpy(right, all[4 * column + k % 8 / 2], sizeof right);
-      uint32_t x = left[i / 2 + 2 * (k / 8)], y = right[4 + k / 8];
-      sum += k % 2 ? high(x) * high(y) : low(x) * low(y);
+      uint32_t a_bits = left[i / 2 + 2 * (k / 8)], b_bits = right[4 + k / 8];
+      x[k] = k % 2 ? high(a_bits) : low(a_bits);
+      y[k] = k % 2 ? high(b_bits) : low(b_bits);
     }
-    d[i] = sum;
+    d[i] = bny_emulated_sum(d[i], x, y);
   }
 }
 BNY_DEVICE void bny_mma_bf16(float *d, const uint32_t *a, const uint32_t *b) {
@@ -312,7 +320,7 @@ BNY_DEVICE void bny_mma_f16(float *d, const uint32_t *a, const uint32_t *b) {
   bny_emulated_mma(d, a, b, bny_f16_low, bny_f16_high);
 }
 
-/* Matrix i has its rows where lanes 8i .. 8i + 7 say; lane 4 g + t gets of row g (or column g) elements 2t, 2t + 1. */
+/* Lanes 8i .. 8i + 7 give the rows of matrix i; lane 4 g + t gets elements 2t, 2t + 1 of row g (or column g). */
 BNY_DEVICE void bny_emulated_load_matrix(uint32_t *r, const void *row, bool transposed) {
   bny_emulated_aligned(row, 16);
   const unsigned char(*all)[BNY_EMULATED_EXCHANGE_BYTES] = bny_emulated_exchange(BNY_EMULATED_MATRIX, &row, sizeof row);
@@ -330,7 +338,7 @@ BNY_DEVICE void bny_emulated_load_matrix(uint32_t *r, const void *row, bool tran
 BNY_DEVICE void bny_load_matrix_4(uint32_t *r, const void *row) { bny_emulated_load_matrix(r, row, false); }
 BNY_DEVICE void bny_load_matrix_4_transposed(uint32_t *r, const void *row) { bny_emulated_load_matrix(r, row, true); }
 
-/* ---- asynchronous copies, clusters, dependent launches -------------------------------------------------------------- */
+/* ---- asynchronous copies, clusters, dependent launches ----------------------------------------------------------- */
 
 BNY_DEVICE void bny_copy_async_16(void *shared, const void *global, bool valid) {
   static const bny_quad zero = {};
@@ -341,7 +349,8 @@ BNY_DEVICE void bny_copy_async_16(void *shared, const void *global, bool valid) 
 BNY_DEVICE void bny_copy_async_commit(void) { bny_emulated_commit(); }
 template <int groups> BNY_DEVICE void bny_copy_async_wait(void) { bny_emulated_wait(groups); }
 
-/* A barrier: arrivals of a phase in bits 0..15, still missing in 16..30, parity of the phase in 31, bytes in the rest. */
+/* A barrier: arrivals of a phase in bits 0..15, missing arrivals in 16..30, the phase's parity in 31, missing bytes
+ * above. */
 BNY_DEVICE void bny_emulated_mbarrier_add(uint64_t *barrier, uint32_t arrived, int64_t bytes) {
   uint32_t word = (uint32_t)*barrier;
   int32_t missing_bytes = (int32_t)((int64_t)(int32_t)(*barrier >> 32) + bytes);

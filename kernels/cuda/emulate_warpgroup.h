@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * The functions of warpgroups of device.h on a CPU. A warp multiplies its rows when it asks for it, not at the wait. */
+ * The warpgroup functions of device.h on a CPU. A warp multiplies its rows at the call, not at the wait. */
 #ifndef BNY_CUDA_EMULATE_WARPGROUP_H
 #define BNY_CUDA_EMULATE_WARPGROUP_H
 
@@ -13,7 +13,7 @@ BNY_DEVICE bny_group_operand bny_group_operand_add(bny_group_operand operand, ui
   return {operand.at + bytes, operand.apart};
 }
 
-/* Element `column` of row `row` of a panel; `from` is in row 0. */
+/* Returns an element of a panel; `from` is in row 0. */
 template <typename Value>
 BNY_DEVICE float bny_emulated_panel(const void *from, uint32_t row, uint32_t column, Value value) {
   const uintptr_t at = (uintptr_t)from, byte = at % 128 + 2 * column;
@@ -36,9 +36,9 @@ BNY_DEVICE void bny_emulated_group_logits(float *d, bny_group_operand a, bny_gro
   for (uint32_t i = 0; i < 32; i++) left[i / 16][i % 16] = bny_emulated_panel(a.at, row + i / 16 * 8, i % 16, value);
   for (uint32_t i = 0; i < 32; i++) {
     const uint32_t column = i / 4 * 8 + bny_lane() % 4 * 2 + i % 2;
-    float sum = add ? d[i] : 0;
-    for (uint32_t k = 0; k < 16; k++) sum += left[i / 2 % 2][k] * bny_emulated_panel(b.at, column, k, value);
-    d[i] = sum;
+    float right[16];
+    for (uint32_t k = 0; k < 16; k++) right[k] = bny_emulated_panel(b.at, column, k, value);
+    d[i] = bny_emulated_sum(add ? d[i] : 0, left[i / 2 % 2], right);
   }
 }
 
@@ -56,7 +56,9 @@ BNY_DEVICE void bny_emulated_group_values(float *d, const uint32_t *a, bny_group
   for (uint32_t i = 0; i < 128; i++) {
     const uint32_t column = i / 4 * 8 + bny_lane() % 4 * 2 + i % 2;
     const unsigned char *panel = b.at + column / 64 * b.apart;
-    for (uint32_t k = 0; k < 16; k++) d[i] += left[i / 2 % 2][k] * bny_emulated_panel(panel, k, column % 64, value);
+    float right[16];
+    for (uint32_t k = 0; k < 16; k++) right[k] = bny_emulated_panel(panel, k, column % 64, value);
+    d[i] = bny_emulated_sum(d[i], left[i / 2 % 2], right);
   }
 }
 

@@ -1,8 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Units of messages to and from other hosts. Those lie in memory of the host, packed as hosts send them: m of all rows, d of all
- * rows, then numerators, row by row (bny_wire_layout of kernels/op.h). A unit is read and written as one in an inbox of the
- * protocol SIMPLE, packet by packet; only where its words lie differs. Of a row's chunks the first has the statistics. */
+ * Units of messages to and from other nodes. The messages lie in host memory, packed as nodes send them: m of all rows,
+ * d of all rows, then numerators, row by row (bny_wire_layout of kernels/op.h). A unit is read and written packet by
+ * packet, like a unit in an inbox of the protocol SIMPLE. Only the addresses of its words differ. The first chunk of a
+ * row holds the row's statistics. */
 #ifndef BNY_CUDA_FAR_H
 #define BNY_CUDA_FAR_H
 
@@ -11,7 +12,6 @@
 
 BNY_DEVICE bool bny_is_far(const bny_program_place &place) { return place.message[0] != 0; }
 
-/* Addresses of a unit's words. */
 struct bny_far_unit {
   uint32_t *m, *d;
   unsigned char *values;
@@ -30,14 +30,13 @@ BNY_DEVICE bny_far_unit bny_far_unit_make(const bny_program_place &place, const 
           message + place.n + (row * shape.value_dim + column0) * element, columns * element, chunk == 0, halves};
 }
 
-/* Bytes of the packet that the unit has, from the address on: 0 to 16. */
+/* Returns how many bytes of the packet the unit has, 0 to 16, from *at on. */
 BNY_DEVICE int32_t bny_far_bytes(const bny_far_unit &unit, int packet, unsigned char **at) {
   int32_t first = 16 * (packet - 1), left = unit.bytes - first;
   *at = unit.values + first;
   return left < 0 ? 0 : left < 16 ? left : 16;
 }
 
-/* A packet that the unit has. */
 BNY_DEVICE void bny_far_store(const bny_far_unit &unit, int packet, const bny_packet &value) {
   unsigned char *at;
   if (packet == 0) {

@@ -1,15 +1,15 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * A combine inside of another kernel: what include/banyan_device.cuh offers. Rows are pushed as they are finished, and merged by
- * the last blocks of the grid.
+ * A combine within another kernel, for include/banyan_device.cuh. Blocks push rows as they finish them, and the last
+ * blocks of the grid merge them.
  *
- * Why the last blocks, and why nobody waits in vain. Pushing waits for no row. A block that has pushed all it has takes a number,
- * and goes on to merge only if it is among the last `mergers` of the grid to do so; all others have ended or will without waiting.
- * So the blocks that wait, and those they could keep from running, are `mergers` in all; the host makes that so many as can run
+ * Why the last blocks merge, and why every wait ends. Pushing waits for no row. A block that has pushed all its rows
+ * takes a number, and merges only if it is among the last `mergers` of the grid. All other blocks end without waiting.
+ * The blocks that wait, and those that they could keep from running, are `mergers` in all. The host lets this many run
  * at once, so all rows of all ranks get pushed.
  *
- * The last block also counts the run as begun for the next one: unlike in bny_worker_begin(), how many warps take part is not
- * known before. */
+ * The last block also counts the run as begun, for the next one. Unlike in bny_worker_begin(), the number of warps that
+ * take part is not known before. */
 #ifndef BNY_CUDA_FUSED_H
 #define BNY_CUDA_FUSED_H
 
@@ -21,7 +21,7 @@ struct bny_fused_run {
   bool joined;
 };
 
-/* All lanes of each warp that pushes, or comes to the end. */
+/* Called by all lanes of each warp that pushes or calls bny_fused_end(). */
 BNY_DEVICE void bny_fused_begin(bny_fused_run *run, const bny_device_combine &combine) {
   run->combine = &combine;
   run->joined = false;
@@ -31,13 +31,14 @@ BNY_DEVICE void bny_fused_begin(bny_fused_run *run, const bny_device_combine &co
   bny_worker_announce(run->self);
 }
 
-/* What a warp keeps of a run in shared memory where registers are dear, between bny_fused_resume() and bny_fused_suspend(). */
+/* The state of a run that a warp keeps in shared memory to save registers, between bny_fused_resume() and
+ * bny_fused_suspend(). */
 struct bny_fused_state {
   uint64_t epoch; /* 0: not joined */
   uint32_t failed, pad;
 };
 
-/* All lanes. Not joined: as bny_fused_begin(), but tells nobody. */
+/* Called by all lanes. If not joined, it begins like bny_fused_begin() but reports nothing. */
 BNY_DEVICE void bny_fused_resume(bny_fused_run *run, const bny_device_combine &combine, const bny_fused_state &state) {
   run->combine = &combine;
   run->joined = state.epoch != 0;
@@ -60,7 +61,7 @@ BNY_DEVICE void bny_fused_join(bny_fused_run *run) {
   run->joined = true;
 }
 
-/* A value of a row that is a function of all lanes, or an array. */
+/* A value of a row, from a function that all lanes call or from an array. */
 template <class Values> BNY_DEVICE float bny_fused_value(const Values &values, int column) { return values(column); }
 BNY_DEVICE float bny_fused_value(const float *values, int column) { return values[column]; }
 BNY_DEVICE float bny_fused_value(float *values, int column) { return values[column]; }
@@ -79,7 +80,7 @@ template <int quads> struct bny_fused_quads {
   }
 };
 
-/* All lanes. Each asks for columns of its own. */
+/* Called by all lanes. Each lane asks for its own columns. */
 template <bool halves, class Values>
 BNY_DEVICE void bny_fused_push_row(bny_fused_run *run, int32_t token, int32_t head, float stat, float sum,
                                    const Values &values) {
@@ -112,7 +113,7 @@ BNY_DEVICE void bny_fused_push(bny_fused_run *run, int32_t token, int32_t head, 
   else bny_fused_push_row<true>(run, token, head, stat, sum, values);
 }
 
-/* All lanes of warp `group` of `groups`: all rows of this rank that are its own. */
+/* Called by all lanes of warp `group` of `groups`. Merges the warp's rows of this rank. */
 template <bool halves> BNY_DEVICE void bny_fused_merge_rows(bny_fused_run *run, uint32_t group, uint32_t groups) {
   const bny_oneshot &what = run->combine->what;
   bny_oneshot_run<BNY_PROTOCOL_LL16, halves> merge;
@@ -125,7 +126,7 @@ template <bool halves> BNY_DEVICE void bny_fused_merge_rows(bny_fused_run *run, 
   run->self = merge.self;
 }
 
-/* All lanes: one row. */
+/* Called by all lanes. */
 template <bool halves> BNY_DEVICE void bny_fused_merge_row(bny_fused_run *run, int32_t token, int32_t head) {
   const bny_oneshot &what = run->combine->what;
   bny_oneshot_run<BNY_PROTOCOL_LL16, halves> merge;
@@ -144,7 +145,8 @@ BNY_DEVICE void bny_fused_merge(bny_fused_run *run, int32_t token, int32_t head)
   else bny_fused_merge_row<true>(run, token, head);
 }
 
-/* All threads of a block: counts it, and returns how many blocks had not come here before, this one included. */
+/* Called by all threads of a block. Counts the block, and returns how many had not been counted before, this one
+ * included. */
 BNY_DEVICE uint32_t bny_fused_arrive(bny_fused_run *run) {
   BNY_SHARED(uint32_t, bny_fused_left);
   bny_arena_head *head = run->self.head;
@@ -161,7 +163,7 @@ BNY_DEVICE uint32_t bny_fused_arrive(bny_fused_run *run) {
   return bny_fused_left;
 }
 
-/* All threads of a block, with the same run in all lanes of a warp; once, after the block's last push. */
+/* Called by all threads of a block, with the same run in all lanes of a warp; once, after the block's last push. */
 BNY_DEVICE void bny_fused_end(bny_fused_run *run) {
   uint32_t left = bny_fused_arrive(run), warps = bny_block_threads() / BNY_WARP_LANES;
   uint32_t mergers = run->combine->mergers < bny_grid_blocks() ? run->combine->mergers : bny_grid_blocks();

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * The interpreter: runs any program, one launch for all of its steps. Every warp goes through the steps for the units that
- * are its own; no warp waits for another one of this rank. */
+ * The interpreter: runs any program, with one launch for all of its steps. Every warp goes through the steps for its
+ * own units. No warp waits for another warp of this rank. */
 #ifndef BNY_CUDA_INTERPRET_CUH
 #define BNY_CUDA_INTERPRET_CUH
 
@@ -17,7 +17,6 @@ BNY_DEVICE const bny_program_place *bny_program_places(const bny_program *progra
   return (const bny_program_place *)(bny_program_steps(program) + program->nsteps);
 }
 
-/* Places of a step. */
 struct bny_program_view {
   const bny_worker *self;
   const bny_program *program;
@@ -29,7 +28,7 @@ struct bny_program_view {
   }
 };
 
-/* Of the row that is set. A message from another host is signalled as a whole. */
+/* The sources of the current row. A message from another node has one signal. */
 struct bny_program_sources : bny_program_view {
   BNY_DEVICE_METHOD const unsigned char *unit(int s) const {
     const bny_program_place &place = places[s];
@@ -71,7 +70,7 @@ struct bny_program_destinations : bny_program_view {
   }
 };
 
-/* A run of a warp, and its step at hand. */
+/* A warp's run, with its current step. */
 struct bny_interpreter {
   bny_worker self;
   bny_unit_work work;
@@ -83,9 +82,9 @@ struct bny_interpreter {
   bny_push_pending pending;
 };
 
-/* ---- rows -------------------------------------------------------------------------------------------------------------- */
+/* ---- rows -------------------------------------------------------------------------------------------------------- */
 
-/* Into inboxes. Lanes ask side by side where units go, each for one destination: a trip to the program for 32 of them. */
+/* Pushes into inboxes. Each lane looks up one destination's address: one trip to the program for 32 of them. */
 template <int protocol>
 BNY_DEVICE void bny_interpret_push_near(const bny_interpreter &run, const bny_unit_rows &rows, int count, int packet, bool active,
                                         const bny_packet &value) {
@@ -98,14 +97,14 @@ BNY_DEVICE void bny_interpret_push_near(const bny_interpreter &run, const bny_un
   }
 }
 
-/* To the step's destinations: inboxes, and messages to other hosts. */
+/* Pushes to the step's destinations: inboxes, and messages to other nodes. */
 template <int protocol>
 BNY_DEVICE void bny_interpret_push(bny_interpreter *run, const bny_unit_rows &rows, int packet, const bny_packet &value) {
   const bny_unit_shape &shape = run->program->shape;
   bool active = packet < run->work.packets;
   const int near = run->to.count_ - run->step->nfar;
   bny_interpret_push_near<protocol>(*run, rows, near, packet, active, value);
-  const int end = protocol == BNY_PROTOCOL_SIMPLE && active ? run->to.count_ : 0; /* the others stay within a host */
+  const int end = protocol == BNY_PROTOCOL_SIMPLE && active ? run->to.count_ : 0; /* the others stay within a node */
   BNY_ROLLED for (int d = near; d < end; d++) {
     int64_t row = run->to.number(d, rows.token, rows.head) / shape.chunks;
     bny_far_store(bny_far_unit_make(run->to.places[d], shape, run->self.epoch, row, run->work.chunk), packet, value);
@@ -128,7 +127,7 @@ BNY_DEVICE void bny_interpret_copy(bny_interpreter *run, const bny_unit_rows &ro
   }
 }
 
-/* What is merged goes to the places of the step, or to the caller. */
+/* Sends merged values to the places of the step, or to the caller. */
 template <int protocol, bool halves>
 BNY_DEVICE void bny_interpret_put(bny_interpreter *run, const bny_unit_rows &rows, int packet, float m, float d,
                                   const bny_lane_values<protocol, halves> &values) {
@@ -141,7 +140,7 @@ BNY_DEVICE void bny_interpret_put(bny_interpreter *run, const bny_unit_rows &row
   const banyan_partial &out = run->call->out;
   int32_t token = rows.token - run->call->out_token0, head = rows.head - run->call->out_head0;
   bool writes = run->work.chunk == 0 && packet - (int)bny_lane() == 0;
-  float factor = bny_export_row(out, token, head, m, d, writes);
+  float factor = bny_export_row(run->self.group, out, token, head, m, d, writes);
   bny_unit_write(out, run->work, token, head, packet, factor, active, values);
 }
 
@@ -168,7 +167,7 @@ BNY_DEVICE void bny_interpret_merge(bny_interpreter *run, const bny_unit_rows &r
   }
 }
 
-/* ---- steps ------------------------------------------------------------------------------------------------------------- */
+/* ---- steps ------------------------------------------------------------------------------------------------------- */
 
 BNY_DEVICE void bny_interpret_set_step(bny_interpreter *run, int32_t index) {
   const bny_program_place *places = bny_program_places(run->program);
@@ -207,7 +206,7 @@ BNY_DEVICE void bny_interpret(const bny_device_group &group, const bny_program *
   run.work = bny_unit_work_make<protocol, halves>(program->shape);
   BNY_ROLLED for (int32_t i = 0; i < program->nsteps; i++) {
     bny_interpret_set_step(&run, i);
-    /* Chunks of a row must have read its statistics. */
+    /* All chunks of a row must have read its statistics. */
     if (call.shares_stats && run.step->kind == BNY_PROGRAM_DELIVER) bny_unit_row_sync(program->shape);
     bny_interpret_step<protocol, halves>(&run);
   }

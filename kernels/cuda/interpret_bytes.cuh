@@ -1,15 +1,15 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Programs that move bytes. Unit k is bytes [k U, (k + 1) U) of the whole, U the shape's chunk_columns, so that words lie alike
- * on all ranks wherever ranges begin; of the first and the last unit of a range only a part counts. */
+ * Programs that move bytes. Unit k is bytes [k U, (k + 1) U) of the whole, where U is the shape's chunk_columns. Words
+ * therefore align equally on all ranks, wherever ranges begin. Only a part of a range's first and last unit counts. */
 #ifndef BNY_CUDA_INTERPRET_BYTES_CUH
 #define BNY_CUDA_INTERPRET_BYTES_CUH
 
 #include "cuda/interpret.cuh"
 
-/* The words of a packet, of which bytes [low, high) of the whole are the step's. */
+/* The words of a packet. Bytes [low, high) of the whole belong to the step. */
 struct bny_bytes_range {
-  uint64_t byte, low, high; /* byte: where the words begin */
+  uint64_t byte, low, high; /* byte: offset of the first word */
   int words;
 
   BNY_DEVICE_METHOD bool is_empty() const { return low >= high; }
@@ -17,7 +17,7 @@ struct bny_bytes_range {
   BNY_DEVICE_METHOD bool has(int i) const { return byte + (uint32_t)i >= low && byte + (uint32_t)i < high && i < 4 * words; }
 };
 
-/* Of a packet that is not there, empty. */
+/* The range of a packet that does not exist is empty. */
 template <int protocol> BNY_DEVICE bny_bytes_range bny_bytes_range_of(const bny_interpreter &run, int32_t unit, int packet) {
   uint64_t columns = (uint64_t)run.program->shape.chunk_columns;
   bny_bytes_range range;
@@ -28,7 +28,7 @@ template <int protocol> BNY_DEVICE bny_bytes_range bny_bytes_range_of(const bny_
   return range;
 }
 
-/* Bytes that a packet's words are loaded and stored by where they are whole and aligned: LL128's lines are of 120 bytes. */
+/* Width of the accesses to a packet's words if these are complete and aligned. LL128's lines carry 120 bytes. */
 template <int protocol> BNY_DEVICE constexpr int bny_bytes_width() {
   return protocol == BNY_PROTOCOL_SIMPLE ? 16 : protocol == BNY_PROTOCOL_LL128 ? 8 : 4;
 }

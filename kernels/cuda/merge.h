@@ -1,12 +1,13 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Units of several sources, waited for and merged in the order of kernels/op.h: a balanced tree of neighbours. Up to 8
- * sources are merged in registers; more, and those whose every node is rounded, one after another on a stack.
+ * Waits for the units of several sources and merges them in the order of kernels/op.h: a balanced tree of neighbours.
+ * Up to 8 sources are merged in registers. More, and those whose every node is rounded, are merged one after another on
+ * a stack.
  *
  * A template argument `Sources` is a struct with, for source s of a merge:
  *   const unsigned char *unit(int s)     where its unit lies, in this rank's inbox
- *   const uint64_t *signal(int s)        of that unit: SIMPLE
- *   int32_t peer(int s), slot(int s)     who is to blame if it does not come */
+ *   const uint64_t *signal(int s)        the unit's signal: SIMPLE
+ *   int32_t peer(int s), slot(int s)     the rank and slot to blame if the unit does not arrive */
 #ifndef BNY_CUDA_MERGE_H
 #define BNY_CUDA_MERGE_H
 
@@ -15,16 +16,15 @@
 
 enum { BNY_MERGE_WIDTH = 8, BNY_MERGE_NODES = BNY_MERGE_WIDTH - 1, BNY_MERGE_STACK = 8 };
 
-/* How values are rounded on their way. */
 struct bny_rounding {
   int wire;
-  bool nodes; /* every merged value */
-  bool last;  /* what is merged goes to a lossy wire */
+  bool nodes; /* round every merged value */
+  bool last;  /* the merged result goes to a lossy wire */
 };
 
-/* ---- waiting for units ---------------------------------------------------------------------------------------------- */
+/* ---- waiting for units ------------------------------------------------------------------------------------------- */
 
-/* SIMPLE: until the units of sources [base, base + count) are there, 8 at most; not of those in `have`. */
+/* SIMPLE: waits until the units of sources [base, base + count) have arrived, at most 8, except those in `have`. */
 template <class Sources>
 BNY_DEVICE void bny_merge_await(bny_worker *self, const Sources &sources, int base, int count, uint32_t have) {
   int source = base + (int)bny_lane();
@@ -38,13 +38,13 @@ BNY_DEVICE void bny_merge_await(bny_worker *self, const Sources &sources, int ba
   bny_warp_sync(); /* what one lane has acquired holds for all */
 }
 
-/* Looks for a packet of source s, whose unit is given. Sources that lie otherwise have a function of their own. */
+/* Polls a packet of source s, whose unit is given. Sources with another layout overload this function. */
 template <int protocol, class Sources>
 BNY_DEVICE void bny_merge_poll(const Sources &, int, const unsigned char *unit, int packet, bool wanted, bny_quad *raw) {
   bny_packet_poll<protocol>(unit, packet, wanted, raw);
 }
 
-/* One packet of each source in [base, base + count), 8 at most; not of those in `have`. */
+/* Receives one packet of each source in [base, base + count), at most 8, except those in `have`. */
 template <int protocol, class Sources>
 BNY_DEVICE void bny_merge_receive(bny_worker *self, const Sources &sources, int base, int count, uint32_t have, int packet,
                                   bool active, bny_packet *packets) {
@@ -73,15 +73,16 @@ BNY_DEVICE void bny_merge_receive(bny_worker *self, const Sources &sources, int 
   bny_worker_arrived(self);
 }
 
-/* ---- the tree -------------------------------------------------------------------------------------------------------- */
+/* ---- the tree ---------------------------------------------------------------------------------------------------- */
 
-/* Factors of the values of each node, level by level, and the statistics of what is merged. */
+/* Factors for the values of each node, level by level, and the merged statistics. */
 struct bny_merge_tree {
   float left[BNY_MERGE_NODES], right[BNY_MERGE_NODES];
   float m, d;
 };
 
-/* m and d, which are destroyed, of `count` sources. With `last`, the last node is made as lossy wires ask for. */
+/* Makes the tree of `count` sources and destroys m and d. With `last`, the last node follows the rule for lossy
+ * wires. */
 BNY_DEVICE void bny_merge_tree_make(float *m, float *d, int count, bool last, bny_merge_tree *tree) {
   int width = count;
   BNY_UNROLL for (int level = 0, node = 0, pairs = BNY_MERGE_WIDTH / 2; level < 3; level++, pairs /= 2) {
@@ -101,7 +102,7 @@ BNY_DEVICE void bny_merge_tree_make(float *m, float *d, int count, bool last, bn
   tree->d = d[0];
 }
 
-/* One value of each source, which are destroyed. */
+/* Merges one value of each source, and destroys the array. */
 BNY_DEVICE float bny_merge_tree_value(float *v, int count, const bny_merge_tree &tree) {
   int width = count;
   BNY_UNROLL for (int level = 0, node = 0, pairs = BNY_MERGE_WIDTH / 2; level < 3; level++, pairs /= 2) {
@@ -127,7 +128,7 @@ BNY_DEVICE bny_lane_values<protocol, halves> bny_merge_tree_values(const bny_pac
   return merged;
 }
 
-/* Statistics of a unit whose first packets the warp holds. */
+/* Statistics of a unit; the warp holds its first packets. */
 template <int protocol> BNY_DEVICE float bny_merge_m(const bny_packet &packet) {
   return bny_float_of_bits(bny_shuffle(packet.word[0], 0));
 }
@@ -135,7 +136,7 @@ template <int protocol> BNY_DEVICE float bny_merge_d(const bny_packet &packet) {
   return bny_float_of_bits(protocol == BNY_PROTOCOL_LL8 ? bny_shuffle(packet.word[0], 1) : bny_shuffle(packet.word[1], 0));
 }
 
-/* The tree of sources of whose units the warp holds the first packets. */
+/* Makes the tree from the first packets of units, which the warp holds. */
 template <int protocol>
 BNY_DEVICE void bny_merge_tree_of(const bny_packet *packets, int count, bool last, bny_merge_tree *tree) {
   float m[BNY_MERGE_WIDTH], d[BNY_MERGE_WIDTH];
@@ -146,7 +147,7 @@ BNY_DEVICE void bny_merge_tree_of(const bny_packet *packets, int count, bool las
   bny_merge_tree_make(m, d, count, last, tree);
 }
 
-/* ---- one after another ----------------------------------------------------------------------------------------------- */
+/* ---- one after another ------------------------------------------------------------------------------------------- */
 
 template <int protocol, bool halves> struct bny_merge_part {
   float m, d;
@@ -165,8 +166,8 @@ BNY_DEVICE void bny_merge_two(bny_merge_part<protocol, halves> *a, const bny_mer
   }
 }
 
-/* Packets of sources [base, base + count), 8 at most, and statistics. Where packets go in rounds, every lane asks for one of the
- * first 8 packets too, so that nothing need be kept between rounds. */
+/* Gets packets of sources [base, base + count), at most 8, and statistics. If packets take several rounds, every lane
+ * loads one of the first 8 packets in each, so that nothing is kept between rounds. */
 template <int protocol, class Sources>
 BNY_DEVICE void bny_merge_gather(bny_worker *self, const Sources &sources, int base, int count, const bny_unit_work &work,
                                  int packet, bny_packet *packets, float *m, float *d) {
@@ -183,8 +184,8 @@ BNY_DEVICE void bny_merge_gather(bny_worker *self, const Sources &sources, int b
   }
 }
 
-/* One round of packets of any number of sources. As the digits of a binary counter: after source k, as many pairs are merged
- * as k has ones at its end, and after the last one all that is left, from the right. */
+/* Merges one round of packets of any number of sources, like the digits of a binary counter: after source k as many
+ * pairs as k has trailing ones, and after the last source all that is left, from the right. */
 template <int protocol, bool halves, class Sources>
 BNY_DEVICE void bny_merge_many(bny_worker *self, const Sources &sources, int count, const bny_unit_work &work, int packet,
                                bny_rounding rounding, bny_merge_part<protocol, halves> *merged) {

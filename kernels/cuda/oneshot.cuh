@@ -1,13 +1,12 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * oneshot: one launch in which each rank pushes its rows to all who want them, and merges those of all that it wants. */
+ * oneshot: in one launch each rank pushes its rows to all ranks that want them, and merges the rows that it wants. */
 #ifndef BNY_CUDA_ONESHOT_CUH
 #define BNY_CUDA_ONESHOT_CUH
 
 #include "cuda/merge.h"
 #include "cuda/push.h"
 
-/* Rows of the box that a rank gets. */
 struct bny_oneshot_owned {
   int32_t token0, tokens, head0, heads;
 };
@@ -26,7 +25,7 @@ BNY_DEVICE bny_oneshot_owned bny_oneshot_owned_by(const bny_oneshot &what, int32
   return owned;
 }
 
-/* What `to` gets of `from`: number of the unit in its inbox, or -1. */
+/* Returns the number of the unit of `from` in the inbox of `to`; -1: there is none. */
 BNY_DEVICE int64_t bny_oneshot_unit(const bny_oneshot &what, int32_t from, int32_t to, int32_t token, int32_t head,
                                     int32_t chunk) {
   bny_oneshot_owned owned = bny_oneshot_owned_by(what, to);
@@ -42,7 +41,7 @@ struct bny_oneshot_places {
   int32_t chunk;
 };
 
-/* Everybody who wants a row; ranks begin with different ones. */
+/* All ranks that want a row. Each rank begins with another destination. */
 struct bny_oneshot_destinations {
   bny_oneshot_places at;
   bool own; /* also this rank's inbox */
@@ -64,7 +63,6 @@ struct bny_oneshot_destinations {
   }
 };
 
-/* All ranks' units of a row. */
 struct bny_oneshot_sources {
   bny_oneshot_places at;
   int64_t number; /* of rank 0's unit */
@@ -80,12 +78,11 @@ struct bny_oneshot_sources {
   BNY_DEVICE_METHOD int32_t slot(int) const { return 0; }
 };
 
-/* A run of a warp. */
 template <int protocol, bool halves> struct bny_oneshot_run {
   bny_worker self;
   bny_unit_work work;
-  bool lone;      /* one row and one round of packets at most: its own part stays in registers */
-  bny_packet own; /* if so */
+  bool lone;      /* at most one row and one round of packets: its own part stays in registers */
+  bny_packet own; /* if lone */
 };
 
 template <int protocol, bool halves>
@@ -119,7 +116,7 @@ BNY_DEVICE void bny_oneshot_push(bny_oneshot_run<protocol, halves> *run, const b
   if (!self->failed) bny_push_end<protocol>(*self, to, &pending);
 }
 
-/* A row that this rank wants, merged into the caller's. */
+/* Merges a row that this rank wants, into the caller's. */
 template <int protocol, bool halves>
 BNY_DEVICE void bny_oneshot_merge(bny_oneshot_run<protocol, halves> *run, const bny_oneshot_sources &sources,
                                   int32_t token, int32_t head, const bny_oneshot &what, const bny_device_call &call) {
@@ -140,7 +137,7 @@ BNY_DEVICE void bny_oneshot_merge(bny_oneshot_run<protocol, halves> *run, const 
       if (run->lone && s == rank) packets[s] = run->own;
     if (first == 0) {
       bny_merge_tree_of<protocol>(packets, nranks, false, &tree);
-      factor = bny_export_row(call.out, out_token, out_head, tree.m, tree.d, run->work.chunk == 0);
+      factor = bny_export_row(self->group, call.out, out_token, out_head, tree.m, tree.d, run->work.chunk == 0);
     }
     bny_lane_values<protocol, halves> values =
         bny_merge_tree_values<protocol, halves>(packets, nranks, tree, what.shape.wire);
@@ -148,7 +145,7 @@ BNY_DEVICE void bny_oneshot_merge(bny_oneshot_run<protocol, halves> *run, const 
   }
 }
 
-/* All rows that this rank wants, of those that are the warp's own. */
+/* Merges the rows that this rank wants and this warp handles. */
 template <int protocol, bool halves>
 BNY_DEVICE void bny_oneshot_merge_rows(bny_oneshot_run<protocol, halves> *run, const bny_oneshot &what,
                                        const bny_device_call &call) {
@@ -172,7 +169,7 @@ BNY_DEVICE void bny_oneshot_combine(const bny_device_group &group, const bny_one
   run.lone = (uint64_t)shape.tokens * (uint64_t)shape.heads <= run.work.groups && run.work.packets <= BNY_WARP_LANES;
   bny_oneshot_push(&run, what, call);
   if (bny_worker_announces()) bny_worker_announce(run.self);
-  if (call.shares_stats) bny_unit_row_sync(shape); /* chunks of a row must have read its statistics */
+  if (call.shares_stats) bny_unit_row_sync(shape); /* all chunks must have read their statistics */
   bny_oneshot_merge_rows(&run, what, call);
 }
 

@@ -1,25 +1,26 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Units on their way: how a lane's words become packets in an inbox, and back. Packet p of a unit is handled by lane
- * p % 32. See program.h for the protocols. */
+ * How a lane's words become packets in an inbox, and back. Lane p % 32 handles packet p of a unit. See program.h for
+ * the protocols. */
 #ifndef BNY_CUDA_PACKETS_H
 #define BNY_CUDA_PACKETS_H
 
 #include "cuda/device.h"
 #include "cuda/program.h"
 
-/* Words of a packet at most. */
+/* Maximum of words in a packet. */
 enum { BNY_PACKET_WORDS = 4 };
 
 struct bny_packet {
   uint32_t word[BNY_PACKET_WORDS];
 };
 
-/* Never 0, which is what an arena holds at first; runs 2^32 k, which use halves of even epochs, have a flag that is odd. It
- * comes again after 2^32 runs: who waits for a cell that was not written in all that time would be deceived. */
+/* Returns the flag of a run, which is never 0, because an arena is zero at first. Runs 2^32 k have flag 1.
+ * They use the halves of even epochs, in which no other flag is odd. A flag repeats after 2^32 runs, so a wait for a
+ * cell that was not written in all that time would end too early. */
 BNY_DEVICE uint32_t bny_packet_flag(uint64_t epoch) { return (uint32_t)epoch ? (uint32_t)epoch : 1; }
 
-/* Words that a packet has room for: a constant for all packets, of which LL128's every eighth has two. */
+/* Words that a packet has room for: a constant for all packets, although every eighth packet of LL128 has only two. */
 template <int protocol> BNY_DEVICE constexpr int bny_packet_words_max() {
   return protocol == BNY_PROTOCOL_LL8 ? 1 : protocol == BNY_PROTOCOL_LL16 ? 3 : 4;
 }
@@ -29,13 +30,12 @@ template <int protocol> BNY_DEVICE int bny_packet_words(int packet) {
   return bny_packet_words_max<protocol>();
 }
 
-/* Index of a packet's first word. */
 template <int protocol> BNY_DEVICE int bny_packet_first(int packet) {
   if (protocol == BNY_PROTOCOL_LL128) return packet / 8 * 30 + packet % 8 * 4;
   return packet * bny_packet_words_max<protocol>();
 }
 
-/* In all functions below all lanes of a warp take part, those that have a packet with `active`. */
+/* All lanes of a warp call the functions below; `active` is set in those that have a packet. */
 
 template <int protocol>
 BNY_DEVICE void bny_packet_store(unsigned char *unit, int packet, const bny_packet &value, uint64_t epoch, bool active) {
@@ -54,7 +54,7 @@ BNY_DEVICE void bny_packet_store(unsigned char *unit, int packet, const bny_pack
   }
 }
 
-/* Looks for a packet: what lies there comes to *raw, if it is wanted. Does not wait for what it loads. */
+/* Starts the load of a packet into *raw, if it is wanted. Does not wait for the result. */
 template <int protocol>
 BNY_DEVICE void bny_packet_poll(const unsigned char *unit, int packet, bool wanted, bny_quad *raw) {
   if (protocol == BNY_PROTOCOL_LL8) {
@@ -71,8 +71,8 @@ BNY_DEVICE void bny_packet_poll(const unsigned char *unit, int packet, bool want
   }
 }
 
-/* Of what was found, whether it has arrived. LL128: its line has, though parts of it may have been read before they did; it is
- * to be looked for once more. */
+/* Returns whether the loaded packet has arrived. LL128: its line has, but parts may have been loaded before; the caller
+ * must load it again. */
 template <int protocol> BNY_DEVICE bool bny_packet_arrived(const bny_quad &raw, int packet, uint64_t epoch, bool wanted) {
   uint32_t flag = bny_packet_flag(epoch);
   if (protocol == BNY_PROTOCOL_LL8) return wanted && raw.word[1] == flag;

@@ -1,12 +1,12 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * The caller's partials: rows as they are read and written where they lie, in the caller's convention. The arithmetic is that
- * of kernels/cpu, through merge_math.h, so a device and a processor give the same bits. */
+ * Reads and writes rows of the caller's partials in place, in the caller's convention. The arithmetic is that of
+ * kernels/cpu, through merge_math.h, so a device and a processor give the same bits. */
 #ifndef BNY_CUDA_PARTIAL_H
 #define BNY_CUDA_PARTIAL_H
 
-#include "cuda/device.h"
-#include "merge_math.h"
+#include "cuda/worker.h"
+#include "export_math.h"
 #include "op.h"
 
 BNY_DEVICE int64_t bny_partial_stat_at(const banyan_partial &partial, int32_t token, int32_t head) {
@@ -17,7 +17,7 @@ BNY_DEVICE int64_t bny_partial_value_at(const banyan_partial &partial, int32_t t
   return token * partial.values_token_stride + head * partial.values_head_stride;
 }
 
-/* ---- single elements ------------------------------------------------------------------------------------------------ */
+/* ---- single elements --------------------------------------------------------------------------------------------- */
 
 BNY_DEVICE float bny_element_of_bits(banyan_dtype dtype, uint32_t bits) {
   if (dtype == BANYAN_F32) return bny_float_of_bits(bits);
@@ -36,15 +36,10 @@ BNY_DEVICE void bny_element_store(void *elements, banyan_dtype dtype, int64_t in
   else ((uint16_t *)elements)[index] = (uint16_t)bny_pack_bf16(value, 0.0f);
 }
 
-/* As it reads after having been stored. */
-BNY_DEVICE float bny_element_round(banyan_dtype dtype, float value) {
-  if (dtype == BANYAN_F32) return value;
-  return dtype == BANYAN_F16 ? bny_f16_low(bny_pack_f16(value, 0.0f)) : bny_bf16_low(bny_pack_bf16(value, 0.0f));
-}
+/* ---- a lane's values of a row ------------------------------------------------------------------------------------ */
 
-/* ---- a lane's values of a row --------------------------------------------------------------------------------------- */
-
-/* values[low..high) from elements at + low on; 0 elsewhere. All at once where they are whole 16 bytes. */
+/* Loads values[low..high) from elements at + low on, and sets the others to 0. Aligned groups of 16 bytes load at
+ * once. */
 template <int count>
 BNY_DEVICE void bny_values_load(const void *elements, banyan_dtype dtype, int64_t at, int low, int high, float *values) {
   const char *address = (const char *)elements + at * (dtype == BANYAN_F32 ? 4 : 2);
@@ -66,7 +61,7 @@ BNY_DEVICE void bny_values_load(const void *elements, banyan_dtype dtype, int64_
       return;
     }
   }
-  /* All under way before the first is looked at. */
+  /* All loads are issued before the first result is used. */
   uint32_t bits[count];
   BNY_UNROLL for (int i = 0; i < count; i++) bits[i] = 0;
   if (dtype == BANYAN_F32) {
@@ -105,19 +100,19 @@ BNY_DEVICE void bny_values_store(void *elements, banyan_dtype dtype, int64_t at,
     if (i >= low && i < high) bny_element_store(elements, dtype, at + i, values[i]);
 }
 
-/* ---- statistics ----------------------------------------------------------------------------------------------------- */
+/* ---- statistics -------------------------------------------------------------------------------------------------- */
 
 struct bny_import {
   float m, d;   /* wire form */
-  float factor; /* of the values; an empty row's are not read */
-  bool bad;     /* statistics that nobody declared */
+  float factor; /* for the values; those of an empty row are not read */
+  bool bad;     /* invalid, and not declared as empty */
 };
 
 BNY_DEVICE float bny_import_below(const banyan_partial &in) {
-  return in.empty & BANYAN_EMPTY_BELOW ? bny_element_round(in.stats_dtype, (float)in.empty_below) : -BNY_INFINITY_F;
+  return in.empty & BANYAN_EMPTY_BELOW ? bny_stat_round(in.stats_dtype, (float)in.empty_below) : -BNY_INFINITY_F;
 }
 
-/* Of a row's statistics, an lse with sum 1. `tight`: lossy wires. */
+/* Converts statistics to wire form; an lse has sum 1. `tight`: for lossy wires. */
 BNY_DEVICE bny_import bny_import_make(const banyan_partial &in, float stat, float sum, bool tight) {
   bny_import made = {-BNY_INFINITY_F, 0.0f, 0.0f, false};
   bool is_nan = stat != stat, is_infinite = stat == BNY_INFINITY_F;
@@ -127,11 +122,11 @@ BNY_DEVICE bny_import bny_import_make(const banyan_partial &in, float stat, floa
   made.bad = is_nan || is_infinite || !(sum > 0.0f && sum < BNY_INFINITY_F);
   if (made.bad) return made;
   bool normalised = in.values_kind == BANYAN_VALUES_NORMALISED;
-  float nearest = (stat + 0x1.8p23f) - 0x1.8p23f; /* whole, for |stat| < 2^22 */
+  float nearest = (stat + 0x1.8p23f) - 0x1.8p23f; /* a whole number if |stat| < 2^22; +0 for -0 */
   if (in.base == BANYAN_BASE_2 && !normalised && !tight && in.stats_kind == BANYAN_STATS_MAX_SUM && nearest == stat &&
       __builtin_fabsf(stat) < 0x1p22f && sum >= 0x1p-32f && sum <= 0x1p48f) {
-    /* what bny_stats_import() gives for what is in wire form already */
-    made.m = stat;
+    /* as bny_stats_import() does if these are in wire form already */
+    made.m = nearest;
     made.d = sum;
     made.factor = 1.0f;
     return made;
@@ -152,28 +147,60 @@ BNY_DEVICE float bny_export_empty(const banyan_partial &out) {
   return out.empty & BANYAN_EMPTY_BELOW ? (float)out.empty_below : -BNY_INFINITY_F;
 }
 
-/* What turns merged values into the caller's; lane 0 with `writes` also writes the statistics, if they are wanted. */
-BNY_DEVICE float bny_export_row(const banyan_partial &out, int32_t token, int32_t head, float m, float d, bool writes) {
-  bool base_e = out.base == BANYAN_BASE_E;
+/* The statistics of a row that change on export, and whether these still mean the same row. */
+struct bny_export_odd {
+  double rebase;
+  float given;
+  bool fits;
+};
+
+BNY_DEVICE_COLD bny_export_odd bny_export_odd_make(bny_export_rules rules, float m, float d) {
+  bny_export_odd made;
+  bny_export_moved(&rules, m, d, &made.given, &made.rebase);
+  made.fits = bny_export_fits(&rules, m, d, made.given, made.rebase);
+  return made;
+}
+
+/* Called by one lane. Reports that the caller's type cannot hold a row's statistics, if the group has ranks. */
+BNY_DEVICE_COLD void bny_export_report(const bny_device_group *group, int32_t token, int32_t head) {
+  if (group->nranks == 0) return;
+  const uint64_t fault = bny_device_fault_pack(BANYAN_ERR_DATA, group->rank, group->rank, BNY_DEVICE_DETAIL_RESULT);
+  bny_worker_report_place(group, fault, bny_device_place_pack((uint32_t)token, head));
+}
+
+/* Exports m and d. Returns the factor of numerators. */
+BNY_DEVICE float bny_export_max_sum(const bny_device_group *group, const banyan_partial &out, int32_t token, int32_t head,
+                                    float m, float d, bool writes) {
+  const bny_export_rules rules = bny_export_rules_make(&out);
+  bny_export_odd odd;
+  odd.fits = true;
+  if (!bny_export_stays(&rules, d > 0.0f ? m : 0.0f, d, &odd.given, &odd.rebase)) odd = bny_export_odd_make(rules, m, d);
+  if (writes) {
+    int64_t at = bny_partial_stat_at(out, token, head);
+    bny_element_store(out.lse, out.stats_dtype, at, d > 0.0f ? odd.given : bny_export_empty(out));
+    bny_element_store(out.sum, out.stats_dtype, at, (float)bny_times_double((double)d, odd.rebase));
+    if (!odd.fits) bny_export_report(group, token, head);
+  }
+  return (float)odd.rebase;
+}
+
+/* Returns the factor from merged values to the caller's. Lane 0 with `writes` also writes statistics, if wanted, and
+ * reports a lost row to the group. */
+BNY_DEVICE float bny_export_row(const bny_device_group *group, const banyan_partial &out, int32_t token, int32_t head,
+                                float m, float d, bool writes) {
   float factor = bny_stats_reciprocal(d);
   writes = writes && bny_lane() == 0;
   if (!out.lse) return factor;
+  if (out.stats_kind == BANYAN_STATS_MAX_SUM) {
+    float rebase = bny_export_max_sum(group, out, token, head, m, d, writes);
+    return out.values_kind == BANYAN_VALUES_NUMERATOR ? rebase : factor;
+  }
+  if (!writes) return factor;
+  const bny_export_rules rules = bny_export_rules_make(&out);
+  float lse = bny_export_lse(&rules, m, d);
   int64_t at = bny_partial_stat_at(out, token, head);
-  if (out.stats_kind == BANYAN_STATS_LSE) {
-    if (writes)
-      bny_element_store(out.lse, out.stats_dtype, at, d > 0.0f ? bny_stats_lse(m, d, base_e) : bny_export_empty(out));
-    return factor;
-  }
-  float top = d > 0.0f ? m : 0.0f;
-  float given = bny_element_round(out.stats_dtype, base_e ? (float)((double)top * BNY_LN_2) : top);
-  /* an m beyond what the type holds is given as infinite, and d as it is */
-  float finite = given - given == 0.0f ? given : 0.0f;
-  double rebase = bny_stats_rebase(given == finite ? top : 0.0f, finite, base_e);
-  if (out.values_kind == BANYAN_VALUES_NUMERATOR) factor = (float)rebase;
-  if (writes) {
-    bny_element_store(out.lse, out.stats_dtype, at, d > 0.0f ? given : bny_export_empty(out));
-    bny_element_store(out.sum, out.stats_dtype, at, (float)((double)d * rebase));
-  }
+  bny_element_store(out.lse, out.stats_dtype, at, d > 0.0f ? lse : bny_export_empty(out));
+  if (!bny_export_lse_fits(lse, d)) bny_export_report(group, token, head);
   return factor;
 }
 

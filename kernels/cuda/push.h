@@ -1,10 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Units on their way out. A template argument `Destinations` is a struct with, for destination d of a row:
+ * Sends units. A template argument `Destinations` is a struct with, for destination d of a row:
  *   int count()
- *   int64_t number(int d, int32_t token, int32_t head)   of its unit in the place that d has for it; -1: the row is not for d
- *   unsigned char *unit(int d, int64_t number)           where that unit goes
- *   uint64_t *signal(int d, int64_t number)              of that unit: SIMPLE
+ *   int64_t number(int d, int32_t token, int32_t head)   its unit's number in the place of d; -1: the row is not for d
+ *   unsigned char *unit(int d, int64_t number)           address of that unit
+ *   uint64_t *signal(int d, int64_t number)              that unit's signal: SIMPLE
  *   bool alike()                                         number() is the same for all d */
 #ifndef BNY_CUDA_PUSH_H
 #define BNY_CUDA_PUSH_H
@@ -12,10 +12,10 @@
 #include "cuda/packets.h"
 #include "cuda/worker.h"
 
-/* Rows whose signals go together, as each release takes a trip to the peers. */
+/* Rows whose signals are sent together, because each release takes a trip to the peers. */
 enum { BNY_PUSH_ROWS = 16 };
 
-/* SIMPLE: rows whose units are on their way and whose signals are not. Lane i has row i. */
+/* SIMPLE: rows whose units are sent and whose signals are not. Lane i has row i. */
 struct bny_push_pending {
   int32_t token, head;
   int count;
@@ -31,7 +31,8 @@ BNY_DEVICE void bny_push_packet(const bny_worker &self, const Destinations &to, 
   }
 }
 
-/* All that was pushed so far is there for whoever sees its signal: stores of all lanes, the warp's sync, a fence, signals. */
+/* Makes everything pushed so far visible to a peer that sees its signal: stores of all lanes, the warp's sync, a fence,
+ * signals. */
 template <class Destinations>
 BNY_DEVICE void bny_push_signals(const bny_worker &self, const Destinations &to, bny_push_pending *pending) {
   bny_warp_sync();
@@ -45,7 +46,7 @@ BNY_DEVICE void bny_push_signals(const bny_worker &self, const Destinations &to,
   pending->count = 0;
 }
 
-/* A row's unit has been pushed. */
+/* Called after a row's unit has been pushed. */
 template <int protocol, class Destinations>
 BNY_DEVICE void bny_push_row(const bny_worker &self, const Destinations &to, int32_t token, int32_t head,
                              bny_push_pending *pending) {
@@ -57,7 +58,7 @@ BNY_DEVICE void bny_push_row(const bny_worker &self, const Destinations &to, int
   if (++pending->count == BNY_PUSH_ROWS) bny_push_signals(self, to, pending);
 }
 
-/* No more rows. */
+/* Called after the last row. */
 template <int protocol, class Destinations>
 BNY_DEVICE void bny_push_end(const bny_worker &self, const Destinations &to, bny_push_pending *pending) {
   if (protocol == BNY_PROTOCOL_SIMPLE && pending->count > 0) bny_push_signals(self, to, pending);

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * A unit as the lanes of a warp hold it: where its words are in a row, and what they mean. `halves`: values of 16 bits. */
+ * A unit as the lanes of a warp hold it: the position and meaning of its words in a row. `halves`: 16-bit values. */
 #ifndef BNY_CUDA_UNIT_H
 #define BNY_CUDA_UNIT_H
 
@@ -12,7 +12,7 @@ template <int protocol, bool halves> struct bny_lane_values {
   float value[count];
 };
 
-/* Of this warp's units: those of chunk `chunk` of each row that its group of warps has. */
+/* The units of this warp: chunk `chunk` of each row that its group of warps has. */
 struct bny_unit_work {
   int32_t chunk;
   int32_t column0, columns; /* of the row */
@@ -41,11 +41,11 @@ BNY_DEVICE void bny_unit_row_sync(const bny_unit_shape &shape) {
   if (shape.chunks > 1) bny_named_sync(1 + row, shape.chunks * BNY_WARP_LANES);
 }
 
-/* ---- rows of this warp ------------------------------------------------------------------------------------------------ */
+/* ---- rows of this warp ------------------------------------------------------------------------------------------- */
 
-/* Rows of a box, token by token: row number i of the shape's box belongs to group i % groups. */
+/* The rows of a box, token by token. Row number i of the shape's box belongs to group i % groups. */
 struct bny_unit_rows {
-  int32_t token, head; /* of the row at hand */
+  int32_t token, head; /* the current row */
   int32_t token_end, head0, head_end;
   uint32_t phase, step, groups; /* phase: number of the token's first row of the box, modulo groups */
   uint32_t group;
@@ -55,7 +55,7 @@ BNY_DEVICE void bny_unit_rows_token(bny_unit_rows *rows) {
   rows->head = rows->head0 + (int32_t)(rows->group + (rows->group < rows->phase ? rows->groups : 0) - rows->phase);
 }
 
-/* The next row from `head` on; false: there is none. */
+/* Finds the next row from `head` on; false: none. */
 BNY_DEVICE bool bny_unit_rows_find(bny_unit_rows *rows) {
   while (rows->head >= rows->head_end) {
     if (++rows->token >= rows->token_end) return false;
@@ -66,7 +66,7 @@ BNY_DEVICE bool bny_unit_rows_find(bny_unit_rows *rows) {
   return true;
 }
 
-/* Mostly there is nothing to divide. */
+/* Most values need no division. */
 BNY_DEVICE uint32_t bny_unit_modulo(uint32_t value, uint32_t by) { return value < by ? value : value % by; }
 
 BNY_DEVICE bool bny_unit_rows_first(bny_unit_rows *rows, const bny_unit_shape &shape, const bny_unit_work &work,
@@ -90,12 +90,12 @@ BNY_DEVICE bool bny_unit_rows_next(bny_unit_rows *rows) {
   return bny_unit_rows_find(rows);
 }
 
-/* To tell of it. */
+/* Fault reports use it. */
 BNY_DEVICE uint32_t bny_unit_row_number(const bny_unit_shape &shape, const bny_unit_rows &rows) {
   return (uint32_t)(rows.token - shape.token0) * (uint32_t)shape.heads + (uint32_t)(rows.head - shape.head0);
 }
 
-/* ---- words and values --------------------------------------------------------------------------------------------------- */
+/* ---- words and values -------------------------------------------------------------------------------------------- */
 
 /* Values of a packet as columns of the chunk: value i is column `column` + i for i in [low, high). */
 struct bny_unit_columns {
@@ -119,13 +119,13 @@ BNY_DEVICE uint32_t bny_wire_pack(float low, float high, int wire) {
   return bny_pack_bf16(bny_saturate(low, BNY_BF16_MAX), bny_saturate(high, BNY_BF16_MAX));
 }
 
-/* As it reads after having been on the wire. */
+/* Returns the value as the wire format represents it. */
 BNY_DEVICE float bny_wire_round(float value, int wire) {
   uint32_t bits = bny_wire_pack(value, 0.0f, wire);
   return wire == BNY_WIRE_F16 ? bny_f16_low(bits) : bny_bf16_low(bits);
 }
 
-/* Values, and in front of them m and d, as a packet. */
+/* Makes a packet of values, with m and d before the unit's values. */
 template <int protocol, bool halves>
 BNY_DEVICE bny_packet bny_unit_pack(const float *values, int packet, float m, float d, int wire) {
   bny_packet made = {{0, 0, 0, 0}};
@@ -146,9 +146,9 @@ template <bool halves> BNY_DEVICE float bny_unit_value(const bny_packet &packet,
   return index % 2 ? bny_bf16_high(bits) : bny_bf16_low(bits);
 }
 
-/* ---- the caller's rows --------------------------------------------------------------------------------------------------- */
+/* ---- the caller's rows ------------------------------------------------------------------------------------------- */
 
-/* A packet of the caller's row (token, head), not yet scaled. */
+/* Reads a packet of the caller's row, without scaling. */
 template <int protocol, bool halves>
 BNY_DEVICE void bny_unit_read(const banyan_partial &in, const bny_unit_work &work, int32_t token, int32_t head, int packet,
                               bool wanted, bny_lane_values<protocol, halves> *values) {
@@ -158,7 +158,7 @@ BNY_DEVICE void bny_unit_read(const banyan_partial &in, const bny_unit_work &wor
                                                             wanted ? at.high : 0, values->value);
 }
 
-/* To wire form. An empty row's values are 0, whatever was read. */
+/* Converts to wire form. An empty row's values become 0. */
 template <int protocol, bool halves>
 BNY_DEVICE bny_packet bny_unit_import(const bny_lane_values<protocol, halves> &values, const bny_import &import, int packet,
                                       int wire) {

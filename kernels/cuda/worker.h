@@ -1,31 +1,31 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * A run as one warp sees it: its epoch, leave to write into peers' inboxes, waiting with a deadline, faults.
+ * A run in one warp: its epoch, permission to write into peers' inboxes, waits with a deadline, faults.
  *
- * Why nothing is overwritten that a peer still reads. Run e writes into half e & 1 of inboxes, where run e - 2 wrote. When
- * rank r begins run e - 1 it has finished run e - 2: kernels of a communicator run one after another, and bny_grid_wait()
- * keeps that true where the device starts them early. Then r stores e - 1 into begun[r] of every arena (release, sys),
- * whoever it is sent to by r's program. A peer that is to push in run e first loads begun[r] >= e - 1 from its own arena
- * (acquire, sys). So
- *   r's reads of run e - 2  ->  r's kernel e - 1 begins  ->  release of begun  ->  acquire by the peer  ->  its stores of run e
- * is an order of PTX, whoever of the warps does which, as the stream orders r's kernels. Usually begun has come long
- * before, with the messages of run e - 1; the load hits the rank's own memory and costs no trip over the link.
+ * Why no rank overwrites data that a peer still reads. Run e writes into half e & 1 of the inboxes, where run e - 2
+ * wrote. When rank r begins run e - 1, it has finished run e - 2. Kernels of a communicator run one after another, and
+ * bny_grid_wait() preserves this order if the device starts them early. Rank r then stores e - 1 into begun[r] of every
+ * arena (release, sys), even of ranks that r's program sends nothing to. Before a peer pushes in run e, it loads
+ * begun[r] >= e - 1 from its own arena (acquire, sys). This is an order of PTX:
+ *   r's reads of run e - 2 -> r's kernel e - 1 begins -> release of begun -> acquire by the peer -> its stores of run e
+ * Any warps may take part, because the stream orders r's kernels. Usually begun arrived long before, with the messages
+ * of run e - 1. The load hits local memory and costs no trip over the link.
  *
- * The same holds across hosts, where the proxy is one more peer, in memory of the host. It stores e - 1 into relay->taken
- * when it has sent all of run e - 2, and a kernel of run e begins with an acquire of that: so no message is overwritten that
- * is still being sent. What came from other hosts for run e - 2 is overwritten by messages of run e alone, which their
- * senders send when they know that run e - 2 has ended here: relay->ended is stored by the last of its warps, after all have
- * read what they read, and the proxy tells nobody before it has seen that.
+ * The same holds between nodes, where the proxy is one more peer, in host memory. The proxy stores e - 1 into
+ * relay->taken when it has sent all of run e - 2. A kernel of run e begins with an acquire of that word, so it
+ * overwrites no message that is still being sent. Messages of run e - 2 from other nodes are overwritten only by those
+ * of run e, whose senders first learn that run e - 2 has ended here. The last warp of a run stores relay->ended after
+ * all warps have finished reading. Only then does the proxy report the end to peers.
  *
- * What is ordered by what, over PCIe. A kernel stores a message, has a fence of scope sys, and stores its signals
- * (bny_push_signals). Stores to memory of the host are posted writes, which the fence waits for: a processor that has
- * acquired the signal sees the message, and so does an adapter that it then asks to send it. What comes in the processor
- * sees when it has acquired the transport's signal. It then stores the word of the arrival (release); the kernel loads that
- * (acquire, sys), and its loads of the message, which come after, are answered coherently with the processor's caches.
+ * What orders accesses over PCIe. A kernel stores a message, executes a fence of scope sys, and stores its signals
+ * (bny_push_signals). Stores to host memory are posted writes, which the fence waits for. A processor that has acquired
+ * the signal therefore sees the message, and so does an adapter that it then asks to send it. The processor sees an
+ * incoming message once it has acquired the transport's signal. It then stores the word of the arrival (release). The
+ * kernel loads that word (acquire, sys), and its later loads of the message are coherent with the processor's caches.
  *
- * How a warp knows the epoch, though a launch may be replayed and grids differ. Every warp takes a ticket from a counter in
- * the arena, the first warp as many as make 2^BNY_TICKET_BITS of a whole run. All tickets of run e then lie in
- * [(e - 1) 2^B, e 2^B), whatever the order of warps. Nothing has to be counted at the end.
+ * How a warp learns the epoch, although launches may be replayed and grids differ. Every warp takes a ticket from a
+ * counter in the arena, the first warp the rest of the run's 2^BNY_TICKET_BITS tickets. All tickets of run e then lie
+ * in [(e - 1) 2^B, e 2^B), in any order of warps. Nothing has to be counted at the end.
  *
  * After a fault the communicator stays failed: `abort` of its arenas remains set, and all later runs end at once. */
 #ifndef BNY_CUDA_WORKER_H
@@ -34,7 +34,8 @@
 #include "cuda/device.h"
 #include "cuda/program.h"
 
-/* Polls between looks at faults and the clock; every so many of those also at the host's words, which are far. */
+/* Polls between two checks for faults and of the clock. Every FAR_LOOKS-th check also reads the words in host
+ * memory. */
 enum { BNY_WORKER_POLLS = 32, BNY_WORKER_FAR_LOOKS = 16 };
 
 struct bny_worker {
@@ -42,10 +43,10 @@ struct bny_worker {
   bny_arena_head *head; /* of this rank */
   uint64_t epoch;
   uint64_t ticket, fault; /* lane 0 */
-  uint64_t since; /* when the warp first had to wait in this run; 0: never yet */
-  uint32_t polls; /* without success */
+  uint64_t since; /* when the warp first had to wait in this run; 0: not yet */
+  uint32_t polls; /* polls without success */
   bool failed;    /* the same in all lanes: nothing more is read, written or waited for */
-  bool told;      /* it has looked: the head's `waiting` may be of this warp */
+  bool told;      /* it has checked: the head's `waiting` may be set by this warp */
 };
 
 BNY_DEVICE bny_arena_head *bny_worker_head(const bny_device_group &group, int32_t rank) {
@@ -60,9 +61,9 @@ BNY_DEVICE uint64_t *bny_worker_signals(const bny_worker &self, int32_t rank) {
   return (uint64_t *)(self.group->arenas[rank] + self.group->shape.signals[self.epoch & 1]);
 }
 
-/* ---- faults --------------------------------------------------------------------------------------------------------- */
+/* ---- faults ------------------------------------------------------------------------------------------------------ */
 
-/* One lane. The first fault of this rank stays; the host and all peers are told. */
+/* Called by one lane. Keeps this rank's first fault, and reports it to the host and all peers. */
 BNY_DEVICE void bny_worker_report_first(const bny_device_group *group, uint64_t fault, uint64_t place) {
   bny_arena_head *head = bny_worker_head(*group, group->rank);
   if (bny_compare_swap_sys_64(&head->fault, 0, fault) != 0) return;
@@ -79,16 +80,17 @@ BNY_DEVICE_COLD void bny_worker_report(const bny_device_group *group, uint64_t f
   bny_worker_report_first(group, fault, 0);
 }
 
-/* The same with its place, which this rank's host alone is told. */
+/* The same with the fault's place, which only this rank's host receives. */
 BNY_DEVICE_COLD void bny_worker_report_place(const bny_device_group *group, uint64_t fault, uint64_t place) {
   bny_worker_report_first(group, fault, place);
 }
 
-/* By all lanes, those that found bad data with `bad`, in row `row` of the caller's. */
+/* Called by all lanes; `bad` in those that found bad data in row `row` of the caller's partial. */
 BNY_DEVICE void bny_worker_report_data(bny_worker *self, bool bad, uint32_t row) {
   if (!bny_warp_any(bad)) return;
   int32_t rank = self->group->rank;
-  if (bad) bny_worker_report(self->group, bny_device_fault_pack(BANYAN_ERR_DATA, rank, rank, row));
+  const uint32_t detail = row & (BNY_DEVICE_DETAIL_RESULT - 1);
+  if (bad) bny_worker_report(self->group, bny_device_fault_pack(BANYAN_ERR_DATA, rank, rank, detail));
   self->failed = true;
   bny_warp_sync();
 }
@@ -98,14 +100,14 @@ struct bny_rank_set {
   uint64_t word[2];
 };
 
-/* Whom a rank says it waits for. */
+/* Returns the ranks that `rank` waits for. */
 BNY_DEVICE bny_rank_set bny_worker_waits_for(const bny_device_group *group, int32_t rank) {
   const uint64_t *waiting = bny_worker_head(*group, rank)->waiting;
   return {{bny_load_relaxed_sys_64(&waiting[0]), bny_load_relaxed_sys_64(&waiting[1])}};
 }
 
-/* Of rank `peer` that does not deliver: somebody who has not begun the run and waits for nobody; else the first who waits for
- * nobody of those that this rank waits for, and those that they wait for, and so on. */
+/* Returns the rank to blame if `peer` does not deliver. It is a rank that has not begun the run and waits for nobody;
+ * else the first one along `waiting` from this rank on that waits for nobody; else `peer`. */
 BNY_DEVICE int32_t bny_worker_blame(const bny_device_group *group, uint64_t epoch, int32_t peer) {
   const uint64_t *begun = bny_worker_head(*group, group->rank)->begun;
   bny_rank_set met = bny_worker_waits_for(group, group->rank);
@@ -123,15 +125,16 @@ BNY_DEVICE int32_t bny_worker_blame(const bny_device_group *group, uint64_t epoc
   return peer;
 }
 
-/* ---- waiting -------------------------------------------------------------------------------------------------------- */
+/* ---- waiting ----------------------------------------------------------------------------------------------------- */
 
-/* One lane, after `waited` ns for `slot` of `peer`: a fault that ends the wait, or 0. `far`: look at the host's words too. */
+/* Called by one lane after `waited` ns for `slot` of `peer`. Returns a fault that ends the wait, or 0. `far`: also
+ * reads the words in host memory. */
 BNY_DEVICE_COLD uint64_t bny_worker_find_fault(const bny_device_group *group, uint64_t epoch, uint64_t waited, bool far,
                                                int32_t peer, int32_t slot) {
   bny_arena_head *head = bny_worker_head(*group, group->rank);
   uint64_t fault = bny_load_relaxed_sys_64(&head->abort), timeout = head->timeout_ns;
   if (fault == 0 && far && head->words) fault = bny_load_relaxed_sys_64(&head->words[BNY_DEVICE_WORD_ABORT]);
-  /* Again and again, as other warps of this rank may have taken it back. */
+  /* Each check sets the bit again, as other warps may have cleared it. */
   if (fault == 0 && timeout != 0 && waited > timeout / 8) {
     uint64_t *word = &head->waiting[peer / 64], told = bny_load_relaxed_sys_64(word), bit = (uint64_t)1 << peer % 64;
     if (!(told & bit)) bny_store_relaxed_sys_64(word, told | bit);
@@ -143,13 +146,13 @@ BNY_DEVICE_COLD uint64_t bny_worker_find_fault(const bny_device_group *group, ui
   return fault;
 }
 
-/* After a poll in vain, by all lanes: true if it is time for bny_worker_look(). */
+/* Called by all lanes after a poll without success. Returns true if bny_worker_look() is due. */
 BNY_DEVICE bool bny_worker_poll(bny_worker *self) {
   bny_pause();
   return ++self->polls % BNY_WORKER_POLLS == 0;
 }
 
-/* By all lanes, those that lack something with its `peer` and slot, others with -1. May set self->failed. */
+/* Called by all lanes: those that lack something pass its `peer` and slot, others -1. May set self->failed. */
 BNY_DEVICE void bny_worker_look(bny_worker *self, int32_t peer, int32_t slot) {
   uint32_t lacking = bny_warp_ballot(peer >= 0);
   int leader = lacking ? bny_lowest_bit(lacking) : 0;
@@ -164,7 +167,7 @@ BNY_DEVICE void bny_worker_look(bny_worker *self, int32_t peer, int32_t slot) {
   self->failed = bny_shuffle(fault, 0) != 0;
 }
 
-/* The wait is over. What was told is taken back; other warps that still wait will tell again. */
+/* The wait is over. Clears `waiting`; other warps that still wait report again. */
 BNY_DEVICE void bny_worker_arrived(bny_worker *self) {
   if (self->told && !self->failed && bny_lane() < 2 && bny_load_relaxed_sys_64(&self->head->waiting[bny_lane()]) != 0) {
     bny_store_relaxed_sys_64(&self->head->waiting[bny_lane()], 0);
@@ -173,7 +176,7 @@ BNY_DEVICE void bny_worker_arrived(bny_worker *self) {
   self->told = false;
 }
 
-/* ---- begin ---------------------------------------------------------------------------------------------------------- */
+/* ---- begin ------------------------------------------------------------------------------------------------------- */
 
 BNY_DEVICE void bny_worker_set(bny_worker *self, const bny_device_group &group) {
   self->group = &group;
@@ -184,15 +187,15 @@ BNY_DEVICE void bny_worker_set(bny_worker *self, const bny_device_group &group) 
   self->ticket = self->fault = 0;
 }
 
-/* A run begins in two parts, so that what a warp reads of the caller's memory between them is under way together with what it
- * reads of the arena. All lanes of all warps of the grid. What does not depend on earlier kernels of the stream may come before
- * this one. */
+/* Called by all lanes of all warps of the grid. A run begins in two parts, so that loads of the caller's memory between
+ * them overlap with loads of the arena. Work that does not depend on earlier kernels of the stream may come before this
+ * call. */
 BNY_DEVICE void bny_worker_begin(bny_worker *self, const bny_device_group &group) {
   uint32_t warps = bny_grid_blocks() * (bny_block_threads() / BNY_WARP_LANES);
   bool first = bny_block() == 0 && bny_warp() == 0;
   bny_worker_set(self, group);
   bny_grid_wait();
-  /* Blocks that come early take room, which ranks of the same device may need for the run that these blocks wait for. */
+  /* Early blocks occupy SMs that other ranks of the device may need for the run these blocks wait for. */
   if (!group.shares_device) bny_grid_release();
   if (bny_lane() != 0) return;
   uint64_t tickets = first ? ((uint64_t)1 << BNY_TICKET_BITS) - (warps - 1) : 1;
@@ -209,25 +212,26 @@ BNY_DEVICE void bny_worker_open(bny_worker *self, const bny_device_group &group)
   self->fault = bny_load_relaxed_sys_64(&self->head->abort);
 }
 
-/* The number of the run, from the ticket. */
+/* Sets the number of the run, from the ticket. */
 BNY_DEVICE void bny_worker_number(bny_worker *self) {
   self->epoch = (bny_shuffle(self->ticket, 0) >> BNY_TICKET_BITS) + 1;
   self->failed = bny_shuffle(self->fault, 0) != 0;
 }
 
-/* Where a peer tells that it has begun a run; behind the last rank comes the proxy, if there is one. */
+/* Returns a peer's word of the last run it has begun; the proxy, if any, follows the last rank. */
 BNY_DEVICE const uint64_t *bny_worker_begun(const bny_worker &self, int32_t rank) {
   return rank < self.group->nranks ? &self.head->begun[rank] : &self.group->relay->taken;
 }
 
-/* The second part: the number is known; and all peers have begun the run before this, so what they read may be written. */
+/* The second part. Afterwards the number is known, and all peers have begun the previous run, so their inboxes may be
+ * written. */
 BNY_DEVICE void bny_worker_join(bny_worker *self) {
   int32_t own = self->group->rank, nranks = self->group->nranks, rank = (int32_t)bny_lane();
   int32_t npeers = nranks + (self->group->relay != nullptr);
   bool asks = rank < npeers && rank != own;
   uint64_t begun = asks ? bny_load_acquire_sys_64(bny_worker_begun(*self, rank)) : 0;
   bny_worker_number(self);
-  /* A fault that came from elsewhere since this rank's last run: its host may not know. */
+  /* The fault came from elsewhere since the last run, so this rank's host may not know it. */
   if (self->failed && bny_lane() == 0) bny_worker_report(self->group, self->fault);
   for (;;) {
     while (!self->failed && bny_warp_any(asks && begun + 1 < self->epoch)) {
@@ -243,14 +247,14 @@ BNY_DEVICE void bny_worker_join(bny_worker *self) {
   bny_warp_sync(); /* what one lane has acquired holds for all */
 }
 
-/* All lanes of one warp, once in a run, early: tells peers that this rank has begun it. */
+/* Called by all lanes of one warp, once in a run, early: reports to peers that this rank has begun it. */
 BNY_DEVICE void bny_worker_announce(const bny_worker &self) {
   const bny_device_group &group = *self.group;
   BNY_ROLLED for (int32_t rank = (int32_t)bny_lane(); rank < group.nranks; rank += BNY_WARP_LANES)
     if (rank != group.rank) bny_store_release_sys_64(&bny_worker_head(group, rank)->begun[group.rank], self.epoch);
 }
 
-/* The same, and to the proxy, of which program. After bny_worker_join() it has read the label before. */
+/* The same, and reports the program to the proxy. After bny_worker_join() the proxy has read the previous label. */
 BNY_DEVICE void bny_worker_announce_program(const bny_worker &self, uint64_t label) {
   bny_relay *relay = self.group->relay;
   if (relay && bny_lane() == 0) {
@@ -260,7 +264,8 @@ BNY_DEVICE void bny_worker_announce_program(const bny_worker &self, uint64_t lab
   bny_worker_announce(self);
 }
 
-/* All lanes of all warps of the grid, at the end of a run of a program: the last of them tells the proxy. */
+/* Called by all lanes of all warps of the grid at the end of a program's run. The last warp reports the end to the
+ * proxy. */
 BNY_DEVICE void bny_worker_end(const bny_worker &self) {
   bny_relay *relay = self.group->relay;
   if (!relay) return;
@@ -271,7 +276,7 @@ BNY_DEVICE void bny_worker_end(const bny_worker &self) {
   if (!self.failed) bny_store_release_sys_64(&relay->ended, self.epoch);
 }
 
-/* The last warp, which has least to do: a release takes as long as a trip to the peers. */
+/* True in the last warp, which has least to do: a release takes as long as a trip to the peers. */
 BNY_DEVICE bool bny_worker_announces(void) {
   return bny_block() + 1 == bny_grid_blocks() && bny_warp() + 1 == bny_block_threads() / BNY_WARP_LANES;
 }

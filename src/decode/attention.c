@@ -6,10 +6,11 @@
 
 #include <inttypes.h>
 #include <math.h>
+#include <string.h>
 
-#include "sized.h"
-#include "status.h"
-#include "trace.h"
+#include "base/sized.h"
+#include "base/status.h"
+#include "base/trace.h"
 
 #define WHERE "banyan_attention: "
 
@@ -40,6 +41,8 @@ static banyan_status check_shape(const banyan_attention_desc *desc) {
   if (!isfinite(desc->scale))
     return bny_fail(BANYAN_ERR_ARGUMENT, WHERE "scale is %g, must be finite (0: 1 / sqrt(head_dim))",
                     (double)desc->scale);
+  if (desc->empty != 0 && desc->empty != BANYAN_EMPTY_NAN)
+    return bny_fail(BANYAN_ERR_ARGUMENT, WHERE "empty is %" PRIu64 ", must be 0 or BANYAN_EMPTY_NAN", desc->empty);
   if (bny_dtype_bytes(desc->q_dtype) == 0)
     return bny_fail(BANYAN_ERR_ARGUMENT, WHERE "q_dtype is %d, must be BANYAN_F32, BANYAN_F16 or BANYAN_BF16",
                     (int)desc->q_dtype);
@@ -50,7 +53,7 @@ static banyan_status check_shape(const banyan_attention_desc *desc) {
 }
 
 /* A stride that lets the rows of one sequence overlap has been forgotten or is in the wrong unit. Batch strides may be
- * anything: 0 shares a query or a prefix. */
+ * anything: 0 shares a query or a prefix. A batch of 0 has no rows, and its strides may be unset. */
 static banyan_status check_stride(const char *name, int64_t stride, int32_t rows, int32_t row) {
   if (rows > 1 && stride < row && stride > -(int64_t)row)
     return bny_fail(BANYAN_ERR_ARGUMENT, WHERE "%s is %" PRId64 ": rows of %" PRId32 " elements would overlap", name,
@@ -100,6 +103,7 @@ static banyan_status check_page_ids(const banyan_attention_desc *desc, int32_t b
 }
 
 static banyan_status check_strides(const banyan_attention_desc *desc, int32_t longest) {
+  if (desc->batch == 0) return BANYAN_OK;
   int32_t neighbours = desc->page_table && desc->page_keys < longest ? desc->page_keys : longest;
   banyan_status status = check_stride("q_head_stride", desc->q_head_stride, desc->heads, desc->head_dim);
   if (status == BANYAN_OK)
@@ -170,8 +174,18 @@ static const char *advance(const void *base, int64_t elements, banyan_dtype dtyp
   return base ? (const char *)base + elements * (int64_t)bny_dtype_bytes(dtype) : NULL;
 }
 
-/* All query heads of KV head `kv_head` of sequence b. */
-static void run_group(const bny_attention_kernels *attention, const bny_kernels *kernels,
+/* Rows of NaN become rows without keys. */
+static void empty_nan_rows(int32_t heads, int32_t value_dim, float *m, float *d, float *n) {
+  for (int32_t h = 0; h < heads; h++) {
+    if (!isnan(m[h])) continue;
+    m[h] = -INFINITY;
+    d[h] = 0;
+    memset(n + (int64_t)h * value_dim, 0, (size_t)value_dim * sizeof *n);
+  }
+}
+
+/* All query heads of KV head `kv_head` of sequence b. Returns -1, or the first head whose row is lost. */
+static int32_t run_group(const bny_attention_kernels *attention, const bny_kernels *kernels,
                       const banyan_attention_desc *desc, const banyan_partial *out, int32_t b, int32_t kv_head) {
   float m[BNY_ATTENTION_HEADS_MAX], d[BNY_ATTENTION_HEADS_MAX], n[BNY_ATTENTION_VALUE_FLOATS];
   int32_t group = desc->heads / desc->kv_heads;
@@ -199,15 +213,19 @@ static void run_group(const bny_attention_kernels *attention, const bny_kernels 
     task.k_page_stride = desc->k_batch_stride;
     task.v_page_stride = desc->v_batch_stride;
   }
+  int32_t lost = -1;
   for (int32_t first = 0; first < group; first += task.heads) {
     int32_t head0 = kv_head * group + first;
     task.heads = group - first < heads_max ? group - first : heads_max;
     task.q = advance(desc->q, b * desc->q_batch_stride + head0 * desc->q_head_stride, desc->q_dtype);
     attention->run(&task, m, d, n);
+    if (desc->empty == BANYAN_EMPTY_NAN) empty_nan_rows(task.heads, value_dim, m, d, n);
     bny_box box = {1, task.heads, value_dim};
     bny_wire_view view = {.m = m, .d = d, .n = n, .token_stride = task.heads};
-    kernels->merge_finish(&box, BNY_WIRE_F32, 1, &view, false, out, b, head0);
+    int64_t row = kernels->merge_finish(&box, BNY_WIRE_F32, 1, &view, false, out, b, head0);
+    if (row >= 0 && lost < 0) lost = head0 + (int32_t)row;
   }
+  return lost;
 }
 
 /* Of keys and values, each once. */
@@ -226,11 +244,17 @@ banyan_status bny_decode_attention_run(const bny_attention_kernels *attention, c
     return status;
   uint64_t since = bny_trace_span_begin();
   for (int32_t b = 0; b < desc->batch; b++) {
-    for (int32_t kv_head = 0; kv_head < desc->kv_heads; kv_head++)
-      run_group(attention, kernels, desc, out, b, kv_head);
+    for (int32_t kv_head = 0; kv_head < desc->kv_heads; kv_head++) {
+      int32_t head = run_group(attention, kernels, desc, out, b, kv_head);
+      if (head >= 0 && status == BANYAN_OK)
+        status = bny_fail(BANYAN_ERR_DATA,
+                          WHERE "%s cannot hold the statistics of sequence %" PRId32 ", head %" PRId32
+                                "; all other rows are right. Give out.stats_dtype a type of a wider range",
+                          bny_wire_formats[bny_wire_of_dtype(out->stats_dtype)].name, b, head);
+    }
   }
   if (since) bny_trace_span_end(since, desc->batch * desc->heads, bytes_read(desc));
-  return BANYAN_OK;
+  return status;
 }
 
 banyan_status banyan_attention(const banyan_attention_desc *desc, const banyan_partial *out) {

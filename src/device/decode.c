@@ -4,10 +4,10 @@
 #include <inttypes.h>
 #include <math.h>
 
-#include "clock.h"
+#include "base/clock.h"
 #include "merge_math.h"
 #include "op.h"
-#include "status.h"
+#include "base/status.h"
 
 #define WHERE "attention on a device: "
 
@@ -52,7 +52,7 @@ static bny_decode_cache cache_of(const void *base, int64_t page, int64_t head, i
   return (bny_decode_cache){.base = base, .page_stride = 2 * page, .token_stride = 2 * token, .head_stride = 2 * head};
 }
 
-static bny_decode_call call_of(const banyan_attention_desc *desc, const bny_decode_plan *plan) {
+static bny_decode_call call_of(const bny_engine *engine, const banyan_attention_desc *desc, const bny_decode_plan *plan) {
   double scale = desc->scale != 0 ? (double)desc->scale : 1 / sqrt((double)desc->head_dim);
   bny_decode_call call = {
     .batch = desc->batch,
@@ -60,6 +60,7 @@ static bny_decode_call call_of(const banyan_attention_desc *desc, const bny_deco
     .group = desc->heads / desc->kv_heads,
     .row_tiles = plan->row_tiles,
     .keys_max = desc->keys_max,
+    .one_term = engine->one_term,
     .scale_log2 = (float)(scale * BNY_LOG2_E),
     .q = desc->q,
     .q_batch_stride = 2 * desc->q_batch_stride,
@@ -72,6 +73,7 @@ static bny_decode_call call_of(const banyan_attention_desc *desc, const bny_deco
     /* Not said: those that are negative are not there all the same. */
     .pages = desc->page_table && desc->pages && desc->pages <= INT32_MAX ? (uint32_t)desc->pages : (uint32_t)INT32_MAX + 1,
     .seq_lens = desc->seq_lens,
+    .nan_is_empty = desc->empty == BANYAN_EMPTY_NAN,
     .division = plan->division,
   };
   return call;
@@ -135,7 +137,7 @@ banyan_status bny_decode_make(bny_engine *engine, const banyan_attention_desc *d
   banyan_status status = request_of(engine, desc, &made.request);
   if (status == BANYAN_OK) status = make_plan(&made, &made.request);
   if (status != BANYAN_OK) return status;
-  made.call = call_of(desc, &made.plan);
+  made.call = call_of(engine, desc, &made.plan);
   if (out) made.call.out = *out;
   const char *wrong = bny_decode_call_check(&made.call, &made.plan);
   if (wrong) return bny_fail(BANYAN_ERR_UNSUPPORTED, WHERE "%s", wrong);
@@ -158,7 +160,7 @@ static bool same_request(const bny_decode_request *a, const bny_decode_request *
 bool bny_decode_rebind(bny_decode *decode, const banyan_attention_desc *desc) {
   bny_decode_request request = {0};
   if (request_of(decode->engine, desc, &request) != BANYAN_OK || !same_request(&request, &decode->request)) return false;
-  bny_decode_call call = call_of(desc, &decode->plan);
+  bny_decode_call call = call_of(decode->engine, desc, &decode->plan);
   if (bny_decode_call_check(&call, &decode->plan)) return false;
   call.scratch = decode->call.scratch;
   call.counters = decode->call.counters;

@@ -46,6 +46,9 @@ typedef enum bny_decode_copy {
 /* "bulk", "async", or NULL: BANYAN_DEVICE_COPY. */
 banyan_status bny_decode_copy_read(const char *text, bny_decode_copy *copy);
 
+/* "one", "two", or NULL: BANYAN_DEVICE_WEIGHTS. */
+banyan_status bny_decode_weights_read(const char *text, bool *one_term);
+
 typedef struct bny_decode_request {
   int32_t batch, heads, kv_heads;
   int32_t head_dim, value_dim;

@@ -5,9 +5,9 @@
 #include <string.h>
 #include <time.h>
 
-#include "clock.h"
-#include "device/cuda.h"
-#include "status.h"
+#include "base/clock.h"
+#include "device/cuda/entry.h"
+#include "base/status.h"
 
 static const struct {
   const char *name;

@@ -49,6 +49,7 @@ typedef struct bny_device_facts {
   int32_t cache_bytes;                       /* second level */
   bool clusters;                             /* of blocks, with distributed shared memory */
   bool early_launch;                         /* programmatic dependent launch */
+  bool multicast;                            /* it is behind NVLink switches that can store to many devices at once */
   bool graphs;                               /* what is put on a stream can be captured and replayed */
   uint32_t memory_kinds;                     /* bit per bny_memory_kind: made and exported once when it was opened */
 } bny_device_facts;

@@ -7,9 +7,9 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "clock.h"
+#include "base/clock.h"
 #include "device/decode_plan.h"
-#include "status.h"
+#include "base/status.h"
 
 /* ---- kernels --------------------------------------------------------------------------------------------------------- */
 
@@ -133,8 +133,10 @@ banyan_status bny_engine_make(bny_device *device, const bny_engine_config *confi
   made->device = device;
   made->sms_all = device->facts.sm_count;
   if (config->sm_limit > 0 && config->sm_limit < made->sms_all) made->sms_all = config->sm_limit;
+  made->blocks_max = config->blocks_max;
   bny_engine_crowd(made, 1);
   banyan_status status = bny_decode_copy_read(config->copy, &made->decode_copy);
+  if (status == BANYAN_OK) status = bny_decode_weights_read(config->weights, &made->one_term);
   if (status == BANYAN_OK) status = read_early(config->early, device);
   if (status == BANYAN_OK) status = load_image(made, config->image);
   if (status == BANYAN_OK) status = load_kernels(made);

@@ -12,7 +12,7 @@
 
 #include "cuda/program.h"
 #include "device/decode_plan.h"
-#include "device/share.h"
+#include "device/arena.h"
 
 typedef struct bny_engine_kernel {
   bny_device_kernel kernel;
@@ -81,6 +81,7 @@ typedef struct bny_engine {
   void *image; /* owned; NULL: that of the build */
   int32_t sms_all; /* that launches of all ranks of the device may use */
   int32_t sms;     /* and those of this one */
+  int32_t blocks_max; /* of a combine; 0: what suits the device */
   bny_device_words words;
   void *stream; /* for what the host tells arenas */
   bny_device_words staging; /* what is on its way to the device's memory */
@@ -91,6 +92,7 @@ typedef struct bny_engine {
   bny_engine_room *rooms;
   bny_device_kernel decode_kernels[BNY_ENGINE_DECODE_KERNELS];
   bny_decode_copy decode_copy;
+  bool one_term; /* of weights */
   bny_engine_workplace *workplaces;
   bny_engine_known known[BNY_ENGINE_KNOWN];
   int32_t known_next;
@@ -99,7 +101,9 @@ typedef struct bny_engine {
 typedef struct bny_engine_config {
   const char *image; /* file with kernels; NULL: those of the build */
   int32_t sm_limit;  /* 0: none */
+  int32_t blocks_max; /* of a combine: BANYAN_DEVICE_BLOCKS */
   const char *copy;  /* of decode kernels: BANYAN_DEVICE_COPY */
+  const char *weights; /* likewise: BANYAN_DEVICE_WEIGHTS */
   const char *early; /* "off": no early launches; "on" or NULL: BANYAN_DEVICE_EARLY */
 } bny_engine_config;
 

@@ -2,7 +2,7 @@
  * Memory of callers: whether kernels reach it. Memory of the host given to a device is the mistake that is made most, and what a
  * kernel makes of it is a fault that leaves the whole context unusable. */
 #include "device/engine.h"
-#include "status.h"
+#include "base/status.h"
 
 static bool is_known(const bny_engine *engine, uintptr_t address) {
   for (int i = 0; i < BNY_ENGINE_KNOWN; i++)

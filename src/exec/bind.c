@@ -5,7 +5,7 @@
 #include <string.h>
 
 #include "exec/run_parts.h"
-#include "status.h"
+#include "base/status.h"
 
 static bny_wire_view view_of(const bny_plan *plan, const bny_slot *slot, const char *outbox, const bny_slice *slice) {
   bny_wire_layout layout = bny_wire_layout_make(plan->wire, bny_slice_rows(&slot->slice), plan->value_dim);

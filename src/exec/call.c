@@ -2,9 +2,10 @@
 #include "exec/call.h"
 
 #include <inttypes.h>
+#include <stdio.h>
 #include <string.h>
 
-#include "status.h"
+#include "base/status.h"
 
 /* In the order of bny_collective, and one more. */
 static const char *const collective_names[] = {"combine", "gather", "shift", "broadcast", "barrier",
@@ -82,6 +83,8 @@ bny_call bny_call_make(const bny_request *request, const bny_plan *plan, bny_pha
   return call;
 }
 
+bool bny_call_is_comparison(const bny_call *call) { return call->words[PHASE] == BNY_PHASE_AGREE; }
+
 const char *bny_call_name(const bny_call *call) {
   return call->words[PHASE] == BNY_PHASE_AGREE ? "agree" : collective_names[call->words[COLLECTIVE]];
 }
@@ -111,22 +114,26 @@ bny_call bny_call_read(bny_transport *transport, int32_t rank) {
   return call;
 }
 
-bool bny_call_difference(bny_transport *transport, int32_t rank, const bny_call *mine, char *text, size_t bytes) {
+bool bny_call_difference(bny_transport *transport, int32_t rank, const bny_call *other, int32_t other_rank, char *text,
+                         size_t bytes) {
   const bny_call theirs = bny_call_read(transport, rank);
   const uint64_t *words = theirs.words;
-  for (int i = 0; i < FIELDS; i++) {
-    if (words[i] == mine->words[i]) continue;
-    int named = fields[i].name ? i : i - 1;
-    char there[32], here[32];
-    size_t length = 0;
-    if (i == COUNTS || i == PLAN) { /* hashes, which tell a reader nothing */
-      bny_append(text, bytes, &length, "its %s not the same as here", i == COUNTS ? "counts of bytes are" : "plan is");
-      return true;
-    }
-    print_value(named, words, there, sizeof there);
-    print_value(named, mine->words, here, sizeof here);
-    bny_append(text, bytes, &length, "%s %s there, %s here", fields[named].name, there, here);
+  int i = 0;
+  while (i < FIELDS && words[i] == other->words[i]) i++;
+  if (i == FIELDS) return false;
+  int named = fields[i].name ? i : i - 1;
+  char first[32], second[32], there[32] = "there", here[32] = "here";
+  size_t length = 0;
+  if (other_rank != transport->rank) {
+    snprintf(there, sizeof there, "on rank %d", rank);
+    snprintf(here, sizeof here, "on rank %d", other_rank);
+  }
+  if (i == COUNTS || i == PLAN) { /* hashes, which tell a reader nothing */
+    bny_append(text, bytes, &length, "its %s not the same as %s", i == COUNTS ? "counts of bytes are" : "plan is", here);
     return true;
   }
-  return false;
+  print_value(named, words, first, sizeof first);
+  print_value(named, other->words, second, sizeof second);
+  bny_append(text, bytes, &length, "%s %s %s, %s %s", fields[named].name, first, there, second, here);
+  return true;
 }

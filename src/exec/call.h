@@ -17,14 +17,19 @@ typedef struct bny_call {
 
 bny_call bny_call_make(const bny_request *request, const bny_plan *plan, bny_phase phase);
 
+/* True while ranks compare. */
+bool bny_call_is_comparison(const bny_call *call);
+
 /* "combine", or "agree" while ranks compare; static. */
 const char *bny_call_name(const bny_call *call);
 
 /* Tells peers. Costs nothing if it is what they were last told. */
 void bny_call_publish(bny_transport *transport, const bny_call *call);
 
-/* Writes "heads 32 there, 16 here" for the first difference to what `rank` published; false if there is none. */
-bool bny_call_difference(bny_transport *transport, int32_t rank, const bny_call *mine, char *text, size_t bytes);
+/* Writes the first difference of what `rank` published to the call `other`; false if there is none. "heads 32 there, 16
+ * here" if `other_rank` is this rank, else "heads 32 on rank 1, 16 on rank 2". */
+bool bny_call_difference(bny_transport *transport, int32_t rank, const bny_call *other, int32_t other_rank, char *text,
+                         size_t bytes);
 
 /* What `rank` published last, to compare it with a third. */
 bny_call bny_call_read(bny_transport *transport, int32_t rank);

@@ -6,8 +6,8 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "clock.h"
-#include "status.h"
+#include "base/clock.h"
+#include "base/status.h"
 
 /* Measured on hosts with two to a hundred cores: a poll with its pause takes 15 to 40 ns; a switch between ranks that
  * share a core about 1000 ns. */
@@ -56,6 +56,7 @@ banyan_status bny_exec_make(bny_transport *transport, const bny_exec_config *con
     .sleep_ns = SLEEP_NS,
     .timeout_ns = config->timeout_ns,
     .round_bytes = transport->ops->progress ? 0 : config->cache_bytes + config->cache_bytes / 4,
+    .refused = transport->ops->refused(transport),
     .failure = {.culprit = -1},
     .record = record,
   };
@@ -96,18 +97,35 @@ static banyan_status record(bny_exec *exec, banyan_status status, int32_t culpri
   return keep(exec, &failure);
 }
 
+/* What can be completed is: a run before the one in which a rank gave bad data, or was missed, has all that it needs from
+ * whoever got as far as that. Other faults end every run: one that timed out has waited long enough. */
+static bool spares_run(const bny_exec *exec, uint64_t fault) {
+  banyan_status status = bny_fault_status(fault);
+  return exec->run && (status == BANYAN_ERR_DATA || status == BANYAN_ERR_PEER) && bny_fault_is_after(fault, exec->epoch);
+}
+
+/* This rank's run has failed though the fault spared it: so have those that need this rank in it. */
+static void bring_forward(bny_exec *exec, uint64_t fault) {
+  if (!spares_run(exec, fault)) return;
+  atomic_compare_exchange_strong(exec->fault, &fault, bny_fault_in_run(fault, exec->epoch));
+}
+
 banyan_status bny_exec_adopt(bny_exec *exec, const bny_failure *failure) {
   uint64_t first = 0, fault = bny_fault_pack(failure->status, failure->culprit, exec->transport->rank);
   if (!atomic_compare_exchange_strong(exec->fault, &first, fault)) return bny_exec_check(exec, NULL);
   return keep(exec, failure);
 }
 
+static banyan_status take_fault(bny_exec *exec, const bny_call *call);
+
 banyan_status bny_exec_fail(bny_exec *exec, banyan_status status, int32_t culprit, const char *format, ...) {
-  uint64_t first = 0;
-  bool is_first = atomic_compare_exchange_strong(exec->fault, &first, bny_fault_pack(status, culprit, exec->transport->rank));
+  uint64_t first = 0, fault = bny_fault_pack(status, culprit, exec->transport->rank);
+  if (exec->run) fault = bny_fault_in_run(fault, exec->epoch);
+  bool is_first = atomic_compare_exchange_strong(exec->fault, &first, fault);
   /* All ranks tell of the same failure; of a mismatch each what differs from its own call. */
   bool both_differ = status == BANYAN_ERR_MISMATCH && bny_fault_status(first) == status;
-  if (!is_first && !both_differ) return bny_exec_check(exec, NULL);
+  if (!is_first) bring_forward(exec, first);
+  if (!is_first && !both_differ) return take_fault(exec, NULL);
   char text[sizeof exec->failure.text];
   va_list arguments;
   va_start(arguments, format);
@@ -161,7 +179,7 @@ static banyan_status record_mismatch(bny_exec *exec, const bny_call *call, int32
   for (int i = 0; i < 2; i++) {
     if (!call || candidates[i] < 0 || candidates[i] == exec->transport->rank) continue;
     if (!learn_call(exec, candidates[i], (uint32_t)exec->epoch)) continue;
-    if (!bny_call_difference(exec->transport, candidates[i], call, difference, sizeof difference)) continue;
+    if (!bny_call_difference(exec->transport, candidates[i], call, exec->transport->rank, difference, sizeof difference)) continue;
     size_t length = 0;
     bny_append(text, sizeof text, &length, "rank %d is in another call: %s", candidates[i], difference);
     return record(exec, BANYAN_ERR_MISMATCH, candidates[i], text);
@@ -169,24 +187,26 @@ static banyan_status record_mismatch(bny_exec *exec, const bny_call *call, int32
   size_t length = 0;
   bool known = learn_call(exec, reporter, (uint32_t)exec->epoch) && learn_call(exec, culprit, epoch_begun(exec, reporter));
   bny_call reported = bny_call_read(exec->transport, reporter);
-  bool differs = known && bny_call_difference(exec->transport, culprit, &reported, difference, sizeof difference);
+  bool differs = known && bny_call_difference(exec->transport, culprit, &reported, reporter, difference, sizeof difference);
   bny_append(text, sizeof text, &length, "rank %d is in another call than rank %d%s%s", culprit, reporter,
              differs ? ": " : "", differs ? difference : "");
   return record(exec, BANYAN_ERR_MISMATCH, culprit, text);
 }
 
-banyan_status bny_exec_check(bny_exec *exec, const bny_call *call) {
+static banyan_status take_fault(bny_exec *exec, const bny_call *call) {
   if (exec->failure.status != BANYAN_OK) return bny_fail(exec->failure.status, "%s", exec->failure.text);
   uint64_t fault = atomic_load_explicit(exec->fault, memory_order_acquire);
-  if (!fault) return BANYAN_OK;
   banyan_status status = bny_fault_status(fault);
   int32_t culprit = bny_fault_culprit(fault), reporter = bny_fault_reporter(fault);
   if (status == BANYAN_ERR_MISMATCH) return record_mismatch(exec, call, culprit, reporter);
+  char refused[sizeof exec->failure.text];
+  if (status == BANYAN_ERR_PEER && bny_exec_refused_by(exec, culprit, refused, sizeof refused))
+    return record(exec, status, culprit, refused);
   char text[sizeof exec->failure.text];
   size_t length = 0;
   const char *what = status == BANYAN_ERR_PEER      ? "died, left or is broken"
                      : status == BANYAN_ERR_TIMEOUT ? "did not come in time"
-                     : status == BANYAN_ERR_DATA    ? "gave statistics that are NaN or infinite"
+                     : status == BANYAN_ERR_DATA    ? BNY_EXEC_NO_ROW
                      : status == BANYAN_ERR_ABORTED ? "called banyan_comm_abort()"
                                                     : "failed";
   bny_append(text, sizeof text, &length, "rank %d %s", culprit, what);
@@ -195,4 +215,13 @@ banyan_status bny_exec_check(bny_exec *exec, const bny_call *call) {
       atomic_load_explicit(&exec->reason_state, memory_order_acquire) == 2)
     bny_append(text, sizeof text, &length, ": %s", exec->reason);
   return record(exec, status, culprit, text);
+}
+
+banyan_status bny_exec_check(bny_exec *exec, const bny_call *call) {
+  if (exec->failure.status != BANYAN_OK) return bny_fail(exec->failure.status, "%s", exec->failure.text);
+  uint64_t fault = atomic_load_explicit(exec->fault, memory_order_acquire);
+  if (!fault) return BANYAN_OK;
+  if (!spares_run(exec, fault)) return take_fault(exec, call);
+  if (exec->progress) exec->progress(exec->transport); /* polls stop at a fault */
+  return BANYAN_OK;
 }

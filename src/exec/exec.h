@@ -21,6 +21,9 @@
 #include "plan/plan.h"
 #include "transport/transport.h"
 
+/* What a rank has done whose statistics are BANYAN_ERR_DATA, as its peers tell it. */
+#define BNY_EXEC_NO_ROW "gave statistics of no row: NaN or infinite without being declared empty, or a negative d"
+
 typedef struct bny_failure {
   banyan_status status; /* BANYAN_OK while all is well */
   int32_t culprit;      /* -1: none known */
@@ -54,6 +57,8 @@ typedef struct bny_exec {
   bny_store store;
   bny_record record;
   const struct bny_run *run; /* under way, or NULL */
+  bny_signal *refused; /* the transport's count of refused calls */
+  uint32_t history_before; /* of the run in which ranks compare calls: what it was before that */
   bny_failure failure;
   _Atomic int reason_state; /* of the abort: 0 none, 1 being written, 2 there */
   char reason[160];
@@ -83,8 +88,19 @@ void bny_exec_stop(bny_exec *exec, banyan_status status, int32_t culprit);
 /* The failure of another executor of this rank becomes that of this one, and of its peers, unless it has failed already. */
 banyan_status bny_exec_adopt(bny_exec *exec, const bny_failure *failure);
 
-/* The failure that is known here, after a look at the shared fault word; sets the thread's error text. */
+/* The failure that is known here, after a look at the shared fault word; sets the thread's error text. One that spares the run
+ * under way is seen once that is complete. */
 banyan_status bny_exec_check(bny_exec *exec, const bny_call *call);
+
+/* This rank refuses the next call of all, with the text of its error; nothing is sent of it. Peers that compare calls give it up,
+ * and go on with the next; those that are in a run of it end the communicator. */
+void bny_exec_refuse(bny_exec *exec, banyan_status status, const char *why);
+
+/* True if that rank refused the present run, or the one before; writes what is said of it. */
+bool bny_exec_refused_by(bny_exec *exec, int32_t rank, char *text, size_t bytes);
+
+/* Whether a peer has refused the run under way: not BANYAN_OK if so. Looks at memory of this host. */
+banyan_status bny_exec_look_for_refusals(bny_exec *exec, const bny_call *call);
 
 /* Of a run that carries between hosts what kernels of a device make and read; there is nothing else to it. Called by its
  * thread. */
@@ -137,6 +153,10 @@ void bny_run_begin(bny_run *run);
 /* Goes on until the end or until something has not arrived; `block`: waits for it. *done is set on BANYAN_OK. */
 banyan_status bny_run_progress(bny_run *run, bool block, bool *done);
 
+/* True if a row of the last run's result is lost, because the caller's type cannot hold its statistics: its place in the
+ * call. All else of the run is as it should be, and nobody else needs to know. */
+bool bny_run_lost(const bny_run *run, int32_t *token, int32_t *head);
+
 /* Its rank is about to do something else, or comes back from that: it waits for nobody meanwhile, and what time passes does
  * not count for the deadline. */
 void bny_run_rest(bny_run *run);
@@ -147,6 +167,8 @@ size_t bny_run_shift(const bny_run *run);
 /* Payload bytes and messages sent by the last run. */
 uint64_t bny_run_bytes_sent(const bny_run *run);
 uint64_t bny_run_messages_sent(const bny_run *run);
+/* Finite values of its input that a lossy wire cannot hold. */
+uint64_t bny_run_saturated(const bny_run *run);
 /* Of the bytes, those that the transport gave to a network. */
 uint64_t bny_run_bytes_between_hosts(const bny_run *run);
 

@@ -8,8 +8,9 @@
 #include <string.h>
 #include <unistd.h>
 
-#include "log.h"
-#include "status.h"
+#include "base/file.h"
+#include "base/log.h"
+#include "base/status.h"
 
 enum { LINE_BYTES = 192, LOGGED_ENTRIES = 16 };
 
@@ -56,10 +57,10 @@ size_t bny_flight_print(const bny_flight *flight, uint64_t last, int32_t entries
 static void write_file(const char *pattern, int32_t rank, const char *text, size_t bytes) {
   char path[1024];
   if (!bny_log_path(pattern, rank, path, sizeof path)) return;
-  int file = bny_log_open(path, O_APPEND);
-  ssize_t written = file < 0 ? -1 : write(file, text, bytes);
+  int file = bny_file_open(path, O_APPEND, BNY_FILE_REGULAR);
+  ssize_t written = file < 0 ? -1 : bny_file_write(file, text, bytes);
   if (written != (ssize_t)bytes)
-    bny_log(BNY_LOG_WARN, "the flight recorder cannot write to %s: %s", path, strerror(written < 0 ? errno : ENOSPC));
+    bny_log(BNY_LOG_WARN, "the flight recorder cannot write to %s: %s", path, bny_file_error(written < 0 ? errno : ENOSPC));
   if (file >= 0) close(file);
 }
 

@@ -10,7 +10,7 @@
 #include <stddef.h>
 #include <stdint.h>
 
-#include "clock.h"
+#include "base/clock.h"
 
 enum { BNY_FLIGHT_ENTRIES = 256 };
 

@@ -4,8 +4,8 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "log.h"
-#include "status.h"
+#include "base/log.h"
+#include "base/status.h"
 
 banyan_status bny_record_open(const bny_record_config *config, int32_t rank, int32_t nranks, bny_record *record) {
   bny_record made = {.levels = config->levels};

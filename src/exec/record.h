@@ -8,7 +8,7 @@
 #include "exec/call.h"
 #include "exec/flight.h"
 #include "plan/plan.h"
-#include "trace.h"
+#include "base/trace.h"
 
 /* Texts live as long as bny_record_open() runs. */
 typedef struct bny_record_config {

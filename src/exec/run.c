@@ -3,7 +3,7 @@
 
 #include "exec/run_parts.h"
 #include "exec/store.h"
-#include "status.h"
+#include "base/status.h"
 
 void bny_run_relabel(bny_run *run, const bny_call *call) {
   run->call = *call;
@@ -26,10 +26,17 @@ size_t bny_run_place(const bny_run *run, char *text, size_t bytes) {
 
 uint64_t bny_run_bytes_sent(const bny_run *run) { return run->bytes_sent; }
 uint64_t bny_run_messages_sent(const bny_run *run) { return run->messages_sent; }
+uint64_t bny_run_saturated(const bny_run *run) { return run->saturated; }
 uint64_t bny_run_bytes_between_hosts(const bny_run *run) { return run->bytes_between_hosts; }
 
 uint64_t bny_run_arena_bytes(const bny_run *run) {
   return 2 * (run->places > 1 ? run->places * run->stride : run->plan->outbox_bytes);
+}
+
+bool bny_run_lost(const bny_run *run, int32_t *token, int32_t *head) {
+  *token = run->lost_token;
+  *head = run->lost_head;
+  return run->lost;
 }
 
 size_t bny_run_shift(const bny_run *run) { return run->first_place; }
@@ -99,9 +106,9 @@ void bny_run_begin(bny_run *run) {
   run->tag = exec->epoch << 32 | exec->history;
   run->shift = run->first_place + (exec->epoch >> 1) % run->places * run->stride;
   run->next = 0;
-  run->ready = false;
+  run->ready = run->lost = false;
   run->patience = (bny_patience){0};
-  run->bytes_sent = run->messages_sent = 0;
+  run->bytes_sent = run->messages_sent = run->saturated = 0;
   run->bytes_between_hosts = exec->transport->bytes_between_hosts;
   exec->run = run;
   bny_record_begin(&exec->record, &run->record, exec->epoch);
@@ -245,6 +252,7 @@ static banyan_status copy_input(bny_run *run, const bny_step *step, const bny_bo
   bny_store_timer timer = {0};
   if (!run->exec->progress) timer = bny_store_begin(&run->exec->store, plan->slots[step->slot].bytes); /* else plain */
   to.stream = timer.stream;
+  to.saturated = &run->saturated;
   int64_t bad = run->exec->kernels->encode(box, run->binding->in, step->slice.token0 - run->binding->in_token0,
                                            step->slice.head0 - run->binding->in_head0, plan->wire, &to);
   bny_store_end(&run->exec->store, &timer);
@@ -273,9 +281,15 @@ static void deliver(bny_run *run, int32_t index, int half) {
   const bny_plan *plan = run->plan;
   const bny_step *step = &plan->steps[index];
   if (plan->collective == BNY_COMBINE) {
-    run->exec->kernels->merge_finish(&run->boxes[index], plan->wire, step->count, moved_sources(run, step, half),
-                                     plan->round_nodes, run->binding->out, step->slice.token0 - run->binding->out_token0,
-                                     step->slice.head0 - run->binding->out_head0);
+    const bny_box *box = &run->boxes[index];
+    int64_t row = run->exec->kernels->merge_finish(box, plan->wire, step->count, moved_sources(run, step, half),
+                                                   plan->round_nodes, run->binding->out,
+                                                   step->slice.token0 - run->binding->out_token0,
+                                                   step->slice.head0 - run->binding->out_head0);
+    if (row < 0 || run->lost) return;
+    run->lost = true;
+    run->lost_token = step->slice.token0 + (int32_t)(row / box->heads);
+    run->lost_head = step->slice.head0 + (int32_t)(row % box->heads);
     return;
   }
   for (int32_t i = run->piece_first[index]; i < run->piece_first[index + 1]; i++)

@@ -4,7 +4,7 @@
 #include <sched.h>
 #include <time.h>
 
-#include "clock.h"
+#include "base/clock.h"
 
 enum { SLEEP_FIRST_NS = 50000, LOOK_EVERY_NS = 5000000 };
 
@@ -82,7 +82,7 @@ static bool disagrees(bny_exec *exec, int32_t peer, int32_t slot) {
 
 static banyan_status fail_mismatch(bny_exec *exec, const bny_call *call, int32_t peer) {
   char difference[160];
-  if (bny_call_difference(exec->transport, peer, call, difference, sizeof difference))
+  if (bny_call_difference(exec->transport, peer, call, exec->transport->rank, difference, sizeof difference))
     return bny_exec_fail(exec, BANYAN_ERR_MISMATCH, peer, "rank %d is in another call: %s", peer, difference);
   return bny_exec_fail(exec, BANYAN_ERR_MISMATCH, peer, "rank %d made other calls than this rank before operation %llu", peer,
                        (unsigned long long)exec->epoch);
@@ -99,6 +99,15 @@ static bool holds_up(bny_exec *exec, int32_t dead, int32_t peer) {
 static banyan_status look_for_deaths(bny_exec *exec, int32_t peer, int32_t dead) {
   int32_t nranks = exec->transport->nranks;
   while (dead >= 0 && !holds_up(exec, dead, peer)) dead = dead + 1 < nranks ? dead + 1 : -1;
+  const bny_transport_ops *ops = exec->transport->ops;
+  bool is_ours = false; /* the dead rank has done nothing */
+  const char *trouble = dead >= 0 && ops->trouble ? ops->trouble(exec->transport, dead, &is_ours) : NULL;
+  int32_t rank = exec->transport->rank;
+  if (trouble && is_ours)
+    return bny_exec_fail(exec, BANYAN_ERR_SYSTEM, rank, "rank %d has no connection to rank %d (%s)", rank, dead, trouble);
+  if (trouble)
+    return bny_exec_fail(exec, BANYAN_ERR_PEER, dead, "rank %d cannot be reached from rank %d, or has died (%s)", dead, rank,
+                         trouble);
   if (dead >= 0)
     return bny_exec_fail(exec, BANYAN_ERR_PEER, dead, "rank %d died in the middle of operation %llu", dead,
                          (unsigned long long)exec->epoch);
@@ -110,6 +119,8 @@ static banyan_status look_for_deaths(bny_exec *exec, int32_t peer, int32_t dead)
 
 banyan_status bny_wait_look(bny_exec *exec, const bny_call *call, bny_patience *patience, int32_t peer, int32_t slot) {
   banyan_status status = bny_exec_check(exec, call);
+  if (status == BANYAN_OK && atomic_load_explicit(exec->refused, memory_order_acquire))
+    status = bny_exec_look_for_refusals(exec, call);
   if (status != BANYAN_OK) return status;
   int64_t now_ns = bny_clock_ns();
   if (!patience->since_ns) {
@@ -122,7 +133,10 @@ banyan_status bny_wait_look(bny_exec *exec, const bny_call *call, bny_patience *
   atomic_store_explicit(&exec->line->looks, atomic_load_explicit(&exec->line->looks, memory_order_relaxed) + 1,
                         memory_order_relaxed);
   const bny_transport_ops *ops = exec->transport->ops;
-  if (disagrees(exec, peer, slot) && (!ops->ask || ops->ask(exec->transport, peer))) return fail_mismatch(exec, call, peer);
+  if (disagrees(exec, peer, slot) && (!ops->ask || ops->ask(exec->transport, peer))) {
+    status = bny_exec_look_for_refusals(exec, call); /* made since the look above */
+    return status == BANYAN_OK ? fail_mismatch(exec, call, peer) : status;
+  }
   if (now_ns - patience->looked_ns >= LOOK_EVERY_NS) {
     patience->looked_ns = now_ns;
     status = look_for_deaths(exec, peer, ops->sleep(exec->transport, 0));

@@ -17,7 +17,7 @@ void bny_arrivals_fini(bny_arrivals *arrivals) {
   arrivals->entries = NULL;
 }
 
-/* The entry, or the free one where it belongs. */
+/* Returns the entry, or the free entry where it belongs. */
 static bny_arrival *place(const bny_arrivals *arrivals, int32_t sender, int32_t slot, int32_t receiver) {
   uint64_t hash = ((uint64_t)(uint32_t)sender << 32 | (uint32_t)receiver) * UINT64_C(0x9e3779b97f4a7c15);
   hash = (hash ^ (uint32_t)slot) * UINT64_C(0xff51afd7ed558ccd);
@@ -66,7 +66,8 @@ int32_t bny_ready_take(bny_ready *ready) {
   return rank;
 }
 
-/* A rank that waits is not in the queue, and leaves it only to wait or at its end: so it is there once at most. */
+/* A waiting rank is not queued, and a rank leaves the queue only to wait or at its end. It is thus queued at most
+ * once. */
 void bny_ready_wake(bny_ready *ready, const bny_plan *receiver, int32_t sender, int32_t slot) {
   int32_t rank = receiver->rank;
   if (!ready->waits[rank]) return;

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
- * A symbolic run of plans (prove.c, cost.c). What has been sent so far: a map from (sender, slot, receiver) to when,
- * and to whether the receiver has waited for it. And which ranks can go on: one that waits for a message is run again
- * when that has been sent, and not before. */
+ * The state of a symbolic run of plans (prove.c, cost.c). A map from (sender, slot, receiver) records when a message
+ * was sent, and whether the receiver has waited for it. A queue holds the ranks that can proceed. A waiting rank enters
+ * it again only when its message has been sent. */
 #ifndef BNY_PLAN_ARRIVAL_H
 #define BNY_PLAN_ARRIVAL_H
 
@@ -21,20 +21,20 @@ typedef struct bny_arrivals {
 bool bny_arrivals_init(bny_arrivals *arrivals, int64_t most); /* false: no memory */
 void bny_arrivals_fini(bny_arrivals *arrivals);
 bny_arrival *bny_arrivals_find(const bny_arrivals *arrivals, int32_t sender, int32_t slot, int32_t receiver);
-/* NULL if it is there already. At most `most` may be added. */
+/* NULL: it exists already. At most `most` may be added. */
 bny_arrival *bny_arrivals_add(bny_arrivals *arrivals, int32_t sender, int32_t slot, int32_t receiver);
 
 typedef struct bny_ready {
-  int32_t *queue; /* nranks of them, from `first` on, around */
+  int32_t *queue; /* a ring of nranks entries that begins at `first` */
   int32_t nranks, first, count;
   int32_t *next;  /* by rank: its next step */
-  bool *waits;    /* by rank: that step is a WAIT for what has not been sent */
+  bool *waits;    /* by rank: that step is a WAIT for a message that has not been sent */
 } bny_ready;
 
 bool bny_ready_init(bny_ready *ready, int32_t nranks); /* all ranks are ready; false: no memory */
 void bny_ready_fini(bny_ready *ready);
 int32_t bny_ready_take(bny_ready *ready); /* a rank, or -1 */
-/* Slot `slot` of `sender` has been sent to the rank of `receiver`, which may have waited for it. */
+/* Slot `slot` of `sender` has been sent to the rank of `receiver`. Wakes that rank if it waits for the slot. */
 void bny_ready_wake(bny_ready *ready, const bny_plan *receiver, int32_t sender, int32_t slot);
 
 #endif

@@ -4,9 +4,9 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "status.h"
+#include "base/status.h"
 
-/* Slots of a peer, from a run of the algorithm in slots-only mode. */
+/* A peer's slots, from a run of the algorithm in slots-only mode. */
 struct bny_peer_list {
   struct bny_peer_list *next;
   int32_t peer;
@@ -75,7 +75,7 @@ void *bny_builder_allocate(bny_builder *builder, int64_t count, size_t item_byte
   return temporary->memory;
 }
 
-/* Room for `more` items after `count`; the array at least doubles. */
+/* Makes room for `more` items after `count`; the array at least doubles. */
 static bool reserve(bny_builder *builder, void **array, int32_t *capacity, int32_t count, int64_t more,
                     size_t item_bytes) {
   if (builder->status != BANYAN_OK) return false;
@@ -128,7 +128,7 @@ void bny_builder_run(bny_builder *builder, bny_frame *frame, const bny_algorithm
   builder->rank = rank;
 }
 
-/* What the frame at hand delivers, to whoever runs it. */
+/* Passes a delivery of the current frame to its function. */
 static void deliver_outside(bny_builder *builder, const bny_slice *slice, const bny_source *sources, int64_t count) {
   const bny_frame *frame = builder->frame;
   builder->frame = NULL;
@@ -211,7 +211,7 @@ void bny_builder_send(bny_builder *builder, int32_t slot, int32_t peer) {
   bny_builder_send_list(builder, slot, &peer, 1);
 }
 
-/* `peer` and `slot` as the plan has them. */
+/* `peer` and `slot` are those of the plan. */
 static int32_t message_add(bny_builder *builder, int32_t peer, int32_t slot, const bny_slot *what) {
   bny_plan *plan = builder->plan;
   void *messages = plan->messages;
@@ -244,7 +244,7 @@ void bny_builder_wait(bny_builder *builder, int32_t message) {
   step_add(builder, &(bny_step){.kind = BNY_STEP_WAIT, .slot = -1, .message = message});
 }
 
-/* Steps that read sources: appends them and the step. */
+/* Adds a step and its sources. */
 static void step_add_sources(bny_builder *builder, bny_step *step, const bny_source *sources, int64_t count) {
   bny_plan *plan = builder->plan;
   if (builder->slots_only || builder->status != BANYAN_OK) return;
@@ -260,7 +260,8 @@ static void step_add_sources(bny_builder *builder, bny_step *step, const bny_sou
   step_add(builder, step);
 }
 
-/* Merges groups over `slice` until at most BNY_MERGE_SOURCES_MAX are left. Returns them, and their number in *count. */
+/* Merges groups over `slice` until at most BNY_MERGE_SOURCES_MAX sources are left. Returns these, and their number in
+ * *count. */
 static const bny_source *group(bny_builder *builder, const bny_slice *slice, const bny_source *sources,
                                int64_t *count) {
   while (*count > BNY_MERGE_SOURCES_MAX && builder->status == BANYAN_OK) {
@@ -291,6 +292,12 @@ int64_t bny_builder_group_slots(int64_t count) {
     slots += count;
   }
   return slots;
+}
+
+int32_t bny_builder_group_roundings(int64_t count) {
+  int32_t roundings = 0;
+  for (; count > BNY_MERGE_SOURCES_MAX; roundings++) count = (count + BNY_MERGE_SOURCES_MAX - 1) / BNY_MERGE_SOURCES_MAX;
+  return roundings;
 }
 
 void bny_builder_merge(bny_builder *builder, int32_t slot, const bny_source *sources, int64_t count) {
@@ -346,7 +353,7 @@ static struct bny_peer_list *peer_list(bny_builder *builder, int32_t peer) {
                                  .aliases = lister.aliases,
                                  .nstarts = lister.nstarts,
                                  .naliases = lister.naliases};
-  lister.keys = NULL; /* now the list's */
+  lister.keys = NULL; /* the list owns them now */
   lister.starts = NULL;
   lister.aliases = NULL;
   bny_builder_fini(&lister);
@@ -358,7 +365,7 @@ bool bny_key_equal(bny_key a, bny_key b) {
   return a.frame == b.frame && a.phase == b.phase && a.piece == b.piece && a.low == b.low && a.high == b.high;
 }
 
-/* The slot with that key, or -1. */
+/* Returns the slot with that key, or -1. */
 static int32_t list_find(struct bny_peer_list *list, bny_key key) {
   for (int32_t tried = 0; tried < list->nslots; tried++) {
     int32_t slot = (list->cursor + tried) % list->nslots;

@@ -2,18 +2,18 @@
  *
  * The builder: how an algorithm writes down the plan of one rank.
  *
- * Errors are sticky: the first failure is kept in builder->status, everything added after it is dropped, so that an
- * algorithm reads as a list of steps. Indices returned after a failure are 0 and must only be given back to the
- * builder.
+ * Errors are sticky: builder->status keeps the first failure and everything added after it is dropped. An algorithm
+ * thus reads as a list of steps. Indices returned after a failure are 0 and must only be given back to the builder.
  *
- * How a rank knows the slots of its peers. A message names the peer's slot by index and carries a copy of the peer's
- * entry. There are two ways to get them:
- * bny_builder_receive(): the algorithm states index and entry by a formula. Where all ranks number their slots alike
- * (oneshot, twoshot) this costs nothing.
+ * How a rank knows the slots of its peers: a message names the peer's slot by index and carries a copy of the peer's
+ * entry. There are two ways to get both.
+ *
+ * bny_builder_receive(): the algorithm computes index and entry by a formula. This costs nothing where all ranks number
+ * their slots alike (oneshot, twoshot).
  *
  * bny_builder_receive_key(): slots carry a key (phase, piece, and the ranks [low, high) merged in it). The builder runs
- * the same algorithm for the peer in slots-only mode, in which everything but slots is dropped, keeps the peer's list,
- * and finds the key in it. The list costs one run per peer received from, so it is for algorithms with few peers.
+ * the same algorithm for the peer in slots-only mode, which drops everything except slots. It keeps the peer's list and
+ * finds the key in it. The list costs one run per peer received from, so this way suits algorithms with few peers.
  */
 #ifndef BNY_PLAN_BUILDER_H
 #define BNY_PLAN_BUILDER_H
@@ -23,74 +23,76 @@
 
 typedef struct bny_builder bny_builder;
 
-/* How the messages of an algorithm lie on levels. */
+/* How the messages of an algorithm spread over levels. */
 typedef enum bny_pattern {
-  BNY_PATTERN_ALL,      /* every rank with every other alike */
-  BNY_PATTERN_DOUBLING, /* with ranks twice as far in each round, of rounds of one size */
-  BNY_PATTERN_HALVING,  /* likewise, with half as much in each round; spread as DOUBLING with twice as much */
-  BNY_PATTERN_RING      /* with the ranks beside it */
+  BNY_PATTERN_ALL,      /* every rank exchanges with every other alike */
+  BNY_PATTERN_DOUBLING, /* the distance to the peer doubles in each round; rounds are of one size */
+  BNY_PATTERN_HALVING,  /* likewise, with half the bytes in each round; the spread doubles both in each round */
+  BNY_PATTERN_RING      /* with the two neighbouring ranks */
 } bny_pattern;
 
-/* What an algorithm costs, the same on every rank: an estimate of the rank that is last to finish, and bounds of memory
+/* The cost of an algorithm, the same on every rank: an estimate for the rank that finishes last, and bounds of memory
  * that no rank exceeds. */
 typedef struct bny_estimate {
-  double rounds;       /* times that a rank must wait for what another makes after the start */
+  double rounds;       /* times that a rank waits for data that another rank makes after the start */
   double messages;     /* received by one rank */
   double bytes;        /* received by one rank */
-  double work_bytes;   /* encoded, merged, copied or delivered by one rank, every source counted */
+  double work_bytes;   /* encoded, merged, copied or delivered by one rank; every source counts */
   double bytes_sent;   /* by the rank that sends most */
-  size_t outbox_bytes; /* bounds on any rank */
+  size_t outbox_bytes; /* with slots: bounds on any rank */
   int64_t slots;
-  bny_pattern pattern;                /* which peers these rounds and bytes go to, where the request has levels */
+  int32_t roundings;   /* most roundings of a combine's value up to a delivery, in plan order and on a lossy wire */
+  bny_pattern pattern;                /* the peers of these rounds and bytes, where the request has levels */
   double ns;                          /* 0: bny_estimate_ns() computes it from the above */
   double level_bytes[BNY_LEVELS_MAX]; /* bytes_sent by level; filled by bny_algorithm_candidates() where ns is 0 */
-  int32_t radix[BNY_LEVELS_MAX];      /* of a tree: by level, or the first alone; 0 from the first that it has none */
-  int32_t pieces;                     /* that a tree sends the box in */
+  int32_t radix[BNY_LEVELS_MAX];      /* of a tree: by level, or the first alone; 0 ends the list */
+  int32_t pieces;                     /* pieces in which a tree sends the box */
 } bny_estimate;
 
 /* One row of algorithms.def. */
 typedef struct bny_algorithm {
-  const char *name;    /* as callers name it */
-  const char *variant; /* two rows may share a name: the cheaper one is taken. NULL: the only one */
-  const char *(*refuse)(const bny_request *request); /* NULL: it serves this request; else why it cannot, static text */
+  const char *name;    /* name that callers use */
+  const char *variant; /* rows may share a name: the cheaper one is taken. NULL: no variants */
+  const char *(*refuse)(const bny_request *request); /* NULL: it serves this request; else the reason, static text */
   void (*estimate)(const bny_request *request, bny_estimate *estimate);
   void (*build)(bny_builder *builder);
 } bny_algorithm;
 
 extern const bny_algorithm *const bny_algorithms[]; /* ends with NULL */
 
-/* Seconds are not the unit: nanoseconds, from the request's link costs. */
+/* Predicted time in nanoseconds, from the request's link costs. */
 double bny_estimate_ns(const bny_request *request, const bny_estimate *estimate);
 
-/* What selection weighs. */
+/* One algorithm in a selection. */
 typedef struct bny_candidate {
   const bny_algorithm *algorithm;
-  const char *refusal; /* static; NULL: it serves, and what follows is set */
-  bool named;          /* by the request, or it names none */
-  bool fits;           /* the outbox */
-  bool chosen;         /* at most one is */
+  const char *refusal; /* static; NULL: it serves, and the fields below are set */
+  bool named;          /* the request names it, or names none */
+  bool fits;           /* into the outbox */
+  bool chosen;         /* true for at most one */
   bny_estimate estimate;
-  double ns;           /* predicted, or measured: */
+  double ns;           /* predicted or measured */
   const struct bny_measurement *measured; /* NULL: predicted */
 } bny_candidate;
 
 enum { BNY_CANDIDATES_MAX = 16 };
 
-/* All rows of the table in its order; returns their number. Where some are measured, one of these is chosen if one fits. */
+/* Fills in all rows of the table in its order; returns their number. If some are measured, one of these is chosen if
+ * one fits. */
 int32_t bny_algorithm_candidates(const bny_request *request, bny_candidate candidates[BNY_CANDIDATES_MAX]);
 
-/* Chooses by name or by predicted cost; a pure function of the request, the same on every rank. *reason is owned by the
- * caller. */
+/* Chooses by name or by predicted cost. It is a pure function of the request, so every rank gets the same answer. The
+ * caller owns *reason. */
 banyan_status bny_algorithm_select(const bny_request *request, const bny_algorithm **algorithm, double *predicted_ns,
                                    char **reason);
 
 /* Callers name an algorithm ("recursive") or one variant of it ("recursive_halving"). */
 bool bny_algorithm_is_named(const bny_algorithm *algorithm, const char *name);
 
-/* "oneshot", or "recursive halving" where there is a variant. */
+/* Prints "oneshot", or "recursive halving" where there is a variant. */
 void bny_algorithm_print(const bny_algorithm *algorithm, char *text, size_t bytes, size_t *length);
 
-/* ", radix 4, 8 pieces": what an algorithm with several forms would take; nothing for the others. */
+/* Prints ", radix 4, 8 pieces" for an algorithm with several forms; nothing for others. */
 void bny_estimate_print_form(const bny_estimate *estimate, char *text, size_t bytes, size_t *length);
 
 /* ---- the builder itself ------------------------------------------------------------------------------------------ */
@@ -98,22 +100,23 @@ void bny_estimate_print_form(const bny_estimate *estimate, char *text, size_t by
 typedef struct bny_key {
   int32_t phase, piece;
   int32_t low, high; /* ranks merged in it */
-  int64_t frame;     /* 0: the one at hand */
+  int64_t frame;     /* 0: the current frame */
 } bny_key;
 
-/* A frame: an algorithm as a part of another one, run by some of the ranks. It sees a request and ranks of its own; its
- * input is a merge of sources, and what it delivers goes to a function. Slots lie in the one outbox. */
+/* A frame: an algorithm that runs as a part of another one, on some of the ranks. It has its own request and rank
+ * numbers. Its input is a merge of sources, and a function receives what it delivers. Its slots lie in the one
+ * outbox. */
 typedef struct bny_frame {
-  int64_t id;                 /* the same on all of its ranks; no other frame of theirs has it; > 0 */
+  int64_t id;                 /* > 0, the same on all of its ranks, and unique among the frames of each */
   const bny_request *request; /* of `nranks` ranks */
-  int32_t rank;               /* this one's number in it */
+  int32_t rank;               /* this rank's number in it */
   const bny_source *input;    /* NULL: the input of the call */
   int64_t ninput;
   void (*deliver)(bny_builder *builder, void *context, const bny_slice *slice, const bny_source *sources,
                   int64_t count); /* runs outside of the frame */
   int32_t (*rank_outside)(const bny_builder *builder, const void *context, int32_t rank);
-  void *context; /* of both functions */
-  int32_t first_slot; /* the builder's own */
+  void *context; /* argument of both functions */
+  int32_t first_slot; /* set by the builder */
   size_t first_offset;
 } bny_frame;
 
@@ -124,7 +127,7 @@ typedef struct bny_frame_start {
   size_t offset;
 } bny_frame_start;
 
-/* A further key of a slot. */
+/* An additional key of a slot. */
 typedef struct bny_alias {
   bny_key key;
   int32_t slot;
@@ -139,7 +142,7 @@ struct bny_builder {
   bool slots_only;
   banyan_status status;
   bny_plan *plan;
-  struct bny_choices *choices; /* that parts of plans have made, see compose.h; NULL: none */
+  struct bny_choices *choices; /* choices made for parts of the plan, see compose.h; NULL: none */
   const bny_request *whole; /* of the plan; `request` and `rank` are those of the frame */
   const bny_frame *frame;   /* NULL: none */
   bny_key *keys;            /* one per slot */
@@ -153,26 +156,24 @@ struct bny_builder {
 
 void bny_builder_init(bny_builder *builder, const bny_request *request, const bny_algorithm *algorithm, int32_t rank,
                       bool slots_only, bny_plan *plan);
-void bny_builder_fini(bny_builder *builder); /* the plan remains */
+void bny_builder_fini(bny_builder *builder); /* does not free the plan */
 
 bool bny_key_equal(bny_key a, bny_key b);
 
-/* Zeroed memory that lives until bny_builder_fini(); NULL (and a sticky error) if there is none. */
+/* Returns zeroed memory that lives until bny_builder_fini(), or NULL with a sticky error if there is none. */
 void *bny_builder_allocate(bny_builder *builder, int64_t count, size_t item_bytes);
 
 static inline bny_source bny_source_slot(int32_t slot) { return (bny_source){.slot = slot, .message = -1}; }
 
 static inline bny_source bny_source_message(int32_t message) { return (bny_source){.slot = -1, .message = message}; }
 
-/* Adds a slot for a slice and returns its index. */
 int32_t bny_builder_slot(bny_builder *builder, const bny_slice *slice, bny_key key);
 int32_t bny_builder_slot_private(bny_builder *builder, const bny_slice *slice);
 bny_slot bny_builder_slot_entry(const bny_builder *builder, int32_t slot);
 
-/* Gives a slot a further key. */
 void bny_builder_alias(bny_builder *builder, int32_t slot, bny_key key);
 
-/* Where the slots of the frame begin: an algorithm's first slot is this one, on its peers too. */
+/* An algorithm's first slot and its offset in the frame, the same on its peers. */
 int32_t bny_builder_first_slot(const bny_builder *builder);
 size_t bny_builder_first_offset(const bny_builder *builder);
 
@@ -186,21 +187,25 @@ void bny_builder_copy(bny_builder *builder, int32_t slot);
 void bny_builder_send(bny_builder *builder, int32_t slot, int32_t peer);
 void bny_builder_send_list(bny_builder *builder, int32_t slot, const int32_t *peers, int32_t count);
 
-/* A message to be received; it still has to be waited for. */
+/* Adds a message to receive and returns its index; bny_builder_wait() must follow. */
 int32_t bny_builder_receive(bny_builder *builder, int32_t peer, int32_t slot, const bny_slot *what);
 int32_t bny_builder_receive_key(bny_builder *builder, int32_t peer, bny_key key);
 void bny_builder_wait(bny_builder *builder, int32_t message);
 
-/* MERGE over the slot's slice, DELIVER over a slice. More than BNY_MERGE_SOURCES_MAX sources are first merged in
- * aligned groups of that many (a power of two, so that the tree of neighbour pairs is the same) into private slots. */
+/* MERGE over the slot's slice, DELIVER over a slice. More than BNY_MERGE_SOURCES_MAX sources are first merged into
+ * private slots, in aligned groups of that many. This is a power of two, so the tree of neighbour pairs stays the
+ * same. */
 void bny_builder_merge(bny_builder *builder, int32_t slot, const bny_source *sources, int64_t count);
 void bny_builder_deliver(bny_builder *builder, const bny_slice *slice, const bny_source *sources, int64_t count);
 void bny_builder_deliver_one(bny_builder *builder, const bny_slice *slice, bny_source source);
 
-/* Private slots that grouping costs for `count` sources. */
+/* Private slots that grouping needs for `count` sources. */
 int64_t bny_builder_group_slots(int64_t count);
 
-/* The other ranks, rank + 1 first; bny_builder_allocate() memory of nranks - 1 entries. */
+/* The number of times that grouping rounds a value. */
+int32_t bny_builder_group_roundings(int64_t count);
+
+/* Returns the other ranks, rank + 1 first: bny_builder_allocate() memory of nranks - 1 entries. */
 int32_t *bny_builder_others(bny_builder *builder);
 
 /* ---- whole numbers ----------------------------------------------------------------------------------------------- */
@@ -210,7 +215,7 @@ static inline int32_t bny_modulo(int64_t value, int32_t n) {
   return (int32_t)(rest < 0 ? rest + n : rest);
 }
 
-/* Smallest k with 2^k >= n, largest k with 2^k <= n (n >= 1). */
+/* The smallest k with 2^k >= n, and the largest k with 2^k <= n (n >= 1). */
 static inline int32_t bny_log2_ceil(int64_t n) {
   int32_t k = 0;
   while (((int64_t)1 << k) < n) k++;

@@ -6,7 +6,7 @@
 #include <stdlib.h>
 
 #include "plan/slice.h"
-#include "status.h"
+#include "base/status.h"
 
 static const char *const step_names[] = {"copy", "merge", "send", "wait", "deliver"};
 
@@ -26,13 +26,14 @@ banyan_status bny_plan_fail(const bny_plan *plan, int32_t step, const char *form
 
 static banyan_status check_header(const bny_request *request, const bny_plan *plan, const bny_plan *first,
                                   int32_t rank) {
-  bool rounds = request->collective == BNY_COMBINE && request->order == BANYAN_ORDER_CANONICAL &&
-                bny_wire_formats[request->wire].error_bound > 0;
+  bool rounds = bny_request_is_lossy(request) && request->order == BANYAN_ORDER_CANONICAL;
   if (plan->rank != rank || plan->nranks != request->nranks || plan->collective != request->collective)
     return bny_fail(BANYAN_ERR_STATE, "plan: number %d is of rank %d of %d, collective %d", rank, plan->rank,
                     plan->nranks, (int)plan->collective);
   if (plan->wire != request->wire || plan->value_dim != request->value_dim || plan->round_nodes != rounds)
     return bny_plan_fail(plan, -1, "its wire format, value_dim or rounding is not the request's");
+  if (plan->roundings != first->roundings || (plan->roundings > 0) != bny_request_is_lossy(request))
+    return bny_plan_fail(plan, -1, "it says %d roundings, that of rank 0 %d", plan->roundings, first->roundings);
   if (plan->hash != first->hash) return bny_plan_fail(plan, -1, "its hash is not that of rank 0");
   return BANYAN_OK;
 }

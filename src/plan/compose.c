@@ -4,7 +4,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-/* Beyond islands only carriers take turns on a core, and all of an island share what is shared. */
+/* Beyond islands only carriers take turns on a core, and all of an island share the shared link. */
 static bny_link_cost link_of_part(const bny_levels *levels, int32_t level) {
   bny_link_cost link = levels->levels[level].link;
   if (level == 0) return link;
@@ -40,7 +40,7 @@ static bool some_own_no_piece(const bny_request *part) {
   return false;
 }
 
-/* Where some members own no piece, bounds must hold whichever these are: so oneshot, whose bounds do not depend on it. */
+/* If some members own no piece, bounds must hold for any choice of these. Only oneshot's bounds do not depend on it. */
 static const bny_algorithm *cheapest(const bny_request *part, bny_estimate *estimate) {
   const bny_algorithm *chosen = NULL;
   double least = 0;
@@ -58,7 +58,7 @@ static const bny_algorithm *cheapest(const bny_request *part, bny_estimate *esti
   return chosen;
 }
 
-/* Parts with equal keys are alike in all that an estimate depends on. */
+/* Parts with equal keys have the same estimate. */
 static uint64_t key_of(const bny_request *part) {
   bny_request sized = *part;
   sized.token0 = sized.head0 = sized.root = 0;

@@ -1,22 +1,22 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Predicted time of plans, step by step: each rank has a clock, all begin at 0.
+ * Predicted time of plans, step by step. Each rank has a clock, and all begin at 0.
  *   COPY: work. MERGE, DELIVER: work over every source.
  *   SEND: arrives alpha after the sender's clock.
- *   WAIT: for what has not arrived: until then, and a switch if ranks take turns on a core; else message_ns.
- * The result is the last clock. The same assumptions as in select.c, without its closed formulae.
+ *   WAIT: until the arrival, plus a switch if ranks take turns on a core; message_ns if it has arrived.
+ * The result is the last clock. The assumptions are those of select.c, without its closed formulae.
  *
- * Where all ranks are alike the reader pays beta for the bytes of sources that are messages: it reads them from memory.
- * Where the request has levels, alpha and beta are those of the level between the two ranks, and bytes cross a link of
- * that level: a rank has one at each level, which carries what it sends one message after another, and likewise what it
- * receives, in the order in which it waits. That ranks of an island may share a link is left out: ranks are gone through
- * one by one, not by time. */
+ * If all ranks are alike, the reader pays beta for the bytes of sources that are messages, because it reads them from
+ * memory. If the request has levels, alpha and beta are those of the level between the two ranks, and bytes cross a
+ * link of that level. A rank has one at each level. It carries sent messages one after another, and likewise received
+ * ones, in the order in which the rank waits. Links shared by the ranks of an island are not modelled, because ranks
+ * are processed one by one, not by time. */
 #include <stdlib.h>
 
 #include "plan/arrival.h"
 #include "plan/slice.h"
 
-/* When a rank's link of one level is free again. */
+/* The time when a rank's link of one level is free again. */
 typedef struct link_clock {
   double out_ns, in_ns;
 } link_clock;
@@ -28,7 +28,7 @@ typedef struct clock_run {
   bny_ready ready;
   double *clocks;
   link_clock *links; /* by rank and level; NULL without levels */
-  const bny_link_cost *work; /* gamma, and how ranks take turns at it */
+  const bny_link_cost *work; /* gamma, and how ranks take turns on a core */
 } clock_run;
 
 static double turns_of(const bny_link_cost *cost) { return cost->ranks_per_core > 1 ? cost->ranks_per_core : 1; }

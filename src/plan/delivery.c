@@ -1,14 +1,14 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * The edges of all delivered boxes cut the call into a grid of cells, of which each box is a block. Each delivery marks
- * its cells: one that this rank has marked is delivered twice, one that another rank has marked must hold the same
- * expression. Work is in proportion to what is delivered, in cells, and not to pairs of deliveries. */
+ * The edges of all delivered boxes cut the call into a grid of cells, and each box is a block of cells. Each delivery
+ * marks its cells. If the same rank has marked a cell, it is delivered twice. If another rank has, it must hold the
+ * same expression. The work is proportional to the delivered cells, not to pairs of deliveries. */
 #include "plan/delivery.h"
 
 #include <stdlib.h>
 
 #include "plan/check.h"
-#include "status.h"
+#include "base/status.h"
 
 typedef struct axis {
   int64_t *edges; /* ascending, distinct */
@@ -20,10 +20,10 @@ typedef struct range {
 } range;
 
 typedef struct mark {
-  int64_t first, last; /* deliveries, + 1; 0: none */
+  int64_t first, last; /* index of a delivery + 1; 0: none */
 } mark;
 
-/* Rows lie on two axes, tokens and heads; bytes on the first alone. */
+/* Rows extend over two axes, tokens and heads; bytes over the first only. */
 static range extent(const bny_request *request, const bny_slice *slice, bool second) {
   if (request->collective != BNY_COMBINE)
     return second ? (range){0, 1} : (range){(int64_t)slice->byte0, (int64_t)(slice->byte0 + slice->bytes)};
@@ -57,7 +57,7 @@ static bool axis_init(axis *made, const bny_request *request, const bny_plan *co
 
 static int64_t edge_find(const axis *within, int64_t edge) {
   const int64_t *found = bsearch(&edge, within->edges, (size_t)within->count, sizeof edge, ascending);
-  return found ? found - within->edges : 0; /* it is there: all edges are */
+  return found ? found - within->edges : 0; /* always found: all edges are listed */
 }
 
 static range cells_of(const axis *within, range along) {

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0
- * What the ranks have delivered in a symbolic run: no row twice, and every row the same on all ranks. */
+ * Checks what the ranks deliver in a symbolic run: no row twice, and every row the same on all ranks. */
 #ifndef BNY_PLAN_DELIVERY_H
 #define BNY_PLAN_DELIVERY_H
 
@@ -10,7 +10,7 @@ typedef struct bny_delivery {
   int32_t value; /* expression */
 } bny_delivery;
 
-/* Of all ranks, one after another; every one is within what its rank owns, and holds something. */
+/* `deliveries` are those of all ranks, one after another. Each is within what its rank owns, and not empty. */
 banyan_status bny_deliveries_check(const bny_request *request, const bny_plan *const *plans,
                                    const bny_delivery *deliveries, int64_t count);
 

@@ -25,7 +25,7 @@ static bool reserve_sets(bny_expressions *all, int64_t words) {
   return true;
 }
 
-/* The table's entry of (left, right, rounded), or the free one where it belongs. */
+/* Returns the table's entry of (left, right, rounded), or the free entry where it belongs. */
 static int32_t *entry_of(const bny_expressions *all, int32_t left, int32_t right, bool rounded) {
   uint64_t hash = ((uint64_t)(uint32_t)left << 32 | (uint32_t)right) * UINT64_C(0x9e3779b97f4a7c15) + (rounded ? 1 : 0);
   hash *= UINT64_C(0xff51afd7ed558ccd);
@@ -58,7 +58,7 @@ bool bny_expressions_init(bny_expressions *all, int32_t nranks) {
   }
   for (int32_t rank = 0; rank < nranks; rank++)
     all->nodes[rank] = (bny_expression){
-        .left = -1, .right = -1, .rounded = true, .leaves = 1, .low = rank, .high = rank + 1, .set = -1};
+        .left = -1, .right = -1, .rounded = true, .roundings = 1, .leaves = 1, .low = rank, .high = rank + 1, .set = -1};
   all->count = nranks;
   return true;
 }
@@ -72,7 +72,7 @@ void bny_expressions_fini(bny_expressions *all) {
   all->table = NULL;
 }
 
-/* Which of ranks 64 word .. 64 word + 63 are in it. */
+/* The bits of ranks 64 word .. 64 word + 63 in it. */
 static uint64_t word_of(const bny_expressions *all, const bny_expression *node, int32_t word) {
   if (word < node->low / 64 || word > (node->high - 1) / 64) return 0;
   if (node->set >= 0) return all->sets[node->set + word - node->low / 64];
@@ -82,7 +82,7 @@ static uint64_t word_of(const bny_expressions *all, const bny_expression *node, 
   return bits;
 }
 
-/* The first rank that is in both, or -1. */
+/* Returns the first rank that is in both, or -1. */
 static int32_t common_rank(const bny_expressions *all, const bny_expression *a, const bny_expression *b) {
   int32_t low = a->low > b->low ? a->low : b->low, high = a->high < b->high ? a->high : b->high;
   for (int32_t word = low / 64; low < high && word <= (high - 1) / 64; word++) {
@@ -92,10 +92,11 @@ static int32_t common_rank(const bny_expressions *all, const bny_expression *a, 
   return -1;
 }
 
-/* Sets what is in the node from what is in its parts. */
+/* Sets the contributions of the node from those of its parts. */
 static bool join(bny_expressions *all, bny_expression *node) {
   const bny_expression *a = &all->nodes[node->left], *b = &all->nodes[node->right];
   node->leaves = a->leaves + b->leaves;
+  node->roundings = (a->roundings > b->roundings ? a->roundings : b->roundings) + (node->rounded ? 1 : 0);
   node->low = a->low < b->low ? a->low : b->low;
   node->high = a->high > b->high ? a->high : b->high;
   node->set = -1;

@@ -5,7 +5,7 @@
 
 static bool is_canonical(const bny_request *request) { return request->order == BANYAN_ORDER_CANONICAL; }
 
-/* The fewest aligned blocks that make up [low, high): greedily the largest that begins at low and fits. */
+/* Fills in the fewest aligned blocks that make up [low, high): greedily the largest that begins at low and fits. */
 static int32_t cover_range(int32_t nranks, int32_t low, int32_t high, bny_node *nodes) {
   int32_t count = 0;
   while (low < high) {
@@ -74,7 +74,7 @@ static int32_t node_sources(bny_builder *builder, const bny_forest *forest, cons
       sources[0] = forest->nodes[i].source;
       return 1;
     }
-  if (high - low <= 1) /* cannot be: the forest would not cover it; the prover would say so */
+  if (high - low <= 1) /* unreachable: the forest would not cover it, and the prover would report it */
     return 0;
   int32_t middle = low + (int32_t)((int64_t)1 << (bny_log2_ceil(high - low) - 1));
   int32_t left = node_sources(builder, forest, slice, low, middle, sources);
@@ -90,7 +90,7 @@ static int32_t node_sources(bny_builder *builder, const bny_forest *forest, cons
   return left + right;
 }
 
-/* As node_sources(), in either order. Needs room for all nodes. */
+/* Like node_sources(), in either order; needs room for all nodes. */
 static int32_t any_sources(bny_builder *builder, const bny_forest *forest, const bny_slice *slice, int32_t low,
                            int32_t high, bny_source *sources) {
   if (is_canonical(builder->request)) return node_sources(builder, forest, slice, low, high, sources);

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
  * The hash that ranks compare before data moves: 64-bit FNV-1a over the values of every field on which a plan depends,
- * and a final mix. Not over the struct's bytes: padding and pointers differ between processes. */
+ * and a final mix. The struct's bytes do not serve, because padding and pointers differ between processes. */
 #include <string.h>
 
 #include "plan/plan.h"
@@ -41,7 +41,7 @@ uint64_t bny_request_hash(const bny_request *request, const char *algorithm) {
   hash = add(hash, request->bytes);
   hash = add_int(hash, request->root);
   hash = add_int(hash, request->distance);
-  /* Costs and limits decide between algorithms and inside them (a tree's radix). */
+  /* Costs and limits decide between algorithms and inside them (for example a tree's radix). */
   hash = add_double(hash, request->cost.alpha_ns);
   hash = add_double(hash, request->cost.message_ns);
   hash = add_double(hash, request->cost.beta_ns_per_byte);

@@ -5,7 +5,7 @@
 #include <string.h>
 
 #include "plan/plan.h"
-#include "status.h"
+#include "base/status.h"
 
 void bny_levels_free(bny_levels *levels) {
   if (!levels) return;
@@ -75,7 +75,8 @@ static int by_member(const void *a, const void *b) {
   return left->member < right->member ? -1 : left->member > right->member;
 }
 
-/* Groups `count` members by numbers[]; groups are numbered in the order of their first members. False: no memory. */
+/* Groups `count` members by numbers[]. Groups are numbered in the order of their first members. Returns false without
+ * memory. */
 static bool level_fill(bny_level *level, const int32_t *numbers, int32_t count) {
   numbered *sorted = malloc((size_t)count * sizeof *sorted), *firsts = malloc((size_t)count * sizeof *firsts);
   level->group_of = malloc((size_t)count * sizeof *level->group_of);
@@ -108,7 +109,7 @@ static bool level_fill(bny_level *level, const int32_t *numbers, int32_t count) 
   return good;
 }
 
-/* Adds a level from numbers by rank. What groups like the level before is dropped. */
+/* Adds a level from numbers by rank. A level with the same groups as the last is dropped. */
 static banyan_status level_add(bny_levels *levels, const bny_level_facts *facts, int32_t *numbers) {
   bny_level *level = &levels->levels[levels->nlevels];
   int32_t count = levels->nlevels == 0 ? levels->nranks : levels->levels[levels->nlevels - 1].ngroups;
@@ -126,7 +127,7 @@ static banyan_status level_add(bny_levels *levels, const bny_level_facts *facts,
   if (status != BANYAN_OK) return status;
   *level = (bny_level){.link = facts->link};
   strncpy(level->name, facts->name, sizeof level->name - 1);
-  levels->nlevels++; /* bny_levels_free() has it now */
+  levels->nlevels++; /* bny_levels_free() frees it from here on */
   if (!level_fill(level, levels->nlevels == 1 ? facts->group_of : numbers, count)) return no_memory();
   bool parts_nothing = level->ngroups == count && level->ngroups > 1;
   if (parts_nothing) {
@@ -140,7 +141,7 @@ static banyan_status level_add(bny_levels *levels, const bny_level_facts *facts,
   return BANYAN_OK;
 }
 
-/* A level of one group of all, unless there is one. */
+/* Adds a level of one group of all, unless there is one. */
 static banyan_status level_add_all(bny_levels *levels, const bny_level_facts *outer, int32_t *numbers) {
   if (levels->nlevels > 0 && levels->levels[levels->nlevels - 1].ngroups == 1) return BANYAN_OK;
   if (levels->nlevels == BNY_LEVELS_MAX)
@@ -153,13 +154,13 @@ static banyan_status level_add_all(bny_levels *levels, const bny_level_facts *ou
   return status;
 }
 
-/* From the outermost level in, each group is replaced by its members. */
+/* From the outermost level inwards, each group is replaced by its members. */
 static banyan_status nest(bny_levels *levels) {
   size_t bytes = (size_t)levels->nranks * sizeof *levels->nested;
   levels->nested = malloc(bytes);
   levels->number = malloc(bytes);
   if (!levels->nested || !levels->number) return no_memory();
-  int32_t count = 1, *groups = levels->number; /* for now */
+  int32_t count = 1, *groups = levels->number; /* used as scratch */
   levels->nested[0] = 0;
   for (int32_t k = levels->nlevels - 1; k >= 0; k--) {
     const bny_level *level = &levels->levels[k];
@@ -221,8 +222,8 @@ static banyan_status shapes_find(bny_levels *levels) {
   return BANYAN_OK;
 }
 
-/* Whether the tree over members of groups is the canonical tree over ranks: members are consecutive, and all groups but
- * the last hold the same power of two of them. */
+/* Whether the tree over members of groups is the canonical tree over ranks: members are consecutive, and all groups
+ * except the last hold the same power of two of them. */
 static bool level_is_aligned(const bny_level *level) {
   int32_t size = level->first[1] - level->first[0], last = level->ngroups - 1;
   if (level->ngroups > 1 && (size & (size - 1)) != 0) return false;
@@ -289,7 +290,7 @@ static banyan_status make(int32_t nranks, const bny_level_facts *facts, int32_t 
   return BANYAN_OK;
 }
 
-/* The first carrier of each island is the one. */
+/* The leader of each island is its first carrier. */
 static banyan_status leaders_make(bny_levels *levels, const bny_level_facts *facts, int32_t nfacts,
                                   const bny_level_facts *outer) {
   if (levels->lanes == 1) return BANYAN_OK;
@@ -340,7 +341,10 @@ banyan_status bny_levels_parse(int32_t nranks, const char *sizes, const bny_link
     rest = *end ? end + 1 : NULL;
   }
   bny_level_facts outer = {.name = "all", .link = cost};
-  if (status == BANYAN_OK) status = bny_levels_make(nranks, facts, count, &outer, NULL, levels);
+  if (status == BANYAN_OK) {
+    status = bny_levels_make(nranks, facts, count, &outer, NULL, levels);
+    if (status != BANYAN_OK) bny_fail(status, "levels \"%s\": %s", sizes, banyan_last_error());
+  }
   free(groups);
   return status;
 }

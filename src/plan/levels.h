@@ -1,12 +1,12 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Levels: who is near to whom, as facts for planning, identical on every rank. Level 0 parts the ranks into groups, the
- * *islands*; level k parts the groups of level k - 1; the last level is one group of all. A link cost says what a
- * message between two members of one group of a level costs.
+ * Levels: which ranks are close to which, as facts for planning, identical on every rank. Level 0 divides the ranks
+ * into groups, the *islands*. Level k groups the groups of level k - 1, and the last level is one group of all. A link
+ * cost is that of a message between two members of one group of a level.
  *
- * Carriers are the ranks of an island that take part in what goes beyond it: those with a NIC of their own, or all of
- * an island that has none. `lanes` is the largest number of carriers of an island. What leaves islands is cut into as
- * many pieces, one for each lane (rail): of n carriers, in the order of their ranks, carrier i takes lanes
+ * Carriers are the ranks of an island that exchange data with other islands: those with a NIC of their own, or all if
+ * it has no NIC. `lanes` is the largest number of carriers of an island. Data that leaves islands is cut into as many
+ * pieces, one for each lane (rail). Carrier i of an island's n, in the order of their ranks, takes lanes
  * bny_slice_split(lanes, n, i). */
 #ifndef BNY_PLAN_LEVELS_H
 #define BNY_PLAN_LEVELS_H
@@ -18,12 +18,12 @@
 
 enum { BNY_LEVELS_MAX = 8, BNY_LEVEL_NAME_BYTES = 16 };
 
-/* What the links of one level cost, for prediction alone. Time of a message of n bytes: alpha + n * beta. */
+/* The cost of the links of one level, used for prediction only. A message of n bytes takes alpha + n * beta. */
 typedef struct bny_link_cost {
-  double alpha_ns;          /* signal to seen, an empty message */
-  double message_ns;        /* to see one more that is on its way beside the first; 0: a quarter of alpha */
-  double beta_ns_per_byte;  /* reading what a peer wrote */
-  double shared_ns_per_byte; /* of one link for all ranks of an island, whose bytes add up; 0: each has its own */
+  double alpha_ns;          /* from signal to seen, for an empty message */
+  double message_ns;        /* to see one more message that travels beside the first; 0: a quarter of alpha */
+  double beta_ns_per_byte;  /* reading a peer's data */
+  double shared_ns_per_byte; /* of one link that all ranks of an island share, so their bytes add up; 0: one each */
   double gamma_ns_per_byte; /* encoding, merging or finishing a byte of wire form */
   double ranks_per_core;    /* > 1: ranks take turns; every wait costs a switch */
   double switch_ns;
@@ -34,19 +34,19 @@ static inline double bny_link_message_ns(const bny_link_cost *link) {
 }
 
 typedef struct bny_level {
-  char name[BNY_LEVEL_NAME_BYTES]; /* "island", "host", "fabric" */
+  char name[BNY_LEVEL_NAME_BYTES]; /* "island", "host" (a node), "fabric" */
   bny_link_cost link;              /* between members */
   int32_t ngroups;
   int32_t *group_of; /* by member: rank at level 0, group of the level below otherwise */
   int32_t *first;    /* by group, ngroups + 1 of them: range of members[] */
   int32_t *members;  /* ascending within a group */
-  int32_t *place;    /* by member: its place in its group */
-  int32_t most;      /* members of a group at most */
+  int32_t *place;    /* by member: its index in its group */
+  int32_t most;      /* members of the largest group */
   int32_t nshapes;
-  struct bny_group_shape *shapes; /* the distinct ones among the groups */
+  struct bny_group_shape *shapes; /* the distinct shapes of its groups */
 } bny_level;
 
-/* A group as far as plans of different groups differ. Above level 0 every member carries. */
+/* A group as far as its plans differ. Above level 0 every member is a carrier. */
 typedef struct bny_group_shape {
   int32_t members, carriers;
 } bny_group_shape;
@@ -54,46 +54,44 @@ typedef struct bny_group_shape {
 typedef struct bny_levels {
   int32_t nranks, nlevels; /* at least 1 */
   bny_level levels[BNY_LEVELS_MAX];
-  int32_t *nested;        /* ranks in an order in which groups of every level are one after another */
-  int32_t *number;        /* by rank: its place in that order */
+  int32_t *nested;        /* the ranks ordered so that groups of every level are contiguous */
+  int32_t *number;        /* by rank: its index in that order */
   bool *carrier;          /* by rank */
-  int32_t *carriers;      /* islands one after another: the ranks that carry */
-  int32_t *carrier_first; /* by island, as levels[0].first */
-  int32_t lanes;          /* carriers of an island at most */
-  struct bny_levels *leaders; /* the same groups with one carrier in each island; NULL: these are so */
+  int32_t *carriers;      /* island after island: the ranks that are carriers */
+  int32_t *carrier_first; /* by island, like levels[0].first */
+  int32_t lanes;          /* carriers of the island that has most */
+  struct bny_levels *leaders; /* the same groups with one carrier per island; NULL: these have that already */
   bool aligned; /* each group is an aligned block of a power of two of ranks, or the last one and shorter */
-  uint64_t hash; /* of all of it */
+  uint64_t hash; /* covers all of it */
 } bny_levels;
 
-/* What bny_levels_make() is told of one level. */
+/* The input of bny_levels_make() for one level. */
 typedef struct bny_level_facts {
   const char *name;
   bny_link_cost link;
-  const int32_t *group_of; /* by rank, any numbers; a group of the level before lies in one of this */
+  const int32_t *group_of; /* by rank, any numbers; a group of the level before lies in one group of this */
 } bny_level_facts;
 
-/* From inner to outer; what is left over after the last is joined in a level of one group with `outer`'s link, unless
- * the last level is one group already. Levels that part nothing (groups like those before) are dropped. has_nic by
- * rank; NULL: all have. */
+/* Makes levels from `facts`, inner to outer. If the last level is not one group, a level of one group with `outer`'s
+ * link is added. Levels with the same groups as those before are dropped. `has_nic` is by rank; NULL: all ranks have
+ * one. */
 banyan_status bny_levels_make(int32_t nranks, const bny_level_facts *facts, int32_t nfacts,
                               const bny_level_facts *outer, const bool *has_nic, bny_levels **levels);
 void bny_levels_free(bny_levels *levels); /* NULL is allowed */
 
-/* "4,8": groups of 4 ranks, in groups of 8, in one of all; the first link costs `link`, each further level 8 times its
- * alpha (and what one more message takes) and 4 times its beta. For tests and simulations. */
+/* Parses "4,8": groups of 4 ranks, in groups of 8, in one group of all. The first link costs `link`. Each further level
+ * costs 8 times the alpha and message_ns and 4 times the beta. This serves tests and simulations. */
 banyan_status bny_levels_parse(int32_t nranks, const char *sizes, const bny_link_cost *link, bny_levels **levels);
 
-/* The level whose link a message from a to b takes: the first in which they are of one group. */
+/* The level whose link carries a message from a to b: the first in which both are in one group. */
 int32_t bny_levels_between(const bny_levels *levels, int32_t a, int32_t b);
 
-/* The group of `rank` at a level. */
 int32_t bny_levels_group(const bny_levels *levels, int32_t level, int32_t rank);
 
-/* Ranks of islands: how many carry, and the carrier of a lane. */
 int32_t bny_levels_carriers(const bny_levels *levels, int32_t island);
 int32_t bny_levels_carrier(const bny_levels *levels, int32_t island, int32_t lane);
 
-/* Which of `parts` parts of bny_slice_split(count, parts, ..) holds `index`. */
+/* Returns the part of bny_slice_split(count, parts, ..) that holds `index`. */
 int32_t bny_levels_part_of(int32_t count, int32_t parts, int32_t index);
 
 #endif

@@ -6,7 +6,7 @@
 #include <string.h>
 
 #include "plan/builder.h"
-#include "status.h"
+#include "base/status.h"
 
 static const char *const scatter_names[] = {"none", "root", "heads", "tokens"};
 static const char *const order_names[] = {"plan", "canonical"};
@@ -17,8 +17,6 @@ const char *bny_order_name(banyan_order order) { return order_names[order]; }
 
 const char *bny_measured_way(const bny_measured *measured) { return measured->replays ? "replays" : "launches"; }
 
-/* ---- finding --------------------------------------------------------------------------------------------------------- */
-
 uint64_t bny_measured_bytes(const bny_request *request) {
   uint64_t row = 8 + (uint64_t)request->value_dim * bny_wire_formats[request->wire].element_bytes;
   return (uint64_t)request->tokens * (uint64_t)request->heads * row;
@@ -28,8 +26,8 @@ static bool is_of(const bny_measurement *row, const bny_request *request) {
   return row->scatter == request->scatter && row->order == request->order;
 }
 
-/* The size nearest to the request's by ratio, 0 if there is none. Decided without logarithms, whose last bit may differ from
- * library to library: a is nearer than b if max(a, x) / min(a, x) is less. */
+/* Returns the size nearest to the request's by ratio, or 0 if there is none. It avoids logarithms, whose last bit may
+ * differ between libraries: a is nearer than b if max(a, x) / min(a, x) is less. */
 static uint64_t nearest_size(const bny_request *request) {
   double wanted = (double)(bny_measured_bytes(request) > 0 ? bny_measured_bytes(request) : 1), best = 0;
   uint64_t found = 0;
@@ -63,8 +61,6 @@ const bny_measurement *bny_measured_find(const bny_request *request, int32_t alg
 const bny_measurement *bny_measured_find_named(const bny_request *request, const char *name) {
   return find(request, -1, name);
 }
-
-/* ---- as a file ------------------------------------------------------------------------------------------------------- */
 
 #define HEAD "banyan measured 1"
 

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "plan/owners.h"
 
-/* `rank` is the first of `count` that own as much. */
+/* Adds `count` equal owners from `rank` on. */
 static void add(bny_owners *owners, const bny_request *request, int32_t rank, int32_t count) {
   bny_slice owned = bny_slice_owned(request, rank);
   size_t bytes = bny_slice_outbox_bytes(request, &owned);
@@ -17,7 +17,7 @@ static int32_t smaller_of(int32_t a, int32_t b) { return a < b ? a : b; }
 
 static int32_t larger_of(int32_t a, int32_t b) { return a > b ? a : b; }
 
-/* Owners `met` to `last_met` meet the box; of those between them the first all % p own one more than the others. */
+/* Owners `met` to `last_met` meet the box. Of those between them the first all % p own one more than the others. */
 static void add_met(bny_owners *owners, const bny_request *request, int32_t first, int32_t last) {
   bool by_heads = request->scatter == BANYAN_SCATTER_HEADS;
   int32_t all = by_heads ? request->all_heads : request->all_tokens, p = request->nranks;
@@ -48,7 +48,7 @@ bny_owners bny_owners_of(const bny_request *request, int32_t first, int32_t last
   return owners;
 }
 
-/* A message is its rows' bytes, and less than two times 64 of padding. */
+/* A message takes its rows' bytes, plus less than two times 64 bytes of padding. */
 size_t bny_owners_pieces_bytes(const bny_request *request, int32_t pieces) {
   if (request->scatter == BANYAN_SCATTER_HEADS || request->scatter == BANYAN_SCATTER_TOKENS)
     return bny_owners_of(request, 0, request->nranks).bytes;

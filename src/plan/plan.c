@@ -4,9 +4,9 @@
 #include <stdlib.h>
 
 #include "plan/builder.h"
-#include "status.h"
+#include "base/status.h"
 
-/* Sizes are kept below this, so that sums of them never overflow. */
+/* Sizes stay below this limit, so that sums of them never overflow. */
 static const double size_limit = 0x1p60;
 
 static banyan_status check_combine(const bny_request *request) {
@@ -53,6 +53,17 @@ static banyan_status check(const bny_request *request, int32_t rank) {
   return request->collective == BNY_COMBINE ? check_combine(request) : check_bytes(request);
 }
 
+bool bny_request_is_lossy(const bny_request *request) {
+  return request->collective == BNY_COMBINE && bny_wire_formats[request->wire].error_bound > 0;
+}
+
+/* Canonical order rounds every node of the tree over ranks, in every algorithm. */
+static int32_t roundings_of(const bny_request *request, const bny_estimate *bounds) {
+  if (!bny_request_is_lossy(request)) return 0;
+  if (request->order == BANYAN_ORDER_CANONICAL) return 1 + bny_log2_ceil(request->nranks);
+  return bounds->roundings > 1 ? bounds->roundings : 1;
+}
+
 static uint64_t hash_of(const bny_request *request, const bny_algorithm *algorithm) {
   char name[64];
   size_t length = 0;
@@ -73,19 +84,19 @@ banyan_status bny_plan_make(const bny_request *request, int32_t rank, bny_plan *
   made->nranks = request->nranks;
   made->value_dim = request->value_dim;
   made->wire = request->wire;
-  made->round_nodes = request->collective == BNY_COMBINE && request->order == BANYAN_ORDER_CANONICAL &&
-                      bny_wire_formats[request->wire].error_bound > 0;
+  made->round_nodes = bny_request_is_lossy(request) && request->order == BANYAN_ORDER_CANONICAL;
   made->algorithm = algorithm->name;
   bny_estimate bounds = {0};
   algorithm->estimate(request, &bounds);
   made->outbox_bound = bounds.outbox_bytes;
+  made->roundings = roundings_of(request, &bounds);
   made->hash = hash_of(request, algorithm);
   bny_builder builder;
   bny_builder_init(&builder, request, algorithm, rank, false, made);
   algorithm->build(&builder);
   bny_builder_fini(&builder);
   status = builder.status;
-  /* Cannot be; the executor lays runs out by these bounds, and memory of peers would be overwritten. */
+  /* This never happens. The executor lays runs out by these bounds, and memory of peers would be overwritten. */
   if (status == BANYAN_OK && (made->outbox_bytes > bounds.outbox_bytes || made->nslots > bounds.slots))
     status = bny_fail(BANYAN_ERR_MEMORY, "plan of rank %d: %s takes %zu bytes and %d slots, more than was estimated",
                       rank, algorithm->name, made->outbox_bytes, made->nslots);

@@ -5,14 +5,16 @@
  * (cost.c), printed (print.c) and hashed (hash.c). No user pointer appears in it.
  *
  * Memory model. Each rank owns an outbox. A *slot* is a message: a range of the owner's outbox that holds the wire form
- * of one slice (a box of rows), or a range of bytes. A slot is written exactly once in a run, by COPY or MERGE; SEND
- * makes it visible to peers; a peer WAITs for it before it reads it. A slot that is never sent is private scratch. Runs
- * use the two halves of an arena in turn, so that a run never overwrites what a slower peer still reads (exec/ has the
- * rule). COPY and MERGE write all of their slot: step->slice is the slot's slice; later steps may read a box within it.
- * The slots of a barrier hold nothing and are sent without having been written. A slot may be sent by several steps, to
- * different peers.
+ * of one slice (a box of rows), or a range of bytes. A run writes each slot exactly once, by COPY or MERGE. SEND makes
+ * a slot visible to peers, and a peer WAITs for it before it reads it. Several steps may send a slot, to different
+ * peers. A slot that is never sent is private scratch. The slots of a barrier hold nothing and are sent without having
+ * been written.
  *
- * Every value that is merged or delivered is read from a slot, never from the input directly: it then has been through
+ * COPY and MERGE write all of their slot: step->slice is the slot's slice. Later steps may read a box within it. Runs
+ * use the two halves of an arena in turn, so a run never overwrites data that a slower peer still reads (exec/ has the
+ * rule).
+ *
+ * Every value that is merged or delivered is read from a slot, never from the input directly. It has then been through
  * the wire format, and all ranks see the same bits.
  */
 #ifndef BNY_PLAN_H
@@ -28,7 +30,7 @@
 
 typedef enum bny_collective {
   BNY_COMBINE,
-  BNY_GATHER,    /* slices are ranges of bytes of the concatenated result */
+  BNY_GATHER,    /* all-gather; ranges of bytes of the concatenated result */
   BNY_SHIFT,     /* likewise: rank r's input is bytes [r * bytes, (r + 1) * bytes) of an imagined whole */
   BNY_BROADCAST, /* bytes [0, bytes) */
   BNY_BARRIER    /* slices are empty */
@@ -40,54 +42,55 @@ typedef struct bny_pieces {
   const int32_t *first; /* nranks + 1 */
 } bny_pieces;
 
-/* Facts, identical on every rank. Fields that do not concern the collective are 0. */
+/* Facts, identical on every rank. Fields that the collective does not use are 0. */
 typedef struct bny_request {
   bny_collective collective;
   int32_t nranks;
-  /* combine: the box [token0, token0 + tokens) x [head0, head0 + heads) of a call of all_tokens x all_heads rows, which
-   * is the whole call unless it was too large for the arena. Ownership is that of the whole call. */
+  /* combine: the box [token0, token0 + tokens) x [head0, head0 + heads) of a call of all_tokens x all_heads rows. It is
+   * the whole call unless that was too large for the arena. Ownership refers to the whole call. */
   int32_t all_tokens, all_heads;
   int32_t token0, tokens, head0, heads;
   int32_t value_dim;
   bny_wire wire;
   banyan_scatter scatter;
   banyan_order order;
-  /* bytes: gather, the counts of all ranks (owned by the caller while planning); shift and broadcast, `bytes` */
+  /* bytes: the all-gather's counts of all ranks (the caller owns them during planning); shift and broadcast use
+   * `bytes` */
   const size_t *counts;
   size_t bytes;
   int32_t root;          /* combine with ROOT, broadcast */
-  bool within_kernel;    /* combine: run by a kernel that does something else as well */
+  bool within_kernel;    /* combine: run by a kernel that also does other work */
   int32_t distance;      /* shift, in [0, nranks) */
   const char *algorithm; /* name, or NULL: by predicted cost */
   bny_link_cost cost;
-  const bny_levels *levels; /* NULL: all ranks are alike, and `cost` is of their links. Else as many ranks; not owned */
-  const struct bny_measured *measured; /* NULL: nothing is. Times that go before predicted ones, see measured.h; not owned */
-  const bny_pieces *pieces; /* NULL: HEADS and TOKENS own as the whole call does. Else parts of the box along these */
-  size_t outbox_bytes;      /* what a plan may use of an outbox */
-  int32_t slots_max;   /* how many slots a rank may use */
+  const bny_levels *levels; /* NULL: all ranks are alike, with links of `cost`. Else for nranks ranks; not owned */
+  const struct bny_measured *measured; /* NULL: none. Times preferred to predicted ones, see measured.h; not owned */
+  const bny_pieces *pieces; /* NULL: HEADS and TOKENS divide the whole call. Else they divide the box as given here */
+  size_t outbox_bytes;      /* of an outbox, that a plan may use */
+  int32_t slots_max;   /* that a rank may use */
 } bny_request;
 
-/* A box of rows in coordinates of the whole call; for bytes, `head0` and `heads` stay 0 and 1 and the range is in
- * byte0, bytes. */
+/* A box of rows in coordinates of the whole call. For bytes, `head0` and `heads` stay 0 and 1, and byte0 and bytes give
+ * the range. */
 typedef struct bny_slice {
   int32_t token0, tokens, head0, heads;
   size_t byte0, bytes;
 } bny_slice;
 
 typedef struct bny_slot {
-  bny_slice slice; /* what it holds */
+  bny_slice slice; /* its content */
   size_t offset;   /* in the outbox, a multiple of 64 */
   size_t bytes;
 } bny_slot;
 
-/* A message of a peer: its slot and where that lies in the peer's outbox. */
+/* A message of a peer: its slot, and where the slot lies in the peer's outbox. */
 typedef struct bny_message {
   int32_t peer;
   int32_t slot;
   bny_slot what; /* a copy of the peer's own entry */
 } bny_message;
 
-/* Where a value is read from: own slot (message < 0) or message. */
+/* The origin of a value: an own slot (message < 0) or a message. */
 typedef struct bny_source {
   int32_t slot;    /* index into plan->slots, if message < 0 */
   int32_t message; /* index into plan->messages, or -1 */
@@ -95,15 +98,15 @@ typedef struct bny_source {
 
 typedef enum bny_step_kind {
   BNY_STEP_COPY,   /* input slice -> slot */
-  BNY_STEP_MERGE,  /* sources merged over slice -> slot. One source: forwards it (also for bytes) */
+  BNY_STEP_MERGE,  /* sources merged over slice -> slot. One source: forwarded (also for bytes) */
   BNY_STEP_SEND,   /* slot becomes visible to peers */
-  BNY_STEP_WAIT,   /* until message has arrived */
+  BNY_STEP_WAIT,   /* blocks until message has arrived */
   BNY_STEP_DELIVER /* sources merged over slice -> the caller's result; complete rows. Bytes: one source, copied */
 } bny_step_kind;
 
 typedef struct bny_step {
   bny_step_kind kind;
-  int32_t slot;         /* COPY, MERGE: destination. SEND: what */
+  int32_t slot;         /* COPY, MERGE: destination. SEND: the slot sent */
   int32_t message;      /* WAIT */
   int32_t first, count; /* MERGE, DELIVER: range of plan->sources, in merge order. SEND: range of plan->peers */
   bny_slice slice;      /* COPY, MERGE, DELIVER: within the slice of every source */
@@ -114,13 +117,14 @@ typedef struct bny_plan {
   int32_t rank, nranks;
   int32_t value_dim;
   bny_wire wire;
+  int32_t roundings;     /* bound of a value's roundings to a lossy wire's type, from a rank to a delivery */
   bool round_nodes;      /* merged values are rounded to the wire format: canonical order on a lossy wire */
   const char *algorithm; /* static */
   char *reason;          /* why it was chosen; owned */
-  double predicted_ns;    /* or measured */
+  double predicted_ns;    /* predicted or measured */
   uint64_t hash;       /* of the request and the algorithm: identical on every rank */
   size_t outbox_bytes; /* used */
-  size_t outbox_bound; /* no rank uses more: identical on every rank */
+  size_t outbox_bound; /* bound on every rank, the same on all */
   bny_slot *slots;
   bny_message *messages;
   bny_source *sources;
@@ -129,35 +133,49 @@ typedef struct bny_plan {
   int32_t nslots, nmessages, nsources, npeers, nsteps;
 } bny_plan;
 
-/* The plan of `rank`. On failure the thread's error text says why (see status.h) and *plan is untouched. */
+/* Makes the plan of `rank`. On failure the thread's error text gives the reason (see status.h) and *plan is
+ * untouched. */
 banyan_status bny_plan_make(const bny_request *request, int32_t rank, bny_plan **plan);
 void bny_plan_free(bny_plan *plan); /* NULL is allowed */
 
-/* Whether a combine may name it, on some machine. If not, the error says so of `where`, and which names there are. */
+/* The smallest outbox in which every algorithm for this many ranks can combine a row of BNY_LEAST_ROW_VALUES f32 values
+ * over links of this cost. Algorithms that need more than slots_max slots do not count. */
+enum { BNY_LEAST_ROW_VALUES = 128 };
+size_t bny_algorithm_least_outbox(int32_t nranks, int32_t slots_max, const bny_link_cost *cost);
+
+/* Checks that a combine may name this algorithm, on some machine. If not, the error names `where` and lists the valid
+ * names. */
 banyan_status bny_algorithm_check_name(const char *where, const char *name);
 
-/* Rows of a slice; of the whole call, the part that `rank` owns under request->scatter intersected with the request's
- * box (all of the box for NONE and, on the root, ROOT; may be empty). */
+/* Rows of a slice; and the part of the whole call that `rank` owns under request->scatter, intersected with the
+ * request's box (all of the box for NONE and, on the root, ROOT; may be empty). */
 int64_t bny_slice_rows(const bny_slice *slice);
 bny_slice bny_slice_owned(const bny_request *request, int32_t rank);
 
-/* Part `index` of `count` things dealt to `parts` owners; banyan_split() is this. */
+/* Part `index` of `count` things divided among `parts` owners, as banyan_split() does. */
 void bny_slice_split(int32_t count, int32_t parts, int32_t index, int32_t *first, int32_t *number);
+
+/* Returns true for a combine whose wire rounds values. */
+bool bny_request_is_lossy(const bny_request *request);
 
 uint64_t bny_request_hash(const bny_request *request, const char *algorithm);
 
-/* As snprintf: one line per step. */
+/* Like snprintf: one line per step. */
 size_t bny_plan_print(const bny_plan *plan, char *text, size_t bytes);
 
-/* Proves the plans of all ranks together, symbolically: every contribution is merged exactly once into everything that
- * is delivered; exactly the owned rows are delivered, once; all ranks that deliver a row deliver the same expression
- * (so the same bits), and with canonical order the canonical one; every wait is met by a send that happens (no
- * deadlock); nothing is read before it has arrived, no slot is written twice or while it can still be read, slots lie
- * within the outbox and do not overlap. Returns BANYAN_OK, or BANYAN_ERR_STATE with a text that names rank, step and
- * reason. */
+/* Proves the plans of all ranks together, symbolically:
+ * - Every contribution is merged exactly once into everything that is delivered.
+ * - Exactly the owned rows are delivered, once.
+ * - All ranks that deliver a row deliver the same expression, so the same bits; with canonical order it is the
+ * canonical one.
+ * - Every wait is met by a send that happens, so there is no deadlock.
+ * - Nothing is read before it has arrived, and no slot is written twice or while it can still be read.
+ * - Slots lie within the outbox and do not overlap.
+ * Returns BANYAN_OK, or BANYAN_ERR_STATE with a text that names rank, step and reason. */
 banyan_status bny_plan_prove(const bny_request *request, const bny_plan *const *plans);
 
-/* Predicted time of one run from the plans' own steps, all ranks in step: critical path in alpha, beta, gamma. */
+/* Predicts the time of one run from the plans' own steps, all ranks starting together: critical path in alpha, beta,
+ * gamma. */
 double bny_plan_cost_ns(const bny_request *request, const bny_plan *const *plans);
 
 #endif

@@ -2,7 +2,7 @@
 #include <string.h>
 
 #include "plan/plan.h"
-#include "status.h"
+#include "base/status.h"
 
 typedef struct page {
   char *text;
@@ -11,7 +11,7 @@ typedef struct page {
 
 static const char *const collective_names[] = {"combine", "gather", "shift", "broadcast", "barrier"};
 
-/* "tokens 0+4 heads 8+2" is tokens 0 to 3 of heads 8 and 9; "bytes 128+64". */
+/* Prints "tokens 0+4 heads 8+2" for tokens 0 to 3 of heads 8 and 9, or "bytes 128+64". */
 static void print_slice(page *sheet, const bny_plan *plan, const bny_slice *slice) {
   if (plan->collective == BNY_COMBINE)
     bny_append(sheet->text, sheet->bytes, &sheet->length, "tokens %d+%d heads %d+%d", slice->token0, slice->tokens,

@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
  * The prover runs the plans of all ranks symbolically. The value of a slot is an expression (expression.h), the same
- * for all its rows since one step writes it. Steps depend on each other only through slots that are written once and
- * sends that happen once, so one schedule proves all: each rank runs as far as it gets, and again when what it waits
- * for has been sent. */
+ * for all its rows because one step writes it. Steps depend on each other only through slots that are written once and
+ * sends that happen once, so one schedule proves all. Each rank runs as far as it can, and again when its message has
+ * been sent. */
 #include <stdlib.h>
 
 #include "plan/arrival.h"
@@ -11,16 +11,16 @@
 #include "plan/delivery.h"
 #include "plan/expression.h"
 #include "plan/slice.h"
-#include "status.h"
+#include "base/status.h"
 
 typedef struct rank_state {
   int32_t *slots;   /* expression, or BNY_EXPRESSION_NONE: not written */
-  int32_t *arrived; /* expression of each message, likewise */
+  int32_t *arrived; /* expression of each message, or NONE: not arrived */
   bny_slice input, owned;
-  int64_t rows;        /* delivered; bytes, where slices are bytes */
-  int64_t ndeliveries; /* where its next one goes */
-  uint64_t *heard;  /* barrier: bit r is set once it is known that rank r has begun */
-  uint64_t *said;   /* barrier: heard as it was when each slot was sent */
+  int64_t rows;        /* delivered rows; bytes, where slices are bytes */
+  int64_t ndeliveries; /* index of its next delivery */
+  uint64_t *heard;  /* barrier: bit r is set once this rank knows that rank r has begun */
+  uint64_t *said;   /* barrier: `heard` as of each slot's send */
 } rank_state;
 
 typedef struct proof_state {
@@ -32,7 +32,7 @@ typedef struct proof_state {
   bny_ready ready;
   bny_delivery *deliveries; /* by rank and step */
   int64_t ndeliveries;
-  int32_t words;     /* of a set of ranks */
+  int32_t words;     /* words of a set of ranks */
   int32_t canonical; /* the expression that every delivery must be, or BNY_EXPRESSION_NONE */
 } proof_state;
 
@@ -41,8 +41,6 @@ static banyan_status no_memory(void) { return bny_fail(BANYAN_ERR_MEMORY, "plan:
 static int64_t size_of(const proof_state *proof, const bny_slice *slice) {
   return proof->request->collective == BNY_COMBINE ? bny_slice_rows(slice) : (int64_t)slice->bytes;
 }
-
-/* ---- values ------------------------------------------------------------------------------------------------------ */
 
 static banyan_status source_value(const proof_state *proof, const bny_plan *plan, int32_t step,
                                   const bny_source *source, int32_t *value) {
@@ -54,7 +52,7 @@ static banyan_status source_value(const proof_state *proof, const bny_plan *plan
                        plan->messages[source->message].slot, plan->messages[source->message].peer);
 }
 
-/* The tree of neighbour pairs over the step's sources; *value is not rounded beyond what round_nodes says. */
+/* Merges the step's sources as a tree of neighbour pairs. *value is rounded only as round_nodes says. */
 static banyan_status merge_value(proof_state *proof, const bny_plan *plan, int32_t number, int32_t *value) {
   const bny_step *step = &plan->steps[number];
   int32_t values[BNY_MERGE_SOURCES_MAX], twice = -1;
@@ -84,8 +82,6 @@ static banyan_status write_slot(proof_state *proof, const bny_plan *plan, int32_
   *slot = lossy ? bny_expressions_round(&proof->expressions, value) : value;
   return *slot >= 0 ? BANYAN_OK : no_memory();
 }
-
-/* ---- steps ------------------------------------------------------------------------------------------------------- */
 
 static banyan_status run_copy(proof_state *proof, const bny_plan *plan, int32_t number) {
   if (!bny_slice_within(&plan->steps[number].slice, &proof->ranks[plan->rank].input))
@@ -137,6 +133,10 @@ static banyan_status check_value(const proof_state *proof, const bny_plan *plan,
   int32_t missing = bny_expressions_missing(&proof->expressions, value);
   if (missing >= 0)
     return bny_plan_fail(plan, number, "it delivers rows that lack the contribution of rank %d", missing);
+  int32_t roundings = proof->expressions.nodes[value].roundings;
+  if (plan->roundings > 0 && roundings > plan->roundings)
+    return bny_plan_fail(plan, number, "it delivers rows that were rounded %d times, and the plan says %d", roundings,
+                         plan->roundings);
   if (proof->canonical != BNY_EXPRESSION_NONE && value != proof->canonical)
     return bny_plan_fail(plan, number, "it delivers another expression than the canonical one");
   return BANYAN_OK;
@@ -170,7 +170,7 @@ static banyan_status run_step(proof_state *proof, const bny_plan *plan, int32_t 
   return BANYAN_OK;
 }
 
-/* Each rank as far as it gets, and again when what it waits for has been sent. */
+/* Runs each rank as far as it can, and again when its message has been sent. */
 static banyan_status run_all(proof_state *proof) {
   int32_t *next = proof->ready.next;
   for (int32_t rank = bny_ready_take(&proof->ready); rank >= 0; rank = bny_ready_take(&proof->ready)) {
@@ -193,9 +193,6 @@ static banyan_status run_all(proof_state *proof) {
   return BANYAN_OK;
 }
 
-/* ---- what has been delivered ---------------------------------------------------------------------------------------
- */
-
 static banyan_status check_amounts(const proof_state *proof) {
   for (int32_t rank = 0; rank < proof->request->nranks; rank++) {
     const rank_state *state = &proof->ranks[rank];
@@ -207,7 +204,7 @@ static banyan_status check_amounts(const proof_state *proof) {
   return BANYAN_OK;
 }
 
-/* A rank leaves a barrier only after all have come. */
+/* A rank leaves a barrier only after all have entered. */
 static banyan_status check_heard(const proof_state *proof) {
   int32_t nranks = proof->request->nranks;
   for (int32_t rank = 0; proof->ranks[0].heard && rank < nranks; rank++)
@@ -230,9 +227,6 @@ static banyan_status check_taken(const proof_state *proof) {
   }
   return BANYAN_OK;
 }
-
-/* ---- the whole -----------------------------------------------------------------------------------------------------
- */
 
 static banyan_status make_canonical(proof_state *proof) {
   int32_t count = proof->request->nranks, unused;

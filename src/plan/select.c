@@ -1,19 +1,20 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Selection. Every candidate states what it costs (bny_estimate), the same on every rank; the model below makes it
+ * Selection. Every candidate states its cost (bny_estimate), the same on every rank. The model below converts it to
  * time:
  *
  *   rounds (alpha + switch) + (messages turns - rounds) message + bytes max(beta turns, shared) + work gamma turns
  *
- * where turns is ranks_per_core if that is more than 1, and a switch (turns * switch_ns) is paid only then. The messages
- * of a round beyond its first cost message_ns each: they are under way at the same time, but each is a signal to read,
- * and those of ranks that take turns are read one after another. `shared` is that of a link which the ranks of an island
- * have in common, times these ranks.
- * Where the request has levels, rounds and bytes are shared out among them by the pattern of the algorithm, and each
- * level has its own alpha and beta. A link then carries a message once for each receiver, so bytes are those that a
- * rank sends, if these are more than what one receives.
+ * Here turns is ranks_per_core if that is more than 1, and only then a switch (turns * switch_ns) is paid. The messages
+ * of a round beyond its first cost message_ns each. They travel at the same time, but each is a signal to read, and
+ * ranks that take turns read theirs one after another. `shared` is the cost of a link that the ranks of an island
+ * share, times the number of these ranks.
  *
- * Where the request has measured times of a combine like it, the least of these decides, and prediction has no say. */
+ * If the request has levels, the pattern of the algorithm divides rounds and bytes among them, and each level has its
+ * own alpha and beta. A link then carries a message once for each receiver. The bytes are therefore those that a rank
+ * sends, if these are more than a rank receives.
+ *
+ * If the request has measured times of a similar combine, the least of these decides and prediction is not used. */
 #include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -21,15 +22,15 @@
 
 #include "plan/builder.h"
 #include "plan/measured.h"
-#include "status.h"
+#include "base/status.h"
 
 #define BNY_ALGORITHM(constant) extern const bny_algorithm constant;
-#include "plan/algorithms.def"
+#include "plan/algorithms/algorithms.def"
 #undef BNY_ALGORITHM
 
 const bny_algorithm *const bny_algorithms[] = {
 #define BNY_ALGORITHM(constant) &constant,
-#include "plan/algorithms.def"
+#include "plan/algorithms/algorithms.def"
 #undef BNY_ALGORITHM
     NULL,
 };
@@ -39,17 +40,18 @@ enum { REASON_BYTES = 2048 };
 
 static const char *const collective_names[] = {"combine", "gather", "shift", "broadcast", "barrier"};
 
-/* Of `ranks` ranks, groups of the levels below `level` hold this many (the largest ones; 1 below level 0). */
+/* The number of ranks that a group below `level` holds: that of the largest groups; 1 below level 0. */
 static double reach(const bny_levels *levels, int32_t level) {
   double size = 1;
   for (int32_t k = 0; k < level; k++) size *= levels->levels[k].most;
   return size < levels->nranks ? size : levels->nranks;
 }
 
-/* The share of rounds (or of bytes) that goes over links of `level`. */
+/* The fraction of rounds (or of bytes) that uses links of `level`. */
 static double share_of_rounds(const bny_levels *levels, bny_pattern pattern, int32_t level) {
   bool last = level == levels->nlevels - 1;
-  if (pattern == BNY_PATTERN_ALL || pattern == BNY_PATTERN_RING) return last ? 1 : 0; /* each waits for the slowest */
+  /* each round waits for the slowest link */
+  if (pattern == BNY_PATTERN_ALL || pattern == BNY_PATTERN_RING) return last ? 1 : 0;
   double all = log2((double)levels->nranks);
   double within = last ? all : log2(reach(levels, level + 1));
   return all > 0 ? (within - log2(reach(levels, level))) / all : last;
@@ -61,10 +63,10 @@ static double share_of_bytes(const bny_levels *levels, bny_pattern pattern, int3
   switch (pattern) {
   case BNY_PATTERN_ALL: return all > 1 ? (outer - inner) / (all - 1) : last;
   case BNY_PATTERN_DOUBLING: return share_of_rounds(levels, pattern, level);
-  /* Half of the bytes is reduced, S (1/inner - 1/outer); the other half is spread, where most comes from afar. */
+  /* Half of the bytes is reduced, S (1/inner - 1/outer). The other half is spread, and most of that is far. */
   case BNY_PATTERN_HALVING:
     return all > 1 ? (all / inner - all / outer) / (all - 1) / 2 + (outer - inner) / (all - 1) / 2 : last;
-  case BNY_PATTERN_RING: break; /* the rank at the edge of its group sends all over the slowest link */
+  case BNY_PATTERN_RING: break; /* the rank at the edge of its group sends all its bytes over the slowest link */
   }
   return last ? 1 : 0;
 }
@@ -77,8 +79,8 @@ static void estimate_spread(const bny_request *request, bny_estimate *estimate) 
 
 static double larger(double a, double b) { return a > b ? a : b; }
 
-/* What goes over one level's links: shares of the rounds, bytes and work of an estimate, and the ranks that use a shared
- * link together. */
+/* The part of an estimate that uses one level's links: fractions of its rounds, bytes and work, and the number of ranks
+ * that share a link. */
 typedef struct portion {
   double rounds, bytes, work, sharers;
 } portion;
@@ -153,7 +155,7 @@ int32_t bny_algorithm_candidates(const bny_request *request, bny_candidate candi
   return count;
 }
 
-/* Those that can serve it; names are listed once, though two rows may share one. */
+/* Lists the algorithms that can serve it, each name once. */
 static void list_names(const bny_request *request, char *text, size_t bytes) {
   size_t length = 0;
   const char *last = "";
@@ -166,7 +168,7 @@ static void list_names(const bny_request *request, char *text, size_t bytes) {
   }
 }
 
-/* Not a row that only moves ranks through a barrier. */
+/* Excludes rows that serve a barrier only. */
 static bool may_combine(const bny_algorithm *algorithm) {
   return algorithm->refuse(&(bny_request){.collective = BNY_BARRIER, .nranks = 2}) != NULL;
 }
@@ -200,12 +202,35 @@ static banyan_status fail_name(const bny_request *request) {
                   request->algorithm, collective, names);
 }
 
+size_t bny_algorithm_least_outbox(int32_t nranks, int32_t slots_max, const bny_link_cost *cost) {
+  bny_request row = {.collective = BNY_COMBINE, .nranks = nranks, .all_tokens = 1, .all_heads = 1, .tokens = 1, .heads = 1,
+                     .value_dim = BNY_LEAST_ROW_VALUES, .wire = BNY_WIRE_F32, .cost = *cost,
+                     .slots_max = slots_max, .outbox_bytes = SIZE_MAX};
+  size_t least = 0;
+  for (int scatter = BANYAN_SCATTER_NONE; scatter <= BANYAN_SCATTER_TOKENS; scatter++)
+    for (int order = BANYAN_ORDER_PLAN; order <= BANYAN_ORDER_CANONICAL; order++) {
+      row.scatter = (banyan_scatter)scatter;
+      row.order = (banyan_order)order;
+      bny_candidate candidates[BNY_CANDIDATES_MAX];
+      int32_t count = bny_algorithm_candidates(&row, candidates);
+      for (int32_t i = 0; i < count; i++)
+        if (!candidates[i].refusal && candidates[i].fits && candidates[i].estimate.outbox_bytes > least)
+          least = candidates[i].estimate.outbox_bytes;
+    }
+  return least;
+}
+
+/* A larger arena gives more bytes, but only more ranks give more slots. A part of one row cannot be split. */
 static banyan_status fail_memory(const bny_request *request, const bny_candidate *smallest) {
-  return bny_fail(BANYAN_ERR_MEMORY,
-                  "%s by %s needs %zu bytes and %lld slots of a rank's outbox, which has %zu bytes and %d slots: "
-                  "split the call or raise arena_bytes",
-                  collective_names[request->collective], smallest->algorithm->name, smallest->estimate.outbox_bytes,
-                  (long long)smallest->estimate.slots, request->outbox_bytes, request->slots_max);
+  const char *what = collective_names[request->collective], *name = smallest->algorithm->name;
+  const bny_estimate *need = &smallest->estimate;
+  if (need->slots > request->slots_max)
+    return bny_fail(BANYAN_ERR_MEMORY, "%s by %s among %d ranks needs %lld slots of a rank's outbox, which has %d: name another "
+                    "algorithm", what, name, request->nranks, (long long)need->slots, request->slots_max);
+  bool splits = request->collective != BNY_COMBINE || (int64_t)request->tokens * request->heads > 1;
+  return bny_fail(BANYAN_ERR_MEMORY, "%s by %s among %d ranks needs %zu bytes of a rank's outbox, which has %zu: set arena_bytes to "
+                  "%zu or more (BANYAN_ARENA_KIB=%zu)%s", what, name, request->nranks, need->outbox_bytes, request->outbox_bytes,
+                  2 * need->outbox_bytes, (2 * need->outbox_bytes + 1023) >> 10, splits ? ", or split the call" : "");
 }
 
 void bny_estimate_print_form(const bny_estimate *estimate, char *text, size_t bytes, size_t *length) {
@@ -214,7 +239,7 @@ void bny_estimate_print_form(const bny_estimate *estimate, char *text, size_t by
   if (estimate->pieces > 1) bny_append(text, bytes, length, ", %d pieces", estimate->pieces);
 }
 
-/* " measured in replays at 16640 bytes by LL16 with one in 2 blocks, 1.20 predicted". */
+/* Prints " measured in replays at 16640 bytes by LL16 with one in 2 blocks, 1.20 predicted". */
 static void print_measured(const bny_request *request, const bny_candidate *one, char *text, size_t *length) {
   bny_append(text, REASON_BYTES, length, " measured in %s at %llu bytes by %s", bny_measured_way(request->measured),
              (unsigned long long)one->measured->bytes, one->measured->carrier);

@@ -52,7 +52,7 @@ static void clip(int32_t *first, int32_t *number, int32_t low, int32_t count) {
   if (*first < low) *first = low;
   if (end > low + count) end = low + count;
   *number = end > *first ? end - *first : 0;
-  if (*number == 0) *first = low; /* an empty slice lies within the box too */
+  if (*number == 0) *first = low; /* keeps an empty slice within the box */
 }
 
 bny_slice bny_slice_cut(const bny_slice *box, bool by_heads, int32_t count, int32_t low, int32_t high) {
@@ -116,7 +116,7 @@ bool bny_slice_equal(const bny_slice *a, const bny_slice *b) {
          a->byte0 == b->byte0 && a->bytes == b->bytes;
 }
 
-/* In 64 bits, and bytes without sums: the prover is given plans that may hold any numbers. */
+/* Compares in 64 bits, and bytes without sums, because the prover accepts plans with any numbers. */
 static bool range_within(int64_t first, int64_t number, int64_t low, int64_t count) {
   return number >= 0 && first >= low && first + number <= low + count;
 }
@@ -137,7 +137,8 @@ size_t bny_slice_outbox_bytes(const bny_request *request, const bny_slice *slice
   return (bny_slice_wire_bytes(request, slice) + 63) / 64 * 64;
 }
 
-/* The grid of at most `pieces` boxes, tokens x heads, whose largest box has the fewest rows; heads are cut first. */
+/* Chooses the grid of at most `pieces` boxes, tokens x heads, whose largest box has the fewest rows. Heads are cut
+ * first. */
 static void grid_choose(const bny_request *request, int32_t pieces, int32_t *by_tokens, int32_t *by_heads) {
   int64_t best = INT64_MAX;
   *by_tokens = *by_heads = 1;
@@ -175,7 +176,7 @@ bny_slice bny_slice_piece(const bny_request *request, int32_t pieces, int32_t in
   return piece;
 }
 
-/* Parts shrink once, from the first ones to the others, and the box clips the first and the last that it meets. */
+/* Sizes drop once, from the first owners to the others, and the box clips only the first and the last that it meets. */
 static bny_slice owned_largest(const bny_request *request) {
   bny_slice largest = bny_slice_owned(request, 0);
   bool by_heads = request->scatter == BANYAN_SCATTER_HEADS;
@@ -209,7 +210,8 @@ bny_slice bny_slice_halved(const bny_request *request, int32_t levels, int32_t l
   while (size > high - low) {
     size /= 2;
     bool upper = low >= begin + size;
-    /* An even dimension is halved exactly, heads first; else the longer one loses least by its odd element. */
+    /* An even dimension is halved exactly, heads first. Otherwise the longer dimension loses least by its odd
+     * element. */
     bool by_heads = box.heads % 2 == 0 ? box.heads > 0 : box.tokens % 2 != 0 && box.heads >= box.tokens;
     int32_t *origin = by_heads ? &box.head0 : &box.token0, *extent = by_heads ? &box.heads : &box.tokens;
     int32_t half = (*extent + 1) / 2;

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Slices: who owns what, and how a box of rows is cut into pieces. Every function is a pure function of the request, so
- * that any rank can name the slice that any other rank holds. */
+ * Slices: which rank owns what, and how a box of rows is cut into pieces. Every function is a pure function of the
+ * request, so any rank can compute the slice that any other rank holds. */
 #ifndef BNY_PLAN_SLICE_H
 #define BNY_PLAN_SLICE_H
 
@@ -10,31 +10,30 @@
 /* The box of the request (combine), or all of its bytes. */
 bny_slice bny_slice_whole(const bny_request *request);
 
-/* What `rank` puts in: the whole box (combine), its own range of bytes, or nothing. */
+/* The input of `rank`: the whole box (combine), its own range of bytes, or nothing. */
 bny_slice bny_slice_input(const bny_request *request, int32_t rank);
 
-/* Ranges of owners under HEADS and TOKENS are boxes too: the union of what ranks [first, last) own. */
+/* The union of what ranks [first, last) own under HEADS and TOKENS, which is a box too. */
 bny_slice bny_slice_owned_range(const bny_request *request, int32_t first, int32_t last);
 
 /* Parts [low, high) of `count` parts of a box, along heads or tokens. */
 bny_slice bny_slice_cut(const bny_slice *box, bool by_heads, int32_t count, int32_t low, int32_t high);
 
-/* True if there is nothing in it: no rows, no bytes. */
 bool bny_slice_is_empty(const bny_request *request, const bny_slice *slice);
 bool bny_slice_equal(const bny_slice *a, const bny_slice *b);
 bool bny_slice_within(const bny_slice *inner, const bny_slice *outer);
 
-/* Bytes of the message that holds it, and the room that it takes in an outbox (the next multiple of 64). */
+/* Bytes of the message that holds the slice, and the space that it takes in an outbox (the next multiple of 64). */
 size_t bny_slice_wire_bytes(const bny_request *request, const bny_slice *slice);
 size_t bny_slice_outbox_bytes(const bny_request *request, const bny_slice *slice);
 
-/* Piece `index` of the box cut into at most `pieces` boxes whose largest is as small as a grid of token ranges x head
- * ranges allows; the last pieces may be empty. Under HEADS and TOKENS piece r is what rank r owns. */
+/* Piece `index` of the box cut into at most `pieces` boxes. The largest is as small as a grid of token ranges x head
+ * ranges allows, and the last pieces may be empty. Under HEADS and TOKENS piece r is what rank r owns. */
 bny_slice bny_slice_piece(const bny_request *request, int32_t pieces, int32_t index);
 bny_slice bny_slice_piece_largest(const bny_request *request, int32_t pieces);
 
-/* Positions [low, high) of 2^levels positions that the box is halved into, level by level; an aligned power of two of
- * them. Under HEADS and TOKENS use bny_slice_owned_range(). */
+/* Positions [low, high), an aligned power of two, of the 2^levels positions into which the box is halved level by
+ * level. Use bny_slice_owned_range() under HEADS and TOKENS. */
 bny_slice bny_slice_halved(const bny_request *request, int32_t levels, int32_t low, int32_t high);
 
 #endif

@@ -22,7 +22,7 @@ void bny_spread_collect(bny_builder *builder, bny_piece_function *piece_of, int3
   }
 }
 
-/* Stores a received piece in an own slot and sends that; the source to deliver from. */
+/* Stores a received piece in an own slot and sends that. Returns the source to deliver from. */
 static bny_source forward(bny_builder *builder, const bny_slice *piece, int32_t owner, int32_t message,
                           const int32_t *peers, int32_t count) {
   bny_source source = bny_source_message(message);
@@ -54,8 +54,8 @@ void bny_spread_ring(bny_builder *builder, bny_piece_function *piece_of, int32_t
   }
 }
 
-/* The ranks that receive from this one the piece that it knows as number `index` (that of rank + index): rank - 2^k
- * knows it as index + 2^k, which must be in its round k, so 2^k > index, and a piece at all. */
+/* Fills in the ranks that receive piece `index` (that of rank + index) from this rank. Rank - 2^k counts it as index +
+ * 2^k. That number must belong to its round k, so 2^k > index, and must be below nranks. */
 static int32_t bruck_receivers(const bny_builder *builder, int64_t index, int32_t *peers) {
   int32_t count = 0;
   for (int64_t distance = 1; index + distance < builder->request->nranks; distance *= 2)
@@ -63,7 +63,7 @@ static int32_t bruck_receivers(const bny_builder *builder, int64_t index, int32_
   return count;
 }
 
-/* One round: the pieces [distance, 2 distance) arrive and are passed on; then they are delivered. */
+/* One round: the pieces [distance, 2 distance) are received and forwarded, then delivered. */
 static void bruck_round(bny_builder *builder, bny_piece_function *piece_of, int64_t distance) {
   const bny_request *request = builder->request;
   int32_t peers[32], nranks = request->nranks;
@@ -98,7 +98,7 @@ void bny_spread_bruck(bny_builder *builder, bny_piece_function *piece_of, int32_
 
 int64_t bny_spread_ring_forwards(int32_t nranks) { return nranks > 2 ? nranks - 2 : 0; }
 
-/* Index i is passed on if i + 2 * 2^floor(log2 i) < nranks: of [d, 2 d) those below nranks - 2 d. */
+/* Piece i is forwarded if i + 2 * 2^floor(log2 i) < nranks: of [d, 2 d), those below nranks - 2 d. */
 int64_t bny_spread_bruck_forwards(int32_t nranks) {
   int64_t forwards = 0;
   for (int64_t distance = 1; 3 * distance < nranks; distance *= 2)

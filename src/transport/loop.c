@@ -1,10 +1,11 @@
 /* SPDX-License-Identifier: Apache-2.0
- * Ranks that are threads of one process: rank 0 maps the window, the others get its address. The last to leave unmaps. */
+ * Ranks that are threads of one process: rank 0 maps the window and the others get its address. The last to leave
+ * unmaps it. */
 #include <stdlib.h>
 #include <sys/mman.h>
 #include <time.h>
 
-#include "status.h"
+#include "base/status.h"
 #include "transport/window.h"
 
 static int32_t loop_sleep(bny_transport *transport, int64_t sleep_ns) {
@@ -37,6 +38,9 @@ static const bny_transport_ops loop_ops = {
   .sleep = loop_sleep,
   .is_dead = loop_is_dead,
   .mail = bny_window_mail,
+  .pulse = bny_window_pulse,
+  .refusals = bny_window_refusals,
+  .refused = bny_window_refused,
   .close = loop_close,
 };
 
@@ -58,7 +62,7 @@ banyan_status bny_loop_connect(const bny_exchange *exchange, const bny_arena_con
   void *mine = rank == 0 ? map_window(bytes) : NULL;
   if (mine) {
     bny_window_init(window, &loop_ops, mine, rank, nranks, config);
-    /* Every rank is counted from the start, so that an early leaver cannot take the window away. */
+    /* Every rank counts from the start, so that an early leaver cannot unmap the window. */
     atomic_store_explicit(bny_window_users(window), (uint32_t)nranks, memory_order_release);
   }
   status = bny_exchange_all(exchange, &mine, bases, sizeof mine);
@@ -67,7 +71,7 @@ banyan_status bny_loop_connect(const bny_exchange *exchange, const bny_arena_con
                       bytes, nranks);
   if (status != BANYAN_OK) {
     if (mine) {
-      loop_close(&window->transport); /* another rank may hold the address by now: only the count decides */
+      loop_close(&window->transport); /* another rank may hold the address already: only the count decides */
       window = NULL;
     }
     goto free_memory;

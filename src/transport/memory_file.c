@@ -4,19 +4,26 @@
 #include <errno.h>
 #include <fcntl.h>
 #include <sys/mman.h>
+#include <sys/resource.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
-#include "status.h"
+#include "base/status.h"
 
 #ifdef MFD_NOEXEC_SEAL
 enum { NOEXEC_SEAL = MFD_NOEXEC_SEAL };
 #else
-enum { NOEXEC_SEAL = 0x8 }; /* of the kernel, unknown to this C library */
+enum { NOEXEC_SEAL = 0x8 }; /* in the kernel, missing in this C library */
 #endif
 
 banyan_status bny_memory_file_make(size_t bytes, int *file) {
-  /* Hosts may demand that such files are not executable; kernels before 6.3 do not know the flag. */
+  struct rlimit limit; /* applies to this file as well; beyond it a signal ends the process */
+  if (getrlimit(RLIMIT_FSIZE, &limit) == 0 && limit.rlim_cur != RLIM_INFINITY && bytes > limit.rlim_cur)
+    return bny_fail(BANYAN_ERR_SYSTEM,
+                    "shared memory of %zu bytes is larger than a file of this process may be, %llu bytes: raise ulimit -f, or "
+                    "make arena_bytes (BANYAN_ARENA_KIB) smaller",
+                    bytes, (unsigned long long)limit.rlim_cur);
+  /* Systems may require that such files are not executable; kernels before 6.3 do not know the flag. */
   int fd = memfd_create("banyan", MFD_CLOEXEC | MFD_ALLOW_SEALING | NOEXEC_SEAL);
   if (fd < 0 && errno == EINVAL) fd = memfd_create("banyan", MFD_CLOEXEC | MFD_ALLOW_SEALING);
   if (fd < 0) return bny_fail_errno(BANYAN_ERR_SYSTEM, errno, "cannot make a memory file");

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0
- * Memory that processes can share and that has no name: nothing to guess, nothing to leave behind. */
+ * Memory that processes can share and that has no name. There is nothing to guess and nothing to leave behind. */
 #ifndef BNY_TRANSPORT_MEMORY_FILE_H
 #define BNY_TRANSPORT_MEMORY_FILE_H
 
@@ -7,10 +7,10 @@
 
 #include "banyan.h"
 
-/* A memory file (memfd) of `bytes` zero bytes, mode 0600, whose size cannot change, closed on exec. */
+/* Makes a memory file (memfd) of `bytes` zero bytes, with mode 0600, fixed size and close-on-exec. */
 banyan_status bny_memory_file_make(size_t bytes, int *file);
 
-/* Maps all `bytes` of a file for reading and writing; a file of another size is BANYAN_ERR_MISMATCH. */
+/* Maps all `bytes` of a file for reading and writing. A file of another size is BANYAN_ERR_MISMATCH. */
 banyan_status bny_memory_file_map(int file, size_t bytes, void **base);
 
 #endif

@@ -1,13 +1,14 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "transport/window.h"
 
-/* Shared memory: one header, then per rank: line, call, signals of both halves, outbox of both halves, mail. Parts
- * begin at pages, so that pages that no one uses are never touched. */
+/* Shared memory: one header, then per rank: line, call, signals of both halves, outbox of both halves, rendezvous
+ * messages. Parts begin at pages, so that unused pages are never touched. */
 enum { PAGE = 4096 };
 
 typedef struct header {
   _Alignas(BNY_LINE_BYTES) bny_signal fault;
   _Alignas(BNY_LINE_BYTES) _Atomic uint32_t users;
+  _Alignas(BNY_LINE_BYTES) bny_signal refused;
 } header;
 
 _Static_assert(sizeof(bny_mail) % PAGE == 0, "parts begin at pages");
@@ -19,6 +20,7 @@ typedef struct padded_signal {
 typedef struct rank_part {
   bny_rank_line line;
   _Alignas(BNY_LINE_BYTES) bny_signal call[BNY_CALL_WORDS];
+  _Alignas(BNY_LINE_BYTES) bny_refusals refusals;
   padded_signal signals[]; /* [2][slots_max] */
 } rank_part;
 
@@ -77,7 +79,8 @@ const bny_signal *bny_window_signal(bny_transport *transport, int32_t peer, int3
 
 void bny_window_send(bny_transport *transport, uint64_t tag, int32_t slot, size_t offset, size_t bytes,
                      const int32_t *peers, int32_t npeers) {
-  (void)offset, (void)bytes, (void)peers, (void)npeers; /* it is there already, and one signal serves all readers */
+  /* the data is in place already, and one signal serves all readers */
+  (void)offset, (void)bytes, (void)peers, (void)npeers;
   int half = (int)(tag >> 32 & 1);
   padded_signal *signal = &part_of(transport, transport->rank)->signals[half * transport->slots_max + slot];
   atomic_store_explicit(&signal->value, tag, memory_order_release);
@@ -90,4 +93,14 @@ bny_mail *bny_window_mail(bny_transport *transport, int32_t rank, int half) {
 
 bny_rank_line *bny_window_line(bny_transport *transport, int32_t rank) { return &part_of(transport, rank)->line; }
 
+uint64_t bny_window_pulse(bny_transport *transport, int32_t rank) {
+  return atomic_load_explicit(&bny_window_line(transport, rank)->looks, memory_order_relaxed);
+}
+
 bny_signal *bny_window_call(bny_transport *transport, int32_t rank) { return part_of(transport, rank)->call; }
+
+bny_refusals *bny_window_refusals(bny_transport *transport, int32_t rank) { return &part_of(transport, rank)->refusals; }
+
+bny_signal *bny_window_refused(bny_transport *transport) {
+  return &((header *)(void *)((bny_window *)transport)->base)->refused;
+}

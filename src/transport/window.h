@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * The memory that the ranks of one host share, and the transport functions that are nothing but loads and stores in it.
- * `loop` and `shm` differ in where the memory comes from and how a death is noticed.
+ * The memory that the ranks of one node share, and the transport functions that consist of loads and stores in it.
+ * `loop` and `shm` differ in the origin of the memory and in how a death is noticed.
  *
- * A slot lives in its owner's outbox and peers read it there: it is written once however many peers it goes to, and no
+ * A slot lives in its owner's outbox and peers read it there. It is written once, however many peers receive it. No
  * rank ever writes into another's memory, so a rank in the wrong call cannot spoil another's data.
  */
 #ifndef BNY_TRANSPORT_WINDOW_H
@@ -15,15 +15,15 @@ typedef struct bny_window {
   bny_transport transport; /* first: a window is a transport */
   char *base;
   size_t bytes;
-  size_t stride; /* from a rank's part to the next */
+  size_t stride; /* distance between the parts of two ranks */
 } bny_window;
 
-/* Bytes that a window of nranks needs, and a window over memory that is zero when the first rank sees it. */
+/* The bytes that a window of nranks needs; and a window over memory that is zero when the first rank sees it. */
 size_t bny_window_bytes(int32_t nranks, const bny_arena_config *config);
 void bny_window_init(bny_window *window, const bny_transport_ops *ops, void *base, int32_t rank, int32_t nranks,
                      const bny_arena_config *config);
 
-/* A count for the owner's use in the shared header. */
+/* Returns a counter in the shared header for the owner's use. */
 _Atomic uint32_t *bny_window_users(bny_window *window);
 
 char *bny_window_outbox(bny_transport *transport, int half);
@@ -35,5 +35,8 @@ bny_rank_line *bny_window_line(bny_transport *transport, int32_t rank);
 bny_signal *bny_window_call(bny_transport *transport, int32_t rank);
 bny_signal *bny_window_fault(bny_transport *transport);
 bny_mail *bny_window_mail(bny_transport *transport, int32_t rank, int half);
+uint64_t bny_window_pulse(bny_transport *transport, int32_t rank);
+bny_refusals *bny_window_refusals(bny_transport *transport, int32_t rank);
+bny_signal *bny_window_refused(bny_transport *transport);
 
 #endif

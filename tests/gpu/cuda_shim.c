@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-#include "cuda_shim.h"
+#include "tests/gpu/cuda_shim.h"
 
 #include <pthread.h>
 #include <stdatomic.h>

@@ -1,11 +1,11 @@
 /* SPDX-License-Identifier: Apache-2.0
- * A small program for compute-sanitizer: combines of one rank, and of two, by every algorithm. Tools of its kind may
- * run one kernel after another; ranks that wait for each other are then in vain, which is said and is no failure. */
+ * The smallest program: combines of one rank, and of two, by every algorithm. Where kernels run one after another, ranks that
+ * wait for each other do so in vain, which is said and is no failure. --hold: see hold(). */
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
-#include "tools/device_ranks.h"
+#include "tools/common/device_ranks.h"
 
 enum { TOKENS = 2, HEADS = 5, VALUE_DIM = 100, ROWS = TOKENS * HEADS, FLOATS = ROWS * (VALUE_DIM + 2) };
 
@@ -84,10 +84,12 @@ static bool run_all(device_ranks *ranks, tool_error *error) {
   return ok;
 }
 
-/* What the first device is, as JSON. */
-static int look(void) {
+/* Contexts on all devices until stdin ends: other programs need not wait for the driver to start. Not where the device takes one
+ * process alone. What the first device is, as JSON. */
+static int hold(void) {
   tool_error error = {.text = ""};
   gpu *device = NULL;
+  int32_t devices = gpu_count(&error);
   if (!gpu_open(0, &device, &error)) {
     fprintf(stderr, "gpu_small: %s\n", error.text);
     return EXIT_FAILURE;
@@ -96,6 +98,13 @@ static int look(void) {
   printf("{\"name\": \"%s\", \"compute\": \"%d.%d\", \"cuda\": \"%d.%d\", \"sms\": %d}\n", facts->name,
          facts->compute / 10, facts->compute % 10, facts->cuda_version / 1000, facts->cuda_version % 1000 / 10,
          facts->sms);
+  fflush(stdout);
+  for (int32_t i = 1; i < devices; i++) {
+    gpu *other = NULL;
+    gpu_open(i, &other, &error); /* until this process ends */
+  }
+  while (!facts->one_process && getchar() != EOF) {
+  }
   gpu_close(device);
   return EXIT_SUCCESS;
 }
@@ -106,8 +115,8 @@ int main(int argc, char **argv) {
     printf("gpu_small: %s\n", error.text);
     return 77;
   }
-  if (argc > 1 && strcmp(argv[1], "--look") == 0) {
-    return look();
+  if (argc > 1 && strcmp(argv[1], "--hold") == 0) {
+    return hold();
   }
   for (int32_t nranks = 1; nranks <= 2; nranks++) {
     device_ranks ranks;

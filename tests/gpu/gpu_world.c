@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-#include "gpu_world.h"
+#include "tests/gpu/gpu_world.h"
 
 #include <check.h>
 #include <stdarg.h>

@@ -5,9 +5,9 @@
 #ifndef BNY_TESTS_GPU_WORLD_H
 #define BNY_TESTS_GPU_WORLD_H
 
-#include "../sheet.h"
-#include "../world.h"
-#include "tools/gpu.h"
+#include "tests/support/sheet.h"
+#include "tests/support/world.h"
+#include "tools/common/gpu.h"
 
 typedef struct gpu_rank {
   world_rank *world;

@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: Apache-2.0
-"""What PyTorch's kernels take for the decode shapes that banyan-decode is measured with: lines of JSON on stdout, each written
-as soon as it is known, so that whoever ends this has what was measured until then.
+"""What others take for the shapes that banyan-decode and banyan-perf are measured with: lines of JSON on stdout, each written as soon
+as it is known, so that whoever ends this has what was measured until then.
 
 usage: rivals.py [--quick] [--iterations N] [--seconds N]
 
@@ -10,9 +10,13 @@ usage: rivals.py [--quick] [--iterations N] [--seconds N]
 scaled_dot_product_attention with each backend that takes the shape, and then FlexAttention, compiled. bf16, one query token
 for each sequence, contiguous keys and values of random numbers. The time is the median over replays of a CUDA graph, which
 follow each other without a pause; in the graph each run reads caches of its own, as many as make four times the second-level
-cache, so that none is read from there."""
+cache, so that none is read from there. FlashInfer's decode and its merge of states, where it is installed.
+
+Combines whose result is scattered by heads, in bf16, one rank for each device: NCCL's all-to-all, or its allgather, and a merge that
+torch.compile makes, all in a graph. NCCL takes one rank for each device, so on a single one this says so, and only the merge is timed."""
 import argparse
 import json
+import os
 import statistics
 import sys
 import time
@@ -21,6 +25,10 @@ import time
 SHAPES = (("batch 64, 32/8 heads x 128, 32 K keys", 64, 32, 8, 128, 32768),
           ("batch 1, 32/8 heads x 128, 64 K keys", 1, 32, 8, 128, 65536),
           ("batch 1, 8/1 heads x 128, 128 K keys", 1, 8, 1, 128, 131072))
+# name, tokens, heads, value_dim, ranks whose partials are merged
+COMBINES = (("combine by heads, 4 tokens x 32 heads x 128", 4, 32, 128, 8),
+            ("combine by heads, 1 token x 128 heads x 512", 1, 128, 512, 8),
+            ("combine by heads, 64 tokens x 128 heads x 512", 64, 128, 512, 8))
 CACHES_OF_CACHE = 4
 RUNS_MIN = 4
 
@@ -71,6 +79,109 @@ def flex_forms(torch):
     from torch.nn.attention.flex_attention import flex_attention
     compiled = torch.compile(flex_attention, dynamic=False)
     yield "FlexAttention", lambda q, k, v: compiled(q, k, v, enable_gqa=q.shape[1] != k.shape[1])
+
+
+def flashinfer_forms(_torch):
+    """One sequence alone: wrappers for batches plan on the host, which no graph has in it."""
+    import flashinfer
+
+    def attend(q, k, v):
+        if q.shape[0] != 1:
+            raise ValueError("one sequence alone is measured")
+        return flashinfer.single_decode_with_kv_cache(q[0, :, 0], k[0], v[0], kv_layout="HND")
+    yield "FlashInfer", attend
+
+
+# ---- combines ----------------------------------------------------------------------------------------------------------
+
+def merge_of(torch):
+    """Partials [ranks, rows, dim] and their lse [ranks, rows] to values [rows, dim]."""
+    def merge(values, lse):
+        weights = torch.softmax(lse, dim=0)
+        return (values.float() * weights.unsqueeze(-1)).sum(dim=0).to(values.dtype)
+    return torch.compile(merge, dynamic=False)
+
+
+def merge_forms(torch):
+    yield "torch.compile, the merge alone", merge_of(torch)
+    try:
+        import flashinfer
+
+        def merge_states(values, lse):  # [rows][states][heads][dim]: one head a row here
+            return flashinfer.merge_states(values.transpose(0, 1).unsqueeze(2).contiguous(), lse.transpose(0, 1).unsqueeze(2).contiguous())
+        yield "FlashInfer, the merge alone", merge_states
+    except ImportError:
+        pass
+
+
+def partials(torch, ranks, rows, dim):
+    return (torch.randn(ranks, rows, dim, device="cuda", dtype=torch.bfloat16), torch.randn(ranks, rows, device="cuda"))
+
+
+def measure_merges(torch, iterations):
+    for name, tokens, heads, dim, ranks in COMBINES:
+        values, lse = partials(torch, ranks, tokens * heads // ranks, dim)
+        for form, merge in merge_forms(torch):
+            row = {"name": form, "shape": name, "us": None, "text": ""}
+            try:
+                row["us"] = graph_median_us(torch, [lambda merge=merge: merge(values, lse)], iterations)
+            except Exception as error:  # of a compiler or a library that is not ours
+                row["text"] = (str(error).strip().splitlines() or [type(error).__name__])[0][:200]
+                torch.cuda.synchronize()
+            yield row
+
+
+def nccl_forms(torch, group, tokens, heads, dim, ranks):
+    """Each rank sends each other one its part of the heads, or everything to all, and merges its own part."""
+    merge, own = merge_of(torch), heads // ranks
+    values, lse = torch.randn(heads, tokens, dim, device="cuda", dtype=torch.bfloat16), torch.randn(heads, tokens, device="cuda")
+    got, got_lse = torch.empty_like(values), torch.empty_like(lse)
+    all_values = torch.empty(ranks * heads, tokens, dim, device="cuda", dtype=torch.bfloat16)
+    all_lse = torch.empty(ranks * heads, tokens, device="cuda")
+    first = group.get_rank() * own
+
+    def exchange():
+        group.all_to_all_single(got, values)
+        group.all_to_all_single(got_lse, lse)
+        return merge(got.view(ranks, own * tokens, dim), got_lse.view(ranks, own * tokens))
+
+    def gather():
+        group.all_gather_into_tensor(all_values, values)
+        group.all_gather_into_tensor(all_lse, lse)
+        part = slice(first, first + own)
+        return merge(all_values.view(ranks, heads, tokens, dim)[:, part].reshape(ranks, own * tokens, dim),
+                     all_lse.view(ranks, heads, tokens)[:, part].reshape(ranks, own * tokens))
+    return (("NCCL all-to-all and a merge", exchange), ("NCCL allgather and a merge", gather))
+
+
+def nccl_rank(rank, ranks, iterations, store):
+    """A process for each device; the first one says what came of it."""
+    import torch
+    import torch.distributed as group
+    torch.cuda.set_device(rank)
+    group.init_process_group("nccl", init_method="file://" + store, rank=rank, world_size=ranks)
+    with torch.no_grad():
+        for name, tokens, heads, dim, _ in COMBINES:
+            for form, run in nccl_forms(torch, group, tokens, heads, dim, ranks):
+                us = graph_median_us(torch, [run], iterations)
+                if rank == 0:
+                    say({"name": "%s, %d devices" % (form, ranks), "shape": name, "us": us, "text": ""})
+    group.destroy_process_group()
+
+
+def measure_nccl(torch, iterations):
+    """Of 2, 4 or 8 devices, the most that there are."""
+    import tempfile
+    devices = torch.cuda.device_count()
+    ranks = max((count for count in (2, 4, 8) if count <= devices), default=1)
+    if ranks < 2:
+        say({"name": "NCCL", "shape": COMBINES[0][0], "us": None, "text": "NCCL takes one rank for each device, and there is one"})
+        return
+    with tempfile.TemporaryDirectory() as folder:
+        try:
+            torch.multiprocessing.spawn(nccl_rank, (ranks, iterations, os.path.join(folder, "store")), nprocs=ranks)
+        except Exception as error:  # of a rank
+            say({"name": "NCCL", "shape": COMBINES[0][0], "us": None, "text": str(error).strip().splitlines()[-1][:200]})
 
 
 def copy_gbps(torch, iterations):
@@ -134,13 +245,17 @@ def main():
     iterations = 3 if options.quick else options.iterations
     with torch.no_grad():
         say({"copy_gbps": copy_gbps(torch, iterations)})
-        for forms in (sdpa_forms, flex_forms):  # what is to be compiled last
+        for forms in (sdpa_forms, flashinfer_forms, flex_forms):  # what is to be compiled last
             for shape in SHAPES:
                 if options.quick:
                     shape = shape[:1] + (1,) + shape[2:5] + (1024,)
                 for row in measure(torch, forms, shape, iterations, lambda: time.monotonic() < until):
                     say(row)
                 torch.cuda.empty_cache()
+            if forms is flashinfer_forms and time.monotonic() < until:
+                for row in measure_merges(torch, iterations):
+                    say(row)
+                measure_nccl(torch, iterations)
     return 0
 
 

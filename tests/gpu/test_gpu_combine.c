@@ -6,8 +6,8 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "../combine_task.h"
-#include "gpu_world.h"
+#include "tests/support/combine_task.h"
+#include "tests/gpu/gpu_world.h"
 
 static const banyan_dtype wires[] = {BANYAN_F32, BANYAN_F16, BANYAN_BF16};
 

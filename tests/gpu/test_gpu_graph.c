@@ -6,7 +6,7 @@
 #include <stdio.h>
 #include <string.h>
 
-#include "gpu_world.h"
+#include "tests/gpu/gpu_world.h"
 
 enum { RANKS_MAX = 8, COMMS_MAX = 3, INPUTS = 2, TOKENS = 2, HEADS = 16, VALUE_DIM = 128, RUNS_IN_GRAPH = 4 };
 

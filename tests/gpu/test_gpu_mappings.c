@@ -10,10 +10,10 @@
 #include <string.h>
 #include <unistd.h>
 
-#include "comm.h"
-#include "cuda_shim.h"
+#include "comm/comm.h"
+#include "tests/gpu/cuda_shim.h"
 #include "device/engine.h"
-#include "gpu_world.h"
+#include "tests/gpu/gpu_world.h"
 
 enum { RANKS_MAX = 8, TOKENS = 2, HEADS = 5, VALUE_DIM = 64, ROWS = TOKENS * HEADS, FLOATS = ROWS * (VALUE_DIM + 1) };
 
@@ -151,6 +151,10 @@ END_TEST
 /* Index: how many ranks, and whether they are processes. The first mapping and one of the others. */
 START_TEST(broken_is_named) {
   int32_t nranks = ranks[_i / 2];
+  if (_i % 2 == 0) {
+    gpu_skip("broken_is_named", _i, "ranks of one process that share a device use the owner's address: nothing is mapped");
+    return;
+  }
   if (gpu_quick() && nranks > 3) {
     gpu_skip("broken_is_named", _i, "--quick");
     return;

@@ -7,10 +7,10 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "../user_kernel.h"
+#include "tests/emulate/user_kernel.h"
 #include "cuda/program.h"
 #include "device/device.h"
-#include "gpu_world.h"
+#include "tests/gpu/gpu_world.h"
 
 enum { RANKS_MAX = 8, TOKENS = 3, HEADS = 16, ROWS = TOKENS * HEADS, VALUE_DIM = 128, BLOCKS = 4, REPLAYS = 100 };
 

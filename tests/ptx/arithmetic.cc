@@ -1,11 +1,11 @@
 /* SPDX-License-Identifier: Apache-2.0
- * PTX's arithmetic, an instruction a line: its operands' types, and the result of a, b, c. */
+ * PTX's arithmetic, one instruction per line: the types of its operands, and the result of a, b, c. */
 #include <cmath>
 #include <limits>
 #include <type_traits>
 
 #include "merge_math.h"
-#include "ptx.hh"
+#include "tests/ptx/ptx.hh"
 
 namespace ptx {
 
@@ -23,7 +23,7 @@ using f64 = double;
 template <class T> constexpr char letter = std::is_same_v<T, bool> ? 'p' : static_cast<char>('0' + sizeof(T));
 template <class... T> constexpr char signature[] = {letter<T>..., 0};
 
-/* NaN only if both are; -0 is less than +0. */
+/* Only two NaN give NaN; -0 is less than +0. */
 template <class T> T minimum(T a, T b) {
   return std::isnan(a) ? b : std::isnan(b) ? a : a < b || (a == b && std::signbit(a)) ? a : b;
 }
@@ -32,14 +32,14 @@ template <class T> T maximum(T a, T b) {
 }
 template <class T> bool ordered(T a, T b) { return !std::isnan(a) && !std::isnan(b); }
 
-/* Amounts beyond the width are as if of the width. */
+/* Amounts beyond the width have the effect of the width. */
 template <class T> T shift_left(T a, u32 b) { return b >= 8 * sizeof(T) ? T(0) : static_cast<T>(static_cast<u64>(a) << b); }
 template <class T> T shift_right(T a, u32 b) {
   if (b >= 8 * sizeof(T)) return a < T(0) ? static_cast<T>(-1) : T(0);
   return static_cast<T>(a >> b);
 }
 
-/* `length` bits from the lowest on; all if there are not so many. */
+/* Returns `length` one bits from the lowest on, at most all bits. */
 template <class T> T ones(u32 length) { return static_cast<T>(shift_left<T>(1, length) - 1); }
 template <class T> T insert(T a, T b, u32 position, u32 length) {
   T mask = shift_left<T>(ones<T>(length & 255), position & 255);
@@ -72,7 +72,7 @@ u32 logic(u32 a, u32 b, u32 c, u32 table) {
   return d;
 }
 
-/* Whole numbers have no infinity: what is beyond becomes the nearest, and NaN 0. */
+/* Converts with saturation, because integers have no infinity. NaN becomes 0. */
 template <class T> T whole(f64 a) {
   if (std::isnan(a)) return 0;
   if (a <= static_cast<f64>(std::numeric_limits<T>::min())) return std::numeric_limits<T>::min();
@@ -82,7 +82,7 @@ template <class T> T whole(f64 a) {
 
 f32 flushed(f32 a) { return std::fpclassify(a) == FP_SUBNORMAL ? std::copysign(0.0f, a) : a; }
 
-/* d = a op b: of 0, what is undefined, is all ones. */
+/* d = a op b. A division by 0 is undefined and gives all ones here. */
 template <class T> T quotient(T a, T b) {
   if (b == 0) return static_cast<T>(-1);
   return b == static_cast<T>(-1) && std::is_signed_v<T> ? static_cast<T>(-static_cast<u64>(a)) : static_cast<T>(a / b);

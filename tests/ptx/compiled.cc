@@ -1,16 +1,16 @@
 /* SPDX-License-Identifier: Apache-2.0
- * Kernels by name, of the files that EMULATE_PTX names. */
+ * Finds kernels by name in the files that EMULATE_PTX names. */
 #define BNY_TESTS_PTX
-#include "compiled.hh"
+#include "tests/ptx/compiled.hh"
 
 #include <cstdio>
 #include <cstdlib>
 #include <mutex>
 #include <sstream>
 
-#include "ptx.hh"
+#include "tests/ptx/ptx.hh"
 
-/* Under a lock: a file is read, and a kernel of it, when first asked for. They live as long as the process. */
+/* Reads a file, and a kernel in it, at the first request, under a lock. Both live as long as the process. */
 static const ptx::function *find(const char *name) {
   static std::mutex mutex;
   static std::vector<std::shared_ptr<ptx::module>> *modules;

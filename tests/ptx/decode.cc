@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0
- * From an opcode and its operands to an instruction. */
+ * Decodes an opcode and its operands into an instruction. */
 #include <unordered_map>
 
 #include "cuda/device.h"
-#include "ptx.hh"
+#include "tests/ptx/ptx.hh"
 
 namespace ptx {
 
@@ -55,7 +55,7 @@ const instruction *split_parts(thread &self, const instruction *i) {
   return i + 1;
 }
 
-/* mov: a value, an address, the clock; or between one register and several, the first being its low part. */
+/* mov: a value, an address, the clock; or between one register and several, the first of which is its low part. */
 void decode_move(const std::string &type, const std::vector<operand> &operands, instruction *made) {
   static const std::map<std::string, uint8_t> types = {{"pred", 1}, {"b16", 2}, {"u16", 2}, {"s16", 2}, {"b32", 4}, {"u32", 4},
     {"s32", 4}, {"f32", 4}, {"b64", 8}, {"u64", 8}, {"s64", 8}, {"f64", 8}, {"b128", 16}};
@@ -106,15 +106,15 @@ void decode(const std::string &opcode, const std::vector<operand> &operands, ins
   made->has_effect = found->second->has_effect;
 }
 
-/* Takes part in the store that it jumps around, with nothing to store. */
+/* Takes part in the store that it jumps around, without a value. */
 static const instruction *run_jump_around(thread &self, const instruction *i) {
   bny_store_line(nullptr, {});
   return self.running->code.data() + i->target;
 }
 
-/* A line is stored by 8 lanes, which go the same way, of a warp whose others may have nothing to store. Where those jump
- * around the store and what only it needs, by one jump or several, the 8 still come to it together, and the emulator, whose
- * warps store together, has all of them meet. */
+/* Eight lanes store a line and take the same path, while other lanes of the warp may have nothing to store. These may
+ * jump around the store and the instructions that only it needs, by one jump or several. The 8 lanes still reach the
+ * store together. The emulator stores by complete warps, so the jumping lanes must join the store. */
 void keep_lines_whole(function *made) {
   std::vector<instruction> &code = made->code;
   for (uint32_t store = 0; store < code.size(); store++) {

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0
- * Words of PTX. */
+ * Splits PTX into words. */
 #ifndef BNY_TESTS_PTX_LEXER_HH
 #define BNY_TESTS_PTX_LEXER_HH
 
@@ -82,7 +82,7 @@ struct lexer {
     return text[at] != '@' && text[end] == ':';
   }
 
-  /* Whole numbers, and floats by their bits: 0f3F800000, 0d... */
+  /* Integers, and floats by their bits: 0f3F800000, 0d... */
   static uint64_t value_of(const std::string &word) {
     bool is_float = word.size() >= 10 && (word[1] == 'f' || word[1] == 'F' || word[1] == 'd' || word[1] == 'D');
     return is_float ? strtoull(word.c_str() + 2, nullptr, 16) : strtoull(word.c_str(), nullptr, 0);
@@ -102,7 +102,7 @@ struct lexer {
     at++;
   }
 
-  /* 1: it opened, -1: it closed. */
+  /* 1: an opening brace, -1: a closing one. */
   int skip_past_brace() {
     for (;; at++) {
       if (at >= text.size()) fail("the file ends", "");

@@ -1,22 +1,22 @@
 /* SPDX-License-Identifier: Apache-2.0
  * PTX's matrix operations of warpgroups, wgmma, of the PTX ISA's chapter "Asynchronous Warpgroup Level Matrix
- * Multiply-Accumulate Instructions". An operation is carried out as late as it may be: when its warp waits for it, from
- * what its registers and shared memory hold then. A warp's wait says nothing of the rows that other warps have.
+ * Multiply-Accumulate Instructions". An operation is executed as late as possible: when its warp waits for it, with the
+ * contents of registers and shared memory at that time. A warp's wait does not cover the rows of other warps.
  *
- * Errors are: registers of an operation that are used before it was waited for, or since the last wgmma.fence; shared
- * memory that was written through the generic proxy without a fence.proxy.async by the same thread after it; warps of a
- * warpgroup that do not come with the same operations; operations that nobody waits for. A mov between registers, or of
- * a constant, after the fence counts as another name of the value: it is ptxas that gives registers. */
+ * These are errors: use of an operation's registers before it was waited for, or since the last wgmma.fence; shared
+ * memory that was written through the generic proxy without a later fence.proxy.async by the same thread; warps of a
+ * warpgroup that issue different operations; operations that are never waited for. A mov between registers, or of a
+ * constant, after the fence counts as another name of the value, because ptxas assigns the registers. */
 #include <deque>
 
 #include "cuda/device.h"
-#include "ptx.hh"
+#include "tests/ptx/ptx.hh"
 
 namespace ptx {
 
 enum : uint32_t { GROUP_THREADS = 128, ROWS = 16 /* of a warp */, INNER = 16, COLUMNS_MAX = 256, COPIED = UINT16_MAX };
 
-/* Where operands lie in the frame. */
+/* Offsets of the operands in the frame. */
 struct multiplication {
   uint32_t columns;
   bool is_bf16, a_in_registers;
@@ -38,18 +38,19 @@ bool is_same(const operation &x, const operation &y) {
   return x.at == y.at && same_a && x.b == y.b && x.adds == y.adds;
 }
 
-/* Of a register: the last operations that have it, and how many fences there were before its last use by others and by
- * one whose accumulator it was, of so many columns. */
+/* A register's last operations, and the fences before its last use by other instructions and as an accumulator of
+ * `columns` columns. */
 struct uses {
   uint32_t as_d = 0, as_a = 0, touched = 0, shaped = 0, columns = 0;
 };
 
-/* Of two bytes: a thread's number from 1 on, and how often it had fenced; COPIED: the copy has not been waited for. */
+/* State of two bytes: the writer's thread number + 1, and its fences at the time; COPIED: the copy was not waited
+ * for. */
 struct written {
   uint16_t writer, fences;
 };
 
-/* What the first warp did that came there. */
+/* An operation, and how many warps have issued it. */
 struct arrival {
   operation what;
   uint32_t warps;
@@ -57,7 +58,7 @@ struct arrival {
 
 struct warpgroup {
   std::deque<arrival> arrivals;
-  uint32_t gone = 0; /* before these */
+  uint32_t gone = 0; /* number of arrivals removed */
 };
 
 struct of_block {
@@ -67,7 +68,7 @@ struct of_block {
   uint32_t ended = 0;
 };
 
-/* In shared memory, which the emulator fills with other bytes. */
+/* Lies in shared memory, which the emulator fills with other bytes. */
 struct anchor {
   uint64_t known;
   of_block *block;
@@ -79,16 +80,16 @@ char anchor_key;
 
 struct matrices {
   of_block *block;
-  std::vector<uses> registers; /* each 4 bytes of the frame */
+  std::vector<uses> registers; /* for each 4 bytes of the frame */
   std::vector<operation> open; /* not committed */
   std::deque<std::vector<operation>> groups;
   uint32_t issued = 0, completed = 0, fences = 0;
   uint16_t proxy_fences = 0;
-  std::vector<uint32_t> copies; /* likewise, to shared memory */
+  std::vector<uint32_t> copies; /* not committed, to shared memory */
   std::deque<std::vector<uint32_t>> copy_groups;
 };
 
-/* ---- what threads keep ------------------------------------------------------------------------------------------- */
+/* ---- state of threads -------------------------------------------------------------------------------------------- */
 
 void begin_matrices(thread *self, uint32_t frame_bytes) {
   const bny_emulated_thread &place = bny_emulated();
@@ -160,10 +161,10 @@ void note_wait(const thread &self, int groups) {
 
 namespace {
 
-/* A matrix whose rows are those of the product's rows or columns (MN), and whose columns are added over (K). */
+/* A matrix whose rows are rows or columns of the product (MN), and over whose columns the product sums (K). */
 struct descriptor {
-  uint32_t start, leading, stride, base, width; /* width: bytes of a row within a swizzle's pattern; 16: none */
-  bool across;                                  /* MN-major: MN goes along rows of memory */
+  uint32_t start, leading, stride, base, width; /* width: bytes of a row in a swizzle's pattern; 16: none */
+  bool across;                                  /* MN-major: MN runs along rows of memory */
 
   descriptor(const thread &self, const instruction *i, uint64_t bits, bool is_across) : across(is_across) {
     static const uint32_t widths[] = {16, 128, 64, 32};
@@ -181,8 +182,9 @@ struct descriptor {
     if (across && start % width) fail(self, i, "a matrix that begins amid the rows of a swizzle's pattern");
   }
 
-  /* The address of an element: first as if nothing were swizzled, in core matrices of 8 rows of 16 bytes or in patterns
-   * of 8 rows; then bits 4 and up are changed by as many bits from 7 on, which count rows of 128 bytes. */
+  /* Returns the address of an element. It is first computed without swizzling, in core matrices of 8 rows of 16 bytes
+   * or in patterns of 8 rows. Bits 4 and up are then changed by as many bits from 7 on, which count rows of 128
+   * bytes. */
   uint32_t place(uint32_t mn, uint32_t k) const {
     uint32_t at = start, along = width / 2; /* elements */
     if (width == 16 && !across)
@@ -215,7 +217,7 @@ struct product {
   float a[ROWS][INNER], b[COLUMNS_MAX][INNER];
 };
 
-/* Lane 4 g + t has of A, in 4 registers, rows g and g + 8 of columns 2t and 2t + 1, then those of columns 8 further. */
+/* Lane 4 g + t holds A in 4 registers: rows g and g + 8 of columns 2t and 2t + 1, then of the columns 8 further. */
 void take_a(thread *const *lanes, const operation &what, product *made) {
   const multiplication &how = *what.at->multiplied;
   uint32_t first = bny_warp() % 4 * ROWS;
@@ -234,7 +236,8 @@ void take_a(thread *const *lanes, const operation &what, product *made) {
     for (uint32_t k = 0; k < INNER; k++) made->a[row][k] = element(*lanes[0], what, of, first + row, k);
 }
 
-/* A warp's rows of D: lane 4 g + t has, of each 8 columns, columns 2t and 2t + 1 of row g and then of row g + 8. */
+/* Computes a warp's rows of D. Of each 8 columns, lane 4 g + t has columns 2t and 2t + 1, of row g and then of row
+ * g + 8. */
 void carry_out(thread *const *lanes, const operation &what) {
   const multiplication &how = *what.at->multiplied;
   auto parts = std::make_unique<product>();
@@ -247,6 +250,13 @@ void carry_out(thread *const *lanes, const operation &what) {
       uint32_t row = lane / 4 + i / 2 % 2 * 8, column = i / 4 * 8 + lane % 4 * 2 + i % 2;
       float before = 0;
       if (what.adds) memcpy(&before, lanes[lane]->frame + how.d[i], sizeof before);
+      if (bny_emulated_truncates()) {
+        float scaled[INNER];
+        for (uint32_t k = 0; k < INNER; k++) scaled[k] = what.scale * parts->a[row][k];
+        before = bny_sum_truncated(before, scaled, parts->b[column]);
+        memcpy(lanes[lane]->frame + how.d[i], &before, sizeof before);
+        continue;
+      }
       double sum = 0;
       for (uint32_t k = 0; k < INNER; k++)
         sum += static_cast<double>(parts->a[row][k]) * static_cast<double>(parts->b[column][k]);
@@ -257,7 +267,7 @@ void carry_out(thread *const *lanes, const operation &what) {
 
 /* ---- instructions ------------------------------------------------------------------------------------------------ */
 
-/* Other warps of the warpgroup come with the same operation, sooner or later. */
+/* Checks that all warps of a warpgroup issue the same operations. */
 void meet(const thread &self, const operation &what) {
   const matrices &all = *self.matrices;
   warpgroup &group = all.block->groups[bny_thread() / GROUP_THREADS];
@@ -328,7 +338,7 @@ const instruction *multiply(thread &self, const instruction *i) {
 
 void lanes_meet(const instruction *i) { bny_emulated_exchange(aligned(BNY_EMULATED_SYNC, i), nullptr, 0); }
 
-/* One lane does it for all, before they go on. */
+/* One lane executes them for all, before these continue. */
 const instruction *wait(thread &self, const instruction *i) {
   uint32_t pending = get<uint32_t>(self, i, 0);
   if (!self.matrices) fail(self, i, "a wait for matrix operations where there are none");
@@ -360,8 +370,8 @@ const instruction *fence(thread &self, const instruction *i) {
 
 } // namespace
 
-/* wgmma.mma_async.sync.aligned.m64nNk16.f32.TYPE.TYPE d, a or its descriptor, b's, adds, scales of a and b, trans of a
- * (if it is in shared memory) and b */
+/* wgmma.mma_async.sync.aligned.m64nNk16.f32.TYPE.TYPE d, a or its descriptor, b's descriptor, adds, scales of a and b,
+ * trans of a (if it is in shared memory) and b */
 bool decode_multiply(const std::string &opcode, const std::vector<operand> &operands, instruction *made) {
   static const std::string name = "wgmma.mma_async.sync.aligned.m64n";
   if (opcode.compare(0, name.size(), name) != 0) return false;

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0
- * PTX's accesses to memory. Plain ones to global memory are put off like others; those within a block are not, nor are
- * those of the thread's own, which nobody else sees. */
+ * PTX's memory accesses. Plain stores to global memory are delayed like others. Stores to shared memory are not, and
+ * neither are those to the thread's own memory, which no other thread sees. */
 #include "cuda/device.h"
-#include "ptx.hh"
+#include "tests/ptx/ptx.hh"
 
 namespace ptx {
 
@@ -27,7 +27,7 @@ uint64_t address(const thread &self, const instruction *i, int k, int which) {
   return value + static_cast<uint64_t>(i->offset[which]);
 }
 
-/* Where operand k is, `bytes` of it; is_local: nobody else writes there unseen. */
+/* Returns operand k's address of `bytes` bytes. is_local: stores there are not delayed. */
 unsigned char *resolve(const thread &self, const instruction *i, int k, size_t bytes, bool writes, bool *is_local) {
   uint64_t number = address(self, i, k, 0);
   if (i->space == SHARED) number += reinterpret_cast<uint64_t>(self.shared);
@@ -68,7 +68,7 @@ const instruction *load(thread &self, const instruction *i) {
   return i + 1;
 }
 
-/* Of a vector each element by itself: nothing says that others see it whole. */
+/* Stores the elements of a vector separately, because others may see it in parts. */
 const instruction *store(thread &self, const instruction *i) {
   size_t bytes = static_cast<size_t>(i->bytes) * i->count;
   bool is_local;
@@ -101,7 +101,7 @@ const instruction *store_line(thread &self, const instruction *i) {
   return i + 1;
 }
 
-/* Shared memory of this block, by an address of its state space. */
+/* Returns an address of shared memory from one in its state space. */
 unsigned char *shared_of(thread &self, const instruction *i, int k, int which, size_t bytes) {
   unsigned char *at = self.shared + address(self, i, k, which);
   if (!is_shared(self, at, bytes)) fail(self, i, "an address beyond the block's shared memory");
@@ -184,7 +184,7 @@ bool decode_access(const std::string &opcode, const std::vector<operand> &operan
 }
 
 const row memory_rows[] = {
-  /* Addresses of all state spaces but that of shared memory are generic ones. */
+  /* Addresses are generic ones in all state spaces except shared memory. */
   {"cvta.to.global.u64", "88", DOES { put(self, i, 0, get<uint64_t>(self, i, 1)); return i + 1; }, false},
   {"cvta.local.u64", "88", DOES { put(self, i, 0, get<uint64_t>(self, i, 1)); return i + 1; }, false},
   {"cvta.param.u64", "88", DOES { put(self, i, 0, get<uint64_t>(self, i, 1)); return i + 1; }, false},

@@ -1,30 +1,30 @@
 /* SPDX-License-Identifier: Apache-2.0
- * Reads PTX. A file is searched for its functions at once, and each is read when it is first asked for. */
+ * Reads PTX. A file is searched for its functions at once; each function is read at its first request. */
 #include <cstdio>
 #include <cstdlib>
 #include <fstream>
 #include <sstream>
 
-#include "lexer.hh"
-#include "ptx.hh"
+#include "tests/ptx/lexer.hh"
+#include "tests/ptx/ptx.hh"
 
 namespace ptx {
 
 enum : uint32_t { COMMON_SHARED_BYTES = 1024 };
 
-/* What a name stands for: a register, or memory, by what its address is relative to. */
+/* The meaning of a name: a register, or memory, with the base of its address. */
 struct meaning {
   bool is_register;
-  uint32_t at, bytes; /* of memory: where its base is */
+  uint32_t at, bytes; /* memory: offset of its base */
   int64_t offset;
 };
 
 struct module {
   std::string path, text;
-  std::map<std::string, std::pair<size_t, uint32_t>> places; /* of functions: in the text, and the line */
+  std::map<std::string, std::pair<size_t, uint32_t>> places; /* of functions: offset in the text, and line */
   std::map<std::string, std::unique_ptr<function>> functions;
   std::map<std::string, meaning> shared;
-  uint32_t common_bytes = 0; /* of shared memory that several functions may have */
+  uint32_t common_bytes = 0; /* shared memory that several functions may use */
   uint32_t dynamic_at = 0;
 };
 
@@ -38,7 +38,8 @@ struct declaration {
   bool is_open = false;                            /* name[] */
 };
 
-/* After the state space: .align 8 .b8 name[16], .u64 .ptr .align 1 name, .reg .b32 %r<8>; `unit`: of the name before. */
+/* Reads after the state space: .align 8 .b8 name[16], .u64 .ptr .align 1 name, .reg .b32 %r<8>. `unit`: of the previous
+ * name. */
 declaration read_declaration(lexer *in, uint32_t unit = 0) {
   static const std::map<std::string, uint32_t> types = {{".pred", 1}, {".b8", 1}, {".u8", 1}, {".s8", 1}, {".b16", 2}, {".u16", 2},
     {".s16", 2}, {".b32", 4}, {".u32", 4}, {".s32", 4}, {".f32", 4}, {".b64", 8}, {".u64", 8}, {".s64", 8}, {".f64", 8},
@@ -70,7 +71,7 @@ declaration read_declaration(lexer *in, uint32_t unit = 0) {
   return made;
 }
 
-/* ---- a function ------------------------------------------------------------------------------------------------------ */
+/* ---- a function -------------------------------------------------------------------------------------------------- */
 
 struct reader {
   module *of;
@@ -83,7 +84,7 @@ struct reader {
 
   uint32_t room(uint32_t bytes, uint32_t alignment) {
     uint32_t at = up(static_cast<uint32_t>(made->image.size()), alignment);
-    made->image.resize(at + bytes, 0xa5); /* registers hold anything at first */
+    made->image.resize(at + bytes, 0xa5); /* registers are undefined at first */
     return at;
   }
 
@@ -119,7 +120,7 @@ const std::map<std::string, std::pair<uint32_t, uint32_t>> specials = {
   {"%tid.x", {AT_TID, 4}}, {"%ntid.x", {AT_NTID, 4}}, {"%ctaid.x", {AT_CTAID, 4}}, {"%nctaid.x", {AT_NCTAID, 4}},
   {"%cluster_ctarank", {AT_CLUSTER_RANK, 4}}, {"%cluster_nctarank", {AT_CLUSTER_BLOCKS, 4}}};
 
-/* .func (.param result) name(.param ..., .param ...) or .entry; and what a launch must keep to. */
+/* Reads .func (.param result) name(.param ..., .param ...) or .entry, and the limits of a launch. */
 void reader::read_header() {
   made->is_entry = in.next() == ".entry";
   scopes.emplace_back();
@@ -329,9 +330,9 @@ void reader::finish() {
   keep_lines_whole(made);
 }
 
-/* ---- a module -------------------------------------------------------------------------------------------------------- */
+/* ---- a module ---------------------------------------------------------------------------------------------------- */
 
-/* Where functions begin, and variables of the module. */
+/* Finds where functions begin, and the module's variables. */
 void survey(module *made) {
   lexer in(made->path, made->text, 0, 1);
   while (!in.at_end()) {

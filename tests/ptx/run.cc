@@ -5,7 +5,7 @@
 #include <cstdio>
 
 #include "cuda/device.h"
-#include "ptx.hh"
+#include "tests/ptx/ptx.hh"
 
 namespace ptx {
 
@@ -68,7 +68,7 @@ const instruction *run_call(thread &self, const instruction *i) {
 
 const instruction *run_return(thread &, const instruction *) { return nullptr; }
 
-/* A loop that asks nobody lets others run too. */
+/* A loop yields every 1024 rounds, even if it accesses no memory. */
 const instruction *run_jump(thread &self, const instruction *i) {
   const instruction *to = self.running->code.data() + i->target;
   if (to <= i && ++self.rounds % 1024 == 0) bny_emulated_yield();
@@ -77,7 +77,7 @@ const instruction *run_jump(thread &self, const instruction *i) {
 
 namespace {
 
-/* The emulator gives static shared memory by a key; that of all kernels is of one module's. */
+/* The emulator allocates static shared memory by key. One key serves the static memory of any kernel. */
 char static_key;
 
 void run_thread(const function &kernel, uint32_t dynamic_bytes, const std::vector<unsigned char> &parameters) {

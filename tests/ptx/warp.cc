@@ -4,7 +4,7 @@
 #include <cmath>
 
 #include "cuda/device.h"
-#include "ptx.hh"
+#include "tests/ptx/ptx.hh"
 
 namespace ptx {
 
@@ -16,7 +16,7 @@ void check_members(thread &self, const instruction *i, int k) {
   if (get<uint32_t>(self, i, k) != UINT32_MAX) fail(self, i, "a member mask that leaves out lanes");
 }
 
-/* d|p = value, b, c, members: lane j of the segment that c says, unless it is beyond. */
+/* d|p = value, b, c, members: the value of lane j of the segment given by c, unless j is beyond it. */
 template <bool is_index> const instruction *shuffle(thread &self, const instruction *i) {
   uint32_t value = get<uint32_t>(self, i, 2), b = get<uint32_t>(self, i, 3) & 31, c = get<uint32_t>(self, i, 4);
   check_members(self, i, 5);
@@ -35,7 +35,6 @@ uint32_t ballot(thread &self, const instruction *i) {
   return bny_warp_ballot(get<bool>(self, i, 1));
 }
 
-/* Element e of a register pair's halves, as f16 or bf16. */
 template <bool is_bf16> float half(const uint32_t *registers, int e) {
   uint16_t bits = static_cast<uint16_t>(registers[e / 2] >> 16 * (e & 1));
   return is_bf16 ? bny_float_of_bf16(bits) : bny_float_of_f16(bits);
@@ -63,6 +62,10 @@ template <bool is_bf16> const instruction *multiply(thread &self, const instruct
     }
   }
   for (int e = 0; e < 4; e++) {
+    if (bny_emulated_truncates()) {
+      put(self, i, e, bny_sum_truncated(get<float>(self, i, 10 + e), rows[e / 2], columns[e & 1]));
+      continue;
+    }
     double sum = get<float>(self, i, 10 + e);
     for (int k = 0; k < 16; k++) sum += static_cast<double>(rows[e / 2][k]) * static_cast<double>(columns[e & 1][k]);
     put(self, i, e, static_cast<float>(sum));
@@ -70,7 +73,7 @@ template <bool is_bf16> const instruction *multiply(thread &self, const instruct
   return i + 1;
 }
 
-/* Four matrices: lanes 8n .. 8n + 7 say where the rows of matrix n are. */
+/* Loads four matrices: lanes 8n .. 8n + 7 give the addresses of the rows of matrix n. */
 template <bool is_transposed> const instruction *load_matrices(thread &self, const instruction *i) {
   uint32_t place;
   memcpy(&place, self.frame + (i->at[4] & ~SHORT_ADDRESS), sizeof place);
@@ -94,7 +97,7 @@ template <bool is_transposed> const instruction *load_matrices(thread &self, con
   return i + 1;
 }
 
-/* bar.sync is barrier.sync.aligned: the warp comes together. */
+/* bar.sync is barrier.sync.aligned, so the lanes of a warp meet. */
 const instruction *block_barrier(thread &self, const instruction *i) {
   if (get<uint32_t>(self, i, 0) != 0) fail(self, i, "a barrier that is not 0");
   bny_emulated_sync();

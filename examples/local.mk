@@ -1,0 +1,7 @@
+# SPDX-License-Identifier: Apache-2.0
+exampledir = $(docdir)/examples
+dist_example_DATA = \
+  %D%/cuda_graph.c \
+  %D%/environment.c \
+  %D%/mpi.c \
+  %D%/threads.c

@@ -1,0 +1,111 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * From wire form to a caller's statistics: the m and d that the caller's type can hold and that mean the same row. As
+ * merge_math.h it is plain arithmetic, so that host and device give the same bits.
+ *
+ *   given = m in the caller's base, rounded to the type;  rebase = 2^(m - given);  sum = d rebase;  n' = n rebase
+ *
+ * So what m loses when it is rounded goes into d. Where d then leaves the range of the type, the power of two in d goes
+ * into m first. From |m| = 2^24 on f32 itself rounds m, on the way in too, and d stays as it is: an m such as -1e30 comes
+ * out with the d that went in, and the wire gets the same m from what came out. */
+#ifndef BNY_EXPORT_MATH_H
+#define BNY_EXPORT_MATH_H
+
+#include "banyan.h"
+#include "merge_math.h"
+
+#define BNY_M_EXACT 0x1p24f
+
+/* What is the same for all rows of an output. */
+typedef struct bny_export_rules {
+  banyan_dtype type; /* of the statistics */
+  int base_e, numerators;
+  double low, high; /* d in [low, high] is given as it is. Numerators need room beside it */
+} bny_export_rules;
+
+BNY_HD static inline bny_export_rules bny_export_rules_make(const banyan_partial *out) {
+  const banyan_dtype type = out->stats_dtype;
+  bny_export_rules rules;
+  rules.type = type;
+  rules.base_e = out->base == BANYAN_BASE_E;
+  rules.numerators = out->values_kind == BANYAN_VALUES_NUMERATOR;
+  rules.high = (double)(type == BANYAN_F16 ? BNY_F16_MAX : type == BANYAN_BF16 ? BNY_BF16_MAX : FLT_MAX);
+  rules.low = type == BANYAN_F16 ? 0x1p-14 : 0x1p-126;
+  if (!rules.numerators) return rules;
+  double most = out->values_dtype == BANYAN_F16 ? 1.0 : 0x1p64, least = out->values_dtype == BANYAN_F16 ? 0x1p-14 : 0x1p-64;
+  rules.high = rules.high < most ? rules.high : most;
+  rules.low = rules.low > least ? rules.low : least;
+  return rules;
+}
+
+/* As a statistic reads after having been stored. */
+BNY_HD static inline float bny_stat_round(banyan_dtype type, float value) {
+  if (type == BANYAN_F32) return value;
+  return type == BANYAN_F16 ? bny_float_of_f16(bny_f16_of_float(value)) : bny_float_of_bf16(bny_bf16_of_float(value));
+}
+
+BNY_HD static inline int bny_stat_is_infinite(float value) { return __builtin_fabsf(value) == BNY_INFINITY_F; }
+
+BNY_HD static inline float bny_export_in_base(double m, int base_e) {
+  return (float)(base_e ? bny_times_double(m, BNY_LN_2) : m);
+}
+
+/* The usual row: m as it is, rounded to the type. False if the row needs bny_export_moved(). */
+BNY_HD static inline int bny_export_stays(const bny_export_rules *rules, float m, float d, float *given, double *rebase) {
+  float stat = bny_stat_round(rules->type, bny_export_in_base((double)m, rules->base_e));
+  float finite = stat - stat == 0.0f ? stat : 0.0f; /* a NaN stays one */
+  *given = stat;
+  *rebase = bny_stats_rebase(stat == finite ? m : 0.0f, finite, rules->base_e);
+  double sum = bny_times_double((double)d, *rebase);
+  int in_range = (sum >= rules->low) & (sum <= rules->high) & !(__builtin_fabsf(m) >= BNY_M_EXACT);
+  return (in_range & !bny_stat_is_infinite(stat)) | (d == 0.0f);
+}
+
+/* The next number of the type above one that it holds: half a unit of its last place is at most |value| 2^-bits. */
+BNY_HD static inline float bny_export_next_up(banyan_dtype type, float value) {
+  float unit = type == BANYAN_F16 ? 0x1.4p-11f : type == BANYAN_BF16 ? 0x1.4p-8f : 0x1.4p-24f;
+  return bny_stat_round(type, value + bny_times(__builtin_fabsf(value), unit));
+}
+
+/* The others, with d > 0. */
+BNY_HD static inline void bny_export_moved(const bny_export_rules *rules, float m, float d, float *given, double *rebase) {
+  float limit = rules->type == BANYAN_F16 ? BNY_F16_MAX : rules->type == BANYAN_BF16 ? BNY_BF16_MAX : FLT_MAX;
+  *rebase = 1.0;
+  if (__builtin_fabsf(m) >= BNY_M_EXACT) {
+    /* the import caps |t| at FLT_MAX, in base 2 */
+    float stat = __builtin_fabsf(m) == FLT_MAX ? m : bny_export_in_base((double)m, rules->base_e);
+    *given = bny_stat_round(rules->type, rules->type == BANYAN_F16 ? stat : bny_saturate(stat, limit));
+    return;
+  }
+  int32_t k = (int32_t)((bny_bits_of_double((double)d) - 1) >> 52) - 1022; /* d = f 2^k, f in (0.5, 1] */
+  float stat = bny_export_in_base((double)m + (double)k, rules->base_e);
+  *given = bny_stat_round(rules->type, bny_saturate(stat, limit));
+  *rebase = bny_stats_rebase(m, *given, rules->base_e);
+  if (bny_times_double((double)d, *rebase) <= rules->high) return;
+  float next = bny_export_next_up(rules->type, *given);
+  if (bny_stat_is_infinite(next)) return;
+  *given = next;
+  *rebase = bny_stats_rebase(m, next, rules->base_e);
+}
+
+/* True if what is given is a row, and the same row. A row of NaN is given as such. */
+BNY_HD static inline int bny_export_fits(const bny_export_rules *rules, float m, float d, float given, double rebase) {
+  double sum = bny_times_double((double)d, rebase);
+  float stored = bny_stat_round(rules->type, (float)sum);
+  int is_row = !bny_stat_is_infinite(given) & (stored > 0.0f) & (stored < BNY_INFINITY_F);
+  int has_room = ((sum >= rules->low) & (sum <= rules->high)) | !rules->numerators | (__builtin_fabsf(m) >= BNY_M_EXACT);
+  return (is_row & has_room) | (d == 0.0f) | (m != m) | (d != d);
+}
+
+/* The lse of a row that is not empty, rounded to the type. */
+BNY_HD static inline float bny_export_lse(const bny_export_rules *rules, float m, float d) {
+  float lse = bny_stats_lse(m, d, rules->base_e);
+  lse = __builtin_fabsf(m) == FLT_MAX ? m : lse;
+  return bny_stat_round(rules->type, rules->type == BANYAN_BF16 ? bny_saturate(lse, BNY_BF16_MAX) : lse);
+}
+
+BNY_HD static inline int bny_export_lse_fits(float lse, float d) {
+  return !(bny_stat_is_infinite(lse) | bny_stat_is_infinite(d)) | (d == 0.0f);
+}
+
+#endif

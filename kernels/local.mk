@@ -1,0 +1,93 @@
+# SPDX-License-Identifier: Apache-2.0
+libbanyan_core_la_SOURCES += \
+  %D%/attention.h \
+  %D%/formats.c \
+  %D%/formats.def \
+  %D%/export_math.h \
+  %D%/merge_math.h \
+  %D%/op.h \
+  %D%/partial_check.c \
+  %D%/cpu/attention_loop.h \
+  %D%/cpu/attention_portable.c \
+  %D%/cpu/attention_table.c \
+  %D%/cpu/attention_vector.h \
+  %D%/cpu/block.h \
+  %D%/cpu/merge_template.h \
+  %D%/cpu/portable.c \
+  %D%/cpu/table.c
+
+# Each instruction set has flags of its own.
+if AVX2
+noinst_LTLIBRARIES += libkernels_avx2.la
+libbanyan_core_la_LIBADD += libkernels_avx2.la
+endif
+libkernels_avx2_la_SOURCES = %D%/cpu/attention_avx2.c %D%/cpu/merge_avx2.c
+libkernels_avx2_la_CFLAGS = $(AM_CFLAGS) $(AVX2_CFLAGS)
+
+if AVX512
+noinst_LTLIBRARIES += libkernels_avx512.la
+libbanyan_core_la_LIBADD += libkernels_avx512.la
+endif
+libkernels_avx512_la_SOURCES = %D%/cpu/attention_avx512.c %D%/cpu/merge_avx512.c
+libkernels_avx512_la_CFLAGS = $(AM_CFLAGS) $(AVX512_CFLAGS)
+
+# nvcc compiles these, and in tests the host's compiler.
+cuda_sources = \
+  include/banyan_device.cuh \
+  %D%/cuda/combine.cuh \
+  %D%/cuda/decode.cuh \
+  %D%/cuda/decode_combine.cuh \
+  %D%/cuda/decode_element.cuh \
+  %D%/cuda/decode_fragment.cuh \
+  %D%/cuda/decode_kernels.def \
+  %D%/cuda/decode_latent.cuh \
+  %D%/cuda/decode_load.cuh \
+  %D%/cuda/decode_merge.cuh \
+  %D%/cuda/decode_output.cuh \
+  %D%/cuda/decode_shape.h \
+  %D%/cuda/decode_walk.cuh \
+  %D%/cuda/decode_warp.cuh \
+  %D%/cuda/decode_wide.cuh \
+  %D%/cuda/device.h \
+  %D%/cuda/device_ptx.h \
+  %D%/cuda/device_warpgroup.h \
+  %D%/cuda/fused.h \
+  %D%/cuda/interpret.cuh \
+  %D%/cuda/interpret_bytes.cuh \
+  %D%/cuda/kernels.cu \
+  %D%/cuda/kernels.def \
+  %D%/cuda/merge.h \
+  %D%/cuda/oneshot.cuh \
+  %D%/cuda/far.h \
+  %D%/cuda/packets.h \
+  %D%/cuda/partial.h \
+  %D%/cuda/program.h \
+  %D%/cuda/push.h \
+  %D%/cuda/unit.h \
+  %D%/cuda/worker.h
+EXTRA_DIST += $(cuda_sources) %D%/cuda/amalgamate
+
+if NVCC
+-include kernels.fatbin.d
+endif
+NVCCFLAGS = -O3
+AM_NVCCFLAGS = -std=c++17 -I$(srcdir)/include -I$(srcdir)/kernels
+kernels.fatbin: $(srcdir)/%D%/cuda/kernels.cu
+	@rm -rf $@.kept && $(MKDIR_P) $@.kept
+	$(AM_V_GEN)$(NVCC) $(NVCC_ARCHS) $(AM_NVCCFLAGS) $(NVCCFLAGS) -Xptxas -v -keep -keep-dir $@.kept -MD -MP -MF $@.d \
+	  -fatbin -o $@ $(srcdir)/%D%/cuda/kernels.cu 2>$@.log || { cat $@.log >&2; exit 1; }
+	@$(keep_ptx)
+	@grep -E 'warning|error' $@.log >&2 || :
+	@ls -l $@ | awk '{ print "  " $$NF ": " $$5 " bytes" }'
+# tests/ptx/test_ptx.sh reads the PTX that nvcc makes on its way.
+keep_ptx = for file in $@.kept/*; do case $$file in *.ptx) ;; *) rm -f "$$file" ;; esac; done
+MOSTLYCLEANFILES += kernels.fatbin kernels.fatbin.d kernels.fatbin.log
+MOSTLYCLEAN_FOLDERS += kernels.fatbin.kept
+
+# Kernels of users include one header that is made of several. It is installed from a folder of its own, because tests,
+# which have another, must not find it.
+nodist_include_HEADERS = installed/banyan_device.cuh
+CLEANFILES += installed/banyan_device.cuh
+installed/banyan_device.cuh: $(cuda_sources) $(srcdir)/%D%/merge_math.h $(srcdir)/%D%/export_math.h $(srcdir)/%D%/op.h $(srcdir)/%D%/formats.def
+	@$(MKDIR_P) installed
+	$(AM_V_GEN)$(srcdir)/%D%/cuda/amalgamate $(srcdir)/include/banyan_device.cuh $(srcdir)/%D% >$@.new && mv $@.new $@

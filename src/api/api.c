@@ -1,0 +1,266 @@
+/* SPDX-License-Identifier: Apache-2.0
+ * The public calls: what they are given is checked here, and nowhere below. */
+#include "api/api.h"
+
+#include <string.h>
+
+#include "base/sized.h"
+#include "base/status.h"
+
+void banyan_split(int32_t count, int32_t parts, int32_t index, int32_t *first, int32_t *number) {
+  int32_t begin = 0, size = 0;
+  if (count > 0 && index >= 0 && index < parts) bny_slice_split(count, parts, index, &begin, &size);
+  if (first) *first = begin;
+  if (number) *number = size;
+}
+
+/* Blocking and persistent calls differ in what becomes of the operation: kept by its shape, or given to the caller. */
+static banyan_status run_or_keep(banyan_comm *comm, const bny_op_key *key, const bny_op_memory *memory, banyan_op **keep) {
+  banyan_op *op;
+  banyan_status status = keep ? bny_op_make(comm, key, &op) : bny_op_find(comm, key, &op);
+  if (status != BANYAN_OK) return status;
+  bny_op_memory bound = *memory;
+  if (!bound.stream) bound.stream = comm->stream;
+  bny_op_bind(op, &bound);
+  if (keep) {
+    *keep = op;
+    return BANYAN_OK;
+  }
+  status = banyan_start(op);
+  return status == BANYAN_OK ? banyan_wait(op) : status;
+}
+
+/* ---- combine --------------------------------------------------------------------------------------------------------- */
+
+static bny_wire wire_of(const banyan_combine_desc *desc) {
+  return bny_wire_of_dtype(desc->wire ? desc->wire : BANYAN_F32);
+}
+
+static banyan_status check_combine(const banyan_comm *comm, const banyan_combine_desc *desc) {
+  if (desc->tokens < 0 || desc->heads < 0 || desc->value_dim < 0)
+    return bny_fail(BANYAN_ERR_ARGUMENT, "desc has tokens %d, heads %d, value_dim %d; none may be negative", desc->tokens,
+                    desc->heads, desc->value_dim);
+  if ((int64_t)desc->tokens * desc->heads > INT32_MAX || desc->value_dim > 65536)
+    return bny_fail(BANYAN_ERR_ARGUMENT, "desc has %d tokens x %d heads of %d values; at most 2^31 - 1 rows of 65536",
+                    desc->tokens, desc->heads, desc->value_dim);
+  if (wire_of(desc) == BNY_WIRE_COUNT)
+    return bny_fail(BANYAN_ERR_ARGUMENT, "desc.wire is %d, which is no wire format", desc->wire);
+  if ((unsigned)desc->scatter > BANYAN_SCATTER_TOKENS)
+    return bny_fail(BANYAN_ERR_ARGUMENT, "desc.scatter is %d, which is no banyan_scatter", desc->scatter);
+  if ((unsigned)desc->order > BANYAN_ORDER_CANONICAL)
+    return bny_fail(BANYAN_ERR_ARGUMENT, "desc.order is %d, which is no banyan_order", desc->order);
+  if (desc->scatter == BANYAN_SCATTER_ROOT && (desc->root < 0 || desc->root >= comm->nranks))
+    return bny_fail(BANYAN_ERR_ARGUMENT, "desc.root is %d, must be 0..%d", desc->root, comm->nranks - 1);
+  if (desc->algorithm && strlen(desc->algorithm) >= BNY_ALGORITHM_NAME_BYTES)
+    return bny_fail(BANYAN_ERR_ARGUMENT, "desc.algorithm \"%.40s...\" is the name of none", desc->algorithm);
+  return BANYAN_OK;
+}
+
+banyan_status bny_api_combine_key(const banyan_comm *comm, const banyan_combine_desc **desc, banyan_combine_desc *room,
+                                  bny_op_key *key) {
+  if (!comm || !*desc) return bny_fail(BANYAN_ERR_ARGUMENT, "comm and desc must not be NULL");
+  const banyan_combine_desc *known = bny_sized_read(&bny_sized_combine_desc, "desc", *desc, room);
+  if (!known) return BANYAN_ERR_ARGUMENT;
+  banyan_status status = check_combine(comm, known);
+  if (status != BANYAN_OK) return status;
+  bny_op_key made = {
+    .collective = BNY_COMBINE,
+    .tokens = known->tokens,
+    .heads = known->heads,
+    .value_dim = known->value_dim,
+    .wire = wire_of(known),
+    .scatter = known->scatter,
+    .order = known->order,
+    .root = known->scatter == BANYAN_SCATTER_ROOT ? known->root : 0,
+  };
+  const char *algorithm = known->algorithm ? known->algorithm : comm->algorithm;
+  if (algorithm) strncpy(made.algorithm, algorithm, sizeof made.algorithm - 1);
+  *desc = known;
+  *key = made;
+  return BANYAN_OK;
+}
+
+bny_box bny_api_result_box(const banyan_comm *comm, const bny_op_key *key) {
+  bny_box box = {key->tokens, key->heads, key->value_dim};
+  int32_t first;
+  if (key->scatter == BANYAN_SCATTER_HEADS) banyan_split(key->heads, comm->nranks, comm->rank, &first, &box.heads);
+  if (key->scatter == BANYAN_SCATTER_TOKENS) banyan_split(key->tokens, comm->nranks, comm->rank, &first, &box.tokens);
+  if (key->scatter == BANYAN_SCATTER_ROOT && key->root != comm->rank) box.tokens = 0;
+  return box;
+}
+
+banyan_status bny_api_check_partial(const banyan_partial **partial, banyan_partial *room, const bny_box *box, bool is_output) {
+  const char *name = is_output ? "out" : "in";
+  if (bny_api_box_is_empty(box)) return BANYAN_OK;
+  if (!*partial)
+    return bny_fail(BANYAN_ERR_ARGUMENT, "%s is NULL, but this rank has %d x %d rows there", name, box->tokens,
+                    box->heads);
+  const banyan_partial *known = bny_sized_read(&bny_sized_partial, name, *partial, room);
+  if (!known) return BANYAN_ERR_ARGUMENT;
+  *partial = known;
+  const char *wrong = bny_partial_check(known, box, is_output);
+  return wrong ? bny_fail(BANYAN_ERR_ARGUMENT, "%s: %s", name, wrong) : BANYAN_OK;
+}
+
+banyan_status bny_api_check_memory(banyan_comm *comm, const char *what, const void *pointer) {
+  return comm->device.engine ? bny_engine_reach(comm->device.engine, what, pointer) : BANYAN_OK;
+}
+
+banyan_status bny_api_check_memory_partial(banyan_comm *comm, const banyan_partial *partial, const bny_box *box,
+                                           bool is_output) {
+  if (!comm->device.engine || bny_api_box_is_empty(box)) return BANYAN_OK;
+  banyan_status status = BANYAN_OK;
+  if (box->value_dim > 0) status = bny_api_check_memory(comm, is_output ? "out.values" : "in.values", partial->values);
+  if (status == BANYAN_OK) status = bny_api_check_memory(comm, is_output ? "out.lse" : "in.lse", partial->lse);
+  if (status == BANYAN_OK && partial->stats_kind == BANYAN_STATS_MAX_SUM)
+    status = bny_api_check_memory(comm, is_output ? "out.sum" : "in.sum", partial->sum);
+  return status;
+}
+
+/* Of collectives of bytes: between hosts they move memory of the host. */
+static banyan_status check_memory_bytes(banyan_comm *comm, const char *what, const void *pointer, size_t bytes) {
+  return bytes > 0 && !comm->device.bridge ? bny_api_check_memory(comm, what, pointer) : BANYAN_OK;
+}
+
+/* What is wrong with a collective call is told to its peers. */
+static banyan_status refuse(banyan_comm *comm, banyan_status status, banyan_op **keep) {
+  return bny_op_refuse(comm, status, keep != NULL);
+}
+
+static banyan_status refuse_init(banyan_comm *comm) {
+  return bny_op_refuse(comm, bny_fail(BANYAN_ERR_ARGUMENT, "op is NULL"), true);
+}
+
+static banyan_status combine(banyan_comm *comm, const banyan_combine_desc *desc, const banyan_partial *in,
+                             const banyan_partial *out, banyan_op **keep) {
+  banyan_combine_desc desc_room;
+  banyan_partial in_room, out_room;
+  bny_op_key key;
+  banyan_status status = bny_api_combine_key(comm, &desc, &desc_room, &key);
+  if (status != BANYAN_OK) return refuse(comm, status, keep);
+  bny_box all = {key.tokens, key.heads, key.value_dim}, result = bny_api_result_box(comm, &key);
+  status = bny_api_check_partial(&in, &in_room, &all, false);
+  if (status == BANYAN_OK) status = bny_api_check_partial(&out, &out_room, &result, true);
+  if (status == BANYAN_OK) status = bny_api_check_memory_partial(comm, in, &all, false);
+  if (status == BANYAN_OK) status = bny_api_check_memory_partial(comm, out, &result, true);
+  if (status != BANYAN_OK) return refuse(comm, status, keep);
+  bny_op_memory memory = {.in = in, .out = bny_api_box_is_empty(&result) ? NULL : out, .stream = desc->stream};
+  return run_or_keep(comm, &key, &memory, keep);
+}
+
+banyan_status banyan_combine(banyan_comm *comm, const banyan_combine_desc *desc, const banyan_partial *in,
+                             const banyan_partial *out) {
+  return combine(comm, desc, in, out, NULL);
+}
+
+banyan_status banyan_combine_init(banyan_comm *comm, const banyan_combine_desc *desc, const banyan_partial *in,
+                                  const banyan_partial *out, banyan_op **op) {
+  if (!op) return refuse_init(comm);
+  return combine(comm, desc, in, out, op);
+}
+
+/* ---- bytes ----------------------------------------------------------------------------------------------------------- */
+
+static bool overlap(const void *first, size_t first_bytes, const void *second, size_t second_bytes) {
+  uintptr_t a = (uintptr_t)first, b = (uintptr_t)second;
+  return first_bytes && second_bytes && a < b + second_bytes && b < a + first_bytes;
+}
+
+static banyan_status check_gather(banyan_comm *comm, const void *mine, const void *all, const size_t *counts) {
+  if (!comm || !counts) return bny_fail(BANYAN_ERR_ARGUMENT, "comm and counts must not be NULL");
+  size_t total = 0, before = 0;
+  for (int32_t i = 0; i < comm->nranks; i++) {
+    if (i == comm->rank) before = total;
+    if (__builtin_add_overflow(total, counts[i], &total) || total > INT64_MAX / 2)
+      return bny_fail(BANYAN_ERR_ARGUMENT, "counts[%d] is %zu: the sum overflows", i, counts[i]);
+  }
+  if ((total && !all) || (counts[comm->rank] && !mine))
+    return bny_fail(BANYAN_ERR_ARGUMENT, "%s is NULL", total && !all ? "all" : "mine");
+  if ((uintptr_t)mine != (uintptr_t)all + before && overlap(mine, counts[comm->rank], all, total))
+    return bny_fail(BANYAN_ERR_ARGUMENT, "mine overlaps all, and is not its own place in it, which is byte %zu", before);
+  banyan_status status = check_memory_bytes(comm, "mine", mine, counts[comm->rank]);
+  return status == BANYAN_OK ? check_memory_bytes(comm, "all", all, total) : status;
+}
+
+static banyan_status gather(banyan_comm *comm, const void *mine, void *all, const size_t *counts, banyan_op **keep) {
+  banyan_status status = check_gather(comm, mine, all, counts);
+  if (status != BANYAN_OK) return refuse(comm, status, keep);
+  bny_op_key key = {.collective = BNY_GATHER, .counts = counts};
+  return run_or_keep(comm, &key, &(bny_op_memory){.in_bytes = mine, .out_bytes = all}, keep);
+}
+
+banyan_status banyan_gather(banyan_comm *comm, const void *mine, void *all, const size_t *counts) {
+  return gather(comm, mine, all, counts, NULL);
+}
+
+banyan_status banyan_gather_init(banyan_comm *comm, const void *mine, void *all, const size_t *counts, banyan_op **op) {
+  return op ? gather(comm, mine, all, counts, op) : refuse_init(comm);
+}
+
+static banyan_status check_bytes(size_t bytes) {
+  return bytes <= INT64_MAX / 2 ? BANYAN_OK : bny_fail(BANYAN_ERR_ARGUMENT, "bytes is %zu: too large", bytes);
+}
+
+static banyan_status check_shift(banyan_comm *comm, const void *send, const void *receive, size_t bytes) {
+  if (!comm) return bny_fail(BANYAN_ERR_ARGUMENT, "comm is NULL");
+  banyan_status status = check_bytes(bytes);
+  if (status != BANYAN_OK) return status;
+  if (bytes && (!send || !receive)) return bny_fail(BANYAN_ERR_ARGUMENT, "%s is NULL", send ? "receive" : "send");
+  if (overlap(send, bytes, receive, bytes)) return bny_fail(BANYAN_ERR_ARGUMENT, "send and receive overlap");
+  status = check_memory_bytes(comm, "send", send, bytes);
+  return status == BANYAN_OK ? check_memory_bytes(comm, "receive", receive, bytes) : status;
+}
+
+static banyan_status shift(banyan_comm *comm, const void *send, void *receive, size_t bytes, int32_t distance,
+                           banyan_op **keep) {
+  banyan_status status = check_shift(comm, send, receive, bytes);
+  if (status != BANYAN_OK) return refuse(comm, status, keep);
+  int32_t distance_mod = distance % comm->nranks;
+  bny_op_key key = {.collective = BNY_SHIFT, .bytes = bytes,
+                    .distance = distance_mod < 0 ? distance_mod + comm->nranks : distance_mod};
+  return run_or_keep(comm, &key, &(bny_op_memory){.in_bytes = send, .out_bytes = receive}, keep);
+}
+
+banyan_status banyan_shift(banyan_comm *comm, const void *send, void *receive, size_t bytes, int32_t distance) {
+  return shift(comm, send, receive, bytes, distance, NULL);
+}
+
+banyan_status banyan_shift_init(banyan_comm *comm, const void *send, void *receive, size_t bytes, int32_t distance,
+                                banyan_op **op) {
+  return op ? shift(comm, send, receive, bytes, distance, op) : refuse_init(comm);
+}
+
+static banyan_status check_broadcast(banyan_comm *comm, const void *data, size_t bytes, int32_t root) {
+  if (!comm) return bny_fail(BANYAN_ERR_ARGUMENT, "comm is NULL");
+  banyan_status status = check_bytes(bytes);
+  if (status != BANYAN_OK) return status;
+  if (bytes && !data) return bny_fail(BANYAN_ERR_ARGUMENT, "data is NULL");
+  if (root < 0 || root >= comm->nranks) return bny_fail(BANYAN_ERR_ARGUMENT, "root is %d, must be 0..%d", root, comm->nranks - 1);
+  return check_memory_bytes(comm, "data", data, bytes);
+}
+
+static banyan_status broadcast(banyan_comm *comm, void *data, size_t bytes, int32_t root, banyan_op **keep) {
+  banyan_status status = check_broadcast(comm, data, bytes, root);
+  if (status != BANYAN_OK) return refuse(comm, status, keep);
+  bny_op_key key = {.collective = BNY_BROADCAST, .bytes = bytes, .root = root};
+  return run_or_keep(comm, &key, &(bny_op_memory){.in_bytes = data, .out_bytes = data}, keep);
+}
+
+banyan_status banyan_broadcast(banyan_comm *comm, void *data, size_t bytes, int32_t root) {
+  return broadcast(comm, data, bytes, root, NULL);
+}
+
+banyan_status banyan_broadcast_init(banyan_comm *comm, void *data, size_t bytes, int32_t root, banyan_op **op) {
+  return op ? broadcast(comm, data, bytes, root, op) : refuse_init(comm);
+}
+
+banyan_status banyan_barrier(banyan_comm *comm) {
+  if (!comm) return bny_fail(BANYAN_ERR_ARGUMENT, "comm is NULL");
+  return run_or_keep(comm, &(bny_op_key){.collective = BNY_BARRIER}, &(bny_op_memory){0}, NULL);
+}
+
+banyan_status banyan_barrier_init(banyan_comm *comm, banyan_op **op) {
+  if (!comm) return bny_fail(BANYAN_ERR_ARGUMENT, "comm is NULL");
+  if (!op) return refuse_init(comm);
+  return run_or_keep(comm, &(bny_op_key){.collective = BNY_BARRIER}, &(bny_op_memory){0}, op);
+}

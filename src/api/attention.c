@@ -1,0 +1,186 @@
+/* SPDX-License-Identifier: Apache-2.0
+ * The public calls of attention as an operation, and of combines within kernels. */
+#include <stdio.h>
+#include <string.h>
+
+#include "api/api.h"
+#include "decode/decode.h"
+#include "base/log.h"
+#include "base/sized.h"
+#include "base/status.h"
+
+/* ---- within a kernel of the caller's --------------------------------------------------------------------------------- */
+
+static bool may_be_oneshot(const char *algorithm) {
+  return !algorithm || algorithm[0] == 0 || strcmp(algorithm, "oneshot") == 0;
+}
+
+static void set_within(bny_op_key *key) {
+  key->within_kernel = true;
+  strcpy(key->algorithm, "oneshot");
+}
+
+banyan_status banyan_device_combine_init(banyan_comm *comm, const banyan_combine_desc *desc, banyan_op **op) {
+  if (!op) return bny_fail(BANYAN_ERR_ARGUMENT, "op is NULL");
+  banyan_combine_desc room;
+  bny_op_key key;
+  banyan_status status = bny_api_combine_key(comm, &desc, &room, &key);
+  if (status != BANYAN_OK) return status;
+  if (!comm->device.engine)
+    return bny_fail(BANYAN_ERR_UNSUPPORTED, "the communicator has no device: name one in banyan_comm_config");
+  if (!may_be_oneshot(desc->algorithm))
+    return bny_fail(BANYAN_ERR_ARGUMENT, "desc.algorithm is \"%s\"; within a kernel it is \"oneshot\" or NULL",
+                    desc->algorithm);
+  set_within(&key);
+  return bny_op_make(comm, &key, op);
+}
+
+banyan_status banyan_op_device(const banyan_op *op, const banyan_partial *rows, const banyan_partial *out, int32_t blocks,
+                               void *combine, size_t bytes) {
+  if (!op || !combine) return bny_fail(BANYAN_ERR_ARGUMENT, "op and combine must not be NULL");
+  banyan_comm *comm;
+  const bny_op_key *key = bny_op_key_within(op, &comm);
+  if (!key) return bny_fail(BANYAN_ERR_STATE, "the operation was not made by banyan_device_combine_init()");
+  if (bytes != sizeof(bny_device_combine))
+    return bny_fail(BANYAN_ERR_ARGUMENT,
+                    "bytes is %zu, a banyan_device_combine of this library has %zu: compile with the header that came with it",
+                    bytes, sizeof(bny_device_combine));
+  if (blocks < 1) return bny_fail(BANYAN_ERR_ARGUMENT, "blocks is %d; one at least must fit on the device", blocks);
+  bny_box none = {0, 0, key->value_dim}, result = bny_api_result_box(comm, key);
+  banyan_partial rows_room, out_room;
+  if (!rows) return bny_fail(BANYAN_ERR_ARGUMENT, "rows: is NULL");
+  rows = bny_sized_read(&bny_sized_partial, "rows", rows, &rows_room);
+  if (!rows) return BANYAN_ERR_ARGUMENT;
+  const char *wrong = bny_partial_check(rows, &none, false);
+  if (!wrong && (rows->values_dtype != BANYAN_F32 || rows->stats_dtype != BANYAN_F32)) wrong = "dtypes must be BANYAN_F32";
+  if (wrong) return bny_fail(BANYAN_ERR_ARGUMENT, "rows: %s", wrong);
+  banyan_status status = bny_api_check_partial(&out, &out_room, &result, true);
+  if (status == BANYAN_OK) status = bny_api_check_memory_partial(comm, out, &result, true);
+  if (status != BANYAN_OK) return status;
+  bny_op_tell(op, rows, bny_api_box_is_empty(&result) ? NULL : out, blocks, combine);
+  return BANYAN_OK;
+}
+
+static banyan_status check_memory_attention(banyan_comm *comm, const banyan_attention_desc *desc) {
+  const struct {
+    const char *what;
+    const void *pointer;
+  } all[] = {{"q", desc->q}, {"k", desc->k}, {"v", desc->v}, {"seq_lens", desc->seq_lens}, {"page_table", desc->page_table}};
+  banyan_status status = BANYAN_OK;
+  for (size_t i = 0; i < sizeof all / sizeof all[0] && status == BANYAN_OK && desc->batch > 0; i++)
+    status = bny_api_check_memory(comm, all[i].what, all[i].pointer);
+  return status;
+}
+
+/* ---- attention ------------------------------------------------------------------------------------------------------- */
+
+banyan_status banyan_attention_init(banyan_comm *comm, const banyan_attention_desc *desc, const banyan_partial *out,
+                                    banyan_op **op) {
+  if (!comm || !op) return bny_fail(BANYAN_ERR_ARGUMENT, "comm and op must not be NULL");
+  bny_attention *attention = NULL;
+  banyan_attention_desc desc_room;
+  banyan_partial out_room;
+  banyan_status status = bny_decode_attention_read(&desc, &desc_room);
+  if (status == BANYAN_OK) status = bny_decode_attention_read_out(&out, &out_room);
+  if (status == BANYAN_OK) status = bny_decode_attention_check(desc, false);
+  if (status == BANYAN_OK) status = bny_decode_attention_check_out(desc, out);
+  if (status == BANYAN_OK) status = check_memory_attention(comm, desc);
+  if (status == BANYAN_OK) status = bny_api_check_memory_partial(comm, out, &(bny_box){desc->batch, desc->heads, 1}, true);
+  if (status == BANYAN_OK) status = bny_comm_check(comm);
+  if (status == BANYAN_OK) status = bny_attention_make(comm, desc, out, &attention);
+  if (status == BANYAN_OK) status = bny_op_make_attention(comm, attention, op);
+  if (status != BANYAN_OK) bny_attention_free(attention);
+  return status;
+}
+
+static banyan_status check_both(const banyan_attention_desc *desc, const banyan_combine_desc *combine) {
+  int32_t value_dim = desc->value_dim ? desc->value_dim : desc->head_dim;
+  if (combine->tokens != desc->batch || combine->heads != desc->heads || combine->value_dim != value_dim)
+    return bny_fail(BANYAN_ERR_ARGUMENT, "combine has %d tokens x %d heads of %d values, but attention gives %d x %d of %d",
+                    combine->tokens, combine->heads, combine->value_dim, desc->batch, desc->heads, value_dim);
+  if (combine->stream && combine->stream != desc->stream)
+    return bny_fail(BANYAN_ERR_ARGUMENT, "combine.stream is not that of attention");
+  return BANYAN_OK;
+}
+
+/* Why rows are not combined within the kernel of attention; "" on the host. */
+static void explain_apart(const banyan_comm *comm, const bny_op_key *key, char *why, size_t bytes) {
+  const char *reason = may_be_oneshot(key->algorithm) ? banyan_last_error() : "the algorithm asked for is another";
+  why[0] = 0;
+  if (comm->device.engine) snprintf(why, bytes, ", for within the kernel it cannot be: %s", reason);
+}
+
+/* What a combine of attention's rows is: within its kernel wherever that can be; else why not. */
+static banyan_status key_of_both(banyan_comm *comm, const banyan_attention_desc *desc, const banyan_combine_desc *combine,
+                                 bny_op_key *key, char *why, size_t bytes) {
+  bny_op_key made;
+  banyan_combine_desc room;
+  banyan_status status = bny_api_combine_key(comm, &combine, &room, &made);
+  if (status == BANYAN_OK) status = bny_decode_attention_check(desc, false);
+  if (status == BANYAN_OK) status = check_both(desc, combine);
+  if (status != BANYAN_OK) return status;
+  made.attends = true;
+  bny_op_key within = made;
+  set_within(&within);
+  bool can = comm->device.engine && may_be_oneshot(made.algorithm) && bny_op_check_within(comm, &within) == BANYAN_OK;
+  if (!can) explain_apart(comm, &made, why, bytes);
+  *key = can ? within : made;
+  return BANYAN_OK;
+}
+
+/* keep: a persistent operation, for the caller. */
+static banyan_status attend_and_combine(banyan_comm *comm, const banyan_attention_desc *desc,
+                                        const banyan_combine_desc *combine, const banyan_partial *out, banyan_op **keep) {
+  banyan_attention_desc desc_room;
+  banyan_partial out_room;
+  bny_op_key key;
+  char why_apart[BNY_ERROR_TEXT_BYTES];
+  if (!comm) return bny_fail(BANYAN_ERR_ARGUMENT, "comm is NULL");
+  banyan_status status = bny_decode_attention_read(&desc, &desc_room);
+  if (status == BANYAN_OK) status = key_of_both(comm, desc, combine, &key, why_apart, sizeof why_apart);
+  if (status != BANYAN_OK) return bny_op_refuse(comm, status, keep != NULL);
+  bny_box result = bny_api_result_box(comm, &key);
+  status = bny_api_check_partial(&out, &out_room, &result, true);
+  if (status == BANYAN_OK) status = check_memory_attention(comm, desc);
+  if (status == BANYAN_OK) status = bny_api_check_memory_partial(comm, out, &result, true);
+  if (status != BANYAN_OK) return bny_op_refuse(comm, status, keep != NULL);
+  banyan_op *op = NULL;
+  status = keep ? bny_op_make(comm, &key, &op) : bny_op_find(comm, &key, &op);
+  if (status != BANYAN_OK) return status;
+  /* Whether a shape is served is for each rank's device and memory to say. An operation that has none yet is new on all
+   * ranks. */
+  bny_attention *attention = bny_op_attention(op);
+  bool is_new = !attention;
+  if (is_new || !bny_attention_rebind(comm, attention, desc))
+    status = bny_attention_make_input(comm, desc, key.within_kernel ? NULL : why_apart, &attention);
+  if (status != BANYAN_OK && !comm->device.engine) bny_op_refuse(comm, status, false);
+  if (is_new && comm->device.engine) {
+    banyan_status own = status;
+    status = bny_op_all_ready(comm, own);
+    if (status != BANYAN_OK && own == BANYAN_OK) bny_attention_free(attention);
+  }
+  if (status != BANYAN_OK) {
+    if (keep) banyan_op_free(op);
+    return status;
+  }
+  if (is_new && comm->device.engine && !key.within_kernel) bny_log(BNY_LOG_INFO, "%s", attention->text);
+  bny_op_bind(op, &(bny_op_memory){.in = &attention->out, .out = bny_api_box_is_empty(&result) ? NULL : out,
+                                   .stream = attention->desc.stream, .attention = attention});
+  if (keep) {
+    *keep = op;
+    return BANYAN_OK;
+  }
+  status = banyan_start(op);
+  return status == BANYAN_OK ? banyan_wait(op) : status;
+}
+
+banyan_status banyan_attention_combine_init(banyan_comm *comm, const banyan_attention_desc *desc,
+                                            const banyan_combine_desc *combine, const banyan_partial *out, banyan_op **op) {
+  return op ? attend_and_combine(comm, desc, combine, out, op)
+            : bny_op_refuse(comm, bny_fail(BANYAN_ERR_ARGUMENT, "op is NULL"), true);
+}
+
+banyan_status banyan_attention_combine(banyan_comm *comm, const banyan_attention_desc *desc, const banyan_combine_desc *combine,
+                                       const banyan_partial *out) {
+  return attend_and_combine(comm, desc, combine, out, NULL);
+}

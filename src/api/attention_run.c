@@ -1,0 +1,113 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#include "api/attention_run.h"
+
+#include <inttypes.h>
+#include <stdio.h>
+#include <stdlib.h>
+
+#include "decode/decode.h"
+#include "base/status.h"
+
+static int32_t value_dim_of(const banyan_attention_desc *desc) {
+  return desc->value_dim ? desc->value_dim : desc->head_dim;
+}
+
+banyan_partial bny_attention_rows(const banyan_attention_desc *desc) {
+  banyan_partial rows;
+  banyan_partial_init(&rows, NULL, BANYAN_F32, NULL, BANYAN_F32, desc->heads, value_dim_of(desc));
+  rows.values_kind = BANYAN_VALUES_NUMERATOR;
+  rows.stats_kind = BANYAN_STATS_MAX_SUM;
+  rows.base = BANYAN_BASE_2;
+  return rows;
+}
+
+/* Values, m and d one after another. */
+static banyan_status make_rows(bny_attention *attention) {
+  size_t rows = (size_t)attention->desc.batch * (size_t)attention->desc.heads;
+  size_t values = rows * (size_t)value_dim_of(&attention->desc), bytes = (values + 2 * rows + 1) * sizeof(float);
+  void *memory = NULL;
+  if (attention->engine) {
+    banyan_status status = bny_engine_memory(attention->engine, BNY_USE_ROWS, bytes, &memory);
+    if (status != BANYAN_OK) return status;
+  } else {
+    memory = attention->rows = malloc(bytes);
+    if (!memory) return bny_fail(BANYAN_ERR_MEMORY, "out of memory for %zu rows of attention", rows);
+  }
+  attention->out = bny_attention_rows(&attention->desc);
+  attention->out.values = memory;
+  attention->out.lse = (float *)memory + values;
+  attention->out.sum = (float *)memory + values + rows;
+  return BANYAN_OK;
+}
+
+/* What comes after the attention: `why_apart` as for bny_attention_make_input(). */
+static void describe(bny_attention *attention, const char *why_apart, bool alone) {
+  char then[BNY_ERROR_TEXT_BYTES] = "";
+  if (!alone)
+    snprintf(then, sizeof then, "%s%.400s",
+             !why_apart ? "; its rows are combined within it" : "; then a combine of its own",
+             why_apart && why_apart[0] ? why_apart : "");
+  if (!attention->engine) {
+    snprintf(attention->text, sizeof attention->text, "attention on the host (%s)%s",
+             attention->kernels->name, then);
+    return;
+  }
+  const bny_decode_plan *plan = &attention->decode.plan;
+  snprintf(attention->text, sizeof attention->text, "attention by %s: %" PRIu32 " blocks in %" PRIu32 " teams%s",
+           plan->kernel->name, plan->blocks, plan->division.teams, then);
+}
+
+static banyan_status make(banyan_comm *comm, const banyan_attention_desc *desc, const banyan_partial *out,
+                          const char *why_apart, bny_attention **attention) {
+  bool within = !out && !why_apart;
+  bny_attention *made = calloc(1, sizeof *made);
+  if (!made) return bny_fail(BANYAN_ERR_MEMORY, "out of memory for an operation");
+  made->engine = comm->device.engine;
+  made->finish = comm->exec->kernels;
+  made->kernels = bny_attention_kernels_find(made->finish->name);
+  if (!made->kernels) made->kernels = bny_attention_kernels_find(NULL); /* has needs of its own */
+  made->desc = *desc;
+  if (!made->desc.stream) made->desc.stream = comm->stream;
+  banyan_status status = BANYAN_OK;
+  if (out) made->out = *out;
+  else if (!within) status = make_rows(made);
+  if (status == BANYAN_OK && made->engine)
+    status = bny_decode_make(made->engine, desc, within ? NULL : &made->out, &made->decode);
+  if (status != BANYAN_OK) {
+    bny_attention_free(made);
+    return status;
+  }
+  describe(made, why_apart, out != NULL);
+  *attention = made;
+  return BANYAN_OK;
+}
+
+banyan_status bny_attention_make(banyan_comm *comm, const banyan_attention_desc *desc, const banyan_partial *out,
+                                 bny_attention **attention) {
+  return make(comm, desc, out, NULL, attention);
+}
+
+banyan_status bny_attention_make_input(banyan_comm *comm, const banyan_attention_desc *desc, const char *why_apart,
+                                       bny_attention **attention) {
+  return make(comm, desc, NULL, why_apart, attention);
+}
+
+bool bny_attention_rebind(const banyan_comm *comm, bny_attention *attention, const banyan_attention_desc *desc) {
+  const banyan_attention_desc *old = &attention->desc;
+  if (desc->batch != old->batch || desc->heads != old->heads || value_dim_of(desc) != value_dim_of(old)) return false;
+  if (attention->engine && !bny_decode_rebind(&attention->decode, desc)) return false;
+  attention->desc = *desc;
+  if (!desc->stream) attention->desc.stream = comm->stream;
+  return true;
+}
+
+banyan_status bny_attention_start(bny_attention *attention, const bny_device_combine *combine) {
+  if (attention->engine) return bny_decode_start(&attention->decode, combine, attention->desc.stream);
+  return bny_decode_attention_run(attention->kernels, attention->finish, &attention->desc, &attention->out);
+}
+
+void bny_attention_free(bny_attention *attention) {
+  if (!attention) return;
+  free(attention->rows);
+  free(attention);
+}

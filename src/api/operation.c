@@ -1,0 +1,468 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#include "api/operation_parts.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "base/log.h"
+#include "base/sized.h"
+#include "base/status.h"
+
+/* ---- progress -------------------------------------------------------------------------------------------------------- */
+
+/* A failure ends everything that is under way. */
+static banyan_status give_up(banyan_comm *comm, banyan_status status) {
+  for (banyan_op *op = comm->first, *next; op; op = next) {
+    next = op->next;
+    op->next = NULL;
+    op->running = op->begun = false;
+  }
+  comm->first = comm->last = NULL;
+  return status;
+}
+
+/* Runs the first operation of the queue until it is complete or would wait. */
+static banyan_status progress_first(banyan_comm *comm, bool block, bool *advanced) {
+  banyan_op *op = comm->first;
+  while (op->current < op->nparts) {
+    bny_run *run = op->parts[op->current].run;
+    if (!op->begun) bny_run_begin(run);
+    op->begun = true;
+    bool done = false;
+    banyan_status status = bny_run_progress(run, block, &done);
+    if (status != BANYAN_OK) return status;
+    if (!done) {
+      *advanced = false;
+      return BANYAN_OK;
+    }
+    op->begun = false;
+    op->current++;
+    if (!op->lost) op->lost = bny_run_lost(run, &op->lost_token, &op->lost_head);
+  }
+  comm->first = op->next;
+  if (!comm->first) comm->last = NULL;
+  op->next = NULL;
+  op->running = false;
+  *advanced = true;
+  return BANYAN_OK;
+}
+
+/* Before and after the caller's own work, which may take longer than a deadline. */
+static void rest(const banyan_comm *comm) {
+  const banyan_op *op = comm->first;
+  if (op && op->begun) bny_run_rest(op->parts[op->current].run);
+}
+
+/* Runs the queue until `op` is complete; without `block`, as far as it goes. */
+static banyan_status progress_to(banyan_op *op, bool block) {
+  bool advanced = true;
+  while (op->running && advanced) {
+    banyan_status status = progress_first(op->comm, block, &advanced);
+    if (status != BANYAN_OK) return give_up(op->comm, status);
+  }
+  return BANYAN_OK;
+}
+
+/* What a complete run says to its caller. */
+static banyan_status verdict(const banyan_op *op) {
+  if (!op->lost || op->running) return BANYAN_OK;
+  return bny_fail(BANYAN_ERR_DATA,
+                  "rank %d: %s cannot hold the statistics of token %d, head %d of the result; all other rows are right. Give "
+                  "out.stats_dtype a type of a wider range",
+                  op->comm->rank, bny_wire_formats[bny_wire_of_dtype(op->out.stats_dtype)].name, op->lost_token,
+                  op->lost_head);
+}
+
+/* ---- making ---------------------------------------------------------------------------------------------------------- */
+
+static void free_parts(banyan_op *op) {
+  for (int32_t i = 0; op->parts && i < op->nparts; i++) {
+    bny_run_free(op->parts[i].run);
+    bny_device_run_free(op->parts[i].device_run);
+    bny_plan_free(op->parts[i].plan);
+    free(op->parts[i].pieces);
+  }
+  free(op->parts);
+  op->parts = NULL;
+}
+
+static void free_op(banyan_op *op) {
+  free_parts(op);
+  bny_attention_free(op->attention);
+  free(op->within);
+  free(op->counts);
+  free(op);
+}
+
+/* What peers are told of a part: bytes and counts are those of the whole call, as the caller gave them, so that calls
+ * that differ beyond their first part differ from the start. */
+static bny_call call_of(const banyan_op *op, const bny_op_part *part, bny_phase phase) {
+  bny_request request = part->request;
+  request.bytes = op->key.bytes;
+  request.counts = op->key.counts;
+  return bny_call_make(&request, part->plan, phase);
+}
+
+static banyan_status bind_part(banyan_op *op, bny_op_part *part) {
+  bny_call call = call_of(op, part, BNY_PHASE_RUN);
+  if (bny_op_runs_on_device(op))
+    return bny_device_run_make(&op->comm->device, &part->request, part->plan, &call, &part->binding, &part->device_run);
+  return bny_run_make(op->comm->exec, part->plan, &call, &part->binding, &part->run);
+}
+
+/* Later parts take the algorithm that was chosen for the first. */
+static banyan_status plan_parts(banyan_op *op) {
+  for (int32_t i = 0; i < op->nparts; i++) {
+    bny_op_part *part = &op->parts[i];
+    if (i > 0) part->request.algorithm = op->parts[0].plan->algorithm;
+    banyan_status status = bny_plan_make(&part->request, op->comm->rank, &part->plan);
+    if (status != BANYAN_OK) return status;
+    status = bind_part(op, part);
+    if (status != BANYAN_OK) return status;
+  }
+  return BANYAN_OK;
+}
+
+static banyan_status fill_within(const banyan_op *op, const bny_request *request, bny_device_combine *combine) {
+  if (op->comm->device.bridge)
+    return bny_fail(BANYAN_ERR_UNSUPPORTED,
+                    "a combine within a kernel needs devices that share memory; here those of several hosts "
+                                            "do not");
+  return bny_device_run_within(&op->comm->device, request, combine);
+}
+
+/* In one part. The plan tells what it costs, and is compared; the kernel has no use for it. */
+static banyan_status plan_within(banyan_op *op) {
+  op->within = malloc(sizeof *op->within);
+  if (!op->within) return bny_fail(BANYAN_ERR_MEMORY, "out of memory for an operation");
+  banyan_status status = bny_op_cut(op, SIZE_MAX / 2);
+  if (status == BANYAN_OK) status = fill_within(op, &op->parts[0].request, op->within);
+  return status == BANYAN_OK ? bny_plan_make(&op->parts[0].request, op->comm->rank, &op->parts[0].plan) : status;
+}
+
+/* Whether a plan fits the outbox is the same on every rank, so all cut alike: into smaller parts until one fits, or until
+ * nothing is left to cut. */
+static banyan_status cut_and_plan(banyan_op *op) {
+  if (op->key.within_kernel) return plan_within(op);
+  size_t limit = bny_op_payload_limit(op);
+  for (;; limit /= 2) {
+    banyan_status status = bny_op_cut(op, limit);
+    if (status == BANYAN_OK) status = plan_parts(op);
+    if (status != BANYAN_ERR_MEMORY || limit < 64) return status;
+    free_parts(op);
+  }
+}
+
+static const bny_run *network_run(const bny_op_part *part) {
+  const bny_bridge_route *route = part->device_run ? bny_device_run_route(part->device_run) : NULL;
+  return route ? bny_bridge_run(route) : part->run; /* devices that share memory need no network */
+}
+
+/* The first call of a shape has a deadline of its own. The executor's is looked at by the thread alone that calls. */
+static int64_t set_timeout(banyan_comm *comm, int64_t timeout_ns) {
+  int64_t before_ns = comm->exec->timeout_ns;
+  comm->exec->timeout_ns = timeout_ns;
+  return before_ns;
+}
+
+/* All ranks compare their calls. Between hosts, where they then are in the same, each connects with those that it will talk
+ * to, which ends when all are done. */
+static banyan_status agree(banyan_op *op) {
+  banyan_comm *comm = op->comm;
+  bny_call call = call_of(op, &op->parts[0], BNY_PHASE_AGREE);
+  bny_comm_agree_begin(comm, &call);
+  banyan_status status = bny_comm_agree_end(comm);
+  if (status != BANYAN_OK || !comm->transport->ops->reach) return status;
+  call = call_of(op, &op->parts[0], BNY_PHASE_CONNECT);
+  bny_comm_agree_begin(comm, &call);
+  for (int32_t i = 0; i < op->nparts && status == BANYAN_OK; i++) {
+    const bny_run *run = network_run(&op->parts[i]);
+    if (run) status = bny_run_reach(comm->agree, run);
+  }
+  return status == BANYAN_OK ? bny_comm_agree_end(comm) : status;
+}
+
+/* All that needs no other rank. */
+static banyan_status make_local(banyan_comm *comm, const bny_op_key *key, banyan_op **op) {
+  banyan_op *made = calloc(1, sizeof *made);
+  if (!made) return bny_fail(BANYAN_ERR_MEMORY, "out of memory for an operation");
+  made->comm = comm;
+  made->key = *key;
+  banyan_status status = BANYAN_OK;
+  if (key->counts) {
+    size_t bytes = (size_t)comm->nranks * sizeof *made->counts;
+    made->counts = malloc(bytes);
+    if (made->counts) memcpy(made->counts, key->counts, bytes);
+    else status = bny_fail(BANYAN_ERR_MEMORY, "out of memory for an operation");
+    made->key.counts = made->counts;
+  }
+  if (status == BANYAN_OK) status = cut_and_plan(made);
+  if (status == BANYAN_OK) *op = made;
+  else free_op(made);
+  return status;
+}
+
+banyan_status bny_op_refuse(banyan_comm *comm, banyan_status status, bool plans) {
+  if (!comm || comm->nranks == 1 || (comm->device.engine && !plans)) return status;
+  char why[BNY_ERROR_TEXT_BYTES];
+  snprintf(why, sizeof why, "%s", banyan_last_error());
+  banyan_status before = bny_comm_check(comm);
+  if (before == BANYAN_OK && comm->last) before = progress_to(comm->last, true);
+  if (before == BANYAN_OK) bny_exec_refuse(comm->exec, status, why);
+  return bny_fail(status, "%s", why);
+}
+
+banyan_status bny_op_make(banyan_comm *comm, const bny_op_key *key, banyan_op **op) {
+  banyan_status status = bny_comm_check(comm);
+  if (status != BANYAN_OK) return status;
+  /* What was started before comes first, and is completed: whether it is by now differs from rank to rank. */
+  if (comm->last) status = progress_to(comm->last, true);
+  if (status != BANYAN_OK) return status;
+  banyan_op *made = NULL;
+  status = make_local(comm, key, &made);
+  if (status != BANYAN_OK) return bny_op_refuse(comm, status, true);
+  int64_t timeout_ns = set_timeout(comm, comm->first_timeout_ns);
+  status = agree(made);
+  set_timeout(comm, timeout_ns);
+  if (status != BANYAN_OK) {
+    free_op(made);
+    return status;
+  }
+  bny_log(BNY_LOG_DEBUG, "planned in %d part%s: %s", made->nparts, made->nparts == 1 ? "" : "s",
+          made->parts[0].plan->reason);
+  *op = made;
+  return BANYAN_OK;
+}
+
+banyan_status bny_op_make_attention(banyan_comm *comm, bny_attention *attention, banyan_op **op) {
+  banyan_op *made = calloc(1, sizeof *made);
+  if (!made) return bny_fail(BANYAN_ERR_MEMORY, "out of memory for an operation");
+  made->comm = comm;
+  made->attention = attention;
+  *op = made;
+  return BANYAN_OK;
+}
+
+/* Mergers that are more than rows would have nothing to merge. */
+static void tell(const banyan_op *op, const banyan_partial *rows, const banyan_partial *out, int64_t mergers, int32_t warps,
+                 bny_device_combine *combine) {
+  bny_slice owned = bny_slice_owned(&op->parts[0].request, op->comm->rank);
+  int64_t useful = (bny_slice_rows(&owned) + warps - 1) / warps;
+  if (mergers > useful) mergers = useful;
+  combine->call.in = *rows;
+  combine->call.out = out ? *out : (banyan_partial){0};
+  combine->mergers = (uint32_t)(mergers > 1 ? mergers : 1);
+}
+
+void bny_op_tell(const banyan_op *op, const banyan_partial *rows, const banyan_partial *out, int32_t blocks,
+                 bny_device_combine *combine) {
+  const bny_engine *engine = op->comm->device.engine;
+  bny_device_combine made = *op->within;
+  tell(op, rows, out, (int64_t)blocks * engine->sms / engine->device->facts.sm_count, 1, &made);
+  *combine = made;
+}
+
+void bny_op_bind(banyan_op *op, const bny_op_memory *memory) {
+  if (memory->in) op->in = *memory->in;
+  if (memory->out) op->out = *memory->out;
+  op->stream = memory->stream;
+  if (op->attention != memory->attention) bny_attention_free(op->attention);
+  op->attention = memory->attention;
+  if (op->within && op->attention) {
+    const bny_decode *decode = &op->attention->decode;
+    banyan_partial rows = bny_attention_rows(&op->attention->desc);
+    tell(op, &rows, memory->out, decode->resident_blocks, decode->plan.kernel->block_threads / 32, op->within);
+  }
+  if (op->key.collective == BNY_COMBINE) return;
+  for (int32_t i = 0; i < op->nparts; i++) {
+    bny_op_part *part = &op->parts[i];
+    part->binding.in_bytes = memory->in_bytes ? (const char *)memory->in_bytes + part->in_offset : NULL;
+    part->binding.out_bytes = memory->out_bytes ? (char *)memory->out_bytes + part->out_offset : NULL;
+  }
+}
+
+bny_attention *bny_op_attention(const banyan_op *op) { return op->attention; }
+
+static bool same_key(const bny_op_key *a, const bny_op_key *b, int32_t nranks) {
+  return a->collective == b->collective && a->tokens == b->tokens && a->heads == b->heads &&
+         a->value_dim == b->value_dim && a->wire == b->wire && a->scatter == b->scatter && a->order == b->order &&
+         a->root == b->root && a->distance == b->distance && a->bytes == b->bytes &&
+         a->within_kernel == b->within_kernel && a->attends == b->attends && a->on_host == b->on_host &&
+         memcmp(a->algorithm, b->algorithm, sizeof a->algorithm) == 0 &&
+         (a->counts == b->counts ||
+          (a->counts && b->counts && memcmp(a->counts, b->counts, (size_t)nranks * sizeof *a->counts) == 0));
+}
+
+banyan_status bny_op_check_within(banyan_comm *comm, const bny_op_key *key) {
+  banyan_op op = {.comm = comm, .key = *key};
+  bny_device_combine combine;
+  bny_request request = bny_op_request(&op);
+  return fill_within(&op, &request, &combine);
+}
+
+const bny_op_key *bny_op_key_within(const banyan_op *op, banyan_comm **comm) {
+  *comm = op->comm;
+  return op->within && !op->attention ? &op->key : NULL;
+}
+
+/* The order of the list depends on the calls alone, which are the same on all ranks: so all find it, or none. */
+banyan_status bny_op_find(banyan_comm *comm, const bny_op_key *key, banyan_op **op) {
+  banyan_op **list = comm->blocking, *found = NULL;
+  int at = 0;
+  while (at < BNY_BLOCKING_OPS - 1 && list[at] && !same_key(&list[at]->key, key, comm->nranks)) at++;
+  if (list[at] && same_key(&list[at]->key, key, comm->nranks)) {
+    found = list[at];
+  } else {
+    banyan_status status = bny_op_make(comm, key, &found);
+    if (status != BANYAN_OK) return status;
+    banyan_op_free(list[at]);
+    comm->op_free = banyan_op_free;
+  }
+  for (; at > 0; at--) list[at] = list[at - 1];
+  list[0] = found;
+  *op = found;
+  return BANYAN_OK;
+}
+
+/* ---- running ----------------------------------------------------------------------------------------------------------- */
+
+/* All parts are put on the stream, and that is all there is to do. */
+static banyan_status start_on_device(banyan_op *op) {
+  banyan_status status = bny_comm_check(op->comm);
+  if (status == BANYAN_OK && op->attention) status = bny_attention_start(op->attention, op->within);
+  if (status != BANYAN_OK || op->within) return status;
+  for (int32_t i = 0; i < op->nparts && status == BANYAN_OK; i++)
+    status = bny_device_run_start(op->parts[i].device_run, &op->parts[i].binding, op->stream);
+  return status;
+}
+
+/* A communicator that has failed gives its failure, whatever else is wrong with the call. */
+static banyan_status refuse_start(banyan_op *op, const char *why) {
+  banyan_status status = bny_comm_check(op->comm);
+  return status == BANYAN_OK ? bny_fail(BANYAN_ERR_STATE, "%s", why) : give_up(op->comm, status);
+}
+
+banyan_status banyan_start(banyan_op *op) {
+  if (!op) return bny_fail(BANYAN_ERR_ARGUMENT, "op is NULL");
+  banyan_comm *comm = op->comm;
+  if (op->within && !op->attention)
+    return refuse_start(op, "the operation is part of a kernel of yours: launch that, with what banyan_op_device() gives");
+  if (bny_op_runs_on_device(op)) return start_on_device(op);
+  if (op->running) return refuse_start(op, "the operation was started already; wait for it first");
+  if (comm->exec->failure.status != BANYAN_OK) return bny_exec_check(comm->exec, NULL);
+  if (op->attention) {
+    banyan_status status = bny_attention_start(op->attention, NULL);
+    if (op->nparts == 0) return status;
+    if (status != BANYAN_OK) return bny_op_refuse(comm, status, false);
+  }
+  op->running = true;
+  op->lost = false;
+  op->current = 0;
+  if (comm->last) comm->last->next = op;
+  else comm->first = op;
+  comm->last = op;
+  if (comm->first != op) return BANYAN_OK;
+  banyan_status status = progress_to(op, false);
+  rest(comm);
+  return status;
+}
+
+banyan_status banyan_test(banyan_op *op, int *done) {
+  if (!op || !done) return bny_fail(BANYAN_ERR_ARGUMENT, "op and done must not be NULL");
+  if (op->comm->exec->failure.status != BANYAN_OK) return give_up(op->comm, bny_exec_check(op->comm->exec, NULL));
+  banyan_status status = progress_to(op, false);
+  if (status != BANYAN_OK) return status;
+  *done = !op->running;
+  return verdict(op);
+}
+
+banyan_status banyan_wait(banyan_op *op) {
+  if (!op) return bny_fail(BANYAN_ERR_ARGUMENT, "op is NULL");
+  if (op->comm->exec->failure.status != BANYAN_OK) return give_up(op->comm, bny_exec_check(op->comm->exec, NULL));
+  rest(op->comm);
+  banyan_status status = progress_to(op, true);
+  return status == BANYAN_OK ? verdict(op) : status;
+}
+
+void banyan_op_free(banyan_op *op) {
+  if (!op) return;
+  if (op->running) banyan_wait(op); /* bounded by the deadline */
+  free_op(op);
+}
+
+/* ---- what only each rank knows ---------------------------------------------------------------------------------------- */
+
+typedef struct readiness {
+  int32_t status;
+  char why[252];
+} readiness;
+
+static banyan_status gather_readiness(banyan_comm *comm, const readiness *own, readiness *all) {
+  size_t *counts = malloc((size_t)comm->nranks * sizeof *counts);
+  if (!counts) return bny_fail(BANYAN_ERR_MEMORY, "out of memory for an operation");
+  for (int32_t i = 0; i < comm->nranks; i++) counts[i] = sizeof *own;
+  banyan_op *op = NULL;
+  banyan_status status = bny_op_make(comm, &(bny_op_key){.collective = BNY_GATHER, .counts = counts, .on_host = true}, &op);
+  free(counts);
+  if (status != BANYAN_OK) return status;
+  bny_op_bind(op, &(bny_op_memory){.in_bytes = own, .out_bytes = all});
+  status = banyan_start(op);
+  if (status == BANYAN_OK) status = banyan_wait(op);
+  banyan_op_free(op);
+  return status;
+}
+
+banyan_status bny_op_all_ready(banyan_comm *comm, banyan_status own) {
+  readiness mine = {.status = (int32_t)own}, *all = calloc((size_t)comm->nranks, sizeof *all);
+  if (!all) return bny_fail(BANYAN_ERR_MEMORY, "out of memory for an operation");
+  if (own != BANYAN_OK) snprintf(mine.why, sizeof mine.why, "%s", banyan_last_error());
+  int64_t timeout_ns = set_timeout(comm, comm->first_timeout_ns);
+  banyan_status status = gather_readiness(comm, &mine, all);
+  set_timeout(comm, timeout_ns);
+  for (int32_t i = 0; i < comm->nranks && status == BANYAN_OK; i++)
+    if (all[i].status != BANYAN_OK)
+      status = bny_fail((banyan_status)all[i].status, "rank %d: %.*s", i, (int)sizeof all[i].why - 1, all[i].why);
+  free(all);
+  return status;
+}
+
+/* ---- questions --------------------------------------------------------------------------------------------------------- */
+
+banyan_status banyan_op_query(const banyan_op *op, banyan_op_info *info) {
+  if (!op || !info) return bny_fail(BANYAN_ERR_ARGUMENT, "op and info must not be NULL");
+  banyan_op_info found = {.size = sizeof found, .algorithm = "attention"};
+  if (op->nparts > 0) {
+    const bny_plan *first = op->parts[0].plan;
+    found = (banyan_op_info){
+      .size = sizeof found, .algorithm = first->algorithm, .reason = first->reason, .plan_hash = first->hash,
+      .roundings = (uint64_t)first->roundings};
+  }
+  if (op->attention) found.reason = op->attention->text;
+  for (int32_t i = 0; i < op->nparts; i++) {
+    found.predicted_us += op->parts[i].plan->predicted_ns * 1e-3;
+    if (bny_op_runs_on_device(op)) { /* kernels do not count */
+      const bny_bridge_route *route = op->within ? NULL : bny_device_run_route(op->parts[i].device_run);
+      if (route) found.bytes_between_hosts += bny_bridge_bytes(route);
+      continue;
+    }
+    found.bytes_sent += bny_run_bytes_sent(op->parts[i].run);
+    found.saturated += bny_run_saturated(op->parts[i].run);
+    found.messages_sent += bny_run_messages_sent(op->parts[i].run);
+    found.bytes_between_hosts += bny_run_bytes_between_hosts(op->parts[i].run);
+    /* Parts use the arena one after another. */
+    uint64_t arena_bytes = bny_run_arena_bytes(op->parts[i].run);
+    if (arena_bytes > found.arena_bytes) found.arena_bytes = arena_bytes;
+  }
+  return bny_sized_write(&bny_sized_op_info, "info", &found, info);
+}
+
+size_t banyan_op_describe(const banyan_op *op, char *text, size_t bytes) {
+  if (!text) bytes = 0;
+  if (bytes) text[0] = 0;
+  if (!op) return 0;
+  size_t length = op->nparts > 0 ? bny_plan_print(op->parts[0].plan, text, bytes) : 0;
+  if (op->nparts > 1) bny_append(text, bytes, &length, "and %d more parts like it\n", op->nparts - 1);
+  if (op->attention) bny_append(text, bytes, &length, "%s\n", op->attention->text);
+  return length;
+}

@@ -1,0 +1,157 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#include <stdlib.h>
+
+#include "api/operation_parts.h"
+#include "base/status.h"
+
+size_t bny_op_payload_limit(const banyan_op *op) {
+  const banyan_comm *comm = op->comm;
+  bool device = bny_op_runs_on_device(op);
+  if (device && !comm->device.bridge) return comm->device.outbox_bytes; /* fewer launches are better */
+  size_t levels = 1;
+  while ((int64_t)1 << levels < comm->nranks) levels++;
+  size_t fits = comm->transport->half_bytes / (2 + 2 * levels);
+  return device || fits < comm->part_bytes ? fits : comm->part_bytes;
+}
+
+bny_request bny_op_request(const banyan_op *op) {
+  const banyan_comm *comm = op->comm;
+  const bny_op_key *key = &op->key;
+  bool device = bny_op_runs_on_device(op) && !comm->device.bridge; /* between hosts, plans are those of the host */
+  return (bny_request){
+    .collective = key->collective,
+    .nranks = comm->nranks,
+    .all_tokens = key->tokens,
+    .all_heads = key->heads,
+    .tokens = key->tokens,
+    .heads = key->heads,
+    .value_dim = key->value_dim,
+    .wire = key->wire,
+    .scatter = key->scatter,
+    .order = key->order,
+    .counts = key->counts,
+    .bytes = key->bytes,
+    .root = key->root,
+    .distance = key->distance,
+    .within_kernel = key->within_kernel,
+    .algorithm = key->algorithm[0] ? key->algorithm : NULL,
+    .cost = device ? comm->device.cost : comm->cost,
+    .levels = comm->levels,
+    .measured = device && !key->within_kernel ? comm->measured : NULL,
+    .outbox_bytes = device ? comm->device.outbox_bytes : comm->transport->half_bytes,
+    .slots_max = comm->transport->slots_max,
+  };
+}
+
+typedef struct cut {
+  int32_t tokens, heads; /* of a part, at most */
+  int32_t token_parts, head_parts;
+} cut;
+
+static int32_t divide_up(int64_t value, int64_t by) { return (int32_t)((value + by - 1) / by); }
+
+enum { PARTS_MAX = 1 << 20 };
+
+static cut cut_rows(const bny_op_key *key, size_t limit) {
+  cut found = {key->tokens, key->heads, 1, 1};
+  if (key->tokens == 0 || key->heads == 0) return found;
+  size_t row_bytes = 2 * sizeof(float) + (size_t)key->value_dim * bny_wire_formats[key->wire].element_bytes;
+  size_t rows = limit / row_bytes ? limit / row_bytes : 1;
+  if (rows < (size_t)key->heads) {
+    found.tokens = 1;
+    found.heads = (int32_t)rows;
+  } else if (rows / (size_t)key->heads < (size_t)key->tokens) {
+    found.tokens = (int32_t)(rows / (size_t)key->heads);
+  }
+  found.token_parts = divide_up(key->tokens, found.tokens);
+  found.head_parts = divide_up(key->heads, found.heads);
+  return found;
+}
+
+static int32_t smaller(int32_t a, int32_t b) { return a < b ? a : b; }
+
+static void set_rows(banyan_op *op, const cut *how, int32_t index) {
+  bny_op_part *part = &op->parts[index];
+  bny_request *request = &part->request;
+  request->token0 = index / how->head_parts * how->tokens;
+  request->head0 = index % how->head_parts * how->heads;
+  request->tokens = smaller(how->tokens, op->key.tokens - request->token0);
+  request->heads = smaller(how->heads, op->key.heads - request->head0);
+  part->binding = (bny_binding){.in = &op->in, .out = &op->out};
+  int32_t number;
+  if (op->key.scatter == BANYAN_SCATTER_HEADS)
+    bny_slice_split(op->key.heads, op->comm->nranks, op->comm->rank, &part->binding.out_head0, &number);
+  if (op->key.scatter == BANYAN_SCATTER_TOKENS)
+    bny_slice_split(op->key.tokens, op->comm->nranks, op->comm->rank, &part->binding.out_token0, &number);
+}
+
+/* Bytes of one rank that fit a part, and how many parts that makes; at most one more than there may be. */
+static size_t bytes_per_part(const banyan_op *op, size_t limit, int32_t *parts) {
+  size_t largest = op->key.bytes;
+  size_t share = limit;
+  if (op->key.collective == BNY_GATHER) {
+    share = limit / (size_t)op->comm->nranks;
+    for (int32_t i = 0; i < op->comm->nranks; i++)
+      if (op->counts[i] > largest) largest = op->counts[i];
+  }
+  share = share / 64 ? share / 64 * 64 : 64;
+  *parts = largest > share * PARTS_MAX ? PARTS_MAX + 1 : largest ? divide_up((int64_t)largest, (int64_t)share) : 1;
+  return share;
+}
+
+static size_t clamp(size_t value, size_t from, size_t at_most) {
+  size_t left = value > from ? value - from : 0;
+  return left < at_most ? left : at_most;
+}
+
+static banyan_status set_bytes(banyan_op *op, size_t share, int32_t index) {
+  bny_op_part *part = &op->parts[index];
+  banyan_comm *comm = op->comm;
+  size_t nranks = (size_t)comm->nranks, from = share * (size_t)index;
+  part->in_offset = part->out_offset = from;
+  if (op->key.collective != BNY_GATHER) {
+    size_t bytes = clamp(op->key.bytes, from, share);
+    part->request.bytes = bytes;
+    if (op->key.collective == BNY_SHIFT) {
+      int32_t sender = (comm->rank - op->key.distance + comm->nranks) % comm->nranks;
+      part->binding = (bny_binding){.in_byte0 = (size_t)comm->rank * bytes, .out_byte0 = (size_t)sender * bytes};
+    }
+    return BANYAN_OK;
+  }
+  part->pieces = calloc(2 * nranks, sizeof *part->pieces);
+  if (!part->pieces) return bny_fail(BANYAN_ERR_MEMORY, "out of memory for a gather in parts");
+  size_t *counts = part->pieces, *offsets = part->pieces + nranks, begin = 0;
+  for (size_t r = 0; r < nranks; begin += op->counts[r], r++) {
+    counts[r] = clamp(op->counts[r], from, share);
+    offsets[r] = begin + from;
+    if (r < (size_t)comm->rank) part->binding.in_byte0 += counts[r];
+  }
+  part->out_offset = 0; /* the offsets have it */
+  part->binding.piece_counts = counts;
+  part->binding.piece_offsets = offsets;
+  part->request.counts = counts;
+  return BANYAN_OK;
+}
+
+banyan_status bny_op_cut(banyan_op *op, size_t limit) {
+  size_t share = 0;
+  bool rows = op->key.collective == BNY_COMBINE;
+  cut how = {0};
+  if (rows) {
+    how = cut_rows(&op->key, limit);
+    op->nparts = how.token_parts * how.head_parts;
+  } else {
+    share = bytes_per_part(op, limit, &op->nparts);
+  }
+  if (op->nparts > PARTS_MAX)
+    return bny_fail(BANYAN_ERR_MEMORY, "the call is too large: it takes more than %d parts; raise arena_bytes", PARTS_MAX);
+  op->parts = calloc((size_t)op->nparts, sizeof *op->parts);
+  if (!op->parts) return bny_fail(BANYAN_ERR_MEMORY, "out of memory for an operation of %d parts", op->nparts);
+  banyan_status status = BANYAN_OK;
+  for (int32_t i = 0; i < op->nparts && status == BANYAN_OK; i++) {
+    op->parts[i].request = bny_op_request(op);
+    if (rows) set_rows(op, &how, i);
+    else status = set_bytes(op, share, i);
+  }
+  return status;
+}

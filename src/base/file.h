@@ -1,0 +1,36 @@
+/* SPDX-License-Identifier: Apache-2.0
+ * Files that the environment names, possibly in folders where other users can write, and writes that fail without
+ * ending the process. */
+#ifndef BNY_FILE_H
+#define BNY_FILE_H
+
+#include <signal.h>
+#include <stdbool.h>
+#include <stddef.h>
+#include <sys/types.h>
+
+typedef enum bny_file_kind {
+  BNY_FILE_REGULAR,   /* only regular files: a FIFO would block the writer */
+  BNY_FILE_OR_CHANNEL /* also a FIFO that has a reader, or a device such as a terminal */
+} bny_file_kind;
+
+/* Opens a file for writing, with mode 0600 if it is new; `flags` are open()'s. It refuses a symbolic link, another
+ * user's file and a file with a second name, because such a write would go into an unintended file. Returns -1 and
+ * errno on failure. */
+int bny_file_open(const char *path, int flags, bny_file_kind kind);
+
+/* Returns the reason for an errno of bny_file_open(), which is not always the system's text. */
+const char *bny_file_error(int error);
+
+/* Like write(), but fails with EPIPE or EFBIG where the system would end the process by SIGPIPE or SIGXFSZ. */
+ssize_t bny_file_write(int fd, const void *data, size_t bytes);
+
+/* Protects any writes between begin and end in the same way, in one thread. Both keep errno. */
+typedef struct bny_file_guard {
+  sigset_t before, pending;
+} bny_file_guard;
+
+void bny_file_guard_begin(bny_file_guard *guard);
+void bny_file_guard_end(const bny_file_guard *guard);
+
+#endif

@@ -1,0 +1,130 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#include "base/log.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <stdarg.h>
+#include <stdio.h>
+#include <string.h>
+#include <time.h>
+#include <unistd.h>
+
+#include "file.h"
+#include "options.h"
+#include "status.h"
+
+static const char *const level_names[] = {"error", "warn", "info", "debug"};
+
+enum { PATH_BYTES = 1024 };
+
+/* The log settings of a thread. */
+static _Thread_local struct {
+  int32_t rank;
+  bool known; /* the rest is set */
+  bny_log_level most;
+  char file[PATH_BYTES]; /* "": stderr */
+} voice = {.rank = -1};
+
+void bny_log_rank(int32_t rank) { voice.rank = rank; }
+
+static bool find_level(const char *text, bny_log_level *level) {
+  for (int i = 0; i <= BNY_LOG_DEBUG; i++) {
+    if (strcmp(text, level_names[i]) != 0) continue;
+    *level = (bny_log_level)i;
+    return true;
+  }
+  return false;
+}
+
+bool bny_log_level_known(const char *text) {
+  bny_log_level level;
+  return find_level(text, &level);
+}
+
+void bny_log_read(void) {
+  const char *level = bny_option_text("BANYAN_LOG"), *file = bny_option_text("BANYAN_LOG_FILE");
+  voice.known = true;
+  voice.most = BNY_LOG_WARN;
+  if (level) find_level(level, &voice.most);
+  voice.file[0] = 0;
+  if (file && strlen(file) < sizeof voice.file) strcpy(voice.file, file);
+}
+
+bool bny_log_wants(bny_log_level level) {
+  if (!voice.known) bny_log_read();
+  return level <= voice.most;
+}
+
+/* Prints "transport" for "../src/transport/shm.c", and "boot" for "../src/boot/tcp.c". */
+static void print_subsystem(const char *source, char *line, size_t bytes, size_t *length) {
+  const char *slash = strrchr(source, '/'), *name = slash ? slash + 1 : source;
+  for (const char *at = source; (at = strstr(at, "src/")) != NULL; at += 4) name = at + 4;
+  bny_append(line, bytes, length, "%.*s", (int)strcspn(name, "/_."), name);
+}
+
+bool bny_log_path(const char *pattern, int32_t rank, char *path, size_t bytes) {
+  size_t length = 0;
+  bool told_apart = false;
+  path[0] = 0;
+  for (const char *at = pattern; *at; at++) {
+    bool ends = at[0] != '%' || !at[1];
+    if (ends) {
+      bny_append(path, bytes, &length, "%c", at[0]);
+      continue;
+    }
+    at++;
+    told_apart |= *at == 'r' || *at == 'p';
+    if (*at == 'r') bny_append(path, bytes, &length, "%d", rank);
+    else if (*at == 'p') bny_append(path, bytes, &length, "%d", (int)getpid());
+    else if (*at == '%') bny_append(path, bytes, &length, "%%");
+    else bny_append(path, bytes, &length, "%%%c", *at);
+  }
+  if (!told_apart) bny_append(path, bytes, &length, ".%d", rank);
+  return length < bytes;
+}
+
+/* Returns -1 for stderr, also if the file is refused. All ranks may share a file of one name, to which whole lines are
+ * appended. A FIFO works if it has a reader; lines that it does not take are lost. */
+static int open_file(void) {
+  const char *pattern = voice.file;
+  char path[PATH_BYTES];
+  if (!*pattern) return -1;
+  bool shared = !strstr(pattern, "%r") && !strstr(pattern, "%p");
+  if (!shared && !bny_log_path(pattern, voice.rank, path, sizeof path)) return -1;
+  return bny_file_open(shared ? pattern : path, O_APPEND, BNY_FILE_OR_CHANNEL);
+}
+
+static void print_time(char *line, size_t bytes, size_t *length) {
+  struct timespec now;
+  struct tm day;
+  char text[32];
+  clock_gettime(CLOCK_REALTIME, &now);
+  if (!localtime_r(&now.tv_sec, &day) || !strftime(text, sizeof text, "%Y-%m-%d %H:%M:%S", &day)) return;
+  bny_append(line, bytes, length, "%s.%06ld [%d] ", text, now.tv_nsec / 1000, (int)getpid());
+}
+
+void bny_log_from(const char *source, bny_log_level level, const char *format, ...) {
+  if (!bny_log_wants(level)) return;
+  int error = errno; /* callers may still need it */
+  char line[1024];
+  size_t length = 0, most = sizeof line - 1; /* keeps room for a newline */
+  int file = open_file();
+  if (file >= 0) print_time(line, most, &length);
+  bny_append(line, most, &length, "banyan %s ", level_names[level]);
+  print_subsystem(source, line, most, &length);
+  if (voice.rank >= 0) bny_append(line, most, &length, ", rank %d", voice.rank);
+  bny_append(line, most, &length, ": ");
+  char text[sizeof line];
+  va_list arguments;
+  va_start(arguments, format);
+  vsnprintf(text, sizeof text, format, arguments);
+  va_end(arguments);
+  bny_append(line, most, &length, "%s", text);
+  if (length >= most) length = most - 1;
+  line[length++] = '\n';
+  /* A single write keeps lines of ranks apart. A failure cannot be reported anywhere. */
+  ssize_t written = bny_file_write(file >= 0 ? file : STDERR_FILENO, line, length);
+  (void)written;
+  if (file >= 0) close(file);
+  errno = error;
+}

@@ -1,0 +1,39 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * Log lines for people, as many as BANYAN_LOG asks for, on stderr or in BANYAN_LOG_FILE. Each line opens the file, so
+ * they do not belong on a hot path.
+ *
+ *     banyan warn transport, rank 3: ...
+ *
+ * The word after the level is the folder of the source file or, in src/ itself, the first word of its name. */
+#ifndef BNY_LOG_H
+#define BNY_LOG_H
+
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+
+typedef enum bny_log_level { BNY_LOG_ERROR, BNY_LOG_WARN, BNY_LOG_INFO, BNY_LOG_DEBUG } bny_log_level;
+
+#define bny_log(level, ...) bny_log_from(__FILE__, level, __VA_ARGS__)
+
+void bny_log_from(const char *source, bny_log_level level, const char *format, ...)
+    __attribute__((format(printf, 3, 4)));
+
+/* Reads these two variables for the calling thread, which keeps them. Without this call the first line reads them. */
+void bny_log_read(void);
+
+/* Returns whether a costly line would be written. */
+bool bny_log_wants(bny_log_level level);
+
+/* Sets the rank that this thread's lines name from now on. */
+void bny_log_rank(int32_t rank);
+
+/* Returns whether BANYAN_LOG accepts this word. */
+bool bny_log_level_known(const char *text);
+
+/* Makes the name of a rank's own file: %r in the pattern becomes the rank, %p the process, %% a percent sign. If
+ * neither %r nor %p occurs, ".RANK" is appended. Returns false if the name is too long. */
+bool bny_log_path(const char *pattern, int32_t rank, char *path, size_t bytes);
+
+#endif

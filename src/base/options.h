@@ -1,0 +1,40 @@
+/* SPDX-License-Identifier: Apache-2.0
+ * The environment variables of banyan, read when a communicator is made. */
+#ifndef BNY_OPTIONS_H
+#define BNY_OPTIONS_H
+
+#include <stdbool.h>
+#include <stdint.h>
+
+#include "banyan.h"
+
+typedef struct bny_options {
+#define BNY_OPTION_NUMBER(field, name, standard, lowest, highest, unit, help) int64_t field;
+#define BNY_OPTION_TEXT(field, name, help) const char *field; /* in the environment; NULL if unset or empty */
+#include "base/options.def"
+#undef BNY_OPTION_NUMBER
+#undef BNY_OPTION_TEXT
+} bny_options;
+
+/* An option as in options.def, for callers that list them all. */
+typedef struct bny_option_row {
+  const char *name;
+  bool number;                       /* if false it is text, and the next four are 0 and NULL */
+  int64_t standard, lowest, highest;
+  const char *unit;
+  const char *help;
+} bny_option_row;
+
+extern const bny_option_row bny_option_rows[]; /* ends with a name of NULL */
+
+/* Returns the value in the environment, or NULL if it is unset or empty. */
+const char *bny_option_text(const char *name);
+
+/* Reads the number of a row; *value is its default if the environment has none. */
+banyan_status bny_option_number(const bny_option_row *row, int64_t *value);
+
+/* Reads all options. A value that does not parse is an error that names it. Unknown BANYAN_* variables cause a
+ * warning. */
+banyan_status bny_options_read(bny_options *options);
+
+#endif

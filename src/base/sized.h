@@ -1,0 +1,35 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * Structs of callers. They begin with their size and grow only at their end, by whole words. Different versions of
+ * program and library thus know the same beginning. A field that the caller's struct lacks is 0, which keeps the
+ * meaning from before that field. A field that this library does not know must be 0, because it would not do what the
+ * caller asks for.
+ *
+ * banyan_partial_init() and the makers of bootstraps fill structs without knowing their size. When one of these grows,
+ * they need a new version of their symbol (banyan.map). */
+#ifndef BNY_SIZED_H
+#define BNY_SIZED_H
+
+#include "banyan.h"
+
+typedef struct bny_sized {
+  const char *name;
+  size_t first_bytes; /* of the first published form: never changes */
+  size_t bytes;       /* of this library's form */
+} bny_sized;
+
+extern const bny_sized bny_sized_bootstrap, bny_sized_comm_config, bny_sized_partial, bny_sized_combine_desc,
+    bny_sized_attention_desc, bny_sized_op_info;
+
+const void *bny_sized_convert(const bny_sized *type, const char *what, const void *given, void *room);
+
+/* Returns the struct that a caller gave as `what`, in this library's form: itself if it has that size, else a copy in
+ * `room`. NULL: its size is invalid, and the thread's error is set. This is hot. */
+static inline const void *bny_sized_read(const bny_sized *type, const char *what, const void *given, void *room) {
+  return *(const size_t *)given == type->bytes ? given : bny_sized_convert(type, what, given, room);
+}
+
+/* Gives the caller as much of `made` as fits, and zeroes what this library does not know. The caller's size stays. */
+banyan_status bny_sized_write(const bny_sized *type, const char *what, const void *made, void *out);
+
+#endif

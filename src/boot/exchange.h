@@ -1,0 +1,28 @@
+/* SPDX-License-Identifier: Apache-2.0
+ * The caller's bootstrap with a deadline. Every layer that connects ranks exchanges its facts through this. */
+#ifndef BNY_BOOT_EXCHANGE_H
+#define BNY_BOOT_EXCHANGE_H
+
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+
+#include "banyan.h"
+
+typedef struct bny_exchange {
+  const banyan_bootstrap *bootstrap;
+  int64_t deadline_ns; /* on the monotonic clock */
+} bny_exchange;
+
+/* All-gathers `bytes` bytes of each rank into `all`, in rank order. On failure base/status.h has the text. */
+banyan_status bny_exchange_all(const bny_exchange *exchange, const void *mine, void *all, size_t bytes);
+
+/* Every rank reports its own status and, if that is a failure, the thread's error text. Returns this rank's own
+ * failure, or the first failure of the other ranks as "rank 2 <what>: <its text>". A rank that has failed waits for the
+ * others for only a quarter of the remaining time. */
+enum { BNY_REPORT_BYTES = 256 };
+banyan_status bny_exchange_settle(const bny_exchange *exchange, banyan_status own, const char *what);
+/* Does the same. *waits: whether this rank needs another round, and afterwards whether any rank does. */
+banyan_status bny_exchange_settle_round(const bny_exchange *exchange, banyan_status own, const char *what, bool *waits);
+
+#endif

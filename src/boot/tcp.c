@@ -1,0 +1,114 @@
+/* SPDX-License-Identifier: Apache-2.0
+ * Ranks described by a launcher's environment variables: create, all-gather, destroy. */
+#include "boot/tcp.h"
+
+#ifdef HAVE_SODIUM
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+#include "boot/common.h"
+#include "boot/tcp_address.h"
+
+bool bny_boot_is_tree(const struct bny_boot_settings *settings) { return settings->nranks - 1 > settings->fanout; }
+
+static int allgather_tcp(void *context, const void *mine, void *all, size_t bytes, int64_t timeout_ns) {
+  struct banyan_env *env = context;
+  banyan_status status = BANYAN_OK;
+  char nothing = 0;
+  if (bytes == 0) mine = all = &nothing; /* the pointers may be NULL */
+  /* After a failure the connections are out of step or closed. */
+  if (env->failure) return (int)bny_fail(env->failure, "%s", env->failure_text);
+  if (bytes > PTRDIFF_MAX / (size_t)env->settings.nranks)
+    return (int)bny_fail(BANYAN_ERR_ARGUMENT, "bootstrap: %zu bytes of each of %d ranks are too many", bytes,
+                         env->settings.nranks);
+  if (env->settings.nranks > 1)
+    status = bny_boot_gather(env, mine, all, bytes, timeout_ns);
+  else if (bytes > 0)
+    memmove(all, mine, bytes);
+  if (status) {
+    env->failure = status;
+    memcpy(env->failure_text, banyan_last_error(), strlen(banyan_last_error()) + 1);
+  }
+  return (int)status;
+}
+
+static banyan_status meet(struct banyan_env *env, int64_t timeout_ns) {
+  int64_t deadline_ns = bny_boot_deadline_ns(timeout_ns);
+  int32_t nranks = env->settings.nranks;
+  struct sockaddr_storage chosen;
+  banyan_status status =
+      bny_boot_interface_find(&env->settings, AF_UNSPEC, NULL, &chosen); /* reports a wrong setting at once */
+  if (status || nranks == 1) return status;
+  if (env->settings.rank > 0) {
+    status = bny_boot_seek(env, deadline_ns);
+    return status ? status : bny_boot_join_all(env, deadline_ns);
+  }
+  env->parents = calloc((size_t)nranks, sizeof *env->parents);
+  if (!env->parents) return bny_fail(BANYAN_ERR_MEMORY, "banyan_env_create: no memory for %d ranks", nranks);
+  for (int32_t rank = 1; rank < nranks; rank++) env->parents[rank] = -1;
+  status = bny_boot_listen_as_rank_0(&env->settings, deadline_ns, &env->listen_fds[0], env->address);
+  if (!status) status = bny_boot_issue_listen(env, deadline_ns);
+  return status ? status : bny_boot_join_all(env, deadline_ns);
+}
+
+banyan_status bny_boot_env_make(const struct bny_boot_settings *settings, int64_t timeout_ns, banyan_env **env,
+                                banyan_bootstrap *bootstrap) {
+  struct banyan_env *made = calloc(1, sizeof *made);
+  if (!made) return bny_fail(BANYAN_ERR_MEMORY, "banyan_env_create: no memory");
+  made->settings = *settings;
+  made->parent.fd = -1;
+  for (int i = 0; i < BNY_BOOT_LISTENERS; i++) made->listen_fds[i] = -1;
+  bny_boot_issue_begin(made);
+  banyan_status status = meet(made, timeout_ns);
+  if (status) {
+    banyan_env_destroy(made);
+    return status;
+  }
+  *env = made;
+  *bootstrap = (banyan_bootstrap){.size = sizeof *bootstrap,
+                                  .rank = settings->rank,
+                                  .nranks = settings->nranks,
+                                  .context = made,
+                                  .allgather = allgather_tcp};
+  return BANYAN_OK;
+}
+
+banyan_status banyan_env_create(int64_t timeout_ns, banyan_env **env, banyan_bootstrap *bootstrap) {
+  if (!env || !bootstrap)
+    return bny_fail(BANYAN_ERR_ARGUMENT, "banyan_env_create: %s is NULL", env ? "bootstrap" : "env");
+  if (timeout_ns < 0)
+    return bny_fail(BANYAN_ERR_ARGUMENT, "banyan_env_create: timeout_ns is %lld, must not be negative",
+                    (long long)timeout_ns);
+  struct bny_boot_settings settings;
+  banyan_status status = bny_boot_settings_read(&settings);
+  if (!status) status = bny_boot_env_make(&settings, timeout_ns, env, bootstrap);
+  bny_boot_key_erase(&settings, sizeof settings);
+  return status;
+}
+
+void banyan_env_destroy(banyan_env *env) {
+  if (!env) return;
+  for (int i = 0; i < BNY_BOOT_LISTENERS; i++)
+    if (env->listen_fds[i] >= 0) close(env->listen_fds[i]);
+  for (int32_t i = 0; i < env->nchildren; i++) bny_boot_link_close(&env->children[i]);
+  bny_boot_link_close(&env->parent);
+  free(env->parents);
+  free(env->children);
+  bny_boot_key_erase(&env->settings, sizeof env->settings);
+  bny_boot_key_erase(env->issued_key, sizeof env->issued_key);
+  free(env);
+}
+
+#else
+
+banyan_status banyan_env_create(int64_t timeout_ns, banyan_env **env, banyan_bootstrap *bootstrap) {
+  (void)timeout_ns, (void)env, (void)bootstrap;
+  return bny_fail(BANYAN_ERR_UNSUPPORTED,
+                  "banyan_env_create: this libbanyan was built without libsodium, which the TCP "
+                  "bootstrap authenticates ranks with");
+}
+
+void banyan_env_destroy(banyan_env *env) { (void)env; }
+
+#endif

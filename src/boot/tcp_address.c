@@ -1,0 +1,106 @@
+/* SPDX-License-Identifier: Apache-2.0
+ * Addresses of the TCP bootstrap. */
+#include "boot/tcp_address.h"
+
+#ifdef HAVE_SODIUM
+#include <arpa/inet.h>
+#include <errno.h>
+#include <netinet/in.h>
+#include <stdio.h>
+#include <string.h>
+
+#include "base/interface.h"
+
+void bny_boot_address_text(const struct sockaddr *address, socklen_t bytes, char text[BNY_BOOT_ADDRESS_BYTES]) {
+  char host[64], port[8];
+  if (getnameinfo(address, bytes, host, sizeof host, port, sizeof port, NI_NUMERICHOST | NI_NUMERICSERV) != 0)
+    snprintf(text, BNY_BOOT_ADDRESS_BYTES, "an unknown address");
+  else
+    snprintf(text, BNY_BOOT_ADDRESS_BYTES, address->sa_family == AF_INET6 ? "[%s]:%s" : "%s:%s", host, port);
+}
+
+static bool ipv4_of(const struct sockaddr *address, uint32_t *ipv4) {
+  if (address->sa_family == AF_INET) {
+    *ipv4 = ntohl(((const struct sockaddr_in *)(const void *)address)->sin_addr.s_addr);
+    return true;
+  }
+  if (address->sa_family != AF_INET6) return false;
+  const struct in6_addr *ipv6 = &((const struct sockaddr_in6 *)(const void *)address)->sin6_addr;
+  if (!IN6_IS_ADDR_V4MAPPED(ipv6)) return false;
+  memcpy(ipv4, ipv6->s6_addr + 12, sizeof *ipv4);
+  *ipv4 = ntohl(*ipv4);
+  return true;
+}
+
+bool bny_boot_address_is_loopback(const struct sockaddr *address) {
+  uint32_t ipv4;
+  if (ipv4_of(address, &ipv4)) return ipv4 >> 24 == 127;
+  return address->sa_family == AF_INET6 &&
+         IN6_IS_ADDR_LOOPBACK(&((const struct sockaddr_in6 *)(const void *)address)->sin6_addr);
+}
+
+static bool is_wildcard(const struct sockaddr *address) {
+  uint32_t ipv4;
+  if (ipv4_of(address, &ipv4)) return ipv4 == 0;
+  return address->sa_family == AF_INET6 &&
+         IN6_IS_ADDR_UNSPECIFIED(&((const struct sockaddr_in6 *)(const void *)address)->sin6_addr);
+}
+
+banyan_status bny_boot_address_check(const struct bny_boot_settings *settings, const char *name, const char *value,
+                                     const struct sockaddr *address, socklen_t bytes) {
+  char text[BNY_BOOT_ADDRESS_BYTES];
+  bny_boot_address_text(address, bytes, text);
+  if (is_wildcard(address))
+    return bny_fail(
+        BANYAN_ERR_ARGUMENT,
+        "banyan_env_create: %s is \"%s\": must be the address of one interface of rank 0's host, not of all", name,
+        value);
+  if (!settings->has_secret && !bny_boot_address_is_loopback(address))
+    return bny_fail(BANYAN_ERR_ARGUMENT,
+                    "banyan_env_create: %s \"%s\" is %s, which other machines can reach: set BANYAN_SECRET or "
+                    "BANYAN_SECRET_FILE to the same secret on all ranks",
+                    name, value, text);
+  return BANYAN_OK;
+}
+
+banyan_status bny_boot_address_resolve(const struct bny_boot_settings *settings, struct addrinfo **list) {
+  char port[8];
+  struct addrinfo *found;
+  struct addrinfo hints = {.ai_family = AF_UNSPEC, .ai_socktype = SOCK_STREAM, .ai_flags = AI_NUMERICSERV};
+  snprintf(port, sizeof port, "%d", settings->port);
+  int error = getaddrinfo(settings->host, port, &hints, &found);
+  if (error)
+    return bny_fail(BANYAN_ERR_BOOTSTRAP, "banyan_env_create: MASTER_ADDR is \"%s\", which has no address: %s",
+                    settings->host, error == EAI_SYSTEM ? strerrordesc_np(errno) : gai_strerror(error));
+  for (const struct addrinfo *each = found; each; each = each->ai_next) {
+    banyan_status status =
+        bny_boot_address_check(settings, "MASTER_ADDR", settings->host, each->ai_addr, each->ai_addrlen);
+    if (status) {
+      freeaddrinfo(found);
+      return status;
+    }
+  }
+  *list = found;
+  return BANYAN_OK;
+}
+
+banyan_status bny_boot_interface_find(const struct bny_boot_settings *settings, int family,
+                                      const struct addrinfo *preferred, struct sockaddr_storage *found) {
+  bny_interface interface = {.name = ""};
+  banyan_status status = BANYAN_OK;
+  if (settings->interface[0]) status = bny_interface_find(settings->interface, family, preferred, &interface);
+  *found = interface.address;
+  return status;
+}
+
+socklen_t bny_boot_address_bytes(const struct sockaddr_storage *address) {
+  return address->ss_family == AF_INET ? sizeof(struct sockaddr_in) : sizeof(struct sockaddr_in6);
+}
+
+void bny_boot_address_set_port(struct sockaddr_storage *address, int port) {
+  if (address->ss_family == AF_INET)
+    ((struct sockaddr_in *)(void *)address)->sin_port = htons((uint16_t)port);
+  else
+    ((struct sockaddr_in6 *)(void *)address)->sin6_port = htons((uint16_t)port);
+}
+#endif

@@ -1,0 +1,77 @@
+/* SPDX-License-Identifier: Apache-2.0
+ * Addresses and sockets of the TCP bootstrap. As text an address is "10.0.0.1:29500", "[fd00::1]:29500", or "@name"
+ * of a local socket in the abstract namespace. */
+#ifndef BNY_BOOT_TCP_ADDRESS_H
+#define BNY_BOOT_TCP_ADDRESS_H
+
+#include <netdb.h>
+#include <stdbool.h>
+#include <stdint.h>
+#include <sys/socket.h>
+
+#include "banyan.h"
+#include "boot/tcp.h"
+
+/* ---- addresses --------------------------------------------------------------------------------------------------- */
+
+void bny_boot_address_text(const struct sockaddr *address, socklen_t bytes, char text[BNY_BOOT_ADDRESS_BYTES]);
+bool bny_boot_address_is_loopback(const struct sockaddr *address);
+
+/* Refuses a wildcard address, and without a secret one that is not loopback. `name` is the variable that it comes
+ * from. */
+banyan_status bny_boot_address_check(const struct bny_boot_settings *settings, const char *name, const char *value,
+                                     const struct sockaddr *address, socklen_t bytes);
+
+/* Resolves the settings' host and checks all its addresses; freeaddrinfo() frees them. */
+banyan_status bny_boot_address_resolve(const struct bny_boot_settings *settings, struct addrinfo **list);
+
+/* Finds this node's address that BANYAN_INTERFACE names, with port 0: one of `preferred` (may be NULL), else one of
+ * this family, else any. Without BANYAN_INTERFACE its family is AF_UNSPEC. */
+banyan_status bny_boot_interface_find(const struct bny_boot_settings *settings, int family,
+                                      const struct addrinfo *preferred, struct sockaddr_storage *found);
+
+socklen_t bny_boot_address_bytes(const struct sockaddr_storage *address);
+void bny_boot_address_set_port(struct sockaddr_storage *address, int port);
+
+/* ---- listening: tcp_listen.c ------------------------------------------------------------------------------------- */
+
+/* Makes rank 0's listener: the inherited socket, or a new one at the chosen interface, or at the first address of the
+ * host that can be bound. `address` becomes its text. */
+banyan_status bny_boot_listen_as_rank_0(const struct bny_boot_settings *settings, int64_t deadline_ns, int *listen_fd,
+                                        char address[BNY_BOOT_ADDRESS_BYTES]);
+
+/* Makes another rank's listener, for ranks redirected to it: at any port of the chosen interface, or of the address
+ * through which it reached rank 0 on `connected`. Returns -1 and errno. */
+int bny_boot_listen_beside(const struct bny_boot_settings *settings, int connected,
+                           char address[BNY_BOOT_ADDRESS_BYTES]);
+
+/* Listeners for processes of this node: the front's, which exists once and may fail with EADDRINUSE, and any other
+ * rank's. `address` becomes the name. They return -1 and errno. */
+int bny_boot_listen_as_front(const struct bny_boot_settings *settings, char address[BNY_BOOT_ADDRESS_BYTES]);
+int bny_boot_listen_locally(char address[BNY_BOOT_ADDRESS_BYTES]);
+int bny_boot_listen_by_name(const char *address); /* with that name, which exists once as well */
+
+/* ---- connections: tcp_socket.c ----------------------------------------------------------------------------------- */
+
+/* Returns a socket connected by limit_ns from the chosen interface, if there is one; or -1 and errno. */
+int bny_boot_socket_connect(const struct bny_boot_settings *settings, const struct sockaddr *address, socklen_t bytes,
+                            int64_t limit_ns);
+int bny_boot_socket_connect_text(const struct bny_boot_settings *settings, const char *address, int64_t limit_ns);
+
+/* Sets non-blocking, close-on-exec and no delay; -1 and errno. */
+int bny_boot_socket_configure(int fd);
+
+/* Gets the process at the other end of a local socket; and also returns whether it runs as this user or root. */
+bool bny_boot_socket_user(int fd, struct bny_boot_user *user);
+bool bny_boot_socket_is_own(int fd, struct bny_boot_user *user);
+
+/* Receives exactly `bytes`; returns 0, or errno: ETIMEDOUT, ECONNRESET when the peer has closed. */
+int bny_boot_socket_receive(int fd, void *place, size_t bytes, int64_t limit_ns);
+
+/* Waits for `events` on fd. Returns whether any occurred by limit_ns. */
+bool bny_boot_socket_wait(int fd, short events, int64_t limit_ns);
+
+/* Closes so that sent data still arrives: unread input would turn the close into a reset. */
+void bny_boot_socket_close(int fd);
+
+#endif

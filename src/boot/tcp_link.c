@@ -1,0 +1,193 @@
+/* SPDX-License-Identifier: Apache-2.0
+ * Frames over an authenticated, non-blocking connection. */
+#include "boot/tcp_link.h"
+
+#ifdef HAVE_SODIUM
+#include <endian.h>
+#include <errno.h>
+#include <sodium.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/socket.h>
+#include <sys/types.h>
+#include <unistd.h>
+
+#include "boot/tcp_address.h"
+
+enum { LABEL_BYTES = 16 };
+static const char label_to_server[LABEL_BYTES] = "banyan to server";
+static const char label_to_client[LABEL_BYTES] = "banyan to client";
+static const size_t queue_least = 1024;
+
+_Static_assert(sizeof(struct bny_boot_frame) == 96, "no padding on the wire");
+_Static_assert(sizeof(struct bny_boot_join) == 24, "no padding on the wire");
+_Static_assert(sizeof(struct bny_boot_answer) == 224, "no padding on the wire");
+
+void bny_boot_payload_hash(const void *payload, size_t bytes, uint8_t hash[BNY_BOOT_HASH_BYTES]) {
+  crypto_generichash(hash, BNY_BOOT_HASH_BYTES, payload, bytes, NULL, 0);
+}
+
+static void authenticate(const struct bny_boot_link *link, bool to_server, const struct bny_boot_frame *frame,
+                         uint8_t mac[BNY_BOOT_MAC_BYTES]) {
+  crypto_auth_hmacsha512256_state state;
+  crypto_auth_hmacsha512256_init(&state, link->session, sizeof link->session);
+  crypto_auth_hmacsha512256_update(&state, (const uint8_t *)(to_server ? label_to_server : label_to_client),
+                                   LABEL_BYTES);
+  crypto_auth_hmacsha512256_update(&state, (const uint8_t *)frame, offsetof(struct bny_boot_frame, mac));
+  crypto_auth_hmacsha512256_final(&state, mac);
+  sodium_memzero(&state, sizeof state);
+}
+
+static void make_frame(struct bny_boot_link *link, const struct bny_boot_says *says, size_t bytes,
+                       const uint8_t hash[BNY_BOOT_HASH_BYTES], struct bny_boot_frame *frame) {
+  *frame = (struct bny_boot_frame){.kind = htole32((uint32_t)says->kind),
+                                   .status = htole32((uint32_t)says->status),
+                                   .sequence = htole64(link->nsent++),
+                                   .bytes = htole64(bytes),
+                                   .left_ms = htole32(says->left_ms),
+                                   .rank = htole32((uint32_t)says->rank)};
+  memcpy(frame->hash, hash, BNY_BOOT_HASH_BYTES);
+  authenticate(link, !link->at_server, frame, frame->mac);
+}
+
+static bool reserve(struct bny_boot_link *link, size_t bytes) {
+  size_t needed = link->queue_bytes + bytes, capacity = link->queue_capacity;
+  if (needed <= capacity) return true;
+  /* sent bytes are removed first, so that a queue that never runs dry does not grow forever */
+  if (link->queue_done > 0) {
+    link->queue_bytes -= link->queue_done;
+    memmove(link->queue, link->queue + link->queue_done, link->queue_bytes);
+    link->queue_done = 0;
+    return reserve(link, bytes);
+  }
+  if (capacity < queue_least) capacity = queue_least;
+  while (capacity < needed) capacity *= 2;
+  char *larger = realloc(link->queue, capacity);
+  if (!larger) return false;
+  link->queue = larger;
+  link->queue_capacity = capacity;
+  return true;
+}
+
+bool bny_boot_link_post(struct bny_boot_link *link, const struct bny_boot_says *says, const void *payload,
+                        size_t bytes) {
+  struct bny_boot_frame frame;
+  uint8_t hash[BNY_BOOT_HASH_BYTES];
+  if (!reserve(link, sizeof frame + bytes)) return false;
+  bny_boot_payload_hash(payload, bytes, hash);
+  make_frame(link, says, bytes, hash, &frame);
+  memcpy(link->queue + link->queue_bytes, &frame, sizeof frame);
+  if (bytes > 0) memcpy(link->queue + link->queue_bytes + sizeof frame, payload, bytes);
+  link->queue_bytes += sizeof frame + bytes;
+  return true;
+}
+
+void bny_boot_link_prepare(struct bny_boot_link *link, const struct bny_boot_says *says, const void *payload,
+                           size_t bytes, const uint8_t hash[BNY_BOOT_HASH_BYTES]) {
+  make_frame(link, says, bytes, hash, &link->out);
+  link->out_payload = payload;
+  link->out_bytes = sizeof link->out + bytes;
+  link->out_done = 0;
+}
+
+size_t bny_boot_link_waiting(const struct bny_boot_link *link) {
+  return link->queue_bytes - link->queue_done + (link->out_bytes - link->out_done);
+}
+
+/* Makes one recv() of up to `bytes` and advances *done. */
+static enum bny_boot_progress receive_some(struct bny_boot_link *link, void *place, size_t bytes, size_t *done) {
+  ssize_t got;
+  do got = recv(link->fd, place, bytes, MSG_DONTWAIT);
+  while (got < 0 && errno == EINTR);
+  if (got > 0) {
+    *done += (size_t)got;
+    return BNY_BOOT_DONE;
+  }
+  if (got < 0 && (errno == EAGAIN || errno == EWOULDBLOCK)) return BNY_BOOT_MORE;
+  link->error = got < 0 ? errno : 0;
+  return BNY_BOOT_LOST;
+}
+
+/* Sends from `from` up to byte `end`; *done bytes are already sent. */
+static enum bny_boot_progress send_some(struct bny_boot_link *link, const void *from, size_t end, size_t *done) {
+  while (*done < end) {
+    ssize_t put = send(link->fd, (const char *)from + *done, end - *done, MSG_DONTWAIT | MSG_NOSIGNAL);
+    if (put >= 0) {
+      *done += (size_t)put;
+      continue;
+    }
+    if (errno == EINTR) continue;
+    if (errno == EAGAIN || errno == EWOULDBLOCK) return BNY_BOOT_MORE;
+    link->error = errno;
+    return BNY_BOOT_LOST;
+  }
+  return BNY_BOOT_DONE;
+}
+
+enum bny_boot_progress bny_boot_link_send(struct bny_boot_link *link) {
+  enum bny_boot_progress progress = send_some(link, link->queue, link->queue_bytes, &link->queue_done);
+  if (progress != BNY_BOOT_DONE) return progress;
+  link->queue_bytes = link->queue_done = 0;
+  if (link->out_bytes == 0) return BNY_BOOT_DONE;
+  size_t header = sizeof link->out;
+  if (link->out_done < header) progress = send_some(link, &link->out, header, &link->out_done);
+  if (progress != BNY_BOOT_DONE) return progress;
+  size_t payload_done = link->out_done - header;
+  progress = send_some(link, link->out_payload, link->out_bytes - header, &payload_done);
+  link->out_done = header + payload_done;
+  if (progress == BNY_BOOT_DONE) link->out_bytes = link->out_done = 0;
+  return progress;
+}
+
+enum bny_boot_progress bny_boot_link_receive_header(struct bny_boot_link *link) {
+  if (link->in_done >= sizeof link->in) return BNY_BOOT_DONE;
+  while (link->in_done < sizeof link->in) {
+    enum bny_boot_progress progress =
+        receive_some(link, (char *)&link->in + link->in_done, sizeof link->in - link->in_done, &link->in_done);
+    if (progress != BNY_BOOT_DONE) return progress;
+  }
+  uint8_t mac[BNY_BOOT_MAC_BYTES];
+  authenticate(link, link->at_server, &link->in, mac);
+  if (sodium_memcmp(mac, link->in.mac, sizeof mac) != 0) return BNY_BOOT_FORGED;
+  link->in.kind = le32toh(link->in.kind);
+  link->in.status = le32toh(link->in.status);
+  link->in.sequence = le64toh(link->in.sequence);
+  link->in.bytes = le64toh(link->in.bytes);
+  link->in.left_ms = le32toh(link->in.left_ms);
+  link->in.rank = le32toh(link->in.rank);
+  return link->in.sequence == link->nreceived ? BNY_BOOT_DONE : BNY_BOOT_FORGED;
+}
+
+enum bny_boot_progress bny_boot_link_receive_payload(struct bny_boot_link *link, void *payload) {
+  size_t total = sizeof link->in + link->in.bytes;
+  while (link->in_done < total) {
+    char *place = (char *)payload + (link->in_done - sizeof link->in);
+    enum bny_boot_progress progress = receive_some(link, place, total - link->in_done, &link->in_done);
+    if (progress != BNY_BOOT_DONE) return progress;
+  }
+  uint8_t hash[BNY_BOOT_HASH_BYTES];
+  bny_boot_payload_hash(payload, link->in.bytes, hash);
+  if (sodium_memcmp(hash, link->in.hash, sizeof hash) != 0) return BNY_BOOT_FORGED;
+  link->in_done = 0;
+  link->nreceived++;
+  return BNY_BOOT_DONE;
+}
+
+enum bny_boot_progress bny_boot_link_receive_note(struct bny_boot_link *link) {
+  enum bny_boot_progress progress = bny_boot_link_receive_header(link);
+  if (progress != BNY_BOOT_DONE) return progress;
+  if (link->in.bytes >= sizeof link->note) return BNY_BOOT_FORGED;
+  link->note[link->in.bytes] = '\0';
+  return bny_boot_link_receive_payload(link, link->note);
+}
+
+void bny_boot_link_close(struct bny_boot_link *link) {
+  if (link->fd >= 0) bny_boot_socket_close(link->fd);
+  link->fd = -1;
+  free(link->queue);
+  link->queue = NULL;
+  link->queue_bytes = link->queue_done = link->queue_capacity = 0;
+  link->out_bytes = link->out_done = 0;
+  sodium_memzero(link->session, sizeof link->session);
+}
+#endif

@@ -1,0 +1,161 @@
+/* SPDX-License-Identifier: Apache-2.0
+ * The listeners of ranks. */
+#include "boot/tcp_address.h"
+
+#ifdef HAVE_SODIUM
+#include <errno.h>
+#include <fcntl.h>
+#include <netinet/in.h>
+#include <poll.h>
+#include <stdio.h>
+#include <string.h>
+#include <sys/un.h>
+#include <unistd.h>
+
+#include "boot/common.h"
+#include "base/clock.h"
+
+/* The kernel may release a connection late, which holds the port of a run that has just ended. */
+static const int64_t bind_patience_ns = 2000000000;
+
+/* Returns a socket that listens at an address, or -1 and errno. */
+static int listen_at(const struct sockaddr *address, socklen_t bytes) {
+  int on = 1;
+  int fd = socket(address->sa_family, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0);
+  if (fd < 0) return -1;
+  if (setsockopt(fd, SOL_SOCKET, SO_REUSEADDR, &on, sizeof on) == 0 && bind(fd, address, bytes) == 0 &&
+      listen(fd, SOMAXCONN) == 0)
+    return fd;
+  int error = errno;
+  close(fd);
+  errno = error;
+  return -1;
+}
+
+/* Copies the inherited socket, which its owner keeps. */
+static banyan_status use_inherited(const struct bny_boot_settings *settings, int *listen_fd,
+                                   char address[BNY_BOOT_ADDRESS_BYTES]) {
+  int listening = 0;
+  socklen_t bytes = sizeof listening;
+  struct sockaddr_storage name;
+  socklen_t name_bytes = sizeof name;
+  int fd = settings->listen_fd;
+  char text[16];
+  snprintf(text, sizeof text, "%d", fd);
+  if (getsockopt(fd, SOL_SOCKET, SO_ACCEPTCONN, &listening, &bytes) != 0 || !listening ||
+      getsockname(fd, (struct sockaddr *)&name, &name_bytes) != 0 ||
+      (name.ss_family != AF_INET && name.ss_family != AF_INET6) || bny_boot_socket_configure(fd) != 0)
+    return bny_fail(BANYAN_ERR_ARGUMENT,
+                    "banyan_env_create: BANYAN_LISTEN_FD is \"%s\", which is not a listening TCP "
+                    "socket of this process",
+                    text);
+  banyan_status status =
+      bny_boot_address_check(settings, "BANYAN_LISTEN_FD", text, (struct sockaddr *)&name, name_bytes);
+  if (status) return status;
+  int copy = fcntl(fd, F_DUPFD_CLOEXEC, 0);
+  if (copy < 0) return bny_fail_errno(BANYAN_ERR_SYSTEM, errno, "banyan_env_create: BANYAN_LISTEN_FD %d", fd);
+  bny_boot_address_text((struct sockaddr *)&name, name_bytes, address);
+  *listen_fd = copy;
+  return BANYAN_OK;
+}
+
+/* Makes a list of one from the chosen interface's address. Without one the list stays as it is. */
+static banyan_status choose(const struct bny_boot_settings *settings, struct addrinfo *one,
+                            struct sockaddr_storage *found, const struct addrinfo **list) {
+  banyan_status status = bny_boot_interface_find(settings, (*list)->ai_family, *list, found);
+  if (status || found->ss_family == AF_UNSPEC) return status;
+  bny_boot_address_set_port(found, settings->port);
+  *one = (struct addrinfo){
+      .ai_family = found->ss_family, .ai_addr = (struct sockaddr *)found, .ai_addrlen = bny_boot_address_bytes(found)};
+  *list = one;
+  return bny_boot_address_check(settings, "BANYAN_INTERFACE", settings->interface, one->ai_addr, one->ai_addrlen);
+}
+
+/* Tries all addresses, repeatedly for a while if they are in use. */
+static banyan_status listen_at_one_of(const struct addrinfo *list, int64_t deadline_ns, int *listen_fd,
+                                      char address[BNY_BOOT_ADDRESS_BYTES]) {
+  int64_t patience_ns = bny_clock_ns() + bind_patience_ns;
+  if (patience_ns > deadline_ns) patience_ns = deadline_ns;
+  int fd = -1, error = 0;
+  while (fd < 0) {
+    for (const struct addrinfo *each = list; each && fd < 0; each = each->ai_next) {
+      fd = listen_at(each->ai_addr, each->ai_addrlen);
+      error = errno;
+      bny_boot_address_text(each->ai_addr, each->ai_addrlen, address);
+    }
+    if (fd >= 0 || error != EADDRINUSE || bny_clock_ns() >= patience_ns) break;
+    poll(NULL, 0, 50);
+  }
+  if (fd < 0)
+    return bny_fail_errno(BANYAN_ERR_BOOTSTRAP, error, "banyan_env_create: rank 0 cannot listen on %s (%s)", address,
+                          error == EADDRINUSE ? "set BANYAN_PORT to a free port on all ranks"
+                                              : "MASTER_ADDR must be an address of rank 0's host");
+  *listen_fd = fd;
+  return BANYAN_OK;
+}
+
+banyan_status bny_boot_listen_as_rank_0(const struct bny_boot_settings *settings, int64_t deadline_ns, int *listen_fd,
+                                        char address[BNY_BOOT_ADDRESS_BYTES]) {
+  if (settings->listen_fd >= 0) return use_inherited(settings, listen_fd, address);
+  struct addrinfo *resolved, one;
+  struct sockaddr_storage found;
+  banyan_status status = bny_boot_address_resolve(settings, &resolved);
+  if (status) return status;
+  const struct addrinfo *list = resolved;
+  status = choose(settings, &one, &found, &list);
+  if (!status) status = listen_at_one_of(list, deadline_ns, listen_fd, address);
+  freeaddrinfo(resolved);
+  return status;
+}
+
+int bny_boot_listen_beside(const struct bny_boot_settings *settings, int connected,
+                           char address[BNY_BOOT_ADDRESS_BYTES]) {
+  struct sockaddr_storage name;
+  socklen_t bytes = sizeof name;
+  if (getsockname(connected, (struct sockaddr *)&name, &bytes) != 0) return -1;
+  struct sockaddr_storage chosen;
+  if (!bny_boot_address_is_loopback((struct sockaddr *)&name) &&
+      bny_boot_interface_find(settings, name.ss_family, NULL, &chosen) == BANYAN_OK && chosen.ss_family != AF_UNSPEC)
+    name = chosen;
+  bny_boot_address_set_port(&name, 0);
+  int fd = listen_at((struct sockaddr *)&name, bny_boot_address_bytes(&name));
+  bytes = sizeof name;
+  if (fd >= 0 && getsockname(fd, (struct sockaddr *)&name, &bytes) == 0)
+    bny_boot_address_text((struct sockaddr *)&name, bytes, address);
+  return fd;
+}
+
+/* Makes the front's name for this bootstrap. Only holders of the secret can compute it. */
+static void front_name(const struct bny_boot_settings *settings, char address[BNY_BOOT_ADDRESS_BYTES]) {
+  char text[sizeof settings->host + sizeof settings->locality + 32], name[BNY_BOOT_NAME_BYTES];
+  snprintf(text, sizeof text, "%s %d %s", settings->host, settings->port, settings->locality);
+  bny_boot_name_derive(settings->key, text, name);
+  snprintf(address, BNY_BOOT_ADDRESS_BYTES, "@banyan-%s", name);
+}
+
+int bny_boot_listen_as_front(const struct bny_boot_settings *settings, char address[BNY_BOOT_ADDRESS_BYTES]) {
+  front_name(settings, address);
+  return bny_boot_listen_by_name(address);
+}
+
+int bny_boot_listen_by_name(const char *address) {
+  struct sockaddr_un name = {.sun_family = AF_UNIX};
+  size_t length = strlen(address);
+  memcpy(name.sun_path, address, length);
+  name.sun_path[0] = '\0'; /* abstract namespace: the name vanishes with the socket */
+  return listen_at((struct sockaddr *)&name, (socklen_t)(offsetof(struct sockaddr_un, sun_path) + length));
+}
+
+int bny_boot_listen_locally(char address[BNY_BOOT_ADDRESS_BYTES]) {
+  struct sockaddr_un name = {.sun_family = AF_UNIX};
+  socklen_t bytes = sizeof(sa_family_t); /* no name: the kernel chooses one of five digits */
+  int fd = listen_at((struct sockaddr *)&name, bytes);
+  bytes = sizeof name;
+  if (fd < 0) return -1;
+  address[0] = '\0';
+  if (getsockname(fd, (struct sockaddr *)&name, &bytes) == 0 && bytes > offsetof(struct sockaddr_un, sun_path) + 1)
+    snprintf(address, BNY_BOOT_ADDRESS_BYTES, "@%.*s", (int)(bytes - offsetof(struct sockaddr_un, sun_path) - 1),
+             name.sun_path + 1);
+  return fd;
+}
+#endif

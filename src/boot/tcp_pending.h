@@ -1,0 +1,85 @@
+/* SPDX-License-Identifier: Apache-2.0
+ * A rank to which others connect. A connection is pending until its peer authenticates itself. It then applies to join,
+ * which rank 0 decides, and becomes a child. Pending connections are served side by side, and each has
+ * BNY_BOOT_STRANGER_NS. Their number is limited; at the limit the oldest make room. A port scan, garbage or a silent
+ * peer therefore delays no rank. */
+#ifndef BNY_BOOT_TCP_LOBBY_H
+#define BNY_BOOT_TCP_LOBBY_H
+
+#include "boot/tcp.h"
+
+enum {
+  BNY_BOOT_STRANGERS = 256, /* at most */
+  BNY_BOOT_REFUSAL_BYTES = BNY_BOOT_REASON_BYTES + BNY_BOOT_ADDRESS_BYTES + 4
+};
+
+enum bny_boot_state {
+  BNY_BOOT_GREETED,  /* the challenge has been sent */
+  BNY_BOOT_WAITING,  /* authenticated; there is neither room for it nor a child to redirect it to */
+  BNY_BOOT_APPLYING, /* rank 0 has been asked */
+  BNY_BOOT_FINISHED  /* to be dropped */
+};
+
+struct bny_boot_stranger {
+  int fd;
+  bool local;
+  enum bny_boot_state state;
+  int64_t greeted_ns;
+  uint64_t ticket;
+  char address[BNY_BOOT_ADDRESS_BYTES]; /* its origin, for texts */
+  struct bny_boot_challenge challenge;
+  struct bny_boot_hello hello;
+  size_t got; /* bytes of hello */
+};
+
+/* The child that forwarded a request to join, through which the answer returns. */
+struct bny_boot_route {
+  uint64_t ticket;
+  int32_t child;
+};
+
+struct bny_boot_lobby {
+  struct banyan_env *env;
+  int64_t begun_ns;
+  int64_t deadline_ns;
+  struct bny_boot_stranger *strangers; /* oldest first */
+  int nstrangers;
+  struct bny_boot_route *routes;
+  size_t nroutes, routes_capacity;
+  struct pollfd *polls;
+  size_t polls_capacity;
+  uint32_t next_child[2]; /* next child to redirect to: on another node, on this one */
+  bool ready;             /* all have joined */
+
+  /* Rank 0 only: */
+  bool *joined; /* [nranks] */
+  int32_t njoined;
+  int nforged;  /* connections that answered the challenge wrongly */
+  int nforeign; /* processes of other users that asked for a key */
+  char forged_address[BNY_BOOT_ADDRESS_BYTES];
+  char refusal[BNY_BOOT_REFUSAL_BYTES]; /* the last one, for the error text */
+};
+
+/* tcp_pending.c: pending connections. */
+
+/* Returns whether another connection fits. Otherwise the oldest pending one may be dropped for it at *when_ns. */
+bool bny_boot_lobby_has_room(const struct bny_boot_lobby *lobby, int64_t *when_ns);
+banyan_status bny_boot_lobby_accept(struct bny_boot_lobby *lobby, int listener); /* index in listen_fds */
+
+/* Receives from a pending connection, whose state may be FINISHED afterwards. */
+banyan_status bny_boot_lobby_hear(struct bny_boot_lobby *lobby, struct bny_boot_stranger *stranger);
+
+/* Applies rank 0's answer to a pending connection. "": it becomes a child. */
+banyan_status bny_boot_lobby_settle(struct bny_boot_lobby *lobby, struct bny_boot_stranger *stranger,
+                                    const char *reason);
+
+/* Retries waiting connections, after a change of room or children. */
+banyan_status bny_boot_lobby_reconsider(struct bny_boot_lobby *lobby);
+
+void bny_boot_lobby_drop_finished(struct bny_boot_lobby *lobby);
+
+/* tcp_join.c: forwards a request towards rank 0, or answers it on rank 0. `child` is the link that it came from; -1: an
+ * own pending connection has this ticket. */
+banyan_status bny_boot_lobby_apply(struct bny_boot_lobby *lobby, const struct bny_boot_join *join, int32_t child);
+
+#endif

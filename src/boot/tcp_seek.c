@@ -1,0 +1,251 @@
+/* SPDX-License-Identifier: Apache-2.0
+ * The ranks other than 0 of the TCP bootstrap: each finds a parent and authenticates itself. Rank 0 may start later
+ * than they do, so a failed attempt is repeated until the deadline. */
+#include "boot/tcp_address.h"
+
+#ifdef HAVE_SODIUM
+#include <endian.h>
+#include <errno.h>
+#include <poll.h>
+#include <sodium.h>
+#include <stdio.h>
+#include <string.h>
+#include <unistd.h>
+
+#include "boot/common.h"
+#include "base/clock.h"
+
+/* A server that hangs up on a hello most likely has another secret; it may also have dropped this rank for lack of
+ * room. */
+enum { REJECTIONS_AT_MOST = 5, REDIRECTIONS_AT_MOST = 32, PAUSE_FIRST_MS = 10, PAUSE_LAST_MS = 500 };
+
+struct seeker {
+  struct banyan_env *env;
+  int64_t deadline_ns;
+  bool is_front;                      /* this process is the front of its node and holds env->listen_fds[1] */
+  char front[BNY_BOOT_ADDRESS_BYTES]; /* name of the front */
+  bool at_rank_0;                     /* the current peer is rank 0 */
+  int nrejections;                    /* by rank 0 */
+  char reason[256];                   /* why the last attempt failed */
+  char next[BNY_BOOT_ADDRESS_BYTES];  /* address to which this rank is redirected; "": none */
+  banyan_status final;
+};
+
+static int64_t attempt_limit(const struct seeker *seeker) {
+  int64_t limit_ns = bny_clock_ns() + BNY_BOOT_STRANGER_NS;
+  return limit_ns < seeker->deadline_ns ? limit_ns : seeker->deadline_ns;
+}
+
+/* Keeps the reason for the error text. An attempt that the deadline cut short says less than the one before it. */
+static void note(struct seeker *seeker, const char *what, int error) {
+  char text[128];
+  if (error == ETIMEDOUT && seeker->reason[0] && bny_clock_ns() >= seeker->deadline_ns) return;
+  snprintf(seeker->reason, sizeof seeker->reason, "%s%s%s", what, error ? ": " : "",
+           error ? strerror_r(error, text, sizeof text) : "");
+}
+
+/* The current peer is on this node. */
+static bool is_local(const struct banyan_env *env) { return env->address[0] == '@'; }
+
+/* Handles the welcome. Returns whether this rank has joined; a refusal sets final, a redirection next. */
+static bool read_welcome(struct seeker *seeker, const struct bny_boot_challenge *challenge,
+                         const struct bny_boot_hello *hello, struct bny_boot_welcome *welcome) {
+  struct banyan_env *env = seeker->env;
+  const struct bny_boot_settings *settings = &env->settings;
+  if (!bny_boot_welcome_check(bny_boot_key_of(env, is_local(env)), challenge, hello, welcome)) {
+    seeker->nrejections += seeker->at_rank_0;
+    note(seeker, "it does not know the secret of this rank", 0);
+    return false;
+  }
+  uint32_t verdict = le32toh(welcome->verdict);
+  welcome->reason[sizeof welcome->reason - 1] = '\0';
+  env->parent.rank = (int32_t)le32toh(welcome->rank);
+  if (verdict == BNY_BOOT_ACCEPTED) return true;
+  if (verdict == BNY_BOOT_REDIRECTED)
+    snprintf(seeker->next, sizeof seeker->next, "%.*s", (int)sizeof seeker->next - 1, welcome->reason);
+  else
+    seeker->final = bny_fail(BANYAN_ERR_BOOTSTRAP, "banyan_env_create: rank %d at %s refused rank %d of %d: %s",
+                             env->parent.rank, env->address, settings->rank, settings->nranks, welcome->reason);
+  return false;
+}
+
+/* Makes the listener for ranks that are redirected to this one. A rank that cannot listen becomes a leaf. */
+static void listen_for_others(struct seeker *seeker, int fd, char address[BNY_BOOT_ADDRESS_BYTES]) {
+  struct banyan_env *env = seeker->env;
+  bool local = is_local(env);
+  if (!bny_boot_is_tree(&env->settings)) return;
+  if (env->listen_fds[0] >= 0) close(env->listen_fds[0]); /* from a failed attempt */
+  env->listen_fds[0] = local ? bny_boot_listen_locally(address) : bny_boot_listen_beside(&env->settings, fd, address);
+}
+
+/* Without a secret: gets the key of rank 0, which has just sent a challenge. Returns false if it is another user's. A
+ * process that gives no key has a secret or is not rank 0. It will not know this rank's key either. */
+static bool get_key(struct seeker *seeker) {
+  struct banyan_env *env = seeker->env;
+  struct bny_boot_user user;
+  char reason[sizeof seeker->reason];
+  if (env->settings.has_secret || !seeker->at_rank_0) return true;
+  if (bny_boot_issue_ask(env, attempt_limit(seeker), &user) != BNY_BOOT_OTHER_USER) return true;
+  snprintf(reason, sizeof reason,
+           "it is a process of user %ld, and this rank of user %ld: without a secret all ranks must be of one user (set "
+           "BANYAN_SECRET or BANYAN_SECRET_FILE to the same secret on all ranks)",
+           (long)user.uid, (long)geteuid());
+  seeker->nrejections++;
+  note(seeker, reason, 0);
+  return false;
+}
+
+/* Authenticates both sides of this connection to each other. Returns whether this rank has joined. */
+static bool authenticate(struct seeker *seeker, int fd) {
+  struct banyan_env *env = seeker->env;
+  const struct bny_boot_settings *settings = &env->settings;
+  struct bny_boot_challenge challenge;
+  struct bny_boot_welcome welcome;
+  int error = bny_boot_socket_receive(fd, &challenge, sizeof challenge, attempt_limit(seeker));
+  if (error || !bny_boot_challenge_check(&challenge)) {
+    note(seeker,
+         error ? "connected, but no greeting came (has rank 0 come to banyan_env_create?)"
+               : "whoever listens there is not banyan's rank 0",
+         error);
+    return false;
+  }
+  struct bny_boot_hello hello = {.version = htole32(BNY_BOOT_VERSION),
+                                 .rank = htole32((uint32_t)settings->rank),
+                                 .nranks = htole32((uint32_t)settings->nranks),
+                                 .left_ms = htole32((uint32_t)bny_boot_poll_ms(seeker->deadline_ns))};
+  if (!get_key(seeker)) return false;
+  const uint8_t *key = bny_boot_key_of(env, is_local(env));
+  listen_for_others(seeker, fd, hello.address);
+  bny_boot_hello_sign(key, &challenge, &hello);
+  if (send(fd, &hello, sizeof hello, MSG_DONTWAIT | MSG_NOSIGNAL) != (ssize_t)sizeof hello) {
+    note(seeker, "connection lost", errno);
+    return false;
+  }
+  /* This waits until the deadline: this rank may have been accepted, and then others rely on this connection. */
+  error = bny_boot_socket_receive(fd, &welcome, sizeof welcome, seeker->deadline_ns);
+  if (error) {
+    seeker->nrejections += seeker->at_rank_0 && error != ETIMEDOUT;
+    note(seeker,
+         error == ETIMEDOUT ? "no answer to the authentication of this rank"
+                            : "it hung up when this rank authenticated itself: is the secret (BANYAN_SECRET) the "
+                              "same on all ranks?",
+         0);
+    return false;
+  }
+  if (!read_welcome(seeker, &challenge, &hello, &welcome)) return false;
+  bny_boot_session_derive(key, &challenge, &hello, env->parent.session);
+  return true;
+}
+
+/* Joins through a connection; without one fd is -1, with errno. On failure it closes the connection. */
+static bool join_through(struct seeker *seeker, int fd) {
+  if (fd < 0) {
+    note(seeker, "cannot connect", errno);
+    return false;
+  }
+  if (!authenticate(seeker, fd)) {
+    bny_boot_socket_close(fd);
+    return false;
+  }
+  seeker->env->parent.fd = fd;
+  return true;
+}
+
+/* Follows redirections, one after another. */
+static bool follow(struct seeker *seeker) {
+  char *address = seeker->env->address;
+  for (int hops = 0; seeker->next[0] && !seeker->final && hops < REDIRECTIONS_AT_MOST; hops++) {
+    memcpy(address, seeker->next, sizeof seeker->next);
+    seeker->next[0] = '\0';
+    if (join_through(seeker, bny_boot_socket_connect_text(&seeker->env->settings, address, attempt_limit(seeker))))
+      return true;
+  }
+  return false;
+}
+
+static bool try_address(struct seeker *seeker, const struct sockaddr *address, socklen_t bytes) {
+  struct banyan_env *env = seeker->env;
+  bny_boot_address_text(address, bytes, env->address);
+  seeker->next[0] = '\0';
+  seeker->at_rank_0 = true;
+  bool joined = join_through(seeker, bny_boot_socket_connect(&env->settings, address, bytes, attempt_limit(seeker)));
+  seeker->at_rank_0 = false;
+  return joined || follow(seeker);
+}
+
+/* Tries every address of rank 0 once. On its own node its name may resolve to a loopback address, such as 127.0.1.1,
+ * while it listens at the chosen interface, which is then tried too. */
+static bool try_rank_0(struct seeker *seeker, const struct addrinfo *list) {
+  const struct bny_boot_settings *settings = &seeker->env->settings;
+  struct sockaddr_storage own;
+  for (const struct addrinfo *each = list; each && !seeker->final; each = each->ai_next) {
+    if (try_address(seeker, each->ai_addr, each->ai_addrlen)) return true;
+    if (seeker->final || !settings->interface[0] || !bny_boot_address_is_loopback(each->ai_addr)) continue;
+    if (bny_boot_interface_find(settings, each->ai_family, NULL, &own) != BANYAN_OK) continue;
+    bny_boot_address_set_port(&own, settings->port);
+    if (try_address(seeker, (struct sockaddr *)&own, bny_boot_address_bytes(&own))) return true;
+  }
+  return false;
+}
+
+/* Meets the other processes of this node: becomes their front, or joins them through it. A front that stays silent for
+ * a while has not reached rank 0 itself, and is skipped. */
+static bool try_front(struct seeker *seeker) {
+  struct banyan_env *env = seeker->env;
+  struct bny_boot_user user;
+  if (seeker->is_front || !bny_boot_is_tree(&env->settings)) return false;
+  int fd = bny_boot_listen_as_front(&env->settings, seeker->front);
+  if (fd >= 0 || errno != EADDRINUSE) {
+    env->listen_fds[1] = fd;
+    seeker->is_front = fd >= 0;
+    return false;
+  }
+  memcpy(env->address, seeker->front, sizeof seeker->front);
+  seeker->next[0] = '\0';
+  fd = bny_boot_socket_connect_text(&env->settings, seeker->front, attempt_limit(seeker));
+  if (fd >= 0 && !bny_boot_socket_is_own(fd, &user)) {
+    close(fd);
+    return false;
+  }
+  return join_through(seeker, fd) || follow(seeker);
+}
+
+/* Pauses twice as long each time, with a random part, so that many ranks do not retry at once. */
+static void pause_before_retry(const struct seeker *seeker, int *pause_ms) {
+  int wait_ms = *pause_ms / 2 + (int)randombytes_uniform((uint32_t)(*pause_ms / 2 + 1));
+  int left_ms = bny_boot_poll_ms(seeker->deadline_ns);
+  poll(NULL, 0, wait_ms < left_ms ? wait_ms : left_ms);
+  *pause_ms = *pause_ms * 2 < PAUSE_LAST_MS ? *pause_ms * 2 : PAUSE_LAST_MS;
+}
+
+static banyan_status seek(struct seeker *seeker, const struct addrinfo *list) {
+  const struct bny_boot_settings *settings = &seeker->env->settings;
+  int64_t begun_ns = bny_clock_ns();
+  int pause_ms = PAUSE_FIRST_MS;
+  while (!try_front(seeker) && !seeker->final && !try_rank_0(seeker, list)) {
+    if (seeker->final) return seeker->final;
+    if (seeker->nrejections >= REJECTIONS_AT_MOST)
+      return bny_fail(BANYAN_ERR_BOOTSTRAP,
+                      "banyan_env_create: rank %d of %d could not authenticate itself to rank 0 at "
+                      "%s: %s",
+                      settings->rank, settings->nranks, seeker->env->address, seeker->reason);
+    if (bny_clock_ns() >= seeker->deadline_ns)
+      return bny_fail(BANYAN_ERR_TIMEOUT,
+                      "banyan_env_create: rank %d of %d could not join rank 0 at %s within %.3g s: %s", settings->rank,
+                      settings->nranks, seeker->env->address, (double)(bny_clock_ns() - begun_ns) * 1e-9,
+                      seeker->reason);
+    pause_before_retry(seeker, &pause_ms);
+  }
+  return seeker->final;
+}
+
+banyan_status bny_boot_seek(struct banyan_env *env, int64_t deadline_ns) {
+  struct seeker seeker = {.env = env, .deadline_ns = deadline_ns};
+  struct addrinfo *list;
+  banyan_status status = bny_boot_address_resolve(&env->settings, &list);
+  if (status) return status;
+  status = seek(&seeker, list);
+  freeaddrinfo(list);
+  return status;
+}
+#endif

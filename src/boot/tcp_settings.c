@@ -1,0 +1,204 @@
+/* SPDX-License-Identifier: Apache-2.0
+ * Reads this rank, the address of rank 0 and the secret from the environment. */
+#include "boot/tcp.h"
+
+#ifdef HAVE_SODIUM
+#include <errno.h>
+#include <fcntl.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include "base/log.h"
+
+enum { NRANKS_AT_MOST = 1 << 20, SECRET_BYTES_AT_MOST = 4096 };
+
+/* Reads a whole number in decimal digits only; `must` says in the error text what the variable must be. */
+static banyan_status read_number(const char *name, long least, long most, const char *must, long *number) {
+  const char *text = getenv(name);
+  if (!text)
+    return bny_fail(BANYAN_ERR_ARGUMENT,
+                    "banyan_env_create: %s is not set: start the ranks by a launcher that sets RANK, WORLD_SIZE, "
+                    "MASTER_ADDR and MASTER_PORT",
+                    name);
+  size_t length = strlen(text);
+  long value = -1;
+  if (length > 0 && length <= 10 && strspn(text, "0123456789") == length) value = strtol(text, NULL, 10);
+  if (value < least || value > most)
+    return bny_fail(BANYAN_ERR_ARGUMENT, "banyan_env_create: %s is \"%.64s\": must be %s", name, text, must);
+  *number = value;
+  return BANYAN_OK;
+}
+
+/* The variables of rank and size, by launcher. mpirun comes before Slurm, because inside of Slurm the variables of the
+ * batch script are set as well. */
+static const struct {
+  const char *rank, *size;
+} launchers[] = {{"RANK", "WORLD_SIZE"},
+                 {"OMPI_COMM_WORLD_RANK", "OMPI_COMM_WORLD_SIZE"},
+                 {"PMI_RANK", "PMI_SIZE"},
+                 {"SLURM_PROCID", "SLURM_NTASKS"}};
+
+/* Returns the first launcher that gives a rank; without any, the first one, for error texts. */
+static size_t find_launcher(void) {
+  size_t count = sizeof launchers / sizeof *launchers;
+  if (getenv("WORLD_SIZE")) return 0;
+  for (size_t i = 0; i < count; i++)
+    if (getenv(launchers[i].rank)) return i;
+  return 0;
+}
+
+static banyan_status read_rank(struct bny_boot_settings *settings) {
+  long nranks, rank;
+  const size_t launcher = find_launcher();
+  const char *name = launchers[launcher].rank, *size_name = launchers[launcher].size;
+  char must[64];
+  banyan_status status =
+      read_number(size_name, 1, NRANKS_AT_MOST, "the number of ranks, a whole number of 1..1048576", &nranks);
+  if (status) return status;
+  snprintf(must, sizeof must, "a whole number of at least 0 and less than %s", size_name);
+  status = read_number(name, 0, NRANKS_AT_MOST, must, &rank);
+  if (status) return status;
+  if (rank >= nranks)
+    return bny_fail(BANYAN_ERR_ARGUMENT, "banyan_env_create: %s is \"%ld\": must be less than %s, which is \"%ld\"",
+                    name, rank, size_name, nranks);
+  settings->rank = (int32_t)rank;
+  settings->nranks = (int32_t)nranks;
+  return BANYAN_OK;
+}
+
+/* A single rank connects to no other. It may lack settings, but those that it has are checked as for any other rank. */
+static bool is_alone(const struct bny_boot_settings *settings) { return settings->nranks == 1; }
+
+/* Reads BANYAN_PORT, or takes the port after MASTER_PORT if torchrun's own store listens on that, or MASTER_PORT. */
+static banyan_status read_port(struct bny_boot_settings *settings) {
+  const char *must = "a port, a whole number of 1..65535";
+  const char *name = getenv("BANYAN_PORT") ? "BANYAN_PORT" : "MASTER_PORT";
+  const char *agent = getenv("TORCHELASTIC_USE_AGENT_STORE");
+  bool shared = strcmp(name, "MASTER_PORT") == 0 && agent && strcmp(agent, "True") == 0;
+  if (shared) must = "a port, a whole number of 1..65534 (the next one is used, for torchrun's store has this one)";
+  long port;
+  if (is_alone(settings) && !getenv(name)) return BANYAN_OK;
+  banyan_status status = read_number(name, 1, shared ? 65534 : 65535, must, &port);
+  if (status) return status;
+  settings->port = (int)port + shared;
+  return BANYAN_OK;
+}
+
+static banyan_status read_interface(struct bny_boot_settings *settings) {
+  const char *text = getenv("BANYAN_INTERFACE");
+  if (!text || !*text) return BANYAN_OK;
+  if (strlen(text) >= sizeof settings->interface)
+    return bny_fail(
+        BANYAN_ERR_ARGUMENT,
+        "banyan_env_create: BANYAN_INTERFACE is \"%.64s...\": must be the name of an interface, an address, or "
+        "a network such as 10.0.0.0/8",
+        text);
+  strcpy(settings->interface, text);
+  return BANYAN_OK;
+}
+
+static banyan_status read_address(struct bny_boot_settings *settings) {
+  const char *host = getenv("MASTER_ADDR");
+  if (!host ? !is_alone(settings) : !*host)
+    return bny_fail(BANYAN_ERR_ARGUMENT, "banyan_env_create: MASTER_ADDR is %s: must be the address of rank 0's host",
+                    host ? "\"\"" : "not set");
+  if (host && strlen(host) >= sizeof settings->host)
+    return bny_fail(BANYAN_ERR_ARGUMENT, "banyan_env_create: MASTER_ADDR is \"%.64s...\": longer than %zu characters",
+                    host, sizeof settings->host - 1);
+  if (host) strcpy(settings->host, host);
+  banyan_status status = read_port(settings);
+  if (!status) status = read_interface(settings);
+  if (status) return status;
+  if (settings->rank > 0 || !getenv("BANYAN_LISTEN_FD")) return BANYAN_OK;
+  long fd;
+  status = read_number("BANYAN_LISTEN_FD", 0, 1 << 30, "the number of a listening socket", &fd);
+  if (status) return status;
+  settings->listen_fd = (int)fd;
+  return BANYAN_OK;
+}
+
+/* Refuses a file that other users could have read or written. */
+static banyan_status check_secret_file(int fd, const char *path) {
+  struct stat facts;
+  if (fstat(fd, &facts) != 0)
+    return bny_fail_errno(BANYAN_ERR_SYSTEM, errno, "banyan_env_create: BANYAN_SECRET_FILE \"%s\"", path);
+  if (!S_ISREG(facts.st_mode))
+    return bny_fail(BANYAN_ERR_ARGUMENT, "banyan_env_create: BANYAN_SECRET_FILE \"%s\" is not a regular file", path);
+  if (facts.st_mode & (S_IRWXG | S_IRWXO))
+    return bny_fail(BANYAN_ERR_ARGUMENT,
+                    "banyan_env_create: BANYAN_SECRET_FILE \"%s\" has mode %04o: others can get at "
+                    "the secret; chmod 600 it",
+                    path, (unsigned)(facts.st_mode & 07777));
+  if (facts.st_uid != geteuid() && facts.st_uid != 0)
+    return bny_fail(BANYAN_ERR_ARGUMENT,
+                    "banyan_env_create: BANYAN_SECRET_FILE \"%s\" belongs to user %ld, not to this "
+                    "one",
+                    path, (long)facts.st_uid);
+  return BANYAN_OK;
+}
+
+/* Reads the file to its end into text[SECRET_BYTES_AT_MOST + 1]. One newline at the end is not part of the secret. */
+static banyan_status read_secret_file(int fd, const char *path, char *text, size_t *bytes) {
+  size_t length = 0;
+  ssize_t got = 1;
+  while (got != 0 && length <= SECRET_BYTES_AT_MOST) {
+    got = read(fd, text + length, SECRET_BYTES_AT_MOST + 1 - length);
+    if (got < 0 && errno != EINTR)
+      return bny_fail_errno(BANYAN_ERR_SYSTEM, errno, "banyan_env_create: BANYAN_SECRET_FILE \"%s\"", path);
+    if (got > 0) length += (size_t)got;
+  }
+  if (length > SECRET_BYTES_AT_MOST)
+    return bny_fail(BANYAN_ERR_ARGUMENT, "banyan_env_create: BANYAN_SECRET_FILE \"%s\" is longer than %d bytes", path,
+                    SECRET_BYTES_AT_MOST);
+  if (length > 0 && text[length - 1] == '\n') length--;
+  if (length > 0 && text[length - 1] == '\r') length--;
+  if (length == 0) return bny_fail(BANYAN_ERR_ARGUMENT, "banyan_env_create: BANYAN_SECRET_FILE \"%s\" is empty", path);
+  *bytes = length;
+  return BANYAN_OK;
+}
+
+static banyan_status derive_key(struct bny_boot_settings *settings, const void *secret, size_t bytes) {
+  if (bny_boot_key_derive(secret, bytes, settings->key)) return BANYAN_OK;
+  return bny_fail(BANYAN_ERR_SYSTEM, "banyan_env_create: libsodium cannot be initialised: no source of random bytes?");
+}
+
+static banyan_status derive_key_of_file(struct bny_boot_settings *settings, const char *path) {
+  char text[SECRET_BYTES_AT_MOST + 1];
+  size_t bytes = 0;
+  int fd = open(path, O_RDONLY | O_CLOEXEC | O_NOCTTY | O_NONBLOCK); /* a FIFO must not block */
+  if (fd < 0)
+    return bny_fail_errno(BANYAN_ERR_ARGUMENT, errno, "banyan_env_create: BANYAN_SECRET_FILE \"%s\" cannot be opened",
+                          path);
+  banyan_status status = check_secret_file(fd, path);
+  if (!status) status = read_secret_file(fd, path, text, &bytes);
+  close(fd);
+  if (!status) status = derive_key(settings, text, bytes);
+  bny_boot_key_erase(text, sizeof text);
+  return status;
+}
+
+/* BANYAN_SECRET precedes BANYAN_SECRET_FILE, because launchers set it. */
+static banyan_status read_secret(struct bny_boot_settings *settings) {
+  const char *secret = getenv("BANYAN_SECRET");
+  const char *path = getenv("BANYAN_SECRET_FILE");
+  settings->has_secret = secret || path;
+  if (secret && !*secret)
+    return bny_fail(BANYAN_ERR_ARGUMENT, "banyan_env_create: BANYAN_SECRET is \"\": set it to a secret or unset it");
+  if (secret) return derive_key(settings, secret, strlen(secret));
+  if (path) return derive_key_of_file(settings, path);
+  return derive_key(settings, "", 0);
+}
+
+banyan_status bny_boot_settings_read(struct bny_boot_settings *settings) {
+  bny_log_read();
+  memset(settings, 0, sizeof *settings);
+  settings->listen_fd = -1;
+  settings->fanout = BNY_BOOT_FANOUT;
+  banyan_status status = read_rank(settings);
+  if (!status) status = read_address(settings);
+  return status ? status : read_secret(settings);
+}
+#endif

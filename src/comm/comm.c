@@ -1,0 +1,402 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#include "comm/comm.h"
+
+#include <inttypes.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+#include "base/clock.h"
+#include "comm/facts.h"
+#include "base/log.h"
+#include "op.h"
+#include "base/options.h"
+#include "plan/measured.h"
+#include "base/sized.h"
+#include "base/status.h"
+
+/* 73 years: sums with the clock do not overflow. */
+static const int64_t longest_timeout_ns = INT64_MAX / 4;
+
+/* Where not even options can be read. */
+static const int64_t usual_timeout_ns = (int64_t)30 * 1000000000;
+
+/* The ring in canonical order needs the most slots. */
+static int32_t slots_of(int32_t nranks) { return 64 + 16 * nranks; }
+
+/* Small arenas are raised to what every algorithm needs for a row, which grows with the ranks; the default is never raised. */
+static void raise_arena(bny_placement *place, int32_t nranks) {
+  const size_t most = (size_t)16 << 20, page = 4096;
+  if (place->arena_bytes >= most) return;
+  bny_link_cost memory = bny_link_of_memory(place->ranks_per_core);
+  size_t least = 2 * bny_algorithm_least_outbox(nranks, slots_of(nranks), &memory);
+  least = (least + page - 1) / page * page;
+  if (least > most) least = most;
+  if (place->arena_bytes < least) place->arena_bytes = least;
+  if (place->device_arena_bytes < place->arena_bytes) place->device_arena_bytes = place->arena_bytes;
+}
+
+banyan_status bny_comm_connect(const bny_settings *settings, const bny_exchange *exchange, const bny_placement *place,
+                               bny_transport **transport) {
+  bny_arena_config config = {
+    .half_bytes = place->arena_bytes / 2,
+    .slots_max = slots_of(exchange->bootstrap->nranks),
+  };
+  bny_net_config net = {.arena = config, .host_of = place->host_of, .one_process = place->one_process,
+                        .put = settings->options.ucx_put, .interface = settings->options.interface};
+  if (place->nhosts > 1) return bny_net_connect(exchange, &net, transport);
+  if (place->one_process) return bny_loop_connect(exchange, &config, transport);
+  return bny_shm_connect(exchange, &config, transport);
+}
+
+/* What plans are told of links. */
+static banyan_status set_costs(banyan_comm *comm, const bny_placement *place, const bny_options *options) {
+  bny_link_cost memory = bny_link_of_memory(place->ranks_per_core);
+  comm->cost = memory;
+  if (options->levels) {
+    banyan_status status = bny_levels_parse(comm->nranks, options->levels, &memory, &comm->levels);
+    return status == BANYAN_OK ? status : bny_fail(status, "BANYAN_LEVELS: %s", banyan_last_error());
+  }
+  if (place->nhosts == 1) return BANYAN_OK;
+  comm->cost = bny_link_of_network(comm->transport->network, place->ranks_per_core);
+  return bny_placement_levels(place, comm->nranks, &memory, &comm->cost, &comm->levels);
+}
+
+/* ---- life ---------------------------------------------------------------------------------------------------------- */
+
+void bny_comm_agree_begin(banyan_comm *comm, const bny_call *call) {
+  bny_run_relabel(comm->agree, call);
+  comm->exec->history_before = comm->exec->history;
+  bny_run_begin(comm->agree);
+}
+
+banyan_status bny_comm_agree_end(banyan_comm *comm) {
+  bool done;
+  return bny_run_progress(comm->agree, true, &done);
+}
+
+/* Barriers in which ranks compare their calls. Between hosts the first one connects them. */
+static banyan_status make_agreement(banyan_comm *comm) {
+  bny_request request = {
+    .collective = BNY_BARRIER,
+    .nranks = comm->nranks,
+    .cost = comm->cost,
+    .outbox_bytes = comm->transport->half_bytes,
+    .slots_max = comm->transport->slots_max,
+  };
+  banyan_status status = bny_plan_make(&request, comm->rank, &comm->barrier);
+  if (status != BANYAN_OK) return status;
+  bny_call call = bny_call_make(&request, comm->barrier, BNY_PHASE_CONNECT);
+  return bny_run_make(comm->exec, comm->barrier, &call, &comm->nothing, &comm->agree);
+}
+
+static banyan_status connect_barrier(banyan_comm *comm) {
+  if (!comm->transport->ops->reach) return BANYAN_OK;
+  bny_run_begin(comm->agree);
+  banyan_status status = bny_run_reach(comm->agree, comm->agree);
+  return status == BANYAN_OK ? bny_comm_agree_end(comm) : status;
+}
+
+static bny_record_config record_of(const banyan_comm *comm, const bny_options *options) {
+  bool off = options->flight && strcmp(options->flight, "off") == 0;
+  return (bny_record_config){
+    .no_flight = off,
+    .flight_file = off ? NULL : options->flight,
+    .trace_file = options->trace,
+    .trace_events = options->trace_events,
+    .levels = comm->levels,
+  };
+}
+
+bny_exec_config bny_comm_exec_config(const banyan_comm *comm, const bny_settings *settings, const bny_placement *place) {
+  return (bny_exec_config){
+    .oversubscribed = comm->crowded,
+    .timeout_ns = settings->timeout_ns,
+    .cache_bytes = place->cache_bytes,
+    .record = record_of(comm, &settings->options),
+  };
+}
+
+static banyan_status build_parts(banyan_comm *comm, const bny_exchange *exchange, const bny_settings *settings,
+                                 const bny_placement *place) {
+  const bny_options *options = &settings->options;
+  comm->arena_bytes = place->arena_bytes;
+  comm->cores = place->cores;
+  comm->nhosts = place->nhosts;
+  comm->crowded = place->ranks_per_core > 1;
+  comm->part_bytes = (size_t)options->part_kib << 10;
+  banyan_status status = bny_comm_connect(settings, exchange, place, &comm->transport);
+  if (status == BANYAN_OK) status = set_costs(comm, place, options);
+  if (status != BANYAN_OK) return status;
+  const bny_kernels *kernels = bny_kernels_find(options->kernels);
+  if (!kernels)
+    return bny_fail(BANYAN_ERR_ARGUMENT, "BANYAN_KERNELS is \"%s\", which this processor or this build does not have; "
+                    "banyan-info devices lists those it has", options->kernels);
+  bny_exec_config config = bny_comm_exec_config(comm, settings, place);
+  config.kernels = kernels;
+  status = bny_exec_make(comm->transport, &config, &comm->exec);
+  return status == BANYAN_OK ? make_agreement(comm) : status;
+}
+
+static void free_comm(banyan_comm *comm) {
+  /* Peers are told. Not by the child of a fork, whose parent may go on. */
+  if (comm->transport && comm->process == getpid())
+    atomic_store_explicit(&comm->transport->ops->line(comm->transport, comm->rank)->left, 1, memory_order_release);
+  for (int i = 0; i < BNY_BLOCKING_OPS; i++) if (comm->blocking[i]) comm->op_free(comm->blocking[i]);
+  if (comm->process == getpid()) bny_comm_leave_device(comm);
+  bny_run_free(comm->agree);
+  bny_plan_free(comm->barrier);
+  bny_exec_free(comm->exec);
+  if (comm->transport) comm->transport->ops->close(comm->transport);
+  bny_levels_free(comm->levels);
+  free(comm->measured);
+  free(comm->algorithm);
+  free(comm);
+}
+
+banyan_status bny_comm_confirm(const bny_exchange *exchange, banyan_status own) {
+  return bny_exchange_settle(exchange, own, "could not make its communicator");
+}
+
+static banyan_status build(banyan_comm *comm, const bny_exchange *exchange, const bny_settings *settings,
+                           const bny_facts *all) {
+  bny_placement place = {0};
+  banyan_status status = bny_placement_find(all, comm->rank, comm->nranks, &place);
+  if (status == BANYAN_OK) raise_arena(&place, comm->nranks);
+  if (status == BANYAN_OK) status = build_parts(comm, exchange, settings, &place);
+  status = bny_comm_confirm(exchange, status);
+  if (status == BANYAN_OK && (place.nhosts > 1 || settings->device)) {
+    status = connect_barrier(comm);
+    if (status == BANYAN_OK && settings->device) status = bny_comm_join_device(comm, exchange, settings, &place);
+    /* A rank that is lost here may be missed by some alone. The barrier has had a deadline of its own. Puts over TCP end
+     * only while their receivers make progress, which ranks in an exchange of the bootstrap do not: these go without. */
+    bool puts_need_peers = comm->transport && comm->transport->puts && comm->transport->network == BNY_NETWORK_TCP;
+    bny_exchange last = {exchange->bootstrap, exchange->deadline_ns + 2 * settings->timeout_ns};
+    if (!puts_need_peers) status = bny_comm_confirm(&last, status);
+  }
+  bny_placement_free(&place);
+  return status;
+}
+
+static const char *source_of(const char *option, bool by_program) {
+  return by_program ? "the program" : bny_option_text(option) ? "the environment" : "default";
+}
+
+static void log_settings(const banyan_comm *comm, const banyan_comm_config *config) {
+  if (!bny_log_wants(BNY_LOG_INFO)) return;
+  char text[512];
+  banyan_comm_describe(comm, text, sizeof text);
+  bny_log(BNY_LOG_INFO, "%s", text);
+  bny_log(BNY_LOG_INFO,
+          "timeout %g ms (%s), of first calls %g ms, arena %zu KiB (%s; the least of all ranks), part %zu KiB (%s), "
+          "algorithm %s (%s)",
+          (double)comm->exec->timeout_ns / 1e6, source_of("BANYAN_TIMEOUT_MS", config && config->timeout_ns),
+          (double)comm->first_timeout_ns / 1e6, comm->arena_bytes >> 10,
+          source_of("BANYAN_ARENA_KIB", config && config->arena_bytes), comm->part_bytes >> 10,
+          source_of("BANYAN_PART_KIB", false), comm->algorithm ? comm->algorithm : "by predicted cost",
+          source_of("BANYAN_ALGORITHM", !bny_option_text("BANYAN_ALGORITHM") && config && config->algorithm));
+}
+
+static banyan_status check_bootstrap(const banyan_bootstrap *bootstrap) {
+  if (!bootstrap->allgather) return bny_fail(BANYAN_ERR_ARGUMENT, "bootstrap.allgather is NULL");
+  if (bootstrap->nranks < 1 || bootstrap->nranks > BNY_RANKS_MAX || bootstrap->rank < 0 || bootstrap->rank >= bootstrap->nranks)
+    return bny_fail(BANYAN_ERR_ARGUMENT, "bootstrap has rank %d of %d; there may be 1 to %d", bootstrap->rank,
+                    bootstrap->nranks, BNY_RANKS_MAX);
+  return BANYAN_OK;
+}
+
+static banyan_status check_config(const banyan_comm_config *config) {
+  if (config->timeout_ns < 0)
+    return bny_fail(BANYAN_ERR_ARGUMENT, "config.timeout_ns is %" PRId64 "; it must not be negative", config->timeout_ns);
+  if (config->first_timeout_ns < 0)
+    return bny_fail(BANYAN_ERR_ARGUMENT, "config.first_timeout_ns is %" PRId64 "; it must not be negative",
+                    config->first_timeout_ns);
+  if (config->arena_bytes && (config->arena_bytes < 65536 || config->arena_bytes > (size_t)1 << 34))
+    return bny_fail(BANYAN_ERR_ARGUMENT, "config.arena_bytes is %zu; it must be between 64 KiB and 16 GiB",
+                    config->arena_bytes);
+  return BANYAN_OK;
+}
+
+/* Of a device, if nothing is said: attention of 8192 rows of 512 values in f32 (128 heads of MLA at batch 64; 32 heads
+ * of 128 values at batch 256) is combined within its kernel. */
+static const size_t usual_device_arena_bytes = (size_t)256 << 20;
+
+static const int64_t device_timeout_ns = (int64_t)600 * 1000000000;
+
+static int64_t limit_timeout(int64_t timeout_ns) {
+  return timeout_ns < longest_timeout_ns ? timeout_ns : longest_timeout_ns;
+}
+
+/* What the program says is taken first, then the environment. A device's peer may be compiling kernels for minutes. */
+static void set_timeouts(const banyan_comm_config *config, bny_settings *settings) {
+  const bny_options *options = &settings->options;
+  int64_t timeout_ns = config ? config->timeout_ns : 0, first_ns = config ? config->first_timeout_ns : 0;
+  bool said = timeout_ns || bny_option_text("BANYAN_TIMEOUT_MS");
+  if (!timeout_ns) timeout_ns = settings->device && !said ? device_timeout_ns : options->timeout_ms * 1000000;
+  if (!first_ns) first_ns = options->first_timeout_ms * 1000000;
+  if (!first_ns) first_ns = settings->device && timeout_ns < device_timeout_ns ? device_timeout_ns : timeout_ns;
+  settings->timeout_ns = limit_timeout(timeout_ns);
+  settings->first_timeout_ns = limit_timeout(first_ns);
+}
+
+/* What is there is set even on failure: others are told of it within the same time. */
+static banyan_status read_settings(const banyan_comm_config *config, int32_t origin, bny_settings *settings) {
+  bny_settings read = {.origin = origin, .timeout_ns = config && config->timeout_ns ? config->timeout_ns : usual_timeout_ns};
+  if (read.timeout_ns > longest_timeout_ns) read.timeout_ns = longest_timeout_ns;
+  *settings = read;
+  read.device = config ? config->device : NULL;
+  const bny_options *options = &read.options;
+  banyan_status status = bny_options_read(&read.options);
+  if (status != BANYAN_OK) return status;
+  if (options->levels && strlen(options->levels) >= BNY_LEVELS_TEXT_BYTES)
+    return bny_fail(BANYAN_ERR_ARGUMENT, "BANYAN_LEVELS \"%.40s...\" is too long: sizes of groups such as 4,8",
+                    options->levels);
+  set_timeouts(config, &read);
+  read.arena_bytes = config && config->arena_bytes ? config->arena_bytes : (size_t)options->arena_kib << 10;
+  read.arena_said = (config && config->arena_bytes) || bny_option_text("BANYAN_ARENA_KIB");
+  read.device_arena_bytes = read.arena_said ? read.arena_bytes : usual_device_arena_bytes;
+  read.algorithm = options->algorithm ? options->algorithm : config ? config->algorithm : NULL;
+  if (read.algorithm && read.algorithm[0]) {
+    status = bny_algorithm_check_name(options->algorithm ? "BANYAN_ALGORITHM" : "config.algorithm", read.algorithm);
+    if (status != BANYAN_OK) return status;
+  }
+  *settings = read;
+  return BANYAN_OK;
+}
+
+/* `own_status`: whether this rank's settings are fine. */
+static banyan_status assemble(banyan_comm *comm, const banyan_bootstrap *bootstrap, const bny_settings *settings,
+                              banyan_status own_status) {
+  bny_facts *all = calloc((size_t)bootstrap->nranks, sizeof *all), own;
+  if (settings->algorithm) comm->algorithm = strdup(settings->algorithm);
+  if (!all || (settings->algorithm && !comm->algorithm)) {
+    free(all);
+    return bny_fail(BANYAN_ERR_MEMORY, "rank %d has no memory for a communicator of %d ranks", bootstrap->rank,
+                    bootstrap->nranks);
+  }
+  bny_exchange exchange = {bootstrap, bny_clock_ns() + settings->timeout_ns};
+  bny_facts_gather(bootstrap, settings, own_status, &own);
+  banyan_status status = bny_exchange_all(&exchange, &own, all, sizeof own);
+  if (status == BANYAN_OK) status = bny_facts_compare(all, bootstrap);
+  if (status == BANYAN_OK) status = build(comm, &exchange, settings, all);
+  free(all);
+  return status;
+}
+
+banyan_status bny_comm_make(const banyan_bootstrap *bootstrap, const banyan_comm_config *config, int32_t origin,
+                            banyan_comm **comm) {
+  bny_settings settings;
+  bny_log_rank(bootstrap->rank);
+  banyan_status own_status = read_settings(config, origin, &settings);
+  banyan_comm *made = calloc(1, sizeof *made);
+  if (!made)
+    return bny_fail(BANYAN_ERR_MEMORY, "rank %d has no memory for a communicator of %d ranks", bootstrap->rank,
+                    bootstrap->nranks);
+  made->rank = bootstrap->rank;
+  made->nranks = bootstrap->nranks;
+  made->origin = origin;
+  made->process = getpid();
+  made->first_timeout_ns = settings.first_timeout_ns;
+  made->arena_said = settings.arena_said;
+  banyan_status status = assemble(made, bootstrap, &settings, own_status);
+  if (status != BANYAN_OK) {
+    free_comm(made);
+    return status;
+  }
+  log_settings(made, config);
+  *comm = made;
+  return BANYAN_OK;
+}
+
+banyan_status banyan_comm_create(const banyan_bootstrap *bootstrap, const banyan_comm_config *config, banyan_comm **comm) {
+  banyan_bootstrap bootstrap_room;
+  banyan_comm_config config_room;
+  if (!bootstrap || !comm) return bny_fail(BANYAN_ERR_ARGUMENT, "bootstrap and comm must not be NULL");
+  bootstrap = bny_sized_read(&bny_sized_bootstrap, "bootstrap", bootstrap, &bootstrap_room);
+  if (!bootstrap) return BANYAN_ERR_ARGUMENT;
+  if (config) {
+    config = bny_sized_read(&bny_sized_comm_config, "config", config, &config_room);
+    if (!config) return BANYAN_ERR_ARGUMENT;
+  }
+  banyan_status status = check_bootstrap(bootstrap);
+  if (status == BANYAN_OK && config) status = check_config(config);
+  return status == BANYAN_OK ? bny_comm_make(bootstrap, config, bootstrap->rank, comm) : status;
+}
+
+void banyan_comm_destroy(banyan_comm *comm) {
+  if (comm) free_comm(comm);
+}
+
+/* ---- questions ----------------------------------------------------------------------------------------------------- */
+
+banyan_status banyan_comm_set_stream(banyan_comm *comm, void *stream) {
+  if (!comm) return bny_fail(BANYAN_ERR_ARGUMENT, "comm is NULL");
+  if (!comm->device.engine)
+    return bny_fail(BANYAN_ERR_ARGUMENT, "the communicator has no device, and so no streams; see banyan_comm_config.device");
+  comm->stream = stream;
+  return BANYAN_OK;
+}
+
+int32_t banyan_comm_rank(const banyan_comm *comm) { return comm ? comm->rank : -1; }
+int32_t banyan_comm_nranks(const banyan_comm *comm) { return comm ? comm->nranks : -1; }
+
+void banyan_comm_abort(banyan_comm *comm, const char *reason) {
+  if (!comm) return;
+  bny_exec_abort(comm->exec, reason);
+  if (comm->device.engine) bny_comm_abort_device(comm, reason);
+}
+
+/* After a look at what peers have told; not in the child of a fork, which has no part in its parent's connections. */
+static const bny_failure *failure_of(const banyan_comm *comm) {
+  if (comm->exec->progress && comm->process == getpid()) comm->exec->progress(comm->transport);
+  bny_comm_check((banyan_comm *)(uintptr_t)comm);
+  return &comm->exec->failure;
+}
+
+banyan_status banyan_comm_status(const banyan_comm *comm) {
+  return comm ? failure_of(comm)->status : bny_fail(BANYAN_ERR_ARGUMENT, "comm is NULL");
+}
+
+const char *banyan_comm_error(const banyan_comm *comm) { return comm ? failure_of(comm)->text : ""; }
+int32_t banyan_comm_failed_rank(const banyan_comm *comm) { return comm ? failure_of(comm)->culprit : -1; }
+
+banyan_status banyan_network_describe(char *text, size_t bytes) {
+  if (!text || bytes == 0) return bny_fail(BANYAN_ERR_ARGUMENT, "text must not be NULL, nor bytes 0");
+  return bny_net_describe(text, bytes);
+}
+
+size_t banyan_comm_describe(const banyan_comm *comm, char *text, size_t bytes) {
+  size_t length = 0;
+  if (!text) bytes = 0;
+  if (bytes) text[0] = 0;
+  if (!comm) return 0;
+  bny_append(text, bytes, &length, "banyan %s: rank %d of %d, ", banyan_version(), comm->rank, comm->nranks);
+  const char *crowded = comm->crowded ? " (more ranks than cores: they take turns)" : "";
+  if (comm->nhosts > 1)
+    bny_append(text, bytes, &length, "processes of %d hosts, over %s%s%s, on %d cores here%s; ", comm->nhosts,
+               comm->transport->network == BNY_NETWORK_RDMA ? "RDMA" : "TCP", comm->transport->puts ? " by puts" : "",
+               comm->transport->takes_cuda ? " that takes memory of CUDA devices" : "", comm->cores, crowded);
+  else
+    bny_append(text, bytes, &length, "%s of one host on %d cores%s; ",
+               strcmp(comm->transport->ops->name, "loop") == 0 ? "threads of one process" : "processes", comm->cores, crowded);
+  bny_append(text, bytes, &length, "transport %s, arena %zu KiB per rank, messages in parts of %zu KiB, ",
+             comm->transport->ops->name, comm->arena_bytes >> 10, comm->part_bytes >> 10);
+  bny_append(text, bytes, &length, "CPU kernels %s, algorithm %s", comm->exec->kernels->name,
+             comm->algorithm ? comm->algorithm : "by predicted cost");
+  const bny_engine *engine = comm->device.engine;
+  if (engine)
+    bny_append(text, bytes, &length, ", combines on %s (%s), ", engine->device->ops->name, engine->device->facts.name);
+  if (engine)
+    bny_append(text, bytes, &length, "whose %zu KiB arenas go by %s%s%s", engine->share->bytes >> 10,
+               bny_memory_kind_name(engine->share->kind), comm->measured ? ", algorithms by measurement, of " : "",
+               comm->measured ? bny_measured_way(comm->measured) : "");
+  if (engine && comm->device.bridge)
+    bny_append(text, bytes, &length, " within this host, %s, by a thread of each rank",
+               bny_bridge_is_direct(comm->device.bridge)
+                 ? "sent from memory of the devices and received in that of the hosts between them"
+                 : "staged in memory of the hosts between them");
+  for (int32_t k = 0; comm->levels && k < comm->levels->nlevels; k++)
+    bny_append(text, bytes, &length, "%s%d", k ? " x " : ", levels of ", comm->levels->levels[k].most);
+  return length;
+}

@@ -1,0 +1,156 @@
+/* SPDX-License-Identifier: Apache-2.0
+ * A communicator's device: opened, its memory shared with the other ranks', and what its kernels tell. */
+#include "comm/comm.h"
+
+#include <inttypes.h>
+#include <stdio.h>
+
+#include "device/device.h"
+#include "base/log.h"
+#include "base/status.h"
+
+/* Local. */
+static banyan_status open_engine(const bny_settings *settings, bny_engine **engine) {
+  const bny_options *options = &settings->options;
+  bny_device *device = NULL;
+  banyan_status status = bny_device_open_named(settings->device, options->cuda_library, &device);
+  if (status != BANYAN_OK) return status;
+  bny_engine_config config = {.image = options->cuda_image,
+                              .sm_limit = (int32_t)options->device_sms,
+                              .blocks_max = (int32_t)options->device_blocks,
+                              .copy = options->device_copy,
+                              .weights = options->device_weights,
+                              .early = options->device_early};
+  return bny_engine_make(device, &config, engine);
+}
+
+/* Arenas that the devices of all ranks share. */
+static banyan_status join_share(banyan_comm *comm, const bny_exchange *exchange, const bny_settings *settings,
+                                const bny_share_config *config, bool one_process) {
+  bny_engine *engine = comm->device.engine;
+  banyan_status status = bny_engine_connect(engine, exchange, config, settings->timeout_ns);
+  if (status == BANYAN_OK) status = bny_device_exec_make(engine, false, &comm->device);
+  status = bny_comm_confirm(exchange, status);
+  return status == BANYAN_OK ? bny_comm_tune(comm, exchange, settings, one_process) : status;
+}
+
+static banyan_status join_hosts(banyan_comm *comm, const bny_exchange *exchange, const bny_settings *settings,
+                                const bny_placement *place, const bny_share_config *config) {
+  bny_way way;
+  banyan_status status = bny_comm_agree_way(comm, exchange, settings, &way);
+  if (status != BANYAN_OK) return status;
+  if (way == BNY_WAY_FABRIC) {
+    status = join_share(comm, exchange, settings, config, false);
+    if (status == BANYAN_OK || config->strict || settings->options.device_hosts) return status;
+    bny_log(BNY_LOG_WARN, "rank %d: %s; devices of several hosts are combined through memory of the hosts", comm->rank,
+            banyan_last_error());
+    bny_engine_disconnect(comm->device.engine);
+  }
+  if (way == BNY_WAY_FABRIC) way = BNY_WAY_STAGED;
+  return bny_comm_join_bridge(comm, exchange, settings, place, way, config->strict);
+}
+
+banyan_status bny_comm_join_device(banyan_comm *comm, const bny_exchange *exchange, const bny_settings *settings,
+                                   const bny_placement *place) {
+  bny_share_config share = {
+      .bytes = place->device_arena_bytes, .hosts = place->host_of, .processes = place->process_of};
+  bny_engine *engine = NULL;
+  banyan_status status = bny_share_read_fallback(settings->options.device_fallback, &share.strict);
+  if (status == BANYAN_OK) status = open_engine(settings, &engine);
+  comm->device.engine = engine;
+  status = bny_comm_confirm(exchange, status);
+  if (status != BANYAN_OK) return status;
+  if (place->nhosts > 1) return join_hosts(comm, exchange, settings, place, &share);
+  return join_share(comm, exchange, settings, &share, place->one_process);
+}
+
+void bny_comm_leave_device(banyan_comm *comm) {
+  bny_bridge_free(comm->device.bridge);
+  bny_engine_free(comm->device.engine);
+  comm->device.bridge = NULL;
+  comm->device.engine = NULL;
+}
+
+/* The place is known where its kernel ran. */
+static banyan_status take_wrong_page(banyan_comm *comm, const bny_device_fault *fault) {
+  uint32_t sequence = (fault->detail & ~(uint32_t)BNY_DEVICE_DETAIL_PAGE) - 1, place;
+  int32_t id;
+  char at[64] = "";
+  if (fault->culprit == comm->rank && bny_engine_fault_place(comm->device.engine, &place, &id))
+    snprintf(at, sizeof at, "[%" PRIu32 "] is %" PRId32, place, id);
+  return bny_exec_fail(comm->exec, BANYAN_ERR_ARGUMENT, fault->culprit,
+                       "rank %d gave attention on its device a page that is negative or not below pages: page_table[%" PRIu32
+                       "]%s",
+                       fault->culprit, sequence, at);
+}
+
+/* A failure of kernels becomes one of the communicator, whose text says what kernels cannot. */
+static banyan_status take_fault(banyan_comm *comm, const bny_device_fault *fault) {
+  bny_exec *exec = comm->exec;
+  banyan_status status = (banyan_status)fault->status;
+  int32_t culprit = fault->culprit;
+  switch (status) {
+  case BANYAN_ERR_TIMEOUT:
+    return bny_exec_fail(exec, status, culprit, "rank %d did not come in time to a run on devices (noticed by rank %d)",
+                         culprit, fault->reporter);
+  case BANYAN_ERR_DATA:
+    return bny_device_run_fail_data(exec, comm->device.engine, fault, culprit);
+  case BANYAN_ERR_ARGUMENT:
+    if (fault->detail == 0) break;
+    if (fault->detail & BNY_DEVICE_DETAIL_PAGE) return take_wrong_page(comm, fault);
+    return bny_exec_fail(exec, status, culprit,
+                         "rank %d gave attention on its device a length that is negative or above keys_max: seq_lens[%u]",
+                         culprit, fault->detail - 1);
+  case BANYAN_ERR_ABORTED:
+    return bny_exec_fail(exec, status, culprit, "rank %d called banyan_comm_abort()", culprit);
+  default:
+    break;
+  }
+  return bny_exec_fail(exec, status, culprit, "a run on devices failed on rank %d (%s)", culprit,
+                       banyan_status_string(status));
+}
+
+/* Kernels know ranks of this host alone. One that waits for itself waits for the thread that is its proxy. */
+static banyan_status take_bridge_fault(banyan_comm *comm, const bny_device_fault *fault) {
+  bny_device_fault own = *fault;
+  own.culprit = bny_bridge_rank(comm->device.bridge, fault->culprit);
+  own.reporter = bny_bridge_rank(comm->device.bridge, fault->reporter);
+  if (own.status != BANYAN_ERR_TIMEOUT || own.culprit != own.reporter) return take_fault(comm, &own);
+  return bny_exec_fail(comm->exec, BANYAN_ERR_TIMEOUT, own.culprit,
+                       "the thread of rank %d that carries combines between hosts did not answer its device in time",
+                       own.culprit);
+}
+
+static banyan_status check_bridge(banyan_comm *comm, banyan_status status) {
+  const bny_failure *failure = bny_bridge_failure(comm->device.bridge);
+  if (status == BANYAN_OK && failure) {
+    status = bny_exec_adopt(comm->exec, failure);
+  } else if (status == BANYAN_OK) {
+    bny_device_fault fault = bny_engine_fault(comm->device.engine);
+    /* Whom the kernels do not know, the proxy names soon. */
+    if (fault.status == BANYAN_OK || fault.culprit < 0) return BANYAN_OK;
+    status = take_bridge_fault(comm, &fault);
+  }
+  bny_bridge_stop(comm->device.bridge, status, comm->exec->failure.culprit);
+  return status;
+}
+
+banyan_status bny_comm_check(banyan_comm *comm) {
+  bny_engine *engine = comm->device.engine;
+  banyan_status status = bny_exec_check(comm->exec, NULL);
+  if (!engine) return status;
+  if (comm->device.bridge) return check_bridge(comm, status);
+  if (status == BANYAN_OK) {
+    bny_device_fault fault = bny_engine_fault(engine);
+    if (fault.status == BANYAN_OK) return BANYAN_OK;
+    status = take_fault(comm, &fault);
+  }
+  /* Kernels that wait end. */
+  bny_engine_abort(engine, status, comm->exec->failure.culprit);
+  return status;
+}
+
+void bny_comm_abort_device(banyan_comm *comm, const char *reason) {
+  if (comm->device.bridge) bny_bridge_abort(comm->device.bridge, reason);
+  else bny_engine_abort(comm->device.engine, BANYAN_ERR_ABORTED, comm->rank);
+}

@@ -1,0 +1,278 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#include "comm/facts.h"
+
+#include <inttypes.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/auxv.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include "base/log.h"
+#include "base/status.h"
+
+/* ---- of one rank ----------------------------------------------------------------------------------------------------- */
+
+static uint64_t namespace_of(const char *path) {
+  struct stat file;
+  return stat(path, &file) == 0 ? (uint64_t)file.st_ino : 0;
+}
+
+/* False: there is none to read. */
+static bool read_boot_id(char *text, size_t bytes) {
+  enum { BOOT_ID_LENGTH = 36 };
+  FILE *file = fopen("/proc/sys/kernel/random/boot_id", "re");
+  bool got = file && fgets(text, (int)bytes, file) && strcspn(text, "\n") == BOOT_ID_LENGTH;
+  if (file) fclose(file);
+  return got;
+}
+
+/* Of random bytes that the kernel gives each program it executes: tells processes apart where namespaces and numbers do
+ * not, as without /proc, or in two machines that were started from one snapshot. Their secret use is not given away: half
+ * of the bits are lost. */
+static uint64_t process_number(void) {
+  const void *random = (const void *)getauxval(AT_RANDOM);
+  uint64_t words[2] = {0};
+  if (random) memcpy(words, random, sizeof words);
+  uint64_t hash = (words[0] ^ words[0] >> 31) * 0x9e3779b97f4a7c15u ^ words[1];
+  hash = (hash ^ hash >> 29) * 0xbf58476d1ce4e5b9u;
+  return hash ^ hash >> 32;
+}
+
+/* Two hosts must never be taken for one. Where the kernel does not say which it is, as without /proc, each process is a host
+ * of its own: slower, and right. */
+static void find_machine(bny_facts *own) {
+  own->network_namespace = namespace_of("/proc/self/ns/net");
+  own->pid_namespace = namespace_of("/proc/self/ns/pid");
+  own->user_namespace = namespace_of("/proc/self/ns/user");
+  own->user = (uint32_t)geteuid();
+  if (read_boot_id(own->boot_id, sizeof own->boot_id) && own->network_namespace) return;
+  memset(own->boot_id, 0, sizeof own->boot_id);
+  snprintf(own->boot_id, sizeof own->boot_id, "%016" PRIx64 " %" PRId64, own->process, own->pid);
+  bny_log(BNY_LOG_WARN,
+          "rank %d cannot read its boot id and network namespace in /proc, and takes itself for a host of its own",
+          own->rank);
+}
+
+static uint64_t second_level_cache_bytes(void) {
+  long bytes = sysconf(_SC_LEVEL2_CACHE_SIZE);
+  return bytes > 0 && bytes < 1 << 26 ? (uint64_t)bytes : 1 << 20;
+}
+
+/* A name for all ranks, or a list of names by rank: what tests of several hosts in one process need. */
+static banyan_status find_host_name(const char *text, int32_t rank, char *name) {
+  if (text && strchr(text, ',')) {
+    for (; rank > 0 && text; rank--) {
+      text = strchr(text, ',');
+      if (text) text++;
+    }
+    if (!text) return bny_fail(BANYAN_ERR_ARGUMENT, "BANYAN_HOST is a list of fewer names than there are ranks");
+  }
+  size_t length = text ? strcspn(text, ",") : 0;
+  if (length >= BNY_HOST_NAME_BYTES)
+    return bny_fail(BANYAN_ERR_ARGUMENT, "BANYAN_HOST \"%.40s...\" is too long: at most %d characters", text,
+                    BNY_HOST_NAME_BYTES - 1);
+  if (length) memcpy(name, text, length);
+  return BANYAN_OK;
+}
+
+/* "cuda:2" is of the kind "cuda". */
+static void copy_device_kind(const char *device, char kind[BNY_DEVICE_KIND_BYTES]) {
+  size_t length = strcspn(device, ":");
+  memcpy(kind, device, length < BNY_DEVICE_KIND_BYTES ? length : BNY_DEVICE_KIND_BYTES - 1);
+}
+
+static banyan_status find_tune(const char *text, int32_t *way) {
+  bny_tune tune;
+  banyan_status status = bny_tune_parse(text, &tune);
+  if (status == BANYAN_OK) *way = (int32_t)tune.way;
+  return status;
+}
+
+void bny_facts_gather(const banyan_bootstrap *bootstrap, const bny_settings *settings, banyan_status own_status,
+                      bny_facts *facts) {
+  const bny_options *options = &settings->options;
+  bny_facts own = {
+    .pid = getpid(),
+    .process = process_number(),
+    .rank = bootstrap->rank,
+    .nranks = bootstrap->nranks,
+    .arena_bytes = settings->arena_bytes,
+    .device_arena_bytes = settings->device_arena_bytes,
+    .part_bytes = (uint64_t)options->part_kib << 10,
+    .cache_bytes = second_level_cache_bytes(),
+  };
+  strncpy(own.version, banyan_version(), sizeof own.version - 1);
+  if (settings->algorithm) strncpy(own.algorithm, settings->algorithm, sizeof own.algorithm - 1);
+  if (settings->device) copy_device_kind(settings->device, own.device);
+  if (options->levels) strncpy(own.levels, options->levels, sizeof own.levels - 1);
+  find_machine(&own);
+  if (own_status == BANYAN_OK) own_status = find_host_name(options->host, settings->origin, own.host);
+  if (own_status == BANYAN_OK) own_status = find_tune(options->device_tune, &own.tune);
+  own.status = (int32_t)own_status;
+  if (own_status != BANYAN_OK) snprintf(own.error, sizeof own.error, "%s", banyan_last_error());
+  /* A mask of the kernel's own size may be larger than a cpu_set_t. */
+  if (sched_getaffinity(0, sizeof own.cpus, (cpu_set_t *)(void *)own.cpus) != 0) memset(own.cpus, 0, sizeof own.cpus);
+  *facts = own;
+}
+
+banyan_status bny_facts_compare(const bny_facts *all, const banyan_bootstrap *bootstrap) {
+  const bny_facts *own = &all[bootstrap->rank];
+  if (own->status != BANYAN_OK) return bny_fail((banyan_status)own->status, "%s", own->error);
+  for (int32_t i = 0; i < bootstrap->nranks; i++) {
+    const bny_facts *other = &all[i];
+    if (memcmp(other->version, own->version, sizeof own->version) != 0)
+      return bny_fail(BANYAN_ERR_MISMATCH, "rank %d runs banyan %.15s, this rank %s", i, other->version, own->version);
+    if (other->rank != i || other->nranks != own->nranks)
+      return bny_fail(BANYAN_ERR_MISMATCH, "the rank in place %d says that it is rank %d of %d, not %d of %d: "
+                      "the bootstrap's allgather is not in rank order or mixes groups", i, other->rank, other->nranks, i,
+                      own->nranks);
+    if (other->status > BANYAN_OK && other->status <= BANYAN_ERR_ABORTED)
+      return bny_fail((banyan_status)other->status, "rank %d: %.*s", i, BNY_FACTS_ERROR_BYTES - 1, other->error);
+    if (other->part_bytes != own->part_bytes)
+      return bny_fail(BANYAN_ERR_MISMATCH, "BANYAN_PART_KIB is %" PRIu64 " on rank %d and %" PRIu64 " here",
+                      other->part_bytes >> 10, i, own->part_bytes >> 10);
+    if (memcmp(other->algorithm, own->algorithm, sizeof own->algorithm) != 0)
+      return bny_fail(BANYAN_ERR_MISMATCH, "the default algorithm is \"%.31s\" on rank %d and \"%.31s\" here",
+                      other->algorithm, i, own->algorithm);
+    if (memcmp(other->levels, own->levels, sizeof own->levels) != 0)
+      return bny_fail(BANYAN_ERR_MISMATCH, "BANYAN_LEVELS is \"%.31s\" on rank %d and \"%.31s\" here", other->levels, i,
+                      own->levels);
+    if (other->tune != own->tune)
+      return bny_fail(BANYAN_ERR_MISMATCH, "BANYAN_DEVICE_TUNE is not the same on rank %d and here", i);
+    if (memcmp(other->device, own->device, sizeof own->device) != 0)
+      return bny_fail(BANYAN_ERR_MISMATCH, "config.device is \"%.15s\" on rank %d and \"%.15s\" here (\"\": the host)",
+                      other->device, i, own->device);
+  }
+  return BANYAN_OK;
+}
+
+/* ---- of all ranks ---------------------------------------------------------------------------------------------------- */
+
+static bool same_machine(const bny_facts *a, const bny_facts *b) {
+  return memcmp(a->boot_id, b->boot_id, sizeof a->boot_id) == 0;
+}
+
+/* Shared memory needs one kernel, and the sockets by which it is handed over one network namespace. Names of hosts tell
+ * nothing: they repeat from container to container. */
+static bool same_host(const bny_facts *a, const bny_facts *b) {
+  return same_machine(a, b) && a->network_namespace == b->network_namespace && memcmp(a->host, b->host, sizeof a->host) == 0;
+}
+
+static bool same_process(const bny_facts *a, const bny_facts *b) {
+  return a->pid == b->pid && a->pid_namespace == b->pid_namespace && a->process == b->process;
+}
+
+static int32_t cores_of_machine(const bny_facts *all, int32_t nranks, int32_t rank, int32_t *nmates) {
+  unsigned char cpus[BNY_CPU_BYTES] = {0};
+  int32_t cores = 0;
+  *nmates = 0;
+  for (int32_t i = 0; i < nranks; i++) {
+    if (!same_machine(&all[i], &all[rank])) continue;
+    ++*nmates;
+    for (int j = 0; j < BNY_CPU_BYTES; j++) cpus[j] |= all[i].cpus[j];
+  }
+  for (int j = 0; j < BNY_CPU_BYTES; j++) cores += __builtin_popcount(cpus[j]);
+  return cores < 1 ? 1 : cores;
+}
+
+static void number_processes(const bny_facts *all, int32_t nranks, bny_placement *found) {
+  for (int32_t i = 0; i < nranks; i++)
+    while (!same_process(&all[found->process_of[i]], &all[i])) found->process_of[i]++;
+}
+
+/* Ranks of a host share memory, which the kernel allows to those of one user. Ranks of different user namespaces number users
+ * differently, and find out when they meet. */
+static banyan_status compare_users(const bny_facts *all, int32_t nranks, const int32_t *first, const int32_t *host_of) {
+  for (int32_t i = 0; i < nranks; i++) {
+    const bny_facts *a = &all[first[host_of[i]]], *b = &all[i];
+    if (a->user_namespace == b->user_namespace && a->user != b->user)
+      return bny_fail(BANYAN_ERR_MISMATCH, "rank %d runs as user %" PRIu32 " and rank %d, of the same host, as user %" PRIu32
+                      ": they cannot share memory; start them as one user", i, b->user, first[host_of[i]], a->user);
+  }
+  return BANYAN_OK;
+}
+
+/* The first ranks of hosts, in order, are looked at alone: hosts are fewer than ranks. */
+static void number_hosts(const bny_facts *all, int32_t nranks, int32_t *first, bny_placement *found) {
+  for (int32_t i = 0; i < nranks; i++) {
+    int32_t host = 0;
+    while (host < found->nhosts && !same_host(&all[first[host]], &all[i])) host++;
+    if (host == found->nhosts) first[found->nhosts++] = i;
+    found->host_of[i] = host;
+    if (!same_process(&all[first[host]], &all[i])) found->one_process = false;
+  }
+}
+
+banyan_status bny_placement_find(const bny_facts *all, int32_t rank, int32_t nranks, bny_placement *placement) {
+  bny_placement found = {.one_process = true, .arena_bytes = all[0].arena_bytes,
+                         .device_arena_bytes = all[0].device_arena_bytes};
+  int32_t *first = calloc((size_t)nranks, sizeof *first);
+  found.host_of = calloc((size_t)nranks, sizeof *found.host_of);
+  found.process_of = calloc((size_t)nranks, sizeof *found.process_of);
+  if (!first || !found.host_of || !found.process_of) {
+    free(first), bny_placement_free(&found);
+    return bny_fail(BANYAN_ERR_MEMORY, "out of memory for the places of %d ranks", nranks);
+  }
+  number_hosts(all, nranks, first, &found);
+  banyan_status status = compare_users(all, nranks, first, found.host_of);
+  if (status != BANYAN_OK) {
+    free(first), bny_placement_free(&found);
+    return status;
+  }
+  number_processes(all, nranks, &found);
+  for (int32_t host = 0; host < found.nhosts; host++) {
+    int32_t nmates;
+    int32_t cores = cores_of_machine(all, nranks, first[host], &nmates);
+    if ((double)nmates / cores > found.ranks_per_core) found.ranks_per_core = (double)nmates / cores;
+    if (host == found.host_of[rank]) found.cores = cores;
+  }
+  for (int32_t i = 0; i < nranks; i++) {
+    if (all[i].arena_bytes < found.arena_bytes) found.arena_bytes = all[i].arena_bytes;
+    if (all[i].device_arena_bytes < found.device_arena_bytes) found.device_arena_bytes = all[i].device_arena_bytes;
+    if (all[i].cache_bytes > found.cache_bytes) found.cache_bytes = all[i].cache_bytes;
+  }
+  free(first);
+  *placement = found;
+  return BANYAN_OK;
+}
+
+void bny_placement_free(bny_placement *placement) {
+  free(placement->host_of);
+  free(placement->process_of);
+}
+
+/* ---- links ----------------------------------------------------------------------------------------------------------- */
+
+bny_link_cost bny_link_of_memory(double ranks_per_core) {
+  return (bny_link_cost){
+    .alpha_ns = 250,
+    .beta_ns_per_byte = 0.03,
+    .gamma_ns_per_byte = 0.03,
+    .ranks_per_core = ranks_per_core,
+    .switch_ns = 1500,
+  };
+}
+
+/* RDMA: 100 Gbit/s, and posting one more message takes 75 ns, as UCX counts. TCP: two kernels on the way, and 10 Gbit/s for
+ * all ranks of a host. */
+bny_link_cost bny_link_of_network(bny_network network, double ranks_per_core) {
+  bny_link_cost cost = bny_link_of_memory(ranks_per_core);
+  cost.alpha_ns = network == BNY_NETWORK_RDMA ? 2500 : 20000;
+  cost.message_ns = network == BNY_NETWORK_RDMA ? 75 : 0;
+  cost.beta_ns_per_byte = network == BNY_NETWORK_RDMA ? 0.1 : 0.8;
+  cost.shared_ns_per_byte = network == BNY_NETWORK_RDMA ? 0 : 0.8;
+  return cost;
+}
+
+banyan_status bny_placement_levels(const bny_placement *placement, int32_t nranks, const bny_link_cost *memory,
+                                   const bny_link_cost *network, bny_levels **levels) {
+  if (placement->nhosts == 1 || placement->nhosts == nranks) {
+    *levels = NULL;
+    return BANYAN_OK;
+  }
+  bny_level_facts host = {.name = "host", .link = *memory, .group_of = placement->host_of};
+  bny_level_facts all = {.name = "network", .link = *network};
+  return bny_levels_make(nranks, &host, 1, &all, NULL, levels);
+}

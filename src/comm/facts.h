@@ -1,0 +1,105 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * What each rank tells all others before anything is decided, and what follows from it: the same on every rank. */
+#ifndef BNY_FACTS_H
+#define BNY_FACTS_H
+
+#include <sched.h>
+#include <stdbool.h>
+
+#include "banyan.h"
+#include "base/options.h"
+#include "plan/levels.h"
+#include "transport/transport.h"
+
+enum {
+  BNY_CPU_BYTES = 1024, /* of an affinity mask: 8192 cores */
+  BNY_ALGORITHM_NAME_BYTES = 32,
+  BNY_LEVELS_TEXT_BYTES = 32,
+  BNY_HOST_NAME_BYTES = 40,
+  BNY_DEVICE_KIND_BYTES = 16,
+  BNY_FACTS_ERROR_BYTES = 228,
+  BNY_FACTS_BYTES = 2048
+};
+
+/* All versions of the library have the same size of it, and begin with the version: else ranks of two could not even tell
+ * each other which they are. */
+typedef struct bny_facts {
+  char version[16];
+  int32_t status;                 /* of this rank's own settings: not BANYAN_OK if they are wrong */
+  char error[BNY_FACTS_ERROR_BYTES];
+  char boot_id[40];
+  char host[BNY_HOST_NAME_BYTES]; /* of BANYAN_HOST */
+  uint64_t network_namespace, pid_namespace, user_namespace;
+  int64_t pid;
+  uint64_t process; /* a number drawn for each process that is executed */
+  int32_t rank, nranks;
+  uint64_t arena_bytes, part_bytes, cache_bytes;
+  char algorithm[BNY_ALGORITHM_NAME_BYTES];
+  char levels[BNY_LEVELS_TEXT_BYTES];
+  char device[BNY_DEVICE_KIND_BYTES]; /* "": none */
+  int32_t tune;                       /* a bny_tune_way */
+  uint32_t user;                      /* as its user namespace numbers it */
+  _Alignas(cpu_set_t) unsigned char cpus[BNY_CPU_BYTES];
+  uint64_t device_arena_bytes;
+  char unused[528]; /* by this version; 0 */
+} bny_facts;
+
+_Static_assert(sizeof(bny_facts) == BNY_FACTS_BYTES, "take what is added from what is unused");
+
+/* Whether combines on devices are measured. */
+typedef enum bny_tune_way {
+  BNY_TUNE_OFF,
+  BNY_TUNE_CREATE, /* when a communicator is made */
+  BNY_TUNE_FILE    /* likewise, and kept in a file: where there is one, it is taken instead */
+} bny_tune_way;
+
+typedef struct bny_tune {
+  bny_tune_way way;
+  const char *path;
+} bny_tune;
+
+banyan_status bny_tune_parse(const char *text, bny_tune *tune);
+
+/* What the caller's configuration and the environment come to. */
+typedef struct bny_settings {
+  bny_options options;
+  int64_t timeout_ns, first_timeout_ns; /* of each call, of the first of a shape */
+  size_t arena_bytes, device_arena_bytes;
+  bool arena_said;                /* neither is the default */
+  const char *algorithm, *device; /* NULL: none */
+  int32_t origin;                 /* the rank's number among those that the environment speaks of */
+} bny_settings;
+
+/* Of this rank. What is wrong with its settings is a fact as well, so that no other rank waits for it: `own_status` is what is
+ * known of that so far, with its text the thread's last error. */
+void bny_facts_gather(const banyan_bootstrap *bootstrap, const bny_settings *settings, banyan_status own_status,
+                      bny_facts *facts);
+
+/* Everything that must be alike is compared field by field, so that the text can name it. `all` by rank. */
+banyan_status bny_facts_compare(const bny_facts *all, const banyan_bootstrap *bootstrap);
+
+/* Which ranks are together, and how crowded they are. */
+typedef struct bny_placement {
+  int32_t *host_of;      /* by rank: numbers of hosts, in the order of their first ranks */
+  int32_t *process_of;   /* by rank: the first rank that is in the same process */
+  int32_t nhosts;
+  bool one_process;      /* the ranks of each host are threads of one process */
+  int32_t cores;         /* of this rank's machine that its ranks may use together */
+  double ranks_per_core; /* on the most crowded machine */
+  uint64_t arena_bytes, device_arena_bytes; /* the least */
+  uint64_t cache_bytes;  /* the most */
+} bny_placement;
+
+banyan_status bny_placement_find(const bny_facts *all, int32_t rank, int32_t nranks, bny_placement *placement);
+void bny_placement_free(bny_placement *placement);
+
+/* Orders of magnitude, for prediction; banyan-perf shows what is true of one's own hosts. */
+bny_link_cost bny_link_of_memory(double ranks_per_core);
+bny_link_cost bny_link_of_network(bny_network network, double ranks_per_core);
+
+/* Ranks of a host, and all of them. NULL if each host has one rank, or all are on one. */
+banyan_status bny_placement_levels(const bny_placement *placement, int32_t nranks, const bny_link_cost *memory,
+                                   const bny_link_cost *network, bny_levels **levels);
+
+#endif

@@ -1,0 +1,9 @@
+# SPDX-License-Identifier: Apache-2.0
+libbanyan_core_la_SOURCES += \
+  %D%/comm.c %D%/comm.h \
+  %D%/device.c \
+  %D%/facts.c %D%/facts.h \
+  %D%/group.c \
+  %D%/proxy.c \
+  %D%/shrink.c \
+  %D%/tune.c

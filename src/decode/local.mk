@@ -1,0 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
+libbanyan_core_la_SOURCES += \
+  %D%/attention.c \
+  %D%/decode.h

@@ -1,0 +1,315 @@
+/* SPDX-License-Identifier: Apache-2.0
+ * How a group comes to share its arenas: facts, agreement, and the way down from kind to kind. */
+#include "device/arena.h"
+
+#include <errno.h>
+#include <inttypes.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/random.h>
+
+#include "base/clock.h"
+#include "device/arena_steps.h"
+#include "base/log.h"
+#include "base/status.h"
+
+/* What each rank says of itself. It is sent as it is, padding and all. */
+typedef struct facts {
+  char vendor[16];
+  unsigned char uuid[BNY_DEVICE_UUID_BYTES];
+  uint64_t bytes, nonce;
+  uint32_t kinds;
+  int32_t strict, compute, sm_count, driver, multicast, status;
+} facts;
+
+typedef enum obstacle { NONE, LACKED_HERE, LACKED_THERE, OTHER_HOST, NO_ACCESS } obstacle;
+
+/* What each rank says of its links to all others. */
+typedef struct reach {
+  int32_t status, lines_whole, atomics; /* as far as the driver tells of the devices that this process sees */
+  int32_t unseen;                       /* a peer whose device it does not see; -1: none */
+  uint32_t kinds;
+  int32_t obstacle[BNY_MEMORY_KINDS], peer[BNY_MEMORY_KINDS]; /* why not, and the first peer with whom not */
+} reach;
+
+typedef struct agreement {
+  uint32_t kinds;
+  bool strict;
+  bool unseen;     /* some process does not see the device of some peer: the driver tells nothing of their link */
+  bool multicast;  /* of all devices */
+  reach *reaches; /* [nranks] */
+} agreement;
+
+banyan_status bny_share_read_fallback(const char *text, bool *strict) {
+  if (text && strcmp(text, "slower") != 0 && strcmp(text, "error") != 0)
+    return bny_fail(BANYAN_ERR_ARGUMENT, "BANYAN_DEVICE_FALLBACK is \"%.40s\"; it takes slower or error", text);
+  *strict = text && strcmp(text, "error") == 0;
+  return BANYAN_OK;
+}
+
+/* ---- facts --------------------------------------------------------------------------------------------------------- */
+
+static facts gather_own(const bny_device *device, const bny_share_config *config) {
+  facts own;
+  memset(&own, 0, sizeof own);
+  snprintf(own.vendor, sizeof own.vendor, "%s", device->ops->name);
+  memcpy(own.uuid, device->facts.uuid, sizeof own.uuid);
+  own.bytes = config->bytes;
+  own.kinds = device->facts.memory_kinds;
+  own.strict = config->strict;
+  own.compute = device->facts.compute;
+  own.sm_count = device->facts.sm_count;
+  own.driver = device->facts.driver;
+  own.multicast = device->facts.multicast;
+  if (getrandom(&own.nonce, sizeof own.nonce, 0) != sizeof own.nonce)
+    own.status = (int32_t)bny_fail_errno(BANYAN_ERR_SYSTEM, errno, "cannot read random numbers");
+  return own;
+}
+
+static int32_t least(int32_t a, int32_t b) { return a < b ? a : b; }
+
+static banyan_status compare(const facts *all, bny_share *share, agreement *agreed) {
+  const facts *own = &all[share->rank];
+  agreed->multicast = true;
+  share->compute_least = own->compute;
+  share->sm_count_least = own->sm_count;
+  share->driver_least = own->driver;
+  for (int32_t i = 0; i < share->nranks; i++) {
+    if (all[i].status != BANYAN_OK)
+      return bny_fail((banyan_status)all[i].status, "rank %d could not begin to share its device's memory", i);
+    if (strncmp(all[i].vendor, own->vendor, sizeof own->vendor) != 0)
+      return bny_fail(BANYAN_ERR_MISMATCH, "rank %d has a device of %.15s, this rank one of %.15s", i, all[i].vendor,
+                      own->vendor);
+    if (all[i].bytes != own->bytes)
+      return bny_fail(BANYAN_ERR_MISMATCH, "arenas on devices are of %" PRIu64 " bytes on rank %d and of %" PRIu64 " here",
+                      all[i].bytes, i, own->bytes);
+    share->compute_least = least(share->compute_least, all[i].compute);
+    share->sm_count_least = least(share->sm_count_least, all[i].sm_count);
+    share->driver_least = least(share->driver_least, all[i].driver);
+    int32_t together = 0;
+    for (int32_t k = 0; k < share->nranks; k++) together += memcmp(all[k].uuid, all[i].uuid, sizeof own->uuid) == 0;
+    if (together > share->crowd) share->crowd = together;
+    agreed->strict = agreed->strict || all[i].strict;
+    agreed->multicast = agreed->multicast && all[i].multicast;
+  }
+  return BANYAN_OK;
+}
+
+/* ---- agreement ----------------------------------------------------------------------------------------------------- */
+
+static obstacle obstacle_between(const bny_share *share, const facts *all, const bny_share_config *config,
+                                 const bny_device_link *link, int32_t peer, bny_memory_kind kind) {
+  bool one_host = config->hosts[peer] == config->hosts[share->rank];
+  if (!(all[share->rank].kinds >> kind & 1)) return LACKED_HERE;
+  if (!(all[peer].kinds >> kind & 1)) return LACKED_THERE;
+  if (!one_host && kind != BNY_MEMORY_FABRIC) return OTHER_HOST;
+  /* A device that this process does not see may be within reach all the same: the try will tell. */
+  if (one_host && link->visible && !link->access && kind != BNY_MEMORY_HOST) return NO_ACCESS;
+  return NONE;
+}
+
+static reach look_around(const bny_share *share, const facts *all, const bny_share_config *config) {
+  reach own = {.lines_whole = true, .atomics = true, .unseen = -1, .kinds = (1u << BNY_MEMORY_KINDS) - 1};
+  for (int32_t peer = 0; peer < share->nranks; peer++) {
+    bny_device_link link;
+    banyan_status status = share->device->ops->link(share->device, all[peer].uuid, &link);
+    if (status != BANYAN_OK) {
+      own.status = (int32_t)status;
+      return own;
+    }
+    if (link.visible) {
+      own.lines_whole = own.lines_whole && link.lines_whole;
+      own.atomics = own.atomics && link.atomics;
+    } else if (own.unseen < 0) {
+      own.unseen = peer;
+    }
+    for (int kind = 0; kind < BNY_MEMORY_KINDS; kind++) {
+      obstacle found = obstacle_between(share, all, config, &link, peer, (bny_memory_kind)kind);
+      if (found == NONE || own.obstacle[kind] != NONE) continue;
+      own.obstacle[kind] = (int32_t)found;
+      own.peer[kind] = peer;
+      own.kinds &= ~(1u << kind);
+    }
+  }
+  return own;
+}
+
+static banyan_status agree(bny_share_work *work, const facts *all, agreement *agreed) {
+  bny_share *share = work->share;
+  reach own = look_around(share, all, work->config);
+  char why[BNY_ERROR_TEXT_BYTES];
+  snprintf(why, sizeof why, "%s", own.status ? banyan_last_error() : "");
+  banyan_status status = bny_exchange_all(work->exchange, &own, agreed->reaches, sizeof own);
+  if (own.status) return bny_fail((banyan_status)own.status, "%s", why);
+  if (status != BANYAN_OK) return status;
+  agreed->kinds = (1u << BNY_MEMORY_KINDS) - 1;
+  share->lines_whole = share->atomics = true;
+  for (int32_t i = 0; i < share->nranks; i++) {
+    const reach *theirs = &agreed->reaches[i];
+    if (theirs->status)
+      return bny_fail((banyan_status)theirs->status, "rank %d cannot tell what its device reaches (%s)", i,
+                      banyan_status_string((banyan_status)theirs->status));
+    agreed->kinds &= theirs->kinds;
+    share->lines_whole = share->lines_whole && theirs->lines_whole;
+    share->atomics = share->atomics && theirs->atomics;
+    agreed->unseen = agreed->unseen || theirs->unseen >= 0;
+  }
+  return BANYAN_OK;
+}
+
+/* A fabric handle is good within an NVLink domain alone, and so is multicast. Where a driver says nothing of a link, as
+ * of devices that processes hide from one another or that are on other nodes, these do. */
+static void judge_links(bny_share *share, const agreement *agreed) {
+  bool nvlink = !agreed->unseen || agreed->multicast || share->kind == BNY_MEMORY_FABRIC;
+  if (share->kind == BNY_MEMORY_HOST) nvlink = false;
+  share->lines_whole = share->lines_whole && nvlink;
+  share->atomics = share->atomics && nvlink;
+  if (nvlink || share->kind == BNY_MEMORY_HOST || share->rank != 0) return;
+  int32_t rank = 0;
+  while (agreed->reaches[rank].unseen < 0) rank++;
+  bny_log(BNY_LOG_INFO,
+          "rank %d does not see the device of rank %d, and neither fabric handles nor multicast tell of NVLink between "
+          "them: "
+          "links are taken for PCIe. If they are NVLink, have each process see all devices of its node",
+          rank, agreed->reaches[rank].unseen);
+}
+
+/* Why a kind is not among those agreed, with the first rank and peer. */
+static void explain(const agreement *agreed, int32_t nranks, bny_memory_kind kind, char *text, size_t bytes) {
+  int32_t rank = 0;
+  while (rank < nranks - 1 && agreed->reaches[rank].obstacle[kind] == NONE) rank++;
+  int32_t peer = agreed->reaches[rank].peer[kind];
+  const char *name = bny_memory_kind_name(kind);
+  switch ((obstacle)agreed->reaches[rank].obstacle[kind]) {
+  case NONE: snprintf(text, bytes, "nothing stands against %s", name); break;
+  case LACKED_HERE: snprintf(text, bytes, "the device of rank %d does not share memory by %s", rank, name); break;
+  case LACKED_THERE: snprintf(text, bytes, "the device of rank %d does not share memory by %s", peer, name); break;
+  case OTHER_HOST: snprintf(text, bytes, "ranks %d and %d are on different hosts", rank, peer); break;
+  case NO_ACCESS:
+    snprintf(text, bytes, "the device of rank %d has no peer access to that of rank %d", rank, peer);
+    break;
+  }
+}
+
+/* ---- the way down -------------------------------------------------------------------------------------------------- */
+
+/* Memory that a device sees at two addresses is coherent between kernels that run at once only by fences of its own
+ * kind (fence.proxy.alias). Ranks of one process that share a device have no need of a second address: by the kind that
+ * was made for the older handles, memory of the process goes by the address of its owner. */
+static bool has_aliases(const bny_share_work *work) {
+  const bny_share *share = work->share;
+  const int32_t *processes = work->config->processes;
+  for (int32_t i = 0; i < share->nranks; i++)
+    if (processes[i] != processes[share->rank]) return false;
+  return share->crowd > 1;
+}
+
+/* The kinds from best to slowest, but first the one that is better here than FILE: the owner's address, or, where
+ * nothing else tells of the links, a fabric handle, which maps over NVLink alone. */
+static void order_kinds(const bny_share_work *work, const agreement *agreed, bny_memory_kind order[BNY_MEMORY_KINDS]) {
+  order[0] = has_aliases(work)                      ? BNY_MEMORY_IPC
+             : agreed->unseen && !agreed->multicast ? BNY_MEMORY_FABRIC
+                                                    : BNY_MEMORY_FILE;
+  for (int kind = 0, place = 1; kind < BNY_MEMORY_KINDS; kind++)
+    if (kind != (int)order[0]) order[place++] = (bny_memory_kind)kind;
+}
+
+static banyan_status descend(bny_share_work *work, const agreement *agreed) {
+  bny_share *share = work->share;
+  char why[BNY_ERROR_TEXT_BYTES];
+  explain(agreed, share->nranks, BNY_MEMORY_FILE, why, sizeof why);
+  if (agreed->kinds >> BNY_MEMORY_FILE & 1) why[0] = 0;
+  banyan_status status = BANYAN_ERR_UNSUPPORTED;
+  bny_memory_kind order[BNY_MEMORY_KINDS];
+  order_kinds(work, agreed, order);
+  for (int place = 0; place < BNY_MEMORY_KINDS; place++) {
+    bny_memory_kind kind = order[place];
+    if (!(agreed->kinds >> kind & 1)) continue;
+    if (kind == BNY_MEMORY_HOST && agreed->strict) break;
+    if (kind == BNY_MEMORY_HOST && share->rank == 0)
+      bny_log(BNY_LOG_WARN, "memory of devices cannot be shared: %s; arenas lie in host memory, which is slower", why);
+    banyan_status tried = bny_share_attempt(work, kind);
+    if (tried == BANYAN_OK) return BANYAN_OK;
+    bool is_slower = place > 0 || kind == BNY_MEMORY_FILE; /* what comes next */
+    if (!work->joint || (agreed->strict && is_slower)) return tried;
+    status = tried;
+    snprintf(why, sizeof why, "%s", banyan_last_error());
+    if (share->rank == 0)
+      bny_log(BNY_LOG_WARN, "sharing of device memory by %s does not work: %s; the next kind is tried",
+              bny_memory_kind_name(kind), why);
+  }
+  return bny_fail(status, "the ranks' devices cannot share memory: %s%s", why,
+                  agreed->strict ? " (BANYAN_DEVICE_FALLBACK is error on some rank)" : "");
+}
+
+static banyan_status make_steps(bny_share_work *work, facts *all, agreement *agreed) {
+  bny_share *share = work->share;
+  size_t nranks = (size_t)share->nranks;
+  facts own = gather_own(share->device, work->config);
+  banyan_status status = bny_exchange_all(work->exchange, &own, all, sizeof own);
+  if (status == BANYAN_OK) status = compare(all, share, agreed);
+  if (status == BANYAN_OK) status = agree(work, all, agreed);
+  if (status != BANYAN_OK) return status;
+  work->epoch = all[0].nonce;
+  const bny_device_ops *ops = share->device->ops;
+  status = ops->stream_make(share->device, &work->stream);
+  if (status == BANYAN_OK)
+    status = ops->words_make(share->device, nranks * 4 * (BNY_SHARE_CELL_BYTES / sizeof(uint64_t)), &work->words);
+  status = bny_share_settle(work, status);
+  if (status == BANYAN_OK) status = descend(work, agreed);
+  if (status == BANYAN_OK) judge_links(share, agreed);
+  if (share->stuck) return status; /* they are in use */
+  if (work->words.host) ops->words_free(share->device, &work->words);
+  if (work->stream) ops->stream_free(share->device, work->stream);
+  return status;
+}
+
+static banyan_status check_config(const bny_exchange *exchange, const bny_share_config *config) {
+  size_t needed = (size_t)exchange->bootstrap->nranks * 2 * BNY_SHARE_CELL_BYTES;
+  if (config->bytes < needed)
+    return bny_fail(BANYAN_ERR_ARGUMENT, "arenas of %zu bytes are too small for %d ranks; they need %zu at least",
+                    config->bytes, exchange->bootstrap->nranks, needed);
+  if (config->bytes % 16)
+    return bny_fail(BANYAN_ERR_ARGUMENT, "arenas of %zu bytes: make it a multiple of 16", config->bytes);
+  return BANYAN_OK;
+}
+
+banyan_status bny_share_make(bny_device *device, const bny_exchange *exchange, const bny_share_config *config,
+                             bny_share **share) {
+  banyan_status status = check_config(exchange, config);
+  if (status != BANYAN_OK) return status;
+  size_t nranks = (size_t)exchange->bootstrap->nranks;
+  bny_share *made = calloc(1, sizeof *made);
+  facts *all = calloc(nranks, sizeof *all);
+  bny_share_work work = {.share = made, .exchange = exchange, .config = config};
+  int64_t now_ns = bny_clock_ns();
+  work.copies_deadline_ns = now_ns + (exchange->deadline_ns - now_ns) / 4 * 3;
+  agreement agreed = {.reaches = calloc(nranks, sizeof *agreed.reaches)};
+  work.reports = calloc(nranks, sizeof *work.reports);
+  bny_device_memory **memories = calloc(nranks, sizeof *memories);
+  if (made && all && agreed.reaches && work.reports && memories) {
+    *made = (bny_share){.device = device, .rank = exchange->bootstrap->rank, .nranks = (int32_t)nranks,
+                        .bytes = config->bytes, .memories = memories};
+    status = make_steps(&work, all, &agreed);
+  } else {
+    status = bny_fail(BANYAN_ERR_MEMORY, "out of memory for the arenas of %zu ranks", nranks);
+  }
+  free(work.reports);
+  free(agreed.reaches);
+  free(all);
+  if (status != BANYAN_OK) {
+    free(memories);
+    free(made);
+    return status;
+  }
+  *share = made;
+  return BANYAN_OK;
+}
+
+void bny_share_free(bny_share *share) {
+  if (!share) return;
+  bny_share_release(share);
+  free(share->memories);
+  free(share);
+}

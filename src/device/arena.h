@@ -1,0 +1,49 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * The arenas of a group: each rank makes one, and sees those of all others at addresses of its own device.
+ *
+ * How they are shared is agreed by all ranks from what each says of itself and of its links, and nothing is believed: every
+ * rank writes a pattern of its own into every arena, reads it back, and reads in its own what the others wrote. A mapping
+ * that fails is an error on all ranks, or all go on to the next slower kind, as configured; either way the pair is named.
+ *
+ * An arena is all zero when the call returns. */
+#ifndef BNY_DEVICE_SHARE_H
+#define BNY_DEVICE_SHARE_H
+
+#include "device/device.h"
+#include "transport/transport.h"
+
+/* Identical on all ranks but for the processes' view of themselves. */
+typedef struct bny_share_config {
+  size_t bytes;             /* of each arena */
+  const int32_t *hosts;     /* [nranks]: equal where ranks are on one host (and in one network namespace) */
+  const int32_t *processes; /* [nranks]: equal where ranks are threads of one process */
+  bool strict;              /* no kind slower than what the devices claim; if any rank says so, all do */
+} bny_share_config;
+
+/* Every fact but `device` is identical on all ranks: plans may be made from them. */
+typedef struct bny_share {
+  bny_device *device;
+  int32_t rank, nranks;
+  bny_memory_kind kind;
+  size_t bytes;                 /* of each arena, as asked for */
+  bool lines_whole, atomics;    /* between all pairs: links are NVLink */
+  int32_t crowd;                /* ranks on one device, at most */
+  int32_t compute_least, sm_count_least, driver_least;
+  bny_device_memory **memories; /* [nranks]; [rank] is its own arena */
+  bool stuck;                   /* the device still works on something: nothing can be freed */
+} bny_share;
+
+enum { BNY_SHARE_CELL_BYTES = 128 }; /* an arena has room for two cells per rank */
+
+/* BANYAN_DEVICE_FALLBACK: "slower", "error", or NULL for the default. */
+banyan_status bny_share_read_fallback(const char *text, bool *strict);
+
+/* Collective over the exchange, bounded by its deadline. The device outlives the share. */
+banyan_status bny_share_make(bny_device *device, const bny_exchange *exchange, const bny_share_config *config,
+                             bny_share **share);
+
+/* Local. No kernel of this rank uses the arenas any more; peers may still use this rank's. NULL is allowed. */
+void bny_share_free(bny_share *share);
+
+#endif

@@ -1,0 +1,139 @@
+/* SPDX-License-Identifier: Apache-2.0
+ * Mappings tried with real data. Rank w has a cell at the start and one at the end of every arena, so that a mapping of the
+ * wrong size is noticed too. What it writes there depends on w, on the arena's owner and on the epoch, so that neither a
+ * mapping of another arena nor what is left in memory from an earlier try can pass. */
+#include <stdio.h>
+
+#include "device/arena_steps.h"
+#include "base/status.h"
+
+enum { PLACES = 2, CELL_WORDS = BNY_SHARE_CELL_BYTES / 8 };
+
+static uint64_t mix(uint64_t x) {
+  x = (x ^ x >> 30) * 0xbf58476d1ce4e5b9u;
+  x = (x ^ x >> 27) * 0x94d049bb133111ebu;
+  return x ^ x >> 31;
+}
+
+/* Word i of what `writer` writes at a place of the arena of `owner`; never 0. */
+static uint64_t pattern(const bny_share_work *work, int32_t writer, int32_t owner, int place, int i) {
+  uint64_t who = (uint64_t)(uint32_t)writer << 32 | (uint32_t)owner;
+  return mix(mix(work->epoch ^ mix(who + 1)) + (uint64_t)(place * CELL_WORDS + i) * 0x9e3779b97f4a7c15u) | 1;
+}
+
+static char *cell(const bny_share *share, int32_t owner, int32_t writer, int place) {
+  size_t number = (size_t)(place ? share->nranks - writer : writer);
+  size_t offset = number * BNY_SHARE_CELL_BYTES;
+  return (char *)share->memories[owner]->address + (place ? share->bytes - offset : offset);
+}
+
+/* Cells in pinned memory: those to write, by owner, and behind them those read back. */
+static size_t slot(const bny_share *share, bool read, int32_t peer, int place) {
+  return ((size_t)(read ? share->nranks + peer : peer) * PLACES + (size_t)place) * CELL_WORDS;
+}
+
+static void *slot_address(const bny_share_work *work, bool read, int32_t peer, int place) {
+  return (char *)work->words.device + 8 * slot(work->share, read, peer, place);
+}
+
+banyan_status bny_share_wait(bny_share_work *work) {
+  banyan_status status = bny_device_wait(work->share->device, work->stream, work->copies_deadline_ns);
+  if (status == BANYAN_ERR_TIMEOUT) work->share->stuck = true;
+  return status;
+}
+
+/* What was put on the stream before a failure is waited for all the same: its memory must not be freed under it. */
+static banyan_status finish(bny_share_work *work, banyan_status status) {
+  char why[BNY_ERROR_TEXT_BYTES];
+  snprintf(why, sizeof why, "%s", banyan_last_error());
+  banyan_status waited = bny_share_wait(work);
+  return status == BANYAN_OK || waited == BANYAN_ERR_TIMEOUT ? waited : bny_fail(status, "%s", why);
+}
+
+static banyan_status write_all(bny_share_work *work) {
+  bny_share *share = work->share;
+  for (int32_t peer = 0; peer < share->nranks; peer++)
+    for (int place = 0; place < PLACES; place++) {
+      _Atomic uint64_t *words = work->words.host + slot(share, false, peer, place);
+      for (int i = 0; i < CELL_WORDS; i++)
+        atomic_store_explicit(&words[i], pattern(work, share->rank, peer, place, i), memory_order_relaxed);
+      banyan_status status = share->device->ops->copy(share->device, cell(share, peer, share->rank, place),
+                                                      slot_address(work, false, peer, place), BNY_SHARE_CELL_BYTES,
+                                                      work->stream);
+      if (status != BANYAN_OK) return status;
+    }
+  return BANYAN_OK;
+}
+
+/* Reads cells back, one per peer and place: that of `writer` in the arena of `owner`. */
+typedef struct view {
+  int32_t writer, owner;
+} view;
+
+static banyan_status read_all(bny_share_work *work, view (*of)(const bny_share *share, int32_t peer)) {
+  bny_share *share = work->share;
+  for (int32_t peer = 0; peer < share->nranks; peer++)
+    for (int place = 0; place < PLACES; place++) {
+      view wanted = of(share, peer);
+      banyan_status status = share->device->ops->copy(share->device, slot_address(work, true, peer, place),
+                                                      cell(share, wanted.owner, wanted.writer, place),
+                                                      BNY_SHARE_CELL_BYTES, work->stream);
+      if (status != BANYAN_OK) return status;
+    }
+  return BANYAN_OK;
+}
+
+/* The first peer of whose cells not all words are as they should be; -1: none. */
+static int32_t find_wrong(const bny_share_work *work, view (*of)(const bny_share *share, int32_t peer)) {
+  const bny_share *share = work->share;
+  for (int32_t peer = 0; peer < share->nranks; peer++)
+    for (int place = 0; place < PLACES; place++) {
+      const _Atomic uint64_t *words = work->words.host + slot(share, true, peer, place);
+      view wanted = of(share, peer);
+      for (int i = 0; i < CELL_WORDS; i++)
+        if (atomic_load_explicit(&words[i], memory_order_relaxed) != pattern(work, wanted.writer, wanted.owner, place, i))
+          return peer;
+    }
+  return -1;
+}
+
+static view mine_there(const bny_share *share, int32_t peer) { return (view){share->rank, peer}; }
+static view theirs_here(const bny_share *share, int32_t peer) { return (view){peer, share->rank}; }
+static view theirs_there(const bny_share *share, int32_t peer) {
+  (void)share;
+  return (view){peer, peer};
+}
+
+static banyan_status read_and_find(bny_share_work *work, view (*of)(const bny_share *share, int32_t peer), int32_t *wrong) {
+  banyan_status status = finish(work, read_all(work, of));
+  if (status == BANYAN_OK) *wrong = find_wrong(work, of);
+  return status;
+}
+
+banyan_status bny_share_verify_write(bny_share_work *work) {
+  int32_t wrong = -1;
+  banyan_status status = finish(work, write_all(work));
+  if (status == BANYAN_OK) status = read_and_find(work, mine_there, &wrong);
+  if (status != BANYAN_OK || wrong < 0) return status;
+  return bny_fail(BANYAN_ERR_SYSTEM, "what rank %d wrote into the arena of rank %d by %s does not read back",
+                  work->share->rank, wrong, bny_memory_kind_name(work->share->kind));
+}
+
+banyan_status bny_share_verify_read(bny_share_work *work) {
+  int32_t wrong = -1;
+  banyan_status status = read_and_find(work, theirs_here, &wrong);
+  if (status == BANYAN_OK && wrong >= 0)
+    return bny_fail(BANYAN_ERR_SYSTEM, "what rank %d wrote into the arena of rank %d by %s did not arrive", wrong,
+                    work->share->rank, bny_memory_kind_name(work->share->kind));
+  if (status == BANYAN_OK) status = read_and_find(work, theirs_there, &wrong);
+  if (status == BANYAN_OK && wrong >= 0)
+    return bny_fail(BANYAN_ERR_SYSTEM, "rank %d reads by %s something else in the arena of rank %d than that rank wrote",
+                    work->share->rank, bny_memory_kind_name(work->share->kind), wrong);
+  return status;
+}
+
+banyan_status bny_share_verify_clear(bny_share_work *work) {
+  bny_share *share = work->share;
+  bny_device_memory *own = share->memories[share->rank];
+  return finish(work, share->device->ops->zero(share->device, own->address, own->bytes, work->stream));
+}

@@ -1,0 +1,288 @@
+/* SPDX-License-Identifier: Apache-2.0
+ * A CUDA device: chosen, opened by its primary context (which is retained, never made anew, so that memory and streams of
+ * the CUDA runtime and of frameworks are ours to use), asked for its facts. */
+#include "device/cuda/entry.h"
+
+#include <errno.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "device/cuda/cuda.h"
+#include "base/status.h"
+
+/* ---- the thread's context ------------------------------------------------------------------------------------------ */
+
+banyan_status bny_cuda_enter(bny_cuda_device *self, bny_cuda_scope *scope) {
+  *scope = (bny_cuda_scope){0};
+  CUcontext current = NULL;
+  CUresult result = self->driver.cuCtxGetCurrent(&current);
+  if (result != CUDA_SUCCESS) return bny_cuda_fail(&self->driver, result, "cuCtxGetCurrent");
+  if (current == self->context) return BANYAN_OK;
+  result = self->driver.cuCtxPushCurrent(self->context);
+  if (result != CUDA_SUCCESS) return bny_cuda_fail(&self->driver, result, "cuCtxPushCurrent");
+  scope->pushed = true;
+  return BANYAN_OK;
+}
+
+banyan_status bny_cuda_enter_setup(bny_cuda_device *self, bny_cuda_scope *scope) {
+  banyan_status status = bny_cuda_enter(self, scope);
+  if (status != BANYAN_OK) return status;
+  scope->mode = CU_STREAM_CAPTURE_MODE_RELAXED;
+  CUresult result = self->driver.cuThreadExchangeStreamCaptureMode(&scope->mode);
+  if (result != CUDA_SUCCESS) {
+    bny_cuda_leave(self, scope);
+    return bny_cuda_fail(&self->driver, result, "cuThreadExchangeStreamCaptureMode");
+  }
+  scope->exchanged = true;
+  return BANYAN_OK;
+}
+
+void bny_cuda_leave(bny_cuda_device *self, const bny_cuda_scope *scope) {
+  CUcontext popped;
+  CUstreamCaptureMode mode = scope->mode;
+  if (scope->exchanged) self->driver.cuThreadExchangeStreamCaptureMode(&mode);
+  if (scope->pushed) self->driver.cuCtxPopCurrent(&popped);
+}
+
+void bny_cuda_hold(bny_cuda_device *self) { atomic_fetch_add_explicit(&self->users, 1, memory_order_relaxed); }
+
+void bny_cuda_drop(bny_cuda_device *self) {
+  if (atomic_fetch_sub_explicit(&self->users, 1, memory_order_acq_rel) != 1) return;
+  self->driver.cuDevicePrimaryCtxRelease(self->handle);
+  bny_cuda_driver_unload(&self->driver);
+  free(self);
+}
+
+/* ---- choice -------------------------------------------------------------------------------------------------------- */
+
+static banyan_status choose_by_context(const bny_cuda_driver *driver, CUcontext *current, int32_t *ordinal) {
+  CUdevice device = 0;
+  CUresult result = driver->cuCtxGetCurrent(current);
+  if (result == CUDA_SUCCESS && !*current)
+    return bny_fail(BANYAN_ERR_ARGUMENT,
+                    "no CUDA device is current on this thread; call cudaSetDevice first, or name a device");
+  if (result == CUDA_SUCCESS) result = driver->cuCtxGetDevice(&device);
+  if (result != CUDA_SUCCESS) return bny_cuda_fail(driver, result, "the current CUDA context");
+  *ordinal = device; /* a CUdevice is the ordinal */
+  return BANYAN_OK;
+}
+
+static banyan_status choose_by_local_rank(int count, int32_t *ordinal) {
+  const char *text = getenv("LOCAL_RANK");
+  if (!text || !*text)
+    return bny_fail(BANYAN_ERR_ARGUMENT, "LOCAL_RANK is not set; start ranks by a launcher that sets it (torchrun does), "
+                                         "or name a device");
+  char *end;
+  errno = 0;
+  long rank = strtol(text, &end, 10);
+  if (errno || *end || rank < 0 || rank > INT32_MAX)
+    return bny_fail(BANYAN_ERR_ARGUMENT, "LOCAL_RANK is \"%.40s\"; it takes a whole number from 0", text);
+  if (count == 1) rank = 0; /* a launcher that shows each process its own device alone */
+  if (rank >= count)
+    return bny_fail(BANYAN_ERR_ARGUMENT,
+                    "LOCAL_RANK is %ld, and this process sees %d CUDA devices; start fewer ranks here, or name a device for "
+                    "each",
+                    rank, count);
+  *ordinal = (int32_t)rank;
+  return BANYAN_OK;
+}
+
+static banyan_status choose(const bny_cuda_driver *driver, const bny_device_choice *choice, CUcontext *current,
+                            int32_t *ordinal) {
+  int count = 0;
+  CUresult result = driver->cuDeviceGetCount(&count);
+  if (result != CUDA_SUCCESS) return bny_cuda_fail(driver, result, "cuDeviceGetCount");
+  if (count < 1)
+    return bny_fail(BANYAN_ERR_UNSUPPORTED, "this process sees no CUDA device (CUDA_VISIBLE_DEVICES may hide them)");
+  switch (choice->by) {
+  case BNY_DEVICE_BY_CONTEXT: return choose_by_context(driver, current, ordinal);
+  case BNY_DEVICE_BY_LOCAL_RANK: return choose_by_local_rank(count, ordinal);
+  case BNY_DEVICE_BY_ORDINAL:
+    if (choice->ordinal < 0 || choice->ordinal >= count)
+      return bny_fail(BANYAN_ERR_ARGUMENT, "CUDA device %d was asked for; this process sees %d, numbered from 0",
+                      choice->ordinal, count);
+    *ordinal = choice->ordinal;
+    return BANYAN_OK;
+  }
+  return bny_fail(BANYAN_ERR_ARGUMENT, "a device is chosen by ordinal, by context or by LOCAL_RANK, not by %d",
+                  (int)choice->by);
+}
+
+/* Graphs know early launches from here on. */
+static const int32_t early_launch_driver = 12030;
+
+/* ---- facts --------------------------------------------------------------------------------------------------------- */
+
+/* 0 where the driver does not know the attribute: what it tells of is not there. */
+static int32_t attribute(const bny_cuda_device *self, CUdevice_attribute name) {
+  int value = 0;
+  return self->driver.cuDeviceGetAttribute(&value, name, self->handle) == CUDA_SUCCESS ? value : 0;
+}
+
+static banyan_status read_facts(bny_cuda_device *self, int32_t ordinal) {
+  bny_device_facts *facts = &self->device.facts;
+  CUuuid uuid;
+  CUresult result = self->driver.cuDeviceGet(&self->handle, ordinal);
+  if (result == CUDA_SUCCESS) result = self->driver.cuDeviceGetName(facts->name, sizeof facts->name, self->handle);
+  if (result == CUDA_SUCCESS) result = self->driver.cuDeviceGetUuid(&uuid, self->handle);
+  if (result != CUDA_SUCCESS) return bny_cuda_fail(&self->driver, result, "CUDA device %d", ordinal);
+  memcpy(facts->uuid, uuid.bytes, sizeof facts->uuid);
+  facts->ordinal = ordinal;
+  facts->driver = self->driver.version;
+  facts->compute = 10 * attribute(self, CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MAJOR) +
+                   attribute(self, CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MINOR);
+  facts->sm_count = attribute(self, CU_DEVICE_ATTRIBUTE_MULTIPROCESSOR_COUNT);
+  facts->shared_bytes_max = attribute(self, CU_DEVICE_ATTRIBUTE_MAX_SHARED_MEMORY_PER_BLOCK_OPTIN);
+  facts->cache_bytes = attribute(self, CU_DEVICE_ATTRIBUTE_L2_CACHE_SIZE);
+  bool extended = self->driver.cuLaunchKernelEx != NULL;
+  facts->clusters = extended && attribute(self, CU_DEVICE_ATTRIBUTE_CLUSTER_LAUNCH);
+  facts->early_launch = extended && facts->compute >= 90 && facts->driver >= early_launch_driver;
+  facts->multicast = attribute(self, CU_DEVICE_ATTRIBUTE_MULTICAST_SUPPORTED);
+  facts->graphs = bny_cuda_has_graphs(&self->driver);
+  self->vmm = attribute(self, CU_DEVICE_ATTRIBUTE_VIRTUAL_MEMORY_MANAGEMENT_SUPPORTED);
+  self->files = self->vmm && attribute(self, CU_DEVICE_ATTRIBUTE_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR_SUPPORTED);
+  self->fabric = self->vmm && attribute(self, CU_DEVICE_ATTRIBUTE_HANDLE_TYPE_FABRIC_SUPPORTED);
+  self->pageable = attribute(self, CU_DEVICE_ATTRIBUTE_PAGEABLE_MEMORY_ACCESS);
+  self->rdma = attribute(self, CU_DEVICE_ATTRIBUTE_GPU_DIRECT_RDMA_WITH_CUDA_VMM_SUPPORTED);
+  if (facts->compute < 80)
+    return bny_fail(BANYAN_ERR_UNSUPPORTED, "CUDA device %d (%s) has compute capability %d.%d; banyan needs 8.0 or newer",
+                    ordinal, facts->name, facts->compute / 10, facts->compute % 10);
+  if (!attribute(self, CU_DEVICE_ATTRIBUTE_UNIFIED_ADDRESSING))
+    return bny_fail(BANYAN_ERR_UNSUPPORTED, "CUDA device %d (%s) has no unified addresses", ordinal, facts->name);
+  return BANYAN_OK;
+}
+
+/* By UUID, for processes number devices differently; -1 if this process does not see it. */
+static int32_t find_device(const bny_cuda_device *self, const unsigned char *wanted) {
+  int count = 0;
+  CUdevice device;
+  CUuuid uuid;
+  if (self->driver.cuDeviceGetCount(&count) != CUDA_SUCCESS) return -1;
+  for (int i = 0; i < count; i++)
+    if (self->driver.cuDeviceGet(&device, i) == CUDA_SUCCESS &&
+        self->driver.cuDeviceGetUuid(&uuid, device) == CUDA_SUCCESS && memcmp(uuid.bytes, wanted, sizeof uuid.bytes) == 0)
+      return i;
+  return -1;
+}
+
+static banyan_status cuda_link(bny_device *device, const unsigned char *uuid, bny_device_link *link) {
+  bny_cuda_device *self = (bny_cuda_device *)device;
+  if (memcmp(uuid, device->facts.uuid, BNY_DEVICE_UUID_BYTES) == 0) {
+    *link = (bny_device_link){.same = true, .visible = true, .access = true, .atomics = true, .lines_whole = true};
+    return BANYAN_OK;
+  }
+  bny_device_link found = {0};
+  int32_t ordinal = find_device(self, uuid);
+  int access = 0, atomics = 0;
+  CUdevice peer;
+  if (ordinal >= 0) {
+    CUresult result = self->driver.cuDeviceGet(&peer, ordinal);
+    if (result == CUDA_SUCCESS) result = self->driver.cuDeviceCanAccessPeer(&access, self->handle, peer);
+    if (result != CUDA_SUCCESS)
+      return bny_cuda_fail(&self->driver, result, "peer access of CUDA device %d to device %d", device->facts.ordinal, ordinal);
+    if (self->driver.cuDeviceGetP2PAttribute(&atomics, CU_DEVICE_P2P_ATTRIBUTE_NATIVE_ATOMIC_SUPPORTED, self->handle, peer) !=
+        CUDA_SUCCESS)
+      atomics = 0;
+    found.visible = true;
+    found.access = access;
+    found.atomics = access && atomics;
+    /* Links that do atomic operations are NVLink, which does not split an aligned line; PCIe may. */
+    found.lines_whole = found.atomics;
+  }
+  *link = found;
+  return BANYAN_OK;
+}
+
+/* ---- life ---------------------------------------------------------------------------------------------------------- */
+
+static void cuda_close(bny_device *device) {
+  if (device) bny_cuda_drop((bny_cuda_device *)device);
+}
+
+static banyan_status cuda_attach(bny_device *device) {
+  bny_cuda_device *self = (bny_cuda_device *)device;
+  CUresult result = self->driver.cuCtxSetCurrent(self->context);
+  return result == CUDA_SUCCESS ? BANYAN_OK : bny_cuda_fail(&self->driver, result, "cuCtxSetCurrent");
+}
+
+static const bny_device_ops cuda_ops = {
+  .name = "cuda",
+  .close = cuda_close,
+  .attach = cuda_attach,
+  .link = cuda_link,
+  .memory_make = bny_cuda_memory_make,
+  .memory_export = bny_cuda_memory_export,
+  .memory_import = bny_cuda_memory_import,
+  .memory_free = bny_cuda_memory_free,
+  .local_make = bny_cuda_local_make,
+  .local_free = bny_cuda_local_free,
+  .host_register = bny_cuda_host_register,
+  .host_unregister = bny_cuda_host_unregister,
+  .words_make = bny_cuda_words_make,
+  .words_free = bny_cuda_words_free,
+  .pointer = bny_cuda_pointer,
+  .copy = bny_cuda_copy,
+  .zero = bny_cuda_zero,
+  .stream_make = bny_cuda_stream_make,
+  .stream_free = bny_cuda_stream_free,
+  .stream_query = bny_cuda_stream_query,
+  .stream_capture = bny_cuda_stream_capture,
+  .mark_make = bny_cuda_mark_make,
+  .mark_free = bny_cuda_mark_free,
+  .mark_set = bny_cuda_mark_set,
+  .mark_elapsed = bny_cuda_mark_elapsed,
+  .graph_begin = bny_cuda_graph_begin,
+  .graph_end = bny_cuda_graph_end,
+  .graph_free = bny_cuda_graph_free,
+  .graph_launch = bny_cuda_graph_launch,
+  .module_load = bny_cuda_module_load,
+  .module_unload = bny_cuda_module_unload,
+  .kernel_find = bny_cuda_kernel_find,
+  .kernel_residency = bny_cuda_kernel_residency,
+  .kernel_clusters = bny_cuda_kernel_clusters,
+  .launch = bny_cuda_launch,
+};
+
+/* Retains the primary context; `current` is what the caller chose by, or NULL. */
+static banyan_status retain(bny_cuda_device *self, CUcontext current) {
+  int32_t ordinal = self->device.facts.ordinal;
+  unsigned flags = 0;
+  int active = 0;
+  CUresult result = self->driver.cuDevicePrimaryCtxGetState(self->handle, &flags, &active);
+  if (result != CUDA_SUCCESS) return bny_cuda_fail(&self->driver, result, "the state of CUDA device %d", ordinal);
+  if (!current || active) { /* where it is not active, the caller's context is certainly another */
+    result = self->driver.cuDevicePrimaryCtxRetain(&self->context, self->handle);
+    if (result != CUDA_SUCCESS) return bny_cuda_fail(&self->driver, result, "opening CUDA device %d", ordinal);
+    if (!current || current == self->context) return BANYAN_OK;
+    self->driver.cuDevicePrimaryCtxRelease(self->handle);
+  }
+  return bny_fail(BANYAN_ERR_UNSUPPORTED,
+                  "the current context of CUDA device %d is not its primary one, which the CUDA runtime and frameworks use; "
+                  "banyan works in that one only",
+                  ordinal);
+}
+
+banyan_status bny_cuda_open(const bny_device_choice *choice, bny_device **device) {
+  bny_cuda_device *self = calloc(1, sizeof *self);
+  if (!self) return bny_fail(BANYAN_ERR_MEMORY, "out of memory for a device");
+  self->device.ops = &cuda_ops;
+  atomic_init(&self->users, 1);
+  CUcontext current = NULL;
+  int32_t ordinal = 0;
+  banyan_status status = bny_cuda_driver_load(choice->library, &self->driver);
+  if (status != BANYAN_OK) goto free_self;
+  status = choose(&self->driver, choice, &current, &ordinal);
+  if (status == BANYAN_OK) status = read_facts(self, ordinal);
+  if (status == BANYAN_OK) status = retain(self, current);
+  if (status != BANYAN_OK) goto unload;
+  self->device.facts.memory_kinds = bny_cuda_memory_try(&self->device);
+  *device = &self->device;
+  return BANYAN_OK;
+
+unload:
+  bny_cuda_driver_unload(&self->driver);
+free_self:
+  free(self);
+  return status;
+}

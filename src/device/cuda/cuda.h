@@ -1,0 +1,87 @@
+/* SPDX-License-Identifier: Apache-2.0
+ * What the files of the CUDA device share. */
+#ifndef BNY_DEVICE_CUDA_DEVICE_H
+#define BNY_DEVICE_CUDA_DEVICE_H
+
+#include "device/cuda/driver.h"
+#include "device/device.h"
+
+typedef struct bny_cuda_device {
+  bny_device device; /* first */
+  bny_cuda_driver driver;
+  CUdevice handle;
+  CUcontext context;        /* the primary one, retained */
+  bool vmm, files, fabric;  /* what the driver claims; the facts say what was tried */
+  bool pageable;            /* plain memory of the host is reached: the machine shares its page tables */
+  bool rdma;                /* memory may be made so that network adapters reach it */
+  _Atomic uint32_t users;   /* its owner, and every memory that another rank of the process still uses */
+} bny_cuda_device;
+
+/* What a call changes of the thread's state and puts back. */
+typedef struct bny_cuda_scope {
+  bool pushed, exchanged;
+  CUstreamCaptureMode mode;
+} bny_cuda_scope;
+
+/* Makes the device's context current. For hot calls. */
+banyan_status bny_cuda_enter(bny_cuda_device *self, bny_cuda_scope *scope);
+
+/* The same for set-up: what it allocates must not spoil a capture that this or another thread has begun. */
+banyan_status bny_cuda_enter_setup(bny_cuda_device *self, bny_cuda_scope *scope);
+void bny_cuda_leave(bny_cuda_device *self, const bny_cuda_scope *scope);
+
+void bny_cuda_hold(bny_cuda_device *self);
+void bny_cuda_drop(bny_cuda_device *self);
+
+static inline CUdeviceptr bny_cuda_address(const void *pointer) { return (CUdeviceptr)(uintptr_t)pointer; }
+
+/* cuda_memory.c */
+banyan_status bny_cuda_memory_make(bny_device *device, bny_memory_kind kind, size_t bytes, bny_device_memory **memory);
+void bny_cuda_memory_free(bny_device_memory *memory);
+banyan_status bny_cuda_host_register(bny_device *device, void *host, size_t bytes, void **address);
+void bny_cuda_host_unregister(bny_device *device, void *host, size_t bytes);
+
+/* cuda_share.c */
+banyan_status bny_cuda_memory_export(bny_device_memory *memory, bny_device_handle *handle, int *file);
+banyan_status bny_cuda_memory_import(bny_device *device, const bny_device_offer *offer, bny_device_memory **memory);
+
+/* Makes, exports and frees a small arena of each kind; a bit for each that works. */
+uint32_t bny_cuda_memory_try(bny_device *device);
+
+/* cuda_stream.c */
+banyan_status bny_cuda_local_make(bny_device *device, size_t bytes, void **address);
+void bny_cuda_local_free(bny_device *device, void *address);
+banyan_status bny_cuda_words_make(bny_device *device, size_t count, bny_device_words *words);
+void bny_cuda_words_free(bny_device *device, bny_device_words *words);
+banyan_status bny_cuda_pointer(bny_device *device, const void *pointer, bny_pointer_facts *facts);
+banyan_status bny_cuda_copy(bny_device *device, void *to, const void *from, size_t bytes, void *stream);
+banyan_status bny_cuda_zero(bny_device *device, void *to, size_t bytes, void *stream);
+banyan_status bny_cuda_stream_make(bny_device *device, void **stream);
+void bny_cuda_stream_free(bny_device *device, void *stream);
+banyan_status bny_cuda_stream_query(bny_device *device, void *stream, bool *done);
+banyan_status bny_cuda_stream_capture(bny_device *device, void *stream, bny_capture *capture);
+
+/* cuda_mark.c */
+banyan_status bny_cuda_mark_make(bny_device *device, void **mark);
+void bny_cuda_mark_free(bny_device *device, void *mark);
+banyan_status bny_cuda_mark_set(bny_device *device, void *mark, void *stream);
+banyan_status bny_cuda_mark_elapsed(bny_device *device, void *from, void *to, double *ns);
+
+/* cuda_graph.c */
+bool bny_cuda_has_graphs(const bny_cuda_driver *driver);
+banyan_status bny_cuda_graph_begin(bny_device *device, void *stream);
+banyan_status bny_cuda_graph_end(bny_device *device, void *stream, void **graph);
+void bny_cuda_graph_free(bny_device *device, void *graph);
+banyan_status bny_cuda_graph_launch(bny_device *device, void *graph, void *stream);
+
+/* cuda_kernel.c */
+banyan_status bny_cuda_module_load(bny_device *device, const void *image, size_t bytes, bny_device_module **module);
+void bny_cuda_module_unload(bny_device_module *module);
+banyan_status bny_cuda_kernel_find(bny_device_module *module, const char *name, bny_device_kernel *kernel);
+banyan_status bny_cuda_kernel_residency(bny_device *device, const bny_device_kernel *kernel, uint32_t block_threads,
+                                        uint32_t shared_bytes, int32_t *blocks);
+banyan_status bny_cuda_kernel_clusters(bny_device *device, const bny_device_kernel *kernel, uint32_t block_threads,
+                                       uint32_t shared_bytes, uint32_t cluster, int32_t *clusters);
+banyan_status bny_cuda_launch(bny_device *device, const bny_device_launch *launch, void *stream);
+
+#endif

@@ -1,0 +1,226 @@
+/* SPDX-License-Identifier: Apache-2.0
+ * Arenas: made by the driver's virtual memory management, by its older allocator, or of host memory; and freed, in the
+ * reverse order of what was done, from whatever state they got to. */
+#include "device/cuda/memory.h"
+
+#include <errno.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/mman.h>
+#include <unistd.h>
+
+#include "base/status.h"
+#include "transport/memory_file.h"
+
+/* The older allocator hands out pieces of blocks of 2 MiB, and an IPC handle opens the whole block: arenas take whole ones,
+ * so that nothing else is shown to peers. */
+static const size_t ipc_block_bytes = (size_t)2 << 20;
+
+static size_t round_up(size_t bytes, size_t unit) { return (bytes + unit - 1) / unit * unit; }
+
+banyan_status bny_cuda_memory_new(bny_cuda_device *self, bny_memory_kind kind, bool imported, bny_cuda_memory **memory) {
+  bny_cuda_memory *made = calloc(1, sizeof *made);
+  if (!made) return bny_fail(BANYAN_ERR_MEMORY, "out of memory for an arena");
+  made->memory = (bny_device_memory){.device = &self->device, .kind = kind, .imported = imported};
+  made->file = -1;
+  bny_cuda_hold(self);
+  *memory = made;
+  return BANYAN_OK;
+}
+
+/* ---- virtual memory management ------------------------------------------------------------------------------------- */
+
+CUmemAllocationHandleType bny_cuda_handle_type(bny_memory_kind kind) {
+  return kind == BNY_MEMORY_FABRIC ? CU_MEM_HANDLE_TYPE_FABRIC : CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR;
+}
+
+banyan_status bny_cuda_memory_map(bny_cuda_device *self, bny_cuda_memory *memory) {
+  CUdeviceptr address = 0;
+  CUmemAccessDesc access = {.location = {.type = CU_MEM_LOCATION_TYPE_DEVICE, .id = self->handle},
+                            .flags = CU_MEM_ACCESS_FLAGS_PROT_READWRITE};
+  size_t bytes = memory->memory.bytes;
+  CUresult result = self->driver.cuMemAddressReserve(&address, bytes, 0, 0, 0);
+  if (result != CUDA_SUCCESS) return bny_cuda_fail(&self->driver, result, "addresses for %zu bytes of arena", bytes);
+  memory->memory.address = (void *)(uintptr_t)address;
+  memory->reserved = true;
+  result = self->driver.cuMemMap(address, bytes, 0, memory->physical, 0);
+  if (result != CUDA_SUCCESS) return bny_cuda_fail(&self->driver, result, "mapping %zu bytes of arena", bytes);
+  memory->mapped = true;
+  result = self->driver.cuMemSetAccess(address, bytes, &access, 1);
+  if (result != CUDA_SUCCESS)
+    return bny_cuda_fail(&self->driver, result, "access of CUDA device %d to %zu bytes of arena",
+                         self->device.facts.ordinal, bytes);
+  return BANYAN_OK;
+}
+
+static banyan_status make_virtual(bny_cuda_device *self, size_t bytes, bny_cuda_memory *memory) {
+  CUmemAllocationProp wanted = {
+    .type = CU_MEM_ALLOCATION_TYPE_PINNED,
+    .requestedHandleTypes = bny_cuda_handle_type(memory->memory.kind),
+    .location = {.type = CU_MEM_LOCATION_TYPE_DEVICE, .id = self->handle},
+    .allocFlags.gpuDirectRDMACapable = self->rdma,
+  };
+  size_t unit = 0;
+  CUresult result = self->driver.cuMemGetAllocationGranularity(&unit, &wanted, CU_MEM_ALLOC_GRANULARITY_RECOMMENDED);
+  if (result == CUDA_SUCCESS && unit == 0) result = CUDA_ERROR_UNKNOWN;
+  if (result != CUDA_SUCCESS) return bny_cuda_fail(&self->driver, result, "the granularity of arenas");
+  bytes = round_up(bytes, unit);
+  result = self->driver.cuMemCreate(&memory->physical, bytes, &wanted, 0);
+  if (result != CUDA_SUCCESS)
+    return bny_cuda_fail(&self->driver, result, "%zu bytes of CUDA device %d for an arena to share by %s", bytes,
+                         self->device.facts.ordinal, bny_memory_kind_name(memory->memory.kind));
+  memory->has_physical = true;
+  memory->memory.bytes = bytes;
+  return bny_cuda_memory_map(self, memory);
+}
+
+/* ---- the older allocator ------------------------------------------------------------------------------------------- */
+
+static banyan_status make_older(bny_cuda_device *self, size_t bytes, bny_cuda_memory *memory) {
+  bytes = round_up(bytes, ipc_block_bytes);
+  CUresult result = self->driver.cuMemAlloc(&memory->allocated, bytes);
+  if (result != CUDA_SUCCESS)
+    return bny_cuda_fail(&self->driver, result, "%zu bytes of CUDA device %d for an arena", bytes,
+                         self->device.facts.ordinal);
+  memory->memory.bytes = bytes;
+  memory->memory.address = (void *)(uintptr_t)memory->allocated;
+  banyan_status status = bny_memory_file_make(BNY_CUDA_CARD_BYTES, &memory->file);
+  void *page;
+  if (status == BANYAN_OK) status = bny_memory_file_map(memory->file, BNY_CUDA_CARD_BYTES, &page);
+  if (status != BANYAN_OK) return status;
+  memory->card = page;
+  memory->card->device = self;
+  memory->card->address = memory->allocated;
+  memory->allocated = 0; /* the last to leave frees it */
+  bny_cuda_hold(self);
+  atomic_init(&memory->card->users, 1);
+  return BANYAN_OK;
+}
+
+static void free_older(bny_cuda_device *self, CUdeviceptr address) {
+  bny_cuda_scope scope;
+  if (bny_cuda_enter_setup(self, &scope) != BANYAN_OK) return;
+  self->driver.cuMemFree(address);
+  bny_cuda_leave(self, &scope);
+}
+
+static void leave_card(bny_cuda_card *card) {
+  bny_cuda_device *owner = card->device;
+  if (atomic_fetch_sub_explicit(&card->users, 1, memory_order_acq_rel) == 1) {
+    free_older(owner, card->address);
+    bny_cuda_drop(owner);
+  }
+  munmap(card, BNY_CUDA_CARD_BYTES);
+}
+
+/* ---- host memory --------------------------------------------------------------------------------------------------- */
+
+/* With the device's context current. */
+static banyan_status register_host(bny_cuda_device *self, void *host, size_t bytes, void **address) {
+  CUdeviceptr found = 0;
+  CUresult result = self->driver.cuMemHostRegister(host, bytes, CU_MEMHOSTREGISTER_PORTABLE | CU_MEMHOSTREGISTER_DEVICEMAP);
+  if (result == CUDA_SUCCESS) {
+    result = self->driver.cuMemHostGetDevicePointer(&found, host, 0);
+    if (result != CUDA_SUCCESS) self->driver.cuMemHostUnregister(host);
+  }
+  if (result != CUDA_SUCCESS)
+    return bny_cuda_fail(&self->driver, result, "registering %zu bytes of host memory for CUDA device %d", bytes,
+                         self->device.facts.ordinal);
+  *address = (void *)(uintptr_t)found;
+  return BANYAN_OK;
+}
+
+banyan_status bny_cuda_memory_register(bny_cuda_device *self, bny_cuda_memory *memory) {
+  banyan_status status = register_host(self, memory->host, memory->memory.bytes, &memory->memory.address);
+  memory->registered = status == BANYAN_OK;
+  return status;
+}
+
+/* After a fork private pages are copied for whoever writes first. If that is the parent, its device keeps the old ones:
+ * unless the child never had them. Linux copies pinned pages for the child at once, but not that of 5.4. */
+banyan_status bny_cuda_host_register(bny_device *device, void *host, size_t bytes, void **address) {
+  bny_cuda_device *self = (bny_cuda_device *)device;
+  bny_cuda_scope scope;
+  if (madvise(host, bytes, MADV_DONTFORK) != 0)
+    return bny_fail_errno(BANYAN_ERR_SYSTEM, errno, "cannot keep %zu bytes of host memory from children of forks",
+                          bytes);
+  banyan_status status = bny_cuda_enter_setup(self, &scope);
+  if (status == BANYAN_OK) {
+    status = register_host(self, host, bytes, address);
+    bny_cuda_leave(self, &scope);
+  }
+  if (status != BANYAN_OK) madvise(host, bytes, MADV_DOFORK);
+  return status;
+}
+
+void bny_cuda_host_unregister(bny_device *device, void *host, size_t bytes) {
+  bny_cuda_device *self = (bny_cuda_device *)device;
+  bny_cuda_scope scope;
+  if (bny_cuda_enter_setup(self, &scope) != BANYAN_OK) return;
+  self->driver.cuMemHostUnregister(host);
+  bny_cuda_leave(self, &scope);
+  madvise(host, bytes, MADV_DOFORK);
+}
+
+static banyan_status make_host(bny_cuda_device *self, size_t bytes, bny_cuda_memory *memory) {
+  bytes = round_up(bytes, (size_t)sysconf(_SC_PAGESIZE));
+  banyan_status status = bny_memory_file_make(bytes, &memory->file);
+  if (status == BANYAN_OK) status = bny_memory_file_map(memory->file, bytes, &memory->host);
+  if (status != BANYAN_OK) return status;
+  memory->memory.bytes = bytes;
+  return bny_cuda_memory_register(self, memory);
+}
+
+/* ---- life ---------------------------------------------------------------------------------------------------------- */
+
+banyan_status bny_cuda_memory_make(bny_device *device, bny_memory_kind kind, size_t bytes, bny_device_memory **memory) {
+  bny_cuda_device *self = (bny_cuda_device *)device;
+  bny_cuda_memory *made = NULL;
+  bny_cuda_scope scope;
+  if ((kind == BNY_MEMORY_FILE && !self->files) || (kind == BNY_MEMORY_FABRIC && !self->fabric))
+    return bny_fail(BANYAN_ERR_UNSUPPORTED, "CUDA device %d does not share memory by %s", device->facts.ordinal,
+                    bny_memory_kind_name(kind));
+  banyan_status status = bny_cuda_memory_new(self, kind, false, &made);
+  if (status != BANYAN_OK) return status;
+  status = bny_cuda_enter_setup(self, &scope);
+  if (status == BANYAN_OK) {
+    if (kind == BNY_MEMORY_FILE || kind == BNY_MEMORY_FABRIC) status = make_virtual(self, bytes, made);
+    if (kind == BNY_MEMORY_IPC) status = make_older(self, bytes, made);
+    if (kind == BNY_MEMORY_HOST) status = make_host(self, bytes, made);
+    bny_cuda_leave(self, &scope);
+  }
+  if (status != BANYAN_OK) {
+    bny_cuda_memory_free(&made->memory);
+    return status;
+  }
+  *memory = &made->memory;
+  return BANYAN_OK;
+}
+
+/* With the device's context current. */
+static void undo(bny_cuda_device *self, bny_cuda_memory *memory) {
+  CUdeviceptr address = bny_cuda_address(memory->memory.address);
+  size_t bytes = memory->memory.bytes;
+  if (memory->registered) self->driver.cuMemHostUnregister(memory->host);
+  if (memory->opened) self->driver.cuIpcCloseMemHandle(address);
+  if (memory->mapped) self->driver.cuMemUnmap(address, bytes);
+  if (memory->reserved) self->driver.cuMemAddressFree(address, bytes);
+  if (memory->has_physical) self->driver.cuMemRelease(memory->physical);
+  if (memory->allocated) self->driver.cuMemFree(memory->allocated);
+}
+
+void bny_cuda_memory_free(bny_device_memory *memory) {
+  if (!memory) return;
+  bny_cuda_memory *made = (bny_cuda_memory *)memory;
+  bny_cuda_device *self = (bny_cuda_device *)memory->device;
+  bny_cuda_scope scope;
+  if (bny_cuda_enter_setup(self, &scope) == BANYAN_OK) {
+    undo(self, made);
+    bny_cuda_leave(self, &scope);
+  }
+  if (made->host) munmap(made->host, memory->bytes);
+  if (made->card) leave_card(made->card);
+  if (made->file >= 0) close(made->file);
+  free(made);
+  bny_cuda_drop(self);
+}

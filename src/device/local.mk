@@ -1,0 +1,47 @@
+# SPDX-License-Identifier: Apache-2.0
+libbanyan_core_la_SOURCES += \
+  %D%/arena.c %D%/arena.h \
+  %D%/arena_attempt.c \
+  %D%/arena_steps.h \
+  %D%/arena_verify.c \
+  %D%/decode.c %D%/decode.h \
+  %D%/decode_plan.c %D%/decode_plan.h \
+  %D%/device.c %D%/device.h \
+  %D%/engine.c %D%/engine.h \
+  %D%/program.c %D%/program.h \
+  %D%/proxy.c %D%/proxy.h \
+  %D%/proxy_parts.h \
+  %D%/proxy_route.c \
+  %D%/proxy_thread.c \
+  %D%/reach.c \
+  %D%/run.c %D%/run.h \
+  %D%/tune.c %D%/tune.h \
+  %D%/unit.c %D%/unit.h
+
+# The CUDA driver is loaded at run time. Only headers of the toolkit are used.
+if CUDA
+noinst_LTLIBRARIES += libbanyan_cuda.la
+libbanyan_core_la_LIBADD += libbanyan_cuda.la
+endif
+libbanyan_cuda_la_SOURCES = \
+  %D%/cuda/cuda.c %D%/cuda/cuda.h \
+  %D%/cuda/driver.c %D%/cuda/driver.h \
+  %D%/cuda/entry.h \
+  %D%/cuda/functions.def \
+  %D%/cuda/graph.c \
+  %D%/cuda/image.c %D%/cuda/image.h \
+  %D%/cuda/kernel.c \
+  %D%/cuda/mark.c \
+  %D%/cuda/memory.c %D%/cuda/memory.h \
+  %D%/cuda/share.c \
+  %D%/cuda/stream.c
+libbanyan_cuda_la_CPPFLAGS = $(AM_CPPFLAGS)
+libbanyan_cuda_la_CFLAGS = $(AM_CFLAGS) $(CUDA_CFLAGS)
+
+# The library contains the kernels of all architectures as one file.
+if NVCC
+libbanyan_cuda_la_CPPFLAGS += -DBNY_CUDA_IMAGE='"kernels.fatbin"' -DBNY_CUDA_KERNELS='"$(CUDA_KERNELS)"'
+# A variable names the object, or automake would take this rule for the one that compiles it.
+cuda_image_object = %D%/cuda/libbanyan_cuda_la-image.lo
+$(cuda_image_object): kernels.fatbin
+endif

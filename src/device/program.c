@@ -1,0 +1,430 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#include "device/program.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+#include "device/unit.h"
+#include "base/status.h"
+
+/* In place of a receiver: ranks of other hosts, all of them. */
+enum { OTHER_HOSTS = -1 };
+
+/* Where a message lies in the inbox of who receives it, or an own slot in one's own; of what goes to other hosts, its
+ * signals. */
+typedef struct inbox_place {
+  int32_t sender, receiver, slot;
+  uint64_t offset;
+  uint32_t signal;
+} inbox_place;
+
+/* What is known of all inboxes, as far as it concerns one rank. */
+typedef struct draft {
+  const bny_request *request;
+  int32_t rank;
+  int32_t protocol;
+  bny_unit_shape shape;
+  bny_plan *plan;        /* of the rank; owned */
+  inbox_place *places;   /* that it sends to or receives in; owned */
+  size_t nplaces, places_room;
+  uint64_t inbox_bytes, signals, relay_words; /* of the rank that needs most */
+  const size_t *piece_offsets;   /* see bny_device_settings */
+  const bny_device_hosts *hosts; /* likewise */
+  bny_program_step *steps;       /* owned */
+  bny_program_place *used;       /* of the program; owned */
+  int32_t nsteps, steps_room, nused;
+} draft;
+
+/* A barrier has one unit without bytes, whose arrival is all there is to it. */
+static bny_unit_box box_of(const draft *draft, const bny_slice *slice) {
+  if (draft->request->collective == BNY_BARRIER) return (bny_unit_box){0, 1, 0, 1};
+  return bny_unit_box_of(&draft->shape, slice);
+}
+
+static bool is_near(const bny_device_hosts *hosts, int32_t rank, int32_t peer) {
+  return !hosts || hosts->host_of[rank] == hosts->host_of[peer];
+}
+
+/* Number of a rank of this host in its group. */
+static int32_t number_in_group(const bny_device_hosts *hosts, int32_t rank) {
+  int32_t number = 0;
+  for (int32_t i = 0; hosts && i < rank; i++) number += hosts->host_of[i] == hosts->host_of[rank];
+  return hosts ? number : rank;
+}
+
+/* ---- inboxes ------------------------------------------------------------------------------------------------------- */
+
+static bool reads_slot(const bny_plan *plan, int32_t slot) {
+  for (int32_t i = 0; i < plan->nsources; i++)
+    if (plan->sources[i].message < 0 && plan->sources[i].slot == slot) return true;
+  return false;
+}
+
+static banyan_status keep_place(draft *draft, const inbox_place *place) {
+  if (place->sender != draft->rank && place->receiver != draft->rank) return BANYAN_OK;
+  if (draft->nplaces == draft->places_room) {
+    size_t room = 2 * draft->places_room + 64;
+    inbox_place *grown = realloc(draft->places, room * sizeof *grown);
+    if (!grown) return bny_fail(BANYAN_ERR_MEMORY, "out of memory for a device program");
+    draft->places = grown;
+    draft->places_room = room;
+  }
+  draft->places[draft->nplaces++] = *place;
+  return BANYAN_OK;
+}
+
+static bool leaves_host(const bny_plan *plan, int32_t slot, const bny_device_hosts *hosts) {
+  for (int32_t i = 0; hosts && i < plan->nsteps; i++) {
+    const bny_step *send = &plan->steps[i];
+    if (send->kind != BNY_STEP_SEND || send->slot != slot) continue;
+    for (int32_t p = send->first; p < send->first + send->count; p++)
+      if (!is_near(hosts, plan->rank, plan->peers[p])) return true;
+  }
+  return false;
+}
+
+/* Slots that go to other hosts, one after another; and how many words there are. */
+static uint64_t deal_units(const bny_plan *plan, const bny_unit_shape *shape, const bny_device_hosts *hosts,
+                           bny_device_units *units) {
+  uint64_t words = 0;
+  for (int32_t slot = 0; slot < plan->nslots; slot++) {
+    bny_unit_box box = bny_unit_box_of(shape, &plan->slots[slot].slice);
+    uint64_t count = leaves_host(plan, slot, hosts) ? bny_unit_box_units(shape, &box) : 0;
+    if (units) units[slot] = (bny_device_units){(uint32_t)words, (uint32_t)count};
+    words += count;
+  }
+  return words > (uint64_t)plan->nmessages ? words : (uint64_t)plan->nmessages;
+}
+
+static banyan_status deal_far(draft *draft, const bny_plan *plan) {
+  bny_device_units *units = calloc((size_t)plan->nslots + 1, sizeof *units);
+  if (!units) return bny_fail(BANYAN_ERR_MEMORY, "out of memory for a device program");
+  uint64_t words = deal_units(plan, &draft->shape, draft->hosts, units);
+  if (words > draft->relay_words) draft->relay_words = words;
+  banyan_status status = BANYAN_OK;
+  for (int32_t slot = 0; slot < plan->nslots && status == BANYAN_OK; slot++) {
+    inbox_place place = {.sender = plan->rank, .receiver = OTHER_HOSTS, .slot = slot, .signal = units[slot].first};
+    if (units[slot].count) status = keep_place(draft, &place);
+  }
+  free(units);
+  return status;
+}
+
+/* The rule: first all messages of its host in the order of the receiver's plan, then its own slots that it reads again. */
+static banyan_status deal_inbox(draft *draft, const bny_plan *plan) {
+  uint64_t offset = 0, units = 0;
+  int32_t nplaces = plan->nmessages + plan->nslots;
+  for (int32_t i = 0; i < nplaces; i++) {
+    int32_t own = i - plan->nmessages;
+    bool is_message = own < 0;
+    if (is_message ? !is_near(draft->hosts, plan->rank, plan->messages[i].peer) : !reads_slot(plan, own)) continue;
+    const bny_slice *slice = is_message ? &plan->messages[i].what.slice : &plan->slots[own].slice;
+    inbox_place place = {.sender = is_message ? plan->messages[i].peer : plan->rank,
+                         .receiver = plan->rank,
+                         .slot = is_message ? plan->messages[i].slot : own,
+                         .offset = offset,
+                         .signal = (uint32_t)units};
+    banyan_status status = keep_place(draft, &place);
+    if (status != BANYAN_OK) return status;
+    bny_unit_box box = box_of(draft, slice);
+    units += bny_unit_box_units(&draft->shape, &box);
+    offset = units * draft->shape.unit_bytes;
+  }
+  if (units > UINT32_MAX)
+    return bny_fail(BANYAN_ERR_MEMORY, "a message for a device is too large: %llu units", (unsigned long long)units);
+  if (offset > draft->inbox_bytes) draft->inbox_bytes = offset;
+  if (units > draft->signals) draft->signals = units;
+  return BANYAN_OK;
+}
+
+static banyan_status deal_inboxes(draft *draft) {
+  for (int32_t rank = 0; rank < draft->request->nranks; rank++) {
+    bny_plan *plan = NULL;
+    banyan_status status = bny_plan_make(draft->request, rank, &plan);
+    if (status == BANYAN_OK) status = deal_inbox(draft, plan);
+    if (status == BANYAN_OK && draft->hosts) status = deal_far(draft, plan);
+    if (status == BANYAN_OK && rank == draft->rank) draft->plan = plan;
+    else bny_plan_free(plan);
+    if (status != BANYAN_OK) return status;
+  }
+  return BANYAN_OK;
+}
+
+/* ---- steps --------------------------------------------------------------------------------------------------------- */
+
+/* Of what lies in memory of the host: whose half it is in, and what it is there. */
+static void set_message(const draft *draft, int32_t sender, const bny_slot *what, bny_program_place *place) {
+  const bny_device_hosts *hosts = draft->hosts;
+  bny_wire_layout layout = bny_wire_layout_make(draft->request->wire, bny_slice_rows(&what->slice), draft->request->value_dim);
+  for (int half = 0; half < 2; half++) place->message[half] = hosts->messages[sender][half] + hosts->shift + what->offset;
+  place->d = (uint32_t)layout.d;
+  place->n = (uint32_t)layout.n;
+  place->peer = number_in_group(hosts, draft->rank);
+}
+
+static void add_arrival(draft *draft, int32_t index) {
+  const bny_message *message = &draft->plan->messages[index];
+  bny_unit_box box = box_of(draft, &message->what.slice);
+  bny_program_place place = {.slot = message->slot, .token0 = box.token0, .head0 = box.head0, .heads = box.heads};
+  set_message(draft, message->peer, &message->what, &place);
+  for (int half = 0; half < 2; half++)
+    place.signals[half] = draft->hosts->arrivals[half] + (uint64_t)index * sizeof(uint64_t);
+  draft->used[draft->nused++] = place;
+}
+
+static banyan_status use_place(draft *draft, int32_t sender, int32_t receiver, int32_t slot, int32_t peer,
+                               const bny_slice *slice) {
+  for (size_t i = 0; i < draft->nplaces; i++) {
+    const inbox_place *place = &draft->places[i];
+    if (place->sender != sender || place->receiver != receiver || place->slot != slot) continue;
+    bny_unit_box box = box_of(draft, slice);
+    draft->used[draft->nused++] = (bny_program_place){.offset = place->offset,
+                                                      .signal = place->signal,
+                                                      .peer = number_in_group(draft->hosts, peer),
+                                                      .slot = slot,
+                                                      .token0 = box.token0,
+                                                      .head0 = box.head0,
+                                                      .heads = box.heads};
+    return BANYAN_OK;
+  }
+  return bny_fail(BANYAN_ERR_STATE, "plans of ranks %d and %d disagree on slot %d: this is a bug of banyan", sender, receiver,
+                  slot);
+}
+
+static banyan_status add_message(draft *draft, int32_t index) {
+  const bny_message *message = &draft->plan->messages[index];
+  if (!is_near(draft->hosts, draft->rank, message->peer)) {
+    add_arrival(draft, index);
+    return BANYAN_OK;
+  }
+  return use_place(draft, message->peer, draft->rank, message->slot, message->peer, &message->what.slice);
+}
+
+static banyan_status add_sources(draft *draft, const bny_step *step, bny_program_step *made) {
+  const bny_plan *plan = draft->plan;
+  banyan_status status = BANYAN_OK;
+  made->sources = draft->nused;
+  if (step->kind == BNY_STEP_WAIT) status = add_message(draft, step->message);
+  for (int32_t i = step->first; i < step->first + step->count && status == BANYAN_OK; i++) {
+    const bny_source *source = &plan->sources[i];
+    if (source->message >= 0) status = add_message(draft, source->message);
+    else
+      status = use_place(draft, draft->rank, draft->rank, source->slot, draft->rank, &plan->slots[source->slot].slice);
+  }
+  made->nsources = draft->nused - made->sources;
+  return status;
+}
+
+/* One place serves all ranks of other hosts. */
+static banyan_status add_departure(draft *draft, int32_t slot, bny_program_step *made) {
+  const bny_slot *what = &draft->plan->slots[slot];
+  banyan_status status = use_place(draft, draft->rank, OTHER_HOSTS, slot, draft->rank, &what->slice);
+  if (status != BANYAN_OK) return status;
+  bny_program_place *place = &draft->used[draft->nused - 1];
+  set_message(draft, draft->rank, what, place);
+  for (int half = 0; half < 2; half++) place->signals[half] = draft->hosts->signals[half] + place->signal * sizeof(uint64_t);
+  made->nfar = 1;
+  return BANYAN_OK;
+}
+
+/* Everybody who is sent the slot, and this rank if it reads it again. Sending early harms nobody: the place is reserved. */
+static banyan_status add_destinations(draft *draft, int32_t slot, bny_program_step *made) {
+  const bny_plan *plan = draft->plan;
+  const bny_slice *slice = &plan->slots[slot].slice;
+  banyan_status status = BANYAN_OK;
+  made->destinations = draft->nused;
+  for (int32_t i = 0; i < plan->nsteps && status == BANYAN_OK; i++) {
+    const bny_step *send = &plan->steps[i];
+    if (send->kind != BNY_STEP_SEND || send->slot != slot) continue;
+    for (int32_t p = send->first; p < send->first + send->count && status == BANYAN_OK; p++)
+      if (is_near(draft->hosts, draft->rank, plan->peers[p]))
+        status = use_place(draft, draft->rank, plan->peers[p], slot, plan->peers[p], slice);
+  }
+  if (status == BANYAN_OK && reads_slot(plan, slot))
+    status = use_place(draft, draft->rank, draft->rank, slot, draft->rank, slice);
+  if (status == BANYAN_OK && leaves_host(plan, slot, draft->hosts)) status = add_departure(draft, slot, made);
+  made->ndestinations = draft->nused - made->destinations;
+  return status;
+}
+
+static banyan_status keep_step(draft *draft, const bny_program_step *step) {
+  if (draft->nsteps == draft->steps_room) {
+    int32_t room = 2 * draft->steps_room + 16;
+    bny_program_step *grown = realloc(draft->steps, (size_t)room * sizeof *grown);
+    if (!grown) return bny_fail(BANYAN_ERR_MEMORY, "out of memory for a device program");
+    draft->steps = grown;
+    draft->steps_room = room;
+  }
+  draft->steps[draft->nsteps++] = *step;
+  return BANYAN_OK;
+}
+
+/* A delivery of bytes whose pieces do not lie one after another in the caller's memory: a step for each. */
+static banyan_status keep_pieces(draft *draft, const bny_program_step *step) {
+  const bny_request *request = draft->request;
+  banyan_status status = BANYAN_OK;
+  size_t begin = 0;
+  for (int32_t rank = 0; rank < request->nranks && status == BANYAN_OK; begin += request->counts[rank], rank++) {
+    size_t first = begin > step->byte0 ? begin : step->byte0, end = begin + request->counts[rank];
+    if (end > step->byte0 + step->bytes) end = step->byte0 + step->bytes;
+    if (first >= end) continue;
+    bny_program_step piece = *step;
+    bny_unit_box box = box_of(draft, &(bny_slice){.byte0 = first, .bytes = end - first});
+    piece.head0 = box.head0;
+    piece.heads = box.heads;
+    piece.byte0 = first;
+    piece.bytes = end - first;
+    piece.shift = (int64_t)(draft->piece_offsets[rank] - begin);
+    status = keep_step(draft, &piece);
+  }
+  return status;
+}
+
+/* What SEND makes visible was sent when it was made, and WAIT is part of whatever reads it: but for a barrier's. */
+static banyan_status add_step(draft *draft, const bny_step *step) {
+  bool signals = draft->request->collective == BNY_BARRIER;
+  bny_unit_box box = box_of(draft, &step->slice);
+  bny_program_step made = {.token0 = box.token0,
+                           .tokens = box.tokens,
+                           .head0 = box.head0,
+                           .heads = box.heads,
+                           .byte0 = step->slice.byte0,
+                           .bytes = step->slice.bytes};
+  banyan_status status = BANYAN_OK;
+  bool sends = step->kind == BNY_STEP_SEND, waits = step->kind == BNY_STEP_WAIT;
+  if (((sends || waits) && !signals) || box.tokens == 0 || box.heads == 0) return BANYAN_OK;
+  made.kind = sends || step->kind == BNY_STEP_COPY ? BNY_PROGRAM_COPY
+              : step->kind == BNY_STEP_MERGE       ? BNY_PROGRAM_MERGE
+                                                   : BNY_PROGRAM_DELIVER;
+  if (made.kind != BNY_PROGRAM_COPY) status = add_sources(draft, step, &made);
+  if (status == BANYAN_OK && made.kind != BNY_PROGRAM_DELIVER) status = add_destinations(draft, step->slot, &made);
+  if (status != BANYAN_OK) return status;
+  bool in_pieces = made.kind == BNY_PROGRAM_DELIVER && draft->piece_offsets;
+  return in_pieces ? keep_pieces(draft, &made) : keep_step(draft, &made);
+}
+
+static banyan_status add_steps(draft *draft) {
+  const bny_plan *plan = draft->plan;
+  /* A slot is written by one step, so every peer is a destination once, and every slot is read again once at most. */
+  size_t places = (size_t)plan->nsources + (size_t)plan->nmessages + (size_t)plan->npeers + (size_t)plan->nslots;
+  draft->used = calloc(places + 1, sizeof *draft->used);
+  if (!draft->used) return bny_fail(BANYAN_ERR_MEMORY, "out of memory for a device program");
+  for (int32_t i = 0; i < plan->nsteps; i++) {
+    banyan_status status = add_step(draft, &plan->steps[i]);
+    if (status != BANYAN_OK) return status;
+  }
+  return BANYAN_OK;
+}
+
+static banyan_status write_down(const draft *draft, bny_program **program) {
+  size_t steps = (size_t)draft->nsteps * sizeof *draft->steps, places = (size_t)draft->nused * sizeof *draft->used;
+  bny_program *made = calloc(1, sizeof *made + steps + places);
+  if (!made) return bny_fail(BANYAN_ERR_MEMORY, "out of memory for a device program");
+  *made = (bny_program){.bytes = sizeof *made + steps + places,
+                        .label = draft->hosts ? draft->hosts->label : 0,
+                        .inbox_bytes = draft->inbox_bytes,
+                        .relay_words = draft->relay_words,
+                        .signals = draft->protocol == BNY_PROTOCOL_SIMPLE ? draft->signals : 0,
+                        .protocol = draft->protocol,
+                        .round_nodes = draft->plan->round_nodes,
+                        .nsteps = draft->nsteps,
+                        .nplaces = draft->nused,
+                        .shape = draft->shape};
+  char *at = (char *)(made + 1);
+  if (steps) memcpy(at, draft->steps, steps);
+  if (places) memcpy(at + steps, draft->used, places);
+  *program = made;
+  return BANYAN_OK;
+}
+
+/* ---- the calls ----------------------------------------------------------------------------------------------------- */
+
+banyan_status bny_device_program_make(const bny_request *request, int32_t rank, const bny_device_settings *settings,
+                                      bny_program **program) {
+  if (request->nranks > BNY_DEVICE_RANKS_MAX && !settings->hosts)
+    return bny_fail(BANYAN_ERR_UNSUPPORTED, "%d ranks share device memory, at most %d can", request->nranks,
+                    BNY_DEVICE_RANKS_MAX);
+  draft draft = {.request = request, .rank = rank, .hosts = settings->hosts};
+  draft.protocol = bny_unit_protocol(request, settings);
+  if (request->collective == BNY_GATHER) draft.piece_offsets = settings->piece_offsets;
+  banyan_status status = bny_unit_shape_make(request, draft.protocol, settings->whole_rows, &draft.shape);
+  if (status == BANYAN_OK) status = deal_inboxes(&draft);
+  if (status == BANYAN_OK) status = add_steps(&draft);
+  if (status == BANYAN_OK) status = write_down(&draft, program);
+  bny_plan_free(draft.plan);
+  free(draft.places);
+  free(draft.steps);
+  free(draft.used);
+  return status;
+}
+
+banyan_status bny_device_program_units(const bny_request *request, const bny_plan *plan, const bny_device_settings *settings,
+                                       bny_device_units *units) {
+  bny_unit_shape shape;
+  banyan_status status = bny_unit_shape_make(request, bny_unit_protocol(request, settings), settings->whole_rows, &shape);
+  if (status == BANYAN_OK) deal_units(plan, &shape, settings->hosts, units);
+  return status;
+}
+
+bny_arena_sizes bny_device_program_needs(const bny_program *program) {
+  bny_arena_sizes needs = {.signals = program->signals, .relay_words = program->relay_words};
+  needs.inbox_bytes[program->protocol] = program->inbox_bytes;
+  return needs;
+}
+
+/* The part of the box that a rank owns along the dimension that is scattered. */
+static void own_parts(const bny_request *request, bny_oneshot *what) {
+  bool tokens = request->scatter == BANYAN_SCATTER_TOKENS;
+  int32_t first = tokens ? request->token0 : request->head0, last = first + (tokens ? request->tokens : request->heads);
+  for (int32_t rank = 0; rank <= request->nranks; rank++) {
+    int32_t begin = tokens ? request->all_tokens : request->all_heads, number;
+    if (rank < request->nranks) bny_slice_split(begin, request->nranks, rank, &begin, &number);
+    what->first[rank] = begin < first ? first : begin > last ? last : begin;
+  }
+}
+
+banyan_status bny_device_oneshot_make(const bny_request *request, const bny_device_settings *settings, bny_oneshot *what,
+                                      bny_protocol *protocol, bny_arena_sizes *needs) {
+  bool round_nodes = request->order == BANYAN_ORDER_CANONICAL && request->wire != BNY_WIRE_F32;
+  if (request->collective != BNY_COMBINE || request->nranks > BNY_ONESHOT_RANKS_MAX || request->pieces || round_nodes)
+    return bny_fail(BANYAN_ERR_UNSUPPORTED,
+                    "the oneshot kernels serve combines of at most %d ranks, not canonical order on a lossy wire",
+                    BNY_ONESHOT_RANKS_MAX);
+  int32_t chosen = bny_unit_protocol(request, settings);
+  bny_oneshot made = {.scatter = (int32_t)request->scatter, .root = request->root};
+  banyan_status status = bny_unit_shape_make(request, chosen, settings->whole_rows, &made.shape);
+  if (status != BANYAN_OK) return status;
+  own_parts(request, &made);
+  bool scattered = request->scatter == BANYAN_SCATTER_HEADS || request->scatter == BANYAN_SCATTER_TOKENS;
+  int64_t rows = (int64_t)request->tokens * request->heads, most = scattered ? 0 : rows;
+  for (int32_t rank = 0; scattered && rank < request->nranks; rank++) {
+    int64_t owned = made.first[rank + 1] - made.first[rank];
+    owned *= request->scatter == BANYAN_SCATTER_TOKENS ? request->heads : request->tokens;
+    if (owned > most) most = owned;
+  }
+  uint64_t units = (uint64_t)most * (uint64_t)made.shape.chunks * (uint64_t)request->nranks;
+  if (units > INT32_MAX) return bny_fail(BANYAN_ERR_MEMORY, "a combine is too large for the oneshot kernels");
+  made.units_max = (int32_t)(units / (uint64_t)request->nranks);
+  *needs = (bny_arena_sizes){.signals = chosen == BNY_PROTOCOL_SIMPLE ? units : 0};
+  needs->inbox_bytes[chosen] = units * made.shape.unit_bytes;
+  *protocol = (bny_protocol)chosen;
+  *what = made;
+  return BANYAN_OK;
+}
+
+banyan_status bny_device_combine_make(const bny_request *request, int32_t rank, const banyan_partial *in,
+                                      const banyan_partial *out, int32_t mergers, bny_device_combine *combine,
+                                      bny_arena_sizes *needs) {
+  const bny_device_settings settings = {.protocol = BNY_PROTOCOL_LL16, .whole_rows = true};
+  bny_slice owned = bny_slice_owned(request, rank);
+  bny_protocol protocol;
+  bny_device_combine made = {.mergers = (uint32_t)(mergers > 0 ? mergers : 1)};
+  banyan_status status = bny_device_oneshot_make(request, &settings, &made.what, &protocol, needs);
+  if (status != BANYAN_OK) return status;
+  made.call.in = *in;
+  if (out) made.call.out = *out;
+  made.call.out_token0 = owned.token0;
+  made.call.out_head0 = owned.head0;
+  *combine = made;
+  return BANYAN_OK;
+}

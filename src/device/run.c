@@ -1,0 +1,255 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#include "device/run.h"
+
+#include <inttypes.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "device/unit.h"
+#include "plan/measured.h"
+#include "base/status.h"
+
+struct bny_device_run {
+  bny_device_exec *exec;
+  bny_engine_kernel kernel;
+  int32_t blocks, threads;
+  bny_device_settings settings; /* its exec's, but for the protocol */
+  int32_t share;                /* of the blocks that there is work for it takes one in so many */
+  bool is_oneshot;
+  bny_oneshot oneshot;
+  void *program; /* address in the device's memory; the engine's */
+  bny_bridge_route *route; /* the bridge's; NULL: there is none */
+};
+
+/* ---- arenas ---------------------------------------------------------------------------------------------------------- */
+
+/* Orders of magnitude, for prediction; what is true of a machine is measured there. PCIe of generation 4, 16 lanes. */
+static const bny_link_cost over_nvlink = {.alpha_ns = 1000, .beta_ns_per_byte = 0.004, .gamma_ns_per_byte = 0.001};
+static const bny_link_cost over_pcie = {.alpha_ns = 2500, .beta_ns_per_byte = 0.042, .gamma_ns_per_byte = 0.001};
+
+/* What small messages need is little; most is for large ones. A unit of at least 128 bytes has one signal. */
+static bny_arena_sizes deal(uint64_t half_bytes, const bny_device_settings *settings) {
+  enum { ALIGNMENT = 256, PARTS = 32 };
+  uint64_t part = half_bytes / PARTS / ALIGNMENT * ALIGNMENT;
+  if (settings->protocol == BNY_PROTOCOL_SIMPLE)
+    return (bny_arena_sizes){.signals = 2 * part / sizeof(uint64_t), .relay_words = 2 * part / sizeof(uint64_t),
+                             .inbox_bytes = {[BNY_PROTOCOL_SIMPLE] = 30 * part}};
+  bny_arena_sizes sizes = {.signals = part / sizeof(uint64_t)};
+  bny_protocol first = settings->narrow ? BNY_PROTOCOL_LL8 : BNY_PROTOCOL_LL16;
+  sizes.inbox_bytes[first] = (settings->lines_whole ? 6 : 11) * part; /* that of combines within kernels, too */
+  sizes.inbox_bytes[BNY_PROTOCOL_LL128] = settings->lines_whole ? 10 * part : 0;
+  sizes.inbox_bytes[BNY_PROTOCOL_SIMPLE] = (settings->lines_whole ? 15 : 20) * part;
+  return sizes;
+}
+
+banyan_status bny_device_exec_make(bny_engine *engine, bool hosts, bny_device_exec *exec) {
+  const bny_share *share = engine->share;
+  bny_device_exec made = {
+    .engine = engine,
+    /* What goes over PCIe in 16 bytes may come in two halves. */
+    .settings = {.protocol = hosts ? BNY_PROTOCOL_SIMPLE : BNY_PROTOCOL_COUNT, .lines_whole = share->lines_whole,
+                 .narrow = share->kind == BNY_MEMORY_HOST},
+    .cost = share->lines_whole ? over_nvlink : over_pcie, /* as all ranks have found together */
+  };
+  size_t head = bny_arena_shape_make(&(bny_arena_sizes){0}).bytes;
+  if (share->bytes > head) made.sizes = deal((share->bytes - head) / 2, &made.settings);
+  if (made.sizes.signals == 0)
+    return bny_fail(BANYAN_ERR_ARGUMENT, "arenas of %zu bytes are too small for runs on devices", share->bytes);
+  made.outbox_bytes = made.sizes.inbox_bytes[BNY_PROTOCOL_SIMPLE];
+  engine->group.shape = bny_arena_shape_make(&made.sizes);
+  *exec = made;
+  return BANYAN_OK;
+}
+
+static banyan_status check_room(const bny_device_exec *exec, const bny_arena_sizes *needs) {
+  const char *lacks = bny_arena_lacks(&exec->sizes, needs);
+  if (!lacks) return BANYAN_OK;
+  return bny_fail(BANYAN_ERR_MEMORY, "%s in arenas of %zu bytes is too small; raise arena_bytes", lacks,
+                  exec->engine->share->bytes);
+}
+
+/* ---- making ---------------------------------------------------------------------------------------------------------- */
+
+/* Where there are other hosts: all warps of these poll words in memory of the host, over a link that payload is on its way by
+ * as well. An estimate, to be replaced by measurement. */
+enum { BLOCKS_BETWEEN_HOSTS = 16 };
+
+/* Blocks of a combine wait for those of other ranks, and keep their SMs meanwhile. If one communicator's filled the
+ * device of a rank, and another's that of a second rank, neither would ever end. So a run takes so many blocks, or a
+ * quarter of those that are resident at once: two communicators, each with a run and the one after it, which is
+ * launched early. */
+enum { BLOCKS_USUAL = 32, RUNS_BESIDE = 4 };
+
+static int32_t blocks_of_combine(const bny_engine *engine, int32_t resident) {
+  if (engine->blocks_max > 0) return engine->blocks_max < resident ? engine->blocks_max : resident;
+  int32_t share = resident / RUNS_BESIDE;
+  return share < 1 ? 1 : share < BLOCKS_USUAL ? share : BLOCKS_USUAL;
+}
+
+/* Blocks that a run may have. Ranks on one device wait for each other, so all of their blocks are there at once; and those
+ * of the run after, which is launched early, must not take the place of what another rank has yet to begin. */
+static int32_t blocks_that_fit(const bny_device_run *run) {
+  const bny_engine *engine = run->exec->engine;
+  int32_t resident = engine->sms * run->kernel.blocks_per_sm, blocks = blocks_of_combine(engine, resident);
+  if (run->route && blocks > BLOCKS_BETWEEN_HOSTS) blocks = BLOCKS_BETWEEN_HOSTS;
+  return engine->share->crowd > 1 && resident > 1 && blocks > resident / 2 ? resident / 2 : blocks;
+}
+
+/* Rows are dealt to as many SMs as a run has, and only then to more warps of each: a warp alone has all of its SM. */
+static void set_grid(bny_device_run *run, const bny_unit_shape *shape) {
+  int32_t fit = blocks_that_fit(run), sms = run->exec->engine->sms < fit ? run->exec->engine->sms : fit;
+  int32_t warps_max = BNY_BLOCK_THREADS_MAX / 32;
+  int64_t warps = shape->chunks, rows = (int64_t)shape->tokens * shape->heads;
+  while (warps * 2 <= warps_max && rows * shape->chunks > warps * sms) warps *= 2;
+  run->threads = (int32_t)warps * 32;
+  run->blocks = bny_device_blocks(shape, run->threads, fit) / run->share;
+  if (run->blocks < 1) run->blocks = 1;
+}
+
+static banyan_status make_oneshot(bny_device_run *run, const bny_request *request) {
+  bny_protocol protocol;
+  bny_arena_sizes needs;
+  banyan_status status = bny_device_oneshot_make(request, &run->settings, &run->oneshot, &protocol, &needs);
+  if (status == BANYAN_OK) status = check_room(run->exec, &needs);
+  if (status == BANYAN_OK)
+    status = bny_engine_find(run->exec->engine, bny_device_oneshot_kernel(protocol, run->oneshot.shape.wire), &run->kernel);
+  if (status != BANYAN_OK) return status;
+  run->is_oneshot = true;
+  set_grid(run, &run->oneshot.shape);
+  return BANYAN_OK;
+}
+
+/* Of a program: its plan, and what the plan does not know. */
+static uint64_t key_of(const bny_plan *plan, const bny_program *program, const size_t *piece_offsets) {
+  uint64_t key = plan->hash + (uint64_t)program->protocol;
+  for (int32_t rank = 0; piece_offsets && rank < plan->nranks; rank++) {
+    key = (key ^ piece_offsets[rank]) * 0x9e3779b97f4a7c15u;
+    key ^= key >> 29;
+  }
+  return key;
+}
+
+static banyan_status make_program(bny_device_run *run, const bny_request *request, const bny_plan *plan, const bny_call *call,
+                                  const bny_binding *binding) {
+  bny_program *program = NULL;
+  /* All ranks' plans are made alike. */
+  bny_request named = *request;
+  if (!named.algorithm) named.algorithm = plan->algorithm;
+  bny_device_settings settings = run->settings;
+  settings.piece_offsets = binding->piece_offsets;
+  banyan_status status = BANYAN_OK;
+  if (run->exec->bridge) status = bny_bridge_plan(run->exec->bridge, &named, call, &settings, &run->route);
+  if (run->route) settings.hosts = bny_bridge_hosts(run->route);
+  if (status == BANYAN_OK) status = bny_device_program_make(&named, plan->rank, &settings, &program);
+  if (status != BANYAN_OK) return status;
+  bny_arena_sizes needs = bny_device_program_needs(program);
+  status = check_room(run->exec, &needs);
+  if (status == BANYAN_OK)
+    status = bny_engine_find(run->exec->engine, bny_device_program_kernel(program), &run->kernel);
+  if (status == BANYAN_OK)
+    status = bny_engine_load(run->exec->engine, key_of(plan, program, binding->piece_offsets), program, &run->program);
+  /* Out of memory in the other sense is the same on all ranks, which then cut the call into smaller parts. */
+  if (status == BANYAN_ERR_MEMORY && run->program == NULL && bny_arena_lacks(&run->exec->sizes, &needs) == NULL)
+    status = bny_fail(BANYAN_ERR_SYSTEM, "%s", banyan_last_error());
+  if (status == BANYAN_OK) set_grid(run, &program->shape);
+  free(program);
+  return status;
+}
+
+/* What the oneshot kernels do not serve, the interpreter does. */
+static banyan_status make(bny_device_run *run, const bny_request *request, const bny_plan *plan, const bny_call *call,
+                          const bny_binding *binding) {
+  banyan_status status = BANYAN_ERR_UNSUPPORTED;
+  bool may_be_oneshot = request->collective == BNY_COMBINE && !run->exec->bridge;
+  if (may_be_oneshot && strcmp(plan->algorithm, "oneshot") == 0) status = make_oneshot(run, request);
+  return status == BANYAN_ERR_UNSUPPORTED ? make_program(run, request, plan, call, binding) : status;
+}
+
+banyan_status bny_device_run_make(bny_device_exec *exec, const bny_request *request, const bny_plan *plan, const bny_call *call,
+                                  const bny_binding *binding, bny_device_run **run) {
+  bny_device_run *made = calloc(1, sizeof *made);
+  if (!made) return bny_fail(BANYAN_ERR_MEMORY, "out of memory to bind a plan");
+  made->exec = exec;
+  made->settings = exec->settings;
+  made->share = 1;
+  const bny_measurement *form = bny_measured_find_named(request, plan->algorithm);
+  banyan_status status = BANYAN_ERR_MEMORY;
+  if (form) {
+    made->settings.protocol = bny_unit_protocol_named(form->carrier, &exec->settings);
+    made->share = form->share;
+    status = make(made, request, plan, call, binding);
+    /* It was measured with fewer bytes: larger ones may not fit that protocol's inbox, on all ranks alike. */
+    made->settings.protocol = exec->settings.protocol;
+  }
+  if (status == BANYAN_ERR_MEMORY) status = make(made, request, plan, call, binding);
+  if (status != BANYAN_OK) {
+    free(made);
+    return status;
+  }
+  *run = made;
+  return BANYAN_OK;
+}
+
+const bny_bridge_route *bny_device_run_route(const bny_device_run *run) { return run->route; }
+
+void bny_device_run_free(bny_device_run *run) { free(run); }
+
+banyan_status bny_device_run_within(const bny_device_exec *exec, const bny_request *request, bny_device_combine *combine) {
+  bny_arena_sizes needs;
+  bny_device_combine made;
+  if (exec->settings.narrow)
+    return bny_fail(BANYAN_ERR_UNSUPPORTED, "a combine within a kernel needs arenas in memory of devices; these are in host memory");
+  banyan_status status =
+      bny_device_combine_make(request, exec->engine->group.rank, &(banyan_partial){0}, NULL, 1, &made, &needs);
+  if (status == BANYAN_OK) status = check_room(exec, &needs);
+  if (status != BANYAN_OK) return status;
+  made.group = exec->engine->group;
+  *combine = made;
+  return BANYAN_OK;
+}
+
+/* ---- running --------------------------------------------------------------------------------------------------------- */
+
+/* Whether statistics of `in` and `out` are in common memory: a row then has the same place in both. */
+static bool shares_stats(const bny_binding *binding) {
+  const banyan_partial *in = binding->in, *out = binding->out;
+  if (!in || !out || !out->lse || !in->lse) return false;
+  int64_t first = binding->out_token0 * in->stats_token_stride + binding->out_head0 * in->stats_head_stride;
+  size_t offset = (size_t)first * bny_dtype_bytes(in->stats_dtype);
+  return (char *)out->lse == (char *)in->lse + offset || (in->sum && (char *)out->sum == (char *)in->sum + offset);
+}
+
+banyan_status bny_device_run_start(bny_device_run *run, const bny_binding *binding, void *stream) {
+  bny_device_call call = {
+    .out_token0 = binding->out_token0,
+    .out_head0 = binding->out_head0,
+    .in_bytes = (const unsigned char *)binding->in_bytes,
+    .out_bytes = (unsigned char *)binding->out_bytes,
+    .in_byte0 = binding->in_byte0,
+    .out_byte0 = binding->out_byte0,
+  };
+  if (binding->in) call.in = *binding->in;
+  if (binding->out) call.out = *binding->out;
+  call.shares_stats = shares_stats(binding);
+  bny_engine_launch launch = {
+    .kernel = &run->kernel,
+    .blocks = run->blocks,
+    .threads = run->threads,
+    .what = run->is_oneshot ? (const void *)&run->oneshot : (const void *)&run->program,
+    .call = &call,
+  };
+  return bny_engine_start(run->exec->engine, &launch, stream);
+}
+
+banyan_status bny_device_run_fail_data(bny_exec *exec, const bny_engine *engine, const bny_device_fault *fault, int32_t rank) {
+  if (!(fault->detail & BNY_DEVICE_DETAIL_RESULT))
+    return bny_exec_fail(exec, BANYAN_ERR_DATA, rank, "rank %d " BNY_EXEC_NO_ROW ", in row %u", rank, fault->detail);
+  uint32_t token;
+  int32_t head;
+  char where[64] = "a row";
+  if (rank == exec->transport->rank && bny_engine_fault_place(engine, &token, &head))
+    snprintf(where, sizeof where, "token %" PRIu32 ", head %" PRId32, token, head);
+  return bny_exec_fail(exec, BANYAN_ERR_DATA, rank,
+                       "rank %d: the type of out.stats_dtype cannot hold the statistics of %s of its result", rank, where);
+}

@@ -1,0 +1,182 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#include "device/unit.h"
+
+#include <string.h>
+
+#include "base/status.h"
+
+/* Payloads up to these go by packets that carry their flags; larger ones, where half or a quarter more bytes cost more than a
+ * release does, by plain stores. Estimates, for where nothing was measured. */
+enum { LL16_BYTES_MAX = 128 << 10, LL128_BYTES_MAX = 4 << 20 };
+enum { UNIT_ALIGNMENT = 128, ARENA_ALIGNMENT = 256 };
+/* Units that are enough to keep a device busy: rows are not cut into more. */
+enum { UNITS_ENOUGH = 1024 };
+/* Bytes are dealt out in units of so many packets for each lane. */
+enum { BYTES_FEW = 256 << 10, BYTES_PACKETS_FEW = 1, BYTES_PACKETS_MANY = 4 };
+
+static uint64_t payload_bytes(const bny_request *request) {
+  uint64_t bytes = request->bytes;
+  if (request->collective == BNY_COMBINE) {
+    uint64_t row = 8 + (uint64_t)request->value_dim * bny_wire_formats[request->wire].element_bytes;
+    return (uint64_t)request->tokens * (uint64_t)request->heads * row;
+  }
+  if (request->collective == BNY_GATHER) {
+    bytes = 0;
+    for (int32_t rank = 0; rank < request->nranks; rank++) bytes += request->counts[rank];
+  }
+  return bytes;
+}
+
+static const char *const protocol_names[BNY_PROTOCOL_COUNT] = {"LL8", "LL16", "LL128", "SIMPLE"};
+
+const char *bny_unit_protocol_name(int32_t protocol) { return protocol_names[protocol]; }
+
+bool bny_unit_protocol_serves(int32_t protocol, const bny_device_settings *settings) {
+  switch (protocol) {
+  case BNY_PROTOCOL_LL8: return settings->narrow; /* elsewhere LL16 is the better one, and has the inbox */
+  case BNY_PROTOCOL_LL16: return !settings->narrow;
+  case BNY_PROTOCOL_LL128: return settings->lines_whole;
+  default: return true;
+  }
+}
+
+int32_t bny_unit_protocol_named(const char *name, const bny_device_settings *settings) {
+  for (int32_t i = 0; i < BNY_PROTOCOL_COUNT; i++)
+    if (strcmp(protocol_names[i], name) == 0 && bny_unit_protocol_serves(i, settings)) return i;
+  return BNY_PROTOCOL_COUNT;
+}
+
+int32_t bny_unit_protocol(const bny_request *request, const bny_device_settings *settings) {
+  /* What came before a barrier on one rank is seen after it on the others: flags in packets order nothing but themselves. */
+  if (request->collective == BNY_BARRIER) return BNY_PROTOCOL_SIMPLE;
+  if (settings->protocol >= 0 && settings->protocol < BNY_PROTOCOL_COUNT) return settings->protocol;
+  uint64_t bytes = payload_bytes(request);
+  if (bytes <= LL16_BYTES_MAX) return settings->narrow ? BNY_PROTOCOL_LL8 : BNY_PROTOCOL_LL16;
+  return bytes <= LL128_BYTES_MAX && settings->lines_whole ? BNY_PROTOCOL_LL128 : BNY_PROTOCOL_SIMPLE;
+}
+
+static uint64_t round_up(uint64_t bytes, uint64_t alignment) { return (bytes + alignment - 1) / alignment * alignment; }
+
+static int32_t packets_of_columns(int32_t protocol, int32_t columns, size_t element_bytes) {
+  int32_t words = (int32_t)(((size_t)columns * element_bytes + 3) / 4);
+  return bny_protocol_packets(protocol, bny_protocol_header_words(protocol) + words);
+}
+
+static void set_unit_bytes(bny_unit_shape *shape, int32_t protocol, int32_t packets) {
+  uint64_t bytes = (uint64_t)packets * (uint64_t)bny_protocol_packet_bytes(protocol);
+  shape->unit_bytes = (uint32_t)round_up(bytes, UNIT_ALIGNMENT);
+}
+
+static banyan_status shape_of_bytes(const bny_request *request, int32_t protocol, bny_unit_shape *shape) {
+  uint64_t whole = request->bytes;
+  if (request->collective == BNY_SHIFT) whole *= (uint64_t)request->nranks;
+  else if (request->collective == BNY_GATHER) whole = payload_bytes(request);
+  int32_t rounds = whole <= BYTES_FEW ? BYTES_PACKETS_FEW : BYTES_PACKETS_MANY;
+  static const int32_t words[BNY_PROTOCOL_COUNT] = {32, 96, 120, 128}; /* of 32 packets */
+  int32_t bytes = request->collective == BNY_BARRIER ? 4 : 4 * words[protocol] * rounds;
+  uint64_t units = request->collective == BNY_BARRIER ? 1 : (whole + (uint64_t)bytes - 1) / (uint64_t)bytes;
+  if (units > INT32_MAX)
+    return bny_fail(BANYAN_ERR_MEMORY, "%llu bytes are too many for one call on a device", (unsigned long long)whole);
+  *shape = (bny_unit_shape){.tokens = 1, .heads = (int32_t)units, .wire = -1, .chunk_columns = bytes, .chunks = 1};
+  set_unit_bytes(shape, protocol, bny_protocol_packets(protocol, bytes / 4));
+  return BANYAN_OK;
+}
+
+banyan_status bny_unit_shape_make(const bny_request *request, int32_t protocol, bool whole_rows, bny_unit_shape *shape) {
+  if (request->collective != BNY_COMBINE) return shape_of_bytes(request, protocol, shape);
+  int64_t rows = (int64_t)request->tokens * request->heads;
+  size_t element_bytes = bny_wire_formats[request->wire].element_bytes;
+  if (rows * BNY_CHUNKS_MAX > INT32_MAX)
+    return bny_fail(BANYAN_ERR_MEMORY, "%lld rows are too many for one call on a device", (long long)rows);
+  int32_t chunks = 1, columns = request->value_dim;
+  while (!whole_rows && chunks < BNY_CHUNKS_MAX && packets_of_columns(protocol, columns, element_bytes) > 32 &&
+         2 * chunks * rows <= UNITS_ENOUGH) {
+    chunks *= 2;
+    columns = (int32_t)round_up((uint64_t)((request->value_dim + chunks - 1) / chunks), 8);
+  }
+  *shape = (bny_unit_shape){.token0 = request->token0,
+                            .tokens = request->tokens,
+                            .head0 = request->head0,
+                            .heads = request->heads,
+                            .value_dim = request->value_dim,
+                            .wire = (int32_t)request->wire,
+                            .chunk_columns = columns,
+                            .chunks = chunks};
+  set_unit_bytes(shape, protocol, packets_of_columns(protocol, columns, element_bytes));
+  return BANYAN_OK;
+}
+
+bny_unit_box bny_unit_box_of(const bny_unit_shape *shape, const bny_slice *slice) {
+  if (shape->wire >= 0) return (bny_unit_box){slice->token0, slice->tokens, slice->head0, slice->heads};
+  if (slice->bytes == 0) return (bny_unit_box){0};
+  size_t unit = (size_t)shape->chunk_columns, first = slice->byte0 / unit, end = slice->byte0 + slice->bytes;
+  return (bny_unit_box){0, 1, (int32_t)first, (int32_t)((end + unit - 1) / unit - first)};
+}
+
+uint64_t bny_unit_box_units(const bny_unit_shape *shape, const bny_unit_box *box) {
+  return (uint64_t)box->tokens * (uint64_t)box->heads * (uint64_t)shape->chunks;
+}
+
+/* ---- arenas ----------------------------------------------------------------------------------------------------------- */
+
+bny_arena_shape bny_arena_shape_make(const bny_arena_sizes *sizes) {
+  bny_arena_shape shape;
+  uint64_t at = round_up(sizeof(bny_arena_head), ARENA_ALIGNMENT);
+  for (int protocol = 0; protocol < BNY_PROTOCOL_COUNT; protocol++)
+    for (int half = 0; half < 2; half++) {
+      shape.inbox[protocol][half] = at;
+      at += round_up(sizes->inbox_bytes[protocol], ARENA_ALIGNMENT);
+    }
+  for (int half = 0; half < 2; half++) {
+    shape.signals[half] = at;
+    at += round_up(sizes->signals * sizeof(uint64_t), ARENA_ALIGNMENT);
+  }
+  shape.bytes = at;
+  return shape;
+}
+
+const char *bny_arena_lacks(const bny_arena_sizes *sizes, const bny_arena_sizes *needs) {
+  static const char *const inboxes[BNY_PROTOCOL_COUNT] = {"the LL8 inbox", "the LL16 inbox", "the LL128 inbox",
+                                                          "the inbox of plain stores"};
+  for (int protocol = 0; protocol < BNY_PROTOCOL_COUNT; protocol++)
+    if (needs->inbox_bytes[protocol] > sizes->inbox_bytes[protocol]) return inboxes[protocol];
+  if (needs->relay_words > sizes->relay_words) return "what tells of messages between hosts";
+  return needs->signals > sizes->signals ? "the signals" : NULL;
+}
+
+/* ---- launches --------------------------------------------------------------------------------------------------------- */
+
+int32_t bny_device_blocks(const bny_unit_shape *shape, int32_t threads, int32_t blocks_max) {
+  int64_t units = (int64_t)shape->tokens * shape->heads * shape->chunks, warps = threads / 32;
+  /* one warp more than units, if possible: the last one announces the run */
+  int64_t blocks = units / warps + 1;
+  return (int32_t)(blocks < blocks_max ? blocks : blocks_max);
+}
+
+const char *bny_device_oneshot_kernel(bny_protocol protocol, int32_t wire) {
+  bool is_half = wire != BNY_WIRE_F32;
+#define BNY_CUDA_ONESHOT(name, its_protocol, halves) \
+  if (protocol == (its_protocol) && is_half == (halves)) return #name;
+#define BNY_CUDA_INTERPRET(name, protocol, halves)
+#define BNY_CUDA_BYTES(name, protocol)
+#include "cuda/kernels.def"
+#undef BNY_CUDA_ONESHOT
+#undef BNY_CUDA_INTERPRET
+#undef BNY_CUDA_BYTES
+  return NULL;
+}
+
+const char *bny_device_program_kernel(const bny_program *program) {
+  int32_t protocol = program->protocol, wire = program->shape.wire;
+  bool is_half = wire != BNY_WIRE_F32;
+#define BNY_CUDA_ONESHOT(name, protocol, halves)
+#define BNY_CUDA_INTERPRET(name, its_protocol, halves) \
+  if (wire >= 0 && protocol == (its_protocol) && is_half == (halves)) return #name;
+#define BNY_CUDA_BYTES(name, its_protocol) \
+  if (wire < 0 && protocol == (its_protocol)) return #name;
+#include "cuda/kernels.def"
+#undef BNY_CUDA_ONESHOT
+#undef BNY_CUDA_INTERPRET
+#undef BNY_CUDA_BYTES
+  return NULL;
+}

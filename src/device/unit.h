@@ -1,0 +1,23 @@
+/* SPDX-License-Identifier: Apache-2.0
+ * How rows and bytes are cut into units for a device, and which protocol carries them: for device_program.c. */
+#ifndef BNY_DEVICE_UNIT_H
+#define BNY_DEVICE_UNIT_H
+
+#include "device/program.h"
+
+/* A slice in units: bytes are `heads` of one token. */
+typedef struct bny_unit_box {
+  int32_t token0, tokens, head0, heads;
+} bny_unit_box;
+
+/* "LL16" and so on. Of a name: BNY_PROTOCOL_COUNT if it is of none, or of one that the links do not carry. */
+const char *bny_unit_protocol_name(int32_t protocol);
+int32_t bny_unit_protocol_named(const char *name, const bny_device_settings *settings);
+bool bny_unit_protocol_serves(int32_t protocol, const bny_device_settings *settings);
+
+int32_t bny_unit_protocol(const bny_request *request, const bny_device_settings *settings);
+banyan_status bny_unit_shape_make(const bny_request *request, int32_t protocol, bool whole_rows, bny_unit_shape *shape);
+bny_unit_box bny_unit_box_of(const bny_unit_shape *shape, const bny_slice *slice);
+uint64_t bny_unit_box_units(const bny_unit_shape *shape, const bny_unit_box *box);
+
+#endif

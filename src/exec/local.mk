@@ -1,0 +1,12 @@
+# SPDX-License-Identifier: Apache-2.0
+libbanyan_core_la_SOURCES += \
+  %D%/bind.c \
+  %D%/call.c %D%/call.h \
+  %D%/exec.c %D%/exec.h \
+  %D%/flight.c %D%/flight.h \
+  %D%/record.c %D%/record.h \
+  %D%/refuse.c \
+  %D%/run.c \
+  %D%/run_parts.h \
+  %D%/store.h \
+  %D%/wait.c %D%/wait.h

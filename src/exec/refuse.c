@@ -1,0 +1,62 @@
+/* SPDX-License-Identifier: Apache-2.0
+ * Calls that a rank refused for itself, and what that is for its peers. */
+#include <stdio.h>
+#include <string.h>
+
+#include "exec/run_parts.h"
+#include "base/status.h"
+#include "transport/refusal.h"
+
+/* In the history of calls all refused ones are alike: ranks may have meant different ones. */
+static void pass_over(bny_exec *exec) {
+  exec->history = (exec->history ^ 0x5ef05edu) * 0x9e3779b1u;
+  exec->history ^= exec->history >> 15;
+  atomic_store_explicit(&exec->line->done, exec->epoch, memory_order_release);
+}
+
+void bny_exec_refuse(bny_exec *exec, banyan_status status, const char *why) {
+  bny_refusal refusal = {.first = exec->epoch + 1, .last = exec->epoch + 1, .rank = exec->transport->rank,
+                         .status = (int32_t)status};
+  snprintf(refusal.text, sizeof refusal.text, "%s", why);
+  bny_refusal_add(exec->transport, &refusal); /* first: whoever sees that this rank is past the call finds out why */
+  exec->epoch++;
+  pass_over(exec);
+  atomic_store_explicit(&exec->line->started, exec->epoch << 32 | exec->history, memory_order_release);
+}
+
+/* Nothing but signals was sent; all give up the same run, for nobody gets through it without the one that refused. */
+static banyan_status give_up(bny_exec *exec, const bny_refusal *refusal) {
+  const bny_run *run = exec->run;
+  exec->owed.count = run->nsenders; /* they learn from the next run that this one is over */
+  for (int32_t i = 0; i < run->nsenders; i++) exec->owed.ranks[i] = run->senders[i];
+  exec->history = exec->history_before;
+  pass_over(exec);
+  exec->run = NULL;
+  return bny_fail(BANYAN_ERR_PEER, "rank %d refused its call (%s)%s: %s; nothing was sent, and the communicator remains usable",
+                  refusal->rank, banyan_status_string((banyan_status)refusal->status),
+                  exec->epoch > refusal->first ? ", as one before it" : "", refusal->text);
+}
+
+static void describe(const bny_refusal *refusal, char *text, size_t bytes) {
+  snprintf(text, bytes, "rank %d refused its call (%s): %s", refusal->rank,
+           banyan_status_string((banyan_status)refusal->status), refusal->text);
+}
+
+bool bny_exec_refused_by(bny_exec *exec, int32_t rank, char *text, size_t bytes) {
+  bny_refusal refusal;
+  for (uint64_t epoch = exec->epoch; epoch > 0 && epoch + 1 >= exec->epoch; epoch--) {
+    if (!bny_refusal_find(exec->transport, epoch, &refusal) || refusal.rank != rank) continue;
+    describe(&refusal, text, bytes);
+    return true;
+  }
+  return false;
+}
+
+banyan_status bny_exec_look_for_refusals(bny_exec *exec, const bny_call *call) {
+  bny_refusal refusal;
+  char text[BNY_ERROR_TEXT_BYTES];
+  if (!bny_refusal_find(exec->transport, exec->epoch, &refusal)) return BANYAN_OK;
+  if (call && bny_call_is_comparison(call)) return give_up(exec, &refusal);
+  describe(&refusal, text, sizeof text);
+  return bny_exec_fail(exec, BANYAN_ERR_PEER, refusal.rank, "%s", text);
+}

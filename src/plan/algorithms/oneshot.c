@@ -1,0 +1,260 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * oneshot: every rank sends every other the data which that one needs, and each merges for itself. Each rank sends (p -
+ * 1) S bytes in one round. This has the least latency if all ranks reach each other alike and the payload is small.
+ *
+ * All ranks number their slots alike: by owner, or a single slot where all get the same data. A peer's entry is
+ * therefore known by formula. */
+#include "plan/builder.h"
+#include "plan/owners.h"
+
+static bool owners_differ(const bny_request *request) {
+  return request->collective == BNY_COMBINE &&
+         (request->scatter == BANYAN_SCATTER_HEADS || request->scatter == BANYAN_SCATTER_TOKENS);
+}
+
+/* Merges own slot `own` with the same slot of every peer, and delivers. The peers' entries equal the own one. */
+static void merge_all(bny_builder *builder, const bny_slice *slice, int32_t own) {
+  int32_t nranks = builder->request->nranks;
+  bny_slot what = bny_builder_slot_entry(builder, own);
+  bny_source *sources = bny_builder_allocate(builder, nranks, sizeof *sources);
+  if (!sources) return;
+  sources[builder->rank] = bny_source_slot(own);
+  /* The rank before this one sends to it first. */
+  for (int32_t i = 1; i < nranks; i++) {
+    int32_t peer = bny_modulo((int64_t)builder->rank - i, nranks);
+    int32_t message = bny_builder_receive(builder, peer, own, &what);
+    bny_builder_wait(builder, message);
+    sources[peer] = bny_source_message(message);
+  }
+  bny_builder_deliver(builder, slice, sources, nranks);
+}
+
+/* Where every rank has a core of its own, a larger box is sent in pieces. While the stores of one drain, the peers'
+ * earlier ones are read. Every piece costs a signal and, if its stores bypass the caches, a fence, so more than three
+ * do not pay. Over a network it costs a message, and should keep the link busy for as long. */
+enum { PIECE_BYTES = 8192, PIECES_MAX = 3, PIECES_AHEAD = 2 };
+
+static size_t piece_bytes(const bny_link_cost *cost) {
+  double bytes = cost->alpha_ns / (cost->beta_ns_per_byte + 2 * cost->gamma_ns_per_byte);
+  return bytes > PIECE_BYTES ? (size_t)bytes : PIECE_BYTES;
+}
+
+static int32_t piece_count(const bny_request *request) {
+  bool alone = request->nranks == 1 || request->cost.ranks_per_core > 1;
+  if (request->scatter != BANYAN_SCATTER_NONE || alone ||
+      PIECES_MAX * (1 + bny_builder_group_slots(request->nranks)) > request->slots_max)
+    return 1;
+  bny_slice whole = bny_slice_whole(request);
+  size_t pieces = bny_slice_wire_bytes(request, &whole) / piece_bytes(&request->cost);
+  return pieces < 1 ? 1 : pieces > PIECES_MAX ? PIECES_MAX : (int32_t)pieces;
+}
+
+/* Cuts heads where the statistics of a piece fill lines of memory, if possible. A box then has the same number of bytes
+ * in any number of pieces. */
+static bny_slice piece_of(const bny_request *request, int32_t pieces, int32_t index) {
+  enum { ROWS_OF_LINE = 8 };
+  int32_t unit = ROWS_OF_LINE, first, number;
+  for (int32_t tokens = request->tokens; unit > 1 && tokens % 2 == 0; tokens /= 2) unit /= 2;
+  if (request->heads % unit || request->heads / unit < pieces) return bny_slice_piece(request, pieces, index);
+  bny_slice piece = bny_slice_whole(request);
+  bny_slice_split(piece.heads / unit, pieces, index, &first, &number);
+  piece.head0 += first * unit;
+  piece.heads = number * unit;
+  return piece;
+}
+
+/* Every box goes to every other rank. */
+static void combine_none(bny_builder *builder) {
+  const bny_request *request = builder->request;
+  int32_t pieces = piece_count(request), own[PIECES_MAX];
+  int32_t *others = bny_builder_others(builder);
+  if (!others) return;
+  for (int32_t i = 0; i < pieces; i++) {
+    bny_slice piece = piece_of(request, pieces, i);
+    own[i] = bny_slice_rows(&piece) ? bny_builder_slot(builder, &piece, (bny_key){.phase = BNY_PHASE_OWN, .piece = i})
+                                    : -1;
+  }
+  for (int32_t i = 0; i < pieces + PIECES_AHEAD; i++) {
+    int32_t ready = i - PIECES_AHEAD;
+    if (i < pieces && own[i] >= 0) {
+      bny_builder_copy(builder, own[i]);
+      bny_builder_send_list(builder, own[i], others, request->nranks - 1);
+    }
+    if (ready >= 0 && own[ready] >= 0) {
+      bny_slice piece = piece_of(request, pieces, ready);
+      merge_all(builder, &piece, own[ready]);
+    }
+  }
+}
+
+/* Sends the whole box to the root, in one slot. */
+static void combine_root(bny_builder *builder) {
+  const bny_request *request = builder->request;
+  bny_slice whole = bny_slice_whole(request);
+  if (bny_slice_rows(&whole) == 0) return;
+  int32_t own = bny_builder_slot(builder, &whole, (bny_key){.phase = BNY_PHASE_OWN});
+  bny_builder_copy(builder, own);
+  if (builder->rank != request->root)
+    bny_builder_send(builder, own, request->root);
+  else
+    merge_all(builder, &whole, own);
+}
+
+/* Sends each owner's rows in one slot, the next rank's first; the own slot is not sent. */
+static void combine_by_owner(bny_builder *builder) {
+  int32_t nranks = builder->request->nranks;
+  int32_t *slots = bny_builder_allocate(builder, nranks, sizeof *slots);
+  if (!slots) return;
+  for (int32_t owner = 0; owner < nranks; owner++) {
+    bny_slice owned = bny_slice_owned(builder->request, owner);
+    slots[owner] = bny_slice_rows(&owned) ? bny_builder_slot(builder, &owned, (bny_key){.phase = BNY_PHASE_OWN}) : -1;
+  }
+  for (int32_t i = 1; i <= nranks; i++) {
+    int32_t owner = bny_modulo((int64_t)builder->rank + i, nranks);
+    if (slots[owner] < 0) continue;
+    bny_builder_copy(builder, slots[owner]);
+    if (owner != builder->rank) bny_builder_send(builder, slots[owner], owner);
+  }
+  bny_slice owned = bny_slice_owned(builder->request, builder->rank);
+  if (slots[builder->rank] >= 0) merge_all(builder, &owned, slots[builder->rank]);
+}
+
+/* Sends every rank's bytes to all others, unless it has none. */
+static void gather(bny_builder *builder) {
+  const bny_request *request = builder->request;
+  bny_slice mine = bny_slice_input(request, builder->rank);
+  if (mine.bytes > 0) {
+    int32_t own = bny_builder_slot(builder, &mine, (bny_key){.phase = BNY_PHASE_OWN});
+    bny_builder_copy(builder, own);
+    int32_t *others = bny_builder_others(builder);
+    if (others) bny_builder_send_list(builder, own, others, request->nranks - 1);
+    bny_builder_deliver_one(builder, &mine, bny_source_slot(own));
+  }
+  for (int32_t i = 1; i < request->nranks; i++) {
+    int32_t peer = bny_modulo((int64_t)builder->rank - i, request->nranks);
+    bny_slice theirs = bny_slice_input(request, peer);
+    if (theirs.bytes == 0) continue;
+    bny_slot what = {.slice = theirs, .offset = 0, .bytes = theirs.bytes};
+    int32_t message = bny_builder_receive(builder, peer, 0, &what);
+    bny_builder_wait(builder, message);
+    bny_builder_deliver_one(builder, &theirs, bny_source_message(message));
+  }
+}
+
+/* Sends the root's bytes to every other rank. */
+static void broadcast(bny_builder *builder) {
+  const bny_request *request = builder->request;
+  bny_slice whole = bny_slice_whole(request);
+  if (whole.bytes == 0) return;
+  if (builder->rank == request->root) {
+    int32_t own = bny_builder_slot(builder, &whole, (bny_key){.phase = BNY_PHASE_OWN});
+    int32_t *others = bny_builder_others(builder);
+    bny_builder_copy(builder, own);
+    if (others) bny_builder_send_list(builder, own, others, request->nranks - 1);
+    bny_builder_deliver_one(builder, &whole, bny_source_slot(own));
+    return;
+  }
+  bny_slot what = {.slice = whole, .offset = 0, .bytes = whole.bytes};
+  int32_t message = bny_builder_receive(builder, request->root, 0, &what);
+  bny_builder_wait(builder, message);
+  bny_builder_deliver_one(builder, &whole, bny_source_message(message));
+}
+
+static void shift(bny_builder *builder) {
+  const bny_request *request = builder->request;
+  bny_slice mine = bny_slice_input(request, builder->rank);
+  if (mine.bytes == 0) return;
+  int32_t own = bny_builder_slot(builder, &mine, (bny_key){.phase = BNY_PHASE_OWN});
+  bny_builder_copy(builder, own);
+  if (request->distance % request->nranks == 0) {
+    bny_builder_deliver_one(builder, &mine, bny_source_slot(own));
+    return;
+  }
+  bny_builder_send(builder, own, bny_modulo((int64_t)builder->rank + request->distance, request->nranks));
+  int32_t peer = bny_modulo((int64_t)builder->rank - request->distance, request->nranks);
+  bny_slice theirs = bny_slice_input(request, peer);
+  bny_slot what = {.slice = theirs, .offset = 0, .bytes = theirs.bytes};
+  int32_t message = bny_builder_receive(builder, peer, 0, &what);
+  bny_builder_wait(builder, message);
+  bny_builder_deliver_one(builder, &theirs, bny_source_message(message));
+}
+
+static const char *refuse(const bny_request *request) {
+  return request->collective == BNY_BARRIER ? "a barrier moves no data; dissemination takes fewer messages" : NULL;
+}
+
+static void build(bny_builder *builder) {
+  switch (builder->request->collective) {
+  case BNY_COMBINE:
+    if (owners_differ(builder->request))
+      combine_by_owner(builder);
+    else if (builder->request->scatter == BANYAN_SCATTER_ROOT)
+      combine_root(builder);
+    else
+      combine_none(builder);
+    break;
+  case BNY_GATHER: gather(builder); break;
+  case BNY_SHIFT: shift(builder); break;
+  case BNY_BROADCAST: broadcast(builder); break;
+  case BNY_BARRIER: break;
+  }
+}
+
+static void estimate_combine(const bny_request *request, bny_estimate *estimate) {
+  int32_t p = request->nranks;
+  bny_slice whole = bny_slice_whole(request);
+  double all = (double)bny_slice_wire_bytes(request, &whole);
+  bny_slice largest = owners_differ(request) ? bny_slice_piece_largest(request, p) : whole;
+  double piece = (double)bny_slice_wire_bytes(request, &largest);
+  int64_t groups = bny_builder_group_slots(p);
+  estimate->roundings = 1 + bny_builder_group_roundings(p);
+  estimate->messages = p - 1;
+  estimate->bytes = (p - 1) * piece;
+  estimate->work_bytes = all + p * piece;
+  if (!owners_differ(request)) {
+    estimate->bytes_sent = request->scatter == BANYAN_SCATTER_ROOT ? all : (p - 1) * all;
+    int32_t pieces = piece_count(request);
+    estimate->slots = pieces * (1 + groups);
+    for (int32_t i = 0; i < pieces; i++) {
+      bny_slice part = piece_of(request, pieces, i);
+      estimate->outbox_bytes += bny_slice_outbox_bytes(request, &part) * (size_t)(1 + groups);
+    }
+    return;
+  }
+  estimate->slots = p + groups;
+  bny_owners owners = bny_owners_of(request, 0, p);
+  estimate->bytes_sent = (double)(owners.bytes - owners.fewest); /* the own piece is not sent */
+  estimate->outbox_bytes = owners.bytes;
+  estimate->outbox_bytes += bny_slice_outbox_bytes(request, &largest) * (size_t)groups;
+}
+
+static void estimate(const bny_request *request, bny_estimate *estimate) {
+  int32_t p = request->nranks;
+  bny_slice whole = bny_slice_whole(request);
+  size_t largest = request->bytes;
+  estimate->rounds = p > 1 ? 1 : 0;
+  estimate->slots = 1;
+  switch (request->collective) {
+  case BNY_COMBINE: estimate_combine(request, estimate); return;
+  case BNY_GATHER:
+    largest = 0;
+    for (int32_t rank = 0; rank < p; rank++)
+      largest = request->counts[rank] > largest ? request->counts[rank] : largest;
+    estimate->messages = p - 1;
+    estimate->bytes = (double)whole.bytes * (p - 1) / p;
+    estimate->work_bytes = (double)largest + (double)whole.bytes;
+    estimate->bytes_sent = (double)largest * (p - 1);
+    break;
+  default:
+    if (request->collective == BNY_SHIFT && request->distance == 0) estimate->rounds = 0;
+    estimate->messages = estimate->rounds;
+    estimate->bytes = estimate->rounds * (double)largest;
+    estimate->work_bytes = 2 * (double)largest;
+    estimate->bytes_sent = estimate->bytes * (request->collective == BNY_BROADCAST ? p - 1 : 1);
+    break;
+  }
+  estimate->outbox_bytes = (largest + 63) / 64 * 64;
+}
+
+const bny_algorithm bny_algorithm_oneshot = {.name = "oneshot", .refuse = refuse, .estimate = estimate, .build = build};

@@ -1,0 +1,431 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#include "transport/fd_passing.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <poll.h>
+#include <stddef.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/random.h>
+#include <sys/socket.h>
+#include <sys/stat.h>
+#include <sys/syscall.h>
+#include <sys/un.h>
+#include <time.h>
+#include <unistd.h>
+
+#include "base/clock.h"
+#include "base/status.h"
+
+enum { NAME_BYTES = 24, SECRET_BYTES = 16, FDS_PER_PARCEL = 128 };
+
+/* Rank 0's address and secret, sent through the bootstrap. An empty name: it does not listen. */
+typedef struct ticket {
+  char name[NAME_BYTES];
+  unsigned char secret[SECRET_BYTES];
+} ticket;
+
+typedef struct greeting {
+  unsigned char secret[SECRET_BYTES];
+  int32_t rank;
+} greeting;
+
+/* The data that travels with descriptors, or instead of them. */
+typedef struct parcel {
+  int32_t status;                        /* not BANYAN_OK: there are none, and the text says why */
+  unsigned char present[FDS_PER_PARCEL]; /* flags of the expected descriptors that are included */
+  char why[BNY_REPORT_BYTES];
+} parcel;
+
+static const int64_t retry_ns = 1000000;
+
+static void pause_briefly(void) { nanosleep(&(struct timespec){0, retry_ns}, NULL); }
+
+static bool wait_for(int fd, short events, int64_t deadline_ns) {
+  for (;;) {
+    int64_t left_ns = deadline_ns - bny_clock_ns();
+    if (left_ns <= 0) {
+      errno = ETIMEDOUT;
+      return false;
+    }
+    struct pollfd poll_fd = {.fd = fd, .events = events};
+    int ready = ppoll(&poll_fd, 1, &(struct timespec){left_ns / 1000000000, left_ns % 1000000000}, NULL);
+    if (ready > 0) return true;
+    if (ready < 0 && errno != EINTR) return false;
+  }
+}
+
+/* ---- parcels ----------------------------------------------------------------------------------------------------- */
+
+typedef union control {
+  struct cmsghdr header;
+  char room[CMSG_SPACE(FDS_PER_PARCEL * sizeof(int))];
+} control;
+
+/* Sends up to FDS_PER_PARCEL descriptors; -1 is allowed. False: see errno. */
+static bool send_parcel(int socket_fd, parcel *parcel, const int *fds, int count, int64_t deadline_ns) {
+  control control;
+  int there = 0;
+  memset(&control, 0, sizeof control);
+  for (int i = 0; i < count; i++) {
+    parcel->present[i] = fds[i] >= 0;
+    if (fds[i] >= 0) memcpy(CMSG_DATA(&control.header) + (size_t)there++ * sizeof(int), &fds[i], sizeof(int));
+  }
+  struct iovec part = {parcel, sizeof *parcel};
+  struct msghdr message = {.msg_iov = &part, .msg_iovlen = 1};
+  if (there > 0) {
+    message.msg_control = &control;
+    message.msg_controllen = CMSG_SPACE((size_t)there * sizeof(int));
+    control.header.cmsg_level = SOL_SOCKET;
+    control.header.cmsg_type = SCM_RIGHTS;
+    control.header.cmsg_len = CMSG_LEN((size_t)there * sizeof(int));
+  }
+  for (;;) {
+    if (sendmsg(socket_fd, &message, MSG_NOSIGNAL | MSG_DONTWAIT) == (ssize_t)sizeof *parcel) return true;
+    bool is_full = errno == EAGAIN || errno == EWOULDBLOCK;
+    /* A user may have only so many descriptors in flight, until peers receive theirs. */
+    if (!is_full && errno != ETOOMANYREFS && errno != EINTR) return false;
+    if (bny_clock_ns() >= deadline_ns) {
+      errno = ETIMEDOUT;
+      return false;
+    }
+    if (is_full) wait_for(socket_fd, POLLOUT, deadline_ns);
+    else pause_briefly();
+  }
+}
+
+/* Sends `count` descriptors in as many parcels as needed. */
+static bool send_all(int socket_fd, const int *fds, int32_t count, int64_t deadline_ns) {
+  for (int32_t first = 0; first < count; first += FDS_PER_PARCEL) {
+    parcel parcel = {.status = BANYAN_OK};
+    int some = count - first < FDS_PER_PARCEL ? count - first : FDS_PER_PARCEL;
+    if (!send_parcel(socket_fd, &parcel, fds + first, some, deadline_ns)) return false;
+  }
+  return true;
+}
+
+static banyan_status fail_receive(int32_t peer, int error) {
+  if (error == ETIMEDOUT) return bny_fail(BANYAN_ERR_TIMEOUT, "rank %d hands over nothing: it is stopped, or slow", peer);
+  if (error == ECONNRESET) return bny_fail(BANYAN_ERR_PEER, "rank %d ended while memory was handed over", peer);
+  return bny_fail_errno(BANYAN_ERR_SYSTEM, error, "cannot take the descriptors that rank %d hands over%s", peer,
+                        error == EMFILE ? " (raise ulimit -n)" : "");
+}
+
+/* Fills fds[count]. After a failure nothing needs closing. */
+static banyan_status receive_parcel(int socket_fd, int32_t peer, int *fds, int count, int64_t deadline_ns) {
+  parcel parcel = {.status = BANYAN_OK};
+  control control;
+  struct iovec part = {&parcel, sizeof parcel};
+  struct msghdr message = {
+    .msg_iov = &part, .msg_iovlen = 1, .msg_control = &control, .msg_controllen = sizeof control};
+  if (!wait_for(socket_fd, POLLIN, deadline_ns)) return fail_receive(peer, errno);
+  ssize_t bytes;
+  do bytes = recvmsg(socket_fd, &message, MSG_CMSG_CLOEXEC);
+  while (bytes < 0 && errno == EINTR);
+  if (bytes != (ssize_t)sizeof parcel) return fail_receive(peer, bytes < 0 ? errno : ECONNRESET);
+  const struct cmsghdr *header = CMSG_FIRSTHDR(&message);
+  int received[FDS_PER_PARCEL], there = 0, wanted = 0;
+  if (header && header->cmsg_level == SOL_SOCKET && header->cmsg_type == SCM_RIGHTS) {
+    there = (int)((header->cmsg_len - CMSG_LEN(0)) / sizeof(int));
+    memcpy(received, CMSG_DATA(header), (size_t)there * sizeof(int));
+  }
+  for (int i = 0; i < count; i++) wanted += parcel.present[i] != 0;
+  if (parcel.status == BANYAN_OK && there == wanted) {
+    for (int i = count - 1; i >= 0; i--) fds[i] = parcel.present[i] ? received[--wanted] : -1;
+    return BANYAN_OK;
+  }
+  for (int i = 0; i < there; i++) close(received[i]);
+  if (parcel.status == BANYAN_OK) return fail_receive(peer, EMFILE);
+  return bny_fail((banyan_status)parcel.status, "rank %d hands over no memory: %.*s", peer, (int)sizeof parcel.why - 1,
+                  parcel.why);
+}
+
+static banyan_status receive_all(int socket_fd, int32_t peer, int *fds, int32_t count, int64_t deadline_ns) {
+  banyan_status status = BANYAN_OK;
+  for (int32_t first = 0; first < count && status == BANYAN_OK; first += FDS_PER_PARCEL)
+    status = receive_parcel(socket_fd, peer, fds + first, count - first < FDS_PER_PARCEL ? count - first : FDS_PER_PARCEL,
+                            deadline_ns);
+  return status;
+}
+
+/* Rank 0: sends the thread's error to the others, as long as they receive. */
+static void send_failure(const bny_handover *handover, banyan_status status) {
+  parcel parcel = {.status = (int32_t)status};
+  snprintf(parcel.why, sizeof parcel.why, "%s", banyan_last_error());
+  for (int32_t i = 1; i < handover->nranks; i++) send_parcel(handover->sockets[i], &parcel, NULL, 0, 0);
+}
+
+static banyan_status fail_send(int32_t peer, int error) {
+  if (error == ETIMEDOUT) return bny_fail(BANYAN_ERR_TIMEOUT, "rank %d takes no descriptors: it is stopped, or slow", peer);
+  if (error == EPIPE || error == ECONNRESET) return fail_receive(peer, ECONNRESET);
+  return bny_fail_errno(BANYAN_ERR_SYSTEM, error, "cannot hand descriptors over to rank %d", peer);
+}
+
+/* ---- connecting -------------------------------------------------------------------------------------------------- */
+
+static socklen_t abstract_address(const ticket *ticket, struct sockaddr_un *address) {
+  memset(address, 0, sizeof *address);
+  address->sun_family = AF_UNIX;
+  memcpy(address->sun_path + 1, ticket->name, sizeof ticket->name); /* a leading NUL: no file */
+  return (socklen_t)(offsetof(struct sockaddr_un, sun_path) + 1 + sizeof ticket->name);
+}
+
+static banyan_status listen_as_first(ticket *told, int *listener) {
+  ticket made = {.name = "banyan-"};
+  unsigned char noise[8];
+  struct sockaddr_un address;
+  if (getrandom(noise, sizeof noise, 0) != sizeof noise ||
+      getrandom(made.secret, sizeof made.secret, 0) != (ssize_t)sizeof made.secret)
+    return bny_fail_errno(BANYAN_ERR_SYSTEM, errno, "cannot read random numbers");
+  size_t length = strlen(made.name);
+  for (size_t i = 0; i < sizeof noise; i++) bny_append(made.name, sizeof made.name, &length, "%02x", noise[i]);
+  int fd = socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC | SOCK_NONBLOCK, 0);
+  if (fd < 0) return bny_fail_errno(BANYAN_ERR_SYSTEM, errno, "cannot make a Unix socket");
+  socklen_t address_bytes = abstract_address(&made, &address);
+  if (bind(fd, (struct sockaddr *)&address, address_bytes) != 0 || listen(fd, SOMAXCONN) != 0) {
+    int error = errno;
+    close(fd);
+    return bny_fail_errno(BANYAN_ERR_SYSTEM, error, "cannot listen on a Unix socket");
+  }
+  *listener = fd;
+  *told = made;
+  return BANYAN_OK;
+}
+
+static bool is_same_user(int socket_fd) {
+  struct ucred peer;
+  socklen_t peer_bytes = sizeof peer;
+  return getsockopt(socket_fd, SOL_SOCKET, SO_PEERCRED, &peer, &peer_bytes) == 0 && peer.uid == geteuid();
+}
+
+/* Connects to rank 0 and sends this rank's number. *again: rank 0 has too many to accept at once. A refusal means that
+ * rank 0 has given up, for a reason that the exchange brings, or is unreachable for good. */
+static banyan_status greet(const ticket *ticket, bny_handover *handover, bool *again) {
+  struct sockaddr_un address;
+  socklen_t address_bytes = abstract_address(ticket, &address);
+  greeting hello = {.rank = handover->rank};
+  memcpy(hello.secret, ticket->secret, sizeof hello.secret);
+  int fd = socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC | SOCK_NONBLOCK, 0);
+  if (fd < 0) return bny_fail_errno(BANYAN_ERR_SYSTEM, errno, "cannot make a Unix socket");
+  int error = connect(fd, (struct sockaddr *)&address, address_bytes) == 0 ? 0 : errno;
+  bool is_other = !error && !is_same_user(fd); /* or rank 0 has ended, and another process has taken its name */
+  if (!error && !is_other && send(fd, &hello, sizeof hello, MSG_NOSIGNAL) != (ssize_t)sizeof hello) error = errno;
+  bool is_refusal = error == ECONNREFUSED || error == ECONNRESET || error == EPIPE;
+  *again = error == EAGAIN || error == EINTR || (is_refusal && !handover->was_refused);
+  handover->was_refused = is_refusal;
+  banyan_status status = BANYAN_OK;
+  if (is_other)
+    status = bny_fail(BANYAN_ERR_BOOTSTRAP, "rank 0 runs as another user than rank %d; they cannot share memory",
+                      handover->rank);
+  else if (error && !*again)
+    status = bny_fail_errno(BANYAN_ERR_BOOTSTRAP, error, "rank 0 cannot be reached for shared memory");
+  if (status == BANYAN_OK && !*again) handover->sockets[0] = fd;
+  else close(fd);
+  return status;
+}
+
+/* The time for a greeting. A silent process of the same user cannot use up the time of all ranks. It is longer than a
+ * rank may be without a core between its connect and its greeting. */
+enum { GREETING_NS = 2000000000 };
+
+/* Returns the rank of a connection, or -1 for a foreign one. */
+static int32_t rank_of(int socket_fd, const ticket *ticket, const bny_handover *handover, bool patient) {
+  greeting hello;
+  if (!is_same_user(socket_fd)) return -1;
+  if (patient && !wait_for(socket_fd, POLLIN, bny_clock_ns() + GREETING_NS)) return -1;
+  if (recv(socket_fd, &hello, sizeof hello, MSG_DONTWAIT) != (ssize_t)sizeof hello) return -1;
+  if (memcmp(hello.secret, ticket->secret, sizeof hello.secret) != 0) return -1;
+  if (hello.rank < 1 || hello.rank >= handover->nranks || handover->sockets[hello.rank] >= 0) return -1;
+  return hello.rank;
+}
+
+/* Accepts waiting connections. `patient`: waits for a greeting that may still come. */
+static banyan_status admit(int listener, const ticket *ticket, bny_handover *handover, bool patient) {
+  for (;;) {
+    int fd = accept4(listener, NULL, NULL, SOCK_CLOEXEC | SOCK_NONBLOCK);
+    if (fd < 0 && (errno == EINTR || errno == ECONNABORTED)) continue;
+    if (fd < 0 && (errno == EAGAIN || errno == EWOULDBLOCK)) return BANYAN_OK;
+    if (fd < 0)
+      return bny_fail_errno(BANYAN_ERR_SYSTEM, errno, "cannot accept a rank of this host%s",
+                            errno == EMFILE ? " (raise ulimit -n)" : "");
+    int32_t rank = rank_of(fd, ticket, handover, patient);
+    if (rank < 0) close(fd);
+    else handover->sockets[rank] = fd;
+  }
+}
+
+static banyan_status admit_last(int listener, const ticket *ticket, bny_handover *handover) {
+  banyan_status status = admit(listener, ticket, handover, false);
+  for (int32_t i = 1; i < handover->nranks && status == BANYAN_OK; i++)
+    if (handover->sockets[i] < 0)
+      status = bny_fail(BANYAN_ERR_BOOTSTRAP, "rank %d has not connected as the user of rank 0, with whom it is to share memory",
+                        i);
+  return status;
+}
+
+static const char doing[] = "could not set up shared memory";
+
+/* Runs rounds until all are connected: more than one if rank 0's queue of connections is full. */
+static banyan_status connect_all(const bny_exchange *exchange, const ticket *ticket, int listener, banyan_status status,
+                                 bny_handover *handover) {
+  for (bool again = true; again;) {
+    again = false;
+    bool is_new = handover->rank > 0 && handover->sockets[0] < 0 && ticket->name[0];
+    if (status == BANYAN_OK && is_new) status = greet(ticket, handover, &again);
+    status = bny_exchange_settle_round(exchange, status, doing, &again);
+    if (status != BANYAN_OK) return status;
+    if (again && handover->rank == 0) status = admit(listener, ticket, handover, true);
+    else if (again) pause_briefly();
+  }
+  if (handover->rank > 0) return BANYAN_OK;
+  handover->admitted = admit_last(listener, ticket, handover);
+  snprintf(handover->why, sizeof handover->why, "%s", banyan_last_error());
+  return BANYAN_OK;
+}
+
+banyan_status bny_handover_meet(const bny_exchange *exchange, bny_handover *handover) {
+  int32_t rank = exchange->bootstrap->rank, nranks = exchange->bootstrap->nranks;
+  int listener = -1;
+  ticket own = {.name = ""}, *told = calloc((size_t)nranks, sizeof *told);
+  *handover = (bny_handover){.rank = rank, .nranks = nranks, .sockets = malloc((size_t)nranks * sizeof(int))};
+  banyan_status status = BANYAN_OK;
+  if (!told || !handover->sockets)
+    status = bny_fail(BANYAN_ERR_MEMORY, "rank %d has no memory to meet %d ranks", rank, nranks);
+  for (int32_t i = 0; i < nranks && status == BANYAN_OK; i++) handover->sockets[i] = -1;
+  banyan_status listens = status == BANYAN_OK && rank == 0 ? listen_as_first(&own, &listener) : BANYAN_OK;
+  char why[BNY_ERROR_TEXT_BYTES];
+  snprintf(why, sizeof why, "%s", banyan_last_error());
+  if (status == BANYAN_OK) status = bny_exchange_all(exchange, &own, told, sizeof own);
+  if (status == BANYAN_OK) {
+    if (listens != BANYAN_OK) bny_fail(listens, "%s", why);
+    status = connect_all(exchange, &told[0], listener, listens, handover);
+  }
+  if (listener >= 0) close(listener);
+  free(told);
+  if (status != BANYAN_OK) bny_handover_close(handover);
+  int64_t now_ns = bny_clock_ns();
+  handover->deadline_ns = now_ns + (exchange->deadline_ns - now_ns) / 2;
+  return status;
+}
+
+void bny_handover_close(bny_handover *handover) {
+  for (int32_t i = 0; i < handover->nranks && handover->sockets; i++)
+    if (handover->sockets[i] >= 0) close(handover->sockets[i]);
+  free(handover->sockets);
+  handover->sockets = NULL;
+}
+
+/* ---- memory and deaths ------------------------------------------------------------------------------------------- */
+
+#ifndef SO_PEERPIDFD
+enum { SO_PEERPIDFD = 77 }; /* in kernels since 6.5, missing in this C library */
+#endif
+
+/* glibc has this function only since 2.36. */
+static int open_pidfd(pid_t pid) { return (int)syscall(SYS_pidfd_open, pid, 0); }
+
+/* Returns a pidfd of a peer in any pid namespace if the kernel can, else of one visible from here. The peer holds its
+ * connection open, so its number has not been reused. -1: there is none. */
+static int pidfd_of(int socket_fd) {
+  int fd = -1;
+  struct ucred peer;
+  socklen_t bytes = sizeof fd;
+  if (getsockopt(socket_fd, SOL_SOCKET, SO_PEERPIDFD, &fd, &bytes) == 0) return fd;
+  bytes = sizeof peer;
+  if (getsockopt(socket_fd, SOL_SOCKET, SO_PEERCRED, &peer, &bytes) != 0 || peer.pid <= 0) return -1;
+  return open_pidfd(peer.pid);
+}
+
+/* Rank 0: makes the descriptors of all deaths. Without pidfds a rank's death is the end of a socket that only that rank
+ * holds. */
+static banyan_status find_deaths(bny_handover *handover, int *deaths, int *held) {
+  int pair[2];
+  deaths[0] = open_pidfd(getpid());
+  if (deaths[0] < 0) {
+    if (socketpair(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0, pair) != 0)
+      return bny_fail_errno(BANYAN_ERR_SYSTEM, errno, "rank 0 cannot make a pair of sockets");
+    deaths[0] = pair[0];
+    *held = pair[1];
+  }
+  for (int32_t i = 1; i < handover->nranks; i++) {
+    deaths[i] = pidfd_of(handover->sockets[i]);
+    if (deaths[i] < 0) deaths[i] = fcntl(handover->sockets[i], F_DUPFD_CLOEXEC, 0);
+    if (deaths[i] < 0) return bny_fail_errno(BANYAN_ERR_SYSTEM, errno, "rank 0 can open no more descriptors (ulimit -n)");
+  }
+  return BANYAN_OK;
+}
+
+static banyan_status share_as_first(bny_handover *handover, banyan_status own, int memory, int *deaths, int *held) {
+  banyan_status status = own;
+  if (status == BANYAN_OK && handover->admitted != BANYAN_OK) status = bny_fail(handover->admitted, "%s", handover->why);
+  if (status == BANYAN_OK) status = find_deaths(handover, deaths, held);
+  for (int32_t i = 1; i < handover->nranks && status == BANYAN_OK; i++)
+    if (!send_all(handover->sockets[i], &memory, 1, handover->deadline_ns) ||
+        !send_all(handover->sockets[i], deaths, handover->nranks, handover->deadline_ns))
+      status = fail_send(i, errno);
+  if (status != BANYAN_OK) send_failure(handover, status);
+  return status;
+}
+
+static banyan_status share_as_other(bny_handover *handover, int *memory, int *deaths, int *held) {
+  int fd = -1;
+  banyan_status status = receive_all(handover->sockets[0], 0, &fd, 1, handover->deadline_ns);
+  if (status == BANYAN_OK) status = receive_all(handover->sockets[0], 0, deaths, handover->nranks, handover->deadline_ns);
+  if (status != BANYAN_OK) {
+    if (fd >= 0) close(fd);
+    return status;
+  }
+  *memory = fd;
+  struct stat own;
+  /* no pidfd: it is the other end of this socket */
+  if (fstat(deaths[handover->rank], &own) == 0 && S_ISSOCK(own.st_mode)) {
+    *held = handover->sockets[0];
+    handover->sockets[0] = -1;
+  }
+  return BANYAN_OK;
+}
+
+banyan_status bny_handover_share(bny_handover *handover, banyan_status own, int *memory, int *deaths, int *held) {
+  *held = -1;
+  for (int32_t i = 0; i < handover->nranks; i++) deaths[i] = -1;
+  banyan_status status = handover->rank == 0 ? share_as_first(handover, own, *memory, deaths, held)
+                                             : share_as_other(handover, memory, deaths, held);
+  if (status == BANYAN_OK) return BANYAN_OK;
+  for (int32_t i = 0; i < handover->nranks; i++) {
+    if (deaths[i] >= 0) close(deaths[i]);
+    deaths[i] = -1;
+  }
+  if (*held >= 0) close(*held);
+  *held = -1;
+  return status;
+}
+
+/* ---- descriptors from each to all -------------------------------------------------------------------------------- */
+
+static banyan_status trade_as_first(bny_handover *handover, int mine, int *fds) {
+  banyan_status status = handover->admitted == BANYAN_OK ? BANYAN_OK : bny_fail(handover->admitted, "%s", handover->why);
+  for (int32_t i = 1; i < handover->nranks && status == BANYAN_OK; i++)
+    status = receive_all(handover->sockets[i], i, &fds[i], 1, handover->deadline_ns);
+  fds[0] = mine;
+  for (int32_t i = 1; i < handover->nranks && status == BANYAN_OK; i++)
+    if (!send_all(handover->sockets[i], fds, handover->nranks, handover->deadline_ns)) status = fail_send(i, errno);
+  fds[0] = -1;
+  if (status != BANYAN_OK) send_failure(handover, status);
+  return status;
+}
+
+banyan_status bny_handover_trade(bny_handover *handover, int mine, int *fds) {
+  banyan_status status;
+  for (int32_t i = 0; i < handover->nranks; i++) fds[i] = -1;
+  if (handover->rank == 0) status = trade_as_first(handover, mine, fds);
+  else if (!send_all(handover->sockets[0], &mine, 1, handover->deadline_ns)) status = fail_send(0, errno);
+  else status = receive_all(handover->sockets[0], 0, fds, handover->nranks, handover->deadline_ns);
+  for (int32_t i = 0; i < handover->nranks; i++) {
+    if (fds[i] < 0 || (status == BANYAN_OK && i != handover->rank)) continue;
+    close(fds[i]);
+    fds[i] = -1;
+  }
+  return status;
+}

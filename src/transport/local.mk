@@ -1,0 +1,20 @@
+# SPDX-License-Identifier: Apache-2.0
+libbanyan_core_la_SOURCES += \
+  %D%/fd_passing.c %D%/fd_passing.h \
+  %D%/loop.c \
+  %D%/memory_file.c %D%/memory_file.h \
+  %D%/refusal.c %D%/refusal.h \
+  %D%/shm.c \
+  %D%/transport.h \
+  %D%/window.c %D%/window.h
+libbanyan_core_la_SOURCES += \
+  %D%/ucx/functions.def \
+  %D%/ucx/library.c %D%/ucx/library.h \
+  %D%/ucx/local.c \
+  %D%/ucx/mail.c \
+  %D%/ucx/message.c \
+  %D%/ucx/peer.c \
+  %D%/ucx/put.c \
+  %D%/ucx/start.c \
+  %D%/ucx/tell.c \
+  %D%/ucx/ucx.c %D%/ucx/ucx.h

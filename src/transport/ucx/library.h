@@ -1,0 +1,30 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * UCX, loaded only when ranks of several nodes connect. A program that stays on one node never loads it, because UCX
+ * takes over signals and memory calls of the process as soon as it is loaded. libbanyan also runs where UCX is not
+ * installed. */
+#ifndef BNY_TRANSPORT_UCX_LIBRARY_H
+#define BNY_TRANSPORT_UCX_LIBRARY_H
+
+#include <stdbool.h>
+#include <ucp/api/ucp.h>
+#include <ucs/debug/log_def.h>
+
+#include "banyan.h"
+
+typedef struct bny_ucx {
+#define BNY_UCX_FUNCTION(name) __typeof__(&name) name;
+#include "transport/ucx/functions.def"
+#undef BNY_UCX_FUNCTION
+} bny_ucx;
+
+/* Loads UCX for good. Signal handlers that it installs meanwhile are removed, unless the user has set UCX_HANDLE_ERRORS
+ * or UCX_DEBUG_SIGNO, which ask for them. */
+banyan_status bny_ucx_load(bny_ucx *ucx);
+
+/* UCX logs why something fails, and returns a status without the reason. Between hear(true) and hear(false) this
+ * thread's errors and warnings of UCX are kept, and heard() returns them, or "". UCX still prints them as usual. */
+void bny_ucx_hear(const bny_ucx *ucx, bool on);
+const char *bny_ucx_heard(void);
+
+#endif

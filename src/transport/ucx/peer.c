@@ -1,0 +1,194 @@
+/* SPDX-License-Identifier: Apache-2.0
+ * Ranks of other nodes: endpoints, mirrors and their end. */
+#ifdef HAVE_UCX
+#include <poll.h>
+#include <sched.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <sys/mman.h>
+#include <time.h>
+
+#include "base/clock.h"
+#include "base/log.h"
+#include "base/status.h"
+#include "transport/ucx/ucx.h"
+
+void bny_net_take(bny_net *net) {
+  enum { POLLS = 100 }; /* afterwards the holder may need this core */
+  for (int i = 0; !bny_net_try(net); i++)
+    if (i >= POLLS) sched_yield();
+}
+
+bool bny_net_try(bny_net *net) { return !atomic_flag_test_and_set_explicit(&net->busy, memory_order_acquire); }
+
+void bny_net_give(bny_net *net) { atomic_flag_clear_explicit(&net->busy, memory_order_release); }
+
+bny_net_peer *bny_net_meet(bny_net *net, int32_t rank) {
+  bny_net_peer *peer = net->peers[rank];
+  if (peer) return peer;
+  peer = calloc(1, sizeof *peer);
+  if (!peer) return NULL;
+  peer->net = net;
+  peer->rank = rank;
+  net->peers[rank] = peer;
+  net->known[net->nknown++] = peer;
+  return peer;
+}
+
+bool bny_net_has_left(const bny_net_peer *peer) {
+  return atomic_load_explicit(&peer->net->lines[peer->rank].left, memory_order_relaxed);
+}
+
+void bny_net_lose(bny_net_peer *peer, ucs_status_t status) {
+  if (peer->dead || bny_net_has_left(peer)) return; /* a rank that has left may end */
+  peer->dead = true;
+  const char *why = peer->net->ucx.ucs_status_string(status), *heard = bny_ucx_heard();
+  if (!peer->heard_hello)
+    snprintf(peer->trouble, sizeof peer->trouble, "UCX: %s%s%s%s", why, *heard ? " (" : "", heard, *heard ? ")" : "");
+  bny_log(BNY_LOG_INFO, "rank %d: the connection to rank %d is lost: %s", peer->net->transport.rank, peer->rank,
+          why);
+}
+
+static void lose(void *argument, ucp_ep_h endpoint, ucs_status_t status) {
+  (void)endpoint;
+  bny_net_lose(argument, status);
+}
+
+bny_net_peer *bny_net_connect_peer(bny_net *net, int32_t rank) {
+  bny_net_peer *peer = bny_net_meet(net, rank);
+  if (!peer || peer->endpoint || peer->dead) return peer;
+  ucp_ep_params_t params = {
+    .field_mask = UCP_EP_PARAM_FIELD_REMOTE_ADDRESS | UCP_EP_PARAM_FIELD_ERR_HANDLING_MODE | UCP_EP_PARAM_FIELD_ERR_HANDLER,
+    .address = (const ucp_address_t *)(const void *)(net->addresses + (size_t)rank * net->address_bytes),
+    .err_mode = UCP_ERR_HANDLING_MODE_PEER,
+    .err_handler = {.cb = lose, .arg = peer},
+  };
+  bny_ucx_hear(&net->ucx, true);
+  ucs_status_t status = net->ucx.ucp_ep_create(net->worker, &params, &peer->endpoint);
+  if (status != UCS_OK) {
+    peer->endpoint = NULL;
+    bny_net_lose(peer, status);
+  }
+  bny_ucx_hear(&net->ucx, false);
+  return peer;
+}
+
+bool bny_net_can_send(const bny_net_peer *peer) { return peer->endpoint && !peer->dead && !bny_net_has_left(peer); }
+
+banyan_status bny_net_mirror(bny_net_peer *peer) {
+  const bny_transport *transport = &peer->net->transport;
+  if (peer->outbox) return BANYAN_OK;
+  if (peer->net->puts) return bny_net_put_mirror(peer);
+  size_t slots = 2 * (size_t)transport->slots_max;
+  peer->signals = calloc(slots, sizeof *peer->signals);
+  peer->landings = calloc(slots, sizeof *peer->landings);
+  void *outbox = mmap(NULL, 2 * transport->half_bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE,
+                      -1, 0);
+  if (!peer->signals || !peer->landings || outbox == MAP_FAILED) {
+    if (outbox != MAP_FAILED) munmap(outbox, 2 * transport->half_bytes);
+    free(peer->signals), free(peer->landings);
+    peer->signals = NULL;
+    peer->landings = NULL;
+    return bny_fail(BANYAN_ERR_MEMORY, "out of memory for messages of rank %d (%zu bytes); make arena_bytes smaller",
+                    peer->rank, 2 * transport->half_bytes);
+  }
+  peer->outbox = outbox;
+  return BANYAN_OK;
+}
+
+static bool is_idle(const bny_net *net) {
+  for (int32_t i = 0; i < net->nknown; i++)
+    if (net->known[i]->under_way && bny_net_can_send(net->known[i])) return false;
+  return true;
+}
+
+void bny_net_drain(bny_net *net, int64_t deadline_ns) {
+  while (!is_idle(net) && bny_clock_ns() < deadline_ns) net->ucx.ucp_worker_progress(net->worker);
+}
+
+bool bny_net_arm(bny_net *net) { return net->ucx.ucp_worker_arm(net->worker) == UCS_OK; }
+
+void bny_net_doze(bny_net *net, int64_t sleep_ns) {
+  struct timespec timeout = {sleep_ns / 1000000000, sleep_ns % 1000000000};
+  struct pollfd event = {.fd = net->event_fd, .events = POLLIN};
+  ppoll(&event, 1, &timeout, NULL);
+}
+
+/* Over RDMA UCX connects by datagrams, which may wait long to be sent. Over TCP it can give up at any time. */
+static bool is_half_connected(const bny_net_peer *peer) {
+  return peer->net->transport.network == BNY_NETWORK_RDMA && peer->flushing && !peer->dead;
+}
+
+/* Closes all at once. Data that the kernel has taken still goes out. */
+static void close_endpoints(bny_net *net, bool half_connected, int64_t deadline_ns) {
+  ucp_request_param_t param = {.op_attr_mask = UCP_OP_ATTR_FIELD_FLAGS, .flags = UCP_EP_CLOSE_FLAG_FORCE};
+  for (int32_t i = 0; i < net->nknown; i++) {
+    if (!net->known[i]->endpoint || (!half_connected && is_half_connected(net->known[i]))) continue;
+    ucs_status_ptr_t request = net->ucx.ucp_ep_close_nbx(net->known[i]->endpoint, &param);
+    net->known[i]->endpoint = NULL;
+    if (!request || UCS_PTR_IS_ERR(request)) continue;
+    while (net->ucx.ucp_request_check_status(request) == UCS_INPROGRESS && bny_clock_ns() < deadline_ns)
+      net->ucx.ucp_worker_progress(net->worker);
+    net->ucx.ucp_request_free(request);
+  }
+}
+
+enum { PATIENCE_NS = 100000000 };
+
+static bool is_being_connected(const bny_net *net) {
+  for (int32_t i = 0; i < net->nknown; i++)
+    if (is_half_connected(net->known[i]) ||
+        (net->known[i]->expected && !net->known[i]->heard_hello && !net->known[i]->dead))
+      return true;
+  return false;
+}
+
+/* Returns whether UCX has sent all its data, including answers to peers. */
+static bool has_answered(bny_net *net, int64_t deadline_ns) {
+  ucp_request_param_t param = {.op_attr_mask = 0};
+  ucs_status_ptr_t flush = net->ucx.ucp_worker_flush_nbx(net->worker, &param);
+  if (!flush || UCS_PTR_IS_ERR(flush)) return true;
+  while (net->ucx.ucp_request_check_status(flush) == UCS_INPROGRESS && bny_clock_ns() < deadline_ns)
+    net->ucx.ucp_worker_progress(net->worker);
+  bool answered = net->ucx.ucp_request_check_status(flush) != UCS_INPROGRESS;
+  net->ucx.ucp_request_free(flush);
+  return answered;
+}
+
+/* UCX before 1.14 ends the process if a worker is destroyed while it answers a peer that connects to it, or over RDMA
+ * an endpoint's first message waits to be sent. That lasts a moment, or as long as the peer is stopped. */
+static bool may_destroy_worker(bny_net *net, int64_t deadline_ns) {
+  unsigned major, minor, patch;
+  net->ucx.ucp_get_version(&major, &minor, &patch);
+  if (major > 1 || minor >= 14) return true;
+  while (is_being_connected(net) && bny_clock_ns() < deadline_ns) net->ucx.ucp_worker_progress(net->worker);
+  return !is_being_connected(net) || has_answered(net, deadline_ns + PATIENCE_NS);
+}
+
+void bny_net_free_worker(bny_net *net) {
+  bool may_destroy = !net->worker || may_destroy_worker(net, bny_clock_ns() + PATIENCE_NS);
+  if (net->worker) close_endpoints(net, may_destroy, bny_clock_ns() + PATIENCE_NS);
+  bny_net_put_unregister(net); /* pending operations used the keys until now */
+  if (net->flush) net->ucx.ucp_request_free(net->flush);
+  if (!may_destroy) {
+    bny_log(BNY_LOG_WARN, "UCX's worker is left behind: a connection to a peer was begun and has not come about");
+    return;
+  }
+  if (net->worker) net->ucx.ucp_worker_destroy(net->worker);
+  if (net->context) net->ucx.ucp_cleanup(net->context);
+}
+
+void bny_net_free_peers(bny_net *net) {
+  for (int32_t i = 0; i < net->nknown; i++) {
+    bny_net_peer *peer = net->known[i];
+    if (net->puts) bny_net_put_free(peer);
+    if (peer->outbox) munmap(peer->outbox, 2 * net->transport.half_bytes);
+    free(peer->signals);
+    free(peer->landings);
+    free(peer);
+  }
+  net->nknown = 0;
+}
+#else
+typedef int bny_net_peer_is_absent; /* a file must not be empty */
+#endif

@@ -1,0 +1,249 @@
+/* SPDX-License-Identifier: Apache-2.0
+ * The second way to send: one-sided puts into mirrors, which then lie in memory registered with UCX. The sender puts
+ * the payload, a fence and the signal; the receiver takes no part and polls its own memory. All other data travels as
+ * before.
+ *
+ * This holds if hardware carries out puts. Over TCP the receiver's UCX does, and answers. A receiver that does not poll
+ * then delays the sender, and UCX 1.13 ends the process if the connection breaks meanwhile. Puts are therefore used
+ * over RDMA, and elsewhere only for tests whose ranks stay in calls.
+ *
+ * The fence gives the order, not the connection. An adapter may write with relaxed ordering, and UCX then sends the
+ * first put after a fence in strict order. Its newer protocols (the default from 1.16 on) also choose a path by size.
+ *
+ * A put wakes no rank. A rank that begins to sleep tells the rank that it waits for. That rank sends a note after the
+ * put, or at once if it has put already. */
+#ifdef HAVE_UCX
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/mman.h>
+
+#include "base/log.h"
+#include "base/status.h"
+#include "transport/ucx/ucx.h"
+
+/* ---- the choice -------------------------------------------------------------------------------------------------- */
+
+banyan_status bny_net_put_read(const char *text, bny_net_put_wish *wish) {
+  static const char *const names[] = {[BNY_NET_PUT_AUTO] = "auto", [BNY_NET_PUT_OFF] = "off",
+                                      [BNY_NET_PUT_EMULATED] = "emulated"};
+  *wish = BNY_NET_PUT_AUTO;
+  if (!text) return BANYAN_OK;
+  for (int i = BNY_NET_PUT_AUTO; i <= BNY_NET_PUT_EMULATED; i++) {
+    if (strcmp(text, names[i]) != 0) continue;
+    *wish = (bny_net_put_wish)i;
+    return BANYAN_OK;
+  }
+  return bny_fail(BANYAN_ERR_ARGUMENT, "BANYAN_UCX_PUT is \"%.40s\"; it takes auto, off or emulated", text);
+}
+
+/* ---- memory ------------------------------------------------------------------------------------------------------ */
+
+/* UCX is told the kind of memory. */
+enum {
+  MAP_PARAMETERS =
+    UCP_MEM_MAP_PARAM_FIELD_ADDRESS | UCP_MEM_MAP_PARAM_FIELD_LENGTH | UCP_MEM_MAP_PARAM_FIELD_MEMORY_TYPE
+};
+
+static size_t outbox_bytes(const bny_net *net) { return 2 * net->transport.half_bytes; }
+
+/* The bytes of an outbox's halves and the signals after them. */
+static size_t region_bytes(const bny_net *net) {
+  return outbox_bytes(net) + 2 * (size_t)net->transport.slots_max * sizeof(bny_signal);
+}
+
+static banyan_status fail_memory(const bny_net_peer *peer, const char *why) {
+  return bny_fail(BANYAN_ERR_MEMORY,
+                  "%zu bytes for messages of rank %d cannot be registered (%s): make arena_bytes smaller, raise the limit of "
+                  "locked memory (ulimit -l), or set BANYAN_UCX_PUT=off",
+                  region_bytes(peer->net), peer->rank, why);
+}
+
+banyan_status bny_net_put_mirror(bny_net_peer *peer) {
+  bny_net *net = peer->net;
+  if (peer->outbox) return BANYAN_OK;
+  /* for messages */
+  if (!peer->landings) peer->landings = calloc(2 * (size_t)net->transport.slots_max, sizeof *peer->landings);
+  if (!peer->landings) return fail_memory(peer, "out of memory");
+  size_t bytes = region_bytes(net);
+  void *region = mmap(NULL, bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+  if (region == MAP_FAILED) return fail_memory(peer, "out of memory");
+  ucp_mem_map_params_t params = {
+    .field_mask = MAP_PARAMETERS,
+    .address = region,
+    .length = bytes,
+    .memory_type = UCS_MEMORY_TYPE_HOST,
+  };
+  ucs_status_t status = net->ucx.ucp_mem_map(net->context, &params, &peer->memory);
+  if (status != UCS_OK) {
+    peer->memory = NULL;
+    munmap(region, bytes);
+    return fail_memory(peer, net->ucx.ucs_status_string(status));
+  }
+  peer->outbox = region;
+  peer->signals = (bny_signal *)(void *)(peer->outbox + outbox_bytes(net));
+  return BANYAN_OK;
+}
+
+/* UCX finds this registration when it puts from there. A failure does no harm: unregistered memory is registered at
+ * first use. */
+void bny_net_put_register_outbox(bny_net *net) {
+  ucp_mem_map_params_t params = {
+    .field_mask = MAP_PARAMETERS,
+    .address = net->local->ops->outbox(net->local, 0),
+    .length = 2 * net->local->half_bytes,
+    .memory_type = UCS_MEMORY_TYPE_HOST,
+  };
+  ucs_status_t status = net->ucx.ucp_mem_map(net->context, &params, &net->outbox_memory);
+  if (status == UCS_OK) return;
+  net->outbox_memory = NULL;
+  bny_log(BNY_LOG_INFO, "rank %d: its %zu bytes of messages are not registered in advance: %s", net->transport.rank,
+          params.length, net->ucx.ucs_status_string(status));
+}
+
+void bny_net_put_unregister(bny_net *net) {
+  if (net->outbox_memory) net->ucx.ucp_mem_unmap(net->context, net->outbox_memory);
+  net->outbox_memory = NULL;
+  for (int32_t i = 0; i < net->nknown; i++) {
+    bny_net_peer *peer = net->known[i];
+    if (peer->rkey) net->ucx.ucp_rkey_destroy(peer->rkey);
+    if (peer->offered) net->ucx.ucp_rkey_buffer_release(peer->offered);
+    if (peer->memory) net->ucx.ucp_mem_unmap(net->context, peer->memory);
+    free(peer->rkey_bytes);
+    peer->rkey = NULL;
+    peer->offered = NULL;
+    peer->memory = NULL;
+    peer->rkey_bytes = NULL;
+  }
+}
+
+void bny_net_put_free(bny_net_peer *peer) {
+  if (peer->outbox) munmap(peer->outbox, region_bytes(peer->net));
+  peer->outbox = NULL;
+  peer->signals = NULL;
+}
+
+/* ---- offers ------------------------------------------------------------------------------------------------------ */
+
+void bny_net_put_offer(bny_net_peer *peer) {
+  bny_net *net = peer->net;
+  size_t bytes = 0;
+  banyan_status status = bny_net_put_mirror(peer);
+  if (status == BANYAN_OK && !peer->offered) {
+    ucs_status_t packed = net->ucx.ucp_rkey_pack(net->context, peer->memory, &peer->offered, &bytes);
+    if (packed != UCS_OK) status = fail_memory(peer, net->ucx.ucs_status_string(packed));
+    else bny_net_send_offer(peer, (uint64_t)(uintptr_t)peer->outbox, peer->offered, bytes);
+  }
+  if (status == BANYAN_OK) return;
+  bny_log(BNY_LOG_ERROR, "rank %d: %s", net->transport.rank, banyan_last_error());
+  bny_net_lose(peer, UCS_ERR_NO_MEMORY);
+}
+
+void bny_net_put_take_offer(bny_net_peer *peer, uint64_t address, const void *rkey, size_t bytes) {
+  if (peer->rkey_bytes) return; /* one offer is enough */
+  peer->rkey_bytes = malloc(bytes ? bytes : 1);
+  if (!peer->rkey_bytes) return; /* the peer stays unreached, and the deadline reports it */
+  if (bytes) memcpy(peer->rkey_bytes, rkey, bytes);
+  peer->remote = address;
+}
+
+/* A node may have RDMA adapters and reach another by TCP. UCX prints its lanes for people; the transports whose puts
+ * hardware carries out have these names. */
+static bool is_over_rdma(const bny_net_peer *peer) {
+  static const char *const names[] = {":rc_", ":dc_"};
+  char *text = NULL;
+  size_t bytes;
+  bool found = false;
+  FILE *stream = open_memstream(&text, &bytes);
+  if (!stream) return false;
+  peer->net->ucx.ucp_ep_print_info(peer->endpoint, stream);
+  if (fclose(stream) == 0)
+    for (size_t i = 0; i < sizeof names / sizeof names[0]; i++) found = found || strstr(text, names[i]);
+  free(text);
+  return found;
+}
+
+/* The offer may precede the endpoint on which to unpack it. */
+bool bny_net_put_is_ready(bny_net_peer *peer) {
+  bny_net *net = peer->net;
+  if (peer->rkey) return true;
+  if (!peer->rkey_bytes || !bny_net_can_send(peer)) return false;
+  ucs_status_t status = net->ucx.ucp_ep_rkey_unpack(peer->endpoint, peer->rkey_bytes, &peer->rkey);
+  if (status == UCS_OK) {
+    peer->takes_puts = net->wish == BNY_NET_PUT_EMULATED || is_over_rdma(peer);
+    return true;
+  }
+  peer->rkey = NULL;
+  bny_net_lose(peer, status);
+  return false;
+}
+
+static bool takes_puts(const bny_net *net, int32_t rank) {
+  const bny_net_peer *peer = net->place[rank] < 0 ? net->peers[rank] : NULL;
+  return peer && peer->takes_puts && bny_net_can_send(peer);
+}
+
+/* A message of any kind wakes the peer. */
+static void wake(bny_net_peer *peer) {
+  peer->sleeps_for.tag = 0;
+  bny_net_send_note(peer, BNY_NET_WAKE);
+}
+
+void bny_net_put(bny_net *net, const bny_net_data *what, const char *payload, const int32_t *peers, int32_t npeers) {
+  const bny_transport *transport = &net->transport;
+  uint64_t half = what->tag >> 32 & 1;
+  uint64_t at = half * transport->half_bytes + what->offset;
+  uint64_t signal = outbox_bytes(net) + (half * (uint64_t)transport->slots_max + (uint64_t)what->slot) * sizeof(bny_signal);
+  int32_t count = 0;
+  for (int32_t i = 0; i < npeers; i++) {
+    if (!takes_puts(net, peers[i])) continue;
+    bny_net_peer *peer = net->peers[peers[i]];
+    bny_net_packet *packet = what->bytes ? bny_net_packet_take(peer) : NULL;
+    if (packet) bny_net_send_put(packet, payload, what->bytes, peer->remote + at);
+    else if (what->bytes) bny_net_lose(peer, UCS_ERR_NO_MEMORY); /* its signal must not come without it */
+    net->transport.bytes_between_hosts += what->bytes;
+    count++;
+  }
+  if (count == 0) return;
+  /* Operations after the fence take effect after those before it. */
+  ucs_status_t fenced = net->ucx.ucp_worker_fence(net->worker);
+  for (int32_t i = 0; i < npeers; i++) {
+    if (!takes_puts(net, peers[i])) continue;
+    bny_net_peer *peer = net->peers[peers[i]];
+    if (fenced != UCS_OK) bny_net_lose(peer, fenced);
+    bny_net_packet *packet = fenced == UCS_OK ? bny_net_packet_take(peer) : NULL;
+    if (!packet) continue; /* the receiver's deadline reports it */
+    packet->of.tag = what->tag;
+    bny_net_send_signal(packet, peer->remote + signal);
+    if (peer->sleeps_for.tag == what->tag && peer->sleeps_for.slot == what->slot) wake(peer);
+  }
+  /* A peer that began to sleep while this rank did its own work has sent a note, which this receives. */
+  net->ucx.ucp_worker_progress(net->worker);
+}
+
+void bny_net_put_tell_sleep(bny_net *net) {
+  bny_transport *transport = &net->transport;
+  bny_rank_line *line = transport->ops->line(transport, transport->rank);
+  uint64_t waiting = atomic_load_explicit(&line->waiting, memory_order_relaxed);
+  bny_net_wish wish = {
+    .tag = atomic_load_explicit(&line->started, memory_order_relaxed),
+    .rank = (int32_t)(waiting >> 32) - 1,
+    .slot = (int32_t)(uint32_t)waiting,
+  };
+  const bny_net_wish *told = &net->told_sleep;
+  if (wish.rank < 0 || wish.slot < 0 || net->place[wish.rank] >= 0 || !net->peers[wish.rank]) return;
+  if (told->tag == wish.tag && told->rank == wish.rank && told->slot == wish.slot) return;
+  net->told_sleep = wish;
+  bny_net_send_sleep(net->peers[wish.rank], &wish);
+}
+
+/* The slot may have been put while the note was on its way. In that case this rank's own signal is set. */
+void bny_net_put_hear_sleep(bny_net_peer *peer, uint64_t tag, int32_t slot) {
+  bny_transport *transport = &peer->net->transport;
+  const bny_signal *own = transport->ops->signal(transport, transport->rank, slot, (int)(tag >> 32 & 1));
+  peer->sleeps_for = (bny_net_wish){.tag = tag, .slot = slot};
+  if (atomic_load_explicit(own, memory_order_relaxed) == tag) wake(peer);
+}
+#else
+typedef int bny_net_put_is_absent; /* a file must not be empty */
+#endif

@@ -1,0 +1,202 @@
+/* SPDX-License-Identifier: Apache-2.0
+ * UCX for one communicator: its context and its worker, or the reason why they cannot be made. */
+#ifdef HAVE_UCX
+#include <dirent.h>
+#include <pthread.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+#include "base/interface.h"
+#include "base/status.h"
+#include "transport/ucx/ucx.h"
+
+static banyan_status fail(const bny_net *net, ucs_status_t status, const char *what) {
+  const char *heard = bny_ucx_heard();
+  bool has_proc = access("/proc/sys/kernel/random/boot_id", R_OK) == 0;
+  return bny_fail(BANYAN_ERR_SYSTEM, "UCX %s: %s%s%s%s%s", what, net->ucx.ucs_status_string(status), *heard ? " (" : "", heard,
+                  *heard ? ")" : "", has_proc ? "" : "; UCX needs /proc, which cannot be read here: mount it");
+}
+
+/* ---- the network ------------------------------------------------------------------------------------------------- */
+
+static bool begins_as_one(const char *name, const char *const *beginnings, size_t count) {
+  for (size_t i = 0; i < count; i++)
+    if (strncmp(name, beginnings[i], strlen(beginnings[i])) == 0) return true;
+  return false;
+}
+
+/* Parses a list that UCX prints for people: "resource 2 : md 1 dev 2 flags -- tcp/eth0". A transport with an unknown
+ * name counts as one that leaves the node. */
+static bny_network network_of(const char *list) {
+  static const char flags[] = "flags ";
+  static const char *const within[] = {"self", "posix", "sysv", "cma", "knem", "xpmem", "cuda", "gdr", "rocm", "ze_"};
+  static const char *const rdma[] = {"-- rc_", "-- dc_", "-- ud_", "-- srd", "-- ugni", "-- gga"};
+  bny_network found = BNY_NETWORK_NONE;
+  for (const char *at = strstr(list, flags); at; at = strstr(at, flags)) {
+    at += sizeof flags - 1;
+    const char *name = strchr(at, ' ');
+    if (!name) break;
+    if (begins_as_one(at, rdma, sizeof rdma / sizeof rdma[0])) return BNY_NETWORK_RDMA;
+    if (!begins_as_one(name + 1, within, sizeof within / sizeof within[0])) found = BNY_NETWORK_TCP;
+  }
+  return found;
+}
+
+bny_network bny_net_find_network(const bny_net *net) {
+  char *text = NULL;
+  size_t bytes;
+  FILE *stream = open_memstream(&text, &bytes);
+  if (!stream) return BNY_NETWORK_TCP;
+  net->ucx.ucp_context_print_info(net->context, stream);
+  bny_network found = fclose(stream) == 0 ? network_of(text) : BNY_NETWORK_TCP;
+  free(text);
+  return found;
+}
+
+bool bny_net_takes_cuda(const bny_net *net) {
+  ucp_context_attr_t found = {.field_mask = UCP_ATTR_FIELD_MEMORY_TYPES};
+  return net->ucx.ucp_context_query(net->context, &found) == UCS_OK && (found.memory_types >> UCS_MEMORY_TYPE_CUDA & 1);
+}
+
+static banyan_status fail_without_network(void) {
+  const char *transports = getenv("UCX_TLS"), *devices = getenv("UCX_NET_DEVICES"), *heard = bny_ucx_heard();
+  char set[192] = "";
+  size_t length = 0;
+  if (transports) bny_append(set, sizeof set, &length, "; UCX_TLS is \"%.60s\"", transports);
+  if (devices) bny_append(set, sizeof set, &length, "; UCX_NET_DEVICES is \"%.60s\"", devices);
+  return bny_fail(BANYAN_ERR_SYSTEM, "UCX has no transport here that leads to other nodes%s%s%s", set, *heard ? "; UCX: " : "",
+                  heard);
+}
+
+/* ---- the devices ------------------------------------------------------------------------------------------------- */
+
+/* Adds "mlx5_0:1" for each port of each RDMA adapter. */
+static void append_adapters(char *list, size_t bytes, size_t *length) {
+  static const char folder[] = "/sys/class/infiniband";
+  char path[512];
+  DIR *adapters = opendir(folder);
+  for (struct dirent *adapter; adapters && (adapter = readdir(adapters)) != NULL;) {
+    if (adapter->d_name[0] == '.') continue;
+    snprintf(path, sizeof path, "%s/%.200s/ports", folder, adapter->d_name);
+    DIR *ports = opendir(path);
+    for (struct dirent *port; ports && (port = readdir(ports)) != NULL;)
+      if (port->d_name[0] != '.') bny_append(list, bytes, length, ",%s:%s", adapter->d_name, port->d_name);
+    if (ports) closedir(ports);
+  }
+  if (adapters) closedir(adapters);
+}
+
+/* By default UCX listens at each interface that it may use, without checking who connects. With BANYAN_INTERFACE it
+ * uses only that. RDMA adapters stay: they have no port that anybody can connect to. */
+static banyan_status choose_devices(bny_net *net, ucp_config_t *config, const char *interface) {
+  bny_interface found;
+  char list[1024];
+  size_t length = 0;
+  if (!interface || getenv("UCX_NET_DEVICES")) return BANYAN_OK;
+  banyan_status status = bny_interface_find(interface, AF_UNSPEC, NULL, &found);
+  if (status != BANYAN_OK) return status;
+  bny_append(list, sizeof list, &length, "%s", found.name);
+  append_adapters(list, sizeof list, &length);
+  ucs_status_t set = net->ucx.ucp_config_modify(config, "NET_DEVICES", list);
+  return set == UCS_OK ? BANYAN_OK : fail(net, set, "takes no list of devices");
+}
+
+/* ---- start ------------------------------------------------------------------------------------------------------- */
+
+/* The context serves between nodes; the user's settings of UCX take precedence. Only RDMA needs a cache of registered
+ * memory, which watches all that the process maps and unmaps. */
+static banyan_status make_context(bny_net *net, const char *interface, bool puts, bool cache) {
+  ucp_config_t *config;
+  ucs_status_t made = net->ucx.ucp_config_read(NULL, NULL, &config);
+  if (made != UCS_OK) return fail(net, made, "cannot read its UCX_* variables");
+  if (!getenv("UCX_TLS")) net->ucx.ucp_config_modify(config, "TLS", "^sm");
+  /* 1.13 and later */
+  if (!cache && !getenv("UCX_RCACHE_ENABLE")) net->ucx.ucp_config_modify(config, "RCACHE_ENABLE", "n");
+  ucp_params_t params = {
+    .field_mask = UCP_PARAM_FIELD_FEATURES | UCP_PARAM_FIELD_NAME,
+    .features = UCP_FEATURE_AM | UCP_FEATURE_WAKEUP | (puts ? UCP_FEATURE_RMA : 0),
+    .name = "banyan",
+  };
+  banyan_status status = choose_devices(net, config, interface);
+  if (status == BANYAN_OK) {
+    made = net->ucx.ucp_init_version(UCP_API_MAJOR, UCP_API_MINOR, &params, config, &net->context);
+    if (made != UCS_OK) status = fail(net, made, "cannot start");
+  }
+  net->ucx.ucp_config_release(config);
+  return status;
+}
+
+/* Requests puts only where they may be used, because they change how UCX connects. */
+static banyan_status make_context_for_network(bny_net *net, const char *interface) {
+  banyan_status status = make_context(net, interface, net->wish == BNY_NET_PUT_EMULATED, false);
+  if (status != BANYAN_OK) return status;
+  bny_network network = bny_net_find_network(net);
+  if (network == BNY_NETWORK_NONE) return fail_without_network();
+  if (network != BNY_NETWORK_RDMA) return BANYAN_OK;
+  net->ucx.ucp_cleanup(net->context);
+  net->context = NULL;
+  return make_context(net, interface, net->wish != BNY_NET_PUT_OFF, true);
+}
+
+static void *return_at_once(void *argument) { return argument; }
+
+/* UCX 1.13 ends the process if it cannot make its thread. */
+static banyan_status try_thread(void) {
+  pthread_t thread;
+  int error = pthread_create(&thread, NULL, return_at_once, NULL);
+  if (error)
+    return bny_fail_errno(BANYAN_ERR_SYSTEM, error,
+                          "UCX needs a thread of its own, and this process cannot make one (raise ulimit -u, or pids.max of "
+                          "its control group)");
+  pthread_join(thread, NULL);
+  return BANYAN_OK;
+}
+
+static banyan_status make_worker(bny_net *net) {
+  ucp_worker_params_t params = {
+    .field_mask = UCP_WORKER_PARAM_FIELD_THREAD_MODE,
+    .thread_mode = UCS_THREAD_MODE_SERIALIZED, /* any thread may abort */
+  };
+  ucs_status_t status = net->ucx.ucp_worker_create(net->context, &params, &net->worker);
+  if (status != UCS_OK) return fail(net, status, "makes no worker");
+  status = net->ucx.ucp_worker_get_efd(net->worker, &net->event_fd);
+  if (status != UCS_OK) return fail(net, status, "has no transport that can be slept on");
+  return bny_net_listen(net);
+}
+
+banyan_status bny_net_start(bny_net *net, const char *interface, ucp_address_t **address, size_t *address_bytes) {
+  banyan_status status = bny_ucx_load(&net->ucx);
+  if (status != BANYAN_OK) return status;
+  bny_ucx_hear(&net->ucx, true);
+  status = try_thread();
+  if (status == BANYAN_OK) status = make_context_for_network(net, interface);
+  if (status == BANYAN_OK) status = make_worker(net);
+  if (status == BANYAN_OK) {
+    ucs_status_t got = net->ucx.ucp_worker_get_address(net->worker, address, address_bytes);
+    if (got != UCS_OK) status = fail(net, got, "has no address");
+  }
+  bny_ucx_hear(&net->ucx, false);
+  return status;
+}
+
+banyan_status bny_net_describe(char *text, size_t bytes) {
+  bny_net net = {.place = NULL};
+  banyan_status status = bny_ucx_load(&net.ucx);
+  if (status != BANYAN_OK) return status;
+  bny_ucx_hear(&net.ucx, true);
+  status = try_thread();
+  if (status == BANYAN_OK) status = make_context(&net, NULL, false, false);
+  if (status == BANYAN_OK && bny_net_find_network(&net) == BNY_NETWORK_NONE) status = fail_without_network();
+  bny_ucx_hear(&net.ucx, false);
+  if (status == BANYAN_OK)
+    snprintf(text, bytes, "UCX %.40s, over %s; %s memory of CUDA devices", net.ucx.ucp_get_version_string(),
+             bny_net_find_network(&net) == BNY_NETWORK_RDMA ? "RDMA" : "TCP",
+             bny_net_takes_cuda(&net) ? "takes" : "does not take");
+  if (net.context) net.ucx.ucp_cleanup(net.context);
+  return status;
+}
+#else
+typedef int bny_net_start_is_absent; /* a file must not be empty */
+#endif

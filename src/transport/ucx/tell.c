@@ -1,0 +1,256 @@
+/* SPDX-License-Identifier: Apache-2.0
+ * Reports of ranks to each other besides messages: when one waits long, when something went wrong, and when one leaves.
+ */
+#ifdef HAVE_UCX
+#include <string.h>
+
+#include "base/clock.h"
+#include "transport/ucx/ucx.h"
+
+/* The least time for which a rank's report counts; the time after which an open question is asked again; and the time
+ * that the last reports have to go out. */
+enum { RECENT_NS = 100000000, ASK_AGAIN_NS = 1000000000, LAST_WORDS_NS = 5000000 };
+/* How long a leaving rank waits for peers to get its data, less after a fault, and how often it polls. */
+enum { PARTING_NS = 500000000, PARTING_AT_FAULT_NS = 50000000, PARTING_LOOK_NS = 1000000 };
+
+static uint64_t load(const bny_signal *signal) { return atomic_load_explicit(signal, memory_order_acquire); }
+
+/* The state of any rank as known here; for one of another node only if it has reported its current call. */
+static bny_net_snapshot snapshot_of(bny_net *net, int32_t rank) {
+  bny_transport *transport = &net->transport;
+  bny_net_snapshot made = {.rank = -1};
+  if (rank < 0 || rank >= transport->nranks) return made;
+  const bny_net_peer *peer = net->peers[rank];
+  bny_rank_line *line = transport->ops->line(transport, rank);
+  if (net->place[rank] < 0 && (!peer || !peer->told_ns || peer->told_started != load(&line->started))) return made;
+  made = (bny_net_snapshot){.rank = rank, .started = load(&line->started), .done = load(&line->done),
+                            .suspect = load(&line->suspect), .left = load(&line->left)};
+  bny_signal *call = transport->ops->call(transport, rank);
+  for (int i = 0; i < BNY_CALL_WORDS; i++) made.call[i] = load(&call[i]);
+  return made;
+}
+
+static bny_net_packet *prepare(bny_net_peer *peer, bny_net_occasion occasion) {
+  bny_net *net = peer->net;
+  bny_net_packet *packet = peer->endpoint && !peer->dead ? bny_net_packet_take(peer) : NULL;
+  if (!packet) return NULL;
+  packet->of.tell = (bny_net_tell){.cookie = net->cookie, .rank = net->transport.rank, .occasion = (int32_t)occasion,
+                                   .fault = load(net->transport.ops->fault(&net->transport))};
+  packet->of.tell.of[0] = snapshot_of(net, net->transport.rank);
+  packet->of.tell.of[1].rank = packet->of.tell.of[2].rank = -1;
+  return packet;
+}
+
+static void tell_self(bny_net_peer *peer, bny_net_occasion occasion) {
+  bny_net_packet *packet = prepare(peer, occasion);
+  if (packet) bny_net_send_tell(packet);
+}
+
+void bny_net_say_hello(bny_net_peer *peer) {
+  if (!bny_net_can_send(peer)) return;
+  peer->said_hello = true;
+  tell_self(peer, BNY_NET_HELLO);
+  if (peer->net->puts) bny_net_put_offer(peer);
+  bny_net_flush(peer);
+}
+
+/* Sends it over all endpoints; a rank that did not know it forwards it. The caller holds the worker. */
+static void pass_on(bny_net *net, const bny_refusal *refusal) {
+  bny_rank_line *line = net->transport.ops->line(&net->transport, net->transport.rank);
+  for (int32_t i = 0; i < net->nknown; i++) {
+    bny_net_packet *packet = bny_net_can_send(net->known[i]) ? bny_net_packet_take(net->known[i]) : NULL;
+    if (!packet) continue;
+    packet->of.refusal = (bny_net_refusal){.cookie = net->cookie, .done = load(&line->done), .rank = net->transport.rank,
+                                           .refusal = *refusal};
+    bny_net_send_refusal(packet);
+  }
+  net->unflushed = true;
+}
+
+void bny_net_pass_on(bny_transport *transport, const bny_refusal *refusal) {
+  bny_net *net = bny_net_of(transport);
+  bny_net_take(net);
+  pass_on(net, refusal);
+  bny_net_give(net);
+}
+
+void bny_net_hear_refusal(bny_net *net, const bny_refusal *refusal) {
+  if (net->nheard == BNY_REFUSALS) return; /* a rank that lags so far runs into its deadline */
+  net->heard[net->nheard++] = *refusal;
+  net->nwaiting++;
+}
+
+/* This must not run inside a callback of UCX, because it sends. */
+static void take_refusals(bny_net *net) {
+  int32_t count = net->nheard;
+  net->nheard = 0;
+  net->nwaiting -= count;
+  for (int32_t i = 0; i < count; i++) {
+    bny_net_give(net); /* bny_refusal_add() takes the worker */
+    bny_refusal_add(&net->transport, &net->heard[i]);
+    bny_net_take(net);
+  }
+}
+
+void bny_net_answer(bny_net *net) {
+  if (net->nheard) take_refusals(net);
+  for (int32_t i = 0; i < net->nknown && net->nwaiting > 0; i++) {
+    bny_net_peer *peer = net->known[i];
+    if (!peer->wants_answer) continue;
+    peer->wants_answer = false;
+    net->nwaiting--;
+    bny_net_connect_peer(net, peer->rank);
+    if (bny_net_has_left(peer)) tell_self(peer, BNY_NET_ANSWER);
+    else if (!peer->said_hello) bny_net_say_hello(peer);
+    else tell_self(peer, BNY_NET_NEWS);
+  }
+}
+
+/* ---- hearing ----------------------------------------------------------------------------------------------------- */
+
+static void believe(bny_net *net, const bny_net_snapshot *of, bool itself) {
+  if (of->rank < 0 || of->rank >= net->transport.nranks || net->place[of->rank] >= 0) return;
+  bny_net_peer *peer = bny_net_meet(net, of->rank);
+  bny_rank_line *line = &net->lines[of->rank];
+  uint32_t told = (uint32_t)(of->started >> 32), known = (uint32_t)(load(&line->started) >> 32);
+  if (!peer || (int32_t)(told - known) < 0) return;
+  bny_signal *call = net->calls + (size_t)of->rank * BNY_CALL_WORDS;
+  for (int i = 0; i < BNY_CALL_WORDS; i++) atomic_store_explicit(&call[i], of->call[i], memory_order_relaxed);
+  if (of->done > load(&line->done)) atomic_store_explicit(&line->done, of->done, memory_order_release);
+  atomic_store_explicit(&line->started, of->started, memory_order_release);
+  peer->told_started = of->started;
+  if (!peer->told_ns) peer->told_ns = 1; /* long ago, not by the rank itself */
+  if (!itself) return;
+  peer->told_ns = bny_clock_ns();
+  peer->asked_ns = 0;
+  atomic_store_explicit(&line->suspect, of->suspect, memory_order_release);
+  if (of->left) atomic_store_explicit(&line->left, 1, memory_order_release);
+}
+
+void bny_net_hear(bny_net *net, const bny_net_tell *tell) {
+  for (int i = 0; i < BNY_NET_SNAPSHOTS; i++) believe(net, &tell->of[i], i == 0);
+  bny_net_peer *peer = net->peers[tell->rank];
+  if (tell->occasion == BNY_NET_HELLO) peer->heard_hello = true;
+  if (tell->occasion == BNY_NET_ANSWER) peer->parted = true;
+  if (tell->occasion == BNY_NET_GOODBYE || (peer->heard_hello && !peer->said_hello)) bny_net_want_answer(peer);
+  bny_signal *fault = net->transport.ops->fault(&net->transport);
+  uint64_t known = load(fault);
+  if (tell->fault && (!known || bny_fault_is_earlier(tell->fault, known)))
+    atomic_compare_exchange_strong(fault, &known, tell->fault);
+}
+
+/* ---- asking ------------------------------------------------------------------------------------------------------ */
+
+static bool is_recent_by(const bny_net *net, int64_t age_ns) {
+  return age_ns < RECENT_NS || age_ns < net->transport.recent_ns;
+}
+
+/* A rank of this node need not be asked, because its polls are visible while it waits. */
+static bool looks_around(bny_net *net, int32_t rank, int64_t now_ns) {
+  bny_net_watch *watch = &net->watches[net->place[rank]];
+  uint64_t looks = load(&net->transport.ops->line(&net->transport, rank)->looks);
+  if (looks != watch->looks || !watch->seen_ns) *watch = (bny_net_watch){looks, now_ns};
+  return is_recent_by(net, now_ns - watch->seen_ns);
+}
+
+/* The last report counts for some time. No question is sent before a quarter of that has passed, or while one is open.
+ * Over RDMA a dead peer may have taken the question; only a message that it does not take reveals its death. */
+static bool hears_of(bny_net *net, bny_net_peer *peer) {
+  int64_t now_ns = bny_clock_ns(), age_ns = peer->told_ns ? now_ns - peer->told_ns : INT64_MAX;
+  bool is_recent = is_recent_by(net, age_ns) && peer->told_started == load(&net->lines[peer->rank].started);
+  bool is_open = peer->asked_ns && now_ns - peer->asked_ns < ASK_AGAIN_NS;
+  if (!is_open && (!is_recent || age_ns > RECENT_NS / 4) && bny_net_can_send(peer)) {
+    peer->asked_ns = now_ns;
+    bny_net_send_note(peer, BNY_NET_ASK);
+  }
+  return is_recent;
+}
+
+bool bny_net_ask(bny_transport *transport, int32_t rank) {
+  bny_net *net = bny_net_of(transport);
+  if (net->place[rank] >= 0) return looks_around(net, rank, bny_clock_ns());
+  bny_net_take(net);
+  bny_net_peer *peer = net->peers[rank];
+  bool knows = peer && hears_of(net, peer);
+  /* State from before a fault is still useful after it. */
+  if (!knows && peer && peer->told_ns && load(transport->ops->fault(transport)))
+    knows = peer->told_started == load(&net->lines[rank].started);
+  bny_net_give(net);
+  return knows;
+}
+
+/* For a rank of another node, the time of its last report; the rank is also asked. */
+uint64_t bny_net_pulse(bny_transport *transport, int32_t rank) {
+  bny_net *net = bny_net_of(transport);
+  if (net->place[rank] >= 0) return net->local->ops->pulse(net->local, net->place[rank]);
+  bny_net_take(net);
+  bny_net_peer *peer = net->peers[rank];
+  if (peer) hears_of(net, peer);
+  uint64_t told_ns = peer ? (uint64_t)peer->told_ns : 0;
+  bny_net_give(net);
+  return told_ns;
+}
+
+int32_t bny_net_most_silent(bny_net *net) {
+  bny_net_peer *found = NULL;
+  for (int32_t i = 0; i < net->nknown; i++) {
+    bny_net_peer *peer = net->known[i];
+    if (!bny_net_can_send(peer)) continue;
+    hears_of(net, peer);
+    if (!found || peer->told_ns < found->told_ns) found = peer;
+  }
+  return found ? found->rank : net->nknown ? net->known[0]->rank : net->transport.rank;
+}
+
+/* ---- faults and the end ------------------------------------------------------------------------------------------ */
+
+/* Reports the fault over all endpoints, and every receiver forwards it. It includes the states of culprit and reporter,
+ * so that a rank in another call can see what differs. */
+static void spread(bny_net *net, int64_t patience_ns) {
+  uint64_t fault = load(net->transport.ops->fault(&net->transport));
+  if (!fault) return;
+  for (int32_t i = 0; i < net->nknown && net->spread != fault; i++) {
+    bny_net_packet *packet = bny_net_can_send(net->known[i]) ? prepare(net->known[i], BNY_NET_NEWS) : NULL;
+    if (!packet) continue;
+    packet->of.tell.of[1] = snapshot_of(net, bny_fault_culprit(fault));
+    packet->of.tell.of[2] = snapshot_of(net, bny_fault_reporter(fault));
+    bny_net_send_tell(packet);
+  }
+  net->spread = fault;
+  if (patience_ns > 0) bny_net_drain(net, bny_clock_ns() + patience_ns);
+}
+
+void bny_net_spread(bny_transport *transport, int64_t patience_ns) {
+  bny_net *net = bny_net_of(transport);
+  bny_net_take(net);
+  spread(net, patience_ns);
+  bny_net_give(net);
+}
+
+/* Ranks that have left or died need no answer. */
+static bool have_parted(const bny_net *net) {
+  for (int32_t i = 0; i < net->nknown; i++)
+    if (bny_net_can_send(net->known[i]) && !net->known[i]->parted) return false;
+  return true;
+}
+
+/* Sends goodbyes. Closing a socket while its peer sends loses data in flight, so each rank waits for the others'
+ * answers before it closes. */
+void bny_net_say_goodbye(bny_net *net) {
+  spread(net, LAST_WORDS_NS);
+  for (int32_t i = 0; i < net->nknown; i++)
+    if (bny_net_can_send(net->known[i])) tell_self(net->known[i], BNY_NET_GOODBYE);
+  int64_t begun_ns = bny_clock_ns();
+  while (!have_parted(net)) {
+    bool failed = load(net->transport.ops->fault(&net->transport)) != 0;
+    if (bny_clock_ns() - begun_ns > (failed ? PARTING_AT_FAULT_NS : PARTING_NS)) break;
+    if (net->ucx.ucp_worker_progress(net->worker)) continue;
+    bny_net_answer(net);
+    if (bny_net_arm(net)) bny_net_doze(net, PARTING_LOOK_NS);
+  }
+  bny_net_answer(net);
+  bny_net_drain(net, bny_clock_ns() + LAST_WORDS_NS);
+}
+#else
+typedef int bny_net_tell_is_absent; /* a file must not be empty */
+#endif

@@ -1,0 +1,184 @@
+/* SPDX-License-Identifier: Apache-2.0
+ * Attention over shards, for tests: random problems in one description for the host and for devices, and a reference in double
+ * precision. */
+#ifndef BNY_TESTS_ATTENTION_PROBLEM_H
+#define BNY_TESTS_ATTENTION_PROBLEM_H
+
+#include <math.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "banyan.h"
+#include "merge_math.h"
+#include "tests/support/world.h"
+
+enum { PROBLEM_BATCH_MAX = 3, PROBLEM_DIM_MAX = 576 };
+
+/* What shards of one problem have in common. */
+typedef struct problem_shape {
+  int32_t batch, heads, kv_heads, head_dim, value_dim;
+  bool latent; /* values are the first columns of keys */
+  banyan_dtype dtype;
+  bool one_sign;               /* values: errors of sums that are cut off add up */
+  int32_t page_keys, keys_max; /* page_keys 0: contiguous */
+} problem_shape;
+
+typedef struct problem_shard {
+  banyan_attention_desc desc;
+  uint16_t *k, *v;
+  int32_t *pages;
+  int32_t lengths[PROBLEM_BATCH_MAX];
+} problem_shard;
+
+static inline uint16_t problem_bits(banyan_dtype dtype, double value) {
+  return dtype == BANYAN_BF16 ? bny_bf16_of_float((float)value) : bny_f16_of_float((float)value);
+}
+static inline double problem_value(banyan_dtype dtype, uint16_t bits) {
+  return (double)(dtype == BANYAN_BF16 ? bny_float_of_bf16(bits) : bny_float_of_f16(bits));
+}
+
+static inline problem_shape problem_shape_random(world_random *random) {
+  static const int32_t dims[] = {64, 96, 128, 192, 256, 576};
+  problem_shape made = {.batch = 1 + random_below(random, PROBLEM_BATCH_MAX), .kv_heads = 1 + random_below(random, 2)};
+  made.heads = made.kv_heads * (1 + random_below(random, random_one_in(random, 8) ? 20 : 6));
+  made.head_dim = made.value_dim = dims[random_below(random, 6)];
+  made.latent = made.head_dim == 576;
+  if (made.latent) made.value_dim = 512;
+  if (made.latent && random_one_in(random, 3)) made.heads = 33 + random_below(random, 40), made.kv_heads = 1;
+  made.dtype = random_one_in(random, 2) ? BANYAN_BF16 : BANYAN_F16;
+  made.keys_max = 1 + random_below(random, 100);
+  made.page_keys = random_one_in(random, 2) ? 1 << random_below(random, 7) : 0;
+  return made;
+}
+
+static inline uint16_t *problem_queries(world_random *random, const problem_shape *shape) {
+  size_t count = (size_t)(shape->batch * shape->heads * shape->head_dim);
+  uint16_t *made = aligned_alloc(64, (2 * count + 63) / 64 * 64);
+  for (size_t i = 0; i < count; i++) made[i] = problem_bits(shape->dtype, 2 * random_unit(random));
+  return made;
+}
+
+/* [pages][kv_heads][page_keys][dim]; what no sequence has is NaN. */
+static inline uint16_t *problem_cache(world_random *random, const problem_shape *shape, const problem_shard *shard, int32_t dim,
+                                      int32_t page_keys, int32_t row_pages, bool one_sign) {
+  size_t count = (size_t)(shape->batch * row_pages * shape->kv_heads * page_keys) * (size_t)dim;
+  uint16_t *made = aligned_alloc(64, (2 * count + 63) / 64 * 64);
+  memset(made, 0xff, 2 * count);
+  for (int32_t b = 0; b < shape->batch; b++)
+    for (int32_t t = 0; t < shard->lengths[b]; t++)
+      for (int32_t h = 0; h < shape->kv_heads; h++) {
+        int64_t page = shard->pages[b * row_pages + t / page_keys];
+        uint16_t *row = made + ((page * shape->kv_heads + h) * page_keys + t % page_keys) * dim;
+        for (int32_t i = 0; i < dim; i++) {
+          const double value = random_unit(random);
+          row[i] = problem_bits(shape->dtype, one_sign ? fabs(value) : value);
+        }
+      }
+  return made;
+}
+
+/* Of one rank; lengths and keys are its own. */
+static inline void problem_shard_make(world_random *random, const problem_shape *shape, const uint16_t *q,
+                                      problem_shard *shard) {
+  int32_t page_keys = shape->page_keys ? shape->page_keys : shape->keys_max;
+  int32_t row_pages = (shape->keys_max + page_keys - 1) / page_keys, pages = shape->batch * row_pages;
+  for (int32_t b = 0; b < shape->batch; b++)
+    shard->lengths[b] = random_one_in(random, 5) ? 0 : 1 + random_below(random, shape->keys_max);
+  shard->pages = malloc((size_t)pages * sizeof *shard->pages);
+  for (int32_t i = 0; i < pages; i++) shard->pages[i] = i;
+  for (int32_t i = pages - 1; shape->page_keys && i > 0; i--) {
+    int32_t other = random_below(random, i + 1), held = shard->pages[i];
+    shard->pages[i] = shard->pages[other];
+    shard->pages[other] = held;
+  }
+  shard->k = problem_cache(random, shape, shard, shape->head_dim, page_keys, row_pages, shape->latent && shape->one_sign);
+  shard->v = shape->latent ? NULL : problem_cache(random, shape, shard, shape->value_dim, page_keys, row_pages, shape->one_sign);
+  int32_t v_dim = shape->latent ? shape->head_dim : shape->value_dim;
+  shard->desc = (banyan_attention_desc){
+    .size = sizeof shard->desc, .batch = shape->batch, .heads = shape->heads, .kv_heads = shape->kv_heads,
+    .head_dim = shape->head_dim, .value_dim = shape->value_dim, .q_dtype = shape->dtype, .kv_dtype = shape->dtype,
+    .q = q, .q_batch_stride = shape->heads * shape->head_dim, .q_head_stride = shape->head_dim,
+    .k = shard->k, .k_token_stride = shape->head_dim, .k_head_stride = page_keys * shape->head_dim,
+    .k_batch_stride = (int64_t)shape->kv_heads * page_keys * shape->head_dim,
+    .v = shape->latent ? shard->k : shard->v, .v_token_stride = v_dim, .v_head_stride = page_keys * v_dim,
+    .v_batch_stride = (int64_t)shape->kv_heads * page_keys * v_dim,
+    .seq_lens = shard->lengths, .keys_max = shape->keys_max,
+  };
+  if (!shape->page_keys) return;
+  shard->desc.page_table = shard->pages;
+  shard->desc.page_table_stride = row_pages;
+  shard->desc.page_keys = page_keys;
+  shard->desc.pages = pages;
+}
+
+static inline void problem_shard_free(problem_shard *shard) {
+  free(shard->k);
+  free(shard->v);
+  free(shard->pages);
+}
+
+/* ---- reference ------------------------------------------------------------------------------------------------------- */
+
+/* One row. weight: sum of p |v|, what errors are in proportion to. */
+typedef struct problem_row {
+  double max, sum, values[PROBLEM_DIM_MAX], weight[PROBLEM_DIM_MAX];
+} problem_row;
+
+static inline const uint16_t *problem_key(const problem_shard *shard, const void *base, int64_t page_stride,
+                                          int64_t head_stride, int64_t token_stride, int32_t b, int32_t kv_head,
+                                          int32_t t) {
+  const banyan_attention_desc *desc = &shard->desc;
+  int64_t page = desc->page_table ? desc->page_table[b * desc->page_table_stride + t / desc->page_keys] : b;
+  int64_t within = desc->page_table ? t % desc->page_keys : t;
+  return (const uint16_t *)base + page * page_stride + kv_head * head_stride + within * token_stride;
+}
+
+static inline double problem_logit(const problem_shard *shard, int32_t b, int32_t head, int32_t t) {
+  const banyan_attention_desc *desc = &shard->desc;
+  const uint16_t *q = (const uint16_t *)desc->q + b * desc->q_batch_stride + head * desc->q_head_stride;
+  const uint16_t *k = problem_key(shard, desc->k, desc->k_batch_stride, desc->k_head_stride, desc->k_token_stride, b,
+                                  head / (desc->heads / desc->kv_heads), t);
+  double dot = 0;
+  for (int32_t i = 0; i < desc->head_dim; i++) dot += problem_value(desc->q_dtype, q[i]) * problem_value(desc->kv_dtype, k[i]);
+  return dot / sqrt((double)desc->head_dim);
+}
+
+/* Over all shards. */
+static inline void problem_row_make(const problem_shard *shards, int32_t count, int32_t b, int32_t head, problem_row *row) {
+  memset(row, 0, sizeof *row);
+  row->max = -INFINITY;
+  for (int32_t s = 0; s < count; s++)
+    for (int32_t t = 0; t < shards[s].lengths[b]; t++) row->max = fmax(row->max, problem_logit(&shards[s], b, head, t));
+  for (int32_t s = 0; s < count; s++) {
+    const banyan_attention_desc *desc = &shards[s].desc;
+    for (int32_t t = 0; t < shards[s].lengths[b]; t++) {
+      double p = exp(problem_logit(&shards[s], b, head, t) - row->max);
+      const uint16_t *v = problem_key(&shards[s], desc->v, desc->v_batch_stride, desc->v_head_stride, desc->v_token_stride, b,
+                                      head / (desc->heads / desc->kv_heads), t);
+      row->sum += p;
+      for (int32_t i = 0; i < desc->value_dim; i++) {
+        double value = problem_value(desc->kv_dtype, v[i]);
+        row->values[i] += p * value;
+        row->weight[i] += p * fabs(value);
+      }
+    }
+  }
+}
+
+/* How far a normalised row with lse in base e is from the reference, in units of `bound` of its weight; above 1 is wrong. */
+static inline double problem_row_error(const problem_row *row, int32_t value_dim, const float *values, float lse,
+                                       double bound) {
+  double worst = 0;
+  if (row->sum == 0) {
+    for (int32_t i = 0; i < value_dim; i++) worst = values[i] == 0 ? worst : INFINITY;
+    return lse == -INFINITY ? worst : INFINITY;
+  }
+  for (int32_t i = 0; i < value_dim; i++) {
+    double off = fabs((double)values[i] - row->values[i] / row->sum) / (row->weight[i] / row->sum + 1e-9) / bound;
+    worst = off <= worst ? worst : off; /* NaN is worse */
+  }
+  double off = fabs((double)lse - (row->max + log(row->sum))) / bound;
+  return off <= worst ? worst : off;
+}
+
+#endif

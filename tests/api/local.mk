@@ -1,0 +1,19 @@
+# SPDX-License-Identifier: Apache-2.0
+unit_tests += \
+  %D%/test_calls \
+  %D%/test_arguments \
+  %D%/test_attention \
+  %D%/test_attention_refused \
+  %D%/test_contract \
+  %D%/test_convert \
+  %D%/test_energy \
+  %D%/test_mismatch \
+  %D%/test_oracle \
+  %D%/test_persistent \
+  %D%/test_world \
+  %D%/test_world_bytes
+libbanyan_tests_la_SOURCES += \
+  %D%/arguments.def \
+  %D%/calls.def \
+  %D%/attention_local.h \
+  %D%/attention_problem.h

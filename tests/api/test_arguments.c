@@ -1,0 +1,411 @@
+/* SPDX-License-Identifier: Apache-2.0
+ * Every rule of banyan.h on arguments: BANYAN_ERR_ARGUMENT (or STATE), a text that names the field, nothing written to
+ * out-parameters, and a communicator that remains usable. */
+#include <check.h>
+#include <math.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "tests/support/lone.h"
+#include "tests/support/world.h"
+
+enum { TOKENS = 2, HEADS = 3, VALUE_DIM = 4, ROWS = TOKENS * HEADS };
+
+static float in_values[ROWS * VALUE_DIM], in_lse[ROWS], in_sum[ROWS];
+static float out_values[ROWS * VALUE_DIM], out_lse[ROWS], out_sum[ROWS];
+
+typedef struct combine_case {
+  const char *named; /* in the text */
+  void (*spoil)(banyan_combine_desc *desc, banyan_partial *in, banyan_partial *out);
+} combine_case;
+
+#define CASE(name, text, ...) \
+  static void spoil_##name(banyan_combine_desc *desc, banyan_partial *in, banyan_partial *out) { \
+    (void)desc, (void)in, (void)out; \
+    __VA_ARGS__; \
+  }
+#include "tests/api/arguments.def"
+#undef CASE
+
+static const combine_case combine_cases[] = {
+#define CASE(name, text, ...) {text, spoil_##name},
+#include "tests/api/arguments.def"
+#undef CASE
+};
+enum { COMBINE_CASES = sizeof combine_cases / sizeof combine_cases[0] };
+
+static void make_good(banyan_combine_desc *desc, banyan_partial *in, banyan_partial *out) {
+  *desc = (banyan_combine_desc){.size = sizeof *desc, .tokens = TOKENS, .heads = HEADS, .value_dim = VALUE_DIM};
+  banyan_partial_init(in, in_values, BANYAN_F32, in_lse, BANYAN_F32, HEADS, VALUE_DIM);
+  banyan_partial_init(out, out_values, BANYAN_F32, out_lse, BANYAN_F32, HEADS, VALUE_DIM);
+}
+
+static void is_usable(banyan_comm *comm) {
+  banyan_combine_desc desc;
+  banyan_partial in, out;
+  make_good(&desc, &in, &out);
+  ck_assert_int_eq(banyan_comm_status(comm), BANYAN_OK);
+  ck_assert_msg(banyan_combine(comm, &desc, &in, &out) == BANYAN_OK, "%s", banyan_last_error());
+}
+
+static void refused(banyan_status status, const char *named) {
+  ck_assert_msg(status == BANYAN_ERR_ARGUMENT, "%s: got %s (%s)", named, banyan_status_string(status), banyan_last_error());
+  ck_assert_msg(strstr(banyan_last_error(), named), "the text does not name %s: %s", named, banyan_last_error());
+}
+
+START_TEST(combines) {
+  const combine_case *what = &combine_cases[_i];
+  banyan_comm *comm = lone_comm(NULL);
+  banyan_combine_desc desc;
+  banyan_partial in, out;
+  banyan_op *op = NULL;
+  make_good(&desc, &in, &out);
+  what->spoil(&desc, &in, &out);
+  refused(banyan_combine(comm, &desc, &in, &out), what->named);
+  refused(banyan_combine_init(comm, &desc, &in, &out, &op), what->named);
+  ck_assert_ptr_null(op);
+  is_usable(comm);
+  banyan_comm_destroy(comm);
+}
+END_TEST
+
+START_TEST(bytes_without_memory) {
+  banyan_comm *comm = lone_comm(NULL);
+  char bytes[16] = {0};
+  const size_t count = 4;
+  ck_assert_int_eq(banyan_gather(comm, bytes, bytes, &count), BANYAN_OK);
+  ck_assert_int_eq(banyan_gather(comm, bytes + 4, bytes, &count), BANYAN_OK);
+  ck_assert_int_eq(banyan_shift(comm, bytes, bytes + 8, 8, -2000000000), BANYAN_OK);
+  ck_assert_int_eq(banyan_shift(comm, NULL, NULL, 0, 1), BANYAN_OK);
+  ck_assert_int_eq(banyan_broadcast(comm, NULL, 0, 0), BANYAN_OK);
+  is_usable(comm);
+  banyan_comm_destroy(comm);
+}
+END_TEST
+
+/* Sizes that no memory has must be refused before they are believed; 2^51 bytes are 2^32 parts. */
+START_TEST(absurd_sizes) {
+  banyan_comm *comm = lone_comm(NULL);
+  char bytes[16] = {0};
+  banyan_op *op = NULL;
+  for (int shift = 45; shift < 62; shift++) {
+    banyan_status status = banyan_broadcast_init(comm, bytes, (size_t)1 << shift, 0, &op);
+    ck_assert_msg(status == BANYAN_ERR_MEMORY || status == BANYAN_ERR_ARGUMENT, "2^%d bytes: %s", shift,
+                  banyan_status_string(status));
+    ck_assert_ptr_null(op);
+  }
+  is_usable(comm);
+  banyan_comm_destroy(comm);
+}
+END_TEST
+
+/* Not an argument: it is seen in the run, which ends the communicator. */
+START_TEST(a_negative_sum) {
+  banyan_comm *comm = lone_comm(NULL);
+  banyan_combine_desc desc;
+  banyan_partial in, out;
+  make_good(&desc, &in, &out);
+  in.stats_kind = BANYAN_STATS_MAX_SUM;
+  in.sum = in_sum;
+  for (int i = 0; i < ROWS; i++) in_sum[i] = i == HEADS + 2 ? -1 : 1;
+  ck_assert_int_eq(banyan_combine(comm, &desc, &in, &out), BANYAN_ERR_DATA);
+  ck_assert_msg(strstr(banyan_last_error(), "token 1, head 2") && strstr(banyan_last_error(), "negative d"), "%s",
+                banyan_last_error());
+  banyan_comm_destroy(comm);
+}
+END_TEST
+
+/* Nobody else is concerned: the rank's call says so, and the next one is as if nothing had been. */
+START_TEST(a_row_that_the_result_cannot_hold) {
+  static uint16_t m[ROWS], d[ROWS];
+  banyan_comm *comm = lone_comm(NULL);
+  banyan_combine_desc desc;
+  banyan_partial in, out;
+  make_good(&desc, &in, &out);
+  out.lse = m;
+  out.stats_dtype = BANYAN_F16;
+  in_lse[HEADS + 2] = 70000;
+  for (int i = 0; i < ROWS * VALUE_DIM; i++) in_values[i] = 3;
+  for (int kind = 0; kind < 2; kind++) {
+    out.stats_kind = kind ? BANYAN_STATS_MAX_SUM : BANYAN_STATS_LSE;
+    out.sum = kind ? d : NULL;
+    memset(out_values, 0, sizeof out_values);
+    ck_assert_int_eq(banyan_combine(comm, &desc, &in, &out), BANYAN_ERR_DATA);
+    ck_assert_msg(strstr(banyan_last_error(), "token 1, head 2") && strstr(banyan_last_error(), "f16") &&
+                      strstr(banyan_last_error(), "out.stats_dtype"), "%s", banyan_last_error());
+    for (int i = 0; i < ROWS * VALUE_DIM; i++) ck_assert(i / VALUE_DIM == HEADS + 2 || out_values[i] == 3);
+    is_usable(comm);
+  }
+  in_lse[HEADS + 2] = 0;
+  ck_assert_int_eq(banyan_combine(comm, &desc, &in, &out), BANYAN_OK);
+  banyan_comm_destroy(comm);
+}
+END_TEST
+
+/* Finite values beyond an f16 wire are counted, in each run anew. */
+START_TEST(values_beyond_the_wire_are_counted) {
+  banyan_comm *comm = lone_comm(NULL);
+  banyan_combine_desc desc;
+  banyan_partial in, out;
+  banyan_op *op = NULL;
+  banyan_op_info info = {.size = sizeof info};
+  make_good(&desc, &in, &out);
+  desc.wire = BANYAN_F16;
+  for (int i = 0; i < ROWS * VALUE_DIM; i++) in_values[i] = i % 5 == 0 ? 65505 : i % 5 == 1 ? -1e9f : i % 5 == 2 ? INFINITY : 65504;
+  ck_assert_int_eq(banyan_combine_init(comm, &desc, &in, &out, &op), BANYAN_OK);
+  for (int run = 0; run < 3; run++) {
+    if (run == 2) memset(in_values, 0, sizeof in_values);
+    ck_assert_int_eq(banyan_start(op), BANYAN_OK);
+    ck_assert_int_eq(banyan_wait(op), BANYAN_OK);
+    ck_assert_int_eq(banyan_op_query(op, &info), BANYAN_OK);
+    ck_assert_uint_eq(info.saturated, run == 2 ? 0 : 10);
+    ck_assert_uint_eq(info.roundings, 1);
+  }
+  banyan_op_free(op);
+  banyan_comm_destroy(comm);
+}
+END_TEST
+
+/* A row larger than the arena cannot be cut. */
+START_TEST(rows_beyond_the_arena) {
+  const banyan_comm_config config = {.size = sizeof config, .arena_bytes = 64 << 10};
+  banyan_comm *comm = lone_comm(&config);
+  enum { WIDE = 65536 };
+  float *values = calloc(WIDE, sizeof *values), *merged = calloc(WIDE, sizeof *merged), lse = 0;
+  banyan_combine_desc desc = {.size = sizeof desc, .tokens = 1, .heads = 1, .value_dim = WIDE};
+  banyan_partial in, out;
+  banyan_partial_init(&in, values, BANYAN_F32, &lse, BANYAN_F32, 1, WIDE);
+  banyan_partial_init(&out, merged, BANYAN_F32, NULL, BANYAN_F32, 1, WIDE);
+  ck_assert_int_eq(banyan_combine(comm, &desc, &in, &out), BANYAN_ERR_MEMORY);
+  ck_assert_msg(strstr(banyan_last_error(), "arena_bytes"), "%s", banyan_last_error());
+  is_usable(comm);
+  banyan_comm_destroy(comm);
+  free(values);
+  free(merged);
+}
+END_TEST
+
+START_TEST(operations_out_of_order) {
+  banyan_comm *comm = lone_comm(NULL);
+  banyan_op *op = NULL;
+  banyan_op_info info = {0};
+  ck_assert_int_eq(banyan_barrier_init(comm, &op), BANYAN_OK);
+  ck_assert_int_eq(banyan_wait(op), BANYAN_OK); /* nothing is under way: complete */
+  refused(banyan_op_query(op, NULL), "info");
+  refused(banyan_op_query(op, &info), "info.size");
+  int done = -1;
+  refused(banyan_test(op, NULL), "done");
+  ck_assert_int_eq(banyan_test(op, &done), BANYAN_OK);
+  ck_assert_int_eq(done, 1);
+  banyan_op_free(op);
+  is_usable(comm);
+  banyan_comm_destroy(comm);
+}
+END_TEST
+
+/* Started and not complete, since the other rank comes later: no second start. */
+static void start_twice(world_rank *self) {
+  banyan_op *op = NULL;
+  if (!world_ok(self, banyan_barrier_init(self->comm, &op), "init") || !world_meet(self)) return;
+  if (self->rank == 0) {
+    world_ok(self, banyan_start(op), "start");
+    banyan_status status = banyan_start(op);
+    world_check(self, status == BANYAN_ERR_STATE, "a second start gave %d", status);
+  }
+  if (!world_meet(self)) return;
+  if (self->rank == 1) world_ok(self, banyan_start(op), "start");
+  world_ok(self, banyan_wait(op), "wait");
+  world_ok(self, banyan_barrier(self->comm), "barrier");
+  banyan_op_free(op);
+}
+
+START_TEST(second_start) {
+  world_setup setup = {.nranks = 2};
+  world_run(&setup, start_twice);
+}
+END_TEST
+
+/* The wrong call of one rank is sent nowhere: its peers are told, and all go on together. */
+static void err_alone(world_rank *self) {
+  banyan_combine_desc desc;
+  banyan_partial in, out;
+  float values[ROWS * VALUE_DIM] = {0}, lse[ROWS] = {0}, merged[ROWS * VALUE_DIM];
+  make_good(&desc, &in, &out);
+  in.values = values, in.lse = lse, out.values = merged, out.lse = NULL;
+  for (int round = 0; round < 5; round++) {
+    bool errs = self->rank == round % 2;
+    desc.heads = 1 + round % HEADS; /* the last two shapes are known, but are not refused */
+    for (int way = 0; way < 2 && round < HEADS; way++) {
+      if (errs && way == 0) desc.root = -1, desc.scatter = BANYAN_SCATTER_ROOT;
+      if (errs && way == 1) desc.algorithm = "no such";
+      banyan_status status = banyan_combine(self->comm, &desc, &in, &out);
+      if (!world_check(self, status == (errs ? BANYAN_ERR_ARGUMENT : BANYAN_ERR_PEER), "round %d, way %d: %s: %s", round, way,
+                       banyan_status_string(status), banyan_last_error()))
+        return;
+      desc.root = 0, desc.scatter = BANYAN_SCATTER_NONE, desc.algorithm = NULL;
+    }
+    if (!world_ok(self, banyan_combine(self->comm, &desc, &in, &out), "combine")) return;
+  }
+}
+
+START_TEST(errors_of_one_rank) {
+  world_setup setup = {.nranks = 2};
+  world_run(&setup, err_alone);
+}
+END_TEST
+
+/* ---- communicators ----------------------------------------------------------------------------------------------------- */
+
+static int no_allgather(void *context, const void *mine, void *all, size_t bytes, int64_t timeout_ns) {
+  (void)context, (void)mine, (void)all, (void)bytes, (void)timeout_ns;
+  return 1;
+}
+
+static int words_allgather(void *context, const void *mine, void *all, size_t bytes, int64_t timeout_ns) {
+  (void)context, (void)mine, (void)all, (void)bytes, (void)timeout_ns;
+  return (int)banyan_bootstrap_fail(BANYAN_ERR_PEER, "the store of rank 3 is gone");
+}
+
+START_TEST(words_of_a_bootstrap) {
+  banyan_comm *comm = NULL;
+  const banyan_bootstrap bootstrap = {.size = sizeof bootstrap, .rank = 0, .nranks = 1, .allgather = words_allgather};
+  ck_assert_int_eq(banyan_comm_create(&bootstrap, NULL, &comm), BANYAN_ERR_PEER);
+  ck_assert_str_eq(banyan_last_error(), "the store of rank 3 is gone");
+  ck_assert_ptr_null(comm);
+}
+END_TEST
+
+static void refused_alone(const banyan_comm_config *config, const char *named) {
+  banyan_comm *comm = NULL;
+  refused(lone_create(config, &comm), named);
+  ck_assert_ptr_null(comm);
+}
+
+START_TEST(default_algorithms) {
+  static const char *const names[] = {"nonesuch", "dissemination", "tree_", "nonesuch_with_a_name_longer_than_any"};
+  for (size_t i = 0; i < sizeof names / sizeof names[0]; i++) {
+    char text[128];
+    banyan_comm_config config = {.size = sizeof config, .algorithm = names[i]};
+    snprintf(text, sizeof text, "config.algorithm is \"%s\"; it takes oneshot, twoshot, recursive, tree, ring, levels",
+             names[i]);
+    refused_alone(&config, text);
+  }
+  setenv("BANYAN_ALGORITHM", "telepathy", 1);
+  refused_alone(NULL, "BANYAN_ALGORITHM is \"telepathy\"");
+  setenv("BANYAN_ALGORITHM", "recursive_halving", 1);
+  banyan_comm_destroy(lone_comm(NULL));
+  unsetenv("BANYAN_ALGORITHM");
+}
+END_TEST
+
+static void create_with_levels(world_rank *self) {
+  char named[64];
+  snprintf(named, sizeof named, "BANYAN_LEVELS: levels \"%s\"", (const char *)self->argument);
+  banyan_status status = banyan_comm_create(&self->bootstrap, NULL, &self->comm);
+  world_check(self, status == BANYAN_ERR_ARGUMENT && strstr(banyan_last_error(), named), "%s: %s",
+              banyan_status_string(status), banyan_last_error());
+}
+
+START_TEST(wrong_levels_are_named) {
+  static const char *const wrong[] = {"4,x", "x", "0", "4,6", "-1", "2,3"};
+  for (size_t i = 0; i < sizeof wrong / sizeof wrong[0]; i++) {
+    setenv("BANYAN_LEVELS", wrong[i], 1);
+    world_setup setup = {.nranks = 12, .bare = true, .argument = (void *)(uintptr_t)wrong[i]};
+    world_run(&setup, create_with_levels);
+  }
+  unsetenv("BANYAN_LEVELS");
+}
+END_TEST
+
+START_TEST(communicators) {
+  banyan_comm *comm = NULL;
+  const banyan_bootstrap good = {.size = sizeof good, .rank = 0, .nranks = 1, .allgather = no_allgather};
+  banyan_bootstrap bootstrap = good;
+  refused(banyan_comm_create(NULL, NULL, &comm), "bootstrap");
+  refused(banyan_comm_create(&good, NULL, NULL), "comm");
+  bootstrap.size = 8;
+  refused(banyan_comm_create(&bootstrap, NULL, &comm), "bootstrap.size");
+  bootstrap = good, bootstrap.allgather = NULL;
+  refused(banyan_comm_create(&bootstrap, NULL, &comm), "allgather");
+  bootstrap = good, bootstrap.nranks = 0;
+  refused(banyan_comm_create(&bootstrap, NULL, &comm), "rank");
+  bootstrap = good, bootstrap.rank = 1;
+  refused(banyan_comm_create(&bootstrap, NULL, &comm), "rank");
+  bootstrap = good, bootstrap.rank = -1;
+  refused(banyan_comm_create(&bootstrap, NULL, &comm), "rank");
+  bootstrap = good, bootstrap.nranks = 65409; /* more than a mail of shrinking names */
+  refused(banyan_comm_create(&bootstrap, NULL, &comm), "65408");
+  banyan_comm_config config = {.size = 3};
+  refused(banyan_comm_create(&good, &config, &comm), "config.size");
+  config = (banyan_comm_config){.size = sizeof config, .timeout_ns = -1};
+  refused(banyan_comm_create(&good, &config, &comm), "timeout_ns");
+  config = (banyan_comm_config){.size = sizeof config, .arena_bytes = 100};
+  refused(banyan_comm_create(&good, &config, &comm), "arena_bytes");
+  config.arena_bytes = ((size_t)16 << 30) + 1;
+  refused(banyan_comm_create(&good, &config, &comm), "16 GiB");
+  config.arena_bytes = (size_t)16 << 30;
+  ck_assert_int_eq(banyan_comm_create(&good, &config, &comm), BANYAN_ERR_BOOTSTRAP);
+  ck_assert_int_eq(banyan_comm_create(&good, NULL, &comm), BANYAN_ERR_BOOTSTRAP);
+  ck_assert_ptr_null(comm);
+}
+END_TEST
+
+START_TEST(splits) {
+  for (int32_t count = 0; count < 40; count++) {
+    for (int32_t parts = 1; parts < 20; parts++) {
+      int32_t next = 0, previous = INT32_MAX;
+      for (int32_t i = 0; i < parts; i++) {
+        int32_t first, number;
+        banyan_split(count, parts, i, &first, &number);
+        ck_assert_int_eq(first, next);
+        ck_assert(number <= previous && number >= count / parts && number <= count / parts + 1);
+        next += number;
+        previous = number;
+      }
+      ck_assert_int_eq(next, count);
+    }
+  }
+}
+END_TEST
+
+START_TEST(descriptions) {
+  banyan_comm *comm = lone_comm(NULL);
+  char text[400], cut[10];
+  size_t length = banyan_comm_describe(comm, text, sizeof text);
+  ck_assert_uint_eq(length, strlen(text));
+  ck_assert_uint_eq(banyan_comm_describe(comm, cut, sizeof cut), length);
+  ck_assert_uint_eq(strlen(cut), sizeof cut - 1);
+  ck_assert_uint_eq(banyan_comm_describe(comm, NULL, 0), length);
+  ck_assert_int_eq(banyan_comm_rank(comm), 0);
+  ck_assert_int_eq(banyan_comm_nranks(comm), 1);
+  ck_assert_int_eq(banyan_comm_failed_rank(comm), -1);
+  ck_assert_str_eq(banyan_comm_error(comm), "");
+  for (int status = -1; status < 20; status++) ck_assert_ptr_nonnull(banyan_status_string((banyan_status)status));
+  banyan_comm_destroy(comm);
+}
+END_TEST
+
+int main(void) {
+  Suite *suite = suite_create("arguments");
+  TCase *arguments = tcase_create("arguments");
+  tcase_set_timeout(arguments, 60);
+  tcase_add_loop_test(arguments, combines, 0, COMBINE_CASES);
+  tcase_add_test(arguments, bytes_without_memory);
+  tcase_add_test(arguments, absurd_sizes);
+  tcase_add_test(arguments, a_negative_sum);
+  tcase_add_test(arguments, a_row_that_the_result_cannot_hold);
+  tcase_add_test(arguments, values_beyond_the_wire_are_counted);
+  tcase_add_test(arguments, rows_beyond_the_arena);
+  tcase_add_test(arguments, operations_out_of_order);
+  tcase_add_test(arguments, second_start);
+  tcase_add_test(arguments, errors_of_one_rank);
+  tcase_add_test(arguments, communicators);
+  tcase_add_test(arguments, words_of_a_bootstrap);
+  tcase_add_test(arguments, wrong_levels_are_named);
+  tcase_add_test(arguments, default_algorithms);
+  tcase_add_test(arguments, splits);
+  tcase_add_test(arguments, descriptions);
+  suite_add_tcase(suite, arguments);
+  return world_main(suite);
+}

@@ -1,0 +1,144 @@
+/* SPDX-License-Identifier: Apache-2.0
+ * Local attention that is refused: wrong descriptions, lengths and pages, each by a text that names what is wrong. */
+#include "tests/api/attention_local.h"
+
+static void refuse(const banyan_attention_desc *desc, const banyan_partial *out, const char *word) {
+  ck_assert_msg(banyan_attention(desc, out) == BANYAN_ERR_ARGUMENT, "%s was accepted", word);
+  ck_assert_msg(strstr(banyan_last_error(), word) != NULL, "\"%s\" does not name %s", banyan_last_error(), word);
+}
+
+#define REFUSE(field, value, word)                                                                                     \
+  do {                                                                                                                 \
+    banyan_attention_desc bad = p.desc;                                                                                \
+    bad.field = value;                                                                                                 \
+    refuse(&bad, &out, word);                                                                                          \
+  } while (0)
+
+START_TEST(refusals) {
+  random_state = 1;
+  problem p;
+  problem_make(&p, 2, 4, 2, 16, 0, BANYAN_F32, BANYAN_F32, (int32_t[]){5, 7}, 1);
+  banyan_partial out;
+  result r = result_make(&p.desc, &out);
+  ck_assert_msg(banyan_attention(&p.desc, &out) == BANYAN_OK, "%s", banyan_last_error());
+  refuse(NULL, &out, "desc");
+  refuse(&p.desc, NULL, "out");
+  REFUSE(size, 0, "size");
+  REFUSE(size, sizeof p.desc - 16, "size");
+  REFUSE(batch, -1, "batch");
+  REFUSE(heads, 0, "heads");
+  REFUSE(heads, 5, "heads is 5, must be a multiple of kv_heads");
+  REFUSE(heads, 1 << 30, "batch 2 x heads 1073741824");
+  REFUSE(kv_heads, 0, "kv_heads");
+  REFUSE(kv_heads, -2, "kv_heads");
+  REFUSE(head_dim, 0, "head_dim");
+  REFUSE(head_dim, 577, "head_dim");
+  REFUSE(head_dim, 576, "value_dim is 576 (head_dim, as it is unset)");
+  REFUSE(value_dim, -1, "value_dim");
+  REFUSE(value_dim, 513, "value_dim");
+  REFUSE(scale, NAN, "scale");
+  REFUSE(scale, INFINITY, "scale");
+  REFUSE(q_dtype, (banyan_dtype)0, "q_dtype");
+  REFUSE(kv_dtype, (banyan_dtype)9, "kv_dtype");
+  REFUSE(q, NULL, "q is NULL");
+  REFUSE(k, NULL, "k is NULL");
+  REFUSE(v, NULL, "v is NULL");
+  REFUSE(seq_lens, NULL, "seq_lens");
+  REFUSE(seq_lens, ((int32_t[]){3, -4}), "seq_lens[1] is -4");
+  REFUSE(pages, -1, "pages is -1, negative");
+  REFUSE(pages, 4, "pages is 4 and page_table is NULL");
+  REFUSE(q_head_stride, 15, "q_head_stride");
+  REFUSE(k_token_stride, 0, "k_token_stride");
+  REFUSE(v_token_stride, -1, "v_token_stride");
+  REFUSE(k_head_stride, 0, "k_head_stride");
+  REFUSE(v_head_stride, 0, "v_head_stride");
+  banyan_partial bad = out;
+  bad.base = (banyan_base)0;
+  refuse(&p.desc, &bad, "base");
+  bad = out;
+  bad.values = NULL;
+  refuse(&p.desc, &bad, "values");
+  result_free(&r);
+  problem_free(&p);
+}
+END_TEST
+
+/* An id is looked at if a length reaches it, and before anything is read: with ids that are not looked at, this reads far
+ * outside, beside a page that is not mapped. */
+START_TEST(wrong_pages) {
+  enum { PAGE_KEYS = 4, PAGES = 5, ROW_PAGES = 3, DIM = 16 };
+  random_state = 31;
+  guarded k = guarded_make(sizeof(float) * PAGES * PAGE_KEYS * DIM);
+  fill(k.data, PAGES * PAGE_KEYS * DIM, BANYAN_F32, 1);
+  float q[2 * DIM] = {0};
+  int32_t lengths[2] = {2 * PAGE_KEYS, ROW_PAGES * PAGE_KEYS - 3};
+  banyan_attention_desc desc = {
+    .size = sizeof desc, .batch = 2, .heads = 1, .kv_heads = 1, .head_dim = DIM, .q_dtype = BANYAN_F32, .kv_dtype = BANYAN_F32,
+    .q = q, .q_batch_stride = DIM, .q_head_stride = DIM, .k = k.data, .k_batch_stride = PAGE_KEYS * DIM, .k_token_stride = DIM,
+    .k_head_stride = PAGE_KEYS * DIM, .v = k.data, .v_batch_stride = PAGE_KEYS * DIM, .v_token_stride = DIM,
+    .v_head_stride = PAGE_KEYS * DIM, .seq_lens = lengths, .page_table_stride = ROW_PAGES, .page_keys = PAGE_KEYS,
+    .pages = PAGES};
+  static const struct {
+    int32_t sequence, place, id, pages;
+    const char *says; /* NULL: it is fine */
+  } cases[] = {
+    {0, 0, -1, PAGES, "page_table[0][0] is -1, must be 0 to 4"},
+    {0, 1, PAGES, PAGES, "page_table[0][1] is 5, must be 0 to 4"},
+    {1, 2, INT32_MAX, PAGES, "page_table[1][2] is 2147483647, must be 0 to 4"},
+    {1, 0, INT32_MIN, PAGES, "page_table[1][0] is -2147483648"},
+    {1, 1, -7, 0, "page_table[1][1] is -7"},
+    {1, 1, 4, 4, "page_table[1][1] is 4, must be 0 to 3"},
+    {1, 1, 4, PAGES, NULL},
+    {0, 2, -1, PAGES, NULL}, /* beyond the length */
+    {0, 2, INT32_MAX, PAGES, NULL},
+  };
+  banyan_partial out;
+  result r = result_make(&desc, &out);
+  for (size_t i = 0; i < sizeof cases / sizeof cases[0]; i++) {
+    int32_t table[2 * ROW_PAGES] = {0, 1, 2, 3, 0, 1};
+    table[cases[i].sequence * ROW_PAGES + cases[i].place] = cases[i].id;
+    desc.page_table = table;
+    desc.pages = cases[i].pages;
+    if (cases[i].says) refuse(&desc, &out, cases[i].says);
+    else ck_assert_msg(banyan_attention(&desc, &out) == BANYAN_OK, "case %zu: %s", i, banyan_last_error());
+  }
+  int32_t table[2 * ROW_PAGES] = {0, 1, 2, 3, 0, 1};
+  desc.page_table = table;
+  lengths[0] = ROW_PAGES * PAGE_KEYS + 1;
+  refuse(&desc, &out, "seq_lens[0] is 13, and page_table_stride of 3");
+  lengths[0] = 1;
+  desc.keys_max = ROW_PAGES * PAGE_KEYS + 1;
+  refuse(&desc, &out, "keys_max is 13, and page_table_stride of 3");
+  desc.page_table_stride = 0; /* a table that sequences share */
+  ck_assert_msg(banyan_attention(&desc, &out) == BANYAN_OK, "%s", banyan_last_error());
+  result_free(&r);
+  munmap(k.map, k.map_bytes);
+}
+END_TEST
+
+/* A batch of 0 has no rows: nothing but the shape is looked at. */
+START_TEST(no_sequences) {
+  const banyan_attention_desc desc = {.size = sizeof desc, .heads = 4, .kv_heads = 2, .head_dim = 16,
+                                      .q_dtype = BANYAN_F32, .kv_dtype = BANYAN_F32, .keys_max = 100};
+  banyan_partial out;
+  banyan_partial_init(&out, NULL, BANYAN_F32, NULL, BANYAN_F32, 4, 16);
+  ck_assert_msg(banyan_attention(&desc, &out) == BANYAN_OK, "%s", banyan_last_error());
+  banyan_attention_desc bad = desc;
+  bad.heads = 5;
+  refuse(&bad, &out, "heads is 5");
+}
+END_TEST
+
+int main(void) {
+  Suite *suite = suite_create("attention_refused");
+  TCase *all = tcase_create("attention_refused");
+  tcase_add_test(all, refusals);
+  tcase_add_test(all, wrong_pages);
+  tcase_add_test(all, no_sequences);
+  suite_add_tcase(suite, all);
+  SRunner *runner = srunner_create(suite);
+  srunner_run_all(runner, CK_NORMAL);
+  int failed = srunner_ntests_failed(runner);
+  srunner_free(runner);
+  return failed ? 1 : 0;
+}

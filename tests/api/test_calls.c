@@ -1,0 +1,112 @@
+/* SPDX-License-Identifier: Apache-2.0
+ * Every call of banyan.h with NULLs and wrong arguments, from the table of calls.def: an error whose text names the argument,
+ * nothing written to out-parameters, and a communicator that remains usable. tests/tree/check-symbols compares the table with
+ * the header. */
+#include <check.h>
+#include <stdio.h>
+#include <string.h>
+
+#include "tests/support/lone.h"
+#include "tests/support/world.h"
+
+enum { TOKENS = 2, HEADS = 3, VALUE_DIM = 4, ROWS = TOKENS * HEADS };
+
+/* What a good call takes; the *_out are never written. */
+typedef struct fixture {
+  banyan_threads *group, *group_out;
+  banyan_env *env_out;
+  banyan_bootstrap bootstrap;
+  banyan_comm *comm, *comm_out;
+  banyan_op *op, *op_out;
+  banyan_combine_desc desc;
+  banyan_partial in, out;
+  banyan_attention_desc attention;
+  banyan_op_info info, info_unset;
+  float in_values[ROWS * VALUE_DIM], in_lse[ROWS], out_values[ROWS * VALUE_DIM], keys[VALUE_DIM];
+  int32_t lengths[TOKENS];
+  char bytes[16], text[2000];
+  size_t count, too_many;
+  int32_t number;
+} fixture;
+
+typedef struct call {
+  const char *function, *named;              /* NULL: it gives what it should */
+  banyan_status (*refused)(fixture *the);
+  bool (*gives)(fixture *the);
+} call;
+
+/* A library that was built without libsodium has no such bootstrap. */
+static bool is_refused(banyan_status status) { return status == BANYAN_ERR_ARGUMENT || status == BANYAN_ERR_UNSUPPORTED; }
+
+/* A function for each row, numbered by its line. */
+#define PASTE(a, b) a##b
+#define NAME(prefix, line) PASTE(prefix, line)
+#define REFUSED(name, text, ...) \
+  static banyan_status NAME(refused_, __LINE__)(fixture *the) { return (void)the, name(__VA_ARGS__); }
+#define GIVES(name, ...) \
+  static bool NAME(gives_, __LINE__)(fixture *the) { return (void)the, (__VA_ARGS__); }
+#include "calls.def"
+#undef REFUSED
+#undef GIVES
+
+static const call calls[] = {
+#define REFUSED(name, text, ...) {#name, text, NAME(refused_, __LINE__), NULL},
+#define GIVES(name, ...) {#name, NULL, NULL, NAME(gives_, __LINE__)},
+#include "calls.def"
+#undef REFUSED
+#undef GIVES
+};
+enum { CALLS = sizeof calls / sizeof calls[0] };
+
+static void make_good(fixture *the) {
+  *the = (fixture){.count = 4, .too_many = SIZE_MAX, .number = 7, .info = {.size = sizeof(banyan_op_info)}};
+  ck_assert_int_eq(banyan_threads_create(1, &the->group), BANYAN_OK);
+  ck_assert_int_eq(banyan_threads_bootstrap(the->group, 0, &the->bootstrap), BANYAN_OK);
+  the->comm = lone_comm(NULL);
+  ck_assert_int_eq(banyan_barrier_init(the->comm, &the->op), BANYAN_OK);
+  the->desc = (banyan_combine_desc){.size = sizeof the->desc, .tokens = TOKENS, .heads = HEADS, .value_dim = VALUE_DIM};
+  banyan_partial_init(&the->in, the->in_values, BANYAN_F32, the->in_lse, BANYAN_F32, HEADS, VALUE_DIM);
+  banyan_partial_init(&the->out, the->out_values, BANYAN_F32, NULL, BANYAN_F32, HEADS, VALUE_DIM);
+  the->attention = (banyan_attention_desc){
+    .size = sizeof the->attention, .batch = TOKENS, .heads = HEADS, .kv_heads = 1, .head_dim = VALUE_DIM,
+    .q_dtype = BANYAN_F32, .kv_dtype = BANYAN_F32, .q = the->in_values, .q_batch_stride = HEADS * VALUE_DIM,
+    .q_head_stride = VALUE_DIM, .k = the->keys, .v = the->keys, .seq_lens = the->lengths};
+}
+
+static void check_good(fixture *the, const char *function) {
+  ck_assert_msg(!the->group_out && !the->env_out && !the->comm_out && !the->op_out, "%s wrote an out-parameter", function);
+  ck_assert_msg(banyan_comm_status(the->comm) == BANYAN_OK, "%s: %s", function, banyan_comm_error(the->comm));
+  ck_assert_msg(banyan_combine(the->comm, &the->desc, &the->in, &the->out) == BANYAN_OK, "after %s: %s", function,
+                banyan_last_error());
+  ck_assert_msg(banyan_attention_combine(the->comm, &the->attention, &the->desc, &the->out) == BANYAN_OK, "after %s: %s",
+                function, banyan_last_error());
+  banyan_op_free(the->op);
+  banyan_comm_destroy(the->comm);
+  banyan_threads_destroy(the->group);
+}
+
+START_TEST(wrong_calls) {
+  const call *call = &calls[_i];
+  fixture the;
+  make_good(&the);
+  if (call->gives) {
+    ck_assert_msg(call->gives(&the), "%s, row %d of calls.def: not what it should give (%s)", call->function, _i,
+                  banyan_last_error());
+  } else {
+    banyan_status status = call->refused(&the);
+    ck_assert_msg(status == BANYAN_ERR_ARGUMENT, "%s, %s: got %s (%s)", call->function, call->named,
+                  banyan_status_string(status), banyan_last_error());
+    ck_assert_msg(strstr(banyan_last_error(), call->named), "%s: the text does not name %s: %s", call->function, call->named,
+                  banyan_last_error());
+  }
+  check_good(&the, call->function);
+}
+END_TEST
+
+int main(void) {
+  Suite *suite = suite_create("calls");
+  TCase *all = tcase_create("calls");
+  tcase_add_loop_test(all, wrong_calls, 0, CALLS);
+  suite_add_tcase(suite, all);
+  return world_main(suite);
+}

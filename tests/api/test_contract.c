@@ -1,0 +1,221 @@
+/* SPDX-License-Identifier: Apache-2.0
+ * What the header promises beside the plain path: sizes that cannot be, calls that agree in their first part only, planning
+ * while something is under way, patience without end, failures learnt by asking, and children of ranks. */
+#include <check.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include "tests/support/world.h"
+
+enum { LONG = 400000, SHORT = 300000, RANKS = 3, LATE_MS = 40 };
+
+static const size_t arena_bytes = 64 << 10; /* so that LONG and SHORT take several parts, and begin alike */
+
+/* ---- calls that differ beyond their first part ----------------------------------------------------------------------- */
+
+typedef enum call { SHIFT, BROADCAST, GATHER, CALLS } call;
+
+static const char *const fields[] = {"bytes", "bytes", "counts"};
+
+typedef struct ends {
+  call call;
+  bool repeated;
+  int status[RANKS];
+  bool touched[RANKS];
+  char text[RANKS][512];
+} ends;
+
+typedef struct buffers {
+  unsigned char from[LONG], to[RANKS * LONG];
+} buffers;
+
+static banyan_status make_call(world_rank *self, call call, buffers *buffers, size_t bytes) {
+  size_t counts[RANKS] = {SHORT, bytes, LONG};
+  if (call == SHIFT) return banyan_shift(self->comm, buffers->from, buffers->to, bytes, 1);
+  if (call == BROADCAST) return banyan_broadcast(self->comm, buffers->from, bytes, 1);
+  return banyan_gather(self->comm, buffers->from, buffers->to, counts);
+}
+
+static void fill(world_rank *self, buffers *buffers) {
+  memset(buffers->from, self->rank + 1, sizeof buffers->from);
+  memset(buffers->to, 0, sizeof buffers->to);
+}
+
+/* At rank 0, which differs from all others, nothing may arrive, not even the parts that are alike. */
+static bool is_untouched(world_rank *self, call call, const buffers *buffers) {
+  if (self->rank != 0) return true;
+  if (call == BROADCAST) return buffers->from[0] == 1;
+  return buffers->to[call == GATHER ? SHORT : 0] == 0;
+}
+
+static void differ_late(world_rank *self) {
+  ends *ends = self->argument;
+  buffers *buffers = calloc(1, sizeof *buffers);
+  bool good = buffers != NULL;
+  for (int i = 0; i < 2 && good && ends->repeated; i++)
+    good = world_ok(self, make_call(self, ends->call, buffers, i ? SHORT : LONG), "a call that agrees");
+  if (good && world_meet(self)) {
+    fill(self, buffers);
+    ends->status[self->rank] = (int)make_call(self, ends->call, buffers, self->rank == 0 ? SHORT : LONG);
+    snprintf(ends->text[self->rank], sizeof ends->text[0], "%s", banyan_last_error());
+    ends->touched[self->rank] = !is_untouched(self, ends->call, buffers);
+  }
+  free(buffers);
+}
+
+START_TEST(difference_beyond_the_first_part) {
+  ends *ends = world_share(sizeof *ends);
+  *ends = (struct ends){.call = (call)(_i % CALLS), .repeated = _i >= CALLS};
+  world_setup setup = {.nranks = RANKS, .arena_bytes = arena_bytes, .timeout_ns = 5000000000, .argument = ends};
+  world_run(&setup, differ_late);
+  for (int r = 0; r < RANKS; r++) {
+    ck_assert_msg(ends->status[r] == BANYAN_ERR_MISMATCH, "rank %d: %s: %s", r,
+                  banyan_status_string((banyan_status)ends->status[r]), ends->text[r]);
+    ck_assert_msg(!ends->touched[r], "rank %d got data of a call in which ranks differ", r);
+    ck_assert_msg(strstr(ends->text[r], fields[ends->call]), "rank %d: %s", r, ends->text[r]);
+  }
+  world_unshare(ends, sizeof *ends);
+}
+END_TEST
+
+/* ---- sizes that cannot be -------------------------------------------------------------------------------------------- */
+
+static void ask_too_much(world_rank *self) {
+  unsigned char byte = 0, all[RANKS];
+  for (int shift = 45; shift < 63; shift++) {
+    banyan_status status = banyan_broadcast(self->comm, &byte, (size_t)1 << shift, 0);
+    if (!world_check(self, status != BANYAN_OK && status < BANYAN_ERR_TIMEOUT, "2^%d bytes: %s", shift,
+                     banyan_status_string(status)))
+      return;
+    size_t counts[RANKS] = {1, (size_t)1 << shift, 1};
+    status = banyan_gather(self->comm, &byte, all, counts);
+    if (!world_check(self, status != BANYAN_OK && status < BANYAN_ERR_TIMEOUT, "a count of 2^%d: %s", shift,
+                     banyan_status_string(status)))
+      return;
+  }
+  size_t wraps[RANKS] = {SIZE_MAX / 2, SIZE_MAX / 2, 3};
+  if (!world_check(self, banyan_gather(self->comm, &byte, all, wraps) == BANYAN_ERR_ARGUMENT, "counts that wrap")) return;
+  world_ok(self, banyan_barrier(self->comm), "the communicator remains usable");
+}
+
+START_TEST(sizes_that_cannot_be) {
+  world_setup setup = {.nranks = RANKS, .arena_bytes = arena_bytes};
+  world_run(&setup, ask_too_much);
+}
+END_TEST
+
+/* ---- planning while something is under way --------------------------------------------------------------------------- */
+
+static void plan_amid(world_rank *self) {
+  world_random own = {world_seed() * 5 + (uint64_t)self->rank};
+  unsigned char sent[64], received[64], more[300], there[300];
+  banyan_op *op = NULL, *other = NULL;
+  bool good = world_ok(self, banyan_shift_init(self->comm, sent, received, sizeof sent, 1, &op), "init");
+  int32_t left = (self->rank + self->nranks - 1) % self->nranks;
+  for (int round = 0; round < 40 && good; round++) {
+    memset(sent, round + self->rank, sizeof sent);
+    memset(more, 2 * round + self->rank, sizeof more);
+    if (random_one_in(&own, 4)) world_sleep_ms(random_below(&own, 4));
+    good = world_ok(self, banyan_start(op), "start") &&
+           world_ok(self, banyan_shift(self->comm, more, there, (size_t)(100 + round), 1), "a new shape amid") &&
+           world_ok(self, banyan_barrier_init(self->comm, &other), "init amid") && world_ok(self, banyan_wait(op), "wait");
+    banyan_op_free(other);
+    other = NULL;
+    good = good && world_check(self, received[63] == (unsigned char)(round + left), "round %d: the first is wrong", round) &&
+           world_check(self, there[99 + round] == (unsigned char)(2 * round + left), "round %d: the second is wrong", round);
+  }
+  banyan_op_free(op);
+}
+
+START_TEST(planning_amid) {
+  world_setup setup = {.nranks = RANKS};
+  world_run(&setup, plan_amid);
+}
+END_TEST
+
+/* ---- patience -------------------------------------------------------------------------------------------------------- */
+
+static void wait_long(world_rank *self) {
+  for (int round = 0; round < 3; round++) {
+    if (round % self->nranks == self->rank) world_sleep_ms(LATE_MS);
+    if (!world_ok(self, banyan_barrier(self->comm), "barrier")) return;
+  }
+}
+
+START_TEST(patience_without_end) {
+  world_setup setup = {.nranks = 2, .timeout_ns = INT64_MAX, .processes = _i == 1};
+  world_run(&setup, wait_long);
+}
+END_TEST
+
+/* ---- failures learnt by asking --------------------------------------------------------------------------------------- */
+
+static void learn_by_asking(world_rank *self) {
+  banyan_op *ops[3] = {NULL, NULL, NULL};
+  for (int i = 0; i < 3; i++)
+    if (!world_ok(self, banyan_barrier_init(self->comm, &ops[i]), "init")) return;
+  if (self->rank == 0) {
+    for (int i = 0; i < 3; i++)
+      if (!world_ok(self, banyan_start(ops[i]), "start")) return;
+    world_signal(self->world, 1);
+    banyan_status status = BANYAN_OK;
+    for (double begin = world_now_s(); status == BANYAN_OK && world_now_s() - begin < 10;)
+      status = banyan_comm_status(self->comm);
+    world_check(self, status == BANYAN_ERR_ABORTED, "status is %s", banyan_status_string(status));
+    world_check(self, banyan_comm_failed_rank(self->comm) == 1, "the wrong rank is blamed");
+    world_check(self, banyan_wait(ops[1]) == status, "wait says something else");
+  } else {
+    world_await(self->world, 1, 10);
+    banyan_comm_abort(self->comm, "enough");
+  }
+  world_check(self, banyan_start(ops[0]) == BANYAN_ERR_ABORTED, "start after an abort");
+  world_check(self, banyan_barrier(self->comm) == BANYAN_ERR_ABORTED, "a new call after an abort");
+  for (int i = 0; i < 3; i++) banyan_op_free(ops[i]); /* of a communicator that failed, some never waited for */
+}
+
+START_TEST(failures_learnt_by_asking) {
+  world_setup setup = {.nranks = 2};
+  world_run(&setup, learn_by_asking);
+}
+END_TEST
+
+/* ---- children -------------------------------------------------------------------------------------------------------- */
+
+/* A child inherits the communicator and frees it on its way out: that is no leaving. */
+static void have_a_child(world_rank *self) {
+  if (!world_ok(self, banyan_barrier(self->comm), "barrier")) return;
+  if (self->rank == 1) {
+    pid_t child = fork();
+    if (child == 0) {
+      banyan_comm_destroy(self->comm);
+      _exit(0);
+    }
+    int how = 0;
+    if (!world_check(self, child > 0 && waitpid(child, &how, 0) == child && how == 0, "the child ended with %d", how)) return;
+    world_sleep_ms(LATE_MS);
+  }
+  world_ok(self, banyan_barrier(self->comm), "barrier after the child");
+}
+
+START_TEST(children_do_not_leave) {
+  world_setup setup = {.nranks = 2, .processes = true};
+  world_run(&setup, have_a_child);
+}
+END_TEST
+
+int main(void) {
+  Suite *suite = suite_create("contract");
+  TCase *promises = tcase_create("promises");
+  tcase_set_timeout(promises, 120);
+  tcase_add_loop_test(promises, difference_beyond_the_first_part, 0, 2 * CALLS);
+  tcase_add_test(promises, sizes_that_cannot_be);
+  tcase_add_test(promises, planning_amid);
+  tcase_add_loop_test(promises, patience_without_end, 0, 2);
+  tcase_add_test(promises, failures_learnt_by_asking);
+  tcase_add_test(promises, children_do_not_leave);
+  suite_add_tcase(suite, promises);
+  return world_main(suite);
+}

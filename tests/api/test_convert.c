@@ -1,0 +1,629 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * From a caller's descriptor to wire form and back: every pair of conventions, empty rows, bad data. */
+#include <check.h>
+#include <float.h>
+#include <math.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "banyan.h"
+#include "merge_math.h"
+#include "op.h"
+#include "tests/support/random.h"
+
+#define LENGTH(array) (sizeof(array) / sizeof(array)[0])
+
+/* Filled with a byte that makes NaN of every dtype: what must not be read shows. */
+static void *take(size_t bytes) {
+  void *memory = aligned_alloc(64, (bytes + 64) / 64 * 64);
+  EXPECT(memory != NULL);
+  memset(memory, 0xFF, (bytes + 64) / 64 * 64);
+  return memory;
+}
+
+static float read_as(const void *memory, banyan_dtype dtype, int64_t i) {
+  return dtype == BANYAN_F32   ? ((const float *)memory)[i]
+         : dtype == BANYAN_F16 ? bny_float_of_f16(((const uint16_t *)memory)[i])
+                               : bny_float_of_bf16(((const uint16_t *)memory)[i]);
+}
+
+static void write_as(void *memory, banyan_dtype dtype, int64_t i, double value) {
+  if (dtype == BANYAN_F32) {
+    ((float *)memory)[i] = (float)value;
+  } else {
+    ((uint16_t *)memory)[i] = dtype == BANYAN_F16 ? bny_f16_of_float((float)value) : bny_bf16_of_float((float)value);
+  }
+}
+
+static double unit_of(banyan_dtype dtype) {
+  return dtype == BANYAN_F32 ? 0x1p-24 : dtype == BANYAN_F16 ? 0x1p-11 : 0x1p-8;
+}
+
+/* ---- rows in a convention ----------------------------------------------------------------------------------------------- */
+
+enum { TOKENS_MAX = 5, HEADS_MAX = 20, DIM_MAX = 40, ROWS_MAX = TOKENS_MAX * HEADS_MAX };
+
+/* The truth: o and lse (base e) of each row. */
+typedef struct truth {
+  bny_box box;
+  bool empty[ROWS_MAX];
+  double lse[ROWS_MAX];
+  double o[ROWS_MAX][DIM_MAX];
+} truth;
+
+static void truth_make(truth *rows, double reach) {
+  rows->box = (bny_box){random_int(1, TOKENS_MAX), random_int(1, HEADS_MAX), random_int(0, DIM_MAX)};
+  for (int r = 0; r < ROWS_MAX; r++) {
+    rows->empty[r] = random_int(0, 5) == 0;
+    rows->lse[r] = random_real(-reach, reach);
+    for (int i = 0; i < DIM_MAX; i++) {
+      rows->o[r][i] = random_real(-2, 2);
+    }
+  }
+}
+
+/* Memory for the box in a random layout; the caller sets the conventions. */
+static banyan_partial partial_take(const bny_box *box, banyan_dtype values_dtype, banyan_dtype stats_dtype) {
+  int64_t width = box->value_dim + random_int(0, 3), tokens = box->tokens, heads = box->heads;
+  bool heads_first = random_int(0, 1) != 0;
+  banyan_partial p;
+  banyan_partial_init(&p, take((size_t)(tokens * heads * width) * 4), values_dtype, take((size_t)(tokens * heads * 2) * 4),
+                      stats_dtype, box->heads, box->value_dim);
+  p.values_head_stride = heads_first ? tokens * width : width;
+  p.values_token_stride = heads_first ? width : heads * width;
+  p.stats_head_stride = heads_first ? 2 : 2 * tokens;
+  p.stats_token_stride = heads_first ? 2 * heads : 2;
+  return p;
+}
+
+/* Statistics of a kind: m and d lie in pairs. */
+static void partial_set_stats(banyan_partial *p, banyan_stats kind) {
+  p->stats_kind = kind;
+  p->sum = kind == BANYAN_STATS_MAX_SUM ? (char *)p->lse + bny_dtype_bytes(p->stats_dtype) : NULL;
+}
+
+static void partial_free(banyan_partial *p) {
+  free(p->values);
+  free(p->lse);
+}
+
+static int64_t value_at(const banyan_partial *p, int t, int h) {
+  return t * p->values_token_stride + h * p->values_head_stride;
+}
+
+static int64_t stat_at(const banyan_partial *p, int t, int h) {
+  return t * p->stats_token_stride + h * p->stats_head_stride;
+}
+
+/* Writes the truth in the convention of p. The truth becomes what has been stored after rounding. */
+static void partial_write(const banyan_partial *p, truth *rows, double empty_value) {
+  const double unit = p->base == BANYAN_BASE_E ? 1.0 : BNY_LOG2_E;
+  for (int t = 0; t < rows->box.tokens; t++) {
+    for (int h = 0; h < rows->box.heads; h++) {
+      int r = t * rows->box.heads + h;
+      int64_t stat = stat_at(p, t, h);
+      if (rows->empty[r]) {
+        write_as(p->lse, p->stats_dtype, stat, empty_value);
+        continue; /* d and values stay NaN: they must not be read */
+      }
+      double d = 1;
+      if (p->stats_kind == BANYAN_STATS_LSE) {
+        write_as(p->lse, p->stats_dtype, stat, rows->lse[r] * unit);
+        rows->lse[r] = (double)read_as(p->lse, p->stats_dtype, stat) / unit;
+      } else {
+        write_as(p->sum, p->stats_dtype, stat, exp(random_real(0, 6)));
+        d = (double)read_as(p->sum, p->stats_dtype, stat);
+        write_as(p->lse, p->stats_dtype, stat, (rows->lse[r] - log(d)) * unit);
+        rows->lse[r] = (double)read_as(p->lse, p->stats_dtype, stat) / unit + log(d);
+      }
+      double scale = p->values_kind == BANYAN_VALUES_NUMERATOR ? d : 1;
+      for (int i = 0; i < rows->box.value_dim; i++) {
+        write_as(p->values, p->values_dtype, value_at(p, t, h) + i, rows->o[r][i] * scale);
+        rows->o[r][i] = (double)read_as(p->values, p->values_dtype, value_at(p, t, h) + i) / scale;
+      }
+    }
+  }
+}
+
+/* p, read in its own convention, is the truth. */
+static void partial_verify(const banyan_partial *p, const truth *rows, double empty_value, double wire_bound) {
+  const double unit = p->base == BANYAN_BASE_E ? 1.0 : BNY_LOG2_E;
+  const double stat_unit = unit_of(p->stats_dtype), bound = 4e-7 + wire_bound + 1.5 * unit_of(p->values_dtype);
+  for (int t = 0; t < rows->box.tokens; t++) {
+    for (int h = 0; h < rows->box.heads; h++) {
+      int r = t * rows->box.heads + h;
+      double stat = (double)read_as(p->lse, p->stats_dtype, stat_at(p, t, h)) / unit, d = 1;
+      if (p->stats_kind == BANYAN_STATS_MAX_SUM) {
+        d = (double)read_as(p->sum, p->stats_dtype, stat_at(p, t, h));
+      }
+      double scale = p->values_kind == BANYAN_VALUES_NUMERATOR ? d : 1;
+      if (rows->empty[r]) {
+        EXPECT(read_as(p->lse, p->stats_dtype, stat_at(p, t, h)) == (float)empty_value);
+        EXPECT(d == (p->stats_kind == BANYAN_STATS_MAX_SUM ? 0 : 1));
+        scale = 1;
+      } else {
+        /* an m that was rounded is compensated by d */
+        double slack = p->stats_kind == BANYAN_STATS_LSE ? stat_unit * fabs(rows->lse[r]) : 0;
+        double lse = stat + log(d);
+        EXPECT_MSG(fabs(lse - rows->lse[r]) <= 1e-6 + 1.5 * slack + 1.5 * stat_unit, "lse %.9g, should be %.9g", lse,
+                      rows->lse[r]);
+      }
+      for (int i = 0; i < rows->box.value_dim; i++) {
+        double value = (double)read_as(p->values, p->values_dtype, value_at(p, t, h) + i) / scale;
+        double truth_value = rows->empty[r] ? 0 : rows->o[r][i];
+        /* numerators are divided by a d that is rounded to the statistics' type */
+        double slack = p->values_kind == BANYAN_VALUES_NUMERATOR ? 1.5 * stat_unit : 0;
+        EXPECT_MSG(fabs(value - truth_value) <= (bound + slack) * fabs(truth_value) + 1e-7, "value %.9g, should be %.9g",
+                      value, truth_value);
+      }
+    }
+  }
+}
+
+typedef struct convention {
+  banyan_values values;
+  banyan_stats stats;
+  banyan_base base;
+} convention;
+
+static const convention conventions[] = {
+    {BANYAN_VALUES_NORMALISED, BANYAN_STATS_LSE, BANYAN_BASE_E},
+    {BANYAN_VALUES_NORMALISED, BANYAN_STATS_LSE, BANYAN_BASE_2},
+    {BANYAN_VALUES_NORMALISED, BANYAN_STATS_MAX_SUM, BANYAN_BASE_E},
+    {BANYAN_VALUES_NORMALISED, BANYAN_STATS_MAX_SUM, BANYAN_BASE_2},
+    {BANYAN_VALUES_NUMERATOR, BANYAN_STATS_MAX_SUM, BANYAN_BASE_E},
+    {BANYAN_VALUES_NUMERATOR, BANYAN_STATS_MAX_SUM, BANYAN_BASE_2},
+};
+
+static const banyan_dtype dtypes[] = {BANYAN_F32, BANYAN_F16, BANYAN_BF16};
+
+static bny_wire_view message_take(bny_wire wire, const bny_box *box) {
+  bny_wire_layout layout = bny_wire_layout_make(wire, (int64_t)box->tokens * box->heads, box->value_dim);
+  char *message = take(layout.bytes);
+  return (bny_wire_view){.m = (float *)(message + layout.m),
+                         .d = (float *)(message + layout.d),
+                         .n = message + layout.n,
+                         .token_stride = box->heads,
+                         .stream = random_int(0, 1) != 0};
+}
+
+static void pair_test(const bny_kernels *kernels, int from, int to, bny_wire wire, double reach) {
+  static truth rows;
+  static const uint32_t empties[] = {BANYAN_EMPTY_NEG_INF, BANYAN_EMPTY_POS_INF, BANYAN_EMPTY_BELOW};
+  truth_make(&rows, reach);
+  banyan_partial in = partial_take(&rows.box, dtypes[random_int(0, 2)], dtypes[random_int(0, 2)]);
+  banyan_partial out = partial_take(&rows.box, dtypes[random_int(0, 2)], dtypes[random_int(0, 2)]);
+  in.values_kind = conventions[from].values;
+  in.base = conventions[from].base;
+  partial_set_stats(&in, conventions[from].stats);
+  out.values_kind = conventions[to].values;
+  out.base = conventions[to].base;
+  partial_set_stats(&out, conventions[to].stats);
+  out.empty = empties[random_int(0, 2)];
+  out.empty_below = -49994; /* f16 does not hold this one exactly */
+  double empty_out = out.empty == BANYAN_EMPTY_NEG_INF ? -INFINITY : out.empty == BANYAN_EMPTY_POS_INF ? INFINITY : -49994;
+  in.empty = BANYAN_EMPTY_NAN;
+  partial_write(&in, &rows, NAN);
+  ck_assert_ptr_null(bny_partial_check(&in, &rows.box, false));
+  const char *refusal = bny_partial_check(&out, &rows.box, true);
+  EXPECT_MSG(refusal == NULL, "%s", refusal);
+  bny_wire_view view = message_take(wire, &rows.box), again = message_take(wire, &rows.box);
+  ck_assert_int_eq(kernels->encode(&rows.box, &in, 0, 0, wire, &view), -1);
+  kernels->merge_finish(&rows.box, wire, 1, &view, false, &out, 0, 0);
+  if (out.empty == BANYAN_EMPTY_BELOW) {
+    write_as(&empty_out, BANYAN_F32, 0, 0);
+    char rounded[4];
+    write_as(rounded, out.stats_dtype, 0, -49994);
+    empty_out = (double)read_as(rounded, out.stats_dtype, 0);
+  }
+  partial_verify(&out, &rows, empty_out, bny_wire_formats[wire].error_bound);
+  /* what was written reads as the same rows, empty ones included */
+  ck_assert_int_eq(kernels->encode(&rows.box, &out, 0, 0, wire, &again), -1);
+  for (int r = 0; r < rows.box.tokens * rows.box.heads; r++) {
+    ck_assert_int_eq(again.d[r] == 0, rows.empty[r]);
+    ck_assert_int_eq(again.m[r] == -INFINITY, rows.empty[r]);
+  }
+  free(view.m);
+  free(again.m);
+  partial_free(&in);
+  partial_free(&out);
+}
+
+START_TEST(every_pair_of_conventions) {
+  for (int t = 0; bny_kernels_table[t] != NULL; t++) {
+    for (int i = 0; i < 1800 && bny_kernels_table[t]->supported(); i++) {
+      int from = i % 6, to = i / 6 % 6;
+      pair_test(bny_kernels_table[t], from, to, (bny_wire)(i / 36 % (int)BNY_WIRE_COUNT), i % 5 == 0 ? 50 : 8);
+    }
+  }
+}
+END_TEST
+
+/* A form that is ours already is copied, bit for bit, and comes back so. */
+START_TEST(native_form_is_a_copy) {
+  for (int i = 0; i < 100; i++) {
+    bny_box box = {random_int(1, 4), random_int(1, 20), random_int(1, DIM_MAX)};
+    banyan_partial in = partial_take(&box, BANYAN_F32, BANYAN_F32), out = partial_take(&box, BANYAN_F32, BANYAN_F32);
+    banyan_partial *both[] = {&in, &out};
+    for (int k = 0; k < 2; k++) {
+      partial_set_stats(both[k], BANYAN_STATS_MAX_SUM);
+      both[k]->values_kind = BANYAN_VALUES_NUMERATOR;
+      both[k]->base = BANYAN_BASE_2;
+    }
+    for (int t = 0; t < box.tokens; t++) {
+      for (int h = 0; h < box.heads; h++) {
+        write_as(in.lse, BANYAN_F32, stat_at(&in, t, h), random_int(-20000, 20000));
+        write_as(in.sum, BANYAN_F32, stat_at(&in, t, h), random_real(0.5, 1e6));
+        for (int e = 0; e < box.value_dim; e++) {
+          write_as(in.values, BANYAN_F32, value_at(&in, t, h) + e, random_real(-1e6, 1e6));
+        }
+      }
+    }
+    const bny_kernels *kernels = bny_kernels_find(NULL);
+    bny_wire_view view = message_take(BNY_WIRE_F32, &box);
+    ck_assert_int_eq(kernels->encode(&box, &in, 0, 0, BNY_WIRE_F32, &view), -1);
+    kernels->merge_finish(&box, BNY_WIRE_F32, 1, &view, false, &out, 0, 0);
+    for (int t = 0; t < box.tokens; t++) {
+      for (int h = 0; h < box.heads; h++) {
+        const float *a = (const float *)in.values + value_at(&in, t, h);
+        EXPECT(memcmp(a, (float *)out.values + value_at(&out, t, h), (size_t)box.value_dim * 4) == 0);
+        EXPECT(memcmp(a, (float *)view.n + (t * box.heads + h) * box.value_dim, (size_t)box.value_dim * 4) == 0);
+        EXPECT(((float *)in.lse)[stat_at(&in, t, h)] == ((float *)out.lse)[stat_at(&out, t, h)]);
+        EXPECT(((float *)in.sum)[stat_at(&in, t, h)] == ((float *)out.sum)[stat_at(&out, t, h)]);
+      }
+    }
+    free(view.m);
+    partial_free(&in);
+    partial_free(&out);
+  }
+}
+END_TEST
+
+/* Input and output in the same memory, laid out alike: nothing is written before everything has been read. */
+START_TEST(in_place) {
+  static truth rows;
+  const bny_kernels *kernels = bny_kernels_find(NULL);
+  for (int i = 0; i < 50; i++) {
+    truth_make(&rows, 8);
+    banyan_partial p = partial_take(&rows.box, BANYAN_F32, BANYAN_F32);
+    partial_write(&p, &rows, -INFINITY);
+    bny_wire_view view = message_take(BNY_WIRE_F32, &rows.box);
+    ck_assert_int_eq(kernels->encode(&rows.box, &p, 0, 0, BNY_WIRE_F32, &view), -1);
+    kernels->merge_finish(&rows.box, BNY_WIRE_F32, 1, &view, false, &p, 0, 0);
+    partial_verify(&p, &rows, -INFINITY, 0);
+    free(view.m);
+    partial_free(&p);
+  }
+}
+END_TEST
+
+/* A box within a partial: the rows around it stay as they are. */
+START_TEST(boxes_touch_their_rows_alone) {
+  static truth rows;
+  for (int i = 0; i < 50; i++) {
+    truth_make(&rows, 8);
+    rows.box = (bny_box){TOKENS_MAX, HEADS_MAX, random_int(1, DIM_MAX)};
+    banyan_partial in = partial_take(&rows.box, BANYAN_F32, BANYAN_F32), out = partial_take(&rows.box, BANYAN_F32, BANYAN_F32);
+    partial_write(&in, &rows, -INFINITY);
+    int t0 = random_int(0, 3), h0 = random_int(0, 15);
+    bny_box box = {random_int(1, TOKENS_MAX - t0), random_int(1, HEADS_MAX - h0), rows.box.value_dim};
+    bny_wire_view view = message_take(BNY_WIRE_F32, &box);
+    const bny_kernels *kernels = bny_kernels_find(i % 2 == 0 ? NULL : "portable");
+    ck_assert_int_eq(kernels->encode(&box, &in, t0, h0, BNY_WIRE_F32, &view), -1);
+    kernels->merge_finish(&box, BNY_WIRE_F32, 1, &view, false, &out, t0, h0);
+    for (int t = 0; t < TOKENS_MAX; t++) {
+      for (int h = 0; h < HEADS_MAX; h++) {
+        bool inside = t >= t0 && t < t0 + box.tokens && h >= h0 && h < h0 + box.heads;
+        float lse = ((float *)out.lse)[stat_at(&out, t, h)], value = ((float *)out.values)[value_at(&out, t, h)];
+        int r = t * HEADS_MAX + h;
+        EXPECT(inside ? rows.empty[r] ? lse == -INFINITY : fabs((double)lse - rows.lse[r]) < 1e-5 : isnan(lse) != 0);
+        EXPECT(inside ? rows.empty[r] ? value == 0 : fabs((double)value - rows.o[r][0]) < 1e-5 : isnan(value) != 0);
+      }
+    }
+    free(view.m);
+    partial_free(&in);
+    partial_free(&out);
+  }
+}
+END_TEST
+
+/* ---- the block at hand --------------------------------------------------------------------------------------------- */
+
+/* Statistics that take different ways through an encode: zeros of both signs, whole numbers, fractions, extremes. */
+static void write_any_stats(const banyan_partial *p, int t, int h, bool whole) {
+  static const double stats[] = {0.0, -0.0, 1, -3, 0.25, -0.75, 1e-40, -1e-40, 5e6, -5e6, 1e30, -1e30, -INFINITY};
+  static const double sums[] = {1, 3, 0.5, 0x1p-40, 0x1p60, 1e-40, 0};
+  double stat = whole ? (double)random_int(-9, 9) : stats[random_int(0, (int)LENGTH(stats) - 1)];
+  if (p->stats_dtype == BANYAN_F16 && fabs(stat) > 6e4 && stat > -INFINITY) stat = 60000;
+  write_as(p->lse, p->stats_dtype, stat_at(p, t, h), stat == 0 && random_int(0, 1) ? -0.0 : stat);
+  if (p->sum != NULL)
+    write_as(p->sum, p->stats_dtype, stat_at(p, t, h),
+             p->stats_dtype == BANYAN_F16 ? 1.5 : sums[whole ? random_int(0, 2) : random_int(0, (int)LENGTH(sums) - 1)]);
+  for (int e = 0; e < 3; e++) write_as(p->values, p->values_dtype, value_at(p, t, h) + e, random_real(-2, 2));
+}
+
+/* A row's wire form is a function of the row: the same bits alone, and in a block with rows of any kind. */
+START_TEST(rows_are_encoded_alike_alone_and_in_blocks) {
+  for (int t = 0; bny_kernels_table[t] != NULL; t++) {
+    const bny_kernels *kernels = bny_kernels_table[t];
+    for (int i = 0; i < 1000 && kernels->supported(); i++) {
+      const bny_wire wire = (bny_wire)(i / 18 % (int)BNY_WIRE_COUNT);
+      const convention *from = &conventions[i % 6];
+      const size_t bytes = bny_wire_formats[wire].element_bytes;
+      bny_box box = {random_int(1, 3), random_int(1, HEADS_MAX), 3}, one = {1, 1, 3};
+      banyan_partial in = partial_take(&box, BANYAN_F32, dtypes[i / 6 % 3]);
+      in.values_kind = from->values;
+      in.base = from->base;
+      partial_set_stats(&in, from->stats);
+      int odd = random_int(0, box.tokens * box.heads - 1); /* mostly one row stands out: it must not change the others */
+      for (int r = 0; r < box.tokens * box.heads; r++)
+        write_any_stats(&in, r / box.heads, r % box.heads, r != odd && i % 3 != 0);
+      bny_wire_view all = message_take(wire, &box), alone = message_take(wire, &one);
+      ck_assert_int_eq(kernels->encode(&box, &in, 0, 0, wire, &all), -1);
+      for (int r = 0; r < box.tokens * box.heads; r++) {
+        ck_assert_int_eq(kernels->encode(&one, &in, r / box.heads, r % box.heads, wire, &alone), -1);
+        EXPECT_MSG(bny_bits_of_float(alone.m[0]) == bny_bits_of_float(all.m[r]) &&
+                       bny_bits_of_float(alone.d[0]) == bny_bits_of_float(all.d[r]) &&
+                       memcmp(alone.n, (char *)all.n + (size_t)r * 3 * bytes, 3 * bytes) == 0,
+                   "%s, wire %s, round %d, row %d: m %a, d %a alone, m %a, d %a in its block", kernels->name,
+                   bny_wire_formats[wire].name, i, r, (double)alone.m[0], (double)alone.d[0], (double)all.m[r],
+                   (double)all.d[r]);
+        EXPECT_MSG(all.m[r] != 0 || !signbit(all.m[r]), "%s, round %d, row %d: m is -0", kernels->name, i, r);
+      }
+      free(all.m);
+      free(alone.m);
+      partial_free(&in);
+    }
+  }
+}
+END_TEST
+
+/* ---- statistics that types can hardly hold ---------------------------------------------------------------------------- */
+
+/* log2 of the row's weight, of m and d as the caller reads them. */
+static double weight_of(const banyan_partial *p, int t, int h) {
+  double stat = (double)read_as(p->lse, p->stats_dtype, stat_at(p, t, h)) * (p->base == BANYAN_BASE_E ? BNY_LOG2_E : 1);
+  return p->sum == NULL ? stat : stat + log2((double)read_as(p->sum, p->stats_dtype, stat_at(p, t, h)));
+}
+
+/* How far a weight may be off: the last places of d (few where it is subnormal) and of t in double; of an lse, its own. */
+static double weight_slack(const banyan_partial *p, int t, int h, double weight) {
+  double slack = 1e-6 + 0x1p-45 * fabs(weight), unit = unit_of(p->stats_dtype);
+  if (p->sum == NULL) return slack + 1.01 * unit * fabs(weight);
+  double d = (double)read_as(p->sum, p->stats_dtype, stat_at(p, t, h));
+  double step = p->stats_dtype == BANYAN_F16 ? 0x1p-24 : p->stats_dtype == BANYAN_BF16 ? 0x1p-133 : 0x1p-149;
+  return slack + 2.1 * (unit + 0.5 * step / d); /* in octaves: 1 where d is a single step */
+}
+
+/* True if some (m, d) of the type has that weight, as is so if the type's numbers at m leave no gap that d cannot bridge. */
+static bool is_holdable(const banyan_partial *p, double weight) {
+  double stat = fabs(weight) * (p->base == BANYAN_BASE_E ? BNY_LN_2 : 1), octaves = p->base == BANYAN_BASE_E ? BNY_LOG2_E : 1;
+  double spacing = ldexp(unit_of(p->stats_dtype), ilogb(fmax(stat, 1)) + 1) * octaves;
+  bool is_f16 = p->stats_dtype == BANYAN_F16, numerators = p->values_kind == BANYAN_VALUES_NUMERATOR;
+  double room = is_f16 ? 24 : 240;
+  if (numerators) room = p->values_dtype == BANYAN_F16 ? 13 : is_f16 ? 24 : 120;
+  return spacing < room && (!is_f16 || stat < 65000);
+}
+
+/* One row of wire form to every type and kind: the same row comes out, or merge_finish() says that it cannot. */
+static void export_one(const bny_kernels *kernels, float m, float d, banyan_partial *out, bool must_say) {
+  bny_box box = {1, 1, 2};
+  float n[2] = {d, -0.5f * d};
+  bny_wire_view view = {.m = &m, .d = &d, .n = n, .token_stride = 1};
+  bool says = kernels->merge_finish(&box, BNY_WIRE_F32, 1, &view, false, out, 0, 0) == 0;
+  double weight = (double)m + log2((double)d), got = weight_of(out, 0, 0), slack = weight_slack(out, 0, 0, weight);
+  bool huge = fabsf(m) >= 0x1p24f;
+  if (huge) slack += 1.1 * (unit_of(out->stats_dtype) + 0x1p-24) * fabs(weight);
+  if (fabsf(m) == FLT_MAX && fabs(got) > fabs(weight)) got = weight; /* base e reaches further: all beyond is one number */
+  EXPECT_MSG(says || fabs(got - weight) <= slack,
+             "%s: m %a, d %a to dtypes %d %d, kinds %d %d, base %d: weight %.9g became %.9g, off by %.3g, slack %.3g",
+             kernels->name, (double)m, (double)d, (int)out->stats_dtype, (int)out->values_dtype, (int)out->stats_kind,
+             (int)out->values_kind, (int)out->base, weight, got, got - weight, slack);
+  EXPECT_MSG(!says || must_say || !is_holdable(out, weight), "%s: m %a, d %a to dtype %d, kinds %d %d, base %d is refused",
+             kernels->name, (double)m, (double)d, (int)out->stats_dtype, (int)out->stats_kind, (int)out->values_kind,
+             (int)out->base);
+  if (says) return;
+  /* The values are the row's, and what came out is taken in again as the same row. */
+  double scale = out->values_kind == BANYAN_VALUES_NUMERATOR ? (double)read_as(out->sum, out->stats_dtype, 0) : 1;
+  double bound = 2 * unit_of(out->values_dtype) + (out->values_kind == BANYAN_VALUES_NUMERATOR ? slack : 0);
+  EXPECT_MSG(fabs((double)read_as(out->values, out->values_dtype, 0) / scale - 1) <= bound, "%s: m %a, d %a: value %g of %g",
+             kernels->name, (double)m, (double)d, (double)read_as(out->values, out->values_dtype, 0), scale);
+  float back_m, back_d, back_n[2];
+  bny_wire_view back = {.m = &back_m, .d = &back_d, .n = back_n, .token_stride = 1};
+  ck_assert_int_eq(kernels->encode(&box, out, 0, 0, BNY_WIRE_F32, &back), -1);
+  double again = (double)back_m + log2((double)back_d);
+  EXPECT_MSG(fabs(again - weight) <= slack + 1e-6, "%s: m %a, d %a came back as %a, %a", kernels->name, (double)m, (double)d,
+             (double)back_m, (double)back_d);
+  if (huge && out->stats_dtype == BANYAN_F32 && out->sum != NULL) EXPECT(back_m == m && back_d == d);
+}
+
+START_TEST(statistics_come_out_as_the_type_can_hold_them) {
+  static const float huge[] = {-1e30f, 1e30f, -FLT_MAX, FLT_MAX, -3e9f, 3e9f, -1e9f, -4.3e9f, -65504, 65504, -0x1p24f, 0x1p24f};
+  for (int t = 0; bny_kernels_table[t] != NULL; t++) {
+    for (int i = 0; i < 30000 && bny_kernels_table[t]->supported(); i++) {
+      float stats[2], values[2];
+      banyan_partial out;
+      banyan_partial_init(&out, values, dtypes[i / 6 % 3], stats, dtypes[i / 18 % 3], 1, 2);
+      out.values_kind = conventions[i % 6].values;
+      out.base = conventions[i % 6].base;
+      partial_set_stats(&out, conventions[i % 6].stats);
+      float m = roundf((float)(random_real(-1, 1) * exp2(random_real(0, 24))));
+      float d = (float)exp2(i % 4 == 0 ? random_real(-45, 52) : random_real(-1, 12));
+      if (i % 8 == 0) m = huge[random_int(0, (int)LENGTH(huge) - 1)];
+      bool beyond_f16 = out.stats_dtype == BANYAN_F16 && fabsf(m) > 65000;
+      /* a numerator of f16 beside a sum that cannot move */
+      bool wide = fabsf(m) >= 0x1p24f && out.values_kind == BANYAN_VALUES_NUMERATOR && out.values_dtype == BANYAN_F16;
+      if (wide) d = 0.75f;
+      export_one(bny_kernels_table[t], m, d, &out, beyond_f16);
+    }
+  }
+}
+END_TEST
+
+/* What a caller had and what a program of ours wrote are the same rows to the next combine, whatever the m of a mask is. */
+START_TEST(masked_rows_come_back_as_they_were) {
+  static const double masks[] = {-1e30, -FLT_MAX, -1e9, -1e10, -3e38, -1e7, -65504, -10000, -49994};
+  for (int t = 0; bny_kernels_table[t] != NULL; t++) {
+    const bny_kernels *kernels = bny_kernels_table[t];
+    for (int i = 0; i < 2000 && kernels->supported(); i++) {
+      float stats[2], values[2] = {2, -1}, m[2], d[2], n[2][2];
+      banyan_partial row;
+      banyan_partial_init(&row, values, BANYAN_F32, stats, dtypes[i / 6 % 3], 1, 2);
+      row.values_kind = conventions[i % 6].values;
+      row.base = conventions[i % 6].base;
+      partial_set_stats(&row, conventions[i % 6].stats);
+      double mask = masks[random_int(0, (int)LENGTH(masks) - 1)];
+      if (i / 18 % 2 != 0) mask = -exp2(random_real(0, 127.99));
+      if (row.stats_dtype == BANYAN_F16) mask = fmax(mask, -65504);
+      write_as(row.lse, row.stats_dtype, 0, mask);
+      if (row.stats_dtype == BANYAN_BF16 && mask < -3.38e38) write_as(row.lse, BANYAN_BF16, 0, -0x1.fep127);
+      if (row.sum != NULL) write_as(row.sum, row.stats_dtype, 0, random_int(1, 9));
+      bny_box box = {1, 1, 2};
+      for (int k = 0; k < 2; k++) { /* in, out, and in again */
+        bny_wire_view view = {.m = &m[k], .d = &d[k], .n = n[k], .token_stride = 1};
+        ck_assert_int_eq(kernels->encode(&box, &row, 0, 0, BNY_WIRE_F32, &view), -1);
+        int64_t lost = kernels->merge_finish(&box, BNY_WIRE_F32, 1, &view, false, &row, 0, 0);
+        EXPECT_MSG(lost < 0, "%s: mask %g, dtype %d, convention %d is refused", kernels->name, mask, (int)row.stats_dtype, i % 6);
+      }
+      bool exact = fabsf(m[0]) >= 0x1p24f;
+      double before = (double)m[0] + log2((double)d[0]), after = (double)m[1] + log2((double)d[1]);
+      double slack = row.sum == NULL ? (exact ? 0 : 2 * unit_of(row.stats_dtype) * fabs(before)) : 3 * unit_of(row.stats_dtype);
+      EXPECT_MSG((!exact || m[0] == m[1]) && fabs(before - after) <= slack + 1e-6,
+                 "%s: mask %g, dtype %d, convention %d: m %a, d %a, then m %a, d %a", kernels->name, mask, (int)row.stats_dtype,
+                 i % 6, (double)m[0], (double)d[0], (double)m[1], (double)d[1]);
+    }
+  }
+}
+END_TEST
+
+/* ---- empty rows and bad data ------------------------------------------------------------------------------------------- */
+
+typedef struct policy_case {
+  float stat, sum;
+  uint32_t empty;
+  double below;
+  int empty_row, bad_row; /* expected */
+} policy_case;
+
+START_TEST(empty_rows_and_bad_data) {
+  static const policy_case cases[] = {
+      {0, 1, BANYAN_EMPTY_NEG_INF, 0, 0, 0},
+      {-INFINITY, 1, BANYAN_EMPTY_NEG_INF, 0, 1, 0},
+      {-INFINITY, NAN, BANYAN_EMPTY_NEG_INF, 0, 1, 0},
+      {-INFINITY, 1, BANYAN_EMPTY_NAN, 0, 1, 0}, /* always empty */
+      {INFINITY, 1, BANYAN_EMPTY_NEG_INF, 0, 0, 1},
+      {INFINITY, 1, BANYAN_EMPTY_POS_INF, 0, 1, 0},
+      {INFINITY, 1, BANYAN_EMPTY_POS_INF | BANYAN_EMPTY_NAN, 0, 1, 0},
+      {NAN, 1, BANYAN_EMPTY_POS_INF, 0, 0, 1},
+      {NAN, 1, BANYAN_EMPTY_NAN, 0, 1, 0},
+      {-5, 1, BANYAN_EMPTY_BELOW, -5, 1, 0},
+      {-4.9f, 1, BANYAN_EMPTY_BELOW, -5, 0, 0},
+      {-5, 1, BANYAN_EMPTY_NEG_INF, -5, 0, 0},
+      {-FLT_MAX, 1, BANYAN_EMPTY_BELOW, -FLT_MAX, 1, 0},
+      {-FLT_MAX, 1, BANYAN_EMPTY_NEG_INF, 0, 0, 0},
+      {NAN, 1, BANYAN_EMPTY_BELOW, -5, 0, 1},
+      {3, 0, BANYAN_EMPTY_NEG_INF, 0, 1, 0},
+      {NAN, 0, BANYAN_EMPTY_NEG_INF, 0, 1, 0}, /* d = 0 always means empty */
+      {3, -0.0f, BANYAN_EMPTY_NEG_INF, 0, 1, 0},
+      {3, -1, BANYAN_EMPTY_NEG_INF, 0, 0, 1},
+      {3, NAN, BANYAN_EMPTY_NEG_INF, 0, 0, 1},
+      {3, INFINITY, BANYAN_EMPTY_NEG_INF, 0, 0, 1},
+      {3, 1e-45f, BANYAN_EMPTY_NEG_INF, 0, 0, 0},
+      {3, FLT_MAX, BANYAN_EMPTY_NEG_INF, 0, 0, 0},
+  };
+  bny_box box = {3, 7, 5};
+  for (int t = 0; bny_kernels_table[t] != NULL; t++) {
+    for (size_t c = 0; c < LENGTH(cases) && bny_kernels_table[t]->supported(); c++) {
+      for (int wire = 0; wire < (int)BNY_WIRE_COUNT; wire++) {
+        const policy_case *now = &cases[c];
+        bool with_sum = now->sum != 1;
+        banyan_partial in = partial_take(&box, BANYAN_F32, BANYAN_F32);
+        partial_set_stats(&in, with_sum ? BANYAN_STATS_MAX_SUM : BANYAN_STATS_LSE);
+        in.empty = now->empty;
+        in.empty_below = now->below;
+        int bad_t = random_int(0, 2), bad_h = random_int(0, 6);
+        for (int k = 0; k < 21; k++) {
+          bool here = k / 7 == bad_t && k % 7 == bad_h;
+          write_as(in.lse, BANYAN_F32, stat_at(&in, k / 7, k % 7), here ? (double)now->stat : 1);
+          if (with_sum) {
+            write_as(in.sum, BANYAN_F32, stat_at(&in, k / 7, k % 7), here ? (double)now->sum : 2);
+          }
+          for (int e = 0; e < 5 && !(here && now->empty_row); e++) {
+            write_as(in.values, BANYAN_F32, value_at(&in, k / 7, k % 7) + e, 1);
+          }
+        }
+        ck_assert_ptr_null(bny_partial_check(&in, &box, false));
+        bny_wire_view view = message_take((bny_wire)wire, &box);
+        int row = bad_t * 7 + bad_h;
+        int64_t bad = bny_kernels_table[t]->encode(&box, &in, 0, 0, (bny_wire)wire, &view);
+        EXPECT_MSG(bad == (now->bad_row ? row : -1), "case %zu: row %lld", c, (long long)bad);
+        if (!now->bad_row) {
+          EXPECT_MSG((view.d[row] == 0) == now->empty_row, "case %zu: d %g", c, (double)view.d[row]);
+          EXPECT((view.m[row] == -INFINITY) == now->empty_row);
+          for (int e = 0; e < 5; e++) {
+            float n = read_as(view.n, bny_wire_formats[wire].dtype, row * 5 + e);
+            EXPECT_MSG(now->empty_row ? n == 0 : n > 0, "case %zu: n %g", c, (double)n);
+          }
+        }
+        free(view.m);
+        partial_free(&in);
+      }
+    }
+  }
+}
+END_TEST
+
+/* Values are data: NaN and infinities travel, numbers beyond f16 saturate on an f16 wire. */
+START_TEST(values_are_not_judged) {
+  bny_box box = {1, 1, 20};
+  for (int t = 0; bny_kernels_table[t] != NULL; t++) {
+    for (int wire = 0; wire < (int)BNY_WIRE_COUNT && bny_kernels_table[t]->supported(); wire++) {
+      float values[20], result[20], lse = 1.25f;
+      for (int e = 0; e < 20; e++) {
+        values[e] = (float[]){NAN, INFINITY, -INFINITY, 1e6f, -1e6f}[e % 5];
+      }
+      banyan_partial in, out;
+      banyan_partial_init(&in, values, BANYAN_F32, &lse, BANYAN_F32, 1, 20);
+      banyan_partial_init(&out, result, BANYAN_F32, NULL, BANYAN_F32, 1, 20);
+      bny_wire_view view = message_take((bny_wire)wire, &box);
+      ck_assert_int_eq(bny_kernels_table[t]->encode(&box, &in, 0, 0, (bny_wire)wire, &view), -1);
+      bny_kernels_table[t]->merge_finish(&box, (bny_wire)wire, 1, &view, false, &out, 0, 0);
+      for (int e = 0; e < 20; e += 5) {
+        EXPECT(isnan(result[e]) && result[e + 1] == INFINITY && result[e + 2] == -INFINITY);
+        if (wire == BNY_WIRE_F16) {
+          EXPECT(result[e + 3] >= 65504 && result[e + 3] <= 131072 && result[e + 4] == -result[e + 3]);
+        } else {
+          EXPECT(fabsf(result[e + 3] - 1e6f) <= 4e3f && fabsf(result[e + 4] + 1e6f) <= 4e3f);
+        }
+      }
+      free(view.m);
+    }
+  }
+}
+END_TEST
+
+int main(void) {
+  const char *seed = getenv("BANYAN_TEST_SEED");
+  state = seed != NULL ? strtoull(seed, NULL, 10) : DEFAULT_SEED;
+  printf("seed %llu (BANYAN_TEST_SEED)\n", (unsigned long long)state);
+  TCase *tests = tcase_create("convert");
+  tcase_set_timeout(tests, 120);
+  tcase_add_test(tests, every_pair_of_conventions);
+  tcase_add_test(tests, native_form_is_a_copy);
+  tcase_add_test(tests, in_place);
+  tcase_add_test(tests, boxes_touch_their_rows_alone);
+  tcase_add_test(tests, rows_are_encoded_alike_alone_and_in_blocks);
+  tcase_add_test(tests, statistics_come_out_as_the_type_can_hold_them);
+  tcase_add_test(tests, masked_rows_come_back_as_they_were);
+  tcase_add_test(tests, empty_rows_and_bad_data);
+  tcase_add_test(tests, values_are_not_judged);
+  Suite *suite = suite_create("convert");
+  suite_add_tcase(suite, tests);
+  SRunner *runner = srunner_create(suite);
+  srunner_run_all(runner, CK_ENV);
+  int failed = srunner_ntests_failed(runner);
+  srunner_free(runner);
+  return failed == 0 ? 0 : 1;
+}

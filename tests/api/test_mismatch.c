@@ -1,0 +1,246 @@
+/* SPDX-License-Identifier: Apache-2.0
+ * Ranks that are in different calls: an error on every rank, never a hang, that names a rank and the field. */
+#include <check.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "tests/support/world.h"
+
+enum { TOKENS = 4, HEADS = 6, VALUE_DIM = 16, BYTES = 4096 };
+
+/* What one rank does; all but one do the first of a pair. */
+typedef enum call_kind { COMBINE, GATHER, SHIFT, BROADCAST, BARRIER, COMBINE_INIT, BROADCAST_INIT } call_kind;
+
+typedef struct call {
+  call_kind kind;
+  banyan_combine_desc desc; /* zero fields take the usual */
+  int32_t bytes, root;      /* and distance */
+} call;
+
+typedef struct pair {
+  const char *field; /* that the text must name */
+  call usual, odd;
+} pair;
+
+#define COMBINE_OF(...) {COMBINE, {__VA_ARGS__}, 0, 0}
+
+static const pair pairs[] = {
+  {"tokens", COMBINE_OF(0), COMBINE_OF(.tokens = TOKENS - 1)},
+  {"heads", COMBINE_OF(0), COMBINE_OF(.heads = HEADS - 1)},
+  {"value_dim", COMBINE_OF(0), COMBINE_OF(.value_dim = VALUE_DIM - 1)},
+  {"wire", COMBINE_OF(0), COMBINE_OF(.wire = BANYAN_BF16)},
+  {"scatter", COMBINE_OF(0), COMBINE_OF(.scatter = BANYAN_SCATTER_HEADS)},
+  {"scatter", COMBINE_OF(.scatter = BANYAN_SCATTER_ROOT), COMBINE_OF(.scatter = BANYAN_SCATTER_TOKENS)},
+  {"order", COMBINE_OF(0), COMBINE_OF(.order = BANYAN_ORDER_CANONICAL)},
+  {"root", COMBINE_OF(.scatter = BANYAN_SCATTER_ROOT), COMBINE_OF(.scatter = BANYAN_SCATTER_ROOT, .root = 1)},
+  {"algorithm", COMBINE_OF(.algorithm = "oneshot"), COMBINE_OF(.algorithm = "ring")},
+  {"algorithm", COMBINE_OF(.algorithm = "tree"), COMBINE_OF(.algorithm = "twoshot")},
+  {"collective", COMBINE_OF(0), {BARRIER, {0}, 0, 0}},
+  {"collective", {BROADCAST, {0}, 100, 0}, {SHIFT, {0}, 100, 1}},
+  {"collective", {BARRIER, {0}, 0, 0}, {GATHER, {0}, 10, 0}},
+  {"counts", {GATHER, {0}, 10, 0}, {GATHER, {0}, 11, 0}},
+  {"bytes", {SHIFT, {0}, 100, 1}, {SHIFT, {0}, 101, 1}},
+  {"distance", {SHIFT, {0}, 100, 1}, {SHIFT, {0}, 100, 0}},
+  {"bytes", {BROADCAST, {0}, 100, 0}, {BROADCAST, {0}, 99, 0}},
+  {"root", {BROADCAST, {0}, 100, 0}, {BROADCAST, {0}, 100, 1}},
+};
+enum { PAIRS = sizeof pairs / sizeof pairs[0] };
+
+/* How the two calls come about. */
+typedef enum history {
+  FIRST_CALLS,    /* neither was made before */
+  REPEATED_CALLS, /* both were */
+  ODD_IS_NEW,     /* the usual one was, the other not */
+  INIT_AND_RUN,   /* the usual one plans, the other runs */
+  HISTORIES
+} history;
+
+typedef struct scene {
+  const pair *pair;
+  history history;
+  int32_t odd_rank;
+  double seconds[WORLD_RANKS_MAX];
+  int status[WORLD_RANKS_MAX], culprit[WORLD_RANKS_MAX];
+  char text[WORLD_RANKS_MAX][512];
+} scene;
+
+typedef struct buffers {
+  float in[TOKENS * HEADS * VALUE_DIM], lse[TOKENS * HEADS], out[TOKENS * HEADS * VALUE_DIM];
+  unsigned char bytes[BYTES], more[BYTES];
+} buffers;
+
+static banyan_status combine(world_rank *self, const call *call, buffers *buffers, bool init) {
+  banyan_combine_desc desc = call->desc;
+  banyan_partial in, out;
+  banyan_op *op = NULL;
+  desc.size = sizeof desc;
+  if (!desc.tokens) desc.tokens = TOKENS;
+  if (!desc.heads) desc.heads = HEADS;
+  if (!desc.value_dim) desc.value_dim = VALUE_DIM;
+  banyan_partial_init(&in, buffers->in, BANYAN_F32, buffers->lse, BANYAN_F32, desc.heads, desc.value_dim);
+  banyan_partial_init(&out, buffers->out, BANYAN_F32, NULL, BANYAN_F32, desc.heads, desc.value_dim);
+  if (!init) return banyan_combine(self->comm, &desc, &in, &out);
+  banyan_status status = banyan_combine_init(self->comm, &desc, &in, &out, &op);
+  if (status == BANYAN_OK) banyan_op_free(op);
+  return status;
+}
+
+static banyan_status make_call(world_rank *self, const call *call, buffers *buffers, bool init) {
+  size_t bytes = (size_t)call->bytes, counts[WORLD_RANKS_MAX];
+  banyan_op *op = NULL;
+  banyan_status status = BANYAN_OK;
+  for (int32_t i = 0; i < self->nranks; i++) counts[i] = bytes;
+  switch (call->kind) {
+  case GATHER:
+    if (!init) return banyan_gather(self->comm, buffers->bytes, buffers->more, counts);
+    status = banyan_gather_init(self->comm, buffers->bytes, buffers->more, counts, &op);
+    break;
+  case SHIFT:
+    if (!init) return banyan_shift(self->comm, buffers->bytes, buffers->more, bytes, call->root);
+    status = banyan_shift_init(self->comm, buffers->bytes, buffers->more, bytes, call->root, &op);
+    break;
+  case BROADCAST:
+    if (!init) return banyan_broadcast(self->comm, buffers->bytes, bytes, call->root);
+    status = banyan_broadcast_init(self->comm, buffers->bytes, bytes, call->root, &op);
+    break;
+  case BARRIER:
+    if (!init) return banyan_barrier(self->comm);
+    status = banyan_barrier_init(self->comm, &op);
+    break;
+  default: return combine(self, call, buffers, init);
+  }
+  if (status == BANYAN_OK) banyan_op_free(op);
+  return status;
+}
+
+static void disagree(world_rank *self) {
+  scene *scene = self->argument;
+  const pair *pair = scene->pair;
+  buffers *buffers = calloc(1, sizeof *buffers);
+  bool odd = self->rank == scene->odd_rank, good = true;
+  int before = scene->history == FIRST_CALLS ? 0 : scene->history == REPEATED_CALLS ? 2 : 1;
+  for (int i = 0; i < before && good; i++)
+    good = world_ok(self, make_call(self, i ? &pair->odd : &pair->usual, buffers, false), "a call before");
+  good = good && world_meet(self);
+  double since = world_now_s();
+  banyan_status status = BANYAN_OK;
+  /* Whoever waits for nobody in its own call is told in a later one that waits. */
+  for (int i = 0; i < 4 && good && status == BANYAN_OK; i++)
+    status = make_call(self, odd ? &pair->odd : &pair->usual, buffers, scene->history == INIT_AND_RUN && !odd);
+  if (good && status == BANYAN_OK) status = banyan_barrier(self->comm);
+  scene->seconds[self->rank] = world_now_s() - since;
+  scene->status[self->rank] = (int)status;
+  snprintf(scene->text[self->rank], sizeof scene->text[0], "%s", banyan_last_error());
+  scene->culprit[self->rank] = banyan_comm_failed_rank(self->comm);
+  free(buffers);
+}
+
+static void check(const scene *scene, int32_t nranks) {
+  for (int32_t r = 0; r < nranks; r++) {
+    const char *text = scene->text[r];
+    ck_assert_msg(scene->status[r] == BANYAN_ERR_MISMATCH, "field %s, history %d, %d ranks, odd %d: rank %d got %s: %s",
+                  scene->pair->field, scene->history, nranks, scene->odd_rank, r,
+                  banyan_status_string((banyan_status)scene->status[r]), text);
+    ck_assert_msg(strstr(text, "rank"), "rank %d: %s", r, text);
+    /* "here" is the rank that reads it, and no other. */
+    ck_assert_msg(!strstr(text, "than rank") || !strstr(text, " here"), "rank %d: %s", r, text);
+    ck_assert_msg(scene->culprit[r] >= 0 && scene->culprit[r] < nranks, "rank %d blames %d", r, scene->culprit[r]);
+    ck_assert_msg(scene->seconds[r] < 2, "field %s: rank %d was told after %.3f s", scene->pair->field, r, scene->seconds[r]);
+  }
+  /* Two ranks know exactly: the odd one and whoever it is compared with. */
+  bool named = false;
+  for (int32_t r = 0; r < nranks; r++) named = named || strstr(scene->text[r], scene->pair->field);
+  const char *text = scene->text[scene->odd_rank];
+  bool phases = scene->history == ODD_IS_NEW || scene->history == INIT_AND_RUN;
+  /* Where both waited for nobody, they were told in a later call, that they had differed before. */
+  bool one_sided = scene->history == REPEATED_CALLS &&
+                   (strcmp(scene->pair->field, "root") == 0 || strcmp(scene->pair->field, "distance") == 0);
+  ck_assert_msg(named || one_sided || (phases && strstr(text, "phase")), "history %d, %d ranks: nobody names %s: %s",
+                scene->history, nranks, scene->pair->field, text);
+}
+
+START_TEST(ranks_in_different_calls) {
+  static const int32_t nranks_of[] = {2, 3, 6};
+  scene scene = {.pair = &pairs[_i % PAIRS], .history = (history)(_i / PAIRS)};
+  for (int n = 0; n < 3; n++) {
+    int32_t nranks = nranks_of[n];
+    for (int last = 0; last < 2; last++) {
+      scene.odd_rank = last ? nranks - 1 : 0;
+      world_setup setup = {.nranks = nranks, .argument = &scene, .timeout_ns = 3000000000};
+      world_run(&setup, disagree);
+      check(&scene, nranks);
+    }
+  }
+}
+END_TEST
+
+/* ---- when a communicator is made ----------------------------------------------------------------------------------------- */
+
+static void create_differently(world_rank *self) {
+  scene *scene = self->argument;
+  banyan_comm_config config = {.size = sizeof config, .timeout_ns = 3000000000};
+  if (self->rank == 1) config.algorithm = "ring";
+  banyan_status status = banyan_comm_create(&self->bootstrap, &config, &self->comm);
+  scene->status[self->rank] = (int)status;
+  snprintf(scene->text[self->rank], sizeof scene->text[0], "%s", banyan_last_error());
+}
+
+START_TEST(different_default_algorithms) {
+  scene scene = {0};
+  world_setup setup = {.nranks = 3, .bare = true, .argument = &scene};
+  world_run(&setup, create_differently);
+  for (int32_t r = 0; r < 3; r++)
+    ck_assert_msg(scene.status[r] == BANYAN_ERR_MISMATCH && strstr(scene.text[r], "algorithm") &&
+                  strstr(scene.text[r], "rank "),
+                  "rank %d: %s", r, scene.text[r]);
+}
+END_TEST
+
+static void claim_another_size(world_rank *self) {
+  scene *scene = self->argument;
+  if (self->rank == 1) self->bootstrap.nranks = 4; /* of 3 */
+  banyan_comm_config config = {.size = sizeof config, .timeout_ns = 3000000000};
+  if (self->rank == 2) config.arena_bytes = 1 << 20; /* no error: the smallest is taken */
+  banyan_status status = banyan_comm_create(&self->bootstrap, &config, &self->comm);
+  scene->status[self->rank] = (int)status;
+  snprintf(scene->text[self->rank], sizeof scene->text[0], "%s", banyan_last_error());
+}
+
+START_TEST(different_numbers_of_ranks) {
+  scene scene = {0};
+  world_setup setup = {.nranks = 3, .bare = true, .argument = &scene};
+  world_run(&setup, claim_another_size);
+  for (int32_t r = 0; r < 3; r++)
+    ck_assert_msg(scene.status[r] == BANYAN_ERR_MISMATCH && strstr(scene.text[r], "rank "), "rank %d: %d: %s", r,
+                  scene.status[r], scene.text[r]);
+}
+END_TEST
+
+static void create_with_arenas(world_rank *self) {
+  unsigned char data[200];
+  banyan_comm_config config = {.size = sizeof config, .timeout_ns = 3000000000,
+                               .arena_bytes = (size_t)(64 << 10) << self->rank};
+  if (!world_ok(self, banyan_comm_create(&self->bootstrap, &config, &self->comm), "create")) return;
+  memset(data, self->rank == 1 ? 7 : 0, sizeof data);
+  if (world_ok(self, banyan_broadcast(self->comm, data, sizeof data, 1), "broadcast"))
+    world_check(self, data[199] == 7, "broadcast gave %d", data[199]);
+}
+
+START_TEST(different_arenas_are_no_error) {
+  world_setup setup = {.nranks = 3, .bare = true};
+  world_run(&setup, create_with_arenas);
+}
+END_TEST
+
+int main(void) {
+  Suite *suite = suite_create("mismatch");
+  TCase *calls = tcase_create("calls");
+  tcase_set_timeout(calls, 60);
+  tcase_add_loop_test(calls, ranks_in_different_calls, 0, PAIRS * HISTORIES);
+  tcase_add_test(calls, different_default_algorithms);
+  tcase_add_test(calls, different_numbers_of_ranks);
+  tcase_add_test(calls, different_arenas_are_no_error);
+  suite_add_tcase(suite, calls);
+  return world_main(suite);
+}

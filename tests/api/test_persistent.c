@@ -1,0 +1,259 @@
+/* SPDX-License-Identifier: Apache-2.0
+ * Operations in long sequences: planned once and started often, several under way at once, polled, and blocking calls of more
+ * shapes than are kept; with ranks that are late now and then, so that memory that is reused too early would show. */
+#include <check.h>
+#include <math.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "tests/support/world.h"
+
+enum { TOKENS = 2, HEADS = 5, VALUE_DIM = 24, ROWS = TOKENS * HEADS, VALUES = ROWS * VALUE_DIM };
+
+static const char *const algorithms[] = {"oneshot", "twoshot", "recursive", "tree", "ring", NULL};
+
+/* Rank r gives lse = ln(r + 1) and values round + r + i: merged, sum_r (r + 1)(round + r + i) / sum_r (r + 1). */
+typedef struct data {
+  float in[VALUES], in_lse[ROWS], out[VALUES], out_lse[ROWS];
+} data;
+
+static void fill(data *data, int32_t rank, int round) {
+  for (int i = 0; i < VALUES; i++) data->in[i] = (float)(round % 1000 + rank + i % 97);
+  for (int i = 0; i < ROWS; i++) data->in_lse[i] = logf((float)rank + 1);
+  memset(data->out, 0xCB, sizeof data->out);
+}
+
+static bool holds_merge(world_rank *self, const data *data, int round, int rows, const char *what) {
+  double weights = 0, ranks = 0;
+  for (int32_t r = 0; r < self->nranks; r++) {
+    weights += r + 1;
+    ranks += (double)r * (r + 1);
+  }
+  for (int i = 0; i < rows * VALUE_DIM; i++) {
+    double expected = round % 1000 + i % 97 + ranks / weights;
+    if (!world_check(self, fabs((double)data->out[i] - expected) <= 1e-5 * (expected + 1),
+                     "%s, round %d: value %d is %g, not %g",
+                     what, round, i, (double)data->out[i], expected))
+      return false;
+  }
+  return true;
+}
+
+static banyan_combine_desc desc_of(int32_t tokens, const char *algorithm) {
+  return (banyan_combine_desc){.size = sizeof(banyan_combine_desc), .tokens = tokens, .heads = HEADS,
+                               .value_dim = VALUE_DIM, .algorithm = algorithm};
+}
+
+static void describe(data *data, banyan_partial *in, banyan_partial *out) {
+  banyan_partial_init(in, data->in, BANYAN_F32, data->in_lse, BANYAN_F32, HEADS, VALUE_DIM);
+  banyan_partial_init(out, data->out, BANYAN_F32, data->out_lse, BANYAN_F32, HEADS, VALUE_DIM);
+}
+
+static void be_late(world_random *random) {
+  if (random_one_in(random, 40)) world_sleep_ms(random_below(random, 4));
+}
+
+/* ---- one operation of every kind, started again and again ---------------------------------------------------------- */
+
+static bool check_info(world_rank *self, const banyan_op *op) {
+  banyan_op_info info = {.size = sizeof info};
+  char text[64];
+  return world_ok(self, banyan_op_query(op, &info), "query") &&
+         world_check(self, info.algorithm && *info.algorithm, "an operation has no algorithm") &&
+         world_check(self, info.plan_hash != 0, "an operation has no hash") &&
+         world_check(self, self->nranks == 1 || info.messages_sent > 0, "no message was counted") &&
+         world_check(self, banyan_op_describe(op, text, sizeof text) > 0, "an operation has no steps");
+}
+
+static bool run_again(world_rank *self, banyan_op *op, data *data, world_random *random, const char *name) {
+  for (int round = 0; round < 50; round++) {
+    fill(data, self->rank, round);
+    be_late(random);
+    if (!world_ok(self, banyan_start(op), "start")) return false;
+    int done = 0;
+    while (round % 2 && !done)
+      if (!world_ok(self, banyan_test(op, &done), "test")) return false;
+    if (!world_ok(self, banyan_wait(op), "wait")) return false;
+    if (!holds_merge(self, data, round, ROWS, name)) return false;
+  }
+  return true;
+}
+
+static void start_again(world_rank *self) {
+  world_random random = {world_seed() + (uint64_t)self->rank};
+  data *data = calloc(1, sizeof *data);
+  banyan_partial in, out;
+  describe(data, &in, &out);
+  for (int a = 0; a < 6; a++) {
+    banyan_combine_desc desc = desc_of(TOKENS, algorithms[a]);
+    banyan_op *op = NULL;
+    bool good = world_ok(self, banyan_combine_init(self->comm, &desc, &in, &out, &op), "init") &&
+                run_again(self, op, data, &random, algorithms[a] ? algorithms[a] : "chosen") && check_info(self, op);
+    banyan_op_free(op);
+    if (!good) break;
+  }
+  free(data);
+}
+
+/* ---- several under way ----------------------------------------------------------------------------------------------- */
+
+enum { KINDS = 5 };
+
+typedef struct several {
+  data data;
+  unsigned char mine[40], all[40 * WORLD_RANKS_MAX], send[99], receive[99], note[77];
+  banyan_op *ops[KINDS];
+} several;
+
+static bool init_several(world_rank *self, several *s) {
+  size_t counts[WORLD_RANKS_MAX];
+  for (int32_t i = 0; i < self->nranks; i++) counts[i] = 40;
+  banyan_partial in, out;
+  describe(&s->data, &in, &out);
+  banyan_combine_desc desc = desc_of(TOKENS, NULL);
+  return world_ok(self, banyan_combine_init(self->comm, &desc, &in, &out, &s->ops[0]), "combine_init") &&
+         world_ok(self, banyan_gather_init(self->comm, s->mine, s->all, counts, &s->ops[1]), "gather_init") &&
+         world_ok(self, banyan_shift_init(self->comm, s->send, s->receive, sizeof s->send, 1, &s->ops[2]), "shift_init") &&
+         world_ok(self, banyan_broadcast_init(self->comm, s->note, sizeof s->note, self->nranks - 1, &s->ops[3]),
+                  "broadcast_init") &&
+         world_ok(self, banyan_barrier_init(self->comm, &s->ops[4]), "barrier_init");
+}
+
+static bool check_several(world_rank *self, const several *s, int round) {
+  int32_t left = (self->rank + self->nranks - 1) % self->nranks;
+  bool good = holds_merge(self, &s->data, round, ROWS, "one of several");
+  for (int32_t r = 0; r < self->nranks; r++) good = good && s->all[r * 40 + 7] == (unsigned char)(round + r);
+  good = good && s->receive[98] == (unsigned char)(round * 3 + left) && s->note[76] == (unsigned char)(round * 7);
+  return world_check(self, good, "several operations, round %d: wrong bytes", round);
+}
+
+static void start_several(world_rank *self) {
+  world_random same = {world_seed() * 3}, own = {world_seed() * 9 + (uint64_t)self->rank};
+  several *s = calloc(1, sizeof *s);
+  bool good = init_several(self, s);
+  for (int round = 0; round < 120 && good; round++) {
+    fill(&s->data, self->rank, round);
+    memset(s->mine, round + self->rank, sizeof s->mine);
+    memset(s->send, round * 3 + self->rank, sizeof s->send);
+    memset(s->note, self->rank == self->nranks - 1 ? round * 7 : 0, sizeof s->note);
+    int first = random_below(&same, KINDS); /* the order of starts is the same on all ranks */
+    for (int i = 0; i < KINDS && good; i++) good = world_ok(self, banyan_start(s->ops[(first + i) % KINDS]), "start");
+    be_late(&own);
+    int done = 0; /* waits in an order of each rank's own */
+    for (int i = random_below(&own, KINDS), k = 0; k < KINDS && good; i++, k++) {
+      if (random_one_in(&own, 3)) good = world_ok(self, banyan_test(s->ops[i % KINDS], &done), "test");
+      good = good && world_ok(self, banyan_wait(s->ops[i % KINDS]), "wait");
+    }
+    good = good && check_several(self, s, round);
+  }
+  for (int i = 0; i < KINDS; i++) banyan_op_free(s->ops[i]);
+  free(s);
+}
+
+/* ---- more shapes than are kept --------------------------------------------------------------------------------------- */
+
+static void forget_shapes(world_rank *self) {
+  world_random random = {world_seed() * 21};
+  unsigned char sent[100], received[100];
+  for (int round = 0; round < 400; round++) {
+    int32_t bytes = 1 + (round < 160 ? round % 40 : random_below(&random, 40)), distance = round / 40 % 2;
+    memset(sent, round + self->rank, sizeof sent);
+    if (!world_ok(self, banyan_shift(self->comm, sent, received, (size_t)bytes, distance), "shift")) return;
+    int32_t from = (self->rank + self->nranks - distance) % self->nranks;
+    if (!world_check(self, received[bytes - 1] == (unsigned char)(round + from), "shift %d is wrong", round)) return;
+  }
+}
+
+/* ---- one-sided traffic ----------------------------------------------------------------------------------------------- */
+
+/* Roots only receive, or only send, and nothing comes back: what they may overwrite must be known in another way. */
+static bool one_sided(world_rank *self, data *data, world_random *same, int round) {
+  int32_t root = random_below(same, self->nranks);
+  banyan_partial in, out;
+  describe(data, &in, &out);
+  if (random_one_in(same, 2)) {
+    banyan_combine_desc desc = desc_of(TOKENS, algorithms[random_below(same, 6)]);
+    desc.scatter = BANYAN_SCATTER_ROOT;
+    desc.root = root;
+    fill(data, self->rank, round);
+    return world_ok(self, banyan_combine(self->comm, &desc, &in, self->rank == root ? &out : NULL), "combine") &&
+           (self->rank != root || holds_merge(self, data, round, ROWS, "to a root"));
+  }
+  float note[200];
+  for (int i = 0; i < 200; i++) note[i] = (float)(self->rank == root ? round * 3 + i : -1);
+  if (!world_ok(self, banyan_broadcast(self->comm, note, sizeof note, root), "broadcast")) return false;
+  for (int i = 0; i < 200; i++)
+    if (!world_check(self, note[i] == (float)(round * 3 + i), "broadcast %d: value %d is %g", round, i,
+                     (double)note[i]))
+      return false;
+  return true;
+}
+
+static void run_one_sided(world_rank *self) {
+  world_random same = {world_seed() * 31}, own = {world_seed() * 37 + (uint64_t)self->rank};
+  data *data = calloc(1, sizeof *data);
+  for (int round = 0; round < 1200; round++) {
+    be_late(&own);
+    if (!one_sided(self, data, &same, round)) break;
+  }
+  free(data);
+}
+
+/* ---- after a failure -------------------------------------------------------------------------------------------------- */
+
+/* Two are under way when the communicator fails: a start of any of them, and all that follows, gives the failure. */
+static void start_after_failure(world_rank *self) {
+  banyan_op *ops[2] = {NULL};
+  for (int i = 0; i < 2; i++)
+    if (!world_ok(self, banyan_barrier_init(self->comm, &ops[i]), "init")) return;
+  if (!world_meet(self)) return;
+  for (int i = 0; i < 2 && self->rank == 0; i++)
+    if (!world_ok(self, banyan_start(ops[i]), "start")) return;
+  if (self->rank == 0) banyan_comm_abort(self->comm, "the test says so");
+  for (int i = 3; i >= 0 && self->rank == 0; i--) {
+    banyan_status status = banyan_start(ops[i % 2]);
+    world_check(self, status == BANYAN_ERR_ABORTED && strstr(banyan_last_error(), "the test says so"), "start %d: %s: %s", i,
+                banyan_status_string(status), banyan_last_error());
+  }
+  int done = 7;
+  if (self->rank == 0)
+    world_check(self, banyan_test(ops[0], &done) == BANYAN_ERR_ABORTED && done == 7, "test of what failed");
+  for (int i = 0; i < 2; i++) banyan_op_free(ops[i]);
+}
+
+/* ---- tests ----------------------------------------------------------------------------------------------------------- */
+
+static const int32_t nranks_of[] = {1, 2, 3, 4, 6, 9};
+
+static void run(int index, world_body body) {
+  world_setup setup = {.nranks = nranks_of[index], .arena_bytes = 256 << 10};
+  world_run(&setup, body);
+}
+
+START_TEST(starts_again_and_again) { run(_i, start_again); }
+END_TEST
+START_TEST(starts_several_at_once) { run(_i, start_several); }
+END_TEST
+START_TEST(forgets_old_shapes) { run(_i, forget_shapes); }
+END_TEST
+START_TEST(starts_after_a_failure) {
+  world_setup setup = {.nranks = 2};
+  world_run(&setup, start_after_failure);
+}
+END_TEST
+START_TEST(overwrites_nothing_too_early) { run(_i, run_one_sided); }
+END_TEST
+
+int main(void) {
+  Suite *suite = suite_create("persistent");
+  TCase *order = tcase_create("order");
+  tcase_set_timeout(order, 300);
+  tcase_add_loop_test(order, starts_again_and_again, 0, 6);
+  tcase_add_loop_test(order, starts_several_at_once, 0, 6);
+  tcase_add_loop_test(order, forgets_old_shapes, 0, 6);
+  tcase_add_loop_test(order, overwrites_nothing_too_early, 0, 6);
+  tcase_add_test(order, starts_after_a_failure);
+  suite_add_tcase(suite, order);
+  return world_main(suite);
+}

@@ -1,0 +1,250 @@
+/* SPDX-License-Identifier: Apache-2.0
+ * Files that the environment names, in a folder that others can write: links and files of others are refused, whoever writes.
+ * And what cannot be written is an error, and not the end of the process. */
+#include <check.h>
+#include <errno.h>
+#include <fcntl.h>
+#include <signal.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/resource.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include "exec/flight.h"
+#include "base/file.h"
+#include "base/log.h"
+#include "base/trace.h"
+#include "transport/memory_file.h"
+#include "tests/support/world.h"
+
+enum { NOBODY = 65534, PATH_BYTES = 128 };
+
+static const char content[] = "what was there before\n";
+static char directory[64], path[PATH_BYTES], victim[PATH_BYTES];
+
+static void make_directory(void) {
+  strcpy(directory, "/tmp/test_file.XXXXXX");
+  ck_assert_ptr_nonnull(mkdtemp(directory));
+  snprintf(path, sizeof path, "%s/file.0", directory); /* of rank 0 */
+  snprintf(victim, sizeof victim, "%s/victim", directory);
+  setenv("BANYAN_LOG", "warn", 1);
+}
+
+static void remove_directory(void) {
+  unlink(path);
+  unlink(victim);
+  ck_assert_int_eq(rmdir(directory), 0);
+}
+
+/* ---- whoever writes -------------------------------------------------------------------------------------------------- */
+
+static void write_log(void) {
+  setenv("BANYAN_LOG_FILE", path, 1);
+  bny_log_read();
+  bny_log(BNY_LOG_ERROR, "a line");
+  unsetenv("BANYAN_LOG_FILE");
+  bny_log_read();
+}
+
+static void write_trace(void) {
+  char pattern[PATH_BYTES];
+  bny_trace *trace = NULL;
+  snprintf(pattern, sizeof pattern, "%s/file", directory);
+  if (bny_trace_open(pattern, 0, 1, 64, &trace) == BANYAN_OK) bny_trace_close(trace);
+}
+
+static void write_flight(void) {
+  char pattern[PATH_BYTES];
+  bny_flight *flight = bny_flight_make();
+  snprintf(pattern, sizeof pattern, "%s/file", directory);
+  bny_flight_dump(flight, 0, 0, "a reason", pattern);
+  bny_flight_free(flight);
+}
+
+static void (*const writers[])(void) = {write_log, write_trace, write_flight};
+enum { WRITERS = sizeof writers / sizeof writers[0] };
+
+static void write_content(const char *to) {
+  int fd = open(to, O_WRONLY | O_CREAT | O_CLOEXEC, 0666);
+  ck_assert_int_ge(fd, 0);
+  ck_assert_int_eq(write(fd, content, strlen(content)), (ssize_t)strlen(content));
+  close(fd);
+}
+
+static off_t size_of(const char *of) {
+  struct stat file;
+  return stat(of, &file) == 0 ? file.st_size : -1;
+}
+
+START_TEST(writes_to_files_of_its_own) {
+  for (int again = 0; again < 2; again++) { /* made, and then found */
+    writers[_i]();
+    ck_assert_int_gt(size_of(path), 0);
+  }
+}
+END_TEST
+
+START_TEST(follows_no_symbolic_link) {
+  write_content(victim);
+  ck_assert_int_eq(symlink(victim, path), 0);
+  writers[_i]();
+  ck_assert_int_eq(size_of(victim), (off_t)strlen(content));
+  ck_assert_int_eq(unlink(victim), 0); /* and makes nothing behind one that leads nowhere */
+  writers[_i]();
+  ck_assert_int_eq(size_of(victim), -1);
+}
+END_TEST
+
+START_TEST(writes_through_no_hard_link) {
+  write_content(victim);
+  ck_assert_int_eq(link(victim, path), 0);
+  writers[_i]();
+  ck_assert_int_eq(size_of(victim), (off_t)strlen(content));
+}
+END_TEST
+
+START_TEST(writes_to_nobody_elses_file) {
+  if (geteuid() != 0) {
+    printf("skipped: a file of another user needs root\n");
+    return;
+  }
+  write_content(path);
+  ck_assert_int_eq(chown(path, NOBODY, NOBODY), 0);
+  writers[_i]();
+  ck_assert_int_eq(size_of(path), (off_t)strlen(content));
+}
+END_TEST
+
+START_TEST(says_what_is_wrong) {
+  bny_trace *trace = NULL;
+  char pattern[PATH_BYTES];
+  snprintf(pattern, sizeof pattern, "%s/file", directory);
+  ck_assert_int_eq(symlink(victim, path), 0);
+  ck_assert_int_eq(bny_trace_open(pattern, 0, 1, 64, &trace), BANYAN_ERR_SYSTEM);
+  ck_assert_msg(strstr(banyan_last_error(), "file.0: it is a symbolic link") != NULL, "%s", banyan_last_error());
+}
+END_TEST
+
+/* Not of all: where a trace would be held up, lines are for whoever reads them. */
+START_TEST(logs_to_a_fifo_and_a_device) {
+  char line[256] = "";
+  ck_assert_int_eq(mkfifo(path, 0600), 0);
+  int reader = open(path, O_RDONLY | O_NONBLOCK | O_CLOEXEC);
+  write_log();
+  ck_assert_int_gt(read(reader, line, sizeof line - 1), 0);
+  close(reader);
+  ck_assert_ptr_nonnull(strstr(line, "a line"));
+  int fd = bny_file_open("/dev/null", O_APPEND, BNY_FILE_OR_CHANNEL);
+  ck_assert_int_ge(fd, 0);
+  close(fd);
+  ck_assert_int_eq(bny_file_open("/dev/null", O_APPEND, BNY_FILE_REGULAR), -1);
+  ck_assert_int_eq(errno, ENOTSUP);
+}
+END_TEST
+
+/* ---- what cannot be written ------------------------------------------------------------------------------------------ */
+
+static void assert_no_signal(void) {
+  sigset_t pending, blocked;
+  sigpending(&pending);
+  pthread_sigmask(SIG_BLOCK, NULL, &blocked);
+  ck_assert(!sigismember(&pending, SIGPIPE) && !sigismember(&pending, SIGXFSZ));
+  ck_assert(!sigismember(&blocked, SIGPIPE) && !sigismember(&blocked, SIGXFSZ));
+}
+
+/* Nothing is asserted while there is a limit: Check writes into a file. RLIM_INFINITY: as high as may be. */
+static void limit_files(rlim_t bytes) {
+  struct rlimit limit;
+  if (getrlimit(RLIMIT_FSIZE, &limit) != 0) abort();
+  limit.rlim_cur = bytes < limit.rlim_max ? bytes : limit.rlim_max;
+  if (setrlimit(RLIMIT_FSIZE, &limit) != 0) abort();
+}
+
+START_TEST(outlives_the_reader_of_stderr) {
+  int ends[2];
+  ck_assert_int_eq(pipe(ends), 0);
+  close(ends[0]);
+  int saved = dup(STDERR_FILENO);
+  dup2(ends[1], STDERR_FILENO);
+  close(ends[1]);
+  bny_log(BNY_LOG_ERROR, "nobody reads this");
+  ck_assert_int_eq(bny_file_write(STDERR_FILENO, "x", 1), -1);
+  ck_assert_int_eq(errno, EPIPE);
+  dup2(saved, STDERR_FILENO);
+  close(saved);
+  assert_no_signal();
+}
+END_TEST
+
+/* One that the program holds back itself stays. */
+START_TEST(leaves_a_signal_that_was_there) {
+  sigset_t pipe_signal, pending;
+  sigemptyset(&pipe_signal);
+  sigaddset(&pipe_signal, SIGPIPE);
+  pthread_sigmask(SIG_BLOCK, &pipe_signal, NULL);
+  raise(SIGPIPE);
+  ck_assert_int_eq(bny_file_write(STDERR_FILENO, "", 0), 0);
+  sigpending(&pending);
+  ck_assert(sigismember(&pending, SIGPIPE));
+}
+END_TEST
+
+START_TEST(outlives_the_limit_of_files) {
+  limit_files(10);
+  writers[_i]();
+  writers[_i]();
+  limit_files(RLIM_INFINITY);
+  ck_assert_int_le(size_of(path), 10);
+  assert_no_signal();
+}
+END_TEST
+
+START_TEST(memory_above_the_limit_of_files_is_an_error) {
+  int file = -1;
+  limit_files(1 << 16);
+  banyan_status status = bny_memory_file_make(1 << 20, &file);
+  limit_files(RLIM_INFINITY);
+  ck_assert_int_eq(status, BANYAN_ERR_SYSTEM);
+  ck_assert_msg(strstr(banyan_last_error(), "ulimit -f") != NULL, "%s", banyan_last_error());
+  ck_assert_int_eq(bny_memory_file_make(1 << 20, &file), BANYAN_OK);
+  close(file);
+}
+END_TEST
+
+static void create_within_limit(world_rank *self) {
+  banyan_comm_config config = {.size = sizeof config, .timeout_ns = 20 * INT64_C(1000000000)};
+  if (self->rank == 0) limit_files(1 << 16); /* it makes the arenas of all */
+  banyan_status status = banyan_comm_create(&self->bootstrap, &config, &self->comm);
+  world_check(self, status == BANYAN_ERR_SYSTEM, "%s: %s", banyan_status_string(status), banyan_last_error());
+  if (self->rank == 0) world_check(self, strstr(banyan_last_error(), "ulimit -f") != NULL, "%s", banyan_last_error());
+}
+
+START_TEST(arenas_above_the_limit_of_files_are_an_error) {
+  world_setup setup = {.nranks = 2, .processes = true, .bare = true};
+  world_run(&setup, create_within_limit);
+}
+END_TEST
+
+int main(void) {
+  Suite *suite = suite_create("file");
+  TCase *files = tcase_create("files"), *limits = tcase_create("limits");
+  tcase_add_checked_fixture(files, make_directory, remove_directory);
+  tcase_add_loop_test(files, writes_to_files_of_its_own, 0, WRITERS);
+  tcase_add_loop_test(files, follows_no_symbolic_link, 0, WRITERS);
+  tcase_add_loop_test(files, writes_through_no_hard_link, 0, WRITERS);
+  tcase_add_loop_test(files, writes_to_nobody_elses_file, 0, WRITERS);
+  tcase_add_test(files, says_what_is_wrong);
+  tcase_add_test(files, logs_to_a_fifo_and_a_device);
+  suite_add_tcase(suite, files);
+  tcase_set_timeout(limits, 60);
+  tcase_add_checked_fixture(limits, make_directory, remove_directory);
+  tcase_add_test(limits, outlives_the_reader_of_stderr);
+  tcase_add_test(limits, leaves_a_signal_that_was_there);
+  tcase_add_loop_test(limits, outlives_the_limit_of_files, 0, WRITERS);
+  tcase_add_test(limits, memory_above_the_limit_of_files_is_an_error);
+  tcase_add_test(limits, arenas_above_the_limit_of_files_are_an_error);
+  suite_add_tcase(suite, limits);
+  return world_main(suite);
+}

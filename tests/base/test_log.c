@@ -1,0 +1,221 @@
+/* SPDX-License-Identifier: Apache-2.0
+ * Lines of the log: which are said, who speaks, where they go, and that lines of several ranks stay whole. */
+#include <check.h>
+#include <errno.h>
+#include <pthread.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+#include "banyan.h"
+#include "base/log.h"
+#include "tests/support/lone.h"
+
+enum { TEXT_BYTES = 1 << 20 };
+
+static char directory[64];
+static char said[TEXT_BYTES];
+
+static void make_directory(void) {
+  strcpy(directory, "/tmp/test_log.XXXXXX");
+  ck_assert_ptr_nonnull(mkdtemp(directory));
+  unsetenv("BANYAN_LOG");
+  unsetenv("BANYAN_LOG_FILE");
+  bny_log_read();
+  bny_log_rank(-1);
+}
+
+static void remove_directory(void) {
+  char command[128];
+  snprintf(command, sizeof command, "rm -rf '%s'", directory);
+  ck_assert_int_eq(system(command), 0);
+}
+
+static void log_to(const char *level, const char *name) {
+  char path[128];
+  snprintf(path, sizeof path, "%s/%s", directory, name);
+  setenv("BANYAN_LOG_FILE", path, 1);
+  if (level) setenv("BANYAN_LOG", level, 1);
+  else unsetenv("BANYAN_LOG");
+  bny_log_read();
+}
+
+/* The whole of a file into `said`; "" if there is none. */
+static const char *read_log(const char *name) {
+  char path[128];
+  snprintf(path, sizeof path, "%s/%s", directory, name);
+  FILE *file = fopen(path, "r");
+  size_t bytes = file ? fread(said, 1, sizeof said - 1, file) : 0;
+  said[bytes] = 0;
+  if (file) fclose(file);
+  return said;
+}
+
+static void say_all(void) {
+  bny_log(BNY_LOG_ERROR, "one");
+  bny_log(BNY_LOG_WARN, "two");
+  bny_log(BNY_LOG_INFO, "three");
+  bny_log(BNY_LOG_DEBUG, "four");
+}
+
+static int lines_of(const char *text) {
+  int count = 0;
+  for (; *text; text++) count += *text == '\n';
+  return count;
+}
+
+START_TEST(levels_are_kept) {
+  static const char *const levels[] = {"error", "warn", "info", "debug"};
+  for (int i = 0; i < 4; i++) {
+    log_to(levels[i], levels[i]);
+    say_all();
+    ck_assert_int_eq(lines_of(read_log(levels[i])), i + 1);
+    ck_assert(bny_log_wants((bny_log_level)i));
+    ck_assert(i == 3 || !bny_log_wants((bny_log_level)(i + 1)));
+  }
+  log_to(NULL, "default");
+  say_all();
+  ck_assert_int_eq(lines_of(read_log("default")), 2);
+}
+END_TEST
+
+START_TEST(lines_say_who_speaks) {
+  log_to("info", "log");
+  bny_log_from("../src/transport/shm.c", BNY_LOG_INFO, "%d peers", 3);
+  bny_log_rank(7);
+  bny_log_from("/home/src/banyan/src/boot/tcp_link.c", BNY_LOG_WARN, "late");
+  const char *text = read_log("log");
+  ck_assert_msg(strstr(text, "banyan info transport: 3 peers\n") != NULL, "%s", text);
+  ck_assert_msg(strstr(text, "banyan warn boot, rank 7: late\n") != NULL, "%s", text);
+  char process[32];
+  snprintf(process, sizeof process, "[%d] banyan", (int)getpid());
+  ck_assert_msg(strstr(text, process) != NULL, "%s", text);
+}
+END_TEST
+
+START_TEST(files_are_told_apart) {
+  char path[64];
+  char want[64];
+  ck_assert(bny_log_path("a%r", 3, path, sizeof path));
+  ck_assert_str_eq(path, "a3");
+  ck_assert(bny_log_path("a", 3, path, sizeof path));
+  ck_assert_str_eq(path, "a.3");
+  ck_assert(bny_log_path("%p-%%-%x%", 3, path, sizeof path));
+  snprintf(want, sizeof want, "%d-%%-%%x%%", (int)getpid());
+  ck_assert_str_eq(path, want);
+  ck_assert(!bny_log_path("123456", 3, path, 8));
+  ck_assert(bny_log_path("12345", 3, path, 8));
+  log_to("warn", "log.%r");
+  bny_log_rank(5);
+  say_all();
+  ck_assert_int_eq(lines_of(read_log("log.5")), 2);
+}
+END_TEST
+
+START_TEST(what_cannot_be_written_is_said_on_stderr) {
+  char path[128];
+  snprintf(path, sizeof path, "%s/stderr", directory);
+  int saved = dup(STDERR_FILENO);
+  ck_assert_ptr_nonnull(freopen(path, "w", stderr));
+  log_to("warn", "no/such/directory");
+  errno = EDOM;
+  say_all();
+  ck_assert_int_eq(errno, EDOM);
+  unsetenv("BANYAN_LOG_FILE");
+  bny_log_read();
+  say_all();
+  dup2(saved, STDERR_FILENO);
+  close(saved);
+  ck_assert_str_eq(read_log("stderr"), "banyan error test: one\nbanyan warn test: two\n"
+                                       "banyan error test: one\nbanyan warn test: two\n");
+}
+END_TEST
+
+static void *say_much(void *argument) {
+  bny_log_rank((int32_t)(intptr_t)argument);
+  for (int i = 0; i < 200; i++) bny_log(BNY_LOG_WARN, "%0*d", 40 + i % 30, i);
+  return NULL;
+}
+
+/* The program may change its environment, in any thread, while others speak: they do not look at it. */
+START_TEST(the_environment_is_not_read_for_lines) {
+  log_to("error", "log");
+  setenv("BANYAN_LOG", "debug", 1);
+  unsetenv("BANYAN_LOG_FILE");
+  say_all();
+  ck_assert_int_eq(lines_of(read_log("log")), 1);
+}
+END_TEST
+
+START_TEST(lines_of_ranks_stay_whole) {
+  enum { RANKS = 4 };
+  pthread_t threads[RANKS];
+  log_to("warn", "log");
+  for (intptr_t i = 0; i < RANKS; i++) ck_assert_int_eq(pthread_create(&threads[i], NULL, say_much, (void *)i), 0);
+  for (int i = 0; i < RANKS; i++) pthread_join(threads[i], NULL);
+  char *text = (char *)(uintptr_t)read_log("log"), *rest = NULL;
+  ck_assert_int_eq(lines_of(text), RANKS * 200);
+  for (char *line = strtok_r(text, "\n", &rest); line; line = strtok_r(NULL, "\n", &rest)) {
+    const char *number = strrchr(line, ' ');
+    ck_assert_msg(strstr(line, "banyan warn ") != NULL && strstr(line, ", rank ") != NULL, "%s", line);
+    ck_assert_uint_eq(strlen(number + 1), 40 + strtoul(number, NULL, 10) % 30);
+  }
+}
+END_TEST
+
+START_TEST(long_lines_are_cut) {
+  char much[4000];
+  memset(much, 'x', sizeof much - 1);
+  much[sizeof much - 1] = 0;
+  log_to("warn", "log");
+  bny_log(BNY_LOG_WARN, "%s", much);
+  bny_log(BNY_LOG_WARN, "after");
+  const char *text = read_log("log");
+  ck_assert_int_eq(lines_of(text), 2);
+  ck_assert_uint_lt(strlen(text), 1200);
+}
+END_TEST
+
+static banyan_status make_alone(void) {
+  banyan_comm *comm = NULL;
+  banyan_status status = lone_create(NULL, &comm);
+  if (status == BANYAN_OK) status = banyan_barrier(comm);
+  banyan_comm_destroy(comm);
+  return status;
+}
+
+START_TEST(settings_say_where_they_come_from) {
+  setenv("BANYAN_TIMEOUT_MS", "1500", 1);
+  log_to("debug", "log");
+  ck_assert_int_eq(make_alone(), BANYAN_OK);
+  const char *text = read_log("log");
+  const char *wanted = "banyan info comm, rank 0: timeout 1500 ms (the environment), arena 16384 KiB (default";
+  ck_assert_msg(strstr(text, wanted) != NULL, "%s", text);
+  ck_assert_msg(strstr(text, "banyan debug operation, rank 0: planned in 1 part: ") != NULL, "%s", text);
+  log_to("loud", "log");
+  ck_assert_int_eq(make_alone(), BANYAN_ERR_ARGUMENT);
+  ck_assert_msg(strstr(banyan_last_error(), "BANYAN_LOG is \"loud\"") != NULL, "%s", banyan_last_error());
+  unsetenv("BANYAN_TIMEOUT_MS");
+}
+END_TEST
+
+int main(void) {
+  Suite *suite = suite_create("log");
+  TCase *cases = tcase_create("log");
+  tcase_add_checked_fixture(cases, make_directory, remove_directory);
+  tcase_add_test(cases, levels_are_kept);
+  tcase_add_test(cases, lines_say_who_speaks);
+  tcase_add_test(cases, files_are_told_apart);
+  tcase_add_test(cases, what_cannot_be_written_is_said_on_stderr);
+  tcase_add_test(cases, the_environment_is_not_read_for_lines);
+  tcase_add_test(cases, lines_of_ranks_stay_whole);
+  tcase_add_test(cases, long_lines_are_cut);
+  tcase_add_test(cases, settings_say_where_they_come_from);
+  suite_add_tcase(suite, cases);
+  SRunner *runner = srunner_create(suite);
+  srunner_run_all(runner, CK_ENV);
+  int failed = srunner_ntests_failed(runner);
+  srunner_free(runner);
+  return failed == 0 ? EXIT_SUCCESS : EXIT_FAILURE;
+}

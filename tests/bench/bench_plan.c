@@ -1,0 +1,123 @@
+/* SPDX-License-Identifier: Apache-2.0
+ * How long it takes to plan one rank's own part in worlds of 8 to 16,384 ranks, islands of 8, and how long to prove the
+ * plans of all of them. usage: bench_plan [tokens]   of 32 heads x 128 values; default 8. Not a test. */
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/resource.h>
+#include <time.h>
+
+#include "plan/builder.h"
+#include "tests/plan/plan_util.h"
+
+enum { HEADS = 32, DIM = 128, LOOKED = 16, REPEAT = 5, RANKS_LEAST = 8, RANKS_MOST = 16384, PROVED_LEAST = 64 };
+
+static double now_ns(void) {
+  struct timespec time;
+  clock_gettime(CLOCK_MONOTONIC, &time);
+  return (double)time.tv_sec * 1e9 + (double)time.tv_nsec;
+}
+
+static int by_size(const void *a_void, const void *b_void) {
+  const double *a = a_void, *b = b_void;
+  return *a < *b ? -1 : *a > *b;
+}
+
+/* Islands of 8, joined by slower links. */
+static bny_request request_make(int32_t nranks, const char *algorithm, banyan_scatter scatter, int32_t tokens) {
+  bny_request request = combine_of(nranks, algorithm, scatter, tokens, HEADS, DIM);
+  bny_link_cost link = {.alpha_ns = 1500, .beta_ns_per_byte = 0.003, .gamma_ns_per_byte = 0.001, .ranks_per_core = 1};
+  bny_levels *levels;
+  request.cost = link;
+  if (bny_levels_parse(nranks, "8", &link, &levels) != BANYAN_OK) {
+    fprintf(stderr, "bench_plan: %s\n", banyan_last_error());
+    exit(EXIT_FAILURE);
+  }
+  request.levels = levels;
+  return request;
+}
+
+static void request_drop(bny_request *request) { bny_levels_free((bny_levels *)(uintptr_t)request->levels); }
+
+/* The median over ranks spread over the world of the least of some runs; -1: it cannot. */
+static double plan_ns(const bny_request *request) {
+  double times[LOOKED];
+  int looked = request->nranks < LOOKED ? request->nranks : LOOKED;
+  for (int i = 0; i < looked; i++) {
+    int32_t rank = (int32_t)((int64_t)i * (request->nranks - 1) / (looked - 1));
+    for (int run = 0; run < REPEAT; run++) {
+      bny_plan *plan;
+      double began = now_ns();
+      if (bny_plan_make(request, rank, &plan) != BANYAN_OK) return -1;
+      double took = now_ns() - began;
+      times[i] = run == 0 || took < times[i] ? took : times[i];
+      bny_plan_free(plan);
+    }
+  }
+  qsort(times, (size_t)looked, sizeof times[0], by_size);
+  return times[looked / 2];
+}
+
+static void bench_plans(int32_t tokens) {
+  static const struct {
+    const char *name;
+    banyan_scatter scatter;
+  } columns[] = {{"levels", BANYAN_SCATTER_NONE},
+                 {"levels", BANYAN_SCATTER_HEADS},
+                 {"recursive_doubling", BANYAN_SCATTER_NONE},
+                 {"tree", BANYAN_SCATTER_NONE},
+                 {NULL, BANYAN_SCATTER_NONE}};
+  printf("one rank's plan, us: %d tokens x %d heads x %d\n%8s %10s %14s %10s %10s %10s\n", tokens, HEADS, DIM, "ranks",
+         "levels", "levels, heads", "doubling", "tree", "chosen");
+  for (int32_t nranks = RANKS_LEAST; nranks <= RANKS_MOST; nranks *= 2) {
+    static const int widths[] = {10, 14, 10, 10, 10};
+    printf("%8d", nranks);
+    for (size_t i = 0; i < sizeof columns / sizeof columns[0]; i++) {
+      bny_request request = request_make(nranks, columns[i].name, columns[i].scatter, tokens);
+      double ns = plan_ns(&request);
+      if (ns < 0)
+        printf(" %*s", widths[i], "-");
+      else
+        printf(" %*.1f", widths[i], ns / 1e3);
+      request_drop(&request);
+    }
+    printf("\n");
+    fflush(stdout);
+  }
+}
+
+static void bench_proofs(const char *algorithm, int32_t tokens) {
+  printf("\nall plans by %s, and their proof\n%8s %10s %10s %12s %18s\n", algorithm, "ranks", "plan s", "prove s",
+         "messages", "peak so far, MiB");
+  for (int32_t nranks = PROVED_LEAST; nranks <= RANKS_MOST; nranks *= 4) {
+    bny_request request = request_make(nranks, algorithm, BANYAN_SCATTER_NONE, tokens);
+    double began = now_ns();
+    bny_plan **plans = plans_make(&request);
+    double made = now_ns();
+    if (plans == NULL || plans_prove(&request, plans) != BANYAN_OK) {
+      printf("%8d  %s\n", nranks, banyan_last_error());
+    } else {
+      int64_t messages = 0;
+      struct rusage usage;
+      for (int32_t rank = 0; rank < nranks; rank++) messages += plans[rank]->nmessages;
+      getrusage(RUSAGE_SELF, &usage);
+      printf("%8d %10.3f %10.3f %12lld %18.0f\n", nranks, (made - began) / 1e9, (now_ns() - made) / 1e9,
+             (long long)messages, (double)usage.ru_maxrss / 1024);
+    }
+    fflush(stdout);
+    plans_free(&request, plans);
+    request_drop(&request);
+  }
+}
+
+int main(int count, char **arguments) {
+  int32_t tokens = count > 1 ? atoi(arguments[1]) : 8;
+  if (tokens < 1 || tokens > 1 << 16) {
+    fprintf(stderr, "usage: bench_plan [tokens]\n");
+    return 2;
+  }
+  bench_plans(tokens);
+  bench_proofs("levels", tokens);
+  bench_proofs("recursive_doubling", tokens);
+  return EXIT_SUCCESS;
+}

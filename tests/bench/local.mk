@@ -1,0 +1,10 @@
+# SPDX-License-Identifier: Apache-2.0
+# Built with the tests, run by hand.
+unit_programs += \
+  %D%/bench_attention \
+  %D%/bench_exchange \
+  %D%/bench_kernels \
+  %D%/bench_plan \
+  %D%/bench_record \
+  %D%/bench_topo
+%C%_bench_topo_LDADD = libbanyan_topo.la $(LDADD)

@@ -1,0 +1,13 @@
+# SPDX-License-Identifier: Apache-2.0
+unit_tests += \
+  %D%/test_boot \
+  %D%/test_boot_env \
+  %D%/test_boot_fail \
+  %D%/test_boot_tcp \
+  %D%/test_boot_tree
+
+# Ranks of an MPI_Comm; skipped where there is none.
+test_scripts += %D%/test-boot-mpi
+mpi_programs += %D%/mpi_boot
+%C%_mpi_boot_CFLAGS = $(AM_CFLAGS) $(MPI_CFLAGS)
+%C%_mpi_boot_LDADD = libbanyan-mpi.la libbanyan.la $(MPI_LIBS)

@@ -1,0 +1,184 @@
+/* SPDX-License-Identifier: Apache-2.0
+ * What banyan_env_create() says to wrong environment variables. */
+#include <check.h>
+#include <stdbool.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "banyan.h"
+
+#ifdef HAVE_SODIUM
+static void clear_environment(void) {
+  static const char *const names[] = {
+      "RANK",        "WORLD_SIZE",    "LOCAL_RANK",         "MASTER_ADDR",      "MASTER_PORT",
+      "BANYAN_PORT", "BANYAN_SECRET", "BANYAN_SECRET_FILE", "BANYAN_LISTEN_FD", "TORCHELASTIC_USE_AGENT_STORE",
+      "BANYAN_INTERFACE", "OMPI_COMM_WORLD_RANK", "OMPI_COMM_WORLD_SIZE", "PMI_RANK", "PMI_SIZE", "SLURM_PROCID",
+      "SLURM_NTASKS"};
+  for (size_t i = 0; i < sizeof names / sizeof *names; i++) unsetenv(names[i]);
+}
+
+/* Those that matter only when ranks meet. */
+static bool is_fine_alone(const char *name, const char *value) {
+  if (strcmp(name, "MASTER_ADDR") == 0) return !value || *value;
+  return (strcmp(name, "MASTER_PORT") == 0 && !value) || (strcmp(name, "BANYAN_LISTEN_FD") == 0 && strcmp(value, "987") == 0);
+}
+
+/* For both ranks of two, and for one that is alone. */
+START_TEST(names_bad_variables) {
+  static const struct {
+    const char *name, *value, *text[2];
+  } cases[] = {{"RANK", NULL, {"RANK", "not set"}},
+               {"RANK", "abc", {"RANK", "\"abc\""}},
+               {"RANK", "", {"RANK", "\"\""}},
+               {"RANK", "-1", {"RANK", "\"-1\""}},
+               {"RANK", " 1", {"RANK", "\" 1\""}},
+               {"RANK", "1x", {"RANK", "\"1x\""}},
+               {"RANK", "2", {"RANK", "\"2\""}},
+               {"RANK", "99999999999999999999", {"RANK", "\"99999999999999999999\""}},
+               {"WORLD_SIZE", NULL, {"WORLD_SIZE", "not set"}},
+               {"WORLD_SIZE", "0", {"WORLD_SIZE", "\"0\""}},
+               {"WORLD_SIZE", "2.0", {"WORLD_SIZE", "\"2.0\""}},
+               {"MASTER_ADDR", NULL, {"MASTER_ADDR", "not set"}},
+               {"MASTER_ADDR", "", {"MASTER_ADDR", "\"\""}},
+               {"MASTER_ADDR", "no.such.host.invalid", {"MASTER_ADDR", "no.such.host.invalid"}},
+               {"MASTER_ADDR", "0.0.0.0", {"MASTER_ADDR", "one interface"}},
+               {"MASTER_ADDR", "::", {"MASTER_ADDR", "one interface"}},
+               {"MASTER_ADDR", "192.0.2.77", {"192.0.2.77", "BANYAN_SECRET"}},
+               {"MASTER_PORT", NULL, {"MASTER_PORT", "not set"}},
+               {"MASTER_PORT", "0", {"MASTER_PORT", "\"0\""}},
+               {"MASTER_PORT", "70000", {"MASTER_PORT", "\"70000\""}},
+               {"BANYAN_PORT", "0", {"BANYAN_PORT", "\"0\""}},
+               {"BANYAN_PORT", "http", {"BANYAN_PORT", "\"http\""}},
+               {"BANYAN_INTERFACE", "eth99", {"BANYAN_INTERFACE", "lo 127.0.0.1"}},
+               {"BANYAN_INTERFACE", "198.51.100.0/24", {"BANYAN_INTERFACE", "198.51.100.0/24"}},
+               {"BANYAN_INTERFACE", "10.0.0.0/33", {"BANYAN_INTERFACE", "10.0.0.0/33"}},
+               {"BANYAN_INTERFACE", "a/8", {"BANYAN_INTERFACE", "a/8"}},
+               {"BANYAN_SECRET", "", {"BANYAN_SECRET", "\"\""}},
+               {"BANYAN_SECRET_FILE", "/no/such/file", {"BANYAN_SECRET_FILE", "/no/such/file"}},
+               {"BANYAN_SECRET_FILE", "/", {"BANYAN_SECRET_FILE", "not a regular file"}},
+               {"BANYAN_LISTEN_FD", "x", {"BANYAN_LISTEN_FD", "\"x\""}},
+               {"BANYAN_LISTEN_FD", "987", {"BANYAN_LISTEN_FD", "\"987\""}}};
+  for (int world = 0; world < 3; world++) {
+    int rank = world == 1;
+    bool alone = world == 2;
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+      banyan_env *env = NULL;
+      banyan_bootstrap bootstrap = {.rank = -7};
+      if (rank == 1 && strcmp(cases[i].name, "BANYAN_LISTEN_FD") == 0) continue; /* only rank 0 reads it */
+      if (alone && is_fine_alone(cases[i].name, cases[i].value)) continue;
+      clear_environment();
+      setenv("RANK", rank ? "1" : "0", 1);
+      setenv("WORLD_SIZE", alone ? "1" : "2", 1);
+      setenv("MASTER_ADDR", "127.0.0.1", 1);
+      setenv("MASTER_PORT", "29500", 1);
+      if (cases[i].value)
+        setenv(cases[i].name, cases[i].value, 1);
+      else
+        unsetenv(cases[i].name);
+      banyan_status status = banyan_env_create(200000000, &env, &bootstrap);
+      const char *text = banyan_last_error();
+      ck_assert_msg(status == BANYAN_ERR_ARGUMENT || status == BANYAN_ERR_BOOTSTRAP, "%s=%s: status %d: %s",
+                    cases[i].name, cases[i].value, status, text);
+      ck_assert_msg(strstr(text, cases[i].text[0]) && strstr(text, cases[i].text[1]), "%s=%s: %s", cases[i].name,
+                    cases[i].value, text);
+      ck_assert_ptr_null(env);
+      ck_assert_int_eq(bootstrap.rank, -7);
+    }
+  }
+  setenv("MASTER_PORT", "65535", 1);
+  setenv("TORCHELASTIC_USE_AGENT_STORE", "True", 1);
+  banyan_env *env = NULL;
+  banyan_bootstrap bootstrap;
+  ck_assert_int_eq(banyan_env_create(200000000, &env, &bootstrap), BANYAN_ERR_ARGUMENT);
+  ck_assert_ptr_nonnull(strstr(banyan_last_error(), "\"65535\""));
+  ck_assert_int_eq(banyan_env_create(-1, &env, &bootstrap), BANYAN_ERR_ARGUMENT);
+  ck_assert_int_eq(banyan_env_create(1, NULL, &bootstrap), BANYAN_ERR_ARGUMENT);
+  ck_assert_int_eq(banyan_env_create(1, &env, NULL), BANYAN_ERR_ARGUMENT);
+  banyan_env_destroy(NULL);
+}
+END_TEST
+
+/* One rank needs neither address nor port nor secret. */
+START_TEST(one_rank_is_a_world) {
+  banyan_env *env = NULL;
+  banyan_bootstrap bootstrap;
+  int value = 42, all = 0;
+  clear_environment();
+  setenv("RANK", "0", 1);
+  setenv("WORLD_SIZE", "1", 1);
+  ck_assert_int_eq(banyan_env_create(0, &env, &bootstrap), BANYAN_OK);
+  ck_assert_int_eq(bootstrap.allgather(bootstrap.context, &value, &all, sizeof value, 1000000000), 0);
+  ck_assert_int_eq(all, 42);
+  ck_assert_int_eq(bootstrap.allgather(bootstrap.context, NULL, NULL, 0, 1000000000), 0);
+  banyan_env_destroy(env);
+}
+END_TEST
+
+/* Which launcher's variables count where there are several. */
+START_TEST(knows_launchers) {
+  static const struct {
+    const char *variables[6][2];
+    int rank; /* of one; -1: refused */
+    const char *text;
+  } cases[] = {{{{"SLURM_PROCID", "0"}, {"SLURM_NTASKS", "1"}}, 0, NULL},
+               {{{"OMPI_COMM_WORLD_RANK", "0"}, {"OMPI_COMM_WORLD_SIZE", "1"}}, 0, NULL},
+               {{{"PMI_RANK", "0"}, {"PMI_SIZE", "1"}}, 0, NULL},
+               {{{"SLURM_PROCID", "7"}, {"SLURM_NTASKS", "9"}, {"RANK", "0"}, {"WORLD_SIZE", "1"}}, 0, NULL},
+               {{{"SLURM_PROCID", "7"},
+                 {"SLURM_NTASKS", "9"},
+                 {"OMPI_COMM_WORLD_RANK", "0"},
+                 {"OMPI_COMM_WORLD_SIZE", "1"}},
+                0,
+                NULL},
+               {{{"SLURM_PROCID", "2"}, {"SLURM_NTASKS", "2"}}, -1, "less than SLURM_NTASKS"},
+               {{{"SLURM_PROCID", "0"}}, -1, "SLURM_NTASKS is not set"},
+               {{{"SLURM_PROCID", "0"}, {"SLURM_NTASKS", "1"}, {"WORLD_SIZE", "1"}}, -1, "RANK is not set"},
+               {{{"SLURM_NTASKS", "1"}}, -1, "WORLD_SIZE is not set"}};
+  banyan_env *env = NULL;
+  banyan_bootstrap bootstrap;
+  clear_environment();
+  for (int i = 0; i < 6 && cases[_i].variables[i][0]; i++)
+    setenv(cases[_i].variables[i][0], cases[_i].variables[i][1], 1);
+  banyan_status status = banyan_env_create(200000000, &env, &bootstrap);
+  if (cases[_i].rank < 0) {
+    ck_assert_int_eq(status, BANYAN_ERR_ARGUMENT);
+    ck_assert_msg(strstr(banyan_last_error(), cases[_i].text) != NULL, "%s", banyan_last_error());
+    return;
+  }
+  ck_assert_msg(status == BANYAN_OK, "%s", banyan_last_error());
+  ck_assert_int_eq(bootstrap.rank, cases[_i].rank);
+  ck_assert_int_eq(bootstrap.nranks, 1);
+  banyan_env_destroy(env);
+}
+END_TEST
+
+#endif
+#ifndef HAVE_SODIUM
+START_TEST(says_what_is_missing) {
+  banyan_env *env = NULL;
+  banyan_bootstrap bootstrap;
+  ck_assert_int_eq(banyan_env_create(0, &env, &bootstrap), BANYAN_ERR_UNSUPPORTED);
+  ck_assert_ptr_nonnull(strstr(banyan_last_error(), "libsodium"));
+  banyan_env_destroy(env);
+}
+END_TEST
+#endif
+
+int main(void) {
+  Suite *suite = suite_create("boot_env");
+  TCase *variables = tcase_create("variables");
+  tcase_set_timeout(variables, 60);
+#ifdef HAVE_SODIUM
+  tcase_add_test(variables, names_bad_variables);
+  tcase_add_test(variables, one_rank_is_a_world);
+  tcase_add_loop_test(variables, knows_launchers, 0, 9);
+#else
+  tcase_add_test(variables, says_what_is_missing);
+#endif
+  suite_add_tcase(suite, variables);
+  SRunner *runner = srunner_create(suite);
+  srunner_run_all(runner, CK_ENV);
+  int failed = srunner_ntests_failed(runner);
+  srunner_free(runner);
+  return failed == 0 ? EXIT_SUCCESS : EXIT_FAILURE;
+}

@@ -1,0 +1,110 @@
+/* SPDX-License-Identifier: Apache-2.0
+ * The last words of a rank whose bootstrap fails: they reach its parent and its children even if these have not read for a
+ * while, and hold it up for a bounded time if these never do. */
+#include <check.h>
+#include <stdio.h>
+#include <stdlib.h>
+
+#include "boot/tcp.h"
+#include "tests/support/world.h"
+
+#ifdef HAVE_SODIUM
+#include <fcntl.h>
+#include <pthread.h>
+#include <string.h>
+#include <sys/socket.h>
+#include <unistd.h>
+
+/* A peer that reads nothing for some time, and then all there is. */
+typedef struct sleepy_peer {
+  int fd;
+  double sleep_ms;
+  size_t bytes;       /* that it has read */
+  char tail[2 << 10]; /* the end of them */
+} sleepy_peer;
+
+static void *sleep_and_read(void *argument) {
+  sleepy_peer *peer = argument;
+  char block[4096];
+  ssize_t got;
+  world_sleep_ms(peer->sleep_ms);
+  while ((got = read(peer->fd, block, sizeof block)) > 0) {
+    size_t kept = peer->bytes < sizeof peer->tail ? peer->bytes : sizeof peer->tail, fresh = (size_t)got;
+    peer->bytes += fresh;
+    size_t taken = fresh < sizeof peer->tail ? fresh : sizeof peer->tail;
+    if (kept > sizeof peer->tail - taken) {
+      size_t dropped = kept - (sizeof peer->tail - taken);
+      memmove(peer->tail, peer->tail + dropped, kept - dropped);
+      kept -= dropped;
+    }
+    memcpy(peer->tail + kept, block + fresh - taken, taken);
+  }
+  return NULL;
+}
+
+/* A connection whose socket takes nothing more. */
+static struct bny_boot_link full_link(int32_t rank, int *other_end) {
+  int ends[2];
+  char junk[4096];
+  memset(junk, 'x', sizeof junk);
+  ck_assert_int_eq(socketpair(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0, ends), 0);
+  while (send(ends[0], junk, sizeof junk, MSG_DONTWAIT) > 0) continue;
+  while (send(ends[0], junk, 1, MSG_DONTWAIT) > 0) continue;
+  *other_end = ends[1];
+  return (struct bny_boot_link){.fd = ends[0], .rank = rank};
+}
+
+static void fail_all(struct banyan_env *env) {
+  bny_fail(BANYAN_ERR_TIMEOUT, "the reason of it all");
+  ck_assert_int_eq(bny_boot_fail_all(env, BANYAN_ERR_TIMEOUT), BANYAN_ERR_TIMEOUT);
+  ck_assert_int_eq(env->parent.fd, -1);
+}
+
+static bool holds(const sleepy_peer *peer, const char *text) {
+  for (size_t i = 0; i + strlen(text) <= sizeof peer->tail; i++)
+    if (memcmp(peer->tail + i, text, strlen(text)) == 0) return true;
+  return false;
+}
+
+START_TEST(sleepy_peers_get_the_reason) {
+  sleepy_peer peers[2] = {{.sleep_ms = 100}, {.sleep_ms = 200}};
+  pthread_t threads[2];
+  struct bny_boot_link child = full_link(2, &peers[1].fd);
+  struct banyan_env env = {.parent = full_link(0, &peers[0].fd), .children = &child, .nchildren = 1};
+  for (int i = 0; i < 2; i++) ck_assert_int_eq(pthread_create(&threads[i], NULL, sleep_and_read, &peers[i]), 0);
+  fail_all(&env);
+  for (int i = 0; i < 2; i++) {
+    pthread_join(threads[i], NULL);
+    ck_assert_msg(holds(&peers[i], "the reason of it all"), "%s did not get the reason (%zu bytes)",
+                  i ? "the child" : "the parent", peers[i].bytes);
+    close(peers[i].fd);
+  }
+}
+END_TEST
+
+START_TEST(silent_peers_are_given_up) {
+  int other_end;
+  struct banyan_env env = {.parent = full_link(0, &other_end)};
+  double begun = world_now_s();
+  fail_all(&env);
+  double took = world_now_s() - begun;
+  ck_assert_msg(took > 0.5 && took < 3, "it took %.3f s", took);
+  close(other_end);
+}
+END_TEST
+
+int main(void) {
+  Suite *suite = suite_create("boot_fail");
+  TCase *tests = tcase_create("last words");
+  tcase_set_timeout(tests, 60);
+  tcase_add_test(tests, sleepy_peers_get_the_reason);
+  tcase_add_test(tests, silent_peers_are_given_up);
+  suite_add_tcase(suite, tests);
+  return world_main(suite);
+}
+#else
+int main(void) {
+  printf("skipped: built without libsodium\n");
+  return 77;
+}
+#endif

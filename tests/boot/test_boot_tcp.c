@@ -1,0 +1,673 @@
+/* SPDX-License-Identifier: Apache-2.0
+ * Bootstrap over TCP, by real processes on the loopback interface. */
+#include <arpa/inet.h>
+#include <check.h>
+#include <endian.h>
+#include <errno.h>
+#include <fcntl.h>
+#include <netinet/in.h>
+#include <signal.h>
+#include <stdbool.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/mman.h>
+#include <sys/socket.h>
+#include <sys/stat.h>
+#include <sys/wait.h>
+#include <time.h>
+#include <unistd.h>
+
+#include "banyan.h"
+#include "boot/tcp.h"
+
+#ifndef HAVE_SODIUM
+
+int main(void) {
+  printf("skipped: built without libsodium\n");
+  return 77;
+}
+
+#else
+
+enum { PROCESSES_AT_MOST = 20 };
+
+/* What one process is to do. */
+struct part {
+  int rank, nranks;
+  const char *secret; /* NULL: none */
+  double timeout_s;   /* 0: 15 */
+  size_t bytes;       /* of each allgather */
+  int rounds;
+  double wait_s;           /* before create */
+  double pause_s;          /* between create and the first allgather */
+  const char *address;     /* of MASTER_ADDR; NULL: 127.0.0.1 */
+  const char *extra[2][2]; /* more environment */
+  uid_t user;              /* to become first; 0: stays */
+};
+
+/* What became of it, in memory shared with the test. */
+struct outcome {
+  banyan_status create, gather;
+  int wrong;
+  double create_s, gather_s;
+  char text[512];
+};
+
+static int listen_fd, port; /* of the test at hand; each runs in its own process */
+static struct outcome *outcomes;
+static pid_t pids[PROCESSES_AT_MOST];
+static char shown_port[16];
+
+static double now_s(void) {
+  struct timespec now;
+  clock_gettime(CLOCK_MONOTONIC, &now);
+  return (double)now.tv_sec + (double)now.tv_nsec * 1e-9;
+}
+
+static void sleep_s(double seconds) {
+  struct timespec time = {(time_t)seconds, (long)((seconds - (double)(time_t)seconds) * 1e9)};
+  while (nanosleep(&time, &time) != 0 && errno == EINTR) continue;
+}
+
+static int listen_on_any_port(int *chosen) {
+  struct sockaddr_in address = {.sin_family = AF_INET, .sin_addr.s_addr = htonl(INADDR_LOOPBACK)};
+  socklen_t bytes = sizeof address;
+  int fd = socket(AF_INET, SOCK_STREAM, 0);
+  ck_assert_int_eq(bind(fd, (struct sockaddr *)&address, sizeof address), 0);
+  ck_assert_int_eq(listen(fd, 256), 0);
+  ck_assert_int_eq(getsockname(fd, (struct sockaddr *)&address, &bytes), 0);
+  *chosen = ntohs(address.sin_port);
+  return fd;
+}
+
+static int dial(void) {
+  struct sockaddr_in address = {
+      .sin_family = AF_INET, .sin_port = htons((uint16_t)port), .sin_addr.s_addr = htonl(INADDR_LOOPBACK)};
+  int fd = socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0);
+  ck_assert_int_eq(connect(fd, (struct sockaddr *)&address, sizeof address), 0);
+  return fd;
+}
+
+static void clear_environment(void) {
+  static const char *const names[] = {
+      "RANK",        "WORLD_SIZE",    "LOCAL_RANK",         "MASTER_ADDR",      "MASTER_PORT",
+      "BANYAN_PORT", "BANYAN_SECRET", "BANYAN_SECRET_FILE", "BANYAN_LISTEN_FD", "TORCHELASTIC_USE_AGENT_STORE",
+      "BANYAN_INTERFACE"};
+  for (size_t i = 0; i < sizeof names / sizeof *names; i++) unsetenv(names[i]);
+}
+
+static void set_up(void) {
+  clear_environment();
+  listen_fd = listen_on_any_port(&port);
+  snprintf(shown_port, sizeof shown_port, "%d", port);
+  outcomes =
+      mmap(NULL, PROCESSES_AT_MOST * sizeof *outcomes, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
+  ck_assert_ptr_ne(outcomes, MAP_FAILED);
+  memset(pids, 0, sizeof pids);
+}
+
+static void tear_down(void) {
+  munmap(outcomes, PROCESSES_AT_MOST * sizeof *outcomes);
+  if (listen_fd >= 0) close(listen_fd);
+}
+
+static unsigned char expected(int rank, int round, size_t index) {
+  return (unsigned char)((unsigned)rank * 31u + (unsigned)round * 7u + (unsigned)(index % 251));
+}
+
+static void gather_rounds(const struct part *part, const banyan_bootstrap *bootstrap, struct outcome *outcome) {
+  unsigned char *mine = malloc(part->bytes + 1), *all = malloc((size_t)part->nranks * part->bytes + 1);
+  int64_t timeout_ns = (int64_t)(part->timeout_s * 1e9);
+  for (int round = 0; round < part->rounds && !outcome->gather; round++) {
+    for (size_t i = 0; i < part->bytes; i++) mine[i] = expected(part->rank, round, i);
+    outcome->gather = (banyan_status)bootstrap->allgather(bootstrap->context, mine, all, part->bytes, timeout_ns);
+    if (outcome->gather) break;
+    for (int from = 0; from < part->nranks; from++)
+      for (size_t i = 0; i < part->bytes; i++)
+        outcome->wrong += all[(size_t)from * part->bytes + i] != expected(from, round, i);
+  }
+  free(all);
+  free(mine);
+}
+
+static void set_environment(const struct part *part) {
+  char text[16];
+  snprintf(text, sizeof text, "%d", part->rank);
+  setenv("RANK", text, 1);
+  snprintf(text, sizeof text, "%d", part->nranks);
+  setenv("WORLD_SIZE", text, 1);
+  setenv("MASTER_ADDR", part->address ? part->address : "127.0.0.1", 1);
+  setenv("MASTER_PORT", shown_port, 1);
+  if (part->secret) setenv("BANYAN_SECRET", part->secret, 1);
+  snprintf(text, sizeof text, "%d", listen_fd);
+  if (listen_fd >= 0) setenv("BANYAN_LISTEN_FD", text, 1);
+  for (int i = 0; i < 2; i++)
+    if (part->extra[i][0]) setenv(part->extra[i][0], part->extra[i][1], 1);
+}
+
+static void play(const struct part *part, struct outcome *outcome) {
+  banyan_env *env = NULL;
+  banyan_bootstrap bootstrap;
+  set_environment(part);
+  sleep_s(part->wait_s);
+  double before = now_s();
+  outcome->create = banyan_env_create((int64_t)(part->timeout_s * 1e9), &env, &bootstrap);
+  outcome->create_s = now_s() - before;
+  if (!outcome->create) {
+    outcome->wrong += bootstrap.rank != part->rank || bootstrap.nranks != part->nranks;
+    sleep_s(part->pause_s);
+    before = now_s();
+    gather_rounds(part, &bootstrap, outcome);
+    outcome->gather_s = now_s() - before;
+  }
+  strncpy(outcome->text, banyan_last_error(), sizeof outcome->text - 1);
+  banyan_env_destroy(env);
+}
+
+static void start(int index, struct part part) {
+  if (part.timeout_s <= 0) part.timeout_s = 15;
+  fflush(NULL);
+  pids[index] = fork();
+  ck_assert_int_ge(pids[index], 0);
+  if (pids[index] != 0) return;
+  if (part.rank != 0 && listen_fd >= 0) close(listen_fd);
+  if (part.user != 0 && setresuid(part.user, part.user, part.user) != 0) exit(3);
+  play(&part, &outcomes[index]);
+  exit(0); /* not _exit: the leak checker is to have its say */
+}
+
+static void finish(int index) {
+  int how;
+  ck_assert_int_eq(waitpid(pids[index], &how, 0), pids[index]);
+  ck_assert_msg(WIFEXITED(how) && WEXITSTATUS(how) == 0, "process %d ended with %#x", index, how);
+}
+
+static void assert_success(int index) {
+  ck_assert_msg(outcomes[index].create == BANYAN_OK && outcomes[index].gather == BANYAN_OK && !outcomes[index].wrong,
+                "process %d: create %d, gather %d, %d wrong bytes: %s", index, outcomes[index].create,
+                outcomes[index].gather, outcomes[index].wrong, outcomes[index].text);
+}
+
+static void assert_text(int index, const char *part) {
+  ck_assert_msg(strstr(outcomes[index].text, part) != NULL, "process %d: no \"%s\" in: %s", index, part,
+                outcomes[index].text);
+}
+
+START_TEST(gathers) {
+  static const struct {
+    int nranks, rounds;
+    size_t bytes;
+    bool no_secret;
+  } cases[] = {{1, 3, 100, false},    {2, 200, 8, false}, {2, 3, 0, false}, {3, 3, 3000000, false},
+               {17, 20, 777, false}, {5, 20, 1, true},   {17, 2, 9, true}};
+  int nranks = cases[_i].nranks;
+  for (int rank = nranks - 1; rank >= 0; rank--)
+    start(rank, (struct part){.rank = rank,
+                              .nranks = nranks,
+                              .secret = cases[_i].no_secret ? NULL : "s3cret",
+                              .rounds = cases[_i].rounds,
+                              .bytes = cases[_i].bytes});
+  for (int rank = 0; rank < nranks; rank++) finish(rank);
+  for (int rank = 0; rank < nranks; rank++) assert_success(rank);
+}
+END_TEST
+
+/* Rank 0 listens by itself, and the ways to say where; another process may take the port first, so try again. */
+START_TEST(listens_by_itself) {
+  static const struct {
+    const char *address;
+    int shift;
+    const char *name, *agent;
+  } cases[] = {{"127.0.0.1", 0, "BANYAN_PORT", "False"},
+               {"localhost", 0, "MASTER_PORT", "False"},
+               {"::1", 0, "MASTER_PORT", "False"},
+               {"127.0.0.1", 1, "MASTER_PORT", "True"},
+               {"127.0.0.1", 0, "BANYAN_PORT", "True"}};
+  int probe = socket(AF_INET6, SOCK_STREAM, 0);
+  struct sockaddr_in6 loopback = {.sin6_family = AF_INET6, .sin6_addr = in6addr_loopback};
+  bool ipv6 = probe >= 0 && bind(probe, (struct sockaddr *)&loopback, sizeof loopback) == 0;
+  if (probe >= 0) close(probe);
+  if (strchr(cases[_i].address, ':') && !ipv6) return;
+  close(listen_fd);
+  listen_fd = -1;
+  for (int attempt = 0; attempt < 5; attempt++) {
+    char text[16];
+    int store = listen_on_any_port(&port); /* as torchrun's store: listens on MASTER_PORT itself */
+    snprintf(text, sizeof text, "%d", port);
+    port += cases[_i].shift;
+    if (cases[_i].shift == 0) close(store);
+    memset(outcomes, 0, PROCESSES_AT_MOST * sizeof *outcomes);
+    for (int rank = 2; rank >= 0; rank--)
+      start(rank, (struct part){.rank = rank,
+                                .nranks = 3,
+                                .rounds = 3,
+                                .bytes = 8,
+                                .address = cases[_i].address,
+                                .wait_s = rank == 0 ? 0.1 : 0,
+                                .timeout_s = 3,
+                                .extra = {{cases[_i].name, text}, {"TORCHELASTIC_USE_AGENT_STORE", cases[_i].agent}}});
+    for (int rank = 0; rank < 3; rank++) finish(rank);
+    if (cases[_i].shift != 0) close(store);
+    if (!outcomes[0].create) break;
+  }
+  for (int rank = 0; rank < 3; rank++) assert_success(rank);
+}
+END_TEST
+
+START_TEST(another_secret_is_an_error_on_both_sides) {
+  start(0, (struct part){.rank = 0, .nranks = 2, .secret = "right", .timeout_s = 1});
+  start(1, (struct part){.rank = 1, .nranks = 2, .secret = _i ? "wrong" : NULL, .timeout_s = 3});
+  for (int rank = 0; rank < 2; rank++) finish(rank);
+  ck_assert_int_eq(outcomes[1].create, BANYAN_ERR_BOOTSTRAP);
+  assert_text(1, "secret");
+  ck_assert_int_eq(outcomes[0].create, BANYAN_ERR_TIMEOUT);
+  assert_text(0, "rank 1 of 2 did not connect");
+  assert_text(0, "failed to authenticate");
+  for (int rank = 0; rank < 2; rank++) ck_assert(outcomes[rank].create_s < 5);
+}
+END_TEST
+
+START_TEST(refuses_a_second_process_of_a_rank) {
+  start(0, (struct part){.rank = 0, .nranks = 3, .secret = "x", .rounds = 1, .bytes = 8});
+  start(1, (struct part){.rank = 1, .nranks = 3, .secret = "x", .rounds = 1, .bytes = 8});
+  start(2, (struct part){.rank = 1, .nranks = 3, .secret = "x", .rounds = 1, .bytes = 8});
+  start(3, (struct part){.rank = 2, .nranks = 3, .secret = "x", .rounds = 1, .bytes = 8, .wait_s = 1});
+  for (int i = 0; i < 4; i++) finish(i);
+  assert_success(0);
+  assert_success(3);
+  int refused = outcomes[1].create ? 1 : 2;
+  assert_success(3 - refused);
+  ck_assert_int_eq(outcomes[refused].create, BANYAN_ERR_BOOTSTRAP);
+  assert_text(refused, "rank 1 has already joined");
+  ck_assert(outcomes[refused].create_s < 0.9);
+}
+END_TEST
+
+START_TEST(strangers_delay_nobody) {
+  enum { SILENT = 100 };
+  int silent[SILENT];
+  char garbage[500];
+  for (size_t i = 0; i < sizeof garbage; i++) garbage[i] = (char)(i * 37);
+  start(0, (struct part){.rank = 0, .nranks = 3, .secret = "x", .rounds = 5, .bytes = 8});
+  for (int i = 0; i < SILENT; i++) {
+    silent[i] = dial();
+    if (i % 3 == 1) ck_assert_int_eq(send(silent[i], garbage, 10, MSG_NOSIGNAL), 10); /* and never the rest */
+    int fd = dial();
+    if (i % 2) send(fd, garbage, sizeof garbage, MSG_NOSIGNAL);
+    close(fd);
+  }
+  double before = now_s();
+  for (int rank = 1; rank < 3; rank++)
+    start(rank, (struct part){.rank = rank, .nranks = 3, .secret = "x", .rounds = 5, .bytes = 8});
+  for (int rank = 0; rank < 3; rank++) finish(rank);
+  double took = now_s() - before;
+  for (int rank = 0; rank < 3; rank++) assert_success(rank);
+  ck_assert_msg(took < 3, "took %g s", took);
+  for (int i = 0; i < SILENT; i++) close(silent[i]);
+}
+END_TEST
+
+START_TEST(names_the_missing_ranks_on_every_rank) {
+  for (int rank = 0; rank < 2; rank++)
+    start(rank, (struct part){.rank = rank, .nranks = 4, .secret = "x", .timeout_s = 1, .wait_s = rank ? 0 : 0.3});
+  for (int rank = 0; rank < 2; rank++) finish(rank);
+  for (int rank = 0; rank < 2; rank++) {
+    ck_assert_int_eq(outcomes[rank].create, BANYAN_ERR_TIMEOUT);
+    ck_assert_msg(outcomes[rank].create_s < 2, "took %g s", outcomes[rank].create_s);
+    assert_text(rank, "ranks 2 and 3 of 4 did not connect within");
+    assert_text(rank, shown_port);
+  }
+}
+END_TEST
+
+START_TEST(says_where_it_could_not_connect) {
+  close(listen_fd); /* now nobody listens there */
+  listen_fd = -1;
+  start(1, (struct part){.rank = 1, .nranks = 2, .timeout_s = 0.5});
+  finish(1);
+  ck_assert_int_eq(outcomes[1].create, BANYAN_ERR_TIMEOUT);
+  ck_assert(outcomes[1].create_s >= 0.5 && outcomes[1].create_s < 2);
+  assert_text(1, "127.0.0.1:");
+  assert_text(1, shown_port);
+  assert_text(1, "Connection refused");
+}
+END_TEST
+
+/* Rank 2 is killed: while rank 3 has yet to connect; when all have; and in an allgather that rank 3 comes to only
+ * later, while the others must learn of it at once. */
+START_TEST(names_a_killed_rank) {
+  enum { CONNECTING, CONNECTED, GATHERING };
+  int nranks = _i == CONNECTING ? 3 : 4;
+  for (int rank = 0; rank < nranks; rank++) {
+    struct part part = {.rank = rank, .nranks = 4, .secret = "x", .rounds = 1, .bytes = 8, .timeout_s = 8};
+    if (rank == 2 && _i != GATHERING) part.pause_s = 30;
+    if (rank == 3 && _i == GATHERING) part.pause_s = 1.5;
+    start(rank, part);
+  }
+  sleep_s(0.5);
+  kill(pids[2], SIGKILL);
+  waitpid(pids[2], NULL, 0);
+  double before = now_s();
+  for (int rank = 0; rank < nranks; rank++) {
+    if (rank == 2) continue;
+    if (rank == 3) ck_assert_msg(now_s() - before < 1, "took %g s", now_s() - before);
+    finish(rank);
+    ck_assert_int_eq(_i == CONNECTING ? outcomes[rank].create : outcomes[rank].gather, BANYAN_ERR_PEER);
+    assert_text(rank, "rank 2 of 4");
+  }
+}
+END_TEST
+
+/* One rank does not call: all others give up together and name it. The root is a case of its own. */
+START_TEST(names_a_rank_that_is_absent_from_an_allgather) {
+  int absent = _i;
+  for (int rank = 0; rank < 3; rank++)
+    start(rank, (struct part){.rank = rank,
+                              .nranks = 3,
+                              .secret = "x",
+                              .timeout_s = 0.8,
+                              .rounds = rank != absent,
+                              .bytes = 8,
+                              .pause_s = rank == absent ? 1.5 : 0});
+  for (int rank = 0; rank < 3; rank++) finish(rank);
+  for (int rank = 0; rank < 3; rank++) {
+    if (rank == absent) continue;
+    char name[16];
+    snprintf(name, sizeof name, absent ? "rank %d of 3" : "rank %d", absent);
+    ck_assert_int_eq(outcomes[rank].gather, BANYAN_ERR_TIMEOUT);
+    ck_assert_msg(outcomes[rank].gather_s < 1.4, "took %g s", outcomes[rank].gather_s);
+    assert_text(rank, name);
+  }
+}
+END_TEST
+
+START_TEST(names_a_rank_with_another_message_size) {
+  for (int rank = 0; rank < 3; rank++)
+    start(rank, (struct part){.rank = rank, .nranks = 3, .secret = "x", .rounds = 1, .bytes = rank == 2 ? 16 : 8});
+  for (int rank = 0; rank < 3; rank++) finish(rank);
+  for (int rank = 0; rank < 3; rank++) {
+    ck_assert_int_eq(outcomes[rank].gather, BANYAN_ERR_BOOTSTRAP);
+    assert_text(rank, "rank 2 gathers 16 bytes where rank 0 gathers 8");
+  }
+}
+END_TEST
+
+START_TEST(refuses_another_world_size) {
+  start(0, (struct part){.rank = 0, .nranks = 2, .secret = "x", .timeout_s = 1});
+  start(1, (struct part){.rank = 1, .nranks = 3, .secret = "x", .timeout_s = 10});
+  for (int rank = 0; rank < 2; rank++) finish(rank);
+  ck_assert_int_eq(outcomes[0].create, BANYAN_ERR_TIMEOUT);
+  ck_assert_int_eq(outcomes[1].create, BANYAN_ERR_BOOTSTRAP);
+  for (int rank = 0; rank < 2; rank++) assert_text(rank, "rank 1 has WORLD_SIZE 3 where rank 0 has 2");
+  ck_assert(outcomes[1].create_s < 1);
+}
+END_TEST
+
+/* ---- peers that speak the protocol, but not as they should ------------------------------------------------------- */
+
+static const uint8_t *test_key(void) {
+  static uint8_t key[BNY_BOOT_KEY_BYTES];
+  ck_assert(bny_boot_key_derive("x", 1, key));
+  return key;
+}
+
+/* Joins as `hello` says. Returns the connection. */
+static int join_by_hand(struct bny_boot_hello *hello, struct bny_boot_challenge *challenge,
+                        struct bny_boot_welcome *welcome) {
+  int fd = dial();
+  ck_assert_int_eq(recv(fd, challenge, sizeof *challenge, MSG_WAITALL), sizeof *challenge);
+  bny_boot_hello_sign(test_key(), challenge, hello);
+  ck_assert_int_eq(send(fd, hello, sizeof *hello, MSG_NOSIGNAL), sizeof *hello);
+  ck_assert_int_eq(recv(fd, welcome, sizeof *welcome, MSG_WAITALL), sizeof *welcome);
+  ck_assert(bny_boot_welcome_check(test_key(), challenge, hello, welcome));
+  return fd;
+}
+
+START_TEST(refuses_with_a_reason) {
+  static const struct {
+    uint32_t version, rank, nranks;
+    const char *reason;
+  } cases[] = {{99, 1, 2, "version 99"},
+               {BNY_BOOT_VERSION, 2, 2, "rank 2 cannot join"},
+               {BNY_BOOT_VERSION, 0, 2, "rank 0 cannot"}};
+  struct bny_boot_challenge challenge;
+  struct bny_boot_welcome welcome;
+  struct bny_boot_hello hello = {.version = htole32(cases[_i].version),
+                                 .rank = htole32(cases[_i].rank),
+                                 .nranks = htole32(cases[_i].nranks),
+                                 .left_ms = htole32(5000)};
+  start(0, (struct part){.rank = 0, .nranks = 2, .secret = "x", .timeout_s = 0.5});
+  int fd = join_by_hand(&hello, &challenge, &welcome);
+  ck_assert_int_eq(le32toh(welcome.verdict), BNY_BOOT_REFUSED);
+  ck_assert_msg(strstr(welcome.reason, cases[_i].reason) != NULL, "%s", welcome.reason);
+  close(fd);
+  finish(0);
+  ck_assert_int_eq(outcomes[0].create, BANYAN_ERR_TIMEOUT);
+  assert_text(0, cases[_i].reason);
+}
+END_TEST
+
+/* Someone on the way alters the header, or the payload, or plays a frame of the past. */
+START_TEST(notices_altered_frames) {
+  struct bny_boot_challenge challenge;
+  struct bny_boot_welcome welcome;
+  struct bny_boot_hello hello = {
+      .version = htole32(BNY_BOOT_VERSION), .rank = htole32(1), .nranks = htole32(2), .left_ms = htole32(5000)};
+  uint8_t hash[BNY_BOOT_HASH_BYTES];
+  char payload[8] = "payload";
+  start(0, (struct part){.rank = 0, .nranks = 2, .secret = "x", .timeout_s = 5, .rounds = 2, .bytes = sizeof payload});
+  struct bny_boot_link link = {.fd = join_by_hand(&hello, &challenge, &welcome)};
+  ck_assert_int_eq(le32toh(welcome.verdict), BNY_BOOT_ACCEPTED);
+  bny_boot_session_derive(test_key(), &challenge, &hello, link.session);
+  const struct bny_boot_says says = {.kind = BNY_BOOT_DATA, .left_ms = 5000, .rank = 1};
+  bny_boot_payload_hash(payload, sizeof payload, hash);
+  bny_boot_link_prepare(&link, &says, payload, sizeof payload, hash);
+  struct bny_boot_frame first = link.out;
+  if (_i == 0) link.out.left_ms ^= htole32(1);
+  if (_i == 1) payload[3] ^= 1;
+  ck_assert_int_eq(bny_boot_link_send(&link), BNY_BOOT_DONE);
+  if (_i == 2) {
+    link.out = first;
+    link.out_bytes = sizeof first + sizeof payload;
+    ck_assert_int_eq(bny_boot_link_send(&link), BNY_BOOT_DONE);
+  }
+  finish(0);
+  ck_assert_int_eq(outcomes[0].create, BANYAN_OK);
+  ck_assert_int_eq(outcomes[0].gather, BANYAN_ERR_BOOTSTRAP);
+  assert_text(0, "came from rank 1 was altered");
+  bny_boot_link_close(&link);
+}
+END_TEST
+
+/* Somebody else listens at rank 0's port: who does not speak, who speaks otherwise, who knows the protocol but no
+ * secret. */
+START_TEST(believes_no_impostor) {
+  char noise[512];
+  struct bny_boot_challenge challenge;
+  memset(noise, 'n', sizeof noise);
+  test_key();
+  bny_boot_challenge_make(&challenge);
+  fcntl(listen_fd, F_SETFL, O_NONBLOCK);
+  start(1, (struct part){.rank = 1, .nranks = 2, .secret = "x", .timeout_s = 1});
+  double until = now_s() + 3.5;
+  int fd = -1;
+  while (now_s() < until && waitpid(pids[1], NULL, WNOHANG) == 0) {
+    int next = accept4(listen_fd, NULL, NULL, SOCK_NONBLOCK | SOCK_CLOEXEC);
+    if (next >= 0) {
+      if (fd >= 0) close(fd);
+      fd = next;
+      if (_i == 1) send(fd, noise, sizeof noise, MSG_NOSIGNAL);
+      if (_i == 2) send(fd, &challenge, sizeof challenge, MSG_NOSIGNAL);
+      if (_i == 2) send(fd, noise, sizeof(struct bny_boot_welcome), MSG_NOSIGNAL);
+    }
+    sleep_s(0.005);
+  }
+  if (fd >= 0) close(fd);
+  static const char *const texts[] = {"no greeting", "not banyan's rank 0", "does not know the secret"};
+  ck_assert_int_eq(outcomes[1].create, _i == 2 ? BANYAN_ERR_BOOTSTRAP : BANYAN_ERR_TIMEOUT);
+  assert_text(1, texts[_i]);
+  ck_assert(outcomes[1].create_s < 3.5);
+}
+END_TEST
+
+/* ---- without a secret: users of one machine ---------------------------------------------------------------------- */
+
+enum { NOBODY = 65534 };
+
+static const uint8_t *empty_key(void) {
+  static uint8_t key[BNY_BOOT_KEY_BYTES];
+  ck_assert(bny_boot_key_derive("", 0, key));
+  return key;
+}
+
+/* Any user can connect to the port, and knows the empty secret. */
+START_TEST(takes_in_nobody_over_tcp_alone) {
+  struct bny_boot_challenge challenge;
+  struct bny_boot_welcome welcome;
+  struct bny_boot_hello hello = {
+      .version = htole32(BNY_BOOT_VERSION), .rank = htole32(1), .nranks = htole32(2), .left_ms = htole32(5000)};
+  start(0, (struct part){.rank = 0, .nranks = 2, .timeout_s = 0.5});
+  int fd = dial();
+  ck_assert_int_eq(recv(fd, &challenge, sizeof challenge, MSG_WAITALL), sizeof challenge);
+  bny_boot_hello_sign(empty_key(), &challenge, &hello);
+  ck_assert_int_eq(send(fd, &hello, sizeof hello, MSG_NOSIGNAL), sizeof hello);
+  ck_assert_msg(recv(fd, &welcome, sizeof welcome, MSG_WAITALL) <= 0, "it was welcomed");
+  close(fd);
+  finish(0);
+  ck_assert_int_eq(outcomes[0].create, BANYAN_ERR_TIMEOUT);
+  assert_text(0, "rank 1 of 2 did not connect");
+  assert_text(0, "failed to authenticate");
+}
+END_TEST
+
+/* Somebody else has rank 0's port, and welcomes all who come. */
+START_TEST(joins_nobody_over_tcp_alone) {
+  struct bny_boot_challenge challenge;
+  fcntl(listen_fd, F_SETFL, O_NONBLOCK);
+  start(1, (struct part){.rank = 1, .nranks = 2, .timeout_s = 5});
+  int met = 0;
+  for (double until = now_s() + 10; now_s() < until && waitpid(pids[1], NULL, WNOHANG) == 0; sleep_s(0.002)) {
+    struct bny_boot_hello hello;
+    struct bny_boot_welcome welcome = {.verdict = htole32(BNY_BOOT_ACCEPTED), .version = htole32(BNY_BOOT_VERSION)};
+    int fd = accept4(listen_fd, NULL, NULL, SOCK_CLOEXEC);
+    if (fd < 0) continue;
+    bny_boot_challenge_make(&challenge);
+    send(fd, &challenge, sizeof challenge, MSG_NOSIGNAL);
+    if (recv(fd, &hello, sizeof hello, MSG_WAITALL) == sizeof hello) {
+      bny_boot_welcome_sign(empty_key(), &challenge, &hello, &welcome);
+      send(fd, &welcome, sizeof welcome, MSG_NOSIGNAL);
+      met++;
+    }
+    close(fd);
+  }
+  ck_assert_int_gt(met, 0);
+  ck_assert_int_eq(outcomes[1].create, BANYAN_ERR_BOOTSTRAP);
+  assert_text(1, "does not know the secret");
+}
+END_TEST
+
+/* Rank 1, or rank 0, is of another user. Each rank says so, and a secret brings them together. */
+START_TEST(takes_in_no_other_user) {
+  int other = _i % 2;
+  bool has_secret = _i >= 2;
+  if (geteuid() != 0) {
+    printf("skipped: ranks of two users need root\n");
+    return;
+  }
+  for (int rank = 0; rank < 2; rank++)
+    start(rank, (struct part){.rank = rank,
+                              .nranks = 2,
+                              .secret = has_secret ? "x" : NULL,
+                              .timeout_s = has_secret ? 15 : rank == 0 ? 2 : 10,
+                              .rounds = 1,
+                              .bytes = 8,
+                              .user = rank == other ? NOBODY : 0});
+  for (int rank = 0; rank < 2; rank++) finish(rank);
+  for (int rank = 0; rank < 2 && has_secret; rank++) assert_success(rank);
+  if (has_secret) return;
+  ck_assert_int_eq(outcomes[0].create, BANYAN_ERR_TIMEOUT);
+  assert_text(0, other ? "of user 65534, and rank 0 of user 0" : "of user 0, and rank 0 of user 65534");
+  ck_assert_int_eq(outcomes[1].create, BANYAN_ERR_BOOTSTRAP);
+  assert_text(1, other ? "process of user 0, and this rank of user 65534" : "process of user 65534, and this rank of user 0");
+  for (int rank = 0; rank < 2; rank++) assert_text(rank, "without a secret all ranks must be of one user");
+}
+END_TEST
+
+/* ---- the secret of a file ---------------------------------------------------------------------------------------- */
+
+static void write_file(const char *path, mode_t mode, const char *text) {
+  int fd = open(path, O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, mode);
+  ck_assert_int_ge(fd, 0);
+  ck_assert_int_eq(fchmod(fd, mode), 0);
+  ck_assert_int_eq(write(fd, text, strlen(text)), (ssize_t)strlen(text));
+  close(fd);
+}
+
+START_TEST(reads_the_secret_of_a_file) {
+  static const struct {
+    mode_t mode;
+    const char *content, *text;
+  } cases[] = {{0600, "the secret\n", NULL},   {0400, "the secret", NULL},     {0644, "the secret\n", "0644"},
+               {0640, "the secret\n", "0640"}, {0620, "the secret\n", "0620"}, {0600, "", "empty"},
+               {0600, "\n", "empty"}};
+  char folder[] = "/tmp/banyan-test-XXXXXX", path[64];
+  ck_assert_ptr_nonnull(mkdtemp(folder));
+  snprintf(path, sizeof path, "%s/secret", folder);
+  write_file(path, cases[_i].mode, cases[_i].content);
+  start(0, (struct part){.rank = 0,
+                         .nranks = 2,
+                         .rounds = 1,
+                         .bytes = 8,
+                         .timeout_s = cases[_i].text ? 0.2 : 10,
+                         .extra = {{"BANYAN_SECRET_FILE", path}}});
+  start(1, (struct part){.rank = 1,
+                         .nranks = 2,
+                         .rounds = 1,
+                         .bytes = 8,
+                         .timeout_s = cases[_i].text ? 0.2 : 10,
+                         .secret = "the secret"});
+  for (int rank = 0; rank < 2; rank++) finish(rank);
+  unlink(path);
+  rmdir(folder);
+  if (cases[_i].text) {
+    ck_assert_int_eq(outcomes[0].create, BANYAN_ERR_ARGUMENT);
+    assert_text(0, cases[_i].text);
+  } else {
+    for (int rank = 0; rank < 2; rank++) assert_success(rank);
+  }
+}
+END_TEST
+
+int main(void) {
+  Suite *suite = suite_create("boot_tcp");
+  TCase *tcp = tcase_create("tcp");
+  tcase_set_timeout(tcp, 60);
+  tcase_add_checked_fixture(tcp, set_up, tear_down);
+  tcase_add_loop_test(tcp, gathers, 0, 7);
+  tcase_add_loop_test(tcp, listens_by_itself, 0, 5);
+  tcase_add_loop_test(tcp, another_secret_is_an_error_on_both_sides, 0, 2);
+  tcase_add_test(tcp, refuses_a_second_process_of_a_rank);
+  tcase_add_test(tcp, strangers_delay_nobody);
+  tcase_add_test(tcp, names_the_missing_ranks_on_every_rank);
+  tcase_add_test(tcp, says_where_it_could_not_connect);
+  tcase_add_loop_test(tcp, names_a_killed_rank, 0, 3);
+  tcase_add_loop_test(tcp, names_a_rank_that_is_absent_from_an_allgather, 0, 3);
+  tcase_add_test(tcp, names_a_rank_with_another_message_size);
+  tcase_add_test(tcp, refuses_another_world_size);
+  tcase_add_loop_test(tcp, refuses_with_a_reason, 0, 3);
+  tcase_add_loop_test(tcp, notices_altered_frames, 0, 3);
+  tcase_add_loop_test(tcp, believes_no_impostor, 0, 3);
+  tcase_add_test(tcp, takes_in_nobody_over_tcp_alone);
+  tcase_add_test(tcp, joins_nobody_over_tcp_alone);
+  tcase_add_loop_test(tcp, takes_in_no_other_user, 0, 4);
+  tcase_add_loop_test(tcp, reads_the_secret_of_a_file, 0, 7);
+  suite_add_tcase(suite, tcp);
+  SRunner *runner = srunner_create(suite);
+  srunner_run_all(runner, CK_ENV);
+  int failed = srunner_ntests_failed(runner);
+  srunner_free(runner);
+  return failed == 0 ? EXIT_SUCCESS : EXIT_FAILURE;
+}
+
+#endif

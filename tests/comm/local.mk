@@ -1,0 +1,7 @@
+# SPDX-License-Identifier: Apache-2.0
+unit_tests += \
+  %D%/test_shrink_faults \
+  %D%/test_facts \
+  %D%/test_shrink
+libbanyan_tests_la_SOURCES += \
+  %D%/injector.c %D%/injector.h

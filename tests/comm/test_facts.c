@@ -1,0 +1,125 @@
+/* SPDX-License-Identifier: Apache-2.0
+ * What ranks tell each other before anything is decided: which of them share a host, where the kernel says so and where it
+ * does not, and settings that are wrong on one of them. */
+#include <check.h>
+#include <sched.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/mount.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include "comm/facts.h"
+#include "base/status.h"
+#include "tests/support/world.h"
+
+enum { RANKS = 4, SKIPPED = 77 };
+
+static bny_facts facts_of(int32_t rank, const char *host) {
+  banyan_bootstrap bootstrap = {.size = sizeof bootstrap, .rank = rank, .nranks = RANKS};
+  bny_settings settings = {.options = {.host = host}, .arena_bytes = 1 << 20, .origin = rank};
+  bny_facts made;
+  bny_facts_gather(&bootstrap, &settings, BANYAN_OK, &made);
+  return made;
+}
+
+static int32_t hosts_of(const bny_facts *all) {
+  bny_placement found;
+  ck_assert_int_eq(bny_placement_find(all, 0, RANKS, &found), BANYAN_OK);
+  int32_t nhosts = found.nhosts;
+  bny_placement_free(&found);
+  return nhosts;
+}
+
+/* In a process of its own each, as ranks are. False: this machine does not let its processes be without /proc. */
+static bool gather_in_processes(bool without_proc, bny_facts *all) {
+  bool can = true;
+  for (int32_t rank = 0; rank < RANKS; rank++) {
+    pid_t pid = fork();
+    ck_assert_int_ge(pid, 0);
+    if (pid == 0) {
+      if (without_proc && (unshare(CLONE_NEWNS) != 0 || mount(NULL, "/", NULL, MS_REC | MS_PRIVATE, NULL) != 0 ||
+                           mount("none", "/proc", "tmpfs", 0, NULL) != 0))
+        _exit(SKIPPED);
+      all[rank] = facts_of(rank, NULL);
+      _exit(0);
+    }
+    int how;
+    ck_assert_int_eq(waitpid(pid, &how, 0), pid);
+    ck_assert(WIFEXITED(how));
+    can = can && WEXITSTATUS(how) != SKIPPED;
+  }
+  return can;
+}
+
+START_TEST(processes_of_one_kernel_are_one_host) {
+  bny_facts *all = world_share(RANKS * sizeof *all);
+  ck_assert(gather_in_processes(false, all));
+  ck_assert_int_eq(hosts_of(all), 1);
+  all[2].boot_id[3] ^= 1;
+  ck_assert_int_eq(hosts_of(all), 2);
+  all[3].network_namespace++;
+  ck_assert_int_eq(hosts_of(all), 3);
+  world_unshare(all, RANKS * sizeof *all);
+}
+END_TEST
+
+START_TEST(nobody_shares_a_host_without_proc) {
+  setenv("BANYAN_LOG", "error", 1);
+  bny_facts *all = world_share(RANKS * sizeof *all);
+  if (gather_in_processes(true, all)) {
+    ck_assert_int_eq(hosts_of(all), RANKS);
+    all[1] = all[0]; /* threads of one process */
+    ck_assert_int_eq(hosts_of(all), RANKS - 1);
+  } else {
+    printf("left out: /proc cannot be taken away here\n");
+  }
+  world_unshare(all, RANKS * sizeof *all);
+}
+END_TEST
+
+/* ---- settings that are wrong on one rank ----------------------------------------------------------------------------- */
+
+START_TEST(a_wrong_setting_is_told_to_all) {
+  bny_facts all[RANKS];
+  banyan_bootstrap bootstrap = {.size = sizeof bootstrap, .nranks = RANKS};
+  for (int32_t rank = 0; rank < RANKS; rank++) all[rank] = facts_of(rank, rank == 2 ? "a,b" : NULL);
+  for (bootstrap.rank = 0; bootstrap.rank < RANKS; bootstrap.rank++) {
+    ck_assert_int_eq(bny_facts_compare(all, &bootstrap), BANYAN_ERR_ARGUMENT);
+    ck_assert_ptr_nonnull(strstr(banyan_last_error(), "BANYAN_HOST"));
+    ck_assert_int_eq(strstr(banyan_last_error(), "rank 2: ") != NULL, bootstrap.rank != 2);
+  }
+}
+END_TEST
+
+/* Of processes, each with its own environment: the others are told at once, not at their deadline. */
+static void create_with_one_wrong(world_rank *self) {
+  const char *name = self->argument;
+  if (self->rank == 1) setenv(name, "a name that is longer than any name of this kind need be by far", 1);
+  double begun = world_now_s();
+  banyan_status status = banyan_comm_create(&self->bootstrap, NULL, &self->comm);
+  world_check(self, status == BANYAN_ERR_ARGUMENT && strstr(banyan_last_error(), name) &&
+                        (self->rank == 1 || strstr(banyan_last_error(), "rank 1: ")),
+              "%s: %s", banyan_status_string(status), banyan_last_error());
+  world_check(self, world_now_s() - begun < 10, "it took %.1f s", world_now_s() - begun);
+}
+
+START_TEST(nobody_waits_for_a_rank_with_wrong_settings) {
+  static const char *const names[] = {"BANYAN_HOST", "BANYAN_LEVELS", "BANYAN_ARENA_KIB"};
+  world_setup setup = {.nranks = 3, .processes = true, .bare = true, .argument = (void *)(uintptr_t)names[_i]};
+  world_run(&setup, create_with_one_wrong);
+}
+END_TEST
+
+int main(void) {
+  Suite *suite = suite_create("facts");
+  TCase *tests = tcase_create("facts");
+  tcase_set_timeout(tests, 60);
+  tcase_add_test(tests, processes_of_one_kernel_are_one_host);
+  tcase_add_test(tests, nobody_shares_a_host_without_proc);
+  tcase_add_test(tests, a_wrong_setting_is_told_to_all);
+  tcase_add_loop_test(tests, nobody_waits_for_a_rank_with_wrong_settings, 0, 3);
+  suite_add_tcase(suite, tests);
+  return world_main(suite);
+}

@@ -1,0 +1,297 @@
+/* SPDX-License-Identifier: Apache-2.0
+ * From a communicator that has failed to one of the ranks that are left: who is in it, that it computes, and what becomes of
+ * those who are not. */
+#include <check.h>
+#include <pthread.h>
+#include <signal.h>
+#include <stdatomic.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+#include "tests/support/world.h"
+
+enum { HEADS = 4, VALUE_DIM = 16, FLAG_STOPPED = 1, FLAG_DONE = 2 };
+
+typedef enum deed { DIE, STOP, ABORT, LEAVE, LATE } deed;
+
+typedef struct scene {
+  deed deed;
+  uint32_t culprits;      /* a bit for each rank that does the deed */
+  uint32_t later;         /* that die in the middle of shrinking */
+  double later_ms;
+  int shrunk[WORLD_RANKS_MAX];
+} scene;
+
+static bool is_in(uint32_t set, int32_t rank) { return set >> rank & 1; }
+
+/* Rank r of the first communicator gives value r + 1 with equal weights: the mean of all members. */
+static banyan_status mean(banyan_comm *comm, int32_t origin, float *result) {
+  float in[HEADS * VALUE_DIM], lse[HEADS] = {0}, out[HEADS * VALUE_DIM];
+  banyan_partial from, to;
+  for (int i = 0; i < HEADS * VALUE_DIM; i++) in[i] = (float)(origin + 1);
+  banyan_partial_init(&from, in, BANYAN_F32, lse, BANYAN_F32, HEADS, VALUE_DIM);
+  banyan_partial_init(&to, out, BANYAN_F32, NULL, BANYAN_F32, HEADS, VALUE_DIM);
+  banyan_combine_desc desc = {.size = sizeof desc, .tokens = 1, .heads = HEADS, .value_dim = VALUE_DIM};
+  banyan_status status = banyan_combine(comm, &desc, &from, &to);
+  if (status == BANYAN_OK) *result = out[HEADS * VALUE_DIM - 1];
+  return status;
+}
+
+static bool check_mean(world_rank *self, banyan_comm *comm, const int32_t *members) {
+  float got = 0, sum = 0;
+  int32_t nranks = banyan_comm_nranks(comm);
+  for (int32_t i = 0; i < nranks; i++) sum += (float)(members[i] + 1);
+  if (!world_ok(self, mean(comm, self->rank, &got), "combine of those left")) return false;
+  return world_check(self, got > 0.9999f * sum / (float)nranks && got < 1.0001f * sum / (float)nranks,
+                     "the mean of %d ranks is %g, not %g", nranks, (double)got, (double)(sum / (float)nranks));
+}
+
+static void do_deed(world_rank *self, const scene *scene) {
+  if (scene->deed == DIE) raise(SIGKILL);
+  if (scene->deed == STOP) {
+    world_signal(self->world, FLAG_STOPPED);
+    raise(SIGSTOP);
+  }
+  if (scene->deed == ABORT) banyan_comm_abort(self->comm, "enough");
+  if (scene->deed == LEAVE) {
+    banyan_comm_destroy(self->comm);
+    self->comm = NULL;
+  }
+}
+
+static void *die_later(void *argument) {
+  world_sleep_ms(*(const double *)argument);
+  raise(SIGKILL);
+  return NULL;
+}
+
+/* Calls until told, as a program does. */
+static banyan_status go_on(world_rank *self) {
+  float ignored;
+  banyan_status status = BANYAN_OK;
+  while (status == BANYAN_OK) status = mean(self->comm, self->rank, &ignored);
+  return status;
+}
+
+static bool check_members(world_rank *self, const scene *scene, banyan_comm *comm, const int32_t *members) {
+  uint32_t out = scene->deed == ABORT ? 0 : scene->culprits, seen = 0;
+  int32_t nranks = banyan_comm_nranks(comm), last = -1;
+  for (int32_t i = 0; i < nranks; i++) {
+    if (!world_check(self, members[i] > last && members[i] < self->nranks, "members out of order")) return false;
+    last = members[i];
+    seen |= 1u << members[i];
+  }
+  uint32_t all = (1u << self->nranks) - 1;
+  return world_check(self, members[banyan_comm_rank(comm)] == self->rank, "rank %d is member %d", self->rank,
+                     banyan_comm_rank(comm)) &&
+         world_check(self, !(seen & out) && (seen | out | scene->later) == all, "members are %x without %x and perhaps %x",
+                     seen, out, scene->later);
+}
+
+static void shrink_and_go_on(world_rank *self, scene *scene) {
+  int32_t members[WORLD_RANKS_MAX];
+  banyan_comm *left = NULL;
+  pthread_t killer;
+  if (is_in(scene->later, self->rank)) pthread_create(&killer, NULL, die_later, &scene->later_ms);
+  if (!world_ok(self, banyan_comm_shrink(self->comm, members, &left), "shrink")) return;
+  banyan_comm_destroy(self->comm);
+  self->comm = left;
+  if (is_in(scene->later, self->rank)) {
+    pthread_join(killer, NULL); /* it takes all with it */
+  }
+  if (!check_members(self, scene, left, members)) return;
+  if (scene->later) return; /* one who dies right after the agreement is a member */
+  for (int i = 0; i < 10; i++)
+    if (!check_mean(self, left, members)) return;
+  scene->shrunk[self->rank] = 1;
+}
+
+static void play(world_rank *self) {
+  scene *scene = self->argument;
+  float ignored;
+  if (!world_ok(self, mean(self->comm, self->rank, &ignored), "combine") || !world_meet(self)) return;
+  if (is_in(scene->culprits, self->rank)) do_deed(self, scene);
+  if (!self->comm) return;
+  if (scene->deed == LATE && is_in(scene->culprits, self->rank)) { /* named by the timeout, and told so */
+    world_await(self->world, FLAG_DONE, 10);
+    banyan_comm *left = NULL;
+    banyan_status status = banyan_comm_shrink(self->comm, NULL, &left);
+    world_check(self, status == BANYAN_ERR_PEER && strstr(banyan_last_error(), "given up"), "a rank given up got %s: %s",
+                banyan_status_string(status), banyan_last_error());
+    return;
+  }
+  banyan_status status = go_on(self);
+  banyan_status wanted = scene->deed == ABORT                          ? BANYAN_ERR_ABORTED
+                         : scene->deed == STOP || scene->deed == LATE ? BANYAN_ERR_TIMEOUT
+                                                                       : BANYAN_ERR_PEER;
+  if (!world_check(self, status == wanted, "got %s: %s", banyan_status_string(status), banyan_last_error())) return;
+  shrink_and_go_on(self, scene);
+  world_signal(self->world, FLAG_DONE);
+}
+
+static void kill_stopped(world *world, const pid_t *pids, void *argument) {
+  const scene *scene = argument;
+  if (scene->deed != STOP) return;
+  world_await(world, FLAG_DONE, 15);
+  for (int32_t r = 0; r < WORLD_RANKS_MAX; r++)
+    if (is_in(scene->culprits, r)) kill(pids[r], SIGKILL);
+}
+
+/* Memory of one host, several hosts in turn in the order of ranks, and hosts in blocks. */
+static const char *const host_lists[] = {NULL, "a,b,a,b,a,b", "a,a,a,b,b,b"};
+
+static void run_scene(scene scene, int32_t nranks, bool processes, const char *hosts, double timeout_s) {
+#ifndef HAVE_UCX
+  if (hosts) return;
+#endif
+  if (hosts && !world_has_network()) return;
+  if (hosts) setenv("BANYAN_HOST", hosts, 1);
+  else unsetenv("BANYAN_HOST");
+  struct scene *shared = world_share(sizeof *shared);
+  *shared = scene;
+  world_setup setup = {.nranks = nranks, .processes = processes, .argument = shared, .conduct = processes ? kill_stopped : NULL,
+                       .deaths = processes && (scene.deed == DIE || scene.deed == STOP || scene.later),
+                       .timeout_ns = (int64_t)(timeout_s * (world_is_sanitized() ? 4e9 : 1e9))};
+  world_run(&setup, play);
+  for (int32_t r = 0; r < nranks; r++) {
+    bool out = scene.deed != ABORT && is_in(scene.culprits, r);
+    if (!scene.later) ck_assert_msg(shared->shrunk[r] == !out, "rank %d: %d", r, shared->shrunk[r]);
+  }
+  world_unshare(shared, sizeof *shared);
+}
+
+START_TEST(without_the_dead) {
+  run_scene((scene){.deed = DIE, .culprits = 1u << 1}, 3, true, host_lists[_i], 10);
+  run_scene((scene){.deed = DIE, .culprits = 1u << 0 | 1u << 4}, 6, true, host_lists[_i], 10);
+  run_scene((scene){.deed = DIE, .culprits = 1u << 1}, 2, true, host_lists[_i], 10);
+}
+END_TEST
+
+START_TEST(without_the_stopped) { run_scene((scene){.deed = STOP, .culprits = 1u << 2}, 4, true, host_lists[_i], 0.5); }
+END_TEST
+
+START_TEST(all_after_an_abort) {
+  run_scene((scene){.deed = ABORT, .culprits = 1u << 3}, 4, _i % 2, host_lists[_i / 2], 10);
+}
+END_TEST
+
+START_TEST(without_those_who_left) {
+  run_scene((scene){.deed = LEAVE, .culprits = 1u << 0}, 4, _i % 2, host_lists[_i / 2], 10);
+}
+END_TEST
+
+START_TEST(a_rank_that_was_given_up_is_told) {
+  run_scene((scene){.deed = LATE, .culprits = 1u << 1}, 4, _i % 2, host_lists[_i / 2], 0.4);
+}
+END_TEST
+
+/* Deaths at any time of shrinking. On one host: UCX before 1.14 ends a process by an assertion if a peer dies while the
+ * connection to it is being set up. */
+START_TEST(one_more_dies_meanwhile) {
+  for (int i = 0; i < 12; i++)
+    run_scene((scene){.deed = DIE, .culprits = 1u << 5, .later = 1u << (i % 3), .later_ms = 0.3 * i}, 6, true, NULL, 4);
+}
+END_TEST
+
+/* ---- again, and what is refused ---------------------------------------------------------------------------------------- */
+
+/* Waits for all ranks of its communicator to have it: when one leaves, who is still at work on what all called fails. */
+static bool settle(world_rank *self, int32_t nranks) {
+  atomic_int *settled = (atomic_int *)self->argument + nranks;
+  double deadline = world_now_s() + 20;
+  atomic_fetch_add(settled, 1);
+  while (atomic_load(settled) < nranks && world_now_s() < deadline) world_sleep_ms(0.1);
+  return world_check(self, atomic_load(settled) == nranks, "not all of %d ranks came to where one leaves", nranks);
+}
+
+static void shrink_to_nothing(world_rank *self) {
+  int32_t members[WORLD_RANKS_MAX], origins[WORLD_RANKS_MAX];
+  for (int32_t i = 0; i < self->nranks; i++) origins[i] = i;
+  while (banyan_comm_nranks(self->comm) > 1) {
+    banyan_comm *left = NULL;
+    int32_t nranks = banyan_comm_nranks(self->comm);
+    if (!settle(self, nranks)) return;
+    if (banyan_comm_rank(self->comm) == nranks - 1) {
+      banyan_comm_destroy(self->comm);
+      self->comm = NULL;
+      return;
+    }
+    world_check(self, go_on(self) == BANYAN_ERR_PEER, "got %s", banyan_last_error());
+    if (!world_ok(self, banyan_comm_shrink(self->comm, members, &left), "shrink")) return;
+    banyan_comm_destroy(self->comm);
+    self->comm = left;
+    for (int32_t i = 0; i < banyan_comm_nranks(left); i++) members[i] = origins[members[i]];
+    memcpy(origins, members, sizeof origins);
+    if (!check_mean(self, left, origins)) return;
+  }
+}
+
+START_TEST(again_and_again) {
+  world_setup setup = {.nranks = 6, .processes = _i % 2};
+#ifndef HAVE_UCX
+  if (_i / 2 > 0) return;
+#endif
+  if (_i / 2 > 0 && !world_has_network()) return;
+  if (host_lists[_i / 2]) setenv("BANYAN_HOST", host_lists[_i / 2], 1);
+  atomic_int *settled = world_share((WORLD_RANKS_MAX + 1) * sizeof *settled); /* by size of the communicator */
+  setup.argument = settled;
+  world_run(&setup, shrink_to_nothing);
+  world_unshare(settled, (WORLD_RANKS_MAX + 1) * sizeof *settled);
+}
+END_TEST
+
+static void ask_wrongly(world_rank *self) {
+  banyan_comm *left = NULL, *none = NULL;
+  world_check(self, banyan_comm_shrink(self->comm, NULL, &left) == BANYAN_ERR_STATE, "got %s", banyan_last_error());
+  world_check(self, banyan_comm_shrink(NULL, NULL, &left) == BANYAN_ERR_ARGUMENT, "got %s", banyan_last_error());
+  world_check(self, banyan_comm_shrink(self->comm, NULL, NULL) == BANYAN_ERR_ARGUMENT, "got %s", banyan_last_error());
+  if (!world_meet(self)) return;
+  banyan_comm_abort(self->comm, NULL);
+  if (!world_ok(self, banyan_comm_shrink(self->comm, NULL, &left), "shrink")) return;
+  world_check(self, banyan_comm_shrink(self->comm, NULL, &none) == BANYAN_ERR_STATE, "got %s", banyan_last_error());
+  world_check(self, banyan_comm_nranks(left) == self->nranks && !none, "got %d ranks", banyan_comm_nranks(left));
+  banyan_comm_destroy(left);
+}
+
+START_TEST(wrong_calls_are_refused) {
+  world_setup setup = {.nranks = 2};
+  world_run(&setup, ask_wrongly);
+}
+END_TEST
+
+/* A kernel's name that nobody has: the ranks that are left agree, and cannot make their communicator. */
+static void shrink_in_vain(world_rank *self) {
+  int32_t members[3] = {-7, -7, -7};
+  banyan_comm *left = NULL;
+  banyan_comm_abort(self->comm, NULL);
+  if (self->rank == 1) setenv("BANYAN_KERNELS", "none such", 1);
+  banyan_status status = banyan_comm_shrink(self->comm, members, &left);
+  world_check(self, status == BANYAN_ERR_ARGUMENT && !left, "got %s: %s", banyan_status_string(status), banyan_last_error());
+  world_check(self, members[0] == -7 && members[1] == -7 && members[2] == -7, "members were written on failure");
+  world_meet(self); /* whoever leaves is gone on without */
+}
+
+START_TEST(failure_writes_nothing) {
+  world_setup setup = {.nranks = 3, .processes = true};
+  world_run(&setup, shrink_in_vain);
+}
+END_TEST
+
+int main(void) {
+  Suite *suite = suite_create("shrink");
+  TCase *cases = tcase_create("shrink");
+  tcase_set_timeout(cases, 120);
+  tcase_add_loop_test(cases, without_the_dead, 0, 3);
+  tcase_add_loop_test(cases, without_the_stopped, 0, 3);
+  tcase_add_loop_test(cases, all_after_an_abort, 0, 6);
+  tcase_add_loop_test(cases, without_those_who_left, 0, 6);
+  tcase_add_loop_test(cases, a_rank_that_was_given_up_is_told, 0, 6);
+  tcase_add_test(cases, one_more_dies_meanwhile);
+  tcase_add_loop_test(cases, again_and_again, 0, 6);
+  tcase_add_test(cases, wrong_calls_are_refused);
+  tcase_add_test(cases, failure_writes_nothing);
+  suite_add_tcase(suite, cases);
+  return world_main(suite);
+}

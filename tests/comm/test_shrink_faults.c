@@ -1,0 +1,238 @@
+/* SPDX-License-Identifier: Apache-2.0
+ * A rank stops or dies at a system call inside banyan_comm_shrink(), at any of them: all healthy ranks end in the same
+ * communicator. The rank's system calls are trapped by seccomp, counted, and made by the handler of the trap. Trials at random
+ * calls, by TEST_SEED; with TEST_FAULTS=all one at every call of each rank, which takes long. */
+#include <check.h>
+#include <signal.h>
+#include <stdatomic.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include "injector.h"
+#include "tests/support/world.h"
+
+enum { RANKS = 4, FIRST_DEAD = 3, AT_ONCE = 4, TEXT_BYTES = 400 };
+
+typedef struct outcome {
+  int ended, aborted;
+  banyan_status status;
+  uint32_t members;
+  char text[TEXT_BYTES];
+} outcome;
+
+typedef struct trial {
+  int32_t victim;
+  injector_deed deed;
+  int at; /* the system call, from 1; 0: none, they are counted */
+  bool hosts;
+  atomic_int has_happened;
+  int calls; /* of the victim */
+  outcome outcomes[RANKS];
+} trial;
+
+static double deadline_s(void) { return world_is_sanitized() ? 4 : 1.5; }
+
+/* ---- a rank ------------------------------------------------------------------------------------------------------------ */
+
+static outcome *own_outcome;
+
+static void note_abort(int number) {
+  (void)number;
+  own_outcome->aborted = 1;
+  _exit(1);
+}
+
+static void end(world_rank *self, banyan_status status, uint32_t members) {
+  outcome *outcome = own_outcome;
+  outcome->status = status;
+  outcome->members = members;
+  snprintf(outcome->text, sizeof outcome->text, "%s", status ? banyan_last_error() : "");
+  (void)self;
+  outcome->ended = 1;
+}
+
+static banyan_status shrink_once(world_rank *self, trial *trial, int32_t *origins, bool injected) {
+  int32_t members[RANKS];
+  banyan_comm *left = NULL;
+  if (injected) injector_arm(trial->deed, trial->at, &trial->has_happened);
+  banyan_status status = banyan_comm_shrink(self->comm, members, &left);
+  if (injected) trial->calls = injector_disarm();
+  if (status != BANYAN_OK) return status;
+  for (int32_t i = 0; i < banyan_comm_nranks(left); i++) members[i] = origins[members[i]];
+  memcpy(origins, members, sizeof members);
+  banyan_comm_destroy(self->comm);
+  self->comm = left;
+  return BANYAN_OK;
+}
+
+/* Shrinks, and once more for a victim that is a member: it may have stopped when all had agreed. */
+static void live_on(world_rank *self) {
+  trial *trial = self->argument;
+  int32_t origins[RANKS] = {0, 1, 2, 3};
+  own_outcome = &trial->outcomes[self->rank];
+  signal(SIGABRT, note_abort);
+  banyan_status status = banyan_barrier(self->comm);
+  if (status == BANYAN_OK && !world_meet(self)) return;
+  if (self->rank == FIRST_DEAD) raise(SIGKILL);
+  while (status == BANYAN_OK) status = banyan_barrier(self->comm);
+  for (int round = 0; round < 2 && status != BANYAN_OK; round++) {
+    status = shrink_once(self, trial, origins, round == 0 && self->rank == trial->victim);
+    if (status == BANYAN_OK) status = banyan_barrier(self->comm);
+    else round = 2;
+  }
+  uint32_t members = 0;
+  for (int32_t i = 0; i < banyan_comm_nranks(self->comm); i++) members |= 1u << origins[i];
+  end(self, status, members);
+}
+
+static bool is_healthy(const trial *trial, int32_t rank) {
+  return rank != FIRST_DEAD && (rank != trial->victim || !trial->has_happened);
+}
+
+static void end_stopped(world *world, const pid_t *pids, void *argument) {
+  const trial *trial = argument;
+  double deadline = world_now_s() + 20 * deadline_s();
+  (void)world;
+  if (trial->deed != INJECTOR_STOP) return;
+  for (int32_t r = 0; r < RANKS; r++)
+    while (is_healthy(trial, r) && !*(volatile const int *)&trial->outcomes[r].ended && world_now_s() < deadline)
+      world_sleep_ms(2);
+  for (int32_t r = 0; r < RANKS; r++) kill(pids[r], SIGKILL);
+}
+
+static void run_trial(trial *trial) {
+  world_setup setup = {.nranks = RANKS, .processes = true, .deaths = true, .argument = trial, .conduct = end_stopped,
+                       .timeout_ns = (int64_t)(deadline_s() * 1e9), .arena_bytes = 65536};
+  unsetenv("BANYAN_HOST");
+  if (trial->hosts) world_be_hosts("a,b,a,b");
+  world_run(&setup, live_on);
+}
+
+/* ---- trials ------------------------------------------------------------------------------------------------------------- */
+
+/* NULL: all is well. */
+static const char *judge(const trial *trial, char *text, size_t bytes) {
+  uint32_t healthy = 0;
+  for (int32_t r = 0; r < RANKS; r++) healthy |= is_healthy(trial, r) ? 1u << r : 0;
+  for (int32_t r = 0; r < RANKS; r++) {
+    const outcome *outcome = &trial->outcomes[r];
+    if (!is_healthy(trial, r) || (outcome->ended && outcome->status == BANYAN_OK && outcome->members == healthy)) continue;
+    snprintf(text, bytes, "rank %d %s with members %x, not %x, when rank %d %s at call %d%s: %s", r,
+             outcome->ended ? "ended" : outcome->aborted ? "was aborted" : "did not end", outcome->members, healthy,
+             trial->victim, trial->deed == INJECTOR_STOP ? "stopped" : "died", trial->at,
+             trial->hosts ? ", over UCX" : "", outcome->text);
+    return text;
+  }
+  return NULL;
+}
+
+/* UCX before 1.14 ends a process by an assertion when a peer dies while it connects. */
+static bool is_excused(const trial *trial) {
+  bool aborted = false;
+  for (int32_t r = 0; r < RANKS; r++) aborted = aborted || trial->outcomes[r].aborted;
+  return aborted && trial->hosts && trial->deed == INJECTOR_DIE;
+}
+
+static pid_t start(trial *trial) {
+  pid_t pid = fork();
+  ck_assert_int_ge(pid, 0);
+  if (pid > 0) return pid;
+  run_trial(trial);
+  _exit(0);
+}
+
+/* Side by side: a stop is waited for. */
+static void run_trials(trial *trials, int ntrials) {
+  int excused = 0, happened = 0;
+  for (int first = 0; first < ntrials; first += AT_ONCE) {
+    int some = ntrials - first < AT_ONCE ? ntrials - first : AT_ONCE;
+    pid_t pids[AT_ONCE];
+    for (int i = 0; i < some; i++) pids[i] = start(&trials[first + i]);
+    for (int i = 0; i < some; i++) waitpid(pids[i], NULL, 0);
+    for (int i = 0; i < some; i++) {
+      char why[TEXT_BYTES + 200];
+      trial *trial = &trials[first + i];
+      happened += trial->has_happened;
+      if (is_excused(trial)) excused++;
+      else ck_assert_msg(!judge(trial, why, sizeof why), "%s (seed %llu)", why, (unsigned long long)world_seed());
+    }
+  }
+  printf("%d trials, in %d of them the call was reached; %d ended by an assertion of UCX (seed %llu)\n", ntrials, happened,
+         excused, (unsigned long long)world_seed());
+  ck_assert_msg(happened > 0, "no call was reached");
+}
+
+/* How many system calls there are, a run of waits counted as one. */
+static int count_calls(int32_t victim, bool hosts) {
+  trial *trial = world_share(sizeof *trial);
+  char why[TEXT_BYTES + 200];
+  *trial = (struct trial){.victim = victim, .hosts = hosts};
+  waitpid(start(trial), NULL, 0);
+  ck_assert_msg(!judge(trial, why, sizeof why), "without a fault: %s", why);
+  int calls = trial->calls;
+  world_unshare(trial, sizeof *trial);
+  ck_assert_int_gt(calls, 10);
+  return calls;
+}
+
+static void inject(int32_t victim, injector_deed deed, bool hosts, int most) {
+  world_random random = {world_seed() * 1000 + (uint64_t)victim * 100 + (uint64_t)deed * 10 + hosts};
+  const char *form = getenv("TEST_FAULTS");
+  int calls = count_calls(victim, hosts);
+  bool all = form && strcmp(form, "all") == 0;
+  int ntrials = all || calls < most ? calls : most;
+  trial *trials = world_share((size_t)ntrials * sizeof *trials);
+  for (int i = 0; i < ntrials; i++) {
+    int at = ntrials == calls ? i + 1 : 1 + (int)((int64_t)calls * i / ntrials) + random_below(&random, calls / ntrials);
+    trials[i] = (trial){.victim = victim, .deed = deed, .at = at, .hosts = hosts};
+  }
+  run_trials(trials, ntrials);
+  world_unshare(trials, (size_t)ntrials * sizeof *trials);
+}
+
+static bool cannot(bool hosts) {
+  const char *why = hosts ? "built without UCX" : NULL;
+#ifdef HAVE_UCX
+  why = NULL;
+#endif
+  if (!injector_works()) why = "system calls cannot be trapped here";
+  if (why) printf("skipped: %s\n", why);
+  return why != NULL;
+}
+
+START_TEST(one_stops_in_shared_memory) {
+  if (!cannot(false)) inject(_i, INJECTOR_STOP, false, 4);
+}
+END_TEST
+
+START_TEST(one_dies_in_shared_memory) {
+  if (!cannot(false)) inject(_i, INJECTOR_DIE, false, 8);
+}
+END_TEST
+
+START_TEST(one_stops_over_ucx) {
+  if (!cannot(true)) inject(_i, INJECTOR_STOP, true, 4);
+}
+END_TEST
+
+START_TEST(one_dies_over_ucx) {
+  if (!cannot(true)) inject(_i, INJECTOR_DIE, true, 4);
+}
+END_TEST
+
+int main(void) {
+  Suite *suite = suite_create("shrink_faults");
+  TCase *cases = tcase_create("shrink_faults");
+  const char *form = getenv("TEST_FAULTS");
+  int victims = form ? FIRST_DEAD : 2;
+  tcase_set_timeout(cases, form ? 7200 : 300);
+  tcase_add_loop_test(cases, one_stops_in_shared_memory, 0, victims);
+  tcase_add_loop_test(cases, one_dies_in_shared_memory, 0, victims);
+  tcase_add_loop_test(cases, one_stops_over_ucx, 0, victims);
+  tcase_add_loop_test(cases, one_dies_over_ucx, 0, victims);
+  suite_add_tcase(suite, cases);
+  return world_main(suite);
+}

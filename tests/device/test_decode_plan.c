@@ -1,0 +1,336 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * Plans of decode calls, and the division of work that kernels make of them: pure arithmetic. */
+#include <check.h>
+#include <limits.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "cuda/program.h"
+#include "device/decode_plan.h"
+#include "tests/support/random.h"
+
+static const bny_decode_machine h100 = {.compute = 90, .sm_count = 132, .shared_bytes_max = 232448, .clusters = true};
+static const bny_decode_machine a100 = {.compute = 80, .sm_count = 108, .shared_bytes_max = 166912};
+static const bny_decode_machine b200 = {.compute = 100, .sm_count = 148, .shared_bytes_max = 232448, .clusters = true};
+static const bny_decode_machine small = {.compute = 89, .sm_count = 46, .shared_bytes_max = 101376};
+
+static bny_decode_request request_of(int32_t batch, int32_t heads, int32_t kv_heads, int32_t dim, int32_t keys) {
+  bny_decode_request made = {.batch = batch, .heads = heads, .kv_heads = kv_heads, .head_dim = dim, .value_dim = dim,
+                             .dtype = BANYAN_BF16, .keys_max = keys};
+  return made;
+}
+
+static bny_decode_request latent_request(int32_t batch, int32_t heads, int32_t keys) {
+  bny_decode_request made = request_of(batch, heads, 1, 576, keys);
+  made.value_dim = 512;
+  made.values_in_keys = true;
+  return made;
+}
+
+static bny_decode_plan plan_of(const bny_decode_request *request, const bny_decode_machine *machine, int32_t sm_blocks) {
+  const bny_decode_kernel *kernel;
+  bny_decode_plan plan;
+  bny_decode_residency residency = {.sm_blocks = sm_blocks};
+  ck_assert_int_eq(bny_decode_kernel_choose(request, machine, &kernel), BANYAN_OK);
+  ck_assert_int_eq(bny_decode_plan_make(request, machine, kernel, &residency, &plan), BANYAN_OK);
+  return plan;
+}
+
+/* ---- kernels --------------------------------------------------------------------------------------------------------- */
+
+/* The table of docs/design-devices.md: head_dims that have a kernel, and how many heads of MLA it takes at a time; 0: none. */
+START_TEST(devices_run_what_the_table_says) {
+  static const struct {
+    int32_t compute, shared_bytes, latent_most;
+    bool wide, bulk, async;
+  } rows[] = {
+      {80, 163 << 10, 32, true, false, true},  {86, 99 << 10, 16, false, false, true},
+      {89, 99 << 10, 16, false, false, true},  {90, 227 << 10, 64, true, true, true},
+      {100, 227 << 10, 32, true, true, false}, {103, 227 << 10, 32, true, true, false},
+      {120, 99 << 10, 16, false, true, false},
+  };
+  static const int32_t dims[] = {64, 96, 128, 192, 256};
+  for (size_t i = 0; i < sizeof rows / sizeof rows[0]; i++)
+    for (int dtype = BANYAN_F16; dtype <= BANYAN_BF16; dtype++) {
+      bool runs[257] = {false}, bulk = false, async = false;
+      int32_t latent = 0;
+      for (const bny_decode_kernel *one = bny_decode_kernels; one->name; one++) {
+        if ((int)one->dtype != dtype || !bny_decode_kernel_runs(one, rows[i].compute, rows[i].shared_bytes)) continue;
+        if (!one->values_in_keys)
+          runs[one->head_dim] = true;
+        else if (one->rows > latent)
+          latent = one->rows;
+        bulk = bulk || one->bulk;
+        async = async || strstr(one->name, "_async");
+      }
+      for (size_t k = 0; k < sizeof dims / sizeof dims[0]; k++)
+        ck_assert_msg(runs[dims[k]] == (dims[k] <= 128 || rows[i].wide), "%d: head_dim %d", rows[i].compute, dims[k]);
+      ck_assert_msg(latent == rows[i].latent_most, "%d: %d heads", rows[i].compute, latent);
+      ck_assert_msg(bulk == rows[i].bulk && async == rows[i].async, "%d: copies", rows[i].compute);
+    }
+}
+END_TEST
+
+START_TEST(kernels_are_chosen) {
+  static const struct {
+    const bny_decode_machine *machine;
+    int32_t dim, heads;
+    const char *name;
+  } cases[] = {
+    {&h100, 64, 8, "bny_decode_bf16_64_bulk"},      {&h100, 96, 8, "bny_decode_bf16_96_bulk"},
+    {&h100, 128, 8, "bny_decode_bf16_128_bulk"},    {&h100, 192, 8, "bny_decode_bf16_192_bulk"},
+    {&h100, 256, 8, "bny_decode_bf16_256_bulk"},    {&a100, 128, 8, "bny_decode_bf16_128_async"},
+    {&small, 128, 8, "bny_decode_bf16_128_async"},  {&h100, 576, 16, "bny_decode_bf16_latent16_bulk"},
+    {&h100, 576, 17, "bny_decode_bf16_latent32_bulk"}, {&h100, 576, 32, "bny_decode_bf16_latent32_bulk"},
+    {&h100, 576, 33, "bny_decode_bf16_latent64_wgmma"}, {&h100, 576, 128, "bny_decode_bf16_latent64_wgmma"},
+    {&a100, 576, 8, "bny_decode_bf16_latent16_async"}, {&a100, 576, 128, "bny_decode_bf16_latent32_async"},
+    {&b200, 576, 128, "bny_decode_bf16_latent32_bulk"},
+  };
+  for (size_t i = 0; i < sizeof cases / sizeof cases[0]; i++) {
+    bny_decode_request request = cases[i].dim == 576 ? latent_request(1, cases[i].heads, 1000)
+                                                     : request_of(1, cases[i].heads, 1, cases[i].dim, 1000);
+    const bny_decode_kernel *kernel;
+    ck_assert_int_eq(bny_decode_kernel_choose(&request, cases[i].machine, &kernel), BANYAN_OK);
+    ck_assert_str_eq(kernel->name, cases[i].name);
+  }
+}
+END_TEST
+
+/* Where rows do not lie side by side, and where it is said. */
+START_TEST(copies_are_chosen) {
+  bny_decode_request request = request_of(1, 8, 1, 128, 1000), latent = latent_request(1, 8, 1000);
+  const bny_decode_kernel *kernel;
+  request.rows_apart = latent.rows_apart = true;
+  ck_assert_int_eq(bny_decode_kernel_choose(&request, &h100, &kernel), BANYAN_OK);
+  ck_assert_str_eq(kernel->name, "bny_decode_bf16_128_async");
+  ck_assert_int_eq(bny_decode_kernel_choose(&latent, &h100, &kernel), BANYAN_OK);
+  ck_assert(kernel->bulk);
+  ck_assert_int_eq(bny_decode_copy_read("bulk", &request.copy), BANYAN_OK);
+  ck_assert_int_eq(bny_decode_kernel_choose(&request, &h100, &kernel), BANYAN_OK);
+  ck_assert_str_eq(kernel->name, "bny_decode_bf16_128_bulk");
+  ck_assert_int_eq(bny_decode_copy_read("async", &latent.copy), BANYAN_OK);
+  ck_assert_int_eq(bny_decode_kernel_choose(&latent, &h100, &kernel), BANYAN_OK);
+  ck_assert(!kernel->bulk);
+  ck_assert_int_eq(bny_decode_kernel_choose(&latent, &b200, &kernel), BANYAN_OK);
+  ck_assert(kernel->bulk);
+  latent = latent_request(1, 128, 1000);
+  ck_assert_int_eq(bny_decode_copy_read("bulk", &latent.copy), BANYAN_OK);
+  ck_assert_int_eq(bny_decode_kernel_choose(&latent, &h100, &kernel), BANYAN_OK);
+  ck_assert_str_eq(kernel->name, "bny_decode_bf16_latent32_bulk");
+  ck_assert_int_eq(bny_decode_copy_read("fast", &request.copy), BANYAN_ERR_ARGUMENT);
+  bool one_term = true;
+  ck_assert_int_eq(bny_decode_weights_read(NULL, &one_term), BANYAN_OK);
+  ck_assert(!one_term);
+  ck_assert_int_eq(bny_decode_weights_read("one", &one_term), BANYAN_OK);
+  ck_assert(one_term);
+  ck_assert_int_eq(bny_decode_weights_read("three", &one_term), BANYAN_ERR_ARGUMENT);
+  ck_assert_int_eq(bny_decode_copy_read(NULL, &request.copy), BANYAN_OK);
+  ck_assert_int_eq(request.copy, BNY_DECODE_COPY_AUTO);
+}
+END_TEST
+
+START_TEST(kernels_are_refused) {
+  const bny_decode_kernel *kernel = NULL;
+  bny_decode_request odd = request_of(1, 8, 1, 80, 1000), wide = request_of(1, 8, 1, 256, 1000);
+  bny_decode_request single = request_of(1, 8, 1, 128, 1000), heads = request_of(1, 8, 3, 128, 1000);
+  bny_decode_request many = request_of(1 << 23, 1, 1, 128, 1);
+  single.dtype = BANYAN_F32;
+  ck_assert_int_eq(bny_decode_kernel_choose(&odd, &h100, &kernel), BANYAN_ERR_UNSUPPORTED);
+  ck_assert_ptr_nonnull(strstr(banyan_last_error(), "head_dim 80"));
+  ck_assert_int_eq(bny_decode_kernel_choose(&wide, &small, &kernel), BANYAN_ERR_UNSUPPORTED);
+  ck_assert_int_eq(bny_decode_kernel_choose(&single, &h100, &kernel), BANYAN_ERR_UNSUPPORTED);
+  ck_assert_int_eq(bny_decode_kernel_choose(&heads, &h100, &kernel), BANYAN_ERR_ARGUMENT);
+  /* A fault that names the last of these would be taken for one of pages. */
+  ck_assert_int_eq(bny_decode_kernel_choose(&many, &h100, &kernel), BANYAN_ERR_UNSUPPORTED);
+  ck_assert_ptr_nonnull(strstr(banyan_last_error(), "8388608"));
+  ck_assert_ptr_null(kernel);
+  many.batch--;
+  ck_assert_int_eq(bny_decode_kernel_choose(&many, &h100, &kernel), BANYAN_OK);
+  bny_device_fault last = bny_device_fault_unpack(bny_device_fault_pack(BANYAN_ERR_ARGUMENT, 0, 0, (uint32_t)many.batch));
+  ck_assert_uint_eq(last.detail & BNY_DEVICE_DETAIL_PAGE, 0);
+}
+END_TEST
+
+/* ---- division -------------------------------------------------------------------------------------------------------- */
+
+/* Every granule of every item is one team's; pieces are neighbours; slots are not shared; shares are equal. */
+static void check_division(const bny_decode_division *division, const uint32_t *granules, uint32_t items, const char *text) {
+  uint64_t total = 0;
+  for (uint32_t i = 0; i < items; i++) total += granules[i] + division->item_cost;
+  EXPECT_MSG(total < UINT32_MAX, "%s", text);
+  const uint32_t team_units = bny_decode_team_units(division, (uint32_t)total);
+  char *slot_taken = calloc(2 * (size_t)division->teams, 1);
+  uint32_t *done = calloc(division->teams, sizeof *done), start = 0;
+  for (uint32_t i = 0; i < items; i++) {
+    uint32_t covered = 0, owners = 0, first_team = start / team_units;
+    for (uint32_t team = first_team; team < division->teams && (team == first_team || team * team_units < start + granules[i]);
+         team++) {
+      bny_decode_piece piece = bny_decode_piece_of(start, granules[i], team, team_units);
+      if (!bny_decode_piece_is_mine(&piece, start, granules[i], team, team_units)) continue;
+      owners++;
+      EXPECT_MSG(piece.first == covered, "%s: item %u: a gap before team %u", text, i, team);
+      EXPECT_MSG(piece.first_team == first_team && team <= piece.last_team, "%s: item %u", text, i);
+      covered = piece.end;
+      done[team] += piece.end - piece.first;
+      if (piece.first_team == piece.last_team) continue;
+      uint32_t slot = bny_decode_slot(team, piece.first_team);
+      EXPECT_MSG(slot < 2 * division->teams && !slot_taken[slot], "%s: item %u: slot %u of team %u", text, i, slot, team);
+      slot_taken[slot] = 1;
+    }
+    bny_decode_piece any = bny_decode_piece_of(start, granules[i], first_team, team_units);
+    EXPECT_MSG(covered == granules[i] && owners == any.last_team - any.first_team + 1, "%s: item %u of %u granules: %u by %u",
+               text, i, granules[i], covered, owners);
+    start += granules[i] + division->item_cost;
+  }
+  for (uint32_t team = 0; team < division->teams; team++)
+    EXPECT_MSG(done[team] <= team_units, "%s: team %u has too much", text, team);
+  free(slot_taken);
+  free(done);
+}
+
+START_TEST(all_is_done_once) {
+  for (int round = 0; round < 2000; round++) {
+    uint32_t granules[64], items = (uint32_t)random_int(1, 64);
+    int longest = random_int(0, 3) ? random_int(0, 100) : random_int(0, 5000);
+    bny_decode_division division = {.teams = (uint32_t)random_int(1, 150), .team_units_min = (uint32_t)random_int(1, 40),
+                                    .item_cost = (uint32_t)random_int(1, 12), .fan_in = 16};
+    for (uint32_t i = 0; i < items; i++) granules[i] = random_int(0, 4) ? (uint32_t)random_int(0, longest) : 0;
+    char text[80];
+    snprintf(text, sizeof text, "round %d: %u items, %u teams", round, items, division.teams);
+    check_division(&division, granules, items, text);
+  }
+}
+END_TEST
+
+/* ---- plans ------------------------------------------------------------------------------------------------------------ */
+
+START_TEST(few_heads_fill_the_device) {
+  static const int32_t kv_heads[] = {1, 2, 8};
+  for (int i = 0; i < 3; i++) {
+    bny_decode_request request = request_of(1, 8 * kv_heads[i], kv_heads[i], 128, 131072);
+    bny_decode_plan plan = plan_of(&request, &h100, 3);
+    ck_assert_uint_ge(plan.blocks, 3 * 128);
+    ck_assert_uint_le(plan.blocks, 3 * 132);
+    ck_assert_uint_eq(plan.cluster, 8);
+    ck_assert_uint_eq(plan.blocks, plan.division.teams * plan.cluster);
+    plan = plan_of(&request, &a100, 2);
+    ck_assert_uint_eq(plan.blocks, 2 * 108);
+    ck_assert_uint_eq(plan.cluster, 1);
+  }
+}
+END_TEST
+
+START_TEST(large_batches_need_no_clusters) {
+  bny_decode_request request = request_of(64, 32, 8, 128, 32768);
+  bny_decode_plan plan = plan_of(&request, &h100, 3);
+  ck_assert_uint_eq(plan.cluster, 1);
+  ck_assert_uint_eq(plan.blocks, 396);
+  ck_assert_uint_eq(plan.scratch_bytes, 2 * 396 * 16 * 130 * 4);
+  ck_assert_uint_eq(plan.counters, 3 * 396);
+}
+END_TEST
+
+START_TEST(short_ones_take_few_blocks) {
+  bny_decode_request request = request_of(1, 8, 1, 128, 64);
+  ck_assert_uint_eq(plan_of(&request, &h100, 3).blocks, 1);
+  request.keys_max = 0;
+  ck_assert_uint_eq(plan_of(&request, &h100, 3).blocks, 1);
+  request.batch = 0;
+  ck_assert_uint_eq(plan_of(&request, &h100, 3).blocks, 1);
+}
+END_TEST
+
+START_TEST(clusters_that_fit_are_taken) {
+  bny_decode_request request = request_of(1, 8, 1, 128, 131072);
+  const bny_decode_kernel *kernel;
+  bny_decode_plan plan;
+  bny_decode_residency residency = {.sm_blocks = 3, .clusters = {396, 198, 98, 45}};
+  ck_assert_int_eq(bny_decode_kernel_choose(&request, &h100, &kernel), BANYAN_OK);
+  ck_assert_int_eq(bny_decode_plan_make(&request, &h100, kernel, &residency, &plan), BANYAN_OK);
+  ck_assert_uint_eq(plan.division.teams, 45);
+}
+END_TEST
+
+START_TEST(too_much_is_refused) {
+  bny_decode_request request = request_of(4096, 128, 128, 128, INT_MAX);
+  const bny_decode_kernel *kernel;
+  bny_decode_plan plan;
+  bny_decode_residency residency = {.sm_blocks = 3};
+  ck_assert_int_eq(bny_decode_kernel_choose(&request, &h100, &kernel), BANYAN_OK);
+  ck_assert_int_eq(bny_decode_plan_make(&request, &h100, kernel, &residency, &plan), BANYAN_ERR_UNSUPPORTED);
+}
+END_TEST
+
+/* Shares of plans, of sequences as long as they may be and shorter. */
+START_TEST(plans_divide) {
+  for (int round = 0; round < 300; round++) {
+    int32_t kv_heads = random_int(1, 4), group = random_int(1, 40), keys = 1 << random_int(4, 15);
+    bny_decode_request request = random_int(0, 3) ? request_of(random_int(1, 12), kv_heads * group, kv_heads, 128, keys)
+                                                  : latent_request(random_int(1, 12), group, keys);
+    bny_decode_plan plan = plan_of(&request, random_int(0, 1) ? &h100 : &a100, random_int(1, 3));
+    uint32_t items = (uint32_t)(request.batch * request.kv_heads * plan.row_tiles);
+    uint32_t *granules = malloc(items * sizeof *granules);
+    bool full = random_int(0, 1);
+    for (uint32_t i = 0; i < items; i++) granules[i] = bny_decode_granules(full ? keys : random_int(0, keys));
+    check_division(&plan.division, granules, items, "a plan");
+    free(granules);
+  }
+}
+END_TEST
+
+START_TEST(calls_are_checked) {
+  bny_decode_request request = request_of(2, 8, 2, 128, 1000), latent = latent_request(1, 8, 1000);
+  bny_decode_plan plan = plan_of(&request, &h100, 3), latent_plan = plan_of(&latent, &h100, 2);
+  static _Alignas(16) char memory[64];
+  const int32_t lengths[2] = {1, 2};
+  const bny_decode_cache cache = {memory, 4096, 256, 2048};
+  const bny_decode_call good = {.batch = 2, .kv_heads = 2, .group = 4, .row_tiles = 1, .q = memory, .q_batch_stride = 2048,
+                                .q_head_stride = 256, .k = cache, .v = cache, .page_shift = BNY_DECODE_WHOLE, .pages = 2,
+                                .seq_lens = lengths};
+  ck_assert_ptr_null(bny_decode_call_check(&good, &plan));
+  bny_decode_call call = good;
+  call.k.token_stride = 250;
+  ck_assert_str_eq(bny_decode_call_check(&call, &plan), "rows of k are not 16-byte aligned");
+  call = good;
+  call.q = memory + 8;
+  ck_assert_str_eq(bny_decode_call_check(&call, &plan), "rows of q are not 16-byte aligned");
+  call = good;
+  call.page_shift = 4;
+  ck_assert_str_eq(bny_decode_call_check(&call, &plan), "pages without a page_table");
+  call = good;
+  call.pages = 1;
+  ck_assert_str_eq(bny_decode_call_check(&call, &plan), "pages is out of range");
+  call = good;
+  call.group = 17;
+  ck_assert_str_eq(bny_decode_call_check(&call, &plan), "group is not that of the plan");
+  call = good;
+  call.v.base = memory + 16;
+  ck_assert_ptr_null(bny_decode_call_check(&call, &plan));
+  ck_assert_str_eq(bny_decode_call_check(&call, &latent_plan), "v is not the first columns of k");
+}
+END_TEST
+
+int main(void) {
+  Suite *suite = suite_create("decode_plan");
+  TCase *tests = tcase_create("all");
+  tcase_add_test(tests, kernels_are_chosen);
+  tcase_add_test(tests, devices_run_what_the_table_says);
+  tcase_add_test(tests, copies_are_chosen);
+  tcase_add_test(tests, kernels_are_refused);
+  tcase_add_test(tests, all_is_done_once);
+  tcase_add_test(tests, few_heads_fill_the_device);
+  tcase_add_test(tests, large_batches_need_no_clusters);
+  tcase_add_test(tests, short_ones_take_few_blocks);
+  tcase_add_test(tests, clusters_that_fit_are_taken);
+  tcase_add_test(tests, too_much_is_refused);
+  tcase_add_test(tests, plans_divide);
+  tcase_add_test(tests, calls_are_checked);
+  suite_add_tcase(suite, tests);
+  SRunner *runner = srunner_create(suite);
+  srunner_run_all(runner, CK_ENV);
+  int failed = srunner_ntests_failed(runner);
+  srunner_free(runner);
+  return failed != 0;
+}

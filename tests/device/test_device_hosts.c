@@ -1,0 +1,452 @@
+/* SPDX-License-Identifier: Apache-2.0
+ * Combines on devices of several hosts, staged in memory of the hosts between them: results, what crosses, graphs, and by which
+ * way they go. */
+#include "comm/comm.h"
+#include "tests/device/device_hosts.h"
+#include "device/proxy_parts.h"
+
+#if !defined HAVE_CUDA || !defined HAVE_CXX17 || !defined HAVE_UCX
+int main(void) {
+  puts("built without CUDA, without UCX, or without a compiler of C++17");
+  return 77;
+}
+#else
+
+/* ---- results --------------------------------------------------------------------------------------------------------- */
+
+static void combine_and_leave(device_hosts_rank *self, const device_hosts_task *task) {
+  bool good = true;
+  for (int32_t i = 0; i < task->of->nattempts && good; i++)
+    for (int run = 0; run < COMBINE_RUNS && good; run++)
+      good = world_ok(self->world, device_hosts_start(self, &task->of->attempts[i], run), "combine");
+  if (good && device_hosts_finish(self)) world_ok(self->world, banyan_comm_status(self->world->comm), "status");
+}
+
+static void combine_all(device_hosts_rank *self, const device_hosts_task *task) {
+  combine_and_leave(self, task);
+  world_meet(self->world);
+}
+
+static const banyan_dtype wires[] = {BANYAN_F32, BANYAN_F16, BANYAN_BF16};
+
+/* One after another on the stream: small and large arenas, a device for each or one for all. */
+START_TEST(threads_merge_random_shapes) {
+  int32_t nranks = 2 + _i;
+  device_hosts_begin(nranks, "");
+  combine_task *of = combine_task_new(nranks, 31);
+  combine_group groups[3];
+  for (int w = 0; w < 3; w++) {
+    groups[w] = combine_group_random(of);
+    combine_task_add_some(of, &groups[w], wires[w], 60);
+  }
+  device_hosts_run(
+      nranks, (device_hosts_task){
+                  .of = of, .body = combine_all, .one_device = _i % 2, .arena_bytes = _i < 2 ? 4 << 20 : 256 << 10});
+  combine_task_check(of);
+  combine_task_free(of);
+}
+END_TEST
+
+/* Ranks by host: as many on each or not, beside each other or in turn. */
+static const struct {
+  const char *names;
+  int32_t nranks;
+} machines[] = {{"a,a,b,b", 4}, {"a,a,b,b,c,c", 6}, {"a,a,a,a,b,b,b,b", 8},
+                {"a,b,c,d", 4}, {"a,a,a,b", 4},     {"a,b,b,b,a", 5}};
+
+START_TEST(machines_of_many_shapes) {
+  int32_t nranks = machines[_i].nranks;
+  device_hosts_begin_on(machines[_i].names, "");
+  combine_task *of = combine_task_new(nranks, 45 + (uint64_t)_i);
+  combine_group groups[3];
+  for (int w = 0; w < 3; w++) {
+    groups[w] = combine_group_make(of, 1 + w, 5 + 2 * w, w == 1 ? 7 : 24); /* odd: rows of two bytes' alignment */
+    combine_task_add_some(of, &groups[w], wires[w], 90);
+  }
+  device_hosts_run(nranks, (device_hosts_task){.of = of, .body = combine_all, .arena_bytes = 512 << 10});
+  combine_task_check(of);
+  combine_task_free(of);
+}
+END_TEST
+
+/* More than an arena takes at once: several launches, one for each part. */
+START_TEST(large_calls_go_in_parts) {
+  device_hosts_begin(3, "");
+  combine_task *of = combine_task_new(3, 32);
+  combine_group group = combine_group_make(of, 6, 40, 96);
+  for (int scatter = BANYAN_SCATTER_NONE; scatter <= BANYAN_SCATTER_TOKENS; scatter++)
+    combine_task_add(of, &group,
+                     (banyan_combine_desc){.scatter = (banyan_scatter)scatter, .wire = BANYAN_F32, .root = 1}, true);
+  device_hosts_run(3, (device_hosts_task){.of = of, .body = combine_all, .arena_bytes = 128 << 10});
+  combine_task_check(of);
+  combine_task_free(of);
+}
+END_TEST
+
+/* A device that only sends has ended its run before the proxy has, or has even begun it: who leaves has sent all the same. */
+START_TEST(whoever_has_sent_may_leave) {
+  device_hosts_begin(3, "");
+  combine_task *of = combine_task_new(3, 38);
+  combine_group group = combine_group_make(of, 1, 4, 16);
+  combine_task_add(of, &group,
+                   (banyan_combine_desc){.scatter = BANYAN_SCATTER_ROOT, .wire = BANYAN_F32, .root = 2}, true);
+  device_hosts_run(3, (device_hosts_task){.of = of, .body = combine_and_leave, .arena_bytes = 1 << 20});
+  combine_task_check(of);
+  combine_task_free(of);
+}
+END_TEST
+
+START_TEST(processes_merge) {
+  device_hosts_begin(3, "");
+  combine_task *of = combine_task_new(3, 33);
+  of->pool.shared = true;
+  combine_group group = combine_group_make(of, 3, 9, 40);
+  combine_task_add_some(of, &group, wires[world_seed() % 3], 16);
+  device_hosts_run(3, (device_hosts_task){.of = of, .body = combine_all, .processes = true, .arena_bytes = 1 << 20});
+  combine_task_check(of);
+  combine_task_free(of);
+}
+END_TEST
+
+/* Partials that come to the plan through the device have the bits that the host makes of them itself. */
+START_TEST(bits_are_those_of_the_host) {
+  device_hosts_begin(4, "");
+  combine_task *device = combine_task_new(4, 34), *host = combine_task_new(4, 34);
+  combine_group groups[2][3];
+  for (int w = 0; w < 3; w++) {
+    groups[0][w] = combine_group_make(device, 3, 7, 40);
+    groups[1][w] = combine_group_make(host, 3, 7, 40);
+    combine_task_add_some(device, &groups[0][w], wires[w], 20);
+    combine_task_add_some(host, &groups[1][w], wires[w], 20);
+  }
+  device_hosts_run(4, (device_hosts_task){.of = device, .body = combine_all, .arena_bytes = 1 << 20});
+  device_hosts_run(4, (device_hosts_task){.of = host, .body = combine_all, .arena_bytes = 1 << 20, .on_host = true});
+  ck_assert_int_eq(device->nattempts, host->nattempts);
+  for (int32_t i = 0; i < device->nattempts; i++)
+    for (int32_t r = 0; r < 4; r++) {
+      const sheet *one = &device->attempts[i].out[COMBINE_FIRST][r], *other = &host->attempts[i].out[COMBINE_FIRST][r];
+      for (int32_t row = 0; row < one->tokens * one->heads; row++)
+        ck_assert_msg(
+            sheet_same_bits(one, row / one->heads, row % one->heads, other, row / one->heads, row % one->heads),
+            "%s: row %d of rank %d", combine_attempt_text(&device->attempts[i], COMBINE_FIRST), row, r);
+    }
+  combine_task_free(device);
+  combine_task_free(host);
+}
+END_TEST
+
+/* ---- what crosses ---------------------------------------------------------------------------------------------------- */
+
+enum { ON_DEVICE, ON_HOST, PLACES_OF_RUNS };
+
+/* Payload that each rank gave to the network, by attempt, and what the operation said it would. */
+typedef struct crossing {
+  uint64_t given[PLACES_OF_RUNS][COMBINE_ATTEMPTS_MAX][RANKS_MAX],
+      said[PLACES_OF_RUNS][COMBINE_ATTEMPTS_MAX][RANKS_MAX];
+} crossing;
+
+/* The proxy has ended as many runs as were started. */
+static bool await_proxy(device_hosts_rank *self, uint64_t epoch) {
+  bny_transport *transport = self->world->comm->device.bridge->transport;
+  const bny_rank_line *line = transport->ops->line(transport, transport->rank);
+  double until = world_now_s() + 20;
+  while (atomic_load_explicit(&line->done, memory_order_acquire) < epoch && world_now_s() < until) world_sleep_ms(0.1);
+  return world_check(self->world, atomic_load(&line->done) == epoch, "a run of the proxy does not end");
+}
+
+static void count_crossing(device_hosts_rank *self, const device_hosts_task *task) {
+  crossing *counts = task->argument;
+  banyan_comm *comm = self->world->comm;
+  int32_t rank = self->world->rank;
+  int where = task->on_host ? ON_HOST : ON_DEVICE;
+  const bny_transport *transport = task->on_host ? comm->transport : comm->device.bridge->transport;
+  for (int32_t i = 0; i < task->of->nattempts; i++) {
+    combine_attempt *attempt = &task->of->attempts[i];
+    const sheet *out = &attempt->out[COMBINE_FIRST][rank];
+    banyan_combine_desc desc = attempt->desc;
+    banyan_partial in = combine_attempt_input(attempt, rank);
+    banyan_op *op = NULL;
+    banyan_op_info info = {.size = sizeof info};
+    desc.stream = task->on_host ? NULL : self->stream;
+    if (!world_ok(self->world,
+                  banyan_combine_init(comm, &desc, &in, out->tokens && out->heads ? &out->partial : NULL, &op), "init"))
+      return;
+    uint64_t before = transport->bytes_between_hosts;
+    bool good = world_ok(self->world, banyan_start(op), "start");
+    if (task->on_host) good = good && world_ok(self->world, banyan_wait(op), "wait");
+    else good = good && device_hosts_finish(self) && await_proxy(self, (uint64_t)i + 1);
+    if (!good || !world_ok(self->world, banyan_op_query(op, &info), "query")) return;
+    counts->given[where][i][rank] = transport->bytes_between_hosts - before;
+    counts->said[where][i][rank] = info.bytes_between_hosts;
+    banyan_op_free(op);
+  }
+  world_meet(self->world);
+}
+
+/* Exactly what the plan has ranks of other hosts be sent crosses, and no more than on the host; merging within hosts first
+ * sends less than sending everything to everybody. */
+START_TEST(as_much_crosses_as_plans_say) {
+  static const char *const names[] = {"oneshot", "levels", "ring", NULL};
+  static crossing counts;
+  combine_task *places[PLACES_OF_RUNS];
+  combine_group groups[PLACES_OF_RUNS];
+  for (int where = ON_DEVICE; where < PLACES_OF_RUNS; where++) {
+    combine_task *of = places[where] = combine_task_new(4, 52);
+    groups[where] = combine_group_make(of, 2, 8, 24);
+    for (size_t a = 0; a < sizeof names / sizeof names[0]; a++)
+      for (int scatter = BANYAN_SCATTER_NONE; scatter <= BANYAN_SCATTER_TOKENS; scatter++)
+        combine_task_add(of, &groups[where],
+                         (banyan_combine_desc){.algorithm = names[a],
+                                               .scatter = (banyan_scatter)scatter,
+                                               .wire = a == 1 ? BANYAN_BF16 : BANYAN_F32,
+                                               .root = 3},
+                         true);
+    device_hosts_begin_on("a,a,b,b", "");
+    device_hosts_run(4, (device_hosts_task){.of = of,
+                                            .body = count_crossing,
+                                            .argument = &counts,
+                                            .on_host = where == ON_HOST,
+                                            .arena_bytes = 1 << 20});
+  }
+  uint64_t all[sizeof names / sizeof names[0]] = {0};
+  for (int32_t i = 0; i < places[0]->nattempts; i++)
+    for (int32_t rank = 0; rank < 4; rank++) {
+      uint64_t given = counts.given[ON_DEVICE][i][rank];
+      const char *text = combine_attempt_text(&places[0]->attempts[i], COMBINE_FIRST);
+      ck_assert_msg(given == counts.said[ON_DEVICE][i][rank], "%s: rank %d sent %llu bytes, not %llu", text, rank,
+                    (unsigned long long)given, (unsigned long long)counts.said[ON_DEVICE][i][rank]);
+      ck_assert_msg(given == counts.given[ON_HOST][i][rank], "%s: rank %d sent %llu bytes, on the host %llu", text,
+                    rank, (unsigned long long)given, (unsigned long long)counts.given[ON_HOST][i][rank]);
+      all[i / (BANYAN_SCATTER_TOKENS + 1)] += given;
+    }
+  ck_assert_msg(all[0] > 0 && 2 * all[1] < all[0], "%llu bytes by levels, %llu by oneshot", (unsigned long long)all[1],
+                (unsigned long long)all[0]);
+  for (int where = ON_DEVICE; where < PLACES_OF_RUNS; where++) combine_task_free(places[where]);
+}
+END_TEST
+
+/* ---- calls ----------------------------------------------------------------------------------------------------------- */
+
+enum { MIXED_RUNS = 200 };
+
+/* Shapes in any order, many runs on the stream at once, roots that run ahead; and nothing is asked of the driver but
+ * launches. */
+static void mix(device_hosts_rank *self, const device_hosts_task *task) {
+  world_random random = {77};
+  bool good = true;
+  combine_all(self, task);
+  uint64_t before = FAKE_CUDA(fake_cuda_setup_calls)();
+  if (!world_meet(self->world)) return;
+  for (int i = 0; i < MIXED_RUNS && good; i++) {
+    combine_attempt *attempt = &task->of->attempts[random_below(&random, task->of->nattempts)];
+    good = world_ok(self->world, device_hosts_start(self, attempt, COMBINE_FIRST), "combine");
+  }
+  uint64_t calls = FAKE_CUDA(fake_cuda_setup_calls)() - before;
+  world_check(self->world, calls == 0, "%llu calls that allocate or wait", (unsigned long long)calls);
+  world_meet(self->world);
+  if (good && device_hosts_finish(self)) world_ok(self->world, banyan_comm_status(self->world->comm), "status");
+  world_meet(self->world);
+}
+
+START_TEST(runs_follow_each_other) {
+  device_hosts_begin(3, "");
+  combine_task *of = combine_task_new(3, 35);
+  combine_group group = combine_group_make(of, 2, 6, 24);
+  for (int scatter = BANYAN_SCATTER_NONE; scatter <= BANYAN_SCATTER_TOKENS; scatter++)
+    combine_task_add(of, &group,
+                     (banyan_combine_desc){.scatter = (banyan_scatter)scatter, .wire = BANYAN_F32, .root = 2}, true);
+  device_hosts_run(3, (device_hosts_task){.of = of, .body = mix, .arena_bytes = 1 << 20});
+  combine_task_check(of);
+  combine_task_free(of);
+}
+END_TEST
+
+/* ---- graphs ---------------------------------------------------------------------------------------------------------- */
+
+/* Of the fake driver. A function that is not there ends the test. */
+static void *driver_function(const char *name) {
+  int (*find)(const char *, void **, int, uint64_t, void *) =
+      (int (*)(const char *, void **, int, uint64_t, void *))fake_cuda_function("cuGetProcAddress_v2");
+  void *found = NULL;
+  int outcome = 0;
+  if (find(name, &found, 12000, 0, &outcome) != 0 || !found) fprintf(stderr, "no %s\n", name), abort();
+  return found;
+}
+
+typedef int stream_function(void *stream, int mode);
+typedef int stream_graph_function(void *stream, void **graph);
+typedef int graph_launch_function(void *graph, void *stream);
+typedef int graph_instantiate_function(void **made, void *graph, unsigned long long flags);
+typedef int graph_function(void *graph);
+
+/* What is put on the stream meanwhile. NULL, after a failure was noted: none. */
+static void *capture(device_hosts_rank *self, const device_hosts_task *task, int run) {
+  void *graph = NULL, *made = NULL;
+  int result = ((stream_function *)driver_function("cuStreamBeginCapture"))(self->stream, 0);
+  bool good = world_check(self->world, result == 0, "capture: %d", result);
+  for (int32_t i = 0; i < task->of->nattempts && good; i++)
+    good = world_ok(self->world, device_hosts_start(self, &task->of->attempts[i], run), "combine");
+  result = ((stream_graph_function *)driver_function("cuStreamEndCapture"))(self->stream, &graph);
+  if (result == 0)
+    result = ((graph_instantiate_function *)driver_function("cuGraphInstantiateWithFlags"))(&made, graph, 0);
+  if (graph) ((graph_function *)driver_function("cuGraphDestroy"))(graph);
+  return world_check(self->world, good && result == 0, "capture: %d", result) ? made : NULL;
+}
+
+/* Several shapes in one graph, which is replayed with plain calls in between; operations that it has captured are freed,
+ * as other shapes take their places. */
+static void replay(device_hosts_rank *self, const device_hosts_task *task) {
+  enum { REPLAYS = 6, OTHER_SHAPES = BNY_BLOCKING_OPS + 1 };
+  combine_all(self, task);
+  FAKE_CUDA(fake_cuda_set_device)(self->device->facts.ordinal);
+  void *graph = capture(self, task, COMBINE_AGAIN);
+  if (!graph) return;
+  bool good = true;
+  float values[OTHER_SHAPES] = {0}, lse[OTHER_SHAPES] = {0};
+  for (int32_t heads = 1; heads < OTHER_SHAPES && good; heads++) {
+    banyan_partial own;
+    banyan_combine_desc desc = {
+        .size = sizeof desc, .tokens = 1, .heads = heads, .value_dim = 1, .stream = self->stream};
+    banyan_partial_init(&own, values, BANYAN_F32, lse, BANYAN_F32, heads, 1);
+    good = world_ok(self->world, banyan_combine(self->world->comm, &desc, &own, &own), "another shape");
+  }
+  for (int i = 0; i < REPLAYS && good; i++) {
+    int result = ((graph_launch_function *)driver_function("cuGraphLaunch"))(graph, self->stream);
+    good = world_check(self->world, result == 0, "launch: %d", result) &&
+           world_ok(self->world, device_hosts_start(self, &task->of->attempts[i % task->of->nattempts], COMBINE_OWN),
+                    "combine");
+  }
+  if (good && device_hosts_finish(self)) world_ok(self->world, banyan_comm_status(self->world->comm), "status");
+  ((graph_function *)driver_function("cuGraphExecDestroy"))(graph);
+  FAKE_CUDA(fake_cuda_set_device)(-1);
+  world_meet(self->world);
+}
+
+START_TEST(graphs) {
+  device_hosts_begin(3, "");
+  combine_task *of = combine_task_new(3, 37);
+  combine_group group = combine_group_make(of, 2, 6, 24);
+  for (int scatter = BANYAN_SCATTER_NONE; scatter <= BANYAN_SCATTER_TOKENS; scatter++)
+    combine_task_add(of, &group,
+                     (banyan_combine_desc){.scatter = (banyan_scatter)scatter, .wire = BANYAN_F32, .root = 2}, true);
+  device_hosts_run(3, (device_hosts_task){.of = of, .body = replay, .arena_bytes = 1 << 20});
+  combine_task_check(of);
+  combine_task_free(of);
+}
+END_TEST
+
+/* Other collectives go on beside runs on devices; an operation may be freed while the device still has it to do. */
+static void use_both(device_hosts_rank *self, const device_hosts_task *task) {
+  banyan_comm *comm = self->world->comm;
+  combine_attempt *attempt = &task->of->attempts[0];
+  int32_t rank = self->world->rank;
+  banyan_combine_desc desc = attempt->desc;
+  banyan_partial in = combine_attempt_input(attempt, rank);
+  size_t counts[RANKS_MAX];
+  unsigned char mine[1000], all[RANKS_MAX * sizeof mine];
+  banyan_op *op = NULL;
+  desc.stream = self->stream;
+  for (int32_t i = 0; i < self->world->nranks; i++) counts[i] = sizeof mine;
+  memset(mine, rank, sizeof mine);
+  for (int run = 0; run < COMBINE_RUNS; run++) {
+    if (!world_ok(self->world, banyan_combine_init(comm, &desc, &in, &attempt->out[run][rank].partial, &op), "init") ||
+        !world_ok(self->world, banyan_start(op), "start"))
+      return;
+    banyan_op_free(op);
+    if (!world_ok(self->world, banyan_gather(comm, mine, all, counts), "gather")) return;
+    for (int32_t i = 0; i < self->world->nranks; i++)
+      world_check(self->world, all[i * (int32_t)sizeof mine + 7] == i, "a gather beside devices");
+  }
+  char text[512];
+  banyan_comm_describe(comm, text, sizeof text);
+  world_check(self->world, strstr(text, "staged in memory of the hosts between them") != NULL, "%s", text);
+  device_hosts_finish(self);
+  world_ok(self->world, banyan_comm_status(comm), "status");
+  world_meet(self->world);
+}
+
+START_TEST(host_collectives_go_on) {
+  device_hosts_begin(4, "");
+  combine_task *of = combine_task_new(4, 36);
+  combine_group group = combine_group_make(of, 2, 6, 24);
+  combine_task_add(of, &group, (banyan_combine_desc){.wire = BANYAN_F32}, true);
+  device_hosts_run(4, (device_hosts_task){.of = of, .body = use_both, .arena_bytes = 1 << 20});
+  combine_task_check(of);
+  combine_task_free(of);
+}
+END_TEST
+
+/* ---- ways ------------------------------------------------------------------------------------------------------------ */
+
+static void describe(device_hosts_rank *self, const device_hosts_task *task) {
+  char text[512];
+  banyan_comm_describe(self->world->comm, text, sizeof text);
+  world_check(self->world, strstr(text, task->argument) != NULL, "%s", text);
+  combine_all(self, task);
+}
+
+/* By default devices of one NVLink domain share memory, and others do not try. */
+START_TEST(ways_are_chosen) {
+  static const struct {
+    const char *words, *way, *says;
+  } cases[] = {{"", NULL, "arenas go by fabric handles"},
+               {"no-fabric:1,", NULL, "staged in memory of the hosts between them"},
+               {"import-fails,", NULL, "staged in memory of the hosts between them"},
+               {"", "fabric", "arenas go by fabric handles"},
+               {"", "emulated", "sent from memory of the devices"}};
+  for (size_t i = 0; i < sizeof cases / sizeof cases[0]; i++) {
+    device_hosts_begin(3, cases[i].words);
+    if (cases[i].way) setenv("BANYAN_DEVICE_HOSTS", cases[i].way, 1);
+    else unsetenv("BANYAN_DEVICE_HOSTS");
+    setenv("BANYAN_LOG", "error", 1); /* that fabric fails is warned of */
+    combine_task *of = combine_task_new(3, 42);
+    combine_group group = combine_group_make(of, 1, 4, 16);
+    combine_task_add(of, &group, (banyan_combine_desc){.wire = BANYAN_F32}, true);
+    device_hosts_run(
+        3, (device_hosts_task){
+               .of = of, .body = describe, .argument = (void *)(uintptr_t)cases[i].says, .arena_bytes = 1 << 20});
+    combine_task_check(of);
+    combine_task_free(of);
+  }
+}
+END_TEST
+
+static void refuse(world_rank *world) {
+  const device_hosts_task *task = world->argument;
+  banyan_status status = device_hosts_create(world, task, 0, &world->comm);
+  world_check(world, status == BANYAN_ERR_ARGUMENT && strstr(banyan_last_error(), "BANYAN_DEVICE_HOSTS is \"abacus\""),
+              "status %d: %s", status, banyan_last_error());
+}
+
+START_TEST(unknown_ways_are_errors) {
+  device_hosts_begin(2, "");
+  setenv("BANYAN_DEVICE_HOSTS", "abacus", 1);
+  device_hosts_task task = {.arena_bytes = 1 << 20};
+  world_setup setup = {.nranks = 2, .bare = true, .argument = &task};
+  world_run(&setup, refuse);
+}
+END_TEST
+
+int main(void) {
+  if (!world_has_network()) return 77;
+  Suite *suite = suite_create("device_hosts");
+  TCase *results = tcase_create("results"), *calls = tcase_create("calls");
+  tcase_set_timeout(results, 60);
+  tcase_set_timeout(calls, 60);
+  tcase_add_loop_test(results, threads_merge_random_shapes, 0, 4);
+  tcase_add_test(results, large_calls_go_in_parts);
+  tcase_add_test(results, whoever_has_sent_may_leave);
+  tcase_add_test(results, processes_merge);
+  tcase_add_test(results, bits_are_those_of_the_host);
+  tcase_add_loop_test(results, machines_of_many_shapes, 0, (int)(sizeof machines / sizeof machines[0]));
+  tcase_add_test(results, as_much_crosses_as_plans_say);
+  tcase_add_test(calls, runs_follow_each_other);
+  tcase_add_test(calls, graphs);
+  tcase_add_test(calls, host_collectives_go_on);
+  tcase_add_test(calls, ways_are_chosen);
+  tcase_add_test(calls, unknown_ways_are_errors);
+  suite_add_tcase(suite, results);
+  suite_add_tcase(suite, calls);
+  return world_main(suite);
+}
+#endif

@@ -1,0 +1,94 @@
+/* SPDX-License-Identifier: Apache-2.0
+ * What UCX is told of the messages that it sends for devices of several hosts. Unless it knows of what kind memory is, it
+ * asks CUDA's driver, by the thread that kernels wait for, while the driver may be waiting for kernels; or it takes what it
+ * does not know for memory of the host. Of puts it is told likewise, but they want RDMA, or ranks that stay in calls. */
+#include "comm/comm.h"
+#include "tests/device/device_hosts.h"
+#include "device/proxy_parts.h"
+
+#if !defined HAVE_CUDA || !defined HAVE_CXX17 || !defined HAVE_UCX
+int main(void) {
+  puts("built without CUDA, without UCX, or without a compiler of C++17");
+  return 77;
+}
+#else
+#include "transport/ucx/ucx.h"
+
+/* Of sends since the last look. */
+static struct {
+  __typeof__(&ucp_am_send_nbx) send;
+  atomic_int host, cuda, unknown, elsewhere; /* elsewhere: of memory of a device that is not current on the thread */
+  int device;
+} seen;
+
+/* The request as UCX here is to take it, which knows no CUDA. */
+static ucp_request_param_t note(const ucp_request_param_t *param) {
+  ucp_request_param_t made = *param;
+  bool known = param->op_attr_mask & UCP_OP_ATTR_FIELD_MEMORY_TYPE;
+  bool is_cuda = known && param->memory_type == UCS_MEMORY_TYPE_CUDA;
+  atomic_fetch_add(!known ? &seen.unknown : is_cuda ? &seen.cuda : &seen.host, 1);
+  if (is_cuda && FAKE_CUDA(fake_cuda_current)() != seen.device) atomic_fetch_add(&seen.elsewhere, 1);
+  if (is_cuda) made.memory_type = UCS_MEMORY_TYPE_HOST;
+  return made;
+}
+
+static ucs_status_ptr_t send_noted(ucp_ep_h endpoint, unsigned id, const void *header, size_t header_bytes,
+                                   const void *payload, size_t count, const ucp_request_param_t *param) {
+  ucp_request_param_t made = note(param);
+  return seen.send(endpoint, id, header, header_bytes, payload, count, &made);
+}
+
+typedef struct way {
+  const char *hosts;
+  bool cuda; /* as if the way were direct */
+} way;
+
+static void combine_noted(device_hosts_rank *self, const device_hosts_task *task) {
+  const way *way = task->argument;
+  bny_transport *transport = self->world->comm->device.bridge->transport;
+  bny_net *net = bny_net_of(transport);
+  combine_attempt *attempt = &task->of->attempts[0];
+  if (self->world->rank == 0) { /* nothing is under way */
+    seen.send = net->ucx.ucp_am_send_nbx;
+    seen.device = self->device->facts.ordinal;
+    bny_net_take(net);
+    net->ucx.ucp_am_send_nbx = send_noted;
+    bny_net_give(net);
+    transport->sends_cuda = way->cuda;
+  }
+  if (!world_meet(self->world)) return;
+  world_rank *world = self->world;
+  bool good = world_ok(world, device_hosts_start(self, attempt, COMBINE_FIRST), "combine") && device_hosts_finish(self);
+  world_meet(world); /* all that was sent has come */
+  if (!good || world->rank != 0) return;
+  int unknown = atomic_load(&seen.unknown), cuda = atomic_load(&seen.cuda), host = atomic_load(&seen.host);
+  world_check(world, unknown == 0, "%d sends of memory that UCX asks the driver about", unknown);
+  world_check(world, (way->cuda ? cuda : host) > 0, "nothing was sent");
+  world_check(world, way->cuda || cuda == 0, "memory of the host is said to be a device's");
+  world_check(world, atomic_load(&seen.elsewhere) == 0, "a device's memory is sent by a thread that knows no device");
+}
+
+START_TEST(memory_is_said_to_be_what_it_is) {
+  static const way ways[] = {{"staged", false}, {"emulated", true}};
+  const way *way = &ways[_i];
+  device_hosts_begin(2, "");
+  setenv("BANYAN_DEVICE_HOSTS", way->hosts, 1);
+  combine_task *of = combine_task_new(2, 51);
+  combine_group group = combine_group_make(of, 1, 4, 16);
+  combine_task_add(of, &group, (banyan_combine_desc){.wire = BANYAN_F32}, true);
+  device_hosts_run(2, (device_hosts_task){.of = of, .body = combine_noted, .argument = (void *)(uintptr_t)way,
+                                          .arena_bytes = 1 << 20});
+  combine_task_free(of);
+}
+END_TEST
+
+int main(void) {
+  if (!world_has_network()) return 77;
+  Suite *suite = suite_create("device_hosts_sends");
+  TCase *core = tcase_create("core");
+  tcase_set_timeout(core, 60);
+  tcase_add_loop_test(core, memory_is_said_to_be_what_it_is, 0, 2);
+  suite_add_tcase(suite, core);
+  return world_main(suite);
+}
+#endif

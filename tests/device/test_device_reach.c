@@ -1,0 +1,179 @@
+/* SPDX-License-Identifier: Apache-2.0
+ * Callers' memory that a device does not reach is named before anything is launched; what it reaches is accepted. */
+#include <check.h>
+
+#include "tests/device/device_world.h"
+
+#ifndef HAVE_CUDA
+int main(void) {
+  puts("built without CUDA");
+  return 77;
+}
+#else
+
+enum { HEADS = 2, DIM = 64, BYTES = 4096 };
+
+/* What a rank may have: memory of its device, of another device, pinned, plain. */
+typedef struct memories {
+  bny_device *device, *other;
+  void *local, *others;
+  bny_device_words words;
+  _Alignas(16) float plain[BYTES / sizeof(float)];
+} memories;
+
+static bool make_memories(world_rank *self, memories *made) {
+  return world_ok(self, open_fake(0, &made->device), "open") && world_ok(self, open_fake(1, &made->other), "open") &&
+         world_ok(self, made->device->ops->local_make(made->device, BYTES, &made->local), "memory") &&
+         world_ok(self, made->other->ops->local_make(made->other, BYTES, &made->others), "memory") &&
+         world_ok(self, made->device->ops->words_make(made->device, BYTES / sizeof(uint64_t), &made->words), "pinned memory");
+}
+
+static void free_memories(memories *made) {
+  made->device->ops->words_free(made->device, &made->words);
+  made->device->ops->local_free(made->device, made->local);
+  made->other->ops->local_free(made->other, made->others);
+  made->device->ops->close(made->device);
+  made->other->ops->close(made->other);
+}
+
+static void expect(world_rank *self, banyan_status status, banyan_op **op, const char *says) {
+  if (says)
+    world_check(self, status == BANYAN_ERR_ARGUMENT && strstr(banyan_last_error(), says), "\"%s\": %d, %s", says,
+                status, banyan_last_error());
+  else
+    world_check(self, status == BANYAN_OK, "%s", banyan_last_error());
+  if (status == BANYAN_OK) banyan_op_free(*op);
+}
+
+/* says: NULL if it is fine. */
+static void combine(world_rank *self, const banyan_partial *in, const banyan_partial *out, const char *says) {
+  banyan_combine_desc desc = {.size = sizeof desc, .tokens = 1, .heads = HEADS, .value_dim = DIM};
+  banyan_op *op = NULL;
+  expect(self, banyan_combine_init(self->comm, &desc, in, out, &op), &op, says);
+}
+
+static banyan_partial rows(void *values, void *lse) {
+  banyan_partial made;
+  banyan_partial_init(&made, values, BANYAN_F32, lse, BANYAN_F32, HEADS, DIM);
+  return made;
+}
+
+static void check_combines(world_rank *self, const memories *memories, bool peers) {
+  float *local = memories->local, *plain = (float *)(uintptr_t)memories->plain;
+  void *pinned = memories->words.device;
+  const char *no_peer = "memory of device 1, which the communicator's device 0 (Fake 0) cannot reach";
+  banyan_partial good = rows(local, local + 512), wanted = rows(local + 600, pinned);
+  combine(self, &good, &wanted, NULL);
+  banyan_partial bad = rows(plain, local);
+  combine(self, &bad, &wanted, "in.values is plain memory of the host");
+  bad = rows(local, plain);
+  combine(self, &bad, &wanted, "in.lse is plain");
+  bad.lse = local;
+  bad.stats_kind = BANYAN_STATS_MAX_SUM;
+  bad.sum = plain;
+  combine(self, &bad, &wanted, "in.sum is plain");
+  bad = rows(plain, NULL);
+  combine(self, &good, &bad, "out.values is plain");
+  bad = rows(local, plain);
+  combine(self, &good, &bad, "out.lse is plain");
+  bad = rows(memories->others, local);
+  combine(self, &bad, &wanted, peers ? NULL : no_peer);
+}
+
+static void check_others(world_rank *self, const memories *memories) {
+  float *local = memories->local, *plain = (float *)(uintptr_t)memories->plain;
+  size_t counts[1] = {64};
+  banyan_op *op = NULL;
+  expect(self, banyan_gather_init(self->comm, plain, local, counts, &op), &op, "mine is plain");
+  expect(self, banyan_gather_init(self->comm, local, plain, counts, &op), &op, "all is plain");
+  expect(self, banyan_shift_init(self->comm, plain, local, 64, 0, &op), &op, "send is plain");
+  expect(self, banyan_shift_init(self->comm, local, plain, 64, 0, &op), &op, "receive is plain");
+  expect(self, banyan_broadcast_init(self->comm, plain, 64, 0, &op), &op, "data is plain");
+  expect(self, banyan_broadcast_init(self->comm, plain, 0, 0, &op), &op, NULL); /* nothing there is looked at */
+  banyan_attention_desc desc = {.size = sizeof desc, .batch = 1, .heads = HEADS, .kv_heads = HEADS, .head_dim = DIM,
+                                .q_dtype = BANYAN_BF16, .kv_dtype = BANYAN_BF16, .keys_max = 1, .q = local,
+                                .q_batch_stride = 2 * DIM, .q_head_stride = DIM, .k = local, .k_batch_stride = 2 * DIM,
+                                .k_head_stride = DIM, .k_token_stride = DIM, .v = local, .v_batch_stride = 2 * DIM,
+                                .v_head_stride = DIM, .v_token_stride = DIM, .seq_lens = (const int32_t *)(void *)plain};
+  banyan_combine_desc both = {.size = sizeof both, .tokens = 1, .heads = HEADS, .value_dim = DIM};
+  banyan_partial out = rows(local, NULL);
+  expect(self, banyan_attention_init(self->comm, &desc, &out, &op), &op, "seq_lens is plain");
+  expect(self, banyan_attention_combine_init(self->comm, &desc, &both, &out, &op), &op, "seq_lens is plain");
+  desc.seq_lens = (const int32_t *)(void *)local;
+  desc.k = plain;
+  expect(self, banyan_attention_init(self->comm, &desc, &out, &op), &op, "k is plain");
+  desc.k = local;
+  out.values = plain;
+  expect(self, banyan_attention_init(self->comm, &desc, &out, &op), &op, "out.values is plain");
+  expect(self, banyan_attention_combine_init(self->comm, &desc, &both, &out, &op), &op, "out.values is plain");
+  out.values = local;
+  expect(self, banyan_attention_init(self->comm, &desc, &out, &op), &op, NULL);
+}
+
+static void try_all(world_rank *self) {
+  memories *memories = calloc(1, sizeof *memories);
+  if (!device_world_join(self, 0) || !make_memories(self, memories)) return;
+  check_combines(self, memories, *(bool *)self->argument);
+  check_others(self, memories);
+  world_ok(self, banyan_comm_status(self->comm), "status"); /* which is as good as before */
+  free_memories(memories);
+  free(memories);
+}
+
+START_TEST(what_is_not_reached_is_named) {
+  bool peers = _i;
+  device_world_begin(2, peers ? "no-pageable" : "no-pageable,no-peer");
+  world_run(&(world_setup){.nranks = 1, .bare = true, .argument = &peers}, try_all);
+  device_world_end();
+}
+END_TEST
+
+/* A driver is asked once of each allocation: that one is gone is not noticed. */
+static void ask_again(world_rank *self) {
+  memories *memories = calloc(1, sizeof *memories);
+  if (!device_world_join(self, 0) || !make_memories(self, memories)) return;
+  float *local = memories->local;
+  banyan_partial in = rows(local, local + 512), out = rows(local + 600, NULL), elsewhere = rows(local + 100, NULL);
+  combine(self, &in, &out, NULL);
+  memories->device->ops->local_free(memories->device, local);
+  memories->local = NULL;
+  combine(self, &in, &elsewhere, NULL);
+  free_memories(memories);
+  free(memories);
+}
+
+START_TEST(drivers_are_asked_once) {
+  device_world_begin(2, "no-pageable");
+  world_run(&(world_setup){.nranks = 1, .bare = true}, ask_again);
+  device_world_end();
+}
+END_TEST
+
+/* Where devices share the page tables of the machine all memory will do. */
+static void use_plain(world_rank *self) {
+  memories *memories = calloc(1, sizeof *memories);
+  if (!device_world_join(self, 0) || !make_memories(self, memories)) return;
+  banyan_partial in = rows(memories->plain, memories->plain + 512), out = rows(memories->plain + 600, NULL);
+  combine(self, &in, &out, NULL);
+  free_memories(memories);
+  free(memories);
+}
+
+START_TEST(plain_memory_that_is_reached) {
+  device_world_begin(2, "");
+  world_run(&(world_setup){.nranks = 1, .bare = true}, use_plain);
+  device_world_end();
+}
+END_TEST
+
+int main(void) {
+  Suite *suite = suite_create("device_reach");
+  TCase *tcase = tcase_create("reach");
+  tcase_set_timeout(tcase, 30);
+  tcase_add_loop_test(tcase, what_is_not_reached_is_named, 0, 2);
+  tcase_add_test(tcase, drivers_are_asked_once);
+  tcase_add_test(tcase, plain_memory_that_is_reached);
+  suite_add_tcase(suite, tcase);
+  return world_main(suite);
+}
+#endif

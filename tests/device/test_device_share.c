@@ -1,0 +1,413 @@
+/* SPDX-License-Identifier: Apache-2.0
+ * Arenas shared by the devices of a group, over the fake driver: ranks as threads and as processes, each kind of memory,
+ * what is agreed where devices differ, broken mappings, silent ranks, and that nothing is left. */
+#include <check.h>
+#include <dirent.h>
+#include <unistd.h>
+
+#include "base/clock.h"
+#include "device/arena.h"
+#include "tests/device/device_util.h"
+#include "tests/support/world.h"
+
+enum { BYTES = 1 << 16, RANKS_MAX = 5, MS = 1000000 };
+
+typedef struct task {
+  const char *words; /* of FAKE_CUDA; device r is that of rank r */
+  int32_t nranks;
+  bool processes, one_device, strict, hosts_differ;
+  bool alone; /* each rank's process sees its own device alone, as launchers may have it */
+  const char *odd_words; /* of the rank 1 */
+  int64_t deadline_ms; /* 0: 15 s */
+  /* What is to come of it. */
+  banyan_status status;
+  bny_memory_kind kind;
+  bool pcie; /* links are taken for PCIe */
+  const char *says;  /* part of every rank's error */
+  int32_t odd_rank;  /* one that does otherwise, or -1 */
+  int32_t odd_gathers; /* it takes part in as many gathers; -1: all */
+  bool odd_bytes, odd_strict;
+  bool silence; /* a bootstrap may say that it failed, instead of why */
+} task;
+
+#ifndef HAVE_CUDA
+int main(void) {
+  puts("built without CUDA");
+  return 77;
+}
+#else
+
+static int count_files(void) {
+  DIR *directory = opendir("/proc/self/fd");
+  int count = 0;
+  while (readdir(directory)) count++;
+  closedir(directory);
+  return count;
+}
+
+/* A bootstrap whose rank falls silent. */
+typedef struct fading {
+  const banyan_bootstrap *under;
+  int32_t gathers;
+} fading;
+
+static int gather_fading(void *context, const void *mine, void *all, size_t bytes, int64_t timeout_ns) {
+  fading *self = context;
+  if (self->gathers-- <= 0) return 1;
+  return self->under->allgather(self->under->context, mine, all, bytes, timeout_ns);
+}
+
+/* Word i of what `writer` writes into its part of the arena of `owner`. */
+static uint64_t word_of(int32_t writer, int32_t owner, int i) {
+  return (uint64_t)(writer * 100 + owner) << 32 | (uint32_t)(i + 1);
+}
+
+enum { WORDS = 64 };
+
+/* Each rank writes into all arenas; then each reads its own. */
+static bool use_arenas(world_rank *self, const bny_share *share) {
+  bny_device *device = share->device;
+  const bny_device_ops *ops = device->ops;
+  bny_device_words words;
+  if (!world_ok(self, ops->words_make(device, BYTES / 8, &words), "words")) return false;
+  void *own = share->memories[self->rank]->address;
+  bool good = world_ok(self, ops->copy(device, words.device, own, BYTES, NULL), "copy");
+  for (int i = 0; i < BYTES / 8 && good; i++)
+    good = world_check(self, atomic_load(&words.host[i]) == 0, "word %d of a new arena is not zero", i);
+  good = good && world_meet(self);
+  for (int32_t peer = 0; peer < self->nranks && good; peer++) {
+    for (int i = 0; i < WORDS; i++) atomic_store(&words.host[i], word_of(self->rank, peer, i));
+    char *to = (char *)share->memories[peer]->address + (size_t)self->rank * WORDS * 8;
+    good = world_ok(self, ops->copy(device, to, words.device, WORDS * 8, NULL), "copy to a peer");
+  }
+  good = good && world_meet(self) && world_ok(self, ops->copy(device, words.device, own, BYTES, NULL), "copy");
+  for (int i = 0; i < self->nranks * WORDS && good; i++)
+    good = world_check(self, atomic_load(&words.host[i]) == word_of(i / WORDS, self->rank, i % WORDS),
+                       "what rank %d wrote is not there", i / WORDS);
+  ops->words_free(device, &words);
+  return good && world_meet(self);
+}
+
+/* Ranks of one process that share a device do not map memory a second time. */
+static bny_memory_kind kind_of(const task *task) {
+  bool aliases = task->one_device && !task->processes && task->nranks > 1 && task->kind != BNY_MEMORY_HOST;
+  return aliases ? BNY_MEMORY_IPC : task->kind;
+}
+
+static bool check_addresses(world_rank *self, const task *task, const bny_share *share) {
+  static void *_Atomic owners[RANKS_MAX]; /* of this process */
+  if (task->processes || share->kind != BNY_MEMORY_IPC) return true;
+  atomic_store(&owners[self->rank], share->memories[self->rank]->address);
+  if (!world_meet(self)) return false;
+  bool same = true;
+  for (int32_t i = 0; i < self->nranks; i++) same = same && share->memories[i]->address == atomic_load(&owners[i]);
+  return world_check(self, same, "memory has a second address") && world_meet(self);
+}
+
+static bool check_share(world_rank *self, const task *task, const bny_share *share) {
+  bool crosses = !task->one_device && task->nranks > 1;
+  int32_t compute = 90, sms = 16;
+  return world_check(self, share->kind == kind_of(task), "shared by %s, not by %s", bny_memory_kind_name(share->kind),
+                     bny_memory_kind_name(kind_of(task))) &&
+         check_addresses(self, task, share) &&
+         world_check(self, share->rank == self->rank && share->nranks == self->nranks && share->bytes == BYTES, "facts") &&
+         world_check(self, share->crowd == (crosses ? 1 : task->nranks) && share->compute_least == compute,
+                     "facts of devices") &&
+         world_check(self, share->sm_count_least == sms, "%d SMs", share->sm_count_least) &&
+         world_check(self, share->lines_whole == (task->kind != BNY_MEMORY_HOST && !task->pcie), "lines") &&
+         world_check(self, share->atomics == share->lines_whole, "atomics") && use_arenas(self, share);
+}
+
+static void share_and_check(world_rank *self, const task *task, bny_device *device) {
+  int32_t hosts[RANKS_MAX] = {0}, processes[RANKS_MAX] = {0};
+  for (int32_t i = 0; i < self->nranks; i++) {
+    hosts[i] = task->hosts_differ ? i : 0;
+    processes[i] = task->processes ? i : 0;
+  }
+  bool odd = self->rank == task->odd_rank;
+  bny_share_config config = {.bytes = odd && task->odd_bytes ? 2 * BYTES : BYTES, .hosts = hosts, .processes = processes,
+                             .strict = odd && task->odd_strict ? !task->strict : task->strict};
+  fading fades = {&self->bootstrap, odd && task->odd_gathers >= 0 ? task->odd_gathers : INT32_MAX};
+  banyan_bootstrap bootstrap = self->bootstrap;
+  bootstrap.context = &fades;
+  bootstrap.allgather = gather_fading;
+  bny_exchange exchange = {&bootstrap, bny_clock_ns() + (task->deadline_ms ? task->deadline_ms : 15000) * MS};
+  bny_share *share = NULL;
+  banyan_status status = bny_share_make(device, &exchange, &config, &share);
+  bool silent = odd && task->odd_gathers >= 0; /* what it makes of itself is no matter */
+  if (status == BANYAN_OK) {
+    if (world_check(self, task->status == BANYAN_OK, "it worked")) check_share(self, task, share);
+    bny_share_free(share);
+  } else if (!silent) {
+    bool fits = status == task->status || (task->silence && status == BANYAN_ERR_BOOTSTRAP);
+    world_check(self, fits && strstr(banyan_last_error(), task->says ? task->says : ""),
+                "status %d, \"%s\"; not %d, \"%s\"", (int)status, banyan_last_error(), (int)task->status, task->says);
+    world_check(self, share == NULL, "a share was given in spite of an error");
+  }
+}
+
+static void run_rank(world_rank *self) {
+  const task *task = self->argument;
+  int files = count_files();
+  bny_device *device = NULL;
+  if (task->alone) {
+    char words[256];
+    snprintf(words, sizeof words, "devices=1,first=%d,%s", self->rank,
+             self->rank == 1 && task->odd_words ? task->odd_words : task->words);
+    setenv("FAKE_CUDA", words, 1);
+  }
+  if (!world_ok(self, open_fake(task->one_device || task->alone ? 0 : self->rank, &device), "open")) return;
+  share_and_check(self, task, device);
+  device->ops->close(device);
+  if (!task->processes) return;
+  char left[256];
+  world_check(self, FAKE_CUDA(fake_cuda_live)(left, sizeof left) == 0, "left: %s", left);
+  world_check(self, count_files() == files, "%d files were open, and %d are", files, count_files());
+}
+
+static void run_task(task task) {
+  char left[256];
+  setenv("FAKE_CUDA", task.words ? task.words : "", 1);
+  FAKE_CUDA(fake_cuda_live)(left, sizeof left);
+  int files = count_files();
+  world_setup setup = {.nranks = task.nranks, .processes = task.processes, .bare = true, .argument = &task};
+  world_run(&setup, run_rank);
+  ck_assert_msg(FAKE_CUDA(fake_cuda_live)(left, sizeof left) == 0, "left: %s", left);
+  ck_assert_int_eq(count_files(), files);
+}
+
+/* ---- each kind ------------------------------------------------------------------------------------------------------- */
+
+static const char *const words_of_kind[BNY_MEMORY_KINDS] = {
+  [BNY_MEMORY_FILE] = "devices=5",
+  [BNY_MEMORY_FABRIC] = "devices=5,no-files",
+  [BNY_MEMORY_IPC] = "devices=5,no-vmm",
+  [BNY_MEMORY_HOST] = "devices=5,no-vmm,no-ipc",
+};
+
+START_TEST(every_kind) {
+  int kind = _i % BNY_MEMORY_KINDS;
+  for (int32_t nranks = 1; nranks <= RANKS_MAX; nranks++)
+    for (int one_device = 0; one_device < 2; one_device++)
+      run_task((task){.words = words_of_kind[kind], .nranks = nranks, .processes = _i >= BNY_MEMORY_KINDS,
+                      .one_device = one_device, .kind = (bny_memory_kind)kind, .odd_rank = -1});
+}
+END_TEST
+
+/* Ranks of two hosts, in one NVLink domain. */
+START_TEST(hosts_share_by_fabric) {
+  for (int processes = 0; processes < 2; processes++) {
+    task task = {.words = "", .nranks = 3, .processes = processes, .hosts_differ = true, .kind = BNY_MEMORY_FABRIC,
+                 .odd_rank = -1};
+    run_task(task);
+    task.words = "no-fabric:2";
+    task.status = BANYAN_ERR_UNSUPPORTED;
+    task.says = "ranks 0 and 1 are on different hosts";
+    run_task(task);
+  }
+}
+END_TEST
+
+/* Processes that see their own device alone: links are NVLink where memory goes by fabric handles or all have
+ * multicast, and where nothing tells so they are not. */
+START_TEST(links_of_devices_that_are_not_seen) {
+  static const struct {
+    const char *words, *odd_words;
+    bny_memory_kind kind;
+    bool hosts_differ, pcie;
+  } cases[] = {
+      {"", NULL, BNY_MEMORY_FABRIC, false, false},
+      {"", NULL, BNY_MEMORY_FABRIC, true, false},
+      {"multicast", NULL, BNY_MEMORY_FILE, false, false},
+      {"multicast,no-fabric", NULL, BNY_MEMORY_FILE, false, false},
+      {"multicast,no-vmm", NULL, BNY_MEMORY_IPC, false, false},
+      {"multicast,no-fabric", "no-fabric", BNY_MEMORY_FILE, false, true},
+      {"multicast", "", BNY_MEMORY_FABRIC, false, false},
+      {"no-fabric", NULL, BNY_MEMORY_FILE, false, true},
+      {"", "no-fabric", BNY_MEMORY_FILE, false, true},
+      {"no-vmm", NULL, BNY_MEMORY_IPC, false, true},
+      {"multicast,no-vmm,no-ipc", NULL, BNY_MEMORY_HOST, false, true},
+  };
+  for (size_t i = 0; i < sizeof cases / sizeof cases[0]; i++)
+    run_task((task){.words = cases[i].words,
+                    .odd_words = cases[i].odd_words,
+                    .alone = true,
+                    .nranks = 3,
+                    .processes = true,
+                    .hosts_differ = cases[i].hosts_differ,
+                    .kind = cases[i].kind,
+                    .pcie = cases[i].pcie,
+                    .odd_rank = -1});
+}
+END_TEST
+
+/* ---- devices that differ --------------------------------------------------------------------------------------------- */
+
+START_TEST(one_that_lacks_a_kind_decides) {
+  static const struct {
+    const char *words;
+    bny_memory_kind kind;
+  } cases[] = {
+    {"no-files:1", BNY_MEMORY_FABRIC},
+    {"no-vmm:2", BNY_MEMORY_IPC},
+    {"no-files:0,no-fabric:1", BNY_MEMORY_IPC},
+    {"no-vmm:2,no-ipc:0", BNY_MEMORY_HOST},
+    {"no-peer:1", BNY_MEMORY_HOST},
+  };
+  for (int i = 0; i < 10; i++)
+    run_task((task){.words = cases[i / 2].words, .nranks = 3, .processes = i % 2, .kind = cases[i / 2].kind, .odd_rank = -1});
+}
+END_TEST
+
+START_TEST(nothing_in_common_is_an_error) {
+  for (int processes = 0; processes < 2; processes++) {
+    task task = {.nranks = 3, .processes = processes, .status = BANYAN_ERR_UNSUPPORTED, .odd_rank = -1};
+    task.words = "no-vmm:2,no-ipc:2,no-host:1";
+    task.says = "the device of rank 2 does not share memory by memory files";
+    run_task(task);
+    task.words = "no-peer:1";
+    task.strict = true;
+    task.says = "the device of rank 0 has no peer access to that of rank 1 (BANYAN_DEVICE_FALLBACK is error on some rank)";
+    run_task(task);
+    task.strict = false, task.odd_rank = 2, task.odd_strict = true, task.odd_gathers = -1;
+    run_task(task);
+  }
+}
+END_TEST
+
+START_TEST(sizes_must_agree) {
+  for (int processes = 0; processes < 2; processes++)
+    run_task((task){.nranks = 3, .processes = processes, .status = BANYAN_ERR_MISMATCH, .says = "arenas on devices are of",
+                    .odd_rank = 1, .odd_gathers = -1, .odd_bytes = true});
+}
+END_TEST
+
+START_TEST(arenas_too_small_are_refused) {
+  bny_device *device = NULL;
+  banyan_bootstrap bootstrap = {.size = sizeof bootstrap, .nranks = 4};
+  bny_exchange exchange = {&bootstrap, 0};
+  int32_t zeros[4] = {0};
+  bny_share_config config = {.bytes = 4 * 2 * BNY_SHARE_CELL_BYTES - 16, .hosts = zeros, .processes = zeros};
+  bny_share *share = NULL;
+  ck_assert_int_eq(open_fake(0, &device), BANYAN_OK);
+  ck_assert_int_eq(bny_share_make(device, &exchange, &config, &share), BANYAN_ERR_ARGUMENT);
+  config.bytes = BYTES + 8;
+  ck_assert_int_eq(bny_share_make(device, &exchange, &config, &share), BANYAN_ERR_ARGUMENT);
+  device->ops->close(device);
+}
+END_TEST
+
+START_TEST(fallback_is_read) {
+  bool strict = true;
+  ck_assert_int_eq(bny_share_read_fallback(NULL, &strict), BANYAN_OK);
+  ck_assert(!strict);
+  ck_assert_int_eq(bny_share_read_fallback("error", &strict), BANYAN_OK);
+  ck_assert(strict);
+  ck_assert_int_eq(bny_share_read_fallback("slower", &strict), BANYAN_OK);
+  ck_assert(!strict);
+  ck_assert_int_eq(bny_share_read_fallback("faster", &strict), BANYAN_ERR_ARGUMENT);
+  ck_assert_ptr_nonnull(strstr(banyan_last_error(), "BANYAN_DEVICE_FALLBACK is \"faster\""));
+}
+END_TEST
+
+/* ---- what is broken -------------------------------------------------------------------------------------------------- */
+
+/* stderr of a task. */
+static void run_and_read(task task, char *text, size_t bytes) {
+  FILE *said = tmpfile();
+  int before = dup(STDERR_FILENO);
+  fflush(stderr);
+  dup2(fileno(said), STDERR_FILENO);
+  run_task(task);
+  dup2(before, STDERR_FILENO);
+  close(before);
+  rewind(said);
+  text[fread(text, 1, bytes - 1, said)] = 0;
+  fclose(said);
+}
+
+/* Rank 1 writes into nothing. The pair is named, and either all end or all go on in another way. */
+START_TEST(broken_mappings_are_found) {
+  static const char *const pair = "what rank 1 wrote into the arena of rank 0 by memory files did not arrive";
+  char text[8192];
+  for (int processes = 0; processes < 2; processes++) {
+    task task = {.words = "lost-writes:1", .nranks = 3, .processes = processes, .strict = true, .status = BANYAN_ERR_SYSTEM,
+                 .says = pair, .odd_rank = -1};
+    run_task(task);
+    task.strict = false;
+    task.status = BANYAN_OK;
+    task.kind = processes ? BNY_MEMORY_HOST : BNY_MEMORY_IPC; /* in one process it goes by addresses, which are right */
+    run_and_read(task, text, sizeof text);
+    ck_assert_msg(strstr(text, pair) && strstr(text, "the next kind is tried"), "%s", text);
+    ck_assert_msg(!processes == !strstr(text, "arenas lie in host memory, which is slower"), "%s", text);
+  }
+}
+END_TEST
+
+START_TEST(imports_that_fail_are_told) {
+  static const char *const pair = "the arena of rank 0 cannot be mapped by rank 2: importing a peer's arena into CUDA device 2";
+  char text[8192];
+  for (int processes = 0; processes < 2; processes++) {
+    task task = {.words = "import-fails:2", .nranks = 3, .processes = processes, .strict = true,
+                 .status = BANYAN_ERR_SYSTEM, .says = pair, .odd_rank = -1};
+    run_task(task);
+    task.strict = false;
+    task.status = BANYAN_OK;
+    task.kind = processes ? BNY_MEMORY_HOST : BNY_MEMORY_IPC;
+    run_and_read(task, text, sizeof text);
+    ck_assert_msg(strstr(text, pair), "%s", text);
+  }
+}
+END_TEST
+
+/* One rank leaves after any number of gathers: all others end in time. */
+START_TEST(silent_ranks_are_waited_for_in_vain) {
+  for (int gathers = 0; gathers < 8; gathers++) {
+    double began = world_now_s();
+    run_task((task){.nranks = 3, .processes = _i, .deadline_ms = 250, .status = BANYAN_ERR_TIMEOUT, .silence = true,
+                    .odd_rank = 1, .odd_gathers = gathers});
+    ck_assert_msg(world_now_s() - began < 5, "it took %g s", world_now_s() - began);
+  }
+}
+END_TEST
+
+static void run_busy_rank(world_rank *self) {
+  bny_device *device = NULL;
+  if (!world_ok(self, open_fake(self->rank, &device), "open")) return;
+  share_and_check(self, self->argument, device); /* what the device still works on stays until this process ends */
+}
+
+START_TEST(busy_devices_are_not_waited_for) {
+  task task = {.words = "slow-writes:1", .nranks = 3, .processes = true, .deadline_ms = 300, .status = BANYAN_ERR_TIMEOUT,
+               .says = "device 1 (Fake 1) did not finish copies in time", .odd_rank = -1};
+  setenv("FAKE_CUDA", task.words, 1);
+  world_setup setup = {.nranks = 3, .processes = true, .bare = true, .argument = &task};
+  double began = world_now_s();
+  world_run(&setup, run_busy_rank);
+  ck_assert_msg(world_now_s() - began < 5, "it took %g s", world_now_s() - began);
+}
+END_TEST
+
+int main(void) {
+  Suite *suite = suite_create("device_share");
+  TCase *kinds = tcase_create("kinds"), *differing = tcase_create("differing"), *broken = tcase_create("broken");
+  tcase_add_loop_test(kinds, every_kind, 0, 2 * BNY_MEMORY_KINDS);
+  tcase_add_test(kinds, hosts_share_by_fabric);
+  tcase_add_test(kinds, links_of_devices_that_are_not_seen);
+  tcase_add_test(differing, one_that_lacks_a_kind_decides);
+  tcase_add_test(differing, nothing_in_common_is_an_error);
+  tcase_add_test(differing, sizes_must_agree);
+  tcase_add_test(differing, arenas_too_small_are_refused);
+  tcase_add_test(differing, fallback_is_read);
+  tcase_add_test(broken, broken_mappings_are_found);
+  tcase_add_test(broken, imports_that_fail_are_told);
+  tcase_add_loop_test(broken, silent_ranks_are_waited_for_in_vain, 0, 2);
+  tcase_add_test(broken, busy_devices_are_not_waited_for);
+  suite_add_tcase(suite, kinds);
+  suite_add_tcase(suite, differing);
+  suite_add_tcase(suite, broken);
+  tcase_set_timeout(kinds, 60);
+  tcase_set_timeout(broken, 60);
+  return world_main(suite);
+}
+#endif

@@ -1,0 +1,57 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * Ranks with emulated devices, all in one thread: arenas, launches, and their results. */
+#ifndef BNY_TESTS_CUDA_RANKS_H
+#define BNY_TESTS_CUDA_RANKS_H
+
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "cuda/device.h"
+#include "cuda/program.h"
+
+extern "C" {
+#include "device/program.h"
+}
+
+/* Sizes of all arenas, large enough for tests. */
+bny_arena_sizes cuda_ranks_sizes();
+
+class cuda_ranks {
+public:
+  /* resident: maximum of blocks of a device at one time. */
+  cuda_ranks(int32_t nranks, uint64_t seed, uint32_t resident = 0);
+  ~cuda_ranks();
+  cuda_ranks(const cuda_ranks &) = delete;
+  cuda_ranks &operator=(const cuda_ranks &) = delete;
+
+  /* Adds a launch to the rank's stream. Programs, oneshots and calls are copied. */
+  void oneshot(int32_t rank, bny_protocol protocol, const bny_oneshot &what, const bny_device_call &call, uint32_t blocks,
+               uint32_t threads);
+  void program(int32_t rank, const bny_program *program, const bny_device_call &call, uint32_t blocks, uint32_t threads);
+  void any(int32_t rank, uint32_t blocks, uint32_t threads, std::function<void()> kernel);
+  const bny_device_group &group(int32_t rank) { return groups_[static_cast<size_t>(rank)]; }
+  void overlap(bool allowed) { overlap_ = allowed; }
+
+  /* Runs all launches added so far. Returns "", or the reason of a failure. */
+  std::string run();
+
+  void set_timeout(uint64_t ns);
+  bny_arena_head *head(int32_t rank) { return reinterpret_cast<bny_arena_head *>(groups_[0].arenas[rank]); }
+  uint64_t *words(int32_t rank) { return &words_[static_cast<size_t>(rank) * BNY_DEVICE_WORDS]; }
+  bny_device_fault fault(int32_t rank) { return bny_device_fault_unpack(head(rank)->fault); }
+  bny_emulator *emulator() { return emulator_; }
+
+private:
+  int32_t nranks_;
+  bool overlap_ = false;
+  bny_emulator *emulator_;
+  std::vector<bny_device_group> groups_;
+  std::vector<uint64_t> words_;
+};
+
+/* Threads of a block of at least `warps` warps. */
+uint32_t cuda_ranks_threads(const bny_unit_shape &shape, uint32_t warps);
+
+#endif

@@ -1,0 +1,289 @@
+/* SPDX-License-Identifier: Apache-2.0
+ * The fake CUDA driver's streams, copies, modules and launches. The calling thread does all work at once. */
+#include <stdio.h>
+#include <string.h>
+#include <unistd.h>
+
+#include "tests/emulate/fake_cuda.h"
+#include "tests/emulate/fake_cuda_parts.h"
+
+#ifndef FAKE_CUDA_KERNELS
+CUresult cuEventCreate(CUevent *event, unsigned flags) { return (void)event, (void)flags, CUDA_ERROR_NOT_SUPPORTED; }
+CUresult cuEventDestroy(CUevent event) { return (void)event, CUDA_ERROR_NOT_SUPPORTED; }
+CUresult cuEventRecord(CUevent event, CUstream stream) { return (void)event, (void)stream, CUDA_ERROR_NOT_SUPPORTED; }
+CUresult cuEventElapsedTime(float *ms, CUevent from, CUevent to) {
+  return (void)ms, (void)from, (void)to, CUDA_ERROR_NOT_SUPPORTED;
+}
+CUresult cuStreamBeginCapture(CUstream stream, CUstreamCaptureMode mode) {
+  return (void)stream, (void)mode, CUDA_ERROR_NOT_SUPPORTED;
+}
+CUresult cuStreamEndCapture(CUstream stream, CUgraph *graph) { return (void)stream, (void)graph, CUDA_ERROR_NOT_SUPPORTED; }
+CUresult cuGraphInstantiateWithFlags(CUgraphExec *exec, CUgraph graph, unsigned long long flags) {
+  return (void)exec, (void)graph, (void)flags, CUDA_ERROR_NOT_SUPPORTED;
+}
+CUresult cuGraphUpload(CUgraphExec exec, CUstream stream) { return (void)exec, (void)stream, CUDA_ERROR_NOT_SUPPORTED; }
+CUresult cuGraphLaunch(CUgraphExec exec, CUstream stream) { return (void)exec, (void)stream, CUDA_ERROR_NOT_SUPPORTED; }
+CUresult cuGraphExecDestroy(CUgraphExec exec) { return (void)exec, CUDA_ERROR_NOT_SUPPORTED; }
+CUresult cuGraphDestroy(CUgraph graph) { return (void)graph, CUDA_ERROR_NOT_SUPPORTED; }
+static const void *fake_kernel_find(const char *name) { return (void)name, NULL; }
+static bool fake_kernel_is(const void *function) { return (void)function, false; }
+static void fake_kernel_launch(const void *function, void *stream, bool captured, const fake_cuda_launch *launch) {
+  (void)function, (void)stream, (void)captured, (void)launch;
+}
+static void fake_kernel_note(const void *function, unsigned what) { (void)function, (void)what; }
+static unsigned fake_kernel_noted(const void *function) { return (void)function, 0; }
+enum { FAKE_KERNEL_LOADED = 1, FAKE_KERNEL_SHARES = 2 };
+static bool fake_queue_is_on(void) { return false; }
+static bool fake_queue_is_broken(void) { return false; }
+static bool fake_queue_is_busy(const void *stream) { return (void)stream, false; }
+static bool fake_queue_is_capturing(const void *stream) { return (void)stream, false; }
+static void fake_queue_copy(const void *stream, void *to, const void *from, size_t bytes) {
+  (void)stream, (void)to, (void)from, (void)bytes;
+}
+static void fake_queue_fill(const void *stream, void *to, unsigned char value, size_t bytes) {
+  (void)stream, (void)to, (void)value, (void)bytes;
+}
+#endif
+
+/* ---- streams ----------------------------------------------------------------------------------------------------- */
+
+CUresult cuStreamCreate(CUstream *stream, unsigned flags) {
+  CUresult result = fake_enter(true);
+  if (result != CUDA_SUCCESS) return result;
+  if (flags != CU_STREAM_NON_BLOCKING) return CUDA_ERROR_INVALID_VALUE;
+  fake_lock();
+  *stream = fake_add(STREAM, NULL, 0)->address;
+  fake_unlock();
+  return CUDA_SUCCESS;
+}
+
+CUresult cuStreamDestroy(CUstream stream) {
+  CUresult result = fake_enter(true);
+  if (result != CUDA_SUCCESS) return result;
+  fake_lock();
+  bool removed = fake_remove(STREAM, stream);
+  fake_unlock();
+  return removed ? CUDA_SUCCESS : CUDA_ERROR_INVALID_HANDLE;
+}
+
+/* Checks that the stream is of the current device, or the default one. *runs: it is not being captured. */
+static CUresult use(CUstream stream, bool setup, bool *runs) {
+  CUresult result = fake_enter(setup);
+  if (result != CUDA_SUCCESS) return result;
+  fake_lock();
+  const object *found = stream ? fake_find(STREAM, stream) : NULL;
+  if (stream && (!found || found->device != fake_device())) result = CUDA_ERROR_INVALID_HANDLE;
+  *runs = !(found && found->capturing) && !fake_queue_is_capturing(stream);
+  fake_unlock();
+  return result == CUDA_SUCCESS && fake_queue_is_broken() ? CUDA_ERROR_LAUNCH_FAILED : result;
+}
+
+CUresult cuStreamQuery(CUstream stream) {
+  bool runs = false;
+  CUresult result = use(stream, true, &runs);
+  if (result != CUDA_SUCCESS) return result;
+  if (!runs) return CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED;
+  return fake_is("slow-writes", fake_device()) || fake_queue_is_busy(stream) ? CUDA_ERROR_NOT_READY : CUDA_SUCCESS;
+}
+
+CUresult cuStreamSynchronize(CUstream stream) {
+  CUresult result;
+  while ((result = cuStreamQuery(stream)) == CUDA_ERROR_NOT_READY) usleep(100);
+  return result;
+}
+
+CUresult cuStreamIsCapturing(CUstream stream, CUstreamCaptureStatus *status) {
+  bool runs = true;
+  CUresult result = use(stream, false, &runs);
+  *status = runs ? CU_STREAM_CAPTURE_STATUS_NONE : CU_STREAM_CAPTURE_STATUS_ACTIVE;
+  return result;
+}
+
+EXPORTED fake_cuda_capture_function fake_cuda_capture;
+void fake_cuda_capture(void *stream, bool on) {
+  fake_lock();
+  fake_find(STREAM, stream)->capturing = on;
+  fake_unlock();
+}
+
+CUresult cuMemcpyAsync(CUdeviceptr to, CUdeviceptr from, size_t bytes, CUstream stream) {
+  bool runs = false;
+  CUresult result = use(stream, false, &runs);
+  if (result != CUDA_SUCCESS) return result;
+  fake_lock();
+  bool known = fake_covering((void *)(uintptr_t)to, bytes) && fake_covering((void *)(uintptr_t)from, bytes);
+  fake_unlock();
+  if (!known) return CUDA_ERROR_INVALID_VALUE;
+  if (fake_queue_is_on()) fake_queue_copy(stream, (void *)(uintptr_t)to, (void *)(uintptr_t)from, bytes);
+  else if (runs) memcpy((void *)(uintptr_t)to, (void *)(uintptr_t)from, bytes);
+  return CUDA_SUCCESS;
+}
+
+CUresult cuMemsetD8Async(CUdeviceptr to, unsigned char value, size_t bytes, CUstream stream) {
+  bool runs = false;
+  CUresult result = use(stream, false, &runs);
+  if (result != CUDA_SUCCESS) return result;
+  fake_lock();
+  bool known = fake_covering((void *)(uintptr_t)to, bytes) != NULL;
+  fake_unlock();
+  if (!known) return CUDA_ERROR_INVALID_VALUE;
+  if (fake_queue_is_on()) fake_queue_fill(stream, (void *)(uintptr_t)to, value, bytes);
+  else if (runs) fake_fill((void *)(uintptr_t)to, value, bytes);
+  return CUDA_SUCCESS;
+}
+
+/* ---- modules ----------------------------------------------------------------------------------------------------- */
+
+static bool is_own(const void *image) { return ((const fake_cuda_image *)image)->magic == FAKE_CUDA_MAGIC; }
+
+/* The image stands for the library's kernels. */
+static bool is_library(const void *image) {
+  static const unsigned char fat_binary[4] = {0x50, 0xed, 0x55, 0xba};
+  return memcmp(image, fat_binary, 4) == 0 || memcmp(image, "emul", 4) == 0;
+}
+
+CUresult cuModuleLoadData(CUmodule *module, const void *image) {
+  CUresult result = fake_enter_idle();
+  if (result != CUDA_SUCCESS) return result;
+  if (fake_number("load-fails", 0)) return (CUresult)fake_number("load-fails", 0);
+  if (!is_own(image) && !is_library(image)) return CUDA_ERROR_NO_BINARY_FOR_GPU;
+  fake_lock();
+  object *made = fake_add(MODULE, NULL, 0);
+  made->image = image;
+  *module = made->address;
+  fake_unlock();
+  return CUDA_SUCCESS;
+}
+
+CUresult cuModuleUnload(CUmodule module) {
+  CUresult result = fake_enter_idle();
+  if (result != CUDA_SUCCESS) return result;
+  fake_lock();
+  bool removed = fake_remove(MODULE, module);
+  fake_unlock();
+  return removed ? CUDA_SUCCESS : CUDA_ERROR_INVALID_HANDLE;
+}
+
+/* A function is its address in the image. */
+CUresult cuModuleGetFunction(CUfunction *function, CUmodule module, const char *name) {
+  CUresult result = fake_enter_idle();
+  if (result != CUDA_SUCCESS) return result;
+  fake_lock();
+  const object *found = fake_find(MODULE, module);
+  const fake_cuda_image *image = found ? found->image : NULL;
+  fake_unlock();
+  if (image && !is_own(image)) {
+    *function = (CUfunction)(uintptr_t)fake_kernel_find(name);
+    return *function ? CUDA_SUCCESS : CUDA_ERROR_NOT_FOUND;
+  }
+  for (int i = 0; image && i < FAKE_CUDA_KERNELS_MAX && image->kernels[i].name; i++) {
+    if (strcmp(image->kernels[i].name, name) != 0 && strcmp(image->kernels[i].name, "*") != 0) continue;
+    *function = (CUfunction)(uintptr_t)&image->kernels[i];
+    return CUDA_SUCCESS;
+  }
+  return CUDA_ERROR_NOT_FOUND;
+}
+
+CUresult cuFuncLoad(CUfunction function) {
+  fake_kernel_note(function, FAKE_KERNEL_LOADED);
+  return fake_enter_idle();
+}
+
+static int local_bytes(void) { return (int)fake_number("local", 800); }
+
+CUresult cuFuncGetAttribute(int *value, CUfunction_attribute attribute, CUfunction function) {
+  fake_kernel_note(function, FAKE_KERNEL_LOADED);
+  switch ((int)attribute) {
+  case CU_FUNC_ATTRIBUTE_MAX_THREADS_PER_BLOCK: *value = 1024; break;
+  case CU_FUNC_ATTRIBUTE_NUM_REGS: *value = 64; break;
+  case CU_FUNC_ATTRIBUTE_LOCAL_SIZE_BYTES: *value = local_bytes(); break;
+  default: *value = 0;
+  }
+  return fake_enter(true);
+}
+
+CUresult cuFuncSetAttribute(CUfunction function, CUfunction_attribute attribute, int value) {
+  if (attribute == CU_FUNC_ATTRIBUTE_PREFERRED_SHARED_MEMORY_CARVEOUT) {
+    if (value == CU_SHAREDMEM_CARVEOUT_MAX_SHARED) fake_kernel_note(function, FAKE_KERNEL_SHARES);
+    return fake_enter(true);
+  }
+  return attribute == CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES ? fake_enter(true) : CUDA_ERROR_INVALID_VALUE;
+}
+
+CUresult cuOccupancyMaxActiveBlocksPerMultiprocessor(int *blocks, CUfunction function, int threads, size_t shared_bytes) {
+  (void)function;
+  *blocks = threads > 0 && shared_bytes <= 227 << 10 ? 2048 / threads : 0;
+  return fake_enter(true);
+}
+
+/* Limited by SMs alone, unless FAKE_CUDA has clusters=N. */
+CUresult cuOccupancyMaxActiveClusters(int *clusters, CUfunction function, const CUlaunchConfig *config) {
+  int blocks = 0, sms = 0;
+  if (config->numAttrs != 1 || config->attrs[0].id != CU_LAUNCH_ATTRIBUTE_CLUSTER_DIMENSION) return CUDA_ERROR_INVALID_VALUE;
+  CUresult result = cuOccupancyMaxActiveBlocksPerMultiprocessor(&blocks, function, (int)config->blockDimX,
+                                                                config->sharedMemBytes);
+  if (result == CUDA_SUCCESS) result = cuDeviceGetAttribute(&sms, CU_DEVICE_ATTRIBUTE_MULTIPROCESSOR_COUNT, fake_device());
+  *clusters = (int)fake_number("clusters", sms / (long)config->attrs[0].value.clusterDim.x * blocks);
+  return result;
+}
+
+/* ---- launches ---------------------------------------------------------------------------------------------------- */
+
+/* Checks a kernel of the library. A driver may load an unprepared one, or make room for it, at its first launch; or it
+ * may be unable to share SMs. Such waits never end if kernels wait for each other. */
+static bool is_ready(CUfunction function) {
+  const unsigned noted = fake_kernel_noted(function);
+  const char *lacks = fake_stack() < (size_t)local_bytes() ? "has more local memory than threads have"
+                      : !(noted & FAKE_KERNEL_LOADED)      ? "was never loaded"
+                      : !(noted & FAKE_KERNEL_SHARES)      ? "does not ask for all shared memory"
+                                                           : NULL;
+  if (lacks) fprintf(stderr, "fake CUDA: a kernel is launched that %s\n", lacks);
+  return !lacks;
+}
+
+static CUresult run(CUfunction function, CUstream stream, fake_cuda_launch *launch) {
+  bool runs = false;
+  CUresult result = use(stream, false, &runs);
+  if (result != CUDA_SUCCESS) return result;
+  launch->device = fake_device();
+  if (fake_kernel_is(function) && !is_ready(function)) return CUDA_ERROR_ILLEGAL_STATE;
+  if (fake_kernel_is(function)) {
+    fake_kernel_launch(function, stream, !runs, launch);
+    return CUDA_SUCCESS;
+  }
+  void (*kernel)(const fake_cuda_launch *);
+  const char *entry = (const char *)function;
+  memcpy(&kernel, entry + sizeof(const char *), sizeof kernel);
+  if (runs) kernel(launch);
+  return CUDA_SUCCESS;
+}
+
+CUresult cuLaunchKernel(CUfunction function, unsigned gx, unsigned gy, unsigned gz, unsigned bx, unsigned by, unsigned bz,
+                        unsigned shared_bytes, CUstream stream, void **arguments, void **extra) {
+  fake_cuda_launch launch = {.grid = {gx, gy, gz}, .block = {bx, by, bz}, .shared_bytes = shared_bytes,
+                             .arguments = arguments};
+  if (extra || gx * gy * gz == 0 || bx * by * bz == 0 || bx * by * bz > 1024) return CUDA_ERROR_INVALID_VALUE;
+  return run(function, stream, &launch);
+}
+
+CUresult cuLaunchKernelEx(const CUlaunchConfig *config, CUfunction function, void **arguments, void **extra) {
+  fake_cuda_launch launch = {
+    .grid = {config->gridDimX, config->gridDimY, config->gridDimZ},
+    .block = {config->blockDimX, config->blockDimY, config->blockDimZ},
+    .shared_bytes = config->sharedMemBytes, .arguments = arguments,
+  };
+  if (extra) return CUDA_ERROR_INVALID_VALUE;
+  for (unsigned i = 0; i < config->numAttrs; i++) {
+    const CUlaunchAttribute *attribute = &config->attrs[i];
+    if (attribute->id == CU_LAUNCH_ATTRIBUTE_PROGRAMMATIC_STREAM_SERIALIZATION) {
+      launch.early = attribute->value.programmaticStreamSerializationAllowed != 0;
+    } else if (attribute->id == CU_LAUNCH_ATTRIBUTE_CLUSTER_DIMENSION) {
+      launch.cluster[0] = attribute->value.clusterDim.x;
+      launch.cluster[1] = attribute->value.clusterDim.y;
+      launch.cluster[2] = attribute->value.clusterDim.z;
+    } else {
+      return CUDA_ERROR_INVALID_VALUE;
+    }
+  }
+  return run(function, config->hStream, &launch);
+}

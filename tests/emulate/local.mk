@@ -1,0 +1,59 @@
+# SPDX-License-Identifier: Apache-2.0
+# Tests of device kernels on the host, in C++.
+cuda_tests += \
+  %D%/test_cuda_bytes \
+  %D%/test_cuda_combine \
+  %D%/test_cuda_decode \
+  %D%/test_cuda_faults \
+  %D%/test_cuda_fused
+%C%_test_cuda_bytes_SOURCES = %D%/test_cuda_bytes.cc
+%C%_test_cuda_bytes_LDADD = libbanyan_emulate.la $(LDADD)
+%C%_test_cuda_combine_SOURCES = %D%/test_cuda_combine.cc
+%C%_test_cuda_combine_LDADD = libbanyan_emulate.la $(LDADD)
+%C%_test_cuda_decode_SOURCES = %D%/test_cuda_decode.cc
+%C%_test_cuda_decode_LDADD = libbanyan_emulate.la $(LDADD)
+%C%_test_cuda_faults_SOURCES = %D%/test_cuda_faults.cc
+%C%_test_cuda_faults_LDADD = libbanyan_emulate.la $(LDADD)
+%C%_test_cuda_fused_SOURCES = %D%/test_cuda_fused.cc
+%C%_test_cuda_fused_LDADD = libbanyan_emulate.la $(LDADD)
+%C%_test_cuda_decode_CPPFLAGS = $(AM_CPPFLAGS) $(compiled_flags)
+
+# The emulated device.
+if CXX17
+check_LTLIBRARIES += libbanyan_emulator.la libbanyan_emulate.la
+else
+EXTRA_LTLIBRARIES += libbanyan_emulator.la libbanyan_emulate.la
+endif
+libbanyan_emulator_la_SOURCES = \
+  kernels/cuda/emulate.cc kernels/cuda/emulate.h kernels/cuda/emulate_sum.h kernels/cuda/emulate_warpgroup.h
+libbanyan_emulate_la_LIBADD = libbanyan_emulator.la
+libbanyan_emulate_la_CPPFLAGS = $(AM_CPPFLAGS) $(compiled_flags)
+libbanyan_emulate_la_SOURCES = \
+  %D%/cuda_decode_util.hh \
+  %D%/cuda_ranks.cc %D%/cuda_ranks.hh
+
+# The fake CUDA driver, which the library loads in tests.
+if CUDA
+check_LTLIBRARIES += %D%/fake_cuda.la
+endif
+fake_cuda_sources = \
+  %D%/fake_cuda.c %D%/fake_cuda.h \
+  %D%/fake_cuda_memory.c \
+  %D%/fake_cuda_parts.h \
+  %D%/fake_cuda_work.c
+%C%_fake_cuda_la_SOURCES = $(fake_cuda_sources)
+%C%_fake_cuda_la_CPPFLAGS = $(AM_CPPFLAGS)
+%C%_fake_cuda_la_CFLAGS = $(AM_CFLAGS) $(CUDA_CFLAGS)
+%C%_fake_cuda_la_CXXFLAGS = $(AM_CXXFLAGS) -fvisibility=hidden $(CUDA_CFLAGS)
+%C%_fake_cuda_la_LIBADD =
+if CXX17
+%C%_fake_cuda_la_SOURCES += \
+  %D%/fake_cuda_graph.cc \
+  %D%/fake_cuda_kernels.cc \
+  %D%/fake_cuda_queue.cc %D%/fake_cuda_queue.hh \
+  %D%/user_kernel.cuh \
+  %D%/user_kernel.h
+%C%_fake_cuda_la_CPPFLAGS += -DFAKE_CUDA_KERNELS $(compiled_flags)
+%C%_fake_cuda_la_LIBADD += libbanyan_emulator.la
+endif
+%C%_fake_cuda_la_LDFLAGS = $(module_flags)

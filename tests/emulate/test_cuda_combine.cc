@@ -1,0 +1,218 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * The combine kernels of devices, emulated: every algorithm, scatter, convention, protocol and number of ranks, in
+ * several epochs. Ranks may run ahead of each other. The result has the bits that a processor computes for the same
+ * plan, and no byte outside of it is written. */
+#include <check.h>
+
+#include <cinttypes>
+#include <cstdio>
+#include <cstdlib>
+#include <cstring>
+
+#include "tests/emulate/cuda_ranks.hh"
+
+extern "C" {
+#include "tests/plan/plan_replay.h"
+#include "tests/support/sheet.h"
+#include "base/status.h"
+}
+
+namespace {
+
+struct trial {
+  bny_request request;
+  bny_device_settings settings;
+  bool oneshot; /* by the oneshot kernel */
+  bool in_place;
+  std::vector<sheet> in, out, expected;
+  std::vector<bny_slice> owned;
+};
+
+const char *const algorithms[] = {"oneshot", "twoshot", "recursive", "tree", "ring"};
+
+/* Restrictions of the random requests of a world. */
+enum flavour { ANY, WIDE_IN_PLACE, SMALL, TO_MANY };
+
+bny_request request_of(world_random *random, int32_t nranks, flavour like) {
+  bny_request request = {};
+  request.collective = BNY_COMBINE;
+  request.nranks = nranks;
+  request.all_tokens = request.tokens = 1 + random_below(random, 4);
+  request.all_heads = request.heads = 1 + random_below(random, 9);
+  const int32_t dims[] = {0, 1, 8, 30, 64, 100, 128, 200};
+  request.value_dim = dims[random_below(random, like == SMALL || like == TO_MANY ? 4 : 8)];
+  request.wire = static_cast<bny_wire>(random_below(random, BNY_WIRE_COUNT));
+  request.scatter = static_cast<banyan_scatter>(random_below(random, 4));
+  request.root = request.scatter == BANYAN_SCATTER_ROOT ? random_below(random, nranks) : 0;
+  request.order = random_one_in(random, 3) ? BANYAN_ORDER_CANONICAL : BANYAN_ORDER_PLAN;
+  request.algorithm = algorithms[random_below(random, 5)];
+  request.cost.alpha_ns = 200;
+  request.cost.beta_ns_per_byte = 0.1;
+  request.cost.gamma_ns_per_byte = 0.05;
+  request.cost.ranks_per_core = 1;
+  request.outbox_bytes = static_cast<size_t>(1) << 30;
+  request.slots_max = 1 << 16;
+  if (like == TO_MANY) request.tokens = request.all_tokens = 1, request.heads = request.all_heads = 2;
+  if (like == TO_MANY) request.scatter = BANYAN_SCATTER_NONE, request.algorithm = "oneshot";
+  if (like == WIDE_IN_PLACE) request.value_dim = 200, request.scatter = BANYAN_SCATTER_NONE, request.algorithm = "oneshot";
+  return request;
+}
+
+/* Some algorithms do not serve some requests. */
+bool is_served(const bny_request &request) {
+  bny_plan *plan = nullptr;
+  bool served = bny_plan_make(&request, 0, &plan) == BANYAN_OK;
+  if (served) bny_plan_free(plan);
+  return served;
+}
+
+/* Makes the request a part of a larger call. */
+void make_part(world_random *random, bny_request *request) {
+  request->all_tokens += request->token0 = random_below(random, 3);
+  request->all_heads += request->head0 = random_below(random, 3);
+  request->all_tokens += random_below(random, 2);
+  request->all_heads += random_below(random, 2);
+}
+
+void put_in_place(sheet_pool *pool, trial *made) {
+  made->in_place = true;
+  for (size_t rank = 0; rank < made->in.size(); rank++) {
+    made->out[rank] = made->in[rank];
+    made->out[rank].partial.empty = BANYAN_EMPTY_NEG_INF;
+    made->expected[rank] = sheet_copy(pool, &made->out[rank]);
+  }
+}
+
+trial trial_of(sheet_pool *pool, world_random *random, int32_t nranks, flavour like) {
+  trial made = {};
+  do {
+    made.request = request_of(random, nranks, like);
+    if (like == ANY && random_one_in(random, 4)) make_part(random, &made.request);
+  } while (!is_served(made.request));
+  const bny_request &request = made.request;
+  made.settings.protocol = random_below(random, BNY_PROTOCOL_COUNT);
+  bool round_nodes = request.order == BANYAN_ORDER_CANONICAL && request.wire != BNY_WIRE_F32;
+  made.oneshot = random_one_in(random, 2) && !round_nodes && nranks <= BNY_ONESHOT_RANKS_MAX;
+  if (made.oneshot) made.request.algorithm = "oneshot";
+  sheet_mood mood = static_cast<sheet_mood>(random_below(random, SHEET_MOODS));
+  sheet out_all = sheet_output(pool, random, mood, request.all_tokens, request.all_heads, request.value_dim);
+  for (int32_t rank = 0; rank < nranks; rank++) {
+    made.in.push_back(sheet_input(pool, random, mood, rank, nranks, request.all_tokens, request.all_heads, request.value_dim));
+    bny_slice owned = bny_slice_owned(&request, rank);
+    made.owned.push_back(owned);
+    made.out.push_back(sheet_output_like(pool, &out_all, owned.tokens, owned.heads));
+    made.expected.push_back(sheet_copy(pool, &made.out.back()));
+  }
+  bool whole = request.all_tokens == request.tokens && request.all_heads == request.heads;
+  if (request.scatter == BANYAN_SCATTER_NONE && whole && (like == WIDE_IN_PLACE || random_one_in(random, 3)))
+    put_in_place(pool, &made);
+  return made;
+}
+
+bool expect(trial *made) {
+  std::vector<replay_rank> ranks;
+  for (size_t rank = 0; rank < made->in.size(); rank++)
+    ranks.push_back({&made->in[rank].partial, &made->expected[rank].partial, made->owned[rank].token0,
+                     made->owned[rank].head0});
+  return replay_combine(&made->request, ranks.data());
+}
+
+bny_device_call call_of(const trial &made, size_t rank) {
+  bny_device_call call = {};
+  call.in = made.in[rank].partial;
+  call.out = made.out[rank].partial;
+  call.shares_stats = made.in_place;
+  call.out_token0 = made.owned[rank].token0;
+  call.out_head0 = made.owned[rank].head0;
+  return call;
+}
+
+void launch(cuda_ranks *ranks, world_random *random, const trial &made, flavour like) {
+  bny_arena_sizes sizes = cuda_ranks_sizes(), needs;
+  bny_protocol protocol = BNY_PROTOCOL_COUNT;
+  bny_oneshot what = {};
+  if (made.oneshot) {
+    ck_assert_msg(bny_device_oneshot_make(&made.request, &made.settings, &what, &protocol, &needs) == BANYAN_OK, "%s",
+                  banyan_last_error());
+    ck_assert(!bny_arena_lacks(&sizes, &needs));
+  }
+  for (int32_t rank = 0; rank < made.request.nranks; rank++) {
+    bny_device_call call = call_of(made, static_cast<size_t>(rank));
+    uint32_t blocks = 1 + static_cast<uint32_t>(random_below(random, like == SMALL || like == TO_MANY ? 1 : 3));
+    uint32_t warps = 1 + static_cast<uint32_t>(random_below(random, like == SMALL || like == TO_MANY ? 1 : 3));
+    if (made.oneshot) {
+      ranks->oneshot(rank, protocol, what, call, blocks, cuda_ranks_threads(what.shape, warps));
+      continue;
+    }
+    bny_program *program = nullptr;
+    ck_assert_msg(bny_device_program_make(&made.request, rank, &made.settings, &program) == BANYAN_OK, "%s",
+                  banyan_last_error());
+    needs = bny_device_program_needs(program);
+    ck_assert_msg(!bny_arena_lacks(&sizes, &needs), "%s", bny_arena_lacks(&sizes, &needs));
+    ranks->program(rank, program, call, blocks, cuda_ranks_threads(program->shape, warps));
+    free(program);
+  }
+}
+
+void check_result(const trial &made, uint64_t seed) {
+  const bny_request &request = made.request;
+  for (size_t rank = 0; rank < made.out.size(); rank++)
+    if (memcmp(made.out[rank].memory, made.expected[rank].memory, made.out[rank].bytes) != 0)
+      ck_abort_msg("seed %" PRIu64 ": rank %zu of %d: the bits differ: %s%s%s, scatter %d, order %d, wire %d, protocol %d, "
+                   "%d x %d rows of %d",
+                   seed, rank, request.nranks, request.algorithm, made.oneshot ? " (kernel)" : "",
+                   made.in_place ? " in place" : "", request.scatter, request.order,
+                   request.wire, made.settings.protocol, request.tokens, request.heads, request.value_dim);
+}
+
+void run_world(uint64_t seed, int32_t nranks, int32_t epochs, flavour like) {
+  world_random random = {seed * 0x9e3779b97f4a7c15u + static_cast<uint64_t>(nranks)};
+  sheet_pool pool = {};
+  cuda_ranks ranks(nranks, seed);
+  ranks.overlap(seed % 2);
+  std::vector<trial> trials;
+  for (int32_t epoch = 0; epoch < epochs; epoch++) {
+    trials.push_back(trial_of(&pool, &random, nranks, like));
+    ck_assert_msg(expect(&trials.back()), "seed %" PRIu64 ": the plans do not run: %s", seed, banyan_last_error());
+    launch(&ranks, &random, trials.back(), like);
+  }
+  std::string why = ranks.run();
+  ck_assert_msg(why.empty(), "seed %" PRIu64 ", %d ranks: %s", seed, nranks, why.c_str());
+  for (const trial &one : trials) check_result(one, seed);
+  sheet_pool_free(&pool);
+}
+
+} // namespace
+
+START_TEST(bits_of_a_processor) {
+  for (uint64_t i = 0; i < (world_is_sanitized() ? 2 : 6); i++) run_world(world_seed() * 1000 + i, _i, 6, ANY);
+}
+END_TEST
+
+START_TEST(more_ranks_than_a_merge_takes_at_once) {
+  run_world(world_seed(), 9, 3, SMALL);
+  run_world(world_seed(), 19, 2, SMALL);
+  run_world(world_seed(), 34, 2, TO_MANY); /* more than a warp has lanes */
+}
+END_TEST
+
+/* The warps of all of a row's chunks read its statistics, and one of them writes these. */
+START_TEST(in_place) {
+  const uint64_t worlds = getenv("EMULATE_PTX_BRIEF") ? 4 : 16; /* see test_ptx.sh */
+  for (uint64_t i = 0; i < worlds; i++) run_world(world_seed() * 1000 + i, 2, 3, WIDE_IN_PLACE);
+}
+END_TEST
+
+int main() {
+  Suite *suite = suite_create("cuda_combine");
+  TCase *tcase = tcase_create("combine");
+  const char *brief = getenv("EMULATE_PTX_BRIEF"); /* see test_ptx.sh */
+  const int end = !brief ? 9 : *brief == '1' ? 6 : 4;
+  tcase_add_loop_test(tcase, bits_of_a_processor, 1, end);
+  tcase_add_test(tcase, in_place);
+  tcase_add_test(tcase, more_ranks_than_a_merge_takes_at_once);
+  tcase_set_timeout(tcase, 120);
+  suite_add_tcase(suite, tcase);
+  return world_main(suite);
+}

@@ -1,0 +1,184 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * banyan_device.cuh in a user's kernel, emulated. An epilogue pushes rows, and the last blocks merge them, with more
+ * blocks than run at once. The bits are those of a separate combine. */
+#include <check.h>
+
+#include <cinttypes>
+#include <cstdlib>
+#include <cstring>
+#include <memory>
+#include <vector>
+
+#include "banyan_device.cuh"
+#include "tests/emulate/cuda_ranks.hh"
+
+extern "C" {
+#include "tests/plan/plan_replay.h"
+#include "tests/support/sheet.h"
+}
+
+namespace {
+
+enum { DIM_MAX = 160, WARPS_MAX = 3 };
+
+/* A user's kernel: its warps "compute" rows in an order of their own. */
+struct stranger {
+  banyan_device_combine combine;
+  banyan_partial in; /* its rows */
+  uint32_t tokens, heads, value_dim;
+  uint32_t turn;
+  bool merges_itself, in_registers;
+
+  static float element(const void *from, banyan_dtype dtype, int64_t index) { return bny_element_load(from, dtype, index); }
+
+  void push(banyan_device_run *run, uint32_t row, float *values) const {
+    int32_t token = static_cast<int32_t>(row / heads), head = static_cast<int32_t>(row % heads);
+    int64_t at = token * in.values_token_stride + head * in.values_head_stride;
+    int64_t stat = token * in.stats_token_stride + head * in.stats_head_stride;
+    bny_warp_sync();
+    for (uint32_t i = bny_lane(); i < value_dim; i += BNY_WARP_LANES) values[i] = element(in.values, in.values_dtype, at + i);
+    float m = element(in.lse, in.stats_dtype, stat);
+    float d = in.stats_kind == BANYAN_STATS_MAX_SUM ? element(in.sum, in.stats_dtype, stat) : 1.0f;
+    if (!in_registers) {
+      banyan_device_push(run, token, head, m, d, values);
+      return;
+    }
+    float n[2][4];
+    bny_warp_sync();
+    for (uint32_t i = 0; i < 8; i++) {
+      uint32_t column = i / 4 * 128 + 4 * bny_lane() + i % 4;
+      n[i / 4][i % 4] = column < value_dim ? values[column] : 0.0f;
+    }
+    banyan_device_push(run, token, head, m, d, bny_fused_quads<2>{n});
+  }
+
+  bool wants(int32_t token, int32_t head) const {
+    return bny_oneshot_unit(combine.what, 0, combine.group.rank, token, head, 0) >= 0;
+  }
+
+  void run() const {
+    BNY_SHARED_ARRAY(float, memory, DIM_MAX *WARPS_MAX);
+    float *values = memory + DIM_MAX * bny_warp();
+    uint32_t rows = tokens * heads, warps = bny_grid_blocks() * (bny_block_threads() / BNY_WARP_LANES);
+    uint32_t first = bny_block() * (bny_block_threads() / BNY_WARP_LANES) + bny_warp();
+    banyan_device_run run;
+    banyan_device_begin(&run, combine);
+    for (uint32_t row = first; row < rows; row += warps) push(&run, (row + turn) % rows, values);
+    if (!merges_itself) {
+      banyan_device_end(&run);
+      return;
+    }
+    for (uint32_t row = first; row < rows; row += warps)
+      if (wants(static_cast<int32_t>(row / heads), static_cast<int32_t>(row % heads)))
+        banyan_device_merge(&run, static_cast<int32_t>(row / heads), static_cast<int32_t>(row % heads));
+    banyan_device_end_merged(&run);
+  }
+};
+
+struct trial {
+  bny_request request = {};
+  std::vector<sheet> in, out, expected;
+};
+
+bny_request request_of(world_random *random, int32_t nranks) {
+  const int32_t dims[] = {0, 7, 64, 130};
+  bny_request request = {};
+  request.collective = BNY_COMBINE;
+  request.nranks = nranks;
+  request.all_tokens = request.tokens = 1 + random_below(random, 4);
+  request.all_heads = request.heads = 1 + random_below(random, 6);
+  request.value_dim = dims[random_below(random, 4)];
+  request.wire = static_cast<bny_wire>(random_below(random, BNY_WIRE_COUNT));
+  request.scatter = static_cast<banyan_scatter>(random_below(random, 4));
+  request.root = request.scatter == BANYAN_SCATTER_ROOT ? random_below(random, nranks) : 0;
+  request.algorithm = "oneshot";
+  request.cost.ranks_per_core = 1;
+  request.outbox_bytes = static_cast<size_t>(1) << 30;
+  request.slots_max = 1 << 16;
+  return request;
+}
+
+void make_rank(trial *made, sheet_pool *pool, world_random *random, int32_t rank, sheet_mood mood, const sheet *like) {
+  const bny_request &request = made->request;
+  bny_slice owned = bny_slice_owned(&request, rank);
+  made->in.push_back(sheet_input(pool, random, mood, rank, request.nranks, request.tokens, request.heads, request.value_dim));
+  made->out.push_back(sheet_output_like(pool, like, owned.tokens, owned.heads));
+  made->expected.push_back(sheet_copy(pool, &made->out.back()));
+}
+
+void launch(cuda_ranks *ranks, world_random *random, const trial &made, uint32_t resident) {
+  bny_arena_sizes sizes = cuda_ranks_sizes(), needs;
+  bool merges_itself = random_one_in(random, 3);
+  for (int32_t rank = 0; rank < made.request.nranks; rank++) {
+    size_t r = static_cast<size_t>(rank);
+    stranger kernel = {};
+    ck_assert(bny_device_combine_make(&made.request, rank, &made.in[r].partial, &made.out[r].partial,
+                                      1 + random_below(random, static_cast<int32_t>(resident)), &kernel.combine,
+                                      &needs) == BANYAN_OK);
+    ck_assert(!bny_arena_lacks(&sizes, &needs));
+    kernel.combine.group = ranks->group(rank);
+    kernel.in = made.in[r].partial;
+    kernel.tokens = static_cast<uint32_t>(made.request.tokens);
+    kernel.heads = static_cast<uint32_t>(made.request.heads);
+    kernel.value_dim = static_cast<uint32_t>(made.request.value_dim);
+    kernel.turn = static_cast<uint32_t>(random_below(random, 20));
+    kernel.merges_itself = merges_itself;
+    kernel.in_registers = random_one_in(random, 2);
+    /* More blocks than can run at once, unless all of them wait. */
+    uint32_t blocks = 1 + static_cast<uint32_t>(random_below(random, merges_itself ? static_cast<int32_t>(resident) : 7));
+    uint32_t threads = BNY_WARP_LANES * (1 + static_cast<uint32_t>(random_below(random, WARPS_MAX)));
+    ranks->any(rank, blocks, threads, [kernel] { kernel.run(); });
+  }
+}
+
+void check_result(const trial &made, uint64_t seed) {
+  const bny_request &request = made.request;
+  for (size_t rank = 0; rank < made.out.size(); rank++)
+    ck_assert_msg(memcmp(made.out[rank].memory, made.expected[rank].memory, made.out[rank].bytes) == 0,
+                  "seed %" PRIu64 ": rank %zu of %d: the bits differ: scatter %d, wire %d, %d x %d rows of %d", seed, rank,
+                  request.nranks, request.scatter, request.wire, request.tokens, request.heads, request.value_dim);
+}
+
+void run_world(uint64_t seed, int32_t nranks) {
+  world_random random = {seed * 0x9e3779b97f4a7c15u + static_cast<uint64_t>(nranks)};
+  sheet_pool pool = {};
+  uint32_t resident = 2;
+  cuda_ranks ranks(nranks, seed, resident);
+  std::vector<std::unique_ptr<trial>> trials;
+  for (int epoch = 0; epoch < 4; epoch++) {
+    trials.push_back(std::make_unique<trial>());
+    trial *made = trials.back().get();
+    made->request = request_of(&random, nranks);
+    sheet_mood mood = static_cast<sheet_mood>(random_below(&random, SHEET_MOODS));
+    sheet like = sheet_output(&pool, &random, mood, made->request.tokens, made->request.heads, made->request.value_dim);
+    std::vector<replay_rank> replays;
+    for (int32_t rank = 0; rank < nranks; rank++) make_rank(made, &pool, &random, rank, mood, &like);
+    for (size_t rank = 0; rank < made->in.size(); rank++) {
+      bny_slice owned = bny_slice_owned(&made->request, static_cast<int32_t>(rank));
+      replays.push_back({&made->in[rank].partial, &made->expected[rank].partial, owned.token0, owned.head0});
+    }
+    ck_assert(replay_combine(&made->request, replays.data()));
+    launch(&ranks, &random, *made, resident);
+  }
+  std::string why = ranks.run();
+  ck_assert_msg(why.empty(), "seed %" PRIu64 ", %d ranks: %s", seed, nranks, why.c_str());
+  for (auto &one : trials) check_result(*one, seed);
+  sheet_pool_free(&pool);
+}
+
+} // namespace
+
+START_TEST(bits_of_a_combine) {
+  for (uint64_t i = 0; i < (world_is_sanitized() ? 2 : 8); i++) run_world(world_seed() * 1000 + i, _i);
+}
+END_TEST
+
+int main() {
+  Suite *suite = suite_create("cuda_fused");
+  TCase *tcase = tcase_create("fused");
+  tcase_add_loop_test(tcase, bits_of_a_combine, 1, 9);
+  tcase_set_timeout(tcase, 120);
+  suite_add_tcase(suite, tcase);
+  return world_main(suite);
+}

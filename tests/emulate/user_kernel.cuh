@@ -1,0 +1,25 @@
+/* SPDX-License-Identifier: Apache-2.0
+ * A user's kernel, emulated: the last step of some attention, with a combine in it. */
+#ifndef BNY_TESTS_USER_KERNEL_CUH
+#define BNY_TESTS_USER_KERNEL_CUH
+
+#include "banyan_device.cuh"
+#include "tests/emulate/user_kernel.h"
+
+BNY_KERNEL user_kernel(BNY_PARAMETER(user_kernel_rows, rows), BNY_PARAMETER(banyan_device_combine, combine)) {
+  BNY_SHARED_ARRAY(float, memory, USER_KERNEL_DIM_MAX *USER_KERNEL_WARPS);
+  float *values = memory + USER_KERNEL_DIM_MAX * bny_warp();
+  uint32_t count = rows.tokens * rows.heads, warps = bny_grid_blocks() * (bny_block_threads() / BNY_WARP_LANES);
+  banyan_device_run run;
+  banyan_device_begin(&run, combine);
+  for (uint32_t i = bny_block() * (bny_block_threads() / BNY_WARP_LANES) + bny_warp(); i < count; i += warps) {
+    uint32_t row = (i + rows.turn) % count;
+    bny_warp_sync();
+    for (uint32_t c = bny_lane(); c < rows.value_dim; c += BNY_WARP_LANES) values[c] = rows.values[row * rows.value_dim + c];
+    banyan_device_push(&run, (int32_t)(row / rows.heads), (int32_t)(row % rows.heads), rows.lse[row],
+                       rows.sum ? rows.sum[row] : 1.0f, values);
+  }
+  banyan_device_end(&run);
+}
+
+#endif

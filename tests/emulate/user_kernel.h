@@ -1,0 +1,17 @@
+/* SPDX-License-Identifier: Apache-2.0
+ * The parameters of the kernel of tests/emulate/user_kernel.cuh. */
+#ifndef BNY_TESTS_USER_KERNEL_H
+#define BNY_TESTS_USER_KERNEL_H
+
+#include <stdint.h>
+
+enum { USER_KERNEL_DIM_MAX = 160, USER_KERNEL_WARPS = 2 };
+
+/* Contiguous rows of [tokens][heads] that the kernel has "computed". sum NULL: lse includes it. */
+typedef struct user_kernel_rows {
+  const float *values, *lse, *sum;
+  uint32_t tokens, heads, value_dim;
+  uint32_t turn; /* first row */
+} user_kernel_rows;
+
+#endif

@@ -1,0 +1,85 @@
+/* SPDX-License-Identifier: Apache-2.0
+ * Bad data of one rank ends the run that it belongs to, and all later ones. Runs before it, which have all that they need,
+ * are completed. */
+#include <check.h>
+#include <math.h>
+#include <stdio.h>
+#include <string.h>
+
+#include "tests/support/placed.h"
+
+enum { RANKS = 3, HEADS = 4, VALUE_DIM = 8, ROOT = 2, FLAG_STARTED = 1, FLAG_FAILED = 2 };
+
+typedef struct buffers {
+  float in[HEADS * VALUE_DIM], lse[HEADS], out[HEADS * VALUE_DIM];
+} buffers;
+
+/* Towards a root: the others need nothing of it, and may be ahead of it. */
+static banyan_op *init(world_rank *self, buffers *buffers) {
+  banyan_op *op = NULL;
+  banyan_partial in, out;
+  const banyan_combine_desc desc = {.size = sizeof desc, .tokens = 1, .heads = HEADS, .value_dim = VALUE_DIM,
+                                    .scatter = BANYAN_SCATTER_ROOT, .root = ROOT, .algorithm = "oneshot"};
+  banyan_partial_init(&in, buffers->in, BANYAN_F32, buffers->lse, BANYAN_F32, HEADS, VALUE_DIM);
+  banyan_partial_init(&out, buffers->out, BANYAN_F32, NULL, BANYAN_F32, HEADS, VALUE_DIM);
+  world_ok(self, banyan_combine_init(self->comm, &desc, &in, self->rank == ROOT ? &out : NULL, &op), "init");
+  return op;
+}
+
+static banyan_status run(banyan_op *op) {
+  banyan_status status = banyan_start(op);
+  return status == BANYAN_OK ? banyan_wait(op) : status;
+}
+
+static void fill(buffers *buffers, int32_t rank, int round) {
+  for (int i = 0; i < HEADS * VALUE_DIM; i++) buffers->in[i] = (float)(3 * rank + round);
+}
+
+static void is_told(world_rank *self, banyan_status status) {
+  world_check(self, status == BANYAN_ERR_DATA && strstr(banyan_last_error(), "rank 0"), "bad data: %s: %s",
+              banyan_status_string(status), banyan_last_error());
+  world_check(self, banyan_comm_failed_rank(self->comm) == 0, "rank %d is blamed", banyan_comm_failed_rank(self->comm));
+}
+
+static bool holds(world_rank *self, const buffers *buffers, int round) {
+  if (self->rank != ROOT) return true;
+  return world_check(self, buffers->out[5] == (float)(3 + round), "run %d gave %g", round, (double)buffers->out[5]);
+}
+
+/* Rank 0 completes a good run and fails in the next while rank 1 has yet to begin the good one, and the root is in it. */
+static void give_bad_data(world_rank *self) {
+  buffers buffers = {.out = {0}};
+  banyan_op *op = init(self, &buffers);
+  if (!op) return;
+  fill(&buffers, self->rank, 0);
+  if (!world_ok(self, run(op), "a first run") || !holds(self, &buffers, 0) || !world_meet(self)) return;
+  fill(&buffers, self->rank, 1);
+  banyan_status status = self->rank == ROOT ? banyan_start(op) : BANYAN_OK;
+  if (self->rank == ROOT) world_signal(self->world, FLAG_STARTED);
+  int awaited = self->rank == 0 ? FLAG_STARTED : FLAG_FAILED;
+  if (!world_check(self, world_await(self->world, awaited, 60), "nothing came of rank %d", self->rank == 0 ? ROOT : 0)) return;
+  if (status == BANYAN_OK) status = self->rank == ROOT ? banyan_wait(op) : run(op);
+  if (!world_ok(self, status, "a good run before that of bad data") || !holds(self, &buffers, 1)) return;
+  if (self->rank == 0) buffers.lse[1] = NAN;
+  status = run(op);
+  if (self->rank == 0) world_signal(self->world, FLAG_FAILED);
+  if (status == BANYAN_OK && self->rank == 1) status = banyan_barrier(self->comm); /* it waited for nobody */
+  is_told(self, status);
+  world_meet(self);
+  banyan_op_free(op);
+}
+
+START_TEST(runs_before_bad_data) {
+  world_setup setup = {.nranks = RANKS};
+  if (placed_set((placed)_i, "a,b,b", "a,b,c", &setup)) world_run(&setup, give_bad_data);
+}
+END_TEST
+
+int main(void) {
+  Suite *suite = suite_create("bad_data");
+  TCase *tests = tcase_create("bad data");
+  tcase_set_timeout(tests, 60);
+  tcase_add_loop_test(tests, runs_before_bad_data, 0, PLACED_WAYS);
+  suite_add_tcase(suite, tests);
+  return world_main(suite);
+}

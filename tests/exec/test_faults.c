@@ -1,0 +1,429 @@
+/* SPDX-License-Identifier: Apache-2.0
+ * Ranks that die, stop, leave, abort or give nonsense: an error on every survivor in time, that names the rank. */
+#include <check.h>
+#include <math.h>
+#include <pthread.h>
+#include <signal.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+#include "tests/support/world.h"
+
+enum { HEADS = 8, VALUE_DIM = 32, FLAG_ALL_TOLD = 1, FLAG_GO = 2 };
+
+/* What a survivor was told. */
+typedef struct verdict {
+  int told; /* 1 once the rest is there */
+  int status, culprit, repeated, known;
+  double seconds; /* since the deed */
+  char text[256];
+} verdict;
+
+typedef enum deed { DIE_BEFORE, DIE_AMID, EXIT_BEFORE, STOP_BEFORE, STOP_AMID, LEAVE, SLEEP } deed;
+
+typedef struct scene {
+  deed deed;
+  int32_t culprit;
+  const char *algorithm;
+  banyan_scatter scatter;
+  _Atomic double deed_s; /* when it was done */
+  double sleep_ms;
+  verdict verdicts[WORLD_RANKS_MAX];
+} scene;
+
+/* Buffers live as long as the process or the thread's body. */
+typedef struct buffers {
+  float in[HEADS * VALUE_DIM], lse[HEADS], out[HEADS * VALUE_DIM];
+} buffers;
+
+static banyan_combine_desc describe(const scene *scene, buffers *buffers, banyan_partial *in, banyan_partial *out) {
+  memset(buffers, 0, sizeof *buffers);
+  banyan_partial_init(in, buffers->in, BANYAN_F32, buffers->lse, BANYAN_F32, HEADS, VALUE_DIM);
+  banyan_partial_init(out, buffers->out, BANYAN_F32, NULL, BANYAN_F32, HEADS, VALUE_DIM);
+  return (banyan_combine_desc){.size = sizeof(banyan_combine_desc), .tokens = 1, .heads = HEADS, .value_dim = VALUE_DIM,
+                               .scatter = scene->scatter, .algorithm = scene->algorithm};
+}
+
+static void note(world_rank *self, scene *scene, banyan_status status) {
+  verdict *verdict = &scene->verdicts[self->rank];
+  verdict->seconds = world_now_s() - scene->deed_s;
+  verdict->status = (int)status;
+  snprintf(verdict->text, sizeof verdict->text, "%s", banyan_last_error());
+  verdict->culprit = banyan_comm_failed_rank(self->comm);
+  verdict->known = (int)banyan_comm_status(self->comm);
+  verdict->repeated = (int)banyan_barrier(self->comm);
+  verdict->told = 1;
+}
+
+/* Everyone but the culprit goes on calling until told. */
+static void go_on(world_rank *self, scene *scene, banyan_op *op) {
+  banyan_status status = BANYAN_OK;
+  for (int i = 0; i < 1000000 && status == BANYAN_OK; i++) {
+    status = banyan_start(op);
+    if (status == BANYAN_OK) status = banyan_wait(op);
+  }
+  note(self, scene, status);
+}
+
+static void do_deed(world_rank *self, scene *scene, banyan_op *op) {
+  if (scene->deed == DIE_AMID || scene->deed == STOP_AMID) banyan_start(op);
+  scene->deed_s = world_now_s();
+  if (scene->deed == DIE_BEFORE || scene->deed == DIE_AMID) raise(SIGKILL);
+  if (scene->deed == EXIT_BEFORE) _exit(0);
+  if (scene->deed == STOP_BEFORE || scene->deed == STOP_AMID) raise(SIGSTOP);
+  if (scene->deed == LEAVE) {
+    banyan_op_free(op);
+    banyan_comm_destroy(self->comm);
+    self->comm = NULL;
+  }
+}
+
+static void play(world_rank *self) {
+  scene *scene = self->argument;
+  buffers buffers;
+  banyan_partial in, out;
+  banyan_op *op = NULL;
+  banyan_combine_desc desc = describe(scene, &buffers, &in, &out);
+  bool wants_out = scene->scatter != BANYAN_SCATTER_ROOT || self->rank == 0;
+  if (!world_ok(self, banyan_combine_init(self->comm, &desc, &in, wants_out ? &out : NULL, &op), "init")) return;
+  for (int i = 0; i < 3; i++)
+    if (!world_ok(self, banyan_start(op), "start") || !world_ok(self, banyan_wait(op), "wait")) return;
+  if (!world_ok(self, banyan_barrier(self->comm), "barrier") || !world_meet(self)) return;
+  if (self->rank == scene->culprit) {
+    do_deed(self, scene, op);
+    return;
+  }
+  go_on(self, scene, op);
+  banyan_op_free(op);
+}
+
+/* Ends what was stopped, once all others have been told. */
+static void end_stopped(world *world, const pid_t *pids, void *argument) {
+  (void)world;
+  const scene *scene = argument;
+  double deadline = world_now_s() + 15;
+  for (int32_t r = 0; r < WORLD_RANKS_MAX; r++) {
+    if (r == scene->culprit || scene->verdicts[r].known < 0) continue;
+    while (!*(volatile const int *)&scene->verdicts[r].told && world_now_s() < deadline) world_sleep_ms(1);
+  }
+  kill(pids[scene->culprit], SIGKILL);
+}
+
+static void check_verdicts(const scene *scene, int32_t nranks, banyan_status expected, double at_least_s, double at_most_s) {
+  for (int32_t r = 0; r < nranks; r++) {
+    const verdict *told = &scene->verdicts[r];
+    if (r == scene->culprit) continue;
+    ck_assert_msg(told->told, "%d ranks, algorithm %s: rank %d was told nothing", nranks, scene->algorithm, r);
+    ck_assert_msg(told->status == (int)expected, "%d ranks, algorithm %s: rank %d got %s: %s", nranks, scene->algorithm, r,
+                  banyan_status_string((banyan_status)told->status), told->text);
+    ck_assert_msg(told->known == told->status && told->repeated == told->status, "rank %d later got %d and %d, not %d", r,
+                  told->known, told->repeated, told->status);
+    char name[16];
+    snprintf(name, sizeof name, "rank %d", scene->culprit);
+    ck_assert_msg(told->culprit == scene->culprit && strstr(told->text, name),
+                  "%d ranks, algorithm %s: rank %d blames rank %d, not %d: %s", nranks, scene->algorithm, r, told->culprit,
+                  scene->culprit, told->text);
+    ck_assert_msg(told->seconds >= at_least_s && told->seconds <= at_most_s,
+                  "%d ranks, algorithm %s: rank %d was told after %.3f s, not %g to %g: %s", nranks, scene->algorithm, r,
+                  told->seconds, at_least_s, at_most_s, told->text);
+  }
+}
+
+/* Machines under load, and under sanitizers, are slow. */
+static double slack(double seconds) { return world_is_sanitized() ? 4 * seconds : seconds; }
+
+static const char *const algorithms[] = {"oneshot", "twoshot", "recursive", "tree", "ring"};
+static const int32_t nranks_of[] = {2, 3, 5};
+
+static scene *open_scene(deed deed, int index, int32_t *nranks) {
+  scene *made = world_share(sizeof *made);
+  *nranks = nranks_of[index % 3];
+  made->deed = deed;
+  made->algorithm = algorithms[index / 3 % 5];
+  made->culprit = index % 2 ? 0 : *nranks - 1;
+  for (int32_t r = *nranks; r < WORLD_RANKS_MAX; r++) made->verdicts[r].known = -1;
+  return made;
+}
+
+static void play_death(deed deed, int index) {
+  int32_t nranks;
+  scene *scene = open_scene(deed, index, &nranks);
+  world_setup setup = {.nranks = nranks, .processes = true, .deaths = true, .argument = scene};
+  world_run(&setup, play);
+  check_verdicts(scene, nranks, BANYAN_ERR_PEER, 0, slack(0.5));
+  world_unshare(scene, sizeof *scene);
+}
+
+START_TEST(death_before_a_collective) { play_death(DIE_BEFORE, _i); }
+END_TEST
+START_TEST(death_in_mid_collective) { play_death(DIE_AMID, _i); }
+END_TEST
+START_TEST(exit_without_destroy) { play_death(EXIT_BEFORE, _i); }
+END_TEST
+START_TEST(leaving_while_others_go_on) { play_death(LEAVE, _i); }
+END_TEST
+
+static void play_stop(deed deed, int index) {
+  int32_t nranks;
+  scene *scene = open_scene(deed, index, &nranks);
+  world_setup setup = {.nranks = nranks, .processes = true, .deaths = true, .argument = scene,
+                       .timeout_ns = world_is_sanitized() ? 1000000000 : 400000000, .conduct = end_stopped};
+  world_run(&setup, play);
+  double deadline_s = (double)setup.timeout_ns * 1e-9;
+  check_verdicts(scene, nranks, BANYAN_ERR_TIMEOUT, deadline_s * 0.9, deadline_s + slack(0.5));
+  world_unshare(scene, sizeof *scene);
+}
+
+START_TEST(stop_before_a_collective) { play_stop(STOP_BEFORE, _i); }
+END_TEST
+START_TEST(stop_in_mid_collective) { play_stop(STOP_AMID, _i); }
+END_TEST
+
+START_TEST(leaving_threads) {
+  int32_t nranks;
+  scene *scene = open_scene(LEAVE, _i, &nranks);
+  world_setup setup = {.nranks = nranks, .argument = scene};
+  world_run(&setup, play);
+  check_verdicts(scene, nranks, BANYAN_ERR_PEER, 0, slack(0.5));
+  world_unshare(scene, sizeof *scene);
+}
+END_TEST
+
+/* On the way to a root and in chains, whoever waits for a rank that itself waits blames the one that holds up all. */
+START_TEST(chain_to_a_stopped_rank) {
+  static const struct {
+    const char *algorithm;
+    banyan_scatter scatter;
+    int32_t nranks, culprit;
+  } chains[] = {{"ring", BANYAN_SCATTER_NONE, 5, 2},   {"ring", BANYAN_SCATTER_HEADS, 4, 3},
+                {"tree", BANYAN_SCATTER_ROOT, 9, 8},
+                {"tree", BANYAN_SCATTER_NONE, 9, 7},   {"recursive", BANYAN_SCATTER_NONE, 7, 5}};
+  scene *scene = world_share(sizeof *scene);
+  scene->deed = STOP_BEFORE;
+  scene->algorithm = chains[_i].algorithm;
+  scene->scatter = chains[_i].scatter;
+  scene->culprit = chains[_i].culprit;
+  int32_t nranks = chains[_i].nranks;
+  for (int32_t r = nranks; r < WORLD_RANKS_MAX; r++) scene->verdicts[r].known = -1;
+  world_setup setup = {.nranks = nranks, .processes = true, .deaths = true, .argument = scene,
+                       .timeout_ns = world_is_sanitized() ? 1000000000 : 400000000, .conduct = end_stopped};
+  world_run(&setup, play);
+  check_verdicts(scene, nranks, BANYAN_ERR_TIMEOUT, 0.3, (double)setup.timeout_ns * 1e-9 + slack(1.0));
+  world_unshare(scene, sizeof *scene);
+}
+END_TEST
+
+/* ---- a death at any moment ------------------------------------------------------------------------------------------- */
+
+static void kill_at_random(world *world, const pid_t *pids, void *argument) {
+  scene *scene = argument;
+  world_await(world, FLAG_GO, 10);
+  world_sleep_ms(scene->sleep_ms);
+  scene->deed_s = world_now_s();
+  kill(pids[scene->culprit], SIGKILL);
+}
+
+static void run_until_told(world_rank *self) {
+  scene *scene = self->argument;
+  buffers buffers;
+  banyan_partial in, out;
+  banyan_op *op = NULL;
+  banyan_combine_desc desc = describe(scene, &buffers, &in, &out);
+  if (!world_ok(self, banyan_combine_init(self->comm, &desc, &in, &out, &op), "init") || !world_meet(self)) return;
+  world_signal(self->world, FLAG_GO);
+  go_on(self, scene, op);
+  banyan_op_free(op);
+}
+
+START_TEST(death_at_any_moment) {
+  world_random random = {world_seed() + 1000 + (uint64_t)_i};
+  int32_t nranks;
+  scene *scene = open_scene(DIE_AMID, _i, &nranks);
+  scene->sleep_ms = 5 + 20 * fabs(random_unit(&random));
+  world_setup setup = {.nranks = nranks, .processes = true, .deaths = true, .argument = scene, .conduct = kill_at_random};
+  world_run(&setup, run_until_told);
+  check_verdicts(scene, nranks, BANYAN_ERR_PEER, -0.1, slack(0.5));
+  world_unshare(scene, sizeof *scene);
+}
+END_TEST
+
+/* ---- two deaths ------------------------------------------------------------------------------------------------------ */
+
+/* Rank 0 has done its part and is gone; rank 1 dies before its own. The first death holds up nobody, the second all. */
+static void die_one_after_another(world_rank *self) {
+  scene *scene = self->argument;
+  buffers buffers;
+  banyan_partial in, out;
+  banyan_op *op = NULL;
+  banyan_combine_desc desc = describe(scene, &buffers, &in, &out);
+  desc.scatter = BANYAN_SCATTER_ROOT;
+  desc.root = 2;
+  if (!world_ok(self, banyan_combine_init(self->comm, &desc, &in, self->rank == 2 ? &out : NULL, &op), "init")) return;
+  if (!world_meet(self)) return;
+  if (self->rank == 0) {
+    banyan_start(op);
+    banyan_wait(op);
+    world_signal(self->world, FLAG_GO);
+    raise(SIGKILL);
+  }
+  world_await(self->world, FLAG_GO, 5);
+  world_sleep_ms(50);
+  if (self->rank == 1) {
+    scene->deed_s = world_now_s();
+    raise(SIGKILL);
+  }
+  banyan_status status = banyan_start(op);
+  if (status == BANYAN_OK) status = banyan_wait(op);
+  note(self, scene, status);
+  banyan_op_free(op);
+}
+
+START_TEST(second_death_is_noticed) {
+  scene *scene = world_share(sizeof *scene);
+  scene->algorithm = "oneshot";
+  scene->culprit = 1;
+  world_setup setup = {.nranks = 3, .processes = true, .deaths = true, .argument = scene, .timeout_ns = 5000000000};
+  world_run(&setup, die_one_after_another);
+  const verdict *told = &scene->verdicts[2];
+  ck_assert_msg(told->status == BANYAN_ERR_PEER && told->culprit == 1 && told->seconds < slack(0.6), "%s, rank %d, %.3f s: %s",
+                banyan_status_string((banyan_status)told->status), told->culprit, told->seconds, told->text);
+  world_unshare(scene, sizeof *scene);
+}
+END_TEST
+
+/* ---- abort ----------------------------------------------------------------------------------------------------------- */
+
+static void *abort_soon(void *argument) {
+  world_rank *self = argument;
+  scene *scene = self->argument;
+  world_sleep_ms(50);
+  scene->deed_s = world_now_s();
+  banyan_comm_abort(self->comm, "the operator said so");
+  return NULL;
+}
+
+/* The last rank does not come; rank 0 aborts from another thread while it waits itself. */
+static void wait_for_abort(world_rank *self) {
+  scene *scene = self->argument;
+  pthread_t thread;
+  banyan_status status = BANYAN_OK;
+  double end = world_now_s() + 10;
+  if (!world_ok(self, banyan_barrier(self->comm), "barrier") || !world_meet(self)) return;
+  if (self->rank == 0) pthread_create(&thread, NULL, abort_soon, self);
+  if (self->rank < self->nranks - 1 || self->rank == 0)
+    while (status == BANYAN_OK && world_now_s() < end) status = banyan_barrier(self->comm);
+  else
+    for (; status == BANYAN_OK && world_now_s() < end; world_sleep_ms(1))
+      status = banyan_comm_status(self->comm);
+  if (self->rank == 0) pthread_join(thread, NULL);
+  note(self, scene, status);
+}
+
+START_TEST(abort_from_another_thread) {
+  scene *scene = world_share(sizeof *scene);
+  int32_t nranks = 1 + _i / 2 * 2;
+  world_setup setup = {.nranks = nranks, .processes = _i % 2, .argument = scene};
+  world_run(&setup, wait_for_abort);
+  for (int32_t r = 0; r < nranks; r++) {
+    const verdict *told = &scene->verdicts[r];
+    ck_assert_msg(told->status == BANYAN_ERR_ABORTED && told->repeated == BANYAN_ERR_ABORTED && told->culprit == 0,
+                  "rank %d of %d: %d, then %d, blames %d: %s", r, nranks, told->status, told->repeated, told->culprit,
+                  told->text);
+    ck_assert_msg(told->seconds < slack(0.5), "rank %d was told after %.3f s", r, told->seconds);
+    if (r == 0) ck_assert_msg(strstr(told->text, "the operator said so"), "%s", told->text);
+  }
+  world_unshare(scene, sizeof *scene);
+}
+END_TEST
+
+/* ---- slow, but alive --------------------------------------------------------------------------------------------------- */
+
+static void be_slow(world_rank *self) {
+  for (int round = 0; round < 2; round++) {
+    if (self->rank == round) world_sleep_ms(world_is_sanitized() ? 400 : 250);
+    if (!world_ok(self, banyan_barrier(self->comm), "barrier with a slow rank")) return;
+  }
+}
+
+START_TEST(slow_ranks_are_no_error) {
+  world_setup setup = {.nranks = 3, .processes = _i, .timeout_ns = world_is_sanitized() ? 1500000000 : 500000000};
+  world_run(&setup, be_slow);
+}
+END_TEST
+
+static double busy_ms(double deadlines) { return deadlines * (world_is_sanitized() ? 1500 : 500); }
+
+/* Both are busy for longer than the deadline, one of them after it has started; it then waits for a part of that. */
+static void be_busy_amid(world_rank *self) {
+  char data[100] = {0};
+  banyan_op *op;
+  int done = 0;
+  if (!world_ok(self, banyan_broadcast_init(self->comm, data, sizeof data, 1, &op), "init")) return;
+  if (self->rank == 1) world_sleep_ms(busy_ms(1.5));
+  if (!world_ok(self, banyan_start(op), "start")) return;
+  if (self->rank == 0) world_sleep_ms(busy_ms(1.2));
+  world_ok(self, banyan_wait(op), "wait");
+  world_check(self, banyan_test(op, &done) == BANYAN_OK && done, "the operation is not complete");
+  banyan_op_free(op);
+}
+
+START_TEST(own_work_is_no_wait) {
+  world_setup setup = {.nranks = 2, .processes = _i, .timeout_ns = (int64_t)busy_ms(1) * 1000000};
+  world_run(&setup, be_busy_amid);
+}
+END_TEST
+
+/* ---- statistics that are no numbers ------------------------------------------------------------------------------------ */
+
+static void give_nonsense(world_rank *self) {
+  scene *scene = self->argument;
+  buffers buffers;
+  banyan_partial in, out;
+  banyan_combine_desc desc = describe(scene, &buffers, &in, &out);
+  if (!world_ok(self, banyan_combine(self->comm, &desc, &in, &out), "combine") || !world_meet(self)) return;
+  if (self->rank == scene->culprit) {
+    buffers.lse[5] = (float)scene->sleep_ms;
+    scene->deed_s = world_now_s();
+  }
+  banyan_status status = BANYAN_OK;
+  for (int i = 0; i < 3 && status == BANYAN_OK; i++) status = banyan_combine(self->comm, &desc, &in, &out);
+  note(self, scene, status);
+}
+
+START_TEST(nonsense_is_named) {
+  int32_t nranks;
+  scene *scene = open_scene(SLEEP, _i / 2, &nranks);
+  scene->sleep_ms = _i % 2 ? (double)NAN : (double)INFINITY;
+  world_setup setup = {.nranks = nranks, .processes = _i % 4 == 0, .argument = scene};
+  world_run(&setup, give_nonsense);
+  check_verdicts(scene, nranks, BANYAN_ERR_DATA, -1, slack(0.5));
+  const verdict *own = &scene->verdicts[scene->culprit];
+  ck_assert_int_eq(own->status, BANYAN_ERR_DATA);
+  ck_assert_msg(strstr(own->text, "token 0") && strstr(own->text, "head 5"), "%s", own->text);
+  world_unshare(scene, sizeof *scene);
+}
+END_TEST
+
+int main(void) {
+  Suite *suite = suite_create("faults");
+  TCase *faults = tcase_create("faults");
+  tcase_set_timeout(faults, 60);
+  tcase_add_loop_test(faults, death_before_a_collective, 0, 15);
+  tcase_add_loop_test(faults, death_in_mid_collective, 0, 15);
+  tcase_add_loop_test(faults, death_at_any_moment, 0, 30);
+  tcase_add_loop_test(faults, exit_without_destroy, 0, 3);
+  tcase_add_loop_test(faults, leaving_while_others_go_on, 0, 15);
+  tcase_add_loop_test(faults, leaving_threads, 0, 15);
+  tcase_add_loop_test(faults, stop_before_a_collective, 3, 9);
+  tcase_add_loop_test(faults, stop_in_mid_collective, 9, 15);
+  tcase_add_loop_test(faults, chain_to_a_stopped_rank, 0, 5);
+  tcase_add_test(faults, second_death_is_noticed);
+  tcase_add_loop_test(faults, abort_from_another_thread, 0, 6);
+  tcase_add_loop_test(faults, slow_ranks_are_no_error, 0, 2);
+  tcase_add_loop_test(faults, own_work_is_no_wait, 0, 2);
+  tcase_add_loop_test(faults, nonsense_is_named, 0, 16);
+  suite_add_tcase(suite, faults);
+  return world_main(suite);
+}

@@ -1,0 +1,205 @@
+/* SPDX-License-Identifier: Apache-2.0
+ * The flight recorder: an error says in which operation and at which step this rank is and whom it waits for, and the
+ * operations before it are told. */
+#include <check.h>
+#include <inttypes.h>
+#include <signal.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+#include "exec/flight.h"
+#include "tests/support/world.h"
+
+enum { HEADS = 8, VALUE_DIM = 32, TEXT_BYTES = 1 << 16 };
+
+static char directory[64];
+static char said[TEXT_BYTES];
+
+static void make_directory(void) {
+  strcpy(directory, "/tmp/test_flight.XXXXXX");
+  ck_assert_ptr_nonnull(mkdtemp(directory));
+}
+
+static void remove_directory(void) {
+  char command[128];
+  snprintf(command, sizeof command, "rm -rf '%s'", directory);
+  ck_assert_int_eq(system(command), 0);
+}
+
+static void set_file(const char *option, const char *name) {
+  char path[128];
+  snprintf(path, sizeof path, "%s/%s", directory, name);
+  setenv(option, path, 1);
+}
+
+/* The whole of a file into `said`; "" if there is none. */
+static const char *read_file(const char *name, int32_t rank) {
+  char path[128];
+  snprintf(path, sizeof path, "%s/%s.%d", directory, name, rank);
+  FILE *file = fopen(path, "r");
+  size_t bytes = file ? fread(said, 1, sizeof said - 1, file) : 0;
+  said[bytes] = 0;
+  if (file) fclose(file);
+  return said;
+}
+
+/* ---- ranks that fail --------------------------------------------------------------------------------------------------- */
+
+typedef struct scene {
+  int operations;
+  int32_t dies; /* -1: it leaves out the last call instead: the deadline passes */
+  char text[WORLD_RANKS_MAX][512];
+} scene;
+
+static void fall_silent(world_rank *self) {
+  scene *scene = self->argument;
+  static float values[HEADS * VALUE_DIM], lse[HEADS], merged[HEADS * VALUE_DIM];
+  banyan_partial in, out;
+  banyan_op *op = NULL;
+  banyan_combine_desc desc = {.size = sizeof desc, .tokens = 1, .heads = HEADS, .value_dim = VALUE_DIM,
+                              .algorithm = "recursive"};
+  banyan_partial_init(&in, values, BANYAN_F32, lse, BANYAN_F32, HEADS, VALUE_DIM);
+  banyan_partial_init(&out, merged, BANYAN_F32, NULL, BANYAN_F32, HEADS, VALUE_DIM);
+  if (!world_ok(self, banyan_combine_init(self->comm, &desc, &in, &out, &op), "init")) return;
+  for (int i = 0; i < scene->operations; i++)
+    if (!world_ok(self, banyan_start(op), "start") || !world_ok(self, banyan_wait(op), "wait")) return;
+  if (!world_meet(self)) return;
+  if (self->rank == self->nranks - 1) {
+    if (scene->dies) raise(SIGKILL);
+    world_await(self->world, 1, 10);
+  } else {
+    banyan_status status = banyan_start(op);
+    if (status == BANYAN_OK) status = banyan_wait(op);
+    world_check(self, status == (scene->dies ? BANYAN_ERR_PEER : BANYAN_ERR_TIMEOUT), "got %s", banyan_last_error());
+    snprintf(scene->text[self->rank], sizeof scene->text[0], "%s", banyan_comm_error(self->comm));
+    if (self->rank == 0) world_signal(self->world, 1);
+  }
+  banyan_op_free(op);
+}
+
+/* Both wait for rank 2, which has a node of the tree that they need. */
+static void check_text(const scene *scene) {
+  char wanted[160];
+  for (int32_t r = 0; r < 2; r++) {
+    const char *text = scene->text[r], *here = strstr(text, "; this rank is in operation ");
+    ck_assert_msg(strstr(text, "rank 2 ") == text, "%s", text);
+    ck_assert_msg(here != NULL, "%s", text);
+    snprintf(wanted, sizeof wanted, ": combine, %d bytes by ", HEADS * (VALUE_DIM + 2) * 4);
+    ck_assert_msg(strstr(here, wanted) != NULL, "%s", text);
+    const char *peer = strstr(here, ", waiting for ");
+    /* On a busy machine the death may come while this rank still waits for the other one, or before it has come to a wait: then
+     * the other one told it. */
+    bool early = scene->dies && peer && peer[strlen(", waiting for rank ")] == (char)('1' - r);
+    ck_assert_msg(peer ? early || strcmp(peer, ", waiting for rank 2") == 0 : strstr(text, "(noticed by rank ") != NULL, "%s",
+                  text);
+    int step = 0, steps = 0;
+    const char *comma = strstr(here, ", step ");
+    ck_assert_msg(comma && sscanf(comma, ", step %d of %d,", &step, &steps) == 2, "%s", text);
+    ck_assert_msg(step >= 1 && step <= steps, "%s", text);
+  }
+}
+
+/* A line says whose, then come at most 256 operations without a gap, all but the last with the time they took. */
+static void check_dump(const char *text, const char *reason, int at_most, bool all) {
+  const char *line = strchr(text, '\n');
+  char first[640];
+  snprintf(first, sizeof first, "banyan: rank ");
+  ck_assert_msg(strncmp(text, first, strlen(first)) == 0 && strstr(text, reason) && strstr(text, reason) < line, "%s", text);
+  uint64_t last = 0, number;
+  int count = 0;
+  for (; line[1]; line = strchr(line + 1, '\n'), last = number, count++) {
+    ck_assert_msg(sscanf(line + 1, "operation %" SCNu64 ": ", &number) == 1, "%s", line);
+    ck_assert_msg(last == 0 || number == last + 1, "%s", line);
+    const char *end = strchr(line + 1, '\n');
+    bool finished = memmem(line, (size_t)(end - line), " took ", 6) != NULL;
+    bool unfinished = memmem(line, (size_t)(end - line), ", not finished", 14) != NULL;
+    ck_assert_msg(end[1] ? finished && !unfinished : unfinished && !finished, "%s", line);
+  }
+  ck_assert_msg(count <= at_most && (!all || count == at_most), "%d operations: %s", count, text);
+}
+
+START_TEST(errors_say_where_and_what_came_before) {
+  scene *scene = world_share(sizeof *scene);
+  set_file("BANYAN_FLIGHT", "flight");
+  *scene = (struct scene){.operations = _i & 1 ? 1000 : 10, .dies = _i >> 1};
+  world_setup setup = {.nranks = 3, .processes = true, .deaths = scene->dies, .argument = scene,
+                       .timeout_ns = scene->dies ? 0 : 300000000};
+  world_run(&setup, fall_silent);
+  check_text(scene);
+  for (int32_t r = 0; r < 2; r++)
+    check_dump(read_file("flight", r), scene->text[r], scene->operations > 256 ? 256 : 20, scene->operations > 256);
+  world_unshare(scene, sizeof *scene);
+}
+END_TEST
+
+START_TEST(it_can_be_switched_off) {
+  scene *scene = world_share(sizeof *scene);
+  setenv("BANYAN_FLIGHT", "off", 1);
+  *scene = (struct scene){.operations = 3, .dies = 1};
+  world_setup setup = {.nranks = 3, .processes = true, .deaths = true, .argument = scene};
+  world_run(&setup, fall_silent);
+  check_text(scene);
+  ck_assert_int_ne(access("off.0", F_OK), 0);
+  world_unshare(scene, sizeof *scene);
+}
+END_TEST
+
+START_TEST(the_log_has_the_latest) {
+  scene *scene = world_share(sizeof *scene);
+  set_file("BANYAN_LOG_FILE", "log.%r");
+  setenv("BANYAN_LOG", "info", 1);
+  *scene = (struct scene){.operations = 100, .dies = 1};
+  world_setup setup = {.nranks = 3, .processes = true, .deaths = true, .argument = scene};
+  world_run(&setup, fall_silent);
+  const char *text = read_file("log", 1);
+  int count = 0;
+  for (const char *at = text; (at = strstr(at, "banyan info exec, rank 1: operation ")) != NULL; at++) count++;
+  ck_assert_msg(count == 16, "%d operations: %s", count, text);
+  ck_assert_msg(strstr(text, "banyan info exec, rank 1: failed: rank 2 died") != NULL, "%s", text);
+  world_unshare(scene, sizeof *scene);
+}
+END_TEST
+
+/* ---- the recorder alone -------------------------------------------------------------------------------------------------- */
+
+START_TEST(it_goes_round) {
+  bny_flight *flight = bny_flight_make();
+  bny_flight_note note = {.collective = "combine", .algorithm = "tree", .bytes = 4096};
+  ck_assert_ptr_nonnull(flight);
+  ck_assert_uint_eq(bny_flight_print(flight, 0, BNY_FLIGHT_ENTRIES, said, sizeof said), 0);
+  for (uint64_t i = 1; i <= 1000; i++) {
+    bny_flight_begin(flight, i, &note);
+    if (i < 1000) bny_flight_end(flight, i, i % 2);
+  }
+  size_t length = bny_flight_print(flight, 1000, BNY_FLIGHT_ENTRIES, said, sizeof said);
+  ck_assert_uint_eq(length, strlen(said));
+  ck_assert(strncmp(said, "operation 745: combine, 4096 bytes by tree, begun ", 50) == 0);
+  ck_assert_ptr_nonnull(strstr(said, "\noperation 1000: "));
+  ck_assert_ptr_nonnull(strstr(said, ", not finished\n"));
+  bny_flight_print(flight, 1000, 3, said, sizeof said);
+  ck_assert(strncmp(said, "operation 998: ", 15) == 0);
+  const char *timed = strstr(said, "\noperation 999: ");
+  /* Of 998 alone the end is not known. */
+  ck_assert(timed && strstr(said, "took at most ") && strstr(said, "took at most ") < timed);
+  ck_assert(strstr(timed, "took ") && !strstr(timed, "took at most "));
+  char small[40];
+  ck_assert_uint_gt(bny_flight_print(flight, 1000, 3, small, sizeof small), sizeof small);
+  ck_assert_uint_eq(strlen(small), sizeof small - 1);
+  bny_flight_free(flight);
+}
+END_TEST
+
+int main(void) {
+  Suite *suite = suite_create("flight");
+  TCase *cases = tcase_create("flight");
+  tcase_set_timeout(cases, 60);
+  tcase_add_checked_fixture(cases, make_directory, remove_directory);
+  tcase_add_loop_test(cases, errors_say_where_and_what_came_before, 0, 4);
+  tcase_add_test(cases, it_can_be_switched_off);
+  tcase_add_test(cases, the_log_has_the_latest);
+  tcase_add_test(cases, it_goes_round);
+  suite_add_tcase(suite, cases);
+  return world_main(suite);
+}

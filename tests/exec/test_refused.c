@@ -1,0 +1,169 @@
+/* SPDX-License-Identifier: Apache-2.0
+ * A call that one rank refuses: its peers are told at once, with the text. Where ranks compare their calls the communicator
+ * remains usable on all ranks; in a run of a known shape it ends. */
+#include <check.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "tests/support/placed.h"
+
+enum { HEADS = 4, VALUE_DIM = 8, BYTES = 64, AT_ONCE_S = 10 }; /* the deadline is ten times that */
+
+typedef struct buffers {
+  float in[HEADS * VALUE_DIM], lse[HEADS], out[HEADS * VALUE_DIM];
+  unsigned char bytes[BYTES * WORLD_RANKS_MAX], more[BYTES * WORLD_RANKS_MAX];
+} buffers;
+
+static banyan_status combine(world_rank *self, buffers *buffers, int32_t tokens, bool wrong) {
+  banyan_partial in, out;
+  const banyan_combine_desc desc = {.size = sizeof desc, .tokens = tokens, .heads = HEADS / tokens, .value_dim = VALUE_DIM};
+  banyan_partial_init(&in, buffers->in, BANYAN_F32, buffers->lse, BANYAN_F32, HEADS / tokens, VALUE_DIM);
+  banyan_partial_init(&out, buffers->out, BANYAN_F32, NULL, BANYAN_F32, HEADS / tokens, VALUE_DIM);
+  if (wrong) in.base = (banyan_base)0;
+  return banyan_combine(self->comm, &desc, &in, &out);
+}
+
+static banyan_status combine_init(world_rank *self, buffers *buffers, bool wrong) {
+  banyan_op *op = NULL;
+  banyan_partial in, out;
+  const banyan_combine_desc desc = {.size = sizeof desc, .tokens = 1, .heads = 2, .value_dim = VALUE_DIM,
+                                    .algorithm = wrong ? "telepathy" : NULL};
+  banyan_partial_init(&in, buffers->in, BANYAN_F32, buffers->lse, BANYAN_F32, 2, VALUE_DIM);
+  banyan_partial_init(&out, buffers->out, BANYAN_F32, NULL, BANYAN_F32, 2, VALUE_DIM);
+  banyan_status status = banyan_combine_init(self->comm, &desc, &in, &out, &op);
+  banyan_op_free(op);
+  return status;
+}
+
+static banyan_status gather(world_rank *self, buffers *buffers, bool wrong) {
+  size_t counts[WORLD_RANKS_MAX];
+  for (int32_t i = 0; i < self->nranks; i++) counts[i] = 7;
+  return banyan_gather(self->comm, buffers->bytes, wrong ? NULL : buffers->more, counts);
+}
+
+static banyan_status barrier_init(world_rank *self, bool wrong) {
+  banyan_op *op = NULL;
+  banyan_status status = banyan_barrier_init(self->comm, wrong ? NULL : &op);
+  banyan_op_free(op);
+  return status;
+}
+
+/* First calls of a shape; what the text of the one that is wrong names. */
+enum { KINDS = 6 };
+static const char *const named[KINDS] = {"in: base", "telepathy", "all is NULL", "send and receive overlap", "root is 99",
+                                         "op is NULL"};
+
+static banyan_status make_call(world_rank *self, buffers *buffers, int kind, bool wrong) {
+  switch (kind) {
+  case 0: return combine(self, buffers, 1, wrong);
+  case 1: return combine_init(self, buffers, wrong);
+  case 2: return gather(self, buffers, wrong);
+  case 3: return banyan_shift(self->comm, buffers->bytes, wrong ? buffers->bytes + 1 : buffers->more, BYTES, 1);
+  case 4: return banyan_broadcast(self->comm, buffers->bytes, BYTES, wrong ? 99 : 0);
+  default: return barrier_init(self, wrong);
+  }
+}
+
+static bool is_refused(world_rank *self, banyan_status status, int32_t by, int kind, double since_s) {
+  banyan_status expected = self->rank == by ? BANYAN_ERR_ARGUMENT : BANYAN_ERR_PEER;
+  char who[32];
+  snprintf(who, sizeof who, "rank %d refused", by);
+  const char *text = banyan_last_error();
+  bool good = status == expected && strstr(text, named[kind]) && (self->rank == by || strstr(text, who));
+  return world_check(self, good, "call %d, refused by rank %d: %s: %s", kind, by, banyan_status_string(status), text) &&
+         world_check(self, world_now_s() - since_s < AT_ONCE_S, "call %d: told after %.1f s", kind, world_now_s() - since_s);
+}
+
+static bool works(world_rank *self, buffers *buffers, float value) {
+  for (int i = 0; i < HEADS * VALUE_DIM; i++) buffers->in[i] = value * (float)(self->rank + 1);
+  for (int i = 0; i < HEADS; i++) buffers->lse[i] = 0;
+  if (!world_ok(self, banyan_comm_status(self->comm), "the communicator") ||
+      !world_ok(self, combine(self, buffers, 2, false), "a good combine"))
+    return false;
+  float expected = value * (float)(self->nranks + 1) / 2, got = buffers->out[HEADS * VALUE_DIM - 1];
+  return world_check(self, got > expected - 0.01f && got < expected + 0.01f, "combined %g, not %g", (double)got, (double)expected);
+}
+
+/* Each rank refuses each call once; the rank that does runs ahead, for it waits for nobody. */
+static void refuse_in_turn(world_rank *self) {
+  buffers *buffers = calloc(1, sizeof *buffers);
+  bool good = true;
+  for (int kind = 0; kind < KINDS && good; kind++) {
+    for (int32_t by = 0; by < self->nranks && good; by++) {
+      double since_s = world_now_s();
+      banyan_status status = make_call(self, buffers, kind, self->rank == by);
+      good = is_refused(self, status, by, kind, since_s);
+      if (good && by % 2) good = works(self, buffers, (float)(kind + 1)); /* the others at once after each other */
+    }
+    good = good && world_ok(self, make_call(self, buffers, kind, false), "the call as it should be") && works(self, buffers, 3);
+  }
+  free(buffers);
+}
+
+/* All refuse the same, many times: nobody waits, and all remain in step. */
+static void refuse_together(world_rank *self) {
+  buffers *buffers = calloc(1, sizeof *buffers);
+  bool good = works(self, buffers, 1);
+  for (int round = 0; round < 50 && good; round++)
+    good = world_check(self, make_call(self, buffers, round % KINDS, true) == BANYAN_ERR_ARGUMENT, "round %d", round);
+  if (good) works(self, buffers, 2);
+  free(buffers);
+}
+
+/* A rank that refuses several calls before its peers come to the first. */
+static void refuse_ahead(world_rank *self) {
+  buffers *buffers = calloc(1, sizeof *buffers);
+  bool good = works(self, buffers, 1);
+  for (int i = 0; i < 5 && good; i++) {
+    if (i == 0 && self->rank > 0) world_sleep_ms(30);
+    banyan_status status = make_call(self, buffers, 0, self->rank == 0);
+    good = is_refused(self, status, 0, 0, world_now_s());
+  }
+  if (good) works(self, buffers, 2);
+  free(buffers);
+}
+
+/* A shape that is known: the others are in its run, and have sent. */
+static void refuse_a_run(world_rank *self) {
+  buffers *buffers = calloc(1, sizeof *buffers);
+  if (works(self, buffers, 1) && world_meet(self)) {
+    double since_s = world_now_s();
+    banyan_status status = combine(self, buffers, 2, self->rank == 1);
+    if (self->rank == 1 && status == BANYAN_ERR_ARGUMENT && strstr(banyan_last_error(), "in: base"))
+      status = banyan_barrier(self->comm);
+    const char *text = banyan_last_error();
+    world_check(self, status == BANYAN_ERR_PEER && strstr(text, "rank 1 refused") && strstr(text, "in: base"), "a run: %s: %s",
+                banyan_status_string(status), text);
+    world_check(self, world_now_s() - since_s < AT_ONCE_S, "told after %.1f s", world_now_s() - since_s);
+    world_check(self, banyan_comm_failed_rank(self->comm) == 1, "rank %d is blamed", banyan_comm_failed_rank(self->comm));
+    world_meet(self);
+  }
+  free(buffers);
+}
+
+static void run(int way, world_body body) {
+  world_setup setup = {.nranks = 4, .timeout_ns = 100000000000};
+  if (placed_set((placed)way, "a,a,b,b", "a,b,c,d", &setup)) world_run(&setup, body);
+}
+
+START_TEST(first_calls) { run(_i, refuse_in_turn); }
+END_TEST
+START_TEST(the_same_on_all_ranks) { run(_i, refuse_together); }
+END_TEST
+START_TEST(several_in_a_row) { run(_i, refuse_ahead); }
+END_TEST
+START_TEST(known_shapes) { run(_i, refuse_a_run); }
+END_TEST
+
+int main(void) {
+  Suite *suite = suite_create("refused");
+  TCase *tests = tcase_create("refused");
+  tcase_set_timeout(tests, 120);
+  tcase_add_loop_test(tests, first_calls, 0, PLACED_WAYS);
+  tcase_add_loop_test(tests, the_same_on_all_ranks, 0, PLACED_WAYS);
+  tcase_add_loop_test(tests, several_in_a_row, 0, PLACED_WAYS);
+  tcase_add_loop_test(tests, known_shapes, 0, PLACED_WAYS);
+  suite_add_tcase(suite, tests);
+  return world_main(suite);
+}

@@ -1,0 +1,9 @@
+#!/bin/bash
+# SPDX-License-Identifier: Apache-2.0
+# Ten seconds of tests/faults/soak: ranks on two hosts, faults, shrinking, and growing back.
+# shellcheck source=tests/hosts/hosts_prelude.sh
+. "$(dirname "$0")/../hosts/hosts_prelude.sh"
+need_programs "$world" "$build/tests/faults/soak_rank"
+need_hosts
+need_messages
+exec "$here/soak" --seconds 10 --quiet

@@ -1,0 +1,192 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * Kernels that measure what predictions assume of a device. Each does one thing as often as it is told, and the host times
+ * the launch: two launches of different counts give the cost of one. No wait is without an end. */
+#ifndef BNY_TESTS_CALIBRATE_CUH
+#define BNY_TESTS_CALIBRATE_CUH
+
+#include "tests/gpu/calibrate.h"
+#include "cuda/device.h"
+
+/* ---- memory ----------------------------------------------------------------------------------------------------------- */
+
+BNY_KERNEL calibrate_empty(uint32_t *unused) { (void)unused; }
+
+/* Each element of the ring says where the next one is. */
+BNY_KERNEL calibrate_chase(const uint64_t *ring, uint32_t count, uint64_t *end) {
+  uint64_t at = 0;
+  if (bny_thread() != 0) return;
+  for (uint32_t i = 0; i < count; i++) at = bny_load_relaxed_gpu_64(ring + at);
+  *end = at;
+}
+
+/* A store that is seen before the next one. */
+BNY_KERNEL calibrate_fence(uint64_t *word, uint32_t count, uint32_t is_sys) {
+  if (bny_thread() != 0) return;
+  for (uint32_t i = 0; i < count; i++) {
+    bny_store_relaxed_gpu_64(word, i);
+    if (is_sys) bny_fence_sys();
+    else bny_fence_gpu();
+  }
+}
+
+/* Reads everything once. Nothing in memory is such that the sum is stored. */
+BNY_KERNEL calibrate_read(const unsigned char *from, uint64_t quads, uint32_t *sum) {
+  enum { AT_ONCE = 8 };
+  uint64_t threads = (uint64_t)bny_grid_blocks() * bny_block_threads();
+  uint32_t all = 0;
+  for (uint64_t i = (uint64_t)bny_block() * bny_block_threads() + bny_thread(); i + (AT_ONCE - 1) * threads < quads;
+       i += AT_ONCE * threads) {
+    bny_quad got[AT_ONCE];
+    BNY_UNROLL for (int j = 0; j < AT_ONCE; j++) got[j] = bny_load_quad_once(from + 16 * (i + (uint64_t)j * threads));
+    BNY_UNROLL for (int j = 0; j < AT_ONCE; j++) all |= got[j].word[0] | got[j].word[1] | got[j].word[2] | got[j].word[3];
+  }
+  if (all != 0) *sum = all;
+}
+
+/* ---- words between two CTAs ------------------------------------------------------------------------------------------- */
+
+BNY_DEVICE void calibrate_send(const calibrate_pair &pair, uint32_t role, uint64_t value) {
+  if (pair.is_sys) bny_store_release_sys_64(pair.to[role], value);
+  else bny_store_release_gpu_64(pair.to[role], value);
+}
+
+/* Until the other CTA has sent this or more; false, and the count of those is raised: it did not. */
+BNY_DEVICE bool calibrate_wait(const calibrate_pair &pair, uint32_t role, uint64_t value) {
+  for (uint32_t polls = 0; polls < CALIBRATE_POLLS_MAX; polls++) {
+    uint64_t got = pair.is_sys ? bny_load_acquire_sys_64(pair.from[role]) : bny_load_acquire_gpu_64(pair.from[role]);
+    if (got >= value) return true;
+    bny_pause();
+  }
+  bny_add_gpu_32(pair.counts, 1);
+  return false;
+}
+
+/* There and back, so many times. */
+BNY_KERNEL calibrate_ping(BNY_PARAMETER(calibrate_pair, pair)) {
+  const uint32_t role = pair.role + bny_block();
+  if (bny_thread() != 0) return;
+  for (uint64_t i = 1; i <= pair.rounds; i++) {
+    if (role == 0) calibrate_send(pair, role, i);
+    if (!calibrate_wait(pair, role, i)) return;
+    if (role == 1) calibrate_send(pair, role, i);
+  }
+}
+
+/* Plain stores, release; acquire, plain loads: all of a message must be there. By one warp each. */
+BNY_KERNEL calibrate_message(BNY_PARAMETER(calibrate_pair, pair)) {
+  const uint32_t role = pair.role + bny_block();
+  unsigned char *mine = pair.payload[role] + 16 * bny_lane();
+  for (uint32_t i = 1; i <= pair.rounds; i++) {
+    if (role == 0) bny_store_quad(mine, {{i, i, i, i}});
+    bny_warp_sync();
+    bool there = true;
+    if (bny_lane() == 0) {
+      if (role == 0) calibrate_send(pair, role, i);
+      there = calibrate_wait(pair, role, i);
+    }
+    if (!bny_warp_all(there)) return;
+    if (role == 1) {
+      bny_quad got = bny_load_quad(mine);
+      bool same = got.word[0] == i && got.word[1] == i && got.word[2] == i && got.word[3] == i;
+      if (!same) bny_add_gpu_32(pair.counts + 1, 1);
+      bny_warp_sync();
+      if (bny_lane() == 0) calibrate_send(pair, role, i);
+    }
+  }
+}
+
+BNY_DEVICE void calibrate_store(uint32_t form, unsigned char *to, uint32_t value) {
+  const bny_quad quad = {{value, value, value, value}};
+  if (form == CALIBRATE_LINE) bny_store_line(to, quad);
+  else if (form == CALIBRATE_WORD_128) bny_store_relaxed_sys_128(to, quad);
+  else bny_store_quad(to, quad);
+}
+
+/* Role 0 stores 16 bytes a lane over and over, all words alike; role 1 looks for words that differ: of 16 bytes, and of a line
+ * of 8 lanes. A store that is seen is a change. */
+BNY_KERNEL calibrate_tear(BNY_PARAMETER(calibrate_pair, pair)) {
+  const uint32_t role = pair.role + bny_block();
+  unsigned char *mine = pair.payload[role] + 16 * bny_lane();
+  if (role == 0) {
+    for (uint32_t i = 1; i <= pair.rounds; i++) calibrate_store(pair.form, mine, i);
+    return;
+  }
+  uint32_t torn = 0, changes = 0, last = 0;
+  for (uint32_t polls = 0; polls < CALIBRATE_POLLS_MAX && !bny_warp_all(last == pair.rounds); polls++) {
+    bny_quad got = {{0, 0, 0, 0}};
+    if (pair.form == CALIBRATE_LINE) bny_poll_line(mine, true, &got);
+    else bny_poll_128(mine, true, &got);
+    const uint32_t first = pair.form == CALIBRATE_LINE ? bny_shuffle(got.word[0], (int)(bny_lane() / 8 * 8)) : got.word[0];
+    torn += got.word[0] != first || got.word[1] != first || got.word[2] != first || got.word[3] != first;
+    changes += got.word[0] != last;
+    last = got.word[0];
+    bny_pause();
+  }
+  if (last != pair.rounds) bny_add_gpu_32(pair.counts, 1);
+  bny_add_gpu_32(pair.counts + 1, torn);
+  bny_add_gpu_32(pair.counts + 2, changes);
+}
+
+/* ---- time ------------------------------------------------------------------------------------------------------------- */
+
+/* Steps of the clock: the smallest, the largest, how many; and all of the time. */
+BNY_KERNEL calibrate_clock(uint64_t *out, uint32_t count) {
+  if (bny_thread() != 0) return;
+  uint64_t first = bny_clock_ns(), last = first, least = UINT64_MAX, most = 0, steps = 0;
+  for (uint32_t i = 0; i < count; i++) {
+    uint64_t now = bny_clock_ns(), step = now - last;
+    if (step == 0) continue;
+    least = step < least ? step : least;
+    most = step > most ? step : most;
+    steps++;
+    last = now;
+  }
+  out[0] = least;
+  out[1] = most;
+  out[2] = steps;
+  out[3] = last - first;
+}
+
+/* ---- bulk copies ------------------------------------------------------------------------------------------------------ */
+
+/* One thread of each CTA keeps `slots` copies under way. */
+BNY_KERNEL calibrate_bulk(BNY_PARAMETER(calibrate_copies, copies)) {
+#if BNY_ARCH >= 900
+  BNY_SHARED_ARRAY(uint64_t, barriers, CALIBRATE_SLOTS_MAX);
+  unsigned char *ring = bny_shared_align(bny_dynamic_shared(), 128);
+  if (bny_thread() != 0) return;
+  for (uint32_t i = 0; i < copies.slots; i++) bny_mbarrier_init(barriers + i, 1);
+  bny_mbarrier_fence_init();
+  bny_fence_async();
+  for (uint32_t i = 0; i < copies.count + copies.slots; i++) {
+    const uint32_t slot = i % copies.slots, turn = i / copies.slots;
+    if (turn > 0 && i - copies.slots < copies.count) bny_mbarrier_wait(barriers + slot, (turn - 1) & 1);
+    if (i >= copies.count) continue;
+    const uint64_t at = ((uint64_t)bny_block() * copies.count + i) * copies.bytes % copies.span;
+    bny_mbarrier_expect(barriers + slot, copies.bytes);
+    bny_bulk_load(ring + slot * copies.bytes, copies.from + at, copies.bytes, barriers + slot);
+  }
+#else
+  (void)copies;
+#endif
+}
+
+/* ---- numbers ---------------------------------------------------------------------------------------------------------- */
+
+BNY_KERNEL calibrate_numbers(const float *in, float *powers, float *logarithms, uint32_t count) {
+  for (uint32_t i = bny_block() * bny_block_threads() + bny_thread(); i < count; i += bny_grid_blocks() * bny_block_threads()) {
+    powers[i] = bny_exp2_fast(in[i]);
+    logarithms[i] = bny_log2_fast(in[i] + 128.0f);
+  }
+}
+
+/* By one warp: d += a b, `steps` times with the same fragments; 4 words of a, 2 of b and 4 of d for each lane. */
+BNY_KERNEL calibrate_mma(const uint32_t *a, const uint32_t *b, float *d, uint32_t steps) {
+  float sum[4];
+  BNY_UNROLL for (int i = 0; i < 4; i++) sum[i] = d[4 * bny_lane() + i];
+  BNY_ROLLED for (uint32_t step = 0; step < steps; step++) bny_mma_bf16(sum, a + 4 * bny_lane(), b + 2 * bny_lane());
+  BNY_UNROLL for (int i = 0; i < 4; i++) d[4 * bny_lane() + i] = sum[i];
+}
+
+#endif

@@ -1,0 +1,273 @@
+/* SPDX-License-Identifier: Apache-2.0
+ * gpu_calibrate: latencies, bandwidth, bulk copies, and words between two CTAs, through one mapping, two, and a peer's. */
+#include <math.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+#include "tests/gpu/calibration.h"
+
+/* ---- latency ---------------------------------------------------------------------------------------------------------- */
+
+/* Of one of `count` loads, each of which says where the next is; they go round `bytes` in steps that no prefetch follows. */
+static bool chase(calibration *self, size_t bytes, uint32_t count, double *ns) {
+  enum { STRIDE = 4096 / 8 + 16 }; /* elements: another page and line each time */
+  size_t elements = bytes / sizeof(uint64_t);
+  uint64_t *host = calloc(elements, sizeof *host), *ring = NULL, *end = NULL;
+  void *arguments[] = {&ring, &count, &end};
+  calibration_launch launch = {"calibrate_chase", 1, 32, 0, arguments};
+  double once, twice;
+  for (size_t i = 0; host && i < elements; i++) host[i] = (i + STRIDE) % elements;
+  bool ok = (host || tool_error_set(&self->error, "out of memory")) && calibration_take(self, bytes, &ring) &&
+            calibration_take(self, sizeof *end, &end) && gpu_write(self->gpu, ring, host, bytes, &self->error) &&
+            calibration_time(self, &launch, 1, &once);
+  count *= 2;
+  ok = ok && calibration_time(self, &launch, 1, &twice);
+  if (ok) *ns = (twice - once) * 1e3 / (count / 2);
+  gpu_give(self->gpu, ring);
+  gpu_give(self->gpu, end);
+  free(host);
+  return ok;
+}
+
+static bool fence(calibration *self, uint32_t is_sys, double *ns) {
+  uint64_t *word = NULL;
+  uint32_t count = self->quick ? 4 : 10000;
+  void *arguments[] = {&word, &count, &is_sys};
+  calibration_launch launch = {"calibrate_fence", 1, 32, 0, arguments};
+  double us;
+  bool ok = calibration_take(self, sizeof *word, &word) && calibration_time(self, &launch, 3, &us);
+  if (ok) *ns = us * 1e3 / count;
+  gpu_give(self->gpu, word);
+  return ok;
+}
+
+bool calibrate_latency(calibration *self) {
+  const gpu_facts *facts = gpu_facts_of(self->gpu);
+  size_t near = 1 << 20, far = self->quick ? 1 << 20 : 8 * (size_t)facts->cache_bytes;
+  uint32_t loads = self->quick ? 8 : 20000;
+  double l2, memory, gpu_ns, sys_ns;
+  if (!chase(self, near, loads, &l2) || !chase(self, far, loads, &memory) || !fence(self, 0, &gpu_ns) ||
+      !fence(self, 1, &sys_ns))
+    return false;
+  calibration_say("l2_ns", l2, "ns", 300, "a load from the second-level cache, nothing else under way");
+  calibration_say("memory_ns", memory, "ns", NAN, "a load from memory, nothing else under way; with misses of the TLB");
+  calibration_say("fence_gpu_ns", gpu_ns, "ns", NAN, "a store and fence.acq_rel.gpu");
+  calibration_say("fence_sys_ns", sys_ns, "ns", NAN, "a store and fence.acq_rel.sys");
+  return true;
+}
+
+/* ---- bandwidth and bulk copies ---------------------------------------------------------------------------------------- */
+
+bool calibrate_bandwidth(calibration *self) {
+  const gpu_facts *facts = gpu_facts_of(self->gpu);
+  size_t bytes = self->quick ? 1 << 16 : (size_t)4 << 30;
+  if ((int64_t)bytes > facts->memory_bytes / 4 && !self->quick) bytes = (size_t)facts->memory_bytes / 4;
+  unsigned char *memory = NULL;
+  uint32_t *sum = NULL;
+  uint64_t quads = bytes / 16;
+  void *arguments[] = {&memory, &quads, &sum};
+  calibration_launch launch = {"calibrate_read", self->quick ? 2 : 8 * (uint32_t)facts->sms, self->quick ? 32 : 256, 0, arguments};
+  double us;
+  bool ok = calibration_take(self, bytes, &memory) && calibration_take(self, sizeof *sum, &sum) &&
+            calibration_time(self, &launch, self->quick ? 1 : 10, &us);
+  gpu_give(self->gpu, memory);
+  gpu_give(self->gpu, sum);
+  if (!ok) return false;
+  /* Two transfers a clock. */
+  double nominal = 2.0 * facts->memory_clock_mhz * 1e6 * facts->bus_bits / 8, rate = (double)bytes / (us * 1e-6);
+  calibration_say("read_gbytes_per_s", rate * 1e-9, "GB/s", NAN, "all SMs read memory once");
+  calibration_say("read_share", nominal > 0 ? rate / nominal : NAN, "", 0.93, "of the bandwidth that clock and width of the bus give");
+  return true;
+}
+
+/* Of one copy of an SM on which one CTA copies; the source is read again from the second-level cache, or is larger than that. */
+static bool bulk(calibration *self, uint32_t bytes, uint64_t span, double *ns) {
+  uint32_t sms = self->quick ? 2 : (uint32_t)gpu_facts_of(self->gpu)->sms;
+  calibrate_copies copies = {.span = span, .bytes = bytes, .count = self->quick ? 16 : 4000};
+  copies.slots = CALIBRATE_RING_BYTES / bytes;
+  if (copies.slots > CALIBRATE_SLOTS_MAX) copies.slots = CALIBRATE_SLOTS_MAX;
+  if (self->quick && copies.slots > 8) copies.slots = 8;
+  void *memory = NULL, *arguments[] = {&copies};
+  calibration_launch launch = {"calibrate_bulk", sms, 32, CALIBRATE_RING_BYTES + 128, arguments};
+  double us;
+  bool ok = calibration_take(self, span, &memory);
+  copies.from = memory;
+  ok = ok && calibration_time(self, &launch, 3, &us);
+  if (ok) *ns = us * 1e3 / copies.count;
+  gpu_give(self->gpu, memory);
+  return ok;
+}
+
+bool calibrate_bulk_copies(calibration *self) {
+  if (gpu_facts_of(self->gpu)->compute < 90) {
+    calibration_say("bulk_512_ns", NAN, "ns", NAN, "this device has no bulk copies");
+    return true;
+  }
+  for (uint32_t bytes = 128; bytes <= 8192; bytes *= 2) {
+    char name[40];
+    double cached, memory;
+    if (!bulk(self, bytes, 1 << 20, &cached) || !bulk(self, bytes, self->quick ? 1 << 20 : (uint64_t)1 << 30, &memory)) return false;
+    snprintf(name, sizeof name, "bulk_%u_ns", (unsigned)bytes);
+    calibration_say(name, cached, "ns", bytes == 512 ? 14 : NAN, "one bulk copy of an SM, from the second-level cache, 64 KB or 128 under way");
+    snprintf(name, sizeof name, "bulk_%u_memory_ns", (unsigned)bytes);
+    calibration_say(name, memory, "ns", NAN, "the same from memory, all SMs at once");
+  }
+  return true;
+}
+
+/* ---- words between two CTAs ------------------------------------------------------------------------------------------- */
+
+/* A page of the device as its owner sees it, and as somebody sees it who maps it anew. */
+typedef struct twice_mapped {
+  bny_device_memory *owned, *mapped;
+} twice_mapped;
+
+static bool map_twice(calibration *self, calibration *other, twice_mapped *made) {
+  const bny_device_ops *ops = self->device->ops;
+  bny_device_offer offer = {.kind = BNY_MEMORY_FILE, .file = -1};
+  *made = (twice_mapped){NULL, NULL};
+  bool ok = calibration_status(self, ops->memory_make(self->device, BNY_MEMORY_FILE, 4096, &made->owned), "memory file") &&
+            calibration_status(self, ops->memory_export(made->owned, &offer.handle, &offer.file), "export");
+  if (!ok) return false;
+  offer.bytes = made->owned->bytes;
+  ok = calibration_status(self, ops->memory_import(other->device, &offer, &made->mapped), "import");
+  if (offer.file >= 0) close(offer.file);
+  return ok;
+}
+
+static void unmap(calibration *self, twice_mapped *made) {
+  self->device->ops->memory_free(made->mapped);
+  self->device->ops->memory_free(made->owned);
+}
+
+/* Word 0 of the page goes from role 0 to role 1, word 16 the other way; the payload is from byte 1024 on. */
+static calibrate_pair pair_of(void *as_role_0, void *as_role_1) {
+  calibrate_pair pair = {.rounds = 0};
+  uint64_t *words[2] = {as_role_0, as_role_1};
+  for (int role = 0; role < 2; role++) {
+    pair.to[role] = words[role] + 16 * role;
+    pair.from[role] = words[role] + 16 * (1 - role);
+    pair.payload[role] = (unsigned char *)words[role] + 1024;
+  }
+  return pair;
+}
+
+/* What role 1 runs on; both roles in one launch if it is the same device. */
+static bool run_pair(calibration *self, calibration *other, const char *kernel, calibrate_pair pair, void *page, double *us,
+                     uint32_t counts[3]) {
+  void *arguments[] = {&pair};
+  calibration_launch launch = {kernel, self == other ? 2 : 1, 32, 0, arguments};
+  const bny_device_ops *ops = self->device->ops;
+  bny_device_kernel found, found_there;
+  void *from = NULL, *to = NULL;
+  double ns = 0;
+  bool ok = gpu_enter(self->gpu, &self->error) && calibration_find(self, kernel, &found) &&
+            calibration_find(other, kernel, &found_there) && gpu_fill(self->gpu, page, 0, 4096, self->stream, &self->error) &&
+            gpu_fill(self->gpu, pair.counts, 0, 3 * sizeof *counts, self->stream, &self->error) && calibration_finish(self) &&
+            calibration_status(self, ops->mark_make(self->device, &from), "mark") &&
+            calibration_status(self, ops->mark_make(self->device, &to), "mark") &&
+            calibration_status(self, ops->mark_set(self->device, from, self->stream), "mark") &&
+            calibration_launch_found(self, &found, &launch) &&
+            calibration_status(self, ops->mark_set(self->device, to, self->stream), "mark");
+  if (ok && self != other) {
+    pair.role = 1;
+    ok = gpu_enter(other->gpu, &self->error) && calibration_launch_found(other, &found_there, &launch) && calibration_finish(other) &&
+         gpu_enter(self->gpu, &self->error);
+  }
+  ok = ok && calibration_finish(self) && calibration_status(self, ops->mark_elapsed(self->device, from, to, &ns), "time") &&
+       gpu_read(self->gpu, counts, pair.counts, 3 * sizeof *counts, &self->error);
+  ops->mark_free(self->device, from);
+  ops->mark_free(self->device, to);
+  *us = ns / 1e3;
+  return ok;
+}
+
+/* Of the two scopes, one way; then whether messages come whole. */
+static bool exchange(calibration *self, calibration *other, calibrate_pair pair, void *page, const char *where) {
+  static const char *const scopes[] = {"gpu", "sys"};
+  const bool is_near = self == other;
+  char name[60];
+  uint32_t counts[3], rounds = self->quick ? 3 : 5000;
+  double once, twice;
+  for (uint32_t i = is_near ? 0 : 1; i < 2; i++) {
+    pair.is_sys = i;
+    pair.rounds = rounds;
+    if (!run_pair(self, other, "calibrate_ping", pair, page, &once, counts)) return false;
+    uint32_t lost = counts[0];
+    pair.rounds = 2 * rounds;
+    if (!run_pair(self, other, "calibrate_ping", pair, page, &twice, counts)) return false;
+    lost += counts[0];
+    snprintf(name, sizeof name, "signal_%s_%s_ns", scopes[i], where);
+    calibration_say(name, lost ? NAN : (twice - once) * 1e3 / (2.0 * rounds), "ns", i && !is_near ? 1000 : i ? 400 : NAN,
+                    lost ? "a word did not come" : "one way: st.release until ld.acquire sees it");
+    if (!run_pair(self, other, "calibrate_message", pair, page, &twice, counts)) return false;
+    snprintf(name, sizeof name, "stale_%s_%s", scopes[i], where);
+    calibration_say(name, counts[0] ? NAN : counts[1], "lanes", 0,
+                    counts[0] ? "a word did not come" : "read old values after an acquire, of 32 in each message");
+  }
+  return true;
+}
+
+/* Each way of storing; at how many reads words differed. */
+static bool tear(calibration *self, calibration *other, calibrate_pair pair, void *page, const char *where) {
+  static const char *const forms[] = {"quad", "b128", "line"};
+  char name[60], note[100];
+  uint32_t counts[3];
+  double us;
+  pair.rounds = self->quick ? 20 : 200000;
+  for (uint32_t form = CALIBRATE_QUAD; form <= CALIBRATE_LINE; form++) {
+    pair.form = form;
+    if (!run_pair(self, other, "calibrate_tear", pair, page, &us, counts)) return false;
+    snprintf(name, sizeof name, "torn_%s_%s", forms[form], where);
+    snprintf(note, sizeof note, "reads that saw half of a store, beside %u that saw another value", (unsigned)counts[2]);
+    calibration_say(name, counts[0] ? NAN : counts[1], "reads", form == CALIBRATE_QUAD ? NAN : 0, note);
+  }
+  return true;
+}
+
+typedef bool use_of_pair(calibration *self, calibration *other, calibrate_pair pair, void *page, const char *where);
+
+/* With both roles at the owner's address, then with role 1 at another one of the same memory. */
+static bool near_pairs(calibration *self, use_of_pair *use) {
+  twice_mapped memory = {NULL, NULL};
+  uint32_t *counts = NULL;
+  bool ok = calibration_take(self, 64, &counts) && map_twice(self, self, &memory);
+  for (int i = 0; ok && i < 2; i++) {
+    void *page = memory.owned->address;
+    calibrate_pair pair = pair_of(page, i ? memory.mapped->address : page);
+    pair.counts = counts;
+    ok = use(self, self, pair, page, i ? "two_mappings" : "one_mapping");
+  }
+  unmap(self, &memory);
+  gpu_give(self->gpu, counts);
+  return ok;
+}
+
+bool calibrate_words(calibration *self) { return near_pairs(self, exchange); }
+bool calibrate_tearing(calibration *self) { return near_pairs(self, tear); }
+
+/* Between this device and the next one, in this one's memory. */
+bool calibrate_peer(calibration *self) {
+  calibration other = {.gpu = NULL};
+  twice_mapped memory = {NULL, NULL};
+  uint32_t *counts = NULL;
+  tool_error none = {.text = ""};
+  if (gpu_count(&none) < 2) {
+    calibration_say("signal_sys_peer_ns", NAN, "ns", 1000, "there is one device");
+    return true;
+  }
+  bool ok = (calibration_open(1, &other) || tool_error_set(&self->error, "device 1: %s", other.error.text)) &&
+            gpu_enter(self->gpu, &self->error) && calibration_take(self, 64, &counts) && map_twice(self, &other, &memory);
+  if (ok) {
+    calibrate_pair pair = pair_of(memory.owned->address, memory.mapped->address);
+    pair.counts = counts;
+    ok = exchange(self, &other, pair, memory.owned->address, "peer");
+  }
+  unmap(self, &memory);
+  gpu_give(self->gpu, counts);
+  calibration_close(&other);
+  gpu_enter(self->gpu, &none);
+  return ok;
+}

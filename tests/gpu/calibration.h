@@ -1,0 +1,52 @@
+/* SPDX-License-Identifier: Apache-2.0
+ * What the files of gpu_calibrate share. A measurement says its figures on stdout, one JSON object a line, each as soon as it is
+ * known, so that a run that is cut short keeps what it had. */
+#ifndef BNY_TESTS_CALIBRATION_H
+#define BNY_TESTS_CALIBRATION_H
+
+#include "tests/gpu/calibrate.h"
+#include "device/device.h"
+#include "tools/common/gpu.h"
+
+typedef struct calibration {
+  gpu *gpu;
+  bny_device *device;
+  bny_device_module *module;
+  void *stream;
+  bool quick; /* little of each, for emulated devices */
+  tool_error error;
+} calibration;
+
+typedef struct calibration_launch {
+  const char *kernel;
+  uint32_t grid, block, shared_bytes;
+  void **arguments;
+} calibration_launch;
+
+/* All return false with the text in self->error. */
+bool calibration_open(int32_t ordinal, calibration *self);
+void calibration_close(calibration *self);
+bool calibration_launch_on(calibration *self, const calibration_launch *launch);
+/* The same in two: to find a kernel may wait until the device is idle, which it is not while one CTA waits for another. */
+bool calibration_find(calibration *self, const char *name, bny_device_kernel *kernel);
+bool calibration_launch_found(calibration *self, const bny_device_kernel *kernel, const calibration_launch *launch);
+bool calibration_finish(calibration *self);
+bool calibration_time(calibration *self, const calibration_launch *launch, int count, double *us_of_one);
+bool calibration_take(calibration *self, size_t bytes, void *pointer_to_memory); /* all zero */
+bool calibration_status(calibration *self, banyan_status status, const char *what);
+
+/* NAN: not known; assumed NAN: predictions assume nothing of it. `note`: what it is. */
+void calibration_say(const char *name, double value, const char *unit, double assumed, const char *note);
+
+bool calibrate_launches(calibration *self);
+bool calibrate_latency(calibration *self);
+bool calibrate_bandwidth(calibration *self);
+bool calibrate_bulk_copies(calibration *self);
+bool calibrate_timer(calibration *self);
+bool calibrate_words(calibration *self);
+bool calibrate_tearing(calibration *self);
+bool calibrate_peer(calibration *self);
+bool calibrate_functions(calibration *self);
+bool calibrate_matrix(calibration *self);
+
+#endif

@@ -1,0 +1,226 @@
+/* SPDX-License-Identifier: Apache-2.0
+ * A tiny combine or decode by each kernel, for compute-sanitizer: `gpu_kernels [--large]`, one line for each. Decodes are those of
+ * one rank. Combines are those of two, whose kernels wait for each other; tools that run one kernel after another are told by
+ * their deadline, which is said and is no failure. --large: also combines that go by signals, of 4 MiB and more. */
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "merge_math.h"
+#include "tools/common/device_ranks.h"
+
+enum { RANKS = 2, KEYS = 40, VALUE_DIM = 128, TOKENS_MAX = 1152, HEADS_OF_COMBINE = 16 };
+
+static const int64_t timeout_ns = (int64_t)20 * 1000000000;
+
+static bool say(const char *what, bool ok, const tool_error *error) {
+  printf("gpu_kernels: %s: %s\n", what, ok ? "right" : error->text);
+  fflush(stdout);
+  return ok;
+}
+
+/* ---- combines --------------------------------------------------------------------------------------------------------- */
+
+typedef struct combine_work {
+  const char *algorithm; /* NULL: an all-gather of bytes */
+  banyan_dtype wire;
+  int32_t tokens;
+  float *in[RANKS], *out[RANKS];
+} combine_work;
+
+static size_t floats_of(int32_t tokens) { return (size_t)tokens * HEADS_OF_COMBINE * (VALUE_DIM + 1); }
+
+static banyan_partial partial_of(float *memory, int32_t tokens) {
+  banyan_partial made;
+  banyan_partial_init(&made, memory, BANYAN_F32, memory + (size_t)tokens * HEADS_OF_COMBINE * VALUE_DIM, BANYAN_F32,
+                      HEADS_OF_COMBINE, VALUE_DIM);
+  return made;
+}
+
+static bool combine(device_rank *self, void *opaque) {
+  combine_work *work = opaque;
+  banyan_status status;
+  if (work->algorithm) {
+    banyan_partial in = partial_of(work->in[self->rank], work->tokens), out = partial_of(work->out[self->rank], work->tokens);
+    banyan_combine_desc desc = {.size = sizeof desc, .tokens = work->tokens, .heads = HEADS_OF_COMBINE, .value_dim = VALUE_DIM,
+                                .wire = work->wire, .algorithm = work->algorithm, .stream = self->all->streams[self->rank]};
+    status = banyan_combine(self->comm, &desc, &in, &out);
+  } else {
+    const size_t bytes = floats_of(work->tokens) / RANKS * sizeof(float), counts[RANKS] = {bytes, bytes};
+    banyan_comm_set_stream(self->comm, self->all->streams[self->rank]);
+    status = banyan_gather(self->comm, work->in[self->rank], work->out[self->rank], counts);
+  }
+  return status == BANYAN_OK || tool_error_banyan(&self->error, status, "combine");
+}
+
+/* Rank r holds r + 1 everywhere, with weight 1: the mean over ranks comes out; of a gather, one half and the other. */
+static bool check_combine(device_ranks *ranks, const combine_work *work, float *host, tool_error *error) {
+  const size_t values = (size_t)work->tokens * HEADS_OF_COMBINE * VALUE_DIM, half = floats_of(work->tokens) / RANKS;
+  for (int32_t r = 0; r < RANKS; r++) {
+    if (!gpu_read(ranks->device, host, work->out[r], floats_of(work->tokens) * sizeof *host, error)) return false;
+    for (size_t i = 0; i < (work->algorithm ? values : 2 * half); i++) {
+      const float wanted = work->algorithm ? 1.5f : i < half ? 1.0f : 2.0f;
+      if (host[i] != wanted) return tool_error_set(error, "rank %d has %g, not %g, at %zu", r, (double)host[i], (double)wanted, i);
+    }
+  }
+  return true;
+}
+
+static bool run_combine(device_ranks *ranks, combine_work *work, float *host, tool_error *error) {
+  const size_t values = (size_t)work->tokens * HEADS_OF_COMBINE * VALUE_DIM, all = floats_of(work->tokens);
+  for (int32_t r = 0; r < RANKS; r++) {
+    for (size_t i = 0; i < all; i++) host[i] = work->algorithm && i >= values ? 0 : (float)(r + 1);
+    if (!gpu_write(ranks->device, work->in[r], host, all * sizeof *host, error)) return false;
+  }
+  return device_ranks_call(ranks, combine, work, error) && device_ranks_finish(ranks, error) &&
+         check_combine(ranks, work, host, error);
+}
+
+/* Sizes below, between and above those where protocols change. */
+static bool run_combines(bool large, tool_error *error) {
+  static const struct {
+    const char *algorithm;
+    banyan_dtype wire;
+  } forms[] = {{"oneshot", BANYAN_F32}, {"oneshot", BANYAN_BF16}, {"tree", BANYAN_F32}, {"tree", BANYAN_BF16}, {NULL, BANYAN_F32}};
+  static const int32_t tokens[] = {1, 40, TOKENS_MAX};
+  device_ranks ranks;
+  combine_work work = {.tokens = 0};
+  if (!device_ranks_open("cuda:0", RANKS, timeout_ns, &ranks, error)) return false;
+  const size_t bytes = floats_of(TOKENS_MAX) * sizeof(float);
+  float *host = malloc(bytes);
+  bool ok = host || tool_error_set(error, "out of memory"), alone = false;
+  for (int32_t r = 0; ok && r < RANKS; r++)
+    ok = gpu_take(ranks.device, bytes, (void **)(void *)&work.in[r], error) &&
+         gpu_take(ranks.device, bytes, (void **)(void *)&work.out[r], error);
+  for (size_t i = 0; ok && !alone && i < sizeof forms / sizeof forms[0] * (large ? 3 : 2); i++) {
+    char what[60];
+    work.algorithm = forms[i / (large ? 3 : 2)].algorithm;
+    work.wire = forms[i / (large ? 3 : 2)].wire;
+    work.tokens = tokens[i % (large ? 3 : 2)];
+    snprintf(what, sizeof what, "%s, %s, %d tokens", work.algorithm ? work.algorithm : "all-gather",
+             work.wire == BANYAN_F32 ? "f32" : "bf16", work.tokens);
+    ok = run_combine(&ranks, &work, host, error);
+    alone = !ok && banyan_comm_status(ranks.ranks[0].comm) == BANYAN_ERR_TIMEOUT;
+    if (alone) tool_error_set(error, "kernels do not run side by side here");
+    say(what, ok, error);
+  }
+  for (int32_t r = 0; !alone && r < RANKS; r++) {
+    gpu_give(ranks.device, work.in[r]);
+    gpu_give(ranks.device, work.out[r]);
+  }
+  free(host);
+  device_ranks_close(&ranks);
+  return ok || alone;
+}
+
+/* ---- decodes ---------------------------------------------------------------------------------------------------------- */
+
+typedef struct decode_work {
+  int32_t heads, head_dim, value_dim;
+  banyan_dtype dtype;
+  void *q, *k, *v;
+  int32_t *lengths;
+  float *out; /* o, and behind it lse */
+} decode_work;
+
+static uint16_t bits_of(banyan_dtype dtype, float value) {
+  return dtype == BANYAN_BF16 ? bny_bf16_of_float(value) : bny_f16_of_float(value);
+}
+
+/* All keys have the same values, column by column: those come out, whatever the weights. Queries are not alike. */
+static float value_of(int32_t column) { return (float)(column % 32 + 1) / 8; }
+
+static bool fill_decode(device_ranks *ranks, const decode_work *work, tool_error *error) {
+  enum { HEADS_MAX = 64, DIM_MAX = 576 };
+  static uint16_t rows[HEADS_MAX * DIM_MAX];
+  const int32_t keys = KEYS;
+  const size_t dim = (size_t)work->head_dim;
+  for (size_t i = 0; i < (size_t)work->heads * dim; i++) rows[i] = bits_of(work->dtype, (float)(i % 7) / 8 - 0.25f);
+  bool ok = gpu_write(ranks->device, work->q, rows, 2 * (size_t)work->heads * dim, error);
+  for (size_t i = 0; i < KEYS * dim; i++) rows[i] = bits_of(work->dtype, value_of((int32_t)(i % dim)));
+  return ok && gpu_write(ranks->device, work->k, rows, 2 * KEYS * dim, error) &&
+         gpu_write(ranks->device, work->v, rows, 2 * KEYS * dim, error) &&
+         gpu_write(ranks->device, work->lengths, &keys, sizeof keys, error);
+}
+
+static bool check_decode(device_ranks *ranks, const decode_work *work, tool_error *error) {
+  static float host[64 * 513];
+  const size_t values = (size_t)(work->heads * work->value_dim);
+  if (!gpu_read(ranks->device, host, work->out, values * sizeof *host, error)) return false;
+  for (size_t i = 0; i < values; i++) {
+    const float wanted = value_of((int32_t)(i % (size_t)work->value_dim));
+    if (!(host[i] > wanted * (1 - 1e-5f) && host[i] < wanted * (1 + 1e-5f)))
+      return tool_error_set(error, "%g, not %g, in row %zu", (double)host[i], (double)wanted, i / (size_t)work->value_dim);
+  }
+  return true;
+}
+
+static bool decode(device_rank *self, void *opaque) {
+  const decode_work *work = opaque;
+  const int32_t dim = work->head_dim;
+  const bool latent = work->value_dim != dim;
+  banyan_op *op = NULL;
+  banyan_attention_desc desc = {
+    .size = sizeof desc, .batch = 1, .heads = work->heads, .kv_heads = 1, .head_dim = dim, .value_dim = work->value_dim,
+    .q_dtype = work->dtype, .kv_dtype = work->dtype, .q = work->q, .q_batch_stride = work->heads * dim, .q_head_stride = dim,
+    .k = work->k, .k_token_stride = dim, .k_head_stride = KEYS * dim, .k_batch_stride = KEYS * dim,
+    .v = latent ? work->k : work->v, .v_token_stride = dim, .v_head_stride = KEYS * dim, .v_batch_stride = KEYS * dim,
+    .seq_lens = work->lengths, .keys_max = KEYS, .stream = self->all->streams[0]};
+  banyan_partial out;
+  banyan_partial_init(&out, work->out, BANYAN_F32, work->out + work->heads * work->value_dim, BANYAN_F32, work->heads,
+                      work->value_dim);
+  banyan_status status = banyan_attention_init(self->comm, &desc, &out, &op);
+  if (status == BANYAN_OK) status = banyan_start(op);
+  tool_error error = {.text = ""};
+  bool ok = status == BANYAN_OK ? gpu_wait(self->all->device, self->all->streams[0], 20, &error) :
+                                  tool_error_banyan(&error, status, "attention");
+  banyan_op_free(op);
+  self->error = error;
+  return ok;
+}
+
+/* 16, 32 and 64 heads of MLA have kernels of their own. */
+static bool run_decodes(const char *copy, tool_error *error) {
+  static const int32_t shapes[][2] = {{4, 64}, {4, 96}, {4, 128}, {4, 192}, {4, 256}, {16, 576}, {32, 576}, {64, 576}};
+  device_ranks ranks;
+  decode_work work = {.heads = 0};
+  setenv("BANYAN_DEVICE_COPY", copy, 1);
+  if (!device_ranks_open("cuda:0", 1, timeout_ns, &ranks, error)) return false;
+  gpu *device = ranks.device;
+  bool ok = gpu_take(device, 2 * 64 * 576, &work.q, error) && gpu_take(device, 2 * KEYS * 576, &work.k, error) &&
+            gpu_take(device, 2 * KEYS * 576, &work.v, error) && gpu_take(device, 64 * 513 * sizeof(float), (void **)(void *)&work.out, error) &&
+            gpu_take(device, sizeof *work.lengths, (void **)(void *)&work.lengths, error);
+  for (size_t i = 0; ok && i < 2 * sizeof shapes / sizeof shapes[0]; i++) {
+    char what[60];
+    work.heads = shapes[i / 2][0];
+    work.head_dim = shapes[i / 2][1];
+    work.value_dim = work.head_dim == 576 ? 512 : work.head_dim;
+    work.dtype = i % 2 ? BANYAN_F16 : BANYAN_BF16;
+    snprintf(what, sizeof what, "decode, %s, %d heads x %d, %s copies", i % 2 ? "f16" : "bf16", work.heads, work.head_dim, copy);
+    ok = fill_decode(&ranks, &work, error) && device_ranks_call(&ranks, decode, &work, error) && check_decode(&ranks, &work, error);
+    say(what, ok, error);
+  }
+  void *const all[] = {work.q, work.k, work.v, work.out, work.lengths};
+  for (size_t i = 0; i < sizeof all / sizeof all[0]; i++) gpu_give(device, all[i]);
+  device_ranks_close(&ranks);
+  return ok;
+}
+
+int main(int argc, char **argv) {
+  tool_error error = {.text = ""};
+  const bool large = argc > 1 && strcmp(argv[1], "--large") == 0;
+  gpu *first = NULL;
+  if (gpu_count(&error) == 0) {
+    printf("gpu_kernels: %s\n", error.text);
+    return 77;
+  }
+  bool ok = gpu_open(0, &first, &error);
+  const int32_t compute = ok ? gpu_facts_of(first)->compute : 0;
+  /* Bulk copies are of 9.0 and later; the others are not built for 10.0. AUTO is what has warpgroups. */
+  ok = ok && (compute >= 100 || run_decodes("async", &error)) && (compute < 90 || run_decodes("bulk", &error));
+  unsetenv("BANYAN_DEVICE_COPY");
+  ok = ok && run_combines(large, &error);
+  if (!ok) printf("gpu_kernels: %s\n", error.text);
+  gpu_close(first);
+  return ok ? EXIT_SUCCESS : EXIT_FAILURE;
+}

@@ -1,0 +1,199 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What check-gpu does with programs: it runs them for a bounded time, and reads what their tests say while they run."""
+import json
+import os
+import shutil
+import signal
+import subprocess
+import tempfile
+import time
+import xml.etree.ElementTree
+
+POLL_S = 2
+TEXT_MAX = 4000
+
+
+def say(text):
+    print("check-gpu: " + text, flush=True)
+
+
+def end(process):
+    """Politely first, so that a test program can end what it has forked."""
+    for number in (signal.SIGTERM, signal.SIGKILL):
+        try:
+            os.killpg(process.pid, number)
+        except ProcessLookupError:
+            pass
+        try:
+            return process.communicate(timeout=5)
+        except subprocess.TimeoutExpired:
+            pass
+    return "", ""
+
+
+def watch(command, seconds, environment, poll=None):
+    """Exit status, stdout, stderr; a program that takes too long is ended and has the status None. `poll` is called now and then
+    meanwhile. If this program is told to end, the other one is ended first."""
+    try:
+        process = subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.PIPE,
+                                   env=dict(os.environ, **environment), encoding="utf-8", errors="replace",
+                                   start_new_session=True)
+    except OSError as error:
+        return None, "", str(error)
+    until = time.monotonic() + seconds
+    try:
+        while True:
+            left = until - time.monotonic()
+            try:
+                out, err = process.communicate(timeout=max(0.01, min(left, POLL_S)) if poll else max(0.01, left))
+                return process.returncode, out, err
+            except subprocess.TimeoutExpired:
+                if poll:
+                    poll()
+                if time.monotonic() >= until:
+                    out, err = end(process)
+                    return None, out, err + "\nended after %d s" % seconds
+    except BaseException:
+        end(process)
+        raise
+
+
+def run(command, seconds, **environment):
+    return watch(command, seconds, environment)
+
+
+def tail(text, lines=12):
+    return "\n".join(text.strip().splitlines()[-lines:])[-TEXT_MAX:]
+
+
+def json_of(command, seconds, **environment):
+    """What a program prints as JSON, or None, and why."""
+    status, out, err = run(command, seconds, **environment)
+    try:
+        return json.loads(out), "" if status == 0 else "exit status %s: %s" % (status, tail(err))
+    except ValueError:
+        return None, "exit status %s: %s" % (status, tail(out + err))
+
+
+def lines_of(text):
+    """Lines of JSON; a program that was ended may have left half of one."""
+    made = []
+    for line in text.splitlines():
+        try:
+            made.append(json.loads(line))
+        except ValueError:
+            pass
+    return made
+
+
+# ---- tests -----------------------------------------------------------------------------------------------------------
+
+def read_log(path):
+    """A log in XML; of a program that was ended, as far as it got."""
+    with open(path, encoding="utf-8", errors="replace") as file:
+        text = file.read()
+    try:
+        return xml.etree.ElementTree.fromstring(text)
+    except xml.etree.ElementTree.ParseError:
+        whole = text.rfind("</test>") + len("</test>")
+        return xml.etree.ElementTree.fromstring(text[:whole] + "</suite></testsuites>")
+
+
+def tests_of_log(program, path, skips):
+    """The tests of a log; a test that said that it is skipped has passed in there."""
+    tests = []
+    for test in (one for one in read_log(path).iter() if one.tag.endswith("}test") or one.tag == "test"):
+        fields = {part.tag.split("}")[-1]: (part.text or "").strip() for part in test}
+        name, index = fields.get("id", "?"), int(fields.get("iteration", 0))
+        result = "pass" if test.get("result") == "success" else "fail"
+        text = "" if result == "pass" else fields.get("message", "")
+        if result == "pass" and (name, index) in skips:
+            result, text = "skip", skips[name, index]
+        tests.append({"program": program, "name": name, "index": index, "result": result, "text": text,
+                      "seconds": float(fields.get("duration", 0))})
+    return tests
+
+
+def one_test(program, name, result, text, seconds=0.0):
+    return {"program": program, "name": name, "index": 0, "result": result, "text": text, "seconds": seconds}
+
+
+def run_cases(step, options, seconds, keep):
+    """A test program, or one case of it; each test is kept as soon as it has ended."""
+    handle, log = tempfile.mkstemp(suffix=".xml")
+    os.close(handle)
+    environment = {"CK_XML_LOG_FILE_NAME": log, "CK_VERBOSITY": "silent"}
+    if step.case:
+        environment["CK_RUN_CASE"] = step.case
+    if options.quick:
+        environment["GPU_TEST_QUICK"] = "1"
+    kept = []
+
+    def look(skips):
+        """Whoever is told of a test that is skipped is told so at the end alone, so before that those that passed may be skips."""
+        try:
+            tests = tests_of_log(step.program, log, skips)
+        except (xml.etree.ElementTree.ParseError, OSError):
+            tests = []
+        if len(tests) > len(kept) or skips:
+            kept[:] = tests
+            keep({"tests": tests}, True)
+
+    try:
+        status, out, err = watch([os.path.join(options.tests, step.program)], seconds, environment, lambda: look({}))
+        words = [line.split(" ", 3) for line in out.splitlines() if line.startswith("SKIP ")]
+        look({(word[1], int(word[2])): word[3] for word in words})
+    finally:
+        os.unlink(log)
+    if not kept or (status != 0 and all(test["result"] != "fail" for test in kept)):
+        keep({"tests": [one_test(step.program, "program", "fail", "exit status %s\n%s" % (status, tail(out + err)))]})
+
+
+def run_small(step, options, seconds, keep):
+    """The smallest program, as it is: with kernels that are loaded at once, and as drivers load them unless told otherwise."""
+    until = time.monotonic() + seconds
+    for mode in ("LAZY",) if options.quick else ("EAGER", "LAZY"):
+        began = time.monotonic()
+        status, out, err = run([os.path.join(options.tests, step.program)], max(1, until - began), CUDA_MODULE_LOADING=mode)
+        text = tail(out if status == 0 else out + err) or "exit status %s" % status
+        keep({"tests": [one_test(step.program, mode.lower(), "pass" if status == 0 else "fail", text, time.monotonic() - began)]})
+
+
+# ---- compute-sanitizer -----------------------------------------------------------------------------------------------
+
+def sanitizer():
+    found = shutil.which("compute-sanitizer")
+    for home in filter(None, (os.environ.get("CUDA_HOME"), "/usr/local/cuda")):
+        for folder in ("bin", "compute-sanitizer", "extras/compute-sanitizer"):
+            found = found or shutil.which("compute-sanitizer", path=os.path.join(home, folder))
+    return found
+
+
+def run_sanitizer(step, options, seconds, keep):
+    """A tiny decode or combine by each kernel under a tool of compute-sanitizer, which is named like the case."""
+    command = sanitizer()
+    if not command:
+        keep({"tests": [one_test(step.program, step.case, "skip", "no compute-sanitizer here")]})
+        return
+    began = time.monotonic()
+    status, out, err = run([command, "--tool", step.case, "--error-exitcode", "9",
+                            os.path.join(options.tests, step.program)] + ([] if options.quick else ["--large"]), seconds)
+    both = out + err
+    refused = "Device not supported" in both or "not supported on this" in both
+    result = "pass" if status == 0 else "skip" if refused else "fail"
+    told = (step.program, "========= ERROR SUMMARY", "========= RACECHECK SUMMARY")
+    lines = [line for line in both.splitlines() if line.startswith(told)]
+    text = "\n".join(lines) if status == 0 else tail(both, 60) or "exit status %s" % status
+    keep({"tests": [one_test(step.program, step.case, result, text, time.monotonic() - began)]})
+
+
+# ---- calibration -----------------------------------------------------------------------------------------------------
+
+def run_calibration(step, options, seconds, keep):
+    """What predictions assume of a device, and what is measured."""
+    environment = {"GPU_TEST_QUICK": "1"} if options.quick else {}
+    status, out, err = run([os.path.join(options.tests, step.program)], seconds, **environment)
+    made = {"calibration": lines_of(out), "problems": []}
+    if status != 0:
+        made["problems"].append("%s: exit status %s: %s" % (step.program, status, tail(err)))
+    keep(made)

@@ -1,0 +1,95 @@
+# SPDX-License-Identifier: Apache-2.0
+# "make check-gpu" runs these on a GPU, and test_gpu_bundle.sh on an emulated one.
+test_scripts += %D%/test_gpu_bundle.sh
+gpu_tests += \
+  %D%/gpu_calibrate \
+  %D%/gpu_kernels \
+  %D%/gpu_small \
+  %D%/test_gpu_combine \
+  %D%/test_gpu_decode \
+  %D%/test_gpu_graph \
+  %D%/test_gpu_mappings \
+  %D%/test_gpu_user
+%C%_gpu_small_SOURCES = %D%/gpu_small.c
+%C%_gpu_small_LDADD = $(gpu_tests_libs)
+%C%_test_gpu_combine_SOURCES = %D%/test_gpu_combine.c
+%C%_test_gpu_combine_LDADD = $(gpu_tests_libs)
+%C%_test_gpu_decode_SOURCES = %D%/test_gpu_decode.c
+%C%_test_gpu_decode_LDADD = $(gpu_tests_libs)
+%C%_test_gpu_graph_SOURCES = %D%/test_gpu_graph.c
+%C%_test_gpu_graph_LDADD = $(gpu_tests_libs)
+%C%_test_gpu_mappings_SOURCES = %D%/test_gpu_mappings.c
+%C%_test_gpu_mappings_LDADD = $(gpu_tests_libs)
+%C%_test_gpu_user_SOURCES = %D%/test_gpu_user.c
+%C%_test_gpu_user_LDADD = $(gpu_tests_libs)
+EXTRA_%C%_test_gpu_mappings_DEPENDENCIES = tests/gpu/cuda_shim.so
+%C%_test_gpu_user_CPPFLAGS = $(AM_CPPFLAGS)
+if NVCC
+%C%_test_gpu_user_CPPFLAGS += -DUSER_KERNEL_IMAGE='"tests/gpu/user_kernel.fatbin"'
+user_kernel_object = %D%/test_gpu_user-test_gpu_user.$(OBJEXT)
+$(user_kernel_object): tests/gpu/user_kernel.fatbin
+endif
+# The calibration program and its kernels.
+%C%_gpu_calibrate_SOURCES = %D%/gpu_calibrate.c %D%/calibrate_memory.c %D%/calibrate_numbers.c %D%/calibration.h %D%/calibrate.h
+%C%_gpu_calibrate_LDADD = $(gpu_tests_libs)
+%C%_gpu_calibrate_CPPFLAGS = $(AM_CPPFLAGS)
+if NVCC
+%C%_gpu_calibrate_CPPFLAGS += -DCALIBRATE_IMAGE='"tests/gpu/calibrate.fatbin"'
+calibrate_object = %D%/gpu_calibrate-gpu_calibrate.$(OBJEXT)
+$(calibrate_object): tests/gpu/calibrate.fatbin
+endif
+calibrate_kernels = %D%/calibrate.cu %D%/calibrate.cuh %D%/calibrate.def
+tests/gpu/calibrate.fatbin: $(calibrate_kernels) $(srcdir)/%D%/calibrate.h $(srcdir)/kernels/cuda/device.h \
+    $(srcdir)/kernels/cuda/device_ptx.h
+	@rm -rf $@.kept && $(MKDIR_P) $@.kept
+	$(AM_V_GEN)$(NVCC) $(NVCC_ARCHS) $(AM_NVCCFLAGS) $(NVCCFLAGS) -I$(srcdir) -keep -keep-dir $@.kept -fatbin -o $@ $(srcdir)/%D%/calibrate.cu
+	@$(keep_ptx)
+%C%_gpu_kernels_SOURCES = %D%/gpu_kernels.c
+%C%_gpu_kernels_LDADD = $(gpu_tests_libs)
+
+gpu_tests_libs = libbanyan_gpu_tests.la libbanyan_gpu.la libbanyan_launch.la $(LDADD)
+libbanyan_gpu_tests_la_SOURCES = \
+  %D%/gpu_world.c %D%/gpu_world.h
+if CUDA
+if CHECK
+check_LTLIBRARIES += libbanyan_gpu_tests.la
+check_PROGRAMS += $(gpu_tests)
+else
+EXTRA_LTLIBRARIES += libbanyan_gpu_tests.la
+EXTRA_PROGRAMS += $(gpu_tests)
+endif
+else
+EXTRA_LTLIBRARIES += libbanyan_gpu_tests.la
+EXTRA_PROGRAMS += $(gpu_tests)
+endif
+tests/gpu/user_kernel.fatbin: $(srcdir)/%D%/user_kernel.cu $(srcdir)/tests/emulate/user_kernel.cuh $(srcdir)/tests/emulate/user_kernel.h \
+    installed/banyan_device.cuh
+	@rm -rf $@.kept && $(MKDIR_P) $@.kept
+	$(AM_V_GEN)$(NVCC) $(NVCC_ARCHS) -std=c++17 -Iinstalled -I$(srcdir)/include -I$(srcdir) $(NVCCFLAGS) -keep -keep-dir $@.kept \
+	  -fatbin -o $@ $(srcdir)/%D%/user_kernel.cu
+	@$(keep_ptx)
+# Not by libtool: builds without shared libraries have it too.
+gpu_shim = %D%/cuda_shim.c %D%/cuda_shim.h
+tests/gpu/cuda_shim.so: $(gpu_shim)
+	@$(MKDIR_P) tests/gpu
+	$(AM_V_CCLD)$(CC) -std=gnu11 -I$(srcdir) $(CUDA_CFLAGS) $(CFLAGS) -fvisibility=hidden -fPIC -shared -o $@ \
+	  $(srcdir)/%D%/cuda_shim.c $(LDFLAGS) -ldl -lpthread
+MOSTLYCLEANFILES += tests/gpu/cuda_shim.so tests/gpu/user_kernel.fatbin tests/gpu/calibrate.fatbin
+MOSTLYCLEAN_FOLDERS += tests/gpu/user_kernel.fatbin.kept tests/gpu/calibrate.fatbin.kept
+EXTRA_DIST += $(gpu_shim) $(calibrate_kernels) %D%/bare_root.py %D%/gpu_figures.py %D%/gpu_machine.py %D%/gpu_programs.py \
+  %D%/user_kernel.cu %D%/check-gpu %D%/check_results.py %D%/make-bundle %D%/rivals.py
+
+# All that needs a GPU: skipped, with 77, where there is none.
+check-gpu: all
+	$(MAKE) $(AM_MAKEFLAGS) $(gpu_tests)
+	@status=0; \
+	$(srcdir)/%D%/check-gpu --tests tests/gpu --tools . --output gpu-results.json $(CHECK_GPU_FLAGS) || status=$$?; \
+	if [ $$status = 77 ]; then echo "SKIP: check-gpu (77)"; else exit $$status; fi
+
+# The same for a machine that has nothing but a GPU, see docs/gpu-results/README.md.
+gpu-bundle:
+	CC='$(CC)' CXX='$(CXX)' $(srcdir)/%D%/make-bundle '$(abs_top_srcdir)' '$(abs_top_builddir)' '$(VERSION)' '$(GPU_BUNDLE_JOBS)'
+GPU_BUNDLE_JOBS = 2
+.PHONY: check-gpu gpu-bundle
+distclean-local:
+	rm -rf gpu-bundle banyan-gpu-*.tar.gz gpu-results.json

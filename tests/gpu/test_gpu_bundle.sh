@@ -1,0 +1,154 @@
+#!/bin/sh
+# SPDX-License-Identifier: Apache-2.0
+# The first run on a machine with a GPU, rehearsed on an emulated device: tests and benchmarks of tests/gpu/check-gpu, a little of
+# each, laid out like the bundle, in a root that has Python and nothing else: no PyTorch, no compiler, no xz, no nvidia-smi. Where no
+# such root can be made, on this machine as it is. GPU_BUNDLE names an unpacked bundle to run instead of what the build has.
+set -u
+here=$(cd "$(dirname "$0")" && pwd)
+build=$(cd "${top_builddir:-.}" && pwd)
+fake=$build/tests/emulate/.libs/fake_cuda.so
+for file in "$fake" "$build/tests/gpu/gpu_calibrate" "$build/banyan-perf"; do
+  if [ ! -e "$file" ]; then
+    echo "skipped: $file has not been built"
+    exit 77
+  fi
+done
+if ! python3 -c 'import sys; sys.exit(sys.version_info < (3, 8))' 2>/dev/null; then
+  echo "skipped: no python3 of 3.8 or newer"
+  exit 77
+fi
+export PYTHONDONTWRITEBYTECODE=1
+directory=$(mktemp -d)
+trap 'rm -rf "$directory"' EXIT
+root=$directory/root
+mkdir -p "$root/tmp"
+
+fail() {
+  echo "$*"
+  exit 1
+}
+
+# The bundle, by the list of who makes it.
+bundle=$root/bundle
+if [ -n "${GPU_BUNDLE:-}" ]; then
+  cp -r "$GPU_BUNDLE" "$bundle"
+else
+  mkdir -p "$bundle/bin"
+  # Of a build with shared libraries a program is a script, and lies in .libs.
+  for name in $("$here/make-bundle" --programs); do
+    for file in "$build/.libs/$name" "$build/$name" "$build/tests/gpu/.libs/$name" "$build/tests/gpu/$name"; do
+      if [ -e "$file" ]; then break; fi
+    done
+    cp "$file" "$bundle/bin/" || exit 1
+  done
+  for file in "$build"/.libs/libbanyan*.so.?; do if [ -e "$file" ]; then cp "$file" "$bundle/bin/"; fi; done
+  for name in $("$here/make-bundle" --scripts); do cp "$here/$name" "$bundle/" || exit 1; done
+fi
+cp "$fake" "$root/fake_cuda.so"
+
+# In place of compute-sanitizer: one that runs the program, one that does not know the device.
+tool=$root/usr/local/cuda/bin/compute-sanitizer
+mkdir -p "$(dirname "$tool")"
+cat >"$tool" <<END
+#!$(python3 -c 'import os, sys; print(os.path.realpath(sys.executable))')
+import subprocess, sys
+if sys.argv[2] != "memcheck":
+    sys.exit("Device not supported")
+status = subprocess.run(sys.argv[5:]).returncode
+print("========= ERROR SUMMARY: 0 errors")
+sys.exit(status)
+END
+chmod +x "$tool"
+
+bare=yes
+LD_LIBRARY_PATH=$bundle/bin python3 "$here/bare_root.py" make "$root" "$root/fake_cuda.so" "$bundle"/bin/* || exit 1
+python3 "$here/bare_root.py" run "$root" -- -c '' >"$directory/why" || { bare=no && cat "$directory/why"; }
+
+# check-gpu with nothing of this environment. The emulator's clock goes about as fast as time.
+check_gpu() {
+  devices=$1
+  shift
+  if [ $bare = yes ]; then
+    python3 "$here/bare_root.py" run "$root" PATH=/bin TMPDIR=/tmp LD_LIBRARY_PATH=/bundle/bin BANYAN_CUDA_LIBRARY="$devices" \
+      FAKE_CUDA=devices=2,live,truncates,step-ns=200 FAKE_CUDA_NOTES=/tmp/notes PYTHONDONTWRITEBYTECODE=1 -- /bundle/check-gpu "$@"
+  else
+    (cd "$root/tmp" && exec env -i PATH="$PATH" TMPDIR="$root/tmp" LD_LIBRARY_PATH="$bundle/bin" BANYAN_CUDA_LIBRARY="$root$devices" CUDA_HOME="$root/usr/local/cuda" \
+      FAKE_CUDA=devices=2,live,truncates,step-ns=200 FAKE_CUDA_NOTES="$root/tmp/notes" PYTHONDONTWRITEBYTECODE=1 \
+      python3 "$bundle/check-gpu" "$@")
+  fi
+}
+results=$root/tmp/r.json
+
+# What the run has made, by a condition in Python.
+holds() {
+  python3 -c "import json, sys
+r = json.load(open(sys.argv[1]))
+sys.exit(not ($1))" "$results" || fail "not so in $results: $1"
+}
+
+# A run that is cut short, without a chance to say anything, keeps what it had.
+check_gpu /fake_cuda.so --quick --output r.json --only calibrate,threads >"$directory/cut" 2>&1 &
+running=$!
+for second in $(seq 120); do
+  sleep 1
+  if grep -q '"signal_sys_peer_ns"' "$results" 2>/dev/null; then break; fi
+done
+[ "$second" -lt 120 ] || { cat "$directory/cut" && fail "calibrate has made nothing for two minutes"; }
+if [ $bare = yes ]; then
+  # unshare, and all of its namespace with it.
+  xargs kill -9 <"/proc/$running/task/$running/children"
+else
+  kill -9 "$running"
+fi
+wait $running 2>/dev/null
+holds 'any(one["name"] == "mma_truncates" for one in r["calibration"])'
+
+# All of it, in the order of the list, with time enough.
+check_gpu /fake_cuda.so --quick --minutes 12 --output r.json || exit 1
+python3 "$here/check_results.py" "$results" || exit 1
+holds 'any(one["name"].startswith("decode, ") and one["name"].endswith(", bulk copies") for one in r["figures"])'
+holds 'r["machine"]["context_held"] and r["steps"][0]["step"] == "calibrate" and not r["left_out"]'
+holds '{t["result"] for t in r["tests"] if t["step"] == "memcheck"} == {"pass"}'
+holds '{t["result"] for t in r["tests"] if t["step"] == "synccheck"} == {"skip"}'
+holds 'all(one["value"] < 0 for one in r["calibration"] if one["name"] == "mma_bias_512")'
+holds '{one["value"] for one in r["calibration"] if one["name"] in ("mma_truncates", "mma_extra_bits")} == {1}'
+holds 'not any("not come" in one["text"] for one in r["calibration"])'
+holds 'all(one["value"] == 0 for one in r["calibration"] if one["name"].startswith(("stale", "torn_b128")))'
+if [ $bare = yes ]; then holds 'r["rivals"]["skipped"].startswith("no PyTorch") and r["machine"]["nvidia_smi"] == []'; fi
+# docs/performance.md names figures that there are, with the values that the program has for what is assumed.
+python3 - "$here/../docs/performance.md" "$results" <<'END' || exit 1
+import json, re, sys
+rows = re.findall(r"^\| [^|]* \| `(\w+)` \| ([^|]*) \|", open(sys.argv[1], encoding="utf-8").read(), re.MULTILINE)
+there = {one["name"]: one["assumed"] for one in json.load(open(sys.argv[2]))["calibration"]}
+def differs(name, text):
+    number = re.match(r"[0-9.,e-]*[0-9]", text)
+    said = float(number.group().replace(",", "")) if number else None
+    return name not in there or (said is None) != (there[name] is None) or (said and abs(said / there[name] - 1) > 0.02)
+wrong = [name for name, text in rows if differs(name, text)]
+if wrong or not rows:
+    sys.exit("docs/performance.md and gpu_calibrate differ in: %s" % (", ".join(wrong) or "everything"))
+END
+# Sanitizers saw each kernel for decodes on this device, and combines in packets and lines.
+sed -n 's/^BNY_DECODE_WARPS_KERNEL(\([a-z0-9]*\), \([0-9]*\), \([a-z]*\),.*/bny_decode_\1_\2_\3/p
+  s/^BNY_DECODE_LATENT_KERNEL(\([a-z0-9]*\), \([0-9]*\), \([a-z]*\),.*/bny_decode_\1_latent\2_\3/p
+  s/^BNY_DECODE_WIDE_KERNEL(\([a-z0-9]*\), \([0-9]*\),.*/bny_decode_\1_latent\2_wgmma/p
+  s/^BNY_CUDA_[A-Z]*(\([a-z0-9_]*_ll16[0-9_]*\),.*/\1/p
+  s/^BNY_CUDA_[A-Z]*(\([a-z0-9_]*_ll128[0-9_]*\),.*/\1/p' "$here/../kernels/cuda/decode_kernels.def" \
+  "$here/../kernels/cuda/kernels.def" | sort >"$directory/kernels"
+sort -u "$root/tmp/notes" | comm -23 "$directory/kernels" - >"$directory/missing"
+if [ -s "$directory/missing" ] || [ ! -s "$directory/kernels" ]; then cat "$directory/missing" && fail "no launch of these kernels"; fi
+
+# To be added to: what is there stays, and nothing is doubled; what is not there is said.
+steps=$(grep -c '"seconds"' "$results")
+check_gpu /fake_cuda.so --quick --output r.json --only small --add || exit 1
+[ "$(grep -c '"seconds"' "$results")" = "$steps" ] || fail "--add has lost or doubled something"
+rm "$results"
+# And little time: what fits, and what was left out.
+check_gpu /fake_cuda.so --quick --output r.json --only small,processes --minutes 0.5 --add >"$directory/said" || exit 1
+grep -q 'there is no r.json to add to' "$directory/said" || fail "--add does not say that there is nothing to add to"
+holds 'r["left_out"] == ["processes"] and [s["step"] for s in r["steps"]] == ["small"]'
+
+# No GPU is no failure.
+check_gpu /none.so --output r.json
+[ $? = 77 ] || fail "without a GPU the exit status is not 77"
+[ $bare = yes ] || echo "all but the bare root: $(cat "$directory/why")"

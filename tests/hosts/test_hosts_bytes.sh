@@ -1,0 +1,66 @@
+#!/bin/bash
+# SPDX-License-Identifier: Apache-2.0
+# What crosses between hosts, counted three ways: by the transport of each rank, by the network device of each host, and
+# in the plans (banyan-plan --cost). And that two levels send what they are for: a host of w ranks 1/w of it.
+# shellcheck disable=SC2016
+# shellcheck source=tests/hosts/hosts_prelude.sh
+. "$(dirname "$0")/hosts_prelude.sh"
+need_programs "$world" "$build/banyan-perf" "$build/banyan-plan"
+need_hosts
+need_messages
+output=$(mktemp) || exit 1
+trap 'rm -f "$output"' EXIT
+
+failures=0
+# expect WHAT GOT LEAST MOST
+expect() {
+  if [ "$2" -ge "$3" ] && [ "$2" -le "$4" ]; then
+    echo "ok: $1: $2"
+  else
+    failures=$((failures + 1))
+    echo "FAIL: $1: $2, must be $3 to $4"
+  fi
+}
+
+# planned HOST_RANKS BYTES ALGORITHM: sent between hosts by the rank that sends most, of 8.
+planned() {
+  "$build/banyan-plan" --cost --ranks 8 --levels "$1" --bytes "$2" --heads $(($2 / 520)) --algorithm "$3" --json |
+    awk -F '[:,]' '/"counted"/ { counted = 1 } counted && /"bytes_sent"/ { last = $2 } /"sizes"/ { counted = 0 }
+                   END { print last + 0 }'
+}
+
+iterations=200 warmup=20
+# measure LAYOUT BYTES ALGORITHM: sets all and most (payload of one call, by all ranks and by one), device (bytes that
+# the device of host 0 has sent for each call).
+measure() {
+  "$hosts" --timeout 60 "$1" -- sh -c 'sent() { cat /sys/class/net/eth0/statistics/tx_bytes; }
+    before=$(sent); "$@" || exit; [ "$RANK" != 0 ] || echo "device $(($(sent) - before))"' sh \
+    "$build/banyan-perf" combine --sizes "$2" --algorithm "$3" --in-a-row --iterations $iterations --warmup $warmup \
+    >"$output" 2>&1 || { cat "$output"; exit 1; }
+  read -r all most < <(sed -n 's/^# Between hosts, .*: \([0-9]*\) sent by all ranks, \([0-9]*\) at most.*/\1 \2/p' "$output")
+  device=$(($(sed -n 's/^device //p' "$output") / (iterations + warmup)))
+}
+
+# Closed formulae, for 8 ranks: S bytes of a partial, g hosts of w ranks. Recursive doubling sends S in log2 g of its
+# rounds, two levels S / w, and leaders S, but they alone send. Headers and acknowledgements are allowed a fifth.
+for layout in 2x4 4x2; do
+  g=${layout%x*} w=${layout#*x} rounds=$((g / 2)) size=16640
+  for algorithm in levels_whole levels_leaders recursive_doubling; do
+    measure $layout $size $algorithm
+    formula=$((rounds * size)) senders=$w
+    [ $algorithm != levels_whole ] || formula=$((rounds * size / w))
+    [ $algorithm != levels_leaders ] || senders=1
+    plan=$(planned "$w" $size $algorithm)
+    expect "$layout $algorithm, of one rank" "$most" $formula $formula
+    expect "$layout $algorithm, of one rank as planned" "$most" "$plan" "$plan"
+    expect "$layout $algorithm, of all ranks" "$all" $((g * senders * formula)) $((g * senders * formula))
+    expect "$layout $algorithm, through the device of host 0" "$device" $((senders * formula)) $((senders * formula * 6 / 5))
+  done
+done
+# A plan may go in as many pieces as its costs say, which are other ones here: no more bytes for that.
+measure 2x4 133120 levels_whole
+expect "2x4 levels_whole, 133120 bytes, of one rank as planned" "$most" "$(planned 4 133120 levels_whole)" $((133120 / 4))
+# An uneven world: three ranks of host 0 merge first, and the fourth sends S in three pieces.
+measure 3+1 16640 levels_whole
+expect "3+1 levels_whole, of all ranks" "$all" $((2 * 16640)) $((2 * 16640 + 3 * 64 * 2))
+[ $failures = 0 ]

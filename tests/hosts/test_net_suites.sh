@@ -1,0 +1,28 @@
+#!/bin/bash
+# SPDX-License-Identifier: Apache-2.0
+# Tests of the whole library once more, with ranks that take themselves for ranks of several hosts and are connected by UCX
+# over TCP on the loopback interface. The ranks of each test take the first of the names.
+set -u
+directory=${top_builddir:-.}/tests
+export UCX_TLS=tcp UCX_NET_DEVICES=lo
+[ -x "$directory/transport/test_net" ] || { echo "skipped: no unit tests are built" && exit 77; }
+CK_RUN_CASE=none "$directory/transport/test_net" || exit 77 # there is no UCX, it says
+failed=0
+
+# suite HOSTS PROGRAM
+suite() {
+  local said
+  if ! said=$(BANYAN_HOST=$1 timeout 100 "$directory/$2" 2>&1); then
+    echo "$said" | tail -n 20
+    echo "test_net_suites: $2 failed with BANYAN_HOST=$1"
+    failed=$((failed + 1))
+  fi
+}
+
+mixed=a,a,b,b,a,b,c,d,e,a,a,b,c,d,e,f,g
+apart=a,b,c,d,e,f,g,h,i,j,k,l,m,n,o,p,q
+suite $mixed api/test_contract
+suite $mixed api/test_mismatch
+suite $mixed exec/test_faults
+suite $apart exec/test_faults
+exit $failed

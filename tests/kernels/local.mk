@@ -1,0 +1,5 @@
+# SPDX-License-Identifier: Apache-2.0
+unit_tests += \
+  %D%/test_kernels \
+  %D%/test_merge_math \
+  %D%/test_partial_check

@@ -1,0 +1,474 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * Merges of every kernel table: against a reference in double precision, bit by bit against the formula of op.h and
+ * against one another, over random shapes, layouts, wires and numbers of sources. */
+#include <check.h>
+#include <math.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "banyan.h"
+#include "op.h"
+#include "tests/support/random.h"
+
+enum { ROUNDS = 250, VALUES_MAX = 1 << 16 };
+
+static void *take(size_t bytes) {
+  void *memory = aligned_alloc(64, (bytes + 64) / 64 * 64);
+  EXPECT(memory != NULL);
+  memset(memory, 0xA5, (bytes + 64) / 64 * 64);
+  return memory;
+}
+
+/* ---- a merge to be done: sources in wire form, made from normalised values and lse ---------------------------------- */
+
+typedef struct scene {
+  bny_box box;
+  bny_wire wire;
+  int count;
+  bool round_nodes;
+  int32_t source_heads; /* heads of the message that the box lies in */
+  bny_wire_layout layout;
+  char *messages[BNY_MERGE_SOURCES_MAX];
+  bny_wire_view views[BNY_MERGE_SOURCES_MAX];
+  double *lse[BNY_MERGE_SOURCES_MAX]; /* base e, -inf: empty */
+  float *values[BNY_MERGE_SOURCES_MAX];
+} scene;
+
+typedef struct scene_spread {
+  double lse_low, lse_high;
+  double empty_share;
+  double value_scale;
+} scene_spread;
+
+static int64_t scene_rows(const scene *s) {
+  return (int64_t)s->box.tokens * s->box.heads;
+}
+
+static bny_wire_view view_of(char *message, const scene *s, int32_t head0) {
+  size_t bytes = bny_wire_formats[s->wire].element_bytes;
+  return (bny_wire_view){.m = (float *)(message + s->layout.m) + head0,
+                         .d = (float *)(message + s->layout.d) + head0,
+                         .n = message + s->layout.n + (size_t)head0 * (size_t)s->box.value_dim * bytes,
+                         .token_stride = s->source_heads};
+}
+
+static void scene_fill(scene *s, const scene_spread *spread) {
+  const bny_kernels *portable = bny_kernels_find("portable");
+  const int64_t rows = scene_rows(s);
+  const int dim = s->box.value_dim;
+  s->layout = bny_wire_layout_make(s->wire, (int64_t)s->box.tokens * s->source_heads, dim);
+  for (int k = 0; k < s->count; k++) {
+    s->lse[k] = take((size_t)rows * sizeof(double));
+    s->values[k] = take((size_t)rows * (size_t)dim * sizeof(float));
+    float *lse = take((size_t)rows * sizeof(float));
+    for (int64_t r = 0; r < rows; r++) {
+      lse[r] = random_real(0, 1) < spread->empty_share ? -INFINITY
+                                                       : (float)random_real(spread->lse_low, spread->lse_high);
+      s->lse[k][r] = (double)lse[r];
+      for (int i = 0; i < dim; i++) {
+        s->values[k][r * dim + i] = (float)random_real(-spread->value_scale, spread->value_scale);
+      }
+    }
+    banyan_partial partial;
+    banyan_partial_init(&partial, s->values[k], BANYAN_F32, lse, BANYAN_F32, s->box.heads, dim);
+    ck_assert_ptr_null(bny_partial_check(&partial, &s->box, false));
+    s->messages[k] = take(s->layout.bytes);
+    s->views[k] = view_of(s->messages[k], s, s->source_heads - s->box.heads);
+    ck_assert_int_eq(portable->encode(&s->box, &partial, 0, 0, s->wire, &s->views[k]), -1);
+    free(lse);
+  }
+}
+
+static scene scene_make(int count, bny_wire wire, const scene_spread *spread) {
+  static const int dims[] = {0, 1, 3, 8, 15, 16, 17, 31, 64, 80, 128, 130, 576, 1100};
+  scene s = {.wire = wire, .count = count, .round_nodes = random_int(0, 1) != 0};
+  s.box.value_dim = dims[random_int(0, (int)(sizeof dims / sizeof dims[0]) - 1)];
+  s.box.tokens = random_int(1, 4);
+  s.box.heads = random_int(1, 21);
+  while (scene_rows(&s) * s.box.value_dim * count > VALUES_MAX && s.box.heads > 1) {
+    s.box.heads = (s.box.heads + 1) / 2;
+  }
+  s.source_heads = s.box.heads + (random_int(0, 2) == 0 ? random_int(1, 3) : 0);
+  scene_fill(&s, spread);
+  return s;
+}
+
+static void scene_free(scene *s) {
+  for (int k = 0; k < s->count; k++) {
+    free(s->messages[k]);
+    free(s->lse[k]);
+    free(s->values[k]);
+  }
+}
+
+static const scene_spread ordinary = {.lse_low = -8, .lse_high = 8, .empty_share = 0.15, .value_scale = 2.0};
+
+/* ---- finished results ----------------------------------------------------------------------------------------------- */
+
+typedef struct finished {
+  float *values, *lse;
+} finished;
+
+static finished finish_of(const bny_kernels *kernels, const scene *s) {
+  finished f = {take((size_t)(scene_rows(s) * s->box.value_dim) * sizeof(float)),
+                take((size_t)scene_rows(s) * sizeof(float))};
+  banyan_partial out;
+  banyan_partial_init(&out, f.values, BANYAN_F32, f.lse, BANYAN_F32, s->box.heads, s->box.value_dim);
+  ck_assert_ptr_null(bny_partial_check(&out, &s->box, true));
+  kernels->merge_finish(&s->box, s->wire, s->count, s->views, s->round_nodes, &out, 0, 0);
+  return f;
+}
+
+static void finished_free(finished *f) {
+  free(f->values);
+  free(f->lse);
+}
+
+/* Relative L2 error of the worst row; lse within lse_bound, absolute. Bounds hold per source and level. */
+static void check_against_reference(const scene *s, const finished *f, double bound, const char *name) {
+  const int dim = s->box.value_dim;
+  double *sum = take((size_t)dim * sizeof(double));
+  for (int64_t r = 0; r < scene_rows(s); r++) {
+    double top = -INFINITY, weight = 0, error = 0, norm = 0;
+    for (int k = 0; k < s->count; k++) {
+      top = fmax(top, s->lse[k][r]);
+    }
+    for (int i = 0; i < dim; i++) {
+      sum[i] = 0;
+    }
+    for (int k = 0; k < s->count; k++) {
+      double w = s->lse[k][r] == -INFINITY ? 0 : exp(s->lse[k][r] - top);
+      weight += w;
+      for (int i = 0; i < dim && w > 0; i++) {
+        sum[i] += w * (double)s->values[k][r * dim + i];
+        norm += w * fabs((double)s->values[k][r * dim + i]); /* of the terms: sums may cancel */
+      }
+    }
+    if (weight == 0) {
+      EXPECT_MSG(f->lse[r] == -INFINITY, "%s: lse of an all-empty row is %g", name, (double)f->lse[r]);
+      for (int i = 0; i < dim; i++) {
+        EXPECT_MSG(f->values[r * dim + i] == 0, "%s: value of an all-empty row", name);
+      }
+      continue;
+    }
+    double lse = top + log(weight);
+    EXPECT_MSG(fabs((double)f->lse[r] - lse) <= 1e-6 + 2e-7 * fabs(lse), "%s: lse %.9g, reference %.9g", name,
+                  (double)f->lse[r], lse);
+    for (int i = 0; i < dim; i++) {
+      double delta = (double)f->values[r * dim + i] - sum[i] / weight;
+      error += delta * delta;
+    }
+    double scale = norm / weight / sqrt(dim > 0 ? dim : 1);
+    EXPECT_MSG(sqrt(error) <= bound * scale + 1e-44, "%s: row error %.3g of %.3g", name, sqrt(error), scale);
+  }
+  free(sum);
+}
+
+static double bound_of(const scene *s) {
+  double levels = 1 + ceil(log2(s->count)); /* roundings to the wire on the way from a leaf to the root */
+  return 1e-6 + 2.5 * bny_wire_formats[s->wire].error_bound * (s->round_nodes ? levels : 1);
+}
+
+START_TEST(merges_match_the_reference) {
+  for (int i = 0; i < ROUNDS; i++) {
+    int count = i < 64 ? i + 1 : random_int(1, 12);
+    scene s = scene_make(count, (bny_wire)(i % (int)BNY_WIRE_COUNT), &ordinary);
+    for (int t = 0; bny_kernels_table[t] != NULL; t++) {
+      const bny_kernels *kernels = bny_kernels_table[t];
+      if (kernels->supported()) {
+        finished f = finish_of(kernels, &s);
+        check_against_reference(&s, &f, bound_of(&s), kernels->name);
+        finished_free(&f);
+      }
+    }
+    scene_free(&s);
+  }
+}
+END_TEST
+
+START_TEST(far_logits_keep_their_precision) {
+  static const scene_spread spreads[] = {{.lse_low = -1e4, .lse_high = 1e4, .value_scale = 1},
+                                         {.lse_low = 9995, .lse_high = 1e4, .value_scale = 1},
+                                         {.lse_low = -1e4, .lse_high = -9995, .value_scale = 1},
+                                         {.lse_low = -90, .lse_high = 0, .value_scale = 1e-3},
+                                         {.lse_low = 0, .lse_high = 1, .value_scale = 1e-40}};
+  for (int i = 0; i < 60; i++) {
+    scene s = scene_make(random_int(1, 9), BNY_WIRE_F32, &spreads[i % 5]);
+    for (int t = 0; bny_kernels_table[t] != NULL; t++) {
+      if (bny_kernels_table[t]->supported()) {
+        finished f = finish_of(bny_kernels_table[t], &s);
+        /* denormal values have an absolute precision alone */
+        check_against_reference(&s, &f, i % 5 == 4 ? 1e-3 : 1e-6, bny_kernels_table[t]->name);
+        finished_free(&f);
+      }
+    }
+    scene_free(&s);
+  }
+}
+END_TEST
+
+/* ---- bits ----------------------------------------------------------------------------------------------------------- */
+
+static char *merged_by(const bny_kernels *kernels, const scene *s) {
+  char *message = take(s->layout.bytes);
+  bny_wire_view dst = view_of(message, s, 0);
+  kernels->merge(&s->box, s->wire, s->count, s->views, s->round_nodes, &dst);
+  return message;
+}
+
+START_TEST(all_tables_give_the_same_bits) {
+  const bny_kernels *portable = bny_kernels_find("portable");
+  static const scene_spread wide = {.lse_low = -200, .lse_high = 60, .empty_share = 0.2, .value_scale = 1e5};
+  for (int i = 0; i < ROUNDS; i++) {
+    bny_wire wire = (bny_wire)(i % (int)BNY_WIRE_COUNT);
+    scene s = scene_make(i < 64 ? i + 1 : random_int(1, 10), wire, i % 2 == 0 ? &ordinary : &wide);
+    finished expected = finish_of(portable, &s);
+    char *expected_message = merged_by(portable, &s);
+    for (int t = 0; bny_kernels_table[t] != NULL; t++) {
+      const bny_kernels *kernels = bny_kernels_table[t];
+      if (!kernels->supported()) {
+        continue;
+      }
+      finished f = finish_of(kernels, &s);
+      size_t rows = (size_t)scene_rows(&s), bytes = rows * (size_t)s.box.value_dim * sizeof(float);
+      EXPECT_MSG(memcmp(f.values, expected.values, bytes) == 0, "%s: values, round %d", kernels->name, i);
+      EXPECT_MSG(memcmp(f.lse, expected.lse, rows * sizeof(float)) == 0, "%s: lse, round %d", kernels->name, i);
+      char *message = merged_by(kernels, &s);
+      EXPECT_MSG(memcmp(message, expected_message, s.layout.bytes) == 0, "%s: merge, round %d", kernels->name, i);
+      free(message);
+      finished_free(&f);
+    }
+    finished_free(&expected);
+    free(expected_message);
+    scene_free(&s);
+  }
+}
+END_TEST
+
+/* The formula of op.h, read naively: one element and one pair at a time, by ldexpf and without tables. */
+typedef struct element {
+  float m, d, n;
+} element;
+
+static float scale_by(float x, float s) {
+  return s >= -126.0f ? x * ldexpf(1.0f, (int)s) : 0.0f * x;
+}
+
+static element merge_pair(element a, element b) {
+  element merged = {.m = fmaxf(a.m, b.m)};
+  float sa = a.m == -INFINITY ? -1000.0f : a.m - merged.m, sb = b.m == -INFINITY ? -1000.0f : b.m - merged.m;
+  volatile float d1 = scale_by(a.d, sa), d2 = scale_by(b.d, sb), n1 = scale_by(a.n, sa), n2 = scale_by(b.n, sb);
+  merged.d = d1 + d2;
+  merged.n = n1 + n2;
+  return merged;
+}
+
+START_TEST(f32_merges_are_the_documented_tree) {
+  static const scene_spread wide = {.lse_low = -120, .lse_high = 20, .empty_share = 0.2, .value_scale = 3};
+  for (int i = 0; i < 64; i++) {
+    scene s = scene_make(i + 1, BNY_WIRE_F32, i % 2 == 0 ? &ordinary : &wide);
+    char *message = merged_by(bny_kernels_find(NULL), &s);
+    bny_wire_view got = view_of(message, &s, 0);
+    for (int t = 0; t < s.box.tokens; t++) {
+      for (int h = 0; h < s.box.heads; h++) {
+        int64_t row = t * got.token_stride + h;
+        for (int e = 0; e < s.box.value_dim; e++) {
+          element nodes[BNY_MERGE_SOURCES_MAX];
+          for (int k = 0; k < s.count; k++) {
+            int64_t from = t * s.views[k].token_stride + h;
+            nodes[k] = (element){s.views[k].m[from], s.views[k].d[from],
+                                 ((const float *)s.views[k].n)[from * s.box.value_dim + e]};
+          }
+          for (int width = s.count; width > 1; width = (width + 1) / 2) {
+            for (int p = 0; p < width / 2; p++) {
+              nodes[p] = merge_pair(nodes[2 * p], nodes[2 * p + 1]);
+            }
+            if (width % 2 == 1) {
+              nodes[width / 2] = nodes[width - 1];
+            }
+          }
+          EXPECT(got.m[row] == nodes[0].m);
+          EXPECT(got.d[row] == nodes[0].d);
+          EXPECT(((const float *)got.n)[row * s.box.value_dim + e] == nodes[0].n);
+        }
+      }
+    }
+    free(message);
+    scene_free(&s);
+  }
+}
+END_TEST
+
+/* Aligned groups first and then the groups, or all at once: the same bits, finished and on the wire. */
+START_TEST(grouping_does_not_change_canonical_bits) {
+  const bny_kernels *kernels = bny_kernels_find(NULL);
+  for (int i = 0; i < ROUNDS / 2; i++) {
+    scene s = scene_make(random_int(2, 40), (bny_wire)(i % (int)BNY_WIRE_COUNT), &ordinary);
+    s.round_nodes = true;
+    int group = 2 << random_int(0, 3);
+    finished whole = finish_of(kernels, &s);
+    char *whole_message = merged_by(kernels, &s);
+    scene upper = s;
+    upper.count = 0;
+    for (int first = 0; first < s.count; first += group) {
+      scene lower = s;
+      lower.count = s.count - first < group ? s.count - first : group;
+      memcpy(lower.views, s.views + first, sizeof(bny_wire_view) * (size_t)lower.count);
+      upper.messages[upper.count] = merged_by(kernels, &lower);
+      upper.views[upper.count] = view_of(upper.messages[upper.count], &s, 0);
+      upper.count++;
+    }
+    finished parts = finish_of(kernels, &upper);
+    char *parts_message = merged_by(kernels, &upper);
+    size_t rows = (size_t)scene_rows(&s);
+    ck_assert_int_eq(memcmp(whole.values, parts.values, rows * (size_t)s.box.value_dim * sizeof(float)), 0);
+    ck_assert_int_eq(memcmp(whole.lse, parts.lse, rows * sizeof(float)), 0);
+    ck_assert_int_eq(memcmp(whole_message, parts_message, s.layout.bytes), 0);
+    for (int k = 0; k < upper.count; k++) {
+      free(upper.messages[k]);
+    }
+    finished_free(&whole);
+    finished_free(&parts);
+    free(whole_message);
+    free(parts_message);
+    scene_free(&s);
+  }
+}
+END_TEST
+
+/* Merging with empty rows alone changes nothing but the normalisation of lossy wires, which sources already have. */
+START_TEST(empty_rows_are_the_identity) {
+  const bny_kernels *kernels = bny_kernels_find(NULL);
+  static const scene_spread full = {.lse_low = -8, .lse_high = 8, .value_scale = 2};
+  for (int i = 0; i < 60; i++) {
+    scene s = scene_make(2, (bny_wire)(i % (int)BNY_WIRE_COUNT), &full);
+    const int64_t rows = (int64_t)s.box.tokens * s.source_heads;
+    int empty = random_int(0, 1);
+    memset(s.messages[empty], 0, s.layout.bytes);
+    for (int64_t r = 0; r < rows; r++) {
+      ((float *)(s.messages[empty] + s.layout.m))[r] = -INFINITY;
+    }
+    scene alone = s;
+    alone.count = 1;
+    alone.views[0] = s.views[1 - empty];
+    char *merged = merged_by(kernels, &s), *same = merged_by(kernels, &alone);
+    ck_assert_int_eq(memcmp(merged, same, s.layout.n), 0);
+    free(merged);
+    free(same);
+    finished both = finish_of(kernels, &s), one = finish_of(kernels, &alone);
+    for (int64_t e = 0; e < scene_rows(&s) * s.box.value_dim; e++) {
+      EXPECT(both.values[e] == one.values[e]); /* -0 becomes +0 */
+    }
+    finished_free(&both);
+    finished_free(&one);
+    scene_free(&s);
+  }
+}
+END_TEST
+
+/* ---- wires ----------------------------------------------------------------------------------------------------------- */
+
+START_TEST(wire_error_is_within_its_bound) {
+  const bny_kernels *kernels = bny_kernels_find(NULL);
+  static const scene_spread full = {.lse_low = -3, .lse_high = 3, .value_scale = 1};
+  for (int wire = 0; wire < (int)BNY_WIRE_COUNT; wire++) {
+    double worst = 0;
+    for (int i = 0; i < 100; i++) {
+      scene s = scene_make(1, (bny_wire)wire, &full);
+      finished f = finish_of(kernels, &s);
+      const int dim = s.box.value_dim;
+      for (int64_t r = 0; r < scene_rows(&s) && dim > 0; r++) {
+        double error = 0, norm = 0;
+        for (int e = 0; e < dim; e++) {
+          double value = (double)s.values[0][r * dim + e], delta = (double)f.values[r * dim + e] - value;
+          error += delta * delta;
+          norm += value * value;
+        }
+        worst = fmax(worst, sqrt(error / norm));
+      }
+      finished_free(&f);
+      scene_free(&s);
+    }
+    double bound = bny_wire_formats[wire].error_bound;
+    printf("wire %s: worst row error %.3g, bound %.3g\n", bny_wire_formats[wire].name, worst, bound);
+    EXPECT(worst <= bound * (1 + 1e-4) + 2e-7);
+    EXPECT(worst >= bound * 0.2); /* it is measured, not merely allowed */
+    ck_assert_int_eq((int)bny_wire_of_dtype(bny_wire_formats[wire].dtype), wire);
+  }
+}
+END_TEST
+
+/* Rows of lossy wires keep d in [0.5, 1], whatever is merged, so that values that fit the type never overflow. */
+START_TEST(lossy_rows_stay_in_range) {
+  static const scene_spread large = {.lse_low = -1, .lse_high = 1, .value_scale = 65000};
+  for (int i = 0; i < 60; i++) {
+    scene s = scene_make(random_int(2, 64), i % 2 == 0 ? BNY_WIRE_F16 : BNY_WIRE_BF16, &large);
+    char *message = merged_by(bny_kernels_find(NULL), &s);
+    bny_wire_view got = view_of(message, &s, 0);
+    for (int t = 0; t < s.box.tokens; t++) {
+      for (int h = 0; h < s.box.heads; h++) {
+        int64_t row = t * got.token_stride + h;
+        EXPECT(got.d[row] >= 0.5f && got.d[row] <= 1.0f);
+        EXPECT(got.m[row] == floorf(got.m[row]));
+        for (int e = 0; e < s.box.value_dim && s.wire == BNY_WIRE_F16; e++) {
+          EXPECT((((const uint16_t *)got.n)[row * s.box.value_dim + e] & 0x7fffu) < 0x7c00u);
+        }
+      }
+    }
+    free(message);
+    scene_free(&s);
+  }
+}
+END_TEST
+
+START_TEST(layout_keeps_parts_apart_and_aligned) {
+  for (int wire = 0; wire < (int)BNY_WIRE_COUNT; wire++) {
+    bny_wire_layout layout = bny_wire_layout_make((bny_wire)wire, 33, 130);
+    ck_assert_uint_eq(layout.m, 0);
+    ck_assert_uint_ge(layout.d, 33 * 4);
+    ck_assert_uint_ge(layout.n, layout.d + 33 * 4);
+    ck_assert_uint_ge(layout.bytes, layout.n + 33 * 130 * bny_wire_formats[wire].element_bytes);
+    ck_assert_uint_eq((layout.n | layout.bytes) % 64, 0);
+  }
+  ck_assert_uint_eq(bny_wire_layout_make(BNY_WIRE_F32, 0, 128).bytes, 0);
+}
+END_TEST
+
+START_TEST(tables_are_found_by_name) {
+  ck_assert_ptr_nonnull(bny_kernels_find(NULL));
+  ck_assert_str_eq(bny_kernels_find("portable")->name, "portable");
+  ck_assert_ptr_null(bny_kernels_find("no such table"));
+  for (int t = 0; bny_kernels_table[t] != NULL; t++) {
+    bool found = bny_kernels_find(bny_kernels_table[t]->name) == bny_kernels_table[t];
+    EXPECT(found == bny_kernels_table[t]->supported());
+    printf("table %s: %s\n", bny_kernels_table[t]->name, found ? "tested" : "not supported here");
+  }
+}
+END_TEST
+
+int main(void) {
+  const char *seed = getenv("BANYAN_TEST_SEED");
+  state = seed != NULL ? strtoull(seed, NULL, 10) : DEFAULT_SEED;
+  printf("seed %llu (BANYAN_TEST_SEED)\n", (unsigned long long)state);
+  TCase *tests = tcase_create("merge");
+  tcase_set_timeout(tests, 120);
+  tcase_add_test(tests, tables_are_found_by_name);
+  tcase_add_test(tests, layout_keeps_parts_apart_and_aligned);
+  tcase_add_test(tests, merges_match_the_reference);
+  tcase_add_test(tests, far_logits_keep_their_precision);
+  tcase_add_test(tests, all_tables_give_the_same_bits);
+  tcase_add_test(tests, f32_merges_are_the_documented_tree);
+  tcase_add_test(tests, grouping_does_not_change_canonical_bits);
+  tcase_add_test(tests, empty_rows_are_the_identity);
+  tcase_add_test(tests, wire_error_is_within_its_bound);
+  tcase_add_test(tests, lossy_rows_stay_in_range);
+  Suite *suite = suite_create("kernels");
+  suite_add_tcase(suite, tests);
+  SRunner *runner = srunner_create(suite);
+  srunner_run_all(runner, CK_ENV);
+  int failed = srunner_ntests_failed(runner);
+  srunner_free(runner);
+  return failed == 0 ? 0 : 1;
+}

@@ -1,0 +1,139 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * The scalar algebra: 16-bit values, elementary functions, statistics of a caller to wire form. */
+#include <check.h>
+#include <float.h>
+#include <math.h>
+#include <stdio.h>
+#include <stdlib.h>
+
+#include "banyan.h"
+#include "merge_math.h"
+#include "tests/support/random.h"
+
+
+/* ---- 16-bit values and elementary functions --------------------------------------------------------------------------- */
+
+static double exact_f16(uint16_t h) {
+  int exponent = h >> 10 & 31, mantissa = h & 1023;
+  double magnitude = exponent == 0 ? ldexp(mantissa, -24) : ldexp(1024 + mantissa, exponent - 25);
+  return (h & 0x8000) != 0 ? -magnitude : magnitude;
+}
+
+START_TEST(f16_and_bf16_read_exactly_and_come_back) {
+  for (uint32_t h = 0; h < 65536; h++) {
+    float f = bny_float_of_f16((uint16_t)h), b = bny_float_of_bf16((uint16_t)h);
+    if ((h & 0x7c00) != 0x7c00) {
+      EXPECT(exact_f16((uint16_t)h) == (double)f && (signbit(f) != 0) == (h >> 15 != 0));
+    }
+    EXPECT((isnan(f) != 0) == ((h & 0x7fff) > 0x7c00));
+    EXPECT((isinf(f) != 0) == ((h & 0x7fff) == 0x7c00));
+    uint16_t quiet_f16 = isnan(f) ? (uint16_t)(h | 0x200) : (uint16_t)h;
+    uint16_t quiet_bf16 = isnan(b) ? (uint16_t)(h | 0x40) : (uint16_t)h;
+    EXPECT(bny_f16_of_float(f) == (quiet_f16));
+    EXPECT(bny_bf16_of_float(b) == (quiet_bf16));
+  }
+}
+END_TEST
+
+/* The nearest of the neighbours, the even one of two that are equally near. */
+START_TEST(f16_and_bf16_round_to_nearest_even) {
+  for (int i = 0; i < 400000; i++) {
+    float value = i % 2 == 0 ? bny_float_of_bits(random_bits() & 0x7fffffffu)
+                             : (float)ldexp(random_int(1, 1 << 14), random_int(-30, 4)); /* many ties */
+    if (isnan(value)) {
+      continue;
+    }
+    if (value < 65504) {
+      uint16_t h = bny_f16_of_float(value);
+      double here = fabs(exact_f16(h) - (double)value);
+      double above = fabs(exact_f16((uint16_t)(h + 1)) - (double)value);
+      double below = h > 0 ? fabs(exact_f16((uint16_t)(h - 1)) - (double)value) : INFINITY;
+      EXPECT_MSG(here < fmin(above, below) || (here == fmin(above, below) && h % 2 == 0), "f16 of %a", (double)value);
+      EXPECT(bny_f16_of_float(-value) == (h | 0x8000u));
+    }
+    if (value < BNY_BF16_MAX) {
+      uint16_t h = bny_bf16_of_float(value);
+      double here = fabs((double)bny_float_of_bf16(h) - (double)value);
+      double above = fabs((double)bny_float_of_bf16((uint16_t)(h + 1)) - (double)value);
+      double below = h > 0 ? fabs((double)bny_float_of_bf16((uint16_t)(h - 1)) - (double)value) : INFINITY;
+      EXPECT_MSG(here < fmin(above, below) || (here == fmin(above, below) && h % 2 == 0), "bf16 of %a", (double)value);
+    }
+  }
+  ck_assert_uint_eq(bny_f16_of_float(65519.996f), 0x7bff);
+  ck_assert_uint_eq(bny_f16_of_float(65520.0f), 0x7c00);
+  EXPECT(bny_f16_of_float(-FLT_MAX) == (0xfc00));
+  EXPECT(bny_bf16_of_float(FLT_MAX) == (0x7f80));
+  EXPECT(bny_saturate(1e6f, BNY_F16_MAX) == 65504.0f && bny_saturate(-1e6f, BNY_F16_MAX) == -65504.0f);
+  EXPECT(bny_saturate(INFINITY, BNY_F16_MAX) == INFINITY && bny_saturate(-INFINITY, BNY_F16_MAX) == -INFINITY);
+  EXPECT(isnan(bny_saturate(NAN, BNY_F16_MAX)) && bny_saturate(3.0f, BNY_F16_MAX) == 3.0f);
+}
+END_TEST
+
+START_TEST(elementary_functions_are_accurate) {
+  for (int s = 0; s >= -200; s--) {
+    EXPECT(bny_exp2_whole((float)s) == (s >= -126 ? ldexpf(1.0f, s) : 0.0f));
+  }
+  EXPECT(bny_exp2_whole(-INFINITY) == 0.0f && bny_exp2_whole(NAN) == 0.0f && bny_exp2_whole(-FLT_MAX) == 0.0f);
+  for (int i = 0; i < 200000; i++) {
+    double t = random_real(-1000, 1000);
+    EXPECT(fabs(bny_exp2(t) / exp2(t) - 1) <= 1e-12);
+    EXPECT(bny_exp2(rint(t)) == ldexp(1.0, (int)rint(t)));
+    EXPECT(bny_ceil(t) == ceil(t) && bny_ceil(rint(t)) == rint(t));
+    double x = ldexp(random_real(0.5, 1), random_int(-40, 60));
+    EXPECT(fabs(bny_log2(x) - log2(x)) <= 2e-12);
+    EXPECT(bny_log2(ldexp(1.0, i % 120 - 60)) == i % 120 - 60);
+  }
+}
+END_TEST
+
+/* Whatever the statistics: n and d keep their ratio to 2^(t), and d its range. */
+START_TEST(import_keeps_the_value_and_the_range) {
+  for (int i = 0; i < 200000; i++) {
+    int base_e = i & 1, normalised = i >> 1 & 1, tight = i >> 2 & 1;
+    float stat = (float)(random_real(-1, 1) * pow(10, random_int(-3, 6)));
+    float sum = (float)ldexp(random_real(0.5, 1), random_int(-148, 127)), m, d, factor;
+    if ((i >> 3 & 3) == 0) {
+      stat = rintf(stat);
+    }
+    bny_stats_import(stat, sum, base_e, normalised, tight, &m, &d, &factor);
+    double t = (double)stat * (base_e ? BNY_LOG2_E : 1.0) + log2((double)sum);
+    EXPECT(m == floorf(m));
+    EXPECT(fabs((double)m + log2((double)d) - t) <= 1e-6 + 1e-12 * fabs(t));
+    EXPECT(d >= 0x1.fp-33f && d <= 0x1p48f);
+    if (tight && sum >= 0x1p-124f) { /* a denormal d is not moved all the way */
+      EXPECT(d >= 0.4999999f && d <= 1.0f);
+    }
+    /* factor v = n with n / d = v if normalised, v / sum if not */
+    double expected = normalised ? (double)d : (double)d / (double)sum;
+    EXPECT(fabs((double)factor - expected) <= expected * 3e-7 + 0x1p-149);
+    if (!base_e && !normalised && !tight && stat == rintf(stat) && sum >= 0x1p-32f && sum <= 0x1p48f) {
+      EXPECT(m == stat && d == sum && factor == 1.0f);
+    }
+  }
+  float m, d, factor;
+  bny_stats_import(-FLT_MAX, 1.0f, 1, 1, 0, &m, &d, &factor);
+  EXPECT(m == -FLT_MAX && d == 1.0f && factor == 1.0f);
+  bny_stats_import(FLT_MAX, 1.0f, 1, 1, 1, &m, &d, &factor);
+  EXPECT(m == FLT_MAX && d == 1.0f && factor == 1.0f);
+}
+END_TEST
+
+int main(void) {
+  const char *seed = getenv("BANYAN_TEST_SEED");
+  state = seed != NULL ? strtoull(seed, NULL, 10) : DEFAULT_SEED;
+  printf("seed %llu (BANYAN_TEST_SEED)\n", (unsigned long long)state);
+  TCase *tests = tcase_create("merge_math");
+  tcase_set_timeout(tests, 120);
+  tcase_add_test(tests, f16_and_bf16_read_exactly_and_come_back);
+  tcase_add_test(tests, f16_and_bf16_round_to_nearest_even);
+  tcase_add_test(tests, elementary_functions_are_accurate);
+  tcase_add_test(tests, import_keeps_the_value_and_the_range);
+  Suite *suite = suite_create("merge_math");
+  suite_add_tcase(suite, tests);
+  SRunner *runner = srunner_create(suite);
+  srunner_run_all(runner, CK_ENV);
+  int failed = srunner_ntests_failed(runner);
+  srunner_free(runner);
+  return failed == 0 ? 0 : 1;
+}

@@ -1,0 +1,41 @@
+# SPDX-License-Identifier: Apache-2.0
+# For make -j: tests that bound a time from above, measure, or need all processors run one after another once the others have
+# ended. GNU make reads this, and automake does not.
+timed_tests = \
+  tests/boot/test_boot \
+  tests/boot/test_boot_fail \
+  tests/boot/test_boot_tcp \
+  tests/boot/test_boot_tree \
+  tests/device/test_device_hosts_fail \
+  tests/device/test_device_share \
+  tests/comm/test_facts \
+  tests/exec/test_faults \
+  tests/exec/test_flight \
+  tests/tools/test_launch \
+  tests/base/test_log \
+  tests/api/test_mismatch \
+  tests/transport/test_net \
+  tests/transport/test_net_abort \
+  tests/transport/test_net_half \
+  tests/comm/test_shrink \
+  tests/topo/test_topo_levels \
+  tests/topo/test_topo_measure \
+  tests/hosts/test_hosts.sh \
+  tests/hosts/test_hosts_bed.sh \
+  tests/hosts/test_hosts_boot.sh \
+  tests/hosts/test_hosts_bytes.sh \
+  tests/hosts/test_hosts_slurm.sh \
+  tests/hosts/test_net_suites.sh \
+  tests/faults/test_soak.sh
+
+$(foreach test,$(timed_tests),$(if $(wildcard $(srcdir)/$(test) $(srcdir)/$(test).c),,$(error $(test) of order.mk is no test)))
+timed_logs := $(filter $(addsuffix .log,$(timed_tests)),$(TEST_LOGS))
+$(timed_logs): | $(filter-out $(timed_logs),$(TEST_LOGS))
+# Each waits for the one before it.
+bny_previous :=
+$(foreach log,$(timed_logs),$(if $(bny_previous),$(eval $(log): | $(bny_previous)))$(eval bny_previous := $(log)))
+
+# Tests start these programs; .ci/run builds no others that it does not need.
+print-support:
+	@echo $(filter-out $(unit_tests) $(cuda_tests) tests/bench/%,$(check_PROGRAMS))
+.PHONY: print-support

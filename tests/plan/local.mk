@@ -1,0 +1,12 @@
+# SPDX-License-Identifier: Apache-2.0
+unit_tests += \
+  %D%/test_plan \
+  %D%/test_plan_broken \
+  %D%/test_plan_compose \
+  %D%/test_plan_levels \
+  %D%/test_plan_select \
+  %D%/test_plan_tree
+libbanyan_tests_la_SOURCES += \
+  %D%/plan_replay.c %D%/plan_replay.h \
+  %D%/plan_util.h
+%C%_test_plan_levels_LDADD = libbanyan_planning.la libbanyan_topo.la $(LDADD)

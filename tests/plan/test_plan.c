@@ -1,0 +1,446 @@
+/* SPDX-License-Identifier: Apache-2.0
+ * Plans of every algorithm: proved for 1 to 64 ranks and random shapes, bytes sent against the formulae of
+ * docs/algorithms.md, bounds of memory, text, hash. */
+#include <check.h>
+#include <stdio.h>
+#include <string.h>
+
+#include "plan/builder.h"
+#include "tests/plan/plan_util.h"
+
+static const char *const variants[] = {"oneshot",      "twoshot",       "recursive_doubling", "recursive_halving",
+                                       "tree_knomial", "tree_balanced", "tree_chain",         "ring"};
+enum { VARIANTS = sizeof variants / sizeof variants[0], RANKS_MAX = 64 };
+
+static const char *describe(const bny_request *request) {
+  static char text[256];
+  snprintf(text, sizeof text,
+           "%s: collective %d, %d ranks, scatter %d, order %d, wire %d, box (%d+%d, %d+%d) of %d x %d, value_dim %d, "
+           "bytes %zu, root %d, distance %d",
+           request->algorithm ? request->algorithm : "any", (int)request->collective, request->nranks,
+           (int)request->scatter, (int)request->order, (int)request->wire, request->token0, request->tokens,
+           request->head0, request->heads, request->all_tokens, request->all_heads, request->value_dim, request->bytes,
+           request->root, request->distance);
+  return text;
+}
+
+/* The row of the table that serves a name written with an underscore. */
+static const bny_algorithm *algorithm_named(const char *name) {
+  for (int i = 0; bny_algorithms[i]; i++) {
+    char text[64];
+    size_t length = 0;
+    bny_algorithm_print(bny_algorithms[i], text, sizeof text, &length);
+    for (char *space = strchr(text, ' '); space; space = NULL) *space = '_';
+    if (strcmp(text, name) == 0) return bny_algorithms[i];
+  }
+  return NULL;
+}
+
+/* Makes, proves, and compares with the estimate: its bounds hold, its time is near that of the plans. */
+static void check_request(const bny_request *request) {
+  bny_plan **plans = plans_make(request);
+  ck_assert_msg(plans != NULL, "%s: %s", describe(request), banyan_last_error());
+  ck_assert_msg(plans_prove(request, plans) == BANYAN_OK, "%s: %s", describe(request), banyan_last_error());
+  if (request->algorithm) {
+    bny_estimate estimate = {0};
+    algorithm_named(request->algorithm)->estimate(request, &estimate);
+    for (int32_t rank = 0; rank < request->nranks; rank++)
+      ck_assert_msg(plans[rank]->outbox_bytes <= estimate.outbox_bytes && plans[rank]->nslots <= estimate.slots,
+                    "%s: rank %d takes %zu bytes and %d slots, the bounds are %zu and %lld", describe(request), rank,
+                    plans[rank]->outbox_bytes, plans[rank]->nslots, estimate.outbox_bytes, (long long)estimate.slots);
+  }
+  /* Not where ranks take turns: the plans' own steps then hide waits that the estimate counts in full. */
+  double cost = bny_plan_cost_ns(request, (const bny_plan *const *)plans), predicted = plans[0]->predicted_ns;
+  ck_assert_msg(cost >= 0 &&
+                    (cost == 0 || request->cost.ranks_per_core > 1 || (predicted < 3 * cost && predicted > cost / 3)),
+                "%s: predicted %g ns, the plans' own steps take %g", describe(request), predicted, cost);
+  plans_free(request, plans);
+}
+
+/* Shapes with few and many tokens and heads, none of either, and boxes within a larger call. */
+static void random_shape(uint64_t *random, bny_request *request) {
+  int32_t tokens = random_below(random, 3) ? random_below(random, 5) : 1 + random_below(random, 100);
+  int32_t heads = random_below(random, 12) ? 1 + random_below(random, 40) : random_below(random, 2);
+  request->all_tokens = request->tokens = tokens;
+  request->all_heads = request->heads = heads;
+  request->token0 = request->head0 = 0;
+  request->value_dim = random_below(random, 70);
+  request->root = request->scatter == BANYAN_SCATTER_ROOT ? random_below(random, request->nranks) : 0;
+  if (tokens > 1 && heads > 1 && random_below(random, 3) == 0) {
+    request->token0 = random_below(random, tokens);
+    request->tokens = 1 + random_below(random, tokens - request->token0);
+    request->head0 = random_below(random, heads);
+    request->heads = 1 + random_below(random, heads - request->head0);
+  }
+}
+
+/* Every algorithm x scatter x order, in all wire formats up to 17 ranks and in one of them above. */
+START_TEST(test_combine_proved) {
+  int32_t nranks = _i;
+  uint64_t random = UINT64_C(0x9e3779b97f4a7c15) ^ (uint64_t)nranks;
+  for (int variant = 0; variant < VARIANTS; variant++)
+    for (int scatter = BANYAN_SCATTER_NONE; scatter <= BANYAN_SCATTER_TOKENS; scatter++)
+      for (int order = BANYAN_ORDER_PLAN; order <= BANYAN_ORDER_CANONICAL; order++)
+        for (int wire = 0; wire < (nranks <= 17 ? BNY_WIRE_COUNT : 1); wire++) {
+          bny_request request = combine_of(nranks, variants[variant], (banyan_scatter)scatter, 0, 0, 0);
+          request.order = (banyan_order)order;
+          request.wire = (bny_wire)(nranks <= 17 ? wire : random_below(&random, BNY_WIRE_COUNT));
+          random_shape(&random, &request);
+          if (algorithm_named(variants[variant])->refuse(&request) == NULL) check_request(&request);
+        }
+}
+END_TEST
+
+/* The roundings that a plan states are those of its rows: the prover refuses one less. */
+START_TEST(test_roundings) {
+  for (int variant = 0; variant < VARIANTS; variant++)
+    for (int scatter = BANYAN_SCATTER_NONE; scatter <= BANYAN_SCATTER_TOKENS; scatter++)
+      for (int order = BANYAN_ORDER_PLAN; order <= BANYAN_ORDER_CANONICAL; order++) {
+        bny_request request = combine_of(_i, variants[variant], (banyan_scatter)scatter, 64, 64, 4);
+        request.order = (banyan_order)order;
+        request.wire = BNY_WIRE_BF16;
+        if (algorithm_named(variants[variant])->refuse(&request) != NULL) continue;
+        bny_plan **plans = plans_make(&request);
+        ck_assert_msg(plans != NULL, "%s: %s", describe(&request), banyan_last_error());
+        ck_assert_msg(plans_prove(&request, plans) == BANYAN_OK, "%s: %s", describe(&request), banyan_last_error());
+        ck_assert_int_ge(plans[0]->roundings, 1);
+        if (order == BANYAN_ORDER_CANONICAL) ck_assert_int_eq(plans[0]->roundings, 1 + bny_log2_ceil(_i));
+        for (int32_t rank = 0; rank < _i && plans[0]->roundings > 1; rank++)
+          plans[rank]->roundings = rank > 0 ? plans[0]->roundings : plans[0]->roundings - 1;
+        ck_assert_msg(plans[0]->roundings == 1 || plans_prove(&request, plans) == BANYAN_ERR_STATE,
+                      "%s: fewer than %d roundings are enough", describe(&request), plans[0]->roundings + 1);
+        plans_free(&request, plans);
+      }
+}
+END_TEST
+
+START_TEST(test_many_ranks_proved) {
+  static const int32_t counts[] = {65, 96, 129, 200};
+  uint64_t random = 7;
+  for (int variant = 0; variant < VARIANTS; variant++) {
+    bny_request request = combine_of(counts[_i], variants[variant], BANYAN_SCATTER_NONE, 2, 300, 4);
+    request.order = (banyan_order)random_below(&random, 2);
+    request.wire = BNY_WIRE_BF16;
+    if (algorithm_named(variants[variant])->refuse(&request) == NULL) check_request(&request);
+  }
+}
+END_TEST
+
+START_TEST(test_bytes_proved) {
+  static const char *const broadcasts[] = {"oneshot", "tree_knomial", "tree_balanced", "tree_chain"};
+  static const char *const gathers[] = {"oneshot", "recursive_doubling", "ring"};
+  int32_t nranks = _i;
+  uint64_t random = UINT64_C(0xff51afd7ed558ccd) ^ (uint64_t)nranks;
+  size_t counts[RANKS_MAX];
+  for (int round = 0; round < 6; round++) {
+    bny_request request = request_of(BNY_GATHER, nranks, gathers[round % 3]);
+    for (int32_t rank = 0; rank < nranks; rank++)
+      counts[rank] = random_below(&random, 3) ? (size_t)random_below(&random, 300) : 0;
+    request.counts = counts;
+    check_request(&request);
+    request = request_of(BNY_BROADCAST, nranks, broadcasts[round % 4]);
+    request.bytes = (size_t)random_below(&random, 3) * (size_t)random_below(&random, 100000);
+    request.root = random_below(&random, nranks);
+    check_request(&request);
+    request = request_of(BNY_SHIFT, nranks, NULL);
+    request.bytes = (size_t)random_below(&random, 500);
+    request.distance = random_below(&random, nranks);
+    check_request(&request);
+  }
+  bny_request barrier = request_of(BNY_BARRIER, nranks, NULL);
+  check_request(&barrier);
+}
+END_TEST
+
+/* Whatever is chosen, on shapes large and small. */
+START_TEST(test_chosen_proved) {
+  uint64_t random = 99;
+  for (int round = 0; round < 100; round++) {
+    bny_request request =
+        combine_of(1 + random_below(&random, 33), NULL, (banyan_scatter)random_below(&random, 4), 0, 0, 0);
+    request.order = (banyan_order)random_below(&random, 2);
+    request.wire = (bny_wire)random_below(&random, BNY_WIRE_COUNT);
+    request.cost.ranks_per_core = 1 + random_below(&random, 4);
+    random_shape(&random, &request);
+    check_request(&request);
+  }
+}
+END_TEST
+
+/* ---- bytes ------------------------------------------------------------------------------------------------------- */
+
+/* p ranks, 16 p rows: pieces of 16 rows, without padding, so S is p times a piece. Fractions of S are in pieces. Ranks
+ * that take turns, so that oneshot does not cut the box finer than that. */
+static void check_bytes(const char *name, banyan_scatter scatter, int32_t p, uint64_t pieces_of_most,
+                        uint64_t pieces_of_all) {
+  bool by_tokens = scatter == BANYAN_SCATTER_TOKENS;
+  bny_request request = combine_of(p, name, scatter, by_tokens ? 16 * p : 1, by_tokens ? 1 : 16 * p, 64);
+  request.cost.ranks_per_core = 2;
+  uint64_t piece = 16 * (8 + 4 * 64), most = 0, all = 0;
+  bny_plan **plans = plans_make(&request);
+  ck_assert_msg(plans != NULL, "%s: %s", describe(&request), banyan_last_error());
+  for (int32_t rank = 0; rank < p; rank++) {
+    uint64_t sent = plan_bytes_sent(plans[rank]);
+    all += sent;
+    most = sent > most ? sent : most;
+  }
+  plans_free(&request, plans);
+  ck_assert_msg(most == pieces_of_most * piece && all == pieces_of_all * piece,
+                "%s: the most sent by a rank is %g pieces, not %g; all send %g, not %g", describe(&request),
+                (double)most / (double)piece, (double)pieces_of_most, (double)all / (double)piece,
+                (double)pieces_of_all);
+  bny_estimate estimate = {0};
+  algorithm_named(name)->estimate(&request, &estimate);
+  ck_assert_msg(estimate.bytes_sent == (double)most, "%s: the estimate is %g bytes, the plan sends %g",
+                describe(&request), estimate.bytes_sent, (double)most);
+}
+
+START_TEST(test_bytes_sent) {
+  static const int32_t counts[] = {2, 4, 8, 16, 32};
+  uint64_t p = (uint64_t)counts[_i], levels = (uint64_t)_i + 1;
+  int32_t n = counts[_i];
+  for (int scatter = BANYAN_SCATTER_HEADS; scatter <= BANYAN_SCATTER_TOKENS; scatter++) {
+    banyan_scatter owners = (banyan_scatter)scatter;
+    check_bytes("oneshot", owners, n, p - 1, p * (p - 1));
+    check_bytes("twoshot", owners, n, p - 1, p * (p - 1));
+    check_bytes("recursive_halving", owners, n, p - 1, p * (p - 1));
+    check_bytes("ring", owners, n, p - 1, p * (p - 1));
+  }
+  check_bytes("oneshot", BANYAN_SCATTER_NONE, n, (p - 1) * p, p * (p - 1) * p);
+  check_bytes("twoshot", BANYAN_SCATTER_NONE, n, 2 * (p - 1), p * 2 * (p - 1));
+  check_bytes("recursive_doubling", BANYAN_SCATTER_NONE, n, levels * p, p * levels * p);
+  check_bytes("recursive_halving", BANYAN_SCATTER_NONE, n, 2 * (p - 1), p * 2 * (p - 1));
+  check_bytes("ring", BANYAN_SCATTER_NONE, n, 2 * (p - 1), p * 2 * (p - 1));
+  /* All but the root send it their result. */
+  check_bytes("oneshot", BANYAN_SCATTER_ROOT, n, p, (p - 1) * p);
+  check_bytes("twoshot", BANYAN_SCATTER_ROOT, n, p, p * (p - 1) + p - 1);
+  check_bytes("recursive_halving", BANYAN_SCATTER_ROOT, n, p, p * (p - 1) + p - 1);
+  check_bytes("ring", BANYAN_SCATTER_ROOT, n, p, p * (p - 1) + p - 1);
+  check_bytes("tree_knomial", BANYAN_SCATTER_ROOT, n, p, (p - 1) * p);
+  check_bytes("tree_balanced", BANYAN_SCATTER_ROOT, n, p, (p - 1) * p);
+  check_bytes("tree_chain", BANYAN_SCATTER_ROOT, n, p, (p - 1) * p);
+}
+END_TEST
+
+/* Up and down a tree every rank but one is sent the payload once; with owners, down is (p-1)/p S from the root. Ranks
+ * that take turns, so that the box is not cut into pieces. */
+START_TEST(test_bytes_sent_tree) {
+  static const char *const trees[] = {"tree_knomial", "tree_balanced", "tree_chain"};
+  for (int32_t p = 2; p <= 33; p++)
+    for (int i = 0; i < 12; i++) {
+      int scatter = i % 4;
+      bny_request request = combine_of(p, trees[i / 4], (banyan_scatter)scatter, 16 * p, p, 16);
+      request.cost.ranks_per_core = 2;
+      uint64_t row = 8 + 4 * 16, payload = (uint64_t)(16 * p * p) * row, all = 0;
+      uint64_t down[] = {payload * (uint64_t)(p - 1), 0, payload / (uint64_t)p * (uint64_t)(p - 1),
+                         payload / (uint64_t)p * (uint64_t)(p - 1)};
+      bny_plan **plans = plans_make(&request);
+      ck_assert_msg(plans != NULL, "%s", banyan_last_error());
+      for (int32_t rank = 0; rank < p; rank++) all += plan_bytes_sent(plans[rank]);
+      plans_free(&request, plans);
+      ck_assert_msg(all == payload * (uint64_t)(p - 1) + down[scatter], "%s: all send %llu", describe(&request),
+                    (unsigned long long)all);
+    }
+}
+END_TEST
+
+/* ---- pieces ------------------------------------------------------------------------------------------------------ */
+
+static bool ranges_overlap(int32_t a, int32_t of_a, int32_t b, int32_t of_b) {
+  return of_a > 0 && of_b > 0 && a < b + of_b && b < a + of_a;
+}
+
+static bool overlap(const bny_slice *a, const bny_slice *b) {
+  return ranges_overlap(a->token0, a->tokens, b->token0, b->tokens) && ranges_overlap(a->head0, a->heads, b->head0, b->heads);
+}
+
+START_TEST(test_pieces) {
+  uint64_t random = 5;
+  for (int round = 0; round < 300; round++) {
+    int32_t p = 1 + random_below(&random, 40);
+    bny_request request = combine_of(p, NULL, (banyan_scatter)random_below(&random, 4), 0, 0, 1);
+    random_shape(&random, &request);
+    if (request.scatter == BANYAN_SCATTER_ROOT) request.scatter = BANYAN_SCATTER_NONE;
+    bny_slice whole = bny_slice_whole(&request), largest = bny_slice_piece_largest(&request, p);
+    int64_t rows = 0;
+    for (int32_t i = 0; i < p; i++) {
+      bny_slice piece = bny_slice_piece(&request, p, i);
+      rows += bny_slice_rows(&piece);
+      ck_assert(bny_slice_within(&piece, &whole) && bny_slice_rows(&piece) <= bny_slice_rows(&largest));
+      for (int32_t k = 0; k < i; k++) {
+        bny_slice other = bny_slice_piece(&request, p, k);
+        ck_assert(!overlap(&piece, &other));
+      }
+    }
+    ck_assert_int_eq(rows, bny_slice_rows(&whole));
+    rows = 0;
+    for (int32_t position = 0; position < 16; position++) {
+      bny_slice box = bny_slice_halved(&request, 4, position, position + 1);
+      bny_slice half = bny_slice_halved(&request, 4, position / 8 * 8, position / 8 * 8 + 8);
+      ck_assert(bny_slice_within(&box, &half));
+      rows += bny_slice_rows(&box);
+    }
+    ck_assert_int_eq(rows, bny_slice_rows(&whole));
+  }
+  int32_t next = 0;
+  for (int32_t i = 0; i < 7; i++) {
+    int32_t first, number;
+    bny_slice_split(17, 7, i, &first, &number);
+    ck_assert_int_eq(first, next);
+    ck_assert_int_eq(number, i < 3 ? 3 : 2);
+    next = first + number;
+  }
+}
+END_TEST
+
+/* ---- text, hash, refusals ---------------------------------------------------------------------------------------- */
+
+START_TEST(test_print) {
+  static const char expected[] = "combine of rank 1 of 3 by oneshot, f32 wire: 1 slots, 576 bytes of outbox\n"
+                                 "  0 copy    tokens 0+2 heads 0+4 to slot 0 (576 bytes at 0)\n"
+                                 "  1 send    slot 0 to ranks 2, 0\n"
+                                 "  2 wait    rank 0 slot 0 (tokens 0+2 heads 0+4, 576 bytes at 0)\n"
+                                 "  3 wait    rank 2 slot 0 (tokens 0+2 heads 0+4, 576 bytes at 0)\n"
+                                 "  4 deliver tokens 0+2 heads 0+4 from rank 0 slot 0, slot 0, rank 2 slot 0\n";
+  bny_request request = combine_of(3, "oneshot", BANYAN_SCATTER_NONE, 2, 4, 16);
+  bny_plan *plan = NULL;
+  char text[1024], brief[20];
+  ck_assert_int_eq(bny_plan_make(&request, 1, &plan), BANYAN_OK);
+  ck_assert_uint_eq(bny_plan_print(plan, text, sizeof text), strlen(expected));
+  ck_assert_str_eq(text, expected);
+  ck_assert_uint_eq(bny_plan_print(plan, brief, sizeof brief), strlen(expected));
+  ck_assert_uint_eq(strlen(brief), sizeof brief - 1);
+  ck_assert_uint_eq(bny_plan_print(plan, NULL, 0), strlen(expected));
+  bny_plan_free(plan);
+}
+END_TEST
+
+START_TEST(test_hash) {
+  size_t counts[3] = {1, 2, 3};
+  bny_request base = combine_of(3, NULL, BANYAN_SCATTER_ROOT, 8, 8, 16);
+  uint64_t hashes[32];
+  int count = 0;
+  hashes[count++] = bny_request_hash(&base, "oneshot");
+  hashes[count++] = bny_request_hash(&base, "twoshot");
+#define CHANGED(field, value)                              \
+  {                                                        \
+    bny_request other = base;                              \
+    other.field = value;                                   \
+    hashes[count++] = bny_request_hash(&other, "oneshot"); \
+  }
+  CHANGED(collective, BNY_BARRIER)
+  CHANGED(nranks, 4)
+  CHANGED(all_tokens, 9)
+  CHANGED(all_heads, 9)
+  CHANGED(token0, 1)
+  CHANGED(tokens, 7)
+  CHANGED(head0, 1)
+  CHANGED(heads, 7)
+  CHANGED(value_dim, 17)
+  CHANGED(wire, BNY_WIRE_BF16)
+  CHANGED(scatter, BANYAN_SCATTER_NONE)
+  CHANGED(order, BANYAN_ORDER_CANONICAL)
+  CHANGED(bytes, 1)
+  CHANGED(root, 1)
+  CHANGED(distance, 1)
+  CHANGED(cost.alpha_ns, 201)
+  CHANGED(cost.message_ns, 7)
+  CHANGED(cost.beta_ns_per_byte, 0.2)
+  CHANGED(cost.shared_ns_per_byte, 0.2)
+  CHANGED(cost.gamma_ns_per_byte, 0.2)
+  CHANGED(cost.ranks_per_core, 2)
+  CHANGED(cost.switch_ns, 1)
+  CHANGED(outbox_bytes, 12345)
+  CHANGED(slots_max, 12345)
+  base.collective = BNY_GATHER;
+  base.counts = counts;
+  hashes[count++] = bny_request_hash(&base, "oneshot");
+  counts[1] = 7;
+  hashes[count++] = bny_request_hash(&base, "oneshot");
+#undef CHANGED
+  for (int i = 0; i < count; i++)
+    for (int k = 0; k < i; k++) ck_assert_msg(hashes[i] != hashes[k], "changes %d and %d have the same hash", i, k);
+  counts[1] = 2;
+  ck_assert_uint_eq(bny_request_hash(&base, "oneshot"), hashes[count - 2]);
+}
+END_TEST
+
+START_TEST(test_refused) {
+  bny_plan *plan = NULL;
+  bny_request good = combine_of(3, NULL, BANYAN_SCATTER_ROOT, 8, 8, 16), request = good;
+#define REFUSED(statement)                                                  \
+  request = good;                                                           \
+  statement;                                                                \
+  ck_assert_int_eq(bny_plan_make(&request, 0, &plan), BANYAN_ERR_ARGUMENT); \
+  ck_assert_ptr_null(plan);
+  REFUSED(request.nranks = 0)
+  REFUSED(request.root = 3)
+  REFUSED(request.root = -1)
+  REFUSED(request.tokens = -1)
+  REFUSED(request.token0 = 1)
+  REFUSED(request.head0 = -1)
+  REFUSED(request.heads = 9)
+  REFUSED(request.value_dim = -1)
+  REFUSED(request.wire = BNY_WIRE_COUNT)
+  REFUSED(request.scatter = (banyan_scatter)9)
+  REFUSED(request.collective = (bny_collective)9)
+  REFUSED(request.collective = BNY_GATHER)
+  REFUSED(request.collective = BNY_BROADCAST; request.root = 5)
+  REFUSED(request.collective = BNY_SHIFT; request.distance = 3)
+#undef REFUSED
+  ck_assert_int_eq(bny_plan_make(&good, 3, &plan), BANYAN_ERR_ARGUMENT);
+  ck_assert_int_eq(bny_plan_make(&good, -1, &plan), BANYAN_ERR_ARGUMENT);
+  request = combine_of(2, NULL, BANYAN_SCATTER_NONE, INT32_MAX, INT32_MAX, INT32_MAX);
+  ck_assert_int_eq(bny_plan_make(&request, 0, &plan), BANYAN_ERR_MEMORY);
+  ck_assert_ptr_null(plan);
+}
+END_TEST
+
+/* A rank's plan does not depend on who asks, or when. */
+START_TEST(test_same_again) {
+  static char first[1 << 18], second[1 << 18];
+  for (int variant = 0; variant < VARIANTS; variant++) {
+    bny_request request = combine_of(13, variants[variant], BANYAN_SCATTER_NONE, 3, 20, 8);
+    request.order = BANYAN_ORDER_CANONICAL;
+    if (algorithm_named(variants[variant])->refuse(&request)) request.order = BANYAN_ORDER_PLAN;
+    for (int32_t rank = 0; rank < 13; rank += 4) {
+      bny_plan *one = NULL, *two = NULL;
+      ck_assert_int_eq(bny_plan_make(&request, rank, &one), BANYAN_OK);
+      ck_assert_int_eq(bny_plan_make(&request, rank, &two), BANYAN_OK);
+      bny_plan_print(one, first, sizeof first);
+      bny_plan_print(two, second, sizeof second);
+      ck_assert_str_eq(first, second);
+      ck_assert_uint_eq(one->hash, two->hash);
+      bny_plan_free(one);
+      bny_plan_free(two);
+    }
+  }
+  bny_plan_free(NULL);
+}
+END_TEST
+
+int main(void) {
+  Suite *suite = suite_create("plan");
+  TCase *proofs = tcase_create("proofs"), *facts = tcase_create("facts");
+  tcase_set_timeout(proofs, 120);
+  tcase_set_timeout(facts, 60);
+  tcase_add_loop_test(proofs, test_combine_proved, 1, RANKS_MAX + 1);
+  tcase_add_loop_test(proofs, test_roundings, 1, 18);
+  tcase_add_loop_test(proofs, test_many_ranks_proved, 0, 4);
+  tcase_add_loop_test(proofs, test_bytes_proved, 1, RANKS_MAX + 1);
+  tcase_add_test(proofs, test_chosen_proved);
+  tcase_add_loop_test(facts, test_bytes_sent, 0, 5);
+  tcase_add_test(facts, test_bytes_sent_tree);
+  tcase_add_test(facts, test_pieces);
+  tcase_add_test(facts, test_print);
+  tcase_add_test(facts, test_hash);
+  tcase_add_test(facts, test_refused);
+  tcase_add_test(facts, test_same_again);
+  suite_add_tcase(suite, proofs);
+  suite_add_tcase(suite, facts);
+  SRunner *runner = srunner_create(suite);
+  srunner_run_all(runner, CK_ENV);
+  int failed = srunner_ntests_failed(runner);
+  srunner_free(runner);
+  return failed ? EXIT_FAILURE : EXIT_SUCCESS;
+}

@@ -1,0 +1,380 @@
+/* SPDX-License-Identifier: Apache-2.0
+ * The prover refuses broken plans, and says what is wrong. */
+#include <check.h>
+#include <string.h>
+
+#include "tests/plan/plan_util.h"
+
+/* ---- surgery ----------------------------------------------------------------------------------------------------- */
+
+static int32_t step_find(const bny_plan *plan, bny_step_kind kind, int32_t skip) {
+  for (int32_t i = 0; i < plan->nsteps; i++)
+    if (plan->steps[i].kind == kind && skip-- == 0) return i;
+  ck_abort_msg("rank %d has no such step", plan->rank);
+  return -1;
+}
+
+static void step_remove(bny_plan *plan, int32_t step) {
+  memmove(plan->steps + step, plan->steps + step + 1, (size_t)(plan->nsteps - step - 1) * sizeof *plan->steps);
+  plan->nsteps--;
+}
+
+static void step_insert(bny_plan *plan, int32_t at, bny_step step) {
+  bny_step *steps = realloc(plan->steps, (size_t)(plan->nsteps + 1) * sizeof *steps);
+  ck_assert_ptr_nonnull(steps);
+  plan->steps = steps;
+  memmove(steps + at + 1, steps + at, (size_t)(plan->nsteps - at) * sizeof *steps);
+  steps[at] = step;
+  plan->nsteps++;
+}
+
+static void step_move(bny_plan *plan, int32_t from, int32_t to) {
+  bny_step step = plan->steps[from];
+  step_remove(plan, from);
+  step_insert(plan, to, step);
+}
+
+static void sources_swap(bny_plan *plan, int32_t step) {
+  bny_source *sources = plan->sources + plan->steps[step].first;
+  bny_source first = sources[0];
+  sources[0] = sources[1];
+  sources[1] = first;
+}
+
+/* Proves the plans of `request` after `breaks`; it must fail with a text that holds `text`. */
+static void refused(const bny_request *request, void (*breaks)(bny_plan **plans), const char *text) {
+  bny_plan **plans = plans_make(request);
+  ck_assert_msg(plans != NULL, "%s", banyan_last_error());
+  ck_assert_msg(plans_prove(request, plans) == BANYAN_OK, "before it is broken: %s", banyan_last_error());
+  breaks(plans);
+  ck_assert_msg(plans_prove(request, plans) == BANYAN_ERR_STATE, "not refused; expected \"%s\"", text);
+  ck_assert_msg(strstr(banyan_last_error(), text) != NULL, "\"%s\" lacks \"%s\"", banyan_last_error(), text);
+  plans_free(request, plans);
+}
+
+static bny_request oneshot(void) { return combine_of(4, "oneshot", BANYAN_SCATTER_NONE, 2, 8, 16); }
+
+static bny_request twoshot(void) { return combine_of(4, "twoshot", BANYAN_SCATTER_NONE, 2, 8, 16); }
+
+static bny_request lossy_twoshot(void) {
+  bny_request request = twoshot();
+  request.wire = BNY_WIRE_BF16;
+  return request;
+}
+
+static bny_request canonical(void) {
+  bny_request request = oneshot();
+  request.order = BANYAN_ORDER_CANONICAL;
+  return request;
+}
+
+static bny_request ring(void) { return combine_of(4, "ring", BANYAN_SCATTER_HEADS, 2, 8, 16); }
+
+static bny_request barrier(void) { return request_of(BNY_BARRIER, 5, NULL); }
+
+/* ---- sends and waits --------------------------------------------------------------------------------------------- */
+
+static void drop_one_receiver(bny_plan **plans) { plans[1]->steps[step_find(plans[1], BNY_STEP_SEND, 0)].count--; }
+
+static void drop_send(bny_plan **plans) { step_remove(plans[2], step_find(plans[2], BNY_STEP_SEND, 0)); }
+
+static void wait_for_own_piece_of_peer(bny_plan **plans) {
+  /* Rank 0 waits for the slot that rank 1 keeps to itself (its own piece), where it should for the result. */
+  for (int32_t i = 0; i < plans[0]->nmessages; i++)
+    if (plans[0]->messages[i].peer == 1 && plans[0]->messages[i].slot == 4) {
+      plans[0]->messages[i].slot = 1;
+      plans[0]->messages[i].what = plans[1]->slots[1];
+    }
+}
+
+static void wait_in_a_circle(bny_plan **plans) {
+  for (int rank = 0; rank < 4; rank++) {
+    int32_t send = step_find(plans[rank], BNY_STEP_SEND, 0);
+    step_move(plans[rank], send, step_find(plans[rank], BNY_STEP_WAIT, 2));
+  }
+}
+
+static void send_twice(bny_plan **plans) {
+  int32_t send = step_find(plans[3], BNY_STEP_SEND, 0);
+  step_insert(plans[3], send, plans[3]->steps[send]);
+}
+
+static void wait_twice(bny_plan **plans) {
+  int32_t wait = step_find(plans[3], BNY_STEP_WAIT, 0);
+  step_insert(plans[3], wait, plans[3]->steps[wait]);
+}
+
+static void send_before_copy(bny_plan **plans) { step_move(plans[1], step_find(plans[1], BNY_STEP_SEND, 0), 0); }
+
+static void read_before_wait(bny_plan **plans) {
+  step_move(plans[1], step_find(plans[1], BNY_STEP_DELIVER, 0), step_find(plans[1], BNY_STEP_WAIT, 2));
+}
+
+static void send_to_the_deaf(bny_plan **plans) {
+  bny_step send = plans[1]->steps[step_find(plans[1], BNY_STEP_SEND, 0)];
+  int32_t *peers = realloc(plans[1]->peers, (size_t)(plans[1]->npeers + 1) * sizeof *peers);
+  ck_assert_ptr_nonnull(peers);
+  plans[1]->peers = peers;
+  send.first = plans[1]->npeers;
+  send.count = 1;
+  peers[plans[1]->npeers++] = 2;
+  step_insert(plans[1], plans[1]->nsteps, send);
+}
+
+START_TEST(test_sends_and_waits) {
+  bny_request one = oneshot(), two = twoshot(), root = combine_of(4, "oneshot", BANYAN_SCATTER_ROOT, 2, 8, 16);
+  refused(&one, drop_one_receiver, "rank 0, step 4 (wait): deadlock: slot 0 of rank 1");
+  refused(&one, drop_send, "deadlock: slot 0 of rank 2");
+  refused(&two, wait_for_own_piece_of_peer, "deadlock: slot 1 of rank 1");
+  refused(&one, wait_in_a_circle, "deadlock");
+  refused(&one, send_twice, "a second time");
+  refused(&one, wait_twice, "a second time");
+  refused(&one, send_before_copy, "before that is written");
+  refused(&one, read_before_wait, "before it has waited for it");
+  refused(&root, send_to_the_deaf, "slot 0 is sent to rank 2, which never waits for it");
+}
+END_TEST
+
+static void leave_early(bny_plan **plans) { step_remove(plans[2], step_find(plans[2], BNY_STEP_WAIT, 1)); }
+
+static void copy_the_bytes_of_another(bny_plan **plans) {
+  /* Rank 0 gives rank 1's range out as its own, and every plan agrees. */
+  plans[0]->slots[0].slice = plans[1]->slots[0].slice;
+  for (int32_t i = 0; i < plans[0]->nsteps; i++)
+    if (plans[0]->steps[i].kind == BNY_STEP_COPY) plans[0]->steps[i].slice = plans[0]->slots[0].slice;
+  for (int32_t i = 0; i < plans[0]->nsteps; i++)
+    if (plans[0]->steps[i].kind == BNY_STEP_DELIVER && plans[0]->sources[plans[0]->steps[i].first].message < 0)
+      plans[0]->steps[i].slice = plans[0]->slots[0].slice;
+  for (int32_t rank = 1; rank < 3; rank++)
+    for (int32_t i = 0; i < plans[rank]->nmessages; i++)
+      if (plans[rank]->messages[i].peer == 0) plans[rank]->messages[i].what = plans[0]->slots[0];
+  for (int32_t rank = 1; rank < 3; rank++)
+    for (int32_t i = 0; i < plans[rank]->nsteps; i++) {
+      bny_step *step = &plans[rank]->steps[i];
+      if (step->kind == BNY_STEP_DELIVER && plans[rank]->sources[step->first].message >= 0 &&
+          plans[rank]->messages[plans[rank]->sources[step->first].message].peer == 0)
+        step->slice = plans[0]->slots[0].slice;
+    }
+}
+
+static void shift_to_itself(bny_plan **plans) {
+  for (int32_t rank = 0; rank < 3; rank++)
+    plans[rank]->steps[step_find(plans[rank], BNY_STEP_DELIVER, 0)].slice = plans[rank]->slots[0].slice;
+  for (int32_t rank = 0; rank < 3; rank++)
+    plans[rank]->sources[plans[rank]->steps[step_find(plans[rank], BNY_STEP_DELIVER, 0)].first] =
+        (bny_source){.slot = 0, .message = -1};
+}
+
+static void skip_a_round(bny_plan **plans) {
+  for (int32_t rank = 0; rank < 5; rank++) {
+    step_remove(plans[rank], step_find(plans[rank], BNY_STEP_SEND, 2));
+    step_remove(plans[rank], step_find(plans[rank], BNY_STEP_WAIT, 2));
+  }
+}
+
+START_TEST(test_bytes_and_barrier) {
+  size_t counts[3] = {64, 64, 64};
+  bny_request gather = request_of(BNY_GATHER, 3, "oneshot"), shift = request_of(BNY_SHIFT, 3, NULL);
+  bny_request five = barrier(), four = request_of(BNY_BARRIER, 4, NULL);
+  gather.counts = counts;
+  shift.bytes = 64;
+  shift.distance = 1;
+  refused(&gather, copy_the_bytes_of_another, "it copies what is not this rank's input");
+  refused(&shift, shift_to_itself, "it delivers what this rank does not own");
+  refused(&five, skip_a_round, "leaves the barrier without having heard of rank");
+  refused(&four, leave_early, "leaves the barrier without having heard of rank");
+}
+END_TEST
+
+/* ---- values ------------------------------------------------------------------------------------------------------ */
+
+static void swap_on_one_rank(bny_plan **plans) { sources_swap(plans[3], step_find(plans[3], BNY_STEP_DELIVER, 0)); }
+
+static void swap_on_all_ranks(bny_plan **plans) {
+  for (int rank = 0; rank < 4; rank++) sources_swap(plans[rank], step_find(plans[rank], BNY_STEP_DELIVER, 0));
+}
+
+static void merge_twice(bny_plan **plans) {
+  const bny_step *deliver = &plans[0]->steps[step_find(plans[0], BNY_STEP_DELIVER, 0)];
+  plans[0]->sources[deliver->first + 1] = plans[0]->sources[deliver->first];
+}
+
+static void forget_one(bny_plan **plans) { plans[2]->steps[step_find(plans[2], BNY_STEP_MERGE, 0)].count--; }
+
+static void copy_over_merge(bny_plan **plans) {
+  int32_t copy = step_find(plans[0], BNY_STEP_COPY, 0);
+  step_insert(plans[0], plans[0]->nsteps, plans[0]->steps[copy]);
+}
+
+static void deliver_unrounded(bny_plan **plans) {
+  /* The owner delivers from the partials, while the others get its result through the wire format. */
+  const bny_step *merge = &plans[1]->steps[step_find(plans[1], BNY_STEP_MERGE, 0)];
+  bny_step *deliver = &plans[1]->steps[step_find(plans[1], BNY_STEP_DELIVER, 0)];
+  deliver->first = merge->first;
+  deliver->count = merge->count;
+}
+
+static void round_too_little(bny_plan **plans) { plans[1]->round_nodes = !plans[1]->round_nodes; }
+
+static void no_deliver(bny_plan **plans) { step_remove(plans[0], step_find(plans[0], BNY_STEP_DELIVER, 0)); }
+
+static void deliver_once_more(bny_plan **plans) {
+  step_insert(plans[0], plans[0]->nsteps, plans[0]->steps[step_find(plans[0], BNY_STEP_DELIVER, 0)]);
+}
+
+static void deliver_another_instead(bny_plan **plans) {
+  int32_t first = step_find(plans[0], BNY_STEP_DELIVER, 0), second = step_find(plans[0], BNY_STEP_DELIVER, 1);
+  plans[0]->steps[second] = plans[0]->steps[first];
+}
+
+static void deliver_part(bny_plan **plans) { plans[1]->steps[step_find(plans[1], BNY_STEP_DELIVER, 0)].slice.heads--; }
+
+static void deliver_nothing(bny_plan **plans) {
+  plans[1]->steps[step_find(plans[1], BNY_STEP_DELIVER, 0)].slice.heads = 0;
+}
+
+static void deliver_more(bny_plan **plans) { plans[1]->steps[step_find(plans[1], BNY_STEP_DELIVER, 0)].slice.heads++; }
+
+START_TEST(test_values) {
+  bny_request one = oneshot(), two = twoshot(), ordered = canonical(), lossy = lossy_twoshot(), owners = ring();
+  refused(&one, swap_on_one_rank, "rank 3, step 5 (deliver): it delivers another expression than rank 0");
+  refused(&ordered, swap_on_all_ranks, "another expression than the canonical one");
+  refused(&one, merge_twice, "it merges the contribution of rank 0 twice");
+  refused(&two, forget_one, "lack the contribution of rank");
+  refused(&two, copy_over_merge, "is written a second time");
+  refused(&lossy, deliver_unrounded, "delivers another expression than rank");
+  refused(&lossy, round_too_little, "rounding is not the request's");
+  refused(&one, no_deliver, "it delivers 0 rows, but owns 16");
+  refused(&two, no_deliver, "it delivers 12 rows, but owns 16");
+  refused(&one, deliver_once_more, "it delivers 32 rows, but owns 16");
+  refused(&two, deliver_another_instead, "it delivers again what step");
+  refused(&one, deliver_part, "it delivers 14 rows, but owns 16");
+  refused(&one, deliver_nothing, "or nothing");
+  refused(&owners, deliver_more, "does not hold the whole slice");
+  refused(&owners, no_deliver, "it delivers 0 rows, but owns 4");
+}
+END_TEST
+
+/* ---- form -------------------------------------------------------------------------------------------------------- */
+
+static void overlap(bny_plan **plans) { plans[1]->slots[1].offset = plans[1]->slots[0].offset + 64; }
+
+static void misaligned(bny_plan **plans) { plans[1]->slots[1].offset += 4; }
+
+static void beyond_outbox(bny_plan **plans) { plans[1]->slots[0].offset = plans[1]->outbox_bytes; }
+
+static void outbox_too_large(bny_plan **plans) { plans[1]->outbox_bytes = ((size_t)1 << 40) + 64; }
+
+static void wrong_size(bny_plan **plans) { plans[1]->slots[0].bytes -= 64; }
+
+static void wrong_offset_in_message(bny_plan **plans) { plans[0]->messages[0].what.offset += 64; }
+
+static void wrong_slot_in_message(bny_plan **plans) { plans[0]->messages[0].slot = 77; }
+
+static void message_of_itself(bny_plan **plans) { plans[0]->messages[0].peer = 0; }
+
+static void send_to_nobody(bny_plan **plans) { plans[0]->peers[0] = 4; }
+
+static void empty_send(bny_plan **plans) { plans[0]->steps[step_find(plans[0], BNY_STEP_SEND, 0)].count = 0; }
+
+static void no_such_slot(bny_plan **plans) { plans[0]->steps[step_find(plans[0], BNY_STEP_COPY, 0)].slot = 9; }
+
+static void no_such_message(bny_plan **plans) { plans[0]->steps[step_find(plans[0], BNY_STEP_WAIT, 0)].message = -1; }
+
+static void no_such_source(bny_plan **plans) { plans[0]->sources[0] = (bny_source){.slot = 12, .message = -1}; }
+
+static void too_many_sources(bny_plan **plans) {
+  bny_step *deliver = &plans[0]->steps[step_find(plans[0], BNY_STEP_DELIVER, 0)];
+  deliver->count = 65;
+  plans[0]->nsources = 65;
+  plans[0]->sources = realloc(plans[0]->sources, 65 * sizeof *plans[0]->sources);
+  ck_assert_ptr_nonnull(plans[0]->sources);
+  memset(plans[0]->sources, 0, 65 * sizeof *plans[0]->sources);
+}
+
+static void half_a_copy(bny_plan **plans) { plans[0]->steps[step_find(plans[0], BNY_STEP_COPY, 0)].slice.tokens--; }
+
+static void unknown_kind(bny_plan **plans) { plans[0]->steps[0].kind = (bny_step_kind)17; }
+
+static void other_hash(bny_plan **plans) { plans[2]->hash++; }
+
+static void other_rank(bny_plan **plans) { plans[2]->rank = 1; }
+
+static void other_wire(bny_plan **plans) { plans[2]->wire = BNY_WIRE_F16; }
+
+START_TEST(test_form) {
+  bny_request one = oneshot(), two = twoshot();
+  refused(&two, overlap, "slots overlap");
+  refused(&two, misaligned, "no multiple of 64");
+  refused(&two, beyond_outbox, "beyond the outbox");
+  refused(&one, outbox_too_large, "bytes and 1 slots of an outbox");
+  refused(&one, wrong_size, "are not those of its slice");
+  refused(&one, wrong_offset_in_message, "message 0 is not what slot 0 of rank 3 holds");
+  refused(&one, wrong_slot_in_message, "slot 77 of rank 3, which has 1");
+  refused(&one, message_of_itself, "message 0 is of rank 0");
+  refused(&one, send_to_nobody, "it sends to rank 4");
+  refused(&one, empty_send, "its peers are not in the list");
+  refused(&one, no_such_slot, "slot 9 does not exist");
+  refused(&one, no_such_message, "message -1 does not exist");
+  refused(&one, no_such_source, "source 0 does not exist");
+  refused(&one, too_many_sources, "it has 65 sources");
+  refused(&one, half_a_copy, "it does not write all of slot 0");
+  refused(&one, unknown_kind, "unknown kind 17");
+  refused(&one, other_hash, "its hash is not that of rank 0");
+  refused(&one, other_rank, "number 2 is of rank 1");
+  refused(&one, other_wire, "its wire format");
+}
+END_TEST
+
+/* ---- anything ---------------------------------------------------------------------------------------------------- */
+
+/* One random number anywhere in a plan: the prover may find it harmless, but must come to an end without reading what
+ * is not there. Most are refused. */
+START_TEST(test_random_damage) {
+  static const char *const names[] = {"oneshot", "twoshot", "recursive_halving", "tree", "ring"};
+  uint64_t random = 2024;
+  int refusals = 0, rounds = 20000;
+  for (int round = 0; round < rounds; round++) {
+    bny_request request =
+        combine_of(3 + random_below(&random, 3), names[round % 5], (banyan_scatter)random_below(&random, 4), 2, 6, 4);
+    request.order = (banyan_order)random_below(&random, 2);
+    bny_plan **plans = plans_make(&request);
+    ck_assert_ptr_nonnull(plans);
+    bny_plan *plan = plans[random_below(&random, request.nranks)];
+    struct {
+      void *items;
+      size_t bytes;
+    } parts[] = {{plan->slots, (size_t)plan->nslots * sizeof *plan->slots},
+                 {plan->messages, (size_t)plan->nmessages * sizeof *plan->messages},
+                 {plan->sources, (size_t)plan->nsources * sizeof *plan->sources},
+                 {plan->peers, (size_t)plan->npeers * sizeof *plan->peers},
+                 {plan->steps, (size_t)plan->nsteps * sizeof *plan->steps}};
+    int part = random_below(&random, 5);
+    if (parts[part].bytes > 0) {
+      int32_t value = random_below(&random, 2) ? random_below(&random, 9) - 2 : (int32_t)random_next(&random);
+      size_t word = (size_t)random_below(&random, (int32_t)(parts[part].bytes / sizeof value));
+      memcpy((char *)parts[part].items + word * sizeof value, &value, sizeof value);
+      refusals += plans_prove(&request, plans) != BANYAN_OK;
+    }
+    plans_free(&request, plans);
+  }
+  ck_assert_int_gt(refusals, rounds / 3);
+}
+END_TEST
+
+int main(void) {
+  Suite *suite = suite_create("plan_broken");
+  TCase *broken = tcase_create("broken");
+  tcase_set_timeout(broken, 60);
+  tcase_add_test(broken, test_sends_and_waits);
+  tcase_add_test(broken, test_bytes_and_barrier);
+  tcase_add_test(broken, test_values);
+  tcase_add_test(broken, test_form);
+  tcase_add_test(broken, test_random_damage);
+  suite_add_tcase(suite, broken);
+  SRunner *runner = srunner_create(suite);
+  srunner_run_all(runner, CK_ENV);
+  int failed = srunner_ntests_failed(runner);
+  srunner_free(runner);
+  return failed ? EXIT_FAILURE : EXIT_SUCCESS;
+}

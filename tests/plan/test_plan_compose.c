@@ -1,0 +1,315 @@
+/* SPDX-License-Identifier: Apache-2.0
+ * Plans over levels: proved for random levels (uneven, scattered over hosts, without NICs), bounds of memory, bytes
+ * between islands against the formula. */
+#include <check.h>
+#include <stdio.h>
+#include <string.h>
+
+#include "plan/builder.h"
+#include "tests/plan/plan_util.h"
+
+enum { RANKS_MAX = 48 };
+
+static const bny_link_cost inner = {.alpha_ns = 200, .beta_ns_per_byte = 0.02, .gamma_ns_per_byte = 0.01};
+static const bny_link_cost outer = {.alpha_ns = 3000, .beta_ns_per_byte = 0.08, .gamma_ns_per_byte = 0.01};
+
+static const char *describe(const bny_request *request) {
+  static char text[512];
+  size_t length = 0;
+  length += (size_t)snprintf(text, sizeof text, "%s, %d ranks, scatter %d root %d, order %d, box %d x %d x %d, levels",
+                             request->algorithm, request->nranks, (int)request->scatter, request->root,
+                             (int)request->order, request->tokens, request->heads, request->value_dim);
+  for (int32_t rank = 0; rank < request->nranks && length < sizeof text - 32; rank++) {
+    length += (size_t)snprintf(text + length, sizeof text - length, " %s", request->levels->carrier[rank] ? "" : "-");
+    for (int32_t k = 0; k < request->levels->nlevels - 1; k++)
+      length += (size_t)snprintf(text + length, sizeof text - length, "%s%d", k ? "." : "",
+                                 bny_levels_group(request->levels, k, rank));
+  }
+  return text;
+}
+
+static bny_levels *levels_of(int32_t nranks, const char *sizes) {
+  bny_levels *levels = NULL;
+  ck_assert_msg(bny_levels_parse(nranks, sizes, &inner, &levels) == BANYAN_OK, "%s", banyan_last_error());
+  return levels;
+}
+
+/* Up to three levels of random groups; ranks of a group are neighbours, or anywhere; some have no NIC. */
+static bny_levels *random_levels(uint64_t *random, int32_t nranks) {
+  static int32_t groups[3][RANKS_MAX];
+  static bool nics[RANKS_MAX];
+  bny_level_facts facts[3];
+  int32_t nlevels = 1 + random_below(random, 3), width = 1 + random_below(random, 8), stray = random_below(random, 3);
+  bool all_nics = random_below(random, 2);
+  for (int32_t rank = 0; rank < nranks; rank++) {
+    nics[rank] = all_nics || random_below(random, 3) > 0;
+    groups[0][rank] = rank / width;
+    if (stray == 0) groups[0][rank] = random_below(random, 1 + nranks / width); /* anywhere */
+    if (stray == 1 && random_below(random, 4) == 0) groups[0][rank]++;           /* uneven */
+  }
+  for (int32_t k = 1; k < nlevels; k++) {
+    int32_t radix = 2 + random_below(random, 3);
+    for (int32_t rank = 0; rank < nranks; rank++) groups[k][rank] = groups[k - 1][rank] / radix;
+  }
+  static const char *const names[] = {"island", "host", "leaf"};
+  for (int32_t k = 0; k < nlevels; k++)
+    facts[k] = (bny_level_facts){.name = names[k], .link = inner, .group_of = groups[k]};
+  bny_level_facts all = {.name = "fabric", .link = outer};
+  bny_levels *levels = NULL;
+  ck_assert_msg(bny_levels_make(nranks, facts, nlevels, &all, nics, &levels) == BANYAN_OK, "%s", banyan_last_error());
+  return levels;
+}
+
+static void check_request(const bny_request *request) {
+  const bny_algorithm *algorithm = NULL;
+  bny_estimate bounds = {0};
+  double ns;
+  char *reason = NULL;
+  ck_assert_msg(bny_algorithm_select(request, &algorithm, &ns, &reason) == BANYAN_OK, "%s", banyan_last_error());
+  free(reason);
+  algorithm->estimate(request, &bounds);
+  bny_plan **plans = plans_make(request);
+  ck_assert_msg(plans != NULL, "%s: %s", describe(request), banyan_last_error());
+  ck_assert_msg(plans_prove(request, plans) == BANYAN_OK, "%s: %s", describe(request), banyan_last_error());
+  for (int32_t rank = 0; rank < request->nranks; rank++)
+    ck_assert_msg(plans[rank]->outbox_bytes <= bounds.outbox_bytes && plans[rank]->nslots <= bounds.slots,
+                  "%s: rank %d takes %zu bytes and %d slots, the bounds are %zu and %lld", describe(request), rank,
+                  plans[rank]->outbox_bytes, plans[rank]->nslots, bounds.outbox_bytes, (long long)bounds.slots);
+  plans_free(request, plans);
+}
+
+static void random_shape(uint64_t *random, bny_request *request) {
+  request->all_tokens = request->tokens = random_below(random, 3) ? random_below(random, 5) : random_below(random, 60);
+  request->all_heads = request->heads = random_below(random, 40);
+  request->value_dim = random_below(random, 70);
+  if (request->tokens > 1 && request->heads > 1 && random_below(random, 3) == 0) {
+    request->token0 = random_below(random, request->tokens);
+    request->tokens = 1 + random_below(random, request->all_tokens - request->token0);
+    request->head0 = random_below(random, request->heads);
+    request->heads = 1 + random_below(random, request->all_heads - request->head0);
+  }
+}
+
+/* With every rank that carries, or with leaders alone; "levels" is the cheaper one, and for owners the only one. */
+static const char *random_form(uint64_t *random, const bny_request *request) {
+  if (request->levels->nlevels < 2) return NULL;
+  if (request->scatter == BANYAN_SCATTER_HEADS || request->scatter == BANYAN_SCATTER_TOKENS) return "levels";
+  return request->levels->leaders && random_below(random, 2) ? "levels_leaders" : "levels_whole";
+}
+
+START_TEST(test_random_levels_proved) {
+  int32_t nranks = _i;
+  uint64_t random = UINT64_C(0xd1342543de82ef95) ^ (uint64_t)nranks;
+  for (int repeat = 0; repeat < 40; repeat++) {
+    bny_levels *levels = random_levels(&random, nranks);
+    for (int scatter = BANYAN_SCATTER_NONE; scatter <= BANYAN_SCATTER_TOKENS; scatter++) {
+      bny_request request = combine_of(nranks, "levels", (banyan_scatter)scatter, 1, 1, 1);
+      request.levels = levels;
+      request.wire = (bny_wire)random_below(&random, BNY_WIRE_COUNT);
+      random_shape(&random, &request);
+      if (scatter == BANYAN_SCATTER_ROOT) request.root = random_below(&random, nranks);
+      request.algorithm = random_form(&random, &request);
+      check_request(&request);
+      request.order = BANYAN_ORDER_CANONICAL;
+      if (!levels->aligned) request.algorithm = NULL;
+      check_request(&request);
+    }
+    bny_levels_free(levels);
+  }
+}
+END_TEST
+
+/* Any counts, some of them zero. */
+START_TEST(test_gather_proved) {
+  int32_t nranks = _i;
+  size_t counts[RANKS_MAX];
+  uint64_t random = UINT64_C(0xa0761d6478bd642f) ^ (uint64_t)nranks;
+  for (int repeat = 0; repeat < 30; repeat++) {
+    bny_levels *levels = random_levels(&random, nranks);
+    bny_request request = request_of(BNY_GATHER, nranks, levels->nlevels > 1 ? "levels" : NULL);
+    for (int32_t rank = 0; rank < nranks; rank++)
+      counts[rank] = random_below(&random, 3) ? (size_t)random_below(&random, 300) : 0;
+    request.counts = counts;
+    request.levels = levels;
+    check_request(&request);
+    bny_levels_free(levels);
+  }
+}
+END_TEST
+
+/* Sizes in which every algorithm of the last level is chosen by somebody. */
+START_TEST(test_every_size_proved) {
+  static const char *const shapes[] = {"2", "3", "4", "8", "4,8", "2,6", "3,9", "2,4,8", "16"};
+  for (size_t i = 0; i < sizeof shapes / sizeof shapes[0]; i++) {
+    for (int32_t nranks = 2; nranks <= 40; nranks += 1 + nranks / 5) {
+      bny_levels *levels = levels_of(nranks, shapes[i]);
+      for (int32_t tokens = 1; tokens <= 256 && levels->nlevels > 1; tokens *= 4) {
+        for (int scatter = BANYAN_SCATTER_NONE; scatter <= BANYAN_SCATTER_TOKENS; scatter++) {
+          bny_request request = combine_of(nranks, "levels", (banyan_scatter)scatter, tokens, 32, 128);
+          request.levels = levels;
+          request.root = scatter == BANYAN_SCATTER_ROOT ? nranks - 1 : 0;
+          check_request(&request);
+        }
+      }
+      bny_levels_free(levels);
+    }
+  }
+}
+END_TEST
+
+/* Bytes that a rank sends to ranks of other islands of 8. */
+static double bytes_outside(const bny_plan *plan) {
+  double bytes = 0;
+  for (int32_t step = 0; step < plan->nsteps; step++) {
+    if (plan->steps[step].kind != BNY_STEP_SEND) continue;
+    for (int32_t i = 0; i < plan->steps[step].count; i++)
+      if (plan->peers[plan->steps[step].first + i] / 8 != plan->rank / 8)
+        bytes += (double)plan->slots[plan->steps[step].slot].bytes;
+  }
+  return bytes;
+}
+
+/* Of S bytes per rank, from islands of 8: HEADS and TOKENS let S (g-1) / (8 g) leave each rank, no more; NONE between
+ * 2 (g-1) / g S / 8 (reduced and spread) and (g-1) S / 8 (direct), or log2 g S / 8 (doubling). */
+START_TEST(test_bytes_between_islands) {
+  for (int32_t islands = 2; islands <= 16; islands *= 2) {
+    bny_levels *levels = levels_of(8 * islands, "8");
+    for (int scatter = BANYAN_SCATTER_NONE; scatter <= BANYAN_SCATTER_TOKENS; scatter++) {
+      bny_request request = combine_of(8 * islands, scatter == BANYAN_SCATTER_NONE ? "levels_whole" : "levels",
+                                       (banyan_scatter)scatter, 128, 128, 126);
+      if (scatter == BANYAN_SCATTER_ROOT) continue;
+      request.levels = levels;
+      bny_plan **plans = plans_make(&request);
+      ck_assert_msg(plans != NULL, "%s", banyan_last_error());
+      double piece = 128.0 * 128 * 128 * 4 / 8, g = islands, direct = (g - 1) * piece, least = (g - 1) / g * piece;
+      for (int32_t rank = 0; rank < request.nranks; rank++) {
+        double bytes = bytes_outside(plans[rank]);
+        if (scatter != BANYAN_SCATTER_NONE)
+          ck_assert_msg(bytes >= least * 0.99 && bytes <= least * 1.05, "rank %d of %d: %g", rank, request.nranks, bytes);
+        else
+          ck_assert_msg(bytes >= (islands == 2 ? 1 : 2) * least * 0.99 && bytes <= direct * 1.05, "rank %d of %d: %g",
+                        rank, request.nranks, bytes);
+      }
+      plans_free(&request, plans);
+    }
+    bny_levels_free(levels);
+  }
+}
+END_TEST
+
+/* Of an island the leader alone sends, (g - 1) S at most of g islands; under ROOT S, unless the root is in its island. */
+START_TEST(test_leaders_alone_send) {
+  for (int32_t islands = 2; islands <= 16; islands *= 2) {
+    bny_levels *levels = levels_of(8 * islands, "8");
+    for (int scatter = BANYAN_SCATTER_NONE; scatter <= BANYAN_SCATTER_ROOT; scatter++) {
+      bny_request request = combine_of(8 * islands, "levels_leaders", (banyan_scatter)scatter, 1, 32, 126);
+      request.levels = levels;
+      request.root = scatter == BANYAN_SCATTER_ROOT ? 3 : 0;
+      bny_plan **plans = plans_make(&request);
+      ck_assert_msg(plans != NULL, "%s", banyan_last_error());
+      double all = 32.0 * 128 * 4, g = islands, most = scatter == BANYAN_SCATTER_ROOT ? all : (g - 1) * all;
+      for (int32_t rank = 0; rank < request.nranks; rank++) {
+        double bytes = bytes_outside(plans[rank]);
+        bool leads = rank % 8 == 0, sends = leads && (scatter == BANYAN_SCATTER_NONE || rank > 0);
+        ck_assert_msg(sends ? bytes > 0 && bytes <= most * 1.05 : bytes == 0, "rank %d of %d sends %g", rank, request.nranks,
+                      bytes);
+      }
+      plans_free(&request, plans);
+    }
+    bny_levels_free(levels);
+  }
+}
+END_TEST
+
+/* One carrier in each island: there is nothing for leaders to be. */
+START_TEST(test_leaders_refused) {
+  static const bool nics[8] = {false, true, false, false, true, false, false, false};
+  static const int32_t groups[8] = {0, 0, 0, 0, 1, 1, 1, 1};
+  bny_level_facts island = {.name = "island", .link = inner, .group_of = groups}, all = {.name = "all", .link = outer};
+  bny_levels *levels = NULL;
+  bny_plan *plan = NULL;
+  ck_assert_int_eq(bny_levels_make(8, &island, 1, &all, nics, &levels), BANYAN_OK);
+  ck_assert_ptr_null(levels->leaders);
+  bny_request request = combine_of(8, "levels_leaders", BANYAN_SCATTER_NONE, 1, 32, 128);
+  request.levels = levels;
+  ck_assert_int_eq(bny_plan_make(&request, 0, &plan), BANYAN_ERR_ARGUMENT);
+  ck_assert_msg(strstr(banyan_last_error(), "more than one rank that carries") != NULL, "%s", banyan_last_error());
+  bny_levels_free(levels);
+}
+END_TEST
+
+/* A small box between crowded hosts that share a link goes by leaders, a large one by all. */
+START_TEST(test_leaders_chosen) {
+  bny_link_cost memory = {.alpha_ns = 250, .beta_ns_per_byte = 0.03, .gamma_ns_per_byte = 0.03, .ranks_per_core = 4,
+                          .switch_ns = 1500};
+  bny_link_cost network = memory;
+  network.alpha_ns = 20000;
+  network.beta_ns_per_byte = network.shared_ns_per_byte = 0.8;
+  static const int32_t groups[8] = {0, 0, 0, 0, 1, 1, 1, 1};
+  bny_level_facts host = {.name = "host", .link = memory, .group_of = groups}, all = {.name = "network", .link = network};
+  bny_levels *levels = NULL;
+  ck_assert_int_eq(bny_levels_make(8, &host, 1, &all, NULL, &levels), BANYAN_OK);
+  for (int32_t heads = 32; heads <= 2048; heads *= 64) {
+    bny_request request = combine_of(8, NULL, BANYAN_SCATTER_NONE, 1, heads, 128);
+    request.levels = levels;
+    bny_plan **plans = plans_make(&request);
+    ck_assert_msg(plans != NULL, "%s", banyan_last_error());
+    int32_t senders = 0;
+    for (int32_t rank = 0; rank < 8; rank++)
+      for (int32_t i = 0, sends = 0; i < plans[rank]->npeers && !sends; i++)
+        senders += sends = plans[rank]->peers[i] / 4 != rank / 4;
+    ck_assert_msg(senders == (heads == 32 ? 2 : 8), "%d heads: %d ranks send: %s", heads, senders, plans[0]->reason);
+    plans_free(&request, plans);
+  }
+  bny_levels_free(levels);
+}
+END_TEST
+
+/* Far links are dear: the composed plan is chosen, and says why the others lost. */
+START_TEST(test_chosen) {
+  bny_levels *levels = levels_of(16, "8");
+  bny_request request = combine_of(16, NULL, BANYAN_SCATTER_NONE, 8, 32, 128);
+  bny_plan *plan = NULL;
+  request.levels = levels;
+  ck_assert_msg(bny_plan_make(&request, 3, &plan) == BANYAN_OK, "%s", banyan_last_error());
+  ck_assert_str_eq(plan->algorithm, "levels");
+  ck_assert_msg(strstr(plan->reason, "recursive") != NULL, "%s", plan->reason);
+  bny_plan_free(plan);
+  request.levels = NULL;
+  request.algorithm = "levels";
+  ck_assert_int_eq(bny_plan_make(&request, 3, &plan), BANYAN_ERR_ARGUMENT);
+  ck_assert_msg(strstr(banyan_last_error(), "one level") != NULL, "%s", banyan_last_error());
+  bny_levels_free(levels);
+}
+END_TEST
+
+START_TEST(test_bad_levels) {
+  static const char *const bad[] = {"x", "4,", "4,,8", "0", "-1", "1,2,3,4,5,6,7,8,9", "4,6"};
+  for (size_t i = 0; i < sizeof bad / sizeof bad[0]; i++) {
+    bny_levels *levels = NULL;
+    ck_assert_msg(bny_levels_parse(16, bad[i], &inner, &levels) == BANYAN_ERR_ARGUMENT, "\"%s\"", bad[i]);
+    ck_assert_ptr_null(levels);
+  }
+}
+END_TEST
+
+int main(void) {
+  Suite *suite = suite_create("plan_compose");
+  TCase *cases = tcase_create("levels");
+  tcase_set_timeout(cases, 120);
+  tcase_add_loop_test(cases, test_random_levels_proved, 1, RANKS_MAX);
+  tcase_add_loop_test(cases, test_gather_proved, 1, RANKS_MAX);
+  tcase_add_test(cases, test_every_size_proved);
+  tcase_add_test(cases, test_bytes_between_islands);
+  tcase_add_test(cases, test_leaders_alone_send);
+  tcase_add_test(cases, test_leaders_refused);
+  tcase_add_test(cases, test_leaders_chosen);
+  tcase_add_test(cases, test_chosen);
+  tcase_add_test(cases, test_bad_levels);
+  suite_add_tcase(suite, cases);
+  SRunner *runner = srunner_create(suite);
+  srunner_run_all(runner, CK_ENV);
+  int failed = srunner_ntests_failed(runner);
+  srunner_free(runner);
+  return failed ? EXIT_FAILURE : EXIT_SUCCESS;
+}

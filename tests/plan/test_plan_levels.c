@@ -1,0 +1,223 @@
+/* SPDX-License-Identifier: Apache-2.0
+ * Topologies as facts for plans: which levels are kept, what their links cost, who carries. */
+#include <check.h>
+#include <math.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "tools/plan/levels.h"
+#include "tests/topo/topo_util.h"
+
+/* One topology and its levels in a line each: "name groups x members links alpha-ns GB/s". */
+typedef struct expectation {
+  const char *what; /* a file of tests/topologies or a description */
+  int32_t nranks, lanes;
+  const char *levels[5];
+} expectation;
+
+static const expectation expectations[] = {
+    {"cpu-only.txt", 4, 2, {"package 2x2 memory 250 33", "host 1x2 sockets 500 20"}},
+    {"dgx-h100.txt", 32, 8, {"island 4x8 nvlink 1500 371", "pod 1x4 network 3600 50"}},
+    {"fabric-two-rails.txt", 16, 2, {"host 8x2 memory 250 33", "pod 1x8 network 1600 50"}},
+    {"gb200-nvl72.txt", 72, 72, {"domain 1x72 nvlink 1500 722"}},
+    {"hgx-a100-4nic.txt", 8, 8, {"island 1x8 nvlink 1500 240"}},
+    {"hgx-h100-faults.xml", 8, 8, {"island 1x8 nvlink 1500 247"}}, /* as slow as its slowest GPU */
+    {"mi300x.xml", 8, 8, {"island 1x8 xgmi 2000 336"}},
+    {"one-gpu.txt", 1, 1, {"host 1x1 pcie 2500 24"}},
+    {"pcie-8gpu.xml", 8, 4, {"package 2x4 pcie 2500 24", "host 1x2 pcie-sys 3500 22"}},
+    {"spine-leaf.txt",
+     32,
+     4,
+     {"island 8x4 nvlink 1500 240", "leaf 4x2 network 3600 12", "spine 2x2 network 4000 6", "core 1x2 network 4400 6"}},
+    {"two-islands.txt", 8, 4, {"island 2x4 nvlink 1500 240", "host 1x2 pcie-sys 3500 24"}},
+    /* pairs of GPUs with links inside of packages */
+    {"host:2 package:2 numa bridge:2 nvlink gpu:2@sm80 nic:2@200g",
+     16,
+     2,
+     {"island 8x2 nvlink 1500 20", "package 4x2 pcie 2500 24", "host 2x2 pcie-sys 3500 10",
+      "fabric 1x2 network 3600 25"}},
+    /* rails within pods: each leaf switch has one rail of four hosts */
+    {"leaf:8@rails host:4 nvswitch gpu:8@sm90 nic:8@400g",
+     256,
+     8,
+     {"island 32x8 nvlink 1500 371", "pod 8x4 network 3600 50", "spine 1x8 network 4000 50"}},
+    {"leaf:2 nvswitch host:18 package:2 numa gpu:2@sm100 nic:2@400g",
+     144,
+     72,
+     {"domain 2x72 nvlink 1500 722", "spine 1x2 network 4000 50"}},
+    {"host:3 nvswitch gpu:3@sm90", 9, 3, {"island 3x3 nvlink 1500 371", "fabric 1x3 network 3600 12"}},
+    {"host:8 gpu nic@100g", 8, 8, {"fabric 1x8 network 3600 12"}}, /* one rank per host: no level of hosts */
+    {"host:4 numa:2 nic@100g", 8, 2, {"host 4x2 memory 250 33", "fabric 1x4 network 1600 12"}},
+    {"host:5", 5, 5, {"fabric 1x5 network 1600 12"}},
+};
+
+static bny_topo *load(const char *what) {
+  bny_topo_error error = {.text = ""};
+  char path[4096];
+  const char *source = getenv("top_srcdir");
+  snprintf(path, sizeof path, "%s/tests/topologies/%s", source == NULL ? "." : source, what);
+  bny_topo *topo = bny_topo_load(strchr(what, ' ') == NULL && strchr(what, '.') != NULL ? path : what, NULL, &error);
+  ck_assert_msg(topo != NULL, "%s: %s", what, error.text);
+  return topo;
+}
+
+static bny_levels *levels_of(const char *what, plan_level_notes *notes) {
+  bny_topo *topo = load(what);
+  bny_topo_levels *derived = bny_topo_derive(topo);
+  bny_levels *levels = NULL;
+  ck_assert_ptr_nonnull(derived);
+  ck_assert_msg(plan_levels_of(topo, derived, notes, &levels) == BANYAN_OK, "%s: %s", what, banyan_last_error());
+  bny_topo_levels_free(derived);
+  bny_topo_free(topo);
+  return levels;
+}
+
+START_TEST(known_topologies) {
+  const expectation *one = &expectations[_i];
+  plan_level_notes notes;
+  bny_levels *levels = levels_of(one->what, &notes);
+  ck_assert_msg(levels->nranks == one->nranks, "%s: %d ranks", one->what, levels->nranks);
+  ck_assert_msg(levels->lanes == one->lanes, "%s: %d lanes", one->what, levels->lanes);
+  for (int32_t k = 0; k < levels->nlevels; k++) {
+    char text[128];
+    const bny_level *level = &levels->levels[k];
+    const plan_level_note *note = plan_level_note_of(&notes, level->name);
+    ck_assert_msg(note != NULL, "%s: no note of %s", one->what, level->name);
+    snprintf(text, sizeof text, "%s %dx%d %s %.0f %.0f", level->name, level->ngroups, level->most,
+             plan_links[note->link].name, level->link.alpha_ns, 1 / level->link.beta_ns_per_byte);
+    ck_assert_msg(k < 5 && one->levels[k] != NULL && strcmp(text, one->levels[k]) == 0, "%s: level %d is %s", one->what,
+                  k, text);
+    ck_assert(level->link.message_ns == plan_links[note->link].message_ns);
+    ck_assert_msg(note->text[0] != '\0' && level->link.gamma_ns_per_byte > 0, "%s: %s", one->what, level->name);
+  }
+  ck_assert_msg(levels->nlevels == 5 || one->levels[levels->nlevels] == NULL, "%s: %d levels", one->what,
+                levels->nlevels);
+  bny_levels_free(levels);
+}
+END_TEST
+
+/* Every level that is derived is kept or has a reason. */
+START_TEST(every_level_has_a_note) {
+  const expectation *one = &expectations[_i];
+  plan_level_notes notes;
+  bny_topo *topo = load(one->what);
+  bny_topo_levels *derived = bny_topo_derive(topo);
+  bny_levels *levels;
+  ck_assert_int_eq(plan_levels_of(topo, derived, &notes, &levels), BANYAN_OK);
+  for (int32_t i = 0; i < derived->nlevels; i++) {
+    int found = 0;
+    for (int32_t k = 0; k < notes.count; k++) {
+      found += strcmp(notes.notes[k].name, bny_topo_level_name(derived->levels[i].kind)) == 0;
+      ck_assert_msg(notes.notes[k].text[0] != '\0', "%s: %s", one->what, notes.notes[k].name);
+    }
+    ck_assert_msg(found == 1, "%s: %d notes of %s", one->what, found, bny_topo_level_name(derived->levels[i].kind));
+  }
+  bny_levels_free(levels);
+  bny_topo_levels_free(derived);
+  bny_topo_free(topo);
+}
+END_TEST
+
+START_TEST(gpus_without_nic_do_not_carry) {
+  bny_levels *levels = levels_of("host:2 nvswitch gpu:4@sm90", NULL); /* no NIC at all: all carry */
+  ck_assert_int_eq(levels->lanes, 4);
+  for (int32_t r = 0; r < 8; r++) ck_assert(levels->carrier[r]);
+  bny_levels_free(levels);
+}
+END_TEST
+
+/* A host whose NICs serve only some of its GPUs: made by hand, as no description says it. */
+START_TEST(uneven_carriers) {
+  bny_topo *topo = bny_topo_new();
+  for (int h = 0; h < 2; h++) {
+    char name[16];
+    snprintf(name, sizeof name, "h%d", h);
+    int32_t host = put(topo, BNY_TOPO_HOST, -1, name, NULL);
+    int32_t gpus[4];
+    for (int g = 0; g < (h == 0 ? 4 : 3); g++) {
+      snprintf(name, sizeof name, "GPU%d", g);
+      gpus[g] = put(topo, BNY_TOPO_GPU, host, name, NULL);
+      for (int k = 0; k < g; k++) join(topo, BNY_TOPO_LINK_NVLINK, gpus[k], gpus[g], 50);
+    }
+    if (h == 0) put(topo, BNY_TOPO_NIC, host, "mlx5_0", NULL);
+  }
+  bny_topo_levels *derived = bny_topo_derive(topo);
+  bny_levels *levels = NULL;
+  ck_assert_int_eq(plan_levels_of(topo, derived, NULL, &levels), BANYAN_OK);
+  ck_assert_int_eq(levels->nlevels, 2);
+  ck_assert_str_eq(levels->levels[0].name, "island");
+  ck_assert_int_eq(levels->levels[0].ngroups, 2);
+  ck_assert_int_eq(bny_levels_carriers(levels, 0), 4); /* one NIC for all of them */
+  ck_assert_int_eq(bny_levels_carriers(levels, 1), 3); /* none: all carry */
+  for (int32_t r = 0; r < 4; r++) ck_assert_int_eq(derived->ranks[r].nic >= 0, levels->carrier[r]);
+  bny_levels_free(levels);
+  bny_topo_levels_free(derived);
+  bny_topo_free(topo);
+}
+END_TEST
+
+START_TEST(nothing_to_be_a_rank) {
+  bny_topo *topo = bny_topo_new();
+  put(topo, BNY_TOPO_SWITCH, -1, "leaf0", NULL);
+  bny_topo_levels *derived = bny_topo_derive(topo);
+  bny_levels *levels = NULL;
+  ck_assert_int_eq(plan_levels_of(topo, derived, NULL, &levels), BANYAN_ERR_ARGUMENT);
+  ck_assert_ptr_null(levels);
+  bny_topo_levels_free(derived);
+  bny_topo_free(topo);
+}
+END_TEST
+
+/* The table itself: every class has figures and says where they are from. */
+START_TEST(links_have_sources) {
+  for (int i = 0; i < PLAN_LINK_CLASSES; i++) {
+    ck_assert(plan_links[i].name != NULL && strlen(plan_links[i].source) > 10);
+    const plan_link *link = &plan_links[i];
+    ck_assert(link->software_ns > 0 && link->way_ns >= 0 && link->gbytes_per_s > 0);
+    ck_assert(link->message_ns >= 0 && link->message_ns < link->software_ns + link->way_ns);
+  }
+}
+END_TEST
+
+/* A measured latency takes the place of the assumed way, and the software stays. */
+START_TEST(latency_of_the_topology) {
+  bny_topo *topo = bny_topo_new();
+  int32_t host = put(topo, BNY_TOPO_HOST, -1, "h", NULL);
+  int32_t a = put(topo, BNY_TOPO_GPU, host, "GPU0", NULL), b = put(topo, BNY_TOPO_GPU, host, "GPU1", NULL);
+  bny_topo_link link = {
+      .kind = BNY_TOPO_LINK_NVLINK, .from = a, .to = b, .count = 4, .gbytes_per_s = 100, .latency_us = 2.5};
+  bny_topo_add_link(topo, &link);
+  bny_topo_levels *derived = bny_topo_derive(topo);
+  plan_level_notes notes;
+  bny_levels *levels = NULL;
+  ck_assert_int_eq(plan_levels_of(topo, derived, &notes, &levels), BANYAN_OK);
+  double alpha = plan_links[PLAN_LINK_NVLINK].software_ns + 2500;
+  ck_assert(fabs(levels->levels[0].link.alpha_ns - alpha) < 1e-9);
+  ck_assert(fabs(levels->levels[0].link.beta_ns_per_byte - 0.01) < 1e-12);
+  ck_assert(plan_level_note_of(&notes, "island")->latency_known);
+  bny_levels_free(levels);
+  bny_topo_levels_free(derived);
+  bny_topo_free(topo);
+}
+END_TEST
+
+int main(void) {
+  Suite *suite = suite_create("plan_levels");
+  TCase *cases = tcase_create("levels");
+  int count = (int)(sizeof expectations / sizeof expectations[0]);
+  tcase_set_timeout(cases, 60);
+  tcase_add_loop_test(cases, known_topologies, 0, count);
+  tcase_add_loop_test(cases, every_level_has_a_note, 0, count);
+  tcase_add_test(cases, gpus_without_nic_do_not_carry);
+  tcase_add_test(cases, uneven_carriers);
+  tcase_add_test(cases, nothing_to_be_a_rank);
+  tcase_add_test(cases, links_have_sources);
+  tcase_add_test(cases, latency_of_the_topology);
+  suite_add_tcase(suite, cases);
+  SRunner *runner = srunner_create(suite);
+  srunner_run_all(runner, CK_ENV);
+  int failed = srunner_ntests_failed(runner);
+  srunner_free(runner);
+  return failed == 0 ? EXIT_SUCCESS : EXIT_FAILURE;
+}

@@ -1,0 +1,207 @@
+/* SPDX-License-Identifier: Apache-2.0
+ * Which algorithm is chosen, why, and what is refused. */
+#include <check.h>
+#include <string.h>
+
+#include "tests/plan/plan_util.h"
+
+/* The algorithm chosen for a request; `all` ranks must agree on it, on its reason and on the hash. */
+static const char *chosen(const bny_request *request) {
+  bny_plan **plans = plans_make(request);
+  ck_assert_msg(plans != NULL, "%s", banyan_last_error());
+  const char *algorithm = plans[0]->algorithm;
+  for (int32_t rank = 1; rank < request->nranks; rank++) {
+    ck_assert_ptr_eq(plans[rank]->algorithm, algorithm);
+    ck_assert_str_eq(plans[rank]->reason, plans[0]->reason);
+    ck_assert_uint_eq(plans[rank]->hash, plans[0]->hash);
+  }
+  plans_free(request, plans);
+  return algorithm;
+}
+
+static void refused(const bny_request *request, banyan_status status, const char *text) {
+  for (int32_t rank = 0; rank < request->nranks; rank++) {
+    bny_plan *plan = NULL;
+    ck_assert_int_eq(bny_plan_make(request, rank, &plan), status);
+    ck_assert_ptr_null(plan);
+    ck_assert_msg(strstr(banyan_last_error(), text) != NULL, "\"%s\" lacks \"%s\"", banyan_last_error(), text);
+  }
+}
+
+START_TEST(test_small_is_oneshot) {
+  for (int32_t p = 1; p <= 16; p++) {
+    bny_request request = combine_of(p, NULL, BANYAN_SCATTER_NONE, 1, 1, 16);
+    if (p <= 4) ck_assert_str_eq(chosen(&request), "oneshot");
+    request.scatter = BANYAN_SCATTER_HEADS;
+    request.all_heads = request.heads = p;
+    if (p <= 8) ck_assert_str_eq(chosen(&request), "oneshot");
+  }
+}
+END_TEST
+
+START_TEST(test_large_is_scattered_first) {
+  for (int32_t p = 4; p <= 64; p *= 2) {
+    bny_request request = combine_of(p, NULL, BANYAN_SCATTER_NONE, 64, 64, 128);
+    const char *name = chosen(&request);
+    ck_assert_msg(strcmp(name, "oneshot") != 0 && strcmp(name, "tree") != 0, "%d ranks, 2 MB: %s", p, name);
+  }
+}
+END_TEST
+
+/* Once a payload is too large for oneshot, a larger one is too. */
+START_TEST(test_monotone) {
+  for (int32_t p = 2; p <= 32; p += 5) {
+    bool left = false;
+    for (int32_t heads = 1; heads <= 4096; heads *= 2) {
+      bny_request request = combine_of(p, NULL, BANYAN_SCATTER_NONE, 1, heads, 128);
+      bool oneshot = strcmp(chosen(&request), "oneshot") == 0;
+      ck_assert_msg(!oneshot || !left, "%d ranks: oneshot again for %d heads", p, heads);
+      left = left || !oneshot;
+    }
+  }
+}
+END_TEST
+
+/* Where ranks take turns on a core each round costs switches: fewest rounds win for longer. */
+START_TEST(test_turns) {
+  bny_request request = combine_of(8, NULL, BANYAN_SCATTER_NONE, 1, 8, 128);
+  request.cost.ranks_per_core = 4;
+  request.cost.switch_ns = 20000;
+  ck_assert_str_eq(chosen(&request), "oneshot");
+}
+END_TEST
+
+START_TEST(test_reason) {
+  static const char *const names[] = {"oneshot", "twoshot", "recursive doubling", "recursive halving", "tree", "ring"};
+  bny_request request = combine_of(8, NULL, BANYAN_SCATTER_NONE, 1, 32, 128);
+  bny_plan *plan = NULL;
+  ck_assert_int_eq(bny_plan_make(&request, 0, &plan), BANYAN_OK);
+  for (size_t i = 0; i < sizeof names / sizeof names[0]; i++)
+    ck_assert_msg(strstr(plan->reason, names[i]) != NULL, "\"%s\" lacks %s", plan->reason, names[i]);
+  ck_assert_ptr_eq(strstr(plan->reason, plan->algorithm), plan->reason);
+  ck_assert_ptr_nonnull(strstr(plan->reason, "least predicted"));
+  bny_plan_free(plan);
+  request.algorithm = "ring";
+  ck_assert_int_eq(bny_plan_make(&request, 0, &plan), BANYAN_OK);
+  ck_assert_ptr_nonnull(strstr(plan->reason, "ring"));
+  ck_assert_ptr_nonnull(strstr(plan->reason, "named by the caller"));
+  ck_assert_ptr_null(strstr(plan->reason, "oneshot"));
+  bny_plan_free(plan);
+}
+END_TEST
+
+/* "recursive" is the cheaper of two; a variant may be named. Either is called recursive. */
+START_TEST(test_variants) {
+  bny_request request = combine_of(16, "recursive", BANYAN_SCATTER_NONE, 1, 1, 16), other;
+  bny_plan *plan = NULL;
+  ck_assert_int_eq(bny_plan_make(&request, 0, &plan), BANYAN_OK);
+  ck_assert_str_eq(plan->algorithm, "recursive");
+  ck_assert_ptr_eq(strstr(plan->reason, "recursive doubling"), plan->reason);
+  uint64_t hash = plan->hash;
+  bny_plan_free(plan);
+  other = request;
+  other.algorithm = "recursive_halving";
+  ck_assert_int_eq(bny_plan_make(&other, 0, &plan), BANYAN_OK);
+  ck_assert_str_eq(plan->algorithm, "recursive");
+  ck_assert_uint_ne(plan->hash, hash);
+  bny_plan_free(plan);
+  request.all_tokens = request.tokens = 4096;
+  ck_assert_int_eq(bny_plan_make(&request, 0, &plan), BANYAN_OK);
+  ck_assert_ptr_eq(strstr(plan->reason, "recursive halving"), plan->reason);
+  bny_plan_free(plan);
+  for (int scatter = BANYAN_SCATTER_ROOT; scatter <= BANYAN_SCATTER_TOKENS; scatter++) {
+    request.scatter = (banyan_scatter)scatter;
+    ck_assert_str_eq(chosen(&request), "recursive");
+  }
+}
+END_TEST
+
+START_TEST(test_names_refused) {
+  size_t counts[2] = {1, 1};
+  bny_request request = combine_of(2, "threeshot", BANYAN_SCATTER_NONE, 1, 1, 1);
+  refused(&request, BANYAN_ERR_ARGUMENT, "unknown algorithm \"threeshot\"");
+  refused(&request, BANYAN_ERR_ARGUMENT, "oneshot, twoshot, recursive, tree, ring");
+  request.algorithm = "";
+  refused(&request, BANYAN_ERR_ARGUMENT, "unknown algorithm");
+  request.algorithm = "recursive_doubling";
+  request.scatter = BANYAN_SCATTER_HEADS;
+  refused(&request, BANYAN_ERR_ARGUMENT, "for scatter none");
+  request = request_of(BNY_GATHER, 2, "tree");
+  request.counts = counts;
+  refused(&request, BANYAN_ERR_ARGUMENT, "cannot serve this gather");
+  refused(&request, BANYAN_ERR_ARGUMENT, "oneshot, recursive, ring");
+  request = request_of(BNY_BARRIER, 2, "oneshot");
+  refused(&request, BANYAN_ERR_ARGUMENT, "cannot serve this barrier");
+}
+END_TEST
+
+/* An outbox too small for one algorithm may do for another; for none, the error says what is needed. */
+START_TEST(test_memory) {
+  bny_request request = combine_of(8, "oneshot", BANYAN_SCATTER_NONE, 1, 32, 128);
+  request.cost.ranks_per_core = 2; /* oneshot then uses one slot */
+  size_t payload = bny_wire_layout_make(BNY_WIRE_F32, 32, 128).bytes;
+  request.outbox_bytes = payload;
+  request.slots_max = 1;
+  ck_assert_str_eq(chosen(&request), "oneshot");
+  request.outbox_bytes = payload - 64;
+  refused(&request, BANYAN_ERR_MEMORY, "combine by oneshot among 8 ranks needs 16640 bytes of a rank's outbox, which has 16576");
+  request.algorithm = NULL;
+  refused(&request, BANYAN_ERR_MEMORY, "split the call");
+  request.outbox_bytes = payload;
+  request.slots_max = 0;
+  refused(&request, BANYAN_ERR_MEMORY, "slots");
+  /* Twoshot would be chosen, but does not fit. */
+  request = combine_of(8, NULL, BANYAN_SCATTER_NONE, 64, 32, 128);
+  request.cost.ranks_per_core = 2;
+  payload = bny_wire_layout_make(BNY_WIRE_F32, 64 * 32, 128).bytes;
+  ck_assert_str_ne(chosen(&request), "oneshot");
+  request.outbox_bytes = payload;
+  ck_assert_str_eq(chosen(&request), "oneshot");
+}
+END_TEST
+
+/* Nothing is known about the links: still a choice, the same everywhere. */
+START_TEST(test_no_costs) {
+  bny_request request = combine_of(8, NULL, BANYAN_SCATTER_NONE, 64, 32, 128);
+  request.cost = (bny_link_cost){0};
+  ck_assert_str_eq(chosen(&request), "oneshot");
+}
+END_TEST
+
+START_TEST(test_other_collectives) {
+  size_t counts[8] = {64, 64, 64, 64, 64, 64, 64, 64};
+  bny_request request = request_of(BNY_BARRIER, 8, NULL);
+  ck_assert_str_eq(chosen(&request), "dissemination");
+  request = request_of(BNY_SHIFT, 8, NULL);
+  request.bytes = 64;
+  ck_assert_str_eq(chosen(&request), "oneshot");
+  request = request_of(BNY_GATHER, 4, NULL);
+  request.counts = counts;
+  ck_assert_str_eq(chosen(&request), "oneshot");
+  request = request_of(BNY_BROADCAST, 8, NULL);
+  request.bytes = 64;
+  ck_assert_str_eq(chosen(&request), "oneshot");
+}
+END_TEST
+
+int main(void) {
+  Suite *suite = suite_create("plan_select");
+  TCase *cases = tcase_create("select");
+  tcase_set_timeout(cases, 60);
+  tcase_add_test(cases, test_small_is_oneshot);
+  tcase_add_test(cases, test_large_is_scattered_first);
+  tcase_add_test(cases, test_monotone);
+  tcase_add_test(cases, test_turns);
+  tcase_add_test(cases, test_reason);
+  tcase_add_test(cases, test_variants);
+  tcase_add_test(cases, test_names_refused);
+  tcase_add_test(cases, test_memory);
+  tcase_add_test(cases, test_no_costs);
+  tcase_add_test(cases, test_other_collectives);
+  suite_add_tcase(suite, cases);
+  SRunner *runner = srunner_create(suite);
+  srunner_run_all(runner, CK_ENV);
+  int failed = srunner_ntests_failed(runner);
+  srunner_free(runner);
+  return failed ? EXIT_FAILURE : EXIT_SUCCESS;
+}

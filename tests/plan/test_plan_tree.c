@@ -1,0 +1,304 @@
+/* SPDX-License-Identifier: Apache-2.0
+ * Tree shapes: parents and children agree, and all ranks are reached; plans of every strategy proved and held to their
+ * estimates over random levels (uneven, anywhere, deep); pieces; what is chosen. */
+#include <check.h>
+#include <math.h>
+#include <stdio.h>
+#include <string.h>
+
+#include "plan/algorithms/tree_shape.h"
+#include "tests/plan/plan_util.h"
+
+enum { RANKS_MAX = 96, STRATEGIES = 4 };
+
+static const bny_tree_strategy *const strategies[STRATEGIES] = {&bny_tree_knomial, &bny_tree_balanced, &bny_tree_chain,
+                                                                &bny_tree_levels};
+
+static const char *describe(const bny_request *request) {
+  static char text[1024];
+  size_t length = (size_t)snprintf(text, sizeof text,
+                                   "%s: collective %d, %d ranks, scatter %d root %d, order %d, box %d x %d of %d, "
+                                   "bytes %zu, levels",
+                                   request->algorithm, (int)request->collective, request->nranks,
+                                   (int)request->scatter, request->root, (int)request->order, request->tokens,
+                                   request->heads, request->value_dim, request->bytes);
+  for (int32_t rank = 0; request->levels && rank < request->nranks && length < sizeof text - 64; rank++)
+    for (int32_t level = 0; level < request->levels->nlevels; level++)
+      length += (size_t)snprintf(text + length, sizeof text - length, "%c%d", level ? '.' : ' ',
+                                 bny_levels_group(request->levels, level, rank));
+  return text;
+}
+
+/* One to four levels, each link slower than the one before; ranks of a group are neighbours, every n-th or anywhere. */
+static bny_levels *random_levels(uint64_t *random, int32_t nranks) {
+  static const char *const names[] = {"island", "host", "leaf"};
+  static int32_t groups[3][RANKS_MAX];
+  bny_level_facts facts[3];
+  bny_link_cost link = {.alpha_ns = 200, .beta_ns_per_byte = 0.01, .gamma_ns_per_byte = 0.02};
+  int32_t nlevels = random_below(random, 4), width = 2 + random_below(random, 8), order = random_below(random, 4);
+  for (int32_t rank = 0; rank < nranks; rank++) {
+    groups[0][rank] = rank / width;
+    if (order == 1) groups[0][rank] = rank % width;
+    if (order == 2) groups[0][rank] = random_below(random, 1 + nranks / width);
+    if (order == 3) groups[0][rank] = random_below(random, 3) ? 0 : rank; /* one large group, and many of one */
+  }
+  for (int32_t level = 0; level < nlevels; level++) {
+    int32_t radix = 2 + random_below(random, 4);
+    for (int32_t rank = 0; level > 0 && rank < nranks; rank++) groups[level][rank] = groups[level - 1][rank] / radix;
+    facts[level] = (bny_level_facts){.name = names[level], .link = link, .group_of = groups[level]};
+    link.alpha_ns *= 1 + random_below(random, 8);
+    link.beta_ns_per_byte *= 1 + random_below(random, 6);
+  }
+  bny_level_facts all = {.name = "fabric", .link = link};
+  bny_levels *levels = NULL;
+  ck_assert_msg(bny_levels_make(nranks, facts, nlevels, &all, NULL, &levels) == BANYAN_OK, "%s", banyan_last_error());
+  return levels;
+}
+
+static bny_levels *some_levels(uint64_t *random, int32_t nranks) {
+  return random_below(random, 3) ? random_levels(random, nranks) : NULL;
+}
+
+/* ---- shapes ------------------------------------------------------------------------------------------------------ */
+
+/* Ranks below `rank`, itself included; every child's parent is who it is a child of. */
+static int32_t count_below(const bny_tree_shape *shape, int32_t rank, int32_t depth) {
+  int32_t children[RANKS_MAX], staged = 0, count = 1;
+  bny_tree_node node = {.children = children}, counted = {.children = NULL};
+  ck_assert_int_lt(depth, shape->nranks);
+  bny_tree_node_of(shape, rank, &node);
+  bny_tree_node_of(shape, rank, &counted);
+  ck_assert(counted.nchildren == node.nchildren && counted.nstages == node.nstages && counted.parent == node.parent);
+  for (int32_t i = 0; i < node.nstages; i++) {
+    const bny_tree_stage *stage = &node.stages[i];
+    ck_assert(stage->first == staged && stage->count > 0 && stage->count < BNY_MERGE_SOURCES_MAX &&
+              stage->before >= 0 && stage->before <= stage->count);
+    staged += stage->count;
+  }
+  ck_assert_int_eq(staged, node.nchildren);
+  for (int32_t i = 0; i < node.nchildren; i++) {
+    bny_tree_node child = {.children = NULL};
+    bny_tree_node_of(shape, children[i], &child);
+    ck_assert_int_eq(child.parent, rank);
+    count += count_below(shape, children[i], depth + 1);
+  }
+  return count;
+}
+
+START_TEST(test_shapes) {
+  int32_t nranks = _i;
+  uint64_t random = UINT64_C(0x2545f4914f6cdd1d) ^ (uint64_t)nranks;
+  for (int repeat = 0; repeat < 4; repeat++)
+    for (int i = 0; i < STRATEGIES; i++) {
+      bny_levels *levels = strategies[i] == &bny_tree_levels ? random_levels(&random, nranks)
+                                                             : some_levels(&random, nranks);
+      bny_request request = combine_of(nranks, "tree", BANYAN_SCATTER_ROOT, 1, 1, 1);
+      request.levels = levels;
+      request.root = random_below(&random, nranks);
+      bny_tree_shape shape;
+      int32_t option = 0;
+      for (; bny_tree_offer(strategies[i], &request, 1024, option, &shape); option++) {
+        bny_tree_node root = {.children = NULL};
+        bny_tree_node_of(&shape, request.root, &root);
+        ck_assert_int_eq(root.parent, -1);
+        ck_assert_int_eq(count_below(&shape, request.root, 0), nranks);
+        bny_tree_round rounds[BNY_TREE_ROUNDS_MAX];
+        int32_t count = shape.strategy->rounds(&shape, rounds);
+        ck_assert(count <= BNY_TREE_ROUNDS_MAX && (count > 0) == (nranks > 1));
+      }
+      ck_assert_int_gt(option, 0);
+      bny_levels_free(levels);
+    }
+}
+END_TEST
+
+/* Within levels whose groups are of neighbours, one message crosses into each group. */
+START_TEST(test_levels_are_crossed_once) {
+  bny_link_cost link = {.alpha_ns = 200, .beta_ns_per_byte = 0.1, .gamma_ns_per_byte = 0.05};
+  static const char *const sizes[] = {"4", "8", "4,8", "3,12", "5,15"};
+  for (size_t i = 0; i < sizeof sizes / sizeof sizes[0]; i++) {
+    bny_levels *levels;
+    ck_assert_int_eq(bny_levels_parse(72, sizes[i], &link, &levels), BANYAN_OK);
+    bny_request request = combine_of(72, "tree_levels", BANYAN_SCATTER_ROOT, 1, 1, 1);
+    request.levels = levels;
+    request.root = 41;
+    bny_tree_shape shape;
+    ck_assert(bny_tree_offer(&bny_tree_levels, &request, 1024, 0, &shape));
+    int32_t crossings[BNY_LEVELS_MAX] = {0};
+    for (int32_t rank = 0; rank < 72; rank++) {
+      bny_tree_node node = {.children = NULL};
+      bny_tree_node_of(&shape, rank, &node);
+      if (node.parent >= 0) crossings[bny_levels_between(levels, rank, node.parent)]++;
+    }
+    for (int32_t level = 0; level < levels->nlevels; level++) {
+      int32_t below = level == 0 ? 72 : levels->levels[level - 1].ngroups;
+      ck_assert_int_eq(crossings[level], below - levels->levels[level].ngroups);
+    }
+    bny_levels_free(levels);
+  }
+}
+END_TEST
+
+/* ---- plans ------------------------------------------------------------------------------------------------------- */
+
+static const bny_algorithm *algorithm_of(const bny_tree_strategy *strategy) {
+  for (int i = 0; bny_algorithms[i]; i++)
+    if (strcmp(bny_algorithms[i]->name, "tree") == 0 && strcmp(bny_algorithms[i]->variant, strategy->name) == 0)
+      return bny_algorithms[i];
+  ck_abort_msg("no tree %s", strategy->name);
+  return NULL;
+}
+
+static void check_request(const bny_tree_strategy *strategy, bny_request *request) {
+  char name[64];
+  snprintf(name, sizeof name, "tree_%s", strategy->name);
+  request->algorithm = name;
+  const bny_algorithm *algorithm = algorithm_of(strategy);
+  if (algorithm->refuse(request)) return;
+  bny_estimate bounds = {0};
+  algorithm->estimate(request, &bounds);
+  bny_plan **plans = plans_make(request);
+  ck_assert_msg(plans != NULL, "%s: %s", describe(request), banyan_last_error());
+  ck_assert_msg(plans_prove(request, plans) == BANYAN_OK, "%s: %s", describe(request), banyan_last_error());
+  for (int32_t rank = 0; rank < request->nranks; rank++)
+    ck_assert_msg(plans[rank]->outbox_bytes <= bounds.outbox_bytes && plans[rank]->nslots <= bounds.slots,
+                  "%s: rank %d takes %zu bytes and %d slots, the bounds are %zu and %lld", describe(request), rank,
+                  plans[rank]->outbox_bytes, plans[rank]->nslots, bounds.outbox_bytes, (long long)bounds.slots);
+  double cost = bny_plan_cost_ns(request, (const bny_plan *const *)plans), predicted = plans[0]->predicted_ns;
+  ck_assert_msg(cost == 0 || (predicted < 3 * cost && predicted > cost / 3),
+                "%s: predicted %g ns, the plans' own steps take %g", describe(request), predicted, cost);
+  plans_free(request, plans);
+}
+
+START_TEST(test_trees_proved) {
+  int32_t nranks = _i;
+  uint64_t random = UINT64_C(0xda942042e4dd58b5) ^ (uint64_t)nranks;
+  for (int repeat = 0; repeat < 4; repeat++) {
+    bny_levels *levels = random_levels(&random, nranks);
+    for (int i = 0; i < 8 * STRATEGIES; i++) {
+      bny_request request = combine_of(nranks, NULL, (banyan_scatter)(i % 4), 1 + random_below(&random, 40),
+                                       1 + random_below(&random, 40), 1 + random_below(&random, 70));
+      if (random_below(&random, 3) == 0) request.all_tokens = request.tokens = 1 + random_below(&random, 1000);
+      request.order = (banyan_order)(i / 4 % 2);
+      request.wire = (bny_wire)random_below(&random, BNY_WIRE_COUNT);
+      if (request.scatter == BANYAN_SCATTER_ROOT) request.root = random_below(&random, nranks);
+      request.levels = levels;
+      check_request(strategies[i / 8], &request);
+    }
+    for (int i = 0; i < STRATEGIES; i++) {
+      bny_request request = request_of(BNY_BROADCAST, nranks, NULL);
+      request.levels = levels;
+      request.root = random_below(&random, nranks);
+      request.bytes = (size_t)random_below(&random, 3) * (size_t)random_below(&random, 1000000);
+      check_request(strategies[i], &request);
+    }
+    bny_levels_free(levels);
+  }
+}
+END_TEST
+
+/* A chain of many ranks carries a large box in pieces: not p times as long as two ranks take. */
+START_TEST(test_pieces_follow_each_other) {
+  bny_request request = combine_of(32, "tree_chain", BANYAN_SCATTER_NONE, 64, 64, 128);
+  bny_plan **plans = plans_make(&request);
+  ck_assert_msg(plans != NULL, "%s", banyan_last_error());
+  ck_assert_int_eq(plans_prove(&request, plans), BANYAN_OK);
+  double many = bny_plan_cost_ns(&request, (const bny_plan *const *)plans);
+  plans_free(&request, plans);
+  request.nranks = 2;
+  plans = plans_make(&request);
+  ck_assert_msg(plans != NULL, "%s", banyan_last_error());
+  double two = bny_plan_cost_ns(&request, (const bny_plan *const *)plans);
+  plans_free(&request, plans);
+  ck_assert_msg(many < 3 * two, "32 ranks take %g ns, 2 take %g", many, two);
+}
+END_TEST
+
+/* ---- choice ------------------------------------------------------------------------------------------------------ */
+
+static void reason_begins(const bny_request *request, const char *text) {
+  bny_plan *plan = NULL;
+  ck_assert_msg(bny_plan_make(request, 0, &plan) == BANYAN_OK, "%s", banyan_last_error());
+  ck_assert_str_eq(plan->algorithm, "tree");
+  ck_assert_msg(strstr(plan->reason, text) == plan->reason, "\"%s\" does not begin with \"%s\"", plan->reason, text);
+  bny_plan_free(plan);
+}
+
+START_TEST(test_choice) {
+  bny_request request = combine_of(64, "tree", BANYAN_SCATTER_ROOT, 4096, 64, 128);
+  bny_link_cost link = request.cost;
+  bny_levels *levels;
+  reason_begins(&request, "tree balanced");
+  request.cost.alpha_ns = request.cost.gamma_ns_per_byte = 0; /* links are all that 128 MiB take */
+  reason_begins(&request, "tree chain");
+  request.cost = link;
+  request.tokens = request.all_tokens = 1;
+  request.cost.alpha_ns *= 100; /* and signals all that 32 KiB take */
+  reason_begins(&request, "tree knomial");
+  request.order = BANYAN_ORDER_CANONICAL;
+  reason_begins(&request, "tree knomial");
+  request.algorithm = "tree_chain";
+  bny_plan *plan = NULL;
+  ck_assert_int_eq(bny_plan_make(&request, 0, &plan), BANYAN_ERR_ARGUMENT);
+  ck_assert_ptr_nonnull(strstr(banyan_last_error(), "canonical order needs merges of aligned blocks"));
+  request.algorithm = "tree_levels";
+  ck_assert_int_eq(bny_plan_make(&request, 0, &plan), BANYAN_ERR_ARGUMENT);
+  ck_assert_ptr_nonnull(strstr(banyan_last_error(), "nothing is known of levels"));
+  /* Ranks of a host are not neighbours: a tree of neighbours crosses hosts in every round. */
+  int32_t hosts[64];
+  for (int32_t rank = 0; rank < 64; rank++) hosts[rank] = rank * 37 % 64 / 8;
+  bny_level_facts host = {.name = "host", .link = link, .group_of = hosts}, fabric = {.name = "fabric", .link = link};
+  fabric.link.alpha_ns *= 50;
+  ck_assert_int_eq(bny_levels_make(64, &host, 1, &fabric, NULL, &levels), BANYAN_OK);
+  request.algorithm = "tree";
+  request.order = BANYAN_ORDER_PLAN;
+  request.levels = levels;
+  reason_begins(&request, "tree levels");
+  request.order = BANYAN_ORDER_CANONICAL;
+  reason_begins(&request, "tree knomial");
+  bny_levels_free(levels);
+}
+END_TEST
+
+/* Over levels a sender's link carries a broadcast once for each receiver: not the root's to all. */
+START_TEST(test_broadcast_over_levels) {
+  bny_request request = request_of(BNY_BROADCAST, 64, NULL);
+  bny_levels *levels;
+  ck_assert_int_eq(bny_levels_parse(64, "8", &request.cost, &levels), BANYAN_OK);
+  request.levels = levels;
+  request.bytes = 1 << 20;
+  reason_begins(&request, "tree ");
+  bny_levels_free(levels);
+}
+END_TEST
+
+/* The form of a tree is in the reason of its choice. */
+START_TEST(test_form_is_told) {
+  bny_request request = combine_of(64, "tree_balanced", BANYAN_SCATTER_ROOT, 256, 64, 128);
+  bny_plan *plan = NULL;
+  ck_assert_int_eq(bny_plan_make(&request, 0, &plan), BANYAN_OK);
+  ck_assert_msg(strstr(plan->reason, ", radix ") && strstr(plan->reason, " pieces)"), "%s", plan->reason);
+  bny_plan_free(plan);
+}
+END_TEST
+
+int main(void) {
+  Suite *suite = suite_create("plan_tree");
+  TCase *shapes = tcase_create("shapes"), *plans = tcase_create("plans");
+  tcase_set_timeout(shapes, 60);
+  tcase_set_timeout(plans, 120);
+  tcase_add_loop_test(shapes, test_shapes, 1, 70);
+  tcase_add_test(shapes, test_levels_are_crossed_once);
+  tcase_add_loop_test(plans, test_trees_proved, 1, 41);
+  tcase_add_test(plans, test_pieces_follow_each_other);
+  tcase_add_test(plans, test_choice);
+  tcase_add_test(plans, test_broadcast_over_levels);
+  tcase_add_test(plans, test_form_is_told);
+  suite_add_tcase(suite, shapes);
+  suite_add_tcase(suite, plans);
+  SRunner *runner = srunner_create(suite);
+  srunner_run_all(runner, CK_ENV);
+  int failed = srunner_ntests_failed(runner);
+  srunner_free(runner);
+  return failed ? EXIT_FAILURE : EXIT_SUCCESS;
+}

@@ -1,0 +1,61 @@
+#!/bin/sh
+# SPDX-License-Identifier: Apache-2.0
+# Runs nvcc's PTX of the kernels, as ptxas received it, on the emulator (ptx/ptx.hh), with the tests that run the source
+# there. It covers every kernel of each architecture. EMULATE_PTX_ALL in the environment runs these tests in full.
+set -u
+build=${top_builddir:-.}
+image=$build/tests/gpu/user_kernel.fatbin.kept
+directory=$(mktemp -d)
+trap 'rm -rf "$directory"' EXIT
+
+# Runs case $2 of test $1, or all of it.
+run() {
+  if env ${2:+"CK_RUN_CASE=$2"} "$build/tests/$1" >"$directory/${1##*/}" 2>&1; then
+    grep '^[0-9]*%' "$directory/${1##*/}" | sed "s/^/$1: /"
+  else
+    tail -n 20 "$directory/${1##*/}"
+    touch "$directory/failed"
+  fi
+}
+
+# Tests the kernels of file $1; with $2 also through the library, which chooses them for a device of 9.0.
+check_file() {
+  name=$(basename "$1" .ptx)
+  user=$image/user_kernel.ptx
+  [ -e "$user" ] || user=$image/user_kernel.${name#kernels.}.ptx
+  EMULATE_PTX=$1
+  [ -e "$user" ] && EMULATE_PTX=$1:$user
+  EMULATE_PTX_NOTES=$directory/notes.$name
+  if [ -n "${EMULATE_PTX_ALL:-}" ]; then unset EMULATE_PTX_BRIEF; else EMULATE_PTX_BRIEF=$([ -n "$2" ] && echo 1 || echo 2); fi
+  export EMULATE_PTX EMULATE_PTX_NOTES ${EMULATE_PTX_BRIEF:+EMULATE_PTX_BRIEF}
+  : >"$EMULATE_PTX_NOTES"
+  (run emulate/test_cuda_combine; [ -n "$2" ] && run emulate/test_cuda_decode kernels) &
+  run emulate/test_cuda_bytes
+  [ -n "$2" ] || run emulate/test_cuda_decode kernels
+  if [ -n "$2" ] || [ -n "${EMULATE_PTX_ALL:-}" ]; then run emulate/test_cuda_faults; fi
+  if [ -n "$2" ]; then
+    [ -e "$user" ] && run device/test_device_user
+    run device/test_device_attention devices
+    run device/test_device_attention_fail devices
+  fi
+  wait
+  # Checks that all kernels have run.
+  sort -u "$EMULATE_PTX_NOTES" >"$directory/ran"
+  sed -n 's/^\.visible \.entry \([a-z0-9_]*\)(.*/\1/p' "$1" | sort >"$directory/all"
+  comm -23 "$directory/all" "$directory/ran" | sed 's/$/: no launch of it/' >"$directory/missing"
+  cat "$directory/missing"
+  if [ -s "$directory/missing" ] || [ ! -s "$directory/all" ]; then touch "$directory/failed"; fi
+  echo "$(wc -l <"$directory/all") kernels of $1"
+}
+
+count=0
+for one in "$build"/kernels.fatbin.kept/*.ptx; do
+  if [ ! -e "$one" ] || [ ! -e "$build/tests/emulate/test_cuda_combine" ]; then continue; fi
+  if grep -q '^\.target sm_90' "$one"; then check_file "$one" library; else check_file "$one" ''; fi
+  count=$((count + 1))
+done
+if [ $count = 0 ]; then
+  echo "skipped: no PTX has been made of the kernels, or nothing runs it"
+  exit 77
+fi
+[ ! -e "$directory/failed" ]

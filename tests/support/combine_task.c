@@ -1,0 +1,184 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#include "tests/support/combine_task.h"
+
+#include <check.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+static const char *const algorithms[] = {"oneshot", "twoshot", "recursive", "tree", "ring", NULL};
+static const char *const over_levels[] = {"oneshot", "levels", NULL};
+static const char *const wire_names[] = {"", "f32", "f16", "bf16"};
+
+/* ---- making ------------------------------------------------------------------------------------------------------ */
+
+combine_task *combine_task_new(int32_t nranks, uint64_t salt) {
+  combine_task *made = calloc(1, sizeof *made);
+  ck_assert_ptr_nonnull(made);
+  made->nranks = nranks;
+  made->random.state = world_seed() * 1000 + salt * 100 + (uint64_t)nranks;
+  return made;
+}
+
+void combine_task_free(combine_task *task) {
+  sheet_pool_free(&task->pool);
+  free(task);
+}
+
+combine_group combine_group_make(combine_task *task, int32_t tokens, int32_t heads, int32_t value_dim) {
+  world_random *random = &task->random;
+  combine_group made = {.tokens = tokens, .heads = heads, .value_dim = value_dim};
+  made.mood = (sheet_mood)random_below(random, SHEET_MOODS);
+  for (int32_t r = 0; r < task->nranks; r++)
+    made.in[r] = sheet_input(&task->pool, random, made.mood, r, task->nranks, tokens, heads, value_dim);
+  made.model = sheet_output(&task->pool, random, made.mood, 1, 1, value_dim);
+  made.reference = sheet_merge(&task->pool, made.in, task->nranks);
+  return made;
+}
+
+combine_group combine_group_random(combine_task *task) {
+  static const int32_t value_dims[] = {0, 1, 3, 8, 16, 17, 33, 64, 100};
+  world_random *random = &task->random;
+  int32_t tokens = random_one_in(random, 12) ? 0 : 1 + random_below(random, 5);
+  int32_t heads = random_one_in(random, 12) ? 0 : 1 + random_below(random, 20);
+  return combine_group_make(task, tokens, heads, value_dims[random_below(random, 9)]);
+}
+
+/* The range of the attempt's rows that a rank gets. */
+static void owned(const combine_attempt *attempt, int32_t rank, int32_t nranks, int32_t *token0, int32_t *tokens,
+                  int32_t *head0, int32_t *heads) {
+  const banyan_combine_desc *desc = &attempt->desc;
+  *token0 = *head0 = 0;
+  *tokens = desc->tokens;
+  *heads = desc->heads;
+  if (desc->scatter == BANYAN_SCATTER_ROOT && rank != desc->root) *tokens = 0;
+  if (desc->scatter == BANYAN_SCATTER_HEADS) sheet_split(desc->heads, nranks, rank, head0, heads);
+  if (desc->scatter == BANYAN_SCATTER_TOKENS) sheet_split(desc->tokens, nranks, rank, token0, tokens);
+}
+
+combine_attempt *combine_task_add(combine_task *task, const combine_group *of, banyan_combine_desc desc, bool whole) {
+  world_random *random = &task->random;
+  ck_assert_int_lt(task->nattempts, COMBINE_ATTEMPTS_MAX);
+  combine_attempt *made = &task->attempts[task->nattempts++];
+  *made = (combine_attempt){.of = of, .desc = desc};
+  made->token0 = whole ? 0 : random_below(random, of->tokens);
+  made->head0 = whole ? 0 : random_below(random, of->heads);
+  made->desc.size = sizeof made->desc;
+  made->desc.tokens = whole || !of->tokens ? of->tokens : 1 + random_below(random, of->tokens - made->token0);
+  made->desc.heads = whole || !of->heads ? of->heads : 1 + random_below(random, of->heads - made->head0);
+  made->desc.value_dim = of->value_dim;
+  for (int32_t r = 0; r < task->nranks; r++) {
+    int32_t token0, tokens, head0, heads;
+    owned(made, r, task->nranks, &token0, &tokens, &head0, &heads);
+    made->out[COMBINE_FIRST][r] = sheet_output_like(&task->pool, &of->model, tokens, heads);
+    made->out[COMBINE_AGAIN][r] = sheet_output_like(&task->pool, &of->model, tokens, heads);
+    made->out[COMBINE_OWN][r] = sheet_output(&task->pool, random, of->mood, tokens, heads, of->value_dim);
+  }
+  return made;
+}
+
+static void add_one(combine_task *task, combine_group *of, banyan_combine_desc desc, bool first) {
+  desc.root = random_below(&task->random, task->nranks);
+  combine_attempt *made = combine_task_add(task, of, desc, first || !random_one_in(&task->random, 4));
+  if (first && desc.order == BANYAN_ORDER_CANONICAL) of->canonical = &made->out[COMBINE_FIRST][0];
+}
+
+void combine_task_add_some(combine_task *task, combine_group *of, banyan_dtype wire, int32_t one_in) {
+  int names = task->levels ? 3 : 6;
+  for (int a = 0; a < names; a++) {
+    for (int scatter = BANYAN_SCATTER_NONE; scatter <= BANYAN_SCATTER_TOKENS; scatter++) {
+      for (int order = BANYAN_ORDER_PLAN; order <= BANYAN_ORDER_CANONICAL; order++) {
+        bool first = a == 0 && scatter == BANYAN_SCATTER_NONE;
+        if (task->levels && !task->aligned && a == 1 && order == BANYAN_ORDER_CANONICAL) continue;
+        if (one_in > 1 && !first && !random_one_in(&task->random, one_in)) continue;
+        banyan_combine_desc desc = {.wire = wire, .scatter = (banyan_scatter)scatter, .order = (banyan_order)order,
+                                    .algorithm = task->levels ? over_levels[a] : algorithms[a]};
+        add_one(task, of, desc, first);
+      }
+    }
+  }
+}
+
+void combine_task_add_all(combine_task *task, combine_group *of, banyan_dtype wire) {
+  combine_task_add_some(task, of, wire, 1);
+}
+
+/* ---- description ------------------------------------------------------------------------------------------------- */
+
+const char *combine_attempt_text(const combine_attempt *attempt, int run) {
+  static _Thread_local char text[256];
+  const banyan_combine_desc *desc = &attempt->desc;
+  snprintf(text, sizeof text,
+           "algorithm %s, scatter %d (root %d), order %d, wire %s, box %d+%d of %d x %d+%d of %d, value_dim %d, mood %d, "
+           "run %d",
+           desc->algorithm ? desc->algorithm : "chosen", desc->scatter, desc->root, desc->order, wire_names[desc->wire],
+           attempt->token0, desc->tokens, attempt->of->tokens, attempt->head0, desc->heads, attempt->of->heads,
+           desc->value_dim, attempt->of->mood, run);
+  return text;
+}
+
+banyan_partial combine_attempt_input(const combine_attempt *attempt, int32_t rank) {
+  banyan_partial in = attempt->of->in[rank].partial;
+  int64_t values = attempt->token0 * in.values_token_stride + attempt->head0 * in.values_head_stride;
+  int64_t stats = attempt->token0 * in.stats_token_stride + attempt->head0 * in.stats_head_stride;
+  in.values = (char *)in.values + values * (in.values_dtype == BANYAN_F32 ? 4 : 2);
+  in.lse = (char *)in.lse + stats * (in.stats_dtype == BANYAN_F32 ? 4 : 2);
+  if (in.sum) in.sum = (char *)in.sum + stats * (in.stats_dtype == BANYAN_F32 ? 4 : 2);
+  return in;
+}
+
+/* ---- checking ---------------------------------------------------------------------------------------------------- */
+
+/* A row is rounded to the wire format once, and once more at each merge on the way. */
+static int32_t rounds_of(const combine_attempt *attempt, int32_t nranks) {
+  int32_t levels = 0;
+  while (1 << levels < nranks) levels++;
+  const char *name = attempt->desc.algorithm;
+  bool chain = attempt->desc.order == BANYAN_ORDER_PLAN &&
+               (!name || strcmp(name, "ring") == 0 || strcmp(name, "levels") == 0);
+  return chain ? nranks + 1 : levels + 3;
+}
+
+static void check_bits(const combine_task *task, const combine_attempt *attempt, int32_t rank) {
+  const sheet *out = &attempt->out[COMBINE_FIRST][rank], *again = &attempt->out[COMBINE_AGAIN][rank];
+  const sheet *other = &attempt->out[COMBINE_FIRST][0];
+  const sheet *canonical = attempt->desc.order == BANYAN_ORDER_CANONICAL ? attempt->of->canonical : NULL;
+  int32_t token0, tokens, head0, heads;
+  owned(attempt, rank, task->nranks, &token0, &tokens, &head0, &heads);
+  for (int32_t t = 0; t < out->tokens; t++) {
+    for (int32_t h = 0; h < out->heads; h++) {
+      ck_assert_msg(sheet_same_bits(out, t, h, again, t, h), "%d ranks, rank %d, two runs differ: %s", task->nranks, rank,
+                    combine_attempt_text(attempt, 0));
+      if (attempt->desc.scatter == BANYAN_SCATTER_NONE)
+        ck_assert_msg(sheet_same_bits(out, t, h, other, t, h), "%d ranks, ranks 0 and %d differ: %s", task->nranks, rank,
+                      combine_attempt_text(attempt, 0));
+      if (canonical)
+        ck_assert_msg(sheet_same_bits(out, t, h, canonical, attempt->token0 + token0 + t, attempt->head0 + head0 + h),
+                      "%d ranks, rank %d, token %d, head %d is not canonical: %s", task->nranks, rank, t, h,
+                      combine_attempt_text(attempt, 0));
+    }
+  }
+}
+
+void combine_attempt_check(const combine_task *task, const combine_attempt *attempt, int32_t rank, int run) {
+  sheet_bounds bounds = {task->nranks, rounds_of(attempt, task->nranks), attempt->desc.wire};
+  const sheet *out = &attempt->out[run][rank];
+  int32_t token0, tokens, head0, heads;
+  owned(attempt, rank, task->nranks, &token0, &tokens, &head0, &heads);
+  char why[256];
+  ck_assert_msg(sheet_matches(out, attempt->of->reference, attempt->of->heads, attempt->token0 + token0,
+                              attempt->head0 + head0, &bounds, why, sizeof why),
+                "%d ranks, rank %d: %s: %s (seed %llu)", task->nranks, rank, why, combine_attempt_text(attempt, run),
+                (unsigned long long)world_seed());
+  ck_assert_msg(sheet_gaps_are_untouched(out), "%d ranks, rank %d wrote beside its rows: %s", task->nranks, rank,
+                combine_attempt_text(attempt, run));
+}
+
+void combine_task_check(const combine_task *task) {
+  for (int32_t i = 0; i < task->nattempts; i++) {
+    for (int32_t r = 0; r < task->nranks; r++) {
+      for (int run = 0; run < COMBINE_RUNS; run++) combine_attempt_check(task, &task->attempts[i], r, run);
+      check_bits(task, &task->attempts[i], r);
+    }
+  }
+}

@@ -1,0 +1,14 @@
+# SPDX-License-Identifier: Apache-2.0
+# Code that tests share.
+check_LTLIBRARIES += libbanyan_tests.la
+libbanyan_tests_la_SOURCES = \
+  %D%/combine_task.c %D%/combine_task.h \
+  %D%/lone.h \
+  %D%/placed.h \
+  %D%/oracle.c %D%/oracle.h \
+  %D%/random.h \
+  %D%/self.h \
+  %D%/sheet.c %D%/sheet.h \
+  %D%/sheet_check.c \
+  %D%/sheet_element.h \
+  %D%/world.c %D%/world.h

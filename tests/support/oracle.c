@@ -1,0 +1,190 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#include "tests/support/oracle.h"
+
+#include <float.h>
+#include <math.h>
+#include <stdio.h>
+#include <string.h>
+
+static const double log2_e = 1.4426950408889634;
+
+/* ---- elements ---------------------------------------------------------------------------------------------------- */
+
+/* Digits of the fraction, and the lowest exponent. */
+static int places(banyan_dtype dtype) { return dtype == BANYAN_F16 ? 10 : dtype == BANYAN_BF16 ? 7 : 23; }
+static int lowest_exponent(banyan_dtype dtype) { return dtype == BANYAN_F16 ? -14 : -126; }
+
+double oracle_unit(banyan_dtype dtype) { return ldexp(1, -places(dtype) - 1); }
+double oracle_step(banyan_dtype dtype) { return ldexp(1, lowest_exponent(dtype) - places(dtype)); }
+double oracle_largest(banyan_dtype dtype) {
+  return ldexp(2 - ldexp(1, -places(dtype)), dtype == BANYAN_F16 ? 15 : 127);
+}
+
+/* Rounds to the nearest number of the type, ties to even. */
+static double round_to(banyan_dtype dtype, double value) {
+  if (!isfinite(value) || value == 0) return value;
+  int exponent = ilogb(value) > lowest_exponent(dtype) ? ilogb(value) : lowest_exponent(dtype);
+  double step = ldexp(1, exponent - places(dtype)), rounded = rint(value / step) * step;
+  return fabs(rounded) > oracle_largest(dtype) ? copysign((double)INFINITY, value) : rounded;
+}
+
+double oracle_load(const void *elements, banyan_dtype dtype, int64_t index) {
+  if (dtype == BANYAN_F32) return (double)((const float *)elements)[index];
+  uint16_t bits = ((const uint16_t *)elements)[index];
+  int width = places(dtype), bias = dtype == BANYAN_F16 ? 15 : 127;
+  int exponent = (bits & 0x7fff) >> width, fraction = bits & ((1 << width) - 1);
+  double magnitude = exponent == 2 * bias + 1 ? (fraction ? (double)NAN : (double)INFINITY)
+                     : exponent == 0          ? fraction * oracle_step(dtype)
+                                              : ldexp(1 + ldexp(fraction, -width), exponent - bias);
+  return bits & 0x8000 ? -magnitude : magnitude;
+}
+
+void oracle_store(void *elements, banyan_dtype dtype, int64_t index, double value) {
+  if (dtype == BANYAN_F32) {
+    ((float *)elements)[index] = (float)value;
+    return;
+  }
+  double rounded = round_to(dtype, value), magnitude = fabs(rounded);
+  int width = places(dtype), bias = dtype == BANYAN_F16 ? 15 : 127;
+  int bits = 0;
+  if (isnan(value)) bits = (2 * bias + 1) << width | 1 << (width - 1);
+  else if (isinf(rounded)) bits = (2 * bias + 1) << width;
+  else if (magnitude < ldexp(1, lowest_exponent(dtype))) bits = (int)(magnitude / oracle_step(dtype));
+  else bits = ((ilogb(magnitude) + bias) << width) + (int)(ldexp(magnitude, width - ilogb(magnitude)) - ldexp(1, width));
+  ((uint16_t *)elements)[index] = (uint16_t)(bits | (signbit(value) ? 0x8000 : 0));
+}
+
+/* ---- rows -------------------------------------------------------------------------------------------------------- */
+
+static int64_t stat_at(const banyan_partial *p, int32_t token, int32_t head) {
+  return token * p->stats_token_stride + head * p->stats_head_stride;
+}
+
+static int64_t value_at(const banyan_partial *p, int32_t token, int32_t head) {
+  return token * p->values_token_stride + head * p->values_head_stride;
+}
+
+static bool means_empty(const banyan_partial *p, double stat, double sum) {
+  if (stat == -(double)INFINITY || sum == 0) return true;
+  if (isnan(stat)) return (p->empty & BANYAN_EMPTY_NAN) != 0;
+  if (isinf(stat)) return (p->empty & BANYAN_EMPTY_POS_INF) != 0;
+  return (p->empty & BANYAN_EMPTY_BELOW) != 0 && stat <= round_to(p->stats_dtype, (double)(float)p->empty_below);
+}
+
+/* "Large logits": from 2^24 on in base 2, m is rounded to f32, up to its largest number. */
+static double logit_that_counts(double t) {
+  if (fabs(t) < 0x1p24) return t;
+  return fabs(t) > (double)FLT_MAX ? copysign((double)FLT_MAX, t) : (double)(float)t;
+}
+
+oracle_row oracle_read(const banyan_partial *p, int32_t token, int32_t head, int32_t value_dim) {
+  oracle_row row = {.is_empty = true};
+  double stat = oracle_load(p->lse, p->stats_dtype, stat_at(p, token, head)), sum = 1;
+  if (p->stats_kind == BANYAN_STATS_MAX_SUM) sum = oracle_load(p->sum, p->stats_dtype, stat_at(p, token, head));
+  if (means_empty(p, stat, sum)) return row;
+  row.is_empty = false;
+  row.m = logit_that_counts(p->base == BANYAN_BASE_E ? stat * log2_e : stat);
+  row.d = sum;
+  double divisor = p->values_kind == BANYAN_VALUES_NUMERATOR ? sum : 1;
+  for (int32_t i = 0; i < value_dim; i++)
+    row.o[i] = oracle_load(p->values, p->values_dtype, value_at(p, token, head) + i) / divisor;
+  return row;
+}
+
+static double log2_of(const oracle_row *row) { return row->m + log2(row->d); }
+
+oracle_row oracle_merge(const oracle_row *parts, int32_t count, int32_t value_dim) {
+  oracle_row row = {.is_empty = true};
+  double top = -(double)INFINITY, heaviest = top, total = 0, dropped = 0;
+  for (int32_t k = 0; k < count; k++)
+    if (!parts[k].is_empty) top = fmax(top, parts[k].m), heaviest = fmax(heaviest, log2_of(&parts[k]));
+  for (int32_t k = 0; k < count; k++) {
+    if (parts[k].is_empty) continue;
+    double weight = parts[k].d * exp2(parts[k].m - top), largest = 0;
+    row.is_empty = false;
+    total += weight;
+    for (int32_t i = 0; i < value_dim; i++) {
+      row.o[i] += weight * parts[k].o[i];
+      row.mean[i] += weight * fabs(parts[k].o[i]);
+      largest = fmax(largest, fabs(parts[k].o[i]));
+    }
+    if (log2_of(&parts[k]) < heaviest - 45) dropped += weight * largest;
+  }
+  for (int32_t i = 0; i < value_dim && !row.is_empty; i++) row.o[i] /= total, row.mean[i] /= total;
+  row.m = top;
+  row.d = total;
+  row.dropped = total > 0 ? dropped / total : 0;
+  return row;
+}
+
+/* ---- comparison -------------------------------------------------------------------------------------------------- */
+
+static _Thread_local char text[256];
+
+static const char *compare_empty(const banyan_partial *p, int32_t token, int32_t head, int32_t value_dim) {
+  double form = p->empty == BANYAN_EMPTY_POS_INF ? (double)INFINITY
+                : p->empty == BANYAN_EMPTY_BELOW ? round_to(p->stats_dtype, (double)(float)p->empty_below)
+                                                 : -(double)INFINITY;
+  if (p->lse && oracle_load(p->lse, p->stats_dtype, stat_at(p, token, head)) != form) return "an empty row's lse or m";
+  if (p->sum && oracle_load(p->sum, p->stats_dtype, stat_at(p, token, head)) != 0) return "an empty row's d";
+  for (int32_t i = 0; i < value_dim; i++)
+    if (oracle_load(p->values, p->values_dtype, value_at(p, token, head) + i) != 0) return "an empty row's values";
+  return NULL;
+}
+
+/* Relative error of a weight, or of numerators that are divided by it, from the rounding of d to its type. */
+static double sum_error(const banyan_partial *p, double sum) {
+  return p->stats_kind == BANYAN_STATS_LSE ? 0 : 1.5 * (oracle_unit(p->stats_dtype) + 0.5 * oracle_step(p->stats_dtype) / sum);
+}
+
+static const char *compare_weight(const banyan_partial *p, double stat, double sum, const oracle_row *expected) {
+  double t = p->base == BANYAN_BASE_E ? stat * log2_e : stat, weight = log2_of(expected), size = fabs(weight);
+  double slack = 2e-6 + 0x1p-45 * size + sum_error(p, sum) * log2_e;
+  bool is_rounded = p->stats_kind == BANYAN_STATS_LSE || fabs(t) >= 0x1p24 || size >= 0x1p24;
+  if (is_rounded) slack += 1.1 * (oracle_unit(p->stats_dtype) + 0x1p-24) * size + oracle_step(p->stats_dtype);
+  double got = t + log2(sum);
+  if (fabs(got - weight) <= slack) return NULL;
+  if (fabs(got) >= (double)FLT_MAX && size >= 0.99 * (double)FLT_MAX) return NULL; /* base e has a larger range */
+  snprintf(text, sizeof text, "log2 of the weight is %.9g (m or lse %.9g, d %.9g), should be %.9g within %.2g", got, stat, sum,
+           weight, slack);
+  return text;
+}
+
+const char *oracle_compare(const banyan_partial *p, int32_t token, int32_t head, int32_t value_dim, banyan_dtype wire,
+                           uint64_t roundings, const oracle_row *expected) {
+  if (expected->is_empty) return compare_empty(p, token, head, value_dim);
+  double stat = 0, sum = 1;
+  if (p->lse) {
+    stat = oracle_load(p->lse, p->stats_dtype, stat_at(p, token, head));
+    if (p->sum) sum = oracle_load(p->sum, p->stats_dtype, stat_at(p, token, head));
+    if (!isfinite(stat) || !(sum > 0) || !isfinite(sum)) {
+      snprintf(text, sizeof text, "it is no row: m or lse %g, d %g", stat, sum);
+      return text;
+    }
+    const char *wrong = compare_weight(p, stat, sum, expected);
+    if (wrong) return wrong;
+  }
+  bool numerators = p->values_kind == BANYAN_VALUES_NUMERATOR;
+  double scale = numerators ? sum : 1, u = wire == BANYAN_F32 ? 0 : oracle_unit(wire);
+  double bound = 2e-6 + (u + 0x1p-23) * (double)roundings + 1.01 * oracle_unit(p->values_dtype) + (numerators ? sum_error(p, sum) : 0);
+  double error = 0, size = 0, tiny = 0x1p-125 + oracle_step(p->values_dtype) / scale;
+  tiny += wire == BANYAN_F16 ? (double)roundings * 0x1p-24 : 0; /* precision of an f16 wire, for d in (0.5, 1] */
+  for (int32_t i = 0; i < value_dim; i++) {
+    double got = oracle_load(p->values, p->values_dtype, value_at(p, token, head) + i) / scale;
+    bool is_beyond = fabs(expected->o[i]) * scale > 0.99 * oracle_largest(p->values_dtype);
+    double delta = is_beyond ? 0 : got - expected->o[i];
+    error += delta * delta;
+    size += expected->mean[i] * expected->mean[i];
+  }
+  double allowed = bound * sqrt(size) + sqrt(value_dim) * (tiny + 1.01 * expected->dropped);
+  if (sqrt(error) <= allowed) return NULL;
+  snprintf(text, sizeof text, "values are off by %.3g, %.3g of the mean of |v|; %.3g is allowed", sqrt(error),
+           sqrt(error / size), allowed);
+  return text;
+}
+
+bool oracle_may_be_refused(const banyan_partial *p, const oracle_row *expected) {
+  bool is_tight = p->values_kind == BANYAN_VALUES_NUMERATOR && p->values_dtype == BANYAN_F16 && p->stats_dtype == BANYAN_BF16;
+  double limit = (is_tight ? 2048 : 16384) * (p->base == BANYAN_BASE_E ? log2_e : 1);
+  return !expected->is_empty && p->lse && p->stats_dtype != BANYAN_F32 && fabs(log2_of(expected)) > limit - 64;
+}

@@ -1,0 +1,42 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * The expected result of a combine, in double precision and written from banyan.h alone. Rows are read as their
+ * descriptor defines their place and meaning. It uses none of the library's own algebra. */
+#ifndef BNY_TESTS_ORACLE_H
+#define BNY_TESTS_ORACLE_H
+
+#include <stdbool.h>
+#include <stdint.h>
+
+#include "banyan.h"
+
+enum { ORACLE_DIM_MAX = 40 };
+
+/* A row of weight d 2^m with normalised values. m and d are separate, because -1e30 + log2 d would be just m. */
+typedef struct oracle_row {
+  bool is_empty;
+  double m, d;
+  double o[ORACLE_DIM_MAX];
+  double mean[ORACLE_DIM_MAX]; /* of a merged row: weighted mean of |o| over its parts */
+  double dropped;              /* the part that "Small weights" may leave out, in the same proportion */
+} oracle_row;
+
+/* Load and store single elements; stores round to nearest. */
+double oracle_load(const void *elements, banyan_dtype dtype, int64_t index);
+void oracle_store(void *elements, banyan_dtype dtype, int64_t index, double value);
+double oracle_unit(banyan_dtype dtype);    /* relative rounding error */
+double oracle_step(banyan_dtype dtype);    /* distance of its smallest numbers */
+double oracle_largest(banyan_dtype dtype); /* its largest finite number */
+
+oracle_row oracle_read(const banyan_partial *partial, int32_t token, int32_t head, int32_t value_dim);
+oracle_row oracle_merge(const oracle_row *parts, int32_t count, int32_t value_dim);
+
+/* Returns NULL if the row at (token, head) of an output is the expected one within the bound of banyan.h. Otherwise
+ * returns the error as text, which the thread's next call overwrites. */
+const char *oracle_compare(const banyan_partial *out, int32_t token, int32_t head, int32_t value_dim, banyan_dtype wire,
+                           uint64_t roundings, const oracle_row *expected);
+
+/* True if "What a type cannot hold" allows BANYAN_ERR_DATA for the row. */
+bool oracle_may_be_refused(const banyan_partial *out, const oracle_row *expected);
+
+#endif

@@ -1,0 +1,31 @@
+/* SPDX-License-Identifier: Apache-2.0
+ * Tests that run with ranks as threads, as processes, and as processes that count themselves as ranks of several
+ * nodes. */
+#ifndef BNY_TESTS_PLACED_H
+#define BNY_TESTS_PLACED_H
+
+#include "tests/support/world.h"
+#ifdef HAVE_UCX
+#include "tests/transport/net_util.h"
+#endif
+
+typedef enum placed { PLACED_THREADS, PLACED_PROCESSES, PLACED_HOSTS, PLACED_APART, PLACED_WAYS } placed;
+
+/* Returns false without UCX. `together`: the node of each rank, such as "a,a,b"; `apart`: "a,b,c". */
+static inline bool placed_set(placed placed, const char *together, const char *apart, world_setup *setup) {
+  setup->processes = placed != PLACED_THREADS;
+  if (placed < PLACED_HOSTS) {
+    world_be_hosts(NULL);
+    return true;
+  }
+#ifdef HAVE_UCX
+  if (net_is_absent()) return false;
+  world_be_hosts(placed == PLACED_HOSTS ? together : apart);
+  return true;
+#else
+  (void)together, (void)apart;
+  return false;
+#endif
+}
+
+#endif

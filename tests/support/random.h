@@ -1,0 +1,37 @@
+/* SPDX-License-Identifier: Apache-2.0
+ * Shared by the tests of kernels: assertions for loops, and numbers that are the same in every run. */
+#ifndef BNY_TESTS_RANDOM_H
+#define BNY_TESTS_RANDOM_H
+
+#include <check.h>
+#include <stdint.h>
+
+#define DEFAULT_SEED 20250731u
+
+/* Like ck_assert(), which records every pass, but cheap enough for loops. */
+#define EXPECT(condition)                        \
+  do {                                           \
+    if (!(condition)) ck_abort_msg("%s", #condition); \
+  } while (0)
+#define EXPECT_MSG(condition, ...)               \
+  do {                                           \
+    if (!(condition)) ck_abort_msg(__VA_ARGS__); \
+  } while (0)
+
+static uint64_t state = DEFAULT_SEED;
+
+static inline uint32_t random_bits(void) {
+  state = state * 6364136223846793005u + 1442695040888963407u;
+  uint64_t x = state ^ (state >> 29);
+  return (uint32_t)((x * 0xbf58476d1ce4e5b9u) >> 32);
+}
+
+static inline int random_int(int low, int high) {
+  return low + (int)(random_bits() % (uint32_t)(high - low + 1));
+}
+
+static inline double random_real(double low, double high) {
+  return low + (high - low) * ((double)random_bits() / 4294967296.0);
+}
+
+#endif

@@ -1,0 +1,28 @@
+/* SPDX-License-Identifier: Apache-2.0
+ * Resources and waiting times of a test's process, by the kernel's counts. */
+#ifndef BNY_TESTS_SELF_H
+#define BNY_TESTS_SELF_H
+
+#include <dirent.h>
+#include <stdio.h>
+
+/* Returns how long this thread was runnable but did not run. On a machine that others use, a deadline may pass for this
+ * reason alone. */
+static inline double self_waited_s(void) {
+  unsigned long long waited_ns = 0;
+  FILE *file = fopen("/proc/thread-self/schedstat", "re");
+  if (file && fscanf(file, "%*u %llu", &waited_ns) != 1) waited_ns = 0;
+  if (file) fclose(file);
+  return (double)waited_ns * 1e-9;
+}
+
+/* Counts the entries of a directory of /proc/self. The call itself holds one open file meanwhile. */
+static inline int self_count(const char *path) {
+  int count = 0;
+  DIR *directory = opendir(path);
+  while (directory && readdir(directory)) count++;
+  if (directory) closedir(directory);
+  return count - 2; /* . and .. */
+}
+
+#endif

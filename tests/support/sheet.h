@@ -1,0 +1,83 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * Partials for tests: memory in a random convention, and a merge in double precision that reads such memory as banyan.h
+ * defines it. Shares no code with the library. */
+#ifndef BNY_TESTS_SHEET_H
+#define BNY_TESTS_SHEET_H
+
+#include "tests/support/world.h"
+
+/* Memory of a test, freed together; processes share it if `shared`. */
+typedef struct sheet_pool {
+  bool shared;
+  struct sheet_block *blocks;
+} sheet_pool;
+
+void *sheet_pool_take(sheet_pool *pool, size_t bytes); /* zeroed */
+void sheet_pool_free(sheet_pool *pool);
+
+/* The partials of one rank in memory. */
+typedef struct sheet {
+  banyan_partial partial;
+  int32_t tokens, heads, value_dim;
+  unsigned char *memory; /* contains values, lse and sum, with gaps */
+  size_t bytes;
+} sheet;
+
+/* Kinds of inputs. */
+typedef enum sheet_mood {
+  SHEET_PLAIN,
+  SHEET_HUGE,     /* logits of +-1e4 */
+  SHEET_TINY,     /* denormal values and sums */
+  SHEET_LONE,     /* one rank holds everything */
+  SHEET_SPARSE,   /* most rows are empty, some on all ranks; some ranks have no keys at all */
+  SHEET_MOODS
+} sheet_mood;
+
+/* Make memory in random conventions. Outputs hold a pattern everywhere. */
+sheet sheet_input(sheet_pool *pool, world_random *random, sheet_mood mood, int32_t rank, int32_t nranks, int32_t tokens,
+                  int32_t heads, int32_t value_dim);
+sheet sheet_output(sheet_pool *pool, world_random *random, sheet_mood mood, int32_t tokens, int32_t heads,
+                   int32_t value_dim);
+/* Keeps the convention of `like` for other rows. */
+sheet sheet_output_like(sheet_pool *pool, const sheet *like, int32_t tokens, int32_t heads);
+
+/* Writes rows into any sheet that has statistics. */
+void sheet_fill(sheet *sheet, world_random *random, sheet_mood mood, int32_t rank, int32_t nranks);
+sheet sheet_copy(sheet_pool *pool, const sheet *from);
+
+/* A row merged over ranks in double precision. */
+typedef struct sheet_row {
+  bool empty;
+  double lse;   /* natural */
+  double scale; /* weighted mean of |o|_2 of the ranks; errors are relative to it */
+  double peak;  /* largest |o|_2 of a rank */
+  double values[];
+} sheet_row;
+
+/* Merges all ranks' sheets into [tokens * heads] rows of sheet_row_bytes() each. */
+size_t sheet_row_bytes(int32_t value_dim);
+void *sheet_merge(sheet_pool *pool, const sheet *sheets, int32_t nranks);
+
+/* rounds: how often a row is rounded to the wire format. */
+typedef struct sheet_bounds {
+  int32_t nranks;
+  int32_t rounds;
+  banyan_dtype wire;
+} sheet_bounds;
+
+/* Compares rows [token0, ...) x [head0, ...) of the reference with all of `out`. Returns false and the reason at the
+ * first that differs. */
+bool sheet_matches(const sheet *out, const void *reference, int32_t heads, int32_t token0, int32_t head0,
+                   const sheet_bounds *bounds, char *why, size_t bytes);
+
+/* Returns true if row (at, ah) of a and row (bt, bh) of b, of the same convention, have the same bits. */
+bool sheet_same_bits(const sheet *a, int32_t at, int32_t ah, const sheet *b, int32_t bt, int32_t bh);
+
+/* Returns true if only the rows of an output were written. */
+bool sheet_gaps_are_untouched(const sheet *out);
+
+/* Finds the range of part `index` as banyan_split() documents, with independent code. */
+void sheet_split(int32_t count, int32_t parts, int32_t index, int32_t *first, int32_t *number);
+
+#endif

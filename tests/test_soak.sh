@@ -1,9 +1,0 @@
-#!/bin/bash
-# SPDX-License-Identifier: Apache-2.0
-# Ten seconds of tests/soak: ranks on two hosts, faults, shrinking, and growing back.
-# shellcheck source=tests/hosts_prelude.sh
-. "$(dirname "$0")/hosts_prelude.sh"
-need_programs "$world" "$build/tests/soak_rank"
-need_hosts
-need_messages
-exec "$here/soak" --seconds 10 --quiet

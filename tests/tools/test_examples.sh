@@ -1,0 +1,110 @@
+#!/bin/bash
+# SPDX-License-Identifier: Apache-2.0
+# shellcheck disable=SC2016 # sed and other shells expand what stands in single quotes
+# The programs of examples/ compile as C and as C++17, are at most 80 lines, and print what they should. README's program is one
+# of them.
+set -u
+top=$(cd "${top_srcdir:-$(dirname "$0")/../..}" && pwd)
+build=$(cd "${top_builddir:-.}" && pwd)
+[ -e "$build/.libs/libbanyan.so" ] || { echo "skipped: libbanyan.so has not been built" && exit 77; }
+for variable in $(compgen -e BANYAN_); do unset "$variable"; done
+work=$(mktemp -d) || exit 1
+trap 'rm -rf "$work"' EXIT
+export LD_LIBRARY_PATH=$build/.libs${LD_LIBRARY_PATH:+:$LD_LIBRARY_PATH}
+checks=0
+failed=0
+
+# check WHAT COMMAND...: it succeeds.
+check() {
+  local what=$1
+  shift
+  checks=$((checks + 1))
+  "$@" >"$work/log" 2>&1 && return
+  echo "FAIL: $what: $*"
+  sed 's/^/  | /' "$work/log"
+  failed=$((failed + 1))
+  return 1
+}
+
+makefile_value() { sed -n "s/^$1 = *//p" "$build/Makefile"; }
+
+# compile NAME SOURCE FLAG...: into $work/NAME. Lacking initialisers are zero in C++ as in C, and no reason to warn.
+compile() {
+  local name=$1 source=$2
+  shift 2
+  # shellcheck disable=SC2086
+  check "$name as C" ${CC:-cc} -Wall -Wextra -Werror -I"$top/include" "$source" -o "$work/$name" "$@" \
+    -L"$build/.libs" -lbanyan -pthread || return
+  local cxx=${CXX:-c++}
+  command -v "${cxx%% *}" >/dev/null || return 0
+  # shellcheck disable=SC2086
+  check "$name as C++17" $cxx -x c++ -std=c++17 -Wall -Werror -I"$top/include" -fsyntax-only "$source" "$@"
+}
+
+# prints NAME TEXT COMMAND...: what it prints, in the order of lines.
+prints() {
+  local name=$1 text=$2 said
+  shift 2
+  checks=$((checks + 1))
+  said=$(timeout 300 "$@" 2>&1 </dev/null | LC_ALL=C sort)
+  [ "$said" = "$text" ] && return
+  printf 'FAIL: %s printed\n%s\nand not\n%s\n' "$name" "$said" "$text"
+  failed=$((failed + 1))
+}
+
+# both PROGRAM: as two ranks, on a port that nobody has. Ports are tried, for between a look at one and its use another may come.
+both() {
+  local port
+  for _ in 1 2 3 4 5; do
+    port=$((20000 + (RANDOM * 32768 + RANDOM) % 12000))
+    for rank in 0 1; do
+      RANK=$rank WORLD_SIZE=2 MASTER_ADDR=127.0.0.1 MASTER_PORT=$port "$1" >"$work/said.$rank" 2>&1 &
+    done
+    wait
+    grep -q "in use" "$work/said.0" || break
+  done
+  cat "$work/said.0" "$work/said.1"
+}
+export -f both
+export work
+
+for source in "$top"/examples/*.c; do
+  check "${source##*/} has at most 80 lines" [ "$(wc -l <"$source")" -le 80 ]
+done
+
+# README shows environment.c, but for the line of its licence.
+sed -n '/^```c$/,/^```$/{/^```/d;p}' "$top/README.md" >"$work/readme.c"
+check "README's program is examples/environment.c" diff "$work/readme.c" <(tail -n +2 "$top/examples/environment.c")
+if compile readme "$work/readme.c"; then
+  prints readme "$(printf 'rank %d: attention is 0.5, lse 0.693147\n' 0 1)" bash -c 'both "$0"' "$work/readme"
+fi
+
+if compile threads "$top/examples/threads.c"; then
+  prints threads "100 steps: attention is 100.5, lse 1.38629" "$work/threads"
+fi
+
+mpi=$(makefile_value MPI_LIBS)
+if [ -z "$mpi" ] || ! command -v mpirun >/dev/null; then
+  echo "left out: mpi.c, for there is no MPI"
+else
+  # shellcheck disable=SC2046,SC2086
+  if compile mpi "$top/examples/mpi.c" $(makefile_value MPI_CFLAGS) -L"$build/.libs" -lbanyan-mpi $mpi; then
+    prints mpi "$(printf 'rank %d: heads %d to %d: attention is 1, lse 1.09861\n' 0 0 2 1 3 5 2 6 7)" mpirun -n 3 "$work/mpi"
+  fi
+fi
+
+fake=$build/tests/emulate/.libs/fake_cuda.so
+if [ ! -e "$fake" ] || ! nm -D "$fake" | grep -q fake_cuda_run; then
+  echo "left out: cuda_graph.c, for no device is emulated here"
+else
+  # The words say that the kernels of the emulator are wanted.
+  printf emulated >"$work/image"
+  # shellcheck disable=SC2046
+  if compile cuda_graph "$top/examples/cuda_graph.c" $(makefile_value CUDA_CFLAGS) "$fake" -Wl,-rpath,"$(dirname "$fake")"; then
+    prints cuda_graph "10 replays: attention is 0.5, lse 0.693147" env BANYAN_CUDA_LIBRARY="$fake" \
+      BANYAN_CUDA_IMAGE="$work/image" FAKE_CUDA=devices=2,live,step-ns=200 "$work/cuda_graph"
+  fi
+fi
+
+echo "test_examples: $checks checks, $failed failed"
+[ $failed = 0 ]

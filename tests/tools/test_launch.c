@@ -1,0 +1,223 @@
+/* SPDX-License-Identifier: Apache-2.0
+ * The local launcher: this program starts copies of itself, which find each other. */
+#include <check.h>
+#include <errno.h>
+#include <sched.h>
+#include <signal.h>
+#include <stdbool.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/wait.h>
+#include <time.h>
+#include <unistd.h>
+
+#include "tools/common/launch.h"
+#include "banyan.h"
+
+enum { STATUS_UNLIKELY = 7, STATUS_WRONG = 9 };
+
+static double now_s(void) {
+  struct timespec now;
+  clock_gettime(CLOCK_MONOTONIC, &now);
+  return (double)now.tv_sec + (double)now.tv_nsec * 1e-9;
+}
+
+static void sleep_s(double seconds) {
+  struct timespec time = {(time_t)seconds, (long)((seconds - (double)(time_t)seconds) * 1e9)};
+  while (nanosleep(&time, &time) != 0 && errno == EINTR) continue;
+}
+
+/* ---- as a rank --------------------------------------------------------------------------------------------------- */
+
+/* Gathers the ranks, and the CPUs that each may run on. Returns 0 or what to exit with. */
+static int gather(int rank, bool pinned) {
+  struct {
+    int rank;
+    cpu_set_t cpus;
+  } mine = {.rank = rank}, all[8];
+  banyan_env *env;
+  banyan_bootstrap bootstrap;
+  sched_getaffinity(0, sizeof mine.cpus, &mine.cpus);
+  if (banyan_env_create((int64_t)10e9, &env, &bootstrap) != BANYAN_OK) {
+    fprintf(stderr, "rank %d: %s\n", rank, banyan_last_error());
+    return STATUS_WRONG;
+  }
+  int failed = bootstrap.allgather(bootstrap.context, &mine, all, sizeof mine, (int64_t)10e9);
+  for (int i = 0; i < bootstrap.nranks && !failed; i++) {
+    failed = all[i].rank != i;
+    if (!pinned) continue;
+    bool same = i > 0 && CPU_EQUAL(&all[i].cpus, &all[i - 1].cpus);
+    failed = failed || CPU_COUNT(&all[i].cpus) != 1 || (i > 0 && same != (atoi(getenv("TEST_CPUS")) == 1));
+  }
+  banyan_env_destroy(env);
+  return failed ? STATUS_WRONG : 0;
+}
+
+/* One rank leaves between create and allgather; the others notice, and end a little later. */
+static int notice(int rank) {
+  banyan_env *env;
+  banyan_bootstrap bootstrap;
+  int all[8];
+  if (banyan_env_create((int64_t)10e9, &env, &bootstrap) != BANYAN_OK) return STATUS_WRONG;
+  if (rank == 2) exit(STATUS_UNLIKELY);
+  int failed = bootstrap.allgather(bootstrap.context, &rank, all, sizeof rank, (int64_t)10e9);
+  banyan_env_destroy(env);
+  sleep_s(0.3);
+  return failed ? 1 : STATUS_WRONG;
+}
+
+static int play_rank(int argc, char **argv) {
+  int rank = atoi(getenv("RANK"));
+  const char *what = argc > 1 ? argv[1] : "";
+  if (!getenv("LOCAL_RANK") || atoi(getenv("LOCAL_RANK")) != rank || !bny_launch_env_present()) return STATUS_WRONG;
+  if (strcmp(what, "gather") == 0) return gather(rank, false);
+  if (strcmp(what, "pinned") == 0) return gather(rank, true);
+  if (strcmp(what, "notice") == 0) return notice(rank);
+  if (strcmp(what, "crash") == 0 && rank == 1) raise(SIGKILL);
+  if (strcmp(what, "stubborn") == 0) {
+    signal(SIGTERM, SIG_IGN);
+    if (rank == 1) return STATUS_UNLIKELY;
+  }
+  sleep_s(60);
+  return STATUS_WRONG;
+}
+
+/* ---- as the test ------------------------------------------------------------------------------------------------- */
+
+/* Starts a launcher in a process of its own. Every rank holds the write end of *alive. */
+static pid_t launch(int nranks, const char *what, bool pin, int *alive) {
+  int ends[2];
+  ck_assert_int_eq(pipe(ends), 0);
+  fflush(NULL);
+  pid_t pid = fork();
+  ck_assert_int_ge(pid, 0);
+  if (pid == 0) {
+    char *argv[] = {(char *)(uintptr_t) "test_launch", (char *)(uintptr_t)what, NULL};
+    char ncpus[16];
+    cpu_set_t cpus;
+    close(ends[0]);
+    sched_getaffinity(0, sizeof cpus, &cpus);
+    snprintf(ncpus, sizeof ncpus, "%d", CPU_COUNT(&cpus));
+    setenv("TEST_CPUS", ncpus, 1);
+    setenv("TORCHELASTIC_USE_AGENT_STORE", "True", 1); /* of an outer launcher: must not matter */
+    setenv("BANYAN_PORT", "1", 1);
+    setenv("BANYAN_SECRET_FILE", "/no/such/file", 1);
+    _exit(bny_launch_local(nranks, argv, pin));
+  }
+  close(ends[1]);
+  *alive = ends[0];
+  return pid;
+}
+
+/* The exit status of the launcher; every rank must have ended soon after. */
+static int finish(pid_t pid, int alive) {
+  int how;
+  char nothing;
+  ck_assert_int_eq(waitpid(pid, &how, 0), pid);
+  double before = now_s();
+  ck_assert_int_eq(read(alive, &nothing, 1), 0); /* blocks while any rank lives */
+  ck_assert_msg(now_s() - before < 2, "ranks lived on for %g s", now_s() - before);
+  close(alive);
+  return WIFEXITED(how) ? WEXITSTATUS(how) : -WTERMSIG(how);
+}
+
+START_TEST(ranks_find_each_other) {
+  static const struct {
+    int nranks;
+    const char *what;
+  } cases[] = {{1, "gather"}, {2, "gather"}, {5, "gather"}, {2, "pinned"}, {3, "pinned"}};
+  int alive;
+  pid_t pid = launch(cases[_i].nranks, cases[_i].what, cases[_i].what[0] == 'p', &alive);
+  ck_assert_int_eq(finish(pid, alive), 0);
+}
+END_TEST
+
+START_TEST(first_failure_is_the_status) {
+  int alive;
+  double before = now_s();
+  pid_t pid = launch(4, "notice", false, &alive);
+  ck_assert_int_eq(finish(pid, alive), STATUS_UNLIKELY);
+  ck_assert_msg(now_s() - before < 4, "took %g s", now_s() - before);
+}
+END_TEST
+
+/* The others do not notice: 5 s of grace, SIGTERM, and SIGKILL where that is ignored. */
+START_TEST(ends_those_who_do_not_notice) {
+  int alive;
+  double before = now_s();
+  pid_t pid = launch(3, _i ? "stubborn" : "crash", false, &alive);
+  ck_assert_int_eq(finish(pid, alive), _i ? STATUS_UNLIKELY : 128 + SIGKILL);
+  double took = now_s() - before;
+  ck_assert_msg(took > 4.9 && took < (_i ? 9 : 7), "took %g s", took);
+}
+END_TEST
+
+START_TEST(a_signal_ends_all) {
+  static const int signals[] = {SIGTERM, SIGINT, SIGHUP};
+  int alive;
+  pid_t pid = launch(3, "sleep", false, &alive);
+  sleep_s(0.3);
+  double before = now_s();
+  kill(pid, signals[_i]);
+  ck_assert_int_eq(finish(pid, alive), 128 + signals[_i]);
+  ck_assert_msg(now_s() - before < 2, "took %g s", now_s() - before);
+}
+END_TEST
+
+START_TEST(ranks_end_with_the_launcher) {
+  int alive;
+  pid_t pid = launch(3, "sleep", false, &alive);
+  sleep_s(0.3);
+  kill(pid, SIGKILL);
+  ck_assert_int_eq(finish(pid, alive), -SIGKILL);
+}
+END_TEST
+
+START_TEST(refuses_impossible_numbers) {
+  char *argv[] = {NULL};
+  ck_assert_int_eq(bny_launch_local(0, argv, false), 127);
+  ck_assert_int_eq(bny_launch_local(-1, argv, false), 127);
+  ck_assert_int_eq(bny_launch_local(1000000, argv, false), 127);
+}
+END_TEST
+
+START_TEST(reads_the_environment) {
+  static const char *const names[] = {"OMPI_COMM_WORLD_SIZE", "PMI_RANK", "PMIX_RANK"};
+  for (int i = 0; i < 3; i++) unsetenv(names[i]);
+  unsetenv("RANK");
+  unsetenv("WORLD_SIZE");
+  ck_assert(!bny_launch_env_present() && !bny_launch_under_mpi() && !bny_launch_is_rank());
+  setenv("RANK", "0", 1);
+  ck_assert(bny_launch_env_present());
+  setenv("WORLD_SIZE", "1", 1);
+  ck_assert(bny_launch_env_present());
+  unsetenv("RANK");
+  ck_assert(bny_launch_env_present());
+  for (int i = 0; i < 3; i++) {
+    setenv(names[i], "1", 1);
+    ck_assert(bny_launch_under_mpi());
+    unsetenv(names[i]);
+  }
+}
+END_TEST
+
+int main(int argc, char **argv) {
+  if (bny_launch_is_rank()) return play_rank(argc, argv);
+  Suite *suite = suite_create("launch");
+  TCase *local = tcase_create("local");
+  tcase_set_timeout(local, 60);
+  tcase_add_loop_test(local, ranks_find_each_other, 0, 5);
+  tcase_add_test(local, first_failure_is_the_status);
+  tcase_add_loop_test(local, ends_those_who_do_not_notice, 0, 2);
+  tcase_add_loop_test(local, a_signal_ends_all, 0, 3);
+  tcase_add_test(local, ranks_end_with_the_launcher);
+  tcase_add_test(local, refuses_impossible_numbers);
+  tcase_add_test(local, reads_the_environment);
+  suite_add_tcase(suite, local);
+  SRunner *runner = srunner_create(suite);
+  srunner_run_all(runner, CK_ENV);
+  int failed = srunner_ntests_failed(runner);
+  srunner_free(runner);
+  return failed == 0 ? EXIT_SUCCESS : EXIT_FAILURE;
+}

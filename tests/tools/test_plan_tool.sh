@@ -1,0 +1,183 @@
+#!/bin/bash
+# SPDX-License-Identifier: Apache-2.0
+# banyan-plan as users run it: each view on odd topologies, JSON that parses, and input that is refused. BANYAN_PLAN names
+# the program, else it is that of the build.
+set -u
+build=${top_builddir:-.}
+src=${top_srcdir:-$(dirname "$0")/../..}
+plan=${BANYAN_PLAN:-$build/banyan-plan}
+if [ ! -x "$plan" ]; then
+  echo "skipped: $plan has not been built"
+  exit 77
+fi
+work=$(mktemp -d) || exit 1
+trap 'rm -rf "$work"' EXIT
+checks=0
+failed=0
+
+complain() {
+  echo "FAIL: $*"
+  sed 's/^/  | /' "$work/out" "$work/err" | head -n 30
+  failed=$((failed + 1))
+}
+
+# run STATUS ARGUMENT...: the exit status must be that; what it says is in $work/out and $work/err.
+run() {
+  local want=$1 status
+  shift
+  "$plan" "$@" >"$work/out" 2>"$work/err" </dev/null
+  status=$?
+  checks=$((checks + 1))
+  [ $status = "$want" ] || complain "banyan-plan $*: exit status $status, not $want"
+}
+
+# says PATTERN [out|err]: what the last run said matches.
+says() {
+  checks=$((checks + 1))
+  grep -qE -- "$1" "$work/${2:-out}" || complain "\"$1\" is not in std${2:-out}"
+}
+
+# json EXPRESSION: of the last run's object `o`.
+json() {
+  checks=$((checks + 1))
+  if ! command -v python3 >/dev/null; then return; fi
+  python3 -c 'import json, sys
+o = json.load(open(sys.argv[1]))
+sys.exit(not eval(sys.argv[2]))' "$work/out" "$1" 2>>"$work/err" || complain "JSON: not so: $1"
+}
+
+# ---- proofs on odd topologies ----
+proofs=0
+prove() {
+  run 0 --prove "$@"
+  says '^proved: '
+  proofs=$((proofs + 1))
+}
+for ranks in 1 2 3 4 5 6 7 8 11 12 13 16 23 24 31 32 48 63 64; do
+  for sizes in '' 2 3 8 2,6 3,12 4,16,32; do
+    prove --ranks $ranks ${sizes:+--levels $sizes} --tokens 3 --heads 5 --head-dim 4
+  done
+  prove --ranks $ranks --levels 3 --tokens 2 --heads 7 --head-dim 4 --order canonical --wire bf16
+  for scatter in root heads tokens; do
+    prove --ranks $ranks --levels 4 --tokens 3 --heads 9 --head-dim 4 --scatter $scatter
+  done
+done
+for topology in \
+  'host:5 nvswitch gpu:3@sm90' \
+  'host nvswitch gpu:8@sm90 nic:8@400g' \
+  'host:7 gpu@sm80 nic@200g' \
+  'host:3 package:2 numa nvlink gpu:3@sm80 nic@100g' \
+  'leaf:2@rails host:3 nvswitch gpu:4@sm90 nic:4@400g' \
+  'spine:2 leaf:2@400g host:2 nvlink@4 package:2 numa bridge pci gpu:2@sm80 nic@200g' \
+  'leaf:2 nvswitch host:3 package:2 numa gpu:2@sm100 nic:2@400g' \
+  'host:3 numa:2 nic'; do
+  for algorithm in '' recursive_doubling tree; do
+    prove --from "$topology" --tokens 2 --heads 6 --head-dim 8 ${algorithm:+--algorithm $algorithm}
+  done
+done
+# Hosts that are not alike: five GPUs with links beside two without, one NIC for all of the first.
+cat >"$work/uneven.json" <<'JSON'
+{"format": "banyan-topology", "version": 1,
+ "nodes": [{"id": "h0", "kind": "host"}, {"id": "h1", "kind": "host"}, {"id": "h2", "kind": "host"},
+  {"id": "a0", "kind": "gpu", "name": "GPU0", "parent": "h0"}, {"id": "a1", "kind": "gpu", "name": "GPU1", "parent": "h0"},
+  {"id": "a2", "kind": "gpu", "name": "GPU2", "parent": "h0"}, {"id": "a3", "kind": "gpu", "name": "GPU3", "parent": "h0"},
+  {"id": "a4", "kind": "gpu", "name": "GPU4", "parent": "h0"}, {"id": "n0", "kind": "nic", "name": "mlx5_0", "parent": "h0"},
+  {"id": "b0", "kind": "gpu", "name": "GPU0", "parent": "h1"}, {"id": "b1", "kind": "gpu", "name": "GPU1", "parent": "h1"},
+  {"id": "c0", "kind": "gpu", "name": "GPU0", "parent": "h2"}, {"id": "n2", "kind": "nic", "name": "mlx5_0", "parent": "h2"}],
+ "links": [{"from": "a0", "to": "a1", "kind": "nvlink", "gbytes_per_s": 50}, {"from": "a1", "to": "a2", "kind": "nvlink", "gbytes_per_s": 50},
+  {"from": "a2", "to": "a3", "kind": "nvlink", "gbytes_per_s": 50}, {"from": "a3", "to": "a4", "kind": "nvlink", "gbytes_per_s": 25},
+  {"from": "b0", "to": "b1", "kind": "nvlink", "gbytes_per_s": 50}]}
+JSON
+for scatter in none root; do
+  prove --from "$work/uneven.json" --tokens 2 --heads 6 --head-dim 8 --scatter $scatter
+done
+for collective in gather shift broadcast barrier; do
+  prove --from 'host:3 nvswitch gpu:3@sm90' --collective $collective
+done
+for topology in "$src"/tests/topologies/*.txt "$src"/tests/topologies/*.xml; do
+  if "$plan" --from "$topology" 2>&1 | grep -q 'built without libxml2'; then continue; fi
+  run 0 --from "$topology"
+  says 'chosen: least predicted'
+  prove --from "$topology"
+done
+
+# ---- what the views say ----
+cluster='leaf:2@rails host:2 nvswitch gpu:4@sm90 nic:4@400g'
+run 0 --from "$cluster" --bytes 1M
+says '^island +4 +4 +nvlink'
+says '^leaf +-  each leaf switch carries a rail'
+says '^ +1 KiB '
+says '^ +64 MiB '
+says 'Counted in the plans: '
+run 0 --from "$cluster" --bytes 1M --json
+json 'o["ranks"] == 16 and [l["name"] for l in o["levels"]] == ["island", "pod", "spine"]'
+json '[s["bytes"] for s in o["sizes"]] == [2**k for k in range(10, 27)]'
+json 'o["choice"] == [m["name"] for m in o["methods"] if m["chosen"]][0]'
+json 'all(m["predicted_us"] >= o["predicted_us"] for m in o["methods"] if m["serves"])'
+json 'sum(l["messages"] for l in o["counted"]["levels"]) > 0'
+run 0 --compare --from "$cluster" --tokens 4 --keys 8192 --kv-heads 4
+says '^ring attention .*times the time'
+says '^three allreduces .*times the time'
+run 0 --compare --from "$cluster" --tokens 4 --keys 8192 --kv-heads 4 --wire bf16 --json
+json '{"ring attention", "three allreduces", "oneshot"} <= {m["name"] for m in o["methods"]}'
+# 15 steps of the shard: keys and values, 8192 x 4 heads x 128 values of 2 bytes.
+json '[m for m in o["methods"] if m["name"] == "ring attention"][0]["bytes_sent_per_rank"] == 15 * 2 * 8192 * 4 * 128 * 2'
+json 'sorted(m["predicted_us"] for m in o["methods"] if m["serves"]) == [m["predicted_us"] for m in o["methods"] if m["serves"]]'
+json 'all(m["why"] for m in o["methods"])'
+run 0 --compare --ranks 16 --collective broadcast
+run 0 --ranks 64 --algorithm ring
+says '^ring .* named$'
+run 0 --print --ranks 3 --tokens 1 --heads 3 --head-dim 4
+says '^combine of rank 0 of 3 by '
+says '^combine of rank 2 of 3 by '
+run 0 --print --ranks 20
+says '^Of rank 0 of 20'
+run 0 --print --ranks 20 --rank 19
+says '^combine of rank 19 of 20'
+run 0 --print --ranks 4 --json
+json 'len(o["plans"]) == 4 and all(p["steps"][-1]["step"] == "deliver" for p in o["plans"])'
+json 'sum(len(s["ranks"]) for p in o["plans"] for s in p["steps"] if s["step"] == "send") == sum(s["step"] == "wait" for p in o["plans"] for s in p["steps"])'
+run 0 --prove --from "$cluster" --json
+json 'o["proved"] and o["steps"] > 0 and len(o["holds"]) >= 4 and o["error"] is None'
+run 0 --prove --ranks 4096 --levels 8 --algorithm recursive_doubling
+says 'proved'
+run 0 --help
+says 'Exit status'
+run 0 --version
+
+# ---- what is refused, and how ----
+run 1 --prove --ranks 16384 --algorithm oneshot
+says 'more than --memory 8 GiB' err
+run 1 --ranks 16 --algorithm oneshot --bytes 1M --outbox 64K
+says 'outbox' err
+run 1 --ranks 16 --algorithm nonsense
+says 'unknown algorithm "nonsense"' err
+run 2 --ranks 16385
+says 'whole number from 1 to 16384' err
+run 2 --from 'host:2049 gpu:8'
+says '16392 ranks; plans are made for up to 16384' err
+run 2 --from "$work/none-such"
+says 'none-such' err
+run 2 --from 'host:2 gpu:x'
+head -c 100 "$work/uneven.json" >"$work/broken.json"
+run 2 --from "$work/broken.json"
+says 'broken.json:[0-9]+: ' err
+run 2 --from 'host:2 gpu:8' --ranks 4
+run 2 --levels 4
+run 2 --ranks 8 --levels 4,x
+says 'levels "4,x"' err
+run 2 --ranks 8 --levels 4,6
+run 2 --ranks 8 --cost --prove
+run 2 --ranks 8 --bytes 1K --tokens 4
+run 2 --ranks 8 --collective gather --heads 4
+run 2 --ranks 8 --rank 3
+run 2 --ranks 8 --print --rank 8
+run 2 --ranks 8 --scatter root --root 8
+run 2 --ranks 8 --wire f64
+run 2 --ranks 8 --tokens 1048576 --heads 1048576
+run 2 --ranks 8 what
+run 2 --nonsense
+[ -s "$work/out" ] && complain "usage errors belong on stderr"
+
+echo "banyan-plan: $checks checks, $proofs proofs, $failed failed"
+[ $failed = 0 ]

@@ -1,0 +1,75 @@
+#!/bin/bash
+# SPDX-License-Identifier: Apache-2.0
+# tools/quickstart in a tree of stand-ins: wrong options are refused before anything is made, right ones reach banyan-decode, and
+# configure is told to compile kernels for the devices at hand.
+set -u
+top=$(cd "${top_srcdir:-$(dirname "$0")/../..}" && pwd)
+work=$(mktemp -d) || exit 1
+trap 'rm -rf "$work"' EXIT
+checks=0
+failed=0
+
+# run STATUS ARGUMENT...: the exit status must be that; what it says is in $work/out and $work/err.
+run() {
+  local want=$1 status
+  shift
+  PATH=$work/bin:$PATH "$work/tree/tools/quickstart" "$@" >"$work/out" 2>"$work/err" </dev/null
+  status=$?
+  checks=$((checks + 1))
+  [ $status = "$want" ] && return
+  echo "FAIL: quickstart $*: exit status $status, not $want"
+  sed 's/^/  | /' "$work/out" "$work/err"
+  failed=$((failed + 1))
+}
+
+# same WHAT GOT WANT
+same() {
+  checks=$((checks + 1))
+  [ "$2" = "$3" ] && return
+  echo "FAIL: $1: \"$2\", not \"$3\""
+  failed=$((failed + 1))
+}
+
+# refused TEXT ARGUMENT...: with this text, and with nothing made.
+refused() {
+  local text=$1
+  shift
+  run 2 "$@"
+  same "quickstart $*" "$(grep -cF -- "$text" "$work/err")" 1
+  same "build/ after quickstart $*" "$(ls -d "$work/tree/build" 2>/dev/null)" ""
+}
+
+mkdir -p "$work/bin" "$work/tree/tools" "$work/tree/build-aux"
+cp "$top/tools/quickstart" "$work/tree/tools/"
+refused "usage: "
+refused "build: it must be run or test" build
+refused "--tokens: run takes" run --tokens 5
+refused "--ranks (nothing): it must be" run --ranks
+for ranks in 0 65 08 x 3x; do refused "--ranks $ranks: it must be" run --ranks $ranks; done
+refused "--method gossip: it must be" run --method gossip
+refused "--json: test takes no options" test --json
+
+# Stand-ins: nobody becomes root, packages that are missing are installed by a command that does nothing, and what is built
+# prints its arguments.
+printf '#!/bin/sh\nexit 1\n' >"$work/bin/sudo"
+printf '#!/bin/sh\n' >"$work/bin/apt-get"
+printf '#!/bin/sh\necho "$@"\n' >"$work/bin/banyan-decode"
+printf 'all:\n\tcp "%s/bin/banyan-decode" .\n' "$work" >"$work/makefile"
+# shellcheck disable=SC2016 # for configure to expand
+printf '#!/bin/sh\necho "$CUDA_ARCHS" >archs\ntouch config.status\ncp "%s/makefile" Makefile\n' "$work" >"$work/tree/configure"
+touch "$work/tree/Makefile.in" "$work/tree/build-aux/ltmain.sh"
+chmod +x "$work/bin/"* "$work/tree/configure"
+
+file=tests/data/smollm2-135m.safetensors
+unset CUDA_ARCHS
+run 0 run
+same "arguments" "$(cat "$work/out")" "--input $file --ranks 4 --method all"
+same "kernels" "$(cat "$work/tree/build/archs")" native
+run 0 run --json --method ring --ranks 3
+same "arguments" "$(cat "$work/out")" "--input $file --ranks 3 --method ring --json"
+rm -rf "$work/tree/build"
+CUDA_ARCHS="80 100" run 0 run
+same "kernels that were asked for" "$(cat "$work/tree/build/archs")" "80 100"
+
+echo "test_quickstart: $checks checks, $failed failed"
+[ $failed = 0 ]

@@ -1,0 +1,400 @@
+#!/usr/bin/env python3
+# SPDX-License-Identifier: Apache-2.0
+"""Checks banyan-decode and banyan-perf from outside: options, output, exit status, methods, bad files, launchers."""
+import itertools
+import json
+import os
+import pathlib
+import random
+import shutil
+import socket
+import struct
+import subprocess
+import sys
+import tempfile
+import unittest
+
+DECODE = os.environ["BANYAN_DECODE"]
+PERF = os.environ["BANYAN_PERF"]
+DATA = pathlib.Path(__file__).resolve().parent.parent / "data" / "smollm2-135m.safetensors"
+MPIRUN = shutil.which("mpirun")
+ENVIRONMENT = dict(os.environ, OMPI_ALLOW_RUN_AS_ROOT="1", OMPI_ALLOW_RUN_AS_ROOT_CONFIRM="1", LC_ALL="C")
+SMALL = ["--batch", "3", "--tokens", "50", "--heads", "6", "--kv-heads", "2", "--head-dim", "40", "--ragged",
+         "--repeat", "2"]
+SEED = 20240817  # of the damage done to files
+
+
+def run(program, *args, env=None):
+    return subprocess.run([program, *args], env=env or ENVIRONMENT, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE,
+                          stderr=subprocess.PIPE, text=True, timeout=120)
+
+
+def mpirun(ranks, program, *args):
+    environment = dict(ENVIRONMENT)  # Open MPI does not free all that it allocates, nor tell thread checkers its locks
+    environment["ASAN_OPTIONS"] = environment.get("ASAN_OPTIONS", "") + ":detect_leaks=0"
+    environment["TSAN_OPTIONS"] = environment.get("TSAN_OPTIONS", "") + ":report_bugs=0"
+    return run(MPIRUN, "--oversubscribe", "-n", str(ranks), program, *args, env=environment)
+
+
+def safetensors(tensors, metadata=None):
+    """The bytes of a file. tensors: name -> (dtype, shape, bytes)."""
+    header, data = {}, b""
+    if metadata is not None:
+        header["__metadata__"] = metadata
+    for name, (dtype, shape, raw) in tensors.items():
+        header[name] = {"dtype": dtype, "shape": shape, "data_offsets": [len(data), len(data) + len(raw)]}
+        data += raw
+    return pack(json.dumps(header).encode(), data)
+
+
+def pack(header, data):
+    return struct.pack("<Q", len(header)) + header + data
+
+
+def floats(count, scale=1.0, seed=1):
+    values = random.Random(seed)
+    return struct.pack(f"<{count}f", *(scale * values.uniform(-1, 1) for _ in range(count)))
+
+
+def layer(number=0, batch=1, heads=4, kv_heads=2, tokens=9, dim=8, scale=1.0):
+    return {f"layers.{number}.q": ("F32", [batch, heads, dim], floats(batch * heads * dim, seed=number)),
+            f"layers.{number}.k": ("F32", [batch, kv_heads, tokens, dim], floats(batch * kv_heads * tokens * dim)),
+            f"layers.{number}.v": ("F32", [batch, kv_heads, tokens, dim],
+                                   floats(batch * kv_heads * tokens * dim, scale, 2))}
+
+
+class Tools(unittest.TestCase):
+    def setUp(self):
+        directory = tempfile.TemporaryDirectory()
+        self.addCleanup(directory.cleanup)
+        self.directory = pathlib.Path(directory.name)
+
+    def write(self, data):
+        path = self.directory / "input.safetensors"
+        path.write_bytes(data)
+        return str(path)
+
+    def expect(self, done, status):
+        self.assertEqual(done.returncode, status, f"{done.args}\n{done.stdout}\n{done.stderr}")
+        return done
+
+    def refused(self, data, *words):
+        """The file is refused with a message that has these words, and names the file."""
+        done = self.expect(run(DECODE, "--input", self.write(data)), 1)
+        for word in ("input.safetensors", *words):
+            self.assertIn(word, done.stderr)
+        self.assertEqual(done.stdout, "")
+
+    def decoded(self, done, ranks):
+        """The JSON object of a run that was verified."""
+        self.expect(done, 0)
+        found = json.loads(done.stdout)
+        self.assertEqual(found["ranks"], ranks)
+        self.assertIs(found["verified"], True)
+        self.assertEqual(sum(found["tokens_per_rank"]), found["tokens"])
+        return found
+
+
+class Options(Tools):
+    def test_help_and_version(self):
+        for program, name in (DECODE, "banyan-decode"), (PERF, "banyan-perf"):
+            done = self.expect(run(program, "--help"), 0)
+            self.assertIn("usage: " + name, done.stdout)
+            self.assertEqual(done.stderr, "")
+            self.assertIn("--ranks N", done.stdout)
+            self.assertTrue(self.expect(run(program, "--version"), 0).stdout.startswith(name + " "))
+
+    def test_wrong_usage(self):
+        decode = ("--frob", "--ranks 0", "--ranks -1", "--ranks 2x", "--ranks 999999", "--tokens 0", "--dtype f64",
+                  "--wire int8", "--method star", "--scatter some", "--order none", "--repeat 0", "--seed x",
+                  "--heads 6 --kv-heads 4", "--input a --tokens 3", "--timeout 0", "extra", "--input")
+        for options in decode:
+            done = self.expect(run(DECODE, *options.split()), 2)
+            self.assertEqual(done.stdout, "", options)
+            self.assertIn("usage:", done.stderr)
+        perf = ("", "combine gather", "allreduce", "combine --sizes", "combine --sizes 0", "combine --sizes 1,,2",
+                "combine --sizes 5X", "combine --against nccl", "combine --scatter heads --against mpi",
+                "gather --heads 3", "barrier --wire f16", "combine --batch 2 --sizes 520", "combine --iterations 0",
+                "combine --against mpi")
+        for options in perf:
+            done = self.expect(run(PERF, *options.split()), 2)
+            self.assertEqual(done.stdout, "", options)
+            self.assertIn("usage:", done.stderr)
+
+    def test_wrong_device(self):
+        for program, *options in (DECODE,), (PERF, "combine"):
+            for device in "rocm", "cuda:", "cuda:x", "cuda:-1", "cuda2", "":
+                done = self.expect(run(program, *options, "--device", device), 2)
+                self.assertIn(f"--device {device}: neither cuda nor cuda:N", done.stderr)
+            done = self.expect(run(program, *options, "--device", "cuda", "--ranks", "33"), 2)
+            self.assertIn("--device:", done.stderr)
+
+    def test_ranks_complain_once(self):
+        done = self.expect(run(DECODE, "--ranks", "3", "--input", "/nonexistent"), 1)
+        self.assertEqual(done.stderr.count("No such file"), 1, done.stderr)
+        done = self.expect(run(DECODE, "--ranks", "3", "--algorithm", "telepathy", *SMALL), 1)
+        self.assertEqual(done.stderr.count("telepathy"), 1, done.stderr)
+
+
+class Decode(Tools):
+    def test_json_shape(self):
+        found = self.decoded(run(DECODE, "--ranks", "3", "--json", *SMALL), 3)
+        for key, kind in {"tokens": int, "heads": int, "kv_heads": int, "head_dim": int, "dtype": str, "wire": str,
+                          "results": list}.items():
+            self.assertIsInstance(found[key], kind, key)
+        self.assertEqual([found[k] for k in ("tokens", "heads", "kv_heads", "head_dim")], [50, 6, 2, 40])
+        self.assertEqual([r["method"] for r in found["results"]], ["tree", "ring", "allreduce3"])
+        for result in found["results"]:
+            for key in ("max_abs_error", "max_rel_error", "local_us", "combine_us"):
+                self.assertIsInstance(result[key], float, key)
+                self.assertGreaterEqual(result[key], 0)
+            self.assertGreater(result["latency_us"]["p50"], 0)
+            self.assertGreaterEqual(result["latency_us"]["p99"], result["latency_us"]["p50"])
+            self.assertGreater(result["bytes_sent_per_rank"], 0)
+            self.assertGreater(result["peak_extra_bytes_per_rank"], 0)
+            self.assertIsInstance(result["algorithm"], str)
+            self.assertIs(result["run_bits_equal"], True)
+
+    def test_all_forms(self):
+        """Every scatter x wire x order x number of ranks, all methods."""
+        forms = itertools.product((1, 3, 4), ("none", "root", "heads", "tokens"), ("f32", "bf16", "f16"),
+                                  ("plan", "canonical"))
+        for ranks, scatter, wire, order in forms:
+            if ranks != 3 and order == "canonical" and wire == "f16":
+                continue
+            with self.subTest(ranks=ranks, scatter=scatter, wire=wire, order=order):
+                found = self.decoded(run(DECODE, "--ranks", str(ranks), "--scatter", scatter, "--wire", wire, "--order",
+                                         order, "--json", *SMALL), ranks)
+                tree, ring, allreduce3 = found["results"]
+                self.assertEqual(tree["scatter"], scatter)
+                self.assertEqual(ring["scatter"], "none")
+                if scatter == "none":
+                    self.assertIs(tree["rank_bits_equal"], True)
+                self.assertIs(allreduce3["rank_bits_equal"], True)
+                bound = {"f32": 2e-6, "f16": 2e-3, "bf16": 2e-2}[wire]
+                self.assertLessEqual(tree["max_rel_error"], bound)
+                self.assertLessEqual(ring["max_rel_error"], 2e-6)
+
+    def test_dtypes_and_single_methods(self):
+        for dtype, method in itertools.product(("f32", "f16", "bf16"), ("tree", "ring", "allreduce3")):
+            with self.subTest(dtype=dtype, method=method):
+                found = self.decoded(run(DECODE, "--ranks", "2", "--dtype", dtype, "--method", method, "--json",
+                                         *SMALL), 2)
+                self.assertEqual([r["method"] for r in found["results"]], [method])
+                self.assertEqual(found["dtype"], dtype)
+
+    def test_fewer_tokens_than_ranks(self):
+        found = self.decoded(run(DECODE, "--ranks", "5", "--tokens", "2", "--heads", "3", "--kv-heads", "1",
+                                 "--head-dim", "16", "--repeat", "2", "--json"), 5)
+        self.assertEqual(found["tokens_per_rank"], [1, 1, 0, 0, 0])
+
+    def test_what_travels(self):
+        """Ring sends the other ranks' shards; tree sends partials, whatever the length of the cache."""
+        shape = ["--heads", "2", "--kv-heads", "1", "--head-dim", "64", "--repeat", "2", "--json", "--ranks", "3"]
+        sent = [{r["method"]: r["bytes_sent_per_rank"] for r in
+                 self.decoded(run(DECODE, *shape, "--tokens", str(tokens)), 3)["results"]} for tokens in (300, 3000)]
+        self.assertEqual(sent[0]["tree"], sent[1]["tree"])
+        self.assertEqual(sent[0]["ring"], 2 * 2 * 100 * 64 * 4)
+        self.assertEqual(sent[1]["ring"], 10 * sent[0]["ring"])
+
+    def test_for_people(self):
+        done = self.expect(run(DECODE, "--ranks", "2", *SMALL), 0)
+        last = done.stdout.rstrip().splitlines()[-1]
+        self.assertTrue(last.startswith("verified: worst relative error"), last)
+        self.assertIn("all ranks bitwise equal", last)
+
+    def test_same_seed_same_errors(self):
+        one, two, other = (json.loads(run(DECODE, "--json", "--seed", s, *SMALL).stdout)["results"][0]["max_rel_error"]
+                           for s in ("5", "5", "6"))
+        self.assertEqual(one, two)
+        self.assertNotEqual(one, other)
+
+    def test_not_verified(self):
+        """Values beyond the range of f16 cannot travel as f16: that must be seen and said."""
+        path = self.write(safetensors(layer(scale=1e7)))
+        done = self.expect(run(DECODE, "--ranks", "2", "--input", path, "--wire", "f16", "--method", "tree",
+                               "--json"), 1)
+        self.assertIs(json.loads(done.stdout)["verified"], False)
+        self.assertIn("NOT VERIFIED", done.stderr)
+        self.expect(run(DECODE, "--ranks", "2", "--input", path, "--wire", "f32"), 0)
+
+    @unittest.skipUnless(DATA.exists(), "no data of a model here")
+    def test_real_input(self):
+        found = self.decoded(run(DECODE, "--ranks", "4", "--input", str(DATA), "--repeat", "2", "--json"), 4)
+        self.assertGreaterEqual(found["tokens"], 2048)
+        self.assertGreaterEqual(len(found["layers"]), 2)
+        for result in found["results"]:
+            self.assertLess(result["max_rel_error"], 1e-6)
+
+
+class Files(Tools):
+    def test_good(self):
+        found = self.decoded(run(DECODE, "--json", "--input", self.write(
+            safetensors({**layer(7), **layer(2)}, {"scale": "0.25"}))), 1)
+        self.assertEqual(found["layers"], [2, 7])
+
+    def test_damaged(self):
+        good = safetensors(layer())
+        length, = struct.unpack("<Q", good[:8])
+        header, data = good[8:8 + length], good[8 + length:]
+        self.refused(b"", "too short")
+        self.refused(good[:7], "too short")
+        self.refused(good[:100], "header length")
+        self.refused(good[:-1], "outside", "layers.0.v")
+        self.refused(struct.pack("<Q", 1 << 63) + good[8:], "header length")
+        self.refused(struct.pack("<Q", (1 << 64) - 1) + good[8:], "header length")
+        self.refused(struct.pack("<Q", length - 9) + good[8:], "not a JSON object")
+        self.refused(pack(b"[]", data), "not a JSON object")
+        self.refused(pack(b"[" * 100000, data), "not a JSON object")
+        self.refused(pack(b"{}", data), "no tensor layers.L.q")
+        self.refused(pack(b'{"__metadata__": 3}', data), "__metadata__")
+
+    def changed(self, name, **changes):
+        """The good file with fields of one tensor's entry changed, or the entry removed."""
+        good = safetensors(layer())
+        length, = struct.unpack("<Q", good[:8])
+        header = json.loads(good[8:8 + length])
+        if changes:
+            header[name].update(changes)
+        else:
+            del header[name]
+        return pack(json.dumps(header).encode(), good[8 + length:])
+
+    def test_wrong_entries(self):
+        name, v = "layers.0.k", "layers.0.v"
+        self.refused(self.changed(name), name, "missing")
+        self.refused(self.changed(v), v, "missing")
+        self.refused(self.changed(name, dtype="F31"), name, "unknown dtype")
+        self.refused(self.changed(name, dtype="I32"), name, "I32", "not one of F32, F16 and BF16")
+        self.refused(self.changed(name, dtype=7), name, "no dtype")
+        self.refused(self.changed(name, dtype="F16"), name, "data_offsets", "shape")
+        self.refused(self.changed(name, data_offsets=[128, 1 << 40]), name, "outside")
+        self.refused(self.changed(name, data_offsets=[-4, 572]), name, "outside")
+        self.refused(self.changed(name, data_offsets=[704, 128]), name, "outside")
+        self.refused(self.changed(name, data_offsets=[128]), name, "not a pair")
+        self.refused(self.changed(name, data_offsets=[0, 576]), "overlap")
+        self.refused(self.changed(name, data_offsets=["0", "576"]), name, "not a pair")
+        self.refused(self.changed(name, shape=[1, 2, 9, -8]), name, "shape[3]")
+        self.refused(self.changed(name, shape=[1 << 62, 1 << 62, 4, 4]), name, "too large")
+        self.refused(self.changed(name, shape=[1] * 40), name, "shape")
+        self.refused(self.changed(name, shape="144"), name, "shape")
+        self.refused(self.changed(name, shape=[1, 2, 72]), name, "shape is not")
+        self.refused(self.changed(v, shape=[1, 2, 8, 9]), v, "shape is not")
+        self.refused(self.changed("layers.0.q", shape=[1, 32]), "layers.0.q", "shape is not")
+        self.refused(safetensors(layer(heads=3)), "not a multiple")
+        self.refused(safetensors(layer(tokens=0)), "is 0 or too large")
+        for scale in "", "x", "-1", "inf", "0", "1e-99", "0.5 ":
+            self.refused(safetensors(layer(), {"scale": scale}), "scale")
+
+    def test_values_out_of_range(self):
+        for scale, dtype, reason in (float("inf"), "f32", "not finite"), (1e7, "f16", "beyond the range of f16"):
+            path = self.write(safetensors(layer(scale=scale)))
+            done = self.expect(run(DECODE, "--input", path, "--dtype", dtype), 1)
+            self.assertIn(reason, done.stderr)
+            self.assertIn("layers.0.v", done.stderr)
+
+    def test_not_files(self):
+        self.assertIn("not a regular file", self.expect(run(DECODE, "--input", str(self.directory)), 1).stderr)
+        self.assertIn("not a regular file", self.expect(run(DECODE, "--input", "/dev/zero"), 1).stderr)
+        self.assertIn("No such file", self.expect(run(DECODE, "--input", "/nonexistent"), 1).stderr)
+
+    def test_random_damage(self):
+        """Bytes of the header changed at random: read or refused, never a crash."""
+        good = safetensors(layer(), {"scale": "0.5"})
+        length, = struct.unpack("<Q", good[:8])
+        chance = random.Random(SEED)
+        for trial in range(60):
+            bad = bytearray(good)
+            for _ in range(chance.randint(1, 4)):
+                bad[chance.randrange(8 + length)] = chance.choice(b'0123456789{}[]",:-e\\ \x00\xff')
+            done = run(DECODE, "--input", self.write(bytes(bad)), "--repeat", "1", "--method", "tree")
+            self.assertIn(done.returncode, (0, 1),
+                          f"seed {SEED}, trial {trial}: {bytes(bad[:8 + length])}\n{done.stderr}")
+
+
+class Perf(Tools):
+    def rows(self, done):
+        self.expect(done, 0)
+        found = json.loads(done.stdout)
+        self.assertEqual(list(found), ["rows"])
+        for row in found["rows"]:
+            self.assertGreater(row["banyan_us"], 0)
+            self.assertEqual(row["errors"], 0)
+        return found["rows"]
+
+    def test_combine(self):
+        rows = self.rows(run(PERF, "combine", "--ranks", "3", "--sizes", "520,4160,16K", "--iterations", "10",
+                             "--json"))
+        self.assertEqual([row["bytes"] for row in rows], [520, 4160, 16640])
+        self.assertLess(max(row["max_rel_error"] for row in rows), 2e-6)
+
+    def test_in_a_row(self):
+        for iterations in "1", "2", "120":
+            rows = self.rows(run(PERF, "combine", "--ranks", "2", "--sizes", "520", "--iterations", iterations,
+                                 "--in-a-row", "--json"))
+            self.assertEqual(rows[0]["iterations"], int(iterations))
+            self.assertEqual(rows[0]["bytes_between_hosts"], 0)
+
+    def test_combine_forms(self):
+        for scatter, wire, order in itertools.product(("none", "root", "heads", "tokens"), ("f32", "f16", "bf16"),
+                                                      ("plan", "canonical")):
+            with self.subTest(scatter=scatter, wire=wire, order=order):
+                rows = self.rows(run(PERF, "combine", "--ranks", "3", "--batch", "5", "--heads", "7",
+                                     "--head-dim", "24", "--scatter", scatter, "--wire", wire, "--order", order,
+                                     "--iterations", "5", "--json"))
+                self.assertEqual([row["rows"] for row in rows], [35])
+
+    def test_other_collectives(self):
+        for collective in "gather", "shift", "broadcast":
+            rows = self.rows(run(PERF, collective, "--ranks", "3", "--sizes", "1,77,4K", "--iterations", "5", "--json"))
+            self.assertEqual([row["bytes"] for row in rows], [1, 77, 4096])
+        self.assertEqual(len(self.rows(run(PERF, "barrier", "--ranks", "3", "--iterations", "5", "--json"))), 1)
+
+    def test_for_people(self):
+        done = self.expect(run(PERF, "combine", "--ranks", "2", "--sizes", "520", "--iterations", "5", "--pin"), 0)
+        lines = done.stdout.splitlines()
+        self.assertTrue(lines[0].startswith("# banyan-perf"))
+        self.assertEqual(len([line for line in lines if not line.startswith("#")]), 1)
+        self.assertIn("# Out of bounds values : 0 OK", lines)
+
+
+class Launchers(Tools):
+    def test_variables(self):
+        with socket.socket() as free:
+            free.bind(("127.0.0.1", 0))
+            port = free.getsockname()[1]
+        ranks = [subprocess.Popen([DECODE, "--json", *SMALL], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
+                                  env=dict(ENVIRONMENT, RANK=str(r), WORLD_SIZE="2", LOCAL_RANK=str(r),
+                                           MASTER_ADDR="127.0.0.1", MASTER_PORT=str(port))) for r in range(2)]
+        texts = [rank.communicate(timeout=120) for rank in ranks]
+        self.assertEqual([rank.returncode for rank in ranks], [0, 0], texts)
+        self.assertEqual(json.loads(texts[0][0])["ranks"], 2)
+        self.assertEqual(texts[1][0], "")
+
+    def with_mpi(self):
+        if MPIRUN is None or "built without MPI" in mpirun(1, DECODE, *SMALL).stderr:
+            self.skipTest("no MPI here")
+
+    def test_mpirun(self):
+        self.with_mpi()
+        self.decoded(mpirun(3, DECODE, "--json", *SMALL), 3)
+        done = mpirun(2, DECODE, "--input", "/nonexistent")
+        self.assertNotEqual(done.returncode, 0)
+        self.assertEqual(done.stderr.count("No such file"), 1, done.stderr)
+        done = mpirun(2, DECODE, "--ranks", "3")
+        self.assertNotEqual(done.returncode, 0)
+        self.assertIn("--ranks 3, but the launcher started 2", done.stderr)
+
+    def test_against_mpi(self):
+        self.with_mpi()
+        for ranks, *options in (2,), (5,), (2, "--in-a-row"):
+            done = self.expect(mpirun(ranks, PERF, "combine", "--against", "mpi", "--sizes", "520,16640",
+                                      "--iterations", "20", "--json", *options), 0)
+            for row in json.loads(done.stdout)["rows"]:
+                self.assertEqual(row["errors"], 0)
+                for key in "banyan_us", "mpi_allgather_us", "mpi_op_us", "mpi_allreduce3_us", "ratio_to_best_mpi":
+                    self.assertGreater(row[key], 0)
+
+
+if __name__ == "__main__":
+    unittest.main(verbosity=2)

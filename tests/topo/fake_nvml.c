@@ -1,0 +1,359 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * A management library for machines that have no GPU: the functions that the probe asks for, with the answers of a
+ * machine named by FAKE_NVML. FAKE_NVML_OPEN is set in the environment from init to shutdown. FAKE_NVML_FAILS is a
+ * seed: a call in eight then fails. With FAKE_NVML_OLD it is built as of an older driver, without the functions that
+ * such a one lacks. */
+#include <stdbool.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "topo/probe/nvml.h"
+
+#define EXPORTED __attribute__((visibility("default")))
+
+typedef enum joined { BY_NOTHING, BY_SWITCHES, BY_HIDDEN_SWITCHES, BY_MESH } joined;
+typedef enum fault {
+  NO_FAULT,
+  LINKS_DOWN,      /* the last 6 of one GPU, or of all */
+  LINKS_SLOW,      /* half their speed, of one GPU */
+  LANES_MISSING,   /* 8 of 16, of one GPU */
+  GPU_LOST,
+  PEERS_REFUSED,   /* all of them */
+  NOT_REGISTERED,  /* one GPU, in the fabric */
+  CALLS_FAIL,
+  INIT_FAILS,
+  NO_DRIVER,
+  ONE_BUS          /* all GPUs say that they are at one place */
+} fault;
+
+enum { ALL = -1 };
+
+typedef struct machine {
+  const char *name, *product;
+  unsigned gpus, links;
+  joined by;
+  int major, minor;
+  unsigned megabytes; /* of a link */
+  fault wrong;
+  int where;
+  bool domain, coherent;
+} machine;
+
+static const char h100[] = "NVIDIA H100 80GB HBM3", v100[] = "Tesla V100-SXM2-32GB", gb200[] = "NVIDIA GB200";
+
+static const machine machines[] = {
+    {"dgx-h100", h100, 8, 18, BY_SWITCHES, 9, 0, 26562, NO_FAULT, 0, false, false},
+    {"dgx-h100-gpu3-12-links", h100, 8, 18, BY_SWITCHES, 9, 0, 26562, LINKS_DOWN, 3, false, false},
+    {"dgx-h100-all-12-links", h100, 8, 18, BY_SWITCHES, 9, 0, 26562, LINKS_DOWN, ALL, false, false},
+    {"dgx-h100-gpu2-slow", h100, 8, 18, BY_SWITCHES, 9, 0, 26562, LINKS_SLOW, 2, false, false},
+    {"dgx-h100-gpu4-8-lanes", h100, 8, 18, BY_SWITCHES, 9, 0, 26562, LANES_MISSING, 4, false, false},
+    {"dgx-h100-gpu5-lost", h100, 8, 18, BY_SWITCHES, 9, 0, 26562, GPU_LOST, 5, false, false},
+    {"dgx-h100-gpu6-not-registered", h100, 8, 18, BY_SWITCHES, 9, 0, 26562, NOT_REGISTERED, 6, false, false},
+    {"hgx-h100-vm", h100, 8, 18, BY_HIDDEN_SWITCHES, 9, 0, 26562, NO_FAULT, 0, false, false},
+    {"v100-mesh", v100, 8, 6, BY_MESH, 7, 0, 25781, NO_FAULT, 0, false, false},
+    {"v100-mesh-gpu0-0-links", v100, 8, 6, BY_MESH, 7, 0, 25781, LINKS_DOWN, 0, false, false},
+    {"no-peer", v100, 8, 6, BY_MESH, 7, 0, 25781, PEERS_REFUSED, ALL, false, false},
+    {"gb200", gb200, 4, 18, BY_HIDDEN_SWITCHES, 10, 0, 53125, NO_FAULT, 0, true, true},
+    {"l40s", "NVIDIA L40S", 8, 0, BY_NOTHING, 8, 9, 0, NO_FAULT, 0, false, false},
+    {"one-bus", h100, 8, 18, BY_SWITCHES, 9, 0, 26562, ONE_BUS, ALL, false, false},
+    {"no-gpu", h100, 0, 0, BY_NOTHING, 9, 0, 0, NO_FAULT, 0, false, false},
+    {"absurd", h100, 4000000000u, 0, BY_NOTHING, 9, 0, 0, NO_FAULT, 0, false, false},
+    {"all-lost", h100, 8, 18, BY_SWITCHES, 9, 0, 26562, GPU_LOST, ALL, false, false},
+    {"broken", h100, 8, 18, BY_SWITCHES, 9, 0, 26562, CALLS_FAIL, 0, false, false},
+    {"init-fails", h100, 8, 18, BY_SWITCHES, 9, 0, 26562, INIT_FAILS, 0, false, false},
+    {"no-driver", h100, 8, 18, BY_SWITCHES, 9, 0, 26562, NO_DRIVER, 0, false, false},
+};
+
+/* NVLinks between two V100 of a DGX-1. */
+static const unsigned char mesh[8][8] = {{0, 1, 1, 2, 2, 0, 0, 0}, {1, 0, 2, 1, 0, 2, 0, 0}, {1, 2, 0, 2, 0, 0, 1, 0},
+                                         {2, 1, 2, 0, 0, 0, 0, 1}, {2, 0, 0, 0, 0, 1, 1, 2}, {0, 2, 0, 0, 1, 0, 2, 1},
+                                         {0, 0, 1, 0, 1, 2, 0, 2}, {0, 0, 0, 1, 2, 1, 2, 0}};
+static const unsigned buses[8] = {0x1b, 0x43, 0x52, 0x61, 0x9d, 0xc3, 0xd1, 0xdf};
+
+static const machine *here(void) {
+  const char *name = getenv("FAKE_NVML");
+  for (size_t i = 0; name && i < sizeof machines / sizeof machines[0]; i++) {
+    if (strcmp(machines[i].name, name) == 0) return &machines[i];
+  }
+  fprintf(stderr, "fake_nvml: FAKE_NVML=%s: no such machine\n", name ? name : "");
+  abort();
+}
+
+static bool is_at(const machine *m, fault wrong, unsigned gpu) {
+  return m->wrong == wrong && (m->where == ALL || m->where == (int)gpu);
+}
+
+static bool fails_by_chance(void) {
+  static uint64_t state; /* starts anew where the library is loaded again */
+  const char *seed = getenv("FAKE_NVML_FAILS");
+  if (!seed) return false;
+  if (state == 0) state = 0x9e3779b97f4a7c15u * (uint64_t)strtol(seed, NULL, 10);
+  state ^= state << 13;
+  state ^= state >> 7;
+  state ^= state << 17;
+  return state % 8 == 0;
+}
+
+/* What any call about a GPU answers first. */
+static bny_nvml_return answer(const machine *m, bny_nvml_device device, unsigned *gpu) {
+  if (!getenv("FAKE_NVML_OPEN")) abort();
+  if (m->wrong == CALLS_FAIL || fails_by_chance()) return BNY_NVML_UNKNOWN;
+  *gpu = (unsigned)((uintptr_t)device - 1);
+  if (*gpu >= m->gpus) return BNY_NVML_INVALID_ARGUMENT;
+  return is_at(m, GPU_LOST, *gpu) ? BNY_NVML_GPU_IS_LOST : BNY_NVML_SUCCESS;
+}
+
+static bny_nvml_return answer_link(const machine *m, bny_nvml_device device, unsigned link, unsigned *gpu) {
+  bny_nvml_return status = answer(m, device, gpu);
+  if (status != BNY_NVML_SUCCESS) return status;
+  return m->links == 0 ? BNY_NVML_NOT_SUPPORTED : link >= m->links ? BNY_NVML_INVALID_ARGUMENT : BNY_NVML_SUCCESS;
+}
+
+static unsigned peer_of(unsigned gpu, unsigned link) {
+  unsigned peer = 0;
+  for (; peer < 7 && link >= mesh[gpu][peer]; peer++) link -= mesh[gpu][peer];
+  return peer;
+}
+
+/* A link is down if its own end is, or that of its peer (GPUs of a mesh whose links are all down). */
+static bool is_up(const machine *m, unsigned gpu, unsigned link) {
+  if (m->by == BY_MESH && m->wrong == LINKS_DOWN)
+    return gpu != (unsigned)m->where && peer_of(gpu, link) != (unsigned)m->where;
+  return !is_at(m, LINKS_DOWN, gpu) || link < m->links - 6;
+}
+
+/* Prototypes: the library's names are not ours. */
+EXPORTED bny_nvml_return nvmlInit_v2(void);
+EXPORTED bny_nvml_return nvmlShutdown(void);
+EXPORTED const char *nvmlErrorString(bny_nvml_return status);
+EXPORTED bny_nvml_return nvmlDeviceGetCount_v2(unsigned *count);
+EXPORTED bny_nvml_return nvmlDeviceGetHandleByIndex_v2(unsigned index, bny_nvml_device *device);
+EXPORTED bny_nvml_return nvmlDeviceGetPciInfo_v2(bny_nvml_device device, bny_nvml_pci *pci);
+EXPORTED bny_nvml_return nvmlDeviceGetPciInfo_v3(bny_nvml_device device, bny_nvml_pci *pci);
+EXPORTED bny_nvml_return nvmlDeviceGetName(bny_nvml_device device, char *name, unsigned bytes);
+EXPORTED bny_nvml_return nvmlDeviceGetUUID(bny_nvml_device device, char *uuid, unsigned bytes);
+EXPORTED bny_nvml_return nvmlDeviceGetCudaComputeCapability(bny_nvml_device device, int *major, int *minor);
+EXPORTED bny_nvml_return nvmlDeviceGetMaxPcieLinkGeneration(bny_nvml_device device, unsigned *generation);
+EXPORTED bny_nvml_return nvmlDeviceGetMaxPcieLinkWidth(bny_nvml_device device, unsigned *lanes);
+EXPORTED bny_nvml_return nvmlDeviceGetCurrPcieLinkGeneration(bny_nvml_device device, unsigned *generation);
+EXPORTED bny_nvml_return nvmlDeviceGetCurrPcieLinkWidth(bny_nvml_device device, unsigned *lanes);
+EXPORTED bny_nvml_return nvmlDeviceGetMemoryAffinity(bny_nvml_device device, unsigned words, unsigned long *nodes,
+                                                     unsigned scope);
+EXPORTED bny_nvml_return nvmlDeviceGetNvLinkState(bny_nvml_device device, unsigned link, unsigned *state);
+EXPORTED bny_nvml_return nvmlDeviceGetNvLinkVersion(bny_nvml_device device, unsigned link, unsigned *version);
+EXPORTED bny_nvml_return nvmlDeviceGetNvLinkRemotePciInfo_v2(bny_nvml_device device, unsigned link, bny_nvml_pci *pci);
+EXPORTED bny_nvml_return nvmlDeviceGetNvLinkRemoteDeviceType(bny_nvml_device device, unsigned link, unsigned *type);
+EXPORTED bny_nvml_return nvmlDeviceGetFieldValues(bny_nvml_device device, int count, bny_nvml_field *fields);
+EXPORTED bny_nvml_return nvmlDeviceGetP2PStatus(bny_nvml_device a, bny_nvml_device b, unsigned capability,
+                                                unsigned *status);
+EXPORTED bny_nvml_return nvmlDeviceGetGpuFabricInfoV(bny_nvml_device device, bny_nvml_fabric *fabric);
+
+bny_nvml_return nvmlInit_v2(void) {
+  if (here()->wrong == INIT_FAILS) return 18;
+  if (here()->wrong == NO_DRIVER) return BNY_NVML_DRIVER_NOT_LOADED;
+  setenv("FAKE_NVML_OPEN", "1", 1);
+  return BNY_NVML_SUCCESS;
+}
+
+bny_nvml_return nvmlShutdown(void) {
+  unsetenv("FAKE_NVML_OPEN");
+  return here()->wrong == CALLS_FAIL ? BNY_NVML_UNKNOWN : BNY_NVML_SUCCESS;
+}
+
+const char *nvmlErrorString(bny_nvml_return status) {
+  switch (status) {
+    case BNY_NVML_DRIVER_NOT_LOADED: return "Driver Not Loaded";
+    case BNY_NVML_GPU_IS_LOST: return "GPU is lost";
+    case 18: return "Driver/library version mismatch";
+    default: return "Unknown Error";
+  }
+}
+
+bny_nvml_return nvmlDeviceGetCount_v2(unsigned *count) {
+  if (here()->wrong == CALLS_FAIL || fails_by_chance()) return BNY_NVML_UNKNOWN;
+  *count = here()->gpus;
+  return BNY_NVML_SUCCESS;
+}
+
+bny_nvml_return nvmlDeviceGetHandleByIndex_v2(unsigned index, bny_nvml_device *device) {
+  unsigned gpu;
+  bny_nvml_device made = (bny_nvml_device)((uintptr_t)index + 1);
+  bny_nvml_return status = answer(here(), made, &gpu);
+  if (status == BNY_NVML_SUCCESS) *device = made;
+  return status;
+}
+
+bny_nvml_return nvmlDeviceGetName(bny_nvml_device device, char *name, unsigned bytes) {
+  unsigned gpu;
+  bny_nvml_return status = answer(here(), device, &gpu);
+  if (status == BNY_NVML_SUCCESS) snprintf(name, bytes, "%s", here()->product);
+  return status;
+}
+
+bny_nvml_return nvmlDeviceGetUUID(bny_nvml_device device, char *uuid, unsigned bytes) {
+  unsigned gpu;
+  bny_nvml_return status = answer(here(), device, &gpu);
+  if (status == BNY_NVML_SUCCESS) snprintf(uuid, bytes, "GPU-00000000-0000-0000-0000-%012u", gpu);
+  return status;
+}
+
+bny_nvml_return nvmlDeviceGetCudaComputeCapability(bny_nvml_device device, int *major, int *minor) {
+  unsigned gpu;
+  bny_nvml_return status = answer(here(), device, &gpu);
+  if (status == BNY_NVML_SUCCESS) *major = here()->major, *minor = here()->minor;
+  return status;
+}
+
+static bny_nvml_return number(bny_nvml_device device, unsigned value, unsigned *out) {
+  unsigned gpu;
+  bny_nvml_return status = answer(here(), device, &gpu);
+  if (status == BNY_NVML_SUCCESS) *out = value;
+  return status;
+}
+
+bny_nvml_return nvmlDeviceGetMaxPcieLinkGeneration(bny_nvml_device device, unsigned *generation) {
+  return number(device, here()->major >= 9 ? 5 : here()->major >= 8 ? 4 : 3, generation);
+}
+
+bny_nvml_return nvmlDeviceGetMaxPcieLinkWidth(bny_nvml_device device, unsigned *lanes) {
+  return number(device, 16, lanes);
+}
+
+bny_nvml_return nvmlDeviceGetCurrPcieLinkGeneration(bny_nvml_device device, unsigned *generation) {
+  return number(device, 1, generation); /* idle */
+}
+
+bny_nvml_return nvmlDeviceGetCurrPcieLinkWidth(bny_nvml_device device, unsigned *lanes) {
+  return number(device, is_at(here(), LANES_MISSING, (unsigned)((uintptr_t)device - 1)) ? 8 : 16, lanes);
+}
+
+bny_nvml_return nvmlDeviceGetNvLinkState(bny_nvml_device device, unsigned link, unsigned *state) {
+  unsigned gpu;
+  bny_nvml_return status = answer_link(here(), device, link, &gpu);
+  if (status == BNY_NVML_SUCCESS) *state = is_up(here(), gpu, link);
+  return status;
+}
+
+bny_nvml_return nvmlDeviceGetNvLinkVersion(bny_nvml_device device, unsigned link, unsigned *version) {
+  unsigned gpu;
+  bny_nvml_return status = answer_link(here(), device, link, &gpu);
+  if (status == BNY_NVML_SUCCESS)
+    *version = here()->major >= 10 ? BNY_NVML_NVLINK_5_0 : here()->major >= 9 ? BNY_NVML_NVLINK_4_0 : 2;
+  return status;
+}
+
+static bny_nvml_return remote(bny_nvml_device device, unsigned link, bny_nvml_pci *pci, unsigned *type) {
+  unsigned gpu;
+  const machine *m = here();
+  bny_nvml_return status = answer_link(m, device, link, &gpu);
+  if (status == BNY_NVML_SUCCESS && !is_up(m, gpu, link)) status = BNY_NVML_NOT_SUPPORTED;
+  if (status != BNY_NVML_SUCCESS) return status;
+  *type = m->by == BY_MESH ? BNY_NVML_REMOTE_GPU : BNY_NVML_REMOTE_SWITCH;
+  if (m->by == BY_MESH)
+    *pci = (bny_nvml_pci){.bus = buses[peer_of(gpu, link)], .device_id = 0x1db510deu};
+  else if (m->by == BY_SWITCHES)
+    *pci = (bny_nvml_pci){.bus = 7 + link % 4, .device_id = 0x22a310deu};
+  else
+    *pci = (bny_nvml_pci){.domain = 0xffffffffu, .bus = 0xff, .device = 0xff};
+  return BNY_NVML_SUCCESS;
+}
+
+bny_nvml_return nvmlDeviceGetNvLinkRemotePciInfo_v2(bny_nvml_device device, unsigned link, bny_nvml_pci *pci) {
+  unsigned type;
+  return remote(device, link, pci, &type);
+}
+
+static bool is_registered(unsigned gpu) { return !is_at(here(), NOT_REGISTERED, gpu); }
+
+bny_nvml_return nvmlDeviceGetP2PStatus(bny_nvml_device a, bny_nvml_device b, unsigned capability, unsigned *status) {
+  unsigned first, second;
+  const machine *m = here();
+  bny_nvml_return got = answer(m, a, &first);
+  if (got == BNY_NVML_SUCCESS) got = answer(m, b, &second);
+  if (got != BNY_NVML_SUCCESS) return got;
+  bool linked = m->by == BY_MESH ? mesh[first][second] > 0 : m->by != BY_NOTHING;
+  bool given = m->wrong != PEERS_REFUSED && is_registered(first) && is_registered(second);
+  *status = given && (linked || capability != BNY_NVML_P2P_NVLINK) ? BNY_NVML_P2P_OK : BNY_NVML_P2P_NOT_SUPPORTED;
+  return BNY_NVML_SUCCESS;
+}
+
+static bny_nvml_return place(bny_nvml_device device, bny_nvml_pci *pci) {
+  unsigned gpu;
+  bny_nvml_return status = answer(here(), device, &gpu);
+  if (status != BNY_NVML_SUCCESS) return status;
+  pci->domain = 0;
+  pci->bus = here()->wrong == ONE_BUS ? 1 : buses[gpu % 8];
+  pci->device = 0;
+  return BNY_NVML_SUCCESS;
+}
+
+#ifdef FAKE_NVML_OLD
+
+/* Its structure is shorter: what lies behind these members is the caller's. */
+bny_nvml_return nvmlDeviceGetPciInfo_v2(bny_nvml_device device, bny_nvml_pci *pci) { return place(device, pci); }
+
+#else
+
+bny_nvml_return nvmlDeviceGetPciInfo_v3(bny_nvml_device device, bny_nvml_pci *pci) {
+  bny_nvml_return status = place(device, pci);
+  if (status == BNY_NVML_SUCCESS)
+    snprintf(pci->bus_id, sizeof pci->bus_id, "%08X:%02X:%02X.0", pci->domain, pci->bus & 0xff, pci->device & 0x1f);
+  return status;
+}
+
+bny_nvml_return nvmlDeviceGetMemoryAffinity(bny_nvml_device device, unsigned words, unsigned long *nodes,
+                                            unsigned scope) {
+  unsigned gpu;
+  bny_nvml_return status = answer(here(), device, &gpu);
+  if (status != BNY_NVML_SUCCESS || words == 0 || scope != BNY_NVML_SCOPE_NODE) return status;
+  nodes[0] = 1ul << (2 * gpu / here()->gpus);
+  return BNY_NVML_SUCCESS;
+}
+
+bny_nvml_return nvmlDeviceGetNvLinkRemoteDeviceType(bny_nvml_device device, unsigned link, unsigned *type) {
+  bny_nvml_pci pci;
+  return remote(device, link, &pci, type);
+}
+
+static void field_fill(const machine *m, unsigned gpu, bny_nvml_field *field) {
+  unsigned value = 0;
+  bool there = true;
+  if (field->id == BNY_NVML_FIELD_NVLINK_SPEED && field->scope < m->links)
+    value = is_up(m, gpu, field->scope) ? m->megabytes / (is_at(m, LINKS_SLOW, gpu) ? 2 : 1) : 0;
+  else if (field->id == BNY_NVML_FIELD_C2C_COUNT && m->coherent)
+    value = 10;
+  else if (field->id == BNY_NVML_FIELD_C2C_STATUS && m->coherent)
+    value = 1;
+  else if (field->id == BNY_NVML_FIELD_C2C_SPEED && m->coherent)
+    value = 44712;
+  else
+    there = false;
+  field->status = there ? BNY_NVML_SUCCESS : BNY_NVML_NOT_SUPPORTED;
+  field->value_type = BNY_NVML_VALUE_UINT;
+  field->value.number = value;
+}
+
+bny_nvml_return nvmlDeviceGetFieldValues(bny_nvml_device device, int count, bny_nvml_field *fields) {
+  unsigned gpu;
+  bny_nvml_return status = answer(here(), device, &gpu);
+  for (int i = 0; status == BNY_NVML_SUCCESS && i < count; i++) field_fill(here(), gpu, &fields[i]);
+  return status;
+}
+
+bny_nvml_return nvmlDeviceGetGpuFabricInfoV(bny_nvml_device device, bny_nvml_fabric *fabric) {
+  unsigned gpu;
+  bny_nvml_return status = answer(here(), device, &gpu);
+  if (status != BNY_NVML_SUCCESS) return status;
+  if (fabric->version != BNY_NVML_FABRIC_VERSION) return BNY_NVML_INVALID_ARGUMENT;
+  if (here()->major < 9) return BNY_NVML_NOT_SUPPORTED;
+  fabric->state = is_registered(gpu) ? BNY_NVML_FABRIC_COMPLETED : BNY_NVML_FABRIC_IN_PROGRESS;
+  fabric->status = BNY_NVML_SUCCESS;
+  if (!here()->domain) return BNY_NVML_SUCCESS;
+  for (int i = 0; i < 16; i++) fabric->uuid[i] = (unsigned char)(0x10 + i);
+  fabric->clique = 3;
+  return BNY_NVML_SUCCESS;
+}
+
+#endif

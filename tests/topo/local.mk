@@ -1,0 +1,52 @@
+# SPDX-License-Identifier: Apache-2.0
+unit_tests += \
+  %D%/test_topo_corpus \
+  %D%/test_topo_hwloc \
+  %D%/test_topo_join \
+  %D%/test_topo_json \
+  %D%/test_topo_levels \
+  %D%/test_topo_measure \
+  %D%/test_topo_model \
+  %D%/test_topo_nccl \
+  %D%/test_topo_nvml \
+  %D%/test_topo_probe \
+  %D%/test_topo_rings \
+  %D%/test_topo_smi \
+  %D%/test_topo_text \
+  %D%/test_topo_verbs \
+  %D%/test_topo_view \
+  %D%/test_topo_xml
+libbanyan_tests_la_SOURCES += \
+  %D%/topo_laws.h \
+  %D%/topo_sysfs.h \
+  %D%/topo_util.h \
+  %D%/topo_xml_util.h
+%C%_test_topo_corpus_LDADD = libbanyan_topo.la $(LDADD)
+%C%_test_topo_hwloc_LDADD = libbanyan_topo.la $(LDADD)
+%C%_test_topo_join_LDADD = libbanyan_topo.la $(LDADD)
+%C%_test_topo_json_LDADD = libbanyan_topo.la $(LDADD)
+%C%_test_topo_levels_LDADD = libbanyan_topo.la $(LDADD)
+%C%_test_topo_model_LDADD = libbanyan_topo.la $(LDADD)
+%C%_test_topo_nccl_LDADD = libbanyan_topo.la $(LDADD)
+%C%_test_topo_nvml_LDADD = libbanyan_topo.la $(LDADD)
+%C%_test_topo_probe_LDADD = libbanyan_topo.la $(LDADD)
+%C%_test_topo_rings_LDADD = libbanyan_topo.la $(LDADD)
+%C%_test_topo_smi_LDADD = libbanyan_topo.la $(LDADD)
+%C%_test_topo_text_LDADD = libbanyan_topo.la $(LDADD)
+%C%_test_topo_verbs_LDADD = libbanyan_topo.la $(LDADD)
+%C%_test_topo_xml_LDADD = libbanyan_topo.la $(LDADD)
+%C%_test_topo_measure_LDADD = libbanyan_launch.la libbanyan_topo.la $(LDADD)
+%C%_test_topo_view_CFLAGS = $(AM_CFLAGS) $(CHECK_CFLAGS) $(LIBXML2_CFLAGS)
+%C%_test_topo_view_LDADD = libbanyan_picture.la libbanyan_launch.la libbanyan_topo.la $(LIBXML2_LIBS) $(LDADD)
+
+# A library like NVIDIA's as it is now, and one like that of an older driver, which the probe loads.
+check_LTLIBRARIES += %D%/fake_nvml.la %D%/fake_nvml_old.la
+module_flags = $(AM_LDFLAGS) -module -avoid-version -shared -rpath /nowhere
+fake_nvml_sources = %D%/fake_nvml.c
+%C%_fake_nvml_la_SOURCES = $(fake_nvml_sources)
+%C%_fake_nvml_la_LDFLAGS = $(module_flags)
+%C%_fake_nvml_old_la_SOURCES = $(fake_nvml_sources)
+%C%_fake_nvml_old_la_CPPFLAGS = $(AM_CPPFLAGS) -DFAKE_NVML_OLD
+%C%_fake_nvml_old_la_LDFLAGS = $(module_flags)
+
+EXTRA_DIST += %D%/fuzz %D%/fuzz_topo.c

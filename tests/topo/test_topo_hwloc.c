@@ -1,0 +1,139 @@
+/* SPDX-License-Identifier: Apache-2.0
+ * hwloc's XML, versions 1 and 2. */
+#include "tests/topo/topo_xml_util.h"
+
+START_TEST(hwloc_v2) {
+  bny_topo *t = import(hwloc_v2_example, "hwloc-xml");
+  ck_assert_str_eq(t->nodes[0].name, "a & b");
+  ck_assert_int_eq(bny_topo_count(t, BNY_TOPO_PACKAGE), 1);
+  ck_assert_int_eq(bny_topo_count(t, BNY_TOPO_NUMA), 1);
+  ck_assert_int_eq(bny_topo_count(t, BNY_TOPO_GPU), 2); /* and no management controller */
+  ck_assert_int_eq(bny_topo_count(t, BNY_TOPO_PCI), 3); /* two host bridges, one switch */
+  int32_t g0 = named(t, BNY_TOPO_GPU, "GPU0"), g1 = named(t, BNY_TOPO_GPU, "GPU1"),
+          nic = named(t, BNY_TOPO_NIC, "mlx5_0");
+  ck_assert_str_eq(t->nodes[g1].bus_id, "0000:03:00.0"); /* as NVML numbers them */
+  ck_assert_int_eq(bny_topo_ancestor(t, nic, BNY_TOPO_NUMA), named(t, BNY_TOPO_NUMA, "node0"));
+  ck_assert_str_eq(t->nodes[named(t, BNY_TOPO_PORT, "1")].guid, "98039b0300829c64");
+  ck_assert_int_eq(bny_topo_path_between(t, g1, nic), BNY_TOPO_PATH_PIX);
+  ck_assert_int_eq(bny_topo_path_between(t, g0, nic), BNY_TOPO_PATH_NODE);
+  ck_assert_int_eq(between(t, g0, g1)->count, 3);
+  ck_assert_int_eq(bny_topo_path_between(t, g0, g1), BNY_TOPO_PATH_NVL);
+  ck_assert_double_eq_tol(between(t, g1, t->nodes[g1].parent)->gbytes_per_s, 48, 1e-9);
+  bny_topo_free(t);
+}
+END_TEST
+
+START_TEST(hwloc_v1) {
+  bny_topo *t = import(hwloc_v1_example, "hwloc-xml");
+  ck_assert_int_eq(bny_topo_count(t, BNY_TOPO_PACKAGE), 2);
+  ck_assert_int_eq(bny_topo_count(t, BNY_TOPO_NUMA), 2);
+  int32_t g0 = named(t, BNY_TOPO_GPU, "GPU0"), g1 = named(t, BNY_TOPO_GPU, "GPU1"),
+          numa = named(t, BNY_TOPO_NUMA, "node1");
+  ck_assert_int_eq(bny_topo_ancestor(t, g1, BNY_TOPO_NUMA), numa);
+  ck_assert_int_eq(bny_topo_ancestor(t, numa, BNY_TOPO_PACKAGE), named(t, BNY_TOPO_PACKAGE, "package1"));
+  ck_assert_int_eq(bny_topo_path_between(t, g0, g1), BNY_TOPO_PATH_SYS);
+  bny_topo_free(t);
+}
+END_TEST
+
+static const refusal refused[] = {
+    {"<topology version=\"3.0\">\n</topology>", 1, "version 3.0"},
+    {"<topology version=\"2.0\">\n</topology>", 1, "no Machine"},
+    {"<topology version=\"2.0\">\n<object type=\"Package\"/></topology>", 2, "outside of a Machine"},
+    {"<topology version=\"2.0\"><object type=\"Machine\"/>\n<object type=\"Machine\"/></topology>", 2, "the second"},
+    {"<topology version=\"2.0\"><object type=\"Machine\">\n<object type=\"PCIDev\" pci_busid=\"?\" pci_type=\"0302 "
+     "[10de:1] [0:0] "
+     "a\"/></object></topology>",
+     2, "pci_busid"},
+    {"<topology version=\"2.0\"><object type=\"Machine\">\n<object type=\"PCIDev\" pci_busid=\"0000:01:00.0\" "
+     "pci_link_speed=\"-4\" pci_type=\"0302 [10de:1] [0:0] a\"/></object></topology>",
+     2, "absurd"},
+    {"<topology version=\"2.0\"><object type=\"Machine\"><object type=\"PCIDev\" pci_busid=\"0000:01:00.0\" "
+     "pci_type=\"0302 "
+     "[10de:1] [0:0] a\"/>\n<object type=\"PCIDev\" pci_busid=\"0000:01:00.0\" pci_type=\"0302 [10de:1] [0:0] "
+     "a\"/></object></topology>",
+     2, "stands twice"},
+    {"<topology version=\"2.0\"><object type=\"Machine\" gp_index=\"1\">\n<object type=\"Core\" "
+     "gp_index=\"1\"/></object></topology>",
+     2, "gp_index 1 stands twice"},
+    {"<topology version=\"2.0\"><object type=\"Machine\" gp_index=\"1\"/>\n<distances2 nbobjs=\"99999999\" "
+     "name=\"NVLinkBandwidth\"/></topology>",
+     2, "absurd"},
+    {"<topology version=\"2.0\"><object type=\"Machine\" gp_index=\"1\"/>\n<distances2 nbobjs=\"1\" "
+     "name=\"NVLinkBandwidth\"><indexes>OSDev:4</indexes></distances2></topology>",
+     2, "no object OSDev:4"},
+    {"<topology version=\"2.0\"><object type=\"Machine\" gp_index=\"1\"/>\n<distances2 nbobjs=\"1\" "
+     "name=\"NVLinkBandwidth\"><indexes>1</indexes><u64values>1 2</u64values></distances2></topology>",
+     2, "2 of 1 values"},
+};
+
+START_TEST(what_is_refused) { ck_refused(&refused[_i]); }
+END_TEST
+
+static void ck_hwloc_dump(const char *path, const char *name) {
+  size_t bytes;
+  char *text = read_text(path, &bytes);
+  bny_topo_error error = {.text = ""};
+  bny_topo *topo = bny_topo_load(path, NULL, &error);
+  ck_assert_msg(topo != NULL, "%s", error.text);
+  ck_assert_msg(bny_topo_count(topo, BNY_TOPO_PACKAGE) == tags(text, "<object type=\"Package\""), "%s: packages", name);
+  ck_assert_msg(bny_topo_count(topo, BNY_TOPO_NUMA) == tags(text, "<object type=\"NUMANode\""), "%s: NUMA nodes", name);
+  ck_assert_msg(bny_topo_count(topo, BNY_TOPO_NIC) == tags(text, "pci_type=\"02"), "%s: NICs", name);
+  /* AMD's that computes, and not its displays of management controllers */
+  int32_t gpus =
+      tags(text, "\"0302 [") + tags(text, "\"0300 [10de:") + tags(text, " [1002:66a1]") + tags(text, " [1002:6798]");
+  ck_assert_msg(bny_topo_count(topo, BNY_TOPO_GPU) == gpus, "%s: %d GPUs, the file has %d", name,
+                bny_topo_count(topo, BNY_TOPO_GPU), gpus);
+  ck_assert_msg(bny_topo_count(topo, BNY_TOPO_SWITCH) == tags(text, "subtype=\"NVSwitch\""), "%s: NVSwitches", name);
+  free(text);
+  bny_topo_free(topo);
+}
+
+START_TEST(dumps_of_hwloc) { each_dump("hwloc", ".xml", ck_hwloc_dump); }
+END_TEST
+
+START_TEST(paths_of_real_bridges) {
+  bny_topo *topo = dump("hwloc/nvidiaDGX2.xml");
+  if (topo != NULL) {
+    int32_t g[16];
+    for (int i = 0; i < 16; i++) {
+      char name[16];
+      snprintf(name, sizeof name, "GPU%d", i);
+      g[i] = named(topo, BNY_TOPO_GPU, name);
+    }
+    ck_assert_int_eq(links_of_kind(topo, BNY_TOPO_LINK_NVLINK), 16 * 6);
+    ck_assert_int_eq(bny_topo_path_between(topo, g[0], g[1]), BNY_TOPO_PATH_NVL);
+    ck_assert_int_eq(bny_topo_path_between(topo, g[0], g[8]),
+                     BNY_TOPO_PATH_SYS); /* two halves; their trunks are not told of */
+    /* without its NVLinks */
+    for (int32_t l = 0; l < topo->nlinks; l++) {
+      topo->links[l].kind = topo->links[l].kind == BNY_TOPO_LINK_NVLINK ? BNY_TOPO_LINK_SYS : topo->links[l].kind;
+    }
+    ck_assert_int_eq(bny_topo_path_between(topo, g[0], g[1]), BNY_TOPO_PATH_PIX);
+    ck_assert_int_eq(bny_topo_path_between(topo, g[0], g[2]), BNY_TOPO_PATH_PXB);
+    ck_assert_int_eq(bny_topo_path_between(topo, g[0], g[4]), BNY_TOPO_PATH_NODE);
+    ck_assert_int_eq(bny_topo_path_between(topo, g[0], g[8]), BNY_TOPO_PATH_SYS);
+  }
+  bny_topo_free(topo);
+}
+END_TEST
+
+int main(void) {
+  if (!xml_is_read()) {
+    return 77;
+  }
+  Suite *suite = suite_create("topo_hwloc");
+  TCase *tests = tcase_create("xml");
+  tcase_set_timeout(tests, 120);
+  tcase_add_test(tests, hwloc_v2);
+  tcase_add_test(tests, hwloc_v1);
+  tcase_add_loop_test(tests, what_is_refused, 0, (int)(sizeof refused / sizeof refused[0]));
+  tcase_add_test(tests, dumps_of_hwloc);
+  tcase_add_test(tests, paths_of_real_bridges);
+  suite_add_tcase(suite, tests);
+  SRunner *runner = srunner_create(suite);
+  srunner_run_all(runner, CK_NORMAL);
+  int failed = srunner_ntests_failed(runner);
+  srunner_free(runner);
+  return failed == 0 ? EXIT_SUCCESS : EXIT_FAILURE;
+}

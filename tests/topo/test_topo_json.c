@@ -1,0 +1,312 @@
+/* SPDX-License-Identifier: Apache-2.0
+ * Our own format: what is written and read again is the same model, to the last bit; and what is refused. */
+#include <check.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "topo/import/json.h"
+#include "topo/model/model.h"
+#include "tests/topo/topo_util.h"
+
+static bool same_text(const char *a, const char *b) {
+  return (a == NULL && b == NULL) || (a != NULL && b != NULL && strcmp(a, b) == 0);
+}
+
+/* Doubles by their bits. */
+static bool same_bits(double a, double b) {
+  return memcmp(&a, &b, sizeof a) == 0;
+}
+
+static void ck_same(const bny_topo *a, const bny_topo *b, const char *name) {
+  ck_assert_msg(a->nnodes == b->nnodes && a->nlinks == b->nlinks, "%s: %d and %d nodes, %d and %d links", name, a->nnodes,
+                b->nnodes, a->nlinks, b->nlinks);
+  for (int32_t n = 0; n < a->nnodes; n++) {
+    const bny_topo_node *x = &a->nodes[n], *y = &b->nodes[n];
+    bool same = x->kind == y->kind && x->parent == y->parent && x->index == y->index && same_text(x->name, y->name) &&
+                same_text(x->model, y->model) && same_text(x->vendor, y->vendor) && same_text(x->bus_id, y->bus_id) &&
+                same_text(x->guid, y->guid) && x->compute == y->compute && x->host_bridge == y->host_bridge &&
+                x->source == y->source && x->first_link == y->first_link;
+    ck_assert_msg(same, "%s: node %d, %s", name, n, x->name);
+  }
+  for (int32_t l = 0; l < a->nlinks; l++) {
+    const bny_topo_link *x = &a->links[l], *y = &b->links[l];
+    bool same = x->kind == y->kind && x->from == y->from && x->to == y->to && x->count == y->count &&
+                same_bits(x->gbytes_per_s, y->gbytes_per_s) && same_bits(x->rated_gbytes_per_s, y->rated_gbytes_per_s) &&
+                same_bits(x->latency_us, y->latency_us) && x->source == y->source;
+    ck_assert_msg(same, "%s: link %d", name, l);
+  }
+}
+
+static void ck_round_trip(const bny_topo *topo, const char *name) {
+  bny_topo_error error = {.text = ""};
+  char *text = bny_topo_export_json(topo, &error);
+  ck_assert_msg(text != NULL, "%s: %s", name, error.text);
+  const char *importer = NULL;
+  bny_topo *again = bny_topo_import(text, strlen(text), &importer, &error);
+  ck_assert_msg(again != NULL, "%s: line %d: %s", name, error.line, error.text);
+  ck_assert_str_eq(importer, "json");
+  ck_same(topo, again, name);
+  char *text_again = bny_topo_export_json(again, &error);
+  ck_assert_str_eq(text, text_again);
+  free(text);
+  free(text_again);
+  bny_topo_free(again);
+}
+
+START_TEST(every_field) {
+  bny_topo *t = bny_topo_new();
+  bny_topo_node host = {.kind = BNY_TOPO_HOST, .parent = -1, .index = 3, .name = "host \"a\" \\ \xe2\x82\xac", .model = "m",
+                        .vendor = "v", .guid = "0x1", .compute = -1, .source = BNY_TOPO_PROBED};
+  int32_t h = bny_topo_add_node(t, &host);
+  bny_topo_node gpu = {.kind = BNY_TOPO_GPU, .parent = h, .index = 0, .name = "GPU0", .bus_id = "0000:1b:00.0", .compute = 90,
+                       .source = BNY_TOPO_MEASURED};
+  int32_t g = bny_topo_add_node(t, &gpu);
+  int32_t bridge = put(t, BNY_TOPO_PCI, h, "0000:[00-0f]", NULL);
+  t->nodes[bridge].host_bridge = true;
+  /* names that are not theirs alone, and such as ids would be made of */
+  int32_t twice[] = {put(t, BNY_TOPO_NIC, h, "eth0", NULL), put(t, BNY_TOPO_PORT, h, "eth0", NULL),
+                     put(t, BNY_TOPO_NIC, h, "eth0#3", NULL), put(t, BNY_TOPO_NIC, h, "eth0#4", NULL),
+                     put(t, BNY_TOPO_NIC, h, "#", NULL)};
+  const double speeds[] = {0, 0.1, 1.0 / 3, 20.6, 20.6 * 18, 1e-300, 5e-324, 1e6, 123456.78901234567, 1.0000000000000002};
+  for (size_t s = 0; s < sizeof speeds / sizeof speeds[0]; s++) {
+    bny_topo_link link = {.kind = (bny_topo_link_kind)(s % BNY_TOPO_LINK_KINDS), .from = twice[s % 5], .to = s % 2 == 0 ? g : h,
+                          .count = (int32_t)s, .gbytes_per_s = speeds[s], .rated_gbytes_per_s = speeds[9 - s],
+                          .latency_us = speeds[s] / 7, .source = (bny_topo_source)(s % 4)};
+    bny_topo_add_link(t, &link);
+  }
+  bny_topo_error error;
+  ck_assert_msg(bny_topo_check(t, &error), "%s", error.text);
+  ck_round_trip(t, "by hand");
+  bny_topo_free(t);
+}
+END_TEST
+
+/* Figures that need no 17 digits get none. */
+START_TEST(short_numbers) {
+  bny_topo *t = bny_topo_new();
+  int32_t a = put(t, BNY_TOPO_GPU, -1, "GPU0", NULL), b = put(t, BNY_TOPO_GPU, -1, "GPU1", NULL);
+  join(t, BNY_TOPO_LINK_NVLINK, a, b, 20.6);
+  join(t, BNY_TOPO_LINK_PCI, a, b, 0);
+  bny_topo_error error;
+  char *text = bny_topo_export_json(t, &error);
+  ck_assert_msg(strstr(text, "\"gbytes_per_s\": 20.6,") != NULL, "%s", text);
+  ck_assert_msg(strstr(text, "\"gbytes_per_s\": null") != NULL, "%s", text);
+  ck_assert_msg(strstr(text, "{\"id\": \"GPU0\", \"kind\": \"gpu\",") != NULL, "%s", text);
+  free(text);
+  bny_topo_free(t);
+}
+END_TEST
+
+/* Models at random: any tree, any links. */
+START_TEST(models_at_random) {
+  uint64_t seed = 88172645463325252u + (uint64_t)_i, state = seed;
+  bny_topo *t = bny_topo_new();
+  for (int n = 0; n < 300; n++) {
+    char name[16], bus_id[BNY_TOPO_BUS_BYTES];
+    bny_topo_kind kind = (bny_topo_kind)(next_random(&state) % BNY_TOPO_KINDS);
+    int32_t parent = n == 0 || next_random(&state) % 8 == 0 ? -1 : (int32_t)(next_random(&state) % (uint64_t)n % 20);
+    snprintf(name, sizeof name, "%s%d", next_random(&state) % 2 == 0 ? "a" : "#",
+             (int)(kind == BNY_TOPO_GPU ? (uint64_t)n : next_random(&state) % 7));
+    snprintf(bus_id, sizeof bus_id, "0000:%02x:%02x.0", n / 32, n % 32);
+    put(t, kind, parent, name, next_random(&state) % 2 == 0 ? bus_id : NULL);
+  }
+  for (int l = 0; l < 500; l++) {
+    double speed = (double)(next_random(&state) % 1000000007) / (double)(1 + next_random(&state) % 999983) / 1100;
+    join(t, (bny_topo_link_kind)(next_random(&state) % BNY_TOPO_LINK_KINDS), (int32_t)(next_random(&state) % 300),
+         (int32_t)(next_random(&state) % 300), speed);
+  }
+  bny_topo_error error;
+  char name[64];
+  snprintf(name, sizeof name, "seed %llx", (unsigned long long)seed);
+  ck_assert_msg(bny_topo_check(t, &error), "%s: %s", name, error.text);
+  ck_round_trip(t, name);
+  bny_topo_free(t);
+}
+END_TEST
+
+/* As little as it takes, with ids of numbers, and more members than are known. */
+START_TEST(by_hand) {
+  static const char text[] = " {\"nodes\": [{\"id\": 7, \"kind\": \"host\", \"colour\": \"blue\"}, "
+                             "{\"id\": \"g\", \"kind\": \"gpu\", "
+                             "\"parent\": 7, \"bus_id\": \"1B:00.0\", \"model\": null}, {\"id\": 8, \"kind\": \"switch\"}],\n"
+                             "\"links\": [{\"from\": \"g\", \"to\": 8, \"kind\": \"nvlink\", \"gbytes_per_s\": 370}],\n"
+                             "\"levels\": [], \"findings\": [1, 2]}";
+  bny_topo_error error = {.text = ""};
+  bny_topo *t = bny_topo_import(text, sizeof text - 1, NULL, &error);
+  ck_assert_msg(t != NULL, "%s", error.text);
+  ck_assert_str_eq(t->nodes[0].name, "7");
+  ck_assert_int_eq(t->nodes[1].parent, 0);
+  ck_assert_str_eq(t->nodes[1].bus_id, "0000:1b:00.0");
+  ck_assert_int_eq(t->nodes[1].source, BNY_TOPO_FILE);
+  ck_assert_int_eq(t->links[0].count, 1);
+  ck_assert_double_eq(t->links[0].gbytes_per_s, 370);
+  ck_round_trip(t, "by hand");
+  bny_topo_free(t);
+}
+END_TEST
+
+#define NODES                                                 \
+  "{\"nodes\": [{\"id\": \"h\", \"kind\": \"host\"}, "           \
+  "{\"id\": \"g\", \"kind\": \"gpu\", \"parent\": \"h\"}], \"links\": "
+
+static const struct {
+  const char *text, *why;
+} bad[] = {
+    {"{", "JSON"},
+    {"{}", "wants \"nodes\""},
+    {"{\"nodes\": 3}", "wants \"nodes\""},
+    {"{\"nodes\": []}", "wants \"nodes\""},
+    {"{\"nodes\": [3]}", "nodes[0].id"},
+    {"{\"nodes\": [{\"id\": \"\", \"kind\": \"host\"}]}", "nodes[0].id"},
+    {"{\"nodes\": [{\"id\": \"a\"}]}", "nodes[0].kind"},
+    {"{\"nodes\": [{\"id\": \"a\", \"kind\": \"disk\"}]}", "nodes[0].kind"},
+    {"{\"nodes\": [{\"id\": \"a\", \"kind\": 4}]}", "nodes[0].kind: wants a string"},
+    {"{\"nodes\": [{\"id\": \"a\", \"kind\": \"host\"}, {\"id\": \"a\", \"kind\": \"host\"}]}",
+     "nodes[1].id: \"a\" is also that of nodes[0]"},
+    {"{\"nodes\": [{\"id\": \"a\", \"kind\": \"host\", \"parent\": \"b\"}]}", "nodes[0].parent: no node has the id \"b\""},
+    {"{\"nodes\": [{\"id\": \"a\", \"kind\": \"host\", \"parent\": \"a\"}]}", "nodes[0].parent: stands behind"},
+    {"{\"nodes\": [{\"id\": \"a\", \"kind\": \"host\", \"parent\": \"b\"}, {\"id\": \"b\", \"kind\": \"host\"}]}",
+     "put it before"},
+    {"{\"nodes\": [{\"id\": \"a\", \"kind\": \"host\", \"index\": 1.5}]}", "nodes[0].index"},
+    {"{\"nodes\": [{\"id\": \"a\", \"kind\": \"host\", \"index\": 99999999999}]}", "nodes[0].index"},
+    {"{\"nodes\": [{\"id\": \"a\", \"kind\": \"gpu\", \"bus_id\": \"x\"}]}", "nodes[0].bus_id"},
+    {"{\"nodes\": [{\"id\": \"a\", \"kind\": \"pci\", \"host_bridge\": 1}]}", "nodes[0].host_bridge"},
+    {"{\"nodes\": [{\"id\": \"a\", \"kind\": \"host\", \"source\": \"heard\"}]}", "nodes[0].source"},
+    {"{\"version\": 2, \"nodes\": [{\"id\": \"a\", \"kind\": \"host\"}]}", "version"},
+    {"{\"nodes\": [{\"id\": \"a\", \"kind\": \"gpu\", \"name\": \"x\"}, {\"id\": \"b\", \"kind\": \"gpu\", \"name\": \"x\"}]}",
+     "called \"x\""},
+    {NODES "7}", "wants \"nodes\""},
+    {NODES "[7]}", "links[0].from"},
+    {NODES "[{\"from\": \"g\", \"to\": \"nowhere\", \"kind\": \"pci\"}]}", "links[0].to: no node has the id \"nowhere\""},
+    {NODES "[{\"from\": \"g\", \"to\": \"h\"}]}", "links[0].kind"},
+    {NODES "[{\"from\": \"g\", \"to\": \"h\", \"kind\": \"pci\", \"gbytes_per_s\": -1}]}", "links[0].gbytes_per_s: absurd"},
+    {NODES "[{\"from\": \"g\", \"to\": \"h\", \"kind\": \"pci\", \"gbytes_per_s\": 1e300}]}", "absurd"},
+    {NODES "[{\"from\": \"g\", \"to\": \"h\", \"kind\": \"pci\", \"gbytes_per_s\": 2e6}]}", "absurd"},
+    {NODES "[{\"from\": \"g\", \"to\": \"h\", \"kind\": \"pci\", \"gbytes_per_s\": \"fast\"}]}", "absurd"},
+    {NODES "[{\"from\": \"g\", \"to\": \"h\", \"kind\": \"pci\", \"count\": -4}]}", "links[0].count"},
+    {NODES "[]} more", "JSON"},
+    {"{\"nodes\": [], \"nodes\": []}", "JSON"},
+};
+
+START_TEST(what_is_refused) {
+  bny_topo_error error = {.text = ""};
+  bny_topo *topo = bny_topo_import(bad[_i].text, strlen(bad[_i].text), NULL, &error);
+  ck_assert_msg(topo == NULL && strstr(error.text, bad[_i].why) != NULL, "%s\nwanted \"%s\", got \"%s\"", bad[_i].text,
+                bad[_i].why, error.text);
+}
+END_TEST
+
+START_TEST(lines_of_errors) {
+  bny_topo_error error = {.text = ""};
+  static const char text[] = "{\n\"nodes\": [\n {\"id\": 1,, }";
+  ck_assert_ptr_null(bny_topo_import(text, sizeof text - 1, NULL, &error));
+  ck_assert_int_eq(error.line, 3);
+}
+END_TEST
+
+START_TEST(hostile_sizes) {
+  static const struct {
+    const char *head, *unit, *why;
+  } cases[] = {{"{\"nodes\":", "[", "nests more than 64 deep"},
+               {"{\"nodes\":", "{\"a\":", "nests more than 64 deep"},
+               {"{\"nodes\":[", "0,", "more than 8000000 values"},
+               {"{\"nodes\":[", "[],", "more than 8000000 values"},
+               {"{\"nodes\":\"", "xxxxxxxx", "JSON"},
+               {"{\"nodes\":[", "        ", "JSON"}};
+  size_t bytes = (size_t)60 << 20, unit = strlen(cases[_i].unit), at = strlen(cases[_i].head);
+  char *text = malloc(bytes);
+  memcpy(text, cases[_i].head, at);
+  for (; at + unit <= bytes; at += unit) {
+    memcpy(text + at, cases[_i].unit, unit);
+  }
+  bny_topo_error error = {.text = ""};
+  ck_assert_ptr_null(bny_topo_import(text, at, NULL, &error));
+  ck_assert_msg(strstr(error.text, cases[_i].why) != NULL, "got \"%s\"", error.text);
+  free(text);
+}
+END_TEST
+
+START_TEST(changed_bytes) {
+  static const char text[] =
+      "{\"format\": \"banyan-topology\", \"version\": 1,\n\"nodes\": [\n{\"id\": \"h\", \"kind\": \"host\", \"index\": 0},\n"
+      "{\"id\": \"GPU0\", \"kind\": \"gpu\", \"parent\": \"h\", \"bus_id\": \"0000:1b:00.0\", \"compute\": 90},\n"
+      "{\"id\": \"s\", \"kind\": \"switch\", \"host_bridge\": false}],\n\"links\": [\n{\"from\": \"GPU0\", \"to\": \"s\", "
+      "\"kind\": \"nvlink\", \"count\": 18, \"gbytes_per_s\": 370.8, \"latency_us\": 1e-1}]}\n";
+  uint64_t seed = 0x2545f4914f6cdd1du, state = seed;
+  enum { BYTES = sizeof text - 1, ROUNDS = 20000 };
+  int taken = 0;
+  for (int round = 0; round < ROUNDS; round++) {
+    size_t length = round < BYTES ? (size_t)round : BYTES;
+    char *changed = malloc(length + 1);
+    memcpy(changed, text, length);
+    for (uint64_t changes = next_random(&state) % 3; round >= BYTES && changes < 3; changes++) {
+      size_t at = (size_t)(next_random(&state) % length);
+      changed[at] = next_random(&state) % 2 == 0 ? (char)next_random(&state) : "0123456789\"{}[],:"[next_random(&state) % 17];
+    }
+    bny_topo_error error = {.text = ""};
+    bny_topo *topo = bny_topo_import(changed, length, NULL, &error);
+    ck_assert_msg(topo == NULL || round >= BYTES - 1, "cut to %d bytes it is taken", round);
+    if (topo != NULL) {
+      char name[64];
+      snprintf(name, sizeof name, "seed %llx round %d", (unsigned long long)seed, round);
+      ck_round_trip(topo, name);
+      taken++;
+    }
+    bny_topo_free(topo);
+    free(changed);
+  }
+  ck_assert_int_gt(taken, 0);
+}
+END_TEST
+
+static void ck_dump(const char *path, const char *name) {
+  bny_topo_error error;
+  bny_topo *topo = bny_topo_load(path, NULL, &error);
+  if (topo != NULL) {
+    ck_round_trip(topo, name);
+  }
+  bny_topo_free(topo);
+}
+
+START_TEST(dumps) {
+  static const char *const folders[] = {"nccl", "hwloc", "nvidia-smi", "matrix", "fabric"};
+  int visited = 0;
+  for (size_t f = 0; f < sizeof folders / sizeof folders[0]; f++) {
+    visited += each_dump(folders[f], "", ck_dump);
+  }
+  if (visited == 0) {
+    fprintf(stderr, "no dumps of machines: not looked at\n");
+  }
+}
+END_TEST
+
+int main(void) {
+  bny_topo *topo = bny_topo_new();
+  bny_topo_error error;
+  put(topo, BNY_TOPO_HOST, -1, "host0", NULL);
+  char *text = bny_topo_export_json(topo, &error);
+  bny_topo_free(topo);
+  if (text == NULL) {
+    fprintf(stderr, "skipped: %s\n", error.text);
+    return 77;
+  }
+  free(text);
+  Suite *suite = suite_create("topo_json");
+  TCase *tests = tcase_create("json");
+  tcase_set_timeout(tests, 120);
+  tcase_add_test(tests, every_field);
+  tcase_add_test(tests, short_numbers);
+  tcase_add_loop_test(tests, models_at_random, 0, 20);
+  tcase_add_test(tests, by_hand);
+  tcase_add_loop_test(tests, what_is_refused, 0, (int)(sizeof bad / sizeof bad[0]));
+  tcase_add_test(tests, lines_of_errors);
+  tcase_add_loop_test(tests, hostile_sizes, 0, 6);
+  tcase_add_test(tests, changed_bytes);
+  tcase_add_test(tests, dumps);
+  suite_add_tcase(suite, tests);
+  SRunner *runner = srunner_create(suite);
+  srunner_run_all(runner, CK_NORMAL);
+  int failed = srunner_ntests_failed(runner);
+  srunner_free(runner);
+  return failed == 0 ? EXIT_SUCCESS : EXIT_FAILURE;
+}

@@ -1,0 +1,565 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * Levels, rails and findings. What is derived from each file of tests/topologies is held against a golden
+ * beside it, NAME.levels; BANYAN_UPDATE_GOLDENS=1 writes them anew, for reading. */
+#include <check.h>
+#include <math.h>
+#include <stdarg.h>
+#include <time.h>
+
+#include "topo/derive/levels.h"
+#include "tests/topo/topo_util.h"
+
+static bny_topo *load(const char *description) {
+  bny_topo_error error = {0};
+  bny_topo *topo = bny_topo_import(description, strlen(description), NULL, &error);
+  ck_assert_msg(topo != NULL, "%s: line %d: %s", description, error.line, error.text);
+  return topo;
+}
+
+static bny_topo_levels *derive(const bny_topo *topo) {
+  bny_topo_levels *levels = bny_topo_derive(topo);
+  ck_assert_ptr_nonnull(levels);
+  return levels;
+}
+
+static bool found(const bny_topo_levels *levels, bny_topo_severity severity, const char *part) {
+  for (int32_t i = 0; i < levels->nfindings; i++) {
+    if (levels->findings[i].severity == severity && strstr(levels->findings[i].text, part)) return true;
+  }
+  return false;
+}
+
+static int32_t nth(const bny_topo *topo, bny_topo_kind kind, int32_t which) {
+  for (int32_t n = 0; n < topo->nnodes; n++) {
+    if (topo->nodes[n].kind == kind && which-- == 0) return n;
+  }
+  ck_abort_msg("no such node");
+}
+
+/* ---- goldens ----------------------------------------------------------------------------------------------------- */
+
+static void member_ranges(const bny_topo_level *level, const bny_topo_group *group, FILE *out) {
+  for (int32_t i = 0; i < group->count;) {
+    int32_t start = level->members[group->first + i], last = start;
+    while (++i < group->count && level->members[group->first + i] == last + 1) last++;
+    fprintf(out, start == last ? " %d" : " %d-%d", start, last);
+  }
+}
+
+static void level_render(const bny_topo *topo, const bny_topo_levels *levels, const bny_topo_level *level, FILE *out) {
+  fprintf(out, "%s\n", bny_topo_level_name(level->kind));
+  for (int32_t g = 0; g < level->ngroups; g++) {
+    const bny_topo_group *group = &level->groups[g];
+    fprintf(out, "  %s: ", group->node >= 0 ? topo->nodes[group->node].name : "-");
+    fprintf(out, "%s %.4g GB/s %s%s%s:", bny_topo_path_name(group->path), group->gbytes_per_s,
+            bny_topo_source_name(group->source), group->all_to_all ? ", all to all" : "",
+            group->uniform ? "" : ", uneven");
+    member_ranges(level, group, out);
+    fputc('\n', out);
+    if (level->kind != BNY_TOPO_LEVEL_ISLAND || group->count < 2) continue;
+    int32_t *order = malloc((size_t)group->count * sizeof *order);
+    fprintf(out, "    ring %.4g GB/s:", bny_topo_ring(topo, levels, level, group, order));
+    for (int32_t i = 0; i < group->count; i++) fprintf(out, " %d", order[i]);
+    fprintf(out,
+            "\n    tree of two children %.4g GB/s, parents:", bny_topo_tree(topo, levels, level, group, 0, 2, order));
+    for (int32_t i = 0; i < group->count; i++) fprintf(out, " %d", order[i]);
+    fputc('\n', out);
+    free(order);
+  }
+}
+
+static char *render(const bny_topo *topo, const bny_topo_levels *levels) {
+  char *text = NULL;
+  size_t bytes;
+  FILE *out = open_memstream(&text, &bytes);
+  ck_assert_ptr_nonnull(out);
+  fprintf(out, "ranks: %d, each a %s\n", levels->nranks, bny_topo_kind_name(levels->rank_kind));
+  for (int32_t r = 0; r < levels->nranks; r++) {
+    const bny_topo_rank *rank = &levels->ranks[r];
+    fprintf(out, "  %d: %s %s, NVLinks %d", r, topo->nodes[rank->host].name, topo->nodes[rank->node].name,
+            rank->nvlinks);
+    if (rank->nic >= 0)
+      fprintf(out, ", %s (%s, of %d, %.4g GB/s), rail %d", topo->nodes[rank->nic].name,
+              bny_topo_path_name(rank->nic_path), rank->nic_shared, rank->nic_gbytes_per_s, rank->rail);
+    fputc('\n', out);
+  }
+  for (int32_t i = 0; i < levels->nlevels; i++) level_render(topo, levels, &levels->levels[i], out);
+  fprintf(out, "findings: %d\n", levels->nfindings);
+  for (int32_t i = 0; i < levels->nfindings; i++)
+    fprintf(out, "  %s: %s\n", bny_topo_severity_name(levels->findings[i].severity), levels->findings[i].text);
+  fclose(out);
+  return text;
+}
+
+static const char *const own[] = {"cpu-only.txt",      "dgx-h100.txt",        "fabric-two-rails.txt", "gb200-nvl72.txt",
+                                  "hgx-a100-4nic.txt", "hgx-h100-faults.xml", "mi300x.xml",           "one-gpu.txt",
+                                  "pcie-8gpu.xml",     "spine-leaf.txt",      "two-islands.txt"};
+
+static void own_path(const char *name, const char *end, char path[4096]) {
+  const char *source = getenv("top_srcdir");
+  size_t stem = *end ? (size_t)(strrchr(name, '.') - name) : strlen(name);
+  snprintf(path, 4096, "%s/tests/topologies/%.*s%s", source ? source : ".", (int)stem, name, end);
+}
+
+START_TEST(goldens) {
+  char path[4096];
+  bny_topo_error error = {0};
+  own_path(own[_i], "", path);
+  bny_topo *topo = bny_topo_load(path, NULL, &error);
+  if (!topo && strstr(error.text, "without libxml2")) return;
+  ck_assert_msg(topo != NULL, "%s", error.text);
+  bny_topo_levels *levels = derive(topo);
+  char *text = render(topo, levels);
+  own_path(own[_i], ".levels", path);
+  if (getenv("BANYAN_UPDATE_GOLDENS")) {
+    FILE *file = fopen(path, "w");
+    ck_assert_ptr_nonnull(file);
+    fputs(text, file);
+    fclose(file);
+  }
+  size_t bytes;
+  char *golden = read_text(path, &bytes);
+  ck_assert_msg(golden != NULL, "no golden %s", path);
+  ck_assert_msg(strcmp(golden, text) == 0, "%s: not as in the golden:\n%.4000s", own[_i], text);
+  free(golden);
+  free(text);
+  bny_topo_levels_free(levels);
+  bny_topo_free(topo);
+}
+END_TEST
+
+/* ---- what holds of any model ------------------------------------------------------------------------------------- */
+
+static void partition_check(const bny_topo_levels *levels, const bny_topo_level *level) {
+  int32_t members = 0;
+  for (int32_t g = 0; g < level->ngroups; g++) {
+    const bny_topo_group *group = &level->groups[g];
+    ck_assert_int_eq(group->first, members);
+    ck_assert_int_gt(group->count, 0);
+    for (int32_t i = 0; i < group->count; i++) {
+      ck_assert_int_eq(level->group_of[level->members[group->first + i]], g);
+      ck_assert(i == 0 || level->members[group->first + i] > level->members[group->first + i - 1]);
+    }
+    members += group->count;
+  }
+  ck_assert_int_eq(members, level->nmembers);
+  for (int32_t r = 0; r < levels->nranks; r++) members -= level->group_of[r] >= 0;
+  ck_assert_int_eq(members, 0);
+}
+
+/* Each group of the inner level lies in one of the outer. */
+static void nested_check(const bny_topo_levels *levels, bny_topo_level_kind inner, bny_topo_level_kind outer) {
+  const bny_topo_level *in = bny_topo_level_of(levels, inner), *out = bny_topo_level_of(levels, outer);
+  for (int32_t r = 0; in && out && r < levels->nranks; r++) {
+    int32_t group = in->group_of[r];
+    if (group >= 0) ck_assert_int_eq(out->group_of[r], out->group_of[in->members[in->groups[group].first]]);
+  }
+}
+
+static void laws_check(const bny_topo *topo) {
+  bny_topo_levels *levels = derive(topo);
+  for (int32_t i = 0; i < levels->nlevels; i++) {
+    partition_check(levels, &levels->levels[i]);
+    ck_assert(i == 0 || levels->levels[i].kind > levels->levels[i - 1].kind);
+  }
+  nested_check(levels, BNY_TOPO_LEVEL_PACKAGE, BNY_TOPO_LEVEL_HOST);
+  nested_check(levels, BNY_TOPO_LEVEL_ISLAND, BNY_TOPO_LEVEL_HOST);
+  nested_check(levels, BNY_TOPO_LEVEL_ISLAND, BNY_TOPO_LEVEL_DOMAIN);
+  nested_check(levels, BNY_TOPO_LEVEL_LEAF, BNY_TOPO_LEVEL_SPINE);
+  nested_check(levels, BNY_TOPO_LEVEL_SPINE, BNY_TOPO_LEVEL_CORE);
+  for (int32_t r = 0; r < levels->nranks; r++) {
+    const bny_topo_rank *rank = &levels->ranks[r];
+    ck_assert_int_eq(topo->nodes[rank->node].kind, levels->rank_kind);
+    ck_assert(rank->nic < 0 || bny_topo_ancestor(topo, rank->nic, BNY_TOPO_HOST) == rank->host);
+    ck_assert(rank->nic < 0 || rank->nic_path == bny_topo_path_between(topo, rank->node, rank->nic));
+    for (int32_t n = 0; n < topo->nnodes && rank->nic >= 0 && levels->nranks < 64; n++) { /* none is nearer */
+      if (topo->nodes[n].kind == BNY_TOPO_NIC && bny_topo_ancestor(topo, n, BNY_TOPO_HOST) == rank->host)
+        ck_assert_int_ge(bny_topo_path_between(topo, rank->node, n), rank->nic_path);
+    }
+  }
+  for (int32_t i = 1; i < levels->nfindings; i++)
+    ck_assert_int_le(levels->findings[i].severity, levels->findings[i - 1].severity);
+  bny_topo_levels_free(levels);
+}
+
+static void dump_laws(const char *path, const char *name) {
+  bny_topo_error error = {0};
+  bny_topo *topo = bny_topo_load(path, NULL, &error);
+  (void)name;
+  if (topo) laws_check(topo);
+  bny_topo_free(topo);
+}
+
+START_TEST(laws_of_dumps) {
+  static const char *const folders[][2] = {
+      {"nccl", ".xml"}, {"hwloc", ".xml"}, {"nvidia-smi", ".xml"}, {"matrix", ".txt"}, {"fabric", ".txt"}};
+  for (size_t i = 0; i < sizeof folders / sizeof folders[0]; i++) each_dump(folders[i][0], folders[i][1], dump_laws);
+}
+END_TEST
+
+START_TEST(laws_of_descriptions) {
+  static const char *const texts[] = {
+      "host",
+      "gpu",
+      "host:3 gpu:5",
+      "nic:4",
+      "host:2 gpu nic:3",
+      "leaf:3@rails host:2 gpu:4 nic:4@400g",
+      "spine:3 leaf:2 host:2 package:2 numa:2 nic@100g nvlink gpu:3@sm80",
+      "nvswitch:4 host:2 gpu:4 nic:2@200g",
+      "leaf:2 nvswitch:2 host:2 gpu:3 nic",
+      "host:70 package:2 numa:2",
+  };
+  for (size_t i = 0; i < sizeof texts / sizeof texts[0]; i++) {
+    bny_topo *topo = load(texts[i]);
+    laws_check(topo);
+    bny_topo_free(topo);
+  }
+}
+END_TEST
+
+/* ---- NICs and rails ---------------------------------------------------------------------------------------------- */
+
+/* Hosts whose NICs are named in an order of their own have the same rails. */
+START_TEST(rails_do_not_follow_names) {
+  bny_topo *topo = bny_topo_new();
+  for (int32_t h = 0; h < 2; h++) {
+    int32_t host = put(topo, BNY_TOPO_HOST, -1, h ? "b" : "a", NULL),
+            numa = put(topo, BNY_TOPO_NUMA, host, "node0", NULL);
+    int32_t below[4];
+    for (int32_t i = 0; i < 4; i++) below[i] = put(topo, BNY_TOPO_PCI, numa, "pci", NULL);
+    for (int32_t i = 0; i < 4; i++) { /* on the second host from the last to the first */
+      char name[16];
+      snprintf(name, sizeof name, "mlx5_%d", i);
+      put(topo, BNY_TOPO_NIC, below[h ? 3 - i : i], name, NULL);
+    }
+    for (int32_t i = 0; i < 4; i++) {
+      char name[16];
+      snprintf(name, sizeof name, "GPU%d", i);
+      put(topo, BNY_TOPO_GPU, below[i], name, NULL);
+    }
+  }
+  bny_topo_levels *levels = derive(topo);
+  const bny_topo_level *rails = bny_topo_level_of(levels, BNY_TOPO_LEVEL_RAIL);
+  ck_assert_ptr_nonnull(rails);
+  ck_assert_int_eq(rails->ngroups, 4);
+  for (int32_t r = 0; r < 8; r++) {
+    ck_assert_int_eq(levels->ranks[r].rail, r % 4);
+    ck_assert_int_eq(levels->ranks[r].nic_path, BNY_TOPO_PATH_PIX);
+    ck_assert_int_eq(levels->ranks[r].nic_shared, 1);
+  }
+  ck_assert_str_eq(topo->nodes[levels->ranks[4].nic].name, "mlx5_3");
+  bny_topo_levels_free(levels);
+  bny_topo_free(topo);
+}
+END_TEST
+
+/* One that may choose leaves the NIC that is another's only one. */
+START_TEST(nics_are_spared) {
+  bny_topo *topo = bny_topo_new();
+  int32_t host = put(topo, BNY_TOPO_HOST, -1, "a", NULL), numa = put(topo, BNY_TOPO_NUMA, host, "node0", NULL);
+  int32_t outer = put(topo, BNY_TOPO_PCI, numa, "pci0", NULL), inner = put(topo, BNY_TOPO_PCI, outer, "pci1", NULL);
+  put(topo, BNY_TOPO_NIC, inner, "n0", NULL); /* GPU0: both PXB; GPU1: n0 PIX */
+  int32_t other = put(topo, BNY_TOPO_PCI, outer, "pci2", NULL), third = put(topo, BNY_TOPO_PCI, outer, "pci3", NULL);
+  put(topo, BNY_TOPO_NIC, other, "n1", NULL);
+  put(topo, BNY_TOPO_GPU, third, "GPU0", NULL);
+  put(topo, BNY_TOPO_GPU, inner, "GPU1", NULL);
+  bny_topo_levels *levels = derive(topo);
+  ck_assert_str_eq(topo->nodes[levels->ranks[0].nic].name, "n1");
+  ck_assert_str_eq(topo->nodes[levels->ranks[1].nic].name, "n0");
+  ck_assert_int_eq(levels->ranks[0].rail, 0); /* of the first GPU, whatever the NIC's number */
+  bny_topo_levels_free(levels);
+  bny_topo_free(topo);
+}
+END_TEST
+
+START_TEST(nics_shared_uneven_and_missing) {
+  bny_topo *topo = load("host:2 package:2 numa bridge pci gpu:2 nic@200g");
+  bny_topo_levels *levels = derive(topo);
+  const bny_topo_level *rails = bny_topo_level_of(levels, BNY_TOPO_LEVEL_RAIL);
+  ck_assert_int_eq(rails->ngroups, 2);
+  ck_assert_int_eq(rails->groups[0].count, 4);
+  ck_assert_double_eq_tol(rails->groups[0].gbytes_per_s, 12.5, 1e-9); /* half of 25 */
+  ck_assert(found(levels, BNY_TOPO_INFO, "2 GPUs share a NIC"));
+  bny_topo_levels_free(levels);
+
+  /* A third host: one GPU, no NIC. */
+  int32_t host = put(topo, BNY_TOPO_HOST, -1, "bare", NULL);
+  put(topo, BNY_TOPO_GPU, host, "GPU0", NULL);
+  levels = derive(topo);
+  ck_assert_int_eq(levels->ranks[8].nic, -1);
+  ck_assert_int_eq(levels->ranks[8].rail, -1);
+  ck_assert_int_eq(bny_topo_level_of(levels, BNY_TOPO_LEVEL_RAIL)->group_of[8], -1);
+  ck_assert(found(levels, BNY_TOPO_FAULT, "bare: no NIC is known"));
+  ck_assert(found(levels, BNY_TOPO_INFO, "hosts have from 1 to 4 GPUs"));
+  bny_topo_levels_free(levels);
+  bny_topo_free(topo);
+}
+END_TEST
+
+/* A NIC for management as near as the others is passed over. */
+START_TEST(slow_nics_are_passed_over) {
+  bny_topo *topo = load("host:2 numa bridge pci nic@25g gpu nic@400g");
+  bny_topo_levels *levels = derive(topo);
+  ck_assert_double_eq_tol(levels->ranks[0].nic_gbytes_per_s, 50, 1e-9);
+  ck_assert_int_eq(levels->nfindings, 0);
+  bny_topo_levels_free(levels);
+  bny_topo_free(topo);
+}
+END_TEST
+
+/* ---- faults ------------------------------------------------------------------------------------------------------ */
+
+/* The link of a NIC's port, counting from 0. */
+static bny_topo_link *port_link(bny_topo *topo, int32_t which) {
+  for (int32_t l = 0; l < topo->nlinks; l++) {
+    if (topo->links[l].kind == BNY_TOPO_LINK_NET && which-- == 0) return &topo->links[l];
+  }
+  ck_abort_msg("no such port");
+}
+
+START_TEST(ports_down) {
+  bny_topo *topo = load("host numa bridge pci:2 gpu:2 nic@400g");
+  ck_assert_int_eq(nth(topo, BNY_TOPO_PORT, 1) >= 0, 1);
+  port_link(topo, 1)->gbytes_per_s = 0; /* that of the second switch, and of GPUs 2 and 3 */
+  bny_topo_levels *levels = derive(topo);
+  ck_assert(found(levels, BNY_TOPO_FAULT,
+                  "NIC1 port 1 is down (50 GB/s if it were up): GPU2 and another, which its NIC serves, reach other "
+                  "hosts only over what serves others"));
+  ck_assert_str_eq(topo->nodes[levels->ranks[2].nic].name, "NIC1"); /* rails keep their numbers */
+  ck_assert_int_eq(levels->ranks[2].rail, 1);
+  bny_topo_levels_free(levels);
+
+  /* Where none of its sort is up, nobody knows a rating: the probe's words are all there is. */
+  port_link(topo, 1)->rated_gbytes_per_s = 0;
+  levels = derive(topo);
+  ck_assert_int_eq(levels->findings[0].severity, BNY_TOPO_INFO); /* unknown is not down */
+  bny_topo_levels_free(levels);
+  bny_topo_set_string(topo, &topo->nodes[nth(topo, BNY_TOPO_PORT, 1)].model, "InfiniBand, lid 108, down");
+  levels = derive(topo);
+  ck_assert(found(levels, BNY_TOPO_FAULT, "NIC1 port 1 is down: GPU2"));
+  bny_topo_levels_free(levels);
+  bny_topo_free(topo);
+}
+END_TEST
+
+/* Another as near takes the place of a NIC that is down; a port beside one that is up is only told. */
+START_TEST(ports_spared) {
+  bny_topo *topo = load("host numa bridge pci gpu nic:2@2x200g");
+  port_link(topo, 0)->gbytes_per_s = port_link(topo, 1)->gbytes_per_s = 0;
+  port_link(topo, 2)->gbytes_per_s = 0;
+  bny_topo_levels *levels = derive(topo);
+  ck_assert_str_eq(topo->nodes[levels->ranks[0].nic].name, "NIC1");
+  ck_assert_double_eq_tol(levels->ranks[0].nic_gbytes_per_s, 25, 1e-9);
+  ck_assert(found(levels, BNY_TOPO_INFO, "NIC0 port 2 is down (25 GB/s if it were up): it serves no GPU"));
+  ck_assert(found(levels, BNY_TOPO_INFO,
+                  "NIC1 port 1 is down (25 GB/s if it were up): the NIC has 25 GB/s over its other ports"));
+  ck_assert_int_eq(levels->findings[0].severity, BNY_TOPO_INFO);
+  bny_topo_levels_free(levels);
+  bny_topo_free(topo);
+}
+END_TEST
+
+START_TEST(fewer_nvlinks) {
+  bny_topo *topo = load("nvswitch host:2 gpu:4@sm100 nic:4@400g");
+  for (int32_t l = 0; l < topo->nlinks; l++) {
+    bny_topo_link *link = &topo->links[l];
+    if (link->kind == BNY_TOPO_LINK_NVLINK && link->from == nth(topo, BNY_TOPO_GPU, 5)) {
+      link->count = 12;
+      link->gbytes_per_s *= 12. / 18;
+    }
+  }
+  bny_topo_levels *levels = derive(topo);
+  ck_assert(found(levels, BNY_TOPO_WARNING, "host1 GPU1 has 12 of 18 NVLinks: the whole domain runs at its pace"));
+  ck_assert(found(levels, BNY_TOPO_WARNING, "the nvlink link of host1 GPU1"));
+  const bny_topo_level *domain = bny_topo_level_of(levels, BNY_TOPO_LEVEL_DOMAIN);
+  ck_assert_double_eq_tol(domain->groups[0].gbytes_per_s, 12 * 40.1, 1e-9);
+  ck_assert(!domain->groups[0].uniform);
+  bny_topo_levels_free(levels);
+  bny_topo_free(topo);
+}
+END_TEST
+
+/* Links that are there without peer access do not join. */
+START_TEST(peers_refused) {
+  bny_topo *topo = load("host nvlink@4 gpu:4@sm80 nic@100g");
+  int32_t last = nth(topo, BNY_TOPO_GPU, 3);
+  for (int32_t l = 0; l < topo->nlinks; l++) {
+    if (topo->links[l].kind == BNY_TOPO_LINK_NVLINK && (topo->links[l].from == last || topo->links[l].to == last))
+      topo->links[l].gbytes_per_s = 0;
+  }
+  bny_topo_levels *levels = derive(topo);
+  const bny_topo_level *islands = bny_topo_level_of(levels, BNY_TOPO_LEVEL_ISLAND);
+  ck_assert_int_eq(islands->ngroups, 2);
+  ck_assert_int_eq(islands->groups[0].count, 3);
+  ck_assert(found(levels, BNY_TOPO_FAULT, "GPU0 and GPU3 have 4 NVLinks but no peer access"));
+  ck_assert(found(levels, BNY_TOPO_WARNING, "GPU3 has no NVLink that works"));
+  bny_topo_levels_free(levels);
+  bny_topo_free(topo);
+}
+END_TEST
+
+START_TEST(slow_links) {
+  bny_topo *topo = load("host:4 numa bridge pci gpu@gen5x16 nic@400g@gen5x16");
+  int32_t gpu = nth(topo, BNY_TOPO_GPU, 1), port = nth(topo, BNY_TOPO_PORT, 2), nic = nth(topo, BNY_TOPO_NIC, 3);
+  for (int32_t l = 0; l < topo->nlinks; l++) {
+    bny_topo_link *link = &topo->links[l];
+    if (link->kind == BNY_TOPO_LINK_PCI && link->from == gpu) link->gbytes_per_s /= 4;
+    if (link->kind == BNY_TOPO_LINK_NET && link->from == port) link->gbytes_per_s = link->rated_gbytes_per_s = 12.5;
+    if (link->kind == BNY_TOPO_LINK_PCI && link->from == nic) link->gbytes_per_s = link->rated_gbytes_per_s = 12;
+  }
+  bny_topo_levels *levels = derive(topo);
+  ck_assert(
+      found(levels, BNY_TOPO_WARNING, "the pci link of host1 GPU0 to host1 pci0 runs at 12 GB/s, it is rated 48"));
+  ck_assert(found(levels, BNY_TOPO_WARNING, "host2 NIC0 runs at 12.5 GB/s, other NICs at 50"));
+  ck_assert(found(levels, BNY_TOPO_WARNING, "host3 NIC0 has 50 GB/s to the network behind a PCI link of 12"));
+  ck_assert_int_eq(levels->nfindings, 3);
+  bny_topo_levels_free(levels);
+  bny_topo_free(topo);
+}
+END_TEST
+
+START_TEST(other_findings) {
+  static const struct {
+    const char *text;
+    bny_topo_severity severity;
+    const char *part;
+  } cases[] = {
+      {"host:2 package:2 numa gpu:4 nic:4@100g", BNY_TOPO_WARNING,
+       "host0 and 1 other host: no PCI switch between 8 GPUs and 8"},
+      {"host package:2 numa:2 bridge nic@100g pci gpu", BNY_TOPO_INFO, ""},
+      {"host:2 gpu:2@sm80", BNY_TOPO_FAULT, "host0 and 1 other host: no NIC is known"},
+      {"host gpu:2", BNY_TOPO_INFO, "works alone"},
+      {"host numa:2", BNY_TOPO_INFO, "no GPU is known: ranks are placed on NUMA nodes"},
+  };
+  for (size_t i = 0; i < sizeof cases / sizeof cases[0]; i++) {
+    bny_topo *topo = load(cases[i].text);
+    bny_topo_levels *levels = derive(topo);
+    ck_assert_msg(!*cases[i].part || found(levels, cases[i].severity, cases[i].part), "%s", cases[i].text);
+    bny_topo_levels_free(levels);
+    bny_topo_free(topo);
+  }
+  bny_topo *topo = load("host nvswitch gpu:4@sm90 nic:4@400g");
+  topo->nodes[nth(topo, BNY_TOPO_GPU, 2)].compute = 80;
+  bny_topo_levels *levels = derive(topo);
+  ck_assert(found(levels, BNY_TOPO_WARNING, "GPUs are of different kinds, from 80 to 90"));
+  bny_topo_levels_free(levels);
+  bny_topo_free(topo);
+}
+END_TEST
+
+/* Four GPUs and two NICs on one host bridge: each behind a root port of its own, as real machines are, or all on its
+ * own bus, as some virtual ones show them. */
+START_TEST(flat_only_if_hidden) {
+  static const char *const names[] = {"0000:[80-8f]", "pci0000:80", "0000:[80-8f]", "somewhere"};
+  for (int i = 0; i < 4; i++) {
+    bool real = i < 2;
+    bny_topo *topo = bny_topo_new();
+    int32_t host = put(topo, BNY_TOPO_HOST, -1, "a", NULL), numa = put(topo, BNY_TOPO_NUMA, host, "node0", NULL);
+    int32_t bridge = put(topo, BNY_TOPO_PCI, numa, names[i], NULL);
+    topo->nodes[bridge].host_bridge = true;
+    for (unsigned n = 0; n < 6; n++) {
+      char name[16], bus_id[32];
+      snprintf(name, sizeof name, n < 4 ? "GPU%u" : "NIC%u", n);
+      snprintf(bus_id, sizeof bus_id, "0000:%02x:%02x.0", real ? 0x81 + n : 0x80, n);
+      put(topo, n < 4 ? BNY_TOPO_GPU : BNY_TOPO_NIC, bridge, name, bus_id);
+    }
+    bny_topo_levels *levels = derive(topo);
+    ck_assert_msg(found(levels, BNY_TOPO_WARNING, "no PCI switch between 4 GPUs and 2 NICs") == !real, "%s", names[i]);
+    bny_topo_levels_free(levels);
+    bny_topo_free(topo);
+  }
+}
+END_TEST
+
+/* A speed that no NIC has is told, and is taken for unknown; a trunk may have it. */
+START_TEST(absurd_nics) {
+  bny_topo *topo = load("leaf:2@20000g host:2 numa bridge pci gpu nic@400g");
+  int32_t port = nth(topo, BNY_TOPO_PORT, 1);
+  for (int32_t l = 0; l < topo->nlinks; l++) {
+    if (topo->links[l].kind == BNY_TOPO_LINK_NET && topo->links[l].from == port) topo->links[l].gbytes_per_s = 25000;
+  }
+  bny_topo_levels *levels = derive(topo);
+  ck_assert(found(levels, BNY_TOPO_WARNING, "host1 NIC0 is said to run at 2.5e+04 GB/s, which no NIC does"));
+  ck_assert(!found(levels, BNY_TOPO_WARNING, "host0"));
+  ck_assert(levels->ranks[1].nic_gbytes_per_s == 0);
+  ck_assert_double_eq_tol(levels->ranks[0].nic_gbytes_per_s, 50, 1e-9);
+  bny_topo_levels_free(levels);
+  bny_topo_free(topo);
+}
+END_TEST
+
+/* A fault in each of very many hosts is told of some, and counted. */
+START_TEST(findings_are_bounded) {
+  bny_topo *topo = load("host:500 gpu@gen5x16 nic@400g");
+  for (int32_t l = 0; l < topo->nlinks; l++) {
+    if (topo->links[l].kind == BNY_TOPO_LINK_PCI) topo->links[l].gbytes_per_s = 3;
+  }
+  bny_topo_levels *levels = derive(topo);
+  ck_assert(found(levels, BNY_TOPO_WARNING, "and 468 more of this sort: links trained below their rating"));
+  ck_assert_int_lt(levels->nfindings, 100);
+  bny_topo_levels_free(levels);
+  bny_topo_free(topo);
+}
+END_TEST
+
+/* ---- size -------------------------------------------------------------------------------------------------------- */
+
+static double now_s(void) {
+  struct timespec now;
+  clock_gettime(CLOCK_MONOTONIC, &now);
+  return (double)now.tv_sec + 1e-9 * (double)now.tv_nsec;
+}
+
+START_TEST(large_clusters) {
+  static const char *const texts[] = {
+      "leaf:32@rails host:64 nvswitch package:2 numa bridge:4 pci gpu@sm90@gen5x16 nic@400g",
+      "spine:4 leaf:8@rails host:64 xgmi package:2 numa:4 bridge pci gpu@gfx942 nic@400g",
+      "leaf:32 nvswitch host:64 gpu:8@sm100 nic:8@400g",
+  };
+  for (size_t i = 0; i < sizeof texts / sizeof texts[0]; i++) {
+    double start = now_s();
+    bny_topo *topo = load(texts[i]);
+    double loaded = now_s();
+    bny_topo_levels *levels = derive(topo);
+    double derived = now_s();
+    printf("2048 hosts x 8 GPUs, %d nodes: built in %.0f ms, levels in %.0f ms\n", topo->nnodes, 1e3 * (loaded - start),
+           1e3 * (derived - loaded));
+    ck_assert_int_eq(levels->nranks, 16384);
+    ck_assert_int_eq(bny_topo_level_of(levels, BNY_TOPO_LEVEL_RAIL)->ngroups, 8);
+    ck_assert_double_lt(derived - loaded, 2);
+    bny_topo_levels_free(levels);
+    bny_topo_free(topo);
+  }
+}
+END_TEST
+
+int main(void) {
+  Suite *suite = suite_create("topo_levels");
+  TCase *tests = tcase_create("levels");
+  tcase_set_timeout(tests, 60);
+  tcase_add_loop_test(tests, goldens, 0, (int)(sizeof own / sizeof own[0]));
+  tcase_add_test(tests, laws_of_dumps);
+  tcase_add_test(tests, laws_of_descriptions);
+  tcase_add_test(tests, rails_do_not_follow_names);
+  tcase_add_test(tests, nics_are_spared);
+  tcase_add_test(tests, nics_shared_uneven_and_missing);
+  tcase_add_test(tests, slow_nics_are_passed_over);
+  tcase_add_test(tests, ports_down);
+  tcase_add_test(tests, ports_spared);
+  tcase_add_test(tests, fewer_nvlinks);
+  tcase_add_test(tests, peers_refused);
+  tcase_add_test(tests, slow_links);
+  tcase_add_test(tests, other_findings);
+  tcase_add_test(tests, flat_only_if_hidden);
+  tcase_add_test(tests, absurd_nics);
+  tcase_add_test(tests, findings_are_bounded);
+  tcase_add_test(tests, large_clusters);
+  suite_add_tcase(suite, tests);
+  SRunner *runner = srunner_create(suite);
+  srunner_run_all(runner, CK_ENV);
+  int failed = srunner_ntests_failed(runner);
+  srunner_free(runner);
+  return failed ? 1 : 0;
+}

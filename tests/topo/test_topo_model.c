@@ -1,0 +1,515 @@
+/* SPDX-License-Identifier: Apache-2.0
+ * The model: what it keeps, what it refuses, path types, speeds, and the choice of an importer. */
+#include <check.h>
+#include <math.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/mman.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include "topo/model/model.h"
+#include "topo/model/names.h"
+#include "topo/model/speed.h"
+#include "tests/topo/topo_util.h"
+
+static void ck_path(const bny_topo *topo, int32_t a, int32_t b, bny_topo_path wanted) {
+  bny_topo_path there = bny_topo_path_between(topo, a, b), back = bny_topo_path_between(topo, b, a);
+  ck_assert_msg(there == wanted && back == wanted, "%s to %s: %s, back %s, wanted %s", topo->nodes[a].name,
+                topo->nodes[b].name, bny_topo_path_name(there), bny_topo_path_name(back), bny_topo_path_name(wanted));
+}
+
+START_TEST(strings_are_made_fit) {
+  static const struct {
+    const char *in, *out;
+  } cases[] = {{"mlx5_0", "mlx5_0"},
+               {"", ""},
+               {"a\033[31mb\tc\x7f", "a?[31mb?c?"},
+               {"na\xc3\xafve \xe2\x82\xac \xf0\x9f\x8c\xb3", "na\xc3\xafve \xe2\x82\xac \xf0\x9f\x8c\xb3"},
+               {"\xff\xc3-\xe2\x82", "?\?-?\?"},    /* never a character, half of one, part of one */
+               {"\xc0\x80\xed\xa0\x80", "?????"}, /* longer than it need be, a surrogate */
+               {"\xc2\x9b"
+                "31m",
+                "?31m"}, /* a control of two bytes */
+               {"EPYC 7401   ", "EPYC 7401"}};
+  bny_topo *topo = bny_topo_new();
+  for (size_t i = 0; i < sizeof cases / sizeof cases[0]; i++) {
+    int32_t n = put(topo, BNY_TOPO_HOST, -1, cases[i].in, NULL);
+    ck_assert_str_eq(topo->nodes[n].name, cases[i].out);
+  }
+  char *huge = malloc(100000);
+  memset(huge, 'x', 99999);
+  huge[99999] = '\0';
+  int32_t n = put(topo, BNY_TOPO_HOST, -1, huge, NULL);
+  ck_assert_uint_eq(strlen(topo->nodes[n].name), 255);
+  memset(huge, '\xc3', 99999);
+  for (int i = 1; i < 99999; i += 2) {
+    huge[i] = '\xa9';
+  }
+  ck_assert(bny_topo_set_string(topo, &topo->nodes[n].name, huge));
+  ck_assert_uint_eq(strlen(topo->nodes[n].name), 254); /* no half of a character */
+  ck_assert(bny_topo_set_string(topo, &topo->nodes[n].model, NULL));
+  ck_assert_ptr_null(topo->nodes[n].model);
+  free(huge);
+  bny_topo_free(topo);
+  bny_topo_free(NULL);
+}
+END_TEST
+
+START_TEST(bus_ids) {
+  static const struct {
+    const char *in, *out; /* out: NULL if refused */
+  } cases[] = {{"0000:1b:00.0", "0000:1b:00.0"}, {"00000000:1B:00.0", "0000:1b:00.0"}, {"1b:00.1", "0000:1b:00.1"},
+               {"ffff:ff:01.0", "ffff:ff:01.0"}, {"10000:e1:00.0", "10000:e1:00.0"},   {"0:0:0.0", "0000:00:00.0"},
+               {"fffffff:ffff:ff", NULL},        {"", NULL},                           {"0000:1b:00", NULL},
+               {"0000:1b:00.0x", NULL},          {"0000:1b:00.10", NULL},              {" 0000:1b:00.0", NULL},
+               {"0000:+b:00.0", NULL},           {"123456789:1b:00.0", NULL},          {"banana", NULL}};
+  char bus_id[BNY_TOPO_BUS_BYTES];
+  for (size_t i = 0; i < sizeof cases / sizeof cases[0]; i++) {
+    bool taken = bny_topo_bus_normalise(cases[i].in, bus_id);
+    ck_assert_msg(taken == (cases[i].out != NULL), "\"%s\"", cases[i].in);
+    if (taken) {
+      ck_assert_str_eq(bus_id, cases[i].out);
+    }
+  }
+}
+END_TEST
+
+START_TEST(links_of_a_node) {
+  bny_topo *topo = bny_topo_new();
+  int32_t nodes[4], links[5];
+  for (int i = 0; i < 4; i++) {
+    char name[8];
+    snprintf(name, sizeof name, "GPU%d", i);
+    nodes[i] = put(topo, BNY_TOPO_GPU, -1, name, NULL);
+    ck_assert_int_eq(bny_topo_first_link(topo, nodes[i]), -1);
+  }
+  links[0] = join(topo, BNY_TOPO_LINK_NVLINK, nodes[0], nodes[1], 1);
+  links[1] = join(topo, BNY_TOPO_LINK_NVLINK, nodes[2], nodes[0], 1);
+  links[2] = join(topo, BNY_TOPO_LINK_NVLINK, nodes[0], nodes[0], 1);
+  links[3] = join(topo, BNY_TOPO_LINK_NVLINK, nodes[1], nodes[2], 1);
+  links[4] = join(topo, BNY_TOPO_LINK_NVLINK, nodes[0], nodes[1], 2);
+  const int32_t wanted[4][5] = {{links[4], links[2], links[1], links[0], -1},
+                                {links[4], links[3], links[0], -1},
+                                {links[3], links[1], -1},
+                                {-1}};
+  for (int i = 0; i < 4; i++) {
+    int at = 0;
+    for (int32_t l = bny_topo_first_link(topo, nodes[i]); l >= 0; l = bny_topo_next_link(topo, nodes[i], l)) {
+      ck_assert_int_eq(l, wanted[i][at]);
+      at++;
+    }
+    ck_assert_int_eq(wanted[i][at], -1);
+  }
+  ck_assert_int_eq(bny_topo_other_end(topo, nodes[2], links[1]), nodes[0]);
+  ck_assert_int_eq(bny_topo_other_end(topo, nodes[0], links[1]), nodes[2]);
+  ck_assert_int_eq(bny_topo_other_end(topo, nodes[0], links[2]), nodes[0]);
+  bny_topo_free(topo);
+}
+END_TEST
+
+/* Each breaks one rule of a good model of two GPUs. */
+static void break_kind(bny_topo *t) { t->nodes[1].kind = (bny_topo_kind)99; }
+static void break_source(bny_topo *t) { t->nodes[1].source = (bny_topo_source)7; }
+static void break_name(bny_topo *t) { bny_topo_set_string(t, &t->nodes[1].name, ""); }
+static void break_parent(bny_topo *t) { t->nodes[1].parent = 2; }
+static void break_own_parent(bny_topo *t) { t->nodes[1].parent = 1; }
+static void break_index(bny_topo *t) { t->nodes[1].index = -5; }
+static void break_bus(bny_topo *t) { bny_topo_set_string(t, &t->nodes[1].bus_id, "1B:00.0"); }
+static void break_twice_bus(bny_topo *t) { bny_topo_set_string(t, &t->nodes[1].bus_id, "0000:02:00.0"); }
+static void break_twice_name(bny_topo *t) { bny_topo_set_string(t, &t->nodes[1].name, "GPU1"); }
+static void break_end(bny_topo *t) { t->links[0].to = 77; }
+static void break_link_kind(bny_topo *t) { t->links[0].kind = (bny_topo_link_kind)-1; }
+static void break_nan(bny_topo *t) { t->links[0].gbytes_per_s = NAN; }
+static void break_infinite(bny_topo *t) { t->links[0].rated_gbytes_per_s = INFINITY; }
+static void break_negative(bny_topo *t) { t->links[0].gbytes_per_s = -1; }
+static void break_absurd(bny_topo *t) { t->links[0].gbytes_per_s = 1.1e6; }
+static void break_latency(bny_topo *t) { t->links[0].latency_us = -3; }
+static void break_count(bny_topo *t) { t->links[0].count = -1; }
+static void break_memory(bny_topo *t) { t->out_of_memory = true; }
+static void break_nothing(bny_topo *t) { (void)t; }
+
+static const struct {
+  void (*breaks)(bny_topo *topo);
+  const char *why; /* part of the error; NULL if it is good */
+} rules[] = {{break_nothing, NULL},
+             {break_kind, "no such kind"},
+             {break_source, "no such kind or source"},
+             {break_name, "has no name"},
+             {break_parent, "does not come before"},
+             {break_own_parent, "does not come before"},
+             {break_index, "negative index"},
+             {break_bus, "not a bus id"},
+             {break_twice_bus, "stands twice"},
+             {break_twice_name, "are called \"GPU1\""},
+             {break_end, "does not exist"},
+             {break_link_kind, "no such kind"},
+             {break_nan, "absurd"},
+             {break_infinite, "absurd"},
+             {break_negative, "absurd"},
+             {break_absurd, "absurd"},
+             {break_latency, "absurd"},
+             {break_count, "absurd"},
+             {break_memory, "out of memory"}};
+
+START_TEST(what_is_refused) {
+  bny_topo *topo = bny_topo_new();
+  int32_t host = put(topo, BNY_TOPO_HOST, -1, "host0", NULL);
+  int32_t a = put(topo, BNY_TOPO_GPU, host, "GPU0", "0000:01:00.0"), b = put(topo, BNY_TOPO_GPU, host, "GPU1", "0000:02:00.0");
+  join(topo, BNY_TOPO_LINK_NVLINK, a, b, 20.6);
+  rules[_i].breaks(topo);
+  bny_topo_error error = {.text = ""};
+  bool good = bny_topo_check(topo, &error);
+  ck_assert_msg(good == (rules[_i].why == NULL), "rule %d: \"%s\"", _i, error.text);
+  ck_assert_msg(good || strstr(error.text, rules[_i].why) != NULL, "rule %d: \"%s\"", _i, error.text);
+  bny_topo_free(topo);
+}
+END_TEST
+
+START_TEST(names_repeat_in_other_hosts) {
+  bny_topo *topo = bny_topo_new();
+  for (int h = 0; h < 2; h++) {
+    int32_t host = put(topo, BNY_TOPO_HOST, -1, "same", NULL);
+    put(topo, BNY_TOPO_GPU, host, "GPU0", "0000:01:00.0");
+  }
+  bny_topo_error error;
+  ck_assert(bny_topo_check(topo, &error));
+  /* 70 bridges, one in the other */
+  for (int i = 0, parent = 0; i < 70; i++) {
+    parent = put(topo, BNY_TOPO_PCI, parent, "bridge", NULL);
+  }
+  ck_assert(!bny_topo_check(topo, &error));
+  ck_assert_ptr_nonnull(strstr(error.text, "deep"));
+  bny_topo_free(topo);
+}
+END_TEST
+
+START_TEST(names_and_their_reverse) {
+  for (int k = 0; k < BNY_TOPO_KINDS; k++) {
+    ck_assert_int_eq(bny_topo_kind_parse(bny_topo_kind_name((bny_topo_kind)k)), k);
+  }
+  for (int k = 0; k < BNY_TOPO_LINK_KINDS; k++) {
+    ck_assert_int_eq(bny_topo_link_parse(bny_topo_link_name((bny_topo_link_kind)k)), k);
+  }
+  for (int s = 0; s <= BNY_TOPO_MEASURED; s++) {
+    ck_assert_int_eq(bny_topo_source_parse(bny_topo_source_name((bny_topo_source)s)), s);
+  }
+  ck_assert_int_eq(bny_topo_kind_parse("disk"), BNY_TOPO_KINDS);
+  ck_assert_int_eq(bny_topo_link_parse(""), BNY_TOPO_LINK_KINDS);
+  ck_assert_int_eq(bny_topo_source_parse("heard"), BNY_TOPO_MEASURED + 1);
+  ck_assert_str_eq(bny_topo_path_name(BNY_TOPO_PATH_PHB), "PHB");
+  ck_assert_str_eq(bny_topo_path_name((bny_topo_path)-1), "?");
+  bny_topo *topo = bny_topo_new();
+  int32_t host = put(topo, BNY_TOPO_HOST, -1, "h", NULL), gpu = put(topo, BNY_TOPO_GPU, host, "GPU0", "0000:01:00.0");
+  ck_assert_int_eq(bny_topo_find_bus(topo, "0000:01:00.0"), gpu);
+  ck_assert_int_eq(bny_topo_find_bus(topo, "0000:02:00.0"), -1);
+  ck_assert_int_eq(bny_topo_find_name(topo, BNY_TOPO_GPU, "GPU0"), gpu);
+  ck_assert_int_eq(bny_topo_find_name(topo, BNY_TOPO_NIC, "GPU0"), -1);
+  ck_assert_int_eq(bny_topo_ancestor(topo, gpu, BNY_TOPO_HOST), host);
+  ck_assert_int_eq(bny_topo_ancestor(topo, gpu, BNY_TOPO_NUMA), -1);
+  ck_assert_int_eq(bny_topo_count(topo, BNY_TOPO_GPU), 1);
+  bny_topo_free(topo);
+}
+END_TEST
+
+static int32_t bridge(bny_topo *topo, int32_t numa, const char *name) {
+  int32_t added = put(topo, BNY_TOPO_PCI, numa, name, NULL);
+  topo->nodes[added].host_bridge = true;
+  return added;
+}
+
+START_TEST(paths_by_containment) {
+  bny_topo *t = bny_topo_new();
+  int32_t host = put(t, BNY_TOPO_HOST, -1, "h0", NULL), package = put(t, BNY_TOPO_PACKAGE, host, "p0", NULL);
+  int32_t numa0 = put(t, BNY_TOPO_NUMA, package, "n0", NULL), numa1 = put(t, BNY_TOPO_NUMA, package, "n1", NULL);
+  int32_t root0 = bridge(t, numa0, "r0"), root1 = bridge(t, numa0, "r1"), root2 = bridge(t, numa1, "r2");
+  int32_t outer = put(t, BNY_TOPO_PCI, root0, "s0", NULL), inner = put(t, BNY_TOPO_PCI, outer, "s1", NULL);
+  int32_t g0 = put(t, BNY_TOPO_GPU, inner, "GPU0", NULL), g1 = put(t, BNY_TOPO_GPU, inner, "GPU1", NULL);
+  int32_t g2 = put(t, BNY_TOPO_GPU, outer, "GPU2", NULL), g3 = put(t, BNY_TOPO_GPU, root0, "GPU3", NULL);
+  int32_t g4 = put(t, BNY_TOPO_GPU, root1, "GPU4", NULL), g5 = put(t, BNY_TOPO_GPU, root2, "GPU5", NULL);
+  int32_t nic = put(t, BNY_TOPO_NIC, outer, "mlx5_0", NULL), port = put(t, BNY_TOPO_PORT, nic, "1", NULL);
+  int32_t other_port = put(t, BNY_TOPO_PORT, nic, "2", NULL);
+  ck_path(t, g0, g0, BNY_TOPO_PATH_SELF);
+  ck_path(t, g0, g1, BNY_TOPO_PATH_PIX);
+  ck_path(t, g0, g2, BNY_TOPO_PATH_PXB);
+  ck_path(t, g2, nic, BNY_TOPO_PATH_PIX);
+  ck_path(t, g2, port, BNY_TOPO_PATH_PIX);
+  ck_path(t, g0, port, BNY_TOPO_PATH_PXB);
+  ck_path(t, port, other_port, BNY_TOPO_PATH_PIX);
+  ck_path(t, g0, g3, BNY_TOPO_PATH_PHB);
+  ck_path(t, g0, g4, BNY_TOPO_PATH_NODE);
+  ck_path(t, g0, g5, BNY_TOPO_PATH_SYS);
+  ck_path(t, g4, g5, BNY_TOPO_PATH_SYS);
+  int32_t far = put(t, BNY_TOPO_HOST, -1, "h1", NULL), g6 = put(t, BNY_TOPO_GPU, far, "GPU0", NULL);
+  int32_t g7 = put(t, BNY_TOPO_GPU, far, "GPU1", NULL), lost = put(t, BNY_TOPO_GPU, -1, "GPU9", NULL);
+  ck_path(t, g0, g6, BNY_TOPO_PATH_NET);
+  ck_path(t, g6, g7, BNY_TOPO_PATH_SYS); /* nothing nearer is known */
+  ck_path(t, g0, lost, BNY_TOPO_PATH_NONE);
+  bny_topo_error error;
+  ck_assert_msg(bny_topo_check(t, &error), "%s", error.text);
+  bny_topo_free(t);
+}
+END_TEST
+
+/* As NCCL tells of it, without host bridges. */
+START_TEST(paths_without_host_bridges) {
+  bny_topo *t = bny_topo_new();
+  int32_t host = put(t, BNY_TOPO_HOST, -1, "h0", NULL), numa = put(t, BNY_TOPO_NUMA, host, "n0", NULL);
+  int32_t s0 = put(t, BNY_TOPO_PCI, numa, "s0", "0000:10:00.0"), s1 = put(t, BNY_TOPO_PCI, numa, "s1", "0000:20:00.0");
+  int32_t g0 = put(t, BNY_TOPO_GPU, s0, "GPU0", "0000:11:00.0"), g1 = put(t, BNY_TOPO_GPU, s1, "GPU1", "0000:21:00.0");
+  int32_t g2 = put(t, BNY_TOPO_GPU, numa, "GPU2", "0001:30:00.0"), nic = put(t, BNY_TOPO_NIC, numa, "eth0", NULL);
+  int32_t f0 = put(t, BNY_TOPO_NIC, numa, "mlx5_0", "0000:40:00.0"), f1 = put(t, BNY_TOPO_NIC, numa, "mlx5_1", "0000:40:00.1");
+  int32_t f2 = put(t, BNY_TOPO_NIC, numa, "mlx5_2", "0000:41:00.0");
+  ck_path(t, g0, g1, BNY_TOPO_PATH_PHB);
+  ck_path(t, g0, g2, BNY_TOPO_PATH_NODE); /* another PCI domain: another host bridge */
+  ck_path(t, g0, nic, BNY_TOPO_PATH_PHB);
+  ck_path(t, f0, f1, BNY_TOPO_PATH_PIX); /* functions of one device */
+  ck_path(t, f0, f2, BNY_TOPO_PATH_PHB);
+  bny_topo_free(t);
+  t = bny_topo_new();
+  host = put(t, BNY_TOPO_HOST, -1, "h0", NULL);
+  int32_t a = bridge(t, host, "r0"), b = bridge(t, host, "r1");
+  g0 = put(t, BNY_TOPO_GPU, a, "GPU0", NULL);
+  g1 = put(t, BNY_TOPO_GPU, b, "GPU1", NULL);
+  ck_path(t, g0, g1, BNY_TOPO_PATH_NODE); /* no NUMA nodes: all is one */
+  put(t, BNY_TOPO_NUMA, host, "n0", NULL);
+  ck_path(t, g0, g1, BNY_TOPO_PATH_NODE);
+  put(t, BNY_TOPO_NUMA, host, "n1", NULL);
+  ck_path(t, g0, g1, BNY_TOPO_PATH_SYS); /* two, and who knows where these are */
+  bny_topo_free(t);
+}
+END_TEST
+
+START_TEST(paths_by_links) {
+  bny_topo *t = bny_topo_new();
+  int32_t h0 = put(t, BNY_TOPO_HOST, -1, "h0", NULL), h1 = put(t, BNY_TOPO_HOST, -1, "h1", NULL);
+  int32_t numa = put(t, BNY_TOPO_NUMA, h0, "n0", NULL);
+  int32_t g[6];
+  for (int i = 0; i < 6; i++) {
+    char name[8];
+    snprintf(name, sizeof name, "GPU%d", i);
+    g[i] = put(t, BNY_TOPO_GPU, i == 5 ? h1 : numa, name, NULL);
+  }
+  int32_t fabric = put(t, BNY_TOPO_SWITCH, -1, "nvswitch", NULL), leaf = put(t, BNY_TOPO_SWITCH, -1, "leaf", NULL);
+  join(t, BNY_TOPO_LINK_NVLINK, g[0], g[1], 20);
+  join(t, BNY_TOPO_LINK_XGMI, g[2], g[1], 48);
+  join(t, BNY_TOPO_LINK_NVLINK, g[3], fabric, 20);
+  join(t, BNY_TOPO_LINK_NVLINK, fabric, g[5], 20);
+  join(t, BNY_TOPO_LINK_NVLINK, g[4], g[4], 20); /* to itself, as some virtual machines say */
+  join(t, BNY_TOPO_LINK_NET, g[4], leaf, 20);
+  join(t, BNY_TOPO_LINK_NET, g[5], leaf, 20);
+  ck_path(t, g[0], g[1], BNY_TOPO_PATH_NVL);
+  ck_path(t, g[1], g[2], BNY_TOPO_PATH_NVL);
+  ck_path(t, g[0], g[2], BNY_TOPO_PATH_PHB); /* a GPU passes nothing on */
+  ck_path(t, g[3], g[5], BNY_TOPO_PATH_NVL); /* over hosts */
+  ck_path(t, g[0], g[3], BNY_TOPO_PATH_PHB);
+  ck_path(t, g[4], g[5], BNY_TOPO_PATH_NET); /* a leaf is no NVSwitch */
+  ck_path(t, g[4], g[0], BNY_TOPO_PATH_PHB);
+  join(t, BNY_TOPO_LINK_C2C, g[0], numa, 450);
+  join(t, BNY_TOPO_LINK_C2C, g[4], numa, 450);
+  ck_path(t, g[0], g[4], BNY_TOPO_PATH_C2C);
+  ck_path(t, g[0], g[1], BNY_TOPO_PATH_NVL);
+  ck_path(t, g[1], g[4], BNY_TOPO_PATH_PHB);
+  /* NVLink to the processor joins no two GPUs */
+  join(t, BNY_TOPO_LINK_NVLINK, g[1], numa, 20);
+  join(t, BNY_TOPO_LINK_NVLINK, g[3], numa, 20);
+  ck_path(t, g[1], g[3], BNY_TOPO_PATH_PHB);
+  bny_topo_free(t);
+}
+END_TEST
+
+/* A path looks at the two devices and what holds them, and at nothing else of a large model: all nodes behind those of
+ * the first host are out of reach while it is asked for. */
+START_TEST(paths_look_at_few_nodes) {
+  static const char *const inside[] = {"pci:8 gpu:2", "package:2 pci:4 gpu:2", "package:2 numa:2 bridge:2 pci gpu:2",
+                                       "gpu:4 nic:4"};
+  size_t page = (size_t)sysconf(_SC_PAGESIZE);
+  for (size_t i = 0; i < sizeof inside / sizeof inside[0]; i++) {
+    char text[128];
+    snprintf(text, sizeof text, "host:1024 %s", inside[i]);
+    bny_topo_error error = {.text = ""};
+    bny_topo *topo = bny_topo_import(text, strlen(text), NULL, &error);
+    ck_assert_msg(topo != NULL, "%s", error.text);
+    int32_t first = 1; /* the first host is node 0 */
+    while (topo->nodes[first].kind != BNY_TOPO_HOST) {
+      first++;
+    }
+    size_t near = ((size_t)first * sizeof *topo->nodes + page - 1) / page * page;
+    size_t all = (size_t)topo->nnodes * sizeof *topo->nodes;
+    ck_assert_uint_lt(near, all / 50);
+    char *there = mmap(NULL, all, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+    ck_assert(there != MAP_FAILED);
+    memcpy(there, topo->nodes, all);
+    bny_topo fenced = *topo;
+    fenced.nodes = (bny_topo_node *)there;
+    ck_assert_int_eq(mprotect(there + near, all - near, PROT_NONE), 0);
+    for (int32_t a = 0; a < first; a++) {
+      for (int32_t b = 0; b < first; b++) {
+        ck_assert_int_lt(bny_topo_path_between(&fenced, a, b), BNY_TOPO_PATH_NONE);
+      }
+    }
+    ck_assert_int_eq(munmap(there, all), 0);
+    bny_topo_free(topo);
+  }
+}
+END_TEST
+
+/* What the model counts, by looking at all. */
+START_TEST(numa_nodes_below) {
+  const char *text = "host:3 package:2 numa:3 bridge pci:2 gpu";
+  bny_topo_error error;
+  bny_topo *topo = bny_topo_import(text, strlen(text), NULL, &error);
+  for (int32_t n = 0; n < topo->nnodes; n++) {
+    int32_t below = 0;
+    for (int32_t m = 0; m < topo->nnodes; m++) {
+      int32_t up = topo->nodes[m].kind == BNY_TOPO_NUMA ? topo->nodes[m].parent : -1;
+      while (up > n) {
+        up = topo->nodes[up].parent;
+      }
+      below += up == n;
+    }
+    ck_assert_int_eq(topo->nodes[n].numas, below);
+  }
+  bny_topo_free(topo);
+  /* a parent that comes later, or is itself */
+  topo = bny_topo_new();
+  put(topo, BNY_TOPO_NUMA, 1, "a", NULL);
+  put(topo, BNY_TOPO_NUMA, 0, "b", NULL);
+  put(topo, BNY_TOPO_NUMA, 2, "c", NULL);
+  ck_assert_int_eq(topo->nodes[0].numas, 1);
+  ck_assert(!bny_topo_check(topo, &error));
+  bny_topo_free(topo);
+}
+END_TEST
+
+START_TEST(speeds) {
+  ck_assert_double_eq_tol(bny_topo_speed_pci(3, 16), 12, 1e-9);
+  ck_assert_double_eq_tol(bny_topo_speed_pci(4, 16), 24, 1e-9);
+  ck_assert_double_eq_tol(bny_topo_speed_pci(5, 8), 24, 1e-9);
+  ck_assert_double_eq(bny_topo_speed_pci(0, 16), 0);
+  ck_assert_double_eq(bny_topo_speed_pci(7, 16), 0);
+  ck_assert_double_eq(bny_topo_speed_pci(3, 0), 0);
+  ck_assert_int_eq(bny_topo_speed_pci_generation("16 GT/s"), 4);
+  ck_assert_int_eq(bny_topo_speed_pci_generation("16.0 GT/s PCIe"), 4);
+  ck_assert_int_eq(bny_topo_speed_pci_generation("32 GT/s PCIe/s"), 5);
+  ck_assert_int_eq(bny_topo_speed_pci_generation("2.5 GT/s PCIe"), 1);
+  ck_assert_int_eq(bny_topo_speed_pci_generation(""), 0);
+  ck_assert_int_eq(bny_topo_speed_pci_generation("Unknown speed"), 0);
+  ck_assert_int_eq(bny_topo_speed_pci_generation("0 GT/s"), -1);
+  ck_assert_int_eq(bny_topo_speed_pci_generation("17 GT/s"), -1);
+  ck_assert_int_eq(bny_topo_speed_pci_generation("fast"), -1);
+  for (int g = 1; g <= BNY_TOPO_PCI_GENERATIONS; g++) {
+    ck_assert_int_eq(bny_topo_speed_pci_generation(bny_topo_speed_pci_text(g)), g);
+  }
+  ck_assert_ptr_null(bny_topo_speed_pci_text(0));
+  ck_assert_double_eq_tol(bny_topo_speed_pci_raw(15.753846), 12, 1e-9);
+  ck_assert_double_eq_tol(bny_topo_speed_pci_raw(31.507692), 24, 1e-9);
+  ck_assert_double_eq_tol(bny_topo_speed_pci_raw(0.25), 0.1875, 1e-9);
+  ck_assert_double_eq_tol(bny_topo_speed_nvlink(90), 20.6, 1e-9);
+  ck_assert_double_eq_tol(bny_topo_speed_nvlink(60), 18, 1e-9);
+  ck_assert_double_eq_tol(bny_topo_speed_nvlink(86), 12, 1e-9);
+  ck_assert_double_eq_tol(bny_topo_speed_nvlink(100), 40.1, 1e-9);
+  ck_assert_double_eq_tol(bny_topo_speed_nvlink(-1), 20, 1e-9);
+  ck_assert_double_eq_tol(bny_topo_speed_cpu("x86_64", "GenuineIntel", 6, 143), 22, 1e-9);
+  ck_assert_double_eq_tol(bny_topo_speed_cpu("x86_64", "GenuineIntel", 6, 207), 40, 1e-9);
+  ck_assert_double_eq_tol(bny_topo_speed_cpu("x86_64", "AuthenticAMD", 175, 1), 16, 1e-9);
+  ck_assert_double_eq_tol(bny_topo_speed_cpu("ppc64le", NULL, -1, -1), 32, 1e-9);
+  ck_assert_double_eq_tol(bny_topo_speed_net(400000), 50, 1e-9);
+}
+END_TEST
+
+START_TEST(sorted_names) {
+  bny_topo_names names = {0};
+  ck_assert_ptr_null(bny_topo_names_sort(&names));
+  ck_assert_int_eq(bny_topo_names_find(&names, 0, "a"), -1);
+  static const char *const keys[] = {"d", "b", "a", "c"};
+  for (int scope = 0; scope < 100; scope++) {
+    for (int k = 0; k < 4; k++) {
+      bny_topo_names_add(&names, scope, keys[k], 10 * scope + k);
+    }
+  }
+  ck_assert_ptr_null(bny_topo_names_sort(&names));
+  ck_assert_int_eq(bny_topo_names_find(&names, 7, "a"), 72);
+  ck_assert_int_eq(bny_topo_names_find(&names, 99, "d"), 990);
+  ck_assert_int_eq(bny_topo_names_find(&names, 100, "d"), -1);
+  ck_assert_int_eq(bny_topo_names_find(&names, 7, "e"), -1);
+  bny_topo_names_add(&names, 50, "c", 9999);
+  const bny_topo_name *twice = bny_topo_names_sort(&names);
+  ck_assert_ptr_nonnull(twice);
+  ck_assert_int_eq(twice->value, 9999);
+  ck_assert_int_eq(bny_topo_names_find(&names, 50, "c"), 503);
+  bny_topo_names_free(&names);
+}
+END_TEST
+
+static void refused(const char *text, size_t bytes, const char *why) {
+  bny_topo_error error = {.text = ""};
+  bny_topo *topo = bny_topo_import(text, bytes, NULL, &error);
+  ck_assert_msg(topo == NULL && strstr(error.text, why) != NULL, "wanted \"%s\", got \"%s\"", why, error.text);
+}
+
+START_TEST(no_importer_takes_it) {
+  refused("", 0, "empty");
+  refused("\0\0\0\0", 4, "not a format");
+  refused("what is this\n", 13, "not a format");
+  refused("<?xml version='1.0'?>\n<!-- a > b -->\n<svg/>", 43, "<svg>");
+  char *large = calloc(1, (64 << 20) + 1);
+  refused(large, (64 << 20) + 1, "larger than 64 MiB");
+  free(large);
+}
+END_TEST
+
+START_TEST(files) {
+  char directory[] = "/tmp/banyan-topo-XXXXXX", path[64];
+  bny_topo_error error;
+  ck_assert_ptr_nonnull(mkdtemp(directory));
+  ck_assert_ptr_null(bny_topo_load(directory, NULL, &error));
+  ck_assert_msg(strstr(error.text, "neither a file nor a pipe") != NULL, "%s", error.text);
+  ck_assert_msg(strncmp(error.text, directory, strlen(directory)) == 0, "%s", error.text);
+  snprintf(path, sizeof path, "%s/there-is-none.xml", directory);
+  ck_assert_ptr_null(bny_topo_load(path, NULL, &error));
+  ck_assert_msg(strstr(error.text, "there-is-none.xml: No such file") != NULL, "%s", error.text);
+  snprintf(path, sizeof path, "%s/odd", directory);
+  FILE *file = fopen(path, "w");
+  fputs("\n\n<odd/>\n", file);
+  fclose(file);
+  ck_assert_ptr_null(bny_topo_load(path, NULL, &error));
+  ck_assert_msg(strstr(error.text, "/odd:3: XML with the root <odd>") != NULL, "%s", error.text);
+  unlink(path);
+  /* a long path leaves room for the reason */
+  char longer[600];
+  memset(longer, 'x', sizeof longer - 1);
+  longer[sizeof longer - 1] = '\0';
+  ck_assert_ptr_null(bny_topo_load(longer, NULL, &error));
+  ck_assert_msg(strstr(error.text, "...xxx") == error.text && strstr(error.text, "File name too long") != NULL, "%s",
+                error.text);
+  rmdir(directory);
+}
+END_TEST
+
+int main(void) {
+  Suite *suite = suite_create("topo_model");
+  TCase *tests = tcase_create("model");
+  tcase_set_timeout(tests, 60);
+  tcase_add_test(tests, strings_are_made_fit);
+  tcase_add_test(tests, bus_ids);
+  tcase_add_test(tests, links_of_a_node);
+  tcase_add_loop_test(tests, what_is_refused, 0, (int)(sizeof rules / sizeof rules[0]));
+  tcase_add_test(tests, names_repeat_in_other_hosts);
+  tcase_add_test(tests, names_and_their_reverse);
+  tcase_add_test(tests, paths_by_containment);
+  tcase_add_test(tests, paths_without_host_bridges);
+  tcase_add_test(tests, paths_by_links);
+  tcase_add_test(tests, paths_look_at_few_nodes);
+  tcase_add_test(tests, numa_nodes_below);
+  tcase_add_test(tests, speeds);
+  tcase_add_test(tests, sorted_names);
+  tcase_add_test(tests, no_importer_takes_it);
+  tcase_add_test(tests, files);
+  suite_add_tcase(suite, tests);
+  SRunner *runner = srunner_create(suite);
+  srunner_run_all(runner, CK_NORMAL);
+  int failed = srunner_ntests_failed(runner);
+  srunner_free(runner);
+  return failed == 0 ? EXIT_SUCCESS : EXIT_FAILURE;
+}

@@ -1,0 +1,453 @@
+/* SPDX-License-Identifier: Apache-2.0
+ * NCCL's format, in and out, and AMD's. */
+#include "topo/export/export.h"
+#include "topo/model/guid.h"
+#include "tests/topo/topo_xml_util.h"
+
+START_TEST(nccl) {
+  bny_topo *t = import(nccl_example, "nccl-xml");
+  ck_assert_int_eq(bny_topo_count(t, BNY_TOPO_HOST), 1);
+  ck_assert_int_eq(bny_topo_count(t, BNY_TOPO_NUMA), 2);
+  ck_assert_int_eq(bny_topo_count(t, BNY_TOPO_PCI), 1);
+  ck_assert_int_eq(bny_topo_count(t, BNY_TOPO_GPU), 3);
+  ck_assert_int_eq(bny_topo_count(t, BNY_TOPO_NIC), 3);
+  ck_assert_int_eq(bny_topo_count(t, BNY_TOPO_PORT), 4);
+  ck_assert_int_eq(bny_topo_count(t, BNY_TOPO_SWITCH), 3);
+  int32_t g0 = named(t, BNY_TOPO_GPU, "GPU0"), g1 = named(t, BNY_TOPO_GPU, "GPU1"), g2 = named(t, BNY_TOPO_GPU, "GPU2");
+  int32_t nic = named(t, BNY_TOPO_NIC, "mlx5_0"), port = named(t, BNY_TOPO_PORT, "mlx5_0");
+  named(t, BNY_TOPO_NIC, "eth0");
+  named(t, BNY_TOPO_NIC, "eth0#1");
+  ck_assert_int_eq(t->nodes[g0].compute, 90);
+  ck_assert_str_eq(t->nodes[g0].vendor, "NVIDIA");
+  ck_assert_str_eq(t->nodes[g0].bus_id, "0000:10:00.0");
+  ck_assert_int_eq(t->nodes[port].index, 1);
+  ck_assert_double_eq_tol(between(t, port, nic)->gbytes_per_s, 50, 1e-9);
+  ck_assert_double_eq_tol(between(t, port, nic)->latency_us, 1.5, 1e-9);
+  ck_assert_double_eq(between(t, named(t, BNY_TOPO_PORT, "mlx5_1"), nic)->gbytes_per_s, 0);
+  ck_assert_double_eq_tol(between(t, g0, t->nodes[g0].parent)->gbytes_per_s, 48, 1e-9);
+  ck_assert_int_eq(between(t, g0, t->nodes[g0].parent)->source, BNY_TOPO_FILE);
+  ck_assert_double_eq_tol(between(t, g1, t->nodes[g1].parent)->gbytes_per_s, 12, 1e-9);
+  ck_assert_int_eq(between(t, g1, t->nodes[g1].parent)->source, BNY_TOPO_ASSUMED);
+  /* both ends tell of it, 2 and 1: one is down */
+  ck_assert_int_eq(between(t, g0, g1)->count, 1);
+  ck_assert_double_eq_tol(between(t, g0, g1)->gbytes_per_s, 20.6, 1e-9);
+  ck_assert_int_eq(links_of_kind(t, BNY_TOPO_LINK_NVLINK), 5);
+  int32_t a1 = bny_topo_find_bus(t, "0000:a1:00.0"), numa = named(t, BNY_TOPO_NUMA, "node0");
+  ck_assert_int_eq(between(t, g0, a1)->count, 5);
+  ck_assert_double_eq_tol(between(t, g2, numa)->gbytes_per_s, 450, 1e-9);
+  ck_assert_int_eq(links_of_kind(t, BNY_TOPO_LINK_SYS), 1);
+  ck_assert_int_eq(bny_topo_path_between(t, g0, g1), BNY_TOPO_PATH_NVL);
+  ck_assert_int_eq(bny_topo_path_between(t, g0, g2), BNY_TOPO_PATH_PHB);
+  ck_assert_int_eq(bny_topo_path_between(t, g0, nic), BNY_TOPO_PATH_PIX);
+  bny_topo_free(t);
+}
+END_TEST
+
+START_TEST(nccl_of_several_hosts) {
+  bny_topo *t =
+      import("<system version=\"1\"><cpu host_hash=\"0xa\" numaid=\"0\"><pci busid=\"0000:01:00.0\"><gpu dev=\"0\" "
+             "sm=\"100\"/></pci></cpu><cpu host_hash=\"0xb\" numaid=\"0\"><pci busid=\"0000:01:00.0\"><gpu dev=\"0\" "
+             "sm=\"100\"/></pci></cpu></system>",
+             "nccl-xml");
+  ck_assert_int_eq(bny_topo_count(t, BNY_TOPO_HOST), 2);
+  ck_assert_int_eq(bny_topo_count(t, BNY_TOPO_GPU), 2);
+  ck_assert_int_eq(links_of_kind(t, BNY_TOPO_LINK_SYS), 0);
+  bny_topo_free(t);
+}
+END_TEST
+
+START_TEST(nccl_of_amd_and_power) {
+  bny_topo *t =
+      import("<system version=\"2\"><cpu numaid=\"0\"><pci busid=\"0000:01:00.0\" class=\"0x120000\"><gpu dev=\"0\" "
+             "sm=\"304\" gcn=\"gfx90a\"><xgmi target=\"0000:02:00.0\" count=\"2\" tclass=\"0x120000\"/></gpu></pci>"
+             "<pci busid=\"0000:02:00.0\" class=\"0x120000\"><gpu dev=\"1\" sm=\"304\" gcn=\"942\"><xgmi "
+             "target=\"0000:01:00.0\" count=\"2\"/></gpu></pci><pci busid=\"0000:03:00.0\"><gpu dev=\"2\" sm=\"70\">"
+             "<nvlink target=\"0004:04:00.1\" count=\"1\" tclass=\"0x068001\"/><nvlink target=\"0004:04:00.2\" "
+             "count=\"2\" tclass=\"0x068001\"/></gpu></pci></cpu></system>",
+             "nccl-xml");
+  int32_t g0 = named(t, BNY_TOPO_GPU, "GPU0"), g1 = named(t, BNY_TOPO_GPU, "GPU1"), g2 = named(t, BNY_TOPO_GPU, "GPU2");
+  ck_assert_int_eq(t->nodes[g0].compute, 910);
+  ck_assert_int_eq(t->nodes[g1].compute, 942);
+  ck_assert_str_eq(t->nodes[g0].vendor, "AMD");
+  ck_assert_int_eq(between(t, g0, g1)->kind, BNY_TOPO_LINK_XGMI);
+  ck_assert_double_eq_tol(between(t, g0, g1)->gbytes_per_s, 72, 1e-9);
+  ck_assert_int_eq(between(t, g2, named(t, BNY_TOPO_NUMA, "node0"))->count, 3);
+  ck_assert_int_eq(links_of_kind(t, BNY_TOPO_LINK_NVLINK), 1);
+  ck_assert_int_eq(bny_topo_path_between(t, g0, g1), BNY_TOPO_PATH_NVL);
+  bny_topo_free(t);
+}
+END_TEST
+
+/* ---- what is refused --------------------------------------------------------------------------------------------- */
+
+#define GPU_AT(bus, number, links) \
+  "<pci busid=\"" bus "\" class=\"0x030200\"><gpu dev=\"" number "\" sm=\"90\">" links "</gpu></pci>\n"
+
+static const refusal refused[] = {
+    {"<system version=\"3\"/>", 1, "version 3"},
+    {"<system version=\"1\">\n</system>", 1, "no <cpu>"},
+    {"<graphs version=\"1\">\n</graphs>", 1, "channels, not a machine"},
+    {"<system>\n<pci busid=\"0000:01:00.0\"/>\n</system>", 2, "outside of a <cpu>"},
+    {NCCL_HEAD "<cpu numaid=\"1\"/>" NCCL_TAIL, 3, "outside of <system>"},
+    {NCCL_HEAD "<pci/>" NCCL_TAIL, 3, "no busid"},
+    {NCCL_HEAD "<pci busid=\"here\"/>" NCCL_TAIL, 3, "not a bus id"},
+    {NCCL_HEAD "\n<gpu dev=\"0\"/>" NCCL_TAIL, 4, "outside of a <pci>"},
+    {NCCL_HEAD "<net name=\"a\"/>" NCCL_TAIL, 3, "outside of a <nic>"},
+    {NCCL_HEAD "<nvlink target=\"0000:01:00.0\"/>" NCCL_TAIL, 3, "outside of a <gpu>"},
+    {NCCL_HEAD GPU_AT("0000:01:00.0", "0", "") GPU_AT("0000:01:00.0", "1", "") NCCL_TAIL, 4,
+     "bus id 0000:01:00.0 stands twice"},
+    {NCCL_HEAD GPU_AT("0000:01:00.0", "0", "") GPU_AT("0000:02:00.0", "0", "") NCCL_TAIL, 4, "GPU0 stands twice"},
+    {NCCL_HEAD "</cpu>\n<cpu numaid=\"0\">" NCCL_TAIL, 4, "node0 stands twice"},
+    {NCCL_HEAD "<pci busid=\"0000:01:00.0\">\n<gpu dev=\"0\"/>\n<gpu dev=\"1\"/></pci>" NCCL_TAIL, 5,
+     "the second of its <pci>"},
+    {NCCL_HEAD GPU_AT("0000:01:00.0", "0", "\n<nvlink target=\"0000:77:00.0\" count=\"1\" tclass=\"0x030200\"/>")
+         NCCL_TAIL,
+     4, "leads nowhere"},
+    {NCCL_HEAD GPU_AT("0000:01:00.0", "0", "<nvlink count=\"1\"/>") NCCL_TAIL, 3, "no target"},
+    {NCCL_HEAD GPU_AT("0000:01:00.0", "0", "<nvlink target=\"over there\" count=\"1\"/>") NCCL_TAIL, 3, "not a bus id"},
+    {NCCL_HEAD GPU_AT("0000:01:00.0", "0", "<nvlink target=\"0000:0a:00.0\" tclass=\"0x068000\" count=\"0\"/>")
+         NCCL_TAIL,
+     3, "absurd"},
+    {NCCL_HEAD GPU_AT("0000:01:00.0", "0", "<nvlink target=\"0000:0a:00.0\" tclass=\"0x068000\" count=\"99999\"/>")
+         NCCL_TAIL,
+     3, "absurd"},
+    {NCCL_HEAD GPU_AT("0000:01:00.0", "0",
+                      "<nvlink target=\"0000:0a:00.0\" tclass=\"0x068000\"/>\n<nvlink target=\"0000:0a:00.0\" "
+                      "tclass=\"0x068000\"/>") NCCL_TAIL,
+     4, "stands twice"},
+    {NCCL_HEAD "<pci busid=\"0000:01:00.0\" link_speed=\"17 GT/s\"/>" NCCL_TAIL, 3, "no PCI link has that speed"},
+    {NCCL_HEAD "<pci busid=\"0000:01:00.0\" link_speed=\"0 GT/s\"/>" NCCL_TAIL, 3, "no PCI link has that speed"},
+    {NCCL_HEAD "<pci busid=\"0000:01:00.0\" link_width=\"999\"/>" NCCL_TAIL, 3, "absurd"},
+    {NCCL_HEAD "<pci busid=\"0000:01:00.0\" link_width=\"wide\"/>" NCCL_TAIL, 3, "not a whole number"},
+    {NCCL_HEAD "<nic><net name=\"a\" speed=\"fast\"/></nic>" NCCL_TAIL, 3, "absurd"},
+    {NCCL_HEAD "<nic><net name=\"a\" speed=\"-7\"/></nic>" NCCL_TAIL, 3, "absurd"},
+    {NCCL_HEAD "<nic><net name=\"a\" speed=\"nan\"/></nic>" NCCL_TAIL, 3, "absurd"},
+    {NCCL_HEAD "<nic><net name=\"a\" speed=\"1e30\"/></nic>" NCCL_TAIL, 3, "absurd"},
+    {NCCL_HEAD "<nic><net name=\"a\" dev=\"99999999999999999999\"/></nic>" NCCL_TAIL, 3, "absurd"},
+};
+
+START_TEST(what_is_refused) { ck_refused(&refused[_i]); }
+END_TEST
+
+/* ---- GUIDs ------------------------------------------------------------------------------------------------------- */
+
+START_TEST(guids_in_one_form) {
+  static const char *const forms[][2] = {
+      {"0xff08c43213b3f38", "0ff08c43213b3f38"},
+      {"B8599F0300C2F06A", "b8599f0300c2f06a"},
+      {"9803:9b03:0082:9c64", "98039b0300829c64"},
+      {"fe80:0000:0000:0000:9803:9b03:0082:9c64", "98039b0300829c64"},
+      {"0x0", NULL},
+      {"", NULL},
+      {"0x", NULL},
+      {"0x12345678901234567", NULL},
+      {"GPU-1", NULL},
+      {"9803:9b03:0082-9c64", NULL},
+  };
+  for (size_t f = 0; f < sizeof forms / sizeof forms[0]; f++) {
+    char guid[BNY_TOPO_GUID_BYTES] = "";
+    bool normal = bny_topo_guid_normalise(forms[f][0], strlen(forms[f][0]), guid);
+    ck_assert_msg(normal == (forms[f][1] != NULL) && (!normal || strcmp(guid, forms[f][1]) == 0), "%s: %s", forms[f][0],
+                  guid);
+  }
+}
+END_TEST
+
+/* The bytes of NCCL's are reversed, unless someone wrote them by hand; what is no GUID stays. */
+START_TEST(guids_of_nccl) {
+  static const char *const forms[][3] = {
+      {"0x3a050700039f59b8", "b8599f030007053a", "0x3a050700039f59b8"}, /* one card, told of twice */
+      {"0xb8599f030007053a", "b8599f030007053a", "0x3a050700039f59b8"},
+      {"0x7c0a0003a1420c", "0c42a103000a7c00", "0x7c0a0003a1420c"},
+      {"0xf71cbc0803dd6838", "3868dd0308bc1cf7", "0xf71cbc0803dd6838"},
+      {"0x3", "0x3", "0x3"},
+      {"31", "31", "31"},
+  };
+  for (size_t f = 0; f < sizeof forms / sizeof forms[0]; f++) {
+    char text[1024];
+    snprintf(text, sizeof text, NCCL_HEAD "<nic><net name=\"a\" port=\"1\" guid=\"%s\"/></nic>" NCCL_TAIL, forms[f][0]);
+    bny_topo *t = import(text, "nccl-xml");
+    ck_assert_str_eq(t->nodes[named(t, BNY_TOPO_PORT, "a")].guid, forms[f][1]);
+    bny_topo_error error;
+    char *out = bny_topo_export_nccl(t, &error), wanted[64];
+    snprintf(wanted, sizeof wanted, "guid=\"%s\"", forms[f][2]);
+    ck_assert_msg(strstr(out, wanted) != NULL, "%s", out);
+    free(out);
+    bny_topo_free(t);
+  }
+}
+END_TEST
+
+/* An adapter that NCCL and ibnetdiscover tell of has one GUID. */
+START_TEST(guids_of_both) {
+  static const char fabric[] =
+      "Switch\t41 \"S-00000000000a0000\"\t\t# \"leaf0\" enhanced port 0 lid 1 lmc 0\n"
+      "[1]\t\"H-0c42a103000a7c00\"[1](c42a103000a7c00) \t\t# \"n0 mlx5_0\" lid 9 4xHDR\n"
+      "Ca\t1 \"H-0c42a103000a7c00\"\t\t# \"n0 mlx5_0\"\n"
+      "[1](c42a103000a7c00) \t\"S-00000000000a0000\"[1]\t\t# lid 9 lmc 0 \"leaf0\" lid 1 4xHDR\n";
+  bny_topo *ours =
+      import(NCCL_HEAD "<nic><net name=\"mlx5_0\" port=\"1\" guid=\"0x7c0a0003a1420c\"/></nic>" NCCL_TAIL, "nccl-xml");
+  bny_topo *theirs = import(fabric, "ibnetdiscover");
+  const char *guid = ours->nodes[named(ours, BNY_TOPO_PORT, "mlx5_0")].guid;
+  ck_assert_str_eq(guid, theirs->nodes[named(theirs, BNY_TOPO_NIC, "mlx5_0")].guid);
+  ck_assert_str_eq(guid, theirs->nodes[named(theirs, BNY_TOPO_PORT, "1")].guid);
+  bny_topo_free(ours);
+  bny_topo_free(theirs);
+}
+END_TEST
+
+/* ---- NCCL's format out ------------------------------------------------------------------------------------------- */
+
+static void ck_same_machine(const bny_topo *a, const bny_topo *b, const char *name) {
+  const bny_topo_kind kinds[] = {BNY_TOPO_HOST, BNY_TOPO_NUMA, BNY_TOPO_PCI,   BNY_TOPO_GPU,
+                                 BNY_TOPO_NIC,  BNY_TOPO_PORT, BNY_TOPO_SWITCH};
+  for (size_t k = 0; k < sizeof kinds / sizeof kinds[0]; k++) {
+    ck_assert_msg(bny_topo_count(a, kinds[k]) == bny_topo_count(b, kinds[k]), "%s: %s", name,
+                  bny_topo_kind_name(kinds[k]));
+  }
+  ck_assert_msg(a->nlinks == b->nlinks, "%s: %d and %d links", name, a->nlinks, b->nlinks);
+  for (int32_t n = 0; n < a->nnodes; n++) {
+    if (a->nodes[n].bus_id == NULL) {
+      continue;
+    }
+    int32_t same = bny_topo_find_bus(b, a->nodes[n].bus_id);
+    ck_assert_msg(same >= 0, "%s: %s is lost", name, a->nodes[n].bus_id);
+    ck_assert_int_eq(b->nodes[same].kind, a->nodes[n].kind);
+    ck_assert_int_eq(b->nodes[same].compute, a->nodes[n].compute);
+    if (a->nodes[n].kind == BNY_TOPO_GPU) {
+      ck_assert_str_eq(b->nodes[same].name, a->nodes[n].name);
+    }
+    for (int32_t m = 0; m < n; m++) {
+      bool devices = a->nodes[n].kind == BNY_TOPO_GPU && a->nodes[m].kind == BNY_TOPO_GPU;
+      if (devices && a->nodes[m].bus_id != NULL) {
+        bny_topo_path path = bny_topo_path_between(b, same, bny_topo_find_bus(b, a->nodes[m].bus_id));
+        ck_assert_msg(path == bny_topo_path_between(a, n, m), "%s: %s to %s", name, a->nodes[n].name, a->nodes[m].name);
+      }
+    }
+  }
+  double sum_a = 0, sum_b = 0;
+  for (int32_t l = 0; l < a->nlinks; l++) {
+    sum_a += a->links[l].gbytes_per_s;
+    sum_b += b->links[l].gbytes_per_s;
+  }
+  ck_assert_msg(sum_a - sum_b < 1e-3 && sum_b - sum_a < 1e-3, "%s: %g and %g GB/s", name, sum_a, sum_b);
+}
+
+static void ck_exported(bny_topo *topo, const char *name) {
+  bny_topo_error error = {.text = ""};
+  char *text = bny_topo_export_nccl(topo, &error);
+  ck_assert_msg(text != NULL, "%s", error.text);
+  bny_topo *again = bny_topo_import(text, strlen(text), NULL, &error);
+  ck_assert_msg(again != NULL, "%s: line %d: %s\n%s", name, error.line, error.text, text);
+  ck_same_machine(topo, again, name);
+  char *text_again = bny_topo_export_nccl(again, &error);
+  ck_assert_str_eq(text, text_again);
+  free(text);
+  free(text_again);
+  bny_topo_free(again);
+  bny_topo_free(topo);
+}
+
+START_TEST(nccl_out) { ck_exported(import(nccl_example, "nccl-xml"), "example"); }
+END_TEST
+
+/* What has no bus ids, and names that XML must quote. */
+START_TEST(nccl_out_by_hand) {
+  bny_topo *t = bny_topo_new();
+  for (int h = 0; h < 2; h++) {
+    int32_t host = put(t, BNY_TOPO_HOST, -1, "host", NULL), numa = put(t, BNY_TOPO_NUMA, host, "node0", NULL);
+    int32_t other = put(t, BNY_TOPO_NUMA, host, "node0", NULL), pci = put(t, BNY_TOPO_PCI, numa, "s", NULL);
+    int32_t g0 = put(t, BNY_TOPO_GPU, pci, "GPU0", NULL), g1 = put(t, BNY_TOPO_GPU, other, "GPU1", NULL);
+    t->nodes[g0].index = 0;
+    t->nodes[g1].index = 1;
+    t->nodes[numa].index = t->nodes[other].index = 0;
+    int32_t nic = put(t, BNY_TOPO_NIC, pci, "a<b>&\"c", NULL), port = put(t, BNY_TOPO_PORT, nic, "1", NULL);
+    join(t, BNY_TOPO_LINK_NVLINK, g0, g1, 20);
+    join(t, BNY_TOPO_LINK_NET, port, nic, 50);
+  }
+  bny_topo_error error = {.text = ""};
+  char *text = bny_topo_export_nccl(t, &error);
+  bny_topo *again = bny_topo_import(text, strlen(text), NULL, &error);
+  ck_assert_msg(again != NULL, "line %d: %s\n%s", error.line, error.text, text);
+  ck_assert_int_eq(bny_topo_count(again, BNY_TOPO_HOST), 2);
+  ck_assert_int_eq(bny_topo_count(again, BNY_TOPO_GPU), 4);
+  ck_assert_int_eq(bny_topo_count(again, BNY_TOPO_NUMA), 4);
+  int32_t nic = named(again, BNY_TOPO_NIC, "a<b>&\"c");
+  ck_assert_int_eq(bny_topo_path_between(again, nic, named(again, BNY_TOPO_GPU, "GPU0")), BNY_TOPO_PATH_PIX);
+  ck_assert_int_eq(links_of_kind(again, BNY_TOPO_LINK_NVLINK), 2);
+  free(text);
+  bny_topo_free(again);
+  bny_topo_free(t);
+}
+END_TEST
+
+/* Switches without bus ids are one to NCCL, which knows of one hidden switch alone. */
+START_TEST(nccl_out_hidden_switches) {
+  bny_topo *t = bny_topo_new();
+  int32_t host = put(t, BNY_TOPO_HOST, -1, "host", NULL), gpu = put(t, BNY_TOPO_GPU, host, "GPU0", NULL);
+  for (int s = 0; s < 3; s++) {
+    join(t, BNY_TOPO_LINK_NVLINK, gpu, put(t, BNY_TOPO_SWITCH, host, "nvswitch", NULL), 20);
+  }
+  bny_topo_error error = {.text = ""};
+  char *text = bny_topo_export_nccl(t, &error);
+  ck_assert_msg(strstr(text, "<nvlink target=\"fffffff:ffff:ff\" count=\"3\" tclass=\"0x068000\"/>") != NULL, "%s",
+                text);
+  free(text);
+  bny_topo_free(t);
+}
+END_TEST
+
+/* ---- real machines ----------------------------------------------------------------------------------------------- */
+
+/* The attribute's text within the tag at `at`; "" if it has none. */
+static void attribute_of(const char *at, const char *name, char *value, size_t bytes) {
+  char key[32];
+  size_t end = strcspn(at, ">");
+  snprintf(key, sizeof key, " %s=\"", name);
+  const char *found = strstr(at, key);
+  value[0] = '\0';
+  if (found != NULL && found < at + end) {
+    found += strlen(key);
+    snprintf(value, bytes, "%.*s", (int)strcspn(found, "\""), found);
+  }
+}
+
+/* By the text alone: pairs of a GPU's <pci> and a target, each once whichever end tells of it; the sum of counts. */
+static int32_t linked_pairs(const char *text, int64_t *sum) {
+  enum { MOST = 512, BYTES = 24 };
+  static char pairs[MOST][2][BYTES];
+  char bus[BYTES] = "", target[BYTES], count[BYTES];
+  int32_t found = 0;
+  *sum = 0;
+  for (const char *at = strchr(text, '<'); at != NULL; at = strchr(at + 1, '<')) {
+    if (strncmp(at, "<pci ", 5) == 0) {
+      attribute_of(at, "busid", bus, sizeof bus);
+    }
+    if (strncmp(at, "<nvlink ", 8) != 0 && strncmp(at, "<xgmi ", 6) != 0) {
+      continue;
+    }
+    attribute_of(at, "target", target, sizeof target);
+    attribute_of(at, "count", count, sizeof count);
+    bool seen = false;
+    for (int32_t p = 0; p < found; p++) {
+      seen = seen || (strcmp(pairs[p][0], target) == 0 && strcmp(pairs[p][1], bus) == 0);
+    }
+    if (!seen) {
+      ck_assert_int_lt(found, MOST);
+      snprintf(pairs[found][0], BYTES, "%s", bus);
+      snprintf(pairs[found][1], BYTES, "%s", target);
+      found++;
+      *sum += atoi(count);
+    }
+  }
+  return found;
+}
+
+static void ck_nccl_dump(const char *path, const char *name) {
+  size_t bytes;
+  char *text = read_text(path, &bytes);
+  bny_topo_error error = {.text = ""};
+  bny_topo *topo = bny_topo_load(path, NULL, &error);
+  if (strstr(text, "<graphs") != NULL) {
+    ck_assert_msg(topo == NULL && strstr(error.text, "a graph that NCCL made") != NULL, "%s", error.text);
+    free(text);
+    return;
+  }
+  ck_assert_msg(topo != NULL, "%s", error.text);
+  bool input = tags(text, "<gpu ") == 0;
+  int32_t gpus = input ? tags(text, " class=\"0x03") : tags(text, "<gpu ");
+  int32_t nics = input ? tags(text, " class=\"0x02") : tags(text, "<nic>");
+  int64_t counted, sum = 0;
+  int32_t links = linked_pairs(text, &counted), linked = 0;
+  for (int32_t l = 0; l < topo->nlinks; l++) {
+    bool device = topo->links[l].kind == BNY_TOPO_LINK_NVLINK || topo->links[l].kind == BNY_TOPO_LINK_XGMI;
+    linked += device;
+    sum += device ? topo->links[l].count : 0;
+  }
+  ck_assert_msg(bny_topo_count(topo, BNY_TOPO_GPU) == gpus, "%s: %d GPUs", name, gpus);
+  ck_assert_msg(bny_topo_count(topo, BNY_TOPO_NIC) == nics, "%s: %d NICs", name, nics);
+  ck_assert_msg(bny_topo_count(topo, BNY_TOPO_PORT) == tags(text, "<net "), "%s: ports", name);
+  ck_assert_msg(bny_topo_count(topo, BNY_TOPO_NUMA) == tags(text, "<cpu "), "%s: processors", name);
+  ck_assert_msg(linked == links, "%s: %d links, the file has %d", name, linked, links);
+  ck_assert_msg(sum == counted, "%s: %lld single links, the file has %lld", name, (long long)sum, (long long)counted);
+  free(text);
+  ck_exported(topo, name);
+}
+
+START_TEST(dumps_of_nccl) {
+  if (each_dump("nccl", ".xml", ck_nccl_dump) == 0) {
+    fprintf(stderr, "no dumps of NCCL: not looked at\n");
+  }
+}
+END_TEST
+
+/* The same class of machine, told of by NCCL and by nvidia-smi topo -m: one path for each pair of GPUs. */
+START_TEST(paths_as_the_matrix_says) {
+  static const char *const pairs[][2] = {
+      {"nccl/hgx_h200_8gpu.xml", "matrix/hgx_h200_8gpu_8nic_vastai.txt"},
+      {"nccl/oci_h100.xml", "matrix/hgx_h100_8gpu_10nic_nccl1264.txt"},
+      {"nccl/perlmutter_a100_4gpu.xml", "matrix/a100_4gpu_nv4_nccl1261.txt"},
+  };
+  bny_topo *xml = dump(pairs[_i][0]), *matrix = dump(pairs[_i][1]);
+  for (int a = 0; xml != NULL && matrix != NULL && a < bny_topo_count(matrix, BNY_TOPO_GPU); a++) {
+    char name_a[16], name_b[16];
+    snprintf(name_a, sizeof name_a, "GPU%d", a);
+    int32_t xml_a = named(xml, BNY_TOPO_GPU, name_a), matrix_a = named(matrix, BNY_TOPO_GPU, name_a);
+    for (int b = 0; b < bny_topo_count(matrix, BNY_TOPO_GPU); b++) {
+      snprintf(name_b, sizeof name_b, "GPU%d", b);
+      bny_topo_path by_xml = bny_topo_path_between(xml, xml_a, named(xml, BNY_TOPO_GPU, name_b));
+      bny_topo_path by_matrix = bny_topo_path_between(matrix, matrix_a, named(matrix, BNY_TOPO_GPU, name_b));
+      ck_assert_msg(by_xml == by_matrix, "%s: %s to %s is %s, the matrix says %s", pairs[_i][0], name_a, name_b,
+                    bny_topo_path_name(by_xml), bny_topo_path_name(by_matrix));
+    }
+  }
+  bny_topo_free(xml);
+  bny_topo_free(matrix);
+}
+END_TEST
+
+/* The NIC of each GPU is behind its PCI switch, as the matrix of that class of machine says too. */
+START_TEST(rails_of_a_real_machine) {
+  bny_topo *topo = dump("nccl/oci_h100.xml");
+  for (int32_t a = 0; topo != NULL && a < topo->nnodes; a++) {
+    int32_t near = 0;
+    for (int32_t b = 0; topo->nodes[a].kind == BNY_TOPO_GPU && b < topo->nnodes; b++) {
+      if (topo->nodes[b].kind == BNY_TOPO_NIC) {
+        bny_topo_path path = bny_topo_path_between(topo, a, b);
+        near += path == BNY_TOPO_PATH_PIX;
+        ck_assert(path == BNY_TOPO_PATH_PIX || path == BNY_TOPO_PATH_PHB || path == BNY_TOPO_PATH_SYS);
+      }
+    }
+    ck_assert_int_eq(near, topo->nodes[a].kind == BNY_TOPO_GPU);
+  }
+  bny_topo_free(topo);
+}
+END_TEST
+
+int main(void) {
+  if (!xml_is_read()) {
+    return 77;
+  }
+  Suite *suite = suite_create("topo_nccl");
+  TCase *tests = tcase_create("xml");
+  tcase_set_timeout(tests, 120);
+  tcase_add_test(tests, nccl);
+  tcase_add_test(tests, nccl_of_several_hosts);
+  tcase_add_test(tests, nccl_of_amd_and_power);
+  tcase_add_loop_test(tests, what_is_refused, 0, (int)(sizeof refused / sizeof refused[0]));
+  tcase_add_test(tests, guids_in_one_form);
+  tcase_add_test(tests, guids_of_nccl);
+  tcase_add_test(tests, guids_of_both);
+  tcase_add_test(tests, nccl_out);
+  tcase_add_test(tests, nccl_out_by_hand);
+  tcase_add_test(tests, nccl_out_hidden_switches);
+  tcase_add_test(tests, dumps_of_nccl);
+  tcase_add_loop_test(tests, paths_as_the_matrix_says, 0, 3);
+  tcase_add_test(tests, rails_of_a_real_machine);
+  suite_add_tcase(suite, tests);
+  SRunner *runner = srunner_create(suite);
+  srunner_run_all(runner, CK_NORMAL);
+  int failed = srunner_ntests_failed(runner);
+  srunner_free(runner);
+  return failed == 0 ? EXIT_SUCCESS : EXIT_FAILURE;
+}

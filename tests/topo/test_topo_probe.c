@@ -1,0 +1,544 @@
+/* SPDX-License-Identifier: Apache-2.0
+ * Probes: hwloc and sysfs, on made-up machines and on this one. */
+#include <check.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+#include "topo/derive/levels.h"
+#include "topo/probe/probe.h"
+#include "topo/probe/pci.h"
+#include "tests/topo/topo_sysfs.h"
+#include "tests/topo/topo_util.h"
+
+#define BRIDGE "0x060400"
+#define GPU "0x030200"
+#define ETHERNET "0x020000"
+#define INFINIBAND "0x020700"
+#define GEN1 "2.5 GT/s PCIe"
+#define GEN4 "16.0 GT/s PCIe"
+#define GEN5 "32.0 GT/s PCIe"
+
+#define LEFT_SWITCH "pci0000:16/0000:16:01.0/0000:17:00.0"
+#define RIGHT_SWITCH "pci0000:97/0000:97:01.0/0000:98:00.0"
+#define LEFT_NIC LEFT_SWITCH "/0000:18:01.0/0000:1a:00.0"
+#define RIGHT_NIC RIGHT_SWITCH "/0000:99:01.0/0000:9b:00.0"
+
+/* Two sockets, each with a switch that has a GPU (idle) and a NIC; a NIC of its own; a management controller. */
+static const tree_device dgx[] = {
+    {"pci0000:16/0000:16:01.0", BRIDGE, "0x8086", "0", GEN5, "16", GEN5, "16"},
+    {LEFT_SWITCH, BRIDGE, "0x1000", "0", GEN5, "16", GEN5, "16"},
+    {LEFT_SWITCH "/0000:18:00.0", BRIDGE, "0x1000", "0", GEN5, "16", GEN1, "16"},
+    {LEFT_SWITCH "/0000:18:01.0", BRIDGE, "0x1000", "0", GEN5, "16", GEN5, "16"},
+    {LEFT_SWITCH "/0000:18:00.0/0000:1b:00.0", GPU, "0x10de", "0", GEN5, "16", GEN1, "16"},
+    {LEFT_NIC, INFINIBAND, "0x15b3", "0", GEN5, "16", GEN5, "16"},
+    {"pci0000:97/0000:97:01.0", BRIDGE, "0x8086", "1", GEN5, "16", GEN5, "16"},
+    {RIGHT_SWITCH, BRIDGE, "0x1000", "1", GEN5, "16", GEN5, "16"},
+    {RIGHT_SWITCH "/0000:99:00.0", BRIDGE, "0x1000", "1", GEN5, "16", GEN1, "16"},
+    {RIGHT_SWITCH "/0000:99:01.0", BRIDGE, "0x1000", "1", GEN5, "16", GEN5, "16"},
+    {RIGHT_SWITCH "/0000:99:00.0/0000:9a:00.0", GPU, "0x10de", "1", GEN5, "16", GEN1, "16"},
+    {RIGHT_NIC, INFINIBAND, "0x15b3", "1", GEN5, "16", GEN5, "16"},
+    {"pci0000:00/0000:00:1c.0", BRIDGE, "0x8086", "0", GEN4, "4", GEN4, "4"},
+    {"pci0000:00/0000:00:1c.0/0000:03:00.0", ETHERNET, "0x8086", "0", GEN5, "8", GEN4, "4"},
+    {"pci0000:00/0000:00:1d.0/0000:04:00.0", "0x030000", "0x1a03", "0", NULL, NULL, NULL, NULL},
+};
+enum { DGX_DEVICES = sizeof dgx / sizeof dgx[0] };
+
+static tree dgx_tree(void) {
+  tree t = tree_new();
+  tree_numa(&t, 0, 0, 0, 3);
+  tree_numa(&t, 1, 1, 4, 7);
+  tree_file(&t, "", "devices/system/node/node2/cpulist"); /* memory alone */
+  for (int i = 0; i < DGX_DEVICES; i++) {
+    tree_pci(&t, dgx[i]);
+  }
+  tree_interface(&t, LEFT_NIC, "infiniband", "mlx5_0");
+  tree_interface(&t, LEFT_NIC, "net", "ibs1");
+  tree_interface(&t, RIGHT_NIC, "infiniband", "mlx5_1");
+  tree_interface(&t, "pci0000:00/0000:00:1c.0/0000:03:00.0", "net", "eno1");
+  tree_file(&t, "10000", "class/net/eno1/speed");
+  return t;
+}
+
+static bny_topo *probe(const char *sysfs, bny_topo_probe_report reports[BNY_TOPO_PROBES_MAX], int32_t *count) {
+  bny_topo_probe_options options = {.sysfs = sysfs, .nvml = "/nowhere/libnvidia-ml.so.1"};
+  bny_topo_error error = {0};
+  bny_topo *topo = bny_topo_probe_machine(&options, reports, count, &error);
+  ck_assert_msg(topo != NULL, "%s", error.text);
+  return topo;
+}
+
+static const bny_topo_probe_report *report_of(const bny_topo_probe_report *reports, int32_t count, const char *name) {
+  for (int32_t i = 0; i < count; i++) {
+    if (strcmp(reports[i].name, name) == 0) {
+      return &reports[i];
+    }
+  }
+  ck_abort_msg("no report of %s", name);
+  return NULL;
+}
+
+static int32_t by_bus(const bny_topo *topo, const char *bus_id) {
+  int32_t node = bny_topo_find_bus(topo, bus_id);
+  ck_assert_msg(node >= 0, "%s is not in the model", bus_id);
+  return node;
+}
+
+static const bny_topo_link *upwards(const bny_topo *topo, int32_t node) {
+  for (int32_t l = bny_topo_first_link(topo, node); l >= 0; l = bny_topo_next_link(topo, node, l)) {
+    if (bny_topo_other_end(topo, node, l) == topo->nodes[node].parent) {
+      return &topo->links[l];
+    }
+  }
+  ck_abort_msg("%s has no link upwards", topo->nodes[node].name);
+  return NULL;
+}
+
+static void ck_link(const bny_topo *topo, const char *bus_id, double gbytes_per_s, double rated, int32_t lanes) {
+  const bny_topo_link *link = upwards(topo, by_bus(topo, bus_id));
+  ck_assert_msg(link->gbytes_per_s == gbytes_per_s && link->rated_gbytes_per_s == rated && link->count == lanes,
+                "%s: %g of %g GB/s, %d lanes; %g of %g and %d are right", bus_id, link->gbytes_per_s,
+                link->rated_gbytes_per_s, link->count, gbytes_per_s, rated, lanes);
+}
+
+/* ---- sysfs ------------------------------------------------------------------------------------------------------- */
+
+START_TEST(two_sockets) {
+  tree t = dgx_tree();
+  bny_topo_probe_report reports[BNY_TOPO_PROBES_MAX];
+  int32_t count;
+  bny_topo *topo = probe(t.root, reports, &count);
+  const struct {
+    bny_topo_kind kind;
+    int32_t count;
+  } kinds[] = {{BNY_TOPO_HOST, 1}, {BNY_TOPO_PACKAGE, 2}, {BNY_TOPO_NUMA, 2}, {BNY_TOPO_GPU, 2}, {BNY_TOPO_NIC, 3},
+               {BNY_TOPO_PCI, 5}}; /* three host bridges, two switches */
+  for (size_t i = 0; i < sizeof kinds / sizeof kinds[0]; i++) {
+    int32_t found = bny_topo_count(topo, kinds[i].kind);
+    ck_assert_msg(found == kinds[i].count, "%d of %s", found, bny_topo_kind_name(kinds[i].kind));
+  }
+  int32_t gpu = by_bus(topo, "0000:1b:00.0"), nic = by_bus(topo, "0000:1a:00.0"), other = by_bus(topo, "0000:9a:00.0");
+  ck_assert_str_eq(topo->nodes[gpu].name, "GPU0");
+  ck_assert_int_eq(topo->nodes[other].index, 1);
+  ck_assert_str_eq(topo->nodes[gpu].vendor, "NVIDIA");
+  ck_assert_str_eq(topo->nodes[nic].name, "mlx5_0");
+  ck_assert_str_eq(topo->nodes[by_bus(topo, "0000:03:00.0")].name, "eno1");
+  ck_assert_int_eq(topo->nodes[bny_topo_ancestor(topo, other, BNY_TOPO_NUMA)].index, 1);
+  ck_assert_int_eq(topo->nodes[bny_topo_ancestor(topo, other, BNY_TOPO_PACKAGE)].index, 1);
+  ck_assert_int_eq(bny_topo_path_between(topo, gpu, nic), BNY_TOPO_PATH_PIX);
+  ck_assert_int_eq(bny_topo_path_between(topo, gpu, other), BNY_TOPO_PATH_SYS);
+  ck_assert_int_eq(bny_topo_path_between(topo, gpu, by_bus(topo, "0000:03:00.0")), BNY_TOPO_PATH_NODE);
+  ck_link(topo, "0000:1b:00.0", 48, 48, 16); /* idle */
+  ck_link(topo, "0000:1a:00.0", 48, 48, 16);
+  ck_link(topo, "0000:17:00.0", 48, 48, 16);
+  ck_link(topo, "0000:03:00.0", 6, 6, 4); /* in a slot of generation 4 and 4 lanes */
+  ck_assert_int_eq(bny_topo_count(topo, BNY_TOPO_PORT), 1);
+  ck_assert_double_eq(upwards(topo, bny_topo_find_name(topo, BNY_TOPO_PORT, "1"))->gbytes_per_s, 1.25);
+  const bny_topo_probe_report *said = report_of(reports, count, "sysfs");
+  ck_assert_int_eq(said->outcome, BNY_TOPO_PROBE_FOUND);
+  ck_assert_str_eq(said->text,
+                   "2 packages, 2 NUMA nodes, 2 GPUs on PCI, 3 NICs on PCI, 7 PCI links say their rating");
+  ck_assert_int_eq(report_of(reports, count, "hwloc")->outcome, BNY_TOPO_PROBE_ABSENT);
+  for (int32_t n = 0; n < topo->nnodes; n++) {
+    ck_assert_int_eq(topo->nodes[n].source, BNY_TOPO_PROBED);
+  }
+  bny_topo_free(topo);
+  tree_free(&t);
+}
+END_TEST
+
+static bool finds(const bny_topo *topo, const char *text) {
+  bny_topo_levels *levels = bny_topo_derive(topo);
+  ck_assert_ptr_nonnull(levels);
+  bool found = false;
+  for (int32_t f = 0; f < levels->nfindings; f++) {
+    found = found || strstr(levels->findings[f].text, text) != NULL;
+  }
+  bny_topo_levels_free(levels);
+  return found;
+}
+
+START_TEST(below_rating) {
+  static const struct {
+    const char *file, *text, *bus;
+    double speed, rated;
+    int32_t lanes;
+  } cases[] = {
+      {"devices/" LEFT_NIC "/current_link_width", "8", "0000:1a:00.0", 24, 48, 8},
+      {"devices/" LEFT_NIC "/current_link_speed", GEN4, "0000:1a:00.0", 24, 48, 16},
+      {"devices/" LEFT_NIC "/current_link_speed", "Unknown", "0000:1a:00.0", 48, 48, 16},
+      {"devices/" LEFT_NIC "/current_link_width", "0", "0000:1a:00.0", 48, 48, 16},
+      {"devices/" LEFT_NIC "/current_link_width", "255", "0000:1a:00.0", 48, 48, 16},
+      {"devices/" LEFT_NIC "/max_link_speed", GEN4, "0000:1a:00.0", 24, 24, 16},
+      {"devices/" LEFT_NIC "/max_link_speed", "7 GT/s", "0000:1a:00.0", 48, 48, 16}, /* its slot's */
+      {"devices/" LEFT_SWITCH "/current_link_width", "8", "0000:17:00.0", 24, 48, 8},
+      {"devices/" LEFT_SWITCH "/current_link_speed", GEN1, "0000:17:00.0", 48, 48, 16},
+      {"devices/" RIGHT_SWITCH "/0000:99:00.0/0000:9a:00.0/current_link_width", "4", "0000:9a:00.0", 12, 48, 4},
+  };
+  for (size_t i = 0; i < sizeof cases / sizeof cases[0]; i++) {
+    tree t = dgx_tree();
+    bny_topo_probe_report reports[BNY_TOPO_PROBES_MAX];
+    int32_t count;
+    tree_file(&t, cases[i].text, "%s", cases[i].file);
+    bny_topo *topo = probe(t.root, reports, &count);
+    ck_link(topo, cases[i].bus, cases[i].speed, cases[i].rated, cases[i].lanes);
+    bool below = cases[i].speed < cases[i].rated;
+    ck_assert_int_eq(strstr(report_of(reports, count, "sysfs")->text, ", 1 is below it") != NULL, below);
+    ck_assert_int_eq(finds(topo, "it is rated 48"), below);
+    bny_topo_free(topo);
+    tree_free(&t);
+  }
+}
+END_TEST
+
+/* A host that is known already: nothing is added twice, and what hangs right below the host finds its NUMA node. */
+START_TEST(merged) {
+  tree t = dgx_tree();
+  bny_topo *topo = bny_topo_new();
+  int32_t host = put(topo, BNY_TOPO_HOST, -1, "known", NULL), numa = put(topo, BNY_TOPO_NUMA, host, "node0", NULL);
+  topo->nodes[numa].index = 0;
+  int32_t lost = put(topo, BNY_TOPO_PCI, host, "0000:[16-1f]", NULL);
+  topo->nodes[lost].host_bridge = true;
+  int32_t gpu = put(topo, BNY_TOPO_GPU, lost, "GPU7", "0000:1b:00.0");
+  topo->nodes[gpu].index = 7;
+  join(topo, BNY_TOPO_LINK_PCI, gpu, lost, 3);
+  extern const bny_topo_probe bny_topo_probe_sysfs;
+  bny_topo_probe_options options = {.sysfs = t.root};
+  bny_topo_error error;
+  for (int again = 0; again < 2; again++) {
+    bny_topo_probe_report report = {.name = "sysfs"};
+    bny_topo_probe_sysfs.run(&options, topo, &report);
+    ck_assert_msg(bny_topo_check(topo, &error), "%s", error.text);
+    ck_assert_int_eq(bny_topo_count(topo, BNY_TOPO_NUMA), 1);
+    ck_assert_int_eq(bny_topo_count(topo, BNY_TOPO_GPU), 2);
+    ck_assert_int_eq(bny_topo_count(topo, BNY_TOPO_NIC), 3);
+    ck_assert_int_eq(bny_topo_count(topo, BNY_TOPO_PORT), 1);
+    ck_assert_int_eq(topo->nodes[lost].parent, numa);
+    ck_assert_str_eq(topo->nodes[by_bus(topo, "0000:9a:00.0")].name, "GPU8");
+    ck_assert_int_eq(bny_topo_ancestor(topo, by_bus(topo, "0000:1a:00.0"), BNY_TOPO_NUMA), numa);
+    /* of NUMA node 1, which this process may not use */
+    ck_assert_int_eq(bny_topo_ancestor(topo, by_bus(topo, "0000:9b:00.0"), BNY_TOPO_NUMA), -1);
+    ck_assert_str_eq(report.text, "2 GPUs on PCI, 3 NICs on PCI, 7 PCI links say their rating");
+    ck_link(topo, "0000:1b:00.0", 48, 48, 16);
+  }
+  bny_topo_free(topo);
+  tree_free(&t);
+}
+END_TEST
+
+/* Virtual functions, virtio, the second half of a bond. */
+START_TEST(kinds_of_nics) {
+  tree t = tree_new();
+  tree_numa(&t, 0, 0, 0, 1);
+  static const char *const paths[] = {"pci0000:00/0000:00:01.0/0000:01:00.0", "pci0000:00/0000:00:01.0/0000:01:00.1",
+                                      "pci0000:00/0000:00:02.0/0000:02:00.0", "pci0000:00/0000:00:02.0/0000:02:00.1",
+                                      "pci0000:00/0000:00:03.0", "pci0000:00/0000:00:04.0/0000:04:00.0",
+                                      "pci0000:00/0000:00:04.0/0000:04:00.2"};
+  for (size_t i = 0; i < sizeof paths / sizeof paths[0]; i++) {
+    tree_pci(&t, (tree_device){.path = paths[i], .class = ETHERNET, .vendor = "0x15b3", .numa = "-1"});
+  }
+  /* 1: a function that has a network, and a virtual one. 4: only the virtual one has. */
+  tree_interface(&t, paths[0], "net", "eth0");
+  tree_interface(&t, paths[1], "net", "eth1");
+  tree_link(&t, "devices/pci0000:00/0000:00:01.0/0000:01:00.0", "devices/pci0000:00/0000:00:01.0/0000:01:00.1/physfn");
+  tree_interface(&t, paths[6], "net", "eth9");
+  tree_link(&t, "devices/pci0000:00/0000:00:04.0/0000:04:00.0", "devices/pci0000:00/0000:00:04.0/0000:04:00.2/physfn");
+  /* 2: two ports bonded into one RDMA device. */
+  tree_interface(&t, paths[2], "infiniband", "mlx5_bond_0");
+  for (int port = 0; port < 2; port++) {
+    const char *const names[] = {"enp2s0f0", "enp2s0f1"};
+    char master[256];
+    tree_interface(&t, paths[2 + port], "net", names[port]);
+    tree_file(&t, "100000", "class/net/%s/speed", names[port]);
+    snprintf(master, sizeof master, "devices/%s/net/%s/master", paths[2 + port], names[port]);
+    tree_file(&t, "enp2s0f0 enp2s0f1", "devices/virtual/net/bond0/bonding/slaves");
+    tree_link(&t, "devices/virtual/net/bond0", master);
+  }
+  tree_interface(&t, "pci0000:00/0000:00:03.0/virtio2", "net", "eth2");
+  tree_file(&t, "-1", "class/net/eth2/speed");
+  tree_file(&t, "0x1af4", "devices/pci0000:00/0000:00:03.0/vendor");
+  bny_topo_probe_report reports[BNY_TOPO_PROBES_MAX];
+  int32_t count;
+  bny_topo *topo = probe(t.root, reports, &count);
+  const struct {
+    const char *bus, *name; /* NULL: not in the model */
+  } wanted[] = {{"0000:01:00.0", "eth0"}, {"0000:01:00.1", NULL},   {"0000:02:00.0", "mlx5_bond_0"},
+                {"0000:02:00.1", NULL},   {"0000:00:03.0", "eth2"}, {"0000:04:00.2", "eth9"}};
+  for (size_t i = 0; i < sizeof wanted / sizeof wanted[0]; i++) {
+    int32_t node = bny_topo_find_bus(topo, wanted[i].bus);
+    ck_assert_msg((node >= 0) == (wanted[i].name != NULL), "%s", wanted[i].bus);
+    if (node >= 0) {
+      ck_assert_str_eq(topo->nodes[node].name, wanted[i].name);
+    }
+  }
+  ck_assert_double_eq(bny_topo_probe_bond_megabits(t.root, "0000:02:00.0"), 200000);
+  ck_assert_double_eq(bny_topo_probe_bond_megabits(t.root, "0000:01:00.0"), 0);
+  ck_assert_int_eq(bny_topo_count(topo, BNY_TOPO_PORT), 0);
+  ck_assert_int_ge(bny_topo_ancestor(topo, by_bus(topo, "0000:00:03.0"), BNY_TOPO_NUMA), 0); /* the only one */
+  ck_assert_ptr_nonnull(strstr(report_of(reports, count, "sysfs")->text, "no GPU on PCI, 5 NICs on PCI"));
+  bny_topo_free(topo);
+  tree_free(&t);
+}
+END_TEST
+
+START_TEST(nothing_there) {
+  tree t = tree_new();
+  bny_topo_probe_report reports[BNY_TOPO_PROBES_MAX];
+  int32_t count;
+  bny_topo *topo = probe(t.root, reports, &count);
+  ck_assert_int_eq(topo->nnodes, 1);
+  ck_assert_int_eq(topo->nodes[0].kind, BNY_TOPO_HOST);
+  ck_assert_int_eq(report_of(reports, count, "sysfs")->outcome, BNY_TOPO_PROBE_ABSENT);
+  bny_topo_free(topo);
+  tree_file(&t, "", "bus/pci/drivers_probe");
+  topo = probe(t.root, reports, &count);
+  ck_assert_int_eq(report_of(reports, count, "sysfs")->outcome, BNY_TOPO_PROBE_NOTHING);
+  ck_assert_str_eq(report_of(reports, count, "sysfs")->text,
+                   "no package, no NUMA node, no GPU on PCI, no NIC on PCI");
+  bny_topo_free(topo);
+  tree_free(&t);
+}
+END_TEST
+
+/* ---- strange content --------------------------------------------------------------------------------------------- */
+
+START_TEST(strange_things) {
+  tree t = dgx_tree();
+  char whole[1024];
+  static const char *const odd[] = {"...", "0000:zz:00.0", "0000:1b:00.0.0", "1b:00.0", "%s%n", "pci", "-1"};
+  for (size_t i = 0; i < sizeof odd / sizeof odd[0]; i++) {
+    tree_file(&t, GPU, "bus/pci/devices/%s/class", odd[i]);
+  }
+  /* A link to itself, one to nothing, one that leads around, a pipe, a directory, a file without end. */
+  tree_link(&t, "bus/pci/devices/0000:aa:00.0", "bus/pci/devices/0000:aa:00.0");
+  tree_link(&t, "nowhere", "bus/pci/devices/0000:ab:00.0");
+  tree_link(&t, "bus/pci/devices", "bus/pci/devices/0000:ac:00.0");
+  tree_link(&t, "devices/" LEFT_SWITCH, "devices/" LEFT_NIC "/virtio0");
+  tree_file(&t, GPU, "bus/pci/devices/0000:ad:00.0/class");
+  tree_file(&t, "0x10de", "bus/pci/devices/0000:ad:00.0/vendor");
+  tree_path(&t, whole, "bus/pci/devices/0000:ae:00.0/class");
+  ck_assert_int_eq(mkfifo(whole, 0600), 0);
+  tree_file(&t, GPU, "bus/pci/devices/0000:af:00.0/class/class");
+  tree_link(&t, "../../dev/zero", "bus/pci/devices/0000:b0:00.0/class");
+  tree_path(&t, whole, "bus/pci/devices/0000:b1:00.0/class");
+  ck_assert_int_eq(symlink("/dev/zero", whole), 0);
+  tree_file(&t, "0-3,99999999999999999999-,x", "devices/system/node/node3/cpulist");
+  tree_file(&t, "4294967296-4294967297", "devices/system/node/node4/cpulist");
+  tree_file(&t, "0", "devices/system/node/node99999999/cpulist");
+  tree_file(&t, "0", "devices/system/node/node-1/cpulist");
+  bny_topo_probe_report reports[BNY_TOPO_PROBES_MAX];
+  int32_t count;
+  bny_topo *topo = probe(t.root, reports, &count);
+  ck_assert_int_eq(bny_topo_count(topo, BNY_TOPO_GPU), 3); /* ad has no path that says where it is */
+  ck_assert_int_eq(topo->nodes[topo->nodes[by_bus(topo, "0000:ad:00.0")].parent].kind, BNY_TOPO_HOST);
+  ck_assert_int_eq(bny_topo_count(topo, BNY_TOPO_NUMA), 4);
+  bny_topo_free(topo);
+  tree_free(&t);
+}
+END_TEST
+
+static uint64_t garbage_state;
+
+static int spoil(const char *path, const struct stat *about, int kind, struct FTW *place) {
+  (void)about;
+  (void)place;
+  if (kind == FTW_F && next_random(&garbage_state) % 4 == 0) {
+    FILE *file = fopen(path, "w");
+    uint64_t bytes = next_random(&garbage_state) % 3 == 0 ? 5000 : next_random(&garbage_state) % 12;
+    for (uint64_t i = 0; file != NULL && i < bytes; i++) {
+      uint64_t byte = next_random(&garbage_state);
+      fputc(byte % 3 == 0 ? "0123456789xabcdef-, .\n\0GT/s"[byte / 3 % 27] : (int)(byte / 3 % 256), file);
+    }
+    if (file != NULL) {
+      fclose(file);
+    }
+  }
+  return 0;
+}
+
+START_TEST(garbage) {
+  tree t = dgx_tree();
+  garbage_state = 0x9e3779b97f4a7c15u + (uint64_t)_i;
+  nftw(t.root, spoil, 16, FTW_PHYS);
+  bny_topo_probe_options options = {.sysfs = t.root, .nvml = "/nowhere"};
+  bny_topo_error error = {0};
+  bny_topo *topo = bny_topo_probe_machine(&options, NULL, NULL, &error);
+  ck_assert_msg(topo != NULL, "seed %d: %s", _i, error.text);
+  bny_topo_free(topo);
+  tree_free(&t);
+}
+END_TEST
+
+/* ---- hwloc ------------------------------------------------------------------------------------------------------- */
+
+static bool hwloc_there(void) {
+#if defined HAVE_HWLOC && defined HAVE_LIBXML2
+  return true;
+#else
+  return false;
+#endif
+}
+
+/* What hwloc is told by its variables is all that is in the model. */
+static bny_topo *probe_told(const char *variable, const char *value) {
+  bny_topo_probe_report reports[BNY_TOPO_PROBES_MAX];
+  int32_t count;
+  setenv(variable, value, 1);
+  bny_topo *topo = probe(NULL, reports, &count);
+  unsetenv(variable);
+  const bny_topo_probe_report *said = report_of(reports, count, "hwloc");
+  ck_assert_msg(said->outcome == BNY_TOPO_PROBE_FOUND, "%s: %s", value, said->text);
+  ck_assert_msg(strstr(said->text, "not this machine") != NULL, "%s", said->text);
+  ck_assert_msg(strstr(said->text, variable) != NULL, "%s", said->text);
+  ck_assert_int_eq(topo->nodes[0].source, BNY_TOPO_FILE);
+  for (int32_t i = 1; i < count; i++) {
+    ck_assert_int_eq(reports[i].outcome, BNY_TOPO_PROBE_NOTHING);
+    ck_assert_ptr_nonnull(strstr(reports[i].text, "not asked"));
+  }
+  return topo;
+}
+
+START_TEST(hwloc_synthetic) {
+  if (!hwloc_there()) {
+    return;
+  }
+  bny_topo *topo = probe_told("HWLOC_SYNTHETIC", "pack:2 numa:2 core:4 pu:1");
+  ck_assert_int_eq(bny_topo_count(topo, BNY_TOPO_PACKAGE), 2);
+  ck_assert_int_eq(bny_topo_count(topo, BNY_TOPO_NUMA), 4);
+  ck_assert_int_eq(bny_topo_count(topo, BNY_TOPO_NIC) + bny_topo_count(topo, BNY_TOPO_GPU), 0);
+  bny_topo_free(topo);
+}
+END_TEST
+
+/* A machine of two NUMA nodes, of which only the first is allowed, as a cgroup would say. */
+static const char allowed_part[] =
+    "<?xml version=\"1.0\"?>\n<!DOCTYPE topology SYSTEM \"hwloc2.dtd\">\n<topology version=\"2.0\">\n"
+    "<object type=\"Machine\" os_index=\"0\" cpuset=\"0x3\" complete_cpuset=\"0x3\" allowed_cpuset=\"0x1\" "
+    "nodeset=\"0x3\" complete_nodeset=\"0x3\" allowed_nodeset=\"0x1\" gp_index=\"1\">\n"
+    "<object type=\"Package\" os_index=\"0\" cpuset=\"0x1\" complete_cpuset=\"0x1\" nodeset=\"0x1\" "
+    "complete_nodeset=\"0x1\" gp_index=\"2\"><object type=\"NUMANode\" os_index=\"0\" cpuset=\"0x1\" "
+    "complete_cpuset=\"0x1\" nodeset=\"0x1\" complete_nodeset=\"0x1\" gp_index=\"3\" local_memory=\"1048576\"/>"
+    "<object type=\"PU\" os_index=\"0\" cpuset=\"0x1\" complete_cpuset=\"0x1\" nodeset=\"0x1\" "
+    "complete_nodeset=\"0x1\" gp_index=\"4\"/></object>\n"
+    "<object type=\"Package\" os_index=\"1\" cpuset=\"0x2\" complete_cpuset=\"0x2\" nodeset=\"0x2\" "
+    "complete_nodeset=\"0x2\" gp_index=\"5\"><object type=\"NUMANode\" os_index=\"1\" cpuset=\"0x2\" "
+    "complete_cpuset=\"0x2\" nodeset=\"0x2\" complete_nodeset=\"0x2\" gp_index=\"6\" local_memory=\"1048576\"/>"
+    "<object type=\"PU\" os_index=\"1\" cpuset=\"0x2\" complete_cpuset=\"0x2\" nodeset=\"0x2\" "
+    "complete_nodeset=\"0x2\" gp_index=\"7\"/></object>\n</object></topology>\n";
+
+START_TEST(hwloc_allowed) {
+  if (!hwloc_there()) {
+    return;
+  }
+  tree t = tree_new();
+  char path[1024];
+  tree_bytes(&t, "machine.xml", allowed_part, sizeof allowed_part - 1);
+  tree_path(&t, path, "machine.xml");
+  bny_topo *topo = probe_told("HWLOC_XMLFILE", path);
+  ck_assert_int_eq(bny_topo_count(topo, BNY_TOPO_NUMA), 1);
+  ck_assert_int_eq(bny_topo_count(topo, BNY_TOPO_PACKAGE), 1);
+  bny_topo_free(topo);
+  tree_free(&t);
+}
+END_TEST
+
+/* A variable that hwloc does not follow must not pass unnoticed. */
+START_TEST(hwloc_told_wrong) {
+  if (!hwloc_there()) {
+    return;
+  }
+  bny_topo_probe_report reports[BNY_TOPO_PROBES_MAX];
+  int32_t count;
+  setenv("HWLOC_XMLFILE", "/nowhere/machine.xml", 1);
+  bny_topo *topo = probe(NULL, reports, &count);
+  unsetenv("HWLOC_XMLFILE");
+  const bny_topo_probe_report *said = report_of(reports, count, "hwloc");
+  bool noticed = strstr(said->text, "could not use HWLOC_XMLFILE") != NULL || said->outcome == BNY_TOPO_PROBE_FAILED;
+  ck_assert_msg(noticed, "%s", said->text);
+  bny_topo_free(topo);
+}
+END_TEST
+
+static void same_as_file(const char *path, const char *name) {
+  bny_topo_error error = {0};
+  bny_topo *file = bny_topo_load(path, NULL, &error);
+  if (file == NULL) {
+    return; /* refused, and another test's */
+  }
+  bny_topo *told = probe_told("HWLOC_XMLFILE", path);
+  /* hwloc leaves out processors that are not allowed; but devices are devices. */
+  static const bny_topo_kind kinds[] = {BNY_TOPO_HOST, BNY_TOPO_GPU, BNY_TOPO_NIC};
+  for (size_t i = 0; i < sizeof kinds / sizeof kinds[0]; i++) {
+    ck_assert_msg(bny_topo_count(file, kinds[i]) == bny_topo_count(told, kinds[i]), "%s: %d and %d of %s", name,
+                  bny_topo_count(file, kinds[i]), bny_topo_count(told, kinds[i]), bny_topo_kind_name(kinds[i]));
+  }
+  bny_topo_free(told);
+  bny_topo_free(file);
+}
+
+START_TEST(hwloc_dumps) {
+  int dumps = hwloc_there() ? each_dump("hwloc", ".xml", same_as_file) : 0;
+  if (dumps == 0) {
+    printf("no dumps of hwloc here\n");
+  }
+}
+END_TEST
+
+/* ---- this machine ------------------------------------------------------------------------------------------------ */
+
+START_TEST(this_machine) {
+  bny_topo_probe_report reports[BNY_TOPO_PROBES_MAX];
+  bny_topo_error error = {0};
+  int32_t count = 0;
+  bny_topo *topo = bny_topo_probe_machine(NULL, reports, &count, &error);
+  ck_assert_msg(topo != NULL, "%s", error.text);
+  ck_assert_int_eq(bny_topo_count(topo, BNY_TOPO_HOST), 1);
+  for (int32_t i = 0; i < count; i++) {
+    ck_assert_str_eq(reports[i].name, bny_topo_probes[i]->name);
+    ck_assert_int_lt(reports[i].outcome, BNY_TOPO_PROBE_OUTCOMES);
+    ck_assert_msg(reports[i].text[0] != '\0', "%s says nothing", reports[i].name);
+    printf("%s: %s: %s\n", reports[i].name, bny_topo_outcome_name(reports[i].outcome), reports[i].text);
+  }
+  ck_assert_ptr_null(bny_topo_probes[count]);
+  if (!bny_topo_probe_exists("/sys/class/infiniband")) {
+    ck_assert_int_ne(report_of(reports, count, "verbs")->outcome, BNY_TOPO_PROBE_FOUND);
+  }
+  const bny_topo_probe_report *hwloc = report_of(reports, count, "hwloc");
+  ck_assert_int_eq(hwloc->outcome, hwloc_there() ? BNY_TOPO_PROBE_FOUND : BNY_TOPO_PROBE_ABSENT);
+  bny_topo_levels *levels = bny_topo_derive(topo);
+  ck_assert_ptr_nonnull(levels);
+  ck_assert_int_ge(levels->nranks, 1);
+  bny_topo_levels_free(levels);
+  bny_topo_free(topo);
+}
+END_TEST
+
+int main(void) {
+  /* Of this machine, unless a test says otherwise. */
+  static const char *const variables[] = {"HWLOC_XMLFILE", "HWLOC_SYNTHETIC", "HWLOC_FSROOT", "HWLOC_CPUID_PATH",
+                                          "HWLOC_THISSYSTEM", "HWLOC_COMPONENTS"};
+  for (size_t i = 0; i < sizeof variables / sizeof variables[0]; i++) {
+    unsetenv(variables[i]);
+  }
+  Suite *suite = suite_create("topo_probe");
+  TCase *tests = tcase_create("probes");
+  tcase_set_timeout(tests, 60);
+  tcase_add_test(tests, two_sockets);
+  tcase_add_test(tests, below_rating);
+  tcase_add_test(tests, merged);
+  tcase_add_test(tests, kinds_of_nics);
+  tcase_add_test(tests, nothing_there);
+  tcase_add_test(tests, strange_things);
+  tcase_add_loop_test(tests, garbage, 0, 40);
+  tcase_add_test(tests, hwloc_synthetic);
+  tcase_add_test(tests, hwloc_allowed);
+  tcase_add_test(tests, hwloc_told_wrong);
+  tcase_add_test(tests, hwloc_dumps);
+  tcase_add_test(tests, this_machine);
+  suite_add_tcase(suite, tests);
+  SRunner *runner = srunner_create(suite);
+  srunner_run_all(runner, CK_NORMAL);
+  int failed = srunner_ntests_failed(runner);
+  srunner_free(runner);
+  return failed == 0 ? EXIT_SUCCESS : EXIT_FAILURE;
+}

@@ -1,0 +1,516 @@
+/* SPDX-License-Identifier: Apache-2.0
+ * Importers of text: nvidia-smi topo -m, ibnetdiscover, synthetic descriptions and their export. */
+#include <check.h>
+#include <math.h>
+
+#include "topo/derive/levels.h"
+#include "topo/import/synthetic.h"
+#include "tests/topo/topo_util.h"
+
+static bny_topo *load(const char *text) {
+  bny_topo_error error = {0};
+  bny_topo *topo = bny_topo_import(text, strlen(text), NULL, &error);
+  ck_assert_msg(topo != NULL, "line %d: %s", error.line, error.text);
+  return topo;
+}
+
+/* Refused at this line, with this in the text. */
+static void refused(const char *text, int line, const char *part) {
+  bny_topo_error error = {0};
+  bny_topo *topo = bny_topo_import(text, strlen(text), NULL, &error);
+  ck_assert_msg(topo == NULL, "taken: %s", text);
+  ck_assert_msg(error.line == line, "line %d, not %d, of %s: %s", error.line, line, text, error.text);
+  ck_assert_msg(strstr(error.text, part) != NULL, "\"%s\" is not in \"%s\"", part, error.text);
+}
+
+static int32_t by_name(const bny_topo *topo, const char *name) {
+  int32_t node = bny_topo_find_name(topo, BNY_TOPO_GPU, name);
+  if (node < 0) node = bny_topo_find_name(topo, BNY_TOPO_NIC, name);
+  ck_assert_msg(node >= 0, "no %s", name);
+  return node;
+}
+
+static void own_path(const char *name, char path[4096]) {
+  const char *source = getenv("top_srcdir");
+  snprintf(path, 4096, "%s/tests/topologies/%s", source ? source : ".", name);
+}
+
+/* ---- matrices ---------------------------------------------------------------------------------------------------- */
+
+/* Holds every cell of the rows of `text` against the model: a reader of its own, for matrices without colours. */
+static int cells_compare(const char *text, const bny_topo *topo, const char *file) {
+  char *copy = strdup(text), *lines = NULL, *names[128];
+  int columns = 0, compared = 0;
+  for (char *line = strtok_r(copy, "\n", &lines); line; line = strtok_r(NULL, "\n", &lines)) {
+    char *words = NULL, *first = strtok_r(line, " \t\r", &words), *word;
+    if (!first || first[0] == '#') continue;
+    if (columns == 0) {
+      for (word = first; word && strcmp(word, "CPU") != 0; word = strtok_r(NULL, " \t\r", &words))
+        names[columns++] = word;
+      continue;
+    }
+    for (int column = 0; column < columns && (word = strtok_r(NULL, " \t\r", &words)); column++) {
+      int32_t a = by_name(topo, first), b = by_name(topo, names[column]);
+      const char *path = bny_topo_path_name(bny_topo_path_between(topo, a, b));
+      const char *wanted = strcmp(word, "X") == 0        ? "SELF"
+                           : strncmp(word, "NV", 2) == 0 ? "NVL"
+                           : strcmp(word, "SOC") == 0    ? "SYS"
+                                                         : word;
+      ck_assert_msg(strcmp(path, wanted) == 0, "%s: %s to %s is %s, not %s", file, first, names[column], path, word);
+      compared++;
+    }
+  }
+  free(copy);
+  return compared;
+}
+
+static int all_compared;
+
+static void matrix_compare(const char *path, const char *name) {
+  bny_topo_error error = {0};
+  const char *importer = NULL;
+  size_t bytes;
+  char *text = read_text(path, &bytes);
+  bny_topo *topo = bny_topo_load(path, &importer, &error);
+  ck_assert_msg(topo != NULL, "%s", error.text);
+  ck_assert_str_eq(importer, "nvidia-smi topo -m");
+  all_compared += cells_compare(text, topo, name);
+  bny_topo_free(topo);
+  free(text);
+}
+
+START_TEST(matrices_of_machines) {
+  char path[4096];
+  own_path("hgx-a100-4nic.txt", path);
+  all_compared = 0;
+  matrix_compare(path, "hgx-a100-4nic.txt");
+  ck_assert_int_eq(all_compared, 144);
+  if (each_dump("matrix", ".txt", matrix_compare) > 0) ck_assert_int_gt(all_compared, 1000);
+}
+END_TEST
+
+START_TEST(matrix_links) {
+  bny_topo *topo = load("\tGPU0\tGPU1\tGPU2\tGPU3\tCPU Affinity\tNUMA Affinity\n"
+                        "GPU0\t X \tNV18\tNV18\tNV12\t0-7\t0\n"
+                        "GPU1\tNV18\t X \tNV18\tNV12\t0-7\t0\n"
+                        "GPU2\tNV18\tNV18\t X \tNV12\t8-15\t1\n"
+                        "GPU3\tNV12\tNV12\tNV12\t X \t8-15\t1\n");
+  bny_topo_levels *levels = bny_topo_derive(topo);
+  ck_assert_int_eq(bny_topo_count(topo, BNY_TOPO_SWITCH), 1); /* more than 18 in a row */
+  ck_assert_int_eq(topo->nlinks, 4);
+  ck_assert_int_eq(levels->ranks[0].nvlinks, 18);
+  ck_assert_int_eq(levels->ranks[3].nvlinks, 12);
+  ck_assert_int_eq(topo->nodes[bny_topo_ancestor(topo, by_name(topo, "GPU2"), BNY_TOPO_NUMA)].index, 1);
+  bny_topo_levels_free(levels);
+  bny_topo_free(topo);
+
+  topo = load("GPU0 GPU1 GPU2 CPU Affinity\nGPU0 X NV4 NV4 0\nGPU1 NV4 X NV4 0\nGPU2 NV4 NV4 X 0\n");
+  ck_assert_int_eq(bny_topo_count(topo, BNY_TOPO_SWITCH), 0);
+  ck_assert_int_eq(topo->nlinks, 3);
+  ck_assert_int_eq(topo->links[0].count, 4);
+  ck_assert(topo->links[0].gbytes_per_s == 0); /* the matrix does not say */
+  bny_topo_free(topo);
+}
+END_TEST
+
+/* Colours with and without their escape character, carriage returns, a prompt before, legends behind. */
+START_TEST(matrix_as_pasted) {
+  bny_topo *topo = load("$ nvidia-smi topo -m\r\n"
+                        "\033[4m\tGPU0\tGPU1\tNIC0\tCPU Affinity\tNUMA Affinity\tGPU NUMA ID\033[0m\r\n"
+                        "GPU0\t X \tPIX\tPXB\t0-3\t0\t\tN/A\r\n"
+                        "[1mGPU1\tPIX[0m\t X \tPXB\t0-3\t0\t\tN/A\r\n"
+                        "NIC0\tPXB\tPXB\t X \t\t\t\t\r\n"
+                        "\r\n"
+                        "Legend:\r\n"
+                        "\r\n"
+                        "  X    = Self\r\n"
+                        "  SYS  = Connection traversing PCIe as well as the SMP interconnect between NUMA nodes\r\n"
+                        "\r\n"
+                        "NIC Legend:\r\n"
+                        "\r\n"
+                        "  NIC0: mlx5_7\r\n");
+  ck_assert_int_eq(bny_topo_path_between(topo, by_name(topo, "GPU0"), by_name(topo, "GPU1")), BNY_TOPO_PATH_PIX);
+  ck_assert_int_eq(bny_topo_path_between(topo, by_name(topo, "GPU0"), by_name(topo, "mlx5_7")), BNY_TOPO_PATH_PXB);
+  bny_topo_free(topo);
+}
+END_TEST
+
+/* 76 NICs of which the header has 56: rows of the others have as many cells and no diagonal. */
+START_TEST(matrix_of_76_nics) {
+  char *text = NULL;
+  size_t bytes;
+  FILE *out = open_memstream(&text, &bytes);
+  fprintf(out, "\tGPU0");
+  for (int i = 0; i < 56; i++) fprintf(out, "\tNIC%d", i);
+  fprintf(out, "\tCPU Affinity\tNUMA Affinity\nGPU0\t X ");
+  for (int i = 0; i < 56; i++) fprintf(out, i % 2 ? "\tNODE" : "\tSYS");
+  fprintf(out, "\t0-7\t1\n");
+  for (int i = 0; i < 76; i++) {
+    fprintf(out, "NIC%d\t%s", i, i % 2 ? "NODE" : "SYS");
+    for (int j = 0; j < 56; j++) fprintf(out, i == j ? "\t X " : i % 2 == j % 2 ? "\tNODE" : "\tSYS");
+    fputc('\n', out);
+  }
+  fclose(out);
+  bny_topo *topo = load(text);
+  ck_assert_int_eq(bny_topo_count(topo, BNY_TOPO_NIC), 76);
+  ck_assert_int_eq(bny_topo_path_between(topo, by_name(topo, "NIC75"), by_name(topo, "NIC1")), BNY_TOPO_PATH_NODE);
+  ck_assert_int_eq(bny_topo_path_between(topo, by_name(topo, "NIC74"), by_name(topo, "GPU0")), BNY_TOPO_PATH_SYS);
+  bny_topo_free(topo);
+  free(text);
+}
+END_TEST
+
+START_TEST(matrices_refused) {
+  refused("GPU0 GPU1 CPU Affinity\nGPU0 X PIX 0\nGPU1 PIX\n", 3, "GPU1 has 1 paths, the header 2 devices");
+  refused("GPU0 GPU1 CPU Affinity\nGPU0 X PIX 0\n", 0, "no row for GPU1");
+  refused("GPU0 GPU1 CPU Affinity\nGPU0 X FAR 0\nGPU1 PIX X 0\n", 2, "\"FAR\" is not a path");
+  refused("GPU0 GPU1 CPU Affinity\nGPU0 X NV0 0\nGPU1 NV0 X 0\n", 2, "\"NV0\" is not a path");
+  refused("GPU0 GPU1 CPU Affinity\nGPU0 X PIX 0\nGPU1 PXB X 0\n", 3,
+          "GPU1 to GPU0 is PXB with 0 links, but on line 2 PIX");
+  refused("GPU0 GPU1 CPU Affinity\nGPU0 X NV4 0\nGPU1 NV2 X 0\n", 3, "NVL with 2 links");
+  refused("GPU0 GPU1 CPU Affinity\nGPU0 PIX X 0\nGPU1 X PIX 0\n", 2, "X belongs on the diagonal");
+  refused("GPU0 GPU0 CPU Affinity\nGPU0 X X 0\n", 1, "two columns");
+  refused("GPU0 GPU1 CPU Affinity\nGPU0 X PIX 0\nGPU0 X PIX 0\n", 3, "has a row on line 2");
+  refused("GPU0 NIC0 CPU Affinity\nGPU0 X NV2 0\nNIC0 NV2 X 0\n", 3, "not both GPUs");
+  refused("GPU0 GPU1 GPU2 CPU Affinity\nGPU0 X PIX SYS 0\nGPU1 PIX X PIX 0\nGPU2 SYS PIX X 0\n", 4,
+          "GPU2 to GPU0 is SYS, but");
+  refused("GPU0 X PIX 0\n", 0, "without a header");
+  refused("GPU0 CPU Affinity\nGPU0 X 0\nNIC0 SYS SYS\n", 3, "NIC0 has more paths than the header has devices, 1");
+}
+END_TEST
+
+/* ---- ibnetdiscover ----------------------------------------------------------------------------------------------- */
+
+static int count_starts(const char *text, const char *start) {
+  int count = strncmp(text, start, strlen(start)) == 0;
+  char line[64];
+  snprintf(line, sizeof line, "\n%s", start);
+  for (const char *at = strstr(text, line); at; at = strstr(at + 1, line)) count++;
+  return count;
+}
+
+static void fabric_count(const char *path, const char *name) {
+  bny_topo_error error = {0};
+  const char *importer = NULL;
+  size_t bytes;
+  char *text = read_text(path, &bytes);
+  bny_topo *topo = bny_topo_load(path, &importer, &error);
+  ck_assert_msg(topo != NULL, "%s", error.text);
+  ck_assert_str_eq(importer, "ibnetdiscover");
+  ck_assert_msg(bny_topo_count(topo, BNY_TOPO_SWITCH) == count_starts(text, "Switch"), "%s", name);
+  ck_assert_msg(bny_topo_count(topo, BNY_TOPO_NIC) == count_starts(text, "Ca"), "%s", name);
+  for (int32_t l = 0; l < topo->nlinks; l++) ck_assert_double_gt(topo->links[l].gbytes_per_s, 0);
+  bny_topo_free(topo);
+  free(text);
+}
+
+START_TEST(fabrics) {
+  char path[4096];
+  own_path("fabric-two-rails.txt", path);
+  fabric_count(path, "fabric-two-rails.txt");
+  each_dump("fabric", ".txt", fabric_count);
+
+  bny_topo_error error = {0};
+  bny_topo *topo = bny_topo_load(path, NULL, &error);
+  ck_assert_ptr_nonnull(topo);
+  ck_assert_int_eq(bny_topo_count(topo, BNY_TOPO_HOST), 8);
+  int32_t trunks = 0;
+  for (int32_t l = 0; l < topo->nlinks; l++) {
+    const bny_topo_link *link = &topo->links[l];
+    bool trunk = topo->nodes[link->from].kind == BNY_TOPO_SWITCH && topo->nodes[link->to].kind == BNY_TOPO_SWITCH;
+    trunks += trunk;
+    ck_assert_int_eq(link->count, trunk ? 2 : 1);
+    ck_assert_double_eq_tol(link->gbytes_per_s, trunk ? 100 : 50, 1e-9); /* two cables of 400 Gb/s; one */
+  }
+  ck_assert_int_eq(trunks, 4);
+  bny_topo_free(topo);
+}
+END_TEST
+
+#define SWITCH(id) "Switch\t2 \"S-" id "\"\t# \"sw" id "\" base port 0 lid 1 lmc 0\n"
+#define ADAPTER(id, what) "Ca\t1 \"H-" id "\"\t# \"" what "\"\n"
+
+START_TEST(fabric_shapes) {
+  bny_topo *topo = load(SWITCH(
+      "0a") "[1]\t\"H-01\"[1](01)\t# \"a mlx5_0\" lid 3 4xEDR\n"
+            "[2]\t\"H-02\"[2](02)\t# \"a mlx5_1\" lid 3 2xHDR\n"
+            "[3]\t\"H-ff\"[1](ff)\t# \"Mellanox Technologies Aggregation Node\" lid 2 4xEDR\n" ADAPTER("01", "a mlx5_0")
+                            ADAPTER("02", "a mlx5_1") ADAPTER("03", "just one name here") ADAPTER("04", "b mlx5_0")
+                                ADAPTER("05", "b mlx5_0") "[1](05)\t\"S-0a\"[4]\t# lid 3 lmc 0 \"sw0a\" lid 1 4xNDR\n");
+  ck_assert_int_eq(bny_topo_count(topo, BNY_TOPO_HOST), 3);
+  ck_assert_int_eq(bny_topo_count(topo, BNY_TOPO_NIC), 5);
+  ck_assert_int_eq(topo->nlinks, 3); /* also the one that only one end lists; none to the aggregation node */
+  ck_assert_double_eq_tol(topo->links[0].gbytes_per_s, 12.5, 1e-9);
+  ck_assert_double_eq_tol(topo->links[1].gbytes_per_s, 12.5, 1e-9);
+  ck_assert_int_eq(bny_topo_ancestor(topo, by_name(topo, "04"), BNY_TOPO_HOST),
+                   bny_topo_ancestor(topo, by_name(topo, "05"), BNY_TOPO_HOST)); /* one name twice: GUIDs */
+  bny_topo_free(topo);
+
+  refused(SWITCH("0a") "[1]\t\"H-01\"[1](01)\t# \"a mlx5_0\" lid 3 4xEDR\n", 2,
+          "a link to \"H-01\", which the file does not list");
+  refused(SWITCH("0a") SWITCH("0b") SWITCH("0a"), 3, "node \"S-0a\" appears again: also on line 1");
+  refused(SWITCH("0a") "[1]\t\"S-0a", 2, "port 1 is not followed by");
+  refused(SWITCH("0a") "[x]\t\"S-0a\"[1]\n", 2, "number must be 0 to 255");
+  refused("[1]\t\"S-0a\"[1]\n" SWITCH("0a"), 1, "a port before any node");
+  refused(SWITCH("0a") SWITCH("0b") SWITCH("0c") "[1]\t\"S-0a\"[1]\n[2]\t\"S-0a\"[1]\n", 5,
+          "port 1 of \"S-0a\" is joined to");
+}
+END_TEST
+
+/* ---- synthetic descriptions -------------------------------------------------------------------------------------- */
+
+START_TEST(descriptions) {
+  static const struct {
+    const char *text;
+    int32_t hosts, packages, numa, pci, gpus, nics, ports, switches, links;
+  } cases[] = {
+      {"host", 1, 0, 0, 0, 0, 0, 0, 0, 0},
+      {"gpu", 1, 0, 0, 0, 1, 0, 0, 0, 0},
+      {"# a comment\n\n  gpu:3   nic:2  # no comment here", 0, 0, 0, 0, 0, 0, 0, 0, -1},
+      {"# a comment\n\n  gpu:3   nic:2  \n# another\n", 1, 0, 0, 0, 3, 2, 2, 0, 2},
+      {"fabric:2 host:8 nvswitch gpu:8 nic:8@400g", 16, 0, 0, 0, 128, 128, 128, 19, 128 + 128 + 2},
+      {"leaf:2@rails host:3 gpu:2 nic:4", 6, 0, 0, 0, 12, 24, 24, 9, 24 + 8},
+      {"spine:3 leaf:2 host nic", 6, 0, 0, 0, 0, 6, 6, 6 + 3 + 1, 6 + 6 + 3},
+      {"package:2 numa:2 bridge:2 pci:2 pci:3 gpu:2 nic@2x100g", 1, 2, 4, 8 + 16 + 48, 96, 48, 96, 0, 96},
+      {"nvlink:2@3 gpu:4", 1, 0, 0, 0, 8, 0, 0, 0, 12},
+      {"xgmi gpu:8@gfx942", 1, 0, 0, 0, 8, 0, 0, 0, 28},
+      {"nvswitch host:18 package:2 numa gpu:2@sm100@c2c225GB nic:2@400g", 18, 36, 36, 0, 72, 72, 72, 1, 72 + 72 + 72},
+  };
+  for (size_t i = 0; i < sizeof cases / sizeof cases[0]; i++) {
+    if (cases[i].links < 0) {
+      refused(cases[i].text, 3, "\"#\" is not a kind of item");
+      continue;
+    }
+    bny_topo *topo = load(cases[i].text);
+    const int32_t counts[][2] = {{BNY_TOPO_HOST, cases[i].hosts}, {BNY_TOPO_PACKAGE, cases[i].packages},
+                                 {BNY_TOPO_NUMA, cases[i].numa},  {BNY_TOPO_PCI, cases[i].pci},
+                                 {BNY_TOPO_GPU, cases[i].gpus},   {BNY_TOPO_NIC, cases[i].nics},
+                                 {BNY_TOPO_PORT, cases[i].ports}, {BNY_TOPO_SWITCH, cases[i].switches}};
+    for (size_t k = 0; k < sizeof counts / sizeof counts[0]; k++) {
+      int32_t found = bny_topo_count(topo, (bny_topo_kind)counts[k][0]);
+      ck_assert_msg(found == counts[k][1], "%s: %d of kind %s", cases[i].text, found,
+                    bny_topo_kind_name((bny_topo_kind)counts[k][0]));
+    }
+    ck_assert_msg(topo->nlinks == cases[i].links, "%s: %d links", cases[i].text, topo->nlinks);
+    bny_topo_free(topo);
+  }
+}
+END_TEST
+
+START_TEST(description_speeds) {
+  bny_topo *topo = load("leaf:2 host numa bridge pci@gen4x16 nvlink@6 gpu:2@sm90@gen5x8 nic@2x200g");
+  double nvlink = 0, net = 0, up = 0;
+  for (int32_t l = 0; l < topo->nlinks; l++) {
+    const bny_topo_link *link = &topo->links[l];
+    bool trunk = topo->nodes[link->from].kind == BNY_TOPO_SWITCH;
+    if (link->kind == BNY_TOPO_LINK_NVLINK) {
+      nvlink = link->gbytes_per_s;
+      ck_assert_int_eq(link->source, BNY_TOPO_ASSUMED);
+      ck_assert_int_eq(link->count, 6);
+    } else if (link->kind == BNY_TOPO_LINK_NET) {
+      *(trunk ? &up : &net) = link->gbytes_per_s;
+      ck_assert_int_eq(link->source, trunk ? BNY_TOPO_ASSUMED : BNY_TOPO_FILE);
+    }
+  }
+  ck_assert_double_eq_tol(nvlink, 6 * 20.6, 1e-9);
+  ck_assert_double_eq_tol(net, 25, 1e-9);
+  ck_assert_double_eq_tol(up, 50, 1e-9);
+  ck_assert_int_eq(bny_topo_path_between(topo, by_name(topo, "GPU0"), by_name(topo, "GPU1")), BNY_TOPO_PATH_NVL);
+  ck_assert_int_eq(bny_topo_path_between(topo, by_name(topo, "GPU0"), by_name(topo, "NIC0")), BNY_TOPO_PATH_PIX);
+  bny_topo_free(topo);
+  topo = load("gpu:2@sm80 nic@12.5GB");
+  ck_assert_double_eq_tol(topo->links[0].gbytes_per_s, 12.5, 1e-9);
+  bny_topo_free(topo);
+}
+END_TEST
+
+START_TEST(descriptions_refused) {
+  refused("host nvswich gpu:8", 1, "\"nvswich\" is not a kind of item");
+  refused("gpu:0", 1, "one count of 1 to 65536");
+  refused("gpu:65537", 1, "one count");
+  refused("gpu:", 1, "one count");
+  refused("gpu:2:3", 1, "one count");
+  refused("gpu:99999999999999999999", 1, "one count");
+  refused("gpu@400g", 1, "this cannot be said of gpu");
+  refused("nic@400", 1, "this cannot be said of nic");
+  refused("nic@400g@2x100g", 1, "two of this kind cannot be said of nic");
+  refused("nic@0g", 1, "cannot be said");
+  refused("nic@-1g", 1, "cannot be said");
+  refused("nic@gen8x16", 1, "cannot be said");
+  refused("nic@gen5x33", 1, "cannot be said");
+  refused("host@sm90", 1, "cannot be said of host");
+  refused("gpu@", 1, "cannot be said of gpu");
+  refused("package host gpu", 1, "host inside of package");
+  refused("host leaf gpu", 1, "leaf inside of host");
+  refused("host host", 1, "host inside of host");
+  refused("numa package", 1, "package inside of numa");
+  refused("gpu host", 1, "gpu outside of a host");
+  refused("nvswitch nvlink gpu", 1, "joined twice");
+  refused("leaf:2 gpu\nleaf:3 gpu", 2, "a second line");
+  refused("host:65536 gpu:65536", 1, "more than 1000000 nodes");
+  refused("host:65536 package:65536 numa:65536 pci:65536 pci:65536 pci:65536 gpu:65536", 1, "more than 1000000 nodes");
+  refused("nvlink gpu:65", 1, "more than 64 GPUs linked each to each");
+  refused("leaf@rails nic:257", 1, "more than 256 rails");
+  refused("gpu gpu gpu gpu gpu gpu gpu gpu gpu gpu gpu gpu gpu gpu gpu gpu gpu gpu gpu gpu gpu gpu gpu gpu gpu gpu gpu "
+          "gpu gpu gpu "
+          "gpu gpu gpu",
+          1, "more than");
+}
+END_TEST
+
+/* The text of a model, taken again, gives the same text, and a model of the same levels and paths (which export
+ * checks). */
+START_TEST(export_comes_back) {
+  static const char *const texts[] = {
+      "host",
+      "host:3 gpu",
+      "fabric:2 host:8 nvswitch gpu:8 nic:8@400g",
+      "spine:2 leaf:4@rails host:4 xgmi package:2 numa:4 bridge pci gpu@gfx942 nic@2x200g",
+      "nvswitch host:18 package:2 numa gpu:2@sm100@c2c225GB nic:2@400g",
+      "leaf:2 nvswitch:2 host:2 gpu:2@sm100 nic:2@400g",
+      "host package:2 numa bridge:2 pci@gen5x16 pci:2@gen5x16 gpu@sm90@gen5x16 nic@400g@gen5x16",
+      "host package:2 numa nvlink@4 bridge:2 pci@gen4x16 gpu:2@sm80@gen4x16 nic@200g@gen4x16",
+      "host nic@25g nvlink:2@4@23.5GB gpu:4",
+      "host package:2 numa:2",
+  };
+  for (size_t i = 0; i < sizeof texts / sizeof texts[0]; i++) {
+    bny_topo_error error = {0};
+    bny_topo *topo = load(texts[i]);
+    char *text = bny_topo_export_synthetic(topo, &error);
+    ck_assert_msg(text != NULL, "%s: %s", texts[i], error.text);
+    bny_topo *again = load(text);
+    char *text_again = bny_topo_export_synthetic(again, &error);
+    ck_assert_msg(text_again && strcmp(text, text_again) == 0, "%s, then %s", text,
+                  text_again ? text_again : error.text);
+    ck_assert_int_eq(topo->nnodes, again->nnodes);
+    ck_assert_int_eq(topo->nlinks, again->nlinks);
+    for (int kind = 0; kind < BNY_TOPO_LINK_KINDS; kind++) {
+      double sums[2] = {0, 0};
+      for (int32_t l = 0; l < topo->nlinks; l++) {
+        sums[0] += topo->links[l].kind == (bny_topo_link_kind)kind ? topo->links[l].gbytes_per_s : 0;
+        sums[1] += again->links[l].kind == (bny_topo_link_kind)kind ? again->links[l].gbytes_per_s : 0;
+      }
+      ck_assert_double_eq_tol(sums[0], sums[1], 1e-6 * (1 + sums[0]));
+    }
+    free(text);
+    free(text_again);
+    bny_topo_free(topo);
+    bny_topo_free(again);
+  }
+}
+END_TEST
+
+START_TEST(export_refuses_what_is_uneven) {
+  bny_topo_error error = {0};
+  bny_topo *topo = load("host:2 numa:2 gpu:2 nic");
+  int32_t host = bny_topo_ancestor(topo, topo->nnodes - 1, BNY_TOPO_HOST);
+  put(topo, BNY_TOPO_GPU, host, "GPU9", NULL);
+  ck_assert_ptr_null(bny_topo_export_synthetic(topo, &error));
+  ck_assert_msg(strstr(error.text, "host1 is unlike the first") != NULL, "%s", error.text);
+  bny_topo_free(topo);
+
+  topo = load("host nvlink@2 gpu:4@sm80");
+  topo->links[0].count = 1;
+  ck_assert_ptr_null(bny_topo_export_synthetic(topo, &error));
+  bny_topo_free(topo);
+}
+END_TEST
+
+/* ---- anything ---------------------------------------------------------------------------------------------------- */
+
+/* What is cut off, or has bytes changed, is taken or refused with a reason; nothing else happens. */
+static void mangle(const char *text, size_t bytes, uint64_t seed) {
+  char *copy = malloc(bytes + 1);
+  uint64_t state = seed;
+  for (int trial = 0; trial < 400; trial++) {
+    bny_topo_error error = {0};
+    memcpy(copy, text, bytes);
+    size_t length = trial % 2 ? bytes : next_random(&state) % (bytes + 1);
+    for (uint64_t changes = trial < 20 ? 0 : next_random(&state) % 6; changes > 0 && length > 0; changes--) {
+      static const char alphabet[] = "GPUNICX:@0129[]\"#()-\t \n\0\xff\033";
+      copy[next_random(&state) % length] = alphabet[next_random(&state) % (sizeof alphabet - 1)];
+    }
+    char *exact = malloc(length + 1); /* so that a sanitizer sees what is read beyond the end */
+    memcpy(exact, copy, length);
+    exact = realloc(exact, length ? length : 1);
+    bny_topo *topo = bny_topo_import(exact, length, NULL, &error);
+    ck_assert_msg(topo || error.text[0], "seed %llu, trial %d: no reason", (unsigned long long)seed, trial);
+    if (topo && topo->nnodes < 10000) {
+      bny_topo_levels *levels = bny_topo_derive(topo);
+      ck_assert_ptr_nonnull(levels);
+      bny_topo_levels_free(levels);
+    }
+    bny_topo_free(topo);
+    free(exact);
+  }
+  free(copy);
+}
+
+START_TEST(mangled) {
+  static const char *const names[] = {"hgx-a100-4nic.txt", "one-gpu.txt", "fabric-two-rails.txt", "dgx-h100.txt",
+                                      "spine-leaf.txt"};
+  for (size_t i = 0; i < sizeof names / sizeof names[0]; i++) {
+    char path[4096];
+    size_t bytes;
+    own_path(names[i], path);
+    char *text = read_text(path, &bytes);
+    ck_assert_ptr_nonnull(text);
+    mangle(text, bytes, 1000 + i);
+    free(text);
+  }
+}
+END_TEST
+
+/* A matrix of the most devices, with cells that say as little and as much as can be, takes no time. */
+START_TEST(matrix_of_the_most_devices) {
+  for (int kind = 0; kind < 3; kind++) {
+    char *text = NULL;
+    size_t bytes;
+    FILE *out = open_memstream(&text, &bytes);
+    for (int i = 0; i < 320; i++) fprintf(out, "\tGPU%d", i);
+    fprintf(out, "\tCPU Affinity\tNUMA Affinity\n");
+    for (int i = 0; i < 320; i++) {
+      fprintf(out, "GPU%d", i);
+      for (int j = 0; j < 320; j++)
+        fputs(i == j                            ? "\tX"
+              : kind == 0                       ? "\tN/A"
+              : kind == 1 && i % 160 == j % 160 ? "\tSYS"
+              : kind == 1                       ? "\tNV1"
+                                                : "\tPIX",
+              out);
+      fprintf(out, "\t0-7\t0\n");
+    }
+    fclose(out);
+    bny_topo *topo = load(text);
+    ck_assert_int_eq(bny_topo_count(topo, BNY_TOPO_GPU), 320);
+    bny_topo_free(topo);
+    free(text);
+  }
+}
+END_TEST
+
+int main(void) {
+  Suite *suite = suite_create("topo_text");
+  TCase *tests = tcase_create("text");
+  tcase_set_timeout(tests, 60);
+  tcase_add_test(tests, matrices_of_machines);
+  tcase_add_test(tests, matrix_links);
+  tcase_add_test(tests, matrix_as_pasted);
+  tcase_add_test(tests, matrix_of_76_nics);
+  tcase_add_test(tests, matrices_refused);
+  tcase_add_test(tests, fabrics);
+  tcase_add_test(tests, fabric_shapes);
+  tcase_add_test(tests, descriptions);
+  tcase_add_test(tests, description_speeds);
+  tcase_add_test(tests, descriptions_refused);
+  tcase_add_test(tests, export_comes_back);
+  tcase_add_test(tests, export_refuses_what_is_uneven);
+  tcase_add_test(tests, mangled);
+  tcase_add_test(tests, matrix_of_the_most_devices);
+  suite_add_tcase(suite, tests);
+  SRunner *runner = srunner_create(suite);
+  srunner_run_all(runner, CK_ENV);
+  int failed = srunner_ntests_failed(runner);
+  srunner_free(runner);
+  return failed ? 1 : 0;
+}

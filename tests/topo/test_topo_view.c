@@ -1,0 +1,403 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * Pictures of topologies: nothing in them overlaps or is cut, each GPU and NIC of a host that is drawn is there once,
+ * and what is written is sound XML or a sound graph, whatever names a model holds. Two SVGs are held against goldens in
+ * tests/topologies; BANYAN_UPDATE_GOLDENS=1 writes them anew. */
+#include <check.h>
+#include <math.h>
+#ifdef HAVE_LIBXML2
+#include <libxml/parser.h>
+#endif
+
+#include "tools/topo/picture/layout.h"
+#include "tests/topo/topo_util.h"
+
+static const char *said; /* what is looked at, for messages */
+
+/* ---- layouts ----------------------------------------------------------------------------------------------------- */
+
+typedef struct span {
+  double left, top, right, bottom;
+} span;
+
+static bool overlap(span a, span b, double slack) {
+  return a.left + slack < b.right && b.left + slack < a.right && a.top + slack < b.bottom && b.top + slack < a.bottom;
+}
+
+static span span_of_box(const topo_box *box) {
+  return (span){box->x, box->y, box->x + box->width, box->y + box->height};
+}
+
+static span span_of_label(const topo_label *label) {
+  double part = label->anchor == TOPO_ANCHOR_MIDDLE ? 0.5 : label->anchor == TOPO_ANCHOR_END ? 1 : 0;
+  double left = label->x - part * label->width;
+  return (span){left, label->y - 0.72 * label->size, left + label->width, label->y + 0.2 * label->size};
+}
+
+static bool is_solid(topo_box_kind kind) {
+  return kind != TOPO_BOX_HOST && kind != TOPO_BOX_AREA && kind != TOPO_BOX_MORE;
+}
+
+static void check_boxes(const topo_layout *layout) {
+  for (int32_t i = 0; i < layout->nboxes; i++) {
+    const topo_box *own = &layout->boxes[i];
+    ck_assert_msg(own->width > 0 && own->height > 0 && own->x >= 0 && own->y >= 0 &&
+                      own->x + own->width <= layout->width && own->y + own->height <= layout->height,
+                  "%s: box %d (kind %d, node %d) is not within the page", said, i, (int)own->kind, own->node);
+    for (int32_t j = 0; j < i; j++) {
+      const topo_box *other = &layout->boxes[j];
+      bool frames =
+          !is_solid(own->kind) && own->kind != TOPO_BOX_AREA && !is_solid(other->kind) && other->kind != TOPO_BOX_AREA;
+      /* A host bridge stands on its strip. */
+      ck_assert_msg((!frames && (!is_solid(own->kind) || !is_solid(other->kind))) ||
+                        !overlap(span_of_box(own), span_of_box(other), 0.05),
+                    "%s: boxes %d and %d (kinds %d and %d, nodes %d and %d) overlap", said, i, j, (int)own->kind,
+                    (int)other->kind, own->node, other->node);
+    }
+  }
+}
+
+static void check_labels(const topo_layout *layout) {
+  for (int32_t i = 0; i < layout->nlabels; i++) {
+    span own = span_of_label(&layout->labels[i]);
+    ck_assert_msg(own.left >= 0 && own.top >= 0 && own.right <= layout->width && own.bottom <= layout->height,
+                  "%s: the text \"%s\" is cut", said, layout->labels[i].text);
+    for (int32_t j = 0; j < i; j++)
+      ck_assert_msg(!overlap(own, span_of_label(&layout->labels[j]), 0.3), "%s: the texts \"%s\" and \"%s\" overlap",
+                    said, layout->labels[i].text, layout->labels[j].text);
+    /* Within the box that it begins in, or in none. */
+    for (int32_t j = 0; j < layout->nboxes; j++) {
+      span box = span_of_box(&layout->boxes[j]);
+      bool outside = !is_solid(layout->boxes[j].kind) || !overlap(own, box, 0.05);
+      bool within = own.left >= box.left && own.right <= box.right && own.top >= box.top && own.bottom <= box.bottom;
+      ck_assert_msg(outside || within, "%s: the text \"%s\" crosses the edge of a box of kind %d", said,
+                    layout->labels[i].text, (int)layout->boxes[j].kind);
+    }
+  }
+}
+
+static void check_line_clear(const topo_layout *layout, const topo_line *line, int32_t at) {
+  span own = {fmin(line->x[at], line->x[at + 1]), fmin(line->y[at], line->y[at + 1]),
+              fmax(line->x[at], line->x[at + 1]), fmax(line->y[at], line->y[at + 1])};
+  for (int32_t i = 0; i < layout->nboxes; i++) {
+    topo_box_kind kind = layout->boxes[i].kind;
+    if (kind != TOPO_BOX_GPU && kind != TOPO_BOX_NIC) continue;
+    span box = span_of_box(&layout->boxes[i]);
+    bool crosses = own.left < box.right - 0.5 && own.right > box.left + 0.5 && own.top < box.bottom - 0.5 &&
+                   own.bottom > box.top + 0.5;
+    ck_assert_msg(!crosses, "%s: a line of colour %d runs through node %d", said, (int)line->colour,
+                  layout->boxes[i].node);
+  }
+}
+
+static void check_lines(const topo_layout *layout) {
+  for (int32_t i = 0; i < layout->nlines; i++) {
+    const topo_line *line = &layout->lines[i];
+    for (int32_t p = 0; p < line->npoints; p++)
+      ck_assert_msg(line->x[p] >= 0 && line->x[p] <= layout->width && line->y[p] <= layout->height &&
+                        line->y[p] >= -1e4,
+                    "%s: line %d leaves the page", said, i);
+    for (int32_t p = 0; p + 1 < line->npoints && !line->arc; p++) {
+      if (line->colour != TOPO_COLOUR_NET) check_line_clear(layout, line, p); /* those are slanted, above hosts */
+    }
+  }
+}
+
+/* Of hosts that are drawn, and of what is in no host: every GPU and NIC once. Of others: none. */
+static void check_devices(const bny_topo *topo, const topo_layout *layout) {
+  int32_t *drawn = calloc((size_t)topo->nnodes + 1, sizeof *drawn);
+  bool *host = calloc((size_t)topo->nnodes + 1, sizeof *host), orphans = false;
+  ck_assert(drawn && host);
+  for (int32_t i = 0; i < layout->nboxes; i++) {
+    const topo_box *box = &layout->boxes[i];
+    if (box->kind == TOPO_BOX_HOST && box->node >= 0) host[box->node] = true;
+    orphans = orphans || (box->kind == TOPO_BOX_HOST && box->node < 0);
+    if ((box->kind == TOPO_BOX_GPU || box->kind == TOPO_BOX_NIC) && box->node >= 0) drawn[box->node]++;
+  }
+  for (int32_t n = 0; n < topo->nnodes; n++) {
+    bny_topo_kind kind = topo->nodes[n].kind;
+    if (kind != BNY_TOPO_GPU && kind != BNY_TOPO_NIC) continue;
+    int32_t own = bny_topo_ancestor(topo, n, BNY_TOPO_HOST);
+    int32_t wanted = own >= 0 ? host[own] : orphans;
+    ck_assert_msg(drawn[n] == wanted, "%s: node %d (%s) is drawn %d times, not %d", said, n, topo->nodes[n].name,
+                  drawn[n], wanted);
+  }
+  free(drawn);
+  free(host);
+}
+
+/* ---- what is written --------------------------------------------------------------------------------------------- */
+
+static void check_svg(const char *svg) {
+  ck_assert_msg(strncmp(svg, "<svg ", 5) == 0, "%s: begins otherwise", said);
+  ck_assert_msg(!strstr(svg, "=\"nan") && !strstr(svg, "=\"-nan") && !strstr(svg, "=\"inf"),
+                "%s: holds what is no number", said);
+#ifdef HAVE_LIBXML2
+  xmlDoc *doc = xmlReadMemory(svg, (int)strlen(svg), "picture.svg", NULL,
+                              XML_PARSE_NONET | XML_PARSE_NOERROR | XML_PARSE_NOWARNING | XML_PARSE_HUGE);
+  ck_assert_msg(doc != NULL, "%s: is no XML", said);
+  xmlFreeDoc(doc);
+#endif
+}
+
+/* Braces and brackets are balanced outside of strings, and strings end. */
+static void check_dot(const char *dot) {
+  int32_t braces = 0, brackets = 0;
+  bool quoted = false;
+  for (const char *c = dot; *c; c++) {
+    if (quoted && *c == '\\') {
+      c++;
+      ck_assert_msg(*c != '\0', "%s: ends in an escape", said);
+      continue;
+    }
+    quoted = quoted != (*c == '"');
+    if (quoted) {
+      ck_assert_msg(*c != '\n', "%s: a string holds a line feed", said);
+      continue;
+    }
+    braces += (*c == '{') - (*c == '}');
+    brackets += (*c == '[') - (*c == ']');
+    ck_assert_msg(braces >= 0 && brackets >= 0 && brackets <= 1, "%s: not balanced", said);
+  }
+  ck_assert_msg(!quoted && braces == 0 && brackets == 0, "%s: not balanced at its end", said);
+}
+
+typedef char *view_function(const topo_view *view, tool_error *error);
+
+static char *written(view_function *view_as, const topo_view *view) {
+  tool_error error = {.text = ""};
+  char *text = view_as(view, &error), *again = view_as(view, &error);
+  ck_assert_msg(text && again, "%s: %s", said, error.text);
+  ck_assert_msg(strcmp(text, again) == 0, "%s: is not the same twice", said);
+  free(again);
+  return text;
+}
+
+static void check_model(const bny_topo *topo, const char *title) {
+  bny_topo_levels *levels = bny_topo_derive(topo);
+  topo_view view = {.topo = topo, .levels = levels, .title = title};
+  tool_error error = {.text = ""};
+  ck_assert_ptr_nonnull(levels);
+  said = title;
+  topo_layout *layout = topo_layout_new(&view, &error);
+  ck_assert_msg(layout != NULL, "%s: %s", said, error.text);
+  check_boxes(layout);
+  check_labels(layout);
+  check_lines(layout);
+  check_devices(topo, layout);
+  char *svg = written(topo_view_svg, &view), *dot = written(topo_view_dot, &view);
+  check_svg(svg);
+  check_dot(dot);
+  free(svg);
+  free(dot);
+  topo_layout_free(layout);
+  bny_topo_levels_free(levels);
+}
+
+static void check_description(const char *description) {
+  bny_topo_error error = {0};
+  bny_topo *topo = bny_topo_import(description, strlen(description), NULL, &error);
+  ck_assert_msg(topo != NULL, "%s: %s", description, error.text);
+  check_model(topo, description);
+  bny_topo_free(topo);
+}
+
+/* ---- models ------------------------------------------------------------------------------------------------------ */
+
+static void own_path(const char *name, const char *end, char path[4096]) {
+  const char *source = getenv("top_srcdir");
+  size_t stem = *end ? (size_t)(strrchr(name, '.') - name) : strlen(name);
+  snprintf(path, 4096, "%s/tests/topologies/%.*s%s", source ? source : ".", (int)stem, name, end);
+}
+
+static const char *const own[] = {"cpu-only.txt",      "dgx-h100.txt",        "fabric-two-rails.txt", "gb200-nvl72.txt",
+                                  "hgx-a100-4nic.txt", "hgx-h100-faults.xml", "mi300x.xml",           "one-gpu.txt",
+                                  "pcie-8gpu.xml",     "spine-leaf.txt",      "two-islands.txt"};
+
+START_TEST(own_topologies) {
+  char path[4096];
+  bny_topo_error error = {0};
+  own_path(own[_i], "", path);
+  bny_topo *topo = bny_topo_load(path, NULL, &error);
+  if (!topo && strstr(error.text, "without libxml2")) return;
+  ck_assert_msg(topo != NULL, "%s", error.text);
+  check_model(topo, own[_i]);
+  bny_topo_free(topo);
+}
+END_TEST
+
+static void visit_dump(const char *path, const char *name) {
+  bny_topo_error error = {0};
+  bny_topo *topo = bny_topo_load(path, NULL, &error);
+  if (!topo) return; /* the importers' tests look at what is refused */
+  check_model(topo, name);
+  bny_topo_free(topo);
+}
+
+static const char *const folders[] = {"nccl", "hwloc", "nvidia-smi", "matrix", "fabric"};
+
+START_TEST(real_topologies) { each_dump(folders[_i], "", visit_dump); }
+END_TEST
+
+static const char *const descriptions[] = {
+    "gpu",
+    "nic",
+    "host",
+    "host:3",
+    "host package:2 numa:4",
+    "host:2 nvswitch gpu:8 nic:8@400g",
+    "fabric:2 host:8 nvswitch gpu:8 nic:8@400g",
+    "spine:2 leaf:32@rails host:32 nvswitch gpu:8 nic:8@400g",
+    "leaf:20 host:1 nic:2@2x100g",
+    "leaf@rails host:2 package:2 pci:2 gpu:2 nic:7@2x200g",
+    "leaf:4 nvswitch host:18 package:2 numa gpu:2@sm100@c2c nic:2@400g",
+    "host package:2 numa:4 bridge:2 pci:2 pci pci gpu@sm90@gen5x16 nic@400g@gen5x16",
+    "host package:8 nvlink@2 bridge pci gpu:3@gfx90a nic:5",
+    "host xgmi@2 gpu:16@gfx942",
+    "host package:2 gpu:4@c2c200GB@gen5x16 nic:2",
+    "host nic:40",
+    "host gpu:24 nic:3",
+    "host:30 gpu nic@100g",
+    "{\"nodes\": [{\"id\": \"h\", \"kind\": \"host\"}, {\"id\": \"g\", \"kind\": \"gpu\", \"parent\": \"h\", "
+    "\"index\": 2147483647, \"compute\": 2147483647}]}"};
+
+START_TEST(synthetic_topologies) { check_description(descriptions[_i]); }
+END_TEST
+
+/* Names as nobody should give them; the model replaces what is not printable, titles may hold it. */
+START_TEST(hostile_names) {
+  char wide[256], ideographs[256];
+  memset(wide, 'W', 255);
+  wide[255] = '\0';
+  for (size_t i = 0; i < 85; i++) memcpy(ideographs + 3 * i, "\xe7\x95\x8c", 4);
+  const char *names[] = {"<script>alert(1)</script>",
+                         "a\"b'c&d;<!--",
+                         "]]>",
+                         "\\\"\\",
+                         "line\nfeed",
+                         "\xff\xfe\x80",
+                         wide,
+                         ideographs,
+                         "x",
+                         "%s%n",
+                         "\xf0\x9f\x8e\xb2",
+                         "{}[];->"};
+  bny_topo *topo = bny_topo_new();
+  int32_t leaf = put(topo, BNY_TOPO_SWITCH, -1, wide, NULL);
+  for (size_t i = 0; i < sizeof names / sizeof *names; i++) {
+    int32_t host = put(topo, BNY_TOPO_HOST, -1, names[i], NULL);
+    int32_t package = put(topo, BNY_TOPO_PACKAGE, host, names[i], NULL),
+            pci = put(topo, BNY_TOPO_PCI, package, names[i], NULL);
+    int32_t gpu = put(topo, BNY_TOPO_GPU, pci, names[i], NULL), nic = put(topo, BNY_TOPO_NIC, pci, names[i], NULL);
+    int32_t port = put(topo, BNY_TOPO_PORT, nic, names[i], NULL);
+    bny_topo_set_string(topo, &topo->nodes[gpu].model, names[i]);
+    bny_topo_set_string(topo, &topo->nodes[package].model, names[i]);
+    join(topo, BNY_TOPO_LINK_NET, port, leaf, 50);
+    join(topo, BNY_TOPO_LINK_PCI, gpu, pci, 0.123456789);
+  }
+  bny_topo_error error = {0};
+  ck_assert_msg(bny_topo_check(topo, &error), "%s", error.text);
+  for (size_t i = 0; i < sizeof names / sizeof *names; i++) check_model(topo, names[i]);
+  bny_topo_free(topo);
+}
+END_TEST
+
+/* Trees and links in no order that a machine has; with one host, several or none. */
+static void check_random(int which) {
+  uint64_t state = 0x9e3779b97f4a7c15u * (uint64_t)(which + 1);
+  bny_topo *topo = bny_topo_new();
+  int32_t nodes = 2 + (int32_t)(next_random(&state) % 60), links = (int32_t)(next_random(&state) % 80);
+  char name[32], title[64];
+  for (int32_t n = 0; n < nodes; n++) {
+    bny_topo_kind kind = (bny_topo_kind)(next_random(&state) % BNY_TOPO_KINDS);
+    int32_t parent = (int32_t)(next_random(&state) % (uint64_t)(n + 1)) - 1;
+    bool host = parent >= 0 && bny_topo_ancestor(topo, parent, BNY_TOPO_HOST) >= 0;
+    snprintf(name, sizeof name, "%s%d", bny_topo_kind_name(kind), n);
+    if (kind == BNY_TOPO_HOST && host) kind = BNY_TOPO_PCI;
+    bny_topo_node node = {.kind = kind,
+                          .parent = parent,
+                          .index = n % 3 - 1,
+                          .name = name,
+                          .compute = -1,
+                          .host_bridge = kind == BNY_TOPO_PCI && next_random(&state) % 2 == 0};
+    bny_topo_add_node(topo, &node);
+  }
+  for (int32_t l = 0; l < links; l++) {
+    uint64_t drawn = next_random(&state);
+    bny_topo_link link = {.kind = (bny_topo_link_kind)(drawn % BNY_TOPO_LINK_KINDS),
+                          .from = (int32_t)(drawn >> 8) & 0xffff,
+                          .to = (int32_t)(drawn >> 24 & 0xffff),
+                          .count = 1 + (int32_t)(drawn >> 40 & 3),
+                          .gbytes_per_s = (double)(drawn >> 44 & 63),
+                          .rated_gbytes_per_s = (double)(drawn >> 50 & 63),
+                          .source = (bny_topo_source)(drawn >> 56 & 3)};
+    link.from %= nodes, link.to %= nodes;
+    bny_topo_add_link(topo, &link);
+  }
+  bny_topo_error error = {0};
+  if (bny_topo_check(topo, &error)) {
+    snprintf(title, sizeof title, "random model %d", which);
+    check_model(topo, title);
+  }
+  bny_topo_free(topo);
+}
+
+enum { MODELS_IN_ONE = 20 };
+
+START_TEST(random_models) {
+  for (int i = 0; i < MODELS_IN_ONE; i++) check_random(MODELS_IN_ONE * _i + i);
+}
+END_TEST
+
+/* ---- goldens ----------------------------------------------------------------------------------------------------- */
+
+static const char *const golden[] = {"hgx-a100-4nic.txt", "spine-leaf.txt"};
+
+START_TEST(goldens) {
+  char path[4096];
+  bny_topo_error error = {0};
+  own_path(golden[_i], "", path);
+  bny_topo *topo = bny_topo_load(path, NULL, &error);
+  ck_assert_msg(topo != NULL, "%s", error.text);
+  bny_topo_levels *levels = bny_topo_derive(topo);
+  topo_view view = {.topo = topo, .levels = levels, .title = golden[_i]};
+  tool_error why = {.text = ""};
+  char *svg = topo_view_svg(&view, &why);
+  ck_assert_msg(svg != NULL, "%s", why.text);
+  own_path(golden[_i], ".svg", path);
+  if (getenv("BANYAN_UPDATE_GOLDENS")) {
+    FILE *file = fopen(path, "w");
+    ck_assert_ptr_nonnull(file);
+    fputs(svg, file);
+    fclose(file);
+  }
+  size_t bytes = 0;
+  char *wanted = read_text(path, &bytes);
+  ck_assert_msg(wanted != NULL && strcmp(wanted, svg) == 0, "%s is not what is written now; BANYAN_UPDATE_GOLDENS=1",
+                path);
+  free(wanted);
+  free(svg);
+  bny_topo_levels_free(levels);
+  bny_topo_free(topo);
+}
+END_TEST
+
+#define COUNT(array) ((int)(sizeof(array) / sizeof *(array)))
+
+int main(void) {
+  Suite *suite = suite_create("topo_view");
+  TCase *tcase = tcase_create("pictures");
+  tcase_set_timeout(tcase, 60);
+  tcase_add_loop_test(tcase, own_topologies, 0, COUNT(own));
+  tcase_add_loop_test(tcase, real_topologies, 0, COUNT(folders));
+  tcase_add_loop_test(tcase, synthetic_topologies, 0, COUNT(descriptions));
+  tcase_add_test(tcase, hostile_names);
+  tcase_add_loop_test(tcase, random_models, 0, 6);
+  tcase_add_loop_test(tcase, goldens, 0, COUNT(golden));
+  suite_add_tcase(suite, tcase);
+  SRunner *runner = srunner_create(suite);
+  srunner_run_all(runner, CK_ENV);
+  int failed = srunner_ntests_failed(runner);
+  srunner_free(runner);
+  return failed == 0 ? 0 : 1;
+}

@@ -1,0 +1,170 @@
+/* SPDX-License-Identifier: Apache-2.0
+ * XML whatever its format: what is cut short, changed, hostile, or only large. */
+#include "tests/topo/topo_xml_util.h"
+#include <sys/resource.h>
+
+#include "topo/export/export.h"
+
+static const refusal refused[] = {
+    {"<system version=\"1\">\n<cpu numaid=\"0\">", 2, "ends too early, in <cpu> of line 2"},
+    {"<system version=\"1\">\n<cpu numaid=\"0\"></system>", 2, "XML: Opening and ending tag mismatch"},
+    {"\n<!DOCTYPE system [\n<!ENTITY a \"b\">]>\n<system version=\"1\"/>", 2, "entities"},
+    {"<!DOCTYPE system [\n<!ENTITY % a SYSTEM \"file:///etc/passwd\">%a;]>\n<system version=\"1\"/>", 1, "entities"},
+    {"<!DOCTYPE system SYSTEM \"[>\">\n<system version=\"5\"/>", 2, "version 5"},
+    {"<?xml version=\"1.0\" encoding=\"UTF-7\"?>\n<system version=\"1\">+ADw-cpu/+AD4-</system>", 2, "no <cpu>"},
+    {"<system version=\"1\">&lol;</system>", 1, "XML"},
+};
+
+START_TEST(what_is_refused) { ck_refused(&refused[_i]); }
+END_TEST
+
+static const char *const examples[] = {nccl_example, hwloc_v2_example, hwloc_v1_example, smi_example};
+enum { EXAMPLES = sizeof examples / sizeof examples[0] };
+
+/* Cut anywhere, an example is refused with a line that it has; the copy has no byte more, for sanitizers to see. */
+START_TEST(cut_short) {
+  size_t whole = strlen(examples[_i]);
+  while (whole > 0 && examples[_i][whole - 1] == '\n') {
+    whole--;
+  }
+  for (size_t bytes = 1; bytes < whole; bytes++) {
+    char *text = malloc(bytes);
+    memcpy(text, examples[_i], bytes);
+    bny_topo_error error = {.line = -1, .text = ""};
+    bny_topo *topo = bny_topo_import(text, bytes, NULL, &error);
+    ck_assert_msg(topo == NULL && error.text[0] != '\0' && error.line >= 0, "cut to %zu bytes", bytes);
+    free(text);
+  }
+}
+END_TEST
+
+/* Bytes changed, doubled and taken out: any end is good but a crash, and what is taken passes the check. */
+START_TEST(changed_bytes) {
+  enum { ROUNDS = 3000 };
+  uint64_t seed = 0x9e3779b97f4a7c15u + (uint64_t)_i, state = seed;
+  size_t bytes = strlen(examples[_i]);
+  char *text = malloc(bytes + 1);
+  int taken = 0;
+  for (int round = 0; round < ROUNDS; round++) {
+    memcpy(text, examples[_i], bytes);
+    size_t length = bytes;
+    for (uint64_t changes = next_random(&state) % 4; changes < 4; changes++) {
+      size_t at = (size_t)(next_random(&state) % length);
+      uint64_t how = next_random(&state) % 4;
+      if (how == 0) {
+        text[at] = (char)next_random(&state);
+      } else if (how == 1) {
+        text[at] = "0123456789\"<>/"[next_random(&state) % 14];
+      } else if (how == 2) {
+        memmove(text + at, text + at + 1, length - at - 1);
+        length--;
+      } else {
+        text[at] ^= (char)(1u << (next_random(&state) % 7));
+      }
+    }
+    bny_topo_error error;
+    bny_topo *topo = bny_topo_import(text, length, NULL, &error);
+    if (topo != NULL) {
+      ck_assert_msg(bny_topo_check(topo, &error), "seed %llx round %d: %s", (unsigned long long)seed, round,
+                    error.text);
+      char *again = bny_topo_export_nccl(topo, &error);
+      ck_assert_ptr_nonnull(again);
+      free(again);
+      taken++;
+    }
+    bny_topo_free(topo);
+  }
+  ck_assert_int_gt(taken, 0);
+  free(text);
+}
+END_TEST
+
+/* 60 MiB each of what makes parsers eat memory: refused, in memory that is bounded by the input's. */
+START_TEST(hostile_sizes) {
+  static const struct {
+    const char *head, *unit, *why;
+  } cases[] = {
+      {"<system version=\"1\">", "<a>", "more than 64 deep"},
+      {"<system version=\"1\">", "<a/>", "more than a million elements"},
+      {"<system version=\"1\"><a>", "&lt;", "XML"},
+      {"<topology version=\"2.0\">", "<a b=\"\" c=\"\" d=\"\" e=\"\" f=\"\" g=\"\" h=\"\" i=\"\" j=\"\"/>",
+       "more than"},
+      {"<system version=\"1\"><cpu numaid=\"0\"/>", "<cpu/>", "more than 16384"},
+      {"<nvidia_smi_log>", "<!-- -->", "XML"},
+      {"<system version=\"", "1111", "XML"},
+      {"<!-- <a b=' --><?p \"?><!DOCTYPE system SYSTEM \"<!--\"><system ", "a=\"\" ", "more than 256 attributes"},
+      {"<system><![CDATA[\"]]><b ", "a='\"' ", "more than 256 attributes"},
+      {"<!-- <pci busid='> --><system version=\"1\"><cpu numaid=\"0\"><pci busid=\"0000:01:00.0\" class=\"0x02\">",
+       "<nic/>", "more than a million elements"}};
+  size_t bytes = (size_t)60 << 20, unit = strlen(cases[_i].unit), at = strlen(cases[_i].head);
+  char *text = malloc(bytes);
+  memcpy(text, cases[_i].head, at);
+  for (; at + unit <= bytes; at += unit) {
+    memcpy(text + at, cases[_i].unit, unit);
+  }
+  if (strcmp(cases[_i].why, "more than 16384") == 0) {
+    /* whole, and not too many elements: the importer itself must stop */
+    at = strlen(cases[_i].head) + 20000 * unit;
+    memcpy(text + at, "</system>", 9);
+    at += 9;
+  }
+  struct rusage before, after;
+  getrusage(RUSAGE_SELF, &before);
+  bny_topo_error error = {.text = ""};
+  bny_topo *topo = bny_topo_import(text, at, NULL, &error);
+  getrusage(RUSAGE_SELF, &after);
+  ck_assert_msg(topo == NULL && strstr(error.text, cases[_i].why) != NULL, "got \"%s\"", error.text);
+#if !defined __SANITIZE_ADDRESS__ && !defined __SANITIZE_THREAD__
+  long grown_kb = after.ru_maxrss - before.ru_maxrss;
+  ck_assert_msg(grown_kb < 512 << 10, "grew by %ld KiB", grown_kb);
+#endif
+  free(text);
+}
+END_TEST
+
+/* Shapes that would take long if anything were looked up by looking at all: 300,000 of each. */
+START_TEST(large_and_good) {
+  static const struct {
+    const char *head, *unit, *tail;
+  } cases[] = {
+      {NCCL_HEAD "<pci busid=\"0000:01:00.0\"><nic>", "<net name=\"a\"/>", "</nic></pci>" NCCL_TAIL},
+      {NCCL_HEAD "<pci busid=\"0000:01:00.0\"><nic/>", "<x/>", "</pci>" NCCL_TAIL},
+      {NCCL_HEAD, "<nic><net name=\"eth0\"/></nic>", NCCL_TAIL},
+      {"<topology version=\"2.0\"><object type=\"Machine\">", "<object type=\"Package\"/>", "</object></topology>"},
+      {"<topology version=\"2.0\"><object type=\"Machine\">", "<object type=\"NUMANode\"/>", "</object></topology>"},
+      {"<nvidia_smi_log><gpu id=\"00000000:01:00.0\">", "<a>text</a>", "</gpu></nvidia_smi_log>"}};
+  enum { UNITS = 300000 };
+  size_t head = strlen(cases[_i].head), unit = strlen(cases[_i].unit), tail = strlen(cases[_i].tail);
+  char *text = malloc(head + UNITS * unit + tail);
+  memcpy(text, cases[_i].head, head);
+  for (size_t u = 0; u < UNITS; u++) {
+    memcpy(text + head + u * unit, cases[_i].unit, unit);
+  }
+  memcpy(text + head + UNITS * unit, cases[_i].tail, tail);
+  bny_topo_error error = {.text = ""};
+  bny_topo *topo = bny_topo_import(text, head + UNITS * unit + tail, NULL, &error);
+  ck_assert_msg(topo != NULL, "%s", error.text);
+  bny_topo_free(topo);
+  free(text);
+}
+END_TEST
+
+int main(void) {
+  if (!xml_is_read()) {
+    return 77;
+  }
+  Suite *suite = suite_create("topo_xml");
+  TCase *tests = tcase_create("xml");
+  tcase_set_timeout(tests, 120);
+  tcase_add_loop_test(tests, what_is_refused, 0, (int)(sizeof refused / sizeof refused[0]));
+  tcase_add_loop_test(tests, cut_short, 0, EXAMPLES);
+  tcase_add_loop_test(tests, changed_bytes, 0, EXAMPLES);
+  tcase_add_loop_test(tests, hostile_sizes, 0, 10);
+  tcase_add_loop_test(tests, large_and_good, 0, 6);
+  suite_add_tcase(suite, tests);
+  SRunner *runner = srunner_create(suite);
+  srunner_run_all(runner, CK_NORMAL);
+  int failed = srunner_ntests_failed(runner);
+  srunner_free(runner);
+  return failed == 0 ? EXIT_SUCCESS : EXIT_FAILURE;
+}

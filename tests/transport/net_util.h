@@ -1,0 +1,20 @@
+/* SPDX-License-Identifier: Apache-2.0
+ * UCX, for tests that use it themselves. */
+#ifndef BNY_TESTS_NET_UTIL_H
+#define BNY_TESTS_NET_UTIL_H
+
+#include <stdbool.h>
+#include <stdio.h>
+
+#include "tests/support/world.h"
+#include "transport/ucx/library.h"
+
+/* Says why; the test is skipped. */
+static inline bool net_is_absent(void) {
+  bny_ucx ucx;
+  if (bny_ucx_load(&ucx) == BANYAN_OK) return !world_has_network();
+  printf("skipped: %s\n", banyan_last_error());
+  return true;
+}
+
+#endif

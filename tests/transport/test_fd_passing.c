@@ -1,0 +1,430 @@
+/* SPDX-License-Identifier: Apache-2.0
+ * Faults while processes hand shared memory to each other in banyan_comm_create(): the others learn of it soon, and each names
+ * the rank that is to blame. The ranks meet over TCP; a fault happens between two exchanges of the bootstrap. */
+#include <arpa/inet.h>
+#include <check.h>
+#include <errno.h>
+#include <linux/filter.h>
+#include <linux/seccomp.h>
+#include <sched.h>
+#include <signal.h>
+#include <stddef.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/prctl.h>
+#include <sys/resource.h>
+#include <sys/socket.h>
+#include <sys/syscall.h>
+#include <sys/time.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include "tests/support/world.h"
+
+enum { RANKS = 4, TEXT_BYTES = 600 };
+
+typedef enum deed { NOTHING, DIE, STOP, NO_FILES, OTHER_USER, NO_MEMORY } deed;
+
+typedef struct outcome {
+  int ended;
+  banyan_status status;
+  double seconds;
+  char text[TEXT_BYTES];
+} outcome;
+
+typedef struct trial {
+  deed deed;
+  int32_t victim;
+  int after; /* so many exchanges */
+  double timeout_s;
+  outcome outcomes[RANKS];
+} trial;
+
+/* ---- ranks that meet over TCP ------------------------------------------------------------------------------------------ */
+
+static int listen_somewhere(char *port, size_t bytes) {
+  struct sockaddr_in address = {.sin_family = AF_INET, .sin_addr.s_addr = htonl(INADDR_LOOPBACK)};
+  socklen_t size = sizeof address;
+  int fd = socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0);
+  ck_assert_int_ge(fd, 0);
+  ck_assert_int_eq(bind(fd, (struct sockaddr *)&address, sizeof address), 0);
+  ck_assert_int_eq(listen(fd, RANKS), 0);
+  ck_assert_int_eq(getsockname(fd, (struct sockaddr *)&address, &size), 0);
+  snprintf(port, bytes, "%d", ntohs(address.sin_port));
+  return fd;
+}
+
+static void set_number(const char *name, int number) {
+  char text[16];
+  snprintf(text, sizeof text, "%d", number);
+  setenv(name, text, 1);
+}
+
+static banyan_status meet(int32_t rank, int listener, double timeout_s, banyan_env **env, banyan_bootstrap *bootstrap) {
+  set_number("RANK", rank);
+  set_number("WORLD_SIZE", RANKS);
+  if (rank == 0) set_number("BANYAN_LISTEN_FD", listener);
+  return banyan_env_create((int64_t)(timeout_s * 1e9), env, bootstrap);
+}
+
+/* ---- faults between exchanges -------------------------------------------------------------------------------------------- */
+
+typedef struct saboteur {
+  const trial *trial;
+  banyan_bootstrap inner;
+  int done; /* exchanges */
+} saboteur;
+
+/* Those that are open remain, and none is opened any more. */
+static void keep_no_files(void) {
+  struct rlimit limit;
+  int next = dup(STDERR_FILENO);
+  if (next < 0 || getrlimit(RLIMIT_NOFILE, &limit) != 0) _exit(3);
+  close(next);
+  limit.rlim_cur = (rlim_t)next;
+  if (setrlimit(RLIMIT_NOFILE, &limit) != 0) _exit(3);
+}
+
+#if !defined(__SANITIZE_ADDRESS__) && !defined(__SANITIZE_THREAD__) && defined(__GLIBC__)
+#define CAN_REFUSE 1
+void *__libc_calloc(size_t count, size_t bytes);
+
+static _Thread_local volatile bool refuses_memory;
+
+void *calloc(size_t count, size_t bytes) { return refuses_memory ? NULL : __libc_calloc(count, bytes); }
+#else
+#define CAN_REFUSE 0
+static bool refuses_memory;
+#endif
+
+static int allgather_with_fault(void *context, const void *mine, void *all, size_t bytes, int64_t timeout_ns) {
+  saboteur *self = context;
+  refuses_memory = self->trial->deed == NO_MEMORY && self->inner.rank == self->trial->victim &&
+                   self->done + 1 == self->trial->after;
+  int result = self->inner.allgather(self->inner.context, mine, all, bytes, timeout_ns);
+  refuses_memory = false;
+  if (self->inner.rank != self->trial->victim || ++self->done != self->trial->after) return result;
+  if (self->trial->deed == DIE) raise(SIGKILL);
+  if (self->trial->deed == STOP) raise(SIGSTOP);
+  if (self->trial->deed == NO_FILES) keep_no_files();
+  return result;
+}
+
+static void create(trial *trial, int32_t rank, int listener) {
+  banyan_env *env;
+  banyan_comm *comm = NULL;
+  saboteur self = {.trial = trial};
+  outcome *outcome = &trial->outcomes[rank];
+  if (trial->deed == OTHER_USER && rank == trial->victim && setresuid(65534, 65534, 65534) != 0) _exit(2);
+  outcome->status = meet(rank, listener, 20, &env, &self.inner);
+  if (outcome->status == BANYAN_OK) {
+    banyan_bootstrap bootstrap = self.inner;
+    bootstrap.context = &self;
+    bootstrap.allgather = allgather_with_fault;
+    banyan_comm_config config = {.size = sizeof config, .timeout_ns = (int64_t)(trial->timeout_s * 1e9),
+                                 .arena_bytes = 65536};
+    double begun = world_now_s();
+    outcome->status = banyan_comm_create(&bootstrap, &config, &comm);
+    outcome->seconds = world_now_s() - begun;
+  }
+  snprintf(outcome->text, sizeof outcome->text, "%s", outcome->status ? banyan_last_error() : "");
+  outcome->ended = 1;
+  _exit(0);
+}
+
+static void end_stopped(const trial *trial, const pid_t *pids) {
+  double deadline = world_now_s() + 30;
+  for (int32_t r = 0; r < RANKS; r++)
+    while (r != trial->victim && !*(volatile const int *)&trial->outcomes[r].ended && world_now_s() < deadline) world_sleep_ms(1);
+  kill(pids[trial->victim], SIGKILL);
+}
+
+static void run(trial *trial, void (*live)(struct trial *trial, int32_t rank, int listener)) {
+  char port[16];
+  pid_t pids[RANKS];
+  int listener = listen_somewhere(port, sizeof port);
+  setenv("MASTER_ADDR", "127.0.0.1", 1);
+  setenv("MASTER_PORT", port, 1);
+  setenv("BANYAN_SECRET", "of the test", 1);
+  for (int32_t r = 0; r < RANKS; r++) {
+    pids[r] = fork();
+    ck_assert_int_ge(pids[r], 0);
+    if (pids[r] == 0) live(trial, r, listener);
+  }
+  close(listener);
+  if (trial->deed == STOP) end_stopped(trial, pids);
+  for (int32_t r = 0; r < RANKS; r++) waitpid(pids[r], NULL, 0);
+}
+
+static const char *const names[] = {"nothing", "death", "stop", "no descriptors", "another user", "no memory"};
+
+/* All healthy ranks: a failure that names the victim, within the time. */
+static void check_blame(const trial *trial, double limit_s) {
+  char name[16];
+  snprintf(name, sizeof name, "rank %d", trial->victim);
+  for (int32_t r = 0; r < RANKS; r++) {
+    const outcome *outcome = &trial->outcomes[r];
+    if (r == trial->victim && (trial->deed == DIE || trial->deed == STOP)) continue;
+    ck_assert_msg(outcome->ended && outcome->status != BANYAN_OK && outcome->seconds < limit_s,
+                  "%s of rank %d after %d exchanges: rank %d got %s after %.2f s: %s", names[trial->deed], trial->victim,
+                  trial->after, r, banyan_status_string(outcome->status), outcome->seconds, outcome->text);
+    ck_assert_msg(trial->deed != NO_MEMORY || outcome->status == BANYAN_ERR_MEMORY, "rank %d got %s", r,
+                  banyan_status_string(outcome->status));
+    ck_assert_msg(r == trial->victim || strstr(outcome->text, name),
+                  "%s of rank %d after %d exchanges: rank %d blames another: %s", names[trial->deed], trial->victim,
+                  trial->after, r, outcome->text);
+  }
+}
+
+static void run_and_check(trial trial, double limit_s) {
+  struct trial *shared = world_share(sizeof *shared);
+  *shared = trial;
+  run(shared, create);
+  check_blame(shared, limit_s);
+  world_unshare(shared, sizeof *shared);
+}
+
+/* Facts, tickets, connected, mapped. After the next, the last, a dead rank has its part in the communicator. */
+enum { EXCHANGES = 4 };
+
+START_TEST(a_death_is_known_at_once) {
+  for (int after = 1; after <= EXCHANGES; after++)
+    run_and_check((trial){.deed = DIE, .victim = _i, .after = after, .timeout_s = 60}, 20);
+}
+END_TEST
+
+START_TEST(a_rank_without_descriptors_is_named) {
+  for (int after = 1; after <= 3; after++)
+    run_and_check((trial){.deed = NO_FILES, .victim = _i, .after = after, .timeout_s = 60}, 20);
+}
+END_TEST
+
+START_TEST(a_stopped_rank_is_named) {
+  for (int after = 1; after <= EXCHANGES; after++)
+    run_and_check((trial){.deed = STOP, .victim = _i, .after = after, .timeout_s = 1}, 1.9);
+}
+END_TEST
+
+START_TEST(a_rank_of_another_user_is_named) {
+  if (geteuid() != 0) {
+    printf("skipped: only root can be another user\n");
+    return;
+  }
+  run_and_check((trial){.deed = OTHER_USER, .victim = _i, .timeout_s = 60}, 20);
+}
+END_TEST
+
+START_TEST(a_rank_without_memory_is_named) {
+  if (!CAN_REFUSE) {
+    printf("skipped: a sanitizer has malloc\n");
+    return;
+  }
+  for (int nth = 1; nth <= EXCHANGES + 1; nth++)
+    run_and_check((trial){.deed = NO_MEMORY, .victim = _i, .after = nth, .timeout_s = 60}, 20);
+}
+END_TEST
+
+/* ---- the last exchange: a rank that has said all stops before it takes the result ---------------------------------------- */
+
+enum { BLOCK_BYTES = 2 << 20 };
+
+static void stop_itself(int number) {
+  (void)number;
+  raise(SIGSTOP);
+}
+
+static void gather_and_stop(trial *trial, int32_t rank, int listener) {
+  banyan_env *env;
+  banyan_bootstrap bootstrap;
+  outcome *outcome = &trial->outcomes[rank];
+  char *mine = calloc(1, BLOCK_BYTES), *all = calloc(RANKS, BLOCK_BYTES);
+  outcome->status = meet(rank, listener, 20, &env, &bootstrap);
+  if (outcome->status == BANYAN_OK) {
+    if (rank == trial->victim) { /* it waits for rank 3 when the signal comes */
+      signal(SIGALRM, stop_itself);
+      setitimer(ITIMER_REAL, &(struct itimerval){.it_value = {0, 400000}}, NULL);
+    }
+    if (rank == 3) world_sleep_ms(1000);
+    outcome->status = (banyan_status)bootstrap.allgather(bootstrap.context, mine, all, BLOCK_BYTES,
+                                                         (int64_t)(trial->timeout_s * 1e9));
+    if (outcome->status == BANYAN_OK) { /* the next one fails, and says whose fault it is */
+      int next = bootstrap.allgather(bootstrap.context, mine, all, 1, (int64_t)(trial->timeout_s * 1e9));
+      snprintf(outcome->text, sizeof outcome->text, "%s", next ? banyan_last_error() : "no failure");
+    }
+  }
+  outcome->ended = 1;
+  _exit(0);
+}
+
+START_TEST(the_last_exchange_is_for_all_or_none) {
+  trial *shared = world_share(sizeof *shared);
+  *shared = (trial){.deed = STOP, .victim = 1, .timeout_s = 5};
+  run(shared, gather_and_stop);
+  for (int32_t r = 0; r < RANKS; r++) {
+    const outcome *outcome = &shared->outcomes[r];
+    if (r == shared->victim) continue;
+    ck_assert_msg(outcome->ended && outcome->status == BANYAN_OK, "rank %d got %s", r, banyan_status_string(outcome->status));
+    ck_assert_msg(strstr(outcome->text, "rank 1 of 4 left, or stopped"), "rank %d: %s", r, outcome->text);
+  }
+  world_unshare(shared, sizeof *shared);
+}
+END_TEST
+
+/* ---- a queue that is full, and signals ----------------------------------------------------------------------------------- */
+
+/* Listening Unix sockets of this process take one connection at a time. */
+static void shorten_queues(void) {
+  for (int fd = 3; fd < 256; fd++) {
+    int domain = 0, listens = 0;
+    socklen_t bytes = sizeof domain;
+    if (getsockopt(fd, SOL_SOCKET, SO_DOMAIN, &domain, &bytes) != 0 || domain != AF_UNIX) continue;
+    bytes = sizeof listens;
+    if (getsockopt(fd, SOL_SOCKET, SO_ACCEPTCONN, &listens, &bytes) == 0 && listens) ck_assert_int_eq(listen(fd, 0), 0);
+  }
+}
+
+typedef struct shortener {
+  banyan_bootstrap inner;
+  int exchanges;
+} shortener;
+
+static int allgather_with_short_queue(void *context, const void *mine, void *all, size_t bytes, int64_t timeout_ns) {
+  shortener *self = context;
+  if (self->inner.rank == 0 && ++self->exchanges == 2) shorten_queues();
+  return self->inner.allgather(self->inner.context, mine, all, bytes, timeout_ns);
+}
+
+static void ignore(int number) { (void)number; }
+
+/* A program may be profiled: signals that interrupt what waits, every millisecond. */
+static void be_interrupted(void) {
+  struct sigaction action = {.sa_handler = ignore}; /* no SA_RESTART */
+  struct itimerval often = {{0, 1000}, {0, 1000}};
+  sigaction(SIGALRM, &action, NULL);
+  setitimer(ITIMER_REAL, &often, NULL);
+}
+
+static void come_one_by_one(world_rank *self) {
+  shortener shortener = {.inner = self->bootstrap};
+  banyan_bootstrap bootstrap = self->bootstrap;
+  bootstrap.context = &shortener;
+  bootstrap.allgather = allgather_with_short_queue;
+  be_interrupted();
+  if (!world_ok(self, banyan_comm_create(&bootstrap, NULL, &self->comm), "create")) return;
+  world_ok(self, banyan_barrier(self->comm), "barrier");
+  world_check(self, self->rank > 0 || shortener.exchanges > 6, "a queue of one connection took %d exchanges",
+              shortener.exchanges);
+}
+
+START_TEST(ranks_come_though_the_queue_is_full_and_signals_interrupt) {
+  world_setup setup = {.nranks = 6, .processes = true, .bare = true};
+  world_run(&setup, come_one_by_one);
+}
+END_TEST
+
+/* ---- deaths, by whatever the kernel offers ------------------------------------------------------------------------------- */
+
+typedef enum kernel { MODERN, NO_PEER_PIDFD, NO_PIDFD } kernel;
+
+typedef struct passing {
+  int32_t victim;
+  bool apart; /* the victim is in a pid namespace of its own */
+  kernel kernel;
+} passing;
+
+static bool refuse_calls(kernel kernel) {
+  enum { PEER_PIDFD = 77, OPTION = 2 };
+  uint32_t no_open = kernel == NO_PIDFD ? SECCOMP_RET_ERRNO | ENOSYS : SECCOMP_RET_ALLOW;
+  struct sock_filter filter[] = {
+    BPF_STMT(BPF_LD | BPF_W | BPF_ABS, offsetof(struct seccomp_data, nr)),
+    BPF_JUMP(BPF_JMP | BPF_JEQ | BPF_K, SYS_pidfd_open, 0, 1),
+    BPF_STMT(BPF_RET | BPF_K, no_open),
+    BPF_JUMP(BPF_JMP | BPF_JEQ | BPF_K, SYS_getsockopt, 0, 3),
+    BPF_STMT(BPF_LD | BPF_W | BPF_ABS, offsetof(struct seccomp_data, args) + OPTION * sizeof(uint64_t)),
+    BPF_JUMP(BPF_JMP | BPF_JEQ | BPF_K, PEER_PIDFD, 0, 1),
+    BPF_STMT(BPF_RET | BPF_K, SECCOMP_RET_ERRNO | ENOPROTOOPT),
+    BPF_STMT(BPF_RET | BPF_K, SECCOMP_RET_ALLOW),
+  };
+  struct sock_fprog program = {sizeof filter / sizeof filter[0], filter};
+  if (kernel == MODERN) return true;
+  return prctl(PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0) == 0 && prctl(PR_SET_SECCOMP, SECCOMP_MODE_FILTER, &program) == 0;
+}
+
+/* Goes on as a child in a new pid namespace. Returns false in the parent, when the child has ended. */
+static bool move_apart(void) {
+  if (unshare(CLONE_NEWPID) != 0) return true;
+  pid_t child = fork();
+  if (child > 0) waitpid(child, NULL, 0);
+  return child == 0;
+}
+
+static void pass_away(world_rank *self) {
+  const passing *passing = self->argument;
+  if (passing->apart && self->rank == passing->victim && !move_apart()) return;
+  if (!world_check(self, refuse_calls(passing->kernel), "calls cannot be refused")) return;
+  banyan_comm_config config = {.size = sizeof config, .timeout_ns = 60000000000, .arena_bytes = 65536};
+  if (!world_ok(self, banyan_comm_create(&self->bootstrap, &config, &self->comm), "create")) return;
+  if (!world_ok(self, banyan_barrier(self->comm), "barrier") || !world_meet(self)) return;
+  if (self->rank == passing->victim) _exit(0);
+  double begun = world_now_s();
+  banyan_status status = banyan_barrier(self->comm);
+  world_check(self, status == BANYAN_ERR_PEER && banyan_comm_failed_rank(self->comm) == passing->victim &&
+                      world_now_s() - begun < 20,
+              "got %s after %.2f s: %s", banyan_status_string(status), world_now_s() - begun, banyan_last_error());
+}
+
+static void run_passing(passing passing) {
+  world_setup setup = {.nranks = 3, .processes = true, .bare = true, .argument = &passing};
+  world_run(&setup, pass_away);
+}
+
+/* Whether this process may make pid namespaces, which only the children of a try are in. */
+static bool has_namespaces(void) {
+  pid_t child = fork();
+  int how = 1;
+  if (child == 0) _exit(unshare(CLONE_NEWPID) != 0);
+  waitpid(child, &how, 0);
+  return how == 0;
+}
+
+static bool has_peer_pidfd(void) {
+  enum { PEER_PIDFD = 77 };
+  int pair[2], fd = -1;
+  socklen_t bytes = sizeof fd;
+  ck_assert_int_eq(socketpair(AF_UNIX, SOCK_STREAM, 0, pair), 0);
+  bool has = getsockopt(pair[0], SOL_SOCKET, PEER_PIDFD, &fd, &bytes) == 0;
+  if (has) close(fd);
+  close(pair[0]), close(pair[1]);
+  return has;
+}
+
+START_TEST(a_death_in_another_pid_namespace_is_known_at_once) {
+  if (!has_namespaces()) {
+    printf("skipped: pid namespaces may not be made\n");
+    return;
+  }
+  if (_i / 3 == MODERN && !has_peer_pidfd()) printf("this kernel gives no pidfds of peers: sockets take their place\n");
+  run_passing((passing){.victim = _i % 3, .apart = true, .kernel = (kernel)(_i / 3)});
+}
+END_TEST
+
+START_TEST(a_death_is_known_without_pidfds) { run_passing((passing){.victim = _i % 3, .kernel = NO_PIDFD}); }
+END_TEST
+
+int main(void) {
+  Suite *suite = suite_create("handover");
+  TCase *cases = tcase_create("handover");
+  tcase_set_timeout(cases, 120);
+  tcase_add_loop_test(cases, a_death_is_known_at_once, 0, RANKS);
+  tcase_add_loop_test(cases, a_rank_without_descriptors_is_named, 0, RANKS);
+  tcase_add_loop_test(cases, a_stopped_rank_is_named, 0, 2);
+  tcase_add_loop_test(cases, a_rank_of_another_user_is_named, 0, 2);
+  tcase_add_loop_test(cases, a_rank_without_memory_is_named, 0, 2);
+  tcase_add_test(cases, the_last_exchange_is_for_all_or_none);
+  tcase_add_test(cases, ranks_come_though_the_queue_is_full_and_signals_interrupt);
+  tcase_add_loop_test(cases, a_death_in_another_pid_namespace_is_known_at_once, 0, 9);
+  tcase_add_loop_test(cases, a_death_is_known_without_pidfds, 0, 3);
+  suite_add_tcase(suite, cases);
+  return world_main(suite);
+}

@@ -1,0 +1,385 @@
+/* SPDX-License-Identifier: Apache-2.0
+ * Ranks that take themselves for ranks of several hosts, by BANYAN_HOST, and are connected by UCX over TCP on the loopback
+ * interface: results are those of one host, bit for bit, and nothing is left behind. */
+#include <check.h>
+#include <dirent.h>
+#include <pthread.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "tests/support/world.h"
+
+enum { RANKS = 4, TOKENS = 3, HEADS = 9, VALUE_DIM = 20, ROWS = TOKENS * HEADS, VALUES = ROWS * VALUE_DIM };
+
+/* Who is on which host, and levels that stand for the same on one host, where there are levels. */
+typedef struct shape {
+  const char *hosts, *levels;
+} shape;
+
+static const shape shapes[] = {{"a,a,b,b", "2"}, {"a,a,a,b", "3"}, {"a,b,c,d", NULL}, {"a,b,a,b", NULL}};
+enum { SHAPES = sizeof shapes / sizeof shapes[0] };
+
+static void set_or_unset(const char *name, const char *value) {
+  if (value) setenv(name, value, 1);
+  else unsetenv(name);
+}
+
+static void be_hosts(const shape *shape, bool several) {
+  set_or_unset("BANYAN_LEVELS", shape->levels);
+  world_be_hosts(several ? shape->hosts : NULL);
+}
+
+/* ---- combines -------------------------------------------------------------------------------------------------------- */
+
+typedef struct results {
+  float out[RANKS][VALUES], lse[RANKS][ROWS];
+} results;
+
+typedef struct combine_case {
+  banyan_scatter scatter;
+  banyan_order order;
+  banyan_dtype wire;
+  const char *algorithm;
+  results *results;
+} combine_case;
+
+static void fill(int32_t rank, int round, float *values, float *lse) {
+  world_random random = {world_seed() * 1000 + (uint64_t)(rank * 17 + round)};
+  for (int i = 0; i < VALUES; i++) values[i] = (float)random_unit(&random);
+  for (int i = 0; i < ROWS; i++) lse[i] = (float)(4 * random_unit(&random));
+}
+
+static void combine(world_rank *self) {
+  const combine_case *how = self->argument;
+  float in[VALUES], in_lse[ROWS];
+  banyan_partial from, to;
+  banyan_combine_desc desc = {.size = sizeof desc, .tokens = TOKENS, .heads = HEADS, .value_dim = VALUE_DIM,
+                              .wire = how->wire, .scatter = how->scatter, .root = 2, .order = how->order,
+                              .algorithm = how->algorithm};
+  fill(self->rank, 0, in, in_lse);
+  int32_t first, heads = HEADS;
+  if (how->scatter == BANYAN_SCATTER_HEADS) banyan_split(HEADS, self->nranks, self->rank, &first, &heads);
+  banyan_partial_init(&from, in, BANYAN_F32, in_lse, BANYAN_F32, HEADS, VALUE_DIM);
+  banyan_partial_init(&to, how->results->out[self->rank], BANYAN_F32, how->results->lse[self->rank], BANYAN_F32, heads,
+                      VALUE_DIM);
+  bool wants = how->scatter != BANYAN_SCATTER_ROOT || self->rank == desc.root;
+  for (int i = 0; i < 3; i++)
+    if (!world_ok(self, banyan_combine(self->comm, &desc, &from, wants ? &to : NULL), "combine")) return;
+}
+
+static void run_combine(const shape *shape, bool several, bool processes, combine_case how, results *results) {
+  be_hosts(shape, several);
+  how.results = results;
+  /* Without levels the prices of links, and so the choice, differ: named, it is the same. */
+  if (!shape->levels && how.order == BANYAN_ORDER_PLAN) how.algorithm = "recursive";
+  world_setup setup = {.nranks = RANKS, .processes = processes, .argument = &how};
+  world_run(&setup, combine);
+}
+
+/* Every scatter, order and wire on one host, and then on several. */
+START_TEST(combines_as_on_one_host) {
+  const shape *shape = &shapes[_i / 2];
+  bool processes = _i % 2;
+  results *one = world_share(sizeof *one), *several = world_share(sizeof *several);
+  for (int i = 0; i < 16; i++) {
+    combine_case how = {.scatter = (banyan_scatter)(i % 4), .order = i / 4 % 2 ? BANYAN_ORDER_CANONICAL : BANYAN_ORDER_PLAN,
+                        .wire = i / 8 ? BANYAN_BF16 : BANYAN_F32};
+    if (processes && i % 3) continue; /* what differs is how they are connected */
+    run_combine(shape, false, processes, how, one);
+    run_combine(shape, true, processes, how, several);
+    ck_assert_msg(memcmp(one, several, sizeof *one) == 0,
+                  "hosts %s, scatter %d, order %d, wire %d: other bits than on one host",
+                  shape->hosts, (int)how.scatter, (int)how.order, (int)how.wire);
+  }
+  world_unshare(one, sizeof *one), world_unshare(several, sizeof *several);
+}
+END_TEST
+
+/* ---- runs in a row --------------------------------------------------------------------------------------------------- */
+
+/* Towards a root nothing comes back but acknowledgements: the others may run ahead by two runs and not more. */
+static void run_towards_root(world_rank *self) {
+  enum { RUNS = 300, BYTES = 5000 };
+  static const size_t sizes[2] = {40, BYTES};
+  float in[HEADS * VALUE_DIM], lse[HEADS], out[HEADS * VALUE_DIM];
+  banyan_partial from, to;
+  banyan_op *op = NULL;
+  unsigned char bytes[BYTES];
+  banyan_combine_desc desc = {.size = sizeof desc, .tokens = 1, .heads = HEADS, .value_dim = VALUE_DIM,
+                              .scatter = BANYAN_SCATTER_ROOT, .root = 1, .algorithm = "oneshot"};
+  memset(lse, 0, sizeof lse);
+  banyan_partial_init(&from, in, BANYAN_F32, lse, BANYAN_F32, HEADS, VALUE_DIM);
+  banyan_partial_init(&to, out, BANYAN_F32, NULL, BANYAN_F32, HEADS, VALUE_DIM);
+  if (!world_ok(self, banyan_combine_init(self->comm, &desc, &from, self->rank == 1 ? &to : NULL, &op), "init")) return;
+  for (int run = 0; run < RUNS; run++) {
+    for (int i = 0; i < HEADS * VALUE_DIM; i++) in[i] = (float)(run + self->rank);
+    if (!world_ok(self, banyan_start(op), "start") || !world_ok(self, banyan_wait(op), "wait")) break;
+    float mean = (float)run + (float)(self->nranks - 1) / 2;
+    if (self->rank == 1 && !world_check(self, out[7] == mean, "run %d: %g, not %g", run, (double)out[7], (double)mean)) break;
+    if (run % 10) continue;
+    size_t count = sizes[run % 20 / 10];
+    memset(bytes, self->rank == run % 4 ? run : 0, sizeof bytes);
+    if (!world_ok(self, banyan_broadcast(self->comm, bytes, count, run % 4), "broadcast")) break;
+    if (!world_check(self, bytes[count - 1] == (unsigned char)run, "run %d: broadcast of %zu bytes", run, count)) break;
+  }
+  banyan_op_free(op);
+}
+
+START_TEST(runs_towards_a_root) {
+  be_hosts(&shapes[_i / 2], true);
+  unsetenv("BANYAN_LEVELS");
+  world_setup setup = {.nranks = RANKS, .processes = _i % 2};
+  world_run(&setup, run_towards_root);
+}
+END_TEST
+
+/* ---- puts ------------------------------------------------------------------------------------------------------------ */
+
+/* The second way to send, as UCX carries it out over TCP. */
+
+static void is_by_puts(world_rank *self) {
+  char text[512];
+  banyan_comm_describe(self->comm, text, sizeof text);
+  world_check(self, strstr(text, "over TCP by puts") != NULL, "%s", text);
+  run_towards_root(self);
+}
+
+START_TEST(puts_are_as_messages) {
+  static const combine_case cases[] = {{.scatter = BANYAN_SCATTER_NONE, .wire = BANYAN_F32},
+                                       {.scatter = BANYAN_SCATTER_HEADS, .wire = BANYAN_BF16}};
+  const shape *shape = &shapes[_i / 2 ? 2 : 0];
+  results *one = world_share(sizeof *one), *several = world_share(sizeof *several);
+  setenv("BANYAN_UCX_PUT", "emulated", 1);
+  for (int i = 0; i < 2; i++) {
+    run_combine(shape, false, _i % 2, cases[i], one);
+    run_combine(shape, true, _i % 2, cases[i], several);
+    ck_assert_msg(memcmp(one, several, sizeof *one) == 0, "hosts %s, case %d: other bits than on one host", shape->hosts, i);
+  }
+  be_hosts(shape, true);
+  unsetenv("BANYAN_LEVELS");
+  world_setup setup = {.nranks = RANKS, .processes = _i % 2};
+  world_run(&setup, is_by_puts);
+  world_unshare(one, sizeof *one), world_unshare(several, sizeof *several);
+}
+END_TEST
+
+static void refuse_puts(world_rank *self) {
+  banyan_comm *comm = NULL;
+  banyan_status status = banyan_comm_create(&self->bootstrap, NULL, &comm);
+  world_check(self, status == BANYAN_ERR_ARGUMENT && strstr(banyan_last_error(), "BANYAN_UCX_PUT is \"perhaps\""),
+              "status %d: %s", status, banyan_last_error());
+}
+
+START_TEST(unknown_ways_to_send_are_errors) {
+  be_hosts(&shapes[0], true);
+  setenv("BANYAN_UCX_PUT", "perhaps", 1);
+  world_setup setup = {.nranks = RANKS, .bare = true};
+  world_run(&setup, refuse_puts);
+}
+END_TEST
+
+/* ---- bytes ----------------------------------------------------------------------------------------------------------- */
+
+static unsigned char byte_of(int32_t rank, size_t index) {
+  return (unsigned char)((size_t)rank * 31 + index * 7 + index / 251);
+}
+
+static bool holds(const unsigned char *bytes, int32_t rank, size_t count) {
+  for (size_t i = 0; i < count; i++)
+    if (bytes[i] != byte_of(rank, i)) return false;
+  return true;
+}
+
+/* Sizes around those of pieces and of parts. */
+static void move_bytes(world_rank *self) {
+  static const size_t sizes[] = {0, 1, 8000, 8001, 61440, 61441, 300000, 3000000};
+  int32_t n = self->nranks, r = self->rank;
+  for (size_t k = 0; k < sizeof sizes / sizeof sizes[0]; k++) {
+    size_t bytes = sizes[k], counts[RANKS];
+    unsigned char *mine = malloc(bytes + 1), *all = malloc((size_t)n * bytes + 1);
+    for (int32_t i = 0; i < n; i++) counts[i] = bytes;
+    for (size_t i = 0; i < bytes; i++) mine[i] = byte_of(r, i);
+    bool good = world_ok(self, banyan_gather(self->comm, mine, all, counts), "gather");
+    for (int32_t i = 0; i < n && good; i++)
+      good = world_check(self, holds(all + (size_t)i * bytes, i, bytes), "gather of %zu bytes from rank %d", bytes, i);
+    good = good && world_ok(self, banyan_shift(self->comm, mine, all, bytes, 1), "shift") &&
+           world_check(self, holds(all, (r + n - 1) % n, bytes), "shift of %zu bytes", bytes);
+    good = good && world_ok(self, banyan_broadcast(self->comm, mine, bytes, 3), "broadcast") &&
+           world_check(self, holds(mine, 3, bytes), "broadcast of %zu bytes", bytes) &&
+           world_ok(self, banyan_barrier(self->comm), "barrier");
+    free(mine), free(all);
+    if (!good) return;
+  }
+}
+
+START_TEST(bytes_between_hosts) {
+  be_hosts(&shapes[_i / 2], true);
+  unsetenv("BANYAN_LEVELS");
+  world_setup setup = {.nranks = RANKS, .processes = _i % 2};
+  world_run(&setup, move_bytes);
+}
+END_TEST
+
+/* Two ranks that send to each other in one run, and have nothing to do with each other in the next: in the one after that
+ * each may write only when the other has told that it read the first. That must not take a look around (5 ms). */
+static void shift_by_turns(world_rank *self) {
+  enum { TURNS = 40, BYTES = 4096 };
+  static unsigned char mine[BYTES];
+  unsigned char heard[BYTES];
+  double least = 1;
+  for (int turn = 0; turn < TURNS; turn++) {
+    double begun = world_now_s();
+    if (!world_ok(self, banyan_shift(self->comm, mine, heard, BYTES, 2), "shift by 2") ||
+        !world_ok(self, banyan_shift(self->comm, mine, heard, BYTES, 1), "shift by 1"))
+      return;
+    double took = world_now_s() - begun;
+    if (turn > 1 && took < least) least = took;
+  }
+  world_check(self, least < 0.004, "two shifts take %.1f ms at least", 1e3 * least);
+}
+
+START_TEST(reading_is_told_in_time) {
+  be_hosts(&shapes[2], true);
+  world_setup setup = {.nranks = RANKS, .processes = true};
+  world_run(&setup, shift_by_turns);
+}
+END_TEST
+
+/* ---- what is left ---------------------------------------------------------------------------------------------------- */
+
+static int count_entries(const char *directory) {
+  DIR *opened = opendir(directory);
+  int count = 0;
+  while (opened && readdir(opened)) count++;
+  if (opened) closedir(opened);
+  return count;
+}
+
+static int count_mappings(void) {
+  FILE *file = fopen("/proc/self/maps", "re");
+  int count = 0, byte;
+  while (file && (byte = getc(file)) != EOF) count += byte == '\n';
+  if (file) fclose(file);
+  return count;
+}
+
+static bool live_once(world_rank *self) {
+  banyan_comm_config config = {.size = sizeof config, .timeout_ns = WORLD_GUARD_NS};
+  if (!world_ok(self, banyan_comm_create(&self->bootstrap, &config, &self->comm), "create")) return false;
+  bool good = world_ok(self, banyan_barrier(self->comm), "barrier");
+  banyan_comm_destroy(self->comm);
+  self->comm = NULL;
+  return good;
+}
+
+/* The first lives are those in which libraries make what they keep. */
+static void live_often(world_rank *self) {
+  enum { FIRST = 5, LIVES = 20 };
+  int files = 0, threads = 0, mappings = 0;
+  for (int i = 0; i < FIRST + LIVES; i++) {
+    if (i == FIRST) {
+      files = count_entries("/proc/self/fd");
+      threads = count_entries("/proc/self/task");
+      mappings = count_mappings();
+    }
+    if (!live_once(self)) return;
+  }
+  int files_now = count_entries("/proc/self/fd"), threads_now = count_entries("/proc/self/task");
+  world_check(self, files_now <= files, "%d open files, then %d", files, files_now);
+  world_check(self, threads_now <= threads, "%d threads, then %d", threads, threads_now);
+  world_check(self, world_is_sanitized() || count_mappings() <= mappings + 10, "%d mappings, then %d", mappings,
+              count_mappings());
+}
+
+START_TEST(nothing_is_left_behind) {
+  be_hosts(&shapes[_i], true);
+  unsetenv("BANYAN_LEVELS");
+  world_setup setup = {.nranks = RANKS, .processes = true, .bare = true};
+  world_run(&setup, live_often);
+}
+END_TEST
+
+/* ---- what users see -------------------------------------------------------------------------------------------------- */
+
+static void describe(world_rank *self) {
+  char text[512];
+  banyan_comm_describe(self->comm, text, sizeof text);
+  world_check(self, strstr(text, "3 hosts") && strstr(text, "TCP") && strstr(text, "transport net"), "described as: %s", text);
+}
+
+START_TEST(description_names_hosts) {
+  setenv("UCX_TLS", "tcp", 0);
+  setenv("BANYAN_HOST", "a,b,b,c", 1);
+  world_setup setup = {.nranks = RANKS, .processes = true};
+  world_run(&setup, describe);
+}
+END_TEST
+
+static void fail_to_create(world_rank *self) {
+  banyan_comm_config config = {.size = sizeof config, .timeout_ns = WORLD_GUARD_NS};
+  double begun = world_now_s();
+  banyan_status status = banyan_comm_create(&self->bootstrap, &config, &self->comm);
+  world_check(self, status == BANYAN_ERR_ARGUMENT && strstr(banyan_last_error(), "BANYAN_HOST"), "%s: %s",
+              banyan_status_string(status), banyan_last_error());
+  world_check(self, world_now_s() - begun < 10, "it took %.1f s", world_now_s() - begun);
+}
+
+START_TEST(names_of_hosts_are_looked_at) {
+  static const char *const wrong[] = {"a name that is longer than any name of a host need be", "a,b"};
+  setenv("BANYAN_HOST", wrong[_i], 1);
+  world_setup setup = {.nranks = 1 + 2 * _i, .bare = true};
+  world_run(&setup, fail_to_create); /* the second is wrong for rank 2 alone */
+}
+END_TEST
+
+/* ---- program --------------------------------------------------------------------------------------------------------- */
+
+typedef struct trial {
+  banyan_bootstrap bootstrap;
+  banyan_status status;
+  char text[256];
+} trial;
+
+static void *try_to_create(void *argument) {
+  trial *trial = argument;
+  banyan_comm *comm = NULL;
+  trial->status = banyan_comm_create(&trial->bootstrap, NULL, &comm);
+  snprintf(trial->text, sizeof trial->text, "%s", banyan_last_error());
+  banyan_comm_destroy(comm);
+  return NULL;
+}
+
+static bool have_ucx(void) {
+  banyan_threads *group;
+  trial trials[2];
+  pthread_t other;
+  be_hosts(&shapes[2], true);
+  if (banyan_threads_create(2, &group) != BANYAN_OK) return false;
+  for (int32_t i = 0; i < 2; i++) banyan_threads_bootstrap(group, i, &trials[i].bootstrap);
+  bool started = pthread_create(&other, NULL, try_to_create, &trials[1]) == 0;
+  try_to_create(&trials[0]);
+  if (started) pthread_join(other, NULL);
+  banyan_threads_destroy(group);
+  if (trials[0].status != BANYAN_ERR_UNSUPPORTED) return true;
+  printf("skipped: %s\n", trials[0].text);
+  return false;
+}
+
+int main(void) {
+  if (!world_has_network() || !have_ucx()) return 77;
+  Suite *suite = suite_create("net");
+  TCase *tests = tcase_create("hosts");
+  tcase_set_timeout(tests, world_is_sanitized() ? 300 : 100);
+  tcase_add_loop_test(tests, combines_as_on_one_host, 0, 2 * SHAPES);
+  tcase_add_loop_test(tests, runs_towards_a_root, 0, 2 * SHAPES);
+  tcase_add_loop_test(tests, puts_are_as_messages, 0, 4);
+  tcase_add_test(tests, unknown_ways_to_send_are_errors);
+  tcase_add_loop_test(tests, bytes_between_hosts, 0, 2 * SHAPES);
+  tcase_add_test(tests, reading_is_told_in_time);
+  tcase_add_loop_test(tests, nothing_is_left_behind, 0, 3);
+  tcase_add_test(tests, description_names_hosts);
+  tcase_add_loop_test(tests, names_of_hosts_are_looked_at, 0, 2);
+  suite_add_tcase(suite, tests);
+  return world_main(suite);
+}

@@ -1,0 +1,105 @@
+/* SPDX-License-Identifier: Apache-2.0
+ * Between hosts: aborting waits for no peer, be it stopped and its socket full; and the child of a fork takes nothing of what
+ * its parent's connections bring. */
+#include <check.h>
+#include <signal.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include "tests/support/world.h"
+
+#ifdef HAVE_UCX
+#include "tests/transport/net_util.h"
+
+enum { TRIES = 3, BYTES = 20 << 20, FLAG_ABORTED = 1 };
+
+/* Rank 1 stops, rank 0 has more under way to it than sockets take, and aborts. */
+static void abort_while_peer_is_stopped(world_rank *self) {
+  double *took_ms = self->argument;
+  char *data = calloc(1, BYTES);
+  banyan_op *op = NULL;
+  if (!world_check(self, data, "no memory") ||
+      !world_ok(self, banyan_broadcast_init(self->comm, data, BYTES, 0, &op), "init"))
+    return;
+  if (!world_meet(self)) return;
+  if (self->rank == 1) raise(SIGSTOP);
+  else world_sleep_ms(50);
+  if (self->rank == 0 && world_ok(self, banyan_start(op), "start")) {
+    double begun = world_now_s();
+    banyan_comm_abort(self->comm, "enough");
+    *took_ms = 1e3 * (world_now_s() - begun);
+    world_signal(self->world, FLAG_ABORTED);
+  }
+  if (self->rank == 1) banyan_start(op);
+  banyan_status status = banyan_wait(op);
+  /* What rank 0 had still to send, and the news after it, may be lost with the connection when it leaves. */
+  bool may_be_lost = self->rank == 1 && status == BANYAN_ERR_PEER;
+  world_check(self, status == BANYAN_ERR_ABORTED || may_be_lost, "got %s: %s", banyan_status_string(status),
+              banyan_last_error());
+  banyan_op_free(op);
+  free(data);
+}
+
+static void wake(world *world, const pid_t *pids, void *argument) {
+  (void)argument;
+  world_await(world, FLAG_ABORTED, 20);
+  kill(pids[1], SIGCONT);
+}
+
+START_TEST(aborting_waits_for_nobody) {
+  double *took_ms = world_share(sizeof *took_ms), least_ms = 1e9;
+  world_be_hosts("a,b");
+  setenv("BANYAN_PART_KIB", "32768", 1);
+  for (int i = 0; i < TRIES; i++) {
+    world_setup setup = {.nranks = 2, .processes = true, .argument = took_ms, .conduct = wake, .arena_bytes = 1 << 27};
+    world_run(&setup, abort_while_peer_is_stopped);
+    if (*took_ms < least_ms) least_ms = *took_ms;
+  }
+  ck_assert_msg(least_ms < 4, "banyan_comm_abort() took %.1f ms at least", least_ms);
+  world_unshare(took_ms, sizeof *took_ms);
+}
+END_TEST
+
+static void have_a_curious_child(world_rank *self) {
+  pid_t child = self->rank == 0 ? fork() : -1;
+  if (child == 0) {
+    double end = world_now_s() + 0.1;
+    while (world_now_s() < end) (void)banyan_comm_status(self->comm);
+    _exit(0);
+  }
+  double end = world_now_s() + 0.2;
+  int goes_on = 1;
+  while (goes_on) { /* until rank 0 has had enough */
+    goes_on = world_now_s() < end;
+    if (!world_ok(self, banyan_broadcast(self->comm, &goes_on, sizeof goes_on, 0), "broadcast") ||
+        !world_ok(self, banyan_barrier(self->comm), "barrier"))
+      break;
+  }
+  if (child > 0) waitpid(child, NULL, 0);
+}
+
+START_TEST(a_child_takes_no_messages) {
+  world_be_hosts("a,b");
+  world_setup setup = {.nranks = 2, .processes = true, .timeout_ns = 5000000000};
+  world_run(&setup, have_a_curious_child);
+}
+END_TEST
+
+int main(void) {
+  if (net_is_absent()) return 77;
+  Suite *suite = suite_create("net_abort");
+  TCase *tests = tcase_create("abort");
+  tcase_set_timeout(tests, 60);
+  tcase_add_test(tests, aborting_waits_for_nobody);
+  tcase_add_test(tests, a_child_takes_no_messages);
+  suite_add_tcase(suite, tests);
+  return world_main(suite);
+}
+#else
+int main(void) {
+  printf("skipped: built without UCX\n");
+  return 77;
+}
+#endif

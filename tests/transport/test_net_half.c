@@ -1,0 +1,81 @@
+/* SPDX-License-Identifier: Apache-2.0
+ * A rank that stops while it connects to another host: whoever expects it gives up at the deadline and leaves, alive, at
+ * whatever moment the other stopped. With UCX before 1.14, which cannot end while it answers, the worker may stay. */
+#include <check.h>
+#include <signal.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "tests/support/world.h"
+
+#ifdef HAVE_UCX
+#include "tests/transport/net_util.h"
+#include "tests/support/self.h"
+
+enum { FLAG_BEGUN = 1, FLAG_ENDED = 2 };
+
+/* What UCX keeps open once it was loaded, however often it is used, and of a worker that is left behind. */
+enum { FILES_OF_UCX = 6, FILES_OF_WORKER = 10, THREADS_OF_WORKER = 1 };
+
+static bool may_leave_worker(void) {
+  bny_ucx ucx;
+  unsigned major = 0, minor = 0, patch = 0;
+  if (bny_ucx_load(&ucx) == BANYAN_OK) ucx.ucp_get_version(&major, &minor, &patch);
+  return major == 1 && minor < 14;
+}
+
+/* Rank 1 waits for rank 0 to connect, which may be stopped. */
+static void connect_once(world_rank *self) {
+  int files = self_count("/proc/self/fd"), threads = self_count("/proc/self/task");
+  banyan_comm_config config = {.size = sizeof config, .timeout_ns = world_is_sanitized() ? 800000000 : 200000000};
+  if (self->rank == 0) world_signal(self->world, FLAG_BEGUN);
+  banyan_status status = banyan_comm_create(&self->bootstrap, &config, &self->comm);
+  if (self->rank == 0) return;
+  world_check(self, status == BANYAN_OK || status == BANYAN_ERR_TIMEOUT || status == BANYAN_ERR_BOOTSTRAP, "%s: %s",
+              banyan_status_string(status), banyan_last_error());
+  banyan_comm_destroy(self->comm);
+  self->comm = NULL;
+  int more_files = self_count("/proc/self/fd") - files, more_threads = self_count("/proc/self/task") - threads;
+  bool may = may_leave_worker();
+  world_check(self, more_files <= FILES_OF_UCX + (may ? FILES_OF_WORKER : 0), "%d more files", more_files);
+  world_check(self, more_threads <= (may ? THREADS_OF_WORKER : 0), "%d more threads", more_threads);
+  world_signal(self->world, FLAG_ENDED);
+}
+
+static void stop_rank_0(world *world, const pid_t *pids, void *argument) {
+  const double *after_ms = argument;
+  world_await(world, FLAG_BEGUN, 10);
+  world_sleep_ms(*after_ms);
+  kill(pids[0], SIGSTOP);
+  ck_assert_msg(world_await(world, FLAG_ENDED, 10), "rank 1 did not end (rank 0 was stopped after %.2f ms)", *after_ms);
+  kill(pids[0], SIGKILL);
+}
+
+START_TEST(half_a_connection_is_left) {
+  double after_ms;
+  world_be_hosts("a,b");
+  setenv("BANYAN_LOG", getenv("TEST_LOG") ? getenv("TEST_LOG") : "error", 1);
+  world_random random = {world_seed() * 1000 + (uint64_t)_i};
+  after_ms = 7 + 7 * random_unit(&random);
+  world_setup setup = {.nranks = 2, .processes = true, .bare = true, .deaths = true, .conduct = stop_rank_0,
+                       .argument = &after_ms};
+  world_run(&setup, connect_once);
+}
+END_TEST
+
+int main(void) {
+  if (net_is_absent()) return 77;
+  Suite *suite = suite_create("net_half");
+  TCase *tests = tcase_create("half");
+  tcase_set_timeout(tests, 30);
+  tcase_add_loop_test(tests, half_a_connection_is_left, 0, 16);
+  suite_add_tcase(suite, tests);
+  return world_main(suite);
+}
+#else
+int main(void) {
+  printf("skipped: built without UCX\n");
+  return 77;
+}
+#endif

@@ -1,0 +1,133 @@
+/* SPDX-License-Identifier: Apache-2.0
+ * What loading UCX does to the process: libc stays as it is, unless the user or another library wants memory events, and
+ * those who ask for them later get them. */
+#include <check.h>
+#include <dlfcn.h>
+#include <stdatomic.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/mman.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include "tests/support/world.h"
+
+#ifdef HAVE_UCX
+#include <ucm/api/ucm.h>
+
+#include "tests/transport/net_util.h"
+
+/* What UCX would write jumps into. */
+static const char *const functions[] = {"mmap", "munmap", "mremap", "shmat", "shmdt", "brk", "sbrk", "madvise"};
+
+enum { FUNCTIONS = sizeof functions / sizeof functions[0], BEGINNING_BYTES = 16 };
+
+typedef struct beginnings {
+  unsigned char bytes[FUNCTIONS][BEGINNING_BYTES];
+} beginnings;
+
+/* As the program sees them: a sanitizer has its own of some, and UCX would write there. */
+static beginnings read_beginnings(void) {
+  beginnings now;
+  for (int i = 0; i < FUNCTIONS; i++) {
+    void *function = dlsym(RTLD_DEFAULT, functions[i]);
+    ck_assert_msg(function, "no %s", functions[i]);
+    memcpy(now.bytes[i], function, BEGINNING_BYTES);
+  }
+  return now;
+}
+
+static void use_ucx(world_rank *self) {
+  ck_assert_int_eq(banyan_barrier(self->comm), BANYAN_OK);
+  world_meet(self);
+}
+
+static void make_communicators(void) {
+  world_be_hosts("a,b");
+  world_setup setup = {.nranks = 2};
+  world_run(&setup, use_ucx);
+}
+
+static const char *first_difference(const beginnings *a, const beginnings *b) {
+  for (int i = 0; i < FUNCTIONS; i++)
+    if (memcmp(a->bytes[i], b->bytes[i], BEGINNING_BYTES) != 0) return functions[i];
+  return NULL;
+}
+
+START_TEST(libc_stays_as_it_is) {
+  unsetenv("UCX_MEM_EVENTS");
+  beginnings before = read_beginnings();
+  make_communicators();
+  beginnings after = read_beginnings();
+  const char *changed = first_difference(&before, &after);
+  ck_assert_msg(!changed, "%s() has been written into", changed);
+}
+END_TEST
+
+static atomic_int unmapped;
+
+static void note_unmapping(ucm_event_type_t type, ucm_event_t *event, void *argument) {
+  (void)type, (void)event, (void)argument;
+  atomic_fetch_add(&unmapped, 1);
+}
+
+/* As a registration cache of UCX does, or MPI over UCX. */
+START_TEST(others_get_memory_events) {
+  unsetenv("UCX_MEM_EVENTS");
+  make_communicators();
+  void *library = dlopen("libucm.so.0", RTLD_NOW | RTLD_LOCAL);
+  ck_assert_msg(library, "%s", dlerror());
+  ucs_status_t (*set_handler)(int, int, ucm_event_callback_t, void *);
+  void *address = dlsym(library, "ucm_set_event_handler");
+  ck_assert_ptr_nonnull(address);
+  memcpy(&set_handler, &address, sizeof address);
+  ck_assert_int_eq(set_handler(UCM_EVENT_VM_UNMAPPED, 0, note_unmapping, NULL), UCS_OK);
+  int before = atomic_load(&unmapped);
+  void *memory = mmap(NULL, 4096, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+  ck_assert_ptr_ne(memory, MAP_FAILED);
+  ck_assert_int_eq(munmap(memory, 4096), 0);
+  ck_assert_int_gt(atomic_load(&unmapped), before);
+}
+END_TEST
+
+START_TEST(the_user_decides) {
+  setenv("UCX_MEM_EVENTS", "y", 1);
+  beginnings before = read_beginnings();
+  make_communicators();
+  beginnings after = read_beginnings();
+  ck_assert_ptr_nonnull(first_difference(&before, &after));
+}
+END_TEST
+
+/* Asked of a process that is gone afterwards: each test is the first to load UCX. */
+static bool is_absent(void) {
+  pid_t child = fork();
+  if (child == 0) {
+    bool absent = net_is_absent();
+    fflush(stdout);
+    _exit(absent ? 1 : 0);
+  }
+  int how = 0;
+  return child < 0 || waitpid(child, &how, 0) != child || how != 0;
+}
+
+int main(void) {
+  if (is_absent()) return 77;
+  Suite *suite = suite_create("net_hooks");
+  TCase *tests = tcase_create("hooks");
+  tcase_set_timeout(tests, 30);
+  tcase_add_test(tests, libc_stays_as_it_is);
+  if (!world_is_sanitized()) { /* a sanitizer's functions in the place of libc's are not for UCX to change */
+    tcase_add_test(tests, others_get_memory_events);
+    tcase_add_test(tests, the_user_decides);
+  }
+  suite_add_tcase(suite, tests);
+  return world_main(suite);
+}
+#else
+int main(void) {
+  puts("skipped: built without UCX");
+  return 77;
+}
+#endif

@@ -1,0 +1,213 @@
+/* SPDX-License-Identifier: Apache-2.0
+ * UCX that cannot do its work: wrong settings, no /sys, no /proc, no thread. Every rank hears the reason, and no rank is said to
+ * have died. And the ports that it opens, and where. */
+#include <check.h>
+#include <grp.h>
+#include <sched.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/mount.h>
+#include <sys/resource.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include "tests/support/world.h"
+
+#ifdef HAVE_UCX
+#include "net_util.h"
+
+enum { ALL = -1, NOBODY = 65534 };
+
+typedef struct setting {
+  const char *name, *value;
+  int rank; /* which has it; ALL: each */
+  const char *own, *other; /* in the error of a rank that has it, and of one that has not */
+} setting;
+
+/* Makes a communicator of two nodes, which fails. */
+static void fail_to_create(world_rank *self, const char *expected) {
+  banyan_comm_config config = {.size = sizeof config, .timeout_ns = 20 * INT64_C(1000000000)};
+  double begun_s = world_now_s();
+  banyan_status status = banyan_comm_create(&self->bootstrap, &config, &self->comm);
+  const char *text = banyan_last_error();
+  world_check(self, status == BANYAN_ERR_SYSTEM || status == BANYAN_ERR_ARGUMENT, "%s: %s", banyan_status_string(status), text);
+  world_check(self, strstr(text, expected) != NULL, "no \"%s\" in: %s", expected, text);
+  world_check(self, strstr(text, "died in") == NULL, "blames a rank: %s", text);
+  world_check(self, world_now_s() - begun_s < 15, "took %.1f s", world_now_s() - begun_s);
+}
+
+static void create_with(world_rank *self) {
+  const setting *with = self->argument;
+  bool has = with->rank == ALL || with->rank == self->rank;
+  if (has) setenv(with->name, with->value, 1);
+  fail_to_create(self, has ? with->own : with->other);
+}
+
+static void be_two_nodes(void) {
+  world_be_hosts("a,b");
+  unsetenv("UCX_NET_DEVICES");
+  unsetenv("UCX_TLS");
+  setenv("BANYAN_LOG", "error", 1);
+}
+
+START_TEST(names_a_wrong_setting) {
+  static const char missing[] = "rank 1 could not be connected: UCX has no transport here that leads to other nodes";
+  static const setting settings[] = {
+    {"UCX_NET_DEVICES", "nosuch0", ALL, "network device 'nosuch0' is not available", NULL},
+    {"UCX_TLS", "self", ALL, "UCX_TLS is \"self\"", NULL},
+    {"UCX_TLS", "nosuch", ALL, "transport 'nosuch' is not available", NULL},
+    {"UCX_NET_DEVICES", "nosuch0", 1, "network device 'nosuch0' is not available", missing},
+    {"UCX_TLS", "self", 1, "UCX_TLS is \"self\"", missing},
+    {"BANYAN_INTERFACE", "nosuch0", 1, "BANYAN_INTERFACE is \"nosuch0\"", "rank 1 could not be connected: BANYAN_INTERFACE"},
+  };
+  setting with = settings[_i];
+  world_setup setup = {.nranks = 2, .processes = true, .bare = true, .argument = &with};
+  be_two_nodes();
+  world_run(&setup, create_with);
+}
+END_TEST
+
+/* Each rank has a network, and not that of the other. Rank 0, which is to connect, finds out at once; rank 1 does not, for
+ * nothing can tell it. */
+static void create_apart(world_rank *self) {
+  banyan_comm_config config = {.size = sizeof config, .timeout_ns = 2 * INT64_C(1000000000)};
+  setenv("UCX_TCP_AF_PRIO", self->rank == 0 ? "inet" : "inet6", 1);
+  banyan_status status = banyan_comm_create(&self->bootstrap, &config, &self->comm);
+  const char *text = banyan_last_error();
+  const char *expected = self->rank == 0 ? "rank 0 has no connection to rank 1 (UCX: " : "rank 0 has not come";
+  world_check(self, status == (self->rank == 0 ? BANYAN_ERR_SYSTEM : BANYAN_ERR_TIMEOUT), "%s", text);
+  world_check(self, strstr(text, expected) != NULL, "no \"%s\" in: %s", expected, text);
+}
+
+START_TEST(names_two_that_cannot_meet) {
+  world_setup setup = {.nranks = 2, .processes = true, .bare = true};
+  be_two_nodes();
+  world_run(&setup, create_apart);
+}
+END_TEST
+
+/* ---- a system that lacks something ----------------------------------------------------------------------------------- */
+
+/* Nothing is at this path, for this process alone. */
+static bool hide(const char *path) {
+  return unshare(CLONE_NEWNS) == 0 && mount(NULL, "/", NULL, MS_REC | MS_PRIVATE, NULL) == 0 &&
+         mount("none", path, "tmpfs", 0, NULL) == 0;
+}
+
+/* In a process of its own, so that the caller keeps its root. Returns false, and says why, if this system cannot. */
+static bool can_hide(void) {
+  pid_t child = fork();
+  int how = 1;
+  if (child == 0) _exit(hide("/mnt") ? 0 : 1);
+  waitpid(child, &how, 0);
+  if (how != 0) printf("skipped: needs root and a mount namespace\n");
+  return how == 0;
+}
+
+static void create_without(world_rank *self) {
+  const setting *without = self->argument;
+  if (!world_check(self, hide(without->name), "cannot hide %s", without->name)) return;
+  fail_to_create(self, without->own);
+}
+
+START_TEST(names_what_the_system_lacks) {
+  static const setting settings[] = {
+    {"/sys", NULL, ALL, "opendir(/sys/class/net) failed", NULL},
+    {"/proc", NULL, ALL, "UCX needs /proc", NULL},
+  };
+  setting without = settings[_i];
+  if (!can_hide()) return;
+  world_setup setup = {.nranks = 2, .processes = true, .bare = true, .argument = &without};
+  be_two_nodes();
+  world_run(&setup, create_without);
+}
+END_TEST
+
+/* Root may always make threads, so that it becomes another user first. */
+static void create_without_threads(world_rank *self) {
+  struct rlimit none = {0, 0};
+  bool ready = geteuid() != 0 || (setgroups(0, NULL) == 0 && setresgid(NOBODY, NOBODY, NOBODY) == 0 &&
+                                  setresuid(NOBODY, NOBODY, NOBODY) == 0);
+  if (!world_check(self, ready && setrlimit(RLIMIT_NPROC, &none) == 0, "cannot give up threads")) return;
+  fail_to_create(self, "ulimit -u");
+}
+
+START_TEST(needs_a_thread) {
+  world_setup setup = {.nranks = 2, .processes = true, .bare = true};
+  be_two_nodes();
+  world_run(&setup, create_without_threads);
+}
+END_TEST
+
+/* ---- ports ----------------------------------------------------------------------------------------------------------- */
+
+static int addresses_listened_at(const char *table, char addresses[][33], int most) {
+  char line[512];
+  int found = 0;
+  FILE *file = fopen(table, "re");
+  while (file && found < most && fgets(line, sizeof line, file)) {
+    unsigned state;
+    unsigned long inode;
+    char path[64], name[64], target[64];
+    if (sscanf(line, "%*d: %32[0-9A-F]:%*x %*[0-9A-F]:%*x %x %*s %*s %*s %*s %*s %lu", addresses[found], &state, &inode) != 3)
+      continue;
+    bool own = false;
+    snprintf(target, sizeof target, "socket:[%lu]", inode);
+    for (int fd = 0; fd < 256 && state == 0x0a && !own; fd++) {
+      snprintf(path, sizeof path, "/proc/self/fd/%d", fd);
+      ssize_t length = readlink(path, name, sizeof name - 1);
+      own = length > 0 && (size_t)length == strlen(target) && strncmp(name, target, (size_t)length) == 0;
+    }
+    found += own;
+  }
+  if (file) fclose(file);
+  return found;
+}
+
+/* BANYAN_INTERFACE=lo, and then any. 0100007F: 127.0.0.1 as the kernel prints it. */
+static void look_at_ports(world_rank *self) {
+  enum { MOST = 16 };
+  const bool *bound = self->argument;
+  char addresses[MOST][33];
+  if (!world_ok(self, banyan_barrier(self->comm), "barrier")) return;
+  int found = addresses_listened_at("/proc/self/net/tcp", addresses, MOST);
+  world_check(self, found > 0, "no port found");
+  for (int i = 0; i < found; i++) {
+    world_check(self, strcmp(addresses[i], "00000000") != 0, "listens on all interfaces");
+    world_check(self, !*bound || strcmp(addresses[i], "0100007F") == 0, "listens at %s", addresses[i]);
+  }
+  found = addresses_listened_at("/proc/self/net/tcp6", addresses, MOST);
+  world_check(self, found == 0, "listens at %s", addresses[0]);
+  world_meet(self);
+}
+
+START_TEST(listens_at_the_chosen_interface) {
+  static const char *const values[] = {"lo", "127.0.0.1", "127.0.0.0/8", NULL};
+  bool bound = values[_i] != NULL;
+  world_setup setup = {.nranks = 2, .processes = true, .argument = &bound};
+  be_two_nodes();
+  if (bound) setenv("BANYAN_INTERFACE", values[_i], 1);
+  world_run(&setup, look_at_ports);
+}
+END_TEST
+
+int main(void) {
+  if (net_is_absent()) return 77;
+  Suite *suite = suite_create("net_start");
+  TCase *tests = tcase_create("start");
+  tcase_set_timeout(tests, 60);
+  tcase_add_loop_test(tests, names_a_wrong_setting, 0, 6);
+  tcase_add_test(tests, names_two_that_cannot_meet);
+  tcase_add_loop_test(tests, names_what_the_system_lacks, 0, 2);
+  tcase_add_test(tests, needs_a_thread);
+  tcase_add_loop_test(tests, listens_at_the_chosen_interface, 0, 4);
+  suite_add_tcase(suite, tests);
+  return world_main(suite);
+}
+#else
+int main(void) {
+  printf("skipped: built without UCX\n");
+  return 77;
+}
+#endif

@@ -1,0 +1,16 @@
+# SPDX-License-Identifier: Apache-2.0
+# These check the tree, not what it computes.
+tree_checks += \
+  %D%/check-device-header \
+  %D%/check-files \
+  %D%/check-headers \
+  %D%/check-kernels \
+  %D%/check-layers \
+  %D%/check-links \
+  %D%/check-listed \
+  %D%/check-symbols
+EXTRA_DIST += $(tree_checks) %D%/check-install %D%/device_header.cu
+
+# After make install: a program outside of the tree, found through pkg-config alone.
+installcheck-local:
+	CC='$(CC)' $(SHELL) $(srcdir)/%D%/check-install '$(DESTDIR)' '$(pkgconfigdir)' '$(libdir)'

@@ -1,0 +1,122 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#include "tools/common/device_ranks.h"
+
+#include <pthread.h>
+#include <stdio.h>
+#include <string.h>
+
+static double timeout_s(const device_ranks *ranks) {
+  return ranks->timeout_ns > 0 ? (double)ranks->timeout_ns * 1e-9 : 30;
+}
+
+/* ---- calls of all ranks ------------------------------------------------------------------------------------------ */
+
+static void *live(void *opaque) {
+  device_rank *self = opaque;
+  device_ranks *ranks = self->all;
+  self->ok = gpu_enter(ranks->device, &self->error) && ranks->body(self, ranks->argument);
+  if (!self->ok && self->comm != NULL) {
+    banyan_comm_abort(self->comm, "this rank gave up");
+  }
+  return NULL;
+}
+
+/* The error of the first rank that failed by itself. */
+static bool sum_up(const device_ranks *ranks, tool_error *error) {
+  const device_rank *first = NULL;
+  for (int32_t r = 0; r < ranks->nranks; r++) {
+    const device_rank *rank = &ranks->ranks[r];
+    bool told = rank->comm != NULL && banyan_comm_status(rank->comm) == BANYAN_ERR_ABORTED;
+    if (!rank->ok && (first == NULL || !told)) {
+      first = rank;
+      if (!told) {
+        break;
+      }
+    }
+  }
+  return first == NULL || tool_error_set(error, "rank %d: %s", first->rank, first->error.text);
+}
+
+bool device_ranks_call(device_ranks *ranks, bool (*body)(device_rank *self, void *argument), void *argument,
+                       tool_error *error) {
+  pthread_t threads[DEVICE_RANKS_MAX];
+  int32_t started = 0;
+  ranks->body = body;
+  ranks->argument = argument;
+  while (started < ranks->nranks && pthread_create(&threads[started], NULL, live, &ranks->ranks[started]) == 0) {
+    started++;
+  }
+  for (int32_t r = 0; r < started; r++) {
+    pthread_join(threads[r], NULL);
+  }
+  if (started < ranks->nranks) {
+    return tool_error_set(error, "cannot start a thread for each of %d ranks", ranks->nranks);
+  }
+  return sum_up(ranks, error);
+}
+
+bool device_ranks_finish(device_ranks *ranks, tool_error *error) {
+  for (int32_t r = 0; r < ranks->nranks; r++) {
+    if (!gpu_wait(ranks->device, ranks->streams[r], 2 * timeout_s(ranks), error)) {
+      return false;
+    }
+  }
+  for (int32_t r = 0; r < ranks->nranks; r++) {
+    if (banyan_comm_status(ranks->ranks[r].comm) != BANYAN_OK) {
+      return tool_error_set(error, "rank %d: %s", r, banyan_comm_error(ranks->ranks[r].comm));
+    }
+  }
+  return true;
+}
+
+/* ---- life -------------------------------------------------------------------------------------------------------- */
+
+static bool join(device_rank *self, void *argument) {
+  const device_ranks *ranks = self->all;
+  char name[20];
+  (void)argument;
+  snprintf(name, sizeof name, "cuda:%d", gpu_facts_of(ranks->device)->ordinal);
+  banyan_bootstrap bootstrap = {.size = sizeof bootstrap};
+  banyan_comm_config config = {.size = sizeof config,
+                               .timeout_ns = ranks->timeout_ns,
+                               .device = name};
+  banyan_status status = banyan_threads_bootstrap(ranks->group, self->rank, &bootstrap);
+  if (status == BANYAN_OK) {
+    status = banyan_comm_create(&bootstrap, &config, &self->comm);
+  }
+  return status == BANYAN_OK || tool_error_banyan(&self->error, status, "cannot create a communicator");
+}
+
+bool device_ranks_open(const char *name, int32_t nranks, int64_t timeout_ns, device_ranks *ranks, tool_error *error) {
+  *ranks = (device_ranks){.nranks = nranks, .timeout_ns = timeout_ns};
+  int32_t ordinal = 0;
+  bool ok = tool_option_device(name, &ordinal, error) &&
+            (nranks <= DEVICE_RANKS_MAX ||
+             tool_error_set(error, "%d ranks on a device: %d at most", nranks, DEVICE_RANKS_MAX)) &&
+            gpu_open(ordinal, &ranks->device, error);
+  for (int32_t r = 0; ok && r < nranks; r++) {
+    ranks->ranks[r] = (device_rank){.all = ranks, .rank = r};
+    ok = gpu_stream_make(ranks->device, &ranks->streams[r], error);
+  }
+  if (ok) {
+    banyan_status status = banyan_threads_create(nranks, &ranks->group);
+    ok = (status == BANYAN_OK || tool_error_banyan(error, status, "banyan_threads_create")) &&
+         device_ranks_call(ranks, join, NULL, error);
+  }
+  if (!ok) {
+    device_ranks_close(ranks);
+  }
+  return ok;
+}
+
+void device_ranks_close(device_ranks *ranks) {
+  for (int32_t r = 0; r < ranks->nranks && r < DEVICE_RANKS_MAX; r++) {
+    banyan_comm_destroy(ranks->ranks[r].comm);
+  }
+  for (int32_t r = 0; ranks->device != NULL && r < ranks->nranks; r++) {
+    gpu_stream_free(ranks->device, ranks->streams[r]);
+  }
+  banyan_threads_destroy(ranks->group);
+  gpu_close(ranks->device);
+  *ranks = (device_ranks){.nranks = 0};
+}

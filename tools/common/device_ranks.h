@@ -1,0 +1,44 @@
+/* SPDX-License-Identifier: Apache-2.0
+ * Ranks that are threads of this process, all on one GPU: each has a stream and a communicator. Threads are there for
+ * what all ranks must call together; what only puts work on streams one thread may do for all. */
+#ifndef DEVICE_RANKS_H
+#define DEVICE_RANKS_H
+
+#include "banyan.h"
+#include "tools/common/gpu.h"
+#include "tools/common/util.h"
+
+enum { DEVICE_RANKS_MAX = 32 };
+
+typedef struct device_rank {
+  struct device_ranks *all;
+  int32_t rank;
+  banyan_comm *comm;
+  tool_error error;
+  bool ok;
+} device_rank;
+
+typedef struct device_ranks {
+  gpu *device;
+  int32_t nranks;
+  int64_t timeout_ns; /* 0: 30 s */
+  banyan_threads *group;
+  void *streams[DEVICE_RANKS_MAX];
+  device_rank ranks[DEVICE_RANKS_MAX];
+  /* Of device_ranks_call(). */
+  bool (*body)(device_rank *self, void *argument);
+  void *argument;
+} device_ranks;
+
+/* `name` is as tool_option_device() takes it. */
+bool device_ranks_open(const char *name, int32_t nranks, int64_t timeout_ns, device_ranks *ranks, tool_error *error);
+void device_ranks_close(device_ranks *ranks);
+
+/* Runs the body in a thread for each rank and waits for all. A rank that fails ends what the others wait for. */
+bool device_ranks_call(device_ranks *ranks, bool (*body)(device_rank *self, void *argument), void *argument,
+                       tool_error *error);
+
+/* Until all streams are idle; then what the communicators say. */
+bool device_ranks_finish(device_ranks *ranks, tool_error *error);
+
+#endif

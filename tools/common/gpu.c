@@ -1,0 +1,220 @@
+/* SPDX-License-Identifier: Apache-2.0
+ * The driver's functions, a device, its memory and streams. */
+#include "tools/common/gpu.h"
+
+#include <dlfcn.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <time.h>
+
+#include "tools/common/gpu_driver.h"
+
+/* ---- the driver -------------------------------------------------------------------------------------------------- */
+
+static const struct {
+  const char *name;
+  int version;
+  size_t offset;
+} functions[] = {
+#define GPU_FUNCTION(name, version) {#name, version, offsetof(gpu_driver, name)},
+#include "tools/common/gpu_functions.def"
+#undef GPU_FUNCTION
+};
+
+static bool resolve(void *library, gpu_driver *driver, tool_error *error) {
+  PFN_cuGetProcAddress_v12000 find;
+  PFN_cuDriverGetVersion_v2020 version;
+  *(void **)(void *)&find = dlsym(library, "cuGetProcAddress_v2");
+  *(void **)(void *)&version = dlsym(library, "cuDriverGetVersion");
+  if (find == NULL || version == NULL || version(&driver->version) != CUDA_SUCCESS) {
+    return tool_error_set(error, "the NVIDIA driver is older than CUDA 12");
+  }
+  for (size_t i = 0; i < sizeof functions / sizeof functions[0]; i++) {
+    CUdriverProcAddressQueryResult outcome = CU_GET_PROC_ADDRESS_SYMBOL_NOT_FOUND;
+    void *function = NULL;
+    if (find(functions[i].name, &function, functions[i].version, CU_GET_PROC_ADDRESS_LEGACY_STREAM, &outcome) !=
+            CUDA_SUCCESS || outcome != CU_GET_PROC_ADDRESS_SUCCESS) {
+      return tool_error_set(error, "the NVIDIA driver (CUDA %d.%d) has no %s", driver->version / 1000,
+                            driver->version % 1000 / 10, functions[i].name);
+    }
+    memcpy((char *)driver + functions[i].offset, &function, sizeof function);
+  }
+  return true;
+}
+
+bool gpu_succeeded(const gpu_driver *driver, CUresult result, const char *what, tool_error *error) {
+  if (result == CUDA_SUCCESS) {
+    return true;
+  }
+  const char *name = NULL;
+  driver->cuGetErrorName(result, &name);
+  return tool_error_set(error, "%s: %s (%d)", what, name != NULL ? name : "unknown error", (int)result);
+}
+
+/* Never unloaded: the driver keeps threads and handlers of its own. */
+static bool load(gpu_driver *driver, tool_error *error) {
+  /* Streams that share a connection wait for each other, and kernels that wait for those of other streams then never
+   * end. */
+  setenv("CUDA_DEVICE_MAX_CONNECTIONS", "32", 0);
+  const char *path = getenv("BANYAN_CUDA_LIBRARY");
+  void *library = dlopen(path != NULL ? path : "libcuda.so.1", RTLD_NOW | RTLD_LOCAL | RTLD_NODELETE);
+  if (library == NULL) {
+    return tool_error_set(error, "no NVIDIA driver: %s", dlerror());
+  }
+  bool ok = resolve(library, driver, error) && gpu_succeeded(driver, driver->cuInit(0), "cuInit", error);
+  dlclose(library);
+  return ok;
+}
+
+int32_t gpu_count(tool_error *error) {
+  gpu_driver driver;
+  int count = 0;
+  if (!load(&driver, error) || !gpu_succeeded(&driver, driver.cuDeviceGetCount(&count), "cuDeviceGetCount", error)) {
+    return 0;
+  }
+  if (count == 0) {
+    tool_error_set(error, "the NVIDIA driver finds no device");
+  }
+  return count;
+}
+
+/* ---- a device ---------------------------------------------------------------------------------------------------- */
+
+static int32_t attribute(const gpu *device, CUdevice_attribute which) {
+  int value = 0;
+  return device->driver.cuDeviceGetAttribute(&value, which, device->handle) == CUDA_SUCCESS ? value : 0;
+}
+
+static void find_facts(gpu *device, int32_t ordinal) {
+  gpu_facts *facts = &device->facts;
+  size_t bytes = 0;
+  device->driver.cuDeviceGetName(facts->name, sizeof facts->name, device->handle);
+  device->driver.cuDeviceTotalMem(&bytes, device->handle);
+  facts->ordinal = ordinal;
+  facts->memory_bytes = (int64_t)bytes;
+  facts->cuda_version = device->driver.version;
+  facts->compute = 10 * attribute(device, CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MAJOR) +
+                   attribute(device, CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MINOR);
+  facts->sms = attribute(device, CU_DEVICE_ATTRIBUTE_MULTIPROCESSOR_COUNT);
+  facts->clock_mhz = attribute(device, CU_DEVICE_ATTRIBUTE_CLOCK_RATE) / 1000;
+  facts->memory_clock_mhz = attribute(device, CU_DEVICE_ATTRIBUTE_MEMORY_CLOCK_RATE) / 1000;
+  facts->bus_bits = attribute(device, CU_DEVICE_ATTRIBUTE_GLOBAL_MEMORY_BUS_WIDTH);
+  facts->one_process = attribute(device, CU_DEVICE_ATTRIBUTE_COMPUTE_MODE) == CU_COMPUTEMODE_EXCLUSIVE_PROCESS;
+  facts->cache_bytes = attribute(device, CU_DEVICE_ATTRIBUTE_L2_CACHE_SIZE);
+}
+
+bool gpu_open(int32_t ordinal, gpu **device, tool_error *error) {
+  gpu *made = calloc(1, sizeof *made);
+  if (made == NULL) {
+    return tool_error_set(error, "out of memory");
+  }
+  const gpu_driver *driver = &made->driver;
+  bool ok = load(&made->driver, error) &&
+            gpu_succeeded(driver, driver->cuDeviceGet(&made->handle, ordinal), "cuDeviceGet", error) &&
+            gpu_succeeded(driver, driver->cuDevicePrimaryCtxRetain(&made->context, made->handle),
+                          "cuDevicePrimaryCtxRetain", error);
+  if (ok && !gpu_enter(made, error)) {
+    driver->cuDevicePrimaryCtxRelease(made->handle);
+    ok = false;
+  }
+  if (!ok) {
+    free(made);
+    return false;
+  }
+  find_facts(made, ordinal);
+  *device = made;
+  return true;
+}
+
+void gpu_close(gpu *device) {
+  if (device != NULL) {
+    device->driver.cuCtxSetCurrent(NULL);
+    device->driver.cuDevicePrimaryCtxRelease(device->handle);
+    free(device);
+  }
+}
+
+bool gpu_enter(gpu *device, tool_error *error) {
+  return gpu_succeeded(&device->driver, device->driver.cuCtxSetCurrent(device->context), "cuCtxSetCurrent", error);
+}
+
+const gpu_facts *gpu_facts_of(const gpu *device) { return &device->facts; }
+
+/* ---- memory ------------------------------------------------------------------------------------------------------ */
+
+static CUdeviceptr address(const void *memory) { return (CUdeviceptr)(uintptr_t)memory; }
+
+bool gpu_take(gpu *device, size_t bytes, void **memory, tool_error *error) {
+  CUdeviceptr taken = 0;
+  CUresult result = device->driver.cuMemAlloc(&taken, bytes > 0 ? bytes : 1);
+  if (result != CUDA_SUCCESS) {
+    char what[64];
+    snprintf(what, sizeof what, "%zu bytes of a device's memory", bytes);
+    return gpu_succeeded(&device->driver, result, what, error);
+  }
+  *memory = (void *)(uintptr_t)taken;
+  return true;
+}
+
+void gpu_give(gpu *device, void *memory) {
+  if (memory != NULL) {
+    device->driver.cuMemFree(address(memory));
+  }
+}
+
+bool gpu_write(gpu *device, void *to, const void *from, size_t bytes, tool_error *error) {
+  CUresult result = bytes > 0 ? device->driver.cuMemcpyHtoD(address(to), from, bytes) : CUDA_SUCCESS;
+  /* The call may return when the bytes are on their way, in the default stream, which no other waits for. */
+  return gpu_succeeded(&device->driver, result, "cuMemcpyHtoD", error) && gpu_wait(device, NULL, 30, error);
+}
+
+bool gpu_read(gpu *device, void *to, const void *from, size_t bytes, tool_error *error) {
+  CUresult result = bytes > 0 ? device->driver.cuMemcpyDtoH(to, address(from), bytes) : CUDA_SUCCESS;
+  return gpu_succeeded(&device->driver, result, "cuMemcpyDtoH", error);
+}
+
+/* ---- streams ----------------------------------------------------------------------------------------------------- */
+
+bool gpu_stream_make(gpu *device, void **stream, tool_error *error) {
+  CUstream made = NULL;
+  CUresult result = device->driver.cuStreamCreate(&made, CU_STREAM_NON_BLOCKING);
+  if (!gpu_succeeded(&device->driver, result, "cuStreamCreate", error)) {
+    return false;
+  }
+  *stream = made;
+  return true;
+}
+
+void gpu_stream_free(gpu *device, void *stream) {
+  if (stream != NULL) {
+    device->driver.cuStreamDestroy(stream);
+  }
+}
+
+bool gpu_copy(gpu *device, void *to, const void *from, size_t bytes, void *stream, tool_error *error) {
+  CUresult result = device->driver.cuMemcpyDtoDAsync(address(to), address(from), bytes, stream);
+  return gpu_succeeded(&device->driver, result, "cuMemcpyDtoDAsync", error);
+}
+
+bool gpu_fill(gpu *device, void *to, unsigned char byte, size_t bytes, void *stream, tool_error *error) {
+  CUresult result = device->driver.cuMemsetD8Async(address(to), byte, bytes, stream);
+  return gpu_succeeded(&device->driver, result, "cuMemsetD8Async", error);
+}
+
+bool gpu_wait(gpu *device, void *stream, double seconds, tool_error *error) {
+  int64_t began = tool_now_ns();
+  for (;;) {
+    CUresult result = device->driver.cuStreamQuery(stream);
+    int64_t waited = tool_now_ns() - began;
+    if (result != CUDA_ERROR_NOT_READY) {
+      return gpu_succeeded(&device->driver, result, "work on a stream", error);
+    }
+    if ((double)waited > seconds * 1e9) {
+      return tool_error_set(error, "a stream of device %d is still busy after %.1f s", device->facts.ordinal, seconds);
+    }
+    if (waited > 1000000) {
+      nanosleep(&(struct timespec){0, 100000}, NULL);
+    }
+  }
+}

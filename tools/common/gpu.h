@@ -1,0 +1,80 @@
+/* SPDX-License-Identifier: Apache-2.0
+ * A GPU as programs use it that measure and test on one: memory, streams, graphs and time, through CUDA's driver, which
+ * is loaded when asked (BANYAN_CUDA_LIBRARY: from another file than libcuda.so.1). Streams are what banyan.h takes.
+ *
+ * A gpu may be used by all threads that have called gpu_enter(). All calls return false with an error text. */
+#ifndef GPU_H
+#define GPU_H
+
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+
+#include "tools/common/util.h"
+
+typedef struct gpu gpu;
+
+typedef struct gpu_facts {
+  char name[64];
+  int32_t ordinal;
+  int32_t compute;      /* 90 is 9.0 */
+  int32_t cuda_version; /* of the driver: 13000 is 13.0 */
+  int32_t sms;
+  int32_t clock_mhz, memory_clock_mhz; /* the highest; 0: the driver does not say */
+  int32_t bus_bits;
+  int64_t cache_bytes, memory_bytes;
+  bool one_process; /* no second one may have a context */
+} gpu_facts;
+
+/* How many devices there are; 0, with the reason, where there is no driver. */
+int32_t gpu_count(tool_error *error);
+
+/* Its primary context becomes that of the calling thread. */
+bool gpu_open(int32_t ordinal, gpu **device, tool_error *error);
+void gpu_close(gpu *device); /* NULL is allowed */
+bool gpu_enter(gpu *device, tool_error *error);
+const gpu_facts *gpu_facts_of(const gpu *device);
+
+/* ---- memory ------------------------------------------------------------------------------------------------------ */
+
+/* Of the device. 0 bytes give a valid address. Either call may wait until the device is idle: not while one rank's
+ * kernels wait for those of another rank that has yet to launch them. */
+bool gpu_take(gpu *device, size_t bytes, void **memory, tool_error *error);
+void gpu_give(gpu *device, void *memory); /* NULL is allowed */
+
+/* Between the host's memory and the device's; done when the call returns, but not ordered with streams. */
+bool gpu_write(gpu *device, void *to, const void *from, size_t bytes, tool_error *error);
+bool gpu_read(gpu *device, void *to, const void *from, size_t bytes, tool_error *error);
+
+/* ---- streams ----------------------------------------------------------------------------------------------------- */
+
+bool gpu_stream_make(gpu *device, void **stream, tool_error *error); /* ordered with no other */
+void gpu_stream_free(gpu *device, void *stream);
+bool gpu_copy(gpu *device, void *to, const void *from, size_t bytes, void *stream, tool_error *error);
+bool gpu_fill(gpu *device, void *to, unsigned char byte, size_t bytes, void *stream, tool_error *error);
+
+/* Until all on the stream is done, or it has taken `seconds`. */
+bool gpu_wait(gpu *device, void *stream, double seconds, tool_error *error);
+
+/* ---- graphs ------------------------------------------------------------------------------------------------------ */
+
+typedef struct gpu_graph gpu_graph;
+
+/* What goes to the stream from now on until gpu_capture_end() makes a graph. Only this thread may put anything there. */
+bool gpu_capture_begin(gpu *device, void *stream, tool_error *error);
+bool gpu_capture_end(gpu *device, void *stream, gpu_graph **graph, tool_error *error);
+bool gpu_graph_launch(gpu_graph *graph, void *stream, tool_error *error);
+void gpu_graph_free(gpu_graph *graph); /* NULL is allowed */
+
+typedef struct gpu_rounds {
+  int32_t warmup, count;
+  double seconds; /* to wait at most, for either */
+} gpu_rounds;
+
+/* Launches all graphs, each on its stream, round after round, without waiting between: `warmup` times, and `count` times,
+ * of which it writes how long each took on the first stream, in microseconds. Not one graph of several branches, as no
+ * driver promises that all of these run side by side, and ranks' kernels wait for each other. */
+bool gpu_graphs_time(gpu_graph *const *graphs, void *const *streams, int32_t ngraphs, const gpu_rounds *rounds,
+                     double *times_us, tool_error *error);
+
+#endif

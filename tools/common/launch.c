@@ -1,0 +1,220 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#include "tools/common/launch.h"
+
+#include <arpa/inet.h>
+#include <errno.h>
+#include <netinet/in.h>
+#include <poll.h>
+#include <sched.h>
+#include <signal.h>
+#include <stdint.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/prctl.h>
+#include <sys/random.h>
+#include <sys/signalfd.h>
+#include <sys/socket.h>
+#include <sys/wait.h>
+#include <time.h>
+#include <unistd.h>
+
+enum { NRANKS_AT_MOST = 4096, SECRET_BYTES = 32, STATUS_NOT_STARTED = 127 };
+
+/* After the first failure: how long the ranks may end by themselves, and then how long after SIGTERM. */
+static const int64_t grace_ns = 5000000000;
+static const int64_t grace_after_term_ns = 2000000000;
+
+struct launch {
+  int nranks;
+  pid_t *pids; /* 0: has ended */
+  int nrunning;
+  int status;      /* of the first rank that failed */
+  bool ending;     /* a rank has failed, or a signal came */
+  int last_signal; /* sent to the ranks; 0: none yet */
+  int64_t next_ns; /* when the next harsher one is due */
+};
+
+bool bny_launch_is_rank(void) {
+  const char *launched = getenv("BANYAN_LAUNCHED");
+  return launched && strcmp(launched, "1") == 0;
+}
+
+bool bny_launch_env_present(void) { return getenv("RANK") || getenv("WORLD_SIZE"); }
+
+bool bny_launch_under_mpi(void) { return getenv("OMPI_COMM_WORLD_SIZE") || getenv("PMI_RANK") || getenv("PMIX_RANK"); }
+
+static int64_t now_ns(void) {
+  struct timespec now;
+  clock_gettime(CLOCK_MONOTONIC, &now);
+  return (int64_t)now.tv_sec * 1000000000 + now.tv_nsec;
+}
+
+/* A socket that listens on a port of the kernel's choice, so that there is no port to collide on; *port is it. */
+static int listen_anywhere(int *port) {
+  struct sockaddr_in address = {.sin_family = AF_INET, .sin_addr.s_addr = htonl(INADDR_LOOPBACK)};
+  socklen_t bytes = sizeof address;
+  int fd = socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0);
+  if (fd < 0) return -1;
+  if (bind(fd, (struct sockaddr *)&address, sizeof address) == 0 && listen(fd, SOMAXCONN) == 0 &&
+      getsockname(fd, (struct sockaddr *)&address, &bytes) == 0) {
+    *port = ntohs(address.sin_port);
+    return fd;
+  }
+  close(fd);
+  return -1;
+}
+
+static bool make_secret(char text[2 * SECRET_BYTES + 1]) {
+  unsigned char secret[SECRET_BYTES];
+  if (getrandom(secret, sizeof secret, 0) != (ssize_t)sizeof secret) return false;
+  for (int i = 0; i < SECRET_BYTES; i++) sprintf(text + 2 * i, "%02x", secret[i]);
+  return true;
+}
+
+static bool set_number(const char *name, int number) {
+  char text[16];
+  snprintf(text, sizeof text, "%d", number);
+  return setenv(name, text, 1) == 0;
+}
+
+/* What is the same for all ranks. BANYAN_PORT as well as MASTER_PORT, because the rules that make another port of the
+ * latter must not apply; and nothing of an outer launcher may remain. */
+static bool set_common(int nranks, int port, const char *secret) {
+  static const char *const outer[] = {"BANYAN_LISTEN_FD", "BANYAN_SECRET_FILE", "TORCHELASTIC_USE_AGENT_STORE"};
+  for (size_t i = 0; i < sizeof outer / sizeof *outer; i++) unsetenv(outer[i]);
+  return set_number("WORLD_SIZE", nranks) && setenv("MASTER_ADDR", "127.0.0.1", 1) == 0 &&
+         set_number("MASTER_PORT", port) && set_number("BANYAN_PORT", port) &&
+         setenv("BANYAN_SECRET", secret, 1) == 0 && setenv("BANYAN_LAUNCHED", "1", 1) == 0;
+}
+
+static void pin_to_cpu(int rank) {
+  cpu_set_t allowed, mine;
+  if (sched_getaffinity(0, sizeof allowed, &allowed) != 0) return;
+  int left = rank % CPU_COUNT(&allowed), cpu = 0;
+  while (!CPU_ISSET(cpu, &allowed) || left-- > 0) cpu++;
+  CPU_ZERO(&mine);
+  CPU_SET(cpu, &mine);
+  if (sched_setaffinity(0, sizeof mine, &mine) != 0)
+    fprintf(stderr, "rank %d: cannot run on CPU %d alone\n", rank, cpu);
+}
+
+/* In the child: becomes the rank. Never returns. */
+static void become_rank(int rank, char **argv, bool pin, int listen_fd, pid_t parent, const sigset_t *signals_before) {
+  prctl(PR_SET_PDEATHSIG, SIGKILL);
+  if (getppid() != parent) _exit(STATUS_NOT_STARTED); /* it ended before it could be watched */
+  sigprocmask(SIG_SETMASK, signals_before, NULL);
+  if (pin) pin_to_cpu(rank);
+  bool ready = set_number("RANK", rank) && set_number("LOCAL_RANK", rank);
+  if (rank == 0) {
+    int inherited = dup(listen_fd); /* a dup is not close-on-exec */
+    ready = ready && inherited >= 0 && set_number("BANYAN_LISTEN_FD", inherited);
+  }
+  if (ready) execv("/proc/self/exe", argv);
+  fprintf(stderr, "rank %d: cannot start %s: %s\n", rank, argv[0], strerror(errno));
+  _exit(STATUS_NOT_STARTED);
+}
+
+static void signal_all(struct launch *launch, int signal_number) {
+  for (int rank = 0; rank < launch->nranks; rank++)
+    if (launch->pids[rank] > 0) kill(launch->pids[rank], signal_number);
+  launch->last_signal = signal_number;
+}
+
+/* The first failure decides the status; the others may now end by themselves for a while. */
+static void begin_end(struct launch *launch, int status, int64_t patience_ns) {
+  if (launch->ending) return;
+  launch->ending = true;
+  launch->status = status;
+  launch->next_ns = now_ns() + patience_ns;
+}
+
+/* Reports the end of whichever ranks have ended. */
+static void reap(struct launch *launch) {
+  int how;
+  for (int rank = 0; rank < launch->nranks; rank++) {
+    if (launch->pids[rank] == 0 || waitpid(launch->pids[rank], &how, WNOHANG) != launch->pids[rank]) continue;
+    launch->pids[rank] = 0;
+    launch->nrunning--;
+    int status = WIFSIGNALED(how) ? 128 + WTERMSIG(how) : WEXITSTATUS(how);
+    if (status == 0) continue;
+    if (WIFSIGNALED(how) && launch->last_signal == 0)
+      fprintf(stderr, "rank %d of %d was ended by signal %d (%s)\n", rank, launch->nranks, WTERMSIG(how),
+              strsignal(WTERMSIG(how)));
+    begin_end(launch, status, grace_ns);
+  }
+}
+
+/* Sends the next harsher signal when it is due. Returns the milliseconds until then, -1 if nothing is due ever. */
+static int escalate(struct launch *launch) {
+  if (!launch->ending || launch->last_signal == SIGKILL) return -1;
+  int64_t left_ns = launch->next_ns - now_ns();
+  if (left_ns > 0) return (int)((left_ns - 1) / 1000000 + 1);
+  signal_all(launch, launch->last_signal == 0 ? SIGTERM : SIGKILL);
+  launch->next_ns = now_ns() + grace_after_term_ns;
+  return launch->last_signal == SIGKILL ? -1 : (int)(grace_after_term_ns / 1000000);
+}
+
+static void wait_for_all(struct launch *launch, int signal_fd) {
+  while (launch->nrunning > 0) {
+    struct pollfd wait = {.fd = signal_fd, .events = POLLIN};
+    struct signalfd_siginfo came;
+    if (poll(&wait, 1, escalate(launch)) > 0 && read(signal_fd, &came, sizeof came) == (ssize_t)sizeof came &&
+        came.ssi_signo != SIGCHLD) {
+      begin_end(launch, 128 + (int)came.ssi_signo, 0);
+      launch->next_ns = now_ns(); /* asked to end: no grace, and asked again: less still */
+    }
+    reap(launch);
+  }
+}
+
+static bool start_all(struct launch *launch, char **argv, bool pin, const sigset_t *signals_before) {
+  char secret[2 * SECRET_BYTES + 1];
+  int port;
+  int listen_fd = listen_anywhere(&port);
+  bool started = listen_fd >= 0 && make_secret(secret) && set_common(launch->nranks, port, secret);
+  pid_t parent = getpid();
+  fflush(NULL); /* or each child would print it again */
+  for (int rank = 0; rank < launch->nranks && started; rank++) {
+    pid_t pid = fork();
+    if (pid == 0) become_rank(rank, argv, pin, listen_fd, parent, signals_before);
+    started = pid > 0;
+    if (!started) continue;
+    launch->pids[rank] = pid;
+    launch->nrunning++;
+  }
+  if (!started) fprintf(stderr, "cannot start %d ranks: %s\n", launch->nranks, strerror(errno));
+  if (listen_fd >= 0) close(listen_fd);
+  return started;
+}
+
+int bny_launch_local(int nranks, char **argv, bool pin) {
+  struct launch launch = {.nranks = nranks};
+  struct sigaction children = {.sa_handler = SIG_DFL}, children_before; /* ignored, they would end without a trace */
+  sigset_t signals, signals_before;
+  if (nranks < 1 || nranks > NRANKS_AT_MOST) {
+    fprintf(stderr, "cannot start %d ranks: must be 1..%d\n", nranks, NRANKS_AT_MOST);
+    return STATUS_NOT_STARTED;
+  }
+  launch.pids = calloc((size_t)nranks, sizeof *launch.pids);
+  sigemptyset(&signals);
+  sigaddset(&signals, SIGCHLD);
+  sigaddset(&signals, SIGINT);
+  sigaddset(&signals, SIGTERM);
+  sigaddset(&signals, SIGHUP);
+  sigprocmask(SIG_BLOCK, &signals, &signals_before);
+  sigaction(SIGCHLD, &children, &children_before);
+  int signal_fd = signalfd(-1, &signals, SFD_CLOEXEC | SFD_NONBLOCK);
+  if (!launch.pids || signal_fd < 0) {
+    fprintf(stderr, "cannot start %d ranks: %s\n", nranks, strerror(errno));
+    launch.status = STATUS_NOT_STARTED;
+  } else {
+    if (!start_all(&launch, argv, pin, &signals_before)) begin_end(&launch, STATUS_NOT_STARTED, 0);
+    wait_for_all(&launch, signal_fd);
+  }
+  if (signal_fd >= 0) close(signal_fd);
+  sigaction(SIGCHLD, &children_before, NULL);
+  sigprocmask(SIG_SETMASK, &signals_before, NULL);
+  free(launch.pids);
+  return launch.status;
+}

@@ -1,0 +1,32 @@
+# SPDX-License-Identifier: Apache-2.0
+# Tests use these, which need no JSON.
+noinst_LTLIBRARIES += libbanyan_launch.la
+libbanyan_launch_la_SOURCES = \
+  %D%/launch.c %D%/launch.h \
+  %D%/util.c %D%/util.h
+
+# Programs that measure and test on a GPU use these.
+if CUDA
+noinst_LTLIBRARIES += libbanyan_gpu.la
+endif
+libbanyan_gpu_la_SOURCES = \
+  %D%/device_ranks.c %D%/device_ranks.h \
+  %D%/device_time.c %D%/device_time.h \
+  %D%/gpu.c %D%/gpu.h \
+  %D%/gpu_driver.h \
+  %D%/gpu_functions.def \
+  %D%/gpu_graph.c
+libbanyan_gpu_la_CFLAGS = $(AM_CFLAGS) $(CUDA_CFLAGS)
+
+# The tools that start ranks use these.
+if JANSSON
+noinst_LTLIBRARIES += libbanyan_tools.la
+endif
+libbanyan_tools_la_SOURCES = \
+  %D%/float.c %D%/float.h \
+  %D%/gpu_json.c %D%/gpu_json.h \
+  %D%/report.c %D%/report.h \
+  %D%/safetensors.c %D%/safetensors.h \
+  %D%/world.c %D%/world.h
+libbanyan_tools_la_CFLAGS = $(tools_cflags)
+libbanyan_tools_la_LIBADD = libbanyan_launch.la $(tools_libs)

@@ -1,0 +1,224 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#include "tools/common/report.h"
+
+#include <inttypes.h>
+#include <jansson.h>
+#include <math.h>
+#include <stdlib.h>
+#include <string.h>
+
+enum { TEXT_COLUMNS = 100 };
+
+/* ---- for people -------------------------------------------------------------------------------------------------- */
+
+/* A paragraph beside a heading, broken at spaces; line ends within it are kept. */
+static void print_wrapped(FILE *stream, const char *heading, const char *text) {
+  fprintf(stream, "%-10s", heading);
+  int column = 0;
+  while (*text != '\0') {
+    size_t word = strcspn(text, " \n");
+    if (column > 0 && column + 1 + (int)word > TEXT_COLUMNS) {
+      fprintf(stream, "\n%-10s", "");
+      column = 0;
+    }
+    column += fprintf(stream, "%s%.*s", column > 0 ? " " : "", (int)word, text);
+    text += word;
+    if (*text == '\n' && text[1] != '\0') {
+      fprintf(stream, "\n%-10s", "");
+      column = 0;
+    }
+    text += *text != '\0';
+  }
+  fputc('\n', stream);
+}
+
+static void print_layers(FILE *stream, const decode_report *report) {
+  const decode_problem *problem = report->problem;
+  fprintf(stream, "%-10s", "input");
+  if (report->input == NULL) {
+    fprintf(stream, "random values from seed %" PRIu64 "\n", problem->seed);
+    return;
+  }
+  fprintf(stream, "%s, layer%s", report->input, problem->layers == 1 ? "" : "s");
+  for (int32_t i = 0; i < problem->layers && i < 12; i++) {
+    fprintf(stream, "%s %d", i > 0 ? "," : "", problem->layer_numbers[i]);
+  }
+  fprintf(stream, "%s\n", problem->layers > 12 ? ", ..." : "");
+}
+
+void report_begin(const decode_report *report, FILE *stream) {
+  const decode_problem *problem = report->problem;
+  const decode_settings *settings = report->settings;
+  char text[2048];
+  fprintf(stream, "banyan %s, banyan-decode: attention of one new token per sequence over a sharded KV cache\n",
+          banyan_version());
+  fprintf(stream, "%-10s%d, %s\n", "ranks", report->world->nranks, report->world->how);
+  banyan_comm_describe(report->world->comm, text, sizeof text);
+  print_wrapped(stream, "found", text);
+  print_layers(stream, report);
+  fprintf(stream, "%-10s%d sequence%s of %s%d keys, %d heads on %d KV heads, head_dim %d, kept as %s, scale %g\n",
+          "shape", problem->batch, problem->batch == 1 ? "" : "s", problem->batch == 1 ? "" : "up to ", problem->tokens,
+          problem->heads, problem->kv_heads, problem->head_dim, tool_dtype_name(problem->dtype),
+          (double)problem->scale);
+  int32_t first, most, least;
+  banyan_split(problem->tokens, report->world->nranks, 0, &first, &most);
+  banyan_split(problem->tokens, report->world->nranks, report->world->nranks - 1, &first, &least);
+  fprintf(stream, most == least ? "%-10s%d keys on each rank\n" : "%-10s%d or %d keys on each rank\n", "shards", most,
+          least);
+  fprintf(stream, "%-10swire %s, scatter %s, order %s, algorithm %s\n", "combine", tool_dtype_name(settings->wire),
+          tool_scatter_name(settings->scatter), tool_order_name(settings->order),
+          settings->algorithm == NULL ? "by predicted cost" : settings->algorithm);
+  fflush(stream);
+}
+
+static void print_bytes(FILE *stream, uint64_t bytes) {
+  if (bytes < 10000) {
+    fprintf(stream, "  %9" PRIu64 " B ", bytes);
+  } else if (bytes < 10000000) {
+    fprintf(stream, "  %9.1f KB", (double)bytes / 1e3);
+  } else {
+    fprintf(stream, "  %9.1f MB", (double)bytes / 1e6);
+  }
+}
+
+static void print_verdict(const decode_report *report, FILE *stream) {
+  double worst = 0, bound = 0;
+  bool comparable = false;
+  for (int i = 0; i < report->count; i++) {
+    const decode_result *r = &report->results[i];
+    if (!r->verified) {
+      fprintf(stream, "NOT VERIFIED: %s: relative error %.1e (bound %.1e)%s%s\n", r->method->name, r->max_rel_error,
+              r->rel_error_bound, r->ranks_equal || !r->method->same_bits ? "" : ", ranks differ in bits",
+              r->runs_equal ? "" : ", runs differ in bits");
+    }
+    worst = fmax(worst, r->max_rel_error);
+    bound = fmax(bound, r->rel_error_bound);
+    comparable = comparable || (r->ranks_comparable && r->method->same_bits);
+  }
+  if (report_verified(report)) {
+    fprintf(stream, "verified: worst relative error %.1e (bound %.1e)%s, repeated runs bitwise equal\n", worst, bound,
+            comparable && report->world->nranks > 1 ? ", all ranks bitwise equal" : "");
+  }
+}
+
+static bool any_ring(const decode_report *report) {
+  for (int i = 0; i < report->count; i++) {
+    if (!report->results[i].method->same_bits) {
+      return true;
+    }
+  }
+  return false;
+}
+
+void report_results(const decode_report *report, FILE *stream) {
+  fprintf(stream, "\n%-11s %-15s %-8s %9s %9s  %9s %9s %9s %9s  %12s  %12s\n", "", "", "", "worst", "worst", "latency",
+          "latency", "of it", "of it", "sent per", "extra memory");
+  fprintf(stream, "%-11s %-15s %-8s %9s %9s  %9s %9s %9s %9s  %12s  %12s\n", "method", "algorithm", "scatter",
+          "abs error", "rel error", "p50 us", "p99 us", "local", "combine", "rank", "per rank");
+  for (int i = 0; i < report->count; i++) {
+    const decode_result *r = &report->results[i];
+    fprintf(stream, "%-11s %-15s %-8s %9.1e %9.1e  %9.1f %9.1f %9.1f %9.1f", r->method->name,
+            r->facts.algorithm[0] == '\0' ? "-" : r->facts.algorithm, tool_scatter_name(r->scatter), r->max_abs_error,
+            r->max_rel_error, r->latency_p50_us, r->latency_p99_us, r->local_p50_us, r->combine_p50_us);
+    print_bytes(stream, r->facts.bytes_sent);
+    print_bytes(stream, r->facts.extra_bytes);
+    fputc('\n', stream);
+  }
+  fprintf(stream,
+          "\nTimes of one layer, the slowest rank counts, over %d runs: local is attention to keys, combine the "
+          "rest.\nErrors against attention in double precision over the same keys and values.\n",
+          report->repeat * report->problem->layers);
+  if (any_ring(report) && report->world->nranks > 1) {
+    fprintf(stream,
+            "ring sends keys and values; each rank merges in its own order, so its ranks differ in the last bits.\n");
+  }
+  for (int i = 0; i < report->count; i++) {
+    const decode_result *r = &report->results[i];
+    if (r->scatter != report->settings->scatter) {
+      fprintf(stream, "%s has no scattered form: it gave all rows to every rank.\n", r->method->name);
+    }
+  }
+  for (int i = 0; i < report->count; i++) {
+    const decode_result *r = &report->results[i];
+    if (r->method == &decode_method_tree && r->facts.reason[0] != '\0') {
+      fputc('\n', stream);
+      print_wrapped(stream, "why", r->facts.reason);
+    }
+  }
+  fputc('\n', stream);
+  print_verdict(report, stream);
+}
+
+bool report_verified(const decode_report *report) {
+  for (int i = 0; i < report->count; i++) {
+    if (!report->results[i].verified) {
+      return false;
+    }
+  }
+  return true;
+}
+
+/* ---- for programs ------------------------------------------------------------------------------------------------ */
+
+/* JSON has no infinity: null. */
+static json_t *real(double value) { return isfinite(value) ? json_real(value) : json_null(); }
+
+static json_t *text_or_null(const char *text) { return text == NULL ? json_null() : json_string(text); }
+
+static json_t *result_json(const decode_result *r) {
+  json_t *latency = json_object();
+  json_object_set_new(latency, "p50", real(r->latency_p50_us));
+  json_object_set_new(latency, "p99", real(r->latency_p99_us));
+  json_t *o = json_object();
+  json_object_set_new(o, "method", json_string(r->method->name));
+  json_object_set_new(o, "algorithm", text_or_null(r->facts.algorithm[0] == '\0' ? NULL : r->facts.algorithm));
+  json_object_set_new(o, "max_abs_error", real(r->max_abs_error));
+  json_object_set_new(o, "max_rel_error", real(r->max_rel_error));
+  json_object_set_new(o, "latency_us", latency);
+  json_object_set_new(o, "local_us", real(r->local_p50_us));
+  json_object_set_new(o, "combine_us", real(r->combine_p50_us));
+  json_object_set_new(o, "bytes_sent_per_rank", json_integer((json_int_t)r->facts.bytes_sent));
+  json_object_set_new(o, "peak_extra_bytes_per_rank", json_integer((json_int_t)r->facts.extra_bytes));
+  json_object_set_new(o, "rel_error_bound", real(r->rel_error_bound));
+  json_object_set_new(o, "scatter", json_string(tool_scatter_name(r->scatter)));
+  json_object_set_new(o, "rank_bits_equal", r->ranks_comparable ? json_boolean(r->ranks_equal) : json_null());
+  json_object_set_new(o, "run_bits_equal", json_boolean(r->runs_equal));
+  json_object_set_new(o, "verified", json_boolean(r->verified));
+  json_object_set_new(o, "reason", json_string(r->facts.reason));
+  return o;
+}
+
+bool report_json(const decode_report *report, FILE *stream) {
+  const decode_problem *problem = report->problem;
+  json_t *o = json_object(), *results = json_array(), *shards = json_array(), *layers = json_array();
+  json_object_set_new(o, "ranks", json_integer(report->world->nranks));
+  json_object_set_new(o, "batch", json_integer(problem->batch));
+  json_object_set_new(o, "tokens", json_integer(problem->tokens));
+  json_object_set_new(o, "heads", json_integer(problem->heads));
+  json_object_set_new(o, "kv_heads", json_integer(problem->kv_heads));
+  json_object_set_new(o, "head_dim", json_integer(problem->head_dim));
+  json_object_set_new(o, "dtype", json_string(tool_dtype_name(problem->dtype)));
+  json_object_set_new(o, "wire", json_string(tool_dtype_name(report->settings->wire)));
+  json_object_set_new(o, "scatter", json_string(tool_scatter_name(report->settings->scatter)));
+  json_object_set_new(o, "order", json_string(tool_order_name(report->settings->order)));
+  json_object_set_new(o, "input", text_or_null(report->input));
+  for (int32_t i = 0; i < problem->layers; i++) {
+    json_array_append_new(layers, json_integer(problem->layer_numbers[i]));
+  }
+  json_object_set_new(o, "layers", layers);
+  for (int32_t r = 0; r < report->world->nranks; r++) {
+    int32_t first, number;
+    banyan_split(problem->tokens, report->world->nranks, r, &first, &number);
+    json_array_append_new(shards, json_integer(number));
+  }
+  json_object_set_new(o, "tokens_per_rank", shards);
+  json_object_set_new(o, "repeat", json_integer(report->repeat));
+  json_object_set_new(o, "verified", json_boolean(report_verified(report)));
+  for (int i = 0; i < report->count; i++) {
+    json_array_append_new(results, result_json(&report->results[i]));
+  }
+  json_object_set_new(o, "results", results);
+  bool ok = json_dumpf(o, stream, JSON_INDENT(2)) == 0 && fputc('\n', stream) != EOF && fflush(stream) == 0;
+  json_decref(o);
+  return ok;
+}

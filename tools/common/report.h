@@ -1,0 +1,33 @@
+/* SPDX-License-Identifier: Apache-2.0
+ * What banyan-decode says: to people, and as JSON to programs. */
+#ifndef REPORT_H
+#define REPORT_H
+
+#include <stdbool.h>
+#include <stdio.h>
+
+#include "tools/decode/measure.h"
+
+typedef struct decode_report {
+  const tool_world *world;
+  const decode_problem *problem;
+  const decode_settings *settings;
+  const char *input; /* file, or NULL */
+  int32_t repeat;
+  const decode_result *results;
+  int count;
+} decode_report;
+
+/* What was found and chosen, before the work. */
+void report_begin(const decode_report *report, FILE *stream);
+
+/* The table and the verdict. */
+void report_results(const decode_report *report, FILE *stream);
+
+/* One object. False if it could not be written. */
+bool report_json(const decode_report *report, FILE *stream);
+
+/* All methods. */
+bool report_verified(const decode_report *report);
+
+#endif

@@ -1,0 +1,245 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#include "tools/common/util.h"
+
+#include <ctype.h>
+#include <errno.h>
+#include <math.h>
+#include <stdarg.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <time.h>
+
+bool tool_error_set(tool_error *error, const char *format, ...) {
+  error->everywhere = false;
+  va_list arguments;
+  va_start(arguments, format);
+  vsnprintf(error->text, sizeof error->text, format, arguments);
+  va_end(arguments);
+  for (char *c = error->text; *c != '\0'; c++) { /* names come from files: nothing that steers a terminal */
+    if (iscntrl((unsigned char)*c) && *c != '\n') {
+      *c = '?';
+    }
+  }
+  return false;
+}
+
+bool tool_error_banyan(tool_error *error, banyan_status status, const char *what) {
+  return tool_error_set(error, "%s: %s: %s", what, banyan_status_string(status), banyan_last_error());
+}
+
+int64_t tool_now_ns(void) {
+  struct timespec now;
+  clock_gettime(CLOCK_MONOTONIC, &now);
+  return (int64_t)now.tv_sec * 1000000000 + now.tv_nsec;
+}
+
+static int compare_doubles(const void *a, const void *b) {
+  double x = *(const double *)a, y = *(const double *)b;
+  return (x > y) - (x < y);
+}
+
+double tool_percentile(double *values, size_t count, double percent) {
+  if (count == 0) {
+    return 0;
+  }
+  qsort(values, count, sizeof *values, compare_doubles);
+  double rank = ceil(percent / 100 * (double)count);
+  size_t index = rank < 1 ? 0 : (size_t)rank - 1;
+  return values[index < count ? index : count - 1];
+}
+
+void *tool_allocate(size_t bytes) {
+  if (bytes > SIZE_MAX / 2) {
+    return NULL;
+  }
+  size_t rounded = bytes == 0 ? 64 : (bytes + 63) / 64 * 64;
+  void *memory = aligned_alloc(64, rounded);
+  if (memory != NULL) {
+    memset(memory, 0, rounded);
+  }
+  return memory;
+}
+
+uint64_t tool_mix64(uint64_t value) {
+  value += UINT64_C(0x9e3779b97f4a7c15);
+  value = (value ^ (value >> 30)) * UINT64_C(0xbf58476d1ce4e5b9);
+  value = (value ^ (value >> 27)) * UINT64_C(0x94d049bb133111eb);
+  return value ^ (value >> 31);
+}
+
+uint64_t tool_hash_bytes(uint64_t hash, const void *data, size_t bytes) {
+  const unsigned char *p = data;
+  while (bytes > 0) {
+    uint64_t word = 0;
+    size_t step = bytes < sizeof word ? bytes : sizeof word;
+    memcpy(&word, p, step);
+    hash = tool_mix64(hash ^ word);
+    p += step;
+    bytes -= step;
+  }
+  return hash;
+}
+
+bool tool_parse_int(const char *text, int64_t min, int64_t max, int64_t *value) {
+  if (!isdigit((unsigned char)text[0]) && text[0] != '-') {
+    return false;
+  }
+  char *end;
+  errno = 0;
+  long long parsed = strtoll(text, &end, 10);
+  if (errno != 0 || end == text || *end != '\0' || parsed < min || parsed > max) {
+    return false;
+  }
+  *value = parsed;
+  return true;
+}
+
+bool tool_option_int(const char *name, const char *text, int32_t min, int32_t max, int32_t *value, tool_error *error) {
+  int64_t parsed;
+  if (!tool_parse_int(text, min, max, &parsed)) {
+    return tool_error_set(error, "--%s %.60s: not a whole number from %d to %d", name, text, min, max);
+  }
+  *value = (int32_t)parsed;
+  return true;
+}
+
+bool tool_option_device(const char *text, int32_t *ordinal, tool_error *error) {
+  int64_t number = 0;
+  if (strcmp(text, "cuda") != 0 && (strncmp(text, "cuda:", 5) != 0 || !tool_parse_int(text + 5, 0, 1023, &number))) {
+    return tool_error_set(error, "--device %.60s: neither cuda nor cuda:N", text);
+  }
+  *ordinal = (int32_t)number;
+  return true;
+}
+
+bool tool_parse_bytes(const char *text, size_t *bytes) {
+  if (!isdigit((unsigned char)text[0])) {
+    return false;
+  }
+  char *end;
+  errno = 0;
+  unsigned long long parsed = strtoull(text, &end, 10);
+  unsigned shift = 0;
+  if (*end != '\0') {
+    const char *suffix = strchr("KMG", toupper((unsigned char)*end));
+    if (suffix == NULL || end[1] != '\0') {
+      return false;
+    }
+    shift = *suffix == 'K' ? 10 : *suffix == 'M' ? 20 : 30;
+  }
+  if (errno != 0 || parsed > (UINT64_C(1) << 40) >> shift) {
+    return false;
+  }
+  *bytes = (size_t)parsed << shift;
+  return true;
+}
+
+/* ---- names ------------------------------------------------------------------------------------------------------- */
+
+typedef struct tool_name {
+  const char *name;
+  int value;
+} tool_name;
+
+static const tool_name dtype_names[] = {{"f32", BANYAN_F32}, {"f16", BANYAN_F16}, {"bf16", BANYAN_BF16}, {NULL, 0}};
+static const tool_name scatter_names[] = {{"none", BANYAN_SCATTER_NONE},
+                                          {"root", BANYAN_SCATTER_ROOT},
+                                          {"heads", BANYAN_SCATTER_HEADS},
+                                          {"tokens", BANYAN_SCATTER_TOKENS},
+                                          {NULL, 0}};
+static const tool_name order_names[] = {{"plan", BANYAN_ORDER_PLAN}, {"canonical", BANYAN_ORDER_CANONICAL}, {NULL, 0}};
+
+static bool find_value(const tool_name *names, const char *text, int *value) {
+  for (const tool_name *n = names; n->name != NULL; n++) {
+    if (strcmp(n->name, text) == 0) {
+      *value = n->value;
+      return true;
+    }
+  }
+  return false;
+}
+
+static const char *find_name(const tool_name *names, int value) {
+  for (const tool_name *n = names; n->name != NULL; n++) {
+    if (n->value == value) {
+      return n->name;
+    }
+  }
+  return "?";
+}
+
+bool tool_parse_dtype(const char *text, banyan_dtype *dtype) {
+  int value;
+  if (!find_value(dtype_names, text, &value)) {
+    return false;
+  }
+  *dtype = (banyan_dtype)value;
+  return true;
+}
+
+bool tool_parse_scatter(const char *text, banyan_scatter *scatter) {
+  int value;
+  if (!find_value(scatter_names, text, &value)) {
+    return false;
+  }
+  *scatter = (banyan_scatter)value;
+  return true;
+}
+
+bool tool_parse_order(const char *text, banyan_order *order) {
+  int value;
+  if (!find_value(order_names, text, &value)) {
+    return false;
+  }
+  *order = (banyan_order)value;
+  return true;
+}
+
+const char *tool_dtype_name(banyan_dtype dtype) { return find_name(dtype_names, (int)dtype); }
+
+const char *tool_scatter_name(banyan_scatter scatter) { return find_name(scatter_names, (int)scatter); }
+
+const char *tool_order_name(banyan_order order) { return find_name(order_names, (int)order); }
+
+size_t tool_dtype_bytes(banyan_dtype dtype) { return dtype == BANYAN_F32 ? 4 : 2; }
+
+/* ---- partials ---------------------------------------------------------------------------------------------------- */
+
+double tool_error_bound(banyan_dtype wire, uint64_t roundings) {
+  double one = wire == BANYAN_F16 ? 0x1p-11 : wire == BANYAN_BF16 ? 0x1p-8 : 0;
+  return 2e-6 + (one + 0x1p-23) * (double)roundings;
+}
+
+double tool_error_bound_of(banyan_dtype wire, const banyan_op *op) {
+  banyan_op_info info = {.size = sizeof info};
+  return tool_error_bound(wire, banyan_op_query(op, &info) == BANYAN_OK ? info.roundings : 0);
+}
+
+tool_part tool_part_of_rank(banyan_scatter scatter, int32_t tokens, int32_t heads, int32_t rank, int32_t nranks) {
+  tool_part part = {.tokens = tokens, .heads = heads};
+  if (scatter == BANYAN_SCATTER_ROOT && rank != 0) {
+    part.tokens = part.heads = 0;
+  } else if (scatter == BANYAN_SCATTER_HEADS) {
+    banyan_split(heads, nranks, rank, &part.head0, &part.heads);
+  } else if (scatter == BANYAN_SCATTER_TOKENS) {
+    banyan_split(tokens, nranks, rank, &part.token0, &part.tokens);
+  }
+  return part;
+}
+
+banyan_partial tool_partial_max_sum(float *values, float *max, float *sum, int32_t heads, int32_t value_dim) {
+  banyan_partial partial;
+  banyan_partial_init(&partial, values, BANYAN_F32, max, BANYAN_F32, heads, value_dim);
+  partial.values_kind = BANYAN_VALUES_NUMERATOR;
+  partial.sum = sum;
+  partial.stats_kind = BANYAN_STATS_MAX_SUM;
+  partial.base = BANYAN_BASE_2;
+  return partial;
+}
+
+banyan_partial tool_partial_result(float *values, int32_t heads, int32_t value_dim) {
+  banyan_partial partial;
+  banyan_partial_init(&partial, values, BANYAN_F32, NULL, BANYAN_F32, heads, value_dim);
+  return partial;
+}

@@ -1,0 +1,248 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#include "tools/common/world.h"
+
+#include <math.h>
+#include <sched.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "tools/common/launch.h"
+
+#ifdef BNY_HAVE_MPI
+#include <mpi.h>
+
+#include "banyan_mpi.h"
+#endif
+
+enum { AGREE_TEXT_BYTES = 600 };
+
+static const int64_t progress_ns = 3000000000;
+
+/* This rank as the launcher says it, or NULL. */
+static const char *launcher_rank(void) {
+  static const char *const variables[] = {"OMPI_COMM_WORLD_RANK", "PMIX_RANK", "PMI_RANK", "RANK"};
+  for (size_t i = 0; i < sizeof variables / sizeof variables[0]; i++) {
+    const char *rank = getenv(variables[i]);
+    if (rank != NULL) {
+      return rank;
+    }
+  }
+  return NULL;
+}
+
+bool tool_world_speaks(void) {
+  const char *rank = launcher_rank();
+  return rank == NULL || strcmp(rank, "0") == 0;
+}
+
+bool tool_world_launch(const tool_world_options *options, char **argv, int *exit_status) {
+  if (options->ranks == 0 || bny_launch_under_mpi() || bny_launch_env_present()) {
+    return false;
+  }
+  *exit_status = bny_launch_local(options->ranks, argv, options->pin);
+  return true;
+}
+
+/* The CPU for a rank: of those that this process may use, number `index`, from the beginning again if there are
+ * fewer. */
+static void pin_to_cpu(int32_t index) {
+  cpu_set_t allowed, one;
+  if (sched_getaffinity(0, sizeof allowed, &allowed) != 0 || CPU_COUNT(&allowed) == 0) {
+    return;
+  }
+  int wanted = index % CPU_COUNT(&allowed);
+  for (int cpu = 0; cpu < CPU_SETSIZE; cpu++) {
+    if (CPU_ISSET((size_t)cpu, &allowed) && wanted-- == 0) {
+      CPU_ZERO(&one);
+      CPU_SET((size_t)cpu, &one);
+      sched_setaffinity(0, sizeof one, &one);
+      return;
+    }
+  }
+}
+
+/* The number of this rank on its host, if the launcher says it, else its rank. */
+static int32_t local_rank(int32_t rank) {
+  static const char *const variables[] = {"OMPI_COMM_WORLD_LOCAL_RANK", "MPI_LOCALRANKID", "LOCAL_RANK"};
+  for (size_t i = 0; i < sizeof variables / sizeof variables[0]; i++) {
+    const char *text = getenv(variables[i]);
+    int64_t value;
+    if (text != NULL && tool_parse_int(text, 0, INT32_MAX, &value)) {
+      return (int32_t)value;
+    }
+  }
+  return rank;
+}
+
+static bool join_mpi(const banyan_comm_config *config, tool_world *world, tool_error *error) {
+#ifdef BNY_HAVE_MPI
+  if (MPI_Init(NULL, NULL) != MPI_SUCCESS) {
+    return tool_error_set(error, "MPI_Init failed");
+  }
+  world->mpi = true;
+  world->how = "under mpirun";
+  banyan_status status = banyan_comm_create_mpi(MPI_COMM_WORLD, config, &world->comm);
+  return status == BANYAN_OK || tool_error_banyan(error, status, "cannot create a communicator from MPI");
+#else
+  (void)config;
+  (void)world;
+  return tool_error_set(error, "started by mpirun, but built without MPI: use --ranks N, or build with MPI");
+#endif
+}
+
+static bool join_env(const banyan_comm_config *config, tool_world *world, tool_error *error) {
+  banyan_env *env;
+  banyan_bootstrap bootstrap = {.size = sizeof bootstrap};
+  world->how = bny_launch_is_rank() ? "local processes" : "from RANK and WORLD_SIZE";
+  banyan_status status = banyan_env_create(config->timeout_ns, &env, &bootstrap);
+  if (status != BANYAN_OK) {
+    return tool_error_banyan(error, status, "cannot join the other ranks");
+  }
+  status = banyan_comm_create(&bootstrap, config, &world->comm);
+  bool ok = status == BANYAN_OK || tool_error_banyan(error, status, "cannot create a communicator");
+  banyan_env_destroy(env);
+  return ok;
+}
+
+static int gather_alone(void *context, const void *mine, void *all, size_t bytes, int64_t timeout_ns) {
+  (void)context;
+  (void)timeout_ns;
+  memmove(all, mine, bytes);
+  return 0;
+}
+
+static bool join_nobody(const banyan_comm_config *config, tool_world *world, tool_error *error) {
+  banyan_bootstrap bootstrap = {.size = sizeof bootstrap, .nranks = 1, .allgather = gather_alone};
+  world->how = "one process";
+  banyan_status status = banyan_comm_create(&bootstrap, config, &world->comm);
+  return status == BANYAN_OK || tool_error_banyan(error, status, "cannot create a communicator");
+}
+
+bool tool_world_join(const tool_world_options *options, tool_world *world, tool_error *error) {
+  *world = (tool_world){.program = options->program, .nranks = 1};
+  banyan_comm_config config = {.size = sizeof config, .timeout_ns = options->timeout_ns};
+  bool ok = bny_launch_under_mpi()     ? join_mpi(&config, world, error)
+            : bny_launch_env_present() ? join_env(&config, world, error)
+                                       : join_nobody(&config, world, error);
+  if (!ok) {
+    return false;
+  }
+  world->rank = banyan_comm_rank(world->comm);
+  world->nranks = banyan_comm_nranks(world->comm);
+  if (options->ranks != 0 && options->ranks != world->nranks) {
+    tool_error_set(error, "--ranks %d, but the launcher started %d", options->ranks, world->nranks);
+    error->everywhere = true;
+    return false;
+  }
+  if (options->pin) {
+    pin_to_cpu(local_rank(world->rank));
+  }
+  return true;
+}
+
+void tool_world_leave(tool_world *world, bool failed) {
+  if (failed && world->comm != NULL) {
+    banyan_comm_abort(world->comm, "this rank gave up");
+  }
+  banyan_comm_destroy(world->comm);
+  world->comm = NULL;
+#ifdef BNY_HAVE_MPI
+  if (world->mpi) {
+    if (failed) {
+      fflush(stdout);
+      fflush(stderr);
+      MPI_Abort(MPI_COMM_WORLD, 1);
+    }
+    MPI_Finalize();
+  }
+#endif
+}
+
+bool tool_world_gather(const tool_world *world, const void *mine, size_t bytes, void *all, tool_error *error) {
+  size_t *counts = malloc((size_t)world->nranks * sizeof *counts);
+  if (counts == NULL) {
+    return tool_error_set(error, "out of memory");
+  }
+  for (int32_t r = 0; r < world->nranks; r++) {
+    counts[r] = bytes;
+  }
+  banyan_status status = banyan_gather(world->comm, mine, all, counts);
+  free(counts);
+  return status == BANYAN_OK || tool_error_banyan(error, status, "exchange of results");
+}
+
+bool tool_world_max(const tool_world *world, double *values, int count, tool_error *error) {
+  size_t bytes = (size_t)count * sizeof *values;
+  double *all = malloc((size_t)world->nranks * bytes);
+  bool ok = all != NULL || tool_error_set(error, "out of memory");
+  ok = ok && tool_world_gather(world, values, bytes, all, error);
+  for (int32_t r = 0; ok && r < world->nranks; r++) {
+    for (int i = 0; i < count; i++) {
+      double value = all[(size_t)r * (size_t)count + (size_t)i];
+      value = isnan(value) ? INFINITY : value;
+      values[i] = r == 0 || value > values[i] ? value : values[i];
+    }
+  }
+  free(all);
+  return ok;
+}
+
+typedef struct agreement {
+  int32_t ok;
+  char text[AGREE_TEXT_BYTES];
+} agreement;
+
+bool tool_world_agree(const tool_world *world, bool ok, tool_error *error) {
+  agreement mine = {.ok = ok};
+  agreement *all = calloc((size_t)world->nranks, sizeof *all);
+  if (!ok) {
+    snprintf(mine.text, sizeof mine.text, "%s", error->text);
+  }
+  tool_error exchange = {.text = ""};
+  bool gathered = all == NULL ? tool_error_set(&exchange, "out of memory")
+                              : tool_world_gather(world, &mine, sizeof mine, all, &exchange);
+  if (!gathered && ok) {
+    *error = exchange; /* otherwise this rank knows better why */
+  }
+  for (int32_t r = 0; gathered && r < world->nranks; r++) {
+    if (!all[r].ok) {
+      all[r].text[AGREE_TEXT_BYTES - 1] = '\0';
+      if (r == 0) {
+        tool_error_set(error, "%s", all[r].text);
+      } else {
+        tool_error_set(error, "%s (rank %d)", all[r].text, r);
+      }
+      error->everywhere = true;
+      gathered = false;
+      break;
+    }
+  }
+  free(all);
+  return gathered;
+}
+
+void tool_world_progress(const tool_world *world, tool_progress *progress, const char *what, int64_t done,
+                         int64_t all) {
+  int64_t now = tool_now_ns();
+  if (progress->start_ns == 0) {
+    progress->start_ns = progress->said_ns = now;
+  }
+  if (world->rank == 0 && now - progress->said_ns > progress_ns) {
+    fprintf(stderr, "%s: %s: %lld %% after %lld s\n", world->program, what, (long long)(100 * done / all),
+            (long long)((now - progress->start_ns) / 1000000000));
+    progress->said_ns = now;
+  }
+}
+
+void tool_world_complain(const tool_world *world, const tool_error *error) {
+  if (error->everywhere && world->rank != 0) {
+    return;
+  }
+  const char *rank = launcher_rank();
+  if (rank == NULL || error->everywhere) {
+    fprintf(stderr, "%s: %s\n", world->program, error->text);
+  } else {
+    fprintf(stderr, "%s: rank %.10s: %s\n", world->program, rank, error->text);
+  }
+}

@@ -1,0 +1,62 @@
+/* SPDX-License-Identifier: Apache-2.0
+ * How the ranks of a tool come about: under mpirun from MPI, from the variables RANK and WORLD_SIZE, as local processes
+ * that the tool starts itself (--ranks N), or one rank alone. And the little that they tell each other besides. */
+#ifndef TOOL_WORLD_H
+#define TOOL_WORLD_H
+
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+
+#include "banyan.h"
+#include "tools/common/util.h"
+
+typedef struct tool_world_options {
+  const char *program;
+  int32_t ranks;      /* of --ranks; 0: not given */
+  int64_t timeout_ns; /* 0: the library's default */
+  bool pin;           /* each rank to one CPU of those allowed */
+} tool_world_options;
+
+typedef struct tool_world {
+  banyan_comm *comm;
+  int32_t rank;
+  int32_t nranks;
+  bool mpi;        /* ranks are those of MPI_COMM_WORLD */
+  const char *how; /* "under mpirun" */
+  const char *program;
+} tool_world;
+
+/* True in exactly one of the processes that a launcher started with the same arguments, before they know each other. */
+bool tool_world_speaks(void);
+
+/* If this process is to start the ranks: starts them, waits, sets *exit_status and returns true. */
+bool tool_world_launch(const tool_world_options *options, char **argv, int *exit_status);
+
+/* Joins the other ranks; blocks until all are there. */
+bool tool_world_join(const tool_world_options *options, tool_world *world, tool_error *error);
+
+/* Leaves; `failed` says that this rank gives up while others may still run. Returns only if they have been told. */
+void tool_world_leave(tool_world *world, bool failed);
+
+/* `bytes` of every rank, in rank order, on every rank. */
+bool tool_world_gather(const tool_world *world, const void *mine, size_t bytes, void *all, tool_error *error);
+
+/* Each value becomes the largest over all ranks; NaN counts as infinite. */
+bool tool_world_max(const tool_world *world, double *values, int count, tool_error *error);
+
+/* True if all ranks say ok. Otherwise false on all of them, with the error text of the first that does not. *error is
+ * this rank's own where it does not. */
+bool tool_world_agree(const tool_world *world, bool ok, tool_error *error);
+
+/* On stderr from rank 0, once work goes on for a few seconds and then every few: how far it is. Begin with zeros. */
+typedef struct tool_progress {
+  int64_t start_ns, said_ns;
+} tool_progress;
+
+void tool_world_progress(const tool_world *world, tool_progress *progress, const char *what, int64_t done, int64_t all);
+
+/* "program: rank 2: text" on stderr. */
+void tool_world_complain(const tool_world *world, const tool_error *error);
+
+#endif

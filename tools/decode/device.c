@@ -1,0 +1,362 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#include "tools/decode/device.h"
+
+#include <math.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "tools/decode/device_cache.h"
+#include "tools/decode/device_report.h"
+#include "tools/common/device_time.h"
+
+enum { CACHES_MAX = 64, RUNS_MIN = 4, WARMUP = 5, ROWS_CHECKED = 6, LATENT_DIM = 576, LATENT_VALUE_DIM = 512 };
+
+/* f32 sums of products whose weights are two 16-bit terms. What the combine may cost comes on top. */
+static const double error_bound = 3e-5;
+
+typedef enum form { ATTENTION, APART, FUSED, COPY } form;
+
+/* A rank's memory on the device and its operations, one for each cache. */
+typedef struct station {
+  decode_piece keys[CACHES_MAX], values[CACHES_MAX]; /* MLA: no values */
+  void *lengths;
+  float *rows, *out; /* o, and behind them lse */
+  banyan_op *attention[CACHES_MAX], *fused[CACHES_MAX], *combine;
+} station;
+
+typedef struct measurement {
+  const decode_device_settings *settings;
+  decode_device_result *result;
+  device_ranks ranks;
+  int32_t value_dim;
+  bool latent;
+  decode_stretch stretch;
+  decode_piece q;
+  void *copy_from, *copy_to;
+  size_t copy_bytes;
+  station stations[DEVICE_RANKS_MAX];
+} measurement;
+
+bool decode_device_built(void) { return true; }
+
+/* ---- memory ------------------------------------------------------------------------------------------------------ */
+
+static int32_t keys_of(const measurement *m, int32_t rank) {
+  int32_t first, count;
+  banyan_split(m->settings->shape.tokens, m->ranks.nranks, rank, &first, &count);
+  return count;
+}
+
+static int64_t tensor_count(const measurement *m, int32_t rank) {
+  const decode_shape *shape = &m->settings->shape;
+  return (int64_t)shape->batch * shape->kv_heads * keys_of(m, rank) * shape->head_dim;
+}
+
+static size_t rows_bytes(const measurement *m) {
+  const decode_shape *shape = &m->settings->shape;
+  return (size_t)shape->batch * (size_t)shape->heads * ((size_t)m->value_dim + 1) * sizeof(float);
+}
+
+static void set_counts(measurement *m) {
+  decode_device_result *result = m->result;
+  int64_t cache_bytes = gpu_facts_of(m->ranks.device)->cache_bytes;
+  result->kv_bytes = 0;
+  for (int32_t r = 0; r < m->ranks.nranks; r++) {
+    result->kv_bytes += tensor_count(m, r) * (m->latent ? 1 : 2) * (int64_t)sizeof(uint16_t);
+  }
+  int64_t caches = (4 * cache_bytes + result->kv_bytes - 1) / result->kv_bytes;
+  result->caches = caches < 1 || m->settings->repeat < 3 ? 1 : caches > CACHES_MAX ? CACHES_MAX : (int32_t)caches;
+  result->runs = result->caches < RUNS_MIN ? RUNS_MIN : result->caches;
+  m->copy_bytes = result->kv_bytes < 1 << 25 ? (size_t)result->kv_bytes * 16 : (size_t)1 << 29;
+}
+
+static bool take_caches(measurement *m, int32_t rank, tool_error *error) {
+  station *at = &m->stations[rank];
+  int64_t count = tensor_count(m, rank);
+  bool ok = true;
+  for (int32_t c = 0; ok && c < m->result->caches; c++) {
+    int64_t first = ((int64_t)rank * CACHES_MAX + c) * 2 * 104729;
+    ok = decode_piece_make(m->ranks.device, &m->stretch, first, count, m->ranks.streams[rank], &at->keys[c], error) &&
+         (m->latent || decode_piece_make(m->ranks.device, &m->stretch, first + 104729, count, m->ranks.streams[rank],
+                                         &at->values[c], error));
+  }
+  return ok;
+}
+
+static bool take_station(measurement *m, int32_t rank, tool_error *error) {
+  station *at = &m->stations[rank];
+  gpu *device = m->ranks.device;
+  int32_t batch = m->settings->shape.batch, keys = keys_of(m, rank);
+  int32_t *lengths = malloc((size_t)batch * sizeof *lengths);
+  if (lengths == NULL) {
+    return tool_error_set(error, "out of memory");
+  }
+  for (int32_t b = 0; b < batch; b++) {
+    lengths[b] = keys;
+  }
+  bool ok = gpu_take(device, (size_t)batch * sizeof *lengths, &at->lengths, error) &&
+            gpu_write(device, at->lengths, lengths, (size_t)batch * sizeof *lengths, error) &&
+            gpu_take(device, rows_bytes(m), (void **)(void *)&at->rows, error) &&
+            gpu_take(device, rows_bytes(m), (void **)(void *)&at->out, error) && take_caches(m, rank, error);
+  free(lengths);
+  return ok;
+}
+
+static bool take(measurement *m, tool_error *error) {
+  const decode_device_settings *settings = m->settings;
+  gpu *device = m->ranks.device;
+  int64_t q_count = (int64_t)settings->shape.batch * settings->shape.heads * settings->shape.head_dim;
+  int64_t wanted = 2 * tensor_count(m, 0) + q_count;
+  bool ok = decode_stretch_make(device, settings->dtype, wanted, settings->seed, &m->stretch, error) &&
+            decode_piece_make(device, &m->stretch, 7919, q_count, m->ranks.streams[0], &m->q, error) &&
+            gpu_take(device, m->copy_bytes, &m->copy_from, error) &&
+            gpu_take(device, m->copy_bytes, &m->copy_to, error);
+  for (int32_t r = 0; ok && r < m->ranks.nranks; r++) {
+    ok = take_station(m, r, error);
+  }
+  return ok && device_ranks_finish(&m->ranks, error);
+}
+
+static void give(measurement *m) {
+  gpu *device = m->ranks.device;
+  for (int32_t r = 0; r < m->ranks.nranks; r++) {
+    station *at = &m->stations[r];
+    banyan_op_free(at->combine);
+    for (int32_t c = 0; c < CACHES_MAX; c++) {
+      banyan_op_free(at->attention[c]);
+      banyan_op_free(at->fused[c]);
+      gpu_give(device, at->keys[c].memory);
+      gpu_give(device, at->values[c].memory);
+    }
+    gpu_give(device, at->lengths);
+    gpu_give(device, at->rows);
+    gpu_give(device, at->out);
+  }
+  gpu_give(device, m->q.memory);
+  gpu_give(device, m->copy_from);
+  gpu_give(device, m->copy_to);
+  decode_stretch_free(device, &m->stretch);
+}
+
+/* ---- operations -------------------------------------------------------------------------------------------------- */
+
+static banyan_attention_desc describe(const measurement *m, int32_t rank, int32_t c) {
+  const decode_shape *shape = &m->settings->shape;
+  const station *at = &m->stations[rank];
+  int64_t keys = keys_of(m, rank), dim = shape->head_dim;
+  const void *k = at->keys[c].memory, *v = m->latent ? k : at->values[c].memory;
+  return (banyan_attention_desc){.size = sizeof(banyan_attention_desc),
+                                 .batch = shape->batch,
+                                 .heads = shape->heads,
+                                 .kv_heads = shape->kv_heads,
+                                 .head_dim = shape->head_dim,
+                                 .value_dim = m->value_dim,
+                                 .q_dtype = m->settings->dtype,
+                                 .kv_dtype = m->settings->dtype,
+                                 .q = m->q.memory,
+                                 .q_batch_stride = shape->heads * dim,
+                                 .q_head_stride = dim,
+                                 .k = k,
+                                 .k_batch_stride = shape->kv_heads * keys * dim,
+                                 .k_head_stride = keys * dim,
+                                 .k_token_stride = dim,
+                                 .v = v,
+                                 .v_batch_stride = shape->kv_heads * keys * dim,
+                                 .v_head_stride = keys * dim,
+                                 .v_token_stride = dim,
+                                 .seq_lens = at->lengths,
+                                 .keys_max = (int32_t)keys,
+                                 .stream = m->ranks.streams[rank]};
+}
+
+static banyan_partial partial_of(const measurement *m, float *memory) {
+  const decode_shape *shape = &m->settings->shape;
+  banyan_partial made;
+  float *lse = memory + (size_t)shape->batch * (size_t)shape->heads * (size_t)m->value_dim;
+  banyan_partial_init(&made, memory, BANYAN_F32, lse, BANYAN_F32, shape->heads, m->value_dim);
+  return made;
+}
+
+static banyan_status plan(measurement *m, int32_t rank) {
+  const decode_shape *shape = &m->settings->shape;
+  station *at = &m->stations[rank];
+  banyan_comm *comm = m->ranks.ranks[rank].comm;
+  banyan_partial rows = partial_of(m, at->rows), out = partial_of(m, at->out);
+  banyan_combine_desc combine = {.size = sizeof combine,
+                                 .tokens = shape->batch,
+                                 .heads = shape->heads,
+                                 .value_dim = m->value_dim,
+                                 .wire = m->settings->wire,
+                                 .stream = m->ranks.streams[rank]};
+  banyan_status status = BANYAN_OK;
+  for (int32_t c = 0; c < m->result->caches && status == BANYAN_OK; c++) {
+    banyan_attention_desc desc = describe(m, rank, c);
+    status = banyan_attention_init(comm, &desc, &rows, &at->attention[c]);
+    if (status == BANYAN_OK && m->ranks.nranks > 1) {
+      status = banyan_attention_combine_init(comm, &desc, &combine, &out, &at->fused[c]);
+    }
+  }
+  if (status == BANYAN_OK && m->ranks.nranks > 1) {
+    status = banyan_combine_init(comm, &combine, &rows, &out, &at->combine);
+  }
+  return status;
+}
+
+static bool plan_rank(device_rank *self, void *opaque) {
+  banyan_status status = plan(opaque, self->rank);
+  return status == BANYAN_OK || tool_error_banyan(&self->error, status, "cannot plan the decode");
+}
+
+static void tell(const banyan_op *op, char *text, size_t bytes) {
+  banyan_op_info info = {.size = sizeof info};
+  text[0] = '\0';
+  if (op != NULL && banyan_op_query(op, &info) == BANYAN_OK) {
+    snprintf(text, bytes, "%s", info.reason);
+  }
+}
+
+/* ---- time -------------------------------------------------------------------------------------------------------- */
+
+typedef struct run_form {
+  measurement *m;
+  form form;
+} run_form;
+
+static bool put(void *argument, int32_t run, int32_t rank, tool_error *error) {
+  const run_form *what = argument;
+  measurement *m = what->m;
+  station *at = &m->stations[rank];
+  int32_t cache = run % m->result->caches;
+  switch (what->form) {
+  case ATTENTION: return device_time_start(at->attention[cache], error);
+  case APART: return device_time_start(at->attention[cache], error) && device_time_start(at->combine, error);
+  case FUSED: return device_time_start(at->fused[cache], error);
+  default: return gpu_copy(m->ranks.device, m->copy_to, m->copy_from, m->copy_bytes, m->ranks.streams[rank], error);
+  }
+}
+
+static bool time_form(measurement *m, form form, double *p50_us, double *p99_us, tool_error *error) {
+  run_form what = {m, form};
+  int32_t repeat = m->settings->repeat;
+  device_timing timing = {.put = put, .argument = &what, .ranks = form == COPY ? 1 : 0, .runs = m->result->runs,
+                          .warmup = repeat < WARMUP ? 1 : WARMUP, .iterations = repeat};
+  return device_time(&m->ranks, &timing, p50_us, p99_us, error);
+}
+
+/* ---- right or wrong ---------------------------------------------------------------------------------------------- */
+
+/* A row of the cache of the last run in a graph, over the shards of `nranks` ranks from `first` on. */
+static bool check_row(const measurement *m, int32_t row, int32_t first, int32_t nranks, const float *got,
+                      double *worst) {
+  const decode_shape *shape = &m->settings->shape;
+  int32_t c = (m->result->runs - 1) % m->result->caches, dim = shape->head_dim;
+  int32_t b = row / shape->heads, group = shape->heads / shape->kv_heads, kv_head = row % shape->heads / group;
+  double q[LATENT_DIM], out[LATENT_DIM], weight[LATENT_DIM];
+  for (int32_t i = 0; i < dim; i++) {
+    q[i] = decode_piece_value(&m->stretch, &m->q, (int64_t)row * dim + i);
+  }
+  decode_row wanted = {.head_dim = dim, .value_dim = m->value_dim, .v_stride = dim, .nranks = nranks,
+                       .scale = 1 / sqrt((double)dim), .q = q};
+  for (int32_t r = 0; r < nranks; r++) {
+    const station *at = &m->stations[first + r];
+    wanted.keys[r] = &at->keys[c];
+    wanted.values[r] = m->latent ? &at->keys[c] : &at->values[c];
+    wanted.lengths[r] = keys_of(m, first + r);
+    wanted.key_first[r] = wanted.value_first[r] = ((int64_t)b * shape->kv_heads + kv_head) * wanted.lengths[r] * dim;
+  }
+  if (!decode_row_attend(&m->stretch, &wanted, out, weight)) {
+    return false;
+  }
+  for (int32_t i = 0; i < m->value_dim; i++) {
+    double off = fabs((double)got[i] - out[i]) / weight[i];
+    *worst = off <= *worst ? *worst : off; /* NaN is worse */
+  }
+  return true;
+}
+
+/* Some rows of what rank `first` has in `memory`. */
+static bool check(const measurement *m, const float *memory, int32_t first, int32_t nranks, tool_error *error) {
+  int32_t rows = m->settings->shape.batch * m->settings->shape.heads;
+  int32_t step = rows > ROWS_CHECKED ? (rows - 1) / (ROWS_CHECKED - 1) : 1;
+  float got[LATENT_DIM];
+  for (int32_t row = 0; row < rows; row += step) {
+    if (!gpu_read(m->ranks.device, got, memory + (size_t)row * (size_t)m->value_dim,
+                  (size_t)m->value_dim * sizeof(float), error)) {
+      return false;
+    }
+    if (!check_row(m, row, first, nranks, got, &m->result->worst_error)) {
+      return tool_error_set(error, "out of memory");
+    }
+  }
+  return true;
+}
+
+/* Results of before must not pass for those of now. */
+static bool spoil(measurement *m, tool_error *error) {
+  bool ok = true;
+  for (int32_t r = 0; ok && r < m->ranks.nranks; r++) {
+    ok = gpu_fill(m->ranks.device, m->stations[r].rows, 0xff, rows_bytes(m), m->ranks.streams[r], error) &&
+         gpu_fill(m->ranks.device, m->stations[r].out, 0xff, rows_bytes(m), m->ranks.streams[r], error);
+  }
+  return ok && device_ranks_finish(&m->ranks, error);
+}
+
+/* ---- all --------------------------------------------------------------------------------------------------------- */
+
+static bool measure_times(measurement *m, double *copy_us, tool_error *error) {
+  decode_device_result *result = m->result;
+  double ignored;
+  int32_t nranks = m->ranks.nranks, last = nranks - 1;
+  bool ok = spoil(m, error) &&
+            time_form(m, ATTENTION, &result->attention_p50_us, &result->attention_p99_us, error) &&
+            check(m, m->stations[last].rows, last, 1, error);
+  if (ok && nranks > 1) {
+    ok = spoil(m, error) && time_form(m, APART, &result->apart_p50_us, &ignored, error) &&
+         check(m, m->stations[0].out, 0, nranks, error) && spoil(m, error) &&
+         time_form(m, FUSED, &result->fused_p50_us, &ignored, error) &&
+         check(m, m->stations[last].out, 0, nranks, error);
+  }
+  return ok && time_form(m, COPY, copy_us, &ignored, error);
+}
+
+static bool measure(measurement *m, tool_error *error) {
+  decode_device_result *result = m->result;
+  double copy_us = 0;
+  if (!take(m, error) || !device_ranks_call(&m->ranks, plan_rank, m, error) || !measure_times(m, &copy_us, error)) {
+    return false;
+  }
+  tell(m->stations[0].attention[0], result->kernel, sizeof result->kernel);
+  tell(m->stations[0].fused[0], result->fused, sizeof result->fused);
+  result->copy_gbps = copy_us > 0 ? 2e-3 * (double)m->copy_bytes / copy_us : 0;
+  double gbps = result->attention_p50_us > 0 ? 1e-3 * (double)result->kv_bytes / result->attention_p50_us : 0;
+  result->copy_share = result->copy_gbps > 0 ? gbps / result->copy_gbps : 0;
+  double combined = m->ranks.nranks > 1 ? tool_error_bound_of(m->settings->wire, m->stations[0].combine) : 0;
+  result->verified = result->worst_error <= error_bound + combined;
+  return true;
+}
+
+bool decode_device_work(const decode_device_settings *settings, bool json, bool *verified, tool_error *error) {
+  decode_device_result result = {.kv_bytes = 0};
+  measurement *m = calloc(1, sizeof *m);
+  if (m == NULL) {
+    return tool_error_set(error, "out of memory");
+  }
+  *m = (measurement){.settings = settings, .result = &result};
+  m->latent = settings->shape.head_dim == LATENT_DIM;
+  m->value_dim = m->latent ? LATENT_VALUE_DIM : settings->shape.head_dim;
+  bool ok = settings->shape.tokens >= settings->nranks && settings->shape.head_dim <= LATENT_DIM;
+  ok = (ok || tool_error_set(error, "on a device every rank has a key at least, and head_dim is 576 at most")) &&
+       device_ranks_open(settings->device, settings->nranks, settings->timeout_ns, &m->ranks, error);
+  if (ok) {
+    set_counts(m);
+    ok = measure(m, error);
+    ok = ok && (decode_device_report(gpu_facts_of(m->ranks.device), settings, &result, json) ||
+                tool_error_set(error, "cannot write to standard output"));
+    give(m);
+    *verified = result.verified;
+    device_ranks_close(&m->ranks);
+  }
+  free(m);
+  return ok;
+}

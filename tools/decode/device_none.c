@@ -1,0 +1,10 @@
+/* SPDX-License-Identifier: Apache-2.0
+ * In place of decode_device.c where CUDA's headers are missing. */
+#include "tools/decode/device.h"
+
+bool decode_device_built(void) { return false; }
+
+bool decode_device_work(const decode_device_settings *settings, bool json, bool *verified, tool_error *error) {
+  (void)settings, (void)json, (void)verified;
+  return tool_error_set(error, "--device: this program was built without CUDA");
+}

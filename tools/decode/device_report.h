@@ -1,0 +1,13 @@
+/* SPDX-License-Identifier: Apache-2.0
+ * What banyan-decode says of a decode on a GPU, on stdout. */
+#ifndef DECODE_DEVICE_REPORT_H
+#define DECODE_DEVICE_REPORT_H
+
+#include "tools/decode/device.h"
+#include "tools/common/gpu.h"
+
+/* False if it could not be written. */
+bool decode_device_report(const gpu_facts *facts, const decode_device_settings *settings,
+                          const decode_device_result *result, bool json);
+
+#endif

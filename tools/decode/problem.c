@@ -1,0 +1,368 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#include "tools/decode/problem.h"
+
+#include <ctype.h>
+#include <errno.h>
+#include <inttypes.h>
+#include <math.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "tools/common/float.h"
+
+/* Tokens are read in pieces of about this many elements. */
+enum { PIECE_ELEMENTS = 1 << 16 };
+
+/* Standard deviations of the random values: logits of deviation 1.5, so that some keys weigh more than others. */
+static const float query_deviation = 1.5f;
+
+static bool set_lengths(decode_problem *problem, tool_error *error) {
+  problem->lengths = malloc((size_t)problem->batch * sizeof *problem->lengths);
+  if (problem->lengths == NULL) {
+    return tool_error_set(error, "out of memory");
+  }
+  for (int32_t b = 0; b < problem->batch; b++) {
+    problem->lengths[b] = problem->tokens;
+  }
+  return true;
+}
+
+/* ---- from a file ------------------------------------------------------------------------------------------------- */
+
+static const char tensor_letters[] = "qkv";
+
+static const safetensor *find_tensor(const decode_problem *problem, int32_t layer_number, decode_tensor tensor) {
+  char name[40];
+  snprintf(name, sizeof name, "layers.%" PRId32 ".%c", layer_number, tensor_letters[tensor]);
+  return safetensors_find(problem->file, name);
+}
+
+/* True if `name` is layers.L.q, with L written as find_tensor() writes it. */
+static bool parse_query_name(const char *name, int32_t *layer_number) {
+  const char *digits = name + strlen("layers.");
+  if (strncmp(name, "layers.", strlen("layers.")) != 0 || !isdigit((unsigned char)*digits)) {
+    return false;
+  }
+  char *end;
+  errno = 0;
+  long number = strtol(digits, &end, 10);
+  if (errno != 0 || number > INT32_MAX || strcmp(end, ".q") != 0 || (digits[0] == '0' && end != digits + 1)) {
+    return false;
+  }
+  *layer_number = (int32_t)number;
+  return true;
+}
+
+static int compare_numbers(const void *a, const void *b) {
+  int32_t x = *(const int32_t *)a, y = *(const int32_t *)b;
+  return (x > y) - (x < y);
+}
+
+static bool find_layers(decode_problem *problem, tool_error *error) {
+  size_t count = safetensors_count(problem->file);
+  problem->layer_numbers = calloc(count + 1, sizeof *problem->layer_numbers);
+  if (problem->layer_numbers == NULL) {
+    return tool_error_set(error, "out of memory");
+  }
+  for (size_t i = 0; i < count; i++) {
+    if (parse_query_name(safetensors_at(problem->file, i)->name, &problem->layer_numbers[problem->layers])) {
+      problem->layers++;
+    }
+  }
+  if (problem->layers == 0) {
+    return tool_error_set(error, "%s: no tensor layers.L.q, so there is nothing to decode",
+                          safetensors_path(problem->file));
+  }
+  qsort(problem->layer_numbers, (size_t)problem->layers, sizeof *problem->layer_numbers, compare_numbers);
+  return true;
+}
+
+static bool check_tensor(const decode_problem *problem, int32_t layer_number, decode_tensor tensor, int32_t dims,
+                         const int64_t *shape, tool_error *error) {
+  const char *path = safetensors_path(problem->file);
+  char letter = tensor_letters[tensor];
+  const safetensor *t = find_tensor(problem, layer_number, tensor);
+  if (t == NULL) {
+    return tool_error_set(error, "%s: tensor layers.%d.%c is missing", path, layer_number, letter);
+  }
+  if (!t->supported) {
+    return tool_error_set(error, "%s: tensor %s: dtype %s is not one of F32, F16 and BF16", path, t->name,
+                          t->dtype_name);
+  }
+  bool same = t->dims == dims;
+  for (int32_t i = 0; same && i < dims; i++) {
+    same = t->shape[i] == shape[i];
+  }
+  if (!same && dims == 3) {
+    return tool_error_set(error, "%s: tensor %s: shape is not [%lld, %lld, %lld] as in the first layer", path, t->name,
+                          (long long)shape[0], (long long)shape[1], (long long)shape[2]);
+  }
+  if (!same) {
+    return tool_error_set(error,
+                          "%s: tensor %s: shape is not [%lld, %lld, %lld, %lld] as q and the first layer's k say", path,
+                          t->name, (long long)shape[0], (long long)shape[1], (long long)shape[2], (long long)shape[3]);
+  }
+  return true;
+}
+
+static bool check_shapes(decode_problem *problem, tool_error *error) {
+  const char *path = safetensors_path(problem->file);
+  const safetensor *q = find_tensor(problem, problem->layer_numbers[0], DECODE_Q);
+  const safetensor *k = find_tensor(problem, problem->layer_numbers[0], DECODE_K);
+  if (k == NULL) {
+    return tool_error_set(error, "%s: tensor layers.%d.k is missing", path, problem->layer_numbers[0]);
+  }
+  if (q->dims != 3 || k->dims != 4) {
+    return tool_error_set(error, "%s: tensor %s: shape is not [batch, %s, head_dim]", path,
+                          q->dims != 3 ? q->name : k->name, q->dims != 3 ? "heads" : "kv_heads, tokens");
+  }
+  const int64_t q_shape[3] = {q->shape[0], q->shape[1], q->shape[2]};
+  const int64_t k_shape[4] = {q->shape[0], k->shape[1], k->shape[2], q->shape[2]};
+  for (int i = 0; i < 4; i++) {
+    if (k_shape[i] < 1 || k_shape[i] > INT32_MAX || q_shape[i % 3] < 1 || q_shape[i % 3] > INT32_MAX) {
+      return tool_error_set(error, "%s: tensors %s and %s: a size is 0 or too large", path, q->name, k->name);
+    }
+  }
+  if (q_shape[1] % k_shape[1] != 0) {
+    return tool_error_set(error, "%s: %lld heads are not a multiple of %lld KV heads", path, (long long)q_shape[1],
+                          (long long)k_shape[1]);
+  }
+  for (int32_t i = 0; i < problem->layers; i++) {
+    if (!check_tensor(problem, problem->layer_numbers[i], DECODE_Q, 3, q_shape, error) ||
+        !check_tensor(problem, problem->layer_numbers[i], DECODE_K, 4, k_shape, error) ||
+        !check_tensor(problem, problem->layer_numbers[i], DECODE_V, 4, k_shape, error)) {
+      return false;
+    }
+  }
+  problem->batch = (int32_t)q_shape[0];
+  problem->heads = (int32_t)q_shape[1];
+  problem->head_dim = (int32_t)q_shape[2];
+  problem->kv_heads = (int32_t)k_shape[1];
+  problem->tokens = (int32_t)k_shape[2];
+  return true;
+}
+
+static bool set_scale(decode_problem *problem, tool_error *error) {
+  problem->scale = (float)(1 / sqrt((double)problem->head_dim));
+  const char *text = problem->file == NULL ? NULL : safetensors_metadata(problem->file, "scale");
+  if (text == NULL) {
+    return true;
+  }
+  char *end;
+  double scale = strtod(text, &end);
+  if (end == text || *end != '\0' || !(scale > 0) || !isfinite((float)scale) || (float)scale == 0) {
+    return tool_error_set(error, "%s: metadata: scale \"%.40s\" is not a positive number",
+                          safetensors_path(problem->file), text);
+  }
+  problem->scale = (float)scale;
+  return true;
+}
+
+bool decode_problem_open(const char *path, banyan_dtype dtype, decode_problem *problem, tool_error *error) {
+  decode_problem opened = {.dtype = dtype == 0 ? BANYAN_F32 : dtype};
+  if (!safetensors_open(path, &opened.file, error)) {
+    return false;
+  }
+  if (!find_layers(&opened, error) || !check_shapes(&opened, error) || !set_scale(&opened, error) ||
+      !set_lengths(&opened, error)) {
+    decode_problem_close(&opened);
+    return false;
+  }
+  *problem = opened;
+  return true;
+}
+
+/* ---- from a seed ------------------------------------------------------------------------------------------------- */
+
+bool decode_problem_make(const decode_shape *shape, banyan_dtype dtype, uint64_t seed, decode_problem *problem,
+                         tool_error *error) {
+  decode_problem made = {.layers = 1,
+                         .batch = shape->batch,
+                         .heads = shape->heads,
+                         .kv_heads = shape->kv_heads,
+                         .head_dim = shape->head_dim,
+                         .tokens = shape->tokens,
+                         .dtype = dtype == 0 ? BANYAN_F32 : dtype,
+                         .seed = seed};
+  made.layer_numbers = calloc(1, sizeof *made.layer_numbers);
+  if (made.layer_numbers == NULL || !set_lengths(&made, error) || !set_scale(&made, error)) {
+    decode_problem_close(&made);
+    return tool_error_set(error, "out of memory");
+  }
+  for (int32_t b = 1; shape->ragged && b < made.batch; b++) {
+    made.lengths[b] = (int32_t)(tool_mix64(tool_mix64(seed) ^ (uint64_t)b) % (uint64_t)made.tokens) + 1;
+  }
+  *problem = made;
+  return true;
+}
+
+void decode_problem_close(decode_problem *problem) {
+  free(problem->lengths);
+  free(problem->layer_numbers);
+  safetensors_close(problem->file);
+  *problem = (decode_problem){.layers = 0};
+}
+
+/* ---- reading ----------------------------------------------------------------------------------------------------- */
+
+static bool read_file(const decode_problem *problem, int32_t layer, decode_tensor tensor, uint64_t first, size_t count,
+                      float *values, tool_error *error) {
+  const safetensor *t = find_tensor(problem, problem->layer_numbers[layer], tensor);
+  tool_floats_load(t->dtype, (const char *)t->data + first * tool_dtype_bytes(t->dtype), count, values);
+  for (size_t i = 0; i < count; i++) {
+    if (!isfinite(values[i])) {
+      return tool_error_set(error, "%s: tensor %s: element %" PRIu64 " is not finite", safetensors_path(problem->file),
+                            t->name, first + i);
+    }
+  }
+  return true;
+}
+
+/* What is computed with is what is kept: values rounded to the dtype. */
+static bool keep(const decode_problem *problem, int32_t layer, decode_tensor tensor, size_t count, float *values,
+                 tool_error *error) {
+  uint16_t kept[256];
+  for (size_t i = 0; i < count; i += 256) {
+    size_t n = count - i < 256 ? count - i : 256;
+    tool_floats_store(problem->dtype, values + i, n, kept);
+    tool_floats_load(problem->dtype, kept, n, values + i);
+    for (size_t j = i; j < i + n; j++) {
+      if (!isfinite(values[j])) {
+        return tool_error_set(error, "layers.%d.%c has values beyond the range of %s", problem->layer_numbers[layer],
+                              tensor_letters[tensor], tool_dtype_name(problem->dtype));
+      }
+    }
+  }
+  return true;
+}
+
+bool decode_problem_read(const decode_problem *problem, int32_t layer, decode_tensor tensor, int32_t sequence,
+                         int32_t kv_head, int32_t first, int32_t count, float *values, tool_error *error) {
+  uint64_t dim = (uint64_t)problem->head_dim;
+  uint64_t line =
+      tensor == DECODE_Q ? (uint64_t)sequence : (uint64_t)sequence * (uint64_t)problem->kv_heads + (uint64_t)kv_head;
+  uint64_t length = (uint64_t)(tensor == DECODE_Q ? problem->heads : problem->tokens);
+  uint64_t place = (line * length + (uint64_t)first) * dim;
+  size_t elements = (size_t)count * (size_t)dim;
+  if (problem->file != NULL) {
+    if (!read_file(problem, layer, tensor, place, elements, values, error)) {
+      return false;
+    }
+  } else {
+    tool_floats_random(tool_mix64(problem->seed) ^ (uint64_t)tensor, place, elements,
+                       tensor == DECODE_Q ? query_deviation : 1.0f, values);
+  }
+  return problem->dtype == BANYAN_F32 || keep(problem, layer, tensor, elements, values, error);
+}
+
+bool decode_problem_query(const decode_problem *problem, int32_t layer, void **q, tool_error *error) {
+  size_t line = (size_t)problem->heads * (size_t)problem->head_dim;
+  size_t element = tool_dtype_bytes(problem->dtype);
+  char *kept = tool_allocate((size_t)problem->batch * line * element);
+  float *values = malloc(line * sizeof *values);
+  bool ok = (kept != NULL && values != NULL) || tool_error_set(error, "out of memory");
+  for (int32_t b = 0; ok && b < problem->batch; b++) {
+    ok = decode_problem_read(problem, layer, DECODE_Q, b, 0, 0, problem->heads, values, error);
+    if (ok) {
+      tool_floats_store(problem->dtype, values, line, kept + (size_t)b * line * element);
+    }
+  }
+  free(values);
+  if (!ok) {
+    free(kept);
+    return false;
+  }
+  *q = kept;
+  return true;
+}
+
+/* ---- shards ------------------------------------------------------------------------------------------------------ */
+
+void decode_problem_shard_lengths(const decode_problem *problem, int32_t rank, int32_t nranks, int32_t *lengths) {
+  for (int32_t b = 0; b < problem->batch; b++) {
+    int32_t first;
+    banyan_split(problem->lengths[b], nranks, rank, &first, &lengths[b]);
+  }
+}
+
+bool decode_shard_make(const decode_problem *problem, int32_t rank, int32_t nranks, decode_shard *shard,
+                       tool_error *error) {
+  int32_t first, capacity;
+  banyan_split(problem->tokens, nranks, 0, &first, &capacity); /* rank 0 has the most */
+  size_t bytes = 2 * tool_dtype_bytes(problem->dtype);
+  const int32_t sizes[] = {problem->batch, problem->kv_heads, capacity, problem->head_dim};
+  for (int i = 0; i < 4; i++) {
+    if (__builtin_mul_overflow(bytes, (size_t)sizes[i], &bytes)) {
+      return tool_error_set(error, "the shard of rank %d is too large for memory", rank);
+    }
+  }
+  void *block = tool_allocate(bytes);
+  if (block == NULL) {
+    return tool_error_set(error, "no memory for the shard of rank %d, %zu bytes", rank, bytes);
+  }
+  *shard = (decode_shard){.block = block, .bytes = bytes, .capacity = capacity};
+  return true;
+}
+
+bool decode_shard_fill(const decode_problem *problem, int32_t layer, int32_t rank, int32_t nranks, decode_shard *shard,
+                       tool_error *error) {
+  int32_t dim = problem->head_dim;
+  int32_t piece = PIECE_ELEMENTS / dim > 0 ? PIECE_ELEMENTS / dim : 1;
+  size_t element = tool_dtype_bytes(problem->dtype);
+  float *values = malloc((size_t)piece * (size_t)dim * sizeof *values);
+  if (values == NULL) {
+    return tool_error_set(error, "out of memory");
+  }
+  bool ok = true;
+  int64_t lines = (int64_t)problem->batch * problem->kv_heads;
+  for (int64_t line = 0; ok && line < 2 * lines; line++) { /* those of k, then those of v */
+    int32_t sequence = (int32_t)(line % lines / problem->kv_heads), kv_head = (int32_t)(line % problem->kv_heads);
+    int32_t first, number;
+    banyan_split(problem->lengths[sequence], nranks, rank, &first, &number);
+    char *target = (char *)shard->block + (size_t)line * (size_t)shard->capacity * (size_t)dim * element;
+    for (int32_t t = 0; ok && t < number; t += piece) {
+      int32_t count = number - t < piece ? number - t : piece;
+      ok = decode_problem_read(problem, layer, line < lines ? DECODE_K : DECODE_V, sequence, kv_head, first + t, count,
+                               values, error);
+      if (ok) {
+        tool_floats_store(problem->dtype, values, (size_t)count * (size_t)dim,
+                          target + (size_t)t * (size_t)dim * element);
+      }
+    }
+  }
+  free(values);
+  return ok;
+}
+
+void decode_shard_free(decode_shard *shard) {
+  free(shard->block);
+  *shard = (decode_shard){.block = NULL};
+}
+
+banyan_attention_desc decode_shard_attention(const decode_problem *problem, const void *q, const decode_shard *shard,
+                                             const int32_t *lengths) {
+  int64_t token = problem->head_dim, head = token * shard->capacity, sequence = head * problem->kv_heads;
+  return (banyan_attention_desc){
+      .size = sizeof(banyan_attention_desc),
+      .batch = problem->batch,
+      .heads = problem->heads,
+      .kv_heads = problem->kv_heads,
+      .head_dim = problem->head_dim,
+      .scale = problem->scale,
+      .q_dtype = problem->dtype,
+      .kv_dtype = problem->dtype,
+      .q = q,
+      .q_batch_stride = token * problem->heads,
+      .q_head_stride = token,
+      .k = shard->block,
+      .k_batch_stride = sequence,
+      .k_head_stride = head,
+      .k_token_stride = token,
+      .v = (const char *)shard->block + shard->bytes / 2,
+      .v_batch_stride = sequence,
+      .v_head_stride = head,
+      .v_token_stride = token,
+      .seq_lens = lengths,
+  };
+}

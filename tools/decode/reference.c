@@ -1,0 +1,204 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#include "tools/decode/reference.h"
+
+#include <math.h>
+#include <stdlib.h>
+
+/* Keys that are read and weighed at a time, and multiplications between two signs of life. */
+enum { BLOCK_TOKENS = 256 };
+static const double round_multiplications = 4e8;
+
+/* Rows [row0, row0 + rows) belong to this rank. out collects numerators, max and sum belong to each row. */
+typedef struct reference_work {
+  const decode_problem *problem;
+  int32_t layer;
+  int32_t row0, rows;
+  double *out, *max, *sum;
+  float *values;     /* [BLOCK_TOKENS][head_dim]: as read */
+  double *q, *k, *v; /* [head_dim], [BLOCK_TOKENS][head_dim] twice */
+  double *weights;   /* [BLOCK_TOKENS] */
+} reference_work;
+
+static double dot(const double *a, const double *b, int32_t count) {
+  double sums[8] = {0};
+  int32_t i = 0;
+  for (; i + 8 <= count; i += 8) {
+    for (int j = 0; j < 8; j++) {
+      sums[j] += a[i + j] * b[i + j];
+    }
+  }
+  for (; i < count; i++) {
+    sums[0] += a[i] * b[i];
+  }
+  return ((sums[0] + sums[1]) + (sums[2] + sums[3])) + ((sums[4] + sums[5]) + (sums[6] + sums[7]));
+}
+
+/* Adds `count` keys to one row: n += sum of exp(t - max) v, d += sum of exp(t - max), rescaled where max grows. */
+static bool add_keys(const reference_work *work, int32_t row, int32_t count, tool_error *error) {
+  const decode_problem *problem = work->problem;
+  int32_t dim = problem->head_dim, index = row - work->row0;
+  if (!decode_problem_read(problem, work->layer, DECODE_Q, row / problem->heads, 0, row % problem->heads, 1,
+                           work->values, error)) {
+    return false;
+  }
+  for (int32_t i = 0; i < dim; i++) {
+    work->q[i] = (double)work->values[i];
+  }
+  double max = work->max[index];
+  for (int32_t t = 0; t < count; t++) {
+    work->weights[t] = (double)problem->scale * dot(work->q, work->k + (size_t)t * (size_t)dim, dim);
+    max = work->weights[t] > max ? work->weights[t] : max;
+  }
+  double rescale = work->max[index] == max ? 1 : exp(work->max[index] - max);
+  double *out = work->out + (size_t)index * (size_t)dim;
+  for (int32_t i = 0; i < dim; i++) {
+    out[i] *= rescale;
+  }
+  double sum = work->sum[index] * rescale;
+  for (int32_t t = 0; t < count; t++) {
+    double weight = exp(work->weights[t] - max);
+    const double *v = work->v + (size_t)t * (size_t)dim;
+    sum += weight;
+    for (int32_t i = 0; i < dim; i++) {
+      out[i] += weight * v[i];
+    }
+  }
+  work->max[index] = max;
+  work->sum[index] = sum;
+  return true;
+}
+
+static bool read_block(const reference_work *work, decode_tensor tensor, int32_t sequence, int32_t kv_head,
+                       int32_t first, int32_t count, double *target, tool_error *error) {
+  if (!decode_problem_read(work->problem, work->layer, tensor, sequence, kv_head, first, count, work->values, error)) {
+    return false;
+  }
+  for (size_t i = 0; i < (size_t)count * (size_t)work->problem->head_dim; i++) {
+    target[i] = (double)work->values[i];
+  }
+  return true;
+}
+
+/* One block of keys of one (sequence, KV head), for those of its rows that are this rank's. */
+static bool do_block(const reference_work *work, int32_t group, int32_t block, tool_error *error) {
+  const decode_problem *problem = work->problem;
+  int32_t sequence = group / problem->kv_heads, kv_head = group % problem->kv_heads;
+  int32_t sharing = problem->heads / problem->kv_heads;
+  int32_t first = block * BLOCK_TOKENS, left = problem->lengths[sequence] - first;
+  int32_t count = left < BLOCK_TOKENS ? left : BLOCK_TOKENS;
+  if (!read_block(work, DECODE_K, sequence, kv_head, first, count, work->k, error) ||
+      !read_block(work, DECODE_V, sequence, kv_head, first, count, work->v, error)) {
+    return false;
+  }
+  for (int32_t i = 0; i < sharing; i++) {
+    int32_t row = group * sharing + i; /* sequence * heads + kv_head * sharing + i */
+    if (row >= work->row0 && row < work->row0 + work->rows && !add_keys(work, row, count, error)) {
+      return false;
+    }
+  }
+  return true;
+}
+
+static int32_t blocks_of_group(const decode_problem *problem, int32_t group) {
+  return (problem->lengths[group / problem->kv_heads] + BLOCK_TOKENS - 1) / BLOCK_TOKENS;
+}
+
+/* The blocks of this rank, and `rounds` barriers spread over them: ranks that have less to do wait in barriers, each
+ * far shorter than the deadline. A failure of this rank does not stop its barriers. */
+static bool do_work(const tool_world *world, const reference_work *work, int64_t rounds, tool_error *error) {
+  const decode_problem *problem = work->problem;
+  int32_t sharing = problem->heads / problem->kv_heads;
+  int32_t group0 = work->row0 / sharing,
+          groups = work->rows == 0 ? 0 : (work->row0 + work->rows - 1) / sharing + 1 - group0;
+  int64_t blocks = 0, done = 0, round = 0;
+  tool_progress progress = {.start_ns = 0};
+  for (int32_t g = 0; g < groups; g++) {
+    blocks += blocks_of_group(problem, group0 + g);
+  }
+  bool ok = true;
+  int32_t group = group0, block = 0;
+  while (round < rounds) {
+    if (done < blocks) {
+      ok = ok && do_block(work, group, block, error);
+      done++;
+      if (++block == blocks_of_group(problem, group)) {
+        group++;
+        block = 0;
+      }
+    }
+    for (; round < rounds && (done == blocks || done * rounds >= (round + 1) * blocks); round++) {
+      banyan_status status = banyan_barrier(world->comm);
+      if (status != BANYAN_OK) {
+        return tool_error_banyan(error, status, "computing the reference");
+      }
+      tool_world_progress(world, &progress, "computing the double-precision reference", round + 1, rounds);
+    }
+  }
+  for (int32_t r = 0; r < work->rows; r++) {
+    for (int32_t i = 0; i < problem->head_dim; i++) {
+      work->out[(size_t)r * (size_t)problem->head_dim + (size_t)i] /= work->sum[r];
+    }
+  }
+  return ok;
+}
+
+static bool gather_rows(const tool_world *world, const reference_work *work, double *all, tool_error *error) {
+  size_t *counts = malloc((size_t)world->nranks * sizeof *counts);
+  if (counts == NULL) {
+    return tool_error_set(error, "out of memory");
+  }
+  for (int32_t r = 0; r < world->nranks; r++) {
+    int32_t first, number;
+    banyan_split(work->problem->batch * work->problem->heads, world->nranks, r, &first, &number);
+    counts[r] = (size_t)number * (size_t)work->problem->head_dim * sizeof *all;
+  }
+  banyan_status status = banyan_gather(world->comm, work->out, all, counts);
+  free(counts);
+  return status == BANYAN_OK || tool_error_banyan(error, status, "collecting the reference");
+}
+
+static int64_t rounds_of(const decode_problem *problem, int32_t nranks) {
+  double keys = 0;
+  for (int32_t b = 0; b < problem->batch; b++) {
+    keys += problem->lengths[b];
+  }
+  return 1 + (int64_t)(keys * problem->heads * problem->head_dim * 2 / nranks / round_multiplications);
+}
+
+bool decode_reference_make(const tool_world *world, const decode_problem *problem, int32_t layer, double **rows,
+                           tool_error *error) {
+  size_t dim = (size_t)problem->head_dim;
+  reference_work work = {.problem = problem, .layer = layer};
+  banyan_split(problem->batch * problem->heads, world->nranks, world->rank, &work.row0, &work.rows);
+  double *all = tool_allocate((size_t)problem->batch * (size_t)problem->heads * dim * sizeof *all);
+  work.out = tool_allocate((size_t)work.rows * dim * sizeof *work.out);
+  work.max = tool_allocate((size_t)work.rows * sizeof *work.max);
+  work.sum = tool_allocate((size_t)work.rows * sizeof *work.sum);
+  work.values = tool_allocate(BLOCK_TOKENS * dim * sizeof *work.values);
+  work.q = tool_allocate(dim * sizeof *work.q);
+  work.k = tool_allocate(BLOCK_TOKENS * dim * sizeof *work.k);
+  work.v = tool_allocate(BLOCK_TOKENS * dim * sizeof *work.v);
+  work.weights = tool_allocate(BLOCK_TOKENS * sizeof *work.weights);
+  bool ok = (all && work.out && work.max && work.sum && work.values && work.q && work.k && work.v && work.weights) ||
+            tool_error_set(error, "no memory for the reference");
+  ok = tool_world_agree(world, ok, error);
+  for (int32_t r = 0; ok && r < work.rows; r++) {
+    work.max[r] = -INFINITY;
+  }
+  ok = ok && tool_world_agree(world, do_work(world, &work, rounds_of(problem, world->nranks), error), error);
+  ok = ok && gather_rows(world, &work, all, error);
+  free(work.weights);
+  free(work.v);
+  free(work.k);
+  free(work.q);
+  free(work.values);
+  free(work.sum);
+  free(work.max);
+  free(work.out);
+  if (!ok) {
+    free(all);
+    return false;
+  }
+  *rows = all;
+  return true;
+}

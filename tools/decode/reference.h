@@ -1,0 +1,17 @@
+/* SPDX-License-Identifier: Apache-2.0
+ * Attention in double precision over the keys and values as they are kept, in the plainest form: what the methods
+ * are measured against. The rows are shared out over the ranks, and each rank reads all keys of its rows from the
+ * source, not from shards, so that an error in sharding shows. */
+#ifndef DECODE_REFERENCE_H
+#define DECODE_REFERENCE_H
+
+#include <stdbool.h>
+
+#include "tools/decode/problem.h"
+#include "tools/common/world.h"
+
+/* *rows is [batch][heads][head_dim] on every rank; free() releases it. Long work says how far it is on stderr. */
+bool decode_reference_make(const tool_world *world, const decode_problem *problem, int32_t layer, double **rows,
+                           tool_error *error);
+
+#endif

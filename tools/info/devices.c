@@ -1,0 +1,154 @@
+/* SPDX-License-Identifier: Apache-2.0
+ * banyan-info devices: what this machine computes and sends with, and which kernels are chosen for it. */
+#include <sched.h>
+#include <string.h>
+
+#include "attention.h"
+#include "tools/info/cuda.h"
+#include "tools/info/section.h"
+#include "op.h"
+#include "base/options.h"
+#include "topo/probe/probe.h"
+
+/* ---- CPU --------------------------------------------------------------------------------------------------------- */
+
+#if defined(__x86_64__)
+#define FEATURE(name) {name, __builtin_cpu_supports(name) != 0},
+#endif
+
+/* Those that kernels are written for, or may be. */
+static json_t *features(void) {
+  json_t *names = json_array();
+#if defined(__x86_64__)
+  const struct {
+    const char *name;
+    bool here;
+  } all[] = {FEATURE("sse4.2") FEATURE("avx") FEATURE("avx2") FEATURE("fma") FEATURE("avx512f") FEATURE("avx512bw")
+             FEATURE("avx512dq") FEATURE("avx512vl") FEATURE("avx512vnni") FEATURE("avx512vbmi")};
+  for (size_t i = 0; i < sizeof all / sizeof all[0]; i++) {
+    if (all[i].here) {
+      json_array_append_new(names, json_string(all[i].name));
+    }
+  }
+#endif
+  return names;
+}
+
+static json_t *kernel_tables(void) {
+  json_t *tables = json_array();
+  const bny_kernels *chosen = bny_kernels_find(bny_option_text("BANYAN_KERNELS"));
+  for (int i = 0; bny_kernels_table[i] != NULL; i++) {
+    const bny_kernels *one = bny_kernels_table[i];
+    json_array_append_new(tables, json_pack("{s:s, s:b, s:b}", "name", one->name, "supported", one->supported(),
+                                            "chosen", one == chosen));
+  }
+  return tables;
+}
+
+static void model_of_cpu(char *text, size_t bytes) {
+  char line[256];
+  FILE *file = fopen("/proc/cpuinfo", "re");
+  snprintf(text, bytes, "unknown");
+  while (file != NULL && fgets(line, sizeof line, file) != NULL) {
+    const char *colon = strncmp(line, "model name", 10) == 0 ? strchr(line, ':') : NULL;
+    if (colon != NULL) {
+      snprintf(text, bytes, "%.*s", (int)strcspn(colon + 2, "\n"), colon + 2);
+      break;
+    }
+  }
+  if (file != NULL) {
+    fclose(file);
+  }
+}
+
+static json_t *cpu(void) {
+  char model[128];
+  cpu_set_t allowed;
+  CPU_ZERO(&allowed);
+  int cores = sched_getaffinity(0, sizeof allowed, &allowed) == 0 ? CPU_COUNT(&allowed) : 0;
+  model_of_cpu(model, sizeof model);
+  const bny_attention_kernels *attention = bny_attention_kernels_find(bny_option_text("BANYAN_KERNELS"));
+  return json_pack("{s:s, s:i, s:o, s:o, s:s?}", "model", model, "cpus_allowed", cores, "features", features(),
+                   "kernels", kernel_tables(), "attention_kernels", attention != NULL ? attention->name : NULL);
+}
+
+/* ---- what the probes of topo/ found ------------------------------------------------------------------------------ */
+
+static json_t *nodes_of(const bny_topo *topo, bny_topo_kind kind) {
+  json_t *list = json_array();
+  for (int32_t i = 0; i < topo->nnodes; i++) {
+    const bny_topo_node *node = &topo->nodes[i];
+    if (node->kind == kind) {
+      json_array_append_new(list, json_pack("{s:s, s:s?, s:s?}", "name", node->name, "model", node->model, "bus_id",
+                                            node->bus_id));
+    }
+  }
+  return list;
+}
+
+static json_t *gather(const info_request *request, tool_error *error) {
+  (void)request;
+  bny_topo_probe_report reports[BNY_TOPO_PROBES_MAX];
+  int32_t nreports = 0;
+  bny_topo_error why = {.text = ""};
+  bny_topo *topo = bny_topo_probe_machine(NULL, reports, &nreports, &why);
+  if (topo == NULL) {
+    tool_error_set(error, "this machine: %s", why.text);
+    return NULL;
+  }
+  json_t *probes = json_array();
+  for (int32_t i = 0; i < nreports; i++) {
+    json_array_append_new(probes, json_pack("{s:s, s:s, s:s}", "name", reports[i].name, "outcome",
+                                            bny_topo_outcome_name(reports[i].outcome), "text", reports[i].text));
+  }
+  json_t *facts = json_pack("{s:o, s:o, s:o, s:o, s:o}", "cpu", cpu(), "cuda", info_cuda(), "gpus",
+                            nodes_of(topo, BNY_TOPO_GPU), "nics", nodes_of(topo, BNY_TOPO_NIC), "probes", probes);
+  bny_topo_free(topo);
+  return facts;
+}
+
+/* ---- text -------------------------------------------------------------------------------------------------------- */
+
+static void print_cpu(const json_t *facts, FILE *stream) {
+  size_t i;
+  json_t *one;
+  fprintf(stream, "  CPU         %s, %lld allowed\n  features   ", info_text(facts, "model"),
+          (long long)json_integer_value(json_object_get(facts, "cpus_allowed")));
+  json_array_foreach(json_object_get(facts, "features"), i, one) {
+    fprintf(stream, " %s", json_string_value(one));
+  }
+  fprintf(stream, "\n  kernels    ");
+  bool any = false;
+  json_array_foreach(json_object_get(facts, "kernels"), i, one) {
+    bool chosen = json_is_true(json_object_get(one, "chosen")), here = json_is_true(json_object_get(one, "supported"));
+    fprintf(stream, " %s%s", info_text(one, "name"), chosen ? " (chosen)" : here ? "" : " (not of this processor)");
+    any |= chosen;
+  }
+  fprintf(stream, "%s\n", any ? "" : "; BANYAN_KERNELS names none of these");
+}
+
+static void print_nodes(const json_t *nodes, const char *what, FILE *stream) {
+  size_t i;
+  json_t *one;
+  json_array_foreach(nodes, i, one) {
+    fprintf(stream, "  %-11s %s %s %s\n", what, info_text(one, "name"), info_text(one, "model"),
+            info_text(one, "bus_id"));
+  }
+  if (json_array_size(nodes) == 0) {
+    fprintf(stream, "  %-11s none found\n", what);
+  }
+}
+
+static void print(const json_t *facts, FILE *stream) {
+  size_t i;
+  json_t *one;
+  print_cpu(json_object_get(facts, "cpu"), stream);
+  fprintf(stream, "  CUDA        %s\n", info_text(json_object_get(facts, "cuda"), "text"));
+  print_nodes(json_object_get(facts, "gpus"), "GPU", stream);
+  print_nodes(json_object_get(facts, "nics"), "NIC", stream);
+  json_array_foreach(json_object_get(facts, "probes"), i, one) {
+    fprintf(stream, "  probe %-5s %s: %s\n", info_text(one, "name"), info_text(one, "outcome"), info_text(one, "text"));
+  }
+}
+
+const info_section info_devices = {"devices", "Devices", gather, print};

@@ -1,0 +1,32 @@
+/* SPDX-License-Identifier: Apache-2.0
+ * The sections of banyan-info. Each gathers its facts as JSON once; what people read is printed from the same object,
+ * so that both always say the same. */
+#ifndef INFO_SECTION_H
+#define INFO_SECTION_H
+
+#include <jansson.h>
+#include <stdio.h>
+
+#include "tools/common/util.h"
+
+typedef struct info_request {
+  int32_t ranks;      /* of the selection table; 0: those of this machine */
+  const char *levels; /* sizes of groups, or NULL */
+} info_request;
+
+typedef struct info_section {
+  const char *name; /* on the command line and in JSON */
+  const char *title;
+  json_t *(*gather)(const info_request *request, tool_error *error); /* NULL and *error if it cannot */
+  void (*print)(const json_t *facts, FILE *stream);
+} info_section;
+
+extern const info_section info_build, info_options, info_devices, info_transports, info_selection;
+
+/* The text of a member; "" if there is none. */
+static inline const char *info_text(const json_t *object, const char *key) {
+  const char *text = json_string_value(json_object_get(object, key));
+  return text != NULL ? text : "";
+}
+
+#endif

@@ -1,0 +1,69 @@
+/* SPDX-License-Identifier: Apache-2.0
+ * banyan-info transports: between which ranks this copy can move messages on this machine, and why not between
+ * others. */
+#include <errno.h>
+#include <fcntl.h>
+#include <string.h>
+#include <sys/mman.h>
+#include <sys/syscall.h>
+#include <unistd.h>
+
+#include "banyan.h"
+#include "tools/info/section.h"
+
+static json_t *transport(const char *name, const char *between, bool available, const char *text) {
+  return json_pack("{s:s, s:s, s:b, s:s}", "name", name, "between", between, "available", available, "text", text);
+}
+
+/* Tries what connecting needs: a sealed memory file, and a descriptor of a process to notice its death. */
+static json_t *shared_memory(void) {
+  char text[160];
+  int file = memfd_create("banyan-info", MFD_CLOEXEC | MFD_ALLOW_SEALING);
+  if (file < 0) {
+    snprintf(text, sizeof text, "memfd_create: %s", strerror(errno));
+    return transport("shm", "processes of one host", false, text);
+  }
+  bool sealed = fcntl(file, F_ADD_SEALS, F_SEAL_SHRINK) == 0;
+  close(file);
+  if (!sealed) {
+    snprintf(text, sizeof text, "memory files cannot be sealed: %s", strerror(errno));
+    return transport("shm", "processes of one host", false, text);
+  }
+  int process = (int)syscall(SYS_pidfd_open, getpid(), 0);
+  if (process >= 0) {
+    close(process);
+  }
+  snprintf(text, sizeof text, "an unnamed memory file; %s",
+           process >= 0 ? "deaths are noticed by pidfd" : "without pidfd_open deaths show at the deadline alone");
+  return transport("shm", "processes of one host", true, text);
+}
+
+/* The library loads UCX only when ranks of several hosts meet; so does this. */
+static json_t *several_hosts(void) {
+  const char *between = "ranks of several hosts";
+  char text[160], more[200];
+  if (banyan_network_describe(text, sizeof text) != BANYAN_OK) return transport("net", between, false, banyan_last_error());
+  snprintf(more, sizeof more, "%s; memory within one host", text);
+  return transport("net", between, true, more);
+}
+
+static json_t *gather(const info_request *request, tool_error *error) {
+  (void)request;
+  (void)error;
+  json_t *list = json_array();
+  json_array_append_new(list, transport("loop", "threads of one process", true, "plain memory"));
+  json_array_append_new(list, shared_memory());
+  json_array_append_new(list, several_hosts());
+  return list;
+}
+
+static void print(const json_t *facts, FILE *stream) {
+  size_t i;
+  json_t *one;
+  json_array_foreach(facts, i, one) {
+    fprintf(stream, "  %-6s %-27s %-10s %s\n", info_text(one, "name"), info_text(one, "between"),
+            json_is_true(json_object_get(one, "available")) ? "available" : "not here", info_text(one, "text"));
+  }
+}
+
+const info_section info_transports = {"transports", "Transports", gather, print};

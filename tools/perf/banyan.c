@@ -1,0 +1,160 @@
+/* SPDX-License-Identifier: Apache-2.0
+ * The collectives of banyan, as persistent operations. */
+#include <stdlib.h>
+
+#include "tools/perf/methods.h"
+
+/* Rows that are checked of one result. */
+enum { ROWS_CHECKED = 512 };
+
+typedef struct banyan_state {
+  const perf_case *perf;
+  tool_part part;
+  perf_rows rows;       /* combine: input */
+  void *input, *output; /* memory; of broadcast and barrier the output is the input */
+  banyan_op *op;
+} banyan_state;
+
+
+static void fill_bytes(void *opaque, uint32_t key) {
+  banyan_state *state = opaque;
+  const perf_case *perf = state->perf;
+  if (perf->collective != PERF_BROADCAST || perf->world->rank == 0) {
+    perf_bytes_fill(state->input, perf->bytes, key, perf->world->rank);
+  }
+}
+
+static void fill_rows(void *opaque, uint32_t key) {
+  banyan_state *state = opaque;
+  perf_rows_fill(&state->rows, key, state->perf->world->rank);
+}
+
+static banyan_status run(void *opaque) {
+  banyan_state *state = opaque;
+  banyan_status status = banyan_start(state->op);
+  return status == BANYAN_OK ? banyan_wait(state->op) : status;
+}
+
+static void check_rows(void *opaque, uint32_t key, perf_errors *errors) {
+  banyan_state *state = opaque;
+  const perf_case *perf = state->perf;
+  perf_rows_check(&state->part, perf->heads, perf->head_dim, state->output, key, perf->world->nranks, ROWS_CHECKED,
+                  tool_error_bound_of(perf->wire, state->op), errors);
+}
+
+static void check_bytes(void *opaque, uint32_t key, perf_errors *errors) {
+  banyan_state *state = opaque;
+  const perf_case *perf = state->perf;
+  int32_t rank = perf->world->rank, nranks = perf->world->nranks;
+  size_t wrong = 0;
+  if (perf->collective == PERF_GATHER) {
+    for (int32_t r = 0; r < nranks; r++) {
+      wrong += perf_bytes_check((char *)state->output + (size_t)r * perf->bytes, perf->bytes, key, r);
+    }
+  } else {
+    int32_t source = perf->collective == PERF_SHIFT ? (rank + nranks - 1) % nranks : 0;
+    wrong = perf_bytes_check(state->output, perf->bytes, key, source);
+  }
+  errors->wrong += (int64_t)wrong;
+}
+
+static void check_nothing(void *opaque, uint32_t key, perf_errors *errors) {
+  (void)opaque;
+  (void)key;
+  (void)errors;
+}
+
+static void destroy(void *opaque) {
+  banyan_state *state = opaque;
+  if (state != NULL) {
+    banyan_op_free(state->op);
+    if (state->output != state->input) {
+      free(state->output);
+    }
+    free(state->input);
+    free(state);
+  }
+}
+
+static bool allocate(banyan_state *state) {
+  const perf_case *perf = state->perf;
+  size_t output = perf->collective == PERF_GATHER ? (size_t)perf->world->nranks * perf->bytes : perf->bytes;
+  state->input = tool_allocate(perf->bytes);
+  state->output = state->input;
+  if (perf->collective != PERF_BROADCAST && perf->collective != PERF_BARRIER) {
+    state->output = tool_allocate(output);
+  }
+  return state->input != NULL && state->output != NULL;
+}
+
+static banyan_status plan_combine(banyan_state *state) {
+  const perf_case *perf = state->perf;
+  const tool_world *world = perf->world;
+  int64_t rows = (int64_t)perf->tokens * perf->heads;
+  float *memory = state->input; /* values first, so that they are aligned */
+  float *max = memory + rows * perf->head_dim, *sum = max + rows;
+  state->rows = (perf_rows){rows, perf->head_dim, max, sum, memory, 1, perf->head_dim};
+  state->part = tool_part_of_rank(perf->scatter, perf->tokens, perf->heads, world->rank, world->nranks);
+  banyan_partial in = tool_partial_max_sum(memory, max, sum, perf->heads, perf->head_dim);
+  banyan_partial out = tool_partial_result(state->output, state->part.heads, perf->head_dim);
+  banyan_combine_desc desc = {.size = sizeof desc,
+                              .tokens = perf->tokens,
+                              .heads = perf->heads,
+                              .value_dim = perf->head_dim,
+                              .wire = perf->wire,
+                              .scatter = perf->scatter,
+                              .order = perf->order,
+                              .algorithm = perf->algorithm};
+  bool nothing = perf->scatter == BANYAN_SCATTER_ROOT && world->rank != 0;
+  return banyan_combine_init(world->comm, &desc, &in, nothing ? NULL : &out, &state->op);
+}
+
+static banyan_status plan(banyan_state *state) {
+  const perf_case *perf = state->perf;
+  banyan_comm *comm = perf->world->comm;
+  switch (perf->collective) {
+  case PERF_COMBINE: return plan_combine(state);
+  case PERF_SHIFT: return banyan_shift_init(comm, state->input, state->output, perf->bytes, 1, &state->op);
+  case PERF_BROADCAST: return banyan_broadcast_init(comm, state->input, perf->bytes, 0, &state->op);
+  case PERF_BARRIER: return banyan_barrier_init(comm, &state->op);
+  default: break;
+  }
+  size_t *counts = malloc((size_t)perf->world->nranks * sizeof *counts);
+  if (counts == NULL) {
+    return BANYAN_ERR_MEMORY;
+  }
+  for (int32_t r = 0; r < perf->world->nranks; r++) {
+    counts[r] = perf->bytes;
+  }
+  banyan_status status = banyan_gather_init(comm, state->input, state->output, counts, &state->op);
+  free(counts);
+  return status;
+}
+
+bool perf_banyan_method(const perf_case *perf, perf_method *method, banyan_op **op, tool_error *error) {
+  banyan_state *state = calloc(1, sizeof *state);
+  if (state == NULL) {
+    return tool_error_set(error, "out of memory");
+  }
+  state->perf = perf;
+  if (!allocate(state)) {
+    destroy(state);
+    return tool_error_set(error, "no memory for messages of %zu bytes", perf->bytes);
+  }
+  banyan_status status = plan(state);
+  if (status != BANYAN_OK) {
+    destroy(state);
+    return tool_error_banyan(error, status, "cannot plan the collective");
+  }
+  bool rows = perf->collective == PERF_COMBINE, nothing = perf->collective == PERF_BARRIER;
+  *method = (perf_method){.name = "banyan",
+                          .state = state,
+                          .fill = rows ? fill_rows : fill_bytes,
+                          .run = run,
+                          .check = rows      ? check_rows
+                                   : nothing ? check_nothing
+                                             : check_bytes,
+                          .destroy = destroy};
+  *op = state->op;
+  return true;
+}

@@ -1,0 +1,105 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#include "tools/perf/data.h"
+
+#include <math.h>
+#include <stdlib.h>
+#include <string.h>
+
+/* 32 bits that depend on all bits of `x`; a loop over it vectorises. */
+static inline uint32_t mix32(uint32_t x) {
+  x = (x ^ (x >> 16)) * 0x7feb352dU;
+  x = (x ^ (x >> 15)) * 0x846ca68bU;
+  return x ^ (x >> 16);
+}
+
+static uint32_t key_of_rank(uint32_t key, int32_t rank) {
+  return mix32(mix32(key) + 0x9e3779b9U * (uint32_t)(rank + 1));
+}
+
+static uint32_t key_of_row(uint32_t rank_key, int64_t row) {
+  return mix32(rank_key ^ (0x85ebca6bU * (uint32_t)(row + 1)));
+}
+
+static float max_of_row(uint32_t row_key) { return (float)(row_key & 15) - 8; }
+
+static float sum_of_row(uint32_t row_key) { return 1 + (float)(row_key >> 8 & 0xffff) * 0x1p-16f; }
+
+static inline float value_of(uint32_t row_key, uint32_t i) {
+  return 0.5f + (float)(int32_t)(mix32(row_key + i * 0x9e3779b9U) >> 8) * 0x1p-24f;
+}
+
+void perf_rows_fill(const perf_rows *rows, uint32_t key, int32_t rank) {
+  uint32_t rank_key = key_of_rank(key, rank);
+  for (int64_t r = 0; r < rows->rows; r++) {
+    uint32_t row_key = key_of_row(rank_key, r);
+    float *values = rows->values + r * rows->row_stride;
+    rows->max[r * rows->stat_stride] = max_of_row(row_key);
+    rows->sum[r * rows->stat_stride] = sum_of_row(row_key);
+    for (int32_t i = 0; i < rows->dim; i++) {
+      values[i] = value_of(row_key, (uint32_t)i);
+    }
+  }
+}
+
+/* One row from all ranks: d = sum of d 2^(m - max), o = sum of n 2^(m - max) / d. */
+static double check_row(int64_t row, int32_t dim, const float *out, uint32_t key, int32_t nranks, double *want) {
+  double max = -INFINITY, sum = 0, difference = 0, length = 0;
+  for (int32_t rank = 0; rank < nranks; rank++) {
+    max = fmax(max, (double)max_of_row(key_of_row(key_of_rank(key, rank), row)));
+  }
+  memset(want, 0, (size_t)dim * sizeof *want);
+  for (int32_t rank = 0; rank < nranks; rank++) {
+    uint32_t row_key = key_of_row(key_of_rank(key, rank), row);
+    double factor = exp2((double)max_of_row(row_key) - max);
+    sum += factor * (double)sum_of_row(row_key);
+    for (int32_t i = 0; i < dim; i++) {
+      want[i] += factor * (double)value_of(row_key, (uint32_t)i);
+    }
+  }
+  for (int32_t i = 0; i < dim; i++) {
+    double delta = (double)out[i] - want[i] / sum;
+    difference += delta * delta;
+    length += want[i] / sum * (want[i] / sum);
+  }
+  double relative = length > 0 ? sqrt(difference / length) : 0;
+  return isnan(relative) ? INFINITY : relative;
+}
+
+void perf_rows_check(const tool_part *part, int32_t all_heads, int32_t dim, const float *out, uint32_t key,
+                     int32_t nranks, int64_t sample, double bound, perf_errors *errors) {
+  int64_t rows = (int64_t)part->tokens * part->heads;
+  int64_t step = rows > sample ? rows / sample : 1;
+  double *want = malloc((size_t)dim * sizeof *want);
+  if (want == NULL) {
+    errors->wrong += rows;
+    return;
+  }
+  for (int64_t r = step > 1 ? key % step : 0; r < rows; r += step) {
+    int64_t token = part->token0 + r / part->heads, head = part->head0 + r % part->heads;
+    double relative = check_row(token * all_heads + head, dim, out + r * dim, key, nranks, want);
+    errors->worst = fmax(errors->worst, relative);
+    errors->wrong += !(relative <= bound);
+  }
+  free(want);
+}
+
+void perf_bytes_fill(void *data, size_t bytes, uint32_t key, int32_t rank) {
+  uint32_t rank_key = key_of_rank(key, rank);
+  char *p = data;
+  for (size_t i = 0; i < bytes; i += sizeof(uint32_t)) {
+    uint32_t word = mix32(rank_key + (uint32_t)(i / sizeof word));
+    memcpy(p + i, &word, bytes - i < sizeof word ? bytes - i : sizeof word);
+  }
+}
+
+size_t perf_bytes_check(const void *data, size_t bytes, uint32_t key, int32_t rank) {
+  uint32_t rank_key = key_of_rank(key, rank);
+  const char *p = data;
+  size_t wrong = 0;
+  for (size_t i = 0; i < bytes; i += sizeof(uint32_t)) {
+    uint32_t word = mix32(rank_key + (uint32_t)(i / sizeof word));
+    size_t step = bytes - i < sizeof word ? bytes - i : sizeof word;
+    wrong += memcmp(p + i, &word, step) != 0 ? step : 0;
+  }
+  return wrong;
+}

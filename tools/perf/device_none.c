@@ -1,0 +1,11 @@
+/* SPDX-License-Identifier: Apache-2.0
+ * In place of perf_device.c where CUDA's headers are missing. */
+#include "tools/perf/device.h"
+
+bool perf_device_built(void) { return false; }
+
+bool perf_device_work(const perf_device_settings *settings, const perf_case *cases, int count,
+                      const perf_protocol *protocol, bool json, bool *correct, tool_error *error) {
+  (void)settings, (void)cases, (void)count, (void)protocol, (void)json, (void)correct;
+  return tool_error_set(error, "--device: this program was built without CUDA");
+}

@@ -1,0 +1,74 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#include "tools/perf/device_report.h"
+
+#include <inttypes.h>
+#include <jansson.h>
+#include <math.h>
+#include <stdio.h>
+
+#include "tools/common/gpu_json.h"
+
+static double over(double time, double base) { return base > 0 ? time / base : NAN; }
+
+void perf_device_report_header(const gpu_facts *facts, const perf_device_settings *settings, const perf_case *perf,
+                               const perf_protocol *protocol) {
+  printf("# banyan-perf %s: combine, %d ranks, threads of one process on device %d (%s)\n", banyan_version(),
+         settings->nranks, facts->ordinal, facts->name);
+  printf("# head_dim %d, wire %s, scatter %s, order %s, algorithm %s\n", perf->head_dim, tool_dtype_name(perf->wire),
+         tool_scatter_name(perf->scatter), tool_order_name(perf->order),
+         perf->algorithm == NULL ? "by predicted cost" : perf->algorithm);
+  printf("# replays of a graph of several runs, results %s; copy: of a partial by every rank; reductions: three "
+         "instead\n#\n",
+         protocol->check ? "checked" : "not checked");
+  printf("# %10s %9s  %-14s %5s %9s %9s %9s %6s %10s %6s %7s %9s\n", "bytes", "rows", "algorithm", "runs", "p50", "p99",
+         "copy", "ratio", "reductions", "ratio", "errors", "worst");
+  printf("# %10s %9s  %-14s %5s %9s %9s %9s %6s %10s %6s %7s %9s\n", "(B)", "", "", "", "(us)", "(us)", "(us)", "",
+         "(us)", "", "", "rel err");
+  fflush(stdout);
+}
+
+void perf_device_report_row(const perf_device_row *row) {
+  printf("  %10zu %9" PRId64 "  %-14s %5d %9.2f %9.2f %9.2f %6.2f %10.2f %6.2f %7" PRId64 " %9.1e\n", row->bytes,
+         row->rows, row->algorithm, row->runs, row->p50_us, row->p99_us, row->copy_us, over(row->p50_us, row->copy_us),
+         row->reductions_us, over(row->reductions_us, row->p50_us), row->errors.wrong, row->errors.worst);
+  fflush(stdout);
+}
+
+static json_t *real(double value) { return isfinite(value) ? json_real(value) : json_null(); }
+
+static json_t *row_json(const perf_device_settings *settings, const perf_case *perf, const perf_device_row *row,
+                        const perf_protocol *protocol) {
+  json_t *o = json_object();
+  json_object_set_new(o, "collective", json_string("combine"));
+  json_object_set_new(o, "ranks", json_integer(settings->nranks));
+  json_object_set_new(o, "bytes", json_integer((json_int_t)row->bytes));
+  json_object_set_new(o, "rows", json_integer((json_int_t)row->rows));
+  json_object_set_new(o, "head_dim", json_integer(perf->head_dim));
+  json_object_set_new(o, "wire", json_string(tool_dtype_name(perf->wire)));
+  json_object_set_new(o, "scatter", json_string(tool_scatter_name(perf->scatter)));
+  json_object_set_new(o, "algorithm", json_string(row->algorithm));
+  json_object_set_new(o, "runs_in_graph", json_integer(row->runs));
+  json_object_set_new(o, "iterations", json_integer(row->iterations));
+  json_object_set_new(o, "banyan_us", real(row->p50_us));
+  json_object_set_new(o, "banyan_p99_us", real(row->p99_us));
+  json_object_set_new(o, "copy_us", real(row->copy_us));
+  json_object_set_new(o, "times_of_copy", real(over(row->p50_us, row->copy_us)));
+  json_object_set_new(o, "reductions_us", real(row->reductions_us));
+  json_object_set_new(o, "reductions_over_banyan", real(over(row->reductions_us, row->p50_us)));
+  json_object_set_new(o, "errors", protocol->check ? json_integer((json_int_t)row->errors.wrong) : json_null());
+  json_object_set_new(o, "max_rel_error", protocol->check ? real(row->errors.worst) : json_null());
+  return o;
+}
+
+bool perf_device_report_json(const gpu_facts *facts, const perf_device_settings *settings, const perf_case *cases,
+                             const perf_device_row *rows, int count, const perf_protocol *protocol) {
+  json_t *o = json_object(), *list = json_array();
+  for (int i = 0; i < count; i++) {
+    json_array_append_new(list, row_json(settings, &cases[i], &rows[i], protocol));
+  }
+  json_object_set_new(o, "device", gpu_facts_json(facts));
+  json_object_set_new(o, "rows", list);
+  bool ok = json_dumpf(o, stdout, JSON_INDENT(2)) == 0 && putchar('\n') != EOF && fflush(stdout) == 0;
+  json_decref(o);
+  return ok;
+}

@@ -1,0 +1,47 @@
+/* SPDX-License-Identifier: Apache-2.0
+ * What banyan-perf measures: one collective of banyan at one size, and other ways to the same result. */
+#ifndef PERF_METHODS_H
+#define PERF_METHODS_H
+
+#include <stdbool.h>
+#include <stdint.h>
+
+#include "banyan.h"
+#include "tools/perf/data.h"
+#include "tools/common/util.h"
+#include "tools/common/world.h"
+
+typedef enum perf_collective { PERF_COMBINE, PERF_GATHER, PERF_SHIFT, PERF_BROADCAST, PERF_BARRIER } perf_collective;
+
+typedef struct perf_case {
+  const tool_world *world;
+  perf_collective collective;
+  size_t bytes;          /* combine: of a partial, rows * (head_dim + 2) * 4. Else of one rank's message */
+  int32_t tokens, heads; /* combine: rows */
+  int32_t head_dim;
+  banyan_dtype wire;
+  banyan_scatter scatter;
+  banyan_order order;
+  const char *algorithm; /* NULL: by predicted cost */
+} perf_case;
+
+typedef struct perf_method {
+  const char *name;
+  void *state;
+  void (*fill)(void *state, uint32_t key); /* new input, the same key on all ranks */
+  banyan_status (*run)(void *state);
+  void (*check)(void *state, uint32_t key, perf_errors *errors);
+  void (*destroy)(void *state);
+} perf_method;
+
+/* Names "banyan". *op lives as long as the method. */
+bool perf_banyan_method(const perf_case *perf, perf_method *method, banyan_op **op, tool_error *error);
+
+/* The three forms on MPI: "mpi_allgather", "mpi_op", "mpi_allreduce3". */
+enum { PERF_MPI_METHODS = 3 };
+
+bool perf_mpi_built(void); /* with MPI at all */
+bool perf_mpi_methods(const perf_case *perf, perf_method methods[PERF_MPI_METHODS], tool_error *error);
+void perf_mpi_barrier(void);
+
+#endif

@@ -1,0 +1,169 @@
+/* SPDX-License-Identifier: Apache-2.0
+ * The same result from MPI, three ways:
+ *   mpi_allgather   MPI_Allgather of the partials, then every rank merges all of them
+ *   mpi_op          one MPI_Allreduce with an operation of our own, on rows of max, sum, values
+ *   mpi_allreduce3  MPI_Allreduce of the maxima, of the sums and of the values
+ * Each takes its input where it suits it, and leaves normalised rows. */
+#include "tools/perf/methods.h"
+
+#ifndef BNY_HAVE_MPI
+
+bool perf_mpi_built(void) { return false; }
+
+bool perf_mpi_methods(const perf_case *perf, perf_method methods[PERF_MPI_METHODS], tool_error *error) {
+  (void)perf;
+  (void)methods;
+  return tool_error_set(error, "built without MPI");
+}
+
+void perf_mpi_barrier(void) {}
+
+#else
+
+#include <mpi.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "tools/perf/merge.h"
+
+enum { ROWS_CHECKED = 512 };
+
+typedef struct mpi_state {
+  const perf_case *perf;
+  int64_t rows;
+  int32_t dim;
+  tool_part part;
+  perf_rows input;
+  float *send;    /* the input: max, sum, values one after another, or (mpi_op) row by row */
+  float *receive; /* from all ranks, or reduced */
+  float *factors; /* mpi_allgather: [nranks] */
+  float *out;
+  MPI_Datatype row; /* mpi_op */
+  MPI_Op merge;
+} mpi_state;
+
+bool perf_mpi_built(void) { return true; }
+
+void perf_mpi_barrier(void) { MPI_Barrier(MPI_COMM_WORLD); }
+
+static void fill(void *opaque, uint32_t key) {
+  mpi_state *state = opaque;
+  perf_rows_fill(&state->input, key, state->perf->world->rank);
+}
+
+static void check(void *opaque, uint32_t key, perf_errors *errors) {
+  mpi_state *state = opaque;
+  perf_rows_check(&state->part, state->perf->heads, state->dim, state->out, key, state->perf->world->nranks,
+                  ROWS_CHECKED, tool_error_bound(BANYAN_F32, 0), errors);
+}
+
+static void destroy(void *opaque) {
+  mpi_state *state = opaque;
+  if (state->merge != MPI_OP_NULL) {
+    MPI_Op_free(&state->merge);
+    MPI_Type_free(&state->row);
+  }
+  free(state->out);
+  free(state->factors);
+  free(state->receive);
+  free(state->send);
+  free(state);
+}
+
+static banyan_status status_of(int mpi) { return mpi == MPI_SUCCESS ? BANYAN_OK : BANYAN_ERR_SYSTEM; }
+
+/* ---- the three --------------------------------------------------------------------------------------------------- */
+
+static banyan_status run_allgather(void *opaque) {
+  mpi_state *state = opaque;
+  int count = (int)(state->rows * (state->dim + 2));
+  int result = MPI_Allgather(state->send, count, MPI_FLOAT, state->receive, count, MPI_FLOAT, MPI_COMM_WORLD);
+  perf_merge_gathered(state->receive, state->perf->world->nranks, state->rows, state->dim, state->factors, state->out);
+  return status_of(result);
+}
+
+static void merge_rows(void *in, void *inout, int *count, MPI_Datatype *type) {
+  int bytes;
+  MPI_Type_size(*type, &bytes);
+  perf_merge_pair(in, inout, *count, bytes / (int)sizeof(float) - 2);
+}
+
+static banyan_status run_op(void *opaque) {
+  mpi_state *state = opaque;
+  int64_t stride = state->dim + 2;
+  int result = MPI_Allreduce(state->send, state->receive, (int)state->rows, state->row, state->merge, MPI_COMM_WORLD);
+  perf_merge_finish(state->receive + 2, stride, state->receive + 1, stride, state->rows, state->dim, state->out);
+  return status_of(result);
+}
+
+static banyan_status run_allreduce3(void *opaque) {
+  mpi_state *state = opaque;
+  int64_t rows = state->rows;
+  float *max = state->send, *sum = max + rows, *values = sum + rows;
+  float *all_max = state->receive, *all_sum = all_max + rows, *all_values = all_sum + rows;
+  int result = MPI_Allreduce(max, all_max, (int)rows, MPI_FLOAT, MPI_MAX, MPI_COMM_WORLD);
+  perf_merge_rescale(max, all_max, rows, state->dim, sum, values);
+  memcpy(max, all_max, (size_t)rows * sizeof *max); /* the input is a partial still, for another run */
+  if (result == MPI_SUCCESS) {
+    result = MPI_Allreduce(sum, all_sum, (int)rows, MPI_FLOAT, MPI_SUM, MPI_COMM_WORLD);
+  }
+  if (result == MPI_SUCCESS) {
+    result = MPI_Allreduce(values, all_values, (int)(rows * state->dim), MPI_FLOAT, MPI_SUM, MPI_COMM_WORLD);
+  }
+  perf_merge_finish(all_values, state->dim, all_sum, 1, rows, state->dim, state->out);
+  return status_of(result);
+}
+
+/* ---- making them ------------------------------------------------------------------------------------------------- */
+
+static mpi_state *make_state(const perf_case *perf, bool gathers, bool by_row) {
+  mpi_state *state = calloc(1, sizeof *state);
+  if (state == NULL) {
+    return NULL;
+  }
+  size_t nranks = (size_t)perf->world->nranks;
+  state->perf = perf;
+  state->rows = (int64_t)perf->tokens * perf->heads;
+  state->dim = perf->head_dim;
+  state->part =
+      tool_part_of_rank(BANYAN_SCATTER_NONE, perf->tokens, perf->heads, perf->world->rank, perf->world->nranks);
+  state->merge = MPI_OP_NULL;
+  state->send = tool_allocate(perf->bytes);
+  state->receive = tool_allocate(gathers ? nranks * perf->bytes : perf->bytes);
+  state->factors = tool_allocate(nranks * sizeof *state->factors);
+  state->out = tool_allocate(perf->bytes);
+  if (state->send == NULL || state->receive == NULL || state->factors == NULL || state->out == NULL) {
+    destroy(state);
+    return NULL;
+  }
+  float *max = state->send;
+  if (by_row) {
+    state->input = (perf_rows){state->rows, state->dim, max, max + 1, max + 2, state->dim + 2, state->dim + 2};
+    MPI_Type_contiguous(state->dim + 2, MPI_FLOAT, &state->row);
+    MPI_Type_commit(&state->row);
+    MPI_Op_create(merge_rows, 1, &state->merge);
+  } else {
+    float *sum = max + state->rows;
+    state->input = (perf_rows){state->rows, state->dim, max, sum, sum + state->rows, 1, state->dim};
+  }
+  return state;
+}
+
+bool perf_mpi_methods(const perf_case *perf, perf_method methods[PERF_MPI_METHODS], tool_error *error) {
+  static const char *const names[] = {"mpi_allgather", "mpi_op", "mpi_allreduce3"};
+  banyan_status (*const runs[])(void *) = {run_allgather, run_op, run_allreduce3};
+  for (int i = 0; i < PERF_MPI_METHODS; i++) {
+    mpi_state *state = make_state(perf, i == 0, i == 1);
+    if (state == NULL) {
+      while (i-- > 0) {
+        destroy(methods[i].state);
+      }
+      return tool_error_set(error, "no memory for messages of %zu bytes", perf->bytes);
+    }
+    methods[i] = (perf_method){
+        .name = names[i], .state = state, .fill = fill, .run = runs[i], .check = check, .destroy = destroy};
+  }
+  return true;
+}
+
+#endif

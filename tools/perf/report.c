@@ -1,0 +1,162 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#include "tools/perf/report.h"
+
+#include <inttypes.h>
+#include <jansson.h>
+#include <math.h>
+#include <sched.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+static const char *const collective_names[] = {"combine", "gather", "shift", "broadcast", "barrier"};
+
+const char *perf_collective_name(perf_collective collective) { return collective_names[collective]; }
+
+static double gigabytes_per_second(const perf_row *row) {
+  return row->p50_us > 0 ? (double)row->bytes / row->p50_us / 1e3 : 0;
+}
+
+/* The time of the fastest of the MPI forms over that of banyan. */
+static double ratio_of(const perf_row *row) {
+  double best = fmin(row->mpi_p50_us[0], fmin(row->mpi_p50_us[1], row->mpi_p50_us[2]));
+  return row->p50_us > 0 ? best / row->p50_us : 0;
+}
+
+typedef struct place {
+  char host[64];
+  int32_t process, cpu;
+} place;
+
+static void print_settings(const perf_case *perf, const perf_protocol *protocol, FILE *stream) {
+  fprintf(stream, "# banyan-perf %s: %s, %d ranks, %s\n", banyan_version(), perf_collective_name(perf->collective),
+          perf->world->nranks, perf->world->how);
+  if (perf->collective == PERF_COMBINE) {
+    fprintf(stream, "# head_dim %d, wire %s, scatter %s, order %s, algorithm %s\n", perf->head_dim,
+            tool_dtype_name(perf->wire), tool_scatter_name(perf->scatter), tool_order_name(perf->order),
+            perf->algorithm == NULL ? "by predicted cost" : perf->algorithm);
+  }
+  fprintf(stream, "# warm-up %d, ", protocol->warmup);
+  if (protocol->iterations > 0) {
+    fprintf(stream, "iterations %d, ", protocol->iterations);
+  } else {
+    fprintf(stream, "iterations by size, ");
+  }
+  fprintf(stream, "results %s; time of an iteration: that of the slowest rank%s\n#\n",
+          protocol->check ? "checked" : "not checked", protocol->in_a_row ? ", half of two calls in a row" : "");
+}
+
+static void print_columns(bool against_mpi, FILE *stream) {
+  fprintf(stream, "#\n# %10s %9s  %-14s %9s %9s %9s %7s %9s", "bytes", "rows", "algorithm", "p50", "p99", "algbw",
+          "errors", "worst");
+  if (against_mpi) {
+    fprintf(stream, " | %10s %10s %10s %6s", "allgather", "custom op", "allreduce3", "ratio");
+  }
+  fprintf(stream, "\n# %10s %9s  %-14s %9s %9s %9s %7s %9s", "(B)", "", "", "(us)", "(us)", "(GB/s)", "", "rel err");
+  if (against_mpi) {
+    fprintf(stream, " | %10s %10s %10s %6s", "MPI (us)", "MPI (us)", "MPI (us)", "");
+  }
+  fputc('\n', stream);
+}
+
+bool perf_report_header(const perf_case *perf, const perf_protocol *protocol, FILE *stream, tool_error *error) {
+  const tool_world *world = perf->world;
+  place mine = {.process = (int32_t)getpid(), .cpu = sched_getcpu()};
+  gethostname(mine.host, sizeof mine.host - 1);
+  place *all = calloc((size_t)world->nranks, sizeof *all);
+  bool ok = (all != NULL || tool_error_set(error, "out of memory")) &&
+            tool_world_gather(world, &mine, sizeof mine, all, error);
+  if (ok && world->rank == 0 && stream != NULL) {
+    print_settings(perf, protocol, stream);
+    for (int32_t r = 0; r < world->nranks; r++) {
+      fprintf(stream, "# rank %3d  pid %7d  on %s  cpu %d\n", r, all[r].process, all[r].host, all[r].cpu);
+    }
+    print_columns(protocol->against_mpi, stream);
+    fflush(stream);
+  }
+  free(all);
+  return ok;
+}
+
+void perf_report_row(const perf_row *row, bool against_mpi, FILE *stream) {
+  fprintf(stream, "  %10zu %9" PRId64 "  %-14s %9.2f %9.2f %9.3f %7" PRId64 " %9.1e", row->bytes, row->rows,
+          row->algorithm[0] == '\0' ? "-" : row->algorithm, row->p50_us, row->p99_us, gigabytes_per_second(row),
+          row->errors.wrong, row->errors.worst);
+  if (against_mpi) {
+    fprintf(stream, " | %10.2f %10.2f %10.2f %6.2f", row->mpi_p50_us[0], row->mpi_p50_us[1], row->mpi_p50_us[2],
+            ratio_of(row));
+  }
+  fputc('\n', stream);
+  fflush(stream);
+}
+
+void perf_report_trailer(const perf_row *rows, int count, const perf_protocol *protocol, FILE *stream) {
+  int64_t wrong = 0;
+  double bandwidth = 0, ratio = INFINITY;
+  for (int i = 0; i < count; i++) {
+    wrong += rows[i].errors.wrong;
+    bandwidth += gigabytes_per_second(&rows[i]) / count;
+    ratio = fmin(ratio, ratio_of(&rows[i]));
+  }
+  if (protocol->check) {
+    fprintf(stream, "# Out of bounds values : %" PRId64 " %s\n", wrong, wrong == 0 ? "OK" : "FAILED");
+  } else {
+    fprintf(stream, "# Out of bounds values : not checked\n");
+  }
+  fprintf(stream, "# Avg algorithm bandwidth : %.3f GB/s\n", bandwidth);
+  for (int i = 0; i < count; i++) {
+    if (rows[i].all_between_hosts > 0) {
+      fprintf(stream, "# Between hosts, %zu bytes : %" PRIu64 " sent by all ranks, %" PRIu64 " at most by one\n", rows[i].bytes,
+              rows[i].all_between_hosts, rows[i].most_between_hosts);
+    }
+  }
+  if (protocol->against_mpi) {
+    fprintf(stream, "# Least ratio to the best MPI form : %.2f (above 1: banyan is faster)\n", ratio);
+  }
+  fprintf(stream, "#\n");
+}
+
+/* JSON has no infinity: null. */
+static json_t *real(double value) { return isfinite(value) ? json_real(value) : json_null(); }
+
+static json_t *row_json(const perf_case *perf, const perf_row *row, const perf_protocol *protocol) {
+  json_t *o = json_object();
+  json_object_set_new(o, "collective", json_string(perf_collective_name(perf->collective)));
+  json_object_set_new(o, "ranks", json_integer(perf->world->nranks));
+  json_object_set_new(o, "bytes", json_integer((json_int_t)row->bytes));
+  if (perf->collective == PERF_COMBINE) {
+    json_object_set_new(o, "rows", json_integer((json_int_t)row->rows));
+    json_object_set_new(o, "head_dim", json_integer(perf->head_dim));
+    json_object_set_new(o, "wire", json_string(tool_dtype_name(perf->wire)));
+    json_object_set_new(o, "scatter", json_string(tool_scatter_name(perf->scatter)));
+    json_object_set_new(o, "max_rel_error", protocol->check ? real(row->errors.worst) : json_null());
+  }
+  json_object_set_new(o, "algorithm", json_string(row->algorithm));
+  json_object_set_new(o, "iterations", json_integer(row->iterations));
+  json_object_set_new(o, "banyan_us", real(row->p50_us));
+  json_object_set_new(o, "banyan_p99_us", real(row->p99_us));
+  json_object_set_new(o, "algorithm_gbps", real(gigabytes_per_second(row)));
+  json_object_set_new(o, "bytes_sent_per_rank", json_integer((json_int_t)row->bytes_sent));
+  json_object_set_new(o, "bytes_between_hosts", json_integer((json_int_t)row->all_between_hosts));
+  json_object_set_new(o, "bytes_between_hosts_per_rank", json_integer((json_int_t)row->most_between_hosts));
+  json_object_set_new(o, "errors", protocol->check ? json_integer((json_int_t)row->errors.wrong) : json_null());
+  if (protocol->against_mpi) {
+    json_object_set_new(o, "mpi_allgather_us", real(row->mpi_p50_us[0]));
+    json_object_set_new(o, "mpi_op_us", real(row->mpi_p50_us[1]));
+    json_object_set_new(o, "mpi_allreduce3_us", real(row->mpi_p50_us[2]));
+    json_object_set_new(o, "ratio_to_best_mpi", real(ratio_of(row)));
+  }
+  return o;
+}
+
+bool perf_report_json(const perf_case *perf, const perf_row *rows, int count, const perf_protocol *protocol,
+                      FILE *stream) {
+  json_t *o = json_object(), *list = json_array();
+  for (int i = 0; i < count; i++) {
+    json_array_append_new(list, row_json(perf, &rows[i], protocol));
+  }
+  json_object_set_new(o, "rows", list);
+  bool ok = json_dumpf(o, stream, JSON_INDENT(2)) == 0 && fputc('\n', stream) != EOF && fflush(stream) == 0;
+  json_decref(o);
+  return ok;
+}

@@ -1,0 +1,23 @@
+/* SPDX-License-Identifier: Apache-2.0
+ * What banyan-perf prints: a table with comment lines before and after it, or JSON. */
+#ifndef PERF_REPORT_H
+#define PERF_REPORT_H
+
+#include <stdbool.h>
+#include <stdio.h>
+
+#include "tools/perf/measure.h"
+
+const char *perf_collective_name(perf_collective collective);
+
+/* Collective: where each rank runs. Only rank 0 prints, to stream, if it is not NULL. */
+bool perf_report_header(const perf_case *perf, const perf_protocol *protocol, FILE *stream, tool_error *error);
+
+void perf_report_row(const perf_row *row, bool against_mpi, FILE *stream);
+void perf_report_trailer(const perf_row *rows, int count, const perf_protocol *protocol, FILE *stream);
+
+/* {"rows": [...]}. False if it could not be written. */
+bool perf_report_json(const perf_case *perf, const perf_row *rows, int count, const perf_protocol *protocol,
+                      FILE *stream);
+
+#endif

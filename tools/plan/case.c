@@ -1,0 +1,211 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#include "tools/plan/case.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "topo/probe/probe.h"
+
+/* ---- ranks ------------------------------------------------------------------------------------------------------- */
+
+bool plan_ranks_of(const bny_topo *topo, const bny_topo_levels *derived, const char *title, plan_ranks *ranks,
+                   tool_error *error) {
+  plan_ranks made = {.nranks = derived->nranks};
+  if (made.nranks > PLAN_RANKS_MAX) {
+    return tool_error_set(error, "%.200s: %d ranks; plans are made for up to %d", title, made.nranks, PLAN_RANKS_MAX);
+  }
+  snprintf(made.title, sizeof made.title, "%s", title);
+  banyan_status status = plan_levels_of(topo, derived, &made.notes, &made.levels);
+  if (status != BANYAN_OK) {
+    return tool_error_banyan(error, status, title);
+  }
+  *ranks = made;
+  return true;
+}
+
+static bool ranks_derive(const bny_topo *topo, const char *title, plan_ranks *ranks, tool_error *error) {
+  bny_topo_levels *derived = bny_topo_derive(topo);
+  bool ok = derived != NULL || tool_error_set(error, "%.200s: out of memory", title);
+  ok = ok && plan_ranks_of(topo, derived, title, ranks, error);
+  bny_topo_levels_free(derived);
+  return ok;
+}
+
+bool plan_ranks_load(const char *from, plan_ranks *ranks, tool_error *error) {
+  bny_topo_error why = {.text = ""};
+  bny_topo *topo = bny_topo_load(from, NULL, &why);
+  bool ok = topo != NULL || tool_error_set(error, "%s", why.text);
+  ok = ok && ranks_derive(topo, from, ranks, error);
+  bny_topo_free(topo);
+  return ok;
+}
+
+bool plan_ranks_machine(plan_ranks *ranks, tool_error *error) {
+  bny_topo_error why = {.text = ""};
+  bny_topo *topo = bny_topo_probe_machine(NULL, NULL, NULL, &why);
+  bool ok = topo != NULL || tool_error_set(error, "this machine: %s", why.text);
+  ok = ok && ranks_derive(topo, "this machine", ranks, error);
+  bny_topo_free(topo);
+  return ok;
+}
+
+bool plan_ranks_plain(int32_t nranks, const char *sizes, plan_ranks *ranks, tool_error *error) {
+  plan_ranks made = {.nranks = nranks};
+  bny_link_cost link = plan_link_memory();
+  bny_level_facts all = {.name = "host", .link = link};
+  banyan_status status = sizes == NULL ? bny_levels_make(nranks, NULL, 0, &all, NULL, &made.levels)
+                                       : bny_levels_parse(nranks, sizes, &link, &made.levels);
+  if (status != BANYAN_OK) {
+    return tool_error_set(error, "%s", banyan_last_error());
+  }
+  snprintf(made.title, sizeof made.title, sizes == NULL ? "CPU ranks of one host%s" : "groups of %.200s",
+           sizes == NULL ? "" : sizes);
+  *ranks = made;
+  return true;
+}
+
+void plan_ranks_release(plan_ranks *ranks) {
+  bny_levels_free(ranks->levels);
+  ranks->levels = NULL;
+}
+
+const char *plan_ranks_link(const plan_ranks *ranks, int32_t level) {
+  const plan_level_note *note = plan_level_note_of(&ranks->notes, ranks->levels->levels[level].name);
+  if (note != NULL) {
+    return plan_links[note->link].name;
+  }
+  return level == 0 ? plan_links[PLAN_LINK_MEMORY].name : "-";
+}
+
+/* ---- shapes ------------------------------------------------------------------------------------------------------ */
+
+static const char *const collective_names[] = {"combine", "gather", "shift", "broadcast", "barrier"};
+enum { COLLECTIVES = sizeof collective_names / sizeof collective_names[0] };
+
+const char *plan_collective_name(bny_collective collective) { return collective_names[collective]; }
+
+bool plan_collective_parse(const char *name, bny_collective *collective) {
+  for (int i = 0; i < COLLECTIVES; i++) {
+    if (strcmp(name, collective_names[i]) == 0) {
+      *collective = (bny_collective)i;
+      return true;
+    }
+  }
+  return false;
+}
+
+/* Two f32 statistics, then the values. */
+static size_t row_bytes(const plan_shape *shape) {
+  return 2 * sizeof(float) + (size_t)shape->value_dim * tool_dtype_bytes(shape->wire);
+}
+
+size_t plan_shape_bytes(const plan_shape *shape) {
+  if (shape->collective == BNY_COMBINE) {
+    return (size_t)shape->tokens * (size_t)shape->heads * row_bytes(shape);
+  }
+  return shape->collective == BNY_BARRIER ? 0 : shape->bytes;
+}
+
+plan_shape plan_shape_resized(const plan_shape *shape, size_t bytes) {
+  plan_shape made = *shape;
+  made.bytes = bytes;
+  if (shape->collective == BNY_COMBINE) {
+    size_t rows = (bytes + row_bytes(shape) - 1) / row_bytes(shape), heads = (size_t)shape->heads;
+    heads = rows < 1 ? 1 : rows < heads ? rows : heads;
+    made.heads = (int32_t)heads;
+    made.tokens = (int32_t)((rows + heads - 1) / heads);
+  }
+  return made;
+}
+
+void plan_shape_print(const plan_shape *shape, char text[PLAN_TEXT_BYTES]) {
+  char bytes[PLAN_NUMBER_BYTES];
+  plan_text_bytes((double)plan_shape_bytes(shape), bytes);
+  if (shape->collective == BNY_COMBINE) {
+    snprintf(text, PLAN_TEXT_BYTES,
+             "combine of %d token%s x %d head%s x %d values, %s, scatter %s, order %s: %s per rank", shape->tokens,
+             shape->tokens == 1 ? "" : "s", shape->heads, shape->heads == 1 ? "" : "s", shape->value_dim,
+             tool_dtype_name(shape->wire), tool_scatter_name(shape->scatter), tool_order_name(shape->order), bytes);
+  } else if (shape->collective == BNY_BARRIER) {
+    snprintf(text, PLAN_TEXT_BYTES, "barrier");
+  } else {
+    snprintf(text, PLAN_TEXT_BYTES, "%s of %s%s", collective_names[shape->collective], bytes,
+             shape->collective == BNY_BROADCAST ? "" : " per rank");
+  }
+}
+
+/* ---- requests ---------------------------------------------------------------------------------------------------- */
+
+bool plan_request_make(const plan_ranks *ranks, const plan_shape *shape, bny_request *request, tool_error *error) {
+  bny_request made = {.collective = shape->collective,
+                      .nranks = ranks->nranks,
+                      .algorithm = shape->algorithm,
+                      .cost = ranks->levels->levels[0].link,
+                      .levels = ranks->levels,
+                      .outbox_bytes = shape->outbox_bytes > 0 ? shape->outbox_bytes : (size_t)1 << 44,
+                      .slots_max = 64 + 16 * ranks->nranks}; /* as the library does */
+  size_t *counts = NULL;
+  switch (shape->collective) {
+  case BNY_COMBINE:
+    made.all_tokens = made.tokens = shape->tokens;
+    made.all_heads = made.heads = shape->heads;
+    made.value_dim = shape->value_dim;
+    made.wire = bny_wire_of_dtype(shape->wire);
+    made.scatter = shape->scatter;
+    made.order = shape->order;
+    made.root = shape->scatter == BANYAN_SCATTER_ROOT ? shape->root : 0;
+    break;
+  case BNY_GATHER:
+    counts = malloc((size_t)ranks->nranks * sizeof *counts);
+    if (counts == NULL) {
+      return tool_error_set(error, "out of memory");
+    }
+    for (int32_t r = 0; r < ranks->nranks; r++) {
+      counts[r] = shape->bytes;
+    }
+    made.counts = counts;
+    break;
+  case BNY_BROADCAST:
+    made.bytes = shape->bytes;
+    made.root = shape->root;
+    break;
+  case BNY_SHIFT:
+    made.bytes = shape->bytes;
+    made.distance = (int32_t)(((int64_t)shape->distance % ranks->nranks + ranks->nranks) % ranks->nranks);
+    break;
+  case BNY_BARRIER: break;
+  }
+  *request = made;
+  return true;
+}
+
+void plan_request_release(bny_request *request) {
+  free((void *)(uintptr_t)request->counts);
+  request->counts = NULL;
+}
+
+/* ---- numbers ----------------------------------------------------------------------------------------------------- */
+
+const char *plan_text_bytes(double bytes, char text[PLAN_NUMBER_BYTES]) {
+  static const char *const units[] = {"B", "KiB", "MiB", "GiB", "TiB", "PiB"};
+  size_t unit = 0;
+  while (bytes >= 1024 && unit < 5) {
+    bytes /= 1024;
+    unit++;
+  }
+  snprintf(text, PLAN_NUMBER_BYTES, bytes >= 100 || bytes == (double)(int64_t)bytes ? "%.0f %s" : "%.1f %s", bytes,
+           units[unit]);
+  return text;
+}
+
+const char *plan_text_time(double ns, char text[PLAN_NUMBER_BYTES]) {
+  if (ns < 1e6) {
+    snprintf(text, PLAN_NUMBER_BYTES, ns < 1e4 ? "%.2f us" : "%.1f us", ns / 1e3);
+  } else if (ns < 1e9) {
+    snprintf(text, PLAN_NUMBER_BYTES, "%.2f ms", ns / 1e6);
+  } else {
+    snprintf(text, PLAN_NUMBER_BYTES, "%.2f s", ns / 1e9);
+  }
+  return text;
+}

@@ -1,0 +1,69 @@
+/* SPDX-License-Identifier: Apache-2.0
+ * What is planned: ranks and the levels between them, and a collective with its shape. */
+#ifndef PLAN_CASE_H
+#define PLAN_CASE_H
+
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+
+#include "plan/plan.h"
+#include "tools/plan/levels.h"
+#include "tools/common/util.h"
+
+enum { PLAN_RANKS_MAX = 16384, PLAN_TEXT_BYTES = 256 };
+
+typedef struct plan_ranks {
+  char title[PLAN_TEXT_BYTES];
+  int32_t nranks;
+  bny_levels *levels;
+  plan_level_notes notes; /* none without a topology */
+} plan_ranks;
+
+/* Of a topology; of a file or description; of this machine; and of numbers alone, where `sizes` is for
+ * bny_levels_parse() or NULL. */
+bool plan_ranks_of(const bny_topo *topo, const bny_topo_levels *derived, const char *title, plan_ranks *ranks,
+                   tool_error *error);
+bool plan_ranks_load(const char *from, plan_ranks *ranks, tool_error *error);
+bool plan_ranks_machine(plan_ranks *ranks, tool_error *error);
+bool plan_ranks_plain(int32_t nranks, const char *sizes, plan_ranks *ranks, tool_error *error);
+void plan_ranks_release(plan_ranks *ranks);
+
+/* "nvlink", "network"; of numbers alone "memory" at level 0 and "-" above. */
+const char *plan_ranks_link(const plan_ranks *ranks, int32_t level);
+
+typedef struct plan_shape {
+  bny_collective collective;
+  int32_t tokens, heads, value_dim; /* combine */
+  banyan_dtype wire;
+  banyan_scatter scatter;
+  banyan_order order;
+  size_t bytes;          /* gather, shift, broadcast: of each rank's message */
+  int32_t root;          /* combine with ROOT, broadcast */
+  int32_t distance;      /* shift */
+  const char *algorithm; /* NULL: by predicted cost */
+  size_t outbox_bytes;   /* 0: no limit */
+} plan_shape;
+
+const char *plan_collective_name(bny_collective collective);
+bool plan_collective_parse(const char *name, bny_collective *collective);
+
+/* Bytes that one rank puts in, on the wire. */
+size_t plan_shape_bytes(const plan_shape *shape);
+
+/* The same with at least this payload: whole tokens; of fewer heads where not all are needed. */
+plan_shape plan_shape_resized(const plan_shape *shape, size_t bytes);
+
+/* "combine of 4 tokens x 32 heads x 128 values, f32, scatter none: 66,560 bytes per rank" */
+void plan_shape_print(const plan_shape *shape, char text[PLAN_TEXT_BYTES]);
+
+/* The request for plans; false without memory. `counts` of gather are the request's until plan_request_release(). */
+bool plan_request_make(const plan_ranks *ranks, const plan_shape *shape, bny_request *request, tool_error *error);
+void plan_request_release(bny_request *request);
+
+/* "931,840", "6.5 KiB", "12.3 us": into text of PLAN_NUMBER_BYTES, which is returned. */
+enum { PLAN_NUMBER_BYTES = 32 };
+const char *plan_text_bytes(double bytes, char text[PLAN_NUMBER_BYTES]);
+const char *plan_text_time(double ns, char text[PLAN_NUMBER_BYTES]);
+
+#endif

@@ -1,0 +1,39 @@
+/* SPDX-License-Identifier: Apache-2.0
+ * banyan-plan --compare: all ways to do it, fastest first. */
+#include <jansson.h>
+
+#include "tools/plan/view.h"
+
+bool plan_view_compare(const plan_view *view, tool_error *error) {
+  plan_methods methods;
+  char shape[PLAN_TEXT_BYTES];
+  bool combine = view->shape->collective == BNY_COMBINE;
+  if (!plan_methods_compare(view->ranks, view->shape, view->keys, &methods, error)) {
+    return false;
+  }
+  if (view->json) {
+    json_t *o = plan_shape_json(view->ranks, view->shape);
+    if (combine) {
+      json_object_set_new(o, "keys_per_rank", json_integer(view->keys->per_rank));
+      json_object_set_new(o, "kv_heads", json_integer(view->keys->kv_heads));
+    }
+    json_object_set_new(o, "methods", plan_methods_json(view->ranks, &methods));
+    return plan_view_json(view, o, error);
+  }
+  plan_shape_print(view->shape, shape);
+  fprintf(view->stream, "%s\n%d rank%s: %s\n", shape, view->ranks->nranks, view->ranks->nranks == 1 ? "" : "s",
+          view->ranks->title);
+  if (combine) {
+    fprintf(view->stream, "cache of each rank: %lld keys and values of %d heads\n", (long long)view->keys->per_rank,
+            view->keys->kv_heads);
+  }
+  fputc('\n', view->stream);
+  plan_methods_print(view->ranks, &methods, PLAN_BARS_NONE, view->columns, view->stream);
+  fprintf(view->stream, "\nBytes are those that the rank sends that sends most, by level.\n");
+  if (combine) {
+    fprintf(view->stream,
+            "Times are of communication and merging alone. In Ring Attention each rank attends to all keys, "
+            "and may hide some\nof their way behind that.\n");
+  }
+  return fflush(view->stream) == 0 || tool_error_set(error, "cannot write to standard output");
+}

@@ -1,0 +1,33 @@
+# SPDX-License-Identifier: Apache-2.0
+if JANSSON
+bin_PROGRAMS += banyan-plan
+dist_man_MANS += %D%/banyan-plan.1
+else
+EXTRA_PROGRAMS += banyan-plan
+endif
+banyan_plan_SOURCES = \
+  %D%/compare.c \
+  %D%/cost.c \
+  %D%/count.c %D%/count.h \
+  %D%/main.c \
+  %D%/print.c \
+  %D%/prove.c \
+  %D%/view.h
+banyan_plan_CFLAGS = $(AM_CFLAGS) $(JANSSON_CFLAGS)
+banyan_plan_LDADD = libbanyan_methods.la libbanyan_launch.la libbanyan_topo.la libbanyan_core.la $(JANSSON_LIBS)
+
+# The facts of plans, from a topology.
+noinst_LTLIBRARIES += libbanyan_planning.la
+libbanyan_planning_la_SOURCES = \
+  %D%/levels.c %D%/levels.h
+
+# banyan-plan, banyan-info and banyan-topo --explain share these.
+if JANSSON
+noinst_LTLIBRARIES += libbanyan_methods.la
+endif
+libbanyan_methods_la_SOURCES = \
+  %D%/case.c %D%/case.h \
+  %D%/methods.c %D%/methods.h \
+  %D%/methods_text.c
+libbanyan_methods_la_CFLAGS = $(AM_CFLAGS) $(JANSSON_CFLAGS)
+libbanyan_methods_la_LIBADD = libbanyan_planning.la $(JANSSON_LIBS)

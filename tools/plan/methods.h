@@ -1,0 +1,66 @@
+/* SPDX-License-Identifier: Apache-2.0
+ * The ways to do a collective, side by side: what each is predicted to cost, which is chosen, and why the others are
+ * not. Shared by banyan-plan --cost and --compare and by banyan-topo --explain. */
+#ifndef PLAN_METHODS_H
+#define PLAN_METHODS_H
+
+#include <stdio.h>
+
+#include "plan/builder.h"
+#include "tools/plan/case.h"
+
+struct json_t;
+
+typedef struct plan_method {
+  char name[32];
+  bool serves; /* else `why` says why it cannot, and nothing below is set */
+  bool chosen;
+  bool outside; /* no algorithm of ours for this collective: for comparison */
+  double ns;
+  double rounds, messages, work_bytes;
+  double bytes_sent;                  /* by the rank that sends most */
+  double level_bytes[BNY_LEVELS_MAX]; /* of these, by level */
+  double memory_bytes;                /* of an outbox, or in buffers */
+  char form[48];                      /* ", radix 4, 8 pieces": of those that it could take; empty: it has one */
+  char why[240];                      /* it was chosen, or not */
+} plan_method;
+
+enum { PLAN_METHODS_MAX = BNY_CANDIDATES_MAX + 2 };
+
+typedef struct plan_methods {
+  int32_t count;
+  int32_t nlevels;
+  plan_method methods[PLAN_METHODS_MAX]; /* fastest first, then those that cannot */
+} plan_methods;
+
+/* What a layer of attention keeps, for methods that move keys and values. */
+typedef struct plan_keys {
+  int64_t per_rank; /* tokens */
+  int32_t kv_heads;
+} plan_keys;
+
+/* All algorithms of the library for this shape. */
+bool plan_methods_weigh(const plan_ranks *ranks, const plan_shape *shape, plan_methods *methods, tool_error *error);
+
+/* Of a combine also Ring Attention, where keys and values travel past every rank, and three allreduces (maxima,
+ * denominators, numerators), each by the algorithm that is fastest for it, but for those composed over levels. By the
+ * same cost model. */
+bool plan_methods_compare(const plan_ranks *ranks, const plan_shape *shape, const plan_keys *keys,
+                          plan_methods *methods, tool_error *error);
+
+/* NULL if none can. */
+const plan_method *plan_methods_chosen(const plan_methods *methods);
+
+typedef enum plan_bars { PLAN_BARS_NONE, PLAN_BARS_ASCII, PLAN_BARS_UTF8 } plan_bars;
+
+/* A line for each; where that would be wider than `columns` (0: any width), reasons have lines of their own. */
+void plan_methods_print(const plan_ranks *ranks, const plan_methods *methods, plan_bars bars, int32_t columns,
+                        FILE *stream);
+struct json_t *plan_methods_json(const plan_ranks *ranks, const plan_methods *methods); /* an array */
+
+/* The levels, with what their links cost and where that comes from. */
+void plan_levels_print(const plan_ranks *ranks, FILE *stream);
+struct json_t *plan_levels_json(const plan_ranks *ranks);
+struct json_t *plan_shape_json(const plan_ranks *ranks, const plan_shape *shape);
+
+#endif

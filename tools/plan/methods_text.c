@@ -1,0 +1,152 @@
+/* SPDX-License-Identifier: Apache-2.0
+ * Methods and levels as tables and as JSON. */
+#include <jansson.h>
+#include <math.h>
+#include <string.h>
+
+#include "tools/plan/methods.h"
+
+enum { BAR = 10, BAR_TIMES = 4 }; /* cells, and how many times the least time they stand for */
+
+/* Cells in proportion to the least time of all; what is off the scale ends in an arrow. */
+static void print_bar(double ns, double least, plan_bars bars, FILE *stream) {
+  double cells = least > 0 ? ns / least * BAR / BAR_TIMES : 1;
+  bool off = cells > BAR;
+  int full = off ? BAR - 1 : (int)lround(cells);
+  full = full < 1 ? 1 : full;
+  fputs("  ", stream);
+  for (int i = 0; i < BAR; i++) {
+    const char *cell = i < full ? (bars == PLAN_BARS_UTF8 ? "\xe2\x96\x88" : "#") : " ";
+    fputs(off && i == BAR - 1 ? (bars == PLAN_BARS_UTF8 ? "\xe2\x96\xb6" : ">") : cell, stream);
+  }
+}
+
+/* Whether the reasons fit beside the figures. */
+static bool reasons_fit(const plan_methods *methods, plan_bars bars, int32_t columns) {
+  size_t figures = 18 + 11 + (bars == PLAN_BARS_NONE ? 0 : 2 + BAR) + 7 + 9 + 9 * ((size_t)methods->nlevels + 1);
+  for (int32_t i = 0; i < methods->count && columns > 0; i++) {
+    if (methods->methods[i].serves && figures + 2 + strlen(methods->methods[i].why) > (size_t)columns) {
+      return false;
+    }
+  }
+  return true;
+}
+
+void plan_methods_print(const plan_ranks *ranks, const plan_methods *methods, plan_bars bars, int32_t columns,
+                        FILE *stream) {
+  char text[PLAN_NUMBER_BYTES];
+  double least = methods->count > 0 ? methods->methods[0].ns : 0;
+  const char *before_why = reasons_fit(methods, bars, columns) ? "  " : "\n  ";
+  fprintf(stream, "%-18s %10s", "", "predicted");
+  if (bars != PLAN_BARS_NONE) {
+    fprintf(stream, "  %-*s", (int)BAR, "");
+  }
+  fprintf(stream, " %6s %8s", "rounds", "messages");
+  for (int32_t k = 0; k < methods->nlevels; k++) {
+    fprintf(stream, " %8s", ranks->levels->levels[k].name);
+  }
+  fprintf(stream, " %8s\n", "memory");
+  for (int32_t i = 0; i < methods->count; i++) {
+    const plan_method *method = &methods->methods[i];
+    if (!method->serves) {
+      fprintf(stream, "%-18s %10s  %s\n", method->name, "-", method->why);
+      continue;
+    }
+    fprintf(stream, "%-18s %10s", method->name, plan_text_time(method->ns, text));
+    if (bars != PLAN_BARS_NONE) {
+      print_bar(method->ns, least, bars, stream);
+    }
+    fprintf(stream, " %6.0f %8.0f", method->rounds, method->messages);
+    for (int32_t k = 0; k < methods->nlevels; k++) {
+      fprintf(stream, " %8s", plan_text_bytes(method->level_bytes[k], text));
+    }
+    fprintf(stream, " %8s%s%s\n", plan_text_bytes(method->memory_bytes, text), before_why, method->why);
+  }
+}
+
+json_t *plan_methods_json(const plan_ranks *ranks, const plan_methods *methods) {
+  json_t *array = json_array();
+  for (int32_t i = 0; i < methods->count; i++) {
+    const plan_method *method = &methods->methods[i];
+    json_t *o = json_pack("{s:s, s:b, s:b, s:s}", "name", method->name, "serves", method->serves, "chosen",
+                          method->chosen, "why", method->why);
+    json_array_append_new(array, o);
+    if (!method->serves) {
+      continue;
+    }
+    json_t *levels = json_object();
+    for (int32_t k = 0; k < methods->nlevels; k++) {
+      json_object_set_new(levels, ranks->levels->levels[k].name, json_real(method->level_bytes[k]));
+    }
+    json_object_set_new(o, "predicted_us", json_real(method->ns / 1e3));
+    json_object_set_new(o, "rounds", json_real(method->rounds));
+    json_object_set_new(o, "messages_received", json_real(method->messages));
+    json_object_set_new(o, "bytes_sent_per_rank", json_real(method->bytes_sent));
+    json_object_set_new(o, "bytes_sent_by_level", levels);
+    json_object_set_new(o, "memory_bytes", json_real(method->memory_bytes));
+  }
+  return array;
+}
+
+/* ---- levels ------------------------------------------------------------------------------------------------------ */
+
+void plan_levels_print(const plan_ranks *ranks, FILE *stream) {
+  fprintf(stream, "%-10s %7s %8s  %-9s %9s %-8s %9s %9s\n", "level", "groups", "members", "links", "alpha us", "",
+          "further", "GB/s");
+  for (int32_t k = 0; k < ranks->levels->nlevels; k++) {
+    const bny_level *level = &ranks->levels->levels[k];
+    const plan_level_note *note = plan_level_note_of(&ranks->notes, level->name);
+    const char *latency = note == NULL ? "" : note->latency_known ? "known" : "assumed";
+    fprintf(stream, "%-10s %7d %8d  %-9s %9.4g %-8s %9.4g %9.4g %s\n", level->name, level->ngroups, level->most,
+            plan_ranks_link(ranks, k), level->link.alpha_ns / 1e3, latency, bny_link_message_ns(&level->link) / 1e3,
+            1 / level->link.beta_ns_per_byte, note == NULL ? "" : note->speed_source);
+  }
+  for (int32_t i = 0; i < ranks->notes.count; i++) {
+    const plan_level_note *note = &ranks->notes.notes[i];
+    if (!note->kept) {
+      fprintf(stream, "%-10s       -  %s\n", note->name, note->text);
+    }
+  }
+  if (ranks->notes.work[0] != '\0') {
+    fprintf(stream, "%s\n", ranks->notes.work);
+  }
+}
+
+json_t *plan_levels_json(const plan_ranks *ranks) {
+  json_t *array = json_array();
+  for (int32_t k = 0; k < ranks->levels->nlevels; k++) {
+    const bny_level *level = &ranks->levels->levels[k];
+    const plan_level_note *note = plan_level_note_of(&ranks->notes, level->name);
+    json_t *o =
+        json_pack("{s:s, s:i, s:i, s:s, s:f, s:f, s:f, s:f}", "name", level->name, "groups", level->ngroups,
+                  "members_most", level->most, "links", plan_ranks_link(ranks, k), "alpha_us",
+                  level->link.alpha_ns / 1e3, "message_us", bny_link_message_ns(&level->link) / 1e3, "gbytes_per_s",
+                  1 / level->link.beta_ns_per_byte, "merge_ns_per_byte", level->link.gamma_ns_per_byte);
+    if (note != NULL) {
+      json_object_set_new(o, "speed_source", json_string(note->speed_source));
+      json_object_set_new(o, "latency_known", json_boolean(note->latency_known));
+      json_object_set_new(o, "default_source", json_string(plan_links[note->link].source));
+    }
+    json_array_append_new(array, o);
+  }
+  return array;
+}
+
+json_t *plan_shape_json(const plan_ranks *ranks, const plan_shape *shape) {
+  json_t *o = json_object();
+  json_object_set_new(o, "topology", json_string(ranks->title));
+  json_object_set_new(o, "ranks", json_integer(ranks->nranks));
+  json_object_set_new(o, "carriers_per_island", json_integer(ranks->levels->lanes));
+  json_object_set_new(o, "collective", json_string(plan_collective_name(shape->collective)));
+  json_object_set_new(o, "bytes_per_rank", json_integer((json_int_t)plan_shape_bytes(shape)));
+  if (shape->collective == BNY_COMBINE) {
+    json_object_set_new(o, "tokens", json_integer(shape->tokens));
+    json_object_set_new(o, "heads", json_integer(shape->heads));
+    json_object_set_new(o, "head_dim", json_integer(shape->value_dim));
+    json_object_set_new(o, "wire", json_string(tool_dtype_name(shape->wire)));
+    json_object_set_new(o, "scatter", json_string(tool_scatter_name(shape->scatter)));
+    json_object_set_new(o, "order", json_string(tool_order_name(shape->order)));
+  }
+  json_object_set_new(o, "levels", plan_levels_json(ranks));
+  return o;
+}

@@ -1,0 +1,149 @@
+/* SPDX-License-Identifier: Apache-2.0
+ * banyan-plan --prove: the plans of all ranks, made and proved together. */
+#include <jansson.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/resource.h>
+
+#include "tools/plan/count.h"
+#include "tools/plan/view.h"
+
+typedef struct proof {
+  bny_request request;
+  bny_plan **plans;
+  char algorithm[64];
+  int64_t steps, messages, bytes;
+  double make_s, prove_s;
+  int64_t memory_bytes; /* of the process at its peak */
+} proof;
+
+/* Plans and proof take about so much for a message: an entry with a slice and its source, two steps, an arrival. */
+enum { BYTES_PER_MESSAGE = 300, BYTES_PER_RANK = 4096 };
+
+/* Whether it would take more than --memory; said before it does. */
+static bool check_memory(const plan_view *view, const bny_request *request, char algorithm[64], tool_error *error) {
+  bny_candidate candidates[BNY_CANDIDATES_MAX];
+  int32_t count = bny_algorithm_candidates(request, candidates);
+  for (int32_t i = 0; i < count; i++) {
+    if (!candidates[i].chosen) {
+      continue;
+    }
+    size_t length = 0;
+    bny_algorithm_print(candidates[i].algorithm, algorithm, 64, &length);
+    double each = BYTES_PER_RANK + candidates[i].estimate.messages * BYTES_PER_MESSAGE;
+    double all = each * request->nranks;
+    if (all > (double)view->memory_most) {
+      char need[PLAN_NUMBER_BYTES], most[PLAN_NUMBER_BYTES];
+      return tool_error_set(error, "plans of %d ranks by %s have %.0f messages each: about %s, more than --memory %s",
+                            request->nranks, algorithm, candidates[i].estimate.messages, plan_text_bytes(all, need),
+                            plan_text_bytes((double)view->memory_most, most));
+    }
+  }
+  return true;
+}
+
+static bool plans_make(proof *p, tool_error *error) {
+  int64_t start = tool_now_ns();
+  p->plans = calloc((size_t)p->request.nranks, sizeof(bny_plan *));
+  if (p->plans == NULL) {
+    return tool_error_set(error, "out of memory");
+  }
+  for (int32_t rank = 0; rank < p->request.nranks; rank++) {
+    if (bny_plan_make(&p->request, rank, &p->plans[rank]) != BANYAN_OK) {
+      return tool_error_set(error, "rank %d: %s", rank, banyan_last_error());
+    }
+    const bny_plan *plan = p->plans[rank];
+    p->steps += plan->nsteps;
+    p->messages += plan->nmessages;
+    for (int32_t i = 0; i < plan->nmessages; i++) {
+      p->bytes += (int64_t)plan->messages[i].what.bytes;
+    }
+  }
+  p->make_s = (double)(tool_now_ns() - start) / 1e9;
+  return true;
+}
+
+static bool plans_prove(proof *p, tool_error *error) {
+  int64_t start = tool_now_ns();
+  banyan_status status = bny_plan_prove(&p->request, (const bny_plan *const *)p->plans);
+  p->prove_s = (double)(tool_now_ns() - start) / 1e9;
+  struct rusage usage;
+  if (getrusage(RUSAGE_SELF, &usage) == 0) {
+    p->memory_bytes = (int64_t)usage.ru_maxrss * 1024;
+  }
+  return status == BANYAN_OK || tool_error_set(error, "not proved: %s", banyan_last_error());
+}
+
+/* What holds of these plans, one to a line. */
+static int proved_list(const proof *p, const char *lines[8]) {
+  int count = 0;
+  if (p->request.collective == BNY_BARRIER) {
+    lines[count++] = "no rank leaves before all have come";
+  } else if (p->request.collective == BNY_COMBINE) {
+    lines[count++] = "every contribution is in every row that is delivered, once";
+    lines[count++] = "each rank delivers the rows that it owns, each once, and no others";
+    lines[count++] = p->request.order == BANYAN_ORDER_CANONICAL
+                         ? "every row is the canonical expression, the tree of neighbour pairs over the ranks"
+                         : "all ranks that deliver a row deliver the same expression, and so the same bits";
+  } else {
+    lines[count++] = "each rank delivers the bytes that it should, each once, from the rank that they are of";
+  }
+  lines[count++] = "every wait is met by a send that happens: no deadlock";
+  lines[count++] = "nothing is read before it has arrived; no slot is written twice; slots do not overlap";
+  return count;
+}
+
+static bool report(const plan_view *view, const proof *p, bool proved, tool_error *error) {
+  const char *lines[8];
+  char shape[PLAN_TEXT_BYTES], bytes[PLAN_NUMBER_BYTES], memory[PLAN_NUMBER_BYTES];
+  int count = proved_list(p, lines);
+  if (view->json) {
+    json_t *o = plan_shape_json(view->ranks, view->shape), *list = json_array();
+    for (int i = 0; i < count && proved; i++) {
+      json_array_append_new(list, json_string(lines[i]));
+    }
+    json_object_set_new(o, "proved", json_boolean(proved));
+    json_object_set_new(o, "error", proved ? json_null() : json_string(error->text));
+    json_object_set_new(o, "algorithm", json_string(p->algorithm));
+    json_object_set_new(o, "steps", json_integer(p->steps));
+    json_object_set_new(o, "messages", json_integer(p->messages));
+    json_object_set_new(o, "bytes", json_integer(p->bytes));
+    json_object_set_new(o, "make_seconds", json_real(p->make_s));
+    json_object_set_new(o, "prove_seconds", json_real(p->prove_s));
+    json_object_set_new(o, "peak_memory_bytes", json_integer(p->memory_bytes));
+    json_object_set_new(o, "holds", list);
+    return plan_view_json(view, o, error);
+  }
+  if (!proved) {
+    return true;
+  }
+  plan_shape_print(view->shape, shape);
+  fprintf(view->stream, "%s\n%d ranks (%s) by %s\n\n", shape, p->request.nranks, view->ranks->title, p->algorithm);
+  fprintf(view->stream,
+          "proved: %lld steps, %lld messages, %s in all; %.2f s to plan, %.2f s to prove, peak memory %s\n",
+          (long long)p->steps, (long long)p->messages, plan_text_bytes((double)p->bytes, bytes), p->make_s, p->prove_s,
+          plan_text_bytes((double)p->memory_bytes, memory));
+  for (int i = 0; i < count; i++) {
+    fprintf(view->stream, "  %s\n", lines[i]);
+  }
+  return true;
+}
+
+bool plan_view_prove(const plan_view *view, tool_error *error) {
+  proof p = {.plans = NULL};
+  if (!plan_request_make(view->ranks, view->shape, &p.request, error)) {
+    return false;
+  }
+  bool ok = check_memory(view, &p.request, p.algorithm, error) && plans_make(&p, error);
+  if (ok) {
+    ok = plans_prove(&p, error);
+    bool written = report(view, &p, ok, error);
+    ok = ok && written;
+  }
+  for (int32_t rank = 0; p.plans != NULL && rank < p.request.nranks; rank++) {
+    bny_plan_free(p.plans[rank]);
+  }
+  free(p.plans);
+  plan_request_release(&p.request);
+  return ok;
+}

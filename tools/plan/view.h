@@ -1,0 +1,33 @@
+/* SPDX-License-Identifier: Apache-2.0
+ * The views of banyan-plan, each a file of its own. They write text or one JSON object to a stream. */
+#ifndef PLAN_VIEW_H
+#define PLAN_VIEW_H
+
+#include <stdio.h>
+
+#include "tools/plan/case.h"
+#include "tools/plan/methods.h"
+
+typedef struct plan_view {
+  const plan_ranks *ranks;
+  const plan_shape *shape;
+  const plan_keys *keys;
+  int32_t rank;       /* --rank; -1: not given */
+  size_t memory_most; /* of --prove: refuse what would take more */
+  bool json;
+  int32_t columns; /* of the terminal; 0: none */
+  FILE *stream;
+} plan_view;
+
+enum { PLAN_PRINT_RANKS = 16 }; /* so many plans are printed without --rank */
+
+/* False and *error: what was asked for cannot be. */
+bool plan_view_print(const plan_view *view, tool_error *error);
+bool plan_view_prove(const plan_view *view, tool_error *error); /* false also where the proof fails */
+bool plan_view_cost(const plan_view *view, tool_error *error);
+bool plan_view_compare(const plan_view *view, tool_error *error);
+
+/* One object and a newline; takes the reference. */
+bool plan_view_json(const plan_view *view, struct json_t *object, tool_error *error);
+
+#endif

@@ -1,0 +1,20 @@
+/* SPDX-License-Identifier: Apache-2.0
+ * --check: findings alone, for scripts that monitor many machines; and --diff. */
+#ifndef TOPO_CHECK_H
+#define TOPO_CHECK_H
+
+#include "tools/topo/view.h"
+
+/* Exit statuses. As in most programs, 2 means trouble. */
+enum { TOPO_EXIT_GOOD = 0, TOPO_EXIT_DIFFERS = 1, TOPO_EXIT_WARNINGS = 1, TOPO_EXIT_TROUBLE = 2, TOPO_EXIT_FAULTS = 3 };
+
+/* Returns lines of "SEVERITY: TEXT", or an empty text. JSON is {"status", "source", "hosts", "gpus", "nics",
+ * "findings", "probes"} with status "good", "warning" or "fault". *status receives the exit status. The caller frees
+ * it; NULL and *error. */
+char *topo_check(const topo_view *view, bool json, int *status, tool_error *error);
+
+/* Returns one line per difference: "- " only in the first, "+ " only in the second, "~ " changed. JSON is {"first",
+ * "second", "same", "differences": [{"change": "missing|added|changed", "what", "text"}]}. */
+char *topo_diff(const topo_view *first, const topo_view *second, bool json, int *status, tool_error *error);
+
+#endif

@@ -1,0 +1,263 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#include "tools/topo/draw.h"
+
+#include <ctype.h>
+#include <stdarg.h>
+#include <stdlib.h>
+#include <string.h>
+
+topo_ink topo_ink_of_kind(bny_topo_kind kind) {
+  static const topo_ink inks[BNY_TOPO_KINDS] = {
+      [BNY_TOPO_HOST] = TOPO_INK_HOST, [BNY_TOPO_PACKAGE] = TOPO_INK_CPU,  [BNY_TOPO_NUMA] = TOPO_INK_CPU,
+      [BNY_TOPO_PCI] = TOPO_INK_PCI,   [BNY_TOPO_GPU] = TOPO_INK_GPU,      [BNY_TOPO_NIC] = TOPO_INK_NIC,
+      [BNY_TOPO_PORT] = TOPO_INK_NIC,  [BNY_TOPO_SWITCH] = TOPO_INK_SWITCH};
+  return inks[kind];
+}
+
+topo_ink topo_ink_of_path(bny_topo_path path) {
+  static const topo_ink inks[BNY_TOPO_PATHS] = {
+      [BNY_TOPO_PATH_SELF] = TOPO_INK_DIM,  [BNY_TOPO_PATH_NVL] = TOPO_INK_NEAR,  [BNY_TOPO_PATH_C2C] = TOPO_INK_NEAR,
+      [BNY_TOPO_PATH_PIX] = TOPO_INK_FAIR,  [BNY_TOPO_PATH_PXB] = TOPO_INK_FAIR,  [BNY_TOPO_PATH_PHB] = TOPO_INK_FAR,
+      [BNY_TOPO_PATH_NODE] = TOPO_INK_FAR,  [BNY_TOPO_PATH_SYS] = TOPO_INK_WORST, [BNY_TOPO_PATH_NET] = TOPO_INK_PLAIN,
+      [BNY_TOPO_PATH_NONE] = TOPO_INK_WORST};
+  return inks[path];
+}
+
+topo_ink topo_ink_of_severity(bny_topo_severity severity) {
+  return severity == BNY_TOPO_FAULT ? TOPO_INK_FAULT : severity == BNY_TOPO_WARNING ? TOPO_INK_WARNING : TOPO_INK_DIM;
+}
+
+/* ---- output ------------------------------------------------------------------------------------------------------ */
+
+/* Returns the end of the character that starts here. */
+static const char *after_character(const char *at) {
+  do {
+    at++;
+  } while (((unsigned char)*at & 0xc0) == 0x80);
+  return at;
+}
+
+static void put_plain(FILE *out, const topo_view *view, const char *text, size_t bytes) {
+  for (const char *at = text; at < text + bytes; at = after_character(at)) {
+    if (view->utf8 || (unsigned char)*at < 0x80) {
+      fwrite(at, 1, (size_t)(after_character(at) - at), out);
+    } else {
+      fputc('?', out);
+    }
+  }
+}
+
+static void put_bytes(FILE *out, const topo_view *view, topo_ink ink, const char *text, size_t bytes) {
+  /* The sixteen colours of every terminal, because users adapt these to be readable. */
+  static const char *const codes[TOPO_INKS] = {
+      [TOPO_INK_PLAIN] = "",      [TOPO_INK_DIM] = "2",    [TOPO_INK_BOLD] = "1",     [TOPO_INK_HOST] = "1",
+      [TOPO_INK_CPU] = "36",      [TOPO_INK_PCI] = "2",    [TOPO_INK_GPU] = "1;32",   [TOPO_INK_NIC] = "1;33",
+      [TOPO_INK_SWITCH] = "1;35", [TOPO_INK_SPEED] = "34", [TOPO_INK_NEAR] = "32",    [TOPO_INK_FAIR] = "36",
+      [TOPO_INK_FAR] = "33",      [TOPO_INK_WORST] = "31", [TOPO_INK_WARNING] = "33", [TOPO_INK_FAULT] = "1;31"};
+  bool coloured = view->colour && codes[ink][0] != '\0' && bytes > 0;
+  if (coloured) {
+    fprintf(out, "\033[%sm", codes[ink]);
+  }
+  put_plain(out, view, text, bytes);
+  if (coloured) {
+    fputs("\033[0m", out);
+  }
+}
+
+void topo_put(FILE *out, const topo_view *view, topo_ink ink, const char *text) {
+  put_bytes(out, view, ink, text, strlen(text));
+}
+
+void topo_put_blanks(FILE *out, int32_t count) {
+  if (count > 0) {
+    fprintf(out, "%*s", (int)count, "");
+  }
+}
+
+void topo_put_wrapped(FILE *out, const topo_view *view, topo_ink ink, int32_t used, const char *text) {
+  int32_t room = view->columns - used < 20 ? 20 : view->columns - used;
+  while (*text != '\0') {
+    const char *end = text, *blank = NULL;
+    int32_t width = 0;
+    for (; *end != '\0' && width < room; width++) {
+      end = after_character(end);
+      blank = *end == ' ' || *end == '\0' ? end : blank;
+    }
+    end = *end == '\0' || blank == NULL ? end : blank;
+    put_bytes(out, view, ink, text, (size_t)(end - text));
+    fputc('\n', out);
+    text = end + strspn(end, " ");
+    topo_put_blanks(out, *text == '\0' ? 0 : used);
+  }
+}
+
+void topo_put_heading(FILE *out, const topo_view *view, const char *text) {
+  fputc('\n', out);
+  topo_put(out, view, TOPO_INK_BOLD, text);
+  fputc('\n', out);
+}
+
+char *topo_finish(FILE *out, char **text, tool_error *error) {
+  if (fclose(out) != 0) {
+    tool_error_set(error, "out of memory");
+    free(*text);
+    *text = NULL;
+  }
+  return *text;
+}
+
+/* ---- strings ----------------------------------------------------------------------------------------------------- */
+
+int32_t topo_width(const char *text) {
+  int32_t width = 0;
+  for (; *text != '\0'; text = after_character(text)) {
+    width++;
+  }
+  return width;
+}
+
+void topo_clip(char *text, int32_t columns) {
+  if (topo_width(text) <= columns) {
+    return;
+  }
+  char *end = text;
+  for (int32_t kept = 0; kept < columns - 2; kept++) {
+    end = (char *)after_character(end);
+  }
+  while (end > text && end[-1] == ' ') {
+    end--;
+  }
+  for (int32_t dot = 0; dot < 2 && dot < columns; dot++) { /* the cut part is longer than that */
+    *end++ = '.';
+  }
+  *end = '\0';
+}
+
+/* Byte limits may have cut a character; its rest becomes '?'. Strings of a model are UTF-8. */
+static void mend(char *text) {
+  for (unsigned char *at = (unsigned char *)text; *at != '\0'; at++) {
+    int wanted = *at >= 0xf0 ? 3 : *at >= 0xe0 ? 2 : *at >= 0xc0 ? 1 : 0, found = 0;
+    while (found < wanted && (at[1 + found] & 0xc0) == 0x80) {
+      found++;
+    }
+    if (found < wanted || (*at & 0xc0) == 0x80) {
+      *at = '?';
+      memmove(at + 1, at + 1 + found, strlen((char *)at + 1 + found) + 1);
+    } else {
+      at += wanted;
+    }
+  }
+}
+
+void topo_append(topo_string *string, const char *format, ...) {
+  size_t used = strlen(string->text);
+  va_list arguments;
+  va_start(arguments, format);
+  vsnprintf(string->text + used, sizeof string->text - used, format, arguments);
+  va_end(arguments);
+  mend(string->text + used);
+}
+
+/* ---- names in ranges --------------------------------------------------------------------------------------------- */
+
+/* Returns the number at a name's end, and its start; -1: none. */
+static int64_t number_at_end(const char *name, size_t *start) {
+  size_t length = strlen(name), at = length;
+  while (at > 0 && isdigit((unsigned char)name[at - 1])) {
+    at--;
+  }
+  *start = at;
+  bool counts = at < length && length - at <= 9 && (name[at] != '0' || length - at == 1);
+  return counts ? strtoll(name + at, NULL, 10) : -1;
+}
+
+static bool follows(const char *before, const char *name) {
+  size_t start, start_before;
+  int64_t number = number_at_end(name, &start), number_before = number_at_end(before, &start_before);
+  return number > 0 && number_before >= 0 && number == number_before + 1 && start == start_before &&
+         memcmp(name, before, start) == 0;
+}
+
+/* Appends one of several pieces. Returns false if it does not fit beside the count of those left out. */
+static bool append_piece(topo_string *string, const char *start, const char *piece, int32_t left, int32_t columns) {
+  bool first = string->text + strlen(string->text) == start;
+  int32_t reserve = left > 0 ? (int32_t)sizeof " and 1000 more" - 1 : 0;
+  if (!first && topo_width(start) + topo_width(piece) + 2 + reserve > columns) {
+    return false;
+  }
+  topo_append(string, "%s%s", first ? "" : ", ", piece);
+  return true;
+}
+
+static void append_names(topo_string *string, const bny_topo *topo, const int32_t *nodes, int32_t count,
+                         int32_t columns, bool in_short) {
+  char *start = string->text + strlen(string->text);
+  for (int32_t i = 0, next; i < count; i = next) {
+    const char *first = topo->nodes[nodes[i]].name, *last = first;
+    for (next = i + 1; next < count && follows(last, topo->nodes[nodes[next]].name); next++) {
+      last = topo->nodes[nodes[next]].name;
+    }
+    if (next - i == 2) { /* "GPU0, GPU1" reads better than a range */
+      last = first;
+      next = i + 1;
+    }
+    topo_string piece = {.text = ""};
+    size_t number = 0;
+    topo_append(&piece, "%.80s", first);
+    if (last != first) {
+      number_at_end(last, &number);
+      topo_append(&piece, "..%.80s", in_short ? last + number : last);
+    }
+    if (!append_piece(string, start, piece.text, count - next, columns)) {
+      topo_append(string, " and %d more", (int)(count - i));
+      return;
+    }
+  }
+}
+
+void topo_append_names(topo_string *string, const bny_topo *topo, const int32_t *nodes, int32_t count,
+                       int32_t columns) {
+  append_names(string, topo, nodes, count, columns, false);
+}
+
+void topo_append_names_short(topo_string *string, const bny_topo *topo, const int32_t *nodes, int32_t count,
+                             int32_t columns) {
+  append_names(string, topo, nodes, count, columns, true);
+}
+
+void topo_append_numbers(topo_string *string, const int32_t *numbers, int32_t count, int32_t columns) {
+  char *start = string->text + strlen(string->text);
+  for (int32_t i = 0, next; i < count; i = next) {
+    int32_t step = i + 1 < count ? numbers[i + 1] - numbers[i] : 1;
+    for (next = i + 1; next < count && numbers[next] == numbers[next - 1] + step; next++) {
+    }
+    next = step > 1 && next - i < 3 ? i + 1 : next;
+    topo_string piece = {.text = ""};
+    topo_append(&piece, next - i == 1 ? "%d" : "%d-%d", (int)numbers[i], (int)numbers[next - 1]);
+    if (next - i > 1 && step > 1) {
+      topo_append(&piece, " by %d", (int)step);
+    }
+    if (!append_piece(string, start, piece.text, count - next, columns)) {
+      topo_append(string, " and %d more", (int)(count - i));
+      return;
+    }
+  }
+}
+
+void topo_append_speed(topo_string *string, double gbytes_per_s, bool assumed) {
+  if (gbytes_per_s > 0) {
+    topo_append(string, gbytes_per_s >= 1000 ? "%s%.0f GB/s" : "%s%.3g GB/s", assumed ? "~" : "", gbytes_per_s);
+  }
+}
+
+void topo_append_count(topo_string *string, int32_t count, bny_topo_kind kind) {
+  static const char *const words[BNY_TOPO_KINDS][2] = {[BNY_TOPO_HOST] = {"host", "hosts"},
+                                                       [BNY_TOPO_PACKAGE] = {"CPU package", "CPU packages"},
+                                                       [BNY_TOPO_NUMA] = {"NUMA node", "NUMA nodes"},
+                                                       [BNY_TOPO_PCI] = {"PCI switch", "PCI switches"},
+                                                       [BNY_TOPO_GPU] = {"GPU", "GPUs"},
+                                                       [BNY_TOPO_NIC] = {"NIC", "NICs"},
+                                                       [BNY_TOPO_PORT] = {"port", "ports"},
+                                                       [BNY_TOPO_SWITCH] = {"switch", "switches"}};
+  topo_append(string, "%d %s", (int)count, words[kind][count != 1]);
+}

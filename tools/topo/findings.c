@@ -1,0 +1,84 @@
+/* SPDX-License-Identifier: Apache-2.0
+ * The last parts of the picture: findings, and the reports of this machine's probes. */
+#include <string.h>
+
+#include "tools/topo/draw.h"
+
+enum { FINDINGS_MOST = 24 };
+
+static const char *mark_of(const topo_view *view, bny_topo_severity severity) {
+  if (severity == BNY_TOPO_INFO) {
+    return view->utf8 ? "·" : "-";
+  }
+  return severity == BNY_TOPO_FAULT ? (view->utf8 ? "✖" : "x") : view->utf8 ? "▲" : "!";
+}
+
+void topo_put_findings(FILE *out, const topo_view *view) {
+  const bny_topo_levels *levels = view->levels;
+  if (levels->nfindings == 0) {
+    return;
+  }
+  topo_put_heading(out, view, "Findings");
+  int32_t shown = view->all || levels->nfindings <= FINDINGS_MOST ? levels->nfindings : FINDINGS_MOST;
+  for (int32_t f = 0; f < shown; f++) {
+    const bny_topo_finding *finding = &levels->findings[f];
+    topo_ink ink = topo_ink_of_severity(finding->severity);
+    fputs("  ", out);
+    topo_put(out, view, ink, mark_of(view, finding->severity));
+    fputc(' ', out);
+    topo_put(out, view, ink, bny_topo_severity_name(finding->severity));
+    topo_put_blanks(out, 9 - (int32_t)strlen(bny_topo_severity_name(finding->severity)));
+    topo_put_wrapped(out, view, TOPO_INK_PLAIN, 13, finding->text);
+  }
+  if (shown < levels->nfindings) {
+    fprintf(out, "    and %d more: --check lists all\n", (int)(levels->nfindings - shown));
+  }
+}
+
+/* ---- probes ------------------------------------------------------------------------------------------------------ */
+
+/* Advice if a probe found no library or driver. The report itself names what is missing. */
+static const struct {
+  const char *probe, *advice;
+} advices[] = {
+    {"hwloc", "install hwloc with its headers (Debian, Ubuntu: libhwloc-dev) and build banyan again"},
+    {"nvml", "where there are NVIDIA GPUs, install their driver; in a container, start it with --gpus all"},
+    {"verbs",
+     "install libibverbs with its headers (Debian, Ubuntu: libibverbs-dev) and build banyan again; in a container, "
+     "pass /dev/infiniband"},
+    {"sysfs", "let /sys be seen from here: it is read, never written"},
+};
+
+static const char *advice_for(const bny_topo_probe_report *report) {
+  for (size_t i = 0; i < sizeof advices / sizeof advices[0]; i++) {
+    if (strcmp(advices[i].probe, report->name) == 0) {
+      return advices[i].advice;
+    }
+  }
+  return "";
+}
+
+void topo_put_probes(FILE *out, const topo_view *view) {
+  static const topo_ink inks[BNY_TOPO_PROBE_OUTCOMES] = {
+      [BNY_TOPO_PROBE_FOUND] = TOPO_INK_NEAR,
+      [BNY_TOPO_PROBE_NOTHING] = TOPO_INK_DIM,
+      [BNY_TOPO_PROBE_ABSENT] = TOPO_INK_WARNING,
+      [BNY_TOPO_PROBE_FAILED] = TOPO_INK_FAULT,
+  };
+  if (view->nreports == 0) {
+    return;
+  }
+  topo_put_heading(out, view, "Probes");
+  for (int32_t i = 0; i < view->nreports; i++) {
+    const bny_topo_probe_report *report = &view->reports[i];
+    const char *outcome = bny_topo_outcome_name(report->outcome), *advice = advice_for(report);
+    fprintf(out, "  %-8s", report->name);
+    topo_put(out, view, inks[report->outcome], outcome);
+    topo_put_blanks(out, 9 - (int32_t)strlen(outcome));
+    topo_put_wrapped(out, view, TOPO_INK_PLAIN, 19, report->text[0] == '\0' ? "-" : report->text);
+    if (report->outcome == BNY_TOPO_PROBE_ABSENT && advice[0] != '\0') {
+      topo_put_blanks(out, 19);
+      topo_put_wrapped(out, view, TOPO_INK_DIM, 19, advice);
+    }
+  }
+}

@@ -1,0 +1,319 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#include "tools/topo/fold.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+#include "topo/model/speed.h"
+
+/* ---- facts ------------------------------------------------------------------------------------------------------- */
+
+enum { DEPTH = 64 }; /* bound on levels of the tree */
+
+static bool is_nvlink(const bny_topo_link *link) {
+  return link->kind == BNY_TOPO_LINK_NVLINK || link->kind == BNY_TOPO_LINK_XGMI;
+}
+
+static void slower(double *speed, bool *assumed, const bny_topo_link *link) {
+  if (link->gbytes_per_s > 0 && (*speed <= 0 || link->gbytes_per_s < *speed)) {
+    *speed = link->gbytes_per_s;
+    *assumed = link->source == BNY_TOPO_ASSUMED;
+  }
+}
+
+/* Finds the slowest PCI link on the path to the next shown node above. */
+static void way_up(const topo_fold *fold, int32_t node, topo_facts *facts) {
+  const bny_topo *topo = fold->topo;
+  int32_t end = fold->above[node];
+  int depth = 0;
+  for (int32_t n = node; n >= 0 && n != end && depth < DEPTH; n = topo->nodes[n].parent, depth++) {
+    int32_t l = bny_topo_first_link(topo, n);
+    for (; l >= 0; l = bny_topo_next_link(topo, n, l)) {
+      if (topo->links[l].kind == BNY_TOPO_LINK_PCI && bny_topo_other_end(topo, n, l) == topo->nodes[n].parent) {
+        slower(&facts->up, &facts->up_assumed, &topo->links[l]);
+      }
+    }
+  }
+}
+
+/* Returns whether an earlier NVLink of this node has the same other end. The search is bounded. */
+static bool seen_before(const bny_topo *topo, int32_t node, int32_t link) {
+  int32_t other = bny_topo_other_end(topo, node, link), looked = 0;
+  for (int32_t l = bny_topo_first_link(topo, node); l != link && looked < 128; l = bny_topo_next_link(topo, node, l)) {
+    if (is_nvlink(&topo->links[l]) && bny_topo_other_end(topo, node, l) == other) {
+      return true;
+    }
+    looked++;
+  }
+  return false;
+}
+
+static void add_nvlink(const bny_topo *topo, int32_t node, int32_t l, topo_facts *facts) {
+  const bny_topo_link *link = &topo->links[l];
+  int32_t other = bny_topo_other_end(topo, node, l);
+  int32_t compute = topo->nodes[topo->nodes[node].kind == BNY_TOPO_GPU ? node : other].compute;
+  facts->links += link->count;
+  facts->xgmi = link->kind == BNY_TOPO_LINK_XGMI;
+  if (!seen_before(topo, node, l)) {
+    facts->switches += topo->nodes[other].kind == BNY_TOPO_SWITCH;
+    facts->peers += topo->nodes[other].kind != BNY_TOPO_SWITCH;
+  }
+  if (link->gbytes_per_s > 0) {
+    facts->links_speed += link->gbytes_per_s;
+    facts->links_assumed = facts->links_assumed || link->source == BNY_TOPO_ASSUMED;
+  } else if (link->rated_gbytes_per_s > 0) {
+    facts->links_refused = true;
+  } else {
+    facts->links_speed += link->count * (facts->xgmi ? bny_topo_speed_xgmi(compute) : bny_topo_speed_nvlink(compute));
+    facts->links_assumed = true;
+  }
+}
+
+/* Adds the network speed of one port, or of a NIC without ports. */
+static void add_port(const bny_topo *topo, int32_t node, topo_facts *facts) {
+  double speed = 0;
+  bool assumed = false, any = false;
+  for (int32_t l = bny_topo_first_link(topo, node); l >= 0; l = bny_topo_next_link(topo, node, l)) {
+    int32_t other = bny_topo_other_end(topo, node, l);
+    if (topo->links[l].kind != BNY_TOPO_LINK_NET || topo->nodes[other].parent == node) {
+      continue;
+    }
+    slower(&speed, &assumed, &topo->links[l]);
+    any = true;
+    facts->leaf = topo->nodes[other].kind == BNY_TOPO_SWITCH ? other : facts->leaf;
+  }
+  facts->ports += any || topo->nodes[node].kind == BNY_TOPO_PORT;
+  facts->ports_down += bny_topo_port_down(topo, node);
+  facts->net += speed;
+  facts->net_assumed = facts->net_assumed || assumed;
+}
+
+/* Adds a switch's link to a port below, or to another switch. */
+static void add_cable(const bny_topo *topo, int32_t node, int32_t l, topo_facts *facts) {
+  const bny_topo_link *link = &topo->links[l];
+  if (topo->nodes[bny_topo_other_end(topo, node, l)].kind == BNY_TOPO_SWITCH) {
+    facts->beside += link->count;
+    facts->beside_speed += link->gbytes_per_s;
+  } else {
+    facts->below++;
+    slower(&facts->net, &facts->net_assumed, link);
+  }
+}
+
+topo_facts topo_fold_facts(const topo_fold *fold, int32_t node) {
+  const bny_topo *topo = fold->topo;
+  bny_topo_kind kind = topo->nodes[node].kind;
+  topo_facts facts = {.leaf = -1};
+  way_up(fold, node, &facts);
+  for (int32_t l = bny_topo_first_link(topo, node); l >= 0; l = bny_topo_next_link(topo, node, l)) {
+    const bny_topo_link *link = &topo->links[l];
+    if (bny_topo_other_end(topo, node, l) == node) {
+      continue;
+    }
+    if (is_nvlink(link)) {
+      add_nvlink(topo, node, l, &facts);
+    } else if (link->kind == BNY_TOPO_LINK_C2C && kind == BNY_TOPO_GPU) {
+      slower(&facts.coherent, &facts.coherent_assumed, link);
+    } else if (link->kind == BNY_TOPO_LINK_NET && kind == BNY_TOPO_SWITCH) {
+      add_cable(topo, node, l, &facts);
+    }
+  }
+  if (kind == BNY_TOPO_NIC) {
+    add_port(topo, node, &facts);
+    for (int32_t port = fold->port[node]; port >= 0; port = fold->next[port]) {
+      add_port(topo, port, &facts);
+    }
+  }
+  return facts;
+}
+
+/* ---- visible nodes ----------------------------------------------------------------------------------------------- */
+
+/* Children come after parents, so a pass from the last node knows a node's children. */
+static bool find_shown(topo_fold *fold) {
+  const bny_topo *topo = fold->topo;
+  int32_t *below = calloc((size_t)topo->nnodes + 1, sizeof *below); /* shown directly below, if this one is hidden */
+  int32_t *numas = calloc((size_t)topo->nnodes + 1, sizeof *numas);
+  bool good = below != NULL && numas != NULL;
+  for (int32_t n = 0; good && n < topo->nnodes; n++) {
+    int32_t parent = topo->nodes[n].parent;
+    numas[parent < 0 ? topo->nnodes : parent] += topo->nodes[n].kind == BNY_TOPO_NUMA;
+  }
+  for (int32_t n = topo->nnodes - 1; good && n >= 0; n--) {
+    const bny_topo_node *node = &topo->nodes[n];
+    bool only = node->kind == BNY_TOPO_NUMA && node->parent >= 0 && numas[node->parent] == 1 &&
+                topo->nodes[node->parent].kind == BNY_TOPO_PACKAGE;
+    fold->shown[n] =
+        node->kind != BNY_TOPO_PORT && !only && (node->kind != BNY_TOPO_PCI || (!node->host_bridge && below[n] > 1));
+    bool elsewhere = node->kind == BNY_TOPO_PORT || node->kind == BNY_TOPO_SWITCH;
+    if (!elsewhere && node->parent >= 0) {
+      below[node->parent] += fold->shown[n] ? 1 : below[n];
+    }
+  }
+  free(below);
+  free(numas);
+  return good;
+}
+
+static void find_places(topo_fold *fold) {
+  const bny_topo *topo = fold->topo;
+  for (int32_t n = 0; n < topo->nnodes; n++) {
+    const bny_topo_node *node = &topo->nodes[n];
+    int32_t parent = node->parent;
+    fold->host[n] = node->kind == BNY_TOPO_HOST ? n : parent < 0 ? -1 : fold->host[parent];
+    fold->above[n] = parent < 0 ? -1 : fold->shown[parent] ? parent : fold->above[parent];
+    if (node->kind == BNY_TOPO_SWITCH && fold->host[n] >= 0) {
+      fold->above[n] = fold->host[n];
+    }
+    fold->child[n] = fold->next[n] = fold->port[n] = fold->rank[n] = -1;
+    fold->severity[n] = -1;
+  }
+  for (int pass = 0; pass < 3; pass++) { /* later insertions come first: switches are last */
+    for (int32_t n = topo->nnodes - 1; n >= 0; n--) {
+      bny_topo_kind kind = topo->nodes[n].kind;
+      int32_t above = kind == BNY_TOPO_PORT ? topo->nodes[n].parent : fold->above[n];
+      int32_t *first = kind == BNY_TOPO_PORT ? fold->port : fold->child;
+      bool now = kind == BNY_TOPO_PORT ? pass == 2 : fold->shown[n] && pass == (kind != BNY_TOPO_SWITCH);
+      if (now && above >= 0) {
+        fold->next[n] = first[above];
+        first[above] = n;
+      }
+    }
+  }
+  for (int32_t r = 0; r < fold->levels->nranks; r++) {
+    fold->rank[fold->levels->ranks[r].node] = r;
+  }
+  for (int32_t f = 0; f < fold->levels->nfindings; f++) {
+    const bny_topo_finding *finding = &fold->levels->findings[f];
+    if (finding->node >= 0 && finding->severity > BNY_TOPO_INFO &&
+        fold->severity[finding->node] < (int8_t)finding->severity) {
+      fold->severity[finding->node] = (int8_t)finding->severity;
+    }
+  }
+}
+
+/* ---- equal looks ------------------------------------------------------------------------------------------------- */
+
+static uint64_t mix_text(uint64_t hash, const char *text) {
+  return tool_hash_bytes(tool_mix64(hash), text == NULL ? "" : text, text == NULL ? 0 : strlen(text));
+}
+
+static uint64_t mix_number(uint64_t hash, double number) { return tool_hash_bytes(hash, &number, sizeof number); }
+
+static uint64_t look_of(const topo_fold *fold, int32_t n, uint64_t below) {
+  const bny_topo_node *node = &fold->topo->nodes[n];
+  topo_facts facts = topo_fold_facts(fold, n);
+  if (node->kind ==
+      BNY_TOPO_SWITCH) { /* GPUs may have different numbers of links to each switch */
+    facts.links = 0;
+    facts.links_speed = 0;
+  }
+  const double numbers[] = {(double)node->kind,  node->compute,    facts.up,       facts.links,    facts.links_speed,
+                            facts.links_refused, facts.peers,      facts.switches, facts.coherent, facts.net,
+                            facts.ports,         facts.ports_down, facts.below,    facts.beside,   facts.beside_speed};
+  uint64_t hash = mix_text(mix_text(tool_mix64(below), node->model), node->vendor);
+  for (size_t i = 0; i < sizeof numbers / sizeof numbers[0]; i++) {
+    hash = mix_number(hash, numbers[i]);
+  }
+  if (fold->rank[n] >= 0) {
+    const bny_topo_rank *rank = &fold->levels->ranks[fold->rank[n]];
+    hash = mix_number(mix_number(hash, rank->nic < 0 ? -1 : (double)rank->nic_path), rank->nic_shared);
+  }
+  return hash;
+}
+
+static bool find_looks(topo_fold *fold) {
+  uint64_t *below = calloc((size_t)fold->topo->nnodes + 1, sizeof *below); /* a sum, so that order does not matter */
+  for (int32_t n = fold->topo->nnodes - 1; below != NULL && n >= 0; n--) {
+    fold->look[n] = look_of(fold, n, below[n]);
+    if (fold->shown[n] && fold->above[n] >= 0) {
+      below[fold->above[n]] += tool_mix64(fold->look[n]);
+    }
+  }
+  free(below);
+  return below != NULL;
+}
+
+bool topo_fold_make(topo_fold *fold, const bny_topo *topo, const bny_topo_levels *levels, tool_error *error) {
+  size_t n = (size_t)topo->nnodes + 1;
+  *fold = (topo_fold){.topo = topo, .levels = levels};
+  fold->shown = calloc(n, sizeof *fold->shown);
+  fold->host = calloc(n, sizeof *fold->host);
+  fold->above = calloc(n, sizeof *fold->above);
+  fold->child = calloc(n, sizeof *fold->child);
+  fold->next = calloc(n, sizeof *fold->next);
+  fold->port = calloc(n, sizeof *fold->port);
+  fold->rank = calloc(n, sizeof *fold->rank);
+  fold->severity = calloc(n, sizeof *fold->severity);
+  fold->look = calloc(n, sizeof *fold->look);
+  bool good = fold->shown != NULL && fold->host != NULL && fold->above != NULL && fold->child != NULL &&
+              fold->next != NULL && fold->port != NULL && fold->rank != NULL && fold->severity != NULL &&
+              fold->look != NULL && find_shown(fold);
+  if (good) {
+    find_places(fold);
+    good = find_looks(fold);
+  }
+  if (!good) {
+    topo_fold_free(fold);
+    return tool_error_set(error, "out of memory");
+  }
+  return true;
+}
+
+void topo_fold_free(topo_fold *fold) {
+  free(fold->shown);
+  free(fold->host);
+  free(fold->above);
+  free(fold->child);
+  free(fold->next);
+  free(fold->port);
+  free(fold->rank);
+  free(fold->severity);
+  free(fold->look);
+  *fold = (topo_fold){0};
+}
+
+/* ---- groups ------------------------------------------------------------------------------------------------------ */
+
+typedef struct placed {
+  uint64_t look;
+  int32_t node, place, group; /* `place`: own place; `group`: place of its group's first */
+} placed;
+
+static int by_look(const void *a, const void *b) {
+  const placed *x = a, *y = b;
+  return x->look != y->look ? (x->look < y->look ? -1 : 1) : (x->place > y->place) - (x->place < y->place);
+}
+
+static int by_group(const void *a, const void *b) {
+  const placed *x = a, *y = b;
+  return x->group != y->group ? (x->group < y->group ? -1 : 1) : (x->place > y->place) - (x->place < y->place);
+}
+
+int32_t topo_fold_groups(const topo_fold *fold, int32_t *nodes, int32_t count, int32_t least, int32_t *ends) {
+  placed *all = calloc((size_t)count + 1, sizeof *all);
+  if (all == NULL) {
+    return -1;
+  }
+  for (int32_t i = 0; i < count; i++) {
+    all[i] = (placed){.look = fold->look[nodes[i]], .node = nodes[i], .place = i};
+  }
+  qsort(all, (size_t)count, sizeof *all, by_look);
+  for (int32_t i = 0, next; i < count; i = next) {
+    for (next = i; next < count && all[next].look == all[i].look; next++) {
+    }
+    for (int32_t j = i; j < next; j++) {
+      all[j].group = next - i < least ? all[j].place : all[i].place;
+    }
+  }
+  qsort(all, (size_t)count, sizeof *all, by_group);
+  int32_t groups = 0;
+  for (int32_t i = 0; i < count; i++) {
+    nodes[i] = all[i].node;
+    if (i + 1 == count || all[i + 1].group != all[i].group) {
+      ends[groups++] = i + 1;
+    }
+  }
+  free(all);
+  return groups;
+}

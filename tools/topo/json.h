@@ -1,0 +1,19 @@
+/* SPDX-License-Identifier: Apache-2.0
+ * JSON parts that several views of banyan-topo write. */
+#ifndef TOPO_JSON_H
+#define TOPO_JSON_H
+
+#include <jansson.h>
+
+#include "tools/topo/view.h"
+
+/* Returns a new reference to [{"severity", "node", "text"}]; NULL without memory. `nodes` are those of
+ * bny_topo_json(). */
+json_t *topo_json_findings(const bny_topo_levels *levels, const json_t *nodes);
+
+json_t *topo_json_probes(const topo_view *view); /* [{"name", "outcome", "text"}] */
+
+/* Takes the reference and returns text for the caller to free; NULL and *error without memory, or if json is NULL. */
+char *topo_json_text(json_t *json, tool_error *error);
+
+#endif

@@ -1,0 +1,118 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#include "tools/topo/line.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+topo_line *topo_lines_add(topo_lines *lines) {
+  if (lines->count == lines->capacity) {
+    int32_t capacity = lines->capacity == 0 ? 64 : lines->capacity * 2;
+    topo_line **moved = realloc(lines->lines, (size_t)capacity * sizeof *moved);
+    if (moved == NULL) {
+      return NULL;
+    }
+    lines->lines = moved;
+    lines->capacity = capacity;
+  }
+  topo_line *line = calloc(1, sizeof *line);
+  if (line != NULL) {
+    lines->lines[lines->count++] = line;
+  }
+  return line;
+}
+
+void topo_lines_free(topo_lines *lines) {
+  for (int32_t i = 0; i < lines->count; i++) {
+    for (int32_t w = 0; w < lines->lines[i]->nwords; w++) {
+      free(lines->lines[i]->words[w].text);
+    }
+    free(lines->lines[i]);
+  }
+  free(lines->lines);
+  *lines = (topo_lines){0};
+}
+
+void topo_line_say(topo_line *line, topo_ink ink, topo_line_rank rank, const char *text) {
+  if (text[0] != '\0' && line->nwords < TOPO_LINE_WORDS) {
+    char *copy = strdup(text);
+    if (copy != NULL) {
+      line->words[line->nwords++] = (topo_line_word){.ink = ink, .rank = rank, .text = copy};
+    }
+  }
+}
+
+/* ---- output ------------------------------------------------------------------------------------------------------ */
+
+enum { GAP = 2, LEFT_MOST = 48, SHORTEST = 12 };
+
+static int32_t left_width(const topo_line *line) {
+  return topo_width(line->prefix.text) + topo_width(line->label.text) + (line->severity > BNY_TOPO_INFO ? 2 : 0);
+}
+
+/* Marks the words that fit: the least important are dropped first, but a shortened word is better than none. */
+static void fit(const topo_line *line, int32_t room, bool *kept) {
+  int32_t wanted = 0;
+  for (int32_t w = 0; w < line->nwords; w++) {
+    kept[w] = true;
+    wanted += topo_width(line->words[w].text) + GAP;
+  }
+  for (int rank = TOPO_LINE_RANKS - 1; rank >= 0; rank--) {
+    for (int32_t w = line->nwords - 1; w >= 0 && wanted > room; w--) {
+      int32_t width = topo_width(line->words[w].text);
+      if ((int)line->words[w].rank != rank) {
+        continue;
+      }
+      if (rank != TOPO_LINE_BUS && width - (wanted - room) >= SHORTEST) {
+        topo_clip(line->words[w].text, width - (wanted - room));
+        return;
+      }
+      kept[w] = false;
+      wanted -= width + GAP;
+    }
+  }
+}
+
+static void put_line(const topo_line *line, const topo_view *view, int32_t left, int32_t speeds, FILE *out) {
+  bool kept[TOPO_LINE_WORDS];
+  int32_t width = left_width(line), at = width;
+  topo_put(out, view, TOPO_INK_DIM, line->prefix.text);
+  topo_put(out, view, line->ink, line->label.text);
+  if (line->severity > BNY_TOPO_INFO) {
+    fputc(' ', out);
+    topo_put(out, view, topo_ink_of_severity((bny_topo_severity)line->severity), view->utf8 ? "▲" : "!");
+  }
+  if (line->speed.text[0] != '\0') {
+    int32_t end = left + GAP + speeds, start = end - topo_width(line->speed.text);
+    topo_put_blanks(out, start > at ? start - at : 1);
+    topo_put(out, view, line->speed_ink, line->speed.text);
+    at = start > at ? end : at + 1 + topo_width(line->speed.text);
+  }
+  int32_t start = left + GAP + (speeds > 0 ? speeds + GAP : 0);
+  start = start > at + GAP ? start : at + GAP;
+  fit(line, view->columns - start + GAP, kept);
+  for (int32_t w = 0; w < line->nwords; w++) {
+    if (kept[w]) {
+      topo_put_blanks(out, start - at);
+      topo_put(out, view, line->words[w].ink, line->words[w].text);
+      at = start + topo_width(line->words[w].text);
+      start = at + GAP;
+    }
+  }
+  fputc('\n', out);
+}
+
+void topo_lines_put(const topo_lines *lines, const topo_view *view, FILE *out) {
+  int32_t left = 0, most = view->columns / 2 < LEFT_MOST ? view->columns / 2 : LEFT_MOST;
+  int32_t speeds = 0;
+  for (int32_t i = 0; i < lines->count; i++) {
+    topo_line *line = lines->lines[i];
+    int32_t room = view->columns - topo_width(line->prefix.text) - 2;
+    topo_clip(line->label.text, room > SHORTEST ? room : SHORTEST);
+    int32_t width = left_width(line);
+    left = width > left && width <= most && line->nwords + (line->speed.text[0] != '\0') > 0 ? width : left;
+    speeds = topo_width(line->speed.text) > speeds ? topo_width(line->speed.text) : speeds;
+  }
+  for (int32_t i = 0; i < lines->count; i++) {
+    put_line(lines->lines[i], view, left, speeds, out);
+  }
+}

@@ -1,0 +1,54 @@
+# SPDX-License-Identifier: Apache-2.0
+if JANSSON
+bin_PROGRAMS += banyan-topo
+dist_man_MANS += %D%/banyan-topo.1
+else
+EXTRA_PROGRAMS += banyan-topo
+endif
+banyan_topo_SOURCES = \
+  %D%/check.c %D%/check.h \
+  %D%/diff.c \
+  %D%/draw.c %D%/draw.h \
+  %D%/explain.c %D%/explain.h \
+  %D%/findings.c \
+  %D%/fold.c %D%/fold.h \
+  %D%/json.c %D%/json.h \
+  %D%/levels.c \
+  %D%/line.c %D%/line.h \
+  %D%/main.c \
+  %D%/matrix.c \
+  %D%/network.c \
+  %D%/output.c %D%/output.h \
+  %D%/tree.c \
+  %D%/view.h \
+  %D%/measure/json.c
+banyan_topo_CFLAGS = $(AM_CFLAGS) $(JANSSON_CFLAGS)
+banyan_topo_LDADD = libbanyan_picture.la libbanyan_methods.la libbanyan_launch.la libbanyan_topo.la libbanyan_core.la $(JANSSON_LIBS)
+
+# Pictures are a library of their own for their test.
+noinst_LTLIBRARIES += libbanyan_picture.la
+libbanyan_picture_la_SOURCES = \
+  %D%/picture/dot.c \
+  %D%/picture/layout.c %D%/picture/layout.h \
+  %D%/picture/layout_arcs.c \
+  %D%/picture/layout_cpu.c \
+  %D%/picture/layout_device.c \
+  %D%/picture/layout_hosts.c \
+  %D%/picture/layout_joint.h \
+  %D%/picture/layout_net.c \
+  %D%/picture/layout_notes.c \
+  %D%/picture/layout_nvlink.c \
+  %D%/picture/layout_text.c \
+  %D%/picture/layout_tree.c \
+  %D%/picture/layout_work.h \
+  %D%/picture/svg.c \
+  %D%/picture/tips.c
+
+# banyan-info also measures.
+libbanyan_launch_la_SOURCES += \
+  %D%/measure/cpus.c \
+  %D%/measure/judge.c \
+  %D%/measure/measure.c %D%/measure/measure.h \
+  %D%/measure/ranks.c %D%/measure/ranks.h \
+  %D%/measure/text.c \
+  %D%/measure/work.c

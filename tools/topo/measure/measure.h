@@ -1,0 +1,176 @@
+/* SPDX-License-Identifier: Apache-2.0
+ * banyan-topo --measure: real times of signals and data between this machine's CPUs, beside the expected ones.
+ *
+ * Ranks are processes, one on each CPU allowed to the caller, or on the first of them, placed as by banyan-perf
+ * --ranks. All pairs of at most TOPO_ALL_PAIRS ranks are measured, or else a sample with pairs of every nearness. Pairs
+ * are measured in short blocks that take turns, so that a noisy moment does not hit one pair alone. The result is the
+ * median of a pair's blocks, without those in which the kernel gave a CPU to another program. */
+#ifndef TOPO_MEASURE_H
+#define TOPO_MEASURE_H
+
+#include <stdbool.h>
+#include <stdint.h>
+
+#include "tools/common/util.h"
+#include "topo/model/model.h"
+
+enum {
+  TOPO_ALL_PAIRS = 16,
+  TOPO_BLOCKS_MAX = 64,
+  TOPO_RANKS_MAX = 4096,
+  TOPO_MESSAGE_BYTES = 16 << 10,
+  TOPO_SMALL_BYTES = 1 << 20,
+  TOPO_LARGE_BYTES = 16 << 20,
+};
+
+/* The part of the machine that two CPUs share, nearest first. */
+typedef enum topo_near {
+  TOPO_NEAR_CORE,
+  TOPO_NEAR_L2,
+  TOPO_NEAR_L3,
+  TOPO_NEAR_NUMA,
+  TOPO_NEAR_PACKAGE,
+  TOPO_NEAR_SYSTEM, /* different packages */
+  TOPO_NEARS
+} topo_near;
+
+typedef enum topo_metric {
+  TOPO_LINE,    /* ns, one way: from the store of a signal until the peer sees it */
+  TOPO_MESSAGE, /* ns, one way: writing, signal and reading of 16 KB */
+  TOPO_TAKE,    /* ns: the reading part of that */
+  TOPO_SMALL,   /* GB/s: copying 1 MiB that the peer has just written */
+  TOPO_LARGE,   /* GB/s: 16 MiB */
+  TOPO_METRICS
+} topo_metric;
+
+/* A CPU and its parts of the machine; caches and cores are numbered by their least CPU. -1 unknown. */
+typedef struct topo_place {
+  int32_t cpu, core, l2, l3, numa, package;
+} topo_place;
+
+typedef struct topo_measured_rank {
+  topo_place place;
+  int32_t nblocks;            /* 0: own copying was not measured */
+  double small, large;        /* GB/s: copying its own data */
+  int32_t ntaken, ndisturbed; /* samples taken, and those in which another program had the CPU */
+  bool slow;                  /* judged: slow with all others, or by itself */
+} topo_measured_rank;
+
+typedef struct topo_measured_pair {
+  int32_t a, b; /* ranks, a < b */
+  topo_near near;
+  int32_t nblocks;
+  /* [0]: a reads b's data, [1]: b reads a's; line and message use only [0]. */
+  double value[TOPO_METRICS][2];
+  double line_least;          /* least of all batches in all blocks */
+  double line_low, line_high; /* 10th and 90th percentile of blocks */
+  /* results of judging: */
+  bool judged;                /* enough pairs of its kind for comparison */
+  double worse[TOPO_METRICS]; /* factor of the worse direction against expected; 0 unless judged */
+  bool slow;
+} topo_measured_pair;
+
+/* Two parts of the machine with a SYS link in the model. All ranks of one read the other's data at once. */
+typedef struct topo_measured_link {
+  int32_t link;
+  int32_t from, to; /* nodes */
+  int32_t nreaders; /* at once */
+  int32_t nblocks;  /* undisturbed blocks; 0: no reliable values */
+  double expected;  /* GB/s, from the model; 0 unknown */
+  bny_topo_source expected_source;
+  double value[2]; /* GB/s: [0] ranks of `from` read data of `to` */
+  double line;     /* ns: median of pairs across; 0: not measured */
+} topo_measured_link;
+
+/* A message of n bytes takes alpha + n beta; 0, 0: unknown. */
+typedef struct topo_cost {
+  double alpha_ns, beta_ns_per_byte;
+} topo_cost;
+
+/* All pairs of one nearness. */
+typedef struct topo_measured_kind {
+  int32_t npairs;
+  bool judged;
+  double expected[TOPO_METRICS]; /* median over pairs without slow ranks */
+  double least[TOPO_METRICS], most[TOPO_METRICS];
+  double alpha, beta; /* ns and ns per byte; 0, 0: no fit */
+} topo_measured_kind;
+
+typedef struct topo_measured_finding {
+  bool warning;  /* otherwise a note */
+  int32_t a, b;  /* ranks: a pair, or one rank and -1; both -1: a link, or the machine */
+  double factor; /* how many times worse */
+  char *text;
+} topo_measured_finding;
+
+typedef struct topo_measured {
+  int32_t nallowed; /* CPUs allowed */
+  int32_t nranks;
+  topo_measured_rank *ranks;
+  int64_t npairs_possible;
+  int32_t npairs;
+  topo_measured_pair *pairs;
+  int32_t nlinks;
+  topo_measured_link *links;
+  topo_measured_kind kinds[TOPO_NEARS];
+  topo_cost planned[TOPO_NEARS]; /* assumptions of plans */
+  int32_t nfindings;
+  topo_measured_finding *findings; /* worst first */
+  int32_t nsweeps;
+  double seconds;
+  bool virtual_machine;
+} topo_measured;
+
+typedef struct topo_measure_options {
+  int32_t ranks;     /* 0: one on every CPU allowed */
+  double seconds;    /* approximate duration; 0: 10 */
+  const char *sysfs; /* NULL: "/sys" */
+  topo_cost planned[TOPO_NEARS];
+} topo_measure_options;
+
+/* Measures and judges. `topo` is a model of this machine, whose SYS links are measured too; it may be NULL. Returns
+ * NULL and *error if ranks die or do not answer, if there are more ranks than CPUs, or without memory. Call it while
+ * the program has one thread. It cleans up however it ends, also by a signal. */
+topo_measured *topo_measure(const topo_measure_options *options, const bny_topo *topo, tool_error *error);
+void topo_measured_free(topo_measured *measured);
+
+/* Writes measured speeds into the model that topo_measure() received, with source "measured". */
+void topo_measured_apply(const topo_measured *measured, bny_topo *topo);
+
+/* Returns text for the caller to free; NULL and *error. */
+char *topo_measured_text(const topo_measured *measured, const bny_topo *topo, bool colour, int32_t columns,
+                         tool_error *error);
+
+struct json_t;
+struct json_t *topo_measured_json(const topo_measured *measured,
+                                  const bny_topo *topo); /* a new reference; NULL without memory */
+
+const char *topo_near_name(topo_near near); /* "core" .. "system" */
+
+/* ---- parts, exposed for tests ------------------------------------------------------------------------------------ */
+
+/* A pair is slow above 1.5 times the median latency of its kind, or below 0.67 times the median bandwidth. */
+extern const double topo_slow_latency, topo_slow_bandwidth;
+/* Returns how many times longer than plans assume a message takes between pairs of a kind, from the signal to the end
+ * of reading: the worse of 16 KB and 1 MiB. It is below 1 if it takes less; 0 unless both are known. */
+double topo_measured_against_plan(const topo_measured *measured, topo_near near);
+enum { TOPO_JUDGED_PAIRS = 3, TOPO_JUDGED_BLOCKS = 3 };
+
+/* Fills kinds, findings and other judgements from the values of ranks, pairs and links alone. `topo` has the names of
+ * link ends and may be NULL without links. Returns false without memory. */
+bool topo_measured_judge(topo_measured *measured, const bny_topo *topo);
+
+/* Fits alpha and beta by least squares of relative errors over times[i] of bytes[i]. Returns false if the points do not
+ * determine them. */
+bool topo_measure_fit(const double *bytes, const double *times, int32_t count, double *alpha, double *beta);
+
+/* Lists the places of the CPUs allowed to this process, ascending, for the caller to free. Returns false and *error. */
+bool topo_places(const char *sysfs, topo_place **places, int32_t *nplaces, tool_error *error);
+topo_near topo_near_between(const topo_place *a, const topo_place *b);
+
+/* Chooses the pairs to measure: all, or at most `most` with equal numbers of each kind and even use of ranks. The
+ * caller frees them. */
+bool topo_pairs_choose(const topo_measured_rank *ranks, int32_t nranks, int32_t most, topo_measured_pair **pairs,
+                       int32_t *npairs);
+
+#endif

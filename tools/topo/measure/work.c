@@ -1,0 +1,293 @@
+/* SPDX-License-Identifier: Apache-2.0
+ * The work of a rank. Signals follow banyan's transport for shared memory: the owner of a line stores a number with
+ * release order, and the peer polls it with acquire order and a pause, then reads. A rank writes only its own
+ * memory. */
+#include <stdlib.h>
+#include <string.h>
+#include <sys/resource.h>
+
+#include "tools/topo/measure/ranks.h"
+
+/* WARM: round trips that let CPUs raise their clocks. BATCH: round trips between two clock reads. */
+enum { WARM = 256, BATCH = 16, BATCHES = 64, MESSAGES_WARM = 8, MESSAGES = 64, SMALL_ROUNDS = 4, LEAST = 8 };
+
+/* Numbers of signals within a job. */
+enum { STREAM_WRITTEN = 1, END_OF_BANDWIDTH = 1 << 20, END_OF_LINES = 2 << 20, END_OF_MESSAGES = 3 << 20 };
+
+static const int64_t enough_ns = 40000000; /* limit of a part of a block that has LEAST samples */
+static const int64_t signal_deadline_ns = 4000000000;
+
+typedef struct work {
+  topo_ranks *ranks;
+  int32_t rank;
+  const topo_order *order;
+  topo_signal *mine, *theirs;
+  topo_answer answer;
+} work;
+
+/* Returns how often the kernel gave this CPU to another program. */
+static long times_displaced(void) {
+  struct rusage usage = {.ru_nivcsw = 0};
+  getrusage(RUSAGE_SELF, &usage);
+  return usage.ru_nivcsw;
+}
+
+static inline void pause_briefly(void) {
+#if defined(__x86_64__) || defined(__i386__)
+  __builtin_ia32_pause();
+#elif defined(__aarch64__)
+  __asm__ volatile("yield" ::: "memory");
+#else
+  __asm__ volatile("" ::: "memory");
+#endif
+}
+
+static inline void tell(work *w, uint64_t value) { atomic_store_explicit(w->mine, value, memory_order_release); }
+
+/* Waits until *signal is at least `value`. Returns false at the deadline. */
+static inline bool await(topo_signal *signal, uint64_t value, uint64_t *seen) {
+  int64_t until_ns = 0;
+  for (uint32_t polls = 1;; polls++) {
+    *seen = atomic_load_explicit(signal, memory_order_acquire);
+    if (*seen >= value) {
+      return true;
+    }
+    pause_briefly();
+    if (polls % 4096 == 0) {
+      int64_t now_ns = tool_now_ns();
+      until_ns = until_ns == 0 ? now_ns + signal_deadline_ns : until_ns;
+      if (now_ns > until_ns) {
+        return false;
+      }
+    }
+  }
+}
+
+/* ---- memory ------------------------------------------------------------------------------------------------------ */
+
+/* Maps the buffers' pages into this process, so that no page fault is measured. */
+static void know_buffers(topo_ranks *ranks, int32_t node) {
+  if (ranks->touched[node]) {
+    return;
+  }
+  const volatile char *buffers = topo_ranks_source(ranks, node);
+  for (size_t at = 0; at < (size_t)2 * TOPO_LARGE_BYTES; at += 4096) {
+    (void)buffers[at];
+  }
+  ranks->touched[node] = true;
+}
+
+void topo_rank_touch(topo_ranks *ranks, int32_t rank) { memset(topo_ranks_signal(ranks, rank), 0, ranks->area_bytes); }
+
+static double copy_ns(void *target, const void *source, size_t bytes) {
+  int64_t start = tool_now_ns();
+  memcpy(target, source, bytes);
+  __asm__ volatile("" ::"r"(target) : "memory"); /* keeps the copy, which nothing reads */
+  return (double)(tool_now_ns() - start);
+}
+
+/* Returns the GB/s of a copy. Sets *disturbed if another program used the CPU meanwhile. */
+static double copy_speed(void *target, const void *source, size_t bytes, bool *disturbed) {
+  long before = times_displaced();
+  double ns = copy_ns(target, source, bytes);
+  *disturbed = *disturbed || times_displaced() != before;
+  return (double)bytes / (ns > 1 ? ns : 1);
+}
+
+static void prepare(work *w) {
+  int32_t node = w->ranks->node_of[w->rank];
+  memset(topo_ranks_source(w->ranks, node), 1, (size_t)2 * TOPO_LARGE_BYTES);
+  w->ranks->touched[node] = true;
+}
+
+static void copy_own(work *w) {
+  int32_t node = w->ranks->node_of[w->rank];
+  char *source = topo_ranks_source(w->ranks, node), *target = topo_ranks_target(w->ranks, node);
+  double small[SMALL_ROUNDS];
+  know_buffers(w->ranks, node);
+  memset(source, 2, TOPO_LARGE_BYTES);
+  w->answer.value[TOPO_LARGE] = copy_speed(target, source, TOPO_LARGE_BYTES, &w->answer.disturbed[TOPO_LARGE]);
+  for (int i = 0; i < SMALL_ROUNDS; i++) {
+    memset(source, i, TOPO_SMALL_BYTES);
+    small[i] = copy_speed(target, source, TOPO_SMALL_BYTES, &w->answer.disturbed[TOPO_SMALL]);
+  }
+  w->answer.value[TOPO_SMALL] = tool_percentile(small, SMALL_ROUNDS, 50);
+  w->answer.done = true;
+}
+
+/* ---- pairs ------------------------------------------------------------------------------------------------------- */
+
+/* One rank writes, then the other copies, in turn; `value` is the signal of the first turn. */
+static bool bandwidth_rounds(work *w, topo_metric metric, size_t bytes, int rounds, uint64_t value) {
+  int32_t own = w->ranks->node_of[w->rank], theirs = w->ranks->node_of[w->order->peer];
+  double samples[SMALL_ROUNDS] = {0};
+  uint64_t seen;
+  for (int turn = 0; turn < 2 * rounds; turn++, value++) {
+    if ((turn % 2 == 0) == w->order->leads) {
+      memset(topo_ranks_source(w->ranks, own), turn, bytes);
+      tell(w, value);
+      if (!await(w->theirs, value, &seen)) {
+        return false;
+      }
+    } else {
+      if (!await(w->theirs, value, &seen)) {
+        return false;
+      }
+      samples[turn / 2] = copy_speed(topo_ranks_target(w->ranks, own), topo_ranks_source(w->ranks, theirs), bytes,
+                                     &w->answer.disturbed[metric]);
+      tell(w, value);
+    }
+  }
+  w->answer.value[metric] = tool_percentile(samples, (size_t)rounds, 50);
+  return true;
+}
+
+static bool bandwidths(work *w) {
+  know_buffers(w->ranks, w->ranks->node_of[w->rank]);
+  know_buffers(w->ranks, w->ranks->node_of[w->order->peer]);
+  uint64_t value = w->order->base + 1, seen;
+  bool good = bandwidth_rounds(w, TOPO_LARGE, TOPO_LARGE_BYTES, 1, value) &&
+              bandwidth_rounds(w, TOPO_SMALL, TOPO_SMALL_BYTES, SMALL_ROUNDS, value + 16);
+  tell(w, w->order->base + END_OF_BANDWIDTH);
+  return good && await(w->theirs, w->order->base + END_OF_BANDWIDTH, &seen);
+}
+
+static bool answer_lines(work *w) {
+  uint64_t value = w->order->base + END_OF_BANDWIDTH, end = w->order->base + END_OF_LINES, seen;
+  while (await(w->theirs, value + 1, &seen)) {
+    if (seen >= end) {
+      tell(w, end);
+      return true;
+    }
+    tell(w, ++value);
+  }
+  return false;
+}
+
+static bool lead_lines(work *w) {
+  uint64_t value = w->order->base + END_OF_BANDWIDTH, end = w->order->base + END_OF_LINES, seen;
+  double samples[BATCHES];
+  int batches = -WARM / BATCH;
+  int64_t begin = tool_now_ns();
+  for (; batches < BATCHES && (batches < LEAST || tool_now_ns() - begin < enough_ns); batches++) {
+    int64_t start = tool_now_ns();
+    for (int i = 0; i < BATCH; i++) {
+      tell(w, ++value);
+      if (!await(w->theirs, value, &seen)) {
+        return false;
+      }
+    }
+    if (batches >= 0) {
+      samples[batches] = (double)(tool_now_ns() - start) / (2 * BATCH);
+    }
+  }
+  tell(w, end);
+  w->answer.value[TOPO_LINE] = tool_percentile(samples, (size_t)batches, 50);
+  w->answer.line_least = samples[0];
+  return await(w->theirs, end, &seen);
+}
+
+/* Writes the message of that number for the peer to read. */
+static void send_message(work *w, uint64_t value, const char *from) {
+  memcpy(topo_ranks_message(w->ranks, w->rank, value), from, TOPO_MESSAGE_BYTES);
+  tell(w, value);
+}
+
+static bool messages(work *w) {
+  uint64_t value = w->order->base + END_OF_LINES, end = w->order->base + END_OF_MESSAGES, seen = 0;
+  _Alignas(64) char mine[TOPO_MESSAGE_BYTES], taken[TOPO_MESSAGE_BYTES];
+  double trips[MESSAGES], takes[MESSAGES];
+  int count = -MESSAGES_WARM;
+  int64_t begin = tool_now_ns();
+  memset(mine, w->rank, sizeof mine);
+  for (;;) {
+    int64_t start = tool_now_ns();
+    value++;
+    if (w->order->leads) {
+      if (count == MESSAGES || (count >= LEAST && start - begin > enough_ns)) {
+        break;
+      }
+      send_message(w, value, mine);
+    }
+    if (!await(w->theirs, value, &seen)) {
+      return false;
+    }
+    if (seen >= end) {
+      break;
+    }
+    double take = copy_ns(taken, topo_ranks_message(w->ranks, w->order->peer, value), TOPO_MESSAGE_BYTES);
+    if (!w->order->leads) {
+      send_message(w, value, mine);
+    }
+    if (count >= 0 && count < MESSAGES) {
+      takes[count] = take;
+      trips[count] = (double)(tool_now_ns() - start) / 2;
+    }
+    count++;
+  }
+  tell(w, end);
+  size_t kept = count < 0 ? 0 : count < MESSAGES ? (size_t)count : MESSAGES;
+  w->answer.value[TOPO_TAKE] = tool_percentile(takes, kept, 50);
+  w->answer.value[TOPO_MESSAGE] = tool_percentile(trips, kept, 50);
+  return true;
+}
+
+static void measure_pair(work *w) {
+  w->theirs = topo_ranks_signal(w->ranks, w->order->peer);
+  bool good = bandwidths(w);
+  long before = times_displaced();
+  good = good && (w->order->leads ? lead_lines(w) : answer_lines(w));
+  long between = times_displaced();
+  w->answer.done = good && messages(w);
+  w->answer.disturbed[TOPO_LINE] = between != before;
+  w->answer.disturbed[TOPO_MESSAGE] = w->answer.disturbed[TOPO_TAKE] = times_displaced() != between;
+}
+
+/* ---- streams ----------------------------------------------------------------------------------------------------- */
+
+static void write_part(work *w) {
+  int32_t own = w->ranks->node_of[w->rank];
+  know_buffers(w->ranks, own);
+  memset(topo_ranks_source(w->ranks, own) + w->order->offset, (int)w->order->base, w->order->bytes);
+  tell(w, w->order->base + STREAM_WRITTEN);
+  w->answer.done = true;
+}
+
+static void read_part(work *w) {
+  int32_t own = w->ranks->node_of[w->rank], theirs = w->ranks->node_of[w->order->peer];
+  const char *source = topo_ranks_source(w->ranks, theirs) + w->order->offset;
+  char *target = topo_ranks_target(w->ranks, own) + w->order->offset;
+  uint64_t seen;
+  know_buffers(w->ranks, own);
+  know_buffers(w->ranks, theirs);
+  if (!await(topo_ranks_signal(w->ranks, w->order->peer), w->order->base + STREAM_WRITTEN, &seen)) {
+    return;
+  }
+  atomic_fetch_add(w->ranks->arrived, 1);
+  int64_t begin = tool_now_ns();
+  while (atomic_load(w->ranks->arrived) < w->order->readers) {
+    pause_briefly();
+    if (tool_now_ns() - begin > signal_deadline_ns) {
+      return;
+    }
+  }
+  w->answer.start_ns = tool_now_ns();
+  copy_speed(target, source, w->order->bytes, &w->answer.disturbed[TOPO_LARGE]);
+  w->answer.end_ns = tool_now_ns();
+  w->answer.done = true;
+}
+
+topo_answer topo_rank_work(topo_ranks *ranks, int32_t rank, const topo_order *order) {
+  work w = {.ranks = ranks, .rank = rank, .order = order, .mine = topo_ranks_signal(ranks, rank)};
+  switch (order->job) {
+  case TOPO_JOB_PREPARE:
+    prepare(&w);
+    w.answer.done = true;
+    break;
+  case TOPO_JOB_LOCAL: copy_own(&w); break;
+  case TOPO_JOB_PAIR: measure_pair(&w); break;
+  case TOPO_JOB_WRITE: write_part(&w); break;
+  case TOPO_JOB_READ: read_part(&w); break;
+  }
+  return w.answer;
+}

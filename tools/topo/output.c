@@ -1,0 +1,162 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#include "tools/topo/output.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include "topo/export/export.h"
+#include "topo/import/synthetic.h"
+
+/* ---- formats ----------------------------------------------------------------------------------------------------- */
+
+static char *refused(char *text, const bny_topo_error *why, const char *what, tool_error *error) {
+  if (text == NULL) {
+    tool_error_set(error, "%s: %s", what, why->text);
+  }
+  return text;
+}
+
+static char *view_xml(const topo_view *view, tool_error *error) {
+  bny_topo_error why = {.text = ""};
+  return refused(bny_topo_export_nccl(view->topo, &why), &why, "this cannot be said in NCCL's XML", error);
+}
+
+/* Appends the newline. */
+static char *lined(char *line, tool_error *error) {
+  size_t length = line == NULL ? 0 : strlen(line);
+  char *text = line == NULL ? NULL : realloc(line, length + 2);
+  if (text != NULL) {
+    memcpy(text + length, "\n", 2);
+  } else if (line != NULL) {
+    free(line);
+    tool_error_set(error, "out of memory");
+  }
+  return text;
+}
+
+static char *view_synthetic(const topo_view *view, tool_error *error) {
+  bny_topo_error why = {.text = ""};
+  return lined(refused(bny_topo_export_synthetic(view->topo, &why), &why, "no description fits", error), error);
+}
+
+static char *view_hwloc(const topo_view *view, tool_error *error) {
+  bny_topo_error why = {.text = ""};
+  return lined(refused(bny_topo_export_hwloc(view->topo, &why), &why, "no description of hwloc's fits", error), error);
+}
+
+static const topo_format formats[] = {
+    {"text", ".txt", topo_view_tree},
+    {"json", ".json", topo_view_json},
+    {"svg", ".svg", topo_view_svg},
+    {"dot", ".dot", topo_view_dot},
+    {"xml", ".xml", view_xml},
+    {"synthetic", NULL, view_synthetic},
+    {"hwloc", NULL, view_hwloc},
+};
+
+enum { FORMATS = sizeof formats / sizeof formats[0] };
+
+const topo_format *topo_format_find(const char *name) {
+  for (int f = 0; f < FORMATS; f++) {
+    if (strcmp(formats[f].name, name) == 0) {
+      return &formats[f];
+    }
+  }
+  return NULL;
+}
+
+const char *topo_format_of_path(const char *path) {
+  size_t length = strlen(path);
+  for (int f = 0; f < FORMATS; f++) {
+    size_t suffix = formats[f].suffix == NULL ? length : strlen(formats[f].suffix);
+    if (length > suffix && strcmp(path + length - suffix, formats[f].suffix) == 0) {
+      return formats[f].name;
+    }
+  }
+  return NULL;
+}
+
+/* ---- files ------------------------------------------------------------------------------------------------------- */
+
+static bool write_all(int file, const char *text, size_t bytes) {
+  while (bytes > 0) {
+    ssize_t wrote = write(file, text, bytes);
+    if (wrote < 0 && errno != EINTR) {
+      return false;
+    }
+    text += wrote < 0 ? 0 : wrote;
+    bytes -= wrote < 0 ? 0 : (size_t)wrote;
+  }
+  return true;
+}
+
+static bool cannot(tool_error *error, const char *path, int reason) {
+  return tool_error_set(error, "cannot write %.300s: %s", path, strerror(reason));
+}
+
+static bool write_through(const char *path, const char *text, tool_error *error) {
+  int file = open(path, O_WRONLY | O_CLOEXEC | O_NOCTTY);
+  if (file < 0) {
+    return cannot(error, path, errno);
+  }
+  bool good = write_all(file, text, strlen(text));
+  int reason = errno;
+  good = close(file) == 0 && good;
+  return good || cannot(error, path, reason);
+}
+
+/* Writes a temporary file in the same directory and renames it. `mode` is that of the replaced file. */
+static bool replace(const char *path, mode_t mode, const char *text, tool_error *error) {
+  size_t length = strlen(path);
+  char *temporary = malloc(length + sizeof ".XXXXXX");
+  if (temporary == NULL) {
+    return tool_error_set(error, "out of memory");
+  }
+  memcpy(temporary, path, length);
+  memcpy(temporary + length, ".XXXXXX", sizeof ".XXXXXX");
+  int reason, file = mkostemp(temporary, O_CLOEXEC);
+  if (file < 0) {
+    reason = errno;
+    goto free_name;
+  }
+  bool good = write_all(file, text, strlen(text)) && fchmod(file, mode) == 0 && fsync(file) == 0;
+  reason = good ? 0 : errno;
+  if (close(file) != 0 && good) {
+    good = false;
+    reason = errno;
+  }
+  if (good && rename(temporary, path) == 0) {
+    free(temporary);
+    return true;
+  }
+  reason = good ? errno : reason;
+  unlink(temporary);
+free_name:
+  free(temporary);
+  return cannot(error, path, reason);
+}
+
+bool topo_output(const char *path, const char *text, tool_error *error) {
+  if (path == NULL || strcmp(path, "-") == 0) {
+    return (fputs(text, stdout) != EOF && fflush(stdout) == 0) || cannot(error, "to standard output", errno);
+  }
+  struct stat about;
+  bool there = stat(path, &about) == 0;
+  if (there && S_ISDIR(about.st_mode)) {
+    return cannot(error, path, EISDIR);
+  }
+  if (there && !S_ISREG(about.st_mode)) {
+    return write_through(path, text, error);
+  }
+  mode_t mask = umask(0);
+  umask(mask);
+  char *real = there ? realpath(path, NULL) : NULL; /* a symbolic link is kept */
+  bool good = replace(real == NULL ? path : real, there ? about.st_mode & 07777 : 0666 & ~mask, text, error);
+  free(real);
+  return good;
+}

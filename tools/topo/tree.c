@@ -1,0 +1,490 @@
+/* SPDX-License-Identifier: Apache-2.0
+ * The picture of a machine or cluster in a terminal. */
+#include <stdlib.h>
+#include <string.h>
+
+#include "tools/topo/draw.h"
+#include "tools/topo/fold.h"
+#include "tools/topo/line.h"
+
+enum {
+  ALIKE = 3,        /* from this many siblings that look alike, they share a line */
+  HOSTS_ALIKE = 2,  /* the same for hosts */
+  HOSTS_DRAWN = 3,  /* this many different hosts are drawn */
+  HOSTS_NAMED = 12, /* this many more get a line */
+  DEPTH = 24        /* levels drawn */
+};
+
+typedef struct drawing {
+  const topo_view *view;
+  topo_fold fold;
+  topo_lines lines;
+  tool_error *error;
+  bool gpus_alike; /* GPUs of the current host share a model, which the host's line names */
+} drawing;
+
+static bool no_memory(drawing *d) { return tool_error_set(d->error, "out of memory"); }
+
+/* ---- contents of a line ------------------------------------------------------------------------------------------ */
+
+static void name_devices(const drawing *d, const int32_t *nodes, int32_t count, topo_string *label) {
+  topo_append_names(label, d->fold.topo, nodes, count, 34);
+}
+
+static void label_of(const drawing *d, const int32_t *nodes, int32_t count, topo_string *label) {
+  const bny_topo_node *node = &d->fold.topo->nodes[nodes[0]];
+  bool folds = node->kind == BNY_TOPO_PACKAGE || node->kind == BNY_TOPO_NUMA || node->kind == BNY_TOPO_PCI;
+  if (folds && count > 1) {
+    topo_append_count(label, count, node->kind);
+  } else if (folds && node->kind != BNY_TOPO_PCI && node->index >= 0) {
+    topo_append(label, "%s %d", node->kind == BNY_TOPO_NUMA ? "NUMA node" : "CPU package", (int)node->index);
+  } else if (folds) { /* no number: named by a file or an importer */
+    topo_append(label, "%s%s",
+                node->kind == BNY_TOPO_PCI    ? "PCI switch "
+                : node->kind == BNY_TOPO_NUMA ? "NUMA "
+                                              : "CPU ",
+                node->bus_id != NULL ? node->bus_id : node->name);
+  } else {
+    name_devices(d, nodes, count, label);
+  }
+}
+
+/* Appends the model, "NVIDIA H100 80GB HBM3", or the generation if only that is known. */
+static void append_model(const bny_topo_node *node, topo_string *text) {
+  bool named = node->model != NULL && strncmp(node->model, "0x", 2) != 0;
+  if (named && node->vendor != NULL && node->kind == BNY_TOPO_NUMA) {
+    topo_append(text, "%.60s ", node->vendor);
+  }
+  if (named) {
+    topo_append(text, "%.120s", node->model);
+  } else if (node->compute == 910) {
+    topo_append(text, "AMD gfx90a");
+  } else if (node->compute >= 0) {
+    topo_append(text, node->compute >= 300 ? "AMD gfx%d" : "NVIDIA sm_%d", (int)node->compute);
+  }
+}
+
+static void say_model(const bny_topo_node *node, topo_line *line) {
+  topo_string text = {.text = ""};
+  append_model(node, &text);
+  topo_line_say(line, TOPO_INK_DIM, TOPO_LINE_MODEL, text.text);
+}
+
+static void say_links(const topo_facts *facts, topo_line *line) {
+  topo_string text = {.text = ""};
+  if (facts->links > 0 || facts->switches + facts->peers > 0) {
+    topo_append(&text, "%d %s%s to ", (int)facts->links, facts->xgmi ? "xGMI link" : "NVLink",
+                facts->links == 1 ? "" : "s");
+    if (facts->switches > 0) {
+      topo_append(&text, "NVSwitch");
+    } else {
+      topo_append_count(&text, facts->peers, BNY_TOPO_GPU);
+    }
+    topo_line_say(line, TOPO_INK_SWITCH, TOPO_LINE_LINKS, text.text);
+    topo_string speed = {.text = ""};
+    topo_append_speed(&speed, facts->links_speed, facts->links_assumed);
+    topo_line_say(line, TOPO_INK_SPEED, TOPO_LINE_LINKS, facts->links_refused ? "refused" : speed.text);
+  }
+  if (facts->coherent > 0) {
+    topo_string coherent = {.text = "C2C "};
+    topo_append_speed(&coherent, facts->coherent, facts->coherent_assumed);
+    topo_line_say(line, TOPO_INK_SPEED, TOPO_LINE_LINKS, coherent.text);
+  }
+}
+
+/* Adds the NICs that serve these ranks, and their rails: "-> mlx5_0..mlx5_3, rails 0-3". */
+static bool say_service(drawing *d, const int32_t *nodes, int32_t count, topo_line *line) {
+  const bny_topo_levels *levels = d->fold.levels;
+  if (d->fold.topo->nodes[nodes[0]].kind != BNY_TOPO_GPU) {
+    return true;
+  }
+  int32_t *nics = calloc((size_t)count * 2 + 1, sizeof *nics), *rails = nics + count, served = 0;
+  if (nics == NULL) {
+    return no_memory(d);
+  }
+  const bny_topo_rank *first = NULL;
+  for (int32_t i = 0; i < count; i++) {
+    int32_t r = d->fold.rank[nodes[i]];
+    const bny_topo_rank *rank = r < 0 ? NULL : &levels->ranks[r];
+    if (rank == NULL || rank->nic < 0 || rank->rail < 0) {
+      continue;
+    }
+    first = first == NULL ? rank : first;
+    if (served == 0 || rails[served - 1] != rank->rail) {
+      nics[served] = rank->nic;
+      rails[served++] = rank->rail;
+    }
+  }
+  if (served > 0) {
+    topo_string text = {.text = ""};
+    topo_append(&text, "%s ", d->view->utf8 ? "→" : "->");
+    topo_append_names_short(&text, d->fold.topo, nics, served, 20);
+    topo_append(&text, served == 1 ? ", rail " : ", rails ");
+    topo_append_numbers(&text, rails, served, 12);
+    if (first->nic_path >= BNY_TOPO_PATH_SYS) {
+      topo_append(&text, " (%s)", bny_topo_path_name(first->nic_path));
+    }
+    topo_line_say(line, first->nic_path >= BNY_TOPO_PATH_SYS ? TOPO_INK_WORST : TOPO_INK_NIC, TOPO_LINE_SERVICE,
+                  text.text);
+  }
+  free(nics);
+  return true;
+}
+
+static bool say_network(drawing *d, const int32_t *nodes, int32_t count, const topo_facts *facts, topo_line *line) {
+  topo_string text = {.text = ""};
+  if (facts->net > 0) {
+    topo_append(&text, "network ");
+    topo_append_speed(&text, facts->net, facts->net_assumed);
+  }
+  if (facts->ports > 1) {
+    topo_append(&text, "%sover %d ports", facts->net > 0 ? " " : "", (int)facts->ports);
+  }
+  topo_line_say(line, TOPO_INK_SPEED, TOPO_LINE_LINKS, text.text);
+  if (facts->ports_down > 0) {
+    topo_string down = {.text = ""};
+    topo_append(&down, facts->ports > 1 ? "%d down" : "down", (int)facts->ports_down);
+    topo_line_say(line, TOPO_INK_WORST, TOPO_LINE_LINKS, down.text);
+  }
+  if (facts->leaf >= 0) {
+    int32_t *leaves = calloc((size_t)count, sizeof *leaves), found = 0;
+    if (leaves == NULL) {
+      return no_memory(d);
+    }
+    for (int32_t i = 0; i < count; i++) {
+      int32_t leaf = topo_fold_facts(&d->fold, nodes[i]).leaf;
+      if (leaf >= 0 && (found == 0 || leaves[found - 1] != leaf)) {
+        leaves[found++] = leaf;
+      }
+    }
+    topo_string on = {.text = "on "};
+    topo_append_names_short(&on, d->fold.topo, leaves, found, 30);
+    topo_line_say(line, TOPO_INK_SWITCH, TOPO_LINE_SERVICE, on.text);
+    free(leaves);
+  }
+  return true;
+}
+
+/* Adds the GPUs that a switch joins, in a host or above. */
+static void say_switch(const topo_facts *facts, int32_t count, topo_line *line) {
+  topo_string text = {.text = ""};
+  if (facts->peers > 0) {
+    topo_append(&text, count > 1 ? "each joins " : "joins ");
+    topo_append_count(&text, facts->peers, BNY_TOPO_GPU);
+    if (facts->links > 0 && count == 1) {
+      topo_append(&text, " with %d NVLink%s", (int)facts->links, facts->links == 1 ? "" : "s");
+    }
+    topo_line_say(line, TOPO_INK_SWITCH, TOPO_LINE_LINKS, text.text);
+  }
+}
+
+/* Adds the slowest link between packages or NUMA nodes of a host. */
+static void say_between(const drawing *d, int32_t host, topo_line *line) {
+  const bny_topo *topo = d->fold.topo;
+  double slowest = 0;
+  bool assumed = false;
+  for (int32_t n = host + 1; n < topo->nnodes; n++) {
+    bool cpu = topo->nodes[n].kind == BNY_TOPO_NUMA || topo->nodes[n].kind == BNY_TOPO_PACKAGE;
+    for (int32_t l = cpu && d->fold.host[n] == host ? bny_topo_first_link(topo, n) : -1; l >= 0;
+         l = bny_topo_next_link(topo, n, l)) {
+      const bny_topo_link *link = &topo->links[l];
+      if (link->kind == BNY_TOPO_LINK_SYS && link->gbytes_per_s > 0 && (slowest <= 0 || link->gbytes_per_s < slowest)) {
+        slowest = link->gbytes_per_s;
+        assumed = link->source == BNY_TOPO_ASSUMED;
+      }
+    }
+  }
+  if (slowest > 0) {
+    topo_string text = {.text = "CPU to CPU "};
+    topo_append_speed(&text, slowest, assumed);
+    topo_line_say(line, TOPO_INK_SPEED, TOPO_LINE_LINKS, text.text);
+  }
+}
+
+/* Describes a host, with the model that its GPUs share. */
+static void say_host(drawing *d, int32_t host, topo_line *line) {
+  const bny_topo *topo = d->fold.topo;
+  int32_t gpus = 0, first = -1;
+  bool speeds = false;
+  d->gpus_alike = true;
+  say_model(&topo->nodes[host], line);
+  for (int32_t n = host + 1; n < topo->nnodes; n++) {
+    if (d->fold.host[n] == host && topo->nodes[n].kind == BNY_TOPO_GPU) {
+      topo_string texts[2] = {{.text = ""}, {.text = ""}};
+      first = gpus++ == 0 ? n : first;
+      append_model(&topo->nodes[first], &texts[0]);
+      append_model(&topo->nodes[n], &texts[1]);
+      d->gpus_alike = d->gpus_alike && strcmp(texts[0].text, texts[1].text) == 0;
+    }
+    speeds = speeds || (d->fold.host[n] == host && d->fold.shown[n] && topo_fold_facts(&d->fold, n).up > 0);
+  }
+  topo_string model = {.text = ""}, text = {.text = ""};
+  if (gpus > 0) {
+    append_model(&topo->nodes[first], &model);
+  }
+  if (d->gpus_alike && model.text[0] != '\0') {
+    topo_append(&text, "%d x %s", (int)gpus, model.text);
+    topo_line_say(line, TOPO_INK_GPU, TOPO_LINE_LINKS, text.text);
+  }
+  topo_append(&line->speed, "%s", speeds ? "PCI" : "");
+  line->speed_ink = TOPO_INK_DIM;
+  say_between(d, host, line);
+}
+
+static bool describe(drawing *d, const int32_t *nodes, int32_t count, topo_line *line) {
+  const bny_topo_node *node = &d->fold.topo->nodes[nodes[0]];
+  topo_facts facts = topo_fold_facts(&d->fold, nodes[0]);
+  topo_append_speed(&line->speed, facts.up, facts.up_assumed);
+  line->speed_ink = TOPO_INK_SPEED;
+  bool good = true;
+  for (int32_t i = 0; i < count; i++) {
+    int8_t severity = d->fold.severity[nodes[i]];
+    line->severity = severity > line->severity ? severity : line->severity;
+  }
+  switch (node->kind) {
+  case BNY_TOPO_GPU:
+    if (!d->gpus_alike) {
+      say_model(node, line);
+    }
+    say_links(&facts, line);
+    good = say_service(d, nodes, count, line);
+    break;
+  case BNY_TOPO_NIC: say_model(node, line), good = say_network(d, nodes, count, &facts, line); break;
+  case BNY_TOPO_SWITCH: line->speed.text[0] = '\0', say_switch(&facts, count, line); break;
+  case BNY_TOPO_HOST: say_host(d, nodes[0], line); break;
+  default: say_model(node, line); break;
+  }
+  if (count == 1 && node->bus_id != NULL && node->kind != BNY_TOPO_PCI) {
+    topo_line_say(line, TOPO_INK_DIM, TOPO_LINE_BUS, node->bus_id);
+  }
+  return good;
+}
+
+/* ---- the tree ---------------------------------------------------------------------------------------------------- */
+
+/* Lists the children of all these nodes. Returns NULL without memory; *total receives their number. */
+static int32_t *children_of(drawing *d, const int32_t *nodes, int32_t count, int32_t *total) {
+  int32_t all = 0;
+  for (int32_t i = 0; i < count; i++) {
+    for (int32_t c = d->fold.child[nodes[i]]; c >= 0; c = d->fold.next[c]) {
+      all++;
+    }
+  }
+  int32_t *children = malloc(((size_t)all + 1) * sizeof *children);
+  *total = 0;
+  for (int32_t i = 0; children != NULL && i < count; i++) {
+    for (int32_t c = d->fold.child[nodes[i]]; c >= 0; c = d->fold.next[c]) {
+      children[(*total)++] = c;
+    }
+  }
+  return children;
+}
+
+static bool draw_below(drawing *d, const char *prefix, const int32_t *nodes, int32_t count, int depth);
+
+static bool draw_group(drawing *d, const char *prefix, const int32_t *nodes, int32_t count, bool last, int depth) {
+  const char *branch = d->view->utf8 ? (last ? "└─ " : "├─ ") : last ? "`- " : "|- ";
+  const char *stem = last ? "   " : d->view->utf8 ? "│  " : "|  ";
+  topo_string below = {.text = ""};
+  topo_line *line = topo_lines_add(&d->lines);
+  if (line == NULL) {
+    return no_memory(d);
+  }
+  topo_append(&line->prefix, "%s%s", prefix, branch);
+  label_of(d, nodes, count, &line->label);
+  line->ink = topo_ink_of_kind(d->fold.topo->nodes[nodes[0]].kind);
+  topo_append(&below, "%s%s", prefix, stem);
+  return describe(d, nodes, count, line) && draw_below(d, below.text, nodes, count, depth + 1);
+}
+
+static bool draw_below(drawing *d, const char *prefix, const int32_t *nodes, int32_t count, int depth) {
+  int32_t total, *children = children_of(d, nodes, count, &total);
+  int32_t *ends = calloc((size_t)(children == NULL ? 0 : total) + 1, sizeof *ends);
+  int32_t least = d->view->all ? INT32_MAX : count > 1 ? 1 : ALIKE;
+  int32_t groups = children == NULL || ends == NULL ? -1 : topo_fold_groups(&d->fold, children, total, least, ends);
+  bool good = groups >= 0 || no_memory(d);
+  for (int32_t g = 0, start = 0; good && g < groups && depth < DEPTH; start = ends[g++]) {
+    good = draw_group(d, prefix, &children[start], ends[g] - start, g + 1 == groups, depth);
+  }
+  free(children);
+  free(ends);
+  return good;
+}
+
+/* ---- hosts ------------------------------------------------------------------------------------------------------- */
+
+static topo_line *host_line(drawing *d, const int32_t *hosts, int32_t count, bool drawn) {
+  topo_line *line = topo_lines_add(&d->lines);
+  if (line == NULL) {
+    no_memory(d);
+    return NULL;
+  }
+  line->ink = TOPO_INK_HOST;
+  name_devices(d, hosts, drawn ? 1 : count, &line->label);
+  if (drawn && count > 1) {
+    topo_string text = {.text = ""};
+    topo_append(&text, "and %d alike: ", (int)count - 1);
+    topo_append_names(&text, d->fold.topo, hosts + 1, count - 1, 40);
+    topo_line_say(line, TOPO_INK_BOLD, TOPO_LINE_SERVICE, text.text);
+  }
+  return line;
+}
+
+static bool draw_host(drawing *d, const int32_t *hosts, int32_t count) {
+  topo_line *gap = topo_lines_add(&d->lines), *line = gap == NULL ? NULL : host_line(d, hosts, count, true);
+  if (line == NULL) {
+    return no_memory(d);
+  }
+  bool good = describe(d, hosts, 1, line);
+  for (int32_t i = 1; i < count; i++) {
+    line->severity = d->fold.severity[hosts[i]] > line->severity ? d->fold.severity[hosts[i]] : line->severity;
+  }
+  return good && draw_below(d, "", hosts, 1, 1);
+}
+
+/* Names hosts that are not drawn, with their numbers of devices. */
+static bool name_hosts(drawing *d, const int32_t *hosts, int32_t count) {
+  topo_line *line = host_line(d, hosts, count, false);
+  if (line == NULL) {
+    return false;
+  }
+  int32_t kinds[BNY_TOPO_KINDS] = {0};
+  for (int32_t n = hosts[0]; n < d->fold.topo->nnodes; n++) {
+    kinds[d->fold.topo->nodes[n].kind] += d->fold.host[n] == hosts[0];
+  }
+  topo_string text = {.text = ""};
+  topo_append_count(&text, kinds[BNY_TOPO_GPU], BNY_TOPO_GPU);
+  topo_append(&text, ", ");
+  topo_append_count(&text, kinds[BNY_TOPO_NIC], BNY_TOPO_NIC);
+  topo_line_say(line, TOPO_INK_PLAIN, TOPO_LINE_LINKS, text.text);
+  return true;
+}
+
+typedef struct host_group {
+  int32_t start, count;
+} host_group;
+
+/* Orders groups by size, largest first, then by the model. */
+static int by_size(const void *a, const void *b) {
+  const host_group *x = a, *y = b;
+  return x->count != y->count ? (x->count > y->count ? -1 : 1) : (x->start > y->start) - (x->start < y->start);
+}
+
+static bool draw_groups(drawing *d, const int32_t *hosts, host_group *groups, int32_t ngroups, int32_t *first) {
+  bool good = true;
+  int32_t drawn = d->view->all ? ngroups : HOSTS_DRAWN, left = 0;
+  qsort(groups, (size_t)ngroups, sizeof *groups, by_size);
+  *first = ngroups > 0 ? hosts[groups[0].start] : -1;
+  for (int32_t g = 0; good && g < ngroups; g++) {
+    const int32_t *group = &hosts[groups[g].start];
+    if (g == drawn) {
+      good = topo_lines_add(&d->lines) != NULL || no_memory(d);
+    }
+    if (g < drawn) {
+      good = good && draw_host(d, group, groups[g].count);
+    } else if (g < drawn + HOSTS_NAMED) {
+      good = good && name_hosts(d, group, groups[g].count);
+    } else {
+      left += groups[g].count;
+    }
+  }
+  topo_line *line = good && left > 0 ? topo_lines_add(&d->lines) : NULL;
+  if (line != NULL) {
+    topo_append(&line->label, "and %d hosts more, none like these; --all draws them", (int)left);
+  }
+  return good;
+}
+
+/* Draws hosts, and other nodes at the top. *first receives the first host drawn; -1. */
+static bool draw_hosts(drawing *d, int32_t *first) {
+  const bny_topo *topo = d->fold.topo;
+  int32_t *tops = calloc((size_t)topo->nnodes + 1, sizeof *tops),
+          *ends = calloc((size_t)topo->nnodes + 1, sizeof *ends);
+  host_group *groups = NULL;
+  int32_t nhosts = 0, nothers = 0, ngroups = 0;
+  bool good = tops != NULL && ends != NULL;
+  for (int32_t n = 0; good && n < topo->nnodes; n++) {
+    if (topo->nodes[n].kind == BNY_TOPO_HOST && d->fold.above[n] < 0) {
+      tops[nhosts++] = n;
+    }
+  }
+  if (good) {
+    ngroups = topo_fold_groups(&d->fold, tops, nhosts, d->view->all ? INT32_MAX : HOSTS_ALIKE, ends);
+    groups = ngroups < 0 ? NULL : calloc((size_t)ngroups + 1, sizeof *groups);
+  }
+  good = groups != NULL || no_memory(d);
+  for (int32_t g = 0, start = 0; good && g < ngroups; start = ends[g++]) {
+    groups[g] = (host_group){.start = start, .count = ends[g] - start};
+  }
+  good = good && draw_groups(d, tops, groups, ngroups, first);
+  for (int32_t n = 0; good && n < topo->nnodes; n++) {
+    bool other = d->fold.shown[n] && d->fold.above[n] < 0 && topo->nodes[n].kind != BNY_TOPO_HOST &&
+                 topo->nodes[n].kind != BNY_TOPO_SWITCH;
+    if (other) {
+      tops[nothers++] = n;
+    }
+  }
+  ngroups = good ? topo_fold_groups(&d->fold, tops, nothers, d->view->all ? INT32_MAX : ALIKE, ends) : 0;
+  for (int32_t g = 0, start = 0; good && g < ngroups; start = ends[g++]) {
+    good = draw_group(d, "", &tops[start], ends[g] - start, g + 1 == ngroups, 1);
+  }
+  free(groups);
+  free(tops);
+  free(ends);
+  return good;
+}
+
+/* ---- the whole picture ------------------------------------------------------------------------------------------- */
+
+static void put_title(FILE *out, const topo_view *view) {
+  static const bny_topo_kind kinds[] = {BNY_TOPO_HOST, BNY_TOPO_PACKAGE, BNY_TOPO_NUMA,
+                                        BNY_TOPO_GPU,  BNY_TOPO_NIC,     BNY_TOPO_SWITCH};
+  topo_string counts = {.text = ""};
+  for (size_t k = 0; k < sizeof kinds / sizeof kinds[0]; k++) {
+    int32_t count = bny_topo_count(view->topo, kinds[k]);
+    if (count > 0) {
+      topo_append(&counts, "%s", counts.text[0] == '\0' ? "" : ", ");
+      topo_append_count(&counts, count, kinds[k]);
+    }
+  }
+  topo_string title = {.text = ""};
+  topo_append(&title, "%.250s", view->title);
+  topo_clip(title.text, view->columns);
+  topo_put(out, view, TOPO_INK_BOLD, title.text);
+  bool fits = topo_width(title.text) + 2 + topo_width(counts.text) <= view->columns;
+  fputs(fits ? ": " : ":\n", out);
+  topo_put(out, view, TOPO_INK_PLAIN, counts.text);
+  fputc('\n', out);
+}
+
+char *topo_view_tree(const topo_view *view, tool_error *error) {
+  char *text = NULL;
+  size_t bytes;
+  int32_t first = -1;
+  drawing d = {.view = view, .error = error};
+  if (!topo_fold_make(&d.fold, view->topo, view->levels, error)) {
+    return NULL;
+  }
+  FILE *out = NULL;
+  bool good = topo_network_draw(&d.fold, view, &d.lines, error) && draw_hosts(&d, &first);
+  if (good) {
+    out = open_memstream(&text, &bytes);
+    good = out != NULL || no_memory(&d);
+  }
+  if (good) {
+    put_title(out, view);
+    topo_lines_put(&d.lines, view, out);
+    if (fflush(out) == 0 && strchr(text, '~') != NULL) {
+      topo_put(out, view, TOPO_INK_DIM,
+               "~ assumed: what hardware of that kind does; not read from this machine or file");
+      fputc('\n', out);
+    }
+    topo_put_matrix(out, view, first);
+    topo_put_levels(out, view);
+    topo_put_findings(out, view);
+    topo_put_probes(out, view);
+  }
+  topo_lines_free(&d.lines);
+  topo_fold_free(&d.fold);
+  return good ? topo_finish(out, &text, error) : NULL;
+}

@@ -1,0 +1,84 @@
+/* SPDX-License-Identifier: Apache-2.0
+ * State and helpers that the files deriving levels share. */
+#ifndef BNY_TOPO_DERIVE_H
+#define BNY_TOPO_DERIVE_H
+
+#include "topo/derive/levels.h"
+
+/* Sums over the links of one kind that a rank or a node has. */
+typedef struct bny_topo_sum {
+  double gbytes_per_s;
+  double latency_us;
+  int32_t count;
+  int32_t down;           /* NIC only: ports that carry nothing */
+  bny_topo_source source; /* the least certain; BNY_TOPO_MEASURED if there is no link */
+} bny_topo_sum;
+
+typedef struct bny_topo_derivation {
+  const bny_topo *topo;
+  bny_topo_levels *levels;
+  int32_t *host_of;          /* by node; -1 above hosts */
+  int32_t *rank_of;          /* by node; -1 */
+  int32_t *by_host;          /* ranks sorted by host */
+  int32_t *host_first;       /* by host ordinal: range of by_host, nhosts + 1 of them */
+  int32_t *hosts;            /* by ordinal: node */
+  int32_t *host_number;      /* by node: ordinal; -1 */
+  int32_t nhosts;            /* hosts of the model */
+  int32_t *nics, *nic_first; /* NICs sorted by host, range by ordinal */
+  int32_t nnics;
+  bny_topo_sum *nvl;   /* by rank */
+  bny_topo_sum *nic;   /* by node: a NIC's ports together */
+  int32_t *leaf;       /* by node: the representative of the leaf switches of a NIC; -1 */
+  int32_t *leaf_roots; /* by node: union-find of the leaf switches that the ports of one NIC are on */
+  int32_t *tier;       /* by node: tier of a network switch, from 1; else 0 */
+  double *uplink;      /* by node: bandwidth of a leaf's representative to the tier above */
+  int32_t *crossed;    /* by rank: the rail that its NIC's leaf switch carries; -1 if that is its own */
+  int32_t *keys;       /* by rank: scratch space */
+  int32_t *roots;      /* by node: scratch space for a union-find */
+} bny_topo_derivation;
+
+/* A union-find in an array. root() returns the representative, which is the least node; unite() joins two sets. */
+int32_t bny_topo_root(int32_t *roots, int32_t node);
+void bny_topo_unite(int32_t *roots, int32_t a, int32_t b);
+
+/* Returns the speed of a usable NVLink or xGMI link; 0 for another kind, a loop or a refused one. *assumed: it is a
+ * default. */
+double bny_topo_gpu_link(const bny_topo *topo, const bny_topo_link *link, bool *assumed);
+
+/* Adds a level from d->keys (by rank, each in [0, nkeys) or -1). Returns NULL without memory. */
+bny_topo_level *bny_topo_level_add(bny_topo_derivation *d, bny_topo_level_kind kind, int32_t nkeys);
+
+/* Steps of the derivation; false without memory. */
+bool bny_topo_derive_near(bny_topo_derivation *d);   /* package, island, host, domain */
+bool bny_topo_derive_nics(bny_topo_derivation *d);   /* the NIC of each rank, and rail numbers */
+bool bny_topo_derive_fabric(bny_topo_derivation *d); /* leaf, spine, core */
+bool bny_topo_derive_rails(bny_topo_derivation *d);
+bool bny_topo_derive_findings(bny_topo_derivation *d);
+
+/* Returns the speed of a network link; 0 unknown. A port faster than 1000 GB/s is a mistake in the file, such as kb/s
+ * for Mb/s, and counts as unknown. Trunks between switches may be that fast. */
+double bny_topo_net_speed(const bny_topo *topo, const bny_topo_link *link);
+
+/* Fills a group whose members communicate over their NICs: rails, leaves and above. */
+void bny_topo_net_look(const bny_topo_derivation *d, const bny_topo_level *level, bny_topo_group *group);
+
+/* ---- rings (rings.c), for rings_set.c ---- */
+
+/* Speeds between the members of a group, by their places. */
+typedef struct bny_topo_speeds {
+  int32_t count;
+  double *matrix; /* count by count; NULL: all pairs are alike */
+  double alike;
+} bny_topo_speeds;
+
+/* Finds the ring whose slowest link is fastest and writes places from the first on. *slowest is 0 if there is none.
+ * Needs a matrix. Returns false without memory. */
+bool bny_topo_ring_best(const bny_topo_speeds *s, int32_t *ring, double *slowest);
+
+/* Finds any ring of links of at least this speed, if a search by rotations succeeds. Returns false without memory. */
+bool bny_topo_ring_any(const bny_topo_speeds *s, double least, uint32_t seed, int32_t *ring, bool *found);
+
+/* Returns the speed of the narrowest PCI link between a PCI device and the CPU; 0 unknown. */
+double bny_topo_pci_way(const bny_topo *topo, int32_t node);
+
+#endif

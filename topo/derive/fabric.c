@@ -1,0 +1,117 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * Levels of the network: ranks whose NICs are on one leaf switch, ranks that meet in the tier above, ranks that meet
+ * anywhere. A switch that a NIC is connected to is of tier 1. A switch connected to one of tier t, and to none lower,
+ * is of tier t + 1. */
+#include <stdlib.h>
+
+#include "topo/derive/derive.h"
+
+static bool in_network(const bny_topo_derivation *d, const bny_topo_link *link) { /* between switches */
+  return link->kind == BNY_TOPO_LINK_NET && d->topo->nodes[link->from].kind == BNY_TOPO_SWITCH &&
+         d->topo->nodes[link->to].kind == BNY_TOPO_SWITCH && link->from != link->to;
+}
+
+/* Assigns tiers, breadth first from the switches that serve ranks. Returns the highest tier. */
+static int32_t tiers_find(bny_topo_derivation *d, int32_t *queue) {
+  const bny_topo *topo = d->topo;
+  int32_t head = 0, tail = 0, highest = 0;
+  for (int32_t n = 0; n < topo->nnodes; n++) d->keys[n] = false; /* whether this NIC serves a rank */
+  for (int32_t r = 0; r < d->levels->nranks; r++) {
+    if (d->levels->ranks[r].nic >= 0) d->keys[d->levels->ranks[r].nic] = true;
+  }
+  for (int32_t n = 0; n < topo->nnodes; n++) {
+    bny_topo_kind kind = topo->nodes[n].kind;
+    int32_t nic = kind == BNY_TOPO_NIC || kind == BNY_TOPO_PORT ? bny_topo_ancestor(topo, n, BNY_TOPO_NIC) : -1;
+    for (int32_t l = bny_topo_first_link(topo, n); nic >= 0 && d->keys[nic] && l >= 0;
+         l = bny_topo_next_link(topo, n, l)) {
+      int32_t other = bny_topo_other_end(topo, n, l);
+      if (topo->links[l].kind != BNY_TOPO_LINK_NET || topo->nodes[other].kind != BNY_TOPO_SWITCH || d->tier[other])
+        continue;
+      d->tier[other] = highest = 1;
+      queue[tail++] = other;
+    }
+  }
+  while (head < tail) {
+    int32_t node = queue[head++];
+    for (int32_t l = bny_topo_first_link(topo, node); l >= 0; l = bny_topo_next_link(topo, node, l)) {
+      int32_t other = bny_topo_other_end(topo, node, l);
+      if (!in_network(d, &topo->links[l]) || d->tier[other]) continue;
+      d->tier[other] = d->tier[node] + 1;
+      highest = d->tier[other];
+      queue[tail++] = other;
+    }
+  }
+  return highest;
+}
+
+/* Unites in d->roots linked switches of up to `tier`. Returns whether there are any. */
+static bool tiers_unite(bny_topo_derivation *d, int32_t tier) {
+  const bny_topo *topo = d->topo;
+  bool any = false;
+  for (int32_t l = 0; l < topo->nlinks; l++) {
+    const bny_topo_link *link = &topo->links[l];
+    if (!in_network(d, link) || !d->tier[link->from] || !d->tier[link->to] || d->tier[link->from] > tier ||
+        d->tier[link->to] > tier)
+      continue;
+    bny_topo_unite(d->roots, link->from, link->to);
+    any = true;
+  }
+  return any;
+}
+
+/* Sums the uplink bandwidth of each leaf at its representative. It limits ranks, because those below a leaf share
+ * it. */
+static void uplinks_sum(bny_topo_derivation *d) {
+  const bny_topo *topo = d->topo;
+  for (int32_t l = 0; l < topo->nlinks; l++) {
+    const bny_topo_link *link = &topo->links[l];
+    if (!in_network(d, link) || d->tier[link->from] + d->tier[link->to] != 3) continue; /* tiers 1 and 2 */
+    int32_t leaf = d->tier[link->from] == 1 ? link->from : link->to;
+    d->uplink[bny_topo_root(d->roots, leaf)] += link->gbytes_per_s;
+  }
+}
+
+static void above_narrow(const bny_topo_derivation *d, const bny_topo_level *level, const bny_topo_level *leaves,
+                         bny_topo_group *group) {
+  for (int32_t i = 0; i < group->count; i++) {
+    int32_t leaf = leaves->group_of[level->members[group->first + i]];
+    double up = leaves->groups[leaf].node >= 0 ? d->uplink[leaves->groups[leaf].node] / leaves->groups[leaf].count : 0;
+    if (up > 0 && up < group->gbytes_per_s) group->gbytes_per_s = up;
+  }
+}
+
+static const bny_topo_level *fabric_level(bny_topo_derivation *d, bny_topo_level_kind kind,
+                                          const bny_topo_level *leaves) {
+  for (int32_t r = 0; r < d->levels->nranks; r++) {
+    int32_t nic = d->levels->ranks[r].nic;
+    d->keys[r] = nic >= 0 && d->leaf[nic] >= 0 ? bny_topo_root(d->roots, d->leaf[nic]) : -1;
+  }
+  bny_topo_level *level = bny_topo_level_add(d, kind, d->topo->nnodes);
+  for (int32_t g = 0; level && g < level->ngroups; g++) {
+    bny_topo_net_look(d, level, &level->groups[g]);
+    if (leaves)
+      above_narrow(d, level, leaves, &level->groups[g]);
+    else
+      level->groups[g].node = d->keys[level->members[level->groups[g].first]];
+  }
+  return level;
+}
+
+bool bny_topo_derive_fabric(bny_topo_derivation *d) {
+  const bny_topo *topo = d->topo;
+  int32_t *queue = malloc(((size_t)topo->nnodes + 1) * sizeof *queue);
+  if (!queue) return false;
+  int32_t highest = tiers_find(d, queue);
+  free(queue);
+  if (highest == 0) return true;
+  for (int32_t n = 0; n < topo->nnodes; n++) d->roots[n] = d->leaf_roots[n];
+  uplinks_sum(d);
+  const bny_topo_level *leaves = fabric_level(d, BNY_TOPO_LEVEL_LEAF, NULL);
+  if (!leaves) return false;
+  bool more = tiers_unite(d, 2);
+  if (more && !fabric_level(d, BNY_TOPO_LEVEL_SPINE, leaves)) return false;
+  if (highest < 3) return true;
+  tiers_unite(d, highest);
+  return fabric_level(d, BNY_TOPO_LEVEL_CORE, leaves) != NULL;
+}

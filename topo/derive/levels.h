@@ -1,0 +1,151 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * Derives from a model what ranks that work together need: levels of proximity, the NIC that serves each GPU, and
+ * findings about faults. The result depends on the model alone, so ranks with the same model agree.
+ *
+ * A host is one machine, and a node is one of the model (topo/model/model.h).
+ *
+ * Ranks. Rank r is the r-th GPU of the model. If the model has no GPU, its NUMA nodes are the ranks. Without those the
+ * ranks are packages, then NICs (a model of a network alone), then hosts. `rank_kind` says which.
+ *
+ * Levels. Each level divides ranks into disjoint groups whose members reach one another over links of the same kind:
+ *
+ *     package   below one CPU package, or one NUMA node if packages are not known
+ *     island    joined by NVLinks, NVSwitch or xGMI inside one host; a GPU without such links is an island alone
+ *     host
+ *     domain    joined by NVLinks across hosts
+ *     rail      the GPUs of all hosts that use the NIC of the same number, which one rail of switches joins
+ *     leaf      NICs are on one leaf switch
+ *     spine     leaf switches reach one another one tier higher; core: through all tiers
+ *
+ * A level exists if the model has facts for it. Domains need NVLinks across hosts, rails need several hosts with NICs,
+ * leaf and spine need known network switches. Package, island, host, domain and spine nest in that order, as do leaf
+ * and spine; rails cut across hosts.
+ *
+ * Rails. A host's NICs that serve GPUs are numbered by the first GPU that each serves, because the system's own NIC
+ * numbers are arbitrary. NICs that serve no GPU (storage, management) are on no rail. If a leaf switch carries one rail
+ * of nearly all of its hosts, a host with another NIC there has crossed cables. It takes the switches' rails, and a
+ * finding reports it.
+ *
+ * Speeds are in GB/s and one direction. An NVLink of unknown speed gets that of the GPU's generation, or 20 GB/s, and
+ * the group's source is "assumed". An NVLink with a rated speed but speed 0 counts as refused: it exists, but peer
+ * access does not work. A port in that state is down. */
+#ifndef BNY_TOPO_LEVELS_H
+#define BNY_TOPO_LEVELS_H
+
+#include "topo/model/model.h"
+
+typedef enum bny_topo_level_kind {
+  BNY_TOPO_LEVEL_PACKAGE,
+  BNY_TOPO_LEVEL_ISLAND,
+  BNY_TOPO_LEVEL_HOST,
+  BNY_TOPO_LEVEL_DOMAIN,
+  BNY_TOPO_LEVEL_RAIL,
+  BNY_TOPO_LEVEL_LEAF,
+  BNY_TOPO_LEVEL_SPINE,
+  BNY_TOPO_LEVEL_CORE,
+  BNY_TOPO_LEVEL_KINDS
+} bny_topo_level_kind;
+
+typedef struct bny_topo_group {
+  int32_t first, count; /* range of level->members */
+  int32_t node;         /* package, host, NVSwitch, leaf switch; -1: no single node */
+  bny_topo_path path;   /* longest path between two members; SELF for one member */
+  /* The bandwidth with which the slowest member sends to the others; 0 unknown. In package and host it is over PCI,
+   * unless all members are in one island. From rail on it is that of the NIC, divided by the ranks that share it. */
+  double gbytes_per_s;
+  double latency_us;      /* slowest link's; 0 unknown */
+  bool all_to_all;        /* each pair has its own links or a switch between them */
+  bool uniform;           /* every member can send as fast as the others */
+  bny_topo_source source; /* source of gbytes_per_s: the least certain */
+} bny_topo_group;
+
+typedef struct bny_topo_level {
+  bny_topo_level_kind kind;
+  int32_t ngroups;
+  bny_topo_group *groups;
+  int32_t nmembers;
+  int32_t *members;  /* ranks, ascending within a group */
+  int32_t *group_of; /* by rank; -1: in no group of this level */
+} bny_topo_level;
+
+typedef struct bny_topo_rank {
+  int32_t node;
+  int32_t host;  /* node; -1 unknown */
+  int32_t local; /* place among the ranks of its host */
+  int32_t nic;   /* node of the NIC that serves it; -1 none */
+  bny_topo_path nic_path;
+  int32_t nic_shared;      /* ranks that this NIC serves, itself included */
+  int32_t rail;            /* -1 none */
+  double nic_gbytes_per_s; /* whole NIC; 0 unknown */
+  int32_t nvlinks;         /* NVLinks or xGMI links of this rank */
+} bny_topo_rank;
+
+typedef enum bny_topo_severity { BNY_TOPO_INFO, BNY_TOPO_WARNING, BNY_TOPO_FAULT } bny_topo_severity;
+
+typedef struct bny_topo_finding {
+  bny_topo_severity severity;
+  int32_t node; /* -1: the whole model */
+  char *text;   /* the fact and its consequence, one line without a full stop */
+} bny_topo_finding;
+
+typedef struct bny_topo_levels {
+  bny_topo_kind rank_kind;
+  int32_t nranks;
+  bny_topo_rank *ranks;
+  int32_t nlevels;
+  bny_topo_level levels[BNY_TOPO_LEVEL_KINDS]; /* the levels that exist, in the order of their kinds */
+  int32_t nfindings, findings_capacity;
+  bny_topo_finding *findings; /* faults, then warnings, then notes; each in the order of the model */
+} bny_topo_levels;
+
+/* Returns NULL without memory; the caller frees the result. The model must have passed bny_topo_check() and is not
+ * kept. */
+bny_topo_levels *bny_topo_derive(const bny_topo *topo);
+void bny_topo_levels_free(bny_topo_levels *levels);
+
+/* Returns NULL if there is no such level. */
+const bny_topo_level *bny_topo_level_of(const bny_topo_levels *levels, bny_topo_level_kind kind);
+const char *bny_topo_level_name(bny_topo_level_kind kind);      /* "package" .. */
+const char *bny_topo_severity_name(bny_topo_severity severity); /* "info", "warning", "fault" */
+
+/* down() returns whether a port, or a NIC without ports, is down: it has no speed, but a rating or the probe says that
+ * it should. rated() returns its rated speed; 0 unknown. */
+bool bny_topo_port_down(const bny_topo *topo, int32_t node);
+double bny_topo_port_rated(const bny_topo *topo, int32_t node);
+
+/* ---- rings and trees (rings.c, rings_set.c) ---------------------------------------------------------------------- */
+
+/* Returns the bandwidth between two ranks over direct NVLinks or a switch, in GB/s; 0: none. Both ranks must be in one
+ * host or domain. */
+double bny_topo_pair_gbytes_per_s(const bny_topo *topo, const bny_topo_levels *levels, int32_t a, int32_t b);
+
+/* Orders the members of an island or domain into a ring, in which each sends to the next over links. The slowest link
+ * is as fast as possible; among such rings the sum of speeds is greatest. This is exact for up to 16 members, and for
+ * any number on one switch. Above that a search by rotations maximises the slowest link. The ring starts with the first
+ * member; `ring` has room for group->count ranks. Returns the slowest link in GB/s; 0 if there is no ring, or only one
+ * member; -1 without memory. */
+double bny_topo_ring(const bny_topo *topo, const bny_topo_levels *levels, const bny_topo_level *level,
+                     const bny_topo_group *group, int32_t *ring);
+
+/* Finds several rings that do not take bandwidth from one another. Each link between two members is in one ring, so two
+ * parallel links may be in two rings. Links through a switch that joins all members are divided in the same way. Links
+ * are full duplex, so each ring can run in both directions at once. The number of rings is the maximum if all members
+ * are linked alike or by a switch, and in general for up to 8 members (that search is bounded; known machines stay far
+ * from the bound). Above that it is what a greedy search over the most plentiful links finds. Links through a switch
+ * that does not join all members are not used.
+ *
+ * `rings` has room for rings_max times group->count ranks; each ring starts with the first member. *count is the number
+ * found. Returns the bandwidth of the slowest single link used, in GB/s; 0 if there is no ring; -1 without memory. */
+double bny_topo_rings(const bny_topo *topo, const bny_topo_levels *levels, const bny_topo_level *level,
+                      const bny_topo_group *group, int32_t rings_max, int32_t *rings, int32_t *count);
+
+/* Builds a tree over links from `root`, a place within the group, to all members. The slowest link is as fast as
+ * possible; among such trees each member is as near to the root as possible. `children_max` limits the children of a
+ * node (0: no limit). They are then assigned first come, first served, so depth may not be minimal, and a tree may be
+ * missed if links are few. `parents` has room for group->count places, -1 at the root. Returns the slowest link; 0 if
+ * no tree was found, or there is one member; -1 without memory. */
+double bny_topo_tree(const bny_topo *topo, const bny_topo_levels *levels, const bny_topo_level *level,
+                     const bny_topo_group *group, int32_t root, int32_t children_max, int32_t *parents);
+
+#endif

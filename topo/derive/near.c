@@ -1,0 +1,263 @@
+/* SPDX-License-Identifier: Apache-2.0
+ * Levels inside hosts and over NVLinks: package, island, host, domain. */
+#include <stdlib.h>
+
+#include "topo/derive/derive.h"
+#include "topo/model/speed.h"
+
+enum { PAIRS_OF = 256 }; /* groups with more members are not examined pair by pair */
+
+double bny_topo_gpu_link(const bny_topo *topo, const bny_topo_link *link, bool *assumed) {
+  *assumed = false;
+  bool joins = link->kind == BNY_TOPO_LINK_NVLINK || link->kind == BNY_TOPO_LINK_XGMI;
+  if (!joins || link->from == link->to || bny_topo_link_dead(link)) return 0;
+  if (link->gbytes_per_s > 0) return link->gbytes_per_s;
+  *assumed = true;
+  int32_t count = link->count > 0 ? link->count : 1;
+  int32_t compute = topo->nodes[link->from].compute;
+  if (compute < 0) compute = topo->nodes[link->to].compute;
+  return count * (link->kind == BNY_TOPO_LINK_XGMI ? bny_topo_speed_xgmi(compute) : bny_topo_speed_nvlink(compute));
+}
+
+static void sum_add(bny_topo_sum *sum, const bny_topo_link *link, double gbytes_per_s, bny_topo_source source) {
+  sum->gbytes_per_s += gbytes_per_s;
+  sum->latency_us = link->latency_us > sum->latency_us ? link->latency_us : sum->latency_us;
+  sum->count += link->count > 0 ? link->count : 1;
+  sum->source = source < sum->source ? source : sum->source;
+}
+
+/* Sums every rank's links, and unites in d->roots the nodes that they join. */
+static void gpu_links_follow(bny_topo_derivation *d) {
+  const bny_topo *topo = d->topo;
+  for (int32_t r = 0; r < d->levels->nranks; r++) d->nvl[r] = (bny_topo_sum){.source = BNY_TOPO_MEASURED};
+  for (int32_t n = 0; n < topo->nnodes; n++) d->roots[n] = n;
+  for (int32_t l = 0; l < topo->nlinks; l++) {
+    const bny_topo_link *link = &topo->links[l];
+    bool assumed;
+    double speed = bny_topo_gpu_link(topo, link, &assumed);
+    if (speed <= 0) continue;
+    bny_topo_unite(d->roots, link->from, link->to);
+    int32_t ends[2] = {link->from, link->to};
+    for (int end = 0; end < 2; end++) {
+      if (d->rank_of[ends[end]] >= 0)
+        sum_add(&d->nvl[d->rank_of[ends[end]]], link, speed, assumed ? BNY_TOPO_ASSUMED : link->source);
+    }
+  }
+  for (int32_t r = 0; r < d->levels->nranks; r++) d->levels->ranks[r].nvlinks = d->nvl[r].count;
+}
+
+double bny_topo_pci_way(const bny_topo *topo, int32_t node) {
+  double least = 0;
+  while (node >= 0 && topo->nodes[node].kind != BNY_TOPO_HOST) {
+    int32_t parent = topo->nodes[node].parent;
+    for (int32_t l = bny_topo_first_link(topo, node); l >= 0; l = bny_topo_next_link(topo, node, l)) {
+      const bny_topo_link *link = &topo->links[l];
+      bool up = link->kind == BNY_TOPO_LINK_PCI && bny_topo_other_end(topo, node, l) == parent;
+      if (up && link->gbytes_per_s > 0 && (least <= 0 || link->gbytes_per_s < least)) least = link->gbytes_per_s;
+    }
+    node = parent;
+  }
+  return least;
+}
+
+/* ---- properties of a group --------------------------------------------------------------------------------------- */
+
+/* Returns whether some switch has a link to each member. `seen` counts by node and is left all zero. */
+static bool one_switch(const bny_topo_derivation *d, const bny_topo_level *level, bny_topo_group *group,
+                       int32_t *seen) {
+  const bny_topo *topo = d->topo;
+  bool found = false;
+  for (int pass = 0; pass < 2; pass++) {
+    for (int32_t i = 0; i < group->count; i++) {
+      int32_t node = d->levels->ranks[level->members[group->first + i]].node;
+      for (int32_t l = bny_topo_first_link(topo, node); l >= 0; l = bny_topo_next_link(topo, node, l)) {
+        bool assumed;
+        int32_t other = bny_topo_other_end(topo, node, l);
+        if (topo->nodes[other].kind != BNY_TOPO_SWITCH || bny_topo_gpu_link(topo, &topo->links[l], &assumed) <= 0)
+          continue;
+        if (pass == 1)
+          seen[other] = 0;
+        else if (seen[other] == i &&
+                 ++seen[other] == group->count) { /* all members so far are on it; parallel links count once */
+          found = true;
+          group->node = group->node < 0 || other < group->node ? other : group->node;
+        }
+      }
+    }
+  }
+  return found;
+}
+
+static void paths_look(const bny_topo_derivation *d, const bny_topo_level *level, bny_topo_group *group) {
+  const int32_t *members = &level->members[group->first];
+  group->path = BNY_TOPO_PATH_SELF;
+  for (int32_t i = 0; i < group->count; i++) {
+    /* By containment, the path from one member to all others is the longest. Only links make a path shorter. */
+    for (int32_t j = i + 1; j < group->count && (i == 0 || group->count <= PAIRS_OF); j++) {
+      bny_topo_path path =
+          bny_topo_path_between(d->topo, d->levels->ranks[members[i]].node, d->levels->ranks[members[j]].node);
+      group->path = path > group->path ? path : group->path;
+    }
+  }
+}
+
+/* Returns a member's bandwidth to switches and to the other members. */
+static double speed_inside(const bny_topo_derivation *d, const bny_topo_level *level, int32_t rank) {
+  const bny_topo *topo = d->topo;
+  int32_t node = d->levels->ranks[rank].node;
+  double sum = 0;
+  for (int32_t l = bny_topo_first_link(topo, node); l >= 0; l = bny_topo_next_link(topo, node, l)) {
+    int32_t other = bny_topo_other_end(topo, node, l);
+    bool assumed;
+    if (d->rank_of[other] < 0 || level->group_of[d->rank_of[other]] == level->group_of[rank])
+      sum += bny_topo_gpu_link(topo, &topo->links[l], &assumed);
+  }
+  return sum;
+}
+
+/* Fills an island or domain, or a group inside one: all traffic is over NVLinks. */
+static void joined_look(bny_topo_derivation *d, const bny_topo_level *level, bny_topo_group *group, int32_t *seen) {
+  if (group->count < 2) return;
+  double least = 0, most = 0;
+  for (int32_t i = 0; i < group->count; i++) {
+    int32_t rank = level->members[group->first + i];
+    const bny_topo_sum *nvl = &d->nvl[rank];
+    double speed = speed_inside(d, level, rank);
+    least = i == 0 || speed < least ? speed : least;
+    most = speed > most ? speed : most;
+    group->latency_us = nvl->latency_us > group->latency_us ? nvl->latency_us : group->latency_us;
+    group->source = nvl->source < group->source ? nvl->source : group->source;
+  }
+  group->gbytes_per_s = least;
+  group->uniform = least > 0.99 * most;
+  if (one_switch(d, level, group, seen))
+    group->path = BNY_TOPO_PATH_NVL;
+  else
+    paths_look(d, level, group);
+  group->all_to_all = group->path == BNY_TOPO_PATH_NVL;
+}
+
+/* Fills a package or host: from its island if all members are in one, otherwise over PCI. */
+static void near_look(bny_topo_derivation *d, const bny_topo_level *level, const bny_topo_level *islands,
+                      bny_topo_group *group, int32_t *seen) {
+  const int32_t *members = &level->members[group->first];
+  bool one_island = islands != NULL && group->count > 1;
+  for (int32_t i = 1; i < group->count && one_island; i++)
+    one_island = islands->group_of[members[i]] == islands->group_of[members[0]];
+  if (one_island) {
+    int32_t node = group->node;
+    joined_look(d, level, group, seen);
+    group->node = node;
+    if (group->all_to_all) return;
+  }
+  paths_look(d, level, group);
+  group->gbytes_per_s = 0;
+  group->all_to_all = group->count < 2;
+  group->source = BNY_TOPO_MEASURED;
+  double most = 0;
+  for (int32_t i = 0; i < group->count && group->count > 1; i++) {
+    double way = bny_topo_pci_way(d->topo, d->levels->ranks[members[i]].node);
+    group->gbytes_per_s = i == 0 || way < group->gbytes_per_s ? way : group->gbytes_per_s;
+    most = way > most ? way : most;
+    bny_topo_source source = d->topo->nodes[d->levels->ranks[members[i]].node].source;
+    group->source = source < group->source ? source : group->source;
+  }
+  group->uniform = group->gbytes_per_s >= 0.99 * most;
+}
+
+/* ---- the levels -------------------------------------------------------------------------------------------------- */
+
+static int32_t package_of(const bny_topo_derivation *d, int32_t rank) {
+  int32_t node = d->levels->ranks[rank].node;
+  int32_t package = bny_topo_ancestor(d->topo, node, BNY_TOPO_PACKAGE);
+  if (package >= 0) return d->levels->rank_kind == BNY_TOPO_PACKAGE ? -1 : package;
+  return d->levels->rank_kind == BNY_TOPO_NUMA ? -1 : bny_topo_ancestor(d->topo, node, BNY_TOPO_NUMA);
+}
+
+/* Gives ranks with the same root and host one number in d->keys, in the order of first ranks. Returns the count. */
+static int32_t islands_number(bny_topo_derivation *d) {
+  int32_t *key_of_root = d->crossed; /* by node; array not in use yet */
+  int32_t nkeys = 0;
+  for (int32_t h = 0; h < d->nhosts; h++) {
+    for (int pass = 0; pass < 2; pass++) {
+      for (int32_t i = d->host_first[h]; i < d->host_first[h + 1]; i++) {
+        int32_t rank = d->by_host[i];
+        int32_t root = bny_topo_root(d->roots, d->levels->ranks[rank].node);
+        if (pass == 0)
+          key_of_root[root] = -1;
+        else
+          d->keys[rank] = key_of_root[root] >= 0 ? key_of_root[root] : (key_of_root[root] = nkeys++);
+      }
+    }
+  }
+  return nkeys;
+}
+
+static bool domains_exist(bny_topo_derivation *d) {
+  for (int32_t r = 0; r < d->levels->nranks; r++) {
+    int32_t root = bny_topo_root(d->roots, d->levels->ranks[r].node);
+    d->keys[r] = root;
+  }
+  int32_t *host_of_root = d->crossed;
+  bool crosses = false;
+  for (int32_t r = 0; r < d->levels->nranks; r++) host_of_root[d->keys[r]] = d->levels->ranks[r].host;
+  for (int32_t r = 0; r < d->levels->nranks && !crosses; r++)
+    crosses = host_of_root[d->keys[r]] != d->levels->ranks[r].host;
+  return crosses;
+}
+
+static void ranks_key(bny_topo_derivation *d, bool package) {
+  for (int32_t r = 0; r < d->levels->nranks; r++) {
+    int32_t node = package ? package_of(d, r) : -1;
+    d->keys[r] = node >= 0 ? node : d->levels->ranks[r].host;
+  }
+}
+
+bool bny_topo_derive_near(bny_topo_derivation *d) {
+  bny_topo_levels *levels = d->levels;
+  int32_t nnodes = d->topo->nnodes;
+  gpu_links_follow(d);
+  bool joined = false, packages = false;
+  for (int32_t r = 0; r < levels->nranks; r++) {
+    joined = joined || d->nvl[r].count > 0;
+    packages = packages || package_of(d, r) >= 0;
+    d->keys[r] = -1;
+  }
+  int32_t *seen = calloc((size_t)nnodes + 1, sizeof *seen);
+  if (!seen) return false;
+  bny_topo_level *package = NULL, *island = NULL, *host = NULL, *domain = NULL;
+  bool good = true;
+  if (packages) {
+    ranks_key(d, true);
+    package = bny_topo_level_add(d, BNY_TOPO_LEVEL_PACKAGE, nnodes);
+    good = package != NULL;
+  }
+  if (good && joined) {
+    for (int32_t r = 0; r < levels->nranks; r++) d->keys[r] = -1;
+    island = bny_topo_level_add(d, BNY_TOPO_LEVEL_ISLAND, islands_number(d));
+    good = island != NULL;
+  }
+  if (good) {
+    ranks_key(d, false);
+    host = bny_topo_level_add(d, BNY_TOPO_LEVEL_HOST, nnodes);
+    good = host != NULL;
+  }
+  if (good && joined && domains_exist(d)) {
+    domain = bny_topo_level_add(d, BNY_TOPO_LEVEL_DOMAIN, nnodes);
+    good = domain != NULL;
+  }
+  for (int32_t g = 0; good && package && g < package->ngroups; g++) {
+    bny_topo_group *group = &package->groups[g];
+    int32_t node = package_of(d, package->members[group->first]);
+    group->node = node >= 0 ? node : levels->ranks[package->members[group->first]].host;
+    near_look(d, package, island, group, seen);
+  }
+  for (int32_t g = 0; good && island && g < island->ngroups; g++) joined_look(d, island, &island->groups[g], seen);
+  for (int32_t g = 0; good && g < host->ngroups; g++) {
+    host->groups[g].node = levels->ranks[host->members[host->groups[g].first]].host;
+    near_look(d, host, island, &host->groups[g], seen);
+  }
+  for (int32_t g = 0; good && domain && g < domain->ngroups; g++) joined_look(d, domain, &domain->groups[g], seen);
+  free(seen);
+  return good;
+}

@@ -1,0 +1,463 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#include <math.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "topo/export/export.h"
+#include "topo/model/guid.h"
+#include "topo/model/speed.h"
+#include "topo/import/xml.h"
+
+static const char hidden_switch[] = "fffffff:ffff:ff";
+static const char switch_class[] = "0x068000", cpu_class[] = "0x068001";
+
+typedef struct writing {
+  const bny_topo *topo;
+  FILE *out;
+  int32_t *first, *next;              /* by node: first child, next sibling; -1 at the end */
+  char (*bus_ids)[BNY_TOPO_BUS_BYTES]; /* by node; "": needs none */
+  int32_t *numas;                      /* by node: number of a NUMA node, unique in its host */
+  int32_t hosts, nets, gpus;           /* counts so far; nets: of this host */
+} writing;
+
+static const bny_topo_node *node_at(const writing *w, int32_t n) {
+  return &w->topo->nodes[n];
+}
+
+static void indent(writing *w, int depth) {
+  fprintf(w->out, "%*s", 2 * depth, "");
+}
+
+/* Writes name="value" after a blank; nothing for NULL. */
+static void write_text(writing *w, const char *name, const char *value) {
+  if (value == NULL) {
+    return;
+  }
+  fprintf(w->out, " %s=\"", name);
+  for (; *value != '\0'; value++) {
+    switch (*value) {
+      case '&': fputs("&amp;", w->out); break;
+      case '<': fputs("&lt;", w->out); break;
+      case '>': fputs("&gt;", w->out); break;
+      case '"': fputs("&quot;", w->out); break;
+      default: fputc(*value, w->out); break;
+    }
+  }
+  fputc('"', w->out);
+}
+
+static bool vendor_is(const bny_topo_node *node, const char *prefix) {
+  return node->vendor != NULL && strncmp(node->vendor, prefix, strlen(prefix)) == 0;
+}
+
+static bool is_amd(const writing *w, int32_t gpu) {
+  const bny_topo_node *node = node_at(w, gpu);
+  for (int32_t l = bny_topo_first_link(w->topo, gpu); l >= 0; l = bny_topo_next_link(w->topo, gpu, l)) {
+    if (w->topo->links[l].kind == BNY_TOPO_LINK_XGMI) {
+      return true;
+    }
+  }
+  return vendor_is(node, "AMD") || vendor_is(node, "Advanced Micro");
+}
+
+static const char *class_of(const writing *w, int32_t n) {
+  switch (node_at(w, n)->kind) {
+    case BNY_TOPO_GPU: return is_amd(w, n) ? "0x120000" : "0x030200";
+    case BNY_TOPO_NIC: return "0x020000";
+    case BNY_TOPO_SWITCH: return switch_class;
+    default: return "0x060400";
+  }
+}
+
+/* ---- links ------------------------------------------------------------------------------------------------------- */
+
+/* Finds the generation and lanes of a speed. If the lanes are unknown, 16 are tried first. */
+static bool lanes_of(const bny_topo_link *link, int *generation, int *lanes) {
+  const int tried[] = {link->count, 16, 8, 4, 2, 1};
+  for (size_t t = link->count > 0 ? 0 : 1; t < (link->count > 0 ? 1 : sizeof tried / sizeof tried[0]); t++) {
+    for (int g = 1; g <= BNY_TOPO_PCI_GENERATIONS; g++) {
+      if (fabs(bny_topo_speed_pci(g, tried[t]) - link->gbytes_per_s) < 1e-6) {
+        *generation = g;
+        *lanes = tried[t];
+        return true;
+      }
+    }
+  }
+  return false;
+}
+
+/* Omits unknown and assumed speeds, because NCCL determines or assumes them itself. */
+static void write_speed(writing *w, int32_t n) {
+  for (int32_t l = bny_topo_first_link(w->topo, n); l >= 0; l = bny_topo_next_link(w->topo, n, l)) {
+    const bny_topo_link *link = &w->topo->links[l];
+    int generation, lanes;
+    bool upwards = link->kind == BNY_TOPO_LINK_PCI && link->from == n && link->source != BNY_TOPO_ASSUMED;
+    if (upwards && lanes_of(link, &generation, &lanes)) {
+      write_text(w, "link_speed", bny_topo_speed_pci_text(generation));
+      fprintf(w->out, " link_width=\"%d\"", lanes);
+      return;
+    }
+  }
+}
+
+static void write_link(writing *w, const char *tag, const char *target, const char *class, int32_t count, int depth) {
+  indent(w, depth);
+  fprintf(w->out, "<%s target=\"%s\" count=\"%d\" tclass=\"%s\"/>\n", tag, target, (int)(count < 1 ? 1 : count), class);
+}
+
+/* Writes links in the order of the model. NCCL treats all switches without a bus id as one. */
+static bool write_links(writing *w, int32_t gpu, int depth) {
+  const bny_topo *topo = w->topo;
+  size_t count = 0;
+  for (int32_t l = bny_topo_first_link(topo, gpu); l >= 0; l = bny_topo_next_link(topo, gpu, l)) {
+    count++;
+  }
+  int32_t *links = malloc((count + 1) * sizeof *links), hidden = 0;
+  if (links == NULL) {
+    return false;
+  }
+  size_t at = count;
+  for (int32_t l = bny_topo_first_link(topo, gpu); l >= 0; l = bny_topo_next_link(topo, gpu, l)) {
+    links[--at] = l;
+  }
+  for (size_t i = 0; i < count; i++) {
+    const bny_topo_link *link = &topo->links[links[i]];
+    int32_t other = bny_topo_other_end(topo, gpu, links[i]);
+    bny_topo_kind kind = node_at(w, other)->kind;
+    if (link->kind == BNY_TOPO_LINK_C2C) {
+      double count_of = link->count < 1 ? 1 : link->count;
+      indent(w, depth);
+      fprintf(w->out, "<c2c bw=\"%.0f\" count=\"%.0f\"/>\n", link->gbytes_per_s / count_of * 1000, count_of);
+    } else if (link->kind != BNY_TOPO_LINK_NVLINK && link->kind != BNY_TOPO_LINK_XGMI) {
+      continue;
+    } else if (kind == BNY_TOPO_SWITCH && w->bus_ids[other][0] == '\0') {
+      hidden += link->count;
+    } else if (kind == BNY_TOPO_NUMA || kind == BNY_TOPO_PACKAGE) {
+      write_link(w, "nvlink", hidden_switch, cpu_class, link->count, depth);
+    } else if (kind == BNY_TOPO_GPU || kind == BNY_TOPO_SWITCH) {
+      const char *tag = link->kind == BNY_TOPO_LINK_XGMI ? "xgmi" : "nvlink";
+      write_link(w, tag, w->bus_ids[other], class_of(w, other), link->count, depth);
+    }
+  }
+  if (hidden > 0) {
+    write_link(w, "nvlink", hidden_switch, switch_class, hidden, depth);
+  }
+  free(links);
+  return true;
+}
+
+/* ---- devices ----------------------------------------------------------------------------------------------------- */
+
+static bool write_gpu(writing *w, int32_t n, int depth) {
+  const bny_topo_node *gpu = node_at(w, n);
+  indent(w, depth);
+  fprintf(w->out, "<gpu");
+  if (gpu->index >= 0) {
+    fprintf(w->out, " dev=\"%d\"", (int)gpu->index);
+  }
+  if (gpu->compute >= 0 && is_amd(w, n)) {
+    fprintf(w->out, gpu->compute == 910 ? " gcn=\"gfx90a\"" : " gcn=\"gfx%d\"", (int)gpu->compute);
+  } else if (gpu->compute >= 0) {
+    fprintf(w->out, " sm=\"%d\"", (int)gpu->compute);
+  }
+  if (gpu->index >= 0) {
+    fprintf(w->out, " rank=\"%d\"", (int)(w->hosts > 1 ? w->gpus : gpu->index));
+  }
+  w->gpus++;
+  fprintf(w->out, ">\n");
+  bool written = write_links(w, n, depth + 1);
+  indent(w, depth);
+  fprintf(w->out, "</gpu>\n");
+  return written;
+}
+
+static void write_net(writing *w, int32_t port, int32_t number, int depth) {
+  const bny_topo_node *node = node_at(w, port);
+  double speed = 0, latency = 0;
+  for (int32_t l = bny_topo_first_link(w->topo, port); l >= 0; l = bny_topo_next_link(w->topo, port, l)) {
+    const bny_topo_link *link = &w->topo->links[l];
+    if (link->kind == BNY_TOPO_LINK_NET && link->gbytes_per_s > 0) {
+      speed = link->gbytes_per_s;
+      latency = link->latency_us;
+    }
+  }
+  /* A port whose name is only a number takes its NIC's name. */
+  bool plain = node->name[strspn(node->name, "0123456789")] == '\0' && node->parent >= 0;
+  indent(w, depth);
+  fprintf(w->out, "<net");
+  write_text(w, "name", plain ? node_at(w, node->parent)->name : node->name);
+  fprintf(w->out, " dev=\"%d\" speed=\"%.0f\"", (int)number, speed * 8000);
+  if (node->index >= 0) {
+    fprintf(w->out, " port=\"%d\"", (int)node->index);
+  }
+  if (latency > 0) {
+    fprintf(w->out, " latency=\"%.9g\"", latency);
+  }
+  char guid[BNY_TOPO_GUID_BYTES], reversed[BNY_TOPO_GUID_NCCL_BYTES];
+  bool whole = node->guid != NULL && strlen(node->guid) == sizeof guid - 1 &&
+               bny_topo_guid_normalise(node->guid, sizeof guid - 1, guid);
+  if (whole) {
+    bny_topo_guid_to_nccl(guid, reversed);
+  }
+  write_text(w, "guid", whole ? reversed : node->guid);
+  fprintf(w->out, "/>\n");
+}
+
+static void write_nic(writing *w, int32_t n, int depth) {
+  int32_t number = node_at(w, n)->index >= 0 ? node_at(w, n)->index : w->nets;
+  bool open = false;
+  for (int32_t port = w->first[n]; port >= 0; port = w->next[port]) {
+    if (node_at(w, port)->kind == BNY_TOPO_PORT) {
+      if (!open) {
+        indent(w, depth);
+        fprintf(w->out, "<nic>\n");
+      }
+      open = true;
+      write_net(w, port, number++, depth + 1);
+      w->nets++;
+    }
+  }
+  indent(w, depth);
+  fprintf(w->out, open ? "</nic>\n" : "<nic/>\n");
+}
+
+/* Writes a device and its children. The model is at most 64 deep. */
+static bool write_device(writing *w, int32_t n, int depth) {
+  const bny_topo_node *node = node_at(w, n);
+  bool good = true;
+  if (node->kind == BNY_TOPO_PORT) {
+    return true;
+  }
+  if (w->bus_ids[n][0] == '\0') {
+    if (node->kind == BNY_TOPO_NIC) {
+      write_nic(w, n, depth);
+      return true;
+    }
+    /* The children of a host bridge become children of the processor. */
+    for (int32_t child = w->first[n]; good && child >= 0; child = w->next[child]) {
+      good = node_at(w, child)->kind == BNY_TOPO_SWITCH || write_device(w, child, depth);
+    }
+    return good;
+  }
+  indent(w, depth);
+  fprintf(w->out, "<pci");
+  write_text(w, "busid", w->bus_ids[n]);
+  write_text(w, "class", class_of(w, n));
+  write_speed(w, n);
+  fprintf(w->out, ">\n");
+  if (node->kind == BNY_TOPO_GPU) {
+    good = write_gpu(w, n, depth + 1);
+  } else if (node->kind == BNY_TOPO_NIC) {
+    write_nic(w, n, depth + 1);
+  }
+  for (int32_t child = w->first[n]; good && child >= 0; child = w->next[child]) {
+    good = write_device(w, child, depth + 1);
+  }
+  indent(w, depth);
+  fprintf(w->out, "</pci>\n");
+  return good;
+}
+
+/* ---- processors -------------------------------------------------------------------------------------------------- */
+
+/* Returns whether devices are children of this host, package or NUMA node. NUMA nodes always have an element. */
+static bool holds_devices(const writing *w, int32_t n) {
+  for (int32_t child = w->first[n]; child >= 0; child = w->next[child]) {
+    bny_topo_kind kind = node_at(w, child)->kind;
+    if (kind == BNY_TOPO_PCI || kind == BNY_TOPO_GPU || kind == BNY_TOPO_NIC) {
+      return true;
+    }
+  }
+  return false;
+}
+
+static void write_processor(writing *w, int32_t n) {
+  const bny_topo_node *node = node_at(w, n);
+  int32_t package = bny_topo_ancestor(w->topo, n, BNY_TOPO_PACKAGE);
+  const char *vendor = node->kind != BNY_TOPO_HOST ? node->vendor : NULL;
+  if (vendor == NULL && package >= 0) {
+    vendor = node_at(w, package)->vendor;
+  }
+  char arch[32] = "";
+  int family, model;
+  if (node->kind == BNY_TOPO_NUMA && node->model != NULL &&
+      sscanf(node->model, "%31s family %d model %d", arch, &family, &model) == 3) {
+    write_text(w, "arch", arch);
+    write_text(w, "vendor", vendor);
+    fprintf(w->out, " familyid=\"%d\" modelid=\"%d\"", family, model);
+  } else if (vendor != NULL && (strcmp(vendor, "GenuineIntel") == 0 || strcmp(vendor, "AuthenticAMD") == 0)) {
+    write_text(w, "arch", "x86_64");
+    write_text(w, "vendor", vendor);
+  } else if (arch[0] != '\0' && strchr(node->model, ' ') == NULL) {
+    write_text(w, "arch", arch);
+    write_text(w, "vendor", vendor);
+  }
+}
+
+static bool write_cpu(writing *w, int32_t n) {
+  int32_t host = bny_topo_ancestor(w->topo, n, BNY_TOPO_HOST);
+  indent(w, 1);
+  fprintf(w->out, "<cpu");
+  if (w->hosts > 1 || (host >= 0 && node_at(w, host)->guid != NULL)) {
+    char made[32];
+    const char *guid = host < 0 ? NULL : node_at(w, host)->guid;
+    snprintf(made, sizeof made, "0x%x", (unsigned)(host + 1));
+    bool hash = guid != NULL && strncmp(guid, "0x", 2) == 0;
+    write_text(w, "host_hash", hash ? guid : made);
+  }
+  fprintf(w->out, " numaid=\"%d\"", (int)w->numas[n]);
+  write_processor(w, n);
+  fprintf(w->out, ">\n");
+  bool good = true;
+  for (int32_t child = w->first[n]; good && child >= 0; child = w->next[child]) {
+    bny_topo_kind kind = node_at(w, child)->kind;
+    if (kind == BNY_TOPO_PCI || kind == BNY_TOPO_GPU || kind == BNY_TOPO_NIC) {
+      good = write_device(w, child, 2);
+    }
+  }
+  indent(w, 1);
+  fprintf(w->out, "</cpu>\n");
+  return good;
+}
+
+static bool write_system(writing *w) {
+  bool amd = false, good = true;
+  for (int32_t n = 0; n < w->topo->nnodes; n++) {
+    amd = amd || (node_at(w, n)->kind == BNY_TOPO_GPU && is_amd(w, n));
+    w->hosts += node_at(w, n)->kind == BNY_TOPO_HOST;
+  }
+  fprintf(w->out, "<system version=\"%d\">\n", amd ? 2 : 1);
+  for (int32_t n = 0; good && n < w->topo->nnodes; n++) {
+    bny_topo_kind kind = node_at(w, n)->kind;
+    if (kind == BNY_TOPO_HOST) {
+      w->nets = 0;
+    }
+    if (kind == BNY_TOPO_NUMA || ((kind == BNY_TOPO_HOST || kind == BNY_TOPO_PACKAGE) && holds_devices(w, n))) {
+      good = write_cpu(w, n);
+    }
+  }
+  fprintf(w->out, "</system>\n");
+  return good;
+}
+
+/* ---- the whole file ---------------------------------------------------------------------------------------------- */
+
+/* A node that needs a bus id and has none gets one that no machine uses. */
+static void name_buses(writing *w) {
+  unsigned made = 0;
+  for (int32_t n = 0; n < w->topo->nnodes; n++) {
+    const bny_topo_node *node = node_at(w, n);
+    bool needs = node->kind == BNY_TOPO_GPU || (node->kind == BNY_TOPO_PCI && !node->host_bridge) ||
+                 (node->kind == BNY_TOPO_NIC && node->parent >= 0 && node_at(w, node->parent)->kind == BNY_TOPO_PCI);
+    if (node->bus_id != NULL) {
+      snprintf(w->bus_ids[n], sizeof w->bus_ids[n], "%s", node->bus_id);
+    } else if (needs) {
+      snprintf(w->bus_ids[n], sizeof w->bus_ids[n], "%04x:%02x:%02x.%x", 0xfffe - (made >> 16), (made >> 8) & 0xff,
+               (made >> 3) & 0x1f, made & 7);
+      made++;
+    }
+  }
+}
+
+typedef struct numbered {
+  int32_t host, number, node;
+} numbered;
+
+static int by_number(const void *a_void, const void *b_void) {
+  const numbered *a = a_void, *b = b_void;
+  int32_t keys[3][2] = {{a->host, b->host}, {a->number, b->number}, {a->node, b->node}};
+  for (int i = 0; i < 3; i++) {
+    if (keys[i][0] != keys[i][1]) {
+      return keys[i][0] < keys[i][1] ? -1 : 1;
+    }
+  }
+  return 0;
+}
+
+/* Gives new numbers to NUMA nodes of a host that share one or have none. NCCL would take them for one node. */
+static bool number_numas(writing *w) {
+  numbered *all = malloc(((size_t)w->topo->nnodes + 1) * sizeof *all);
+  int32_t count = 0, fresh = 0;
+  if (all == NULL) {
+    return false;
+  }
+  for (int32_t n = 0; n < w->topo->nnodes; n++) {
+    const bny_topo_node *node = node_at(w, n);
+    w->numas[n] = -1;
+    if (node->kind == BNY_TOPO_NUMA) {
+      all[count++] = (numbered){.host = bny_topo_ancestor(w->topo, n, BNY_TOPO_HOST), .number = node->index, .node = n};
+      fresh = node->index >= fresh && node->index < INT32_MAX / 2 ? node->index + 1 : fresh;
+    }
+  }
+  qsort(all, (size_t)count, sizeof *all, by_number);
+  for (int32_t i = 0; i < count; i++) {
+    bool taken = i > 0 && all[i].host == all[i - 1].host && all[i].number == all[i - 1].number;
+    w->numas[all[i].node] = taken || all[i].number < 0 ? fresh++ : all[i].number;
+  }
+  free(all);
+  return true;
+}
+
+static void list_children(writing *w) {
+  for (int32_t n = w->topo->nnodes - 1; n >= 0; n--) {
+    int32_t parent = node_at(w, n)->parent;
+    if (parent >= 0) {
+      w->next[n] = w->first[parent];
+      w->first[parent] = n;
+    }
+  }
+}
+
+/* Checks the text by importing it again. The format cannot hold every model, for example GPUs outside hosts. */
+static bool comes_back(const bny_topo *topo, const char *text, size_t bytes, bny_topo_error *error) {
+  static const bny_topo_kind kinds[] = {BNY_TOPO_GPU, BNY_TOPO_NIC};
+  bny_topo_error why = {.text = ""};
+  bny_topo *again = bny_topo_import(text, bytes, NULL, &why);
+  bool same = again != NULL || !bny_topo_xml_available();
+  if (!same) {
+    bny_topo_fail(error, 0, "NCCL's XML cannot say this: %s", why.text);
+  }
+  for (size_t k = 0; again != NULL && same && k < sizeof kinds / sizeof kinds[0]; k++) {
+    int32_t ours = bny_topo_count(topo, kinds[k]), theirs = bny_topo_count(again, kinds[k]);
+    same = ours == theirs;
+    if (!same) {
+      bny_topo_fail(error, 0, "NCCL's XML cannot say this: it would have %d %ss, not %d", theirs, bny_topo_kind_name(kinds[k]),
+                    ours);
+    }
+  }
+  bny_topo_free(again);
+  return same;
+}
+
+char *bny_topo_export_nccl(const bny_topo *topo, bny_topo_error *error) {
+  char *text = NULL;
+  size_t bytes = 0, nodes = (size_t)topo->nnodes + 1;
+  writing w = {.topo = topo, .out = open_memstream(&text, &bytes)};
+  w.first = malloc(nodes * sizeof *w.first);
+  w.next = malloc(nodes * sizeof *w.next);
+  w.bus_ids = calloc(nodes, sizeof *w.bus_ids);
+  w.numas = malloc(nodes * sizeof *w.numas);
+  bool good = w.out != NULL && w.first != NULL && w.next != NULL && w.bus_ids != NULL && w.numas != NULL;
+  if (good) {
+    for (size_t n = 0; n < nodes; n++) {
+      w.first[n] = w.next[n] = -1;
+    }
+    list_children(&w);
+    name_buses(&w);
+    good = number_numas(&w) && write_system(&w) && ferror(w.out) == 0;
+  }
+  good = (w.out == NULL || fclose(w.out) == 0) && good;
+  free(w.first);
+  free(w.next);
+  free(w.bus_ids);
+  free(w.numas);
+  if (!good) {
+    bny_topo_fail(error, 0, "out of memory");
+  }
+  if (!good || !comes_back(topo, text, bytes, error)) {
+    free(text);
+    return NULL;
+  }
+  return text;
+}

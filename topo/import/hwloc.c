@@ -1,0 +1,332 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * Imports hwloc's XML, versions 1 and 2, as `lstopo machine.xml` writes it. libhwloc does not read it, because it
+ * trusts its input (an assertion ends the program), reports no line, has no bounds, and keeps every cache and thread.
+ *
+ * In version 2 a NUMA node is a sibling of its parent's I/O devices; in version 1 it contains them. A PCI switch
+ * appears as one upstream bridge with one bridge per downstream port; the model has one node for it: the upstream
+ * bridge. */
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "topo/import/hwloc.h"
+#include "topo/import/xml.h"
+
+enum { MOST_INDEX = 1 << 24 };
+
+static const char *type_of(const bny_topo_hwloc *h, int32_t element) {
+  const char *type = bny_topo_xml_is(h->xml, element, "object") ? bny_topo_xml_attribute(h->xml, element, "type") : NULL;
+  return type == NULL ? "" : type;
+}
+
+static bool is_numa(const char *type) {
+  return strcmp(type, "NUMANode") == 0 || strcmp(type, "Node") == 0;
+}
+
+static bool is_package(const char *type) {
+  return strcmp(type, "Package") == 0 || strcmp(type, "Socket") == 0;
+}
+
+const char *bny_topo_hwloc_info(const bny_topo_hwloc *h, int32_t element, const char *name) {
+  for (int32_t e = bny_topo_xml_first(h->xml, element); e >= 0; e = bny_topo_xml_next(h->xml, e)) {
+    const char *key = bny_topo_xml_is(h->xml, e, "info") ? bny_topo_xml_attribute(h->xml, e, "name") : NULL;
+    if (key != NULL && strcmp(key, name) == 0) {
+      return bny_topo_xml_attribute(h->xml, e, "value");
+    }
+  }
+  return NULL;
+}
+
+static bool fail_at(const bny_topo_hwloc *h, int32_t element, const char *what) {
+  return bny_topo_fail(h->error, bny_topo_xml_line(h->xml, element), "<object type=\"%.30s\">: %s", type_of(h, element), what);
+}
+
+static bool add_node(bny_topo_hwloc *h, int32_t element, const bny_topo_node *node) {
+  h->node_of[element] = bny_topo_add_node(h->topo, node);
+  return h->node_of[element] >= 0 || fail_at(h, element, "out of memory");
+}
+
+static bool index_of(const bny_topo_hwloc *h, int32_t element, int64_t *index) {
+  *index = -1;
+  return bny_topo_xml_integer(h->xml, element, "os_index", -1, UINT32_MAX, index, h->error);
+}
+
+/* ---- processors and memory --------------------------------------------------------------------------------------- */
+
+static bool take_machine(bny_topo_hwloc *h, int32_t machine) {
+  const char *name = bny_topo_hwloc_info(h, machine, "HostName"), *model = bny_topo_hwloc_info(h, machine, "DMIProductName");
+  bny_topo_node node = {.kind = BNY_TOPO_HOST,
+                        .parent = -1,
+                        .index = 0,
+                        .name = name == NULL || *name == '\0' ? "host0" : (char *)name,
+                        .model = (char *)(model != NULL ? model : bny_topo_hwloc_info(h, machine, "PlatformModel")),
+                        .vendor = (char *)bny_topo_hwloc_info(h, machine, "DMISysVendor"),
+                        .compute = -1,
+                        .source = BNY_TOPO_FILE};
+  if (!add_node(h, machine, &node)) {
+    return false;
+  }
+  h->cpu_in[machine] = h->io_in[machine] = h->node_of[machine];
+  return true;
+}
+
+static bool add_package(bny_topo_hwloc *h, int32_t package, int32_t parent) {
+  int64_t index;
+  char name[32];
+  if (!index_of(h, package, &index)) {
+    return false;
+  }
+  bool known = index >= 0 && index <= MOST_INDEX;
+  snprintf(name, sizeof name, "package%d", known ? (int)index : h->packages);
+  h->packages++;
+  bny_topo_node node = {.kind = BNY_TOPO_PACKAGE, .parent = parent, .index = known ? (int32_t)index : -1, .name = name,
+                        .model = (char *)bny_topo_hwloc_info(h, package, "CPUModel"),
+                        .vendor = (char *)bny_topo_hwloc_info(h, package, "CPUVendor"), .compute = -1,
+                        .source = BNY_TOPO_FILE};
+  return add_node(h, package, &node);
+}
+
+static bool add_numa(bny_topo_hwloc *h, int32_t numa, int32_t parent) {
+  int64_t index;
+  char name[32];
+  if (!index_of(h, numa, &index)) {
+    return false;
+  }
+  bool known = index >= 0 && index <= MOST_INDEX;
+  snprintf(name, sizeof name, "node%d", known ? (int)index : h->numas);
+  h->numas++;
+  bny_topo_node node = {.kind = BNY_TOPO_NUMA, .parent = parent, .index = known ? (int32_t)index : -1, .name = name,
+                        .compute = -1, .source = BNY_TOPO_FILE};
+  return add_node(h, numa, &node);
+}
+
+/* Returns the first NUMA node among the children, also behind a memory-side cache; -1: none. */
+static int32_t numa_beside(const bny_topo_hwloc *h, int32_t element) {
+  for (int32_t e = bny_topo_xml_first(h->xml, element); e >= 0; e = bny_topo_xml_next(h->xml, e)) {
+    int32_t inner = e;
+    while (inner >= 0 && strcmp(type_of(h, inner), "MemCache") == 0) {
+      inner = bny_topo_xml_child(h->xml, inner, "object");
+    }
+    /* A NUMA node with objects inside belongs to version 1. */
+    if (inner >= 0 && is_numa(type_of(h, inner)) && bny_topo_xml_child(h->xml, inner, "object") < 0) {
+      return inner;
+    }
+  }
+  return -1;
+}
+
+static int32_t only_package(const bny_topo_hwloc *h, int32_t numa) {
+  int32_t package = -1;
+  for (int32_t e = bny_topo_xml_first(h->xml, numa); e >= 0; e = bny_topo_xml_next(h->xml, e)) {
+    if (is_package(type_of(h, e))) {
+      if (package >= 0) {
+        return -1;
+      }
+      package = e;
+    }
+  }
+  return package;
+}
+
+/* In version 1 a NUMA node holds objects, and their devices belong to it. If it holds exactly one package, the package
+ * becomes its parent. */
+static bool take_numa(bny_topo_hwloc *h, int32_t numa, int32_t parent) {
+  int32_t within = h->cpu_in[parent];
+  if (h->node_of[numa] >= 0) {
+    return true; /* already added for its parent */
+  }
+  int32_t package = only_package(h, numa);
+  if (package >= 0) {
+    if (!add_package(h, package, within)) {
+      return false;
+    }
+    within = h->node_of[package];
+  }
+  if (!add_numa(h, numa, within)) {
+    return false;
+  }
+  h->cpu_in[numa] = within;
+  h->io_in[numa] = h->node_of[numa];
+  return true;
+}
+
+static bool take_package(bny_topo_hwloc *h, int32_t package, int32_t parent) {
+  int32_t io = h->io_in[parent];
+  if (h->node_of[package] < 0 && !add_package(h, package, h->cpu_in[parent])) {
+    return false;
+  }
+  h->cpu_in[package] = h->node_of[package];
+  h->io_in[package] = h->topo->nodes[io].kind == BNY_TOPO_NUMA ? io : h->node_of[package];
+  return true;
+}
+
+/* ---- PCI --------------------------------------------------------------------------------------------------------- */
+
+static bool is_host_bridge(const bny_topo_hwloc *h, int32_t bridge) {
+  const char *type = bny_topo_xml_attribute(h->xml, bridge, "bridge_type");
+  return type != NULL && strncmp(type, "0-", 2) == 0;
+}
+
+/* A switch's upstream bridge is below a port: a root port (below a host bridge), or a downstream port of another
+ * switch. The node of that port is that switch's. Ports make no node. */
+static bool is_upwards(const bny_topo_hwloc *h, int32_t parent) {
+  return strcmp(type_of(h, parent), "Bridge") == 0 && !is_host_bridge(h, parent) && !h->upwards[parent];
+}
+
+static bool take_bridge(bny_topo_hwloc *h, int32_t bridge, int32_t parent) {
+  char bus_id[BNY_TOPO_BUS_BYTES];
+  int32_t within = h->node_of[parent] >= 0 && strcmp(type_of(h, parent), "Bridge") == 0 ? h->node_of[parent] : h->io_in[parent];
+  h->io_in[bridge] = within;
+  if (is_host_bridge(h, bridge)) {
+    const char *range = bny_topo_xml_attribute(h->xml, bridge, "bridge_pci");
+    bny_topo_node node = {.kind = BNY_TOPO_PCI, .parent = within, .index = -1, .name = range == NULL ? "?" : (char *)range,
+                          .compute = -1, .host_bridge = true, .source = BNY_TOPO_FILE};
+    return add_node(h, bridge, &node);
+  }
+  const char *bus = bny_topo_xml_attribute(h->xml, bridge, "pci_busid");
+  if (bus == NULL || !bny_topo_bus_normalise(bus, bus_id)) {
+    return fail_at(h, bridge, "its pci_busid is missing or none such as 0000:1b:00.0");
+  }
+  h->upwards[bridge] = is_upwards(h, parent);
+  if (!h->upwards[bridge]) {
+    h->node_of[bridge] = within;
+    return true;
+  }
+  bny_topo_node node = {.kind = BNY_TOPO_PCI, .parent = within, .index = -1, .name = bus_id, .bus_id = bus_id,
+                        .model = (char *)bny_topo_hwloc_info(h, bridge, "PCIDevice"),
+                        .vendor = (char *)bny_topo_hwloc_info(h, bridge, "PCIVendor"), .compute = -1,
+                        .source = BNY_TOPO_FILE};
+  return add_node(h, bridge, &node) && bny_topo_hwloc_join_upwards(h, bridge);
+}
+
+static bool take_device(bny_topo_hwloc *h, int32_t device, int32_t parent) {
+  bool in_bridge = strcmp(type_of(h, parent), "Bridge") == 0;
+  bny_topo_kind kind = bny_topo_hwloc_device_kind(h, device);
+  if (kind == BNY_TOPO_KINDS) {
+    return true;
+  }
+  return bny_topo_hwloc_device(h, device, kind, in_bridge ? h->node_of[parent] : h->io_in[parent]);
+}
+
+/* ---- the whole file ---------------------------------------------------------------------------------------------- */
+
+static bool take_object(bny_topo_hwloc *h, int32_t element) {
+  int32_t parent = bny_topo_xml_parent(h->xml, element);
+  const char *type = type_of(h, element);
+  if (type[0] == '\0') {
+    return true;
+  }
+  if (strcmp(type, "Machine") == 0 && parent == 0) {
+    return h->topo->nnodes == 0 ? take_machine(h, element) : fail_at(h, element, "the second of its file");
+  }
+  if (h->cpu_in[parent] < 0) {
+    return fail_at(h, element, "stands outside of a Machine");
+  }
+  h->cpu_in[element] = h->cpu_in[parent];
+  h->io_in[element] = h->io_in[parent];
+  bool good = true;
+  if (strcmp(type, "Bridge") == 0) {
+    return !h->wanted[element] || take_bridge(h, element, parent);
+  }
+  if (strcmp(type, "PCIDev") == 0) {
+    return take_device(h, element, parent);
+  }
+  if (is_package(type)) {
+    good = take_package(h, element, parent);
+  } else if (is_numa(type)) {
+    return take_numa(h, element, parent);
+  }
+  int32_t numa = good ? numa_beside(h, element) : -1;
+  if (numa >= 0) {
+    good = h->node_of[numa] >= 0 || add_numa(h, numa, h->cpu_in[element]);
+    h->io_in[element] = h->node_of[numa];
+  }
+  return good;
+}
+
+/* Marks from the leaves up, because parents come first. */
+static void mark_wanted(bny_topo_hwloc *h) {
+  for (int32_t e = bny_topo_xml_count(h->xml) - 1; e > 0; e--) {
+    if (strcmp(type_of(h, e), "PCIDev") == 0 && bny_topo_hwloc_device_kind(h, e) != BNY_TOPO_KINDS) {
+      h->wanted[e] = 1;
+    }
+    if (h->wanted[e]) {
+      h->wanted[bny_topo_xml_parent(h->xml, e)] = 1;
+    }
+  }
+}
+
+static bool buses_once(bny_topo_hwloc *h) {
+  bny_topo_names buses = {0};
+  for (int32_t e = 1; e < bny_topo_xml_count(h->xml); e++) {
+    int32_t node = h->node_of[e];
+    const char *bus_id = node < 0 ? NULL : h->topo->nodes[node].bus_id, *own = bny_topo_xml_attribute(h->xml, e, "pci_busid");
+    char normal[BNY_TOPO_BUS_BYTES];
+    if (bus_id != NULL && own != NULL && bny_topo_bus_normalise(own, normal) && strcmp(normal, bus_id) == 0) {
+      bny_topo_names_add(&buses, 0, bus_id, e);
+    }
+  }
+  const bny_topo_name *twice = bny_topo_names_sort(&buses);
+  bool good = !buses.out_of_memory || bny_topo_fail(h->error, 0, "out of memory");
+  if (good && twice != NULL) {
+    good = bny_topo_fail(h->error, bny_topo_xml_line(h->xml, twice->value), "pci_busid %s stands twice", twice->key);
+  }
+  bny_topo_names_free(&buses);
+  return good;
+}
+
+static bool read_topology(bny_topo_hwloc *h) {
+  const char *version = bny_topo_xml_attribute(h->xml, 0, "version");
+  if (version != NULL && strncmp(version, "1", 1) != 0 && strncmp(version, "2", 1) != 0) {
+    return bny_topo_fail(h->error, bny_topo_xml_line(h->xml, 0),
+                         "hwloc XML of version %.20s: 1 and 2 are known; lstopo --export-xml-flags v2 writes version 2",
+                         version);
+  }
+  mark_wanted(h);
+  for (int32_t e = 1; e < bny_topo_xml_count(h->xml); e++) {
+    if (!take_object(h, e)) {
+      return false;
+    }
+  }
+  if (h->topo->nnodes == 0) {
+    return bny_topo_fail(h->error, bny_topo_xml_line(h->xml, 0), "holds no Machine");
+  }
+  return buses_once(h) && bny_topo_hwloc_nvlinks(h) && bny_topo_hwloc_join_numas(h) && bny_topo_hwloc_number_gpus(h);
+}
+
+static bool parse(const char *text, size_t bytes, bny_topo *topo, bny_topo_error *error) {
+  bny_topo_xml *xml = bny_topo_xml_parse(text, bytes, error);
+  if (xml == NULL) {
+    return false;
+  }
+  size_t count = (size_t)bny_topo_xml_count(xml);
+  bny_topo_hwloc h = {.xml = xml, .topo = topo, .error = error};
+  h.node_of = malloc(count * sizeof *h.node_of);
+  h.cpu_in = malloc(count * sizeof *h.cpu_in);
+  h.io_in = malloc(count * sizeof *h.io_in);
+  h.wanted = calloc(count, 1);
+  h.upwards = calloc(count, 1);
+  bool taken = false;
+  if (h.node_of == NULL || h.cpu_in == NULL || h.io_in == NULL || h.wanted == NULL || h.upwards == NULL) {
+    bny_topo_fail(error, 0, "out of memory");
+  } else {
+    for (size_t e = 0; e < count; e++) {
+      h.node_of[e] = h.cpu_in[e] = h.io_in[e] = -1;
+    }
+    taken = read_topology(&h);
+  }
+  free(h.node_of);
+  free(h.cpu_in);
+  free(h.io_in);
+  free(h.wanted);
+  free(h.upwards);
+  bny_topo_xml_free(xml);
+  return taken;
+}
+
+static bool recognises(const char *text, size_t bytes) {
+  return bny_topo_xml_root_is(text, bytes, "topology");
+}
+
+const bny_topo_importer bny_topo_import_hwloc = {.name = "hwloc-xml", .recognises = recognises, .parse = parse};

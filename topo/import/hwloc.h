@@ -1,0 +1,39 @@
+/* SPDX-License-Identifier: Apache-2.0
+ * State and functions that the parts of the hwloc importer share. */
+#ifndef BNY_TOPO_IMPORT_HWLOC_H
+#define BNY_TOPO_IMPORT_HWLOC_H
+
+#include "topo/model/model.h"
+#include "topo/model/names.h"
+#include "topo/import/xml.h"
+
+typedef struct bny_topo_hwloc {
+  const bny_topo_xml *xml;
+  bny_topo *topo;
+  bny_topo_error *error;
+  int32_t *node_of; /* by element: its node, else that of the surrounding device or bridge, else -1 */
+  int32_t *cpu_in;  /* by element: the host or package that holds it; -1 outside the machine */
+  int32_t *io_in;   /* by element: parent node of PCI devices below */
+  char *wanted;     /* by element: contains a GPU, NIC or NVSwitch */
+  char *upwards;    /* by element: upstream bridge of a switch */
+  int32_t packages, numas, switches; /* numbers so far */
+} bny_topo_hwloc;
+
+/* Returns the value of <info name="..."> among the children; NULL if there is none. */
+const char *bny_topo_hwloc_info(const bny_topo_hwloc *h, int32_t element, const char *name);
+
+/* Classifies hwloc's PCI types: "0302 [10de:1db8] [10de:131d] a1". Returns BNY_TOPO_KINDS for other devices. */
+bny_topo_kind bny_topo_hwloc_device_kind(const bny_topo_hwloc *h, int32_t pci);
+
+/* Adds a GPU, NIC (with its ports) or NVSwitch below `parent`. */
+bool bny_topo_hwloc_device(bny_topo_hwloc *h, int32_t pci, bny_topo_kind kind, int32_t parent);
+
+/* Adds the link of a device or bridge to its parent. */
+bool bny_topo_hwloc_join_upwards(bny_topo_hwloc *h, int32_t element);
+
+/* Run when all nodes exist: number and name GPUs, add NVLinks (from <distances2>), and link NUMA nodes. */
+bool bny_topo_hwloc_number_gpus(bny_topo_hwloc *h);
+bool bny_topo_hwloc_nvlinks(bny_topo_hwloc *h);
+bool bny_topo_hwloc_join_numas(bny_topo_hwloc *h);
+
+#endif

@@ -1,0 +1,210 @@
+/* SPDX-License-Identifier: Apache-2.0
+ * hwloc's PCI devices: GPUs, NICs and their ports, NVSwitches. */
+#include <math.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "topo/model/guid.h"
+#include "topo/import/hwloc.h"
+#include "topo/model/speed.h"
+
+enum { MOST_PORTS = 16 };
+/* hwloc's codes for kinds of operating system devices. */
+enum { OSDEV_NETWORK = 2, OSDEV_OPENFABRICS = 3, OSDEV_COPROCESSOR = 5 };
+
+static bool is_device_of(const bny_topo_hwloc *h, int32_t element, int osdev_type) {
+  const char *type = bny_topo_xml_attribute(h->xml, element, "type");
+  const char *kind = bny_topo_xml_attribute(h->xml, element, "osdev_type");
+  return bny_topo_xml_is(h->xml, element, "object") && type != NULL && strcmp(type, "OSDev") == 0 &&
+         (osdev_type < 0 || (kind != NULL && atoi(kind) == osdev_type));
+}
+
+/* Returns the name of the first device of a kind below a PCI device, or NULL. */
+static const char *device_name(const bny_topo_hwloc *h, int32_t pci, int osdev_type, int32_t *place) {
+  for (int32_t e = bny_topo_xml_first(h->xml, pci); e >= 0; e = bny_topo_xml_next(h->xml, e)) {
+    const char *name = is_device_of(h, e, osdev_type) ? bny_topo_xml_attribute(h->xml, e, "name") : NULL;
+    if (name != NULL && *name != '\0') {
+      *place = e;
+      return name;
+    }
+  }
+  return NULL;
+}
+
+/* Parses "0302 [10de:1db8] [10de:131d] a1"; sets zeros if it cannot. */
+static void read_type(const char *text, unsigned *class, unsigned *vendor) {
+  *class = *vendor = 0;
+  if (text != NULL && sscanf(text, "%4x [%4x:", class, vendor) < 2) {
+    *vendor = 0;
+  }
+}
+
+bny_topo_kind bny_topo_hwloc_device_kind(const bny_topo_hwloc *h, int32_t pci) {
+  enum { NVIDIA = 0x10de, AMD = 0x1002, INTEL = 0x8086 };
+  unsigned class, vendor;
+  int32_t place;
+  read_type(bny_topo_xml_attribute(h->xml, pci, "pci_type"), &class, &vendor);
+  const char *subtype = bny_topo_xml_attribute(h->xml, pci, "subtype");
+  if ((subtype != NULL && strcmp(subtype, "NVSwitch") == 0) || (vendor == NVIDIA && class == 0x0680)) {
+    return BNY_TOPO_SWITCH;
+  }
+  if (class >> 8 == 0x02) {
+    return BNY_TOPO_NIC;
+  }
+  bool accelerator = class == 0x0302 || class == 0x0380 || class >> 8 == 0x12;
+  if (vendor == NVIDIA && class >> 8 == 0x03) {
+    return BNY_TOPO_GPU;
+  }
+  if (vendor != AMD && vendor != INTEL) {
+    return BNY_TOPO_KINDS; /* a management controller's display, for example */
+  }
+  /* A plain display counts if it has a coprocessor. */
+  bool computes = class >> 8 == 0x03 && device_name(h, pci, OSDEV_COPROCESSOR, &place) != NULL;
+  return accelerator || computes ? BNY_TOPO_GPU : BNY_TOPO_KINDS;
+}
+
+bool bny_topo_hwloc_join_upwards(bny_topo_hwloc *h, int32_t element) {
+  const char *speed = bny_topo_xml_attribute(h->xml, element, "pci_link_speed");
+  char *end = "";
+  double raw = speed == NULL ? 0 : strtod(speed, &end);
+  if (*end != '\0' || !(raw >= 0 && raw <= 1000)) {
+    return bny_topo_fail(h->error, bny_topo_xml_line(h->xml, element), "pci_link_speed=\"%.40s\": absurd, wants GB/s", speed);
+  }
+  int32_t node = h->node_of[element];
+  bny_topo_link link = {.kind = BNY_TOPO_LINK_PCI, .from = node, .to = h->topo->nodes[node].parent,
+                        .gbytes_per_s = raw > 0 ? bny_topo_speed_pci_raw(raw) : 0, .source = BNY_TOPO_FILE};
+  return bny_topo_add_link(h->topo, &link) >= 0 || bny_topo_fail(h->error, 0, "out of memory");
+}
+
+/* By model name, if the speed of links depends on it. */
+static int32_t compute_of(const char *model) {
+  static const struct {
+    const char *part;
+    int32_t compute;
+  } known[] = {{"P100", 60}, {"V100", 70}, {"A100", 80},  {"A800", 80},  {"H100", 90},
+               {"H200", 90}, {"H800", 90}, {"GH200", 90}, {"B200", 100}, {"B300", 103}};
+  for (size_t i = 0; model != NULL && i < sizeof known / sizeof known[0]; i++) {
+    if (strstr(model, known[i].part) != NULL) {
+      return known[i].compute;
+    }
+  }
+  return -1;
+}
+
+static bool guid_of(const char *text, char guid[BNY_TOPO_GUID_BYTES]) {
+  return text != NULL && bny_topo_guid_normalise(text, strlen(text), guid);
+}
+
+static bool add_ports(bny_topo_hwloc *h, int32_t openfabrics, int32_t nic) {
+  char guid[BNY_TOPO_GUID_BYTES], key[32], name[12];
+  if (guid_of(bny_topo_hwloc_info(h, openfabrics, "NodeGUID"), guid) &&
+      !bny_topo_set_string(h->topo, &h->topo->nodes[nic].guid, guid)) {
+    return bny_topo_fail(h->error, 0, "out of memory");
+  }
+  for (int port = 1; port <= MOST_PORTS; port++) {
+    snprintf(key, sizeof key, "Port%dState", port);
+    if (bny_topo_hwloc_info(h, openfabrics, key) == NULL) {
+      continue;
+    }
+    snprintf(key, sizeof key, "Port%dGID0", port);
+    snprintf(name, sizeof name, "%d", port);
+    bool has_guid = guid_of(bny_topo_hwloc_info(h, openfabrics, key), guid);
+    bny_topo_node node = {.kind = BNY_TOPO_PORT, .parent = nic, .index = port, .name = name, .guid = has_guid ? guid : NULL,
+                          .compute = -1, .source = BNY_TOPO_FILE};
+    if (bny_topo_add_node(h->topo, &node) < 0) {
+      return bny_topo_fail(h->error, 0, "out of memory");
+    }
+  }
+  return true;
+}
+
+bool bny_topo_hwloc_device(bny_topo_hwloc *h, int32_t pci, bny_topo_kind kind, int32_t parent) {
+  char bus_id[BNY_TOPO_BUS_BYTES], numbered[32];
+  const char *bus = bny_topo_xml_attribute(h->xml, pci, "pci_busid");
+  if (bus == NULL || !bny_topo_bus_normalise(bus, bus_id)) {
+    return bny_topo_fail(h->error, bny_topo_xml_line(h->xml, pci),
+                         "<object type=\"PCIDev\">: its pci_busid is missing or none such as 0000:1b:00.0");
+  }
+  int32_t openfabrics = -1, other = -1;
+  const char *name = NULL, *model = bny_topo_hwloc_info(h, pci, "PCIDevice");
+  if (kind == BNY_TOPO_NIC) {
+    name = device_name(h, pci, OSDEV_OPENFABRICS, &openfabrics);
+    name = name != NULL ? name : device_name(h, pci, OSDEV_NETWORK, &other);
+  }
+  if (kind == BNY_TOPO_SWITCH) {
+    snprintf(numbered, sizeof numbered, "nvswitch%d", (int)h->switches++);
+    name = numbered;
+  }
+  for (int32_t e = bny_topo_xml_first(h->xml, pci); kind == BNY_TOPO_GPU && e >= 0; e = bny_topo_xml_next(h->xml, e)) {
+    const char *gpu_model = is_device_of(h, e, -1) ? bny_topo_hwloc_info(h, e, "GPUModel") : NULL;
+    model = gpu_model != NULL ? gpu_model : model;
+  }
+  bny_topo_node node = {.kind = kind, .parent = parent, .index = -1, .name = name == NULL ? bus_id : (char *)name,
+                        .model = (char *)model, .vendor = (char *)bny_topo_hwloc_info(h, pci, "PCIVendor"), .bus_id = bus_id,
+                        .compute = kind == BNY_TOPO_GPU ? compute_of(model) : -1, .source = BNY_TOPO_FILE};
+  h->node_of[pci] = bny_topo_add_node(h->topo, &node);
+  if (h->node_of[pci] < 0) {
+    return bny_topo_fail(h->error, 0, "out of memory");
+  }
+  return bny_topo_hwloc_join_upwards(h, pci) && (openfabrics < 0 || add_ports(h, openfabrics, h->node_of[pci]));
+}
+
+/* ---- numbers of GPUs --------------------------------------------------------------------------------------------- */
+
+/* Returns the number in "nvml3"; -1 if the device has no name with that prefix. */
+static int32_t number_in(const bny_topo_hwloc *h, int32_t pci, const char *prefix) {
+  for (int32_t e = bny_topo_xml_first(h->xml, pci); e >= 0; e = bny_topo_xml_next(h->xml, e)) {
+    const char *name = is_device_of(h, e, -1) ? bny_topo_xml_attribute(h->xml, e, "name") : NULL;
+    size_t length = strlen(prefix);
+    if (name != NULL && strncmp(name, prefix, length) == 0 && name[length] != '\0' && strlen(name) < length + 7 &&
+        name[length + strspn(name + length, "0123456789")] == '\0') {
+      return atoi(name + length);
+    }
+  }
+  return -1;
+}
+
+/* Numbers GPUs by NVML, ROCm SMI or CUDA names. Returns false unless every GPU has a unique number. */
+static bool numbers_by(const bny_topo_hwloc *h, const char *prefix, int32_t *numbers, int32_t gpus) {
+  bool all = true;
+  char *seen = calloc((size_t)gpus + 1, 1);
+  int32_t found = 0;
+  for (int32_t e = 1; seen != NULL && all && e < bny_topo_xml_count(h->xml); e++) {
+    bool gpu = h->node_of[e] >= 0 && h->topo->nodes[h->node_of[e]].kind == BNY_TOPO_GPU;
+    if (gpu) {
+      int32_t number = number_in(h, e, prefix);
+      all = number >= 0 && number < gpus && !seen[number];
+      if (all) {
+        seen[number] = 1;
+        numbers[found++] = number;
+      }
+    }
+  }
+  all = all && seen != NULL;
+  free(seen);
+  return all;
+}
+
+bool bny_topo_hwloc_number_gpus(bny_topo_hwloc *h) {
+  int32_t gpus = bny_topo_count(h->topo, BNY_TOPO_GPU), number = 0;
+  int32_t *numbers = malloc(((size_t)gpus + 1) * sizeof *numbers);
+  bool good = numbers != NULL;
+  if (good && !numbers_by(h, "nvml", numbers, gpus) && !numbers_by(h, "rsmi", numbers, gpus) &&
+      !numbers_by(h, "cuda", numbers, gpus)) {
+    for (int32_t g = 0; g < gpus; g++) {
+      numbers[g] = g;
+    }
+  }
+  for (int32_t n = 0; good && n < h->topo->nnodes; n++) {
+    bny_topo_node *node = &h->topo->nodes[n];
+    if (node->kind == BNY_TOPO_GPU) {
+      char name[32];
+      node->index = numbers[number++];
+      snprintf(name, sizeof name, "GPU%d", node->index);
+      good = bny_topo_set_string(h->topo, &node->name, name);
+    }
+  }
+  free(numbers);
+  return good || bny_topo_fail(h->error, 0, "out of memory");
+}

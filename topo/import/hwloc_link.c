@@ -1,0 +1,218 @@
+/* SPDX-License-Identifier: Apache-2.0
+ * hwloc's matrices of bandwidth, and links between NUMA nodes. */
+#include <errno.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "topo/import/hwloc.h"
+#include "topo/model/speed.h"
+
+enum { MOST_OBJECTS = 1024, NUMAS_JOINED = 64 };
+
+/* An iterator over the words in all children of one name. */
+typedef struct words {
+  const bny_topo_xml *xml;
+  const char *name, *at;
+  int32_t element; /* element whose text contains `at`; -1 at the end */
+} words;
+
+static words words_of(const bny_topo_xml *xml, int32_t element, const char *name) {
+  words w = {.xml = xml, .name = name, .at = "", .element = bny_topo_xml_child(xml, element, name)};
+  if (w.element >= 0) {
+    w.at = bny_topo_xml_text(xml, w.element);
+  }
+  return w;
+}
+
+static bool next_word(words *w, char *word, size_t bytes) {
+  while (w->element >= 0) {
+    w->at += strspn(w->at, " \t\r\n");
+    size_t length = strcspn(w->at, " \t\r\n");
+    if (length > 0) {
+      snprintf(word, bytes, "%.*s", (int)(length < bytes ? length : bytes - 1), w->at);
+      w->at += length;
+      return true;
+    }
+    do {
+      w->element = bny_topo_xml_next(w->xml, w->element);
+    } while (w->element >= 0 && !bny_topo_xml_is(w->xml, w->element, w->name));
+    w->at = w->element < 0 ? "" : bny_topo_xml_text(w->xml, w->element);
+  }
+  return false;
+}
+
+/* Lists objects by gp_index, which distances refer to; sorted. */
+static bool list_objects(const bny_topo_hwloc *h, bny_topo_names *objects) {
+  for (int32_t e = 1; e < bny_topo_xml_count(h->xml); e++) {
+    const char *number = bny_topo_xml_is(h->xml, e, "object") ? bny_topo_xml_attribute(h->xml, e, "gp_index") : NULL;
+    if (number != NULL) {
+      bny_topo_names_add(objects, 0, number, e);
+    }
+  }
+  const bny_topo_name *twice = bny_topo_names_sort(objects);
+  if (objects->out_of_memory) {
+    return bny_topo_fail(h->error, 0, "out of memory");
+  }
+  return twice == NULL || bny_topo_fail(h->error, bny_topo_xml_line(h->xml, twice->value), "gp_index %.30s stands twice",
+                                        twice->key);
+}
+
+/* Returns the object's node; an OSDev stands for its PCI device. */
+static int32_t node_of_object(const bny_topo_hwloc *h, int32_t element) {
+  const char *type = bny_topo_xml_attribute(h->xml, element, "type");
+  if (type != NULL && strcmp(type, "OSDev") == 0) {
+    element = bny_topo_xml_parent(h->xml, element);
+  }
+  return h->node_of[element];
+}
+
+/* hwloc counts 25 GB/s per link, 20 with Pascal. */
+static bool add_nvlink(bny_topo_hwloc *h, int32_t a, int32_t b, int64_t megabytes_per_s) {
+  const bny_topo_node *gpu = &h->topo->nodes[h->topo->nodes[a].kind == BNY_TOPO_GPU ? a : b];
+  int64_t one = gpu->compute >= 60 && gpu->compute < 70 ? 20000 : 25000;
+  int64_t count = megabytes_per_s >= one ? megabytes_per_s / one : 1;
+  bny_topo_link link = {.kind = BNY_TOPO_LINK_NVLINK, .from = a, .to = b, .count = (int32_t)count, .source = BNY_TOPO_FILE,
+                        .gbytes_per_s = (double)count * bny_topo_speed_nvlink(gpu->compute)};
+  return bny_topo_add_link(h->topo, &link) >= 0 || bny_topo_fail(h->error, 0, "out of memory");
+}
+
+static bool add_xgmi(bny_topo_hwloc *h, int32_t a, int32_t b, int64_t megabytes_per_s) {
+  bny_topo_link link = {.kind = BNY_TOPO_LINK_XGMI, .from = a, .to = b, .count = 1, .source = BNY_TOPO_FILE,
+                        .gbytes_per_s = (double)megabytes_per_s / 1000};
+  return bny_topo_add_link(h->topo, &link) >= 0 || bny_topo_fail(h->error, 0, "out of memory");
+}
+
+/* Reads "OSDev:802", or "802" if all are of one type. */
+static bool read_ends(bny_topo_hwloc *h, int32_t matrix, const bny_topo_names *objects, int32_t *nodes, int64_t count) {
+  words w = words_of(h->xml, matrix, "indexes");
+  char word[64];
+  int64_t found = 0;
+  while (next_word(&w, word, sizeof word)) {
+    char *colon = strchr(word, ':');
+    int32_t object = bny_topo_names_find(objects, 0, colon == NULL ? word : colon + 1);
+    if (object < 0) {
+      return bny_topo_fail(h->error, bny_topo_xml_line(h->xml, w.element), "<indexes>: there is no object %.60s", word);
+    }
+    if (found < count) {
+      nodes[found] = node_of_object(h, object);
+    }
+    found++;
+  }
+  return found == count || bny_topo_fail(h->error, bny_topo_xml_line(h->xml, matrix), "has %lld of %lld indexes",
+                                         (long long)found, (long long)count);
+}
+
+static bool read_values(bny_topo_hwloc *h, int32_t matrix, int64_t *values, int64_t count) {
+  words w = words_of(h->xml, matrix, "u64values");
+  char word[64];
+  int64_t found = 0;
+  while (next_word(&w, word, sizeof word)) {
+    char *end;
+    errno = 0;
+    long long value = strtoll(word, &end, 10);
+    if (*end != '\0' || errno != 0 || value < 0 || value > 1000000000) {
+      return bny_topo_fail(h->error, bny_topo_xml_line(h->xml, w.element), "<u64values>: %.30s is absurd, wants MB/s", word);
+    }
+    if (found < count) {
+      values[found] = value;
+    }
+    found++;
+  }
+  return found == count || bny_topo_fail(h->error, bny_topo_xml_line(h->xml, matrix), "has %lld of %lld values",
+                                         (long long)found, (long long)count);
+}
+
+/* A link appears in both directions. If one end is down, the slower value counts. */
+static bool take_matrix(bny_topo_hwloc *h, int32_t matrix, const bny_topo_names *objects, bool xgmi) {
+  int64_t count = 0;
+  if (!bny_topo_xml_integer(h->xml, matrix, "nbobjs", 0, MOST_OBJECTS, &count, h->error)) {
+    return false;
+  }
+  size_t n = (size_t)count;
+  int32_t *nodes = malloc((n + 1) * sizeof *nodes);
+  int64_t *values = malloc((n * n + 1) * sizeof *values);
+  bool good = nodes != NULL && values != NULL;
+  if (!good) {
+    bny_topo_fail(h->error, 0, "out of memory");
+  }
+  good = good && read_ends(h, matrix, objects, nodes, count) && read_values(h, matrix, values, count * count);
+  for (size_t a = 0; good && a < n; a++) {
+    for (size_t b = a + 1; good && b < n; b++) {
+      int64_t there = values[a * n + b], back = values[b * n + a];
+      int64_t value = there == 0 || (back != 0 && back < there) ? back : there;
+      bool gpu = nodes[a] >= 0 && nodes[b] >= 0 && (h->topo->nodes[nodes[a]].kind == BNY_TOPO_GPU ||
+                                                    h->topo->nodes[nodes[b]].kind == BNY_TOPO_GPU);
+      if (gpu && value > 0) {
+        good = xgmi ? add_xgmi(h, nodes[a], nodes[b], value) : add_nvlink(h, nodes[a], nodes[b], value);
+      }
+    }
+  }
+  free(nodes);
+  free(values);
+  return good;
+}
+
+bool bny_topo_hwloc_nvlinks(bny_topo_hwloc *h) {
+  bny_topo_names objects = {0};
+  bool good = list_objects(h, &objects), nvlink_seen = false, xgmi_seen = false;
+  for (int32_t e = bny_topo_xml_first(h->xml, 0); good && e >= 0; e = bny_topo_xml_next(h->xml, e)) {
+    bool matrix = bny_topo_xml_is(h->xml, e, "distances2") || bny_topo_xml_is(h->xml, e, "distances2hetero");
+    const char *name = matrix ? bny_topo_xml_attribute(h->xml, e, "name") : NULL;
+    bool nvlink = name != NULL && strcmp(name, "NVLinkBandwidth") == 0;
+    bool xgmi = name != NULL && strcmp(name, "XGMIBandwidth") == 0;
+    if ((nvlink && nvlink_seen) || (xgmi && xgmi_seen)) {
+      good = bny_topo_fail(h->error, bny_topo_xml_line(h->xml, e), "the second matrix called %s", name);
+    } else if (nvlink || xgmi) {
+      good = take_matrix(h, e, &objects, xgmi);
+    }
+    nvlink_seen = nvlink_seen || nvlink;
+    xgmi_seen = xgmi_seen || xgmi;
+  }
+  bny_topo_names_free(&objects);
+  return good;
+}
+
+/* ---- NUMA nodes -------------------------------------------------------------------------------------------------- */
+
+static int32_t info_number(const bny_topo_hwloc *h, int32_t element, const char *name) {
+  const char *text = bny_topo_hwloc_info(h, element, name);
+  return text == NULL || strlen(text) > 6 ? -1 : (int32_t)atoi(text);
+}
+
+/* Chosen by the first package's processor, because hwloc's latencies give no bandwidth. */
+static double speed_between(const bny_topo_hwloc *h) {
+  const char *arch = NULL;
+  for (int32_t e = 1; e < bny_topo_xml_count(h->xml); e++) {
+    const char *type = bny_topo_xml_is(h->xml, e, "object") ? bny_topo_xml_attribute(h->xml, e, "type") : NULL;
+    if (type == NULL) {
+      continue;
+    }
+    if (strcmp(type, "Machine") == 0) {
+      arch = bny_topo_hwloc_info(h, e, "Architecture");
+    } else if (strcmp(type, "Package") == 0 || strcmp(type, "Socket") == 0) {
+      return bny_topo_speed_cpu(arch, bny_topo_hwloc_info(h, e, "CPUVendor"), info_number(h, e, "CPUFamilyNumber"),
+                                info_number(h, e, "CPUModelNumber"));
+    }
+  }
+  return bny_topo_speed_cpu(arch, NULL, -1, -1);
+}
+
+bool bny_topo_hwloc_join_numas(bny_topo_hwloc *h) {
+  int32_t numas[NUMAS_JOINED], count = 0;
+  double speed = speed_between(h);
+  for (int32_t n = 0; n < h->topo->nnodes && count < NUMAS_JOINED; n++) {
+    if (h->topo->nodes[n].kind != BNY_TOPO_NUMA) {
+      continue;
+    }
+    for (int32_t before = 0; before < count; before++) {
+      bny_topo_link link = {.kind = BNY_TOPO_LINK_SYS, .from = numas[before], .to = n, .count = 1, .gbytes_per_s = speed,
+                            .source = BNY_TOPO_ASSUMED};
+      if (bny_topo_add_link(h->topo, &link) < 0) {
+        return bny_topo_fail(h->error, 0, "out of memory");
+      }
+    }
+    numas[count++] = n;
+  }
+  return true;
+}

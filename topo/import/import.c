@@ -1,0 +1,162 @@
+/* SPDX-License-Identifier: Apache-2.0
+ * Imports any dump of a machine into a model. The content selects the importer. */
+#include <errno.h>
+#include <fcntl.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include "topo/model/model.h"
+#include "topo/import/xml.h"
+
+#define BNY_TOPO_IMPORTER(constant) extern const bny_topo_importer constant;
+#include "topo/import/importers.def"
+#undef BNY_TOPO_IMPORTER
+
+const bny_topo_importer *const bny_topo_importers[] = {
+#define BNY_TOPO_IMPORTER(constant) &constant,
+#include "topo/import/importers.def"
+#undef BNY_TOPO_IMPORTER
+    NULL,
+};
+
+enum { MOST_BYTES = 64 << 20 };
+
+static const bny_topo_importer *importer_of(const char *text, size_t bytes) {
+  const bny_topo_importer *const *importer = bny_topo_importers;
+  while (*importer != NULL && !(*importer)->recognises(text, bytes)) {
+    importer++;
+  }
+  return *importer;
+}
+
+static bool refuse_unknown(const char *text, size_t bytes, bny_topo_error *error) {
+  char root[64];
+  int line;
+  if (bytes == 0) {
+    return bny_topo_fail(error, 0, "empty");
+  }
+  if (bny_topo_xml_root(text, bytes, root, sizeof root, &line)) {
+    return bny_topo_fail(error, line,
+                         "XML with the root <%s> is none that is known (NCCL <system>, hwloc <topology>, <nvidia_smi_log>)",
+                         root);
+  }
+  return bny_topo_fail(error, 1, "not a format that is known: NCCL, hwloc or nvidia-smi XML, nvidia-smi topo -m, "
+                                 "ibnetdiscover, JSON of banyan-topo, or a synthetic description");
+}
+
+bny_topo *bny_topo_import(const char *text, size_t bytes, const char **importer_name, bny_topo_error *error) {
+  if (bytes > MOST_BYTES) {
+    bny_topo_fail(error, 0, "larger than %d MiB", MOST_BYTES >> 20);
+    return NULL;
+  }
+  const bny_topo_importer *importer = importer_of(text, bytes);
+  if (importer == NULL) {
+    refuse_unknown(text, bytes, error);
+    return NULL;
+  }
+  bny_topo *topo = bny_topo_new();
+  if (topo == NULL) {
+    bny_topo_fail(error, 0, "out of memory");
+    return NULL;
+  }
+  /* A failing importer gives the reason, except lack of memory, which the check reports. */
+  bny_topo_error why = {.text = "refused"};
+  bool taken = importer->parse(text, bytes, topo, &why) && bny_topo_check(topo, &why);
+  if (taken && topo->nnodes == 0) {
+    taken = bny_topo_fail(&why, 0, "nothing is left of it that is known");
+  }
+  if (!taken) {
+    *error = why;
+    bny_topo_free(topo);
+    return NULL;
+  }
+  if (importer_name != NULL) {
+    *importer_name = importer->name;
+  }
+  return topo;
+}
+
+/* Returns the text of a file or pipe to free; NULL and *error on failure. *missing: there is no such file. */
+static char *read_all(const char *path, size_t *bytes, bool *missing, bny_topo_error *error) {
+  char *text = NULL;
+  struct stat about;
+  int file = open(path, O_RDONLY | O_CLOEXEC | O_NOCTTY);
+  if (file < 0) {
+    *missing = errno == ENOENT || errno == ENAMETOOLONG || errno == ENOTDIR;
+    bny_topo_fail(error, 0, "%s", strerror(errno));
+    return NULL;
+  }
+  if (fstat(file, &about) != 0 || (!S_ISREG(about.st_mode) && !S_ISFIFO(about.st_mode))) {
+    bny_topo_fail(error, 0, "neither a file nor a pipe");
+    goto close_file;
+  }
+  size_t capacity = S_ISREG(about.st_mode) && about.st_size < MOST_BYTES ? (size_t)about.st_size + 1 : 1 << 16;
+  size_t used = 0;
+  for (;;) {
+    char *moved = text == NULL || used == capacity ? realloc(text, text == NULL ? capacity : (capacity *= 2)) : text;
+    if (moved == NULL) {
+      bny_topo_fail(error, 0, "out of memory");
+      goto free_text;
+    }
+    text = moved;
+    ssize_t got = read(file, text + used, capacity - used);
+    if (got < 0 && errno == EINTR) {
+      continue;
+    }
+    if (got < 0) {
+      bny_topo_fail(error, 0, "%s", strerror(errno));
+      goto free_text;
+    }
+    used += (size_t)got;
+    if (got == 0) {
+      break;
+    }
+    if (used > MOST_BYTES) {
+      bny_topo_fail(error, 0, "larger than %d MiB", MOST_BYTES >> 20);
+      goto free_text;
+    }
+  }
+  close(file);
+  *bytes = used;
+  return text;
+
+free_text:
+  free(text);
+close_file:
+  close(file);
+  return NULL;
+}
+
+/* Prefixes the error with "FILE:LINE: ", and the end of a long path. */
+static void name_place(const char *path, bny_topo_error *error) {
+  enum { SHOWN = 80 };
+  char text[sizeof error->text];
+  size_t length = strlen(path);
+  const char *cut = length > SHOWN ? "..." : "";
+  const char *shown = length > SHOWN ? path + length - SHOWN : path;
+  int used = error->line > 0 ? snprintf(text, sizeof text, "%s%s:%d: ", cut, shown, error->line)
+                             : snprintf(text, sizeof text, "%s%s: ", cut, shown);
+  snprintf(text + used, sizeof text - (size_t)used, "%s", error->text);
+  memcpy(error->text, text, sizeof text);
+}
+
+bny_topo *bny_topo_load(const char *path_or_synthetic, const char **importer_name, bny_topo_error *error) {
+  const char *path = path_or_synthetic;
+  bny_topo_error why = {0};
+  bool missing = false;
+  size_t bytes = 0;
+  char *text = read_all(path, &bytes, &missing, &why);
+  if (text == NULL && missing && importer_of(path, strlen(path)) != NULL) {
+    return bny_topo_import(path, strlen(path), importer_name, error);
+  }
+  bny_topo *topo = text == NULL ? NULL : bny_topo_import(text, bytes, importer_name, &why);
+  free(text);
+  if (topo == NULL) {
+    name_place(path, &why);
+    *error = why;
+  }
+  return topo;
+}

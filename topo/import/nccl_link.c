@@ -1,0 +1,223 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * A link between two GPUs appears below both, and becomes one link. Its target is a GPU, a switch or the CPU (0x068001,
+ * POWER). A switch has class 0x0680 and no element of its own, or is hidden by a virtual machine: fffffff:ffff:ff. */
+#include "topo/import/nccl_link.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "topo/model/speed.h"
+
+enum { MOST_IN_ONE = 4096 };
+
+typedef struct found_link {
+  bny_topo_link link;
+  int32_t element;
+  char target[BNY_TOPO_BUS_BYTES]; /* bus id of a switch, until `to` is known */
+  bool merged;                     /* merged into the link of the other end */
+} found_link;
+
+typedef struct reading {
+  const bny_topo_xml *xml;
+  bny_topo *topo;
+  const int32_t *node_of;
+  const bny_topo_names *buses;
+  bny_topo_error *error;
+  found_link *links;
+  size_t count, capacity;
+} reading;
+
+static const char hidden[] = "hidden";
+
+static bool fail_link(const reading *r, int32_t element, const char *what) {
+  const char *target = bny_topo_xml_attribute(r->xml, element, "target");
+  return bny_topo_fail(r->error, bny_topo_xml_line(r->xml, element), "<%.20s target=\"%.40s\">: %s",
+                       bny_topo_xml_name(r->xml, element), target == NULL ? "" : target, what);
+}
+
+static found_link *next_link(reading *r) {
+  if (r->count == r->capacity) {
+    size_t capacity = r->capacity == 0 ? 64 : 2 * r->capacity;
+    found_link *moved = realloc(r->links, capacity * sizeof *moved);
+    if (moved == NULL) {
+      bny_topo_fail(r->error, 0, "out of memory");
+      return NULL;
+    }
+    r->links = moved;
+    r->capacity = capacity;
+  }
+  r->links[r->count] = (found_link){0};
+  return &r->links[r->count++];
+}
+
+static bool take_c2c(reading *r, int32_t element, int32_t gpu) {
+  int64_t count = 1, megabytes = 0;
+  int32_t numa = bny_topo_ancestor(r->topo, gpu, BNY_TOPO_NUMA);
+  if (!bny_topo_xml_integer(r->xml, element, "count", 1, MOST_IN_ONE, &count, r->error) ||
+      !bny_topo_xml_integer(r->xml, element, "bw", 0, 100000000, &megabytes, r->error)) {
+    return false;
+  }
+  bny_topo_link link = {.kind = BNY_TOPO_LINK_C2C, .from = gpu, .to = numa, .count = (int32_t)count, .source = BNY_TOPO_FILE,
+                        .gbytes_per_s = (double)megabytes * (double)count / 1000};
+  return bny_topo_add_link(r->topo, &link) >= 0 || bny_topo_fail(r->error, 0, "out of memory");
+}
+
+/* The target is on the GPU's own host. Sets link->to, or ->target if it is a switch without an element. */
+static bool find_target(reading *r, found_link *found) {
+  const char *target = bny_topo_xml_attribute(r->xml, found->element, "target");
+  const char *class = bny_topo_xml_attribute(r->xml, found->element, "tclass");
+  if (target == NULL) {
+    return fail_link(r, found->element, "has no target");
+  }
+  if (class != NULL && strcmp(class, "0x068001") == 0) {
+    found->link.to = bny_topo_ancestor(r->topo, found->link.from, BNY_TOPO_NUMA);
+    return true;
+  }
+  char bus_id[BNY_TOPO_BUS_BYTES];
+  if (!bny_topo_bus_normalise(target, bus_id)) {
+    if (strncmp(target, "fffffff", 7) != 0) {
+      return fail_link(r, found->element, "not a bus id such as 0000:1b:00.0");
+    }
+    snprintf(found->target, sizeof found->target, "%s", hidden);
+    return true;
+  }
+  int32_t host = bny_topo_ancestor(r->topo, found->link.from, BNY_TOPO_HOST);
+  int32_t element = bny_topo_names_find(r->buses, host, bus_id);
+  if (element >= 0) {
+    found->link.to = r->node_of[element];
+    return true;
+  }
+  if (class == NULL || strncmp(class, "0x0680", 6) != 0) {
+    return fail_link(r, found->element, "leads nowhere, as no <pci> has this bus id");
+  }
+  memcpy(found->target, bus_id, sizeof bus_id);
+  return true;
+}
+
+static bool take_link(reading *r, int32_t element, int32_t gpu, bny_topo_link_kind kind) {
+  int64_t count = 1;
+  if (!bny_topo_xml_integer(r->xml, element, "count", 1, MOST_IN_ONE, &count, r->error)) {
+    return false;
+  }
+  found_link *found = next_link(r);
+  if (found == NULL) {
+    return false;
+  }
+  int32_t compute = r->topo->nodes[gpu].compute;
+  double one = kind == BNY_TOPO_LINK_XGMI ? bny_topo_speed_xgmi(compute) : bny_topo_speed_nvlink(compute);
+  found->element = element;
+  found->link = (bny_topo_link){.kind = kind, .from = gpu, .to = -1, .count = (int32_t)count, .source = BNY_TOPO_FILE,
+                                .gbytes_per_s = one * (double)count};
+  return find_target(r, found);
+}
+
+/* Adds a node for each switch that only links mention, in the order of bus ids. */
+static bool add_switches(reading *r) {
+  bny_topo_names switches = {0};
+  for (size_t i = 0; i < r->count; i++) {
+    if (r->links[i].target[0] != '\0') {
+      int32_t host = bny_topo_ancestor(r->topo, r->links[i].link.from, BNY_TOPO_HOST);
+      bny_topo_names_add(&switches, host, r->links[i].target, (int32_t)i);
+    }
+  }
+  bny_topo_names_sort(&switches);
+  bool added = !switches.out_of_memory;
+  int32_t number = 0, last = -1;
+  for (int32_t s = 0; added && s < switches.count; s++) {
+    const bny_topo_name *here = &switches.entries[s], *before = s == 0 ? NULL : here - 1;
+    bool same_host = before != NULL && before->scope == here->scope;
+    if (!same_host || strcmp(before->key, here->key) != 0) {
+      char name[32];
+      number = same_host ? number + 1 : 0;
+      snprintf(name, sizeof name, "nvswitch%d", (int)number);
+      bool is_hidden = strcmp(here->key, hidden) == 0;
+      bny_topo_node node = {.kind = BNY_TOPO_SWITCH, .parent = here->scope, .index = number, .name = name,
+                            .model = is_hidden ? "hidden by the virtual machine" : NULL, .vendor = "NVIDIA",
+                            .bus_id = is_hidden ? NULL : (char *)here->key, .compute = -1, .source = BNY_TOPO_FILE};
+      last = bny_topo_add_node(r->topo, &node);
+      added = last >= 0;
+    }
+    r->links[here->value].link.to = last;
+  }
+  bny_topo_names_free(&switches);
+  return added || bny_topo_fail(r->error, 0, "out of memory");
+}
+
+static int by_pair(const void *a_void, const void *b_void) {
+  const found_link *const *a = a_void, *const *b = b_void;
+  const bny_topo_link *x = &(*a)->link, *y = &(*b)->link;
+  int32_t keys[4][2] = {{x->from < x->to ? x->from : x->to, y->from < y->to ? y->from : y->to},
+                        {x->from < x->to ? x->to : x->from, y->from < y->to ? y->to : y->from},
+                        {(int32_t)x->kind, (int32_t)y->kind},
+                        {(*a)->element, (*b)->element}};
+  for (int i = 0; i < 4; i++) {
+    if (keys[i][0] != keys[i][1]) {
+      return keys[i][0] < keys[i][1] ? -1 : 1;
+    }
+  }
+  return 0;
+}
+
+/* Both ends list a link. The smaller count holds, because down at one end is down. */
+static bool merge_ends(reading *r) {
+  found_link **sorted = malloc((r->count + 1) * sizeof(found_link *));
+  if (sorted == NULL) {
+    return bny_topo_fail(r->error, 0, "out of memory");
+  }
+  for (size_t i = 0; i < r->count; i++) {
+    sorted[i] = &r->links[i];
+  }
+  qsort(sorted, r->count, sizeof *sorted, by_pair);
+  bool good = true;
+  size_t first = 0; /* first link between these two nodes */
+  for (size_t i = 1; good && i < r->count; i++) {
+    bny_topo_link *kept = &sorted[first]->link, *other = &sorted[i]->link;
+    bool straight = kept->from == other->from && kept->to == other->to;
+    bool mirrored = kept->from == other->to && kept->to == other->from;
+    if (kept->kind != other->kind || !(straight || mirrored)) {
+      first = i;
+      continue;
+    }
+    sorted[i]->merged = true;
+    if (straight && r->topo->nodes[kept->to].kind == BNY_TOPO_NUMA) {
+      /* A CPU has one address per link. */
+      kept->count += other->count;
+      kept->gbytes_per_s += other->gbytes_per_s;
+    } else if (straight || i - first > 1) {
+      good = fail_link(r, sorted[i]->element, "stands twice below one <gpu>");
+    } else if (other->count < kept->count) {
+      kept->count = other->count;
+      kept->gbytes_per_s = other->gbytes_per_s;
+    }
+  }
+  free(sorted);
+  return good;
+}
+
+bool bny_topo_nccl_links(const bny_topo_xml *xml, bny_topo *topo, const int32_t *node_of, const bny_topo_names *buses,
+                         bny_topo_error *error) {
+  reading r = {.xml = xml, .topo = topo, .node_of = node_of, .buses = buses, .error = error};
+  bool good = true;
+  for (int32_t e = 1; good && e < bny_topo_xml_count(xml); e++) {
+    int32_t parent = bny_topo_xml_parent(xml, e);
+    bool nvlink = bny_topo_xml_is(xml, e, "nvlink"), xgmi = bny_topo_xml_is(xml, e, "xgmi"),
+        c2c = bny_topo_xml_is(xml, e, "c2c");
+    if (!(nvlink || xgmi || c2c)) {
+      continue;
+    }
+    if (!bny_topo_xml_is(xml, parent, "gpu") || node_of[parent] < 0) {
+      good = fail_link(&r, e, "stands outside of a <gpu>");
+    } else {
+      good = c2c ? take_c2c(&r, e, node_of[parent])
+                 : take_link(&r, e, node_of[parent], xgmi ? BNY_TOPO_LINK_XGMI : BNY_TOPO_LINK_NVLINK);
+    }
+  }
+  good = good && add_switches(&r) && merge_ends(&r);
+  for (size_t i = 0; good && i < r.count; i++) {
+    good = r.links[i].merged || bny_topo_add_link(topo, &r.links[i].link) >= 0 || bny_topo_fail(error, 0, "out of memory");
+  }
+  free(r.links);
+  return good;
+}

@@ -1,0 +1,215 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * Imports `nvidia-smi -q -x`: GPUs, their PCI links and their fabric state. It does not list NUMA nodes, bridges, NICs
+ * or the other ends of NVLinks. */
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "topo/model/model.h"
+#include "topo/model/names.h"
+#include "topo/model/speed.h"
+#include "topo/import/xml.h"
+
+enum { MOST_GPUS = 65536 };
+
+typedef struct reading {
+  const bny_topo_xml *xml;
+  bny_topo *topo;
+  bny_topo_error *error;
+  bny_topo_names buses, domains; /* domains: few, in order of appearance */
+  int32_t host, gpus;
+} reading;
+
+/* Returns the text of a descendant by its path, and its element in `place`; NULL if absent or empty. */
+static const char *text_below(const reading *r, int32_t element, const char *const *way, int32_t *place) {
+  for (; element >= 0 && *way != NULL; way++) {
+    element = bny_topo_xml_child(r->xml, element, *way);
+  }
+  if (element < 0) {
+    return NULL;
+  }
+  *place = element;
+  const char *text = bny_topo_xml_text(r->xml, element);
+  return text[0] == '\0' || strncmp(text, "N/A", 3) == 0 || strncmp(text, "[N/A", 4) == 0 ? NULL : text;
+}
+
+static const char *child_text(const reading *r, int32_t element, const char *name) {
+  int32_t place;
+  return text_below(r, element, (const char *const[]){name, NULL}, &place);
+}
+
+/* Reads "16x" and "5"; 0 if absent. */
+static bool number_below(const reading *r, int32_t gpu, const char *group, const char *name, int most, int *number) {
+  int32_t place;
+  const char *text = text_below(r, gpu, (const char *const[]){"pci", "pci_gpu_link_info", group, name, NULL}, &place);
+  *number = 0;
+  if (text == NULL) {
+    return true;
+  }
+  char *end;
+  long value = strtol(text, &end, 10);
+  if (end == text || (*end != '\0' && strcmp(end, "x") != 0) || value < 0 || value > most) {
+    return bny_topo_fail(r->error, bny_topo_xml_line(r->xml, place), "<%s>%.40s: absurd, wants 0 to %d", name, text, most);
+  }
+  *number = (int)value;
+  return true;
+}
+
+/* The rated generation counts, because an idle GPU lowers its own. The current width counts, because a width below the
+ * rated one is a fault. */
+static bool join_pci(reading *r, int32_t gpu, int32_t node) {
+  int generation, width, rated_width;
+  if (!number_below(r, gpu, "pcie_gen", "max_link_gen", BNY_TOPO_PCI_GENERATIONS, &generation) ||
+      !number_below(r, gpu, "link_widths", "current_link_width", 64, &width) ||
+      !number_below(r, gpu, "link_widths", "max_link_width", 64, &rated_width)) {
+    return false;
+  }
+  int lanes = width == 0 ? rated_width : width;
+  bny_topo_link link = {.kind = BNY_TOPO_LINK_PCI,
+                        .from = node,
+                        .to = r->host,
+                        .count = lanes,
+                        .gbytes_per_s = bny_topo_speed_pci(generation, lanes),
+                        .rated_gbytes_per_s = bny_topo_speed_pci(generation, rated_width),
+                        .source = BNY_TOPO_FILE};
+  return bny_topo_add_link(r->topo, &link) >= 0 || bny_topo_fail(r->error, 0, "out of memory");
+}
+
+/* Returns the compute capability of an architecture; -1 if unknown. */
+static int32_t compute_of(const char *architecture, const char *product) {
+  static const struct {
+    const char *architecture, *product; /* product: part of the name, or NULL for any other */
+    int32_t compute;
+  } known[] = {{"Pascal", "P100", 60},    {"Pascal", NULL, 61},       {"Volta", NULL, 70},
+               {"Turing", NULL, 75},      {"Ampere", "A100", 80},     {"Ampere", "A800", 80},
+               {"Ampere", "A30", 80},     {"Ampere", NULL, 86},       {"Ada Lovelace", NULL, 89},
+               {"Hopper", NULL, 90},      {"Blackwell", "B300", 103}, {"Blackwell", "B200", 100},
+               {"Blackwell", "B100", 100}, {"Blackwell", NULL, 120}};
+  for (size_t i = 0; architecture != NULL && i < sizeof known / sizeof known[0]; i++) {
+    bool same = strcmp(architecture, known[i].architecture) == 0;
+    if (same && (known[i].product == NULL || (product != NULL && strstr(product, known[i].product) != NULL))) {
+      return known[i].compute;
+    }
+  }
+  return -1;
+}
+
+/* NVLinks of a GPU that has joined the fabric; this output does not count them. */
+static int32_t nvlinks_of(int32_t compute) {
+  return compute >= 90 ? 18 : compute >= 80 ? 12 : 6;
+}
+
+/* Returns the switch of an NVLink domain (cluster and clique). It is inside the host, unless the cluster has a
+ * number. */
+static int32_t domain_of(reading *r, const char *cluster, const char *clique) {
+  char guid[128];
+  snprintf(guid, sizeof guid, "%.80s.%.20s", cluster, clique == NULL ? "0" : clique);
+  for (int32_t d = 0; d < r->domains.count; d++) {
+    int32_t node = r->domains.entries[d].value;
+    if (strcmp(r->domains.entries[d].key, guid) == 0) {
+      return node;
+    }
+  }
+  bool local = strspn(cluster, "0-") == strlen(cluster);
+  char name[32];
+  snprintf(name, sizeof name, "nvlink%d", r->domains.count);
+  bny_topo_node node = {.kind = BNY_TOPO_SWITCH, .parent = local ? r->host : -1, .index = r->domains.count, .name = name,
+                        .model = "NVLink domain", .vendor = "NVIDIA", .guid = guid, .compute = -1, .source = BNY_TOPO_FILE};
+  int32_t added = bny_topo_add_node(r->topo, &node);
+  if (added >= 0) {
+    bny_topo_names_add(&r->domains, 0, r->topo->nodes[added].guid, added);
+  }
+  return r->domains.out_of_memory ? -1 : added;
+}
+
+static bool join_fabric(reading *r, int32_t gpu, int32_t node) {
+  int32_t fabric = bny_topo_xml_child(r->xml, gpu, "fabric");
+  const char *state = fabric < 0 ? NULL : child_text(r, fabric, "state");
+  const char *status = fabric < 0 ? NULL : child_text(r, fabric, "status");
+  const char *cluster = fabric < 0 ? NULL : child_text(r, fabric, "clusterUuid");
+  /* A GPU outside the fabric has no NVLink to others. That is a finding, not an error. */
+  if (state == NULL || strcmp(state, "Completed") != 0 || status == NULL || strcmp(status, "Success") != 0 || cluster == NULL) {
+    return true;
+  }
+  enum { MOST_DOMAINS = 256 };
+  if (r->domains.count == MOST_DOMAINS) {
+    return bny_topo_fail(r->error, bny_topo_xml_line(r->xml, fabric), "more than %d NVLink domains", MOST_DOMAINS);
+  }
+  int32_t to = domain_of(r, cluster, child_text(r, fabric, "cliqueId"));
+  int32_t compute = r->topo->nodes[node].compute, count = nvlinks_of(compute);
+  bny_topo_link link = {.kind = BNY_TOPO_LINK_NVLINK, .from = node, .to = to, .count = count, .source = BNY_TOPO_ASSUMED,
+                        .gbytes_per_s = count * bny_topo_speed_nvlink(compute)};
+  return (to >= 0 && bny_topo_add_link(r->topo, &link) >= 0) || bny_topo_fail(r->error, 0, "out of memory");
+}
+
+static bool take_gpu(reading *r, int32_t gpu) {
+  char bus_id[BNY_TOPO_BUS_BYTES], name[32];
+  int line = bny_topo_xml_line(r->xml, gpu);
+  const char *bus = bny_topo_xml_attribute(r->xml, gpu, "id");
+  if (bus == NULL || !bny_topo_bus_normalise(bus, bus_id)) {
+    return bny_topo_fail(r->error, line, "<gpu id=\"%.40s\">: not a bus id such as 00000000:1B:00.0", bus == NULL ? "" : bus);
+  }
+  if (r->gpus == MOST_GPUS) {
+    return bny_topo_fail(r->error, line, "more than %d GPUs", MOST_GPUS);
+  }
+  snprintf(name, sizeof name, "GPU%d", r->gpus);
+  const char *product = child_text(r, gpu, "product_name");
+  bny_topo_node node = {.kind = BNY_TOPO_GPU, .parent = r->host, .index = r->gpus++, .name = name, .model = (char *)product,
+                        .vendor = "NVIDIA", .bus_id = bus_id, .guid = (char *)child_text(r, gpu, "uuid"),
+                        .compute = compute_of(child_text(r, gpu, "product_architecture"), product), .source = BNY_TOPO_FILE};
+  int32_t added = bny_topo_add_node(r->topo, &node);
+  if (added < 0) {
+    return bny_topo_fail(r->error, 0, "out of memory");
+  }
+  bny_topo_names_add(&r->buses, 0, r->topo->nodes[added].bus_id, gpu);
+  return join_pci(r, gpu, added) && join_fabric(r, gpu, added);
+}
+
+static bool read_log(reading *r) {
+  bny_topo_node host = {.kind = BNY_TOPO_HOST, .parent = -1, .index = 0, .name = "host0", .compute = -1,
+                        .source = BNY_TOPO_FILE};
+  r->host = bny_topo_add_node(r->topo, &host);
+  if (r->host < 0) {
+    return bny_topo_fail(r->error, 0, "out of memory");
+  }
+  for (int32_t e = bny_topo_xml_first(r->xml, 0); e >= 0; e = bny_topo_xml_next(r->xml, e)) {
+    if (bny_topo_xml_is(r->xml, e, "gpu") && !take_gpu(r, e)) {
+      return false;
+    }
+  }
+  const bny_topo_name *twice = bny_topo_names_sort(&r->buses);
+  if (r->buses.out_of_memory) {
+    return bny_topo_fail(r->error, 0, "out of memory");
+  }
+  if (twice != NULL) {
+    return bny_topo_fail(r->error, bny_topo_xml_line(r->xml, twice->value), "bus id %s stands twice", twice->key);
+  }
+  int32_t place = 0;
+  const char *attached = text_below(r, 0, (const char *const[]){"attached_gpus", NULL}, &place);
+  /* The file has fewer GPUs with -i. */
+  if (attached != NULL && strtol(attached, NULL, 10) < r->gpus) {
+    return bny_topo_fail(r->error, bny_topo_xml_line(r->xml, place), "<attached_gpus>%.20s, but it tells of %d", attached,
+                         r->gpus);
+  }
+  return r->gpus > 0 || bny_topo_fail(r->error, bny_topo_xml_line(r->xml, 0), "holds no <gpu>");
+}
+
+static bool parse(const char *text, size_t bytes, bny_topo *topo, bny_topo_error *error) {
+  bny_topo_xml *xml = bny_topo_xml_parse(text, bytes, error);
+  if (xml == NULL) {
+    return false;
+  }
+  reading r = {.xml = xml, .topo = topo, .error = error};
+  bool taken = read_log(&r);
+  bny_topo_names_free(&r.buses);
+  bny_topo_names_free(&r.domains);
+  bny_topo_xml_free(xml);
+  return taken;
+}
+
+static bool recognises(const char *text, size_t bytes) {
+  return bny_topo_xml_root_is(text, bytes, "nvidia_smi_log");
+}
+
+const bny_topo_importer bny_topo_import_smi = {.name = "nvidia-smi-xml", .recognises = recognises, .parse = parse};

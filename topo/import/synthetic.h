@@ -1,0 +1,52 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * Machines and clusters described by a line of text, from the outside in:
+ *
+ *     leaf:2 host:8 nvswitch gpu:8 nic:8@400g
+ *     nvswitch host:18 package:2 gpu:2@sm100@c2c nic:2@400g
+ *     host package:2 pci:4 gpu@sm90@gen5x16 nic@400g@gen5x16
+ *
+ *     description = item { blank item }            on one line; lines that start with # are comments
+ *     item        = name [ ":" count ] { "@" attribute }        count: 1 to 65536, 1 if omitted
+ *
+ * An item occurs `count` times in each instance of the items before it. Devices (gpu, nic) belong to the container
+ * opened last, and later items are their siblings: "gpu:8 nic:8" is eight of each. Fabric containers are outside hosts,
+ * the others inside; if no host is given there is one.
+ *
+ *     name        meaning                                    attributes
+ *     spine       hosts under one spine switch               uplink speed, e.g. 3200g
+ *     leaf        hosts under one leaf switch; "fabric" is   rails: a switch for each NIC of a host, the first NIC
+ *                 the same                                   of every host on the first; speed of each uplink
+ *     host
+ *     nvswitch    GPUs below are joined by NVSwitch, also    links of each GPU (18): a number; speed of each link
+ *                 across hosts if outside them
+ *     nvlink      each two GPUs below have a link            links between two (1); speed of each link
+ *     xgmi        the same over AMD's links                  the same
+ *     package     a CPU package
+ *     numa        a NUMA node
+ *     bridge      a host bridge
+ *     pci         a PCI switch; they nest                    genGxW: its own link upwards
+ *     gpu                                                    smNN or gfxNNN; genGxW; c2c: a coherent link to the CPU
+ *                                                            (with a speed: c2c450GB)
+ *     nic                                                    speed of its port; 2x200g: two ports; genGxW
+ *
+ * Speeds are in one direction: 400g is 400 Gb/s, 50GB is 50 GB/s. Omitted values are unknown, with two exceptions.
+ * Links between GPUs of a known generation have its speed, and a leaf's uplink is as fast as all links below together;
+ * both are marked as assumed. Outermost fabric containers with a count are joined by one switch above. Hosts are named
+ * host0, host1 .., GPUs GPU0 .. and NICs NIC0 .. in each; PCI devices get bus ids in the order of the text. */
+#ifndef BNY_TOPO_SYNTHETIC_H
+#define BNY_TOPO_SYNTHETIC_H
+
+#include <stdbool.h>
+
+#include "topo/model/model.h"
+
+/* Returns a description of the model as a string to free(). Returns NULL and *error if the model is too irregular.
+ * Importing the text gives the same nodes and paths between devices, except that the NVSwitches of a domain become one.
+ * Names, models and measurements are lost. */
+char *bny_topo_export_synthetic(const bny_topo *topo, bny_topo_error *error);
+
+/* Returns whether the text starts like a description. */
+bool bny_topo_is_synthetic(const char *text, size_t bytes);
+
+#endif

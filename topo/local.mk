@@ -1,0 +1,57 @@
+# SPDX-License-Identifier: Apache-2.0
+# Models of machines and clusters: the tools link this, the library does not.
+noinst_LTLIBRARIES += libbanyan_topo.la
+libbanyan_topo_la_SOURCES = \
+  %D%/model/guid.c %D%/model/guid.h \
+  %D%/model/join.c %D%/model/join.h \
+  %D%/model/matrix.h \
+  %D%/model/matrix_model.c \
+  %D%/model/model.c %D%/model/model.h \
+  %D%/model/names.c %D%/model/names.h \
+  %D%/model/path.c \
+  %D%/model/speed.c %D%/model/speed.h \
+  %D%/model/text.c %D%/model/text.h
+libbanyan_topo_la_SOURCES += \
+  %D%/import/hwloc.c %D%/import/hwloc.h \
+  %D%/import/hwloc_device.c \
+  %D%/import/hwloc_link.c \
+  %D%/import/ibnet.c \
+  %D%/import/import.c \
+  %D%/import/importers.def \
+  %D%/import/json.c %D%/import/json.h \
+  %D%/import/matrix.c \
+  %D%/import/nccl.c \
+  %D%/import/nccl_link.c %D%/import/nccl_link.h \
+  %D%/import/smi.c \
+  %D%/import/synthetic.c %D%/import/synthetic.h \
+  %D%/import/synthetic_items.c %D%/import/synthetic_items.h \
+  %D%/import/xml.c %D%/import/xml.h
+libbanyan_topo_la_SOURCES += \
+  %D%/export/export.h \
+  %D%/export/hwloc.c \
+  %D%/export/nccl.c \
+  %D%/export/synthetic.c
+libbanyan_topo_la_SOURCES += \
+  %D%/probe/hwloc.c \
+  %D%/probe/nvml.c %D%/probe/nvml.h \
+  %D%/probe/nvml_link.c %D%/probe/nvml_link.h \
+  %D%/probe/pci.c %D%/probe/pci.h \
+  %D%/probe/probe.c %D%/probe/probe.h \
+  %D%/probe/probe_nvml.c \
+  %D%/probe/probes.def \
+  %D%/probe/rdma.c \
+  %D%/probe/sysfs.c \
+  %D%/probe/util.c %D%/probe/util.h \
+  %D%/probe/verbs.c %D%/probe/verbs.h
+libbanyan_topo_la_SOURCES += \
+  %D%/derive/derive.h \
+  %D%/derive/fabric.c \
+  %D%/derive/findings.c %D%/derive/findings.h \
+  %D%/derive/findings_nics.c \
+  %D%/derive/levels.c %D%/derive/levels.h \
+  %D%/derive/near.c \
+  %D%/derive/rails.c \
+  %D%/derive/rings.c \
+  %D%/derive/rings_set.c
+libbanyan_topo_la_CFLAGS = $(AM_CFLAGS) $(LIBXML2_CFLAGS) $(JANSSON_CFLAGS) $(HWLOC_CFLAGS) $(VERBS_CFLAGS)
+libbanyan_topo_la_LIBADD = $(LIBXML2_LIBS) $(JANSSON_LIBS) $(HWLOC_LIBS) $(VERBS_LIBS)

@@ -1,0 +1,33 @@
+/* SPDX-License-Identifier: Apache-2.0
+ * A table of paths between devices as `nvidia-smi topo -m` prints it, before it becomes a model. */
+#ifndef BNY_TOPO_MATRIX_H
+#define BNY_TOPO_MATRIX_H
+
+#include "topo/model/text.h"
+
+enum { BNY_TOPO_MATRIX_MAX = 320 };
+
+typedef struct bny_topo_matrix_cell {
+  bny_topo_path path;
+  int32_t links; /* NVLinks */
+  bool known;
+} bny_topo_matrix_cell;
+
+typedef struct bny_topo_matrix_device {
+  bny_topo_span name, system_name, cpus; /* empty: unknown */
+  int32_t gpu;                           /* its number; -1: NIC */
+  int32_t numa;                          /* -1: unknown */
+  int line;                              /* line of its row; 0: no row */
+} bny_topo_matrix_device;
+
+typedef struct bny_topo_matrix {
+  bny_topo_matrix_device devices[BNY_TOPO_MATRIX_MAX];
+  int ndevices, ncolumns; /* columns are the first ncolumns devices */
+  int ntails;             /* affinity columns */
+  bny_topo_matrix_cell cells[BNY_TOPO_MATRIX_MAX][BNY_TOPO_MATRIX_MAX];
+} bny_topo_matrix;
+
+/* Builds nodes and links whose paths match the matrix. Returns false and *error if no machine has such paths. */
+bool bny_topo_matrix_model(const bny_topo_matrix *matrix, bny_topo *topo, bny_topo_error *error);
+
+#endif

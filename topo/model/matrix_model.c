@@ -1,0 +1,280 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * Builds the tree of containment behind a matrix of paths. Each path type (PIX, PXB and so on) divides the devices into
+ * groups, and the groups of a shorter path lie inside those of a longer one. A group at NODE becomes a NUMA node, a
+ * group at PHB a host bridge in it, and groups at PXB and PIX become PCI switches. NVLinks hide the PCI path, so GPUs
+ * of one NUMA node count as NODE unless another cell contradicts it. */
+#include <stdio.h>
+#include <stdlib.h>
+
+#include "topo/model/matrix.h"
+
+enum { STEP_PIX, STEP_PXB, STEP_PHB, STEP_NODE, STEPS };
+
+enum { NVLINKS_MAX = 18 }; /* per GPU */
+
+typedef struct grouping {
+  int group[STEPS][BNY_TOPO_MATRIX_MAX];                /* least device of the group */
+  bool apart[BNY_TOPO_MATRIX_MAX][BNY_TOPO_MATRIX_MAX]; /* groups, by their least devices, that a cell separates */
+} grouping;
+
+static int step_of(bny_topo_path path) {
+  switch (path) {
+  case BNY_TOPO_PATH_PIX: return STEP_PIX;
+  case BNY_TOPO_PATH_PXB: return STEP_PXB;
+  case BNY_TOPO_PATH_PHB: return STEP_PHB;
+  case BNY_TOPO_PATH_NODE: return STEP_NODE;
+  default: return STEPS;
+  }
+}
+
+static void unite(int *group, int count, int a, int b) {
+  int low = group[a] < group[b] ? group[a] : group[b], high = group[a] < group[b] ? group[b] : group[a];
+  for (int i = 0; i < count && low != high; i++) {
+    if (group[i] == high) group[i] = low;
+  }
+}
+
+static bool cell_says(const bny_topo_matrix_cell *cell) { /* something about the PCI path */
+  return cell->known && (step_of(cell->path) < STEPS || cell->path == BNY_TOPO_PATH_SYS);
+}
+
+/* Returns whether a cell between two groups puts them on different NUMA nodes. The result is cached, because it stays
+ * true when a group grows. */
+static bool are_apart(const bny_topo_matrix *matrix, grouping *groups, int a, int b) {
+  const int *group = groups->group[STEP_NODE];
+  bool *apart = &groups->apart[a][b];
+  for (int i = 0; i < matrix->ndevices && !*apart; i++) {
+    for (int j = 0; j < matrix->ndevices && group[i] == a; j++) {
+      if (group[j] == b && matrix->cells[i][j].known && matrix->cells[i][j].path == BNY_TOPO_PATH_SYS) *apart = true;
+    }
+  }
+  return *apart;
+}
+
+static bool same_place(const bny_topo_matrix_device *a, const bny_topo_matrix_device *b) {
+  if (a->numa >= 0 || b->numa >= 0) return a->numa == b->numa;
+  return a->cpus.bytes > 0 && bny_topo_span_same(a->cpus, b->cpus);
+}
+
+static void devices_group(const bny_topo_matrix *matrix, grouping *groups) {
+  int count = matrix->ndevices;
+  for (int step = 0; step < STEPS; step++) {
+    int *group = groups->group[step];
+    for (int i = 0; i < count; i++) group[i] = step ? groups->group[step - 1][i] : i;
+    for (int i = 0; i < count; i++) {
+      for (int j = 0; j < i; j++) {
+        if (matrix->cells[i][j].known && step_of(matrix->cells[i][j].path) <= step) unite(group, count, i, j);
+      }
+    }
+  }
+  int *group = groups->group[STEP_NODE];
+  for (int i = 0; i < count; i++) {
+    for (int j = 0; j < i; j++) {
+      if (group[i] != group[j] && !cell_says(&matrix->cells[i][j]) &&
+          same_place(&matrix->devices[i], &matrix->devices[j]) && !are_apart(matrix, groups, group[i], group[j]))
+        unite(group, count, i, j);
+    }
+  }
+}
+
+/* Checks that no two devices were united through a third more closely than their own cell says. */
+static bool groups_check(const bny_topo_matrix *matrix, const grouping *groups, bny_topo_error *error) {
+  for (int i = 0; i < matrix->ndevices; i++) {
+    for (int j = 0; j < i; j++) {
+      const bny_topo_matrix_cell *cell = &matrix->cells[i][j];
+      int step = 0;
+      while (step < STEPS && groups->group[step][i] != groups->group[step][j]) step++;
+      if (!cell_says(cell) || step == step_of(cell->path)) continue;
+      bny_topo_span a = matrix->devices[i].name, b = matrix->devices[j].name;
+      return bny_topo_fail(error, matrix->devices[i].line ? matrix->devices[i].line : matrix->devices[j].line,
+                             "%.*s to %.*s is %s, but both are nearer than that to a third device",
+                             bny_topo_span_shown(a), a.text, bny_topo_span_shown(b), b.text,
+                             bny_topo_path_name(cell->path));
+    }
+  }
+  return true;
+}
+
+/* ---- nodes ------------------------------------------------------------------------------------------------------- */
+
+typedef struct builder {
+  const bny_topo_matrix *matrix;
+  const grouping *groups;
+  bny_topo *topo;
+  int32_t nodes[BNY_TOPO_MATRIX_MAX]; /* by device */
+  int32_t npci;
+} builder;
+
+static int32_t container_add(builder *b, bny_topo_kind kind, int32_t parent, const char *name, int32_t index,
+                             bool bridge) {
+  return bny_topo_add_node(b->topo, &(bny_topo_node){.kind = kind,
+                                                     .parent = parent,
+                                                     .index = index,
+                                                     .name = (char *)name,
+                                                     .compute = -1,
+                                                     .host_bridge = bridge,
+                                                     .source = BNY_TOPO_FILE});
+}
+
+static int32_t pci_add(builder *b, int32_t parent, bool bridge) {
+  char name[32];
+  snprintf(name, sizeof name, "%s%d", bridge ? "bridge" : "pci", b->npci++);
+  return container_add(b, BNY_TOPO_PCI, parent, name, -1, bridge);
+}
+
+static int32_t device_add(builder *b, int which, int32_t parent) {
+  const bny_topo_matrix_device *device = &b->matrix->devices[which];
+  bny_topo_span shown = device->system_name.bytes ? device->system_name : device->name;
+  char *name = bny_topo_span_copy(shown);
+  if (!name) {
+    b->topo->out_of_memory = true;
+    return -1;
+  }
+  int32_t node = bny_topo_add_node(b->topo, &(bny_topo_node){.kind = device->gpu >= 0 ? BNY_TOPO_GPU : BNY_TOPO_NIC,
+                                                             .parent = parent,
+                                                             .index = device->gpu,
+                                                             .name = name,
+                                                             .compute = -1,
+                                                             .source = BNY_TOPO_FILE});
+  free(name);
+  return node;
+}
+
+static int group_size(const builder *b, int step, int leader) {
+  int size = 0;
+  for (int i = 0; i < b->matrix->ndevices; i++) size += b->groups->group[step][i] == leader;
+  return size;
+}
+
+/* Fills one host bridge. Single devices are directly in it. Devices that share PXB are in a switch, those that share
+ * PIX in a switch inside that. */
+static void bridge_fill(builder *b, int leader, int32_t bridge) {
+  const grouping *groups = b->groups;
+  int32_t outer[BNY_TOPO_MATRIX_MAX], inner[BNY_TOPO_MATRIX_MAX]; /* by leader */
+  for (int i = 0; i < b->matrix->ndevices; i++) {
+    if (groups->group[STEP_PHB][i] != leader) continue;
+    int pxb = groups->group[STEP_PXB][i], pix = groups->group[STEP_PIX][i];
+    bool nested = group_size(b, STEP_PXB, pxb) > group_size(b, STEP_PIX, pix);
+    if (pxb == i) outer[i] = nested ? pci_add(b, bridge, false) : bridge;
+    if (pix == i) inner[i] = nested || group_size(b, STEP_PIX, pix) > 1 ? pci_add(b, outer[pxb], false) : outer[pxb];
+    b->nodes[i] = device_add(b, i, inner[pix]);
+  }
+}
+
+static bool numa_shared(const builder *b, int leader, int32_t numa) { /* another group is on this node */
+  for (int i = 0; i < b->matrix->ndevices; i++) {
+    if (numa >= 0 && b->groups->group[STEP_NODE][i] != leader && b->matrix->devices[i].numa == numa) return true;
+  }
+  return false;
+}
+
+static int32_t group_numa(const builder *b, int leader) {
+  int32_t numa = -1;
+  for (int i = 0; i < b->matrix->ndevices; i++) {
+    if (b->groups->group[STEP_NODE][i] == leader && numa < 0) numa = b->matrix->devices[i].numa;
+  }
+  return numa;
+}
+
+/* Adds the NUMA node of a group. If the matrix separates devices of one NUMA node by SYS, each group gets its own node
+ * inside a common package. */
+static int32_t numa_add(builder *b, int leader, int32_t host, int32_t *packages) {
+  char name[48];
+  int32_t numa = group_numa(b, leader), parent = host;
+  bool shared = numa_shared(b, leader, numa);
+  if (shared) {
+    if (packages[numa] < 0) {
+      snprintf(name, sizeof name, "package%d", numa);
+      packages[numa] = container_add(b, BNY_TOPO_PACKAGE, host, name, -1, false);
+      if (packages[numa] >= 0) b->topo->nodes[packages[numa]].source = BNY_TOPO_ASSUMED;
+    }
+    parent = packages[numa];
+  }
+  bool as_said = numa >= 0 && !shared;
+  snprintf(name, sizeof name, as_said ? "node%d" : "part%d", as_said ? numa : leader);
+  return container_add(b, BNY_TOPO_NUMA, parent, name, numa, false);
+}
+
+static bool nodes_add(builder *b, bny_topo_error *error) {
+  const bny_topo_matrix *matrix = b->matrix;
+  enum { NUMAS = 4096 };
+  int32_t *packages = malloc(NUMAS * sizeof *packages);
+  if (!packages) return bny_topo_fail(error, 0, "no memory");
+  for (int i = 0; i < NUMAS; i++) packages[i] = -1;
+  int32_t host = container_add(b, BNY_TOPO_HOST, -1, "host0", 0, false);
+  for (int leader = 0; leader < matrix->ndevices; leader++) {
+    if (b->groups->group[STEP_NODE][leader] != leader) continue;
+    int32_t numa = numa_add(b, leader, host, packages);
+    for (int i = leader; i < matrix->ndevices; i++) {
+      if (b->groups->group[STEP_NODE][i] == leader && b->groups->group[STEP_PHB][i] == i)
+        bridge_fill(b, i, pci_add(b, numa, true));
+    }
+  }
+  free(packages);
+  return !b->topo->out_of_memory || bny_topo_fail(error, 0, "no memory");
+}
+
+/* ---- NVLinks ----------------------------------------------------------------------------------------------------- */
+
+static void link_add(builder *b, int32_t from, int32_t to, int32_t count) {
+  bny_topo_add_link(
+      b->topo,
+      &(bny_topo_link){.kind = BNY_TOPO_LINK_NVLINK, .from = from, .to = to, .count = count, .source = BNY_TOPO_FILE});
+}
+
+/* Returns whether a row has more links than a GPU can have. Every cell then counts the links to a switch. */
+static bool is_switched(const bny_topo_matrix *matrix, int device, int32_t *most) {
+  int32_t sum = 0;
+  *most = 0;
+  for (int j = 0; j < matrix->ndevices; j++) {
+    int32_t links = matrix->cells[device][j].links;
+    sum += links;
+    *most = links > *most ? links : *most;
+  }
+  return sum > NVLINKS_MAX;
+}
+
+static bool nvlinks_add(builder *b, bny_topo_error *error) {
+  const bny_topo_matrix *matrix = b->matrix;
+  int count = matrix->ndevices, island[BNY_TOPO_MATRIX_MAX];
+  bool switched[BNY_TOPO_MATRIX_MAX] = {false};
+  for (int i = 0; i < count; i++) island[i] = i;
+  for (int i = 0; i < count; i++) {
+    for (int j = 0; j < i; j++) {
+      if (matrix->cells[i][j].links) unite(island, count, i, j);
+    }
+  }
+  int32_t most, switches = 0, nodes[BNY_TOPO_MATRIX_MAX];
+  for (int i = 0; i < count; i++) switched[island[i]] = is_switched(matrix, i, &most) || switched[island[i]];
+  for (int i = 0; i < count; i++) {
+    if (island[i] == i && switched[i]) {
+      char name[32];
+      snprintf(name, sizeof name, "nvswitch%d", switches++);
+      nodes[i] = container_add(b, BNY_TOPO_SWITCH, 0, name, -1, false);
+      if (nodes[i] >= 0) b->topo->nodes[nodes[i]].source = BNY_TOPO_ASSUMED;
+    }
+    if (switched[island[i]] && (is_switched(matrix, i, &most) || most > 0))
+      link_add(b, b->nodes[i], nodes[island[i]], most);
+    for (int j = 0; j < i && !switched[island[i]]; j++) {
+      if (matrix->cells[i][j].links) link_add(b, b->nodes[i], b->nodes[j], matrix->cells[i][j].links);
+    }
+  }
+  return !b->topo->out_of_memory || bny_topo_fail(error, 0, "no memory");
+}
+
+bool bny_topo_matrix_model(const bny_topo_matrix *matrix, bny_topo *topo, bny_topo_error *error) {
+  grouping *groups = calloc(1, sizeof *groups);
+  builder *b = malloc(sizeof *b);
+  bool good = groups && b;
+  if (good) {
+    *b = (builder){.matrix = matrix, .groups = groups, .topo = topo};
+    devices_group(matrix, groups);
+    good = groups_check(matrix, groups, error) && nodes_add(b, error) && nvlinks_add(b, error);
+  } else {
+    bny_topo_fail(error, 0, "no memory");
+  }
+  free(groups);
+  free(b);
+  return good;
+}

@@ -1,0 +1,179 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * The model of machines and clusters. Its nodes form a tree of containment (host, package, NUMA node, PCI bridge, GPU,
+ * NIC, port, switch), and links join any two of them. A host is one machine. Each entry records its speed, if known,
+ * and the source of that knowledge. Probes and importers fill a model through the functions below; derivation (levels,
+ * rails, findings) only reads it.
+ *
+ * A model owns its memory. Indices are stable, because nodes and links are only ever added. Not thread-safe; no global
+ * state. */
+#ifndef BNY_TOPO_MODEL_H
+#define BNY_TOPO_MODEL_H
+
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+
+typedef enum bny_topo_kind {
+  BNY_TOPO_HOST,
+  BNY_TOPO_PACKAGE,
+  BNY_TOPO_NUMA,
+  BNY_TOPO_PCI,    /* bridge or switch above devices */
+  BNY_TOPO_GPU,
+  BNY_TOPO_NIC,
+  BNY_TOPO_PORT,   /* port of a NIC */
+  BNY_TOPO_SWITCH, /* NVSwitch, leaf, spine: anywhere in the tree, or at its top */
+  BNY_TOPO_KINDS
+} bny_topo_kind;
+
+typedef enum bny_topo_link_kind {
+  BNY_TOPO_LINK_PCI,    /* to the parent, or across */
+  BNY_TOPO_LINK_NVLINK,
+  BNY_TOPO_LINK_XGMI,
+  BNY_TOPO_LINK_C2C,    /* coherent CPU to GPU */
+  BNY_TOPO_LINK_SYS,    /* between packages or NUMA nodes */
+  BNY_TOPO_LINK_NET,    /* port to fabric switch, or switch to switch */
+  BNY_TOPO_LINK_KINDS
+} bny_topo_link_kind;
+
+/* Path types between two devices, nearest first. */
+typedef enum bny_topo_path {
+  BNY_TOPO_PATH_SELF,
+  BNY_TOPO_PATH_NVL,  /* NVLink or xGMI, directly or through NVSwitch */
+  BNY_TOPO_PATH_C2C,
+  BNY_TOPO_PATH_PIX,  /* at most one PCI bridge */
+  BNY_TOPO_PATH_PXB,  /* several PCI bridges, not the host bridge */
+  BNY_TOPO_PATH_PHB,  /* the host bridge */
+  BNY_TOPO_PATH_NODE, /* several host bridges of one NUMA node */
+  BNY_TOPO_PATH_SYS,  /* between NUMA nodes */
+  BNY_TOPO_PATH_NET,  /* between hosts */
+  BNY_TOPO_PATH_NONE, /* no known connection */
+  BNY_TOPO_PATHS
+} bny_topo_path;
+
+typedef enum bny_topo_source {
+  BNY_TOPO_ASSUMED, /* default value */
+  BNY_TOPO_FILE,
+  BNY_TOPO_PROBED,
+  BNY_TOPO_MEASURED
+} bny_topo_source;
+
+typedef struct bny_topo_node {
+  bny_topo_kind kind;
+  int32_t parent;      /* node index, -1 at the top */
+  int32_t index;       /* the system's own number: GPU ordinal, NUMA node, package; -1 unknown */
+  char *name;          /* "mlx5_0", "GPU0", "node1": never NULL; unique within its host for GPUs and NICs */
+  char *model;         /* "NVIDIA H100 80GB HBM3", "EPYC"; NULL unknown */
+  char *vendor;        /* NULL unknown */
+  char *bus_id;        /* "0000:1b:00.0" in lower case; NULL unknown */
+  char *guid;          /* ports, NICs, switches; NULL unknown */
+  int32_t compute;     /* GPU: 90 for sm_90; gfx number for AMD such as 942, 910 for gfx90a; -1 unknown */
+  bool host_bridge;    /* PCI: a root complex, not a switch */
+  bny_topo_source source;
+  int32_t first_link;  /* internal: see bny_topo_first_link */
+  int32_t numas;       /* internal: NUMA nodes below, at most 64 levels deep */
+} bny_topo_node;
+
+/* A full-duplex link, stored once per pair of nodes; either end may be `from`. Two kinds describe a node's way up:
+ *   a PCI device or switch: kind PCI, to its parent; count is lanes;
+ *   a port with nothing known behind it: kind NET, to its NIC.
+ * Speeds are data rates on such a link (topo/model/speed.h), not signalling rates. A virtual machine's file may link a
+ * GPU to itself, which connects nothing. */
+typedef struct bny_topo_link {
+  bny_topo_link_kind kind;
+  int32_t from, to;        /* node indices */
+  int32_t count;           /* parallel links in this entry; NVLinks between two GPUs; PCI lanes */
+  double gbytes_per_s;     /* sum over count, one direction; 0 unknown, or dead: see bny_topo_link_dead() */
+  double rated_gbytes_per_s; /* hardware limit; 0 unknown */
+  double latency_us;       /* 0 unknown */
+  bny_topo_source source;
+  int32_t next_from, next_to; /* internal: see bny_topo_next_link */
+} bny_topo_link;
+
+typedef struct bny_topo {
+  bny_topo_node *nodes;
+  bny_topo_link *links;
+  int32_t nnodes, nlinks;
+  int32_t nodes_capacity, links_capacity;
+  bool out_of_memory; /* sticky: importers may check once at the end */
+} bny_topo;
+
+/* The place and reason of a refused input. */
+typedef struct bny_topo_error {
+  int line;       /* 1-based; 0 unknown */
+  char text[256]; /* does not contain the line */
+} bny_topo_error;
+
+/* Writes *error and returns false, for use as `return bny_topo_fail(error, line, "...")`. The text may quote the input,
+ * so every byte that is not printable ASCII becomes '?'. */
+bool bny_topo_fail(bny_topo_error *error, int line, const char *format, ...) __attribute__((format(printf, 3, 4)));
+
+bny_topo *bny_topo_new(void); /* NULL without memory */
+void bny_topo_free(bny_topo *topo);
+
+/* Both copy their argument and return its index, or -1 (and set out_of_memory). Strings are cut to 255 bytes without
+ * trailing blanks; invalid UTF-8 and control characters become '?'. Unset numbers must be -1 or 0 as stated above. */
+int32_t bny_topo_add_node(bny_topo *topo, const bny_topo_node *node);
+int32_t bny_topo_add_link(bny_topo *topo, const bny_topo_link *link);
+
+/* Replaces a string of an existing node (NULL clears it). */
+bool bny_topo_set_string(bny_topo *topo, char **field, const char *value);
+
+/* Converts "00000000:1B:00.0" and "1b:00.0" to "0000:1b:00.0". Returns false if this is not a bus id. */
+enum { BNY_TOPO_BUS_BYTES = 24 };
+bool bny_topo_bus_normalise(const char *text, char bus_id[BNY_TOPO_BUS_BYTES]);
+
+/* Iterate over the links of a node at either end, latest first; -1 after the last.
+ *   for (int32_t l = bny_topo_first_link(topo, node); l >= 0; l = bny_topo_next_link(topo, node, l)) */
+int32_t bny_topo_first_link(const bny_topo *topo, int32_t node);
+int32_t bny_topo_next_link(const bny_topo *topo, int32_t node, int32_t link);
+int32_t bny_topo_other_end(const bny_topo *topo, int32_t node, int32_t link);
+
+/* Returns whether an NVLink, xGMI or network link has a rating but no speed: it exists and carries nothing, because
+ * peer access is refused or the port is down. */
+bool bny_topo_link_dead(const bny_topo_link *link);
+
+/* Return the first node with that bus id, or of that kind and name; -1 if there is none. Both visit every node. */
+int32_t bny_topo_find_bus(const bny_topo *topo, const char *bus_id);
+int32_t bny_topo_find_name(const bny_topo *topo, bny_topo_kind kind, const char *name);
+int32_t bny_topo_ancestor(const bny_topo *topo, int32_t node, bny_topo_kind kind); /* itself included; -1 if none */
+int32_t bny_topo_count(const bny_topo *topo, bny_topo_kind kind);
+
+/* Checks that parents come before children, link ends exist, speeds are finite and at most 1e6 GB/s, and bus ids and
+ * GPU names are unique within a host. Returns false and *error if not. Every importer's result must pass. */
+bool bny_topo_check(const bny_topo *topo, bny_topo_error *error);
+
+/* Returns the path type between two GPUs or NICs, from containment and links. */
+bny_topo_path bny_topo_path_between(const bny_topo *topo, int32_t a, int32_t b);
+const char *bny_topo_path_name(bny_topo_path path); /* "NVL" .. */
+const char *bny_topo_kind_name(bny_topo_kind kind); /* "host" .. */
+const char *bny_topo_link_name(bny_topo_link_kind kind); /* "nvlink" .. */
+const char *bny_topo_source_name(bny_topo_source source); /* "file" .. */
+
+/* Parse such a name. Return the count (BNY_TOPO_KINDS and the like) if the name is unknown. */
+bny_topo_kind bny_topo_kind_parse(const char *name);
+bny_topo_link_kind bny_topo_link_parse(const char *name);
+bny_topo_source bny_topo_source_parse(const char *name); /* BNY_TOPO_MEASURED + 1 */
+
+/* ---- importers: one file and one row each ------------------------------------------------------------------------ */
+
+typedef struct bny_topo_importer {
+  const char *name; /* "nccl-xml" */
+  /* Returns whether the text looks like this format. Examines the content alone and never fails. */
+  bool (*recognises)(const char *text, size_t bytes);
+  /* Fills an empty model. `text` is not NUL-terminated and may hold anything. Returns false and *error if it is
+   * refused. Time and memory are bounded: at most 64 MiB of input, depth 64, 1e6 nodes. */
+  bool (*parse)(const char *text, size_t bytes, bny_topo *topo, bny_topo_error *error);
+} bny_topo_importer;
+
+extern const bny_topo_importer *const bny_topo_importers[]; /* ends with NULL; topo/import/importers.def lists them */
+
+/* Imports a text; the content selects the importer. *importer_name, unless NULL, receives its name. Returns a checked
+ * model to free, or NULL and *error. */
+bny_topo *bny_topo_import(const char *text, size_t bytes, const char **importer_name, bny_topo_error *error);
+
+/* Loads a file, or a synthetic description if no such file exists and the string looks like one. *error then has the
+ * prefix "FILE:LINE: " in its text. */
+bny_topo *bny_topo_load(const char *path_or_synthetic, const char **importer_name, bny_topo_error *error);
+
+#endif

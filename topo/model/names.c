@@ -1,0 +1,62 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#include "topo/model/names.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+void bny_topo_names_add(bny_topo_names *names, int32_t scope, const char *key, int32_t value) {
+  if (names->count == names->capacity) {
+    int32_t capacity = names->capacity < 32 ? 32 : 2 * names->capacity;
+    bny_topo_name *entries = realloc(names->entries, (size_t)capacity * sizeof *entries);
+    if (entries == NULL) {
+      names->out_of_memory = true;
+      return;
+    }
+    names->entries = entries;
+    names->capacity = capacity;
+  }
+  names->entries[names->count++] = (bny_topo_name){.key = key, .scope = scope, .value = value};
+}
+
+static int compare_keys(const bny_topo_name *a, const bny_topo_name *b) {
+  return a->scope != b->scope ? (a->scope < b->scope ? -1 : 1) : strcmp(a->key, b->key);
+}
+
+static int compare_entries(const void *a_void, const void *b_void) {
+  const bny_topo_name *a = a_void, *b = b_void;
+  int keys = compare_keys(a, b);
+  return keys != 0 ? keys : a->value < b->value ? -1 : a->value > b->value;
+}
+
+const bny_topo_name *bny_topo_names_sort(bny_topo_names *names) {
+  if (names->count == 0) {
+    return NULL;
+  }
+  qsort(names->entries, (size_t)names->count, sizeof *names->entries, compare_entries);
+  for (int32_t i = 1; i < names->count; i++) {
+    if (compare_keys(&names->entries[i - 1], &names->entries[i]) == 0) {
+      return &names->entries[i];
+    }
+  }
+  return NULL;
+}
+
+int32_t bny_topo_names_find(const bny_topo_names *names, int32_t scope, const char *key) {
+  bny_topo_name wanted = {.key = key, .scope = scope};
+  int32_t low = 0, high = names->count;
+  while (low < high) {
+    int32_t middle = low + (high - low) / 2;
+    if (compare_keys(&names->entries[middle], &wanted) < 0) {
+      low = middle + 1;
+    } else {
+      high = middle;
+    }
+  }
+  bool found = low < names->count && compare_keys(&names->entries[low], &wanted) == 0;
+  return found ? names->entries[low].value : -1;
+}
+
+void bny_topo_names_free(bny_topo_names *names) {
+  free(names->entries);
+  *names = (bny_topo_names){0};
+}

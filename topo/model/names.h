@@ -1,0 +1,32 @@
+/* SPDX-License-Identifier: Apache-2.0
+ * A map from (scope, text) to a number: fill it, sort it once, then query it. Look-ups and the search for duplicates
+ * are logarithmic even for hostile files. Keys are not copied. */
+#ifndef BNY_TOPO_NAMES_H
+#define BNY_TOPO_NAMES_H
+
+#include <stdbool.h>
+#include <stdint.h>
+
+typedef struct bny_topo_name {
+  const char *key;
+  int32_t scope, value;
+} bny_topo_name;
+
+/* An all-zero value is empty. */
+typedef struct bny_topo_names {
+  bny_topo_name *entries;
+  int32_t count, capacity;
+  bool out_of_memory; /* sticky */
+} bny_topo_names;
+
+void bny_topo_names_add(bny_topo_names *names, int32_t scope, const char *key, int32_t value);
+
+/* Sorts by scope, key and value. Returns the first entry with the same scope and key as the one before it, or NULL. */
+const bny_topo_name *bny_topo_names_sort(bny_topo_names *names);
+
+/* Returns the value, the least of several; -1 if there is none. Only valid after sorting. */
+int32_t bny_topo_names_find(const bny_topo_names *names, int32_t scope, const char *key);
+
+void bny_topo_names_free(bny_topo_names *names);
+
+#endif

@@ -1,0 +1,190 @@
+/* SPDX-License-Identifier: Apache-2.0
+ * Path types between devices: from links first, then from the lowest common ancestor. */
+#include <string.h>
+
+#include "topo/model/model.h"
+
+static const bny_topo_node *node_at(const bny_topo *topo, int32_t n) {
+  return &topo->nodes[n];
+}
+
+static bool joins_devices(const bny_topo_link *link) {
+  return link->kind == BNY_TOPO_LINK_NVLINK || link->kind == BNY_TOPO_LINK_XGMI;
+}
+
+/* Returns whether a and b are linked directly or by a switch. GPUs have few links. */
+static bool share_fabric(const bny_topo *topo, int32_t a, int32_t b) {
+  for (int32_t l = bny_topo_first_link(topo, a); l >= 0; l = bny_topo_next_link(topo, a, l)) {
+    int32_t middle = bny_topo_other_end(topo, a, l);
+    if (!joins_devices(&topo->links[l]) || middle == a) {
+      continue;
+    }
+    if (middle == b) {
+      return true;
+    }
+    if (node_at(topo, middle)->kind != BNY_TOPO_SWITCH) {
+      continue;
+    }
+    /* The search runs from b's side, because a switch may have more links than a GPU. */
+    for (int32_t m = bny_topo_first_link(topo, b); m >= 0; m = bny_topo_next_link(topo, b, m)) {
+      if (joins_devices(&topo->links[m]) && bny_topo_other_end(topo, b, m) == middle) {
+        return true;
+      }
+    }
+  }
+  return false;
+}
+
+static bool near_cpu(const bny_topo *topo, int32_t n) {
+  return node_at(topo, n)->kind == BNY_TOPO_NUMA || node_at(topo, n)->kind == BNY_TOPO_PACKAGE;
+}
+
+/* Returns whether both are coherent with one CPU, or with each other. */
+static bool share_coherent(const bny_topo *topo, int32_t a, int32_t b) {
+  for (int32_t l = bny_topo_first_link(topo, a); l >= 0; l = bny_topo_next_link(topo, a, l)) {
+    int32_t middle = bny_topo_other_end(topo, a, l);
+    if (topo->links[l].kind != BNY_TOPO_LINK_C2C || middle == a) {
+      continue;
+    }
+    if (middle == b) {
+      return true;
+    }
+    for (int32_t m = bny_topo_first_link(topo, b); near_cpu(topo, middle) && m >= 0; m = bny_topo_next_link(topo, b, m)) {
+      if (topo->links[m].kind == BNY_TOPO_LINK_C2C && bny_topo_other_end(topo, b, m) == middle) {
+        return true;
+      }
+    }
+  }
+  return false;
+}
+
+static int depth_of(const bny_topo *topo, int32_t n) {
+  int depth = 0;
+  while (node_at(topo, n)->parent >= 0) {
+    n = node_at(topo, n)->parent;
+    depth++;
+  }
+  return depth;
+}
+
+/* The lowest common ancestor of two nodes, and its child on either side (or the node itself). */
+typedef struct meeting {
+  int32_t at, below_a, below_b;
+  int switches; /* PCI nodes between both that are not host bridges, `at` included */
+} meeting;
+
+static meeting meet(const bny_topo *topo, int32_t a, int32_t b) {
+  meeting m = {.at = -1, .below_a = a, .below_b = b};
+  int32_t sides[2] = {a, b}, *below[2] = {&m.below_a, &m.below_b};
+  int depths[2] = {depth_of(topo, a), depth_of(topo, b)};
+  while (sides[0] != sides[1] && sides[0] >= 0 && sides[1] >= 0) {
+    int up = depths[0] >= depths[1] ? 0 : 1;
+    const bny_topo_node *from = node_at(topo, sides[up]);
+    m.switches += from->kind == BNY_TOPO_PCI && !from->host_bridge && sides[up] != a && sides[up] != b;
+    *below[up] = sides[up];
+    sides[up] = from->parent;
+    depths[up]--;
+  }
+  if (sides[0] == sides[1] && sides[0] >= 0) {
+    m.at = sides[0];
+    m.switches += node_at(topo, m.at)->kind == BNY_TOPO_PCI && !node_at(topo, m.at)->host_bridge;
+  }
+  return m;
+}
+
+/* Recognises functions of one device: 0000:0a:00.0 and 0000:0a:00.1. */
+static bool same_device(const bny_topo_node *a, const bny_topo_node *b) {
+  if (a->bus_id == NULL || b->bus_id == NULL) {
+    return false;
+  }
+  const char *function = strrchr(a->bus_id, '.');
+  size_t bytes = function == NULL ? 0 : (size_t)(function - a->bus_id) + 1;
+  return bytes > 1 && strncmp(a->bus_id, b->bus_id, bytes) == 0;
+}
+
+static bool known_host_bridge(const bny_topo_node *node) {
+  return node->kind == BNY_TOPO_PCI && node->host_bridge;
+}
+
+/* Files for virtual machines invent switches at ffff:ff:01.0 and so on; banyan's export starts at fffe. */
+static bool real_domain(const bny_topo_node *node) {
+  return node->bus_id != NULL && strncmp(node->bus_id, "ff", 2) != 0;
+}
+
+/* Path below one CPU or NUMA node: PHB unless two host bridges are known. */
+static bny_topo_path within_numa(const bny_topo *topo, meeting m) {
+  const bny_topo_node *a = node_at(topo, m.below_a), *b = node_at(topo, m.below_b);
+  if (known_host_bridge(a) && known_host_bridge(b)) {
+    return BNY_TOPO_PATH_NODE;
+  }
+  /* A host bridge has its own PCI domain, or part of one. */
+  if (!real_domain(a) || !real_domain(b)) {
+    return BNY_TOPO_PATH_PHB;
+  }
+  size_t domain = strcspn(a->bus_id, ":") + 1;
+  return strncmp(a->bus_id, b->bus_id, domain) == 0 ? BNY_TOPO_PATH_PHB : BNY_TOPO_PATH_NODE;
+}
+
+/* With at most one NUMA node, devices directly below the host or package belong to it too. */
+static bool one_numa(const bny_topo *topo, int32_t within) {
+  return node_at(topo, within)->numas < 2;
+}
+
+static bool holds_numa(const bny_topo_node *node) {
+  return node->kind == BNY_TOPO_NUMA || node->kind == BNY_TOPO_PACKAGE;
+}
+
+static bny_topo_path by_containment(const bny_topo *topo, int32_t a, int32_t b) {
+  meeting m = meet(topo, a, b);
+  if (m.at < 0) {
+    return BNY_TOPO_PATH_NONE;
+  }
+  const bny_topo_node *at = node_at(topo, m.at), *below_a = node_at(topo, m.below_a), *below_b = node_at(topo, m.below_b);
+  bool siblings = m.below_a == a && m.below_b == b;
+  if (siblings && same_device(below_a, below_b)) {
+    return BNY_TOPO_PATH_PIX;
+  }
+  switch (at->kind) {
+    case BNY_TOPO_PCI:
+      return at->host_bridge ? BNY_TOPO_PATH_PHB : m.switches <= 1 ? BNY_TOPO_PATH_PIX : BNY_TOPO_PATH_PXB;
+    case BNY_TOPO_GPU:
+    case BNY_TOPO_NIC:
+    case BNY_TOPO_PORT:
+    case BNY_TOPO_SWITCH:
+      return BNY_TOPO_PATH_PIX;
+    case BNY_TOPO_NUMA:
+      return within_numa(topo, m);
+    default:
+      break;
+  }
+  if (holds_numa(below_a) || holds_numa(below_b)) {
+    return BNY_TOPO_PATH_SYS;
+  }
+  /* Directly below a host or package, the result depends on whether anything nearer could be known. */
+  bool bridges = below_a->kind == BNY_TOPO_PCI && below_b->kind == BNY_TOPO_PCI;
+  return (at->kind == BNY_TOPO_PACKAGE || bridges) && one_numa(topo, m.at) ? within_numa(topo, m) : BNY_TOPO_PATH_SYS;
+}
+
+/* Returns the NIC of a port, and any other node itself. */
+static int32_t device_of(const bny_topo *topo, int32_t n) {
+  int32_t nic = node_at(topo, n)->kind == BNY_TOPO_PORT ? bny_topo_ancestor(topo, n, BNY_TOPO_NIC) : -1;
+  return nic < 0 ? n : nic;
+}
+
+bny_topo_path bny_topo_path_between(const bny_topo *topo, int32_t a, int32_t b) {
+  if (a == b) {
+    return BNY_TOPO_PATH_SELF;
+  }
+  int32_t device_a = device_of(topo, a), device_b = device_of(topo, b);
+  if (device_a == device_b) {
+    return BNY_TOPO_PATH_PIX;
+  }
+  if (share_fabric(topo, device_a, device_b)) {
+    return BNY_TOPO_PATH_NVL;
+  }
+  int32_t host_a = bny_topo_ancestor(topo, a, BNY_TOPO_HOST), host_b = bny_topo_ancestor(topo, b, BNY_TOPO_HOST);
+  if (host_a != host_b) {
+    return host_a < 0 || host_b < 0 ? BNY_TOPO_PATH_NONE : BNY_TOPO_PATH_NET;
+  }
+  return share_coherent(topo, device_a, device_b) ? BNY_TOPO_PATH_C2C : by_containment(topo, device_a, device_b);
+}

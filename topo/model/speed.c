@@ -1,0 +1,107 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#include "topo/model/speed.h"
+
+#include <ctype.h>
+#include <math.h>
+#include <stdlib.h>
+#include <string.h>
+
+/* By generation: signalling rate of a lane in GT/s, its text, and its data rate in GB/s times 80. */
+static const struct {
+  double gigatransfers;
+  const char *text;
+  double lane_times_80;
+} generations[BNY_TOPO_PCI_GENERATIONS + 1] = {
+    {0, NULL, 0},
+    {2.5, "2.5 GT/s PCIe", 15},
+    {5, "5.0 GT/s PCIe", 30},
+    {8, "8.0 GT/s PCIe", 60},
+    {16, "16.0 GT/s PCIe", 120},
+    {32, "32.0 GT/s PCIe", 240},
+    {64, "64.0 GT/s PCIe", 480},
+};
+
+double bny_topo_speed_pci(int generation, int lanes) {
+  if (generation < 1 || generation > BNY_TOPO_PCI_GENERATIONS || lanes < 1) {
+    return 0;
+  }
+  return generations[generation].lane_times_80 * lanes / 80;
+}
+
+int bny_topo_speed_pci_generation(const char *text) {
+  while (isspace((unsigned char)*text)) {
+    text++;
+  }
+  if (*text == '\0' || strncmp(text, "Unknown", 7) == 0) {
+    return 0;
+  }
+  char *end;
+  double rate = strtod(text, &end);
+  if (end == text) {
+    return -1;
+  }
+  for (int g = 1; g <= BNY_TOPO_PCI_GENERATIONS; g++) {
+    if (rate == generations[g].gigatransfers) {
+      return g;
+    }
+  }
+  return -1;
+}
+
+const char *bny_topo_speed_pci_text(int generation) {
+  return generation < 1 || generation > BNY_TOPO_PCI_GENERATIONS ? NULL : generations[generation].text;
+}
+
+double bny_topo_speed_pci_raw(double raw_gbytes_per_s) {
+  /* Generations 1 and 2 carry 0.8 bits per transfer, 3 to 5 carry 128/130, 6 about as much. The one with whole lanes is
+   * right. */
+  for (int g = 1; g <= BNY_TOPO_PCI_GENERATIONS; g++) {
+    double lane = generations[g].gigatransfers / 8 * (g < 3 ? 0.8 : 128.0 / 130);
+    double lanes = raw_gbytes_per_s / lane;
+    double whole = nearbyint(lanes);
+    if (whole >= 1 && whole <= 32 && fabs(lanes - whole) < 0.01) {
+      return bny_topo_speed_pci(g, (int)whole);
+    }
+  }
+  return raw_gbytes_per_s * 0.76;
+}
+
+double bny_topo_speed_nvlink(int32_t compute) {
+  if (compute >= 100) {
+    return 40.1;
+  }
+  if (compute >= 90) {
+    return 20.6;
+  }
+  if (compute == 86) {
+    return 12;
+  }
+  return compute >= 60 && compute < 70 ? 18 : 20;
+}
+
+double bny_topo_speed_xgmi(int32_t gfx) {
+  if (gfx >= 940) {
+    return 48;
+  }
+  return gfx >= 910 ? 36 : 24;
+}
+
+double bny_topo_speed_cpu(const char *arch, const char *vendor, int32_t family, int32_t model) {
+  if (arch != NULL && strncmp(arch, "ppc64", 5) == 0) {
+    return 32;
+  }
+  if (arch != NULL && (strcmp(arch, "arm64") == 0 || strcmp(arch, "aarch64") == 0)) {
+    return 6;
+  }
+  if (vendor != NULL && strcmp(vendor, "AuthenticAMD") == 0) {
+    return 16;
+  }
+  if (vendor != NULL && strcmp(vendor, "GenuineIntel") == 0 && family == 6) {
+    return model >= 207 ? 40 : model >= 143 ? 22 : model >= 85 ? 10 : 6;
+  }
+  return 10;
+}
+
+double bny_topo_speed_net(double megabits_per_s) {
+  return megabits_per_s / 8000;
+}

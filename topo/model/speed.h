@@ -1,0 +1,35 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * Data rates of links in GB/s and one direction: signalling rate less coding and protocol, by NCCL's figures. All
+ * importers and probes use this table, so their figures are comparable. */
+#ifndef BNY_TOPO_SPEED_H
+#define BNY_TOPO_SPEED_H
+
+#include <stdint.h>
+
+enum { BNY_TOPO_PCI_GENERATIONS = 6 };
+
+/* `generation` is 1..6; returns 0 outside that range. */
+double bny_topo_speed_pci(int generation, int lanes);
+
+/* Returns the generation for "16.0 GT/s PCIe", "16 GT/s" and the like; 0 for "" or "Unknown", -1 if there is none. */
+int bny_topo_speed_pci_generation(const char *text);
+
+/* Returns "32.0 GT/s PCIe" for generation 5; NULL out of range. */
+const char *bny_topo_speed_pci_text(int generation);
+
+/* Converts the raw line rate, 15.75 for generation 3 and 16 lanes (hwloc, sysfs times width). */
+double bny_topo_speed_pci_raw(double raw_gbytes_per_s);
+
+/* One NVLink by the GPU's compute capability (90), or one xGMI link by its gfx number (942). */
+double bny_topo_speed_nvlink(int32_t compute);
+double bny_topo_speed_xgmi(int32_t gfx);
+
+/* Between two packages. `vendor` is cpuid's ("GenuineIntel"), `arch` "x86_64", "arm64" or "ppc64"; either may be
+ * NULL. */
+double bny_topo_speed_cpu(const char *arch, const char *vendor, int32_t family, int32_t model);
+
+/* Network port, from Mb/s. */
+double bny_topo_speed_net(double megabits_per_s);
+
+#endif

@@ -1,0 +1,48 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * A reader for dumps of lines and words. The text is not NUL-terminated, may hold anything and is not modified. */
+#ifndef BNY_TOPO_TEXT_H
+#define BNY_TOPO_TEXT_H
+
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+
+#include "topo/model/model.h"
+
+typedef struct bny_topo_span {
+  const char *text;
+  size_t bytes;
+} bny_topo_span;
+
+typedef struct bny_topo_reader {
+  const char *at, *end;
+  int line; /* last line read, 1-based */
+} bny_topo_reader;
+
+bny_topo_reader bny_topo_reader_of(const char *text, size_t bytes);
+
+/* Returns the next line without its end; false after the last. */
+bool bny_topo_reader_line(bny_topo_reader *reader, bny_topo_span *line);
+
+/* Takes the next word (of non-blank bytes) off *rest; false if there is none. Terminal colour codes count as blanks,
+ * even if pasting has removed their escape character: "[4m", "[0m". */
+bool bny_topo_span_word(bny_topo_span *rest, bny_topo_span *word);
+
+/* Takes the text between the next two double quotes off *rest. */
+bool bny_topo_span_quoted(bny_topo_span *rest, bny_topo_span *quoted);
+
+bool bny_topo_span_is(bny_topo_span span, const char *text);
+bool bny_topo_span_starts(bny_topo_span span, const char *text);
+bool bny_topo_span_same(bny_topo_span a, bny_topo_span b);
+
+/* Parses the whole span as a decimal number in [0, most]. */
+bool bny_topo_span_number(bny_topo_span span, int32_t most, int32_t *number);
+
+/* Returns a copy to free(), NULL without memory. Bytes that are not printable ASCII become '?'. */
+char *bny_topo_span_copy(bny_topo_span span);
+
+/* Returns the length for "%.*s" in an error text, limited to leave room for the rest. */
+int bny_topo_span_shown(bny_topo_span span);
+
+#endif

@@ -1,0 +1,75 @@
+/* SPDX-License-Identifier: Apache-2.0
+ * Runs all probes in order, into one model. */
+#include "topo/probe/probe.h"
+
+#include <limits.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+#include "topo/probe/util.h"
+
+#define BNY_TOPO_PROBE(constant) extern const bny_topo_probe constant;
+#include "topo/probe/probes.def"
+#undef BNY_TOPO_PROBE
+
+const bny_topo_probe *const bny_topo_probes[] = {
+#define BNY_TOPO_PROBE(constant) &constant,
+#include "topo/probe/probes.def"
+#undef BNY_TOPO_PROBE
+    NULL,
+};
+
+_Static_assert(sizeof bny_topo_probes / sizeof bny_topo_probes[0] - 1 <= BNY_TOPO_PROBES_MAX, "room for all reports");
+
+const char *bny_topo_outcome_name(bny_topo_outcome outcome) {
+  static const char *const names[BNY_TOPO_PROBE_OUTCOMES] = {"found", "nothing", "absent", "failed"};
+  return (unsigned)outcome < BNY_TOPO_PROBE_OUTCOMES ? names[outcome] : "?";
+}
+
+/* If a probe found another machine (hwloc does if variables say so), the source of the host shows it. Data of this
+ * machine must not be mixed in. */
+static void run_probe(const bny_topo_probe *probe, const bny_topo_probe_options *options, bny_topo *topo, int32_t host,
+                      bny_topo_probe_report *report) {
+  *report = (bny_topo_probe_report){.name = probe->name, .outcome = BNY_TOPO_PROBE_NOTHING};
+  if (topo->nodes[host].source == BNY_TOPO_PROBED) {
+    probe->run(options, topo, report);
+  } else {
+    bny_topo_probe_say(report, BNY_TOPO_PROBE_NOTHING, "not asked: the topology found so far is another machine's");
+  }
+}
+
+bny_topo *bny_topo_probe_machine(const bny_topo_probe_options *options, bny_topo_probe_report *reports,
+                                 int32_t *nreports, bny_topo_error *error) {
+  bny_topo_probe_options where = options == NULL ? (bny_topo_probe_options){0} : *options;
+  where.sysfs = where.sysfs == NULL ? "/sys" : where.sysfs;
+  where.nvml = where.nvml == NULL ? "libnvidia-ml.so.1" : where.nvml;
+
+  char name[HOST_NAME_MAX + 1] = "";
+  if (gethostname(name, sizeof name - 1) != 0) {
+    name[0] = '\0';
+  }
+  bny_topo *topo = bny_topo_new();
+  int32_t host = topo == NULL ? -1 : bny_topo_probe_host(topo, name);
+  if (host < 0) {
+    bny_topo_fail(error, 0, "out of memory");
+    bny_topo_free(topo);
+    return NULL;
+  }
+  int32_t count = 0;
+  for (const bny_topo_probe *const *probe = bny_topo_probes; *probe != NULL; probe++, count++) {
+    bny_topo_probe_report own;
+    run_probe(*probe, &where, topo, host, reports == NULL ? &own : &reports[count]);
+  }
+  bny_topo_error why = {0};
+  if (!bny_topo_check(topo, &why)) {
+    const char *what = topo->out_of_memory ? "" : "what the probes found contradicts itself: ";
+    bny_topo_fail(error, 0, "%s%.180s", what, why.text);
+    bny_topo_free(topo);
+    return NULL;
+  }
+  if (nreports != NULL) {
+    *nreports = count;
+  }
+  return topo;
+}

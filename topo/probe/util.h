@@ -1,0 +1,53 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * Helpers for probes: reading files of one line, and texts of reports. Files of sysfs may hold anything, be absent or
+ * unreadable; none of that is an error here. */
+#ifndef BNY_TOPO_PROBE_UTIL_H
+#define BNY_TOPO_PROBE_UTIL_H
+
+#include "topo/probe/probe.h"
+
+enum { BNY_TOPO_PROBE_PATH = 4096, BNY_TOPO_PROBE_NAME = 64 };
+
+/* Reads the first line of a regular file without surrounding blanks, at most bytes - 1 of it. Returns false and "" if
+ * the file is absent or unreadable. `format` gives the path. */
+bool bny_topo_probe_line(char *text, size_t bytes, const char *format, ...) __attribute__((format(printf, 3, 4)));
+
+/* Reads such a line as a number, decimal or 0x...; returns `otherwise` if it is none in [least, most]. */
+int64_t bny_topo_probe_number(int64_t least, int64_t most, int64_t otherwise, const char *format, ...)
+    __attribute__((format(printf, 4, 5)));
+
+bool bny_topo_probe_exists(const char *format, ...) __attribute__((format(printf, 1, 2)));
+
+/* Names in a directory, except those that begin with a dot or have BNY_TOPO_PROBE_NAME bytes or more. Short names come
+ * first, then byte order applies. The caller frees `names`. Count is 0 if there is no such directory. */
+typedef struct bny_topo_probe_list {
+  char (*names)[BNY_TOPO_PROBE_NAME];
+  int32_t count;
+} bny_topo_probe_list;
+
+bny_topo_probe_list bny_topo_probe_names(const char *format, ...) __attribute__((format(printf, 1, 2)));
+
+/* Resolves a path and extracts its last bus id: "0000:1b:00.0" from ".../0000:1b:00.0/virtio2". Returns false if it has
+ * none. */
+bool bny_topo_probe_bus_of(char bus_id[BNY_TOPO_BUS_BYTES], const char *format, ...)
+    __attribute__((format(printf, 2, 3)));
+
+/* Returns the first host of the model. If there is none, adds one of this name ("host0" for NULL). Returns -1 without
+ * memory. */
+int32_t bny_topo_probe_host(bny_topo *topo, const char *name);
+
+/* Returns the link of `kind` between a node and its parent. If there is none, adds one without speed. Returns -1
+ * without memory. */
+int32_t bny_topo_probe_upwards(bny_topo *topo, int32_t node, bny_topo_link_kind kind);
+
+void bny_topo_probe_say(bny_topo_probe_report *report, bny_topo_outcome outcome, const char *format, ...)
+    __attribute__((format(printf, 3, 4)));
+
+/* Appends to the text, up to its size. */
+void bny_topo_probe_more(bny_topo_probe_report *report, const char *format, ...) __attribute__((format(printf, 2, 3)));
+
+/* Appends "2 packages", "1 GPU" or "no NIC", after ", " if the text is not empty. */
+void bny_topo_probe_count(bny_topo_probe_report *report, int32_t count, const char *one, const char *many);
+
+#endif
