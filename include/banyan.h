@@ -181,7 +181,7 @@ void banyan_comm_abort(banyan_comm *comm, const char *reason);
  * that stopped at the very end may still be a member of it, which its first call then tells. */
 banyan_status banyan_comm_shrink(banyan_comm *comm, int32_t *members, banyan_comm **shrunk);
 
-/* The stream (a cudaStream_t of the communicator's device) of calls that name none: gather, shift, broadcast, barrier, and
+/* The stream (a cudaStream_t of the communicator's device) of calls that name none: allgather, shift, broadcast, barrier, and
  * combines whose desc.stream is NULL. NULL, as at first: the device's default stream. Local, not compared. Persistent
  * operations keep that of when they were made. */
 banyan_status banyan_comm_set_stream(banyan_comm *comm, void *stream);
@@ -329,7 +329,7 @@ banyan_status banyan_combine(banyan_comm *comm, const banyan_combine_desc *desc,
 
 /* `all` receives every rank's bytes one after another in rank order. counts[r] is the bytes of rank r, identical on all
  * ranks. Meant for Q when its heads are sharded. `mine` may be its own place in `all`, and else does not overlap it. */
-banyan_status banyan_gather(banyan_comm *comm, const void *mine, void *all, const size_t *counts);
+banyan_status banyan_allgather(banyan_comm *comm, const void *mine, void *all, const size_t *counts);
 
 /* Sends `bytes` from `send` to rank + distance and receives as many from rank - distance, modulo the number of ranks.
  * `bytes` and `distance` agree on all ranks; `send` and `receive` do not overlap. */
@@ -353,7 +353,7 @@ typedef struct banyan_op banyan_op;
 
 banyan_status banyan_combine_init(banyan_comm *comm, const banyan_combine_desc *desc, const banyan_partial *in,
                                   const banyan_partial *out, banyan_op **op);
-banyan_status banyan_gather_init(banyan_comm *comm, const void *mine, void *all, const size_t *counts, banyan_op **op);
+banyan_status banyan_allgather_init(banyan_comm *comm, const void *mine, void *all, const size_t *counts, banyan_op **op);
 banyan_status banyan_shift_init(banyan_comm *comm, const void *send, void *receive, size_t bytes, int32_t distance,
                                 banyan_op **op);
 banyan_status banyan_broadcast_init(banyan_comm *comm, void *data, size_t bytes, int32_t root, banyan_op **op);

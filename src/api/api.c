@@ -185,15 +185,15 @@ static banyan_status check_gather(banyan_comm *comm, const void *mine, const voi
 static banyan_status gather(banyan_comm *comm, const void *mine, void *all, const size_t *counts, banyan_op **keep) {
   banyan_status status = check_gather(comm, mine, all, counts);
   if (status != BANYAN_OK) return refuse(comm, status, keep);
-  bny_op_key key = {.collective = BNY_GATHER, .counts = counts};
+  bny_op_key key = {.collective = BNY_ALLGATHER, .counts = counts};
   return run_or_keep(comm, &key, &(bny_op_memory){.in_bytes = mine, .out_bytes = all}, keep);
 }
 
-banyan_status banyan_gather(banyan_comm *comm, const void *mine, void *all, const size_t *counts) {
+banyan_status banyan_allgather(banyan_comm *comm, const void *mine, void *all, const size_t *counts) {
   return gather(comm, mine, all, counts, NULL);
 }
 
-banyan_status banyan_gather_init(banyan_comm *comm, const void *mine, void *all, const size_t *counts, banyan_op **op) {
+banyan_status banyan_allgather_init(banyan_comm *comm, const void *mine, void *all, const size_t *counts, banyan_op **op) {
   return op ? gather(comm, mine, all, counts, op) : refuse_init(comm);
 }
 

@@ -403,7 +403,7 @@ static banyan_status gather_readiness(banyan_comm *comm, const readiness *own, r
   if (!counts) return bny_fail(BANYAN_ERR_MEMORY, "out of memory for an operation");
   for (int32_t i = 0; i < comm->nranks; i++) counts[i] = sizeof *own;
   banyan_op *op = NULL;
-  banyan_status status = bny_op_make(comm, &(bny_op_key){.collective = BNY_GATHER, .counts = counts, .on_host = true}, &op);
+  banyan_status status = bny_op_make(comm, &(bny_op_key){.collective = BNY_ALLGATHER, .counts = counts, .on_host = true}, &op);
   free(counts);
   if (status != BANYAN_OK) return status;
   bny_op_bind(op, &(bny_op_memory){.in_bytes = own, .out_bytes = all});

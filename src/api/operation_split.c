@@ -89,7 +89,7 @@ static void set_rows(banyan_op *op, const cut *how, int32_t index) {
 static size_t bytes_per_part(const banyan_op *op, size_t limit, int32_t *parts) {
   size_t largest = op->key.bytes;
   size_t share = limit;
-  if (op->key.collective == BNY_GATHER) {
+  if (op->key.collective == BNY_ALLGATHER) {
     share = limit / (size_t)op->comm->nranks;
     for (int32_t i = 0; i < op->comm->nranks; i++)
       if (op->counts[i] > largest) largest = op->counts[i];
@@ -109,7 +109,7 @@ static banyan_status set_bytes(banyan_op *op, size_t share, int32_t index) {
   banyan_comm *comm = op->comm;
   size_t nranks = (size_t)comm->nranks, from = share * (size_t)index;
   part->in_offset = part->out_offset = from;
-  if (op->key.collective != BNY_GATHER) {
+  if (op->key.collective != BNY_ALLGATHER) {
     size_t bytes = clamp(op->key.bytes, from, share);
     part->request.bytes = bytes;
     if (op->key.collective == BNY_SHIFT) {
@@ -119,7 +119,7 @@ static banyan_status set_bytes(banyan_op *op, size_t share, int32_t index) {
     return BANYAN_OK;
   }
   part->pieces = calloc(2 * nranks, sizeof *part->pieces);
-  if (!part->pieces) return bny_fail(BANYAN_ERR_MEMORY, "out of memory for a gather in parts");
+  if (!part->pieces) return bny_fail(BANYAN_ERR_MEMORY, "out of memory for an allgather in parts");
   size_t *counts = part->pieces, *offsets = part->pieces + nranks, begin = 0;
   for (size_t r = 0; r < nranks; begin += op->counts[r], r++) {
     counts[r] = clamp(op->counts[r], from, share);

@@ -20,7 +20,7 @@ static uint64_t payload_bytes(const bny_request *request) {
     uint64_t row = 8 + (uint64_t)request->value_dim * bny_wire_formats[request->wire].element_bytes;
     return (uint64_t)request->tokens * (uint64_t)request->heads * row;
   }
-  if (request->collective == BNY_GATHER) {
+  if (request->collective == BNY_ALLGATHER) {
     bytes = 0;
     for (int32_t rank = 0; rank < request->nranks; rank++) bytes += request->counts[rank];
   }
@@ -70,7 +70,7 @@ static void set_unit_bytes(bny_unit_shape *shape, int32_t protocol, int32_t pack
 static banyan_status shape_of_bytes(const bny_request *request, int32_t protocol, bny_unit_shape *shape) {
   uint64_t whole = request->bytes;
   if (request->collective == BNY_SHIFT) whole *= (uint64_t)request->nranks;
-  else if (request->collective == BNY_GATHER) whole = payload_bytes(request);
+  else if (request->collective == BNY_ALLGATHER) whole = payload_bytes(request);
   int32_t rounds = whole <= BYTES_FEW ? BYTES_PACKETS_FEW : BYTES_PACKETS_MANY;
   static const int32_t words[BNY_PROTOCOL_COUNT] = {32, 96, 120, 128}; /* of 32 packets */
   int32_t bytes = request->collective == BNY_BARRIER ? 4 : 4 * words[protocol] * rounds;

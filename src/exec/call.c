@@ -8,7 +8,7 @@
 #include "base/status.h"
 
 /* In the order of bny_collective, and one more. */
-static const char *const collective_names[] = {"combine", "gather", "shift", "broadcast", "barrier",
+static const char *const collective_names[] = {"combine", "allgather", "shift", "broadcast", "barrier",
                                                "combine within a kernel"};
 enum { COMBINE_WITHIN_KERNEL = BNY_BARRIER + 1 };
 static const char *const phase_names[] = {"first call of this shape", "repeated call of this shape", "connecting"};

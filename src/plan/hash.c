@@ -36,7 +36,7 @@ uint64_t bny_request_hash(const bny_request *request, const char *algorithm) {
   hash = add_int(hash, request->wire);
   hash = add_int(hash, request->scatter);
   hash = add_int(hash, request->order);
-  if (request->collective == BNY_GATHER && request->counts)
+  if (request->collective == BNY_ALLGATHER && request->counts)
     for (int32_t rank = 0; rank < request->nranks; rank++) hash = add(hash, request->counts[rank]);
   hash = add(hash, request->bytes);
   hash = add_int(hash, request->root);

@@ -22,7 +22,7 @@ libbanyan_core_la_SOURCES += \
   %D%/algorithms/algorithms.def \
   %D%/algorithms/dissemination.c \
   %D%/algorithms/levels.c \
-  %D%/algorithms/levels_gather.c \
+  %D%/algorithms/levels_allgather.c \
   %D%/algorithms/levels_leaders.c \
   %D%/algorithms/levels_scatter.c \
   %D%/algorithms/oneshot.c \

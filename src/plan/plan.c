@@ -32,8 +32,8 @@ static banyan_status check_combine(const bny_request *request) {
 
 static banyan_status check_bytes(const bny_request *request) {
   double bytes = (double)request->bytes * request->nranks;
-  if (request->collective == BNY_GATHER) {
-    if (!request->counts) return bny_fail(BANYAN_ERR_ARGUMENT, "plan: a gather without counts");
+  if (request->collective == BNY_ALLGATHER) {
+    if (!request->counts) return bny_fail(BANYAN_ERR_ARGUMENT, "plan: an allgather without counts");
     bytes = 0;
     for (int32_t rank = 0; rank < request->nranks; rank++) bytes += (double)request->counts[rank];
   }

@@ -30,7 +30,7 @@
 
 typedef enum bny_collective {
   BNY_COMBINE,
-  BNY_GATHER,    /* all-gather; ranges of bytes of the concatenated result */
+  BNY_ALLGATHER, /* ranges of bytes of the concatenated result */
   BNY_SHIFT,     /* likewise: rank r's input is bytes [r * bytes, (r + 1) * bytes) of an imagined whole */
   BNY_BROADCAST, /* bytes [0, bytes) */
   BNY_BARRIER    /* slices are empty */

@@ -9,7 +9,7 @@ typedef struct page {
   size_t bytes, length;
 } page;
 
-static const char *const collective_names[] = {"combine", "gather", "shift", "broadcast", "barrier"};
+static const char *const collective_names[] = {"combine", "allgather", "shift", "broadcast", "barrier"};
 
 /* Prints "tokens 0+4 heads 8+2" for tokens 0 to 3 of heads 8 and 9, or "bytes 128+64". */
 static void print_slice(page *sheet, const bny_plan *plan, const bny_slice *slice) {

@@ -38,7 +38,7 @@ _Static_assert(sizeof bny_algorithms / sizeof bny_algorithms[0] <= BNY_CANDIDATE
 
 enum { REASON_BYTES = 2048 };
 
-static const char *const collective_names[] = {"combine", "gather", "shift", "broadcast", "barrier"};
+static const char *const collective_names[] = {"combine", "allgather", "shift", "broadcast", "barrier"};
 
 /* The number of ranks that a group below `level` holds: that of the largest groups; 1 below level 0. */
 static double reach(const bny_levels *levels, int32_t level) {

@@ -21,7 +21,7 @@ bny_slice bny_slice_whole(const bny_request *request) {
     return (bny_slice){
         .token0 = request->token0, .tokens = request->tokens, .head0 = request->head0, .heads = request->heads};
   size_t bytes = 0;
-  if (request->collective == BNY_GATHER) {
+  if (request->collective == BNY_ALLGATHER) {
     for (int32_t rank = 0; rank < request->nranks; rank++) bytes += request->counts[rank];
   } else if (request->collective == BNY_SHIFT) {
     bytes = request->bytes * (size_t)request->nranks;
@@ -34,7 +34,7 @@ bny_slice bny_slice_whole(const bny_request *request) {
 bny_slice bny_slice_input(const bny_request *request, int32_t rank) {
   switch (request->collective) {
   case BNY_COMBINE: return bny_slice_whole(request);
-  case BNY_GATHER: {
+  case BNY_ALLGATHER: {
     size_t byte0 = 0;
     for (int32_t before = 0; before < rank; before++) byte0 += request->counts[before];
     return slice_of_bytes(byte0, request->counts[rank]);

@@ -74,8 +74,8 @@ START_TEST(bytes_without_memory) {
   banyan_comm *comm = lone_comm(NULL);
   char bytes[16] = {0};
   const size_t count = 4;
-  ck_assert_int_eq(banyan_gather(comm, bytes, bytes, &count), BANYAN_OK);
-  ck_assert_int_eq(banyan_gather(comm, bytes + 4, bytes, &count), BANYAN_OK);
+  ck_assert_int_eq(banyan_allgather(comm, bytes, bytes, &count), BANYAN_OK);
+  ck_assert_int_eq(banyan_allgather(comm, bytes + 4, bytes, &count), BANYAN_OK);
   ck_assert_int_eq(banyan_shift(comm, bytes, bytes + 8, 8, -2000000000), BANYAN_OK);
   ck_assert_int_eq(banyan_shift(comm, NULL, NULL, 0, 1), BANYAN_OK);
   ck_assert_int_eq(banyan_broadcast(comm, NULL, 0, 0), BANYAN_OK);

@@ -36,7 +36,7 @@ static banyan_status make_call(world_rank *self, call call, buffers *buffers, si
   size_t counts[RANKS] = {SHORT, bytes, LONG};
   if (call == SHIFT) return banyan_shift(self->comm, buffers->from, buffers->to, bytes, 1);
   if (call == BROADCAST) return banyan_broadcast(self->comm, buffers->from, bytes, 1);
-  return banyan_gather(self->comm, buffers->from, buffers->to, counts);
+  return banyan_allgather(self->comm, buffers->from, buffers->to, counts);
 }
 
 static void fill(world_rank *self, buffers *buffers) {
@@ -91,13 +91,13 @@ static void ask_too_much(world_rank *self) {
                      banyan_status_string(status)))
       return;
     size_t counts[RANKS] = {1, (size_t)1 << shift, 1};
-    status = banyan_gather(self->comm, &byte, all, counts);
+    status = banyan_allgather(self->comm, &byte, all, counts);
     if (!world_check(self, status != BANYAN_OK && status < BANYAN_ERR_TIMEOUT, "a count of 2^%d: %s", shift,
                      banyan_status_string(status)))
       return;
   }
   size_t wraps[RANKS] = {SIZE_MAX / 2, SIZE_MAX / 2, 3};
-  if (!world_check(self, banyan_gather(self->comm, &byte, all, wraps) == BANYAN_ERR_ARGUMENT, "counts that wrap")) return;
+  if (!world_check(self, banyan_allgather(self->comm, &byte, all, wraps) == BANYAN_ERR_ARGUMENT, "counts that wrap")) return;
   world_ok(self, banyan_barrier(self->comm), "the communicator remains usable");
 }
 

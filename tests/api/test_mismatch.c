@@ -93,8 +93,8 @@ static banyan_status make_call(world_rank *self, const call *call, buffers *buff
   for (int32_t i = 0; i < self->nranks; i++) counts[i] = bytes;
   switch (call->kind) {
   case GATHER:
-    if (!init) return banyan_gather(self->comm, buffers->bytes, buffers->more, counts);
-    status = banyan_gather_init(self->comm, buffers->bytes, buffers->more, counts, &op);
+    if (!init) return banyan_allgather(self->comm, buffers->bytes, buffers->more, counts);
+    status = banyan_allgather_init(self->comm, buffers->bytes, buffers->more, counts, &op);
     break;
   case SHIFT:
     if (!init) return banyan_shift(self->comm, buffers->bytes, buffers->more, bytes, call->root);

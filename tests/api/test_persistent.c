@@ -113,7 +113,7 @@ static bool init_several(world_rank *self, several *s) {
   describe(&s->data, &in, &out);
   banyan_combine_desc desc = desc_of(TOKENS, NULL);
   return world_ok(self, banyan_combine_init(self->comm, &desc, &in, &out, &s->ops[0]), "combine_init") &&
-         world_ok(self, banyan_gather_init(self->comm, s->mine, s->all, counts, &s->ops[1]), "gather_init") &&
+         world_ok(self, banyan_allgather_init(self->comm, s->mine, s->all, counts, &s->ops[1]), "gather_init") &&
          world_ok(self, banyan_shift_init(self->comm, s->send, s->receive, sizeof s->send, 1, &s->ops[2]), "shift_init") &&
          world_ok(self, banyan_broadcast_init(self->comm, s->note, sizeof s->note, self->nranks - 1, &s->ops[3]),
                   "broadcast_init") &&

@@ -65,7 +65,7 @@ static void gather_rounds(world_rank *self) {
     bool in_place = round % 2;
     unsigned char *from = in_place ? all + before : mine;
     fill(from, counts[self->rank], self->rank, round);
-    bool good = world_ok(self, banyan_gather(self->comm, from, all, counts), "gather");
+    bool good = world_ok(self, banyan_allgather(self->comm, from, all, counts), "gather");
     const unsigned char *at = all;
     for (int32_t r = 0; r < self->nranks && good; at += counts[r], r++) good = holds(self, at, counts[r], r, round, "gather");
     good = good && guarded(self, all, total, "gather");

@@ -171,7 +171,7 @@ static void decode_and_more(world_rank *self) {
   size_t counts[RANKS] = {8, 8, 8, 8};
   char all[8 * RANKS], mine[8] = "";
   if (!decode(self, self->comm, ROUNDS)) return;
-  if (!world_ok(self, banyan_gather(self->comm, mine, all, counts), "gather")) return;
+  if (!world_ok(self, banyan_allgather(self->comm, mine, all, counts), "gather")) return;
   world_ok(self, banyan_barrier(self->comm), "barrier");
 }
 
@@ -213,7 +213,7 @@ START_TEST(every_rank_has_its_events) {
     check_decoding(r, ROUNDS);
     snprintf(name, sizeof name, "trace.%d", r);
     trace *trace = load(name, r);
-    ck_assert_int_eq(count_named(trace, "operation", "gather"), 1);
+    ck_assert_int_eq(count_named(trace, "operation", "allgather"), 1);
     ck_assert_int_eq(count_named(trace, "operation", "barrier"), 1);
     unload(trace);
   }

@@ -143,7 +143,7 @@ static banyan_status call(world_rank *self, const move *move) {
   case SHIFT: return banyan_shift(self->comm, mine, out, move->bytes, move->distance);
   case BROADCAST: return banyan_broadcast(self->comm, out, move->bytes, move->root);
   case BARRIER: return banyan_barrier(self->comm);
-  default: return banyan_gather(self->comm, mine, out, move->counts);
+  default: return banyan_allgather(self->comm, mine, out, move->counts);
   }
 }
 
@@ -153,7 +153,7 @@ static banyan_status init(world_rank *self, const move *move, banyan_op **op) {
   case SHIFT: return banyan_shift_init(self->comm, mine, out, move->bytes, move->distance, op);
   case BROADCAST: return banyan_broadcast_init(self->comm, out, move->bytes, move->root, op);
   case BARRIER: return banyan_barrier_init(self->comm, op);
-  default: return banyan_gather_init(self->comm, mine, out, move->counts, op);
+  default: return banyan_allgather_init(self->comm, mine, out, move->counts, op);
   }
 }
 

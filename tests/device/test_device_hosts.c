@@ -353,7 +353,7 @@ static void use_both(device_hosts_rank *self, const device_hosts_task *task) {
         !world_ok(self->world, banyan_start(op), "start"))
       return;
     banyan_op_free(op);
-    if (!world_ok(self->world, banyan_gather(comm, mine, all, counts), "gather")) return;
+    if (!world_ok(self->world, banyan_allgather(comm, mine, all, counts), "gather")) return;
     for (int32_t i = 0; i < self->world->nranks; i++)
       world_check(self->world, all[i * (int32_t)sizeof mine + 7] == i, "a gather beside devices");
   }

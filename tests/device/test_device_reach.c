@@ -84,8 +84,8 @@ static void check_others(world_rank *self, const memories *memories) {
   float *local = memories->local, *plain = (float *)(uintptr_t)memories->plain;
   size_t counts[1] = {64};
   banyan_op *op = NULL;
-  expect(self, banyan_gather_init(self->comm, plain, local, counts, &op), &op, "mine is plain");
-  expect(self, banyan_gather_init(self->comm, local, plain, counts, &op), &op, "all is plain");
+  expect(self, banyan_allgather_init(self->comm, plain, local, counts, &op), &op, "mine is plain");
+  expect(self, banyan_allgather_init(self->comm, local, plain, counts, &op), &op, "all is plain");
   expect(self, banyan_shift_init(self->comm, plain, local, 64, 0, &op), &op, "send is plain");
   expect(self, banyan_shift_init(self->comm, local, plain, 64, 0, &op), &op, "receive is plain");
   expect(self, banyan_broadcast_init(self->comm, plain, 64, 0, &op), &op, "data is plain");

@@ -68,7 +68,7 @@ void set_pieces(trial *made, world_random *random) {
 
 void choose(trial *made, world_random *random, int32_t nranks) {
   bny_request *request = &made->request;
-  const bny_collective kinds[] = {BNY_GATHER, BNY_GATHER, BNY_BROADCAST, BNY_SHIFT};
+  const bny_collective kinds[] = {BNY_ALLGATHER, BNY_ALLGATHER, BNY_BROADCAST, BNY_SHIFT};
   bny_plan *plan = nullptr;
   do {
     *request = {};
@@ -81,7 +81,7 @@ void choose(trial *made, world_random *random, int32_t nranks) {
     request->outbox_bytes = static_cast<size_t>(1) << 30;
     request->slots_max = 1 << 16;
     made->counts.assign(static_cast<size_t>(nranks), 0);
-    if (request->collective == BNY_GATHER) {
+    if (request->collective == BNY_ALLGATHER) {
       for (size_t &count : made->counts) count = size_of(random);
       request->counts = made->counts.data();
     } else {
@@ -92,7 +92,7 @@ void choose(trial *made, world_random *random, int32_t nranks) {
   } while (bny_plan_make(request, 0, &plan) != BANYAN_OK);
   bny_plan_free(plan);
   made->settings.protocol = random_below(random, BNY_PROTOCOL_COUNT);
-  if (request->collective == BNY_GATHER) set_pieces(made, random);
+  if (request->collective == BNY_ALLGATHER) set_pieces(made, random);
 }
 
 /* Sets each rank's input and expected output, as byte0 and count of the whole. */
@@ -101,7 +101,7 @@ void set_rank(trial *made, world_random *random, size_t rank) {
   size_t ranks = static_cast<size_t>(request.nranks), before = 0;
   for (size_t r = 0; r < rank; r++) before += made->counts[r];
   size_t from = (rank + ranks - static_cast<size_t>(request.distance)) % ranks;
-  if (request.collective == BNY_GATHER) {
+  if (request.collective == BNY_ALLGATHER) {
     made->in[rank].make(random, made->counts[rank]);
     made->out[rank].make(random, made->offsets.back() + made->counts.back());
     made->in_byte0.push_back(before);

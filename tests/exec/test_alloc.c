@@ -102,7 +102,7 @@ static bool none_counted(world_rank *self, const char *what, int variant) {
 
 static bool make_ops(world_rank *self, data *data, banyan_op **ops) {
   return world_ok(self, banyan_combine_init(self->comm, &data->desc, &data->in_partial, &data->out_partial, &ops[0]), "init") &&
-         world_ok(self, banyan_gather_init(self->comm, data->mine, data->all, data->counts, &ops[1]), "init") &&
+         world_ok(self, banyan_allgather_init(self->comm, data->mine, data->all, data->counts, &ops[1]), "init") &&
          world_ok(self, banyan_shift_init(self->comm, data->mine, data->all, BYTES, 1, &ops[2]), "init") &&
          world_ok(self, banyan_broadcast_init(self->comm, data->mine, BYTES, 0, &ops[3]), "init") &&
          world_ok(self, banyan_barrier_init(self->comm, &ops[4]), "init");
@@ -137,7 +137,7 @@ static void run_persistent(world_rank *self) {
 
 static bool call_all(world_rank *self, data *data) {
   return world_ok(self, banyan_combine(self->comm, &data->desc, &data->in_partial, &data->out_partial), "combine") &&
-         world_ok(self, banyan_gather(self->comm, data->mine, data->all, data->counts), "gather") &&
+         world_ok(self, banyan_allgather(self->comm, data->mine, data->all, data->counts), "gather") &&
          world_ok(self, banyan_shift(self->comm, data->mine, data->all, BYTES, -1), "shift") &&
          world_ok(self, banyan_broadcast(self->comm, data->mine, BYTES, 0), "broadcast") &&
          world_ok(self, banyan_barrier(self->comm), "barrier");

@@ -39,7 +39,7 @@ static banyan_status combine_init(world_rank *self, buffers *buffers, bool wrong
 static banyan_status gather(world_rank *self, buffers *buffers, bool wrong) {
   size_t counts[WORLD_RANKS_MAX];
   for (int32_t i = 0; i < self->nranks; i++) counts[i] = 7;
-  return banyan_gather(self->comm, buffers->bytes, wrong ? NULL : buffers->more, counts);
+  return banyan_allgather(self->comm, buffers->bytes, wrong ? NULL : buffers->more, counts);
 }
 
 static banyan_status barrier_init(world_rank *self, bool wrong) {

@@ -165,7 +165,7 @@ static banyan_status move_bytes(const group *group, memory *memory, uint64_t ope
   switch (mix(operation, 17) % 4) {
   case 0:
     for (int32_t i = 0; i < n; i++) counts[i] = bytes;
-    status = banyan_gather(group->comm, memory->mine, memory->all, counts);
+    status = banyan_allgather(group->comm, memory->mine, memory->all, counts);
     for (int32_t i = 0; i < n && status == BANYAN_OK; i++)
       check_bytes(memory->all + (size_t)i * bytes, bytes, seed_of(operation, group->members[i]), "gather", operation);
     return status;

@@ -48,7 +48,7 @@ static bool combine(device_rank *self, void *opaque) {
   } else {
     const size_t bytes = floats_of(work->tokens) / RANKS * sizeof(float), counts[RANKS] = {bytes, bytes};
     banyan_comm_set_stream(self->comm, self->all->streams[self->rank]);
-    status = banyan_gather(self->comm, work->in[self->rank], work->out[self->rank], counts);
+    status = banyan_allgather(self->comm, work->in[self->rank], work->out[self->rank], counts);
   }
   return status == BANYAN_OK || tool_error_banyan(&self->error, status, "combine");
 }

@@ -133,7 +133,7 @@ START_TEST(test_bytes_proved) {
   uint64_t random = UINT64_C(0xff51afd7ed558ccd) ^ (uint64_t)nranks;
   size_t counts[RANKS_MAX];
   for (int round = 0; round < 6; round++) {
-    bny_request request = request_of(BNY_GATHER, nranks, gathers[round % 3]);
+    bny_request request = request_of(BNY_ALLGATHER, nranks, gathers[round % 3]);
     for (int32_t rank = 0; rank < nranks; rank++)
       counts[rank] = random_below(&random, 3) ? (size_t)random_below(&random, 300) : 0;
     request.counts = counts;
@@ -352,7 +352,7 @@ START_TEST(test_hash) {
   CHANGED(cost.switch_ns, 1)
   CHANGED(outbox_bytes, 12345)
   CHANGED(slots_max, 12345)
-  base.collective = BNY_GATHER;
+  base.collective = BNY_ALLGATHER;
   base.counts = counts;
   hashes[count++] = bny_request_hash(&base, "oneshot");
   counts[1] = 7;
@@ -384,7 +384,7 @@ START_TEST(test_refused) {
   REFUSED(request.wire = BNY_WIRE_COUNT)
   REFUSED(request.scatter = (banyan_scatter)9)
   REFUSED(request.collective = (bny_collective)9)
-  REFUSED(request.collective = BNY_GATHER)
+  REFUSED(request.collective = BNY_ALLGATHER)
   REFUSED(request.collective = BNY_BROADCAST; request.root = 5)
   REFUSED(request.collective = BNY_SHIFT; request.distance = 3)
 #undef REFUSED

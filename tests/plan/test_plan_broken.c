@@ -174,7 +174,7 @@ static void skip_a_round(bny_plan **plans) {
 
 START_TEST(test_bytes_and_barrier) {
   size_t counts[3] = {64, 64, 64};
-  bny_request gather = request_of(BNY_GATHER, 3, "oneshot"), shift = request_of(BNY_SHIFT, 3, NULL);
+  bny_request gather = request_of(BNY_ALLGATHER, 3, "oneshot"), shift = request_of(BNY_SHIFT, 3, NULL);
   bny_request five = barrier(), four = request_of(BNY_BARRIER, 4, NULL);
   gather.counts = counts;
   shift.bytes = 64;

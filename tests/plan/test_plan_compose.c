@@ -126,7 +126,7 @@ START_TEST(test_gather_proved) {
   uint64_t random = UINT64_C(0xa0761d6478bd642f) ^ (uint64_t)nranks;
   for (int repeat = 0; repeat < 30; repeat++) {
     bny_levels *levels = random_levels(&random, nranks);
-    bny_request request = request_of(BNY_GATHER, nranks, levels->nlevels > 1 ? "levels" : NULL);
+    bny_request request = request_of(BNY_ALLGATHER, nranks, levels->nlevels > 1 ? "levels" : NULL);
     for (int32_t rank = 0; rank < nranks; rank++)
       counts[rank] = random_below(&random, 3) ? (size_t)random_below(&random, 300) : 0;
     request.counts = counts;

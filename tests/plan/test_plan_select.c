@@ -126,9 +126,9 @@ START_TEST(test_names_refused) {
   request.algorithm = "recursive_doubling";
   request.scatter = BANYAN_SCATTER_HEADS;
   refused(&request, BANYAN_ERR_ARGUMENT, "for scatter none");
-  request = request_of(BNY_GATHER, 2, "tree");
+  request = request_of(BNY_ALLGATHER, 2, "tree");
   request.counts = counts;
-  refused(&request, BANYAN_ERR_ARGUMENT, "cannot serve this gather");
+  refused(&request, BANYAN_ERR_ARGUMENT, "cannot serve this allgather");
   refused(&request, BANYAN_ERR_ARGUMENT, "oneshot, recursive, ring");
   request = request_of(BNY_BARRIER, 2, "oneshot");
   refused(&request, BANYAN_ERR_ARGUMENT, "cannot serve this barrier");
@@ -175,7 +175,7 @@ START_TEST(test_other_collectives) {
   request = request_of(BNY_SHIFT, 8, NULL);
   request.bytes = 64;
   ck_assert_str_eq(chosen(&request), "oneshot");
-  request = request_of(BNY_GATHER, 4, NULL);
+  request = request_of(BNY_ALLGATHER, 4, NULL);
   request.counts = counts;
   ck_assert_str_eq(chosen(&request), "oneshot");
   request = request_of(BNY_BROADCAST, 8, NULL);

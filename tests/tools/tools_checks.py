@@ -112,9 +112,9 @@ class Options(Tools):
             done = self.expect(run(DECODE, *options.split()), 2)
             self.assertEqual(done.stdout, "", options)
             self.assertIn("usage:", done.stderr)
-        perf = ("", "combine gather", "allreduce", "combine --sizes", "combine --sizes 0", "combine --sizes 1,,2",
+        perf = ("", "combine allgather", "allreduce", "combine --sizes", "combine --sizes 0", "combine --sizes 1,,2",
                 "combine --sizes 5X", "combine --against nccl", "combine --scatter heads --against mpi",
-                "gather --heads 3", "barrier --wire f16", "combine --batch 2 --sizes 520", "combine --iterations 0",
+                "allgather --heads 3", "barrier --wire f16", "combine --batch 2 --sizes 520", "combine --iterations 0",
                 "combine --against mpi")
         for options in perf:
             done = self.expect(run(PERF, *options.split()), 2)
@@ -345,7 +345,7 @@ class Perf(Tools):
                 self.assertEqual([row["rows"] for row in rows], [35])
 
     def test_other_collectives(self):
-        for collective in "gather", "shift", "broadcast":
+        for collective in "allgather", "shift", "broadcast":
             rows = self.rows(run(PERF, collective, "--ranks", "3", "--sizes", "1,77,4K", "--iterations", "5", "--json"))
             self.assertEqual([row["bytes"] for row in rows], [1, 77, 4096])
         self.assertEqual(len(self.rows(run(PERF, "barrier", "--ranks", "3", "--iterations", "5", "--json"))), 1)

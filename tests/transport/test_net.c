@@ -200,7 +200,7 @@ static void move_bytes(world_rank *self) {
     unsigned char *mine = malloc(bytes + 1), *all = malloc((size_t)n * bytes + 1);
     for (int32_t i = 0; i < n; i++) counts[i] = bytes;
     for (size_t i = 0; i < bytes; i++) mine[i] = byte_of(r, i);
-    bool good = world_ok(self, banyan_gather(self->comm, mine, all, counts), "gather");
+    bool good = world_ok(self, banyan_allgather(self->comm, mine, all, counts), "gather");
     for (int32_t i = 0; i < n && good; i++)
       good = world_check(self, holds(all + (size_t)i * bytes, i, bytes), "gather of %zu bytes from rank %d", bytes, i);
     good = good && world_ok(self, banyan_shift(self->comm, mine, all, bytes, 1), "shift") &&

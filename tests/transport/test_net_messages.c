@@ -52,7 +52,7 @@ static banyan_status gather(world_rank *self, int round) {
   unsigned char mine[BYTES], all[RANKS * BYTES];
   size_t counts[RANKS] = {BYTES, BYTES, BYTES};
   memset(mine, self->rank * 20 + round, sizeof mine);
-  banyan_status status = banyan_gather(self->comm, mine, all, counts);
+  banyan_status status = banyan_allgather(self->comm, mine, all, counts);
   for (int i = 0; status == BANYAN_OK && i < RANKS * BYTES; i++)
     if (!world_check(self, all[i] == i / BYTES * 20 + round, "round %d: byte %d is %d", round, i, all[i])) break;
   return status;

@@ -105,7 +105,7 @@ static bool move_bytes(world_rank *self, size_t bytes, int round) {
   for (int32_t i = 0; i < self->nranks; i++) total += counts[i] = bytes * (size_t)((i + round) % 3);
   unsigned char *mine = malloc(3 * bytes + 1), *all = malloc(total + 1), *other = malloc(bytes + 1);
   memset(mine, round + self->rank, 3 * bytes + 1);
-  bool good = world_ok(self, banyan_gather(self->comm, mine, all, counts), "gather");
+  bool good = world_ok(self, banyan_allgather(self->comm, mine, all, counts), "gather");
   const unsigned char *at = all;
   for (int32_t i = 0; i < self->nranks && good; at += counts[i], i++)
     good = world_check(self, all_are(at, counts[i], round + i), "gather of %zu bytes is wrong", counts[i]);

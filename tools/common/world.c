@@ -167,7 +167,7 @@ bool tool_world_gather(const tool_world *world, const void *mine, size_t bytes, 
   for (int32_t r = 0; r < world->nranks; r++) {
     counts[r] = bytes;
   }
-  banyan_status status = banyan_gather(world->comm, mine, all, counts);
+  banyan_status status = banyan_allgather(world->comm, mine, all, counts);
   free(counts);
   return status == BANYAN_OK || tool_error_banyan(error, status, "exchange of results");
 }

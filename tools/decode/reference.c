@@ -152,7 +152,7 @@ static bool gather_rows(const tool_world *world, const reference_work *work, dou
     banyan_split(work->problem->batch * work->problem->heads, world->nranks, r, &first, &number);
     counts[r] = (size_t)number * (size_t)work->problem->head_dim * sizeof *all;
   }
-  banyan_status status = banyan_gather(world->comm, work->out, all, counts);
+  banyan_status status = banyan_allgather(world->comm, work->out, all, counts);
   free(counts);
   return status == BANYAN_OK || tool_error_banyan(error, status, "collecting the reference");
 }

@@ -47,7 +47,7 @@ static void check_bytes(void *opaque, uint32_t key, perf_errors *errors) {
   const perf_case *perf = state->perf;
   int32_t rank = perf->world->rank, nranks = perf->world->nranks;
   size_t wrong = 0;
-  if (perf->collective == PERF_GATHER) {
+  if (perf->collective == PERF_ALLGATHER) {
     for (int32_t r = 0; r < nranks; r++) {
       wrong += perf_bytes_check((char *)state->output + (size_t)r * perf->bytes, perf->bytes, key, r);
     }
@@ -78,7 +78,7 @@ static void destroy(void *opaque) {
 
 static bool allocate(banyan_state *state) {
   const perf_case *perf = state->perf;
-  size_t output = perf->collective == PERF_GATHER ? (size_t)perf->world->nranks * perf->bytes : perf->bytes;
+  size_t output = perf->collective == PERF_ALLGATHER ? (size_t)perf->world->nranks * perf->bytes : perf->bytes;
   state->input = tool_allocate(perf->bytes);
   state->output = state->input;
   if (perf->collective != PERF_BROADCAST && perf->collective != PERF_BARRIER) {
@@ -126,7 +126,7 @@ static banyan_status plan(banyan_state *state) {
   for (int32_t r = 0; r < perf->world->nranks; r++) {
     counts[r] = perf->bytes;
   }
-  banyan_status status = banyan_gather_init(comm, state->input, state->output, counts, &state->op);
+  banyan_status status = banyan_allgather_init(comm, state->input, state->output, counts, &state->op);
   free(counts);
   return status;
 }

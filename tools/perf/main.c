@@ -31,7 +31,7 @@ static const char usage[] =
     "usage: " PROGRAM " combine [--ranks N] [--batch B --heads H] [--head-dim D]\n"
     "                   [--scatter none|root|heads|tokens] [--order plan|canonical] [--algorithm NAME]\n"
     "                   [--wire f32|bf16|f16] [--sizes LIST] [--against mpi] [--device cuda] [--in-a-row] [--json]\n"
-    "       " PROGRAM " gather|shift|broadcast|barrier [--ranks N] [--sizes LIST] [--in-a-row] [--json]\n";
+    "       " PROGRAM " allgather|shift|broadcast|barrier [--ranks N] [--sizes LIST] [--in-a-row] [--json]\n";
 
 static const char help[] =
     "\n"
@@ -171,7 +171,7 @@ static bool parse_option(int code, arguments *a, tool_error *error) {
 
 static bool parse_collective(int argc, char **argv, arguments *a, tool_error *error) {
   if (optind != argc - 1) {
-    return tool_error_set(error, "name one collective: combine, gather, shift, broadcast or barrier");
+    return tool_error_set(error, "name one collective: combine, allgather, shift, broadcast or barrier");
   }
   for (int c = PERF_COMBINE; c <= PERF_BARRIER; c++) {
     if (strcmp(argv[optind], perf_collective_name((perf_collective)c)) == 0) {
@@ -179,7 +179,7 @@ static bool parse_collective(int argc, char **argv, arguments *a, tool_error *er
       return true;
     }
   }
-  return tool_error_set(error, "%.60s: not one of combine, gather, shift, broadcast, barrier", argv[optind]);
+  return tool_error_set(error, "%.60s: not one of combine, allgather, shift, broadcast, barrier", argv[optind]);
 }
 
 static bool complete_for_device(const arguments *a, tool_error *error) {

@@ -11,7 +11,7 @@
 #include "tools/common/util.h"
 #include "tools/common/world.h"
 
-typedef enum perf_collective { PERF_COMBINE, PERF_GATHER, PERF_SHIFT, PERF_BROADCAST, PERF_BARRIER } perf_collective;
+typedef enum perf_collective { PERF_COMBINE, PERF_ALLGATHER, PERF_SHIFT, PERF_BROADCAST, PERF_BARRIER } perf_collective;
 
 typedef struct perf_case {
   const tool_world *world;

@@ -9,7 +9,7 @@
 #include <string.h>
 #include <unistd.h>
 
-static const char *const collective_names[] = {"combine", "gather", "shift", "broadcast", "barrier"};
+static const char *const collective_names[] = {"combine", "allgather", "shift", "broadcast", "barrier"};
 
 const char *perf_collective_name(perf_collective collective) { return collective_names[collective]; }
 

@@ -80,7 +80,7 @@ const char *plan_ranks_link(const plan_ranks *ranks, int32_t level) {
 
 /* ---- shapes ------------------------------------------------------------------------------------------------------ */
 
-static const char *const collective_names[] = {"combine", "gather", "shift", "broadcast", "barrier"};
+static const char *const collective_names[] = {"combine", "allgather", "shift", "broadcast", "barrier"};
 enum { COLLECTIVES = sizeof collective_names / sizeof collective_names[0] };
 
 const char *plan_collective_name(bny_collective collective) { return collective_names[collective]; }
@@ -156,7 +156,7 @@ bool plan_request_make(const plan_ranks *ranks, const plan_shape *shape, bny_req
     made.order = shape->order;
     made.root = shape->scatter == BANYAN_SCATTER_ROOT ? shape->root : 0;
     break;
-  case BNY_GATHER:
+  case BNY_ALLGATHER:
     counts = malloc((size_t)ranks->nranks * sizeof *counts);
     if (counts == NULL) {
       return tool_error_set(error, "out of memory");

@@ -48,7 +48,7 @@ static const char help[] =
     "  --ranks N           N alike ranks of one host instead\n"
     "  --levels LIST       with --ranks: groups of so many ranks, then so many of those, such as 4,8\n"
     "\n"
-    "  --collective NAME   combine, gather, shift, broadcast or barrier; default combine\n"
+    "  --collective NAME   combine, allgather, shift, broadcast or barrier; default combine\n"
     "  --tokens T, --heads H  combine: rows of a partial; default 1 and 32\n"
     "  --bytes BYTES       what each rank gives, with K, M or G (1024 based). combine: whole rows of --heads heads\n"
     "  --head-dim D        combine: values of a row; default 128\n"
@@ -147,7 +147,7 @@ static bool parse_shape_option(int code, arguments *a, tool_error *error) {
   switch (code) {
   case OPT_COLLECTIVE:
     return plan_collective_parse(optarg, &shape->collective) ||
-           tool_error_set(error, "--collective %.60s: not one of combine, gather, shift, broadcast, barrier", optarg);
+           tool_error_set(error, "--collective %.60s: not one of combine, allgather, shift, broadcast, barrier", optarg);
   case OPT_BYTES: return parse_bytes("bytes", (size_t)1 << 30, &a->bytes, error);
   case OPT_ALGORITHM: shape->algorithm = optarg; return true;
   case OPT_ROOT: return tool_option_int("root", optarg, 0, PLAN_RANKS_MAX - 1, &shape->root, error);

@@ -194,7 +194,7 @@ static void build(bny_builder *builder) {
     else
       combine_none(builder);
     break;
-  case BNY_GATHER: gather(builder); break;
+  case BNY_ALLGATHER: gather(builder); break;
   case BNY_SHIFT: shift(builder); break;
   case BNY_BROADCAST: broadcast(builder); break;
   case BNY_BARRIER: break;
@@ -237,7 +237,7 @@ static void estimate(const bny_request *request, bny_estimate *estimate) {
   estimate->slots = 1;
   switch (request->collective) {
   case BNY_COMBINE: estimate_combine(request, estimate); return;
-  case BNY_GATHER:
+  case BNY_ALLGATHER:
     largest = 0;
     for (int32_t rank = 0; rank < p; rank++)
       largest = request->counts[rank] > largest ? request->counts[rank] : largest;

@@ -15,8 +15,8 @@ static const char *refuse(const bny_request *request) {
   switch (request->collective) {
   case BNY_COMBINE:
     return request->scatter == BANYAN_SCATTER_NONE ? NULL : "doubling gives all rows to all ranks: for scatter none";
-  case BNY_GATHER: return NULL;
-  default: return "it serves combine and gather";
+  case BNY_ALLGATHER: return NULL;
+  default: return "it serves combine and allgather";
   }
 }
 
@@ -105,7 +105,7 @@ static void estimate(const bny_request *request, bny_estimate *estimate) {
   int32_t levels = bny_log2_ceil(request->nranks);
   estimate->rounds = levels;
   estimate->pattern = BNY_PATTERN_DOUBLING;
-  if (request->collective == BNY_GATHER) {
+  if (request->collective == BNY_ALLGATHER) {
     estimate_gather(request, estimate);
     return;
   }

@@ -12,8 +12,8 @@
 static const char *refuse(const bny_request *request) {
   switch (request->collective) {
   case BNY_COMBINE:
-  case BNY_GATHER: return NULL;
-  default: return "it serves combine and gather";
+  case BNY_ALLGATHER: return NULL;
+  default: return "it serves combine and allgather";
   }
 }
 
@@ -77,7 +77,7 @@ static void combine(bny_builder *builder) {
 }
 
 static void build(bny_builder *builder) {
-  if (builder->request->collective == BNY_GATHER)
+  if (builder->request->collective == BNY_ALLGATHER)
     gather(builder);
   else
     combine(builder);
@@ -119,7 +119,7 @@ static void estimate_combine(const bny_request *request, bny_estimate *estimate)
 }
 
 static void estimate(const bny_request *request, bny_estimate *estimate) {
-  if (request->collective == BNY_GATHER)
+  if (request->collective == BNY_ALLGATHER)
     estimate_gather(request, estimate);
   else
     estimate_combine(request, estimate);

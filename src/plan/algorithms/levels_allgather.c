@@ -134,8 +134,8 @@ static void estimate(const bny_request *request, bny_estimate *estimate) {
 
 static const char *refuse(const bny_request *request) {
   if (!request->levels || request->levels->nlevels < 2) return "all ranks are alike: there is one level";
-  return request->collective == BNY_GATHER ? NULL : "it serves gather";
+  return request->collective == BNY_ALLGATHER ? NULL : "it serves allgather";
 }
 
-const bny_algorithm bny_algorithm_levels_gather = {
-    .name = "levels", .variant = "gather", .refuse = refuse, .estimate = estimate, .build = build};
+const bny_algorithm bny_algorithm_levels_allgather = {
+    .name = "levels", .variant = "allgather", .refuse = refuse, .estimate = estimate, .build = build};
