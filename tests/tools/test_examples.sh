@@ -41,14 +41,15 @@ compile() {
   check "$name as C++17" $cxx -x c++ -std=c++17 -Wall -Werror -I"$top/include" -fsyntax-only "$source" "$@"
 }
 
-# prints NAME TEXT COMMAND...: what it prints, in the order of lines.
+# prints NAME TEXT COMMAND...: its standard output, in the order of lines. Open MPI may warn of the machine on the other stream.
 prints() {
   local name=$1 text=$2 said
   shift 2
   checks=$((checks + 1))
-  said=$(timeout 300 "$@" 2>&1 </dev/null | LC_ALL=C sort)
+  said=$(timeout 300 "$@" 2>"$work/warnings" </dev/null | LC_ALL=C sort)
   [ "$said" = "$text" ] && return
   printf 'FAIL: %s printed\n%s\nand not\n%s\n' "$name" "$said" "$text"
+  sed 's/^/  | /' "$work/warnings"
   failed=$((failed + 1))
 }
 
