@@ -1,0 +1,208 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * The error of lossy wires against the bound of banyan.h ("Numbers", "Error"), where it is worst. Every row of a call
+ * climbs by itself: a change of one rank's partial stays if the error grows. Rows begin just beside points halfway
+ * between two numbers of the wire's type, with weights that put partial sums there, so that all roundings go one way.
+ * Prints the largest error found of each algorithm, as a part of its bound. TEST_SEED: other rows. */
+#include <check.h>
+#include <math.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "tests/support/oracle.h"
+#include "tests/support/world.h"
+
+enum { RANKS_MAX = 16, ROWS = 64, STEPS = 24, ALGORITHMS = 9 };
+
+static const char *const algorithms[ALGORITHMS] = {"oneshot",      "twoshot",       "recursive_doubling",
+                                                   "recursive_halving", "tree_knomial", "tree_balanced",
+                                                   "tree_chain",   "ring",          "levels"};
+
+/* Rows of one value in base 2: rank k gives the value v[k][row] with lse -shift. */
+typedef struct climb {
+  banyan_combine_desc desc;
+  world_random random[RANKS_MAX];
+  float v[RANKS_MAX][ROWS], lse[RANKS_MAX][ROWS], out[RANKS_MAX][ROWS];
+  double best[ROWS];
+  struct {
+    int32_t rank;
+    float v, lse;
+  } before[ROWS]; /* of the last change */
+  uint64_t roundings;
+} climb;
+
+/* A value near a point halfway between two neighbours, as seen beside a row of weight 1 and value 1. */
+static void choose(world_random *random, double unit, bool is_heavy, float *v, float *lse) {
+  double beside = 1 + random_unit(random) * 0x1p-6;
+  int32_t odd = 1 + 2 * random_below(random, 4), digits = (int32_t)-log2(unit);
+  int32_t shift = is_heavy ? random_below(random, 3) : digits - 3 + random_below(random, 6);
+  double value = is_heavy ? 1 + unit * (odd + random_unit(random) * 0x1p-6) : ldexp(odd * beside, shift - digits);
+  *v = (float)(random_one_in(random, 8) ? -value : value);
+  *lse = (float)-shift;
+}
+
+static void begin(climb *climb, world_random *random, int32_t row, int32_t nranks, double unit) {
+  int32_t heavy = random_below(random, nranks);
+  bool all_are = row % 4 == 0;
+  for (int32_t k = 0; k < nranks; k++)
+    choose(random, unit, all_are || k == heavy, &climb->v[k][row], &climb->lse[k][row]);
+  climb->best[row] = -1;
+}
+
+static void change(climb *climb, world_random *random, int32_t row, int32_t nranks, double unit) {
+  int32_t k = random_below(random, nranks);
+  float *v = &climb->v[k][row], *lse = &climb->lse[k][row];
+  climb->before[row].rank = k;
+  climb->before[row].v = *v;
+  climb->before[row].lse = *lse;
+  switch (random_below(random, 4)) {
+  case 0: choose(random, unit, random_one_in(random, 8), v, lse); break;
+  case 1: *v *= (float)(1 + random_unit(random) * exp2(-1 - random_below(random, 14))); break;
+  case 2: *v = -*v; break;
+  default: *lse += random_one_in(random, 2) ? 1.0f : -1.0f;
+  }
+}
+
+/* The error of a row as a part of what is allowed. */
+static double part_of_bound(const climb *climb, int32_t row, int32_t nranks, double got, double bound) {
+  double weight = 0, sum = 0, size = 0;
+  for (int32_t k = 0; k < nranks; k++) {
+    double w = exp2(climb->lse[k][row]);
+    weight += w;
+    sum += w * climb->v[k][row];
+    size += w * fabs(climb->v[k][row]);
+  }
+  return fabs(got - sum / weight) / (bound * size / weight);
+}
+
+/* Keeps or takes back the last change of each row that this rank received, and makes the next. */
+static void go_on(world_rank *self, climb *climb, int32_t step) {
+  int32_t first = 0, count = ROWS, nranks = self->nranks;
+  double unit = oracle_unit(climb->desc.wire), bound = 2e-6 + (unit + 0x1p-23) * (double)climb->roundings;
+  if (climb->desc.scatter == BANYAN_SCATTER_HEADS) banyan_split(ROWS, nranks, self->rank, &first, &count);
+  if (climb->desc.scatter == BANYAN_SCATTER_ROOT && self->rank != climb->desc.root) count = 0;
+  for (int32_t i = 0; i < count; i++) {
+    int32_t row = first + i;
+    if (climb->desc.scatter == BANYAN_SCATTER_NONE && row % nranks != self->rank) continue;
+    double part = part_of_bound(climb, row, nranks, climb->out[self->rank][i], bound);
+    int32_t k = climb->before[row].rank;
+    if (part >= climb->best[row]) climb->best[row] = part;
+    else climb->v[k][row] = climb->before[row].v, climb->lse[k][row] = climb->before[row].lse;
+    if (step < STEPS - 1) change(climb, &climb->random[self->rank], row, nranks, unit);
+  }
+}
+
+static bool make_op(world_rank *self, climb *climb, banyan_op **op) {
+  banyan_partial in, out;
+  banyan_op_info info = {.size = sizeof info};
+  banyan_partial_init(&in, climb->v[self->rank], BANYAN_F32, climb->lse[self->rank], BANYAN_F32, ROWS, 1);
+  in.base = BANYAN_BASE_2;
+  banyan_partial_init(&out, climb->out[self->rank], BANYAN_F32, NULL, BANYAN_F32, ROWS, 1);
+  bool has_rows = climb->desc.scatter != BANYAN_SCATTER_ROOT || self->rank == climb->desc.root;
+  if (!world_ok(self, banyan_combine_init(self->comm, &climb->desc, &in, has_rows ? &out : NULL, op), "init") ||
+      !world_ok(self, banyan_op_query(*op, &info), "query"))
+    return false;
+  if (self->rank == 0) climb->roundings = info.roundings;
+  return true;
+}
+
+/* Returns false if the test has failed. */
+static bool climb_up(world_rank *self, climb *climb) {
+  banyan_op *op = NULL;
+  bool ok = make_op(self, climb, &op) && world_meet(self);
+  for (int32_t step = 0; ok && step < STEPS; step++) {
+    ok = world_ok(self, banyan_start(op), "start") && world_ok(self, banyan_wait(op), "wait") && world_meet(self);
+    if (ok) go_on(self, climb, step);
+    ok = ok && world_meet(self);
+  }
+  banyan_op_free(op);
+  return ok;
+}
+
+/* ---- all forms of all algorithms --------------------------------------------------------------------------------- */
+
+/* Scatters other than NONE have other plans. Their roundings differ from those of NONE by one or two. */
+static bool serves(const char *algorithm, const banyan_combine_desc *desc, int32_t nranks, bool has_levels) {
+  bool canonical = desc->order == BANYAN_ORDER_CANONICAL, to_all = desc->scatter == BANYAN_SCATTER_NONE;
+  if (has_levels != (strcmp(algorithm, "levels") == 0)) return false;
+  if (!to_all && nranks % 3 != 0) return false;
+  if (strcmp(algorithm, "recursive_doubling") == 0) return to_all;
+  if (strcmp(algorithm, "tree_chain") == 0 || strcmp(algorithm, "tree_balanced") == 0) return !canonical;
+  return !has_levels || !canonical || nranks % 4 == 0;
+}
+
+static void prepare(world_rank *self, climb *climb, const banyan_combine_desc *desc) {
+  memset(climb, 0, sizeof *climb);
+  climb->desc = *desc;
+  for (int32_t k = 0; k < self->nranks; k++) climb->random[k].state = world_seed() * 1000 + (uint64_t)k;
+  for (int32_t row = 0; row < ROWS; row++) begin(climb, &climb->random[0], row, self->nranks, oracle_unit(desc->wire));
+}
+
+/* Rank 0 notes the largest error of a form. */
+static bool note(world_rank *self, const climb *climb, double *most) {
+  const banyan_combine_desc *desc = &climb->desc;
+  double part = 0;
+  for (int32_t row = 0; row < ROWS; row++) part = fmax(part, climb->best[row]);
+  *most = fmax(*most, part);
+  return world_check(self, part <= 1,
+                     "%d ranks, %s, wire %d, scatter %d, order %d: an error is %g times the bound of %d roundings",
+                     self->nranks, desc->algorithm, (int)desc->wire, (int)desc->scatter, (int)desc->order, part,
+                     (int)climb->roundings);
+}
+
+typedef struct search {
+  climb climb;
+  bool has_levels;
+  double most[ALGORITHMS][2][2]; /* by order and wire */
+} search;
+
+static void search_all(world_rank *self) {
+  search *search = self->argument;
+  for (int form = 0; form < ALGORITHMS * 12; form++) {
+    banyan_combine_desc desc = {.size = sizeof desc, .tokens = 1, .heads = ROWS, .value_dim = 1};
+    desc.algorithm = algorithms[form / 12];
+    desc.wire = form % 2 == 0 ? BANYAN_F16 : BANYAN_BF16;
+    desc.order = form / 2 % 2 == 0 ? BANYAN_ORDER_PLAN : BANYAN_ORDER_CANONICAL;
+    desc.scatter = (banyan_scatter)(form / 4 % 3);
+    if (!serves(desc.algorithm, &desc, self->nranks, search->has_levels)) continue;
+    if (self->rank == 0) prepare(self, &search->climb, &desc);
+    if (!world_meet(self) || !climb_up(self, &search->climb)) return;
+    if (self->rank == 0 && !note(self, &search->climb, &search->most[form / 12][form / 2 % 2][form % 2])) return;
+  }
+}
+
+/* All algorithms on 2 to 16 ranks, and groups of three or four ranks as levels. */
+START_TEST(errors_stay_within_the_bound) {
+  int32_t nranks = _i + 2;
+  search *search = calloc(1, sizeof *search);
+  ck_assert_ptr_nonnull(search);
+  world_setup setup = {.nranks = nranks, .argument = search};
+  world_run(&setup, search_all);
+  if (nranks > 4) {
+    setenv("BANYAN_LEVELS", nranks % 4 == 0 ? "4" : "3", 1);
+    search->has_levels = true;
+    world_run(&setup, search_all);
+  }
+  printf("%d ranks, largest error as a part of its bound, 0 for a form that there is not: f16, bf16; canonical: f16, bf16\n",
+         nranks);
+  for (int a = 0; a < ALGORITHMS; a++) {
+    const double(*most)[2] = search->most[a];
+    printf("  %-18s %.3f %.3f  %.3f %.3f\n", algorithms[a], most[0][0], most[0][1], most[1][0], most[1][1]);
+    /* The search finds what is there to be found. */
+    bool is_long = nranks <= 12 && (strcmp(algorithms[a], "ring") == 0 || strcmp(algorithms[a], "tree_chain") == 0);
+    ck_assert_msg(!is_long || most[0][0] > 0.5, "%s: the search found %g of the bound", algorithms[a], most[0][0]);
+  }
+  fflush(stdout);
+  free(search);
+}
+END_TEST
+
+int main(void) {
+  Suite *suite = suite_create("wire_bound");
+  TCase *cases = tcase_create("cases");
+  tcase_set_timeout(cases, 600);
+  tcase_add_loop_test(cases, errors_stay_within_the_bound, 0, RANKS_MAX - 1);
+  suite_add_tcase(suite, cases);
+  return world_main(suite);
+}
