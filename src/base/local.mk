@@ -4,6 +4,7 @@ libbanyan_core_la_SOURCES += \
   %D%/file.c %D%/file.h \
   %D%/interface.c %D%/interface.h \
   %D%/log.c %D%/log.h \
+  %D%/names.h \
   %D%/options.c %D%/options.h \
   %D%/options.def \
   %D%/sized.c %D%/sized.h \

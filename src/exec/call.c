@@ -7,48 +7,45 @@
 
 #include "base/status.h"
 
-/* In the order of bny_collective, and one more. */
-static const char *const collective_names[] = {"combine", "allgather", "shift", "broadcast", "barrier",
-                                               "combine within a kernel"};
+/* One more value of the word that names the collective. */
 enum { COMBINE_WITHIN_KERNEL = BNY_BARRIER + 1 };
-static const char *const phase_names[] = {"first call of this shape", "repeated call of this shape", "connecting"};
-static const char *const scatter_names[] = {"none", "root", "heads", "tokens"};
-static const char *const order_names[] = {"plan", "canonical"};
-static const char *const wire_names[] = {
-#define BNY_FORMAT(id, name, dtype, bytes, bound) name,
+static const bny_name phase_names[] = {{"first call of this shape", BNY_PHASE_AGREE},
+                                       {"repeated call of this shape", BNY_PHASE_RUN},
+                                       {"connecting", BNY_PHASE_CONNECT},
+                                       {NULL, 0}};
+static const bny_name wire_names[] = {
+#define BNY_FORMAT(id, name, dtype, bytes, bound) {name, BNY_WIRE_##id},
 #include "formats.def"
 #undef BNY_FORMAT
+    {NULL, 0},
 };
 
 typedef struct field {
   const char *name;
-  const char *const *names; /* of the values, or NULL: a number */
-  size_t count;
+  const bny_name *names; /* of the values, or NULL: a number */
 } field;
-
-#define NAMES(array) array, sizeof(array) / sizeof(array)[0]
 
 /* In the order of bny_call.words. Two words of the algorithm's name stand at the end. */
 static const field fields[] = {
-  {"collective", NAMES(collective_names)},
-  {"phase", NAMES(phase_names)},
-  {"tokens", NULL, 0},
-  {"heads", NULL, 0},
-  {"value_dim", NULL, 0},
-  {"wire", NAMES(wire_names)},
-  {"scatter", NAMES(scatter_names)},
-  {"order", NAMES(order_names)},
-  {"root", NULL, 0},
-  {"bytes", NULL, 0},
-  {"distance", NULL, 0},
-  {"counts of bytes", NULL, 0},
-  {"first token of the part", NULL, 0},
-  {"tokens of the part", NULL, 0},
-  {"first head of the part", NULL, 0},
-  {"heads of the part", NULL, 0},
-  {"algorithm", NULL, 0},
-  {NULL, NULL, 0}, /* second word of the algorithm's name */
-  {"plan", NULL, 0},
+  {"collective", bny_collective_names},
+  {"phase", phase_names},
+  {"tokens", NULL},
+  {"heads", NULL},
+  {"value_dim", NULL},
+  {"wire", wire_names},
+  {"scatter", bny_scatter_names},
+  {"order", bny_order_names},
+  {"root", NULL},
+  {"bytes", NULL},
+  {"distance", NULL},
+  {"counts of bytes", NULL},
+  {"first token of the part", NULL},
+  {"tokens of the part", NULL},
+  {"first head of the part", NULL},
+  {"heads of the part", NULL},
+  {"algorithm", NULL},
+  {NULL, NULL}, /* second word of the algorithm's name */
+  {"plan", NULL},
 };
 
 /* A hash of all fields follows them. */
@@ -83,10 +80,14 @@ bny_call bny_call_make(const bny_request *request, const bny_plan *plan, bny_pha
   return call;
 }
 
+static const char *name_collective(uint64_t word) {
+  return word == COMBINE_WITHIN_KERNEL ? "combine within a kernel" : bny_collective_name((bny_collective)word);
+}
+
 bool bny_call_is_comparison(const bny_call *call) { return call->words[PHASE] == BNY_PHASE_AGREE; }
 
 const char *bny_call_name(const bny_call *call) {
-  return call->words[PHASE] == BNY_PHASE_AGREE ? "agree" : collective_names[call->words[COLLECTIVE]];
+  return call->words[PHASE] == BNY_PHASE_AGREE ? "agree" : name_collective(call->words[COLLECTIVE]);
 }
 
 void bny_call_publish(bny_transport *transport, const bny_call *call) {
@@ -97,14 +98,11 @@ void bny_call_publish(bny_transport *transport, const bny_call *call) {
 
 static void print_value(int index, const uint64_t *words, char *text, size_t bytes) {
   const field *what = &fields[index];
-  if (index == ALGORITHM) {
-    size_t length = 0;
-    bny_append(text, bytes, &length, "%.15s", (const char *)&words[index]);
-  } else {
-    size_t length = 0;
-    if (what->names && words[index] < what->count) bny_append(text, bytes, &length, "%s", what->names[words[index]]);
-    else bny_append(text, bytes, &length, "%" PRId64, (int64_t)words[index]);
-  }
+  size_t length = 0;
+  if (index == ALGORITHM) bny_append(text, bytes, &length, "%.15s", (const char *)&words[index]);
+  else if (index == COLLECTIVE) bny_append(text, bytes, &length, "%s", name_collective(words[index]));
+  else if (what->names) bny_append(text, bytes, &length, "%s", bny_name_of(what->names, (int)words[index]));
+  else bny_append(text, bytes, &length, "%" PRId64, (int64_t)words[index]);
 }
 
 bny_call bny_call_read(bny_transport *transport, int32_t rank) {

@@ -8,13 +8,6 @@
 #include "plan/builder.h"
 #include "base/status.h"
 
-static const char *const scatter_names[] = {"none", "root", "heads", "tokens"};
-static const char *const order_names[] = {"plan", "canonical"};
-enum { SCATTERS = sizeof scatter_names / sizeof scatter_names[0], ORDERS = sizeof order_names / sizeof order_names[0] };
-
-const char *bny_scatter_name(banyan_scatter scatter) { return scatter_names[scatter]; }
-const char *bny_order_name(banyan_order order) { return order_names[order]; }
-
 const char *bny_measured_way(const bny_measured *measured) { return measured->replays ? "replays" : "launches"; }
 
 uint64_t bny_measured_bytes(const bny_request *request) {
@@ -82,12 +75,6 @@ int bny_measured_write(const bny_measured *measured, FILE *file) {
   return 0;
 }
 
-static int32_t place_in(const char *const *names, int32_t count, const char *name) {
-  for (int32_t i = 0; i < count; i++)
-    if (strcmp(names[i], name) == 0) return i;
-  return -1;
-}
-
 static int32_t place_of_algorithm(const char *name) {
   for (int32_t i = 0; bny_algorithms[i]; i++)
     if (bny_algorithm_is_named(bny_algorithms[i], name) && (!bny_algorithms[i]->variant || strchr(name, '_'))) return i;
@@ -101,13 +88,10 @@ static bool read_row(const char *line, bny_measurement *row) {
   if (sscanf(line, "%15s %15s %" SCNu64 " %63s %11s %" SCNd32 " %lf %n", scatter, order, &made.bytes, algorithm, carrier,
              &made.share, &made.ns, &end) != 7 || end < 0 || line[end])
     return false;
-  int32_t its_scatter = place_in(scatter_names, SCATTERS, scatter), its_order = place_in(order_names, ORDERS, order);
   made.algorithm = place_of_algorithm(algorithm);
-  if (its_scatter < 0 || its_order < 0 || made.algorithm < 0 || made.bytes < 1 || made.bytes >> 48 || made.share < 1 ||
+  if (!bny_scatter_parse(scatter, &made.scatter) || !bny_order_parse(order, &made.order) || made.algorithm < 0 || made.bytes < 1 || made.bytes >> 48 || made.share < 1 ||
       made.share > 1024 || !(made.ns > 0) || !isfinite(made.ns))
     return false;
-  made.scatter = (banyan_scatter)its_scatter;
-  made.order = (banyan_order)its_order;
   memcpy(made.carrier, carrier, sizeof made.carrier);
   *row = made;
   return true;

@@ -46,8 +46,4 @@ const char *bny_measured_way(const bny_measured *measured);
 int bny_measured_write(const bny_measured *measured, FILE *file); /* 0, or EOF if fprintf fails */
 banyan_status bny_measured_read(FILE *file, const char *name, bny_measured *measured);
 
-/* "none", "root", "heads", "tokens"; "plan", "canonical". */
-const char *bny_scatter_name(banyan_scatter scatter);
-const char *bny_order_name(banyan_order order);
-
 #endif

@@ -25,16 +25,9 @@
 #include <stdint.h>
 
 #include "banyan.h"
+#include "base/names.h"
 #include "op.h"
 #include "plan/levels.h"
-
-typedef enum bny_collective {
-  BNY_COMBINE,
-  BNY_ALLGATHER, /* ranges of bytes of the concatenated result */
-  BNY_SHIFT,     /* likewise: rank r's input is bytes [r * bytes, (r + 1) * bytes) of an imagined whole */
-  BNY_BROADCAST, /* bytes [0, bytes) */
-  BNY_BARRIER    /* slices are empty */
-} bny_collective;
 
 /* The box of a request cut into `count` parts along one dimension; rank r owns parts [first[r], first[r + 1]). */
 typedef struct bny_pieces {

@@ -9,8 +9,6 @@ typedef struct page {
   size_t bytes, length;
 } page;
 
-static const char *const collective_names[] = {"combine", "allgather", "shift", "broadcast", "barrier"};
-
 /* Prints "tokens 0+4 heads 8+2" for tokens 0 to 3 of heads 8 and 9, or "bytes 128+64". */
 static void print_slice(page *sheet, const bny_plan *plan, const bny_slice *slice) {
   if (plan->collective == BNY_COMBINE)
@@ -71,7 +69,7 @@ static void print_step(page *sheet, const bny_plan *plan, const bny_step *step) 
 size_t bny_plan_print(const bny_plan *plan, char *text, size_t bytes) {
   page sheet = {.text = text, .bytes = bytes};
   if (bytes > 0) text[0] = 0;
-  bny_append(text, bytes, &sheet.length, "%s of rank %d of %d by %s", collective_names[plan->collective], plan->rank,
+  bny_append(text, bytes, &sheet.length, "%s of rank %d of %d by %s", bny_collective_name(plan->collective), plan->rank,
              plan->nranks, plan->algorithm);
   if (plan->collective == BNY_COMBINE)
     bny_append(text, bytes, &sheet.length, ", %s wire%s", bny_wire_formats[plan->wire].name,

@@ -38,8 +38,6 @@ _Static_assert(sizeof bny_algorithms / sizeof bny_algorithms[0] <= BNY_CANDIDATE
 
 enum { REASON_BYTES = 2048 };
 
-static const char *const collective_names[] = {"combine", "allgather", "shift", "broadcast", "barrier"};
-
 /* The number of ranks that a group below `level` holds: that of the largest groups; 1 below level 0. */
 static double reach(const bny_levels *levels, int32_t level) {
   double size = 1;
@@ -190,7 +188,7 @@ banyan_status bny_algorithm_check_name(const char *where, const char *name) {
 
 static banyan_status fail_name(const bny_request *request) {
   char names[256];
-  const char *collective = collective_names[request->collective];
+  const char *collective = bny_collective_name(request->collective);
   const char *refusal = NULL;
   for (int i = 0; bny_algorithms[i] && !refusal; i++)
     if (bny_algorithm_is_named(bny_algorithms[i], request->algorithm)) refusal = bny_algorithms[i]->refuse(request);
@@ -222,7 +220,7 @@ size_t bny_algorithm_least_outbox(int32_t nranks, int32_t slots_max, const bny_l
 
 /* A larger arena gives more bytes, but only more ranks give more slots. A part of one row cannot be split. */
 static banyan_status fail_memory(const bny_request *request, const bny_candidate *smallest) {
-  const char *what = collective_names[request->collective], *name = smallest->algorithm->name;
+  const char *what = bny_collective_name(request->collective), *name = smallest->algorithm->name;
   const bny_estimate *need = &smallest->estimate;
   if (need->slots > request->slots_max)
     return bny_fail(BANYAN_ERR_MEMORY, "%s by %s among %d ranks needs %lld slots of a rank's outbox, which has %d: name another "

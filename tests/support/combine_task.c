@@ -6,9 +6,10 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "op.h"
+
 static const char *const algorithms[] = {"oneshot", "twoshot", "recursive", "tree", "ring", NULL};
 static const char *const over_levels[] = {"oneshot", "levels", NULL};
-static const char *const wire_names[] = {"", "f32", "f16", "bf16"};
 
 /* ---- making ------------------------------------------------------------------------------------------------------ */
 
@@ -111,7 +112,8 @@ const char *combine_attempt_text(const combine_attempt *attempt, int run) {
   snprintf(text, sizeof text,
            "algorithm %s, scatter %d (root %d), order %d, wire %s, box %d+%d of %d x %d+%d of %d, value_dim %d, mood %d, "
            "run %d",
-           desc->algorithm ? desc->algorithm : "chosen", desc->scatter, desc->root, desc->order, wire_names[desc->wire],
+           desc->algorithm ? desc->algorithm : "chosen", desc->scatter, desc->root, desc->order,
+           desc->wire ? bny_wire_formats[bny_wire_of_dtype(desc->wire)].name : "",
            attempt->token0, desc->tokens, attempt->of->tokens, attempt->head0, desc->heads, attempt->of->heads,
            desc->value_dim, attempt->of->mood, run);
   return text;

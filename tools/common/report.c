@@ -66,7 +66,7 @@ void report_begin(const decode_report *report, FILE *stream) {
   fprintf(stream, most == least ? "%-10s%d keys on each rank\n" : "%-10s%d or %d keys on each rank\n", "shards", most,
           least);
   fprintf(stream, "%-10swire %s, scatter %s, order %s, algorithm %s\n", "combine", tool_dtype_name(settings->wire),
-          tool_scatter_name(settings->scatter), tool_order_name(settings->order),
+          bny_scatter_name(settings->scatter), bny_order_name(settings->order),
           settings->algorithm == NULL ? "by predicted cost" : settings->algorithm);
   fflush(stream);
 }
@@ -118,7 +118,7 @@ void report_results(const decode_report *report, FILE *stream) {
   for (int i = 0; i < report->count; i++) {
     const decode_result *r = &report->results[i];
     fprintf(stream, "%-11s %-15s %-8s %9.1e %9.1e  %9.1f %9.1f %9.1f %9.1f", r->method->name,
-            r->facts.algorithm[0] == '\0' ? "-" : r->facts.algorithm, tool_scatter_name(r->scatter), r->max_abs_error,
+            r->facts.algorithm[0] == '\0' ? "-" : r->facts.algorithm, bny_scatter_name(r->scatter), r->max_abs_error,
             r->max_rel_error, r->latency_p50_us, r->latency_p99_us, r->local_p50_us, r->combine_p50_us);
     print_bytes(stream, r->facts.bytes_sent);
     print_bytes(stream, r->facts.extra_bytes);
@@ -180,7 +180,7 @@ static json_t *result_json(const decode_result *r) {
   json_object_set_new(o, "bytes_sent_per_rank", json_integer((json_int_t)r->facts.bytes_sent));
   json_object_set_new(o, "peak_extra_bytes_per_rank", json_integer((json_int_t)r->facts.extra_bytes));
   json_object_set_new(o, "rel_error_bound", real(r->rel_error_bound));
-  json_object_set_new(o, "scatter", json_string(tool_scatter_name(r->scatter)));
+  json_object_set_new(o, "scatter", json_string(bny_scatter_name(r->scatter)));
   json_object_set_new(o, "rank_bits_equal", r->ranks_comparable ? json_boolean(r->ranks_equal) : json_null());
   json_object_set_new(o, "run_bits_equal", json_boolean(r->runs_equal));
   json_object_set_new(o, "verified", json_boolean(r->verified));
@@ -199,8 +199,8 @@ bool report_json(const decode_report *report, FILE *stream) {
   json_object_set_new(o, "head_dim", json_integer(problem->head_dim));
   json_object_set_new(o, "dtype", json_string(tool_dtype_name(problem->dtype)));
   json_object_set_new(o, "wire", json_string(tool_dtype_name(report->settings->wire)));
-  json_object_set_new(o, "scatter", json_string(tool_scatter_name(report->settings->scatter)));
-  json_object_set_new(o, "order", json_string(tool_order_name(report->settings->order)));
+  json_object_set_new(o, "scatter", json_string(bny_scatter_name(report->settings->scatter)));
+  json_object_set_new(o, "order", json_string(bny_order_name(report->settings->order)));
   json_object_set_new(o, "input", text_or_null(report->input));
   for (int32_t i = 0; i < problem->layers; i++) {
     json_array_append_new(layers, json_integer(problem->layer_numbers[i]));

@@ -137,70 +137,55 @@ bool tool_parse_bytes(const char *text, size_t *bytes) {
 
 /* ---- names ------------------------------------------------------------------------------------------------------- */
 
-typedef struct tool_name {
-  const char *name;
-  int value;
-} tool_name;
+static const bny_name dtype_names[] = {
+#define BNY_FORMAT(id, name, dtype, bytes, bound) {name, dtype},
+#include "formats.def"
+#undef BNY_FORMAT
+    {NULL, 0},
+};
 
-static const tool_name dtype_names[] = {{"f32", BANYAN_F32}, {"f16", BANYAN_F16}, {"bf16", BANYAN_BF16}, {NULL, 0}};
-static const tool_name scatter_names[] = {{"none", BANYAN_SCATTER_NONE},
-                                          {"root", BANYAN_SCATTER_ROOT},
-                                          {"heads", BANYAN_SCATTER_HEADS},
-                                          {"tokens", BANYAN_SCATTER_TOKENS},
-                                          {NULL, 0}};
-static const tool_name order_names[] = {{"plan", BANYAN_ORDER_PLAN}, {"canonical", BANYAN_ORDER_CANONICAL}, {NULL, 0}};
-
-static bool find_value(const tool_name *names, const char *text, int *value) {
-  for (const tool_name *n = names; n->name != NULL; n++) {
-    if (strcmp(n->name, text) == 0) {
-      *value = n->value;
-      return true;
-    }
+/* Errors list the names of the table. */
+static bool option_name(const char *option, const char *text, const bny_name *names, int *value, tool_error *error) {
+  char list[128];
+  size_t length = 0;
+  if (bny_name_find(names, text, value)) {
+    return true;
   }
-  return false;
+  for (const bny_name *n = names; n->text != NULL && length < sizeof list; n++) {
+    length += (size_t)snprintf(list + length, sizeof list - length, "%s%s", n == names ? "" : ", ", n->text);
+  }
+  return tool_error_set(error, "--%s %.60s: not one of %s", option, text, list);
 }
 
-static const char *find_name(const tool_name *names, int value) {
-  for (const tool_name *n = names; n->name != NULL; n++) {
-    if (n->value == value) {
-      return n->name;
-    }
-  }
-  return "?";
+bool tool_option_collective(const char *text, bny_collective *collective, tool_error *error) {
+  int value = (int)*collective;
+  bool ok = option_name("collective", text, bny_collective_names, &value, error);
+  *collective = (bny_collective)value;
+  return ok;
 }
 
-bool tool_parse_dtype(const char *text, banyan_dtype *dtype) {
-  int value;
-  if (!find_value(dtype_names, text, &value)) {
-    return false;
-  }
-  *dtype = (banyan_dtype)value;
-  return true;
-}
-
-bool tool_parse_scatter(const char *text, banyan_scatter *scatter) {
-  int value;
-  if (!find_value(scatter_names, text, &value)) {
-    return false;
-  }
+bool tool_option_scatter(const char *text, banyan_scatter *scatter, tool_error *error) {
+  int value = (int)*scatter;
+  bool ok = option_name("scatter", text, bny_scatter_names, &value, error);
   *scatter = (banyan_scatter)value;
-  return true;
+  return ok;
 }
 
-bool tool_parse_order(const char *text, banyan_order *order) {
-  int value;
-  if (!find_value(order_names, text, &value)) {
-    return false;
-  }
+bool tool_option_order(const char *text, banyan_order *order, tool_error *error) {
+  int value = (int)*order;
+  bool ok = option_name("order", text, bny_order_names, &value, error);
   *order = (banyan_order)value;
-  return true;
+  return ok;
 }
 
-const char *tool_dtype_name(banyan_dtype dtype) { return find_name(dtype_names, (int)dtype); }
+bool tool_option_dtype(const char *option, const char *text, banyan_dtype *dtype, tool_error *error) {
+  int value = (int)*dtype;
+  bool ok = option_name(option, text, dtype_names, &value, error);
+  *dtype = (banyan_dtype)value;
+  return ok;
+}
 
-const char *tool_scatter_name(banyan_scatter scatter) { return find_name(scatter_names, (int)scatter); }
-
-const char *tool_order_name(banyan_order order) { return find_name(order_names, (int)order); }
+const char *tool_dtype_name(banyan_dtype dtype) { return bny_name_of(dtype_names, (int)dtype); }
 
 size_t tool_dtype_bytes(banyan_dtype dtype) { return dtype == BANYAN_F32 ? 4 : 2; }
 

@@ -8,6 +8,7 @@
 #include <stdint.h>
 
 #include "banyan.h"
+#include "base/names.h"
 
 /* Why something did not work, for people. */
 typedef struct tool_error {
@@ -42,15 +43,16 @@ bool tool_option_int(const char *name, const char *text, int32_t min, int32_t ma
 /* What --device takes: "cuda" (the first device) or "cuda:N". */
 bool tool_option_device(const char *text, int32_t *ordinal, tool_error *error);
 
+/* Names of tables. The error lists those that there are. */
+bool tool_option_collective(const char *text, bny_collective *collective, tool_error *error);
+bool tool_option_scatter(const char *text, banyan_scatter *scatter, tool_error *error);
+bool tool_option_order(const char *text, banyan_order *order, tool_error *error);
+bool tool_option_dtype(const char *option, const char *text, banyan_dtype *dtype, tool_error *error);
+const char *tool_dtype_name(banyan_dtype dtype);
+
 /* A size in bytes, with a suffix K, M or G (1024 based) or none. */
 bool tool_parse_bytes(const char *text, size_t *bytes);
 
-bool tool_parse_dtype(const char *text, banyan_dtype *dtype);
-bool tool_parse_scatter(const char *text, banyan_scatter *scatter);
-bool tool_parse_order(const char *text, banyan_order *order);
-const char *tool_dtype_name(banyan_dtype dtype);
-const char *tool_scatter_name(banyan_scatter scatter);
-const char *tool_order_name(banyan_order order);
 size_t tool_dtype_bytes(banyan_dtype dtype);
 
 /* The bound that banyan.h states, under "Numbers", for the relative error of a row that is combined: 2e-6 for arithmetic in

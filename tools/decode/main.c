@@ -153,20 +153,12 @@ static bool parse_option(int code, arguments *a, tool_error *error) {
     }
     a->seed = (uint64_t)number;
     return true;
-  case OPT_DTYPE:
-    return tool_parse_dtype(optarg, &a->dtype) ||
-           tool_error_set(error, "--dtype %.60s: not one of f32, f16, bf16", optarg);
-  case OPT_WIRE:
-    return tool_parse_dtype(optarg, &a->settings.wire) ||
-           tool_error_set(error, "--wire %.60s: not one of f32, bf16, f16", optarg);
+  case OPT_DTYPE: return tool_option_dtype("dtype", optarg, &a->dtype, error);
+  case OPT_WIRE: return tool_option_dtype("wire", optarg, &a->settings.wire, error);
   case OPT_METHOD: return parse_method(a, error);
   case OPT_ALGORITHM: a->settings.algorithm = optarg; return true;
-  case OPT_SCATTER:
-    return tool_parse_scatter(optarg, &a->settings.scatter) ||
-           tool_error_set(error, "--scatter %.60s: not one of none, root, heads, tokens", optarg);
-  case OPT_ORDER:
-    return tool_parse_order(optarg, &a->settings.order) ||
-           tool_error_set(error, "--order %.60s: not one of plan, canonical", optarg);
+  case OPT_SCATTER: return tool_option_scatter(optarg, &a->settings.scatter, error);
+  case OPT_ORDER: return tool_option_order(optarg, &a->settings.order, error);
   case OPT_DEVICE: a->device = optarg; return tool_option_device(optarg, &(int32_t){0}, error);
   case OPT_REPEAT: return tool_option_int("repeat", optarg, 1, 1000000, &a->repeat, error);
   case OPT_TIMEOUT:

@@ -19,7 +19,7 @@ typedef struct banyan_state {
 static void fill_bytes(void *opaque, uint32_t key) {
   banyan_state *state = opaque;
   const perf_case *perf = state->perf;
-  if (perf->collective != PERF_BROADCAST || perf->world->rank == 0) {
+  if (perf->collective != BNY_BROADCAST || perf->world->rank == 0) {
     perf_bytes_fill(state->input, perf->bytes, key, perf->world->rank);
   }
 }
@@ -47,12 +47,12 @@ static void check_bytes(void *opaque, uint32_t key, perf_errors *errors) {
   const perf_case *perf = state->perf;
   int32_t rank = perf->world->rank, nranks = perf->world->nranks;
   size_t wrong = 0;
-  if (perf->collective == PERF_ALLGATHER) {
+  if (perf->collective == BNY_ALLGATHER) {
     for (int32_t r = 0; r < nranks; r++) {
       wrong += perf_bytes_check((char *)state->output + (size_t)r * perf->bytes, perf->bytes, key, r);
     }
   } else {
-    int32_t source = perf->collective == PERF_SHIFT ? (rank + nranks - 1) % nranks : 0;
+    int32_t source = perf->collective == BNY_SHIFT ? (rank + nranks - 1) % nranks : 0;
     wrong = perf_bytes_check(state->output, perf->bytes, key, source);
   }
   errors->wrong += (int64_t)wrong;
@@ -78,10 +78,10 @@ static void destroy(void *opaque) {
 
 static bool allocate(banyan_state *state) {
   const perf_case *perf = state->perf;
-  size_t output = perf->collective == PERF_ALLGATHER ? (size_t)perf->world->nranks * perf->bytes : perf->bytes;
+  size_t output = perf->collective == BNY_ALLGATHER ? (size_t)perf->world->nranks * perf->bytes : perf->bytes;
   state->input = tool_allocate(perf->bytes);
   state->output = state->input;
-  if (perf->collective != PERF_BROADCAST && perf->collective != PERF_BARRIER) {
+  if (perf->collective != BNY_BROADCAST && perf->collective != BNY_BARRIER) {
     state->output = tool_allocate(output);
   }
   return state->input != NULL && state->output != NULL;
@@ -113,10 +113,10 @@ static banyan_status plan(banyan_state *state) {
   const perf_case *perf = state->perf;
   banyan_comm *comm = perf->world->comm;
   switch (perf->collective) {
-  case PERF_COMBINE: return plan_combine(state);
-  case PERF_SHIFT: return banyan_shift_init(comm, state->input, state->output, perf->bytes, 1, &state->op);
-  case PERF_BROADCAST: return banyan_broadcast_init(comm, state->input, perf->bytes, 0, &state->op);
-  case PERF_BARRIER: return banyan_barrier_init(comm, &state->op);
+  case BNY_COMBINE: return plan_combine(state);
+  case BNY_SHIFT: return banyan_shift_init(comm, state->input, state->output, perf->bytes, 1, &state->op);
+  case BNY_BROADCAST: return banyan_broadcast_init(comm, state->input, perf->bytes, 0, &state->op);
+  case BNY_BARRIER: return banyan_barrier_init(comm, &state->op);
   default: break;
   }
   size_t *counts = malloc((size_t)perf->world->nranks * sizeof *counts);
@@ -146,7 +146,7 @@ bool perf_banyan_method(const perf_case *perf, perf_method *method, banyan_op **
     destroy(state);
     return tool_error_banyan(error, status, "cannot plan the collective");
   }
-  bool rows = perf->collective == PERF_COMBINE, nothing = perf->collective == PERF_BARRIER;
+  bool rows = perf->collective == BNY_COMBINE, nothing = perf->collective == BNY_BARRIER;
   *method = (perf_method){.name = "banyan",
                           .state = state,
                           .fill = rows ? fill_rows : fill_bytes,

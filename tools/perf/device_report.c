@@ -15,7 +15,7 @@ void perf_device_report_header(const gpu_facts *facts, const perf_device_setting
   printf("# banyan-perf %s: combine, %d ranks, threads of one process on device %d (%s)\n", banyan_version(),
          settings->nranks, facts->ordinal, facts->name);
   printf("# head_dim %d, wire %s, scatter %s, order %s, algorithm %s\n", perf->head_dim, tool_dtype_name(perf->wire),
-         tool_scatter_name(perf->scatter), tool_order_name(perf->order),
+         bny_scatter_name(perf->scatter), bny_order_name(perf->order),
          perf->algorithm == NULL ? "by predicted cost" : perf->algorithm);
   printf("# replays of a graph of several runs, results %s; copy: of a partial by every rank; reductions: three "
          "instead\n#\n",
@@ -45,7 +45,7 @@ static json_t *row_json(const perf_device_settings *settings, const perf_case *p
   json_object_set_new(o, "rows", json_integer((json_int_t)row->rows));
   json_object_set_new(o, "head_dim", json_integer(perf->head_dim));
   json_object_set_new(o, "wire", json_string(tool_dtype_name(perf->wire)));
-  json_object_set_new(o, "scatter", json_string(tool_scatter_name(perf->scatter)));
+  json_object_set_new(o, "scatter", json_string(bny_scatter_name(perf->scatter)));
   json_object_set_new(o, "algorithm", json_string(row->algorithm));
   json_object_set_new(o, "runs_in_graph", json_integer(row->runs));
   json_object_set_new(o, "iterations", json_integer(row->iterations));

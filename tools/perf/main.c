@@ -131,16 +131,10 @@ static bool parse_combine_option(int code, arguments *a, tool_error *error) {
   case OPT_BATCH: return tool_option_int("batch", optarg, 1, 1 << 20, &a->batch, error);
   case OPT_HEADS: return tool_option_int("heads", optarg, 1, 1 << 20, &a->heads, error);
   case OPT_HEAD_DIM: return tool_option_int("head-dim", optarg, 1, 1 << 14, &perf->head_dim, error);
-  case OPT_SCATTER:
-    return tool_parse_scatter(optarg, &perf->scatter) ||
-           tool_error_set(error, "--scatter %.60s: not one of none, root, heads, tokens", optarg);
-  case OPT_ORDER:
-    return tool_parse_order(optarg, &perf->order) ||
-           tool_error_set(error, "--order %.60s: not one of plan, canonical", optarg);
+  case OPT_SCATTER: return tool_option_scatter(optarg, &perf->scatter, error);
+  case OPT_ORDER: return tool_option_order(optarg, &perf->order, error);
   case OPT_ALGORITHM: perf->algorithm = optarg; return true;
-  case OPT_WIRE:
-    return tool_parse_dtype(optarg, &perf->wire) ||
-           tool_error_set(error, "--wire %.60s: not one of f32, bf16, f16", optarg);
+  case OPT_WIRE: return tool_option_dtype("wire", optarg, &perf->wire, error);
   case OPT_DEVICE: a->device = optarg; return tool_option_device(optarg, &(int32_t){0}, error);
   default:
     a->protocol.against_mpi = true;
@@ -173,11 +167,8 @@ static bool parse_collective(int argc, char **argv, arguments *a, tool_error *er
   if (optind != argc - 1) {
     return tool_error_set(error, "name one collective: combine, allgather, shift, broadcast or barrier");
   }
-  for (int c = PERF_COMBINE; c <= PERF_BARRIER; c++) {
-    if (strcmp(argv[optind], perf_collective_name((perf_collective)c)) == 0) {
-      a->perf.collective = (perf_collective)c;
-      return true;
-    }
+  if (bny_collective_parse(argv[optind], &a->perf.collective)) {
+    return true;
   }
   return tool_error_set(error, "%.60s: not one of combine, allgather, shift, broadcast, barrier", argv[optind]);
 }
@@ -194,13 +185,13 @@ static bool complete_for_device(const arguments *a, tool_error *error) {
 
 /* The sizes of all rows; of combine rounded up to whole rows. */
 static bool complete_arguments(arguments *a, tool_error *error) {
-  bool combine = a->perf.collective == PERF_COMBINE;
+  bool combine = a->perf.collective == BNY_COMBINE;
   size_t row_bytes = (size_t)(a->perf.head_dim + 2) * sizeof(float);
   if (!combine && a->combine_only) {
     return tool_error_set(error,
                           "%s has no such option: --batch, --heads, --head-dim, --scatter, --order, --algorithm, "
                           "--wire, --against and --device belong to combine",
-                          perf_collective_name(a->perf.collective));
+                          bny_collective_name(a->perf.collective));
   }
   if (a->protocol.against_mpi && a->perf.scatter != BANYAN_SCATTER_NONE) {
     return tool_error_set(error, "--against mpi compares results that every rank has: --scatter none");
@@ -217,7 +208,7 @@ static bool complete_arguments(arguments *a, tool_error *error) {
   if (a->size_count > 0 && a->batch > 0) {
     return tool_error_set(error, "--sizes and --batch both say the size");
   }
-  if (a->perf.collective == PERF_BARRIER) {
+  if (a->perf.collective == BNY_BARRIER) {
     a->sizes[0] = 0;
     a->size_count = 1;
   } else if (a->size_count == 0 && (a->batch > 0 || a->heads > 0)) {
@@ -289,7 +280,7 @@ static bool work(const arguments *a, const tool_world *world, bool *correct, too
   *correct = true;
   for (int i = 0; i < a->size_count; i++) {
     perf.bytes = a->sizes[i];
-    if (perf.collective == PERF_COMBINE) {
+    if (perf.collective == BNY_COMBINE) {
       shape_rows(a, &perf);
     }
     if (!perf_measure(&perf, &a->protocol, &rows[i], error)) {

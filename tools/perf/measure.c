@@ -126,7 +126,7 @@ static bool sum_up(measurement *m, perf_row *row, tool_error *error) {
   if (ok) {
     const perf_case *perf = m->perf;
     *row = (perf_row){.bytes = perf->bytes, .iterations = m->iterations};
-    row->rows = perf->collective == PERF_COMBINE ? (int64_t)perf->tokens * perf->heads : 0;
+    row->rows = perf->collective == BNY_COMBINE ? (int64_t)perf->tokens * perf->heads : 0;
     snprintf(row->algorithm, sizeof row->algorithm, "%s", info.algorithm == NULL ? "" : info.algorithm);
     for (int32_t r = 0; r < world->nranks; r++) {
       row->errors.wrong += (int64_t)all[r].wrong;

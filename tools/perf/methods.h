@@ -11,11 +11,9 @@
 #include "tools/common/util.h"
 #include "tools/common/world.h"
 
-typedef enum perf_collective { PERF_COMBINE, PERF_ALLGATHER, PERF_SHIFT, PERF_BROADCAST, PERF_BARRIER } perf_collective;
-
 typedef struct perf_case {
   const tool_world *world;
-  perf_collective collective;
+  bny_collective collective;
   size_t bytes;          /* combine: of a partial, rows * (head_dim + 2) * 4. Else of one rank's message */
   int32_t tokens, heads; /* combine: rows */
   int32_t head_dim;

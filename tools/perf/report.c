@@ -9,10 +9,6 @@
 #include <string.h>
 #include <unistd.h>
 
-static const char *const collective_names[] = {"combine", "allgather", "shift", "broadcast", "barrier"};
-
-const char *perf_collective_name(perf_collective collective) { return collective_names[collective]; }
-
 static double gigabytes_per_second(const perf_row *row) {
   return row->p50_us > 0 ? (double)row->bytes / row->p50_us / 1e3 : 0;
 }
@@ -29,11 +25,11 @@ typedef struct place {
 } place;
 
 static void print_settings(const perf_case *perf, const perf_protocol *protocol, FILE *stream) {
-  fprintf(stream, "# banyan-perf %s: %s, %d ranks, %s\n", banyan_version(), perf_collective_name(perf->collective),
+  fprintf(stream, "# banyan-perf %s: %s, %d ranks, %s\n", banyan_version(), bny_collective_name(perf->collective),
           perf->world->nranks, perf->world->how);
-  if (perf->collective == PERF_COMBINE) {
+  if (perf->collective == BNY_COMBINE) {
     fprintf(stream, "# head_dim %d, wire %s, scatter %s, order %s, algorithm %s\n", perf->head_dim,
-            tool_dtype_name(perf->wire), tool_scatter_name(perf->scatter), tool_order_name(perf->order),
+            tool_dtype_name(perf->wire), bny_scatter_name(perf->scatter), bny_order_name(perf->order),
             perf->algorithm == NULL ? "by predicted cost" : perf->algorithm);
   }
   fprintf(stream, "# warm-up %d, ", protocol->warmup);
@@ -121,14 +117,14 @@ static json_t *real(double value) { return isfinite(value) ? json_real(value) : 
 
 static json_t *row_json(const perf_case *perf, const perf_row *row, const perf_protocol *protocol) {
   json_t *o = json_object();
-  json_object_set_new(o, "collective", json_string(perf_collective_name(perf->collective)));
+  json_object_set_new(o, "collective", json_string(bny_collective_name(perf->collective)));
   json_object_set_new(o, "ranks", json_integer(perf->world->nranks));
   json_object_set_new(o, "bytes", json_integer((json_int_t)row->bytes));
-  if (perf->collective == PERF_COMBINE) {
+  if (perf->collective == BNY_COMBINE) {
     json_object_set_new(o, "rows", json_integer((json_int_t)row->rows));
     json_object_set_new(o, "head_dim", json_integer(perf->head_dim));
     json_object_set_new(o, "wire", json_string(tool_dtype_name(perf->wire)));
-    json_object_set_new(o, "scatter", json_string(tool_scatter_name(perf->scatter)));
+    json_object_set_new(o, "scatter", json_string(bny_scatter_name(perf->scatter)));
     json_object_set_new(o, "max_rel_error", protocol->check ? real(row->errors.worst) : json_null());
   }
   json_object_set_new(o, "algorithm", json_string(row->algorithm));

@@ -80,21 +80,6 @@ const char *plan_ranks_link(const plan_ranks *ranks, int32_t level) {
 
 /* ---- shapes ------------------------------------------------------------------------------------------------------ */
 
-static const char *const collective_names[] = {"combine", "allgather", "shift", "broadcast", "barrier"};
-enum { COLLECTIVES = sizeof collective_names / sizeof collective_names[0] };
-
-const char *plan_collective_name(bny_collective collective) { return collective_names[collective]; }
-
-bool plan_collective_parse(const char *name, bny_collective *collective) {
-  for (int i = 0; i < COLLECTIVES; i++) {
-    if (strcmp(name, collective_names[i]) == 0) {
-      *collective = (bny_collective)i;
-      return true;
-    }
-  }
-  return false;
-}
-
 /* Two f32 statistics, then the values. */
 static size_t row_bytes(const plan_shape *shape) {
   return 2 * sizeof(float) + (size_t)shape->value_dim * tool_dtype_bytes(shape->wire);
@@ -126,11 +111,11 @@ void plan_shape_print(const plan_shape *shape, char text[PLAN_TEXT_BYTES]) {
     snprintf(text, PLAN_TEXT_BYTES,
              "combine of %d token%s x %d head%s x %d values, %s, scatter %s, order %s: %s per rank", shape->tokens,
              shape->tokens == 1 ? "" : "s", shape->heads, shape->heads == 1 ? "" : "s", shape->value_dim,
-             tool_dtype_name(shape->wire), tool_scatter_name(shape->scatter), tool_order_name(shape->order), bytes);
+             tool_dtype_name(shape->wire), bny_scatter_name(shape->scatter), bny_order_name(shape->order), bytes);
   } else if (shape->collective == BNY_BARRIER) {
     snprintf(text, PLAN_TEXT_BYTES, "barrier");
   } else {
-    snprintf(text, PLAN_TEXT_BYTES, "%s of %s%s", collective_names[shape->collective], bytes,
+    snprintf(text, PLAN_TEXT_BYTES, "%s of %s%s", bny_collective_name(shape->collective), bytes,
              shape->collective == BNY_BROADCAST ? "" : " per rank");
   }
 }

@@ -45,9 +45,6 @@ typedef struct plan_shape {
   size_t outbox_bytes;   /* 0: no limit */
 } plan_shape;
 
-const char *plan_collective_name(bny_collective collective);
-bool plan_collective_parse(const char *name, bny_collective *collective);
-
 /* Bytes that one rank puts in, on the wire. */
 size_t plan_shape_bytes(const plan_shape *shape);
 

@@ -145,9 +145,7 @@ static bool parse_action(view_function *action, arguments *a, tool_error *error)
 static bool parse_shape_option(int code, arguments *a, tool_error *error) {
   plan_shape *shape = &a->shape;
   switch (code) {
-  case OPT_COLLECTIVE:
-    return plan_collective_parse(optarg, &shape->collective) ||
-           tool_error_set(error, "--collective %.60s: not one of combine, allgather, shift, broadcast, barrier", optarg);
+  case OPT_COLLECTIVE: return tool_option_collective(optarg, &shape->collective, error);
   case OPT_BYTES: return parse_bytes("bytes", (size_t)1 << 30, &a->bytes, error);
   case OPT_ALGORITHM: shape->algorithm = optarg; return true;
   case OPT_ROOT: return tool_option_int("root", optarg, 0, PLAN_RANKS_MAX - 1, &shape->root, error);
@@ -161,15 +159,9 @@ static bool parse_shape_option(int code, arguments *a, tool_error *error) {
   case OPT_TOKENS: return tool_option_int("tokens", optarg, 1, 1 << 20, &a->tokens, error);
   case OPT_HEADS: return tool_option_int("heads", optarg, 1, 1 << 20, &a->heads, error);
   case OPT_HEAD_DIM: return tool_option_int("head-dim", optarg, 1, 1 << 14, &shape->value_dim, error);
-  case OPT_WIRE:
-    return tool_parse_dtype(optarg, &shape->wire) ||
-           tool_error_set(error, "--wire %.60s: not one of f32, bf16, f16", optarg);
-  case OPT_SCATTER:
-    return tool_parse_scatter(optarg, &shape->scatter) ||
-           tool_error_set(error, "--scatter %.60s: not one of none, root, heads, tokens", optarg);
-  default:
-    return tool_parse_order(optarg, &shape->order) ||
-           tool_error_set(error, "--order %.60s: not one of plan, canonical", optarg);
+  case OPT_WIRE: return tool_option_dtype("wire", optarg, &shape->wire, error);
+  case OPT_SCATTER: return tool_option_scatter(optarg, &shape->scatter, error);
+  default: return tool_option_order(optarg, &shape->order, error);
   }
 }
 
@@ -208,7 +200,7 @@ static bool check_options(const arguments *a, tool_error *error) {
     return tool_error_set(error,
                           "%s has no such option: --tokens, --heads, --head-dim, --wire, --scatter and --order belong "
                           "to combine",
-                          plan_collective_name(a->shape.collective));
+                          bny_collective_name(a->shape.collective));
   }
   if (a->bytes > 0 && (a->tokens > 0 || a->shape.collective == BNY_BARRIER)) {
     return tool_error_set(error, combine ? "--bytes and --tokens both say the size" : "a barrier has no --bytes");

@@ -1,0 +1,58 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * Names of what a caller chooses, as they are printed, typed and written to files. Each table stands here alone; those of
+ * value types are in kernels/formats.def, those of algorithms in plan/algorithms/algorithms.def. Everything is inline
+ * because programs that link the shared library use the tables too. */
+#ifndef BNY_NAMES_H
+#define BNY_NAMES_H
+
+#include <stdbool.h>
+#include <stddef.h>
+#include <string.h>
+
+#include "banyan.h"
+
+typedef enum bny_collective {
+  BNY_COMBINE,
+  BNY_ALLGATHER, /* ranges of bytes of the concatenated result */
+  BNY_SHIFT,     /* likewise: rank r's input is bytes [r * bytes, (r + 1) * bytes) of an imagined whole */
+  BNY_BROADCAST, /* bytes [0, bytes) */
+  BNY_BARRIER    /* slices are empty */
+} bny_collective;
+
+/* A table of names ends with a row whose text is NULL. */
+typedef struct bny_name {
+  const char *text;
+  int value;
+} bny_name;
+
+/* The name of a value, or "?" if the table has none. */
+static inline const char *bny_name_of(const bny_name *names, int value) {
+  while (names->text && names->value != value) names++;
+  return names->text ? names->text : "?";
+}
+
+static inline bool bny_name_find(const bny_name *names, const char *text, int *value) {
+  while (names->text && strcmp(names->text, text) != 0) names++;
+  if (names->text) *value = names->value;
+  return names->text != NULL;
+}
+
+/* A table bny_THING_names, its reader bny_THING_name() and its parser bny_THING_parse(). */
+#define BNY_NAMES(type, thing, ...)                                                                              \
+  static const bny_name bny_##thing##_names[] = {__VA_ARGS__, {NULL, 0}};                                        \
+  static inline const char *bny_##thing##_name(type value) { return bny_name_of(bny_##thing##_names, (int)value); } \
+  static inline bool bny_##thing##_parse(const char *text, type *value) {                                        \
+    int found;                                                                                                   \
+    if (!bny_name_find(bny_##thing##_names, text, &found)) return false;                                         \
+    *value = (type)found;                                                                                        \
+    return true;                                                                                                 \
+  }
+
+BNY_NAMES(bny_collective, collective, {"combine", BNY_COMBINE}, {"allgather", BNY_ALLGATHER}, {"shift", BNY_SHIFT},
+          {"broadcast", BNY_BROADCAST}, {"barrier", BNY_BARRIER})
+BNY_NAMES(banyan_scatter, scatter, {"none", BANYAN_SCATTER_NONE}, {"root", BANYAN_SCATTER_ROOT},
+          {"heads", BANYAN_SCATTER_HEADS}, {"tokens", BANYAN_SCATTER_TOKENS})
+BNY_NAMES(banyan_order, order, {"plan", BANYAN_ORDER_PLAN}, {"canonical", BANYAN_ORDER_CANONICAL})
+
+#endif
