@@ -65,21 +65,24 @@ template <int dim, int rows, int warps>
 BNY_DEVICE bool bny_decode_load_async(unsigned char *tile, const bny_decode_cache &cache, const bny_decode_keys &keys,
                                       uint32_t first, uint32_t end, uint32_t warp) {
   using shape = bny_tile<dim, rows>;
+  const int stride = shape::ROWS_AT_ONCE * warps;
   static_assert(rows % (shape::ROWS_AT_ONCE * warps) == 0, "all warps have as many rows");
+  static_assert(shape::ROWS_AT_ONCE * warps % shape::CLASSES == 0, "a lane goes from chunk to chunk");
   uint32_t row = bny_lane() / shape::ROW_LANES + warp * shape::ROWS_AT_ONCE;
   uint32_t column = bny_lane() % shape::ROW_LANES * 16;
+  unsigned char *to = tile + bny_tile_row<dim, rows>(row) + column;
   bool lost = false;
-  BNY_UNROLL for (int step = 0; step < rows / (shape::ROWS_AT_ONCE * warps); step++) {
+  BNY_UNROLL for (int step = 0; step < rows / stride; step++) {
     const bool there = first + row < end;
     const uint32_t page = there ? bny_decode_page(keys, first + row) : 0;
     const bool valid = there && page < keys.page_end;
     lost = lost || page >= keys.page_end;
     const unsigned char *from = (const unsigned char *)cache.base;
     if (valid) from = bny_decode_row_address(cache, keys, page, first + row) + column;
-    unsigned char *to = tile + bny_tile_row<dim, rows>(row) + column;
     BNY_UNROLL for (int byte = 0; byte < shape::ROW_BYTES; byte += shape::ROW_LANES * 16)
       bny_copy_async_16(to + byte, from + (valid ? byte : 0), valid);
-    row += shape::ROWS_AT_ONCE * warps;
+    row += stride;
+    to += stride / shape::CLASSES * shape::PITCH;
   }
   return bny_warp_any(lost);
 }
