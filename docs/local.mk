@@ -22,3 +22,37 @@ nobase_dist_doc_DATA += \
   %D%/testing.md \
   %D%/topology.md \
   %D%/tour.md
+
+# The reference of the calls, made from the public headers: man pages of section 3, and one page of HTML. A tarball has both.
+EXTRA_DIST += %D%/reference.py
+reference_headers = $(srcdir)/include/banyan.h $(srcdir)/include/banyan_mpi.h $(srcdir)/include/banyan_device.cuh
+man: %D%/man/stamp
+html-local: %D%/html/stamp
+%D%/man/stamp %D%/html/stamp: $(srcdir)/%D%/reference.py $(reference_headers)
+if PYTHON3
+	$(AM_V_GEN)$(PYTHON3) $(srcdir)/%D%/reference.py $(notdir $(@D)) $(@D) $(PACKAGE_VERSION) $(reference_headers)
+	@touch $@
+all-local: man html-local
+else
+	@echo "python3 is missing: no reference of the calls is made"
+endif
+.PHONY: man
+
+dist-hook: man html-local
+	$(MKDIR_P) $(distdir)/%D%/man $(distdir)/%D%/html
+	cp %D%/man/*.3 $(distdir)/%D%/man
+	cp %D%/html/*.html $(distdir)/%D%/html
+# Each page with its folder: as made here, else as the tarball has it.
+reference_pages = \
+  for form in man html; do \
+    from=%D%/$$form; test -e $$from/stamp || from=$(srcdir)/%D%/$$form; \
+    to='$(man3dir)'; test $$form = man || to='$(htmldir)'; \
+    for page in $$from/*.3 $$from/*.html; do test ! -e $$page || echo "$$page $$to"; done; \
+  done
+install-data-local:
+	@$(MKDIR_P) '$(DESTDIR)$(man3dir)' '$(DESTDIR)$(htmldir)'
+	@$(reference_pages) | while read -r page to; do $(INSTALL_DATA) $$page "$(DESTDIR)$$to" || exit; done
+uninstall-local:
+	@$(reference_pages) | while read -r page to; do rm -f "$(DESTDIR)$$to/$${page##*/}"; done
+clean-local:
+	for made in %D%/man %D%/html; do test ! -e $$made/stamp || rm -rf $$made; done

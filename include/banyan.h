@@ -54,6 +54,7 @@ const char *banyan_version(void);
 
 /* ---- status ---------------------------------------------------------------------------------------------------- */
 
+/* The outcome of a call. */
 typedef enum banyan_status {
   BANYAN_OK = 0,
   BANYAN_ERR_ARGUMENT,    /* an argument is wrong; nothing was sent; the communicator remains usable */
@@ -117,8 +118,10 @@ void banyan_env_destroy(banyan_env *env); /* NULL is allowed */
 
 /* ---- communicator ------------------------------------------------------------------------------------------------ */
 
+/* A communicator: ranks that call collectives together. */
 typedef struct banyan_comm banyan_comm;
 
+/* Settings of a communicator. */
 typedef struct banyan_comm_config {
   size_t size;
   int64_t timeout_ns;   /* deadline of each call, from when it first has to wait; of each part, if it is sent in parts; of
@@ -158,10 +161,10 @@ typedef struct banyan_comm_config {
  * devices share no memory, a thread of the library carries between hosts what kernels make and read: one for each such
  * communicator. There the collectives other than combines move memory of the host, and return when they are done. */
 
-/* Collective over all ranks of the bootstrap. config may be NULL. The bootstrap may be freed afterwards. */
+/* Makes a communicator. Collective over all ranks of the bootstrap. config may be NULL. The bootstrap may be freed afterwards. */
 banyan_status banyan_comm_create(const banyan_bootstrap *bootstrap, const banyan_comm_config *config, banyan_comm **comm);
 
-/* Local; NULL is allowed. Frees everything; operations of the communicator must be freed before. Peers that still wait for
+/* Frees a communicator with all that it has; its operations must be freed before. Local; NULL is allowed. Peers that still wait for
  * this rank get BANYAN_ERR_PEER. On one host it returns at once. Between hosts it waits until peers have got what this rank
  * has sent to them: a round trip, and 0.5 s where one does not look (0.05 s after a failure; 0.2 s more where a peer is
  * stopped while it connects). */
@@ -172,7 +175,7 @@ void banyan_comm_destroy(banyan_comm *comm);
  * destroys the communicator. `reason` (may be NULL) becomes part of the error text on this rank. */
 void banyan_comm_abort(banyan_comm *comm, const char *reason);
 
-/* After a failure: a communicator of the ranks that are left, in the order of their ranks, with the settings of the old
+/* Makes a communicator of the ranks that are left after a failure, in the order of their ranks, with the settings of the old
  * one. Collective over them, and once; all call it within the deadline of a call. Left out are ranks that died or left, the
  * one that a timeout named, and those that do not call in time; such a rank gets BANYAN_ERR_PEER if it lives and calls.
  * `members` (may be NULL) has room for all old ranks and receives the old rank of each new one. The old communicator stays
@@ -186,6 +189,7 @@ banyan_status banyan_comm_shrink(banyan_comm *comm, int32_t *members, banyan_com
  * operations keep that of when they were made. */
 banyan_status banyan_comm_set_stream(banyan_comm *comm, void *stream);
 
+/* The caller's rank, from 0, and the number of ranks. NULL is allowed: -1. */
 int32_t banyan_comm_rank(const banyan_comm *comm);
 int32_t banyan_comm_nranks(const banyan_comm *comm);
 
@@ -205,6 +209,7 @@ banyan_status banyan_network_describe(char *text, size_t bytes);
 
 /* ---- partials ---------------------------------------------------------------------------------------------------- */
 
+/* Types of numbers in memory and on the wire. */
 typedef enum banyan_dtype { BANYAN_F32 = 1, BANYAN_F16, BANYAN_BF16 } banyan_dtype;
 
 /* Values of a row: normalised (o = n / d, what attention kernels usually return) or the numerator n itself. */
@@ -305,7 +310,7 @@ typedef enum banyan_order { BANYAN_ORDER_PLAN = 0, BANYAN_ORDER_CANONICAL } bany
  * one, the larger ones first; may be empty. */
 void banyan_split(int32_t count, int32_t parts, int32_t index, int32_t *first, int32_t *number);
 
-/* All fields must agree on all ranks; a difference is BANYAN_ERR_MISMATCH naming rank and field. */
+/* What to combine, and how. All fields must agree on all ranks; a difference is BANYAN_ERR_MISMATCH naming rank and field. */
 typedef struct banyan_combine_desc {
   size_t size;
   int32_t tokens;         /* rows are tokens x heads, at most 2^31 - 1; 0 is allowed */
@@ -327,7 +332,7 @@ typedef struct banyan_combine_desc {
 banyan_status banyan_combine(banyan_comm *comm, const banyan_combine_desc *desc, const banyan_partial *in,
                              const banyan_partial *out);
 
-/* `all` receives every rank's bytes one after another in rank order. counts[r] is the bytes of rank r, identical on all
+/* Gives all ranks the bytes of each: `all` receives them one after another in rank order. counts[r] is the bytes of rank r, identical on all
  * ranks. Meant for Q when its heads are sharded. `mine` may be its own place in `all`, and else does not overlap it. */
 banyan_status banyan_allgather(banyan_comm *comm, const void *mine, void *all, const size_t *counts);
 
@@ -335,7 +340,7 @@ banyan_status banyan_allgather(banyan_comm *comm, const void *mine, void *all, c
  * `bytes` and `distance` agree on all ranks; `send` and `receive` do not overlap. */
 banyan_status banyan_shift(banyan_comm *comm, const void *send, void *receive, size_t bytes, int32_t distance);
 
-/* `bytes` at `data` from `root` to all. */
+/* Copies `bytes` at `data` from `root` to all. */
 banyan_status banyan_broadcast(banyan_comm *comm, void *data, size_t bytes, int32_t root);
 
 /* Returns when all ranks have called it; on a device, see banyan_comm_create(). What came before it on any rank, also in
@@ -350,7 +355,6 @@ banyan_status banyan_barrier(banyan_comm *comm);
  * Operations of one communicator run in the order in which they were started, which is the same on all ranks; several may
  * be started before the first is waited for. */
 typedef struct banyan_op banyan_op;
-
 banyan_status banyan_combine_init(banyan_comm *comm, const banyan_combine_desc *desc, const banyan_partial *in,
                                   const banyan_partial *out, banyan_op **op);
 banyan_status banyan_allgather_init(banyan_comm *comm, const void *mine, void *all, const size_t *counts, banyan_op **op);
@@ -359,11 +363,13 @@ banyan_status banyan_shift_init(banyan_comm *comm, const void *send, void *recei
 banyan_status banyan_broadcast_init(banyan_comm *comm, void *data, size_t bytes, int32_t root, banyan_op **op);
 banyan_status banyan_barrier_init(banyan_comm *comm, banyan_op **op);
 
+/* A run of an operation is a start, and then waiting for it or testing it until it is done. */
 banyan_status banyan_start(banyan_op *op);             /* does what it can without waiting */
 banyan_status banyan_test(banyan_op *op, int *done);   /* makes progress; *done = 1: complete, may be started again */
 banyan_status banyan_wait(banyan_op *op);
 void banyan_op_free(banyan_op *op);                    /* NULL is allowed; local; not between start and wait */
 
+/* How an operation was planned, and what it has sent. */
 typedef struct banyan_op_info {
   size_t size;
   const char *algorithm;    /* valid until banyan_op_free() */
@@ -380,7 +386,7 @@ typedef struct banyan_op_info {
                              * largest that it can. Not counted on devices, where it is 0 */
 } banyan_op_info;
 
-/* info->size set by the caller. Fields that the library does not know become zero. */
+/* Fills `info`, whose size the caller has set. Fields that the library does not know become zero. */
 banyan_status banyan_op_query(const banyan_op *op, banyan_op_info *info);
 
 /* The steps of this rank, one a line, as banyan_comm_describe() writes. */

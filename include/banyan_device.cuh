@@ -40,30 +40,30 @@
 /* A parameter of your kernel, filled in by the host: plain data, valid as long as the communicator. */
 typedef bny_device_combine banyan_device_combine;
 
-/* What a thread knows of a run. */
+/* The state of a run, one for each thread. */
 typedef bny_fused_run banyan_device_run;
 
-/* Of a warp. `combine` must be the kernel's parameter itself, or live as long as the run. */
+/* Begins a run; each warp calls it. `combine` must be the kernel's parameter itself, or live as long as the run. */
 BNY_DEVICE void banyan_device_begin(banyan_device_run *run, const banyan_device_combine &combine) {
   bny_fused_begin(run, combine);
 }
 
-/* Of a warp: row (token, head) with statistics m and d, or lse and 1. `values` is a pointer to value_dim floats in
- * shared or global memory, written by lanes of this warp or before a barrier; or a function object that all lanes call
- * together, each with a column in [0, value_dim) of its own, so that it may shuffle. Waits only for ranks that are a
- * whole run behind. */
+/* Sends row (token, head) with statistics m and d, or lse and 1, to the other ranks; all lanes of a warp call it. `values`
+ * is a pointer to value_dim floats in shared or global memory, written by lanes of this warp or before a barrier; or a
+ * function object that all lanes call together, each with a column in [0, value_dim) of its own, so that it may shuffle.
+ * Waits only for ranks that are a whole run behind. */
 template <class Values>
 BNY_DEVICE void banyan_device_push(banyan_device_run *run, int32_t token, int32_t head, float m, float d,
                                    const Values &values) {
   bny_fused_push(run, token, head, m, d, values);
 }
 
-/* Of all threads of a block. */
+/* Ends a run: merges what all ranks have pushed and writes the result. All threads of each block call it. */
 BNY_DEVICE void banyan_device_end(banyan_device_run *run) { bny_fused_end(run); }
 
-/* For kernels all of whose blocks run at once, instead of waiting for banyan_device_end() to merge everything: of a
- * warp, merges row (token, head), which this rank wants, into the result, once all ranks have pushed it. Rows merged so
- * must be all rows: then end with banyan_device_end_merged(). */
+/* Merges row (token, head), which this rank wants, into the result, once all ranks have pushed it; all lanes of a warp call
+ * it. For kernels all of whose blocks run at once, instead of waiting for banyan_device_end() to merge everything. Rows
+ * merged so must be all rows: then end with banyan_device_end_merged(). */
 BNY_DEVICE void banyan_device_merge(banyan_device_run *run, int32_t token, int32_t head) {
   bny_fused_merge(run, token, head);
 }

@@ -28,7 +28,7 @@ extern "C" {
 typedef struct banyan_mpi banyan_mpi;
 banyan_status banyan_mpi_bootstrap(MPI_Comm comm, banyan_mpi **handle, banyan_bootstrap *bootstrap);
 
-/* As soon as the communicator is made, and before MPI_Finalize(). NULL is allowed. */
+/* Frees a bootstrap as soon as the communicator is made, and before MPI_Finalize(). NULL is allowed. */
 void banyan_mpi_destroy(banyan_mpi *handle);
 
 /* The three steps in one: bootstrap, banyan_comm_create(), destroy. config may be NULL. */
