@@ -38,7 +38,7 @@ compile() {
   local cxx=${CXX:-c++}
   command -v "${cxx%% *}" >/dev/null || return 0
   # shellcheck disable=SC2086
-  check "$name as C++17" $cxx -x c++ -std=c++17 -Wall -Werror -I"$top/include" -fsyntax-only "$source" "$@"
+  check "$name as C++17" $cxx -x c++ -std=c++17 -Wall -Werror -I"$top/include" -fsyntax-only "$source" -x none "$@"
 }
 
 # prints NAME TEXT COMMAND...: its standard output, in the order of lines. Open MPI may warn of the machine on the other stream.
