@@ -12,6 +12,7 @@ nobase_dist_doc_DATA += \
   %D%/fuzzing.md \
   %D%/gpu-results/README.md \
   %D%/observability.md \
+  %D%/options.md \
   %D%/performance.md \
   %D%/reliability.md \
   %D%/security.md \
@@ -21,10 +22,11 @@ nobase_dist_doc_DATA += \
   %D%/pictures/mi300x.svg \
   %D%/testing.md \
   %D%/topology.md \
-  %D%/tour.md
+  %D%/tour.md \
+  %D%/troubleshooting.md
 
 # The reference of the calls, made from the public headers: man pages of section 3, and one page of HTML. A tarball has both.
-EXTRA_DIST += %D%/reference.py
+EXTRA_DIST += %D%/options.py %D%/reference.py
 reference_headers = $(srcdir)/include/banyan.h $(srcdir)/include/banyan_mpi.h $(srcdir)/include/banyan_device.cuh
 man: %D%/man/stamp
 html-local: %D%/html/stamp

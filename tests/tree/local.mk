@@ -8,6 +8,7 @@ tree_checks += \
   %D%/check-layers \
   %D%/check-links \
   %D%/check-listed \
+  %D%/check-pages \
   %D%/check-reference \
   %D%/check-symbols
 EXTRA_DIST += $(tree_checks) %D%/check-install %D%/device_header.cu
