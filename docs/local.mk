@@ -11,6 +11,7 @@ nobase_dist_doc_DATA += \
   %D%/energy.md \
   %D%/fuzzing.md \
   %D%/gpu-results/README.md \
+  %D%/migration.md \
   %D%/observability.md \
   %D%/options.md \
   %D%/performance.md \
@@ -27,12 +28,13 @@ nobase_dist_doc_DATA += \
 
 # The reference of the calls, made from the public headers: man pages of section 3, and one page of HTML. A tarball has both.
 EXTRA_DIST += %D%/options.py %D%/reference.py
+man3dir = $(mandir)/man3
 reference_headers = $(srcdir)/include/banyan.h $(srcdir)/include/banyan_mpi.h $(srcdir)/include/banyan_device.cuh
 man: %D%/man/stamp
 html-local: %D%/html/stamp
 %D%/man/stamp %D%/html/stamp: $(srcdir)/%D%/reference.py $(reference_headers)
 if PYTHON3
-	$(AM_V_GEN)$(PYTHON3) $(srcdir)/%D%/reference.py $(notdir $(@D)) $(@D) $(PACKAGE_VERSION) $(reference_headers)
+	$(AM_V_GEN)$(PYTHON3) $(srcdir)/%D%/reference.py `basename $(@D)` $(@D) $(PACKAGE_VERSION) $(reference_headers)
 	@touch $@
 all-local: man html-local
 else
