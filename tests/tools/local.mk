@@ -3,6 +3,7 @@ unit_tests += \
   %D%/test_launch
 %C%_test_launch_LDADD = libbanyan_launch.la $(LDADD)
 test_scripts += \
+  %D%/test_completion.sh \
   %D%/test_examples.sh \
   %D%/test_migration.sh \
   %D%/test_quickstart.sh \

@@ -1,0 +1,34 @@
+# SPDX-License-Identifier: Apache-2.0
+# For those who package banyan, and what tells other programs of it. debian/ is where its tools look for it.
+EXTRA_DIST += \
+  %D%/spack/package.py \
+  debian/banyan-tools.install \
+  debian/changelog \
+  debian/control \
+  debian/copyright \
+  debian/libbanyan-dev.install \
+  debian/libbanyan-mpi0.install \
+  debian/libbanyan-mpi0.symbols \
+  debian/libbanyan0.install \
+  debian/libbanyan0.symbols \
+  debian/rules \
+  debian/source/format
+cmakedir = $(libdir)/cmake/banyan
+dist_cmake_DATA = %D%/cmake/banyanConfig.cmake
+nodist_cmake_DATA = %D%/cmake/banyanConfigVersion.cmake
+
+# bash looks for a file with the name of the program.
+EXTRA_DIST += %D%/completions/banyan.bash
+zshcompdir = $(datadir)/zsh/site-functions
+bashcompdir = $(datadir)/bash-completion/completions
+tools_with_completion = banyan-decode banyan-perf banyan-plan banyan-topo banyan-info
+if JANSSON
+dist_zshcomp_DATA = %D%/completions/_banyan
+install-data-hook:
+	$(MKDIR_P) '$(DESTDIR)$(bashcompdir)'
+	$(INSTALL_DATA) $(srcdir)/%D%/completions/banyan.bash '$(DESTDIR)$(bashcompdir)/banyan-decode'
+	cd '$(DESTDIR)$(bashcompdir)' && for tool in $(tools_with_completion); do \
+	  test $$tool = banyan-decode || $(LN_S) -f banyan-decode $$tool || exit; done
+uninstall-hook:
+	cd '$(DESTDIR)$(bashcompdir)' && rm -f $(tools_with_completion)
+endif
