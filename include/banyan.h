@@ -21,9 +21,10 @@
  * need not wait for it. Where ranks first compare a call (the first of a shape, every *_init) they get BANYAN_ERR_PEER at
  * once, with the text and the name of the rank that refused; nothing was sent, and the communicator remains usable on all.
  * In a later call of a shape, and in runs of persistent operations, peers may have sent and some may be done: there the
- * communicator ends on all ranks at once, with BANYAN_ERR_PEER and that text. On a device a refused blocking call, unless it
- * fails to be planned, and a refused start are not told, and kernels of peers wait to their deadline. An operation before
- * that of a death or of bad data is completed wherever all that it needs has been sent.
+ * communicator ends on all ranks at once, with BANYAN_ERR_PEER and that text. A rank that comes late is told of the last
+ * eight refusals; those that a rank makes one after another count as one. With more it waits to its deadline. On a
+ * device see banyan_comm_create(). An operation before that of a death or of bad data is completed wherever all that it
+ * needs has been sent.
  *
  * Structs that begin with `size` must have it set to sizeof of the struct; fields that are zero take the default, except
  * the enums of banyan_partial, which have none: nothing about the meaning of memory is guessed. Later versions append
@@ -154,7 +155,10 @@ typedef struct banyan_comm_config {
  * as often as all ranks do it alike: the runs of a communicator come in the same order on all ranks, in order on each,
  * which on several streams is for the caller to see to. BANYAN_DEVICE_TUNE has algorithms of combines measured, in
  * banyan_comm_create() and nowhere else; where a program's next run may measure otherwise, BANYAN_ORDER_PLAN may then
- * give other bits, unless a file keeps what was measured. Errors of runs arrive later, at banyan_comm_status(). Before
+ * give other bits, unless a file keeps what was measured. Errors of runs arrive later, at banyan_comm_status(). Peers
+ * learn of a refused *_init as on the host. They do not learn of a refused banyan_start(), nor of a refused blocking
+ * call, unless that fails to be planned: their kernels, which ask no host, wait to their deadline. A rank whose peers
+ * do not refuse the same calls banyan_comm_abort(), which ends them at once. Before
  * banyan_comm_destroy() all runs of this rank have ended. To free memory, and to load kernels, drivers may wait for all
  * kernels of the process: so a thread makes or destroys a communicator, or makes a first call of a shape, while no kernel
  * of the process waits for what that thread has yet to launch for another one. Where ranks are on several hosts whose
@@ -276,8 +280,8 @@ typedef struct banyan_partial {
  * normalised values near 3.4e38 on two ranks become infinite.
  *
  * Lossy wires: a finite value beyond what the type holds (65504 for f16) becomes the largest that it holds, and is counted in
- * banyan_op_info. Values below 2^-14 keep an absolute precision of 2^-25 on an f16 wire. Both are meant of values divided by
- * d, but of numerators where d is below 2^-126, or |m| is 2^23 or more: there d cannot be moved into m.
+ * banyan_op_info, but on devices. Values below 2^-14 keep an absolute precision of 2^-25 on an f16 wire. Both are meant
+ * of values divided by d, but of numerators where d is below 2^-126, or |m| is 2^23 or more: there d cannot be moved into m.
  *
  * Error: a row's normalised values differ from the exact ones by at most e A, as lengths of vectors. A is that of the mean of
  * |v| over ranks by weight; e = 2e-6 + (u + 2^-23) R; u is 0 for an f32 wire, 2^-11 for f16, 2^-8 for bf16. R is how often a
@@ -369,6 +373,9 @@ banyan_status banyan_test(banyan_op *op, int *done);   /* makes progress; *done 
 banyan_status banyan_wait(banyan_op *op);
 void banyan_op_free(banyan_op *op);                    /* NULL is allowed; local; not between start and wait */
 
+/* A number of banyan_op_info that is not known. */
+#define BANYAN_NOT_COUNTED UINT64_MAX
+
 /* How an operation was planned, and what it has sent. */
 typedef struct banyan_op_info {
   size_t size;
@@ -383,7 +390,8 @@ typedef struct banyan_op_info {
   uint64_t roundings;       /* of a value to the type of a lossy wire, on its way from a rank into the result, at most: R in
                              * "Numbers". 0 for an f32 wire */
   uint64_t saturated;       /* finite values that this rank gave in the last run and its wire cannot hold: they became the
-                             * largest that it can. Not counted on devices, where it is 0 */
+                             * largest that it can. BANYAN_NOT_COUNTED for a lossy wire on a device: a run there may
+                             * still be under way, or be replayed by a graph, so that none is the last */
 } banyan_op_info;
 
 /* Fills `info`, whose size the caller has set. Fields that the library does not know become zero. */

@@ -442,6 +442,7 @@ banyan_status banyan_op_query(const banyan_op *op, banyan_op_info *info) {
   for (int32_t i = 0; i < op->nparts; i++) {
     found.predicted_us += op->parts[i].plan->predicted_ns * 1e-3;
     if (bny_op_runs_on_device(op)) { /* kernels do not count */
+      if (op->parts[i].plan->roundings > 0) found.saturated = BANYAN_NOT_COUNTED;
       const bny_bridge_route *route = op->within ? NULL : bny_device_run_route(op->parts[i].device_run);
       if (route) found.bytes_between_hosts += bny_bridge_bytes(route);
       continue;

@@ -250,6 +250,5 @@ banyan_status bny_device_run_fail_data(bny_exec *exec, const bny_engine *engine,
   char where[64] = "a row";
   if (rank == exec->transport->rank && bny_engine_fault_place(engine, &token, &head))
     snprintf(where, sizeof where, "token %" PRIu32 ", head %" PRId32, token, head);
-  return bny_exec_fail(exec, BANYAN_ERR_DATA, rank,
-                       "rank %d: the type of out.stats_dtype cannot hold the statistics of %s of its result", rank, where);
+  return bny_exec_fail_result(exec, rank, where);
 }

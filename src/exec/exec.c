@@ -33,7 +33,7 @@ banyan_status bny_exec_make(bny_transport *transport, const bny_exec_config *con
   int32_t *readers = calloc(3 * nranks, sizeof *readers);
   if (!made || !known_done || !readers) {
     free(made), free(known_done), free(readers);
-    return bny_fail(BANYAN_ERR_MEMORY, "out of memory for an executor of %zu ranks", nranks);
+    return bny_fail(BANYAN_ERR_MEMORY, "rank %d has no memory for an executor of %zu ranks", transport->rank, nranks);
   }
   bny_record record;
   banyan_status status = bny_record_open(&config->record, transport->rank, transport->nranks, &record);
@@ -134,6 +134,18 @@ banyan_status bny_exec_fail(bny_exec *exec, banyan_status status, int32_t culpri
   return record(exec, status, culprit, text);
 }
 
+static const char no_room[] = "cannot hold the statistics of %s of its result in the type of out.stats_dtype";
+
+banyan_status bny_exec_fail_result(bny_exec *exec, int32_t culprit, const char *row) {
+  uint64_t first = 0, fault = bny_fault_of_result(bny_fault_pack(BANYAN_ERR_DATA, culprit, exec->transport->rank));
+  if (!atomic_compare_exchange_strong(exec->fault, &first, fault)) return take_fault(exec, NULL);
+  char text[sizeof exec->failure.text];
+  size_t length = 0;
+  bny_append(text, sizeof text, &length, "rank %d ", culprit);
+  bny_append(text, sizeof text, &length, no_room, row);
+  return record(exec, BANYAN_ERR_DATA, culprit, text);
+}
+
 void bny_exec_abort(bny_exec *exec, const char *reason) {
   int none = 0;
   if (reason && atomic_compare_exchange_strong(&exec->reason_state, &none, 1)) {
@@ -209,7 +221,9 @@ static banyan_status take_fault(bny_exec *exec, const bny_call *call) {
                      : status == BANYAN_ERR_DATA    ? BNY_EXEC_NO_ROW
                      : status == BANYAN_ERR_ABORTED ? "called banyan_comm_abort()"
                                                     : "failed";
-  bny_append(text, sizeof text, &length, "rank %d %s", culprit, what);
+  bny_append(text, sizeof text, &length, "rank %d ", culprit);
+  if (bny_fault_is_of_result(fault)) bny_append(text, sizeof text, &length, no_room, "a row");
+  else bny_append(text, sizeof text, &length, "%s", what);
   if (reporter != culprit) bny_append(text, sizeof text, &length, " (noticed by rank %d)", reporter);
   if (status == BANYAN_ERR_ABORTED && culprit == exec->transport->rank &&
       atomic_load_explicit(&exec->reason_state, memory_order_acquire) == 2)

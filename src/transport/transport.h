@@ -58,6 +58,10 @@ static inline uint64_t bny_fault_in_run(uint64_t fault, uint64_t epoch) {
   return (fault & ~low) | (epoch << 1 & low) | 1;
 }
 
+/* Returns the same fault of bad data, which is not in what the culprit gave but in its result. It has no run. */
+static inline uint64_t bny_fault_of_result(uint64_t fault) { return fault | 2; }
+static inline bool bny_fault_is_of_result(uint64_t fault) { return (fault & 3) == 2; }
+
 /* True if the fault happened in a run after `epoch`. The rank that noticed it had then completed run `epoch`. */
 static inline bool bny_fault_is_after(uint64_t fault, uint64_t epoch) {
   uint32_t ahead = (uint32_t)((fault >> 1) - epoch) << (32 - BNY_FAULT_EPOCH_BITS);

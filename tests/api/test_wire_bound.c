@@ -15,9 +15,9 @@
 
 enum { RANKS_MAX = 16, ROWS = 64, STEPS = 24, ALGORITHMS = 9 };
 
-static const char *const algorithms[ALGORITHMS] = {"oneshot",      "twoshot",       "recursive_doubling",
+static const char *const algorithms[ALGORITHMS] = {"oneshot",           "twoshot",      "recursive_doubling",
                                                    "recursive_halving", "tree_knomial", "tree_balanced",
-                                                   "tree_chain",   "ring",          "levels"};
+                                                   "tree_chain",        "ring",         "levels"};
 
 /* Rows of one value in base 2: rank k gives the value v[k][row] with lse -shift. */
 typedef struct climb {
@@ -87,8 +87,10 @@ static void go_on(world_rank *self, climb *climb, int32_t step) {
     if (climb->desc.scatter == BANYAN_SCATTER_NONE && row % nranks != self->rank) continue;
     double part = part_of_bound(climb, row, nranks, climb->out[self->rank][i], bound);
     int32_t k = climb->before[row].rank;
-    if (part >= climb->best[row]) climb->best[row] = part;
-    else climb->v[k][row] = climb->before[row].v, climb->lse[k][row] = climb->before[row].lse;
+    if (part >= climb->best[row])
+      climb->best[row] = part;
+    else
+      climb->v[k][row] = climb->before[row].v, climb->lse[k][row] = climb->before[row].lse;
     if (step < STEPS - 1) change(climb, &climb->random[self->rank], row, nranks, unit);
   }
 }
@@ -184,8 +186,7 @@ START_TEST(errors_stay_within_the_bound) {
     search->has_levels = true;
     world_run(&setup, search_all);
   }
-  printf("%d ranks, largest error as a part of its bound, 0 for a form that there is not: f16, bf16; canonical: f16, bf16\n",
-         nranks);
+  printf("%d ranks, largest error as a part of its bound (0: no such form): f16, bf16; canonical f16, bf16\n", nranks);
   for (int a = 0; a < ALGORITHMS; a++) {
     const double(*most)[2] = search->most[a];
     printf("  %-18s %.3f %.3f  %.3f %.3f\n", algorithms[a], most[0][0], most[0][1], most[1][0], most[1][1]);

@@ -9,6 +9,7 @@ unit_tests += \
   %D%/test_device_hosts \
   %D%/test_device_hosts_fail \
   %D%/test_device_hosts_sends \
+  %D%/test_device_numbers \
   %D%/test_device_reach \
   %D%/test_device_share \
   %D%/test_device_tune \

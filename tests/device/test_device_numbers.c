@@ -1,0 +1,227 @@
+/* SPDX-License-Identifier: Apache-2.0
+ * Numbers that are not ordinary on devices of the fake driver: rows of NaN, rows of a result that the caller's type
+ * cannot hold, values that the wire cannot hold. */
+#include <check.h>
+#include <math.h>
+
+#include "tests/device/device_attention.h"
+
+/* ---- logits of NaN ----------------------------------------------------------------------------------------------- */
+
+/* Relative to the reference, as in test_device_attention. */
+static const double bound = 3e-5;
+
+enum { ALONE, WITHIN_ONE_KERNEL, APART, WAYS };
+
+typedef struct nan_task {
+  attention_set set;
+  int way;
+  bool is_empty; /* rows of NaN count as rows without keys */
+} nan_task;
+
+/* Rank 1's first key of the first sequence is NaN for one head of it: rows of that head are NaN on rank 1 alone. */
+static void make_nan_task(nan_task *made, int32_t head_dim) {
+  world_random random = {world_seed() + (uint64_t)head_dim};
+  attention_set *set = &made->set;
+  bool latent = head_dim == 576;
+  set->shape = (problem_shape){.batch = 2,
+                               .heads = latent ? 4 : 6,
+                               .kv_heads = latent ? 1 : 2,
+                               .head_dim = head_dim,
+                               .value_dim = latent ? 512 : head_dim,
+                               .latent = latent,
+                               .dtype = BANYAN_BF16,
+                               .keys_max = 40};
+  set->algorithm = made->way == WITHIN_ONE_KERNEL ? "oneshot" : "ring";
+  set->q = problem_queries(&random, &set->shape);
+  for (int32_t r = 0; r < 2; r++) {
+    problem_shard *shard = &set->shards[r];
+    do {
+      if (shard->k) problem_shard_free(shard);
+      problem_shard_make(&random, &set->shape, set->q, shard);
+    } while (!shard->lengths[0] || !shard->lengths[1]);
+    shard->desc.empty = made->is_empty ? BANYAN_EMPTY_NAN : 0;
+    set->values[r] = calloc(attention_rows(&set->shape) * (size_t)set->shape.value_dim, sizeof(float));
+    set->lse[r] = calloc(attention_rows(&set->shape), sizeof(float));
+  }
+  set->shards[1].k[0] = problem_bits(BANYAN_BF16, NAN);
+}
+
+static void free_nan_task(nan_task *task) {
+  attention_set *set = &task->set;
+  for (int32_t r = 0; r < 2; r++) problem_shard_free(&set->shards[r]), free(set->values[r]), free(set->lse[r]);
+  free(set->q);
+}
+
+static void fails_on_all(world_rank *self, const char *says) {
+  double deadline = world_now_s() + WORLD_GUARD_S;
+  while (banyan_comm_status(self->comm) == BANYAN_OK && world_now_s() < deadline) world_sleep_ms(1);
+  const char *text = banyan_comm_error(self->comm);
+  int32_t failed = banyan_comm_failed_rank(self->comm);
+  bool right = banyan_comm_status(self->comm) == BANYAN_ERR_DATA && failed == 1 && strstr(text, says);
+  world_check(self, right, "rank %d: %s", failed, text);
+}
+
+static void attend_to_nan(world_rank *self) {
+  nan_task *task = self->argument;
+  attention_set *set = &task->set;
+  banyan_op *op = NULL;
+  const banyan_attention_desc *desc = &set->shards[self->rank].desc;
+  banyan_partial out = attention_result(set, set->values[self->rank], set->lse[self->rank]);
+  banyan_combine_desc combine = attention_combine(set, NULL);
+  if (!device_world_join(self, self->rank)) return;
+  bool good = task->way == ALONE
+                  ? world_ok(self, banyan_attention_init(self->comm, desc, &out, &op), "init")
+                  : world_ok(self, banyan_attention_combine_init(self->comm, desc, &combine, &out, &op), "init");
+  if (good && world_ok(self, banyan_start(op), "start") && device_world_run(self)) {
+    if (task->is_empty || task->way == ALONE)
+      world_ok(self, banyan_comm_status(self->comm), "status");
+    else
+      fails_on_all(self, "rank 1 gave statistics of no row");
+  }
+  world_meet(self);
+  banyan_op_free(op);
+}
+
+/* Row `row` of rank r is the reference over `count` shards from `first` on. */
+static void check_row(const attention_set *set, int32_t r, int32_t first, int32_t count, int32_t row) {
+  problem_row reference;
+  int32_t dim = set->shape.value_dim;
+  problem_row_make(set->shards + first, count, row / set->shape.heads, row % set->shape.heads, &reference);
+  double error =
+      problem_row_error(&reference, dim, set->values[r] + (size_t)row * (size_t)dim, set->lse[r][row], bound);
+  ck_assert_msg(error <= 1, "rank %d, row %d: error %g of the bound", r, row, error);
+}
+
+static void check_nan_row(const nan_task *task, int32_t r, int32_t row) {
+  int32_t dim = task->set.shape.value_dim;
+  const float *values = task->set.values[r] + (size_t)row * (size_t)dim;
+  float lse = task->set.lse[r][row];
+  bool right = task->is_empty ? lse == -INFINITY : isnan(lse);
+  for (int32_t i = 0; i < dim; i++) right = right && (task->is_empty ? values[i] == 0 : isnan(values[i]));
+  ck_assert_msg(right, "rank %d, row %d: lse %g, values from %g on", r, row, (double)lse, (double)values[0]);
+}
+
+static const int32_t head_dims[] = {64, 128, 256, 576};
+
+/* A row of NaN alone is NaN, and bad data to a combine; with BANYAN_EMPTY_NAN it is one without keys. */
+START_TEST(rows_of_nan) {
+  nan_task task = {.way = _i / 2 % WAYS, .is_empty = _i % 2};
+  make_nan_task(&task, head_dims[_i / 2 / WAYS]);
+  const problem_shape *shape = &task.set.shape;
+  device_world_begin(2, "");
+  world_setup setup = {.nranks = 2, .bare = true, .argument = &task};
+  world_run(&setup, attend_to_nan);
+  device_world_end();
+  for (int32_t r = 0; r < 2 && (task.way == ALONE || task.is_empty); r++)
+    for (int32_t row = 0; row < shape->batch * shape->heads; row++) {
+      bool is_nan = row < shape->heads / shape->kv_heads;
+      if (task.way != ALONE)
+        check_row(&task.set, r, 0, is_nan ? 1 : 2, row);
+      else if (is_nan && r == 1)
+        check_nan_row(&task, r, row);
+      else
+        check_row(&task.set, r, r, 1, row);
+    }
+  free_nan_task(&task);
+}
+END_TEST
+
+/* ---- rows that a type cannot hold -------------------------------------------------------------------------------- */
+
+enum { TOKENS = 2, HEADS = 3, VALUE_DIM = 8, ROWS = TOKENS * HEADS, LOST = 5 };
+
+typedef struct lost_task {
+  const char *algorithm;
+  bool has_sum;
+  float values[2][ROWS * VALUE_DIM];
+  uint16_t lse[ROWS], sum[ROWS]; /* of rank 1's result */
+} lost_task;
+
+static void lose_a_row(world_rank *self) {
+  lost_task *task = self->argument;
+  float values[ROWS * VALUE_DIM], lse[ROWS] = {0}, other_lse[ROWS];
+  banyan_partial in, out;
+  banyan_combine_desc desc = {
+      .size = sizeof desc, .tokens = TOKENS, .heads = HEADS, .value_dim = VALUE_DIM, .algorithm = task->algorithm};
+  for (int i = 0; i < ROWS * VALUE_DIM; i++) values[i] = (float)(1 + i / VALUE_DIM + 2 * self->rank);
+  lse[LOST] = 70000;
+  banyan_partial_init(&in, values, BANYAN_F32, lse, BANYAN_F32, HEADS, VALUE_DIM);
+  banyan_partial_init(&out, task->values[self->rank], BANYAN_F32, other_lse, BANYAN_F32, HEADS, VALUE_DIM);
+  if (self->rank == 1) {
+    out.lse = task->lse;
+    out.stats_dtype = BANYAN_F16;
+    out.stats_kind = task->has_sum ? BANYAN_STATS_MAX_SUM : BANYAN_STATS_LSE;
+    out.sum = task->has_sum ? task->sum : NULL;
+  }
+  if (!device_world_join(self, self->rank)) return;
+  if (!world_ok(self, banyan_combine(self->comm, &desc, &in, &out), "combine") || !device_world_run(self)) return;
+  fails_on_all(self, self->rank == 1 ? "rank 1 cannot hold the statistics of token 1, head 2 of its result"
+                                     : "rank 1 cannot hold the statistics of a row of its result");
+  world_check(self, banyan_combine(self->comm, &desc, &in, &out) == BANYAN_ERR_DATA, "later calls do not fail");
+  world_meet(self);
+}
+
+/* Rank 1 alone has the type: both ranks end, and rank 1 says which row it was. All other rows are right. */
+START_TEST(rows_that_a_type_cannot_hold) {
+  lost_task task = {.algorithm = _i % 2 ? "oneshot" : "ring", .has_sum = _i / 2};
+  device_world_begin(2, "");
+  world_setup setup = {.nranks = 2, .bare = true, .argument = &task};
+  world_run(&setup, lose_a_row);
+  device_world_end();
+  for (int r = 0; r < 2; r++)
+    for (int i = 0; i < LOST * VALUE_DIM; i++)
+      ck_assert_msg(task.values[r][i] == (float)(2 + i / VALUE_DIM), "rank %d, value %d: %g", r, i,
+                    (double)task.values[r][i]);
+  for (int i = 0; i < LOST; i++) {
+    double sum = task.has_sum ? problem_value(BANYAN_F16, task.sum[i]) : 1;
+    double weight = problem_value(BANYAN_F16, task.lse[i]) + log(sum);
+    ck_assert_msg(fabs(weight - log(2)) < 1e-3, "row %d weighs %g", i, weight);
+  }
+}
+END_TEST
+
+/* ---- values beyond the wire -------------------------------------------------------------------------------------- */
+
+static void saturate(world_rank *self) {
+  float values[VALUE_DIM] = {1e6f}, lse[1] = {0}, merged[VALUE_DIM];
+  banyan_partial in, out;
+  banyan_op *op = NULL;
+  banyan_op_info info = {.size = sizeof info};
+  banyan_combine_desc desc = {.size = sizeof desc, .tokens = 1, .heads = 1, .value_dim = VALUE_DIM, .wire = BANYAN_F16};
+  banyan_partial_init(&in, values, BANYAN_F32, lse, BANYAN_F32, 1, VALUE_DIM);
+  banyan_partial_init(&out, merged, BANYAN_F32, NULL, BANYAN_F32, 1, VALUE_DIM);
+  if (!device_world_join(self, self->rank)) return;
+  if (!world_ok(self, banyan_combine_init(self->comm, &desc, &in, &out, &op), "init")) return;
+  if (world_ok(self, banyan_start(op), "start") && device_world_run(self)) {
+    world_check(self, merged[0] == 65504, "%g is not the largest of an f16 wire", (double)merged[0]);
+    world_ok(self, banyan_op_query(op, &info), "query");
+    world_check(self, info.saturated == BANYAN_NOT_COUNTED, "%llu values were counted",
+                (unsigned long long)info.saturated);
+  }
+  world_meet(self);
+  banyan_op_free(op);
+}
+
+START_TEST(values_beyond_the_wire) {
+  device_world_begin(2, "");
+  world_setup setup = {.nranks = 2, .bare = true};
+  world_run(&setup, saturate);
+  device_world_end();
+}
+END_TEST
+
+int main(void) {
+  Suite *suite = suite_create("device_numbers");
+  TCase *devices = tcase_create("devices");
+  tcase_set_timeout(devices, WORLD_GUARD_S);
+#if defined HAVE_CUDA && defined HAVE_CXX17
+  tcase_add_loop_test(devices, rows_of_nan, 0, 2 * WAYS * (int)(sizeof head_dims / sizeof head_dims[0]));
+  tcase_add_loop_test(devices, rows_that_a_type_cannot_hold, 0, 4);
+  tcase_add_test(devices, values_beyond_the_wire);
+#else
+  (void)rows_of_nan, (void)rows_that_a_type_cannot_hold, (void)values_beyond_the_wire;
+#endif
+  suite_add_tcase(suite, devices); /* else empty */
+  return world_main(suite);
+}
