@@ -20,19 +20,23 @@ static void set_within(bny_op_key *key) {
   strcpy(key->algorithm, "oneshot");
 }
 
-banyan_status banyan_device_combine_init(banyan_comm *comm, const banyan_combine_desc *desc, banyan_op **op) {
-  if (!op) return bny_fail(BANYAN_ERR_ARGUMENT, "op is NULL");
+static banyan_status key_within(banyan_comm *comm, const banyan_combine_desc *desc, bny_op_key *key) {
   banyan_combine_desc room;
-  bny_op_key key;
-  banyan_status status = bny_api_combine_key(comm, &desc, &room, &key);
+  banyan_status status = bny_api_combine_key(comm, &desc, &room, key);
   if (status != BANYAN_OK) return status;
   if (!comm->device.engine)
     return bny_fail(BANYAN_ERR_UNSUPPORTED, "the communicator has no device: name one in banyan_comm_config");
   if (!may_be_oneshot(desc->algorithm))
     return bny_fail(BANYAN_ERR_ARGUMENT, "desc.algorithm is \"%s\"; within a kernel it is \"oneshot\" or NULL",
                     desc->algorithm);
-  set_within(&key);
-  return bny_op_make(comm, &key, op);
+  set_within(key);
+  return BANYAN_OK;
+}
+
+banyan_status banyan_device_combine_init(banyan_comm *comm, const banyan_combine_desc *desc, banyan_op **op) {
+  bny_op_key key;
+  banyan_status status = op ? key_within(comm, desc, &key) : bny_fail(BANYAN_ERR_ARGUMENT, "op is NULL");
+  return status == BANYAN_OK ? bny_op_make(comm, &key, op) : bny_op_refuse(comm, status, true);
 }
 
 banyan_status banyan_op_device(const banyan_op *op, const banyan_partial *rows, const banyan_partial *out, int32_t blocks,

@@ -48,13 +48,14 @@ static bool find_in(bny_transport *transport, int32_t rank, uint64_t epoch, bny_
   return false;
 }
 
-/* Returns the entry of the same rank that ends where this one begins, or the oldest entry. */
+/* Returns the entry of the same rank that this one continues or overlaps, or the oldest entry. */
 static bny_signal *place_for(bny_transport *transport, const bny_refusal *refusal, bool *extends) {
   bny_signal *oldest = NULL;
   *extends = false;
   for (int i = 0; i < BNY_REFUSALS; i++) {
     bny_signal *entry = entry_of(transport, transport->rank, i);
-    if (load(&entry[LAST]) && load(&entry[LAST]) + 1 == refusal->first && (int32_t)(load(&entry[WHO]) >> 32) == refusal->rank) {
+    bool continues = load(&entry[FIRST]) <= refusal->first && refusal->first <= load(&entry[LAST]) + 1;
+    if (load(&entry[LAST]) && continues && (int32_t)(load(&entry[WHO]) >> 32) == refusal->rank) {
       *extends = true;
       return entry;
     }

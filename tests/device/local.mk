@@ -11,6 +11,7 @@ unit_tests += \
   %D%/test_device_hosts_sends \
   %D%/test_device_numbers \
   %D%/test_device_reach \
+  %D%/test_device_refused \
   %D%/test_device_share \
   %D%/test_device_tune \
   %D%/test_device_user \

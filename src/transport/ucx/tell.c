@@ -74,7 +74,19 @@ void bny_net_pass_on(bny_transport *transport, const bny_refusal *refusal) {
   bny_net_give(net);
 }
 
+/* Consecutive calls of a rank, which several ranks report, take one place. */
+static bool join_heard(bny_net *net, const bny_refusal *refusal) {
+  for (int32_t i = 0; i < net->nheard; i++) {
+    bny_refusal *heard = &net->heard[i];
+    if (heard->rank != refusal->rank || refusal->first < heard->first || refusal->first > heard->last + 1) continue;
+    if (refusal->last > heard->last) heard->last = refusal->last;
+    return true;
+  }
+  return false;
+}
+
 void bny_net_hear_refusal(bny_net *net, const bny_refusal *refusal) {
+  if (join_heard(net, refusal)) return;
   if (net->nheard == BNY_REFUSALS) return; /* a rank that lags so far runs into its deadline */
   net->heard[net->nheard++] = *refusal;
   net->nwaiting++;

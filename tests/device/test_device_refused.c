@@ -1,0 +1,99 @@
+/* SPDX-License-Identifier: Apache-2.0
+ * Calls on devices of the fake driver that one rank refuses: how its peers learn of it. */
+#include <check.h>
+
+#include "tests/device/device_world.h"
+
+enum { HEADS = 2, VALUE_DIM = 8, AT_ONCE_S = 60, WRONG_CALLS = 4 };
+
+/* A good call, or one that is wrong in way `wrong` from 1 on. */
+static banyan_status make_within(world_rank *self, int wrong, banyan_op **op) {
+  banyan_combine_desc desc = {.size = sizeof desc, .tokens = 1, .heads = HEADS, .value_dim = VALUE_DIM};
+  if (wrong == 2) desc.algorithm = "ring";
+  if (wrong == 3) desc.heads = -1;
+  return banyan_device_combine_init(self->comm, wrong == 4 ? NULL : &desc, wrong == 1 ? NULL : op);
+}
+
+static const char *const named[1 + WRONG_CALLS] = {"", "op is NULL", "\"ring\"", "heads", "must not be NULL"};
+
+static void refuse_within(world_rank *self) {
+  banyan_op *op = NULL;
+  if (!device_world_join(self, self->rank)) return;
+  for (int wrong = 1; wrong <= WRONG_CALLS; wrong++) {
+    bool is_wrong = self->rank == 1;
+    double since_s = world_now_s();
+    banyan_status status = make_within(self, is_wrong ? wrong : 0, &op);
+    if (!world_check(self,
+                     status == (is_wrong ? BANYAN_ERR_ARGUMENT : BANYAN_ERR_PEER) &&
+                         strstr(banyan_last_error(), named[wrong]) &&
+                         (is_wrong || strstr(banyan_last_error(), "rank 1 refused")),
+                     "call %d: %s: %s", wrong, banyan_status_string(status), banyan_last_error()) ||
+        !world_check(self, world_now_s() - since_s < AT_ONCE_S, "call %d: told after %.1f s", wrong,
+                     world_now_s() - since_s))
+      return;
+    /* Refusals one after another share a text. */
+    if (!world_ok(self, make_within(self, 0, &op), "the call as it should be")) return;
+    banyan_op_free(op);
+  }
+  world_ok(self, banyan_comm_status(self->comm), "the communicator");
+}
+
+/* Arguments that banyan_device_combine_init() itself refuses are told to peers, and the communicator remains usable. */
+START_TEST(combines_within_a_kernel) {
+  device_world_begin(3, "");
+  world_setup setup = {.nranks = 3, .bare = true};
+  world_run(&setup, refuse_within);
+  device_world_end();
+}
+END_TEST
+
+static banyan_status combine(world_rank *self, const float *in_values, float *out_values, bool wrong) {
+  static float lse[HEADS];
+  banyan_combine_desc desc = {.size = sizeof desc, .tokens = 1, .heads = HEADS, .value_dim = VALUE_DIM};
+  banyan_partial in, out;
+  banyan_partial_init(&in, (float *)in_values, BANYAN_F32, lse, BANYAN_F32, HEADS, VALUE_DIM);
+  banyan_partial_init(&out, out_values, BANYAN_F32, NULL, BANYAN_F32, HEADS, VALUE_DIM);
+  if (wrong) in.base = (banyan_base)0;
+  return banyan_combine(self->comm, &desc, &in, &out);
+}
+
+/* Rank 1 refuses a blocking call of a known shape. Kernels of its peers wait, until it aborts as banyan.h says. */
+static void refuse_a_run(world_rank *self) {
+  float in[HEADS * VALUE_DIM] = {1}, out[HEADS * VALUE_DIM];
+  if (!device_world_join(self, self->rank)) return;
+  if (!world_ok(self, combine(self, in, out, false), "combine") || !device_world_run(self)) return;
+  banyan_status status = combine(self, in, out, self->rank == 1);
+  world_check(self, status == (self->rank == 1 ? BANYAN_ERR_ARGUMENT : BANYAN_OK), "%s", banyan_status_string(status));
+  world_check(self, banyan_comm_status(self->comm) == BANYAN_OK, "a refused call has ended the communicator");
+  if (!world_meet(self)) return;
+  if (self->rank == 1) banyan_comm_abort(self->comm, "refused");
+  if (!device_world_run(self)) return;
+  double deadline = world_now_s() + AT_ONCE_S;
+  while (banyan_comm_status(self->comm) == BANYAN_OK && world_now_s() < deadline) world_sleep_ms(1);
+  banyan_status ended = banyan_comm_status(self->comm);
+  world_check(self, ended == BANYAN_ERR_ABORTED && banyan_comm_failed_rank(self->comm) == 1, "%s: %s",
+              banyan_status_string(ended), banyan_comm_error(self->comm));
+  world_meet(self);
+}
+
+START_TEST(runs_that_one_rank_refuses) {
+  device_world_begin(2, "");
+  world_setup setup = {.nranks = 2, .bare = true};
+  world_run(&setup, refuse_a_run);
+  device_world_end();
+}
+END_TEST
+
+int main(void) {
+  Suite *suite = suite_create("device_refused");
+  TCase *devices = tcase_create("devices");
+  tcase_set_timeout(devices, WORLD_GUARD_S);
+#if defined HAVE_CUDA && defined HAVE_CXX17
+  tcase_add_test(devices, combines_within_a_kernel);
+  tcase_add_test(devices, runs_that_one_rank_refuses);
+#else
+  (void)combines_within_a_kernel, (void)runs_that_one_rank_refuses;
+#endif
+  suite_add_tcase(suite, devices); /* else empty */
+  return world_main(suite);
+}
