@@ -213,7 +213,7 @@ banyan_status bny_placement_find(const bny_facts *all, int32_t rank, int32_t nra
   found.process_of = calloc((size_t)nranks, sizeof *found.process_of);
   if (!first || !found.host_of || !found.process_of) {
     free(first), bny_placement_free(&found);
-    return bny_fail(BANYAN_ERR_MEMORY, "out of memory for the places of %d ranks", nranks);
+    return bny_fail(BANYAN_ERR_MEMORY, "rank %d has no memory for the places of %d ranks", rank, nranks);
   }
   number_hosts(all, nranks, first, &found);
   banyan_status status = compare_users(all, nranks, first, found.host_of);

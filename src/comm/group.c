@@ -11,7 +11,8 @@ static banyan_status make_room(bny_group_exchange *group, size_t bytes) {
   size_t blocks = (size_t)group->all->bootstrap->nranks + 1; /* the last is this rank's own */
   if (bytes <= group->room) return BANYAN_OK;
   char *grown = realloc(group->blocks, blocks * bytes);
-  if (!grown) return bny_fail(BANYAN_ERR_MEMORY, "out of memory for what ranks of a host tell each other");
+  if (!grown) return bny_fail(BANYAN_ERR_MEMORY, "rank %d has no memory for what ranks of a host tell each other",
+                              group->all->bootstrap->rank);
   group->blocks = grown;
   group->room = bytes;
   return BANYAN_OK;
@@ -58,7 +59,7 @@ banyan_status bny_group_exchange_begin(const bny_exchange *all, const int32_t *h
   group->said = calloc(nranks, sizeof *group->said);
   if (!group->ranks || !group->said) {
     free(group->ranks), free(group->said);
-    return bny_fail(BANYAN_ERR_MEMORY, "out of memory for a communicator of %zu ranks", nranks);
+    return bny_fail(BANYAN_ERR_MEMORY, "rank %d has no memory for a communicator of %zu ranks", bootstrap->rank, nranks);
   }
   group->bootstrap = (banyan_bootstrap){.size = sizeof group->bootstrap, .context = group, .allgather = gather};
   for (int32_t i = 0; i < bootstrap->nranks; i++) {

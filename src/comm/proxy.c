@@ -49,7 +49,7 @@ banyan_status bny_comm_agree_way(const banyan_comm *comm, const bny_exchange *ex
   if (status != BANYAN_OK) return status;
   own.way = (int32_t)wanted;
   card *all = calloc((size_t)comm->nranks, sizeof *all);
-  if (!all) return bny_fail(BANYAN_ERR_MEMORY, "out of memory for the devices of %d ranks", comm->nranks);
+  if (!all) return bny_fail(BANYAN_ERR_MEMORY, "rank %d has no memory for the devices of %d ranks", comm->rank, comm->nranks);
   status = bny_exchange_all(exchange, &own, all, sizeof own);
   if (status == BANYAN_OK) status = choose_way(all, comm->nranks, way);
   free(all);
@@ -91,7 +91,7 @@ static banyan_status share_in_host(banyan_comm *comm, const bny_exchange *exchan
   bny_share_config config = {.bytes = comm->arena_bytes, .hosts = places, .processes = places + count, .strict = strict};
   bny_engine *engine = comm->device.engine;
   if (places) status = bny_engine_connect(engine, &group.exchange, &config, timeout_of_kernels(settings->timeout_ns));
-  else status = bny_fail(BANYAN_ERR_MEMORY, "out of memory for the devices of %zu ranks", count);
+  else status = bny_fail(BANYAN_ERR_MEMORY, "rank %d has no memory for the devices of %zu ranks", comm->rank, count);
   char why[BNY_ERROR_TEXT_BYTES];
   snprintf(why, sizeof why, "%s", banyan_last_error());
   bny_group_exchange_end(&group);

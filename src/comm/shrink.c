@@ -391,7 +391,7 @@ banyan_status banyan_comm_shrink(banyan_comm *comm, int32_t *members, banyan_com
   sign *signs = calloc((size_t)comm->nranks, sizeof *signs);
   if (!views || !signs) {
     free(views), free(signs);
-    return bny_fail(BANYAN_ERR_MEMORY, "out of memory to shrink %d ranks", comm->nranks);
+    return bny_fail(BANYAN_ERR_MEMORY, "rank %d has no memory to shrink %d ranks", comm->rank, comm->nranks);
   }
   memset(views, 0xff, view_bytes);
   int64_t timeout_ns = comm->exec->timeout_ns;

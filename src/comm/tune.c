@@ -74,13 +74,13 @@ typedef struct supplies {
   bny_device_tuner *tuner;
 } supplies;
 
-static banyan_status get_supplies(int32_t nranks, const bny_tune *tune, supplies *supplies) {
+static banyan_status get_supplies(const banyan_comm *comm, const bny_tune *tune, supplies *supplies) {
   bool has_file = tune->way == BNY_TUNE_FILE;
   supplies->measured = calloc(1, sizeof *supplies->measured);
-  if (has_file) supplies->letters = calloc((size_t)nranks + 1, sizeof *supplies->letters);
+  if (has_file) supplies->letters = calloc((size_t)comm->nranks + 1, sizeof *supplies->letters);
   if (!supplies->measured || (has_file && !supplies->letters))
-    return bny_fail(BANYAN_ERR_MEMORY, "out of memory for measured times");
-  return bny_device_tuner_make(nranks, &supplies->tuner);
+    return bny_fail(BANYAN_ERR_MEMORY, "rank %d has no memory for measured times", comm->rank);
+  return bny_device_tuner_make(comm->nranks, &supplies->tuner);
 }
 
 static void free_supplies(supplies *supplies) {
@@ -138,7 +138,7 @@ banyan_status bny_comm_tune(banyan_comm *comm, const bny_exchange *exchange, con
   bool known = false;
   banyan_status status = bny_tune_parse(settings->options.device_tune, &tune); /* all ranks have the same, see facts.c */
   if (status != BANYAN_OK || tune.way == BNY_TUNE_OFF || comm->nranks == 1) return status;
-  status = bny_comm_confirm(exchange, get_supplies(comm->nranks, &tune, &supplies));
+  status = bny_comm_confirm(exchange, get_supplies(comm, &tune, &supplies));
   if (status == BANYAN_OK) status = read_or_measure(comm, exchange, &tune, one_process, &supplies, &known);
   if (known) {
     comm->measured = supplies.measured;

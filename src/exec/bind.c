@@ -85,10 +85,14 @@ static int32_t cut_pieces(const bny_binding *binding, int32_t nranks, const bny_
   return count;
 }
 
+static banyan_status fail_memory(const bny_plan *plan) {
+  return bny_fail(BANYAN_ERR_MEMORY, "rank %d has no memory to bind a plan of %d steps", plan->rank, plan->nsteps);
+}
+
 static banyan_status bind_pieces(bny_run *run) {
   const bny_plan *plan = run->plan;
   run->piece_first = calloc((size_t)plan->nsteps + 1, sizeof *run->piece_first);
-  if (!run->piece_first) return bny_fail(BANYAN_ERR_MEMORY, "out of memory to bind a plan");
+  if (!run->piece_first) return fail_memory(plan);
   bool rows = plan->collective == BNY_COMBINE;
   for (int32_t i = 0; i < plan->nsteps; i++) {
     bool cuts = !rows && plan->steps[i].kind == BNY_STEP_DELIVER;
@@ -96,7 +100,7 @@ static banyan_status bind_pieces(bny_run *run) {
     run->piece_first[i + 1] = run->piece_first[i] + count;
   }
   run->pieces = calloc((size_t)run->piece_first[plan->nsteps] + 1, sizeof *run->pieces);
-  if (!run->pieces) return bny_fail(BANYAN_ERR_MEMORY, "out of memory to bind a plan");
+  if (!run->pieces) return fail_memory(plan);
   for (int32_t i = 0; i < plan->nsteps; i++)
     if (run->piece_first[i + 1] > run->piece_first[i])
       cut_pieces(run->binding, plan->nranks, &plan->steps[i].slice, &run->pieces[run->piece_first[i]]);
@@ -132,7 +136,7 @@ static banyan_status bind_peers(bny_run *run) {
   run->senders = calloc((size_t)plan->nmessages + 1, sizeof *run->senders);
   bool *seen = calloc((size_t)plan->nranks, sizeof *seen);
   banyan_status status = BANYAN_OK;
-  if (!run->readers || !run->senders || !seen) status = bny_fail(BANYAN_ERR_MEMORY, "out of memory to bind a plan");
+  if (!run->readers || !run->senders || !seen) status = fail_memory(plan);
   for (int32_t i = 0; status == BANYAN_OK && i < plan->npeers; i++) {
     if (!seen[plan->peers[i]]) run->readers[run->nreaders++] = plan->peers[i];
     seen[plan->peers[i]] = true;
@@ -151,7 +155,7 @@ static banyan_status bind_peers(bny_run *run) {
 banyan_status bny_run_make(bny_exec *exec, const bny_plan *plan, const bny_call *call, const bny_binding *binding,
                            bny_run **run) {
   bny_run *made = calloc(1, sizeof *made);
-  if (!made) return bny_fail(BANYAN_ERR_MEMORY, "out of memory to bind a plan");
+  if (!made) return fail_memory(plan);
   *made = (bny_run){.exec = exec, .plan = plan, .call = *call, .binding = binding, .next = plan->nsteps};
   size_t steps = (size_t)plan->nsteps + 1, sources = (size_t)plan->nsources + 1;
   made->boxes = calloc(steps, sizeof *made->boxes);
@@ -164,7 +168,7 @@ banyan_status bny_run_make(bny_exec *exec, const bny_plan *plan, const bny_call 
     made->steps[half] = calloc(steps, sizeof *made->steps[half]);
     made->views[half] = calloc(sources, sizeof *made->views[half]);
     if (!made->boxes || !made->moved || !made->steps[half] || !made->views[half])
-      status = bny_fail(BANYAN_ERR_MEMORY, "out of memory to bind a plan of %d steps", plan->nsteps);
+      status = fail_memory(plan);
   }
   if (status != BANYAN_OK) {
     bny_run_free(made);

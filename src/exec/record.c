@@ -14,7 +14,7 @@ banyan_status bny_record_open(const bny_record_config *config, int32_t rank, int
   if (config->flight_file) made.flight_file = strdup(config->flight_file);
   if ((!made.flight && (!config->no_flight || config->trace_file)) || (config->flight_file && !made.flight_file)) {
     bny_record_close(&made);
-    return bny_fail(BANYAN_ERR_MEMORY, "out of memory for the flight recorder");
+    return bny_fail(BANYAN_ERR_MEMORY, "rank %d has no memory for the flight recorder", rank);
   }
   if (config->trace_file &&
       bny_trace_open(config->trace_file, rank, nranks, config->trace_events, &made.trace) != BANYAN_OK)

@@ -56,7 +56,7 @@ banyan_status bny_loop_connect(const bny_exchange *exchange, const bny_arena_con
   void **bases = calloc((size_t)nranks, sizeof *bases);
   banyan_status status;
   if (!window || !bases) {
-    status = bny_fail(BANYAN_ERR_MEMORY, "out of memory for the transport of %d ranks", nranks);
+    status = bny_fail(BANYAN_ERR_MEMORY, "rank %d has no memory for the transport of %d ranks", rank, nranks);
     goto free_memory;
   }
   void *mine = rank == 0 ? map_window(bytes) : NULL;

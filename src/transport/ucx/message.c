@@ -15,7 +15,10 @@ bny_net_packet *bny_net_packet_take(bny_net_peer *peer) {
   bny_net_packet *packet = net->packets;
   if (packet) net->packets = packet->next;
   else packet = malloc(sizeof *packet);
-  if (!packet) return NULL;
+  if (!packet) {
+    bny_net_lack_memory(peer);
+    return NULL;
+  }
   packet->peer = peer;
   packet->counts = false;
   return packet;

@@ -49,6 +49,14 @@ void bny_net_lose(bny_net_peer *peer, ucs_status_t status) {
           why);
 }
 
+/* A message to the peer is lost. This rank is to blame. */
+void bny_net_lack_memory(bny_net_peer *peer) {
+  if (peer->dead || bny_net_has_left(peer)) return;
+  bny_net_lose(peer, UCS_ERR_NO_MEMORY);
+  peer->lacks_memory = true;
+  snprintf(peer->trouble, sizeof peer->trouble, "out of memory");
+}
+
 static void lose(void *argument, ucp_ep_h endpoint, ucs_status_t status) {
   (void)endpoint;
   bny_net_lose(argument, status);
@@ -89,8 +97,8 @@ banyan_status bny_net_mirror(bny_net_peer *peer) {
     free(peer->signals), free(peer->landings);
     peer->signals = NULL;
     peer->landings = NULL;
-    return bny_fail(BANYAN_ERR_MEMORY, "out of memory for messages of rank %d (%zu bytes); make arena_bytes smaller",
-                    peer->rank, 2 * transport->half_bytes);
+    return bny_fail(BANYAN_ERR_MEMORY, "rank %d has no memory for messages of rank %d (%zu bytes); make arena_bytes smaller",
+                    transport->rank, peer->rank, 2 * transport->half_bytes);
   }
   peer->outbox = outbox;
   return BANYAN_OK;

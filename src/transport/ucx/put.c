@@ -54,9 +54,9 @@ static size_t region_bytes(const bny_net *net) {
 
 static banyan_status fail_memory(const bny_net_peer *peer, const char *why) {
   return bny_fail(BANYAN_ERR_MEMORY,
-                  "%zu bytes for messages of rank %d cannot be registered (%s): make arena_bytes smaller, raise the limit of "
-                  "locked memory (ulimit -l), or set BANYAN_UCX_PUT=off",
-                  region_bytes(peer->net), peer->rank, why);
+                  "rank %d cannot register %zu bytes for messages of rank %d (%s): make arena_bytes smaller, raise the limit "
+                  "of locked memory (ulimit -l), or set BANYAN_UCX_PUT=off",
+                  peer->net->transport.rank, region_bytes(peer->net), peer->rank, why);
 }
 
 banyan_status bny_net_put_mirror(bny_net_peer *peer) {
@@ -200,7 +200,6 @@ void bny_net_put(bny_net *net, const bny_net_data *what, const char *payload, co
     bny_net_peer *peer = net->peers[peers[i]];
     bny_net_packet *packet = what->bytes ? bny_net_packet_take(peer) : NULL;
     if (packet) bny_net_send_put(packet, payload, what->bytes, peer->remote + at);
-    else if (what->bytes) bny_net_lose(peer, UCS_ERR_NO_MEMORY); /* its signal must not come without it */
     net->transport.bytes_between_hosts += what->bytes;
     count++;
   }
@@ -211,8 +210,9 @@ void bny_net_put(bny_net *net, const bny_net_data *what, const char *payload, co
     if (!takes_puts(net, peers[i])) continue;
     bny_net_peer *peer = net->peers[peers[i]];
     if (fenced != UCS_OK) bny_net_lose(peer, fenced);
-    bny_net_packet *packet = fenced == UCS_OK ? bny_net_packet_take(peer) : NULL;
-    if (!packet) continue; /* the receiver's deadline reports it */
+    /* A signal must not come without its payload. */
+    bny_net_packet *packet = bny_net_can_send(peer) ? bny_net_packet_take(peer) : NULL;
+    if (!packet) continue;
     packet->of.tag = what->tag;
     bny_net_send_signal(packet, peer->remote + signal);
     if (peer->sleeps_for.tag == what->tag && peer->sleeps_for.slot == what->slot) wake(peer);

@@ -73,7 +73,7 @@ static void send_pieces(bny_net_peer *peer, const bny_net_data *what, const char
   uint64_t first = 0;
   do {
     bny_net_packet *packet = bny_net_packet_take(peer);
-    if (!packet) return; /* the receiver's deadline reports it */
+    if (!packet) return;
     uint64_t bytes = what->bytes - first;
     if (bytes > peer->net->piece_bytes) bytes = peer->net->piece_bytes;
     packet->of.data = *what;
@@ -124,7 +124,8 @@ static banyan_status net_admit(bny_transport *transport, int32_t rank) {
   if (net->place[rank] >= 0) return BANYAN_OK;
   bny_net_take(net);
   bny_net_peer *peer = bny_net_meet(net, rank);
-  banyan_status status = peer ? bny_net_mirror(peer) : bny_fail(BANYAN_ERR_MEMORY, "out of memory to meet rank %d", rank);
+  banyan_status status = peer ? bny_net_mirror(peer)
+                              : bny_fail(BANYAN_ERR_MEMORY, "rank %d has no memory to meet rank %d", transport->rank, rank);
   bny_net_give(net);
   return status;
 }
@@ -235,7 +236,7 @@ static void net_close(bny_transport *transport) {
 
 static const char *net_trouble(bny_transport *transport, int32_t rank, bool *is_ours) {
   const bny_net_peer *peer = bny_net_of(transport)->peers[rank];
-  *is_ours = peer && !peer->endpoint;
+  *is_ours = peer && (!peer->endpoint || peer->lacks_memory);
   return peer && peer->trouble[0] ? peer->trouble : NULL;
 }
 
@@ -287,7 +288,7 @@ static banyan_status exchange_cards(bny_net *net, const bny_exchange *exchange, 
   char why[BNY_ERROR_TEXT_BYTES];
   snprintf(why, sizeof why, "%s", banyan_last_error());
   card *all = calloc((size_t)nranks, sizeof *all);
-  if (!all) return bny_fail(BANYAN_ERR_MEMORY, "out of memory to connect %d ranks", nranks);
+  if (!all) return bny_fail(BANYAN_ERR_MEMORY, "rank %d has no memory to connect %d ranks", net->transport.rank, nranks);
   card own = {.status = (int32_t)mine, .put = (int32_t)net->wish, .address_bytes = address_bytes};
   if (getrandom(&own.cookie, sizeof own.cookie, 0) != sizeof own.cookie) own.cookie = (uint64_t)bny_clock_ns();
   if (mine == BANYAN_OK) own.network = (int32_t)bny_net_find_network(net);
@@ -317,8 +318,9 @@ static banyan_status exchange_addresses(bny_net *net, const bny_exchange *exchan
   char *mine = calloc(1, net->address_bytes);
   net->addresses = malloc((size_t)net->transport.nranks * net->address_bytes);
   banyan_status status = BANYAN_OK;
-  if (!mine || !net->addresses) status = bny_fail(BANYAN_ERR_MEMORY, "out of memory for the addresses of %d ranks",
-                                                  net->transport.nranks);
+  if (!mine || !net->addresses)
+    status = bny_fail(BANYAN_ERR_MEMORY, "rank %d has no memory for the addresses of %d ranks", net->transport.rank,
+                      net->transport.nranks);
   if (status == BANYAN_OK) {
     memcpy(mine, address, bytes);
     status = bny_exchange_all(exchange, mine, net->addresses, net->address_bytes);
@@ -373,7 +375,9 @@ static bny_net *make_net(const banyan_bootstrap *bootstrap, const bny_arena_conf
 
 banyan_status bny_net_connect(const bny_exchange *exchange, const bny_net_config *config, bny_transport **transport) {
   bny_net *net = make_net(exchange->bootstrap, &config->arena);
-  if (!net) return bny_fail(BANYAN_ERR_MEMORY, "out of memory for the transport of %d ranks", exchange->bootstrap->nranks);
+  if (!net)
+    return bny_fail(BANYAN_ERR_MEMORY, "rank %d has no memory for the transport of %d ranks", exchange->bootstrap->rank,
+                    exchange->bootstrap->nranks);
   banyan_status wished = bny_net_put_read(config->put, &net->wish);
   banyan_status status = bny_net_connect_local(net, exchange, config);
   /* again, for its text */

@@ -127,6 +127,7 @@ typedef struct bny_net_peer {
   bool flushed;              /* the hello has gone out */
   bool flushing;             /* the hello goes out: UCX is connecting */
   bool dead;
+  bool lacks_memory;         /* this rank had none for a message to it */
   char trouble[192];         /* why it could not be connected; "": it was, or it is alive */
   bool broken;               /* it sent an invalid message: all further ones are ignored */
   bool wants_answer;         /* to its question or goodbye */
@@ -236,6 +237,7 @@ bool bny_net_has_left(const bny_net_peer *peer);
 /* Marks the connection as lost: the process has ended, or its node is unreachable. If it was never established, the
  * reason is kept. */
 void bny_net_lose(bny_net_peer *peer, ucs_status_t status);
+void bny_net_lack_memory(bny_net_peer *peer);
 /* Makes progress until no message to any peer is pending, or until the deadline. */
 void bny_net_drain(bny_net *net, int64_t deadline_ns);
 /* Frees the worker with its endpoints, and then the peers that callbacks use. */

@@ -1,0 +1,169 @@
+/* SPDX-License-Identifier: Apache-2.0
+ * A rank that runs out of memory while a communicator is made, at each of the library's own allocations in turn. It
+ * fails at once, with a text that names it. Ranks are threads of this program, of one node and of
+ * several; malloc of this program fails where it is called by the library, which is linked into it. */
+#include <check.h>
+#include <errno.h>
+#include <pthread.h>
+#include <stdatomic.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "tests/support/placed.h"
+
+#if !defined(__SANITIZE_ADDRESS__) && !defined(__SANITIZE_THREAD__) && defined(__GLIBC__)
+#define CAN_FAIL 1
+
+void *__libc_malloc(size_t bytes);
+void *__libc_calloc(size_t count, size_t bytes);
+void *__libc_realloc(void *memory, size_t bytes);
+void *__libc_memalign(size_t alignment, size_t bytes);
+extern char __executable_start, etext;
+
+/* Allocations of this thread until one fails: 0 for none. */
+static _Thread_local volatile int left;
+
+static bool fails(const void *caller) {
+  uintptr_t at = (uintptr_t)caller;
+  if (!left || at < (uintptr_t)&__executable_start || at > (uintptr_t)&etext) return false;
+  if (--left > 0) return false;
+  errno = ENOMEM;
+  return true;
+}
+
+void *malloc(size_t bytes) { return fails(__builtin_return_address(0)) ? NULL : __libc_malloc(bytes); }
+
+void *calloc(size_t count, size_t bytes) {
+  return fails(__builtin_return_address(0)) ? NULL : __libc_calloc(count, bytes);
+}
+
+void *realloc(void *memory, size_t bytes) {
+  return fails(__builtin_return_address(0)) ? NULL : __libc_realloc(memory, bytes);
+}
+
+void *aligned_alloc(size_t alignment, size_t bytes) {
+  return fails(__builtin_return_address(0)) ? NULL : __libc_memalign(alignment, bytes);
+}
+#else
+#define CAN_FAIL 0
+static _Thread_local volatile int left;
+#endif
+
+enum { NRANKS = 3, CULPRIT = 1, TRIALS_MAX = 400, BLOCK = 1 << 16 };
+
+/* A bootstrap of threads that ends for all when one has failed. */
+typedef struct meeting {
+  pthread_mutex_t lock;
+  pthread_cond_t changed;
+  int arrived, round;
+  bool failed;
+  char blocks[NRANKS * BLOCK];
+} meeting;
+
+typedef struct member {
+  meeting *meeting;
+  int32_t rank;
+  int nth; /* allocation that fails */
+  bool has_failed;
+  banyan_status status;
+  char text[512];
+} member;
+
+static int gather(void *context, const void *mine, void *all, size_t bytes, int64_t timeout_ns) {
+  member *self = context;
+  meeting *meeting = self->meeting;
+  (void)timeout_ns;
+  if (bytes > BLOCK) return 1;
+  pthread_mutex_lock(&meeting->lock);
+  if (meeting->failed) {
+    pthread_mutex_unlock(&meeting->lock);
+    return 1;
+  }
+  int round = meeting->round;
+  memcpy(meeting->blocks + (size_t)self->rank * BLOCK, mine, bytes);
+  if (++meeting->arrived == NRANKS) {
+    meeting->arrived = 0;
+    meeting->round++;
+    pthread_cond_broadcast(&meeting->changed);
+  }
+  while (meeting->round == round && !meeting->failed) pthread_cond_wait(&meeting->changed, &meeting->lock);
+  bool good = meeting->round != round;
+  for (size_t i = 0; good && i < NRANKS; i++) memcpy((char *)all + i * bytes, meeting->blocks + i * BLOCK, bytes);
+  /* Nobody writes the blocks of the next round before all have read these. */
+  if (good && ++meeting->arrived == NRANKS) {
+    meeting->arrived = 0;
+    meeting->round++;
+    pthread_cond_broadcast(&meeting->changed);
+  }
+  while (good && meeting->round == round + 1 && !meeting->failed) pthread_cond_wait(&meeting->changed, &meeting->lock);
+  pthread_mutex_unlock(&meeting->lock);
+  return good ? 0 : 1;
+}
+
+static void *create(void *argument) {
+  member *self = argument;
+  meeting *meeting = self->meeting;
+  banyan_comm *comm = NULL;
+  banyan_bootstrap bootstrap = {
+      .size = sizeof bootstrap, .rank = self->rank, .nranks = NRANKS, .context = self, .allgather = gather};
+  banyan_comm_config config = {.size = sizeof config, .timeout_ns = WORLD_GUARD_NS, .arena_bytes = 64 << 10};
+  left = self->nth;
+  self->status = banyan_comm_create(&bootstrap, &config, &comm);
+  self->has_failed = self->nth > 0 && left == 0;
+  left = 0;
+  snprintf(self->text, sizeof self->text, "%s", banyan_last_error());
+  if (self->status != BANYAN_OK) {
+    pthread_mutex_lock(&meeting->lock);
+    meeting->failed = true;
+    pthread_cond_broadcast(&meeting->changed);
+    pthread_mutex_unlock(&meeting->lock);
+  }
+  banyan_comm_destroy(comm);
+  return NULL;
+}
+
+/* Returns false once no allocation was left to fail. */
+static bool try_without(int nth) {
+  static meeting meeting;
+  member members[NRANKS];
+  pthread_t threads[NRANKS];
+  memset(&meeting, 0, sizeof meeting);
+  pthread_mutex_init(&meeting.lock, NULL);
+  pthread_cond_init(&meeting.changed, NULL);
+  for (int32_t r = 0; r < NRANKS; r++) {
+    members[r] = (member){.meeting = &meeting, .rank = r, .nth = r == CULPRIT ? nth : 0};
+    ck_assert_int_eq(pthread_create(&threads[r], NULL, create, &members[r]), 0);
+  }
+  for (int32_t r = 0; r < NRANKS; r++) pthread_join(threads[r], NULL);
+  const member *culprit = &members[CULPRIT];
+  for (int32_t r = 0; r < NRANKS && !culprit->has_failed; r++)
+    ck_assert_msg(members[r].status == BANYAN_OK, "rank %d, and all allocations succeeded: %s", r, members[r].text);
+  /* A connection for whose messages there was no memory is an error of the system. */
+  bool says_why = culprit->status == BANYAN_ERR_MEMORY || strstr(culprit->text, "out of memory");
+  ck_assert_msg(culprit->status == BANYAN_OK || (says_why && strstr(culprit->text, "rank 1")),
+                "allocation %d failed: %s: %s", nth, banyan_status_string(culprit->status), culprit->text);
+  return culprit->has_failed;
+}
+
+START_TEST(creation) {
+  world_setup setup;
+  if (!placed_set(_i ? PLACED_APART : PLACED_THREADS, "a,a,b", "a,b,c", &setup)) return;
+  int nth = 1;
+  while (nth < TRIALS_MAX && try_without(nth)) nth++;
+  ck_assert_int_lt(nth, TRIALS_MAX);
+  ck_assert_msg(nth > 5, "%d allocations are all that the library made", nth - 1);
+  printf("%s: %d allocations failed in turn\n", _i ? "ranks of several nodes" : "threads", nth - 1);
+  fflush(stdout);
+}
+END_TEST
+
+int main(void) {
+  if (!CAN_FAIL) return 77;
+  Suite *suite = suite_create("no_memory");
+  TCase *tests = tcase_create("without memory");
+  tcase_set_timeout(tests, WORLD_GUARD_S);
+  tcase_add_loop_test(tests, creation, 0, 2);
+  suite_add_tcase(suite, tests);
+  return world_main(suite);
+}
