@@ -29,6 +29,8 @@
  *     stay unchanged. They do not branch, so that several are in flight: a branch would make each wait for the one
  *     before. A line may be seen torn, but a later load returns data as new as any part of it
  *   bny_fence_gpu(), bny_fence_sys(): fence.acq_rel
+ *   bny_fence_alias(): fence.proxy.alias, between accesses to one memory by different addresses of a device. It orders
+ *     them together with a release and an acquire, and lies on the way from one access to the other
  *   bny_add_relaxed_gpu_64(p, v): fetch and add; bny_add_gpu_32(p, v): the same, acq_rel;
  *   bny_compare_swap_sys_64(p, expected, v): acq_rel, returns the old value
  * Plain memory in 16 bytes

@@ -141,6 +141,7 @@ BNY_DEVICE void bny_store_line(void *to, bny_quad value) {
 }
 
 BNY_DEVICE void bny_fence_gpu(void) { asm volatile("fence.acq_rel.gpu;" ::: "memory"); }
+BNY_DEVICE void bny_fence_alias(void) { asm volatile("fence.proxy.alias;" ::: "memory"); }
 BNY_DEVICE void bny_fence_sys(void) { asm volatile("fence.acq_rel.sys;" ::: "memory"); }
 
 BNY_DEVICE uint64_t bny_add_relaxed_gpu_64(uint64_t *at, uint64_t value) {

@@ -40,6 +40,13 @@ struct weak_store {
   unsigned char value[16];
   uint8_t bytes;
   bool synced; /* becomes visible before later fences of the block */
+  bool held;   /* until a fence for aliases */
+};
+
+struct owned_memory {
+  uint32_t device;
+  const unsigned char *memory;
+  size_t bytes;
 };
 
 struct async_copy {
@@ -122,6 +129,7 @@ struct bny_emulator {
   std::map<uint32_t, uint32_t> resident;
   std::vector<std::unique_ptr<block_state>> blocks; /* running blocks */
   std::vector<fiber *> writers;                     /* with delayed stores */
+  std::vector<owned_memory> owned;
   std::vector<char *> stacks;                       /* free stacks */
   fiber *current = nullptr;
   std::function<void(uint64_t)> watch;
@@ -269,15 +277,25 @@ void apply_store(fiber *writer, size_t index) {
   memcpy(one.to, one.value, one.bytes);
 }
 
+/* Returns whether a store had to be kept. */
+bool apply_any(fiber *writer) {
+  std::vector<size_t> free;
+  for (size_t i = 0; i < writer->stores.size(); i++)
+    if (!writer->stores[i].held) free.push_back(i);
+  if (free.empty()) return false;
+  apply_store(writer, free[random_below(running, free.size())]);
+  return true;
+}
+
 void settle(fiber *writer) {
-  while (!writer->stores.empty()) apply_store(writer, random_below(running, writer->stores.size()));
+  while (apply_any(writer)) {}
 }
 
 /* Makes visible what other threads of the block stored before a sync. */
 void settle_synced(const fiber *self) {
   for (fiber *writer : running->writers)
     for (size_t i = 0; writer->block == self->block && i < writer->stores.size();)
-      if (writer->stores[i].synced) apply_store(writer, i), i = 0;
+      if (writer->stores[i].synced && !writer->stores[i].held) apply_store(writer, i), i = 0;
       else i++;
 }
 
@@ -306,7 +324,9 @@ void finish_launch(bny_emulator *emulator, launch_state *launch) {
     if (other->before == launch) wake(&other->waiting);
 }
 
+/* The end of a kernel is a fence for aliases, too. */
 void finish_fiber(fiber *self) {
+  for (weak_store &one : self->stores) one.held = false;
   settle(self);
   if (!self->copies.empty() || !self->groups.empty()) bny_emulated_fail("a thread ends while its copies are under way");
   block_state *block = self->block;
@@ -380,7 +400,7 @@ void let_things_happen(bny_emulator *emulator, block_state *block) {
   if (!emulator->writers.empty() && random_below(emulator, 4) == 0) {
     uint32_t index = random_below(emulator, emulator->writers.size());
     fiber *writer = emulator->writers[index];
-    if (!writer->stores.empty()) apply_store(writer, random_below(emulator, writer->stores.size()));
+    apply_any(writer);
     if (writer->stores.empty()) take_any(&emulator->writers, index)->writes = false;
   }
   if (!block->bulk.empty() && random_below(emulator, 16) == 0)
@@ -476,6 +496,9 @@ void bny_emulator_free(bny_emulator *emulator) {
 }
 
 void bny_emulator_watch(bny_emulator *emulator, std::function<void(uint64_t)> watch) { emulator->watch = std::move(watch); }
+void bny_emulator_own(bny_emulator *emulator, uint32_t device, void *memory, size_t bytes) {
+  emulator->owned.push_back({device, static_cast<const unsigned char *>(memory), bytes});
+}
 uint64_t bny_emulator_steps(const bny_emulator *emulator) { return emulator->steps; }
 
 void bny_emulator_add(bny_emulator *emulator, const bny_emulator_launch &launch) {
@@ -568,11 +591,13 @@ void bny_emulated_cluster_barrier(void) {
 
 void bny_emulated_store(void *to, const void *value, size_t bytes) {
   fiber *self = running->current;
-  weak_store one = {static_cast<unsigned char *>(to), {}, static_cast<uint8_t>(bytes), false};
+  weak_store one = {static_cast<unsigned char *>(to), {}, static_cast<uint8_t>(bytes), false, false};
+  for (const owned_memory &memory : running->owned)
+    one.held |= memory.device != self->block->launch->what.device && overlap(one, memory.memory, memory.bytes);
   memcpy(one.value, value, bytes);
   apply_overlapping(self, to, bytes, false);
   if (self->stores.empty()) {
-    if (!running->config.weak || random_below(running, 2) == 0) {
+    if (!one.held && (!running->config.weak || random_below(running, 2) == 0)) {
       memcpy(to, value, bytes);
       return;
     }
@@ -580,12 +605,20 @@ void bny_emulated_store(void *to, const void *value, size_t bytes) {
     self->writes = true;
   }
   self->stores.push_back(one);
-  if (self->stores.size() > WEAK_STORES_MAX) apply_store(self, random_below(running, self->stores.size()));
+  if (self->stores.size() > WEAK_STORES_MAX) apply_any(self);
 }
 
 void bny_emulated_settle(void) {
   settle(running->current);
   settle_synced(running->current);
+}
+
+void bny_emulated_alias(void) {
+  fiber *self = running->current;
+  for (weak_store &one : self->stores) one.held = false;
+  for (fiber *writer : running->writers)
+    for (weak_store &one : writer->stores)
+      if (writer->block == self->block && one.synced) one.held = false;
 }
 
 void bny_emulated_sync(void) {

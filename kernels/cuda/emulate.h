@@ -7,7 +7,8 @@
  * device run in order, all others concurrently, in one memory.
  *
  * The emulator delays stores of the ordered functions of device.h at random, where PTX lets other threads see them
- * late. The delay ends at a fence or a release of this thread, at one of another thread of its block after a barrier or
+ * late. A store to memory of another device that has been given an owner also waits for a fence for aliases. The delay
+ * ends at a fence or a release of this thread, at one of another thread of its block after a barrier or
  * sync, or at the end of the kernel. Threads of the same block see such stores at once. Asynchronous copies are delayed
  * until a thread waits for them. Loads are never early. All lanes of a warp must meet in the same function. A deadlock
  * fails at once, and so does a spin beyond the limit of steps. Time is counted in steps. */
@@ -50,6 +51,9 @@ void bny_emulator_add(bny_emulator *emulator, const bny_emulator_launch &launch)
 bool bny_emulator_run(bny_emulator *emulator, char *why, size_t bytes);
 /* The emulator calls `watch` before each step, for tests that interfere. It may be empty. */
 void bny_emulator_watch(bny_emulator *emulator, std::function<void(uint64_t now_ns)> watch);
+/* The memory is a device's, and others see it at another address. A store of theirs becomes visible only after a fence
+ * for aliases, by this thread, or by one of its block after a barrier or sync. */
+void bny_emulator_own(bny_emulator *emulator, uint32_t device, void *memory, size_t bytes);
 uint64_t bny_emulator_steps(const bny_emulator *emulator);
 
 /* ---- inside a kernel --------------------------------------------------------------------------------------------- */
@@ -70,6 +74,7 @@ void bny_emulated_settle(void);                                    /* a fence: a
 /* Stores of this thread to shared memory become visible at once, others before later fences of its block. */
 void bny_emulated_sync(void);
 void bny_emulated_load(const void *from, void *value, size_t bytes);
+void bny_emulated_alias(void); /* a fence for stores to memory of bny_emulator_own() */
 void *bny_emulated_shared(const void *key, size_t bytes);
 void *bny_emulated_dynamic(void);
 void *bny_emulated_cluster_address(void *shared, uint32_t rank);
@@ -223,6 +228,7 @@ BNY_DEVICE void bny_store_line(void *to, bny_quad value) {
 
 BNY_DEVICE void bny_fence_gpu(void) { bny_emulated_settle(); }
 BNY_DEVICE void bny_fence_sys(void) { bny_emulated_settle(); }
+BNY_DEVICE void bny_fence_alias(void) { bny_emulated_alias(); }
 BNY_DEVICE uint64_t bny_add_relaxed_gpu_64(uint64_t *at, uint64_t value) {
   bny_emulated_yield();
   uint64_t old = *at;

@@ -103,6 +103,7 @@ BNY_DEVICE void bny_fused_push_row(bny_fused_run *run, int32_t token, int32_t he
     bny_packet made = bny_unit_import<BNY_PROTOCOL_LL16, halves>(taken, import, packet, what.shape.wire);
     bny_push_packet<BNY_PROTOCOL_LL16>(*self, to, token, head, packet, packet < work.packets, made);
   }
+  bny_worker_fence_alias(*self->group);
 }
 
 template <class Values>

@@ -117,7 +117,7 @@ typedef struct bny_relay {
 typedef struct bny_device_group {
   int32_t rank, nranks;
   int32_t shares_device; /* some rank shares its device with others */
-  int32_t pad;
+  int32_t has_aliases;   /* some rank's device sees an arena at several addresses */
   bny_relay *relay; /* NULL: the communicator has no ranks on other nodes */
   bny_arena_shape shape;
   unsigned char *arenas[BNY_DEVICE_RANKS_MAX]; /* including its own */

@@ -37,11 +37,13 @@ template <class Destinations>
 BNY_DEVICE void bny_push_signals(const bny_worker &self, const Destinations &to, bny_push_pending *pending) {
   bny_warp_sync();
   if ((int)bny_lane() < pending->count) {
+    bny_worker_fence_alias(*self.group);
     bny_fence_sys();
     BNY_ROLLED for (int d = 0; d < to.count(); d++) {
       int64_t number = to.number(d, pending->token, pending->head);
       if (number >= 0) bny_store_relaxed_sys_64(to.signal(d, number), self.epoch);
     }
+    bny_worker_fence_alias(*self.group);
   }
   pending->count = 0;
 }
@@ -50,7 +52,10 @@ BNY_DEVICE void bny_push_signals(const bny_worker &self, const Destinations &to,
 template <int protocol, class Destinations>
 BNY_DEVICE void bny_push_row(const bny_worker &self, const Destinations &to, int32_t token, int32_t head,
                              bny_push_pending *pending) {
-  if (protocol != BNY_PROTOCOL_SIMPLE) return;
+  if (protocol != BNY_PROTOCOL_SIMPLE) {
+    bny_worker_fence_alias(*self.group);
+    return;
+  }
   if ((int)bny_lane() == pending->count) {
     pending->token = token;
     pending->head = head;

@@ -23,6 +23,11 @@
  * incoming message once it has acquired the transport's signal. It then stores the word of the arrival (release). The
  * kernel loads that word (acquire, sys), and its later loads of the message are coherent with the processor's caches.
  *
+ * What orders accesses to an arena that a device sees at several addresses (bny_device_group.has_aliases). PTX orders
+ * them if a fence for aliases lies on the way from one to the other. There is one after the last store of a unit or a
+ * signal, one before each release, one in each round of a wait, and one at its end. A packet must also arrive whole,
+ * which PTX promises for one address. tests/gpu/gpu_calibrate looks whether it does for two.
+ *
  * How a warp learns the epoch, although launches may be replayed and grids differ. Every warp takes a ticket from a
  * counter in the arena, the first warp the rest of the run's 2^BNY_TICKET_BITS tickets. All tickets of run e then lie
  * in [(e - 1) 2^B, e 2^B), in any order of warps. Nothing has to be counted at the end.
@@ -61,6 +66,10 @@ BNY_DEVICE uint64_t *bny_worker_signals(const bny_worker &self, int32_t rank) {
   return (uint64_t *)(self.group->arenas[rank] + self.group->shape.signals[self.epoch & 1]);
 }
 
+BNY_DEVICE void bny_worker_fence_alias(const bny_device_group &group) {
+  if (group.has_aliases) bny_fence_alias();
+}
+
 /* ---- faults ------------------------------------------------------------------------------------------------------ */
 
 /* Called by one lane. Keeps this rank's first fault, and reports it to the host and all peers. */
@@ -74,6 +83,7 @@ BNY_DEVICE void bny_worker_report_first(const bny_device_group *group, uint64_t 
   if (head->words) bny_store_relaxed_sys_64(&head->words[BNY_DEVICE_WORD_FAULT], fault);
   BNY_ROLLED for (int32_t rank = 0; rank < group->nranks; rank++)
     bny_store_relaxed_sys_64(&bny_worker_head(*group, rank)->abort, fault);
+  bny_worker_fence_alias(*group);
 }
 
 BNY_DEVICE_COLD void bny_worker_report(const bny_device_group *group, uint64_t fault) {
@@ -149,6 +159,7 @@ BNY_DEVICE_COLD uint64_t bny_worker_find_fault(const bny_device_group *group, ui
 /* Called by all lanes after a poll without success. Returns true if bny_worker_look() is due. */
 BNY_DEVICE bool bny_worker_poll(bny_worker *self) {
   bny_pause();
+  bny_worker_fence_alias(*self->group);
   return ++self->polls % BNY_WORKER_POLLS == 0;
 }
 
@@ -169,6 +180,7 @@ BNY_DEVICE void bny_worker_look(bny_worker *self, int32_t peer, int32_t slot) {
 
 /* The wait is over. Clears `waiting`; other warps that still wait report again. */
 BNY_DEVICE void bny_worker_arrived(bny_worker *self) {
+  bny_worker_fence_alias(*self->group);
   if (self->told && !self->failed && bny_lane() < 2 && bny_load_relaxed_sys_64(&self->head->waiting[bny_lane()]) != 0) {
     bny_store_relaxed_sys_64(&self->head->waiting[bny_lane()], 0);
     if (self->group->relay) bny_store_relaxed_sys_64(&self->group->relay->waiting[bny_lane()], 0);
@@ -250,8 +262,10 @@ BNY_DEVICE void bny_worker_join(bny_worker *self) {
 /* Called by all lanes of one warp, once in a run, early: reports to peers that this rank has begun it. */
 BNY_DEVICE void bny_worker_announce(const bny_worker &self) {
   const bny_device_group &group = *self.group;
+  bny_worker_fence_alias(group);
   BNY_ROLLED for (int32_t rank = (int32_t)bny_lane(); rank < group.nranks; rank += BNY_WARP_LANES)
     if (rank != group.rank) bny_store_release_sys_64(&bny_worker_head(group, rank)->begun[group.rank], self.epoch);
+  bny_worker_fence_alias(group);
 }
 
 /* The same, and reports the program to the proxy. After bny_worker_join() the proxy has read the previous label. */

@@ -69,7 +69,7 @@ static facts gather_own(const bny_device *device, const bny_share_config *config
 
 static int32_t least(int32_t a, int32_t b) { return a < b ? a : b; }
 
-static banyan_status compare(const facts *all, bny_share *share, agreement *agreed) {
+static banyan_status compare(const facts *all, const int32_t *processes, bny_share *share, agreement *agreed) {
   const facts *own = &all[share->rank];
   agreed->multicast = true;
   share->compute_least = own->compute;
@@ -88,7 +88,11 @@ static banyan_status compare(const facts *all, bny_share *share, agreement *agre
     share->sm_count_least = least(share->sm_count_least, all[i].sm_count);
     share->driver_least = least(share->driver_least, all[i].driver);
     int32_t together = 0;
-    for (int32_t k = 0; k < share->nranks; k++) together += memcmp(all[k].uuid, all[i].uuid, sizeof own->uuid) == 0;
+    for (int32_t k = 0; k < share->nranks; k++) {
+      bool same = memcmp(all[k].uuid, all[i].uuid, sizeof own->uuid) == 0;
+      together += same;
+      share->apart = share->apart || (same && processes[k] != processes[i]);
+    }
     if (together > share->crowd) share->crowd = together;
     agreed->strict = agreed->strict || all[i].strict;
     agreed->multicast = agreed->multicast && all[i].multicast;
@@ -197,7 +201,7 @@ static void explain(const agreement *agreed, int32_t nranks, bny_memory_kind kin
 /* Memory that a device sees at two addresses is coherent between kernels that run at once only by fences of its own
  * kind (fence.proxy.alias). Ranks of one process that share a device have no need of a second address: by the kind that
  * was made for the older handles, memory of the process goes by the address of its owner. */
-static bool has_aliases(const bny_share_work *work) {
+static bool needs_owners_address(const bny_share_work *work) {
   const bny_share *share = work->share;
   const int32_t *processes = work->config->processes;
   for (int32_t i = 0; i < share->nranks; i++)
@@ -205,10 +209,14 @@ static bool has_aliases(const bny_share_work *work) {
   return share->crowd > 1;
 }
 
+bool bny_share_has_aliases(const bny_share *share) {
+  return share->crowd > 1 && (share->apart || share->kind != BNY_MEMORY_IPC);
+}
+
 /* The kinds from best to slowest, but first the one that is better here than FILE: the owner's address, or, where
  * nothing else tells of the links, a fabric handle, which maps over NVLink alone. */
 static void order_kinds(const bny_share_work *work, const agreement *agreed, bny_memory_kind order[BNY_MEMORY_KINDS]) {
-  order[0] = has_aliases(work)                      ? BNY_MEMORY_IPC
+  order[0] = needs_owners_address(work)             ? BNY_MEMORY_IPC
              : agreed->unseen && !agreed->multicast ? BNY_MEMORY_FABRIC
                                                     : BNY_MEMORY_FILE;
   for (int kind = 0, place = 1; kind < BNY_MEMORY_KINDS; kind++)
@@ -248,7 +256,7 @@ static banyan_status make_steps(bny_share_work *work, facts *all, agreement *agr
   size_t nranks = (size_t)share->nranks;
   facts own = gather_own(share->device, work->config);
   banyan_status status = bny_exchange_all(work->exchange, &own, all, sizeof own);
-  if (status == BANYAN_OK) status = compare(all, share, agreed);
+  if (status == BANYAN_OK) status = compare(all, work->config->processes, share, agreed);
   if (status == BANYAN_OK) status = agree(work, all, agreed);
   if (status != BANYAN_OK) return status;
   work->epoch = all[0].nonce;

@@ -29,6 +29,7 @@ typedef struct bny_share {
   size_t bytes;                 /* of each arena, as asked for */
   bool lines_whole, atomics;    /* between all pairs: links are NVLink */
   int32_t crowd;                /* ranks on one device, at most */
+  bool apart;                   /* ranks of several processes share a device */
   int32_t compute_least, sm_count_least, driver_least;
   bny_device_memory **memories; /* [nranks]; [rank] is its own arena */
   bool stuck;                   /* the device still works on something: nothing can be freed */
@@ -42,6 +43,9 @@ banyan_status bny_share_read_fallback(const char *text, bool *strict);
 /* Collective over the exchange, bounded by its deadline. The device outlives the share. */
 banyan_status bny_share_make(bny_device *device, const bny_exchange *exchange, const bny_share_config *config,
                              bny_share **share);
+
+/* Whether some device sees an arena at more than one address. */
+bool bny_share_has_aliases(const bny_share *share);
 
 /* Local. No kernel of this rank uses the arenas any more; peers may still use this rank's. NULL is allowed. */
 void bny_share_free(bny_share *share);

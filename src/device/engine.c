@@ -180,7 +180,8 @@ banyan_status bny_engine_connect(bny_engine *engine, const bny_exchange *exchang
   if (status != BANYAN_OK) return status;
   const bny_share *share = engine->share;
   bny_engine_crowd(engine, share->crowd);
-  engine->group = (bny_device_group){.rank = share->rank, .nranks = nranks, .shares_device = share->crowd > 1};
+  engine->group = (bny_device_group){.rank = share->rank, .nranks = nranks, .shares_device = share->crowd > 1,
+                                       .has_aliases = bny_share_has_aliases(share)};
   for (int32_t i = 0; i < nranks; i++) engine->group.arenas[i] = share->memories[i]->address;
   bny_arena_head head = {.timeout_ns = (uint64_t)timeout_ns, .words = engine->words.device};
   return write(engine, engine->group.arenas[share->rank], &head, offsetof(bny_arena_head, waiting), exchange->deadline_ns);

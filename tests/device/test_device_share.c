@@ -110,6 +110,8 @@ static bool check_share(world_rank *self, const task *task, const bny_share *sha
   return world_check(self, share->kind == kind_of(task), "shared by %s, not by %s", bny_memory_kind_name(share->kind),
                      bny_memory_kind_name(kind_of(task))) &&
          check_addresses(self, task, share) &&
+         world_check(self, bny_share_has_aliases(share) == (share->crowd > 1 && (task->processes || share->kind != BNY_MEMORY_IPC)),
+                     "aliases") &&
          world_check(self, share->rank == self->rank && share->nranks == self->nranks && share->bytes == BYTES, "facts") &&
          world_check(self, share->crowd == (crosses ? 1 : task->nranks) && share->compute_least == compute,
                      "facts of devices") &&

@@ -43,6 +43,14 @@ cuda_ranks::~cuda_ranks() {
   for (int32_t rank = 0; rank < nranks_; rank++) free(groups_[0].arenas[rank]);
 }
 
+void cuda_ranks::alias(bool known) {
+  for (int32_t rank = 0; rank < nranks_; rank++) {
+    bny_device_group &group = groups_[static_cast<size_t>(rank)];
+    group.has_aliases = known;
+    bny_emulator_own(emulator_, static_cast<uint32_t>(rank), group.arenas[rank], group.shape.bytes);
+  }
+}
+
 void cuda_ranks::set_timeout(uint64_t ns) {
   for (int32_t rank = 0; rank < nranks_; rank++) head(rank)->timeout_ns = ns;
 }

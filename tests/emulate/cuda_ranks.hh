@@ -33,6 +33,8 @@ public:
   void any(int32_t rank, uint32_t blocks, uint32_t threads, std::function<void()> kernel);
   const bny_device_group &group(int32_t rank) { return groups_[static_cast<size_t>(rank)]; }
   void overlap(bool allowed) { overlap_ = allowed; }
+  /* Before launches are added: each rank sees the arenas of others at addresses of its own; the kernels know, or not. */
+  void alias(bool known);
 
   /* Runs all launches added so far. Returns "", or the reason of a failure. */
   std::string run();

@@ -152,6 +152,7 @@ void launch(cuda_ranks *ranks, world_random *random, trial *made) {
 void run_world(uint64_t seed, int32_t nranks) {
   world_random random = {seed * 0x9e3779b97f4a7c15u + static_cast<uint64_t>(nranks)};
   cuda_ranks ranks(nranks, seed);
+  if (seed / 2 % 2) ranks.alias(true);
   std::vector<std::unique_ptr<trial>> trials;
   for (int epoch = 0; epoch < 6; epoch++) {
     trials.push_back(std::make_unique<trial>());
@@ -178,6 +179,7 @@ void run_world(uint64_t seed, int32_t nranks) {
 /* Kernels before and after barriers record the arrivals. */
 void run_barriers(uint64_t seed, int32_t nranks) {
   cuda_ranks ranks(nranks, seed);
+  if (seed / 2 % 2) ranks.alias(true);
   bny_request request = {};
   bny_device_settings settings = {};
   request.collective = BNY_BARRIER;

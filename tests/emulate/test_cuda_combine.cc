@@ -171,6 +171,7 @@ void run_world(uint64_t seed, int32_t nranks, int32_t epochs, flavour like) {
   sheet_pool pool = {};
   cuda_ranks ranks(nranks, seed);
   ranks.overlap(seed % 2);
+  if (seed / 2 % 2) ranks.alias(true);
   std::vector<trial> trials;
   for (int32_t epoch = 0; epoch < epochs; epoch++) {
     trials.push_back(trial_of(&pool, &random, nranks, like));
@@ -183,7 +184,34 @@ void run_world(uint64_t seed, int32_t nranks, int32_t epochs, flavour like) {
   sheet_pool_free(&pool);
 }
 
+/* Whether all ranks get the right bits, of kernels that do or do not know of aliases. */
+bool aliases_are_kept(uint64_t seed, bool known) {
+  world_random random = {seed};
+  sheet_pool pool = {};
+  cuda_ranks ranks(3, seed);
+  ranks.alias(known);
+  ranks.set_timeout(2000000);
+  trial made = trial_of(&pool, &random, 3, ANY);
+  ck_assert(expect(&made));
+  launch(&ranks, &random, made, ANY);
+  bool good = ranks.run().empty();
+  for (int32_t rank = 0; rank < 3; rank++) good = good && ranks.head(rank)->fault == 0;
+  if (good) check_result(made, seed);
+  sheet_pool_free(&pool);
+  return good;
+}
+
 } // namespace
+
+START_TEST(aliases_take_fences) {
+  int missed = 0; /* a warp that sends and ends, as towards a root, needs no fence */
+  for (uint64_t seed = 1; seed <= 8; seed++) {
+    ck_assert_msg(aliases_are_kept(seed, true), "seed %" PRIu64, seed);
+    missed += !aliases_are_kept(seed, false);
+  }
+  ck_assert_msg(missed > 0, "no world missed its fences");
+}
+END_TEST
 
 START_TEST(bits_of_a_processor) {
   for (uint64_t i = 0; i < (world_is_sanitized() ? 2 : 6); i++) run_world(world_seed() * 1000 + i, _i, 6, ANY);
@@ -211,6 +239,7 @@ int main() {
   const int end = !brief ? 9 : *brief == '1' ? 6 : 4;
   tcase_add_loop_test(tcase, bits_of_a_processor, 1, end);
   tcase_add_test(tcase, in_place);
+  tcase_add_test(tcase, aliases_take_fences);
   tcase_add_test(tcase, more_ranks_than_a_merge_takes_at_once);
   tcase_set_timeout(tcase, 120);
   suite_add_tcase(suite, tcase);

@@ -145,6 +145,7 @@ void run_world(uint64_t seed, int32_t nranks) {
   sheet_pool pool = {};
   uint32_t resident = 2;
   cuda_ranks ranks(nranks, seed, resident);
+  if (seed % 2) ranks.alias(true);
   std::vector<std::unique_ptr<trial>> trials;
   for (int epoch = 0; epoch < 4; epoch++) {
     trials.push_back(std::make_unique<trial>());

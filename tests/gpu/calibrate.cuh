@@ -79,6 +79,7 @@ BNY_KERNEL calibrate_message(BNY_PARAMETER(calibrate_pair, pair)) {
   unsigned char *mine = pair.payload[role] + 16 * bny_lane();
   for (uint32_t i = 1; i <= pair.rounds; i++) {
     if (role == 0) bny_store_quad(mine, {{i, i, i, i}});
+    if (role == 0 && pair.fences) bny_fence_alias();
     bny_warp_sync();
     bool there = true;
     if (bny_lane() == 0) {
@@ -87,6 +88,7 @@ BNY_KERNEL calibrate_message(BNY_PARAMETER(calibrate_pair, pair)) {
     }
     if (!bny_warp_all(there)) return;
     if (role == 1) {
+      if (pair.fences) bny_fence_alias();
       bny_quad got = bny_load_quad(mine);
       bool same = got.word[0] == i && got.word[1] == i && got.word[2] == i && got.word[3] == i;
       if (!same) bny_add_gpu_32(pair.counts + 1, 1);

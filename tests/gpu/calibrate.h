@@ -21,6 +21,7 @@ typedef struct calibrate_pair {
   uint32_t role;     /* of CTA 0; the next has the next one */
   uint32_t is_sys;   /* scope sys, else gpu */
   uint32_t form;     /* of calibrate_tear: see there */
+  uint32_t fences;   /* calibrate_message: fences for aliases before the signal and after it */
 } calibrate_pair;
 
 enum calibrate_form { CALIBRATE_QUAD, CALIBRATE_WORD_128, CALIBRATE_LINE };

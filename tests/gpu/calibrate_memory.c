@@ -184,6 +184,33 @@ static bool run_pair(calibration *self, calibration *other, const char *kernel, 
   return ok;
 }
 
+/* Whether messages come whole. */
+static bool message(calibration *self, calibration *other, calibrate_pair pair, void *page, const char *name) {
+  uint32_t counts[3];
+  double us;
+  if (!run_pair(self, other, "calibrate_message", pair, page, &us, counts)) return false;
+  calibration_say(name, counts[0] ? NAN : counts[1], "lanes", 0,
+                  counts[0] ? "a word did not come" : "read old values after an acquire, of 32 in each message");
+  return true;
+}
+
+/* The same where role 1 has another address: of signal and payload, or of the payload alone; without fences for aliases
+ * and with them. exchange() has the first of these. */
+static bool message_aliases(calibration *self, calibration *other, calibrate_pair pair, void *page, const char *where) {
+  (void)where;
+  pair.is_sys = 1;
+  pair.rounds = self->quick ? 6 : 20000;
+  calibrate_pair data = pair, both = pair;
+  data.to[1] = pair.from[0];
+  data.from[1] = pair.to[0];
+  both.fences = 1;
+  if (!message(self, other, both, page, "stale_sys_two_mappings_fenced") ||
+      !message(self, other, data, page, "stale_sys_payload_mapped_twice"))
+    return false;
+  data.fences = 1;
+  return message(self, other, data, page, "stale_sys_payload_mapped_twice_fenced");
+}
+
 /* Of the two scopes, one way; then whether messages come whole. */
 static bool exchange(calibration *self, calibration *other, calibrate_pair pair, void *page, const char *where) {
   static const char *const scopes[] = {"gpu", "sys"};
@@ -202,10 +229,8 @@ static bool exchange(calibration *self, calibration *other, calibrate_pair pair,
     snprintf(name, sizeof name, "signal_%s_%s_ns", scopes[i], where);
     calibration_say(name, lost ? NAN : (twice - once) * 1e3 / (2.0 * rounds), "ns", i && !is_near ? 1000 : i ? 400 : NAN,
                     lost ? "a word did not come" : "one way: st.release until ld.acquire sees it");
-    if (!run_pair(self, other, "calibrate_message", pair, page, &twice, counts)) return false;
     snprintf(name, sizeof name, "stale_%s_%s", scopes[i], where);
-    calibration_say(name, counts[0] ? NAN : counts[1], "lanes", 0,
-                    counts[0] ? "a word did not come" : "read old values after an acquire, of 32 in each message");
+    if (!message(self, other, pair, page, name)) return false;
   }
   return true;
 }
@@ -229,12 +254,12 @@ static bool tear(calibration *self, calibration *other, calibrate_pair pair, voi
 
 typedef bool use_of_pair(calibration *self, calibration *other, calibrate_pair pair, void *page, const char *where);
 
-/* With both roles at the owner's address, then with role 1 at another one of the same memory. */
-static bool near_pairs(calibration *self, use_of_pair *use) {
+/* With both roles at the owner's address, if `first` is 0; then with role 1 at another one of the same memory. */
+static bool near_pairs(calibration *self, int first, use_of_pair *use) {
   twice_mapped memory = {NULL, NULL};
   uint32_t *counts = NULL;
   bool ok = calibration_take(self, 64, &counts) && map_twice(self, self, &memory);
-  for (int i = 0; ok && i < 2; i++) {
+  for (int i = first; ok && i < 2; i++) {
     void *page = memory.owned->address;
     calibrate_pair pair = pair_of(page, i ? memory.mapped->address : page);
     pair.counts = counts;
@@ -245,8 +270,8 @@ static bool near_pairs(calibration *self, use_of_pair *use) {
   return ok;
 }
 
-bool calibrate_words(calibration *self) { return near_pairs(self, exchange); }
-bool calibrate_tearing(calibration *self) { return near_pairs(self, tear); }
+bool calibrate_words(calibration *self) { return near_pairs(self, 0, exchange) && near_pairs(self, 1, message_aliases); }
+bool calibrate_tearing(calibration *self) { return near_pairs(self, 0, tear); }
 
 /* Between this device and the next one, in this one's memory. */
 bool calibrate_peer(calibration *self) {

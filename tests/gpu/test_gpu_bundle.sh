@@ -116,7 +116,7 @@ holds 'not any("not come" in one["text"] for one in r["calibration"])'
 holds 'all(one["value"] == 0 for one in r["calibration"] if one["name"].startswith(("stale", "torn_b128")))'
 if [ $bare = yes ]; then holds 'r["rivals"]["skipped"].startswith("no PyTorch") and r["machine"]["nvidia_smi"] == []'; fi
 # docs/performance.md names figures that there are, with the values that the program has for what is assumed.
-python3 - "$here/../docs/performance.md" "$results" <<'END' || exit 1
+python3 - "$here/../../docs/performance.md" "$results" <<'END' || exit 1
 import json, re, sys
 rows = re.findall(r"^\| [^|]* \| `(\w+)` \| ([^|]*) \|", open(sys.argv[1], encoding="utf-8").read(), re.MULTILINE)
 there = {one["name"]: one["assumed"] for one in json.load(open(sys.argv[2]))["calibration"]}
@@ -133,8 +133,8 @@ sed -n 's/^BNY_DECODE_WARPS_KERNEL(\([a-z0-9]*\), \([0-9]*\), \([a-z]*\),.*/bny_
   s/^BNY_DECODE_LATENT_KERNEL(\([a-z0-9]*\), \([0-9]*\), \([a-z]*\),.*/bny_decode_\1_latent\2_\3/p
   s/^BNY_DECODE_WIDE_KERNEL(\([a-z0-9]*\), \([0-9]*\),.*/bny_decode_\1_latent\2_wgmma/p
   s/^BNY_CUDA_[A-Z]*(\([a-z0-9_]*_ll16[0-9_]*\),.*/\1/p
-  s/^BNY_CUDA_[A-Z]*(\([a-z0-9_]*_ll128[0-9_]*\),.*/\1/p' "$here/../kernels/cuda/decode_kernels.def" \
-  "$here/../kernels/cuda/kernels.def" | sort >"$directory/kernels"
+  s/^BNY_CUDA_[A-Z]*(\([a-z0-9_]*_ll128[0-9_]*\),.*/\1/p' "$here/../../kernels/cuda/decode_kernels.def" \
+  "$here/../../kernels/cuda/kernels.def" | sort >"$directory/kernels"
 sort -u "$root/tmp/notes" | comm -23 "$directory/kernels" - >"$directory/missing"
 if [ -s "$directory/missing" ] || [ ! -s "$directory/kernels" ]; then cat "$directory/missing" && fail "no launch of these kernels"; fi
 

@@ -204,6 +204,7 @@ const row memory_rows[] = {
    }, false},
   ROW("fence.acq_rel.gpu", "", bny_fence_gpu())
   ROW("fence.acq_rel.sys", "", bny_fence_sys())
+  ROW("fence.proxy.alias", "", bny_fence_alias())
   ROW("atom.add.relaxed.gpu.global.u64", "8a8",
       put(self, i, 0, bny_add_relaxed_gpu_64(global_of<uint64_t>(self, i, 1, 8), get<uint64_t>(self, i, 2))))
   ROW("atom.add.acq_rel.gpu.global.u32", "4a4",

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
  * CUDA's driver, loaded when a device is opened: one build runs on machines with and without a GPU. Types come from the
- * toolkit's headers, functions from libcuda.so.1 alone, each in the version that cuda_functions.def names. */
+ * toolkit's headers, functions from libcuda.so.1 alone, each in the version that functions.def names. */
 #ifndef BNY_DEVICE_CUDA_DRIVER_H
 #define BNY_DEVICE_CUDA_DRIVER_H
 
