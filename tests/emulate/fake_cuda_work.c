@@ -139,7 +139,8 @@ static bool is_own(const void *image) { return ((const fake_cuda_image *)image)-
 /* The image stands for the library's kernels. */
 static bool is_library(const void *image) {
   static const unsigned char fat_binary[4] = {0x50, 0xed, 0x55, 0xba};
-  return memcmp(image, fat_binary, 4) == 0 || memcmp(image, "emul", 4) == 0;
+  return memcmp(image, fat_binary, 4) == 0 || memcmp(image, "emul", 4) == 0 ||
+         memcmp(image, ".version", 8) == 0;
 }
 
 CUresult cuModuleLoadData(CUmodule *module, const void *image) {

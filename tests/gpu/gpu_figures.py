@@ -24,12 +24,14 @@ def figure(name, value, unit, reach=None, goal=None, lower=True, rival=None, riv
 def figures_of_row(ranks, row, form=""):
     headline = ranks == 8 and row["bytes"] == 16640 and not form
     large = row["bytes"] >= 16640
-    where = {"ranks": ranks, "bytes": row["bytes"], "algorithm": row["algorithm"], "errors": row["errors"]}
+    where = {"ranks": ranks, "bytes": row["bytes"], "algorithm": row["algorithm"], "errors": row["errors"],
+             "between_us": row["between_us"]}
     name = "combine of %d B%s, %d ranks on one GPU" % (row["bytes"], form, ranks)
-    return [figure(name, row["banyan_us"], "us", 4.0 if headline else None, 2.5 if headline else None,
+    made = [figure(name, row["banyan_us"], "us", 4.0 if headline else None, 2.5 if headline else None,
                    rival="three reductions", rival_value=row["reductions_us"], p99=row["banyan_p99_us"], **where),
             figure(name + ", over a copy", row["times_of_copy"], "times", 2.0 if large else None,
                    1.3 if large else None, **where)]
+    return [one for one in made if one["value"] is not None]  # noise may leave nothing of a copy
 
 
 # Bytes of a partial. Each group by a program of its own: should one fail, or take too long, the others remain.
@@ -38,14 +40,17 @@ COMBINES = ((520, 1040, 4160, 16640, 66560), (133120, 266240, 532480, 1064960), 
 
 # As servers combine: each rank gets its heads, values travel as bf16. Llama-8B and MLA at batch 1, 4 and 64; bytes in f32.
 SERVED_AS = ("--scatter", "heads", "--wire", "bf16")
+EVICTED = ("--between",)  # by a kernel between combines, as in a model
 SERVED = (16640, 66560, 266240, 4259840)
+
+FORMS = {(): "", SERVED_AS: " by heads in bf16", SERVED_AS + EVICTED: " by heads in bf16, caches evicted"}
 
 
 def run_combine(step, options, seconds, keep):
     """Every size: the time, against a copy of the same bytes and against three reductions."""
     until = time.monotonic() + seconds
-    cases = [(8, SERVED, SERVED_AS)] + [(ranks, sizes, ()) for sizes in COMBINES for ranks in (8, 2, 4)]
-    for ranks, sizes, form in [(2, (520,), ()), (2, (4160,), SERVED_AS)] if options.quick else cases:
+    cases = [(8, SERVED, SERVED_AS + EVICTED), (8, SERVED, SERVED_AS)] + [(ranks, sizes, ()) for sizes in COMBINES for ranks in (8, 2, 4)]
+    for ranks, sizes, form in [(2, (520,), ()), (2, (4160,), SERVED_AS), (2, (4160,), SERVED_AS + EVICTED)] if options.quick else cases:
         command = [os.path.join(options.tools, step.program), "combine", "--device", "cuda:0", "--ranks", str(ranks), "--json",
                    "--sizes", ",".join(map(str, sizes))] + list(form)
         command += ["--iterations", "1", "--warmup", "1"] if options.quick else ["--timeout", "10"]
@@ -55,7 +60,7 @@ def run_combine(step, options, seconds, keep):
             made["problems"].append("%s, %d ranks, %d B to %d B: %s" % (step.program, ranks, sizes[0], sizes[-1], why))
         for row in answer["rows"] if answer else []:
             made["device"] = answer["device"]
-            made["figures"] += figures_of_row(ranks, row, " by heads in bf16" if form else "")
+            made["figures"] += figures_of_row(ranks, row, FORMS[form])
         keep(made)
 
 

@@ -13,7 +13,8 @@ follow each other without a pause; in the graph each run reads caches of its own
 cache, so that none is read from there. FlashInfer's decode and its merge of states, where it is installed.
 
 Combines whose result is scattered by heads, in bf16, one rank for each device: NCCL's all-to-all, or its allgather, and a merge that
-torch.compile makes, all in a graph. NCCL takes one rank for each device, so on a single one this says so, and only the merge is timed."""
+torch.compile makes, all in a graph. `evicted_us` is the time where other kernels stand between them, which evict
+caches as those of a model do; the time of these alone, `between_us`, is taken off. NCCL takes one rank for each device, so on a single one this says so, and only the merge is timed."""
 import argparse
 import json
 import os
@@ -102,6 +103,27 @@ def merge_of(torch):
     return torch.compile(merge, dynamic=False)
 
 
+def between_of(torch):
+    """Twice the second-level cache, and kernels of a model."""
+    cache_bytes = getattr(torch.cuda.get_device_properties(0), "L2_cache_size", 50 << 20)
+    memory = torch.zeros(2 * cache_bytes // 4, device="cuda")
+    square = torch.randn(1024, 1024, device="cuda", dtype=torch.bfloat16)
+
+    def between():
+        memory.add_(1.0)
+        torch.softmax(torch.matmul(square, square), dim=-1).sort(dim=-1)
+    return between
+
+
+def combine_times(torch, run, between, between_us, iterations):
+    """One after another, and with other kernels between."""
+    def both():
+        run()
+        between()
+    return {"us": graph_median_us(torch, [run], iterations), "between_us": between_us,
+            "evicted_us": graph_median_us(torch, [both], iterations) - between_us}
+
+
 def merge_forms(torch):
     yield "torch.compile, the merge alone", merge_of(torch)
     try:
@@ -119,12 +141,14 @@ def partials(torch, ranks, rows, dim):
 
 
 def measure_merges(torch, iterations):
+    between = between_of(torch)
+    between_us = graph_median_us(torch, [between], iterations)
     for name, tokens, heads, dim, ranks in COMBINES:
         values, lse = partials(torch, ranks, tokens * heads // ranks, dim)
         for form, merge in merge_forms(torch):
             row = {"name": form, "shape": name, "us": None, "text": ""}
             try:
-                row["us"] = graph_median_us(torch, [lambda merge=merge: merge(values, lse)], iterations)
+                row.update(combine_times(torch, lambda merge=merge: merge(values, lse), between, between_us, iterations))
             except Exception as error:  # of a compiler or a library that is not ours
                 row["text"] = (str(error).strip().splitlines() or [type(error).__name__])[0][:200]
                 torch.cuda.synchronize()
@@ -161,11 +185,13 @@ def nccl_rank(rank, ranks, iterations, store):
     torch.cuda.set_device(rank)
     group.init_process_group("nccl", init_method="file://" + store, rank=rank, world_size=ranks)
     with torch.no_grad():
+        between = between_of(torch)
+        between_us = graph_median_us(torch, [between], iterations)
         for name, tokens, heads, dim, _ in COMBINES:
             for form, run in nccl_forms(torch, group, tokens, heads, dim, ranks):
-                us = graph_median_us(torch, [run], iterations)
+                times = combine_times(torch, run, between, between_us, iterations)
                 if rank == 0:
-                    say({"name": "%s, %d devices" % (form, ranks), "shape": name, "us": us, "text": ""})
+                    say(dict(times, name="%s, %d devices" % (form, ranks), shape=name, text=""))
     group.destroy_process_group()
 
 

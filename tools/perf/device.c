@@ -6,12 +6,13 @@
 #include <string.h>
 
 #include "tools/common/device_time.h"
+#include "tools/common/gpu_between.h"
 #include "tools/perf/device_report.h"
 
 enum { ROWS_CHECKED = 512, RUNS_MAX = 32, KEY = 1 };
 
 /* What is measured: each as one or more operations of every rank, or a copy. */
-typedef enum form { COMBINE, COPY, REDUCTIONS, FORMS } form;
+typedef enum form { BETWEEN, COMBINE, COPY, REDUCTIONS } form;
 
 enum { MAXIMA, DENOMINATORS, NUMERATORS, REDUCTION_COUNT };
 
@@ -26,6 +27,7 @@ typedef struct station {
 typedef struct measurement {
   device_ranks ranks;
   const perf_case *perf;
+  gpu_between *between; /* NULL: nothing stands between runs */
   station stations[DEVICE_RANKS_MAX];
   float *host; /* as large as a partial */
 } measurement;
@@ -127,12 +129,11 @@ typedef struct run_form {
   form form;
 } run_form;
 
-static bool put(void *argument, int32_t run, int32_t rank, tool_error *error) {
-  const run_form *what = argument;
+static bool put_form(const run_form *what, int32_t rank, tool_error *error) {
   measurement *m = what->m;
   station *at = &m->stations[rank];
-  (void)run;
   switch (what->form) {
+  case BETWEEN: return true;
   case COPY: return gpu_copy(m->ranks.device, at->out, at->values, m->perf->bytes, m->ranks.streams[rank], error);
   case COMBINE: return device_time_start(at->combine, error);
   default:
@@ -141,12 +142,24 @@ static bool put(void *argument, int32_t run, int32_t rank, tool_error *error) {
   }
 }
 
+static bool put(void *argument, int32_t run, int32_t rank, tool_error *error) {
+  const run_form *what = argument;
+  const measurement *m = what->m;
+  (void)run;
+  return put_form(what, rank, error) &&
+         (m->between == NULL || gpu_between_put(m->between, rank, m->ranks.streams[rank], error));
+}
+
+/* Without what stands between runs, whose time must be known. */
 static bool time_form(measurement *m, form form, const perf_device_row *row, int32_t warmup, double *p50_us,
                       double *p99_us, tool_error *error) {
   run_form what = {m, form};
   device_timing timing = {.put = put, .argument = &what, .runs = row->runs, .warmup = warmup,
                           .iterations = row->iterations};
-  return device_time(&m->ranks, &timing, p50_us, p99_us, error);
+  bool ok = device_time(&m->ranks, &timing, p50_us, p99_us, error);
+  *p50_us -= row->between_us;
+  *p99_us -= row->between_us;
+  return ok;
 }
 
 static bool check(measurement *m, perf_errors *errors, tool_error *error) {
@@ -179,13 +192,16 @@ static void set_counts(const perf_case *perf, const perf_protocol *protocol, per
 
 static bool measure(measurement *m, const perf_protocol *protocol, perf_device_row *row, tool_error *error) {
   banyan_op_info info = {.size = sizeof info};
-  double ignored;
+  double ignored = 0;
   *row = (perf_device_row){.bytes = m->perf->bytes, .rows = rows_of(m->perf)};
   set_counts(m->perf, protocol, row);
   bool ok = begin(m, error);
   if (ok && banyan_op_query(m->stations[0].combine, &info) == BANYAN_OK) {
     snprintf(row->algorithm, sizeof row->algorithm, "%s", info.algorithm);
   }
+  double between_us = 0;
+  ok = ok && (m->between == NULL || time_form(m, BETWEEN, row, protocol->warmup, &between_us, &ignored, error));
+  row->between_us = between_us;
   ok = ok && time_form(m, COMBINE, row, protocol->warmup, &row->p50_us, &row->p99_us, error) &&
        (!protocol->check || check(m, &row->errors, error)) &&
        time_form(m, COPY, row, protocol->warmup, &row->copy_us, &ignored, error) &&
@@ -199,7 +215,8 @@ bool perf_device_work(const perf_device_settings *settings, const perf_case *cas
   measurement m = {.perf = NULL};
   perf_device_row *rows = calloc((size_t)count, sizeof *rows);
   bool ok = (rows != NULL || tool_error_set(error, "out of memory")) &&
-            device_ranks_open(settings->device, settings->nranks, settings->timeout_ns, &m.ranks, error);
+            device_ranks_open(settings->device, settings->nranks, settings->timeout_ns, &m.ranks, error) &&
+            (!settings->between || gpu_between_make(m.ranks.device, settings->nranks, &m.between, error));
   const gpu_facts *facts = ok ? gpu_facts_of(m.ranks.device) : NULL;
   *correct = true;
   if (ok && !json) {
@@ -216,6 +233,7 @@ bool perf_device_work(const perf_device_settings *settings, const perf_case *cas
   if (ok && json && !perf_device_report_json(facts, settings, cases, rows, count, protocol)) {
     ok = tool_error_set(error, "cannot write to standard output");
   }
+  gpu_between_free(m.between);
   device_ranks_close(&m.ranks);
   free(rows);
   return ok;

@@ -16,6 +16,7 @@ typedef struct perf_device_settings {
   const char *device; /* "cuda" or "cuda:N" */
   int32_t nranks;
   int64_t timeout_ns; /* 0: 30 s */
+  bool between;       /* a kernel that evicts caches stands between runs */
 } perf_device_settings;
 
 typedef struct perf_device_row {
@@ -26,6 +27,7 @@ typedef struct perf_device_row {
   int32_t iterations; /* replays of it */
   double p50_us, p99_us; /* of a run */
   double copy_us, reductions_us;
+  double between_us; /* of what stands between runs; the other times are without it */
   perf_errors errors;
 } perf_device_row;
 

@@ -20,6 +20,9 @@ void perf_device_report_header(const gpu_facts *facts, const perf_device_setting
   printf("# replays of a graph of several runs, results %s; copy: of a partial by every rank; reductions: three "
          "instead\n#\n",
          protocol->check ? "checked" : "not checked");
+  if (settings->between) {
+    printf("# between runs a kernel evicts caches of instructions and data; its time is taken off all times\n#\n");
+  }
   printf("# %10s %9s  %-14s %5s %9s %9s %9s %6s %10s %6s %7s %9s\n", "bytes", "rows", "algorithm", "runs", "p50", "p99",
          "copy", "ratio", "reductions", "ratio", "errors", "worst");
   printf("# %10s %9s  %-14s %5s %9s %9s %9s %6s %10s %6s %7s %9s\n", "(B)", "", "", "", "(us)", "(us)", "(us)", "",
@@ -55,6 +58,7 @@ static json_t *row_json(const perf_device_settings *settings, const perf_case *p
   json_object_set_new(o, "times_of_copy", real(over(row->p50_us, row->copy_us)));
   json_object_set_new(o, "reductions_us", real(row->reductions_us));
   json_object_set_new(o, "reductions_over_banyan", real(over(row->reductions_us, row->p50_us)));
+  json_object_set_new(o, "between_us", settings->between ? real(row->between_us) : json_null());
   json_object_set_new(o, "errors", protocol->check ? json_integer((json_int_t)row->errors.wrong) : json_null());
   json_object_set_new(o, "max_rel_error", protocol->check ? real(row->errors.worst) : json_null());
   return o;

@@ -24,13 +24,15 @@ typedef struct arguments {
   int size_count;
   const char *device; /* NULL: ranks are on the host */
   bool json;
+  bool between;
   bool combine_only; /* an option that only combine has was given */
 } arguments;
 
 static const char usage[] =
     "usage: " PROGRAM " combine [--ranks N] [--batch B --heads H] [--head-dim D]\n"
     "                   [--scatter none|root|heads|tokens] [--order plan|canonical] [--algorithm NAME]\n"
-    "                   [--wire f32|bf16|f16] [--sizes LIST] [--against mpi] [--device cuda] [--in-a-row] [--json]\n"
+    "                   [--wire f32|bf16|f16] [--sizes LIST] [--against mpi] [--device cuda [--between]] [--in-a-row]\n"
+    "                   [--json]\n"
     "       " PROGRAM " allgather|shift|broadcast|barrier [--ranks N] [--sizes LIST] [--in-a-row] [--json]\n";
 
 static const char help[] =
@@ -50,6 +52,8 @@ static const char help[] =
     "  --against mpi       combine, under mpirun: also allgather and merge, custom operation, three allreduces of MPI\n"
     "  --device cuda[:N]   combine: on a GPU, in graphs; ranks are threads, 8 unless --ranks says, all on that device;\n"
     "                      beside it a copy of the partial, and three reductions in place of the combine\n"
+    "  --between           with --device: between runs a kernel evicts caches of instructions and data, as a model's\n"
+    "                      kernels do; its own time is taken off\n"
     "  --iterations N      of each size; default by size, 20 to 1000\n"
     "  --in-a-row          no barrier before each call, and half of the time of two in a row\n"
     "  --warmup N          iterations before them; default 20\n"
@@ -73,6 +77,7 @@ enum option_code {
   OPT_WIRE,
   OPT_AGAINST,
   OPT_DEVICE,
+  OPT_BETWEEN,
   OPT_ITERATIONS,
   OPT_IN_A_ROW,
   OPT_WARMUP,
@@ -95,6 +100,7 @@ static const struct option option_table[] = {{"ranks", required_argument, NULL, 
                                              {"wire", required_argument, NULL, OPT_WIRE},
                                              {"against", required_argument, NULL, OPT_AGAINST},
                                              {"device", required_argument, NULL, OPT_DEVICE},
+                                             {"between", no_argument, NULL, OPT_BETWEEN},
                                              {"iterations", required_argument, NULL, OPT_ITERATIONS},
                                              {"in-a-row", no_argument, NULL, OPT_IN_A_ROW},
                                              {"warmup", required_argument, NULL, OPT_WARMUP},
@@ -135,6 +141,7 @@ static bool parse_combine_option(int code, arguments *a, tool_error *error) {
   case OPT_ORDER: return tool_option_order(optarg, &perf->order, error);
   case OPT_ALGORITHM: perf->algorithm = optarg; return true;
   case OPT_WIRE: return tool_option_dtype("wire", optarg, &perf->wire, error);
+  case OPT_BETWEEN: a->between = true; return true;
   case OPT_DEVICE: a->device = optarg; return tool_option_device(optarg, &(int32_t){0}, error);
   default:
     a->protocol.against_mpi = true;
@@ -190,7 +197,7 @@ static bool complete_arguments(arguments *a, tool_error *error) {
   if (!combine && a->combine_only) {
     return tool_error_set(error,
                           "%s has no such option: --batch, --heads, --head-dim, --scatter, --order, --algorithm, "
-                          "--wire, --against and --device belong to combine",
+                          "--wire, --against, --device and --between belong to combine",
                           bny_collective_name(a->perf.collective));
   }
   if (a->protocol.against_mpi && a->perf.scatter != BANYAN_SCATTER_NONE) {
@@ -204,6 +211,9 @@ static bool complete_arguments(arguments *a, tool_error *error) {
   }
   if (a->device != NULL && !complete_for_device(a, error)) {
     return false;
+  }
+  if (a->between && a->device == NULL) {
+    return tool_error_set(error, "--between needs --device: on the host nothing stands between runs");
   }
   if (a->size_count > 0 && a->batch > 0) {
     return tool_error_set(error, "--sizes and --batch both say the size");
@@ -304,7 +314,8 @@ static bool work(const arguments *a, const tool_world *world, bool *correct, too
 static int work_on_device(const arguments *a) {
   perf_device_settings settings = {.device = a->device,
                                    .nranks = a->world.ranks > 0 ? a->world.ranks : DEFAULT_DEVICE_RANKS,
-                                   .timeout_ns = a->world.timeout_ns};
+                                   .timeout_ns = a->world.timeout_ns,
+                                   .between = a->between};
   perf_case cases[SIZES_MAX];
   tool_error error = {.text = ""};
   bool correct = false;
