@@ -106,12 +106,12 @@ static bool check_addresses(world_rank *self, const task *task, const bny_share 
 
 static bool check_share(world_rank *self, const task *task, const bny_share *share) {
   bool crosses = !task->one_device && task->nranks > 1;
+  bool apart = task->processes || share->kind != BNY_MEMORY_IPC;
   int32_t compute = 90, sms = 16;
   return world_check(self, share->kind == kind_of(task), "shared by %s, not by %s", bny_memory_kind_name(share->kind),
                      bny_memory_kind_name(kind_of(task))) &&
          check_addresses(self, task, share) &&
-         world_check(self, bny_share_has_aliases(share) == (share->crowd > 1 && (task->processes || share->kind != BNY_MEMORY_IPC)),
-                     "aliases") &&
+         world_check(self, bny_share_has_aliases(share) == (!crosses && task->nranks > 1 && apart), "aliases") &&
          world_check(self, share->rank == self->rank && share->nranks == self->nranks && share->bytes == BYTES, "facts") &&
          world_check(self, share->crowd == (crosses ? 1 : task->nranks) && share->compute_least == compute,
                      "facts of devices") &&

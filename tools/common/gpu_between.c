@@ -91,7 +91,8 @@ char *gpu_between_text(void) {
   fputs(head, to);
   for (int i = 0; i < 4; i++) {
     int r = 12 + 4 * i;
-    fprintf(to, "ld.global.v4.u32 {%%r%d, %%r%d, %%r%d, %%r%d}, [%%d3];\nadd.u64 %%d3, %%d3, %%d4;\n", r, r + 1, r + 2, r + 3);
+    fprintf(to, "ld.global.v4.u32 {%%r%d, %%r%d, %%r%d, %%r%d}, [%%d3];\n", r, r + 1, r + 2, r + 3);
+    fputs("add.u64 %d3, %d3, %d4;\n", to);
   }
   for (int i = 0; i < 16; i++) {
     fprintf(to, "xor.b32 %%r%d, %%r%d, %%r%d;\n", 8 + i % 4, 8 + i % 4, 12 + i);
@@ -107,15 +108,16 @@ char *gpu_between_text(void) {
   return text;
 }
 
-/* A driver that loads lazily loads it now, and not while kernels wait for each other. It asks for as much shared memory as
- * kernels of the library do, because an SM runs no two kernels at once that ask for different shares. */
+/* A driver that loads lazily loads it now, and not while kernels wait for each other. It asks for as much shared memory
+ * as kernels of the library do, because an SM runs no two kernels at once that ask for different shares. */
 static CUresult prepare(const gpu_driver *driver, CUfunction kernel) {
   int registers;
   CUresult result = driver->cuFuncGetAttribute(&registers, CU_FUNC_ATTRIBUTE_NUM_REGS, kernel);
   if (result != CUDA_SUCCESS) {
     return result;
   }
-  return driver->cuFuncSetAttribute(kernel, CU_FUNC_ATTRIBUTE_PREFERRED_SHARED_MEMORY_CARVEOUT, CU_SHAREDMEM_CARVEOUT_MAX_SHARED);
+  return driver->cuFuncSetAttribute(kernel, CU_FUNC_ATTRIBUTE_PREFERRED_SHARED_MEMORY_CARVEOUT,
+                                    CU_SHAREDMEM_CARVEOUT_MAX_SHARED);
 }
 
 static bool load(gpu_between *made, tool_error *error) {
@@ -164,6 +166,7 @@ bool gpu_between_put(const gpu_between *between, int32_t part, void *stream, too
   char *word = (char *)between->memory + (size_t)between->parts * between->bytes;
   uint64_t quads = between->bytes / QUAD_BYTES;
   void *arguments[] = {&memory, &quads, &word};
-  CUresult result = driver->cuLaunchKernel(between->kernel, (unsigned)blocks, 1, 1, THREADS, 1, 1, 0, stream, arguments, NULL);
+  CUresult result =
+      driver->cuLaunchKernel(between->kernel, (unsigned)blocks, 1, 1, THREADS, 1, 1, 0, stream, arguments, NULL);
   return gpu_succeeded(driver, result, "cuLaunchKernel", error);
 }
