@@ -195,8 +195,10 @@ bool aliases_are_kept(uint64_t seed, bool known) {
   ck_assert(expect(&made));
   launch(&ranks, &random, made, ANY);
   bool good = ranks.run().empty();
-  for (int32_t rank = 0; rank < 3; rank++) good = good && ranks.head(rank)->fault == 0;
-  if (good) check_result(made, seed);
+  for (int32_t rank = 0; rank < 3; rank++) {
+    const size_t i = static_cast<size_t>(rank);
+    good = good && ranks.head(rank)->fault == 0 && memcmp(made.out[i].memory, made.expected[i].memory, made.out[i].bytes) == 0;
+  }
   sheet_pool_free(&pool);
   return good;
 }
