@@ -51,7 +51,7 @@ static inline banyan_status device_hosts_create(world_rank *world, const device_
   char name[16];
   snprintf(name, sizeof name, "cuda:%d", ordinal);
   banyan_comm_config config = {.size = sizeof config, .arena_bytes = task->arena_bytes,
-                               .timeout_ns = task->timeout_ns ? task->timeout_ns : (int64_t)20 * SECOND_NS,
+                               .timeout_ns = task->timeout_ns ? task->timeout_ns : WORLD_GUARD_NS,
                                .device = task->on_host ? NULL : name};
   return banyan_comm_create(&world->bootstrap, &config, comm);
 }
@@ -82,7 +82,7 @@ static inline void device_hosts_run(int32_t nranks, device_hosts_task task) {
 /* Until the stream is done, which it is at some time, whatever happened. */
 static inline bool device_hosts_finish(device_hosts_rank *self) {
   banyan_status status =
-      bny_device_wait(self->device, self->stream, (int64_t)(world_now_s() * 1e9) + (int64_t)30 * SECOND_NS);
+      bny_device_wait(self->device, self->stream, (int64_t)(world_now_s() * 1e9) + WORLD_GUARD_NS);
   return world_check(self->world, status == BANYAN_OK, "a stream does not end: %s", banyan_last_error());
 }
 

@@ -149,7 +149,7 @@ typedef struct crossing {
 static bool await_proxy(device_hosts_rank *self, uint64_t epoch) {
   bny_transport *transport = self->world->comm->device.bridge->transport;
   const bny_rank_line *line = transport->ops->line(transport, transport->rank);
-  double until = world_now_s() + 20;
+  double until = world_now_s() + WORLD_GUARD_S;
   while (atomic_load_explicit(&line->done, memory_order_acquire) < epoch && world_now_s() < until) world_sleep_ms(0.1);
   return world_check(self->world, atomic_load(&line->done) == epoch, "a run of the proxy does not end");
 }
