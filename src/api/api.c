@@ -65,8 +65,8 @@ banyan_status bny_api_combine_key(const banyan_comm *comm, const banyan_combine_
   if (status != BANYAN_OK) return status;
   bny_op_key made = {
     .collective = BNY_COMBINE,
-    .tokens = known->tokens,
-    .heads = known->heads,
+    .all_tokens = known->tokens,
+    .all_heads = known->heads,
     .value_dim = known->value_dim,
     .wire = wire_of(known),
     .scatter = known->scatter,
@@ -81,10 +81,10 @@ banyan_status bny_api_combine_key(const banyan_comm *comm, const banyan_combine_
 }
 
 bny_box bny_api_result_box(const banyan_comm *comm, const bny_op_key *key) {
-  bny_box box = {key->tokens, key->heads, key->value_dim};
+  bny_box box = {key->all_tokens, key->all_heads, key->value_dim};
   int32_t first;
-  if (key->scatter == BANYAN_SCATTER_HEADS) banyan_split(key->heads, comm->nranks, comm->rank, &first, &box.heads);
-  if (key->scatter == BANYAN_SCATTER_TOKENS) banyan_split(key->tokens, comm->nranks, comm->rank, &first, &box.tokens);
+  if (key->scatter == BANYAN_SCATTER_HEADS) banyan_split(key->all_heads, comm->nranks, comm->rank, &first, &box.heads);
+  if (key->scatter == BANYAN_SCATTER_TOKENS) banyan_split(key->all_tokens, comm->nranks, comm->rank, &first, &box.tokens);
   if (key->scatter == BANYAN_SCATTER_ROOT && key->root != comm->rank) box.tokens = 0;
   return box;
 }
@@ -138,7 +138,7 @@ static banyan_status combine(banyan_comm *comm, const banyan_combine_desc *desc,
   bny_op_key key;
   banyan_status status = bny_api_combine_key(comm, &desc, &desc_room, &key);
   if (status != BANYAN_OK) return refuse(comm, status, keep);
-  bny_box all = {key.tokens, key.heads, key.value_dim}, result = bny_api_result_box(comm, &key);
+  bny_box all = {key.all_tokens, key.all_heads, key.value_dim}, result = bny_api_result_box(comm, &key);
   status = bny_api_check_partial(&in, &in_room, &all, false);
   if (status == BANYAN_OK) status = bny_api_check_partial(&out, &out_room, &result, true);
   if (status == BANYAN_OK) status = bny_api_check_memory_partial(comm, in, &all, false);

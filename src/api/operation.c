@@ -284,14 +284,13 @@ void bny_op_bind(banyan_op *op, const bny_op_memory *memory) {
 
 bny_attention *bny_op_attention(const banyan_op *op) { return op->attention; }
 
-static bool same_key(const bny_op_key *a, const bny_op_key *b, int32_t nranks) {
-  return a->collective == b->collective && a->tokens == b->tokens && a->heads == b->heads &&
-         a->value_dim == b->value_dim && a->wire == b->wire && a->scatter == b->scatter && a->order == b->order &&
-         a->root == b->root && a->distance == b->distance && a->bytes == b->bytes &&
-         a->within_kernel == b->within_kernel && a->attends == b->attends && a->on_host == b->on_host &&
-         memcmp(a->algorithm, b->algorithm, sizeof a->algorithm) == 0 &&
-         (a->counts == b->counts ||
-          (a->counts && b->counts && memcmp(a->counts, b->counts, (size_t)nranks * sizeof *a->counts) == 0));
+bool bny_op_key_equal(const bny_op_key *a, const bny_op_key *b, int32_t nranks) {
+  bool equal = strcmp(a->algorithm, b->algorithm) == 0;
+#define BNY_CALL_NUMBER(type, field, label, names) equal = equal && a->field == b->field;
+#define BNY_CALL_LOCAL(type, field) equal = equal && a->field == b->field;
+#include "plan/call.def"
+  if (!equal || a->counts == b->counts) return equal;
+  return a->counts && b->counts && memcmp(a->counts, b->counts, (size_t)nranks * sizeof *a->counts) == 0;
 }
 
 banyan_status bny_op_check_within(banyan_comm *comm, const bny_op_key *key) {
@@ -310,8 +309,8 @@ const bny_op_key *bny_op_key_within(const banyan_op *op, banyan_comm **comm) {
 banyan_status bny_op_find(banyan_comm *comm, const bny_op_key *key, banyan_op **op) {
   banyan_op **list = comm->blocking, *found = NULL;
   int at = 0;
-  while (at < BNY_BLOCKING_OPS - 1 && list[at] && !same_key(&list[at]->key, key, comm->nranks)) at++;
-  if (list[at] && same_key(&list[at]->key, key, comm->nranks)) {
+  while (at < BNY_BLOCKING_OPS - 1 && list[at] && !bny_op_key_equal(&list[at]->key, key, comm->nranks)) at++;
+  if (list[at] && bny_op_key_equal(&list[at]->key, key, comm->nranks)) {
     found = list[at];
   } else {
     banyan_status status = bny_op_make(comm, key, &found);

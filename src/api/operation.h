@@ -8,21 +8,16 @@
 #include "api/attention_run.h"
 #include "comm/comm.h"
 
-/* What makes two calls the same operation; identical on all ranks. */
+/* What makes two calls the same operation; identical on all ranks. The fields are rows of plan/call.def. */
 typedef struct bny_op_key {
-  bny_collective collective;
-  int32_t tokens, heads, value_dim;
-  bny_wire wire;
-  banyan_scatter scatter;
-  banyan_order order;
-  int32_t root, distance;
-  bool within_kernel; /* combine, on a device: run by a kernel that does something else as well */
-  bool attends;       /* combine: of what its own attention gives */
-  bool on_host;       /* in memory of the host, though the communicator has a device */
+#define BNY_CALL_NUMBER(type, field, label, names) type field;
+#define BNY_CALL_LOCAL(type, field) type field;
+#include "plan/call.def"
   char algorithm[BNY_ALGORITHM_NAME_BYTES]; /* "": by predicted cost */
-  size_t bytes;
   const size_t *counts; /* gather: [nranks] */
 } bny_op_key;
+
+bool bny_op_key_equal(const bny_op_key *a, const bny_op_key *b, int32_t nranks);
 
 /* The caller's memory. */
 typedef struct bny_op_memory {

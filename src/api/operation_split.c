@@ -19,21 +19,12 @@ bny_request bny_op_request(const banyan_op *op) {
   const bny_op_key *key = &op->key;
   bool device = bny_op_runs_on_device(op) && !comm->device.bridge; /* between hosts, plans are those of the host */
   return (bny_request){
-    .collective = key->collective,
+#define BNY_CALL_NUMBER(type, field, label, names) .field = key->field,
+#include "plan/call.def"
+    .tokens = key->all_tokens,
+    .heads = key->all_heads,
     .nranks = comm->nranks,
-    .all_tokens = key->tokens,
-    .all_heads = key->heads,
-    .tokens = key->tokens,
-    .heads = key->heads,
-    .value_dim = key->value_dim,
-    .wire = key->wire,
-    .scatter = key->scatter,
-    .order = key->order,
     .counts = key->counts,
-    .bytes = key->bytes,
-    .root = key->root,
-    .distance = key->distance,
-    .within_kernel = key->within_kernel,
     .algorithm = key->algorithm[0] ? key->algorithm : NULL,
     .cost = device ? comm->device.cost : comm->cost,
     .levels = comm->levels,
@@ -53,18 +44,18 @@ static int32_t divide_up(int64_t value, int64_t by) { return (int32_t)((value + 
 enum { PARTS_MAX = 1 << 20 };
 
 static cut cut_rows(const bny_op_key *key, size_t limit) {
-  cut found = {key->tokens, key->heads, 1, 1};
-  if (key->tokens == 0 || key->heads == 0) return found;
+  cut found = {key->all_tokens, key->all_heads, 1, 1};
+  if (key->all_tokens == 0 || key->all_heads == 0) return found;
   size_t row_bytes = 2 * sizeof(float) + (size_t)key->value_dim * bny_wire_formats[key->wire].element_bytes;
   size_t rows = limit / row_bytes ? limit / row_bytes : 1;
-  if (rows < (size_t)key->heads) {
+  if (rows < (size_t)key->all_heads) {
     found.tokens = 1;
     found.heads = (int32_t)rows;
-  } else if (rows / (size_t)key->heads < (size_t)key->tokens) {
-    found.tokens = (int32_t)(rows / (size_t)key->heads);
+  } else if (rows / (size_t)key->all_heads < (size_t)key->all_tokens) {
+    found.tokens = (int32_t)(rows / (size_t)key->all_heads);
   }
-  found.token_parts = divide_up(key->tokens, found.tokens);
-  found.head_parts = divide_up(key->heads, found.heads);
+  found.token_parts = divide_up(key->all_tokens, found.tokens);
+  found.head_parts = divide_up(key->all_heads, found.heads);
   return found;
 }
 
@@ -75,14 +66,14 @@ static void set_rows(banyan_op *op, const cut *how, int32_t index) {
   bny_request *request = &part->request;
   request->token0 = index / how->head_parts * how->tokens;
   request->head0 = index % how->head_parts * how->heads;
-  request->tokens = smaller(how->tokens, op->key.tokens - request->token0);
-  request->heads = smaller(how->heads, op->key.heads - request->head0);
+  request->tokens = smaller(how->tokens, op->key.all_tokens - request->token0);
+  request->heads = smaller(how->heads, op->key.all_heads - request->head0);
   part->binding = (bny_binding){.in = &op->in, .out = &op->out};
   int32_t number;
   if (op->key.scatter == BANYAN_SCATTER_HEADS)
-    bny_slice_split(op->key.heads, op->comm->nranks, op->comm->rank, &part->binding.out_head0, &number);
+    bny_slice_split(op->key.all_heads, op->comm->nranks, op->comm->rank, &part->binding.out_head0, &number);
   if (op->key.scatter == BANYAN_SCATTER_TOKENS)
-    bny_slice_split(op->key.tokens, op->comm->nranks, op->comm->rank, &part->binding.out_token0, &number);
+    bny_slice_split(op->key.all_tokens, op->comm->nranks, op->comm->rank, &part->binding.out_token0, &number);
 }
 
 /* Bytes of one rank that fit a part, and how many parts that makes; at most one more than there may be. */

@@ -9,6 +9,7 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
+#include "base/hash.h"
 #include "base/log.h"
 #include "base/status.h"
 
@@ -35,9 +36,7 @@ static uint64_t process_number(void) {
   const void *random = (const void *)getauxval(AT_RANDOM);
   uint64_t words[2] = {0};
   if (random) memcpy(words, random, sizeof words);
-  uint64_t hash = (words[0] ^ words[0] >> 31) * 0x9e3779b97f4a7c15u ^ words[1];
-  hash = (hash ^ hash >> 29) * 0xbf58476d1ce4e5b9u;
-  return hash ^ hash >> 32;
+  return bny_hash_add(bny_hash_of(words[0]), words[1]);
 }
 
 /* Two hosts must never be taken for one. Where the kernel does not say which it is, as without /proc, each process is a host

@@ -5,20 +5,15 @@
 #include <stdio.h>
 
 #include "device/arena_steps.h"
+#include "base/hash.h"
 #include "base/status.h"
 
 enum { PLACES = 2, CELL_WORDS = BNY_SHARE_CELL_BYTES / 8 };
 
-static uint64_t mix(uint64_t x) {
-  x = (x ^ x >> 30) * 0xbf58476d1ce4e5b9u;
-  x = (x ^ x >> 27) * 0x94d049bb133111ebu;
-  return x ^ x >> 31;
-}
-
 /* Word i of what `writer` writes at a place of the arena of `owner`; never 0. */
 static uint64_t pattern(const bny_share_work *work, int32_t writer, int32_t owner, int place, int i) {
   uint64_t who = (uint64_t)(uint32_t)writer << 32 | (uint32_t)owner;
-  return mix(mix(work->epoch ^ mix(who + 1)) + (uint64_t)(place * CELL_WORDS + i) * 0x9e3779b97f4a7c15u) | 1;
+  return bny_hash_add(bny_hash_add(bny_hash_of(who), work->epoch), (uint64_t)(place * CELL_WORDS + i)) | 1;
 }
 
 static char *cell(const bny_share *share, int32_t owner, int32_t writer, int place) {

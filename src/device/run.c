@@ -8,6 +8,7 @@
 
 #include "device/unit.h"
 #include "plan/measured.h"
+#include "base/hash.h"
 #include "base/status.h"
 
 struct bny_device_run {
@@ -123,10 +124,8 @@ static banyan_status make_oneshot(bny_device_run *run, const bny_request *reques
 /* Of a program: its plan, and what the plan does not know. */
 static uint64_t key_of(const bny_plan *plan, const bny_program *program, const size_t *piece_offsets) {
   uint64_t key = plan->hash + (uint64_t)program->protocol;
-  for (int32_t rank = 0; piece_offsets && rank < plan->nranks; rank++) {
-    key = (key ^ piece_offsets[rank]) * 0x9e3779b97f4a7c15u;
-    key ^= key >> 29;
-  }
+  for (int32_t rank = 0; piece_offsets && rank < plan->nranks; rank++)
+    key = bny_hash_add(key, piece_offsets[rank]);
   return key;
 }
 

@@ -4,13 +4,13 @@
 #include <string.h>
 
 #include "exec/run_parts.h"
+#include "base/hash.h"
 #include "base/status.h"
 #include "transport/refusal.h"
 
 /* In the history of calls all refused ones are alike: ranks may have meant different ones. */
 static void pass_over(bny_exec *exec) {
-  exec->history = (exec->history ^ 0x5ef05edu) * 0x9e3779b1u;
-  exec->history ^= exec->history >> 15;
+  exec->history = (uint32_t)bny_hash_add(exec->history, 0x5ef05edu);
   atomic_store_explicit(&exec->line->done, exec->epoch, memory_order_release);
 }
 

@@ -3,6 +3,7 @@
 
 #include "exec/run_parts.h"
 #include "exec/store.h"
+#include "base/hash.h"
 #include "base/status.h"
 
 void bny_run_relabel(bny_run *run, const bny_call *call) {
@@ -101,8 +102,7 @@ void bny_run_begin(bny_run *run) {
   bny_exec *exec = run->exec;
   exec->epoch++;
   /* Of all calls so far, so that a difference shows in every later run too, if it did not in its own. */
-  exec->history = (exec->history ^ run->call.tag) * 0x9e3779b1u;
-  exec->history ^= exec->history >> 15;
+  exec->history = (uint32_t)bny_hash_add(exec->history, run->call.tag);
   run->tag = exec->epoch << 32 | exec->history;
   run->shift = run->first_place + (exec->epoch >> 1) % run->places * run->stride;
   run->next = 0;

@@ -3,6 +3,8 @@
 
 #include <stdlib.h>
 
+#include "base/hash.h"
+
 bool bny_arrivals_init(bny_arrivals *arrivals, int64_t most) {
   uint64_t size = 16;
   while (size < 2 * (uint64_t)most) size *= 2;
@@ -19,8 +21,7 @@ void bny_arrivals_fini(bny_arrivals *arrivals) {
 
 /* Returns the entry, or the free entry where it belongs. */
 static bny_arrival *place(const bny_arrivals *arrivals, int32_t sender, int32_t slot, int32_t receiver) {
-  uint64_t hash = ((uint64_t)(uint32_t)sender << 32 | (uint32_t)receiver) * UINT64_C(0x9e3779b97f4a7c15);
-  hash = (hash ^ (uint32_t)slot) * UINT64_C(0xff51afd7ed558ccd);
+  uint64_t hash = bny_hash_add((uint32_t)slot, (uint64_t)(uint32_t)sender << 32 | (uint32_t)receiver);
   for (uint64_t i = hash >> 20;; i++) {
     bny_arrival *entry = &arrivals->entries[i & arrivals->mask];
     if (entry->sender < 0 || (entry->sender == sender && entry->slot == slot && entry->receiver == receiver))

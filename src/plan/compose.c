@@ -4,6 +4,8 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "base/hash.h"
+
 /* Beyond islands only carriers take turns on a core, and all of an island share the shared link. */
 static bny_link_cost link_of_part(const bny_levels *levels, int32_t level) {
   bny_link_cost link = levels->levels[level].link;
@@ -64,7 +66,7 @@ static uint64_t key_of(const bny_request *part) {
   sized.token0 = sized.head0 = sized.root = 0;
   uint64_t key = bny_request_hash(&sized, "");
   for (int32_t rank = 0; part->pieces && rank <= part->nranks; rank++)
-    key = (key ^ (uint64_t)part->pieces->first[rank]) * UINT64_C(0x9e3779b97f4a7c15);
+    key = bny_hash_add(key, (uint64_t)part->pieces->first[rank]);
   return key;
 }
 

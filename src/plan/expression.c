@@ -4,6 +4,8 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "base/hash.h"
+
 static bool reserve(bny_expressions *all) {
   if (all->count < all->capacity) return true;
   int32_t larger = 2 * all->capacity;
@@ -27,8 +29,7 @@ static bool reserve_sets(bny_expressions *all, int64_t words) {
 
 /* Returns the table's entry of (left, right, rounded), or the free entry where it belongs. */
 static int32_t *entry_of(const bny_expressions *all, int32_t left, int32_t right, bool rounded) {
-  uint64_t hash = ((uint64_t)(uint32_t)left << 32 | (uint32_t)right) * UINT64_C(0x9e3779b97f4a7c15) + (rounded ? 1 : 0);
-  hash *= UINT64_C(0xff51afd7ed558ccd);
+  uint64_t hash = bny_hash_add(rounded, (uint64_t)(uint32_t)left << 32 | (uint32_t)right);
   for (uint64_t i = hash >> 24;; i++) {
     int32_t *entry = &all->table[i & (uint64_t)(all->table_size - 1)];
     const bny_expression *node = &all->nodes[*entry - 1];

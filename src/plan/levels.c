@@ -5,6 +5,7 @@
 #include <string.h>
 
 #include "plan/plan.h"
+#include "base/hash.h"
 #include "base/status.h"
 
 void bny_levels_free(bny_levels *levels) {
@@ -236,29 +237,15 @@ static bool level_is_aligned(const bny_level *level) {
   return true;
 }
 
-static uint64_t mix(uint64_t hash, uint64_t value) {
-  hash = (hash ^ value) * UINT64_C(0xff51afd7ed558ccd);
-  return hash ^ hash >> 29;
-}
-
-static uint64_t mix_double(uint64_t hash, double value) {
-  uint64_t bits;
-  memcpy(&bits, &value, sizeof bits);
-  return mix(hash, bits);
-}
-
 static uint64_t hash_of(const bny_levels *levels) {
-  uint64_t hash = mix(UINT64_C(0x9e3779b97f4a7c15), (uint64_t)levels->nranks);
+  uint64_t hash = bny_hash_add(BNY_HASH_START, (uint64_t)levels->nranks);
   for (int32_t k = 0; k < levels->nlevels; k++) {
     const bny_level *level = &levels->levels[k];
     int32_t count = k == 0 ? levels->nranks : levels->levels[k - 1].ngroups;
-    for (int32_t i = 0; i < count; i++) hash = mix(hash, (uint64_t)level->group_of[i]);
-    hash = mix_double(mix_double(hash, level->link.alpha_ns), level->link.beta_ns_per_byte);
-    hash = mix_double(mix_double(hash, level->link.message_ns), level->link.shared_ns_per_byte);
-    hash = mix_double(mix_double(hash, level->link.gamma_ns_per_byte), level->link.ranks_per_core);
-    hash = mix_double(hash, level->link.switch_ns);
+    for (int32_t i = 0; i < count; i++) hash = bny_hash_add(hash, (uint64_t)level->group_of[i]);
+    hash = bny_link_cost_hash(hash, &level->link);
   }
-  for (int32_t rank = 0; rank < levels->nranks; rank++) hash = mix(hash, levels->carrier[rank]);
+  for (int32_t rank = 0; rank < levels->nranks; rank++) hash = bny_hash_add(hash, levels->carrier[rank]);
   return hash;
 }
 

@@ -20,14 +20,12 @@ enum { BNY_LEVELS_MAX = 8, BNY_LEVEL_NAME_BYTES = 16 };
 
 /* The cost of the links of one level, used for prediction only. A message of n bytes takes alpha + n * beta. */
 typedef struct bny_link_cost {
-  double alpha_ns;          /* from signal to seen, for an empty message */
-  double message_ns;        /* to see one more message that travels beside the first; 0: a quarter of alpha */
-  double beta_ns_per_byte;  /* reading a peer's data */
-  double shared_ns_per_byte; /* of one link that all ranks of an island share, so their bytes add up; 0: one each */
-  double gamma_ns_per_byte; /* encoding, merging or finishing a byte of wire form */
-  double ranks_per_core;    /* > 1: ranks take turns; every wait costs a switch */
-  double switch_ns;
+#define BNY_COST(field) double field;
+#include "plan/link_cost.def"
 } bny_link_cost;
+
+/* The hash of what was hashed before, and a cost. */
+uint64_t bny_link_cost_hash(uint64_t hash, const bny_link_cost *cost);
 
 static inline double bny_link_message_ns(const bny_link_cost *link) {
   return link->message_ns > 0 ? link->message_ns : link->alpha_ns / 4;

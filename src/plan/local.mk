@@ -2,6 +2,7 @@
 libbanyan_core_la_SOURCES += \
   %D%/arrival.c %D%/arrival.h \
   %D%/builder.c %D%/builder.h \
+  %D%/call.def \
   %D%/check.c %D%/check.h \
   %D%/compose.c %D%/compose.h \
   %D%/cost.c \
@@ -10,6 +11,7 @@ libbanyan_core_la_SOURCES += \
   %D%/forest.c %D%/forest.h \
   %D%/hash.c \
   %D%/levels.c %D%/levels.h \
+  %D%/link_cost.def \
   %D%/measured.c %D%/measured.h \
   %D%/owners.c %D%/owners.h \
   %D%/plan.c %D%/plan.h \

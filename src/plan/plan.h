@@ -35,32 +35,20 @@ typedef struct bny_pieces {
   const int32_t *first; /* nranks + 1 */
 } bny_pieces;
 
-/* Facts, identical on every rank. Fields that the collective does not use are 0. */
+/* Facts, identical on every rank. Fields that the collective does not use are 0. Most are rows of call.def. */
 typedef struct bny_request {
-  bny_collective collective;
-  int32_t nranks;
-  /* combine: the box [token0, token0 + tokens) x [head0, head0 + heads) of a call of all_tokens x all_heads rows. It is
-   * the whole call unless that was too large for the arena. Ownership refers to the whole call. */
-  int32_t all_tokens, all_heads;
-  int32_t token0, tokens, head0, heads;
-  int32_t value_dim;
-  bny_wire wire;
-  banyan_scatter scatter;
-  banyan_order order;
+#define BNY_CALL_NUMBER(type, field, label, names) type field;
+#define BNY_CALL_BOX(type, field, label) type field;
+#define BNY_CALL_FACT(type, field) type field;
+#include "plan/call.def"
   /* bytes: the all-gather's counts of all ranks (the caller owns them during planning); shift and broadcast use
    * `bytes` */
   const size_t *counts;
-  size_t bytes;
-  int32_t root;          /* combine with ROOT, broadcast */
-  bool within_kernel;    /* combine: run by a kernel that also does other work */
-  int32_t distance;      /* shift, in [0, nranks) */
   const char *algorithm; /* name, or NULL: by predicted cost */
   bny_link_cost cost;
   const bny_levels *levels; /* NULL: all ranks are alike, with links of `cost`. Else for nranks ranks; not owned */
   const struct bny_measured *measured; /* NULL: none. Times preferred to predicted ones, see measured.h; not owned */
   const bny_pieces *pieces; /* NULL: HEADS and TOKENS divide the whole call. Else they divide the box as given here */
-  size_t outbox_bytes;      /* of an outbox, that a plan may use */
-  int32_t slots_max;   /* that a rank may use */
 } bny_request;
 
 /* A box of rows in coordinates of the whole call. For bytes, `head0` and `heads` stay 0 and 1, and byte0 and bytes give

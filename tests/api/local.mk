@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 unit_tests += \
+  %D%/test_call_fields \
   %D%/test_calls \
   %D%/test_arguments \
   %D%/test_attention \

@@ -315,56 +315,6 @@ START_TEST(test_print) {
 }
 END_TEST
 
-START_TEST(test_hash) {
-  size_t counts[3] = {1, 2, 3};
-  bny_request base = combine_of(3, NULL, BANYAN_SCATTER_ROOT, 8, 8, 16);
-  uint64_t hashes[32];
-  int count = 0;
-  hashes[count++] = bny_request_hash(&base, "oneshot");
-  hashes[count++] = bny_request_hash(&base, "twoshot");
-#define CHANGED(field, value)                              \
-  {                                                        \
-    bny_request other = base;                              \
-    other.field = value;                                   \
-    hashes[count++] = bny_request_hash(&other, "oneshot"); \
-  }
-  CHANGED(collective, BNY_BARRIER)
-  CHANGED(nranks, 4)
-  CHANGED(all_tokens, 9)
-  CHANGED(all_heads, 9)
-  CHANGED(token0, 1)
-  CHANGED(tokens, 7)
-  CHANGED(head0, 1)
-  CHANGED(heads, 7)
-  CHANGED(value_dim, 17)
-  CHANGED(wire, BNY_WIRE_BF16)
-  CHANGED(scatter, BANYAN_SCATTER_NONE)
-  CHANGED(order, BANYAN_ORDER_CANONICAL)
-  CHANGED(bytes, 1)
-  CHANGED(root, 1)
-  CHANGED(distance, 1)
-  CHANGED(cost.alpha_ns, 201)
-  CHANGED(cost.message_ns, 7)
-  CHANGED(cost.beta_ns_per_byte, 0.2)
-  CHANGED(cost.shared_ns_per_byte, 0.2)
-  CHANGED(cost.gamma_ns_per_byte, 0.2)
-  CHANGED(cost.ranks_per_core, 2)
-  CHANGED(cost.switch_ns, 1)
-  CHANGED(outbox_bytes, 12345)
-  CHANGED(slots_max, 12345)
-  base.collective = BNY_ALLGATHER;
-  base.counts = counts;
-  hashes[count++] = bny_request_hash(&base, "oneshot");
-  counts[1] = 7;
-  hashes[count++] = bny_request_hash(&base, "oneshot");
-#undef CHANGED
-  for (int i = 0; i < count; i++)
-    for (int k = 0; k < i; k++) ck_assert_msg(hashes[i] != hashes[k], "changes %d and %d have the same hash", i, k);
-  counts[1] = 2;
-  ck_assert_uint_eq(bny_request_hash(&base, "oneshot"), hashes[count - 2]);
-}
-END_TEST
-
 START_TEST(test_refused) {
   bny_plan *plan = NULL;
   bny_request good = combine_of(3, NULL, BANYAN_SCATTER_ROOT, 8, 8, 16), request = good;
@@ -433,7 +383,6 @@ int main(void) {
   tcase_add_test(facts, test_bytes_sent_tree);
   tcase_add_test(facts, test_pieces);
   tcase_add_test(facts, test_print);
-  tcase_add_test(facts, test_hash);
   tcase_add_test(facts, test_refused);
   tcase_add_test(facts, test_same_again);
   suite_add_tcase(suite, proofs);

@@ -84,9 +84,9 @@ void tool_floats_store(banyan_dtype dtype, const float *values, size_t count, vo
 void tool_floats_random(uint64_t stream, uint64_t first, size_t count, float deviation, float *values) {
   /* Four uniform numbers of 16 bits have mean 4 * 32767.5 and variance 4 * (2^32 - 1) / 12. */
   const float scale = deviation / 37837.22f;
-  uint64_t base = tool_mix64(stream);
+  uint64_t base = bny_hash_of(stream);
   for (size_t i = 0; i < count; i++) {
-    uint64_t bits = tool_mix64(base + first + i);
+    uint64_t bits = bny_hash_of(base + first + i);
     uint32_t sum = (uint32_t)(bits & 0xffff) + (uint32_t)(bits >> 16 & 0xffff) + (uint32_t)(bits >> 32 & 0xffff) +
                    (uint32_t)(bits >> 48);
     values[i] = ((float)sum - 131070.0f) * scale;

@@ -61,26 +61,6 @@ void *tool_allocate(size_t bytes) {
   return memory;
 }
 
-uint64_t tool_mix64(uint64_t value) {
-  value += UINT64_C(0x9e3779b97f4a7c15);
-  value = (value ^ (value >> 30)) * UINT64_C(0xbf58476d1ce4e5b9);
-  value = (value ^ (value >> 27)) * UINT64_C(0x94d049bb133111eb);
-  return value ^ (value >> 31);
-}
-
-uint64_t tool_hash_bytes(uint64_t hash, const void *data, size_t bytes) {
-  const unsigned char *p = data;
-  while (bytes > 0) {
-    uint64_t word = 0;
-    size_t step = bytes < sizeof word ? bytes : sizeof word;
-    memcpy(&word, p, step);
-    hash = tool_mix64(hash ^ word);
-    p += step;
-    bytes -= step;
-  }
-  return hash;
-}
-
 bool tool_parse_int(const char *text, int64_t min, int64_t max, int64_t *value) {
   if (!isdigit((unsigned char)text[0]) && text[0] != '-') {
     return false;

@@ -8,6 +8,7 @@
 #include <stdint.h>
 
 #include "banyan.h"
+#include "base/hash.h"
 #include "base/names.h"
 
 /* Why something did not work, for people. */
@@ -29,10 +30,6 @@ double tool_percentile(double *values, size_t count, double percent);
 
 /* Zeroed, at a multiple of 64 bytes; free() releases it. NULL if there is no memory. 0 bytes give a valid pointer. */
 void *tool_allocate(size_t bytes);
-
-/* 64 bits that depend on all bits of `value`; and of memory, where `hash` carries on from an earlier piece. */
-uint64_t tool_mix64(uint64_t value);
-uint64_t tool_hash_bytes(uint64_t hash, const void *data, size_t bytes);
 
 /* A whole number in [min, max], and nothing after it. */
 bool tool_parse_int(const char *text, int64_t min, int64_t max, int64_t *value);

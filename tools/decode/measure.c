@@ -36,7 +36,7 @@ static bool run_afresh(const trial *t, uint64_t *hash, tool_error *error) {
   if (status != BANYAN_OK) {
     return fail_run(t, status, error);
   }
-  *hash = tool_hash_bytes(0, t->task->out, t->out_elements * sizeof(float));
+  *hash = bny_hash_add_bytes(0, t->task->out, t->out_elements * sizeof(float));
   return true;
 }
 
@@ -115,7 +115,7 @@ static bool do_trial(const trial *t, const double *reference, int32_t repeat, sa
   if (!run_afresh(t, &second, error) || !take_times(t, repeat, samples, error)) {
     return false;
   }
-  last = tool_hash_bytes(0, t->task->out, t->out_elements * sizeof(float));
+  last = bny_hash_add_bytes(0, t->task->out, t->out_elements * sizeof(float));
   worst[2] = first != second || first != last;
   decode_facts facts;
   t->method->query(t->state, &facts);

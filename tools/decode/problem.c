@@ -191,7 +191,7 @@ bool decode_problem_make(const decode_shape *shape, banyan_dtype dtype, uint64_t
     return tool_error_set(error, "out of memory");
   }
   for (int32_t b = 1; shape->ragged && b < made.batch; b++) {
-    made.lengths[b] = (int32_t)(tool_mix64(tool_mix64(seed) ^ (uint64_t)b) % (uint64_t)made.tokens) + 1;
+    made.lengths[b] = (int32_t)(bny_hash_of(bny_hash_of(seed) ^ (uint64_t)b) % (uint64_t)made.tokens) + 1;
   }
   *problem = made;
   return true;
@@ -250,7 +250,7 @@ bool decode_problem_read(const decode_problem *problem, int32_t layer, decode_te
       return false;
     }
   } else {
-    tool_floats_random(tool_mix64(problem->seed) ^ (uint64_t)tensor, place, elements,
+    tool_floats_random(bny_hash_of(problem->seed) ^ (uint64_t)tensor, place, elements,
                        tensor == DECODE_Q ? query_deviation : 1.0f, values);
   }
   return problem->dtype == BANYAN_F32 || keep(problem, layer, tensor, elements, values, error);

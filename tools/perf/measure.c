@@ -40,7 +40,7 @@ typedef struct measurement {
 /* `first`: the iteration that made the data, before which ranks meet. */
 static bool time_call(measurement *m, int which, int32_t iteration, int32_t first, tool_error *error) {
   perf_method *method = &m->methods[which];
-  uint32_t key = (uint32_t)tool_mix64((uint64_t)(uint32_t)first * METHODS_MAX + (uint64_t)which);
+  uint32_t key = (uint32_t)bny_hash_of((uint64_t)(uint32_t)first * METHODS_MAX + (uint64_t)which);
   banyan_status status = BANYAN_OK;
   if (iteration == first) {
     method->fill(method->state, key);

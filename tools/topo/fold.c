@@ -195,10 +195,10 @@ static void find_places(topo_fold *fold) {
 /* ---- equal looks ------------------------------------------------------------------------------------------------- */
 
 static uint64_t mix_text(uint64_t hash, const char *text) {
-  return tool_hash_bytes(tool_mix64(hash), text == NULL ? "" : text, text == NULL ? 0 : strlen(text));
+  return bny_hash_add_bytes(bny_hash_of(hash), text == NULL ? "" : text, text == NULL ? 0 : strlen(text));
 }
 
-static uint64_t mix_number(uint64_t hash, double number) { return tool_hash_bytes(hash, &number, sizeof number); }
+static uint64_t mix_number(uint64_t hash, double number) { return bny_hash_add_bytes(hash, &number, sizeof number); }
 
 static uint64_t look_of(const topo_fold *fold, int32_t n, uint64_t below) {
   const bny_topo_node *node = &fold->topo->nodes[n];
@@ -211,7 +211,7 @@ static uint64_t look_of(const topo_fold *fold, int32_t n, uint64_t below) {
   const double numbers[] = {(double)node->kind,  node->compute,    facts.up,       facts.links,    facts.links_speed,
                             facts.links_refused, facts.peers,      facts.switches, facts.coherent, facts.net,
                             facts.ports,         facts.ports_down, facts.below,    facts.beside,   facts.beside_speed};
-  uint64_t hash = mix_text(mix_text(tool_mix64(below), node->model), node->vendor);
+  uint64_t hash = mix_text(mix_text(bny_hash_of(below), node->model), node->vendor);
   for (size_t i = 0; i < sizeof numbers / sizeof numbers[0]; i++) {
     hash = mix_number(hash, numbers[i]);
   }
@@ -227,7 +227,7 @@ static bool find_looks(topo_fold *fold) {
   for (int32_t n = fold->topo->nnodes - 1; below != NULL && n >= 0; n--) {
     fold->look[n] = look_of(fold, n, below[n]);
     if (fold->shown[n] && fold->above[n] >= 0) {
-      below[fold->above[n]] += tool_mix64(fold->look[n]);
+      below[fold->above[n]] += bny_hash_of(fold->look[n]);
     }
   }
   free(below);

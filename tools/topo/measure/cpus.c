@@ -158,7 +158,7 @@ static topo_measured_pair take_one(choice *c, const topo_measured_rank *ranks, t
   int64_t best = 0;
   int32_t best_used = INT32_MAX, *list = c->lists[near];
   for (int attempt = 0; attempt < 16; attempt++) {
-    c->random = tool_mix64(c->random);
+    c->random = bny_hash_of(c->random);
     int64_t i = (int64_t)(c->random % (uint64_t)c->counts[near]);
     int32_t used = c->used[list[2 * i]] + c->used[list[2 * i + 1]];
     if (used < best_used) {

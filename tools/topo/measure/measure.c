@@ -261,7 +261,7 @@ static bool measure_all(session *s, double seconds, tool_error *error) {
   uint64_t random = UINT64_C(0x6d656173757265);
   for (int32_t sweep = 0; sweep < TOPO_BLOCKS_MAX; sweep++) {
     for (int32_t i = s->nitems - 1; i > 0; i--) {
-      random = tool_mix64(random);
+      random = bny_hash_of(random);
       int32_t j = (int32_t)(random % (uint64_t)(i + 1)), other = s->order[j];
       s->order[j] = s->order[i];
       s->order[i] = other;

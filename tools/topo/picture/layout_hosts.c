@@ -180,10 +180,10 @@ void topo_work_end(topo_work *work) {
 /* ---- hosts that look alike --------------------------------------------------------------------------------------- */
 
 static uint64_t mix_text(uint64_t hash, const char *text) {
-  return text ? tool_hash_bytes(hash, text, strlen(text)) : tool_mix64(hash);
+  return text ? bny_hash_add_bytes(hash, text, strlen(text)) : bny_hash_of(hash);
 }
 
-static uint64_t mix_number(uint64_t hash, double number) { return tool_hash_bytes(hash, &number, sizeof number); }
+static uint64_t mix_number(uint64_t hash, double number) { return bny_hash_add_bytes(hash, &number, sizeof number); }
 
 /* Hashes a node's links regardless of their order: kind, speed and, within the host, the node at the other end. */
 static uint64_t look_of_links(const topo_work *work, int32_t host, int32_t node) {
@@ -193,7 +193,7 @@ static uint64_t look_of_links(const topo_work *work, int32_t host, int32_t node)
     const bny_topo_link *link = &topo->links[l];
     int32_t other = bny_topo_other_end(topo, node, l);
     bool inside = other != host && work->places[other].host == host && topo->nodes[other].kind != BNY_TOPO_SWITCH;
-    uint64_t one = tool_mix64((uint64_t)link->kind * 64 + (uint64_t)topo->nodes[other].kind);
+    uint64_t one = bny_hash_of((uint64_t)link->kind * 64 + (uint64_t)topo->nodes[other].kind);
     one = mix_number(one, link->gbytes_per_s);
     one = mix_number(one, link->count + 1e6 * link->source + (inside ? 1e8 * work->places[other].ordinal : 0));
     sum += mix_number(one, link->rated_gbytes_per_s);
@@ -209,12 +209,12 @@ static uint64_t *looks_of(const topo_work *work) {
     const bny_topo_node *node = &topo->nodes[n];
     int32_t host = work->places[n].host;
     if (host == topo->nnodes) continue;
-    uint64_t one = tool_mix64((uint64_t)node->kind + 16 * (uint64_t)((int64_t)node->compute + 1));
+    uint64_t one = bny_hash_of((uint64_t)node->kind + 16 * (uint64_t)((int64_t)node->compute + 1));
     one = mix_text(one, node->model);
     int32_t parent = node->parent < 0 || node->parent == host ? 0 : work->places[node->parent].ordinal;
     one = mix_number(one, parent + 1e7 * node->host_bridge);
-    one ^= node->kind == BNY_TOPO_NIC ? tool_mix64((uint64_t)(work->places[n].rail + 2)) : 0;
-    looks[host] = tool_mix64(looks[host] * 31 + one) + look_of_links(work, host, n);
+    one ^= node->kind == BNY_TOPO_NIC ? bny_hash_of((uint64_t)(work->places[n].rail + 2)) : 0;
+    looks[host] = bny_hash_of(looks[host] * 31 + one) + look_of_links(work, host, n);
   }
   return looks;
 }

@@ -1,0 +1,130 @@
+/* SPDX-License-Identifier: Apache-2.0
+ * Each row of plan/call.def is compared wherever calls are: in keys, in the words that ranks compare, in the text that names
+ * a difference, and in the hash of a request. The rows of plan/link_cost.def are in that hash too. */
+#include <check.h>
+#include <stdio.h>
+#include <string.h>
+
+#include "api/operation.h"
+
+/* One bit of a field is changed, whatever its type. */
+#define FLIP(lvalue) ((lvalue) = (__typeof__(lvalue))((lvalue) ? 0 : 1))
+
+static const bny_plan some_plan = {.algorithm = "oneshot", .hash = 7};
+static bny_signal words[2][BNY_CALL_WORDS];
+
+static bny_signal *words_of(bny_transport *transport, int32_t rank) {
+  (void)transport;
+  return words[rank];
+}
+
+static bny_transport_ops ops = {.call = words_of};
+
+/* Rank 1 is in `theirs`, and rank 0 in the usual call. Returns what rank 0 would print, "" if it finds no difference. */
+static const char *difference(const bny_call *theirs) {
+  static char text[256];
+  bny_request usual = {.nranks = 2};
+  bny_transport transport = {.ops = &ops, .rank = 1};
+  bny_call_publish(&transport, theirs);
+  bny_call ours = bny_call_make(&usual, &some_plan, BNY_PHASE_RUN);
+  transport.rank = 0;
+  text[0] = 0;
+  return bny_call_difference(&transport, 1, &ours, 0, text, sizeof text) ? text : "";
+}
+
+static void check_words(const bny_request *changed, const char *label) {
+  bny_request usual = {.nranks = 2};
+  bny_call a = bny_call_make(&usual, &some_plan, BNY_PHASE_RUN), b = bny_call_make(changed, &some_plan, BNY_PHASE_RUN);
+  ck_assert_msg(a.tag != b.tag, "calls of other %s have the same tag", label);
+  const char *text = difference(&b);
+  ck_assert_msg(strncmp(text, label, strlen(label)) == 0, "%s: \"%s\"", label, text);
+}
+
+static void check_hash(const bny_request *changed, const char *field) {
+  bny_request usual = {.nranks = 2};
+  ck_assert_msg(bny_request_hash(&usual, "ring") != bny_request_hash(changed, "ring"), "%s is not in the hash", field);
+}
+
+START_TEST(each_row_is_in_words_and_hash) {
+  bny_request usual = {.nranks = 2}, changed;
+  bny_call same = bny_call_make(&usual, &some_plan, BNY_PHASE_RUN);
+  ck_assert_str_eq(difference(&same), "");
+#define CHANGED(field, check, name) \
+  changed = usual;                  \
+  FLIP(changed.field);              \
+  check(&changed, name);
+#define BNY_CALL_NUMBER(type, field, label, names) \
+  CHANGED(field, check_words, label)               \
+  CHANGED(field, check_hash, #field)
+#define BNY_CALL_BOX(type, field, label) \
+  CHANGED(field, check_words, label)     \
+  CHANGED(field, check_hash, #field)
+#define BNY_CALL_FACT(type, field) CHANGED(field, check_hash, #field)
+#include "plan/call.def"
+#define BNY_COST(field) CHANGED(cost.field, check_hash, #field)
+#include "plan/link_cost.def"
+#undef CHANGED
+}
+END_TEST
+
+START_TEST(other_facts_are_in_words_and_hash) {
+  size_t counts[2] = {3, 4};
+  bny_levels levels = {.hash = 5};
+  bny_request usual = {.nranks = 2}, changed = usual;
+  changed.counts = counts;
+  check_hash(&changed, "counts");
+  bny_call call = bny_call_make(&changed, &some_plan, BNY_PHASE_RUN);
+  ck_assert_ptr_nonnull(strstr(difference(&call), "counts"));
+  changed = usual;
+  changed.levels = &levels;
+  check_hash(&changed, "levels");
+  ck_assert_uint_ne(bny_request_hash(&usual, "ring"), bny_request_hash(&usual, "rings"));
+  call = bny_call_make(&usual, &some_plan, BNY_PHASE_AGREE);
+  ck_assert_ptr_nonnull(strstr(difference(&call), "phase"));
+  bny_plan other = {.algorithm = "one", .hash = 7};
+  call = bny_call_make(&usual, &other, BNY_PHASE_RUN);
+  ck_assert_str_eq(difference(&call), "algorithm one there, oneshot here");
+  other = (bny_plan){.algorithm = "oneshot", .hash = 8};
+  call = bny_call_make(&usual, &other, BNY_PHASE_RUN);
+  ck_assert_ptr_nonnull(strstr(difference(&call), "plan"));
+}
+END_TEST
+
+START_TEST(each_row_is_in_keys) {
+  size_t counts[2] = {3, 4}, same[2] = {3, 4}, more[2] = {3, 5};
+  bny_op_key usual = {.counts = counts}, changed = usual;
+  ck_assert(bny_op_key_equal(&usual, &changed, 2));
+#define KEY(type, field)                                                                     \
+  changed = usual;                                                                           \
+  FLIP(changed.field);                                                                       \
+  ck_assert_msg(!bny_op_key_equal(&usual, &changed, 2), "keys of other " #field " are equal");
+#define BNY_CALL_NUMBER(type, field, label, names) KEY(type, field)
+#define BNY_CALL_LOCAL(type, field) KEY(type, field)
+#include "plan/call.def"
+#undef KEY
+  changed = usual;
+  changed.algorithm[0] = 'r';
+  ck_assert(!bny_op_key_equal(&usual, &changed, 2));
+  changed = usual;
+  changed.counts = same;
+  ck_assert(bny_op_key_equal(&usual, &changed, 2));
+  changed.counts = more;
+  ck_assert(!bny_op_key_equal(&usual, &changed, 2));
+  changed.counts = NULL;
+  ck_assert(!bny_op_key_equal(&usual, &changed, 2));
+}
+END_TEST
+
+int main(void) {
+  Suite *suite = suite_create("call fields");
+  TCase *tcase = tcase_create("rows");
+  tcase_add_test(tcase, each_row_is_in_words_and_hash);
+  tcase_add_test(tcase, other_facts_are_in_words_and_hash);
+  tcase_add_test(tcase, each_row_is_in_keys);
+  suite_add_tcase(suite, tcase);
+  SRunner *runner = srunner_create(suite);
+  srunner_run_all(runner, CK_NORMAL);
+  int failed = srunner_ntests_failed(runner);
+  srunner_free(runner);
+  return failed != 0;
+}
