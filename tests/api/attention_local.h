@@ -13,15 +13,11 @@
 #include <unistd.h>
 
 #include "banyan.h"
+#include "tests/support/generator.h"
 
 static uint64_t random_state;
 
-static inline uint64_t random_bits(void) {
-  uint64_t z = (random_state += 0x9e3779b97f4a7c15);
-  z = (z ^ (z >> 30)) * 0xbf58476d1ce4e5b9;
-  z = (z ^ (z >> 27)) * 0x94d049bb133111eb;
-  return z ^ (z >> 31);
-}
+static inline uint64_t random_bits(void) { return random_word(&random_state); }
 
 static inline int32_t random_range(int32_t low, int32_t high) { /* both included */
   return low + (int32_t)(random_bits() % (uint64_t)(high - low + 1));

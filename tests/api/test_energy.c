@@ -16,6 +16,7 @@
 #include <string.h>
 
 #include "banyan.h"
+#include "tests/support/generator.h"
 
 enum { HEADS = 6, KV_HEADS = 2, HEAD_DIM = 24, VALUE_DIM = 10, WIDE = HEAD_DIM + VALUE_DIM, KEYS = 700 };
 
@@ -47,8 +48,7 @@ static input *input_make(uint64_t seed) {
   size_t counts[] = {sizeof in->q / sizeof(float), sizeof in->wide_k / sizeof(float)};
   for (int which = 0; which < 2; which++) {
     for (size_t i = 0; i < counts[which]; i++) {
-      state = state * 6364136223846793005 + 1442695040888963407;
-      all[which][i] = (float)((double)(int32_t)(state >> 32) * 0x1p-31); /* -1 to 1 */
+      all[which][i] = (float)((double)(int32_t)(random_word(&state) >> 32) * 0x1p-31); /* -1 to 1 */
     }
   }
   for (int32_t row = 0; row < ROWS; row++) {

@@ -19,6 +19,7 @@
 
 #include "banyan.h"
 #include "tests/support/self.h"
+#include "base/hash.h"
 
 enum { RANKS_MAX = 16, ROWS_MAX = 128, DIM_MAX = 128, BYTES_MAX = 1 << 20, AFTERWARDS = 30, SHAPES = 40 };
 static const int64_t meeting_ns = 30000000000;
@@ -49,15 +50,9 @@ static char wrong[256];    /* the first result that was not right */
 
 /* ---- numbers that all ranks can tell of each other ------------------------------------------------------------------- */
 
-static uint64_t mix(uint64_t a, uint64_t b) {
-  uint64_t word = (a + 0x9e3779b97f4a7c15u) * 0xbf58476d1ce4e5b9u ^ b * 0x94d049bb133111ebu;
-  word = (word ^ word >> 30) * 0xbf58476d1ce4e5b9u;
-  return word ^ word >> 27;
-}
+static double unit(uint64_t a, uint64_t b) { return (double)(bny_hash_add(bny_hash_of(a), b) >> 40) / (1 << 23) - 1; }
 
-static double unit(uint64_t a, uint64_t b) { return (double)(mix(a, b) >> 40) / (1 << 23) - 1; }
-
-static uint64_t seed_of(uint64_t operation, int32_t rank) { return mix(operation, (uint64_t)rank + 1); }
+static uint64_t seed_of(uint64_t operation, int32_t rank) { return bny_hash_add(bny_hash_of(operation), (uint64_t)rank + 1); }
 
 static void note_wrong(const char *what, uint64_t operation, double got, double wanted) {
   if (!wrong[0])
@@ -70,7 +65,7 @@ static void note_wrong(const char *what, uint64_t operation, double got, double 
 static banyan_combine_desc shape_of(uint64_t operation, int32_t nranks) {
   static const int32_t dims[] = {16, 64, 128};
   static const banyan_dtype wires[] = {BANYAN_F32, BANYAN_F32, BANYAN_F32, BANYAN_F16, BANYAN_BF16};
-  uint64_t shape = mix(operation, 7) % SHAPES, word = mix(shape, 1);
+  uint64_t shape = bny_hash_add(bny_hash_of(operation), 7) % SHAPES, word = bny_hash_add(bny_hash_of(shape), 1);
   banyan_combine_desc desc = {.size = sizeof desc, .tokens = 1 + (int32_t)(word % 4), .heads = 1 + (int32_t)(word >> 8) % 32,
                               .value_dim = dims[(word >> 16) % 3], .wire = wires[(word >> 20) % 5],
                               .scatter = (banyan_scatter)((word >> 24) % 4), .order = (banyan_order)((word >> 28) % 2)};
@@ -130,7 +125,7 @@ static banyan_status run_combine(const group *group, memory *memory, const banya
 
 static banyan_status combine(const group *group, memory *memory, uint64_t operation, bool lie) {
   banyan_combine_desc desc = shape_of(operation, group->nranks);
-  banyan_status status = run_combine(group, memory, &desc, mix(operation, 3) % 8 == 0, operation, lie);
+  banyan_status status = run_combine(group, memory, &desc, bny_hash_add(bny_hash_of(operation), 3) % 8 == 0, operation, lie);
   if (status == BANYAN_OK) check_combine(group, operation, &desc, memory);
   return status;
 }
@@ -151,18 +146,18 @@ static void check_bytes(const unsigned char *bytes, size_t count, uint64_t seed,
 
 /* Mostly small; one in sixteen up to a megabyte. */
 static size_t bytes_of(uint64_t operation) {
-  uint64_t word = mix(operation, 11) % 48;
+  uint64_t word = bny_hash_add(bny_hash_of(operation), 11) % 48;
   return word < 3 ? (size_t)BYTES_MAX >> word : 1 + word * word * 8;
 }
 
 static banyan_status move_bytes(const group *group, memory *memory, uint64_t operation) {
   size_t bytes = bytes_of(operation), counts[RANKS_MAX] = {0};
-  int32_t n = group->nranks, root = (int32_t)(mix(operation, 13) % (uint64_t)n), before = (group->rank + n - 1) % n;
+  int32_t n = group->nranks, root = (int32_t)(bny_hash_add(bny_hash_of(operation), 13) % (uint64_t)n), before = (group->rank + n - 1) % n;
   banyan_status status;
   if (bytes * (size_t)n > sizeof memory->all) bytes = sizeof memory->all / (size_t)n;
   fill(memory->mine, bytes, seed_of(operation, origin));
   bytes_in += bytes;
-  switch (mix(operation, 17) % 4) {
+  switch (bny_hash_add(bny_hash_of(operation), 17) % 4) {
   case 0:
     for (int32_t i = 0; i < n; i++) counts[i] = bytes;
     status = banyan_allgather(group->comm, memory->mine, memory->all, counts);
@@ -231,7 +226,7 @@ static banyan_status meet(const round_of_faults *round, group *group) {
 }
 
 static banyan_status operate(const group *group, memory *memory, uint64_t operation, bool lie) {
-  return lie || mix(operation, 5) % 4 ? combine(group, memory, operation, lie) : move_bytes(group, memory, operation);
+  return lie || bny_hash_add(bny_hash_of(operation), 5) % 4 ? combine(group, memory, operation, lie) : move_bytes(group, memory, operation);
 }
 
 /* Faults come in the middle; with one the work goes on until it is noticed. */
@@ -247,7 +242,7 @@ static banyan_status work(group *group, memory *memory, const round_of_faults *r
       started = is_victim && (strcmp(round->fault, "abort") == 0 || strcmp(round->fault, "kill") == 0);
       if (!group->comm) return BANYAN_OK;
     }
-    status = operate(group, memory, mix(round->seed, (uint64_t)i), lie);
+    status = operate(group, memory, bny_hash_add(bny_hash_of(round->seed), (uint64_t)i), lie);
     *done += status == BANYAN_OK;
   }
   if (started) pthread_join(thread, NULL);
@@ -267,7 +262,7 @@ static banyan_status go_on(group *group, memory *memory, uint64_t seed, long *do
   group->nranks = banyan_comm_nranks(left);
   for (int32_t i = 0; i < group->nranks; i++) group->members[i] = group->members[members[i]];
   for (int i = 0; i < AFTERWARDS && status == BANYAN_OK; i++, *done += status == BANYAN_OK)
-    status = operate(group, memory, mix(seed, 100000 + (uint64_t)i), false);
+    status = operate(group, memory, bny_hash_add(bny_hash_of(seed), 100000 + (uint64_t)i), false);
   return status == BANYAN_OK ? banyan_barrier(left) : status;
 }
 

@@ -25,6 +25,8 @@
 #include <time.h>
 #include <unistd.h>
 
+#include "tests/support/generator.h"
+
 enum {
   PORTS_AT_MOST = 200,
   FRAME_BYTES = 65536 + 64,   /* a TCP segment not yet cut, with its headers */
@@ -63,12 +65,9 @@ static int64_t now_ns(void) {
   return (int64_t)now.tv_sec * 1000000000 + now.tv_nsec;
 }
 
-/* xorshift64*: [0, 1) */
+/* In [0, 1). */
 static double draw(struct wire *wire) {
-  wire->random ^= wire->random >> 12;
-  wire->random ^= wire->random << 25;
-  wire->random ^= wire->random >> 27;
-  return (double)((wire->random * 0x2545f4914f6cdd1du) >> 11) * 0x1p-53;
+  return (double)(random_word(&wire->random) >> 11) * 0x1p-53;
 }
 
 /* Bytes of a frame on a real network, where a large one goes as many. */

@@ -8,13 +8,10 @@
 #include <stdlib.h>
 
 #include "plan/plan.h"
+#include "tests/support/generator.h"
 
-/* xorshift: the same numbers everywhere. */
 static inline uint32_t random_next(uint64_t *state) {
-  *state ^= *state << 13;
-  *state ^= *state >> 7;
-  *state ^= *state << 17;
-  return (uint32_t)(*state >> 32);
+  return (uint32_t)(random_word(state) >> 32);
 }
 
 static inline int32_t random_below(uint64_t *state, int32_t n) { return (int32_t)(random_next(state) % (uint32_t)n); }

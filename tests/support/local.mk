@@ -3,6 +3,7 @@
 check_LTLIBRARIES += libbanyan_tests.la
 libbanyan_tests_la_SOURCES = \
   %D%/combine_task.c %D%/combine_task.h \
+  %D%/generator.h \
   %D%/lone.h \
   %D%/placed.h \
   %D%/oracle.c %D%/oracle.h \

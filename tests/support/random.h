@@ -6,6 +6,8 @@
 #include <check.h>
 #include <stdint.h>
 
+#include "tests/support/generator.h"
+
 #define DEFAULT_SEED 20250731u
 
 /* Like ck_assert(), which records every pass, but cheap enough for loops. */
@@ -21,9 +23,7 @@
 static uint64_t state = DEFAULT_SEED;
 
 static inline uint32_t random_bits(void) {
-  state = state * 6364136223846793005u + 1442695040888963407u;
-  uint64_t x = state ^ (state >> 29);
-  return (uint32_t)((x * 0xbf58476d1ce4e5b9u) >> 32);
+  return (uint32_t)(random_word(&state) >> 32);
 }
 
 static inline int random_int(int low, int high) {

@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "tests/support/world.h"
+#include "tests/support/generator.h"
 
 #include <check.h>
 #include <errno.h>
@@ -236,13 +237,7 @@ uint64_t world_seed(void) {
   return text ? strtoull(text, NULL, 0) : 1;
 }
 
-/* The generator of Steele, Lea and Flood: a mixed counter. */
-uint64_t random_next(world_random *random) {
-  uint64_t word = random->state += 0x9e3779b97f4a7c15u;
-  word = (word ^ word >> 30) * 0xbf58476d1ce4e5b9u;
-  word = (word ^ word >> 27) * 0x94d049bb133111ebu;
-  return word ^ word >> 31;
-}
+uint64_t random_next(world_random *random) { return random_word(&random->state); }
 
 int32_t random_below(world_random *random, int32_t limit) {
   return limit > 0 ? (int32_t)(random_next(random) % (uint64_t)limit) : 0;

@@ -10,6 +10,7 @@
 #include <string.h>
 
 #include "topo/probe/nvml.h"
+#include "tests/support/generator.h"
 
 #define EXPORTED __attribute__((visibility("default")))
 
@@ -90,10 +91,7 @@ static bool fails_by_chance(void) {
   const char *seed = getenv("FAKE_NVML_FAILS");
   if (!seed) return false;
   if (state == 0) state = 0x9e3779b97f4a7c15u * (uint64_t)strtol(seed, NULL, 10);
-  state ^= state << 13;
-  state ^= state >> 7;
-  state ^= state << 17;
-  return state % 8 == 0;
+  return random_word(&state) % 8 == 0;
 }
 
 /* What any call about a GPU answers first. */

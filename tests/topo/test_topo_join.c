@@ -179,13 +179,13 @@ START_TEST(paths_kept) {
   uint64_t state = 88172645463325252u;
   for (int round = 0; round < 20; round++) {
     bny_topo *models[6];
-    int32_t count = 1 + (int32_t)(next_random(&state) % 6), first = 0;
-    for (int32_t m = 0; m < count; m++) models[m] = load(hosts[next_random(&state) % 5]);
+    int32_t count = 1 + (int32_t)(random_word(&state) % 6), first = 0;
+    for (int32_t m = 0; m < count; m++) models[m] = load(hosts[random_word(&state) % 5]);
     bny_topo *topo = joined((const bny_topo *const *)models, count);
     for (int32_t m = 0; m < count; m++) {
       for (int i = 0; i < 200; i++) {
-        int32_t a = (int32_t)(next_random(&state) % (uint64_t)models[m]->nnodes);
-        int32_t b = (int32_t)(next_random(&state) % (uint64_t)models[m]->nnodes);
+        int32_t a = (int32_t)(random_word(&state) % (uint64_t)models[m]->nnodes);
+        int32_t b = (int32_t)(random_word(&state) % (uint64_t)models[m]->nnodes);
         ck_assert_msg(bny_topo_path_between(models[m], a, b) == bny_topo_path_between(topo, first + a, first + b),
                       "round %d, model %d: %d to %d", round, m, a, b);
         ck_assert_int_eq(models[m]->nodes[a].compute, topo->nodes[first + a].compute);

@@ -103,17 +103,17 @@ START_TEST(models_at_random) {
   bny_topo *t = bny_topo_new();
   for (int n = 0; n < 300; n++) {
     char name[16], bus_id[BNY_TOPO_BUS_BYTES];
-    bny_topo_kind kind = (bny_topo_kind)(next_random(&state) % BNY_TOPO_KINDS);
-    int32_t parent = n == 0 || next_random(&state) % 8 == 0 ? -1 : (int32_t)(next_random(&state) % (uint64_t)n % 20);
-    snprintf(name, sizeof name, "%s%d", next_random(&state) % 2 == 0 ? "a" : "#",
-             (int)(kind == BNY_TOPO_GPU ? (uint64_t)n : next_random(&state) % 7));
+    bny_topo_kind kind = (bny_topo_kind)(random_word(&state) % BNY_TOPO_KINDS);
+    int32_t parent = n == 0 || random_word(&state) % 8 == 0 ? -1 : (int32_t)(random_word(&state) % (uint64_t)n % 20);
+    snprintf(name, sizeof name, "%s%d", random_word(&state) % 2 == 0 ? "a" : "#",
+             (int)(kind == BNY_TOPO_GPU ? (uint64_t)n : random_word(&state) % 7));
     snprintf(bus_id, sizeof bus_id, "0000:%02x:%02x.0", n / 32, n % 32);
-    put(t, kind, parent, name, next_random(&state) % 2 == 0 ? bus_id : NULL);
+    put(t, kind, parent, name, random_word(&state) % 2 == 0 ? bus_id : NULL);
   }
   for (int l = 0; l < 500; l++) {
-    double speed = (double)(next_random(&state) % 1000000007) / (double)(1 + next_random(&state) % 999983) / 1100;
-    join(t, (bny_topo_link_kind)(next_random(&state) % BNY_TOPO_LINK_KINDS), (int32_t)(next_random(&state) % 300),
-         (int32_t)(next_random(&state) % 300), speed);
+    double speed = (double)(random_word(&state) % 1000000007) / (double)(1 + random_word(&state) % 999983) / 1100;
+    join(t, (bny_topo_link_kind)(random_word(&state) % BNY_TOPO_LINK_KINDS), (int32_t)(random_word(&state) % 300),
+         (int32_t)(random_word(&state) % 300), speed);
   }
   bny_topo_error error;
   char name[64];
@@ -239,9 +239,9 @@ START_TEST(changed_bytes) {
     size_t length = round < BYTES ? (size_t)round : BYTES;
     char *changed = malloc(length + 1);
     memcpy(changed, text, length);
-    for (uint64_t changes = next_random(&state) % 3; round >= BYTES && changes < 3; changes++) {
-      size_t at = (size_t)(next_random(&state) % length);
-      changed[at] = next_random(&state) % 2 == 0 ? (char)next_random(&state) : "0123456789\"{}[],:"[next_random(&state) % 17];
+    for (uint64_t changes = random_word(&state) % 3; round >= BYTES && changes < 3; changes++) {
+      size_t at = (size_t)(random_word(&state) % length);
+      changed[at] = random_word(&state) % 2 == 0 ? (char)random_word(&state) : "0123456789\"{}[],:"[random_word(&state) % 17];
     }
     bny_topo_error error = {.text = ""};
     bny_topo *topo = bny_topo_import(changed, length, NULL, &error);

@@ -83,11 +83,11 @@ static int32_t ring_sum(const int32_t *links, int32_t count, const int32_t *ring
 START_TEST(rings_are_the_best) {
   uint64_t state = 88172645463325252;
   for (int32_t trial = 0; trial < 60; trial++) {
-    int32_t count = 3 + (int32_t)(next_random(&state) % 5), links[64] = {0}, order[8], ring[8], slowest;
+    int32_t count = 3 + (int32_t)(random_word(&state) % 5), links[64] = {0}, order[8], ring[8], slowest;
     for (int32_t i = 0; i < count; i++) {
       order[i] = i;
       for (int32_t j = 0; j < i; j++) {
-        int32_t link = (int32_t)(next_random(&state) % 4);
+        int32_t link = (int32_t)(random_word(&state) % 4);
         links[i * count + j] = links[j * count + i] = j == i - 1 && link == 0 ? 1 : link; /* joined at least in a row */
       }
     }
@@ -287,10 +287,10 @@ static void every_set_search(every_set *e, int32_t *ring, int32_t placed, int32_
 START_TEST(sets_are_the_largest) {
   uint64_t state = 88172645463325252;
   for (int32_t trial = 0; trial < 150; trial++) {
-    int32_t count = 4 + (int32_t)(next_random(&state) % 3), links[64] = {0}, ring[8] = {0};
+    int32_t count = 4 + (int32_t)(random_word(&state) % 3), links[64] = {0}, ring[8] = {0};
     for (int32_t i = 0; i < count; i++) {
       for (int32_t j = 0; j < i; j++) {
-        int32_t link = (int32_t)(next_random(&state) % (count < 6 ? 3 : 2));
+        int32_t link = (int32_t)(random_word(&state) % (count < 6 ? 3 : 2));
         link_pair(links, count, i, j, j == i - 1 && link == 0 ? 1 : link);
       }
     }
@@ -310,7 +310,7 @@ START_TEST(rings_laid_down) {
     for (int32_t r = 0; r < laid; r++) {
       for (int32_t i = 0; i < count; i++) ring[i] = i;
       for (int32_t i = count - 1; i > 0; i--) {
-        int32_t other = (int32_t)(next_random(&state) % (uint64_t)(i + 1)), member = ring[i];
+        int32_t other = (int32_t)(random_word(&state) % (uint64_t)(i + 1)), member = ring[i];
         ring[i] = ring[other];
         ring[other] = member;
       }

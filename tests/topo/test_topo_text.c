@@ -425,10 +425,10 @@ static void mangle(const char *text, size_t bytes, uint64_t seed) {
   for (int trial = 0; trial < 400; trial++) {
     bny_topo_error error = {0};
     memcpy(copy, text, bytes);
-    size_t length = trial % 2 ? bytes : next_random(&state) % (bytes + 1);
-    for (uint64_t changes = trial < 20 ? 0 : next_random(&state) % 6; changes > 0 && length > 0; changes--) {
+    size_t length = trial % 2 ? bytes : random_word(&state) % (bytes + 1);
+    for (uint64_t changes = trial < 20 ? 0 : random_word(&state) % 6; changes > 0 && length > 0; changes--) {
       static const char alphabet[] = "GPUNICX:@0129[]\"#()-\t \n\0\xff\033";
-      copy[next_random(&state) % length] = alphabet[next_random(&state) % (sizeof alphabet - 1)];
+      copy[random_word(&state) % length] = alphabet[random_word(&state) % (sizeof alphabet - 1)];
     }
     char *exact = malloc(length + 1); /* so that a sanitizer sees what is read beyond the end */
     memcpy(exact, copy, length);

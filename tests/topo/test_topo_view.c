@@ -306,11 +306,11 @@ END_TEST
 static void check_random(int which) {
   uint64_t state = 0x9e3779b97f4a7c15u * (uint64_t)(which + 1);
   bny_topo *topo = bny_topo_new();
-  int32_t nodes = 2 + (int32_t)(next_random(&state) % 60), links = (int32_t)(next_random(&state) % 80);
+  int32_t nodes = 2 + (int32_t)(random_word(&state) % 60), links = (int32_t)(random_word(&state) % 80);
   char name[32], title[64];
   for (int32_t n = 0; n < nodes; n++) {
-    bny_topo_kind kind = (bny_topo_kind)(next_random(&state) % BNY_TOPO_KINDS);
-    int32_t parent = (int32_t)(next_random(&state) % (uint64_t)(n + 1)) - 1;
+    bny_topo_kind kind = (bny_topo_kind)(random_word(&state) % BNY_TOPO_KINDS);
+    int32_t parent = (int32_t)(random_word(&state) % (uint64_t)(n + 1)) - 1;
     bool host = parent >= 0 && bny_topo_ancestor(topo, parent, BNY_TOPO_HOST) >= 0;
     snprintf(name, sizeof name, "%s%d", bny_topo_kind_name(kind), n);
     if (kind == BNY_TOPO_HOST && host) kind = BNY_TOPO_PCI;
@@ -319,11 +319,11 @@ static void check_random(int which) {
                           .index = n % 3 - 1,
                           .name = name,
                           .compute = -1,
-                          .host_bridge = kind == BNY_TOPO_PCI && next_random(&state) % 2 == 0};
+                          .host_bridge = kind == BNY_TOPO_PCI && random_word(&state) % 2 == 0};
     bny_topo_add_node(topo, &node);
   }
   for (int32_t l = 0; l < links; l++) {
-    uint64_t drawn = next_random(&state);
+    uint64_t drawn = random_word(&state);
     bny_topo_link link = {.kind = (bny_topo_link_kind)(drawn % BNY_TOPO_LINK_KINDS),
                           .from = (int32_t)(drawn >> 8) & 0xffff,
                           .to = (int32_t)(drawn >> 24 & 0xffff),

@@ -48,18 +48,18 @@ START_TEST(changed_bytes) {
   for (int round = 0; round < ROUNDS; round++) {
     memcpy(text, examples[_i], bytes);
     size_t length = bytes;
-    for (uint64_t changes = next_random(&state) % 4; changes < 4; changes++) {
-      size_t at = (size_t)(next_random(&state) % length);
-      uint64_t how = next_random(&state) % 4;
+    for (uint64_t changes = random_word(&state) % 4; changes < 4; changes++) {
+      size_t at = (size_t)(random_word(&state) % length);
+      uint64_t how = random_word(&state) % 4;
       if (how == 0) {
-        text[at] = (char)next_random(&state);
+        text[at] = (char)random_word(&state);
       } else if (how == 1) {
-        text[at] = "0123456789\"<>/"[next_random(&state) % 14];
+        text[at] = "0123456789\"<>/"[random_word(&state) % 14];
       } else if (how == 2) {
         memmove(text + at, text + at + 1, length - at - 1);
         length--;
       } else {
-        text[at] ^= (char)(1u << (next_random(&state) % 7));
+        text[at] ^= (char)(1u << (random_word(&state) % 7));
       }
     }
     bny_topo_error error;

@@ -11,6 +11,7 @@
 #include <string.h>
 
 #include "topo/model/model.h"
+#include "tests/support/generator.h"
 
 /* DIR/name of the dumps into path[4096]: BANYAN_TOPOLOGIES, or beside the tree. False if there are none. */
 static inline bool dump_path(const char *name, char path[4096]) {
@@ -75,14 +76,6 @@ static inline int32_t put(bny_topo *topo, bny_topo_kind kind, int32_t parent, co
 static inline int32_t join(bny_topo *topo, bny_topo_link_kind kind, int32_t from, int32_t to, double gbytes_per_s) {
   bny_topo_link link = {.kind = kind, .from = from, .to = to, .count = 1, .gbytes_per_s = gbytes_per_s};
   return bny_topo_add_link(topo, &link);
-}
-
-/* xorshift64: the same numbers everywhere. */
-static inline uint64_t next_random(uint64_t *state) {
-  *state ^= *state << 13;
-  *state ^= *state >> 7;
-  *state ^= *state << 17;
-  return *state;
 }
 
 #endif

@@ -1,6 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0
- * f16 and bf16 in plain C, and random numbers that are a function of their index. The tools check the library, so they
- * do not borrow its conversions. */
+ * Arrays of f16 and bf16, and random numbers that are a function of their index. */
 #ifndef TOOL_FLOAT_H
 #define TOOL_FLOAT_H
 

@@ -1,0 +1,14 @@
+/* SPDX-License-Identifier: Apache-2.0
+ * The generator of random numbers that all tests use: splitmix64, a hashed counter. The same numbers everywhere. */
+#ifndef BNY_TESTS_GENERATOR_H
+#define BNY_TESTS_GENERATOR_H
+
+#include "base/hash.h"
+
+static inline uint64_t random_word(uint64_t *state) {
+  uint64_t word = bny_hash_of(*state);
+  *state += BNY_HASH_STEP;
+  return word;
+}
+
+#endif
