@@ -1,13 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 libbanyan_core_la_SOURCES += \
-  %D%/arrival.c %D%/arrival.h \
   %D%/builder.c %D%/builder.h \
   %D%/call.def \
-  %D%/check.c %D%/check.h \
   %D%/compose.c %D%/compose.h \
-  %D%/cost.c \
-  %D%/delivery.c %D%/delivery.h \
-  %D%/expression.c %D%/expression.h \
   %D%/forest.c %D%/forest.h \
   %D%/hash.c \
   %D%/levels.c %D%/levels.h \
@@ -16,7 +11,6 @@ libbanyan_core_la_SOURCES += \
   %D%/owners.c %D%/owners.h \
   %D%/plan.c %D%/plan.h \
   %D%/print.c \
-  %D%/prove.c \
   %D%/select.c \
   %D%/slice.c %D%/slice.h \
   %D%/spread.c %D%/spread.h

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
  * A plan is plain data: what one rank does in one run of one collective. It is a pure function of a request, which
- * holds only facts that are identical on every rank. The same plan is executed (exec/), proved (prove.c), costed
- * (cost.c), printed (print.c) and hashed (hash.c). No user pointer appears in it.
+ * holds only facts that are identical on every rank. The same plan is executed (exec/), printed (print.c), hashed (hash.c), proved
+ * and costed (tools/prove/). No user pointer appears in it.
  *
  * Memory model. Each rank owns an outbox. A *slot* is a message: a range of the owner's outbox that holds the wire form
  * of one slice (a box of rows), or a range of bytes. A run writes each slot exactly once, by COPY or MERGE. SEND makes
@@ -143,20 +143,5 @@ uint64_t bny_request_hash(const bny_request *request, const char *algorithm);
 
 /* Like snprintf: one line per step. */
 size_t bny_plan_print(const bny_plan *plan, char *text, size_t bytes);
-
-/* Proves the plans of all ranks together, symbolically:
- * - Every contribution is merged exactly once into everything that is delivered.
- * - Exactly the owned rows are delivered, once.
- * - All ranks that deliver a row deliver the same expression, so the same bits; with canonical order it is the
- * canonical one.
- * - Every wait is met by a send that happens, so there is no deadlock.
- * - Nothing is read before it has arrived, and no slot is written twice or while it can still be read.
- * - Slots lie within the outbox and do not overlap.
- * Returns BANYAN_OK, or BANYAN_ERR_STATE with a text that names rank, step and reason. */
-banyan_status bny_plan_prove(const bny_request *request, const bny_plan *const *plans);
-
-/* Predicts the time of one run from the plans' own steps, all ranks starting together: critical path in alpha, beta,
- * gamma. */
-double bny_plan_cost_ns(const bny_request *request, const bny_plan *const *plans);
 
 #endif

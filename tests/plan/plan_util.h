@@ -9,6 +9,7 @@
 
 #include "plan/plan.h"
 #include "tests/support/generator.h"
+#include "tools/prove/prove.h"
 
 static inline uint32_t random_next(uint64_t *state) {
   return (uint32_t)(random_word(state) >> 32);

@@ -14,7 +14,7 @@ banyan_plan_SOURCES = \
   %D%/prove.c \
   %D%/view.h
 banyan_plan_CFLAGS = $(AM_CFLAGS) $(JANSSON_CFLAGS)
-banyan_plan_LDADD = libbanyan_methods.la libbanyan_launch.la libbanyan_topo.la libbanyan_core.la $(JANSSON_LIBS)
+banyan_plan_LDADD = libbanyan_methods.la libbanyan_launch.la libbanyan_topo.la libbanyan_prove.la libbanyan_core.la $(JANSSON_LIBS)
 
 # The facts of plans, from a topology.
 noinst_LTLIBRARIES += libbanyan_planning.la

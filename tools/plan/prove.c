@@ -7,6 +7,7 @@
 
 #include "tools/plan/count.h"
 #include "tools/plan/view.h"
+#include "tools/prove/prove.h"
 
 typedef struct proof {
   bny_request request;

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-#include "plan/expression.h"
+#include "tools/prove/expression.h"
 
 #include <stdlib.h>
 #include <string.h>

@@ -4,12 +4,14 @@
  * for all its rows because one step writes it. Steps depend on each other only through slots that are written once and
  * sends that happen once, so one schedule proves all. Each rank runs as far as it can, and again when its message has
  * been sent. */
+#include "tools/prove/prove.h"
+
 #include <stdlib.h>
 
-#include "plan/arrival.h"
-#include "plan/check.h"
-#include "plan/delivery.h"
-#include "plan/expression.h"
+#include "tools/prove/arrival.h"
+#include "tools/prove/check.h"
+#include "tools/prove/delivery.h"
+#include "tools/prove/expression.h"
 #include "plan/slice.h"
 #include "base/status.h"
 

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-#include "plan/check.h"
+#include "tools/prove/check.h"
 
 #include <stdarg.h>
 #include <stdio.h>

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-#include "plan/arrival.h"
+#include "tools/prove/arrival.h"
 
 #include <stdlib.h>
 

@@ -11,9 +11,11 @@
  * link of that level. A rank has one at each level. It carries sent messages one after another, and likewise received
  * ones, in the order in which the rank waits. Links shared by the ranks of an island are not modelled, because ranks
  * are processed one by one, not by time. */
+#include "tools/prove/prove.h"
+
 #include <stdlib.h>
 
-#include "plan/arrival.h"
+#include "tools/prove/arrival.h"
 #include "plan/slice.h"
 
 /* The time when a rank's link of one level is free again. */
