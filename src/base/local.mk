@@ -11,3 +11,8 @@ libbanyan_core_la_SOURCES += \
   %D%/sized.c %D%/sized.h \
   %D%/status.c %D%/status.h \
   %D%/trace.c %D%/trace.h
+
+# The programs that measure on a GPU link this too: the shared library hides its names.
+noinst_LTLIBRARIES += libbanyan_driver.la
+libbanyan_driver_la_SOURCES = %D%/cuda_library.c %D%/cuda_library.h
+libbanyan_core_la_LIBADD += libbanyan_driver.la

@@ -8,40 +8,16 @@
 #include <string.h>
 #include <time.h>
 
+#include "base/cuda_library.h"
 #include "tools/common/gpu_driver.h"
 
 /* ---- the driver -------------------------------------------------------------------------------------------------- */
 
-static const struct {
-  const char *name;
-  int version;
-  size_t offset;
-} functions[] = {
-#define GPU_FUNCTION(name, version) {#name, version, offsetof(gpu_driver, name)},
+static const bny_cuda_function functions[] = {
+#define GPU_FUNCTION(name, version) {#name, version, offsetof(gpu_driver, name), true},
 #include "tools/common/gpu_functions.def"
 #undef GPU_FUNCTION
 };
-
-static bool resolve(void *library, gpu_driver *driver, tool_error *error) {
-  PFN_cuGetProcAddress_v12000 find;
-  PFN_cuDriverGetVersion_v2020 version;
-  *(void **)(void *)&find = dlsym(library, "cuGetProcAddress_v2");
-  *(void **)(void *)&version = dlsym(library, "cuDriverGetVersion");
-  if (find == NULL || version == NULL || version(&driver->version) != CUDA_SUCCESS) {
-    return tool_error_set(error, "the NVIDIA driver is older than CUDA 12");
-  }
-  for (size_t i = 0; i < sizeof functions / sizeof functions[0]; i++) {
-    CUdriverProcAddressQueryResult outcome = CU_GET_PROC_ADDRESS_SYMBOL_NOT_FOUND;
-    void *function = NULL;
-    if (find(functions[i].name, &function, functions[i].version, CU_GET_PROC_ADDRESS_LEGACY_STREAM, &outcome) !=
-            CUDA_SUCCESS || outcome != CU_GET_PROC_ADDRESS_SUCCESS) {
-      return tool_error_set(error, "the NVIDIA driver (CUDA %d.%d) has no %s", driver->version / 1000,
-                            driver->version % 1000 / 10, functions[i].name);
-    }
-    memcpy((char *)driver + functions[i].offset, &function, sizeof function);
-  }
-  return true;
-}
 
 bool gpu_succeeded(const gpu_driver *driver, CUresult result, const char *what, tool_error *error) {
   if (result == CUDA_SUCCESS) {
@@ -52,17 +28,20 @@ bool gpu_succeeded(const gpu_driver *driver, CUresult result, const char *what, 
   return tool_error_set(error, "%s: %s (%d)", what, name != NULL ? name : "unknown error", (int)result);
 }
 
-/* Never unloaded: the driver keeps threads and handlers of its own. */
 static bool load(gpu_driver *driver, tool_error *error) {
   /* Streams that share a connection wait for each other, and kernels that wait for those of other streams then never
    * end. */
   setenv("CUDA_DEVICE_MAX_CONNECTIONS", "32", 0);
-  const char *path = getenv("BANYAN_CUDA_LIBRARY");
-  void *library = dlopen(path != NULL ? path : "libcuda.so.1", RTLD_NOW | RTLD_LOCAL | RTLD_NODELETE);
-  if (library == NULL) {
-    return tool_error_set(error, "no NVIDIA driver: %s", dlerror());
+  char text[BNY_CUDA_LIBRARY_TEXT_BYTES];
+  void *library = NULL;
+  if (!bny_cuda_library_open(getenv("BANYAN_CUDA_LIBRARY"), &library, &driver->version, text)) {
+    return tool_error_set(error, "%s", text);
   }
-  bool ok = resolve(library, driver, error) && gpu_succeeded(driver, driver->cuInit(0), "cuInit", error);
+  const size_t count = sizeof functions / sizeof functions[0];
+  bool ok = driver->version >= 12000 || tool_error_set(error, "the NVIDIA driver is older than CUDA 12");
+  ok = ok && (bny_cuda_library_find(library, driver->version, functions, count, driver, text) ||
+              tool_error_set(error, "%s", text));
+  ok = ok && gpu_succeeded(driver, driver->cuInit(0), "cuInit", error);
   dlclose(library);
   return ok;
 }

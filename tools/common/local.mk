@@ -18,6 +18,7 @@ libbanyan_gpu_la_SOURCES = \
   %D%/gpu_functions.def \
   %D%/gpu_graph.c
 libbanyan_gpu_la_CFLAGS = $(AM_CFLAGS) $(CUDA_CFLAGS)
+libbanyan_gpu_la_LIBADD = libbanyan_driver.la
 
 # The tools that start ranks use these.
 if JANSSON

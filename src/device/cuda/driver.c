@@ -3,35 +3,19 @@
 
 #include <dlfcn.h>
 #include <stdarg.h>
-#include <stdbool.h>
 #include <stddef.h>
 #include <stdio.h>
-#include <string.h>
 
+#include "base/cuda_library.h"
 #include "base/status.h"
 
-static const struct {
-  const char *name;
-  int version;
-  size_t offset;
-  bool needed;
-} functions[] = {
+static const bny_cuda_function functions[] = {
 #define BNY_CUDA_FUNCTION(name, version) {#name, version, offsetof(bny_cuda_driver, name), true},
 #define BNY_CUDA_OPTIONAL(name, version) {#name, version, offsetof(bny_cuda_driver, name), false},
 #include "device/cuda/functions.def"
 #undef BNY_CUDA_FUNCTION
 #undef BNY_CUDA_OPTIONAL
 };
-
-static void *address_of(void *library, const char *name) { return dlsym(library, name); }
-
-/* The driver's own way to look a function up: one form of a fixed version, instead of names with suffixes. */
-static void *find(PFN_cuGetProcAddress_v12000 look_up, const char *name, int version) {
-  CUdriverProcAddressQueryResult outcome = CU_GET_PROC_ADDRESS_SUCCESS;
-  void *function = NULL;
-  CUresult result = look_up(name, &function, version, CU_GET_PROC_ADDRESS_LEGACY_STREAM, &outcome);
-  return result == CUDA_SUCCESS && outcome == CU_GET_PROC_ADDRESS_SUCCESS ? function : NULL;
-}
 
 /* "13.0 (release 580)". */
 static const char *version_text(int version, char *text, size_t bytes) {
@@ -52,37 +36,13 @@ banyan_status bny_cuda_driver_check_version(int driver, int toolkit) {
       version_text(least, needed, sizeof needed), driver / 1000);
 }
 
-static banyan_status open_library(const char *path, void **library) {
-  /* It is never unloaded: the driver keeps threads and handlers of its own. */
-  void *opened = dlopen(path, RTLD_NOW | RTLD_LOCAL | RTLD_NODELETE);
-  if (opened) {
-    *library = opened;
-    return BANYAN_OK;
-  }
-  const char *reason = dlerror();
-  if (reason && !strstr(reason, "No such file"))
-    return bny_fail(BANYAN_ERR_UNSUPPORTED, "CUDA's driver cannot be loaded: %.300s", reason);
-  return bny_fail(BANYAN_ERR_UNSUPPORTED, "%.100s is not there: no NVIDIA driver on this machine (or in this container)",
-                  path);
-}
-
-static banyan_status resolve(const char *path, bny_cuda_driver *driver) {
-  PFN_cuDriverGetVersion_v2020 version = (PFN_cuDriverGetVersion_v2020)address_of(driver->library, "cuDriverGetVersion");
-  if (!version) return bny_fail(BANYAN_ERR_UNSUPPORTED, "%.100s has no cuDriverGetVersion: not CUDA's driver", path);
-  if (version(&driver->version) != CUDA_SUCCESS)
-    return bny_fail(BANYAN_ERR_UNSUPPORTED, "cuDriverGetVersion failed: CUDA's driver does not work");
+static banyan_status resolve(bny_cuda_driver *driver) {
+  char text[BNY_CUDA_LIBRARY_TEXT_BYTES];
   banyan_status status = bny_cuda_driver_check_version(driver->version, CUDA_VERSION);
   if (status != BANYAN_OK) return status;
-  PFN_cuGetProcAddress_v12000 look_up =
-      (PFN_cuGetProcAddress_v12000)address_of(driver->library, "cuGetProcAddress_v2");
-  if (!look_up) return bny_fail(BANYAN_ERR_UNSUPPORTED, "%.100s has no cuGetProcAddress_v2: not CUDA's driver", path);
-  for (size_t i = 0; i < sizeof functions / sizeof functions[0]; i++) {
-    void *function = find(look_up, functions[i].name, functions[i].version);
-    if (!function && functions[i].needed)
-      return bny_fail(BANYAN_ERR_UNSUPPORTED, "the NVIDIA driver (CUDA %d.%d) has no %s", driver->version / 1000,
-                      driver->version % 1000 / 10, functions[i].name);
-    memcpy((char *)driver + functions[i].offset, &function, sizeof function);
-  }
+  const size_t count = sizeof functions / sizeof functions[0];
+  if (!bny_cuda_library_find(driver->library, driver->version, functions, count, driver, text))
+    return bny_fail(BANYAN_ERR_UNSUPPORTED, "%s", text);
   CUresult result = driver->cuInit(0);
   if (result == CUDA_SUCCESS) return BANYAN_OK;
   bny_cuda_fail(driver, result, "cuInit");
@@ -90,11 +50,11 @@ static banyan_status resolve(const char *path, bny_cuda_driver *driver) {
 }
 
 banyan_status bny_cuda_driver_load(const char *library, bny_cuda_driver *driver) {
-  const char *path = library ? library : "libcuda.so.1";
+  char text[BNY_CUDA_LIBRARY_TEXT_BYTES];
   bny_cuda_driver loaded = {0};
-  banyan_status status = open_library(path, &loaded.library);
-  if (status != BANYAN_OK) return status;
-  status = resolve(path, &loaded);
+  if (!bny_cuda_library_open(library, &loaded.library, &loaded.version, text))
+    return bny_fail(BANYAN_ERR_UNSUPPORTED, "%s", text);
+  banyan_status status = resolve(&loaded);
   if (status != BANYAN_OK) {
     dlclose(loaded.library);
     return status;
