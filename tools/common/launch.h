@@ -23,4 +23,10 @@ bool bny_launch_env_present(void);
 /* Whether mpirun, srun or another MPI launcher started this process. */
 bool bny_launch_under_mpi(void);
 
+/* This process's rank as the launcher says it; NULL without a launcher. */
+const char *bny_launch_rank(void);
+
+/* True in exactly one of the processes that a launcher started, before they know each other. */
+bool bny_launch_speaks(void);
+
 #endif

@@ -5,6 +5,18 @@ libbanyan_launch_la_SOURCES = \
   %D%/launch.c %D%/launch.h \
   %D%/util.c %D%/util.h
 
+# The command line of every tool.
+if JANSSON
+noinst_LTLIBRARIES += libbanyan_options.la
+endif
+libbanyan_options_la_SOURCES = \
+  %D%/options.c %D%/options.h
+libbanyan_options_la_CFLAGS = $(AM_CFLAGS) $(JANSSON_CFLAGS)
+libbanyan_options_la_LIBADD = libbanyan_launch.la $(JANSSON_LIBS)
+
+# A man page begins with what its tool prints of its options. Sections written by hand follow.
+man_page = $(AM_V_GEN)$(MKDIR_P) $(@D) && { ./$(@F:.1=)$(EXEEXT) --help-man && cat $(srcdir)/$@.in; } >$@.tmp && mv $@.tmp $@
+
 # Programs that measure and test on a GPU use these.
 if CUDA
 noinst_LTLIBRARIES += libbanyan_gpu.la
@@ -31,4 +43,4 @@ libbanyan_tools_la_SOURCES = \
   %D%/safetensors.c %D%/safetensors.h \
   %D%/world.c %D%/world.h
 libbanyan_tools_la_CFLAGS = $(tools_cflags)
-libbanyan_tools_la_LIBADD = libbanyan_launch.la $(tools_libs)
+libbanyan_tools_la_LIBADD = libbanyan_options.la $(tools_libs)

@@ -12,6 +12,7 @@
 
 bool tool_error_set(tool_error *error, const char *format, ...) {
   error->everywhere = false;
+  error->status = TOOL_EXIT_FAILED;
   va_list arguments;
   va_start(arguments, format);
   vsnprintf(error->text, sizeof error->text, format, arguments);
@@ -22,6 +23,15 @@ bool tool_error_set(tool_error *error, const char *format, ...) {
     }
   }
   return false;
+}
+
+bool tool_error_usage(tool_error *error, bool ok) {
+  error->status = ok ? error->status : TOOL_EXIT_USAGE;
+  return ok;
+}
+
+bool tool_error_stdout(tool_error *error) {
+  return tool_error_usage(error, tool_error_set(error, "cannot write to standard output"));
 }
 
 bool tool_error_banyan(tool_error *error, banyan_status status, const char *what) {
@@ -75,15 +85,6 @@ bool tool_parse_int(const char *text, int64_t min, int64_t max, int64_t *value) 
   return true;
 }
 
-bool tool_option_int(const char *name, const char *text, int32_t min, int32_t max, int32_t *value, tool_error *error) {
-  int64_t parsed;
-  if (!tool_parse_int(text, min, max, &parsed)) {
-    return tool_error_set(error, "--%s %.60s: not a whole number from %d to %d", name, text, min, max);
-  }
-  *value = (int32_t)parsed;
-  return true;
-}
-
 bool tool_option_device(const char *text, int32_t *ordinal, tool_error *error) {
   int64_t number = 0;
   if (strcmp(text, "cuda") != 0 && (strncmp(text, "cuda:", 5) != 0 || !tool_parse_int(text + 5, 0, 1023, &number))) {
@@ -117,55 +118,14 @@ bool tool_parse_bytes(const char *text, size_t *bytes) {
 
 /* ---- names ------------------------------------------------------------------------------------------------------- */
 
-static const bny_name dtype_names[] = {
+const bny_name tool_dtypes[] = {
 #define BNY_FORMAT(id, name, dtype, bytes, bound) {name, dtype},
 #include "formats.def"
 #undef BNY_FORMAT
     {NULL, 0},
 };
 
-/* Errors list the names of the table. */
-static bool option_name(const char *option, const char *text, const bny_name *names, int *value, tool_error *error) {
-  char list[128];
-  size_t length = 0;
-  if (bny_name_find(names, text, value)) {
-    return true;
-  }
-  for (const bny_name *n = names; n->text != NULL && length < sizeof list; n++) {
-    length += (size_t)snprintf(list + length, sizeof list - length, "%s%s", n == names ? "" : ", ", n->text);
-  }
-  return tool_error_set(error, "--%s %.60s: not one of %s", option, text, list);
-}
-
-bool tool_option_collective(const char *text, bny_collective *collective, tool_error *error) {
-  int value = (int)*collective;
-  bool ok = option_name("collective", text, bny_collective_names, &value, error);
-  *collective = (bny_collective)value;
-  return ok;
-}
-
-bool tool_option_scatter(const char *text, banyan_scatter *scatter, tool_error *error) {
-  int value = (int)*scatter;
-  bool ok = option_name("scatter", text, bny_scatter_names, &value, error);
-  *scatter = (banyan_scatter)value;
-  return ok;
-}
-
-bool tool_option_order(const char *text, banyan_order *order, tool_error *error) {
-  int value = (int)*order;
-  bool ok = option_name("order", text, bny_order_names, &value, error);
-  *order = (banyan_order)value;
-  return ok;
-}
-
-bool tool_option_dtype(const char *option, const char *text, banyan_dtype *dtype, tool_error *error) {
-  int value = (int)*dtype;
-  bool ok = option_name(option, text, dtype_names, &value, error);
-  *dtype = (banyan_dtype)value;
-  return ok;
-}
-
-const char *tool_dtype_name(banyan_dtype dtype) { return bny_name_of(dtype_names, (int)dtype); }
+const char *tool_dtype_name(banyan_dtype dtype) { return bny_name_of(tool_dtypes, (int)dtype); }
 
 size_t tool_dtype_bytes(banyan_dtype dtype) { return dtype == BANYAN_F32 ? 4 : 2; }
 

@@ -11,14 +11,26 @@
 #include "base/hash.h"
 #include "base/names.h"
 
+/* The exit status of every tool. */
+typedef enum tool_exit { TOOL_EXIT_OK, TOOL_EXIT_FAILED, TOOL_EXIT_USAGE, TOOL_EXIT_FAULTS } tool_exit;
+
+#define TOOL_USAGE_TEXT "the command line is wrong, or what it names cannot be read or written"
+
 /* Why something did not work, for people. */
 typedef struct tool_error {
   char text[600];
-  bool everywhere; /* all ranks have this same error: one of them says it */
+  bool everywhere;  /* all ranks have this same error: one of them says it */
+  tool_exit status; /* to exit with: of usage, or by default of failure */
 } tool_error;
 
 /* Words the error and returns false, so that `return tool_error_set(error, "...")` reads well. */
 bool tool_error_set(tool_error *error, const char *format, ...) __attribute__((format(printf, 2, 3)));
+
+/* Returns `ok`. If it is false, the error is one of usage: a file or description that the user names is no good. */
+bool tool_error_usage(tool_error *error, bool ok);
+
+/* "cannot write to standard output", an error of usage. */
+bool tool_error_stdout(tool_error *error);
 
 /* The library's failure: "WHAT: STATUS: the text of banyan_last_error()". Returns false. */
 bool tool_error_banyan(tool_error *error, banyan_status status, const char *what);
@@ -34,22 +46,14 @@ void *tool_allocate(size_t bytes);
 /* A whole number in [min, max], and nothing after it. */
 bool tool_parse_int(const char *text, int64_t min, int64_t max, int64_t *value);
 
-/* The same of the option --name; the error says what it takes. */
-bool tool_option_int(const char *name, const char *text, int32_t min, int32_t max, int32_t *value, tool_error *error);
-
 /* What --device takes: "cuda" (the first device) or "cuda:N". */
 bool tool_option_device(const char *text, int32_t *ordinal, tool_error *error);
-
-/* Names of tables. The error lists those that there are. */
-bool tool_option_collective(const char *text, bny_collective *collective, tool_error *error);
-bool tool_option_scatter(const char *text, banyan_scatter *scatter, tool_error *error);
-bool tool_option_order(const char *text, banyan_order *order, tool_error *error);
-bool tool_option_dtype(const char *option, const char *text, banyan_dtype *dtype, tool_error *error);
-const char *tool_dtype_name(banyan_dtype dtype);
 
 /* A size in bytes, with a suffix K, M or G (1024 based) or none. */
 bool tool_parse_bytes(const char *text, size_t *bytes);
 
+extern const bny_name tool_dtypes[];
+const char *tool_dtype_name(banyan_dtype dtype);
 size_t tool_dtype_bytes(banyan_dtype dtype);
 
 /* The bound that banyan.h states, under "Numbers", for the relative error of a row that is combined: 2e-6 for arithmetic in

@@ -19,23 +19,6 @@ enum { AGREE_TEXT_BYTES = 600 };
 
 static const int64_t progress_ns = 3000000000;
 
-/* This rank as the launcher says it, or NULL. */
-static const char *launcher_rank(void) {
-  static const char *const variables[] = {"OMPI_COMM_WORLD_RANK", "PMIX_RANK", "PMI_RANK", "RANK"};
-  for (size_t i = 0; i < sizeof variables / sizeof variables[0]; i++) {
-    const char *rank = getenv(variables[i]);
-    if (rank != NULL) {
-      return rank;
-    }
-  }
-  return NULL;
-}
-
-bool tool_world_speaks(void) {
-  const char *rank = launcher_rank();
-  return rank == NULL || strcmp(rank, "0") == 0;
-}
-
 bool tool_world_launch(const tool_world_options *options, char **argv, int *exit_status) {
   if (options->ranks == 0 || bny_launch_under_mpi() || bny_launch_env_present()) {
     return false;
@@ -133,6 +116,7 @@ bool tool_world_join(const tool_world_options *options, tool_world *world, tool_
   if (options->ranks != 0 && options->ranks != world->nranks) {
     tool_error_set(error, "--ranks %d, but the launcher started %d", options->ranks, world->nranks);
     error->everywhere = true;
+    error->status = TOOL_EXIT_USAGE;
     return false;
   }
   if (options->pin) {
@@ -141,18 +125,18 @@ bool tool_world_join(const tool_world_options *options, tool_world *world, tool_
   return true;
 }
 
-void tool_world_leave(tool_world *world, bool failed) {
-  if (failed && world->comm != NULL) {
+void tool_world_leave(tool_world *world, tool_exit failed) {
+  if (failed != TOOL_EXIT_OK && world->comm != NULL) {
     banyan_comm_abort(world->comm, "this rank gave up");
   }
   banyan_comm_destroy(world->comm);
   world->comm = NULL;
 #ifdef BNY_HAVE_MPI
   if (world->mpi) {
-    if (failed) {
+    if (failed != TOOL_EXIT_OK) {
       fflush(stdout);
       fflush(stderr);
-      MPI_Abort(MPI_COMM_WORLD, 1);
+      MPI_Abort(MPI_COMM_WORLD, (int)failed);
     }
     MPI_Finalize();
   }
@@ -189,12 +173,12 @@ bool tool_world_max(const tool_world *world, double *values, int count, tool_err
 }
 
 typedef struct agreement {
-  int32_t ok;
+  int32_t ok, status;
   char text[AGREE_TEXT_BYTES];
 } agreement;
 
 bool tool_world_agree(const tool_world *world, bool ok, tool_error *error) {
-  agreement mine = {.ok = ok};
+  agreement mine = {.ok = ok, .status = (int32_t)error->status};
   agreement *all = calloc((size_t)world->nranks, sizeof *all);
   if (!ok) {
     snprintf(mine.text, sizeof mine.text, "%s", error->text);
@@ -214,6 +198,7 @@ bool tool_world_agree(const tool_world *world, bool ok, tool_error *error) {
         tool_error_set(error, "%s (rank %d)", all[r].text, r);
       }
       error->everywhere = true;
+      error->status = (tool_exit)all[r].status;
       gathered = false;
       break;
     }
@@ -239,7 +224,7 @@ void tool_world_complain(const tool_world *world, const tool_error *error) {
   if (error->everywhere && world->rank != 0) {
     return;
   }
-  const char *rank = launcher_rank();
+  const char *rank = bny_launch_rank();
   if (rank == NULL || error->everywhere) {
     fprintf(stderr, "%s: %s\n", world->program, error->text);
   } else {

@@ -11,6 +11,10 @@
 #include "banyan.h"
 #include "tools/common/util.h"
 
+#define TOOL_WORLD_ABOUT                                                                                           \
+  "The ranks are those of mpirun if it started the program; else those that RANK, WORLD_SIZE, MASTER_ADDR and "    \
+  "MASTER_PORT name, as torchrun sets them; else the processes that --ranks starts; else one."
+
 typedef struct tool_world_options {
   const char *program;
   int32_t ranks;      /* of --ranks; 0: not given */
@@ -27,17 +31,14 @@ typedef struct tool_world {
   const char *program;
 } tool_world;
 
-/* True in exactly one of the processes that a launcher started with the same arguments, before they know each other. */
-bool tool_world_speaks(void);
-
 /* If this process is to start the ranks: starts them, waits, sets *exit_status and returns true. */
 bool tool_world_launch(const tool_world_options *options, char **argv, int *exit_status);
 
 /* Joins the other ranks; blocks until all are there. */
 bool tool_world_join(const tool_world_options *options, tool_world *world, tool_error *error);
 
-/* Leaves; `failed` says that this rank gives up while others may still run. Returns only if they have been told. */
-void tool_world_leave(tool_world *world, bool failed);
+/* Leaves. If `failed` is a status of failure, this rank gives up while others may still run; it aborts them. */
+void tool_world_leave(tool_world *world, tool_exit failed);
 
 /* `bytes` of every rank, in rank order, on every rank. */
 bool tool_world_gather(const tool_world *world, const void *mine, size_t bytes, void *all, tool_error *error);

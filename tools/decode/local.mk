@@ -25,3 +25,8 @@ else
 banyan_decode_SOURCES += %D%/device_none.c
 banyan_decode_LDADD = libbanyan_tools.la
 endif
+
+%D%/banyan-decode.1: %D%/banyan-decode.1.in banyan-decode$(EXEEXT)
+	$(man_page)
+CLEANFILES += %D%/banyan-decode.1
+EXTRA_DIST += %D%/banyan-decode.1.in

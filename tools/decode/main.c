@@ -1,19 +1,20 @@
 /* SPDX-License-Identifier: Apache-2.0
  * banyan-decode: real attention over a KV cache that is sharded over ranks, by several methods, checked and timed. */
-#include <getopt.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <unistd.h>
 
-#include "tools/decode/device.h"
-#include "tools/decode/measure.h"
 #include "tools/common/device_ranks.h"
 #include "tools/common/launch.h"
+#include "tools/common/options.h"
 #include "tools/common/report.h"
+#include "tools/decode/device.h"
+#include "tools/decode/measure.h"
 
 #define PROGRAM "banyan-decode"
 
-enum { METHODS_MAX = 3, EXIT_USAGE = 2 };
+enum { METHODS_MAX = 3 };
 
 typedef struct arguments {
   tool_world_options world;
@@ -21,156 +22,69 @@ typedef struct arguments {
   decode_shape shape;
   banyan_dtype dtype; /* 0: f32 */
   decode_settings settings;
+  int wanted; /* methods: bits */
   const decode_method *methods[METHODS_MAX];
   int method_count;
   int32_t repeat;
   uint64_t seed;
   bool json;
-  bool shaped; /* an option of the random problem was given */
-  bool chosen; /* a method, algorithm, scatter or order was */
-  const char *device; /* NULL: ranks are on the host */
+  const char *shaped, *chosen; /* the first option of these groups that is given; NULL: none */
+  const char *device;          /* NULL: ranks are on the host */
 } arguments;
 
-static const char usage[] =
-    "usage: " PROGRAM " [--ranks N] [--input FILE.safetensors |\n"
-    "                      --batch B --tokens T --heads H --kv-heads G --head-dim D]\n"
-    "                     [--dtype f32|f16|bf16] [--wire f32|bf16|f16] [--method tree|ring|allreduce3|all]\n"
-    "                     [--algorithm NAME] [--scatter none|root|heads|tokens] [--order plan|canonical]\n"
-    "                     [--repeat R] [--json]\n"
-    "       " PROGRAM " --device cuda[:N] [--ranks N] [--batch B --tokens T --heads H --kv-heads G --head-dim D]\n"
-    "                     [--dtype bf16|f16] [--wire f32|bf16|f16] [--repeat R] [--json]\n";
+static const decode_method *const all_methods[METHODS_MAX] = {&decode_method_tree, &decode_method_ring,
+                                                              &decode_method_allreduce3};
+static const bny_name method_names[] = {{"tree", 1}, {"ring", 2}, {"allreduce3", 4}, {"all", 7}, {NULL, 0}};
 
-static const char help[] =
-    "\n"
-    "Decodes one token per sequence against a KV cache that is sharded over ranks, checks the result against\n"
-    "double precision, and times it. Runs under mpirun, from RANK and WORLD_SIZE, or by itself with --ranks.\n"
-    "\n"
-    "  --ranks N           start N local processes; default 1 where no launcher says otherwise\n"
-    "  --input FILE        queries, keys and values of a model: tensors layers.L.q, layers.L.k, layers.L.v\n"
-    "  --batch B           without --input: B sequences of random values; default 1\n"
-    "  --tokens T          keys of each sequence; default 4096\n"
-    "  --heads H           query heads; default 32\n"
-    "  --kv-heads G        KV heads, a divisor of H; default H / 4 if whole, else H\n"
-    "  --head-dim D        default 128\n"
-    "  --ragged            sequences of different lengths, T at most\n"
-    "  --seed S            of the random values; default 1\n"
-    "  --dtype TYPE        f32, f16 or bf16: how query, keys and values are kept; default f32\n"
-    "  --wire TYPE         f32, bf16 or f16: values on their way between ranks; default f32\n"
-    "  --method NAME       tree, ring, allreduce3 or all; default all\n"
-    "  --algorithm NAME    of the combines; default by predicted cost\n"
-    "  --scatter WHERE     none, root, heads or tokens: which rank gets which rows; default none\n"
-    "  --order ORDER       plan or canonical: in which order partials are merged; default plan\n"
-    "  --device cuda[:N]   on a GPU, in graphs; ranks are threads, all on that device, and share the keys. Attention\n"
-    "                      alone, with a combine after it and with one in it, beside a copy. Keys and values are bf16\n"
-    "                      or f16; --head-dim 576 is MLA, whose values are the first 512 columns of the keys\n"
-    "  --repeat R          timed runs per layer; default 20\n"
-    "  --timeout SECONDS   of each call that waits for other ranks; default 30\n"
-    "  --json              one JSON object on stdout and nothing else\n"
-    "  --help, --version\n"
-    "\n"
-    "Exit status: 0 verified, 1 not verified or failed, 2 wrong usage.\n";
-
-enum option_code {
-  OPT_RANKS = 256,
-  OPT_INPUT,
-  OPT_BATCH,
-  OPT_TOKENS,
-  OPT_HEADS,
-  OPT_KV_HEADS,
-  OPT_HEAD_DIM,
-  OPT_RAGGED,
-  OPT_SEED,
-  OPT_DTYPE,
-  OPT_WIRE,
-  OPT_METHOD,
-  OPT_ALGORITHM,
-  OPT_SCATTER,
-  OPT_ORDER,
-  OPT_DEVICE,
-  OPT_REPEAT,
-  OPT_TIMEOUT,
-  OPT_JSON,
-  OPT_HELP,
-  OPT_VERSION
-};
-
-static const struct option option_table[] = {{"ranks", required_argument, NULL, OPT_RANKS},
-                                             {"input", required_argument, NULL, OPT_INPUT},
-                                             {"batch", required_argument, NULL, OPT_BATCH},
-                                             {"tokens", required_argument, NULL, OPT_TOKENS},
-                                             {"heads", required_argument, NULL, OPT_HEADS},
-                                             {"kv-heads", required_argument, NULL, OPT_KV_HEADS},
-                                             {"head-dim", required_argument, NULL, OPT_HEAD_DIM},
-                                             {"ragged", no_argument, NULL, OPT_RAGGED},
-                                             {"seed", required_argument, NULL, OPT_SEED},
-                                             {"dtype", required_argument, NULL, OPT_DTYPE},
-                                             {"wire", required_argument, NULL, OPT_WIRE},
-                                             {"method", required_argument, NULL, OPT_METHOD},
-                                             {"algorithm", required_argument, NULL, OPT_ALGORITHM},
-                                             {"scatter", required_argument, NULL, OPT_SCATTER},
-                                             {"order", required_argument, NULL, OPT_ORDER},
-                                             {"device", required_argument, NULL, OPT_DEVICE},
-                                             {"repeat", required_argument, NULL, OPT_REPEAT},
-                                             {"timeout", required_argument, NULL, OPT_TIMEOUT},
-                                             {"json", no_argument, NULL, OPT_JSON},
-                                             {"help", no_argument, NULL, OPT_HELP},
-                                             {"version", no_argument, NULL, OPT_VERSION},
-                                             {NULL, 0, NULL, 0}};
-
-static bool parse_method(arguments *a, tool_error *error) {
-  static const decode_method *const all[] = {&decode_method_tree, &decode_method_ring, &decode_method_allreduce3};
-  a->method_count = 0;
-  for (int i = 0; i < METHODS_MAX; i++) {
-    if (strcmp(optarg, "all") == 0 || strcmp(optarg, all[i]->name) == 0) {
-      a->methods[a->method_count++] = all[i];
-    }
-  }
-  return a->method_count > 0 || tool_error_set(error, "--method %.60s: not one of tree, ring, allreduce3, all", optarg);
-}
-
-static bool parse_shape_option(int code, arguments *a, tool_error *error) {
-  a->shaped = true;
-  switch (code) {
-  case OPT_BATCH: return tool_option_int("batch", optarg, 1, 1 << 20, &a->shape.batch, error);
-  case OPT_TOKENS: return tool_option_int("tokens", optarg, 1, 1 << 30, &a->shape.tokens, error);
-  case OPT_HEADS: return tool_option_int("heads", optarg, 1, 1 << 16, &a->shape.heads, error);
-  case OPT_KV_HEADS: return tool_option_int("kv-heads", optarg, 1, 1 << 16, &a->shape.kv_heads, error);
-  case OPT_HEAD_DIM: return tool_option_int("head-dim", optarg, 1, 1 << 14, &a->shape.head_dim, error);
-  default: a->shape.ragged = true; return true;
-  }
-}
-
-static bool parse_option(int code, arguments *a, tool_error *error) {
-  int64_t number;
-  int32_t seconds = 0;
-  a->chosen = a->chosen || code == OPT_METHOD || code == OPT_ALGORITHM || code == OPT_SCATTER || code == OPT_ORDER;
-  switch (code) {
-  case OPT_RANKS: return tool_option_int("ranks", optarg, 1, 4096, &a->world.ranks, error);
-  case OPT_INPUT: a->input = optarg; return true;
-  case OPT_SEED:
-    if (!tool_parse_int(optarg, 0, INT64_MAX, &number)) {
-      return tool_error_set(error, "--seed %.60s: not a whole number", optarg);
-    }
-    a->seed = (uint64_t)number;
-    return true;
-  case OPT_DTYPE: return tool_option_dtype("dtype", optarg, &a->dtype, error);
-  case OPT_WIRE: return tool_option_dtype("wire", optarg, &a->settings.wire, error);
-  case OPT_METHOD: return parse_method(a, error);
-  case OPT_ALGORITHM: a->settings.algorithm = optarg; return true;
-  case OPT_SCATTER: return tool_option_scatter(optarg, &a->settings.scatter, error);
-  case OPT_ORDER: return tool_option_order(optarg, &a->settings.order, error);
-  case OPT_DEVICE: a->device = optarg; return tool_option_device(optarg, &(int32_t){0}, error);
-  case OPT_REPEAT: return tool_option_int("repeat", optarg, 1, 1000000, &a->repeat, error);
-  case OPT_TIMEOUT:
-    if (!tool_option_int("timeout", optarg, 1, 1000000, &seconds, error)) {
-      return false;
-    }
-    a->world.timeout_ns = (int64_t)seconds * 1000000000;
-    return true;
-  case OPT_JSON: a->json = true; return true;
-  default: return parse_shape_option(code, a, error);
-  }
-}
+static const tool_option options[] = {
+    {"ranks", "N", "Start N local processes. Under a launcher, the number of ranks that is expected.",
+     TOOL_INT_AT(world.ranks, 1, 4096)},
+    {"input", "FILE",
+     "Queries, keys and values of a model from a safetensors file: see INPUT in the man page. Without it "
+     "they are one layer of random values.",
+     TOOL_TEXT_AT(input)},
+    {"dtype", NULL, "How queries, keys and values are kept, after rounding if they were more precise; default f32.",
+     TOOL_NAME_AT(dtype, tool_dtypes)},
+    {"wire", NULL, "The format of values on their way between ranks; default f32. Statistics always travel as f32.",
+     TOOL_NAME_AT(settings.wire, tool_dtypes)},
+    {"repeat", "R", "Timed runs per layer, after three that are not; default 20.", TOOL_INT_AT(repeat, 1, 1000000)},
+    {"timeout", "SECONDS", "The deadline of each call that waits for other ranks; default 30.",
+     TOOL_SECONDS_AT(world.timeout_ns)},
+    {"json", NULL, "Print one JSON object on standard output and nothing else. Text for people goes to standard error.",
+     TOOL_FLAG_AT(json)},
+    {.help = "Random values"},
+    {"batch", "B", "Sequences; default 1.", TOOL_INT_AT(shape.batch, 1, 1 << 20), TOOL_GROUP(shaped)},
+    {"tokens", "T", "Keys of each sequence; default 4096.", TOOL_INT_AT(shape.tokens, 1, 1 << 30), TOOL_GROUP(shaped)},
+    {"heads", "H", "Query heads; default 32.", TOOL_INT_AT(shape.heads, 1, 1 << 16), TOOL_GROUP(shaped)},
+    {"kv-heads", "G", "KV heads, a divisor of H; default H / 4 if that is whole, else H.",
+     TOOL_INT_AT(shape.kv_heads, 1, 1 << 16), TOOL_GROUP(shaped)},
+    {"head-dim", "D", "Elements of a head; default 128.", TOOL_INT_AT(shape.head_dim, 1, 1 << 14), TOOL_GROUP(shaped)},
+    {"ragged", NULL, "Sequences of different lengths, the first of T tokens and the others shorter.",
+     TOOL_FLAG_AT(shape.ragged), TOOL_GROUP(shaped)},
+    {"seed", "S", "The values are a function of S alone; default 1.", TOOL_INT_AT(seed, 0, INT64_MAX)},
+    {.help = "The method"},
+    {"method", NULL, "See METHODS in the man page; default all.", TOOL_NAME_AT(wanted, method_names),
+     TOOL_GROUP(chosen)},
+    {"algorithm", "NAME",
+     "The algorithm of the combines, such as oneshot, twoshot, ring or recursive_doubling. By default "
+     "it is the one of the least predicted cost; the output gives the reason.",
+     TOOL_TEXT_AT(settings.algorithm), TOOL_GROUP(chosen)},
+    {"scatter", NULL,
+     "What each rank receives of the result: all rows; all rows on rank 0 alone; a range of heads; or a "
+     "range of sequences. Default none.",
+     TOOL_NAME_AT(settings.scatter, bny_scatter_names), TOOL_GROUP(chosen)},
+    {"order", NULL,
+     "The order in which partials are merged: as suits the algorithm, or with the same bits whatever the "
+     "algorithm. Default plan.",
+     TOOL_NAME_AT(settings.order, bny_order_names), TOOL_GROUP(chosen)},
+    {.help = "Devices"},
+    {"device", "cuda[:N]",
+     "On a GPU, in graphs. Ranks are threads, all on that device, and share the keys. Attention is "
+     "measured alone, with a combine after it and with one in the same kernel, beside a copy. Keys and values are bf16 "
+     "(the default) or f16. With --head-dim 576 (MLA) the values are the first 512 columns of the keys. No GPU has run "
+     "this yet.",
+     TOOL_TEXT_AT(device), .check = tool_check_device},
+    {NULL}};
 
 static bool complete_for_device(arguments *a, tool_error *error) {
   a->dtype = a->dtype == 0 ? BANYAN_BF16 : a->dtype;
@@ -183,17 +97,25 @@ static bool complete_for_device(arguments *a, tool_error *error) {
   if (bny_launch_under_mpi() || bny_launch_env_present()) {
     return tool_error_set(error, "--device: ranks are threads of this program; no launcher");
   }
-  if (a->input != NULL || a->shape.ragged || a->chosen || a->dtype == BANYAN_F32) {
+  if (a->input != NULL || a->shape.ragged || a->chosen != NULL || a->dtype == BANYAN_F32) {
     return tool_error_set(error, "--device takes none of --input, --ragged, --method, --algorithm, --scatter and "
                                  "--order, and --dtype is bf16 or f16");
   }
   return true;
 }
 
-static bool complete_arguments(arguments *a, tool_error *error) {
-  if (a->input != NULL && a->shaped) {
-    return tool_error_set(error, "--input says the shape: --batch, --tokens, --heads, --kv-heads, --head-dim and "
-                                 "--ragged are for random values");
+static bool complete_arguments(void *opaque, int argc, char **argv, tool_error *error) {
+  arguments *a = opaque;
+  if (optind < argc) {
+    return tool_error_set(error, "%.60s: no argument is expected here", argv[optind]);
+  }
+  if (a->input != NULL && a->shaped != NULL) {
+    return tool_error_set(error, "--input says the shape: --%s is for random values", a->shaped);
+  }
+  for (int i = 0; i < METHODS_MAX; i++) {
+    if ((a->wanted >> i & 1) != 0) {
+      a->methods[a->method_count++] = all_methods[i];
+    }
   }
   if (a->shape.kv_heads == 0) {
     a->shape.kv_heads = a->shape.heads % 4 == 0 ? a->shape.heads / 4 : a->shape.heads;
@@ -208,43 +130,25 @@ static bool complete_arguments(arguments *a, tool_error *error) {
   return a->device == NULL || complete_for_device(a, error);
 }
 
-/* Returns true to go on, or false with *exit_status set. One of the ranks talks. */
-static bool parse_arguments(int argc, char **argv, arguments *a, int *exit_status) {
-  bool speaks = tool_world_speaks();
-  tool_error error = {.text = ""};
-  opterr = speaks;
-  int code;
-  bool ok = true;
-  while (ok && (code = getopt_long(argc, argv, "h", option_table, NULL)) != -1) {
-    if (code == OPT_HELP || code == 'h' || code == OPT_VERSION) {
-      if (speaks && code == OPT_VERSION) {
-        printf(PROGRAM " %s\n", banyan_version());
-      } else if (speaks) {
-        printf("%s%s", usage, help);
-      }
-      *exit_status = fflush(stdout) == 0 ? EXIT_SUCCESS : EXIT_FAILURE;
-      return false;
-    }
-    ok = code != '?' && parse_option(code, a, &error);
-  }
-  if (ok && optind < argc) {
-    ok = tool_error_set(&error, "%.60s: no argument is expected here", argv[optind]);
-  }
-  ok = ok && complete_arguments(a, &error);
-  if (!ok && speaks) {
-    if (error.text[0] != '\0') {
-      fprintf(stderr, PROGRAM ": %s\n", error.text);
-    }
-    fputs(usage, stderr);
-  }
-  *exit_status = EXIT_USAGE;
-  return ok;
-}
+static const tool_program program = {
+    .name = PROGRAM,
+    .title = "attention over a sharded KV cache, checked and timed",
+    .usage = "[--ranks N] [--input FILE] [OPTION]...\n"
+             "--device cuda[:N] [OPTION]...",
+    .about =
+        "Decodes one token per sequence: its query attends to a cache of keys and values whose tokens are divided "
+        "among the ranks. Each rank holds a contiguous range of every sequence. Several methods do so, each result is "
+        "compared with attention in double precision, and its time is taken.\n\n" TOOL_WORLD_ABOUT,
+    .failed = "a result was not verified, or the work failed",
+    .ranks = true,
+    .options = options,
+    .complete = complete_arguments};
 
 static bool work(const arguments *a, const tool_world *world, decode_problem *problem, bool *verified,
                  tool_error *error) {
   bool ok = a->input != NULL ? decode_problem_open(a->input, a->dtype, problem, error)
                              : decode_problem_make(&a->shape, a->dtype, a->seed, problem, error);
+  tool_error_usage(error, ok || a->input == NULL);
   if (!tool_world_agree(world, ok, error)) {
     return false;
   }
@@ -267,7 +171,7 @@ static bool work(const arguments *a, const tool_world *world, decode_problem *pr
     report_results(&report, a->json ? stderr : stdout);
     ok = (!a->json || report_json(&report, stdout)) && fflush(stdout) == 0;
   }
-  return ok || tool_error_set(error, "cannot write to standard output");
+  return ok || tool_error_stdout(error);
 }
 
 static int work_on_device(const arguments *a) {
@@ -282,22 +186,20 @@ static int work_on_device(const arguments *a) {
   tool_error error = {.text = ""};
   bool verified = false;
   if (!decode_device_work(&settings, a->json, &verified, &error)) {
-    fprintf(stderr, PROGRAM ": %s\n", error.text);
-    return EXIT_FAILURE;
+    return tool_options_fail(&program, &error);
   }
-  return verified ? EXIT_SUCCESS : EXIT_FAILURE;
+  return verified ? TOOL_EXIT_OK : TOOL_EXIT_FAILED;
 }
 
 int main(int argc, char **argv) {
   arguments a = {.world = {.program = PROGRAM},
                  .shape = {.batch = 1, .tokens = 4096, .heads = 32, .head_dim = 128},
                  .settings = {.wire = BANYAN_F32},
-                 .methods = {&decode_method_tree, &decode_method_ring, &decode_method_allreduce3},
-                 .method_count = METHODS_MAX,
+                 .wanted = 7,
                  .repeat = 20,
                  .seed = 1};
   int exit_status;
-  if (!parse_arguments(argc, argv, &a, &exit_status)) {
+  if (!tool_options_parse(&program, argc, argv, &a, &exit_status)) {
     return exit_status;
   }
   if (a.device != NULL) {
@@ -315,6 +217,6 @@ int main(int argc, char **argv) {
     tool_world_complain(&world, &error);
   }
   decode_problem_close(&problem);
-  tool_world_leave(&world, !ok && !error.everywhere);
-  return ok && verified ? EXIT_SUCCESS : EXIT_FAILURE;
+  tool_world_leave(&world, ok || error.everywhere ? TOOL_EXIT_OK : error.status);
+  return !ok ? (int)error.status : verified ? TOOL_EXIT_OK : TOOL_EXIT_FAILED;
 }

@@ -176,6 +176,7 @@ static bool measure_layer(decode_task *task, int32_t layer, decode_shard *shard,
   bool ok = (out != NULL || tool_error_set(error, "out of memory")) &&
             decode_problem_query(problem, layer, &q, error) &&
             decode_shard_fill(problem, layer, world->rank, world->nranks, shard, error);
+  tool_error_usage(error, ok || problem->file == NULL);
   ok = tool_world_agree(world, ok, error) && decode_reference_make(world, problem, layer, &reference, error);
   task->q = q;
   task->shard = shard;

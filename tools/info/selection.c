@@ -33,7 +33,7 @@ static bool ranks_by_cpu(plan_ranks *ranks, tool_error *error) {
 
 static bool ranks_of(const info_request *request, plan_ranks *ranks, tool_error *error) {
   if (request->ranks > 0) {
-    return plan_ranks_plain(request->ranks, request->levels, ranks, error);
+    return tool_error_usage(error, plan_ranks_plain(request->ranks, request->levels, ranks, error));
   }
   if (!plan_ranks_machine(ranks, error)) {
     return false;

@@ -25,3 +25,8 @@ else
 banyan_perf_SOURCES += %D%/device_none.c
 banyan_perf_LDADD = libbanyan_tools.la
 endif
+
+%D%/banyan-perf.1: %D%/banyan-perf.1.in banyan-perf$(EXEEXT)
+	$(man_page)
+CLEANFILES += %D%/banyan-perf.1
+EXTRA_DIST += %D%/banyan-perf.1.in

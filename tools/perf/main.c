@@ -1,19 +1,20 @@
 /* SPDX-License-Identifier: Apache-2.0
  * banyan-perf: latency of the collectives by size, with checked results; combine also against three forms of MPI. */
-#include <getopt.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <unistd.h>
 
 #include "tools/common/device_ranks.h"
 #include "tools/common/launch.h"
+#include "tools/common/options.h"
 #include "tools/perf/device.h"
 #include "tools/perf/measure.h"
 #include "tools/perf/report.h"
 
 #define PROGRAM "banyan-perf"
 
-enum { EXIT_USAGE = 2, SIZES_MAX = 64, DEFAULT_SIZES = 15, DEFAULT_HEADS = 32, DEFAULT_DEVICE_RANKS = 8 };
+enum { SIZES_MAX = 64, DEFAULT_SIZES = 15, DEFAULT_HEADS = 32, DEFAULT_DEVICE_RANKS = 8 };
 
 typedef struct arguments {
   tool_world_options world;
@@ -23,97 +24,13 @@ typedef struct arguments {
   size_t sizes[SIZES_MAX];
   int size_count;
   const char *device; /* NULL: ranks are on the host */
-  bool json;
-  bool between;
-  bool combine_only; /* an option that only combine has was given */
+  bool json, unchecked, between;
+  const char *combine_only; /* the first option given that only combine has; NULL: none */
 } arguments;
 
-static const char usage[] =
-    "usage: " PROGRAM " combine [--ranks N] [--batch B --heads H] [--head-dim D]\n"
-    "                   [--scatter none|root|heads|tokens] [--order plan|canonical] [--algorithm NAME]\n"
-    "                   [--wire f32|bf16|f16] [--sizes LIST] [--against mpi] [--device cuda [--between]] [--in-a-row]\n"
-    "                   [--json]\n"
-    "       " PROGRAM " allgather|shift|broadcast|barrier [--ranks N] [--sizes LIST] [--in-a-row] [--json]\n";
-
-static const char help[] =
-    "\n"
-    "Measures a collective by size: new data in every iteration, the slowest rank counts, results are checked.\n"
-    "Runs under mpirun, from RANK and WORLD_SIZE, or by itself with --ranks.\n"
-    "\n"
-    "  --ranks N           start N local processes\n"
-    "  --sizes LIST        bytes, separated by commas, with K or M (1024 based). combine: of a partial, whole rows of\n"
-    "                      (head_dim + 2) * 4 bytes; others: of each rank's message\n"
-    "  --batch B, --heads H  combine: one size instead, B tokens of H heads\n"
-    "  --head-dim D        combine: values of a row; default 128\n"
-    "  --scatter WHERE     combine: none, root, heads or tokens; default none\n"
-    "  --order ORDER       combine: plan or canonical; default plan\n"
-    "  --algorithm NAME    combine: default by predicted cost\n"
-    "  --wire TYPE         combine: f32, bf16 or f16; default f32\n"
-    "  --against mpi       combine, under mpirun: also allgather and merge, custom operation, three allreduces of MPI\n"
-    "  --device cuda[:N]   combine: on a GPU, in graphs; ranks are threads, 8 unless --ranks says, all on that device;\n"
-    "                      beside it a copy of the partial, and three reductions in place of the combine\n"
-    "  --between           with --device: between runs a kernel evicts caches of instructions and data, as a model's\n"
-    "                      kernels do; its own time is taken off\n"
-    "  --iterations N      of each size; default by size, 20 to 1000\n"
-    "  --in-a-row          no barrier before each call, and half of the time of two in a row\n"
-    "  --warmup N          iterations before them; default 20\n"
-    "  --no-check          do not check results\n"
-    "  --pin               each rank to one CPU\n"
-    "  --timeout SECONDS   of each call that waits for other ranks; default 30\n"
-    "  --json              {\"rows\": [...]} on stdout and nothing else\n"
-    "  --help, --version\n"
-    "\n"
-    "Exit status: 0 success, 1 wrong results or failed, 2 wrong usage.\n";
-
-enum option_code {
-  OPT_RANKS = 256,
-  OPT_SIZES,
-  OPT_BATCH,
-  OPT_HEADS,
-  OPT_HEAD_DIM,
-  OPT_SCATTER,
-  OPT_ORDER,
-  OPT_ALGORITHM,
-  OPT_WIRE,
-  OPT_AGAINST,
-  OPT_DEVICE,
-  OPT_BETWEEN,
-  OPT_ITERATIONS,
-  OPT_IN_A_ROW,
-  OPT_WARMUP,
-  OPT_NO_CHECK,
-  OPT_PIN,
-  OPT_TIMEOUT,
-  OPT_JSON,
-  OPT_HELP,
-  OPT_VERSION
-};
-
-static const struct option option_table[] = {{"ranks", required_argument, NULL, OPT_RANKS},
-                                             {"sizes", required_argument, NULL, OPT_SIZES},
-                                             {"batch", required_argument, NULL, OPT_BATCH},
-                                             {"heads", required_argument, NULL, OPT_HEADS},
-                                             {"head-dim", required_argument, NULL, OPT_HEAD_DIM},
-                                             {"scatter", required_argument, NULL, OPT_SCATTER},
-                                             {"order", required_argument, NULL, OPT_ORDER},
-                                             {"algorithm", required_argument, NULL, OPT_ALGORITHM},
-                                             {"wire", required_argument, NULL, OPT_WIRE},
-                                             {"against", required_argument, NULL, OPT_AGAINST},
-                                             {"device", required_argument, NULL, OPT_DEVICE},
-                                             {"between", no_argument, NULL, OPT_BETWEEN},
-                                             {"iterations", required_argument, NULL, OPT_ITERATIONS},
-                                             {"in-a-row", no_argument, NULL, OPT_IN_A_ROW},
-                                             {"warmup", required_argument, NULL, OPT_WARMUP},
-                                             {"no-check", no_argument, NULL, OPT_NO_CHECK},
-                                             {"pin", no_argument, NULL, OPT_PIN},
-                                             {"timeout", required_argument, NULL, OPT_TIMEOUT},
-                                             {"json", no_argument, NULL, OPT_JSON},
-                                             {"help", no_argument, NULL, OPT_HELP},
-                                             {"version", no_argument, NULL, OPT_VERSION},
-                                             {NULL, 0, NULL, 0}};
-
-static bool parse_sizes(arguments *a, tool_error *error) {
-  char *copy = strdup(optarg), *rest = copy, *word;
+static bool parse_sizes(void *opaque, const char *text, tool_error *error) {
+  arguments *a = opaque;
+  char *copy = strdup(text), *rest = copy, *word;
   bool ok = copy != NULL || tool_error_set(error, "out of memory");
   a->size_count = 0;
   while (ok && (word = strsep(&rest, ",")) != NULL) {
@@ -130,59 +47,63 @@ static bool parse_sizes(arguments *a, tool_error *error) {
   return ok;
 }
 
-static bool parse_combine_option(int code, arguments *a, tool_error *error) {
-  perf_case *perf = &a->perf;
-  a->combine_only = true;
-  switch (code) {
-  case OPT_BATCH: return tool_option_int("batch", optarg, 1, 1 << 20, &a->batch, error);
-  case OPT_HEADS: return tool_option_int("heads", optarg, 1, 1 << 20, &a->heads, error);
-  case OPT_HEAD_DIM: return tool_option_int("head-dim", optarg, 1, 1 << 14, &perf->head_dim, error);
-  case OPT_SCATTER: return tool_option_scatter(optarg, &perf->scatter, error);
-  case OPT_ORDER: return tool_option_order(optarg, &perf->order, error);
-  case OPT_ALGORITHM: perf->algorithm = optarg; return true;
-  case OPT_WIRE: return tool_option_dtype("wire", optarg, &perf->wire, error);
-  case OPT_BETWEEN: a->between = true; return true;
-  case OPT_DEVICE: a->device = optarg; return tool_option_device(optarg, &(int32_t){0}, error);
-  default:
-    a->protocol.against_mpi = true;
-    return strcmp(optarg, "mpi") == 0 || tool_error_set(error, "--against %.60s: not mpi", optarg);
-  }
-}
+static const bny_name rivals[] = {{"mpi", true}, {NULL, 0}};
 
-static bool parse_option(int code, arguments *a, tool_error *error) {
-  int32_t seconds = 0;
-  switch (code) {
-  case OPT_RANKS: return tool_option_int("ranks", optarg, 1, 4096, &a->world.ranks, error);
-  case OPT_SIZES: return parse_sizes(a, error);
-  case OPT_ITERATIONS: return tool_option_int("iterations", optarg, 1, 10000000, &a->protocol.iterations, error);
-  case OPT_WARMUP: return tool_option_int("warmup", optarg, 0, 1000000, &a->protocol.warmup, error);
-  case OPT_IN_A_ROW: a->protocol.in_a_row = true; return true;
-  case OPT_NO_CHECK: a->protocol.check = false; return true;
-  case OPT_PIN: a->world.pin = true; return true;
-  case OPT_TIMEOUT:
-    if (!tool_option_int("timeout", optarg, 1, 1000000, &seconds, error)) {
-      return false;
-    }
-    a->world.timeout_ns = (int64_t)seconds * 1000000000;
-    return true;
-  case OPT_JSON: a->json = true; return true;
-  default: return parse_combine_option(code, a, error);
-  }
-}
+#define COMBINE_ONLY TOOL_GROUP(combine_only)
 
-static bool parse_collective(int argc, char **argv, arguments *a, tool_error *error) {
-  if (optind != argc - 1) {
-    return tool_error_set(error, "name one collective: combine, allgather, shift, broadcast or barrier");
-  }
-  if (bny_collective_parse(argv[optind], &a->perf.collective)) {
-    return true;
-  }
-  return tool_error_set(error, "%.60s: not one of combine, allgather, shift, broadcast, barrier", argv[optind]);
-}
+static const tool_option options[] = {
+    {"ranks", "N", "Start N local processes. Under a launcher, the number of ranks that is expected.",
+     TOOL_INT_AT(world.ranks, 1, 4096)},
+    {"sizes", "LIST",
+     "Sizes in bytes, separated by commas, with K or M (1024 based). For combine a size is that of a "
+     "partial, rounded up to whole rows of (head_dim + 2) * 4 bytes; for the others it is that of each rank's message. "
+     "By "
+     "default 15 sizes, each twice the one before, from one row or 512 bytes.",
+     .kind = TOOL_CALL, .check = parse_sizes},
+    {"iterations", "N", "Timed iterations of each size. By default as many as move 64 MiB, from 20 to 1000.",
+     TOOL_INT_AT(protocol.iterations, 1, 10000000)},
+    {"warmup", "N", "Iterations before them that are not timed; default 20.", TOOL_INT_AT(protocol.warmup, 0, 1000000)},
+    {"in-a-row", NULL,
+     "No barrier before each call, and half of the time of two calls in a row: see MEASUREMENT in the "
+     "man page.",
+     TOOL_FLAG_AT(protocol.in_a_row)},
+    {"no-check", NULL, "Do not check results.", TOOL_FLAG_AT(unchecked)},
+    {"pin", NULL, "Each rank runs on one CPU: the first on the first of those allowed, and so on.",
+     TOOL_FLAG_AT(world.pin)},
+    {"timeout", "SECONDS", "The deadline of each call that waits for other ranks; default 30.",
+     TOOL_SECONDS_AT(world.timeout_ns)},
+    {"json", NULL, "Print one JSON object on standard output and nothing else.", TOOL_FLAG_AT(json)},
+    {.help = "For combine alone"},
+    {"batch", "B", "One size instead of many: B tokens, 1 if only --heads is given.", TOOL_INT_AT(batch, 1, 1 << 20),
+     COMBINE_ONLY},
+    {"heads", "H", "The heads of a token; default 32. With --sizes, the heads of those sizes that H divides.",
+     TOOL_INT_AT(heads, 1, 1 << 20), COMBINE_ONLY},
+    {"head-dim", "D", "Values of a row; default 128.", TOOL_INT_AT(perf.head_dim, 1, 1 << 14), COMBINE_ONLY},
+    {"scatter", NULL, "Which rank receives which rows, as in banyan-decode; default none.",
+     TOOL_NAME_AT(perf.scatter, bny_scatter_names), COMBINE_ONLY},
+    {"order", NULL, "The order in which partials are merged; default plan.", TOOL_NAME_AT(perf.order, bny_order_names),
+     COMBINE_ONLY},
+    {"algorithm", "NAME", "The algorithm; by default the one of the least predicted cost.",
+     TOOL_TEXT_AT(perf.algorithm), COMBINE_ONLY},
+    {"wire", NULL, "The format of values on their way between ranks; default f32.",
+     TOOL_NAME_AT(perf.wire, tool_dtypes), COMBINE_ONLY},
+    {"against", NULL, "Under mpirun: also measure three forms of the same merge with MPI.",
+     TOOL_NAME_AT(protocol.against_mpi, rivals), COMBINE_ONLY},
+    {"device", "cuda[:N]",
+     "On a GPU, in graphs. Ranks are threads, 8 unless --ranks says otherwise, all on that device. "
+     "Beside the combine, a copy of the partial is measured, and three reductions in its place.",
+     TOOL_TEXT_AT(device), COMBINE_ONLY, .check = tool_check_device},
+    {"between", NULL,
+     "With --device: between runs a kernel evicts caches of instructions and data, as a model's kernels do. "
+     "Its own time is taken off.",
+     TOOL_FLAG_AT(between), COMBINE_ONLY},
+    {NULL}};
 
 static bool complete_for_device(const arguments *a, tool_error *error) {
-  if (a->protocol.against_mpi || a->protocol.in_a_row || a->world.pin || bny_launch_under_mpi() || bny_launch_env_present()) {
-    return tool_error_set(error, "--device: ranks are threads of this program; no launcher, --against, --in-a-row or --pin");
+  if (a->protocol.against_mpi || a->protocol.in_a_row || a->world.pin || bny_launch_under_mpi() ||
+      bny_launch_env_present()) {
+    return tool_error_set(error,
+                          "--device: ranks are threads of this program; no launcher, --against, --in-a-row or --pin");
   }
   if (!perf_device_built()) {
     return tool_error_set(error, "--device: this program was built without CUDA");
@@ -190,15 +111,13 @@ static bool complete_for_device(const arguments *a, tool_error *error) {
   return a->world.ranks <= DEVICE_RANKS_MAX || tool_error_set(error, "--device: %d ranks at most", DEVICE_RANKS_MAX);
 }
 
-/* The sizes of all rows; of combine rounded up to whole rows. */
-static bool complete_arguments(arguments *a, tool_error *error) {
+/* Checks options against each other, and makes the sizes of all rows; of combine rounded up to whole rows. */
+static bool complete_sizes(arguments *a, tool_error *error) {
   bool combine = a->perf.collective == BNY_COMBINE;
   size_t row_bytes = (size_t)(a->perf.head_dim + 2) * sizeof(float);
-  if (!combine && a->combine_only) {
-    return tool_error_set(error,
-                          "%s has no such option: --batch, --heads, --head-dim, --scatter, --order, --algorithm, "
-                          "--wire, --against, --device and --between belong to combine",
-                          bny_collective_name(a->perf.collective));
+  if (!combine && a->combine_only != NULL) {
+    return tool_error_set(error, "%s has no --%s, which belongs to combine", bny_collective_name(a->perf.collective),
+                          a->combine_only);
   }
   if (a->protocol.against_mpi && a->perf.scatter != BANYAN_SCATTER_NONE) {
     return tool_error_set(error, "--against mpi compares results that every rank has: --scatter none");
@@ -241,34 +160,29 @@ static bool complete_arguments(arguments *a, tool_error *error) {
   return true;
 }
 
-/* Returns true to go on, or false with *exit_status set. One of the ranks talks. */
-static bool parse_arguments(int argc, char **argv, arguments *a, int *exit_status) {
-  bool speaks = tool_world_speaks(), ok = true;
-  tool_error error = {.text = ""};
-  opterr = speaks;
-  int code;
-  while (ok && (code = getopt_long(argc, argv, "h", option_table, NULL)) != -1) {
-    if (code == OPT_HELP || code == 'h' || code == OPT_VERSION) {
-      if (speaks && code == OPT_VERSION) {
-        printf(PROGRAM " %s\n", banyan_version());
-      } else if (speaks) {
-        printf("%s%s", usage, help);
-      }
-      *exit_status = fflush(stdout) == 0 ? EXIT_SUCCESS : EXIT_FAILURE;
-      return false;
-    }
-    ok = code != '?' && parse_option(code, a, &error);
+/* Names the collective, and makes the sizes of all rows. */
+static bool complete_arguments(void *opaque, int argc, char **argv, tool_error *error) {
+  arguments *a = opaque;
+  if (optind != argc - 1) {
+    return tool_error_set(error, "name one collective: combine, allgather, shift, broadcast or barrier");
   }
-  ok = ok && parse_collective(argc, argv, a, &error) && complete_arguments(a, &error);
-  if (!ok && speaks) {
-    if (error.text[0] != '\0') {
-      fprintf(stderr, PROGRAM ": %s\n", error.text);
-    }
-    fputs(usage, stderr);
+  if (!bny_collective_parse(argv[optind], &a->perf.collective)) {
+    return tool_error_set(error, "%.60s: not one of combine, allgather, shift, broadcast, barrier", argv[optind]);
   }
-  *exit_status = EXIT_USAGE;
-  return ok;
+  a->protocol.check = !a->unchecked;
+  return complete_sizes(a, error);
 }
+
+static const tool_program program = {
+    .name = PROGRAM,
+    .title = "latency of the collectives of banyan by size",
+    .usage = "combine|allgather|shift|broadcast|barrier [OPTION]...",
+    .about = "Measures a collective by size, as a persistent operation: new data in every iteration, the slowest rank "
+             "counts, results are checked.\n\n" TOOL_WORLD_ABOUT,
+    .failed = "results were wrong, or the work failed",
+    .ranks = true,
+    .options = options,
+    .complete = complete_arguments};
 
 /* Tokens and heads of a partial of this many rows. */
 static void shape_rows(const arguments *a, perf_case *perf) {
@@ -308,7 +222,7 @@ static bool work(const arguments *a, const tool_world *world, bool *correct, too
   } else if (world->rank == 0) {
     written = perf_report_json(&perf, rows, a->size_count, &a->protocol, stdout);
   }
-  return written || tool_error_set(error, "cannot write to standard output");
+  return written || tool_error_stdout(error);
 }
 
 static int work_on_device(const arguments *a) {
@@ -325,18 +239,16 @@ static int work_on_device(const arguments *a) {
     shape_rows(a, &cases[i]);
   }
   if (!perf_device_work(&settings, cases, a->size_count, &a->protocol, a->json, &correct, &error)) {
-    fprintf(stderr, PROGRAM ": %s\n", error.text);
-    return EXIT_FAILURE;
+    return tool_options_fail(&program, &error);
   }
-  return correct ? EXIT_SUCCESS : EXIT_FAILURE;
+  return correct ? TOOL_EXIT_OK : TOOL_EXIT_FAILED;
 }
 
 int main(int argc, char **argv) {
-  arguments a = {.world = {.program = PROGRAM},
-                 .perf = {.head_dim = 128, .wire = BANYAN_F32},
-                 .protocol = {.warmup = 20, .check = true}};
+  arguments a = {
+      .world = {.program = PROGRAM}, .perf = {.head_dim = 128, .wire = BANYAN_F32}, .protocol = {.warmup = 20}};
   int exit_status;
-  if (!parse_arguments(argc, argv, &a, &exit_status)) {
+  if (!tool_options_parse(&program, argc, argv, &a, &exit_status)) {
     return exit_status;
   }
   if (a.device != NULL) {
@@ -352,6 +264,6 @@ int main(int argc, char **argv) {
   if (!ok) {
     tool_world_complain(&world, &error);
   }
-  tool_world_leave(&world, !ok && !error.everywhere);
-  return ok && correct ? EXIT_SUCCESS : EXIT_FAILURE;
+  tool_world_leave(&world, ok || error.everywhere ? TOOL_EXIT_OK : error.status);
+  return !ok ? (int)error.status : correct ? TOOL_EXIT_OK : TOOL_EXIT_FAILED;
 }

@@ -8,7 +8,6 @@
 
 #include "tools/perf/measure.h"
 
-
 /* Collective: where each rank runs. Only rank 0 prints, to stream, if it is not NULL. */
 bool perf_report_header(const perf_case *perf, const perf_protocol *protocol, FILE *stream, tool_error *error);
 

@@ -14,7 +14,7 @@ banyan_plan_SOURCES = \
   %D%/prove.c \
   %D%/view.h
 banyan_plan_CFLAGS = $(AM_CFLAGS) $(JANSSON_CFLAGS)
-banyan_plan_LDADD = libbanyan_methods.la libbanyan_launch.la libbanyan_topo.la libbanyan_prove.la libbanyan_core.la $(JANSSON_LIBS)
+banyan_plan_LDADD = libbanyan_methods.la libbanyan_options.la libbanyan_topo.la libbanyan_prove.la libbanyan_core.la $(JANSSON_LIBS)
 
 # The facts of plans, from a topology.
 noinst_LTLIBRARIES += libbanyan_planning.la
@@ -31,3 +31,8 @@ libbanyan_methods_la_SOURCES = \
   %D%/methods_text.c
 libbanyan_methods_la_CFLAGS = $(AM_CFLAGS) $(JANSSON_CFLAGS)
 libbanyan_methods_la_LIBADD = libbanyan_planning.la $(JANSSON_LIBS)
+
+%D%/banyan-plan.1: %D%/banyan-plan.1.in banyan-plan$(EXEEXT)
+	$(man_page)
+CLEANFILES += %D%/banyan-plan.1
+EXTRA_DIST += %D%/banyan-plan.1.in

@@ -1,192 +1,95 @@
 /* SPDX-License-Identifier: Apache-2.0
  * banyan-plan: what would be done on a machine or cluster, without being there: steps, proof, cost and comparison. */
-#include <getopt.h>
 #include <jansson.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/ioctl.h>
 #include <unistd.h>
 
+#include "tools/common/options.h"
 #include "tools/plan/view.h"
 
 #define PROGRAM "banyan-plan"
 
-enum { EXIT_USAGE = 2, DEFAULT_HEADS = 32, DEFAULT_BYTES = 65536 };
+enum { DEFAULT_HEADS = 32, DEFAULT_BYTES = 65536 };
 
-typedef bool view_function(const plan_view *view, tool_error *error);
+typedef enum action { ACTION_NONE, ACTION_COST, ACTION_COMPARE, ACTION_PRINT, ACTION_PROVE } action;
 
 typedef struct arguments {
-  view_function *action; /* NULL: none was given */
+  action action;
   const char *from;
   const char *sizes; /* of --levels */
   int32_t ranks;     /* 0: not given */
   int32_t tokens, heads;
-  size_t bytes; /* 0: not given */
-  bool combine_only, keys_given;
+  size_t bytes;                          /* 0: not given */
+  const char *combine_only, *keys_given; /* the first option of these groups that is given; NULL: none */
   plan_shape shape;
   plan_keys keys;
   plan_view view;
 } arguments;
 
-static const char usage[] =
-    "usage: " PROGRAM " [--cost|--compare|--print|--prove] [--from FILE|DESCRIPTION | --ranks N [--levels LIST]]\n"
-    "                   [--collective NAME] [--tokens T --heads H | --bytes BYTES] [--head-dim D]\n"
-    "                   [--wire f32|bf16|f16] [--scatter none|root|heads|tokens] [--order plan|canonical]\n"
-    "                   [--algorithm NAME] [--rank R] [--root R] [--distance N] [--keys N] [--kv-heads H]\n"
-    "                   [--outbox BYTES] [--memory BYTES] [--json]\n";
-
-static const char help[] =
-    "\n"
-    "Plans a collective for a machine or cluster of up to 16,384 ranks without running it.\n"
-    "\n"
-    "  --cost              the plan by level of links, and the choice for 1 KiB to 64 MiB; the default\n"
-    "  --compare           all algorithms, Ring Attention and three allreduces, fastest first, and why they lose\n"
-    "  --print             the steps of each rank; beyond 16 ranks of rank 0, or of --rank\n"
-    "  --prove             make the plans of all ranks and prove them\n"
-    "\n"
-    "  --from WHAT         a file or description as for banyan-topo; default: this machine\n"
-    "  --ranks N           N alike ranks of one host instead\n"
-    "  --levels LIST       with --ranks: groups of so many ranks, then so many of those, such as 4,8\n"
-    "\n"
-    "  --collective NAME   combine, allgather, shift, broadcast or barrier; default combine\n"
-    "  --tokens T, --heads H  combine: rows of a partial; default 1 and 32\n"
-    "  --bytes BYTES       what each rank gives, with K, M or G (1024 based). combine: whole rows of --heads heads\n"
-    "  --head-dim D        combine: values of a row; default 128\n"
-    "  --wire TYPE         combine: f32, bf16 or f16; default f32\n"
-    "  --scatter WHERE     combine: none, root, heads or tokens; default none\n"
-    "  --order ORDER       combine: plan or canonical; default plan\n"
-    "  --algorithm NAME    default: by predicted cost\n"
-    "  --root R            of --scatter root and broadcast; default 0\n"
-    "  --distance N        of shift; default 1\n"
-    "  --rank R            --print: of this rank alone\n"
-    "  --keys N            --compare: keys that each rank holds; default 4096\n"
-    "  --kv-heads H        --compare: heads of keys; default 8, or --heads if that is less\n"
-    "  --outbox BYTES      what a plan may take of a rank's outbox; default: no limit\n"
-    "  --memory BYTES      --prove: refuse what would take more; default 8G\n"
-    "  --json              one object on stdout and nothing else\n"
-    "  --help, --version\n"
-    "\n"
-    "Exit status: 0 success, 1 not proved, or no plan for this, 2 wrong usage or a topology that cannot be read.\n";
-
-enum option_code {
-  OPT_COST = 256,
-  OPT_COMPARE,
-  OPT_PRINT,
-  OPT_PROVE,
-  OPT_FROM,
-  OPT_RANKS,
-  OPT_LEVELS,
-  OPT_COLLECTIVE,
-  OPT_TOKENS,
-  OPT_HEADS,
-  OPT_BYTES,
-  OPT_HEAD_DIM,
-  OPT_WIRE,
-  OPT_SCATTER,
-  OPT_ORDER,
-  OPT_ALGORITHM,
-  OPT_ROOT,
-  OPT_DISTANCE,
-  OPT_RANK,
-  OPT_KEYS,
-  OPT_KV_HEADS,
-  OPT_OUTBOX,
-  OPT_MEMORY,
-  OPT_JSON,
-  OPT_HELP,
-  OPT_VERSION
-};
-
-static const struct option option_table[] = {{"cost", no_argument, NULL, OPT_COST},
-                                             {"compare", no_argument, NULL, OPT_COMPARE},
-                                             {"print", no_argument, NULL, OPT_PRINT},
-                                             {"prove", no_argument, NULL, OPT_PROVE},
-                                             {"from", required_argument, NULL, OPT_FROM},
-                                             {"ranks", required_argument, NULL, OPT_RANKS},
-                                             {"levels", required_argument, NULL, OPT_LEVELS},
-                                             {"collective", required_argument, NULL, OPT_COLLECTIVE},
-                                             {"tokens", required_argument, NULL, OPT_TOKENS},
-                                             {"heads", required_argument, NULL, OPT_HEADS},
-                                             {"bytes", required_argument, NULL, OPT_BYTES},
-                                             {"head-dim", required_argument, NULL, OPT_HEAD_DIM},
-                                             {"wire", required_argument, NULL, OPT_WIRE},
-                                             {"scatter", required_argument, NULL, OPT_SCATTER},
-                                             {"order", required_argument, NULL, OPT_ORDER},
-                                             {"algorithm", required_argument, NULL, OPT_ALGORITHM},
-                                             {"root", required_argument, NULL, OPT_ROOT},
-                                             {"distance", required_argument, NULL, OPT_DISTANCE},
-                                             {"rank", required_argument, NULL, OPT_RANK},
-                                             {"keys", required_argument, NULL, OPT_KEYS},
-                                             {"kv-heads", required_argument, NULL, OPT_KV_HEADS},
-                                             {"outbox", required_argument, NULL, OPT_OUTBOX},
-                                             {"memory", required_argument, NULL, OPT_MEMORY},
-                                             {"json", no_argument, NULL, OPT_JSON},
-                                             {"help", no_argument, NULL, OPT_HELP},
-                                             {"version", no_argument, NULL, OPT_VERSION},
-                                             {NULL, 0, NULL, 0}};
+static const tool_option options[] = {
+    {.help = "What is shown"},
+    {"cost", NULL,
+     "The default. The levels of links and what they cost; all algorithms, with the one that is chosen and why "
+     "the others are not; rounds, messages, bytes and time by level, as counted in the plans of up to 64 ranks; and "
+     "the "
+     "choice for payloads of 1 KiB to 64 MiB.",
+     TOOL_VALUE_AT(action, ACTION_COST)},
+    {"compare", NULL,
+     "All algorithms, fastest first. For a combine also Ring Attention, where keys and values travel past "
+     "every rank, and three allreduces, each by the algorithm without levels that is fastest for it.",
+     TOOL_VALUE_AT(action, ACTION_COMPARE)},
+    {"print", NULL, "The steps of each rank's plan; of more than 16 ranks those of rank 0, or of --rank.",
+     TOOL_VALUE_AT(action, ACTION_PRINT)},
+    {"prove", NULL, "Make the plans of all ranks and prove them together: see PROOFS in the man page.",
+     TOOL_VALUE_AT(action, ACTION_PROVE)},
+    {.help = "Where"},
+    {"from", "FILE|DESCRIPTION", "A topology as banyan-topo takes it. The default is this machine.",
+     TOOL_TEXT_AT(from)},
+    {"ranks", "N", "N CPU ranks of one node instead, each on a core of its own.",
+     TOOL_INT_AT(ranks, 1, PLAN_RANKS_MAX)},
+    {"levels", "LIST",
+     "With --ranks: groups of so many ranks, in groups of so many of these, such as 4,8. Each further "
+     "level takes 8 times the latency and 4 times the time of a byte.",
+     TOOL_TEXT_AT(sizes)},
+    {.help = "What is planned"},
+    {"collective", NULL, "Default combine.", TOOL_NAME_AT(shape.collective, bny_collective_names)},
+    {"bytes", "BYTES",
+     "What each rank gives, with K, M or G (1024 based). For combine it is rounded up to whole tokens of "
+     "--heads heads.",
+     TOOL_BYTES_AT(bytes, 1 << 30)},
+    {"algorithm", "NAME", "The algorithm; by default the one of the least predicted cost.",
+     TOOL_TEXT_AT(shape.algorithm)},
+    {"root", "R", "For --scatter root and broadcast; default 0.", TOOL_INT_AT(shape.root, 0, PLAN_RANKS_MAX - 1)},
+    {"distance", "N", "For shift; default 1.", TOOL_INT_AT(shape.distance, -PLAN_RANKS_MAX, PLAN_RANKS_MAX)},
+    {"outbox", "BYTES",
+     "What a plan may take of a rank's outbox. The default is no limit; the library takes half of "
+     "BANYAN_ARENA_KIB and splits larger calls.",
+     TOOL_BYTES_AT(shape.outbox_bytes, (int64_t)1 << 40)},
+    {.help = "For combine alone"},
+    {"tokens", "T", "Tokens of a partial; default 1.", TOOL_INT_AT(tokens, 1, 1 << 20), TOOL_GROUP(combine_only)},
+    {"heads", "H", "Heads of a token; default 32.", TOOL_INT_AT(heads, 1, 1 << 20), TOOL_GROUP(combine_only)},
+    {"head-dim", "D", "Values of a row; default 128.", TOOL_INT_AT(shape.value_dim, 1, 1 << 14),
+     TOOL_GROUP(combine_only)},
+    {"wire", NULL, "The format of values on their way between ranks; default f32.",
+     TOOL_NAME_AT(shape.wire, tool_dtypes), TOOL_GROUP(combine_only)},
+    {"scatter", NULL, "Which rank receives which rows, as in banyan-decode; default none.",
+     TOOL_NAME_AT(shape.scatter, bny_scatter_names), TOOL_GROUP(combine_only)},
+    {"order", NULL, "The order in which partials are merged; default plan.", TOOL_NAME_AT(shape.order, bny_order_names),
+     TOOL_GROUP(combine_only)},
+    {.help = "For one view, and for all"},
+    {"rank", "R", "With --print: of this rank alone.", TOOL_INT_AT(view.rank, 0, PLAN_RANKS_MAX - 1)},
+    {"keys", "N", "With --compare: keys that each rank holds; default 4096.",
+     TOOL_INT_AT(keys.per_rank, 1, (int64_t)1 << 40), TOOL_GROUP(keys_given)},
+    {"kv-heads", "H", "With --compare: heads of keys; default 8, or --heads if that is less.",
+     TOOL_INT_AT(keys.kv_heads, 1, 1 << 20), TOOL_GROUP(keys_given)},
+    {"memory", "BYTES", "With --prove: refuse plans that would take more; default 8G.",
+     TOOL_BYTES_AT(view.memory_most, (int64_t)1 << 44)},
+    {"json", NULL, "Print one JSON object on standard output and nothing else.", TOOL_FLAG_AT(view.json)},
+    {NULL}};
 
 /* ---- the command line -------------------------------------------------------------------------------------------- */
-
-static bool parse_bytes(const char *name, size_t most, size_t *bytes, tool_error *error) {
-  if (!tool_parse_bytes(optarg, bytes) || *bytes < 1 || *bytes > most) {
-    return tool_error_set(error, "--%s %.60s: not a size from 1 to %zuM", name, optarg, most >> 20);
-  }
-  return true;
-}
-
-static bool parse_action(view_function *action, arguments *a, tool_error *error) {
-  if (a->action != NULL && a->action != action) {
-    return tool_error_set(error, "one of --cost, --compare, --print and --prove at a time");
-  }
-  a->action = action;
-  return true;
-}
-
-static bool parse_shape_option(int code, arguments *a, tool_error *error) {
-  plan_shape *shape = &a->shape;
-  switch (code) {
-  case OPT_COLLECTIVE: return tool_option_collective(optarg, &shape->collective, error);
-  case OPT_BYTES: return parse_bytes("bytes", (size_t)1 << 30, &a->bytes, error);
-  case OPT_ALGORITHM: shape->algorithm = optarg; return true;
-  case OPT_ROOT: return tool_option_int("root", optarg, 0, PLAN_RANKS_MAX - 1, &shape->root, error);
-  case OPT_DISTANCE:
-    return tool_option_int("distance", optarg, -PLAN_RANKS_MAX, PLAN_RANKS_MAX, &shape->distance, error);
-  case OPT_OUTBOX: return parse_bytes("outbox", (size_t)1 << 40, &shape->outbox_bytes, error);
-  default: break;
-  }
-  a->combine_only = true;
-  switch (code) {
-  case OPT_TOKENS: return tool_option_int("tokens", optarg, 1, 1 << 20, &a->tokens, error);
-  case OPT_HEADS: return tool_option_int("heads", optarg, 1, 1 << 20, &a->heads, error);
-  case OPT_HEAD_DIM: return tool_option_int("head-dim", optarg, 1, 1 << 14, &shape->value_dim, error);
-  case OPT_WIRE: return tool_option_dtype("wire", optarg, &shape->wire, error);
-  case OPT_SCATTER: return tool_option_scatter(optarg, &shape->scatter, error);
-  default: return tool_option_order(optarg, &shape->order, error);
-  }
-}
-
-static bool parse_option(int code, arguments *a, tool_error *error) {
-  switch (code) {
-  case OPT_COST: return parse_action(plan_view_cost, a, error);
-  case OPT_COMPARE: return parse_action(plan_view_compare, a, error);
-  case OPT_PRINT: return parse_action(plan_view_print, a, error);
-  case OPT_PROVE: return parse_action(plan_view_prove, a, error);
-  case OPT_FROM: a->from = optarg; return true;
-  case OPT_RANKS: return tool_option_int("ranks", optarg, 1, PLAN_RANKS_MAX, &a->ranks, error);
-  case OPT_LEVELS: a->sizes = optarg; return true;
-  case OPT_RANK: return tool_option_int("rank", optarg, 0, PLAN_RANKS_MAX - 1, &a->view.rank, error);
-  case OPT_KEYS:
-    a->keys_given = true;
-    return tool_parse_int(optarg, 1, (int64_t)1 << 40, &a->keys.per_rank) ||
-           tool_error_set(error, "--keys %.60s: not a number of tokens", optarg);
-  case OPT_KV_HEADS:
-    a->keys_given = true;
-    return tool_option_int("kv-heads", optarg, 1, 1 << 20, &a->keys.kv_heads, error);
-  case OPT_MEMORY: return parse_bytes("memory", (size_t)1 << 44, &a->view.memory_most, error);
-  case OPT_JSON: a->view.json = true; return true;
-  default: return parse_shape_option(code, a, error);
-  }
-}
 
 static bool check_options(const arguments *a, tool_error *error) {
   bool combine = a->shape.collective == BNY_COMBINE;
@@ -196,19 +99,17 @@ static bool check_options(const arguments *a, tool_error *error) {
   if (a->sizes != NULL && a->ranks == 0) {
     return tool_error_set(error, "--levels goes with --ranks");
   }
-  if (!combine && a->combine_only) {
-    return tool_error_set(error,
-                          "%s has no such option: --tokens, --heads, --head-dim, --wire, --scatter and --order belong "
-                          "to combine",
-                          bny_collective_name(a->shape.collective));
+  if (!combine && a->combine_only != NULL) {
+    return tool_error_set(error, "%s has no --%s, which belongs to combine", bny_collective_name(a->shape.collective),
+                          a->combine_only);
   }
   if (a->bytes > 0 && (a->tokens > 0 || a->shape.collective == BNY_BARRIER)) {
     return tool_error_set(error, combine ? "--bytes and --tokens both say the size" : "a barrier has no --bytes");
   }
-  if (a->keys_given && a->action != plan_view_compare) {
-    return tool_error_set(error, "--keys and --kv-heads belong to --compare");
+  if (a->keys_given != NULL && a->action != ACTION_COMPARE) {
+    return tool_error_set(error, "--%s belongs to --compare", a->keys_given);
   }
-  if (a->view.rank >= 0 && a->action != plan_view_print) {
+  if (a->view.rank >= 0 && a->action != ACTION_PRINT) {
     return tool_error_set(error, "--rank belongs to --print");
   }
   return true;
@@ -242,36 +143,26 @@ static bool check_ranks(const arguments *a, const plan_ranks *ranks, tool_error 
   return true;
 }
 
-/* Returns true to go on, or false with *exit_status set. */
-static bool parse_arguments(int argc, char **argv, arguments *a, int *exit_status) {
-  tool_error error = {.text = ""};
-  bool ok = true;
-  int code;
-  while (ok && (code = getopt_long(argc, argv, "h", option_table, NULL)) != -1) {
-    if (code == OPT_HELP || code == 'h' || code == OPT_VERSION) {
-      if (code == OPT_VERSION) {
-        printf(PROGRAM " %s\n", banyan_version());
-      } else {
-        printf("%s%s", usage, help);
-      }
-      *exit_status = fflush(stdout) == 0 ? EXIT_SUCCESS : EXIT_FAILURE;
-      return false;
-    }
-    ok = code != '?' && parse_option(code, a, &error);
+static bool complete_arguments(void *opaque, int argc, char **argv, tool_error *error) {
+  if (optind < argc) {
+    return tool_error_set(error, "%.60s: no argument is expected here; a topology is named by --from", argv[optind]);
   }
-  if (ok && optind < argc) {
-    ok = tool_error_set(&error, "%.60s: what is this? A topology is named by --from", argv[optind]);
-  }
-  ok = ok && check_options(a, &error) && complete_shape(a, &error);
-  if (!ok) {
-    if (error.text[0] != '\0') {
-      fprintf(stderr, PROGRAM ": %s\n", error.text);
-    }
-    fputs(usage, stderr);
-  }
-  *exit_status = EXIT_USAGE;
-  return ok;
+  return check_options(opaque, error) && complete_shape(opaque, error);
 }
+
+static const tool_program program = {
+    .name = PROGRAM,
+    .title = "plans, proofs and costs of collectives on any machine or cluster, without being there",
+    .usage = "[--cost|--compare|--print|--prove] [--from FILE|DESCRIPTION] [OPTION]...\n"
+             "[--cost|--compare|--print|--prove] --ranks N [--levels LIST] [OPTION]...",
+    .about =
+        "Makes the plans that banyan would make on up to 16,384 ranks, and runs none of them. Ranks are the GPUs of "
+        "the "
+        "topology, or its NUMA nodes if it has none. What links between them cost is taken from the topology if it "
+        "says so, otherwise from a table of defaults, and each figure says which.",
+    .failed = "a plan is not proved, or there is none for what was asked",
+    .options = options,
+    .complete = complete_arguments};
 
 /* ---- the work ---------------------------------------------------------------------------------------------------- */
 
@@ -279,7 +170,7 @@ bool plan_view_json(const plan_view *view, json_t *object, tool_error *error) {
   bool ok = object != NULL && json_dumpf(object, view->stream, JSON_INDENT(2) | JSON_REAL_PRECISION(10)) == 0 &&
             fputc('\n', view->stream) != EOF && fflush(view->stream) == 0;
   json_decref(object);
-  return ok || tool_error_set(error, "cannot write to standard output");
+  return ok || tool_error_stdout(error);
 }
 
 static bool load(const arguments *a, plan_ranks *ranks, tool_error *error) {
@@ -294,37 +185,36 @@ static int32_t terminal_columns(void) {
   return isatty(STDOUT_FILENO) && ioctl(STDOUT_FILENO, TIOCGWINSZ, &size) == 0 ? size.ws_col : 0;
 }
 
-static int run(arguments *a) {
-  plan_ranks ranks = {.nranks = 0};
-  tool_error error = {.text = ""};
-  int exit_status = EXIT_SUCCESS;
-  if (!load(a, &ranks, &error) || !check_ranks(a, &ranks, &error)) {
-    exit_status = EXIT_USAGE;
-  } else {
-    a->view.ranks = &ranks;
-    a->view.shape = &a->shape;
-    a->view.keys = &a->keys;
-    a->view.stream = stdout;
-    a->view.columns = terminal_columns();
-    view_function *action = a->action != NULL ? a->action : plan_view_cost;
-    if (!action(&a->view, &error) || fflush(stdout) != 0) {
-      exit_status = EXIT_FAILURE;
-    }
+static bool run(arguments *a, plan_ranks *ranks, tool_error *error) {
+  if (!tool_error_usage(error, load(a, ranks, error) && check_ranks(a, ranks, error))) {
+    return false;
   }
-  if (exit_status != EXIT_SUCCESS) {
-    fprintf(stderr, PROGRAM ": %s\n", error.text[0] != '\0' ? error.text : "cannot write to standard output");
+  a->view.ranks = ranks;
+  a->view.shape = &a->shape;
+  a->view.keys = &a->keys;
+  a->view.stream = stdout;
+  a->view.columns = terminal_columns();
+  bool ok = false;
+  switch (a->action) {
+  case ACTION_COMPARE: ok = plan_view_compare(&a->view, error); break;
+  case ACTION_PRINT: ok = plan_view_print(&a->view, error); break;
+  case ACTION_PROVE: ok = plan_view_prove(&a->view, error); break;
+  default: ok = plan_view_cost(&a->view, error); break;
   }
-  plan_ranks_release(&ranks);
-  return exit_status;
+  return fflush(stdout) == 0 ? ok : tool_error_stdout(error);
 }
 
 int main(int argc, char **argv) {
   arguments a = {.shape = {.value_dim = 128, .wire = BANYAN_F32, .distance = 1},
                  .keys = {.per_rank = 4096},
                  .view = {.rank = -1, .memory_most = (size_t)8 << 30}};
+  plan_ranks ranks = {.nranks = 0};
+  tool_error error = {.text = ""};
   int exit_status;
-  if (!parse_arguments(argc, argv, &a, &exit_status)) {
+  if (!tool_options_parse(&program, argc, argv, &a, &exit_status)) {
     return exit_status;
   }
-  return run(&a);
+  exit_status = run(&a, &ranks, &error) ? TOOL_EXIT_OK : tool_options_fail(&program, &error);
+  plan_ranks_release(&ranks);
+  return exit_status;
 }

@@ -5,9 +5,6 @@
 
 #include "tools/topo/view.h"
 
-/* Exit statuses. As in most programs, 2 means trouble. */
-enum { TOPO_EXIT_GOOD = 0, TOPO_EXIT_DIFFERS = 1, TOPO_EXIT_WARNINGS = 1, TOPO_EXIT_TROUBLE = 2, TOPO_EXIT_FAULTS = 3 };
-
 /* Returns lines of "SEVERITY: TEXT", or an empty text. JSON is {"status", "source", "hosts", "gpus", "nics",
  * "findings", "probes"} with status "good", "warning" or "fault". *status receives the exit status. The caller frees
  * it; NULL and *error. */

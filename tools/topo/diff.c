@@ -464,7 +464,7 @@ char *topo_diff(const topo_view *first, const topo_view *second, bool json, int 
   if (good && c.count == 0 && c.out != NULL) {
     fputs("no differences\n", c.out);
   }
-  *status = c.count == 0 ? TOPO_EXIT_GOOD : TOPO_EXIT_DIFFERS;
+  *status = c.count == 0 ? TOOL_EXIT_OK : TOOL_EXIT_FAILED;
   for (int side = 0; side < 2; side++) {
     topo_fold_free(&c.folds[side]);
     free(c.scope[side]);

@@ -23,7 +23,7 @@ banyan_topo_SOURCES = \
   %D%/view.h \
   %D%/measure/json.c
 banyan_topo_CFLAGS = $(AM_CFLAGS) $(JANSSON_CFLAGS)
-banyan_topo_LDADD = libbanyan_picture.la libbanyan_methods.la libbanyan_launch.la libbanyan_topo.la libbanyan_core.la $(JANSSON_LIBS)
+banyan_topo_LDADD = libbanyan_picture.la libbanyan_methods.la libbanyan_options.la libbanyan_topo.la libbanyan_core.la $(JANSSON_LIBS)
 
 # Pictures are a library of their own for their test.
 noinst_LTLIBRARIES += libbanyan_picture.la
@@ -52,3 +52,8 @@ libbanyan_launch_la_SOURCES += \
   %D%/measure/ranks.c %D%/measure/ranks.h \
   %D%/measure/text.c \
   %D%/measure/work.c
+
+%D%/banyan-topo.1: %D%/banyan-topo.1.in banyan-topo$(EXEEXT)
+	$(man_page)
+CLEANFILES += %D%/banyan-topo.1
+EXTRA_DIST += %D%/banyan-topo.1.in

@@ -1,7 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0
  * banyan-topo: shows the topology of this machine, or of one that a file or a line of text describes. */
 #include <errno.h>
-#include <getopt.h>
 #include <langinfo.h>
 #include <locale.h>
 #include <stdio.h>
@@ -11,14 +10,15 @@
 #include <sys/ioctl.h>
 #include <unistd.h>
 
+#include "tools/common/options.h"
 #include "tools/plan/levels.h"
-#include "topo/export/export.h"
-#include "topo/import/synthetic.h"
 #include "tools/topo/check.h"
 #include "tools/topo/explain.h"
 #include "tools/topo/measure/measure.h"
 #include "tools/topo/output.h"
 #include "tools/topo/view.h"
+#include "topo/export/export.h"
+#include "topo/import/synthetic.h"
 
 #define PROGRAM "banyan-topo"
 
@@ -41,114 +41,39 @@ typedef struct machine {
 
 typedef struct arguments {
   task task;
-  bool task_given;
   const char *from[2]; /* NULL: this machine; [1] is for --diff */
   const char *format;  /* NULL: by the suffix of output, otherwise text */
   const char *output;  /* NULL: standard output */
   colouring colour;
   bool all;
+  const char *measure_only; /* the first option given that goes with --measure; NULL: none */
   topo_measure_options measure;
   size_t explain_bytes;
 } arguments;
 
-static const char usage[] =
-    "usage: " PROGRAM " [--from FILE|DESCRIPTION] [--format FORMAT] [-o FILE] [--all] [--colour WHEN]\n"
-    "       " PROGRAM " --levels|--check [--from FILE|DESCRIPTION] [--json] [-o FILE]\n"
-    "       " PROGRAM " --diff FIRST SECOND [--json] [-o FILE]\n"
-    "       " PROGRAM " --measure [--ranks N] [--seconds S] [--json] [-o FILE]\n"
-    "       " PROGRAM " --explain BYTES [--from FILE|DESCRIPTION] [--json] [-o FILE]\n";
-
-static const char help[] =
-    "\n"
-    "Shows this machine: packages, NUMA nodes, GPUs, NICs, the links between them and how fast they are; the levels\n"
-    "that plans are made of; and what is wrong with it.\n"
-    "\n"
-    "  --from WHAT         another machine or cluster: a file (NCCL topology XML, hwloc XML, nvidia-smi -q -x,\n"
-    "                      nvidia-smi topo -m, ibnetdiscover, JSON of this program) or a description such as\n"
-    "                      \"leaf:2 host:8 nvswitch gpu:8@sm90 nic:8@400g\"\n"
-    "  --format FORMAT     " TOPO_FORMATS_HELP "\n"
-    "  -o, --output FILE   write there, the whole or nothing; the suffix tells the format\n"
-    "  --levels            the groups of ranks that are near to one another, as a table\n"
-    "  --check             findings alone, one a line; see below for the exit status\n"
-    "  --diff A B          what differs between two files or descriptions\n"
-    "  --measure           latency and bandwidth between the CPUs of this machine beside what plans expect;\n"
-    "                      which pairs are slow\n"
-    "  --explain BYTES     how partials of that size (with K, M or G) would be combined here, and why in that way\n"
-    "  --ranks N           --measure: between the first N of the CPUs allowed; default all\n"
-    "  --seconds S         --measure: about how long at most; default 10\n"
-    "  --json              the same as --format json\n"
-    "  --all               draw everything, also what looks alike\n"
-    "  --colour WHEN       auto, always or never; default auto: in a terminal, unless NO_COLOR is set\n"
-    "  --help, --version\n"
-    "\n"
-    "Exit status: 0 success, 2 trouble. --check: 1 warnings, 3 faults. --diff: 1 they differ.\n"
-    "--measure: 1 something is slow.\n";
-
-enum option_code {
-  OPT_FROM = 256,
-  OPT_FORMAT,
-  OPT_LEVELS,
-  OPT_CHECK,
-  OPT_DIFF,
-  OPT_MEASURE,
-  OPT_EXPLAIN,
-  OPT_RANKS,
-  OPT_SECONDS,
-  OPT_JSON,
-  OPT_ALL,
-  OPT_COLOUR,
-  OPT_HELP,
-  OPT_VERSION
-};
-
-static const struct option option_table[] = {{"from", required_argument, NULL, OPT_FROM},
-                                             {"format", required_argument, NULL, OPT_FORMAT},
-                                             {"output", required_argument, NULL, 'o'},
-                                             {"levels", no_argument, NULL, OPT_LEVELS},
-                                             {"check", no_argument, NULL, OPT_CHECK},
-                                             {"diff", no_argument, NULL, OPT_DIFF},
-                                             {"measure", no_argument, NULL, OPT_MEASURE},
-                                             {"explain", required_argument, NULL, OPT_EXPLAIN},
-                                             {"ranks", required_argument, NULL, OPT_RANKS},
-                                             {"seconds", required_argument, NULL, OPT_SECONDS},
-                                             {"json", no_argument, NULL, OPT_JSON},
-                                             {"all", no_argument, NULL, OPT_ALL},
-                                             {"colour", required_argument, NULL, OPT_COLOUR},
-                                             {"color", required_argument, NULL, OPT_COLOUR},
-                                             {"help", no_argument, NULL, OPT_HELP},
-                                             {"version", no_argument, NULL, OPT_VERSION},
-                                             {NULL, 0, NULL, 0}};
-
 /* ---- arguments --------------------------------------------------------------------------------------------------- */
 
-static bool set_task(arguments *a, task task, tool_error *error) {
-  if (a->task_given && a->task != task) {
-    return tool_error_set(error, "--levels, --check, --diff, --measure and --explain: one at a time");
+static bool parse_seconds(void *opaque, const char *text, tool_error *error) {
+  arguments *a = opaque;
+  char *end;
+  a->measure.seconds = strtod(text, &end);
+  return (end != text && *end == '\0' && a->measure.seconds >= 0.01 && a->measure.seconds <= 3600) ||
+         tool_error_set(error, "--seconds %.60s: not a number in 0.01..3600", text);
+}
+
+static bool parse_from(void *opaque, const char *text, tool_error *error) {
+  arguments *a = opaque;
+  if (a->from[0] != NULL) {
+    return tool_error_set(error, "--from is given twice; to compare two, use --diff FIRST SECOND");
   }
-  a->task = task;
-  a->task_given = true;
+  a->from[0] = text;
   return true;
 }
 
-static bool parse_seconds(arguments *a, tool_error *error) {
-  char *end;
-  a->measure.seconds = strtod(optarg, &end);
-  return (end != optarg && *end == '\0' && a->measure.seconds >= 0.01 && a->measure.seconds <= 3600) ||
-         tool_error_set(error, "--seconds %.60s: not a number in 0.01..3600", optarg);
-}
-
-static bool parse_colour(arguments *a, tool_error *error) {
-  static const char *const names[] = {"auto", "always", "never"};
-  for (int i = 0; i < 3; i++) {
-    if (strcmp(optarg, names[i]) == 0) {
-      a->colour = (colouring)i;
-      return true;
-    }
-  }
-  return tool_error_set(error, "--colour %.60s: not one of auto, always, never", optarg);
-}
-
-static bool set_format(arguments *a, const char *format, tool_error *error) {
+/* For --format, and for --json, which has no text. */
+static bool parse_format(void *opaque, const char *text, tool_error *error) {
+  arguments *a = opaque;
+  const char *format = text == NULL ? "json" : text;
   if (a->format != NULL && strcmp(a->format, format) != 0) {
     return tool_error_set(error, "the format cannot be both %.20s and %.20s", a->format, format);
   }
@@ -156,36 +81,60 @@ static bool set_format(arguments *a, const char *format, tool_error *error) {
   return topo_format_find(format) != NULL || tool_error_set(error, "--format %.60s: not one of " TOPO_FORMATS, format);
 }
 
-static bool parse_option(int code, arguments *a, tool_error *error) {
-  switch (code) {
-  case OPT_FROM:
-    if (a->from[0] != NULL) {
-      return tool_error_set(error, "--from is given twice; to compare two, use --diff FIRST SECOND");
-    }
-    a->from[0] = optarg;
-    return true;
-  case OPT_FORMAT: return set_format(a, optarg, error);
-  case OPT_JSON: return set_format(a, "json", error);
-  case 'o': a->output = optarg; return true;
-  case OPT_LEVELS: return set_task(a, TASK_LEVELS, error);
-  case OPT_CHECK: return set_task(a, TASK_CHECK, error);
-  case OPT_DIFF: return set_task(a, TASK_DIFF, error);
-  case OPT_MEASURE: return set_task(a, TASK_MEASURE, error);
-  case OPT_EXPLAIN:
-    if (!tool_parse_bytes(optarg, &a->explain_bytes) || a->explain_bytes < 1 || a->explain_bytes > (size_t)1 << 30) {
-      return tool_error_set(error, "--explain %.60s: not a size from 1 to 1024M", optarg);
-    }
-    return set_task(a, TASK_EXPLAIN, error);
-  case OPT_RANKS: return tool_option_int("ranks", optarg, 1, TOPO_RANKS_MAX, &a->measure.ranks, error);
-  case OPT_SECONDS: return parse_seconds(a, error);
-  case OPT_ALL: a->all = true; return true;
-  default: return parse_colour(a, error);
-  }
-}
+static const bny_name colourings[] = {
+    {"auto", COLOUR_AUTO}, {"always", COLOUR_ALWAYS}, {"never", COLOUR_NEVER}, {NULL, 0}};
+
+static const tool_option options[] = {
+    {"from", "FILE|DESCRIPTION",
+     "Another machine or cluster, by a file or a line of text: see TOPOLOGIES in the man page.", .kind = TOOL_CALL,
+     .check = parse_from},
+    {"format", "FORMAT",
+     "text, the picture and the default; json; svg, a picture in one file; dot, for Graphviz; xml, of "
+     "NCCL, for NCCL_TOPO_FILE; synthetic, a description; or hwloc, one of hwloc's, for HWLOC_SYNTHETIC. See FORMATS "
+     "in the "
+     "man page.",
+     .kind = TOOL_CALL, .check = parse_format},
+    {"json", NULL, "The same as --format json.", .kind = TOOL_CALL, .check = parse_format},
+    {"output", "FILE",
+     "Write there instead of to standard output. Without --format the suffix tells the format: " TOPO_SUFFIXES
+     ". The file is written whole or stays as it was.",
+     TOOL_TEXT_AT(output), .letter = 'o'},
+    {"all", NULL, "Draw everything, also what looks alike, and list all groups and findings.", TOOL_FLAG_AT(all)},
+    {"colour", NULL, "With colours. By default they are used in a terminal, unless NO_COLOR is set.",
+     TOOL_NAME_AT(colour, colourings)},
+    {"color", NULL, NULL, TOOL_NAME_AT(colour, colourings)},
+    {.help = "In place of the picture"},
+    {"levels", NULL, "All levels as a table: groups of ranks that are near to one another, with the ranks of each.",
+     TOOL_VALUE_AT(task, TASK_LEVELS)},
+    {"check", NULL,
+     "Findings alone, a line each that begins with fault:, warning: or info:. A probe of this machine that "
+     "failed counts as a warning.",
+     TOOL_VALUE_AT(task, TASK_CHECK)},
+    {"diff", NULL, "What differs between two files or descriptions, FIRST and SECOND.", TOOL_VALUE_AT(task, TASK_DIFF)},
+    {"measure", NULL,
+     "Latency and bandwidth between the CPUs of this machine, beside what plans expect, and which pairs "
+     "are slow: see MEASURING in the man page.",
+     TOOL_VALUE_AT(task, TASK_MEASURE)},
+    {"explain", "BYTES",
+     "How partials of that size, with K, M or G (1024 based), would be combined here: the levels, each "
+     "algorithm with its predicted time and its bytes by level, and why it was chosen or not. Rows are 32 heads of 128 "
+     "values in f32, and every rank receives the result. banyan-plan has the rest.",
+     TOOL_BYTES_AT(explain_bytes, 1 << 30)},
+    {.help = "With --measure"},
+    {"ranks", "N", "Measure between the first N of the CPUs that may be used; default all.",
+     TOOL_INT_AT(measure.ranks, 1, TOPO_RANKS_MAX), TOOL_GROUP(measure_only)},
+    {"seconds", "S", "Measure for about that long at most; default 10.", .kind = TOOL_CALL, .check = parse_seconds,
+     TOOL_GROUP(measure_only)},
+    {NULL}};
 
 /* Checks the combination of options, and chooses the format. */
-static bool complete_arguments(int argc, char **argv, arguments *a, tool_error *error) {
+static bool complete_arguments(void *opaque, int argc, char **argv, tool_error *error) {
+  arguments *a = opaque;
   int rest = argc - optind;
+  if (a->explain_bytes > 0 && a->task != TASK_SHOW) {
+    return tool_error_set(error, "--explain and another of --levels, --check, --diff, --measure: one at a time");
+  }
+  a->task = a->explain_bytes > 0 ? TASK_EXPLAIN : a->task;
   if (a->task == TASK_DIFF) {
     if (rest != 2 || a->from[0] != NULL) {
       return tool_error_set(error, "--diff wants two files or descriptions: " PROGRAM " --diff FIRST SECOND");
@@ -206,8 +155,8 @@ static bool complete_arguments(int argc, char **argv, arguments *a, tool_error *
   if (a->task == TASK_MEASURE && a->from[0] != NULL) {
     return tool_error_set(error, "--measure measures this machine: not with --from");
   }
-  if (a->task != TASK_MEASURE && (a->measure.ranks > 0 || a->measure.seconds > 0)) {
-    return tool_error_set(error, "--ranks and --seconds go with --measure");
+  if (a->task != TASK_MEASURE && a->measure_only != NULL) {
+    return tool_error_set(error, "--%s goes with --measure", a->measure_only);
   }
   bool plain = strcmp(a->format, "text") == 0 || strcmp(a->format, "json") == 0;
   if (a->task != TASK_SHOW && !plain) {
@@ -216,33 +165,19 @@ static bool complete_arguments(int argc, char **argv, arguments *a, tool_error *
   return true;
 }
 
-/* Returns true to continue, or false with *exit_status set. */
-static bool parse_arguments(int argc, char **argv, arguments *a, int *exit_status) {
-  bool ok = true;
-  tool_error error = {.text = ""};
-  int code;
-  while (ok && (code = getopt_long(argc, argv, "ho:", option_table, NULL)) != -1) {
-    if (code == OPT_HELP || code == 'h' || code == OPT_VERSION) {
-      if (code == OPT_VERSION) {
-        printf(PROGRAM " %s\n", banyan_version());
-      } else {
-        printf("%s%s", usage, help);
-      }
-      *exit_status = fflush(stdout) == 0 ? TOPO_EXIT_GOOD : TOPO_EXIT_TROUBLE;
-      return false;
-    }
-    ok = code != '?' && parse_option(code, a, &error);
-  }
-  ok = ok && complete_arguments(argc, argv, a, &error);
-  if (!ok) {
-    if (error.text[0] != '\0') {
-      fprintf(stderr, PROGRAM ": %s\n", error.text);
-    }
-    fputs(usage, stderr);
-  }
-  *exit_status = TOPO_EXIT_TROUBLE;
-  return ok;
-}
+static const tool_program program = {
+    .name = PROGRAM,
+    .title = "what a machine or cluster is made of, how its parts are joined, and what is wrong with it",
+    .usage = "[--from FILE|DESCRIPTION] [--levels|--check|--explain BYTES] [OPTION]...\n"
+             "--diff FIRST SECOND [--json] [-o FILE]\n"
+             "--measure [--ranks N] [--seconds S] [--json] [-o FILE]",
+    .about =
+        "Shows this machine, or one that a file or a line of text describes: packages, NUMA nodes, GPUs and NICs, the "
+        "links between them and how fast they are, the levels that plans are made of, and what is wrong.",
+    .failed = "--check found warnings, --diff differences, or --measure something slow",
+    .faults = "--check found faults",
+    .options = options,
+    .complete = complete_arguments};
 
 /* ---- display ----------------------------------------------------------------------------------------------------- */
 
@@ -335,7 +270,7 @@ static void unload(machine *m) {
 
 static char *show_measured(const machine *m, bool json, int *exit_status, tool_error *error) {
   for (int32_t f = 0; f < m->measured->nfindings; f++) {
-    *exit_status = m->measured->findings[f].warning ? TOPO_EXIT_WARNINGS : *exit_status;
+    *exit_status = m->measured->findings[f].warning ? TOOL_EXIT_FAILED : *exit_status;
   }
   return json ? topo_view_json(&m->view, error)
               : topo_measured_text(m->measured, m->topo, m->view.colour, m->view.columns, error);
@@ -344,7 +279,7 @@ static char *show_measured(const machine *m, bool json, int *exit_status, tool_e
 /* Returns the text to write, for the caller to free; NULL and *error. */
 static char *work(const arguments *a, machine machines[2], int *exit_status, tool_error *error) {
   bool json = strcmp(a->format, "json") == 0;
-  *exit_status = TOPO_EXIT_GOOD;
+  *exit_status = TOOL_EXIT_OK;
   switch (a->task) {
   case TASK_LEVELS: return json ? topo_view_json(&machines[0].view, error) : topo_view_levels(&machines[0].view, error);
   case TASK_CHECK: return topo_check(&machines[0].view, json, exit_status, error);
@@ -361,7 +296,7 @@ int main(int argc, char **argv) {
   tool_error error = {.text = ""};
   int exit_status;
   setlocale(LC_CTYPE, "");
-  if (!parse_arguments(argc, argv, &a, &exit_status)) {
+  if (!tool_options_parse(&program, argc, argv, &a, &exit_status)) {
     return exit_status;
   }
   bool ok =
@@ -371,8 +306,5 @@ int main(int argc, char **argv) {
   free(text);
   unload(&machines[0]);
   unload(&machines[1]);
-  if (!ok) {
-    fprintf(stderr, PROGRAM ": %s\n", error.text);
-  }
-  return ok ? exit_status : TOPO_EXIT_TROUBLE;
+  return tool_error_usage(&error, ok) ? exit_status : tool_options_fail(&program, &error);
 }

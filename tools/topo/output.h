@@ -6,12 +6,7 @@
 #include "tools/topo/view.h"
 
 #define TOPO_FORMATS "text, json, svg, dot, xml, synthetic, hwloc"
-#define TOPO_SUFFIXES ".txt .json .svg .dot .xml"
-#define TOPO_FORMATS_HELP                                                                                              \
-  "text, json, svg (a picture), dot (for Graphviz), xml (of NCCL, for\n"                                               \
-  "                      NCCL_TOPO_FILE), synthetic (a description) or hwloc (one of hwloc's,\n"                            \
-  "                      for HWLOC_SYNTHETIC: packages and NUMA nodes alone); default text"
-
+#define TOPO_SUFFIXES ".txt, .json, .svg, .dot, .xml"
 typedef struct topo_format {
   const char *name, *suffix; /* suffix of such files; NULL: none */
   char *(*view)(const topo_view *view, tool_error *error);

@@ -1,0 +1,72 @@
+#!/bin/bash
+# SPDX-License-Identifier: Apache-2.0
+# What all tools have in common: --help and the man page come from one table, a wrong command line is one line and a hint, and
+# one kind of failure has one exit status.
+# shellcheck source=tests/tools/prelude.sh
+. "$(dirname "$0")/prelude.sh"
+
+# Each row: a tool, the exit status, and the arguments.
+topo=$top/tests/topologies
+while read -r name status arguments; do
+  tool "banyan-$name"
+  # shellcheck disable=SC2086
+  run "$status" $arguments
+  [ "$status" != 2 ] || says "^banyan-$name: " err
+done <<END
+perf 0 --help
+perf 0 combine --sizes 520 --iterations 2
+perf 1 combine --algorithm nonsense
+perf 2
+perf 2 combine --nonsense
+perf 2 barrier --wire f16
+decode 0 --tokens 9 --repeat 1
+decode 1 --tokens 9 --repeat 1 --algorithm nonsense
+decode 1 --tokens 9 --repeat 1 --ranks 2 --algorithm nonsense
+decode 2 --input /nonexistent
+decode 2 --ranks 2 --input /nonexistent
+decode 2 --nonsense
+decode 2 what
+plan 0 --ranks 4
+plan 1 --ranks 4 --algorithm nonsense
+plan 1 --prove --ranks 16384 --algorithm oneshot
+plan 2 --from /nonexistent
+plan 2 --ranks 8 --levels 4,x
+plan 2 --nonsense
+topo 0 --from $topo/dgx-h100.txt --check
+topo 1 --diff $topo/one-gpu.txt $topo/dgx-h100.txt
+topo 2 --from /nonexistent --check
+topo 2 --from $topo/dgx-h100.txt --format json -o /nonexistent/a
+topo 2 --nonsense
+info 0 --json build
+info 2 --ranks 8 --levels x selection
+info 2 --nonsense
+info 2 what
+END
+
+for name in perf decode plan topo info; do
+  tool "banyan-$name"
+  # An error of usage is one line that says what is wrong, and one that says where to look.
+  run 2 --nonsense
+  same "lines of banyan-$name --nonsense" "$(cat "$work/err")" \
+    "$(printf '%s: --nonsense: no such option\ntry '"'%s --help'" "banyan-$name" "banyan-$name")"
+  same "output of banyan-$name --nonsense" "$(cat "$work/out")" ""
+  run 0 --version
+  says "^banyan-$name [0-9]"
+  if [ -c /dev/full ]; then
+    "$program" --help >/dev/full 2>&1
+    same "banyan-$name --help to a full device" $? 2
+  fi
+  run 0 --help
+  same "columns of banyan-$name --help" "$(($(wc -L <"$work/out") <= 100))" 1
+  # The page names the options of --help, and each status.
+  page=$build/tools/$name/banyan-$name.1
+  listed=$(sed -nE 's/^  (-[a-z], )?--([a-z-]+).*/\2/p' "$work/out" | sort)
+  same "options in $page" "$(sed -nE '/^\.Sh OPTIONS/,/^\.Sh EXIT/s/^\.It (Fl [a-z] , )?Fl -([a-z-]+)( .*)?$/\2/p' "$page" | sort)" "$listed"
+  same "headings of $page" "$(grep -cE '^\.Sh (NAME|SYNOPSIS|DESCRIPTION|OPTIONS|EXIT STATUS|SEE ALSO)$' "$page")" 6
+  for status in 0 1 2; do says "(^Exit status:|^ {12}) $status [a-z-]"; done
+  if command -v groff >/dev/null && [ -e /usr/share/groff/current/tmac/mdoc.tmac ]; then
+    same "warnings of groff for $page" "$(groff -mdoc -ww -z "$page" 2>&1)" ""
+  fi
+done
+
+finish
