@@ -386,7 +386,7 @@ typedef struct banyan_op_info {
   uint64_t messages_sent;
   uint64_t arena_bytes;     /* of the arena in use by this operation, on this rank */
   uint64_t plan_hash;       /* identical on all ranks */
-  uint64_t bytes_between_hosts; /* of bytes_sent: to ranks of other hosts, as given to the network */
+  uint64_t bytes_between_nodes; /* of bytes_sent: to ranks of other hosts, as given to the network */
   uint64_t roundings;       /* of a value to the type of a lossy wire, on its way from a rank into the result, at most: R in
                              * "Numbers". 0 for an f32 wire */
   uint64_t saturated;       /* finite values that this rank gave in the last run and its wire cannot hold: they became the

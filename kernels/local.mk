@@ -58,7 +58,7 @@ cuda_sources = \
   %D%/cuda/kernels.def \
   %D%/cuda/merge.h \
   %D%/cuda/oneshot.cuh \
-  %D%/cuda/far.h \
+  %D%/cuda/remote.h \
   %D%/cuda/packets.h \
   %D%/cuda/partial.h \
   %D%/cuda/program.h \

@@ -6,8 +6,8 @@ timed_tests = \
   tests/boot/test_boot_fail \
   tests/boot/test_boot_tcp \
   tests/boot/test_boot_tree \
-  tests/device/test_device_hosts_fail \
-  tests/device/test_device_share \
+  tests/device/test_device_nodes_fail \
+  tests/device/test_device_arenas \
   tests/comm/test_facts \
   tests/exec/test_faults \
   tests/exec/test_flight \

@@ -5,7 +5,7 @@
 #ifndef BNY_CUDA_INTERPRET_CUH
 #define BNY_CUDA_INTERPRET_CUH
 
-#include "cuda/far.h"
+#include "cuda/remote.h"
 #include "cuda/merge.h"
 #include "cuda/push.h"
 
@@ -36,7 +36,7 @@ struct bny_program_sources : bny_program_view {
            number_in(place, token, head) * (int64_t)program->shape.unit_bytes;
   }
   BNY_DEVICE_METHOD const uint64_t *signal(int s) const {
-    if (bny_is_far(places[s])) return (const uint64_t *)places[s].signals[self->epoch & 1];
+    if (bny_is_remote(places[s])) return (const uint64_t *)places[s].signals[self->epoch & 1];
     return bny_worker_signals(*self, self->group->rank) + places[s].signal + number_in(places[s], token, head);
   }
   BNY_DEVICE_METHOD int32_t peer(int s) const { return places[s].peer; }
@@ -46,14 +46,14 @@ struct bny_program_sources : bny_program_view {
 template <int protocol>
 BNY_DEVICE void bny_merge_poll(const bny_program_sources &sources, int s, const unsigned char *unit, int packet, bool wanted,
                                bny_quad *raw) {
-  if (protocol != BNY_PROTOCOL_SIMPLE || !wanted || !bny_is_far(sources.places[s])) {
+  if (protocol != BNY_PROTOCOL_SIMPLE || !wanted || !bny_is_remote(sources.places[s])) {
     bny_packet_poll<protocol>(unit, packet, wanted, raw);
     return;
   }
   const bny_program_place &place = sources.places[s];
   const bny_unit_shape &shape = sources.program->shape;
   int64_t row = sources.number_in(place, sources.token, sources.head) / shape.chunks;
-  *raw = bny_far_load(bny_far_unit_make(place, shape, sources.self->epoch, row, sources.chunk), packet);
+  *raw = bny_remote_load(bny_remote_unit_make(place, shape, sources.self->epoch, row, sources.chunk), packet);
 }
 
 struct bny_program_destinations : bny_program_view {
@@ -65,7 +65,7 @@ struct bny_program_destinations : bny_program_view {
            number * (int64_t)program->shape.unit_bytes;
   }
   BNY_DEVICE_METHOD uint64_t *signal(int d, int64_t number) const {
-    if (bny_is_far(places[d])) return (uint64_t *)places[d].signals[self->epoch & 1] + number;
+    if (bny_is_remote(places[d])) return (uint64_t *)places[d].signals[self->epoch & 1] + number;
     return bny_worker_signals(*self, places[d].peer) + places[d].signal + number;
   }
 };
@@ -86,8 +86,8 @@ struct bny_interpreter {
 
 /* Pushes into inboxes. Each lane looks up one destination's address: one trip to the program for 32 of them. */
 template <int protocol>
-BNY_DEVICE void bny_interpret_push_near(const bny_interpreter &run, const bny_unit_rows &rows, int count, int packet, bool active,
-                                        const bny_packet &value) {
+BNY_DEVICE void bny_interpret_push_local(const bny_interpreter &run, const bny_unit_rows &rows, int count, int packet,
+                                         bool active, const bny_packet &value) {
   BNY_ROLLED for (int first = 0; first < count; first += BNY_WARP_LANES) {
     int mine = first + (int)bny_lane(), some = count - first < BNY_WARP_LANES ? count - first : BNY_WARP_LANES;
     uint64_t unit = 0;
@@ -102,12 +102,13 @@ template <int protocol>
 BNY_DEVICE void bny_interpret_push(bny_interpreter *run, const bny_unit_rows &rows, int packet, const bny_packet &value) {
   const bny_unit_shape &shape = run->program->shape;
   bool active = packet < run->work.packets;
-  const int near = run->to.count_ - run->step->nfar;
-  bny_interpret_push_near<protocol>(*run, rows, near, packet, active, value);
+  const int local = run->to.count_ - run->step->nremote;
+  bny_interpret_push_local<protocol>(*run, rows, local, packet, active, value);
   const int end = protocol == BNY_PROTOCOL_SIMPLE && active ? run->to.count_ : 0; /* the others stay within a node */
-  BNY_ROLLED for (int d = near; d < end; d++) {
+  BNY_ROLLED for (int d = local; d < end; d++) {
     int64_t row = run->to.number(d, rows.token, rows.head) / shape.chunks;
-    bny_far_store(bny_far_unit_make(run->to.places[d], shape, run->self.epoch, row, run->work.chunk), packet, value);
+    bny_remote_store(bny_remote_unit_make(run->to.places[d], shape, run->self.epoch, row, run->work.chunk), packet,
+                     value);
   }
 }
 

@@ -88,7 +88,7 @@ typedef struct bny_arena_head {
 typedef struct bny_arena_sizes {
   uint64_t inbox_bytes[BNY_PROTOCOL_COUNT]; /* of a half */
   uint64_t signals;                         /* of a half */
-  uint64_t relay_words;                     /* of a half: follows a bny_relay, not in arenas */
+  uint64_t proxy_words;                     /* of a half: follows a bny_proxy_words, not in arenas */
 } bny_arena_sizes;
 
 /* Offsets within an arena, all multiples of 256. */
@@ -101,7 +101,7 @@ typedef struct bny_arena_shape {
 /* Host memory that kernels of a rank share with its *proxy*, a thread of its process that exchanges data with other
  * nodes. Lines of 128 bytes, grouped by writer. For each half, signals of the units that kernels have written follow,
  * and then one word for each message that has arrived. The places of programs hold the addresses. */
-typedef struct bny_relay {
+typedef struct bny_proxy_words {
   /* written by kernels */
   uint64_t begun;      /* the last run */
   uint64_t label;      /* of the run's program: stored before `begun` */
@@ -111,14 +111,14 @@ typedef struct bny_relay {
   /* written by the proxy */
   uint64_t taken; /* the last run it has begun: it has finished all earlier ones and has read the label */
   uint64_t pad1[15];
-} bny_relay;
+} bny_proxy_words;
 
 /* The ranks of a communicator on one node, as one of them sees them. A parameter of kernels. */
 typedef struct bny_device_group {
   int32_t rank, nranks;
   int32_t shares_device; /* some rank shares its device with others */
   int32_t has_aliases;   /* some rank's device sees an arena at several addresses */
-  bny_relay *relay; /* NULL: the communicator has no ranks on other nodes */
+  bny_proxy_words *proxy; /* NULL: the communicator has no ranks on other nodes */
   bny_arena_shape shape;
   unsigned char *arenas[BNY_DEVICE_RANKS_MAX]; /* including its own */
 } bny_device_group;
@@ -166,7 +166,7 @@ typedef struct bny_program_step {
   int32_t sources, nsources;            /* places, in merge order */
   int32_t destinations, ndestinations;  /* places */
   int32_t token0, tokens, head0, heads; /* units; for bytes as in bny_unit_shape */
-  int32_t nfar;                         /* the last destinations: messages to other nodes */
+  int32_t nremote;                         /* the last destinations: messages to other nodes */
   uint64_t byte0, bytes; /* bytes: only this range */
   int64_t shift;         /* bytes: offset added on delivery */
 } bny_program_step;
@@ -177,7 +177,7 @@ typedef struct bny_program {
   uint64_t label;       /* for the proxy, which does not launch it */
   uint64_t inbox_bytes; /* of a half, the largest need of any rank */
   uint64_t signals;     /* likewise */
-  uint64_t relay_words; /* likewise: signals of units, and words of messages */
+  uint64_t proxy_words; /* likewise: signals of units, and words of messages */
   int32_t protocol;     /* bny_protocol */
   int32_t round_nodes;
   int32_t nsteps, nplaces;

@@ -12,9 +12,9 @@
  * of run e - 1. The load hits local memory and costs no trip over the link.
  *
  * The same holds between nodes, where the proxy is one more peer, in host memory. The proxy stores e - 1 into
- * relay->taken when it has sent all of run e - 2. A kernel of run e begins with an acquire of that word, so it
+ * proxy->taken when it has sent all of run e - 2. A kernel of run e begins with an acquire of that word, so it
  * overwrites no message that is still being sent. Messages of run e - 2 from other nodes are overwritten only by those
- * of run e, whose senders first learn that run e - 2 has ended here. The last warp of a run stores relay->ended after
+ * of run e, whose senders first learn that run e - 2 has ended here. The last warp of a run stores proxy->ended after
  * all warps have finished reading. Only then does the proxy report the end to peers.
  *
  * What orders accesses over PCIe. A kernel stores a message, executes a fence of scope sys, and stores its signals
@@ -148,7 +148,7 @@ BNY_DEVICE_COLD uint64_t bny_worker_find_fault(const bny_device_group *group, ui
   if (fault == 0 && timeout != 0 && waited > timeout / 8) {
     uint64_t *word = &head->waiting[peer / 64], told = bny_load_relaxed_sys_64(word), bit = (uint64_t)1 << peer % 64;
     if (!(told & bit)) bny_store_relaxed_sys_64(word, told | bit);
-    if (!(told & bit) && group->relay) bny_store_relaxed_sys_64(&group->relay->waiting[peer / 64], told | bit);
+    if (!(told & bit) && group->proxy) bny_store_relaxed_sys_64(&group->proxy->waiting[peer / 64], told | bit);
   }
   if (fault == 0 && timeout != 0 && waited > timeout)
     fault = bny_device_fault_pack(BANYAN_ERR_TIMEOUT, bny_worker_blame(group, epoch, peer), group->rank, (uint32_t)slot);
@@ -183,7 +183,7 @@ BNY_DEVICE void bny_worker_arrived(bny_worker *self) {
   bny_worker_fence_alias(*self->group);
   if (self->told && !self->failed && bny_lane() < 2 && bny_load_relaxed_sys_64(&self->head->waiting[bny_lane()]) != 0) {
     bny_store_relaxed_sys_64(&self->head->waiting[bny_lane()], 0);
-    if (self->group->relay) bny_store_relaxed_sys_64(&self->group->relay->waiting[bny_lane()], 0);
+    if (self->group->proxy) bny_store_relaxed_sys_64(&self->group->proxy->waiting[bny_lane()], 0);
   }
   self->told = false;
 }
@@ -232,14 +232,14 @@ BNY_DEVICE void bny_worker_number(bny_worker *self) {
 
 /* Returns a peer's word of the last run it has begun; the proxy, if any, follows the last rank. */
 BNY_DEVICE const uint64_t *bny_worker_begun(const bny_worker &self, int32_t rank) {
-  return rank < self.group->nranks ? &self.head->begun[rank] : &self.group->relay->taken;
+  return rank < self.group->nranks ? &self.head->begun[rank] : &self.group->proxy->taken;
 }
 
 /* The second part. Afterwards the number is known, and all peers have begun the previous run, so their inboxes may be
  * written. */
 BNY_DEVICE void bny_worker_join(bny_worker *self) {
   int32_t own = self->group->rank, nranks = self->group->nranks, rank = (int32_t)bny_lane();
-  int32_t npeers = nranks + (self->group->relay != nullptr);
+  int32_t npeers = nranks + (self->group->proxy != nullptr);
   bool asks = rank < npeers && rank != own;
   uint64_t begun = asks ? bny_load_acquire_sys_64(bny_worker_begun(*self, rank)) : 0;
   bny_worker_number(self);
@@ -270,10 +270,10 @@ BNY_DEVICE void bny_worker_announce(const bny_worker &self) {
 
 /* The same, and reports the program to the proxy. After bny_worker_join() the proxy has read the previous label. */
 BNY_DEVICE void bny_worker_announce_program(const bny_worker &self, uint64_t label) {
-  bny_relay *relay = self.group->relay;
-  if (relay && bny_lane() == 0) {
-    bny_store_relaxed_sys_64(&relay->label, label);
-    bny_store_release_sys_64(&relay->begun, self.epoch);
+  bny_proxy_words *proxy = self.group->proxy;
+  if (proxy && bny_lane() == 0) {
+    bny_store_relaxed_sys_64(&proxy->label, label);
+    bny_store_release_sys_64(&proxy->begun, self.epoch);
   }
   bny_worker_announce(self);
 }
@@ -281,13 +281,13 @@ BNY_DEVICE void bny_worker_announce_program(const bny_worker &self, uint64_t lab
 /* Called by all lanes of all warps of the grid at the end of a program's run. The last warp reports the end to the
  * proxy. */
 BNY_DEVICE void bny_worker_end(const bny_worker &self) {
-  bny_relay *relay = self.group->relay;
-  if (!relay) return;
+  bny_proxy_words *proxy = self.group->proxy;
+  if (!proxy) return;
   uint32_t warps = bny_grid_blocks() * (bny_block_threads() / BNY_WARP_LANES);
   bny_warp_sync();
   if (bny_lane() != 0 || bny_add_gpu_32(&self.head->ended, 1) + 1 != warps) return;
   bny_store_relaxed_gpu_32(&self.head->ended, 0);
-  if (!self.failed) bny_store_release_sys_64(&relay->ended, self.epoch);
+  if (!self.failed) bny_store_release_sys_64(&proxy->ended, self.epoch);
 }
 
 /* True in the last warp, which has least to do: a release takes as long as a trip to the peers. */

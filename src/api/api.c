@@ -117,9 +117,9 @@ banyan_status bny_api_check_memory_partial(banyan_comm *comm, const banyan_parti
   return status;
 }
 
-/* Of collectives of bytes: between hosts they move memory of the host. */
+/* Of collectives of bytes: between nodes they move memory of the host. */
 static banyan_status check_memory_bytes(banyan_comm *comm, const char *what, const void *pointer, size_t bytes) {
-  return bytes > 0 && !comm->device.bridge ? bny_api_check_memory(comm, what, pointer) : BANYAN_OK;
+  return bytes > 0 && !comm->device.proxy ? bny_api_check_memory(comm, what, pointer) : BANYAN_OK;
 }
 
 /* What is wrong with a collective call is told to its peers. */

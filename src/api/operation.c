@@ -125,9 +125,9 @@ static banyan_status plan_parts(banyan_op *op) {
 }
 
 static banyan_status fill_within(const banyan_op *op, const bny_request *request, bny_device_combine *combine) {
-  if (op->comm->device.bridge)
+  if (op->comm->device.proxy)
     return bny_fail(BANYAN_ERR_UNSUPPORTED,
-                    "a combine within a kernel needs devices that share memory; here those of several hosts "
+                    "a combine within a kernel needs devices that share memory; here those of several nodes "
                                             "do not");
   return bny_device_run_within(&op->comm->device, request, combine);
 }
@@ -155,8 +155,8 @@ static banyan_status cut_and_plan(banyan_op *op) {
 }
 
 static const bny_run *network_run(const bny_op_part *part) {
-  const bny_bridge_route *route = part->device_run ? bny_device_run_route(part->device_run) : NULL;
-  return route ? bny_bridge_run(route) : part->run; /* devices that share memory need no network */
+  const bny_proxy_segment *segment = part->device_run ? bny_device_run_segment(part->device_run) : NULL;
+  return segment ? bny_proxy_segment_run(segment) : part->run; /* devices that share memory need no network */
 }
 
 /* The first call of a shape has a deadline of its own. The executor's is looked at by the thread alone that calls. */
@@ -166,7 +166,7 @@ static int64_t set_timeout(banyan_comm *comm, int64_t timeout_ns) {
   return before_ns;
 }
 
-/* All ranks compare their calls. Between hosts, where they then are in the same, each connects with those that it will talk
+/* All ranks compare their calls. Between nodes, where they then are in the same, each connects with those that it will talk
  * to, which ends when all are done. */
 static banyan_status agree(banyan_op *op) {
   banyan_comm *comm = op->comm;
@@ -442,14 +442,14 @@ banyan_status banyan_op_query(const banyan_op *op, banyan_op_info *info) {
     found.predicted_us += op->parts[i].plan->predicted_ns * 1e-3;
     if (bny_op_runs_on_device(op)) { /* kernels do not count */
       if (op->parts[i].plan->roundings > 0) found.saturated = BANYAN_NOT_COUNTED;
-      const bny_bridge_route *route = op->within ? NULL : bny_device_run_route(op->parts[i].device_run);
-      if (route) found.bytes_between_hosts += bny_bridge_bytes(route);
+      const bny_proxy_segment *segment = op->within ? NULL : bny_device_run_segment(op->parts[i].device_run);
+      if (segment) found.bytes_between_nodes += bny_proxy_segment_bytes(segment);
       continue;
     }
     found.bytes_sent += bny_run_bytes_sent(op->parts[i].run);
     found.saturated += bny_run_saturated(op->parts[i].run);
     found.messages_sent += bny_run_messages_sent(op->parts[i].run);
-    found.bytes_between_hosts += bny_run_bytes_between_hosts(op->parts[i].run);
+    found.bytes_between_nodes += bny_run_bytes_between_nodes(op->parts[i].run);
     /* Parts use the arena one after another. */
     uint64_t arena_bytes = bny_run_arena_bytes(op->parts[i].run);
     if (arena_bytes > found.arena_bytes) found.arena_bytes = arena_bytes;

@@ -34,10 +34,10 @@ struct banyan_op {
   banyan_op *next; /* started after this one */
 };
 
-/* A bridge serves combines alone: beside it the others move memory of the host. */
+/* A proxy serves combines alone: beside it the others move memory of the host. */
 static inline bool bny_op_runs_on_device(const banyan_op *op) {
   const bny_device_exec *device = &op->comm->device;
-  return device->engine && !op->key.on_host && (!device->bridge || op->key.collective == BNY_COMBINE);
+  return device->engine && !op->key.on_host && (!device->proxy || op->key.collective == BNY_COMBINE);
 }
 
 /* Of the whole call: what its parts' are made from. */

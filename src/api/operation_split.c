@@ -7,7 +7,7 @@
 size_t bny_op_payload_limit(const banyan_op *op) {
   const banyan_comm *comm = op->comm;
   bool device = bny_op_runs_on_device(op);
-  if (device && !comm->device.bridge) return comm->device.outbox_bytes; /* fewer launches are better */
+  if (device && !comm->device.proxy) return comm->device.outbox_bytes; /* fewer launches are better */
   size_t levels = 1;
   while ((int64_t)1 << levels < comm->nranks) levels++;
   size_t fits = comm->transport->half_bytes / (2 + 2 * levels);
@@ -17,7 +17,7 @@ size_t bny_op_payload_limit(const banyan_op *op) {
 bny_request bny_op_request(const banyan_op *op) {
   const banyan_comm *comm = op->comm;
   const bny_op_key *key = &op->key;
-  bool device = bny_op_runs_on_device(op) && !comm->device.bridge; /* between hosts, plans are those of the host */
+  bool device = bny_op_runs_on_device(op) && !comm->device.proxy; /* between nodes, plans are those of the host */
   return (bny_request){
 #define BNY_CALL_NUMBER(type, field, label, names) .field = key->field,
 #include "plan/call.def"
@@ -79,15 +79,15 @@ static void set_rows(banyan_op *op, const cut *how, int32_t index) {
 /* Bytes of one rank that fit a part, and how many parts that makes; at most one more than there may be. */
 static size_t bytes_per_part(const banyan_op *op, size_t limit, int32_t *parts) {
   size_t largest = op->key.bytes;
-  size_t share = limit;
+  size_t part_bytes = limit;
   if (op->key.collective == BNY_ALLGATHER) {
-    share = limit / (size_t)op->comm->nranks;
+    part_bytes = limit / (size_t)op->comm->nranks;
     for (int32_t i = 0; i < op->comm->nranks; i++)
       if (op->counts[i] > largest) largest = op->counts[i];
   }
-  share = share / 64 ? share / 64 * 64 : 64;
-  *parts = largest > share * PARTS_MAX ? PARTS_MAX + 1 : largest ? divide_up((int64_t)largest, (int64_t)share) : 1;
-  return share;
+  part_bytes = part_bytes / 64 ? part_bytes / 64 * 64 : 64;
+  *parts = largest > part_bytes * PARTS_MAX ? PARTS_MAX + 1 : largest ? divide_up((int64_t)largest, (int64_t)part_bytes) : 1;
+  return part_bytes;
 }
 
 static size_t clamp(size_t value, size_t from, size_t at_most) {
@@ -95,13 +95,13 @@ static size_t clamp(size_t value, size_t from, size_t at_most) {
   return left < at_most ? left : at_most;
 }
 
-static banyan_status set_bytes(banyan_op *op, size_t share, int32_t index) {
+static banyan_status set_bytes(banyan_op *op, size_t part_bytes, int32_t index) {
   bny_op_part *part = &op->parts[index];
   banyan_comm *comm = op->comm;
-  size_t nranks = (size_t)comm->nranks, from = share * (size_t)index;
+  size_t nranks = (size_t)comm->nranks, from = part_bytes * (size_t)index;
   part->in_offset = part->out_offset = from;
   if (op->key.collective != BNY_ALLGATHER) {
-    size_t bytes = clamp(op->key.bytes, from, share);
+    size_t bytes = clamp(op->key.bytes, from, part_bytes);
     part->request.bytes = bytes;
     if (op->key.collective == BNY_SHIFT) {
       int32_t sender = (comm->rank - op->key.distance + comm->nranks) % comm->nranks;
@@ -113,7 +113,7 @@ static banyan_status set_bytes(banyan_op *op, size_t share, int32_t index) {
   if (!part->pieces) return bny_fail(BANYAN_ERR_MEMORY, "out of memory for an allgather in parts");
   size_t *counts = part->pieces, *offsets = part->pieces + nranks, begin = 0;
   for (size_t r = 0; r < nranks; begin += op->counts[r], r++) {
-    counts[r] = clamp(op->counts[r], from, share);
+    counts[r] = clamp(op->counts[r], from, part_bytes);
     offsets[r] = begin + from;
     if (r < (size_t)comm->rank) part->binding.in_byte0 += counts[r];
   }
@@ -125,14 +125,14 @@ static banyan_status set_bytes(banyan_op *op, size_t share, int32_t index) {
 }
 
 banyan_status bny_op_cut(banyan_op *op, size_t limit) {
-  size_t share = 0;
+  size_t part_bytes = 0;
   bool rows = op->key.collective == BNY_COMBINE;
   cut how = {0};
   if (rows) {
     how = cut_rows(&op->key, limit);
     op->nparts = how.token_parts * how.head_parts;
   } else {
-    share = bytes_per_part(op, limit, &op->nparts);
+    part_bytes = bytes_per_part(op, limit, &op->nparts);
   }
   if (op->nparts > PARTS_MAX)
     return bny_fail(BANYAN_ERR_MEMORY, "the call is too large: it takes more than %d parts; raise arena_bytes", PARTS_MAX);
@@ -142,7 +142,7 @@ banyan_status bny_op_cut(banyan_op *op, size_t limit) {
   for (int32_t i = 0; i < op->nparts && status == BANYAN_OK; i++) {
     op->parts[i].request = bny_op_request(op);
     if (rows) set_rows(op, &how, i);
-    else status = set_bytes(op, share, i);
+    else status = set_bytes(op, part_bytes, i);
   }
   return status;
 }

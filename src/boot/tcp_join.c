@@ -18,121 +18,123 @@ static const char doing[] = "banyan_env_create";
 
 /* ---- requests and answers ---------------------------------------------------------------------------------------- */
 
-static banyan_status fail_memory(const struct bny_boot_lobby *lobby) {
+static banyan_status fail_memory(const struct bny_boot_pending *pending) {
   return bny_fail(BANYAN_ERR_MEMORY, "banyan_env_create: rank %d has no memory to connect %d ranks",
-                  lobby->env->settings.rank, lobby->env->settings.nranks);
+                  pending->env->settings.rank, pending->env->settings.nranks);
 }
 
-static banyan_status answer_child(struct bny_boot_lobby *lobby, int32_t child, uint64_t ticket, const char *reason) {
+static banyan_status answer_child(struct bny_boot_pending *pending, int32_t child, uint64_t ticket,
+                                  const char *reason) {
   const struct bny_boot_says says = {.kind = BNY_BOOT_VERDICT};
   struct bny_boot_answer answer = {.ticket = htole64(ticket)};
-  struct bny_boot_link *link = &lobby->env->children[child];
+  struct bny_boot_link *link = &pending->env->children[child];
   snprintf(answer.reason, sizeof answer.reason, "%s", reason);
   link->nbelow += !*reason;
-  return bny_boot_link_post(link, &says, &answer, sizeof answer) ? BANYAN_OK : fail_memory(lobby);
+  return bny_boot_link_post(link, &says, &answer, sizeof answer) ? BANYAN_OK : fail_memory(pending);
 }
 
-static banyan_status answer(struct bny_boot_lobby *lobby, int32_t child, uint64_t ticket, const char *reason) {
-  if (child >= 0) return answer_child(lobby, child, ticket, reason);
-  for (int i = 0; i < lobby->nstrangers; i++) {
-    struct bny_boot_stranger *stranger = &lobby->strangers[i];
-    if (stranger->state == BNY_BOOT_APPLYING && stranger->ticket == ticket)
-      return bny_boot_lobby_settle(lobby, stranger, reason);
+static banyan_status answer(struct bny_boot_pending *pending, int32_t child, uint64_t ticket, const char *reason) {
+  if (child >= 0) return answer_child(pending, child, ticket, reason);
+  for (int i = 0; i < pending->ncandidates; i++) {
+    struct bny_boot_candidate *candidate = &pending->candidates[i];
+    if (candidate->state == BNY_BOOT_APPLYING && candidate->ticket == ticket)
+      return bny_boot_pending_settle(pending, candidate, reason);
   }
   return BANYAN_OK;
 }
 
-static banyan_status decide(struct bny_boot_lobby *lobby, const struct bny_boot_join *join, int32_t child) {
+static banyan_status decide(struct bny_boot_pending *pending, const struct bny_boot_join *join, int32_t child) {
   char reason[BNY_BOOT_REASON_BYTES] = "";
-  struct banyan_env *env = lobby->env;
+  struct banyan_env *env = pending->env;
   if (join->rank == 0 || join->rank >= (uint32_t)env->settings.nranks) {
     snprintf(reason, sizeof reason, "rank %u cannot join: must be 1..%d", join->rank, env->settings.nranks - 1);
   } else if (join->parent >= (uint32_t)env->settings.nranks) {
     snprintf(reason, sizeof reason, "rank %u cannot join below rank %u: there is none", join->rank, join->parent);
-  } else if (lobby->joined[join->rank]) {
+  } else if (pending->joined[join->rank]) {
     snprintf(reason, sizeof reason, "rank %u has already joined from elsewhere: two processes have RANK %u", join->rank,
              join->rank);
   } else {
     int64_t patience_ns = bny_boot_deadline_of_peer(join->left_ms);
-    if (patience_ns < lobby->deadline_ns) lobby->deadline_ns = patience_ns;
-    lobby->joined[join->rank] = true;
-    lobby->njoined++;
+    if (patience_ns < pending->deadline_ns) pending->deadline_ns = patience_ns;
+    pending->joined[join->rank] = true;
+    pending->njoined++;
     env->parents[join->rank] = (int32_t)join->parent;
   }
-  return answer(lobby, child, join->ticket, reason);
+  return answer(pending, child, join->ticket, reason);
 }
 
-static bool remember(struct bny_boot_lobby *lobby, uint64_t ticket, int32_t child) {
-  if (lobby->nroutes == lobby->routes_capacity) {
-    size_t capacity = lobby->routes_capacity ? lobby->routes_capacity * 2 : 16;
-    struct bny_boot_route *more = realloc(lobby->routes, capacity * sizeof *more);
+static bool remember(struct bny_boot_pending *pending, uint64_t ticket, int32_t child) {
+  if (pending->nroutes == pending->routes_capacity) {
+    size_t capacity = pending->routes_capacity ? pending->routes_capacity * 2 : 16;
+    struct bny_boot_route *more = realloc(pending->routes, capacity * sizeof *more);
     if (!more) return false;
-    lobby->routes = more;
-    lobby->routes_capacity = capacity;
+    pending->routes = more;
+    pending->routes_capacity = capacity;
   }
-  lobby->routes[lobby->nroutes++] = (struct bny_boot_route){.ticket = ticket, .child = child};
+  pending->routes[pending->nroutes++] = (struct bny_boot_route){.ticket = ticket, .child = child};
   return true;
 }
 
 /* Returns the child that a ticket came from; -1: an own pending connection. */
-static int32_t recall(struct bny_boot_lobby *lobby, uint64_t ticket) {
-  for (size_t i = 0; i < lobby->nroutes; i++) {
-    if (lobby->routes[i].ticket != ticket) continue;
-    int32_t child = lobby->routes[i].child;
-    lobby->routes[i] = lobby->routes[--lobby->nroutes];
+static int32_t recall(struct bny_boot_pending *pending, uint64_t ticket) {
+  for (size_t i = 0; i < pending->nroutes; i++) {
+    if (pending->routes[i].ticket != ticket) continue;
+    int32_t child = pending->routes[i].child;
+    pending->routes[i] = pending->routes[--pending->nroutes];
     return child;
   }
   return -1;
 }
 
-banyan_status bny_boot_lobby_apply(struct bny_boot_lobby *lobby, const struct bny_boot_join *join, int32_t child) {
+banyan_status bny_boot_pending_apply(struct bny_boot_pending *pending, const struct bny_boot_join *join,
+                                     int32_t child) {
   const struct bny_boot_says says = {.kind = BNY_BOOT_JOIN};
-  if (lobby->env->settings.rank == 0) return decide(lobby, join, child);
+  if (pending->env->settings.rank == 0) return decide(pending, join, child);
   const struct bny_boot_join wire = {.ticket = htole64(join->ticket),
                                      .rank = htole32(join->rank),
                                      .parent = htole32(join->parent),
                                      .left_ms = htole32(join->left_ms)};
-  if (child >= 0 && !remember(lobby, join->ticket, child)) return fail_memory(lobby);
-  return bny_boot_link_post(&lobby->env->parent, &says, &wire, sizeof wire) ? BANYAN_OK : fail_memory(lobby);
+  if (child >= 0 && !remember(pending, join->ticket, child)) return fail_memory(pending);
+  return bny_boot_link_post(&pending->env->parent, &says, &wire, sizeof wire) ? BANYAN_OK : fail_memory(pending);
 }
 
 /* ---- frames of peers --------------------------------------------------------------------------------------------- */
 
 /* Handles a note of the parent. */
-static banyan_status obey(struct bny_boot_lobby *lobby) {
-  const struct bny_boot_link *parent = &lobby->env->parent;
+static banyan_status obey(struct bny_boot_pending *pending) {
+  const struct bny_boot_link *parent = &pending->env->parent;
   if (parent->in.kind == BNY_BOOT_READY) {
-    lobby->ready = true;
+    pending->ready = true;
     return BANYAN_OK;
   }
   if (parent->in.kind == BNY_BOOT_FAILURE) return bny_boot_fail_heard(parent);
   if (parent->in.kind != BNY_BOOT_VERDICT || parent->in.bytes != sizeof(struct bny_boot_answer))
-    return bny_boot_fail_peer(lobby->env, parent, BNY_BOOT_DONE, doing);
+    return bny_boot_fail_peer(pending->env, parent, BNY_BOOT_DONE, doing);
   struct bny_boot_answer heard;
   memcpy(&heard, parent->note, sizeof heard);
   heard.reason[BNY_BOOT_REASON_BYTES - 1] = '\0';
   uint64_t ticket = le64toh(heard.ticket);
-  return answer(lobby, recall(lobby, ticket), ticket, heard.reason);
+  return answer(pending, recall(pending, ticket), ticket, heard.reason);
 }
 
 /* Handles a note of a child. */
-static banyan_status serve(struct bny_boot_lobby *lobby, int32_t child) {
-  const struct bny_boot_link *link = &lobby->env->children[child];
+static banyan_status serve(struct bny_boot_pending *pending, int32_t child) {
+  const struct bny_boot_link *link = &pending->env->children[child];
   if (link->in.kind == BNY_BOOT_FAILURE) return bny_boot_fail_heard(link);
   if (link->in.kind != BNY_BOOT_JOIN || link->in.bytes != sizeof(struct bny_boot_join))
-    return bny_boot_fail_peer(lobby->env, link, BNY_BOOT_DONE, doing);
+    return bny_boot_fail_peer(pending->env, link, BNY_BOOT_DONE, doing);
   struct bny_boot_join join;
   memcpy(&join, link->note, sizeof join);
   join = (struct bny_boot_join){.ticket = le64toh(join.ticket),
                                 .rank = le32toh(join.rank),
                                 .parent = le32toh(join.parent),
                                 .left_ms = le32toh(join.left_ms)};
-  return bny_boot_lobby_apply(lobby, &join, child);
+  return bny_boot_pending_apply(pending, &join, child);
 }
 
 /* Receives all available notes of a link. `child` is -1 for the parent. */
-static banyan_status hear_link(struct bny_boot_lobby *lobby, int32_t child) {
-  struct banyan_env *env = lobby->env;
+static banyan_status hear_link(struct bny_boot_pending *pending, int32_t child) {
+  struct banyan_env *env = pending->env;
   for (;;) {
     struct bny_boot_link *link = child < 0 ? &env->parent : &env->children[child]; /* children may move */
     enum bny_boot_progress progress = bny_boot_link_receive_note(link);
@@ -143,25 +145,25 @@ static banyan_status hear_link(struct bny_boot_lobby *lobby, int32_t child) {
                       "%s",
                       link->rank, env->settings.nranks, env->address);
     if (progress != BNY_BOOT_DONE) return bny_boot_fail_peer(env, link, progress, doing);
-    banyan_status status = child < 0 ? obey(lobby) : serve(lobby, child);
-    if (status || lobby->ready) return status;
+    banyan_status status = child < 0 ? obey(pending) : serve(pending, child);
+    if (status || pending->ready) return status;
   }
 }
 
-static banyan_status fail_missing(const struct bny_boot_lobby *lobby) {
+static banyan_status fail_missing(const struct bny_boot_pending *pending) {
   char text[BNY_ERROR_TEXT_BYTES];
   size_t length = 0;
-  const struct banyan_env *env = lobby->env;
+  const struct banyan_env *env = pending->env;
   if (env->settings.rank != 0) return bny_boot_fail_peer(env, &env->parent, BNY_BOOT_MORE, doing);
-  bny_boot_append_ranks(text, sizeof text, &length, lobby->joined, env->settings.nranks, false);
+  bny_boot_append_ranks(text, sizeof text, &length, pending->joined, env->settings.nranks, false);
   bny_append(text, sizeof text, &length, " of %d did not connect within %.3g s to %s", env->settings.nranks,
-             (double)(bny_clock_ns() - lobby->begun_ns) * 1e-9, env->address);
-  if (lobby->refusal[0]) bny_append(text, sizeof text, &length, "; refused: %s", lobby->refusal);
-  if (lobby->nforged > 0)
+             (double)(bny_clock_ns() - pending->begun_ns) * 1e-9, env->address);
+  if (pending->refusal[0]) bny_append(text, sizeof text, &length, "; refused: %s", pending->refusal);
+  if (pending->nforged > 0)
     bny_append(text, sizeof text, &length,
                "; %d connection%s failed to authenticate, the last from %s: is the secret "
                "the same on all ranks?",
-               lobby->nforged, lobby->nforged == 1 ? "" : "s", lobby->forged_address);
+               pending->nforged, pending->nforged == 1 ? "" : "s", pending->forged_address);
   return bny_fail(BANYAN_ERR_TIMEOUT, "banyan_env_create: %s", text);
 }
 
@@ -169,64 +171,64 @@ static short events_of(const struct bny_boot_link *link) {
   return (short)(POLLIN | (bny_boot_link_waiting(link) > 0 ? POLLOUT : 0));
 }
 
-/* Fills lobby->polls (the listeners, the parent, children, pending connections) and waits until an event occurs or a
+/* Fills pending->polls (the listeners, the parent, children, pending connections) and waits until an event occurs or a
  * limit passes. */
-static banyan_status wait_for_news(struct bny_boot_lobby *lobby) {
-  struct banyan_env *env = lobby->env;
-  size_t needed = (size_t)BNY_BOOT_LISTENERS + 1 + (size_t)env->nchildren + (size_t)lobby->nstrangers, n = 0;
-  if (needed > lobby->polls_capacity) {
-    struct pollfd *more = realloc(lobby->polls, needed * 2 * sizeof *more);
-    if (!more) return fail_memory(lobby);
-    lobby->polls = more;
-    lobby->polls_capacity = needed * 2;
+static banyan_status wait_for_news(struct bny_boot_pending *pending) {
+  struct banyan_env *env = pending->env;
+  size_t needed = (size_t)BNY_BOOT_LISTENERS + 1 + (size_t)env->nchildren + (size_t)pending->ncandidates, n = 0;
+  if (needed > pending->polls_capacity) {
+    struct pollfd *more = realloc(pending->polls, needed * 2 * sizeof *more);
+    if (!more) return fail_memory(pending);
+    pending->polls = more;
+    pending->polls_capacity = needed * 2;
   }
-  int64_t limit_ns = lobby->deadline_ns, when_ns;
-  bool room = bny_boot_lobby_has_room(lobby, &when_ns);
+  int64_t limit_ns = pending->deadline_ns, when_ns;
+  bool room = bny_boot_pending_has_room(pending, &when_ns);
   if (!room && when_ns < limit_ns) limit_ns = when_ns;
   for (int i = 0; i < BNY_BOOT_LISTENERS; i++)
-    lobby->polls[n++] =
+    pending->polls[n++] =
         (struct pollfd){.fd = room || i == BNY_BOOT_ISSUES_KEYS ? env->listen_fds[i] : -1, .events = POLLIN};
-  lobby->polls[n++] = (struct pollfd){.fd = env->parent.fd, .events = events_of(&env->parent)};
+  pending->polls[n++] = (struct pollfd){.fd = env->parent.fd, .events = events_of(&env->parent)};
   for (int32_t i = 0; i < env->nchildren; i++)
-    lobby->polls[n++] = (struct pollfd){.fd = env->children[i].fd, .events = events_of(&env->children[i])};
-  for (int i = 0; i < lobby->nstrangers; i++) {
-    const struct bny_boot_stranger *stranger = &lobby->strangers[i];
-    lobby->polls[n++] = (struct pollfd){.fd = stranger->fd, .events = POLLIN};
-    int64_t drop_ns = stranger->greeted_ns + BNY_BOOT_STRANGER_NS;
-    if (stranger->state == BNY_BOOT_GREETED && drop_ns < limit_ns) limit_ns = drop_ns;
+    pending->polls[n++] = (struct pollfd){.fd = env->children[i].fd, .events = events_of(&env->children[i])};
+  for (int i = 0; i < pending->ncandidates; i++) {
+    const struct bny_boot_candidate *candidate = &pending->candidates[i];
+    pending->polls[n++] = (struct pollfd){.fd = candidate->fd, .events = POLLIN};
+    int64_t drop_ns = candidate->greeted_ns + BNY_BOOT_STRANGER_NS;
+    if (candidate->state == BNY_BOOT_GREETED && drop_ns < limit_ns) limit_ns = drop_ns;
   }
   /* poll() writes nothing when it fails (EINTR); a timeout leaves all revents 0. */
-  if (poll(lobby->polls, (nfds_t)n, bny_boot_poll_ms(limit_ns)) < 0)
-    for (size_t i = 0; i < n; i++) lobby->polls[i].revents = 0;
+  if (poll(pending->polls, (nfds_t)n, bny_boot_poll_ms(limit_ns)) < 0)
+    for (size_t i = 0; i < n; i++) pending->polls[i].revents = 0;
   return BANYAN_OK;
 }
 
-static banyan_status hear_strangers(struct bny_boot_lobby *lobby, const struct pollfd *polls) {
+static banyan_status read_candidates(struct bny_boot_pending *pending, const struct pollfd *polls) {
   banyan_status status = BANYAN_OK;
   int64_t now_ns = bny_clock_ns();
-  for (int i = 0; i < lobby->nstrangers && !status; i++) {
-    struct bny_boot_stranger *stranger = &lobby->strangers[i];
-    if (polls[i].revents) status = bny_boot_lobby_hear(lobby, stranger);
-    if (stranger->state == BNY_BOOT_GREETED && now_ns >= stranger->greeted_ns + BNY_BOOT_STRANGER_NS)
-      stranger->state = BNY_BOOT_FINISHED;
+  for (int i = 0; i < pending->ncandidates && !status; i++) {
+    struct bny_boot_candidate *candidate = &pending->candidates[i];
+    if (polls[i].revents) status = bny_boot_pending_read(pending, candidate);
+    if (candidate->state == BNY_BOOT_GREETED && now_ns >= candidate->greeted_ns + BNY_BOOT_STRANGER_NS)
+      candidate->state = BNY_BOOT_FINISHED;
   }
-  if (!status) status = bny_boot_lobby_reconsider(lobby);
-  bny_boot_lobby_drop_finished(lobby);
+  if (!status) status = bny_boot_pending_reconsider(pending);
+  bny_boot_pending_drop_finished(pending);
   return status;
 }
 
 /* Receives from every link and socket with an event. */
-static banyan_status round_of_news(struct bny_boot_lobby *lobby) {
-  struct banyan_env *env = lobby->env;
+static banyan_status round_of_news(struct bny_boot_pending *pending) {
+  struct banyan_env *env = pending->env;
   int32_t nchildren = env->nchildren;
-  banyan_status status = wait_for_news(lobby);
-  const struct pollfd *polls = lobby->polls + BNY_BOOT_LISTENERS;
-  for (int32_t i = -1; i < nchildren && !status && !lobby->ready; i++)
-    if (polls[1 + i].revents & ~POLLOUT) status = hear_link(lobby, i);
-  if (status || lobby->ready) return status;
-  status = hear_strangers(lobby, polls + 1 + nchildren);
+  banyan_status status = wait_for_news(pending);
+  const struct pollfd *polls = pending->polls + BNY_BOOT_LISTENERS;
+  for (int32_t i = -1; i < nchildren && !status && !pending->ready; i++)
+    if (polls[1 + i].revents & ~POLLOUT) status = hear_link(pending, i);
+  if (status || pending->ready) return status;
+  status = read_candidates(pending, polls + 1 + nchildren);
   for (int i = 0; i < BNY_BOOT_LISTENERS && !status; i++)
-    if (lobby->polls[i].revents) status = bny_boot_lobby_accept(lobby, i);
+    if (pending->polls[i].revents) status = bny_boot_pending_accept(pending, i);
   /* A lost link is noticed when it is read. */
   if (env->parent.fd >= 0) bny_boot_link_send(&env->parent);
   for (int32_t i = 0; i < env->nchildren; i++) bny_boot_link_send(&env->children[i]);
@@ -242,47 +244,47 @@ static void close_doors(struct banyan_env *env) {
   }
 }
 
-static banyan_status announce(struct bny_boot_lobby *lobby) {
+static banyan_status announce(struct bny_boot_pending *pending) {
   const struct bny_boot_says says = {.kind = BNY_BOOT_READY};
-  struct banyan_env *env = lobby->env;
+  struct banyan_env *env = pending->env;
   struct bny_boot_link *lost;
   for (int32_t i = 0; i < env->nchildren; i++)
-    if (!bny_boot_link_post(&env->children[i], &says, "", 0)) return fail_memory(lobby);
-  bny_boot_flush_children(env, lobby->deadline_ns, &lost);
+    if (!bny_boot_link_post(&env->children[i], &says, "", 0)) return fail_memory(pending);
+  bny_boot_flush_children(env, pending->deadline_ns, &lost);
   if (!lost) return BANYAN_OK;
   return bny_fail(BANYAN_ERR_PEER, "banyan_env_create: rank %d of %d left when all had connected to %s", lost->rank,
                   env->settings.nranks, env->address);
 }
 
-static banyan_status let_all_in(struct bny_boot_lobby *lobby) {
-  struct banyan_env *env = lobby->env;
+static banyan_status let_all_in(struct bny_boot_pending *pending) {
+  struct banyan_env *env = pending->env;
   banyan_status status = BANYAN_OK;
   bool is_root = env->settings.rank == 0;
-  while (!status && !(is_root ? lobby->njoined == env->settings.nranks : lobby->ready))
-    status = bny_clock_ns() >= lobby->deadline_ns ? fail_missing(lobby) : round_of_news(lobby);
+  while (!status && !(is_root ? pending->njoined == env->settings.nranks : pending->ready))
+    status = bny_clock_ns() >= pending->deadline_ns ? fail_missing(pending) : round_of_news(pending);
   close_doors(env);
-  if (!status) status = announce(lobby);
+  if (!status) status = announce(pending);
   return status ? bny_boot_fail_all(env, status) : BANYAN_OK;
 }
 
 banyan_status bny_boot_join_all(struct banyan_env *env, int64_t deadline_ns) {
-  struct bny_boot_lobby lobby = {.env = env, .begun_ns = bny_clock_ns(), .deadline_ns = deadline_ns};
+  struct bny_boot_pending pending = {.env = env, .begun_ns = bny_clock_ns(), .deadline_ns = deadline_ns};
   banyan_status status = BANYAN_OK;
-  lobby.strangers = calloc(BNY_BOOT_STRANGERS, sizeof *lobby.strangers);
-  lobby.joined = calloc((size_t)env->settings.nranks, sizeof *lobby.joined);
-  if (!lobby.strangers || !lobby.joined) {
-    status = bny_boot_fail_all(env, fail_memory(&lobby));
+  pending.candidates = calloc(BNY_BOOT_CANDIDATES, sizeof *pending.candidates);
+  pending.joined = calloc((size_t)env->settings.nranks, sizeof *pending.joined);
+  if (!pending.candidates || !pending.joined) {
+    status = bny_boot_fail_all(env, fail_memory(&pending));
   } else {
-    lobby.joined[0] = true;
-    lobby.njoined = 1;
-    status = let_all_in(&lobby);
+    pending.joined[0] = true;
+    pending.njoined = 1;
+    status = let_all_in(&pending);
   }
-  for (int i = 0; i < lobby.nstrangers; i++) lobby.strangers[i].state = BNY_BOOT_FINISHED;
-  bny_boot_lobby_drop_finished(&lobby);
-  free(lobby.polls);
-  free(lobby.routes);
-  free(lobby.joined);
-  free(lobby.strangers);
+  for (int i = 0; i < pending.ncandidates; i++) pending.candidates[i].state = BNY_BOOT_FINISHED;
+  bny_boot_pending_drop_finished(&pending);
+  free(pending.polls);
+  free(pending.routes);
+  free(pending.joined);
+  free(pending.candidates);
   return status;
 }
 #endif

@@ -23,89 +23,89 @@ static const int64_t least_patience_ns = 500000000;
 
 /* ---- accepting --------------------------------------------------------------------------------------------------- */
 
-bool bny_boot_lobby_has_room(const struct bny_boot_lobby *lobby, int64_t *when_ns) {
+bool bny_boot_pending_has_room(const struct bny_boot_pending *pending, int64_t *when_ns) {
   *when_ns = INT64_MAX;
-  if (lobby->nstrangers < BNY_BOOT_STRANGERS) return true;
-  for (int i = 0; i < lobby->nstrangers; i++) {
-    if (lobby->strangers[i].state != BNY_BOOT_GREETED) continue;
-    *when_ns = lobby->strangers[i].greeted_ns + least_patience_ns;
+  if (pending->ncandidates < BNY_BOOT_CANDIDATES) return true;
+  for (int i = 0; i < pending->ncandidates; i++) {
+    if (pending->candidates[i].state != BNY_BOOT_GREETED) continue;
+    *when_ns = pending->candidates[i].greeted_ns + least_patience_ns;
     return *when_ns <= bny_clock_ns();
   }
   return false;
 }
 
-void bny_boot_lobby_drop_finished(struct bny_boot_lobby *lobby) {
+void bny_boot_pending_drop_finished(struct bny_boot_pending *pending) {
   int kept = 0;
-  for (int i = 0; i < lobby->nstrangers; i++) {
-    struct bny_boot_stranger *stranger = &lobby->strangers[i];
-    if (stranger->state == BNY_BOOT_FINISHED) {
-      if (stranger->fd >= 0) bny_boot_socket_close(stranger->fd);
+  for (int i = 0; i < pending->ncandidates; i++) {
+    struct bny_boot_candidate *candidate = &pending->candidates[i];
+    if (candidate->state == BNY_BOOT_FINISHED) {
+      if (candidate->fd >= 0) bny_boot_socket_close(candidate->fd);
     } else {
-      if (kept != i) lobby->strangers[kept] = *stranger;
+      if (kept != i) pending->candidates[kept] = *candidate;
       kept++;
     }
   }
-  lobby->nstrangers = kept;
+  pending->ncandidates = kept;
 }
 
 /* Returns whether there was one to drop. */
-static bool drop_oldest(struct bny_boot_lobby *lobby) {
-  for (int i = 0; i < lobby->nstrangers; i++) {
-    if (lobby->strangers[i].state != BNY_BOOT_GREETED) continue;
-    lobby->strangers[i].state = BNY_BOOT_FINISHED;
-    bny_boot_lobby_drop_finished(lobby);
+static bool drop_oldest(struct bny_boot_pending *pending) {
+  for (int i = 0; i < pending->ncandidates; i++) {
+    if (pending->candidates[i].state != BNY_BOOT_GREETED) continue;
+    pending->candidates[i].state = BNY_BOOT_FINISHED;
+    bny_boot_pending_drop_finished(pending);
     return true;
   }
   return false;
 }
 
-static bool greet(struct bny_boot_lobby *lobby, int fd, const struct sockaddr_storage *address,
+static bool greet(struct bny_boot_pending *pending, int fd, const struct sockaddr_storage *address,
                   socklen_t address_bytes) {
-  struct bny_boot_stranger *stranger = &lobby->strangers[lobby->nstrangers];
+  struct bny_boot_candidate *candidate = &pending->candidates[pending->ncandidates];
   struct bny_boot_user user = {.process = 0};
-  memset(stranger, 0, sizeof *stranger);
-  stranger->fd = fd;
-  stranger->local = address->ss_family == AF_UNIX;
-  stranger->greeted_ns = bny_clock_ns();
-  if (stranger->local && !bny_boot_socket_is_own(fd, &user)) return false;
-  if (stranger->local)
-    snprintf(stranger->address, sizeof stranger->address, "process %" PRId64 " of this host", user.process);
+  memset(candidate, 0, sizeof *candidate);
+  candidate->fd = fd;
+  candidate->local = address->ss_family == AF_UNIX;
+  candidate->greeted_ns = bny_clock_ns();
+  if (candidate->local && !bny_boot_socket_is_own(fd, &user)) return false;
+  if (candidate->local)
+    snprintf(candidate->address, sizeof candidate->address, "process %" PRId64 " of this node", user.process);
   else
-    bny_boot_address_text((const struct sockaddr *)address, address_bytes, stranger->address);
-  bny_boot_challenge_make(&stranger->challenge);
+    bny_boot_address_text((const struct sockaddr *)address, address_bytes, candidate->address);
+  bny_boot_challenge_make(&candidate->challenge);
   if (bny_boot_socket_configure(fd) != 0) return false;
-  if (send(fd, &stranger->challenge, sizeof stranger->challenge, MSG_DONTWAIT | MSG_NOSIGNAL) !=
-      (ssize_t)sizeof stranger->challenge)
+  if (send(fd, &candidate->challenge, sizeof candidate->challenge, MSG_DONTWAIT | MSG_NOSIGNAL) !=
+      (ssize_t)sizeof candidate->challenge)
     return false;
-  lobby->nstrangers++;
+  pending->ncandidates++;
   return true;
 }
 
 /* Answers a request for rank 0's key. */
-static void issue(struct bny_boot_lobby *lobby, int fd) {
+static void issue(struct bny_boot_pending *pending, int fd) {
   struct bny_boot_user user = {.uid = geteuid()};
-  const struct banyan_env *env = lobby->env;
+  const struct banyan_env *env = pending->env;
   if (!bny_boot_issue(env, fd, &user) && user.uid != geteuid()) {
-    snprintf(lobby->refusal, sizeof lobby->refusal,
+    snprintf(pending->refusal, sizeof pending->refusal,
              "process %" PRId64 " is of user %ld, and rank 0 of user %ld: without a secret all ranks must be of one user",
              user.process, (long)user.uid, (long)geteuid());
-    if (lobby->nforeign++ < FORGED_LOGGED_AT_MOST)
-      bny_log(BNY_LOG_WARN, "rank 0 at %s refused: %s", env->address, lobby->refusal);
+    if (pending->nforeign++ < FORGED_LOGGED_AT_MOST)
+      bny_log(BNY_LOG_WARN, "rank 0 at %s refused: %s", env->address, pending->refusal);
   }
   close(fd);
 }
 
 /* An error of the connection itself is ignored. Without free descriptors the oldest pending connection is dropped; it
  * is an error if there is none. */
-banyan_status bny_boot_lobby_accept(struct bny_boot_lobby *lobby, int listener) {
+banyan_status bny_boot_pending_accept(struct bny_boot_pending *pending, int listener) {
   struct sockaddr_storage address;
   socklen_t bytes = sizeof address;
-  const struct banyan_env *env = lobby->env;
+  const struct banyan_env *env = pending->env;
   memset(&address, 0, sizeof address);
   int fd = accept4(env->listen_fds[listener], (struct sockaddr *)&address, &bytes, SOCK_CLOEXEC | SOCK_NONBLOCK);
   if (fd < 0 && (errno == EMFILE || errno == ENFILE || errno == ENOBUFS || errno == ENOMEM)) {
     int error = errno;
-    if (drop_oldest(lobby)) return BANYAN_OK;
+    if (drop_oldest(pending)) return BANYAN_OK;
     return bny_fail_errno(BANYAN_ERR_SYSTEM, error,
                           "banyan_env_create: rank %d of %d cannot accept another rank on %s "
                           "(raise ulimit -n)",
@@ -113,42 +113,43 @@ banyan_status bny_boot_lobby_accept(struct bny_boot_lobby *lobby, int listener) 
   }
   if (fd < 0) return BANYAN_OK;
   if (listener == BNY_BOOT_ISSUES_KEYS) {
-    issue(lobby, fd);
+    issue(pending, fd);
     return BANYAN_OK;
   }
-  if (lobby->nstrangers == BNY_BOOT_STRANGERS && !drop_oldest(lobby)) {
+  if (pending->ncandidates == BNY_BOOT_CANDIDATES && !drop_oldest(pending)) {
     close(fd);
     return BANYAN_OK;
   }
-  if (!greet(lobby, fd, &address, bytes)) close(fd);
+  if (!greet(pending, fd, &address, bytes)) close(fd);
   return BANYAN_OK;
 }
 
 /* ---- the answer -------------------------------------------------------------------------------------------------- */
 
-static bool send_welcome(const struct bny_boot_lobby *lobby, const struct bny_boot_stranger *stranger,
+static bool send_welcome(const struct bny_boot_pending *pending, const struct bny_boot_candidate *candidate,
                          enum bny_boot_verdict verdict, const char *reason) {
   struct bny_boot_welcome welcome;
-  const struct bny_boot_settings *settings = &lobby->env->settings;
+  const struct bny_boot_settings *settings = &pending->env->settings;
   memset(&welcome, 0, sizeof welcome);
   welcome.verdict = htole32(verdict);
   welcome.version = htole32(BNY_BOOT_VERSION);
   welcome.rank = htole32((uint32_t)settings->rank);
   snprintf(welcome.reason, sizeof welcome.reason, "%s", reason);
-  bny_boot_welcome_sign(bny_boot_key_of(lobby->env, stranger->local), &stranger->challenge, &stranger->hello, &welcome);
-  return send(stranger->fd, &welcome, sizeof welcome, MSG_DONTWAIT | MSG_NOSIGNAL) == (ssize_t)sizeof welcome;
+  bny_boot_welcome_sign(bny_boot_key_of(pending->env, candidate->local), &candidate->challenge, &candidate->hello,
+                        &welcome);
+  return send(candidate->fd, &welcome, sizeof welcome, MSG_DONTWAIT | MSG_NOSIGNAL) == (ssize_t)sizeof welcome;
 }
 
-static void refuse(struct bny_boot_lobby *lobby, struct bny_boot_stranger *stranger, const char *reason) {
-  const struct banyan_env *env = lobby->env;
-  send_welcome(lobby, stranger, BNY_BOOT_REFUSED, reason);
-  snprintf(lobby->refusal, sizeof lobby->refusal, "%s (%s)", reason, stranger->address);
-  bny_log(BNY_LOG_WARN, "rank %d at %s refused: %s", env->settings.rank, env->address, lobby->refusal);
-  stranger->state = BNY_BOOT_FINISHED;
+static void refuse(struct bny_boot_pending *pending, struct bny_boot_candidate *candidate, const char *reason) {
+  const struct banyan_env *env = pending->env;
+  send_welcome(pending, candidate, BNY_BOOT_REFUSED, reason);
+  snprintf(pending->refusal, sizeof pending->refusal, "%s (%s)", reason, candidate->address);
+  bny_log(BNY_LOG_WARN, "rank %d at %s refused: %s", env->settings.rank, env->address, pending->refusal);
+  candidate->state = BNY_BOOT_FINISHED;
 }
 
-static banyan_status adopt(struct bny_boot_lobby *lobby, struct bny_boot_stranger *stranger) {
-  struct banyan_env *env = lobby->env;
+static banyan_status adopt(struct bny_boot_pending *pending, struct bny_boot_candidate *candidate) {
+  struct banyan_env *env = pending->env;
   if (env->nchildren == env->capacity) {
     int32_t capacity = env->capacity ? env->capacity * 2 : 8;
     struct bny_boot_link *more = realloc(env->children, (size_t)capacity * sizeof *more);
@@ -159,39 +160,39 @@ static banyan_status adopt(struct bny_boot_lobby *lobby, struct bny_boot_strange
   }
   struct bny_boot_link *child = &env->children[env->nchildren++];
   memset(child, 0, sizeof *child);
-  child->fd = stranger->fd;
-  child->rank = (int32_t)le32toh(stranger->hello.rank);
+  child->fd = candidate->fd;
+  child->rank = (int32_t)le32toh(candidate->hello.rank);
   child->nbelow = 1;
   child->at_server = true;
-  child->local = stranger->local;
-  memcpy(child->address, stranger->hello.address, sizeof child->address - 1);
-  bny_boot_session_derive(bny_boot_key_of(env, child->local), &stranger->challenge, &stranger->hello, child->session);
-  stranger->fd = -1;
-  stranger->state = BNY_BOOT_FINISHED;
+  child->local = candidate->local;
+  memcpy(child->address, candidate->hello.address, sizeof child->address - 1);
+  bny_boot_session_derive(bny_boot_key_of(env, child->local), &candidate->challenge, &candidate->hello, child->session);
+  candidate->fd = -1;
+  candidate->state = BNY_BOOT_FINISHED;
   return BANYAN_OK;
 }
 
-banyan_status bny_boot_lobby_settle(struct bny_boot_lobby *lobby, struct bny_boot_stranger *stranger,
+banyan_status bny_boot_pending_settle(struct bny_boot_pending *pending, struct bny_boot_candidate *candidate,
                                     const char *reason) {
   if (*reason) {
-    refuse(lobby, stranger, reason);
+    refuse(pending, candidate, reason);
     return BANYAN_OK;
   }
-  if (send_welcome(lobby, stranger, BNY_BOOT_ACCEPTED, "")) return adopt(lobby, stranger);
+  if (send_welcome(pending, candidate, BNY_BOOT_ACCEPTED, "")) return adopt(pending, candidate);
   return bny_fail(BANYAN_ERR_PEER,
                   "banyan_env_create: rank %u of %d left while the others were still connecting to "
                   "%s",
-                  le32toh(stranger->hello.rank), lobby->env->settings.nranks, lobby->env->address);
+                  le32toh(candidate->hello.rank), pending->env->settings.nranks, pending->env->address);
 }
 
 /* ---- the request ------------------------------------------------------------------------------------------------- */
 
 /* Writes the reason why an authenticated peer may not join, as far as this rank can tell; "" if it may. */
-static void judge(const struct bny_boot_lobby *lobby, const struct bny_boot_hello *hello,
+static void judge(const struct bny_boot_pending *pending, const struct bny_boot_hello *hello,
                   char reason[BNY_BOOT_REASON_BYTES]) {
   uint32_t version = le32toh(hello->version), rank = le32toh(hello->rank), nranks = le32toh(hello->nranks);
-  int32_t own = lobby->env->settings.rank;
-  uint32_t expected = (uint32_t)lobby->env->settings.nranks;
+  int32_t own = pending->env->settings.rank;
+  uint32_t expected = (uint32_t)pending->env->settings.nranks;
   reason[0] = '\0';
   if (version != BNY_BOOT_VERSION)
     snprintf(reason, BNY_BOOT_REASON_BYTES,
@@ -207,92 +208,92 @@ static void judge(const struct bny_boot_lobby *lobby, const struct bny_boot_hell
 
 /* Returns whether there is room for a child, on this node or on others. `applying` counts those that may soon be
  * one. */
-static bool has_place(const struct bny_boot_lobby *lobby, bool local, int *applying) {
-  const struct banyan_env *env = lobby->env;
+static bool has_place(const struct bny_boot_pending *pending, bool local, int *applying) {
+  const struct banyan_env *env = pending->env;
   int taken = 0;
   *applying = 0;
   for (int32_t i = 0; i < env->nchildren; i++) taken += env->children[i].local == local;
-  for (int i = 0; i < lobby->nstrangers; i++)
-    *applying += lobby->strangers[i].state == BNY_BOOT_APPLYING && lobby->strangers[i].local == local;
+  for (int i = 0; i < pending->ncandidates; i++)
+    *applying += pending->candidates[i].state == BNY_BOOT_APPLYING && pending->candidates[i].local == local;
   return taken + *applying < env->settings.fanout;
 }
 
 /* Returns the address of the next child in turn; NULL: none listens. */
-static const char *whom_to_ask(struct bny_boot_lobby *lobby, bool local) {
-  const struct banyan_env *env = lobby->env;
+static const char *whom_to_ask(struct bny_boot_pending *pending, bool local) {
+  const struct banyan_env *env = pending->env;
   for (int32_t i = 0; i < env->nchildren; i++) {
-    const struct bny_boot_link *child = &env->children[lobby->next_child[local]++ % (uint32_t)env->nchildren];
+    const struct bny_boot_link *child = &env->children[pending->next_child[local]++ % (uint32_t)env->nchildren];
     if (child->local == local && child->address[0]) return child->address;
   }
   return NULL;
 }
 
 /* Handles an authenticated peer that fits: asks rank 0, redirects the peer, or lets it wait. */
-static banyan_status consider(struct bny_boot_lobby *lobby, struct bny_boot_stranger *stranger) {
+static banyan_status consider(struct bny_boot_pending *pending, struct bny_boot_candidate *candidate) {
   int applying;
-  bool place = has_place(lobby, stranger->local, &applying);
-  const char *other = place ? NULL : whom_to_ask(lobby, stranger->local);
+  bool place = has_place(pending, candidate->local, &applying);
+  const char *other = place ? NULL : whom_to_ask(pending, candidate->local);
   if (other) {
-    send_welcome(lobby, stranger, BNY_BOOT_REDIRECTED, other);
-    stranger->state = BNY_BOOT_FINISHED;
+    send_welcome(pending, candidate, BNY_BOOT_REDIRECTED, other);
+    candidate->state = BNY_BOOT_FINISHED;
     return BANYAN_OK;
   }
   if (!place && applying > 0) {
-    stranger->state = BNY_BOOT_WAITING;
+    candidate->state = BNY_BOOT_WAITING;
     return BANYAN_OK;
   }
-  randombytes_buf(&stranger->ticket, sizeof stranger->ticket);
-  stranger->state = BNY_BOOT_APPLYING;
-  const struct bny_boot_join join = {.ticket = stranger->ticket,
-                                     .rank = le32toh(stranger->hello.rank),
-                                     .parent = (uint32_t)lobby->env->settings.rank,
-                                     .left_ms = le32toh(stranger->hello.left_ms)};
-  return bny_boot_lobby_apply(lobby, &join, -1);
+  randombytes_buf(&candidate->ticket, sizeof candidate->ticket);
+  candidate->state = BNY_BOOT_APPLYING;
+  const struct bny_boot_join join = {.ticket = candidate->ticket,
+                                     .rank = le32toh(candidate->hello.rank),
+                                     .parent = (uint32_t)pending->env->settings.rank,
+                                     .left_ms = le32toh(candidate->hello.left_ms)};
+  return bny_boot_pending_apply(pending, &join, -1);
 }
 
-banyan_status bny_boot_lobby_reconsider(struct bny_boot_lobby *lobby) {
+banyan_status bny_boot_pending_reconsider(struct bny_boot_pending *pending) {
   banyan_status status = BANYAN_OK;
-  for (int i = 0; i < lobby->nstrangers && !status; i++)
-    if (lobby->strangers[i].state == BNY_BOOT_WAITING) status = consider(lobby, &lobby->strangers[i]);
+  for (int i = 0; i < pending->ncandidates && !status; i++)
+    if (pending->candidates[i].state == BNY_BOOT_WAITING) status = consider(pending, &pending->candidates[i]);
   return status;
 }
 
 /* Handles a complete hello. */
-static banyan_status decide(struct bny_boot_lobby *lobby, struct bny_boot_stranger *stranger) {
-  const struct banyan_env *env = lobby->env;
+static banyan_status decide(struct bny_boot_pending *pending, struct bny_boot_candidate *candidate) {
+  const struct banyan_env *env = pending->env;
   char reason[BNY_BOOT_REASON_BYTES];
-  if (!bny_boot_hello_check(bny_boot_key_of(env, stranger->local), &stranger->challenge, &stranger->hello)) {
-    lobby->nforged++;
-    memcpy(lobby->forged_address, stranger->address, sizeof stranger->address);
+  if (!bny_boot_hello_check(bny_boot_key_of(env, candidate->local), &candidate->challenge, &candidate->hello)) {
+    pending->nforged++;
+    memcpy(pending->forged_address, candidate->address, sizeof candidate->address);
     /* Unauthenticated peers must not fill a disk: the rest is only counted for the error text. */
-    if (lobby->nforged <= FORGED_LOGGED_AT_MOST)
+    if (pending->nforged <= FORGED_LOGGED_AT_MOST)
       bny_log(BNY_LOG_WARN, "rank %d at %s: %s failed to authenticate: another secret?", env->settings.rank,
-              env->address, stranger->address);
-    stranger->state = BNY_BOOT_FINISHED;
+              env->address, candidate->address);
+    candidate->state = BNY_BOOT_FINISHED;
     return BANYAN_OK;
   }
-  judge(lobby, &stranger->hello, reason);
-  if (!reason[0]) return consider(lobby, stranger);
-  refuse(lobby, stranger, reason);
+  judge(pending, &candidate->hello, reason);
+  if (!reason[0]) return consider(pending, candidate);
+  refuse(pending, candidate, reason);
   return BANYAN_OK;
 }
 
-banyan_status bny_boot_lobby_hear(struct bny_boot_lobby *lobby, struct bny_boot_stranger *stranger) {
-  struct bny_boot_hello *hello = &stranger->hello;
-  size_t wanted = sizeof *hello - stranger->got;
+banyan_status bny_boot_pending_read(struct bny_boot_pending *pending, struct bny_boot_candidate *candidate) {
+  struct bny_boot_hello *hello = &candidate->hello;
+  size_t wanted = sizeof *hello - candidate->got;
   /* A peer that waits for its answer sends nothing: any event is its end. */
-  ssize_t got = wanted ? recv(stranger->fd, (char *)hello + stranger->got, wanted, MSG_DONTWAIT) : 0;
+  ssize_t got = wanted ? recv(candidate->fd, (char *)hello + candidate->got, wanted, MSG_DONTWAIT) : 0;
   if (got < 0 && (errno == EAGAIN || errno == EWOULDBLOCK || errno == EINTR)) return BANYAN_OK;
-  if (got <= 0 && stranger->state == BNY_BOOT_APPLYING) { /* the answer will find that it has left, if that matters */
-    close(stranger->fd);
-    stranger->fd = -1;
+  if (got <= 0 && candidate->state == BNY_BOOT_APPLYING) { /* the answer will find that it has left, if that matters */
+    close(candidate->fd);
+    candidate->fd = -1;
     return BANYAN_OK;
   }
   if (got <= 0) {
-    stranger->state = BNY_BOOT_FINISHED;
+    candidate->state = BNY_BOOT_FINISHED;
     return BANYAN_OK;
   }
-  stranger->got += (size_t)got;
-  return stranger->got < sizeof *hello ? BANYAN_OK : decide(lobby, stranger);
+  candidate->got += (size_t)got;
+  return candidate->got < sizeof *hello ? BANYAN_OK : decide(pending, candidate);
 }
 #endif

@@ -9,7 +9,7 @@
 #include "boot/tcp.h"
 
 enum {
-  BNY_BOOT_STRANGERS = 256, /* at most */
+  BNY_BOOT_CANDIDATES = 256, /* at most */
   BNY_BOOT_REFUSAL_BYTES = BNY_BOOT_REASON_BYTES + BNY_BOOT_ADDRESS_BYTES + 4
 };
 
@@ -20,7 +20,7 @@ enum bny_boot_state {
   BNY_BOOT_FINISHED  /* to be dropped */
 };
 
-struct bny_boot_stranger {
+struct bny_boot_candidate {
   int fd;
   bool local;
   enum bny_boot_state state;
@@ -38,12 +38,12 @@ struct bny_boot_route {
   int32_t child;
 };
 
-struct bny_boot_lobby {
+struct bny_boot_pending {
   struct banyan_env *env;
   int64_t begun_ns;
   int64_t deadline_ns;
-  struct bny_boot_stranger *strangers; /* oldest first */
-  int nstrangers;
+  struct bny_boot_candidate *candidates; /* oldest first */
+  int ncandidates;
   struct bny_boot_route *routes;
   size_t nroutes, routes_capacity;
   struct pollfd *polls;
@@ -63,23 +63,23 @@ struct bny_boot_lobby {
 /* tcp_pending.c: pending connections. */
 
 /* Returns whether another connection fits. Otherwise the oldest pending one may be dropped for it at *when_ns. */
-bool bny_boot_lobby_has_room(const struct bny_boot_lobby *lobby, int64_t *when_ns);
-banyan_status bny_boot_lobby_accept(struct bny_boot_lobby *lobby, int listener); /* index in listen_fds */
+bool bny_boot_pending_has_room(const struct bny_boot_pending *pending, int64_t *when_ns);
+banyan_status bny_boot_pending_accept(struct bny_boot_pending *pending, int listener); /* index in listen_fds */
 
 /* Receives from a pending connection, whose state may be FINISHED afterwards. */
-banyan_status bny_boot_lobby_hear(struct bny_boot_lobby *lobby, struct bny_boot_stranger *stranger);
+banyan_status bny_boot_pending_read(struct bny_boot_pending *pending, struct bny_boot_candidate *candidate);
 
 /* Applies rank 0's answer to a pending connection. "": it becomes a child. */
-banyan_status bny_boot_lobby_settle(struct bny_boot_lobby *lobby, struct bny_boot_stranger *stranger,
+banyan_status bny_boot_pending_settle(struct bny_boot_pending *pending, struct bny_boot_candidate *candidate,
                                     const char *reason);
 
 /* Retries waiting connections, after a change of room or children. */
-banyan_status bny_boot_lobby_reconsider(struct bny_boot_lobby *lobby);
+banyan_status bny_boot_pending_reconsider(struct bny_boot_pending *pending);
 
-void bny_boot_lobby_drop_finished(struct bny_boot_lobby *lobby);
+void bny_boot_pending_drop_finished(struct bny_boot_pending *pending);
 
 /* tcp_join.c: forwards a request towards rank 0, or answers it on rank 0. `child` is the link that it came from; -1: an
  * own pending connection has this ticket. */
-banyan_status bny_boot_lobby_apply(struct bny_boot_lobby *lobby, const struct bny_boot_join *join, int32_t child);
+banyan_status bny_boot_pending_apply(struct bny_boot_pending *pending, const struct bny_boot_join *join, int32_t child);
 
 #endif

@@ -43,9 +43,9 @@ banyan_status bny_comm_connect(const bny_settings *settings, const bny_exchange 
     .half_bytes = place->arena_bytes / 2,
     .slots_max = slots_of(exchange->bootstrap->nranks),
   };
-  bny_net_config net = {.arena = config, .host_of = place->host_of, .one_process = place->one_process,
+  bny_net_config net = {.arena = config, .node_of = place->node_of, .one_process = place->one_process,
                         .put = settings->options.ucx_put, .interface = settings->options.interface};
-  if (place->nhosts > 1) return bny_net_connect(exchange, &net, transport);
+  if (place->nnodes > 1) return bny_net_connect(exchange, &net, transport);
   if (place->one_process) return bny_loop_connect(exchange, &config, transport);
   return bny_shm_connect(exchange, &config, transport);
 }
@@ -58,7 +58,7 @@ static banyan_status set_costs(banyan_comm *comm, const bny_placement *place, co
     banyan_status status = bny_levels_parse(comm->nranks, options->levels, &memory, &comm->levels);
     return status == BANYAN_OK ? status : bny_fail(status, "BANYAN_LEVELS: %s", banyan_last_error());
   }
-  if (place->nhosts == 1) return BANYAN_OK;
+  if (place->nnodes == 1) return BANYAN_OK;
   comm->cost = bny_link_of_network(comm->transport->network, place->ranks_per_core);
   return bny_placement_levels(place, comm->nranks, &memory, &comm->cost, &comm->levels);
 }
@@ -76,7 +76,7 @@ banyan_status bny_comm_agree_end(banyan_comm *comm) {
   return bny_run_progress(comm->agree, true, &done);
 }
 
-/* Barriers in which ranks compare their calls. Between hosts the first one connects them. */
+/* Barriers in which ranks compare their calls. Between nodes the first one connects them. */
 static banyan_status make_agreement(banyan_comm *comm) {
   bny_request request = {
     .collective = BNY_BARRIER,
@@ -111,7 +111,7 @@ static bny_record_config record_of(const banyan_comm *comm, const bny_options *o
 
 bny_exec_config bny_comm_exec_config(const banyan_comm *comm, const bny_settings *settings, const bny_placement *place) {
   return (bny_exec_config){
-    .oversubscribed = comm->crowded,
+    .oversubscribed = comm->oversubscribed,
     .timeout_ns = settings->timeout_ns,
     .cache_bytes = place->cache_bytes,
     .record = record_of(comm, &settings->options),
@@ -123,8 +123,8 @@ static banyan_status build_parts(banyan_comm *comm, const bny_exchange *exchange
   const bny_options *options = &settings->options;
   comm->arena_bytes = place->arena_bytes;
   comm->cores = place->cores;
-  comm->nhosts = place->nhosts;
-  comm->crowded = place->ranks_per_core > 1;
+  comm->nnodes = place->nnodes;
+  comm->oversubscribed = place->ranks_per_core > 1;
   comm->part_bytes = (size_t)options->part_kib << 10;
   banyan_status status = bny_comm_connect(settings, exchange, place, &comm->transport);
   if (status == BANYAN_OK) status = set_costs(comm, place, options);
@@ -166,7 +166,7 @@ static banyan_status build(banyan_comm *comm, const bny_exchange *exchange, cons
   if (status == BANYAN_OK) raise_arena(&place, comm->nranks);
   if (status == BANYAN_OK) status = build_parts(comm, exchange, settings, &place);
   status = bny_comm_confirm(exchange, status);
-  if (status == BANYAN_OK && (place.nhosts > 1 || settings->device)) {
+  if (status == BANYAN_OK && (place.nnodes > 1 || settings->device)) {
     status = connect_barrier(comm);
     if (status == BANYAN_OK && settings->device) status = bny_comm_join_device(comm, exchange, settings, &place);
     /* A rank that is lost here may be missed by some alone. The barrier has had a deadline of its own. Puts over TCP end
@@ -372,14 +372,15 @@ size_t banyan_comm_describe(const banyan_comm *comm, char *text, size_t bytes) {
   if (bytes) text[0] = 0;
   if (!comm) return 0;
   bny_append(text, bytes, &length, "banyan %s: rank %d of %d, ", banyan_version(), comm->rank, comm->nranks);
-  const char *crowded = comm->crowded ? " (more ranks than cores: they take turns)" : "";
-  if (comm->nhosts > 1)
-    bny_append(text, bytes, &length, "processes of %d hosts, over %s%s%s, on %d cores here%s; ", comm->nhosts,
+  const char *oversubscribed = comm->oversubscribed ? " (more ranks than cores: they take turns)" : "";
+  if (comm->nnodes > 1)
+    bny_append(text, bytes, &length, "processes of %d nodes, over %s%s%s, on %d cores here%s; ", comm->nnodes,
                comm->transport->network == BNY_NETWORK_RDMA ? "RDMA" : "TCP", comm->transport->puts ? " by puts" : "",
-               comm->transport->takes_cuda ? " that takes memory of CUDA devices" : "", comm->cores, crowded);
+               comm->transport->takes_cuda ? " that takes memory of CUDA devices" : "", comm->cores, oversubscribed);
   else
-    bny_append(text, bytes, &length, "%s of one host on %d cores%s; ",
-               strcmp(comm->transport->ops->name, "loop") == 0 ? "threads of one process" : "processes", comm->cores, crowded);
+    bny_append(text, bytes, &length, "%s of one node on %d cores%s; ",
+               strcmp(comm->transport->ops->name, "loop") == 0 ? "threads of one process" : "processes", comm->cores,
+               oversubscribed);
   bny_append(text, bytes, &length, "transport %s, arena %zu KiB per rank, messages in parts of %zu KiB, ",
              comm->transport->ops->name, comm->arena_bytes >> 10, comm->part_bytes >> 10);
   bny_append(text, bytes, &length, "CPU kernels %s, algorithm %s", comm->exec->kernels->name,
@@ -388,13 +389,13 @@ size_t banyan_comm_describe(const banyan_comm *comm, char *text, size_t bytes) {
   if (engine)
     bny_append(text, bytes, &length, ", combines on %s (%s), ", engine->device->ops->name, engine->device->facts.name);
   if (engine)
-    bny_append(text, bytes, &length, "whose %zu KiB arenas go by %s%s%s", engine->share->bytes >> 10,
-               bny_memory_kind_name(engine->share->kind), comm->measured ? ", algorithms by measurement, of " : "",
+    bny_append(text, bytes, &length, "whose %zu KiB arenas go by %s%s%s", engine->arenas->bytes >> 10,
+               bny_memory_kind_name(engine->arenas->kind), comm->measured ? ", algorithms by measurement, of " : "",
                comm->measured ? bny_measured_way(comm->measured) : "");
-  if (engine && comm->device.bridge)
-    bny_append(text, bytes, &length, " within this host, %s, by a thread of each rank",
-               bny_bridge_is_direct(comm->device.bridge)
-                 ? "sent from memory of the devices and received in that of the hosts between them"
+  if (engine && comm->device.proxy)
+    bny_append(text, bytes, &length, " within this node, %s, by a thread of each rank",
+               bny_proxy_is_direct(comm->device.proxy)
+                 ? "sent from memory of the devices and received in that of the nodes between them"
                  : "staged in memory of the hosts between them");
   for (int32_t k = 0; comm->levels && k < comm->levels->nlevels; k++)
     bny_append(text, bytes, &length, "%s%d", k ? " x " : ", levels of ", comm->levels->levels[k].most);

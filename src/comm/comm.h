@@ -30,9 +30,9 @@ struct banyan_comm {
   bny_levels *levels;   /* NULL: all links are alike */
   char *algorithm;      /* for combines that name none; owned; NULL: by predicted cost */
   size_t part_bytes;    /* larger messages are sent in parts */
-  int32_t nhosts;
+  int32_t nnodes;
   int32_t cores;        /* that the ranks of this machine may use together */
-  bool crowded;         /* more ranks than cores, on some machine */
+  bool oversubscribed;         /* more ranks than cores, on some machine */
   size_t arena_bytes;   /* per rank */
   bool arena_said;      /* by the program or the environment */
   bny_plan *barrier;    /* by which ranks compare their calls */
@@ -57,27 +57,27 @@ banyan_status bny_comm_connect(const bny_settings *settings, const bny_exchange 
                                bny_transport **transport);
 bny_exec_config bny_comm_exec_config(const banyan_comm *comm, const bny_settings *settings, const bny_placement *place);
 
-/* comm_bridge.c: how devices of several hosts are combined. All is collective. */
+/* comm_bridge.c: how devices of several nodes are combined. All is collective. */
 typedef enum bny_way {
   BNY_WAY_ANY,    /* not said */
-  BNY_WAY_FABRIC, /* the hosts are in one NVLink domain: their devices share memory */
-  BNY_WAY_STAGED, /* those of each host do; between hosts through memory of the hosts, by a bridge */
+  BNY_WAY_FABRIC, /* the nodes are in one NVLink domain: their devices share memory */
+  BNY_WAY_STAGED, /* those of each node do; between nodes through memory of the hosts, by a proxy */
   BNY_WAY_DIRECT, /* the same, but the network takes what is sent from memory of the devices */
   BNY_WAY_EMULATED /* the same, whether it says that it can or not: for devices that are none */
 } bny_way;
 
 banyan_status bny_comm_agree_way(const banyan_comm *comm, const bny_exchange *exchange, const bny_settings *settings,
                                  bny_way *way);
-banyan_status bny_comm_join_bridge(banyan_comm *comm, const bny_exchange *exchange, const bny_settings *settings,
+banyan_status bny_comm_join_proxy(banyan_comm *comm, const bny_exchange *exchange, const bny_settings *settings,
                                    const bny_placement *place, bny_way way, bool strict);
 
-/* comm_group.c: an exchange of the ranks of each host among themselves, by way of all ranks. Other hosts may do more rounds or
+/* comm_group.c: an exchange of the ranks of each node among themselves, by way of all ranks. Other nodes may do more rounds or
  * fewer: all end together, in bny_group_exchange_end(). */
 typedef struct bny_group_exchange {
-  bny_exchange exchange; /* for whoever connects this host's ranks */
+  bny_exchange exchange; /* for whoever connects this node's ranks */
   banyan_bootstrap bootstrap;
   const bny_exchange *all;
-  int32_t *ranks; /* of this host, in order */
+  int32_t *ranks; /* of this node, in order */
   uint64_t *said; /* [nranks of all]: bytes of a round */
   char *blocks;   /* [nranks of all], room for some */
   size_t room;
@@ -85,7 +85,7 @@ typedef struct bny_group_exchange {
 } bny_group_exchange;
 
 /* Local. It stays where it is until it has ended. */
-banyan_status bny_group_exchange_begin(const bny_exchange *all, const int32_t *host_of, bny_group_exchange *group);
+banyan_status bny_group_exchange_begin(const bny_exchange *all, const int32_t *node_of, bny_group_exchange *group);
 /* Also after a failure. */
 void bny_group_exchange_end(bny_group_exchange *group);
 

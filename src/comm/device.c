@@ -25,8 +25,8 @@ static banyan_status open_engine(const bny_settings *settings, bny_engine **engi
 }
 
 /* Arenas that the devices of all ranks share. */
-static banyan_status join_share(banyan_comm *comm, const bny_exchange *exchange, const bny_settings *settings,
-                                const bny_share_config *config, bool one_process) {
+static banyan_status join_arenas(banyan_comm *comm, const bny_exchange *exchange, const bny_settings *settings,
+                                const bny_arenas_config *config, bool one_process) {
   bny_engine *engine = comm->device.engine;
   banyan_status status = bny_engine_connect(engine, exchange, config, settings->timeout_ns);
   if (status == BANYAN_OK) status = bny_device_exec_make(engine, false, &comm->device);
@@ -34,40 +34,40 @@ static banyan_status join_share(banyan_comm *comm, const bny_exchange *exchange,
   return status == BANYAN_OK ? bny_comm_tune(comm, exchange, settings, one_process) : status;
 }
 
-static banyan_status join_hosts(banyan_comm *comm, const bny_exchange *exchange, const bny_settings *settings,
-                                const bny_placement *place, const bny_share_config *config) {
+static banyan_status join_nodes(banyan_comm *comm, const bny_exchange *exchange, const bny_settings *settings,
+                                const bny_placement *place, const bny_arenas_config *config) {
   bny_way way;
   banyan_status status = bny_comm_agree_way(comm, exchange, settings, &way);
   if (status != BANYAN_OK) return status;
   if (way == BNY_WAY_FABRIC) {
-    status = join_share(comm, exchange, settings, config, false);
-    if (status == BANYAN_OK || config->strict || settings->options.device_hosts) return status;
-    bny_log(BNY_LOG_WARN, "rank %d: %s; devices of several hosts are combined through memory of the hosts", comm->rank,
+    status = join_arenas(comm, exchange, settings, config, false);
+    if (status == BANYAN_OK || config->strict || settings->options.device_nodes) return status;
+    bny_log(BNY_LOG_WARN, "rank %d: %s; devices of several nodes are combined through memory of the hosts", comm->rank,
             banyan_last_error());
     bny_engine_disconnect(comm->device.engine);
   }
   if (way == BNY_WAY_FABRIC) way = BNY_WAY_STAGED;
-  return bny_comm_join_bridge(comm, exchange, settings, place, way, config->strict);
+  return bny_comm_join_proxy(comm, exchange, settings, place, way, config->strict);
 }
 
 banyan_status bny_comm_join_device(banyan_comm *comm, const bny_exchange *exchange, const bny_settings *settings,
                                    const bny_placement *place) {
-  bny_share_config share = {
-      .bytes = place->device_arena_bytes, .hosts = place->host_of, .processes = place->process_of};
+  bny_arenas_config arenas = {
+      .bytes = place->device_arena_bytes, .nodes = place->node_of, .processes = place->process_of};
   bny_engine *engine = NULL;
-  banyan_status status = bny_share_read_fallback(settings->options.device_fallback, &share.strict);
+  banyan_status status = bny_arenas_read_fallback(settings->options.device_fallback, &arenas.strict);
   if (status == BANYAN_OK) status = open_engine(settings, &engine);
   comm->device.engine = engine;
   status = bny_comm_confirm(exchange, status);
   if (status != BANYAN_OK) return status;
-  if (place->nhosts > 1) return join_hosts(comm, exchange, settings, place, &share);
-  return join_share(comm, exchange, settings, &share, place->one_process);
+  if (place->nnodes > 1) return join_nodes(comm, exchange, settings, place, &arenas);
+  return join_arenas(comm, exchange, settings, &arenas, place->one_process);
 }
 
 void bny_comm_leave_device(banyan_comm *comm) {
-  bny_bridge_free(comm->device.bridge);
+  bny_proxy_free(comm->device.proxy);
   bny_engine_free(comm->device.engine);
-  comm->device.bridge = NULL;
+  comm->device.proxy = NULL;
   comm->device.engine = NULL;
 }
 
@@ -110,28 +110,28 @@ static banyan_status take_fault(banyan_comm *comm, const bny_device_fault *fault
                        banyan_status_string(status));
 }
 
-/* Kernels know ranks of this host alone. One that waits for itself waits for the thread that is its proxy. */
-static banyan_status take_bridge_fault(banyan_comm *comm, const bny_device_fault *fault) {
+/* Kernels know ranks of this node alone. One that waits for itself waits for the thread that is its proxy. */
+static banyan_status take_proxy_fault(banyan_comm *comm, const bny_device_fault *fault) {
   bny_device_fault own = *fault;
-  own.culprit = bny_bridge_rank(comm->device.bridge, fault->culprit);
-  own.reporter = bny_bridge_rank(comm->device.bridge, fault->reporter);
+  own.culprit = bny_proxy_rank(comm->device.proxy, fault->culprit);
+  own.reporter = bny_proxy_rank(comm->device.proxy, fault->reporter);
   if (own.status != BANYAN_ERR_TIMEOUT || own.culprit != own.reporter) return take_fault(comm, &own);
   return bny_exec_fail(comm->exec, BANYAN_ERR_TIMEOUT, own.culprit,
-                       "the thread of rank %d that carries combines between hosts did not answer its device in time",
+                       "the thread of rank %d that carries combines between nodes did not answer its device in time",
                        own.culprit);
 }
 
-static banyan_status check_bridge(banyan_comm *comm, banyan_status status) {
-  const bny_failure *failure = bny_bridge_failure(comm->device.bridge);
+static banyan_status check_proxy(banyan_comm *comm, banyan_status status) {
+  const bny_failure *failure = bny_proxy_failure(comm->device.proxy);
   if (status == BANYAN_OK && failure) {
     status = bny_exec_adopt(comm->exec, failure);
   } else if (status == BANYAN_OK) {
     bny_device_fault fault = bny_engine_fault(comm->device.engine);
     /* Whom the kernels do not know, the proxy names soon. */
     if (fault.status == BANYAN_OK || fault.culprit < 0) return BANYAN_OK;
-    status = take_bridge_fault(comm, &fault);
+    status = take_proxy_fault(comm, &fault);
   }
-  bny_bridge_stop(comm->device.bridge, status, comm->exec->failure.culprit);
+  bny_proxy_stop(comm->device.proxy, status, comm->exec->failure.culprit);
   return status;
 }
 
@@ -139,7 +139,7 @@ banyan_status bny_comm_check(banyan_comm *comm) {
   bny_engine *engine = comm->device.engine;
   banyan_status status = bny_exec_check(comm->exec, NULL);
   if (!engine) return status;
-  if (comm->device.bridge) return check_bridge(comm, status);
+  if (comm->device.proxy) return check_proxy(comm, status);
   if (status == BANYAN_OK) {
     bny_device_fault fault = bny_engine_fault(engine);
     if (fault.status == BANYAN_OK) return BANYAN_OK;
@@ -151,6 +151,6 @@ banyan_status bny_comm_check(banyan_comm *comm) {
 }
 
 void bny_comm_abort_device(banyan_comm *comm, const char *reason) {
-  if (comm->device.bridge) bny_bridge_abort(comm->device.bridge, reason);
+  if (comm->device.proxy) bny_proxy_abort(comm->device.proxy, reason);
   else bny_engine_abort(comm->device.engine, BANYAN_ERR_ABORTED, comm->rank);
 }

@@ -39,7 +39,7 @@ static uint64_t process_number(void) {
   return bny_hash_add(bny_hash_of(words[0]), words[1]);
 }
 
-/* Two hosts must never be taken for one. Where the kernel does not say which it is, as without /proc, each process is a host
+/* Two nodes must never be taken for one. Where the kernel does not say which it is, as without /proc, each process is a node
  * of its own: slower, and right. */
 static void find_machine(bny_facts *own) {
   own->network_namespace = namespace_of("/proc/self/ns/net");
@@ -50,7 +50,7 @@ static void find_machine(bny_facts *own) {
   memset(own->boot_id, 0, sizeof own->boot_id);
   snprintf(own->boot_id, sizeof own->boot_id, "%016" PRIx64 " %" PRId64, own->process, own->pid);
   bny_log(BNY_LOG_WARN,
-          "rank %d cannot read its boot id and network namespace in /proc, and takes itself for a host of its own",
+          "rank %d cannot read its boot id and network namespace in /proc, and takes itself for a node of its own",
           own->rank);
 }
 
@@ -59,19 +59,19 @@ static uint64_t second_level_cache_bytes(void) {
   return bytes > 0 && bytes < 1 << 26 ? (uint64_t)bytes : 1 << 20;
 }
 
-/* A name for all ranks, or a list of names by rank: what tests of several hosts in one process need. */
-static banyan_status find_host_name(const char *text, int32_t rank, char *name) {
+/* A name for all ranks, or a list of names by rank: what tests of several nodes in one process need. */
+static banyan_status find_node_name(const char *text, int32_t rank, char *name) {
   if (text && strchr(text, ',')) {
     for (; rank > 0 && text; rank--) {
       text = strchr(text, ',');
       if (text) text++;
     }
-    if (!text) return bny_fail(BANYAN_ERR_ARGUMENT, "BANYAN_HOST is a list of fewer names than there are ranks");
+    if (!text) return bny_fail(BANYAN_ERR_ARGUMENT, "BANYAN_NODE is a list of fewer names than there are ranks");
   }
   size_t length = text ? strcspn(text, ",") : 0;
-  if (length >= BNY_HOST_NAME_BYTES)
-    return bny_fail(BANYAN_ERR_ARGUMENT, "BANYAN_HOST \"%.40s...\" is too long: at most %d characters", text,
-                    BNY_HOST_NAME_BYTES - 1);
+  if (length >= BNY_NODE_NAME_BYTES)
+    return bny_fail(BANYAN_ERR_ARGUMENT, "BANYAN_NODE \"%.40s...\" is too long: at most %d characters", text,
+                    BNY_NODE_NAME_BYTES - 1);
   if (length) memcpy(name, text, length);
   return BANYAN_OK;
 }
@@ -107,7 +107,7 @@ void bny_facts_gather(const banyan_bootstrap *bootstrap, const bny_settings *set
   if (settings->device) copy_device_kind(settings->device, own.device);
   if (options->levels) strncpy(own.levels, options->levels, sizeof own.levels - 1);
   find_machine(&own);
-  if (own_status == BANYAN_OK) own_status = find_host_name(options->host, settings->origin, own.host);
+  if (own_status == BANYAN_OK) own_status = find_node_name(options->node, settings->origin, own.node);
   if (own_status == BANYAN_OK) own_status = find_tune(options->device_tune, &own.tune);
   own.status = (int32_t)own_status;
   if (own_status != BANYAN_OK) snprintf(own.error, sizeof own.error, "%s", banyan_last_error());
@@ -153,10 +153,11 @@ static bool same_machine(const bny_facts *a, const bny_facts *b) {
   return memcmp(a->boot_id, b->boot_id, sizeof a->boot_id) == 0;
 }
 
-/* Shared memory needs one kernel, and the sockets by which it is handed over one network namespace. Names of hosts tell
+/* Shared memory needs one kernel, and the sockets by which it is handed over one network namespace. Names of nodes tell
  * nothing: they repeat from container to container. */
-static bool same_host(const bny_facts *a, const bny_facts *b) {
-  return same_machine(a, b) && a->network_namespace == b->network_namespace && memcmp(a->host, b->host, sizeof a->host) == 0;
+static bool same_node(const bny_facts *a, const bny_facts *b) {
+  return same_machine(a, b) && a->network_namespace == b->network_namespace &&
+         memcmp(a->node, b->node, sizeof a->node) == 0;
 }
 
 static bool same_process(const bny_facts *a, const bny_facts *b) {
@@ -181,26 +182,28 @@ static void number_processes(const bny_facts *all, int32_t nranks, bny_placement
     while (!same_process(&all[found->process_of[i]], &all[i])) found->process_of[i]++;
 }
 
-/* Ranks of a host share memory, which the kernel allows to those of one user. Ranks of different user namespaces number users
+/* Ranks of a node share memory, which the kernel allows to those of one user. Ranks of different user namespaces number users
  * differently, and find out when they meet. */
-static banyan_status compare_users(const bny_facts *all, int32_t nranks, const int32_t *first, const int32_t *host_of) {
+static banyan_status compare_users(const bny_facts *all, int32_t nranks, const int32_t *first, const int32_t *node_of) {
   for (int32_t i = 0; i < nranks; i++) {
-    const bny_facts *a = &all[first[host_of[i]]], *b = &all[i];
+    const bny_facts *a = &all[first[node_of[i]]], *b = &all[i];
     if (a->user_namespace == b->user_namespace && a->user != b->user)
-      return bny_fail(BANYAN_ERR_MISMATCH, "rank %d runs as user %" PRIu32 " and rank %d, of the same host, as user %" PRIu32
-                      ": they cannot share memory; start them as one user", i, b->user, first[host_of[i]], a->user);
+      return bny_fail(BANYAN_ERR_MISMATCH,
+                      "rank %d runs as user %" PRIu32 " and rank %d, of the same node, as user %" PRIu32
+                      ": they cannot share memory; start them as one user",
+                      i, b->user, first[node_of[i]], a->user);
   }
   return BANYAN_OK;
 }
 
-/* The first ranks of hosts, in order, are looked at alone: hosts are fewer than ranks. */
-static void number_hosts(const bny_facts *all, int32_t nranks, int32_t *first, bny_placement *found) {
+/* The first ranks of nodes, in order, are looked at alone: nodes are fewer than ranks. */
+static void number_nodes(const bny_facts *all, int32_t nranks, int32_t *first, bny_placement *found) {
   for (int32_t i = 0; i < nranks; i++) {
-    int32_t host = 0;
-    while (host < found->nhosts && !same_host(&all[first[host]], &all[i])) host++;
-    if (host == found->nhosts) first[found->nhosts++] = i;
-    found->host_of[i] = host;
-    if (!same_process(&all[first[host]], &all[i])) found->one_process = false;
+    int32_t node = 0;
+    while (node < found->nnodes && !same_node(&all[first[node]], &all[i])) node++;
+    if (node == found->nnodes) first[found->nnodes++] = i;
+    found->node_of[i] = node;
+    if (!same_process(&all[first[node]], &all[i])) found->one_process = false;
   }
 }
 
@@ -208,24 +211,24 @@ banyan_status bny_placement_find(const bny_facts *all, int32_t rank, int32_t nra
   bny_placement found = {.one_process = true, .arena_bytes = all[0].arena_bytes,
                          .device_arena_bytes = all[0].device_arena_bytes};
   int32_t *first = calloc((size_t)nranks, sizeof *first);
-  found.host_of = calloc((size_t)nranks, sizeof *found.host_of);
+  found.node_of = calloc((size_t)nranks, sizeof *found.node_of);
   found.process_of = calloc((size_t)nranks, sizeof *found.process_of);
-  if (!first || !found.host_of || !found.process_of) {
+  if (!first || !found.node_of || !found.process_of) {
     free(first), bny_placement_free(&found);
     return bny_fail(BANYAN_ERR_MEMORY, "rank %d has no memory for the places of %d ranks", rank, nranks);
   }
-  number_hosts(all, nranks, first, &found);
-  banyan_status status = compare_users(all, nranks, first, found.host_of);
+  number_nodes(all, nranks, first, &found);
+  banyan_status status = compare_users(all, nranks, first, found.node_of);
   if (status != BANYAN_OK) {
     free(first), bny_placement_free(&found);
     return status;
   }
   number_processes(all, nranks, &found);
-  for (int32_t host = 0; host < found.nhosts; host++) {
+  for (int32_t node = 0; node < found.nnodes; node++) {
     int32_t nmates;
-    int32_t cores = cores_of_machine(all, nranks, first[host], &nmates);
+    int32_t cores = cores_of_machine(all, nranks, first[node], &nmates);
     if ((double)nmates / cores > found.ranks_per_core) found.ranks_per_core = (double)nmates / cores;
-    if (host == found.host_of[rank]) found.cores = cores;
+    if (node == found.node_of[rank]) found.cores = cores;
   }
   for (int32_t i = 0; i < nranks; i++) {
     if (all[i].arena_bytes < found.arena_bytes) found.arena_bytes = all[i].arena_bytes;
@@ -238,7 +241,7 @@ banyan_status bny_placement_find(const bny_facts *all, int32_t rank, int32_t nra
 }
 
 void bny_placement_free(bny_placement *placement) {
-  free(placement->host_of);
+  free(placement->node_of);
   free(placement->process_of);
 }
 
@@ -255,7 +258,7 @@ bny_link_cost bny_link_of_memory(double ranks_per_core) {
 }
 
 /* RDMA: 100 Gbit/s, and posting one more message takes 75 ns, as UCX counts. TCP: two kernels on the way, and 10 Gbit/s for
- * all ranks of a host. */
+ * all ranks of a node. */
 bny_link_cost bny_link_of_network(bny_network network, double ranks_per_core) {
   bny_link_cost cost = bny_link_of_memory(ranks_per_core);
   cost.alpha_ns = network == BNY_NETWORK_RDMA ? 2500 : 20000;
@@ -267,11 +270,11 @@ bny_link_cost bny_link_of_network(bny_network network, double ranks_per_core) {
 
 banyan_status bny_placement_levels(const bny_placement *placement, int32_t nranks, const bny_link_cost *memory,
                                    const bny_link_cost *network, bny_levels **levels) {
-  if (placement->nhosts == 1 || placement->nhosts == nranks) {
+  if (placement->nnodes == 1 || placement->nnodes == nranks) {
     *levels = NULL;
     return BANYAN_OK;
   }
-  bny_level_facts host = {.name = "host", .link = *memory, .group_of = placement->host_of};
+  bny_level_facts node = {.name = "node", .link = *memory, .group_of = placement->node_of};
   bny_level_facts all = {.name = "network", .link = *network};
-  return bny_levels_make(nranks, &host, 1, &all, NULL, levels);
+  return bny_levels_make(nranks, &node, 1, &all, NULL, levels);
 }

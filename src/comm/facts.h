@@ -16,7 +16,7 @@ enum {
   BNY_CPU_BYTES = 1024, /* of an affinity mask: 8192 cores */
   BNY_ALGORITHM_NAME_BYTES = 32,
   BNY_LEVELS_TEXT_BYTES = 32,
-  BNY_HOST_NAME_BYTES = 40,
+  BNY_NODE_NAME_BYTES = 40,
   BNY_DEVICE_KIND_BYTES = 16,
   BNY_FACTS_ERROR_BYTES = 228,
   BNY_FACTS_BYTES = 2048
@@ -29,7 +29,7 @@ typedef struct bny_facts {
   int32_t status;                 /* of this rank's own settings: not BANYAN_OK if they are wrong */
   char error[BNY_FACTS_ERROR_BYTES];
   char boot_id[40];
-  char host[BNY_HOST_NAME_BYTES]; /* of BANYAN_HOST */
+  char node[BNY_NODE_NAME_BYTES]; /* of BANYAN_NODE */
   uint64_t network_namespace, pid_namespace, user_namespace;
   int64_t pid;
   uint64_t process; /* a number drawn for each process that is executed */
@@ -81,10 +81,10 @@ banyan_status bny_facts_compare(const bny_facts *all, const banyan_bootstrap *bo
 
 /* Which ranks are together, and how crowded they are. */
 typedef struct bny_placement {
-  int32_t *host_of;      /* by rank: numbers of hosts, in the order of their first ranks */
+  int32_t *node_of;      /* by rank: numbers of nodes, in the order of their first ranks */
   int32_t *process_of;   /* by rank: the first rank that is in the same process */
-  int32_t nhosts;
-  bool one_process;      /* the ranks of each host are threads of one process */
+  int32_t nnodes;
+  bool one_process;      /* the ranks of each node are threads of one process */
   int32_t cores;         /* of this rank's machine that its ranks may use together */
   double ranks_per_core; /* on the most crowded machine */
   uint64_t arena_bytes, device_arena_bytes; /* the least */
@@ -94,11 +94,11 @@ typedef struct bny_placement {
 banyan_status bny_placement_find(const bny_facts *all, int32_t rank, int32_t nranks, bny_placement *placement);
 void bny_placement_free(bny_placement *placement);
 
-/* Orders of magnitude, for prediction; banyan-perf shows what is true of one's own hosts. */
+/* Orders of magnitude, for prediction; banyan-perf shows what is true of one's own nodes. */
 bny_link_cost bny_link_of_memory(double ranks_per_core);
 bny_link_cost bny_link_of_network(bny_network network, double ranks_per_core);
 
-/* Ranks of a host, and all of them. NULL if each host has one rank, or all are on one. */
+/* Ranks of a node, and all of them. NULL if each node has one rank, or all are on one. */
 banyan_status bny_placement_levels(const bny_placement *placement, int32_t nranks, const bny_link_cost *memory,
                                    const bny_link_cost *network, bny_levels **levels);
 

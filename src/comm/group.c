@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0
- * An exchange among the ranks of each host, by way of all ranks. Those of another host may have other things to say, or nothing
+ * An exchange among the ranks of each node, by way of all ranks. Those of another node may have other things to say, or nothing
  * more: so every round begins with how much each has to say, and a round in which nobody says anything is the last. */
 #include <stdlib.h>
 #include <string.h>
@@ -11,8 +11,9 @@ static banyan_status make_room(bny_group_exchange *group, size_t bytes) {
   size_t blocks = (size_t)group->all->bootstrap->nranks + 1; /* the last is this rank's own */
   if (bytes <= group->room) return BANYAN_OK;
   char *grown = realloc(group->blocks, blocks * bytes);
-  if (!grown) return bny_fail(BANYAN_ERR_MEMORY, "rank %d has no memory for what ranks of a host tell each other",
-                              group->all->bootstrap->rank);
+  if (!grown)
+    return bny_fail(BANYAN_ERR_MEMORY, "rank %d has no memory for what ranks of a node tell each other",
+                    group->all->bootstrap->rank);
   group->blocks = grown;
   group->room = bytes;
   return BANYAN_OK;
@@ -45,13 +46,14 @@ static int gather(void *context, const void *mine, void *all, size_t bytes, int6
   for (int32_t i = 0; i < group->bootstrap.nranks; i++) {
     int32_t rank = group->ranks[i];
     if (group->said[rank] != bytes)
-      return (int)bny_fail(BANYAN_ERR_STATE, "rank %d has not gone on with what the ranks of its host do together", rank);
+      return (int)bny_fail(BANYAN_ERR_STATE, "rank %d has not gone on with what the ranks of its node do together",
+                           rank);
     memcpy((char *)all + (size_t)i * bytes, group->blocks + (size_t)rank * most, bytes);
   }
   return BANYAN_OK;
 }
 
-banyan_status bny_group_exchange_begin(const bny_exchange *all, const int32_t *host_of, bny_group_exchange *group) {
+banyan_status bny_group_exchange_begin(const bny_exchange *all, const int32_t *node_of, bny_group_exchange *group) {
   const banyan_bootstrap *bootstrap = all->bootstrap;
   size_t nranks = (size_t)bootstrap->nranks;
   *group = (bny_group_exchange){.all = all};
@@ -63,7 +65,7 @@ banyan_status bny_group_exchange_begin(const bny_exchange *all, const int32_t *h
   }
   group->bootstrap = (banyan_bootstrap){.size = sizeof group->bootstrap, .context = group, .allgather = gather};
   for (int32_t i = 0; i < bootstrap->nranks; i++) {
-    if (host_of[i] != host_of[bootstrap->rank]) continue;
+    if (node_of[i] != node_of[bootstrap->rank]) continue;
     if (i == bootstrap->rank) group->bootstrap.rank = group->bootstrap.nranks;
     group->ranks[group->bootstrap.nranks++] = i;
   }

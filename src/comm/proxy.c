@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0
- * Devices of several hosts: by which way they are combined, agreed by all ranks; and the bridge, if it is that. */
+ * Devices of several nodes: by which way they are combined, agreed by all ranks; and the proxy, if it is that. */
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -9,7 +9,7 @@
 
 /* ---- the way --------------------------------------------------------------------------------------------------------- */
 
-/* BANYAN_DEVICE_HOSTS. */
+/* BANYAN_DEVICE_NODES. */
 static const char *const way_names[] = {[BNY_WAY_ANY] = "", [BNY_WAY_FABRIC] = "fabric", [BNY_WAY_STAGED] = "staged",
                                         [BNY_WAY_DIRECT] = "direct", [BNY_WAY_EMULATED] = "emulated"};
 
@@ -19,44 +19,46 @@ static banyan_status read_way(const char *text, bny_way *way) {
   for (int i = BNY_WAY_FABRIC; i <= BNY_WAY_EMULATED; i++)
     if (strcmp(text, way_names[i]) == 0) *way = (bny_way)i;
   if (*way != BNY_WAY_ANY) return BANYAN_OK;
-  return bny_fail(BANYAN_ERR_ARGUMENT, "BANYAN_DEVICE_HOSTS is \"%.40s\"; it takes staged, direct, fabric or emulated", text);
+  return bny_fail(BANYAN_ERR_ARGUMENT, "BANYAN_DEVICE_NODES is \"%.40s\"; it takes staged, direct, fabric or emulated",
+                  text);
 }
 
 /* What a rank tells. */
-typedef struct card {
+typedef struct announcement {
   int32_t way;
   int32_t has_fabric;
-} card;
+} announcement;
 
-static banyan_status choose_way(const card *cards, int32_t nranks, bny_way *way) {
+static banyan_status choose_way(const announcement *announcements, int32_t nranks, bny_way *way) {
   bool has_fabric = true;
   for (int32_t i = 0; i < nranks; i++) {
-    if (cards[i].way != cards[0].way)
-      return bny_fail(BANYAN_ERR_MISMATCH, "BANYAN_DEVICE_HOSTS is \"%s\" on rank %d and \"%s\" on rank 0",
-                      way_names[cards[i].way], i, way_names[cards[0].way]);
-    has_fabric = has_fabric && cards[i].has_fabric;
+    if (announcements[i].way != announcements[0].way)
+      return bny_fail(BANYAN_ERR_MISMATCH, "BANYAN_DEVICE_NODES is \"%s\" on rank %d and \"%s\" on rank 0",
+                      way_names[announcements[i].way], i, way_names[announcements[0].way]);
+    has_fabric = has_fabric && announcements[i].has_fabric;
   }
-  *way = (bny_way)cards[0].way;
+  *way = (bny_way)announcements[0].way;
   if (*way == BNY_WAY_ANY) *way = has_fabric ? BNY_WAY_FABRIC : BNY_WAY_STAGED;
   return BANYAN_OK;
 }
 
 banyan_status bny_comm_agree_way(const banyan_comm *comm, const bny_exchange *exchange, const bny_settings *settings,
                                  bny_way *way) {
-  card own = {.has_fabric = comm->device.engine->device->facts.memory_kinds >> BNY_MEMORY_FABRIC & 1};
+  announcement own = {.has_fabric = comm->device.engine->device->facts.memory_kinds >> BNY_MEMORY_FABRIC & 1};
   bny_way wanted = BNY_WAY_ANY;
-  banyan_status status = bny_comm_confirm(exchange, read_way(settings->options.device_hosts, &wanted));
+  banyan_status status = bny_comm_confirm(exchange, read_way(settings->options.device_nodes, &wanted));
   if (status != BANYAN_OK) return status;
   own.way = (int32_t)wanted;
-  card *all = calloc((size_t)comm->nranks, sizeof *all);
-  if (!all) return bny_fail(BANYAN_ERR_MEMORY, "rank %d has no memory for the devices of %d ranks", comm->rank, comm->nranks);
+  announcement *all = calloc((size_t)comm->nranks, sizeof *all);
+  if (!all)
+    return bny_fail(BANYAN_ERR_MEMORY, "rank %d has no memory for the devices of %d ranks", comm->rank, comm->nranks);
   status = bny_exchange_all(exchange, &own, all, sizeof own);
   if (status == BANYAN_OK) status = choose_way(all, comm->nranks, way);
   free(all);
   return status;
 }
 
-/* ---- the bridge ------------------------------------------------------------------------------------------------------ */
+/* ---- the proxy ------------------------------------------------------------------------------------------------------ */
 
 /* What the proxy runs on: connected as the communicator is, beside it. */
 static banyan_status make_exec(banyan_comm *comm, const bny_exchange *exchange, const bny_settings *settings,
@@ -79,16 +81,17 @@ static int64_t timeout_of_kernels(int64_t timeout_ns) {
   return timeout_ns + (timeout_ns / 16 > LEAST_NS ? timeout_ns / 16 : LEAST_NS);
 }
 
-/* Arenas that the devices of this host share. */
-static banyan_status share_in_host(banyan_comm *comm, const bny_exchange *exchange, const bny_settings *settings,
+/* Arenas that the devices of this node share. */
+static banyan_status connect_node(banyan_comm *comm, const bny_exchange *exchange, const bny_settings *settings,
                                    const bny_placement *place, bool strict) {
   bny_group_exchange group;
-  banyan_status status = bny_group_exchange_begin(exchange, place->host_of, &group);
+  banyan_status status = bny_group_exchange_begin(exchange, place->node_of, &group);
   if (status != BANYAN_OK) return status;
   size_t count = (size_t)group.bootstrap.nranks;
   int32_t *places = calloc(2 * count, sizeof *places);
   for (size_t i = 0; places && i < count; i++) places[count + i] = place->process_of[group.ranks[i]];
-  bny_share_config config = {.bytes = comm->arena_bytes, .hosts = places, .processes = places + count, .strict = strict};
+  bny_arenas_config config = {
+      .bytes = comm->arena_bytes, .nodes = places, .processes = places + count, .strict = strict};
   bny_engine *engine = comm->device.engine;
   if (places) status = bny_engine_connect(engine, &group.exchange, &config, timeout_of_kernels(settings->timeout_ns));
   else status = bny_fail(BANYAN_ERR_MEMORY, "rank %d has no memory for the devices of %zu ranks", comm->rank, count);
@@ -96,26 +99,27 @@ static banyan_status share_in_host(banyan_comm *comm, const bny_exchange *exchan
   snprintf(why, sizeof why, "%s", banyan_last_error());
   bny_group_exchange_end(&group);
   free(places);
-  if (status != BANYAN_OK) return bny_fail(status, "among the ranks of the host of rank %d: %s", comm->rank, why);
+  if (status != BANYAN_OK) return bny_fail(status, "among the ranks of the node of rank %d: %s", comm->rank, why);
   return bny_device_exec_make(engine, true, &comm->device);
 }
 
-banyan_status bny_comm_join_bridge(banyan_comm *comm, const bny_exchange *exchange, const bny_settings *settings,
+banyan_status bny_comm_join_proxy(banyan_comm *comm, const bny_exchange *exchange, const bny_settings *settings,
                                    const bny_placement *place, bny_way way, bool strict) {
   bny_exec *exec = NULL;
-  banyan_status status = bny_comm_confirm(exchange, share_in_host(comm, exchange, settings, place, strict));
+  banyan_status status = bny_comm_confirm(exchange, connect_node(comm, exchange, settings, place, strict));
   if (status != BANYAN_OK) return status;
   status = make_exec(comm, exchange, settings, place, &exec);
   if (status == BANYAN_OK && way == BNY_WAY_DIRECT && !exec->transport->takes_cuda)
-    status = bny_fail(BANYAN_ERR_UNSUPPORTED,
-                      "BANYAN_DEVICE_HOSTS is direct, but UCX does not take memory of CUDA devices on every rank: it was built "
-                      "without CUDA, or its UCX_TLS has no cuda; see banyan-info");
+    status = bny_fail(
+        BANYAN_ERR_UNSUPPORTED,
+        "BANYAN_DEVICE_NODES is direct, but UCX does not take memory of CUDA devices on every rank: it was built "
+        "without CUDA, or its UCX_TLS has no cuda; see banyan-info");
   if (status == BANYAN_OK) exec->transport->sends_cuda = way == BNY_WAY_DIRECT;
   status = bny_comm_confirm(exchange, status);
-  bny_bridge_config config = {.engine = comm->device.engine, .exec = exec, .host_of = place->host_of,
-                              .words = comm->device.sizes.relay_words, .direct = way != BNY_WAY_STAGED};
+  bny_proxy_config config = {.engine = comm->device.engine, .exec = exec, .node_of = place->node_of,
+                              .words = comm->device.sizes.proxy_words, .direct = way != BNY_WAY_STAGED};
   if (status == BANYAN_OK) {
-    status = bny_bridge_make(&config, &comm->device.bridge);
+    status = bny_proxy_make(&config, &comm->device.proxy);
   } else if (exec) {
     bny_transport *transport = exec->transport;
     bny_exec_free(exec);

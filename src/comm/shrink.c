@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
  * From a communicator that has failed to one of the ranks that are left. They have no bootstrap any more, and nobody knows
- * who is left; what still works is mail (transport.h), in rounds.
+ * who is left; what still works is message (transport.h), in rounds.
  *
  * Who is left. In each round a rank posts its view, the set of ranks that it takes to be left, and waits for the posts of
  * those ranks. When all of them have posted the same view it is agreed. Otherwise its next view is what all views of this
@@ -9,7 +9,7 @@
  * ends. A post is there or will never be, for whoever looks: so all agree in the same round, but for ranks that ran out of
  * time.
  *
- * Then the communicator is made as any other, by a bootstrap whose allgather is rounds of mail. Should a rank die or stop
+ * Then the communicator is made as any other, by a bootstrap whose allgather is rounds of message. Should a rank die or stop
  * meanwhile, its post is missing on all, who go back to views in the same next round. Between nodes some may have its last
  * post and others not: these post a view where the former post data, who see that and go back, too.
  *
@@ -51,7 +51,7 @@ typedef struct data_head {
   uint64_t bytes, first;
 } data_head;
 
-typedef struct muster {
+typedef struct rendezvous {
   banyan_comm *comm;
   bny_transport *transport;
   int64_t timeout_ns, deadline_ns;
@@ -64,120 +64,121 @@ typedef struct muster {
   bool given_up;        /* the others go on without this rank */
   sign *signs;          /* by rank */
   int64_t watched_ns;
-} muster;
+} rendezvous;
 
 static bool has(const unsigned char *view, int32_t rank) { return view[rank / 8] >> (rank % 8) & 1; }
 static void strike(unsigned char *view, int32_t rank) { view[rank / 8] &= (unsigned char)~(1 << (rank % 8)); }
 
 /* ---- a round ----------------------------------------------------------------------------------------------------------- */
 
-static bny_mail *mail_of(const muster *muster, int32_t rank) {
-  return muster->transport->ops->mail(muster->transport, rank, (int)(muster->round & 1));
+static bny_rendezvous *message_of(const rendezvous *self, int32_t rank) {
+  return self->transport->ops->rendezvous(self->transport, rank, (int)(self->round & 1));
 }
 
-static bool is_gone(const muster *muster, int32_t rank) {
-  bny_transport *transport = muster->transport;
+static bool is_gone(const rendezvous *self, int32_t rank) {
+  bny_transport *transport = self->transport;
   return transport->ops->is_dead(transport, rank) ||
          atomic_load_explicit(&transport->ops->line(transport, rank)->left, memory_order_acquire);
 }
 
-static uint64_t round_in(const muster *muster, int32_t rank, int half) {
-  return atomic_load_explicit(&muster->transport->ops->mail(muster->transport, rank, half)->round, memory_order_acquire);
+static uint64_t round_in(const rendezvous *self, int32_t rank, int half) {
+  return atomic_load_explicit(&self->transport->ops->rendezvous(self->transport, rank, half)->round,
+                              memory_order_acquire);
 }
 
 /* A view also goes to those who have taken part and are not in it any more: they learn so. */
-static bool is_addressed(const muster *muster, kind kind, int32_t rank) {
-  if (rank == muster->transport->rank) return false;
-  if (has(muster->view, rank)) return true;
-  return kind == KIND_VIEW && (round_in(muster, rank, 0) || round_in(muster, rank, 1)) && !is_gone(muster, rank);
+static bool is_addressed(const rendezvous *self, kind kind, int32_t rank) {
+  if (rank == self->transport->rank) return false;
+  if (has(self->view, rank)) return true;
+  return kind == KIND_VIEW && (round_in(self, rank, 0) || round_in(self, rank, 1)) && !is_gone(self, rank);
 }
 
 /* Text in two pieces. */
-static void post(muster *muster, kind kind, const void *head, size_t head_bytes, const void *text, size_t bytes) {
-  bny_transport *transport = muster->transport;
-  muster->round++;
-  muster->kind = kind;
-  bny_mail *own = mail_of(muster, transport->rank);
+static void post(rendezvous *self, kind kind, const void *head, size_t head_bytes, const void *text, size_t bytes) {
+  bny_transport *transport = self->transport;
+  self->round++;
+  self->kind = kind;
+  bny_rendezvous *own = message_of(self, transport->rank);
   own->kind = (uint32_t)kind;
   own->bytes = (uint32_t)(head_bytes + bytes);
   if (head_bytes) memcpy(own->text, head, head_bytes);
   if (bytes) memcpy(own->text + head_bytes, text, bytes);
-  atomic_store_explicit(&own->round, muster->round, memory_order_release);
+  atomic_store_explicit(&own->round, self->round, memory_order_release);
   for (int32_t r = 0; transport->ops->post && r < transport->nranks; r++)
-    if (is_addressed(muster, kind, r)) transport->ops->post(transport, r, (int)(muster->round & 1));
+    if (is_addressed(self, kind, r)) transport->ops->post(transport, r, (int)(self->round & 1));
 }
 
-static uint64_t round_of(const muster *muster, int32_t rank) { return round_in(muster, rank, (int)(muster->round & 1)); }
+static uint64_t round_of(const rendezvous *self, int32_t rank) { return round_in(self, rank, (int)(self->round & 1)); }
 
 /* Now and then: this rank looks around, and sees who else does. */
-static void watch(muster *muster, int64_t now_ns) {
-  bny_transport *transport = muster->transport;
-  if (now_ns - muster->watched_ns < WATCH_NS) return;
-  muster->watched_ns = now_ns;
+static void watch(rendezvous *self, int64_t now_ns) {
+  bny_transport *transport = self->transport;
+  if (now_ns - self->watched_ns < WATCH_NS) return;
+  self->watched_ns = now_ns;
   atomic_fetch_add_explicit(&transport->ops->line(transport, transport->rank)->looks, 1, memory_order_relaxed);
   for (int32_t r = 0; r < transport->nranks; r++) {
-    if (!has(muster->view, r) || r == transport->rank) continue;
+    if (!has(self->view, r) || r == transport->rank) continue;
     uint64_t pulse = transport->ops->pulse(transport, r);
-    if (pulse != muster->signs[r].pulse) muster->signs[r] = (sign){pulse, now_ns};
+    if (pulse != self->signs[r].pulse) self->signs[r] = (sign){pulse, now_ns};
   }
 }
 
 /* In the last round: whether a rank has a communicator already. */
-static bool is_done(const muster *muster) {
-  int half = (int)((muster->round + 1) & 1);
-  for (int32_t r = 0; muster->kind == KIND_VERDICT && r < muster->transport->nranks; r++)
-    if (has(muster->view, r) && round_in(muster, r, half) == muster->round + 1 &&
-        muster->transport->ops->mail(muster->transport, r, half)->kind == KIND_DONE)
+static bool is_done(const rendezvous *self) {
+  int half = (int)((self->round + 1) & 1);
+  for (int32_t r = 0; self->kind == KIND_VERDICT && r < self->transport->nranks; r++)
+    if (has(self->view, r) && round_in(self, r, half) == self->round + 1 &&
+        self->transport->ops->rendezvous(self->transport, r, half)->kind == KIND_DONE)
       return true;
   return false;
 }
 
 /* Waits for the post of one rank. False: none will come, or none is needed. A rank that died may have posted before. */
-static bool await(muster *muster, int32_t rank) {
-  int64_t patience_ns = muster->kind == KIND_VIEW ? muster->timeout_ns : muster->timeout_ns / 2 * 3;
-  while (round_of(muster, rank) < muster->round) {
-    if (muster->transport->ops->progress) muster->transport->ops->progress(muster->transport);
+static bool await(rendezvous *self, int32_t rank) {
+  int64_t patience_ns = self->kind == KIND_VIEW ? self->timeout_ns : self->timeout_ns / 2 * 3;
+  while (round_of(self, rank) < self->round) {
+    if (self->transport->ops->progress) self->transport->ops->progress(self->transport);
     int64_t now_ns = bny_clock_ns();
-    watch(muster, now_ns);
-    bool is_silent = now_ns > muster->deadline_ns || now_ns - muster->signs[rank].seen_ns > patience_ns;
-    if (is_silent || is_gone(muster, rank) || is_done(muster)) return round_of(muster, rank) >= muster->round;
+    watch(self, now_ns);
+    bool is_silent = now_ns > self->deadline_ns || now_ns - self->signs[rank].seen_ns > patience_ns;
+    if (is_silent || is_gone(self, rank) || is_done(self)) return round_of(self, rank) >= self->round;
     nanosleep(&(struct timespec){0, LOOK_NS}, NULL);
   }
   return true;
 }
 
-static banyan_status fail_given_up(muster *muster) {
-  muster->given_up = true;
-  return bny_fail(BANYAN_ERR_PEER, "rank %d was given up by the others, who go on without it", muster->transport->rank);
+static banyan_status fail_given_up(rendezvous *self) {
+  self->given_up = true;
+  return bny_fail(BANYAN_ERR_PEER, "rank %d was given up by the others, who go on without it", self->transport->rank);
 }
 
 /* Each rank that stops may take a deadline of a call. */
-static void strike_missing(muster *muster, unsigned char *present, int32_t rank) {
-  bool gone = is_gone(muster, rank);
+static void strike_missing(rendezvous *self, unsigned char *present, int32_t rank) {
+  bool gone = is_gone(self, rank);
   bny_log(BNY_LOG_INFO, "rank %d is left out: it %s", rank, gone ? "has died or left" : "does not answer");
   strike(present, rank);
-  muster->struck = true;
-  if (!gone) muster->deadline_ns += muster->timeout_ns / 2 * 3;
+  self->struck = true;
+  if (!gone) self->deadline_ns += self->timeout_ns / 2 * 3;
 }
 
 /* Waits for all of the view. *present: those whose post is there. Two rounds on, or in a view without it, this rank has been
  * given up. Stops where all is_done(). */
-static banyan_status collect(muster *muster, unsigned char *present) {
+static banyan_status collect(rendezvous *self, unsigned char *present) {
   int64_t begun_ns = bny_clock_ns();
-  memcpy(present, muster->view, muster->view_bytes);
-  for (int32_t r = 0; r < muster->transport->nranks; r++) muster->signs[r].seen_ns = begun_ns;
-  for (int32_t r = 0; r < muster->transport->nranks; r++) {
-    if (!has(muster->view, r) || r == muster->transport->rank) continue;
-    if (!await(muster, r)) {
-      if (is_done(muster)) return BANYAN_OK;
-      strike_missing(muster, present, r);
+  memcpy(present, self->view, self->view_bytes);
+  for (int32_t r = 0; r < self->transport->nranks; r++) self->signs[r].seen_ns = begun_ns;
+  for (int32_t r = 0; r < self->transport->nranks; r++) {
+    if (!has(self->view, r) || r == self->transport->rank) continue;
+    if (!await(self, r)) {
+      if (is_done(self)) return BANYAN_OK;
+      strike_missing(self, present, r);
       continue;
     }
-    if (round_of(muster, r) > muster->round) return fail_given_up(muster);
-    const bny_mail *mail = mail_of(muster, r);
-    if (mail->kind == KIND_DONE) return fail_given_up(muster);
-    bool is_view = mail->kind == KIND_VIEW && mail->bytes == muster->view_bytes;
-    if (is_view && !has((const unsigned char *)mail->text, muster->transport->rank)) return fail_given_up(muster);
+    if (round_of(self, r) > self->round) return fail_given_up(self);
+    const bny_rendezvous *message = message_of(self, r);
+    if (message->kind == KIND_DONE) return fail_given_up(self);
+    bool is_view = message->kind == KIND_VIEW && message->bytes == self->view_bytes;
+    if (is_view && !has((const unsigned char *)message->text, self->transport->rank)) return fail_given_up(self);
   }
   return BANYAN_OK;
 }
@@ -185,72 +186,74 @@ static banyan_status collect(muster *muster, unsigned char *present) {
 /* ---- views ------------------------------------------------------------------------------------------------------------- */
 
 /* One round. *agreed: all posted this rank's view. */
-static banyan_status compare_views(muster *muster, bool *agreed) {
-  post(muster, KIND_VIEW, NULL, 0, muster->view, muster->view_bytes);
-  banyan_status status = collect(muster, muster->next);
+static banyan_status compare_views(rendezvous *self, bool *agreed) {
+  post(self, KIND_VIEW, NULL, 0, self->view, self->view_bytes);
+  banyan_status status = collect(self, self->next);
   if (status != BANYAN_OK) return status;
-  *agreed = memcmp(muster->next, muster->view, muster->view_bytes) == 0;
-  for (int32_t r = 0; r < muster->transport->nranks; r++) {
-    if (!has(muster->view, r) || !has(muster->next, r)) continue;
-    const bny_mail *mail = mail_of(muster, r);
-    if (mail->kind != KIND_VIEW || mail->bytes != muster->view_bytes) { /* still making the communicator: it will see */
+  *agreed = memcmp(self->next, self->view, self->view_bytes) == 0;
+  for (int32_t r = 0; r < self->transport->nranks; r++) {
+    if (!has(self->view, r) || !has(self->next, r)) continue;
+    const bny_rendezvous *message = message_of(self, r);
+    if (message->kind != KIND_VIEW ||
+        message->bytes != self->view_bytes) { /* still making the communicator: it will see */
       *agreed = false;
       continue;
     }
-    if (memcmp(mail->text, muster->view, muster->view_bytes) == 0) continue;
+    if (memcmp(message->text, self->view, self->view_bytes) == 0) continue;
     *agreed = false;
-    for (size_t i = 0; i < muster->view_bytes; i++) muster->next[i] &= (unsigned char)mail->text[i];
+    for (size_t i = 0; i < self->view_bytes; i++) self->next[i] &= (unsigned char)message->text[i];
   }
-  memcpy(muster->view, muster->next, muster->view_bytes);
-  return has(muster->view, muster->transport->rank) ? BANYAN_OK : fail_given_up(muster);
+  memcpy(self->view, self->next, self->view_bytes);
+  return has(self->view, self->transport->rank) ? BANYAN_OK : fail_given_up(self);
 }
 
-static banyan_status agree_on_view(muster *muster) {
+static banyan_status agree_on_view(rendezvous *self) {
   bool agreed = false;
   banyan_status status = BANYAN_OK;
   while (status == BANYAN_OK && !agreed) {
-    if (bny_clock_ns() > muster->deadline_ns)
+    if (bny_clock_ns() > self->deadline_ns)
       return bny_fail(BANYAN_ERR_TIMEOUT, "the ranks that are left did not agree in time on who they are");
-    status = compare_views(muster, &agreed);
+    status = compare_views(self, &agreed);
   }
-  muster->struck = false;
+  self->struck = false;
   return status;
 }
 
-/* ---- a bootstrap of mail ------------------------------------------------------------------------------------------------- */
+/* ---- a bootstrap of message ------------------------------------------------------------------------------------------------- */
 
 /* One part of a gathering. */
-static banyan_status gather_part(muster *muster, const data_head *head, const char *mine, char *all, size_t part_bytes) {
-  post(muster, KIND_DATA, head, sizeof *head, mine + head->first, part_bytes);
-  banyan_status status = collect(muster, muster->next);
+static banyan_status gather_part(rendezvous *self, const data_head *head, const char *mine, char *all,
+                                 size_t part_bytes) {
+  post(self, KIND_DATA, head, sizeof *head, mine + head->first, part_bytes);
+  banyan_status status = collect(self, self->next);
   if (status != BANYAN_OK) return status;
   int32_t place = 0;
-  for (int32_t r = 0; r < muster->transport->nranks; r++) {
-    if (!has(muster->view, r)) continue;
-    const bny_mail *mail = mail_of(muster, r);
+  for (int32_t r = 0; r < self->transport->nranks; r++) {
+    if (!has(self->view, r)) continue;
+    const bny_rendezvous *message = message_of(self, r);
     data_head theirs = {0};
-    if (has(muster->next, r) && mail->kind == KIND_DATA && mail->bytes == sizeof theirs + part_bytes)
-      memcpy(&theirs, mail->text, sizeof theirs);
+    if (has(self->next, r) && message->kind == KIND_DATA && message->bytes == sizeof theirs + part_bytes)
+      memcpy(&theirs, message->text, sizeof theirs);
     if (theirs.bytes != head->bytes || theirs.first != head->first) {
-      muster->struck = true;
-      memcpy(muster->view, muster->next, muster->view_bytes);
+      self->struck = true;
+      memcpy(self->view, self->next, self->view_bytes);
       return bny_fail(BANYAN_ERR_PEER, "rank %d dropped out while the ranks that are left met anew", r);
     }
-    memcpy(all + (size_t)place++ * head->bytes + head->first, mail->text + sizeof theirs, part_bytes);
+    memcpy(all + (size_t)place++ * head->bytes + head->first, message->text + sizeof theirs, part_bytes);
   }
   return BANYAN_OK;
 }
 
-static int allgather_mail(void *context, const void *mine, void *all, size_t bytes, int64_t timeout_ns) {
-  muster *muster = context;
+static int allgather_messages(void *context, const void *mine, void *all, size_t bytes, int64_t timeout_ns) {
+  rendezvous *self = context;
   (void)timeout_ns; /* each round has the deadline of a call */
   data_head head = {.bytes = bytes};
-  banyan_status status = muster->struck ? BANYAN_ERR_PEER : BANYAN_OK;
+  banyan_status status = self->struck ? BANYAN_ERR_PEER : BANYAN_OK;
   if (status != BANYAN_OK) return (int)bny_fail(status, "a rank dropped out while the ranks that are left met anew");
   do {
     size_t part_bytes = bytes - head.first;
-    if (part_bytes > BNY_MAIL_BYTES - sizeof head) part_bytes = BNY_MAIL_BYTES - sizeof head;
-    status = gather_part(muster, &head, mine, all, part_bytes);
+    if (part_bytes > BNY_RENDEZVOUS_BYTES - sizeof head) part_bytes = BNY_RENDEZVOUS_BYTES - sizeof head;
+    status = gather_part(self, &head, mine, all, part_bytes);
     head.first += part_bytes;
   } while (status == BANYAN_OK && head.first < bytes);
   return (int)status;
@@ -258,9 +261,9 @@ static int allgather_mail(void *context, const void *mine, void *all, size_t byt
 
 /* ---- shrinking ----------------------------------------------------------------------------------------------------------- */
 
-static banyan_status make_anew(muster *muster, banyan_comm **shrunk) {
-  banyan_comm *comm = muster->comm;
-  banyan_comm_config config = {.size = sizeof config, .timeout_ns = muster->timeout_ns,
+static banyan_status make_anew(rendezvous *self, banyan_comm **shrunk) {
+  banyan_comm *comm = self->comm;
+  banyan_comm_config config = {.size = sizeof config, .timeout_ns = self->timeout_ns,
                                .first_timeout_ns = comm->first_timeout_ns,
                                .arena_bytes = comm->arena_said ? comm->arena_bytes : 0,
                                .algorithm = comm->algorithm};
@@ -270,9 +273,9 @@ static banyan_status make_anew(muster *muster, banyan_comm **shrunk) {
     snprintf(device, sizeof device, "%s:%d", own->ops->name, own->facts.ordinal);
     config.device = device;
   }
-  banyan_bootstrap bootstrap = {.size = sizeof bootstrap, .context = muster, .allgather = allgather_mail};
+  banyan_bootstrap bootstrap = {.size = sizeof bootstrap, .context = self, .allgather = allgather_messages};
   for (int32_t r = 0; r < comm->nranks; r++) {
-    if (!has(muster->view, r)) continue;
+    if (!has(self->view, r)) continue;
     if (r == comm->rank) bootstrap.rank = bootstrap.nranks;
     bootstrap.nranks++;
   }
@@ -281,25 +284,25 @@ static banyan_status make_anew(muster *muster, banyan_comm **shrunk) {
   return status;
 }
 
-static void list_members(const muster *muster, int32_t *members) {
-  for (int32_t r = 0; r < muster->transport->nranks; r++)
-    if (has(muster->view, r)) *members++ = r;
+static void list_members(const rendezvous *self, int32_t *members) {
+  for (int32_t r = 0; r < self->transport->nranks; r++)
+    if (has(self->view, r)) *members++ = r;
 }
 
 /* Whoever is to blame for it that this communicator failed is left out, though it may live; not for a call that was wrong. */
-static void strike_culprit(muster *muster) {
-  const bny_failure *failure = &muster->comm->exec->failure;
+static void strike_culprit(rendezvous *self) {
+  const bny_failure *failure = &self->comm->exec->failure;
   bool is_out = failure->status == BANYAN_ERR_PEER || failure->status == BANYAN_ERR_TIMEOUT;
-  if (is_out && failure->culprit >= 0) strike(muster->view, failure->culprit);
+  if (is_out && failure->culprit >= 0) strike(self->view, failure->culprit);
 }
 
 /* The last post may still be on its way. */
-static void settle(const muster *muster) {
-  const bny_transport_ops *ops = muster->transport->ops;
+static void settle(const rendezvous *self) {
+  const bny_transport_ops *ops = self->transport->ops;
   int64_t until_ns = bny_clock_ns() + SETTLE_NS;
   int32_t peer;
-  while (ops->settled && !ops->settled(muster->transport, &peer) && bny_clock_ns() < until_ns)
-    ops->progress(muster->transport);
+  while (ops->settled && !ops->settled(self->transport, &peer) && bny_clock_ns() < until_ns)
+    ops->progress(self->transport);
 }
 
 /* ---- the last round ------------------------------------------------------------------------------------------------------ */
@@ -310,22 +313,22 @@ static bool is_loss(banyan_status status) {
 }
 
 /* The others need not wait for this rank, which has failed where they had not come to an end. */
-static banyan_status give_up(muster *muster, banyan_status own, const char *why) {
-  strike(muster->view, muster->transport->rank);
-  post(muster, KIND_VIEW, NULL, 0, muster->view, muster->view_bytes);
+static banyan_status give_up(rendezvous *self, banyan_status own, const char *why) {
+  strike(self->view, self->transport->rank);
+  post(self, KIND_VIEW, NULL, 0, self->view, self->view_bytes);
   return bny_fail(own, "%s", why);
 }
 
 /* All verdicts are there. */
-static banyan_status compare_verdicts(muster *muster, const verdict *own, bool *again) {
+static banyan_status compare_verdicts(rendezvous *self, const verdict *own, bool *again) {
   banyan_status status = BANYAN_OK;
-  for (int32_t r = 0; r < muster->transport->nranks && !*again; r++) {
-    const bny_mail *mail = mail_of(muster, r);
+  for (int32_t r = 0; r < self->transport->nranks && !*again; r++) {
+    const bny_rendezvous *message = message_of(self, r);
     verdict theirs = *own;
-    if (!has(muster->view, r)) continue;
-    *again = mail->kind != KIND_VERDICT || mail->bytes != sizeof theirs;
+    if (!has(self->view, r)) continue;
+    *again = message->kind != KIND_VERDICT || message->bytes != sizeof theirs;
     if (*again) break;
-    memcpy(&theirs, mail->text, sizeof theirs);
+    memcpy(&theirs, message->text, sizeof theirs);
     *again = is_loss((banyan_status)theirs.status);
     if (theirs.status != BANYAN_OK && status == BANYAN_OK)
       status = bny_fail((banyan_status)theirs.status, "%.*s", (int)sizeof theirs.why - 1, theirs.why);
@@ -334,41 +337,41 @@ static banyan_status compare_verdicts(muster *muster, const verdict *own, bool *
 }
 
 /* All tell how they fared. OK: this rank has a communicator, as all others have. *again: a rank was lost. */
-static banyan_status conclude(muster *muster, banyan_status own, bool *again) {
+static banyan_status conclude(rendezvous *self, banyan_status own, bool *again) {
   verdict said = {.status = (int32_t)own};
   char why[BNY_ERROR_TEXT_BYTES];
   snprintf(why, sizeof why, "%s", own == BANYAN_OK ? "" : banyan_last_error());
   memcpy(said.why, why, sizeof said.why);
   said.why[sizeof said.why - 1] = 0;
-  post(muster, KIND_VERDICT, NULL, 0, &said, sizeof said);
-  banyan_status status = collect(muster, muster->next);
-  bool done = is_done(muster);
+  post(self, KIND_VERDICT, NULL, 0, &said, sizeof said);
+  banyan_status status = collect(self, self->next);
+  bool done = is_done(self);
   if (status == BANYAN_OK && !done) {
-    *again = memcmp(muster->next, muster->view, muster->view_bytes) != 0;
-    memcpy(muster->view, muster->next, muster->view_bytes);
-    status = compare_verdicts(muster, &said, again);
+    *again = memcmp(self->next, self->view, self->view_bytes) != 0;
+    memcpy(self->view, self->next, self->view_bytes);
+    status = compare_verdicts(self, &said, again);
     if (*again && own != BANYAN_OK && !is_loss(own)) {
       *again = false;
-      return give_up(muster, own, why);
+      return give_up(self, own, why);
     }
     if (*again) return BANYAN_OK;
   }
-  if (status == BANYAN_OK) post(muster, KIND_DONE, NULL, 0, NULL, 0);
-  else if (own != BANYAN_OK && !muster->given_up) status = bny_fail(own, "%s", why);
+  if (status == BANYAN_OK) post(self, KIND_DONE, NULL, 0, NULL, 0);
+  else if (own != BANYAN_OK && !self->given_up) status = bny_fail(own, "%s", why);
   return status;
 }
 
-static banyan_status shrink(muster *muster, banyan_comm **shrunk) {
-  banyan_status status = has(muster->view, muster->comm->rank) ? BANYAN_OK : fail_given_up(muster);
+static banyan_status shrink(rendezvous *self, banyan_comm **shrunk) {
+  banyan_status status = has(self->view, self->comm->rank) ? BANYAN_OK : fail_given_up(self);
   bool again = true;
   while (status == BANYAN_OK && again) {
     banyan_comm *made = NULL;
-    status = agree_on_view(muster);
+    status = agree_on_view(self);
     if (status != BANYAN_OK) break;
-    status = make_anew(muster, &made);
-    again = muster->struck && !muster->given_up;
+    status = make_anew(self, &made);
+    again = self->struck && !self->given_up;
     if (again) status = BANYAN_OK;
-    else if (!muster->given_up) status = conclude(muster, status, &again);
+    else if (!self->given_up) status = conclude(self, status, &again);
     if (status == BANYAN_OK && !again) {
       *shrunk = made;
     } else if (made) {
@@ -376,8 +379,8 @@ static banyan_status shrink(muster *muster, banyan_comm **shrunk) {
       banyan_comm_destroy(made);
     }
   }
-  settle(muster);
-  return muster->given_up ? fail_given_up(muster) : status;
+  settle(self);
+  return self->given_up ? fail_given_up(self) : status;
 }
 
 banyan_status banyan_comm_shrink(banyan_comm *comm, int32_t *members, banyan_comm **shrunk) {
@@ -395,13 +398,13 @@ banyan_status banyan_comm_shrink(banyan_comm *comm, int32_t *members, banyan_com
   }
   memset(views, 0xff, view_bytes);
   int64_t timeout_ns = comm->exec->timeout_ns;
-  muster muster = {.comm = comm, .transport = comm->transport, .timeout_ns = timeout_ns,
+  rendezvous self = {.comm = comm, .transport = comm->transport, .timeout_ns = timeout_ns,
                    .deadline_ns = bny_clock_ns() + DEADLINES * timeout_ns, .view = views, .next = views + view_bytes,
                    .view_bytes = view_bytes, .signs = signs};
-  strike_culprit(&muster);
+  strike_culprit(&self);
   comm->has_shrunk = true;
-  banyan_status status = shrink(&muster, shrunk);
-  if (status == BANYAN_OK && members) list_members(&muster, members);
+  banyan_status status = shrink(&self, shrunk);
+  if (status == BANYAN_OK && members) list_members(&self, members);
   free(views);
   free(signs);
   return status;

@@ -60,39 +60,39 @@ static void write_file(const char *path, const bny_measured *measured) {
 
 /* ---- all ranks ------------------------------------------------------------------------------------------------------- */
 
-typedef struct letter {
+typedef struct message {
   int32_t status;
   int32_t found;
   char why[BNY_ERROR_TEXT_BYTES];
   bny_measured measured;
-} letter;
+} message;
 
 /* All that a rank may lack. */
-typedef struct supplies {
-  letter *letters; /* of all ranks, and this one's own; where there is a file */
+typedef struct buffers {
+  message *messages; /* of all ranks, and this one's own; where there is a file */
   bny_measured *measured;
   bny_device_tuner *tuner;
-} supplies;
+} buffers;
 
-static banyan_status get_supplies(const banyan_comm *comm, const bny_tune *tune, supplies *supplies) {
+static banyan_status make_buffers(const banyan_comm *comm, const bny_tune *tune, buffers *buffers) {
   bool has_file = tune->way == BNY_TUNE_FILE;
-  supplies->measured = calloc(1, sizeof *supplies->measured);
-  if (has_file) supplies->letters = calloc((size_t)comm->nranks + 1, sizeof *supplies->letters);
-  if (!supplies->measured || (has_file && !supplies->letters))
+  buffers->measured = calloc(1, sizeof *buffers->measured);
+  if (has_file) buffers->messages = calloc((size_t)comm->nranks + 1, sizeof *buffers->messages);
+  if (!buffers->measured || (has_file && !buffers->messages))
     return bny_fail(BANYAN_ERR_MEMORY, "rank %d has no memory for measured times", comm->rank);
-  return bny_device_tuner_make(comm->nranks, &supplies->tuner);
+  return bny_device_tuner_make(comm->nranks, &buffers->tuner);
 }
 
-static void free_supplies(supplies *supplies) {
-  free(supplies->letters);
-  free(supplies->measured);
-  bny_device_tuner_free(supplies->tuner);
+static void free_buffers(buffers *buffers) {
+  free(buffers->messages);
+  free(buffers->measured);
+  bny_device_tuner_free(buffers->tuner);
 }
 
-/* Rank 0 reads, so that files which differ from host to host cannot part the ranks. *found: rank 0 has one. */
+/* Rank 0 reads, so that files which differ from node to node cannot part the ranks. *found: rank 0 has one. */
 static banyan_status take_from_file(const banyan_comm *comm, const bny_exchange *exchange, const char *path,
-                                    const supplies *supplies, bool *found) {
-  letter *all = supplies->letters, *own = &all[comm->nranks];
+                                    const buffers *buffers, bool *found) {
+  message *all = buffers->messages, *own = &all[comm->nranks];
   if (comm->rank == 0) {
     bool here = false;
     own->status = (int32_t)read_file(comm, path, &own->measured, &here);
@@ -104,46 +104,46 @@ static banyan_status take_from_file(const banyan_comm *comm, const bny_exchange 
   if (all[0].status != BANYAN_OK)
     return bny_fail((banyan_status)all[0].status, "%.*s", BNY_ERROR_TEXT_BYTES - 1, all[0].why);
   *found = all[0].found;
-  *supplies->measured = all[0].measured;
+  *buffers->measured = all[0].measured;
   return BANYAN_OK;
 }
 
-static banyan_status measure(banyan_comm *comm, const bny_exchange *exchange, const supplies *supplies) {
+static banyan_status measure(banyan_comm *comm, const bny_exchange *exchange, const buffers *buffers) {
   bny_request like = {.collective = BNY_COMBINE, .nranks = comm->nranks, .cost = comm->device.cost, .levels = comm->levels,
                       .outbox_bytes = comm->device.outbox_bytes, .slots_max = comm->transport->slots_max};
-  return bny_device_tune(supplies->tuner, &comm->device, exchange, &like, supplies->measured);
+  return bny_device_tune(buffers->tuner, &comm->device, exchange, &like, buffers->measured);
 }
 
 /* *known: there are times. */
 static banyan_status read_or_measure(banyan_comm *comm, const bny_exchange *exchange, const bny_tune *tune, bool one_process,
-                                     const supplies *supplies, bool *known) {
+                                     const buffers *buffers, bool *known) {
   *known = false;
   banyan_status status = BANYAN_OK;
-  if (tune->way == BNY_TUNE_FILE) status = take_from_file(comm, exchange, tune->path, supplies, known);
+  if (tune->way == BNY_TUNE_FILE) status = take_from_file(comm, exchange, tune->path, buffers, known);
   if (status != BANYAN_OK || *known) return status;
-  if (comm->device.engine->share->crowd > 1 && !one_process) {
+  if (comm->device.engine->arenas->ranks_per_device > 1 && !one_process) {
     if (comm->rank == 0)
       bny_log(BNY_LOG_WARN, "BANYAN_DEVICE_TUNE: processes that share a device take turns on it; combines are not measured");
     return BANYAN_OK;
   }
-  status = measure(comm, exchange, supplies);
+  status = measure(comm, exchange, buffers);
   *known = status == BANYAN_OK;
-  if (*known && tune->way == BNY_TUNE_FILE && comm->rank == 0) write_file(tune->path, supplies->measured);
+  if (*known && tune->way == BNY_TUNE_FILE && comm->rank == 0) write_file(tune->path, buffers->measured);
   return status;
 }
 
 banyan_status bny_comm_tune(banyan_comm *comm, const bny_exchange *exchange, const bny_settings *settings, bool one_process) {
   bny_tune tune = {.way = BNY_TUNE_OFF};
-  supplies supplies = {0};
+  buffers buffers = {0};
   bool known = false;
   banyan_status status = bny_tune_parse(settings->options.device_tune, &tune); /* all ranks have the same, see facts.c */
   if (status != BANYAN_OK || tune.way == BNY_TUNE_OFF || comm->nranks == 1) return status;
-  status = bny_comm_confirm(exchange, get_supplies(comm, &tune, &supplies));
-  if (status == BANYAN_OK) status = read_or_measure(comm, exchange, &tune, one_process, &supplies, &known);
+  status = bny_comm_confirm(exchange, make_buffers(comm, &tune, &buffers));
+  if (status == BANYAN_OK) status = read_or_measure(comm, exchange, &tune, one_process, &buffers, &known);
   if (known) {
-    comm->measured = supplies.measured;
-    supplies.measured = NULL;
+    comm->measured = buffers.measured;
+    buffers.measured = NULL;
   }
-  free_supplies(&supplies);
+  free_buffers(&buffers);
   return status;
 }

@@ -23,7 +23,7 @@ typedef struct facts {
   int32_t strict, compute, sm_count, driver, multicast, status;
 } facts;
 
-typedef enum obstacle { NONE, LACKED_HERE, LACKED_THERE, OTHER_HOST, NO_ACCESS } obstacle;
+typedef enum obstacle { NONE, LACKED_HERE, LACKED_THERE, OTHER_NODE, NO_ACCESS } obstacle;
 
 /* What each rank says of its links to all others. */
 typedef struct reach {
@@ -41,7 +41,7 @@ typedef struct agreement {
   reach *reaches; /* [nranks] */
 } agreement;
 
-banyan_status bny_share_read_fallback(const char *text, bool *strict) {
+banyan_status bny_arenas_read_fallback(const char *text, bool *strict) {
   if (text && strcmp(text, "slower") != 0 && strcmp(text, "error") != 0)
     return bny_fail(BANYAN_ERR_ARGUMENT, "BANYAN_DEVICE_FALLBACK is \"%.40s\"; it takes slower or error", text);
   *strict = text && strcmp(text, "error") == 0;
@@ -50,7 +50,7 @@ banyan_status bny_share_read_fallback(const char *text, bool *strict) {
 
 /* ---- facts --------------------------------------------------------------------------------------------------------- */
 
-static facts gather_own(const bny_device *device, const bny_share_config *config) {
+static facts gather_own(const bny_device *device, const bny_arenas_config *config) {
   facts own;
   memset(&own, 0, sizeof own);
   snprintf(own.vendor, sizeof own.vendor, "%s", device->ops->name);
@@ -69,13 +69,13 @@ static facts gather_own(const bny_device *device, const bny_share_config *config
 
 static int32_t least(int32_t a, int32_t b) { return a < b ? a : b; }
 
-static banyan_status compare(const facts *all, const int32_t *processes, bny_share *share, agreement *agreed) {
-  const facts *own = &all[share->rank];
+static banyan_status compare(const facts *all, const int32_t *processes, bny_arenas *arenas, agreement *agreed) {
+  const facts *own = &all[arenas->rank];
   agreed->multicast = true;
-  share->compute_least = own->compute;
-  share->sm_count_least = own->sm_count;
-  share->driver_least = own->driver;
-  for (int32_t i = 0; i < share->nranks; i++) {
+  arenas->compute_least = own->compute;
+  arenas->sm_count_least = own->sm_count;
+  arenas->driver_least = own->driver;
+  for (int32_t i = 0; i < arenas->nranks; i++) {
     if (all[i].status != BANYAN_OK)
       return bny_fail((banyan_status)all[i].status, "rank %d could not begin to share its device's memory", i);
     if (strncmp(all[i].vendor, own->vendor, sizeof own->vendor) != 0)
@@ -84,16 +84,16 @@ static banyan_status compare(const facts *all, const int32_t *processes, bny_sha
     if (all[i].bytes != own->bytes)
       return bny_fail(BANYAN_ERR_MISMATCH, "arenas on devices are of %" PRIu64 " bytes on rank %d and of %" PRIu64 " here",
                       all[i].bytes, i, own->bytes);
-    share->compute_least = least(share->compute_least, all[i].compute);
-    share->sm_count_least = least(share->sm_count_least, all[i].sm_count);
-    share->driver_least = least(share->driver_least, all[i].driver);
+    arenas->compute_least = least(arenas->compute_least, all[i].compute);
+    arenas->sm_count_least = least(arenas->sm_count_least, all[i].sm_count);
+    arenas->driver_least = least(arenas->driver_least, all[i].driver);
     int32_t together = 0;
-    for (int32_t k = 0; k < share->nranks; k++) {
+    for (int32_t k = 0; k < arenas->nranks; k++) {
       bool same = memcmp(all[k].uuid, all[i].uuid, sizeof own->uuid) == 0;
       together += same;
-      share->apart = share->apart || (same && processes[k] != processes[i]);
+      arenas->apart = arenas->apart || (same && processes[k] != processes[i]);
     }
-    if (together > share->crowd) share->crowd = together;
+    if (together > arenas->ranks_per_device) arenas->ranks_per_device = together;
     agreed->strict = agreed->strict || all[i].strict;
     agreed->multicast = agreed->multicast && all[i].multicast;
   }
@@ -102,22 +102,22 @@ static banyan_status compare(const facts *all, const int32_t *processes, bny_sha
 
 /* ---- agreement ----------------------------------------------------------------------------------------------------- */
 
-static obstacle obstacle_between(const bny_share *share, const facts *all, const bny_share_config *config,
+static obstacle obstacle_between(const bny_arenas *arenas, const facts *all, const bny_arenas_config *config,
                                  const bny_device_link *link, int32_t peer, bny_memory_kind kind) {
-  bool one_host = config->hosts[peer] == config->hosts[share->rank];
-  if (!(all[share->rank].kinds >> kind & 1)) return LACKED_HERE;
+  bool one_node = config->nodes[peer] == config->nodes[arenas->rank];
+  if (!(all[arenas->rank].kinds >> kind & 1)) return LACKED_HERE;
   if (!(all[peer].kinds >> kind & 1)) return LACKED_THERE;
-  if (!one_host && kind != BNY_MEMORY_FABRIC) return OTHER_HOST;
+  if (!one_node && kind != BNY_MEMORY_FABRIC) return OTHER_NODE;
   /* A device that this process does not see may be within reach all the same: the try will tell. */
-  if (one_host && link->visible && !link->access && kind != BNY_MEMORY_HOST) return NO_ACCESS;
+  if (one_node && link->visible && !link->access && kind != BNY_MEMORY_HOST) return NO_ACCESS;
   return NONE;
 }
 
-static reach look_around(const bny_share *share, const facts *all, const bny_share_config *config) {
+static reach look_around(const bny_arenas *arenas, const facts *all, const bny_arenas_config *config) {
   reach own = {.lines_whole = true, .atomics = true, .unseen = -1, .kinds = (1u << BNY_MEMORY_KINDS) - 1};
-  for (int32_t peer = 0; peer < share->nranks; peer++) {
+  for (int32_t peer = 0; peer < arenas->nranks; peer++) {
     bny_device_link link;
-    banyan_status status = share->device->ops->link(share->device, all[peer].uuid, &link);
+    banyan_status status = arenas->device->ops->link(arenas->device, all[peer].uuid, &link);
     if (status != BANYAN_OK) {
       own.status = (int32_t)status;
       return own;
@@ -129,7 +129,7 @@ static reach look_around(const bny_share *share, const facts *all, const bny_sha
       own.unseen = peer;
     }
     for (int kind = 0; kind < BNY_MEMORY_KINDS; kind++) {
-      obstacle found = obstacle_between(share, all, config, &link, peer, (bny_memory_kind)kind);
+      obstacle found = obstacle_between(arenas, all, config, &link, peer, (bny_memory_kind)kind);
       if (found == NONE || own.obstacle[kind] != NONE) continue;
       own.obstacle[kind] = (int32_t)found;
       own.peer[kind] = peer;
@@ -139,24 +139,24 @@ static reach look_around(const bny_share *share, const facts *all, const bny_sha
   return own;
 }
 
-static banyan_status agree(bny_share_work *work, const facts *all, agreement *agreed) {
-  bny_share *share = work->share;
-  reach own = look_around(share, all, work->config);
+static banyan_status agree(bny_arenas_work *work, const facts *all, agreement *agreed) {
+  bny_arenas *arenas = work->arenas;
+  reach own = look_around(arenas, all, work->config);
   char why[BNY_ERROR_TEXT_BYTES];
   snprintf(why, sizeof why, "%s", own.status ? banyan_last_error() : "");
   banyan_status status = bny_exchange_all(work->exchange, &own, agreed->reaches, sizeof own);
   if (own.status) return bny_fail((banyan_status)own.status, "%s", why);
   if (status != BANYAN_OK) return status;
   agreed->kinds = (1u << BNY_MEMORY_KINDS) - 1;
-  share->lines_whole = share->atomics = true;
-  for (int32_t i = 0; i < share->nranks; i++) {
+  arenas->lines_whole = arenas->atomics = true;
+  for (int32_t i = 0; i < arenas->nranks; i++) {
     const reach *theirs = &agreed->reaches[i];
     if (theirs->status)
       return bny_fail((banyan_status)theirs->status, "rank %d cannot tell what its device reaches (%s)", i,
                       banyan_status_string((banyan_status)theirs->status));
     agreed->kinds &= theirs->kinds;
-    share->lines_whole = share->lines_whole && theirs->lines_whole;
-    share->atomics = share->atomics && theirs->atomics;
+    arenas->lines_whole = arenas->lines_whole && theirs->lines_whole;
+    arenas->atomics = arenas->atomics && theirs->atomics;
     agreed->unseen = agreed->unseen || theirs->unseen >= 0;
   }
   return BANYAN_OK;
@@ -164,12 +164,12 @@ static banyan_status agree(bny_share_work *work, const facts *all, agreement *ag
 
 /* A fabric handle is good within an NVLink domain alone, and so is multicast. Where a driver says nothing of a link, as
  * of devices that processes hide from one another or that are on other nodes, these do. */
-static void judge_links(bny_share *share, const agreement *agreed) {
-  bool nvlink = !agreed->unseen || agreed->multicast || share->kind == BNY_MEMORY_FABRIC;
-  if (share->kind == BNY_MEMORY_HOST) nvlink = false;
-  share->lines_whole = share->lines_whole && nvlink;
-  share->atomics = share->atomics && nvlink;
-  if (nvlink || share->kind == BNY_MEMORY_HOST || share->rank != 0) return;
+static void judge_links(bny_arenas *arenas, const agreement *agreed) {
+  bool nvlink = !agreed->unseen || agreed->multicast || arenas->kind == BNY_MEMORY_FABRIC;
+  if (arenas->kind == BNY_MEMORY_HOST) nvlink = false;
+  arenas->lines_whole = arenas->lines_whole && nvlink;
+  arenas->atomics = arenas->atomics && nvlink;
+  if (nvlink || arenas->kind == BNY_MEMORY_HOST || arenas->rank != 0) return;
   int32_t rank = 0;
   while (agreed->reaches[rank].unseen < 0) rank++;
   bny_log(BNY_LOG_INFO,
@@ -189,7 +189,7 @@ static void explain(const agreement *agreed, int32_t nranks, bny_memory_kind kin
   case NONE: snprintf(text, bytes, "nothing stands against %s", name); break;
   case LACKED_HERE: snprintf(text, bytes, "the device of rank %d does not share memory by %s", rank, name); break;
   case LACKED_THERE: snprintf(text, bytes, "the device of rank %d does not share memory by %s", peer, name); break;
-  case OTHER_HOST: snprintf(text, bytes, "ranks %d and %d are on different hosts", rank, peer); break;
+  case OTHER_NODE: snprintf(text, bytes, "ranks %d and %d are on different nodes", rank, peer); break;
   case NO_ACCESS:
     snprintf(text, bytes, "the device of rank %d has no peer access to that of rank %d", rank, peer);
     break;
@@ -201,21 +201,21 @@ static void explain(const agreement *agreed, int32_t nranks, bny_memory_kind kin
 /* Memory that a device sees at two addresses is coherent between kernels that run at once only by fences of its own
  * kind (fence.proxy.alias). Ranks of one process that share a device have no need of a second address: by the kind that
  * was made for the older handles, memory of the process goes by the address of its owner. */
-static bool needs_owners_address(const bny_share_work *work) {
-  const bny_share *share = work->share;
+static bool needs_owners_address(const bny_arenas_work *work) {
+  const bny_arenas *arenas = work->arenas;
   const int32_t *processes = work->config->processes;
-  for (int32_t i = 0; i < share->nranks; i++)
-    if (processes[i] != processes[share->rank]) return false;
-  return share->crowd > 1;
+  for (int32_t i = 0; i < arenas->nranks; i++)
+    if (processes[i] != processes[arenas->rank]) return false;
+  return arenas->ranks_per_device > 1;
 }
 
-bool bny_share_has_aliases(const bny_share *share) {
-  return share->crowd > 1 && (share->apart || share->kind != BNY_MEMORY_IPC);
+bool bny_arenas_have_aliases(const bny_arenas *arenas) {
+  return arenas->ranks_per_device > 1 && (arenas->apart || arenas->kind != BNY_MEMORY_IPC);
 }
 
 /* The kinds from best to slowest, but first the one that is better here than FILE: the owner's address, or, where
  * nothing else tells of the links, a fabric handle, which maps over NVLink alone. */
-static void order_kinds(const bny_share_work *work, const agreement *agreed, bny_memory_kind order[BNY_MEMORY_KINDS]) {
+static void order_kinds(const bny_arenas_work *work, const agreement *agreed, bny_memory_kind order[BNY_MEMORY_KINDS]) {
   order[0] = needs_owners_address(work)             ? BNY_MEMORY_IPC
              : agreed->unseen && !agreed->multicast ? BNY_MEMORY_FABRIC
                                                     : BNY_MEMORY_FILE;
@@ -223,10 +223,10 @@ static void order_kinds(const bny_share_work *work, const agreement *agreed, bny
     if (kind != (int)order[0]) order[place++] = (bny_memory_kind)kind;
 }
 
-static banyan_status descend(bny_share_work *work, const agreement *agreed) {
-  bny_share *share = work->share;
+static banyan_status descend(bny_arenas_work *work, const agreement *agreed) {
+  bny_arenas *arenas = work->arenas;
   char why[BNY_ERROR_TEXT_BYTES];
-  explain(agreed, share->nranks, BNY_MEMORY_FILE, why, sizeof why);
+  explain(agreed, arenas->nranks, BNY_MEMORY_FILE, why, sizeof why);
   if (agreed->kinds >> BNY_MEMORY_FILE & 1) why[0] = 0;
   banyan_status status = BANYAN_ERR_UNSUPPORTED;
   bny_memory_kind order[BNY_MEMORY_KINDS];
@@ -235,15 +235,15 @@ static banyan_status descend(bny_share_work *work, const agreement *agreed) {
     bny_memory_kind kind = order[place];
     if (!(agreed->kinds >> kind & 1)) continue;
     if (kind == BNY_MEMORY_HOST && agreed->strict) break;
-    if (kind == BNY_MEMORY_HOST && share->rank == 0)
+    if (kind == BNY_MEMORY_HOST && arenas->rank == 0)
       bny_log(BNY_LOG_WARN, "memory of devices cannot be shared: %s; arenas lie in host memory, which is slower", why);
-    banyan_status tried = bny_share_attempt(work, kind);
+    banyan_status tried = bny_arenas_attempt(work, kind);
     if (tried == BANYAN_OK) return BANYAN_OK;
     bool is_slower = place > 0 || kind == BNY_MEMORY_FILE; /* what comes next */
     if (!work->joint || (agreed->strict && is_slower)) return tried;
     status = tried;
     snprintf(why, sizeof why, "%s", banyan_last_error());
-    if (share->rank == 0)
+    if (arenas->rank == 0)
       bny_log(BNY_LOG_WARN, "sharing of device memory by %s does not work: %s; the next kind is tried",
               bny_memory_kind_name(kind), why);
   }
@@ -251,30 +251,30 @@ static banyan_status descend(bny_share_work *work, const agreement *agreed) {
                   agreed->strict ? " (BANYAN_DEVICE_FALLBACK is error on some rank)" : "");
 }
 
-static banyan_status make_steps(bny_share_work *work, facts *all, agreement *agreed) {
-  bny_share *share = work->share;
-  size_t nranks = (size_t)share->nranks;
-  facts own = gather_own(share->device, work->config);
+static banyan_status make_steps(bny_arenas_work *work, facts *all, agreement *agreed) {
+  bny_arenas *arenas = work->arenas;
+  size_t nranks = (size_t)arenas->nranks;
+  facts own = gather_own(arenas->device, work->config);
   banyan_status status = bny_exchange_all(work->exchange, &own, all, sizeof own);
-  if (status == BANYAN_OK) status = compare(all, work->config->processes, share, agreed);
+  if (status == BANYAN_OK) status = compare(all, work->config->processes, arenas, agreed);
   if (status == BANYAN_OK) status = agree(work, all, agreed);
   if (status != BANYAN_OK) return status;
   work->epoch = all[0].nonce;
-  const bny_device_ops *ops = share->device->ops;
-  status = ops->stream_make(share->device, &work->stream);
+  const bny_device_ops *ops = arenas->device->ops;
+  status = ops->stream_make(arenas->device, &work->stream);
   if (status == BANYAN_OK)
-    status = ops->words_make(share->device, nranks * 4 * (BNY_SHARE_CELL_BYTES / sizeof(uint64_t)), &work->words);
-  status = bny_share_settle(work, status);
+    status = ops->words_make(arenas->device, nranks * 4 * (BNY_ARENAS_CELL_BYTES / sizeof(uint64_t)), &work->words);
+  status = bny_arenas_settle(work, status);
   if (status == BANYAN_OK) status = descend(work, agreed);
-  if (status == BANYAN_OK) judge_links(share, agreed);
-  if (share->stuck) return status; /* they are in use */
-  if (work->words.host) ops->words_free(share->device, &work->words);
-  if (work->stream) ops->stream_free(share->device, work->stream);
+  if (status == BANYAN_OK) judge_links(arenas, agreed);
+  if (arenas->stuck) return status; /* they are in use */
+  if (work->words.host) ops->words_free(arenas->device, &work->words);
+  if (work->stream) ops->stream_free(arenas->device, work->stream);
   return status;
 }
 
-static banyan_status check_config(const bny_exchange *exchange, const bny_share_config *config) {
-  size_t needed = (size_t)exchange->bootstrap->nranks * 2 * BNY_SHARE_CELL_BYTES;
+static banyan_status check_config(const bny_exchange *exchange, const bny_arenas_config *config) {
+  size_t needed = (size_t)exchange->bootstrap->nranks * 2 * BNY_ARENAS_CELL_BYTES;
   if (config->bytes < needed)
     return bny_fail(BANYAN_ERR_ARGUMENT, "arenas of %zu bytes are too small for %d ranks; they need %zu at least",
                     config->bytes, exchange->bootstrap->nranks, needed);
@@ -283,21 +283,21 @@ static banyan_status check_config(const bny_exchange *exchange, const bny_share_
   return BANYAN_OK;
 }
 
-banyan_status bny_share_make(bny_device *device, const bny_exchange *exchange, const bny_share_config *config,
-                             bny_share **share) {
+banyan_status bny_arenas_make(bny_device *device, const bny_exchange *exchange, const bny_arenas_config *config,
+                             bny_arenas **arenas) {
   banyan_status status = check_config(exchange, config);
   if (status != BANYAN_OK) return status;
   size_t nranks = (size_t)exchange->bootstrap->nranks;
-  bny_share *made = calloc(1, sizeof *made);
+  bny_arenas *made = calloc(1, sizeof *made);
   facts *all = calloc(nranks, sizeof *all);
-  bny_share_work work = {.share = made, .exchange = exchange, .config = config};
+  bny_arenas_work work = {.arenas = made, .exchange = exchange, .config = config};
   int64_t now_ns = bny_clock_ns();
   work.copies_deadline_ns = now_ns + (exchange->deadline_ns - now_ns) / 4 * 3;
   agreement agreed = {.reaches = calloc(nranks, sizeof *agreed.reaches)};
   work.reports = calloc(nranks, sizeof *work.reports);
   bny_device_memory **memories = calloc(nranks, sizeof *memories);
   if (made && all && agreed.reaches && work.reports && memories) {
-    *made = (bny_share){.device = device, .rank = exchange->bootstrap->rank, .nranks = (int32_t)nranks,
+    *made = (bny_arenas){.device = device, .rank = exchange->bootstrap->rank, .nranks = (int32_t)nranks,
                         .bytes = config->bytes, .memories = memories};
     status = make_steps(&work, all, &agreed);
   } else {
@@ -311,13 +311,13 @@ banyan_status bny_share_make(bny_device *device, const bny_exchange *exchange, c
     free(made);
     return status;
   }
-  *share = made;
+  *arenas = made;
   return BANYAN_OK;
 }
 
-void bny_share_free(bny_share *share) {
-  if (!share) return;
-  bny_share_release(share);
-  free(share->memories);
-  free(share);
+void bny_arenas_free(bny_arenas *arenas) {
+  if (!arenas) return;
+  bny_arenas_release(arenas);
+  free(arenas->memories);
+  free(arenas);
 }

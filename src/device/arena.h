@@ -7,47 +7,47 @@
  * that fails is an error on all ranks, or all go on to the next slower kind, as configured; either way the pair is named.
  *
  * An arena is all zero when the call returns. */
-#ifndef BNY_DEVICE_SHARE_H
-#define BNY_DEVICE_SHARE_H
+#ifndef BNY_DEVICE_ARENA_H
+#define BNY_DEVICE_ARENA_H
 
 #include "device/device.h"
 #include "transport/transport.h"
 
 /* Identical on all ranks but for the processes' view of themselves. */
-typedef struct bny_share_config {
+typedef struct bny_arenas_config {
   size_t bytes;             /* of each arena */
-  const int32_t *hosts;     /* [nranks]: equal where ranks are on one host (and in one network namespace) */
+  const int32_t *nodes;     /* [nranks]: equal where ranks are on one node (and in one network namespace) */
   const int32_t *processes; /* [nranks]: equal where ranks are threads of one process */
   bool strict;              /* no kind slower than what the devices claim; if any rank says so, all do */
-} bny_share_config;
+} bny_arenas_config;
 
 /* Every fact but `device` is identical on all ranks: plans may be made from them. */
-typedef struct bny_share {
+typedef struct bny_arenas {
   bny_device *device;
   int32_t rank, nranks;
   bny_memory_kind kind;
   size_t bytes;                 /* of each arena, as asked for */
   bool lines_whole, atomics;    /* between all pairs: links are NVLink */
-  int32_t crowd;                /* ranks on one device, at most */
-  bool apart;                   /* ranks of several processes share a device */
+  int32_t ranks_per_device;     /* at most */
+  bool apart;                   /* ranks of several processes have one device */
   int32_t compute_least, sm_count_least, driver_least;
   bny_device_memory **memories; /* [nranks]; [rank] is its own arena */
   bool stuck;                   /* the device still works on something: nothing can be freed */
-} bny_share;
+} bny_arenas;
 
-enum { BNY_SHARE_CELL_BYTES = 128 }; /* an arena has room for two cells per rank */
+enum { BNY_ARENAS_CELL_BYTES = 128 }; /* an arena has room for two cells per rank */
 
 /* BANYAN_DEVICE_FALLBACK: "slower", "error", or NULL for the default. */
-banyan_status bny_share_read_fallback(const char *text, bool *strict);
+banyan_status bny_arenas_read_fallback(const char *text, bool *strict);
 
 /* Collective over the exchange, bounded by its deadline. The device outlives the share. */
-banyan_status bny_share_make(bny_device *device, const bny_exchange *exchange, const bny_share_config *config,
-                             bny_share **share);
+banyan_status bny_arenas_make(bny_device *device, const bny_exchange *exchange, const bny_arenas_config *config,
+                             bny_arenas **arenas);
 
 /* Whether some device sees an arena at more than one address. */
-bool bny_share_has_aliases(const bny_share *share);
+bool bny_arenas_have_aliases(const bny_arenas *arenas);
 
 /* Local. No kernel of this rank uses the arenas any more; peers may still use this rank's. NULL is allowed. */
-void bny_share_free(bny_share *share);
+void bny_arenas_free(bny_arenas *arenas);
 
 #endif

@@ -28,7 +28,7 @@ typedef struct bny_device_ops bny_device_ops;
 
 /* How arenas are made and mapped by peers, best first. */
 typedef enum bny_memory_kind {
-  BNY_MEMORY_FILE,   /* device memory exported as a file descriptor: ranks of one host */
+  BNY_MEMORY_FILE,   /* device memory exported as a file descriptor: ranks of one node */
   BNY_MEMORY_FABRIC, /* device memory exported as a handle that is valid in a whole NVLink domain */
   BNY_MEMORY_IPC,    /* device memory by the older handles of processes; by its address within a process */
   BNY_MEMORY_HOST,   /* memory of the host that every device reads and writes: slower, but between any devices */

@@ -60,8 +60,8 @@ static banyan_status load_kernel(bny_engine *engine, const char *name, bny_engin
   return status;
 }
 
-void bny_engine_crowd(bny_engine *engine, int32_t crowd) {
-  engine->sms = engine->sms_all > crowd ? engine->sms_all / crowd : 1;
+void bny_engine_divide(bny_engine *engine, int32_t ranks_per_device) {
+  engine->sms = engine->sms_all > ranks_per_device ? engine->sms_all / ranks_per_device : 1;
 }
 
 banyan_status bny_engine_find(bny_engine *engine, const char *name, bny_engine_kernel *kernel) {
@@ -134,7 +134,7 @@ banyan_status bny_engine_make(bny_device *device, const bny_engine_config *confi
   made->sms_all = device->facts.sm_count;
   if (config->sm_limit > 0 && config->sm_limit < made->sms_all) made->sms_all = config->sm_limit;
   made->blocks_max = config->blocks_max;
-  bny_engine_crowd(made, 1);
+  bny_engine_divide(made, 1);
   banyan_status status = bny_decode_copy_read(config->copy, &made->decode_copy);
   if (status == BANYAN_OK) status = bny_decode_weights_read(config->weights, &made->one_term);
   if (status == BANYAN_OK) status = read_early(config->early, device);
@@ -170,21 +170,23 @@ static banyan_status write(bny_engine *engine, void *to, const void *from, size_
   return status;
 }
 
-banyan_status bny_engine_connect(bny_engine *engine, const bny_exchange *exchange, const bny_share_config *config,
+banyan_status bny_engine_connect(bny_engine *engine, const bny_exchange *exchange, const bny_arenas_config *config,
                                  int64_t timeout_ns) {
   int32_t nranks = exchange->bootstrap->nranks;
   if (nranks > BNY_DEVICE_RANKS_MAX)
     return bny_fail(BANYAN_ERR_UNSUPPORTED, "%d ranks: %d devices at most may be in one communicator", nranks,
                     BNY_DEVICE_RANKS_MAX);
-  banyan_status status = bny_share_make(engine->device, exchange, config, &engine->share);
+  banyan_status status = bny_arenas_make(engine->device, exchange, config, &engine->arenas);
   if (status != BANYAN_OK) return status;
-  const bny_share *share = engine->share;
-  bny_engine_crowd(engine, share->crowd);
-  engine->group = (bny_device_group){.rank = share->rank, .nranks = nranks, .shares_device = share->crowd > 1,
-                                       .has_aliases = bny_share_has_aliases(share)};
-  for (int32_t i = 0; i < nranks; i++) engine->group.arenas[i] = share->memories[i]->address;
+  const bny_arenas *arenas = engine->arenas;
+  bny_engine_divide(engine, arenas->ranks_per_device);
+  engine->group = (bny_device_group){.rank = arenas->rank, .nranks = nranks,
+                                     .shares_device = arenas->ranks_per_device > 1,
+                                     .has_aliases = bny_arenas_have_aliases(arenas)};
+  for (int32_t i = 0; i < nranks; i++) engine->group.arenas[i] = arenas->memories[i]->address;
   bny_arena_head head = {.timeout_ns = (uint64_t)timeout_ns, .words = engine->words.device};
-  return write(engine, engine->group.arenas[share->rank], &head, offsetof(bny_arena_head, waiting), exchange->deadline_ns);
+  return write(engine, engine->group.arenas[arenas->rank], &head, offsetof(bny_arena_head, waiting),
+               exchange->deadline_ns);
 }
 
 /* ---- programs -------------------------------------------------------------------------------------------------------- */
@@ -290,17 +292,17 @@ void bny_engine_abort(bny_engine *engine, banyan_status status, int32_t culprit)
 /* What the host has put on its way into arenas, as an abort does: drivers do not wait for that when they unmap memory,
  * and then it is a fault of the device, which ends all that the process does there. */
 static void settle(bny_engine *engine) {
-  if (!engine->stream || !engine->share) return;
+  if (!engine->stream || !engine->arenas) return;
   if (!engine->stuck &&
       bny_device_wait(engine->device, engine->stream, bny_clock_ns() + settle_timeout_ns) == BANYAN_ERR_TIMEOUT)
     engine->stuck = true;
-  if (engine->stuck) engine->share->stuck = true;
+  if (engine->stuck) engine->arenas->stuck = true;
 }
 
 void bny_engine_disconnect(bny_engine *engine) {
   settle(engine);
-  bny_share_free(engine->share);
-  engine->share = NULL;
+  bny_arenas_free(engine->arenas);
+  engine->arenas = NULL;
   engine->group = (bny_device_group){0};
 }
 
@@ -332,7 +334,7 @@ void bny_engine_free(bny_engine *engine) {
   if (!engine) return;
   bny_device *device = engine->device;
   bny_engine_clear(engine);
-  bny_share_free(engine->share);
+  bny_arenas_free(engine->arenas);
   device->ops->stream_free(device, engine->stream);
   if (!engine->stuck) device->ops->words_free(device, &engine->staging);
   device->ops->words_free(device, &engine->words);

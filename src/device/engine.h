@@ -76,7 +76,7 @@ typedef struct bny_engine_known {
 
 typedef struct bny_engine {
   bny_device *device; /* owned */
-  bny_share *share;
+  bny_arenas *arenas;
   bny_device_module *module;
   void *image; /* owned; NULL: that of the build */
   int32_t sms_all; /* that launches of all ranks of the device may use */
@@ -111,11 +111,11 @@ typedef struct bny_engine_config {
 banyan_status bny_engine_make(bny_device *device, const bny_engine_config *config, bny_engine **engine);
 
 /* Collective: shares arenas. timeout_ns: of every run, from when a warp first has to wait. */
-banyan_status bny_engine_connect(bny_engine *engine, const bny_exchange *exchange, const bny_share_config *config,
+banyan_status bny_engine_connect(bny_engine *engine, const bny_exchange *exchange, const bny_arenas_config *config,
                                  int64_t timeout_ns);
 
 /* Local: so many ranks have this device, and blocks of all run at once. */
-void bny_engine_crowd(bny_engine *engine, int32_t crowd);
+void bny_engine_divide(bny_engine *engine, int32_t ranks_per_device);
 
 /* Local: leaves the arenas, for something else. */
 void bny_engine_disconnect(bny_engine *engine);

@@ -11,7 +11,7 @@ libbanyan_core_la_SOURCES += \
   %D%/program.c %D%/program.h \
   %D%/proxy.c %D%/proxy.h \
   %D%/proxy_parts.h \
-  %D%/proxy_route.c \
+  %D%/proxy_segment.c \
   %D%/proxy_thread.c \
   %D%/reach.c \
   %D%/run.c %D%/run.h \
@@ -33,7 +33,7 @@ libbanyan_cuda_la_SOURCES = \
   %D%/cuda/kernel.c \
   %D%/cuda/mark.c \
   %D%/cuda/memory.c %D%/cuda/memory.h \
-  %D%/cuda/share.c \
+  %D%/cuda/memory_export.c \
   %D%/cuda/stream.c
 libbanyan_cuda_la_CPPFLAGS = $(AM_CPPFLAGS)
 libbanyan_cuda_la_CFLAGS = $(AM_CFLAGS) $(CUDA_CFLAGS)

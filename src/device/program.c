@@ -7,10 +7,10 @@
 #include "device/unit.h"
 #include "base/status.h"
 
-/* In place of a receiver: ranks of other hosts, all of them. */
-enum { OTHER_HOSTS = -1 };
+/* In place of a receiver: ranks of other nodes, all of them. */
+enum { OTHER_NODES = -1 };
 
-/* Where a message lies in the inbox of who receives it, or an own slot in one's own; of what goes to other hosts, its
+/* Where a message lies in the inbox of who receives it, or an own slot in one's own; of what goes to other nodes, its
  * signals. */
 typedef struct inbox_place {
   int32_t sender, receiver, slot;
@@ -27,9 +27,9 @@ typedef struct draft {
   bny_plan *plan;        /* of the rank; owned */
   inbox_place *places;   /* that it sends to or receives in; owned */
   size_t nplaces, places_room;
-  uint64_t inbox_bytes, signals, relay_words; /* of the rank that needs most */
+  uint64_t inbox_bytes, signals, proxy_words; /* of the rank that needs most */
   const size_t *piece_offsets;   /* see bny_device_settings */
-  const bny_device_hosts *hosts; /* likewise */
+  const bny_device_nodes *nodes; /* likewise */
   bny_program_step *steps;       /* owned */
   bny_program_place *used;       /* of the program; owned */
   int32_t nsteps, steps_room, nused;
@@ -41,15 +41,15 @@ static bny_unit_box box_of(const draft *draft, const bny_slice *slice) {
   return bny_unit_box_of(&draft->shape, slice);
 }
 
-static bool is_near(const bny_device_hosts *hosts, int32_t rank, int32_t peer) {
-  return !hosts || hosts->host_of[rank] == hosts->host_of[peer];
+static bool is_same_node(const bny_device_nodes *nodes, int32_t rank, int32_t peer) {
+  return !nodes || nodes->node_of[rank] == nodes->node_of[peer];
 }
 
-/* Number of a rank of this host in its group. */
-static int32_t number_in_group(const bny_device_hosts *hosts, int32_t rank) {
+/* Number of a rank of this node in its group. */
+static int32_t number_in_group(const bny_device_nodes *nodes, int32_t rank) {
   int32_t number = 0;
-  for (int32_t i = 0; hosts && i < rank; i++) number += hosts->host_of[i] == hosts->host_of[rank];
-  return hosts ? number : rank;
+  for (int32_t i = 0; nodes && i < rank; i++) number += nodes->node_of[i] == nodes->node_of[rank];
+  return nodes ? number : rank;
 }
 
 /* ---- inboxes ------------------------------------------------------------------------------------------------------- */
@@ -73,51 +73,51 @@ static banyan_status keep_place(draft *draft, const inbox_place *place) {
   return BANYAN_OK;
 }
 
-static bool leaves_host(const bny_plan *plan, int32_t slot, const bny_device_hosts *hosts) {
-  for (int32_t i = 0; hosts && i < plan->nsteps; i++) {
+static bool leaves_node(const bny_plan *plan, int32_t slot, const bny_device_nodes *nodes) {
+  for (int32_t i = 0; nodes && i < plan->nsteps; i++) {
     const bny_step *send = &plan->steps[i];
     if (send->kind != BNY_STEP_SEND || send->slot != slot) continue;
     for (int32_t p = send->first; p < send->first + send->count; p++)
-      if (!is_near(hosts, plan->rank, plan->peers[p])) return true;
+      if (!is_same_node(nodes, plan->rank, plan->peers[p])) return true;
   }
   return false;
 }
 
-/* Slots that go to other hosts, one after another; and how many words there are. */
-static uint64_t deal_units(const bny_plan *plan, const bny_unit_shape *shape, const bny_device_hosts *hosts,
+/* Slots that go to other nodes, one after another; and how many words there are. */
+static uint64_t deal_units(const bny_plan *plan, const bny_unit_shape *shape, const bny_device_nodes *nodes,
                            bny_device_units *units) {
   uint64_t words = 0;
   for (int32_t slot = 0; slot < plan->nslots; slot++) {
     bny_unit_box box = bny_unit_box_of(shape, &plan->slots[slot].slice);
-    uint64_t count = leaves_host(plan, slot, hosts) ? bny_unit_box_units(shape, &box) : 0;
+    uint64_t count = leaves_node(plan, slot, nodes) ? bny_unit_box_units(shape, &box) : 0;
     if (units) units[slot] = (bny_device_units){(uint32_t)words, (uint32_t)count};
     words += count;
   }
   return words > (uint64_t)plan->nmessages ? words : (uint64_t)plan->nmessages;
 }
 
-static banyan_status deal_far(draft *draft, const bny_plan *plan) {
+static banyan_status deal_remote(draft *draft, const bny_plan *plan) {
   bny_device_units *units = calloc((size_t)plan->nslots + 1, sizeof *units);
   if (!units) return bny_fail(BANYAN_ERR_MEMORY, "out of memory for a device program");
-  uint64_t words = deal_units(plan, &draft->shape, draft->hosts, units);
-  if (words > draft->relay_words) draft->relay_words = words;
+  uint64_t words = deal_units(plan, &draft->shape, draft->nodes, units);
+  if (words > draft->proxy_words) draft->proxy_words = words;
   banyan_status status = BANYAN_OK;
   for (int32_t slot = 0; slot < plan->nslots && status == BANYAN_OK; slot++) {
-    inbox_place place = {.sender = plan->rank, .receiver = OTHER_HOSTS, .slot = slot, .signal = units[slot].first};
+    inbox_place place = {.sender = plan->rank, .receiver = OTHER_NODES, .slot = slot, .signal = units[slot].first};
     if (units[slot].count) status = keep_place(draft, &place);
   }
   free(units);
   return status;
 }
 
-/* The rule: first all messages of its host in the order of the receiver's plan, then its own slots that it reads again. */
+/* The rule: first all messages of its node in the order of the receiver's plan, then its own slots that it reads again. */
 static banyan_status deal_inbox(draft *draft, const bny_plan *plan) {
   uint64_t offset = 0, units = 0;
   int32_t nplaces = plan->nmessages + plan->nslots;
   for (int32_t i = 0; i < nplaces; i++) {
     int32_t own = i - plan->nmessages;
     bool is_message = own < 0;
-    if (is_message ? !is_near(draft->hosts, plan->rank, plan->messages[i].peer) : !reads_slot(plan, own)) continue;
+    if (is_message ? !is_same_node(draft->nodes, plan->rank, plan->messages[i].peer) : !reads_slot(plan, own)) continue;
     const bny_slice *slice = is_message ? &plan->messages[i].what.slice : &plan->slots[own].slice;
     inbox_place place = {.sender = is_message ? plan->messages[i].peer : plan->rank,
                          .receiver = plan->rank,
@@ -142,7 +142,7 @@ static banyan_status deal_inboxes(draft *draft) {
     bny_plan *plan = NULL;
     banyan_status status = bny_plan_make(draft->request, rank, &plan);
     if (status == BANYAN_OK) status = deal_inbox(draft, plan);
-    if (status == BANYAN_OK && draft->hosts) status = deal_far(draft, plan);
+    if (status == BANYAN_OK && draft->nodes) status = deal_remote(draft, plan);
     if (status == BANYAN_OK && rank == draft->rank) draft->plan = plan;
     else bny_plan_free(plan);
     if (status != BANYAN_OK) return status;
@@ -154,12 +154,13 @@ static banyan_status deal_inboxes(draft *draft) {
 
 /* Of what lies in memory of the host: whose half it is in, and what it is there. */
 static void set_message(const draft *draft, int32_t sender, const bny_slot *what, bny_program_place *place) {
-  const bny_device_hosts *hosts = draft->hosts;
+  const bny_device_nodes *nodes = draft->nodes;
   bny_wire_layout layout = bny_wire_layout_make(draft->request->wire, bny_slice_rows(&what->slice), draft->request->value_dim);
-  for (int half = 0; half < 2; half++) place->message[half] = hosts->messages[sender][half] + hosts->shift + what->offset;
+  for (int half = 0; half < 2; half++)
+    place->message[half] = nodes->messages[sender][half] + nodes->shift + what->offset;
   place->d = (uint32_t)layout.d;
   place->n = (uint32_t)layout.n;
-  place->peer = number_in_group(hosts, draft->rank);
+  place->peer = number_in_group(nodes, draft->rank);
 }
 
 static void add_arrival(draft *draft, int32_t index) {
@@ -168,7 +169,7 @@ static void add_arrival(draft *draft, int32_t index) {
   bny_program_place place = {.slot = message->slot, .token0 = box.token0, .head0 = box.head0, .heads = box.heads};
   set_message(draft, message->peer, &message->what, &place);
   for (int half = 0; half < 2; half++)
-    place.signals[half] = draft->hosts->arrivals[half] + (uint64_t)index * sizeof(uint64_t);
+    place.signals[half] = draft->nodes->arrivals[half] + (uint64_t)index * sizeof(uint64_t);
   draft->used[draft->nused++] = place;
 }
 
@@ -180,7 +181,7 @@ static banyan_status use_place(draft *draft, int32_t sender, int32_t receiver, i
     bny_unit_box box = box_of(draft, slice);
     draft->used[draft->nused++] = (bny_program_place){.offset = place->offset,
                                                       .signal = place->signal,
-                                                      .peer = number_in_group(draft->hosts, peer),
+                                                      .peer = number_in_group(draft->nodes, peer),
                                                       .slot = slot,
                                                       .token0 = box.token0,
                                                       .head0 = box.head0,
@@ -193,7 +194,7 @@ static banyan_status use_place(draft *draft, int32_t sender, int32_t receiver, i
 
 static banyan_status add_message(draft *draft, int32_t index) {
   const bny_message *message = &draft->plan->messages[index];
-  if (!is_near(draft->hosts, draft->rank, message->peer)) {
+  if (!is_same_node(draft->nodes, draft->rank, message->peer)) {
     add_arrival(draft, index);
     return BANYAN_OK;
   }
@@ -215,15 +216,16 @@ static banyan_status add_sources(draft *draft, const bny_step *step, bny_program
   return status;
 }
 
-/* One place serves all ranks of other hosts. */
+/* One place serves all ranks of other nodes. */
 static banyan_status add_departure(draft *draft, int32_t slot, bny_program_step *made) {
   const bny_slot *what = &draft->plan->slots[slot];
-  banyan_status status = use_place(draft, draft->rank, OTHER_HOSTS, slot, draft->rank, &what->slice);
+  banyan_status status = use_place(draft, draft->rank, OTHER_NODES, slot, draft->rank, &what->slice);
   if (status != BANYAN_OK) return status;
   bny_program_place *place = &draft->used[draft->nused - 1];
   set_message(draft, draft->rank, what, place);
-  for (int half = 0; half < 2; half++) place->signals[half] = draft->hosts->signals[half] + place->signal * sizeof(uint64_t);
-  made->nfar = 1;
+  for (int half = 0; half < 2; half++)
+    place->signals[half] = draft->nodes->signals[half] + place->signal * sizeof(uint64_t);
+  made->nremote = 1;
   return BANYAN_OK;
 }
 
@@ -237,12 +239,12 @@ static banyan_status add_destinations(draft *draft, int32_t slot, bny_program_st
     const bny_step *send = &plan->steps[i];
     if (send->kind != BNY_STEP_SEND || send->slot != slot) continue;
     for (int32_t p = send->first; p < send->first + send->count && status == BANYAN_OK; p++)
-      if (is_near(draft->hosts, draft->rank, plan->peers[p]))
+      if (is_same_node(draft->nodes, draft->rank, plan->peers[p]))
         status = use_place(draft, draft->rank, plan->peers[p], slot, plan->peers[p], slice);
   }
   if (status == BANYAN_OK && reads_slot(plan, slot))
     status = use_place(draft, draft->rank, draft->rank, slot, draft->rank, slice);
-  if (status == BANYAN_OK && leaves_host(plan, slot, draft->hosts)) status = add_departure(draft, slot, made);
+  if (status == BANYAN_OK && leaves_node(plan, slot, draft->nodes)) status = add_departure(draft, slot, made);
   made->ndestinations = draft->nused - made->destinations;
   return status;
 }
@@ -321,9 +323,9 @@ static banyan_status write_down(const draft *draft, bny_program **program) {
   bny_program *made = calloc(1, sizeof *made + steps + places);
   if (!made) return bny_fail(BANYAN_ERR_MEMORY, "out of memory for a device program");
   *made = (bny_program){.bytes = sizeof *made + steps + places,
-                        .label = draft->hosts ? draft->hosts->label : 0,
+                        .label = draft->nodes ? draft->nodes->label : 0,
                         .inbox_bytes = draft->inbox_bytes,
-                        .relay_words = draft->relay_words,
+                        .proxy_words = draft->proxy_words,
                         .signals = draft->protocol == BNY_PROTOCOL_SIMPLE ? draft->signals : 0,
                         .protocol = draft->protocol,
                         .round_nodes = draft->plan->round_nodes,
@@ -341,10 +343,10 @@ static banyan_status write_down(const draft *draft, bny_program **program) {
 
 banyan_status bny_device_program_make(const bny_request *request, int32_t rank, const bny_device_settings *settings,
                                       bny_program **program) {
-  if (request->nranks > BNY_DEVICE_RANKS_MAX && !settings->hosts)
+  if (request->nranks > BNY_DEVICE_RANKS_MAX && !settings->nodes)
     return bny_fail(BANYAN_ERR_UNSUPPORTED, "%d ranks share device memory, at most %d can", request->nranks,
                     BNY_DEVICE_RANKS_MAX);
-  draft draft = {.request = request, .rank = rank, .hosts = settings->hosts};
+  draft draft = {.request = request, .rank = rank, .nodes = settings->nodes};
   draft.protocol = bny_unit_protocol(request, settings);
   if (request->collective == BNY_ALLGATHER) draft.piece_offsets = settings->piece_offsets;
   banyan_status status = bny_unit_shape_make(request, draft.protocol, settings->whole_rows, &draft.shape);
@@ -362,12 +364,12 @@ banyan_status bny_device_program_units(const bny_request *request, const bny_pla
                                        bny_device_units *units) {
   bny_unit_shape shape;
   banyan_status status = bny_unit_shape_make(request, bny_unit_protocol(request, settings), settings->whole_rows, &shape);
-  if (status == BANYAN_OK) deal_units(plan, &shape, settings->hosts, units);
+  if (status == BANYAN_OK) deal_units(plan, &shape, settings->nodes, units);
   return status;
 }
 
 bny_arena_sizes bny_device_program_needs(const bny_program *program) {
-  bny_arena_sizes needs = {.signals = program->signals, .relay_words = program->relay_words};
+  bny_arena_sizes needs = {.signals = program->signals, .proxy_words = program->proxy_words};
   needs.inbox_bytes[program->protocol] = program->inbox_bytes;
   return needs;
 }

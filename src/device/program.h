@@ -9,16 +9,17 @@
 #include "cuda/program.h"
 #include "plan/plan.h"
 
-/* Of a communicator whose ranks are on several hosts: ranks of one push into each other's inboxes, and what goes between
- * hosts are messages in memory of the host. Addresses are those that this rank's device has for it. */
-typedef struct bny_device_hosts {
-  const int32_t *host_of;        /* [nranks] */
-  const uint64_t (*messages)[2]; /* [nranks]: by half, what a rank of another host sends lies there; and what this one sends */
+/* Of a communicator whose ranks are on several nodes: ranks of one push into each other's inboxes, and what goes between
+ * nodes are messages in memory of the host. Addresses are those that this rank's device has for it. */
+typedef struct bny_device_nodes {
+  const int32_t *node_of;        /* [nranks] */
+  const uint64_t (
+      *messages)[2]; /* [nranks]: by half, what a rank of another node sends lies there; and what this one sends */
   size_t shift;                  /* bytes from there to where plans begin */
-  uint64_t signals[2];           /* by half, of units that go to other hosts */
+  uint64_t signals[2];           /* by half, of units that go to other nodes */
   uint64_t arrivals[2];          /* words of messages, in the order of the plan */
   uint64_t label;                /* of the program */
-} bny_device_hosts;
+} bny_device_nodes;
 
 /* Identical on all ranks, but for addresses. */
 typedef struct bny_device_settings {
@@ -27,10 +28,10 @@ typedef struct bny_device_settings {
   bool narrow;      /* only 8-byte accesses are single on some link: not LL16 */
   bool whole_rows;  /* rows are not cut into chunks */
   const size_t *piece_offsets; /* gather: where each rank's bytes lie in the caller's result. NULL: one after another */
-  const bny_device_hosts *hosts; /* NULL: there is one. Else combines alone, by BNY_PROTOCOL_SIMPLE */
+  const bny_device_nodes *nodes; /* NULL: there is one. Else combines alone, by BNY_PROTOCOL_SIMPLE */
 } bny_device_settings;
 
-/* Where units of a slot that goes to other hosts have their signals: numbers [first, first + count) of the half. */
+/* Where units of a slot that goes to other nodes have their signals: numbers [first, first + count) of the half. */
 typedef struct bny_device_units {
   uint32_t first, count;
 } bny_device_units;

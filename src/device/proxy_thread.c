@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0
- * The proxy: waits for kernels to begin a run, and carries between hosts what they make and read. */
+ * The proxy: waits for kernels to begin a run, and carries between nodes what they make and read. */
 #include <sched.h>
 
 #include "base/clock.h"
@@ -17,15 +17,15 @@ typedef struct idleness {
   int64_t since_ns, sleep_ns;
 } idleness;
 
-/* Peers of other hosts want answers, whatever this rank waits for. */
-static void idle(bny_bridge *bridge, idleness *idleness) {
-  const bny_exec *exec = bridge->exec;
+/* Peers of other nodes want answers, whatever this rank waits for. */
+static void idle(bny_proxy *proxy, idleness *idleness) {
+  const bny_exec *exec = proxy->exec;
   bool spins = idleness->polls < exec->spins;
   if (spins && ++idleness->polls % POLLS_PER_LOOK) {
     bny_wait_pause();
     return;
   }
-  if (exec->progress) exec->progress(bridge->transport);
+  if (exec->progress) exec->progress(proxy->transport);
   if (spins) return;
   int64_t now_ns = bny_clock_ns();
   if (!idleness->since_ns) *idleness = (struct idleness){exec->spins, now_ns, SLEEP_FIRST_NS};
@@ -33,90 +33,91 @@ static void idle(bny_bridge *bridge, idleness *idleness) {
     sched_yield();
     return;
   }
-  bridge->transport->ops->sleep(bridge->transport, idleness->sleep_ns);
+  proxy->transport->ops->sleep(proxy->transport, idleness->sleep_ns);
   if (idleness->sleep_ns < SLEEP_LONGEST_NS) idleness->sleep_ns *= 2;
 }
 
 /* ---- faults ---------------------------------------------------------------------------------------------------------- */
 
-/* Kernels of this host have failed, for a reason of their own. */
-static banyan_status fail_by_device(bny_bridge *bridge, const bny_device_fault *fault) {
-  int32_t rank = bny_bridge_rank(bridge, fault->culprit);
+/* Kernels of this node have failed, for a reason of their own. */
+static banyan_status fail_by_device(bny_proxy *proxy, const bny_device_fault *fault) {
+  int32_t rank = bny_proxy_rank(proxy, fault->culprit);
   banyan_status status = (banyan_status)fault->status;
-  if (rank < 0) rank = bridge->transport->rank;
+  if (rank < 0) rank = proxy->transport->rank;
   if (status == BANYAN_ERR_DATA)
-    return bny_device_run_fail_data(bridge->exec, bridge->engine, fault, rank);
-  return bny_exec_fail(bridge->exec, status, rank, "a run on the device of rank %d failed (%s)", rank,
+    return bny_device_run_fail_data(proxy->exec, proxy->engine, fault, rank);
+  return bny_exec_fail(proxy->exec, status, rank, "a run on the device of rank %d failed (%s)", rank,
                        banyan_status_string(status));
 }
 
-banyan_status bny_bridge_look(bny_bridge *bridge) {
-  banyan_status status = bny_exec_check(bridge->exec, NULL);
+banyan_status bny_proxy_look(bny_proxy *proxy) {
+  banyan_status status = bny_exec_check(proxy->exec, NULL);
   if (status != BANYAN_OK) return status;
-  bny_device_fault fault = bny_engine_fault(bridge->engine);
-  return fault.status == BANYAN_OK ? BANYAN_OK : fail_by_device(bridge, &fault);
+  bny_device_fault fault = bny_engine_fault(proxy->engine);
+  return fault.status == BANYAN_OK ? BANYAN_OK : fail_by_device(proxy, &fault);
 }
 
 /* ---- runs ------------------------------------------------------------------------------------------------------------ */
 
 /* *begun: the device has begun run `epoch`; else the proxy is to end. */
-static banyan_status await_run(bny_bridge *bridge, uint64_t epoch, bool *begun) {
-  const _Atomic uint64_t *word = bny_bridge_word(bridge, offsetof(bny_relay, begun));
+static banyan_status await_run(bny_proxy *proxy, uint64_t epoch, bool *begun) {
+  const _Atomic uint64_t *word = bny_proxy_word(proxy, offsetof(bny_proxy_words, begun));
   idleness idleness = {0};
   for (;;) {
     /* Asked first: a run that has begun is carried, though its kernel has ended and its communicator is destroyed. */
-    bool quits = atomic_load_explicit(&bridge->quits, memory_order_acquire);
+    bool quits = atomic_load_explicit(&proxy->quits, memory_order_acquire);
     *begun = atomic_load_explicit(word, memory_order_acquire) >= epoch;
     if (*begun || quits) return BANYAN_OK;
-    banyan_status status = bny_bridge_look(bridge);
+    banyan_status status = bny_proxy_look(proxy);
     if (status != BANYAN_OK) return status;
-    idle(bridge, &idleness);
+    idle(proxy, &idleness);
   }
 }
 
-static banyan_status carry(bny_bridge *bridge, uint64_t epoch) {
-  uint64_t label = atomic_load_explicit(bny_bridge_word(bridge, offsetof(bny_relay, label)), memory_order_relaxed);
-  bny_bridge_route *route = (bny_bridge_route *)(uintptr_t)label;
-  atomic_load_explicit(&bridge->routes, memory_order_acquire); /* what the thread that planned it has written is seen here */
+static banyan_status carry(bny_proxy *proxy, uint64_t epoch) {
+  uint64_t label = atomic_load_explicit(bny_proxy_word(proxy, offsetof(bny_proxy_words, label)), memory_order_relaxed);
+  bny_proxy_segment *segment = (bny_proxy_segment *)(uintptr_t)label;
+  atomic_load_explicit(&proxy->segments,
+                       memory_order_acquire); /* what the thread that planned it has written is seen here */
   /* With this the kernel of the next run may write what was sent in the run before, and the label. */
-  atomic_store_explicit(bny_bridge_word(bridge, offsetof(bny_relay, taken)), epoch, memory_order_release);
+  atomic_store_explicit(bny_proxy_word(proxy, offsetof(bny_proxy_words, taken)), epoch, memory_order_release);
   bool done = false;
-  bny_run_begin(route->run);
-  return bny_run_progress(route->run, true, &done);
+  bny_run_begin(segment->run);
+  return bny_run_progress(segment->run, true, &done);
 }
 
-/* Until the bridge is freed: peers are still told of the fault. */
-static void linger(bny_bridge *bridge) {
+/* Until the proxy is freed: peers are still told of the fault. */
+static void linger(bny_proxy *proxy) {
   static const struct timespec pause = {.tv_nsec = SLEEP_LONGEST_NS};
-  while (!atomic_load_explicit(&bridge->quits, memory_order_acquire)) {
-    if (bridge->exec->progress) bridge->exec->progress(bridge->transport);
+  while (!atomic_load_explicit(&proxy->quits, memory_order_acquire)) {
+    if (proxy->exec->progress) proxy->exec->progress(proxy->transport);
     nanosleep(&pause, NULL);
   }
 }
 
 /* UCX moves memory of devices by calls of the driver, where no adapter does. */
-static banyan_status attach(bny_bridge *bridge) {
-  bny_device *device = bridge->engine->device;
-  if (!bridge->direct || device->ops->attach(device) == BANYAN_OK) return BANYAN_OK;
-  int32_t rank = bridge->transport->rank;
-  return bny_exec_fail(bridge->exec, BANYAN_ERR_SYSTEM, rank, "the proxy of rank %d has no device: %s", rank,
+static banyan_status attach(bny_proxy *proxy) {
+  bny_device *device = proxy->engine->device;
+  if (!proxy->direct || device->ops->attach(device) == BANYAN_OK) return BANYAN_OK;
+  int32_t rank = proxy->transport->rank;
+  return bny_exec_fail(proxy->exec, BANYAN_ERR_SYSTEM, rank, "the proxy of rank %d has no device: %s", rank,
                        banyan_last_error());
 }
 
-void *bny_bridge_proxy_live(void *argument) {
-  bny_bridge *bridge = argument;
+void *bny_proxy_thread(void *argument) {
+  bny_proxy *proxy = argument;
   bool begun = true;
   pthread_setname_np(pthread_self(), "banyan-proxy");
   bny_log_read();
-  bny_log_rank(bridge->transport->rank);
-  banyan_status status = attach(bridge);
+  bny_log_rank(proxy->transport->rank);
+  banyan_status status = attach(proxy);
   for (uint64_t epoch = 1; begun && status == BANYAN_OK; epoch++) {
-    status = await_run(bridge, epoch, &begun);
-    if (status == BANYAN_OK && begun) status = carry(bridge, epoch);
+    status = await_run(proxy, epoch, &begun);
+    if (status == BANYAN_OK && begun) status = carry(proxy, epoch);
   }
   if (status == BANYAN_OK) return NULL;
-  atomic_store_explicit(&bridge->failed, true, memory_order_release);
-  bny_bridge_end_kernels(bridge, bridge->exec->failure.status, bridge->exec->failure.culprit);
-  linger(bridge);
+  atomic_store_explicit(&proxy->failed, true, memory_order_release);
+  bny_proxy_end_kernels(proxy, proxy->exec->failure.status, proxy->exec->failure.culprit);
+  linger(proxy);
   return NULL;
 }

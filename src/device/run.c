@@ -20,7 +20,7 @@ struct bny_device_run {
   bool is_oneshot;
   bny_oneshot oneshot;
   void *program; /* address in the device's memory; the engine's */
-  bny_bridge_route *route; /* the bridge's; NULL: there is none */
+  bny_proxy_segment *segment; /* the proxy's; NULL: there is none */
 };
 
 /* ---- arenas ---------------------------------------------------------------------------------------------------------- */
@@ -34,7 +34,7 @@ static bny_arena_sizes deal(uint64_t half_bytes, const bny_device_settings *sett
   enum { ALIGNMENT = 256, PARTS = 32 };
   uint64_t part = half_bytes / PARTS / ALIGNMENT * ALIGNMENT;
   if (settings->protocol == BNY_PROTOCOL_SIMPLE)
-    return (bny_arena_sizes){.signals = 2 * part / sizeof(uint64_t), .relay_words = 2 * part / sizeof(uint64_t),
+    return (bny_arena_sizes){.signals = 2 * part / sizeof(uint64_t), .proxy_words = 2 * part / sizeof(uint64_t),
                              .inbox_bytes = {[BNY_PROTOCOL_SIMPLE] = 30 * part}};
   bny_arena_sizes sizes = {.signals = part / sizeof(uint64_t)};
   bny_protocol first = settings->narrow ? BNY_PROTOCOL_LL8 : BNY_PROTOCOL_LL16;
@@ -44,19 +44,19 @@ static bny_arena_sizes deal(uint64_t half_bytes, const bny_device_settings *sett
   return sizes;
 }
 
-banyan_status bny_device_exec_make(bny_engine *engine, bool hosts, bny_device_exec *exec) {
-  const bny_share *share = engine->share;
+banyan_status bny_device_exec_make(bny_engine *engine, bool nodes, bny_device_exec *exec) {
+  const bny_arenas *arenas = engine->arenas;
   bny_device_exec made = {
     .engine = engine,
     /* What goes over PCIe in 16 bytes may come in two halves. */
-    .settings = {.protocol = hosts ? BNY_PROTOCOL_SIMPLE : BNY_PROTOCOL_COUNT, .lines_whole = share->lines_whole,
-                 .narrow = share->kind == BNY_MEMORY_HOST},
-    .cost = share->lines_whole ? over_nvlink : over_pcie, /* as all ranks have found together */
+    .settings = {.protocol = nodes ? BNY_PROTOCOL_SIMPLE : BNY_PROTOCOL_COUNT, .lines_whole = arenas->lines_whole,
+                 .narrow = arenas->kind == BNY_MEMORY_HOST},
+    .cost = arenas->lines_whole ? over_nvlink : over_pcie, /* as all ranks have found together */
   };
   size_t head = bny_arena_shape_make(&(bny_arena_sizes){0}).bytes;
-  if (share->bytes > head) made.sizes = deal((share->bytes - head) / 2, &made.settings);
+  if (arenas->bytes > head) made.sizes = deal((arenas->bytes - head) / 2, &made.settings);
   if (made.sizes.signals == 0)
-    return bny_fail(BANYAN_ERR_ARGUMENT, "arenas of %zu bytes are too small for runs on devices", share->bytes);
+    return bny_fail(BANYAN_ERR_ARGUMENT, "arenas of %zu bytes are too small for runs on devices", arenas->bytes);
   made.outbox_bytes = made.sizes.inbox_bytes[BNY_PROTOCOL_SIMPLE];
   engine->group.shape = bny_arena_shape_make(&made.sizes);
   *exec = made;
@@ -67,14 +67,14 @@ static banyan_status check_room(const bny_device_exec *exec, const bny_arena_siz
   const char *lacks = bny_arena_lacks(&exec->sizes, needs);
   if (!lacks) return BANYAN_OK;
   return bny_fail(BANYAN_ERR_MEMORY, "%s in arenas of %zu bytes is too small; raise arena_bytes", lacks,
-                  exec->engine->share->bytes);
+                  exec->engine->arenas->bytes);
 }
 
 /* ---- making ---------------------------------------------------------------------------------------------------------- */
 
-/* Where there are other hosts: all warps of these poll words in memory of the host, over a link that payload is on its way by
+/* Where there are other nodes: all warps of these poll words in memory of the host, over a link that payload is on its way by
  * as well. An estimate, to be replaced by measurement. */
-enum { BLOCKS_BETWEEN_HOSTS = 16 };
+enum { BLOCKS_BETWEEN_NODES = 16 };
 
 /* Blocks of a combine wait for those of other ranks, and keep their SMs meanwhile. If one communicator's filled the
  * device of a rank, and another's that of a second rank, neither would ever end. So a run takes so many blocks, or a
@@ -93,8 +93,8 @@ static int32_t blocks_of_combine(const bny_engine *engine, int32_t resident) {
 static int32_t blocks_that_fit(const bny_device_run *run) {
   const bny_engine *engine = run->exec->engine;
   int32_t resident = engine->sms * run->kernel.blocks_per_sm, blocks = blocks_of_combine(engine, resident);
-  if (run->route && blocks > BLOCKS_BETWEEN_HOSTS) blocks = BLOCKS_BETWEEN_HOSTS;
-  return engine->share->crowd > 1 && resident > 1 && blocks > resident / 2 ? resident / 2 : blocks;
+  if (run->segment && blocks > BLOCKS_BETWEEN_NODES) blocks = BLOCKS_BETWEEN_NODES;
+  return engine->arenas->ranks_per_device > 1 && resident > 1 && blocks > resident / 2 ? resident / 2 : blocks;
 }
 
 /* Rows are dealt to as many SMs as a run has, and only then to more warps of each: a warp alone has all of its SM. */
@@ -138,8 +138,8 @@ static banyan_status make_program(bny_device_run *run, const bny_request *reques
   bny_device_settings settings = run->settings;
   settings.piece_offsets = binding->piece_offsets;
   banyan_status status = BANYAN_OK;
-  if (run->exec->bridge) status = bny_bridge_plan(run->exec->bridge, &named, call, &settings, &run->route);
-  if (run->route) settings.hosts = bny_bridge_hosts(run->route);
+  if (run->exec->proxy) status = bny_proxy_segment_get(run->exec->proxy, &named, call, &settings, &run->segment);
+  if (run->segment) settings.nodes = bny_proxy_segment_nodes(run->segment);
   if (status == BANYAN_OK) status = bny_device_program_make(&named, plan->rank, &settings, &program);
   if (status != BANYAN_OK) return status;
   bny_arena_sizes needs = bny_device_program_needs(program);
@@ -160,7 +160,7 @@ static banyan_status make_program(bny_device_run *run, const bny_request *reques
 static banyan_status make(bny_device_run *run, const bny_request *request, const bny_plan *plan, const bny_call *call,
                           const bny_binding *binding) {
   banyan_status status = BANYAN_ERR_UNSUPPORTED;
-  bool may_be_oneshot = request->collective == BNY_COMBINE && !run->exec->bridge;
+  bool may_be_oneshot = request->collective == BNY_COMBINE && !run->exec->proxy;
   if (may_be_oneshot && strcmp(plan->algorithm, "oneshot") == 0) status = make_oneshot(run, request);
   return status == BANYAN_ERR_UNSUPPORTED ? make_program(run, request, plan, call, binding) : status;
 }
@@ -190,7 +190,7 @@ banyan_status bny_device_run_make(bny_device_exec *exec, const bny_request *requ
   return BANYAN_OK;
 }
 
-const bny_bridge_route *bny_device_run_route(const bny_device_run *run) { return run->route; }
+const bny_proxy_segment *bny_device_run_segment(const bny_device_run *run) { return run->segment; }
 
 void bny_device_run_free(bny_device_run *run) { free(run); }
 

@@ -10,27 +10,27 @@
 #include "device/program.h"
 #include "exec/exec.h"
 
-/* Identical on all ranks but for the engine and the bridge. */
+/* Identical on all ranks but for the engine and the proxy. */
 typedef struct bny_device_exec {
   bny_engine *engine;
-  bny_bridge *bridge; /* NULL: no rank is on another host. Else programs of combines alone are run, and go by it */
+  bny_proxy *proxy; /* NULL: no rank is on another node. Else programs of combines alone are run, and go by it */
   bny_device_settings settings;
   bny_arena_sizes sizes;
   bny_link_cost cost;
   size_t outbox_bytes; /* for requests: what fits is known only once a program is made */
 } bny_device_exec;
 
-/* Deals out the arenas of a connected engine, which remains the caller's. `hosts`: a bridge will be there. */
-banyan_status bny_device_exec_make(bny_engine *engine, bool hosts, bny_device_exec *exec);
+/* Deals out the arenas of a connected engine, which remains the caller's. `nodes`: a proxy will be there. */
+banyan_status bny_device_exec_make(bny_engine *engine, bool nodes, bny_device_exec *exec);
 
 typedef struct bny_device_run bny_device_run;
 
 /* BANYAN_ERR_MEMORY, on all ranks alike, if arenas are too small for it. The exec must live as long as the run. Of the binding
- * only where pieces of bytes lie is looked at. `call` is what ranks of other hosts are told. */
+ * only where pieces of bytes lie is looked at. `call` is what ranks of other nodes are told. */
 banyan_status bny_device_run_make(bny_device_exec *exec, const bny_request *request, const bny_plan *plan, const bny_call *call,
                                   const bny_binding *binding, bny_device_run **run);
-/* What goes to other hosts; NULL: nothing can. */
-const bny_bridge_route *bny_device_run_route(const bny_device_run *run);
+/* What goes to other nodes; NULL: nothing can. */
+const bny_proxy_segment *bny_device_run_segment(const bny_device_run *run);
 void bny_device_run_free(bny_device_run *run); /* NULL is allowed. Graphs that have captured it remain good */
 
 /* Of a combine that is run by a kernel which does something else as well: what all its launches have in common. */

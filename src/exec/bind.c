@@ -58,8 +58,9 @@ static void bind_step(bny_run *run, int32_t index, int half) {
   }
   if (step->kind == BNY_STEP_WAIT) {
     const bny_message *message = &plan->messages[step->message];
-    bound->is_near = !transport->ops->is_near || transport->ops->is_near(transport, message->peer);
-    bound->landing = bound->is_near ? NULL : transport->ops->landing(transport, message->peer, message->slot, half);
+    bound->is_same_node = !transport->ops->is_same_node || transport->ops->is_same_node(transport, message->peer);
+    bound->landing =
+        bound->is_same_node ? NULL : transport->ops->landing(transport, message->peer, message->slot, half);
     bound->arrived = transport->ops->signal(transport, message->peer, message->slot, half);
     bound->from_bytes = transport->ops->peer_outbox(transport, message->peer, half) + message->what.offset;
   }
@@ -145,7 +146,7 @@ static banyan_status bind_peers(bny_run *run) {
   for (int32_t i = 0; ops->admit && status == BANYAN_OK && i < plan->nmessages; i++) {
     int32_t peer = plan->messages[i].peer;
     status = ops->admit(transport, peer);
-    if (!seen[peer] && !ops->is_near(transport, peer)) run->senders[run->nsenders++] = peer;
+    if (!seen[peer] && !ops->is_same_node(transport, peer)) run->senders[run->nsenders++] = peer;
     seen[peer] = true;
   }
   free(seen);

@@ -7,7 +7,7 @@
 #include "plan/plan.h"
 #include "transport/transport.h"
 
-/* Ranks first compare (AGREE), between hosts connect (CONNECT), then move data (RUN). */
+/* Ranks first compare (AGREE), between nodes connect (CONNECT), then move data (RUN). */
 typedef enum bny_phase { BNY_PHASE_AGREE, BNY_PHASE_RUN, BNY_PHASE_CONNECT } bny_phase;
 
 typedef struct bny_call {

@@ -9,7 +9,7 @@
 #include "base/clock.h"
 #include "base/status.h"
 
-/* Measured on hosts with two to a hundred cores: a poll with its pause takes 15 to 40 ns; a switch between ranks that
+/* Measured on nodes with two to a hundred cores: a poll with its pause takes 15 to 40 ns; a switch between ranks that
  * share a core about 1000 ns. */
 enum { SPINS_ALONE = 4000, SPINS_SHARED = 40, YIELD_ALONE_NS = 1000000, YIELD_SHARED_NS = 3000000, SLEEP_NS = 1000000 };
 
@@ -167,13 +167,13 @@ static uint32_t epoch_begun(bny_exec *exec, int32_t rank) {
   return (uint32_t)(atomic_load_explicit(&line->started, memory_order_acquire) >> 32);
 }
 
-/* True if the call that a rank is in is known. One of another host is asked, and may take a moment; that it was in a run
+/* True if the call that a rank is in is known. One of another node is asked, and may take a moment; that it was in a run
  * before `epoch` is believed only if nothing newer comes. */
 static bool learn_call(bny_exec *exec, int32_t rank, uint32_t epoch) {
   enum { PATIENCE_NS = 50000000 };
   bny_transport *transport = exec->transport;
   const bny_transport_ops *ops = transport->ops;
-  if (!ops->ask || ops->is_near(transport, rank)) return true;
+  if (!ops->ask || ops->is_same_node(transport, rank)) return true;
   int64_t deadline_ns = bny_clock_ns() + PATIENCE_NS;
   bool knows = false;
   while (bny_clock_ns() < deadline_ns) {

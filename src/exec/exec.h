@@ -102,12 +102,12 @@ void bny_exec_refuse(bny_exec *exec, banyan_status status, const char *why);
 /* True if that rank refused the present run, or the one before; writes what is said of it. */
 bool bny_exec_refused_by(bny_exec *exec, int32_t rank, char *text, size_t bytes);
 
-/* Whether a peer has refused the run under way: not BANYAN_OK if so. Looks at memory of this host. */
+/* Whether a peer has refused the run under way: not BANYAN_OK if so. Looks at memory of this node. */
 banyan_status bny_exec_look_for_refusals(bny_exec *exec, const bny_call *call);
 
-/* Of a run that carries between hosts what kernels of a device make and read; there is nothing else to it. Called by its
+/* Of a run that carries between nodes what kernels of a device make and read; there is nothing else to it. Called by its
  * thread. */
-typedef struct bny_relay_ops {
+typedef struct bny_proxy_ops {
   /* True if kernels have made the slot; with -1, if they have ended the run. Hot. */
   bool (*is_made)(void *context, int32_t slot);
   /* A message has come. Hot. */
@@ -116,7 +116,7 @@ typedef struct bny_relay_ops {
   banyan_status (*look)(void *context);
   /* The rank that holds kernels up, this one if no other is known. */
   int32_t (*suspect)(void *context);
-} bny_relay_ops;
+} bny_proxy_ops;
 
 /* Caller's memory for one run. Coordinates of plans are of the whole call; these say where in them the memory begins. */
 typedef struct bny_binding {
@@ -128,8 +128,8 @@ typedef struct bny_binding {
   size_t in_byte0, out_byte0;
   /* gather in parts: piece r of the result, of piece_counts[r] bytes, lies at out_bytes + piece_offsets[r] */
   const size_t *piece_counts, *piece_offsets;
-  const bny_relay_ops *relay; /* NULL: the run moves memory itself. Else its plan has no steps but SEND and WAIT */
-  void *relay_context;
+  const bny_proxy_ops *proxy; /* NULL: the run moves memory itself. Else its plan has no steps but SEND and WAIT */
+  void *proxy_context;
 } bny_binding;
 
 typedef struct bny_run bny_run;
@@ -164,7 +164,7 @@ bool bny_run_lost(const bny_run *run, int32_t *token, int32_t *head);
  * not count for the deadline. */
 void bny_run_rest(bny_run *run);
 
-/* From the begin of a half to where its plan begins, of runs between hosts. */
+/* From the begin of a half to where its plan begins, of runs between nodes. */
 size_t bny_run_shift(const bny_run *run);
 
 /* Payload bytes and messages sent by the last run. */
@@ -173,7 +173,7 @@ uint64_t bny_run_messages_sent(const bny_run *run);
 /* Finite values of its input that a lossy wire cannot hold. */
 uint64_t bny_run_saturated(const bny_run *run);
 /* Of the bytes, those that the transport gave to a network. */
-uint64_t bny_run_bytes_between_hosts(const bny_run *run);
+uint64_t bny_run_bytes_between_nodes(const bny_run *run);
 
 /* Of this rank's arena, what runs of it touch in time. */
 uint64_t bny_run_arena_bytes(const bny_run *run);

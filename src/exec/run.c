@@ -28,7 +28,7 @@ size_t bny_run_place(const bny_run *run, char *text, size_t bytes) {
 uint64_t bny_run_bytes_sent(const bny_run *run) { return run->bytes_sent; }
 uint64_t bny_run_messages_sent(const bny_run *run) { return run->messages_sent; }
 uint64_t bny_run_saturated(const bny_run *run) { return run->saturated; }
-uint64_t bny_run_bytes_between_hosts(const bny_run *run) { return run->bytes_between_hosts; }
+uint64_t bny_run_bytes_between_nodes(const bny_run *run) { return run->bytes_between_nodes; }
 
 uint64_t bny_run_arena_bytes(const bny_run *run) {
   return 2 * (run->places > 1 ? run->places * run->stride : run->plan->outbox_bytes);
@@ -47,7 +47,7 @@ size_t bny_run_shift(const bny_run *run) { return run->first_place; }
 /* One round after polls in vain. */
 static banyan_status wait_round(bny_run *run, bool block, int32_t peer, int32_t slot) {
   const bny_binding *binding = run->binding;
-  banyan_status status = binding->relay ? binding->relay->look(binding->relay_context) : BANYAN_OK;
+  banyan_status status = binding->proxy ? binding->proxy->look(binding->proxy_context) : BANYAN_OK;
   if (status != BANYAN_OK) return status;
   return block ? bny_wait_round(run->exec, &run->call, &run->patience, peer, slot)
                : bny_wait_look(run->exec, &run->call, &run->patience, peer, slot);
@@ -57,20 +57,20 @@ static banyan_status wait_round(bny_run *run, bool block, int32_t peer, int32_t 
 static banyan_status wait_kernels(bny_run *run, int32_t slot, bool block, bool *made) {
   enum { PROGRESS_SPINS = 16 };
   bny_exec *exec = run->exec;
-  const bny_relay_ops *relay = run->binding->relay;
-  void *context = run->binding->relay_context;
+  const bny_proxy_ops *proxy = run->binding->proxy;
+  void *context = run->binding->proxy_context;
   int32_t rank = exec->transport->rank;
-  if (relay->is_made(context, slot)) {
+  if (proxy->is_made(context, slot)) {
     *made = true;
     return BANYAN_OK;
   }
   uint64_t since = bny_record_wait_begin(&exec->record);
-  for (uint32_t spins = 0; !relay->is_made(context, slot); spins++) {
+  for (uint32_t spins = 0; !proxy->is_made(context, slot); spins++) {
     /* Peers want answers, whatever this rank waits for. */
     if (spins % PROGRESS_SPINS == 0) exec->progress(exec->transport);
     bny_wait_pause();
     if (block && spins < exec->spins && !atomic_load_explicit(exec->fault, memory_order_relaxed)) continue;
-    banyan_status status = wait_round(run, block, relay->suspect(context), BNY_WAIT_PEER);
+    banyan_status status = wait_round(run, block, proxy->suspect(context), BNY_WAIT_PEER);
     if (status != BANYAN_OK || !block) return status;
   }
   bny_wait_end(exec, &run->patience);
@@ -109,7 +109,7 @@ void bny_run_begin(bny_run *run) {
   run->ready = run->lost = false;
   run->patience = (bny_patience){0};
   run->bytes_sent = run->messages_sent = run->saturated = 0;
-  run->bytes_between_hosts = exec->transport->bytes_between_hosts;
+  run->bytes_between_nodes = exec->transport->bytes_between_nodes;
   exec->run = run;
   bny_record_begin(&exec->record, &run->record, exec->epoch);
   bny_call_publish(exec->transport, &run->call);
@@ -145,7 +145,7 @@ static bool has_arrived(const bny_run *run, const bny_bound_step *bound) {
   return atomic_load_explicit(bound->arrived, memory_order_acquire) == run->tag;
 }
 
-/* The same where messages come in by progress, which enters the kernel and takes as long as many polls. Memory of this host
+/* The same where messages come in by progress, which enters the kernel and takes as long as many polls. Memory of this node
  * is looked at in between. */
 static bool poll_network(const bny_run *run, const bny_bound_step *bound, uint32_t spins) {
   enum { PROGRESS_SPINS = 16 };
@@ -153,12 +153,12 @@ static bool poll_network(const bny_run *run, const bny_bound_step *bound, uint32
   for (uint32_t i = 0;; i++) {
     if (has_arrived(run, bound)) return true;
     if (i > spins || atomic_load_explicit(exec->fault, memory_order_relaxed)) return false;
-    if (bound->is_near && i % PROGRESS_SPINS) {
+    if (bound->is_same_node && i % PROGRESS_SPINS) {
       bny_wait_pause();
       continue;
     }
     exec->progress(exec->transport);
-    if (!bound->is_near) i += PROGRESS_SPINS - 1;
+    if (!bound->is_same_node) i += PROGRESS_SPINS - 1;
   }
 }
 
@@ -367,7 +367,7 @@ banyan_status bny_run_reach(bny_run *run, const bny_run *of) {
 banyan_status bny_run_progress(bny_run *run, bool block, bool *done) {
   const bny_plan *plan = run->plan;
   bny_exec *exec = run->exec;
-  const bny_relay_ops *relay = run->binding->relay;
+  const bny_proxy_ops *proxy = run->binding->proxy;
   int half = (int)(exec->epoch & 1);
   banyan_status status;
   if (!run->ready) {
@@ -388,16 +388,16 @@ banyan_status bny_run_progress(bny_run *run, bool block, bool *done) {
       break;
     case BNY_STEP_MERGE: merge_sources(run, run->next, half); break;
     case BNY_STEP_SEND:
-      if (relay) status = wait_kernels(run, step->slot, block, &arrived);
-      if (relay && status == BANYAN_OK && !arrived) *done = false;
-      if (relay && (status != BANYAN_OK || !arrived)) return status;
+      if (proxy) status = wait_kernels(run, step->slot, block, &arrived);
+      if (proxy && status == BANYAN_OK && !arrived) *done = false;
+      if (proxy && (status != BANYAN_OK || !arrived)) return status;
       send_slot(run, step);
       break;
     case BNY_STEP_WAIT:
       status = wait_message(run, step, bound, block, &arrived);
       if (status == BANYAN_OK && !arrived) *done = false;
       if (status != BANYAN_OK || !arrived) return status;
-      if (relay) relay->tell(run->binding->relay_context, step->message);
+      if (proxy) proxy->tell(run->binding->proxy_context, step->message);
       break;
     case BNY_STEP_DELIVER: deliver(run, run->next, half); break;
     }
@@ -408,14 +408,14 @@ banyan_status bny_run_progress(bny_run *run, bool block, bool *done) {
     if (status == BANYAN_OK && !settled) *done = false;
     if (status != BANYAN_OK || !settled) return status;
   }
-  if (relay) { /* they read messages of peers until then */
+  if (proxy) { /* they read messages of peers until then */
     bool ended = false;
     status = wait_kernels(run, -1, block, &ended);
     if (status == BANYAN_OK && !ended) *done = false;
     if (status != BANYAN_OK || !ended) return status;
   }
   atomic_store_explicit(&exec->line->done, exec->epoch, memory_order_release);
-  run->bytes_between_hosts = exec->transport->bytes_between_hosts - run->bytes_between_hosts;
+  run->bytes_between_nodes = exec->transport->bytes_between_nodes - run->bytes_between_nodes;
   bny_record_end(&exec->record, &run->record, exec->epoch);
   exec->run = NULL;
   *done = true;

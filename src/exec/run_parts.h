@@ -18,8 +18,8 @@ typedef struct bny_bound_step {
   char *to_bytes;            /* the same for bytes */
   const char *from_bytes;    /* MERGE, DELIVER of bytes; WAIT: the message */
   const bny_signal *arrived; /* WAIT */
-  const bny_landing *landing; /* WAIT, from another host: what came of the message */
-  bool is_near;              /* WAIT: the sender shares memory with this rank */
+  const bny_landing *landing; /* WAIT, from another node: what came of the message */
+  bool is_same_node;              /* WAIT: the sender shares memory with this rank */
 } bny_bound_step;
 
 struct bny_run {
@@ -34,7 +34,7 @@ struct bny_run {
   int32_t *piece_first;    /* [nsteps + 1] */
   int32_t *readers;        /* every rank that is sent slots */
   int32_t nreaders;
-  int32_t *senders;        /* ranks of other hosts that send slots to this one */
+  int32_t *senders;        /* ranks of other nodes that send slots to this one */
   int32_t nsenders;
   size_t places, stride;   /* within a half: how many, and bytes from one to the next */
   size_t first_place;      /* bytes from the half's begin */
@@ -48,7 +48,7 @@ struct bny_run {
   bny_patience patience;
   uint64_t bytes_sent, messages_sent;
   uint64_t saturated;      /* values of the input that the wire cannot hold */
-  uint64_t bytes_between_hosts; /* while it runs: of the transport when it began */
+  uint64_t bytes_between_nodes; /* while it runs: of the transport when it began */
   bny_run_record record;
 };
 

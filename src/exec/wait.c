@@ -35,7 +35,7 @@ static bool is_met(bny_exec *exec, int32_t rank, int32_t next, int32_t slot) {
   return epoch_of(tag) == epoch;
 }
 
-/* Between hosts each rank tells those that it is connected with whom it suspects, in turn from what it was told: who waits
+/* Between nodes each rank tells those that it is connected with whom it suspects, in turn from what it was told: who waits
  * need not know ranks that it never talks to. */
 static int32_t hear_of_culprit(bny_exec *exec, int32_t suspect) {
   if (!exec->transport->ops->ask(exec->transport, suspect)) return suspect;
@@ -92,8 +92,8 @@ static banyan_status fail_mismatch(bny_exec *exec, const bny_call *call, int32_t
  * host may have finished and not told: its death is the business of those who wait for it. */
 static bool holds_up(bny_exec *exec, int32_t dead, int32_t peer) {
   bny_transport *transport = exec->transport;
-  bool is_near = !transport->ops->is_near || transport->ops->is_near(transport, dead);
-  return transport->ops->is_dead(transport, dead) && !has_finished(exec, dead) && (is_near || dead == peer);
+  bool is_same_node = !transport->ops->is_same_node || transport->ops->is_same_node(transport, dead);
+  return transport->ops->is_dead(transport, dead) && !has_finished(exec, dead) && (is_same_node || dead == peer);
 }
 
 static banyan_status look_for_deaths(bny_exec *exec, int32_t peer, int32_t dead) {

@@ -151,10 +151,10 @@ static banyan_status receive_all(int socket_fd, int32_t peer, int *fds, int32_t 
 }
 
 /* Rank 0: sends the thread's error to the others, as long as they receive. */
-static void send_failure(const bny_handover *handover, banyan_status status) {
+static void send_failure(const bny_fd_passing *passing, banyan_status status) {
   parcel parcel = {.status = (int32_t)status};
   snprintf(parcel.why, sizeof parcel.why, "%s", banyan_last_error());
-  for (int32_t i = 1; i < handover->nranks; i++) send_parcel(handover->sockets[i], &parcel, NULL, 0, 0);
+  for (int32_t i = 1; i < passing->nranks; i++) send_parcel(passing->sockets[i], &parcel, NULL, 0, 0);
 }
 
 static banyan_status fail_send(int32_t peer, int error) {
@@ -202,10 +202,10 @@ static bool is_same_user(int socket_fd) {
 
 /* Connects to rank 0 and sends this rank's number. *again: rank 0 has too many to accept at once. A refusal means that
  * rank 0 has given up, for a reason that the exchange brings, or is unreachable for good. */
-static banyan_status greet(const ticket *ticket, bny_handover *handover, bool *again) {
+static banyan_status greet(const ticket *ticket, bny_fd_passing *passing, bool *again) {
   struct sockaddr_un address;
   socklen_t address_bytes = abstract_address(ticket, &address);
-  greeting hello = {.rank = handover->rank};
+  greeting hello = {.rank = passing->rank};
   memcpy(hello.secret, ticket->secret, sizeof hello.secret);
   int fd = socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC | SOCK_NONBLOCK, 0);
   if (fd < 0) return bny_fail_errno(BANYAN_ERR_SYSTEM, errno, "cannot make a Unix socket");
@@ -213,15 +213,15 @@ static banyan_status greet(const ticket *ticket, bny_handover *handover, bool *a
   bool is_other = !error && !is_same_user(fd); /* or rank 0 has ended, and another process has taken its name */
   if (!error && !is_other && send(fd, &hello, sizeof hello, MSG_NOSIGNAL) != (ssize_t)sizeof hello) error = errno;
   bool is_refusal = error == ECONNREFUSED || error == ECONNRESET || error == EPIPE;
-  *again = error == EAGAIN || error == EINTR || (is_refusal && !handover->was_refused);
-  handover->was_refused = is_refusal;
+  *again = error == EAGAIN || error == EINTR || (is_refusal && !passing->was_refused);
+  passing->was_refused = is_refusal;
   banyan_status status = BANYAN_OK;
   if (is_other)
     status = bny_fail(BANYAN_ERR_BOOTSTRAP, "rank 0 runs as another user than rank %d; they cannot share memory",
-                      handover->rank);
+                      passing->rank);
   else if (error && !*again)
     status = bny_fail_errno(BANYAN_ERR_BOOTSTRAP, error, "rank 0 cannot be reached for shared memory");
-  if (status == BANYAN_OK && !*again) handover->sockets[0] = fd;
+  if (status == BANYAN_OK && !*again) passing->sockets[0] = fd;
   else close(fd);
   return status;
 }
@@ -231,35 +231,35 @@ static banyan_status greet(const ticket *ticket, bny_handover *handover, bool *a
 enum { GREETING_NS = 2000000000 };
 
 /* Returns the rank of a connection, or -1 for a foreign one. */
-static int32_t rank_of(int socket_fd, const ticket *ticket, const bny_handover *handover, bool patient) {
+static int32_t rank_of(int socket_fd, const ticket *ticket, const bny_fd_passing *passing, bool patient) {
   greeting hello;
   if (!is_same_user(socket_fd)) return -1;
   if (patient && !wait_for(socket_fd, POLLIN, bny_clock_ns() + GREETING_NS)) return -1;
   if (recv(socket_fd, &hello, sizeof hello, MSG_DONTWAIT) != (ssize_t)sizeof hello) return -1;
   if (memcmp(hello.secret, ticket->secret, sizeof hello.secret) != 0) return -1;
-  if (hello.rank < 1 || hello.rank >= handover->nranks || handover->sockets[hello.rank] >= 0) return -1;
+  if (hello.rank < 1 || hello.rank >= passing->nranks || passing->sockets[hello.rank] >= 0) return -1;
   return hello.rank;
 }
 
 /* Accepts waiting connections. `patient`: waits for a greeting that may still come. */
-static banyan_status admit(int listener, const ticket *ticket, bny_handover *handover, bool patient) {
+static banyan_status admit(int listener, const ticket *ticket, bny_fd_passing *passing, bool patient) {
   for (;;) {
     int fd = accept4(listener, NULL, NULL, SOCK_CLOEXEC | SOCK_NONBLOCK);
     if (fd < 0 && (errno == EINTR || errno == ECONNABORTED)) continue;
     if (fd < 0 && (errno == EAGAIN || errno == EWOULDBLOCK)) return BANYAN_OK;
     if (fd < 0)
-      return bny_fail_errno(BANYAN_ERR_SYSTEM, errno, "cannot accept a rank of this host%s",
+      return bny_fail_errno(BANYAN_ERR_SYSTEM, errno, "cannot accept a rank of this node%s",
                             errno == EMFILE ? " (raise ulimit -n)" : "");
-    int32_t rank = rank_of(fd, ticket, handover, patient);
+    int32_t rank = rank_of(fd, ticket, passing, patient);
     if (rank < 0) close(fd);
-    else handover->sockets[rank] = fd;
+    else passing->sockets[rank] = fd;
   }
 }
 
-static banyan_status admit_last(int listener, const ticket *ticket, bny_handover *handover) {
-  banyan_status status = admit(listener, ticket, handover, false);
-  for (int32_t i = 1; i < handover->nranks && status == BANYAN_OK; i++)
-    if (handover->sockets[i] < 0)
+static banyan_status admit_last(int listener, const ticket *ticket, bny_fd_passing *passing) {
+  banyan_status status = admit(listener, ticket, passing, false);
+  for (int32_t i = 1; i < passing->nranks && status == BANYAN_OK; i++)
+    if (passing->sockets[i] < 0)
       status = bny_fail(BANYAN_ERR_BOOTSTRAP, "rank %d has not connected as the user of rank 0, with whom it is to share memory",
                         i);
   return status;
@@ -269,52 +269,52 @@ static const char doing[] = "could not set up shared memory";
 
 /* Runs rounds until all are connected: more than one if rank 0's queue of connections is full. */
 static banyan_status connect_all(const bny_exchange *exchange, const ticket *ticket, int listener, banyan_status status,
-                                 bny_handover *handover) {
+                                 bny_fd_passing *passing) {
   for (bool again = true; again;) {
     again = false;
-    bool is_new = handover->rank > 0 && handover->sockets[0] < 0 && ticket->name[0];
-    if (status == BANYAN_OK && is_new) status = greet(ticket, handover, &again);
+    bool is_new = passing->rank > 0 && passing->sockets[0] < 0 && ticket->name[0];
+    if (status == BANYAN_OK && is_new) status = greet(ticket, passing, &again);
     status = bny_exchange_settle_round(exchange, status, doing, &again);
     if (status != BANYAN_OK) return status;
-    if (again && handover->rank == 0) status = admit(listener, ticket, handover, true);
+    if (again && passing->rank == 0) status = admit(listener, ticket, passing, true);
     else if (again) pause_briefly();
   }
-  if (handover->rank > 0) return BANYAN_OK;
-  handover->admitted = admit_last(listener, ticket, handover);
-  snprintf(handover->why, sizeof handover->why, "%s", banyan_last_error());
+  if (passing->rank > 0) return BANYAN_OK;
+  passing->admitted = admit_last(listener, ticket, passing);
+  snprintf(passing->why, sizeof passing->why, "%s", banyan_last_error());
   return BANYAN_OK;
 }
 
-banyan_status bny_handover_meet(const bny_exchange *exchange, bny_handover *handover) {
+banyan_status bny_fd_passing_meet(const bny_exchange *exchange, bny_fd_passing *passing) {
   int32_t rank = exchange->bootstrap->rank, nranks = exchange->bootstrap->nranks;
   int listener = -1;
   ticket own = {.name = ""}, *told = calloc((size_t)nranks, sizeof *told);
-  *handover = (bny_handover){.rank = rank, .nranks = nranks, .sockets = malloc((size_t)nranks * sizeof(int))};
+  *passing = (bny_fd_passing){.rank = rank, .nranks = nranks, .sockets = malloc((size_t)nranks * sizeof(int))};
   banyan_status status = BANYAN_OK;
-  if (!told || !handover->sockets)
+  if (!told || !passing->sockets)
     status = bny_fail(BANYAN_ERR_MEMORY, "rank %d has no memory to meet %d ranks", rank, nranks);
-  for (int32_t i = 0; i < nranks && status == BANYAN_OK; i++) handover->sockets[i] = -1;
+  for (int32_t i = 0; i < nranks && status == BANYAN_OK; i++) passing->sockets[i] = -1;
   banyan_status listens = status == BANYAN_OK && rank == 0 ? listen_as_first(&own, &listener) : BANYAN_OK;
   char why[BNY_ERROR_TEXT_BYTES];
   snprintf(why, sizeof why, "%s", banyan_last_error());
   if (status == BANYAN_OK) status = bny_exchange_all(exchange, &own, told, sizeof own);
   if (status == BANYAN_OK) {
     if (listens != BANYAN_OK) bny_fail(listens, "%s", why);
-    status = connect_all(exchange, &told[0], listener, listens, handover);
+    status = connect_all(exchange, &told[0], listener, listens, passing);
   }
   if (listener >= 0) close(listener);
   free(told);
-  if (status != BANYAN_OK) bny_handover_close(handover);
+  if (status != BANYAN_OK) bny_fd_passing_close(passing);
   int64_t now_ns = bny_clock_ns();
-  handover->deadline_ns = now_ns + (exchange->deadline_ns - now_ns) / 2;
+  passing->deadline_ns = now_ns + (exchange->deadline_ns - now_ns) / 2;
   return status;
 }
 
-void bny_handover_close(bny_handover *handover) {
-  for (int32_t i = 0; i < handover->nranks && handover->sockets; i++)
-    if (handover->sockets[i] >= 0) close(handover->sockets[i]);
-  free(handover->sockets);
-  handover->sockets = NULL;
+void bny_fd_passing_close(bny_fd_passing *passing) {
+  for (int32_t i = 0; i < passing->nranks && passing->sockets; i++)
+    if (passing->sockets[i] >= 0) close(passing->sockets[i]);
+  free(passing->sockets);
+  passing->sockets = NULL;
 }
 
 /* ---- memory and deaths ------------------------------------------------------------------------------------------- */
@@ -340,7 +340,7 @@ static int pidfd_of(int socket_fd) {
 
 /* Rank 0: makes the descriptors of all deaths. Without pidfds a rank's death is the end of a socket that only that rank
  * holds. */
-static banyan_status find_deaths(bny_handover *handover, int *deaths, int *held) {
+static banyan_status find_deaths(bny_fd_passing *passing, int *deaths, int *held) {
   int pair[2];
   deaths[0] = open_pidfd(getpid());
   if (deaths[0] < 0) {
@@ -349,30 +349,30 @@ static banyan_status find_deaths(bny_handover *handover, int *deaths, int *held)
     deaths[0] = pair[0];
     *held = pair[1];
   }
-  for (int32_t i = 1; i < handover->nranks; i++) {
-    deaths[i] = pidfd_of(handover->sockets[i]);
-    if (deaths[i] < 0) deaths[i] = fcntl(handover->sockets[i], F_DUPFD_CLOEXEC, 0);
+  for (int32_t i = 1; i < passing->nranks; i++) {
+    deaths[i] = pidfd_of(passing->sockets[i]);
+    if (deaths[i] < 0) deaths[i] = fcntl(passing->sockets[i], F_DUPFD_CLOEXEC, 0);
     if (deaths[i] < 0) return bny_fail_errno(BANYAN_ERR_SYSTEM, errno, "rank 0 can open no more descriptors (ulimit -n)");
   }
   return BANYAN_OK;
 }
 
-static banyan_status share_as_first(bny_handover *handover, banyan_status own, int memory, int *deaths, int *held) {
+static banyan_status share_as_first(bny_fd_passing *passing, banyan_status own, int memory, int *deaths, int *held) {
   banyan_status status = own;
-  if (status == BANYAN_OK && handover->admitted != BANYAN_OK) status = bny_fail(handover->admitted, "%s", handover->why);
-  if (status == BANYAN_OK) status = find_deaths(handover, deaths, held);
-  for (int32_t i = 1; i < handover->nranks && status == BANYAN_OK; i++)
-    if (!send_all(handover->sockets[i], &memory, 1, handover->deadline_ns) ||
-        !send_all(handover->sockets[i], deaths, handover->nranks, handover->deadline_ns))
+  if (status == BANYAN_OK && passing->admitted != BANYAN_OK) status = bny_fail(passing->admitted, "%s", passing->why);
+  if (status == BANYAN_OK) status = find_deaths(passing, deaths, held);
+  for (int32_t i = 1; i < passing->nranks && status == BANYAN_OK; i++)
+    if (!send_all(passing->sockets[i], &memory, 1, passing->deadline_ns) ||
+        !send_all(passing->sockets[i], deaths, passing->nranks, passing->deadline_ns))
       status = fail_send(i, errno);
-  if (status != BANYAN_OK) send_failure(handover, status);
+  if (status != BANYAN_OK) send_failure(passing, status);
   return status;
 }
 
-static banyan_status share_as_other(bny_handover *handover, int *memory, int *deaths, int *held) {
+static banyan_status share_as_other(bny_fd_passing *passing, int *memory, int *deaths, int *held) {
   int fd = -1;
-  banyan_status status = receive_all(handover->sockets[0], 0, &fd, 1, handover->deadline_ns);
-  if (status == BANYAN_OK) status = receive_all(handover->sockets[0], 0, deaths, handover->nranks, handover->deadline_ns);
+  banyan_status status = receive_all(passing->sockets[0], 0, &fd, 1, passing->deadline_ns);
+  if (status == BANYAN_OK) status = receive_all(passing->sockets[0], 0, deaths, passing->nranks, passing->deadline_ns);
   if (status != BANYAN_OK) {
     if (fd >= 0) close(fd);
     return status;
@@ -380,20 +380,20 @@ static banyan_status share_as_other(bny_handover *handover, int *memory, int *de
   *memory = fd;
   struct stat own;
   /* no pidfd: it is the other end of this socket */
-  if (fstat(deaths[handover->rank], &own) == 0 && S_ISSOCK(own.st_mode)) {
-    *held = handover->sockets[0];
-    handover->sockets[0] = -1;
+  if (fstat(deaths[passing->rank], &own) == 0 && S_ISSOCK(own.st_mode)) {
+    *held = passing->sockets[0];
+    passing->sockets[0] = -1;
   }
   return BANYAN_OK;
 }
 
-banyan_status bny_handover_share(bny_handover *handover, banyan_status own, int *memory, int *deaths, int *held) {
+banyan_status bny_fd_passing_share(bny_fd_passing *passing, banyan_status own, int *memory, int *deaths, int *held) {
   *held = -1;
-  for (int32_t i = 0; i < handover->nranks; i++) deaths[i] = -1;
-  banyan_status status = handover->rank == 0 ? share_as_first(handover, own, *memory, deaths, held)
-                                             : share_as_other(handover, memory, deaths, held);
+  for (int32_t i = 0; i < passing->nranks; i++) deaths[i] = -1;
+  banyan_status status = passing->rank == 0 ? share_as_first(passing, own, *memory, deaths, held)
+                                             : share_as_other(passing, memory, deaths, held);
   if (status == BANYAN_OK) return BANYAN_OK;
-  for (int32_t i = 0; i < handover->nranks; i++) {
+  for (int32_t i = 0; i < passing->nranks; i++) {
     if (deaths[i] >= 0) close(deaths[i]);
     deaths[i] = -1;
   }
@@ -404,26 +404,26 @@ banyan_status bny_handover_share(bny_handover *handover, banyan_status own, int 
 
 /* ---- descriptors from each to all -------------------------------------------------------------------------------- */
 
-static banyan_status trade_as_first(bny_handover *handover, int mine, int *fds) {
-  banyan_status status = handover->admitted == BANYAN_OK ? BANYAN_OK : bny_fail(handover->admitted, "%s", handover->why);
-  for (int32_t i = 1; i < handover->nranks && status == BANYAN_OK; i++)
-    status = receive_all(handover->sockets[i], i, &fds[i], 1, handover->deadline_ns);
+static banyan_status trade_as_first(bny_fd_passing *passing, int mine, int *fds) {
+  banyan_status status = passing->admitted == BANYAN_OK ? BANYAN_OK : bny_fail(passing->admitted, "%s", passing->why);
+  for (int32_t i = 1; i < passing->nranks && status == BANYAN_OK; i++)
+    status = receive_all(passing->sockets[i], i, &fds[i], 1, passing->deadline_ns);
   fds[0] = mine;
-  for (int32_t i = 1; i < handover->nranks && status == BANYAN_OK; i++)
-    if (!send_all(handover->sockets[i], fds, handover->nranks, handover->deadline_ns)) status = fail_send(i, errno);
+  for (int32_t i = 1; i < passing->nranks && status == BANYAN_OK; i++)
+    if (!send_all(passing->sockets[i], fds, passing->nranks, passing->deadline_ns)) status = fail_send(i, errno);
   fds[0] = -1;
-  if (status != BANYAN_OK) send_failure(handover, status);
+  if (status != BANYAN_OK) send_failure(passing, status);
   return status;
 }
 
-banyan_status bny_handover_trade(bny_handover *handover, int mine, int *fds) {
+banyan_status bny_fd_passing_exchange(bny_fd_passing *passing, int mine, int *fds) {
   banyan_status status;
-  for (int32_t i = 0; i < handover->nranks; i++) fds[i] = -1;
-  if (handover->rank == 0) status = trade_as_first(handover, mine, fds);
-  else if (!send_all(handover->sockets[0], &mine, 1, handover->deadline_ns)) status = fail_send(0, errno);
-  else status = receive_all(handover->sockets[0], 0, fds, handover->nranks, handover->deadline_ns);
-  for (int32_t i = 0; i < handover->nranks; i++) {
-    if (fds[i] < 0 || (status == BANYAN_OK && i != handover->rank)) continue;
+  for (int32_t i = 0; i < passing->nranks; i++) fds[i] = -1;
+  if (passing->rank == 0) status = trade_as_first(passing, mine, fds);
+  else if (!send_all(passing->sockets[0], &mine, 1, passing->deadline_ns)) status = fail_send(0, errno);
+  else status = receive_all(passing->sockets[0], 0, fds, passing->nranks, passing->deadline_ns);
+  for (int32_t i = 0; i < passing->nranks; i++) {
+    if (fds[i] < 0 || (status == BANYAN_OK && i != passing->rank)) continue;
     close(fds[i]);
     fds[i] = -1;
   }

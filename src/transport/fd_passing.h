@@ -8,32 +8,32 @@
  * Ranks wait for each other in the exchange, whose bootstrap notices deaths and names missing ranks. All ranks connect
  * before rank 0 passes anything, so the end of a connection is the end of a rank.
  */
-#ifndef BNY_TRANSPORT_HANDOVER_H
-#define BNY_TRANSPORT_HANDOVER_H
+#ifndef BNY_TRANSPORT_FD_PASSING_H
+#define BNY_TRANSPORT_FD_PASSING_H
 
 #include "transport/transport.h"
 
-typedef struct bny_handover {
+typedef struct bny_fd_passing {
   int32_t rank, nranks;
   int64_t deadline_ns; /* half of the exchange's time, so that a failure can still reach all ranks */
   int *sockets;        /* by rank: on rank 0 to every other rank, elsewhere to rank 0; else -1 */
   bool was_refused;
   banyan_status admitted; /* rank 0: a failure, with its text, that the others do not know yet */
   char why[BNY_REPORT_BYTES];
-} bny_handover;
+} bny_fd_passing;
 
 /* Connects all ranks to rank 0. It is collective. A failure is known to all ranks and leaves nothing to close. */
-banyan_status bny_handover_meet(const bny_exchange *exchange, bny_handover *handover);
+banyan_status bny_fd_passing_meet(const bny_exchange *exchange, bny_fd_passing *passing);
 
 /* Rank 0 passes its *memory to the others, which get it in *memory, or instead its earlier failure `own`.
  * deaths[nranks] are for polling: each becomes readable when its rank ends, and the caller closes them. *held is -1, or
  * the caller closes it when it leaves, which peers take for its end. */
-banyan_status bny_handover_share(bny_handover *handover, banyan_status own, int *memory, int *deaths, int *held);
+banyan_status bny_fd_passing_share(bny_fd_passing *passing, banyan_status own, int *memory, int *deaths, int *held);
 
 /* Every rank passes `mine`, which stays its own, and gets fds[nranks], which it closes: the descriptors of all ranks.
  * They are -1 in its own place and wherever a rank passed -1. */
-banyan_status bny_handover_trade(bny_handover *handover, int mine, int *fds);
+banyan_status bny_fd_passing_exchange(bny_fd_passing *passing, int mine, int *fds);
 
-void bny_handover_close(bny_handover *handover);
+void bny_fd_passing_close(bny_fd_passing *passing);
 
 #endif

@@ -11,7 +11,7 @@ libbanyan_core_la_SOURCES += \
   %D%/ucx/functions.def \
   %D%/ucx/library.c %D%/ucx/library.h \
   %D%/ucx/local.c \
-  %D%/ucx/mail.c \
+  %D%/ucx/rendezvous.c \
   %D%/ucx/message.c \
   %D%/ucx/peer.c \
   %D%/ucx/put.c \

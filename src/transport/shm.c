@@ -61,7 +61,7 @@ static const bny_transport_ops shm_ops = {
   .fault = bny_window_fault,
   .sleep = shm_sleep,
   .is_dead = shm_is_dead,
-  .mail = bny_window_mail,
+  .rendezvous = bny_window_rendezvous,
   .pulse = bny_window_pulse,
   .refusals = bny_window_refusals,
   .refused = bny_window_refused,
@@ -81,12 +81,12 @@ static banyan_status map_memory(shm *self, int memory, const bny_exchange *excha
 /* All connect to rank 0, which passes the descriptors; then all map. */
 static banyan_status connect_steps(shm *self, const bny_exchange *exchange, const bny_arena_config *config, int *deaths) {
   int memory = -1;
-  bny_handover handover;
-  banyan_status status = bny_handover_meet(exchange, &handover);
+  bny_fd_passing passing;
+  banyan_status status = bny_fd_passing_meet(exchange, &passing);
   if (status != BANYAN_OK) return status;
-  if (handover.rank == 0) status = bny_memory_file_make(bny_window_bytes(handover.nranks, config), &memory);
-  status = bny_handover_share(&handover, status, &memory, deaths, &self->held);
-  bny_handover_close(&handover);
+  if (passing.rank == 0) status = bny_memory_file_make(bny_window_bytes(passing.nranks, config), &memory);
+  status = bny_fd_passing_share(&passing, status, &memory, deaths, &self->held);
+  bny_fd_passing_close(&passing);
   if (status == BANYAN_OK) status = map_memory(self, memory, exchange, config);
   if (memory >= 0) close(memory);
   return bny_exchange_settle(exchange, status, "could not set up shared memory");

@@ -81,17 +81,17 @@ typedef struct bny_landing {
 /* Rendezvous messages: a few bytes of each rank for all others, in rounds that all count alike, even after the
  * communicator has failed. A rank has a place for even and one for odd rounds: a rank that posts in a round has read
  * what it needs of the last. */
-enum { BNY_MAIL_BYTES = 8192 - 16 };
+enum { BNY_RENDEZVOUS_BYTES = 8192 - 16 };
 
 /* The most ranks of a communicator: a set of them, one bit each, fits one rendezvous message. */
-enum { BNY_RANKS_MAX = 8 * BNY_MAIL_BYTES };
+enum { BNY_RANKS_MAX = 8 * BNY_RENDEZVOUS_BYTES };
 _Static_assert(BNY_RANKS_MAX < 1 << BNY_FAULT_RANK_BITS, "a fault names a rank");
 
-typedef struct bny_mail {
+typedef struct bny_rendezvous {
   bny_signal round; /* stored last */
   uint32_t kind, bytes;
-  char text[BNY_MAIL_BYTES];
-} bny_mail;
+  char text[BNY_RENDEZVOUS_BYTES];
+} bny_rendezvous;
 
 /* Refused calls that a rank knows, its own and others'; see refusal.h. */
 enum { BNY_REFUSALS = 8, BNY_REFUSAL_WORDS = 32 };
@@ -124,7 +124,7 @@ typedef struct bny_transport_ops {
   int32_t (*sleep)(bny_transport *transport, int64_t sleep_ns);
   bool (*is_dead)(bny_transport *transport, int32_t rank);
   /* The place for rounds of this parity: the owner writes its own, the others read it. */
-  bny_mail *(*mail)(bny_transport *transport, int32_t rank, int half);
+  bny_rendezvous *(*rendezvous)(bny_transport *transport, int32_t rank, int half);
   /* Returns a number that keeps changing, sooner or later, as long as the rank polls while it waits. */
   uint64_t (*pulse)(bny_transport *transport, int32_t rank);
   /* The refused calls that a rank of this node knows, NULL for others; and the number of entries made here so far. */
@@ -137,7 +137,7 @@ typedef struct bny_transport_ops {
   /* Advances pending communication, wherever a rank polls. Enters the kernel. */
   void (*progress)(bny_transport *transport);
   /* True for ranks of this node, whose actions are visible without progress. */
-  bool (*is_near)(bny_transport *transport, int32_t rank);
+  bool (*is_same_node)(bny_transport *transport, int32_t rank);
   /* Returns the message whose signal was seen, which the receiver compares with its plan; NULL for a rank of this
    * node. */
   const bny_landing *(*landing)(bny_transport *transport, int32_t peer, int32_t slot, int half);
@@ -180,7 +180,7 @@ struct bny_transport {
   /* Between nodes: sent data lies in these instead, by half. The transport does not own this memory. */
   const char *outboxes[2];
   bool sends_cuda; /* they are memory of a CUDA device */
-  uint64_t bytes_between_hosts; /* payload that this rank has sent over the network so far */
+  uint64_t bytes_between_nodes; /* payload that this rank has sent over the network so far */
   int64_t recent_ns;  /* a rank that answered within this time counts as alive; it grows with the time waited */
 };
 
@@ -196,11 +196,11 @@ banyan_status bny_loop_connect(const bny_exchange *exchange, const bny_arena_con
 /* Connects processes of one node: rank 0 passes an unnamed memory file to the others over a Unix socket. */
 banyan_status bny_shm_connect(const bny_exchange *exchange, const bny_arena_config *config, bny_transport **transport);
 
-/* Several nodes: ranks of one node use its memory, and UCX connects nodes. host_of is by rank and holds numbers of
+/* Several nodes: ranks of one node use its memory, and UCX connects nodes. node_of is by rank and holds numbers of
  * nodes. one_process: the ranks of every node are threads of one process. */
 typedef struct bny_net_config {
   bny_arena_config arena;
-  const int32_t *host_of;
+  const int32_t *node_of;
   bool one_process;
   const char *put; /* BANYAN_UCX_PUT of this rank; NULL: the default */
   const char *interface; /* BANYAN_INTERFACE, likewise */

@@ -11,7 +11,7 @@ typedef struct header {
   _Alignas(BNY_LINE_BYTES) bny_signal refused;
 } header;
 
-_Static_assert(sizeof(bny_mail) % PAGE == 0, "parts begin at pages");
+_Static_assert(sizeof(bny_rendezvous) % PAGE == 0, "parts begin at pages");
 
 typedef struct padded_signal {
   _Alignas(BNY_LINE_BYTES) bny_signal value;
@@ -31,7 +31,7 @@ static size_t outbox_offset(int32_t slots_max) {
 }
 
 static size_t rank_stride(const bny_arena_config *config) {
-  return outbox_offset(config->slots_max) + 2 * round_up(config->half_bytes, PAGE) + 2 * sizeof(bny_mail);
+  return outbox_offset(config->slots_max) + 2 * round_up(config->half_bytes, PAGE) + 2 * sizeof(bny_rendezvous);
 }
 
 size_t bny_window_bytes(int32_t nranks, const bny_arena_config *config) {
@@ -86,9 +86,10 @@ void bny_window_send(bny_transport *transport, uint64_t tag, int32_t slot, size_
   atomic_store_explicit(&signal->value, tag, memory_order_release);
 }
 
-bny_mail *bny_window_mail(bny_transport *transport, int32_t rank, int half) {
-  size_t offset = outbox_offset(transport->slots_max) + 2 * transport->half_bytes + (size_t)half * sizeof(bny_mail);
-  return (bny_mail *)(void *)((char *)part_of(transport, rank) + offset);
+bny_rendezvous *bny_window_rendezvous(bny_transport *transport, int32_t rank, int half) {
+  size_t offset =
+      outbox_offset(transport->slots_max) + 2 * transport->half_bytes + (size_t)half * sizeof(bny_rendezvous);
+  return (bny_rendezvous *)(void *)((char *)part_of(transport, rank) + offset);
 }
 
 bny_rank_line *bny_window_line(bny_transport *transport, int32_t rank) { return &part_of(transport, rank)->line; }

@@ -34,7 +34,7 @@ void bny_window_send(bny_transport *transport, uint64_t tag, int32_t slot, size_
 bny_rank_line *bny_window_line(bny_transport *transport, int32_t rank);
 bny_signal *bny_window_call(bny_transport *transport, int32_t rank);
 bny_signal *bny_window_fault(bny_transport *transport);
-bny_mail *bny_window_mail(bny_transport *transport, int32_t rank, int half);
+bny_rendezvous *bny_window_rendezvous(bny_transport *transport, int32_t rank, int half);
 uint64_t bny_window_pulse(bny_transport *transport, int32_t rank);
 bny_refusals *bny_window_refusals(bny_transport *transport, int32_t rank);
 bny_signal *bny_window_refused(bny_transport *transport);

@@ -103,7 +103,7 @@ START_TEST(first_forms_stay) {
   ck_assert_uint_eq(offsetof(banyan_attention_desc, page_keys), 152);
   ck_assert_uint_eq(offsetof(banyan_attention_desc, keys_max), 156);
   ck_assert_uint_eq(offsetof(banyan_attention_desc, stream), 160);
-  ck_assert_uint_eq(offsetof(banyan_op_info, bytes_between_hosts), 64);
+  ck_assert_uint_eq(offsetof(banyan_op_info, bytes_between_nodes), 64);
   const bny_sized *const all[] = {&bny_sized_bootstrap,      &bny_sized_comm_config,    &bny_sized_partial,
                                   &bny_sized_combine_desc,   &bny_sized_attention_desc, &bny_sized_op_info};
   static const size_t first[] = {32, 40, 96, 56, 168, 72}, now[] = {32, 48, 96, 56, 184, 88};

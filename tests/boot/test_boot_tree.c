@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0
- * The tree of the TCP bootstrap: many ranks, as threads of one process, on made-up hosts. Each is a rank like any
+ * The tree of the TCP bootstrap: many ranks, as threads of one process, on made-up nodes. Each is a rank like any
  * other, with connections of its own; only what the environment would say is given to it. */
 #include <arpa/inet.h>
 #include <check.h>
@@ -36,7 +36,7 @@ enum { RANKS_OF_THE_LARGE_TEST = 2000 };
 
 /* What the ranks of a test have in common. */
 struct world {
-  int32_t nranks, ranks_per_host, fanout;
+  int32_t nranks, ranks_per_node, fanout;
   int32_t nprocesses; /* that are started: ranks 0.., then as `extra` says */
   size_t bytes;
   int rounds;
@@ -84,7 +84,7 @@ static struct bny_boot_settings settings_of(const struct world *world, int32_t p
                                        .port = world->port,
                                        .listen_fd = process == 0 ? world->listen_fd : -1,
                                        .has_secret = true};
-  snprintf(settings.locality, sizeof settings.locality, "host %d", process / world->ranks_per_host);
+  snprintf(settings.locality, sizeof settings.locality, "host %d", process / world->ranks_per_node);
   ck_assert(bny_boot_key_derive("secret", 6, settings.key));
   if (world->change) world->change(process, &settings);
   return settings;
@@ -185,12 +185,12 @@ static int count_fds(void) {
 }
 
 START_TEST(trees_of_many_forms) {
-  static const struct world cases[] = {{.nranks = 5, .ranks_per_host = 1, .fanout = 2},    /* hosts of one rank */
-                                       {.nranks = 9, .ranks_per_host = 9, .fanout = 2},    /* one host */
-                                       {.nranks = 24, .ranks_per_host = 4, .fanout = 3},   /* deep in both ways */
-                                       {.nranks = 40, .ranks_per_host = 8, .fanout = 1},   /* chains */
-                                       {.nranks = 33, .ranks_per_host = 7, .fanout = 32},  /* a star */
-                                       {.nranks = 34, .ranks_per_host = 7, .fanout = 32}}; /* and one rank more */
+  static const struct world cases[] = {{.nranks = 5, .ranks_per_node = 1, .fanout = 2},    /* nodes of one rank */
+                                       {.nranks = 9, .ranks_per_node = 9, .fanout = 2},    /* one node */
+                                       {.nranks = 24, .ranks_per_node = 4, .fanout = 3},   /* deep in both ways */
+                                       {.nranks = 40, .ranks_per_node = 8, .fanout = 1},   /* chains */
+                                       {.nranks = 33, .ranks_per_node = 7, .fanout = 32},  /* a star */
+                                       {.nranks = 34, .ranks_per_node = 7, .fanout = 32}}; /* and one rank more */
   struct world world = cases[_i];
   int before = count_fds();
   world.rounds = 20;
@@ -205,7 +205,7 @@ END_TEST
 
 /* More than the queue of a rank holds, and than socket buffers do. */
 START_TEST(large_messages) {
-  struct world world = {.nranks = 12, .ranks_per_host = 3, .fanout = 2, .rounds = 2, .bytes = 270000};
+  struct world world = {.nranks = 12, .ranks_per_node = 3, .fanout = 2, .rounds = 2, .bytes = 270000};
   struct process *processes = play(&world);
   for (int32_t i = 0; i < world.nranks; i++) assert_success(&processes[i]);
   free(processes);
@@ -219,7 +219,7 @@ static int compare(const void *a, const void *b) {
 
 START_TEST(very_many_ranks) {
   struct world world = {
-      .nranks = RANKS_OF_THE_LARGE_TEST, .ranks_per_host = _i ? 8 : 1, .fanout = 32, .rounds = 1, .bytes = 64};
+      .nranks = RANKS_OF_THE_LARGE_TEST, .ranks_per_node = _i ? 8 : 1, .fanout = 32, .rounds = 1, .bytes = 64};
   struct rlimit limit;
   getrlimit(RLIMIT_NOFILE, &limit);
   limit.rlim_cur = limit.rlim_max;
@@ -239,8 +239,8 @@ START_TEST(very_many_ranks) {
   ck_assert_int_le(depth, 12);
   qsort(times, (size_t)world.nranks, sizeof *times, compare);
   printf(
-      "%d ranks, %d a host: together after %.2f s, allgather %.2f s, depth %d, at most %d connections below a rank\n",
-      world.nranks, world.ranks_per_host, times[world.nranks - 1], gather_s, depth, most);
+      "%d ranks, %d a node: together after %.2f s, allgather %.2f s, depth %d, at most %d connections below a rank\n",
+      world.nranks, world.ranks_per_node, times[world.nranks - 1], gather_s, depth, most);
   free(times);
   free(processes);
 }
@@ -270,7 +270,7 @@ static void twin_of_7(int32_t process, struct bny_boot_settings *settings) {
 
 /* Two processes of one rank, on different hosts: one of them hears why it may not join, the others come together. */
 START_TEST(one_rank_too_many) {
-  struct world world = {.nranks = 24, .nprocesses = 25, .ranks_per_host = 4, .fanout = 2, .rounds = 3, .bytes = 8};
+  struct world world = {.nranks = 24, .nprocesses = 25, .ranks_per_node = 4, .fanout = 2, .rounds = 3, .bytes = 8};
   world.change = twin_of_7;
   world.late = 23;
   struct process *processes = play(&world);
@@ -294,7 +294,7 @@ static void other_size(int32_t process, struct bny_boot_settings *settings) {
 /* One rank never gets in: all others name it, before their deadline. */
 START_TEST(one_rank_too_few) {
   struct world world = {
-      .nranks = 24, .ranks_per_host = 4, .fanout = 2, .timeout_s = 4, .change = _i ? other_size : other_secret};
+      .nranks = 24, .ranks_per_node = 4, .fanout = 2, .timeout_s = 4, .change = _i ? other_size : other_secret};
   struct process *processes = play(&world);
   double spare = spare_s(&world, processes);
   for (int32_t i = 0; i < world.nranks; i++) {
@@ -310,7 +310,7 @@ END_TEST
 /* One rank stays away from an allgather. Whoever it is, those that can be heard name it; those below it, their
  * parent. */
 START_TEST(absent_from_an_allgather) {
-  struct world world = {.nranks = 24, .ranks_per_host = 4, .fanout = 2, .rounds = 1, .bytes = 8, .timeout_s = 2};
+  struct world world = {.nranks = 24, .ranks_per_node = 4, .fanout = 2, .rounds = 1, .bytes = 8, .timeout_s = 2};
   world.absent = 1 + _i * 7;
   char name[32];
   snprintf(name, sizeof name, "rank %d ", world.absent);

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0
- * What ranks tell each other before anything is decided: which of them share a host, where the kernel says so and where it
+ * What ranks tell each other before anything is decided: which of them share a node, where the kernel says so and where it
  * does not, and settings that are wrong on one of them. */
 #include <check.h>
 #include <sched.h>
@@ -18,18 +18,18 @@ enum { RANKS = 4, SKIPPED = 77 };
 
 static bny_facts facts_of(int32_t rank, const char *host) {
   banyan_bootstrap bootstrap = {.size = sizeof bootstrap, .rank = rank, .nranks = RANKS};
-  bny_settings settings = {.options = {.host = host}, .arena_bytes = 1 << 20, .origin = rank};
+  bny_settings settings = {.options = {.node = host}, .arena_bytes = 1 << 20, .origin = rank};
   bny_facts made;
   bny_facts_gather(&bootstrap, &settings, BANYAN_OK, &made);
   return made;
 }
 
-static int32_t hosts_of(const bny_facts *all) {
+static int32_t nodes_of(const bny_facts *all) {
   bny_placement found;
   ck_assert_int_eq(bny_placement_find(all, 0, RANKS, &found), BANYAN_OK);
-  int32_t nhosts = found.nhosts;
+  int32_t nnodes = found.nnodes;
   bny_placement_free(&found);
-  return nhosts;
+  return nnodes;
 }
 
 /* In a process of its own each, as ranks are. False: this machine does not let its processes be without /proc. */
@@ -56,11 +56,11 @@ static bool gather_in_processes(bool without_proc, bny_facts *all) {
 START_TEST(processes_of_one_kernel_are_one_host) {
   bny_facts *all = world_share(RANKS * sizeof *all);
   ck_assert(gather_in_processes(false, all));
-  ck_assert_int_eq(hosts_of(all), 1);
+  ck_assert_int_eq(nodes_of(all), 1);
   all[2].boot_id[3] ^= 1;
-  ck_assert_int_eq(hosts_of(all), 2);
+  ck_assert_int_eq(nodes_of(all), 2);
   all[3].network_namespace++;
-  ck_assert_int_eq(hosts_of(all), 3);
+  ck_assert_int_eq(nodes_of(all), 3);
   world_unshare(all, RANKS * sizeof *all);
 }
 END_TEST
@@ -69,9 +69,9 @@ START_TEST(nobody_shares_a_host_without_proc) {
   setenv("BANYAN_LOG", "error", 1);
   bny_facts *all = world_share(RANKS * sizeof *all);
   if (gather_in_processes(true, all)) {
-    ck_assert_int_eq(hosts_of(all), RANKS);
+    ck_assert_int_eq(nodes_of(all), RANKS);
     all[1] = all[0]; /* threads of one process */
-    ck_assert_int_eq(hosts_of(all), RANKS - 1);
+    ck_assert_int_eq(nodes_of(all), RANKS - 1);
   } else {
     printf("left out: /proc cannot be taken away here\n");
   }
@@ -87,7 +87,7 @@ START_TEST(a_wrong_setting_is_told_to_all) {
   for (int32_t rank = 0; rank < RANKS; rank++) all[rank] = facts_of(rank, rank == 2 ? "a,b" : NULL);
   for (bootstrap.rank = 0; bootstrap.rank < RANKS; bootstrap.rank++) {
     ck_assert_int_eq(bny_facts_compare(all, &bootstrap), BANYAN_ERR_ARGUMENT);
-    ck_assert_ptr_nonnull(strstr(banyan_last_error(), "BANYAN_HOST"));
+    ck_assert_ptr_nonnull(strstr(banyan_last_error(), "BANYAN_NODE"));
     ck_assert_int_eq(strstr(banyan_last_error(), "rank 2: ") != NULL, bootstrap.rank != 2);
   }
 }
@@ -106,7 +106,7 @@ static void create_with_one_wrong(world_rank *self) {
 }
 
 START_TEST(nobody_waits_for_a_rank_with_wrong_settings) {
-  static const char *const names[] = {"BANYAN_HOST", "BANYAN_LEVELS", "BANYAN_ARENA_KIB"};
+  static const char *const names[] = {"BANYAN_NODE", "BANYAN_LEVELS", "BANYAN_ARENA_KIB"};
   world_setup setup = {.nranks = 3, .processes = true, .bare = true, .argument = (void *)(uintptr_t)names[_i]};
   world_run(&setup, create_with_one_wrong);
 }

@@ -139,16 +139,16 @@ static void kill_stopped(world *world, const pid_t *pids, void *argument) {
     if (is_in(scene->culprits, r)) kill(pids[r], SIGKILL);
 }
 
-/* Memory of one host, several hosts in turn in the order of ranks, and hosts in blocks. */
-static const char *const host_lists[] = {NULL, "a,b,a,b,a,b", "a,a,a,b,b,b"};
+/* Memory of one node, several nodes in turn in the order of ranks, and nodes in blocks. */
+static const char *const node_lists[] = {NULL, "a,b,a,b,a,b", "a,a,a,b,b,b"};
 
-static void run_scene(scene scene, int32_t nranks, bool processes, const char *hosts, double timeout_s) {
+static void run_scene(scene scene, int32_t nranks, bool processes, const char *nodes, double timeout_s) {
 #ifndef HAVE_UCX
-  if (hosts) return;
+  if (nodes) return;
 #endif
-  if (hosts && !world_has_network()) return;
-  if (hosts) setenv("BANYAN_HOST", hosts, 1);
-  else unsetenv("BANYAN_HOST");
+  if (nodes && !world_has_network()) return;
+  if (nodes) setenv("BANYAN_NODE", nodes, 1);
+  else unsetenv("BANYAN_NODE");
   struct scene *shared = world_share(sizeof *shared);
   *shared = scene;
   world_setup setup = {.nranks = nranks, .processes = processes, .argument = shared, .conduct = processes ? kill_stopped : NULL,
@@ -163,31 +163,31 @@ static void run_scene(scene scene, int32_t nranks, bool processes, const char *h
 }
 
 START_TEST(without_the_dead) {
-  run_scene((scene){.deed = DIE, .culprits = 1u << 1}, 3, true, host_lists[_i], 10);
-  run_scene((scene){.deed = DIE, .culprits = 1u << 0 | 1u << 4}, 6, true, host_lists[_i], 10);
-  run_scene((scene){.deed = DIE, .culprits = 1u << 1}, 2, true, host_lists[_i], 10);
+  run_scene((scene){.deed = DIE, .culprits = 1u << 1}, 3, true, node_lists[_i], 10);
+  run_scene((scene){.deed = DIE, .culprits = 1u << 0 | 1u << 4}, 6, true, node_lists[_i], 10);
+  run_scene((scene){.deed = DIE, .culprits = 1u << 1}, 2, true, node_lists[_i], 10);
 }
 END_TEST
 
-START_TEST(without_the_stopped) { run_scene((scene){.deed = STOP, .culprits = 1u << 2}, 4, true, host_lists[_i], 0.5); }
+START_TEST(without_the_stopped) { run_scene((scene){.deed = STOP, .culprits = 1u << 2}, 4, true, node_lists[_i], 0.5); }
 END_TEST
 
 START_TEST(all_after_an_abort) {
-  run_scene((scene){.deed = ABORT, .culprits = 1u << 3}, 4, _i % 2, host_lists[_i / 2], 10);
+  run_scene((scene){.deed = ABORT, .culprits = 1u << 3}, 4, _i % 2, node_lists[_i / 2], 10);
 }
 END_TEST
 
 START_TEST(without_those_who_left) {
-  run_scene((scene){.deed = LEAVE, .culprits = 1u << 0}, 4, _i % 2, host_lists[_i / 2], 10);
+  run_scene((scene){.deed = LEAVE, .culprits = 1u << 0}, 4, _i % 2, node_lists[_i / 2], 10);
 }
 END_TEST
 
 START_TEST(a_rank_that_was_given_up_is_told) {
-  run_scene((scene){.deed = LATE, .culprits = 1u << 1}, 4, _i % 2, host_lists[_i / 2], 0.4);
+  run_scene((scene){.deed = LATE, .culprits = 1u << 1}, 4, _i % 2, node_lists[_i / 2], 0.4);
 }
 END_TEST
 
-/* Deaths at any time of shrinking. On one host: UCX before 1.14 ends a process by an assertion if a peer dies while the
+/* Deaths at any time of shrinking. On one node: UCX before 1.14 ends a process by an assertion if a peer dies while the
  * connection to it is being set up. */
 START_TEST(one_more_dies_meanwhile) {
   for (int i = 0; i < 12; i++)
@@ -234,7 +234,7 @@ START_TEST(again_and_again) {
   if (_i / 2 > 0) return;
 #endif
   if (_i / 2 > 0 && !world_has_network()) return;
-  if (host_lists[_i / 2]) setenv("BANYAN_HOST", host_lists[_i / 2], 1);
+  if (node_lists[_i / 2]) setenv("BANYAN_NODE", node_lists[_i / 2], 1);
   atomic_int *settled = world_share((WORLD_RANKS_MAX + 1) * sizeof *settled); /* by size of the communicator */
   setup.argument = settled;
   world_run(&setup, shrink_to_nothing);

@@ -27,7 +27,7 @@ typedef struct trial {
   int32_t victim;
   injector_deed deed;
   int at; /* the system call, from 1; 0: none, they are counted */
-  bool hosts;
+  bool nodes;
   atomic_int has_happened;
   int calls; /* of the victim */
   outcome outcomes[RANKS];
@@ -106,8 +106,8 @@ static void end_stopped(world *world, const pid_t *pids, void *argument) {
 static void run_trial(trial *trial) {
   world_setup setup = {.nranks = RANKS, .processes = true, .deaths = true, .argument = trial, .conduct = end_stopped,
                        .timeout_ns = (int64_t)(deadline_s() * 1e9), .arena_bytes = 65536};
-  unsetenv("BANYAN_HOST");
-  if (trial->hosts) world_be_hosts("a,b,a,b");
+  unsetenv("BANYAN_NODE");
+  if (trial->nodes) world_be_nodes("a,b,a,b");
   world_run(&setup, live_on);
 }
 
@@ -123,7 +123,7 @@ static const char *judge(const trial *trial, char *text, size_t bytes) {
     snprintf(text, bytes, "rank %d %s with members %x, not %x, when rank %d %s at call %d%s: %s", r,
              outcome->ended ? "ended" : outcome->aborted ? "was aborted" : "did not end", outcome->members, healthy,
              trial->victim, trial->deed == INJECTOR_STOP ? "stopped" : "died", trial->at,
-             trial->hosts ? ", over UCX" : "", outcome->text);
+             trial->nodes ? ", over UCX" : "", outcome->text);
     return text;
   }
   return NULL;
@@ -133,7 +133,7 @@ static const char *judge(const trial *trial, char *text, size_t bytes) {
 static bool is_excused(const trial *trial) {
   bool aborted = false;
   for (int32_t r = 0; r < RANKS; r++) aborted = aborted || trial->outcomes[r].aborted;
-  return aborted && trial->hosts && trial->deed == INJECTOR_DIE;
+  return aborted && trial->nodes && trial->deed == INJECTOR_DIE;
 }
 
 static pid_t start(trial *trial) {
@@ -166,10 +166,10 @@ static void run_trials(trial *trials, int ntrials) {
 }
 
 /* How many system calls there are, a run of waits counted as one. */
-static int count_calls(int32_t victim, bool hosts) {
+static int count_calls(int32_t victim, bool nodes) {
   trial *trial = world_share(sizeof *trial);
   char why[TEXT_BYTES + 200];
-  *trial = (struct trial){.victim = victim, .hosts = hosts};
+  *trial = (struct trial){.victim = victim, .nodes = nodes};
   waitpid(start(trial), NULL, 0);
   ck_assert_msg(!judge(trial, why, sizeof why), "without a fault: %s", why);
   int calls = trial->calls;
@@ -178,29 +178,29 @@ static int count_calls(int32_t victim, bool hosts) {
   return calls;
 }
 
-static void inject(int32_t victim, injector_deed deed, bool hosts, int most) {
-  world_random random = {world_seed() * 1000 + (uint64_t)victim * 100 + (uint64_t)deed * 10 + hosts};
+static void inject(int32_t victim, injector_deed deed, bool nodes, int most) {
+  world_random random = {world_seed() * 1000 + (uint64_t)victim * 100 + (uint64_t)deed * 10 + nodes};
   const char *form = getenv("TEST_FAULTS");
-  int calls = count_calls(victim, hosts);
+  int calls = count_calls(victim, nodes);
   bool all = form && strcmp(form, "all") == 0;
   int ntrials = all || calls < most ? calls : most;
   trial *trials = world_share((size_t)ntrials * sizeof *trials);
   for (int i = 0; i < ntrials; i++) {
     int at = ntrials == calls ? i + 1 : 1 + (int)((int64_t)calls * i / ntrials) + random_below(&random, calls / ntrials);
-    trials[i] = (trial){.victim = victim, .deed = deed, .at = at, .hosts = hosts};
+    trials[i] = (trial){.victim = victim, .deed = deed, .at = at, .nodes = nodes};
   }
   run_trials(trials, ntrials);
   world_unshare(trials, (size_t)ntrials * sizeof *trials);
 }
 
-static bool cannot(bool hosts) {
-  const char *why = hosts ? "built without UCX" : NULL;
+static bool cannot(bool nodes) {
+  const char *why = nodes ? "built without UCX" : NULL;
 #ifdef HAVE_UCX
   why = NULL;
 #endif
   if (!injector_works()) why = "system calls cannot be trapped here";
   if (why) printf("skipped: %s\n", why);
-  return why || (hosts && !world_has_network());
+  return why || (nodes && !world_has_network());
 }
 
 START_TEST(one_stops_in_shared_memory) {

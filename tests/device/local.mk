@@ -6,22 +6,22 @@ unit_tests += \
   %D%/test_device_attention_fail \
   %D%/test_device_bytes \
   %D%/test_device_combine \
-  %D%/test_device_hosts \
-  %D%/test_device_hosts_fail \
-  %D%/test_device_hosts_sends \
+  %D%/test_device_arenas \
+  %D%/test_device_nodes \
+  %D%/test_device_nodes_fail \
+  %D%/test_device_nodes_sends \
   %D%/test_device_numbers \
   %D%/test_device_reach \
   %D%/test_device_refused \
-  %D%/test_device_share \
   %D%/test_device_tune \
   %D%/test_device_user \
   %D%/test_proxy
 libbanyan_tests_la_SOURCES += \
   %D%/device_attention.h \
-  %D%/device_hosts.h \
+  %D%/device_nodes.h \
   %D%/device_util.h \
   %D%/device_world.h
-%C%_test_device_hosts_sends_CFLAGS = $(AM_CFLAGS) $(CHECK_CFLAGS) $(UCX_CFLAGS)
+%C%_test_device_nodes_sends_CFLAGS = $(AM_CFLAGS) $(CHECK_CFLAGS) $(UCX_CFLAGS)
 %C%_test_device_tune_LDFLAGS = $(AM_LDFLAGS) -Wl,--wrap=bny_plan_make -Wl,--wrap=bny_device_tuner_make
 # Drivers answer with constants that the toolkit names.
 %C%_test_device_CPPFLAGS = $(AM_CPPFLAGS) $(CUDA_CFLAGS)

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0
- * The host's side of combines on devices of several hosts, under threads that really run at the same time, and under the
+ * The host's side of combines on devices of several nodes, under threads that really run at the same time, and under the
  * thread sanitizer, which cannot follow emulated kernels: here a device is a thread that does in plain C what the
  * interpreter's kernel does with a program. */
 #include <check.h>
@@ -39,14 +39,14 @@ typedef struct device {
 
 static device devices[RANKS];
 
-/* Words of arenas, and of what follows a relay, by their addresses. */
+/* Words of arenas, and of what follows a proxy, by their addresses. */
 static _Atomic uint64_t *word_at(uint64_t address) { return (_Atomic uint64_t *)(uintptr_t)address; }
 
 static uint64_t in_arena(const job *job, int32_t rank, size_t offset) {
   return (uint64_t)(uintptr_t)(job->group.arenas[rank] + offset);
 }
 
-static uint64_t in_relay(const job *job, size_t offset) { return (uint64_t)(uintptr_t)job->group.relay + offset; }
+static uint64_t in_proxy_words(const job *job, size_t offset) { return (uint64_t)(uintptr_t)job->group.proxy + offset; }
 
 static bool is_aborted(const job *job) {
   const bny_arena_head *head = (const bny_arena_head *)(const void *)job->group.arenas[job->group.rank];
@@ -134,9 +134,10 @@ static bool begin_run(const job *job, uint64_t epoch) {
   size_t begun = offsetof(bny_arena_head, begun);
   for (int32_t i = 0; i < job->group.nranks; i++)
     if (i != own && !await(job, in_arena(job, own, begun + (size_t)i * sizeof epoch), epoch - 1)) return false;
-  if (!await(job, in_relay(job, offsetof(bny_relay, taken)), epoch - 1)) return false;
-  atomic_store_explicit(word_at(in_relay(job, offsetof(bny_relay, label))), job->program->label, memory_order_relaxed);
-  atomic_store_explicit(word_at(in_relay(job, offsetof(bny_relay, begun))), epoch, memory_order_release);
+  if (!await(job, in_proxy_words(job, offsetof(bny_proxy_words, taken)), epoch - 1)) return false;
+  atomic_store_explicit(word_at(in_proxy_words(job, offsetof(bny_proxy_words, label))), job->program->label,
+                        memory_order_relaxed);
+  atomic_store_explicit(word_at(in_proxy_words(job, offsetof(bny_proxy_words, begun))), epoch, memory_order_release);
   for (int32_t i = 0; i < job->group.nranks; i++)
     atomic_store_explicit(word_at(in_arena(job, i, begun + (size_t)own * sizeof epoch)), epoch, memory_order_release);
   return true;
@@ -152,7 +153,7 @@ static void run_job(const job *job) {
   if (!begin_run(job, epoch)) return;
   for (int32_t i = 0; i < program->nsteps; i++)
     if (!run_step(job, &steps[i], places, epoch)) return;
-  atomic_store_explicit(word_at(in_relay(job, offsetof(bny_relay, ended))), epoch, memory_order_release);
+  atomic_store_explicit(word_at(in_proxy_words(job, offsetof(bny_proxy_words, ended))), epoch, memory_order_release);
 }
 
 static void *run_device(void *argument) {
@@ -208,8 +209,8 @@ static void begin(void) {
   static const fake_cuda_image image = {FAKE_CUDA_MAGIC, {{"*", launch}}}; /* one is launched: bny_interpret_simple_32 */
   setenv("FAKE_CUDA", "devices=3", 1);
   setenv("BANYAN_CUDA_LIBRARY", fake_cuda_path(), 1);
-  setenv("BANYAN_DEVICE_HOSTS", "staged", 1);
-  world_be_hosts("a,a,b");
+  setenv("BANYAN_DEVICE_NODES", "staged", 1);
+  world_be_nodes("a,a,b");
   fake_cuda_set_image(&image, sizeof image);
   for (int i = 0; i < RANKS; i++) {
     pthread_mutex_init(&devices[i].mutex, NULL);
@@ -313,7 +314,7 @@ END_TEST
 
 int main(void) {
   if (!world_has_network()) return 77;
-  Suite *suite = suite_create("bridge");
+  Suite *suite = suite_create("proxy");
   TCase *core = tcase_create("core");
   tcase_set_timeout(core, 60);
   tcase_add_test(core, plans_are_made_beside_runs);

@@ -73,7 +73,7 @@ typedef struct buffers {
   float in[ROWS * VALUE_DIM], lse[ROWS], out[ROWS * VALUE_DIM];
 } buffers;
 
-/* A message between hosts is to be spoilt, by whoever is the victim: of two levels it may be one that sends none. */
+/* A message between nodes is to be spoilt, by whoever is the victim: of two levels it may be one that sends none. */
 static bool spoils(void) { return fault_is("truncated") || fault_is("oversized") || fault_is("misplaced"); }
 
 /* Rank r gives r + 1 + i, all with the same weight: the result is the mean of the members' r + 1, plus i. */
@@ -107,7 +107,7 @@ static void bent_send(bny_transport *transport, uint64_t tag, int32_t slot, size
                       int32_t npeers) {
   bool far = false, near = false;
   for (int32_t k = 0; k < npeers; k++) {
-    bool here = !straight->is_near || straight->is_near(transport, peers[k]);
+    bool here = !straight->is_same_node || straight->is_same_node(transport, peers[k]);
     near |= here;
     far |= !here;
   }

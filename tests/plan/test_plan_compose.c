@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0
- * Plans over levels: proved for random levels (uneven, scattered over hosts, without NICs), bounds of memory, bytes
+ * Plans over levels: proved for random levels (uneven, scattered over nodes, without NICs), bounds of memory, bytes
  * between islands against the formula. */
 #include <check.h>
 #include <stdio.h>
@@ -238,7 +238,7 @@ START_TEST(test_leaders_refused) {
 }
 END_TEST
 
-/* A small box between crowded hosts that share a link goes by leaders, a large one by all. */
+/* A small box between crowded nodes that share a link goes by leaders, a large one by all. */
 START_TEST(test_leaders_chosen) {
   bny_link_cost memory = {.alpha_ns = 250, .beta_ns_per_byte = 0.03, .gamma_ns_per_byte = 0.03, .ranks_per_core = 4,
                           .switch_ns = 1500};

@@ -37,7 +37,7 @@ static const expectation expectations[] = {
      2,
      {"island 8x2 nvlink 1500 20", "package 4x2 pcie 2500 24", "host 2x2 pcie-sys 3500 10",
       "fabric 1x2 network 3600 25"}},
-    /* rails within pods: each leaf switch has one rail of four hosts */
+    /* rails within pods: each leaf switch has one rail of four nodes */
     {"leaf:8@rails host:4 nvswitch gpu:8@sm90 nic:8@400g",
      256,
      8,
@@ -47,7 +47,7 @@ static const expectation expectations[] = {
      72,
      {"domain 2x72 nvlink 1500 722", "spine 1x2 network 4000 50"}},
     {"host:3 nvswitch gpu:3@sm90", 9, 3, {"island 3x3 nvlink 1500 371", "fabric 1x3 network 3600 12"}},
-    {"host:8 gpu nic@100g", 8, 8, {"fabric 1x8 network 3600 12"}}, /* one rank per host: no level of hosts */
+    {"host:8 gpu nic@100g", 8, 8, {"fabric 1x8 network 3600 12"}}, /* one rank per node: no level of nodes */
     {"host:4 numa:2 nic@100g", 8, 2, {"host 4x2 memory 250 33", "fabric 1x4 network 1600 12"}},
     {"host:5", 5, 5, {"fabric 1x5 network 1600 12"}},
 };

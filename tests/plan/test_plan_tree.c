@@ -244,10 +244,10 @@ START_TEST(test_choice) {
   request.algorithm = "tree_levels";
   ck_assert_int_eq(bny_plan_make(&request, 0, &plan), BANYAN_ERR_ARGUMENT);
   ck_assert_ptr_nonnull(strstr(banyan_last_error(), "nothing is known of levels"));
-  /* Ranks of a host are not neighbours: a tree of neighbours crosses hosts in every round. */
-  int32_t hosts[64];
-  for (int32_t rank = 0; rank < 64; rank++) hosts[rank] = rank * 37 % 64 / 8;
-  bny_level_facts host = {.name = "host", .link = link, .group_of = hosts}, fabric = {.name = "fabric", .link = link};
+  /* Ranks of a node are not neighbours: a tree of neighbours crosses nodes in every round. */
+  int32_t nodes[64];
+  for (int32_t rank = 0; rank < 64; rank++) nodes[rank] = rank * 37 % 64 / 8;
+  bny_level_facts host = {.name = "host", .link = link, .group_of = nodes}, fabric = {.name = "fabric", .link = link};
   fabric.link.alpha_ns *= 50;
   ck_assert_int_eq(bny_levels_make(64, &host, 1, &fabric, NULL, &levels), BANYAN_OK);
   request.algorithm = "tree";

@@ -249,11 +249,11 @@ bool random_one_in(world_random *random, int32_t n) { return random_below(random
 
 /* ---- program ----------------------------------------------------------------------------------------------------- */
 
-void world_be_hosts(const char *hosts) {
+void world_be_nodes(const char *nodes) {
   setenv("UCX_TLS", "tcp", 0);
   setenv("UCX_NET_DEVICES", "lo", 0);
-  if (hosts) setenv("BANYAN_HOST", hosts, 1);
-  else unsetenv("BANYAN_HOST");
+  if (nodes) setenv("BANYAN_NODE", nodes, 1);
+  else unsetenv("BANYAN_NODE");
 }
 
 bool world_has_network(void) {

@@ -82,7 +82,7 @@ bool random_one_in(world_random *random, int32_t n);
 
 /* Later ranks count themselves as ranks of nodes, "a,a,b" by rank, over TCP and the loopback interface; NULL: of one
  * node. */
-void world_be_hosts(const char *hosts);
+void world_be_nodes(const char *nodes);
 
 /* False, and says that tests are skipped, where UCX would find no devices. */
 bool world_has_network(void);

@@ -325,7 +325,7 @@ class Perf(Tools):
             rows = self.rows(run(PERF, "combine", "--ranks", "2", "--sizes", "520", "--iterations", iterations,
                                  "--in-a-row", "--json"))
             self.assertEqual(rows[0]["iterations"], int(iterations))
-            self.assertEqual(rows[0]["bytes_between_hosts"], 0)
+            self.assertEqual(rows[0]["bytes_between_nodes"], 0)
 
     def test_combine_forms(self):
         for scatter, wire, order in itertools.product(("none", "root", "heads", "tokens"), ("f32", "f16", "bf16"),

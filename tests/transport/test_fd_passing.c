@@ -413,8 +413,8 @@ START_TEST(a_death_is_known_without_pidfds) { run_passing((passing){.victim = _i
 END_TEST
 
 int main(void) {
-  Suite *suite = suite_create("handover");
-  TCase *cases = tcase_create("handover");
+  Suite *suite = suite_create("passing");
+  TCase *cases = tcase_create("passing");
   tcase_set_timeout(cases, 120);
   tcase_add_loop_test(cases, a_death_is_known_at_once, 0, RANKS);
   tcase_add_loop_test(cases, a_rank_without_descriptors_is_named, 0, RANKS);

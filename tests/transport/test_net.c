@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0
- * Ranks that take themselves for ranks of several hosts, by BANYAN_HOST, and are connected by UCX over TCP on the loopback
- * interface: results are those of one host, bit for bit, and nothing is left behind. */
+ * Ranks that take themselves for ranks of several nodes, by BANYAN_NODE, and are connected by UCX over TCP on the loopback
+ * interface: results are those of one node, bit for bit, and nothing is left behind. */
 #include <check.h>
 #include <dirent.h>
 #include <pthread.h>
@@ -12,9 +12,9 @@
 
 enum { RANKS = 4, TOKENS = 3, HEADS = 9, VALUE_DIM = 20, ROWS = TOKENS * HEADS, VALUES = ROWS * VALUE_DIM };
 
-/* Who is on which host, and levels that stand for the same on one host, where there are levels. */
+/* Who is on which node, and levels that stand for the same on one node, where there are levels. */
 typedef struct shape {
-  const char *hosts, *levels;
+  const char *nodes, *levels;
 } shape;
 
 static const shape shapes[] = {{"a,a,b,b", "2"}, {"a,a,a,b", "3"}, {"a,b,c,d", NULL}, {"a,b,a,b", NULL}};
@@ -25,9 +25,9 @@ static void set_or_unset(const char *name, const char *value) {
   else unsetenv(name);
 }
 
-static void be_hosts(const shape *shape, bool several) {
+static void be_nodes(const shape *shape, bool several) {
   set_or_unset("BANYAN_LEVELS", shape->levels);
-  world_be_hosts(several ? shape->hosts : NULL);
+  world_be_nodes(several ? shape->nodes : NULL);
 }
 
 /* ---- combines -------------------------------------------------------------------------------------------------------- */
@@ -69,7 +69,7 @@ static void combine(world_rank *self) {
 }
 
 static void run_combine(const shape *shape, bool several, bool processes, combine_case how, results *results) {
-  be_hosts(shape, several);
+  be_nodes(shape, several);
   how.results = results;
   /* Without levels the prices of links, and so the choice, differ: named, it is the same. */
   if (!shape->levels && how.order == BANYAN_ORDER_PLAN) how.algorithm = "recursive";
@@ -77,7 +77,7 @@ static void run_combine(const shape *shape, bool several, bool processes, combin
   world_run(&setup, combine);
 }
 
-/* Every scatter, order and wire on one host, and then on several. */
+/* Every scatter, order and wire on one node, and then on several. */
 START_TEST(combines_as_on_one_host) {
   const shape *shape = &shapes[_i / 2];
   bool processes = _i % 2;
@@ -89,8 +89,8 @@ START_TEST(combines_as_on_one_host) {
     run_combine(shape, false, processes, how, one);
     run_combine(shape, true, processes, how, several);
     ck_assert_msg(memcmp(one, several, sizeof *one) == 0,
-                  "hosts %s, scatter %d, order %d, wire %d: other bits than on one host",
-                  shape->hosts, (int)how.scatter, (int)how.order, (int)how.wire);
+                  "nodes %s, scatter %d, order %d, wire %d: other bits than on one node",
+                  shape->nodes, (int)how.scatter, (int)how.order, (int)how.wire);
   }
   world_unshare(one, sizeof *one), world_unshare(several, sizeof *several);
 }
@@ -127,7 +127,7 @@ static void run_towards_root(world_rank *self) {
 }
 
 START_TEST(runs_towards_a_root) {
-  be_hosts(&shapes[_i / 2], true);
+  be_nodes(&shapes[_i / 2], true);
   unsetenv("BANYAN_LEVELS");
   world_setup setup = {.nranks = RANKS, .processes = _i % 2};
   world_run(&setup, run_towards_root);
@@ -154,9 +154,10 @@ START_TEST(puts_are_as_messages) {
   for (int i = 0; i < 2; i++) {
     run_combine(shape, false, _i % 2, cases[i], one);
     run_combine(shape, true, _i % 2, cases[i], several);
-    ck_assert_msg(memcmp(one, several, sizeof *one) == 0, "hosts %s, case %d: other bits than on one host", shape->hosts, i);
+    ck_assert_msg(memcmp(one, several, sizeof *one) == 0, "nodes %s, case %d: other bits than on one node",
+                  shape->nodes, i);
   }
-  be_hosts(shape, true);
+  be_nodes(shape, true);
   unsetenv("BANYAN_LEVELS");
   world_setup setup = {.nranks = RANKS, .processes = _i % 2};
   world_run(&setup, is_by_puts);
@@ -172,7 +173,7 @@ static void refuse_puts(world_rank *self) {
 }
 
 START_TEST(unknown_ways_to_send_are_errors) {
-  be_hosts(&shapes[0], true);
+  be_nodes(&shapes[0], true);
   setenv("BANYAN_UCX_PUT", "perhaps", 1);
   world_setup setup = {.nranks = RANKS, .bare = true};
   world_run(&setup, refuse_puts);
@@ -213,8 +214,8 @@ static void move_bytes(world_rank *self) {
   }
 }
 
-START_TEST(bytes_between_hosts) {
-  be_hosts(&shapes[_i / 2], true);
+START_TEST(bytes_between_nodes) {
+  be_nodes(&shapes[_i / 2], true);
   unsetenv("BANYAN_LEVELS");
   world_setup setup = {.nranks = RANKS, .processes = _i % 2};
   world_run(&setup, move_bytes);
@@ -240,7 +241,7 @@ static void shift_by_turns(world_rank *self) {
 }
 
 START_TEST(reading_is_told_in_time) {
-  be_hosts(&shapes[2], true);
+  be_nodes(&shapes[2], true);
   world_setup setup = {.nranks = RANKS, .processes = true};
   world_run(&setup, shift_by_turns);
 }
@@ -293,7 +294,7 @@ static void live_often(world_rank *self) {
 }
 
 START_TEST(nothing_is_left_behind) {
-  be_hosts(&shapes[_i], true);
+  be_nodes(&shapes[_i], true);
   unsetenv("BANYAN_LEVELS");
   world_setup setup = {.nranks = RANKS, .processes = true, .bare = true};
   world_run(&setup, live_often);
@@ -305,12 +306,13 @@ END_TEST
 static void describe(world_rank *self) {
   char text[512];
   banyan_comm_describe(self->comm, text, sizeof text);
-  world_check(self, strstr(text, "3 hosts") && strstr(text, "TCP") && strstr(text, "transport net"), "described as: %s", text);
+  world_check(self, strstr(text, "3 nodes") && strstr(text, "TCP") && strstr(text, "transport net"), "described as: %s",
+              text);
 }
 
-START_TEST(description_names_hosts) {
+START_TEST(description_names_nodes) {
   setenv("UCX_TLS", "tcp", 0);
-  setenv("BANYAN_HOST", "a,b,b,c", 1);
+  setenv("BANYAN_NODE", "a,b,b,c", 1);
   world_setup setup = {.nranks = RANKS, .processes = true};
   world_run(&setup, describe);
 }
@@ -320,14 +322,14 @@ static void fail_to_create(world_rank *self) {
   banyan_comm_config config = {.size = sizeof config, .timeout_ns = WORLD_GUARD_NS};
   double begun = world_now_s();
   banyan_status status = banyan_comm_create(&self->bootstrap, &config, &self->comm);
-  world_check(self, status == BANYAN_ERR_ARGUMENT && strstr(banyan_last_error(), "BANYAN_HOST"), "%s: %s",
+  world_check(self, status == BANYAN_ERR_ARGUMENT && strstr(banyan_last_error(), "BANYAN_NODE"), "%s: %s",
               banyan_status_string(status), banyan_last_error());
   world_check(self, world_now_s() - begun < 10, "it took %.1f s", world_now_s() - begun);
 }
 
-START_TEST(names_of_hosts_are_looked_at) {
-  static const char *const wrong[] = {"a name that is longer than any name of a host need be", "a,b"};
-  setenv("BANYAN_HOST", wrong[_i], 1);
+START_TEST(names_of_nodes_are_looked_at) {
+  static const char *const wrong[] = {"a name that is longer than any name of a node need be", "a,b"};
+  setenv("BANYAN_NODE", wrong[_i], 1);
   world_setup setup = {.nranks = 1 + 2 * _i, .bare = true};
   world_run(&setup, fail_to_create); /* the second is wrong for rank 2 alone */
 }
@@ -354,7 +356,7 @@ static bool have_ucx(void) {
   banyan_threads *group;
   trial trials[2];
   pthread_t other;
-  be_hosts(&shapes[2], true);
+  be_nodes(&shapes[2], true);
   if (banyan_threads_create(2, &group) != BANYAN_OK) return false;
   for (int32_t i = 0; i < 2; i++) banyan_threads_bootstrap(group, i, &trials[i].bootstrap);
   bool started = pthread_create(&other, NULL, try_to_create, &trials[1]) == 0;
@@ -369,17 +371,17 @@ static bool have_ucx(void) {
 int main(void) {
   if (!world_has_network() || !have_ucx()) return 77;
   Suite *suite = suite_create("net");
-  TCase *tests = tcase_create("hosts");
+  TCase *tests = tcase_create("nodes");
   tcase_set_timeout(tests, world_is_sanitized() ? 300 : 100);
   tcase_add_loop_test(tests, combines_as_on_one_host, 0, 2 * SHAPES);
   tcase_add_loop_test(tests, runs_towards_a_root, 0, 2 * SHAPES);
   tcase_add_loop_test(tests, puts_are_as_messages, 0, 4);
   tcase_add_test(tests, unknown_ways_to_send_are_errors);
-  tcase_add_loop_test(tests, bytes_between_hosts, 0, 2 * SHAPES);
+  tcase_add_loop_test(tests, bytes_between_nodes, 0, 2 * SHAPES);
   tcase_add_test(tests, reading_is_told_in_time);
   tcase_add_loop_test(tests, nothing_is_left_behind, 0, 3);
-  tcase_add_test(tests, description_names_hosts);
-  tcase_add_loop_test(tests, names_of_hosts_are_looked_at, 0, 2);
+  tcase_add_test(tests, description_names_nodes);
+  tcase_add_loop_test(tests, names_of_nodes_are_looked_at, 0, 2);
   suite_add_tcase(suite, tests);
   return world_main(suite);
 }

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0
- * Between hosts: aborting waits for no peer, be it stopped and its socket full; and the child of a fork takes nothing of what
+ * Between nodes: aborting waits for no peer, be it stopped and its socket full; and the child of a fork takes nothing of what
  * its parent's connections bring. */
 #include <check.h>
 #include <signal.h>
@@ -50,7 +50,7 @@ static void wake(world *world, const pid_t *pids, void *argument) {
 
 START_TEST(aborting_waits_for_nobody) {
   double *took_ms = world_share(sizeof *took_ms), least_ms = 1e9;
-  world_be_hosts("a,b");
+  world_be_nodes("a,b");
   setenv("BANYAN_PART_KIB", "32768", 1);
   for (int i = 0; i < TRIES; i++) {
     world_setup setup = {.nranks = 2, .processes = true, .argument = took_ms, .conduct = wake, .arena_bytes = 1 << 27};
@@ -81,7 +81,7 @@ static void have_a_curious_child(world_rank *self) {
 }
 
 START_TEST(a_child_takes_no_messages) {
-  world_be_hosts("a,b");
+  world_be_nodes("a,b");
   world_setup setup = {.nranks = 2, .processes = true, .timeout_ns = 5000000000};
   world_run(&setup, have_a_curious_child);
 }

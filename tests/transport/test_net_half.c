@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0
- * A rank that stops while it connects to another host: whoever expects it gives up at the deadline and leaves, alive, at
+ * A rank that stops while it connects to another node: whoever expects it gives up at the deadline and leaves, alive, at
  * whatever moment the other stopped. With UCX before 1.14, which cannot end while it answers, the worker may stay. */
 #include <check.h>
 #include <signal.h>
@@ -54,7 +54,7 @@ static void stop_rank_0(world *world, const pid_t *pids, void *argument) {
 
 START_TEST(half_a_connection_is_left) {
   double after_ms;
-  world_be_hosts("a,b");
+  world_be_nodes("a,b");
   setenv("BANYAN_LOG", getenv("TEST_LOG") ? getenv("TEST_LOG") : "error", 1);
   world_random random = {world_seed() * 1000 + (uint64_t)_i};
   after_ms = 7 + 7 * random_unit(&random);

@@ -44,7 +44,7 @@ static void use_ucx(world_rank *self) {
 }
 
 static void make_communicators(void) {
-  world_be_hosts("a,b");
+  world_be_nodes("a,b");
   world_setup setup = {.nranks = 2};
   world_run(&setup, use_ucx);
 }

@@ -62,15 +62,21 @@ static banyan_status gather(world_rank *self, int round) {
 
 static int send_foreign(world_rank *self) {
   const bny_net_data good = good_data(self);
-  enum { NOTE = sizeof(bny_net_note), MAIL = sizeof(bny_net_mail) };
+  enum { NOTE = sizeof(bny_net_note), RENDEZVOUS = sizeof(bny_net_rendezvous) };
   forgery forgeries[] = {
-    {"of another communicator", BNY_NET_DATA, HEAD, 100, good}, {"of no rank", BNY_NET_DATA, HEAD, 100, good},
-    {"of the receiver", BNY_NET_DATA, HEAD, 100, good},         {"of a rank below 0", BNY_NET_DATA, HEAD, 100, good},
-    {"a head cut short", BNY_NET_DATA, HEAD - 8, 100, good},    {"no head", BNY_NET_DATA, 0, 100, good},
-    {"a note with a payload", BNY_NET_NOTE, NOTE, 100, good},   {"a note cut short", BNY_NET_NOTE, 3, 0, good},
-    {"a note of no meaning", BNY_NET_NOTE, NOTE, 0, good},      {"news cut short", BNY_NET_TELL, 20, 0, good},
-    {"mail that is too long", BNY_NET_MAIL, MAIL, 60000, good}, {"mail cut short", BNY_NET_MAIL, 5, 100, good},
-    {"a sleeper for no slot", BNY_NET_NOTE, NOTE, 0, good},
+      {"of another communicator", BNY_NET_DATA, HEAD, 100, good},
+      {"of no rank", BNY_NET_DATA, HEAD, 100, good},
+      {"of the receiver", BNY_NET_DATA, HEAD, 100, good},
+      {"of a rank below 0", BNY_NET_DATA, HEAD, 100, good},
+      {"a head cut short", BNY_NET_DATA, HEAD - 8, 100, good},
+      {"no head", BNY_NET_DATA, 0, 100, good},
+      {"a note with a payload", BNY_NET_NOTE, NOTE, 100, good},
+      {"a note cut short", BNY_NET_NOTE, 3, 0, good},
+      {"a note of no meaning", BNY_NET_NOTE, NOTE, 0, good},
+      {"news cut short", BNY_NET_TELL, 20, 0, good},
+      {"rendezvous that is too long", BNY_NET_RENDEZVOUS, RENDEZVOUS, 60000, good},
+      {"rendezvous cut short", BNY_NET_RENDEZVOUS, 5, 100, good},
+      {"a sleeper for no slot", BNY_NET_NOTE, NOTE, 0, good},
   };
   int count = sizeof forgeries / sizeof forgeries[0];
   forgeries[0].data.cookie++;
@@ -104,13 +110,13 @@ static int count_lines(const char *path) {
   return count;
 }
 
-static void be_hosts(bool together) { world_be_hosts(together ? "a,a,b" : "a,b,c"); }
+static void be_nodes(bool together) { world_be_nodes(together ? "a,a,b" : "a,b,c"); }
 
 START_TEST(foreign_messages_are_ignored) {
   char path[] = "/tmp/test_net_messages.XXXXXX";
   int *sent = world_share(sizeof *sent), file = mkstemp(path);
   ck_assert_int_ge(file, 0);
-  be_hosts(_i);
+  be_nodes(_i);
   setenv("BANYAN_LOG", "warn", 1);
   setenv("BANYAN_LOG_FILE", path, 1);
   world_setup setup = {.nranks = RANKS, .processes = true, .argument = sent};
@@ -172,7 +178,7 @@ static void break_down(world_rank *self) {
 }
 
 START_TEST(broken_messages_name_their_sender) {
-  be_hosts(_i % 2);
+  be_nodes(_i % 2);
   setenv("BANYAN_LOG", "error", 1);
   world_setup setup = {.nranks = RANKS, .processes = true, .argument = &_i};
   world_run(&setup, break_down);

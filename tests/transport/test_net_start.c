@@ -45,7 +45,7 @@ static void create_with(world_rank *self) {
 }
 
 static void be_two_nodes(void) {
-  world_be_hosts("a,b");
+  world_be_nodes("a,b");
   unsetenv("UCX_NET_DEVICES");
   unsetenv("UCX_TLS");
   setenv("BANYAN_LOG", "error", 1);

@@ -115,7 +115,7 @@ static bool sum_up(measurement *m, perf_row *row, tool_error *error) {
   banyan_op_query(m->op, &info);
   tally mine = {.worst = m->errors[0].worst,
                 .bytes_sent = (double)info.bytes_sent,
-                .between_hosts = (double)info.bytes_between_hosts};
+                .between_hosts = (double)info.bytes_between_nodes};
   for (int i = 0; i < m->count; i++) {
     mine.wrong += (double)m->errors[i].wrong;
   }
@@ -133,8 +133,8 @@ static bool sum_up(measurement *m, perf_row *row, tool_error *error) {
       row->errors.worst = all[r].worst > row->errors.worst ? all[r].worst : row->errors.worst;
       row->bytes_sent = all[r].bytes_sent > (double)row->bytes_sent ? (uint64_t)all[r].bytes_sent : row->bytes_sent;
       uint64_t crossed = (uint64_t)all[r].between_hosts;
-      row->most_between_hosts = crossed > row->most_between_hosts ? crossed : row->most_between_hosts;
-      row->all_between_hosts += crossed;
+      row->most_between_nodes = crossed > row->most_between_nodes ? crossed : row->most_between_nodes;
+      row->all_between_nodes += crossed;
     }
     for (int i = 0; i < m->count; i++) {
       double *times = m->times + (size_t)i * (size_t)m->iterations;

@@ -101,9 +101,9 @@ void perf_report_trailer(const perf_row *rows, int count, const perf_protocol *p
   }
   fprintf(stream, "# Avg algorithm bandwidth : %.3f GB/s\n", bandwidth);
   for (int i = 0; i < count; i++) {
-    if (rows[i].all_between_hosts > 0) {
+    if (rows[i].all_between_nodes > 0) {
       fprintf(stream, "# Between hosts, %zu bytes : %" PRIu64 " sent by all ranks, %" PRIu64 " at most by one\n", rows[i].bytes,
-              rows[i].all_between_hosts, rows[i].most_between_hosts);
+              rows[i].all_between_nodes, rows[i].most_between_nodes);
     }
   }
   if (protocol->against_mpi) {
@@ -133,8 +133,8 @@ static json_t *row_json(const perf_case *perf, const perf_row *row, const perf_p
   json_object_set_new(o, "banyan_p99_us", real(row->p99_us));
   json_object_set_new(o, "algorithm_gbps", real(gigabytes_per_second(row)));
   json_object_set_new(o, "bytes_sent_per_rank", json_integer((json_int_t)row->bytes_sent));
-  json_object_set_new(o, "bytes_between_hosts", json_integer((json_int_t)row->all_between_hosts));
-  json_object_set_new(o, "bytes_between_hosts_per_rank", json_integer((json_int_t)row->most_between_hosts));
+  json_object_set_new(o, "bytes_between_nodes", json_integer((json_int_t)row->all_between_nodes));
+  json_object_set_new(o, "bytes_between_nodes_per_rank", json_integer((json_int_t)row->most_between_nodes));
   json_object_set_new(o, "errors", protocol->check ? json_integer((json_int_t)row->errors.wrong) : json_null());
   if (protocol->against_mpi) {
     json_object_set_new(o, "mpi_allgather_us", real(row->mpi_p50_us[0]));

@@ -41,7 +41,7 @@ void bny_cuda_memory_free(bny_device_memory *memory);
 banyan_status bny_cuda_host_register(bny_device *device, void *host, size_t bytes, void **address);
 void bny_cuda_host_unregister(bny_device *device, void *host, size_t bytes);
 
-/* cuda_share.c */
+/* memory_export.c */
 banyan_status bny_cuda_memory_export(bny_device_memory *memory, bny_device_handle *handle, int *file);
 banyan_status bny_cuda_memory_import(bny_device *device, const bny_device_offer *offer, bny_device_memory **memory);
 

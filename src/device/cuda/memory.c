@@ -84,16 +84,16 @@ static banyan_status make_older(bny_cuda_device *self, size_t bytes, bny_cuda_me
                          self->device.facts.ordinal);
   memory->memory.bytes = bytes;
   memory->memory.address = (void *)(uintptr_t)memory->allocated;
-  banyan_status status = bny_memory_file_make(BNY_CUDA_CARD_BYTES, &memory->file);
+  banyan_status status = bny_memory_file_make(BNY_CUDA_EXPORT_BYTES, &memory->file);
   void *page;
-  if (status == BANYAN_OK) status = bny_memory_file_map(memory->file, BNY_CUDA_CARD_BYTES, &page);
+  if (status == BANYAN_OK) status = bny_memory_file_map(memory->file, BNY_CUDA_EXPORT_BYTES, &page);
   if (status != BANYAN_OK) return status;
-  memory->card = page;
-  memory->card->device = self;
-  memory->card->address = memory->allocated;
+  memory->exported = page;
+  memory->exported->device = self;
+  memory->exported->address = memory->allocated;
   memory->allocated = 0; /* the last to leave frees it */
   bny_cuda_hold(self);
-  atomic_init(&memory->card->users, 1);
+  atomic_init(&memory->exported->users, 1);
   return BANYAN_OK;
 }
 
@@ -104,13 +104,13 @@ static void free_older(bny_cuda_device *self, CUdeviceptr address) {
   bny_cuda_leave(self, &scope);
 }
 
-static void leave_card(bny_cuda_card *card) {
-  bny_cuda_device *owner = card->device;
-  if (atomic_fetch_sub_explicit(&card->users, 1, memory_order_acq_rel) == 1) {
-    free_older(owner, card->address);
+static void leave_export(bny_cuda_export *exported) {
+  bny_cuda_device *owner = exported->device;
+  if (atomic_fetch_sub_explicit(&exported->users, 1, memory_order_acq_rel) == 1) {
+    free_older(owner, exported->address);
     bny_cuda_drop(owner);
   }
-  munmap(card, BNY_CUDA_CARD_BYTES);
+  munmap(exported, BNY_CUDA_EXPORT_BYTES);
 }
 
 /* ---- host memory --------------------------------------------------------------------------------------------------- */
@@ -219,7 +219,7 @@ void bny_cuda_memory_free(bny_device_memory *memory) {
     bny_cuda_leave(self, &scope);
   }
   if (made->host) munmap(made->host, memory->bytes);
-  if (made->card) leave_card(made->card);
+  if (made->exported) leave_export(made->exported);
   if (made->file >= 0) close(made->file);
   free(made);
   bny_cuda_drop(self);

@@ -5,25 +5,25 @@
 
 #include "device/cuda/cuda.h"
 
-enum { BNY_CUDA_CARD_BYTES = 4096 };
+enum { BNY_CUDA_EXPORT_BYTES = 4096 };
 
 /* What goes to peers for BNY_MEMORY_IPC: a page of a memory file. Other processes read the handle. Ranks of the owner's
  * process, where such handles do not work, use the address itself and are counted, so that it stays until the last of them
  * has left; nobody who comes after that gets in. */
-typedef struct bny_cuda_card {
+typedef struct bny_cuda_export {
   CUipcMemHandle handle;
   bny_cuda_device *device; /* the next three mean something in the owner's process alone */
   CUdeviceptr address;
   _Atomic uint32_t users;
-} bny_cuda_card;
+} bny_cuda_export;
 
 typedef struct bny_cuda_memory {
   bny_device_memory memory; /* first */
   CUmemGenericAllocationHandle physical;
   bool has_physical, reserved, mapped; /* BNY_MEMORY_FILE, BNY_MEMORY_FABRIC */
   bool opened;                         /* an IPC handle */
-  CUdeviceptr allocated;               /* for BNY_MEMORY_IPC, before it has a card */
-  bny_cuda_card *card;                 /* mapped; counted */
+  CUdeviceptr allocated;               /* for BNY_MEMORY_IPC, before it has a exported */
+  bny_cuda_export *exported;                 /* mapped; counted */
   void *host;                          /* BNY_MEMORY_HOST, mapped */
   bool registered;
   int file;                            /* to hand out; -1: none, or handed out */

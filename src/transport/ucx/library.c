@@ -144,16 +144,17 @@ banyan_status bny_ucx_load(bny_ucx *ucx) {
   const char *why = library ? NULL : dlerror();
   restore_signals(&saved);
   if (!library)
-    return bny_fail(BANYAN_ERR_UNSUPPORTED,
-                    "ranks are on several hosts, and UCX, which connects them, cannot be loaded (%s). Debian and Ubuntu: "
-                    "apt-get install libucx0",
-                    why);
+    return bny_fail(
+        BANYAN_ERR_UNSUPPORTED,
+        "ranks are on several nodes, and UCX, which connects them, cannot be loaded (%s). Debian and Ubuntu: "
+        "apt-get install libucx0",
+        why);
   bny_ucx found;
   for (size_t i = 0; i < sizeof functions / sizeof functions[0]; i++) {
     void *address = dlsym(library, functions[i].name);
     if (!address) {
       dlclose(library);
-      return bny_fail(BANYAN_ERR_UNSUPPORTED, "UCX on this host has no %s: it is older than 1.12", functions[i].name);
+      return bny_fail(BANYAN_ERR_UNSUPPORTED, "UCX on this node has no %s: it is older than 1.12", functions[i].name);
     }
     memcpy((char *)&found + functions[i].offset, &address, sizeof address);
   }

@@ -39,7 +39,7 @@ static int gather_local(void *context, const void *mine, void *all, size_t bytes
   for (int32_t i = 0; i < gather->nlocals && status == BANYAN_OK; i++) {
     int32_t rank = gather->net->locals[i];
     if (gather->blocks[rank].has_ended)
-      status = bny_fail(BANYAN_ERR_PEER, "rank %d does not go on with what the ranks of its host do together", rank);
+      status = bny_fail(BANYAN_ERR_PEER, "rank %d does not go on with what the ranks of its node do together", rank);
     else if (bytes)
       memcpy((char *)all + (size_t)i * bytes, gather->blocks[rank].bytes, bytes);
   }
@@ -58,11 +58,11 @@ static void gather_rest(local_gather *gather) {
   while (!gather->failed && gather_blocks(gather, &own) == BANYAN_OK && !have_all_ended(gather)) continue;
 }
 
-static int32_t place_locals(bny_net *net, const int32_t *host_of) {
+static int32_t place_locals(bny_net *net, const int32_t *node_of) {
   int32_t nlocals = 0;
   for (int32_t i = 0; i < net->transport.nranks; i++) {
     net->place[i] = -1;
-    if (host_of[i] != host_of[net->transport.rank]) continue;
+    if (node_of[i] != node_of[net->transport.rank]) continue;
     net->place[i] = nlocals;
     net->locals[nlocals++] = i;
   }
@@ -70,7 +70,7 @@ static int32_t place_locals(bny_net *net, const int32_t *host_of) {
 }
 
 banyan_status bny_net_connect_local(bny_net *net, const bny_exchange *exchange, const bny_net_config *config) {
-  local_gather gather = {.exchange = exchange, .net = net, .nlocals = place_locals(net, config->host_of)};
+  local_gather gather = {.exchange = exchange, .net = net, .nlocals = place_locals(net, config->node_of)};
   gather.blocks = calloc((size_t)net->transport.nranks, sizeof *gather.blocks);
   if (!gather.blocks) /* no rank waits long: the others' exchange ends at its deadline */
     return bny_fail(BANYAN_ERR_MEMORY, "rank %d has no memory to connect %d ranks", net->transport.rank,
@@ -90,7 +90,7 @@ banyan_status bny_net_connect_local(bny_net *net, const bny_exchange *exchange, 
   gather_rest(&gather);
   free(gather.blocks);
   if (status == BANYAN_OK) return BANYAN_OK;
-  return bny_fail(status, "among the %d ranks of this host, of which rank 0 is rank %d: %s", gather.nlocals,
+  return bny_fail(status, "among the %d ranks of this node, of which rank 0 is rank %d: %s", gather.nlocals,
                   net->locals[0], why);
 }
 #else

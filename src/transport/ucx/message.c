@@ -124,9 +124,10 @@ void bny_net_send_refusal(bny_net_packet *packet) {
   post(packet, BNY_NET_REFUSAL, sizeof packet->of.refusal, NULL, 0, UCS_MEMORY_TYPE_HOST);
 }
 
-void bny_net_send_mail(bny_net_packet *packet, const bny_mail *mail) {
+void bny_net_send_rendezvous(bny_net_packet *packet, const bny_rendezvous *rendezvous) {
   packet->counts = true;
-  post(packet, BNY_NET_MAIL, sizeof packet->of.mail, mail->text, mail->bytes, UCS_MEMORY_TYPE_HOST);
+  post(packet, BNY_NET_RENDEZVOUS, sizeof packet->of.rendezvous, rendezvous->text, rendezvous->bytes,
+       UCS_MEMORY_TYPE_HOST);
 }
 
 void bny_net_send_offer(bny_net_peer *peer, uint64_t address, const void *rkey, size_t bytes) {
@@ -265,15 +266,16 @@ static ucs_status_t receive_refusal(void *argument, const void *header, size_t h
   return UCS_OK;
 }
 
-static ucs_status_t receive_mail(void *argument, const void *header, size_t header_bytes, void *payload, size_t bytes,
-                                 const ucp_am_recv_param_t *param) {
+static ucs_status_t receive_rendezvous(void *argument, const void *header, size_t header_bytes, void *payload,
+                                       size_t bytes, const ucp_am_recv_param_t *param) {
   bny_net *net = argument;
-  bny_net_mail mail;
-  if (header_bytes != sizeof mail || bytes > BNY_MAIL_BYTES || (param->recv_attr & UCP_AM_RECV_ATTR_FLAG_RNDV))
-    return refuse(net, "mail", bytes);
-  memcpy(&mail, header, sizeof mail);
-  if (!sender_of(net, mail.cookie, mail.rank)) return refuse(net, "mail", bytes);
-  bny_net_take_mail(net, &mail, payload, bytes);
+  bny_net_rendezvous rendezvous;
+  if (header_bytes != sizeof rendezvous || bytes > BNY_RENDEZVOUS_BYTES ||
+      (param->recv_attr & UCP_AM_RECV_ATTR_FLAG_RNDV))
+    return refuse(net, "rendezvous", bytes);
+  memcpy(&rendezvous, header, sizeof rendezvous);
+  if (!sender_of(net, rendezvous.cookie, rendezvous.rank)) return refuse(net, "rendezvous", bytes);
+  bny_net_take_rendezvous(net, &rendezvous, payload, bytes);
   return UCS_OK;
 }
 
@@ -296,7 +298,7 @@ banyan_status bny_net_listen(bny_net *net) {
     unsigned id;
     ucp_am_recv_callback_t receive;
   } handlers[] = {{BNY_NET_DATA, receive_data}, {BNY_NET_NOTE, receive_note}, {BNY_NET_TELL, receive_tell},
-                  {BNY_NET_MAIL, receive_mail}, {BNY_NET_OFFER, receive_offer},
+                  {BNY_NET_RENDEZVOUS, receive_rendezvous}, {BNY_NET_OFFER, receive_offer},
                   {BNY_NET_REFUSAL, receive_refusal}};
   for (size_t i = 0; i < sizeof handlers / sizeof handlers[0]; i++) {
     ucp_am_handler_param_t param = {

@@ -200,7 +200,7 @@ void bny_net_put(bny_net *net, const bny_net_data *what, const char *payload, co
     bny_net_peer *peer = net->peers[peers[i]];
     bny_net_packet *packet = what->bytes ? bny_net_packet_take(peer) : NULL;
     if (packet) bny_net_send_put(packet, payload, what->bytes, peer->remote + at);
-    net->transport.bytes_between_hosts += what->bytes;
+    net->transport.bytes_between_nodes += what->bytes;
     count++;
   }
   if (count == 0) return;

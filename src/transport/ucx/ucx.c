@@ -65,7 +65,7 @@ static bny_signal *net_refused(bny_transport *transport) {
   return local->ops->refused(local);
 }
 
-static bool net_is_near(bny_transport *transport, int32_t rank) { return bny_net_of(transport)->place[rank] >= 0; }
+static bool net_is_same_node(bny_transport *transport, int32_t rank) { return bny_net_of(transport)->place[rank] >= 0; }
 
 /* ---- messages ---------------------------------------------------------------------------------------------------- */
 
@@ -78,7 +78,7 @@ static void send_pieces(bny_net_peer *peer, const bny_net_data *what, const char
     if (bytes > peer->net->piece_bytes) bytes = peer->net->piece_bytes;
     packet->of.data = *what;
     packet->of.data.first = first;
-    peer->net->transport.bytes_between_hosts += bytes;
+    peer->net->transport.bytes_between_nodes += bytes;
     bny_net_send_data(packet, payload + first, bytes);
     first += bytes;
   } while (first < what->bytes);
@@ -218,7 +218,7 @@ static void free_net(bny_net *net) {
   bny_net_free_packets(net);
   if (net->local) net->local->ops->close(net->local);
   free(net->place), free(net->locals), free(net->watches), free(net->peers), free(net->known);
-  free(net->lines), free(net->calls), free(net->addresses), free(net->mails);
+  free(net->lines), free(net->calls), free(net->addresses), free(net->rendezvous);
   free(net);
 }
 
@@ -251,13 +251,13 @@ static const bny_transport_ops net_ops = {
   .fault = net_fault,
   .sleep = net_sleep,
   .is_dead = net_is_dead,
-  .mail = bny_net_mail_of,
+  .rendezvous = bny_net_rendezvous_of,
   .pulse = bny_net_pulse,
   .refusals = net_refusals,
   .refused = net_refused,
   .close = net_close,
   .progress = net_progress,
-  .is_near = net_is_near,
+  .is_same_node = net_is_same_node,
   .landing = net_landing,
   .admit = net_admit,
   .reach = net_reach,
@@ -273,7 +273,7 @@ static const bny_transport_ops net_ops = {
 /* ---- connecting -------------------------------------------------------------------------------------------------- */
 
 /* The facts that each rank sends before addresses are exchanged. */
-typedef struct card {
+typedef struct announcement {
   int32_t status;
   int32_t network;
   int32_t put;
@@ -281,15 +281,16 @@ typedef struct card {
   uint64_t cookie; /* rank 0's is used */
   uint64_t address_bytes;
   char why[256]; /* reason for the status */
-} card;
+} announcement;
 
 static banyan_status exchange_cards(bny_net *net, const bny_exchange *exchange, banyan_status mine, size_t address_bytes) {
   int32_t nranks = net->transport.nranks;
   char why[BNY_ERROR_TEXT_BYTES];
   snprintf(why, sizeof why, "%s", banyan_last_error());
-  card *all = calloc((size_t)nranks, sizeof *all);
-  if (!all) return bny_fail(BANYAN_ERR_MEMORY, "rank %d has no memory to connect %d ranks", net->transport.rank, nranks);
-  card own = {.status = (int32_t)mine, .put = (int32_t)net->wish, .address_bytes = address_bytes};
+  announcement *all = calloc((size_t)nranks, sizeof *all);
+  if (!all)
+    return bny_fail(BANYAN_ERR_MEMORY, "rank %d has no memory to connect %d ranks", net->transport.rank, nranks);
+  announcement own = {.status = (int32_t)mine, .put = (int32_t)net->wish, .address_bytes = address_bytes};
   if (getrandom(&own.cookie, sizeof own.cookie, 0) != sizeof own.cookie) own.cookie = (uint64_t)bny_clock_ns();
   if (mine == BANYAN_OK) own.network = (int32_t)bny_net_find_network(net);
   if (mine == BANYAN_OK) own.takes_cuda = bny_net_takes_cuda(net);
@@ -335,7 +336,8 @@ static size_t piece_bytes_of(bny_network network) {
   return network == BNY_NETWORK_TCP ? TCP_PIECE_BYTES : RDMA_PIECE_BYTES;
 }
 
-static banyan_status connect_hosts(bny_net *net, const bny_exchange *exchange, const char *interface, banyan_status status) {
+static banyan_status connect_nodes(bny_net *net, const bny_exchange *exchange, const char *interface,
+                                   banyan_status status) {
   ucp_address_t *address = NULL;
   size_t address_bytes = 0;
   if (status == BANYAN_OK) status = bny_net_start(net, interface, &address, &address_bytes);
@@ -359,13 +361,13 @@ static bny_net *make_net(const banyan_bootstrap *bootstrap, const bny_arena_conf
     .known = calloc(nranks, sizeof *net->known),
     .lines = aligned_alloc(BNY_LINE_BYTES, nranks * sizeof *net->lines),
     .calls = calloc(nranks * BNY_CALL_WORDS, sizeof *net->calls),
-    .mails = calloc(2 * nranks, sizeof *net->mails),
+    .rendezvous = calloc(2 * nranks, sizeof *net->rendezvous),
     .process = getpid(),
     .event_fd = -1,
     .busy = ATOMIC_FLAG_INIT,
   };
   if (net->place && net->locals && net->watches && net->peers && net->known && net->lines && net->calls &&
-      net->mails) {
+      net->rendezvous) {
     memset((void *)net->lines, 0, nranks * sizeof *net->lines);
     return net;
   }
@@ -382,7 +384,7 @@ banyan_status bny_net_connect(const bny_exchange *exchange, const bny_net_config
   banyan_status status = bny_net_connect_local(net, exchange, config);
   /* again, for its text */
   if (status == BANYAN_OK && wished != BANYAN_OK) status = bny_net_put_read(config->put, &net->wish);
-  status = connect_hosts(net, exchange, config->interface, status);
+  status = connect_nodes(net, exchange, config->interface, status);
   if (status != BANYAN_OK) {
     free_net(net);
     return status;
@@ -402,8 +404,9 @@ banyan_status bny_net_describe(char *text, size_t bytes) {
 
 banyan_status bny_net_connect(const bny_exchange *exchange, const bny_net_config *config, bny_transport **transport) {
   (void)exchange, (void)config, (void)transport;
-  return bny_fail(BANYAN_ERR_UNSUPPORTED,
-                  "ranks are on several hosts, which are connected by UCX; this libbanyan was built without it (configure "
-                  "--with-ucx; Debian and Ubuntu: apt-get install libucx-dev)");
+  return bny_fail(
+      BANYAN_ERR_UNSUPPORTED,
+      "ranks are on several nodes, which are connected by UCX; this libbanyan was built without it (configure "
+      "--with-ucx; Debian and Ubuntu: apt-get install libucx-dev)");
 }
 #endif

@@ -26,7 +26,7 @@
 
 /* ---- messages, in the byte order of the nodes, which all share --------------------------------------------------- */
 
-enum { BNY_NET_DATA = 1, BNY_NET_NOTE, BNY_NET_TELL, BNY_NET_MAIL, BNY_NET_OFFER, BNY_NET_REFUSAL };
+enum { BNY_NET_DATA = 1, BNY_NET_NOTE, BNY_NET_TELL, BNY_NET_RENDEZVOUS, BNY_NET_OFFER, BNY_NET_REFUSAL };
 
 /* Header of a piece of a slot. */
 typedef struct bny_net_data {
@@ -88,12 +88,12 @@ typedef struct bny_net_tell {
   bny_net_snapshot of[BNY_NET_SNAPSHOTS]; /* the sender; for a fault also the culprit and the reporter */
 } bny_net_tell;
 
-/* Header of a bny_mail's text. */
-typedef struct bny_net_mail {
+/* Header of a bny_rendezvous's text. */
+typedef struct bny_net_rendezvous {
   uint64_t cookie, round;
   int32_t rank;
   uint32_t kind;
-} bny_net_mail;
+} bny_net_rendezvous;
 
 /* A call that a rank refused, as the sender knows. */
 typedef struct bny_net_refusal {
@@ -157,7 +157,7 @@ typedef struct bny_net_packet {
     bny_net_data data;
     bny_net_note note;
     bny_net_tell tell;
-    bny_net_mail mail;
+    bny_net_rendezvous rendezvous;
     bny_net_offer offer;
     bny_net_refusal refusal;
     uint64_t tag; /* the signal of a put */
@@ -204,7 +204,7 @@ struct bny_net {
   bny_refusal heard[BNY_REFUSALS];
   uint64_t spread;         /* the fault that peers have been told of; 0: none */
   uint64_t refused;        /* messages that do not belong to this communicator */
-  bny_mail *mails;         /* by rank, for other nodes, [nranks][2]; NULL: none yet */
+  bny_rendezvous *rendezvous;         /* by rank, for other nodes, [nranks][2]; NULL: none yet */
 };
 
 static inline bny_net *bny_net_of(bny_transport *transport) { return (bny_net *)transport; }
@@ -256,7 +256,7 @@ void bny_net_send_note(bny_net_peer *peer, bny_net_word word);
 void bny_net_send_sleep(bny_net_peer *peer, const bny_net_wish *wish);
 void bny_net_send_tell(bny_net_packet *packet);
 void bny_net_send_refusal(bny_net_packet *packet);
-void bny_net_send_mail(bny_net_packet *packet, const bny_mail *mail);
+void bny_net_send_rendezvous(bny_net_packet *packet, const bny_rendezvous *rendezvous);
 void bny_net_flush(bny_net_peer *peer); /* sets peer->flushed later */
 banyan_status bny_net_listen(bny_net *net); /* sets message handlers */
 void bny_net_free_packets(bny_net *net);
@@ -308,12 +308,12 @@ void bny_net_hear_refusal(bny_net *net, const bny_refusal *refusal);
 int32_t bny_net_most_silent(bny_net *net);
 void bny_net_spread(bny_transport *transport, int64_t patience_ns);
 
-/* ---- mail.c ------------------------------------------------------------------------------------------------------ */
+/* ---- rendezvous.c ------------------------------------------------------------------------------------------------------ */
 
-bny_mail *bny_net_mail_of(bny_transport *transport, int32_t rank, int half);
+bny_rendezvous *bny_net_rendezvous_of(bny_transport *transport, int32_t rank, int half);
 void bny_net_post(bny_transport *transport, int32_t rank, int half);
 /* Stores a received rendezvous message; one of a past round is ignored. */
-void bny_net_take_mail(bny_net *net, const bny_net_mail *head, const void *text, size_t bytes);
+void bny_net_take_rendezvous(bny_net *net, const bny_net_rendezvous *head, const void *text, size_t bytes);
 
 /* ---- local.c ----------------------------------------------------------------------------------------------------- */
 

@@ -12,15 +12,16 @@ _Static_assert(sizeof(CUmemFabricHandle) <= BNY_DEVICE_HANDLE_BYTES, "a fabric h
 
 /* ---- from the owner ------------------------------------------------------------------------------------------------ */
 
-static banyan_status export_virtual(bny_cuda_device *self, bny_cuda_memory *memory, bny_device_handle *handle, int *file) {
+static banyan_status export_virtual(bny_cuda_device *self, bny_cuda_memory *memory, bny_device_handle *handle,
+                                    int *file) {
   CUmemFabricHandle fabric;
   int fd = -1;
   bool by_file = memory->memory.kind == BNY_MEMORY_FILE;
   CUresult result = self->driver.cuMemExportToShareableHandle(by_file ? (void *)&fd : (void *)&fabric, memory->physical,
                                                               bny_cuda_handle_type(memory->memory.kind), 0);
   if (result != CUDA_SUCCESS)
-    return bny_cuda_fail(&self->driver, result, "exporting an arena of CUDA device %d by %s", self->device.facts.ordinal,
-                         bny_memory_kind_name(memory->memory.kind));
+    return bny_cuda_fail(&self->driver, result, "exporting an arena of CUDA device %d by %s",
+                         self->device.facts.ordinal, bny_memory_kind_name(memory->memory.kind));
   if (!by_file) memcpy(handle->bytes, &fabric, sizeof fabric);
   *file = fd;
   return BANYAN_OK;
@@ -37,7 +38,7 @@ banyan_status bny_cuda_memory_export(bny_device_memory *memory, bny_device_handl
   if (memory->kind == BNY_MEMORY_FILE || memory->kind == BNY_MEMORY_FABRIC) {
     status = export_virtual(self, made, &said, &fd);
   } else if (memory->kind == BNY_MEMORY_IPC) {
-    CUresult result = self->driver.cuIpcGetMemHandle(&made->card->handle, made->card->address);
+    CUresult result = self->driver.cuIpcGetMemHandle(&made->exported->handle, made->exported->address);
     if (result != CUDA_SUCCESS)
       status = bny_cuda_fail(&self->driver, result, "an IPC handle of CUDA device %d", memory->device->facts.ordinal);
   }
@@ -68,43 +69,45 @@ static banyan_status import_virtual(bny_cuda_device *self, const bny_device_offe
 }
 
 /* Gets in unless all have left. */
-static bool join_card(bny_cuda_card *card) {
-  uint32_t users = atomic_load_explicit(&card->users, memory_order_relaxed);
+static bool join_export(bny_cuda_export *exported) {
+  uint32_t users = atomic_load_explicit(&exported->users, memory_order_relaxed);
   while (users > 0)
-    if (atomic_compare_exchange_weak_explicit(&card->users, &users, users + 1, memory_order_acq_rel, memory_order_relaxed))
+    if (atomic_compare_exchange_weak_explicit(&exported->users, &users, users + 1, memory_order_acq_rel,
+                                              memory_order_relaxed))
       return true;
   return false;
 }
 
 /* The memory's address in this process, made good for this device. */
-static banyan_status import_neighbour(bny_cuda_device *self, bny_cuda_card *card, bny_cuda_memory *memory) {
-  if (!join_card(card)) {
-    munmap(card, BNY_CUDA_CARD_BYTES);
+static banyan_status import_neighbour(bny_cuda_device *self, bny_cuda_export *exported, bny_cuda_memory *memory) {
+  if (!join_export(exported)) {
+    munmap(exported, BNY_CUDA_EXPORT_BYTES);
     return bny_fail(BANYAN_ERR_PEER, "a rank of this process has freed its arena already");
   }
-  memory->card = card;
-  memory->memory.address = (void *)(uintptr_t)card->address;
-  if (card->device->context == self->context) return BANYAN_OK;
+  memory->exported = exported;
+  memory->memory.address = (void *)(uintptr_t)exported->address;
+  if (exported->device->context == self->context) return BANYAN_OK;
   /* Stays enabled: others may have come to rely on it. */
-  CUresult result = self->driver.cuCtxEnablePeerAccess(card->device->context, 0);
+  CUresult result = self->driver.cuCtxEnablePeerAccess(exported->device->context, 0);
   if (result != CUDA_SUCCESS && result != CUDA_ERROR_PEER_ACCESS_ALREADY_ENABLED)
-    return bny_cuda_fail(&self->driver, result, "peer access of CUDA device %d to device %d", self->device.facts.ordinal,
-                         card->device->device.facts.ordinal);
+    return bny_cuda_fail(&self->driver, result, "peer access of CUDA device %d to device %d",
+                         self->device.facts.ordinal, exported->device->device.facts.ordinal);
   return BANYAN_OK;
 }
 
 static banyan_status import_older(bny_cuda_device *self, const bny_device_offer *offer, bny_cuda_memory *memory) {
   void *page;
-  banyan_status status = bny_memory_file_map(offer->file, BNY_CUDA_CARD_BYTES, &page);
+  banyan_status status = bny_memory_file_map(offer->file, BNY_CUDA_EXPORT_BYTES, &page);
   if (status != BANYAN_OK) return status;
-  bny_cuda_card *card = page;
-  if (offer->same_process) return import_neighbour(self, card, memory);
-  CUipcMemHandle handle = card->handle;
-  munmap(card, BNY_CUDA_CARD_BYTES);
+  bny_cuda_export *exported = page;
+  if (offer->same_process) return import_neighbour(self, exported, memory);
+  CUipcMemHandle handle = exported->handle;
+  munmap(exported, BNY_CUDA_EXPORT_BYTES);
   CUdeviceptr address = 0;
   CUresult result = self->driver.cuIpcOpenMemHandle(&address, handle, CU_IPC_MEM_LAZY_ENABLE_PEER_ACCESS);
   if (result != CUDA_SUCCESS)
-    return bny_cuda_fail(&self->driver, result, "opening a peer's IPC handle on CUDA device %d", self->device.facts.ordinal);
+    return bny_cuda_fail(&self->driver, result, "opening a peer's IPC handle on CUDA device %d",
+                         self->device.facts.ordinal);
   memory->opened = true;
   memory->memory.address = (void *)(uintptr_t)address;
   return BANYAN_OK;

@@ -4,23 +4,23 @@
  * d of all rows, then numerators, row by row (bny_wire_layout of kernels/op.h). A unit is read and written packet by
  * packet, like a unit in an inbox of the protocol SIMPLE. Only the addresses of its words differ. The first chunk of a
  * row holds the row's statistics. */
-#ifndef BNY_CUDA_FAR_H
-#define BNY_CUDA_FAR_H
+#ifndef BNY_CUDA_REMOTE_H
+#define BNY_CUDA_REMOTE_H
 
 #include "cuda/packets.h"
 #include "cuda/partial.h"
 
-BNY_DEVICE bool bny_is_far(const bny_program_place &place) { return place.message[0] != 0; }
+BNY_DEVICE bool bny_is_remote(const bny_program_place &place) { return place.message[0] != 0; }
 
-struct bny_far_unit {
+struct bny_remote_unit {
   uint32_t *m, *d;
   unsigned char *values;
   int32_t bytes; /* of values */
   bool has_stats, halves;
 };
 
-BNY_DEVICE bny_far_unit bny_far_unit_make(const bny_program_place &place, const bny_unit_shape &shape, uint64_t epoch,
-                                          int64_t row, int32_t chunk) {
+BNY_DEVICE bny_remote_unit bny_remote_unit_make(const bny_program_place &place, const bny_unit_shape &shape,
+                                                uint64_t epoch, int64_t row, int32_t chunk) {
   unsigned char *message = (unsigned char *)place.message[epoch & 1];
   int32_t column0 = chunk * shape.chunk_columns, left = shape.value_dim - column0;
   int32_t columns = left < 0 ? 0 : left < shape.chunk_columns ? left : shape.chunk_columns;
@@ -31,13 +31,13 @@ BNY_DEVICE bny_far_unit bny_far_unit_make(const bny_program_place &place, const 
 }
 
 /* Returns how many bytes of the packet the unit has, 0 to 16, from *at on. */
-BNY_DEVICE int32_t bny_far_bytes(const bny_far_unit &unit, int packet, unsigned char **at) {
+BNY_DEVICE int32_t bny_remote_bytes(const bny_remote_unit &unit, int packet, unsigned char **at) {
   int32_t first = 16 * (packet - 1), left = unit.bytes - first;
   *at = unit.values + first;
   return left < 0 ? 0 : left < 16 ? left : 16;
 }
 
-BNY_DEVICE void bny_far_store(const bny_far_unit &unit, int packet, const bny_packet &value) {
+BNY_DEVICE void bny_remote_store(const bny_remote_unit &unit, int packet, const bny_packet &value) {
   unsigned char *at;
   if (packet == 0) {
     if (!unit.has_stats) return;
@@ -45,7 +45,7 @@ BNY_DEVICE void bny_far_store(const bny_far_unit &unit, int packet, const bny_pa
     bny_store_plain(unit.d, value.word[1]);
     return;
   }
-  int32_t bytes = bny_far_bytes(unit, packet, &at);
+  int32_t bytes = bny_remote_bytes(unit, packet, &at);
   if (bytes == 16 && ((uintptr_t)at & 15) == 0) {
     bny_store_quad(at, {{value.word[0], value.word[1], value.word[2], value.word[3]}});
   } else if (!unit.halves) {
@@ -58,10 +58,10 @@ BNY_DEVICE void bny_far_store(const bny_far_unit &unit, int packet, const bny_pa
 }
 
 /* Words that the message does not have are 0. */
-BNY_DEVICE bny_quad bny_far_load(const bny_far_unit &unit, int packet) {
+BNY_DEVICE bny_quad bny_remote_load(const bny_remote_unit &unit, int packet) {
   unsigned char *at;
   if (packet == 0) return {{bny_load_plain(unit.m), bny_load_plain(unit.d), 0, 0}};
-  int32_t bytes = bny_far_bytes(unit, packet, &at);
+  int32_t bytes = bny_remote_bytes(unit, packet, &at);
   if (bytes == 16 && ((uintptr_t)at & 15) == 0) return bny_load_quad(at);
   bny_quad quad = {{0, 0, 0, 0}};
   if (!unit.halves) {

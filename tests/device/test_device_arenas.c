@@ -15,7 +15,7 @@ enum { BYTES = 1 << 16, RANKS_MAX = 5, MS = 1000000 };
 typedef struct task {
   const char *words; /* of FAKE_CUDA; device r is that of rank r */
   int32_t nranks;
-  bool processes, one_device, strict, hosts_differ;
+  bool processes, one_device, strict, nodes_differ;
   bool alone; /* each rank's process sees its own device alone, as launchers may have it */
   const char *odd_words; /* of the rank 1 */
   int64_t deadline_ms; /* 0: 15 s */
@@ -65,19 +65,19 @@ static uint64_t word_of(int32_t writer, int32_t owner, int i) {
 enum { WORDS = 64 };
 
 /* Each rank writes into all arenas; then each reads its own. */
-static bool use_arenas(world_rank *self, const bny_share *share) {
-  bny_device *device = share->device;
+static bool use_arenas(world_rank *self, const bny_arenas *arenas) {
+  bny_device *device = arenas->device;
   const bny_device_ops *ops = device->ops;
   bny_device_words words;
   if (!world_ok(self, ops->words_make(device, BYTES / 8, &words), "words")) return false;
-  void *own = share->memories[self->rank]->address;
+  void *own = arenas->memories[self->rank]->address;
   bool good = world_ok(self, ops->copy(device, words.device, own, BYTES, NULL), "copy");
   for (int i = 0; i < BYTES / 8 && good; i++)
     good = world_check(self, atomic_load(&words.host[i]) == 0, "word %d of a new arena is not zero", i);
   good = good && world_meet(self);
   for (int32_t peer = 0; peer < self->nranks && good; peer++) {
     for (int i = 0; i < WORDS; i++) atomic_store(&words.host[i], word_of(self->rank, peer, i));
-    char *to = (char *)share->memories[peer]->address + (size_t)self->rank * WORDS * 8;
+    char *to = (char *)arenas->memories[peer]->address + (size_t)self->rank * WORDS * 8;
     good = world_ok(self, ops->copy(device, to, words.device, WORDS * 8, NULL), "copy to a peer");
   }
   good = good && world_meet(self) && world_ok(self, ops->copy(device, words.device, own, BYTES, NULL), "copy");
@@ -94,57 +94,60 @@ static bny_memory_kind kind_of(const task *task) {
   return aliases ? BNY_MEMORY_IPC : task->kind;
 }
 
-static bool check_addresses(world_rank *self, const task *task, const bny_share *share) {
+static bool check_addresses(world_rank *self, const task *task, const bny_arenas *arenas) {
   static void *_Atomic owners[RANKS_MAX]; /* of this process */
-  if (task->processes || share->kind != BNY_MEMORY_IPC) return true;
-  atomic_store(&owners[self->rank], share->memories[self->rank]->address);
+  if (task->processes || arenas->kind != BNY_MEMORY_IPC) return true;
+  atomic_store(&owners[self->rank], arenas->memories[self->rank]->address);
   if (!world_meet(self)) return false;
   bool same = true;
-  for (int32_t i = 0; i < self->nranks; i++) same = same && share->memories[i]->address == atomic_load(&owners[i]);
+  for (int32_t i = 0; i < self->nranks; i++) same = same && arenas->memories[i]->address == atomic_load(&owners[i]);
   return world_check(self, same, "memory has a second address") && world_meet(self);
 }
 
-static bool check_share(world_rank *self, const task *task, const bny_share *share) {
+static bool check_share(world_rank *self, const task *task, const bny_arenas *arenas) {
   bool crosses = !task->one_device && task->nranks > 1;
-  bool apart = task->processes || share->kind != BNY_MEMORY_IPC;
+  bool apart = task->processes || arenas->kind != BNY_MEMORY_IPC;
   int32_t compute = 90, sms = 16;
-  return world_check(self, share->kind == kind_of(task), "shared by %s, not by %s", bny_memory_kind_name(share->kind),
+  return world_check(self, arenas->kind == kind_of(task), "shared by %s, not by %s", bny_memory_kind_name(arenas->kind),
                      bny_memory_kind_name(kind_of(task))) &&
-         check_addresses(self, task, share) &&
-         world_check(self, bny_share_has_aliases(share) == (!crosses && task->nranks > 1 && apart), "aliases") &&
-         world_check(self, share->rank == self->rank && share->nranks == self->nranks && share->bytes == BYTES, "facts") &&
-         world_check(self, share->crowd == (crosses ? 1 : task->nranks) && share->compute_least == compute,
+         check_addresses(self, task, arenas) &&
+         world_check(self, bny_arenas_have_aliases(arenas) == (!crosses && task->nranks > 1 && apart), "aliases") &&
+         world_check(self, arenas->rank == self->rank && arenas->nranks == self->nranks && arenas->bytes == BYTES,
+                     "facts") &&
+         world_check(self, arenas->ranks_per_device == (crosses ? 1 : task->nranks) && arenas->compute_least == compute,
                      "facts of devices") &&
-         world_check(self, share->sm_count_least == sms, "%d SMs", share->sm_count_least) &&
-         world_check(self, share->lines_whole == (task->kind != BNY_MEMORY_HOST && !task->pcie), "lines") &&
-         world_check(self, share->atomics == share->lines_whole, "atomics") && use_arenas(self, share);
+         world_check(self, arenas->sm_count_least == sms, "%d SMs", arenas->sm_count_least) &&
+         world_check(self, arenas->lines_whole == (task->kind != BNY_MEMORY_HOST && !task->pcie), "lines") &&
+         world_check(self, arenas->atomics == arenas->lines_whole, "atomics") && use_arenas(self, arenas);
 }
 
 static void share_and_check(world_rank *self, const task *task, bny_device *device) {
-  int32_t hosts[RANKS_MAX] = {0}, processes[RANKS_MAX] = {0};
+  int32_t nodes[RANKS_MAX] = {0}, processes[RANKS_MAX] = {0};
   for (int32_t i = 0; i < self->nranks; i++) {
-    hosts[i] = task->hosts_differ ? i : 0;
+    nodes[i] = task->nodes_differ ? i : 0;
     processes[i] = task->processes ? i : 0;
   }
   bool odd = self->rank == task->odd_rank;
-  bny_share_config config = {.bytes = odd && task->odd_bytes ? 2 * BYTES : BYTES, .hosts = hosts, .processes = processes,
-                             .strict = odd && task->odd_strict ? !task->strict : task->strict};
+  bny_arenas_config config = {.bytes = odd && task->odd_bytes ? 2 * BYTES : BYTES,
+                              .nodes = nodes,
+                              .processes = processes,
+                              .strict = odd && task->odd_strict ? !task->strict : task->strict};
   fading fades = {&self->bootstrap, odd && task->odd_gathers >= 0 ? task->odd_gathers : INT32_MAX};
   banyan_bootstrap bootstrap = self->bootstrap;
   bootstrap.context = &fades;
   bootstrap.allgather = gather_fading;
   bny_exchange exchange = {&bootstrap, bny_clock_ns() + (task->deadline_ms ? task->deadline_ms : 15000) * MS};
-  bny_share *share = NULL;
-  banyan_status status = bny_share_make(device, &exchange, &config, &share);
+  bny_arenas *arenas = NULL;
+  banyan_status status = bny_arenas_make(device, &exchange, &config, &arenas);
   bool silent = odd && task->odd_gathers >= 0; /* what it makes of itself is no matter */
   if (status == BANYAN_OK) {
-    if (world_check(self, task->status == BANYAN_OK, "it worked")) check_share(self, task, share);
-    bny_share_free(share);
+    if (world_check(self, task->status == BANYAN_OK, "it worked")) check_share(self, task, arenas);
+    bny_arenas_free(arenas);
   } else if (!silent) {
     bool fits = status == task->status || (task->silence && status == BANYAN_ERR_BOOTSTRAP);
     world_check(self, fits && strstr(banyan_last_error(), task->says ? task->says : ""),
                 "status %d, \"%s\"; not %d, \"%s\"", (int)status, banyan_last_error(), (int)task->status, task->says);
-    world_check(self, share == NULL, "a share was given in spite of an error");
+    world_check(self, arenas == NULL, "a share was given in spite of an error");
   }
 }
 
@@ -196,15 +199,15 @@ START_TEST(every_kind) {
 }
 END_TEST
 
-/* Ranks of two hosts, in one NVLink domain. */
-START_TEST(hosts_share_by_fabric) {
+/* Ranks of two nodes, in one NVLink domain. */
+START_TEST(nodes_share_by_fabric) {
   for (int processes = 0; processes < 2; processes++) {
-    task task = {.words = "", .nranks = 3, .processes = processes, .hosts_differ = true, .kind = BNY_MEMORY_FABRIC,
+    task task = {.words = "", .nranks = 3, .processes = processes, .nodes_differ = true, .kind = BNY_MEMORY_FABRIC,
                  .odd_rank = -1};
     run_task(task);
     task.words = "no-fabric:2";
     task.status = BANYAN_ERR_UNSUPPORTED;
-    task.says = "ranks 0 and 1 are on different hosts";
+    task.says = "ranks 0 and 1 are on different nodes";
     run_task(task);
   }
 }
@@ -216,7 +219,7 @@ START_TEST(links_of_devices_that_are_not_seen) {
   static const struct {
     const char *words, *odd_words;
     bny_memory_kind kind;
-    bool hosts_differ, pcie;
+    bool nodes_differ, pcie;
   } cases[] = {
       {"", NULL, BNY_MEMORY_FABRIC, false, false},
       {"", NULL, BNY_MEMORY_FABRIC, true, false},
@@ -236,7 +239,7 @@ START_TEST(links_of_devices_that_are_not_seen) {
                     .alone = true,
                     .nranks = 3,
                     .processes = true,
-                    .hosts_differ = cases[i].hosts_differ,
+                    .nodes_differ = cases[i].nodes_differ,
                     .kind = cases[i].kind,
                     .pcie = cases[i].pcie,
                     .odd_rank = -1});
@@ -257,7 +260,8 @@ START_TEST(one_that_lacks_a_kind_decides) {
     {"no-peer:1", BNY_MEMORY_HOST},
   };
   for (int i = 0; i < 10; i++)
-    run_task((task){.words = cases[i / 2].words, .nranks = 3, .processes = i % 2, .kind = cases[i / 2].kind, .odd_rank = -1});
+    run_task((task){
+        .words = cases[i / 2].words, .nranks = 3, .processes = i % 2, .kind = cases[i / 2].kind, .odd_rank = -1});
 }
 END_TEST
 
@@ -269,7 +273,8 @@ START_TEST(nothing_in_common_is_an_error) {
     run_task(task);
     task.words = "no-peer:1";
     task.strict = true;
-    task.says = "the device of rank 0 has no peer access to that of rank 1 (BANYAN_DEVICE_FALLBACK is error on some rank)";
+    task.says =
+        "the device of rank 0 has no peer access to that of rank 1 (BANYAN_DEVICE_FALLBACK is error on some rank)";
     run_task(task);
     task.strict = false, task.odd_rank = 2, task.odd_strict = true, task.odd_gathers = -1;
     run_task(task);
@@ -279,8 +284,13 @@ END_TEST
 
 START_TEST(sizes_must_agree) {
   for (int processes = 0; processes < 2; processes++)
-    run_task((task){.nranks = 3, .processes = processes, .status = BANYAN_ERR_MISMATCH, .says = "arenas on devices are of",
-                    .odd_rank = 1, .odd_gathers = -1, .odd_bytes = true});
+    run_task((task){.nranks = 3,
+                    .processes = processes,
+                    .status = BANYAN_ERR_MISMATCH,
+                    .says = "arenas on devices are of",
+                    .odd_rank = 1,
+                    .odd_gathers = -1,
+                    .odd_bytes = true});
 }
 END_TEST
 
@@ -289,25 +299,25 @@ START_TEST(arenas_too_small_are_refused) {
   banyan_bootstrap bootstrap = {.size = sizeof bootstrap, .nranks = 4};
   bny_exchange exchange = {&bootstrap, 0};
   int32_t zeros[4] = {0};
-  bny_share_config config = {.bytes = 4 * 2 * BNY_SHARE_CELL_BYTES - 16, .hosts = zeros, .processes = zeros};
-  bny_share *share = NULL;
+  bny_arenas_config config = {.bytes = 4 * 2 * BNY_ARENAS_CELL_BYTES - 16, .nodes = zeros, .processes = zeros};
+  bny_arenas *arenas = NULL;
   ck_assert_int_eq(open_fake(0, &device), BANYAN_OK);
-  ck_assert_int_eq(bny_share_make(device, &exchange, &config, &share), BANYAN_ERR_ARGUMENT);
+  ck_assert_int_eq(bny_arenas_make(device, &exchange, &config, &arenas), BANYAN_ERR_ARGUMENT);
   config.bytes = BYTES + 8;
-  ck_assert_int_eq(bny_share_make(device, &exchange, &config, &share), BANYAN_ERR_ARGUMENT);
+  ck_assert_int_eq(bny_arenas_make(device, &exchange, &config, &arenas), BANYAN_ERR_ARGUMENT);
   device->ops->close(device);
 }
 END_TEST
 
 START_TEST(fallback_is_read) {
   bool strict = true;
-  ck_assert_int_eq(bny_share_read_fallback(NULL, &strict), BANYAN_OK);
+  ck_assert_int_eq(bny_arenas_read_fallback(NULL, &strict), BANYAN_OK);
   ck_assert(!strict);
-  ck_assert_int_eq(bny_share_read_fallback("error", &strict), BANYAN_OK);
+  ck_assert_int_eq(bny_arenas_read_fallback("error", &strict), BANYAN_OK);
   ck_assert(strict);
-  ck_assert_int_eq(bny_share_read_fallback("slower", &strict), BANYAN_OK);
+  ck_assert_int_eq(bny_arenas_read_fallback("slower", &strict), BANYAN_OK);
   ck_assert(!strict);
-  ck_assert_int_eq(bny_share_read_fallback("faster", &strict), BANYAN_ERR_ARGUMENT);
+  ck_assert_int_eq(bny_arenas_read_fallback("faster", &strict), BANYAN_ERR_ARGUMENT);
   ck_assert_ptr_nonnull(strstr(banyan_last_error(), "BANYAN_DEVICE_FALLBACK is \"faster\""));
 }
 END_TEST
@@ -333,8 +343,13 @@ START_TEST(broken_mappings_are_found) {
   static const char *const pair = "what rank 1 wrote into the arena of rank 0 by memory files did not arrive";
   char text[8192];
   for (int processes = 0; processes < 2; processes++) {
-    task task = {.words = "lost-writes:1", .nranks = 3, .processes = processes, .strict = true, .status = BANYAN_ERR_SYSTEM,
-                 .says = pair, .odd_rank = -1};
+    task task = {.words = "lost-writes:1",
+                 .nranks = 3,
+                 .processes = processes,
+                 .strict = true,
+                 .status = BANYAN_ERR_SYSTEM,
+                 .says = pair,
+                 .odd_rank = -1};
     run_task(task);
     task.strict = false;
     task.status = BANYAN_OK;
@@ -347,7 +362,8 @@ START_TEST(broken_mappings_are_found) {
 END_TEST
 
 START_TEST(imports_that_fail_are_told) {
-  static const char *const pair = "the arena of rank 0 cannot be mapped by rank 2: importing a peer's arena into CUDA device 2";
+  static const char *const pair =
+      "the arena of rank 0 cannot be mapped by rank 2: importing a peer's arena into CUDA device 2";
   char text[8192];
   for (int processes = 0; processes < 2; processes++) {
     task task = {.words = "import-fails:2", .nranks = 3, .processes = processes, .strict = true,
@@ -380,8 +396,13 @@ static void run_busy_rank(world_rank *self) {
 }
 
 START_TEST(busy_devices_are_not_waited_for) {
-  task task = {.words = "slow-writes:1", .nranks = 3, .processes = true, .deadline_ms = 300, .status = BANYAN_ERR_TIMEOUT,
-               .says = "device 1 (Fake 1) did not finish copies in time", .odd_rank = -1};
+  task task = {.words = "slow-writes:1",
+               .nranks = 3,
+               .processes = true,
+               .deadline_ms = 300,
+               .status = BANYAN_ERR_TIMEOUT,
+               .says = "device 1 (Fake 1) did not finish copies in time",
+               .odd_rank = -1};
   setenv("FAKE_CUDA", task.words, 1);
   world_setup setup = {.nranks = 3, .processes = true, .bare = true, .argument = &task};
   double began = world_now_s();
@@ -394,7 +415,7 @@ int main(void) {
   Suite *suite = suite_create("device_share");
   TCase *kinds = tcase_create("kinds"), *differing = tcase_create("differing"), *broken = tcase_create("broken");
   tcase_add_loop_test(kinds, every_kind, 0, 2 * BNY_MEMORY_KINDS);
-  tcase_add_test(kinds, hosts_share_by_fabric);
+  tcase_add_test(kinds, nodes_share_by_fabric);
   tcase_add_test(kinds, links_of_devices_that_are_not_seen);
   tcase_add_test(differing, one_that_lacks_a_kind_decides);
   tcase_add_test(differing, nothing_in_common_is_an_error);

@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0
- * What UCX is told of the messages that it sends for devices of several hosts. Unless it knows of what kind memory is, it
+ * What UCX is told of the messages that it sends for devices of several nodes. Unless it knows of what kind memory is, it
  * asks CUDA's driver, by the thread that kernels wait for, while the driver may be waiting for kernels; or it takes what it
  * does not know for memory of the host. Of puts it is told likewise, but they want RDMA, or ranks that stay in calls. */
 #include "comm/comm.h"
-#include "tests/device/device_hosts.h"
+#include "tests/device/device_nodes.h"
 #include "device/proxy_parts.h"
 
 #if !defined HAVE_CUDA || !defined HAVE_CXX17 || !defined HAVE_UCX
@@ -39,13 +39,13 @@ static ucs_status_ptr_t send_noted(ucp_ep_h endpoint, unsigned id, const void *h
 }
 
 typedef struct way {
-  const char *hosts;
+  const char *nodes;
   bool cuda; /* as if the way were direct */
 } way;
 
-static void combine_noted(device_hosts_rank *self, const device_hosts_task *task) {
+static void combine_noted(device_nodes_rank *self, const device_nodes_task *task) {
   const way *way = task->argument;
-  bny_transport *transport = self->world->comm->device.bridge->transport;
+  bny_transport *transport = self->world->comm->device.proxy->transport;
   bny_net *net = bny_net_of(transport);
   combine_attempt *attempt = &task->of->attempts[0];
   if (self->world->rank == 0) { /* nothing is under way */
@@ -58,7 +58,7 @@ static void combine_noted(device_hosts_rank *self, const device_hosts_task *task
   }
   if (!world_meet(self->world)) return;
   world_rank *world = self->world;
-  bool good = world_ok(world, device_hosts_start(self, attempt, COMBINE_FIRST), "combine") && device_hosts_finish(self);
+  bool good = world_ok(world, device_nodes_start(self, attempt, COMBINE_FIRST), "combine") && device_nodes_finish(self);
   world_meet(world); /* all that was sent has come */
   if (!good || world->rank != 0) return;
   int unknown = atomic_load(&seen.unknown), cuda = atomic_load(&seen.cuda), host = atomic_load(&seen.host);
@@ -71,12 +71,12 @@ static void combine_noted(device_hosts_rank *self, const device_hosts_task *task
 START_TEST(memory_is_said_to_be_what_it_is) {
   static const way ways[] = {{"staged", false}, {"emulated", true}};
   const way *way = &ways[_i];
-  device_hosts_begin(2, "");
-  setenv("BANYAN_DEVICE_HOSTS", way->hosts, 1);
+  device_nodes_begin(2, "");
+  setenv("BANYAN_DEVICE_NODES", way->nodes, 1);
   combine_task *of = combine_task_new(2, 51);
   combine_group group = combine_group_make(of, 1, 4, 16);
   combine_task_add(of, &group, (banyan_combine_desc){.wire = BANYAN_F32}, true);
-  device_hosts_run(2, (device_hosts_task){.of = of, .body = combine_noted, .argument = (void *)(uintptr_t)way,
+  device_nodes_run(2, (device_nodes_task){.of = of, .body = combine_noted, .argument = (void *)(uintptr_t)way,
                                           .arena_bytes = 1 << 20});
   combine_task_free(of);
 }
@@ -84,7 +84,7 @@ END_TEST
 
 int main(void) {
   if (!world_has_network()) return 77;
-  Suite *suite = suite_create("device_hosts_sends");
+  Suite *suite = suite_create("device_nodes_sends");
   TCase *core = tcase_create("core");
   tcase_set_timeout(core, 60);
   tcase_add_loop_test(core, memory_is_said_to_be_what_it_is, 0, 2);

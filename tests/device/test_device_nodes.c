@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0
- * Combines on devices of several hosts, staged in memory of the hosts between them: results, what crosses, graphs, and by which
+ * Combines on devices of several nodes, staged in memory of the hosts between them: results, what crosses, graphs, and by which
  * way they go. */
 #include "comm/comm.h"
-#include "tests/device/device_hosts.h"
+#include "tests/device/device_nodes.h"
 #include "device/proxy_parts.h"
 
 #if !defined HAVE_CUDA || !defined HAVE_CXX17 || !defined HAVE_UCX
@@ -14,15 +14,15 @@ int main(void) {
 
 /* ---- results --------------------------------------------------------------------------------------------------------- */
 
-static void combine_and_leave(device_hosts_rank *self, const device_hosts_task *task) {
+static void combine_and_leave(device_nodes_rank *self, const device_nodes_task *task) {
   bool good = true;
   for (int32_t i = 0; i < task->of->nattempts && good; i++)
     for (int run = 0; run < COMBINE_RUNS && good; run++)
-      good = world_ok(self->world, device_hosts_start(self, &task->of->attempts[i], run), "combine");
-  if (good && device_hosts_finish(self)) world_ok(self->world, banyan_comm_status(self->world->comm), "status");
+      good = world_ok(self->world, device_nodes_start(self, &task->of->attempts[i], run), "combine");
+  if (good && device_nodes_finish(self)) world_ok(self->world, banyan_comm_status(self->world->comm), "status");
 }
 
-static void combine_all(device_hosts_rank *self, const device_hosts_task *task) {
+static void combine_all(device_nodes_rank *self, const device_nodes_task *task) {
   combine_and_leave(self, task);
   world_meet(self->world);
 }
@@ -32,15 +32,15 @@ static const banyan_dtype wires[] = {BANYAN_F32, BANYAN_F16, BANYAN_BF16};
 /* One after another on the stream: small and large arenas, a device for each or one for all. */
 START_TEST(threads_merge_random_shapes) {
   int32_t nranks = 2 + _i;
-  device_hosts_begin(nranks, "");
+  device_nodes_begin(nranks, "");
   combine_task *of = combine_task_new(nranks, 31);
   combine_group groups[3];
   for (int w = 0; w < 3; w++) {
     groups[w] = combine_group_random(of);
     combine_task_add_some(of, &groups[w], wires[w], 60);
   }
-  device_hosts_run(
-      nranks, (device_hosts_task){
+  device_nodes_run(
+      nranks, (device_nodes_task){
                   .of = of, .body = combine_all, .one_device = _i % 2, .arena_bytes = _i < 2 ? 4 << 20 : 256 << 10});
   combine_task_check(of);
   combine_task_free(of);
@@ -56,14 +56,14 @@ static const struct {
 
 START_TEST(machines_of_many_shapes) {
   int32_t nranks = machines[_i].nranks;
-  device_hosts_begin_on(machines[_i].names, "");
+  device_nodes_begin_on(machines[_i].names, "");
   combine_task *of = combine_task_new(nranks, 45 + (uint64_t)_i);
   combine_group groups[3];
   for (int w = 0; w < 3; w++) {
     groups[w] = combine_group_make(of, 1 + w, 5 + 2 * w, w == 1 ? 7 : 24); /* odd: rows of two bytes' alignment */
     combine_task_add_some(of, &groups[w], wires[w], 90);
   }
-  device_hosts_run(nranks, (device_hosts_task){.of = of, .body = combine_all, .arena_bytes = 512 << 10});
+  device_nodes_run(nranks, (device_nodes_task){.of = of, .body = combine_all, .arena_bytes = 512 << 10});
   combine_task_check(of);
   combine_task_free(of);
 }
@@ -71,13 +71,13 @@ END_TEST
 
 /* More than an arena takes at once: several launches, one for each part. */
 START_TEST(large_calls_go_in_parts) {
-  device_hosts_begin(3, "");
+  device_nodes_begin(3, "");
   combine_task *of = combine_task_new(3, 32);
   combine_group group = combine_group_make(of, 6, 40, 96);
   for (int scatter = BANYAN_SCATTER_NONE; scatter <= BANYAN_SCATTER_TOKENS; scatter++)
     combine_task_add(of, &group,
                      (banyan_combine_desc){.scatter = (banyan_scatter)scatter, .wire = BANYAN_F32, .root = 1}, true);
-  device_hosts_run(3, (device_hosts_task){.of = of, .body = combine_all, .arena_bytes = 128 << 10});
+  device_nodes_run(3, (device_nodes_task){.of = of, .body = combine_all, .arena_bytes = 128 << 10});
   combine_task_check(of);
   combine_task_free(of);
 }
@@ -85,24 +85,24 @@ END_TEST
 
 /* A device that only sends has ended its run before the proxy has, or has even begun it: who leaves has sent all the same. */
 START_TEST(whoever_has_sent_may_leave) {
-  device_hosts_begin(3, "");
+  device_nodes_begin(3, "");
   combine_task *of = combine_task_new(3, 38);
   combine_group group = combine_group_make(of, 1, 4, 16);
   combine_task_add(of, &group,
                    (banyan_combine_desc){.scatter = BANYAN_SCATTER_ROOT, .wire = BANYAN_F32, .root = 2}, true);
-  device_hosts_run(3, (device_hosts_task){.of = of, .body = combine_and_leave, .arena_bytes = 1 << 20});
+  device_nodes_run(3, (device_nodes_task){.of = of, .body = combine_and_leave, .arena_bytes = 1 << 20});
   combine_task_check(of);
   combine_task_free(of);
 }
 END_TEST
 
 START_TEST(processes_merge) {
-  device_hosts_begin(3, "");
+  device_nodes_begin(3, "");
   combine_task *of = combine_task_new(3, 33);
   of->pool.shared = true;
   combine_group group = combine_group_make(of, 3, 9, 40);
   combine_task_add_some(of, &group, wires[world_seed() % 3], 16);
-  device_hosts_run(3, (device_hosts_task){.of = of, .body = combine_all, .processes = true, .arena_bytes = 1 << 20});
+  device_nodes_run(3, (device_nodes_task){.of = of, .body = combine_all, .processes = true, .arena_bytes = 1 << 20});
   combine_task_check(of);
   combine_task_free(of);
 }
@@ -110,7 +110,7 @@ END_TEST
 
 /* Partials that come to the plan through the device have the bits that the host makes of them itself. */
 START_TEST(bits_are_those_of_the_host) {
-  device_hosts_begin(4, "");
+  device_nodes_begin(4, "");
   combine_task *device = combine_task_new(4, 34), *host = combine_task_new(4, 34);
   combine_group groups[2][3];
   for (int w = 0; w < 3; w++) {
@@ -119,8 +119,8 @@ START_TEST(bits_are_those_of_the_host) {
     combine_task_add_some(device, &groups[0][w], wires[w], 20);
     combine_task_add_some(host, &groups[1][w], wires[w], 20);
   }
-  device_hosts_run(4, (device_hosts_task){.of = device, .body = combine_all, .arena_bytes = 1 << 20});
-  device_hosts_run(4, (device_hosts_task){.of = host, .body = combine_all, .arena_bytes = 1 << 20, .on_host = true});
+  device_nodes_run(4, (device_nodes_task){.of = device, .body = combine_all, .arena_bytes = 1 << 20});
+  device_nodes_run(4, (device_nodes_task){.of = host, .body = combine_all, .arena_bytes = 1 << 20, .on_host = true});
   ck_assert_int_eq(device->nattempts, host->nattempts);
   for (int32_t i = 0; i < device->nattempts; i++)
     for (int32_t r = 0; r < 4; r++) {
@@ -146,20 +146,20 @@ typedef struct crossing {
 } crossing;
 
 /* The proxy has ended as many runs as were started. */
-static bool await_proxy(device_hosts_rank *self, uint64_t epoch) {
-  bny_transport *transport = self->world->comm->device.bridge->transport;
+static bool await_proxy(device_nodes_rank *self, uint64_t epoch) {
+  bny_transport *transport = self->world->comm->device.proxy->transport;
   const bny_rank_line *line = transport->ops->line(transport, transport->rank);
   double until = world_now_s() + WORLD_GUARD_S;
   while (atomic_load_explicit(&line->done, memory_order_acquire) < epoch && world_now_s() < until) world_sleep_ms(0.1);
   return world_check(self->world, atomic_load(&line->done) == epoch, "a run of the proxy does not end");
 }
 
-static void count_crossing(device_hosts_rank *self, const device_hosts_task *task) {
+static void count_crossing(device_nodes_rank *self, const device_nodes_task *task) {
   crossing *counts = task->argument;
   banyan_comm *comm = self->world->comm;
   int32_t rank = self->world->rank;
   int where = task->on_host ? ON_HOST : ON_DEVICE;
-  const bny_transport *transport = task->on_host ? comm->transport : comm->device.bridge->transport;
+  const bny_transport *transport = task->on_host ? comm->transport : comm->device.proxy->transport;
   for (int32_t i = 0; i < task->of->nattempts; i++) {
     combine_attempt *attempt = &task->of->attempts[i];
     const sheet *out = &attempt->out[COMBINE_FIRST][rank];
@@ -171,19 +171,19 @@ static void count_crossing(device_hosts_rank *self, const device_hosts_task *tas
     if (!world_ok(self->world,
                   banyan_combine_init(comm, &desc, &in, out->tokens && out->heads ? &out->partial : NULL, &op), "init"))
       return;
-    uint64_t before = transport->bytes_between_hosts;
+    uint64_t before = transport->bytes_between_nodes;
     bool good = world_ok(self->world, banyan_start(op), "start");
     if (task->on_host) good = good && world_ok(self->world, banyan_wait(op), "wait");
-    else good = good && device_hosts_finish(self) && await_proxy(self, (uint64_t)i + 1);
+    else good = good && device_nodes_finish(self) && await_proxy(self, (uint64_t)i + 1);
     if (!good || !world_ok(self->world, banyan_op_query(op, &info), "query")) return;
-    counts->given[where][i][rank] = transport->bytes_between_hosts - before;
-    counts->said[where][i][rank] = info.bytes_between_hosts;
+    counts->given[where][i][rank] = transport->bytes_between_nodes - before;
+    counts->said[where][i][rank] = info.bytes_between_nodes;
     banyan_op_free(op);
   }
   world_meet(self->world);
 }
 
-/* Exactly what the plan has ranks of other hosts be sent crosses, and no more than on the host; merging within hosts first
+/* Exactly what the plan has ranks of other nodes be sent crosses, and no more than on the host; merging within nodes first
  * sends less than sending everything to everybody. */
 START_TEST(as_much_crosses_as_plans_say) {
   static const char *const names[] = {"oneshot", "levels", "ring", NULL};
@@ -201,8 +201,8 @@ START_TEST(as_much_crosses_as_plans_say) {
                                                .wire = a == 1 ? BANYAN_BF16 : BANYAN_F32,
                                                .root = 3},
                          true);
-    device_hosts_begin_on("a,a,b,b", "");
-    device_hosts_run(4, (device_hosts_task){.of = of,
+    device_nodes_begin_on("a,a,b,b", "");
+    device_nodes_run(4, (device_nodes_task){.of = of,
                                             .body = count_crossing,
                                             .argument = &counts,
                                             .on_host = where == ON_HOST,
@@ -231,7 +231,7 @@ enum { MIXED_RUNS = 200 };
 
 /* Shapes in any order, many runs on the stream at once, roots that run ahead; and nothing is asked of the driver but
  * launches. */
-static void mix(device_hosts_rank *self, const device_hosts_task *task) {
+static void mix(device_nodes_rank *self, const device_nodes_task *task) {
   world_random random = {77};
   bool good = true;
   combine_all(self, task);
@@ -239,23 +239,23 @@ static void mix(device_hosts_rank *self, const device_hosts_task *task) {
   if (!world_meet(self->world)) return;
   for (int i = 0; i < MIXED_RUNS && good; i++) {
     combine_attempt *attempt = &task->of->attempts[random_below(&random, task->of->nattempts)];
-    good = world_ok(self->world, device_hosts_start(self, attempt, COMBINE_FIRST), "combine");
+    good = world_ok(self->world, device_nodes_start(self, attempt, COMBINE_FIRST), "combine");
   }
   uint64_t calls = FAKE_CUDA(fake_cuda_setup_calls)() - before;
   world_check(self->world, calls == 0, "%llu calls that allocate or wait", (unsigned long long)calls);
   world_meet(self->world);
-  if (good && device_hosts_finish(self)) world_ok(self->world, banyan_comm_status(self->world->comm), "status");
+  if (good && device_nodes_finish(self)) world_ok(self->world, banyan_comm_status(self->world->comm), "status");
   world_meet(self->world);
 }
 
 START_TEST(runs_follow_each_other) {
-  device_hosts_begin(3, "");
+  device_nodes_begin(3, "");
   combine_task *of = combine_task_new(3, 35);
   combine_group group = combine_group_make(of, 2, 6, 24);
   for (int scatter = BANYAN_SCATTER_NONE; scatter <= BANYAN_SCATTER_TOKENS; scatter++)
     combine_task_add(of, &group,
                      (banyan_combine_desc){.scatter = (banyan_scatter)scatter, .wire = BANYAN_F32, .root = 2}, true);
-  device_hosts_run(3, (device_hosts_task){.of = of, .body = mix, .arena_bytes = 1 << 20});
+  device_nodes_run(3, (device_nodes_task){.of = of, .body = mix, .arena_bytes = 1 << 20});
   combine_task_check(of);
   combine_task_free(of);
 }
@@ -280,12 +280,12 @@ typedef int graph_instantiate_function(void **made, void *graph, unsigned long l
 typedef int graph_function(void *graph);
 
 /* What is put on the stream meanwhile. NULL, after a failure was noted: none. */
-static void *capture(device_hosts_rank *self, const device_hosts_task *task, int run) {
+static void *capture(device_nodes_rank *self, const device_nodes_task *task, int run) {
   void *graph = NULL, *made = NULL;
   int result = ((stream_function *)driver_function("cuStreamBeginCapture"))(self->stream, 0);
   bool good = world_check(self->world, result == 0, "capture: %d", result);
   for (int32_t i = 0; i < task->of->nattempts && good; i++)
-    good = world_ok(self->world, device_hosts_start(self, &task->of->attempts[i], run), "combine");
+    good = world_ok(self->world, device_nodes_start(self, &task->of->attempts[i], run), "combine");
   result = ((stream_graph_function *)driver_function("cuStreamEndCapture"))(self->stream, &graph);
   if (result == 0)
     result = ((graph_instantiate_function *)driver_function("cuGraphInstantiateWithFlags"))(&made, graph, 0);
@@ -295,7 +295,7 @@ static void *capture(device_hosts_rank *self, const device_hosts_task *task, int
 
 /* Several shapes in one graph, which is replayed with plain calls in between; operations that it has captured are freed,
  * as other shapes take their places. */
-static void replay(device_hosts_rank *self, const device_hosts_task *task) {
+static void replay(device_nodes_rank *self, const device_nodes_task *task) {
   enum { REPLAYS = 6, OTHER_SHAPES = BNY_BLOCKING_OPS + 1 };
   combine_all(self, task);
   FAKE_CUDA(fake_cuda_set_device)(self->device->facts.ordinal);
@@ -313,30 +313,30 @@ static void replay(device_hosts_rank *self, const device_hosts_task *task) {
   for (int i = 0; i < REPLAYS && good; i++) {
     int result = ((graph_launch_function *)driver_function("cuGraphLaunch"))(graph, self->stream);
     good = world_check(self->world, result == 0, "launch: %d", result) &&
-           world_ok(self->world, device_hosts_start(self, &task->of->attempts[i % task->of->nattempts], COMBINE_OWN),
+           world_ok(self->world, device_nodes_start(self, &task->of->attempts[i % task->of->nattempts], COMBINE_OWN),
                     "combine");
   }
-  if (good && device_hosts_finish(self)) world_ok(self->world, banyan_comm_status(self->world->comm), "status");
+  if (good && device_nodes_finish(self)) world_ok(self->world, banyan_comm_status(self->world->comm), "status");
   ((graph_function *)driver_function("cuGraphExecDestroy"))(graph);
   FAKE_CUDA(fake_cuda_set_device)(-1);
   world_meet(self->world);
 }
 
 START_TEST(graphs) {
-  device_hosts_begin(3, "");
+  device_nodes_begin(3, "");
   combine_task *of = combine_task_new(3, 37);
   combine_group group = combine_group_make(of, 2, 6, 24);
   for (int scatter = BANYAN_SCATTER_NONE; scatter <= BANYAN_SCATTER_TOKENS; scatter++)
     combine_task_add(of, &group,
                      (banyan_combine_desc){.scatter = (banyan_scatter)scatter, .wire = BANYAN_F32, .root = 2}, true);
-  device_hosts_run(3, (device_hosts_task){.of = of, .body = replay, .arena_bytes = 1 << 20});
+  device_nodes_run(3, (device_nodes_task){.of = of, .body = replay, .arena_bytes = 1 << 20});
   combine_task_check(of);
   combine_task_free(of);
 }
 END_TEST
 
 /* Other collectives go on beside runs on devices; an operation may be freed while the device still has it to do. */
-static void use_both(device_hosts_rank *self, const device_hosts_task *task) {
+static void use_both(device_nodes_rank *self, const device_nodes_task *task) {
   banyan_comm *comm = self->world->comm;
   combine_attempt *attempt = &task->of->attempts[0];
   int32_t rank = self->world->rank;
@@ -360,17 +360,17 @@ static void use_both(device_hosts_rank *self, const device_hosts_task *task) {
   char text[512];
   banyan_comm_describe(comm, text, sizeof text);
   world_check(self->world, strstr(text, "staged in memory of the hosts between them") != NULL, "%s", text);
-  device_hosts_finish(self);
+  device_nodes_finish(self);
   world_ok(self->world, banyan_comm_status(comm), "status");
   world_meet(self->world);
 }
 
 START_TEST(host_collectives_go_on) {
-  device_hosts_begin(4, "");
+  device_nodes_begin(4, "");
   combine_task *of = combine_task_new(4, 36);
   combine_group group = combine_group_make(of, 2, 6, 24);
   combine_task_add(of, &group, (banyan_combine_desc){.wire = BANYAN_F32}, true);
-  device_hosts_run(4, (device_hosts_task){.of = of, .body = use_both, .arena_bytes = 1 << 20});
+  device_nodes_run(4, (device_nodes_task){.of = of, .body = use_both, .arena_bytes = 1 << 20});
   combine_task_check(of);
   combine_task_free(of);
 }
@@ -378,7 +378,7 @@ END_TEST
 
 /* ---- ways ------------------------------------------------------------------------------------------------------------ */
 
-static void describe(device_hosts_rank *self, const device_hosts_task *task) {
+static void describe(device_nodes_rank *self, const device_nodes_task *task) {
   char text[512];
   banyan_comm_describe(self->world->comm, text, sizeof text);
   world_check(self->world, strstr(text, task->argument) != NULL, "%s", text);
@@ -395,15 +395,15 @@ START_TEST(ways_are_chosen) {
                {"", "fabric", "arenas go by fabric handles"},
                {"", "emulated", "sent from memory of the devices"}};
   for (size_t i = 0; i < sizeof cases / sizeof cases[0]; i++) {
-    device_hosts_begin(3, cases[i].words);
-    if (cases[i].way) setenv("BANYAN_DEVICE_HOSTS", cases[i].way, 1);
-    else unsetenv("BANYAN_DEVICE_HOSTS");
+    device_nodes_begin(3, cases[i].words);
+    if (cases[i].way) setenv("BANYAN_DEVICE_NODES", cases[i].way, 1);
+    else unsetenv("BANYAN_DEVICE_NODES");
     setenv("BANYAN_LOG", "error", 1); /* that fabric fails is warned of */
     combine_task *of = combine_task_new(3, 42);
     combine_group group = combine_group_make(of, 1, 4, 16);
     combine_task_add(of, &group, (banyan_combine_desc){.wire = BANYAN_F32}, true);
-    device_hosts_run(
-        3, (device_hosts_task){
+    device_nodes_run(
+        3, (device_nodes_task){
                .of = of, .body = describe, .argument = (void *)(uintptr_t)cases[i].says, .arena_bytes = 1 << 20});
     combine_task_check(of);
     combine_task_free(of);
@@ -412,16 +412,16 @@ START_TEST(ways_are_chosen) {
 END_TEST
 
 static void refuse(world_rank *world) {
-  const device_hosts_task *task = world->argument;
-  banyan_status status = device_hosts_create(world, task, 0, &world->comm);
-  world_check(world, status == BANYAN_ERR_ARGUMENT && strstr(banyan_last_error(), "BANYAN_DEVICE_HOSTS is \"abacus\""),
+  const device_nodes_task *task = world->argument;
+  banyan_status status = device_nodes_create(world, task, 0, &world->comm);
+  world_check(world, status == BANYAN_ERR_ARGUMENT && strstr(banyan_last_error(), "BANYAN_DEVICE_NODES is \"abacus\""),
               "status %d: %s", status, banyan_last_error());
 }
 
 START_TEST(unknown_ways_are_errors) {
-  device_hosts_begin(2, "");
-  setenv("BANYAN_DEVICE_HOSTS", "abacus", 1);
-  device_hosts_task task = {.arena_bytes = 1 << 20};
+  device_nodes_begin(2, "");
+  setenv("BANYAN_DEVICE_NODES", "abacus", 1);
+  device_nodes_task task = {.arena_bytes = 1 << 20};
   world_setup setup = {.nranks = 2, .bare = true, .argument = &task};
   world_run(&setup, refuse);
 }
@@ -429,7 +429,7 @@ END_TEST
 
 int main(void) {
   if (!world_has_network()) return 77;
-  Suite *suite = suite_create("device_hosts");
+  Suite *suite = suite_create("device_nodes");
   TCase *results = tcase_create("results"), *calls = tcase_create("calls");
   tcase_set_timeout(results, 60);
   tcase_set_timeout(calls, 60);
