@@ -21,7 +21,7 @@ class Entry:
         above = re.match(r"\s*/\*(.*?)\*/", text, re.S)
         self.text = unstarred(above.group(1)) if above else ""
         code = text[above.end():] if above else text
-        self.code = re.sub(r"^\s*#.*(?:\n|$)", "", code, flags=re.M).strip()
+        self.code = re.sub(r"^\s*#(?:.*\\\n)*.*(?:\n|$)", "", code, flags=re.M).strip()
         bare = re.sub(r"\{(?:[^{}]|\{[^{}]*\})*\}", "{}", COMMENT.sub("", self.code))
         self.functions = re.findall(r"\b(banyan_\w+)\s*\((?!\*)", bare)
         self.types = re.findall(r"\b(banyan_\w+)\s*;", "\n".join(re.findall(r"typedef[^;]*;", bare)))
@@ -81,7 +81,7 @@ def entries(path):
         text = "\n".join(group)
         depth = text.count("{") - text.count("}") - text.count('extern "C" {')
         if line == "" and depth == 0 and text.count("/*") == text.count("*/"):
-            if re.sub(r"^#.*$", "", text, flags=re.M).strip() and "extern \"C\"" not in text and text.strip() != "}":
+            if re.sub(r"^#(?:.*\\\n)*.*$", "", text, flags=re.M).strip() and "extern \"C\"" not in text and text.strip() != "}":
                 yield Entry(header, section, text)
             group = []
 

@@ -37,14 +37,16 @@ static void *live(void *argument) {
   CUDA(cuMemcpyHtoD(memory, rows[rank], sizeof rows[rank]));
   banyan_bootstrap bootstrap;
   banyan_comm *comm = NULL;
-  banyan_comm_config config = {.size = sizeof config, .device = "cuda"}; /* the current one of this thread */
+  banyan_comm_config config = BANYAN_COMM_CONFIG_INIT;
+  config.device = "cuda"; /* the current one of this thread */
   BANYAN(banyan_threads_bootstrap(group, rank, &bootstrap));
   BANYAN(banyan_comm_create(&bootstrap, &config, &comm));
-  banyan_partial in, out;
   float *at = (float *)memory;
+  banyan_partial in, out;
   banyan_partial_init(&in, at, BANYAN_F32, at + LSE, BANYAN_F32, HEADS, DIM);
   banyan_partial_init(&out, at + MERGED, BANYAN_F32, at + MERGED_LSE, BANYAN_F32, HEADS, DIM);
-  banyan_combine_desc desc = {.size = sizeof desc, .tokens = 1, .heads = HEADS, .value_dim = DIM, .stream = stream};
+  banyan_combine_desc desc = BANYAN_COMBINE_DESC_INIT;
+  desc.tokens = 1, desc.heads = HEADS, desc.value_dim = DIM, desc.stream = stream;
   BANYAN(banyan_combine(comm, &desc, &in, &out)); /* the first of its shape: it may allocate, and later ones do not */
   CUDA(cuStreamSynchronize(stream));
   CUDA(cuStreamBeginCapture(stream, CU_STREAM_CAPTURE_MODE_THREAD_LOCAL));
@@ -59,11 +61,9 @@ static void *live(void *argument) {
   pthread_barrier_wait(&meeting);
   CUDA(cuMemcpyDtoH(rows[rank], memory, sizeof rows[rank]));
   if (rank == 0) printf("%d replays: attention is %g, lse %g\n", STEPS, rows[0][MERGED], rows[0][MERGED_LSE]);
-  cuGraphExecDestroy(steps);
-  cuGraphDestroy(graph);
+  cuGraphExecDestroy(steps), cuGraphDestroy(graph);
   banyan_comm_destroy(comm);
-  cuMemFree(memory);
-  cuStreamDestroy(stream);
+  cuMemFree(memory), cuStreamDestroy(stream);
   cuDevicePrimaryCtxRelease(device);
   return NULL;
 }

@@ -9,7 +9,8 @@ static banyan_status merge(banyan_comm *comm, float *o, float *lse, float *merge
   banyan_partial in, out;
   banyan_partial_init(&in, o, BANYAN_F32, lse, BANYAN_F32, HEADS, HEAD_DIM);       /* normalised, lse in base e */
   banyan_partial_init(&out, merged, BANYAN_F32, lse, BANYAN_F32, HEADS, HEAD_DIM); /* the merged lse, in place */
-  banyan_combine_desc desc = {.size = sizeof desc, .tokens = TOKENS, .heads = HEADS, .value_dim = HEAD_DIM};
+  banyan_combine_desc desc = BANYAN_COMBINE_DESC_INIT;
+  desc.tokens = TOKENS, desc.heads = HEADS, desc.value_dim = HEAD_DIM;
   return banyan_combine(comm, &desc, &in, &out);
 }
 

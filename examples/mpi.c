@@ -15,11 +15,9 @@ static banyan_status decode(banyan_comm *comm) {
   banyan_partial in, out;
   banyan_partial_init(&in, o, BANYAN_F32, lse, BANYAN_F32, HEADS, HEAD_DIM);
   banyan_partial_init(&out, mine, BANYAN_F32, mine_lse, BANYAN_F32, heads, HEAD_DIM);
-  banyan_combine_desc desc = {.size = sizeof desc,
-                              .tokens = TOKENS,
-                              .heads = HEADS,
-                              .value_dim = HEAD_DIM,
-                              .scatter = BANYAN_SCATTER_HEADS};
+  banyan_combine_desc desc = BANYAN_COMBINE_DESC_INIT;
+  desc.tokens = TOKENS, desc.heads = HEADS, desc.value_dim = HEAD_DIM;
+  desc.scatter = BANYAN_SCATTER_HEADS;
   banyan_status status = banyan_combine(comm, &desc, &in, &out);
   if (status == BANYAN_OK && heads > 0) {
     int last = (int)(first + heads - 1);

@@ -18,7 +18,8 @@ static banyan_status decode(rank_work *self, banyan_comm *comm) {
   banyan_partial in, out;
   banyan_partial_init(&in, self->o, BANYAN_F32, self->lse, BANYAN_F32, HEADS, HEAD_DIM);
   banyan_partial_init(&out, self->merged, BANYAN_F32, self->merged_lse, BANYAN_F32, HEADS, HEAD_DIM);
-  banyan_combine_desc desc = {.size = sizeof desc, .tokens = TOKENS, .heads = HEADS, .value_dim = HEAD_DIM};
+  banyan_combine_desc desc = BANYAN_COMBINE_DESC_INIT;
+  desc.tokens = TOKENS, desc.heads = HEADS, desc.value_dim = HEAD_DIM;
   banyan_op *op = NULL;
   banyan_status status = banyan_combine_init(comm, &desc, &in, &out, &op);
   for (int step = 0; step < STEPS && status == BANYAN_OK; step++) {

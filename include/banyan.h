@@ -2,35 +2,13 @@
  *
  * banyan: merges attention partials across devices in one topology-aware collective.
  *
- * When a KV cache is sharded along the sequence, each rank attends to its own shard and holds, per (query token, head)
- * row, a *partial*: a number m near the maximum logit, the denominator d = sum exp(t - m) and the numerator
- * n = sum exp(t - m) v. Any m will do, as long as d and n are relative to it.
- * banyan_combine() merges the partials of all ranks into attention over the whole cache.
+ * When a KV cache is sharded along the sequence, each rank attends to its own shard. For each (query token, head) row
+ * it then holds a *partial*: a number m near the maximum logit, the denominator d = sum exp(t - m) and the numerator n
+ * = sum exp(t - m) v. Any m will do, as long as d and n are relative to it. banyan_combine() merges the partials of all
+ * ranks into attention over the whole cache.
  *
- * The story of a program: get a banyan_bootstrap (how ranks find each other), create a communicator, call collectives in
- * the same order on every rank, destroy the communicator.
- *
- * Threads: one thread at a time may use a communicator and its operations; banyan_comm_abort() alone may be called from
- * any thread. Different communicators are independent. The child of a fork may free its copies of operations and destroy
- * those of communicators, which neither its parent nor its peers notice, and nothing else.
- *
- * Errors: every call returns a banyan_status; out-parameters are written only on BANYAN_OK. banyan_last_error() is the
- * text of this thread's last failure: what was wrong, where, which rank, what to do. A failure that involves other ranks
- * (timeout, dead peer, mismatch, abort, bad data) is final for its communicator, on every rank: later calls on it return
- * the same status. A collective call that this rank refuses for itself (a wrong argument, no memory) counts as a call: others
- * need not wait for it. Where ranks first compare a call (the first of a shape, every *_init) they get BANYAN_ERR_PEER at
- * once, with the text and the name of the rank that refused; nothing was sent, and the communicator remains usable on all.
- * In a later call of a shape, and in runs of persistent operations, peers may have sent and some may be done: there the
- * communicator ends on all ranks at once, with BANYAN_ERR_PEER and that text. A rank that comes late is told of the last
- * eight refusals; those that a rank makes one after another count as one. With more it waits to its deadline. On a
- * device see banyan_comm_create(). An operation before that of a death or of bad data is completed wherever all that it
- * needs has been sent.
- *
- * Structs that begin with `size` must have it set to sizeof of the struct; fields that are zero take the default, except
- * the enums of banyan_partial, which have none: nothing about the meaning of memory is guessed. Later versions append
- * fields, so that a program runs with an older library, and with a newer one: a field that the struct does not have is as
- * if zero; one that the library does not know must be zero, else the call is BANYAN_ERR_ARGUMENT.
- */
+ * A program gets a banyan_bootstrap (how ranks find each other) and creates a communicator. It calls collectives in the
+ * same order on every rank, and destroys the communicator. */
 #ifndef BANYAN_H
 #define BANYAN_H
 
@@ -50,10 +28,104 @@ extern "C" {
 #define BANYAN_VERSION_MINOR 1
 #define BANYAN_VERSION_PATCH 0
 
-/* "0.1.0": of the library that runs, not of the header compiled against. */
-const char *banyan_version(void);
+/* Conventions.
+ *
+ * - A *node* is a machine. "Host" is the CPU side of it and "device" an accelerator, so host memory is a node's plain
+ *   memory.
+ * - A *local* call involves no other rank. A *collective* call is made by all ranks of its communicator, in the same
+ *   order.
+ * - Sizes are in bytes where their names say so, times in ns, strides in elements.
+ * - Memory that a call is given remains the caller's. What a call makes is freed by the call named beside it, and these
+ *   accept NULL.
+ * - A struct that begins with `size` needs it set to sizeof of the struct. BANYAN_COMM_CONFIG_INIT and the like do so,
+ *   in C and in C++. A field that is zero takes its default, except the enums of banyan_partial, which have none:
+ *   nothing about the meaning of memory is guessed.
+ * - Later versions append fields. A program therefore runs with an older library, and with a newer one. A field that
+ *   the struct lacks counts as zero. One that the library does not know must be zero, or the call is
+ *   BANYAN_ERR_ARGUMENT. */
+
+/* Errors.
+ *
+ * - Every call that can fail returns a banyan_status, and writes its results only on BANYAN_OK. banyan_last_error() is
+ *   the text of this thread's last failure: what was wrong, where, on which rank, and what to do.
+ * - A failure that involves other ranks (timeout, dead peer, mismatch, abort, bad data) ends the communicator on every
+ *   rank. Later calls return the same status. banyan_comm_shrink() makes another one of the ranks that are left.
+ * - A collective that this rank refuses for itself (a wrong argument, no memory) counts as a call, and others need not
+ *   wait for it. They get BANYAN_ERR_PEER with the text and the name of the rank that refused.
+ * - Ranks compare the first call of a shape, and every *_init. If one refuses there, nothing was sent, and the
+ *   communicator remains usable on all ranks. In later calls and in runs of persistent operations peers may have sent
+ *   already, so the communicator ends on all ranks at once.
+ * - A rank that comes late is told of the last eight refusals, and those that a rank makes one after another count as
+ *   one. A rank further behind waits to its deadline.
+ * - On a device two refusals are not reported, and kernels of peers wait to their deadline: that of a blocking call,
+ *   unless its planning fails, and that of a start. A rank whose peers do not refuse the same calls
+ *   banyan_comm_abort(), which ends them at once.
+ * - An operation before that of a death or of bad data completes on each rank that has all it needs. */
+
+/* Threads.
+ *
+ * One thread at a time may use a communicator and its operations. banyan_comm_abort() alone may be called from any
+ * thread. Different communicators are independent. The child of a fork may free its copies of operations and destroy
+ * those of communicators, which neither its parent nor its peers notice. It may do nothing else with them. */
+
+/* Devices.
+ *
+ * A communicator has a device if its banyan_comm_config names one.
+ *
+ * - Memory. Collectives take memory that the device can read and write, from wherever it comes. It is not shared with
+ *   peers; only the arenas are. If the driver says that the device does not reach its first byte, the call is
+ *   BANYAN_ERR_ARGUMENT and names the field. This is so for plain host memory, unless devices share the page tables of
+ *   the machine, and for another device without peer access. Allocations that were accepted once are remembered.
+ * - Streams. Collectives are ordered on a stream, return at once and synchronise nothing. A barrier holds the stream,
+ *   not the caller, until the streams of all ranks have come to it.
+ * - Graphs. The first call of a shape, and each *_init, waits for the other ranks, and allocates. Every later call
+ *   may be captured in a graph, which may be replayed as often as all ranks do so alike. The runs of a communicator
+ *   come in the same order on all ranks, and in order on each; on several streams the caller must see to that.
+ * - Errors of runs arrive later, at banyan_comm_status(). All runs of this rank have ended before
+ *   banyan_comm_destroy().
+ * - Several communicators. Drivers may wait for all kernels of the process when memory is freed or kernels are
+ *   loaded. So a thread makes or destroys a communicator, or makes a first call of a shape, only while no kernel of the
+ *   process waits for one that this thread has yet to launch for another communicator.
+ * - Several nodes. If ranks are on nodes whose devices share no memory, each such communicator has one thread of the
+ *   library, which exchanges data between nodes. There the collectives other than combines move host memory, and return
+ *   when they are done.
+ * - Measurement. BANYAN_DEVICE_TUNE has algorithms of combines measured, in banyan_comm_create() alone. The next run
+ *   of a program may then measure otherwise, and BANYAN_ORDER_PLAN give other bits, unless a file keeps what was
+ *   measured. */
+
+/* Numbers.
+ *
+ * - m on output. With BANYAN_STATS_MAX_SUM an output's m is not the maximum logit. In base 2 it is a whole number
+ *   that is no less than it, as far as the lse or m that went in tells; in base e it is that number times ln 2. So
+ *   rescaling is exact. d is relative to m: in (0.5, 1] for a rank that gave an lse, and the sum over ranks. Where the
+ *   type of statistics rounds m, d makes up for it. Where d would leave the range of the type, its power of two goes
+ *   into m. Beside numerators of f16, d is at most 1.
+ * - Rows that a type cannot hold. An lse or m beyond the type's largest number (65504 for f16) is one. An m where the
+ *   numbers of the type lie further apart than d can make up for is another: this may happen for |m| above 16384 in f16
+ *   and bf16, and above 2048 in bf16 beside numerators of f16, and mostly does above 65536 in bf16. The call is then
+ *   BANYAN_ERR_DATA on that rank and names the row. All other rows are right, on all ranks, and the communicator
+ *   remains usable; on devices it ends, at banyan_comm_status(). An lse that the type merely rounds is no error.
+ * - Large logits. From |lse| or |m| = 1.6e7 in base 2 (1.1e7 in base e), f32 holds whole numbers alone. Such logits
+ *   count as what f32 holds of them, so weights there are wrong by up to a power of two or more. Such an m comes out
+ *   rounded to its type, with the d that it has; masks such as -1e30 or -FLT_MAX come out as they went in. Beyond
+ *   3.4e38 in base 2 all count as 3.4e38.
+ * - Small weights. A row may count as 0 if its weight is below 2^-46 of the largest.
+ * - Large values. n is formed in f32 and is d times as large as the result, where d is up to the number of ranks. So
+ *   normalised values near 3.4e38 on two ranks become infinite.
+ * - Lossy wires. A finite value beyond what the type holds (65504 for f16) becomes the largest that it holds, and is
+ *   counted in banyan_op_info. On an f16 wire, values below 2^-14 keep an absolute precision of 2^-25. Both are said of
+ *   values divided by d. They hold for numerators instead where d cannot be moved into m: d below 2^-126, or |m| of
+ *   2^23 or more.
+ * - Error. A row's normalised values differ from the exact ones by at most e A, as lengths of vectors. A is the
+ *   length of the mean of |v| over ranks by weight. e = 2e-6 + (u + 2^-23) R, where u is 0 for an f32 wire, 2^-11 for
+ *   f16 and 2^-8 for bf16. R is how often a value is rounded on its way; banyan_op_info has it. In canonical order R is
+ *   1 + ceil(log2 p) with p ranks. In the plan's order it is 1 for oneshot, 2 for twoshot, about log2 p for recursive,
+ *   one more than its depth for a tree, and p for ring and tree_chain. docs/algorithms.md has the table. */
 
 /* ---- status ---------------------------------------------------------------------------------------------------- */
+
+/* Returns "0.1.0": the version of the library that runs, not of the header compiled against. Static. */
+const char *banyan_version(void);
 
 /* The outcome of a call. */
 typedef enum banyan_status {
@@ -62,29 +134,30 @@ typedef enum banyan_status {
   BANYAN_ERR_MEMORY,      /* out of memory, or a message larger than the arena allows */
   BANYAN_ERR_SYSTEM,      /* the operating system refused something */
   BANYAN_ERR_UNSUPPORTED, /* not on this machine or not in this build */
-  BANYAN_ERR_DATA,        /* statistics that no row has: a d below 0, NaN or +inf not declared to mean an empty row. Or a row
-                           * of the result that out->stats_dtype cannot hold: see "Numbers" below */
+  BANYAN_ERR_DATA,        /* statistics that no row has: a d below 0, or NaN or +inf not declared to mean an empty row.
+                           * Or a row of the result that out->stats_dtype cannot hold: see "Numbers" */
   BANYAN_ERR_STATE,       /* a call in the wrong order */
   BANYAN_ERR_BOOTSTRAP,   /* ranks could not find or authenticate each other */
-  BANYAN_ERR_TIMEOUT,     /* the deadline passed; banyan_comm_failed_rank() names who was waited for */
+  BANYAN_ERR_TIMEOUT,     /* the deadline passed; banyan_comm_failed_rank() names the rank that was waited for */
   BANYAN_ERR_PEER,        /* a rank died, left, or refused its call */
   BANYAN_ERR_MISMATCH,    /* ranks called with different shapes, dtypes, algorithms or in different order */
   BANYAN_ERR_ABORTED      /* banyan_comm_abort() was called, here or on another rank */
 } banyan_status;
 
-/* "timeout" for BANYAN_ERR_TIMEOUT and so on; never NULL. */
+/* Returns "timeout" for BANYAN_ERR_TIMEOUT and so on; never NULL. Static. */
 const char *banyan_status_string(banyan_status status);
 
-/* Text of the last failure in the calling thread, "" before the first. Valid until the thread's next banyan call. */
+/* Returns the text of the last failure in the calling thread, "" before the first. Valid until the thread's next banyan
+ * call. */
 const char *banyan_last_error(void);
 
 /* ---- bootstrap: how ranks find each other ------------------------------------------------------------------------ */
 
 /* Rank, size and one blocking allgather. Supply your own, or use one of the makers below.
- * allgather: every rank gives `bytes` bytes at `mine`; `all` receives nranks * bytes in rank order. Returns 0 on success,
- * anything else on failure, and may say more by `return banyan_bootstrap_fail(...)`. It gives up after timeout_ns: nobody
- * else notices there that a rank does not come. It is called only inside banyan_comm_create(), and not after it has
- * returned. */
+ *
+ * In allgather every rank gives `bytes` bytes at `mine`, and `all` receives nranks * bytes in rank order. It returns 0 on
+ * success, anything else on failure, and may say more by `return banyan_bootstrap_fail(...)`. It gives up after
+ * timeout_ns, because nobody else notices that a rank does not come. It is called only inside banyan_comm_create(). */
 typedef struct banyan_bootstrap {
   size_t size;
   int32_t rank;
@@ -93,24 +166,30 @@ typedef struct banyan_bootstrap {
   int (*allgather)(void *context, const void *mine, void *all, size_t bytes, int64_t timeout_ns);
 } banyan_bootstrap;
 
-/* For an allgather of your own: makes `text` this thread's banyan_last_error() and returns `status`, both of which
- * banyan_comm_create() then gives its caller. */
+#define BANYAN_BOOTSTRAP_INIT {sizeof(banyan_bootstrap), 0, 0, NULL, NULL}
+
+/* Makes `text` this thread's banyan_last_error() and returns `status`. For an allgather of your own:
+ * banyan_comm_create() then gives both to its caller. */
 banyan_status banyan_bootstrap_fail(banyan_status status, const char *text);
 
-/* Ranks that are threads of this process: one group of nranks, then one bootstrap per thread. The group is destroyed when
- * all of them have their communicators. Communicators of such ranks use plain memory and no system resources. */
+/* Ranks that are threads of this process: one group of nranks, then one bootstrap for each thread. The group is
+ * destroyed when all of them have their communicators. These use plain memory and no system resources. */
 typedef struct banyan_threads banyan_threads;
 banyan_status banyan_threads_create(int32_t nranks, banyan_threads **group);
 banyan_status banyan_threads_bootstrap(banyan_threads *group, int32_t rank, banyan_bootstrap *bootstrap);
 void banyan_threads_destroy(banyan_threads *group); /* NULL is allowed */
 
-/* Ranks that a launcher described by RANK, WORLD_SIZE, MASTER_ADDR and MASTER_PORT (torchrun's variables; under torchrun
- * itself, whose own store owns MASTER_PORT, the next port is used; BANYAN_PORT overrides). Without RANK and WORLD_SIZE
- * Open MPI's, PMI's and Slurm's variables say rank and size. Connects over TCP and authenticates both ways with the secret
- * of BANYAN_SECRET or of the file BANYAN_SECRET_FILE (mode 0600), which is required unless MASTER_ADDR is a loopback
- * address. Without a secret all ranks must be processes of one user on one node, which the kernel vouches for. Rank 0 listens at MASTER_ADDR, or where BANYAN_INTERFACE says: eth0, an address, or a network such as
- * 10.0.0.0/8. Bounded by timeout_ns (0: 30 s), but for the time that the system takes to look MASTER_ADDR up. Free it as
- * soon as the communicator is made. */
+/* Ranks that a launcher describes by RANK, WORLD_SIZE, MASTER_ADDR and MASTER_PORT, as torchrun does. Collective, and
+ * bounded by timeout_ns (0: 30 s), but for the time that the system takes to look MASTER_ADDR up. Destroy it as soon as
+ * the communicator is made.
+ *
+ * - Under torchrun, whose own store owns MASTER_PORT, the next port is used. BANYAN_PORT overrides it.
+ * - Without RANK and WORLD_SIZE, the variables of Open MPI, PMI and Slurm say rank and size.
+ * - Ranks connect over TCP and authenticate both ways with the secret of BANYAN_SECRET, or of the file
+ *   BANYAN_SECRET_FILE (mode 0600). It is required unless MASTER_ADDR is a loopback address. Without a secret all ranks
+ *   must be processes of one user on one node, which the kernel vouches for.
+ * - Rank 0 listens at MASTER_ADDR, or where BANYAN_INTERFACE says: eth0, an address, or a network such as
+ * 10.0.0.0/8. */
 typedef struct banyan_env banyan_env;
 banyan_status banyan_env_create(int64_t timeout_ns, banyan_env **env, banyan_bootstrap *bootstrap);
 void banyan_env_destroy(banyan_env *env); /* NULL is allowed */
@@ -125,90 +204,77 @@ typedef struct banyan_comm banyan_comm;
 /* Settings of a communicator. */
 typedef struct banyan_comm_config {
   size_t size;
-  int64_t timeout_ns;   /* deadline of each call, from when it first has to wait; of each part, if it is sent in parts; of
-                         * an operation that is polled, from the first banyan_test(). What time the caller spends between
+  int64_t timeout_ns;   /* deadline of each call, from when it first has to wait; of each part, if it is sent in parts;
+                         * of an operation that is polled, from the first banyan_test(). The caller's own time between
                          * banyan_start() and these does not count. 0: 30 s, and ten minutes on a device, as a peer may
-                         * be compiling kernels of its own (BANYAN_TIMEOUT_MS overrides the default) */
-  size_t arena_bytes;   /* memory shared with peers, per rank, 64 KiB to 16 GiB. Larger messages are sent in parts. A value
-                         * below 16 MiB is raised to what any algorithm needs for a row of 128 f32 values among this many
-                         * ranks (9 ranks: about 140 KiB; banyan_comm_describe() says it). A longer row that does not fit
-                         * is BANYAN_ERR_MEMORY with the size that it needs. 0: 16 MiB, and on a device 256 MiB: attention
-                         * of up to 8192 rows (batch x heads) of 512 values is then combined within its kernel
-                         * (BANYAN_ARENA_KIB overrides the default) */
-  const char *algorithm; /* for combines that name none, see banyan_combine_desc; NULL: by predicted cost (BANYAN_ALGORITHM
-                          * overrides), or measured on devices where BANYAN_DEVICE_TUNE asks for it */
-  const char *device;   /* where collectives run. NULL: on the host. "cuda": on the calling thread's current CUDA device;
-                         * "cuda:2": on that one; "cuda:local": on that of the variable LOCAL_RANK. All ranks have a device
-                         * of the same kind, or none */
+                         * be compiling kernels (BANYAN_TIMEOUT_MS overrides the default) */
+  size_t arena_bytes;   /* memory shared with peers, per rank, 64 KiB to 16 GiB. Larger messages are sent in parts. A
+                         * value below 16 MiB is raised to what any algorithm needs for a row of 128 f32 values among
+                         * this many ranks (9 ranks: about 140 KiB; banyan_comm_describe() says it). A longer row that
+                         * does not fit is BANYAN_ERR_MEMORY with the size that it needs. 0: 16 MiB, and on a device 256
+                         * MiB: attention of up to 8192 rows (batch x heads) of 512 values is then combined within its
+                         * kernel (BANYAN_ARENA_KIB overrides the default) */
+  const char *algorithm; /* for combines that name none, see banyan_combine_desc; NULL: by predicted cost
+                          * (BANYAN_ALGORITHM overrides), or measured on devices where BANYAN_DEVICE_TUNE asks for it */
+  const char *device;   /* where collectives run. NULL: on the host. "cuda": on the calling thread's current CUDA
+                         * device; "cuda:2": on that one; "cuda:local": on that of the variable LOCAL_RANK. All ranks
+                         * have a device of the same kind, or none */
   int64_t first_timeout_ns; /* deadline of the first call of a shape, and of each *_init, in which ranks wait for each
                              * other to plan, load and allocate. 0: timeout_ns, but on a device ten minutes at least
                              * (BANYAN_FIRST_TIMEOUT_MS overrides the default) */
 } banyan_comm_config;
 
-/* Communicators with a device. Memory that collectives are given is memory that the device can read and write, from
- * wherever it comes; it is not shared with peers, the arenas alone are. Where the driver says that the device does not
- * reach the first byte of it (plain memory of the host, but for machines whose devices share its page tables; another
- * device without peer access) the call is BANYAN_ERR_ARGUMENT and names the field; allocations that were found good are
- * remembered, and not asked of again. Collectives are ordered on a stream, return at once and synchronise nothing: a
- * barrier holds the stream, not the caller, until all ranks' streams have come to it. The first of a shape (and each
- * *_init) waits for the other ranks, and allocates; every later one may be captured in a graph, which may be replayed
- * as often as all ranks do it alike: the runs of a communicator come in the same order on all ranks, in order on each,
- * which on several streams is for the caller to see to. BANYAN_DEVICE_TUNE has algorithms of combines measured, in
- * banyan_comm_create() and nowhere else; where a program's next run may measure otherwise, BANYAN_ORDER_PLAN may then
- * give other bits, unless a file keeps what was measured. Errors of runs arrive later, at banyan_comm_status(). Peers
- * learn of a refused *_init as on the host. They do not learn of a refused banyan_start(), nor of a refused blocking
- * call, unless that fails to be planned: their kernels, which ask no host, wait to their deadline. A rank whose peers
- * do not refuse the same calls banyan_comm_abort(), which ends them at once. Before
- * banyan_comm_destroy() all runs of this rank have ended. To free memory, and to load kernels, drivers may wait for all
- * kernels of the process: so a thread makes or destroys a communicator, or makes a first call of a shape, while no kernel
- * of the process waits for what that thread has yet to launch for another one. Where ranks are on several hosts whose
- * devices share no memory, a thread of the library carries between hosts what kernels make and read: one for each such
- * communicator. There the collectives other than combines move memory of the host, and return when they are done. */
+#define BANYAN_COMM_CONFIG_INIT {sizeof(banyan_comm_config), 0, 0, NULL, NULL, 0}
 
-/* Makes a communicator. Collective over all ranks of the bootstrap. config may be NULL. The bootstrap may be freed afterwards. */
-banyan_status banyan_comm_create(const banyan_bootstrap *bootstrap, const banyan_comm_config *config, banyan_comm **comm);
+/* Makes a communicator. Collective over all ranks of the bootstrap, which may be freed afterwards. config may be
+ * NULL. */
+banyan_status banyan_comm_create(const banyan_bootstrap *bootstrap, const banyan_comm_config *config,
+                                 banyan_comm **comm);
 
-/* Frees a communicator with all that it has; its operations must be freed before. Local; NULL is allowed. Peers that still wait for
- * this rank get BANYAN_ERR_PEER. On one host it returns at once. Between hosts it waits until peers have got what this rank
- * has sent to them: a round trip, and 0.5 s where one does not look (0.05 s after a failure; 0.2 s more where a peer is
- * stopped while it connects). */
+/* Frees a communicator with all that it has; its operations must be freed before. Local; NULL is allowed. Peers that
+ * still wait for this rank get BANYAN_ERR_PEER. On one node it returns at once. Between nodes it waits until peers have
+ * received what this rank has sent: a round trip, and 0.5 s if a peer does not look (0.05 s after a failure; 0.2 s more
+ * if a peer is stopped while it connects). */
 void banyan_comm_destroy(banyan_comm *comm);
 
 /* Ends every running and later call on this communicator, on all ranks, with BANYAN_ERR_ABORTED. Any thread, any time;
- * waits for no peer. Between hosts, where a connection takes nothing more, the news goes out when this rank next waits, or
- * destroys the communicator. `reason` (may be NULL) becomes part of the error text on this rank. */
+ * waits for no peer. `reason` (may be NULL) becomes part of the error text on this rank. Where a connection between
+ * nodes accepts nothing more, the abort is sent when this rank next waits, or destroys the communicator. */
 void banyan_comm_abort(banyan_comm *comm, const char *reason);
 
-/* Makes a communicator of the ranks that are left after a failure, in the order of their ranks, with the settings of the old
- * one. Collective over them, and once; all call it within the deadline of a call. Left out are ranks that died or left, the
- * one that a timeout named, and those that do not call in time; such a rank gets BANYAN_ERR_PEER if it lives and calls.
- * `members` (may be NULL) has room for all old ranks and receives the old rank of each new one. The old communicator stays
- * as it is, and is destroyed by the caller, before or afterwards. Takes three deadlines of a call at most, and
- * one and a half more for each rank that stops meanwhile. All ranks that live and go on get the same communicator, or none; a rank
- * that stopped at the very end may still be a member of it, which its first call then tells. */
+/* Makes a communicator of the ranks that are left after a failure, in the order of their ranks and with the settings of
+ * the old one. Collective over them, and once; all call it within the deadline of a call.
+ *
+ * - Left out are ranks that died or left, the one that a timeout named, and those that do not call in time. Such a rank
+ *   gets BANYAN_ERR_PEER if it lives and calls.
+ * - `members` (may be NULL) has room for all old ranks and receives the old rank of each new one.
+ * - The old communicator stays as it is, and the caller destroys it, before or afterwards.
+ * - It takes three deadlines of a call at most, and one and a half more for each rank that stops meanwhile.
+ * - All ranks that live and go on get the same communicator, or none. A rank that stopped at the very end may still be
+ *   a member; the first call then reports it. */
 banyan_status banyan_comm_shrink(banyan_comm *comm, int32_t *members, banyan_comm **shrunk);
 
-/* The stream (a cudaStream_t of the communicator's device) of calls that name none: allgather, shift, broadcast, barrier, and
- * combines whose desc.stream is NULL. NULL, as at first: the device's default stream. Local, not compared. Persistent
- * operations keep that of when they were made. */
+/* Sets the stream (a cudaStream_t of the communicator's device) of calls that name none: allgather, shift, broadcast,
+ * barrier, and combines whose desc.stream is NULL. NULL, as at first: the device's default stream. Persistent
+ * operations keep the stream of when they were made. Local, not compared. */
 banyan_status banyan_comm_set_stream(banyan_comm *comm, void *stream);
 
 /* The caller's rank, from 0, and the number of ranks. NULL is allowed: -1. */
 int32_t banyan_comm_rank(const banyan_comm *comm);
 int32_t banyan_comm_nranks(const banyan_comm *comm);
 
-/* BANYAN_OK, or the failure that ended this communicator, its text ("": none; the communicator's), and the rank to blame
- * (-1: none known). NULL is allowed here and above: BANYAN_ERR_ARGUMENT, "" and -1. */
+/* The failure that ended this communicator, or BANYAN_OK; its text ("": none; the communicator's); and the rank to
+ * blame (-1: none known). NULL is allowed: BANYAN_ERR_ARGUMENT, "" and -1. */
 banyan_status banyan_comm_status(const banyan_comm *comm);
 const char *banyan_comm_error(const banyan_comm *comm);
 int32_t banyan_comm_failed_rank(const banyan_comm *comm);
 
-/* One paragraph on what was found and chosen: ranks, transport, CPU kernels, arena. Writes at most `bytes` bytes
- * including the final NUL and returns the length that the whole text has, as snprintf does. */
+/* Describes in one paragraph what was found and chosen: ranks, transport, CPU kernels, arena. Writes at most `bytes`
+ * bytes including the final NUL and returns the length of the whole text, as snprintf does. */
 size_t banyan_comm_describe(const banyan_comm *comm, char *text, size_t bytes);
 
-/* What ranks of several hosts would be connected by, and whether it moves memory of CUDA devices, as a text that is cut to
- * `bytes`. Loads it. BANYAN_ERR_UNSUPPORTED, and banyan_last_error() says why, where it is lacking. */
+/* Describes what connects ranks of several nodes, and whether it moves memory of CUDA devices; the text is cut to
+ * `bytes`. Loads it. BANYAN_ERR_UNSUPPORTED where it is lacking, and banyan_last_error() says why. */
 banyan_status banyan_network_describe(char *text, size_t bytes);
 
 /* ---- partials ---------------------------------------------------------------------------------------------------- */
@@ -225,9 +291,10 @@ typedef enum banyan_stats { BANYAN_STATS_LSE = 1, BANYAN_STATS_MAX_SUM } banyan_
 /* Base of the logarithm and the exponentials: natural (FlashAttention, FlashMLA) or 2 (FlashInfer). */
 typedef enum banyan_base { BANYAN_BASE_E = 1, BANYAN_BASE_2 } banyan_base;
 
-/* What the lse (or m) of a row with no keys looks like. -inf always means empty, and so does d = 0. On input a set (or-ed
- * flags): a +inf or NaN that is not declared is BANYAN_ERR_DATA and names the row. On output exactly one of NEG_INF,
- * POS_INF and BELOW (which writes empty_below itself). Values of an empty row are never read, and written as 0. */
+/* What the lse (or m) of a row with no keys looks like. -inf always means empty, and so does d = 0. On input these are
+ * flags, or-ed: a +inf or NaN that is not declared is BANYAN_ERR_DATA and names the row. On output it is exactly one of
+ * NEG_INF, POS_INF and BELOW (which writes empty_below itself). Values of an empty row are never read, and written as
+ * 0. */
 enum {
   BANYAN_EMPTY_NEG_INF = 1, /* -inf */
   BANYAN_EMPTY_POS_INF = 2, /* +inf (FlashAttention-2, FlashMLA) */
@@ -235,9 +302,9 @@ enum {
   BANYAN_EMPTY_BELOW = 8    /* any value <= empty_below, such as -FLT_MAX or -49994 */
 };
 
-/* Partials of [tokens][heads] rows in the caller's memory. Strides are in elements; a row's values are contiguous; any
- * order of tokens and heads is a matter of strides. Input and output may share memory only if each row has the same place
- * and type in both. Neither may be touched between start and wait. */
+/* Partials of [tokens][heads] rows in the caller's memory. Strides are in elements, and a row's values are contiguous,
+ * so strides express any order of tokens and heads. Input and output may share memory only if each row has the same
+ * place and type in both. Neither may be touched between start and wait. */
 typedef struct banyan_partial {
   size_t size;
   void *values;                 /* [tokens][heads][value_dim]; may be NULL if value_dim is 0 */
@@ -256,41 +323,13 @@ typedef struct banyan_partial {
   double empty_below;           /* for BANYAN_EMPTY_BELOW */
 } banyan_partial;
 
-/* Numbers.
- *
- * m: with BANYAN_STATS_MAX_SUM an output's m is not the maximum logit. In base 2 it is a whole number at or above it, as far
- * as an lse or m that went in says; in base e that number times ln 2. So rescaling is exact. d is relative to it: in (0.5, 1]
- * for a rank that gave an lse, and the sum over ranks. Where the type of statistics rounds m, d makes up for it. Where d would
- * leave the range of the type, its power of two goes into m. Beside numerators of f16, d is at most 1.
- *
- * A type cannot hold every row: not an lse or m beyond its largest number (65504 for f16), nor an m where the numbers
- * of the type lie further apart than d can make up for. That may be so for an |m| above 16384 in f16 and bf16, above
- * 2048 in bf16 beside numerators of f16; above 65536 in bf16 it mostly is. The call is then BANYAN_ERR_DATA on that
- * rank and names the row. All other rows are right, on all ranks, and the communicator remains usable; on devices it
- * ends, at banyan_comm_status(). An lse that the type merely rounds is no error.
- *
- * Large logits: from |lse| or |m| = 1.6e7 in base 2 on (1.1e7 in base e), f32 holds whole numbers alone, and they count as
- * what f32 holds of them: weights there are wrong by up to a power of two or more. Such an m comes out rounded to its type,
- * with the d that it has, so that masks such as -1e30 or -FLT_MAX come out as they went in. Beyond 3.4e38 in base 2 all
- * count as 3.4e38.
- *
- * Small weights: a row may count as 0 if its weight is below 2^-46 of the largest.
- *
- * Large values: n is formed in f32, and it is d times as large as the result, d being up to the number of ranks. So
- * normalised values near 3.4e38 on two ranks become infinite.
- *
- * Lossy wires: a finite value beyond what the type holds (65504 for f16) becomes the largest that it holds, and is counted in
- * banyan_op_info, but on devices. Values below 2^-14 keep an absolute precision of 2^-25 on an f16 wire. Both are meant
- * of values divided by d, but of numerators where d is below 2^-126, or |m| is 2^23 or more: there d cannot be moved into m.
- *
- * Error: a row's normalised values differ from the exact ones by at most e A, as lengths of vectors. A is that of the mean of
- * |v| over ranks by weight; e = 2e-6 + (u + 2^-23) R; u is 0 for an f32 wire, 2^-11 for f16, 2^-8 for bf16. R is how often a
- * value is rounded on its way, and is in banyan_op_info. In canonical order it is 1 + ceil(log2 p) with p ranks. In the
- * plan's order it is 1 for oneshot, 2 for twoshot, about log2 p for recursive, one more than its depth for a tree, and p for
- * ring and tree_chain; docs/algorithms.md has the table. */
+/* With all fields but `size` unset; see banyan_partial_init(). */
+#define BANYAN_PARTIAL_INIT \
+  {sizeof(banyan_partial), NULL, 0, 0, (banyan_dtype)0, (banyan_values)0, NULL, NULL, 0, 0, (banyan_dtype)0, \
+   (banyan_stats)0, (banyan_base)0, 0, 0}
 
-/* Fills `partial` for contiguous [tokens][heads][value_dim] values and [tokens][heads] statistics: normalised values, lse
- * in base e, -inf for empty rows; both of the given dtypes. A start to edit from, for memory that is so. */
+/* Fills `partial` for contiguous [tokens][heads][value_dim] values and [tokens][heads] statistics: normalised values,
+ * lse in base e, -inf for empty rows, both of the given dtypes. Edit it where memory differs. Local. */
 void banyan_partial_init(banyan_partial *partial, void *values, banyan_dtype values_dtype, void *lse,
                          banyan_dtype stats_dtype, int32_t heads, int32_t value_dim);
 
@@ -306,15 +345,16 @@ typedef enum banyan_scatter {
 } banyan_scatter;
 
 /* The order in which partials are merged. Both give the same bits on every rank and in every run. PLAN: as suits the
- * algorithm chosen. CANONICAL: a fixed balanced tree over ranks, so that the bits are also independent of algorithm,
- * transport, placement of ranks and batch. */
+ * algorithm chosen. CANONICAL: a fixed balanced tree over ranks, so that the bits do not depend on algorithm,
+ * transport, placement of ranks or batch either. */
 typedef enum banyan_order { BANYAN_ORDER_PLAN = 0, BANYAN_ORDER_CANONICAL } banyan_order;
 
-/* Part `index` of `count` things dealt to `parts` (at least 1) owners: [*first, *first + *number). Sizes differ by at most
- * one, the larger ones first; may be empty. */
+/* Part `index` of `count` things dealt to `parts` (at least 1) owners: [*first, *first + *number). Sizes differ by at
+ * most one, the larger ones first; a part may be empty. Local. */
 void banyan_split(int32_t count, int32_t parts, int32_t index, int32_t *first, int32_t *number);
 
-/* What to combine, and how. All fields must agree on all ranks; a difference is BANYAN_ERR_MISMATCH naming rank and field. */
+/* What to combine, and how. All fields but the stream must agree on all ranks; a difference is BANYAN_ERR_MISMATCH and
+ * names rank and field. */
 typedef struct banyan_combine_desc {
   size_t size;
   int32_t tokens;         /* rows are tokens x heads, at most 2^31 - 1; 0 is allowed */
@@ -327,17 +367,21 @@ typedef struct banyan_combine_desc {
   const char *algorithm;  /* "oneshot", "twoshot", "recursive", "tree", "ring", "levels", or a variant of one such as
                            * "recursive_halving"; see docs/algorithms.md. NULL: by predicted cost */
   void *stream;           /* of the communicator's device (a cudaStream_t); NULL: that of banyan_comm_set_stream(). Not
-                           * compared. Ranks that share a device take turns on a common stream, and wait in vain for each
-                           * other */
+                           * compared. Ranks that share a device need a stream each: on a common one they would take
+                           * turns, and wait in vain for each other */
 } banyan_combine_desc;
 
-/* Merges the partials of all ranks. `in`: this rank's partial of all tokens x heads rows (a rank without keys gives empty
- * rows). `out`: the result in any convention, lse included if out->lse is set. */
+#define BANYAN_COMBINE_DESC_INIT \
+  {sizeof(banyan_combine_desc), 0, 0, 0, BANYAN_F32, BANYAN_SCATTER_NONE, 0, BANYAN_ORDER_PLAN, NULL, NULL}
+
+/* Merges the partials of all ranks. `in`: this rank's partial of all tokens x heads rows (a rank without keys gives
+ * empty rows). `out`: the result in any convention, lse included if out->lse is set. */
 banyan_status banyan_combine(banyan_comm *comm, const banyan_combine_desc *desc, const banyan_partial *in,
                              const banyan_partial *out);
 
-/* Gives all ranks the bytes of each: `all` receives them one after another in rank order. counts[r] is the bytes of rank r, identical on all
- * ranks. Meant for Q when its heads are sharded. `mine` may be its own place in `all`, and else does not overlap it. */
+/* Gives all ranks the bytes of each: `all` receives them one after another in rank order. counts[r] is the number of
+ * bytes of rank r, identical on all ranks. Meant for Q when its heads are sharded. `mine` may be its own place in
+ * `all`, and else does not overlap it. */
 banyan_status banyan_allgather(banyan_comm *comm, const void *mine, void *all, const size_t *counts);
 
 /* Sends `bytes` from `send` to rank + distance and receives as many from rank - distance, modulo the number of ranks.
@@ -347,21 +391,25 @@ banyan_status banyan_shift(banyan_comm *comm, const void *send, void *receive, s
 /* Copies `bytes` at `data` from `root` to all. */
 banyan_status banyan_broadcast(banyan_comm *comm, void *data, size_t bytes, int32_t root);
 
-/* Returns when all ranks have called it; on a device, see banyan_comm_create(). What came before it on any rank, also in
- * memory that ranks share by other means, is seen by what comes after it. */
+/* Returns when all ranks have called it; on a device see "Devices". What came before it on any rank, also in memory
+ * that ranks share by other means, is seen by what comes after it. */
 banyan_status banyan_barrier(banyan_comm *comm);
 
 /* ---- persistent operations: planned once, started many times ----------------------------------------------------- */
 
-/* The *_init calls are collective: they plan, compare plans over all ranks and bind the memory (and stream) given. Between
- * start and wait nothing is allocated and no lock is taken, but by the network's library and, between hosts, in the first
- * runs. On a device it is complete in the order of its stream: start puts it there, test and wait find it done.
- * Operations of one communicator run in the order in which they were started, which is the same on all ranks; several may
- * be started before the first is waited for. */
+/* A persistent operation. The *_init calls are collective: they plan, compare plans over all ranks and bind the memory
+ * (and stream) given. banyan_op_free() frees what they make.
+ *
+ * - Between start and wait nothing is allocated and no lock is taken, but by the network's library and, between nodes,
+ *   in the first runs.
+ * - On a device a run is complete in the order of its stream: start puts it there, test and wait find it done.
+ * - Operations of one communicator run in the order in which they were started, which is the same on all ranks. Several
+ *   may be started before the first is waited for. */
 typedef struct banyan_op banyan_op;
 banyan_status banyan_combine_init(banyan_comm *comm, const banyan_combine_desc *desc, const banyan_partial *in,
                                   const banyan_partial *out, banyan_op **op);
-banyan_status banyan_allgather_init(banyan_comm *comm, const void *mine, void *all, const size_t *counts, banyan_op **op);
+banyan_status banyan_allgather_init(banyan_comm *comm, const void *mine, void *all, const size_t *counts,
+                                    banyan_op **op);
 banyan_status banyan_shift_init(banyan_comm *comm, const void *send, void *receive, size_t bytes, int32_t distance,
                                 banyan_op **op);
 banyan_status banyan_broadcast_init(banyan_comm *comm, void *data, size_t bytes, int32_t root, banyan_op **op);
@@ -380,47 +428,52 @@ void banyan_op_free(banyan_op *op);                    /* NULL is allowed; local
 typedef struct banyan_op_info {
   size_t size;
   const char *algorithm;    /* valid until banyan_op_free() */
-  const char *reason;       /* why it was chosen: every candidate with its predicted time, or that which was measured */
+  const char *reason;       /* why it was chosen: every candidate with its predicted or measured time. Valid as long */
   double predicted_us;      /* or measured */
-  uint64_t bytes_sent;      /* by this rank in one run: payload to each receiver counted. Measured in the last run */
+  uint64_t bytes_sent;      /* by this rank in the last run: payload to each receiver counted */
   uint64_t messages_sent;
   uint64_t arena_bytes;     /* of the arena in use by this operation, on this rank */
   uint64_t plan_hash;       /* identical on all ranks */
-  uint64_t bytes_between_nodes; /* of bytes_sent: to ranks of other hosts, as given to the network */
-  uint64_t roundings;       /* of a value to the type of a lossy wire, on its way from a rank into the result, at most: R in
-                             * "Numbers". 0 for an f32 wire */
-  uint64_t saturated;       /* finite values that this rank gave in the last run and its wire cannot hold: they became the
-                             * largest that it can. BANYAN_NOT_COUNTED for a lossy wire on a device: a run there may
-                             * still be under way, or be replayed by a graph, so that none is the last */
+  uint64_t bytes_between_nodes; /* of bytes_sent: to ranks of other nodes, as given to the network */
+  uint64_t roundings;       /* of a value to the type of a lossy wire, on its way from a rank into the result, at most:
+                             * R in "Numbers". 0 for an f32 wire */
+  uint64_t saturated;       /* finite values that this rank gave in the last run and its wire cannot hold: they became
+                             * the largest that it can. BANYAN_NOT_COUNTED for a lossy wire on a device: a run
+                             * there may still be under way, or be replayed by a graph, so that none is the last */
 } banyan_op_info;
 
-/* Fills `info`, whose size the caller has set. Fields that the library does not know become zero. */
+#define BANYAN_OP_INFO_INIT {sizeof(banyan_op_info), NULL, NULL, 0, 0, 0, 0, 0, 0, 0, 0}
+
+/* Fills `info`, whose size the caller has set. Fields that the library does not know become zero. Local. */
 banyan_status banyan_op_query(const banyan_op *op, banyan_op_info *info);
 
-/* The steps of this rank, one a line, as banyan_comm_describe() writes. */
+/* Lists the steps of this rank, one a line. Writes and returns as banyan_comm_describe() does. Local. */
 size_t banyan_op_describe(const banyan_op *op, char *text, size_t bytes);
 
-/* ---- combine within a kernel of your own --------------------------------------------------------------------------- */
+/* ---- combine within a kernel of your own ------------------------------------------------------------------------- */
 
-/* An attention kernel may push its partials from its epilogue and merge them itself: see banyan_device.cuh. Collective,
- * once for each shape. desc->algorithm is NULL or "oneshot"; desc->stream is not looked at. BANYAN_ERR_UNSUPPORTED: the
- * communicator has no device, or more than 8 ranks, or arenas in memory of the host; canonical order on a lossy wire.
- * Such an operation is run by launching that kernel on all ranks, in the common order of runs; banyan_start() refuses
- * it. */
+/* Makes an operation for an attention kernel that pushes its partials from its epilogue and merges them itself: see
+ * banyan_device.cuh. Collective, once for each shape. desc->algorithm is NULL or "oneshot", and desc->stream is
+ * ignored. Launching that kernel on all ranks, in the common order of runs, is a run; banyan_start() refuses the
+ * operation. BANYAN_ERR_UNSUPPORTED: the communicator has no device, more than 8 ranks, or arenas in host memory; or
+ * canonical order on a lossy wire. */
 banyan_status banyan_device_combine_init(banyan_comm *comm, const banyan_combine_desc *desc, banyan_op **op);
 
-/* Writes `combine`, a banyan_device_combine of `bytes` bytes, for the kernel to take by value. `rows`: what it pushes
- * means (kinds, base, empty; pointers and strides are not looked at, dtypes are BANYAN_F32). `out`: as of
- * banyan_combine(). `blocks`: of the kernel that fit on the device at once; fewer leave more of it to others. Local,
- * allocates nothing: may be called for each launch. What it wrote is good for launches and graphs until
- * banyan_comm_destroy(), also after banyan_op_free(). */
-banyan_status banyan_op_device(const banyan_op *op, const banyan_partial *rows, const banyan_partial *out, int32_t blocks,
-                               void *combine, size_t bytes);
+/* Writes `combine`, a banyan_device_combine of `bytes` bytes, for the kernel to take by value. Local, allocates
+ * nothing: may be called for each launch. It is good for launches and graphs until banyan_comm_destroy(), also after
+ * banyan_op_free().
+ *
+ * - `rows` says what the pushed rows mean (kinds, base, empty). Pointers and strides are ignored; dtypes are
+ *   BANYAN_F32.
+ * - `out` is as for banyan_combine().
+ * - `blocks` of the kernel fit on the device at once. Fewer leave more of the device to others. */
+banyan_status banyan_op_device(const banyan_op *op, const banyan_partial *rows, const banyan_partial *out,
+                               int32_t blocks, void *combine, size_t bytes);
 
-/* ---- decode layer: local attention --------------------------------------------------------------------------------- */
+/* ---- decode layer: local attention ------------------------------------------------------------------------------- */
 
-/* One query token per sequence against this rank's keys and values; softmax over scale * q.k, grouped heads: query head
- * h uses KV head h / (heads / kv_heads). Strides in elements, innermost dimension contiguous. */
+/* One query token per sequence against this rank's keys and values: softmax over scale * q.k with grouped heads. Query
+ * head h uses KV head h / (heads / kv_heads). Strides are in elements, the innermost dimension is contiguous. */
 typedef struct banyan_attention_desc {
   size_t size;
   int32_t batch;             /* batch x heads is at most 2^31 - 1; 0 is allowed */
@@ -438,51 +491,59 @@ typedef struct banyan_attention_desc {
   const void *v;             /* [batch][kv_heads][keys][value_dim]; paged likewise */
   int64_t v_batch_stride, v_head_stride, v_token_stride;
   const int32_t *seq_lens;   /* [batch]: keys of each sequence in this shard; 0 is an empty shard */
-  const int32_t *page_table; /* [batch][...]: key t of a sequence is key t % page_keys of page page_table[b][t / page_keys];
-                              * NULL: not paged */
+  const int32_t *page_table; /* [batch][...]: key t of a sequence is key t % page_keys of page page_table[b][t /
+                              * page_keys]; NULL: not paged */
   int64_t page_table_stride; /* from a sequence to the next; if positive, as many pages as a sequence has at most */
   int32_t page_keys;         /* a power of two; 0 if not paged */
-  int32_t keys_max;          /* devices: no sequence has more keys, in any run; a longer one is cut, and
-                              * banyan_comm_status() is BANYAN_ERR_ARGUMENT, with a text that names it */
+  int32_t keys_max;          /* devices: no sequence has more keys, in any run. A longer one is cut, and
+                              * banyan_comm_status() is BANYAN_ERR_ARGUMENT with a text that names it */
   void *stream;              /* devices: as in banyan_combine_desc */
-  int64_t pages;             /* that k and v have. An id that a sequence's length reaches is 0 .. pages - 1: nothing is read of
-                              * another, and it is BANYAN_ERR_ARGUMENT with a text that names sequence, place and id. On
-                              * devices that comes at banyan_comm_status(), as for keys_max; the keys of the page are left
-                              * out, perhaps with some (63 at most) beside them. 0: not said; ids are then trusted, but for
-                              * negative ones */
-  uint64_t empty;            /* BANYAN_EMPTY_NAN: a row with a logit of NaN counts as one without keys. 0: it is a row of NaN,
-                              * statistics included, which banyan_attention() writes, and which is BANYAN_ERR_DATA to a
-                              * combine, also that of banyan_attention_combine(). NaN in v alone makes values NaN, whatever
-                              * this is */
+  int64_t pages;             /* that k and v have. An id that a sequence's length reaches is 0 .. pages - 1. Another is
+                              * never read; it is BANYAN_ERR_ARGUMENT with a text that names sequence, place and id. On
+                              * devices that comes at banyan_comm_status(), as for keys_max; the keys of the page are
+                              * left out, perhaps with some (63 at most) beside them. 0: not said; ids are then trusted,
+                              * but for negative ones */
+  uint64_t empty;            /* BANYAN_EMPTY_NAN: a row with a logit of NaN counts as one without keys. 0: it is a row
+                              * of NaN, statistics included. banyan_attention() writes it; to a combine it is
+                              * BANYAN_ERR_DATA, also within banyan_attention_combine(). NaN in v alone makes values NaN
+                              * in either case */
 } banyan_attention_desc;
 
-/* Attention over this rank's shard alone, written to `out` as partials of [batch] tokens x [heads] rows, in any
- * convention: the input of banyan_combine(). In memory of the host. Local, allocates nothing, any thread. */
+#define BANYAN_ATTENTION_DESC_INIT \
+  {sizeof(banyan_attention_desc), 0, 0, 0, 0, 0, 0, (banyan_dtype)0, (banyan_dtype)0, NULL, 0, 0, NULL, 0, 0, 0, NULL, \
+   0, 0, 0, NULL, NULL, 0, 0, 0, NULL, 0, 0}
+
+/* Attention over this rank's shard alone, in host memory. Writes `out` as partials of [batch] tokens x [heads] rows, in
+ * any convention: the input of banyan_combine(). Local, allocates nothing, any thread. */
 banyan_status banyan_attention(const banyan_attention_desc *desc, const banyan_partial *out);
 
-/* The same as an operation, done where the communicator's combines are. Local; not compared with other ranks. On the
- * host banyan_start() does all of it. On a device it puts one kernel on desc->stream, as for a combine: allocates
- * nothing, may be captured. Then q, k, v, seq_lens and page_table are memory that the device can read, at each run, and
- * `out` such that it can write; q, k and v are all f16 or all bf16, their rows begin at multiples of 16 bytes; head_dim
- * is 64, 96, 128, 192 or 256 with values as long, or 576 with v = k, whose first 512 are the values (MLA); batch is
- * below 2^23. Else BANYAN_ERR_UNSUPPORTED. Operations of a communicator share scratch memory: their runs are one after
- * another, in graphs too. */
+/* The same as an operation, which runs where the communicator's combines run. Local; not compared with other ranks. On
+ * the host banyan_start() does all of it. On a device it puts one kernel on desc->stream, as for a combine: it
+ * allocates nothing, and may be captured. Operations of a communicator share scratch memory, so their runs follow one
+ * another, in graphs too.
+ *
+ * On a device q, k, v, seq_lens and page_table are memory that the device can read, at each run, and `out` memory that
+ * it can write. The following are served, all else is BANYAN_ERR_UNSUPPORTED:
+ * - q, k and v are all f16 or all bf16, and their rows begin at multiples of 16 bytes;
+ * - head_dim is 64, 96, 128, 192 or 256 with values as long, or 576 with v = k, whose first 512 are the values (MLA);
+ * - batch is below 2^23. */
 banyan_status banyan_attention_init(banyan_comm *comm, const banyan_attention_desc *desc, const banyan_partial *out,
                                     banyan_op **op);
 
-/* Attention over the shards of all ranks: the above and a combine of its rows, in one. Collective, as
- * banyan_combine_init(); `combine` has batch tokens, and its stream is NULL or that of `desc`. If the device of one
+/* Attention over the shards of all ranks: the above and a combine of its rows, in one operation. Collective, as
+ * banyan_combine_init(). `combine` has batch tokens, and its stream is NULL or that of `desc`. If the device of one
  * rank does not serve its shape or memory, all ranks get that error, which names the rank. On a device one kernel does
- * it all where a kernel of your own could, see banyan_device_combine_init(), and the arenas have room for all rows at
- * once; two or more otherwise: banyan_op_query() says which. */
+ * it all if a kernel of your own could (see banyan_device_combine_init()) and the arenas have room for all rows at
+ * once. Else it takes two or more: banyan_op_query() says which. */
 banyan_status banyan_attention_combine_init(banyan_comm *comm, const banyan_attention_desc *desc,
-                                            const banyan_combine_desc *combine, const banyan_partial *out, banyan_op **op);
+                                            const banyan_combine_desc *combine, const banyan_partial *out,
+                                            banyan_op **op);
 
-/* The same at once, as banyan_combine(): memory may be another in each call. The first call of a shape (all but
- * pointers and strides) plans and allocates, and so does one with another keys_max: say what a sequence will have at
- * most, not what it has. */
-banyan_status banyan_attention_combine(banyan_comm *comm, const banyan_attention_desc *desc, const banyan_combine_desc *combine,
-                                       const banyan_partial *out);
+/* The same in one call, as banyan_combine(): memory may differ from call to call. The first call of a shape (all but
+ * pointers and strides) plans and allocates, and so does one with another keys_max. So set keys_max to what a sequence
+ * will have at most, not to what it has. */
+banyan_status banyan_attention_combine(banyan_comm *comm, const banyan_attention_desc *desc,
+                                       const banyan_combine_desc *combine, const banyan_partial *out);
 
 #ifdef __GNUC__
 #pragma GCC visibility pop

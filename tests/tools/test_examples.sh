@@ -7,6 +7,7 @@
 . "$(dirname "$0")/prelude.sh"
 [ -e "$build/.libs/libbanyan.so" ] || { echo "skipped: libbanyan.so has not been built" && exit 77; }
 export LD_LIBRARY_PATH=$build/.libs${LD_LIBRARY_PATH:+:$LD_LIBRARY_PATH}
+warnings="-Wall -Wextra -Wmissing-field-initializers -Werror"
 
 # check WHAT COMMAND...: it succeeds.
 check() {
@@ -21,17 +22,17 @@ check() {
 
 makefile_value() { sed -n "s/^$1 = *//p" "$build/Makefile"; }
 
-# compile NAME SOURCE FLAG...: into $work/NAME. Lacking initialisers are zero in C++ as in C, and no reason to warn.
+# compile NAME SOURCE FLAG...: into $work/NAME.
 compile() {
   local name=$1 source=$2
   shift 2
   # shellcheck disable=SC2086
-  check "$name as C" ${CC:-cc} -Wall -Wextra -Werror -I"$top/include" "$source" -o "$work/$name" "$@" \
+  check "$name as C" ${CC:-cc} $warnings -I"$top/include" "$source" -o "$work/$name" "$@" \
     -L"$build/.libs" -lbanyan -pthread || return
   local cxx=${CXX:-c++}
   command -v "${cxx%% *}" >/dev/null || return 0
   # shellcheck disable=SC2086
-  check "$name as C++17" $cxx -x c++ -std=c++17 -Wall -Werror -I"$top/include" -fsyntax-only "$source" -x none "$@"
+  check "$name as C++17" $cxx -x c++ -std=c++17 $warnings -I"$top/include" -fsyntax-only "$source" -x none "$@"
 }
 
 # prints NAME TEXT COMMAND...: its standard output, in the order of lines. Open MPI may warn of the machine on the other stream.
