@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0
- * The public calls: what they are given is checked here, and nowhere below. */
+ * The public calls. Arguments are checked here, and nowhere below. */
 #include "api/api.h"
 
 #include <string.h>
@@ -14,7 +14,8 @@ void banyan_split(int32_t count, int32_t parts, int32_t index, int32_t *first, i
   if (number) *number = size;
 }
 
-/* Blocking and persistent calls differ in what becomes of the operation: kept by its shape, or given to the caller. */
+/* Blocking and persistent calls differ in what becomes of the operation: it is kept by its shape, or given to the
+ * caller. */
 static banyan_status run_or_keep(banyan_comm *comm, const bny_op_key *key, const bny_op_memory *memory, banyan_op **keep) {
   banyan_op *op;
   banyan_status status = keep ? bny_op_make(comm, key, &op) : bny_op_find(comm, key, &op);
@@ -117,12 +118,12 @@ banyan_status bny_api_check_memory_partial(banyan_comm *comm, const banyan_parti
   return status;
 }
 
-/* Of collectives of bytes: between nodes they move memory of the host. */
+/* Checks the memory of collectives of bytes. Between nodes they move host memory. */
 static banyan_status check_memory_bytes(banyan_comm *comm, const char *what, const void *pointer, size_t bytes) {
   return bytes > 0 && !comm->device.proxy ? bny_api_check_memory(comm, what, pointer) : BANYAN_OK;
 }
 
-/* What is wrong with a collective call is told to its peers. */
+/* Reports to the peers what is wrong with a collective call. */
 static banyan_status refuse(banyan_comm *comm, banyan_status status, banyan_op **keep) {
   return bny_op_refuse(comm, status, keep != NULL);
 }

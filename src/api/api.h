@@ -1,25 +1,26 @@
 /* SPDX-License-Identifier: Apache-2.0
- * What public calls that combine have in common. */
+ * What the public calls that combine have in common. */
 #ifndef BNY_API_H
 #define BNY_API_H
 
 #include "api/operation.h"
 
-/* Checks all but memory. *desc becomes ours, in `room` where the caller's is of another size. */
+/* Checks everything but memory. *desc then points to a struct of this library's form, in `room` if the caller's has
+ * another size. */
 banyan_status bny_api_combine_key(const banyan_comm *comm, const banyan_combine_desc **desc, banyan_combine_desc *room,
                                   bny_op_key *key);
 
-/* The rows that this rank's output has. */
+/* Returns the rows that this rank's output has. */
 bny_box bny_api_result_box(const banyan_comm *comm, const bny_op_key *key);
 
 static inline bool bny_api_box_is_empty(const bny_box *box) { return box->tokens == 0 || box->heads == 0; }
 
-/* Memory of the caller's, on a device that must reach it; elsewhere there is nothing to check. Hot. */
+/* Checks that the device reaches the caller's memory; without a device there is nothing to check. Hot. */
 banyan_status bny_api_check_memory(banyan_comm *comm, const char *what, const void *pointer);
 banyan_status bny_api_check_memory_partial(banyan_comm *comm, const banyan_partial *partial, const bny_box *box,
                                            bool is_output);
 
-/* *partial becomes ours likewise. NULL is allowed where there are no rows; nothing is looked at then. */
+/* Converts *partial likewise and checks it. NULL is allowed where there are no rows; then nothing is checked. */
 banyan_status bny_api_check_partial(const banyan_partial **partial, banyan_partial *room, const bny_box *box, bool is_output);
 
 #endif

@@ -107,14 +107,15 @@ static banyan_status check_both(const banyan_attention_desc *desc, const banyan_
   return BANYAN_OK;
 }
 
-/* Why rows are not combined within the kernel of attention; "" on the host. */
+/* Returns why rows are not combined within the kernel of attention; "" on the host. */
 static void explain_apart(const banyan_comm *comm, const bny_op_key *key, char *why, size_t bytes) {
   const char *reason = may_be_oneshot(key->algorithm) ? banyan_last_error() : "the algorithm asked for is another";
   why[0] = 0;
   if (comm->device.engine) snprintf(why, bytes, ", for within the kernel it cannot be: %s", reason);
 }
 
-/* What a combine of attention's rows is: within its kernel wherever that can be; else why not. */
+/* Completes the key of a combine of attention's rows: within its kernel if that is possible; otherwise *why says why
+ * not. */
 static banyan_status key_of_both(banyan_comm *comm, const banyan_attention_desc *desc, const banyan_combine_desc *combine,
                                  bny_op_key *key, char *why, size_t bytes) {
   bny_op_key made;
@@ -132,7 +133,7 @@ static banyan_status key_of_both(banyan_comm *comm, const banyan_attention_desc 
   return BANYAN_OK;
 }
 
-/* keep: a persistent operation, for the caller. */
+/* keep: gives the caller a persistent operation. */
 static banyan_status attend_and_combine(banyan_comm *comm, const banyan_attention_desc *desc,
                                         const banyan_combine_desc *combine, const banyan_partial *out, banyan_op **keep) {
   banyan_attention_desc desc_room;
@@ -151,8 +152,8 @@ static banyan_status attend_and_combine(banyan_comm *comm, const banyan_attentio
   banyan_op *op = NULL;
   status = keep ? bny_op_make(comm, &key, &op) : bny_op_find(comm, &key, &op);
   if (status != BANYAN_OK) return status;
-  /* Whether a shape is served is for each rank's device and memory to say. An operation that has none yet is new on all
-   * ranks. */
+  /* Whether a shape is served depends on each rank's device and memory. An operation that has no attention yet is new
+   * on all ranks. */
   bny_attention *attention = bny_op_attention(op);
   bool is_new = !attention;
   if (is_new || !bny_attention_rebind(comm, attention, desc))

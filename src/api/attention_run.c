@@ -21,7 +21,7 @@ banyan_partial bny_attention_rows(const banyan_attention_desc *desc) {
   return rows;
 }
 
-/* Values, m and d one after another. */
+/* Values, m and d follow one another. */
 static banyan_status make_rows(bny_attention *attention) {
   size_t rows = (size_t)attention->desc.batch * (size_t)attention->desc.heads;
   size_t values = rows * (size_t)value_dim_of(&attention->desc), bytes = (values + 2 * rows + 1) * sizeof(float);
@@ -40,7 +40,7 @@ static banyan_status make_rows(bny_attention *attention) {
   return BANYAN_OK;
 }
 
-/* What comes after the attention: `why_apart` as for bny_attention_make_input(). */
+/* Describes what comes after the attention; `why_apart` as for bny_attention_make_input(). */
 static void describe(bny_attention *attention, const char *why_apart, bool alone) {
   char then[BNY_ERROR_TEXT_BYTES] = "";
   if (!alone)
@@ -65,7 +65,8 @@ static banyan_status make(banyan_comm *comm, const banyan_attention_desc *desc, 
   made->engine = comm->device.engine;
   made->finish = comm->exec->kernels;
   made->kernels = bny_attention_kernels_find(made->finish->name);
-  if (!made->kernels) made->kernels = bny_attention_kernels_find(NULL); /* has needs of its own */
+  if (!made->kernels) made->kernels = bny_attention_kernels_find(NULL); /* attention does not support all that op.h
+                                                                         * does */
   made->desc = *desc;
   if (!made->desc.stream) made->desc.stream = comm->stream;
   banyan_status status = BANYAN_OK;

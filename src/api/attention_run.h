@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Local attention as a part of operations: bound to memory once, done many times, on the host or on the communicator's
- * device. */
+ * Local attention as a part of operations. It is bound to memory once and runs many times, on the host or on the
+ * communicator's device. */
 #ifndef BNY_ATTENTION_RUN_H
 #define BNY_ATTENTION_RUN_H
 
@@ -17,26 +17,26 @@ typedef struct bny_attention {
   const bny_attention_kernels *kernels; /* on the host: those that BANYAN_KERNELS names for the communicator */
   const bny_kernels *finish;
   bny_decode decode;  /* on a device */
-  void *rows;         /* owned: memory of the host for rows that a combine reads */
-  char text[2 * BNY_ERROR_TEXT_BYTES]; /* how it is done */
+  void *rows;         /* owned: host memory for rows that a combine reads */
+  char text[2 * BNY_ERROR_TEXT_BYTES]; /* how it runs */
 } bny_attention;
 
-/* To write to `out`. */
+/* Makes attention that writes to `out`. */
 banyan_status bny_attention_make(banyan_comm *comm, const banyan_attention_desc *desc, const banyan_partial *out,
                                  bny_attention **attention);
 
-/* For a combine of its own. `why_apart` NULL: by the same kernel. Else to memory of banyan's, made->out, which the
- * combine reads; the text says why, "" if there is nothing to say. */
+/* Makes attention whose rows a combine takes. `why_apart` NULL: the same kernel combines them. Otherwise they go to
+ * memory of the library, made->out, which the combine reads, and the text says why ("": nothing to say). */
 banyan_status bny_attention_make_input(banyan_comm *comm, const banyan_attention_desc *desc, const char *why_apart,
                                        bny_attention **attention);
 
-/* Other memory for the same shape; false: it is another shape, or memory that does not serve, and nothing was done. */
+/* Binds other memory of the same shape. False: the shape differs, or the memory does not serve; nothing has changed. */
 bool bny_attention_rebind(const banyan_comm *comm, bny_attention *attention, const banyan_attention_desc *desc);
 
-/* In wire form: a combine takes such rows as they are. */
+/* Returns the rows in wire form, which a combine takes as they are. */
 banyan_partial bny_attention_rows(const banyan_attention_desc *desc);
 
-/* combine: of one that was made `within`; else NULL. On a device hot, may be captured. */
+/* combine: that of an operation made `within` a kernel, or NULL. On a device this is hot and may be captured. */
 banyan_status bny_attention_start(bny_attention *attention, const bny_device_combine *combine);
 
 void bny_attention_free(bny_attention *attention); /* NULL is allowed */

@@ -11,7 +11,7 @@
 
 /* ---- progress -------------------------------------------------------------------------------------------------------- */
 
-/* A failure ends everything that is under way. */
+/* A failure ends every operation under way. */
 static banyan_status give_up(banyan_comm *comm, banyan_status status) {
   for (banyan_op *op = comm->first, *next; op; op = next) {
     next = op->next;
@@ -48,7 +48,7 @@ static banyan_status progress_first(banyan_comm *comm, bool block, bool *advance
   return BANYAN_OK;
 }
 
-/* Before and after the caller's own work, which may take longer than a deadline. */
+/* Called before and after the caller's own work, which may take longer than a deadline. */
 static void rest(const banyan_comm *comm) {
   const banyan_op *op = comm->first;
   if (op && op->begun) bny_run_rest(op->parts[op->current].run);
@@ -64,7 +64,7 @@ static banyan_status progress_to(banyan_op *op, bool block) {
   return BANYAN_OK;
 }
 
-/* What a complete run says to its caller. */
+/* Returns what a complete run reports to its caller. */
 static banyan_status verdict(const banyan_op *op) {
   if (!op->lost || op->running) return BANYAN_OK;
   return bny_fail(BANYAN_ERR_DATA,
@@ -95,8 +95,8 @@ static void free_op(banyan_op *op) {
   free(op);
 }
 
-/* What peers are told of a part: bytes and counts are those of the whole call, as the caller gave them, so that calls
- * that differ beyond their first part differ from the start. */
+/* Returns the call that peers are told of a part. Bytes and counts are those of the whole call, as the caller gave
+ * them, so calls that differ beyond their first part differ from the start. */
 static bny_call call_of(const banyan_op *op, const bny_op_part *part, bny_phase phase) {
   bny_request request = part->request;
   request.bytes = op->key.bytes;
@@ -132,7 +132,7 @@ static banyan_status fill_within(const banyan_op *op, const bny_request *request
   return bny_device_run_within(&op->comm->device, request, combine);
 }
 
-/* In one part. The plan tells what it costs, and is compared; the kernel has no use for it. */
+/* The operation has one part. Its plan gives the cost and is compared between ranks; the kernel does not use it. */
 static banyan_status plan_within(banyan_op *op) {
   op->within = malloc(sizeof *op->within);
   if (!op->within) return bny_fail(BANYAN_ERR_MEMORY, "out of memory for an operation");
@@ -141,8 +141,8 @@ static banyan_status plan_within(banyan_op *op) {
   return status == BANYAN_OK ? bny_plan_make(&op->parts[0].request, op->comm->rank, &op->parts[0].plan) : status;
 }
 
-/* Whether a plan fits the outbox is the same on every rank, so all cut alike: into smaller parts until one fits, or until
- * nothing is left to cut. */
+/* Whether a plan fits the outbox is the same on every rank, so all split alike: into smaller parts until one fits, or
+ * until nothing is left to split. */
 static banyan_status cut_and_plan(banyan_op *op) {
   if (op->key.within_kernel) return plan_within(op);
   size_t limit = bny_op_payload_limit(op);
@@ -159,15 +159,15 @@ static const bny_run *network_run(const bny_op_part *part) {
   return segment ? bny_proxy_segment_run(segment) : part->run; /* devices that share memory need no network */
 }
 
-/* The first call of a shape has a deadline of its own. The executor's is looked at by the thread alone that calls. */
+/* The first call of a shape has a deadline of its own. Only the calling thread reads that of the executor. */
 static int64_t set_timeout(banyan_comm *comm, int64_t timeout_ns) {
   int64_t before_ns = comm->exec->timeout_ns;
   comm->exec->timeout_ns = timeout_ns;
   return before_ns;
 }
 
-/* All ranks compare their calls. Between nodes, where they then are in the same, each connects with those that it will talk
- * to, which ends when all are done. */
+/* All ranks compare their calls. Between nodes each then connects with the ranks that it will send to or receive from.
+ * This ends when all are done. */
 static banyan_status agree(banyan_op *op) {
   banyan_comm *comm = op->comm;
   bny_call call = call_of(op, &op->parts[0], BNY_PHASE_AGREE);
@@ -183,7 +183,7 @@ static banyan_status agree(banyan_op *op) {
   return status == BANYAN_OK ? bny_comm_agree_end(comm) : status;
 }
 
-/* All that needs no other rank. */
+/* Does everything that needs no other rank. */
 static banyan_status make_local(banyan_comm *comm, const bny_op_key *key, banyan_op **op) {
   banyan_op *made = calloc(1, sizeof *made);
   if (!made) return bny_fail(BANYAN_ERR_MEMORY, "out of memory for an operation");
@@ -216,7 +216,8 @@ banyan_status bny_op_refuse(banyan_comm *comm, banyan_status status, bool plans)
 banyan_status bny_op_make(banyan_comm *comm, const bny_op_key *key, banyan_op **op) {
   banyan_status status = bny_comm_check(comm);
   if (status != BANYAN_OK) return status;
-  /* What was started before comes first, and is completed: whether it is by now differs from rank to rank. */
+  /* Operations started before come first, and are completed: whether they are complete by now differs from rank to
+   * rank. */
   if (comm->last) status = progress_to(comm->last, true);
   if (status != BANYAN_OK) return status;
   banyan_op *made = NULL;
@@ -244,7 +245,7 @@ banyan_status bny_op_make_attention(banyan_comm *comm, bny_attention *attention,
   return BANYAN_OK;
 }
 
-/* Mergers that are more than rows would have nothing to merge. */
+/* More merging blocks than rows would have nothing to merge. */
 static void tell(const banyan_op *op, const banyan_partial *rows, const banyan_partial *out, int64_t mergers, int32_t warps,
                  bny_device_combine *combine) {
   bny_slice owned = bny_slice_owned(&op->parts[0].request, op->comm->rank);
@@ -305,7 +306,8 @@ const bny_op_key *bny_op_key_within(const banyan_op *op, banyan_comm **comm) {
   return op->within && !op->attention ? &op->key : NULL;
 }
 
-/* The order of the list depends on the calls alone, which are the same on all ranks: so all find it, or none. */
+/* The order of the list depends only on the calls, which are the same on all ranks. So all ranks find the operation, or
+ * none does. */
 banyan_status bny_op_find(banyan_comm *comm, const bny_op_key *key, banyan_op **op) {
   banyan_op **list = comm->blocking, *found = NULL;
   int at = 0;
@@ -326,7 +328,7 @@ banyan_status bny_op_find(banyan_comm *comm, const bny_op_key *key, banyan_op **
 
 /* ---- running ----------------------------------------------------------------------------------------------------------- */
 
-/* All parts are put on the stream, and that is all there is to do. */
+/* All parts are put on the stream. Nothing else is left to do. */
 static banyan_status start_on_device(banyan_op *op) {
   banyan_status status = bny_comm_check(op->comm);
   if (status == BANYAN_OK && op->attention) status = bny_attention_start(op->attention, op->within);
@@ -336,7 +338,7 @@ static banyan_status start_on_device(banyan_op *op) {
   return status;
 }
 
-/* A communicator that has failed gives its failure, whatever else is wrong with the call. */
+/* A communicator that has failed reports its failure, whatever else is wrong with the call. */
 static banyan_status refuse_start(banyan_op *op, const char *why) {
   banyan_status status = bny_comm_check(op->comm);
   return status == BANYAN_OK ? bny_fail(BANYAN_ERR_STATE, "%s", why) : give_up(op->comm, status);

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Inside of an operation: for operation.c, and operation_cut.c, which cuts it into parts. */
+ * The inside of an operation, for operation.c and for operation_split.c, which divides it into parts. */
 #ifndef BNY_OPERATION_PARTS_H
 #define BNY_OPERATION_PARTS_H
 
@@ -13,8 +13,8 @@ typedef struct bny_op_part {
   bny_run *run;               /* on the host */
   bny_device_run *device_run; /* or on the device */
   bny_binding binding;
-  size_t in_offset, out_offset; /* bytes: of the part's memory within the caller's */
-  size_t *pieces;               /* gather: counts and offsets, [2][nranks] */
+  size_t in_offset, out_offset; /* in bytes: where the part's memory lies within the caller's */
+  size_t *pieces;               /* all-gather: counts and offsets, [2][nranks] */
 } bny_op_part;
 
 struct banyan_op {
@@ -24,29 +24,30 @@ struct banyan_op {
   banyan_partial in, out;
   void *stream;
   bny_attention *attention;   /* goes first; owned */
-  bny_device_combine *within; /* what a kernel takes that also combines; owned. NULL: combines are launched */
+  bny_device_combine *within; /* parameter of a kernel that also combines; owned. NULL: combines are launched */
   bny_op_part *parts;
   int32_t nparts;
   int32_t current; /* part under way */
   bool running, begun;
-  bool lost; /* a row of the last run, the first, as in bny_run_lost() */
+  bool lost; /* a row of the last run is lost: the first one, as in bny_run_lost() */
   int32_t lost_token, lost_head;
   banyan_op *next; /* started after this one */
 };
 
-/* A proxy serves combines alone: beside it the others move memory of the host. */
+/* A proxy serves combines alone: beside it the other collectives move host memory. */
 static inline bool bny_op_runs_on_device(const banyan_op *op) {
   const bny_device_exec *device = &op->comm->device;
   return device->engine && !op->key.on_host && (!device->proxy || op->key.collective == BNY_COMBINE);
 }
 
-/* Of the whole call: what its parts' are made from. */
+/* Returns the request of the whole call, of which those of the parts are made. */
 bny_request bny_op_request(const banyan_op *op);
 
-/* Where to begin: most algorithms keep less than 2 + 2 log2(nranks) times the payload in an outbox. */
+/* Returns the payload to begin with: most algorithms keep less than 2 + 2 log2(nranks) times the payload in an
+ * outbox. */
 size_t bny_op_payload_limit(const banyan_op *op);
 
-/* op->parts and op->nparts, with requests and bindings, of at most `limit` bytes each; the same on all ranks. */
+/* Makes op->parts and op->nparts, with requests and bindings, of at most `limit` bytes each; the same on all ranks. */
 banyan_status bny_op_cut(banyan_op *op, size_t limit);
 
 #endif

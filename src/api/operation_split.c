@@ -76,7 +76,7 @@ static void set_rows(banyan_op *op, const cut *how, int32_t index) {
     bny_slice_split(op->key.all_tokens, op->comm->nranks, op->comm->rank, &part->binding.out_token0, &number);
 }
 
-/* Bytes of one rank that fit a part, and how many parts that makes; at most one more than there may be. */
+/* Returns how many bytes of one rank fit a part, and how many parts that makes: at most one more than is allowed. */
 static size_t bytes_per_part(const banyan_op *op, size_t limit, int32_t *parts) {
   size_t largest = op->key.bytes;
   size_t part_bytes = limit;

@@ -19,13 +19,14 @@
 /* 73 years: sums with the clock do not overflow. */
 static const int64_t longest_timeout_ns = INT64_MAX / 4;
 
-/* Where not even options can be read. */
+/* For the case that not even options can be read. */
 static const int64_t usual_timeout_ns = (int64_t)30 * 1000000000;
 
 /* The ring in canonical order needs the most slots. */
 static int32_t slots_of(int32_t nranks) { return 64 + 16 * nranks; }
 
-/* Small arenas are raised to what every algorithm needs for a row, which grows with the ranks; the default is never raised. */
+/* Small arenas are raised to what every algorithm needs for a row, which grows with the number of ranks. The default is
+ * never raised. */
 static void raise_arena(bny_placement *place, int32_t nranks) {
   const size_t most = (size_t)16 << 20, page = 4096;
   if (place->arena_bytes >= most) return;
@@ -50,7 +51,7 @@ banyan_status bny_comm_connect(const bny_settings *settings, const bny_exchange 
   return bny_shm_connect(exchange, &config, transport);
 }
 
-/* What plans are told of links. */
+/* Sets the link costs that plans use. */
 static banyan_status set_costs(banyan_comm *comm, const bny_placement *place, const bny_options *options) {
   bny_link_cost memory = bny_link_of_memory(place->ranks_per_core);
   comm->cost = memory;
@@ -76,7 +77,7 @@ banyan_status bny_comm_agree_end(banyan_comm *comm) {
   return bny_run_progress(comm->agree, true, &done);
 }
 
-/* Barriers in which ranks compare their calls. Between nodes the first one connects them. */
+/* Makes the barrier in which ranks compare their calls. Between nodes the first one connects them. */
 static banyan_status make_agreement(banyan_comm *comm) {
   bny_request request = {
     .collective = BNY_BARRIER,
@@ -140,7 +141,7 @@ static banyan_status build_parts(banyan_comm *comm, const bny_exchange *exchange
 }
 
 static void free_comm(banyan_comm *comm) {
-  /* Peers are told. Not by the child of a fork, whose parent may go on. */
+  /* Peers learn that this rank leaves. The child of a fork does not tell them, because its parent may go on. */
   if (comm->transport && comm->process == getpid())
     atomic_store_explicit(&comm->transport->ops->line(comm->transport, comm->rank)->left, 1, memory_order_release);
   for (int i = 0; i < BNY_BLOCKING_OPS; i++) if (comm->blocking[i]) comm->op_free(comm->blocking[i]);
@@ -169,8 +170,9 @@ static banyan_status build(banyan_comm *comm, const bny_exchange *exchange, cons
   if (status == BANYAN_OK && (place.nnodes > 1 || settings->device)) {
     status = connect_barrier(comm);
     if (status == BANYAN_OK && settings->device) status = bny_comm_join_device(comm, exchange, settings, &place);
-    /* A rank that is lost here may be missed by some alone. The barrier has had a deadline of its own. Puts over TCP end
-     * only while their receivers make progress, which ranks in an exchange of the bootstrap do not: these go without. */
+    /* Only some ranks may notice a rank that is lost here. The barrier has had a deadline of its own. Puts over TCP end
+     * only while their receivers make progress, which ranks in an exchange of the bootstrap do not. So this exchange is
+     * left out with puts over TCP. */
     bool puts_need_peers = comm->transport && comm->transport->puts && comm->transport->network == BNY_NETWORK_TCP;
     bny_exchange last = {exchange->bootstrap, exchange->deadline_ns + 2 * settings->timeout_ns};
     if (!puts_need_peers) status = bny_comm_confirm(&last, status);
@@ -218,8 +220,8 @@ static banyan_status check_config(const banyan_comm_config *config) {
   return BANYAN_OK;
 }
 
-/* Of a device, if nothing is said: attention of 8192 rows of 512 values in f32 (128 heads of MLA at batch 64; 32 heads
- * of 128 values at batch 256) is combined within its kernel. */
+/* The default for a device: attention of 8192 rows of 512 values in f32 (128 heads of MLA at batch 64; 32 heads of 128
+ * values at batch 256) is combined within its kernel. */
 static const size_t usual_device_arena_bytes = (size_t)256 << 20;
 
 static const int64_t device_timeout_ns = (int64_t)600 * 1000000000;
@@ -228,7 +230,8 @@ static int64_t limit_timeout(int64_t timeout_ns) {
   return timeout_ns < longest_timeout_ns ? timeout_ns : longest_timeout_ns;
 }
 
-/* What the program says is taken first, then the environment. A device's peer may be compiling kernels for minutes. */
+/* The program's settings come first, then the environment. The peer of a device may be compiling kernels for
+ * minutes. */
 static void set_timeouts(const banyan_comm_config *config, bny_settings *settings) {
   const bny_options *options = &settings->options;
   int64_t timeout_ns = config ? config->timeout_ns : 0, first_ns = config ? config->first_timeout_ns : 0;
@@ -240,7 +243,7 @@ static void set_timeouts(const banyan_comm_config *config, bny_settings *setting
   settings->first_timeout_ns = limit_timeout(first_ns);
 }
 
-/* What is there is set even on failure: others are told of it within the same time. */
+/* *settings is usable even on failure: other ranks learn of the failure within the same time. */
 static banyan_status read_settings(const banyan_comm_config *config, int32_t origin, bny_settings *settings) {
   bny_settings read = {.origin = origin, .timeout_ns = config && config->timeout_ns ? config->timeout_ns : usual_timeout_ns};
   if (read.timeout_ns > longest_timeout_ns) read.timeout_ns = longest_timeout_ns;
@@ -265,7 +268,7 @@ static banyan_status read_settings(const banyan_comm_config *config, int32_t ori
   return BANYAN_OK;
 }
 
-/* `own_status`: whether this rank's settings are fine. */
+/* `own_status`: whether this rank's settings are valid. */
 static banyan_status assemble(banyan_comm *comm, const banyan_bootstrap *bootstrap, const bny_settings *settings,
                               banyan_status own_status) {
   bny_facts *all = calloc((size_t)bootstrap->nranks, sizeof *all), own;
@@ -347,7 +350,8 @@ void banyan_comm_abort(banyan_comm *comm, const char *reason) {
   if (comm->device.engine) bny_comm_abort_device(comm, reason);
 }
 
-/* After a look at what peers have told; not in the child of a fork, which has no part in its parent's connections. */
+/* Returns the failure after a look at what peers have reported. The child of a fork does not look, because it has no
+ * part in its parent's connections. */
 static const bny_failure *failure_of(const banyan_comm *comm) {
   if (comm->exec->progress && comm->process == getpid()) comm->exec->progress(comm->transport);
   bny_comm_check((banyan_comm *)(uintptr_t)comm);

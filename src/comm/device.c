@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0
- * A communicator's device: opened, its memory shared with the other ranks', and what its kernels tell. */
+ * A communicator's device. It is opened, its memory is shared with the other ranks, and failures of its kernels are
+ * reported. */
 #include "comm/comm.h"
 
 #include <inttypes.h>
@@ -24,7 +25,7 @@ static banyan_status open_engine(const bny_settings *settings, bny_engine **engi
   return bny_engine_make(device, &config, engine);
 }
 
-/* Arenas that the devices of all ranks share. */
+/* Connects arenas that the devices of all ranks share. */
 static banyan_status join_arenas(banyan_comm *comm, const bny_exchange *exchange, const bny_settings *settings,
                                 const bny_arenas_config *config, bool one_process) {
   bny_engine *engine = comm->device.engine;
@@ -71,7 +72,7 @@ void bny_comm_leave_device(banyan_comm *comm) {
   comm->device.engine = NULL;
 }
 
-/* The place is known where its kernel ran. */
+/* The rank whose kernel ran knows the entry of the table. */
 static banyan_status take_wrong_page(banyan_comm *comm, const bny_device_fault *fault) {
   uint32_t sequence = (fault->detail & ~(uint32_t)BNY_DEVICE_DETAIL_PAGE) - 1, place;
   int32_t id;
@@ -84,7 +85,7 @@ static banyan_status take_wrong_page(banyan_comm *comm, const bny_device_fault *
                        fault->culprit, sequence, at);
 }
 
-/* A failure of kernels becomes one of the communicator, whose text says what kernels cannot. */
+/* A failure of kernels becomes one of the communicator, with a text that says what kernels cannot. */
 static banyan_status take_fault(banyan_comm *comm, const bny_device_fault *fault) {
   bny_exec *exec = comm->exec;
   banyan_status status = (banyan_status)fault->status;
@@ -110,7 +111,7 @@ static banyan_status take_fault(banyan_comm *comm, const bny_device_fault *fault
                        banyan_status_string(status));
 }
 
-/* Kernels know ranks of this node alone. One that waits for itself waits for the thread that is its proxy. */
+/* Kernels know only the ranks of this node. One that waits for itself waits for its proxy, a thread of its process. */
 static banyan_status take_proxy_fault(banyan_comm *comm, const bny_device_fault *fault) {
   bny_device_fault own = *fault;
   own.culprit = bny_proxy_rank(comm->device.proxy, fault->culprit);
@@ -127,7 +128,7 @@ static banyan_status check_proxy(banyan_comm *comm, banyan_status status) {
     status = bny_exec_adopt(comm->exec, failure);
   } else if (status == BANYAN_OK) {
     bny_device_fault fault = bny_engine_fault(comm->device.engine);
-    /* Whom the kernels do not know, the proxy names soon. */
+    /* If the kernels do not know the culprit, the proxy names it soon. */
     if (fault.status == BANYAN_OK || fault.culprit < 0) return BANYAN_OK;
     status = take_proxy_fault(comm, &fault);
   }
@@ -145,7 +146,7 @@ banyan_status bny_comm_check(banyan_comm *comm) {
     if (fault.status == BANYAN_OK) return BANYAN_OK;
     status = take_fault(comm, &fault);
   }
-  /* Kernels that wait end. */
+  /* This ends kernels that wait. */
   bny_engine_abort(engine, status, comm->exec->failure.culprit);
   return status;
 }

@@ -20,7 +20,7 @@ static uint64_t namespace_of(const char *path) {
   return stat(path, &file) == 0 ? (uint64_t)file.st_ino : 0;
 }
 
-/* False: there is none to read. */
+/* Returns false if there is none to read. */
 static bool read_boot_id(char *text, size_t bytes) {
   enum { BOOT_ID_LENGTH = 36 };
   FILE *file = fopen("/proc/sys/kernel/random/boot_id", "re");
@@ -29,9 +29,9 @@ static bool read_boot_id(char *text, size_t bytes) {
   return got;
 }
 
-/* Of random bytes that the kernel gives each program it executes: tells processes apart where namespaces and numbers do
- * not, as without /proc, or in two machines that were started from one snapshot. Their secret use is not given away: half
- * of the bits are lost. */
+/* Returns a hash of the random bytes that the kernel gives each program it executes. It distinguishes processes where
+ * namespaces and numbers do not: without /proc, or on two machines that were started from one snapshot. The hash loses
+ * half of the bits, so it does not reveal these bytes, which have a secret use. */
 static uint64_t process_number(void) {
   const void *random = (const void *)getauxval(AT_RANDOM);
   uint64_t words[2] = {0};
@@ -39,8 +39,8 @@ static uint64_t process_number(void) {
   return bny_hash_add(bny_hash_of(words[0]), words[1]);
 }
 
-/* Two nodes must never be taken for one. Where the kernel does not say which it is, as without /proc, each process is a node
- * of its own: slower, and right. */
+/* Two nodes must never count as one. Where the kernel does not say which node it is, as without /proc, each process
+ * counts as a node of its own. That is slower, and right. */
 static void find_machine(bny_facts *own) {
   own->network_namespace = namespace_of("/proc/self/ns/net");
   own->pid_namespace = namespace_of("/proc/self/ns/pid");
@@ -59,7 +59,7 @@ static uint64_t second_level_cache_bytes(void) {
   return bytes > 0 && bytes < 1 << 26 ? (uint64_t)bytes : 1 << 20;
 }
 
-/* A name for all ranks, or a list of names by rank: what tests of several nodes in one process need. */
+/* The option is a name for all ranks, or a list of names by rank, which tests of several nodes in one process need. */
 static banyan_status find_node_name(const char *text, int32_t rank, char *name) {
   if (text && strchr(text, ',')) {
     for (; rank > 0 && text; rank--) {
@@ -153,8 +153,8 @@ static bool same_machine(const bny_facts *a, const bny_facts *b) {
   return memcmp(a->boot_id, b->boot_id, sizeof a->boot_id) == 0;
 }
 
-/* Shared memory needs one kernel, and the sockets by which it is handed over one network namespace. Names of nodes tell
- * nothing: they repeat from container to container. */
+/* Shared memory needs one kernel, and passing its descriptor needs one network namespace. Names of machines do not
+ * help: they repeat from container to container. */
 static bool same_node(const bny_facts *a, const bny_facts *b) {
   return same_machine(a, b) && a->network_namespace == b->network_namespace &&
          memcmp(a->node, b->node, sizeof a->node) == 0;
@@ -182,8 +182,8 @@ static void number_processes(const bny_facts *all, int32_t nranks, bny_placement
     while (!same_process(&all[found->process_of[i]], &all[i])) found->process_of[i]++;
 }
 
-/* Ranks of a node share memory, which the kernel allows to those of one user. Ranks of different user namespaces number users
- * differently, and find out when they meet. */
+/* Ranks of a node share memory, which the kernel allows to processes of one user. Ranks of different user namespaces
+ * number users differently; their connection fails later if the users differ. */
 static banyan_status compare_users(const bny_facts *all, int32_t nranks, const int32_t *first, const int32_t *node_of) {
   for (int32_t i = 0; i < nranks; i++) {
     const bny_facts *a = &all[first[node_of[i]]], *b = &all[i];
@@ -196,7 +196,7 @@ static banyan_status compare_users(const bny_facts *all, int32_t nranks, const i
   return BANYAN_OK;
 }
 
-/* The first ranks of nodes, in order, are looked at alone: nodes are fewer than ranks. */
+/* Ranks are compared with the first ranks of nodes alone, in order, because nodes are fewer than ranks. */
 static void number_nodes(const bny_facts *all, int32_t nranks, int32_t *first, bny_placement *found) {
   for (int32_t i = 0; i < nranks; i++) {
     int32_t node = 0;
@@ -257,8 +257,8 @@ bny_link_cost bny_link_of_memory(double ranks_per_core) {
   };
 }
 
-/* RDMA: 100 Gbit/s, and posting one more message takes 75 ns, as UCX counts. TCP: two kernels on the way, and 10 Gbit/s for
- * all ranks of a node. */
+/* RDMA: 100 Gbit/s, and posting one more message takes 75 ns, by UCX's estimate. TCP: two kernels on the way, and 10
+ * Gbit/s for all ranks of a node together. */
 bny_link_cost bny_link_of_network(bny_network network, double ranks_per_core) {
   bny_link_cost cost = bny_link_of_memory(ranks_per_core);
   cost.alpha_ns = network == BNY_NETWORK_RDMA ? 2500 : 20000;

@@ -22,8 +22,8 @@ enum {
   BNY_FACTS_BYTES = 2048
 };
 
-/* All versions of the library have the same size of it, and begin with the version: else ranks of two could not even tell
- * each other which they are. */
+/* This struct has the same size in all versions of the library and begins with the version. Otherwise ranks of two
+ * versions could not even report their versions to each other. */
 typedef struct bny_facts {
   char version[16];
   int32_t status;                 /* of this rank's own settings: not BANYAN_OK if they are wrong */
@@ -32,14 +32,14 @@ typedef struct bny_facts {
   char node[BNY_NODE_NAME_BYTES]; /* of BANYAN_NODE */
   uint64_t network_namespace, pid_namespace, user_namespace;
   int64_t pid;
-  uint64_t process; /* a number drawn for each process that is executed */
+  uint64_t process; /* a number drawn for each process when it is executed */
   int32_t rank, nranks;
   uint64_t arena_bytes, part_bytes, cache_bytes;
   char algorithm[BNY_ALGORITHM_NAME_BYTES];
   char levels[BNY_LEVELS_TEXT_BYTES];
   char device[BNY_DEVICE_KIND_BYTES]; /* "": none */
   int32_t tune;                       /* a bny_tune_way */
-  uint32_t user;                      /* as its user namespace numbers it */
+  uint32_t user;                      /* as numbered in its user namespace */
   _Alignas(cpu_set_t) unsigned char cpus[BNY_CPU_BYTES];
   uint64_t device_arena_bytes;
   char unused[528]; /* by this version; 0 */
@@ -51,7 +51,7 @@ _Static_assert(sizeof(bny_facts) == BNY_FACTS_BYTES, "take what is added from wh
 typedef enum bny_tune_way {
   BNY_TUNE_OFF,
   BNY_TUNE_CREATE, /* when a communicator is made */
-  BNY_TUNE_FILE    /* likewise, and kept in a file: where there is one, it is taken instead */
+  BNY_TUNE_FILE    /* likewise, and kept in a file; if the file exists, it is read instead */
 } bny_tune_way;
 
 typedef struct bny_tune {
@@ -61,32 +61,33 @@ typedef struct bny_tune {
 
 banyan_status bny_tune_parse(const char *text, bny_tune *tune);
 
-/* What the caller's configuration and the environment come to. */
+/* The result of the caller's configuration and the environment. */
 typedef struct bny_settings {
   bny_options options;
   int64_t timeout_ns, first_timeout_ns; /* of each call, of the first of a shape */
   size_t arena_bytes, device_arena_bytes;
   bool arena_said;                /* neither is the default */
   const char *algorithm, *device; /* NULL: none */
-  int32_t origin;                 /* the rank's number among those that the environment speaks of */
+  int32_t origin;                 /* the rank's number among those that the environment describes */
 } bny_settings;
 
-/* Of this rank. What is wrong with its settings is a fact as well, so that no other rank waits for it: `own_status` is what is
- * known of that so far, with its text the thread's last error. */
+/* Gathers the facts of this rank. Invalid settings are a fact as well, so that no other rank waits for this one.
+ * `own_status` is what is known of them so far, with its text the thread's last error. */
 void bny_facts_gather(const banyan_bootstrap *bootstrap, const bny_settings *settings, banyan_status own_status,
                       bny_facts *facts);
 
-/* Everything that must be alike is compared field by field, so that the text can name it. `all` by rank. */
+/* Compares everything that must agree, field by field, so that the text can name the field. `all` is indexed by
+ * rank. */
 banyan_status bny_facts_compare(const bny_facts *all, const banyan_bootstrap *bootstrap);
 
-/* Which ranks are together, and how crowded they are. */
+/* Which ranks are on one node, and how many share its cores. */
 typedef struct bny_placement {
   int32_t *node_of;      /* by rank: numbers of nodes, in the order of their first ranks */
   int32_t *process_of;   /* by rank: the first rank that is in the same process */
   int32_t nnodes;
   bool one_process;      /* the ranks of each node are threads of one process */
-  int32_t cores;         /* of this rank's machine that its ranks may use together */
-  double ranks_per_core; /* on the most crowded machine */
+  int32_t cores;         /* of this rank's machine, which its ranks may use together */
+  double ranks_per_core; /* on the machine with the most ranks per core */
   uint64_t arena_bytes, device_arena_bytes; /* the least */
   uint64_t cache_bytes;  /* the most */
 } bny_placement;
@@ -94,11 +95,12 @@ typedef struct bny_placement {
 banyan_status bny_placement_find(const bny_facts *all, int32_t rank, int32_t nranks, bny_placement *placement);
 void bny_placement_free(bny_placement *placement);
 
-/* Orders of magnitude, for prediction; banyan-perf shows what is true of one's own nodes. */
+/* Orders of magnitude, for prediction; banyan-perf measures the actual nodes. */
 bny_link_cost bny_link_of_memory(double ranks_per_core);
 bny_link_cost bny_link_of_network(bny_network network, double ranks_per_core);
 
-/* Ranks of a node, and all of them. NULL if each node has one rank, or all are on one. */
+/* Makes the levels: the ranks of a node, and all ranks. NULL if each node has one rank, or all ranks are on one
+ * node. */
 banyan_status bny_placement_levels(const bny_placement *placement, int32_t nranks, const bny_link_cost *memory,
                                    const bny_link_cost *network, bny_levels **levels);
 

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0
- * An exchange among the ranks of each node, by way of all ranks. Those of another node may have other things to say, or nothing
- * more: so every round begins with how much each has to say, and a round in which nobody says anything is the last. */
+ * An exchange among the ranks of each node, by way of all ranks. Ranks of another node may have other data, or have
+ * ended. So every round begins with the size that each rank has, and a round in which all sizes are 0 is the last. */
 #include <stdlib.h>
 #include <string.h>
 
@@ -19,7 +19,7 @@ static banyan_status make_room(bny_group_exchange *group, size_t bytes) {
   return BANYAN_OK;
 }
 
-/* With 0 bytes this rank has no more to say. */
+/* With 0 bytes this rank has ended. */
 static banyan_status take_turn(bny_group_exchange *group, const void *mine, size_t bytes) {
   int32_t nranks = group->all->bootstrap->nranks;
   uint64_t own = bytes, most = 0;

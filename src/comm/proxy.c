@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0
- * Devices of several nodes: by which way they are combined, agreed by all ranks; and the proxy, if it is that. */
+ * Devices of several nodes. All ranks agree how they are combined; if by a proxy, it is made here. */
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -23,7 +23,7 @@ static banyan_status read_way(const char *text, bny_way *way) {
                   text);
 }
 
-/* What a rank tells. */
+/* What each rank tells the others. */
 typedef struct announcement {
   int32_t way;
   int32_t has_fabric;
@@ -60,7 +60,7 @@ banyan_status bny_comm_agree_way(const banyan_comm *comm, const bny_exchange *ex
 
 /* ---- the proxy ------------------------------------------------------------------------------------------------------ */
 
-/* What the proxy runs on: connected as the communicator is, beside it. */
+/* Makes the executor of the proxy, which is connected beside the communicator's in the same way. */
 static banyan_status make_exec(banyan_comm *comm, const bny_exchange *exchange, const bny_settings *settings,
                                const bny_placement *place, bny_exec **exec) {
   bny_transport *transport = NULL;
@@ -68,20 +68,20 @@ static banyan_status make_exec(banyan_comm *comm, const bny_exchange *exchange, 
   if (status != BANYAN_OK) return status;
   bny_exec_config config = bny_comm_exec_config(comm, settings, place);
   config.kernels = comm->exec->kernels;
-  /* One trace of a rank is that of its communicator. */
+  /* A rank has one trace, that of its communicator. */
   config.record.trace_file = NULL;
   status = bny_exec_make(transport, &config, exec);
   if (status != BANYAN_OK) transport->ops->close(transport);
   return status;
 }
 
-/* A kernel's wait is longer than any of the proxy's, which has the deadline of the communicator and knows whom to name. */
+/* A kernel waits longer than the proxy, which has the deadline of the communicator and knows which rank to name. */
 static int64_t timeout_of_kernels(int64_t timeout_ns) {
   enum { LEAST_NS = 50000000 };
   return timeout_ns + (timeout_ns / 16 > LEAST_NS ? timeout_ns / 16 : LEAST_NS);
 }
 
-/* Arenas that the devices of this node share. */
+/* Connects arenas that the devices of this node share. */
 static banyan_status connect_node(banyan_comm *comm, const bny_exchange *exchange, const bny_settings *settings,
                                    const bny_placement *place, bool strict) {
   bny_group_exchange group;

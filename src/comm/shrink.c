@@ -1,25 +1,26 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * From a communicator that has failed to one of the ranks that are left. They have no bootstrap any more, and nobody knows
- * who is left; what still works is message (transport.h), in rounds.
+ * From a communicator that has failed to one of the ranks that are left. They have no bootstrap any more, and no rank
+ * knows which others are left. What still works is rendezvous messages (transport.h), in rounds.
  *
- * Who is left. In each round a rank posts its view, the set of ranks that it takes to be left, and waits for the posts of
- * those ranks. When all of them have posted the same view it is agreed. Otherwise its next view is what all views of this
- * round have in common, without those from whom nothing came: who is dead, or out of time. Views only get smaller, so this
- * ends. A post is there or will never be, for whoever looks: so all agree in the same round, but for ranks that ran out of
- * time.
+ * Agreement. In each round a rank posts its view, the set of ranks that it considers left, and waits for the posts of
+ * those ranks. When all of them have posted the same view it is agreed. Otherwise the next view is the intersection of
+ * all views of this round, without the ranks whose post is missing: they are dead, or out of time. A message is visible
+ * to every rank or to none, so views only shrink, and this ends. All ranks agree in the same round, except those that
+ * ran out of time.
  *
- * Then the communicator is made as any other, by a bootstrap whose allgather is rounds of message. Should a rank die or stop
- * meanwhile, its post is missing on all, who go back to views in the same next round. Between nodes some may have its last
- * post and others not: these post a view where the former post data, who see that and go back, too.
+ * Then the communicator is made as any other, by a bootstrap whose allgather is rounds of these messages. If a rank
+ * dies or stops meanwhile, its post is missing on all ranks, which return to views in the same next round. Between
+ * nodes some ranks may have its last post and others not: these post a view where the former post data. The former see
+ * that and return to views, too.
  *
- * Who waits is seen to look around. A rank that waits for another in vain is thus not taken for a silent one itself, however
- * long it waits: silence alone strikes a rank, for a deadline of a call. A rank that makes its communicator is silent for
- * that long where it waits there, so that it has half as much again.
+ * Liveness. A rank that waits increments its pulse. So a rank that waits in vain is not taken for a silent one itself,
+ * however long it waits: only silence for a deadline of a call excludes a rank. A rank that makes its communicator may
+ * be silent for that long while it waits there, so it is given half as much again.
  *
- * In the last round all tell how they fared. Who has heard from all that they did well has a communicator, and says so in
- * one more message. For those to whom the last word of a rank that stopped has not come, that message stands for it: so all
- * healthy ranks have the communicator, or none. */
+ * Last round. All ranks post how they fared. A rank that has read success from all of them has a communicator, and says
+ * so in one more message. That message replaces the last post of a rank that stopped, for those whom it has not
+ * reached. So all healthy ranks have the communicator, or none has. */
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -34,19 +35,19 @@ enum { LOOK_NS = 20000, WATCH_NS = 1000000, SETTLE_NS = 100000000, DEADLINES = 3
 
 typedef enum kind { KIND_VIEW = 1, KIND_DATA, KIND_VERDICT, KIND_DONE } kind;
 
-/* How a rank fared, for all others. */
+/* The outcome of a rank, for all others. */
 typedef struct verdict {
   int32_t status;
   char why[BNY_REPORT_BYTES - sizeof(int32_t)];
 } verdict;
 
-/* When a rank was last seen to look around. */
+/* When the pulse of a rank last changed. */
 typedef struct sign {
   uint64_t pulse;
   int64_t seen_ns;
 } sign;
 
-/* Before the data of a round: which part of which gathering it is. */
+/* Stands before the data of a round: which part of which allgather it is. */
 typedef struct data_head {
   uint64_t bytes, first;
 } data_head;
@@ -60,7 +61,7 @@ typedef struct rendezvous {
   unsigned char *view;  /* a bit for each rank */
   unsigned char *next;  /* scratch: the view to come */
   size_t view_bytes;
-  bool struck;          /* somebody was, since the view was agreed, or is in another round */
+  bool struck;          /* a rank was excluded since the view was agreed, or is in another round */
   bool given_up;        /* the others go on without this rank */
   sign *signs;          /* by rank */
   int64_t watched_ns;
@@ -86,14 +87,14 @@ static uint64_t round_in(const rendezvous *self, int32_t rank, int half) {
                               memory_order_acquire);
 }
 
-/* A view also goes to those who have taken part and are not in it any more: they learn so. */
+/* A view also goes to ranks that have taken part and are no longer in it, so that they learn this. */
 static bool is_addressed(const rendezvous *self, kind kind, int32_t rank) {
   if (rank == self->transport->rank) return false;
   if (has(self->view, rank)) return true;
   return kind == KIND_VIEW && (round_in(self, rank, 0) || round_in(self, rank, 1)) && !is_gone(self, rank);
 }
 
-/* Text in two pieces. */
+/* Posts a text in two pieces. */
 static void post(rendezvous *self, kind kind, const void *head, size_t head_bytes, const void *text, size_t bytes) {
   bny_transport *transport = self->transport;
   self->round++;
@@ -110,7 +111,7 @@ static void post(rendezvous *self, kind kind, const void *head, size_t head_byte
 
 static uint64_t round_of(const rendezvous *self, int32_t rank) { return round_in(self, rank, (int)(self->round & 1)); }
 
-/* Now and then: this rank looks around, and sees who else does. */
+/* From time to time this rank increments its pulse and looks at those of others. */
 static void watch(rendezvous *self, int64_t now_ns) {
   bny_transport *transport = self->transport;
   if (now_ns - self->watched_ns < WATCH_NS) return;
@@ -123,7 +124,7 @@ static void watch(rendezvous *self, int64_t now_ns) {
   }
 }
 
-/* In the last round: whether a rank has a communicator already. */
+/* In the last round: returns whether a rank has a communicator already. */
 static bool is_done(const rendezvous *self) {
   int half = (int)((self->round + 1) & 1);
   for (int32_t r = 0; self->kind == KIND_VERDICT && r < self->transport->nranks; r++)
@@ -161,8 +162,8 @@ static void strike_missing(rendezvous *self, unsigned char *present, int32_t ran
   if (!gone) self->deadline_ns += self->timeout_ns / 2 * 3;
 }
 
-/* Waits for all of the view. *present: those whose post is there. Two rounds on, or in a view without it, this rank has been
- * given up. Stops where all is_done(). */
+/* Waits for all ranks of the view. *present: those whose post is there. If a peer is two rounds ahead, or in a view
+ * without this rank, the others have excluded it. Returns early if is_done(). */
 static banyan_status collect(rendezvous *self, unsigned char *present) {
   int64_t begun_ns = bny_clock_ns();
   memcpy(present, self->view, self->view_bytes);
@@ -185,7 +186,7 @@ static banyan_status collect(rendezvous *self, unsigned char *present) {
 
 /* ---- views ------------------------------------------------------------------------------------------------------------- */
 
-/* One round. *agreed: all posted this rank's view. */
+/* Runs one round. *agreed: all posted this rank's view. */
 static banyan_status compare_views(rendezvous *self, bool *agreed) {
   post(self, KIND_VIEW, NULL, 0, self->view, self->view_bytes);
   banyan_status status = collect(self, self->next);
@@ -195,7 +196,7 @@ static banyan_status compare_views(rendezvous *self, bool *agreed) {
     if (!has(self->view, r) || !has(self->next, r)) continue;
     const bny_rendezvous *message = message_of(self, r);
     if (message->kind != KIND_VIEW ||
-        message->bytes != self->view_bytes) { /* still making the communicator: it will see */
+        message->bytes != self->view_bytes) { /* it still makes the communicator, and will see this */
       *agreed = false;
       continue;
     }
@@ -221,7 +222,7 @@ static banyan_status agree_on_view(rendezvous *self) {
 
 /* ---- a bootstrap of message ------------------------------------------------------------------------------------------------- */
 
-/* One part of a gathering. */
+/* Gathers one part. */
 static banyan_status gather_part(rendezvous *self, const data_head *head, const char *mine, char *all,
                                  size_t part_bytes) {
   post(self, KIND_DATA, head, sizeof *head, mine + head->first, part_bytes);
@@ -289,7 +290,7 @@ static void list_members(const rendezvous *self, int32_t *members) {
     if (has(self->view, r)) *members++ = r;
 }
 
-/* Whoever is to blame for it that this communicator failed is left out, though it may live; not for a call that was wrong. */
+/* Excludes the rank that caused the failure of the communicator, though it may live; but not for a wrong call. */
 static void strike_culprit(rendezvous *self) {
   const bny_failure *failure = &self->comm->exec->failure;
   bool is_out = failure->status == BANYAN_ERR_PEER || failure->status == BANYAN_ERR_TIMEOUT;
@@ -307,19 +308,19 @@ static void settle(const rendezvous *self) {
 
 /* ---- the last round ------------------------------------------------------------------------------------------------------ */
 
-/* What a rank that dies or stops makes others fail with. */
+/* The statuses with which a rank that dies or stops makes others fail. */
 static bool is_loss(banyan_status status) {
   return status == BANYAN_ERR_PEER || status == BANYAN_ERR_TIMEOUT || status == BANYAN_ERR_BOOTSTRAP;
 }
 
-/* The others need not wait for this rank, which has failed where they had not come to an end. */
+/* Tells the others not to wait for this rank, which failed where they had not finished. */
 static banyan_status give_up(rendezvous *self, banyan_status own, const char *why) {
   strike(self->view, self->transport->rank);
   post(self, KIND_VIEW, NULL, 0, self->view, self->view_bytes);
   return bny_fail(own, "%s", why);
 }
 
-/* All verdicts are there. */
+/* All verdicts have arrived. */
 static banyan_status compare_verdicts(rendezvous *self, const verdict *own, bool *again) {
   banyan_status status = BANYAN_OK;
   for (int32_t r = 0; r < self->transport->nranks && !*again; r++) {
@@ -336,7 +337,7 @@ static banyan_status compare_verdicts(rendezvous *self, const verdict *own, bool
   return status;
 }
 
-/* All tell how they fared. OK: this rank has a communicator, as all others have. *again: a rank was lost. */
+/* All ranks post how they fared. OK: this rank has a communicator, as all others have. *again: a rank was lost. */
 static banyan_status conclude(rendezvous *self, banyan_status own, bool *again) {
   verdict said = {.status = (int32_t)own};
   char why[BNY_ERROR_TEXT_BYTES];

@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0
- * BANYAN_DEVICE_TUNE: combines on devices measured when a communicator is made, or before that and kept in a file. */
+ * BANYAN_DEVICE_TUNE: combines on devices are measured when a communicator is made, or the times are read from a
+ * file. */
 #include <errno.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -25,7 +26,7 @@ banyan_status bny_tune_parse(const char *text, bny_tune *tune) {
 
 /* ---- files ----------------------------------------------------------------------------------------------------------- */
 
-/* *found: there is such a file. */
+/* *found: the file exists. */
 static banyan_status read_file(const banyan_comm *comm, const char *path, bny_measured *measured, bool *found) {
   FILE *file = fopen(path, "re");
   *found = file != NULL;
@@ -41,7 +42,8 @@ static banyan_status read_file(const banyan_comm *comm, const char *path, bny_me
   return status;
 }
 
-/* Whole or not at all: other programs may be reading it. That it cannot be is no reason to fail. */
+/* The file appears complete or not at all, because other programs may be reading it. A failure to write it is only a
+ * warning. */
 static void write_file(const char *path, const bny_measured *measured) {
   char beside[4096];
   int length = snprintf(beside, sizeof beside, "%s.%ld", path, (long)getpid());
@@ -67,9 +69,9 @@ typedef struct message {
   bny_measured measured;
 } message;
 
-/* All that a rank may lack. */
+/* Memory that a rank may lack. */
 typedef struct buffers {
-  message *messages; /* of all ranks, and this one's own; where there is a file */
+  message *messages; /* of all ranks, and this rank's own; only with a file */
   bny_measured *measured;
   bny_device_tuner *tuner;
 } buffers;
@@ -89,7 +91,7 @@ static void free_buffers(buffers *buffers) {
   bny_device_tuner_free(buffers->tuner);
 }
 
-/* Rank 0 reads, so that files which differ from node to node cannot part the ranks. *found: rank 0 has one. */
+/* Rank 0 reads, so that ranks agree even if files differ from node to node. *found: rank 0 has one. */
 static banyan_status take_from_file(const banyan_comm *comm, const bny_exchange *exchange, const char *path,
                                     const buffers *buffers, bool *found) {
   message *all = buffers->messages, *own = &all[comm->nranks];

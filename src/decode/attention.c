@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Local attention: checks the call and hands each KV head with its query heads to the kernels. A result goes from a
- * buffer on the stack to the caller's memory; nothing is allocated and nothing is shared between calls. */
+ * Local attention. It checks the call and passes each KV head with its query heads to the kernels. A result goes from a
+ * buffer on the stack to the caller's memory. Nothing is allocated, and calls share nothing. */
 #include "decode/decode.h"
 
 #include <inttypes.h>
@@ -52,7 +52,7 @@ static banyan_status check_shape(const banyan_attention_desc *desc) {
   return BANYAN_OK;
 }
 
-/* A stride that lets the rows of one sequence overlap has been forgotten or is in the wrong unit. Batch strides may be
+/* A stride that lets the rows of one sequence overlap was forgotten or has the wrong unit. Batch strides may be
  * anything: 0 shares a query or a prefix. A batch of 0 has no rows, and its strides may be unset. */
 static banyan_status check_stride(const char *name, int64_t stride, int32_t rows, int32_t row) {
   if (rows > 1 && stride < row && stride > -(int64_t)row)
@@ -61,7 +61,7 @@ static banyan_status check_stride(const char *name, int64_t stride, int32_t rows
   return BANYAN_OK;
 }
 
-/* Rows of the table follow one another: of its last row no more is known. */
+/* Rows of the table follow one another. The length of the last row is not known. */
 static bool exceeds_table(const banyan_attention_desc *desc, int32_t keys) {
   return desc->page_table && desc->batch > 1 && desc->page_table_stride > 0 &&
          (keys - (keys > 0)) / desc->page_keys >= desc->page_table_stride;
@@ -84,7 +84,7 @@ static banyan_status check_pages(const banyan_attention_desc *desc) {
   return BANYAN_OK;
 }
 
-/* Of one sequence: every id that its length reaches. */
+/* Checks every id that the length of one sequence reaches. */
 static banyan_status check_page_ids(const banyan_attention_desc *desc, int32_t b) {
   const int32_t *table = desc->page_table + b * desc->page_table_stride, keys = desc->seq_lens[b];
   const int32_t last = desc->pages > 0 && desc->pages <= INT32_MAX ? (int32_t)desc->pages - 1 : INT32_MAX;
@@ -174,7 +174,7 @@ static const char *advance(const void *base, int64_t elements, banyan_dtype dtyp
   return base ? (const char *)base + elements * (int64_t)bny_dtype_bytes(dtype) : NULL;
 }
 
-/* Rows of NaN become rows without keys. */
+/* Turns rows of NaN into rows without keys. */
 static void empty_nan_rows(int32_t heads, int32_t value_dim, float *m, float *d, float *n) {
   for (int32_t h = 0; h < heads; h++) {
     if (!isnan(m[h])) continue;
@@ -184,7 +184,7 @@ static void empty_nan_rows(int32_t heads, int32_t value_dim, float *m, float *d,
   }
 }
 
-/* All query heads of KV head `kv_head` of sequence b. Returns -1, or the first head whose row is lost. */
+/* Runs all query heads of KV head `kv_head` of sequence b. Returns -1, or the first head whose row is lost. */
 static int32_t run_group(const bny_attention_kernels *attention, const bny_kernels *kernels,
                       const banyan_attention_desc *desc, const banyan_partial *out, int32_t b, int32_t kv_head) {
   float m[BNY_ATTENTION_HEADS_MAX], d[BNY_ATTENTION_HEADS_MAX], n[BNY_ATTENTION_VALUE_FLOATS];
@@ -228,7 +228,7 @@ static int32_t run_group(const bny_attention_kernels *attention, const bny_kerne
   return lost;
 }
 
-/* Of keys and values, each once. */
+/* Returns the bytes of keys and values, each counted once. */
 static uint64_t bytes_read(const banyan_attention_desc *desc) {
   int64_t keys = 0, row = desc->head_dim + value_dim_of(desc);
   for (int32_t b = 0; b < desc->batch; b++) keys += desc->seq_lens[b];

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Makes a run of a plan: every address that a step needs, resolved once for each half. */
+ * Makes a run of a plan: every address that a step needs is resolved once for each half. */
 #include <stdlib.h>
 #include <string.h>
 
@@ -66,7 +66,7 @@ static void bind_step(bny_run *run, int32_t index, int half) {
   }
 }
 
-/* Pieces of the caller's memory that a delivery of bytes falls into; counts only if pieces is NULL. */
+/* Finds the pieces of the caller's memory that a delivery of bytes falls into; only counts them if pieces is NULL. */
 static int32_t cut_pieces(const bny_binding *binding, int32_t nranks, const bny_slice *slice, bny_piece *pieces) {
   if (!binding->piece_counts) {
     if (pieces) *pieces = (bny_piece){0, slice->byte0 - binding->out_byte0, slice->bytes};
@@ -108,15 +108,15 @@ static banyan_status bind_pieces(bny_run *run) {
   return BANYAN_OK;
 }
 
-/* Messages of a few lines are better off in lines that are near. */
+/* Messages of a few lines are faster in lines that are still in a cache. */
 enum { ROUND_STRIDE_MIN = 2048, PLACE_ALIGNMENT = 1024 };
 
-/* Messages to a socket do not begin at a page: the kernel copies them, behind a header of few bytes, into a page of its own,
- * and on AMD's Zen 4 `rep movsb` takes 28 times as long if the target is a few bytes further into its page than the source is
- * into its own (16.6 KB: 4.7 us instead of 0.17). */
+/* Messages to a socket do not begin at a page. The kernel copies them, behind a header of few bytes, into a page of its
+ * own. On AMD's Zen 4 `rep movsb` takes 28 times as long if the target is a few bytes further into its page than the
+ * source is into its own (16.6 KB: 4.7 us instead of 0.17). */
 enum { NETWORK_PAGE_OFFSET = 2048 };
 
-/* The same on every rank: made of the bound that no rank's plan exceeds. */
+/* The result is the same on every rank, because it follows from a bound that no rank's plan exceeds. */
 static void set_places(bny_run *run) {
   size_t half_bytes = run->exec->transport->half_bytes;
   size_t round_bytes = run->exec->round_bytes / 2;
@@ -128,7 +128,7 @@ static void set_places(bny_run *run) {
   run->first_place = run->exec->progress && has_room ? NETWORK_PAGE_OFFSET : 0;
 }
 
-/* Every peer once. */
+/* Lists every peer once. */
 static banyan_status bind_peers(bny_run *run) {
   const bny_plan *plan = run->plan;
   bny_transport *transport = run->exec->transport;

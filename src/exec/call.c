@@ -116,7 +116,7 @@ bool bny_call_difference(bny_transport *transport, int32_t rank, const bny_call 
     snprintf(there, sizeof there, "on rank %d", rank);
     snprintf(here, sizeof here, "on rank %d", other_rank);
   }
-  if (i == WORD_COUNTS || i == WORD_PLAN) { /* hashes, which tell a reader nothing */
+  if (i == WORD_COUNTS || i == WORD_PLAN) { /* hashes, which mean nothing to a reader */
     bny_append(text, bytes, &length, "its %s not the same as %s", i == WORD_COUNTS ? "counts of bytes are" : "plan is",
                here);
     return true;

@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * What a rank is in, as words that peers can read: to say, when ranks disagree, which rank and which field. */
+ * The call that a rank is in, as words that peers can read. When ranks disagree, the error can name the rank and the
+ * field. */
 #ifndef BNY_EXEC_CALL_H
 #define BNY_EXEC_CALL_H
 
@@ -12,7 +13,7 @@ typedef enum bny_phase { BNY_PHASE_AGREE, BNY_PHASE_RUN, BNY_PHASE_CONNECT } bny
 
 typedef struct bny_call {
   uint64_t words[BNY_CALL_WORDS];
-  uint32_t tag; /* hash of the words: makes the lower half of the run's tag, with those of the calls before */
+  uint32_t tag; /* hash of the words; with those of earlier calls it makes the lower half of the run's tag */
 } bny_call;
 
 bny_call bny_call_make(const bny_request *request, const bny_plan *plan, bny_phase phase);
@@ -23,7 +24,7 @@ bool bny_call_is_comparison(const bny_call *call);
 /* "combine", or "agree" while ranks compare; static. */
 const char *bny_call_name(const bny_call *call);
 
-/* Tells peers. Costs nothing if it is what they were last told. */
+/* Publishes the call to peers. Costs nothing if they have it already. */
 void bny_call_publish(bny_transport *transport, const bny_call *call);
 
 /* Writes the first difference of what `rank` published to the call `other`; false if there is none. "heads 32 there, 16
@@ -31,7 +32,7 @@ void bny_call_publish(bny_transport *transport, const bny_call *call);
 bool bny_call_difference(bny_transport *transport, int32_t rank, const bny_call *other, int32_t other_rank, char *text,
                          size_t bytes);
 
-/* What `rank` published last, to compare it with a third. */
+/* Returns what `rank` published last, to compare it with a third. */
 bny_call bny_call_read(bny_transport *transport, int32_t rank);
 
 #endif

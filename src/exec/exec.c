@@ -9,14 +9,14 @@
 #include "base/clock.h"
 #include "base/status.h"
 
-/* Measured on nodes with two to a hundred cores: a poll with its pause takes 15 to 40 ns; a switch between ranks that
+/* Measured on nodes with two to a hundred cores: a poll with its pause takes 15 to 40 ns, a switch between ranks that
  * share a core about 1000 ns. */
 enum { SPINS_ALONE = 4000, SPINS_SHARED = 40, YIELD_ALONE_NS = 1000000, YIELD_SHARED_NS = 3000000, SLEEP_NS = 1000000 };
 
-/* How long a call that fails may take for the news to go out: its rank may not look at the network again. */
+/* How long a failing call may take to send the failure: its rank may not look at the network again. */
 enum { SPREAD_NS = 5000000 };
 
-/* Page faults now rather than in the first runs: of what this rank writes while it goes round. */
+/* Takes the page faults of this rank's own places now rather than in the first runs. */
 static void touch_outbox(const bny_exec *exec) {
   enum { PAGE = 4096 };
   bny_transport *transport = exec->transport;
@@ -60,7 +60,7 @@ banyan_status bny_exec_make(bny_transport *transport, const bny_exec_config *con
     .failure = {.culprit = -1},
     .record = record,
   };
-  transport->recent_ns = config->timeout_ns / 4; /* on a busy machine whoever is fine may be silent for some time */
+  transport->recent_ns = config->timeout_ns / 4; /* on a busy machine a healthy rank may be silent for some time */
   touch_outbox(made);
   *exec = made;
   return BANYAN_OK;
@@ -74,7 +74,7 @@ void bny_exec_free(bny_exec *exec) {
   free(exec);
 }
 
-/* Where this rank is, for whoever reads the error: others may be elsewhere. */
+/* Appends where this rank is, for the reader of the error: other ranks may be elsewhere. */
 static void append_place(bny_exec *exec, char *text, size_t bytes, size_t *length) {
   char place[192];
   if (exec->run) bny_run_place(exec->run, place, sizeof place);
@@ -97,14 +97,15 @@ static banyan_status record(bny_exec *exec, banyan_status status, int32_t culpri
   return keep(exec, &failure);
 }
 
-/* What can be completed is: a run before the one in which a rank gave bad data, or was missed, has all that it needs from
- * whoever got as far as that. Other faults end every run: one that timed out has waited long enough. */
+/* A run that can complete is completed. A run before the one in which a rank gave bad data, or was missed, gets
+ * everything it needs from the ranks that reached that one. Other faults end every run: one that timed out has waited
+ * long enough. */
 static bool spares_run(const bny_exec *exec, uint64_t fault) {
   banyan_status status = bny_fault_status(fault);
   return exec->run && (status == BANYAN_ERR_DATA || status == BANYAN_ERR_PEER) && bny_fault_is_after(fault, exec->epoch);
 }
 
-/* This rank's run has failed though the fault spared it: so have those that need this rank in it. */
+/* This rank's run has failed although the fault spared it, and so have the runs that need this rank. */
 static void bring_forward(bny_exec *exec, uint64_t fault) {
   if (!spares_run(exec, fault)) return;
   atomic_compare_exchange_strong(exec->fault, &fault, bny_fault_in_run(fault, exec->epoch));
@@ -122,7 +123,7 @@ banyan_status bny_exec_fail(bny_exec *exec, banyan_status status, int32_t culpri
   uint64_t first = 0, fault = bny_fault_pack(status, culprit, exec->transport->rank);
   if (exec->run) fault = bny_fault_in_run(fault, exec->epoch);
   bool is_first = atomic_compare_exchange_strong(exec->fault, &first, fault);
-  /* All ranks tell of the same failure; of a mismatch each what differs from its own call. */
+  /* All ranks report the same failure. For a mismatch, each reports what differs from its own call. */
   bool both_differ = status == BANYAN_ERR_MISMATCH && bny_fault_status(first) == status;
   if (!is_first) bring_forward(exec, first);
   if (!is_first && !both_differ) return take_fault(exec, NULL);
@@ -167,8 +168,8 @@ static uint32_t epoch_begun(bny_exec *exec, int32_t rank) {
   return (uint32_t)(atomic_load_explicit(&line->started, memory_order_acquire) >> 32);
 }
 
-/* True if the call that a rank is in is known. One of another node is asked, and may take a moment; that it was in a run
- * before `epoch` is believed only if nothing newer comes. */
+/* Returns true if the call that a rank is in is known. A rank of another node is asked, which may take a moment. An
+ * answer that it was in a run before `epoch` counts only if nothing newer comes. */
 static bool learn_call(bny_exec *exec, int32_t rank, uint32_t epoch) {
   enum { PATIENCE_NS = 50000000 };
   bny_transport *transport = exec->transport;
@@ -184,7 +185,7 @@ static bool learn_call(bny_exec *exec, int32_t rank, uint32_t epoch) {
   return knows;
 }
 
-/* Ranks disagree: each says what differs from its own call, whoever noticed. */
+/* When ranks disagree, each reports what differs from its own call, whichever rank noticed. */
 static banyan_status record_mismatch(bny_exec *exec, const bny_call *call, int32_t culprit, int32_t reporter) {
   char difference[160], text[sizeof exec->failure.text];
   int32_t candidates[2] = {culprit, reporter};

@@ -2,16 +2,15 @@
  *
  * The executor: runs plans step by step on the host. It knows steps and slots, and no algorithm.
  *
- * Reuse of memory. Run e writes its slots into half e & 1 of the arena, where run e - 2 wrote. So before run e writes, all
- * peers that were sent slots by run e - 2 must have finished it. Mostly this is known already: a message of run e - 1 from a
- * peer says that the peer had finished run e - 2. Only otherwise (as on the way to a root, which sends nothing back) the
- * peer's `done` is read.
+ * Reuse of memory. Run e writes its slots into half e & 1 of the arena, where run e - 2 wrote. So before run e writes,
+ * all peers that were sent slots by run e - 2 must have finished it. Mostly this is known already: a message of run e -
+ * 1 from a peer proves that the peer had finished run e - 2. Only otherwise (as on the way to a root, which sends
+ * nothing back) the peer's `done` is read.
  *
- * Within its half a run begins where the run before last ended, going round: a line that peers have read lately is dear to
- * write again (its copies must be invalidated one by one), one that has left all caches but the shared one is not. Measured
- * on a Zen 4 host with 1 MB of second-level cache, 16.6 KB to one peer: 1.7 us to write at a fixed place, 1.0 us going
- * round 1.2 MB or more.
- */
+ * Within its half a run begins where the run before last ended, and wraps around. A line that peers have read lately is
+ * expensive to write again, because its copies must be invalidated one by one. A line that has left all caches but the
+ * shared one is not. Measured on a Zen 4 machine with 1 MB of second-level cache, 16.6 KB to one peer: 1.7 us to write
+ * at a fixed place, 1.0 us going round 1.2 MB or more. */
 #ifndef BNY_EXEC_H
 #define BNY_EXEC_H
 
@@ -21,7 +20,7 @@
 #include "plan/plan.h"
 #include "transport/transport.h"
 
-/* What a rank has done whose statistics are BANYAN_ERR_DATA, as its peers tell it. */
+/* What a rank has done whose statistics are BANYAN_ERR_DATA, as its peers report it. */
 #define BNY_EXEC_NO_ROW "gave statistics of no row: NaN or infinite without being declared empty, or a negative d"
 
 typedef struct bny_failure {
@@ -30,7 +29,7 @@ typedef struct bny_failure {
   char text[512];
 } bny_failure;
 
-/* Who was sent slots in the last run of a half. */
+/* The ranks that were sent slots in the last run of a half. */
 typedef struct bny_readers {
   uint64_t epoch;
   int32_t count;
@@ -47,26 +46,28 @@ typedef struct bny_exec {
   uint32_t history;    /* hash of the calls of all runs so far: the lower half of the last run's tag */
   uint64_t *known_done; /* [nranks]: epochs that peers are known to have finished */
   bny_readers readers[2];
-  bny_readers owed;    /* the last run received from these: they are told so by the next */
-  uint64_t *told;      /* [nranks]: the last epoch that sends to this rank, and so tells it */
+  bny_readers owed;    /* the last run received from these: the next run acknowledges it to them */
+  uint64_t *told;      /* [nranks]: the last epoch that sends to this rank, and so acknowledges */
   uint32_t spins;       /* polls before the first yield */
   int64_t yield_ns;     /* yields before the first sleep */
-  int64_t sleep_ns;     /* the longest sleep before it looks again */
+  int64_t sleep_ns;     /* the longest sleep before the next look */
   int64_t timeout_ns;
-  size_t round_bytes;   /* over both halves, that small runs go round; 0 where messages are copied, to memory best warm */
+  size_t round_bytes;   /* over both halves, through which small runs go round; 0 where messages are copied, which is
+                         * fastest in warm memory */
   bny_store store;
   bny_record record;
   const struct bny_run *run; /* under way, or NULL */
   bny_signal *refused; /* the transport's count of refused calls */
-  uint32_t history_before; /* of the run in which ranks compare calls: what it was before that */
+  uint32_t history_before; /* `history` before the run in which ranks compare calls */
   bny_failure failure;
-  _Atomic int reason_state; /* of the abort: 0 none, 1 being written, 2 there */
+  _Atomic int reason_state; /* 0: no reason of an abort, 1: being written, 2: complete */
   char reason[160];
 } bny_exec;
 
 typedef struct bny_exec_config {
   const bny_kernels *kernels;
-  bool oversubscribed; /* more ranks than cores: polls are short, since whoever is waited for may need this core */
+  bool oversubscribed; /* more ranks than cores: polls are short, because the rank that is waited for may need this
+                        * core */
   int64_t timeout_ns;
   size_t cache_bytes;  /* of the largest second-level cache among the ranks: identical on all */
   bny_record_config record;
@@ -79,103 +80,107 @@ void bny_exec_free(bny_exec *exec); /* NULL is allowed; not the transport */
 banyan_status bny_exec_fail(bny_exec *exec, banyan_status status, int32_t culprit, const char *format, ...)
     __attribute__((format(printf, 4, 5)));
 
-/* Fails it because the type of the culprit's result cannot hold `row` of it, which only the culprit knows. */
+/* Fails the communicator because the type of the culprit's result cannot hold `row` of it, which only the culprit
+ * knows. */
 banyan_status bny_exec_fail_result(bny_exec *exec, int32_t culprit, const char *row);
 
-/* Fails it with BANYAN_ERR_ABORTED, from any thread, without blocking. */
+/* Fails the communicator with BANYAN_ERR_ABORTED. Any thread; it does not block. */
 void bny_exec_abort(bny_exec *exec, const char *reason);
 
-/* The same with another fault. */
+/* Does the same with another fault. */
 void bny_exec_stop(bny_exec *exec, banyan_status status, int32_t culprit);
 
-/* The failure of another executor of this rank becomes that of this one, and of its peers, unless it has failed already. */
+/* The failure of another executor of this rank becomes that of this one and of its peers, unless it has failed
+ * already. */
 banyan_status bny_exec_adopt(bny_exec *exec, const bny_failure *failure);
 
-/* The failure that is known here, after a look at the shared fault word; sets the thread's error text. One that spares the run
- * under way is seen once that is complete. */
+/* Returns the failure that is known here, after a look at the shared fault word, and sets the thread's error text. A
+ * failure that spares the run under way is seen once that run is complete. */
 banyan_status bny_exec_check(bny_exec *exec, const bny_call *call);
 
-/* This rank refuses the next call of all, with the text of its error; nothing is sent of it. Peers that compare calls give it up,
- * and go on with the next; those that are in a run of it end the communicator. */
+/* Refuses the next collective call for this rank, with the text of its error; nothing of it is sent. Peers that compare
+ * calls give it up and go on with the next. Peers in a run of it end the communicator. */
 void bny_exec_refuse(bny_exec *exec, banyan_status status, const char *why);
 
-/* True if that rank refused the present run, or the one before; writes what is said of it. */
+/* Returns true if that rank refused the present run, or the one before, and writes the text about it. */
 bool bny_exec_refused_by(bny_exec *exec, int32_t rank, char *text, size_t bytes);
 
-/* Whether a peer has refused the run under way: not BANYAN_OK if so. Looks at memory of this node. */
+/* Returns BANYAN_OK unless a peer has refused the run under way. Looks at memory of this node. */
 banyan_status bny_exec_look_for_refusals(bny_exec *exec, const bny_call *call);
 
-/* Of a run that carries between nodes what kernels of a device make and read; there is nothing else to it. Called by its
- * thread. */
+/* The operations of a run that exchanges data between nodes for the kernels of a device, and does nothing else. Its
+ * thread calls them. */
 typedef struct bny_proxy_ops {
-  /* True if kernels have made the slot; with -1, if they have ended the run. Hot. */
+  /* Returns true if kernels have made the slot or, with -1, have ended the run. Hot. */
   bool (*is_made)(void *context, int32_t slot);
-  /* A message has come. Hot. */
+  /* Tells kernels that a message has arrived. Hot. */
   void (*tell)(void *context, int32_t message);
-  /* What went wrong with kernels. Looked at while the run waits. */
+  /* Returns what went wrong with kernels. Called while the run waits. */
   banyan_status (*look)(void *context);
-  /* The rank that holds kernels up, this one if no other is known. */
+  /* Returns the rank that holds kernels up, this one if no other is known. */
   int32_t (*suspect)(void *context);
 } bny_proxy_ops;
 
-/* Caller's memory for one run. Coordinates of plans are of the whole call; these say where in them the memory begins. */
+/* The caller's memory for one run. Coordinates of plans are those of the whole call; these fields say where in them the
+ * memory begins. */
 typedef struct bny_binding {
   const banyan_partial *in, *out; /* combine */
-  int32_t in_token0, in_head0;    /* of the row that in begins with */
-  int32_t out_token0, out_head0;  /* and out */
-  const char *in_bytes;           /* the others: address of byte in_byte0 */
+  int32_t in_token0, in_head0;    /* of the row at which `in` begins */
+  int32_t out_token0, out_head0;  /* of the row at which `out` begins */
+  const char *in_bytes;           /* other collectives: address of byte in_byte0 */
   char *out_bytes;                /* and of byte out_byte0 */
   size_t in_byte0, out_byte0;
-  /* gather in parts: piece r of the result, of piece_counts[r] bytes, lies at out_bytes + piece_offsets[r] */
+  /* all-gather in parts: piece r of the result, of piece_counts[r] bytes, lies at out_bytes + piece_offsets[r] */
   const size_t *piece_counts, *piece_offsets;
-  const bny_proxy_ops *proxy; /* NULL: the run moves memory itself. Else its plan has no steps but SEND and WAIT */
+  const bny_proxy_ops *proxy; /* NULL: the run moves memory itself. Otherwise its plan has only SEND and WAIT steps */
   void *proxy_context;
 } bny_binding;
 
 typedef struct bny_run bny_run;
 
-/* Binds a plan to memory: all addresses for both halves of the arena. `call` is what peers are told. plan and binding must
- * live as long as the run; the caller's addresses in the binding may change between runs, its other fields may not. */
+/* Binds a plan to memory: all addresses for both halves of the arena. `call` is what peers are told. Plan and binding
+ * must live as long as the run. The caller's addresses in the binding may change between runs, its other fields may
+ * not. */
 banyan_status bny_run_make(bny_exec *exec, const bny_plan *plan, const bny_call *call, const bny_binding *binding,
                            bny_run **run);
 void bny_run_free(bny_run *run); /* NULL is allowed */
 
-/* The same plan for another call: for the barrier that compares calls. */
+/* Gives the plan another call: for the barrier that compares calls. */
 void bny_run_relabel(bny_run *run, const bny_call *call);
 
-/* Works until the peers of `of`, which may be of another executor with the same ranks, can be reached, under the deadline of
- * `run`, which has begun and is a run of all ranks. At once where ranks share memory. */
+/* Works until the peers of `of` can be reached, under the deadline of `run`, which has begun and is a run of all ranks.
+ * `of` may belong to another executor with the same ranks. Returns at once where ranks share memory. */
 banyan_status bny_run_reach(bny_run *run, const bny_run *of);
 
-/* As snprintf: "operation 12: combine, 16640 bytes by tree, step 3 of 8, waiting for rank 2". */
+/* Writes, as snprintf: "operation 12: combine, 16640 bytes by tree, step 3 of 8, waiting for rank 2". */
 size_t bny_run_place(const bny_run *run, char *text, size_t bytes);
 
-/* Begins the next epoch. Nothing else of this communicator may be under way. */
+/* Begins the next epoch. No other run of this communicator may be under way. */
 void bny_run_begin(bny_run *run);
 
 /* Goes on until the end or until something has not arrived; `block`: waits for it. *done is set on BANYAN_OK. */
 banyan_status bny_run_progress(bny_run *run, bool block, bool *done);
 
-/* True if a row of the last run's result is lost, because the caller's type cannot hold its statistics: its place in the
- * call. All else of the run is as it should be, and nobody else needs to know. */
+/* Returns true if a row of the last run's result is lost, because the caller's type cannot hold its statistics, and its
+ * place in the call. Everything else of the run is right, and no other rank needs to know. */
 bool bny_run_lost(const bny_run *run, int32_t *token, int32_t *head);
 
-/* Its rank is about to do something else, or comes back from that: it waits for nobody meanwhile, and what time passes does
- * not count for the deadline. */
+/* Called when the rank turns to other work, and when it returns. It waits for no peer meanwhile, and that time does not
+ * count for the deadline. */
 void bny_run_rest(bny_run *run);
 
-/* From the begin of a half to where its plan begins, of runs between nodes. */
+/* Returns where the plan begins within a half, for runs between nodes. */
 size_t bny_run_shift(const bny_run *run);
 
 /* Payload bytes and messages sent by the last run. */
 uint64_t bny_run_bytes_sent(const bny_run *run);
 uint64_t bny_run_messages_sent(const bny_run *run);
-/* Finite values of its input that a lossy wire cannot hold. */
+/* Returns the number of finite input values that a lossy wire cannot hold. */
 uint64_t bny_run_saturated(const bny_run *run);
-/* Of the bytes, those that the transport gave to a network. */
+/* Returns how many of these bytes the transport gave to a network. */
 uint64_t bny_run_bytes_between_nodes(const bny_run *run);
 
-/* Of this rank's arena, what runs of it touch in time. */
+/* Returns the size of the part of this rank's arena that its runs use, in the order of use. */
 uint64_t bny_run_arena_bytes(const bny_run *run);
 
 #endif

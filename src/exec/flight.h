@@ -1,8 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * The flight recorder: the last operations of a communicator, in memory that was made with it. Written all the time, a
- * cache line and one reading of the processor's counter for each operation (a reading takes longer than the line); read when
- * the communicator fails. How long an operation took is known if it is traced; else, that it was over when the next began. */
+ * The flight recorder: the last operations of a communicator, in memory that was made with it. It is always written: a
+ * cache line and one reading of the processor's counter for each operation (the reading takes longer than the line). It
+ * is read when the communicator fails. The duration of an operation is known if it is traced. Otherwise it was over
+ * when the next began. */
 #ifndef BNY_EXEC_FLIGHT_H
 #define BNY_EXEC_FLIGHT_H
 
@@ -14,15 +15,15 @@
 
 enum { BNY_FLIGHT_ENTRIES = 256 };
 
-/* What a run is, made once when its plan is bound. */
+/* What a run is. Made once when its plan is bound. */
 typedef struct bny_flight_note {
   const char *collective, *algorithm; /* static */
-  uint64_t bytes;                     /* that this rank puts in */
+  uint64_t bytes;                     /* that this rank contributes */
 } bny_flight_note;
 
 typedef struct bny_flight_entry {
   _Alignas(64) uint64_t operation; /* 0: none yet */
-  uint64_t begin, end;             /* ticks; end 0: it did not come to its end, 1: it did, at a time that nobody asked for */
+  uint64_t begin, end;             /* ticks; end 0: it did not finish, 1: it finished, and the time was not taken */
   bny_flight_note note;
 } bny_flight_entry;
 
@@ -49,11 +50,11 @@ static inline bny_flight_entry *bny_flight_end(bny_flight *flight, uint64_t oper
   return entry;
 }
 
-/* As snprintf: the last `entries` operations up to `last`, oldest first, one a line. */
+/* Writes, as snprintf, the last `entries` operations up to `last`, oldest first, one a line. */
 size_t bny_flight_print(const bny_flight *flight, uint64_t last, int32_t entries, char *text, size_t bytes);
 
-/* The communicator of `rank` has failed, for the reason given: says so, and what it did, in the file that BANYAN_FLIGHT
- * names (bny_log_path(); lines are added), or NULL; and to the log. */
+/* Reports that the communicator of `rank` has failed, for the reason given, and what it did before. The report goes to
+ * the log and to the file that BANYAN_FLIGHT names (bny_log_path(); lines are added), unless that is NULL. */
 void bny_flight_dump(const bny_flight *flight, uint64_t last, int32_t rank, const char *reason, const char *pattern);
 
 #endif

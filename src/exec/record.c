@@ -32,7 +32,7 @@ void bny_record_close(bny_record *record) {
 
 /* ---- what a plan is, for people -------------------------------------------------------------------------------------- */
 
-/* What it puts in: each part of its input once. */
+/* Counts each part of its input once. */
 static uint64_t input_bytes(const bny_plan *plan) {
   uint64_t bytes = 0;
   for (int32_t i = 0; i < plan->nsteps; i++)
@@ -40,7 +40,7 @@ static uint64_t input_bytes(const bny_plan *plan) {
   return bytes;
 }
 
-/* The outermost level that a step's messages cross; -1: it moves none. */
+/* Returns the outermost level that a step's messages cross; -1: it moves none. */
 static int32_t level_of(const bny_levels *levels, const bny_plan *plan, const bny_step *step) {
   int32_t level = -1;
   if (step->kind == BNY_STEP_WAIT) return bny_levels_between(levels, plan->rank, plan->messages[step->message].peer);
@@ -51,7 +51,7 @@ static int32_t level_of(const bny_levels *levels, const bny_plan *plan, const bn
   return level;
 }
 
-/* Steps that move nothing belong to what they were waited for, before the first wait to what is sent next. */
+/* Steps that move nothing belong to the wait before them. Before the first wait they belong to the next send. */
 static void spread_levels(const bny_plan *plan, const bny_levels *levels, int8_t *of_step) {
   int32_t last = -1;
   for (int32_t i = 0; i < plan->nsteps; i++) {

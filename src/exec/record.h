@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * What the executor writes down about its runs: in the flight recorder always, in a trace if one is asked for. The hooks
- * that runs call are here and inline: stores for the recorder, one branch for a trace that is off. */
+ * What the executor records about its runs: in the flight recorder always, in a trace if requested. The hooks that runs
+ * call are inline here: stores for the recorder, one branch for a trace that is off. */
 #ifndef BNY_EXEC_RECORD_H
 #define BNY_EXEC_RECORD_H
 
@@ -13,13 +13,13 @@
 /* Texts live as long as bny_record_open() runs. */
 typedef struct bny_record_config {
   bool no_flight;
-  const char *flight_file; /* where a failure is told with what led to it; NULL: nowhere but in the log */
+  const char *flight_file; /* where a failure is reported with the operations before it; NULL: only in the log */
   const char *trace_file;  /* NULL: no trace */
   int64_t trace_events;
   const bny_levels *levels; /* names of phases; NULL: none. Must outlive the record */
 } bny_record_config;
 
-/* Of a communicator. */
+/* The record of a communicator. */
 typedef struct bny_record {
   bny_flight *flight; /* NULL: off */
   bny_trace *trace;   /* NULL: off */
@@ -27,15 +27,15 @@ typedef struct bny_record {
   const bny_levels *levels;
 } bny_record;
 
-/* Of a plan that is bound. */
+/* The record of a bound plan. */
 typedef struct bny_run_record {
   bny_flight_note note;
-  int8_t *levels;       /* by step: of the links it uses, -1: none. NULL: phases are not traced */
+  int8_t *levels;       /* by step: the level of the links it uses, -1: none. NULL: phases are not traced */
   int32_t phase;        /* the level of the steps under way; -1: none */
   uint64_t phase_begin;
 } bny_run_record;
 
-/* A trace that cannot be written is warned of, and left out. */
+/* If a trace cannot be written, there is a warning and no trace. */
 banyan_status bny_record_open(const bny_record_config *config, int32_t rank, int32_t nranks, bny_record *record);
 void bny_record_close(bny_record *record);
 
@@ -55,12 +55,12 @@ static inline void bny_record_step(bny_record *record, bny_run_record *run, uint
     bny_record_phase(record, run, operation, run->levels[step], bny_clock_ticks());
 }
 
-/* 0: nobody wants to know how long a wait takes. */
+/* Returns 0 if the duration of a wait is not recorded. */
 static inline uint64_t bny_record_wait_begin(const bny_record *record) {
   return record->trace ? bny_clock_ticks() : 0;
 }
 
-/* `what` must be static: "wait for rank" is continued by the peer. */
+/* `what` must be static. The peer follows it, as in "wait for rank 2". */
 static inline void bny_record_wait_end(bny_record *record, uint64_t begin, uint64_t operation, const char *what,
                                        int32_t peer, uint64_t bytes) {
   if (begin)

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0
- * Calls that a rank refused for itself, and what that is for its peers. */
+ * Calls that a rank refused for itself, and what they mean for its peers. */
 #include <stdio.h>
 #include <string.h>
 
@@ -8,7 +8,7 @@
 #include "base/status.h"
 #include "transport/refusal.h"
 
-/* In the history of calls all refused ones are alike: ranks may have meant different ones. */
+/* In the history of calls all refused ones are alike, because ranks may have meant different ones. */
 static void pass_over(bny_exec *exec) {
   exec->history = (uint32_t)bny_hash_add(exec->history, 0x5ef05edu);
   atomic_store_explicit(&exec->line->done, exec->epoch, memory_order_release);
@@ -18,16 +18,16 @@ void bny_exec_refuse(bny_exec *exec, banyan_status status, const char *why) {
   bny_refusal refusal = {.first = exec->epoch + 1, .last = exec->epoch + 1, .rank = exec->transport->rank,
                          .status = (int32_t)status};
   snprintf(refusal.text, sizeof refusal.text, "%s", why);
-  bny_refusal_add(exec->transport, &refusal); /* first: whoever sees that this rank is past the call finds out why */
+  bny_refusal_add(exec->transport, &refusal); /* first: a rank that sees this rank past the call finds the reason */
   exec->epoch++;
   pass_over(exec);
   atomic_store_explicit(&exec->line->started, exec->epoch << 32 | exec->history, memory_order_release);
 }
 
-/* Nothing but signals was sent; all give up the same run, for nobody gets through it without the one that refused. */
+/* Only signals were sent. All ranks give up the same run, because no rank completes it without the one that refused. */
 static banyan_status give_up(bny_exec *exec, const bny_refusal *refusal) {
   const bny_run *run = exec->run;
-  exec->owed.count = run->nsenders; /* they learn from the next run that this one is over */
+  exec->owed.count = run->nsenders; /* the next run tells them that this one is over */
   for (int32_t i = 0; i < run->nsenders; i++) exec->owed.ranks[i] = run->senders[i];
   exec->history = exec->history_before;
   pass_over(exec);

@@ -44,7 +44,7 @@ size_t bny_run_shift(const bny_run *run) { return run->first_place; }
 
 /* ---- waiting ------------------------------------------------------------------------------------------------------- */
 
-/* One round after polls in vain. */
+/* Runs one round of waiting after polls in vain. */
 static banyan_status wait_round(bny_run *run, bool block, int32_t peer, int32_t slot) {
   const bny_binding *binding = run->binding;
   banyan_status status = binding->proxy ? binding->proxy->look(binding->proxy_context) : BANYAN_OK;
@@ -53,7 +53,7 @@ static banyan_status wait_round(bny_run *run, bool block, int32_t peer, int32_t 
                : bny_wait_look(run->exec, &run->call, &run->patience, peer, slot);
 }
 
-/* Until kernels have made a slot, or ended the run. */
+/* Waits until kernels have made a slot, or ended the run. */
 static banyan_status wait_kernels(bny_run *run, int32_t slot, bool block, bool *made) {
   enum { PROGRESS_SPINS = 16 };
   bny_exec *exec = run->exec;
@@ -66,7 +66,7 @@ static banyan_status wait_kernels(bny_run *run, int32_t slot, bool block, bool *
   }
   uint64_t since = bny_record_wait_begin(&exec->record);
   for (uint32_t spins = 0; !proxy->is_made(context, slot); spins++) {
-    /* Peers want answers, whatever this rank waits for. */
+    /* Peers need answers, whatever this rank waits for. */
     if (spins % PROGRESS_SPINS == 0) exec->progress(exec->transport);
     bny_wait_pause();
     if (block && spins < exec->spins && !atomic_load_explicit(exec->fault, memory_order_relaxed)) continue;
@@ -86,7 +86,8 @@ void bny_run_rest(bny_run *run) {
 
 /* ---- running ------------------------------------------------------------------------------------------------------- */
 
-/* Whoever sent to this rank in the last run must know that it was read. Those that this run sends to learn it from that. */
+/* A rank that sent to this rank in the last run must learn that it was read. Those that this run sends to learn it from
+ * that. */
 static void acknowledge(const bny_run *run) {
   bny_exec *exec = run->exec;
   bny_readers *owed = &exec->owed;
@@ -101,7 +102,7 @@ static void acknowledge(const bny_run *run) {
 void bny_run_begin(bny_run *run) {
   bny_exec *exec = run->exec;
   exec->epoch++;
-  /* Of all calls so far, so that a difference shows in every later run too, if it did not in its own. */
+  /* The history covers all calls so far. So a difference also shows in every later run, if it did not in its own. */
   exec->history = (uint32_t)bny_hash_add(exec->history, run->call.tag);
   run->tag = exec->epoch << 32 | exec->history;
   run->shift = run->first_place + (exec->epoch >> 1) % run->places * run->stride;
@@ -117,7 +118,7 @@ void bny_run_begin(bny_run *run) {
   if (exec->owed.count) acknowledge(run);
 }
 
-/* True once every peer that was sent slots by the run before last has finished it. */
+/* Returns true once every peer that was sent slots by the run before last has finished it. */
 static bool half_is_free(bny_exec *exec, int32_t *busy) {
   const bny_readers *readers = &exec->readers[exec->epoch & 1];
   for (int32_t i = 0; i < readers->count; i++) {
@@ -145,8 +146,8 @@ static bool has_arrived(const bny_run *run, const bny_bound_step *bound) {
   return atomic_load_explicit(bound->arrived, memory_order_acquire) == run->tag;
 }
 
-/* The same where messages come in by progress, which enters the kernel and takes as long as many polls. Memory of this node
- * is looked at in between. */
+/* The same for messages that arrive by progress, which enters the kernel and takes as long as many polls. Memory of
+ * this node is polled in between. */
 static bool poll_network(const bny_run *run, const bny_bound_step *bound, uint32_t spins) {
   enum { PROGRESS_SPINS = 16 };
   bny_exec *exec = run->exec;
@@ -195,7 +196,7 @@ static banyan_status wait_half(bny_run *run, bool block, bool *ready) {
   return BANYAN_OK;
 }
 
-/* What is read here must be what was sent: a message of another length or place is none of this plan. */
+/* The message must be what this plan expects. One with another length or offset belongs to another plan. */
 static banyan_status check_landing(const bny_run *run, const bny_message *message, const bny_landing *landing) {
   uint64_t offset = message->what.offset + run->shift;
   if (landing->bytes == message->what.bytes && (landing->offset == offset || !landing->bytes)) return BANYAN_OK;
@@ -215,10 +216,10 @@ static banyan_status wait_message(bny_run *run, const bny_step *step, const bny_
   }
   bny_wait_end(exec, &run->patience);
   bny_record_wait_end(&exec->record, since, exec->epoch, "wait for rank", message->peer, message->what.bytes);
-  /* It has begun this run, so it has finished the one before. */
+  /* The peer has begun this run, so it has finished the one before. */
   if (exec->known_done[message->peer] < exec->epoch - 1) exec->known_done[message->peer] = exec->epoch - 1;
   enum { PREFETCH_BYTES = 1024 };
-  /* Its first lines come together, not one after what was computed from the other. */
+  /* Prefetches the first lines together, so that they do not come one after another. */
   size_t ahead = message->what.bytes < PREFETCH_BYTES ? message->what.bytes : PREFETCH_BYTES;
   for (size_t i = 0; i < ahead; i += BNY_LINE_BYTES) __builtin_prefetch(bound->from_bytes + run->shift + i);
   *arrived = true;
@@ -306,7 +307,7 @@ static void send_slot(bny_run *run, const bny_step *step) {
   run->messages_sent += (uint64_t)step->count;
 }
 
-/* Where a message is sent from this rank's memory after send() has returned: until that is over. */
+/* Waits until messages that are sent from this rank's memory after send() has returned are complete. */
 static banyan_status settle(bny_run *run, bool block, bool *settled) {
   bny_exec *exec = run->exec;
   const bny_transport_ops *ops = exec->transport->ops;
@@ -354,7 +355,7 @@ banyan_status bny_run_reach(bny_run *run, const bny_run *of) {
   bny_transport *transport = of->exec->transport;
   const bny_plan *plan = of->plan;
   if (!transport->ops->reach) return BANYAN_OK;
-  /* All at the same time, then one after the other. */
+  /* All connections begin together, and are then waited for one by one. */
   for (int32_t i = 0; i < of->nreaders; i++) transport->ops->reach(transport, of->readers[i]);
   for (int32_t i = 0; i < plan->nmessages; i++) transport->ops->reach(transport, plan->messages[i].peer);
   banyan_status status = BANYAN_OK;
@@ -408,7 +409,7 @@ banyan_status bny_run_progress(bny_run *run, bool block, bool *done) {
     if (status == BANYAN_OK && !settled) *done = false;
     if (status != BANYAN_OK || !settled) return status;
   }
-  if (proxy) { /* they read messages of peers until then */
+  if (proxy) { /* kernels read messages of peers until then */
     bool ended = false;
     status = wait_kernels(run, -1, block, &ended);
     if (status == BANYAN_OK && !ended) *done = false;

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Inside of a run: for bind.c, which makes it of a plan, and run.c, which goes through it. */
+ * The inside of a run, for bind.c, which makes it of a plan, and run.c, which executes it. */
 #ifndef BNY_EXEC_RUN_PARTS_H
 #define BNY_EXEC_RUN_PARTS_H
 

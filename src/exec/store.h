@@ -3,11 +3,11 @@
  * How to write a message that a peer will read: with plain stores, or with stores that bypass the caches.
  *
  * A plain store to a line that a peer has read must first take it back. Between cores that share a cache that costs 4
- * to 7 ns a line, and the peer then finds the line in a near cache: plain wins. Between cores that share none it costs
- * 25 ns a line, and streaming to memory wins by more than twice. Which holds depends on where the ranks run, which in a
- * virtual machine changes under way; so it is measured all along, on the writer's side: both ways are timed now and
- * then, and streaming is used while plain stores are dearer by more than the peer's longer way to memory. A choice of
- * one rank for itself: the bits are the same. */
+ * to 7 ns a line, and the peer then finds the line in a close cache: plain wins. Between cores that share none it costs
+ * 25 ns a line, and streaming to memory wins by more than twice. Which holds depends on where the ranks run, and in a
+ * virtual machine this changes at run time. So it is measured all along, on the writer's side. Both ways are timed from
+ * time to time, and streaming is used while plain stores cost more than the peer's longer way to memory. Each rank
+ * chooses for itself: the bits are the same. */
 #ifndef BNY_EXEC_STORE_H
 #define BNY_EXEC_STORE_H
 
@@ -27,10 +27,10 @@ typedef struct bny_store_timer {
   bool stream;
 } bny_store_timer;
 
-/* Shorter messages fit the store buffer, and are plain. */
+/* Shorter messages fit the store buffer, and use plain stores. */
 enum { BNY_STORE_BYTES_MIN = 4096, BNY_STORE_TRY_EVERY = 256, BNY_STORE_TRIES_FIRST = 64 };
 
-/* Ticks of the time stamp counter, 2 to 4 to the nanosecond; 0 where there is none that is cheap: always plain. */
+/* Returns ticks of the time stamp counter, 2 to 4 per nanosecond; 0 if none is cheap to read: then stores are plain. */
 static inline uint64_t bny_store_ticks(void) {
 #if defined(__x86_64__)
   return __builtin_ia32_rdtsc();
@@ -51,7 +51,8 @@ static inline void bny_store_end(bny_store *store, const bny_store_timer *timer)
   if (!timer->lines) return;
   float *mean = &store->ticks_per_line[timer->stream];
   float ticks = (float)(bny_store_ticks() - timer->begin) / (float)timer->lines;
-  /* Preemption and page faults only ever add: the mean falls faster than it rises, and rises by bounded steps. */
+  /* Preemption and page faults only ever add time. So the mean falls faster than it rises, and rises by bounded
+   * steps. */
   if (*mean > 0 && ticks > 4 * *mean) ticks = 4 * *mean;
   *mean = *mean > 0 ? *mean + (ticks - *mean) / (ticks < *mean ? 4 : 16) : ticks;
   store->stream = store->ticks_per_line[1] > 0 && store->ticks_per_line[0] > store->ticks_per_line[1] + DEARER_TICKS;

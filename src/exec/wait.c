@@ -23,7 +23,7 @@ static bool has_finished(bny_exec *exec, int32_t rank) {
   return atomic_load_explicit(&line_of(exec, rank)->done, memory_order_acquire) >= exec->epoch;
 }
 
-/* True if what `rank` waits for, at `next`, is there by now. */
+/* Returns true if what `rank` waits for, at `next`, is there by now. */
 static bool is_met(bny_exec *exec, int32_t rank, int32_t next, int32_t slot) {
   bny_transport *transport = exec->transport;
   uint32_t epoch = epoch_of(atomic_load_explicit(&line_of(exec, rank)->started, memory_order_acquire));
@@ -35,16 +35,16 @@ static bool is_met(bny_exec *exec, int32_t rank, int32_t next, int32_t slot) {
   return epoch_of(tag) == epoch;
 }
 
-/* Between nodes each rank tells those that it is connected with whom it suspects, in turn from what it was told: who waits
- * need not know ranks that it never talks to. */
+/* Between nodes each rank tells the ranks that it is connected with which rank it suspects, which may be one that it
+ * was told. So a rank that waits need not know ranks that it never talks to. */
 static int32_t hear_of_culprit(bny_exec *exec, int32_t suspect) {
   if (!exec->transport->ops->ask(exec->transport, suspect)) return suspect;
   int32_t named = (int32_t)atomic_load_explicit(&line_of(exec, suspect)->suspect, memory_order_acquire) - 1;
   return named >= 0 && named < exec->transport->nranks && named != exec->transport->rank ? named : suspect;
 }
 
-/* Follows who waits for whom to the rank that waits for nobody: it is the one that holds up all. Ranks may be in different
- * runs. A wait that is already met does not count: its rank was stopped before it saw so. */
+/* Follows who waits for whom to the rank that waits for none: it holds up all. Ranks may be in different runs. A wait
+ * that is already met does not count: its rank was stopped before it saw so. */
 static int32_t find_culprit(bny_exec *exec, int32_t suspect) {
   bny_transport *transport = exec->transport;
   if (transport->ops->ask) return hear_of_culprit(exec, suspect);
@@ -68,8 +68,8 @@ static banyan_status fail_deadline(bny_exec *exec, int32_t peer) {
                        (double)exec->timeout_ns * 1e-9, (unsigned long long)exec->epoch);
 }
 
-/* True if the peer is in another call, or has finished this run without the message that this rank's call has it send:
- * whoever begins a run has sent all of the one before. */
+/* Returns true if the peer is in another call, or has finished this run without the message that this rank's call
+ * expects of it. A rank that begins a run has sent everything of the one before. */
 static bool disagrees(bny_exec *exec, int32_t peer, int32_t slot) {
   uint64_t own = atomic_load_explicit(&exec->line->started, memory_order_relaxed);
   uint64_t started = atomic_load_explicit(&line_of(exec, peer)->started, memory_order_acquire);
@@ -88,8 +88,8 @@ static banyan_status fail_mismatch(bny_exec *exec, const bny_call *call, int32_t
                        (unsigned long long)exec->epoch);
 }
 
-/* Whoever finished this run before it died holds up nobody; then it may be another's death that does. A rank of another
- * host may have finished and not told: its death is the business of those who wait for it. */
+/* A rank that finished this run before it died holds up no other; then another's death may. A rank of another node may
+ * have finished and not reported it, so its death matters only to the ranks that wait for it. */
 static bool holds_up(bny_exec *exec, int32_t dead, int32_t peer) {
   bny_transport *transport = exec->transport;
   bool is_same_node = !transport->ops->is_same_node || transport->ops->is_same_node(transport, dead);
@@ -100,7 +100,7 @@ static banyan_status look_for_deaths(bny_exec *exec, int32_t peer, int32_t dead)
   int32_t nranks = exec->transport->nranks;
   while (dead >= 0 && !holds_up(exec, dead, peer)) dead = dead + 1 < nranks ? dead + 1 : -1;
   const bny_transport_ops *ops = exec->transport->ops;
-  bool is_ours = false; /* the dead rank has done nothing */
+  bool is_ours = false; /* the fault is on this side */
   const char *trouble = dead >= 0 && ops->trouble ? ops->trouble(exec->transport, dead, &is_ours) : NULL;
   int32_t rank = exec->transport->rank;
   if (trouble && is_ours)
@@ -160,7 +160,7 @@ banyan_status bny_wait_round(bny_exec *exec, const bny_call *call, bny_patience 
   patience->sleep_ns = 2 * patience->sleep_ns < exec->sleep_ns ? 2 * patience->sleep_ns : exec->sleep_ns;
   if (dead < 0) return BANYAN_OK;
   status = look_for_deaths(exec, peer, dead);
-  /* The kernel reports an excused death at once, every time: sleep on our own. */
+  /* The kernel reports an excused death at once, every time, so this rank sleeps on its own. */
   if (status == BANYAN_OK) nanosleep(&(struct timespec){0, SLEEP_FIRST_NS}, NULL);
   return status;
 }

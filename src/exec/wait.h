@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0
- * The patience of a rank: polls, then yields, then sleeps; notices faults, deaths, disagreement and the deadline. */
+ * How a rank waits: it polls, then yields, then sleeps. It notices faults, deaths, disagreement and the deadline. */
 #ifndef BNY_EXEC_WAIT_H
 #define BNY_EXEC_WAIT_H
 
@@ -18,10 +18,10 @@ enum {
   BNY_WAIT_PEER = -2  /* for the peer to be reached, or to take what was sent to it */
 };
 
-/* One round of waiting for `slot` of `peer` after polling was in vain. Returns BANYAN_OK to go on polling. */
+/* Runs one round of waiting for `slot` of `peer` after polling was in vain. Returns BANYAN_OK to go on polling. */
 banyan_status bny_wait_round(bny_exec *exec, const bny_call *call, bny_patience *patience, int32_t peer, int32_t slot);
 
-/* The same without yielding or sleeping, for callers who only test. */
+/* Does the same without yielding or sleeping, for callers that only test. */
 banyan_status bny_wait_look(bny_exec *exec, const bny_call *call, bny_patience *patience, int32_t peer, int32_t slot);
 
 /* The wait is over. */
