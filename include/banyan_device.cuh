@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * banyan inside of your attention kernel: its epilogue pushes each row's partial to the other ranks as soon as it is
- * finished, and the kernel's last blocks merge what all ranks have pushed and write the result. No second launch, and
- * the exchange hides behind the attention that is still running.
+ * banyan inside of your attention kernel. Its epilogue pushes each row's partial to the other ranks as soon as it is
+ * finished. The kernel's last blocks merge what all ranks have pushed and write the result. There is no second launch,
+ * and the exchange hides behind the attention that is still running.
  *
  *   __global__ void attention(..., const __grid_constant__ banyan_device_combine combine) {
  *     banyan_device_run run;
@@ -15,20 +15,19 @@
  *   }
  *
  * The rules
- * - Grids and blocks have one dimension, blocks consist of whole warps, and functions "of a warp" are called by all of its 32
- *   lanes, with the same arguments. All warps begin; which of them push is your affair.
+ * - Grids and blocks have one dimension, and blocks consist of whole warps. Functions "of a warp" are called by all of
+ *   its 32 lanes, with the same arguments. All warps begin; any of them may push.
  * - Each of the call's tokens x heads rows is pushed exactly once on every rank, also those of empty shards, in any
- *   order. Coordinates are those of the whole call. What a row means (normalised or not, lse or m and d, base, empty
- *   rows) was said to the host with the descriptor of the input, whose pointers and strides are not looked at; values are
- *   f32 here.
- * - A block pushes all its rows before banyan_device_end(), where it may wait for other ranks. It must not hold then
+ *   order. Coordinates are those of the whole call. banyan_op_device() says what a row means (normalised or not, lse or
+ *   m and d, base, empty rows); values are f32 here.
+ * - A block pushes all its rows before banyan_device_end(), where it may wait for other ranks. It must not then hold
  *   what another block of the grid waits for.
- * - The result is where and what the host was told. Nothing of it may be read before the kernel has ended.
- * - The kernel can be captured in a graph and replayed; kernels of a communicator run one after another, on every rank in the
- *   same order. A kernel that is launched early (programmatic dependent launch) may call banyan_device_begin() right away: it
- *   waits for the kernels before.
- * - Faults (a rank that is missing for longer than the communicator's deadline, an abort, bad data) end all waiting; the result
- *   is then not written, and the host gets the status.
+ * - The result goes where banyan_op_device() says. Nothing of it may be read before the kernel has ended.
+ * - The kernel can be captured in a graph and replayed. Kernels of a communicator run one after another, on every rank in
+ *   the same order. A kernel that is launched early (programmatic dependent launch) may call banyan_device_begin() at
+ *   once: it waits for the kernels before.
+ * - Faults (a rank that is missing for longer than the communicator's deadline, an abort, bad data) end all waiting. The
+ *   result is then not written, and banyan_comm_status() reports the fault.
  *
  * Needs sm_80 or later and C++17. Uses 4 bytes of static shared memory. */
 #ifndef BANYAN_DEVICE_CUH

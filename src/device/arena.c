@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0
- * How a group comes to share its arenas: facts, agreement, and the way down from kind to kind. */
+ * How the ranks of a group come to share their arenas: facts, agreement, and the kinds of memory in the order in which
+ * they are tried. */
 #include "device/arena.h"
 
 #include <errno.h>
@@ -14,7 +15,7 @@
 #include "base/log.h"
 #include "base/status.h"
 
-/* What each rank says of itself. It is sent as it is, padding and all. */
+/* The facts of each rank. They are sent as they are, padding and all. */
 typedef struct facts {
   char vendor[16];
   unsigned char uuid[BNY_DEVICE_UUID_BYTES];
@@ -25,7 +26,7 @@ typedef struct facts {
 
 typedef enum obstacle { NONE, LACKED_HERE, LACKED_THERE, OTHER_NODE, NO_ACCESS } obstacle;
 
-/* What each rank says of its links to all others. */
+/* What each rank knows of its links to all others. */
 typedef struct reach {
   int32_t status, lines_whole, atomics; /* as far as the driver tells of the devices that this process sees */
   int32_t unseen;                       /* a peer whose device it does not see; -1: none */
@@ -36,7 +37,7 @@ typedef struct reach {
 typedef struct agreement {
   uint32_t kinds;
   bool strict;
-  bool unseen;     /* some process does not see the device of some peer: the driver tells nothing of their link */
+  bool unseen;     /* some process does not see the device of some peer, so the driver says nothing about their link */
   bool multicast;  /* of all devices */
   reach *reaches; /* [nranks] */
 } agreement;
@@ -108,7 +109,7 @@ static obstacle obstacle_between(const bny_arenas *arenas, const facts *all, con
   if (!(all[arenas->rank].kinds >> kind & 1)) return LACKED_HERE;
   if (!(all[peer].kinds >> kind & 1)) return LACKED_THERE;
   if (!one_node && kind != BNY_MEMORY_FABRIC) return OTHER_NODE;
-  /* A device that this process does not see may be within reach all the same: the try will tell. */
+  /* A device that this process does not see may be within reach all the same: the attempt will show. */
   if (one_node && link->visible && !link->access && kind != BNY_MEMORY_HOST) return NO_ACCESS;
   return NONE;
 }
@@ -162,8 +163,8 @@ static banyan_status agree(bny_arenas_work *work, const facts *all, agreement *a
   return BANYAN_OK;
 }
 
-/* A fabric handle is good within an NVLink domain alone, and so is multicast. Where a driver says nothing of a link, as
- * of devices that processes hide from one another or that are on other nodes, these do. */
+/* A fabric handle works only within an NVLink domain, and so does multicast. They tell about links of which the driver
+ * says nothing, such as those of devices that processes hide from one another or that are on other nodes. */
 static void judge_links(bny_arenas *arenas, const agreement *agreed) {
   bool nvlink = !agreed->unseen || agreed->multicast || arenas->kind == BNY_MEMORY_FABRIC;
   if (arenas->kind == BNY_MEMORY_HOST) nvlink = false;
@@ -179,7 +180,7 @@ static void judge_links(bny_arenas *arenas, const agreement *agreed) {
           rank, agreed->reaches[rank].unseen);
 }
 
-/* Why a kind is not among those agreed, with the first rank and peer. */
+/* Explains why a kind is not among those agreed, with the first rank and peer. */
 static void explain(const agreement *agreed, int32_t nranks, bny_memory_kind kind, char *text, size_t bytes) {
   int32_t rank = 0;
   while (rank < nranks - 1 && agreed->reaches[rank].obstacle[kind] == NONE) rank++;
@@ -198,9 +199,9 @@ static void explain(const agreement *agreed, int32_t nranks, bny_memory_kind kin
 
 /* ---- the way down -------------------------------------------------------------------------------------------------- */
 
-/* Memory that a device sees at two addresses is coherent between kernels that run at once only by fences of its own
- * kind (fence.proxy.alias). Ranks of one process that share a device have no need of a second address: by the kind that
- * was made for the older handles, memory of the process goes by the address of its owner. */
+/* Memory that a device sees at two addresses is coherent between concurrent kernels only by fences of its own kind
+ * (fence.proxy.alias). Ranks of one process that share a device need no second address. With the kind that was made for
+ * the older handles, they use the address of the owner. */
 static bool needs_owners_address(const bny_arenas_work *work) {
   const bny_arenas *arenas = work->arenas;
   const int32_t *processes = work->config->processes;
@@ -213,8 +214,8 @@ bool bny_arenas_have_aliases(const bny_arenas *arenas) {
   return arenas->ranks_per_device > 1 && (arenas->apart || arenas->kind != BNY_MEMORY_IPC);
 }
 
-/* The kinds from best to slowest, but first the one that is better here than FILE: the owner's address, or, where
- * nothing else tells of the links, a fabric handle, which maps over NVLink alone. */
+/* Orders the kinds from best to slowest, except that one may be better here than FILE: the owner's address; or, where
+ * nothing else tells about the links, a fabric handle, which maps over NVLink alone. */
 static void order_kinds(const bny_arenas_work *work, const agreement *agreed, bny_memory_kind order[BNY_MEMORY_KINDS]) {
   order[0] = needs_owners_address(work)             ? BNY_MEMORY_IPC
              : agreed->unseen && !agreed->multicast ? BNY_MEMORY_FABRIC
@@ -239,7 +240,7 @@ static banyan_status descend(bny_arenas_work *work, const agreement *agreed) {
       bny_log(BNY_LOG_WARN, "memory of devices cannot be shared: %s; arenas lie in host memory, which is slower", why);
     banyan_status tried = bny_arenas_attempt(work, kind);
     if (tried == BANYAN_OK) return BANYAN_OK;
-    bool is_slower = place > 0 || kind == BNY_MEMORY_FILE; /* what comes next */
+    bool is_slower = place > 0 || kind == BNY_MEMORY_FILE; /* the kinds that come next */
     if (!work->joint || (agreed->strict && is_slower)) return tried;
     status = tried;
     snprintf(why, sizeof why, "%s", banyan_last_error());

@@ -1,10 +1,11 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * The arenas of a group: each rank makes one, and sees those of all others at addresses of its own device.
+ * The arenas of a group. Each rank makes one, and sees those of all others at addresses of its own device.
  *
- * How they are shared is agreed by all ranks from what each says of itself and of its links, and nothing is believed: every
- * rank writes a pattern of its own into every arena, reads it back, and reads in its own what the others wrote. A mapping
- * that fails is an error on all ranks, or all go on to the next slower kind, as configured; either way the pair is named.
+ * All ranks agree how arenas are shared, from what each reports about itself and its links. Nothing is taken on trust:
+ * every rank writes a pattern of its own into every arena, reads it back, and reads in its own what the others wrote.
+ * If a mapping fails, it is an error on all ranks, or all go on to the next slower kind, as configured. Either way the
+ * pair is named.
  *
  * An arena is all zero when the call returns. */
 #ifndef BNY_DEVICE_ARENA_H
@@ -13,15 +14,15 @@
 #include "device/device.h"
 #include "transport/transport.h"
 
-/* Identical on all ranks but for the processes' view of themselves. */
+/* Identical on all ranks, except that each process numbers itself. */
 typedef struct bny_arenas_config {
   size_t bytes;             /* of each arena */
   const int32_t *nodes;     /* [nranks]: equal where ranks are on one node (and in one network namespace) */
   const int32_t *processes; /* [nranks]: equal where ranks are threads of one process */
-  bool strict;              /* no kind slower than what the devices claim; if any rank says so, all do */
+  bool strict;              /* refuses kinds slower than what the devices claim; if set on any rank, it holds for all */
 } bny_arenas_config;
 
-/* Every fact but `device` is identical on all ranks: plans may be made from them. */
+/* Every fact but `device` is identical on all ranks, so plans may be made from them. */
 typedef struct bny_arenas {
   bny_device *device;
   int32_t rank, nranks;
@@ -32,7 +33,7 @@ typedef struct bny_arenas {
   bool apart;                   /* ranks of several processes have one device */
   int32_t compute_least, sm_count_least, driver_least;
   bny_device_memory **memories; /* [nranks]; [rank] is its own arena */
-  bool stuck;                   /* the device still works on something: nothing can be freed */
+  bool stuck;                   /* the device still works on something, so nothing can be freed */
 } bny_arenas;
 
 enum { BNY_ARENAS_CELL_BYTES = 128 }; /* an arena has room for two cells per rank */
@@ -40,7 +41,7 @@ enum { BNY_ARENAS_CELL_BYTES = 128 }; /* an arena has room for two cells per ran
 /* BANYAN_DEVICE_FALLBACK: "slower", "error", or NULL for the default. */
 banyan_status bny_arenas_read_fallback(const char *text, bool *strict);
 
-/* Collective over the exchange, bounded by its deadline. The device outlives the share. */
+/* Collective over the exchange, bounded by its deadline. The device outlives the arenas. */
 banyan_status bny_arenas_make(bny_device *device, const bny_exchange *exchange, const bny_arenas_config *config,
                              bny_arenas **arenas);
 

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0
- * One try to share arenas in one way. */
+ * One attempt to share arenas with one kind of memory. */
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -10,13 +10,13 @@
 #include "base/status.h"
 #include "transport/fd_passing.h"
 
-/* What each rank tells the others about its arena. */
+/* What each rank exports to the others. */
 typedef struct offer {
   uint64_t bytes;
   bny_device_handle handle;
 } offer;
 
-/* What is closed at the end of an attempt, however it went. */
+/* What is closed at the end of an attempt, whatever its outcome. */
 typedef struct transfer {
   int file;
   int *files; /* [nranks] */
@@ -34,7 +34,7 @@ banyan_status bny_arenas_settle(bny_arenas_work *work, banyan_status own) {
   for (int32_t i = 0; i < work->arenas->nranks; i++) {
     const bny_arenas_report *report = &work->reports[i];
     if (report->status == BANYAN_OK) continue;
-    /* After a timeout there is no time left, and what is stuck may hold the next try up as well. */
+    /* After a timeout there is no time left, and what is stuck may hold up the next attempt as well. */
     work->joint = report->status != BANYAN_ERR_TIMEOUT;
     return bny_fail((banyan_status)report->status, "rank %d: %.*s", i, BNY_ARENAS_WHY_BYTES - 1, report->why);
   }
@@ -66,7 +66,7 @@ static banyan_status import_one(bny_arenas_work *work, const transfer *held, int
     .file = held->files[peer],
     .same_process = processes[peer] == processes[arenas->rank],
   };
-  /* Bounded, for it comes from elsewhere: devices round up by their units, which are some MiB. */
+  /* The size is checked because it comes from another rank. Devices round up by their units, which are some MiB. */
   if (offered.bytes < arenas->bytes || offered.bytes - arenas->bytes > (size_t)1 << 30)
     return bny_fail(BANYAN_ERR_MISMATCH, "the arena of rank %d is of %zu bytes, not %zu", peer, offered.bytes,
                     arenas->bytes);

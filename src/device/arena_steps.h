@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0
- * What the files of a share's making have in common. */
+ * Shared by the files that make the arenas of a group. */
 #ifndef BNY_DEVICE_ARENA_STEPS_H
 #define BNY_DEVICE_ARENA_STEPS_H
 
@@ -7,7 +7,7 @@
 
 enum { BNY_ARENAS_WHY_BYTES = 252 };
 
-/* What each rank says after each step. */
+/* What each rank reports after each step. */
 typedef struct bny_arenas_report {
   int32_t status;
   char why[BNY_ARENAS_WHY_BYTES];
@@ -25,19 +25,19 @@ typedef struct bny_arenas_work {
   bool joint;                /* the last failure is known to all ranks, which may go on together */
 } bny_arenas_work;
 
-/* All tell how they fared; the first failure among them becomes that of all. */
+/* All ranks report how they fared. The first failure among them becomes that of all. */
 banyan_status bny_arenas_settle(bny_arenas_work *work, banyan_status own);
 
-/* Waits for what is on the work's stream, until the deadline of copies; marks the share stuck if it is late. */
+/* Waits for what is on the work's stream, until the deadline of copies; marks the arenas stuck if it is late. */
 banyan_status bny_arenas_wait(bny_arenas_work *work);
 
-/* One try with one kind: arenas made, exchanged, mapped and verified, or nothing. */
+/* Makes one attempt with one kind: arenas are made, exchanged, mapped and verified, or nothing is left. */
 banyan_status bny_arenas_attempt(bny_arenas_work *work, bny_memory_kind kind);
 
 /* Frees what an attempt has made. */
 void bny_arenas_release(bny_arenas *arenas);
 
-/* Steps of the verification; all ranks have done one before any begins the next. */
+/* Steps of the verification. All ranks have done one before any begins the next. */
 banyan_status bny_arenas_verify_write(bny_arenas_work *work);
 banyan_status bny_arenas_verify_read(bny_arenas_work *work);
 banyan_status bny_arenas_verify_clear(bny_arenas_work *work);

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
- * Mappings tried with real data. Rank w has a cell at the start and one at the end of every arena, so that a mapping of the
- * wrong size is noticed too. What it writes there depends on w, on the arena's owner and on the epoch, so that neither a
- * mapping of another arena nor what is left in memory from an earlier try can pass. */
+ * Mappings are tested with real data. Rank w has a cell at the start and one at the end of every arena, so that a
+ * mapping of the wrong size is noticed too. What it writes there depends on w, on the arena's owner and on the epoch.
+ * So neither a mapping of another arena nor what an earlier attempt left in memory can pass. */
 #include <stdio.h>
 
 #include "device/arena_steps.h"
@@ -10,7 +10,7 @@
 
 enum { PLACES = 2, CELL_WORDS = BNY_ARENAS_CELL_BYTES / 8 };
 
-/* Word i of what `writer` writes at a place of the arena of `owner`; never 0. */
+/* Returns word i of what `writer` writes at a place of the arena of `owner`; never 0. */
 static uint64_t pattern(const bny_arenas_work *work, int32_t writer, int32_t owner, int place, int i) {
   uint64_t who = (uint64_t)(uint32_t)writer << 32 | (uint32_t)owner;
   return bny_hash_add(bny_hash_add(bny_hash_of(who), work->epoch), (uint64_t)(place * CELL_WORDS + i)) | 1;
@@ -22,7 +22,7 @@ static char *cell(const bny_arenas *arenas, int32_t owner, int32_t writer, int p
   return (char *)arenas->memories[owner]->address + (place ? arenas->bytes - offset : offset);
 }
 
-/* Cells in pinned memory: those to write, by owner, and behind them those read back. */
+/* Returns the place of a cell in pinned memory: first the cells to write, by owner, then those read back. */
 static size_t slot(const bny_arenas *arenas, bool read, int32_t peer, int place) {
   return ((size_t)(read ? arenas->nranks + peer : peer) * PLACES + (size_t)place) * CELL_WORDS;
 }
@@ -37,7 +37,8 @@ banyan_status bny_arenas_wait(bny_arenas_work *work) {
   return status;
 }
 
-/* What was put on the stream before a failure is waited for all the same: its memory must not be freed under it. */
+/* Waits for what was put on the stream before a failure as well, because its memory must not be freed before it
+ * ends. */
 static banyan_status finish(bny_arenas_work *work, banyan_status status) {
   char why[BNY_ERROR_TEXT_BYTES];
   snprintf(why, sizeof why, "%s", banyan_last_error());
@@ -78,7 +79,7 @@ static banyan_status read_all(bny_arenas_work *work, view (*of)(const bny_arenas
   return BANYAN_OK;
 }
 
-/* The first peer of whose cells not all words are as they should be; -1: none. */
+/* Returns the first peer with a wrong word in its cells; -1: none. */
 static int32_t find_wrong(const bny_arenas_work *work, view (*of)(const bny_arenas *arenas, int32_t peer)) {
   const bny_arenas *arenas = work->arenas;
   for (int32_t peer = 0; peer < arenas->nranks; peer++)

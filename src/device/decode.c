@@ -18,7 +18,7 @@ static bool same_rows(const banyan_attention_desc *desc) {
          desc->v_token_stride == desc->k_token_stride;
 }
 
-/* Keys of one head, as far as a warp copies them at once, are one stretch of memory. */
+/* Returns whether the keys of one head that a warp copies at once are contiguous. */
 static bool rows_are_neighbours(const banyan_attention_desc *desc, int32_t value_dim) {
   return desc->k_token_stride == desc->head_dim && desc->v_token_stride == (same_rows(desc) ? desc->head_dim : value_dim) &&
          (!desc->page_table || desc->page_keys >= BNY_DECODE_GRANULE);
@@ -70,7 +70,7 @@ static bny_decode_call call_of(const bny_engine *engine, const banyan_attention_
     .page_table = desc->page_table,
     .page_table_stride = desc->page_table_stride,
     .page_shift = desc->page_table ? __builtin_ctz((unsigned)desc->page_keys) : BNY_DECODE_WHOLE,
-    /* Not said: those that are negative are not there all the same. */
+    /* The number of pages was not given; negative ids are refused all the same. */
     .pages = desc->page_table && desc->pages && desc->pages <= INT32_MAX ? (uint32_t)desc->pages : (uint32_t)INT32_MAX + 1,
     .seq_lens = desc->seq_lens,
     .nan_is_empty = desc->empty == BANYAN_EMPTY_NAN,
@@ -81,11 +81,11 @@ static bny_decode_call call_of(const bny_engine *engine, const banyan_attention_
 
 /* ---- the kernel ------------------------------------------------------------------------------------------------------ */
 
-/* Ranks that share a device have a part of it each, for attention too: blocks of all are there at once. Were a grid as
- * large as the device, its last blocks would wait for ranks whose own find no room; those of a cluster least of all, for
- * which no room is enough that is not together. */
+/* Ranks that share a device have a part of it each, for attention too: blocks of all ranks are resident at once. If a
+ * grid were as large as the device, its last blocks would wait for ranks whose own blocks find no room. Blocks of a
+ * cluster fare worst, because they need room that is together. */
 
-/* Of those that the whole device holds, as many as this rank's SMs do: one at least. */
+/* Returns this rank's part of the blocks that the whole device holds: at least one. */
 static void limit_clusters(const bny_engine *engine, bny_decode_residency *residency) {
   for (int bits = 1; bits < BNY_DECODE_CLUSTER_SIZES; bits++) {
     int64_t all = residency->clusters[bits], some = all * engine->sms / engine->device->facts.sm_count;
@@ -93,7 +93,8 @@ static void limit_clusters(const bny_engine *engine, bny_decode_residency *resid
   }
 }
 
-/* Those that may wait for each other when rows are combined: in clusters they can be fewer than SMs have room for. */
+/* Returns how many blocks may wait for each other when rows are combined: in clusters they can be fewer than SMs have
+ * room for. */
 static int32_t resident_blocks(const bny_decode *decode, const bny_decode_residency *residency) {
   int bits = __builtin_ctz(decode->plan.cluster);
   if (bits > 0 && residency->clusters[bits] > 0) return residency->clusters[bits] << bits;
@@ -179,7 +180,8 @@ banyan_status bny_decode_start(bny_decode *decode, const bny_device_combine *com
     .grid = {decode->plan.blocks, 1, 1},
     .block = {(uint32_t)decode->plan.kernel->block_threads, 1, 1},
     .shared_bytes = (uint32_t)decode->plan.kernel->shared_bytes,
-    /* Where ranks share a device it might take the place of blocks for which the kernel before it waits. */
+    /* Where ranks share a device, an early launch might take the place of blocks that the kernel before it waits
+     * for. */
     .early = engine->sms == engine->sms_all,
     .arguments = arguments,
   };

@@ -2,10 +2,10 @@
  *
  * The plan of a decode call.
  *
- * Memory is the limit, so all SMs should have copies under way from the first to the last microsecond: every block of the
- * device has an equal share, whatever the batch is. What a share costs besides its bytes is bounded from both sides: teams
- * are clusters where many blocks work on one item, because a merge within a cluster is cheaper than one through memory; and
- * no share is so small that merging it takes longer than reading it. */
+ * Memory is the limit, so all SMs should have copies under way from the first to the last microsecond. Every block of
+ * the device has an equal share, whatever the batch is. The cost of a share besides its bytes is bounded from both
+ * sides. CTA groups are clusters where many blocks work on one item, because a merge within a cluster is cheaper than
+ * one through memory. And no share is so small that merging it takes longer than reading it. */
 #include "device/decode_plan.h"
 
 #include <inttypes.h>
@@ -20,7 +20,7 @@ enum {
   CLUSTER_MAX = 8,         /* what every device with clusters can do */
   SHARE_BYTES_MIN = 65536, /* of a block: about a microsecond of one SM's part of the bandwidth */
   ITEM_BYTES = 32768,      /* of a block: what could be read while an item begins and ends */
-  FOLD_BYTES = 65536,      /* that one block folds at once; more pieces meet in two rounds */
+  FOLD_BYTES = 65536,      /* that one block folds at once; more splits meet in two rounds */
   FAN_IN_MIN = 8,
   FAN_IN_MAX = 64
 };
@@ -83,15 +83,15 @@ banyan_status bny_decode_weights_read(const char *text, bool *one_term) {
   return BANYAN_OK;
 }
 
-/* A bulk copy of one row of 512 bytes or less moves little for an instruction that lanes take turns at: for those, 16 bytes a
- * lane take fewer instructions. Rows of MLA are longer. */
+/* A bulk copy of one row of 512 bytes or less moves little for an instruction that lanes execute in turn. For such
+ * rows, copies of 16 bytes per lane take fewer instructions. Rows of MLA are longer. */
 static bool prefers_bulk(const bny_decode_request *request) {
   if (request->copy != BNY_DECODE_COPY_AUTO) return request->copy == BNY_DECODE_COPY_BULK;
   return !request->rows_apart || request->values_in_keys;
 }
 
-/* Copies that are asked for before others; then fewest tiles of the heads of a group, each of which reads all keys; then the
- * preferred copies, then fewest rows. */
+/* Requested copies come first. Then come fewest tiles of the heads of a group, each of which reads all keys; then the
+ * preferred copies; then fewest rows. */
 static bool better(const bny_decode_kernel *a, const bny_decode_kernel *b, const bny_decode_request *request) {
   const int32_t group = request->heads / request->kv_heads;
   int32_t a_tiles = (group + a->rows - 1) / a->rows, b_tiles = (group + b->rows - 1) / b->rows;
@@ -128,7 +128,7 @@ static int64_t granule_bytes(const bny_decode_kernel *kernel) {
   return BNY_DECODE_GRANULE * elements * 2;
 }
 
-/* As many blocks to a team as there would be teams to an item without clusters, and as have enough to read. */
+/* A CTA group has as many blocks as there would be groups to an item without clusters, and as have enough to read. */
 static int cluster_bits(const bny_decode_kernel *kernel, const bny_decode_machine *machine, int64_t items, int64_t blocks,
                         int64_t granules) {
   int64_t share = divide_up(SHARE_BYTES_MIN, granule_bytes(kernel));
@@ -138,7 +138,7 @@ static int cluster_bits(const bny_decode_kernel *kernel, const bny_decode_machin
   return bits;
 }
 
-/* Clusters lie within parts of the device; SMs that are left over in those hold none. */
+/* Clusters lie within parts of the device. SMs that are left over in these parts hold none. */
 static int64_t resident_teams(const bny_decode_machine *machine, const bny_decode_residency *residency, int bits) {
   if (residency->clusters[bits] > 0) return residency->clusters[bits];
   return (int64_t)(machine->sm_count >> bits) * residency->sm_blocks;

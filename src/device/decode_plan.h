@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Which decode kernel serves a shape, and how its blocks are divided into teams: a pure function of the shape and of facts
- * of the device, of no length that is known only on the device. See kernels/cuda/decode_shape.h for the words. */
+ * Chooses the decode kernel for a shape, and divides its blocks into CTA groups. This is a pure function of the shape
+ * and of facts of the device; it uses no length that is known only on the device. kernels/cuda/decode_shape.h explains
+ * the words. */
 #ifndef BNY_DEVICE_DECODE_PLAN_H
 #define BNY_DEVICE_DECODE_PLAN_H
 
@@ -15,7 +16,7 @@
 extern "C" {
 #endif
 
-/* What matters of a device: fields of bny_device_facts. */
+/* The facts of a device that matter here: fields of bny_device_facts. */
 typedef struct bny_decode_machine {
   int32_t compute; /* 90 is 9.0 */
   int32_t sm_count;         /* that a launch may use */
@@ -29,7 +30,7 @@ typedef struct bny_decode_kernel {
   banyan_dtype dtype;
   int32_t head_dim, value_dim;
   bool values_in_keys;   /* v is the first value_dim columns of k */
-  int32_t compute_min, compute_end; /* built for devices from the one on and before the other */
+  int32_t compute_min, compute_end; /* built for devices from the first to before the second */
   bool bulk;             /* copies */
   int32_t rows;          /* query heads of an item */
   int32_t block_threads;
@@ -55,13 +56,13 @@ typedef struct bny_decode_request {
   bool values_in_keys;
   banyan_dtype dtype;  /* of q, k and v */
   int32_t keys_max;    /* of a sequence, in all calls of this shape */
-  bool rows_apart;     /* in memory: bulk copies bring one row each */
+  bool rows_apart;     /* rows lie apart in memory: bulk copies bring one row each */
   bny_decode_copy copy;
 } bny_decode_request;
 
 typedef struct bny_decode_plan {
   const bny_decode_kernel *kernel;
-  uint32_t cluster;         /* blocks of a team; 1: no cluster */
+  uint32_t cluster;         /* blocks of a CTA group; 1: no cluster */
   uint32_t blocks;          /* of the grid */
   int32_t row_tiles;
   bny_decode_division division;
@@ -74,13 +75,14 @@ enum { BNY_DECODE_CLUSTER_SIZES = 4 };
 /* How many blocks of a kernel a device holds at once. */
 typedef struct bny_decode_residency {
   int32_t sm_blocks;     /* on one SM: kernel_residency() of the device */
-  int32_t clusters[BNY_DECODE_CLUSTER_SIZES]; /* on these SMs, of 1, 2, 4 and 8 blocks; 0: unknown, and reckoned from SMs */
+  int32_t clusters[BNY_DECODE_CLUSTER_SIZES]; /* on these SMs, of 1, 2, 4 and 8 blocks; 0: unknown, and estimated from
+                                               * SMs */
 } bny_decode_residency;
 
 /* The list of kernels; ends with a NULL name. */
 extern const bny_decode_kernel bny_decode_kernels[];
 
-/* Whether an image has it for a device, and the device room for it. */
+/* Returns whether an image has the kernel for a device, and the device has room for it. */
 bool bny_decode_kernel_runs(const bny_decode_kernel *kernel, int32_t compute, int32_t shared_bytes_max);
 
 /* BANYAN_ERR_UNSUPPORTED, with what is missing, where no kernel serves the request on the device. */
@@ -91,7 +93,7 @@ banyan_status bny_decode_plan_make(const bny_decode_request *request, const bny_
                                    const bny_decode_kernel *kernel, const bny_decode_residency *residency,
                                    bny_decode_plan *plan);
 
-/* The reason to refuse a call before a kernel sees it, or NULL. Fields from `scratch` on are not looked at. */
+/* Returns the reason to refuse a call before a kernel sees it, or NULL. Fields from `scratch` on are ignored. */
 const char *bny_decode_call_check(const bny_decode_call *call, const bny_decode_plan *plan);
 
 #ifdef __cplusplus

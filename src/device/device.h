@@ -1,15 +1,15 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * The vendor table: what banyan needs of an accelerator, in plain C. A vendor is one row in device.c and its files; nothing
- * above this header knows its types. Streams are the vendor's own (a CUstream or cudaStream_t), passed as void *; NULL is the
- * vendor's default stream.
+ * The vendor table: what banyan needs of an accelerator, in plain C. A vendor is one row in device.c and its files;
+ * nothing above this header knows its types. Streams are the vendor's own (a CUstream or cudaStream_t), passed as void
+ * *; NULL is the vendor's default stream.
  *
  * Memory of the caller is read and written where it lies and never shared with peers; only memory made here is.
  *
  * Every call leaves the thread's current context as it found it. Calls marked "hot" are ordered on the stream given,
- * return at once, allocate nothing, synchronise nothing and may be captured in a graph; all others are for set-up and may
- * take milliseconds. One thread at a time may use a device for set-up; hot calls are as free as the vendor's.
- */
+ * return at once, allocate nothing, synchronise nothing and may be captured in a graph. All others are for set-up and
+ * may take milliseconds. One thread at a time may use a device for set-up; hot calls are as thread-safe as the
+ * vendor's. */
 #ifndef BNY_DEVICE_H
 #define BNY_DEVICE_H
 
@@ -31,7 +31,7 @@ typedef enum bny_memory_kind {
   BNY_MEMORY_FILE,   /* device memory exported as a file descriptor: ranks of one node */
   BNY_MEMORY_FABRIC, /* device memory exported as a handle that is valid in a whole NVLink domain */
   BNY_MEMORY_IPC,    /* device memory by the older handles of processes; by its address within a process */
-  BNY_MEMORY_HOST,   /* memory of the host that every device reads and writes: slower, but between any devices */
+  BNY_MEMORY_HOST,   /* host memory that every device reads and writes: slower, but between any devices */
   BNY_MEMORY_KINDS
 } bny_memory_kind;
 
@@ -40,18 +40,19 @@ const char *bny_memory_kind_name(bny_memory_kind kind);
 
 typedef struct bny_device_facts {
   char name[BNY_DEVICE_NAME_BYTES];
-  unsigned char uuid[BNY_DEVICE_UUID_BYTES]; /* the same in all processes, whatever they number it */
+  unsigned char uuid[BNY_DEVICE_UUID_BYTES]; /* the same in all processes, however they number it */
   int32_t ordinal;                           /* in this process */
   int32_t compute;                           /* 90 is 9.0 */
   int32_t driver;                            /* 12040 is 12.4 */
   int32_t sm_count;
-  int32_t shared_bytes_max;                  /* of a block, if it asks for it */
+  int32_t shared_bytes_max;                  /* of a block that asks for it */
   int32_t cache_bytes;                       /* second level */
   bool clusters;                             /* of blocks, with distributed shared memory */
   bool early_launch;                         /* programmatic dependent launch */
   bool multicast;                            /* it is behind NVLink switches that can store to many devices at once */
   bool graphs;                               /* what is put on a stream can be captured and replayed */
-  uint32_t memory_kinds;                     /* bit per bny_memory_kind: made and exported once when it was opened */
+  uint32_t memory_kinds;                     /* bit per bny_memory_kind: made and exported once when the device was
+                                              * opened */
 } bny_device_facts;
 
 typedef struct bny_device {
@@ -74,14 +75,14 @@ typedef struct bny_device_choice {
 /* `vendor` is "cuda". BANYAN_ERR_UNSUPPORTED, with what is missing, in a build or on a machine without it. */
 banyan_status bny_device_open(const char *vendor, const bny_device_choice *choice, bny_device **device);
 
-/* By the name that communicators are given: "cuda": of the calling thread's current context; "cuda:2": that ordinal;
- * "cuda:local": by LOCAL_RANK. `library` as in a choice. */
+/* Opens a device by the name that communicators are given. "cuda": that of the calling thread's current context;
+ * "cuda:2": that ordinal; "cuda:local": by LOCAL_RANK. `library` as in a choice. */
 banyan_status bny_device_open_named(const char *name, const char *library, bny_device **device);
 
 /* Waits until all on the stream is done; BANYAN_ERR_TIMEOUT at the deadline, on the monotonic clock. */
 banyan_status bny_device_wait(bny_device *device, void *stream, int64_t deadline_ns);
 
-/* What lies between this device and one known by its UUID, as this process sees it. */
+/* The link between this device and one known by its UUID, as this process sees it. */
 typedef struct bny_device_link {
   bool same;        /* one and the same device */
   bool visible;     /* to this process; if not, the rest is unknown: a mapping must be tried */
@@ -105,16 +106,16 @@ typedef struct bny_device_handle {
   unsigned char bytes[BNY_DEVICE_HANDLE_BYTES];
 } bny_device_handle;
 
-/* What an owner tells a peer. */
+/* What an owner exports to a peer. */
 typedef struct bny_device_offer {
   bny_memory_kind kind;
   size_t bytes;             /* of the memory, as its owner has it */
-  bny_device_handle handle; /* zero where a descriptor says it all */
-  int file;                 /* -1 where the handle says it all; remains the caller's */
+  bny_device_handle handle; /* zero if a descriptor is enough */
+  int file;                 /* -1 if the handle is enough; remains the caller's */
   bool same_process;
 } bny_device_offer;
 
-/* Words of the host that the device can write and the host reads at any time: errors, progress. */
+/* Host words that the device can write and the host reads at any time: errors, progress. */
 typedef struct bny_device_words {
   _Atomic uint64_t *host;
   void *device;
@@ -122,7 +123,7 @@ typedef struct bny_device_words {
 } bny_device_words;
 
 typedef enum bny_pointer_kind {
-  BNY_POINTER_UNKNOWN, /* plain memory of the host, which a device may or may not see */
+  BNY_POINTER_UNKNOWN, /* plain host memory, which a device may or may not see */
   BNY_POINTER_HOST,    /* pinned or registered */
   BNY_POINTER_DEVICE,
   BNY_POINTER_MANAGED
@@ -133,8 +134,8 @@ typedef struct bny_pointer_facts {
   int32_t ordinal; /* of the device that owns it; -1: none */
   bool same;       /* it is the device that was asked */
   bool reached;    /* kernels of the device that was asked may use it, as far as its driver tells */
-  uintptr_t first; /* what is true of it is true of memory from here on, */
-  size_t bytes;    /* so much of it; 0: unknown */
+  uintptr_t first; /* what holds for it holds for memory from here on, */
+  size_t bytes;    /* for this many bytes; 0: unknown */
 } bny_pointer_facts;
 
 /* ---- kernels ------------------------------------------------------------------------------------------------------- */
@@ -167,7 +168,7 @@ typedef enum bny_capture {
 struct bny_device_ops {
   const char *name;
   void (*close)(bny_device *device);
-  /* The device is current on this thread from now on, for what other libraries do there. */
+  /* Makes the device current on this thread from now on, for what other libraries do there. */
   banyan_status (*attach)(bny_device *device);
   banyan_status (*link)(bny_device *device, const unsigned char *uuid, bny_device_link *link);
 
@@ -179,12 +180,12 @@ struct bny_device_ops {
   banyan_status (*memory_import)(bny_device *device, const bny_device_offer *offer, bny_device_memory **memory);
   void (*memory_free)(bny_device_memory *memory); /* NULL is allowed */
 
-  /* Memory of the device for this rank alone; holds anything. */
+  /* Device memory for this rank alone; it may hold anything. */
   banyan_status (*local_make)(bny_device *device, size_t bytes, void **address);
   void (*local_free)(bny_device *device, void *address); /* NULL is allowed */
 
-  /* Memory of the host, whole pages that are nobody else's, for kernels to read and write; and no longer. Free only what no
-   * kernel uses any more. Children of forks do not have it meanwhile. */
+  /* Host memory for kernels to read and write: whole pages that nothing else uses, and only until it is unregistered.
+   * Free only what no kernel uses any more. Children of forks do not have it meanwhile. */
   banyan_status (*host_register)(bny_device *device, void *host, size_t bytes, void **address);
   void (*host_unregister)(bny_device *device, void *host, size_t bytes);
 
@@ -201,14 +202,15 @@ struct bny_device_ops {
   banyan_status (*stream_query)(bny_device *device, void *stream, bool *done);
   banyan_status (*stream_capture)(bny_device *device, void *stream, bny_capture *capture); /* hot */
 
-  /* Marks tell when a stream came by. elapsed: between two that it has passed. */
+  /* Marks record when a stream reached them. elapsed: the time between two that it has passed. */
   banyan_status (*mark_make)(bny_device *device, void **mark);
   void (*mark_free)(bny_device *device, void *mark); /* NULL is allowed */
   banyan_status (*mark_set)(bny_device *device, void *mark, void *stream); /* hot */
   banyan_status (*mark_elapsed)(bny_device *device, void *from, void *to, double *ns);
 
-  /* Where the facts have graphs: what is put on a stream of our own between begin and end does not run, but becomes a graph, which
-   * is on its way to the device when end returns: wait for the stream, and launches are short. graph NULL: it is thrown away. */
+  /* If the facts have graphs: what is put on a stream of the library between begin and end does not run, but becomes a
+   * graph. It is on its way to the device when end returns: after a wait for the stream, launches are short. graph
+   * NULL: it is discarded. */
   banyan_status (*graph_begin)(bny_device *device, void *stream);
   banyan_status (*graph_end)(bny_device *device, void *stream, void **graph);
   void (*graph_free)(bny_device *device, void *graph); /* NULL is allowed */
@@ -217,12 +219,14 @@ struct bny_device_ops {
   /* An image is a fat binary that lives as long as its module. NULL: that of this build. */
   banyan_status (*module_load)(bny_device *device, const void *image, size_t bytes, bny_device_module **module);
   void (*module_unload)(bny_device_module *module); /* NULL is allowed */
-  /* The kernel is loaded now, not at its first launch, and may use all of shared_bytes_max. */
+  /* Loads the kernel now, not at its first launch. It may use all of shared_bytes_max. */
   banyan_status (*kernel_find)(bny_device_module *module, const char *name, bny_device_kernel *kernel);
-  /* Blocks that are resident at once on one SM: a kernel whose blocks wait for one another may have no more. */
+  /* Returns how many blocks are resident at once on one SM. A kernel whose blocks wait for one another may have no
+   * more. */
   banyan_status (*kernel_residency)(bny_device *device, const bny_device_kernel *kernel, uint32_t block_threads,
                                     uint32_t shared_bytes, int32_t *blocks);
-  /* Clusters of `cluster` blocks that are resident at once on the device, which SMs alone do not tell; 0: unknown. */
+  /* Returns how many clusters of `cluster` blocks are resident at once on the device, which the number of SMs does not
+   * tell; 0: unknown. */
   banyan_status (*kernel_clusters)(bny_device *device, const bny_device_kernel *kernel, uint32_t block_threads,
                                    uint32_t shared_bytes, uint32_t cluster, int32_t *clusters);
   banyan_status (*launch)(bny_device *device, const bny_device_launch *launch, void *stream); /* hot */

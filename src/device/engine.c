@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0
- * An engine: kernels, arenas, programs, launches, and what kernels tell. */
+ * The engine: kernels, arenas, programs, launches, and faults of kernels. */
 #include "device/engine.h"
 
 #include <errno.h>
@@ -80,7 +80,7 @@ static banyan_status load_kernels(bny_engine *engine) {
   return status;
 }
 
-/* Those that are built for the device: for decode kernels, where they differ. */
+/* Loads the decode kernels that are built for the device. */
 static banyan_status load_decode_kernels(bny_engine *engine) {
   const bny_device_facts *facts = &engine->device->facts;
   banyan_status status = BANYAN_OK;
@@ -114,7 +114,7 @@ static banyan_status add_room(bny_engine *engine, size_t bytes) {
   return BANYAN_OK;
 }
 
-/* The device is the engine's own. */
+/* The device belongs to the engine. */
 static banyan_status read_early(const char *text, bny_device *device) {
   if (text && strcmp(text, "on") != 0 && strcmp(text, "off") != 0)
     return bny_fail(BANYAN_ERR_ARGUMENT, "BANYAN_DEVICE_EARLY is \"%.40s\"; it takes on or off", text);
@@ -155,7 +155,7 @@ banyan_status bny_engine_make(bny_device *device, const bny_engine_config *confi
 
 /* ---- arenas ---------------------------------------------------------------------------------------------------------- */
 
-/* Copies to the device's memory, and waits until it is there. */
+/* Copies to the device's memory, and waits until it has arrived. */
 static banyan_status write(bny_engine *engine, void *to, const void *from, size_t bytes, int64_t deadline_ns) {
   bny_device *device = engine->device;
   const size_t room = engine->staging.count * sizeof(uint64_t);
@@ -282,15 +282,15 @@ bool bny_engine_fault_place(const bny_engine *engine, uint32_t *place, int32_t *
 void bny_engine_abort(bny_engine *engine, banyan_status status, int32_t culprit) {
   uint64_t none = 0, word = bny_device_fault_pack((int32_t)status, culprit, engine->group.rank, 0);
   if (!atomic_compare_exchange_strong(&engine->words.host[BNY_DEVICE_WORD_ABORT], &none, word)) return;
-  /* This rank's kernels see that; peers' are told, for this rank may have none that runs. */
+  /* This rank's kernels see this. Peers are told as well, because this rank may have no kernel that runs. */
   const char *from = (const char *)engine->words.device + BNY_DEVICE_WORD_ABORT * sizeof word;
   for (int32_t i = 0; i < engine->group.nranks; i++)
     engine->device->ops->copy(engine->device, engine->group.arenas[i] + offsetof(bny_arena_head, abort), from, sizeof word,
                               engine->stream);
 }
 
-/* What the host has put on its way into arenas, as an abort does: drivers do not wait for that when they unmap memory,
- * and then it is a fault of the device, which ends all that the process does there. */
+/* The host may have put copies into arenas on the stream, as an abort does. Drivers do not wait for these when they
+ * unmap memory; the device would then fault, which ends everything that the process does there. */
 static void settle(bny_engine *engine) {
   if (!engine->stream || !engine->arenas) return;
   if (!engine->stuck &&

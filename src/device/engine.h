@@ -1,12 +1,13 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * The device side of a communicator: arenas that all ranks share, kernels, programs in the device's memory, and launches.
+ * The device side of a communicator: arenas that all ranks share, kernels, programs in the device's memory, and
+ * launches.
  *
- * A launch is ordered on the caller's stream, returns at once, allocates nothing and waits for nothing, so that it may be
- * captured in a graph and replayed. How it went is told later, by words that kernels write into memory of the host.
+ * A launch is ordered on the caller's stream, returns at once, allocates nothing and waits for nothing, so that it may
+ * be captured in a graph and replayed. Kernels report later how it went, in words of host memory.
  *
- * Once runs have begun nothing is loaded or freed, and room is made seldom: while a kernel waits for that of another rank of
- * the process, a driver that waits for the kernel with its locks held keeps the other from being launched. */
+ * Once runs have begun nothing is loaded or freed, and allocations are rare. While a kernel waits for that of another
+ * rank of the process, a driver that waits for the kernel with its locks held keeps the other from being launched. */
 #ifndef BNY_DEVICE_ENGINE_H
 #define BNY_DEVICE_ENGINE_H
 
@@ -25,16 +26,16 @@ typedef struct bny_engine_program {
   struct bny_engine_program *next;
 } bny_engine_program;
 
-/* Memory of the device for programs. */
+/* Device memory for programs. */
 typedef struct bny_engine_room {
   unsigned char *address;
   size_t bytes, used;
   struct bny_engine_room *next;
 } bny_engine_room;
 
-/* The same for kernels to work in: what for. */
+/* Device memory for kernels to work in: its purpose. */
 typedef enum bny_engine_use {
-  BNY_USE_COUNTERS, /* all zero at first; who has used them leaves them so */
+  BNY_USE_COUNTERS, /* all zero at first; each user leaves them zero */
   BNY_USE_SCRATCH,  /* within a kernel */
   BNY_USE_ROWS      /* from a kernel to the next */
 } bny_engine_use;
@@ -46,7 +47,8 @@ typedef struct bny_engine_workplace {
   struct bny_engine_workplace *next;
 } bny_engine_workplace;
 
-/* Combines, programs: what kernels/cuda/kernels.def lists; and decode_kernels.def. */
+/* The numbers of kernels: combines and programs that kernels/cuda/kernels.def lists, and those of
+ * decode_kernels.def. */
 enum {
   BNY_ENGINE_KERNELS = 0
 #define BNY_CUDA_ONESHOT(name, protocol, halves) +1
@@ -67,7 +69,7 @@ enum {
 #undef BNY_DECODE_WIDE_KERNEL
 };
 
-/* Memory of callers that kernels are known to reach: what a driver has said once is not asked for again. */
+/* Memory of callers that kernels are known to reach, so that the driver is asked only once. */
 enum { BNY_ENGINE_KNOWN = 16 };
 typedef struct bny_engine_known {
   uintptr_t first;
@@ -83,11 +85,11 @@ typedef struct bny_engine {
   int32_t sms;     /* and those of this one */
   int32_t blocks_max; /* of a combine; 0: what suits the device */
   bny_device_words words;
-  void *stream; /* for what the host tells arenas */
-  bny_device_words staging; /* what is on its way to the device's memory */
-  bool stuck;   /* a copy has not ended: what it uses is not freed */
+  void *stream; /* for what the host writes to arenas */
+  bny_device_words staging; /* data on its way to the device's memory */
+  bool stuck;   /* a copy has not ended, so its memory is not freed */
   bny_engine_kernel kernels[BNY_ENGINE_KERNELS];
-  bny_device_group group; /* its shape: from whoever deals out the arenas */
+  bny_device_group group; /* its shape is set by the code that divides the arenas */
   bny_engine_program *programs;
   bny_engine_room *rooms;
   bny_device_kernel decode_kernels[BNY_ENGINE_DECODE_KERNELS];
@@ -107,38 +109,40 @@ typedef struct bny_engine_config {
   const char *early; /* "off": no early launches; "on" or NULL: BANYAN_DEVICE_EARLY */
 } bny_engine_config;
 
-/* Local: loads the kernels. The engine owns the device, on failure as well. */
+/* Local. Loads the kernels. The engine owns the device, on failure as well. */
 banyan_status bny_engine_make(bny_device *device, const bny_engine_config *config, bny_engine **engine);
 
-/* Collective: shares arenas. timeout_ns: of every run, from when a warp first has to wait. */
+/* Collective. Connects the arenas of all ranks. timeout_ns: of every run, from when a warp first has to wait. */
 banyan_status bny_engine_connect(bny_engine *engine, const bny_exchange *exchange, const bny_arenas_config *config,
                                  int64_t timeout_ns);
 
-/* Local: so many ranks have this device, and blocks of all run at once. */
+/* Local. Divides the SMs among this number of ranks that have the device, so that blocks of all are resident at
+ * once. */
 void bny_engine_divide(bny_engine *engine, int32_t ranks_per_device);
 
-/* Local: leaves the arenas, for something else. */
+/* Local. Leaves the arenas, so that others can be connected. */
 void bny_engine_disconnect(bny_engine *engine);
 
-/* Local: no more is launched. Memory of the device is freed, for which drivers wait until kernels have ended, be it by an
- * abort: what is only unmapped comes after that. */
+/* Local. Nothing is launched after it. Frees device memory, for which drivers wait until kernels have ended, if need be
+ * by an abort. What is only unmapped comes after that. */
 void bny_engine_clear(bny_engine *engine);
 
-/* Local; NULL is allowed. What was launched has come to its end. */
+/* Local; NULL is allowed. Everything launched has ended. */
 void bny_engine_free(bny_engine *engine);
 
 /* Puts a program into the device's memory, unless one of this key is there. It stays as long as the engine: graphs that
  * were captured may use it. */
 banyan_status bny_engine_load(bny_engine *engine, uint64_t key, const bny_program *program, void **address);
 
-/* Memory of the device of at least so many bytes, the same for all of one use, who run one after another. It lives as long as
- * the engine. */
+/* Returns device memory of at least this size, the same for all users of one purpose, who run one after another. It
+ * lives as long as the engine. */
 banyan_status bny_engine_memory(bny_engine *engine, bny_engine_use use, size_t bytes, void **address);
 
-/* A decode kernel, by its place in bny_decode_kernels[]; loaded when the engine was made. NULL: not for this device. */
+/* Returns a decode kernel, by its place in bny_decode_kernels[]; it was loaded when the engine was made. NULL: none for
+ * this device. */
 const bny_device_kernel *bny_engine_decode_kernel(const bny_engine *engine, ptrdiff_t index);
 
-/* A kernel of the image by its name: one that is there since the engine was made, else loaded now. */
+/* Finds a kernel of the image by its name: loaded when the engine was made, or now. */
 banyan_status bny_engine_find(bny_engine *engine, const char *name, bny_engine_kernel *kernel);
 
 typedef struct bny_engine_launch {
@@ -148,17 +152,18 @@ typedef struct bny_engine_launch {
   const bny_device_call *call;
 } bny_engine_launch;
 
-/* BANYAN_ERR_ARGUMENT, in words, if kernels cannot reach memory of the caller's, which is called `what` ("in.values"). NULL is fine.
- * Only that address is looked at. Hot: costs a few comparisons where the driver has told of the same allocation before. */
+/* BANYAN_ERR_ARGUMENT, with a text, if kernels cannot reach the caller's memory, which is called `what` ("in.values").
+ * NULL is accepted. Only that address is checked. Hot: costs a few comparisons if the driver has answered for the same
+ * allocation before. */
 banyan_status bny_engine_reach(bny_engine *engine, const char *what, const void *pointer);
 
-/* Hot. */
+/* Launches. Hot. */
 banyan_status bny_engine_start(bny_engine *engine, const bny_engine_launch *launch, void *stream);
 
-/* The first failure that kernels have told of; status BANYAN_OK: none. Any thread, costs one load. */
+/* Returns the first failure that kernels have reported; status BANYAN_OK: none. Any thread, costs one load. */
 bny_device_fault bny_engine_fault(const bny_engine *engine);
 
-/* Of a wrong page that this rank's kernels have told of: where in the table of its sequence, and what is there. */
+/* After a wrong page of this rank's kernels: returns its place in the table of its sequence, and its id. */
 bool bny_engine_fault_place(const bny_engine *engine, uint32_t *place, int32_t *id);
 
 /* Ends what runs and will run, on the devices of all ranks. Any thread, does not wait. */

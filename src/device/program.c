@@ -7,10 +7,10 @@
 #include "device/unit.h"
 #include "base/status.h"
 
-/* In place of a receiver: ranks of other nodes, all of them. */
+/* Instead of a receiver: all ranks of other nodes. */
 enum { OTHER_NODES = -1 };
 
-/* Where a message lies in the inbox of who receives it, or an own slot in one's own; of what goes to other nodes, its
+/* Where a message lies in the inbox of its receiver, or an own slot in the own inbox. For what goes to other nodes: its
  * signals. */
 typedef struct inbox_place {
   int32_t sender, receiver, slot;
@@ -18,7 +18,7 @@ typedef struct inbox_place {
   uint32_t signal;
 } inbox_place;
 
-/* What is known of all inboxes, as far as it concerns one rank. */
+/* The part of all inboxes that concerns one rank. */
 typedef struct draft {
   const bny_request *request;
   int32_t rank;
@@ -35,7 +35,7 @@ typedef struct draft {
   int32_t nsteps, steps_room, nused;
 } draft;
 
-/* A barrier has one unit without bytes, whose arrival is all there is to it. */
+/* A barrier has one unit without bytes; only its arrival matters. */
 static bny_unit_box box_of(const draft *draft, const bny_slice *slice) {
   if (draft->request->collective == BNY_BARRIER) return (bny_unit_box){0, 1, 0, 1};
   return bny_unit_box_of(&draft->shape, slice);
@@ -45,7 +45,7 @@ static bool is_same_node(const bny_device_nodes *nodes, int32_t rank, int32_t pe
   return !nodes || nodes->node_of[rank] == nodes->node_of[peer];
 }
 
-/* Number of a rank of this node in its group. */
+/* Returns the number of a rank of this node in its group. */
 static int32_t number_in_group(const bny_device_nodes *nodes, int32_t rank) {
   int32_t number = 0;
   for (int32_t i = 0; nodes && i < rank; i++) number += nodes->node_of[i] == nodes->node_of[rank];
@@ -83,7 +83,7 @@ static bool leaves_node(const bny_plan *plan, int32_t slot, const bny_device_nod
   return false;
 }
 
-/* Slots that go to other nodes, one after another; and how many words there are. */
+/* Numbers the slots that go to other nodes one after another. Returns the number of words. */
 static uint64_t deal_units(const bny_plan *plan, const bny_unit_shape *shape, const bny_device_nodes *nodes,
                            bny_device_units *units) {
   uint64_t words = 0;
@@ -110,7 +110,8 @@ static banyan_status deal_remote(draft *draft, const bny_plan *plan) {
   return status;
 }
 
-/* The rule: first all messages of its node in the order of the receiver's plan, then its own slots that it reads again. */
+/* The rule: first all messages of its node in the order of the receiver's plan, then its own slots that it reads
+ * again. */
 static banyan_status deal_inbox(draft *draft, const bny_plan *plan) {
   uint64_t offset = 0, units = 0;
   int32_t nplaces = plan->nmessages + plan->nslots;
@@ -152,7 +153,7 @@ static banyan_status deal_inboxes(draft *draft) {
 
 /* ---- steps --------------------------------------------------------------------------------------------------------- */
 
-/* Of what lies in memory of the host: whose half it is in, and what it is there. */
+/* Sets the place of a message in host memory: the half of its sender, and the message's offset there. */
 static void set_message(const draft *draft, int32_t sender, const bny_slot *what, bny_program_place *place) {
   const bny_device_nodes *nodes = draft->nodes;
   bny_wire_layout layout = bny_wire_layout_make(draft->request->wire, bny_slice_rows(&what->slice), draft->request->value_dim);
@@ -229,7 +230,8 @@ static banyan_status add_departure(draft *draft, int32_t slot, bny_program_step 
   return BANYAN_OK;
 }
 
-/* Everybody who is sent the slot, and this rank if it reads it again. Sending early harms nobody: the place is reserved. */
+/* Lists the ranks that are sent the slot, and this rank if it reads it again. Sending early is safe, because the place
+ * is reserved. */
 static banyan_status add_destinations(draft *draft, int32_t slot, bny_program_step *made) {
   const bny_plan *plan = draft->plan;
   const bny_slice *slice = &plan->slots[slot].slice;
@@ -261,7 +263,7 @@ static banyan_status keep_step(draft *draft, const bny_program_step *step) {
   return BANYAN_OK;
 }
 
-/* A delivery of bytes whose pieces do not lie one after another in the caller's memory: a step for each. */
+/* Adds a step for each piece of a delivery of bytes whose pieces are not contiguous in the caller's memory. */
 static banyan_status keep_pieces(draft *draft, const bny_program_step *step) {
   const bny_request *request = draft->request;
   banyan_status status = BANYAN_OK;
@@ -282,7 +284,7 @@ static banyan_status keep_pieces(draft *draft, const bny_program_step *step) {
   return status;
 }
 
-/* What SEND makes visible was sent when it was made, and WAIT is part of whatever reads it: but for a barrier's. */
+/* What SEND makes visible was sent when it was made, and WAIT is part of the step that reads it. A barrier differs. */
 static banyan_status add_step(draft *draft, const bny_step *step) {
   bool signals = draft->request->collective == BNY_BARRIER;
   bny_unit_box box = box_of(draft, &step->slice);
@@ -307,7 +309,7 @@ static banyan_status add_step(draft *draft, const bny_step *step) {
 
 static banyan_status add_steps(draft *draft) {
   const bny_plan *plan = draft->plan;
-  /* A slot is written by one step, so every peer is a destination once, and every slot is read again once at most. */
+  /* A slot is written by one step. So every peer is a destination once, and every slot is read again at most once. */
   size_t places = (size_t)plan->nsources + (size_t)plan->nmessages + (size_t)plan->npeers + (size_t)plan->nslots;
   draft->used = calloc(places + 1, sizeof *draft->used);
   if (!draft->used) return bny_fail(BANYAN_ERR_MEMORY, "out of memory for a device program");
@@ -374,7 +376,7 @@ bny_arena_sizes bny_device_program_needs(const bny_program *program) {
   return needs;
 }
 
-/* The part of the box that a rank owns along the dimension that is scattered. */
+/* Returns the part of the box that a rank owns along the scattered dimension. */
 static void own_parts(const bny_request *request, bny_oneshot *what) {
   bool tokens = request->scatter == BANYAN_SCATTER_TOKENS;
   int32_t first = tokens ? request->token0 : request->head0, last = first + (tokens ? request->tokens : request->heads);

@@ -1,72 +1,77 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * From plans to what kernels of a device run, see kernels/cuda/program.h. Peers write into each other's inboxes, so a sender
- * must know where its receivers expect what it sends: every rank makes the plans of all ranks, and deals out their inboxes by
- * one rule. All is a pure function of the request and of settings that are identical on every rank. */
+ * From plans to what kernels of a device run, see kernels/cuda/program.h. Peers write into each other's inboxes, so a
+ * sender must know where its receivers expect its messages. Every rank makes the plans of all ranks, and divides their
+ * inboxes by one rule. Everything is a pure function of the request and of settings that are identical on every
+ * rank. */
 #ifndef BNY_DEVICE_PROGRAM_H
 #define BNY_DEVICE_PROGRAM_H
 
 #include "cuda/program.h"
 #include "plan/plan.h"
 
-/* Of a communicator whose ranks are on several nodes: ranks of one push into each other's inboxes, and what goes between
- * nodes are messages in memory of the host. Addresses are those that this rank's device has for it. */
+/* A communicator whose ranks are on several nodes. Ranks of one node push into each other's inboxes; what goes between
+ * nodes are messages in host memory. Addresses are those of this rank's device. */
 typedef struct bny_device_nodes {
   const int32_t *node_of;        /* [nranks] */
   const uint64_t (
-      *messages)[2]; /* [nranks]: by half, what a rank of another node sends lies there; and what this one sends */
+      *messages)[2]; /* [nranks]: by half, where messages from a rank of another node lie, and where this rank's own
+                      * lie */
   size_t shift;                  /* bytes from there to where plans begin */
   uint64_t signals[2];           /* by half, of units that go to other nodes */
   uint64_t arrivals[2];          /* words of messages, in the order of the plan */
   uint64_t label;                /* of the program */
 } bny_device_nodes;
 
-/* Identical on all ranks, but for addresses. */
+/* Identical on all ranks, except for addresses. */
 typedef struct bny_device_settings {
   int32_t protocol; /* bny_protocol; BNY_PROTOCOL_COUNT: by size */
   bool lines_whole; /* links keep 128-byte lines whole: LL128 may be chosen */
-  bool narrow;      /* only 8-byte accesses are single on some link: not LL16 */
-  bool whole_rows;  /* rows are not cut into chunks */
-  const size_t *piece_offsets; /* gather: where each rank's bytes lie in the caller's result. NULL: one after another */
-  const bny_device_nodes *nodes; /* NULL: there is one. Else combines alone, by BNY_PROTOCOL_SIMPLE */
+  bool narrow;      /* some link is atomic for 8-byte accesses only: not LL16 */
+  bool whole_rows;  /* rows are not divided into chunks */
+  const size_t *piece_offsets; /* all-gather: where each rank's bytes lie in the caller's result. NULL: one after
+                                * another */
+  const bny_device_nodes *nodes; /* NULL: there is one node. Otherwise only combines, by BNY_PROTOCOL_SIMPLE */
 } bny_device_settings;
 
-/* Where units of a slot that goes to other nodes have their signals: numbers [first, first + count) of the half. */
+/* The signals of the units of a slot that goes to other nodes: numbers [first, first + count) of the half. */
 typedef struct bny_device_units {
   uint32_t first, count;
 } bny_device_units;
 
-/* The program of `rank`, one block of memory to be copied to a device as it is. Freed by free(). */
+/* Makes the program of `rank`, one block of memory to be copied to a device as it is. Freed by free(). */
 banyan_status bny_device_program_make(const bny_request *request, int32_t rank, const bny_device_settings *settings,
                                       bny_program **program);
 
-/* By slot of the plan, which is that of the rank and the program's request; none where a slot stays within its host. */
+/* Fills units[], by slot of the plan, which belongs to the rank and the program's request; no units for a slot that
+ * stays within its node. */
 banyan_status bny_device_program_units(const bny_request *request, const bny_plan *plan, const bny_device_settings *settings,
                                        bny_device_units *units);
 
-/* Of a combine that is to be run by the oneshot kernels, and what it needs. request->algorithm is not looked at. */
+/* Makes a combine that the oneshot kernels run, and what it needs. request->algorithm is ignored. */
 banyan_status bny_device_oneshot_make(const bny_request *request, const bny_device_settings *settings, bny_oneshot *what,
                                       bny_protocol *protocol, bny_arena_sizes *needs);
 
-/* Of a combine that is to be part of another kernel, for include/banyan_device.cuh. `in` says what rows mean, its pointers and
- * strides are not looked at; `out` is this rank's result, NULL where it gets none. `mergers`: how many blocks of that kernel can
- * run at once on this rank's device. The group is left to be filled in. */
+/* Makes a combine that is part of another kernel, for include/banyan_device.cuh. `in` says what rows mean; its pointers
+ * and strides are ignored. `out` is this rank's result, NULL if it gets none. `mergers`: how many blocks of that kernel
+ * can run at once on this rank's device. The caller fills in the group. */
 banyan_status bny_device_combine_make(const bny_request *request, int32_t rank, const banyan_partial *in,
                                       const banyan_partial *out, int32_t mergers, bny_device_combine *combine,
                                       bny_arena_sizes *needs);
 
-/* What a program needs. */
+/* Returns what a program needs. */
 bny_arena_sizes bny_device_program_needs(const bny_program *program);
 
 bny_arena_shape bny_arena_shape_make(const bny_arena_sizes *sizes);
 
-/* NULL if an arena of these sizes is large enough, else what is too small, static text. */
+/* Returns NULL if an arena of these sizes is large enough, else what is too small, a static text. */
 const char *bny_arena_lacks(const bny_arena_sizes *sizes, const bny_arena_sizes *needs);
 
-/* Blocks of `threads` that a run has work for, at most `blocks_max`. A rank's own matter. */
+/* Returns the number of blocks of `threads` that a run has work for, at most `blocks_max`. Each rank decides for
+ * itself. */
 int32_t bny_device_blocks(const bny_unit_shape *shape, int32_t threads, int32_t blocks_max);
 
-/* Of kernels.def: "bny_oneshot_ll16_32". */
+/* Return names in kernels.def: "bny_oneshot_ll16_32". */
 const char *bny_device_oneshot_kernel(bny_protocol protocol, int32_t wire);
 const char *bny_device_program_kernel(const bny_program *program);
 

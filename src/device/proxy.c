@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0
- * A proxy: its memory, its thread, and its end. */
+ * The proxy: its memory, its thread, and its end. */
 #include "device/proxy.h"
 
 #include <signal.h>
@@ -24,7 +24,7 @@ static banyan_status register_half(bny_proxy *proxy, int32_t rank, int half) {
   return BANYAN_OK;
 }
 
-/* What comes in lands in memory of the host all the same: a processor that sees the transport's signal knows nothing of what an
+/* Messages arrive in host memory all the same. A processor that sees the transport's signal knows nothing of what an
  * adapter has written into a device, unless that is flushed first. */
 static banyan_status make_local_half(bny_proxy *proxy, int half) {
   bny_transport *transport = proxy->transport;
@@ -38,8 +38,8 @@ static banyan_status make_local_half(bny_proxy *proxy, int half) {
   return BANYAN_OK;
 }
 
-/* All at once, before anything runs: registering may wait for kernels, and the proxy uses what its transport knows of ranks
- * while others add to it. */
+/* Registers everything at once, before anything runs. Registering may wait for kernels, and the proxy uses the
+ * transport's data about ranks while others add to it. */
 static banyan_status register_messages(bny_proxy *proxy) {
   bny_transport *transport = proxy->transport;
   banyan_status status = BANYAN_OK;
@@ -78,7 +78,7 @@ static banyan_status make_memory(bny_proxy *proxy, const bny_proxy_config *confi
 
 /* ---- life ------------------------------------------------------------------------------------------------------------ */
 
-/* The caller's signals are not for it. */
+/* The thread does not take the caller's signals. */
 static banyan_status start_thread(bny_proxy *proxy) {
   sigset_t all, before;
   sigfillset(&all);
@@ -120,7 +120,7 @@ void bny_proxy_free(bny_proxy *proxy) {
   atomic_store_explicit(&proxy->quits, true, memory_order_release);
   if (proxy->has_thread) pthread_join(proxy->thread, NULL);
   atomic_store_explicit(&transport->ops->line(transport, transport->rank)->left, 1, memory_order_release);
-  /* Kernels that were aborted may not have noticed yet, and poll what is unmapped here. */
+  /* Kernels that were aborted may not have noticed yet, and poll memory that is unmapped here. */
   bny_engine_clear(proxy->engine);
   for (bny_proxy_segment *segment = atomic_load(&proxy->segments), *next; segment; segment = next) {
     next = segment->next;
@@ -147,8 +147,8 @@ int32_t bny_proxy_rank(const bny_proxy *proxy, int32_t number) {
   return number >= 0 && number < proxy->engine->group.nranks ? proxy->ranks[number] : -1;
 }
 
-/* Kernels know ranks of other nodes by no number: for them nobody is to blame. Their host hears who is by the transport,
- * where it was told before; and so does every other rank, which ends kernels of its own. */
+/* Kernels have no numbers for ranks of other nodes, so they blame none for these. The host code knows the culprit from
+ * the transport, which was told before. So does every other rank, which ends kernels of its own. */
 void bny_proxy_end_kernels(bny_proxy *proxy, banyan_status status, int32_t culprit) {
   const bny_engine *engine = proxy->engine;
   int32_t number = engine->group.nranks - 1;

@@ -2,17 +2,17 @@
  *
  * Combines of devices on several nodes.
  *
- * Kernels run the plan of the whole communicator: they copy, merge and deliver, and push to ranks of their own node as ever.
- * What a plan sends to ranks of other nodes they write into memory of the host (or into such memory of the device) as the
- * message that nodes send to each other; and they read what comes from there where it lands. Between nodes it is carried by the
- * *proxy*, a thread of each rank, over the transport of the host. It merges nothing.
+ * Kernels run the plan of the whole communicator: they copy, merge and deliver, and push to ranks of their own node as
+ * usual. What a plan sends to ranks of other nodes they write into host memory (or into such memory of the device), in
+ * the form of messages between nodes. They read messages of other nodes where these arrive. The *proxy*, a thread of
+ * each rank, exchanges messages between nodes over the host's transport. It merges nothing.
  *
- * Kernels and proxy tell each other by words in memory of the host (bny_proxy_words, kernels/cuda/program.h). Both count the runs
- * alike, and the proxy hears from the kernel which plan it is in, so that a launch can be captured and replayed.
+ * Kernels and proxy signal each other by words in host memory (bny_proxy_words, kernels/cuda/program.h). Both count the
+ * runs alike, and the kernel tells the proxy which plan it runs, so that a launch can be captured and replayed.
  *
- * The proxy has a transport and an executor of its own, which nobody else runs anything on: its runs come in the order of
- * the stream, those of the communicator in the order of calls, and neither may depend on the other. It is the one thread
- * that banyan makes. It polls, then yields, then sleeps for a millisecond at most. */
+ * The proxy has a transport and an executor of its own, which no other code runs anything on. Its runs come in the
+ * order of the stream, those of the communicator in the order of calls, and neither may depend on the other. It is the
+ * only thread that banyan makes. It polls, then yields, then sleeps for a millisecond at most. */
 #ifndef BNY_DEVICE_PROXY_H
 #define BNY_DEVICE_PROXY_H
 
@@ -27,48 +27,49 @@ typedef struct bny_proxy_config {
   bny_exec *exec;         /* owned, with its transport, also on failure */
   const int32_t *node_of; /* [nranks]; copied */
   uint64_t words;         /* room for signals of a run, identical on all ranks */
-  bool direct; /* what goes to other nodes lies in memory of the device, which the network library takes it from */
+  bool direct; /* what goes to other nodes lies in device memory, from which the network library takes it */
 } bny_proxy_config;
 
-/* Local: memory that kernels and the proxy share, and the thread. */
+/* Local. Makes the memory that kernels and the proxy share, and the thread. */
 banyan_status bny_proxy_make(const bny_proxy_config *config, bny_proxy **proxy);
 
-/* Local; NULL is allowed. All runs of this rank have ended, or will now. Its engine launches nothing any more. */
+/* Local; NULL is allowed. All runs of this rank have ended, or end now. Its engine launches nothing any more. */
 void bny_proxy_free(bny_proxy *proxy);
 
 bool bny_proxy_is_direct(const bny_proxy *proxy);
 
 /* ---- combines -------------------------------------------------------------------------------------------------------- */
 
-/* What the proxy does for a plan. It lives as long as the proxy, since graphs may have captured the launch. */
+/* The segment of a plan that the proxy runs. It lives as long as the proxy, since graphs may have captured the
+ * launch. */
 typedef struct bny_proxy_segment bny_proxy_segment;
 
-/* Local. Of a request that was given before, the same segment. What the request points to lives as long as the proxy; it names
- * its algorithm. `settings` are those of the device's programs, without nodes. One thread at a time. */
+/* Local. Returns the same segment for a request that was given before. What the request points to lives as long as the
+ * proxy; it names its algorithm. `settings` are those of the device's programs, without nodes. One thread at a time. */
 banyan_status bny_proxy_segment_get(bny_proxy *proxy, const bny_request *request, const bny_call *call,
                               const bny_device_settings *settings, bny_proxy_segment **segment);
 
-/* For the program that belongs to it. */
+/* For the program that belongs to the segment. */
 const bny_device_nodes *bny_proxy_segment_nodes(const bny_proxy_segment *segment);
 
 /* For bny_run_reach(). */
 const bny_run *bny_proxy_segment_run(const bny_proxy_segment *segment);
 
-/* Payload that a run of it sends to ranks of other nodes. */
+/* Returns the payload that a run of it sends to ranks of other nodes. */
 uint64_t bny_proxy_segment_bytes(const bny_proxy_segment *segment);
 
 /* ---- failures -------------------------------------------------------------------------------------------------------- */
 
-/* The rank that kernels know by this number; -1: none. */
+/* Returns the rank that kernels know by this number; -1: none. */
 int32_t bny_proxy_rank(const bny_proxy *proxy, int32_t number);
 
-/* What made the proxy end, or NULL. Any thread. */
+/* Returns the failure that ended the proxy, or NULL. Any thread. */
 const bny_failure *bny_proxy_failure(const bny_proxy *proxy);
 
 /* Ends what runs and will run here, and tells the proxies of all ranks. Any thread, does not wait. */
 void bny_proxy_stop(bny_proxy *proxy, banyan_status status, int32_t culprit);
 
-/* The same for banyan_comm_abort(). */
+/* Does the same for banyan_comm_abort(). */
 void bny_proxy_abort(bny_proxy *proxy, const char *reason);
 
 #endif

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0
- * Routes: of a plan what lies between nodes, run by the proxy beside the kernels that run the rest. */
+ * Segments: the part of a plan between nodes, which the proxy runs beside the kernels that run the rest. */
 #include <stdlib.h>
 
 #include "device/proxy_parts.h"
@@ -38,7 +38,7 @@ static bool has_begun(const bny_proxy *proxy, int32_t rank) {
   return (int32_t)((uint32_t)(started >> 32) - (uint32_t)proxy->exec->epoch) >= 0;
 }
 
-/* A rank of this node that has not come; or one that kernels say they wait for. */
+/* Returns a rank of this node that has not arrived, or one that kernels report they wait for. */
 static int32_t suspect(void *context) {
   const bny_proxy *proxy = ((bny_proxy_segment *)context)->proxy;
   const bny_device_group *group = &proxy->engine->group;
@@ -55,7 +55,8 @@ static const bny_proxy_ops proxy_ops = {.is_made = is_made, .tell = tell, .look 
 
 /* ---- making ---------------------------------------------------------------------------------------------------------- */
 
-/* Of the plan's steps those that other nodes take part in, with these ranks alone. What the others say of slots stays. */
+/* Keeps the steps of the plan that involve other nodes, with these ranks alone. What other steps say about slots
+ * stays. */
 static void keep_remote(const bny_proxy *proxy, bny_plan *plan, uint64_t *bytes) {
   const int32_t *node_of = proxy->node_of;
   int32_t nsteps = 0, npeers = 0;

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0
- * The proxy: waits for kernels to begin a run, and carries between nodes what they make and read. */
+ * The proxy's thread: it waits for kernels to begin a run, and exchanges between nodes what they make and read. */
 #include <sched.h>
 
 #include "base/clock.h"
@@ -17,7 +17,7 @@ typedef struct idleness {
   int64_t since_ns, sleep_ns;
 } idleness;
 
-/* Peers of other nodes want answers, whatever this rank waits for. */
+/* Peers on other nodes need answers, whatever this rank waits for. */
 static void idle(bny_proxy *proxy, idleness *idleness) {
   const bny_exec *exec = proxy->exec;
   bool spins = idleness->polls < exec->spins;
@@ -59,12 +59,13 @@ banyan_status bny_proxy_look(bny_proxy *proxy) {
 
 /* ---- runs ------------------------------------------------------------------------------------------------------------ */
 
-/* *begun: the device has begun run `epoch`; else the proxy is to end. */
+/* *begun: the device has begun run `epoch`; otherwise the proxy is to end. */
 static banyan_status await_run(bny_proxy *proxy, uint64_t epoch, bool *begun) {
   const _Atomic uint64_t *word = bny_proxy_word(proxy, offsetof(bny_proxy_words, begun));
   idleness idleness = {0};
   for (;;) {
-    /* Asked first: a run that has begun is carried, though its kernel has ended and its communicator is destroyed. */
+    /* This is read first: a run that has begun is completed, though its kernel has ended and its communicator is
+     * destroyed. */
     bool quits = atomic_load_explicit(&proxy->quits, memory_order_acquire);
     *begun = atomic_load_explicit(word, memory_order_acquire) >= epoch;
     if (*begun || quits) return BANYAN_OK;
@@ -78,15 +79,15 @@ static banyan_status carry(bny_proxy *proxy, uint64_t epoch) {
   uint64_t label = atomic_load_explicit(bny_proxy_word(proxy, offsetof(bny_proxy_words, label)), memory_order_relaxed);
   bny_proxy_segment *segment = (bny_proxy_segment *)(uintptr_t)label;
   atomic_load_explicit(&proxy->segments,
-                       memory_order_acquire); /* what the thread that planned it has written is seen here */
-  /* With this the kernel of the next run may write what was sent in the run before, and the label. */
+                       memory_order_acquire); /* this shows what the thread that planned it has written */
+  /* After this the kernel of the next run may overwrite what was sent in the run before, and the label. */
   atomic_store_explicit(bny_proxy_word(proxy, offsetof(bny_proxy_words, taken)), epoch, memory_order_release);
   bool done = false;
   bny_run_begin(segment->run);
   return bny_run_progress(segment->run, true, &done);
 }
 
-/* Until the proxy is freed: peers are still told of the fault. */
+/* Until the proxy is freed, peers are still told about the fault. */
 static void linger(bny_proxy *proxy) {
   static const struct timespec pause = {.tv_nsec = SLEEP_LONGEST_NS};
   while (!atomic_load_explicit(&proxy->quits, memory_order_acquire)) {
@@ -95,7 +96,7 @@ static void linger(bny_proxy *proxy) {
   }
 }
 
-/* UCX moves memory of devices by calls of the driver, where no adapter does. */
+/* UCX moves device memory by calls of the driver if no adapter does. */
 static banyan_status attach(bny_proxy *proxy) {
   bny_device *device = proxy->engine->device;
   if (!proxy->direct || device->ops->attach(device) == BANYAN_OK) return BANYAN_OK;

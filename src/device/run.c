@@ -16,20 +16,20 @@ struct bny_device_run {
   bny_engine_kernel kernel;
   int32_t blocks, threads;
   bny_device_settings settings; /* its exec's, but for the protocol */
-  int32_t share;                /* of the blocks that there is work for it takes one in so many */
+  int32_t share;                /* it takes one in `share` of the blocks that there is work for */
   bool is_oneshot;
   bny_oneshot oneshot;
   void *program; /* address in the device's memory; the engine's */
-  bny_proxy_segment *segment; /* the proxy's; NULL: there is none */
+  bny_proxy_segment *segment; /* the proxy's; NULL: none */
 };
 
 /* ---- arenas ---------------------------------------------------------------------------------------------------------- */
 
-/* Orders of magnitude, for prediction; what is true of a machine is measured there. PCIe of generation 4, 16 lanes. */
+/* Orders of magnitude, for prediction; the values of a machine are measured there. PCIe of generation 4, 16 lanes. */
 static const bny_link_cost over_nvlink = {.alpha_ns = 1000, .beta_ns_per_byte = 0.004, .gamma_ns_per_byte = 0.001};
 static const bny_link_cost over_pcie = {.alpha_ns = 2500, .beta_ns_per_byte = 0.042, .gamma_ns_per_byte = 0.001};
 
-/* What small messages need is little; most is for large ones. A unit of at least 128 bytes has one signal. */
+/* Small messages need little room; most is for large ones. A unit of at least 128 bytes has one signal. */
 static bny_arena_sizes deal(uint64_t half_bytes, const bny_device_settings *settings) {
   enum { ALIGNMENT = 256, PARTS = 32 };
   uint64_t part = half_bytes / PARTS / ALIGNMENT * ALIGNMENT;
@@ -38,7 +38,7 @@ static bny_arena_sizes deal(uint64_t half_bytes, const bny_device_settings *sett
                              .inbox_bytes = {[BNY_PROTOCOL_SIMPLE] = 30 * part}};
   bny_arena_sizes sizes = {.signals = part / sizeof(uint64_t)};
   bny_protocol first = settings->narrow ? BNY_PROTOCOL_LL8 : BNY_PROTOCOL_LL16;
-  sizes.inbox_bytes[first] = (settings->lines_whole ? 6 : 11) * part; /* that of combines within kernels, too */
+  sizes.inbox_bytes[first] = (settings->lines_whole ? 6 : 11) * part; /* used by combines within kernels, too */
   sizes.inbox_bytes[BNY_PROTOCOL_LL128] = settings->lines_whole ? 10 * part : 0;
   sizes.inbox_bytes[BNY_PROTOCOL_SIMPLE] = (settings->lines_whole ? 15 : 20) * part;
   return sizes;
@@ -48,7 +48,7 @@ banyan_status bny_device_exec_make(bny_engine *engine, bool nodes, bny_device_ex
   const bny_arenas *arenas = engine->arenas;
   bny_device_exec made = {
     .engine = engine,
-    /* What goes over PCIe in 16 bytes may come in two halves. */
+    /* An access of 16 bytes over PCIe may arrive in two halves. */
     .settings = {.protocol = nodes ? BNY_PROTOCOL_SIMPLE : BNY_PROTOCOL_COUNT, .lines_whole = arenas->lines_whole,
                  .narrow = arenas->kind == BNY_MEMORY_HOST},
     .cost = arenas->lines_whole ? over_nvlink : over_pcie, /* as all ranks have found together */
@@ -72,14 +72,14 @@ static banyan_status check_room(const bny_device_exec *exec, const bny_arena_siz
 
 /* ---- making ---------------------------------------------------------------------------------------------------------- */
 
-/* Where there are other nodes: all warps of these poll words in memory of the host, over a link that payload is on its way by
- * as well. An estimate, to be replaced by measurement. */
+/* With several nodes, all warps poll words in host memory, over a link that payload uses as well. The limit is an
+ * estimate, to be replaced by measurement. */
 enum { BLOCKS_BETWEEN_NODES = 16 };
 
-/* Blocks of a combine wait for those of other ranks, and keep their SMs meanwhile. If one communicator's filled the
- * device of a rank, and another's that of a second rank, neither would ever end. So a run takes so many blocks, or a
- * quarter of those that are resident at once: two communicators, each with a run and the one after it, which is
- * launched early. */
+/* Blocks of a combine wait for those of other ranks, and keep their SMs meanwhile. If one communicator's blocks filled
+ * the device of a rank, and another's that of a second rank, neither would ever end. So a run takes this many blocks,
+ * or a quarter of those that are resident at once. That allows two communicators, each with a run and the one after it,
+ * which is launched early. */
 enum { BLOCKS_USUAL = 32, RUNS_BESIDE = 4 };
 
 static int32_t blocks_of_combine(const bny_engine *engine, int32_t resident) {
@@ -88,8 +88,9 @@ static int32_t blocks_of_combine(const bny_engine *engine, int32_t resident) {
   return share < 1 ? 1 : share < BLOCKS_USUAL ? share : BLOCKS_USUAL;
 }
 
-/* Blocks that a run may have. Ranks on one device wait for each other, so all of their blocks are there at once; and those
- * of the run after, which is launched early, must not take the place of what another rank has yet to begin. */
+/* Returns how many blocks a run may have. Ranks on one device wait for each other, so all of their blocks must be
+ * resident at once. Those of the run after, which is launched early, must not take the place of blocks that another
+ * rank has yet to begin. */
 static int32_t blocks_that_fit(const bny_device_run *run) {
   const bny_engine *engine = run->exec->engine;
   int32_t resident = engine->sms * run->kernel.blocks_per_sm, blocks = blocks_of_combine(engine, resident);
@@ -97,7 +98,8 @@ static int32_t blocks_that_fit(const bny_device_run *run) {
   return engine->arenas->ranks_per_device > 1 && resident > 1 && blocks > resident / 2 ? resident / 2 : blocks;
 }
 
-/* Rows are dealt to as many SMs as a run has, and only then to more warps of each: a warp alone has all of its SM. */
+/* Rows are spread over as many SMs as a run has, and only then over more warps of each: a warp alone has all of its
+ * SM. */
 static void set_grid(bny_device_run *run, const bny_unit_shape *shape) {
   int32_t fit = blocks_that_fit(run), sms = run->exec->engine->sms < fit ? run->exec->engine->sms : fit;
   int32_t warps_max = BNY_BLOCK_THREADS_MAX / 32;
@@ -121,7 +123,7 @@ static banyan_status make_oneshot(bny_device_run *run, const bny_request *reques
   return BANYAN_OK;
 }
 
-/* Of a program: its plan, and what the plan does not know. */
+/* The program of a run: its plan, and what the plan does not contain. */
 static uint64_t key_of(const bny_plan *plan, const bny_program *program, const size_t *piece_offsets) {
   uint64_t key = plan->hash + (uint64_t)program->protocol;
   for (int32_t rank = 0; piece_offsets && rank < plan->nranks; rank++)
@@ -132,7 +134,7 @@ static uint64_t key_of(const bny_plan *plan, const bny_program *program, const s
 static banyan_status make_program(bny_device_run *run, const bny_request *request, const bny_plan *plan, const bny_call *call,
                                   const bny_binding *binding) {
   bny_program *program = NULL;
-  /* All ranks' plans are made alike. */
+  /* The plans of all ranks are made alike. */
   bny_request named = *request;
   if (!named.algorithm) named.algorithm = plan->algorithm;
   bny_device_settings settings = run->settings;
@@ -148,7 +150,8 @@ static banyan_status make_program(bny_device_run *run, const bny_request *reques
     status = bny_engine_find(run->exec->engine, bny_device_program_kernel(program), &run->kernel);
   if (status == BANYAN_OK)
     status = bny_engine_load(run->exec->engine, key_of(plan, program, binding->piece_offsets), program, &run->program);
-  /* Out of memory in the other sense is the same on all ranks, which then cut the call into smaller parts. */
+  /* A plan that exceeds the arenas does so on all ranks, which then split the call into smaller parts. Lack of memory
+   * must not look the same. */
   if (status == BANYAN_ERR_MEMORY && run->program == NULL && bny_arena_lacks(&run->exec->sizes, &needs) == NULL)
     status = bny_fail(BANYAN_ERR_SYSTEM, "%s", banyan_last_error());
   if (status == BANYAN_OK) set_grid(run, &program->shape);
@@ -156,7 +159,7 @@ static banyan_status make_program(bny_device_run *run, const bny_request *reques
   return status;
 }
 
-/* What the oneshot kernels do not serve, the interpreter does. */
+/* The interpreter runs what the oneshot kernels do not serve. */
 static banyan_status make(bny_device_run *run, const bny_request *request, const bny_plan *plan, const bny_call *call,
                           const bny_binding *binding) {
   banyan_status status = BANYAN_ERR_UNSUPPORTED;
@@ -178,7 +181,7 @@ banyan_status bny_device_run_make(bny_device_exec *exec, const bny_request *requ
     made->settings.protocol = bny_unit_protocol_named(form->carrier, &exec->settings);
     made->share = form->share;
     status = make(made, request, plan, call, binding);
-    /* It was measured with fewer bytes: larger ones may not fit that protocol's inbox, on all ranks alike. */
+    /* The form was measured with fewer bytes. More may not fit that protocol's inbox, on all ranks alike. */
     made->settings.protocol = exec->settings.protocol;
   }
   if (status == BANYAN_ERR_MEMORY) status = make(made, request, plan, call, binding);
@@ -210,7 +213,7 @@ banyan_status bny_device_run_within(const bny_device_exec *exec, const bny_reque
 
 /* ---- running --------------------------------------------------------------------------------------------------------- */
 
-/* Whether statistics of `in` and `out` are in common memory: a row then has the same place in both. */
+/* Returns whether the statistics of `in` and `out` share memory: a row then has the same place in both. */
 static bool shares_stats(const bny_binding *binding) {
   const banyan_partial *in = binding->in, *out = binding->out;
   if (!in || !out || !out->lse || !in->lse) return false;

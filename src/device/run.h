@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Runs on devices: what run.c is for the host. A plan becomes one launch: of the oneshot kernels where they serve it, of the
- * interpreter with the plan's program otherwise. */
+ * Runs on devices, as exec/run.c is for the host. A plan becomes one launch: of the oneshot kernels if they serve it,
+ * otherwise of the interpreter with the plan's program. */
 #ifndef BNY_EXEC_DEVICE_RUN_H
 #define BNY_EXEC_DEVICE_RUN_H
 
@@ -10,37 +10,37 @@
 #include "device/program.h"
 #include "exec/exec.h"
 
-/* Identical on all ranks but for the engine and the proxy. */
+/* Identical on all ranks, except for the engine and the proxy. */
 typedef struct bny_device_exec {
   bny_engine *engine;
-  bny_proxy *proxy; /* NULL: no rank is on another node. Else programs of combines alone are run, and go by it */
+  bny_proxy *proxy; /* NULL: no rank is on another node. Otherwise only programs of combines run, and use it */
   bny_device_settings settings;
   bny_arena_sizes sizes;
   bny_link_cost cost;
   size_t outbox_bytes; /* for requests: what fits is known only once a program is made */
 } bny_device_exec;
 
-/* Deals out the arenas of a connected engine, which remains the caller's. `nodes`: a proxy will be there. */
+/* Divides the arenas of a connected engine, which remains the caller's. `nodes`: a proxy will be there. */
 banyan_status bny_device_exec_make(bny_engine *engine, bool nodes, bny_device_exec *exec);
 
 typedef struct bny_device_run bny_device_run;
 
-/* BANYAN_ERR_MEMORY, on all ranks alike, if arenas are too small for it. The exec must live as long as the run. Of the binding
- * only where pieces of bytes lie is looked at. `call` is what ranks of other nodes are told. */
+/* BANYAN_ERR_MEMORY, on all ranks alike, if arenas are too small for it. The exec must live as long as the run. Of the
+ * binding only the places of pieces of bytes are read. `call` is what ranks of other nodes are told. */
 banyan_status bny_device_run_make(bny_device_exec *exec, const bny_request *request, const bny_plan *plan, const bny_call *call,
                                   const bny_binding *binding, bny_device_run **run);
-/* What goes to other nodes; NULL: nothing can. */
+/* Returns the segment that the proxy runs; NULL: none. */
 const bny_proxy_segment *bny_device_run_segment(const bny_device_run *run);
-void bny_device_run_free(bny_device_run *run); /* NULL is allowed. Graphs that have captured it remain good */
+void bny_device_run_free(bny_device_run *run); /* NULL is allowed. Graphs that have captured it remain valid */
 
-/* Of a combine that is run by a kernel which does something else as well: what all its launches have in common. */
+/* Makes a combine that runs within another kernel: the part that all its launches have in common. */
 banyan_status bny_device_run_within(const bny_device_exec *exec, const bny_request *request, bny_device_combine *combine);
 
-/* Hot: allocates nothing, waits for nothing, may be captured. */
+/* Starts a run. Hot: allocates nothing, waits for nothing, may be captured. */
 banyan_status bny_device_run_start(bny_device_run *run, const bny_binding *binding, void *stream);
 
-/* A fault of kernels with BANYAN_ERR_DATA becomes the failure of an executor, in which the culprit is `rank`: statistics that
- * it gave, or a row of its result that its type cannot hold. */
+/* Turns a fault of kernels with BANYAN_ERR_DATA into the failure of an executor, in which the culprit is `rank`:
+ * statistics that it gave, or a row of its result that its type cannot hold. */
 banyan_status bny_device_run_fail_data(bny_exec *exec, const bny_engine *engine, const bny_device_fault *fault, int32_t rank);
 
 #endif

@@ -12,7 +12,7 @@
 #include "plan/builder.h"
 #include "base/status.h"
 
-/* What is measured: rows as of models in service, from a few to what one launch may take. */
+/* The payloads to measure: rows as in models in service, from a few to what one launch may take. */
 enum { VALUE_DIM = 128 };
 static const struct {
   int32_t tokens, heads;
@@ -22,11 +22,11 @@ static const banyan_order orders[] = {BANYAN_ORDER_PLAN, BANYAN_ORDER_CANONICAL}
 
 enum {
   CONTENDERS_MAX = 40,
-  HOPELESS = 5,         /* predicted to take so many times as long as the best: not tried */
-  FAR_BEHIND = 3,       /* in the first round: not measured again */
-  RUNS_MAX = 20,        /* in a row, as one graph where the driver has these, */
-  RUNS_NS = 200000,     /* or as many as take so long */
-  TIMES = 5,            /* of these, one after another; the median counts */
+  HOPELESS = 5,         /* predicted to take this many times as long as the best: not tried */
+  FAR_BEHIND = 3,       /* this much slower in the first round: not measured again */
+  RUNS_MAX = 20,        /* in a row, as one graph if the driver has graphs, */
+  RUNS_NS = 200000,     /* or as many as take this long */
+  TIMES = 5,            /* repetitions; the median counts */
   SHARE_MAX = 4
 };
 
@@ -36,10 +36,10 @@ typedef struct contender {
   bny_device_run *run;
   void *graph;   /* of runs in a row; NULL: they are launched one by one */
   double own_ns; /* on this rank; the row has that of the slowest */
-  bool left;     /* in the race */
+  bool left;     /* still in the race */
 } contender;
 
-/* What ranks tell each other. */
+/* What ranks report to each other. */
 typedef struct report {
   int32_t status;
   int32_t count;
@@ -52,15 +52,15 @@ typedef struct bny_device_tuner {
   bny_device_exec *exec;
   const bny_exchange *exchange;
   bny_measured *found;
-  bny_request request; /* of the class at hand */
-  bny_measured forced; /* makes a run be of the contender's form */
+  bny_request request; /* of the present class */
+  bny_measured forced; /* makes a run take the contender's form */
   contender contenders[CONTENDERS_MAX];
   int32_t count;
-  char lacks[BNY_ERROR_TEXT_BYTES]; /* why there is not one more */
+  char lacks[BNY_ERROR_TEXT_BYTES]; /* why another contender could not be made */
   report *reports;      /* of all ranks */
-  bool graphs;          /* all ranks' drivers have them */
+  bool graphs;          /* the drivers of all ranks have them */
   void *stream, *marks[TIMES + 1];
-  void *in, *out;       /* scratch: rows of zeros, and where merged ones go */
+  void *in, *out;       /* scratch: rows of zeros, and the place of merged ones */
   banyan_partial in_rows, out_rows;
   bny_binding binding;
 } tuner;
@@ -71,14 +71,15 @@ static void name_of(const bny_algorithm *algorithm, char *name, size_t bytes) {
   snprintf(name, bytes, "%s%s%s", algorithm->name, algorithm->variant ? "_" : "", algorithm->variant ? algorithm->variant : "");
 }
 
-/* What cannot be made is none: the same on all ranks, but for failures of this rank alone, which agree() finds. */
+/* A contender that cannot be made is left out. That is the same on all ranks, except for failures of this rank alone,
+ * which agree() finds. */
 static banyan_status add_contender(tuner *tuner, const bny_measurement *row) {
   char name[64];
   contender *made = &tuner->contenders[tuner->count];
   bny_request request = tuner->request;
   if (tuner->count == CONTENDERS_MAX) return BANYAN_OK;
   *made = (contender){.row = *row, .left = true};
-  made->row.ns = 1; /* of something that is measured; its value has no part in making */
+  made->row.ns = 1; /* any measured time; its value does not matter for making the run */
   tuner->forced.rows[0] = made->row;
   tuner->forced.count = 1;
   name_of(bny_algorithms[row->algorithm], name, sizeof name);
@@ -135,7 +136,7 @@ static banyan_status check_fault(const tuner *tuner) {
   return bny_fail((banyan_status)fault.status, "a combine that was measured failed on rank %d", fault.culprit);
 }
 
-/* What may still be at work on memory and graphs when the time is over keeps them. */
+/* Keeps memory and graphs that may still be in use when the time is over. */
 static banyan_status await_stream(const tuner *tuner) {
   bny_engine *engine = tuner->exec->engine;
   banyan_status status = bny_device_wait(engine->device, tuner->stream, tuner->exchange->deadline_ns);
@@ -143,13 +144,13 @@ static banyan_status await_stream(const tuner *tuner) {
   return status;
 }
 
-/* All ranks learn of all how long it took, or that a rank has failed or could not make what others have. */
+/* All ranks learn how long it took on each, or that a rank has failed or could not make what others have. */
 static banyan_status agree(tuner *tuner, banyan_status status) {
   int32_t nranks = tuner->request.nranks, rank = tuner->exec->engine->group.rank;
   report own = {.status = (int32_t)status, .count = tuner->count, .graphs = tuner->graphs};
   snprintf(own.why, sizeof own.why, "%s", status == BANYAN_OK ? tuner->lacks : banyan_last_error());
   for (int32_t i = 0; i < tuner->count; i++) own.ns[i] = tuner->contenders[i].own_ns;
-  /* Peers' kernels wait for this rank's. */
+  /* Kernels of peers wait for this rank's. */
   if (status != BANYAN_OK) bny_engine_abort(tuner->exec->engine, status, rank);
   banyan_status heard = bny_exchange_all(tuner->exchange, &own, tuner->reports, sizeof own);
   if (status != BANYAN_OK) return bny_fail(status, "%s", own.why);
@@ -170,7 +171,8 @@ static banyan_status agree(tuner *tuner, banyan_status status) {
   return heard;
 }
 
-/* Whatever may wait for kernels, with the driver's locks held, comes before any rank launches: theirs may wait for ours. */
+/* Everything that may wait for kernels, with the driver's locks held, comes before any rank launches, because other
+ * ranks' kernels may wait for this one's. */
 static banyan_status make_graphs(tuner *tuner, int32_t first, int32_t runs) {
   bny_device *device = tuner->exec->engine->device;
   banyan_status status = BANYAN_OK;
@@ -202,8 +204,8 @@ static int ascending(const void *a, const void *b) {
   return (first > second) - (first < second);
 }
 
-/* Runs go first in which ranks wait for the last of them to come; and those of a graph last until the host has launched the
- * next one: its own time then has no part in what is measured. */
+/* The first runs synchronise the ranks, and those of a graph last until the host has launched the next one. So the
+ * host's own time has no part in the measurement. */
 static banyan_status time_runs(tuner *tuner, const contender *contender, int32_t runs, int32_t times, double *ns) {
   bny_device *device = tuner->exec->engine->device;
   double elapsed_ns[TIMES];
@@ -229,7 +231,7 @@ static banyan_status round_of(tuner *tuner, int32_t first, int32_t times, int32_
   return agree(tuner, status);
 }
 
-/* As programs do it that care about time: they replay graphs. */
+/* Replays graphs, as programs do that need speed. */
 static banyan_status measure(tuner *tuner, int32_t first, int32_t runs) {
   banyan_status status = tuner->graphs ? make_graphs(tuner, first, runs) : BANYAN_OK;
   return status == BANYAN_OK ? round_of(tuner, first, TIMES, runs) : status;
@@ -242,7 +244,7 @@ static int32_t best_of(const tuner *tuner) {
   return best;
 }
 
-/* How the best would do with fewer blocks: fewer signals, and fewer SMs taken from others. */
+/* Measures the best with fewer blocks: fewer signals, and fewer SMs taken from others. */
 static banyan_status try_shares(tuner *tuner, int32_t runs) {
   int32_t first = tuner->count;
   bny_measurement row = tuner->contenders[best_of(tuner)].row;
@@ -299,7 +301,7 @@ static banyan_status measure_class(tuner *tuner) {
   bind(tuner);
   banyan_status status = agree(tuner, add_contenders(tuner));
   if (status != BANYAN_OK || tuner->count == 0) return status;
-  status = round_of(tuner, 0, 1, 1); /* by launches, which make times look alike rather than different */
+  status = round_of(tuner, 0, 1, 1); /* by launches, which make times look more alike than they are */
   if (status != BANYAN_OK) return status;
   double best = tuner->contenders[best_of(tuner)].row.ns;
   for (int32_t i = 0; i < tuner->count; i++) tuner->contenders[i].left = tuner->contenders[i].row.ns <= FAR_BEHIND * best;

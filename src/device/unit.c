@@ -5,13 +5,13 @@
 
 #include "base/status.h"
 
-/* Payloads up to these go by packets that carry their flags; larger ones, where half or a quarter more bytes cost more than a
- * release does, by plain stores. Estimates, for where nothing was measured. */
+/* Payloads up to these sizes go by packets that carry their flags. Larger ones go by plain stores, because half or a
+ * quarter more bytes cost more than a release does. These are estimates, for cases that were not measured. */
 enum { LL16_BYTES_MAX = 128 << 10, LL128_BYTES_MAX = 4 << 20 };
 enum { UNIT_ALIGNMENT = 128, ARENA_ALIGNMENT = 256 };
-/* Units that are enough to keep a device busy: rows are not cut into more. */
+/* With this many units a device is busy, so rows are not divided into more. */
 enum { UNITS_ENOUGH = 1024 };
-/* Bytes are dealt out in units of so many packets for each lane. */
+/* Bytes are divided into units of this many packets for each lane. */
 enum { BYTES_FEW = 256 << 10, BYTES_PACKETS_FEW = 1, BYTES_PACKETS_MANY = 4 };
 
 static uint64_t payload_bytes(const bny_request *request) {
@@ -33,7 +33,7 @@ const char *bny_unit_protocol_name(int32_t protocol) { return protocol_names[pro
 
 bool bny_unit_protocol_serves(int32_t protocol, const bny_device_settings *settings) {
   switch (protocol) {
-  case BNY_PROTOCOL_LL8: return settings->narrow; /* elsewhere LL16 is the better one, and has the inbox */
+  case BNY_PROTOCOL_LL8: return settings->narrow; /* elsewhere LL16 is better, and has the inbox */
   case BNY_PROTOCOL_LL16: return !settings->narrow;
   case BNY_PROTOCOL_LL128: return settings->lines_whole;
   default: return true;
@@ -47,7 +47,7 @@ int32_t bny_unit_protocol_named(const char *name, const bny_device_settings *set
 }
 
 int32_t bny_unit_protocol(const bny_request *request, const bny_device_settings *settings) {
-  /* What came before a barrier on one rank is seen after it on the others: flags in packets order nothing but themselves. */
+  /* What came before a barrier on one rank is seen after it on the others: flags in packets order only themselves. */
   if (request->collective == BNY_BARRIER) return BNY_PROTOCOL_SIMPLE;
   if (settings->protocol >= 0 && settings->protocol < BNY_PROTOCOL_COUNT) return settings->protocol;
   uint64_t bytes = payload_bytes(request);

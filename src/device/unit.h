@@ -1,16 +1,16 @@
 /* SPDX-License-Identifier: Apache-2.0
- * How rows and bytes are cut into units for a device, and which protocol carries them: for device_program.c. */
+ * How rows and bytes are divided into units for a device, and which protocol carries them: for program.c. */
 #ifndef BNY_DEVICE_UNIT_H
 #define BNY_DEVICE_UNIT_H
 
 #include "device/program.h"
 
-/* A slice in units: bytes are `heads` of one token. */
+/* A slice in units. Bytes are `heads` of one token. */
 typedef struct bny_unit_box {
   int32_t token0, tokens, head0, heads;
 } bny_unit_box;
 
-/* "LL16" and so on. Of a name: BNY_PROTOCOL_COUNT if it is of none, or of one that the links do not carry. */
+/* Names such as "LL16". For a name: BNY_PROTOCOL_COUNT if it is unknown, or the links do not carry it. */
 const char *bny_unit_protocol_name(int32_t protocol);
 int32_t bny_unit_protocol_named(const char *name, const bny_device_settings *settings);
 bool bny_unit_protocol_serves(int32_t protocol, const bny_device_settings *settings);

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0
- * A CUDA device: chosen, opened by its primary context (which is retained, never made anew, so that memory and streams of
- * the CUDA runtime and of frameworks are ours to use), asked for its facts. */
+ * A CUDA device: choosing and opening it, and its facts. The primary context is retained, never made anew, so memory
+ * and streams of the CUDA runtime and of frameworks can be used here. */
 #include "device/cuda/entry.h"
 
 #include <errno.h>
@@ -78,7 +78,7 @@ static banyan_status choose_by_local_rank(int count, int32_t *ordinal) {
   long rank = strtol(text, &end, 10);
   if (errno || *end || rank < 0 || rank > INT32_MAX)
     return bny_fail(BANYAN_ERR_ARGUMENT, "LOCAL_RANK is \"%.40s\"; it takes a whole number from 0", text);
-  if (count == 1) rank = 0; /* a launcher that shows each process its own device alone */
+  if (count == 1) rank = 0; /* the launcher shows each process only its own device */
   if (rank >= count)
     return bny_fail(BANYAN_ERR_ARGUMENT,
                     "LOCAL_RANK is %ld, and this process sees %d CUDA devices; start fewer ranks here, or name a device for "
@@ -109,12 +109,12 @@ static banyan_status choose(const bny_cuda_driver *driver, const bny_device_choi
                   (int)choice->by);
 }
 
-/* Graphs know early launches from here on. */
+/* Graphs support early launches from this version on. */
 static const int32_t early_launch_driver = 12030;
 
 /* ---- facts --------------------------------------------------------------------------------------------------------- */
 
-/* 0 where the driver does not know the attribute: what it tells of is not there. */
+/* Returns 0 if the driver does not know the attribute: then the device does not have the feature. */
 static int32_t attribute(const bny_cuda_device *self, CUdevice_attribute name) {
   int value = 0;
   return self->driver.cuDeviceGetAttribute(&value, name, self->handle) == CUDA_SUCCESS ? value : 0;
@@ -153,7 +153,7 @@ static banyan_status read_facts(bny_cuda_device *self, int32_t ordinal) {
   return BANYAN_OK;
 }
 
-/* By UUID, for processes number devices differently; -1 if this process does not see it. */
+/* Finds a device by UUID, because processes number devices differently; -1 if this process does not see it. */
 static int32_t find_device(const bny_cuda_device *self, const unsigned char *wanted) {
   int count = 0;
   CUdevice device;
@@ -187,7 +187,7 @@ static banyan_status cuda_link(bny_device *device, const unsigned char *uuid, bn
     found.visible = true;
     found.access = access;
     found.atomics = access && atomics;
-    /* Links that do atomic operations are NVLink, which does not split an aligned line; PCIe may. */
+    /* Links that do atomic operations are NVLink, which does not split an aligned line. PCIe may split it. */
     found.lines_whole = found.atomics;
   }
   *link = found;
@@ -251,7 +251,7 @@ static banyan_status retain(bny_cuda_device *self, CUcontext current) {
   int active = 0;
   CUresult result = self->driver.cuDevicePrimaryCtxGetState(self->handle, &flags, &active);
   if (result != CUDA_SUCCESS) return bny_cuda_fail(&self->driver, result, "the state of CUDA device %d", ordinal);
-  if (!current || active) { /* where it is not active, the caller's context is certainly another */
+  if (!current || active) { /* if it is not active, the caller's context is certainly another */
     result = self->driver.cuDevicePrimaryCtxRetain(&self->context, self->handle);
     if (result != CUDA_SUCCESS) return bny_cuda_fail(&self->driver, result, "opening CUDA device %d", ordinal);
     if (!current || current == self->context) return BANYAN_OK;

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0
- * What the files of the CUDA device share. */
+ * Shared by the files of the CUDA device. */
 #ifndef BNY_DEVICE_CUDA_DEVICE_H
 #define BNY_DEVICE_CUDA_DEVICE_H
 
@@ -12,12 +12,12 @@ typedef struct bny_cuda_device {
   CUdevice handle;
   CUcontext context;        /* the primary one, retained */
   bool vmm, files, fabric;  /* what the driver claims; the facts say what was tried */
-  bool pageable;            /* plain memory of the host is reached: the machine shares its page tables */
-  bool rdma;                /* memory may be made so that network adapters reach it */
-  _Atomic uint32_t users;   /* its owner, and every memory that another rank of the process still uses */
+  bool pageable;            /* plain host memory is reached: the machine shares its page tables */
+  bool rdma;                /* network adapters may reach memory that is made for it */
+  _Atomic uint32_t users;   /* its owner, and every import of another rank of the process that is still in use */
 } bny_cuda_device;
 
-/* What a call changes of the thread's state and puts back. */
+/* What a call changes in the thread's state and restores. */
 typedef struct bny_cuda_scope {
   bool pushed, exchanged;
   CUstreamCaptureMode mode;
@@ -26,7 +26,7 @@ typedef struct bny_cuda_scope {
 /* Makes the device's context current. For hot calls. */
 banyan_status bny_cuda_enter(bny_cuda_device *self, bny_cuda_scope *scope);
 
-/* The same for set-up: what it allocates must not spoil a capture that this or another thread has begun. */
+/* Does the same for set-up: its allocations must not invalidate a capture that this or another thread has begun. */
 banyan_status bny_cuda_enter_setup(bny_cuda_device *self, bny_cuda_scope *scope);
 void bny_cuda_leave(bny_cuda_device *self, const bny_cuda_scope *scope);
 
@@ -35,7 +35,7 @@ void bny_cuda_drop(bny_cuda_device *self);
 
 static inline CUdeviceptr bny_cuda_address(const void *pointer) { return (CUdeviceptr)(uintptr_t)pointer; }
 
-/* cuda_memory.c */
+/* memory.c */
 banyan_status bny_cuda_memory_make(bny_device *device, bny_memory_kind kind, size_t bytes, bny_device_memory **memory);
 void bny_cuda_memory_free(bny_device_memory *memory);
 banyan_status bny_cuda_host_register(bny_device *device, void *host, size_t bytes, void **address);
@@ -45,10 +45,10 @@ void bny_cuda_host_unregister(bny_device *device, void *host, size_t bytes);
 banyan_status bny_cuda_memory_export(bny_device_memory *memory, bny_device_handle *handle, int *file);
 banyan_status bny_cuda_memory_import(bny_device *device, const bny_device_offer *offer, bny_device_memory **memory);
 
-/* Makes, exports and frees a small arena of each kind; a bit for each that works. */
+/* Makes, exports and frees a small arena of each kind. Returns a bit for each that works. */
 uint32_t bny_cuda_memory_try(bny_device *device);
 
-/* cuda_stream.c */
+/* stream.c */
 banyan_status bny_cuda_local_make(bny_device *device, size_t bytes, void **address);
 void bny_cuda_local_free(bny_device *device, void *address);
 banyan_status bny_cuda_words_make(bny_device *device, size_t count, bny_device_words *words);
@@ -61,20 +61,20 @@ void bny_cuda_stream_free(bny_device *device, void *stream);
 banyan_status bny_cuda_stream_query(bny_device *device, void *stream, bool *done);
 banyan_status bny_cuda_stream_capture(bny_device *device, void *stream, bny_capture *capture);
 
-/* cuda_mark.c */
+/* mark.c */
 banyan_status bny_cuda_mark_make(bny_device *device, void **mark);
 void bny_cuda_mark_free(bny_device *device, void *mark);
 banyan_status bny_cuda_mark_set(bny_device *device, void *mark, void *stream);
 banyan_status bny_cuda_mark_elapsed(bny_device *device, void *from, void *to, double *ns);
 
-/* cuda_graph.c */
+/* graph.c */
 bool bny_cuda_has_graphs(const bny_cuda_driver *driver);
 banyan_status bny_cuda_graph_begin(bny_device *device, void *stream);
 banyan_status bny_cuda_graph_end(bny_device *device, void *stream, void **graph);
 void bny_cuda_graph_free(bny_device *device, void *graph);
 banyan_status bny_cuda_graph_launch(bny_device *device, void *graph, void *stream);
 
-/* cuda_kernel.c */
+/* kernel.c */
 banyan_status bny_cuda_module_load(bny_device *device, const void *image, size_t bytes, bny_device_module **module);
 void bny_cuda_module_unload(bny_device_module *module);
 banyan_status bny_cuda_kernel_find(bny_device_module *module, const char *name, bny_device_kernel *kernel);

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
  * CUDA's driver, loaded when a device is opened: one build runs on machines with and without a GPU. Types come from the
- * toolkit's headers, functions from libcuda.so.1 alone, each in the version that functions.def names. */
+ * toolkit's headers. Functions come from libcuda.so.1 alone, each in the version that functions.def names. */
 #ifndef BNY_DEVICE_CUDA_DRIVER_H
 #define BNY_DEVICE_CUDA_DRIVER_H
 
@@ -23,11 +23,12 @@ typedef struct bny_cuda_driver {
 /* Images of a toolkit load on drivers of the same major version of CUDA and on all newer ones. */
 banyan_status bny_cuda_driver_check_version(int driver, int toolkit);
 
-/* Loads and initialises the driver; `library` NULL: libcuda.so.1. Nothing to free on failure. */
+/* Loads and initialises the driver; `library` NULL: libcuda.so.1. Nothing is to be freed on failure. */
 banyan_status bny_cuda_driver_load(const char *library, bny_cuda_driver *driver);
 void bny_cuda_driver_unload(bny_cuda_driver *driver);
 
-/* Words a failure of the driver: what was tried, ": ", the driver's text. Returns the status that fits the result. */
+/* Sets the text of a driver failure: what was tried, ": ", the driver's text. Returns the status that fits the
+ * result. */
 banyan_status bny_cuda_fail(const bny_cuda_driver *driver, CUresult result, const char *format, ...)
     __attribute__((format(printf, 3, 4)));
 

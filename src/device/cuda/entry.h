@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0
- * CUDA's row in the table of vendors; there in every build, to say what is missing where CUDA is. */
+ * CUDA's row in the table of vendors. It exists in every build, to say what is missing if CUDA is. */
 #ifndef BNY_DEVICE_CUDA_H
 #define BNY_DEVICE_CUDA_H
 

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0
- * Graphs of what is put on streams of our own: captured, and launched again. */
+ * Graphs of what is put on streams of the library: captured, and launched again. */
 #include "device/cuda/cuda.h"
 
 bool bny_cuda_has_graphs(const bny_cuda_driver *driver) {
@@ -7,7 +7,7 @@ bool bny_cuda_has_graphs(const bny_cuda_driver *driver) {
          driver->cuGraphUpload && driver->cuGraphLaunch && driver->cuGraphExecDestroy && driver->cuGraphDestroy;
 }
 
-/* Relaxed: no other thread is told what it may not do meanwhile, be it of this library or of the program. */
+/* Relaxed mode: other threads are not restricted meanwhile, be they of this library or of the program. */
 banyan_status bny_cuda_graph_begin(bny_device *device, void *stream) {
   bny_cuda_device *self = (bny_cuda_device *)device;
   bny_cuda_scope scope;

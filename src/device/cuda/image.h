@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0
- * The kernels of this build, as the driver takes them: a fat binary for all architectures. */
+ * The kernels of this build in the form that the driver takes: a fat binary for all architectures. */
 #ifndef BNY_DEVICE_CUDA_IMAGE_H
 #define BNY_DEVICE_CUDA_IMAGE_H
 

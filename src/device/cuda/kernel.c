@@ -15,7 +15,7 @@ struct bny_device_module {
   CUmodule module;
 };
 
-/* Images are for some architectures. From PTX a driver compiles for others, if it is as new as the toolkit. */
+/* Images are for some architectures. For others a driver compiles PTX, if it is as new as the toolkit. */
 static banyan_status fail_load(bny_cuda_device *self, CUresult result) {
   const bny_device_facts *facts = &self->device.facts;
   banyan_status status =
@@ -44,7 +44,7 @@ banyan_status bny_cuda_module_load(bny_device *device, const void *image, size_t
   bny_cuda_scope scope;
   banyan_status status = bny_cuda_enter_setup(self, &scope);
   if (status != BANYAN_OK) goto free_made;
-  CUresult result = self->driver.cuModuleLoadData(&made->module, image); /* it knows the image's size from its head */
+  CUresult result = self->driver.cuModuleLoadData(&made->module, image); /* the image's header has its size */
   bny_cuda_leave(self, &scope);
   if (result != CUDA_SUCCESS) {
     status = fail_load(self, result);
@@ -81,8 +81,8 @@ static CUresult read_kernel(const bny_cuda_driver *driver, CUfunction function, 
   return result;
 }
 
-/* A kernel that needs more stack than any before it makes the driver wait for all that runs and set threads' memory up anew; by
- * the first launch that would be amid runs, which wait for each other. */
+/* A kernel that needs more stack than any before it makes the driver wait for all that runs and set up threads' memory
+ * anew. At the first launch that would happen amid runs, which wait for each other. */
 static CUresult make_stack(const bny_cuda_driver *driver, const bny_device_kernel *kernel) {
   size_t stack = 0;
   CUresult result = driver->cuCtxGetLimit(&stack, CU_LIMIT_STACK_SIZE);
@@ -90,8 +90,9 @@ static CUresult make_stack(const bny_cuda_driver *driver, const bny_device_kerne
   return driver->cuCtxSetLimit(CU_LIMIT_STACK_SIZE, (size_t)kernel->local_bytes);
 }
 
-/* Shared memory is part of an SM's first-level cache, and how large a part only changes while the SM is idle: a kernel that
- * asks for less than another cannot share SMs with it, and follows it only when it has ended. So all ask for the same: most. */
+/* Shared memory is part of an SM's first-level cache, and the split only changes while the SM is idle. A kernel that
+ * asks for less than another cannot share SMs with it, and starts only when it has ended. So all ask for the same: the
+ * most. */
 static CUresult set_shared(const bny_cuda_driver *driver, CUfunction function, int32_t room) {
   CUresult result = driver->cuFuncSetAttribute(function, CU_FUNC_ATTRIBUTE_PREFERRED_SHARED_MEMORY_CARVEOUT,
                                                CU_SHAREDMEM_CARVEOUT_MAX_SHARED);
@@ -107,8 +108,8 @@ banyan_status bny_cuda_kernel_find(bny_device_module *module, const char *name, 
   CUfunction function = NULL;
   bny_device_kernel found = {0};
   CUresult result = self->driver.cuModuleGetFunction(&function, module->module, name);
-  /* A driver that loads lazily loads it now; a first launch that loads could not be captured, and might wait for what runs.
-   * Older ones load for the attributes. */
+  /* A driver that loads lazily loads the kernel here. A first launch that loads could not be captured, and might wait
+   * for what runs. Older drivers load for the attributes. */
   if (result == CUDA_SUCCESS && self->driver.cuFuncLoad) result = self->driver.cuFuncLoad(function);
   if (result == CUDA_SUCCESS) result = read_kernel(&self->driver, function, &found);
   if (result == CUDA_SUCCESS)
@@ -186,7 +187,7 @@ banyan_status bny_cuda_launch(bny_device *device, const bny_device_launch *launc
   if (launch->cluster[0] && !device->facts.clusters)
     return bny_fail(BANYAN_ERR_UNSUPPORTED, "CUDA device %d has no clusters of blocks", device->facts.ordinal);
   bny_device_launch asked = *launch;
-  asked.early = launch->early && device->facts.early_launch; /* elsewhere the kernels take turns, which is as right */
+  asked.early = launch->early && device->facts.early_launch; /* elsewhere the kernels take turns, which is as correct */
   bny_cuda_scope scope;
   banyan_status status = bny_cuda_enter(self, &scope);
   if (status != BANYAN_OK) return status;

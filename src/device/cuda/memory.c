@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0
- * Arenas: made by the driver's virtual memory management, by its older allocator, or of host memory; and freed, in the
- * reverse order of what was done, from whatever state they got to. */
+ * Arenas: made by the driver's virtual memory management, by its older allocator, or of host memory. They are freed in
+ * the reverse order, from whatever state they reached. */
 #include "device/cuda/memory.h"
 
 #include <errno.h>
@@ -12,8 +12,8 @@
 #include "base/status.h"
 #include "transport/memory_file.h"
 
-/* The older allocator hands out pieces of blocks of 2 MiB, and an IPC handle opens the whole block: arenas take whole ones,
- * so that nothing else is shown to peers. */
+/* The older allocator places several allocations in blocks of 2 MiB, and an IPC handle opens the whole block. Arenas
+ * take whole blocks, so that peers see nothing else. */
 static const size_t ipc_block_bytes = (size_t)2 << 20;
 
 static size_t round_up(size_t bytes, size_t unit) { return (bytes + unit - 1) / unit * unit; }
@@ -91,7 +91,7 @@ static banyan_status make_older(bny_cuda_device *self, size_t bytes, bny_cuda_me
   memory->exported = page;
   memory->exported->device = self;
   memory->exported->address = memory->allocated;
-  memory->allocated = 0; /* the last to leave frees it */
+  memory->allocated = 0; /* the last user frees it */
   bny_cuda_hold(self);
   atomic_init(&memory->exported->users, 1);
   return BANYAN_OK;
@@ -115,7 +115,7 @@ static void leave_export(bny_cuda_export *exported) {
 
 /* ---- host memory --------------------------------------------------------------------------------------------------- */
 
-/* With the device's context current. */
+/* Called with the device's context current. */
 static banyan_status register_host(bny_cuda_device *self, void *host, size_t bytes, void **address) {
   CUdeviceptr found = 0;
   CUresult result = self->driver.cuMemHostRegister(host, bytes, CU_MEMHOSTREGISTER_PORTABLE | CU_MEMHOSTREGISTER_DEVICEMAP);
@@ -136,8 +136,8 @@ banyan_status bny_cuda_memory_register(bny_cuda_device *self, bny_cuda_memory *m
   return status;
 }
 
-/* After a fork private pages are copied for whoever writes first. If that is the parent, its device keeps the old ones:
- * unless the child never had them. Linux copies pinned pages for the child at once, but not that of 5.4. */
+/* After a fork private pages are copied for the first that writes. If that is the parent, its device keeps the old
+ * ones, unless the child never had them. Linux copies pinned pages for the child at once, but Linux 5.4 does not. */
 banyan_status bny_cuda_host_register(bny_device *device, void *host, size_t bytes, void **address) {
   bny_cuda_device *self = (bny_cuda_device *)device;
   bny_cuda_scope scope;
@@ -197,7 +197,7 @@ banyan_status bny_cuda_memory_make(bny_device *device, bny_memory_kind kind, siz
   return BANYAN_OK;
 }
 
-/* With the device's context current. */
+/* Called with the device's context current. */
 static void undo(bny_cuda_device *self, bny_cuda_memory *memory) {
   CUdeviceptr address = bny_cuda_address(memory->memory.address);
   size_t bytes = memory->memory.bytes;

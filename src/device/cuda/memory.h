@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0
- * An arena in CUDA's memory, or a peer's as this device sees it. What is not zero has been made and is to be undone. */
+ * An arena in CUDA's memory, or a peer's as this device sees it. Fields that are not zero have been made and are to be
+ * undone. */
 #ifndef BNY_DEVICE_CUDA_MEMORY_H
 #define BNY_DEVICE_CUDA_MEMORY_H
 
@@ -7,12 +8,12 @@
 
 enum { BNY_CUDA_EXPORT_BYTES = 4096 };
 
-/* What goes to peers for BNY_MEMORY_IPC: a page of a memory file. Other processes read the handle. Ranks of the owner's
- * process, where such handles do not work, use the address itself and are counted, so that it stays until the last of them
- * has left; nobody who comes after that gets in. */
+/* The export of BNY_MEMORY_IPC: a page of a memory file. Other processes read the handle. Ranks of the owner's process,
+ * where such handles do not work, use the address itself and are counted. So it stays until the last of them has left,
+ * and no rank can join after that. */
 typedef struct bny_cuda_export {
   CUipcMemHandle handle;
-  bny_cuda_device *device; /* the next three mean something in the owner's process alone */
+  bny_cuda_device *device; /* the next three are valid in the owner's process alone */
   CUdeviceptr address;
   _Atomic uint32_t users;
 } bny_cuda_export;
@@ -22,14 +23,14 @@ typedef struct bny_cuda_memory {
   CUmemGenericAllocationHandle physical;
   bool has_physical, reserved, mapped; /* BNY_MEMORY_FILE, BNY_MEMORY_FABRIC */
   bool opened;                         /* an IPC handle */
-  CUdeviceptr allocated;               /* for BNY_MEMORY_IPC, before it has a exported */
+  CUdeviceptr allocated;               /* for BNY_MEMORY_IPC, before it is exported */
   bny_cuda_export *exported;                 /* mapped; counted */
   void *host;                          /* BNY_MEMORY_HOST, mapped */
   bool registered;
-  int file;                            /* to hand out; -1: none, or handed out */
+  int file;                            /* to pass on; -1: none, or passed on */
 } bny_cuda_memory;
 
-/* A memory of which nothing is made yet; it holds the device. */
+/* Makes a memory without contents; it holds the device. */
 banyan_status bny_cuda_memory_new(bny_cuda_device *self, bny_memory_kind kind, bool imported, bny_cuda_memory **memory);
 
 CUmemAllocationHandleType bny_cuda_handle_type(bny_memory_kind kind);
@@ -37,7 +38,7 @@ CUmemAllocationHandleType bny_cuda_handle_type(bny_memory_kind kind);
 /* Maps memory->physical of memory.bytes at an address of its own, for this device to read and write. */
 banyan_status bny_cuda_memory_map(bny_cuda_device *self, bny_cuda_memory *memory);
 
-/* Makes memory->host, of memory.bytes, known to the device. */
+/* Registers memory->host, of memory.bytes, with the device. */
 banyan_status bny_cuda_memory_register(bny_cuda_device *self, bny_cuda_memory *memory);
 
 #endif

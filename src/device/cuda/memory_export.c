@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0
- * Arenas handed to peers and taken from them. */
+ * Export of arenas to peers, and import from them. */
 #include <string.h>
 #include <sys/mman.h>
 #include <unistd.h>
@@ -68,7 +68,7 @@ static banyan_status import_virtual(bny_cuda_device *self, const bny_device_offe
   return bny_cuda_memory_map(self, memory);
 }
 
-/* Gets in unless all have left. */
+/* Joins the users unless all have left. */
 static bool join_export(bny_cuda_export *exported) {
   uint32_t users = atomic_load_explicit(&exported->users, memory_order_relaxed);
   while (users > 0)
@@ -78,7 +78,7 @@ static bool join_export(bny_cuda_export *exported) {
   return false;
 }
 
-/* The memory's address in this process, made good for this device. */
+/* Makes the memory's address in this process valid for this device. */
 static banyan_status import_neighbour(bny_cuda_device *self, bny_cuda_export *exported, bny_cuda_memory *memory) {
   if (!join_export(exported)) {
     munmap(exported, BNY_CUDA_EXPORT_BYTES);
@@ -87,7 +87,7 @@ static banyan_status import_neighbour(bny_cuda_device *self, bny_cuda_export *ex
   memory->exported = exported;
   memory->memory.address = (void *)(uintptr_t)exported->address;
   if (exported->device->context == self->context) return BANYAN_OK;
-  /* Stays enabled: others may have come to rely on it. */
+  /* The access stays enabled, because others may rely on it. */
   CUresult result = self->driver.cuCtxEnablePeerAccess(exported->device->context, 0);
   if (result != CUDA_SUCCESS && result != CUDA_ERROR_PEER_ACCESS_ALREADY_ENABLED)
     return bny_cuda_fail(&self->driver, result, "peer access of CUDA device %d to device %d",
@@ -152,7 +152,7 @@ uint32_t bny_cuda_memory_try(bny_device *device) {
     if (status == BANYAN_OK) status = bny_cuda_memory_export(memory, &handle, &file);
     if (file >= 0) close(file);
     bny_cuda_memory_free(memory);
-    /* A device that is full now may share when it is asked to, or say so loudly. */
+    /* A device that is full now may share when it is asked to, or reports it then. */
     if (status == BANYAN_OK || status == BANYAN_ERR_MEMORY) kinds |= 1u << kind;
   }
   return kinds;

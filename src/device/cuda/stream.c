@@ -61,7 +61,7 @@ void bny_cuda_words_free(bny_device *device, bny_device_words *words) {
   *words = (bny_device_words){0};
 }
 
-/* Whether that device's memory can be mapped here; whether it is, no driver tells. */
+/* No driver tells whether that device's memory is mapped here, only whether it can be. */
 static bool reaches_device(const bny_cuda_device *self, int ordinal) {
   CUdevice peer;
   int access = 0;
@@ -168,7 +168,7 @@ void bny_cuda_stream_free(bny_device *device, void *stream) {
   bny_cuda_leave(self, &scope);
 }
 
-/* Drivers take this question for one that spoils captures. */
+/* Drivers take this query for one that invalidates captures. */
 banyan_status bny_cuda_stream_query(bny_device *device, void *stream, bool *done) {
   bny_cuda_device *self = (bny_cuda_device *)device;
   bny_cuda_scope scope;
