@@ -53,7 +53,7 @@ static banyan_status check_combine(const banyan_comm *comm, const banyan_combine
   if (desc->scatter == BANYAN_SCATTER_ROOT && (desc->root < 0 || desc->root >= comm->nranks))
     return bny_fail(BANYAN_ERR_ARGUMENT, "desc.root is %d, must be 0..%d", desc->root, comm->nranks - 1);
   if (desc->algorithm && strlen(desc->algorithm) >= BNY_ALGORITHM_NAME_BYTES)
-    return bny_fail(BANYAN_ERR_ARGUMENT, "desc.algorithm \"%.40s...\" is the name of none", desc->algorithm);
+    return bny_fail(BANYAN_ERR_ARGUMENT, "desc.algorithm \"%.40s...\" is no algorithm's name", desc->algorithm);
   return BANYAN_OK;
 }
 

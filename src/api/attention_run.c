@@ -53,7 +53,7 @@ static void describe(bny_attention *attention, const char *why_apart, bool alone
     return;
   }
   const bny_decode_plan *plan = &attention->decode.plan;
-  snprintf(attention->text, sizeof attention->text, "attention by %s: %" PRIu32 " blocks in %" PRIu32 " teams%s",
+  snprintf(attention->text, sizeof attention->text, "attention by %s: %" PRIu32 " blocks in %" PRIu32 " CTA groups%s",
            plan->kernel->name, plan->blocks, plan->division.teams, then);
 }
 

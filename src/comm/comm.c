@@ -399,8 +399,8 @@ size_t banyan_comm_describe(const banyan_comm *comm, char *text, size_t bytes) {
   if (engine && comm->device.proxy)
     bny_append(text, bytes, &length, " within this node, %s, by a thread of each rank",
                bny_proxy_is_direct(comm->device.proxy)
-                 ? "sent from memory of the devices and received in that of the nodes between them"
-                 : "staged in memory of the hosts between them");
+                 ? "sent from device memory and received in host memory between nodes"
+                 : "staged in host memory between nodes");
   for (int32_t k = 0; comm->levels && k < comm->levels->nlevels; k++)
     bny_append(text, bytes, &length, "%s%d", k ? " x " : ", levels of ", comm->levels->levels[k].most);
   return length;

@@ -43,7 +43,7 @@ static banyan_status join_nodes(banyan_comm *comm, const bny_exchange *exchange,
   if (way == BNY_WAY_FABRIC) {
     status = join_arenas(comm, exchange, settings, config, false);
     if (status == BANYAN_OK || config->strict || settings->options.device_nodes) return status;
-    bny_log(BNY_LOG_WARN, "rank %d: %s; devices of several nodes are combined through memory of the hosts", comm->rank,
+    bny_log(BNY_LOG_WARN, "rank %d: %s; devices of several nodes are combined through host memory", comm->rank,
             banyan_last_error());
     bny_engine_disconnect(comm->device.engine);
   }
@@ -118,7 +118,7 @@ static banyan_status take_proxy_fault(banyan_comm *comm, const bny_device_fault 
   own.reporter = bny_proxy_rank(comm->device.proxy, fault->reporter);
   if (own.status != BANYAN_ERR_TIMEOUT || own.culprit != own.reporter) return take_fault(comm, &own);
   return bny_exec_fail(comm->exec, BANYAN_ERR_TIMEOUT, own.culprit,
-                       "the thread of rank %d that carries combines between nodes did not answer its device in time",
+                       "the proxy of rank %d, which exchanges data between nodes, did not answer its device in time",
                        own.culprit);
 }
 

@@ -12,7 +12,7 @@ static banyan_status make_room(bny_group_exchange *group, size_t bytes) {
   if (bytes <= group->room) return BANYAN_OK;
   char *grown = realloc(group->blocks, blocks * bytes);
   if (!grown)
-    return bny_fail(BANYAN_ERR_MEMORY, "rank %d has no memory for what ranks of a node tell each other",
+    return bny_fail(BANYAN_ERR_MEMORY, "rank %d has no memory for an exchange of a node's ranks",
                     group->all->bootstrap->rank);
   group->blocks = grown;
   group->room = bytes;
@@ -46,7 +46,7 @@ static int gather(void *context, const void *mine, void *all, size_t bytes, int6
   for (int32_t i = 0; i < group->bootstrap.nranks; i++) {
     int32_t rank = group->ranks[i];
     if (group->said[rank] != bytes)
-      return (int)bny_fail(BANYAN_ERR_STATE, "rank %d has not gone on with what the ranks of its node do together",
+      return (int)bny_fail(BANYAN_ERR_STATE, "rank %d has not gone on with an exchange of its node's ranks",
                            rank);
     memcpy((char *)all + (size_t)i * bytes, group->blocks + (size_t)rank * most, bytes);
   }

@@ -150,7 +150,7 @@ static bool await(rendezvous *self, int32_t rank) {
 
 static banyan_status fail_given_up(rendezvous *self) {
   self->given_up = true;
-  return bny_fail(BANYAN_ERR_PEER, "rank %d was given up by the others, who go on without it", self->transport->rank);
+  return bny_fail(BANYAN_ERR_PEER, "rank %d was excluded by the others, which go on without it", self->transport->rank);
 }
 
 /* Each rank that stops may take a deadline of a call. */
@@ -213,7 +213,7 @@ static banyan_status agree_on_view(rendezvous *self) {
   banyan_status status = BANYAN_OK;
   while (status == BANYAN_OK && !agreed) {
     if (bny_clock_ns() > self->deadline_ns)
-      return bny_fail(BANYAN_ERR_TIMEOUT, "the ranks that are left did not agree in time on who they are");
+      return bny_fail(BANYAN_ERR_TIMEOUT, "the remaining ranks did not agree in time which ranks remain");
     status = compare_views(self, &agreed);
   }
   self->struck = false;
@@ -238,7 +238,7 @@ static banyan_status gather_part(rendezvous *self, const data_head *head, const 
     if (theirs.bytes != head->bytes || theirs.first != head->first) {
       self->struck = true;
       memcpy(self->view, self->next, self->view_bytes);
-      return bny_fail(BANYAN_ERR_PEER, "rank %d dropped out while the ranks that are left met anew", r);
+      return bny_fail(BANYAN_ERR_PEER, "rank %d was lost while the remaining ranks connected anew", r);
     }
     memcpy(all + (size_t)place++ * head->bytes + head->first, message->text + sizeof theirs, part_bytes);
   }
@@ -250,7 +250,7 @@ static int allgather_messages(void *context, const void *mine, void *all, size_t
   (void)timeout_ns; /* each round has the deadline of a call */
   data_head head = {.bytes = bytes};
   banyan_status status = self->struck ? BANYAN_ERR_PEER : BANYAN_OK;
-  if (status != BANYAN_OK) return (int)bny_fail(status, "a rank dropped out while the ranks that are left met anew");
+  if (status != BANYAN_OK) return (int)bny_fail(status, "a rank was lost while the remaining ranks connected anew");
   do {
     size_t part_bytes = bytes - head.first;
     if (part_bytes > BNY_RENDEZVOUS_BYTES - sizeof head) part_bytes = BNY_RENDEZVOUS_BYTES - sizeof head;
@@ -376,7 +376,7 @@ static banyan_status shrink(rendezvous *self, banyan_comm **shrunk) {
     if (status == BANYAN_OK && !again) {
       *shrunk = made;
     } else if (made) {
-      banyan_comm_abort(made, "a rank was lost while the ranks that are left met anew");
+      banyan_comm_abort(made, "a rank was lost while the remaining ranks connected anew");
       banyan_comm_destroy(made);
     }
   }
@@ -390,7 +390,7 @@ banyan_status banyan_comm_shrink(banyan_comm *comm, int32_t *members, banyan_com
     return bny_fail(BANYAN_ERR_STATE, "the communicator has not failed: banyan_comm_abort() ends it on all ranks");
   size_t view_bytes = ((size_t)comm->nranks + 7) / 8;
   if (comm->has_shrunk)
-    return bny_fail(BANYAN_ERR_STATE, "this communicator was shrunk already; the one that came of it can be");
+    return bny_fail(BANYAN_ERR_STATE, "this communicator was shrunk already; shrink the one that it became");
   unsigned char *views = malloc(2 * view_bytes);
   sign *signs = calloc((size_t)comm->nranks, sizeof *signs);
   if (!views || !signs) {

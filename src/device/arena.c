@@ -174,7 +174,7 @@ static void judge_links(bny_arenas *arenas, const agreement *agreed) {
   int32_t rank = 0;
   while (agreed->reaches[rank].unseen < 0) rank++;
   bny_log(BNY_LOG_INFO,
-          "rank %d does not see the device of rank %d, and neither fabric handles nor multicast tell of NVLink between "
+          "rank %d does not see the device of rank %d, and neither fabric handles nor multicast show NVLink between "
           "them: "
           "links are taken for PCIe. If they are NVLink, have each process see all devices of its node",
           rank, agreed->reaches[rank].unseen);

@@ -140,7 +140,7 @@ banyan_status bny_arenas_attempt(bny_arenas_work *work, bny_memory_kind kind) {
 
 void bny_arenas_release(bny_arenas *arenas) {
   if (arenas->stuck) {
-    bny_log(BNY_LOG_WARN, "device %d is still at work on arenas that nobody wants any more; they stay until the process ends",
+    bny_log(BNY_LOG_WARN, "device %d still works on arenas that were given up; they stay until the process ends",
             arenas->device->facts.ordinal);
     return;
   }

@@ -85,7 +85,7 @@ static banyan_status start_thread(bny_proxy *proxy) {
   pthread_sigmask(SIG_SETMASK, &all, &before);
   int error = pthread_create(&proxy->thread, NULL, bny_proxy_thread, proxy);
   pthread_sigmask(SIG_SETMASK, &before, NULL);
-  if (error) return bny_fail_errno(BANYAN_ERR_SYSTEM, error, "no thread for combines of devices on several nodes");
+  if (error) return bny_fail_errno(BANYAN_ERR_SYSTEM, error, "cannot start the proxy thread of devices on several nodes");
   proxy->has_thread = true;
   return BANYAN_OK;
 }

@@ -17,8 +17,8 @@ static banyan_status refuse(const bny_engine *engine, const char *what, const bn
                     "%s is memory of device %d, which the communicator's device %d (%s) cannot reach: there is no peer access "
                     "between them", what, facts->ordinal, own->ordinal, own->name);
   return bny_fail(BANYAN_ERR_ARGUMENT,
-                  "%s is plain memory of the host, which the communicator's device %d (%s) cannot reach: give memory of the "
-                  "device (cudaMalloc), managed memory, or memory of the host that is pinned or registered (cudaMallocHost, "
+                  "%s is plain host memory, which the communicator's device %d (%s) cannot reach: give memory of the "
+                  "device (cudaMalloc), managed memory, or host memory that is pinned or registered (cudaMallocHost, "
                   "cudaHostRegister)", what, own->ordinal, own->name);
 }
 

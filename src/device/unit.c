@@ -140,7 +140,7 @@ const char *bny_arena_lacks(const bny_arena_sizes *sizes, const bny_arena_sizes 
                                                           "the inbox of plain stores"};
   for (int protocol = 0; protocol < BNY_PROTOCOL_COUNT; protocol++)
     if (needs->inbox_bytes[protocol] > sizes->inbox_bytes[protocol]) return inboxes[protocol];
-  if (needs->proxy_words > sizes->proxy_words) return "what tells of messages between nodes";
+  if (needs->proxy_words > sizes->proxy_words) return "the words of messages between nodes";
   return needs->signals > sizes->signals ? "the signals" : NULL;
 }
 

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0
- * Combines on devices of several nodes, staged in memory of the hosts between them: results, what crosses, graphs, and by which
+ * Combines on devices of several nodes, staged in host memory between nodes: results, what crosses, graphs, and by which
  * way they go. */
 #include "comm/comm.h"
 #include "tests/device/device_nodes.h"
@@ -359,7 +359,7 @@ static void use_both(device_nodes_rank *self, const device_nodes_task *task) {
   }
   char text[512];
   banyan_comm_describe(comm, text, sizeof text);
-  world_check(self->world, strstr(text, "staged in memory of the hosts between them") != NULL, "%s", text);
+  world_check(self->world, strstr(text, "staged in host memory between nodes") != NULL, "%s", text);
   device_nodes_finish(self);
   world_ok(self->world, banyan_comm_status(comm), "status");
   world_meet(self->world);
@@ -390,8 +390,8 @@ START_TEST(ways_are_chosen) {
   static const struct {
     const char *words, *way, *says;
   } cases[] = {{"", NULL, "arenas go by fabric handles"},
-               {"no-fabric:1,", NULL, "staged in memory of the hosts between them"},
-               {"import-fails,", NULL, "staged in memory of the hosts between them"},
+               {"no-fabric:1,", NULL, "staged in host memory between nodes"},
+               {"import-fails,", NULL, "staged in host memory between nodes"},
                {"", "fabric", "arenas go by fabric handles"},
                {"", "emulated", "sent from memory of the devices"}};
   for (size_t i = 0; i < sizeof cases / sizeof cases[0]; i++) {

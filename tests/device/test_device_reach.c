@@ -65,7 +65,7 @@ static void check_combines(world_rank *self, const memories *memories, bool peer
   banyan_partial good = rows(local, local + 512), wanted = rows(local + 600, pinned);
   combine(self, &good, &wanted, NULL);
   banyan_partial bad = rows(plain, local);
-  combine(self, &bad, &wanted, "in.values is plain memory of the host");
+  combine(self, &bad, &wanted, "in.values is plain host memory");
   bad = rows(local, plain);
   combine(self, &bad, &wanted, "in.lse is plain");
   bad.lse = local;

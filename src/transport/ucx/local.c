@@ -39,7 +39,7 @@ static int gather_local(void *context, const void *mine, void *all, size_t bytes
   for (int32_t i = 0; i < gather->nlocals && status == BANYAN_OK; i++) {
     int32_t rank = gather->net->locals[i];
     if (gather->blocks[rank].has_ended)
-      status = bny_fail(BANYAN_ERR_PEER, "rank %d does not go on with what the ranks of its node do together", rank);
+      status = bny_fail(BANYAN_ERR_PEER, "rank %d does not go on with an exchange of its node's ranks", rank);
     else if (bytes)
       memcpy((char *)all + (size_t)i * bytes, gather->blocks[rank].bytes, bytes);
   }
