@@ -393,7 +393,7 @@ START_TEST(ways_are_chosen) {
                {"no-fabric:1,", NULL, "staged in host memory between nodes"},
                {"import-fails,", NULL, "staged in host memory between nodes"},
                {"", "fabric", "arenas go by fabric handles"},
-               {"", "emulated", "sent from memory of the devices"}};
+               {"", "emulated", "sent from device memory"}};
   for (size_t i = 0; i < sizeof cases / sizeof cases[0]; i++) {
     device_nodes_begin(3, cases[i].words);
     if (cases[i].way) setenv("BANYAN_DEVICE_NODES", cases[i].way, 1);
