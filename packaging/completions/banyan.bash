@@ -6,8 +6,8 @@ _banyan() {
   COMPREPLY=()
   help=$("$tool" --help 2>/dev/null) || return
   if [[ $before == --* ]]; then
-    # "--wire f32|bf16|f16" of the usage, else files where the option takes one.
-    values=$(sed -n "s/.*\[$before \([a-z0-9_]*|[a-z0-9_|]*\).*/\1/p" <<<"$help" | head -n 1)
+    # "  --wire f32|f16|bf16  ..." of the help, else files where the option takes one.
+    values=$(sed -nE "s/^  $before ([a-z0-9_]+(\|[a-z0-9_]+)+).*/\1/p" <<<"$help" | head -n 1)
     case $before in
     --from | --input | --output | --diff) compopt -o default 2>/dev/null; return ;;
     --format) values="text|json|svg|dot|xml|synthetic|hwloc" ;;
@@ -23,10 +23,9 @@ _banyan() {
     mapfile -t COMPREPLY < <(compgen -W "$options" -- "$word")
     return
   fi
-  # What comes first: the collectives of banyan-perf, the sections of banyan-info.
+  # The words that may come first stand in the usage: collectives of banyan-perf, sections of banyan-info.
   case ${tool##*/} in
-  banyan-perf) values="combine allgather shift broadcast barrier" ;;
-  banyan-info) values=$(sed -n 's/^  \([a-z][a-z]*\)  .*/\1/p' <<<"$help") ;;
+  banyan-perf | banyan-info) values=$(sed '1!d; s/^usage: [a-z-]*//; s/\[OPTION\]\.\.\.//; s/[][|]/ /g' <<<"$help") ;;
   *) return ;;
   esac
   mapfile -t COMPREPLY < <(compgen -W "$values" -- "$word")

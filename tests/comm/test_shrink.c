@@ -118,7 +118,7 @@ static void play(world_rank *self) {
     world_await(self->world, FLAG_DONE, 10);
     banyan_comm *left = NULL;
     banyan_status status = banyan_comm_shrink(self->comm, NULL, &left);
-    world_check(self, status == BANYAN_ERR_PEER && strstr(banyan_last_error(), "given up"), "a rank given up got %s: %s",
+    world_check(self, status == BANYAN_ERR_PEER && strstr(banyan_last_error(), "excluded by"), "a rank excluded got %s: %s",
                 banyan_status_string(status), banyan_last_error());
     return;
   }

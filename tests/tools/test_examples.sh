@@ -83,7 +83,7 @@ if [ -z "$mpi" ] || ! command -v mpirun >/dev/null; then
   echo "left out: mpi.c, for there is no MPI"
 else
   # shellcheck disable=SC2046,SC2086
-  if compile mpi "$top/examples/mpi.c" $(makefile_value MPI_CFLAGS) -L"$build/.libs" -lbanyan-mpi $mpi; then
+  if compile mpi "$top/examples/mpi.c" $(makefile_value MPI_CFLAGS) -DOMPI_SKIP_MPICXX -L"$build/.libs" -lbanyan-mpi $mpi; then
     prints mpi "$(printf 'rank %d: heads %d to %d: attention is 1, lse 1.09861\n' 0 0 2 1 3 5 2 6 7)" mpirun -n 3 "$work/mpi"
   fi
 fi
