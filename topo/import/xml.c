@@ -6,7 +6,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-enum { DEPTH = 64, MOST_ELEMENTS = 1000000, MOST_ATTRIBUTES = 8000000, MOST_IN_ONE = 256 };
+enum { DEPTH = 64, MOST_ELEMENTS = 1000000, MOST_ATTRIBUTES = 1500000, MOST_IN_ONE = 256 };
 
 /* ---- the root, by a scan of the text ----------------------------------------------------------------------------- */
 
@@ -101,61 +101,41 @@ bool bny_topo_xml_root_is(const char *text, size_t bytes, const char *name) {
 
 /* ---- the whole file ---------------------------------------------------------------------------------------------- */
 
+#ifdef HAVE_LIBXML2
+#include <libxml/parser.h>
+#else
+typedef struct _xmlDoc *xmlDocPtr; /* there is none */
+#endif
+
+/* The tree is libxml2's. Its elements are numbered, so that a loop over numbers visits them all. */
 typedef struct xml_element {
+  const char *name, *text;
+  const void *attributes;            /* an xmlAttr */
   int32_t parent, first, last, next; /* elements; -1 none */
-  int32_t attributes, nattributes;   /* first, count */
-  uint32_t name, text;               /* offsets into strings */
   int line;
 } xml_element;
 
-typedef struct xml_attribute {
-  uint32_t name, value;
-} xml_attribute;
-
 struct bny_topo_xml {
+  xmlDocPtr document;
   xml_element *elements;
-  xml_attribute *attributes;
-  char *strings; /* NUL-terminated, one after the other; the first is "" */
-  size_t nelements, nattributes, nbytes;
-  size_t elements_capacity, attributes_capacity, bytes_capacity;
+  int32_t count;
 };
 
-void bny_topo_xml_free(bny_topo_xml *xml) {
-  if (xml != NULL) {
-    free(xml->elements);
-    free(xml->attributes);
-    free(xml->strings);
-    free(xml);
-  }
-}
+int32_t bny_topo_xml_count(const bny_topo_xml *xml) { return xml->count; }
 
-int32_t bny_topo_xml_count(const bny_topo_xml *xml) {
-  return (int32_t)xml->nelements;
-}
-
-const char *bny_topo_xml_name(const bny_topo_xml *xml, int32_t element) {
-  return xml->strings + xml->elements[element].name;
-}
+const char *bny_topo_xml_name(const bny_topo_xml *xml, int32_t element) { return xml->elements[element].name; }
 
 bool bny_topo_xml_is(const bny_topo_xml *xml, int32_t element, const char *name) {
   return strcmp(bny_topo_xml_name(xml, element), name) == 0;
 }
 
-int bny_topo_xml_line(const bny_topo_xml *xml, int32_t element) {
-  return xml->elements[element].line;
-}
+int bny_topo_xml_line(const bny_topo_xml *xml, int32_t element) { return xml->elements[element].line; }
 
-int32_t bny_topo_xml_parent(const bny_topo_xml *xml, int32_t element) {
-  return xml->elements[element].parent;
-}
+int32_t bny_topo_xml_parent(const bny_topo_xml *xml, int32_t element) { return xml->elements[element].parent; }
 
-int32_t bny_topo_xml_first(const bny_topo_xml *xml, int32_t element) {
-  return xml->elements[element].first;
-}
+int32_t bny_topo_xml_first(const bny_topo_xml *xml, int32_t element) { return xml->elements[element].first; }
 
-int32_t bny_topo_xml_next(const bny_topo_xml *xml, int32_t element) {
-  return xml->elements[element].next;
-}
+int32_t bny_topo_xml_next(const bny_topo_xml *xml, int32_t element) { return xml->elements[element].next; }
 
 int32_t bny_topo_xml_child(const bny_topo_xml *xml, int32_t element, const char *name) {
   int32_t child = bny_topo_xml_first(xml, element);
@@ -165,20 +145,7 @@ int32_t bny_topo_xml_child(const bny_topo_xml *xml, int32_t element, const char 
   return child;
 }
 
-const char *bny_topo_xml_text(const bny_topo_xml *xml, int32_t element) {
-  return xml->strings + xml->elements[element].text;
-}
-
-const char *bny_topo_xml_attribute(const bny_topo_xml *xml, int32_t element, const char *name) {
-  const xml_element *e = &xml->elements[element];
-  for (int32_t i = 0; i < e->nattributes; i++) {
-    const xml_attribute *a = &xml->attributes[e->attributes + i];
-    if (strcmp(xml->strings + a->name, name) == 0) {
-      return xml->strings + a->value;
-    }
-  }
-  return NULL;
-}
+const char *bny_topo_xml_text(const bny_topo_xml *xml, int32_t element) { return xml->elements[element].text; }
 
 bool bny_topo_xml_integer(const bny_topo_xml *xml, int32_t element, const char *name, int64_t least, int64_t most,
                           int64_t *value, bny_topo_error *error) {
@@ -203,8 +170,13 @@ bool bny_topo_xml_integer(const bny_topo_xml *xml, int32_t element, const char *
 
 #ifndef HAVE_LIBXML2
 
-bool bny_topo_xml_available(void) {
-  return false;
+bool bny_topo_xml_available(void) { return false; }
+
+void bny_topo_xml_free(bny_topo_xml *xml) { free(xml); }
+
+const char *bny_topo_xml_attribute(const bny_topo_xml *xml, int32_t element, const char *name) {
+  (void)xml, (void)element, (void)name;
+  return NULL;
 }
 
 bny_topo_xml *bny_topo_xml_parse(const char *text, size_t bytes, bny_topo_error *error) {
@@ -216,189 +188,78 @@ bny_topo_xml *bny_topo_xml_parse(const char *text, size_t bytes, bny_topo_error 
 
 #else
 
-#include <libxml/parser.h>
-#include <libxml/parserInternals.h>
+bool bny_topo_xml_available(void) { return true; }
 
-bool bny_topo_xml_available(void) {
-  return true;
+void bny_topo_xml_free(bny_topo_xml *xml) {
+  if (xml != NULL) {
+    xmlFreeDoc(xml->document);
+    free(xml->elements);
+    free(xml);
+  }
+}
+
+const char *bny_topo_xml_attribute(const bny_topo_xml *xml, int32_t element, const char *name) {
+  for (const xmlAttr *a = xml->elements[element].attributes; a != NULL; a = a->next) {
+    if (strcmp((const char *)a->name, name) == 0) {
+      return a->children == NULL || a->children->content == NULL ? "" : (const char *)a->children->content;
+    }
+  }
+  return NULL;
 }
 
 /* State of one parse that its callbacks share. */
 typedef struct reading {
-  bny_topo_xml *xml;
   xmlParserCtxtPtr context;
   bny_topo_error *error;
-  int32_t open[DEPTH]; /* elements from the root to the current one */
-  int depth;
-  char *text; /* text of the open element while it has no child */
-  size_t text_bytes, text_capacity;
+  int32_t elements;
+  int64_t attributes;
   bool failed;
 } reading;
 
 static void stop(reading *r, const char *why) {
   if (!r->failed) {
-    r->failed = true;
     bny_topo_fail(r->error, xmlSAX2GetLineNumber(r->context), "%s", why);
-    xmlStopParser(r->context);
   }
+  r->failed = true;
+  xmlStopParser(r->context);
 }
 
-static bool reserve(reading *r, void **items, size_t wanted, size_t *capacity, size_t item_bytes) {
-  if (wanted <= *capacity) {
-    return true;
-  }
-  size_t larger = *capacity < 256 ? 256 : *capacity;
-  while (larger < wanted) {
-    larger *= 2;
-  }
-  void *moved = realloc(*items, larger * item_bytes);
-  if (moved == NULL) {
-    stop(r, "out of memory");
-    return false;
-  }
-  *items = moved;
-  *capacity = larger;
-  return true;
-}
-
-/* Copies a string. The input bounds the memory, because each string is copied at most once. */
-static uint32_t keep(reading *r, const char *text, size_t bytes) {
-  bny_topo_xml *xml = r->xml;
-  void *strings = xml->strings;
-  bool room = reserve(r, &strings, xml->nbytes + bytes + 1, &xml->bytes_capacity, 1);
-  xml->strings = strings;
-  if (!room) {
-    return 0;
-  }
-  uint32_t at = (uint32_t)xml->nbytes;
-  memcpy(xml->strings + at, text, bytes);
-  xml->strings[at + bytes] = '\0';
-  xml->nbytes += bytes + 1;
-  return at;
-}
-
-static void append_element(reading *r, const char *name) {
-  bny_topo_xml *xml = r->xml;
-  void *elements = xml->elements;
-  bool room = reserve(r, &elements, xml->nelements + 1, &xml->elements_capacity, sizeof *xml->elements);
-  xml->elements = elements;
-  if (!room) {
-    return;
-  }
-  int32_t me = (int32_t)xml->nelements++, parent = r->depth == 0 ? -1 : r->open[r->depth - 1];
-  xml->elements[me] = (xml_element){.parent = parent,
-                                .first = -1,
-                                .last = -1,
-                                .next = -1,
-                                .attributes = (int32_t)xml->nattributes,
-                                .name = keep(r, name, strlen(name)),
-                                .line = xmlSAX2GetLineNumber(r->context)};
-  if (parent >= 0) {
-    xml_element *above = &xml->elements[parent];
-    if (above->last >= 0) {
-      xml->elements[above->last].next = me;
-    } else {
-      above->first = me;
-    }
-    above->last = me;
-  }
-  r->open[r->depth++] = me;
-}
-
+/* Bounds the tree before libxml2 adds to it. */
 static void on_start(void *user, const xmlChar *name, const xmlChar *prefix, const xmlChar *uri, int nnamespaces,
                      const xmlChar **namespaces, int nattributes, int ndefaulted, const xmlChar **attributes) {
-  (void)prefix, (void)uri, (void)nnamespaces, (void)namespaces, (void)ndefaulted;
-  reading *r = user;
-  bny_topo_xml *xml = r->xml;
-  if (r->failed) {
-    return;
-  }
-  if (r->depth == DEPTH) {
+  reading *r = ((xmlParserCtxtPtr)user)->_private;
+  r->elements++;
+  r->attributes += nattributes;
+  if (r->context->nodeNr >= DEPTH) {
     stop(r, "elements nest more than 64 deep");
-    return;
+  } else if (r->elements > MOST_ELEMENTS || r->attributes > MOST_ATTRIBUTES) {
+    stop(r, "more than a million elements, or 1.5 million attributes");
+  } else if (!r->failed) {
+    xmlSAX2StartElementNs(user, name, prefix, uri, nnamespaces, namespaces, nattributes, ndefaulted, attributes);
   }
-  if (xml->nelements >= MOST_ELEMENTS || xml->nattributes + (size_t)nattributes > MOST_ATTRIBUTES) {
-    stop(r, "more than a million elements, or 8 million attributes");
-    return;
-  }
-  append_element(r, (const char *)name);
-  void *items = xml->attributes;
-  bool room = !r->failed && reserve(r, &items, xml->nattributes + (size_t)nattributes, &xml->attributes_capacity,
-                                    sizeof *xml->attributes);
-  xml->attributes = items;
-  for (int i = 0; room && i < nattributes; i++) {
-    /* Five pointers each: name, prefix, URI, value, end of value. */
-    const char *const *five = (const char *const *)attributes + 5 * (size_t)i;
-    xml->attributes[xml->nattributes++] =
-        (xml_attribute){.name = keep(r, five[0], strlen(five[0])), .value = keep(r, five[3], (size_t)(five[4] - five[3]))};
-    xml->elements[xml->nelements - 1].nattributes++;
-  }
-  r->text_bytes = 0;
-}
-
-static void on_text(void *user, const xmlChar *text, int bytes) {
-  reading *r = user;
-  /* Text between elements is layout. An empty <![CDATA[]]> has no bytes. */
-  if (bytes <= 0 || r->failed || r->depth == 0 || r->xml->elements[r->open[r->depth - 1]].first >= 0) {
-    return;
-  }
-  void *moved = r->text;
-  bool room = reserve(r, &moved, r->text_bytes + (size_t)bytes, &r->text_capacity, 1);
-  r->text = moved;
-  if (room) {
-    memcpy(r->text + r->text_bytes, text, (size_t)bytes);
-    r->text_bytes += (size_t)bytes;
-  }
-}
-
-static void on_end(void *user, const xmlChar *name, const xmlChar *prefix, const xmlChar *uri) {
-  (void)name, (void)prefix, (void)uri;
-  reading *r = user;
-  if (r->failed) {
-    return;
-  }
-  xml_element *ended = &r->xml->elements[r->open[--r->depth]];
-  const char *from = r->text == NULL ? "" : r->text, *to = from + r->text_bytes;
-  while (from < to && isspace((unsigned char)*from)) {
-    from++;
-  }
-  while (from < to && isspace((unsigned char)to[-1])) {
-    to--;
-  }
-  if (ended->first < 0 && from < to) {
-    ended->text = keep(r, from, (size_t)(to - from));
-  }
-  r->text_bytes = 0;
 }
 
 static void on_entity(void *user, const xmlChar *name, int type, const xmlChar *public_id, const xmlChar *system_id,
                       xmlChar *content) {
   (void)name, (void)type, (void)public_id, (void)system_id, (void)content;
-  stop(user, "declares entities, which are not taken");
-}
-
-static void stop_short(reading *r) {
-  int32_t open = r->open[r->depth - 1];
-  int line = xmlSAX2GetLineNumber(r->context);
-  r->failed = true;
-  bny_topo_fail(r->error, line, "XML: ends too early, in <%.40s> of line %d", bny_topo_xml_name(r->xml, open),
-                bny_topo_xml_line(r->xml, open));
-  xmlStopParser(r->context);
+  stop(((xmlParserCtxtPtr)user)->_private, "declares entities, which are not taken");
 }
 
 static void on_error(void *user, const xmlError *problem) {
-  reading *r = user;
+  reading *r = ((xmlParserCtxtPtr)user)->_private;
   if (r->failed || problem->level < XML_ERR_ERROR) {
     return;
   }
   const char *message = problem->message == NULL ? "not well-formed" : problem->message;
-  /* libxml2 reports missing ends of open elements as extra content. */
-  if (problem->code == XML_ERR_DOCUMENT_END && r->depth > 0) {
-    stop_short(r);
-    return;
-  }
+  const xmlNode *open = r->context->node;
   r->failed = true;
-  bny_topo_fail(r->error, problem->line, "XML: %.*s", (int)strcspn(message, "\n"), message);
+  /* libxml2 reports missing ends of open elements as extra content. */
+  if (problem->code == XML_ERR_DOCUMENT_END && open != NULL) {
+    bny_topo_fail(r->error, xmlSAX2GetLineNumber(r->context), "XML: ends too early, in <%.40s> of line %ld",
+                  (const char *)open->name, xmlGetLineNo(open));
+  } else {
+    bny_topo_fail(r->error, problem->line, "XML: %.*s", (int)strcspn(message, "\n"), message);
+  }
   xmlStopParser(r->context);
 }
 
@@ -447,22 +308,18 @@ static bool is_bounded(const char *text, size_t bytes, bny_topo_error *error) {
   return good;
 }
 
-/* Parses with callbacks and without a tree, so that banyan bounds the memory. */
-static void run(reading *r, const char *text, size_t bytes) {
-  *r->context->sax = (xmlSAXHandler){
-      .initialized = XML_SAX2_MAGIC,
-      .startElementNs = on_start,
-      .endElementNs = on_end,
-      .characters = on_text,
-      .ignorableWhitespace = on_text,
-      .cdataBlock = on_text,
-      .entityDecl = on_entity,
-      .serror = (xmlStructuredErrorFunc)on_error,
-  };
-  r->context->userData = r;
+/* Makes libxml2's tree of the text, without comments and instructions. */
+static void parse(reading *r, const char *text, size_t bytes) {
+  r->context->_private = r;
+  r->context->sax->startElementNs = on_start;
+  r->context->sax->entityDecl = on_entity;
+  r->context->sax->comment = NULL;
+  r->context->sax->processingInstruction = NULL;
+  r->context->sax->serror = (xmlStructuredErrorFunc)on_error;
   /* NOENT resolves &amp; and the like in attributes; the file's own entities never get that far. The text is always
    * read as UTF-8, whatever the file declares, so that is_bounded() and libxml2 see the same. */
-  xmlCtxtUseOptions(r->context, XML_PARSE_NONET | XML_PARSE_NOENT | XML_PARSE_IGNORE_ENC);
+  xmlCtxtUseOptions(r->context, XML_PARSE_NONET | XML_PARSE_NOENT | XML_PARSE_IGNORE_ENC | XML_PARSE_NOCDATA |
+                                    XML_PARSE_COMPACT | XML_PARSE_BIG_LINES);
   enum { CHUNK = 1 << 16 };
   for (size_t at = 0; at < bytes && !r->failed; at += CHUNK) {
     size_t chunk = bytes - at < CHUNK ? bytes - at : CHUNK;
@@ -471,8 +328,66 @@ static void run(reading *r, const char *text, size_t bytes) {
   if (!r->failed) {
     xmlParseChunk(r->context, NULL, 0, 1);
   }
-  if (!r->failed && (!r->context->wellFormed || r->xml->nelements == 0 || r->depth != 0)) {
-    stop(r, "XML ends too early");
+  if (!r->failed && (!r->context->wellFormed || xmlDocGetRootElement(r->context->myDoc) == NULL)) {
+    r->failed = true;
+    bny_topo_fail(r->error, xmlSAX2GetLineNumber(r->context), "XML ends too early");
+  }
+}
+
+/* Returns the text of an element without children, trimmed in place. The parser may keep it in several nodes. */
+static const char *text_of(xmlNode *node) {
+  xmlNode *first = node->children;
+  for (xmlNode *child = first; child != NULL; child = child->next) {
+    if (child->type == XML_ELEMENT_NODE) {
+      return "";
+    }
+  }
+  while (first != NULL && (first->type != XML_TEXT_NODE || xmlIsBlankNode(first))) {
+    first = first->next;
+  }
+  if (first == NULL) {
+    return "";
+  }
+  while (first->next != NULL && first->next->type == XML_TEXT_NODE) {
+    xmlNode *next = first->next;
+    first = xmlTextMerge(first, next);
+  }
+  char *from = (char *)first->content, *to = from + strlen(from);
+  while (to > from && isspace((unsigned char)to[-1])) {
+    *--to = '\0';
+  }
+  return from + strspn(from, " \t\n\v\f\r");
+}
+
+static void append(bny_topo_xml *xml, xmlNode *node, int32_t parent) {
+  int32_t me = xml->count++;
+  xml->elements[me] = (xml_element){.name = (const char *)node->name, .text = text_of(node),
+                                    .attributes = node->properties, .parent = parent, .first = -1, .last = -1,
+                                    .next = -1, .line = (int)xmlGetLineNo(node)};
+  if (parent >= 0) {
+    xml_element *above = &xml->elements[parent];
+    *(above->last >= 0 ? &xml->elements[above->last].next : &above->first) = me;
+    above->last = me;
+  }
+}
+
+/* Numbers the elements in the order of their start tags. There is room for them. */
+static void number(bny_topo_xml *xml) {
+  int32_t open[DEPTH + 1] = {-1}, depth = 0;
+  for (xmlNode *node = xmlDocGetRootElement(xml->document); node != NULL;) {
+    if (node->type == XML_ELEMENT_NODE) {
+      append(xml, node, open[depth]);
+      if (node->children != NULL) {
+        open[++depth] = xml->count - 1;
+        node = node->children;
+        continue;
+      }
+    }
+    while (node->next == NULL && depth > 0) {
+      node = node->parent;
+      depth--;
+    }
+    node = depth > 0 ? node->next : NULL;
   }
 }
 
@@ -480,26 +395,25 @@ bny_topo_xml *bny_topo_xml_parse(const char *text, size_t bytes, bny_topo_error 
   if (!is_bounded(text, bytes, error)) {
     return NULL;
   }
-  reading r = {.error = error, .xml = calloc(1, sizeof(bny_topo_xml)),
-               .context = xmlCreatePushParserCtxt(NULL, NULL, NULL, 0, NULL)};
-  if (r.xml == NULL || r.context == NULL) {
-    r.failed = true;
+  bny_topo_xml *xml = calloc(1, sizeof *xml);
+  reading r = {.error = error, .context = xmlCreatePushParserCtxt(NULL, NULL, NULL, 0, NULL)};
+  bool ok = xml != NULL && r.context != NULL;
+  if (ok) {
+    parse(&r, text, bytes);
+    xml->document = r.context->myDoc;
+    xml->elements = r.failed ? NULL : calloc((size_t)r.elements, sizeof *xml->elements);
+    ok = r.failed || xml->elements != NULL;
+  }
+  xmlFreeParserCtxt(r.context);
+  if (!ok) {
     bny_topo_fail(error, 0, "out of memory");
-  } else {
-    keep(&r, "", 0);
-    run(&r, text, bytes);
   }
-  if (r.context != NULL) {
-    /* Callbacks could create a document, but none does. */
-    xmlFreeDoc(r.context->myDoc);
-    xmlFreeParserCtxt(r.context);
-  }
-  free(r.text);
-  if (r.failed) {
-    bny_topo_xml_free(r.xml);
+  if (!ok || r.failed) {
+    bny_topo_xml_free(xml);
     return NULL;
   }
-  return r.xml;
+  number(xml);
+  return xml;
 }
 
 #endif
