@@ -111,7 +111,7 @@ static void share(gpu_rank *self, void *argument) {
     status = gpu_comm_make(self, &setup, &comm);
   }
   bool ok = world_ok(self->world, status, "banyan_comm_create") && comm_is_right(self, comm);
-  if (ok) task->found[self->world->rank] = (int32_t)comm->device.engine->share->kind;
+  if (ok) task->found[self->world->rank] = (int32_t)comm->device.engine->arenas->kind;
   banyan_comm_destroy(comm);
 }
 

@@ -83,9 +83,10 @@ END
   } >"$work/mpi.c"
   # shellcheck disable=SC2046,SC2086
   if compile mpi $(makefile_value MPI_CFLAGS) -L"$build/.libs" -lbanyan-mpi -lbanyan $mpi -lm; then
-    said=$(timeout 300 mpirun -n 3 "$work/mpi" 2>&1 </dev/null)
+    said=$(timeout 300 mpirun -n 3 "$work/mpi" 2>"$work/warnings" </dev/null)
     if [ "$said" != "$(printf 'agree\nagree\nagree')" ]; then
       printf 'FAIL: the forms do not agree:\n%s\n' "$said"
+      cat "$work/warnings"
       failed=$((failed + 1))
     fi
   fi
