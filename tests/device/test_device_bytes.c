@@ -256,7 +256,7 @@ static void leave_one_out(world_rank *self) {
   if (!world_ok(self, call(self, &task->moves[0]), "call") || !device_world_run(self)) return;
   if (self->rank != 1 && !world_ok(self, call(self, &task->moves[0]), "call")) return;
   if (!device_world_run(self)) return;
-  double deadline = world_now_s() + 10;
+  double deadline = world_now_s() + WORLD_GUARD_S;
   while (banyan_comm_status(self->comm) == BANYAN_OK && world_now_s() < deadline) world_sleep_ms(1);
   world_check(self, banyan_comm_status(self->comm) == BANYAN_ERR_TIMEOUT && banyan_comm_failed_rank(self->comm) == 1,
               "status %d, rank %d", banyan_comm_status(self->comm), banyan_comm_failed_rank(self->comm));

@@ -296,7 +296,7 @@ static void abort_many(world_rank *self) {
   for (int i = 0; i < HEADS_MAX; i++) mine->d[i] = 1;
   if (!world_ok(self, combine(self, 3, mine, &out[self->rank]), "combine") || !world_meet(self)) return;
   if (self->rank == 1 && pthread_create(&thread, NULL, abort_soon, self->comm) != 0) return;
-  double until = world_now_s() + 10;
+  double until = world_now_s() + WORLD_GUARD_S;
   banyan_status status = BANYAN_OK;
   for (int i = 0; status == BANYAN_OK && world_now_s() < until; i++) {
     if (i < RUNS && self->rank != 2) status = combine(self, 3, mine, &out[self->rank]);
