@@ -7,11 +7,11 @@
  * device run in order, all others concurrently, in one memory.
  *
  * The emulator delays stores of the ordered functions of device.h at random, where PTX lets other threads see them
- * late. A store to memory of another device that has been given an owner also waits for a fence for aliases. The delay
- * ends at a fence or a release of this thread, at one of another thread of its block after a barrier or
- * sync, or at the end of the kernel. Threads of the same block see such stores at once. Asynchronous copies are delayed
- * until a thread waits for them. Loads are never early. All lanes of a warp must meet in the same function. A deadlock
- * fails at once, and so does a spin beyond the limit of steps. Time is counted in steps. */
+ * late. The delay ends at a fence or a release of this thread, at one of another thread of its block after a barrier or
+ * sync, or at the end of the kernel. If memory has an owner (bny_emulator_own), stores of other devices also wait for a
+ * fence for aliases. Threads of the same block see all stores at once. Asynchronous copies are delayed until a thread
+ * waits for them. Loads are never early. All lanes of a warp must meet in the same function. A deadlock fails at once,
+ * and so does a spin beyond the limit of steps. Time is counted in steps. */
 #ifndef BNY_CUDA_EMULATE_H
 #define BNY_CUDA_EMULATE_H
 
