@@ -136,11 +136,23 @@ CUresult cuMemsetD8Async(CUdeviceptr to, unsigned char value, size_t bytes, CUst
 
 static bool is_own(const void *image) { return ((const fake_cuda_image *)image)->magic == FAKE_CUDA_MAGIC; }
 
-/* The image stands for the library's kernels. */
+static bool is_text(const void *image) { return memcmp(image, ".version", 8) == 0; }
+
+/* A test may want to compile it. */
+static void keep_text(const char *image) {
+  const char *notes = getenv("FAKE_CUDA_NOTES");
+  char path[256];
+  snprintf(path, sizeof path, "%s.ptx", notes ? notes : "");
+  FILE *file = notes ? fopen(path, "w") : NULL;
+  if (!file) return;
+  fputs(image, file);
+  fclose(file);
+}
+
+/* The image stands for kernels that the emulator has. */
 static bool is_library(const void *image) {
   static const unsigned char fat_binary[4] = {0x50, 0xed, 0x55, 0xba};
-  return memcmp(image, fat_binary, 4) == 0 || memcmp(image, "emul", 4) == 0 ||
-         memcmp(image, ".version", 8) == 0;
+  return memcmp(image, fat_binary, 4) == 0 || memcmp(image, "emul", 4) == 0 || is_text(image);
 }
 
 CUresult cuModuleLoadData(CUmodule *module, const void *image) {
@@ -148,6 +160,7 @@ CUresult cuModuleLoadData(CUmodule *module, const void *image) {
   if (result != CUDA_SUCCESS) return result;
   if (fake_number("load-fails", 0)) return (CUresult)fake_number("load-fails", 0);
   if (!is_own(image) && !is_library(image)) return CUDA_ERROR_NO_BINARY_FOR_GPU;
+  if (is_text(image)) keep_text(image);
   fake_lock();
   object *made = fake_add(MODULE, NULL, 0);
   made->image = image;

@@ -139,6 +139,14 @@ sed -n 's/^BNY_DECODE_WARPS_KERNEL(\([a-z0-9]*\), \([0-9]*\), \([a-z]*\),.*/bny_
 sort -u "$root/tmp/notes" | comm -23 "$directory/kernels" - >"$directory/missing"
 if [ -s "$directory/missing" ] || [ ! -s "$directory/kernels" ]; then cat "$directory/missing" && fail "no launch of these kernels"; fi
 
+# The kernel that stands between combines is text for the driver: here its compiler is nvcc's, for each kind of device.
+if [ -n "${NVCC:-}" ]; then
+  for arch in $("$NVCC" --list-gpu-code | grep -xE 'sm_(80|90|100|120)'); do
+    "$NVCC" -arch=$arch -cubin -o "$directory/between.cubin" "$root/tmp/notes.ptx" || fail "no code for $arch"
+    [ "$(stat -c %s "$directory/between.cubin")" -gt 262144 ] || fail "the kernel between combines is small on $arch"
+  done
+fi
+
 # To be added to: what is there stays, and nothing is doubled; what is not there is said.
 steps=$(grep -c '"seconds"' "$results")
 check_gpu /fake_cuda.so --quick --output r.json --only small --add || exit 1
