@@ -433,7 +433,7 @@ typedef struct banyan_op_info {
   uint64_t bytes_sent;      /* by this rank in the last run: payload to each receiver counted */
   uint64_t messages_sent;
   uint64_t arena_bytes;     /* of the arena in use by this operation, on this rank */
-  uint64_t plan_hash;       /* identical on all ranks */
+  uint64_t plan_hash;       /* of all that decides what runs; identical on all ranks */
   uint64_t bytes_between_nodes; /* of bytes_sent: to ranks of other nodes, as given to the network */
   uint64_t roundings;       /* of a value to the type of a lossy wire, on its way from a rank into the result, at most:
                              * R in "Numbers". 0 for an f32 wire */
@@ -447,7 +447,8 @@ typedef struct banyan_op_info {
 /* Fills `info`, whose size the caller has set. Fields that the library does not know become zero. Local. */
 banyan_status banyan_op_query(const banyan_op *op, banyan_op_info *info);
 
-/* Lists the steps of this rank, one a line. Writes and returns as banyan_comm_describe() does. Local. */
+/* Says what this rank runs: its steps, one a line, and the kernel on a device. Writes and returns as
+ * banyan_comm_describe() does. Local. */
 size_t banyan_op_describe(const banyan_op *op, char *text, size_t bytes);
 
 /* ---- combine within a kernel of your own ------------------------------------------------------------------------- */

@@ -459,11 +459,20 @@ banyan_status banyan_op_query(const banyan_op *op, banyan_op_info *info) {
   return bny_sized_write(&bny_sized_op_info, "info", &found, info);
 }
 
+static size_t print_part(const banyan_op *op, const bny_op_part *part, char *text, size_t bytes) {
+  if (part->device_run) return bny_device_run_print(part->device_run, part->plan, text, bytes);
+  if (!op->within) return bny_plan_print(part->plan, text, bytes);
+  size_t length = bny_plan_print_head(part->plan, text, bytes);
+  bny_append(text, bytes, &length, "within a kernel: rows go straight to the ranks that get them, and are merged there in the "
+             "order of ranks\n");
+  return length;
+}
+
 size_t banyan_op_describe(const banyan_op *op, char *text, size_t bytes) {
   if (!text) bytes = 0;
   if (bytes) text[0] = 0;
   if (!op) return 0;
-  size_t length = op->nparts > 0 ? bny_plan_print(op->parts[0].plan, text, bytes) : 0;
+  size_t length = op->nparts > 0 ? print_part(op, &op->parts[0], text, bytes) : 0;
   if (op->nparts > 1) bny_append(text, bytes, &length, "and %d more parts like it\n", op->nparts - 1);
   if (op->attention) bny_append(text, bytes, &length, "%s\n", op->attention->text);
   return length;

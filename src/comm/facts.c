@@ -12,6 +12,7 @@
 #include "base/hash.h"
 #include "base/log.h"
 #include "base/status.h"
+#include "plan/plan.h"
 
 /* ---- of one rank ----------------------------------------------------------------------------------------------------- */
 
@@ -96,6 +97,7 @@ void bny_facts_gather(const banyan_bootstrap *bootstrap, const bny_settings *set
     .pid = getpid(),
     .process = process_number(),
     .rank = bootstrap->rank,
+    .plan_id = bny_plan_id,
     .nranks = bootstrap->nranks,
     .arena_bytes = settings->arena_bytes,
     .device_arena_bytes = settings->device_arena_bytes,
@@ -121,8 +123,11 @@ banyan_status bny_facts_compare(const bny_facts *all, const banyan_bootstrap *bo
   if (own->status != BANYAN_OK) return bny_fail((banyan_status)own->status, "%s", own->error);
   for (int32_t i = 0; i < bootstrap->nranks; i++) {
     const bny_facts *other = &all[i];
-    if (memcmp(other->version, own->version, sizeof own->version) != 0)
-      return bny_fail(BANYAN_ERR_MISMATCH, "rank %d runs banyan %.15s, this rank %s", i, other->version, own->version);
+    if (memcmp(other->version, own->version, sizeof own->version) != 0 || other->plan_id != own->plan_id)
+      return bny_fail(BANYAN_ERR_MISMATCH,
+                      "rank %d runs banyan %.15s (plans %08" PRIx32 "), this rank %s (plans %08" PRIx32
+                      "): builds that may plan differently do not work together",
+                      i, other->version, other->plan_id, own->version, own->plan_id);
     if (other->rank != i || other->nranks != own->nranks)
       return bny_fail(BANYAN_ERR_MISMATCH, "the rank in place %d says that it is rank %d of %d, not %d of %d: "
                       "the bootstrap's allgather is not in rank order or mixes groups", i, other->rank, other->nranks, i,

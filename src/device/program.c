@@ -389,8 +389,7 @@ static void own_parts(const bny_request *request, bny_oneshot *what) {
 
 banyan_status bny_device_oneshot_make(const bny_request *request, const bny_device_settings *settings, bny_oneshot *what,
                                       bny_protocol *protocol, bny_arena_sizes *needs) {
-  bool round_nodes = request->order == BANYAN_ORDER_CANONICAL && request->wire != BNY_WIRE_F32;
-  if (request->collective != BNY_COMBINE || request->nranks > BNY_ONESHOT_RANKS_MAX || request->pieces || round_nodes)
+  if (!bny_request_may_be_direct(request))
     return bny_fail(BANYAN_ERR_UNSUPPORTED,
                     "the oneshot kernels serve combines of at most %d ranks, not canonical order on a lossy wire",
                     BNY_ONESHOT_RANKS_MAX);

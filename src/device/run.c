@@ -17,8 +17,10 @@ struct bny_device_run {
   int32_t blocks, threads;
   bny_device_settings settings; /* its exec's, but for the protocol */
   int32_t share;                /* it takes one in `share` of the blocks that there is work for */
-  bool is_oneshot;
-  bny_oneshot oneshot;
+  bny_plan_form form;
+  const char *kernel_name;      /* static */
+  int32_t nsteps;               /* of the program */
+  bny_oneshot oneshot;          /* BNY_FORM_DIRECT: instead of a program */
   void *program; /* address in the device's memory; the engine's */
   bny_proxy_segment *segment; /* the proxy's; NULL: none */
 };
@@ -110,15 +112,20 @@ static void set_grid(bny_device_run *run, const bny_unit_shape *shape) {
   if (run->blocks < 1) run->blocks = 1;
 }
 
+static banyan_status find_kernel(bny_device_run *run, const char *name) {
+  run->kernel_name = name;
+  return bny_engine_find(run->exec->engine, name, &run->kernel);
+}
+
 static banyan_status make_oneshot(bny_device_run *run, const bny_request *request) {
   bny_protocol protocol;
   bny_arena_sizes needs;
   banyan_status status = bny_device_oneshot_make(request, &run->settings, &run->oneshot, &protocol, &needs);
   if (status == BANYAN_OK) status = check_room(run->exec, &needs);
   if (status == BANYAN_OK)
-    status = bny_engine_find(run->exec->engine, bny_device_oneshot_kernel(protocol, run->oneshot.shape.wire), &run->kernel);
+    status = find_kernel(run, bny_device_oneshot_kernel(protocol, run->oneshot.shape.wire));
   if (status != BANYAN_OK) return status;
-  run->is_oneshot = true;
+  run->form = BNY_FORM_DIRECT;
   set_grid(run, &run->oneshot.shape);
   return BANYAN_OK;
 }
@@ -147,25 +154,24 @@ static banyan_status make_program(bny_device_run *run, const bny_request *reques
   bny_arena_sizes needs = bny_device_program_needs(program);
   status = check_room(run->exec, &needs);
   if (status == BANYAN_OK)
-    status = bny_engine_find(run->exec->engine, bny_device_program_kernel(program), &run->kernel);
+    status = find_kernel(run, bny_device_program_kernel(program));
   if (status == BANYAN_OK)
     status = bny_engine_load(run->exec->engine, key_of(plan, program, binding->piece_offsets), program, &run->program);
   /* A plan that exceeds the arenas does so on all ranks, which then split the call into smaller parts. Lack of memory
    * must not look the same. */
   if (status == BANYAN_ERR_MEMORY && run->program == NULL && bny_arena_lacks(&run->exec->sizes, &needs) == NULL)
     status = bny_fail(BANYAN_ERR_SYSTEM, "%s", banyan_last_error());
+  run->form = BNY_FORM_STEPS;
+  run->nsteps = program->nsteps;
   if (status == BANYAN_OK) set_grid(run, &program->shape);
   free(program);
   return status;
 }
 
-/* The interpreter runs what the oneshot kernels do not serve. */
 static banyan_status make(bny_device_run *run, const bny_request *request, const bny_plan *plan, const bny_call *call,
                           const bny_binding *binding) {
-  banyan_status status = BANYAN_ERR_UNSUPPORTED;
-  bool may_be_oneshot = request->collective == BNY_COMBINE && !run->exec->proxy;
-  if (may_be_oneshot && strcmp(plan->algorithm, "oneshot") == 0) status = make_oneshot(run, request);
-  return status == BANYAN_ERR_UNSUPPORTED ? make_program(run, request, plan, call, binding) : status;
+  bool direct = plan->form == BNY_FORM_DIRECT && !run->exec->proxy;
+  return direct ? make_oneshot(run, request) : make_program(run, request, plan, call, binding);
 }
 
 banyan_status bny_device_run_make(bny_device_exec *exec, const bny_request *request, const bny_plan *plan, const bny_call *call,
@@ -175,7 +181,7 @@ banyan_status bny_device_run_make(bny_device_exec *exec, const bny_request *requ
   made->exec = exec;
   made->settings = exec->settings;
   made->share = 1;
-  const bny_measurement *form = bny_measured_find_named(request, plan->algorithm);
+  const bny_measurement *form = plan->measured;
   banyan_status status = BANYAN_ERR_MEMORY;
   if (form) {
     made->settings.protocol = bny_unit_protocol_named(form->carrier, &exec->settings);
@@ -196,6 +202,19 @@ banyan_status bny_device_run_make(bny_device_exec *exec, const bny_request *requ
 const bny_proxy_segment *bny_device_run_segment(const bny_device_run *run) { return run->segment; }
 
 void bny_device_run_free(bny_device_run *run) { free(run); }
+
+size_t bny_device_run_print(const bny_device_run *run, const bny_plan *plan, char *text, size_t bytes) {
+  size_t length = 0;
+  if (run->form == BNY_FORM_DIRECT) {
+    length = bny_plan_print_head(plan, text, bytes);
+    bny_append(text, bytes, &length, "rows go straight to the ranks that get them, and are merged there in the order of ranks\n");
+  } else {
+    length = bny_plan_print(plan, text, bytes);
+    bny_append(text, bytes, &length, "a program of %d steps\n", run->nsteps);
+  }
+  bny_append(text, bytes, &length, "by kernel %s, %d blocks of %d threads\n", run->kernel_name, run->blocks, run->threads);
+  return length;
+}
 
 banyan_status bny_device_run_within(const bny_device_exec *exec, const bny_request *request, bny_device_combine *combine) {
   bny_arena_sizes needs;
@@ -238,7 +257,7 @@ banyan_status bny_device_run_start(bny_device_run *run, const bny_binding *bindi
     .kernel = &run->kernel,
     .blocks = run->blocks,
     .threads = run->threads,
-    .what = run->is_oneshot ? (const void *)&run->oneshot : (const void *)&run->program,
+    .what = run->form == BNY_FORM_DIRECT ? (const void *)&run->oneshot : (const void *)&run->program,
     .call = &call,
   };
   return bny_engine_start(run->exec->engine, &launch, stream);

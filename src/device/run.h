@@ -33,6 +33,9 @@ banyan_status bny_device_run_make(bny_device_exec *exec, const bny_request *requ
 const bny_proxy_segment *bny_device_run_segment(const bny_device_run *run);
 void bny_device_run_free(bny_device_run *run); /* NULL is allowed. Graphs that have captured it remain valid */
 
+/* Writes what runs, as snprintf() does. */
+size_t bny_device_run_print(const bny_device_run *run, const bny_plan *plan, char *text, size_t bytes);
+
 /* Makes a combine that runs within another kernel: the part that all its launches have in common. */
 banyan_status bny_device_run_within(const bny_device_exec *exec, const bny_request *request, bny_device_combine *combine);
 

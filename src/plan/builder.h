@@ -52,6 +52,7 @@ typedef struct bny_estimate {
 /* One row of algorithms.def. */
 typedef struct bny_algorithm {
   const char *name;    /* name that callers use */
+  bool direct;         /* its combines have BNY_FORM_DIRECT where kernels serve that */
   const char *variant; /* rows may share a name: the cheaper one is taken. NULL: no variants */
   const char *(*refuse)(const bny_request *request); /* NULL: it serves this request; else the reason, static text */
   void (*estimate)(const bny_request *request, bny_estimate *estimate);

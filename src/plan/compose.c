@@ -4,8 +4,6 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "base/hash.h"
-
 /* Beyond islands only carriers take turns on a core, and all of an island share the shared link. */
 static bny_link_cost link_of_part(const bny_levels *levels, int32_t level) {
   bny_link_cost link = levels->levels[level].link;
@@ -64,10 +62,7 @@ static const bny_algorithm *cheapest(const bny_request *part, bny_estimate *esti
 static uint64_t key_of(const bny_request *part) {
   bny_request sized = *part;
   sized.token0 = sized.head0 = sized.root = 0;
-  uint64_t key = bny_request_hash(&sized, "");
-  for (int32_t rank = 0; part->pieces && rank <= part->nranks; rank++)
-    key = bny_hash_add(key, (uint64_t)part->pieces->first[rank]);
-  return key;
+  return bny_request_hash(&sized, "");
 }
 
 const bny_algorithm *bny_compose_choose(const bny_request *part, bny_choices *choices, bny_estimate *estimate) {

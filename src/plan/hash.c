@@ -19,6 +19,8 @@ uint64_t bny_request_hash(const bny_request *request, const char *algorithm) {
 #include "plan/call.def"
   for (int32_t rank = 0; request->counts && rank < request->nranks; rank++)
     hash = bny_hash_add(hash, request->counts[rank]);
+  for (int32_t rank = 0; request->pieces && rank <= request->nranks; rank++)
+    hash = bny_hash_add(hash, (uint64_t)request->pieces->first[rank]);
   hash = bny_link_cost_hash(hash, &request->cost);
   hash = bny_hash_add(hash, request->levels ? request->levels->hash : 0);
   return algorithm ? bny_hash_add_bytes(hash, algorithm, strlen(algorithm)) : hash;

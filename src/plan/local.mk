@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-libbanyan_core_la_SOURCES += \
+plan_sources = \
   %D%/builder.c %D%/builder.h \
   %D%/call.def \
   %D%/compose.c %D%/compose.h \
@@ -14,7 +14,7 @@ libbanyan_core_la_SOURCES += \
   %D%/select.c \
   %D%/slice.c %D%/slice.h \
   %D%/spread.c %D%/spread.h
-libbanyan_core_la_SOURCES += \
+plan_algorithm_sources = \
   %D%/algorithms/algorithms.def \
   %D%/algorithms/dissemination.c \
   %D%/algorithms/levels.c \
@@ -29,3 +29,15 @@ libbanyan_core_la_SOURCES += \
   %D%/algorithms/tree_cost.c \
   %D%/algorithms/tree_shape.c %D%/algorithms/tree_shape.h \
   %D%/algorithms/twoshot.c
+libbanyan_core_la_SOURCES += $(plan_sources) $(plan_algorithm_sources)
+
+# Ranks compare a checksum of what decides on plans and on the layout of messages, see bny_facts. Two builds of which one
+# would plan differently do not work together.
+plan_id_sources = $(plan_sources) $(plan_algorithm_sources) src/device/program.c src/device/unit.c kernels/formats.def \
+  kernels/cuda/program.h kernels/op.h
+nodist_libbanyan_core_la_SOURCES = %D%/plan_id.c
+CLEANFILES += %D%/plan_id.c
+%D%/plan_id.c: $(plan_id_sources)
+	@$(MKDIR_P) %D%
+	$(AM_V_GEN)(cd $(srcdir) && cat $(plan_id_sources)) | cksum | \
+	  awk '{ print "#include \"plan/plan.h\"\nconst uint32_t bny_plan_id = " $$1 "u;" }' >$@.new && mv $@.new $@

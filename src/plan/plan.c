@@ -2,8 +2,12 @@
 #include "plan/plan.h"
 
 #include <stdlib.h>
+#include <string.h>
 
+#include "base/hash.h"
+#include "cuda/program.h"
 #include "plan/builder.h"
+#include "plan/measured.h"
 #include "base/status.h"
 
 /* Sizes stay below this limit, so that sums of them never overflow. */
@@ -64,11 +68,19 @@ static int32_t roundings_of(const bny_request *request, const bny_estimate *boun
   return bounds->roundings > 1 ? bounds->roundings : 1;
 }
 
-static uint64_t hash_of(const bny_request *request, const bny_algorithm *algorithm) {
+bool bny_request_may_be_direct(const bny_request *request) {
+  bool rounds_nodes = bny_request_is_lossy(request) && request->order == BANYAN_ORDER_CANONICAL;
+  return request->collective == BNY_COMBINE && request->nranks <= BNY_ONESHOT_RANKS_MAX && !request->pieces && !rounds_nodes;
+}
+
+static uint64_t hash_of(const bny_request *request, const bny_algorithm *algorithm, const bny_plan *plan) {
   char name[64];
   size_t length = 0;
   bny_algorithm_print(algorithm, name, sizeof name, &length);
-  return bny_request_hash(request, name);
+  uint64_t hash = bny_hash_add(bny_request_hash(request, name), (uint64_t)plan->form);
+  if (!plan->measured) return hash;
+  hash = bny_hash_add_bytes(hash, plan->measured->carrier, strlen(plan->measured->carrier));
+  return bny_hash_add(hash, (uint64_t)plan->measured->share);
 }
 
 banyan_status bny_plan_make(const bny_request *request, int32_t rank, bny_plan **plan) {
@@ -90,7 +102,9 @@ banyan_status bny_plan_make(const bny_request *request, int32_t rank, bny_plan *
   algorithm->estimate(request, &bounds);
   made->outbox_bound = bounds.outbox_bytes;
   made->roundings = roundings_of(request, &bounds);
-  made->hash = hash_of(request, algorithm);
+  made->form = algorithm->direct && bny_request_may_be_direct(request) ? BNY_FORM_DIRECT : BNY_FORM_STEPS;
+  made->measured = bny_measured_find_named(request, algorithm->name);
+  made->hash = hash_of(request, algorithm, made);
   bny_builder builder;
   bny_builder_init(&builder, request, algorithm, rank, false, made);
   algorithm->build(&builder);

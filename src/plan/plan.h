@@ -93,8 +93,16 @@ typedef struct bny_step {
   bny_slice slice;      /* COPY, MERGE, DELIVER: within the slice of every source */
 } bny_step;
 
+/* Which form of kernels runs a plan on devices. */
+typedef enum bny_plan_form {
+  BNY_FORM_STEPS, /* step by step, as a program */
+  BNY_FORM_DIRECT /* without steps: each rank's rows go straight to their owners, who merge them in the order of ranks */
+} bny_plan_form;
+
 typedef struct bny_plan {
   bny_collective collective;
+  bny_plan_form form;
+  const struct bny_measurement *measured; /* how devices ran this algorithm fastest, of request->measured; or NULL */
   int32_t rank, nranks;
   int32_t value_dim;
   bny_wire wire;
@@ -103,7 +111,7 @@ typedef struct bny_plan {
   const char *algorithm; /* static */
   char *reason;          /* why it was chosen; owned */
   double predicted_ns;    /* predicted or measured */
-  uint64_t hash;       /* of the request and the algorithm: identical on every rank */
+  uint64_t hash; /* of all that decides what runs: request, algorithm, form, measurement. Identical on every rank */
   size_t outbox_bytes; /* used */
   size_t outbox_bound; /* bound on every rank, the same on all */
   bny_slot *slots;
@@ -113,6 +121,9 @@ typedef struct bny_plan {
   bny_step *steps;
   int32_t nslots, nmessages, nsources, npeers, nsteps;
 } bny_plan;
+
+/* A checksum of the sources that decide on plans. Ranks of one communicator have the same. */
+extern const uint32_t bny_plan_id;
 
 /* Makes the plan of `rank`. On failure the thread's error text gives the reason (see status.h) and *plan is
  * untouched. */
@@ -138,6 +149,12 @@ void bny_slice_split(int32_t count, int32_t parts, int32_t index, int32_t *first
 
 /* Returns true for a combine whose wire rounds values. */
 bool bny_request_is_lossy(const bny_request *request);
+
+/* Returns true if the kernels of BNY_FORM_DIRECT serve a request. */
+bool bny_request_may_be_direct(const bny_request *request);
+
+/* The first line of bny_plan_print(). */
+size_t bny_plan_print_head(const bny_plan *plan, char *text, size_t bytes);
 
 uint64_t bny_request_hash(const bny_request *request, const char *algorithm);
 

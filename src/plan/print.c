@@ -66,15 +66,20 @@ static void print_step(page *sheet, const bny_plan *plan, const bny_step *step) 
   bny_append(text, sheet->bytes, &sheet->length, "\n");
 }
 
-size_t bny_plan_print(const bny_plan *plan, char *text, size_t bytes) {
-  page sheet = {.text = text, .bytes = bytes};
+size_t bny_plan_print_head(const bny_plan *plan, char *text, size_t bytes) {
+  size_t length = 0;
   if (bytes > 0) text[0] = 0;
-  bny_append(text, bytes, &sheet.length, "%s of rank %d of %d by %s", bny_collective_name(plan->collective), plan->rank,
+  bny_append(text, bytes, &length, "%s of rank %d of %d by %s", bny_collective_name(plan->collective), plan->rank,
              plan->nranks, plan->algorithm);
   if (plan->collective == BNY_COMBINE)
-    bny_append(text, bytes, &sheet.length, ", %s wire%s", bny_wire_formats[plan->wire].name,
+    bny_append(text, bytes, &length, ", %s wire%s", bny_wire_formats[plan->wire].name,
                plan->round_nodes ? ", every merge rounded" : "");
-  bny_append(text, bytes, &sheet.length, ": %d slots, %zu bytes of outbox\n", plan->nslots, plan->outbox_bytes);
+  bny_append(text, bytes, &length, ": %d slots, %zu bytes of outbox\n", plan->nslots, plan->outbox_bytes);
+  return length;
+}
+
+size_t bny_plan_print(const bny_plan *plan, char *text, size_t bytes) {
+  page sheet = {.text = text, .bytes = bytes, .length = bny_plan_print_head(plan, text, bytes)};
   for (int32_t step = 0; step < plan->nsteps; step++) {
     bny_append(text, bytes, &sheet.length, "%3d ", step);
     print_step(&sheet, plan, &plan->steps[step]);

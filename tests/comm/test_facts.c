@@ -11,6 +11,7 @@
 #include <unistd.h>
 
 #include "comm/facts.h"
+#include "plan/plan.h"
 #include "base/status.h"
 #include "tests/support/world.h"
 
@@ -52,6 +53,25 @@ static bool gather_in_processes(bool without_proc, bny_facts *all) {
   }
   return can;
 }
+
+START_TEST(builds_that_may_plan_differently_do_not_agree) {
+  bny_facts all[RANKS];
+  banyan_bootstrap bootstrap = {.size = sizeof bootstrap, .rank = 1, .nranks = RANKS};
+  for (int32_t rank = 0; rank < RANKS; rank++) all[rank] = facts_of(rank, NULL);
+  ck_assert_int_eq(bny_facts_compare(all, &bootstrap), BANYAN_OK);
+  all[2].plan_id = 0x1234;
+  ck_assert_int_eq(bny_facts_compare(all, &bootstrap), BANYAN_ERR_MISMATCH);
+  char own[64];
+  snprintf(own, sizeof own, "this rank %s (plans %08x)", banyan_version(), (unsigned)bny_plan_id);
+  ck_assert_msg(strstr(banyan_last_error(), "rank 2 runs banyan") && strstr(banyan_last_error(), "(plans 00001234)") &&
+                    strstr(banyan_last_error(), own),
+                "%s", banyan_last_error());
+  all[2].plan_id = bny_plan_id;
+  strcpy(all[0].version, "9.9");
+  ck_assert_int_eq(bny_facts_compare(all, &bootstrap), BANYAN_ERR_MISMATCH);
+  ck_assert_ptr_nonnull(strstr(banyan_last_error(), "rank 0 runs banyan 9.9"));
+}
+END_TEST
 
 START_TEST(processes_of_one_kernel_are_one_host) {
   bny_facts *all = world_share(RANKS * sizeof *all);
@@ -117,6 +137,7 @@ int main(void) {
   TCase *tests = tcase_create("facts");
   tcase_set_timeout(tests, 60);
   tcase_add_test(tests, processes_of_one_kernel_are_one_host);
+  tcase_add_test(tests, builds_that_may_plan_differently_do_not_agree);
   tcase_add_test(tests, nobody_shares_a_host_without_proc);
   tcase_add_test(tests, a_wrong_setting_is_told_to_all);
   tcase_add_loop_test(tests, nobody_waits_for_a_rank_with_wrong_settings, 0, 3);

@@ -257,4 +257,5 @@ static void estimate(const bny_request *request, bny_estimate *estimate) {
   estimate->outbox_bytes = (largest + 63) / 64 * 64;
 }
 
-const bny_algorithm bny_algorithm_oneshot = {.name = "oneshot", .refuse = refuse, .estimate = estimate, .build = build};
+const bny_algorithm bny_algorithm_oneshot = {
+    .name = "oneshot", .direct = true, .refuse = refuse, .estimate = estimate, .build = build};
