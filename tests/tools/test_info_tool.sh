@@ -16,7 +16,7 @@ says '^  probe sysfs '
 says '^  loop .* available '
 says '^ +64 MiB  '
 run 0 --json
-json 'list(o) == ["version", "build", "options", "devices", "transports", "selection"]'
+json 'list(o) == ["version", "command", "date", "node", "build", "options", "devices", "transports", "selection"]'
 json '"portable" in o["build"]["kernels"] and o["build"]["compiler"] and o["build"]["command"]'
 json '{p["name"] for p in o["build"]["packages"]} >= {"mpi", "sodium", "jansson", "ucx", "cuda"}'
 json '[p["found"] for p in o["build"]["packages"] if p["name"] == "jansson"] == [True]'

@@ -89,7 +89,7 @@ for file in *.txt *.xml; do
     says "^\"$key\": \["
   done
   run 0 --from "$work/once.json" --json
-  cmp -s "$work/once.json" "$work/out" || fail "$file: JSON that was read is not the same when it is written again"
+  diff <(sed '/^"command"\|^"date"/d' "$work/once.json") <(sed '/^"command"\|^"date"/d' "$work/out") >/dev/null || fail "$file: JSON that was read is not the same when it is written again"
   run 0 --diff "$file" "$work/once.json"
   says '^no differences$'
 done
@@ -126,9 +126,9 @@ says '^info: '
 run 3 --from "host:2 gpu:2" --check
 says '^fault: .*no NIC is known'
 run 3 --from "host:2 gpu:2" --check --json
-says '^\{"status": "fault"'
+says '^"status": "fault"'
 run 0 --from dgx-h100.txt --check --json
-says '^\{"status": "good"'
+says '^"status": "good"'
 run 2 --from nowhere.xml --check
 says '^banyan-topo: nowhere\.xml: No such file' err
 if [ $xml = yes ]; then

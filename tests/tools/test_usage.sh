@@ -43,6 +43,32 @@ info 2 --nonsense
 info 2 what
 END
 
+# The JSON of every tool says first of what it is, and the command can be typed again.
+while read -r name arguments; do
+  tool "banyan-$name"
+  # shellcheck disable=SC2086
+  run 0 $arguments --json
+  json 'list(o)[:4] == ["version", "command", "date", "node"]'
+  json 'list(o["node"]) == ["hostname", "cpus", "kernel"] and o["node"]["cpus"] > 0 and o["node"]["kernel"].startswith("Linux ")'
+  json '__import__("datetime").datetime.strptime(o["date"], "%Y-%m-%dT%H:%M:%SZ").year > 2000'
+  json "sorted(o['command'].split()[1:]) == sorted('$arguments --json'.split())" # getopt puts options first
+done <<END
+perf combine --ranks 2 --sizes 520 --iterations 2
+decode --ranks 2 --tokens 9 --repeat 1
+plan --ranks 4
+plan --ranks 4 --compare
+plan --ranks 4 --print
+plan --ranks 4 --prove
+topo --from $topo/one-gpu.txt
+topo --from $topo/one-gpu.txt --check
+topo --from $topo/one-gpu.txt --explain 1K
+topo --diff $topo/one-gpu.txt $topo/one-gpu.txt
+info build
+END
+tool banyan-topo
+run 0 --from 'host gpu:2' --json
+json "o['command'].endswith(\"--from 'host gpu:2' --json\")"
+
 for name in perf decode plan topo info; do
   tool "banyan-$name"
   # An error of usage is one line that says what is wrong, and one that says where to look.

@@ -5,11 +5,12 @@ libbanyan_launch_la_SOURCES = \
   %D%/launch.c %D%/launch.h \
   %D%/util.c %D%/util.h
 
-# The command line of every tool.
+# The command line and the JSON of every tool.
 if JANSSON
 noinst_LTLIBRARIES += libbanyan_options.la
 endif
 libbanyan_options_la_SOURCES = \
+  %D%/json.c %D%/json.h \
   %D%/options.c %D%/options.h
 libbanyan_options_la_CFLAGS = $(AM_CFLAGS) $(JANSSON_CFLAGS)
 libbanyan_options_la_LIBADD = libbanyan_launch.la $(JANSSON_LIBS)
@@ -38,8 +39,6 @@ noinst_LTLIBRARIES += libbanyan_tools.la
 endif
 libbanyan_tools_la_SOURCES = \
   %D%/float.c %D%/float.h \
-  %D%/gpu_json.c %D%/gpu_json.h \
-  %D%/report.c %D%/report.h \
   %D%/safetensors.c %D%/safetensors.h \
   %D%/world.c %D%/world.h
 libbanyan_tools_la_CFLAGS = $(tools_cflags)

@@ -351,8 +351,7 @@ bool decode_device_work(const decode_device_settings *settings, bool json, bool 
   if (ok) {
     set_counts(m);
     ok = measure(m, error);
-    ok = ok && (decode_device_report(gpu_facts_of(m->ranks.device), settings, &result, json) ||
-                tool_error_set(error, "cannot write to standard output"));
+    ok = ok && decode_device_report(gpu_facts_of(m->ranks.device), settings, &result, json, error);
     give(m);
     *verified = result.verified;
     device_ranks_close(&m->ranks);

@@ -2,13 +2,12 @@
 #include "tools/decode/device_report.h"
 
 #include <inttypes.h>
-#include <jansson.h>
 #include <stdio.h>
 
-#include "tools/common/gpu_json.h"
+#include "tools/common/json.h"
 
 static bool write_text(const gpu_facts *facts, const decode_device_settings *settings,
-                       const decode_device_result *result) {
+                       const decode_device_result *result, tool_error *error) {
   const decode_shape *shape = &settings->shape;
   printf("# banyan-decode %s: %d ranks, threads of one process on device %d (%s)\n", banyan_version(), settings->nranks,
          facts->ordinal, facts->name);
@@ -26,15 +25,15 @@ static bool write_text(const gpu_facts *facts, const decode_device_settings *set
   }
   printf("worst error          %10.1e of sum(p |v|) / d: %s\n", result->worst_error,
          result->verified ? "verified" : "WRONG");
-  return fflush(stdout) == 0;
+  return fflush(stdout) == 0 || tool_error_stdout(error);
 }
 
 static bool write_json(const gpu_facts *facts, const decode_device_settings *settings,
-                       const decode_device_result *result) {
+                       const decode_device_result *result, tool_error *error) {
   const decode_shape *shape = &settings->shape;
   bool several = settings->nranks > 1;
   json_t *o = json_object();
-  json_object_set_new(o, "device", gpu_facts_json(facts));
+  json_object_set_new(o, "device", tool_json_gpu(facts));
   json_object_set_new(o, "ranks", json_integer(settings->nranks));
   json_object_set_new(o, "batch", json_integer(shape->batch));
   json_object_set_new(o, "heads", json_integer(shape->heads));
@@ -57,12 +56,10 @@ static bool write_json(const gpu_facts *facts, const decode_device_settings *set
   json_object_set_new(o, "fused", json_string(result->fused));
   json_object_set_new(o, "worst_error", json_real(result->worst_error));
   json_object_set_new(o, "verified", json_boolean(result->verified));
-  bool ok = json_dumpf(o, stdout, JSON_INDENT(2)) == 0 && putchar('\n') != EOF && fflush(stdout) == 0;
-  json_decref(o);
-  return ok;
+  return tool_json_write(o, stdout, error);
 }
 
 bool decode_device_report(const gpu_facts *facts, const decode_device_settings *settings,
-                          const decode_device_result *result, bool json) {
-  return (json ? write_json : write_text)(facts, settings, result);
+                          const decode_device_result *result, bool json, tool_error *error) {
+  return (json ? write_json : write_text)(facts, settings, result, error);
 }

@@ -6,8 +6,7 @@
 #include "tools/decode/device.h"
 #include "tools/common/gpu.h"
 
-/* False if it could not be written. */
 bool decode_device_report(const gpu_facts *facts, const decode_device_settings *settings,
-                          const decode_device_result *result, bool json);
+                          const decode_device_result *result, bool json, tool_error *error);
 
 #endif

@@ -13,6 +13,7 @@ banyan_decode_SOURCES = \
   %D%/methods.c %D%/methods.h \
   %D%/problem.c %D%/problem.h \
   %D%/reference.c %D%/reference.h \
+  %D%/report.c %D%/report.h \
   %D%/ring.c
 banyan_decode_CFLAGS = $(tools_cflags)
 if CUDA

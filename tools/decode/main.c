@@ -8,9 +8,9 @@
 #include "tools/common/device_ranks.h"
 #include "tools/common/launch.h"
 #include "tools/common/options.h"
-#include "tools/common/report.h"
 #include "tools/decode/device.h"
 #include "tools/decode/measure.h"
+#include "tools/decode/report.h"
 
 #define PROGRAM "banyan-decode"
 
@@ -169,9 +169,9 @@ static bool work(const arguments *a, const tool_world *world, decode_problem *pr
   *verified = report_verified(&report);
   if (world->rank == 0) {
     report_results(&report, a->json ? stderr : stdout);
-    ok = (!a->json || report_json(&report, stdout)) && fflush(stdout) == 0;
+    return a->json ? report_json(&report, stdout, error) : fflush(stdout) == 0 || tool_error_stdout(error);
   }
-  return ok || tool_error_stdout(error);
+  return true;
 }
 
 static int work_on_device(const arguments *a) {

@@ -4,6 +4,7 @@
 #include <string.h>
 #include <unistd.h>
 
+#include "tools/common/json.h"
 #include "tools/common/options.h"
 #include "tools/info/section.h"
 
@@ -76,12 +77,12 @@ static const tool_program program = {
 /* What one section could not find out does not keep back the others. */
 static int run(const arguments *a) {
   int exit_status = TOOL_EXIT_OK;
-  json_t *all = json_pack("{s:s}", "version", banyan_version());
+  json_t *all = json_object();
+  tool_error error = {.text = ""};
   if (!a->json) {
     printf("banyan %s\n", banyan_version());
   }
   for (int i = 0; i < SECTIONS; i++) {
-    tool_error error = {.text = ""};
     if (!a->wanted[i]) {
       continue;
     }
@@ -97,16 +98,11 @@ static int run(const arguments *a) {
     }
     json_object_set_new(all, sections[i]->name, facts);
   }
-  if (a->json && (json_dumpf(all, stdout, JSON_INDENT(2) | JSON_REAL_PRECISION(10)) != 0 || putchar('\n') == EOF)) {
-    exit_status = TOOL_EXIT_FAILED;
+  bool written = a->json ? tool_json_write(all, stdout, &error) : fflush(stdout) == 0 || tool_error_stdout(&error);
+  if (!a->json) {
+    json_decref(all);
   }
-  json_decref(all);
-  if (fflush(stdout) != 0) {
-    tool_error error;
-    tool_error_stdout(&error);
-    exit_status = tool_options_fail(&program, &error);
-  }
-  return exit_status;
+  return written ? exit_status : tool_options_fail(&program, &error);
 }
 
 int main(int argc, char **argv) {

@@ -230,9 +230,7 @@ bool perf_device_work(const perf_device_settings *settings, const perf_case *cas
       perf_device_report_row(&rows[i]);
     }
   }
-  if (ok && json && !perf_device_report_json(facts, settings, cases, rows, count, protocol)) {
-    ok = tool_error_set(error, "cannot write to standard output");
-  }
+  ok = ok && (!json || perf_device_report_json(facts, settings, cases, rows, count, protocol, error));
   gpu_between_free(m.between);
   device_ranks_close(&m.ranks);
   free(rows);

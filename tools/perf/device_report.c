@@ -2,11 +2,10 @@
 #include "tools/perf/device_report.h"
 
 #include <inttypes.h>
-#include <jansson.h>
 #include <math.h>
 #include <stdio.h>
 
-#include "tools/common/gpu_json.h"
+#include "tools/common/json.h"
 
 static double over(double time, double base) { return base > 0 ? time / base : NAN; }
 
@@ -37,8 +36,6 @@ void perf_device_report_row(const perf_device_row *row) {
   fflush(stdout);
 }
 
-static json_t *real(double value) { return isfinite(value) ? json_real(value) : json_null(); }
-
 static json_t *row_json(const perf_device_settings *settings, const perf_case *perf, const perf_device_row *row,
                         const perf_protocol *protocol) {
   json_t *o = json_object();
@@ -52,27 +49,26 @@ static json_t *row_json(const perf_device_settings *settings, const perf_case *p
   json_object_set_new(o, "algorithm", json_string(row->algorithm));
   json_object_set_new(o, "runs_in_graph", json_integer(row->runs));
   json_object_set_new(o, "iterations", json_integer(row->iterations));
-  json_object_set_new(o, "banyan_us", real(row->p50_us));
-  json_object_set_new(o, "banyan_p99_us", real(row->p99_us));
-  json_object_set_new(o, "copy_us", real(row->copy_us));
-  json_object_set_new(o, "times_of_copy", real(over(row->p50_us, row->copy_us)));
-  json_object_set_new(o, "reductions_us", real(row->reductions_us));
-  json_object_set_new(o, "reductions_over_banyan", real(over(row->reductions_us, row->p50_us)));
-  json_object_set_new(o, "between_us", settings->between ? real(row->between_us) : json_null());
+  json_object_set_new(o, "banyan_us", tool_json_real(row->p50_us));
+  json_object_set_new(o, "banyan_p99_us", tool_json_real(row->p99_us));
+  json_object_set_new(o, "copy_us", tool_json_real(row->copy_us));
+  json_object_set_new(o, "times_of_copy", tool_json_real(over(row->p50_us, row->copy_us)));
+  json_object_set_new(o, "reductions_us", tool_json_real(row->reductions_us));
+  json_object_set_new(o, "reductions_over_banyan", tool_json_real(over(row->reductions_us, row->p50_us)));
+  json_object_set_new(o, "between_us", settings->between ? tool_json_real(row->between_us) : json_null());
   json_object_set_new(o, "errors", protocol->check ? json_integer((json_int_t)row->errors.wrong) : json_null());
-  json_object_set_new(o, "max_rel_error", protocol->check ? real(row->errors.worst) : json_null());
+  json_object_set_new(o, "max_rel_error", protocol->check ? tool_json_real(row->errors.worst) : json_null());
   return o;
 }
 
 bool perf_device_report_json(const gpu_facts *facts, const perf_device_settings *settings, const perf_case *cases,
-                             const perf_device_row *rows, int count, const perf_protocol *protocol) {
+                             const perf_device_row *rows, int count, const perf_protocol *protocol,
+                             tool_error *error) {
   json_t *o = json_object(), *list = json_array();
   for (int i = 0; i < count; i++) {
     json_array_append_new(list, row_json(settings, &cases[i], &rows[i], protocol));
   }
-  json_object_set_new(o, "device", gpu_facts_json(facts));
+  json_object_set_new(o, "device", tool_json_gpu(facts));
   json_object_set_new(o, "rows", list);
-  bool ok = json_dumpf(o, stdout, JSON_INDENT(2)) == 0 && putchar('\n') != EOF && fflush(stdout) == 0;
-  json_decref(o);
-  return ok;
+  return tool_json_write(o, stdout, error);
 }

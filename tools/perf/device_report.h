@@ -10,8 +10,9 @@ void perf_device_report_header(const gpu_facts *facts, const perf_device_setting
                                const perf_protocol *protocol);
 void perf_device_report_row(const perf_device_row *row);
 
-/* {"device": {...}, "rows": [...]}. False if it could not be written. */
+/* {"device": {...}, "rows": [...]}. */
 bool perf_device_report_json(const gpu_facts *facts, const perf_device_settings *settings, const perf_case *cases,
-                             const perf_device_row *rows, int count, const perf_protocol *protocol);
+                             const perf_device_row *rows, int count, const perf_protocol *protocol,
+                             tool_error *error);
 
 #endif

@@ -72,7 +72,10 @@ static const tool_option options[] = {
      TOOL_FLAG_AT(world.pin)},
     {"timeout", "SECONDS", "The deadline of each call that waits for other ranks; default 30.",
      TOOL_SECONDS_AT(world.timeout_ns)},
-    {"json", NULL, "Print one JSON object on standard output and nothing else.", TOOL_FLAG_AT(json)},
+    {"json", NULL,
+     "Print one JSON object on standard output and nothing else. Text for people goes to standard error, a row "
+     "when each size is done.",
+     TOOL_FLAG_AT(json)},
     {.help = "For combine alone"},
     {"batch", "B", "One size instead of many: B tokens, 1 if only --heads is given.", TOOL_INT_AT(batch, 1, 1 << 20),
      COMBINE_ONLY},
@@ -197,7 +200,7 @@ static bool work(const arguments *a, const tool_world *world, bool *correct, too
   perf_row rows[SIZES_MAX];
   perf_case perf = a->perf;
   perf.world = world;
-  FILE *stream = world->rank == 0 && !a->json ? stdout : NULL;
+  FILE *stream = world->rank != 0 ? NULL : a->json ? stderr : stdout;
   if (!perf_report_header(&perf, &a->protocol, stream, error)) {
     return false;
   }
@@ -215,14 +218,12 @@ static bool work(const arguments *a, const tool_world *world, bool *correct, too
       perf_report_row(&rows[i], a->protocol.against_mpi, stream);
     }
   }
-  bool written = true;
-  if (stream != NULL) {
-    perf_report_trailer(rows, a->size_count, &a->protocol, stream);
-    written = fflush(stream) == 0;
-  } else if (world->rank == 0) {
-    written = perf_report_json(&perf, rows, a->size_count, &a->protocol, stdout);
+  if (stream == NULL) {
+    return true;
   }
-  return written || tool_error_stdout(error);
+  perf_report_trailer(rows, a->size_count, &a->protocol, stream);
+  return a->json ? perf_report_json(&perf, rows, a->size_count, &a->protocol, error)
+                 : fflush(stdout) == 0 || tool_error_stdout(error);
 }
 
 static int work_on_device(const arguments *a) {

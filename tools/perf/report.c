@@ -2,12 +2,13 @@
 #include "tools/perf/report.h"
 
 #include <inttypes.h>
-#include <jansson.h>
 #include <math.h>
 #include <sched.h>
 #include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
+
+#include "tools/common/json.h"
 
 static double gigabytes_per_second(const perf_row *row) {
   return row->p50_us > 0 ? (double)row->bytes / row->p50_us / 1e3 : 0;
@@ -112,9 +113,6 @@ void perf_report_trailer(const perf_row *rows, int count, const perf_protocol *p
   fprintf(stream, "#\n");
 }
 
-/* JSON has no infinity: null. */
-static json_t *real(double value) { return isfinite(value) ? json_real(value) : json_null(); }
-
 static json_t *row_json(const perf_case *perf, const perf_row *row, const perf_protocol *protocol) {
   json_t *o = json_object();
   json_object_set_new(o, "collective", json_string(bny_collective_name(perf->collective)));
@@ -125,34 +123,32 @@ static json_t *row_json(const perf_case *perf, const perf_row *row, const perf_p
     json_object_set_new(o, "head_dim", json_integer(perf->head_dim));
     json_object_set_new(o, "wire", json_string(tool_dtype_name(perf->wire)));
     json_object_set_new(o, "scatter", json_string(bny_scatter_name(perf->scatter)));
-    json_object_set_new(o, "max_rel_error", protocol->check ? real(row->errors.worst) : json_null());
+    json_object_set_new(o, "max_rel_error", protocol->check ? tool_json_real(row->errors.worst) : json_null());
   }
   json_object_set_new(o, "algorithm", json_string(row->algorithm));
   json_object_set_new(o, "iterations", json_integer(row->iterations));
-  json_object_set_new(o, "banyan_us", real(row->p50_us));
-  json_object_set_new(o, "banyan_p99_us", real(row->p99_us));
-  json_object_set_new(o, "algorithm_gbps", real(gigabytes_per_second(row)));
+  json_object_set_new(o, "banyan_us", tool_json_real(row->p50_us));
+  json_object_set_new(o, "banyan_p99_us", tool_json_real(row->p99_us));
+  json_object_set_new(o, "algorithm_gbps", tool_json_real(gigabytes_per_second(row)));
   json_object_set_new(o, "bytes_sent_per_rank", json_integer((json_int_t)row->bytes_sent));
   json_object_set_new(o, "bytes_between_nodes", json_integer((json_int_t)row->all_between_nodes));
   json_object_set_new(o, "bytes_between_nodes_per_rank", json_integer((json_int_t)row->most_between_nodes));
   json_object_set_new(o, "errors", protocol->check ? json_integer((json_int_t)row->errors.wrong) : json_null());
   if (protocol->against_mpi) {
-    json_object_set_new(o, "mpi_allgather_us", real(row->mpi_p50_us[0]));
-    json_object_set_new(o, "mpi_op_us", real(row->mpi_p50_us[1]));
-    json_object_set_new(o, "mpi_allreduce3_us", real(row->mpi_p50_us[2]));
-    json_object_set_new(o, "ratio_to_best_mpi", real(ratio_of(row)));
+    json_object_set_new(o, "mpi_allgather_us", tool_json_real(row->mpi_p50_us[0]));
+    json_object_set_new(o, "mpi_op_us", tool_json_real(row->mpi_p50_us[1]));
+    json_object_set_new(o, "mpi_allreduce3_us", tool_json_real(row->mpi_p50_us[2]));
+    json_object_set_new(o, "ratio_to_best_mpi", tool_json_real(ratio_of(row)));
   }
   return o;
 }
 
 bool perf_report_json(const perf_case *perf, const perf_row *rows, int count, const perf_protocol *protocol,
-                      FILE *stream) {
+                      tool_error *error) {
   json_t *o = json_object(), *list = json_array();
   for (int i = 0; i < count; i++) {
     json_array_append_new(list, row_json(perf, &rows[i], protocol));
   }
   json_object_set_new(o, "rows", list);
-  bool ok = json_dumpf(o, stream, JSON_INDENT(2)) == 0 && fputc('\n', stream) != EOF && fflush(stream) == 0;
-  json_decref(o);
-  return ok;
+  return tool_json_write(o, stdout, error);
 }

@@ -14,8 +14,8 @@ bool perf_report_header(const perf_case *perf, const perf_protocol *protocol, FI
 void perf_report_row(const perf_row *row, bool against_mpi, FILE *stream);
 void perf_report_trailer(const perf_row *rows, int count, const perf_protocol *protocol, FILE *stream);
 
-/* {"rows": [...]}. False if it could not be written. */
+/* {"rows": [...]} on standard output. */
 bool perf_report_json(const perf_case *perf, const perf_row *rows, int count, const perf_protocol *protocol,
-                      FILE *stream);
+                      tool_error *error);
 
 #endif

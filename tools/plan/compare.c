@@ -2,6 +2,7 @@
  * banyan-plan --compare: all ways to do it, fastest first. */
 #include <jansson.h>
 
+#include "tools/common/json.h"
 #include "tools/plan/view.h"
 
 bool plan_view_compare(const plan_view *view, tool_error *error) {
@@ -18,7 +19,7 @@ bool plan_view_compare(const plan_view *view, tool_error *error) {
       json_object_set_new(o, "kv_heads", json_integer(view->keys->kv_heads));
     }
     json_object_set_new(o, "methods", plan_methods_json(view->ranks, &methods));
-    return plan_view_json(view, o, error);
+    return tool_json_write(o, view->stream, error);
   }
   plan_shape_print(view->shape, shape);
   fprintf(view->stream, "%s\n%d rank%s: %s\n", shape, view->ranks->nranks, view->ranks->nranks == 1 ? "" : "s",

@@ -4,6 +4,7 @@
 #include <string.h>
 
 #include "tools/plan/count.h"
+#include "tools/common/json.h"
 #include "tools/plan/view.h"
 
 enum { SIZE_FIRST = 10, SIZE_LAST = 26 }; /* powers of two */
@@ -123,7 +124,7 @@ static bool cost_json(const plan_view *view, const plan_methods *methods, const 
   json_object_set_new(o, "methods", plan_methods_json(view->ranks, methods));
   json_object_set_new(o, "counted", counts_json(view, counts));
   json_object_set_new(o, "sizes", sizes);
-  bool written = plan_view_json(view, o, error);
+  bool written = tool_json_write(o, view->stream, error);
   return ok && written;
 }
 

@@ -1,6 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0
  * banyan-plan: what would be done on a machine or cluster, without being there: steps, proof, cost and comparison. */
-#include <jansson.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/ioctl.h>
@@ -165,13 +164,6 @@ static const tool_program program = {
     .complete = complete_arguments};
 
 /* ---- the work ---------------------------------------------------------------------------------------------------- */
-
-bool plan_view_json(const plan_view *view, json_t *object, tool_error *error) {
-  bool ok = object != NULL && json_dumpf(object, view->stream, JSON_INDENT(2) | JSON_REAL_PRECISION(10)) == 0 &&
-            fputc('\n', view->stream) != EOF && fflush(view->stream) == 0;
-  json_decref(object);
-  return ok || tool_error_stdout(error);
-}
 
 static bool load(const arguments *a, plan_ranks *ranks, tool_error *error) {
   if (a->ranks > 0) {

@@ -4,6 +4,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "tools/common/json.h"
 #include "tools/plan/view.h"
 
 static bool print_text(const plan_view *view, const bny_plan *plan, tool_error *error) {
@@ -115,7 +116,7 @@ bool plan_view_print(const plan_view *view, tool_error *error) {
   if (plans != NULL) {
     json_t *o = plan_shape_json(view->ranks, view->shape);
     json_object_set_new(o, "plans", plans);
-    bool written = plan_view_json(view, o, error);
+    bool written = tool_json_write(o, view->stream, error);
     return ok && written;
   }
   if (ok && view->rank < 0 && !few) {

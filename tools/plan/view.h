@@ -27,7 +27,4 @@ bool plan_view_prove(const plan_view *view, tool_error *error); /* false also wh
 bool plan_view_cost(const plan_view *view, tool_error *error);
 bool plan_view_compare(const plan_view *view, tool_error *error);
 
-/* One object and a newline; takes the reference. */
-bool plan_view_json(const plan_view *view, struct json_t *object, tool_error *error);
-
 #endif

@@ -6,6 +6,7 @@
 #include <stdlib.h>
 
 #include "tools/plan/methods.h"
+#include "tools/topo/json.h"
 
 enum { HEADS = 32, HEAD_DIM = 128 };
 
@@ -16,12 +17,7 @@ static char *explain_json(const plan_ranks *ranks, const plan_shape *shape, cons
   json_object_set_new(o, "choice", json_string(best->name));
   json_object_set_new(o, "predicted_us", json_real(best->ns / 1e3));
   json_object_set_new(o, "methods", plan_methods_json(ranks, methods));
-  char *text = json_dumps(o, JSON_INDENT(2) | JSON_REAL_PRECISION(10));
-  json_decref(o);
-  if (text == NULL) {
-    tool_error_set(error, "out of memory");
-  }
-  return text;
+  return topo_json_text(o, error);
 }
 
 static char *explain_text(const topo_view *view, const plan_ranks *ranks, const plan_shape *shape,

@@ -12,6 +12,7 @@
 #include <jansson.h>
 #include <stdlib.h>
 
+#include "tools/common/json.h"
 #include "topo/import/json.h"
 #include "tools/topo/json.h"
 #include "tools/topo/measure/measure.h"
@@ -122,8 +123,9 @@ json_t *topo_json_probes(const topo_view *view) {
 }
 
 char *topo_json_text(json_t *json, tool_error *error) {
-  char *text = json == NULL ? NULL : bny_topo_json_text(json);
-  json_decref(json);
+  json_t *all = tool_json_stamped(json);
+  char *text = all == NULL ? NULL : bny_topo_json_text(all);
+  json_decref(all);
   if (text == NULL) {
     tool_error_set(error, "out of memory");
   }

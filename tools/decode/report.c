@@ -1,11 +1,12 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-#include "tools/common/report.h"
+#include "tools/decode/report.h"
 
 #include <inttypes.h>
-#include <jansson.h>
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>
+
+#include "tools/common/json.h"
 
 enum { TEXT_COLUMNS = 100 };
 
@@ -160,26 +161,23 @@ bool report_verified(const decode_report *report) {
 
 /* ---- for programs ------------------------------------------------------------------------------------------------ */
 
-/* JSON has no infinity: null. */
-static json_t *real(double value) { return isfinite(value) ? json_real(value) : json_null(); }
-
 static json_t *text_or_null(const char *text) { return text == NULL ? json_null() : json_string(text); }
 
 static json_t *result_json(const decode_result *r) {
   json_t *latency = json_object();
-  json_object_set_new(latency, "p50", real(r->latency_p50_us));
-  json_object_set_new(latency, "p99", real(r->latency_p99_us));
+  json_object_set_new(latency, "p50", tool_json_real(r->latency_p50_us));
+  json_object_set_new(latency, "p99", tool_json_real(r->latency_p99_us));
   json_t *o = json_object();
   json_object_set_new(o, "method", json_string(r->method->name));
   json_object_set_new(o, "algorithm", text_or_null(r->facts.algorithm[0] == '\0' ? NULL : r->facts.algorithm));
-  json_object_set_new(o, "max_abs_error", real(r->max_abs_error));
-  json_object_set_new(o, "max_rel_error", real(r->max_rel_error));
+  json_object_set_new(o, "max_abs_error", tool_json_real(r->max_abs_error));
+  json_object_set_new(o, "max_rel_error", tool_json_real(r->max_rel_error));
   json_object_set_new(o, "latency_us", latency);
-  json_object_set_new(o, "local_us", real(r->local_p50_us));
-  json_object_set_new(o, "combine_us", real(r->combine_p50_us));
+  json_object_set_new(o, "local_us", tool_json_real(r->local_p50_us));
+  json_object_set_new(o, "combine_us", tool_json_real(r->combine_p50_us));
   json_object_set_new(o, "bytes_sent_per_rank", json_integer((json_int_t)r->facts.bytes_sent));
   json_object_set_new(o, "peak_extra_bytes_per_rank", json_integer((json_int_t)r->facts.extra_bytes));
-  json_object_set_new(o, "rel_error_bound", real(r->rel_error_bound));
+  json_object_set_new(o, "rel_error_bound", tool_json_real(r->rel_error_bound));
   json_object_set_new(o, "scatter", json_string(bny_scatter_name(r->scatter)));
   json_object_set_new(o, "rank_bits_equal", r->ranks_comparable ? json_boolean(r->ranks_equal) : json_null());
   json_object_set_new(o, "run_bits_equal", json_boolean(r->runs_equal));
@@ -188,7 +186,7 @@ static json_t *result_json(const decode_result *r) {
   return o;
 }
 
-bool report_json(const decode_report *report, FILE *stream) {
+bool report_json(const decode_report *report, FILE *stream, tool_error *error) {
   const decode_problem *problem = report->problem;
   json_t *o = json_object(), *results = json_array(), *shards = json_array(), *layers = json_array();
   json_object_set_new(o, "ranks", json_integer(report->world->nranks));
@@ -218,7 +216,5 @@ bool report_json(const decode_report *report, FILE *stream) {
     json_array_append_new(results, result_json(&report->results[i]));
   }
   json_object_set_new(o, "results", results);
-  bool ok = json_dumpf(o, stream, JSON_INDENT(2)) == 0 && fputc('\n', stream) != EOF && fflush(stream) == 0;
-  json_decref(o);
-  return ok;
+  return tool_json_write(o, stream, error);
 }

@@ -24,8 +24,8 @@ void report_begin(const decode_report *report, FILE *stream);
 /* The table and the verdict. */
 void report_results(const decode_report *report, FILE *stream);
 
-/* One object. False if it could not be written. */
-bool report_json(const decode_report *report, FILE *stream);
+/* One object. */
+bool report_json(const decode_report *report, FILE *stream, tool_error *error);
 
 /* All methods. */
 bool report_verified(const decode_report *report);

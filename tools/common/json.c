@@ -1,0 +1,99 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#include "tools/common/json.h"
+
+#include <math.h>
+#include <sched.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/utsname.h>
+#include <time.h>
+
+enum { COMMAND_BYTES = 65536 };
+
+/* A word as a shell reads it back. */
+static void put_word(FILE *out, const char *word) {
+  static const char plain[] = "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789_@%+=:,./-";
+  if (word[0] != '\0' && word[strspn(word, plain)] == '\0') {
+    fputs(word, out);
+    return;
+  }
+  fputc('\'', out);
+  for (; *word != '\0'; word++) {
+    fputs(*word == '\'' ? "'\\''" : (char[]){*word, '\0'}, out);
+  }
+  fputc('\'', out);
+}
+
+/* The command line of this process, as a string. Bytes that are no UTF-8 become question marks. */
+static json_t *command(void) {
+  char *words = calloc(1, COMMAND_BYTES), *text = NULL;
+  size_t bytes = 0, length;
+  FILE *file = fopen("/proc/self/cmdline", "re"), *out = open_memstream(&text, &length);
+  if (file != NULL && words != NULL) {
+    bytes = fread(words, 1, COMMAND_BYTES - 1, file);
+  }
+  for (const char *word = words; out != NULL && word != NULL && word < words + bytes; word += strlen(word) + 1) {
+    if (word > words) {
+      fputc(' ', out);
+    }
+    put_word(out, word);
+  }
+  json_t *string = out != NULL && fclose(out) == 0 ? json_string(text) : NULL;
+  for (char *c = text; string == NULL && c != NULL && *c != '\0'; c++) {
+    *c = (*c & 0x80) != 0 ? '?' : *c;
+  }
+  string = string == NULL && text != NULL ? json_string(text) : string;
+  if (file != NULL) {
+    fclose(file);
+  }
+  free(words);
+  free(text);
+  return string;
+}
+
+static json_t *node(void) {
+  struct utsname system = {.nodename = ""};
+  cpu_set_t allowed;
+  CPU_ZERO(&allowed);
+  uname(&system);
+  sched_getaffinity(0, sizeof allowed, &allowed);
+  return json_pack("{s:s, s:i, s:s++++}", "hostname", system.nodename, "cpus", CPU_COUNT(&allowed), "kernel",
+                   system.sysname, " ", system.release, " ", system.machine);
+}
+
+json_t *tool_json_stamped(json_t *object) {
+  time_t now = time(NULL);
+  struct tm calendar;
+  char date[32];
+  strftime(date, sizeof date, "%Y-%m-%dT%H:%M:%SZ", gmtime_r(&now, &calendar));
+  json_t *all = json_pack("{s:s, s:o, s:s, s:o}", "version", banyan_version(), "command", command(), "date", date,
+                          "node", node());
+  if (all == NULL || object == NULL || json_object_update(all, object) != 0) {
+    json_decref(all);
+    all = NULL;
+  }
+  json_decref(object);
+  return all;
+}
+
+bool tool_json_write(json_t *object, FILE *stream, tool_error *error) {
+  json_t *all = tool_json_stamped(object);
+  bool ok = all != NULL && json_dumpf(all, stream, JSON_INDENT(2) | JSON_REAL_PRECISION(10)) == 0 &&
+            fputc('\n', stream) != EOF && fflush(stream) == 0;
+  json_decref(all);
+  return ok || tool_error_stdout(error);
+}
+
+json_t *tool_json_real(double value) { return isfinite(value) ? json_real(value) : json_null(); }
+
+json_t *tool_json_gpu(const gpu_facts *facts) {
+  char version[24], compute[24];
+  snprintf(version, sizeof version, "%d.%d", facts->cuda_version / 1000, facts->cuda_version % 1000 / 10);
+  snprintf(compute, sizeof compute, "%d.%d", facts->compute / 10, facts->compute % 10);
+  return json_pack("{s:s, s:i, s:s, s:s, s:i, s:i, s:i, s:i, s:I, s:I}", "name", facts->name, "ordinal",
+                   (int)facts->ordinal, "compute", compute, "cuda", version, "sms", (int)facts->sms, "clock_mhz_max",
+                   (int)facts->clock_mhz, "memory_clock_mhz_max", (int)facts->memory_clock_mhz, "bus_bits",
+                   (int)facts->bus_bits, "cache_bytes", (json_int_t)facts->cache_bytes, "memory_bytes",
+                   (json_int_t)facts->memory_bytes);
+}
