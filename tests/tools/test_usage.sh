@@ -95,4 +95,24 @@ for name in perf decode plan topo info; do
   fi
 done
 
+# Each local rank of banyan-perf has a core, or a warning says that there are too few. Tables keep to 100 columns.
+tool banyan-perf
+run 0 combine --ranks 2 --sizes 520 --iterations 2
+if ! grep -q '2 ranks share 1 core' "$work/err"; then
+  same "CPUs of 2 ranks" "$(sed -n 's/^# rank .* cpu //p' "$work/out" | sort -u | wc -l)" 2
+fi
+if command -v taskset >/dev/null; then
+  cpu=$(taskset -cp $$ | sed 's/.*: //; s/[-,].*//')
+  taskset -c "$cpu" "$program" combine --ranks 2 --sizes 520 --iterations 2 >"$work/out" 2>"$work/err"
+  says '^banyan-perf: 2 ranks share 1 core,' err
+fi
+tool banyan-decode
+run 0 --ranks 3 --tokens 9 --repeat 1
+same "columns of banyan-decode" "$(($(wc -L <"$work/out") <= 100))" 1
+says '^recursive_doubling +[0-9.]+ us \('
+says '^tree_chain +[0-9.]+ us \('
+says '^all ranks bitwise equal: tree, allreduce3$'
+run 0 --ranks 3 --tokens 9 --repeat 1 --method ring
+hides 'all ranks bitwise equal'
+
 finish

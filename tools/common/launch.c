@@ -100,15 +100,47 @@ static bool set_common(int nranks, int port, const char *secret) {
          setenv("BANYAN_SECRET", secret, 1) == 0 && setenv("BANYAN_LAUNCHED", "1", 1) == 0;
 }
 
-static void pin_to_cpu(int rank) {
-  cpu_set_t allowed, mine;
-  if (sched_getaffinity(0, sizeof allowed, &allowed) != 0) return;
-  int left = rank % CPU_COUNT(&allowed), cpu = 0;
-  while (!CPU_ISSET(cpu, &allowed) || left-- > 0) cpu++;
+/* The first number of the CPU's siblings in one core; -1 if the system does not say. */
+static int first_sibling(int cpu) {
+  char path[128];
+  int first = -1;
+  snprintf(path, sizeof path, "/sys/devices/system/cpu/cpu%d/topology/thread_siblings_list", cpu);
+  FILE *file = fopen(path, "re");
+  if (file && fscanf(file, "%d", &first) != 1) first = -1;
+  if (file) fclose(file);
+  return first;
+}
+
+/* The CPUs that this process may use: one of each core first, then the others. Returns the number of cores. */
+static int order_cpus(int cpus[CPU_SETSIZE], int *count) {
+  cpu_set_t allowed;
+  int others[CPU_SETSIZE], cores = 0, nothers = 0;
+  if (sched_getaffinity(0, sizeof allowed, &allowed) != 0) CPU_ZERO(&allowed);
+  for (int cpu = 0; cpu < CPU_SETSIZE; cpu++) {
+    if (!CPU_ISSET(cpu, &allowed)) continue;
+    int first = first_sibling(cpu);
+    if (first < 0 || first >= cpu || !CPU_ISSET(first, &allowed)) cpus[cores++] = cpu;
+    else others[nothers++] = cpu;
+  }
+  memcpy(cpus + cores, others, (size_t)nothers * sizeof *others);
+  *count = cores + nothers;
+  return cores;
+}
+
+int bny_launch_cores(void) {
+  int cpus[CPU_SETSIZE], count;
+  return order_cpus(cpus, &count);
+}
+
+void bny_launch_pin(int index) {
+  int cpus[CPU_SETSIZE], count;
+  cpu_set_t mine;
+  order_cpus(cpus, &count);
+  if (count == 0) return;
   CPU_ZERO(&mine);
-  CPU_SET(cpu, &mine);
+  CPU_SET(cpus[index % count], &mine);
   if (sched_setaffinity(0, sizeof mine, &mine) != 0)
-    fprintf(stderr, "rank %d: cannot run on CPU %d alone\n", rank, cpu);
+    fprintf(stderr, "rank %d: cannot run on CPU %d alone\n", index, cpus[index % count]);
 }
 
 /* In the child: becomes the rank. Never returns. */
@@ -116,7 +148,7 @@ static void become_rank(int rank, char **argv, bool pin, int listen_fd, pid_t pa
   prctl(PR_SET_PDEATHSIG, SIGKILL);
   if (getppid() != parent) _exit(STATUS_NOT_STARTED); /* it ended before it could be watched */
   sigprocmask(SIG_SETMASK, signals_before, NULL);
-  if (pin) pin_to_cpu(rank);
+  if (pin) bny_launch_pin(rank);
   bool ready = set_number("RANK", rank) && set_number("LOCAL_RANK", rank);
   if (rank == 0) {
     int inherited = dup(listen_fd); /* a dup is not close-on-exec */

@@ -23,6 +23,13 @@ bool bny_launch_env_present(void);
 /* Whether mpirun, srun or another MPI launcher started this process. */
 bool bny_launch_under_mpi(void);
 
+/* The cores that this process may use. */
+int bny_launch_cores(void);
+
+/* Keeps this process on one CPU: number `index` of those allowed, one of each core first, from the beginning again if
+ * there are fewer. */
+void bny_launch_pin(int index);
+
 /* This process's rank as the launcher says it; NULL without a launcher. */
 const char *bny_launch_rank(void);
 

@@ -2,7 +2,6 @@
 #include "tools/common/world.h"
 
 #include <math.h>
-#include <sched.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -23,26 +22,14 @@ bool tool_world_launch(const tool_world_options *options, char **argv, int *exit
   if (options->ranks == 0 || bny_launch_under_mpi() || bny_launch_env_present()) {
     return false;
   }
-  *exit_status = bny_launch_local(options->ranks, argv, options->pin);
+  int cores = bny_launch_cores();
+  bool own = options->own_cores && options->ranks <= cores;
+  if (options->own_cores && !own) {
+    fprintf(stderr, "%s: %d ranks share %d core%s, so that times are those of waiting for one another\n", options->program,
+            options->ranks, cores, cores == 1 ? "" : "s");
+  }
+  *exit_status = bny_launch_local(options->ranks, argv, options->pin || own);
   return true;
-}
-
-/* The CPU for a rank: of those that this process may use, number `index`, from the beginning again if there are
- * fewer. */
-static void pin_to_cpu(int32_t index) {
-  cpu_set_t allowed, one;
-  if (sched_getaffinity(0, sizeof allowed, &allowed) != 0 || CPU_COUNT(&allowed) == 0) {
-    return;
-  }
-  int wanted = index % CPU_COUNT(&allowed);
-  for (int cpu = 0; cpu < CPU_SETSIZE; cpu++) {
-    if (CPU_ISSET((size_t)cpu, &allowed) && wanted-- == 0) {
-      CPU_ZERO(&one);
-      CPU_SET((size_t)cpu, &one);
-      sched_setaffinity(0, sizeof one, &one);
-      return;
-    }
-  }
 }
 
 /* The number of this rank on its host, if the launcher says it, else its rank. */
@@ -119,8 +106,8 @@ bool tool_world_join(const tool_world_options *options, tool_world *world, tool_
     error->status = TOOL_EXIT_USAGE;
     return false;
   }
-  if (options->pin) {
-    pin_to_cpu(local_rank(world->rank));
+  if (options->pin && !bny_launch_is_rank()) { /* the launcher of this program has done so */
+    bny_launch_pin(local_rank(world->rank));
   }
   return true;
 }

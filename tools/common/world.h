@@ -20,6 +20,7 @@ typedef struct tool_world_options {
   int32_t ranks;      /* of --ranks; 0: not given */
   int64_t timeout_ns; /* 0: the library's default */
   bool pin;           /* each rank to one CPU of those allowed */
+  bool own_cores;     /* local ranks are pinned to a core each, or share cores with a warning */
 } tool_world_options;
 
 typedef struct tool_world {

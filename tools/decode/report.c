@@ -1,37 +1,16 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "tools/decode/report.h"
 
+#include <ctype.h>
 #include <inttypes.h>
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>
 
 #include "tools/common/json.h"
-
-enum { TEXT_COLUMNS = 100 };
+#include "tools/common/options.h"
 
 /* ---- for people -------------------------------------------------------------------------------------------------- */
-
-/* A paragraph beside a heading, broken at spaces; line ends within it are kept. */
-static void print_wrapped(FILE *stream, const char *heading, const char *text) {
-  fprintf(stream, "%-10s", heading);
-  int column = 0;
-  while (*text != '\0') {
-    size_t word = strcspn(text, " \n");
-    if (column > 0 && column + 1 + (int)word > TEXT_COLUMNS) {
-      fprintf(stream, "\n%-10s", "");
-      column = 0;
-    }
-    column += fprintf(stream, "%s%.*s", column > 0 ? " " : "", (int)word, text);
-    text += word;
-    if (*text == '\n' && text[1] != '\0') {
-      fprintf(stream, "\n%-10s", "");
-      column = 0;
-    }
-    text += *text != '\0';
-  }
-  fputc('\n', stream);
-}
 
 static void print_layers(FILE *stream, const decode_report *report) {
   const decode_problem *problem = report->problem;
@@ -55,7 +34,8 @@ void report_begin(const decode_report *report, FILE *stream) {
           banyan_version());
   fprintf(stream, "%-10s%d, %s\n", "ranks", report->world->nranks, report->world->how);
   banyan_comm_describe(report->world->comm, text, sizeof text);
-  print_wrapped(stream, "found", text);
+  fprintf(stream, "%-10s", "found");
+  tool_print_wrapped(stream, 10, 10, text);
   print_layers(stream, report);
   fprintf(stream, "%-10s%d sequence%s of %s%d keys, %d heads on %d KV heads, head_dim %d, kept as %s, scale %g\n",
           "shape", problem->batch, problem->batch == 1 ? "" : "s", problem->batch == 1 ? "" : "up to ", problem->tokens,
@@ -74,17 +54,15 @@ void report_begin(const decode_report *report, FILE *stream) {
 
 static void print_bytes(FILE *stream, uint64_t bytes) {
   if (bytes < 10000) {
-    fprintf(stream, "  %9" PRIu64 " B ", bytes);
-  } else if (bytes < 10000000) {
-    fprintf(stream, "  %9.1f KB", (double)bytes / 1e3);
+    fprintf(stream, " %6" PRIu64 " B  ", bytes);
   } else {
-    fprintf(stream, "  %9.1f MB", (double)bytes / 1e6);
+    bool large = bytes >= 10000000;
+    fprintf(stream, " %6.1f %s", (double)bytes / (large ? 0x1p20 : 0x1p10), large ? "MiB" : "KiB");
   }
 }
 
 static void print_verdict(const decode_report *report, FILE *stream) {
   double worst = 0, bound = 0;
-  bool comparable = false;
   for (int i = 0; i < report->count; i++) {
     const decode_result *r = &report->results[i];
     if (!r->verified) {
@@ -94,11 +72,42 @@ static void print_verdict(const decode_report *report, FILE *stream) {
     }
     worst = fmax(worst, r->max_rel_error);
     bound = fmax(bound, r->rel_error_bound);
-    comparable = comparable || (r->ranks_comparable && r->method->same_bits);
   }
-  if (report_verified(report)) {
-    fprintf(stream, "verified: worst relative error %.1e (bound %.1e)%s, repeated runs bitwise equal\n", worst, bound,
-            comparable && report->world->nranks > 1 ? ", all ranks bitwise equal" : "");
+  if (!report_verified(report)) {
+    return;
+  }
+  const char *separator = "all ranks bitwise equal: ";
+  for (int i = 0; i < report->count && report->world->nranks > 1; i++) {
+    const decode_result *r = &report->results[i];
+    if (r->ranks_comparable && r->method->same_bits) { /* it was looked at, or the result would not be verified */
+      fprintf(stream, "%s%s", separator, r->method->name);
+      separator = ", ";
+    }
+  }
+  fprintf(stream, "%sverified: worst relative error %.1e (bound %.1e), repeated runs bitwise equal\n",
+          separator[0] == ',' ? "\n" : "", worst, bound);
+}
+
+/* The library's sentence about its choice, a row for each algorithm. */
+static void print_reason(const char *reason, FILE *stream) {
+  enum { COLUMN = 20 };
+  fprintf(stream, "\n%-*s%s\n", COLUMN, "algorithm", "predicted");
+  while (*reason != '\0') {
+    char row[512];
+    size_t length = (size_t)(strstr(reason, "; ") == NULL ? strlen(reason) : (size_t)(strstr(reason, "; ") - reason));
+    size_t name = strcspn(reason, " "); /* up to a number or "cannot" */
+    while (name < length && strncmp(reason + name + 1, "cannot", 6) != 0 && !isdigit((unsigned char)reason[name + 1])) {
+      name += 1 + strcspn(reason + name + 1, " ");
+    }
+    name = name < length ? name : length;
+    snprintf(row, sizeof row, "%.*s", (int)length, reason);
+    for (size_t i = 0; i < name; i++) {
+      row[i] = row[i] == ' ' ? '_' : row[i]; /* as --algorithm takes it */
+    }
+    int column = fprintf(stream, "%-*.*s", COLUMN, (int)name, row);
+    tool_print_wrapped(stream, column, COLUMN, row + name + strspn(row + name, " "));
+    reason += length;
+    reason += strspn(reason, "; ");
   }
 }
 
@@ -112,26 +121,27 @@ static bool any_ring(const decode_report *report) {
 }
 
 void report_results(const decode_report *report, FILE *stream) {
-  fprintf(stream, "\n%-11s %-15s %-8s %9s %9s  %9s %9s %9s %9s  %12s  %12s\n", "", "", "", "worst", "worst", "latency",
-          "latency", "of it", "of it", "sent per", "extra memory");
-  fprintf(stream, "%-11s %-15s %-8s %9s %9s  %9s %9s %9s %9s  %12s  %12s\n", "method", "algorithm", "scatter",
-          "abs error", "rel error", "p50 us", "p99 us", "local", "combine", "rank", "per rank");
+  fprintf(stream, "\n%-10s %-18s %8s %8s %8s %8s %8s %10s %10s\n", "", "", "worst", "latency", "latency", "of it",
+          "of it", "sent per", "memory per");
+  fprintf(stream, "%-10s %-18s %8s %8s %8s %8s %8s %10s %10s\n", "method", "algorithm", "rel err", "p50 us", "p99 us",
+          "local", "combine", "rank", "rank");
   for (int i = 0; i < report->count; i++) {
     const decode_result *r = &report->results[i];
-    fprintf(stream, "%-11s %-15s %-8s %9.1e %9.1e  %9.1f %9.1f %9.1f %9.1f", r->method->name,
-            r->facts.algorithm[0] == '\0' ? "-" : r->facts.algorithm, bny_scatter_name(r->scatter), r->max_abs_error,
-            r->max_rel_error, r->latency_p50_us, r->latency_p99_us, r->local_p50_us, r->combine_p50_us);
+    fprintf(stream, "%-10s %-18s %8.1e %8.1f %8.1f %8.1f %8.1f", r->method->name,
+            r->facts.algorithm[0] == '\0' ? "-" : r->facts.algorithm, r->max_rel_error, r->latency_p50_us,
+            r->latency_p99_us, r->local_p50_us, r->combine_p50_us);
     print_bytes(stream, r->facts.bytes_sent);
     print_bytes(stream, r->facts.extra_bytes);
     fputc('\n', stream);
   }
   fprintf(stream,
-          "\nTimes of one layer, the slowest rank counts, over %d runs: local is attention to keys, combine the "
-          "rest.\nErrors against attention in double precision over the same keys and values.\n",
+          "\nTimes of one layer over %d runs; the slowest rank counts. Local is attention, combine the rest.\n"
+          "Errors are against attention in double precision over the same keys and values.\n"
+          "Memory is that beyond inputs and output.\n",
           report->repeat * report->problem->layers);
   if (any_ring(report) && report->world->nranks > 1) {
     fprintf(stream,
-            "ring sends keys and values; each rank merges in its own order, so its ranks differ in the last bits.\n");
+            "ring sends keys and values. Each rank merges in its own order, so ranks differ in the last bits.\n");
   }
   for (int i = 0; i < report->count; i++) {
     const decode_result *r = &report->results[i];
@@ -142,8 +152,7 @@ void report_results(const decode_report *report, FILE *stream) {
   for (int i = 0; i < report->count; i++) {
     const decode_result *r = &report->results[i];
     if (r->method == &decode_method_tree && r->facts.reason[0] != '\0') {
-      fputc('\n', stream);
-      print_wrapped(stream, "why", r->facts.reason);
+      print_reason(r->facts.reason, stream);
     }
   }
   fputc('\n', stream);

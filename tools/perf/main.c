@@ -52,7 +52,9 @@ static const bny_name rivals[] = {{"mpi", true}, {NULL, 0}};
 #define COMBINE_ONLY TOOL_GROUP(combine_only)
 
 static const tool_option options[] = {
-    {"ranks", "N", "Start N local processes. Under a launcher, the number of ranks that is expected.",
+    {"ranks", "N",
+     "Start N local processes, each on a core of its own if there are so many. Under a launcher, the number of ranks "
+     "that is expected.",
      TOOL_INT_AT(world.ranks, 1, 4096)},
     {"sizes", "LIST",
      "Sizes in bytes, separated by commas, with K or M (1024 based). For combine a size is that of a "
@@ -68,7 +70,7 @@ static const tool_option options[] = {
      "man page.",
      TOOL_FLAG_AT(protocol.in_a_row)},
     {"no-check", NULL, "Do not check results.", TOOL_FLAG_AT(unchecked)},
-    {"pin", NULL, "Each rank runs on one CPU: the first on the first of those allowed, and so on.",
+    {"pin", NULL, "Each rank runs on one CPU, also under a launcher and if there are more ranks than cores.",
      TOOL_FLAG_AT(world.pin)},
     {"timeout", "SECONDS", "The deadline of each call that waits for other ranks; default 30.",
      TOOL_SECONDS_AT(world.timeout_ns)},
@@ -246,8 +248,9 @@ static int work_on_device(const arguments *a) {
 }
 
 int main(int argc, char **argv) {
-  arguments a = {
-      .world = {.program = PROGRAM}, .perf = {.head_dim = 128, .wire = BANYAN_F32}, .protocol = {.warmup = 20}};
+  arguments a = {.world = {.program = PROGRAM, .own_cores = true},
+                 .perf = {.head_dim = 128, .wire = BANYAN_F32},
+                 .protocol = {.warmup = 20}};
   int exit_status;
   if (!tool_options_parse(&program, argc, argv, &a, &exit_status)) {
     return exit_status;
