@@ -12,9 +12,9 @@ failed=0
 # suite HOSTS PROGRAM
 suite() {
   local said
-  if ! said=$(BANYAN_HOST=$1 timeout 400 "$directory/$2" 2>&1); then
+  if ! said=$(BANYAN_NODE=$1 timeout 400 "$directory/$2" 2>&1); then
     echo "$said" | tail -n 20
-    echo "test_net_suites: $2 failed with BANYAN_HOST=$1"
+    echo "test_net_suites: $2 failed with BANYAN_NODE=$1"
     failed=$((failed + 1))
   fi
 }

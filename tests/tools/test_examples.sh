@@ -22,7 +22,7 @@ check() {
 
 makefile_value() { sed -n "s/^$1 = *//p" "$build/Makefile"; }
 
-# compile NAME SOURCE FLAG...: into $work/NAME.
+# compile NAME SOURCE FLAG...: into $work/NAME. Foreign headers may warn.
 compile() {
   local name=$1 source=$2
   shift 2
@@ -32,7 +32,7 @@ compile() {
   local cxx=${CXX:-c++}
   command -v "${cxx%% *}" >/dev/null || return 0
   # shellcheck disable=SC2086
-  check "$name as C++17" $cxx -x c++ -std=c++17 $warnings -I"$top/include" -fsyntax-only "$source" -x none "$@"
+  check "$name as C++17" $cxx -x c++ -std=c++17 $warnings -I"$top/include" -fsyntax-only "$source" -x none "${@/#-I/-isystem}"
 }
 
 # prints NAME TEXT COMMAND...: its standard output, in the order of lines. Open MPI may warn of the machine on the other stream.
