@@ -37,7 +37,7 @@ measure() {
     before=$(sent); "$@" || exit; [ "$RANK" != 0 ] || echo "device $(($(sent) - before))"' sh \
     "$build/banyan-perf" combine --sizes "$2" --algorithm "$3" --in-a-row --iterations $iterations --warmup $warmup \
     >"$output" 2>&1 || { cat "$output"; exit 1; }
-  read -r all most < <(sed -n 's/^# Between hosts, .*: \([0-9]*\) sent by all ranks, \([0-9]*\) at most.*/\1 \2/p' "$output")
+  read -r all most < <(sed -n 's/^# Between nodes, .*: \([0-9]*\) sent by all ranks, \([0-9]*\) at most.*/\1 \2/p' "$output")
   device=$(($(sed -n 's/^device //p' "$output") / (iterations + warmup)))
 }
 

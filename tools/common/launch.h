@@ -5,7 +5,7 @@
 
 #include <stdbool.h>
 
-/* Starts nranks copies of the running program with these arguments on this host, as ranks that banyan_env_create()
+/* Starts nranks copies of the running program with these arguments on this node, as ranks that banyan_env_create()
  * finds, and waits for them. BANYAN_LAUNCHED is 1 in them. pin: rank r runs on one CPU, the r-th (modulo their number)
  * of those allowed to the caller. The ranks end when the caller ends, in whatever way, and on SIGINT, SIGTERM and
  * SIGHUP. When a rank fails the others have 5 s to find out and end by themselves. Returns the exit status for the

@@ -21,13 +21,13 @@ static json_t *shared_memory(void) {
   int file = memfd_create("banyan-info", MFD_CLOEXEC | MFD_ALLOW_SEALING);
   if (file < 0) {
     snprintf(text, sizeof text, "memfd_create: %s", strerror(errno));
-    return transport("shm", "processes of one host", false, text);
+    return transport("shm", "processes of one node", false, text);
   }
   bool sealed = fcntl(file, F_ADD_SEALS, F_SEAL_SHRINK) == 0;
   close(file);
   if (!sealed) {
     snprintf(text, sizeof text, "memory files cannot be sealed: %s", strerror(errno));
-    return transport("shm", "processes of one host", false, text);
+    return transport("shm", "processes of one node", false, text);
   }
   int process = (int)syscall(SYS_pidfd_open, getpid(), 0);
   if (process >= 0) {
@@ -35,15 +35,15 @@ static json_t *shared_memory(void) {
   }
   snprintf(text, sizeof text, "an unnamed memory file; %s",
            process >= 0 ? "deaths are noticed by pidfd" : "without pidfd_open deaths show at the deadline alone");
-  return transport("shm", "processes of one host", true, text);
+  return transport("shm", "processes of one node", true, text);
 }
 
-/* The library loads UCX only when ranks of several hosts meet; so does this. */
+/* The library loads UCX only when ranks of several nodes meet; so does this. */
 static json_t *several_hosts(void) {
-  const char *between = "ranks of several hosts";
+  const char *between = "ranks of several nodes";
   char text[160], more[200];
   if (banyan_network_describe(text, sizeof text) != BANYAN_OK) return transport("net", between, false, banyan_last_error());
-  snprintf(more, sizeof more, "%s; memory within one host", text);
+  snprintf(more, sizeof more, "%s; memory within one node", text);
   return transport("net", between, true, more);
 }
 

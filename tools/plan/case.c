@@ -59,7 +59,7 @@ bool plan_ranks_plain(int32_t nranks, const char *sizes, plan_ranks *ranks, tool
   if (status != BANYAN_OK) {
     return tool_error_set(error, "%s", banyan_last_error());
   }
-  snprintf(made.title, sizeof made.title, sizes == NULL ? "CPU ranks of one host%s" : "groups of %.200s",
+  snprintf(made.title, sizeof made.title, sizes == NULL ? "CPU ranks of one node%s" : "groups of %.200s",
            sizes == NULL ? "" : sizes);
   *ranks = made;
   return true;

@@ -22,7 +22,7 @@ enum { GPU_MESSAGE_NS = 9 };
 enum { POSTED_NS = 75 };
 
 const plan_link plan_links[PLAN_LINK_CLASSES] = {
-    [PLAN_LINK_MEMORY] = {"memory", 250, 0, 0, 33, "as between ranks of one host, src/comm/comm.c: 250 ns, 0.03 ns a byte"},
+    [PLAN_LINK_MEMORY] = {"memory", 250, 0, 0, 33, "as between ranks of one node, src/comm/comm.c: 250 ns, 0.03 ns a byte"},
     [PLAN_LINK_SOCKETS] = {"sockets", 250, 250, 0, 20,
                            "as memory, and a cache line from another package: 100 ns there, 100 back; 20 GB/s is what "
                            "one core gets across"},
@@ -44,7 +44,7 @@ const plan_link plan_links[PLAN_LINK_CLASSES] = {
          "a signal that a GPU posts and another sees behind it: 3 to 5 us; from NIC to NIC 0.6 us, as "
          "UCX counts; 12.5 GB/s is 100 Gb/s"},
     [PLAN_LINK_NETWORK_CPU] = {"network", 1000, 600, POSTED_NS, 12.5,
-                               "an RDMA write of a few bytes between hosts takes 1.6 us; 12.5 GB/s is 100 Gb/s"},
+                               "an RDMA write of a few bytes between nodes takes 1.6 us; 12.5 GB/s is 100 Gb/s"},
 };
 
 /* Two more switches on the way from leaf to leaf: what a switch takes. */
@@ -112,7 +112,7 @@ static double gamma_of(const making *m, char *text, size_t bytes) {
   double least = 0;
   int32_t compute = -1;
   if (!m->gpus) {
-    snprintf(text, bytes, "merging: %g ns a byte, as CPU ranks of one host take", cpu_gamma_ns);
+    snprintf(text, bytes, "merging: %g ns a byte, as CPU ranks of one node take", cpu_gamma_ns);
     return cpu_gamma_ns;
   }
   for (int32_t r = 0; r < m->derived->nranks; r++) {
