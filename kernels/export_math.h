@@ -16,7 +16,7 @@
 
 #define BNY_M_EXACT 0x1p24f
 
-/* What is the same for all rows of an output. */
+/* The values that are the same for all rows of an output. */
 typedef struct bny_export_rules {
   banyan_dtype type; /* of the statistics */
   int base_e, numerators;

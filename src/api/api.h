@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0
- * What the public calls that combine have in common. */
+ * Shared by the public calls that combine. */
 #ifndef BNY_API_H
 #define BNY_API_H
 

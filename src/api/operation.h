@@ -9,7 +9,8 @@
 #include "api/attention_run.h"
 #include "comm/comm.h"
 
-/* What makes two calls the same operation. It is identical on all ranks. The fields are rows of plan/call.def. */
+/* The key of an operation: two calls with equal keys are the same operation. It is identical on all ranks. The fields
+ * are rows of plan/call.def. */
 typedef struct bny_op_key {
 #define BNY_CALL_NUMBER(type, field, label, names) type field;
 #define BNY_CALL_LOCAL(type, field) type field;

@@ -23,7 +23,7 @@ static banyan_status read_way(const char *text, bny_way *way) {
                   text);
 }
 
-/* What each rank tells the others. */
+/* The facts that each rank tells the others. */
 typedef struct announcement {
   int32_t way;
   int32_t has_fabric;

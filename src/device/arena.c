@@ -26,7 +26,7 @@ typedef struct facts {
 
 typedef enum obstacle { NONE, LACKED_HERE, LACKED_THERE, OTHER_NODE, NO_ACCESS } obstacle;
 
-/* What each rank knows of its links to all others. */
+/* The links of each rank to all others. */
 typedef struct reach {
   int32_t status, lines_whole, atomics; /* as far as the driver tells of the devices that this process sees */
   int32_t unseen;                       /* a peer whose device it does not see; -1: none */

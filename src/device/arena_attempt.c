@@ -10,13 +10,13 @@
 #include "base/status.h"
 #include "transport/fd_passing.h"
 
-/* What each rank exports to the others. */
+/* The export of each rank to the others. */
 typedef struct offer {
   uint64_t bytes;
   bny_device_handle handle;
 } offer;
 
-/* What is closed at the end of an attempt, whatever its outcome. */
+/* Everything that is closed at the end of an attempt, whatever its outcome. */
 typedef struct transfer {
   int file;
   int *files; /* [nranks] */

@@ -7,7 +7,7 @@
 
 enum { BNY_ARENAS_WHY_BYTES = 252 };
 
-/* What each rank reports after each step. */
+/* The report of each rank after each step. */
 typedef struct bny_arenas_report {
   int32_t status;
   char why[BNY_ARENAS_WHY_BYTES];

@@ -106,7 +106,7 @@ typedef struct bny_device_handle {
   unsigned char bytes[BNY_DEVICE_HANDLE_BYTES];
 } bny_device_handle;
 
-/* What an owner exports to a peer. */
+/* The export of an owner to a peer. */
 typedef struct bny_device_offer {
   bny_memory_kind kind;
   size_t bytes;             /* of the memory, as its owner has it */

@@ -284,7 +284,8 @@ static banyan_status keep_pieces(draft *draft, const bny_program_step *step) {
   return status;
 }
 
-/* What SEND makes visible was sent when it was made, and WAIT is part of the step that reads it. A barrier differs. */
+/* Data that SEND makes visible was sent when it was made, and WAIT is part of the step that reads it. A barrier
+ * differs. */
 static banyan_status add_step(draft *draft, const bny_step *step) {
   bool signals = draft->request->collective == BNY_BARRIER;
   bny_unit_box box = box_of(draft, &step->slice);

@@ -39,7 +39,7 @@ typedef struct contender {
   bool left;     /* still in the race */
 } contender;
 
-/* What ranks report to each other. */
+/* The report of each rank to all. */
 typedef struct report {
   int32_t status;
   int32_t count;

@@ -47,7 +47,7 @@ int32_t bny_unit_protocol_named(const char *name, const bny_device_settings *set
 }
 
 int32_t bny_unit_protocol(const bny_request *request, const bny_device_settings *settings) {
-  /* What came before a barrier on one rank is seen after it on the others: flags in packets order only themselves. */
+  /* Everything before a barrier on one rank is seen after it on the others: flags in packets order only themselves. */
   if (request->collective == BNY_BARRIER) return BNY_PROTOCOL_SIMPLE;
   if (settings->protocol >= 0 && settings->protocol < BNY_PROTOCOL_COUNT) return settings->protocol;
   uint64_t bytes = payload_bytes(request);

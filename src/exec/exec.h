@@ -20,7 +20,7 @@
 #include "plan/plan.h"
 #include "transport/transport.h"
 
-/* What a rank has done whose statistics are BANYAN_ERR_DATA, as its peers report it. */
+/* The text about a rank whose statistics are BANYAN_ERR_DATA, as its peers report it. */
 #define BNY_EXEC_NO_ROW "gave statistics of no row: NaN or infinite without being declared empty, or a negative d"
 
 typedef struct bny_failure {

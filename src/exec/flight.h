@@ -15,7 +15,7 @@
 
 enum { BNY_FLIGHT_ENTRIES = 256 };
 
-/* What a run is. Made once when its plan is bound. */
+/* The description of a run, made once when its plan is bound. */
 typedef struct bny_flight_note {
   const char *collective, *algorithm; /* static */
   uint64_t bytes;                     /* that this rank contributes */

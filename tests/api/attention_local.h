@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0
- * What tests of local attention have in common: keys and values in memory whose end is guarded, and room for a result. */
+ * Shared by tests of local attention: keys and values in memory whose end is guarded, and room for a result. */
 #ifndef TESTS_ATTENTION_LOCAL_H
 #define TESTS_ATTENTION_LOCAL_H
 

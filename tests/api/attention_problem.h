@@ -14,7 +14,7 @@
 
 enum { PROBLEM_BATCH_MAX = 3, PROBLEM_DIM_MAX = 576 };
 
-/* What shards of one problem have in common. */
+/* The data that the shards of one problem have in common. */
 typedef struct problem_shape {
   int32_t batch, heads, kv_heads, head_dim, value_dim;
   bool latent; /* values are the first columns of keys */
@@ -77,7 +77,7 @@ static inline uint16_t *problem_cache(world_random *random, const problem_shape 
   return made;
 }
 
-/* Of one rank; lengths and keys are its own. */
+/* The shard of one rank; lengths and keys are its own. */
 static inline void problem_shard_make(world_random *random, const problem_shape *shape, const uint16_t *q,
                                       problem_shard *shard) {
   int32_t page_keys = shape->page_keys ? shape->page_keys : shape->keys_max;

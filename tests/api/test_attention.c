@@ -163,7 +163,7 @@ START_TEST(batch_independent) {
 }
 END_TEST
 
-/* What the project promises of f32 caches: 1e-6 over 2,560 keys of 64 dimensions. */
+/* The project promises for f32 caches: 1e-6 over 2,560 keys of 64 dimensions. */
 START_TEST(long_f32) {
   random_state = 7;
   problem p;

@@ -11,7 +11,7 @@
 
 enum { TOKENS = 2, HEADS = 3, VALUE_DIM = 4, ROWS = TOKENS * HEADS };
 
-/* What a good call takes; the *_out are never written. */
+/* Arguments of a good call; the *_out are never written. */
 typedef struct fixture {
   banyan_threads *group, *group_out;
   banyan_env *env_out;

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0
- * What the header promises beside the plain path: sizes that cannot be, calls that agree in their first part only, planning
- * while something is under way, patience without end, failures learnt by asking, and children of ranks. */
+ * Promises of the header beside the plain path: impossible sizes, calls that agree in their first part only, planning
+ * while operations are under way, unlimited deadlines, failures learnt by asking, and children of ranks. */
 #include <check.h>
 #include <stdio.h>
 #include <stdlib.h>

@@ -462,7 +462,8 @@ START_TEST(statistics_come_out_as_the_type_can_hold_them) {
 }
 END_TEST
 
-/* What a caller had and what a program of ours wrote are the same rows to the next combine, whatever the m of a mask is. */
+/* The rows that a caller had and those that a program wrote from them are the same to the next combine, whatever the m
+ * of a mask is. */
 START_TEST(masked_rows_come_back_as_they_were) {
   static const double masks[] = {-1e30, -FLT_MAX, -1e9, -1e10, -3e38, -1e7, -65504, -10000, -49994};
   for (int t = 0; bny_kernels_table[t] != NULL; t++) {

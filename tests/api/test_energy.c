@@ -60,7 +60,7 @@ static input *input_make(uint64_t seed) {
   return in;
 }
 
-/* What one rank knows of its keys, and after combine() of all keys. F is m and d; the output's too, and n. */
+/* The state of one rank for its keys, and after combine() for all keys. F is m and d; the output's too, and n. */
 typedef struct answer {
   float energy_m[ROWS][HEADS], energy_d[ROWS][HEADS];
   float n[HEADS][VALUE_DIM], m[HEADS], d[HEADS];

@@ -9,7 +9,7 @@
 
 enum { TOKENS = 4, HEADS = 6, VALUE_DIM = 16, BYTES = 4096 };
 
-/* What one rank does; all but one do the first of a pair. */
+/* The calls of one rank; all but one do the first of a pair. */
 typedef enum call_kind { COMBINE, GATHER, SHIFT, BROADCAST, BARRIER, COMBINE_INIT, BROADCAST_INIT } call_kind;
 
 typedef struct call {
@@ -125,7 +125,7 @@ static void disagree(world_rank *self) {
   good = good && world_meet(self);
   double since = world_now_s();
   banyan_status status = BANYAN_OK;
-  /* Whoever waits for nobody in its own call is told in a later one that waits. */
+  /* A rank that waits for none in its own call is told in a later one that waits. */
   for (int i = 0; i < 4 && good && status == BANYAN_OK; i++)
     status = make_call(self, odd ? &pair->odd : &pair->usual, buffers, scene->history == INIT_AND_RUN && !odd);
   if (good && status == BANYAN_OK) status = banyan_barrier(self->comm);

@@ -14,7 +14,7 @@
 
 enum { TOKENS = 2, HEADS = 2, DIM = 4, ROWS = TOKENS * HEADS, KEYS = 4, BEYOND = 24 };
 
-/* What a program of a newer version has: ours, and fields that we do not know. */
+/* A struct of a program of a newer version: our fields, and fields that we do not know. */
 #define LONGER(type) struct { type known; unsigned char beyond[BEYOND]; }
 
 static float values[ROWS * DIM], lse[ROWS], merged[ROWS * DIM];
@@ -93,7 +93,7 @@ START_TEST(answers_fit) {
 }
 END_TEST
 
-/* What programs were compiled with when a struct was published: it holds for ever. */
+/* The sizes with which programs were compiled when a struct was published: they hold for ever. */
 START_TEST(first_forms_stay) {
   ck_assert_uint_eq(offsetof(banyan_bootstrap, allgather), 24);
   ck_assert_uint_eq(offsetof(banyan_comm_config, device), 32);

@@ -293,7 +293,7 @@ START_TEST(a_trace_is_a_regular_file) {
 }
 END_TEST
 
-/* Of more events than there is memory for between two writings the rest is counted. */
+/* If there are more events than memory between two writings, the rest is counted. */
 START_TEST(what_does_not_fit_is_counted) {
   bny_trace *made;
   char pattern[96];

@@ -29,7 +29,7 @@ struct member {
   char text[512];
 };
 
-/* What rank `rank` gives at `index` in round `round`: differs in each. */
+/* Returns the data of `rank` at `index` in round `round`: it differs in each. */
 static unsigned char expected(int rank, int round, size_t index) {
   return (unsigned char)((unsigned)rank * 31u + (unsigned)round * 7u + (unsigned)index);
 }

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0
- * What banyan_env_create() says to wrong environment variables. */
+ * The errors of banyan_env_create() for wrong environment variables. */
 #include <check.h>
 #include <stdbool.h>
 #include <stdlib.h>

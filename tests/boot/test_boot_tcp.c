@@ -32,7 +32,7 @@ int main(void) {
 
 enum { PROCESSES_AT_MOST = 20 };
 
-/* What one process is to do. */
+/* The task of one process. */
 struct part {
   int rank, nranks;
   const char *secret; /* NULL: none */
@@ -46,7 +46,7 @@ struct part {
   uid_t user;              /* to become first; 0: stays */
 };
 
-/* What became of it, in memory shared with the test. */
+/* Its outcome, in memory shared with the test. */
 struct outcome {
   banyan_status create, gather;
   int wrong;

@@ -34,7 +34,7 @@ enum { RANKS_OF_THE_LARGE_TEST = 200 };
 enum { RANKS_OF_THE_LARGE_TEST = 2000 };
 #endif
 
-/* What the ranks of a test have in common. */
+/* The data that the ranks of a test share. */
 struct world {
   int32_t nranks, ranks_per_node, fanout;
   int32_t nprocesses; /* that are started: ranks 0.., then as `extra` says */

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0
- * What ranks tell each other before anything is decided: which of them share a node, where the kernel says so and where it
- * does not, and settings that are wrong on one of them. */
+ * The facts that ranks exchange before anything is decided: which of them share a node, where the kernel says so and
+ * where it does not, and settings that are wrong on one of them. */
 #include <check.h>
 #include <sched.h>
 #include <stdio.h>
@@ -113,7 +113,7 @@ START_TEST(a_wrong_setting_is_told_to_all) {
 }
 END_TEST
 
-/* Of processes, each with its own environment: the others are told at once, not at their deadline. */
+/* Processes have an environment each: the others are told at once, not at their deadline. */
 static void create_with_one_wrong(world_rank *self) {
   const char *name = self->argument;
   if (self->rank == 1) setenv(name, "a name that is longer than any name of this kind need be by far", 1);

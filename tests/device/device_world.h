@@ -25,8 +25,8 @@ static inline void device_world_end(void) {
   ck_assert_msg(FAKE_CUDA(fake_cuda_live)(left, sizeof left) == 0, "left: %s", left);
 }
 
-/* What all ranks have launched runs to its end, however slow the machine: a rank that left would free memory of kernels that
- * still run. */
+/* Everything that all ranks have launched runs to its end, however slow the machine: a rank that left would free memory
+ * of kernels that still run. */
 static inline bool device_world_run(world_rank *self) {
   char why[256] = "";
   bool good = world_meet(self);

@@ -328,7 +328,8 @@ START_TEST(imports_that_fail_leave_nothing) {
 }
 END_TEST
 
-/* Of private memory a fork would leave the parent other pages than those that its device reads: who writes gets copies. */
+/* After a fork, private memory would have other pages in the parent than those that its device reads, because the first
+ * writer gets copies. */
 START_TEST(registered_memory_is_not_inherited) {
   bny_device *device = open_ordinal(1);
   size_t bytes = (size_t)4 * (size_t)sysconf(_SC_PAGESIZE);

@@ -19,7 +19,7 @@ typedef struct task {
   bool alone; /* each rank's process sees its own device alone, as launchers may have it */
   const char *odd_words; /* of the rank 1 */
   int64_t deadline_ms; /* 0: 15 s */
-  /* What is to come of it. */
+  /* The expected outcome. */
   banyan_status status;
   bny_memory_kind kind;
   bool pcie; /* links are taken for PCIe */

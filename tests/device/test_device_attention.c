@@ -5,7 +5,7 @@
 
 #include "tests/device/device_attention.h"
 
-/* Of f32 sums and two-term weights, relative to what is summed. */
+/* The error of f32 sums and two-term weights, relative to the sum. */
 static const double bound = 3e-5;
 
 /* ---- alone ----------------------------------------------------------------------------------------------------------- */

@@ -15,8 +15,8 @@ static void check_wrong(world_rank *self) {
     world_check(self, strstr(text, "rank 1 gave attention") && strstr(text, task->wrong), "%s is not in: %s", task->wrong, text);
 }
 
-/* Of rank 1; rank 0 learns of it if it waits for rows of rank 1. Nothing is read that is not there: the sanitizer sees
- * to that. */
+/* The fault is on rank 1; rank 0 learns of it if it waits for rows of rank 1. No invalid memory is read: the sanitizer
+ * checks that. */
 static void attend_wrongly(world_rank *self) {
   attention_task *task = self->argument;
   attention_set *set = &task->sets[0];

@@ -263,7 +263,7 @@ END_TEST
 
 /* ---- graphs ---------------------------------------------------------------------------------------------------------- */
 
-/* Of the fake driver. A function that is not there ends the test. */
+/* Finds a function of the fake driver. A missing one ends the test. */
 static void *driver_function(const char *name) {
   int (*find)(const char *, void **, int, uint64_t, void *) =
       (int (*)(const char *, void **, int, uint64_t, void *))fake_cuda_function("cuGetProcAddress_v2");
@@ -279,7 +279,7 @@ typedef int graph_launch_function(void *graph, void *stream);
 typedef int graph_instantiate_function(void **made, void *graph, unsigned long long flags);
 typedef int graph_function(void *graph);
 
-/* What is put on the stream meanwhile. NULL, after a failure was noted: none. */
+/* Captures what is put on the stream meanwhile. NULL, after a failure was noted: none. */
 static void *capture(device_nodes_rank *self, const device_nodes_task *task, int run) {
   void *graph = NULL, *made = NULL;
   int result = ((stream_function *)driver_function("cuStreamBeginCapture"))(self->stream, 0);

@@ -107,7 +107,8 @@ static void lose_a_proxy(device_nodes_rank *self, const device_nodes_task *task)
   world_meet(self->world);
 }
 
-/* Whoever gives up destroys its communicator without waiting for its stream: its kernel still polls what is freed then. */
+/* A rank that gives up destroys its communicator without waiting for its stream. Its kernel still polls what is freed
+ * then. */
 static void abort_and_leave(device_nodes_rank *self, const device_nodes_task *task) {
   combine_attempt *attempt = &task->of->attempts[0];
   if (!world_ok(self->world, device_nodes_start(self, attempt, 0), "combine") || !device_nodes_finish(self) ||

@@ -14,7 +14,7 @@ int main(void) {
 #else
 #include "transport/ucx/ucx.h"
 
-/* Of sends since the last look. */
+/* Sends since the last look. */
 static struct {
   __typeof__(&ucp_am_send_nbx) send;
   atomic_int host, cuda, unknown, elsewhere; /* elsewhere: of memory of a device that is not current on the thread */

@@ -13,7 +13,7 @@ int main(void) {
 
 enum { HEADS = 2, DIM = 64, BYTES = 4096 };
 
-/* What a rank may have: memory of its device, of another device, pinned, plain. */
+/* Memory that a rank may have: of its device, of another device, pinned, plain. */
 typedef struct memories {
   bny_device *device, *other;
   void *local, *others;

@@ -153,7 +153,7 @@ static void do_both(world_rank *self) {
       world_check(self, calls == 0, "%llu calls that allocate or wait", (unsigned long long)calls);
     }
   }
-  /* What was told outlives the operation. */
+  /* A device combine outlives the operation. */
   for (int i = 0; i < CALLS; i++) banyan_op_free(ops[i]);
   if (good && device_world_run(self)) world_ok(self, banyan_comm_status(self->comm), "status");
   device_world_free_own(&hands.own);

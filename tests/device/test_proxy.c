@@ -78,7 +78,7 @@ static void move_row(const job *job, int32_t token, int32_t head, row *row, bool
   else *m = row->m, *d = row->d, memcpy(values, row->n, sizeof row->n);
 }
 
-/* Of a place: where a row's words are, and its signal. */
+/* Returns where the words of a row are, and its signal. */
 typedef struct words {
   float *m, *d, *n;
   uint64_t signal;

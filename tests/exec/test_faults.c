@@ -13,7 +13,7 @@
 
 enum { HEADS = 8, VALUE_DIM = 32, FLAG_ALL_TOLD = 1, FLAG_GO = 2 };
 
-/* What a survivor was told. */
+/* The report of a survivor. */
 typedef struct verdict {
   int told; /* 1 once the rest is there */
   int status, culprit, repeated, known;

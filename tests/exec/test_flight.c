@@ -181,7 +181,7 @@ START_TEST(it_goes_round) {
   bny_flight_print(flight, 1000, 3, said, sizeof said);
   ck_assert(strncmp(said, "operation 998: ", 15) == 0);
   const char *timed = strstr(said, "\noperation 999: ");
-  /* Of 998 alone the end is not known. */
+  /* Only the end of operation 998 is not known. */
   ck_assert(timed && strstr(said, "took at most ") && strstr(said, "took at most ") < timed);
   ck_assert(strstr(timed, "took ") && !strstr(timed, "took at most "));
   char small[40];

@@ -11,13 +11,13 @@
 extern "C" {
 #endif
 
-/* Of one rank. out may be NULL where nothing is delivered. */
+/* The memory of one rank. out may be NULL where nothing is delivered. */
 typedef struct replay_rank {
   const banyan_partial *in, *out;
   int32_t out_token0, out_head0;
 } replay_rank;
 
-/* Of a combine. False if a rank waits for what never comes, or has bad data. */
+/* Replays a combine. False if a rank waits for what never comes, or has bad data. */
 bool replay_combine(const bny_request *request, const replay_rank *ranks);
 
 #ifdef __cplusplus

@@ -169,8 +169,8 @@ static double bytes_outside(const bny_plan *plan) {
   return bytes;
 }
 
-/* Of S bytes per rank, from islands of 8: HEADS and TOKENS let S (g-1) / (8 g) leave each rank, no more; NONE between
- * 2 (g-1) / g S / 8 (reduced and spread) and (g-1) S / 8 (direct), or log2 g S / 8 (doubling). */
+/* With S bytes per rank and islands of 8, HEADS and TOKENS let S (g-1) / (8 g) leave each rank, no more; NONE between 2
+ * (g-1) / g S / 8 (reduced and spread) and (g-1) S / 8 (direct), or log2 g S / 8 (doubling). */
 START_TEST(test_bytes_between_islands) {
   for (int32_t islands = 2; islands <= 16; islands *= 2) {
     bny_levels *levels = levels_of(8 * islands, "8");
@@ -197,7 +197,8 @@ START_TEST(test_bytes_between_islands) {
 }
 END_TEST
 
-/* Of an island the leader alone sends, (g - 1) S at most of g islands; under ROOT S, unless the root is in its island. */
+/* Only the leader of an island sends: at most (g - 1) S with g islands; under ROOT S, unless the root is in its
+ * island. */
 START_TEST(test_leaders_alone_send) {
   for (int32_t islands = 2; islands <= 16; islands *= 2) {
     bny_levels *levels = levels_of(8 * islands, "8");

@@ -12,7 +12,7 @@
 
 enum { RANKS = 4, TOKENS = 3, HEADS = 9, VALUE_DIM = 20, ROWS = TOKENS * HEADS, VALUES = ROWS * VALUE_DIM };
 
-/* Who is on which node, and levels that stand for the same on one node, where there are levels. */
+/* Which rank is on which node, and levels that stand for the same on one node, where there are levels. */
 typedef struct shape {
   const char *nodes, *levels;
 } shape;

@@ -34,7 +34,7 @@ static void abort_while_peer_is_stopped(world_rank *self) {
   }
   if (self->rank == 1) banyan_start(op);
   banyan_status status = banyan_wait(op);
-  /* What rank 0 had still to send, and the news after it, may be lost with the connection when it leaves. */
+  /* Data that rank 0 had still to send, and the news after it, may be lost with the connection when it leaves. */
   bool may_be_lost = self->rank == 1 && status == BANYAN_ERR_PEER;
   world_check(self, status == BANYAN_ERR_ABORTED || may_be_lost, "got %s: %s", banyan_status_string(status),
               banyan_last_error());

@@ -15,7 +15,8 @@
 
 enum { FLAG_BEGUN = 1, FLAG_ENDED = 2 };
 
-/* What UCX keeps open once it was loaded, however often it is used, and of a worker that is left behind. */
+/* Descriptors that UCX keeps open once it was loaded, however often it is used, and those of a worker that is left
+ * behind. */
 enum { FILES_OF_UCX = 6, FILES_OF_WORKER = 10, THREADS_OF_WORKER = 1 };
 
 static bool may_leave_worker(void) {

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0
- * What loading UCX does to the process: libc stays as it is, unless the user or another library wants memory events, and
- * those who ask for them later get them. */
+ * The effects of loading UCX on the process: libc stays as it is, unless the user or another library wants memory
+ * events, and those who ask for them later get them. */
 #include <check.h>
 #include <dlfcn.h>
 #include <stdatomic.h>
@@ -18,7 +18,7 @@
 
 #include "tests/transport/net_util.h"
 
-/* What UCX would write jumps into. */
+/* The functions into which UCX would write jumps. */
 static const char *const functions[] = {"mmap", "munmap", "mremap", "shmat", "shmdt", "brk", "sbrk", "madvise"};
 
 enum { FUNCTIONS = sizeof functions / sizeof functions[0], BEGINNING_BYTES = 16 };

@@ -17,7 +17,7 @@ typedef struct bny_cuda_device {
   _Atomic uint32_t users;   /* its owner, and every import of another rank of the process that is still in use */
 } bny_cuda_device;
 
-/* What a call changes in the thread's state and restores. */
+/* The state of the thread that a call changes and restores. */
 typedef struct bny_cuda_scope {
   bool pushed, exchanged;
   CUstreamCaptureMode mode;
