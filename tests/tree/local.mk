@@ -3,6 +3,7 @@
 tree_checks += \
   %D%/check-device-header \
   %D%/check-files \
+  %D%/check-format \
   %D%/check-headers \
   %D%/check-kernels \
   %D%/check-layers \
@@ -11,7 +12,7 @@ tree_checks += \
   %D%/check-pages \
   %D%/check-reference \
   %D%/check-symbols
-EXTRA_DIST += $(tree_checks) %D%/check-install %D%/device_header.cu
+EXTRA_DIST += $(tree_checks) %D%/check-install %D%/device_header.cu %D%/long-lines
 
 # After make install: a program outside of the tree, found through pkg-config alone.
 installcheck-local:
