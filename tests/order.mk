@@ -35,6 +35,9 @@ $(timed_logs): | $(filter-out $(timed_logs),$(TEST_LOGS))
 bny_previous :=
 $(foreach log,$(timed_logs),$(if $(bny_previous),$(eval $(log): | $(bny_previous)))$(eval bny_previous := $(log)))
 
+# This one starts other tests.
+tests/hosts/test_net_suites.sh.log: $(filter %/test_net %/test_contract %/test_mismatch %/test_faults,$(unit_tests))
+
 # Tests start these programs; .ci/run builds no others that it does not need.
 print-support:
 	@echo $(filter-out $(unit_tests) $(cuda_tests) tests/bench/%,$(check_PROGRAMS))
