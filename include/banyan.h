@@ -155,8 +155,8 @@ const char *banyan_last_error(void);
 
 /* Rank, size and one blocking allgather. Supply your own, or use one of the makers below.
  *
- * In allgather every rank gives `bytes` bytes at `mine`, and `all` receives nranks * bytes in rank order. It returns 0 on
- * success, anything else on failure, and may say more by `return banyan_bootstrap_fail(...)`. It gives up after
+ * In allgather every rank gives `bytes` bytes at `mine`, and `all` receives nranks * bytes in rank order. It returns 0
+ * on success, anything else on failure, and may say more by `return banyan_bootstrap_fail(...)`. It gives up after
  * timeout_ns, because nobody else notices that a rank does not come. It is called only inside banyan_comm_create(). */
 typedef struct banyan_bootstrap {
   size_t size;

@@ -23,11 +23,11 @@
  * - A block pushes all its rows before banyan_device_end(), where it may wait for other ranks. It must not then hold
  *   what another block of the grid waits for.
  * - The result goes where banyan_op_device() says. Nothing of it may be read before the kernel has ended.
- * - The kernel can be captured in a graph and replayed. Kernels of a communicator run one after another, on every rank in
- *   the same order. A kernel that is launched early (programmatic dependent launch) may call banyan_device_begin() at
- *   once: it waits for the kernels before.
- * - Faults (a rank that is missing for longer than the communicator's deadline, an abort, bad data) end all waiting. The
- *   result is then not written, and banyan_comm_status() reports the fault.
+ * - The kernel can be captured in a graph and replayed. Kernels of a communicator run one after another, on every rank
+ *   in the same order. A kernel that is launched early (programmatic dependent launch) may call banyan_device_begin()
+ *   at once: it waits for the kernels before.
+ * - Faults (a rank that is missing for longer than the communicator's deadline, an abort, bad data) end all waiting.
+ *   The result is then not written, and banyan_comm_status() reports the fault.
  *
  * Needs sm_80 or later and C++17. Uses 4 bytes of static shared memory. */
 #ifndef BANYAN_DEVICE_CUH
@@ -47,10 +47,10 @@ BNY_DEVICE void banyan_device_begin(banyan_device_run *run, const banyan_device_
   bny_fused_begin(run, combine);
 }
 
-/* Sends row (token, head) with statistics m and d, or lse and 1, to the other ranks; all lanes of a warp call it. `values`
- * is a pointer to value_dim floats in shared or global memory, written by lanes of this warp or before a barrier; or a
- * function object that all lanes call together, each with a column in [0, value_dim) of its own, so that it may shuffle.
- * Waits only for ranks that are a whole run behind. */
+/* Sends row (token, head) with statistics m and d, or lse and 1, to the other ranks; all lanes of a warp call it.
+ * `values` is a pointer to value_dim floats in shared or global memory, written by lanes of this warp or before a
+ * barrier; or a function object that all lanes call together, each with a column in [0, value_dim) of its own, so that
+ * it may shuffle. Waits only for ranks that are a whole run behind. */
 template <class Values>
 BNY_DEVICE void banyan_device_push(banyan_device_run *run, int32_t token, int32_t head, float m, float d,
                                    const Values &values) {
@@ -60,9 +60,9 @@ BNY_DEVICE void banyan_device_push(banyan_device_run *run, int32_t token, int32_
 /* Ends a run: merges what all ranks have pushed and writes the result. All threads of each block call it. */
 BNY_DEVICE void banyan_device_end(banyan_device_run *run) { bny_fused_end(run); }
 
-/* Merges row (token, head), which this rank wants, into the result, once all ranks have pushed it; all lanes of a warp call
- * it. For kernels all of whose blocks run at once, instead of waiting for banyan_device_end() to merge everything. Rows
- * merged so must be all rows: then end with banyan_device_end_merged(). */
+/* Merges row (token, head), which this rank wants, into the result, once all ranks have pushed it; all lanes of a warp
+ * call it. For kernels all of whose blocks run at once, instead of waiting for banyan_device_end() to merge everything.
+ * Rows merged so must be all rows: then end with banyan_device_end_merged(). */
 BNY_DEVICE void banyan_device_merge(banyan_device_run *run, int32_t token, int32_t head) {
   bny_fused_merge(run, token, head);
 }

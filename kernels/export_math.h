@@ -6,8 +6,8 @@
  *   given = m in the caller's base, rounded to the type;  rebase = 2^(m - given);  sum = d rebase;  n' = n rebase
  *
  * So what m loses when it is rounded goes into d. Where d then leaves the range of the type, the power of two in d goes
- * into m first. From |m| = 2^24 on f32 itself rounds m, on the way in too, and d stays as it is: an m such as -1e30 comes
- * out with the d that went in, and the wire gets the same m from what came out. */
+ * into m first. From |m| = 2^24 on f32 itself rounds m, on the way in too, and d stays as it is: an m such as -1e30
+ * comes out with the d that went in, and the wire gets the same m from what came out. */
 #ifndef BNY_EXPORT_MATH_H
 #define BNY_EXPORT_MATH_H
 
@@ -32,7 +32,8 @@ BNY_HD static inline bny_export_rules bny_export_rules_make(const banyan_partial
   rules.high = (double)(type == BANYAN_F16 ? BNY_F16_MAX : type == BANYAN_BF16 ? BNY_BF16_MAX : FLT_MAX);
   rules.low = type == BANYAN_F16 ? 0x1p-14 : 0x1p-126;
   if (!rules.numerators) return rules;
-  double most = out->values_dtype == BANYAN_F16 ? 1.0 : 0x1p64, least = out->values_dtype == BANYAN_F16 ? 0x1p-14 : 0x1p-64;
+  double most = out->values_dtype == BANYAN_F16 ? 1.0 : 0x1p64,
+         least = out->values_dtype == BANYAN_F16 ? 0x1p-14 : 0x1p-64;
   rules.high = rules.high < most ? rules.high : most;
   rules.low = rules.low > least ? rules.low : least;
   return rules;
@@ -51,7 +52,8 @@ BNY_HD static inline float bny_export_in_base(double m, int base_e) {
 }
 
 /* The usual row: m as it is, rounded to the type. False if the row needs bny_export_moved(). */
-BNY_HD static inline int bny_export_stays(const bny_export_rules *rules, float m, float d, float *given, double *rebase) {
+BNY_HD static inline int bny_export_stays(const bny_export_rules *rules, float m, float d, float *given,
+                                          double *rebase) {
   float stat = bny_stat_round(rules->type, bny_export_in_base((double)m, rules->base_e));
   float finite = stat - stat == 0.0f ? stat : 0.0f; /* a NaN stays one */
   *given = stat;
@@ -68,7 +70,8 @@ BNY_HD static inline float bny_export_next_up(banyan_dtype type, float value) {
 }
 
 /* The others, with d > 0. */
-BNY_HD static inline void bny_export_moved(const bny_export_rules *rules, float m, float d, float *given, double *rebase) {
+BNY_HD static inline void bny_export_moved(const bny_export_rules *rules, float m, float d, float *given,
+                                           double *rebase) {
   float limit = rules->type == BANYAN_F16 ? BNY_F16_MAX : rules->type == BANYAN_BF16 ? BNY_BF16_MAX : FLT_MAX;
   *rebase = 1.0;
   if (__builtin_fabsf(m) >= BNY_M_EXACT) {
@@ -93,7 +96,8 @@ BNY_HD static inline int bny_export_fits(const bny_export_rules *rules, float m,
   double sum = bny_times_double((double)d, rebase);
   float stored = bny_stat_round(rules->type, (float)sum);
   int is_row = !bny_stat_is_infinite(given) & (stored > 0.0f) & (stored < BNY_INFINITY_F);
-  int has_room = ((sum >= rules->low) & (sum <= rules->high)) | !rules->numerators | (__builtin_fabsf(m) >= BNY_M_EXACT);
+  int has_room =
+      ((sum >= rules->low) & (sum <= rules->high)) | !rules->numerators | (__builtin_fabsf(m) >= BNY_M_EXACT);
   return (is_row & has_room) | (d == 0.0f) | (m != m) | (d != d);
 }
 

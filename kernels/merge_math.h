@@ -3,21 +3,23 @@
  * The algebra of partials, one row at a time, for the host (C11, compiled with -ffp-contract=off) and the device (CUDA
  * C++). Products that are added to something are bny_times(), so that no compiler of a device fuses the two.
  *
- * Logits are in base 2: t = scale * log2(e) * (q . k). A partial is m, d = sum 2^(t-m), n = sum 2^(t-m) v with m a whole
- * number, so that every rescaling in a merge is a power of two: exact unless it underflows.
+ * Logits are in base 2: t = scale * log2(e) * (q . k). A partial is m, d = sum 2^(t-m), n = sum 2^(t-m) v with m a
+ * whole number, so that every rescaling in a merge is a power of two: exact unless it underflows.
  *
  * Everything here is plain IEEE arithmetic without calls into a mathematical library, so that the bits are the same on
  * every instruction set (payloads of NaN values excepted), and free of branches, so that compilers can vectorise loops
  * over rows.
  *
- * Range of d. Caller statistics may put any part of a row's weight into d. A merge drops what is 2^126 below the largest
- * m whatever its d, so import keeps d within [2^-32, 2^48] by moving its power of two into m, exactly; then what is
- * dropped is below 2^-46 of the result. Rows with |m| >= 2^23 are left alone, as m could not take the move exactly.
+ * Range of d. Caller statistics may put any part of a row's weight into d. A merge drops what is 2^126 below the
+ * largest m whatever its d, so import keeps d within [2^-32, 2^48] by moving its power of two into m, exactly; then
+ * what is dropped is below 2^-46 of the result. Rows with |m| >= 2^23 are left alone, as m could not take the move
+ * exactly.
  *
- * Lossy wires. Their rows have d in [0.5, 1], so |n| <= max |v| and a value that fits the wire's type fits as a numerator.
- * Import, and every merge whose values are rounded to the wire type, moves the power of two of d into m to keep it so.
- * A finite value that the type cannot hold all the same (beyond 65504 in f16) is saturated, not made infinite: an infinity
- * would turn into NaN wherever its row is later scaled by zero. Infinities and NaN that the caller supplies stay such.
+ * Lossy wires. Their rows have d in [0.5, 1], so |n| <= max |v| and a value that fits the wire's type fits as a
+ * numerator. Import, and every merge whose values are rounded to the wire type, moves the power of two of d into m to
+ * keep it so. A finite value that the type cannot hold all the same (beyond 65504 in f16) is saturated, not made
+ * infinite: an infinity would turn into NaN wherever its row is later scaled by zero. Infinities and NaN that the
+ * caller supplies stay such.
  */
 #ifndef BNY_MERGE_MATH_H
 #define BNY_MERGE_MATH_H
@@ -38,7 +40,7 @@
 #define BNY_F16_MAX 65504.0f
 #define BNY_BF16_MAX 0x1.fep+127f
 
-/* ---- bits --------------------------------------------------------------------------------------------------------- */
+/* ---- bits -------------------------------------------------------------------------------------------------------- */
 
 BNY_HD static inline float bny_float_of_bits(uint32_t bits) {
   float value;
@@ -64,7 +66,7 @@ BNY_HD static inline uint64_t bny_bits_of_double(double value) {
   return bits;
 }
 
-/* ---- products that are rounded before they are added -------------------------------------------------------------- */
+/* ---- products that are rounded before they are added ------------------------------------------------------------- */
 
 BNY_HD static inline float bny_times(float a, float b) {
 #ifdef __CUDA_ARCH__
@@ -82,7 +84,7 @@ BNY_HD static inline double bny_times_double(double a, double b) {
 #endif
 }
 
-/* ---- 16-bit values: round to nearest even, NaN stays NaN (made quiet, as processors do) --------------------------- */
+/* ---- 16-bit values: round to nearest even, NaN stays NaN (made quiet, as processors do) -------------------------- */
 
 BNY_HD static inline float bny_float_of_bf16(uint16_t value) {
   return bny_float_of_bits((uint32_t)value << 16);
@@ -127,7 +129,7 @@ BNY_HD static inline float bny_saturate(float value, float limit) {
   return high < -limit && high > -BNY_INFINITY_F ? -limit : high;
 }
 
-/* ---- elementary functions ----------------------------------------------------------------------------------------- */
+/* ---- elementary functions ---------------------------------------------------------------------------------------- */
 
 /* 2^s for a whole s <= 0, and 0 for s < -126 and for NaN, which is what -inf minus -inf gives. */
 BNY_HD static inline float bny_exp2_whole(float s) {
@@ -180,18 +182,17 @@ BNY_HD static inline double bny_log2(double x) {
   return k + bny_times_double(bny_times_double(s, 2.0 * BNY_LOG2_E), sum);
 }
 
-/* ---- from a caller's statistics ------------------------------------------------------------------------------------ */
+/* ---- from a caller's statistics ---------------------------------------------------------------------------------- */
 
 /* Statistics of a row that is not empty, with finite `stat` and `sum` > 0, to wire form:
- *   stat is the caller's m, sum its d; an lse is an m whose d is 1
- *   t = stat * log2(e), or stat itself in base 2;  m = ceil(t);  d = sum 2^(t-m);  then d = f 2^k, m += k, d = f in (0.5, 1]
- *   where the form or the range asks for it
- *   factor: n = factor * v. It is d for normalised values, 2^(t-m) / 2^k for numerators, and exactly 1 for numerators in
- *   base 2 with a whole m, which therefore are merely copied
+ *   stat is the caller's m, sum its d; an lse is an m whose d is 1 t = stat * log2(e), or stat itself in base 2;  m =
+ *   ceil(t);  d = sum 2^(t-m);  then d = f 2^k, m += k, d = f in (0.5, 1] where the form or the range asks for it
+ *   factor: n = factor * v. It is d for normalised values, 2^(t-m) / 2^k for numerators, and exactly 1 for numerators
+ *   in base 2 with a whole m, which therefore are merely copied
  * In double, so that an lse of 1e4 loses nothing. |t| is capped at FLT_MAX; from 2^24 on, where f32 knows whole numbers
  * alone, t counts as whole. `tight` asks for d in (0.5, 1]: lossy wires. */
-BNY_HD static inline void bny_stats_import(float stat, float sum, int base_e, int normalised, int tight, float *m, float *d,
-                                           float *factor) {
+BNY_HD static inline void bny_stats_import(float stat, float sum, int base_e, int normalised, int tight, float *m,
+                                           float *d, float *factor) {
   double t = bny_times_double((double)stat, base_e ? BNY_LOG2_E : 1.0);
   t = t > (double)FLT_MAX ? (double)FLT_MAX : t;
   t = t < -(double)FLT_MAX ? -(double)FLT_MAX : t;
@@ -216,7 +217,7 @@ BNY_HD static inline void bny_stats_import(float stat, float sum, int base_e, in
   *factor = (float)((normalised ? weight : part) * inverse);
 }
 
-/* ---- merge --------------------------------------------------------------------------------------------------------- */
+/* ---- merge ------------------------------------------------------------------------------------------------------- */
 
 /* Statistics of the merge of two partials, and the factors of their values: n = a.n scale_a + b.n scale_b, the products
  * rounded before the sum.
@@ -242,7 +243,7 @@ BNY_HD static inline void bny_stats_merge(float a_m, float a_d, float b_m, float
   *scale_b = b;
 }
 
-/* ---- to a caller's statistics -------------------------------------------------------------------------------------- */
+/* ---- to a caller's statistics ------------------------------------------------------------------------------------ */
 
 /* 1 / d, or 0 for an empty row: normalised values are n * (1 / d), each operation rounded to f32. */
 BNY_HD static inline float bny_stats_reciprocal(float d) {
@@ -255,8 +256,8 @@ BNY_HD static inline float bny_stats_lse(float m, float d, int base_e) {
   return (float)(t * (base_e ? BNY_LN_2 : 1.0));
 }
 
-/* What turns d and n relative to the wire's m into d and n relative to the m that the caller is given, `given`, which has
- * been rounded to the caller's type and is in the caller's base: 2^(m - t). Exactly 1 if m was given as it is. */
+/* What turns d and n relative to the wire's m into d and n relative to the m that the caller is given, `given`, which
+ * has been rounded to the caller's type and is in the caller's base: 2^(m - t). Exactly 1 if m was given as it is. */
 BNY_HD static inline double bny_stats_rebase(float m, float given, int base_e) {
   double shift = (double)m - bny_times_double((double)given, base_e ? BNY_LOG2_E : 1.0);
   shift = shift > -1000.0 ? shift : -1000.0;

@@ -35,7 +35,8 @@ extern const bny_wire_format bny_wire_formats[BNY_WIRE_COUNT];
 /* BNY_WIRE_COUNT if there is none. */
 bny_wire bny_wire_of_dtype(banyan_dtype dtype);
 
-/* Offsets within a message that holds `rows` rows. The message and its n begin at multiples of 64 bytes; d follows m. */
+/* Offsets within a message that holds `rows` rows. The message and its n begin at multiples of 64 bytes; d follows
+ * m. */
 typedef struct bny_wire_layout {
   size_t m, d, n, bytes;
 } bny_wire_layout;
@@ -50,7 +51,8 @@ typedef struct bny_wire_view {
   void *n;
   int64_t token_stride; /* in rows; >= heads */
   bool stream;          /* of a destination of encode: stores may bypass the caches; the bits are the same */
-  uint64_t *saturated;  /* of a destination of encode: finite values that a lossy wire cannot hold are counted here; or NULL */
+  uint64_t *saturated;  /* of a destination of encode: finite values that a lossy wire cannot hold are counted here; or
+                         * NULL */
 } bny_wire_view;
 
 typedef struct bny_box {
@@ -68,25 +70,25 @@ typedef struct bny_kernels {
   /* True if this processor can run the table. */
   bool (*supported)(void);
 
-  /* Converts box rows of the caller's partial, whose first row is (token0, head0) of it, to wire form. Returns -1, or
-   * t * heads + h (within the box) of the first row whose statistics are NaN or +inf without being declared empty, or whose
-   * d is negative, NaN or infinite; dst is then unspecified. in has been checked by bny_partial_check(). */
+  /* Converts box rows of the caller's partial, whose first row is (token0, head0) of it, to wire form. Returns -1, or t
+   * * heads + h (within the box) of the first row whose statistics are NaN or +inf without being declared empty, or
+   * whose d is negative, NaN or infinite; dst is then unspecified. in has been checked by bny_partial_check(). */
   int64_t (*encode)(const bny_box *box, const banyan_partial *in, int32_t token0, int32_t head0, bny_wire wire,
                     const bny_wire_view *dst);
 
-  /* dst = sources[0..count) merged as a balanced tree: neighbours (0,1), (2,3), ... pairwise, an odd last one passing up,
-   * until one is left. Each pairwise merge is exactly
+  /* dst = sources[0..count) merged as a balanced tree: neighbours (0,1), (2,3), ... pairwise, an odd last one passing
+   * up, until one is left. Each pairwise merge is exactly
    *   m = max(a.m, b.m);  x = a.x * 2^(a.m - m) + b.x * 2^(b.m - m)   for d and every n, in f32, products rounded
    * before the sum (no fused multiply-add), 2^s taken as 0 for s < -126 and for a source with m = -inf.
    * With round_nodes every merged value, the last included, has n rounded to the wire dtype before it is used.
-   * Rows of a lossy wire have d in [0.5, 1], so that |n| <= max |v|: where n is rounded to it (in a dst of such a wire, and
-   * at every node with round_nodes) m is first raised by the power of two in d, which is exact. See merge_math.h.
+   * Rows of a lossy wire have d in [0.5, 1], so that |n| <= max |v|: where n is rounded to it (in a dst of such a wire,
+   * and at every node with round_nodes) m is first raised by the power of two in d, which is exact. See merge_math.h.
    * 1 <= count <= BNY_MERGE_SOURCES_MAX; dst must not overlap a source. */
   void (*merge)(const bny_box *box, bny_wire wire, int count, const bny_wire_view *sources, bool round_nodes,
                 const bny_wire_view *dst);
 
-  /* The same merge, its result given to the caller's partial at (token0, head0) in the caller's convention, without going
-   * through memory in wire form: normalised values are n * (1 / d), rounded twice. count = 1 finishes one source.
+  /* The same merge, its result given to the caller's partial at (token0, head0) in the caller's convention, without
+   * going through memory in wire form: normalised values are n * (1 / d), rounded twice. count = 1 finishes one source.
    * Returns -1, or t * heads + h of the first row that is lost: the caller's type cannot hold its statistics, see
    * export_math.h. All other rows are as they should be. */
   int64_t (*merge_finish)(const bny_box *box, bny_wire wire, int count, const bny_wire_view *sources, bool round_nodes,

@@ -58,7 +58,8 @@ static const char *check_enums(const banyan_partial *partial) {
   }
   /* A numerator is relative to m, which an lse has swallowed. */
   if (partial->values_kind == BANYAN_VALUES_NUMERATOR && partial->stats_kind != BANYAN_STATS_MAX_SUM) {
-    return "values_kind BANYAN_VALUES_NUMERATOR needs stats_kind BANYAN_STATS_MAX_SUM: a numerator means nothing without m";
+    return "values_kind BANYAN_VALUES_NUMERATOR needs stats_kind BANYAN_STATS_MAX_SUM: a numerator means nothing "
+           "without m";
   }
   return NULL;
 }

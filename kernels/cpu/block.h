@@ -296,8 +296,8 @@ static inline void export_lse(const bny_export_rules *rules, const block_stats *
 }
 
 /* Computes m and d for each row, and the factor of its numerators. */
-static inline void export_max_sum(const bny_export_rules *rules, const block_stats *stats, float empty_value, float *given,
-                                  float *sum, float *factor, int32_t *fits) {
+static inline void export_max_sum(const bny_export_rules *rules, const block_stats *stats, float empty_value,
+                                  float *given, float *sum, float *factor, int32_t *fits) {
   const bny_export_rules rule = *rules;
   double rebase[BLOCK_ROWS];
   int32_t stays[BLOCK_ROWS], all_stay = 1;

@@ -92,8 +92,8 @@ static inline unsigned vec_count_over(vec v, float limit) {
 
 static bool supported(void) {
   unsigned eax = 0, ebx = 0, ecx = 0, edx = 0; /* not all compilers know the name "f16c" */
-  return __builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma") && __get_cpuid(1, &eax, &ebx, &ecx, &edx) != 0 &&
-         (ecx & bit_F16C) != 0;
+  return __builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma") &&
+         __get_cpuid(1, &eax, &ebx, &ecx, &edx) != 0 && (ecx & bit_F16C) != 0;
 }
 
 #define KERNELS_NAME "avx2"

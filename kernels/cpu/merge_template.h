@@ -28,7 +28,9 @@ INLINE size_t element_bytes(banyan_dtype dtype) {
 }
 
 INLINE vec load(const void *values, banyan_dtype dtype) {
-  return dtype == BANYAN_F32 ? vec_load_f32(values) : dtype == BANYAN_F16 ? vec_load_f16(values) : vec_load_bf16(values);
+  return dtype == BANYAN_F32   ? vec_load_f32(values)
+         : dtype == BANYAN_F16 ? vec_load_f16(values)
+                               : vec_load_bf16(values);
 }
 
 INLINE void store(void *values, banyan_dtype dtype, vec v) {
@@ -72,8 +74,8 @@ INLINE unsigned count_over(vec v, banyan_dtype dtype) {
 }
 
 /* to[i] = from[i] * factor. `wire`: the destination is a wire, which saturates. Returns how many values saturated. */
-INLINE unsigned convert_row(const void *restrict from, banyan_dtype from_dtype, float factor, int elements, void *restrict to,
-                        banyan_dtype to_dtype, bool wire) {
+INLINE unsigned convert_row(const void *restrict from, banyan_dtype from_dtype, float factor, int elements,
+                            void *restrict to, banyan_dtype to_dtype, bool wire) {
   const vec scale = vec_set(factor);
   const char *source = from;
   char *target = to;
@@ -341,7 +343,8 @@ static bool whole_lines(const void *to, size_t bytes) {
 }
 
 /* Writes the statistics of a block; full lines bypass the caches. */
-static void encode_stats(const bny_box *box, const row_block *block, const bny_wire_view *dst, const block_stats *stats) {
+static void encode_stats(const bny_box *box, const row_block *block, const bny_wire_view *dst,
+                         const block_stats *stats) {
   float *m = dst->m + block_wire_row(block, dst, 0), *d = dst->d + block_wire_row(block, dst, 0);
   if (!dst->stream || block->rows != BLOCK_ROWS || !block_contiguous(box, block, dst) ||
       !whole_lines(m, sizeof stats->m) || !whole_lines(d, sizeof stats->d)) {
@@ -405,7 +408,8 @@ static void copy_rows(const bny_box *box, bny_wire wire, const bny_wire_view *so
     memcpy(dst->m + to, source->m + from, rows * sizeof(float));
     memcpy(dst->d + to, source->d + from, rows * sizeof(float));
     if (row_bytes > 0) {
-      memcpy((char *)dst->n + (size_t)to * row_bytes, (const char *)source->n + (size_t)from * row_bytes, rows * row_bytes);
+      memcpy((char *)dst->n + (size_t)to * row_bytes, (const char *)source->n + (size_t)from * row_bytes,
+             rows * row_bytes);
     }
   }
 }
@@ -447,8 +451,8 @@ static void merge(const bny_box *box, bny_wire wire, int count, const bny_wire_v
   }
 }
 
-static int64_t merge_finish(const bny_box *box, bny_wire wire, int count, const bny_wire_view *sources, bool round_nodes,
-                            const banyan_partial *out, int32_t token0, int32_t head0) {
+static int64_t merge_finish(const bny_box *box, bny_wire wire, int count, const bny_wire_view *sources,
+                            bool round_nodes, const banyan_partial *out, int32_t token0, int32_t head0) {
   int64_t unfit = -1;
   const bool round = wire != BNY_WIRE_F32 && round_nodes;
   const banyan_dtype dtype = bny_wire_formats[wire].dtype;

@@ -60,7 +60,8 @@ struct bny_decode_epilogue {
   }
 
   /* Called by a warp, once for each row. */
-  template <int dim> BNY_DEVICE_METHOD void row(uint32_t sequence, uint32_t head, const bny_decode_row<dim> &row) const {
+  template <int dim>
+  BNY_DEVICE_METHOD void row(uint32_t sequence, uint32_t head, const bny_decode_row<dim> &row) const {
     enum : int { QUADS = bny_decode_row<dim>::QUADS };
     if (combine.mergers == 0) {
       bny_decode_output(&combine.group, out, (int32_t)sequence, (int32_t)head, row);

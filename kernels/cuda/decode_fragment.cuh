@@ -125,7 +125,8 @@ template <int columns> BNY_DEVICE void bny_fragment_put(float *n, int pitch, con
   }
 }
 
-template <int columns> BNY_DEVICE void bny_fragment_put_stats(float *m, float *d, const bny_fragment<columns> &partial) {
+template <int columns>
+BNY_DEVICE void bny_fragment_put_stats(float *m, float *d, const bny_fragment<columns> &partial) {
   if (bny_lane() % 4 != 0) return;
   BNY_UNROLL for (int row = 0; row < 2; row++) {
     m[bny_lane() / 4 + 8 * row] = partial.m[row];

@@ -81,16 +81,18 @@ template <class shape> BNY_DEVICE uint32_t *bny_latent_lost(const unsigned char 
 
 /* Starts copies into a tile. Tiles that do not exist are committed too. */
 template <class shape>
-BNY_DEVICE void bny_latent_fill(const bny_latent_stages &stages, const bny_decode_call &call, const bny_decode_keys &keys,
-                                const bny_latent_range &range, uint32_t index) {
+BNY_DEVICE void bny_latent_fill(const bny_latent_stages &stages, const bny_decode_call &call,
+                                const bny_decode_keys &keys, const bny_latent_range &range, uint32_t index) {
   uint32_t stage = index % shape::STAGES, first = range.first + index * range.step;
   unsigned char *tile = stages.shared + stage * shape::TILE_BYTES;
   if (bny_warp() < shape::FILLERS && index < range.count) {
     bool lost;
     if constexpr (shape::bulk)
-      lost = bny_decode_load_bulk<shape::DIM, shape::KEYS>(tile, call.k, keys, first, range.end, stages.barriers + stage);
+      lost =
+          bny_decode_load_bulk<shape::DIM, shape::KEYS>(tile, call.k, keys, first, range.end, stages.barriers + stage);
     else
-      lost = bny_decode_load_async<shape::DIM, shape::KEYS, shape::WARPS>(tile, call.k, keys, first, range.end, bny_warp());
+      lost = bny_decode_load_async<shape::DIM, shape::KEYS, shape::WARPS>(tile, call.k, keys, first, range.end,
+                                                                          bny_warp());
     if (bny_lane() == 0) *bny_latent_lost<shape>(tile, bny_warp()) = lost;
   }
   if constexpr (!shape::bulk) bny_copy_async_commit();
@@ -148,7 +150,8 @@ BNY_DEVICE void bny_latent_logits(bny_logits<4> *logits, const uint32_t query[sh
   float *mine = (float *)exchange + (bny_warp() * 4 * BNY_WARP_LANES + bny_lane()) * 4;
   BNY_UNROLL for (int i = 0; i < 4; i++) bny_store_floats(mine + i * BNY_WARP_LANES * 4, logits->s[i]);
   bny_named_sync(1 + group, BNY_WARP_LANES * shape::PARTS);
-  const float *theirs = (const float *)exchange + ((uint32_t)(group * shape::PARTS * 4) * BNY_WARP_LANES + bny_lane()) * 4;
+  const float *theirs =
+      (const float *)exchange + ((uint32_t)(group * shape::PARTS * 4) * BNY_WARP_LANES + bny_lane()) * 4;
   BNY_UNROLL for (int i = 0; i < 4; i++) {
     bny_load_floats(logits->s[i], theirs + i * BNY_WARP_LANES * 4);
     BNY_UNROLL for (int other = 1; other < shape::PARTS; other++) {

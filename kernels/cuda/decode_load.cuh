@@ -123,7 +123,8 @@ BNY_DEVICE bool bny_decode_load_bulk(unsigned char *tile, const bny_decode_cache
 
 /* Loads B for two products. Their columns are the keys of one class each, `first` and the next; their depth is columns
  * column .. column + 15. */
-template <int dim, int rows> BNY_DEVICE void bny_load_keys(uint32_t *b, const unsigned char *tile, int first, int column) {
+template <int dim, int rows>
+BNY_DEVICE void bny_load_keys(uint32_t *b, const unsigned char *tile, int first, int column) {
   using shape = bny_tile<dim, rows>;
   uint32_t lane = bny_lane();
   bny_load_matrix_4(b, tile + lane % 8 * shape::PITCH + (first + lane / 16) * shape::ROW_BYTES + 2 * column +
@@ -132,11 +133,12 @@ template <int dim, int rows> BNY_DEVICE void bny_load_keys(uint32_t *b, const un
 
 /* Loads B for two products. Their depth is the keys of two classes, `first` and the next; their columns are
  * column .. column + 7 and column + 8 .. + 15. */
-template <int dim, int rows> BNY_DEVICE void bny_load_values(uint32_t *b, const unsigned char *tile, int first, int column) {
+template <int dim, int rows>
+BNY_DEVICE void bny_load_values(uint32_t *b, const unsigned char *tile, int first, int column) {
   using shape = bny_tile<dim, rows>;
   uint32_t lane = bny_lane();
-  bny_load_matrix_4_transposed(b, tile + lane % 8 * shape::PITCH + (first + lane / 8 % 2) * shape::ROW_BYTES + 2 * column +
-                                      lane / 16 * 16);
+  bny_load_matrix_4_transposed(b, tile + lane % 8 * shape::PITCH + (first + lane / 8 % 2) * shape::ROW_BYTES +
+                                      2 * column + lane / 16 * 16);
 }
 
 #endif

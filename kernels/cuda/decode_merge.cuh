@@ -113,7 +113,8 @@ template <int dim> struct bny_decode_batch {
 };
 
 /* Loads a row, or zeros without a source. */
-template <int dim> BNY_DEVICE void bny_decode_row_load(float n[bny_decode_row<dim>::QUADS][4], const float *from, bool there) {
+template <int dim>
+BNY_DEVICE void bny_decode_row_load(float n[bny_decode_row<dim>::QUADS][4], const float *from, bool there) {
   BNY_UNROLL for (int quad = 0; quad < bny_decode_row<dim>::QUADS; quad++) {
     BNY_UNROLL for (int j = 0; j < 4; j++) n[quad][j] = 0;
     if (there && bny_decode_column(quad) < dim) bny_load_floats(n[quad], from + bny_decode_column(quad));
@@ -123,13 +124,14 @@ template <int dim> BNY_DEVICE void bny_decode_row_load(float n[bny_decode_row<di
 /* Loads sources `first` .. first + BATCH - 1, of which those from `count` on do not exist. One warp does this alone and
  * waits for each of its instructions, so each address is computed from the one before. */
 template <int dim, class Sources>
-BNY_DEVICE void bny_decode_batch_load(bny_decode_batch<dim> *batch, const Sources &sources, uint32_t first, uint32_t count) {
+BNY_DEVICE void bny_decode_batch_load(bny_decode_batch<dim> *batch, const Sources &sources, uint32_t first,
+                                      uint32_t count) {
   using shape = bny_decode_row<dim>;
   float *one = Sources::at(sources, first).n;
   if (sources.place == BNY_DECODE_CLUSTER) {
     float *own = sources.block.n + sources.row * sources.block.pitch;
-    BNY_UNROLL for (uint32_t i = 0; i < shape::BATCH; i++)
-      bny_decode_row_load<dim>(batch->n[i], bny_cluster_address(own, first + i < count ? first + i : first), first + i < count);
+    BNY_UNROLL for (uint32_t i = 0; i < shape::BATCH; i++) bny_decode_row_load<dim>(
+        batch->n[i], bny_cluster_address(own, first + i < count ? first + i : first), first + i < count);
   } else {
     const float *next = one + Sources::gap(sources, first);
     const uint32_t stride = Sources::stride(sources);
@@ -207,8 +209,8 @@ template <int dim, int rows> struct bny_decode_round {
 
 /* Sets the next round. Returns true in the block that continues. */
 template <int dim, int rows>
-BNY_DEVICE bool bny_decode_next_round(const bny_decode_call &call, const bny_decode_piece &piece, uint32_t team, bool first,
-                                      bny_decode_round<dim, rows> *round) {
+BNY_DEVICE bool bny_decode_next_round(const bny_decode_call &call, const bny_decode_piece &piece, uint32_t team,
+                                      bool first, bny_decode_round<dim, rows> *round) {
   const uint32_t fan_in = call.division.fan_in, pieces = piece.last_team - piece.first_team + 1;
   const uint32_t leaders = (pieces + fan_in - 1) / fan_in, leader = (team - piece.first_team) / fan_in * fan_in;
   uint32_t *counters = call.counters + bny_cluster_rank() * 3 * call.division.teams;
@@ -288,7 +290,8 @@ BNY_DEVICE void bny_decode_finish(const bny_decode_call &call, const bny_decode_
   const uint32_t rank = bny_cluster_rank(), blocks = bny_cluster_blocks();
   const uint32_t mine = rank < item.rows ? (item.rows - rank - 1) / blocks + 1 : 0;
   const uint32_t warps = bny_block_threads() / BNY_WARP_LANES;
-  bny_decode_round<dim, rows> round = {{BNY_DECODE_CLUSTER, partial, call.scratch, item.piece.first_team, team, 1, 0}, blocks,
+  bny_decode_round<dim, rows> round = {{BNY_DECODE_CLUSTER, partial, call.scratch, item.piece.first_team, team, 1, 0},
+                                       blocks,
                                        item.piece.first_team == item.piece.last_team};
   uint32_t parts = 1; /* the sources in the cluster must not be overwritten */
   if (blocks > 1) bny_cluster_sync();

@@ -123,7 +123,9 @@ BNY_DECODE_INLINE int bny_decode_piece_is_mine(const bny_decode_piece *piece, ui
 
 /* Slot in which a CTA group keeps its split of an item that begins in first_team. A CTA group begins at most one item
  * that others continue, and continues at most one. */
-BNY_DECODE_INLINE uint32_t bny_decode_slot(uint32_t team, uint32_t first_team) { return 2 * team + (team == first_team); }
+BNY_DECODE_INLINE uint32_t bny_decode_slot(uint32_t team, uint32_t first_team) {
+  return 2 * team + (team == first_team);
+}
 
 /* A slot: m[rows], d[rows], n[rows][value_dim]. */
 BNY_DECODE_INLINE uint64_t bny_decode_slot_floats(uint32_t rows, uint32_t value_dim) {

@@ -62,7 +62,8 @@ BNY_DEVICE void bny_ring_fill(const bny_ring &ring, const bny_decode_call &call,
     uint32_t first = (granules.first + index * granules.step) * BNY_DECODE_GRANULE;
     bool lost;
     if constexpr (shape::bulk)
-      lost = bny_decode_load_bulk<shape::DIM, BNY_DECODE_GRANULE>(tile, cache, keys, first, keys.count, ring.barriers + place);
+      lost = bny_decode_load_bulk<shape::DIM, BNY_DECODE_GRANULE>(tile, cache, keys, first, keys.count,
+                                                                  ring.barriers + place);
     else lost = bny_decode_load_async<shape::DIM, BNY_DECODE_GRANULE, 1>(tile, cache, keys, first, keys.count, 0);
     if (lost && bny_lane() == 0) *bny_ring_lost<shape>(ring) |= 1u << place | BNY_LOST_ITEM;
   }

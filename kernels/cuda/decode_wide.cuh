@@ -79,10 +79,12 @@ BNY_DEVICE void bny_wide_fill(unsigned char *shared, const bny_decode_call &call
       const bool there = key < range.end && page < keys.page_end;
       lost = lost || page >= keys.page_end;
       bny_wide_copy_row(shared + BNY_WIDE_TILES + stage * BNY_WIDE_TILE_BYTES, row,
-                        there ? bny_decode_row_address(call.k, keys, page, key) : (const unsigned char *)call.k.base, there);
+                        there ? bny_decode_row_address(call.k, keys, page, key) : (const unsigned char *)call.k.base,
+                        there);
     }
     lost = bny_warp_any(lost);
-    if (bny_lane() == 0) ((uint32_t *)(shared + BNY_WIDE_LOST))[stage * BNY_WIDE_COPIERS + bny_warp() % BNY_WIDE_COPIERS] = lost;
+    if (bny_lane() == 0)
+      ((uint32_t *)(shared + BNY_WIDE_LOST))[stage * BNY_WIDE_COPIERS + bny_warp() % BNY_WIDE_COPIERS] = lost;
   }
   bny_copy_async_commit();
 }
@@ -135,7 +137,8 @@ BNY_DEVICE void bny_wide_weights_get(bny_weights<4> *weights, bny_fragment<256> 
   const float *at = (const float *)(shared + BNY_WIDE_STATS) + bny_warp() % 4 * 16 + bny_lane() / 4;
   const float m[2] = {at[0], at[8]};
   BNY_UNROLL for (int step = 0; step < 4; step++) {
-    const bny_quad c = bny_load_quad(coarse + bny_wide_weights_at(step)), f = bny_load_quad(fine + bny_wide_weights_at(step));
+    const bny_quad c = bny_load_quad(coarse + bny_wide_weights_at(step)),
+                   f = bny_load_quad(fine + bny_wide_weights_at(step));
     BNY_UNROLL for (int i = 0; i < 4; i++) {
       weights->coarse[step][i] = c.word[i];
       weights->fine[step][i] = f.word[i];
@@ -149,7 +152,8 @@ BNY_DEVICE void bny_wide_weights_get(bny_weights<4> *weights, bny_fragment<256> 
 /* n += weights times this warpgroup's half of the columns. Each form begins and ends its own operations; otherwise
  * ptxas makes them wait for each other. */
 template <class Element>
-BNY_DEVICE void bny_wide_values(bny_fragment<256> *partial, const bny_weights<4> &weights, const unsigned char *tile, bool one_term) {
+BNY_DEVICE void bny_wide_values(bny_fragment<256> *partial, const bny_weights<4> &weights, const unsigned char *tile,
+                                bool one_term) {
   const unsigned char *half = tile + bny_warp() / 4 * (BNY_WIDE_VALUES / 2 / 64) * BNY_WIDE_PANEL_BYTES;
   const bny_group_operand b = bny_group_operand_of(half, BNY_WIDE_PANEL_BYTES);
   if (one_term) {
@@ -215,7 +219,8 @@ BNY_DEVICE void bny_wide_attend(const bny_decode_call &call, const bny_decode_wa
   const bny_latent_range range = bny_latent_range_of(item, keys, BNY_WIDE_KEYS);
   if (bny_wide_copies()) {
     bny_wide_copy_query(shared, call, item);
-    BNY_ROLLED for (uint32_t index = 0; index < BNY_WIDE_STAGES; index++) bny_wide_fill(shared, call, keys, range, index);
+    BNY_ROLLED for (uint32_t index = 0; index < BNY_WIDE_STAGES; index++)
+        bny_wide_fill(shared, call, keys, range, index);
   }
   bny_decode_walk_teams(walk, &item);
 
@@ -234,7 +239,8 @@ BNY_DEVICE void bny_wide_attend(const bny_decode_call &call, const bny_decode_wa
   bny_decode_finish<BNY_WIDE_VALUES, BNY_WIDE_ROWS>(call, item, walk.team, whole, epilogue);
 }
 
-template <class Element, class Epilogue> BNY_DEVICE void bny_decode_wide(const bny_decode_call &call, Epilogue &epilogue) {
+template <class Element, class Epilogue>
+BNY_DEVICE void bny_decode_wide(const bny_decode_call &call, Epilogue &epilogue) {
   epilogue.begin();
   unsigned char *shared = bny_shared_align(bny_dynamic_shared(), 1024);
   bny_block_sync();

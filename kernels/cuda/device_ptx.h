@@ -46,7 +46,9 @@ BNY_DEVICE size_t bny_global_address(const void *global) { return __cvta_generic
 /* ---- warp and block ---------------------------------------------------------------------------------------------- */
 
 template <typename T> BNY_DEVICE T bny_shuffle(T value, int lane) { return __shfl_sync(0xffffffffu, value, lane); }
-template <typename T> BNY_DEVICE T bny_shuffle_xor(T value, int mask) { return __shfl_xor_sync(0xffffffffu, value, mask); }
+template <typename T> BNY_DEVICE T bny_shuffle_xor(T value, int mask) {
+  return __shfl_xor_sync(0xffffffffu, value, mask);
+}
 BNY_DEVICE bool bny_warp_any(bool p) { return __any_sync(0xffffffffu, p) != 0; }
 BNY_DEVICE bool bny_warp_all(bool p) { return __all_sync(0xffffffffu, p) != 0; }
 BNY_DEVICE uint32_t bny_warp_ballot(bool p) { return __ballot_sync(0xffffffffu, p); }
@@ -120,9 +122,10 @@ BNY_DEVICE void bny_poll_128(const void *from, bool wanted, bny_quad *quad) {
 
 BNY_DEVICE void bny_store_relaxed_sys_128(void *to, bny_quad value) {
   uint64_t low = value.word[0] | (uint64_t)value.word[1] << 32, high = value.word[2] | (uint64_t)value.word[3] << 32;
-  asm volatile("{ .reg .b128 q; mov.b128 q, {%1, %2}; st.relaxed.sys.global.b128 [%0], q; }" ::"l"(bny_global_address(to)),
-               "l"(low), "l"(high)
-               : "memory");
+  asm volatile(
+      "{ .reg .b128 q; mov.b128 q, {%1, %2}; st.relaxed.sys.global.b128 [%0], q; }" ::"l"(bny_global_address(to)),
+      "l"(low), "l"(high)
+      : "memory");
 }
 
 /* The warp makes one request for complete lines. */

@@ -14,8 +14,8 @@ struct bny_group_operand {
   uint64_t descriptor;
 };
 BNY_DEVICE bny_group_operand bny_group_operand_of(const void *at, uint32_t apart) {
-  return {(uint64_t)(bny_shared_address(at) >> 4 & 0x3fff) | (uint64_t)(apart >> 4) << 16 | (uint64_t)(1024 >> 4) << 32 |
-          (uint64_t)1 << 62};
+  return {(uint64_t)(bny_shared_address(at) >> 4 & 0x3fff) | (uint64_t)(apart >> 4) << 16 |
+          (uint64_t)(1024 >> 4) << 32 | (uint64_t)1 << 62};
 }
 BNY_DEVICE bny_group_operand bny_group_operand_add(bny_group_operand operand, uint32_t bytes) {
   return {operand.descriptor + (bytes >> 4)};

@@ -449,7 +449,8 @@ void run_block(bny_emulator *emulator, size_t index) {
   uint32_t favoured = random_below(emulator, 2 * block->warps.size()); /* beyond the last: none */
   uint32_t burst = 1 + random_below(emulator, random_below(emulator, 4) == 0 ? 4096 : 256);
   while (burst-- > 0 && !block->runnable.empty() && emulator->failure.empty()) {
-    if (emulator->steps++ >= emulator->config.steps_max) emulator->failure = "more steps than allowed: something waits forever";
+    if (emulator->steps++ >= emulator->config.steps_max)
+      emulator->failure = "more steps than allowed: something waits forever";
     if (emulator->watch) emulator->watch(emulator->steps * emulator->config.step_ns);
     let_things_happen(emulator, block);
     switch_to_fiber(emulator, pick_fiber(emulator, block, favoured));
@@ -495,7 +496,9 @@ void bny_emulator_free(bny_emulator *emulator) {
   delete emulator;
 }
 
-void bny_emulator_watch(bny_emulator *emulator, std::function<void(uint64_t)> watch) { emulator->watch = std::move(watch); }
+void bny_emulator_watch(bny_emulator *emulator, std::function<void(uint64_t)> watch) {
+  emulator->watch = std::move(watch);
+}
 void bny_emulator_own(bny_emulator *emulator, uint32_t device, void *memory, size_t bytes) {
   emulator->owned.push_back({device, static_cast<const unsigned char *>(memory), bytes});
 }

@@ -65,7 +65,8 @@ const bny_emulated_thread &bny_emulated(void);
 
 enum { BNY_EMULATED_EXCHANGE_BYTES = 128 };
 /* Returns the lanes' values once all 32 have given theirs. `kind`: the function, the same in all lanes. */
-const unsigned char (*bny_emulated_exchange(uint32_t kind, const void *value, size_t bytes))[BNY_EMULATED_EXCHANGE_BYTES];
+const unsigned char (*bny_emulated_exchange(uint32_t kind, const void *value,
+                                            size_t bytes))[BNY_EMULATED_EXCHANGE_BYTES];
 void bny_emulated_barrier(int id, int threads, bool wait); /* of the block; id 0: all of its threads */
 void bny_emulated_cluster_barrier(void);
 void bny_emulated_yield(void); /* lets other threads run */
@@ -133,7 +134,9 @@ template <typename T> BNY_DEVICE T bny_shuffle(T value, int lane) {
   memcpy(&other, bny_emulated_exchange(BNY_EMULATED_SHUFFLE, &value, sizeof value)[lane & 31], sizeof other);
   return other;
 }
-template <typename T> BNY_DEVICE T bny_shuffle_xor(T value, int mask) { return bny_shuffle(value, (int)bny_lane() ^ mask); }
+template <typename T> BNY_DEVICE T bny_shuffle_xor(T value, int mask) {
+  return bny_shuffle(value, (int)bny_lane() ^ mask);
+}
 BNY_DEVICE uint32_t bny_warp_ballot(bool p) {
   unsigned char mine = p;
   const unsigned char(*all)[BNY_EMULATED_EXCHANGE_BYTES] = bny_emulated_exchange(BNY_EMULATED_VOTE, &mine, 1);
@@ -165,10 +168,12 @@ template <typename T> BNY_DEVICE void bny_emulated_store_of(T *to, T value, bool
   bny_emulated_store(to, &value, sizeof value);
   bny_emulated_yield();
 }
-#define BNY_EMULATED_ACCESS(scope, bits, type)                                                                         \
-  BNY_DEVICE type bny_load_relaxed_##scope##_##bits(const type *from) { return bny_emulated_load_of(from); }           \
-  BNY_DEVICE type bny_load_acquire_##scope##_##bits(const type *from) { return bny_emulated_load_of(from); }           \
-  BNY_DEVICE void bny_store_relaxed_##scope##_##bits(type *to, type value) { bny_emulated_store_of(to, value, false); } \
+#define BNY_EMULATED_ACCESS(scope, bits, type)                                                               \
+  BNY_DEVICE type bny_load_relaxed_##scope##_##bits(const type *from) { return bny_emulated_load_of(from); } \
+  BNY_DEVICE type bny_load_acquire_##scope##_##bits(const type *from) { return bny_emulated_load_of(from); } \
+  BNY_DEVICE void bny_store_relaxed_##scope##_##bits(type *to, type value) {                                 \
+    bny_emulated_store_of(to, value, false);                                                                 \
+  }                                                                                                          \
   BNY_DEVICE void bny_store_release_##scope##_##bits(type *to, type value) { bny_emulated_store_of(to, value, true); }
 BNY_EMULATED_ACCESS(gpu, 32, uint32_t)
 BNY_EMULATED_ACCESS(gpu, 64, uint64_t)
@@ -269,7 +274,9 @@ template <class Value> BNY_DEVICE Value bny_load_plain(const Value *from) {
   bny_emulated_load(from, &value, sizeof value);
   return value;
 }
-template <class Value> BNY_DEVICE void bny_store_plain(Value *to, Value value) { bny_emulated_store(to, &value, sizeof value); }
+template <class Value> BNY_DEVICE void bny_store_plain(Value *to, Value value) {
+  bny_emulated_store(to, &value, sizeof value);
+}
 BNY_DEVICE uint64_t bny_clock_ns(void) { return bny_emulated_clock(); }
 BNY_DEVICE void bny_pause(void) { bny_emulated_yield(); }
 

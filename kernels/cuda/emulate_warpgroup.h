@@ -8,7 +8,9 @@ struct bny_group_operand {
   const unsigned char *at;
   uint32_t apart;
 };
-BNY_DEVICE bny_group_operand bny_group_operand_of(const void *at, uint32_t apart) { return {(const unsigned char *)at, apart}; }
+BNY_DEVICE bny_group_operand bny_group_operand_of(const void *at, uint32_t apart) {
+  return {(const unsigned char *)at, apart};
+}
 BNY_DEVICE bny_group_operand bny_group_operand_add(bny_group_operand operand, uint32_t bytes) {
   return {operand.at + bytes, operand.apart};
 }
@@ -19,7 +21,8 @@ BNY_DEVICE float bny_emulated_panel(const void *from, uint32_t row, uint32_t col
   const uintptr_t at = (uintptr_t)from, byte = at % 128 + 2 * column;
   uint16_t bits;
   if (at % 1024 >= 128) bny_emulated_fail("an operand is not in the first row of eight of a panel");
-  memcpy(&bits, (const unsigned char *)(at - at % 128 + 128 * row + ((byte / 16) ^ (row & 7)) * 16 + byte % 16), sizeof bits);
+  memcpy(&bits, (const unsigned char *)(at - at % 128 + 128 * row + ((byte / 16) ^ (row & 7)) * 16 + byte % 16),
+         sizeof bits);
   return value(bits);
 }
 

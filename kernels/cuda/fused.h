@@ -107,7 +107,8 @@ BNY_DEVICE void bny_fused_push_row(bny_fused_run *run, int32_t token, int32_t he
 }
 
 template <class Values>
-BNY_DEVICE void bny_fused_push(bny_fused_run *run, int32_t token, int32_t head, float stat, float sum, const Values &values) {
+BNY_DEVICE void bny_fused_push(bny_fused_run *run, int32_t token, int32_t head, float stat, float sum,
+                               const Values &values) {
   bny_warp_sync();
   bny_fused_join(run);
   if (run->combine->what.shape.wire == BNY_WIRE_F32) bny_fused_push_row<false>(run, token, head, stat, sum, values);
@@ -135,8 +136,10 @@ template <bool halves> BNY_DEVICE void bny_fused_merge_row(bny_fused_run *run, i
   merge.lone = false;
   merge.work = bny_unit_work_make<BNY_PROTOCOL_LL16, halves>(what.shape);
   int32_t rank = run->self.group->rank;
-  bny_oneshot_sources sources = {{&merge.self, &what, BNY_PROTOCOL_LL16, 0}, bny_oneshot_unit(what, 0, rank, token, head, 0)};
-  if (sources.number >= 0 && !merge.self.failed) bny_oneshot_merge(&merge, sources, token, head, what, run->combine->call);
+  bny_oneshot_sources sources = {{&merge.self, &what, BNY_PROTOCOL_LL16, 0},
+                                 bny_oneshot_unit(what, 0, rank, token, head, 0)};
+  if (sources.number >= 0 && !merge.self.failed)
+    bny_oneshot_merge(&merge, sources, token, head, what, run->combine->call);
   run->self = merge.self;
 }
 

@@ -44,8 +44,8 @@ struct bny_program_sources : bny_program_view {
 };
 
 template <int protocol>
-BNY_DEVICE void bny_merge_poll(const bny_program_sources &sources, int s, const unsigned char *unit, int packet, bool wanted,
-                               bny_quad *raw) {
+BNY_DEVICE void bny_merge_poll(const bny_program_sources &sources, int s, const unsigned char *unit, int packet,
+                               bool wanted, bny_quad *raw) {
   if (protocol != BNY_PROTOCOL_SIMPLE || !wanted || !bny_is_remote(sources.places[s])) {
     bny_packet_poll<protocol>(unit, packet, wanted, raw);
     return;
@@ -92,14 +92,15 @@ BNY_DEVICE void bny_interpret_push_local(const bny_interpreter &run, const bny_u
     int mine = first + (int)bny_lane(), some = count - first < BNY_WARP_LANES ? count - first : BNY_WARP_LANES;
     uint64_t unit = 0;
     if (mine < count) unit = (uint64_t)(uintptr_t)run.to.unit(mine, run.to.number(mine, rows.token, rows.head));
-    BNY_ROLLED for (int d = 0; d < some; d++)
-      bny_packet_store<protocol>((unsigned char *)(uintptr_t)bny_shuffle(unit, d), packet, value, run.self.epoch, active);
+    BNY_ROLLED for (int d = 0; d < some; d++) bny_packet_store<protocol>(
+        (unsigned char *)(uintptr_t)bny_shuffle(unit, d), packet, value, run.self.epoch, active);
   }
 }
 
 /* Pushes to the step's destinations: inboxes, and messages to other nodes. */
 template <int protocol>
-BNY_DEVICE void bny_interpret_push(bny_interpreter *run, const bny_unit_rows &rows, int packet, const bny_packet &value) {
+BNY_DEVICE void bny_interpret_push(bny_interpreter *run, const bny_unit_rows &rows, int packet,
+                                   const bny_packet &value) {
   const bny_unit_shape &shape = run->program->shape;
   bool active = packet < run->work.packets;
   const int local = run->to.count_ - run->step->nremote;
@@ -185,7 +186,8 @@ BNY_DEVICE void bny_interpret_set_step(bny_interpreter *run, int32_t index) {
 template <int protocol, bool halves> BNY_DEVICE void bny_interpret_step(bny_interpreter *run) {
   const bny_program_step *step = run->step;
   bny_unit_rows rows;
-  bool more = bny_unit_rows_first(&rows, run->program->shape, run->work, step->token0, step->tokens, step->head0, step->heads);
+  bool more =
+      bny_unit_rows_first(&rows, run->program->shape, run->work, step->token0, step->tokens, step->head0, step->heads);
   BNY_ROLLED for (; more && !run->self.failed; more = bny_unit_rows_next(&rows)) {
     run->sources.token = rows.token;
     run->sources.head = rows.head;

@@ -14,11 +14,14 @@ struct bny_bytes_range {
 
   BNY_DEVICE_METHOD bool is_empty() const { return low >= high; }
   BNY_DEVICE_METHOD bool is_whole() const { return byte >= low && byte + 4 * (uint32_t)words <= high; }
-  BNY_DEVICE_METHOD bool has(int i) const { return byte + (uint32_t)i >= low && byte + (uint32_t)i < high && i < 4 * words; }
+  BNY_DEVICE_METHOD bool has(int i) const {
+    return byte + (uint32_t)i >= low && byte + (uint32_t)i < high && i < 4 * words;
+  }
 };
 
 /* The range of a packet that does not exist is empty. */
-template <int protocol> BNY_DEVICE bny_bytes_range bny_bytes_range_of(const bny_interpreter &run, int32_t unit, int packet) {
+template <int protocol>
+BNY_DEVICE bny_bytes_range bny_bytes_range_of(const bny_interpreter &run, int32_t unit, int packet) {
   uint64_t columns = (uint64_t)run.program->shape.chunk_columns;
   bny_bytes_range range;
   range.byte = (uint64_t)unit * columns + 4 * (uint64_t)bny_packet_first<protocol>(packet);
@@ -110,7 +113,8 @@ template <int protocol> BNY_DEVICE void bny_bytes_unit(bny_interpreter *run, int
 }
 
 template <int protocol>
-BNY_DEVICE void bny_interpret_bytes(const bny_device_group &group, const bny_program *program, const bny_device_call &call) {
+BNY_DEVICE void bny_interpret_bytes(const bny_device_group &group, const bny_program *program,
+                                    const bny_device_call &call) {
   bny_interpreter run;
   bny_worker_begin(&run.self, group);
   bny_worker_join(&run.self);
@@ -118,13 +122,18 @@ BNY_DEVICE void bny_interpret_bytes(const bny_device_group &group, const bny_pro
   uint32_t warps = bny_block_threads() / BNY_WARP_LANES;
   run.program = program;
   run.call = &call;
-  run.work = {0, 0, 0, bny_protocol_packets(protocol, program->shape.chunk_columns / 4), bny_block() * warps + bny_warp(),
+  run.work = {0,
+              0,
+              0,
+              bny_protocol_packets(protocol, program->shape.chunk_columns / 4),
+              bny_block() * warps + bny_warp(),
               bny_grid_blocks() * warps};
   BNY_ROLLED for (int32_t i = 0; i < program->nsteps; i++) {
     bny_unit_rows rows;
     bny_interpret_set_step(&run, i);
     bool more = bny_unit_rows_first(&rows, program->shape, run.work, 0, 1, run.step->head0, run.step->heads);
-    BNY_ROLLED for (; more && !run.self.failed; more = bny_unit_rows_next(&rows)) bny_bytes_unit<protocol>(&run, rows.head);
+    BNY_ROLLED for (; more && !run.self.failed; more = bny_unit_rows_next(&rows))
+        bny_bytes_unit<protocol>(&run, rows.head);
     if (!run.self.failed) bny_push_end<protocol>(run.self, run.to, &run.pending);
   }
 }

@@ -32,7 +32,8 @@ BNY_DEVICE void bny_merge_await(bny_worker *self, const Sources &sources, int ba
   while (!self->failed) {
     if (lacks) lacks = bny_load_acquire_sys_64(sources.signal(source)) != self->epoch;
     if (!bny_warp_any(lacks)) break;
-    if (bny_worker_poll(self)) bny_worker_look(self, lacks ? sources.peer(source) : -1, lacks ? sources.slot(source) : 0);
+    if (bny_worker_poll(self))
+      bny_worker_look(self, lacks ? sources.peer(source) : -1, lacks ? sources.slot(source) : 0);
   }
   bny_worker_arrived(self);
   bny_warp_sync(); /* what one lane has acquired holds for all */
@@ -40,14 +41,15 @@ BNY_DEVICE void bny_merge_await(bny_worker *self, const Sources &sources, int ba
 
 /* Polls a packet of source s, whose unit is given. Sources with another layout overload this function. */
 template <int protocol, class Sources>
-BNY_DEVICE void bny_merge_poll(const Sources &, int, const unsigned char *unit, int packet, bool wanted, bny_quad *raw) {
+BNY_DEVICE void bny_merge_poll(const Sources &, int, const unsigned char *unit, int packet, bool wanted,
+                               bny_quad *raw) {
   bny_packet_poll<protocol>(unit, packet, wanted, raw);
 }
 
 /* Receives one packet of each source in [base, base + count), at most 8, except those in `have`. */
 template <int protocol, class Sources>
-BNY_DEVICE void bny_merge_receive(bny_worker *self, const Sources &sources, int base, int count, uint32_t have, int packet,
-                                  bool active, bny_packet *packets) {
+BNY_DEVICE void bny_merge_receive(bny_worker *self, const Sources &sources, int base, int count, uint32_t have,
+                                  int packet, bool active, bny_packet *packets) {
   const unsigned char *units[BNY_MERGE_WIDTH];
   bny_quad raw[BNY_MERGE_WIDTH];
   BNY_UNROLL for (int s = 0; s < BNY_MERGE_WIDTH; s++) {
@@ -107,7 +109,8 @@ BNY_DEVICE float bny_merge_tree_value(float *v, int count, const bny_merge_tree 
   int width = count;
   BNY_UNROLL for (int level = 0, node = 0, pairs = BNY_MERGE_WIDTH / 2; level < 3; level++, pairs /= 2) {
     BNY_UNROLL for (int i = 0; i < pairs; i++, node++) {
-      if (2 * i + 1 < width) v[i] = bny_add(bny_mul(v[2 * i], tree.left[node]), bny_mul(v[2 * i + 1], tree.right[node]));
+      if (2 * i + 1 < width)
+        v[i] = bny_add(bny_mul(v[2 * i], tree.left[node]), bny_mul(v[2 * i + 1], tree.right[node]));
       else if (2 * i < width) v[i] = v[2 * i];
     }
     width = (width + 1) / 2;
@@ -133,7 +136,8 @@ template <int protocol> BNY_DEVICE float bny_merge_m(const bny_packet &packet) {
   return bny_float_of_bits(bny_shuffle(packet.word[0], 0));
 }
 template <int protocol> BNY_DEVICE float bny_merge_d(const bny_packet &packet) {
-  return bny_float_of_bits(protocol == BNY_PROTOCOL_LL8 ? bny_shuffle(packet.word[0], 1) : bny_shuffle(packet.word[1], 0));
+  return bny_float_of_bits(protocol == BNY_PROTOCOL_LL8 ? bny_shuffle(packet.word[0], 1)
+                                                        : bny_shuffle(packet.word[1], 0));
 }
 
 /* Makes the tree from the first packets of units, which the warp holds. */
@@ -169,8 +173,8 @@ BNY_DEVICE void bny_merge_two(bny_merge_part<protocol, halves> *a, const bny_mer
 /* Gets packets of sources [base, base + count), at most 8, and statistics. If packets take several rounds, every lane
  * loads one of the first 8 packets in each, so that nothing is kept between rounds. */
 template <int protocol, class Sources>
-BNY_DEVICE void bny_merge_gather(bny_worker *self, const Sources &sources, int base, int count, const bny_unit_work &work,
-                                 int packet, bny_packet *packets, float *m, float *d) {
+BNY_DEVICE void bny_merge_gather(bny_worker *self, const Sources &sources, int base, int count,
+                                 const bny_unit_work &work, int packet, bny_packet *packets, float *m, float *d) {
   if (protocol == BNY_PROTOCOL_SIMPLE) bny_merge_await(self, sources, base, count, 0);
   const bool once = work.packets <= BNY_WARP_LANES;
   BNY_ROLLED for (int phase = once ? 1 : 0; phase < 2; phase++) {
@@ -187,8 +191,8 @@ BNY_DEVICE void bny_merge_gather(bny_worker *self, const Sources &sources, int b
 /* Merges one round of packets of any number of sources, like the digits of a binary counter: after source k as many
  * pairs as k has trailing ones, and after the last source all that is left, from the right. */
 template <int protocol, bool halves, class Sources>
-BNY_DEVICE void bny_merge_many(bny_worker *self, const Sources &sources, int count, const bny_unit_work &work, int packet,
-                               bny_rounding rounding, bny_merge_part<protocol, halves> *merged) {
+BNY_DEVICE void bny_merge_many(bny_worker *self, const Sources &sources, int count, const bny_unit_work &work,
+                               int packet, bny_rounding rounding, bny_merge_part<protocol, halves> *merged) {
   bny_merge_part<protocol, halves> stack[BNY_MERGE_STACK];
   bny_packet packets[BNY_MERGE_WIDTH];
   float m[BNY_MERGE_WIDTH], d[BNY_MERGE_WIDTH];
@@ -196,7 +200,8 @@ BNY_DEVICE void bny_merge_many(bny_worker *self, const Sources &sources, int cou
   BNY_ROLLED for (int k = 0; k < count && !self->failed; k++) {
     int i = k % BNY_MERGE_WIDTH, left = count - k;
     if (i == 0)
-      bny_merge_gather<protocol>(self, sources, k, left < BNY_MERGE_WIDTH ? left : BNY_MERGE_WIDTH, work, packet, packets, m, d);
+      bny_merge_gather<protocol>(self, sources, k, left < BNY_MERGE_WIDTH ? left : BNY_MERGE_WIDTH, work, packet,
+                                 packets, m, d);
     bny_merge_part<protocol, halves> *part = &stack[height++];
     part->m = m[i];
     part->d = d[i];

@@ -161,7 +161,8 @@ BNY_DEVICE void bny_oneshot_merge_rows(bny_oneshot_run<protocol, halves> *run, c
 }
 
 template <int protocol, bool halves>
-BNY_DEVICE void bny_oneshot_combine(const bny_device_group &group, const bny_oneshot &what, const bny_device_call &call) {
+BNY_DEVICE void bny_oneshot_combine(const bny_device_group &group, const bny_oneshot &what,
+                                    const bny_device_call &call) {
   bny_oneshot_run<protocol, halves> run;
   const bny_unit_shape &shape = what.shape;
   bny_worker_begin(&run.self, group);

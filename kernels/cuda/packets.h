@@ -38,7 +38,8 @@ template <int protocol> BNY_DEVICE int bny_packet_first(int packet) {
 /* All lanes of a warp call the functions below; `active` is set in those that have a packet. */
 
 template <int protocol>
-BNY_DEVICE void bny_packet_store(unsigned char *unit, int packet, const bny_packet &value, uint64_t epoch, bool active) {
+BNY_DEVICE void bny_packet_store(unsigned char *unit, int packet, const bny_packet &value, uint64_t epoch,
+                                 bool active) {
   uint32_t flag = bny_packet_flag(epoch);
   bny_quad quad = {{value.word[0], value.word[1], value.word[2], value.word[3]}};
   if (protocol == BNY_PROTOCOL_LL8) {
@@ -73,7 +74,8 @@ BNY_DEVICE void bny_packet_poll(const unsigned char *unit, int packet, bool want
 
 /* Returns whether the loaded packet has arrived. LL128: its line has, but parts may have been loaded before; the caller
  * must load it again. */
-template <int protocol> BNY_DEVICE bool bny_packet_arrived(const bny_quad &raw, int packet, uint64_t epoch, bool wanted) {
+template <int protocol>
+BNY_DEVICE bool bny_packet_arrived(const bny_quad &raw, int packet, uint64_t epoch, bool wanted) {
   uint32_t flag = bny_packet_flag(epoch);
   if (protocol == BNY_PROTOCOL_LL8) return wanted && raw.word[1] == flag;
   if (protocol == BNY_PROTOCOL_LL16) return wanted && raw.word[3] == flag;
@@ -82,6 +84,8 @@ template <int protocol> BNY_DEVICE bool bny_packet_arrived(const bny_quad &raw, 
   return bny_warp_ballot(wanted && packet % 8 == 7 && mine) >> (bny_lane() | 7) & 1;
 }
 
-BNY_DEVICE bny_packet bny_packet_of(const bny_quad &raw) { return {{raw.word[0], raw.word[1], raw.word[2], raw.word[3]}}; }
+BNY_DEVICE bny_packet bny_packet_of(const bny_quad &raw) {
+  return {{raw.word[0], raw.word[1], raw.word[2], raw.word[3]}};
+}
 
 #endif

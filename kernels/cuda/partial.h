@@ -41,7 +41,8 @@ BNY_DEVICE void bny_element_store(void *elements, banyan_dtype dtype, int64_t in
 /* Loads values[low..high) from elements at + low on, and sets the others to 0. Aligned groups of 16 bytes load at
  * once. */
 template <int count>
-BNY_DEVICE void bny_values_load(const void *elements, banyan_dtype dtype, int64_t at, int low, int high, float *values) {
+BNY_DEVICE void bny_values_load(const void *elements, banyan_dtype dtype, int64_t at, int low, int high,
+                                float *values) {
   const char *address = (const char *)elements + at * (dtype == BANYAN_F32 ? 4 : 2);
   if (low == 0 && high == count && ((uintptr_t)address & 15) == 0) {
     if (count % 4 == 0 && dtype == BANYAN_F32) {
@@ -75,7 +76,8 @@ BNY_DEVICE void bny_values_load(const void *elements, banyan_dtype dtype, int64_
 }
 
 template <int count>
-BNY_DEVICE void bny_values_store(void *elements, banyan_dtype dtype, int64_t at, int low, int high, const float *values) {
+BNY_DEVICE void bny_values_store(void *elements, banyan_dtype dtype, int64_t at, int low, int high,
+                                 const float *values) {
   char *address = (char *)elements + at * (dtype == BANYAN_F32 ? 4 : 2);
   if (low == 0 && high == count && ((uintptr_t)address & 15) == 0) {
     if (count % 4 == 0 && dtype == BANYAN_F32) {
@@ -169,12 +171,13 @@ BNY_DEVICE_COLD void bny_export_report(const bny_device_group *group, int32_t to
 }
 
 /* Exports m and d. Returns the factor of numerators. */
-BNY_DEVICE float bny_export_max_sum(const bny_device_group *group, const banyan_partial &out, int32_t token, int32_t head,
-                                    float m, float d, bool writes) {
+BNY_DEVICE float bny_export_max_sum(const bny_device_group *group, const banyan_partial &out, int32_t token,
+                                    int32_t head, float m, float d, bool writes) {
   const bny_export_rules rules = bny_export_rules_make(&out);
   bny_export_odd odd;
   odd.fits = true;
-  if (!bny_export_stays(&rules, d > 0.0f ? m : 0.0f, d, &odd.given, &odd.rebase)) odd = bny_export_odd_make(rules, m, d);
+  if (!bny_export_stays(&rules, d > 0.0f ? m : 0.0f, d, &odd.given, &odd.rebase))
+    odd = bny_export_odd_make(rules, m, d);
   if (writes) {
     int64_t at = bny_partial_stat_at(out, token, head);
     bny_element_store(out.lse, out.stats_dtype, at, d > 0.0f ? odd.given : bny_export_empty(out));

@@ -244,7 +244,9 @@ BNY_PROGRAM_INLINE uint64_t bny_device_place_pack(uint32_t place, int32_t id) {
 }
 
 /* Words before a unit's values: m and d. SIMPLE has two more, so that values are 16-byte aligned. */
-BNY_PROGRAM_INLINE int32_t bny_protocol_header_words(int32_t protocol) { return protocol == BNY_PROTOCOL_SIMPLE ? 4 : 2; }
+BNY_PROGRAM_INLINE int32_t bny_protocol_header_words(int32_t protocol) {
+  return protocol == BNY_PROTOCOL_SIMPLE ? 4 : 2;
+}
 
 /* Packets for `words` words; a lane sends one at a time. LL128: a packet is an eighth of a line. */
 BNY_PROGRAM_INLINE int32_t bny_protocol_packets(int32_t protocol, int32_t words) {

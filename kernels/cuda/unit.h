@@ -150,8 +150,8 @@ template <bool halves> BNY_DEVICE float bny_unit_value(const bny_packet &packet,
 
 /* Reads a packet of the caller's row, without scaling. */
 template <int protocol, bool halves>
-BNY_DEVICE void bny_unit_read(const banyan_partial &in, const bny_unit_work &work, int32_t token, int32_t head, int packet,
-                              bool wanted, bny_lane_values<protocol, halves> *values) {
+BNY_DEVICE void bny_unit_read(const banyan_partial &in, const bny_unit_work &work, int32_t token, int32_t head,
+                              int packet, bool wanted, bny_lane_values<protocol, halves> *values) {
   bny_unit_columns at = bny_unit_columns_of<protocol, halves>(work, packet);
   int64_t first = bny_partial_value_at(in, token, head) + work.column0 + at.column;
   bny_values_load<bny_lane_values<protocol, halves>::count>(in.values, in.values_dtype, first, wanted ? at.low : 0,
@@ -160,8 +160,8 @@ BNY_DEVICE void bny_unit_read(const banyan_partial &in, const bny_unit_work &wor
 
 /* Converts to wire form. An empty row's values become 0. */
 template <int protocol, bool halves>
-BNY_DEVICE bny_packet bny_unit_import(const bny_lane_values<protocol, halves> &values, const bny_import &import, int packet,
-                                      int wire) {
+BNY_DEVICE bny_packet bny_unit_import(const bny_lane_values<protocol, halves> &values, const bny_import &import,
+                                      int packet, int wire) {
   bny_lane_values<protocol, halves> scaled;
   BNY_UNROLL for (int i = 0; i < values.count; i++)
     scaled.value[i] = import.d == 0.0f ? 0.0f : bny_mul(values.value[i], import.factor);
@@ -169,8 +169,8 @@ BNY_DEVICE bny_packet bny_unit_import(const bny_lane_values<protocol, halves> &v
 }
 
 template <int protocol, bool halves>
-BNY_DEVICE void bny_unit_write(const banyan_partial &out, const bny_unit_work &work, int32_t token, int32_t head, int packet,
-                               float factor, bool wanted, const bny_lane_values<protocol, halves> &values) {
+BNY_DEVICE void bny_unit_write(const banyan_partial &out, const bny_unit_work &work, int32_t token, int32_t head,
+                               int packet, float factor, bool wanted, const bny_lane_values<protocol, halves> &values) {
   bny_unit_columns at = bny_unit_columns_of<protocol, halves>(work, packet);
   if (!wanted || at.low >= at.high) return;
   bny_lane_values<protocol, halves> scaled;

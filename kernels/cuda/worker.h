@@ -151,7 +151,8 @@ BNY_DEVICE_COLD uint64_t bny_worker_find_fault(const bny_device_group *group, ui
     if (!(told & bit) && group->proxy) bny_store_relaxed_sys_64(&group->proxy->waiting[peer / 64], told | bit);
   }
   if (fault == 0 && timeout != 0 && waited > timeout)
-    fault = bny_device_fault_pack(BANYAN_ERR_TIMEOUT, bny_worker_blame(group, epoch, peer), group->rank, (uint32_t)slot);
+    fault =
+        bny_device_fault_pack(BANYAN_ERR_TIMEOUT, bny_worker_blame(group, epoch, peer), group->rank, (uint32_t)slot);
   if (fault) bny_worker_report(group, fault);
   return fault;
 }
@@ -247,7 +248,8 @@ BNY_DEVICE void bny_worker_join(bny_worker *self) {
   if (self->failed && bny_lane() == 0) bny_worker_report(self->group, self->fault);
   for (;;) {
     while (!self->failed && bny_warp_any(asks && begun + 1 < self->epoch)) {
-      if (bny_worker_poll(self)) bny_worker_look(self, asks && begun + 1 < self->epoch ? rank < nranks ? rank : own : -1, 0);
+      if (bny_worker_poll(self))
+        bny_worker_look(self, asks && begun + 1 < self->epoch ? rank < nranks ? rank : own : -1, 0);
       if (asks) begun = bny_load_acquire_sys_64(bny_worker_begun(*self, rank));
     }
     bny_worker_arrived(self);

@@ -16,7 +16,8 @@ void banyan_split(int32_t count, int32_t parts, int32_t index, int32_t *first, i
 
 /* Blocking and persistent calls differ in what becomes of the operation: it is kept by its shape, or given to the
  * caller. */
-static banyan_status run_or_keep(banyan_comm *comm, const bny_op_key *key, const bny_op_memory *memory, banyan_op **keep) {
+static banyan_status run_or_keep(banyan_comm *comm, const bny_op_key *key, const bny_op_memory *memory,
+                                 banyan_op **keep) {
   banyan_op *op;
   banyan_status status = keep ? bny_op_make(comm, key, &op) : bny_op_find(comm, key, &op);
   if (status != BANYAN_OK) return status;
@@ -31,7 +32,7 @@ static banyan_status run_or_keep(banyan_comm *comm, const bny_op_key *key, const
   return status == BANYAN_OK ? banyan_wait(op) : status;
 }
 
-/* ---- combine --------------------------------------------------------------------------------------------------------- */
+/* ---- combine ----------------------------------------------------------------------------------------------------- */
 
 static bny_wire wire_of(const banyan_combine_desc *desc) {
   return bny_wire_of_dtype(desc->wire ? desc->wire : BANYAN_F32);
@@ -39,8 +40,8 @@ static bny_wire wire_of(const banyan_combine_desc *desc) {
 
 static banyan_status check_combine(const banyan_comm *comm, const banyan_combine_desc *desc) {
   if (desc->tokens < 0 || desc->heads < 0 || desc->value_dim < 0)
-    return bny_fail(BANYAN_ERR_ARGUMENT, "desc has tokens %d, heads %d, value_dim %d; none may be negative", desc->tokens,
-                    desc->heads, desc->value_dim);
+    return bny_fail(BANYAN_ERR_ARGUMENT, "desc has tokens %d, heads %d, value_dim %d; none may be negative",
+                    desc->tokens, desc->heads, desc->value_dim);
   if ((int64_t)desc->tokens * desc->heads > INT32_MAX || desc->value_dim > 65536)
     return bny_fail(BANYAN_ERR_ARGUMENT, "desc has %d tokens x %d heads of %d values; at most 2^31 - 1 rows of 65536",
                     desc->tokens, desc->heads, desc->value_dim);
@@ -85,12 +86,14 @@ bny_box bny_api_result_box(const banyan_comm *comm, const bny_op_key *key) {
   bny_box box = {key->all_tokens, key->all_heads, key->value_dim};
   int32_t first;
   if (key->scatter == BANYAN_SCATTER_HEADS) banyan_split(key->all_heads, comm->nranks, comm->rank, &first, &box.heads);
-  if (key->scatter == BANYAN_SCATTER_TOKENS) banyan_split(key->all_tokens, comm->nranks, comm->rank, &first, &box.tokens);
+  if (key->scatter == BANYAN_SCATTER_TOKENS)
+    banyan_split(key->all_tokens, comm->nranks, comm->rank, &first, &box.tokens);
   if (key->scatter == BANYAN_SCATTER_ROOT && key->root != comm->rank) box.tokens = 0;
   return box;
 }
 
-banyan_status bny_api_check_partial(const banyan_partial **partial, banyan_partial *room, const bny_box *box, bool is_output) {
+banyan_status bny_api_check_partial(const banyan_partial **partial, banyan_partial *room, const bny_box *box,
+                                    bool is_output) {
   const char *name = is_output ? "out" : "in";
   if (bny_api_box_is_empty(box)) return BANYAN_OK;
   if (!*partial)
@@ -160,7 +163,7 @@ banyan_status banyan_combine_init(banyan_comm *comm, const banyan_combine_desc *
   return combine(comm, desc, in, out, op);
 }
 
-/* ---- bytes ----------------------------------------------------------------------------------------------------------- */
+/* ---- bytes ------------------------------------------------------------------------------------------------------- */
 
 static bool overlap(const void *first, size_t first_bytes, const void *second, size_t second_bytes) {
   uintptr_t a = (uintptr_t)first, b = (uintptr_t)second;
@@ -178,7 +181,8 @@ static banyan_status check_gather(banyan_comm *comm, const void *mine, const voi
   if ((total && !all) || (counts[comm->rank] && !mine))
     return bny_fail(BANYAN_ERR_ARGUMENT, "%s is NULL", total && !all ? "all" : "mine");
   if ((uintptr_t)mine != (uintptr_t)all + before && overlap(mine, counts[comm->rank], all, total))
-    return bny_fail(BANYAN_ERR_ARGUMENT, "mine overlaps all, and is not its own place in it, which is byte %zu", before);
+    return bny_fail(BANYAN_ERR_ARGUMENT, "mine overlaps all, and is not its own place in it, which is byte %zu",
+                    before);
   banyan_status status = check_memory_bytes(comm, "mine", mine, counts[comm->rank]);
   return status == BANYAN_OK ? check_memory_bytes(comm, "all", all, total) : status;
 }
@@ -194,7 +198,8 @@ banyan_status banyan_allgather(banyan_comm *comm, const void *mine, void *all, c
   return gather(comm, mine, all, counts, NULL);
 }
 
-banyan_status banyan_allgather_init(banyan_comm *comm, const void *mine, void *all, const size_t *counts, banyan_op **op) {
+banyan_status banyan_allgather_init(banyan_comm *comm, const void *mine, void *all, const size_t *counts,
+                                    banyan_op **op) {
   return op ? gather(comm, mine, all, counts, op) : refuse_init(comm);
 }
 
@@ -236,7 +241,8 @@ static banyan_status check_broadcast(banyan_comm *comm, const void *data, size_t
   banyan_status status = check_bytes(bytes);
   if (status != BANYAN_OK) return status;
   if (bytes && !data) return bny_fail(BANYAN_ERR_ARGUMENT, "data is NULL");
-  if (root < 0 || root >= comm->nranks) return bny_fail(BANYAN_ERR_ARGUMENT, "root is %d, must be 0..%d", root, comm->nranks - 1);
+  if (root < 0 || root >= comm->nranks)
+    return bny_fail(BANYAN_ERR_ARGUMENT, "root is %d, must be 0..%d", root, comm->nranks - 1);
   return check_memory_bytes(comm, "data", data, bytes);
 }
 

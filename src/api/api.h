@@ -21,6 +21,7 @@ banyan_status bny_api_check_memory_partial(banyan_comm *comm, const banyan_parti
                                            bool is_output);
 
 /* Converts *partial likewise and checks it. NULL is allowed where there are no rows; then nothing is checked. */
-banyan_status bny_api_check_partial(const banyan_partial **partial, banyan_partial *room, const bny_box *box, bool is_output);
+banyan_status bny_api_check_partial(const banyan_partial **partial, banyan_partial *room, const bny_box *box,
+                                    bool is_output);
 
 #endif

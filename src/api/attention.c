@@ -9,7 +9,7 @@
 #include "base/sized.h"
 #include "base/status.h"
 
-/* ---- within a kernel of the caller's --------------------------------------------------------------------------------- */
+/* ---- within a kernel of the caller's ----------------------------------------------------------------------------- */
 
 static bool may_be_oneshot(const char *algorithm) {
   return !algorithm || algorithm[0] == 0 || strcmp(algorithm, "oneshot") == 0;
@@ -39,16 +39,17 @@ banyan_status banyan_device_combine_init(banyan_comm *comm, const banyan_combine
   return status == BANYAN_OK ? bny_op_make(comm, &key, op) : bny_op_refuse(comm, status, true);
 }
 
-banyan_status banyan_op_device(const banyan_op *op, const banyan_partial *rows, const banyan_partial *out, int32_t blocks,
-                               void *combine, size_t bytes) {
+banyan_status banyan_op_device(const banyan_op *op, const banyan_partial *rows, const banyan_partial *out,
+                               int32_t blocks, void *combine, size_t bytes) {
   if (!op || !combine) return bny_fail(BANYAN_ERR_ARGUMENT, "op and combine must not be NULL");
   banyan_comm *comm;
   const bny_op_key *key = bny_op_key_within(op, &comm);
   if (!key) return bny_fail(BANYAN_ERR_STATE, "the operation was not made by banyan_device_combine_init()");
   if (bytes != sizeof(bny_device_combine))
-    return bny_fail(BANYAN_ERR_ARGUMENT,
-                    "bytes is %zu, a banyan_device_combine of this library has %zu: compile with the header that came with it",
-                    bytes, sizeof(bny_device_combine));
+    return bny_fail(
+        BANYAN_ERR_ARGUMENT,
+        "bytes is %zu, a banyan_device_combine of this library has %zu: compile with the header that came with it",
+        bytes, sizeof(bny_device_combine));
   if (blocks < 1) return bny_fail(BANYAN_ERR_ARGUMENT, "blocks is %d; one at least must fit on the device", blocks);
   bny_box none = {0, 0, key->value_dim}, result = bny_api_result_box(comm, key);
   banyan_partial rows_room, out_room;
@@ -56,7 +57,8 @@ banyan_status banyan_op_device(const banyan_op *op, const banyan_partial *rows, 
   rows = bny_sized_read(&bny_sized_partial, "rows", rows, &rows_room);
   if (!rows) return BANYAN_ERR_ARGUMENT;
   const char *wrong = bny_partial_check(rows, &none, false);
-  if (!wrong && (rows->values_dtype != BANYAN_F32 || rows->stats_dtype != BANYAN_F32)) wrong = "dtypes must be BANYAN_F32";
+  if (!wrong && (rows->values_dtype != BANYAN_F32 || rows->stats_dtype != BANYAN_F32))
+    wrong = "dtypes must be BANYAN_F32";
   if (wrong) return bny_fail(BANYAN_ERR_ARGUMENT, "rows: %s", wrong);
   banyan_status status = bny_api_check_partial(&out, &out_room, &result, true);
   if (status == BANYAN_OK) status = bny_api_check_memory_partial(comm, out, &result, true);
@@ -69,14 +71,15 @@ static banyan_status check_memory_attention(banyan_comm *comm, const banyan_atte
   const struct {
     const char *what;
     const void *pointer;
-  } all[] = {{"q", desc->q}, {"k", desc->k}, {"v", desc->v}, {"seq_lens", desc->seq_lens}, {"page_table", desc->page_table}};
+  } all[] = {
+      {"q", desc->q}, {"k", desc->k}, {"v", desc->v}, {"seq_lens", desc->seq_lens}, {"page_table", desc->page_table}};
   banyan_status status = BANYAN_OK;
   for (size_t i = 0; i < sizeof all / sizeof all[0] && status == BANYAN_OK && desc->batch > 0; i++)
     status = bny_api_check_memory(comm, all[i].what, all[i].pointer);
   return status;
 }
 
-/* ---- attention ------------------------------------------------------------------------------------------------------- */
+/* ---- attention --------------------------------------------------------------------------------------------------- */
 
 banyan_status banyan_attention_init(banyan_comm *comm, const banyan_attention_desc *desc, const banyan_partial *out,
                                     banyan_op **op) {
@@ -89,7 +92,8 @@ banyan_status banyan_attention_init(banyan_comm *comm, const banyan_attention_de
   if (status == BANYAN_OK) status = bny_decode_attention_check(desc, false);
   if (status == BANYAN_OK) status = bny_decode_attention_check_out(desc, out);
   if (status == BANYAN_OK) status = check_memory_attention(comm, desc);
-  if (status == BANYAN_OK) status = bny_api_check_memory_partial(comm, out, &(bny_box){desc->batch, desc->heads, 1}, true);
+  if (status == BANYAN_OK)
+    status = bny_api_check_memory_partial(comm, out, &(bny_box){desc->batch, desc->heads, 1}, true);
   if (status == BANYAN_OK) status = bny_comm_check(comm);
   if (status == BANYAN_OK) status = bny_attention_make(comm, desc, out, &attention);
   if (status == BANYAN_OK) status = bny_op_make_attention(comm, attention, op);
@@ -100,8 +104,9 @@ banyan_status banyan_attention_init(banyan_comm *comm, const banyan_attention_de
 static banyan_status check_both(const banyan_attention_desc *desc, const banyan_combine_desc *combine) {
   int32_t value_dim = desc->value_dim ? desc->value_dim : desc->head_dim;
   if (combine->tokens != desc->batch || combine->heads != desc->heads || combine->value_dim != value_dim)
-    return bny_fail(BANYAN_ERR_ARGUMENT, "combine has %d tokens x %d heads of %d values, but attention gives %d x %d of %d",
-                    combine->tokens, combine->heads, combine->value_dim, desc->batch, desc->heads, value_dim);
+    return bny_fail(BANYAN_ERR_ARGUMENT,
+                    "combine has %d tokens x %d heads of %d values, but attention gives %d x %d of %d", combine->tokens,
+                    combine->heads, combine->value_dim, desc->batch, desc->heads, value_dim);
   if (combine->stream && combine->stream != desc->stream)
     return bny_fail(BANYAN_ERR_ARGUMENT, "combine.stream is not that of attention");
   return BANYAN_OK;
@@ -116,8 +121,8 @@ static void explain_apart(const banyan_comm *comm, const bny_op_key *key, char *
 
 /* Completes the key of a combine of attention's rows: within its kernel if that is possible; otherwise *why says why
  * not. */
-static banyan_status key_of_both(banyan_comm *comm, const banyan_attention_desc *desc, const banyan_combine_desc *combine,
-                                 bny_op_key *key, char *why, size_t bytes) {
+static banyan_status key_of_both(banyan_comm *comm, const banyan_attention_desc *desc,
+                                 const banyan_combine_desc *combine, bny_op_key *key, char *why, size_t bytes) {
   bny_op_key made;
   banyan_combine_desc room;
   banyan_status status = bny_api_combine_key(comm, &combine, &room, &made);
@@ -135,7 +140,8 @@ static banyan_status key_of_both(banyan_comm *comm, const banyan_attention_desc 
 
 /* keep: gives the caller a persistent operation. */
 static banyan_status attend_and_combine(banyan_comm *comm, const banyan_attention_desc *desc,
-                                        const banyan_combine_desc *combine, const banyan_partial *out, banyan_op **keep) {
+                                        const banyan_combine_desc *combine, const banyan_partial *out,
+                                        banyan_op **keep) {
   banyan_attention_desc desc_room;
   banyan_partial out_room;
   bny_op_key key;
@@ -180,12 +186,13 @@ static banyan_status attend_and_combine(banyan_comm *comm, const banyan_attentio
 }
 
 banyan_status banyan_attention_combine_init(banyan_comm *comm, const banyan_attention_desc *desc,
-                                            const banyan_combine_desc *combine, const banyan_partial *out, banyan_op **op) {
+                                            const banyan_combine_desc *combine, const banyan_partial *out,
+                                            banyan_op **op) {
   return op ? attend_and_combine(comm, desc, combine, out, op)
             : bny_op_refuse(comm, bny_fail(BANYAN_ERR_ARGUMENT, "op is NULL"), true);
 }
 
-banyan_status banyan_attention_combine(banyan_comm *comm, const banyan_attention_desc *desc, const banyan_combine_desc *combine,
-                                       const banyan_partial *out) {
+banyan_status banyan_attention_combine(banyan_comm *comm, const banyan_attention_desc *desc,
+                                       const banyan_combine_desc *combine, const banyan_partial *out) {
   return attend_and_combine(comm, desc, combine, out, NULL);
 }

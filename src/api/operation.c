@@ -9,7 +9,7 @@
 #include "base/sized.h"
 #include "base/status.h"
 
-/* ---- progress -------------------------------------------------------------------------------------------------------- */
+/* ---- progress ---------------------------------------------------------------------------------------------------- */
 
 /* A failure ends every operation under way. */
 static banyan_status give_up(banyan_comm *comm, banyan_status status) {
@@ -67,14 +67,14 @@ static banyan_status progress_to(banyan_op *op, bool block) {
 /* Returns what a complete run reports to its caller. */
 static banyan_status verdict(const banyan_op *op) {
   if (!op->lost || op->running) return BANYAN_OK;
-  return bny_fail(BANYAN_ERR_DATA,
-                  "rank %d: %s cannot hold the statistics of token %d, head %d of the result; all other rows are right. Give "
-                  "out.stats_dtype a type of a wider range",
-                  op->comm->rank, bny_wire_formats[bny_wire_of_dtype(op->out.stats_dtype)].name, op->lost_token,
-                  op->lost_head);
+  return bny_fail(
+      BANYAN_ERR_DATA,
+      "rank %d: %s cannot hold the statistics of token %d, head %d of the result; all other rows are right. Give "
+      "out.stats_dtype a type of a wider range",
+      op->comm->rank, bny_wire_formats[bny_wire_of_dtype(op->out.stats_dtype)].name, op->lost_token, op->lost_head);
 }
 
-/* ---- making ---------------------------------------------------------------------------------------------------------- */
+/* ---- making ------------------------------------------------------------------------------------------------------ */
 
 static void free_parts(banyan_op *op) {
   for (int32_t i = 0; op->parts && i < op->nparts; i++) {
@@ -246,8 +246,8 @@ banyan_status bny_op_make_attention(banyan_comm *comm, bny_attention *attention,
 }
 
 /* More merging blocks than rows would have nothing to merge. */
-static void tell(const banyan_op *op, const banyan_partial *rows, const banyan_partial *out, int64_t mergers, int32_t warps,
-                 bny_device_combine *combine) {
+static void tell(const banyan_op *op, const banyan_partial *rows, const banyan_partial *out, int64_t mergers,
+                 int32_t warps, bny_device_combine *combine) {
   bny_slice owned = bny_slice_owned(&op->parts[0].request, op->comm->rank);
   int64_t useful = (bny_slice_rows(&owned) + warps - 1) / warps;
   if (mergers > useful) mergers = useful;
@@ -326,7 +326,7 @@ banyan_status bny_op_find(banyan_comm *comm, const bny_op_key *key, banyan_op **
   return BANYAN_OK;
 }
 
-/* ---- running ----------------------------------------------------------------------------------------------------------- */
+/* ---- running ----------------------------------------------------------------------------------------------------- */
 
 /* All parts are put on the stream. Nothing else is left to do. */
 static banyan_status start_on_device(banyan_op *op) {
@@ -348,7 +348,8 @@ banyan_status banyan_start(banyan_op *op) {
   if (!op) return bny_fail(BANYAN_ERR_ARGUMENT, "op is NULL");
   banyan_comm *comm = op->comm;
   if (op->within && !op->attention)
-    return refuse_start(op, "the operation is part of a kernel of yours: launch that, with what banyan_op_device() gives");
+    return refuse_start(op,
+                        "the operation is part of a kernel of yours: launch that, with what banyan_op_device() gives");
   if (bny_op_runs_on_device(op)) return start_on_device(op);
   if (op->running) return refuse_start(op, "the operation was started already; wait for it first");
   if (comm->exec->failure.status != BANYAN_OK) return bny_exec_check(comm->exec, NULL);
@@ -392,7 +393,7 @@ void banyan_op_free(banyan_op *op) {
   free_op(op);
 }
 
-/* ---- what only each rank knows ---------------------------------------------------------------------------------------- */
+/* ---- what only each rank knows ----------------------------------------------------------------------------------- */
 
 typedef struct readiness {
   int32_t status;
@@ -404,7 +405,8 @@ static banyan_status gather_readiness(banyan_comm *comm, const readiness *own, r
   if (!counts) return bny_fail(BANYAN_ERR_MEMORY, "out of memory for an operation");
   for (int32_t i = 0; i < comm->nranks; i++) counts[i] = sizeof *own;
   banyan_op *op = NULL;
-  banyan_status status = bny_op_make(comm, &(bny_op_key){.collective = BNY_ALLGATHER, .counts = counts, .on_host = true}, &op);
+  banyan_status status =
+      bny_op_make(comm, &(bny_op_key){.collective = BNY_ALLGATHER, .counts = counts, .on_host = true}, &op);
   free(counts);
   if (status != BANYAN_OK) return status;
   bny_op_bind(op, &(bny_op_memory){.in_bytes = own, .out_bytes = all});
@@ -428,7 +430,7 @@ banyan_status bny_op_all_ready(banyan_comm *comm, banyan_status own) {
   return status;
 }
 
-/* ---- questions --------------------------------------------------------------------------------------------------------- */
+/* ---- questions --------------------------------------------------------------------------------------------------- */
 
 banyan_status banyan_op_query(const banyan_op *op, banyan_op_info *info) {
   if (!op || !info) return bny_fail(BANYAN_ERR_ARGUMENT, "op and info must not be NULL");
@@ -463,7 +465,8 @@ static size_t print_part(const banyan_op *op, const bny_op_part *part, char *tex
   if (part->device_run) return bny_device_run_print(part->device_run, part->plan, text, bytes);
   if (!op->within) return bny_plan_print(part->plan, text, bytes);
   size_t length = bny_plan_print_head(part->plan, text, bytes);
-  bny_append(text, bytes, &length, "within a kernel: rows go straight to the ranks that get them, and are merged there in the "
+  bny_append(text, bytes, &length,
+             "within a kernel: rows go straight to the ranks that get them, and are merged there in the "
              "order of ranks\n");
   return length;
 }

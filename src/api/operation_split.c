@@ -86,7 +86,9 @@ static size_t bytes_per_part(const banyan_op *op, size_t limit, int32_t *parts) 
       if (op->counts[i] > largest) largest = op->counts[i];
   }
   part_bytes = part_bytes / 64 ? part_bytes / 64 * 64 : 64;
-  *parts = largest > part_bytes * PARTS_MAX ? PARTS_MAX + 1 : largest ? divide_up((int64_t)largest, (int64_t)part_bytes) : 1;
+  *parts = largest > part_bytes * PARTS_MAX ? PARTS_MAX + 1
+           : largest                        ? divide_up((int64_t)largest, (int64_t)part_bytes)
+                                            : 1;
   return part_bytes;
 }
 
@@ -135,7 +137,8 @@ banyan_status bny_op_cut(banyan_op *op, size_t limit) {
     part_bytes = bytes_per_part(op, limit, &op->nparts);
   }
   if (op->nparts > PARTS_MAX)
-    return bny_fail(BANYAN_ERR_MEMORY, "the call is too large: it takes more than %d parts; raise arena_bytes", PARTS_MAX);
+    return bny_fail(BANYAN_ERR_MEMORY, "the call is too large: it takes more than %d parts; raise arena_bytes",
+                    PARTS_MAX);
   op->parts = calloc((size_t)op->nparts, sizeof *op->parts);
   if (!op->parts) return bny_fail(BANYAN_ERR_MEMORY, "out of memory for an operation of %d parts", op->nparts);
   banyan_status status = BANYAN_OK;

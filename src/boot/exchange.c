@@ -10,7 +10,8 @@
 
 banyan_status bny_exchange_all(const bny_exchange *exchange, const void *mine, void *all, size_t bytes) {
   int64_t left_ns = exchange->deadline_ns - bny_clock_ns();
-  if (left_ns <= 0) return bny_fail(BANYAN_ERR_TIMEOUT, "the deadline passed while ranks were getting to know each other");
+  if (left_ns <= 0)
+    return bny_fail(BANYAN_ERR_TIMEOUT, "the deadline passed while ranks were getting to know each other");
   const banyan_bootstrap *bootstrap = exchange->bootstrap;
   bny_fail(BANYAN_OK, "%s", "");
   int result = bootstrap->allgather(bootstrap->context, mine, all, bytes, left_ns);
@@ -35,11 +36,13 @@ static bny_exchange shortened(const bny_exchange *exchange, bool has_failed) {
   return (bny_exchange){exchange->bootstrap, has_failed ? now_ns + left_ns / 4 : exchange->deadline_ns};
 }
 
-banyan_status bny_exchange_settle_round(const bny_exchange *exchange, banyan_status own, const char *what, bool *waits) {
+banyan_status bny_exchange_settle_round(const bny_exchange *exchange, banyan_status own, const char *what,
+                                        bool *waits) {
   int32_t nranks = exchange->bootstrap->nranks;
   report said = {.status = (int32_t)own, .waits = *waits}, *all = calloc((size_t)nranks, sizeof *all);
   if (own != BANYAN_OK) snprintf(said.why, sizeof said.why, "%s", banyan_last_error());
-  if (!all) return bny_fail(BANYAN_ERR_MEMORY, "rank %d has no memory to meet %d ranks", exchange->bootstrap->rank, nranks);
+  if (!all)
+    return bny_fail(BANYAN_ERR_MEMORY, "rank %d has no memory to meet %d ranks", exchange->bootstrap->rank, nranks);
   char why[BNY_ERROR_TEXT_BYTES];
   snprintf(why, sizeof why, "%s", banyan_last_error()); /* the exchange sets texts of its own */
   bny_exchange bounded = shortened(exchange, own != BANYAN_OK);
@@ -49,7 +52,8 @@ banyan_status bny_exchange_settle_round(const bny_exchange *exchange, banyan_sta
   for (int32_t i = 0; i < nranks && status == BANYAN_OK; i++) {
     *waits = *waits || all[i].waits;
     if (all[i].status != BANYAN_OK)
-      status = bny_fail((banyan_status)all[i].status, "rank %d %s: %.*s", i, what, (int)sizeof all[i].why - 1, all[i].why);
+      status =
+          bny_fail((banyan_status)all[i].status, "rank %d %s: %.*s", i, what, (int)sizeof all[i].why - 1, all[i].why);
   }
   free(all);
   return status;

@@ -24,7 +24,9 @@ static int64_t now_ns(void) {
   return (int64_t)now.tv_sec * 1000000000 + now.tv_nsec;
 }
 
-static banyan_status fail_memory(void) { return banyan_bootstrap_fail(BANYAN_ERR_MEMORY, "out of memory for ranks of MPI"); }
+static banyan_status fail_memory(void) {
+  return banyan_bootstrap_fail(BANYAN_ERR_MEMORY, "out of memory for ranks of MPI");
+}
 
 /* MPI_Wait with a deadline. After BANYAN_ERR_TIMEOUT MPI still owns the request. */
 static banyan_status wait_for(MPI_Request *request, int64_t timeout_ns) {
@@ -37,8 +39,8 @@ static banyan_status wait_for(MPI_Request *request, int64_t timeout_ns) {
     if (done) return BANYAN_OK;
     int64_t waited_ns = now_ns() - begun_ns;
     if (waited_ns >= timeout_ns)
-      return banyan_bootstrap_fail(BANYAN_ERR_TIMEOUT,
-                                   "the deadline passed in a collective of MPI, which does not say which rank was missing");
+      return banyan_bootstrap_fail(
+          BANYAN_ERR_TIMEOUT, "the deadline passed in a collective of MPI, which does not say which rank was missing");
     if (waited_ns < spin_ns)
       sched_yield();
     else
@@ -72,7 +74,8 @@ static banyan_status gather(struct banyan_mpi *self, const void *mine, void *all
 static int allgather_mpi(void *context, const void *mine, void *all, size_t bytes, int64_t timeout_ns) {
   struct banyan_mpi *self = context;
   if (self->failure)
-    return (int)banyan_bootstrap_fail(self->failure, "an earlier collective of MPI failed; this would meet its messages");
+    return (int)banyan_bootstrap_fail(self->failure,
+                                      "an earlier collective of MPI failed; this would meet its messages");
   return (int)(self->failure = gather(self, mine, all, bytes, timeout_ns));
 }
 
@@ -106,9 +109,11 @@ banyan_status banyan_mpi_bootstrap(MPI_Comm comm, banyan_mpi **handle, banyan_bo
   if (!handle || !bootstrap) return banyan_bootstrap_fail(BANYAN_ERR_ARGUMENT, "handle and bootstrap must not be NULL");
   if (comm == MPI_COMM_NULL) return banyan_bootstrap_fail(BANYAN_ERR_ARGUMENT, "the MPI communicator is MPI_COMM_NULL");
   if (!mpi_is_up())
-    return banyan_bootstrap_fail(BANYAN_ERR_STATE, "MPI is not running: call this between MPI_Init() and MPI_Finalize()");
+    return banyan_bootstrap_fail(BANYAN_ERR_STATE,
+                                 "MPI is not running: call this between MPI_Init() and MPI_Finalize()");
   if (MPI_Comm_test_inter(comm, &inter) != MPI_SUCCESS || inter)
-    return banyan_bootstrap_fail(BANYAN_ERR_ARGUMENT, "the MPI communicator is an inter-communicator; merge its groups first");
+    return banyan_bootstrap_fail(BANYAN_ERR_ARGUMENT,
+                                 "the MPI communicator is an inter-communicator; merge its groups first");
   if (MPI_Comm_rank(comm, &rank) != MPI_SUCCESS || MPI_Comm_size(comm, &nranks) != MPI_SUCCESS)
     return banyan_bootstrap_fail(BANYAN_ERR_BOOTSTRAP, "MPI_Comm_rank or MPI_Comm_size failed");
   struct banyan_mpi *made = calloc(1, sizeof *made);

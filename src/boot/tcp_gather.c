@@ -76,8 +76,8 @@ static banyan_status check_header(struct gathering *gathering, int32_t child) {
 static banyan_status post_block(struct gathering *gathering, const struct bny_boot_frame *frame, const void *block) {
   const struct bny_boot_says says = {.kind = BNY_BOOT_DATA, .left_ms = frame->left_ms, .rank = (int32_t)frame->rank};
   if (bny_boot_link_post(&gathering->env->parent, &says, block, gathering->bytes)) return BANYAN_OK;
-  return bny_fail(BANYAN_ERR_MEMORY, "bootstrap: rank %d of %d has no memory for %zu bytes", gathering->env->settings.rank,
-                  gathering->env->settings.nranks, gathering->bytes);
+  return bny_fail(BANYAN_ERR_MEMORY, "bootstrap: rank %d of %d has no memory for %zu bytes",
+                  gathering->env->settings.rank, gathering->env->settings.nranks, gathering->bytes);
 }
 
 static banyan_status take_block(struct gathering *gathering, int32_t child, const char *block) {
@@ -158,8 +158,10 @@ static void hand_out(struct gathering *gathering) {
 static banyan_status check_children(const struct banyan_env *env) {
   for (int32_t i = 0; i < env->nchildren; i++)
     if (env->children[i].fd < 0)
-      return bny_fail(BANYAN_ERR_PEER, "bootstrap: rank %d of %d left, or stopped, before it took the result of the allgather "
-                      "before this one", env->children[i].rank, env->settings.nranks);
+      return bny_fail(BANYAN_ERR_PEER,
+                      "bootstrap: rank %d of %d left, or stopped, before it took the result of the allgather "
+                      "before this one",
+                      env->children[i].rank, env->settings.nranks);
   return BANYAN_OK;
 }
 

@@ -87,7 +87,8 @@ static void issue(struct bny_boot_pending *pending, int fd) {
   const struct banyan_env *env = pending->env;
   if (!bny_boot_issue(env, fd, &user) && user.uid != geteuid()) {
     snprintf(pending->refusal, sizeof pending->refusal,
-             "process %" PRId64 " is of user %ld, and rank 0 of user %ld: without a secret all ranks must be of one user",
+             "process %" PRId64
+             " is of user %ld, and rank 0 of user %ld: without a secret all ranks must be of one user",
              user.process, (long)user.uid, (long)geteuid());
     if (pending->nforeign++ < FORGED_LOGGED_AT_MOST)
       bny_log(BNY_LOG_WARN, "rank 0 at %s refused: %s", env->address, pending->refusal);

@@ -86,10 +86,11 @@ static bool get_key(struct seeker *seeker) {
   char reason[sizeof seeker->reason];
   if (env->settings.has_secret || !seeker->at_rank_0) return true;
   if (bny_boot_issue_ask(env, attempt_limit(seeker), &user) != BNY_BOOT_OTHER_USER) return true;
-  snprintf(reason, sizeof reason,
-           "it is a process of user %ld, and this rank of user %ld: without a secret all ranks must be of one user (set "
-           "BANYAN_SECRET or BANYAN_SECRET_FILE to the same secret on all ranks)",
-           (long)user.uid, (long)geteuid());
+  snprintf(
+      reason, sizeof reason,
+      "it is a process of user %ld, and this rank of user %ld: without a secret all ranks must be of one user (set "
+      "BANYAN_SECRET or BANYAN_SECRET_FILE to the same secret on all ranks)",
+      (long)user.uid, (long)geteuid());
   seeker->nrejections++;
   note(seeker, reason, 0);
   return false;

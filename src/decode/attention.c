@@ -30,8 +30,8 @@ static banyan_status check_shape(const banyan_attention_desc *desc) {
                     WHERE "heads is %" PRId32 ", must be a multiple of kv_heads, which is %" PRId32, desc->heads,
                     desc->kv_heads);
   if ((int64_t)desc->batch * desc->heads > INT32_MAX)
-    return bny_fail(BANYAN_ERR_ARGUMENT, WHERE "batch %" PRId32 " x heads %" PRId32 " are more than 2^31 - 1 rows", desc->batch,
-                    desc->heads);
+    return bny_fail(BANYAN_ERR_ARGUMENT, WHERE "batch %" PRId32 " x heads %" PRId32 " are more than 2^31 - 1 rows",
+                    desc->batch, desc->heads);
   if (desc->head_dim < 1 || desc->head_dim > BNY_ATTENTION_HEAD_DIM_MAX)
     return bny_fail(BANYAN_ERR_ARGUMENT, WHERE "head_dim is %" PRId32 ", must be 1 to %d", desc->head_dim,
                     BNY_ATTENTION_HEAD_DIM_MAX);
@@ -96,7 +96,8 @@ static banyan_status check_page_ids(const banyan_attention_desc *desc, int32_t b
   for (int32_t place = 0; keys > 0 && place <= (keys - 1) / desc->page_keys; place++) {
     if (table[place] < 0 || table[place] > last)
       return bny_fail(BANYAN_ERR_ARGUMENT,
-                      WHERE "page_table[%" PRId32 "][%" PRId32 "] is %" PRId32 ", must be 0 to %" PRId32 " (pages is %" PRId64 ")",
+                      WHERE "page_table[%" PRId32 "][%" PRId32 "] is %" PRId32 ", must be 0 to %" PRId32
+                            " (pages is %" PRId64 ")",
                       b, place, table[place], last, desc->pages);
   }
   return BANYAN_OK;

@@ -49,7 +49,7 @@ banyan_status bny_arenas_read_fallback(const char *text, bool *strict) {
   return BANYAN_OK;
 }
 
-/* ---- facts --------------------------------------------------------------------------------------------------------- */
+/* ---- facts ------------------------------------------------------------------------------------------------------- */
 
 static facts gather_own(const bny_device *device, const bny_arenas_config *config) {
   facts own;
@@ -83,8 +83,9 @@ static banyan_status compare(const facts *all, const int32_t *processes, bny_are
       return bny_fail(BANYAN_ERR_MISMATCH, "rank %d has a device of %.15s, this rank one of %.15s", i, all[i].vendor,
                       own->vendor);
     if (all[i].bytes != own->bytes)
-      return bny_fail(BANYAN_ERR_MISMATCH, "arenas on devices are of %" PRIu64 " bytes on rank %d and of %" PRIu64 " here",
-                      all[i].bytes, i, own->bytes);
+      return bny_fail(BANYAN_ERR_MISMATCH,
+                      "arenas on devices are of %" PRIu64 " bytes on rank %d and of %" PRIu64 " here", all[i].bytes, i,
+                      own->bytes);
     arenas->compute_least = least(arenas->compute_least, all[i].compute);
     arenas->sm_count_least = least(arenas->sm_count_least, all[i].sm_count);
     arenas->driver_least = least(arenas->driver_least, all[i].driver);
@@ -101,7 +102,7 @@ static banyan_status compare(const facts *all, const int32_t *processes, bny_are
   return BANYAN_OK;
 }
 
-/* ---- agreement ----------------------------------------------------------------------------------------------------- */
+/* ---- agreement --------------------------------------------------------------------------------------------------- */
 
 static obstacle obstacle_between(const bny_arenas *arenas, const facts *all, const bny_arenas_config *config,
                                  const bny_device_link *link, int32_t peer, bny_memory_kind kind) {
@@ -197,7 +198,7 @@ static void explain(const agreement *agreed, int32_t nranks, bny_memory_kind kin
   }
 }
 
-/* ---- the way down -------------------------------------------------------------------------------------------------- */
+/* ---- the way down ------------------------------------------------------------------------------------------------ */
 
 /* Memory that a device sees at two addresses is coherent between concurrent kernels only by fences of its own kind
  * (fence.proxy.alias). Ranks of one process that share a device need no second address. With the kind that was made for

@@ -87,7 +87,8 @@ static int32_t find_wrong(const bny_arenas_work *work, view (*of)(const bny_aren
       const _Atomic uint64_t *words = work->words.host + slot(arenas, true, peer, place);
       view wanted = of(arenas, peer);
       for (int i = 0; i < CELL_WORDS; i++)
-        if (atomic_load_explicit(&words[i], memory_order_relaxed) != pattern(work, wanted.writer, wanted.owner, place, i))
+        if (atomic_load_explicit(&words[i], memory_order_relaxed) !=
+            pattern(work, wanted.writer, wanted.owner, place, i))
           return peer;
     }
   return -1;
@@ -124,7 +125,8 @@ banyan_status bny_arenas_verify_read(bny_arenas_work *work) {
                     work->arenas->rank, bny_memory_kind_name(work->arenas->kind));
   if (status == BANYAN_OK) status = read_and_find(work, theirs_there, &wrong);
   if (status == BANYAN_OK && wrong >= 0)
-    return bny_fail(BANYAN_ERR_SYSTEM, "rank %d reads by %s something else in the arena of rank %d than that rank wrote",
+    return bny_fail(BANYAN_ERR_SYSTEM,
+                    "rank %d reads by %s something else in the arena of rank %d than that rank wrote",
                     work->arenas->rank, bny_memory_kind_name(work->arenas->kind), wrong);
   return status;
 }

@@ -11,26 +11,30 @@
 
 #define WHERE "attention on a device: "
 
-/* ---- what is asked --------------------------------------------------------------------------------------------------- */
+/* ---- what is asked ----------------------------------------------------------------------------------------------- */
 
 static bool same_rows(const banyan_attention_desc *desc) {
-  return desc->v == desc->k && desc->v_batch_stride == desc->k_batch_stride && desc->v_head_stride == desc->k_head_stride &&
-         desc->v_token_stride == desc->k_token_stride;
+  return desc->v == desc->k && desc->v_batch_stride == desc->k_batch_stride &&
+         desc->v_head_stride == desc->k_head_stride && desc->v_token_stride == desc->k_token_stride;
 }
 
 /* Returns whether the keys of one head that a warp copies at once are contiguous. */
 static bool rows_are_neighbours(const banyan_attention_desc *desc, int32_t value_dim) {
-  return desc->k_token_stride == desc->head_dim && desc->v_token_stride == (same_rows(desc) ? desc->head_dim : value_dim) &&
+  return desc->k_token_stride == desc->head_dim &&
+         desc->v_token_stride == (same_rows(desc) ? desc->head_dim : value_dim) &&
          (!desc->page_table || desc->page_keys >= BNY_DECODE_GRANULE);
 }
 
-static banyan_status request_of(const bny_engine *engine, const banyan_attention_desc *desc, bny_decode_request *request) {
+static banyan_status request_of(const bny_engine *engine, const banyan_attention_desc *desc,
+                                bny_decode_request *request) {
   if (desc->kv_dtype != desc->q_dtype || bny_dtype_bytes(desc->kv_dtype) != 2)
-    return bny_fail(BANYAN_ERR_UNSUPPORTED, WHERE "q_dtype is %d and kv_dtype %d; both must be BANYAN_F16, or BANYAN_BF16",
-                    (int)desc->q_dtype, (int)desc->kv_dtype);
+    return bny_fail(BANYAN_ERR_UNSUPPORTED,
+                    WHERE "q_dtype is %d and kv_dtype %d; both must be BANYAN_F16, or BANYAN_BF16", (int)desc->q_dtype,
+                    (int)desc->kv_dtype);
   if (desc->keys_max < 1)
-    return bny_fail(BANYAN_ERR_ARGUMENT, WHERE "keys_max is %" PRId32 "; say how many keys a sequence has at most, as seq_lens "
-                                               "is not read here",
+    return bny_fail(BANYAN_ERR_ARGUMENT,
+                    WHERE "keys_max is %" PRId32 "; say how many keys a sequence has at most, as seq_lens "
+                          "is not read here",
                     desc->keys_max);
   int32_t value_dim = desc->value_dim ? desc->value_dim : desc->head_dim;
   *request = (bny_decode_request){
@@ -52,34 +56,36 @@ static bny_decode_cache cache_of(const void *base, int64_t page, int64_t head, i
   return (bny_decode_cache){.base = base, .page_stride = 2 * page, .token_stride = 2 * token, .head_stride = 2 * head};
 }
 
-static bny_decode_call call_of(const bny_engine *engine, const banyan_attention_desc *desc, const bny_decode_plan *plan) {
+static bny_decode_call call_of(const bny_engine *engine, const banyan_attention_desc *desc,
+                               const bny_decode_plan *plan) {
   double scale = desc->scale != 0 ? (double)desc->scale : 1 / sqrt((double)desc->head_dim);
   bny_decode_call call = {
-    .batch = desc->batch,
-    .kv_heads = desc->kv_heads,
-    .group = desc->heads / desc->kv_heads,
-    .row_tiles = plan->row_tiles,
-    .keys_max = desc->keys_max,
-    .one_term = engine->one_term,
-    .scale_log2 = (float)(scale * BNY_LOG2_E),
-    .q = desc->q,
-    .q_batch_stride = 2 * desc->q_batch_stride,
-    .q_head_stride = 2 * desc->q_head_stride,
-    .k = cache_of(desc->k, desc->k_batch_stride, desc->k_head_stride, desc->k_token_stride),
-    .v = cache_of(desc->v, desc->v_batch_stride, desc->v_head_stride, desc->v_token_stride),
-    .page_table = desc->page_table,
-    .page_table_stride = desc->page_table_stride,
-    .page_shift = desc->page_table ? __builtin_ctz((unsigned)desc->page_keys) : BNY_DECODE_WHOLE,
-    /* The number of pages was not given; negative ids are refused all the same. */
-    .pages = desc->page_table && desc->pages && desc->pages <= INT32_MAX ? (uint32_t)desc->pages : (uint32_t)INT32_MAX + 1,
-    .seq_lens = desc->seq_lens,
-    .nan_is_empty = desc->empty == BANYAN_EMPTY_NAN,
-    .division = plan->division,
+      .batch = desc->batch,
+      .kv_heads = desc->kv_heads,
+      .group = desc->heads / desc->kv_heads,
+      .row_tiles = plan->row_tiles,
+      .keys_max = desc->keys_max,
+      .one_term = engine->one_term,
+      .scale_log2 = (float)(scale * BNY_LOG2_E),
+      .q = desc->q,
+      .q_batch_stride = 2 * desc->q_batch_stride,
+      .q_head_stride = 2 * desc->q_head_stride,
+      .k = cache_of(desc->k, desc->k_batch_stride, desc->k_head_stride, desc->k_token_stride),
+      .v = cache_of(desc->v, desc->v_batch_stride, desc->v_head_stride, desc->v_token_stride),
+      .page_table = desc->page_table,
+      .page_table_stride = desc->page_table_stride,
+      .page_shift = desc->page_table ? __builtin_ctz((unsigned)desc->page_keys) : BNY_DECODE_WHOLE,
+      /* The number of pages was not given; negative ids are refused all the same. */
+      .pages =
+          desc->page_table && desc->pages && desc->pages <= INT32_MAX ? (uint32_t)desc->pages : (uint32_t)INT32_MAX + 1,
+      .seq_lens = desc->seq_lens,
+      .nan_is_empty = desc->empty == BANYAN_EMPTY_NAN,
+      .division = plan->division,
   };
   return call;
 }
 
-/* ---- the kernel ------------------------------------------------------------------------------------------------------ */
+/* ---- the kernel -------------------------------------------------------------------------------------------------- */
 
 /* Ranks that share a device have a part of it each, for attention too: blocks of all ranks are resident at once. If a
  * grid were as large as the device, its last blocks would wait for ranks whose own blocks find no room. Blocks of a
@@ -160,7 +166,8 @@ static bool same_request(const bny_decode_request *a, const bny_decode_request *
 
 bool bny_decode_rebind(bny_decode *decode, const banyan_attention_desc *desc) {
   bny_decode_request request = {0};
-  if (request_of(decode->engine, desc, &request) != BANYAN_OK || !same_request(&request, &decode->request)) return false;
+  if (request_of(decode->engine, desc, &request) != BANYAN_OK || !same_request(&request, &decode->request))
+    return false;
   bny_decode_call call = call_of(decode->engine, desc, &decode->plan);
   if (bny_decode_call_check(&call, &decode->plan)) return false;
   call.scratch = decode->call.scratch;
@@ -170,7 +177,7 @@ bool bny_decode_rebind(bny_decode *decode, const banyan_attention_desc *desc) {
   return true;
 }
 
-/* ---- launch ---------------------------------------------------------------------------------------------------------- */
+/* ---- launch ------------------------------------------------------------------------------------------------------ */
 
 banyan_status bny_decode_start(bny_decode *decode, const bny_device_combine *combine, void *stream) {
   bny_engine *engine = decode->engine;

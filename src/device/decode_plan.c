@@ -44,15 +44,16 @@ const bny_decode_kernel bny_decode_kernels[] = {
 #undef BNY_DECODE_LATENT_KERNEL
 #undef BNY_DECODE_WIDE_KERNEL
 
-/* ---- which kernel ---------------------------------------------------------------------------------------------------- */
+/* ---- which kernel ------------------------------------------------------------------------------------------------ */
 
 static banyan_status check_request(const bny_decode_request *request) {
   if (request->batch < 0 || request->keys_max < 0)
     return bny_fail(BANYAN_ERR_ARGUMENT, WHERE "batch is %" PRId32 " and keys_max %" PRId32 ", neither may be negative",
                     request->batch, request->keys_max);
   if (request->kv_heads < 1 || request->heads < 1 || request->heads % request->kv_heads != 0)
-    return bny_fail(BANYAN_ERR_ARGUMENT, WHERE "heads is %" PRId32 ", must be a multiple of kv_heads, which is %" PRId32,
-                    request->heads, request->kv_heads);
+    return bny_fail(BANYAN_ERR_ARGUMENT,
+                    WHERE "heads is %" PRId32 ", must be a multiple of kv_heads, which is %" PRId32, request->heads,
+                    request->kv_heads);
   if (request->batch >= BNY_DEVICE_DETAIL_PAGE) /* the word of a fault has no room for more */
     return bny_fail(BANYAN_ERR_UNSUPPORTED, WHERE "batch is %" PRId32 "; kernels take less than %d sequences at once",
                     request->batch, BNY_DEVICE_DETAIL_PAGE);
@@ -63,7 +64,8 @@ bool bny_decode_kernel_runs(const bny_decode_kernel *kernel, int32_t compute, in
   return compute >= kernel->compute_min && compute < kernel->compute_end && kernel->shared_bytes <= shared_bytes_max;
 }
 
-static bool serves(const bny_decode_kernel *kernel, const bny_decode_request *request, const bny_decode_machine *machine) {
+static bool serves(const bny_decode_kernel *kernel, const bny_decode_request *request,
+                   const bny_decode_machine *machine) {
   return kernel->dtype == request->dtype && kernel->head_dim == request->head_dim &&
          kernel->value_dim == request->value_dim && kernel->values_in_keys == request->values_in_keys &&
          bny_decode_kernel_runs(kernel, machine->compute, machine->shared_bytes_max);
@@ -109,7 +111,8 @@ banyan_status bny_decode_kernel_choose(const bny_decode_request *request, const 
     if (serves(one, request, machine) && (!best || better(one, best, request))) best = one;
   if (!best)
     return bny_fail(BANYAN_ERR_UNSUPPORTED,
-                    WHERE "no kernel for head_dim %" PRId32 ", value_dim %" PRId32 "%s and dtype %d on a device of compute "
+                    WHERE "no kernel for head_dim %" PRId32 ", value_dim %" PRId32
+                          "%s and dtype %d on a device of compute "
                           "capability %" PRId32 ".%" PRId32 " with %" PRId32 " bytes of shared memory to a block",
                     request->head_dim, request->value_dim, request->values_in_keys ? " within the keys" : "",
                     (int)request->dtype, machine->compute / 10, machine->compute % 10, machine->shared_bytes_max);
@@ -117,7 +120,7 @@ banyan_status bny_decode_kernel_choose(const bny_decode_request *request, const 
   return BANYAN_OK;
 }
 
-/* ---- how blocks are divided ------------------------------------------------------------------------------------------ */
+/* ---- how blocks are divided -------------------------------------------------------------------------------------- */
 
 static int64_t min64(int64_t a, int64_t b) { return a < b ? a : b; }
 static int64_t max64(int64_t a, int64_t b) { return a > b ? a : b; }
@@ -129,8 +132,8 @@ static int64_t granule_bytes(const bny_decode_kernel *kernel) {
 }
 
 /* A CTA group has as many blocks as there would be groups to an item without clusters, and as have enough to read. */
-static int cluster_bits(const bny_decode_kernel *kernel, const bny_decode_machine *machine, int64_t items, int64_t blocks,
-                        int64_t granules) {
+static int cluster_bits(const bny_decode_kernel *kernel, const bny_decode_machine *machine, int64_t items,
+                        int64_t blocks, int64_t granules) {
   int64_t share = divide_up(SHARE_BYTES_MIN, granule_bytes(kernel));
   int64_t splits = min64(blocks / max64(items, 1), granules / share);
   int bits = 0;
@@ -153,7 +156,8 @@ banyan_status bny_decode_plan_make(const bny_decode_request *request, const bny_
                                    const bny_decode_kernel *kernel, const bny_decode_residency *residency,
                                    bny_decode_plan *plan) {
   const int32_t group = request->heads / request->kv_heads;
-  const int64_t row_tiles = divide_up(group, kernel->rows), items = (int64_t)request->batch * request->kv_heads * row_tiles;
+  const int64_t row_tiles = divide_up(group, kernel->rows),
+                items = (int64_t)request->batch * request->kv_heads * row_tiles;
   const int64_t granules = bny_decode_granules(request->keys_max);
   const int bits = cluster_bits(kernel, machine, items, (int64_t)machine->sm_count * residency->sm_blocks, granules);
   const uint32_t cluster = 1u << bits;
@@ -164,8 +168,8 @@ banyan_status bny_decode_plan_make(const bny_decode_request *request, const bny_
   const int64_t item_units = granules + division.item_cost;
   if (items > INT32_MAX / item_units)
     return bny_fail(BANYAN_ERR_UNSUPPORTED,
-                    WHERE "%" PRId64 " items of %" PRId32 " keys are more than one call can count: split the batch", items,
-                    request->keys_max);
+                    WHERE "%" PRId64 " items of %" PRId32 " keys are more than one call can count: split the batch",
+                    items, request->keys_max);
   const int64_t useful = divide_up(items * item_units, division.team_units_min);
   division.teams = (uint32_t)max64(1, min64(resident_teams(machine, residency, bits), useful));
   plan->kernel = kernel;
@@ -173,12 +177,13 @@ banyan_status bny_decode_plan_make(const bny_decode_request *request, const bny_
   plan->blocks = division.teams * cluster;
   plan->row_tiles = (int32_t)row_tiles;
   plan->division = division;
-  plan->scratch_bytes = (size_t)bny_decode_scratch_floats(&division, (uint32_t)kernel->rows, (uint32_t)kernel->value_dim) * 4;
+  plan->scratch_bytes =
+      (size_t)bny_decode_scratch_floats(&division, (uint32_t)kernel->rows, (uint32_t)kernel->value_dim) * 4;
   plan->counters = (size_t)bny_decode_counters(&division, cluster);
   return BANYAN_OK;
 }
 
-/* ---- calls ----------------------------------------------------------------------------------------------------------- */
+/* ---- calls ------------------------------------------------------------------------------------------------------- */
 
 static bool is_aligned(const void *base, int64_t a, int64_t b, int64_t c) {
   return (((uintptr_t)base | (uintptr_t)a | (uintptr_t)b | (uintptr_t)c) & 15) == 0;

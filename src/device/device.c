@@ -48,7 +48,8 @@ banyan_status bny_device_open_named(const char *name, const char *library, bny_d
     if (which[1] < '0' || which[1] > '9' || *end || ordinal > INT16_MAX) length = sizeof vendor;
   }
   if (length >= sizeof vendor)
-    return bny_fail(BANYAN_ERR_ARGUMENT, "\"%.40s\" is no device; such are \"cuda\", \"cuda:2\" and \"cuda:local\"", name);
+    return bny_fail(BANYAN_ERR_ARGUMENT, "\"%.40s\" is no device; such are \"cuda\", \"cuda:2\" and \"cuda:local\"",
+                    name);
   memcpy(vendor, name, length);
   vendor[length] = 0;
   return bny_device_open(vendor, &choice, device);
@@ -71,7 +72,8 @@ banyan_status bny_device_wait(bny_device *device, void *stream, int64_t deadline
 #ifndef HAVE_CUDA
 banyan_status bny_cuda_open(const bny_device_choice *choice, bny_device **device) {
   (void)choice, (void)device;
-  return bny_fail(BANYAN_ERR_UNSUPPORTED, "this banyan was built without CUDA; install the CUDA toolkit and configure it "
-                                          "--with-cuda");
+  return bny_fail(BANYAN_ERR_UNSUPPORTED,
+                  "this banyan was built without CUDA; install the CUDA toolkit and configure it "
+                  "--with-cuda");
 }
 #endif

@@ -24,7 +24,7 @@ enum { BNY_DEVICE_UUID_BYTES = 16, BNY_DEVICE_HANDLE_BYTES = 64, BNY_DEVICE_NAME
 
 typedef struct bny_device_ops bny_device_ops;
 
-/* ---- a device ------------------------------------------------------------------------------------------------------ */
+/* ---- a device ---------------------------------------------------------------------------------------------------- */
 
 /* How arenas are made and mapped by peers, best first. */
 typedef enum bny_memory_kind {
@@ -91,7 +91,7 @@ typedef struct bny_device_link {
   bool lines_whole; /* 128-byte aligned stores of a warp arrive whole and in order of their bytes; false if unknown */
 } bny_device_link;
 
-/* ---- memory -------------------------------------------------------------------------------------------------------- */
+/* ---- memory ------------------------------------------------------------------------------------------------------ */
 
 /* An arena, or a peer's arena as this device sees it. */
 typedef struct bny_device_memory {
@@ -138,7 +138,7 @@ typedef struct bny_pointer_facts {
   size_t bytes;    /* for this many bytes; 0: unknown */
 } bny_pointer_facts;
 
-/* ---- kernels ------------------------------------------------------------------------------------------------------- */
+/* ---- kernels ----------------------------------------------------------------------------------------------------- */
 
 typedef struct bny_device_module bny_device_module;
 
@@ -163,7 +163,7 @@ typedef enum bny_capture {
   BNY_CAPTURE_BROKEN /* the capture has failed and waits to be ended */
 } bny_capture;
 
-/* ---- the table ----------------------------------------------------------------------------------------------------- */
+/* ---- the table --------------------------------------------------------------------------------------------------- */
 
 struct bny_device_ops {
   const char *name;
@@ -173,8 +173,8 @@ struct bny_device_ops {
   banyan_status (*link)(bny_device *device, const unsigned char *uuid, bny_device_link *link);
 
   /* Arenas: a fresh one may hold anything. memory_export may be called once; *file is -1 or the caller's to close. The
-   * memory behind an arena lives until its owner and all who imported it have freed theirs. Free only what no kernel and
-   * no copy uses any more. */
+   * memory behind an arena lives until its owner and all who imported it have freed theirs. Free only what no kernel
+   * and no copy uses any more. */
   banyan_status (*memory_make)(bny_device *device, bny_memory_kind kind, size_t bytes, bny_device_memory **memory);
   banyan_status (*memory_export)(bny_device_memory *memory, bny_device_handle *handle, int *file);
   banyan_status (*memory_import)(bny_device *device, const bny_device_offer *offer, bny_device_memory **memory);

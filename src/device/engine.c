@@ -11,7 +11,7 @@
 #include "device/decode_plan.h"
 #include "base/status.h"
 
-/* ---- kernels --------------------------------------------------------------------------------------------------------- */
+/* ---- kernels ----------------------------------------------------------------------------------------------------- */
 
 static banyan_status read_image(const char *path, void **image, size_t *bytes) {
   FILE *file = fopen(path, "re");
@@ -55,7 +55,8 @@ static banyan_status load_kernel(bny_engine *engine, const char *name, bny_engin
   if (status == BANYAN_OK)
     status = ops->kernel_residency(engine->device, &found.kernel, BNY_BLOCK_THREADS_MAX, 0, &found.blocks_per_sm);
   if (status == BANYAN_OK && found.blocks_per_sm < 1)
-    status = bny_fail(BANYAN_ERR_UNSUPPORTED, "kernel %s does not fit on device %d", name, engine->device->facts.ordinal);
+    status =
+        bny_fail(BANYAN_ERR_UNSUPPORTED, "kernel %s does not fit on device %d", name, engine->device->facts.ordinal);
   if (status == BANYAN_OK) *kernel = found;
   return status;
 }
@@ -96,7 +97,7 @@ const bny_device_kernel *bny_engine_decode_kernel(const bny_engine *engine, ptrd
   return engine->decode_kernels[index].function ? &engine->decode_kernels[index] : NULL;
 }
 
-/* ---- memory for programs --------------------------------------------------------------------------------------------- */
+/* ---- memory for programs ----------------------------------------------------------------------------------------- */
 
 enum { STAGING_WORDS = 4096, ROOM_BYTES = 1 << 20, PROGRAM_ALIGNMENT = 256 };
 
@@ -122,7 +123,7 @@ static banyan_status read_early(const char *text, bny_device *device) {
   return BANYAN_OK;
 }
 
-/* ---- making ---------------------------------------------------------------------------------------------------------- */
+/* ---- making ------------------------------------------------------------------------------------------------------ */
 
 banyan_status bny_engine_make(bny_device *device, const bny_engine_config *config, bny_engine **engine) {
   bny_engine *made = calloc(1, sizeof *made);
@@ -153,7 +154,7 @@ banyan_status bny_engine_make(bny_device *device, const bny_engine_config *confi
   return BANYAN_OK;
 }
 
-/* ---- arenas ---------------------------------------------------------------------------------------------------------- */
+/* ---- arenas ------------------------------------------------------------------------------------------------------ */
 
 /* Copies to the device's memory, and waits until it has arrived. */
 static banyan_status write(bny_engine *engine, void *to, const void *from, size_t bytes, int64_t deadline_ns) {
@@ -189,7 +190,7 @@ banyan_status bny_engine_connect(bny_engine *engine, const bny_exchange *exchang
                exchange->deadline_ns);
 }
 
-/* ---- programs -------------------------------------------------------------------------------------------------------- */
+/* ---- programs ---------------------------------------------------------------------------------------------------- */
 
 static const int64_t load_timeout_ns = (int64_t)10 * 1000 * 1000 * 1000;
 static const int64_t settle_timeout_ns = (int64_t)2 * 1000 * 1000 * 1000;
@@ -202,7 +203,8 @@ banyan_status bny_engine_load(bny_engine *engine, uint64_t key, const bny_progra
   }
   size_t bytes = ((size_t)program->bytes + PROGRAM_ALIGNMENT - 1) / PROGRAM_ALIGNMENT * PROGRAM_ALIGNMENT;
   banyan_status status = BANYAN_OK;
-  if (engine->rooms->bytes - engine->rooms->used < bytes) status = add_room(engine, bytes > ROOM_BYTES ? bytes : ROOM_BYTES);
+  if (engine->rooms->bytes - engine->rooms->used < bytes)
+    status = add_room(engine, bytes > ROOM_BYTES ? bytes : ROOM_BYTES);
   if (status != BANYAN_OK) return status;
   void *place = engine->rooms->address + engine->rooms->used;
   status = write(engine, place, program, program->bytes, bny_clock_ns() + load_timeout_ns);
@@ -216,7 +218,7 @@ banyan_status bny_engine_load(bny_engine *engine, uint64_t key, const bny_progra
   return BANYAN_OK;
 }
 
-/* ---- memory to work in ----------------------------------------------------------------------------------------------- */
+/* ---- memory to work in ------------------------------------------------------------------------------------------- */
 
 enum { WORKPLACE_BYTES = 1 << 16 };
 
@@ -249,7 +251,7 @@ banyan_status bny_engine_memory(bny_engine *engine, bny_engine_use use, size_t b
   return BANYAN_OK;
 }
 
-/* ---- launches -------------------------------------------------------------------------------------------------------- */
+/* ---- launches ---------------------------------------------------------------------------------------------------- */
 
 banyan_status bny_engine_start(bny_engine *engine, const bny_engine_launch *launch, void *stream) {
   /* The driver copies what these point to. */
@@ -264,7 +266,7 @@ banyan_status bny_engine_start(bny_engine *engine, const bny_engine_launch *laun
   return engine->device->ops->launch(engine->device, &asked, stream);
 }
 
-/* ---- faults ---------------------------------------------------------------------------------------------------------- */
+/* ---- faults ------------------------------------------------------------------------------------------------------ */
 
 bny_device_fault bny_engine_fault(const bny_engine *engine) {
   uint64_t word = atomic_load_explicit(&engine->words.host[BNY_DEVICE_WORD_FAULT], memory_order_acquire);
@@ -285,8 +287,8 @@ void bny_engine_abort(bny_engine *engine, banyan_status status, int32_t culprit)
   /* This rank's kernels see this. Peers are told as well, because this rank may have no kernel that runs. */
   const char *from = (const char *)engine->words.device + BNY_DEVICE_WORD_ABORT * sizeof word;
   for (int32_t i = 0; i < engine->group.nranks; i++)
-    engine->device->ops->copy(engine->device, engine->group.arenas[i] + offsetof(bny_arena_head, abort), from, sizeof word,
-                              engine->stream);
+    engine->device->ops->copy(engine->device, engine->group.arenas[i] + offsetof(bny_arena_head, abort), from,
+                              sizeof word, engine->stream);
 }
 
 /* The host may have put copies into arenas on the stream, as an abort does. Drivers do not wait for these when they
@@ -306,7 +308,7 @@ void bny_engine_disconnect(bny_engine *engine) {
   engine->group = (bny_device_group){0};
 }
 
-/* ---- life ------------------------------------------------------------------------------------------------------------ */
+/* ---- life -------------------------------------------------------------------------------------------------------- */
 
 void bny_engine_clear(bny_engine *engine) {
   bny_device *device = engine->device;

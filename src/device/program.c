@@ -52,7 +52,7 @@ static int32_t number_in_group(const bny_device_nodes *nodes, int32_t rank) {
   return nodes ? number : rank;
 }
 
-/* ---- inboxes ------------------------------------------------------------------------------------------------------- */
+/* ---- inboxes ----------------------------------------------------------------------------------------------------- */
 
 static bool reads_slot(const bny_plan *plan, int32_t slot) {
   for (int32_t i = 0; i < plan->nsources; i++)
@@ -151,12 +151,13 @@ static banyan_status deal_inboxes(draft *draft) {
   return BANYAN_OK;
 }
 
-/* ---- steps --------------------------------------------------------------------------------------------------------- */
+/* ---- steps ------------------------------------------------------------------------------------------------------- */
 
 /* Sets the place of a message in host memory: the half of its sender, and the message's offset there. */
 static void set_message(const draft *draft, int32_t sender, const bny_slot *what, bny_program_place *place) {
   const bny_device_nodes *nodes = draft->nodes;
-  bny_wire_layout layout = bny_wire_layout_make(draft->request->wire, bny_slice_rows(&what->slice), draft->request->value_dim);
+  bny_wire_layout layout =
+      bny_wire_layout_make(draft->request->wire, bny_slice_rows(&what->slice), draft->request->value_dim);
   for (int half = 0; half < 2; half++)
     place->message[half] = nodes->messages[sender][half] + nodes->shift + what->offset;
   place->d = (uint32_t)layout.d;
@@ -189,8 +190,8 @@ static banyan_status use_place(draft *draft, int32_t sender, int32_t receiver, i
                                                       .heads = box.heads};
     return BANYAN_OK;
   }
-  return bny_fail(BANYAN_ERR_STATE, "plans of ranks %d and %d disagree on slot %d: this is a bug of banyan", sender, receiver,
-                  slot);
+  return bny_fail(BANYAN_ERR_STATE, "plans of ranks %d and %d disagree on slot %d: this is a bug of banyan", sender,
+                  receiver, slot);
 }
 
 static banyan_status add_message(draft *draft, int32_t index) {
@@ -342,7 +343,7 @@ static banyan_status write_down(const draft *draft, bny_program **program) {
   return BANYAN_OK;
 }
 
-/* ---- the calls ----------------------------------------------------------------------------------------------------- */
+/* ---- the calls --------------------------------------------------------------------------------------------------- */
 
 banyan_status bny_device_program_make(const bny_request *request, int32_t rank, const bny_device_settings *settings,
                                       bny_program **program) {
@@ -363,10 +364,11 @@ banyan_status bny_device_program_make(const bny_request *request, int32_t rank, 
   return status;
 }
 
-banyan_status bny_device_program_units(const bny_request *request, const bny_plan *plan, const bny_device_settings *settings,
-                                       bny_device_units *units) {
+banyan_status bny_device_program_units(const bny_request *request, const bny_plan *plan,
+                                       const bny_device_settings *settings, bny_device_units *units) {
   bny_unit_shape shape;
-  banyan_status status = bny_unit_shape_make(request, bny_unit_protocol(request, settings), settings->whole_rows, &shape);
+  banyan_status status =
+      bny_unit_shape_make(request, bny_unit_protocol(request, settings), settings->whole_rows, &shape);
   if (status == BANYAN_OK) deal_units(plan, &shape, settings->nodes, units);
   return status;
 }
@@ -388,8 +390,8 @@ static void own_parts(const bny_request *request, bny_oneshot *what) {
   }
 }
 
-banyan_status bny_device_oneshot_make(const bny_request *request, const bny_device_settings *settings, bny_oneshot *what,
-                                      bny_protocol *protocol, bny_arena_sizes *needs) {
+banyan_status bny_device_oneshot_make(const bny_request *request, const bny_device_settings *settings,
+                                      bny_oneshot *what, bny_protocol *protocol, bny_arena_sizes *needs) {
   if (!bny_request_may_be_direct(request))
     return bny_fail(BANYAN_ERR_UNSUPPORTED,
                     "the oneshot kernels serve combines of at most %d ranks, not canonical order on a lossy wire",

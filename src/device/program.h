@@ -45,12 +45,12 @@ banyan_status bny_device_program_make(const bny_request *request, int32_t rank, 
 
 /* Fills units[], by slot of the plan, which belongs to the rank and the program's request; no units for a slot that
  * stays within its node. */
-banyan_status bny_device_program_units(const bny_request *request, const bny_plan *plan, const bny_device_settings *settings,
-                                       bny_device_units *units);
+banyan_status bny_device_program_units(const bny_request *request, const bny_plan *plan,
+                                       const bny_device_settings *settings, bny_device_units *units);
 
 /* Makes a combine that the oneshot kernels run, and what it needs. request->algorithm is ignored. */
-banyan_status bny_device_oneshot_make(const bny_request *request, const bny_device_settings *settings, bny_oneshot *what,
-                                      bny_protocol *protocol, bny_arena_sizes *needs);
+banyan_status bny_device_oneshot_make(const bny_request *request, const bny_device_settings *settings,
+                                      bny_oneshot *what, bny_protocol *protocol, bny_arena_sizes *needs);
 
 /* Makes a combine that is part of another kernel, for include/banyan_device.cuh. `in` says what rows mean; its pointers
  * and strides are ignored. `out` is this rank's result, NULL if it gets none. `mergers`: how many blocks of that kernel

@@ -13,9 +13,11 @@ static bool is_known(const bny_engine *engine, uintptr_t address) {
 static banyan_status refuse(const bny_engine *engine, const char *what, const bny_pointer_facts *facts) {
   const bny_device_facts *own = &engine->device->facts;
   if (facts->kind == BNY_POINTER_DEVICE)
-    return bny_fail(BANYAN_ERR_ARGUMENT,
-                    "%s is memory of device %d, which the communicator's device %d (%s) cannot reach: there is no peer access "
-                    "between them", what, facts->ordinal, own->ordinal, own->name);
+    return bny_fail(
+        BANYAN_ERR_ARGUMENT,
+        "%s is memory of device %d, which the communicator's device %d (%s) cannot reach: there is no peer access "
+        "between them",
+        what, facts->ordinal, own->ordinal, own->name);
   return bny_fail(BANYAN_ERR_ARGUMENT,
                   "%s is plain host memory, which the communicator's device %d (%s) cannot reach: give memory of the "
                   "device (cudaMalloc), managed memory, or host memory that is pinned or registered (cudaMallocHost, "

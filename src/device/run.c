@@ -25,7 +25,7 @@ struct bny_device_run {
   bny_proxy_segment *segment; /* the proxy's; NULL: none */
 };
 
-/* ---- arenas ---------------------------------------------------------------------------------------------------------- */
+/* ---- arenas ------------------------------------------------------------------------------------------------------ */
 
 /* Orders of magnitude, for prediction; the values of a machine are measured there. PCIe of generation 4, 16 lanes. */
 static const bny_link_cost over_nvlink = {.alpha_ns = 1000, .beta_ns_per_byte = 0.004, .gamma_ns_per_byte = 0.001};
@@ -72,7 +72,7 @@ static banyan_status check_room(const bny_device_exec *exec, const bny_arena_siz
                   exec->engine->arenas->bytes);
 }
 
-/* ---- making ---------------------------------------------------------------------------------------------------------- */
+/* ---- making ------------------------------------------------------------------------------------------------------ */
 
 /* With several nodes, all warps poll words in host memory, over a link that payload uses as well. The limit is an
  * estimate, to be replaced by measurement. */
@@ -138,8 +138,8 @@ static uint64_t key_of(const bny_plan *plan, const bny_program *program, const s
   return key;
 }
 
-static banyan_status make_program(bny_device_run *run, const bny_request *request, const bny_plan *plan, const bny_call *call,
-                                  const bny_binding *binding) {
+static banyan_status make_program(bny_device_run *run, const bny_request *request, const bny_plan *plan,
+                                  const bny_call *call, const bny_binding *binding) {
   bny_program *program = NULL;
   /* The plans of all ranks are made alike. */
   bny_request named = *request;
@@ -174,8 +174,8 @@ static banyan_status make(bny_device_run *run, const bny_request *request, const
   return direct ? make_oneshot(run, request) : make_program(run, request, plan, call, binding);
 }
 
-banyan_status bny_device_run_make(bny_device_exec *exec, const bny_request *request, const bny_plan *plan, const bny_call *call,
-                                  const bny_binding *binding, bny_device_run **run) {
+banyan_status bny_device_run_make(bny_device_exec *exec, const bny_request *request, const bny_plan *plan,
+                                  const bny_call *call, const bny_binding *binding, bny_device_run **run) {
   bny_device_run *made = calloc(1, sizeof *made);
   if (!made) return bny_fail(BANYAN_ERR_MEMORY, "out of memory to bind a plan");
   made->exec = exec;
@@ -207,20 +207,24 @@ size_t bny_device_run_print(const bny_device_run *run, const bny_plan *plan, cha
   size_t length = 0;
   if (run->form == BNY_FORM_DIRECT) {
     length = bny_plan_print_head(plan, text, bytes);
-    bny_append(text, bytes, &length, "rows go straight to the ranks that get them, and are merged there in the order of ranks\n");
+    bny_append(text, bytes, &length,
+               "rows go straight to the ranks that get them, and are merged there in the order of ranks\n");
   } else {
     length = bny_plan_print(plan, text, bytes);
     bny_append(text, bytes, &length, "a program of %d steps\n", run->nsteps);
   }
-  bny_append(text, bytes, &length, "by kernel %s, %d blocks of %d threads\n", run->kernel_name, run->blocks, run->threads);
+  bny_append(text, bytes, &length, "by kernel %s, %d blocks of %d threads\n", run->kernel_name, run->blocks,
+             run->threads);
   return length;
 }
 
-banyan_status bny_device_run_within(const bny_device_exec *exec, const bny_request *request, bny_device_combine *combine) {
+banyan_status bny_device_run_within(const bny_device_exec *exec, const bny_request *request,
+                                    bny_device_combine *combine) {
   bny_arena_sizes needs;
   bny_device_combine made;
   if (exec->settings.narrow)
-    return bny_fail(BANYAN_ERR_UNSUPPORTED, "a combine within a kernel needs arenas in memory of devices; these are in host memory");
+    return bny_fail(BANYAN_ERR_UNSUPPORTED,
+                    "a combine within a kernel needs arenas in memory of devices; these are in host memory");
   banyan_status status =
       bny_device_combine_make(request, exec->engine->group.rank, &(banyan_partial){0}, NULL, 1, &made, &needs);
   if (status == BANYAN_OK) status = check_room(exec, &needs);
@@ -230,7 +234,7 @@ banyan_status bny_device_run_within(const bny_device_exec *exec, const bny_reque
   return BANYAN_OK;
 }
 
-/* ---- running --------------------------------------------------------------------------------------------------------- */
+/* ---- running ----------------------------------------------------------------------------------------------------- */
 
 /* Returns whether the statistics of `in` and `out` share memory: a row then has the same place in both. */
 static bool shares_stats(const bny_binding *binding) {
@@ -263,7 +267,8 @@ banyan_status bny_device_run_start(bny_device_run *run, const bny_binding *bindi
   return bny_engine_start(run->exec->engine, &launch, stream);
 }
 
-banyan_status bny_device_run_fail_data(bny_exec *exec, const bny_engine *engine, const bny_device_fault *fault, int32_t rank) {
+banyan_status bny_device_run_fail_data(bny_exec *exec, const bny_engine *engine, const bny_device_fault *fault,
+                                       int32_t rank) {
   if (!(fault->detail & BNY_DEVICE_DETAIL_RESULT))
     return bny_exec_fail(exec, BANYAN_ERR_DATA, rank, "rank %d " BNY_EXEC_NO_ROW ", in row %u", rank, fault->detail);
   uint32_t token;

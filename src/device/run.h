@@ -27,8 +27,8 @@ typedef struct bny_device_run bny_device_run;
 
 /* BANYAN_ERR_MEMORY, on all ranks alike, if arenas are too small for it. The exec must live as long as the run. Of the
  * binding only the places of pieces of bytes are read. `call` is what ranks of other nodes are told. */
-banyan_status bny_device_run_make(bny_device_exec *exec, const bny_request *request, const bny_plan *plan, const bny_call *call,
-                                  const bny_binding *binding, bny_device_run **run);
+banyan_status bny_device_run_make(bny_device_exec *exec, const bny_request *request, const bny_plan *plan,
+                                  const bny_call *call, const bny_binding *binding, bny_device_run **run);
 /* Returns the segment that the proxy runs; NULL: none. */
 const bny_proxy_segment *bny_device_run_segment(const bny_device_run *run);
 void bny_device_run_free(bny_device_run *run); /* NULL is allowed. Graphs that have captured it remain valid */
@@ -37,13 +37,15 @@ void bny_device_run_free(bny_device_run *run); /* NULL is allowed. Graphs that h
 size_t bny_device_run_print(const bny_device_run *run, const bny_plan *plan, char *text, size_t bytes);
 
 /* Makes a combine that runs within another kernel: the part that all its launches have in common. */
-banyan_status bny_device_run_within(const bny_device_exec *exec, const bny_request *request, bny_device_combine *combine);
+banyan_status bny_device_run_within(const bny_device_exec *exec, const bny_request *request,
+                                    bny_device_combine *combine);
 
 /* Starts a run. Hot: allocates nothing, waits for nothing, may be captured. */
 banyan_status bny_device_run_start(bny_device_run *run, const bny_binding *binding, void *stream);
 
 /* Turns a fault of kernels with BANYAN_ERR_DATA into the failure of an executor, in which the culprit is `rank`:
  * statistics that it gave, or a row of its result that its type cannot hold. */
-banyan_status bny_device_run_fail_data(bny_exec *exec, const bny_engine *engine, const bny_device_fault *fault, int32_t rank);
+banyan_status bny_device_run_fail_data(bny_exec *exec, const bny_engine *engine, const bny_device_fault *fault,
+                                       int32_t rank);
 
 #endif

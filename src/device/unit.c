@@ -82,7 +82,8 @@ static banyan_status shape_of_bytes(const bny_request *request, int32_t protocol
   return BANYAN_OK;
 }
 
-banyan_status bny_unit_shape_make(const bny_request *request, int32_t protocol, bool whole_rows, bny_unit_shape *shape) {
+banyan_status bny_unit_shape_make(const bny_request *request, int32_t protocol, bool whole_rows,
+                                  bny_unit_shape *shape) {
   if (request->collective != BNY_COMBINE) return shape_of_bytes(request, protocol, shape);
   int64_t rows = (int64_t)request->tokens * request->heads;
   size_t element_bytes = bny_wire_formats[request->wire].element_bytes;
@@ -117,7 +118,7 @@ uint64_t bny_unit_box_units(const bny_unit_shape *shape, const bny_unit_box *box
   return (uint64_t)box->tokens * (uint64_t)box->heads * (uint64_t)shape->chunks;
 }
 
-/* ---- arenas ----------------------------------------------------------------------------------------------------------- */
+/* ---- arenas ------------------------------------------------------------------------------------------------------ */
 
 bny_arena_shape bny_arena_shape_make(const bny_arena_sizes *sizes) {
   bny_arena_shape shape;
@@ -144,7 +145,7 @@ const char *bny_arena_lacks(const bny_arena_sizes *sizes, const bny_arena_sizes 
   return needs->signals > sizes->signals ? "the signals" : NULL;
 }
 
-/* ---- launches --------------------------------------------------------------------------------------------------------- */
+/* ---- launches ---------------------------------------------------------------------------------------------------- */
 
 int32_t bny_device_blocks(const bny_unit_shape *shape, int32_t threads, int32_t blocks_max) {
   int64_t units = (int64_t)shape->tokens * shape->heads * shape->chunks, warps = threads / 32;

@@ -296,7 +296,8 @@ int64_t bny_builder_group_slots(int64_t count) {
 
 int32_t bny_builder_group_roundings(int64_t count) {
   int32_t roundings = 0;
-  for (; count > BNY_MERGE_SOURCES_MAX; roundings++) count = (count + BNY_MERGE_SOURCES_MAX - 1) / BNY_MERGE_SOURCES_MAX;
+  for (; count > BNY_MERGE_SOURCES_MAX; roundings++)
+    count = (count + BNY_MERGE_SOURCES_MAX - 1) / BNY_MERGE_SOURCES_MAX;
   return roundings;
 }
 

@@ -187,7 +187,8 @@ static banyan_status carriers_find(bny_levels *levels, const bool *has_nic) {
   for (int32_t g = 0; g < islands->ngroups; g++) {
     bool any = false;
     levels->carrier_first[g] = filled;
-    for (int32_t i = islands->first[g]; i < islands->first[g + 1]; i++) any = any || !has_nic || has_nic[islands->members[i]];
+    for (int32_t i = islands->first[g]; i < islands->first[g + 1]; i++)
+      any = any || !has_nic || has_nic[islands->members[i]];
     for (int32_t i = islands->first[g]; i < islands->first[g + 1]; i++) {
       int32_t rank = islands->members[i];
       levels->carrier[rank] = !any || !has_nic || has_nic[rank];
@@ -283,7 +284,8 @@ static banyan_status leaders_make(bny_levels *levels, const bny_level_facts *fac
   if (levels->lanes == 1) return BANYAN_OK;
   bool *leads = calloc((size_t)levels->nranks, sizeof *leads);
   if (!leads) return no_memory();
-  for (int32_t island = 0; island < levels->levels[0].ngroups; island++) leads[bny_levels_carrier(levels, island, 0)] = true;
+  for (int32_t island = 0; island < levels->levels[0].ngroups; island++)
+    leads[bny_levels_carrier(levels, island, 0)] = true;
   banyan_status status = make(levels->nranks, facts, nfacts, outer, leads, &levels->leaders);
   free(leads);
   return status;
@@ -313,9 +315,10 @@ banyan_status bny_levels_parse(int32_t nranks, const char *sizes, const bny_link
     char *end;
     long size = strtol(rest, &end, 10);
     if (end == rest || size < 1 || size > INT32_MAX || (*end && *end != ',') || count == BNY_LEVELS_MAX - 1) {
-      status = bny_fail(BANYAN_ERR_ARGUMENT,
-                        "levels \"%s\": up to %d sizes of groups of ranks, such as \"4,8\", each a multiple of the last",
-                        sizes, BNY_LEVELS_MAX - 1);
+      status =
+          bny_fail(BANYAN_ERR_ARGUMENT,
+                   "levels \"%s\": up to %d sizes of groups of ranks, such as \"4,8\", each a multiple of the last",
+                   sizes, BNY_LEVELS_MAX - 1);
       break;
     }
     int32_t *group_of = groups + (size_t)count * (size_t)nranks;

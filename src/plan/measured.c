@@ -58,8 +58,11 @@ const bny_measurement *bny_measured_find_named(const bny_request *request, const
 #define HEAD "banyan measured 1"
 
 int bny_measured_write(const bny_measured *measured, FILE *file) {
-  if (fprintf(file, HEAD "\nmachine %s\nranks %" PRId32 "\nof %s\n# scatter, order, bytes of a rank, algorithm, protocol, one in "
-                    "so many blocks, nanoseconds\n", measured->machine, measured->nranks, bny_measured_way(measured)) < 0)
+  if (fprintf(file,
+              HEAD "\nmachine %s\nranks %" PRId32
+                   "\nof %s\n# scatter, order, bytes of a rank, algorithm, protocol, one in "
+                   "so many blocks, nanoseconds\n",
+              measured->machine, measured->nranks, bny_measured_way(measured)) < 0)
     return EOF;
   for (int32_t i = 0; i < measured->count; i++) {
     const bny_measurement *row = &measured->rows[i];
@@ -68,8 +71,8 @@ int bny_measured_write(const bny_measured *measured, FILE *file) {
     bny_algorithm_print(bny_algorithms[row->algorithm], name, sizeof name, &length);
     for (char *at = name; *at; at++)
       if (*at == ' ') *at = '_';
-    if (fprintf(file, "%s %s %" PRIu64 " %s %s %" PRId32 " %.0f\n", bny_scatter_name(row->scatter), bny_order_name(row->order),
-                row->bytes, name, row->carrier, row->share, row->ns) < 0)
+    if (fprintf(file, "%s %s %" PRIu64 " %s %s %" PRId32 " %.0f\n", bny_scatter_name(row->scatter),
+                bny_order_name(row->order), row->bytes, name, row->carrier, row->share, row->ns) < 0)
       return EOF;
   }
   return 0;
@@ -85,12 +88,13 @@ static bool read_row(const char *line, bny_measurement *row) {
   char scatter[16], order[16], algorithm[64], carrier[BNY_CARRIER_BYTES];
   bny_measurement made = {0};
   int end = -1;
-  if (sscanf(line, "%15s %15s %" SCNu64 " %63s %11s %" SCNd32 " %lf %n", scatter, order, &made.bytes, algorithm, carrier,
-             &made.share, &made.ns, &end) != 7 || end < 0 || line[end])
+  if (sscanf(line, "%15s %15s %" SCNu64 " %63s %11s %" SCNd32 " %lf %n", scatter, order, &made.bytes, algorithm,
+             carrier, &made.share, &made.ns, &end) != 7 ||
+      end < 0 || line[end])
     return false;
   made.algorithm = place_of_algorithm(algorithm);
-  if (!bny_scatter_parse(scatter, &made.scatter) || !bny_order_parse(order, &made.order) || made.algorithm < 0 || made.bytes < 1 || made.bytes >> 48 || made.share < 1 ||
-      made.share > 1024 || !(made.ns > 0) || !isfinite(made.ns))
+  if (!bny_scatter_parse(scatter, &made.scatter) || !bny_order_parse(order, &made.order) || made.algorithm < 0 ||
+      made.bytes < 1 || made.bytes >> 48 || made.share < 1 || made.share > 1024 || !(made.ns > 0) || !isfinite(made.ns))
     return false;
   memcpy(made.carrier, carrier, sizeof made.carrier);
   *row = made;

@@ -70,7 +70,8 @@ static int32_t roundings_of(const bny_request *request, const bny_estimate *boun
 
 bool bny_request_may_be_direct(const bny_request *request) {
   bool rounds_nodes = bny_request_is_lossy(request) && request->order == BANYAN_ORDER_CANONICAL;
-  return request->collective == BNY_COMBINE && request->nranks <= BNY_ONESHOT_RANKS_MAX && !request->pieces && !rounds_nodes;
+  return request->collective == BNY_COMBINE && request->nranks <= BNY_ONESHOT_RANKS_MAX && !request->pieces &&
+         !rounds_nodes;
 }
 
 static uint64_t hash_of(const bny_request *request, const bny_algorithm *algorithm, const bny_plan *plan) {

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
  * A plan is plain data: what one rank does in one run of one collective. It is a pure function of a request, which
- * holds only facts that are identical on every rank. The same plan is executed (exec/), printed (print.c), hashed (hash.c), proved
- * and costed (tools/prove/). No user pointer appears in it.
+ * holds only facts that are identical on every rank. The same plan is executed (exec/), printed (print.c), hashed
+ * (hash.c), proved and costed (tools/prove/). No user pointer appears in it.
  *
  * Memory model. Each rank owns an outbox. A *slot* is a message: a range of the owner's outbox that holds the wire form
  * of one slice (a box of rows), or a range of bytes. A run writes each slot exactly once, by COPY or MERGE. SEND makes
@@ -96,7 +96,8 @@ typedef struct bny_step {
 /* Which form of kernels runs a plan on devices. */
 typedef enum bny_plan_form {
   BNY_FORM_STEPS, /* step by step, as a program */
-  BNY_FORM_DIRECT /* without steps: each rank's rows go straight to their owners, who merge them in the order of ranks */
+  BNY_FORM_DIRECT /* without steps: each rank's rows go straight to their owners, who merge them in the order of
+                   * ranks */
 } bny_plan_form;
 
 typedef struct bny_plan {

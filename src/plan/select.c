@@ -34,7 +34,8 @@ const bny_algorithm *const bny_algorithms[] = {
 #undef BNY_ALGORITHM
     NULL,
 };
-_Static_assert(sizeof bny_algorithms / sizeof bny_algorithms[0] <= BNY_CANDIDATES_MAX + 1, "each algorithm is a candidate");
+_Static_assert(sizeof bny_algorithms / sizeof bny_algorithms[0] <= BNY_CANDIDATES_MAX + 1,
+               "each algorithm is a candidate");
 
 enum { REASON_BYTES = 2048 };
 
@@ -89,7 +90,8 @@ static double cost_ns(const bny_link_cost *cost, const bny_estimate *estimate, c
   double messages = (later > 0 ? later * portion->bytes * turns : 0) + rounds * (turns - 1);
   double byte_ns = larger(cost->beta_ns_per_byte * turns, cost->shared_ns_per_byte * portion->sharers);
   return rounds * (cost->alpha_ns + switching) + messages * bny_link_message_ns(cost) +
-         estimate->bytes * portion->bytes * byte_ns + estimate->work_bytes * portion->work * cost->gamma_ns_per_byte * turns;
+         estimate->bytes * portion->bytes * byte_ns +
+         estimate->work_bytes * portion->work * cost->gamma_ns_per_byte * turns;
 }
 
 double bny_estimate_ns(const bny_request *request, const bny_estimate *estimate) {
@@ -100,8 +102,9 @@ double bny_estimate_ns(const bny_request *request, const bny_estimate *estimate)
   if (estimate->bytes_sent > estimate->bytes) busiest.bytes = estimate->bytes_sent;
   double ns = 0;
   for (int32_t level = 0; level < levels->nlevels; level++) {
-    portion portion = {share_of_rounds(levels, estimate->pattern, level), share_of_bytes(levels, estimate->pattern, level),
-                       level == 0, level == 0 ? 1 : levels->levels[0].most};
+    portion portion = {share_of_rounds(levels, estimate->pattern, level),
+                       share_of_bytes(levels, estimate->pattern, level), level == 0,
+                       level == 0 ? 1 : levels->levels[0].most};
     ns += cost_ns(&levels->levels[level].link, &busiest, &portion);
   }
   return ns;
@@ -182,8 +185,8 @@ banyan_status bny_algorithm_check_name(const char *where, const char *name) {
     last = bny_algorithms[i]->name;
     bny_append(names, sizeof names, &length, "%s%s", length ? ", " : "", last);
   }
-  return bny_fail(BANYAN_ERR_ARGUMENT, "%s is \"%.40s\"; it takes %s, or a form of one of these, such as tree_chain", where,
-                  name, names);
+  return bny_fail(BANYAN_ERR_ARGUMENT, "%s is \"%.40s\"; it takes %s, or a form of one of these, such as tree_chain",
+                  where, name, names);
 }
 
 static banyan_status fail_name(const bny_request *request) {
@@ -196,14 +199,23 @@ static banyan_status fail_name(const bny_request *request) {
   if (refusal)
     return bny_fail(BANYAN_ERR_ARGUMENT, "algorithm \"%s\" cannot serve this %s: %s. These can: %s", request->algorithm,
                     collective, refusal, names);
-  return bny_fail(BANYAN_ERR_ARGUMENT, "unknown algorithm \"%s\": for a %s there are %s (and forms of these, such as tree_chain)",
+  return bny_fail(BANYAN_ERR_ARGUMENT,
+                  "unknown algorithm \"%s\": for a %s there are %s (and forms of these, such as tree_chain)",
                   request->algorithm, collective, names);
 }
 
 size_t bny_algorithm_least_outbox(int32_t nranks, int32_t slots_max, const bny_link_cost *cost) {
-  bny_request row = {.collective = BNY_COMBINE, .nranks = nranks, .all_tokens = 1, .all_heads = 1, .tokens = 1, .heads = 1,
-                     .value_dim = BNY_LEAST_ROW_VALUES, .wire = BNY_WIRE_F32, .cost = *cost,
-                     .slots_max = slots_max, .outbox_bytes = SIZE_MAX};
+  bny_request row = {.collective = BNY_COMBINE,
+                     .nranks = nranks,
+                     .all_tokens = 1,
+                     .all_heads = 1,
+                     .tokens = 1,
+                     .heads = 1,
+                     .value_dim = BNY_LEAST_ROW_VALUES,
+                     .wire = BNY_WIRE_F32,
+                     .cost = *cost,
+                     .slots_max = slots_max,
+                     .outbox_bytes = SIZE_MAX};
   size_t least = 0;
   for (int scatter = BANYAN_SCATTER_NONE; scatter <= BANYAN_SCATTER_TOKENS; scatter++)
     for (int order = BANYAN_ORDER_PLAN; order <= BANYAN_ORDER_CANONICAL; order++) {
@@ -223,12 +235,16 @@ static banyan_status fail_memory(const bny_request *request, const bny_candidate
   const char *what = bny_collective_name(request->collective), *name = smallest->algorithm->name;
   const bny_estimate *need = &smallest->estimate;
   if (need->slots > request->slots_max)
-    return bny_fail(BANYAN_ERR_MEMORY, "%s by %s among %d ranks needs %lld slots of a rank's outbox, which has %d: name another "
-                    "algorithm", what, name, request->nranks, (long long)need->slots, request->slots_max);
+    return bny_fail(BANYAN_ERR_MEMORY,
+                    "%s by %s among %d ranks needs %lld slots of a rank's outbox, which has %d: name another "
+                    "algorithm",
+                    what, name, request->nranks, (long long)need->slots, request->slots_max);
   bool splits = request->collective != BNY_COMBINE || (int64_t)request->tokens * request->heads > 1;
-  return bny_fail(BANYAN_ERR_MEMORY, "%s by %s among %d ranks needs %zu bytes of a rank's outbox, which has %zu: set arena_bytes to "
-                  "%zu or more (BANYAN_ARENA_KIB=%zu)%s", what, name, request->nranks, need->outbox_bytes, request->outbox_bytes,
-                  2 * need->outbox_bytes, (2 * need->outbox_bytes + 1023) >> 10, splits ? ", or split the call" : "");
+  return bny_fail(BANYAN_ERR_MEMORY,
+                  "%s by %s among %d ranks needs %zu bytes of a rank's outbox, which has %zu: set arena_bytes to "
+                  "%zu or more (BANYAN_ARENA_KIB=%zu)%s",
+                  what, name, request->nranks, need->outbox_bytes, request->outbox_bytes, 2 * need->outbox_bytes,
+                  (2 * need->outbox_bytes + 1023) >> 10, splits ? ", or split the call" : "");
 }
 
 void bny_estimate_print_form(const bny_estimate *estimate, char *text, size_t bytes, size_t *length) {

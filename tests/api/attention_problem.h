@@ -1,6 +1,5 @@
-/* SPDX-License-Identifier: Apache-2.0
- * Attention over shards, for tests: random problems in one description for the host and for devices, and a reference in double
- * precision. */
+/* SPDX-License-Identifier: Apache-2.0 Attention over shards, for tests: random problems in one description for the host
+ * and for devices, and a reference in double precision. */
 #ifndef BNY_TESTS_ATTENTION_PROBLEM_H
 #define BNY_TESTS_ATTENTION_PROBLEM_H
 
@@ -59,8 +58,8 @@ static inline uint16_t *problem_queries(world_random *random, const problem_shap
 }
 
 /* [pages][kv_heads][page_keys][dim]; what no sequence has is NaN. */
-static inline uint16_t *problem_cache(world_random *random, const problem_shape *shape, const problem_shard *shard, int32_t dim,
-                                      int32_t page_keys, int32_t row_pages, bool one_sign) {
+static inline uint16_t *problem_cache(world_random *random, const problem_shape *shape, const problem_shard *shard,
+                                      int32_t dim, int32_t page_keys, int32_t row_pages, bool one_sign) {
   size_t count = (size_t)(shape->batch * row_pages * shape->kv_heads * page_keys) * (size_t)dim;
   uint16_t *made = aligned_alloc(64, (2 * count + 63) / 64 * 64);
   memset(made, 0xff, 2 * count);
@@ -91,8 +90,11 @@ static inline void problem_shard_make(world_random *random, const problem_shape 
     shard->pages[i] = shard->pages[other];
     shard->pages[other] = held;
   }
-  shard->k = problem_cache(random, shape, shard, shape->head_dim, page_keys, row_pages, shape->latent && shape->one_sign);
-  shard->v = shape->latent ? NULL : problem_cache(random, shape, shard, shape->value_dim, page_keys, row_pages, shape->one_sign);
+  shard->k =
+      problem_cache(random, shape, shard, shape->head_dim, page_keys, row_pages, shape->latent && shape->one_sign);
+  shard->v = shape->latent
+                 ? NULL
+                 : problem_cache(random, shape, shard, shape->value_dim, page_keys, row_pages, shape->one_sign);
   int32_t v_dim = shape->latent ? shape->head_dim : shape->value_dim;
   shard->desc = (banyan_attention_desc){
     .size = sizeof shard->desc, .batch = shape->batch, .heads = shape->heads, .kv_heads = shape->kv_heads,
@@ -117,7 +119,7 @@ static inline void problem_shard_free(problem_shard *shard) {
   free(shard->pages);
 }
 
-/* ---- reference ------------------------------------------------------------------------------------------------------- */
+/* ---- reference --------------------------------------------------------------------------------------------------- */
 
 /* One row. weight: sum of p |v|, what errors are in proportion to. */
 typedef struct problem_row {
@@ -139,12 +141,14 @@ static inline double problem_logit(const problem_shard *shard, int32_t b, int32_
   const uint16_t *k = problem_key(shard, desc->k, desc->k_batch_stride, desc->k_head_stride, desc->k_token_stride, b,
                                   head / (desc->heads / desc->kv_heads), t);
   double dot = 0;
-  for (int32_t i = 0; i < desc->head_dim; i++) dot += problem_value(desc->q_dtype, q[i]) * problem_value(desc->kv_dtype, k[i]);
+  for (int32_t i = 0; i < desc->head_dim; i++)
+    dot += problem_value(desc->q_dtype, q[i]) * problem_value(desc->kv_dtype, k[i]);
   return dot / sqrt((double)desc->head_dim);
 }
 
 /* Over all shards. */
-static inline void problem_row_make(const problem_shard *shards, int32_t count, int32_t b, int32_t head, problem_row *row) {
+static inline void problem_row_make(const problem_shard *shards, int32_t count, int32_t b, int32_t head,
+                                    problem_row *row) {
   memset(row, 0, sizeof *row);
   row->max = -INFINITY;
   for (int32_t s = 0; s < count; s++)
@@ -153,8 +157,8 @@ static inline void problem_row_make(const problem_shard *shards, int32_t count, 
     const banyan_attention_desc *desc = &shards[s].desc;
     for (int32_t t = 0; t < shards[s].lengths[b]; t++) {
       double p = exp(problem_logit(&shards[s], b, head, t) - row->max);
-      const uint16_t *v = problem_key(&shards[s], desc->v, desc->v_batch_stride, desc->v_head_stride, desc->v_token_stride, b,
-                                      head / (desc->heads / desc->kv_heads), t);
+      const uint16_t *v = problem_key(&shards[s], desc->v, desc->v_batch_stride, desc->v_head_stride,
+                                      desc->v_token_stride, b, head / (desc->heads / desc->kv_heads), t);
       row->sum += p;
       for (int32_t i = 0; i < desc->value_dim; i++) {
         double value = problem_value(desc->kv_dtype, v[i]);
@@ -165,7 +169,8 @@ static inline void problem_row_make(const problem_shard *shards, int32_t count, 
   }
 }
 
-/* How far a normalised row with lse in base e is from the reference, in units of `bound` of its weight; above 1 is wrong. */
+/* How far a normalised row with lse in base e is from the reference, in units of `bound` of its weight; above 1 is
+ * wrong. */
 static inline double problem_row_error(const problem_row *row, int32_t value_dim, const float *values, float lse,
                                        double bound) {
   double worst = 0;

@@ -50,7 +50,8 @@ static void is_usable(banyan_comm *comm) {
 }
 
 static void refused(banyan_status status, const char *named) {
-  ck_assert_msg(status == BANYAN_ERR_ARGUMENT, "%s: got %s (%s)", named, banyan_status_string(status), banyan_last_error());
+  ck_assert_msg(status == BANYAN_ERR_ARGUMENT, "%s: got %s (%s)", named, banyan_status_string(status),
+                banyan_last_error());
   ck_assert_msg(strstr(banyan_last_error(), named), "the text does not name %s: %s", named, banyan_last_error());
 }
 
@@ -152,7 +153,8 @@ START_TEST(values_beyond_the_wire_are_counted) {
   banyan_op_info info = {.size = sizeof info};
   make_good(&desc, &in, &out);
   desc.wire = BANYAN_F16;
-  for (int i = 0; i < ROWS * VALUE_DIM; i++) in_values[i] = i % 5 == 0 ? 65505 : i % 5 == 1 ? -1e9f : i % 5 == 2 ? INFINITY : 65504;
+  for (int i = 0; i < ROWS * VALUE_DIM; i++)
+    in_values[i] = i % 5 == 0 ? 65505 : i % 5 == 1 ? -1e9f : i % 5 == 2 ? INFINITY : 65504;
   ck_assert_int_eq(banyan_combine_init(comm, &desc, &in, &out, &op), BANYAN_OK);
   for (int run = 0; run < 3; run++) {
     if (run == 2) memset(in_values, 0, sizeof in_values);
@@ -240,8 +242,8 @@ static void err_alone(world_rank *self) {
       if (errs && way == 0) desc.root = -1, desc.scatter = BANYAN_SCATTER_ROOT;
       if (errs && way == 1) desc.algorithm = "no such";
       banyan_status status = banyan_combine(self->comm, &desc, &in, &out);
-      if (!world_check(self, status == (errs ? BANYAN_ERR_ARGUMENT : BANYAN_ERR_PEER), "round %d, way %d: %s: %s", round, way,
-                       banyan_status_string(status), banyan_last_error()))
+      if (!world_check(self, status == (errs ? BANYAN_ERR_ARGUMENT : BANYAN_ERR_PEER), "round %d, way %d: %s: %s",
+                       round, way, banyan_status_string(status), banyan_last_error()))
         return;
       desc.root = 0, desc.scatter = BANYAN_SCATTER_NONE, desc.algorithm = NULL;
     }
@@ -255,7 +257,7 @@ START_TEST(errors_of_one_rank) {
 }
 END_TEST
 
-/* ---- communicators ----------------------------------------------------------------------------------------------------- */
+/* ---- communicators ----------------------------------------------------------------------------------------------- */
 
 static int no_allgather(void *context, const void *mine, void *all, size_t bytes, int64_t timeout_ns) {
   (void)context, (void)mine, (void)all, (void)bytes, (void)timeout_ns;

@@ -300,8 +300,8 @@ START_TEST(nan_rows_count_as_empty) {
   p.desc.empty = BANYAN_EMPTY_NAN;
   EACH_TABLE(table) {
     result r = run(table, &p.desc);
-    ck_assert_msg(r.lse[0] == -INFINITY && r.values[0] == 0 && r.values[19] == 0, "%s: %g, %g", table->name, (double)r.lse[0],
-                  (double)r.values[0]);
+    ck_assert_msg(r.lse[0] == -INFINITY && r.values[0] == 0 && r.values[19] == 0, "%s: %g, %g", table->name,
+                  (double)r.lse[0], (double)r.values[0]);
     for (int32_t row = 1; row < 4; row++) ck_assert_msg(isfinite(r.lse[row]), "%s: row %d", table->name, row);
     result_free(&r);
   }
@@ -313,9 +313,22 @@ END_TEST
 START_TEST(nan_rows_in_a_combine) {
   float q[2] = {NAN, 1}, k[1] = {1}, values[2], lse[2];
   int32_t lens = 1;
-  banyan_attention_desc desc = {.size = sizeof desc, .batch = 1, .heads = 2, .kv_heads = 1, .head_dim = 1, .scale = 1,
-                                .q_dtype = BANYAN_F32, .kv_dtype = BANYAN_F32, .q = q, .k = k, .v = k, .seq_lens = &lens,
-                                .q_batch_stride = 2, .q_head_stride = 1, .k_token_stride = 1, .v_token_stride = 1};
+  banyan_attention_desc desc = {.size = sizeof desc,
+                                .batch = 1,
+                                .heads = 2,
+                                .kv_heads = 1,
+                                .head_dim = 1,
+                                .scale = 1,
+                                .q_dtype = BANYAN_F32,
+                                .kv_dtype = BANYAN_F32,
+                                .q = q,
+                                .k = k,
+                                .v = k,
+                                .seq_lens = &lens,
+                                .q_batch_stride = 2,
+                                .q_head_stride = 1,
+                                .k_token_stride = 1,
+                                .v_token_stride = 1};
   banyan_combine_desc combine = {.size = sizeof combine, .tokens = 1, .heads = 2, .value_dim = 1};
   banyan_partial out;
   banyan_partial_init(&out, values, BANYAN_F32, lse, BANYAN_F32, 2, 1);
@@ -337,9 +350,22 @@ START_TEST(large_logits_in_bf16) {
   float q = 1, v = 2, values[1], k[2];
   uint16_t stats[2];
   int32_t lens = 1;
-  banyan_attention_desc desc = {.size = sizeof desc, .batch = 1, .heads = 1, .kv_heads = 1, .head_dim = 1, .scale = 1,
-                                .q_dtype = BANYAN_F32, .kv_dtype = BANYAN_F32, .q = &q, .k = k, .v = &v, .seq_lens = &lens,
-                                .q_batch_stride = 1, .q_head_stride = 1, .k_token_stride = 1, .v_token_stride = 1};
+  banyan_attention_desc desc = {.size = sizeof desc,
+                                .batch = 1,
+                                .heads = 1,
+                                .kv_heads = 1,
+                                .head_dim = 1,
+                                .scale = 1,
+                                .q_dtype = BANYAN_F32,
+                                .kv_dtype = BANYAN_F32,
+                                .q = &q,
+                                .k = k,
+                                .v = &v,
+                                .seq_lens = &lens,
+                                .q_batch_stride = 1,
+                                .q_head_stride = 1,
+                                .k_token_stride = 1,
+                                .v_token_stride = 1};
   banyan_partial out;
   banyan_partial_init(&out, values, BANYAN_F32, &stats[0], BANYAN_BF16, 1, 1);
   out.stats_kind = BANYAN_STATS_MAX_SUM;
@@ -353,8 +379,11 @@ START_TEST(large_logits_in_bf16) {
     double m = load(stats, 0, BANYAN_BF16), d = load(stats, 1, BANYAN_BF16);
     double weight = (double)k[0] * 1.4426950408889634;
     if (status == BANYAN_OK)
-      ck_assert_msg(isfinite(m) && d > 0 && isfinite(d) && fabs(m + log2(d) - weight) < 1.01, "%g became %g, %g", weight, m, d);
-    else ck_assert_msg(status == BANYAN_ERR_DATA && fabs(weight) > 65000 && strstr(banyan_last_error(), "bf16"), "%s", banyan_last_error());
+      ck_assert_msg(isfinite(m) && d > 0 && isfinite(d) && fabs(m + log2(d) - weight) < 1.01, "%g became %g, %g",
+                    weight, m, d);
+    else
+      ck_assert_msg(status == BANYAN_ERR_DATA && fabs(weight) > 65000 && strstr(banyan_last_error(), "bf16"), "%s",
+                    banyan_last_error());
     refused += status != BANYAN_OK;
   }
   ck_assert_int_gt(refused, 0);

@@ -63,8 +63,8 @@ START_TEST(refusals) {
 }
 END_TEST
 
-/* An id is looked at if a length reaches it, and before anything is read: with ids that are not looked at, this reads far
- * outside, beside a page that is not mapped. */
+/* An id is looked at if a length reaches it, and before anything is read: with ids that are not looked at, this reads
+ * far outside, beside a page that is not mapped. */
 START_TEST(wrong_pages) {
   enum { PAGE_KEYS = 4, PAGES = 5, ROW_PAGES = 3, DIM = 16 };
   random_state = 31;
@@ -72,12 +72,28 @@ START_TEST(wrong_pages) {
   fill(k.data, PAGES * PAGE_KEYS * DIM, BANYAN_F32, 1);
   float q[2 * DIM] = {0};
   int32_t lengths[2] = {2 * PAGE_KEYS, ROW_PAGES * PAGE_KEYS - 3};
-  banyan_attention_desc desc = {
-    .size = sizeof desc, .batch = 2, .heads = 1, .kv_heads = 1, .head_dim = DIM, .q_dtype = BANYAN_F32, .kv_dtype = BANYAN_F32,
-    .q = q, .q_batch_stride = DIM, .q_head_stride = DIM, .k = k.data, .k_batch_stride = PAGE_KEYS * DIM, .k_token_stride = DIM,
-    .k_head_stride = PAGE_KEYS * DIM, .v = k.data, .v_batch_stride = PAGE_KEYS * DIM, .v_token_stride = DIM,
-    .v_head_stride = PAGE_KEYS * DIM, .seq_lens = lengths, .page_table_stride = ROW_PAGES, .page_keys = PAGE_KEYS,
-    .pages = PAGES};
+  banyan_attention_desc desc = {.size = sizeof desc,
+                                .batch = 2,
+                                .heads = 1,
+                                .kv_heads = 1,
+                                .head_dim = DIM,
+                                .q_dtype = BANYAN_F32,
+                                .kv_dtype = BANYAN_F32,
+                                .q = q,
+                                .q_batch_stride = DIM,
+                                .q_head_stride = DIM,
+                                .k = k.data,
+                                .k_batch_stride = PAGE_KEYS * DIM,
+                                .k_token_stride = DIM,
+                                .k_head_stride = PAGE_KEYS * DIM,
+                                .v = k.data,
+                                .v_batch_stride = PAGE_KEYS * DIM,
+                                .v_token_stride = DIM,
+                                .v_head_stride = PAGE_KEYS * DIM,
+                                .seq_lens = lengths,
+                                .page_table_stride = ROW_PAGES,
+                                .page_keys = PAGE_KEYS,
+                                .pages = PAGES};
   static const struct {
     int32_t sequence, place, id, pages;
     const char *says; /* NULL: it is fine */

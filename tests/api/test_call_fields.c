@@ -1,6 +1,6 @@
-/* SPDX-License-Identifier: Apache-2.0
- * Each row of plan/call.def is compared wherever calls are: in keys, in the words that ranks compare, in the text that names
- * a difference, and in the hash of a request. The rows of plan/link_cost.def are in that hash too. */
+/* SPDX-License-Identifier: Apache-2.0 Each row of plan/call.def is compared wherever calls are: in keys, in the words
+ * that ranks compare, in the text that names a difference, and in the hash of a request. The rows of plan/link_cost.def
+ * are in that hash too. */
 #include <check.h>
 #include <stdio.h>
 #include <string.h>
@@ -20,7 +20,8 @@ static bny_signal *words_of(bny_transport *transport, int32_t rank) {
 
 static bny_transport_ops ops = {.call = words_of};
 
-/* Rank 1 is in `theirs`, and rank 0 in the usual call. Returns what rank 0 would print, "" if it finds no difference. */
+/* Rank 1 is in `theirs`, and rank 0 in the usual call. Returns what rank 0 would print, "" if it finds no
+ * difference. */
 static const char *difference(const bny_call *theirs) {
   static char text[256];
   bny_request usual = {.nranks = 2};

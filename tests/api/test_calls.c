@@ -1,7 +1,6 @@
-/* SPDX-License-Identifier: Apache-2.0
- * Every call of banyan.h with NULLs and wrong arguments, from the table of calls.def: an error whose text names the argument,
- * nothing written to out-parameters, and a communicator that remains usable. tests/tree/check-symbols compares the table with
- * the header. */
+/* SPDX-License-Identifier: Apache-2.0 Every call of banyan.h with NULLs and wrong arguments, from the table of
+ * calls.def: an error whose text names the argument, nothing written to out-parameters, and a communicator that remains
+ * usable. tests/tree/check-symbols compares the table with the header. */
 #include <check.h>
 #include <stdio.h>
 #include <string.h>
@@ -36,7 +35,9 @@ typedef struct call {
 } call;
 
 /* A library that was built without libsodium has no such bootstrap. */
-static bool is_refused(banyan_status status) { return status == BANYAN_ERR_ARGUMENT || status == BANYAN_ERR_UNSUPPORTED; }
+static bool is_refused(banyan_status status) {
+  return status == BANYAN_ERR_ARGUMENT || status == BANYAN_ERR_UNSUPPORTED;
+}
 
 /* A function for each row, numbered by its line. */
 #define PASTE(a, b) a##b
@@ -74,12 +75,13 @@ static void make_good(fixture *the) {
 }
 
 static void check_good(fixture *the, const char *function) {
-  ck_assert_msg(!the->group_out && !the->env_out && !the->comm_out && !the->op_out, "%s wrote an out-parameter", function);
+  ck_assert_msg(!the->group_out && !the->env_out && !the->comm_out && !the->op_out, "%s wrote an out-parameter",
+                function);
   ck_assert_msg(banyan_comm_status(the->comm) == BANYAN_OK, "%s: %s", function, banyan_comm_error(the->comm));
   ck_assert_msg(banyan_combine(the->comm, &the->desc, &the->in, &the->out) == BANYAN_OK, "after %s: %s", function,
                 banyan_last_error());
-  ck_assert_msg(banyan_attention_combine(the->comm, &the->attention, &the->desc, &the->out) == BANYAN_OK, "after %s: %s",
-                function, banyan_last_error());
+  ck_assert_msg(banyan_attention_combine(the->comm, &the->attention, &the->desc, &the->out) == BANYAN_OK,
+                "after %s: %s", function, banyan_last_error());
   banyan_op_free(the->op);
   banyan_comm_destroy(the->comm);
   banyan_threads_destroy(the->group);
@@ -96,8 +98,8 @@ START_TEST(wrong_calls) {
     banyan_status status = call->refused(&the);
     ck_assert_msg(status == BANYAN_ERR_ARGUMENT, "%s, %s: got %s (%s)", call->function, call->named,
                   banyan_status_string(status), banyan_last_error());
-    ck_assert_msg(strstr(banyan_last_error(), call->named), "%s: the text does not name %s: %s", call->function, call->named,
-                  banyan_last_error());
+    ck_assert_msg(strstr(banyan_last_error(), call->named), "%s: the text does not name %s: %s", call->function,
+                  call->named, banyan_last_error());
   }
   check_good(&the, call->function);
 }

@@ -14,7 +14,7 @@ enum { LONG = 400000, SHORT = 300000, RANKS = 3, LATE_MS = 40 };
 
 static const size_t arena_bytes = 64 << 10; /* so that LONG and SHORT take several parts, and begin alike */
 
-/* ---- calls that differ beyond their first part ----------------------------------------------------------------------- */
+/* ---- calls that differ beyond their first part ------------------------------------------------------------------- */
 
 typedef enum call { SHIFT, BROADCAST, GATHER, CALLS } call;
 
@@ -81,7 +81,7 @@ START_TEST(difference_beyond_the_first_part) {
 }
 END_TEST
 
-/* ---- sizes that cannot be -------------------------------------------------------------------------------------------- */
+/* ---- sizes that cannot be ---------------------------------------------------------------------------------------- */
 
 static void ask_too_much(world_rank *self) {
   unsigned char byte = 0, all[RANKS];
@@ -97,7 +97,8 @@ static void ask_too_much(world_rank *self) {
       return;
   }
   size_t wraps[RANKS] = {SIZE_MAX / 2, SIZE_MAX / 2, 3};
-  if (!world_check(self, banyan_allgather(self->comm, &byte, all, wraps) == BANYAN_ERR_ARGUMENT, "counts that wrap")) return;
+  if (!world_check(self, banyan_allgather(self->comm, &byte, all, wraps) == BANYAN_ERR_ARGUMENT, "counts that wrap"))
+    return;
   world_ok(self, banyan_barrier(self->comm), "the communicator remains usable");
 }
 
@@ -107,7 +108,7 @@ START_TEST(sizes_that_cannot_be) {
 }
 END_TEST
 
-/* ---- planning while something is under way --------------------------------------------------------------------------- */
+/* ---- planning while something is under way ----------------------------------------------------------------------- */
 
 static void plan_amid(world_rank *self) {
   world_random own = {world_seed() * 5 + (uint64_t)self->rank};
@@ -121,11 +122,14 @@ static void plan_amid(world_rank *self) {
     if (random_one_in(&own, 4)) world_sleep_ms(random_below(&own, 4));
     good = world_ok(self, banyan_start(op), "start") &&
            world_ok(self, banyan_shift(self->comm, more, there, (size_t)(100 + round), 1), "a new shape amid") &&
-           world_ok(self, banyan_barrier_init(self->comm, &other), "init amid") && world_ok(self, banyan_wait(op), "wait");
+           world_ok(self, banyan_barrier_init(self->comm, &other), "init amid") &&
+           world_ok(self, banyan_wait(op), "wait");
     banyan_op_free(other);
     other = NULL;
-    good = good && world_check(self, received[63] == (unsigned char)(round + left), "round %d: the first is wrong", round) &&
-           world_check(self, there[99 + round] == (unsigned char)(2 * round + left), "round %d: the second is wrong", round);
+    good = good &&
+           world_check(self, received[63] == (unsigned char)(round + left), "round %d: the first is wrong", round) &&
+           world_check(self, there[99 + round] == (unsigned char)(2 * round + left), "round %d: the second is wrong",
+                       round);
   }
   banyan_op_free(op);
 }
@@ -136,7 +140,7 @@ START_TEST(planning_amid) {
 }
 END_TEST
 
-/* ---- patience -------------------------------------------------------------------------------------------------------- */
+/* ---- patience ---------------------------------------------------------------------------------------------------- */
 
 static void wait_long(world_rank *self) {
   for (int round = 0; round < 3; round++) {
@@ -151,7 +155,7 @@ START_TEST(patience_without_end) {
 }
 END_TEST
 
-/* ---- failures learnt by asking --------------------------------------------------------------------------------------- */
+/* ---- failures learnt by asking ----------------------------------------------------------------------------------- */
 
 static void learn_by_asking(world_rank *self) {
   banyan_op *ops[3] = {NULL, NULL, NULL};
@@ -182,7 +186,7 @@ START_TEST(failures_learnt_by_asking) {
 }
 END_TEST
 
-/* ---- children -------------------------------------------------------------------------------------------------------- */
+/* ---- children ---------------------------------------------------------------------------------------------------- */
 
 /* A child inherits the communicator and frees it on its way out: that is no leaving. */
 static void have_a_child(world_rank *self) {
@@ -194,7 +198,8 @@ static void have_a_child(world_rank *self) {
       _exit(0);
     }
     int how = 0;
-    if (!world_check(self, child > 0 && waitpid(child, &how, 0) == child && how == 0, "the child ended with %d", how)) return;
+    if (!world_check(self, child > 0 && waitpid(child, &how, 0) == child && how == 0, "the child ended with %d", how))
+      return;
     world_sleep_ms(LATE_MS);
   }
   world_ok(self, banyan_barrier(self->comm), "barrier after the child");

@@ -41,7 +41,7 @@ static double unit_of(banyan_dtype dtype) {
   return dtype == BANYAN_F32 ? 0x1p-24 : dtype == BANYAN_F16 ? 0x1p-11 : 0x1p-8;
 }
 
-/* ---- rows in a convention ----------------------------------------------------------------------------------------------- */
+/* ---- rows in a convention ---------------------------------------------------------------------------------------- */
 
 enum { TOKENS_MAX = 5, HEADS_MAX = 20, DIM_MAX = 40, ROWS_MAX = TOKENS_MAX * HEADS_MAX };
 
@@ -69,8 +69,8 @@ static banyan_partial partial_take(const bny_box *box, banyan_dtype values_dtype
   int64_t width = box->value_dim + random_int(0, 3), tokens = box->tokens, heads = box->heads;
   bool heads_first = random_int(0, 1) != 0;
   banyan_partial p;
-  banyan_partial_init(&p, take((size_t)(tokens * heads * width) * 4), values_dtype, take((size_t)(tokens * heads * 2) * 4),
-                      stats_dtype, box->heads, box->value_dim);
+  banyan_partial_init(&p, take((size_t)(tokens * heads * width) * 4), values_dtype,
+                      take((size_t)(tokens * heads * 2) * 4), stats_dtype, box->heads, box->value_dim);
   p.values_head_stride = heads_first ? tokens * width : width;
   p.values_token_stride = heads_first ? width : heads * width;
   p.stats_head_stride = heads_first ? 2 : 2 * tokens;
@@ -155,8 +155,8 @@ static void partial_verify(const banyan_partial *p, const truth *rows, double em
         double truth_value = rows->empty[r] ? 0 : rows->o[r][i];
         /* numerators are divided by a d that is rounded to the statistics' type */
         double slack = p->values_kind == BANYAN_VALUES_NUMERATOR ? 1.5 * stat_unit : 0;
-        EXPECT_MSG(fabs(value - truth_value) <= (bound + slack) * fabs(truth_value) + 1e-7, "value %.9g, should be %.9g",
-                      value, truth_value);
+        EXPECT_MSG(fabs(value - truth_value) <= (bound + slack) * fabs(truth_value) + 1e-7,
+                   "value %.9g, should be %.9g", value, truth_value);
       }
     }
   }
@@ -203,7 +203,9 @@ static void pair_test(const bny_kernels *kernels, int from, int to, bny_wire wir
   partial_set_stats(&out, conventions[to].stats);
   out.empty = empties[random_int(0, 2)];
   out.empty_below = -49994; /* f16 does not hold this one exactly */
-  double empty_out = out.empty == BANYAN_EMPTY_NEG_INF ? -INFINITY : out.empty == BANYAN_EMPTY_POS_INF ? INFINITY : -49994;
+  double empty_out = out.empty == BANYAN_EMPTY_NEG_INF   ? -INFINITY
+                     : out.empty == BANYAN_EMPTY_POS_INF ? INFINITY
+                                                         : -49994;
   in.empty = BANYAN_EMPTY_NAN;
   partial_write(&in, &rows, NAN);
   ck_assert_ptr_null(bny_partial_check(&in, &rows.box, false));
@@ -305,7 +307,8 @@ START_TEST(boxes_touch_their_rows_alone) {
   for (int i = 0; i < 50; i++) {
     truth_make(&rows, 8);
     rows.box = (bny_box){TOKENS_MAX, HEADS_MAX, random_int(1, DIM_MAX)};
-    banyan_partial in = partial_take(&rows.box, BANYAN_F32, BANYAN_F32), out = partial_take(&rows.box, BANYAN_F32, BANYAN_F32);
+    banyan_partial in = partial_take(&rows.box, BANYAN_F32, BANYAN_F32),
+                   out = partial_take(&rows.box, BANYAN_F32, BANYAN_F32);
     partial_write(&in, &rows, -INFINITY);
     int t0 = random_int(0, 3), h0 = random_int(0, 15);
     bny_box box = {random_int(1, TOKENS_MAX - t0), random_int(1, HEADS_MAX - h0), rows.box.value_dim};
@@ -329,7 +332,7 @@ START_TEST(boxes_touch_their_rows_alone) {
 }
 END_TEST
 
-/* ---- the block at hand --------------------------------------------------------------------------------------------- */
+/* ---- the block at hand ------------------------------------------------------------------------------------------- */
 
 /* Statistics that take different ways through an encode: zeros of both signs, whole numbers, fractions, extremes. */
 static void write_any_stats(const banyan_partial *p, int t, int h, bool whole) {
@@ -340,7 +343,8 @@ static void write_any_stats(const banyan_partial *p, int t, int h, bool whole) {
   write_as(p->lse, p->stats_dtype, stat_at(p, t, h), stat == 0 && random_int(0, 1) ? -0.0 : stat);
   if (p->sum != NULL)
     write_as(p->sum, p->stats_dtype, stat_at(p, t, h),
-             p->stats_dtype == BANYAN_F16 ? 1.5 : sums[whole ? random_int(0, 2) : random_int(0, (int)LENGTH(sums) - 1)]);
+             p->stats_dtype == BANYAN_F16 ? 1.5
+                                          : sums[whole ? random_int(0, 2) : random_int(0, (int)LENGTH(sums) - 1)]);
   for (int e = 0; e < 3; e++) write_as(p->values, p->values_dtype, value_at(p, t, h) + e, random_real(-2, 2));
 }
 
@@ -357,7 +361,8 @@ START_TEST(rows_are_encoded_alike_alone_and_in_blocks) {
       in.values_kind = from->values;
       in.base = from->base;
       partial_set_stats(&in, from->stats);
-      int odd = random_int(0, box.tokens * box.heads - 1); /* mostly one row stands out: it must not change the others */
+      int odd = random_int(0, box.tokens * box.heads - 1); /* mostly one row stands out: it must not change the
+                                                            * others */
       for (int r = 0; r < box.tokens * box.heads; r++)
         write_any_stats(&in, r / box.heads, r % box.heads, r != odd && i % 3 != 0);
       bny_wire_view all = message_take(wire, &box), alone = message_take(wire, &one);
@@ -380,7 +385,7 @@ START_TEST(rows_are_encoded_alike_alone_and_in_blocks) {
 }
 END_TEST
 
-/* ---- statistics that types can hardly hold ---------------------------------------------------------------------------- */
+/* ---- statistics that types can hardly hold ----------------------------------------------------------------------- */
 
 /* log2 of the row's weight, of m and d as the caller reads them. */
 static double weight_of(const banyan_partial *p, int t, int h) {
@@ -388,7 +393,8 @@ static double weight_of(const banyan_partial *p, int t, int h) {
   return p->sum == NULL ? stat : stat + log2((double)read_as(p->sum, p->stats_dtype, stat_at(p, t, h)));
 }
 
-/* How far a weight may be off: the last places of d (few where it is subnormal) and of t in double; of an lse, its own. */
+/* How far a weight may be off: the last places of d (few where it is subnormal) and of t in double; of an lse, its
+ * own. */
 static double weight_slack(const banyan_partial *p, int t, int h, double weight) {
   double slack = 1e-6 + 0x1p-45 * fabs(weight), unit = unit_of(p->stats_dtype);
   if (p->sum == NULL) return slack + 1.01 * unit * fabs(weight);
@@ -397,9 +403,11 @@ static double weight_slack(const banyan_partial *p, int t, int h, double weight)
   return slack + 2.1 * (unit + 0.5 * step / d); /* in octaves: 1 where d is a single step */
 }
 
-/* True if some (m, d) of the type has that weight, as is so if the type's numbers at m leave no gap that d cannot bridge. */
+/* True if some (m, d) of the type has that weight, as is so if the type's numbers at m leave no gap that d cannot
+ * bridge. */
 static bool is_holdable(const banyan_partial *p, double weight) {
-  double stat = fabs(weight) * (p->base == BANYAN_BASE_E ? BNY_LN_2 : 1), octaves = p->base == BANYAN_BASE_E ? BNY_LOG2_E : 1;
+  double stat = fabs(weight) * (p->base == BANYAN_BASE_E ? BNY_LN_2 : 1),
+         octaves = p->base == BANYAN_BASE_E ? BNY_LOG2_E : 1;
   double spacing = ldexp(unit_of(p->stats_dtype), ilogb(fmax(stat, 1)) + 1) * octaves;
   bool is_f16 = p->stats_dtype == BANYAN_F16, numerators = p->values_kind == BANYAN_VALUES_NUMERATOR;
   double room = is_f16 ? 24 : 240;
@@ -416,31 +424,34 @@ static void export_one(const bny_kernels *kernels, float m, float d, banyan_part
   double weight = (double)m + log2((double)d), got = weight_of(out, 0, 0), slack = weight_slack(out, 0, 0, weight);
   bool huge = fabsf(m) >= 0x1p24f;
   if (huge) slack += 1.1 * (unit_of(out->stats_dtype) + 0x1p-24) * fabs(weight);
-  if (fabsf(m) == FLT_MAX && fabs(got) > fabs(weight)) got = weight; /* base e reaches further: all beyond is one number */
+  if (fabsf(m) == FLT_MAX && fabs(got) > fabs(weight)) got = weight; /* base e reaches further: all beyond is one
+                                                                      * number */
   EXPECT_MSG(says || fabs(got - weight) <= slack,
              "%s: m %a, d %a to dtypes %d %d, kinds %d %d, base %d: weight %.9g became %.9g, off by %.3g, slack %.3g",
              kernels->name, (double)m, (double)d, (int)out->stats_dtype, (int)out->values_dtype, (int)out->stats_kind,
              (int)out->values_kind, (int)out->base, weight, got, got - weight, slack);
-  EXPECT_MSG(!says || must_say || !is_holdable(out, weight), "%s: m %a, d %a to dtype %d, kinds %d %d, base %d is refused",
-             kernels->name, (double)m, (double)d, (int)out->stats_dtype, (int)out->stats_kind, (int)out->values_kind,
-             (int)out->base);
+  EXPECT_MSG(!says || must_say || !is_holdable(out, weight),
+             "%s: m %a, d %a to dtype %d, kinds %d %d, base %d is refused", kernels->name, (double)m, (double)d,
+             (int)out->stats_dtype, (int)out->stats_kind, (int)out->values_kind, (int)out->base);
   if (says) return;
   /* The values are the row's, and what came out is taken in again as the same row. */
   double scale = out->values_kind == BANYAN_VALUES_NUMERATOR ? (double)read_as(out->sum, out->stats_dtype, 0) : 1;
   double bound = 2 * unit_of(out->values_dtype) + (out->values_kind == BANYAN_VALUES_NUMERATOR ? slack : 0);
-  EXPECT_MSG(fabs((double)read_as(out->values, out->values_dtype, 0) / scale - 1) <= bound, "%s: m %a, d %a: value %g of %g",
-             kernels->name, (double)m, (double)d, (double)read_as(out->values, out->values_dtype, 0), scale);
+  EXPECT_MSG(fabs((double)read_as(out->values, out->values_dtype, 0) / scale - 1) <= bound,
+             "%s: m %a, d %a: value %g of %g", kernels->name, (double)m, (double)d,
+             (double)read_as(out->values, out->values_dtype, 0), scale);
   float back_m, back_d, back_n[2];
   bny_wire_view back = {.m = &back_m, .d = &back_d, .n = back_n, .token_stride = 1};
   ck_assert_int_eq(kernels->encode(&box, out, 0, 0, BNY_WIRE_F32, &back), -1);
   double again = (double)back_m + log2((double)back_d);
-  EXPECT_MSG(fabs(again - weight) <= slack + 1e-6, "%s: m %a, d %a came back as %a, %a", kernels->name, (double)m, (double)d,
-             (double)back_m, (double)back_d);
+  EXPECT_MSG(fabs(again - weight) <= slack + 1e-6, "%s: m %a, d %a came back as %a, %a", kernels->name, (double)m,
+             (double)d, (double)back_m, (double)back_d);
   if (huge && out->stats_dtype == BANYAN_F32 && out->sum != NULL) EXPECT(back_m == m && back_d == d);
 }
 
 START_TEST(statistics_come_out_as_the_type_can_hold_them) {
-  static const float huge[] = {-1e30f, 1e30f, -FLT_MAX, FLT_MAX, -3e9f, 3e9f, -1e9f, -4.3e9f, -65504, 65504, -0x1p24f, 0x1p24f};
+  static const float huge[] = {-1e30f, 1e30f,   -FLT_MAX, FLT_MAX, -3e9f,    3e9f,
+                               -1e9f,  -4.3e9f, -65504,   65504,   -0x1p24f, 0x1p24f};
   for (int t = 0; bny_kernels_table[t] != NULL; t++) {
     for (int i = 0; i < 30000 && bny_kernels_table[t]->supported(); i++) {
       float stats[2], values[2];
@@ -486,20 +497,22 @@ START_TEST(masked_rows_come_back_as_they_were) {
         bny_wire_view view = {.m = &m[k], .d = &d[k], .n = n[k], .token_stride = 1};
         ck_assert_int_eq(kernels->encode(&box, &row, 0, 0, BNY_WIRE_F32, &view), -1);
         int64_t lost = kernels->merge_finish(&box, BNY_WIRE_F32, 1, &view, false, &row, 0, 0);
-        EXPECT_MSG(lost < 0, "%s: mask %g, dtype %d, convention %d is refused", kernels->name, mask, (int)row.stats_dtype, i % 6);
+        EXPECT_MSG(lost < 0, "%s: mask %g, dtype %d, convention %d is refused", kernels->name, mask,
+                   (int)row.stats_dtype, i % 6);
       }
       bool exact = fabsf(m[0]) >= 0x1p24f;
       double before = (double)m[0] + log2((double)d[0]), after = (double)m[1] + log2((double)d[1]);
-      double slack = row.sum == NULL ? (exact ? 0 : 2 * unit_of(row.stats_dtype) * fabs(before)) : 3 * unit_of(row.stats_dtype);
+      double slack =
+          row.sum == NULL ? (exact ? 0 : 2 * unit_of(row.stats_dtype) * fabs(before)) : 3 * unit_of(row.stats_dtype);
       EXPECT_MSG((!exact || m[0] == m[1]) && fabs(before - after) <= slack + 1e-6,
-                 "%s: mask %g, dtype %d, convention %d: m %a, d %a, then m %a, d %a", kernels->name, mask, (int)row.stats_dtype,
-                 i % 6, (double)m[0], (double)d[0], (double)m[1], (double)d[1]);
+                 "%s: mask %g, dtype %d, convention %d: m %a, d %a, then m %a, d %a", kernels->name, mask,
+                 (int)row.stats_dtype, i % 6, (double)m[0], (double)d[0], (double)m[1], (double)d[1]);
     }
   }
 }
 END_TEST
 
-/* ---- empty rows and bad data ------------------------------------------------------------------------------------------- */
+/* ---- empty rows and bad data ------------------------------------------------------------------------------------- */
 
 typedef struct policy_case {
   float stat, sum;

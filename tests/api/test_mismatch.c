@@ -146,7 +146,8 @@ static void check(const scene *scene, int32_t nranks) {
     /* "here" is the rank that reads it, and no other. */
     ck_assert_msg(!strstr(text, "than rank") || !strstr(text, " here"), "rank %d: %s", r, text);
     ck_assert_msg(scene->culprit[r] >= 0 && scene->culprit[r] < nranks, "rank %d blames %d", r, scene->culprit[r]);
-    ck_assert_msg(scene->seconds[r] < 2, "field %s: rank %d was told after %.3f s", scene->pair->field, r, scene->seconds[r]);
+    ck_assert_msg(scene->seconds[r] < 2, "field %s: rank %d was told after %.3f s", scene->pair->field, r,
+                  scene->seconds[r]);
   }
   /* Two ranks know exactly: the odd one and whoever it is compared with. */
   bool named = false;
@@ -175,7 +176,7 @@ START_TEST(ranks_in_different_calls) {
 }
 END_TEST
 
-/* ---- when a communicator is made ----------------------------------------------------------------------------------------- */
+/* ---- when a communicator is made --------------------------------------------------------------------------------- */
 
 static void create_differently(world_rank *self) {
   scene *scene = self->argument;

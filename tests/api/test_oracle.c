@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Random combines against an oracle in double precision (oracle.h): all conventions of descriptors, types, wires, scatters,
- * orders and algorithms, 1 to 9 ranks, extreme statistics and values, and results that go into a second combine.
+ * Random combines against an oracle in double precision (oracle.h): all conventions of descriptors, types, wires,
+ * scatters, orders and algorithms, 1 to 9 ranks, extreme statistics and values, and results that go into a second
+ * combine.
  *
  * ORACLE_CASES: how many, 2000 if it is not set. TEST_SEED: other ones. A failure names the case; ORACLE_CASE runs that
  * one alone, with all that it prints the same. */
@@ -89,12 +90,13 @@ static void lay_out(world_random *random, int32_t tokens, int32_t heads, int32_t
   *token = tokens_first ? row * heads : row;
 }
 
-static void make_sheet(world_random *random, sheet *made, int32_t tokens, int32_t heads, int32_t value_dim, bool is_output) {
+static void make_sheet(world_random *random, sheet *made, int32_t tokens, int32_t heads, int32_t value_dim,
+                       bool is_output) {
   static const uint32_t outputs[] = {BANYAN_EMPTY_NEG_INF, BANYAN_EMPTY_POS_INF, BANYAN_EMPTY_BELOW};
   memset(made, 0xff, sizeof *made);
   banyan_partial *p = &made->partial;
-  banyan_partial_init(p, made->values, dtypes[random_below(random, 3)], made->lse, dtypes[random_below(random, 3)], heads,
-                      value_dim);
+  banyan_partial_init(p, made->values, dtypes[random_below(random, 3)], made->lse, dtypes[random_below(random, 3)],
+                      heads, value_dim);
   bool has_sum = random_one_in(random, 2);
   p->stats_kind = has_sum ? BANYAN_STATS_MAX_SUM : BANYAN_STATS_LSE;
   p->sum = has_sum ? made->sum : NULL;
@@ -108,7 +110,8 @@ static void make_sheet(world_random *random, sheet *made, int32_t tokens, int32_
 }
 
 /* m or lse, in base 2, and d. */
-static void choose_stats(world_random *random, mood mood, banyan_dtype wire, banyan_dtype type, double *t, double *sum) {
+static void choose_stats(world_random *random, mood mood, banyan_dtype wire, banyan_dtype type, double *t,
+                         double *sum) {
   static const double masks[] = {-1e30, -(double)FLT_MAX, -1e9, -1e38, -3e7};
   double limit = type == BANYAN_F16 ? 40000 : 8e6; /* lossy wires: below 2^23 */
   *t = random_unit(random) * 8;
@@ -187,8 +190,8 @@ static part part_of(const banyan_combine_desc *desc, int32_t rank, int32_t nrank
   return own;
 }
 
-static bool run_op(world_rank *self, const banyan_combine_desc *desc, const banyan_partial *in, const banyan_partial *out,
-                   banyan_status *status, uint64_t *roundings) {
+static bool run_op(world_rank *self, const banyan_combine_desc *desc, const banyan_partial *in,
+                   const banyan_partial *out, banyan_status *status, uint64_t *roundings) {
   banyan_op *op = NULL;
   banyan_op_info info = {.size = sizeof info};
   if (!world_ok(self, banyan_combine_init(self->comm, desc, in, out, &op), "init")) return false;
@@ -217,11 +220,13 @@ static bool check_rows(world_rank *self, int64_t number, const plan *plan, const
       excused = excused || may_be_refused;
       const char *wrong = oracle_compare(out, t, h, desc->value_dim, desc->wire, roundings, &expected);
       if (!world_check(self, !wrong || may_be_refused,
-                       "case %lld, rank %d of %d, row (%d, %d), %s, wire %d, scatter %d, order %d, mood %d, out types %d %d kinds "
+                       "case %lld, rank %d of %d, row (%d, %d), %s, wire %d, scatter %d, order %d, mood %d, out types "
+                       "%d %d kinds "
                        "%d %d base %d: %s",
                        (long long)number, self->rank, self->nranks, t, h, desc->algorithm ? desc->algorithm : "-",
                        (int)desc->wire, (int)desc->scatter, (int)desc->order, (int)plan->mood, (int)out->values_dtype,
-                       (int)out->stats_dtype, (int)out->values_kind, (int)out->stats_kind, (int)out->base, wrong ? wrong : ""))
+                       (int)out->stats_dtype, (int)out->values_kind, (int)out->stats_kind, (int)out->base,
+                       wrong ? wrong : ""))
         return false;
     }
   return world_check(self, excused, "case %lld: refused, and all rows could be held", (long long)number);
@@ -247,8 +252,8 @@ static bool check_bits(world_rank *self, int64_t number, const plan *plan, exam 
     return false;
   if (!plan->alike || plan->desc.scatter != BANYAN_SCATTER_NONE) return true;
   const sheet *first = &exam->out[0];
-  same = memcmp(out->values, first->values, sizeof out->values) == 0 && memcmp(out->lse, first->lse, sizeof out->lse) == 0 &&
-         memcmp(out->sum, first->sum, sizeof out->sum) == 0;
+  same = memcmp(out->values, first->values, sizeof out->values) == 0 &&
+         memcmp(out->lse, first->lse, sizeof out->lse) == 0 && memcmp(out->sum, first->sum, sizeof out->sum) == 0;
   return world_check(self, same, "case %lld: ranks 0 and %d have different bits", (long long)number, self->rank);
 }
 
@@ -306,7 +311,8 @@ START_TEST(random_cases) {
   int64_t only = number_of("ORACLE_CASE", -1);
   exam *exam = calloc(1, sizeof *exam);
   ck_assert_ptr_nonnull(exam);
-  *exam = (struct exam){.seed = world_seed(), .first = _i, .cases = number_of("ORACLE_CASES", CASES), .step = RANKS_MAX};
+  *exam =
+      (struct exam){.seed = world_seed(), .first = _i, .cases = number_of("ORACLE_CASES", CASES), .step = RANKS_MAX};
   if (only >= 0) exam->first = only % RANKS_MAX == _i ? only : INT64_MAX, exam->cases = only + 1;
   printf("%d ranks: seed %llu (TEST_SEED), cases %lld to %lld (ORACLE_CASES)\n", _i + 1, (unsigned long long)exam->seed,
          (long long)exam->first, (long long)exam->cases);
@@ -327,7 +333,8 @@ START_TEST(elements) {
       double stored = oracle_load(&memory, dtypes[d], 0);
       uint32_t again = 0;
       oracle_store(&again, dtypes[d], 0, stored);
-      if (memory != again || fabs(stored - value) > fmax(oracle_unit(dtypes[d]) * fabs(value), oracle_step(dtypes[d]) / 2))
+      if (memory != again ||
+          fabs(stored - value) > fmax(oracle_unit(dtypes[d]) * fabs(value), oracle_step(dtypes[d]) / 2))
         ck_abort_msg("dtype %d: %a is stored as %a", (int)dtypes[d], value, stored);
     }
 }

@@ -1,6 +1,6 @@
-/* SPDX-License-Identifier: Apache-2.0
- * Operations in long sequences: planned once and started often, several under way at once, polled, and blocking calls of more
- * shapes than are kept; with ranks that are late now and then, so that memory that is reused too early would show. */
+/* SPDX-License-Identifier: Apache-2.0 Operations in long sequences: planned once and started often, several under way
+ * at once, polled, and blocking calls of more shapes than are kept; with ranks that are late now and then, so that
+ * memory that is reused too early would show. */
 #include <check.h>
 #include <math.h>
 #include <stdio.h>
@@ -54,7 +54,7 @@ static void be_late(world_random *random) {
   if (random_one_in(random, 40)) world_sleep_ms(random_below(random, 4));
 }
 
-/* ---- one operation of every kind, started again and again ---------------------------------------------------------- */
+/* ---- one operation of every kind, started again and again -------------------------------------------------------- */
 
 static bool check_info(world_rank *self, const banyan_op *op) {
   banyan_op_info info = {.size = sizeof info};
@@ -96,7 +96,7 @@ static void start_again(world_rank *self) {
   free(data);
 }
 
-/* ---- several under way ----------------------------------------------------------------------------------------------- */
+/* ---- several under way ------------------------------------------------------------------------------------------- */
 
 enum { KINDS = 5 };
 
@@ -114,7 +114,8 @@ static bool init_several(world_rank *self, several *s) {
   banyan_combine_desc desc = desc_of(TOKENS, NULL);
   return world_ok(self, banyan_combine_init(self->comm, &desc, &in, &out, &s->ops[0]), "combine_init") &&
          world_ok(self, banyan_allgather_init(self->comm, s->mine, s->all, counts, &s->ops[1]), "gather_init") &&
-         world_ok(self, banyan_shift_init(self->comm, s->send, s->receive, sizeof s->send, 1, &s->ops[2]), "shift_init") &&
+         world_ok(self, banyan_shift_init(self->comm, s->send, s->receive, sizeof s->send, 1, &s->ops[2]),
+                  "shift_init") &&
          world_ok(self, banyan_broadcast_init(self->comm, s->note, sizeof s->note, self->nranks - 1, &s->ops[3]),
                   "broadcast_init") &&
          world_ok(self, banyan_barrier_init(self->comm, &s->ops[4]), "barrier_init");
@@ -151,7 +152,7 @@ static void start_several(world_rank *self) {
   free(s);
 }
 
-/* ---- more shapes than are kept --------------------------------------------------------------------------------------- */
+/* ---- more shapes than are kept ----------------------------------------------------------------------------------- */
 
 static void forget_shapes(world_rank *self) {
   world_random random = {world_seed() * 21};
@@ -165,7 +166,7 @@ static void forget_shapes(world_rank *self) {
   }
 }
 
-/* ---- one-sided traffic ----------------------------------------------------------------------------------------------- */
+/* ---- one-sided traffic ------------------------------------------------------------------------------------------- */
 
 /* Roots only receive, or only send, and nothing comes back: what they may overwrite must be known in another way. */
 static bool one_sided(world_rank *self, data *data, world_random *same, int round) {
@@ -200,7 +201,7 @@ static void run_one_sided(world_rank *self) {
   free(data);
 }
 
-/* ---- after a failure -------------------------------------------------------------------------------------------------- */
+/* ---- after a failure --------------------------------------------------------------------------------------------- */
 
 /* Two are under way when the communicator fails: a start of any of them, and all that follows, gives the failure. */
 static void start_after_failure(world_rank *self) {
@@ -213,8 +214,8 @@ static void start_after_failure(world_rank *self) {
   if (self->rank == 0) banyan_comm_abort(self->comm, "the test says so");
   for (int i = 3; i >= 0 && self->rank == 0; i--) {
     banyan_status status = banyan_start(ops[i % 2]);
-    world_check(self, status == BANYAN_ERR_ABORTED && strstr(banyan_last_error(), "the test says so"), "start %d: %s: %s", i,
-                banyan_status_string(status), banyan_last_error());
+    world_check(self, status == BANYAN_ERR_ABORTED && strstr(banyan_last_error(), "the test says so"),
+                "start %d: %s: %s", i, banyan_status_string(status), banyan_last_error());
   }
   int done = 7;
   if (self->rank == 0)
@@ -222,7 +223,7 @@ static void start_after_failure(world_rank *self) {
   for (int i = 0; i < 2; i++) banyan_op_free(ops[i]);
 }
 
-/* ---- tests ----------------------------------------------------------------------------------------------------------- */
+/* ---- tests ------------------------------------------------------------------------------------------------------- */
 
 static const int32_t nranks_of[] = {1, 2, 3, 4, 6, 9};
 

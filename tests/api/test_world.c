@@ -1,6 +1,6 @@
-/* SPDX-License-Identifier: Apache-2.0
- * Combines of the whole library in worlds of ranks that are threads: every algorithm, scatter, wire and order, 1 to 17 ranks,
- * each rank with a convention of its own, against a merge in double precision. */
+/* SPDX-License-Identifier: Apache-2.0 Combines of the whole library in worlds of ranks that are threads: every
+ * algorithm, scatter, wire and order, 1 to 17 ranks, each rank with a convention of its own, against a merge in double
+ * precision. */
 #include <check.h>
 #include <stdlib.h>
 #include <string.h>
@@ -9,7 +9,7 @@
 
 static const banyan_dtype wires[] = {BANYAN_F32, BANYAN_F16, BANYAN_BF16};
 
-/* ---- running --------------------------------------------------------------------------------------------------------- */
+/* ---- running ----------------------------------------------------------------------------------------------------- */
 
 static void combine_all(world_rank *self) {
   const combine_task *task = self->argument;
@@ -77,7 +77,7 @@ START_TEST(merges_in_parts) {
 }
 END_TEST
 
-/* ---- in place -------------------------------------------------------------------------------------------------------- */
+/* ---- in place ---------------------------------------------------------------------------------------------------- */
 
 /* The output in the input's own memory, laid out identically; whole and in parts. */
 static void combine_in_place(world_rank *self) {
@@ -117,18 +117,19 @@ START_TEST(merges_in_place) {
 }
 END_TEST
 
-/* ---- the least arena --------------------------------------------------------------------------------------------------- */
+/* ---- the least arena --------------------------------------------------------------------------------------------- */
 
 enum { ROW_VALUES = 128, LONG_VALUES = 4096 };
 
 /* One row of ones, which every rank gives, by this algorithm. Its merge is the row itself. */
-static banyan_status combine_row(world_rank *self, const char *algorithm, banyan_order order, int32_t value_dim, float *values) {
+static banyan_status combine_row(world_rank *self, const char *algorithm, banyan_order order, int32_t value_dim,
+                                 float *values) {
   float lse = 0;
   banyan_partial row;
   for (int32_t i = 0; i < value_dim; i++) values[i] = 1;
   banyan_partial_init(&row, values, BANYAN_F32, &lse, BANYAN_F32, 1, value_dim);
-  banyan_combine_desc desc = {.size = sizeof desc, .tokens = 1, .heads = 1, .value_dim = value_dim, .algorithm = algorithm,
-                              .order = order};
+  banyan_combine_desc desc = {
+      .size = sizeof desc, .tokens = 1, .heads = 1, .value_dim = value_dim, .algorithm = algorithm, .order = order};
   return banyan_combine(self->comm, &desc, &row, &row);
 }
 
@@ -164,7 +165,8 @@ static void combine_a_long_row(world_rank *self) {
     world_check(self, status == BANYAN_OK, "an arena of %zu bytes: %s", task->arena_bytes, banyan_last_error());
     return;
   }
-  if (!world_check(self, status == BANYAN_ERR_MEMORY && says, "status %d: %s", (int)status, banyan_last_error())) return;
+  if (!world_check(self, status == BANYAN_ERR_MEMORY && says, "status %d: %s", (int)status, banyan_last_error()))
+    return;
   world_check(self, !strstr(says, "split"), "a row cannot be split: %s", says);
   if (self->rank == 0) task->needed = strtoull(says + strlen("set arena_bytes to "), NULL, 10);
 }

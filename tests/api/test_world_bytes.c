@@ -28,10 +28,11 @@ static void fill(unsigned char *memory, size_t bytes, int32_t rank, int round) {
   for (size_t i = 0; i < bytes; i++) memory[i] = byte_of(rank, round, i);
 }
 
-static bool holds(world_rank *self, const unsigned char *memory, size_t bytes, int32_t rank, int round, const char *what) {
+static bool holds(world_rank *self, const unsigned char *memory, size_t bytes, int32_t rank, int round,
+                  const char *what) {
   for (size_t i = 0; i < bytes; i++)
-    if (!world_check(self, memory[i] == byte_of(rank, round, i), "%s of %zu bytes: byte %zu from rank %d is %d, not %d", what,
-                     bytes, i, rank, memory[i], byte_of(rank, round, i)))
+    if (!world_check(self, memory[i] == byte_of(rank, round, i), "%s of %zu bytes: byte %zu from rank %d is %d, not %d",
+                     what, bytes, i, rank, memory[i], byte_of(rank, round, i)))
       return false;
   return true;
 }
@@ -42,9 +43,10 @@ static bool guarded(world_rank *self, const unsigned char *memory, size_t bytes,
   return true;
 }
 
-/* ---- gather ---------------------------------------------------------------------------------------------------------- */
+/* ---- gather ------------------------------------------------------------------------------------------------------ */
 
-/* Counts of a round, the same on every rank: uneven, with zeros; in some rounds one rank alone has all, or none has any. */
+/* Counts of a round, the same on every rank: uneven, with zeros; in some rounds one rank alone has all, or none has
+ * any. */
 static size_t choose_counts(int round, int32_t nranks, size_t *counts) {
   world_random random = {world_seed() * 77 + (uint64_t)round};
   size_t total = 0;
@@ -67,7 +69,8 @@ static void gather_rounds(world_rank *self) {
     fill(from, counts[self->rank], self->rank, round);
     bool good = world_ok(self, banyan_allgather(self->comm, from, all, counts), "gather");
     const unsigned char *at = all;
-    for (int32_t r = 0; r < self->nranks && good; at += counts[r], r++) good = holds(self, at, counts[r], r, round, "gather");
+    for (int32_t r = 0; r < self->nranks && good; at += counts[r], r++)
+      good = holds(self, at, counts[r], r, round, "gather");
     good = good && guarded(self, all, total, "gather");
     free(mine);
     free(all);
@@ -75,7 +78,7 @@ static void gather_rounds(world_rank *self) {
   }
 }
 
-/* ---- shift ----------------------------------------------------------------------------------------------------------- */
+/* ---- shift ------------------------------------------------------------------------------------------------------- */
 
 static void shift_rounds(world_rank *self) {
   for (int32_t distance = -self->nranks - 1; distance <= self->nranks + 1; distance++) {
@@ -86,7 +89,8 @@ static void shift_rounds(world_rank *self) {
       unsigned char *send = take(bytes), *receive = take(bytes);
       fill(send, bytes, self->rank, s + distance);
       bool good = world_ok(self, banyan_shift(self->comm, send, receive, bytes, distance), "shift") &&
-                  holds(self, receive, bytes, sender, s + distance, "shift") && guarded(self, receive, bytes, "shift") &&
+                  holds(self, receive, bytes, sender, s + distance, "shift") &&
+                  guarded(self, receive, bytes, "shift") &&
                   holds(self, send, bytes, self->rank, s + distance, "what was sent by shift");
       free(send);
       free(receive);
@@ -95,7 +99,7 @@ static void shift_rounds(world_rank *self) {
   }
 }
 
-/* ---- broadcast ------------------------------------------------------------------------------------------------------- */
+/* ---- broadcast --------------------------------------------------------------------------------------------------- */
 
 static void broadcast_rounds(world_rank *self) {
   for (int32_t root = 0; root < self->nranks; root++) {
@@ -111,7 +115,7 @@ static void broadcast_rounds(world_rank *self) {
   }
 }
 
-/* ---- barrier --------------------------------------------------------------------------------------------------------- */
+/* ---- barrier ----------------------------------------------------------------------------------------------------- */
 
 /* Nobody leaves round i before all have come to it; and all have, once anybody left. */
 static void barrier_rounds(world_rank *self) {
@@ -126,7 +130,7 @@ static void barrier_rounds(world_rank *self) {
   }
 }
 
-/* ---- tests ----------------------------------------------------------------------------------------------------------- */
+/* ---- tests ------------------------------------------------------------------------------------------------------- */
 
 static const int32_t counts_of_ranks[] = {1, 2, 3, 4, 5, 7, 8, 17};
 static const size_t arenas[] = {1 << 20, 64 << 10};

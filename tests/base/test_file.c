@@ -1,6 +1,6 @@
-/* SPDX-License-Identifier: Apache-2.0
- * Files that the environment names, in a folder that others can write: links and files of others are refused, whoever writes.
- * And what cannot be written is an error, and not the end of the process. */
+/* SPDX-License-Identifier: Apache-2.0 Files that the environment names, in a folder that others can write: links and
+ * files of others are refused, whoever writes. And what cannot be written is an error, and not the end of the
+ * process. */
 #include <check.h>
 #include <errno.h>
 #include <fcntl.h>
@@ -38,7 +38,7 @@ static void remove_directory(void) {
   ck_assert_int_eq(rmdir(directory), 0);
 }
 
-/* ---- whoever writes -------------------------------------------------------------------------------------------------- */
+/* ---- whoever writes ---------------------------------------------------------------------------------------------- */
 
 static void write_log(void) {
   setenv("BANYAN_LOG_FILE", path, 1);
@@ -144,7 +144,7 @@ START_TEST(logs_to_a_fifo_and_a_device) {
 }
 END_TEST
 
-/* ---- what cannot be written ------------------------------------------------------------------------------------------ */
+/* ---- what cannot be written -------------------------------------------------------------------------------------- */
 
 static void assert_no_signal(void) {
   sigset_t pending, blocked;

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Programs and libraries of different versions: structs that are shorter and longer than this library's, through every call
- * that takes one. */
+ * Programs and libraries of different versions: structs that are shorter and longer than this library's, through every
+ * call that takes one. */
 #include <check.h>
 #include <stdbool.h>
 #include <stdint.h>
@@ -37,7 +37,7 @@ static void refused(banyan_status status, const char *first, const char *second)
                 banyan_last_error());
 }
 
-/* ---- the rule -------------------------------------------------------------------------------------------------------- */
+/* ---- the rule ---------------------------------------------------------------------------------------------------- */
 
 typedef struct thing {
   size_t size;
@@ -87,7 +87,8 @@ START_TEST(answers_fit) {
     good(bny_sized_write(&thing_type, "it", &made, &out));
     ck_assert(out.known.size == size && out.known.first == 5);
     if (size >= sizeof made) ck_assert_int_eq(out.known.later, 6);
-    for (size_t i = sizeof made; i < sizeof out; i++) ck_assert_uint_eq(((unsigned char *)&out)[i], i < size ? 0 : 0xaa);
+    for (size_t i = sizeof made; i < sizeof out; i++)
+      ck_assert_uint_eq(((unsigned char *)&out)[i], i < size ? 0 : 0xaa);
     if (size < sizeof made) ck_assert_int_eq((uint8_t)out.known.later, 0xaa);
   }
 }
@@ -114,7 +115,7 @@ START_TEST(first_forms_stay) {
 }
 END_TEST
 
-/* ---- calls ----------------------------------------------------------------------------------------------------------- */
+/* ---- calls ------------------------------------------------------------------------------------------------------- */
 
 typedef LONGER(banyan_combine_desc) longer_desc;
 typedef LONGER(banyan_partial) longer_partial;
@@ -144,7 +145,8 @@ START_TEST(combines) {
   memset(&info, 0xff, sizeof info);
   info.known.size = sizeof info;
   good(banyan_op_query(op, &info.known));
-  ck_assert(info.known.size == sizeof info && info.known.algorithm && info.beyond[0] == 0 && info.beyond[BEYOND - 1] == 0);
+  ck_assert(info.known.size == sizeof info && info.known.algorithm && info.beyond[0] == 0 &&
+            info.beyond[BEYOND - 1] == 0);
   banyan_op_free(op);
 }
 END_TEST
@@ -167,12 +169,28 @@ END_TEST
 /* The description of attention before it had `pages`, and one of a later version. */
 START_TEST(attention_of_any_version) {
   static const int32_t lengths[TOKENS] = {KEYS, KEYS - 1}, table[TOKENS] = {0, 1};
-  LONGER(banyan_attention_desc) desc = {
-    .known = {.batch = TOKENS, .heads = HEADS, .kv_heads = HEADS, .head_dim = DIM, .q_dtype = BANYAN_F32,
-              .kv_dtype = BANYAN_F32, .q = q, .q_batch_stride = HEADS * DIM, .q_head_stride = DIM, .k = cache, .v = cache,
-              .k_batch_stride = KEYS * HEADS * DIM, .k_head_stride = KEYS * DIM, .k_token_stride = DIM,
-              .v_batch_stride = KEYS * HEADS * DIM, .v_head_stride = KEYS * DIM, .v_token_stride = DIM, .seq_lens = lengths,
-              .page_table = table, .page_table_stride = 1, .page_keys = KEYS}};
+  LONGER(banyan_attention_desc)
+  desc = {.known = {.batch = TOKENS,
+                    .heads = HEADS,
+                    .kv_heads = HEADS,
+                    .head_dim = DIM,
+                    .q_dtype = BANYAN_F32,
+                    .kv_dtype = BANYAN_F32,
+                    .q = q,
+                    .q_batch_stride = HEADS * DIM,
+                    .q_head_stride = DIM,
+                    .k = cache,
+                    .v = cache,
+                    .k_batch_stride = KEYS * HEADS * DIM,
+                    .k_head_stride = KEYS * DIM,
+                    .k_token_stride = DIM,
+                    .v_batch_stride = KEYS * HEADS * DIM,
+                    .v_head_stride = KEYS * DIM,
+                    .v_token_stride = DIM,
+                    .seq_lens = lengths,
+                    .page_table = table,
+                    .page_table_stride = 1,
+                    .page_keys = KEYS}};
   banyan_combine_desc combine = {.size = sizeof combine, .tokens = TOKENS, .heads = HEADS, .value_dim = DIM};
   banyan_partial out;
   banyan_partial_init(&out, merged, BANYAN_F32, NULL, BANYAN_F32, HEADS, DIM);

@@ -33,7 +33,7 @@ static void remove_directory(void) {
   ck_assert_int_eq(system(command), 0);
 }
 
-/* ---- a trace as it was read ------------------------------------------------------------------------------------------ */
+/* ---- a trace as it was read -------------------------------------------------------------------------------------- */
 
 typedef struct event {
   const char *name, *category;
@@ -68,13 +68,15 @@ static trace *load(const char *name, int32_t rank) {
     double ts = 0, duration = 0;
     int process, thread;
     json_t *arguments;
-    ck_assert_int_eq(json_unpack((json_t *)(uintptr_t)one, "{s:s, s?s, s:s, s:i, s:i, s?F, s?F, s:o}", "name", &name_of_one,
-                                 "cat", &category, "ph", &kind, "pid", &process, "tid", &thread, "ts", &ts, "dur", &duration,
-                                 "args", &arguments), 0);
+    ck_assert_int_eq(json_unpack((json_t *)(uintptr_t)one, "{s:s, s?s, s:s, s:i, s:i, s?F, s?F, s:o}", "name",
+                                 &name_of_one, "cat", &category, "ph", &kind, "pid", &process, "tid", &thread, "ts",
+                                 &ts, "dur", &duration, "args", &arguments),
+                     0);
     ck_assert_int_eq(process, rank);
     if (strcmp(kind, "M") == 0) continue;
     ck_assert_str_eq(kind, "X");
-    ck_assert_msg(ts > 0 && ts < 2 * 86400e6 && duration >= 0 && duration < 60e6, "%s: %f %f", name_of_one, ts, duration);
+    ck_assert_msg(ts > 0 && ts < 2 * 86400e6 && duration >= 0 && duration < 60e6, "%s: %f %f", name_of_one, ts,
+                  duration);
     ck_assert_int_lt(made->count, EVENTS_MAX);
     made->events[made->count++] = (event){name_of_one, category, ts, ts + duration, arguments};
   }
@@ -95,8 +97,9 @@ static void check_nesting(const trace *trace) {
     const event *one = &trace->events[i];
     while (depth > 0 && stack[depth - 1]->end <= one->begin + 0.0005) depth--;
     ck_assert_int_lt(depth, 16);
-    ck_assert_msg(depth == 0 || one->end <= stack[depth - 1]->end + 0.0005, "%s %.3f..%.3f reaches out of %s %.3f..%.3f",
-                  one->name, one->begin, one->end, stack[depth - 1]->name, stack[depth - 1]->begin, stack[depth - 1]->end);
+    ck_assert_msg(depth == 0 || one->end <= stack[depth - 1]->end + 0.0005,
+                  "%s %.3f..%.3f reaches out of %s %.3f..%.3f", one->name, one->begin, one->end, stack[depth - 1]->name,
+                  stack[depth - 1]->begin, stack[depth - 1]->end);
     stack[depth++] = one;
   }
 }
@@ -142,7 +145,7 @@ static void check_waits(const trace *trace, int32_t rank, int32_t nranks) {
   }
 }
 
-/* ---- what ranks do ----------------------------------------------------------------------------------------------------- */
+/* ---- what ranks do ----------------------------------------------------------------------------------------------- */
 
 static bool attend(world_rank *self, const banyan_partial *out) {
   static const float zeros[HEADS * HEAD_DIM + KV_HEADS * KEYS * HEAD_DIM];

@@ -5,8 +5,8 @@
  *
  *     tests/hosts/hosts 2x1 -- build/tests/bench/bench_exchange [BYTES]...     default 520 16640
  *
- * Active messages as src/transport/ucx/message.c sends them, but for its header, and nothing done with what comes. Medians of
- * half a round trip, or of two exchanges in a row. */
+ * Active messages as src/transport/ucx/message.c sends them, but for its header, and nothing done with what comes.
+ * Medians of half a round trip, or of two exchanges in a row. */
 #ifdef HAVE_UCX
 #include <stdbool.h>
 #include <stdio.h>
@@ -73,7 +73,7 @@ static void await_message(side *self) {
   while (self->come < self->awaited) self->ucx.ucp_worker_progress(self->worker);
 }
 
-/* ---- connecting ------------------------------------------------------------------------------------------------------ */
+/* ---- connecting -------------------------------------------------------------------------------------------------- */
 
 static void make_worker(side *self) {
   ucp_config_t *config;
@@ -124,7 +124,7 @@ static void connect_peer(side *self) {
   if (self->bootstrap.rank == 0) await_message(self);
 }
 
-/* ---- measuring ------------------------------------------------------------------------------------------------------- */
+/* ---- measuring --------------------------------------------------------------------------------------------------- */
 
 static int compare(const void *a, const void *b) {
   double x = *(const double *)a, y = *(const double *)b;
@@ -168,7 +168,8 @@ int main(int argc, char **argv) {
     long bytes = strtol(argc > 1 ? argv[i + 1] : defaults[i], NULL, 10);
     if (bytes < 1 || bytes > BYTES_MOST) give_up("usage", "sizes are 1 to 61440 bytes");
     double one_way = median_us(&self, (size_t)bytes, false), both_ways = median_us(&self, (size_t)bytes, true);
-    if (self.bootstrap.rank == 0) printf("%ld bytes: one way %.2f us, both ways at once %.2f us\n", bytes, one_way, both_ways);
+    if (self.bootstrap.rank == 0)
+      printf("%ld bytes: one way %.2f us, both ways at once %.2f us\n", bytes, one_way, both_ways);
   }
   int32_t done = 1, all[2];
   gather(&self, &done, all, sizeof done);

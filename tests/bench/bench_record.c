@@ -149,8 +149,13 @@ static double time_writing(void) {
   must(bny_trace_open(trace_pattern, 0, RANKS, EVENTS, &trace), "trace");
   for (int i = 0; i < REPEATS; i++) {
     for (int k = 0; k < EVENTS; k++)
-      bny_trace_add(trace, &(bny_trace_event){.begin = bny_clock_ticks(), .end = bny_clock_ticks(), .name = "wait for rank",
-                                              .operation = 1000, .bytes = 16640, .number = 1, .kind = BNY_TRACE_WAIT});
+      bny_trace_add(trace, &(bny_trace_event){.begin = bny_clock_ticks(),
+                                              .end = bny_clock_ticks(),
+                                              .name = "wait for rank",
+                                              .operation = 1000,
+                                              .bytes = 16640,
+                                              .number = 1,
+                                              .kind = BNY_TRACE_WAIT});
     double begin = now_ns();
     bny_trace_write(trace);
     times[i] = (now_ns() - begin) / EVENTS;

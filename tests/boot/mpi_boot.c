@@ -15,7 +15,8 @@ static void check(bool holds, const char *what, int line) {
   int initialised, finalised;
   if (holds) return;
   fprintf(stderr, "rank %d, line %d: not so: %s (last error: %s)\n", world_rank, line, what, banyan_last_error());
-  if (MPI_Initialized(&initialised) == MPI_SUCCESS && MPI_Finalized(&finalised) == MPI_SUCCESS && initialised && !finalised)
+  if (MPI_Initialized(&initialised) == MPI_SUCCESS && MPI_Finalized(&finalised) == MPI_SUCCESS && initialised &&
+      !finalised)
     MPI_Abort(MPI_COMM_WORLD, 1);
   abort();
 }

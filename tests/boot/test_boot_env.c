@@ -20,7 +20,8 @@ static void clear_environment(void) {
 /* Those that matter only when ranks meet. */
 static bool is_fine_alone(const char *name, const char *value) {
   if (strcmp(name, "MASTER_ADDR") == 0) return !value || *value;
-  return (strcmp(name, "MASTER_PORT") == 0 && !value) || (strcmp(name, "BANYAN_LISTEN_FD") == 0 && strcmp(value, "987") == 0);
+  return (strcmp(name, "MASTER_PORT") == 0 && !value) ||
+         (strcmp(name, "BANYAN_LISTEN_FD") == 0 && strcmp(value, "987") == 0);
 }
 
 /* For both ranks of two, and for one that is alone. */

@@ -589,7 +589,8 @@ START_TEST(takes_in_no_other_user) {
   ck_assert_int_eq(outcomes[0].create, BANYAN_ERR_TIMEOUT);
   assert_text(0, other ? "of user 65534, and rank 0 of user 0" : "of user 0, and rank 0 of user 65534");
   ck_assert_int_eq(outcomes[1].create, BANYAN_ERR_BOOTSTRAP);
-  assert_text(1, other ? "process of user 0, and this rank of user 65534" : "process of user 65534, and this rank of user 0");
+  assert_text(1, other ? "process of user 0, and this rank of user 65534"
+                       : "process of user 65534, and this rank of user 0");
   for (int rank = 0; rank < 2; rank++) assert_text(rank, "without a secret all ranks must be of one user");
 }
 END_TEST

@@ -258,7 +258,8 @@ static double spare_s(const struct world *world, const struct process *processes
   return most + ALWAYS_SPARE_MS * 1e-3;
 }
 
-/* Rank 0 tells the reason a tenth of the deadline before it: too late for some if it was kept from running for longer. */
+/* Rank 0 tells the reason a tenth of the deadline before it: too late for some if it was kept from running for
+ * longer. */
 static bool says(const struct process *process, const char *text, double spare_s) {
   bool may_be_late = spare_s - ALWAYS_SPARE_MS * 1e-3 > process->world->timeout_s / 10;
   return strstr(process->text, text) || (may_be_late && strstr(process->text, "rank"));

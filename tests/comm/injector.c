@@ -1,5 +1,5 @@
-/* SPDX-License-Identifier: Apache-2.0
- * Each system call is trapped by seccomp, but for those that the handler of the trap makes, which are known by their address. */
+/* SPDX-License-Identifier: Apache-2.0 Each system call is trapped by seccomp, but for those that the handler of the
+ * trap makes, which are known by their address. */
 #include "injector.h"
 
 #if defined(__x86_64__) && defined(__linux__)
@@ -53,7 +53,8 @@ static void count(long number) {
   waits = is_wait(number);
   if (!is_another || ++calls != fatal_call) return;
   atomic_store(happened, 1);
-  injector_call(SYS_kill, injector_call(SYS_getpid, 0, 0, 0, 0, 0, 0), deed == INJECTOR_DIE ? SIGKILL : SIGSTOP, 0, 0, 0, 0);
+  injector_call(SYS_kill, injector_call(SYS_getpid, 0, 0, 0, 0, 0, 0), deed == INJECTOR_DIE ? SIGKILL : SIGSTOP, 0, 0,
+                0, 0);
 }
 
 static void make_call(int signal_number, siginfo_t *info, void *context) {
@@ -77,9 +78,11 @@ static bool trap_calls(void) {
   filter[n++] = (struct sock_filter)BPF_STMT(BPF_LD | BPF_W | BPF_ABS, offsetof(struct seccomp_data, nr));
   for (int i = 0; i < SPARED; i++)
     filter[n++] = (struct sock_filter)BPF_JUMP(BPF_JMP | BPF_JEQ | BPF_K, spared[i], (uint8_t)(SPARED - i - 1 + 5), 0);
-  filter[n++] = (struct sock_filter)BPF_STMT(BPF_LD | BPF_W | BPF_ABS, offsetof(struct seccomp_data, instruction_pointer));
+  filter[n++] =
+      (struct sock_filter)BPF_STMT(BPF_LD | BPF_W | BPF_ABS, offsetof(struct seccomp_data, instruction_pointer));
   filter[n++] = (struct sock_filter)BPF_JUMP(BPF_JMP | BPF_JEQ | BPF_K, (uint32_t)address, 0, 2);
-  filter[n++] = (struct sock_filter)BPF_STMT(BPF_LD | BPF_W | BPF_ABS, offsetof(struct seccomp_data, instruction_pointer) + 4);
+  filter[n++] =
+      (struct sock_filter)BPF_STMT(BPF_LD | BPF_W | BPF_ABS, offsetof(struct seccomp_data, instruction_pointer) + 4);
   filter[n++] = (struct sock_filter)BPF_JUMP(BPF_JMP | BPF_JEQ | BPF_K, (uint32_t)(address >> 32), 1, 0);
   filter[n++] = (struct sock_filter)BPF_STMT(BPF_RET | BPF_K, SECCOMP_RET_TRAP);
   filter[n++] = (struct sock_filter)BPF_STMT(BPF_RET | BPF_K, SECCOMP_RET_ALLOW);

@@ -11,8 +11,8 @@ typedef enum injector_deed { INJECTOR_STOP = 1, INJECTOR_DIE } injector_deed;
 /* Whether system calls can be trapped on this machine. */
 bool injector_works(void);
 
-/* From now on the calling thread's system calls are counted, a run of calls that wait as one. Before number `at` (0: none)
- * *has_happened is set and the deed done. Once in a process: the trap stays, and costs time. */
+/* From now on the calling thread's system calls are counted, a run of calls that wait as one. Before number `at` (0:
+ * none) *has_happened is set and the deed done. Once in a process: the trap stays, and costs time. */
 void injector_arm(injector_deed deed, int at, atomic_int *has_happened);
 
 /* Returns how many were counted. */

@@ -99,7 +99,7 @@ START_TEST(nobody_shares_a_host_without_proc) {
 }
 END_TEST
 
-/* ---- settings that are wrong on one rank ----------------------------------------------------------------------------- */
+/* ---- settings that are wrong on one rank ------------------------------------------------------------------------- */
 
 START_TEST(a_wrong_setting_is_told_to_all) {
   bny_facts all[RANKS];

@@ -1,6 +1,5 @@
-/* SPDX-License-Identifier: Apache-2.0
- * From a communicator that has failed to one of the ranks that are left: who is in it, that it computes, and what becomes of
- * those who are not. */
+/* SPDX-License-Identifier: Apache-2.0 From a communicator that has failed to one of the ranks that are left: who is in
+ * it, that it computes, and what becomes of those who are not. */
 #include <check.h>
 #include <pthread.h>
 #include <signal.h>
@@ -86,8 +85,8 @@ static bool check_members(world_rank *self, const scene *scene, banyan_comm *com
   uint32_t all = (1u << self->nranks) - 1;
   return world_check(self, members[banyan_comm_rank(comm)] == self->rank, "rank %d is member %d", self->rank,
                      banyan_comm_rank(comm)) &&
-         world_check(self, !(seen & out) && (seen | out | scene->later) == all, "members are %x without %x and perhaps %x",
-                     seen, out, scene->later);
+         world_check(self, !(seen & out) && (seen | out | scene->later) == all,
+                     "members are %x without %x and perhaps %x", seen, out, scene->later);
 }
 
 static void shrink_and_go_on(world_rank *self, scene *scene) {
@@ -118,8 +117,8 @@ static void play(world_rank *self) {
     world_await(self->world, FLAG_DONE, 10);
     banyan_comm *left = NULL;
     banyan_status status = banyan_comm_shrink(self->comm, NULL, &left);
-    world_check(self, status == BANYAN_ERR_PEER && strstr(banyan_last_error(), "excluded by"), "a rank excluded got %s: %s",
-                banyan_status_string(status), banyan_last_error());
+    world_check(self, status == BANYAN_ERR_PEER && strstr(banyan_last_error(), "excluded by"),
+                "a rank excluded got %s: %s", banyan_status_string(status), banyan_last_error());
     return;
   }
   banyan_status status = go_on(self);
@@ -151,7 +150,10 @@ static void run_scene(scene scene, int32_t nranks, bool processes, const char *n
   else unsetenv("BANYAN_NODE");
   struct scene *shared = world_share(sizeof *shared);
   *shared = scene;
-  world_setup setup = {.nranks = nranks, .processes = processes, .argument = shared, .conduct = processes ? kill_stopped : NULL,
+  world_setup setup = {.nranks = nranks,
+                       .processes = processes,
+                       .argument = shared,
+                       .conduct = processes ? kill_stopped : NULL,
                        .deaths = processes && (scene.deed == DIE || scene.deed == STOP || scene.later),
                        .timeout_ns = (int64_t)(timeout_s * (world_is_sanitized() ? 4e9 : 1e9))};
   world_run(&setup, play);
@@ -195,9 +197,10 @@ START_TEST(one_more_dies_meanwhile) {
 }
 END_TEST
 
-/* ---- again, and what is refused ---------------------------------------------------------------------------------------- */
+/* ---- again, and what is refused ---------------------------------------------------------------------------------- */
 
-/* Waits for all ranks of its communicator to have it: when one leaves, who is still at work on what all called fails. */
+/* Waits for all ranks of its communicator to have it: when one leaves, who is still at work on what all called
+ * fails. */
 static bool settle(world_rank *self, int32_t nranks) {
   atomic_int *settled = (atomic_int *)self->argument + nranks;
   double deadline = world_now_s() + 20;
@@ -268,7 +271,8 @@ static void shrink_in_vain(world_rank *self) {
   banyan_comm_abort(self->comm, NULL);
   if (self->rank == 1) setenv("BANYAN_KERNELS", "none such", 1);
   banyan_status status = banyan_comm_shrink(self->comm, members, &left);
-  world_check(self, status == BANYAN_ERR_ARGUMENT && !left, "got %s: %s", banyan_status_string(status), banyan_last_error());
+  world_check(self, status == BANYAN_ERR_ARGUMENT && !left, "got %s: %s", banyan_status_string(status),
+              banyan_last_error());
   world_check(self, members[0] == -7 && members[1] == -7 && members[2] == -7, "members were written on failure");
   world_meet(self); /* whoever leaves is gone on without */
 }

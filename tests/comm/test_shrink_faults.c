@@ -1,7 +1,7 @@
-/* SPDX-License-Identifier: Apache-2.0
- * A rank stops or dies at a system call inside banyan_comm_shrink(), at any of them: all healthy ranks end in the same
- * communicator. The rank's system calls are trapped by seccomp, counted, and made by the handler of the trap. Trials at random
- * calls, by TEST_SEED; with TEST_FAULTS=all one at every call of each rank, which takes long. */
+/* SPDX-License-Identifier: Apache-2.0 A rank stops or dies at a system call inside banyan_comm_shrink(), at any of
+ * them: all healthy ranks end in the same communicator. The rank's system calls are trapped by seccomp, counted, and
+ * made by the handler of the trap. Trials at random calls, by TEST_SEED; with TEST_FAULTS=all one at every call of each
+ * rank, which takes long. */
 #include <check.h>
 #include <signal.h>
 #include <stdatomic.h>
@@ -35,7 +35,7 @@ typedef struct trial {
 
 static double deadline_s(void) { return world_is_sanitized() ? 4 : 1.5; }
 
-/* ---- a rank ------------------------------------------------------------------------------------------------------------ */
+/* ---- a rank ------------------------------------------------------------------------------------------------------ */
 
 static outcome *own_outcome;
 
@@ -111,7 +111,7 @@ static void run_trial(trial *trial) {
   world_run(&setup, live_on);
 }
 
-/* ---- trials ------------------------------------------------------------------------------------------------------------- */
+/* ---- trials ------------------------------------------------------------------------------------------------------ */
 
 /* NULL: all is well. */
 static const char *judge(const trial *trial, char *text, size_t bytes) {
@@ -119,7 +119,8 @@ static const char *judge(const trial *trial, char *text, size_t bytes) {
   for (int32_t r = 0; r < RANKS; r++) healthy |= is_healthy(trial, r) ? 1u << r : 0;
   for (int32_t r = 0; r < RANKS; r++) {
     const outcome *outcome = &trial->outcomes[r];
-    if (!is_healthy(trial, r) || (outcome->ended && outcome->status == BANYAN_OK && outcome->members == healthy)) continue;
+    if (!is_healthy(trial, r) || (outcome->ended && outcome->status == BANYAN_OK && outcome->members == healthy))
+      continue;
     snprintf(text, bytes, "rank %d %s with members %x, not %x, when rank %d %s at call %d%s: %s", r,
              outcome->ended ? "ended" : outcome->aborted ? "was aborted" : "did not end", outcome->members, healthy,
              trial->victim, trial->deed == INJECTOR_STOP ? "stopped" : "died", trial->at,
@@ -160,8 +161,8 @@ static void run_trials(trial *trials, int ntrials) {
       else ck_assert_msg(!judge(trial, why, sizeof why), "%s (seed %llu)", why, (unsigned long long)world_seed());
     }
   }
-  printf("%d trials, in %d of them the call was reached; %d ended by an assertion of UCX (seed %llu)\n", ntrials, happened,
-         excused, (unsigned long long)world_seed());
+  printf("%d trials, in %d of them the call was reached; %d ended by an assertion of UCX (seed %llu)\n", ntrials,
+         happened, excused, (unsigned long long)world_seed());
   ck_assert_msg(happened > 0, "no call was reached");
 }
 
@@ -186,7 +187,8 @@ static void inject(int32_t victim, injector_deed deed, bool nodes, int most) {
   int ntrials = all || calls < most ? calls : most;
   trial *trials = world_share((size_t)ntrials * sizeof *trials);
   for (int i = 0; i < ntrials; i++) {
-    int at = ntrials == calls ? i + 1 : 1 + (int)((int64_t)calls * i / ntrials) + random_below(&random, calls / ntrials);
+    int at =
+        ntrials == calls ? i + 1 : 1 + (int)((int64_t)calls * i / ntrials) + random_below(&random, calls / ntrials);
     trials[i] = (trial){.victim = victim, .deed = deed, .at = at, .nodes = nodes};
   }
   run_trials(trials, ntrials);

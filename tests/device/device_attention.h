@@ -85,10 +85,15 @@ static inline banyan_partial attention_result(const attention_set *set, float *v
 }
 
 static inline banyan_combine_desc attention_combine(const attention_set *set, void *stream) {
-  return (banyan_combine_desc){.size = sizeof(banyan_combine_desc), .tokens = set->shape.batch, .heads = set->shape.heads,
-                               .value_dim = set->shape.value_dim, .wire = set->wire, .scatter = set->scatter,
+  return (banyan_combine_desc){.size = sizeof(banyan_combine_desc),
+                               .tokens = set->shape.batch,
+                               .heads = set->shape.heads,
+                               .value_dim = set->shape.value_dim,
+                               .wire = set->wire,
+                               .scatter = set->scatter,
                                .order = set->order,
-                               .algorithm = set->algorithm, .stream = stream};
+                               .algorithm = set->algorithm,
+                               .stream = stream};
 }
 
 #endif

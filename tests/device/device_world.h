@@ -1,6 +1,5 @@
-/* SPDX-License-Identifier: Apache-2.0
- * Ranks with devices of the fake CUDA driver, for tests from banyan.h down: launches return at once, and run together once all
- * ranks have made theirs. */
+/* SPDX-License-Identifier: Apache-2.0 Ranks with devices of the fake CUDA driver, for tests from banyan.h down:
+ * launches return at once, and run together once all ranks have made theirs. */
 #ifndef BNY_TESTS_DEVICE_WORLD_H
 #define BNY_TESTS_DEVICE_WORLD_H
 
@@ -38,7 +37,8 @@ static inline bool device_world_run(world_rank *self) {
 static inline bool device_world_join(world_rank *self, int ordinal) {
   char device[16];
   snprintf(device, sizeof device, "cuda:%d", ordinal);
-  banyan_comm_config config = {.size = sizeof config, .timeout_ns = WORLD_GUARD_NS, .device = ordinal < 0 ? NULL : device};
+  banyan_comm_config config = {
+      .size = sizeof config, .timeout_ns = WORLD_GUARD_NS, .device = ordinal < 0 ? NULL : device};
   return world_ok(self, banyan_comm_create(&self->bootstrap, &config, &self->comm), "create");
 }
 

@@ -29,7 +29,8 @@ static bny_decode_request latent_request(int32_t batch, int32_t heads, int32_t k
   return made;
 }
 
-static bny_decode_plan plan_of(const bny_decode_request *request, const bny_decode_machine *machine, int32_t sm_blocks) {
+static bny_decode_plan plan_of(const bny_decode_request *request, const bny_decode_machine *machine,
+                               int32_t sm_blocks) {
   const bny_decode_kernel *kernel;
   bny_decode_plan plan;
   bny_decode_residency residency = {.sm_blocks = sm_blocks};
@@ -38,9 +39,10 @@ static bny_decode_plan plan_of(const bny_decode_request *request, const bny_deco
   return plan;
 }
 
-/* ---- kernels --------------------------------------------------------------------------------------------------------- */
+/* ---- kernels ----------------------------------------------------------------------------------------------------- */
 
-/* The table of docs/design-devices.md: head_dims that have a kernel, and how many heads of MLA it takes at a time; 0: none. */
+/* The table of docs/design-devices.md: head_dims that have a kernel, and how many heads of MLA it takes at a time; 0:
+ * none. */
 START_TEST(devices_run_what_the_table_says) {
   static const struct {
     int32_t compute, shared_bytes, latent_most;
@@ -148,15 +150,17 @@ START_TEST(kernels_are_refused) {
   ck_assert_ptr_null(kernel);
   many.batch--;
   ck_assert_int_eq(bny_decode_kernel_choose(&many, &h100, &kernel), BANYAN_OK);
-  bny_device_fault last = bny_device_fault_unpack(bny_device_fault_pack(BANYAN_ERR_ARGUMENT, 0, 0, (uint32_t)many.batch));
+  bny_device_fault last =
+      bny_device_fault_unpack(bny_device_fault_pack(BANYAN_ERR_ARGUMENT, 0, 0, (uint32_t)many.batch));
   ck_assert_uint_eq(last.detail & BNY_DEVICE_DETAIL_PAGE, 0);
 }
 END_TEST
 
-/* ---- division -------------------------------------------------------------------------------------------------------- */
+/* ---- division ---------------------------------------------------------------------------------------------------- */
 
 /* Every granule of every item is one team's; pieces are neighbours; slots are not shared; shares are equal. */
-static void check_division(const bny_decode_division *division, const uint32_t *granules, uint32_t items, const char *text) {
+static void check_division(const bny_decode_division *division, const uint32_t *granules, uint32_t items,
+                           const char *text) {
   uint64_t total = 0;
   for (uint32_t i = 0; i < items; i++) total += granules[i] + division->item_cost;
   EXPECT_MSG(total < UINT32_MAX, "%s", text);
@@ -165,8 +169,8 @@ static void check_division(const bny_decode_division *division, const uint32_t *
   uint32_t *done = calloc(division->teams, sizeof *done), start = 0;
   for (uint32_t i = 0; i < items; i++) {
     uint32_t covered = 0, owners = 0, first_team = start / team_units;
-    for (uint32_t team = first_team; team < division->teams && (team == first_team || team * team_units < start + granules[i]);
-         team++) {
+    for (uint32_t team = first_team;
+         team < division->teams && (team == first_team || team * team_units < start + granules[i]); team++) {
       bny_decode_piece piece = bny_decode_piece_of(start, granules[i], team, team_units);
       if (!bny_decode_piece_is_mine(&piece, start, granules[i], team, team_units)) continue;
       owners++;
@@ -176,12 +180,13 @@ static void check_division(const bny_decode_division *division, const uint32_t *
       done[team] += piece.end - piece.first;
       if (piece.first_team == piece.last_team) continue;
       uint32_t slot = bny_decode_slot(team, piece.first_team);
-      EXPECT_MSG(slot < 2 * division->teams && !slot_taken[slot], "%s: item %u: slot %u of team %u", text, i, slot, team);
+      EXPECT_MSG(slot < 2 * division->teams && !slot_taken[slot], "%s: item %u: slot %u of team %u", text, i, slot,
+                 team);
       slot_taken[slot] = 1;
     }
     bny_decode_piece any = bny_decode_piece_of(start, granules[i], first_team, team_units);
-    EXPECT_MSG(covered == granules[i] && owners == any.last_team - any.first_team + 1, "%s: item %u of %u granules: %u by %u",
-               text, i, granules[i], covered, owners);
+    EXPECT_MSG(covered == granules[i] && owners == any.last_team - any.first_team + 1,
+               "%s: item %u of %u granules: %u by %u", text, i, granules[i], covered, owners);
     start += granules[i] + division->item_cost;
   }
   for (uint32_t team = 0; team < division->teams; team++)
@@ -194,8 +199,10 @@ START_TEST(all_is_done_once) {
   for (int round = 0; round < 2000; round++) {
     uint32_t granules[64], items = (uint32_t)random_int(1, 64);
     int longest = random_int(0, 3) ? random_int(0, 100) : random_int(0, 5000);
-    bny_decode_division division = {.teams = (uint32_t)random_int(1, 150), .team_units_min = (uint32_t)random_int(1, 40),
-                                    .item_cost = (uint32_t)random_int(1, 12), .fan_in = 16};
+    bny_decode_division division = {.teams = (uint32_t)random_int(1, 150),
+                                    .team_units_min = (uint32_t)random_int(1, 40),
+                                    .item_cost = (uint32_t)random_int(1, 12),
+                                    .fan_in = 16};
     for (uint32_t i = 0; i < items; i++) granules[i] = random_int(0, 4) ? (uint32_t)random_int(0, longest) : 0;
     char text[80];
     snprintf(text, sizeof text, "round %d: %u items, %u teams", round, items, division.teams);
@@ -204,7 +211,7 @@ START_TEST(all_is_done_once) {
 }
 END_TEST
 
-/* ---- plans ------------------------------------------------------------------------------------------------------------ */
+/* ---- plans ------------------------------------------------------------------------------------------------------- */
 
 START_TEST(few_heads_fill_the_device) {
   static const int32_t kv_heads[] = {1, 2, 8};
@@ -286,8 +293,17 @@ START_TEST(calls_are_checked) {
   static _Alignas(16) char memory[64];
   const int32_t lengths[2] = {1, 2};
   const bny_decode_cache cache = {memory, 4096, 256, 2048};
-  const bny_decode_call good = {.batch = 2, .kv_heads = 2, .group = 4, .row_tiles = 1, .q = memory, .q_batch_stride = 2048,
-                                .q_head_stride = 256, .k = cache, .v = cache, .page_shift = BNY_DECODE_WHOLE, .pages = 2,
+  const bny_decode_call good = {.batch = 2,
+                                .kv_heads = 2,
+                                .group = 4,
+                                .row_tiles = 1,
+                                .q = memory,
+                                .q_batch_stride = 2048,
+                                .q_head_stride = 256,
+                                .k = cache,
+                                .v = cache,
+                                .page_shift = BNY_DECODE_WHOLE,
+                                .pages = 2,
                                 .seq_lens = lengths};
   ck_assert_ptr_null(bny_decode_call_check(&good, &plan));
   bny_decode_call call = good;

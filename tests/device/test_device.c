@@ -48,7 +48,7 @@ int main(void) {
 
 static void machine(const char *words) { setenv("FAKE_CUDA", words, 1); }
 
-/* ---- choice ---------------------------------------------------------------------------------------------------------- */
+/* ---- choice ------------------------------------------------------------------------------------------------------ */
 
 static bny_device *open_or_fail(const bny_device_choice *choice) {
   bny_device *device = NULL;
@@ -58,7 +58,8 @@ static bny_device *open_or_fail(const bny_device_choice *choice) {
 }
 
 static bny_device *open_ordinal(int32_t ordinal) {
-  return open_or_fail(&(bny_device_choice){.by = BNY_DEVICE_BY_ORDINAL, .ordinal = ordinal, .library = fake_cuda_path()});
+  return open_or_fail(
+      &(bny_device_choice){.by = BNY_DEVICE_BY_ORDINAL, .ordinal = ordinal, .library = fake_cuda_path()});
 }
 
 static void ck_nothing_is_left(void) {
@@ -214,7 +215,7 @@ START_TEST(links) {
 }
 END_TEST
 
-/* ---- memory ---------------------------------------------------------------------------------------------------------- */
+/* ---- memory ------------------------------------------------------------------------------------------------------ */
 
 START_TEST(kinds_are_tried) {
   static const struct {
@@ -377,7 +378,7 @@ START_TEST(pointers) {
 }
 END_TEST
 
-/* ---- streams and kernels --------------------------------------------------------------------------------------------- */
+/* ---- streams and kernels ----------------------------------------------------------------------------------------- */
 
 static void fill(const fake_cuda_launch *launch) {
   unsigned char *to = *(unsigned char **)launch->arguments[0];
@@ -513,9 +514,11 @@ START_TEST(launches_carry_attributes) {
   bny_device *device = open_ordinal(2);
   ck_assert_int_eq(device->ops->module_load(device, &image, sizeof image, &module), BANYAN_OK);
   ck_assert_int_eq(device->ops->kernel_find(module, "note", &kernel), BANYAN_OK);
-  bny_device_launch launch = {.kernel = &kernel, .grid = {8, 2, 1}, .block = {64, 1, 1}, .shared_bytes = 1000, .early = true};
+  bny_device_launch launch = {
+      .kernel = &kernel, .grid = {8, 2, 1}, .block = {64, 1, 1}, .shared_bytes = 1000, .early = true};
   ck_assert_int_eq(device->ops->launch(device, &launch, NULL), BANYAN_OK);
-  ck_assert(last_launch.device == 2 && last_launch.grid[0] == 8 && last_launch.grid[1] == 2 && last_launch.block[0] == 64);
+  ck_assert(last_launch.device == 2 && last_launch.grid[0] == 8 && last_launch.grid[1] == 2 &&
+            last_launch.block[0] == 64);
   ck_assert(last_launch.shared_bytes == 1000 && last_launch.early == !_i && last_launch.cluster[0] == 0);
   launch.cluster[0] = 4, launch.cluster[1] = launch.cluster[2] = 1;
   ck_assert_int_eq(device->ops->launch(device, &launch, NULL), _i ? BANYAN_ERR_UNSUPPORTED : BANYAN_OK);
@@ -525,8 +528,8 @@ START_TEST(launches_carry_attributes) {
 }
 END_TEST
 
-/* A first launch loads nothing, and no memory for threads' stacks is made by it: drivers may wait for all kernels to do so. The
- * fake one refuses launches that would. */
+/* A first launch loads nothing, and no memory for threads' stacks is made by it: drivers may wait for all kernels to do
+ * so. The fake one refuses launches that would. */
 START_TEST(kernels_are_ready_when_found) {
   static const char *const machines[] = {"", "local=5000", "local=5000,cuFuncLoad"};
   bny_device_kernel kernel;

@@ -1,6 +1,6 @@
-/* SPDX-License-Identifier: Apache-2.0
- * Arenas shared by the devices of a group, over the fake driver: ranks as threads and as processes, each kind of memory,
- * what is agreed where devices differ, broken mappings, silent ranks, and that nothing is left. */
+/* SPDX-License-Identifier: Apache-2.0 Arenas shared by the devices of a group, over the fake driver: ranks as threads
+ * and as processes, each kind of memory, what is agreed where devices differ, broken mappings, silent ranks, and that
+ * nothing is left. */
 #include <check.h>
 #include <dirent.h>
 #include <unistd.h>
@@ -181,7 +181,7 @@ static void run_task(task task) {
   ck_assert_int_eq(count_files(), files);
 }
 
-/* ---- each kind ------------------------------------------------------------------------------------------------------- */
+/* ---- each kind --------------------------------------------------------------------------------------------------- */
 
 static const char *const words_of_kind[BNY_MEMORY_KINDS] = {
   [BNY_MEMORY_FILE] = "devices=5",
@@ -246,7 +246,7 @@ START_TEST(links_of_devices_that_are_not_seen) {
 }
 END_TEST
 
-/* ---- devices that differ --------------------------------------------------------------------------------------------- */
+/* ---- devices that differ ----------------------------------------------------------------------------------------- */
 
 START_TEST(one_that_lacks_a_kind_decides) {
   static const struct {
@@ -322,7 +322,7 @@ START_TEST(fallback_is_read) {
 }
 END_TEST
 
-/* ---- what is broken -------------------------------------------------------------------------------------------------- */
+/* ---- what is broken ---------------------------------------------------------------------------------------------- */
 
 /* stderr of a task. */
 static void run_and_read(task task, char *text, size_t bytes) {

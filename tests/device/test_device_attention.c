@@ -8,7 +8,7 @@
 /* The error of f32 sums and two-term weights, relative to the sum. */
 static const double bound = 3e-5;
 
-/* ---- alone ----------------------------------------------------------------------------------------------------------- */
+/* ---- alone ------------------------------------------------------------------------------------------------------- */
 
 static void attend(world_rank *self) {
   attention_task *task = self->argument;
@@ -48,8 +48,9 @@ static void check_alone(const attention_task *task) {
     for (int32_t row = 0; row < shape->batch * shape->heads; row++) {
       problem_row reference;
       problem_row_make(set->shards, 1, row / shape->heads, row % shape->heads, &reference);
-      double error = problem_row_error(&reference, shape->value_dim, set->values[0] + (size_t)row * (size_t)shape->value_dim,
-                                       set->lse[0][row], bound);
+      double error =
+          problem_row_error(&reference, shape->value_dim, set->values[0] + (size_t)row * (size_t)shape->value_dim,
+                            set->lse[0][row], bound);
       ck_assert_msg(error <= 1,
                     "set %d, row %d: error %g of the bound; %d x %d/%d heads x %d/%d, pages of %d, %d keys at most", i,
                     row, error, shape->batch, shape->heads, shape->kv_heads, shape->head_dim, shape->value_dim,
@@ -69,10 +70,10 @@ START_TEST(alone) {
 }
 END_TEST
 
-/* ---- with a combine -------------------------------------------------------------------------------------------------- */
+/* ---- with a combine ---------------------------------------------------------------------------------------------- */
 
-static bool owns(const attention_set *set, const attention_task *task, int32_t rank, banyan_partial *out, int32_t *token0,
-                 int32_t *tokens, int32_t *head0, int32_t *heads) {
+static bool owns(const attention_set *set, const attention_task *task, int32_t rank, banyan_partial *out,
+                 int32_t *token0, int32_t *tokens, int32_t *head0, int32_t *heads) {
   *token0 = *head0 = 0;
   *tokens = set->shape.batch;
   *heads = set->shape.heads;
@@ -96,7 +97,8 @@ static bool do_apart(world_rank *self, const attention_task *task, attention_set
   int32_t box[4];
   bool has = owns(set, task, self->rank, &out, &box[0], &box[1], &box[2], &box[3]);
   banyan_combine_desc combine = attention_combine(set, stream);
-  return world_ok(self, banyan_attention_init(self->comm, &set->shards[self->rank].desc, &between, &ops[0]), "attention") &&
+  return world_ok(self, banyan_attention_init(self->comm, &set->shards[self->rank].desc, &between, &ops[0]),
+                  "attention") &&
          world_ok(self, banyan_combine_init(self->comm, &combine, &between, has ? &out : NULL, &ops[1]), "combine") &&
          world_ok(self, banyan_start(ops[0]), "start") && world_ok(self, banyan_start(ops[1]), "start") &&
          world_ok(self, banyan_wait(ops[1]), "wait");
@@ -107,8 +109,10 @@ static bool do_at_once(world_rank *self, const attention_task *task, attention_s
   int32_t box[4];
   bool has = owns(set, task, self->rank, &out, &box[0], &box[1], &box[2], &box[3]);
   banyan_combine_desc combine = attention_combine(set, stream);
-  if (!world_ok(self, banyan_attention_combine_init(self->comm, &set->shards[self->rank].desc, &combine, has ? &out : NULL, op),
-                "attention and combine"))
+  if (!world_ok(
+          self,
+          banyan_attention_combine_init(self->comm, &set->shards[self->rank].desc, &combine, has ? &out : NULL, op),
+          "attention and combine"))
     return false;
   bool within = !task->host && (!set->algorithm || strcmp(set->algorithm, "oneshot") == 0) &&
                 !(set->order == BANYAN_ORDER_CANONICAL && set->wire != BANYAN_F32);
@@ -129,8 +133,9 @@ static bool do_blocking(world_rank *self, const attention_task *task, attention_
   banyan_attention_desc elsewhere = *desc; /* in other memory, whose result is not looked at */
   elsewhere.k = desc->v;
   elsewhere.v = desc->k;
-  bool good = set->shape.latent ||
-              world_ok(self, banyan_attention_combine(self->comm, &elsewhere, &combine, has ? &out : NULL), "elsewhere");
+  bool good =
+      set->shape.latent ||
+      world_ok(self, banyan_attention_combine(self->comm, &elsewhere, &combine, has ? &out : NULL), "elsewhere");
   good = good && world_ok(self, banyan_attention_combine(self->comm, desc, &combine, has ? &out : NULL), "first");
   uint64_t before = task->host ? 0 : FAKE_CUDA(fake_cuda_setup_calls)();
   good = good && world_ok(self, banyan_attention_combine(self->comm, desc, &combine, has ? &out : NULL), "second");
@@ -166,16 +171,17 @@ static void check_rank(const attention_task *task, const attention_set *set, int
   if (!owns(set, task, r, NULL, &token0, &tokens, &head0, &heads)) return;
   size_t count = (size_t)(tokens * heads), values = count * (size_t)shape->value_dim;
   ck_assert_msg(memcmp(set->values[r], set->other_values[r], values * 4) == 0 &&
-                memcmp(set->lse[r], set->other_lse[r], count * 4) == 0,
-                "rank %d of %d: bits differ from attention and a combine apart: scatter %d, wire %d, %d x %d/%d x %d", r,
-                task->nranks, set->scatter, set->wire, shape->batch, shape->heads, shape->kv_heads, shape->head_dim);
+                    memcmp(set->lse[r], set->other_lse[r], count * 4) == 0,
+                "rank %d of %d: bits differ from attention and a combine apart: scatter %d, wire %d, %d x %d/%d x %d",
+                r, task->nranks, set->scatter, set->wire, shape->batch, shape->heads, shape->kv_heads, shape->head_dim);
   for (int32_t row = 0; row < tokens * heads; row++) {
     problem_row reference;
     problem_row_make(set->shards, task->nranks, token0 + row / heads, head0 + row % heads, &reference);
-    double error = problem_row_error(&reference, shape->value_dim, set->values[r] + (size_t)row * (size_t)shape->value_dim,
-                                     set->lse[r][row], wire_bound(set->wire));
-    ck_assert_msg(error <= 1, "rank %d of %d, row %d: error %g of the bound; %d x %d/%d x %d", r, task->nranks, row, error,
-                  shape->batch, shape->heads, shape->kv_heads, shape->head_dim);
+    double error =
+        problem_row_error(&reference, shape->value_dim, set->values[r] + (size_t)row * (size_t)shape->value_dim,
+                          set->lse[r][row], wire_bound(set->wire));
+    ck_assert_msg(error <= 1, "rank %d of %d, row %d: error %g of the bound; %d x %d/%d x %d", r, task->nranks, row,
+                  error, shape->batch, shape->heads, shape->kv_heads, shape->head_dim);
   }
 }
 
@@ -349,7 +355,7 @@ START_TEST(graphs) {
 }
 END_TEST
 
-/* ---- SMs, launches, ranks ---------------------------------------------------------------------------------------------- */
+/* ---- SMs, launches, ranks ---------------------------------------------------------------------------------------- */
 
 /* As far as its page table goes. */
 static void lengthen(banyan_attention_desc *desc) {
@@ -426,7 +432,8 @@ static void refuse_one(world_rank *self) {
                 "call %d: %d, %s", i, status, banyan_last_error());
   }
   desc.q = set->shards[self->rank].desc.q;
-  if (world_ok(self, banyan_attention_combine(self->comm, &desc, &combine, &out), "afterwards") && device_world_run(self))
+  if (world_ok(self, banyan_attention_combine(self->comm, &desc, &combine, &out), "afterwards") &&
+      device_world_run(self))
     world_ok(self, banyan_comm_status(self->comm), "status");
   device_world_free_own(&own);
 }

@@ -1,6 +1,5 @@
-/* SPDX-License-Identifier: Apache-2.0
- * Attention that goes wrong, on devices of the fake driver and on the host: lengths and pages that are not there, and what is
- * refused. */
+/* SPDX-License-Identifier: Apache-2.0 Attention that goes wrong, on devices of the fake driver and on the host: lengths
+ * and pages that are not there, and what is refused. */
 #include <check.h>
 
 #include "tests/device/device_attention.h"
@@ -10,9 +9,11 @@ static void check_wrong(world_rank *self) {
   const attention_task *task = self->argument;
   banyan_status status = banyan_comm_status(self->comm);
   const char *text = banyan_comm_error(self->comm);
-  world_check(self, status == BANYAN_ERR_ARGUMENT && banyan_comm_failed_rank(self->comm) == 1, "status %d: %s", status, text);
+  world_check(self, status == BANYAN_ERR_ARGUMENT && banyan_comm_failed_rank(self->comm) == 1, "status %d: %s", status,
+              text);
   if (self->rank == 1)
-    world_check(self, strstr(text, "rank 1 gave attention") && strstr(text, task->wrong), "%s is not in: %s", task->wrong, text);
+    world_check(self, strstr(text, "rank 1 gave attention") && strstr(text, task->wrong), "%s is not in: %s",
+                task->wrong, text);
 }
 
 /* The fault is on rank 1; rank 0 learns of it if it waits for rows of rank 1. No invalid memory is read: the sanitizer
@@ -36,7 +37,7 @@ static void attend_wrongly(world_rank *self) {
   banyan_op_free(op);
 }
 
-/* ---- lengths that are wrong -------------------------------------------------------------------------------------------- */
+/* ---- lengths that are wrong -------------------------------------------------------------------------------------- */
 
 enum { TOO_LONG, NEGATIVE, ALONE_TOO_LONG, WRONG_LENGTHS };
 
@@ -54,7 +55,7 @@ START_TEST(wrong_lengths) {
 }
 END_TEST
 
-/* ---- pages that are not there ------------------------------------------------------------------------------------------ */
+/* ---- pages that are not there ------------------------------------------------------------------------------------ */
 
 enum { PAGES_WITHIN, PAGES_APART, PAGES_ALONE, WRONG_PAGES };
 enum { WRONG_PAGE_KEYS = 16, WRONG_PAGE_KEYS_MAX = 100 };
@@ -71,7 +72,8 @@ static void spoil_page(attention_task *task, int32_t id) {
   }
   problem_shard *shard = &set->shards[1];
   int32_t b = set->shape.batch - 1, row_pages = (int32_t)shard->desc.page_table_stride;
-  int32_t length = shard->lengths[b] = shard->lengths[b] > 0 ? shard->lengths[b] : 1, place = (length - 1) / WRONG_PAGE_KEYS;
+  int32_t length = shard->lengths[b] = shard->lengths[b] > 0 ? shard->lengths[b] : 1,
+          place = (length - 1) / WRONG_PAGE_KEYS;
   int32_t wrong = shard->pages[b * row_pages + place] = id < 0 ? id : (int32_t)shard->desc.pages;
   snprintf(task->wrong, sizeof task->wrong, "page_table[%d][%d] is %d", b, place, wrong);
   if (place + 1 < row_pages) shard->pages[b * row_pages + place + 1] = INT32_MAX; /* of no key */
@@ -97,14 +99,17 @@ static void attend_beyond_on_host(world_rank *self) {
   problem_shard *shard = &set->shards[self->rank];
   banyan_op *op = NULL;
   banyan_partial out = attention_result(set, set->values[self->rank], set->lse[self->rank]);
-  if (!device_world_join(self, -1) || !world_ok(self, banyan_attention_init(self->comm, &shard->desc, &out, &op), "init")) return;
+  if (!device_world_join(self, -1) ||
+      !world_ok(self, banyan_attention_init(self->comm, &shard->desc, &out, &op), "init"))
+    return;
   if (self->rank == 1) {
     int32_t b = set->shape.batch - 1, place = (shard->lengths[b] - 1) / WRONG_PAGE_KEYS;
     char named[96];
-    snprintf(named, sizeof named, "page_table[%d][%d] is -1, must be 0 to %d", b, place, (int32_t)shard->desc.pages - 1);
+    snprintf(named, sizeof named, "page_table[%d][%d] is -1, must be 0 to %d", b, place,
+             (int32_t)shard->desc.pages - 1);
     banyan_status status = banyan_start(op);
-    world_check(self, status == BANYAN_ERR_ARGUMENT && strstr(banyan_last_error(), named), "status %d, %s is not in: %s", status,
-                named, banyan_last_error());
+    world_check(self, status == BANYAN_ERR_ARGUMENT && strstr(banyan_last_error(), named),
+                "status %d, %s is not in: %s", status, named, banyan_last_error());
     shard->pages[b * shard->desc.page_table_stride + place] = 0;
   }
   if (world_ok(self, banyan_start(op), "start")) world_ok(self, banyan_wait(op), "wait");
@@ -121,7 +126,7 @@ START_TEST(wrong_pages_on_host) {
 }
 END_TEST
 
-/* ---- refusals -------------------------------------------------------------------------------------------------------- */
+/* ---- refusals ---------------------------------------------------------------------------------------------------- */
 
 typedef struct refusal {
   const char *says;
@@ -139,7 +144,8 @@ static void spoil_stride(banyan_attention_desc *desc) { desc->v_head_stride += 4
 static void spoil_pages(banyan_attention_desc *desc) { desc->page_table = desc->seq_lens, desc->page_keys = 24; }
 static void spoil_page_keys(banyan_attention_desc *desc) { desc->page_keys = 16; }
 static void spoil_table(banyan_attention_desc *desc) {
-  desc->page_table = desc->seq_lens, desc->page_table_stride = 2, desc->page_keys = 16, desc->batch = 2, desc->keys_max = 33;
+  desc->page_table = desc->seq_lens, desc->page_table_stride = 2, desc->page_keys = 16, desc->batch = 2,
+  desc->keys_max = 33;
 }
 static void spoil_page_count(banyan_attention_desc *desc) { desc->pages = 7; }
 static void spoil_lengths(banyan_attention_desc *desc) { desc->seq_lens = NULL; }

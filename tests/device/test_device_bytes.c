@@ -35,7 +35,7 @@ typedef struct task {
   move moves[MOVES];
 } task;
 
-/* ---- a world --------------------------------------------------------------------------------------------------------- */
+/* ---- a world ----------------------------------------------------------------------------------------------------- */
 
 static void live(world_rank *self) {
   const task *task = self->argument;
@@ -69,7 +69,7 @@ static void run(task *task) {
   world_run(&setup, live);
 }
 
-/* ---- moves ----------------------------------------------------------------------------------------------------------- */
+/* ---- moves ------------------------------------------------------------------------------------------------------- */
 
 static bool gathers(const move *move) { return move->kind <= GATHER_IN_PLACE; }
 
@@ -117,7 +117,8 @@ static void add_move(task *task, kind kind, size_t bytes_max) {
   fill(made, task->nranks, 0);
 }
 
-static void check_bytes(const move *move, int32_t rank, const unsigned char *at, size_t bytes, int32_t from, int round) {
+static void check_bytes(const move *move, int32_t rank, const unsigned char *at, size_t bytes, int32_t from,
+                        int round) {
   for (size_t i = 0; i < bytes; i++)
     ck_assert_msg(at[i] == byte_of(from, round, i), "%s, rank %d, round %d: byte %zu of %zu from rank %d is wrong",
                   kind_names[move->kind], rank, round, i, bytes, from);
@@ -157,7 +158,7 @@ static banyan_status init(world_rank *self, const move *move, banyan_op **op) {
   }
 }
 
-/* ---- tests ----------------------------------------------------------------------------------------------------------- */
+/* ---- tests ------------------------------------------------------------------------------------------------------- */
 
 static void call_all(world_rank *self) {
   const task *task = self->argument;

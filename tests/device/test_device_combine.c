@@ -1,6 +1,6 @@
-/* SPDX-License-Identifier: Apache-2.0
- * Combines on devices, from banyan.h down: over the fake driver, which runs the library's kernels on emulated devices. Ranks
- * are threads; launches return at once, and run together once all ranks have made theirs. */
+/* SPDX-License-Identifier: Apache-2.0 Combines on devices, from banyan.h down: over the fake driver, which runs the
+ * library's kernels on emulated devices. Ranks are threads; launches return at once, and run together once all ranks
+ * have made theirs. */
 #include <check.h>
 #include <math.h>
 
@@ -21,7 +21,7 @@ int main(void) {
 static const char *const algorithms[] = {"oneshot", "twoshot", "recursive", "tree", "ring", NULL};
 static const banyan_dtype wires[] = {BANYAN_F32, BANYAN_F16, BANYAN_BF16};
 
-/* ---- a world with devices -------------------------------------------------------------------------------------------- */
+/* ---- a world with devices ---------------------------------------------------------------------------------------- */
 
 typedef struct attempt {
   banyan_combine_desc desc;
@@ -45,8 +45,10 @@ typedef struct task {
 static void begin(const char *words) { device_world_begin(RANKS_MAX, words); }
 
 static banyan_status create(world_rank *self, const task *task, const char *device) {
-  banyan_comm_config config = {.size = sizeof config, .timeout_ns = task->timeout_ns ? task->timeout_ns : WORLD_GUARD_NS,
-                               .arena_bytes = task->arena_bytes, .device = device};
+  banyan_comm_config config = {.size = sizeof config,
+                               .timeout_ns = task->timeout_ns ? task->timeout_ns : WORLD_GUARD_NS,
+                               .arena_bytes = task->arena_bytes,
+                               .device = device};
   return banyan_comm_create(&self->bootstrap, &config, &self->comm);
 }
 
@@ -64,17 +66,22 @@ static void run(task *task) {
   world_run(&setup, live);
 }
 
-/* ---- attempts -------------------------------------------------------------------------------------------------------- */
+/* ---- attempts ---------------------------------------------------------------------------------------------------- */
 
 static attempt *add_attempt(task *task, const char *algorithm, banyan_scatter scatter, int32_t tokens, int32_t heads,
                             int32_t value_dim) {
   world_random *random = &task->random;
   attempt *made = &task->attempts[task->nattempts++];
   sheet_mood mood = (sheet_mood)random_below(random, SHEET_MOODS);
-  made->desc = (banyan_combine_desc){.size = sizeof made->desc, .tokens = tokens, .heads = heads, .value_dim = value_dim,
-                                     .wire = wires[random_below(random, 3)], .scatter = scatter,
+  made->desc = (banyan_combine_desc){.size = sizeof made->desc,
+                                     .tokens = tokens,
+                                     .heads = heads,
+                                     .value_dim = value_dim,
+                                     .wire = wires[random_below(random, 3)],
+                                     .scatter = scatter,
                                      .root = random_below(random, task->nranks),
-                                     .order = (banyan_order)random_below(random, 2), .algorithm = algorithm};
+                                     .order = (banyan_order)random_below(random, 2),
+                                     .algorithm = algorithm};
   for (int32_t r = 0; r < task->nranks; r++) {
     int32_t first, own_tokens = tokens, own_heads = heads;
     made->in[r] = sheet_input(&task->pool, random, mood, r, task->nranks, tokens, heads, value_dim);
@@ -116,8 +123,8 @@ static void check_attempt(const task *task, const attempt *attempt) {
     if (desc->scatter == BANYAN_SCATTER_HEADS) sheet_split(desc->heads, task->nranks, r, &head0, &number);
     bool good = sheet_matches(out, attempt->reference, desc->heads, token0, head0, &bounds, why, sizeof why);
     ck_assert_msg(good, "rank %d of %d, %s, scatter %d, %d x %d x %d: %s", r, task->nranks,
-                  desc->algorithm ? desc->algorithm : "chosen", desc->scatter, desc->tokens, desc->heads, desc->value_dim,
-                  why);
+                  desc->algorithm ? desc->algorithm : "chosen", desc->scatter, desc->tokens, desc->heads,
+                  desc->value_dim, why);
     ck_assert_msg(sheet_gaps_are_untouched(out), "rank %d wrote beside its rows", r);
   }
 }
@@ -134,7 +141,7 @@ static void free_task(task *task) {
   device_world_end();
 }
 
-/* ---- results --------------------------------------------------------------------------------------------------------- */
+/* ---- results ----------------------------------------------------------------------------------------------------- */
 
 static device_world_own make_own(world_rank *self) {
   device_world_own own;
@@ -180,7 +187,7 @@ START_TEST(large_calls_go_in_parts) {
 }
 END_TEST
 
-/* ---- streams, graphs, persistent operations ---------------------------------------------------------------------------- */
+/* ---- streams, graphs, persistent operations ---------------------------------------------------------------------- */
 
 /* The second call of a shape allocates nothing, waits for nothing and asks the driver for nothing but a launch. */
 static void call_twice(world_rank *self) {
@@ -243,8 +250,9 @@ static void use_persistent(world_rank *self) {
   const task *task = self->argument;
   banyan_op *ops[ATTEMPTS] = {NULL};
   for (int32_t i = 0; i < task->nattempts; i++)
-    if (!world_ok(self, banyan_combine_init(self->comm, &task->attempts[i].desc, &task->attempts[i].in[self->rank].partial,
-                                            out_of(&task->attempts[i], self->rank), &ops[i]),
+    if (!world_ok(self,
+                  banyan_combine_init(self->comm, &task->attempts[i].desc, &task->attempts[i].in[self->rank].partial,
+                                      out_of(&task->attempts[i], self->rank), &ops[i]),
                   "init"))
       return;
   for (int round = 0; round < 3; round++) {
@@ -320,7 +328,7 @@ START_TEST(ranks_of_one_device_leave_room) {
 }
 END_TEST
 
-/* ---- failures -------------------------------------------------------------------------------------------------------- */
+/* ---- failures ---------------------------------------------------------------------------------------------------- */
 
 /* All ranks come to know of it, and of whom, by asking. */
 static void check_failure(world_rank *self, banyan_status status, int32_t culprit, const char *says) {
@@ -329,7 +337,8 @@ static void check_failure(world_rank *self, banyan_status status, int32_t culpri
   world_check(self, banyan_comm_status(self->comm) == status && banyan_comm_failed_rank(self->comm) == culprit &&
               strstr(banyan_comm_error(self->comm), says), "status %d, rank %d, \"%s\"", banyan_comm_status(self->comm),
               banyan_comm_failed_rank(self->comm), banyan_comm_error(self->comm));
-  world_check(self, start(self, &((const task *)self->argument)->attempts[0], NULL) == status, "later calls do not fail");
+  world_check(self, start(self, &((const task *)self->argument)->attempts[0], NULL) == status,
+              "later calls do not fail");
 }
 
 static void leave_one_out(world_rank *self) {
@@ -383,7 +392,8 @@ static void give_nan(world_rank *self) {
   banyan_partial_init(&in, values, BANYAN_F32, lse, BANYAN_F32, 4, 8);
   banyan_partial_init(&out, out_values, BANYAN_F32, out_lse, BANYAN_F32, 4, 8);
   const banyan_partial *given = self->rank == 1 ? &in : &attempt->in[self->rank].partial;
-  if (!world_ok(self, banyan_combine(self->comm, &attempt->desc, given, &out), "combine") || !device_world_run(self)) return;
+  if (!world_ok(self, banyan_combine(self->comm, &attempt->desc, given, &out), "combine") || !device_world_run(self))
+    return;
   check_failure(self, BANYAN_ERR_DATA, 1, "rank 1 gave statistics of no row");
 }
 
@@ -442,7 +452,7 @@ START_TEST(one_that_fails_is_told_to_all) {
 }
 END_TEST
 
-/* ---- deadlines ---------------------------------------------------------------------------------------------------- */
+/* ---- deadlines --------------------------------------------------------------------------------------------------- */
 
 typedef struct patience {
   const char *timeout_ms, *first_ms; /* of the environment; NULL: not set */
@@ -525,7 +535,7 @@ START_TEST(first_calls_have_their_own) {
 }
 END_TEST
 
-/* ---- two communicators ---------------------------------------------------------------------------------------------- */
+/* ---- two communicators ------------------------------------------------------------------------------------------- */
 
 enum { PAIR_TOKENS = 16, PAIR_HEADS = 32, PAIR_DIM = 64, PAIR_ROWS = PAIR_TOKENS * PAIR_HEADS, PAIR_ROUNDS = 3 };
 

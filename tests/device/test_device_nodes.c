@@ -1,6 +1,5 @@
-/* SPDX-License-Identifier: Apache-2.0
- * Combines on devices of several nodes, staged in host memory between nodes: results, what crosses, graphs, and by which
- * way they go. */
+/* SPDX-License-Identifier: Apache-2.0 Combines on devices of several nodes, staged in host memory between nodes:
+ * results, what crosses, graphs, and by which way they go. */
 #include "comm/comm.h"
 #include "tests/device/device_nodes.h"
 #include "device/proxy_parts.h"
@@ -12,7 +11,7 @@ int main(void) {
 }
 #else
 
-/* ---- results --------------------------------------------------------------------------------------------------------- */
+/* ---- results ----------------------------------------------------------------------------------------------------- */
 
 static void combine_and_leave(device_nodes_rank *self, const device_nodes_task *task) {
   bool good = true;
@@ -83,7 +82,8 @@ START_TEST(large_calls_go_in_parts) {
 }
 END_TEST
 
-/* A device that only sends has ended its run before the proxy has, or has even begun it: who leaves has sent all the same. */
+/* A device that only sends has ended its run before the proxy has, or has even begun it: who leaves has sent all the
+ * same. */
 START_TEST(whoever_has_sent_may_leave) {
   device_nodes_begin(3, "");
   combine_task *of = combine_task_new(3, 38);
@@ -135,7 +135,7 @@ START_TEST(bits_are_those_of_the_host) {
 }
 END_TEST
 
-/* ---- what crosses ---------------------------------------------------------------------------------------------------- */
+/* ---- what crosses ------------------------------------------------------------------------------------------------ */
 
 enum { ON_DEVICE, ON_HOST, PLACES_OF_RUNS };
 
@@ -183,8 +183,8 @@ static void count_crossing(device_nodes_rank *self, const device_nodes_task *tas
   world_meet(self->world);
 }
 
-/* Exactly what the plan has ranks of other nodes be sent crosses, and no more than on the host; merging within nodes first
- * sends less than sending everything to everybody. */
+/* Exactly what the plan has ranks of other nodes be sent crosses, and no more than on the host; merging within nodes
+ * first sends less than sending everything to everybody. */
 START_TEST(as_much_crosses_as_plans_say) {
   static const char *const names[] = {"oneshot", "levels", "ring", NULL};
   static crossing counts;
@@ -225,7 +225,7 @@ START_TEST(as_much_crosses_as_plans_say) {
 }
 END_TEST
 
-/* ---- calls ----------------------------------------------------------------------------------------------------------- */
+/* ---- calls ------------------------------------------------------------------------------------------------------- */
 
 enum { MIXED_RUNS = 200 };
 
@@ -261,7 +261,7 @@ START_TEST(runs_follow_each_other) {
 }
 END_TEST
 
-/* ---- graphs ---------------------------------------------------------------------------------------------------------- */
+/* ---- graphs ------------------------------------------------------------------------------------------------------ */
 
 /* Finds a function of the fake driver. A missing one ends the test. */
 static void *driver_function(const char *name) {
@@ -293,8 +293,8 @@ static void *capture(device_nodes_rank *self, const device_nodes_task *task, int
   return world_check(self->world, good && result == 0, "capture: %d", result) ? made : NULL;
 }
 
-/* Several shapes in one graph, which is replayed with plain calls in between; operations that it has captured are freed,
- * as other shapes take their places. */
+/* Several shapes in one graph, which is replayed with plain calls in between; operations that it has captured are
+ * freed, as other shapes take their places. */
 static void replay(device_nodes_rank *self, const device_nodes_task *task) {
   enum { REPLAYS = 6, OTHER_SHAPES = BNY_BLOCKING_OPS + 1 };
   combine_all(self, task);
@@ -376,7 +376,7 @@ START_TEST(host_collectives_go_on) {
 }
 END_TEST
 
-/* ---- ways ------------------------------------------------------------------------------------------------------------ */
+/* ---- ways -------------------------------------------------------------------------------------------------------- */
 
 static void describe(device_nodes_rank *self, const device_nodes_task *task) {
   char text[512];

@@ -25,7 +25,8 @@ static bool make_memories(world_rank *self, memories *made) {
   return world_ok(self, open_fake(0, &made->device), "open") && world_ok(self, open_fake(1, &made->other), "open") &&
          world_ok(self, made->device->ops->local_make(made->device, BYTES, &made->local), "memory") &&
          world_ok(self, made->other->ops->local_make(made->other, BYTES, &made->others), "memory") &&
-         world_ok(self, made->device->ops->words_make(made->device, BYTES / sizeof(uint64_t), &made->words), "pinned memory");
+         world_ok(self, made->device->ops->words_make(made->device, BYTES / sizeof(uint64_t), &made->words),
+                  "pinned memory");
 }
 
 static void free_memories(memories *made) {
@@ -90,11 +91,26 @@ static void check_others(world_rank *self, const memories *memories) {
   expect(self, banyan_shift_init(self->comm, local, plain, 64, 0, &op), &op, "receive is plain");
   expect(self, banyan_broadcast_init(self->comm, plain, 64, 0, &op), &op, "data is plain");
   expect(self, banyan_broadcast_init(self->comm, plain, 0, 0, &op), &op, NULL); /* nothing there is looked at */
-  banyan_attention_desc desc = {.size = sizeof desc, .batch = 1, .heads = HEADS, .kv_heads = HEADS, .head_dim = DIM,
-                                .q_dtype = BANYAN_BF16, .kv_dtype = BANYAN_BF16, .keys_max = 1, .q = local,
-                                .q_batch_stride = 2 * DIM, .q_head_stride = DIM, .k = local, .k_batch_stride = 2 * DIM,
-                                .k_head_stride = DIM, .k_token_stride = DIM, .v = local, .v_batch_stride = 2 * DIM,
-                                .v_head_stride = DIM, .v_token_stride = DIM, .seq_lens = (const int32_t *)(void *)plain};
+  banyan_attention_desc desc = {.size = sizeof desc,
+                                .batch = 1,
+                                .heads = HEADS,
+                                .kv_heads = HEADS,
+                                .head_dim = DIM,
+                                .q_dtype = BANYAN_BF16,
+                                .kv_dtype = BANYAN_BF16,
+                                .keys_max = 1,
+                                .q = local,
+                                .q_batch_stride = 2 * DIM,
+                                .q_head_stride = DIM,
+                                .k = local,
+                                .k_batch_stride = 2 * DIM,
+                                .k_head_stride = DIM,
+                                .k_token_stride = DIM,
+                                .v = local,
+                                .v_batch_stride = 2 * DIM,
+                                .v_head_stride = DIM,
+                                .v_token_stride = DIM,
+                                .seq_lens = (const int32_t *)(void *)plain};
   banyan_combine_desc both = {.size = sizeof both, .tokens = 1, .heads = HEADS, .value_dim = DIM};
   banyan_partial out = rows(local, NULL);
   expect(self, banyan_attention_init(self->comm, &desc, &out, &op), &op, "seq_lens is plain");

@@ -1,6 +1,5 @@
-/* SPDX-License-Identifier: Apache-2.0
- * BANYAN_DEVICE_TUNE, over the fake driver, which can be told to make a kernel slow: choices follow what is measured, are the
- * same on all ranks, and survive in a file. */
+/* SPDX-License-Identifier: Apache-2.0 BANYAN_DEVICE_TUNE, over the fake driver, which can be told to make a kernel
+ * slow: choices follow what is measured, are the same on all ranks, and survive in a file. */
 #include <check.h>
 #include <math.h>
 #include <sys/stat.h>
@@ -88,10 +87,15 @@ static void body(world_rank *self) {
   banyan_comm_config config = {.size = sizeof config, .timeout_ns = 40000000000, .arena_bytes = ARENA_BYTES,
                                .device = device};
   banyan_status status = banyan_comm_create(&self->bootstrap, &config, &self->comm);
-  if (!world_check(self, status == task->create, "create: %s (%s)", banyan_status_string(status), banyan_last_error())) return;
+  if (!world_check(self, status == task->create, "create: %s (%s)", banyan_status_string(status), banyan_last_error()))
+    return;
   if (task->says) world_check(self, strstr(banyan_last_error(), task->says) != NULL, "says: %s", banyan_last_error());
   if (status != BANYAN_OK) return;
-  banyan_combine_desc desc = {.size = sizeof desc, .tokens = TOKENS, .heads = HEADS, .value_dim = DIM, .scatter = task->scatter,
+  banyan_combine_desc desc = {.size = sizeof desc,
+                              .tokens = TOKENS,
+                              .heads = HEADS,
+                              .value_dim = DIM,
+                              .scatter = task->scatter,
                               .order = BANYAN_ORDER_CANONICAL};
   banyan_combine_desc named = desc;
   named.algorithm = "oneshot";
@@ -130,9 +134,10 @@ START_TEST(choices_follow_times) {
   static const struct {
     const char *slow, *algorithm, *says, *of;
   } cases[] = {
-    {SLOW_INTERPRET "slow-bny_oneshot_simple_32,", "oneshot", " by LL128", "replays"},
-    {SLOW_INTERPRET "slow-bny_oneshot_ll128_32,cuGraphLaunch,", "oneshot", " by SIMPLE", "launches"}, /* a driver without it */
-    {"slow-bny_oneshot_ll128_32:1,slow-bny_oneshot_simple_32:0,", NULL, "least measured", "replays"},
+      {SLOW_INTERPRET "slow-bny_oneshot_simple_32,", "oneshot", " by LL128", "replays"},
+      {SLOW_INTERPRET "slow-bny_oneshot_ll128_32,cuGraphLaunch,", "oneshot", " by SIMPLE",
+       "launches"}, /* a driver without it */
+      {"slow-bny_oneshot_ll128_32:1,slow-bny_oneshot_simple_32:0,", NULL, "least measured", "replays"},
   };
   char of[64];
   task task = {.create = BANYAN_OK};
@@ -157,7 +162,7 @@ START_TEST(what_is_not_measured_is_predicted) {
 }
 END_TEST
 
-/* ---- files ------------------------------------------------------------------------------------------------------------ */
+/* ---- files ------------------------------------------------------------------------------------------------------- */
 
 static void write_table(const char *ranks, const char *row) {
   FILE *file = fopen(table, "w");
@@ -185,17 +190,19 @@ START_TEST(files_decide) {
   static const struct {
     const char *ranks, *row, *algorithm, *says;
   } cases[] = {
-    {"2", "none canonical 16640 ring SIMPLE 1 100\nnone canonical 16640 oneshot LL16 1 200", "ring",
-     "ring 0.10 us measured in replays at 16640 bytes by SIMPLE"},
-    {"2", "none canonical 16640 tree_knomial LL16 2 100", "tree", "with one in 2 blocks"},
-    {"2", "none canonical 16640 twoshot LL8 1 100", "twoshot", "by LL8"}, /* which these links do not carry: by size */
-    {"2", "none canonical 4096 oneshot LL16 1 1\nnone canonical 8000 twoshot LL16 1 9", "oneshot", "at 4096"}, /* the nearest */
-    {"3", "", NULL, "measured by 3 ranks with Fake 0, and these are 2"},
-    {"2", "none canonical 16640 ring SIMPLE 1", NULL, "line 6"},
-    {"2", "none canonical 16640 knot SIMPLE 1 100", NULL, "line 6"},
-    {"2", "none canonical 16640 ring SIMPLE 1 nan", NULL, "line 6"},
-    {"2", "none canonical 16640 ring SIMPLE 0 100", NULL, "line 6"},
-    {"two", "", NULL, "line 3"},
+      {"2", "none canonical 16640 ring SIMPLE 1 100\nnone canonical 16640 oneshot LL16 1 200", "ring",
+       "ring 0.10 us measured in replays at 16640 bytes by SIMPLE"},
+      {"2", "none canonical 16640 tree_knomial LL16 2 100", "tree", "with one in 2 blocks"},
+      {"2", "none canonical 16640 twoshot LL8 1 100", "twoshot",
+       "by LL8"}, /* which these links do not carry: by size */
+      {"2", "none canonical 4096 oneshot LL16 1 1\nnone canonical 8000 twoshot LL16 1 9", "oneshot",
+       "at 4096"}, /* the nearest */
+      {"3", "", NULL, "measured by 3 ranks with Fake 0, and these are 2"},
+      {"2", "none canonical 16640 ring SIMPLE 1", NULL, "line 6"},
+      {"2", "none canonical 16640 knot SIMPLE 1 100", NULL, "line 6"},
+      {"2", "none canonical 16640 ring SIMPLE 1 nan", NULL, "line 6"},
+      {"2", "none canonical 16640 ring SIMPLE 0 100", NULL, "line 6"},
+      {"two", "", NULL, "line 3"},
   };
   task task = {.create = cases[_i].algorithm ? BANYAN_OK : BANYAN_ERR_ARGUMENT,
                .says = cases[_i].algorithm ? NULL : cases[_i].says};
@@ -229,10 +236,10 @@ START_TEST(ranks_that_want_different_things) {
 }
 END_TEST
 
-/* ---- one rank fails --------------------------------------------------------------------------------------------------- */
+/* ---- one rank fails ---------------------------------------------------------------------------------------------- */
 
-/* What becomes of plans that this rank makes for the last class that is measured; for those before it it makes none, so that it
- * comes soon. The linker puts this in place of bny_plan_make(). */
+/* What becomes of plans that this rank makes for the last class that is measured; for those before it it makes none, so
+ * that it comes soon. The linker puts this in place of bny_plan_make(). */
 static _Thread_local banyan_status planted;
 static _Thread_local bool is_planted;
 banyan_status __real_bny_plan_make(const bny_request *request, int32_t rank, bny_plan **plan);
@@ -261,11 +268,12 @@ static void fail_to_create(world_rank *self) {
   planted = self->rank ? failures[i].own : failures[i].other;
   is_planted = true;
   int64_t began_ns = bny_clock_ns();
-  banyan_comm_config config = {.size = sizeof config, .timeout_ns = 120000000000, .arena_bytes = 1 << 16, .device = device};
+  banyan_comm_config config = {
+      .size = sizeof config, .timeout_ns = 120000000000, .arena_bytes = 1 << 16, .device = device};
   banyan_status status = banyan_comm_create(&self->bootstrap, &config, &self->comm);
   const char *text = banyan_last_error();
-  world_check(self, status == failures[i].becomes && strstr(text, self->rank ? "planted" : failures[i].says), "create: %s (%s)",
-              banyan_status_string(status), text);
+  world_check(self, status == failures[i].becomes && strstr(text, self->rank ? "planted" : failures[i].says),
+              "create: %s (%s)", banyan_status_string(status), text);
   world_check(self, bny_clock_ns() - began_ns < config.timeout_ns / 4, "as late as the deadline");
 }
 
@@ -290,10 +298,11 @@ static void start_poor(world_rank *self) {
   snprintf(device, sizeof device, "cuda:%d", self->rank);
   is_poor = self->rank == 1;
   int64_t began_ns = bny_clock_ns();
-  banyan_comm_config config = {.size = sizeof config, .timeout_ns = 120000000000, .arena_bytes = 1 << 16, .device = device};
+  banyan_comm_config config = {
+      .size = sizeof config, .timeout_ns = 120000000000, .arena_bytes = 1 << 16, .device = device};
   banyan_status status = banyan_comm_create(&self->bootstrap, &config, &self->comm);
-  world_check(self, status == BANYAN_ERR_MEMORY && strstr(banyan_last_error(), is_poor ? "planted" : "rank 1 "), "create: %s (%s)",
-              banyan_status_string(status), banyan_last_error());
+  world_check(self, status == BANYAN_ERR_MEMORY && strstr(banyan_last_error(), is_poor ? "planted" : "rank 1 "),
+              "create: %s (%s)", banyan_status_string(status), banyan_last_error());
   world_check(self, bny_clock_ns() - began_ns < config.timeout_ns / 4, "as late as the deadline");
 }
 

@@ -1,5 +1,5 @@
-/* SPDX-License-Identifier: Apache-2.0
- * A combine within a kernel of a user's, from banyan.h down, over the fake driver: the same bits as banyan_combine(). */
+/* SPDX-License-Identifier: Apache-2.0 A combine within a kernel of a user's, from banyan.h down, over the fake driver:
+ * the same bits as banyan_combine(). */
 #include <check.h>
 #include <math.h>
 
@@ -40,7 +40,9 @@ static void fill(world_random *random, call *made, rows *in) {
   int32_t count = made->desc.tokens * made->desc.heads;
   for (int32_t i = 0; i < count; i++) {
     bool empty = random_one_in(random, 5);
-    in->lse[i] = empty ? -INFINITY : made->numerators ? (float)random_below(random, 20) : 10 * (float)random_unit(random);
+    in->lse[i] = empty              ? -INFINITY
+                 : made->numerators ? (float)random_below(random, 20)
+                                    : 10 * (float)random_unit(random);
     in->sum[i] = empty ? 0 : 1 + (float)random_below(random, 1000) / 7;
   }
   for (int32_t i = 0; i < count * made->desc.value_dim; i++) in->values[i] = (float)random_unit(random);
@@ -83,11 +85,12 @@ static banyan_partial input(const call *call, rows *in) {
 
 static banyan_partial output(const call *call, rows *out) {
   banyan_partial made;
-  banyan_partial_init(&made, out->values, call->out_dtype, out->lse, BANYAN_F32, call->desc.heads, call->desc.value_dim);
+  banyan_partial_init(&made, out->values, call->out_dtype, out->lse, BANYAN_F32, call->desc.heads,
+                      call->desc.value_dim);
   return made;
 }
 
-/* ---- the two ways ----------------------------------------------------------------------------------------------------- */
+/* ---- the two ways ------------------------------------------------------------------------------------------------ */
 
 typedef struct hands {
   task *task;
@@ -100,7 +103,8 @@ static bool begin(world_rank *self, hands *hands) {
   int ordinal = task->one_device ? 0 : self->rank;
   hands->task = task;
   return device_world_join(self, ordinal) && device_world_make_own(self, ordinal, &hands->own) &&
-         world_ok(self, hands->own.device->ops->kernel_find(hands->own.module, "user_kernel", &hands->kernel), "kernel");
+         world_ok(self, hands->own.device->ops->kernel_find(hands->own.module, "user_kernel", &hands->kernel),
+                  "kernel");
 }
 
 static bool combine_apart(world_rank *self, hands *hands, int index) {
@@ -204,7 +208,7 @@ START_TEST(graphs) {
 }
 END_TEST
 
-/* ---- refusals -------------------------------------------------------------------------------------------------------- */
+/* ---- refusals ---------------------------------------------------------------------------------------------------- */
 
 static void check_refusal(world_rank *self, banyan_status status, banyan_status expected, const char *says) {
   world_check(self, status == expected && strstr(banyan_last_error(), says), "status %d, not %d: %s", status, expected,
@@ -271,8 +275,8 @@ static void mismatch(world_rank *self) {
   if (!device_world_join(self, self->rank)) return;
   banyan_status status = self->rank == 0 ? banyan_combine_init(self->comm, &call->desc, &in, &out, &op)
                                          : banyan_device_combine_init(self->comm, &call->desc, &op);
-  world_check(self, status == BANYAN_ERR_MISMATCH && strstr(banyan_last_error(), "combine within a kernel"), "status %d: %s",
-              status, banyan_last_error());
+  world_check(self, status == BANYAN_ERR_MISMATCH && strstr(banyan_last_error(), "combine within a kernel"),
+              "status %d: %s", status, banyan_last_error());
 }
 
 START_TEST(mismatches) {

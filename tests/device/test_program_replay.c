@@ -1,7 +1,6 @@
-/* SPDX-License-Identifier: Apache-2.0
- * What devices run is what was planned. Programs of all ranks, and the direct form that has no program, are read back into
- * plans of steps, which the prover must accept. Inboxes are compared as well: a sender writes where its receiver reads, and
- * no two messages overlap. */
+/* SPDX-License-Identifier: Apache-2.0 What devices run is what was planned. Programs of all ranks, and the direct form
+ * that has no program, are read back into plans of steps, which the prover must accept. Inboxes are compared as well: a
+ * sender writes where its receiver reads, and no two messages overlap. */
 #include <check.h>
 #include <stdlib.h>
 #include <string.h>
@@ -71,7 +70,7 @@ static bny_plan plan_for(const bny_request *request, const bny_plan *from, int32
                     .steps = room(4 * size, sizeof(bny_step))};
 }
 
-/* ---- programs ---------------------------------------------------------------------------------------------------------- */
+/* ---- programs ---------------------------------------------------------------------------------------------------- */
 
 static bny_slice slice_of(const bny_request *request, const bny_program_step *step) {
   bny_slice slice = bny_slice_whole(request);
@@ -141,7 +140,7 @@ static void add_program_step(const bny_request *request, replay *all, replay *to
   if (!delivers) add_send(to, step, made.slot);
 }
 
-/* ---- inboxes ----------------------------------------------------------------------------------------------------------- */
+/* ---- inboxes ----------------------------------------------------------------------------------------------------- */
 
 typedef struct region {
   uint64_t begin, end;
@@ -164,8 +163,8 @@ static void check_inbox(const replay *all, int32_t nranks, int32_t receiver) {
         mine.end = mine.begin + units * from->program->shape.unit_bytes;
         ck_assert_msg(mine.end <= from->program->inbox_bytes, "rank %d writes beyond an inbox", sender);
         for (int k = 0; k < count; k++)
-          ck_assert_msg(mine.end <= taken[k].begin || mine.begin >= taken[k].end, "messages overlap in the inbox of rank %d",
-                        receiver);
+          ck_assert_msg(mine.end <= taken[k].begin || mine.begin >= taken[k].end,
+                        "messages overlap in the inbox of rank %d", receiver);
         ck_assert_int_lt(count, (int)(sizeof taken / sizeof taken[0]));
         taken[count++] = mine;
         for (int32_t j = 0; j < all[receiver].program->nplaces; j++) {
@@ -185,7 +184,7 @@ static void check_inbox(const replay *all, int32_t nranks, int32_t receiver) {
   }
 }
 
-/* ---- the proof --------------------------------------------------------------------------------------------------------- */
+/* ---- the proof --------------------------------------------------------------------------------------------------- */
 
 static void release(replay *all, int32_t nranks) {
   for (int32_t rank = 0; rank < nranks; rank++) {
@@ -282,7 +281,7 @@ static banyan_status replay_direct(const bny_request *request, const bny_device_
   return status;
 }
 
-/* ---- cases ------------------------------------------------------------------------------------------------------------- */
+/* ---- cases ------------------------------------------------------------------------------------------------------- */
 
 static const bny_device_settings settings_of[] = {
     {.protocol = BNY_PROTOCOL_LL16},
@@ -326,8 +325,8 @@ START_TEST(programs_of_combines_are_proved) {
       name_of(bny_algorithms[a], name, sizeof name);
       bny_request request = random_request(&random, nranks, name);
       if (bny_algorithms[a]->refuse(&request)) continue;
-      ck_assert_msg(replay_programs(&request, &settings_of[round % SETTINGS], false) == BANYAN_OK, "%s of %d ranks: %s", name,
-                    nranks, banyan_last_error());
+      ck_assert_msg(replay_programs(&request, &settings_of[round % SETTINGS], false) == BANYAN_OK, "%s of %d ranks: %s",
+                    name, nranks, banyan_last_error());
       proved++;
     }
   ck_assert_int_gt(proved, 0);

@@ -1,7 +1,6 @@
-/* SPDX-License-Identifier: Apache-2.0
- * The host's side of combines on devices of several nodes, under threads that really run at the same time, and under the
- * thread sanitizer, which cannot follow emulated kernels: here a device is a thread that does in plain C what the
- * interpreter's kernel does with a program. */
+/* SPDX-License-Identifier: Apache-2.0 The host's side of combines on devices of several nodes, under threads that
+ * really run at the same time, and under the thread sanitizer, which cannot follow emulated kernels: here a device is a
+ * thread that does in plain C what the interpreter's kernel does with a program. */
 #include <check.h>
 #include <pthread.h>
 #include <unistd.h>
@@ -19,7 +18,7 @@ int main(void) {
 
 enum { RANKS = 3, QUEUE = 1024, HEADS_MAX = 12, VALUE_DIM = 5 };
 
-/* ---- a device -------------------------------------------------------------------------------------------------------- */
+/* ---- a device ---------------------------------------------------------------------------------------------------- */
 
 typedef struct job {
   bny_device_group group;
@@ -93,11 +92,12 @@ static words find_words(const job *job, const bny_program_place *place, int32_t 
   if (place->message[half]) {
     char *message = (char *)(uintptr_t)place->message[half];
     return (words){(float *)(void *)message + number, (float *)(void *)(message + place->d) + number,
-                   (float *)(void *)(message + place->n) + number * VALUE_DIM, place->signals[half] + (reads ? 0 : step)};
+                   (float *)(void *)(message + place->n) + number * VALUE_DIM,
+                   place->signals[half] + (reads ? 0 : step)};
   }
   int32_t rank = reads ? job->group.rank : place->peer;
-  float *unit = (float *)(void *)(job->group.arenas[rank] + job->group.shape.inbox[BNY_PROTOCOL_SIMPLE][half] + place->offset +
-                                  (uint64_t)number * shape->unit_bytes);
+  float *unit = (float *)(void *)(job->group.arenas[rank] + job->group.shape.inbox[BNY_PROTOCOL_SIMPLE][half] +
+                                  place->offset + (uint64_t)number * shape->unit_bytes);
   uint64_t signals = in_arena(job, rank, job->group.shape.signals[half]) + place->signal * sizeof(uint64_t);
   return (words){unit, unit + 1, unit + 4, signals + step};
 }
@@ -203,10 +203,11 @@ static void end_device(device *self) {
   if (self->begun) pthread_join(self->thread, NULL);
 }
 
-/* ---- a world --------------------------------------------------------------------------------------------------------- */
+/* ---- a world ----------------------------------------------------------------------------------------------------- */
 
 static void begin(void) {
-  static const fake_cuda_image image = {FAKE_CUDA_MAGIC, {{"*", launch}}}; /* one is launched: bny_interpret_simple_32 */
+  static const fake_cuda_image image = {FAKE_CUDA_MAGIC, {{"*", launch}}}; /* one is launched:
+                                                                            * bny_interpret_simple_32 */
   setenv("FAKE_CUDA", "devices=3", 1);
   setenv("BANYAN_CUDA_LIBRARY", fake_cuda_path(), 1);
   setenv("BANYAN_DEVICE_NODES", "staged", 1);
@@ -255,7 +256,7 @@ static void run(void (*body)(world_rank *self)) {
   world_run(&(world_setup){.nranks = RANKS, .bare = true, .argument = &body}, live);
 }
 
-/* ---- tests ----------------------------------------------------------------------------------------------------------- */
+/* ---- tests ------------------------------------------------------------------------------------------------------- */
 
 enum { RUNS = 150 };
 

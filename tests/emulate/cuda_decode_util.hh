@@ -134,13 +134,15 @@ inline void decode_memory_fill(const decode_case &what, std::vector<uint16_t> *c
       for (int t = 0; t < what.lengths[(size_t)b]; t++) {
         int64_t page = page_table[(size_t)(b * table_stride + t / page_keys)];
         uint16_t *row = cache->data() + page * page_elements + ((int64_t)h * page_keys + t % page_keys) * dim;
-        for (int i = 0; i < dim; i++) row[i] = element_to(what, one_sign ? std::fabs(random_normal()) : random_normal());
+        for (int i = 0; i < dim; i++)
+          row[i] = element_to(what, one_sign ? std::fabs(random_normal()) : random_normal());
       }
     }
   }
 }
 
-inline bny_decode_cache decode_cache_of(const std::vector<uint16_t> &cache, int dim, int64_t page_elements, int page_keys) {
+inline bny_decode_cache decode_cache_of(const std::vector<uint16_t> &cache, int dim, int64_t page_elements,
+                                        int page_keys) {
   bny_decode_cache made;
   made.base = cache.data();
   made.page_stride = 2 * page_elements;
@@ -167,7 +169,8 @@ inline void decode_memory_make(const decode_case &what, decode_memory *memory) {
                      what.one_sign && what.shared_cache);
   if (!what.shared_cache) {
     memory->v.assign((size_t)(pages * v_elements), 0x7fff);
-    decode_memory_fill(what, &memory->v, what.value_dim, v_elements, memory->page_table, table_stride, page_keys, what.one_sign);
+    decode_memory_fill(what, &memory->v, what.value_dim, v_elements, memory->page_table, table_stride, page_keys,
+                       what.one_sign);
   }
   if (what.wrong_sequence >= 0)
     memory->page_table[(size_t)(what.wrong_sequence * table_stride + what.wrong_place)] =
@@ -372,7 +375,8 @@ inline decode_error decode_row_error(const decode_case &what, const decode_memor
                                      const decode_reference &reference, double bound) {
   decode_error error;
   const double ln2 = BNY_LN_2, base = what.out_base == BANYAN_BASE_E ? ln2 : 1;
-  double lse = (reference.max + std::log2(reference.sum)) * ln2, difference = 0, norm = 0, given = stat_at(memory.lse, row);
+  double lse = (reference.max + std::log2(reference.sum)) * ln2, difference = 0, norm = 0,
+         given = stat_at(memory.lse, row);
   double factor = 1 / reference.sum;
   if (what.out_stats == BANYAN_STATS_MAX_SUM) {
     if (what.out_values == BANYAN_VALUES_NUMERATOR) factor = std::exp2(reference.max - given / base);
@@ -402,9 +406,10 @@ inline decode_error decode_run(const decode_case &what) {
   decode_memory_make(what, &memory);
   std::string why = decode_launch(what, &memory);
   char text[256];
-  snprintf(text, sizeof text, "%s kv_heads %d group %d batch %d first length %d page %d teams %u cluster %u fan_in %u seed %llu",
-           what.name, what.kv_heads, what.group, what.batch(), what.batch() ? what.lengths[0] : 0, what.page_keys, what.teams,
-           what.cluster, what.fan_in, (unsigned long long)what.seed);
+  snprintf(text, sizeof text,
+           "%s kv_heads %d group %d batch %d first length %d page %d teams %u cluster %u fan_in %u seed %llu",
+           what.name, what.kv_heads, what.group, what.batch(), what.batch() ? what.lengths[0] : 0, what.page_keys,
+           what.teams, what.cluster, what.fan_in, (unsigned long long)what.seed);
   EXPECT_MSG(why.empty(), "%s: %s", text, why.c_str());
   for (int b = 0; b < what.batch(); b++) {
     for (int head = 0; head < what.heads(); head++) {
@@ -422,8 +427,9 @@ inline decode_error decode_run(const decode_case &what) {
       const double bound = decode_bound(what, reference, what.lengths[(size_t)b]);
       decode_error error = decode_row_error(what, memory, row, reference, bound);
       bool good = what.out_dtype == BANYAN_F32 ? error.absolute <= bound : error.ulps <= 1;
-      EXPECT_MSG(good && error.lse <= decode_lse_bound(reference), "%s: row %zu: error %g of the weight, %g of the row, %g ulp, lse %g", text, row,
-                 error.absolute, error.row, error.ulps, error.lse);
+      EXPECT_MSG(good && error.lse <= decode_lse_bound(reference),
+                 "%s: row %zu: error %g of the weight, %g of the row, %g ulp, lse %g", text, row, error.absolute,
+                 error.row, error.ulps, error.lse);
       worst.widen(error);
     }
   }

@@ -66,8 +66,8 @@ void cuda_ranks::any(int32_t rank, uint32_t blocks, uint32_t threads, std::funct
 }
 
 /* Returns nvcc's form of the kernel, if requested. `held` lives as long as the launch. */
-static std::function<void()> form_of(const char *name, std::vector<const void *> arguments, std::function<void()> source,
-                                     std::shared_ptr<void> held = nullptr) {
+static std::function<void()> form_of(const char *name, std::vector<const void *> arguments,
+                                     std::function<void()> source, std::shared_ptr<void> held = nullptr) {
   if (compiled_is_on()) source = compiled_kernel(name, 0, const_cast<void **>(arguments.data()));
   return [source, held] { source(); };
 }
@@ -97,7 +97,9 @@ void cuda_ranks::program(int32_t rank, const bny_program *program, const bny_dev
 #define BNY_CUDA_ONESHOT(kernel, its_protocol, halves)
 #define BNY_CUDA_INTERPRET(kernel, its_protocol, halves) \
   if (name == #kernel)                                   \
-    any(rank, blocks, threads, form_of(#kernel, {&group, &at, &call}, [=, &group] { kernel(group, at, call); }, copied));
+    any(rank, blocks, threads,                           \
+        form_of(                                         \
+            #kernel, {&group, &at, &call}, [=, &group] { kernel(group, at, call); }, copied));
 #define BNY_CUDA_BYTES(kernel, its_protocol) BNY_CUDA_INTERPRET(kernel, its_protocol, false)
 #include "cuda/kernels.def"
 #undef BNY_CUDA_ONESHOT

@@ -27,13 +27,15 @@ public:
   cuda_ranks &operator=(const cuda_ranks &) = delete;
 
   /* Adds a launch to the rank's stream. Programs, oneshots and calls are copied. */
-  void oneshot(int32_t rank, bny_protocol protocol, const bny_oneshot &what, const bny_device_call &call, uint32_t blocks,
+  void oneshot(int32_t rank, bny_protocol protocol, const bny_oneshot &what, const bny_device_call &call,
+               uint32_t blocks, uint32_t threads);
+  void program(int32_t rank, const bny_program *program, const bny_device_call &call, uint32_t blocks,
                uint32_t threads);
-  void program(int32_t rank, const bny_program *program, const bny_device_call &call, uint32_t blocks, uint32_t threads);
   void any(int32_t rank, uint32_t blocks, uint32_t threads, std::function<void()> kernel);
   const bny_device_group &group(int32_t rank) { return groups_[static_cast<size_t>(rank)]; }
   void overlap(bool allowed) { overlap_ = allowed; }
-  /* Before launches are added: each rank sees the arenas of others at addresses of its own; the kernels know, or not. */
+  /* Before launches are added: each rank sees the arenas of others at addresses of its own; the kernels know, or
+   * not. */
   void alias(bool known);
 
   /* Runs all launches added so far. Returns "", or the reason of a failure. */

@@ -50,7 +50,11 @@ void fake_unlock(void) { pthread_mutex_unlock(&mutex); }
 object *fake_add(object_kind kind, void *address, size_t bytes) {
   object *made = calloc(1, sizeof *made);
   if (!made) abort();
-  *made = (object){.kind = kind, .device = fake_device(), .address = address ? address : made, .bytes = bytes, .file = -1,
+  *made = (object){.kind = kind,
+                   .device = fake_device(),
+                   .address = address ? address : made,
+                   .bytes = bytes,
+                   .file = -1,
                    .next = objects};
   made->seen = made->address;
   return objects = made;
@@ -124,7 +128,8 @@ int fake_device(void) {
 EXPORTED fake_cuda_set_device_function fake_cuda_set_device;
 void fake_cuda_set_device(int ordinal) {
   depth = 0;
-  if (ordinal >= 0) stack[depth++] = fake_is("other-context", ordinal) ? context_of(FAKE_DEVICES_MAX) : context_of(ordinal);
+  if (ordinal >= 0)
+    stack[depth++] = fake_is("other-context", ordinal) ? context_of(FAKE_DEVICES_MAX) : context_of(ordinal);
 }
 
 EXPORTED fake_cuda_current_function fake_cuda_current;
@@ -277,7 +282,9 @@ CUresult cuDeviceGetAttribute(int *value, CUdevice_attribute attribute, CUdevice
   case CU_DEVICE_ATTRIBUTE_UNIFIED_ADDRESSING: *value = 1; break;
   case CU_DEVICE_ATTRIBUTE_PAGEABLE_MEMORY_ACCESS: *value = !fake_is("no-pageable", device); break;
   case CU_DEVICE_ATTRIBUTE_VIRTUAL_MEMORY_MANAGEMENT_SUPPORTED: *value = vmm; break;
-  case CU_DEVICE_ATTRIBUTE_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR_SUPPORTED: *value = vmm && !fake_is("no-files", device); break;
+  case CU_DEVICE_ATTRIBUTE_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR_SUPPORTED:
+    *value = vmm && !fake_is("no-files", device);
+    break;
   case CU_DEVICE_ATTRIBUTE_HANDLE_TYPE_FABRIC_SUPPORTED: *value = vmm && !fake_is("no-fabric", device); break;
   case CU_DEVICE_ATTRIBUTE_MULTICAST_SUPPORTED: *value = fake_is("multicast", device); break;
   case CU_DEVICE_ATTRIBUTE_GPU_DIRECT_RDMA_WITH_CUDA_VMM_SUPPORTED: *value = 1; break;

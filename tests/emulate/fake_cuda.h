@@ -4,7 +4,8 @@
  * memory files, so a rank really maps what another one exports, in this process or another. Work on streams is done at
  * once.
  *
- * FAKE_CUDA says what the machine is like, in words with commas between; a word that ends in :D is true of device D alone:
+ * FAKE_CUDA says what the machine is like, in words with commas between; a word that ends in :D is true of device D
+ * alone:
  *   devices=N (4)  first=N (0): the number of its first device among all of the host  compute=N (90)
  *   version=N       of CUDA; that of the toolkit otherwise
  *   load-fails=N    images do not load: the driver's error

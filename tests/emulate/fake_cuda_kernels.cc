@@ -33,7 +33,8 @@ static std::function<void()> call_of(void (*kernel)(parameters...), void **argum
   return [kernel, copies] { std::apply(kernel, copies); };
 }
 
-template <typename... parameters> static std::function<void()> call_of(void (*kernel)(parameters...), void **arguments) {
+template <typename... parameters>
+static std::function<void()> call_of(void (*kernel)(parameters...), void **arguments) {
   return call_of(kernel, arguments, std::index_sequence_for<parameters...>());
 }
 
@@ -80,7 +81,8 @@ struct entry {
   BNY_CUDA_ONESHOT(bny_decode_##element##_##head_dim##_##copy, 0, 0)
 #define BNY_DECODE_LATENT_KERNEL(element, rows, copy, is_bulk, shared) \
   BNY_CUDA_ONESHOT(bny_decode_##element##_latent##rows##_##copy, 0, 0)
-#define BNY_DECODE_WIDE_KERNEL(element, rows, shared) BNY_CUDA_ONESHOT(bny_decode_##element##_latent##rows##_wgmma, 0, 0)
+#define BNY_DECODE_WIDE_KERNEL(element, rows, shared) \
+  BNY_CUDA_ONESHOT(bny_decode_##element##_latent##rows##_wgmma, 0, 0)
 static const entry entries[] = {
 #include "cuda/kernels.def"
 #include "cuda/decode_kernels.def"
@@ -104,7 +106,8 @@ const void *fake_kernel_find(const char *name) {
 }
 
 bool fake_kernel_is(const void *function) {
-  return function >= static_cast<const void *>(std::begin(entries)) && function < static_cast<const void *>(std::end(entries));
+  return function >= static_cast<const void *>(std::begin(entries)) &&
+         function < static_cast<const void *>(std::end(entries));
 }
 
 static std::atomic<unsigned> noted[std::size(entries)];

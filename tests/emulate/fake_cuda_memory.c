@@ -77,7 +77,8 @@ static bool may_access(int host_device) {
 /* Maps a file. Writes through a mapping that loses writes stay there. */
 static void *map_file(int file, size_t bytes, void *at, bool imported) {
   bool lost = imported && fake_is("lost-writes", fake_device());
-  void *mapped = mmap(at, bytes, PROT_READ | PROT_WRITE, (lost ? MAP_PRIVATE : MAP_SHARED) | (at ? MAP_FIXED : 0), file, 0);
+  void *mapped =
+      mmap(at, bytes, PROT_READ | PROT_WRITE, (lost ? MAP_PRIVATE : MAP_SHARED) | (at ? MAP_FIXED : 0), file, 0);
   return mapped == MAP_FAILED ? NULL : mapped;
 }
 
@@ -231,7 +232,8 @@ CUresult cuMemMap(CUdeviceptr address, size_t bytes, size_t offset, CUmemGeneric
   if (offset || flags) return CUDA_ERROR_INVALID_VALUE;
   fake_lock();
   const object *physical = fake_find(PHYSICAL, pointer_of(handle)), *place = fake_find(RESERVED, pointer_of(address));
-  result = physical && place && physical->bytes == bytes && place->bytes == bytes ? CUDA_SUCCESS : CUDA_ERROR_INVALID_VALUE;
+  result =
+      physical && place && physical->bytes == bytes && place->bytes == bytes ? CUDA_SUCCESS : CUDA_ERROR_INVALID_VALUE;
   if (result == CUDA_SUCCESS && !map_file(physical->file, bytes, pointer_of(address), physical->imported))
     result = CUDA_ERROR_OUT_OF_MEMORY;
   if (result == CUDA_SUCCESS) {
@@ -263,7 +265,8 @@ CUresult cuMemSetAccess(CUdeviceptr address, size_t bytes, const CUmemAccessDesc
 CUresult cuMemUnmap(CUdeviceptr address, size_t bytes) {
   CUresult result = drop(MAPPED, pointer_of(address), false);
   if (result != CUDA_SUCCESS) return result;
-  void *hidden = mmap(pointer_of(address), bytes, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE | MAP_FIXED, -1, 0);
+  void *hidden =
+      mmap(pointer_of(address), bytes, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE | MAP_FIXED, -1, 0);
   return hidden == MAP_FAILED ? CUDA_ERROR_UNKNOWN : CUDA_SUCCESS;
 }
 
@@ -287,7 +290,8 @@ CUresult cuMemExportToShareableHandle(void *handle, CUmemGenericAllocationHandle
   return CUDA_SUCCESS;
 }
 
-CUresult cuMemImportFromShareableHandle(CUmemGenericAllocationHandle *memory, void *handle, CUmemAllocationHandleType type) {
+CUresult cuMemImportFromShareableHandle(CUmemGenericAllocationHandle *memory, void *handle,
+                                        CUmemAllocationHandleType type) {
   CUresult result = fake_enter(true);
   if (result != CUDA_SUCCESS) return result;
   if (fake_is("import-fails", fake_device())) return CUDA_ERROR_INVALID_VALUE;

@@ -17,7 +17,9 @@ CUresult cuEventElapsedTime(float *ms, CUevent from, CUevent to) {
 CUresult cuStreamBeginCapture(CUstream stream, CUstreamCaptureMode mode) {
   return (void)stream, (void)mode, CUDA_ERROR_NOT_SUPPORTED;
 }
-CUresult cuStreamEndCapture(CUstream stream, CUgraph *graph) { return (void)stream, (void)graph, CUDA_ERROR_NOT_SUPPORTED; }
+CUresult cuStreamEndCapture(CUstream stream, CUgraph *graph) {
+  return (void)stream, (void)graph, CUDA_ERROR_NOT_SUPPORTED;
+}
 CUresult cuGraphInstantiateWithFlags(CUgraphExec *exec, CUgraph graph, unsigned long long flags) {
   return (void)exec, (void)graph, (void)flags, CUDA_ERROR_NOT_SUPPORTED;
 }
@@ -224,7 +226,8 @@ CUresult cuFuncSetAttribute(CUfunction function, CUfunction_attribute attribute,
   return attribute == CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES ? fake_enter(true) : CUDA_ERROR_INVALID_VALUE;
 }
 
-CUresult cuOccupancyMaxActiveBlocksPerMultiprocessor(int *blocks, CUfunction function, int threads, size_t shared_bytes) {
+CUresult cuOccupancyMaxActiveBlocksPerMultiprocessor(int *blocks, CUfunction function, int threads,
+                                                     size_t shared_bytes) {
   (void)function;
   *blocks = threads > 0 && shared_bytes <= 227 << 10 ? 2048 / threads : 0;
   return fake_enter(true);
@@ -233,10 +236,12 @@ CUresult cuOccupancyMaxActiveBlocksPerMultiprocessor(int *blocks, CUfunction fun
 /* Limited by SMs alone, unless FAKE_CUDA has clusters=N. */
 CUresult cuOccupancyMaxActiveClusters(int *clusters, CUfunction function, const CUlaunchConfig *config) {
   int blocks = 0, sms = 0;
-  if (config->numAttrs != 1 || config->attrs[0].id != CU_LAUNCH_ATTRIBUTE_CLUSTER_DIMENSION) return CUDA_ERROR_INVALID_VALUE;
+  if (config->numAttrs != 1 || config->attrs[0].id != CU_LAUNCH_ATTRIBUTE_CLUSTER_DIMENSION)
+    return CUDA_ERROR_INVALID_VALUE;
   CUresult result = cuOccupancyMaxActiveBlocksPerMultiprocessor(&blocks, function, (int)config->blockDimX,
                                                                 config->sharedMemBytes);
-  if (result == CUDA_SUCCESS) result = cuDeviceGetAttribute(&sms, CU_DEVICE_ATTRIBUTE_MULTIPROCESSOR_COUNT, fake_device());
+  if (result == CUDA_SUCCESS)
+    result = cuDeviceGetAttribute(&sms, CU_DEVICE_ATTRIBUTE_MULTIPROCESSOR_COUNT, fake_device());
   *clusters = (int)fake_number("clusters", sms / (long)config->attrs[0].value.clusterDim.x * blocks);
   return result;
 }
@@ -272,8 +277,8 @@ static CUresult run(CUfunction function, CUstream stream, fake_cuda_launch *laun
   return CUDA_SUCCESS;
 }
 
-CUresult cuLaunchKernel(CUfunction function, unsigned gx, unsigned gy, unsigned gz, unsigned bx, unsigned by, unsigned bz,
-                        unsigned shared_bytes, CUstream stream, void **arguments, void **extra) {
+CUresult cuLaunchKernel(CUfunction function, unsigned gx, unsigned gy, unsigned gz, unsigned bx, unsigned by,
+                        unsigned bz, unsigned shared_bytes, CUstream stream, void **arguments, void **extra) {
   fake_cuda_launch launch = {.grid = {gx, gy, gz}, .block = {bx, by, bz}, .shared_bytes = shared_bytes,
                              .arguments = arguments};
   if (extra || gx * gy * gz == 0 || bx * by * bz == 0 || bx * by * bz > 1024) return CUDA_ERROR_INVALID_VALUE;

@@ -113,7 +113,8 @@ void set_rank(trial *made, world_random *random, size_t rank) {
     made->in_byte0.push_back(shifts ? rank * request.bytes : 0);
     made->out_byte0.push_back(shifts ? from * request.bytes : 0);
   }
-  for (size_t i = 0; i < made->in[rank].count; i++) made->in[rank].at()[i] = static_cast<unsigned char>(random_next(random));
+  for (size_t i = 0; i < made->in[rank].count; i++)
+    made->in[rank].at()[i] = static_cast<unsigned char>(random_next(random));
 }
 
 void expect(trial *made) {
@@ -192,7 +193,8 @@ void run_barriers(uint64_t seed, int32_t nranks) {
   for (uint64_t round = 1; round <= 4; round++)
     for (int32_t rank = 0; rank < nranks; rank++) {
       bny_program *program = nullptr;
-      ck_assert_msg(bny_device_program_make(&request, rank, &settings, &program) == BANYAN_OK, "%s", banyan_last_error());
+      ck_assert_msg(bny_device_program_make(&request, rank, &settings, &program) == BANYAN_OK, "%s",
+                    banyan_last_error());
       uint64_t *mine = &came[static_cast<size_t>(rank)];
       ranks.any(rank, 1, BNY_WARP_LANES, [=] {
         if (bny_lane() == 0) bny_store_relaxed_gpu_64(mine, round);

@@ -55,7 +55,8 @@ bny_request request_of(world_random *random, int32_t nranks, flavour like) {
   request.slots_max = 1 << 16;
   if (like == TO_MANY) request.tokens = request.all_tokens = 1, request.heads = request.all_heads = 2;
   if (like == TO_MANY) request.scatter = BANYAN_SCATTER_NONE, request.algorithm = "oneshot";
-  if (like == WIDE_IN_PLACE) request.value_dim = 200, request.scatter = BANYAN_SCATTER_NONE, request.algorithm = "oneshot";
+  if (like == WIDE_IN_PLACE)
+    request.value_dim = 200, request.scatter = BANYAN_SCATTER_NONE, request.algorithm = "oneshot";
   return request;
 }
 
@@ -98,7 +99,8 @@ trial trial_of(sheet_pool *pool, world_random *random, int32_t nranks, flavour l
   sheet_mood mood = static_cast<sheet_mood>(random_below(random, SHEET_MOODS));
   sheet out_all = sheet_output(pool, random, mood, request.all_tokens, request.all_heads, request.value_dim);
   for (int32_t rank = 0; rank < nranks; rank++) {
-    made.in.push_back(sheet_input(pool, random, mood, rank, nranks, request.all_tokens, request.all_heads, request.value_dim));
+    made.in.push_back(
+        sheet_input(pool, random, mood, rank, nranks, request.all_tokens, request.all_heads, request.value_dim));
     bny_slice owned = bny_slice_owned(&request, rank);
     made.owned.push_back(owned);
     made.out.push_back(sheet_output_like(pool, &out_all, owned.tokens, owned.heads));
@@ -159,11 +161,12 @@ void check_result(const trial &made, uint64_t seed) {
   const bny_request &request = made.request;
   for (size_t rank = 0; rank < made.out.size(); rank++)
     if (memcmp(made.out[rank].memory, made.expected[rank].memory, made.out[rank].bytes) != 0)
-      ck_abort_msg("seed %" PRIu64 ": rank %zu of %d: the bits differ: %s%s%s, scatter %d, order %d, wire %d, protocol %d, "
+      ck_abort_msg("seed %" PRIu64
+                   ": rank %zu of %d: the bits differ: %s%s%s, scatter %d, order %d, wire %d, protocol %d, "
                    "%d x %d rows of %d",
                    seed, rank, request.nranks, request.algorithm, made.oneshot ? " (kernel)" : "",
-                   made.in_place ? " in place" : "", request.scatter, request.order,
-                   request.wire, made.settings.protocol, request.tokens, request.heads, request.value_dim);
+                   made.in_place ? " in place" : "", request.scatter, request.order, request.wire,
+                   made.settings.protocol, request.tokens, request.heads, request.value_dim);
 }
 
 void run_world(uint64_t seed, int32_t nranks, int32_t epochs, flavour like) {
@@ -197,7 +200,8 @@ bool aliases_are_kept(uint64_t seed, bool known) {
   bool good = ranks.run().empty();
   for (int32_t rank = 0; rank < 3; rank++) {
     const size_t i = static_cast<size_t>(rank);
-    good = good && ranks.head(rank)->fault == 0 && memcmp(made.out[i].memory, made.expected[i].memory, made.out[i].bytes) == 0;
+    good = good && ranks.head(rank)->fault == 0 &&
+           memcmp(made.out[i].memory, made.expected[i].memory, made.out[i].bytes) == 0;
   }
   sheet_pool_free(&pool);
   return good;

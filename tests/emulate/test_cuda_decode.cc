@@ -126,7 +126,8 @@ START_TEST(truncated_sums) {
   static const struct {
     const char *name;
     int32_t keys;
-  } cases[] = {{"bf16_64_bulk", 131072}, {"f16_64_async", 16384}, {"bf16_latent16_bulk", 2048}, {"bf16_latent64_wgmma", 512}};
+  } cases[] = {
+      {"bf16_64_bulk", 131072}, {"f16_64_async", 16384}, {"bf16_latent16_bulk", 2048}, {"bf16_latent64_wgmma", 512}};
   decode_case what = case_named(cases[_i].name);
   what.lengths = {cases[_i].keys};
   what.one_sign = true;

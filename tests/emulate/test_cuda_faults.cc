@@ -41,7 +41,8 @@ struct bed {
     settings.protocol = BNY_PROTOCOL_LL16;
     for (auto *rows : {&values, &results})
       rows->assign(static_cast<size_t>(ranks), std::vector<float>(TOKENS * HEADS * DIM, 1.0f));
-    for (auto *rows : {&stats, &lses}) rows->assign(static_cast<size_t>(ranks), std::vector<float>(TOKENS * HEADS, 0.5f));
+    for (auto *rows : {&stats, &lses})
+      rows->assign(static_cast<size_t>(ranks), std::vector<float>(TOKENS * HEADS, 0.5f));
   }
 
   bny_device_call call(int32_t rank) {
@@ -114,7 +115,8 @@ void silent_rank(int index, uint64_t seed, bny_protocol protocol) {
 } // namespace
 
 START_TEST(a_silent_rank_is_named) {
-  for (uint64_t seed = 1; seed <= 4; seed++) silent_rank(_i, seed, static_cast<bny_protocol>(seed % BNY_PROTOCOL_COUNT));
+  for (uint64_t seed = 1; seed <= 4; seed++)
+    silent_rank(_i, seed, static_cast<bny_protocol>(seed % BNY_PROTOCOL_COUNT));
 }
 END_TEST
 

@@ -30,14 +30,17 @@ struct stranger {
   uint32_t turn;
   bool merges_itself, in_registers;
 
-  static float element(const void *from, banyan_dtype dtype, int64_t index) { return bny_element_load(from, dtype, index); }
+  static float element(const void *from, banyan_dtype dtype, int64_t index) {
+    return bny_element_load(from, dtype, index);
+  }
 
   void push(banyan_device_run *run, uint32_t row, float *values) const {
     int32_t token = static_cast<int32_t>(row / heads), head = static_cast<int32_t>(row % heads);
     int64_t at = token * in.values_token_stride + head * in.values_head_stride;
     int64_t stat = token * in.stats_token_stride + head * in.stats_head_stride;
     bny_warp_sync();
-    for (uint32_t i = bny_lane(); i < value_dim; i += BNY_WARP_LANES) values[i] = element(in.values, in.values_dtype, at + i);
+    for (uint32_t i = bny_lane(); i < value_dim; i += BNY_WARP_LANES)
+      values[i] = element(in.values, in.values_dtype, at + i);
     float m = element(in.lse, in.stats_dtype, stat);
     float d = in.stats_kind == BANYAN_STATS_MAX_SUM ? element(in.sum, in.stats_dtype, stat) : 1.0f;
     if (!in_registers) {
@@ -102,7 +105,8 @@ bny_request request_of(world_random *random, int32_t nranks) {
 void make_rank(trial *made, sheet_pool *pool, world_random *random, int32_t rank, sheet_mood mood, const sheet *like) {
   const bny_request &request = made->request;
   bny_slice owned = bny_slice_owned(&request, rank);
-  made->in.push_back(sheet_input(pool, random, mood, rank, request.nranks, request.tokens, request.heads, request.value_dim));
+  made->in.push_back(
+      sheet_input(pool, random, mood, rank, request.nranks, request.tokens, request.heads, request.value_dim));
   made->out.push_back(sheet_output_like(pool, like, owned.tokens, owned.heads));
   made->expected.push_back(sheet_copy(pool, &made->out.back()));
 }
@@ -126,7 +130,8 @@ void launch(cuda_ranks *ranks, world_random *random, const trial &made, uint32_t
     kernel.merges_itself = merges_itself;
     kernel.in_registers = random_one_in(random, 2);
     /* More blocks than can run at once, unless all of them wait. */
-    uint32_t blocks = 1 + static_cast<uint32_t>(random_below(random, merges_itself ? static_cast<int32_t>(resident) : 7));
+    uint32_t blocks =
+        1 + static_cast<uint32_t>(random_below(random, merges_itself ? static_cast<int32_t>(resident) : 7));
     uint32_t threads = BNY_WARP_LANES * (1 + static_cast<uint32_t>(random_below(random, WARPS_MAX)));
     ranks->any(rank, blocks, threads, [kernel] { kernel.run(); });
   }
@@ -136,8 +141,9 @@ void check_result(const trial &made, uint64_t seed) {
   const bny_request &request = made.request;
   for (size_t rank = 0; rank < made.out.size(); rank++)
     ck_assert_msg(memcmp(made.out[rank].memory, made.expected[rank].memory, made.out[rank].bytes) == 0,
-                  "seed %" PRIu64 ": rank %zu of %d: the bits differ: scatter %d, wire %d, %d x %d rows of %d", seed, rank,
-                  request.nranks, request.scatter, request.wire, request.tokens, request.heads, request.value_dim);
+                  "seed %" PRIu64 ": rank %zu of %d: the bits differ: scatter %d, wire %d, %d x %d rows of %d", seed,
+                  rank, request.nranks, request.scatter, request.wire, request.tokens, request.heads,
+                  request.value_dim);
 }
 
 void run_world(uint64_t seed, int32_t nranks) {

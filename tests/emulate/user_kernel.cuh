@@ -15,7 +15,8 @@ BNY_KERNEL user_kernel(BNY_PARAMETER(user_kernel_rows, rows), BNY_PARAMETER(bany
   for (uint32_t i = bny_block() * (bny_block_threads() / BNY_WARP_LANES) + bny_warp(); i < count; i += warps) {
     uint32_t row = (i + rows.turn) % count;
     bny_warp_sync();
-    for (uint32_t c = bny_lane(); c < rows.value_dim; c += BNY_WARP_LANES) values[c] = rows.values[row * rows.value_dim + c];
+    for (uint32_t c = bny_lane(); c < rows.value_dim; c += BNY_WARP_LANES)
+      values[c] = rows.values[row * rows.value_dim + c];
     banyan_device_push(&run, (int32_t)(row / rows.heads), (int32_t)(row % rows.heads), rows.lse[row],
                        rows.sum ? rows.sum[row] : 1.0f, values);
   }

@@ -1,6 +1,6 @@
-/* SPDX-License-Identifier: Apache-2.0
- * Nothing is allocated between start and wait of a persistent operation, nor by a blocking call of a shape that was called
- * before: malloc and mmap of this program count the calls of threads that ask for it. */
+/* SPDX-License-Identifier: Apache-2.0 Nothing is allocated between start and wait of a persistent operation, nor by a
+ * blocking call of a shape that was called before: malloc and mmap of this program count the calls of threads that ask
+ * for it. */
 #include <check.h>
 #include <errno.h>
 #include <stdlib.h>
@@ -82,8 +82,12 @@ static data *new_data(world_rank *self, int variant) {
   data *made = calloc(1, sizeof *made);
   banyan_partial_init(&made->in_partial, made->in, BANYAN_F32, made->lse, BANYAN_F32, HEADS, VALUE_DIM);
   banyan_partial_init(&made->out_partial, made->out, BANYAN_F32, NULL, BANYAN_F32, HEADS, VALUE_DIM);
-  made->desc = (banyan_combine_desc){.size = sizeof made->desc, .tokens = TOKENS, .heads = HEADS, .value_dim = VALUE_DIM,
-                                     .wire = variant % 2 ? BANYAN_BF16 : BANYAN_F32, .order = (banyan_order)(variant / 6 % 2),
+  made->desc = (banyan_combine_desc){.size = sizeof made->desc,
+                                     .tokens = TOKENS,
+                                     .heads = HEADS,
+                                     .value_dim = VALUE_DIM,
+                                     .wire = variant % 2 ? BANYAN_BF16 : BANYAN_F32,
+                                     .order = (banyan_order)(variant / 6 % 2),
                                      .algorithm = algorithms[variant % 6]};
   for (int32_t i = 0; i < self->nranks; i++) made->counts[i] = BYTES;
   return made;
@@ -101,7 +105,8 @@ static bool none_counted(world_rank *self, const char *what, int variant) {
 }
 
 static bool make_ops(world_rank *self, data *data, banyan_op **ops) {
-  return world_ok(self, banyan_combine_init(self->comm, &data->desc, &data->in_partial, &data->out_partial, &ops[0]), "init") &&
+  return world_ok(self, banyan_combine_init(self->comm, &data->desc, &data->in_partial, &data->out_partial, &ops[0]),
+                  "init") &&
          world_ok(self, banyan_allgather_init(self->comm, data->mine, data->all, data->counts, &ops[1]), "init") &&
          world_ok(self, banyan_shift_init(self->comm, data->mine, data->all, BYTES, 1, &ops[2]), "init") &&
          world_ok(self, banyan_broadcast_init(self->comm, data->mine, BYTES, 0, &ops[3]), "init") &&

@@ -1,6 +1,5 @@
-/* SPDX-License-Identifier: Apache-2.0
- * Bad data of one rank ends the run that it belongs to, and all later ones. Runs before it, which have all that they need,
- * are completed. */
+/* SPDX-License-Identifier: Apache-2.0 Bad data of one rank ends the run that it belongs to, and all later ones. Runs
+ * before it, which have all that they need, are completed. */
 #include <check.h>
 #include <math.h>
 #include <stdio.h>
@@ -46,7 +45,8 @@ static bool holds(world_rank *self, const buffers *buffers, int round) {
   return world_check(self, buffers->out[5] == (float)(3 + round), "run %d gave %g", round, (double)buffers->out[5]);
 }
 
-/* Rank 0 completes a good run and fails in the next while rank 1 has yet to begin the good one, and the root is in it. */
+/* Rank 0 completes a good run and fails in the next while rank 1 has yet to begin the good one, and the root is in
+ * it. */
 static void give_bad_data(world_rank *self) {
   buffers buffers = {.out = {0}};
   banyan_op *op = init(self, &buffers);
@@ -57,7 +57,8 @@ static void give_bad_data(world_rank *self) {
   banyan_status status = self->rank == ROOT ? banyan_start(op) : BANYAN_OK;
   if (self->rank == ROOT) world_signal(self->world, FLAG_STARTED);
   int awaited = self->rank == 0 ? FLAG_STARTED : FLAG_FAILED;
-  if (!world_check(self, world_await(self->world, awaited, 60), "nothing came of rank %d", self->rank == 0 ? ROOT : 0)) return;
+  if (!world_check(self, world_await(self->world, awaited, 60), "nothing came of rank %d", self->rank == 0 ? ROOT : 0))
+    return;
   if (status == BANYAN_OK) status = self->rank == ROOT ? banyan_wait(op) : run(op);
   if (!world_ok(self, status, "a good run before that of bad data") || !holds(self, &buffers, 1)) return;
   if (self->rank == 0) buffers.lse[1] = NAN;

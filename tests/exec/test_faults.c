@@ -111,23 +111,24 @@ static void end_stopped(world *world, const pid_t *pids, void *argument) {
   kill(pids[scene->culprit], SIGKILL);
 }
 
-static void check_verdicts(const scene *scene, int32_t nranks, banyan_status expected, double at_least_s, double at_most_s) {
+static void check_verdicts(const scene *scene, int32_t nranks, banyan_status expected, double at_least_s,
+                           double at_most_s) {
   for (int32_t r = 0; r < nranks; r++) {
     const verdict *told = &scene->verdicts[r];
     if (r == scene->culprit) continue;
     ck_assert_msg(told->told, "%d ranks, algorithm %s: rank %d was told nothing", nranks, scene->algorithm, r);
-    ck_assert_msg(told->status == (int)expected, "%d ranks, algorithm %s: rank %d got %s: %s", nranks, scene->algorithm, r,
-                  banyan_status_string((banyan_status)told->status), told->text);
-    ck_assert_msg(told->known == told->status && told->repeated == told->status, "rank %d later got %d and %d, not %d", r,
-                  told->known, told->repeated, told->status);
+    ck_assert_msg(told->status == (int)expected, "%d ranks, algorithm %s: rank %d got %s: %s", nranks, scene->algorithm,
+                  r, banyan_status_string((banyan_status)told->status), told->text);
+    ck_assert_msg(told->known == told->status && told->repeated == told->status, "rank %d later got %d and %d, not %d",
+                  r, told->known, told->repeated, told->status);
     char name[16];
     snprintf(name, sizeof name, "rank %d", scene->culprit);
     ck_assert_msg(told->culprit == scene->culprit && strstr(told->text, name),
-                  "%d ranks, algorithm %s: rank %d blames rank %d, not %d: %s", nranks, scene->algorithm, r, told->culprit,
-                  scene->culprit, told->text);
+                  "%d ranks, algorithm %s: rank %d blames rank %d, not %d: %s", nranks, scene->algorithm, r,
+                  told->culprit, scene->culprit, told->text);
     ck_assert_msg(told->seconds >= at_least_s && told->seconds <= at_most_s,
-                  "%d ranks, algorithm %s: rank %d was told after %.3f s, not %g to %g: %s", nranks, scene->algorithm, r,
-                  told->seconds, at_least_s, at_most_s, told->text);
+                  "%d ranks, algorithm %s: rank %d was told after %.3f s, not %g to %g: %s", nranks, scene->algorithm,
+                  r, told->seconds, at_least_s, at_most_s, told->text);
   }
 }
 
@@ -215,7 +216,7 @@ START_TEST(chain_to_a_stopped_rank) {
 }
 END_TEST
 
-/* ---- a death at any moment ------------------------------------------------------------------------------------------- */
+/* ---- a death at any moment --------------------------------------------------------------------------------------- */
 
 static void kill_at_random(world *world, const pid_t *pids, void *argument) {
   scene *scene = argument;
@@ -242,14 +243,15 @@ START_TEST(death_at_any_moment) {
   int32_t nranks;
   scene *scene = open_scene(DIE_AMID, _i, &nranks);
   scene->sleep_ms = 5 + 20 * fabs(random_unit(&random));
-  world_setup setup = {.nranks = nranks, .processes = true, .deaths = true, .argument = scene, .conduct = kill_at_random};
+  world_setup setup = {
+      .nranks = nranks, .processes = true, .deaths = true, .argument = scene, .conduct = kill_at_random};
   world_run(&setup, run_until_told);
   check_verdicts(scene, nranks, BANYAN_ERR_PEER, -0.1, slack(0.5));
   world_unshare(scene, sizeof *scene);
 }
 END_TEST
 
-/* ---- two deaths ------------------------------------------------------------------------------------------------------ */
+/* ---- two deaths -------------------------------------------------------------------------------------------------- */
 
 /* Rank 0 has done its part and is gone; rank 1 dies before its own. The first death holds up nobody, the second all. */
 static void die_one_after_another(world_rank *self) {
@@ -287,13 +289,14 @@ START_TEST(second_death_is_noticed) {
   world_setup setup = {.nranks = 3, .processes = true, .deaths = true, .argument = scene, .timeout_ns = 5000000000};
   world_run(&setup, die_one_after_another);
   const verdict *told = &scene->verdicts[2];
-  ck_assert_msg(told->status == BANYAN_ERR_PEER && told->culprit == 1 && told->seconds < slack(0.6), "%s, rank %d, %.3f s: %s",
-                banyan_status_string((banyan_status)told->status), told->culprit, told->seconds, told->text);
+  ck_assert_msg(told->status == BANYAN_ERR_PEER && told->culprit == 1 && told->seconds < slack(0.6),
+                "%s, rank %d, %.3f s: %s", banyan_status_string((banyan_status)told->status), told->culprit,
+                told->seconds, told->text);
   world_unshare(scene, sizeof *scene);
 }
 END_TEST
 
-/* ---- abort ----------------------------------------------------------------------------------------------------------- */
+/* ---- abort ------------------------------------------------------------------------------------------------------- */
 
 static void *abort_soon(void *argument) {
   world_rank *self = argument;
@@ -338,7 +341,7 @@ START_TEST(abort_from_another_thread) {
 }
 END_TEST
 
-/* ---- slow, but alive --------------------------------------------------------------------------------------------------- */
+/* ---- slow, but alive --------------------------------------------------------------------------------------------- */
 
 static void be_slow(world_rank *self) {
   for (int round = 0; round < 2; round++) {
@@ -375,7 +378,7 @@ START_TEST(own_work_is_no_wait) {
 }
 END_TEST
 
-/* ---- statistics that are no numbers ------------------------------------------------------------------------------------ */
+/* ---- statistics that are no numbers ------------------------------------------------------------------------------ */
 
 static void give_nonsense(world_rank *self) {
   scene *scene = self->argument;

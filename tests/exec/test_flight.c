@@ -45,7 +45,7 @@ static const char *read_file(const char *name, int32_t rank) {
   return said;
 }
 
-/* ---- ranks that fail --------------------------------------------------------------------------------------------------- */
+/* ---- ranks that fail --------------------------------------------------------------------------------------------- */
 
 typedef struct scene {
   int operations;
@@ -89,11 +89,11 @@ static void check_text(const scene *scene) {
     snprintf(wanted, sizeof wanted, ": combine, %d bytes by ", HEADS * (VALUE_DIM + 2) * 4);
     ck_assert_msg(strstr(here, wanted) != NULL, "%s", text);
     const char *peer = strstr(here, ", waiting for ");
-    /* On a busy machine the death may come while this rank still waits for the other one, or before it has come to a wait: then
-     * the other one told it. */
+    /* On a busy machine the death may come while this rank still waits for the other one, or before it has come to a
+     * wait: then the other one told it. */
     bool early = scene->dies && peer && peer[strlen(", waiting for rank ")] == (char)('1' - r);
-    ck_assert_msg(peer ? early || strcmp(peer, ", waiting for rank 2") == 0 : strstr(text, "(noticed by rank ") != NULL, "%s",
-                  text);
+    ck_assert_msg(peer ? early || strcmp(peer, ", waiting for rank 2") == 0 : strstr(text, "(noticed by rank ") != NULL,
+                  "%s", text);
     int step = 0, steps = 0;
     const char *comma = strstr(here, ", step ");
     ck_assert_msg(comma && sscanf(comma, ", step %d of %d,", &step, &steps) == 2, "%s", text);
@@ -106,7 +106,8 @@ static void check_dump(const char *text, const char *reason, int at_most, bool a
   const char *line = strchr(text, '\n');
   char first[640];
   snprintf(first, sizeof first, "banyan: rank ");
-  ck_assert_msg(strncmp(text, first, strlen(first)) == 0 && strstr(text, reason) && strstr(text, reason) < line, "%s", text);
+  ck_assert_msg(strncmp(text, first, strlen(first)) == 0 && strstr(text, reason) && strstr(text, reason) < line, "%s",
+                text);
   uint64_t last = 0, number;
   int count = 0;
   for (; line[1]; line = strchr(line + 1, '\n'), last = number, count++) {
@@ -162,7 +163,7 @@ START_TEST(the_log_has_the_latest) {
 }
 END_TEST
 
-/* ---- the recorder alone -------------------------------------------------------------------------------------------------- */
+/* ---- the recorder alone ------------------------------------------------------------------------------------------ */
 
 START_TEST(it_goes_round) {
   bny_flight *flight = bny_flight_make();

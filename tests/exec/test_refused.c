@@ -1,6 +1,5 @@
-/* SPDX-License-Identifier: Apache-2.0
- * A call that one rank refuses: its peers are told at once, with the text. Where ranks compare their calls the communicator
- * remains usable on all ranks; in a run of a known shape it ends. */
+/* SPDX-License-Identifier: Apache-2.0 A call that one rank refuses: its peers are told at once, with the text. Where
+ * ranks compare their calls the communicator remains usable on all ranks; in a run of a known shape it ends. */
 #include <check.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -17,7 +16,8 @@ typedef struct buffers {
 
 static banyan_status combine(world_rank *self, buffers *buffers, int32_t tokens, bool wrong) {
   banyan_partial in, out;
-  const banyan_combine_desc desc = {.size = sizeof desc, .tokens = tokens, .heads = HEADS / tokens, .value_dim = VALUE_DIM};
+  const banyan_combine_desc desc = {
+      .size = sizeof desc, .tokens = tokens, .heads = HEADS / tokens, .value_dim = VALUE_DIM};
   banyan_partial_init(&in, buffers->in, BANYAN_F32, buffers->lse, BANYAN_F32, HEADS / tokens, VALUE_DIM);
   banyan_partial_init(&out, buffers->out, BANYAN_F32, NULL, BANYAN_F32, HEADS / tokens, VALUE_DIM);
   if (wrong) in.base = (banyan_base)0;
@@ -51,8 +51,8 @@ static banyan_status barrier_init(world_rank *self, bool wrong) {
 
 /* First calls of a shape; what the text of the one that is wrong names. */
 enum { KINDS = 6 };
-static const char *const named[KINDS] = {"in: base", "telepathy", "all is NULL", "send and receive overlap", "root is 99",
-                                         "op is NULL"};
+static const char *const named[KINDS] = {"in: base",   "telepathy", "all is NULL", "send and receive overlap",
+                                         "root is 99", "op is NULL"};
 
 static banyan_status make_call(world_rank *self, buffers *buffers, int kind, bool wrong) {
   switch (kind) {
@@ -72,7 +72,8 @@ static bool is_refused(world_rank *self, banyan_status status, int32_t by, int k
   const char *text = banyan_last_error();
   bool good = status == expected && strstr(text, named[kind]) && (self->rank == by || strstr(text, who));
   return world_check(self, good, "call %d, refused by rank %d: %s: %s", kind, by, banyan_status_string(status), text) &&
-         world_check(self, world_now_s() - since_s < AT_ONCE_S, "call %d: told after %.1f s", kind, world_now_s() - since_s);
+         world_check(self, world_now_s() - since_s < AT_ONCE_S, "call %d: told after %.1f s", kind,
+                     world_now_s() - since_s);
 }
 
 static bool works(world_rank *self, buffers *buffers, float value) {
@@ -82,7 +83,8 @@ static bool works(world_rank *self, buffers *buffers, float value) {
       !world_ok(self, combine(self, buffers, 2, false), "a good combine"))
     return false;
   float expected = value * (float)(self->nranks + 1) / 2, got = buffers->out[HEADS * VALUE_DIM - 1];
-  return world_check(self, got > expected - 0.01f && got < expected + 0.01f, "combined %g, not %g", (double)got, (double)expected);
+  return world_check(self, got > expected - 0.01f && got < expected + 0.01f, "combined %g, not %g", (double)got,
+                     (double)expected);
 }
 
 /* Each rank refuses each call once; the rank that does runs ahead, for it waits for nobody. */
@@ -96,7 +98,8 @@ static void refuse_in_turn(world_rank *self) {
       good = is_refused(self, status, by, kind, since_s);
       if (good && by % 2) good = works(self, buffers, (float)(kind + 1)); /* the others at once after each other */
     }
-    good = good && world_ok(self, make_call(self, buffers, kind, false), "the call as it should be") && works(self, buffers, 3);
+    good = good && world_ok(self, make_call(self, buffers, kind, false), "the call as it should be") &&
+           works(self, buffers, 3);
   }
   free(buffers);
 }
@@ -133,10 +136,11 @@ static void refuse_a_run(world_rank *self) {
     if (self->rank == 1 && status == BANYAN_ERR_ARGUMENT && strstr(banyan_last_error(), "in: base"))
       status = banyan_barrier(self->comm);
     const char *text = banyan_last_error();
-    world_check(self, status == BANYAN_ERR_PEER && strstr(text, "rank 1 refused") && strstr(text, "in: base"), "a run: %s: %s",
-                banyan_status_string(status), text);
+    world_check(self, status == BANYAN_ERR_PEER && strstr(text, "rank 1 refused") && strstr(text, "in: base"),
+                "a run: %s: %s", banyan_status_string(status), text);
     world_check(self, world_now_s() - since_s < AT_ONCE_S, "told after %.1f s", world_now_s() - since_s);
-    world_check(self, banyan_comm_failed_rank(self->comm) == 1, "rank %d is blamed", banyan_comm_failed_rank(self->comm));
+    world_check(self, banyan_comm_failed_rank(self->comm) == 1, "rank %d is blamed",
+                banyan_comm_failed_rank(self->comm));
     world_meet(self);
   }
   free(buffers);

@@ -1,8 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * One rank of tests/faults/faults. It meets the others as a program does (RANK, WORLD_SIZE, MASTER_ADDR, MASTER_PORT), combines
- * and checks every result, and does what its fault says if it is the one to do it. When a call fails it aborts, shrinks to
- * those who are left, and combines with them. It says how each of these stages went, a JSON object in each line:
+ * One rank of tests/faults/faults. It meets the others as a program does (RANK, WORLD_SIZE, MASTER_ADDR, MASTER_PORT),
+ * combines and checks every result, and does what its fault says if it is the one to do it. When a call fails it
+ * aborts, shrinks to those who are left, and combines with them. It says how each of these stages went, a JSON object
+ * in each line:
  *
  *     fault_rank FAULT VICTIM [TIMEOUT_MS [ITERATIONS [MEETING_MS]]] */
 #include <math.h>
@@ -36,7 +37,7 @@ static void sleep_ms(double ms) {
 
 static bool fault_is(const char *name) { return strcmp(fault, name) == 0; }
 
-/* ---- what is said ------------------------------------------------------------------------------------------------------ */
+/* ---- what is said ------------------------------------------------------------------------------------------------ */
 
 static void say(const char *stage, banyan_status status, int32_t culprit, const char *why, const char *more) {
   char text[700];
@@ -67,7 +68,7 @@ static int count_maps(void) {
   return count;
 }
 
-/* ---- combining --------------------------------------------------------------------------------------------------------- */
+/* ---- combining --------------------------------------------------------------------------------------------------- */
 
 typedef struct buffers {
   float in[ROWS * VALUE_DIM], lse[ROWS], out[ROWS * VALUE_DIM];
@@ -82,7 +83,11 @@ static banyan_status combine(banyan_comm *comm, buffers *memory, int i, banyan_d
   for (int k = 0; k < ROWS * VALUE_DIM; k++) memory->in[k] = (float)(origin + 1 + i % 100);
   banyan_partial_init(&in, memory->in, BANYAN_F32, memory->lse, BANYAN_F32, heads, VALUE_DIM);
   banyan_partial_init(&out, memory->out, BANYAN_F32, NULL, BANYAN_F32, heads, VALUE_DIM);
-  banyan_combine_desc desc = {.size = sizeof desc, .tokens = TOKENS, .heads = heads, .value_dim = VALUE_DIM, .wire = wire,
+  banyan_combine_desc desc = {.size = sizeof desc,
+                              .tokens = TOKENS,
+                              .heads = heads,
+                              .value_dim = VALUE_DIM,
+                              .wire = wire,
                               .algorithm = spoils() ? "oneshot" : NULL};
   return banyan_combine(comm, &desc, &in, &out);
 }
@@ -96,15 +101,15 @@ static bool is_right(const buffers *memory, const int32_t *members, int32_t nmem
   return true;
 }
 
-/* ---- deeds ------------------------------------------------------------------------------------------------------------- */
+/* ---- deeds ------------------------------------------------------------------------------------------------------- */
 
 static bny_transport_ops bent; /* of the victim */
 static const bny_transport_ops *straight;
 static bool armed;
 
 /* Dies, or spoils a message, in the middle of a run. */
-static void bent_send(bny_transport *transport, uint64_t tag, int32_t slot, size_t offset, size_t bytes, const int32_t *peers,
-                      int32_t npeers) {
+static void bent_send(bny_transport *transport, uint64_t tag, int32_t slot, size_t offset, size_t bytes,
+                      const int32_t *peers, int32_t npeers) {
   bool far = false, near = false;
   for (int32_t k = 0; k < npeers; k++) {
     bool here = !straight->is_same_node || straight->is_same_node(transport, peers[k]);
@@ -158,7 +163,7 @@ static banyan_status misbehave(banyan_comm *comm, buffers *memory, int i) {
   return BANYAN_OK;
 }
 
-/* ---- another library's version ----------------------------------------------------------------------------------------- */
+/* ---- another library's version ----------------------------------------------------------------------------------- */
 
 static banyan_bootstrap honest;
 
@@ -184,7 +189,7 @@ static void *die_later(void *argument) {
   return NULL;
 }
 
-/* ---- the story --------------------------------------------------------------------------------------------------------- */
+/* ---- the story --------------------------------------------------------------------------------------------------- */
 
 static banyan_status meet(banyan_comm **comm) {
   static double in_ms = 2;

@@ -4,9 +4,9 @@
  *
  *     ROUND PORT SEED OPERATIONS DEADLINE_MS FAULT VICTIM
  *
- * it meets the others anew (a communicator of all), makes so many operations of mixed kinds and sizes, each checked, with
- * the fault somewhere among them, and then, if a call failed, shrinks to those who are left and goes on with them for a
- * while. What came of it is one line of JSON, with what this process holds by then. */
+ * it meets the others anew (a communicator of all), makes so many operations of mixed kinds and sizes, each checked,
+ * with the fault somewhere among them, and then, if a call failed, shrinks to those who are left and goes on with them
+ * for a while. What came of it is one line of JSON, with what this process holds by then. */
 #include <math.h>
 #include <pthread.h>
 #include <signal.h>
@@ -48,27 +48,33 @@ static int32_t origin;     /* of this process among all ranks */
 static uint64_t bytes_in;  /* that this rank has put into operations */
 static char wrong[256];    /* the first result that was not right */
 
-/* ---- numbers that all ranks can tell of each other ------------------------------------------------------------------- */
+/* ---- numbers that all ranks can tell of each other --------------------------------------------------------------- */
 
 static double unit(uint64_t a, uint64_t b) { return (double)(bny_hash_add(bny_hash_of(a), b) >> 40) / (1 << 23) - 1; }
 
-static uint64_t seed_of(uint64_t operation, int32_t rank) { return bny_hash_add(bny_hash_of(operation), (uint64_t)rank + 1); }
+static uint64_t seed_of(uint64_t operation, int32_t rank) {
+  return bny_hash_add(bny_hash_of(operation), (uint64_t)rank + 1);
+}
 
 static void note_wrong(const char *what, uint64_t operation, double got, double wanted) {
   if (!wrong[0])
     snprintf(wrong, sizeof wrong, "%s (operation %llx): %g, not %g", what, (unsigned long long)operation, got, wanted);
 }
 
-/* ---- combines -------------------------------------------------------------------------------------------------------- */
+/* ---- combines ---------------------------------------------------------------------------------------------------- */
 
 /* A few shapes, so that some are known and some are new. */
 static banyan_combine_desc shape_of(uint64_t operation, int32_t nranks) {
   static const int32_t dims[] = {16, 64, 128};
   static const banyan_dtype wires[] = {BANYAN_F32, BANYAN_F32, BANYAN_F32, BANYAN_F16, BANYAN_BF16};
   uint64_t shape = bny_hash_add(bny_hash_of(operation), 7) % SHAPES, word = bny_hash_add(bny_hash_of(shape), 1);
-  banyan_combine_desc desc = {.size = sizeof desc, .tokens = 1 + (int32_t)(word % 4), .heads = 1 + (int32_t)(word >> 8) % 32,
-                              .value_dim = dims[(word >> 16) % 3], .wire = wires[(word >> 20) % 5],
-                              .scatter = (banyan_scatter)((word >> 24) % 4), .order = (banyan_order)((word >> 28) % 2)};
+  banyan_combine_desc desc = {.size = sizeof desc,
+                              .tokens = 1 + (int32_t)(word % 4),
+                              .heads = 1 + (int32_t)(word >> 8) % 32,
+                              .value_dim = dims[(word >> 16) % 3],
+                              .wire = wires[(word >> 20) % 5],
+                              .scatter = (banyan_scatter)((word >> 24) % 4),
+                              .order = (banyan_order)((word >> 28) % 2)};
   if (desc.heads < 1) desc.heads = 1;
   if (desc.scatter == BANYAN_SCATTER_ROOT) desc.root = (int32_t)(word >> 32 & 0xffff) % nranks;
   return desc;
@@ -85,7 +91,8 @@ static double reference(const group *group, uint64_t operation, int32_t row, int
   return weighted / sum;
 }
 
-static void check_combine(const group *group, uint64_t operation, const banyan_combine_desc *desc, const memory *memory) {
+static void check_combine(const group *group, uint64_t operation, const banyan_combine_desc *desc,
+                          const memory *memory) {
   int32_t first = 0, tokens = desc->tokens, heads = desc->heads, token0 = 0, head0 = 0;
   if (desc->scatter == BANYAN_SCATTER_ROOT && desc->root != group->rank) return;
   if (desc->scatter == BANYAN_SCATTER_HEADS) banyan_split(desc->heads, group->nranks, group->rank, &head0, &heads);
@@ -93,7 +100,8 @@ static void check_combine(const group *group, uint64_t operation, const banyan_c
   double bound = desc->wire == BANYAN_F32 ? 2e-5 : desc->wire == BANYAN_F16 ? 4e-3 : 4e-2;
   for (int32_t i = first; i < tokens * heads; i++) {
     int32_t row = (token0 + i / heads) * desc->heads + head0 + i % heads, k = (row * 37 + 5) % desc->value_dim;
-    double wanted = reference(group, operation, row, k, desc->value_dim), got = (double)memory->out[i * desc->value_dim + k];
+    double wanted = reference(group, operation, row, k, desc->value_dim),
+           got = (double)memory->out[i * desc->value_dim + k];
     if (!(fabs(got - wanted) <= bound)) note_wrong("combine", operation, got, wanted);
   }
 }
@@ -109,7 +117,8 @@ static banyan_status run_combine(const group *group, memory *memory, const banya
   for (int32_t i = 0; i < rows * desc->value_dim; i++) memory->values[i] = (float)unit(seed, 1000 + (uint64_t)i);
   if (lie) told.heads = desc->heads > 1 ? desc->heads - 1 : 2;
   banyan_partial_init(&in, memory->values, BANYAN_F32, memory->lse, BANYAN_F32, told.heads, desc->value_dim);
-  banyan_partial_init(&out, memory->out, BANYAN_F32, memory->out_lse, BANYAN_F32, lie ? told.heads : heads, desc->value_dim);
+  banyan_partial_init(&out, memory->out, BANYAN_F32, memory->out_lse, BANYAN_F32, lie ? told.heads : heads,
+                      desc->value_dim);
   bytes_in += (uint64_t)rows * ((uint64_t)desc->value_dim + 2) * sizeof(float);
   const banyan_partial *to = desc->scatter == BANYAN_SCATTER_ROOT && desc->root != group->rank ? NULL : &out;
   if (!persistent) return banyan_combine(group->comm, &told, &in, to);
@@ -125,12 +134,13 @@ static banyan_status run_combine(const group *group, memory *memory, const banya
 
 static banyan_status combine(const group *group, memory *memory, uint64_t operation, bool lie) {
   banyan_combine_desc desc = shape_of(operation, group->nranks);
-  banyan_status status = run_combine(group, memory, &desc, bny_hash_add(bny_hash_of(operation), 3) % 8 == 0, operation, lie);
+  banyan_status status =
+      run_combine(group, memory, &desc, bny_hash_add(bny_hash_of(operation), 3) % 8 == 0, operation, lie);
   if (status == BANYAN_OK) check_combine(group, operation, &desc, memory);
   return status;
 }
 
-/* ---- bytes ----------------------------------------------------------------------------------------------------------- */
+/* ---- bytes ------------------------------------------------------------------------------------------------------- */
 
 static void fill(unsigned char *bytes, size_t count, uint64_t seed) {
   for (size_t i = 0; i < count; i++) bytes[i] = (unsigned char)(seed + i * 7 + i / 251);
@@ -152,7 +162,8 @@ static size_t bytes_of(uint64_t operation) {
 
 static banyan_status move_bytes(const group *group, memory *memory, uint64_t operation) {
   size_t bytes = bytes_of(operation), counts[RANKS_MAX] = {0};
-  int32_t n = group->nranks, root = (int32_t)(bny_hash_add(bny_hash_of(operation), 13) % (uint64_t)n), before = (group->rank + n - 1) % n;
+  int32_t n = group->nranks, root = (int32_t)(bny_hash_add(bny_hash_of(operation), 13) % (uint64_t)n),
+          before = (group->rank + n - 1) % n;
   banyan_status status;
   if (bytes * (size_t)n > sizeof memory->all) bytes = sizeof memory->all / (size_t)n;
   fill(memory->mine, bytes, seed_of(operation, origin));
@@ -166,17 +177,19 @@ static banyan_status move_bytes(const group *group, memory *memory, uint64_t ope
     return status;
   case 1:
     status = banyan_shift(group->comm, memory->mine, memory->all, bytes, 1);
-    if (status == BANYAN_OK) check_bytes(memory->all, bytes, seed_of(operation, group->members[before]), "shift", operation);
+    if (status == BANYAN_OK)
+      check_bytes(memory->all, bytes, seed_of(operation, group->members[before]), "shift", operation);
     return status;
   case 2:
     status = banyan_broadcast(group->comm, memory->mine, bytes, root);
-    if (status == BANYAN_OK) check_bytes(memory->mine, bytes, seed_of(operation, group->members[root]), "broadcast", operation);
+    if (status == BANYAN_OK)
+      check_bytes(memory->mine, bytes, seed_of(operation, group->members[root]), "broadcast", operation);
     return status;
   default: return banyan_barrier(group->comm);
   }
 }
 
-/* ---- faults ---------------------------------------------------------------------------------------------------------- */
+/* ---- faults ------------------------------------------------------------------------------------------------------ */
 
 static void sleep_ms(long ms) { nanosleep(&(struct timespec){ms / 1000, ms % 1000 * 1000000}, NULL); }
 
@@ -195,7 +208,8 @@ static void *abort_soon(void *argument) {
 /* Returns false if this rank does the next operation otherwise. */
 static void misbehave(group *group, const round_of_faults *round, pthread_t *thread, bool *lie) {
   const char *fault = round->fault;
-  if (strcmp(fault, "kill") == 0 && pthread_create(thread, NULL, kill_soon, (void *)(uintptr_t)(round->seed % 4)) == 0) return;
+  if (strcmp(fault, "kill") == 0 && pthread_create(thread, NULL, kill_soon, (void *)(uintptr_t)(round->seed % 4)) == 0)
+    return;
   if (strcmp(fault, "abort") == 0) pthread_create(thread, NULL, abort_soon, group->comm);
   if (strcmp(fault, "stop") == 0) raise(SIGSTOP);
   if (strcmp(fault, "leave") == 0) {
@@ -205,7 +219,7 @@ static void misbehave(group *group, const round_of_faults *round, pthread_t *thr
   *lie = strcmp(fault, "mismatch") == 0;
 }
 
-/* ---- rounds ---------------------------------------------------------------------------------------------------------- */
+/* ---- rounds ------------------------------------------------------------------------------------------------------ */
 
 static banyan_status meet(const round_of_faults *round, group *group) {
   char port[16];
@@ -226,7 +240,8 @@ static banyan_status meet(const round_of_faults *round, group *group) {
 }
 
 static banyan_status operate(const group *group, memory *memory, uint64_t operation, bool lie) {
-  return lie || bny_hash_add(bny_hash_of(operation), 5) % 4 ? combine(group, memory, operation, lie) : move_bytes(group, memory, operation);
+  return lie || bny_hash_add(bny_hash_of(operation), 5) % 4 ? combine(group, memory, operation, lie)
+                                                            : move_bytes(group, memory, operation);
 }
 
 /* Faults come in the middle; with one the work goes on until it is noticed. */
@@ -293,11 +308,12 @@ static void play(const round_of_faults *round, memory *memory) {
   if (met && status != BANYAN_OK && group.comm) shrunk = go_on(&group, memory, round->seed, &afterwards);
   if (shrunk != BANYAN_OK) snprintf(shrunk_text, sizeof shrunk_text, "%s", banyan_last_error());
   banyan_comm_destroy(group.comm);
-  printf("{\"round\": %ld, \"stage\": \"%s\", \"status\": \"%s\", \"left\": %d, \"shrunk\": \"%s\", \"done\": %ld, "
-         "\"afterwards\": %ld, \"bytes\": %llu, \"resident_kib\": %ld, \"files\": %d, \"threads\": %d, \"waited_s\": %.3f",
-         round->number, stage, banyan_status_string(status), group.nranks, banyan_status_string(shrunk), done, afterwards,
-         (unsigned long long)bytes_in, resident_kib(), self_count("/proc/self/fd") - 1, self_count("/proc/self/task"),
-         self_waited_s() - waited_before);
+  printf(
+      "{\"round\": %ld, \"stage\": \"%s\", \"status\": \"%s\", \"left\": %d, \"shrunk\": \"%s\", \"done\": %ld, "
+      "\"afterwards\": %ld, \"bytes\": %llu, \"resident_kib\": %ld, \"files\": %d, \"threads\": %d, \"waited_s\": %.3f",
+      round->number, stage, banyan_status_string(status), group.nranks, banyan_status_string(shrunk), done, afterwards,
+      (unsigned long long)bytes_in, resident_kib(), self_count("/proc/self/fd") - 1, self_count("/proc/self/task"),
+      self_waited_s() - waited_before);
   say_text("text", text);
   say_text("shrunk_text", shrunk_text);
   say_text("wrong", wrong);
@@ -319,8 +335,8 @@ int main(void) {
   memset(memory, 1, sizeof *memory); /* page faults now: what grows later is of the library */
   while (fgets(line, sizeof line, stdin)) {
     unsigned long long seed;
-    if (sscanf(line, "%ld %d %llu %ld %ld %23s %d", &round.number, &round.port, &seed, &round.operations, &round.deadline_ms,
-               round.fault, &round.victim) != 7)
+    if (sscanf(line, "%ld %d %llu %ld %ld %23s %d", &round.number, &round.port, &seed, &round.operations,
+               &round.deadline_ms, round.fault, &round.victim) != 7)
       return 2;
     round.seed = seed;
     play(&round, memory);

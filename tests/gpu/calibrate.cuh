@@ -1,14 +1,14 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Kernels that measure what predictions assume of a device. Each does one thing as often as it is told, and the host times
- * the launch: two launches of different counts give the cost of one. No wait is without an end. */
+ * Kernels that measure what predictions assume of a device. Each does one thing as often as it is told, and the host
+ * times the launch: two launches of different counts give the cost of one. No wait is without an end. */
 #ifndef BNY_TESTS_CALIBRATE_CUH
 #define BNY_TESTS_CALIBRATE_CUH
 
 #include "tests/gpu/calibrate.h"
 #include "cuda/device.h"
 
-/* ---- memory ----------------------------------------------------------------------------------------------------------- */
+/* ---- memory ------------------------------------------------------------------------------------------------------ */
 
 BNY_KERNEL calibrate_empty(uint32_t *unused) { (void)unused; }
 
@@ -39,12 +39,13 @@ BNY_KERNEL calibrate_read(const unsigned char *from, uint64_t quads, uint32_t *s
        i += AT_ONCE * threads) {
     bny_quad got[AT_ONCE];
     BNY_UNROLL for (int j = 0; j < AT_ONCE; j++) got[j] = bny_load_quad_once(from + 16 * (i + (uint64_t)j * threads));
-    BNY_UNROLL for (int j = 0; j < AT_ONCE; j++) all |= got[j].word[0] | got[j].word[1] | got[j].word[2] | got[j].word[3];
+    BNY_UNROLL for (int j = 0; j < AT_ONCE; j++) all |=
+        got[j].word[0] | got[j].word[1] | got[j].word[2] | got[j].word[3];
   }
   if (all != 0) *sum = all;
 }
 
-/* ---- words between two CTAs ------------------------------------------------------------------------------------------- */
+/* ---- words between two CTAs -------------------------------------------------------------------------------------- */
 
 BNY_DEVICE void calibrate_send(const calibrate_pair &pair, uint32_t role, uint64_t value) {
   if (pair.is_sys) bny_store_release_sys_64(pair.to[role], value);
@@ -105,8 +106,8 @@ BNY_DEVICE void calibrate_store(uint32_t form, unsigned char *to, uint32_t value
   else bny_store_quad(to, quad);
 }
 
-/* Role 0 stores 16 bytes a lane over and over, all words alike; role 1 looks for words that differ: of 16 bytes, and of a line
- * of 8 lanes. A store that is seen is a change. */
+/* Role 0 stores 16 bytes a lane over and over, all words alike; role 1 looks for words that differ: of 16 bytes, and of
+ * a line of 8 lanes. A store that is seen is a change. */
 BNY_KERNEL calibrate_tear(BNY_PARAMETER(calibrate_pair, pair)) {
   const uint32_t role = pair.role + bny_block();
   unsigned char *mine = pair.payload[role] + 16 * bny_lane();
@@ -119,7 +120,8 @@ BNY_KERNEL calibrate_tear(BNY_PARAMETER(calibrate_pair, pair)) {
     bny_quad got = {{0, 0, 0, 0}};
     if (pair.form == CALIBRATE_LINE) bny_poll_line(mine, true, &got);
     else bny_poll_128(mine, true, &got);
-    const uint32_t first = pair.form == CALIBRATE_LINE ? bny_shuffle(got.word[0], (int)(bny_lane() / 8 * 8)) : got.word[0];
+    const uint32_t first =
+        pair.form == CALIBRATE_LINE ? bny_shuffle(got.word[0], (int)(bny_lane() / 8 * 8)) : got.word[0];
     torn += got.word[0] != first || got.word[1] != first || got.word[2] != first || got.word[3] != first;
     changes += got.word[0] != last;
     last = got.word[0];
@@ -130,7 +132,7 @@ BNY_KERNEL calibrate_tear(BNY_PARAMETER(calibrate_pair, pair)) {
   bny_add_gpu_32(pair.counts + 2, changes);
 }
 
-/* ---- time ------------------------------------------------------------------------------------------------------------- */
+/* ---- time -------------------------------------------------------------------------------------------------------- */
 
 /* Steps of the clock: the smallest, the largest, how many; and all of the time. */
 BNY_KERNEL calibrate_clock(uint64_t *out, uint32_t count) {
@@ -150,7 +152,7 @@ BNY_KERNEL calibrate_clock(uint64_t *out, uint32_t count) {
   out[3] = last - first;
 }
 
-/* ---- bulk copies ------------------------------------------------------------------------------------------------------ */
+/* ---- bulk copies ------------------------------------------------------------------------------------------------- */
 
 /* One thread of each CTA keeps `slots` copies under way. */
 BNY_KERNEL calibrate_bulk(BNY_PARAMETER(calibrate_copies, copies)) {
@@ -174,10 +176,11 @@ BNY_KERNEL calibrate_bulk(BNY_PARAMETER(calibrate_copies, copies)) {
 #endif
 }
 
-/* ---- numbers ---------------------------------------------------------------------------------------------------------- */
+/* ---- numbers ----------------------------------------------------------------------------------------------------- */
 
 BNY_KERNEL calibrate_numbers(const float *in, float *powers, float *logarithms, uint32_t count) {
-  for (uint32_t i = bny_block() * bny_block_threads() + bny_thread(); i < count; i += bny_grid_blocks() * bny_block_threads()) {
+  for (uint32_t i = bny_block() * bny_block_threads() + bny_thread(); i < count;
+       i += bny_grid_blocks() * bny_block_threads()) {
     powers[i] = bny_exp2_fast(in[i]);
     logarithms[i] = bny_log2_fast(in[i] + 128.0f);
   }

@@ -1,5 +1,5 @@
-/* SPDX-License-Identifier: Apache-2.0
- * gpu_calibrate: latencies, bandwidth, bulk copies, and words between two CTAs, through one mapping, two, and a peer's. */
+/* SPDX-License-Identifier: Apache-2.0 gpu_calibrate: latencies, bandwidth, bulk copies, and words between two CTAs,
+ * through one mapping, two, and a peer's. */
 #include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -8,9 +8,10 @@
 
 #include "tests/gpu/calibration.h"
 
-/* ---- latency ---------------------------------------------------------------------------------------------------------- */
+/* ---- latency ----------------------------------------------------------------------------------------------------- */
 
-/* Of one of `count` loads, each of which says where the next is; they go round `bytes` in steps that no prefetch follows. */
+/* Of one of `count` loads, each of which says where the next is; they go round `bytes` in steps that no prefetch
+ * follows. */
 static bool chase(calibration *self, size_t bytes, uint32_t count, double *ns) {
   enum { STRIDE = 4096 / 8 + 16 }; /* elements: another page and line each time */
   size_t elements = bytes / sizeof(uint64_t);
@@ -58,7 +59,7 @@ bool calibrate_latency(calibration *self) {
   return true;
 }
 
-/* ---- bandwidth and bulk copies ---------------------------------------------------------------------------------------- */
+/* ---- bandwidth and bulk copies ----------------------------------------------------------------------------------- */
 
 bool calibrate_bandwidth(calibration *self) {
   const gpu_facts *facts = gpu_facts_of(self->gpu);
@@ -68,7 +69,8 @@ bool calibrate_bandwidth(calibration *self) {
   uint32_t *sum = NULL;
   uint64_t quads = bytes / 16;
   void *arguments[] = {&memory, &quads, &sum};
-  calibration_launch launch = {"calibrate_read", self->quick ? 2 : 8 * (uint32_t)facts->sms, self->quick ? 32 : 256, 0, arguments};
+  calibration_launch launch = {"calibrate_read", self->quick ? 2 : 8 * (uint32_t)facts->sms, self->quick ? 32 : 256, 0,
+                               arguments};
   double us;
   bool ok = calibration_take(self, bytes, &memory) && calibration_take(self, sizeof *sum, &sum) &&
             calibration_time(self, &launch, self->quick ? 1 : 10, &us);
@@ -78,11 +80,13 @@ bool calibrate_bandwidth(calibration *self) {
   /* Two transfers a clock. */
   double nominal = 2.0 * facts->memory_clock_mhz * 1e6 * facts->bus_bits / 8, rate = (double)bytes / (us * 1e-6);
   calibration_say("read_gbytes_per_s", rate * 1e-9, "GB/s", NAN, "all SMs read memory once");
-  calibration_say("read_share", nominal > 0 ? rate / nominal : NAN, "", 0.93, "of the bandwidth that clock and width of the bus give");
+  calibration_say("read_share", nominal > 0 ? rate / nominal : NAN, "", 0.93,
+                  "of the bandwidth that clock and width of the bus give");
   return true;
 }
 
-/* Of one copy of an SM on which one CTA copies; the source is read again from the second-level cache, or is larger than that. */
+/* Of one copy of an SM on which one CTA copies; the source is read again from the second-level cache, or is larger than
+ * that. */
 static bool bulk(calibration *self, uint32_t bytes, uint64_t span, double *ns) {
   uint32_t sms = self->quick ? 2 : (uint32_t)gpu_facts_of(self->gpu)->sms;
   calibrate_copies copies = {.span = span, .bytes = bytes, .count = self->quick ? 16 : 4000};
@@ -108,16 +112,18 @@ bool calibrate_bulk_copies(calibration *self) {
   for (uint32_t bytes = 128; bytes <= 8192; bytes *= 2) {
     char name[40];
     double cached, memory;
-    if (!bulk(self, bytes, 1 << 20, &cached) || !bulk(self, bytes, self->quick ? 1 << 20 : (uint64_t)1 << 30, &memory)) return false;
+    if (!bulk(self, bytes, 1 << 20, &cached) || !bulk(self, bytes, self->quick ? 1 << 20 : (uint64_t)1 << 30, &memory))
+      return false;
     snprintf(name, sizeof name, "bulk_%u_ns", (unsigned)bytes);
-    calibration_say(name, cached, "ns", bytes == 512 ? 14 : NAN, "one bulk copy of an SM, from the second-level cache, 64 KB or 128 under way");
+    calibration_say(name, cached, "ns", bytes == 512 ? 14 : NAN,
+                    "one bulk copy of an SM, from the second-level cache, 64 KB or 128 under way");
     snprintf(name, sizeof name, "bulk_%u_memory_ns", (unsigned)bytes);
     calibration_say(name, memory, "ns", NAN, "the same from memory, all SMs at once");
   }
   return true;
 }
 
-/* ---- words between two CTAs ------------------------------------------------------------------------------------------- */
+/* ---- words between two CTAs -------------------------------------------------------------------------------------- */
 
 /* A page of the device as its owner sees it, and as somebody sees it who maps it anew. */
 typedef struct twice_mapped {
@@ -128,8 +134,9 @@ static bool map_twice(calibration *self, calibration *other, twice_mapped *made)
   const bny_device_ops *ops = self->device->ops;
   bny_device_offer offer = {.kind = BNY_MEMORY_FILE, .file = -1};
   *made = (twice_mapped){NULL, NULL};
-  bool ok = calibration_status(self, ops->memory_make(self->device, BNY_MEMORY_FILE, 4096, &made->owned), "memory file") &&
-            calibration_status(self, ops->memory_export(made->owned, &offer.handle, &offer.file), "export");
+  bool ok =
+      calibration_status(self, ops->memory_make(self->device, BNY_MEMORY_FILE, 4096, &made->owned), "memory file") &&
+      calibration_status(self, ops->memory_export(made->owned, &offer.handle, &offer.file), "export");
   if (!ok) return false;
   offer.bytes = made->owned->bytes;
   ok = calibration_status(self, ops->memory_import(other->device, &offer, &made->mapped), "import");
@@ -155,8 +162,8 @@ static calibrate_pair pair_of(void *as_role_0, void *as_role_1) {
 }
 
 /* What role 1 runs on; both roles in one launch if it is the same device. */
-static bool run_pair(calibration *self, calibration *other, const char *kernel, calibrate_pair pair, void *page, double *us,
-                     uint32_t counts[3]) {
+static bool run_pair(calibration *self, calibration *other, const char *kernel, calibrate_pair pair, void *page,
+                     double *us, uint32_t counts[3]) {
   void *arguments[] = {&pair};
   calibration_launch launch = {kernel, self == other ? 2 : 1, 32, 0, arguments};
   const bny_device_ops *ops = self->device->ops;
@@ -164,19 +171,21 @@ static bool run_pair(calibration *self, calibration *other, const char *kernel, 
   void *from = NULL, *to = NULL;
   double ns = 0;
   bool ok = gpu_enter(self->gpu, &self->error) && calibration_find(self, kernel, &found) &&
-            calibration_find(other, kernel, &found_there) && gpu_fill(self->gpu, page, 0, 4096, self->stream, &self->error) &&
-            gpu_fill(self->gpu, pair.counts, 0, 3 * sizeof *counts, self->stream, &self->error) && calibration_finish(self) &&
-            calibration_status(self, ops->mark_make(self->device, &from), "mark") &&
+            calibration_find(other, kernel, &found_there) &&
+            gpu_fill(self->gpu, page, 0, 4096, self->stream, &self->error) &&
+            gpu_fill(self->gpu, pair.counts, 0, 3 * sizeof *counts, self->stream, &self->error) &&
+            calibration_finish(self) && calibration_status(self, ops->mark_make(self->device, &from), "mark") &&
             calibration_status(self, ops->mark_make(self->device, &to), "mark") &&
             calibration_status(self, ops->mark_set(self->device, from, self->stream), "mark") &&
             calibration_launch_found(self, &found, &launch) &&
             calibration_status(self, ops->mark_set(self->device, to, self->stream), "mark");
   if (ok && self != other) {
     pair.role = 1;
-    ok = gpu_enter(other->gpu, &self->error) && calibration_launch_found(other, &found_there, &launch) && calibration_finish(other) &&
-         gpu_enter(self->gpu, &self->error);
+    ok = gpu_enter(other->gpu, &self->error) && calibration_launch_found(other, &found_there, &launch) &&
+         calibration_finish(other) && gpu_enter(self->gpu, &self->error);
   }
-  ok = ok && calibration_finish(self) && calibration_status(self, ops->mark_elapsed(self->device, from, to, &ns), "time") &&
+  ok = ok && calibration_finish(self) &&
+       calibration_status(self, ops->mark_elapsed(self->device, from, to, &ns), "time") &&
        gpu_read(self->gpu, counts, pair.counts, 3 * sizeof *counts, &self->error);
   ops->mark_free(self->device, from);
   ops->mark_free(self->device, to);
@@ -227,7 +236,10 @@ static bool exchange(calibration *self, calibration *other, calibrate_pair pair,
     if (!run_pair(self, other, "calibrate_ping", pair, page, &twice, counts)) return false;
     lost += counts[0];
     snprintf(name, sizeof name, "signal_%s_%s_ns", scopes[i], where);
-    calibration_say(name, lost ? NAN : (twice - once) * 1e3 / (2.0 * rounds), "ns", i && !is_near ? 1000 : i ? 400 : NAN,
+    calibration_say(name, lost ? NAN : (twice - once) * 1e3 / (2.0 * rounds), "ns",
+                    i && !is_near ? 1000
+                    : i           ? 400
+                                  : NAN,
                     lost ? "a word did not come" : "one way: st.release until ld.acquire sees it");
     snprintf(name, sizeof name, "stale_%s_%s", scopes[i], where);
     if (!message(self, other, pair, page, name)) return false;
@@ -246,7 +258,8 @@ static bool tear(calibration *self, calibration *other, calibrate_pair pair, voi
     pair.form = form;
     if (!run_pair(self, other, "calibrate_tear", pair, page, &us, counts)) return false;
     snprintf(name, sizeof name, "torn_%s_%s", forms[form], where);
-    snprintf(note, sizeof note, "reads that saw half of a store, beside %u that saw another value", (unsigned)counts[2]);
+    snprintf(note, sizeof note, "reads that saw half of a store, beside %u that saw another value",
+             (unsigned)counts[2]);
     calibration_say(name, counts[0] ? NAN : counts[1], "reads", form == CALIBRATE_QUAD ? NAN : 0, note);
   }
   return true;
@@ -270,7 +283,9 @@ static bool near_pairs(calibration *self, int first, use_of_pair *use) {
   return ok;
 }
 
-bool calibrate_words(calibration *self) { return near_pairs(self, 0, exchange) && near_pairs(self, 1, message_aliases); }
+bool calibrate_words(calibration *self) {
+  return near_pairs(self, 0, exchange) && near_pairs(self, 1, message_aliases);
+}
 bool calibrate_tearing(calibration *self) { return near_pairs(self, 0, tear); }
 
 /* Between this device and the next one, in this one's memory. */
@@ -284,7 +299,8 @@ bool calibrate_peer(calibration *self) {
     return true;
   }
   bool ok = (calibration_open(1, &other) || tool_error_set(&self->error, "device 1: %s", other.error.text)) &&
-            gpu_enter(self->gpu, &self->error) && calibration_take(self, 64, &counts) && map_twice(self, &other, &memory);
+            gpu_enter(self->gpu, &self->error) && calibration_take(self, 64, &counts) &&
+            map_twice(self, &other, &memory);
   if (ok) {
     calibrate_pair pair = pair_of(memory.owned->address, memory.mapped->address);
     pair.counts = counts;

@@ -12,8 +12,8 @@ bool calibrate_timer(calibration *self) {
   uint32_t count = self->quick ? 200 : 2000000;
   void *arguments[] = {&out, &count};
   calibration_launch launch = {"calibrate_clock", 1, 32, 0, arguments};
-  bool ok = calibration_take(self, sizeof got, &out) && calibration_launch_on(self, &launch) && calibration_finish(self) &&
-            gpu_read(self->gpu, got, out, sizeof got, &self->error);
+  bool ok = calibration_take(self, sizeof got, &out) && calibration_launch_on(self, &launch) &&
+            calibration_finish(self) && gpu_read(self->gpu, got, out, sizeof got, &self->error);
   gpu_give(self->gpu, out);
   if (!ok) return false;
   calibration_say("globaltimer_step_ns", got[2] ? (double)got[0] : NAN, "ns", 1e6, "the smallest step of %globaltimer");
@@ -48,10 +48,11 @@ bool calibrate_functions(calibration *self) {
   return true;
 }
 
-/* ---- tensor cores ----------------------------------------------------------------------------------------------------- */
+/* ---- tensor cores ------------------------------------------------------------------------------------------------ */
 
-/* d[0][0] after `steps` times d += a b, where d begins as `start` everywhere, a has `x` in its first `columns` columns, and b is
- * `y` everywhere. Lane 4 g + t has of A columns 2 t, 2 t + 1 in words 0 and 1, and 8 further in words 2 and 3. */
+/* d[0][0] after `steps` times d += a b, where d begins as `start` everywhere, a has `x` in its first `columns` columns,
+ * and b is `y` everywhere. Lane 4 g + t has of A columns 2 t, 2 t + 1 in words 0 and 1, and 8 further in words 2 and
+ * 3. */
 static bool multiply(calibration *self, float start, uint32_t columns, float x, float y, uint32_t steps, float *got) {
   uint32_t a[32][4], b[32][2];
   float d[32][4];
@@ -62,14 +63,16 @@ static bool multiply(calibration *self, float start, uint32_t columns, float x, 
   for (uint32_t lane = 0; lane < 32; lane++) {
     for (uint32_t i = 0; i < 4; i++) {
       const uint32_t column = lane % 4 * 2 + i / 2 * 8;
-      a[lane][i] = (column < columns ? bny_bf16_of_float(x) : 0u) | (column + 1 < columns ? (uint32_t)bny_bf16_of_float(x) << 16 : 0u);
+      a[lane][i] = (column < columns ? bny_bf16_of_float(x) : 0u) |
+                   (column + 1 < columns ? (uint32_t)bny_bf16_of_float(x) << 16 : 0u);
       d[lane][i] = start;
     }
     b[lane][0] = b[lane][1] = bny_bf16_of_float(y) | (uint32_t)bny_bf16_of_float(y) << 16;
   }
   bool ok = true;
   for (int i = 0; ok && i < 3; i++)
-    ok = calibration_take(self, bytes[i], &memory[i]) && gpu_write(self->gpu, memory[i], host[i], bytes[i], &self->error);
+    ok = calibration_take(self, bytes[i], &memory[i]) &&
+         gpu_write(self->gpu, memory[i], host[i], bytes[i], &self->error);
   ok = ok && calibration_launch_on(self, &launch) && calibration_finish(self) &&
        gpu_read(self->gpu, d, memory[2], sizeof d, &self->error);
   for (int i = 0; i < 3; i++) gpu_give(self->gpu, memory[i]);
@@ -96,7 +99,8 @@ bool calibrate_matrix(calibration *self) {
   calibration_say("mma_truncates", got == 1 + 0x1p-23f ? 1 : 0, "", 1, "1: sums are cut off, 0: rounded to nearest");
   calibration_say("mma_extra_bits", bits, "bits", NAN, "kept below the largest of what is summed; 4: that or more");
   for (size_t i = 0; i < (self->quick ? 2 : sizeof steps / sizeof steps[0]); i++) {
-    const float x = 1.3359375f, y = 0.71484375f; /* all of their bits, so that sums soon have more than an accumulator */
+    const float x = 1.3359375f, y = 0.71484375f; /* all of their bits, so that sums soon have more than an
+                                                  * accumulator */
     char name[40];
     if (!multiply(self, 0, 16, x, y, steps[i], &got)) return false;
     snprintf(name, sizeof name, "mma_bias_%u", (unsigned)steps[i]);

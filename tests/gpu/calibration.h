@@ -1,6 +1,5 @@
-/* SPDX-License-Identifier: Apache-2.0
- * What the files of gpu_calibrate share. A measurement says its figures on stdout, one JSON object a line, each as soon as it is
- * known, so that a run that is cut short keeps what it had. */
+/* SPDX-License-Identifier: Apache-2.0 What the files of gpu_calibrate share. A measurement says its figures on stdout,
+ * one JSON object a line, each as soon as it is known, so that a run that is cut short keeps what it had. */
 #ifndef BNY_TESTS_CALIBRATION_H
 #define BNY_TESTS_CALIBRATION_H
 
@@ -27,7 +26,8 @@ typedef struct calibration_launch {
 bool calibration_open(int32_t ordinal, calibration *self);
 void calibration_close(calibration *self);
 bool calibration_launch_on(calibration *self, const calibration_launch *launch);
-/* The same in two: to find a kernel may wait until the device is idle, which it is not while one CTA waits for another. */
+/* The same in two: to find a kernel may wait until the device is idle, which it is not while one CTA waits for
+ * another. */
 bool calibration_find(calibration *self, const char *name, bny_device_kernel *kernel);
 bool calibration_launch_found(calibration *self, const bny_device_kernel *kernel, const calibration_launch *launch);
 bool calibration_finish(calibration *self);

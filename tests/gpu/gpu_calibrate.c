@@ -21,7 +21,7 @@ static const size_t calibrate_image_bytes;
 
 enum { WAIT_S = 20 };
 
-/* ---- a device --------------------------------------------------------------------------------------------------------- */
+/* ---- a device ---------------------------------------------------------------------------------------------------- */
 
 bool calibration_status(calibration *self, banyan_status status, const char *what) {
   return status == BANYAN_OK || tool_error_banyan(&self->error, status, what);
@@ -54,7 +54,7 @@ bool calibration_take(calibration *self, size_t bytes, void *pointer_to_memory) 
 
 bool calibration_finish(calibration *self) { return gpu_wait(self->gpu, self->stream, WAIT_S, &self->error); }
 
-/* ---- launches and their time ------------------------------------------------------------------------------------------ */
+/* ---- launches and their time ------------------------------------------------------------------------------------- */
 
 bool calibration_find(calibration *self, const char *name, bny_device_kernel *kernel) {
   return calibration_status(self, self->device->ops->kernel_find(self->module, name, kernel), name);
@@ -77,13 +77,13 @@ bool calibration_time(calibration *self, const calibration_launch *what, int cou
   bny_device_kernel kernel;
   void *from = NULL, *to = NULL;
   double ns = 0;
-  bool ok = calibration_find(self, what->kernel, &kernel) && calibration_launch_found(self, &kernel, what) && calibration_finish(self) &&
-            calibration_status(self, ops->mark_make(self->device, &from), "mark") &&
+  bool ok = calibration_find(self, what->kernel, &kernel) && calibration_launch_found(self, &kernel, what) &&
+            calibration_finish(self) && calibration_status(self, ops->mark_make(self->device, &from), "mark") &&
             calibration_status(self, ops->mark_make(self->device, &to), "mark") &&
             calibration_status(self, ops->mark_set(self->device, from, self->stream), "mark");
   for (int i = 0; ok && i < count; i++) ok = calibration_launch_found(self, &kernel, what);
-  ok = ok && calibration_status(self, ops->mark_set(self->device, to, self->stream), "mark") && calibration_finish(self) &&
-       calibration_status(self, ops->mark_elapsed(self->device, from, to, &ns), "time");
+  ok = ok && calibration_status(self, ops->mark_set(self->device, to, self->stream), "mark") &&
+       calibration_finish(self) && calibration_status(self, ops->mark_elapsed(self->device, from, to, &ns), "time");
   ops->mark_free(self->device, from);
   ops->mark_free(self->device, to);
   *us_of_one = ns / 1e3 / count;
@@ -112,8 +112,8 @@ bool calibrate_launches(calibration *self) {
   void *arguments[] = {&none};
   calibration_launch empty = {"calibrate_empty", 1, 32, 0, arguments};
   double launch_us, one_us, many_us;
-  bool ok = calibration_time(self, &empty, self->quick ? 4 : 1000, &launch_us) && time_graph(self, &empty, 1, &one_us) &&
-            time_graph(self, &empty, NODES, &many_us);
+  bool ok = calibration_time(self, &empty, self->quick ? 4 : 1000, &launch_us) &&
+            time_graph(self, &empty, 1, &one_us) && time_graph(self, &empty, NODES, &many_us);
   if (!ok) return false;
   calibration_say("launch_us", launch_us, "us", NAN, "an empty kernel after another on a stream");
   calibration_say("graph_us", one_us, "us", NAN, "a replay of a graph of one empty kernel, one after another");
@@ -121,7 +121,7 @@ bool calibrate_launches(calibration *self) {
   return true;
 }
 
-/* ---- all -------------------------------------------------------------------------------------------------------------- */
+/* ---- all --------------------------------------------------------------------------------------------------------- */
 
 static void say_number(const char *key, double value) {
   if (isfinite(value)) printf(", \"%s\": %.6g", key, value);

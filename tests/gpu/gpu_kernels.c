@@ -1,7 +1,7 @@
-/* SPDX-License-Identifier: Apache-2.0
- * A tiny combine or decode by each kernel, for compute-sanitizer: `gpu_kernels [--large]`, one line for each. Decodes are those of
- * one rank. Combines are those of two, whose kernels wait for each other; tools that run one kernel after another are told by
- * their deadline, which is said and is no failure. --large: also combines that go by signals, of 4 MiB and more. */
+/* SPDX-License-Identifier: Apache-2.0 A tiny combine or decode by each kernel, for compute-sanitizer: `gpu_kernels
+ * [--large]`, one line for each. Decodes are those of one rank. Combines are those of two, whose kernels wait for each
+ * other; tools that run one kernel after another are told by their deadline, which is said and is no failure. --large:
+ * also combines that go by signals, of 4 MiB and more. */
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -19,7 +19,7 @@ static bool say(const char *what, bool ok, const tool_error *error) {
   return ok;
 }
 
-/* ---- combines --------------------------------------------------------------------------------------------------------- */
+/* ---- combines ---------------------------------------------------------------------------------------------------- */
 
 typedef struct combine_work {
   const char *algorithm; /* NULL: an all-gather of bytes */
@@ -41,9 +41,15 @@ static bool combine(device_rank *self, void *opaque) {
   combine_work *work = opaque;
   banyan_status status;
   if (work->algorithm) {
-    banyan_partial in = partial_of(work->in[self->rank], work->tokens), out = partial_of(work->out[self->rank], work->tokens);
-    banyan_combine_desc desc = {.size = sizeof desc, .tokens = work->tokens, .heads = HEADS_OF_COMBINE, .value_dim = VALUE_DIM,
-                                .wire = work->wire, .algorithm = work->algorithm, .stream = self->all->streams[self->rank]};
+    banyan_partial in = partial_of(work->in[self->rank], work->tokens),
+                   out = partial_of(work->out[self->rank], work->tokens);
+    banyan_combine_desc desc = {.size = sizeof desc,
+                                .tokens = work->tokens,
+                                .heads = HEADS_OF_COMBINE,
+                                .value_dim = VALUE_DIM,
+                                .wire = work->wire,
+                                .algorithm = work->algorithm,
+                                .stream = self->all->streams[self->rank]};
     status = banyan_combine(self->comm, &desc, &in, &out);
   } else {
     const size_t bytes = floats_of(work->tokens) / RANKS * sizeof(float), counts[RANKS] = {bytes, bytes};
@@ -60,7 +66,8 @@ static bool check_combine(device_ranks *ranks, const combine_work *work, float *
     if (!gpu_read(ranks->device, host, work->out[r], floats_of(work->tokens) * sizeof *host, error)) return false;
     for (size_t i = 0; i < (work->algorithm ? values : 2 * half); i++) {
       const float wanted = work->algorithm ? 1.5f : i < half ? 1.0f : 2.0f;
-      if (host[i] != wanted) return tool_error_set(error, "rank %d has %g, not %g, at %zu", r, (double)host[i], (double)wanted, i);
+      if (host[i] != wanted)
+        return tool_error_set(error, "rank %d has %g, not %g, at %zu", r, (double)host[i], (double)wanted, i);
     }
   }
   return true;
@@ -81,7 +88,11 @@ static bool run_combines(bool large, tool_error *error) {
   static const struct {
     const char *algorithm;
     banyan_dtype wire;
-  } forms[] = {{"oneshot", BANYAN_F32}, {"oneshot", BANYAN_BF16}, {"tree", BANYAN_F32}, {"tree", BANYAN_BF16}, {NULL, BANYAN_F32}};
+  } forms[] = {{"oneshot", BANYAN_F32},
+               {"oneshot", BANYAN_BF16},
+               {"tree", BANYAN_F32},
+               {"tree", BANYAN_BF16},
+               {NULL, BANYAN_F32}};
   static const int32_t tokens[] = {1, 40, TOKENS_MAX};
   device_ranks ranks;
   combine_work work = {.tokens = 0};
@@ -113,7 +124,7 @@ static bool run_combines(bool large, tool_error *error) {
   return ok || alone;
 }
 
-/* ---- decodes ---------------------------------------------------------------------------------------------------------- */
+/* ---- decodes ----------------------------------------------------------------------------------------------------- */
 
 typedef struct decode_work {
   int32_t heads, head_dim, value_dim;
@@ -150,7 +161,8 @@ static bool check_decode(device_ranks *ranks, const decode_work *work, tool_erro
   for (size_t i = 0; i < values; i++) {
     const float wanted = value_of((int32_t)(i % (size_t)work->value_dim));
     if (!(host[i] > wanted * (1 - 1e-5f) && host[i] < wanted * (1 + 1e-5f)))
-      return tool_error_set(error, "%g, not %g, in row %zu", (double)host[i], (double)wanted, i / (size_t)work->value_dim);
+      return tool_error_set(error, "%g, not %g, in row %zu", (double)host[i], (double)wanted,
+                            i / (size_t)work->value_dim);
   }
   return true;
 }
@@ -160,12 +172,28 @@ static bool decode(device_rank *self, void *opaque) {
   const int32_t dim = work->head_dim;
   const bool latent = work->value_dim != dim;
   banyan_op *op = NULL;
-  banyan_attention_desc desc = {
-    .size = sizeof desc, .batch = 1, .heads = work->heads, .kv_heads = 1, .head_dim = dim, .value_dim = work->value_dim,
-    .q_dtype = work->dtype, .kv_dtype = work->dtype, .q = work->q, .q_batch_stride = work->heads * dim, .q_head_stride = dim,
-    .k = work->k, .k_token_stride = dim, .k_head_stride = KEYS * dim, .k_batch_stride = KEYS * dim,
-    .v = latent ? work->k : work->v, .v_token_stride = dim, .v_head_stride = KEYS * dim, .v_batch_stride = KEYS * dim,
-    .seq_lens = work->lengths, .keys_max = KEYS, .stream = self->all->streams[0]};
+  banyan_attention_desc desc = {.size = sizeof desc,
+                                .batch = 1,
+                                .heads = work->heads,
+                                .kv_heads = 1,
+                                .head_dim = dim,
+                                .value_dim = work->value_dim,
+                                .q_dtype = work->dtype,
+                                .kv_dtype = work->dtype,
+                                .q = work->q,
+                                .q_batch_stride = work->heads * dim,
+                                .q_head_stride = dim,
+                                .k = work->k,
+                                .k_token_stride = dim,
+                                .k_head_stride = KEYS * dim,
+                                .k_batch_stride = KEYS * dim,
+                                .v = latent ? work->k : work->v,
+                                .v_token_stride = dim,
+                                .v_head_stride = KEYS * dim,
+                                .v_batch_stride = KEYS * dim,
+                                .seq_lens = work->lengths,
+                                .keys_max = KEYS,
+                                .stream = self->all->streams[0]};
   banyan_partial out;
   banyan_partial_init(&out, work->out, BANYAN_F32, work->out + work->heads * work->value_dim, BANYAN_F32, work->heads,
                       work->value_dim);
@@ -188,7 +216,8 @@ static bool run_decodes(const char *copy, tool_error *error) {
   if (!device_ranks_open("cuda:0", 1, timeout_ns, &ranks, error)) return false;
   gpu *device = ranks.device;
   bool ok = gpu_take(device, 2 * 64 * 576, &work.q, error) && gpu_take(device, 2 * KEYS * 576, &work.k, error) &&
-            gpu_take(device, 2 * KEYS * 576, &work.v, error) && gpu_take(device, 64 * 513 * sizeof(float), (void **)(void *)&work.out, error) &&
+            gpu_take(device, 2 * KEYS * 576, &work.v, error) &&
+            gpu_take(device, 64 * 513 * sizeof(float), (void **)(void *)&work.out, error) &&
             gpu_take(device, sizeof *work.lengths, (void **)(void *)&work.lengths, error);
   for (size_t i = 0; ok && i < 2 * sizeof shapes / sizeof shapes[0]; i++) {
     char what[60];
@@ -196,8 +225,10 @@ static bool run_decodes(const char *copy, tool_error *error) {
     work.head_dim = shapes[i / 2][1];
     work.value_dim = work.head_dim == 576 ? 512 : work.head_dim;
     work.dtype = i % 2 ? BANYAN_F16 : BANYAN_BF16;
-    snprintf(what, sizeof what, "decode, %s, %d heads x %d, %s copies", i % 2 ? "f16" : "bf16", work.heads, work.head_dim, copy);
-    ok = fill_decode(&ranks, &work, error) && device_ranks_call(&ranks, decode, &work, error) && check_decode(&ranks, &work, error);
+    snprintf(what, sizeof what, "decode, %s, %d heads x %d, %s copies", i % 2 ? "f16" : "bf16", work.heads,
+             work.head_dim, copy);
+    ok = fill_decode(&ranks, &work, error) && device_ranks_call(&ranks, decode, &work, error) &&
+         check_decode(&ranks, &work, error);
     say(what, ok, error);
   }
   void *const all[] = {work.q, work.k, work.v, work.out, work.lengths};

@@ -1,6 +1,6 @@
-/* SPDX-License-Identifier: Apache-2.0
- * The smallest program: combines of one rank, and of two, by every algorithm. Where kernels run one after another, ranks that
- * wait for each other do so in vain, which is said and is no failure. --hold: see hold(). */
+/* SPDX-License-Identifier: Apache-2.0 The smallest program: combines of one rank, and of two, by every algorithm. Where
+ * kernels run one after another, ranks that wait for each other do so in vain, which is said and is no failure. --hold:
+ * see hold(). */
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -84,8 +84,8 @@ static bool run_all(device_ranks *ranks, tool_error *error) {
   return ok;
 }
 
-/* Contexts on all devices until stdin ends: other programs need not wait for the driver to start. Not where the device takes one
- * process alone. What the first device is, as JSON. */
+/* Contexts on all devices until stdin ends: other programs need not wait for the driver to start. Not where the device
+ * takes one process alone. What the first device is, as JSON. */
 static int hold(void) {
   tool_error error = {.text = ""};
   gpu *device = NULL;

@@ -95,8 +95,8 @@ bool gpu_finish(gpu_rank *self) {
   return gpu_ok(self, gpu_wait(self->device, self->stream, FINISH_S, &error), &error);
 }
 
-/* On a GPU kernels of threads meet in microseconds: who waits for seconds does so in vain, and time is short there. Those of
- * processes take turns. */
+/* On a GPU kernels of threads meet in microseconds: who waits for seconds does so in vain, and time is short there.
+ * Those of processes take turns. */
 static int64_t timeout_of(const gpu_rank *self, const gpu_setup *setup) {
   if (setup->timeout_ns) return setup->timeout_ns;
   return (int64_t)(gpu_quick() ? 60 : self->is_process ? 40 : 20) * 1000000000;

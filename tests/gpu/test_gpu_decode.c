@@ -11,8 +11,8 @@
 
 enum { RANKS_MAX = 8, SETS = 6, REPLAYS = 20 };
 
-/* Of f32 sums and two-term weights, relative to what is summed; and of tensor cores, which cut sums off: with each operation of 16
- * keys and a term at most 19 units of 2^-24 of a sum that grows all along. */
+/* Of f32 sums and two-term weights, relative to what is summed; and of tensor cores, which cut sums off: with each
+ * operation of 16 keys and a term at most 19 units of 2^-24 of a sum that grows all along. */
 static double bound_of(const problem_shape *shape) { return 3e-5 + 0x1p-24 * 19 * (shape->keys_max / 16 + 1); }
 
 typedef struct set {

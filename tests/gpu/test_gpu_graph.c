@@ -281,7 +281,8 @@ START_TEST(ends) {
     return;
   }
   fill_task(&ending.task, 77);
-  gpu_setup setup = {.nranks = ending.task.nranks, .comms = 2, .bare = true, .argument = &ending, .body = end_and_go_on};
+  gpu_setup setup = {
+      .nranks = ending.task.nranks, .comms = 2, .bare = true, .argument = &ending, .body = end_and_go_on};
   gpu_run(&setup);
   check_expected(&ending.task);
   sheet_pool_free(&ending.task.pool);

@@ -152,7 +152,8 @@ END_TEST
 START_TEST(broken_is_named) {
   int32_t nranks = ranks[_i / 2];
   if (_i % 2 == 0) {
-    gpu_skip("broken_is_named", _i, "ranks of one process that share a device use the owner's address: nothing is mapped");
+    gpu_skip("broken_is_named", _i,
+             "ranks of one process that share a device use the owner's address: nothing is mapped");
     return;
   }
   if (gpu_quick() && nranks > 3) {

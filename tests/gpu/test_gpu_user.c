@@ -109,7 +109,8 @@ static bool launch(gpu_rank *self, const hands *hands) {
   bny_device_combine combine;
   banyan_partial what = describe(NULL), out = describe(hands->within);
   int32_t rank = self->world->rank;
-  if (!world_ok(self->world, banyan_op_device(hands->op, &what, &out, BLOCKS, &combine, sizeof combine), "banyan_op_device"))
+  if (!world_ok(self->world, banyan_op_device(hands->op, &what, &out, BLOCKS, &combine, sizeof combine),
+                "banyan_op_device"))
     return false;
   user_kernel_rows rows = {hands->in->values, hands->in->lse, NULL, TOKENS, HEADS, VALUE_DIM, (uint32_t)rank};
   void *arguments[] = {&rows, &combine};
@@ -155,7 +156,8 @@ static bool check(gpu_rank *self, const task *task, const hands *hands) {
   rows *apart = malloc(2 * sizeof *apart), *within = apart + 1;
   bool ok = gpu_ok(self, gpu_read(self->device, apart, hands->apart, sizeof *apart, &error) &&
                              gpu_read(self->device, within, hands->within, sizeof *within, &error), &error);
-  ok = ok && world_check(self->world, memcmp(apart, within, sizeof *apart) == 0, "bits are not those of banyan_combine()");
+  ok = ok &&
+       world_check(self->world, memcmp(apart, within, sizeof *apart) == 0, "bits are not those of banyan_combine()");
   for (int row = 0; ok && row < ROWS; row++) {
     const double off = error_of(task, row, within);
     ok = world_check(self->world, off <= 1e-5, "row %d is off by %g", row, off);

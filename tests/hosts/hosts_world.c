@@ -1,8 +1,7 @@
-/* SPDX-License-Identifier: Apache-2.0
- * A rank on one of several hosts: meets the others as the environment says, and combines. Every rank makes the
- * inputs of all from one seed, and so knows what must come out. Arguments: "bootstrap" (it ends after allgathers),
- * "more" (as well messages that are sent in parts, and one that comes to a rank that sleeps), and the seconds that ranks
- * have to meet. */
+/* SPDX-License-Identifier: Apache-2.0 A rank on one of several hosts: meets the others as the environment says, and
+ * combines. Every rank makes the inputs of all from one seed, and so knows what must come out. Arguments: "bootstrap"
+ * (it ends after allgathers), "more" (as well messages that are sent in parts, and one that comes to a rank that
+ * sleeps), and the seconds that ranks have to meet. */
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -16,7 +15,11 @@ static const banyan_dtype wires[] = {BANYAN_F32, BANYAN_BF16};
 static const struct { int32_t tokens, heads, value_dim; } shapes[] = {{1, 1, 128}, {3, 17, 64}, {6, 24, 128}},
                                                           large = {40, 64, 128};
 
-enum { ALGORITHMS = sizeof algorithms / sizeof *algorithms, SHAPES = sizeof shapes / sizeof *shapes, GATHER_BYTES = 3000 };
+enum {
+  ALGORITHMS = sizeof algorithms / sizeof *algorithms,
+  SHAPES = sizeof shapes / sizeof *shapes,
+  GATHER_BYTES = 3000
+};
 
 static int32_t rank, nranks;
 
@@ -105,8 +108,8 @@ static int compare_times(const void *a, const void *b) {
   return (difference > 0) - (difference < 0);
 }
 
-/* Rank 1 comes when rank 0 has slept for a tenth of a second, and would go on for three: sleeps double from 50 us on. Then
- * it looks at nothing for some time, so that nothing else wakes rank 0. */
+/* Rank 1 comes when rank 0 has slept for a tenth of a second, and would go on for three: sleeps double from 50 us on.
+ * Then it looks at nothing for some time, so that nothing else wakes rank 0. */
 static void come_late(banyan_comm *comm) {
   enum { TIMES = 5, LATE_MS = 500, AWAY_MS = 500, SOON_MS = 400, IN_TIME_MS = 650 };
   double times[TIMES];

@@ -21,7 +21,7 @@ static void *take(size_t bytes) {
   return memory;
 }
 
-/* ---- a merge to be done: sources in wire form, made from normalised values and lse ---------------------------------- */
+/* ---- a merge to be done: sources in wire form, made from normalised values and lse ------------------------------- */
 
 typedef struct scene {
   bny_box box;
@@ -105,7 +105,7 @@ static void scene_free(scene *s) {
 
 static const scene_spread ordinary = {.lse_low = -8, .lse_high = 8, .empty_share = 0.15, .value_scale = 2.0};
 
-/* ---- finished results ----------------------------------------------------------------------------------------------- */
+/* ---- finished results -------------------------------------------------------------------------------------------- */
 
 typedef struct finished {
   float *values, *lse;
@@ -209,7 +209,7 @@ START_TEST(far_logits_keep_their_precision) {
 }
 END_TEST
 
-/* ---- bits ----------------------------------------------------------------------------------------------------------- */
+/* ---- bits -------------------------------------------------------------------------------------------------------- */
 
 static char *merged_by(const bny_kernels *kernels, const scene *s) {
   char *message = take(s->layout.bytes);
@@ -368,7 +368,7 @@ START_TEST(empty_rows_are_the_identity) {
 }
 END_TEST
 
-/* ---- wires ----------------------------------------------------------------------------------------------------------- */
+/* ---- wires ------------------------------------------------------------------------------------------------------- */
 
 START_TEST(wire_error_is_within_its_bound) {
   const bny_kernels *kernels = bny_kernels_find(NULL);

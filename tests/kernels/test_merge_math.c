@@ -12,7 +12,7 @@
 #include "tests/support/random.h"
 
 
-/* ---- 16-bit values and elementary functions --------------------------------------------------------------------------- */
+/* ---- 16-bit values and elementary functions ---------------------------------------------------------------------- */
 
 static double exact_f16(uint16_t h) {
   int exponent = h >> 10 & 31, mantissa = h & 1023;

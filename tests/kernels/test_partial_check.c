@@ -74,7 +74,8 @@ START_TEST(descriptors_that_mean_nothing_are_refused) {
   REFUSED(true, "empty", p.empty = BANYAN_EMPTY_POS_INF | BANYAN_EMPTY_NEG_INF);
   REFUSED(true, "lse and sum", p.stats_kind = BANYAN_STATS_MAX_SUM; p.lse = NULL; p.sum = check_sums);
   ACCEPTED(true, p.stats_kind = BANYAN_STATS_MAX_SUM; p.lse = NULL);
-  REFUSED(true, "numerators", p.stats_kind = BANYAN_STATS_MAX_SUM; p.lse = NULL; p.values_kind = BANYAN_VALUES_NUMERATOR);
+  REFUSED(true, "numerators", p.stats_kind = BANYAN_STATS_MAX_SUM; p.lse = NULL;
+          p.values_kind = BANYAN_VALUES_NUMERATOR);
 }
 END_TEST
 

@@ -21,7 +21,8 @@ static bny_wire_view view_of(const bny_plan *plan, const bny_slot *slot, char *o
                          .token_stride = slot->slice.heads};
 }
 
-static bny_wire_view source_view(rank_state *all, const bny_plan *plan, const bny_source *source, const bny_slice *slice) {
+static bny_wire_view source_view(rank_state *all, const bny_plan *plan, const bny_source *source,
+                                 const bny_slice *slice) {
   if (source->message < 0) return view_of(plan, &plan->slots[source->slot], all[plan->rank].outbox, slice);
   const bny_message *message = &plan->messages[source->message];
   return view_of(plan, &message->what, all[message->peer].outbox, slice);

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Runs the plans of all ranks one step at a time in one thread, with the processor's kernels: what a device that runs the same
- * plans must give, bit for bit. */
+ * Runs the plans of all ranks one step at a time in one thread, with the processor's kernels: what a device that runs
+ * the same plans must give, bit for bit. */
 #ifndef BNY_TESTS_PLAN_REPLAY_H
 #define BNY_TESTS_PLAN_REPLAY_H
 

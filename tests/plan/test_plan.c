@@ -251,7 +251,8 @@ static bool ranges_overlap(int32_t a, int32_t of_a, int32_t b, int32_t of_b) {
 }
 
 static bool overlap(const bny_slice *a, const bny_slice *b) {
-  return ranges_overlap(a->token0, a->tokens, b->token0, b->tokens) && ranges_overlap(a->head0, a->heads, b->head0, b->heads);
+  return ranges_overlap(a->token0, a->tokens, b->token0, b->tokens) &&
+         ranges_overlap(a->head0, a->heads, b->head0, b->heads);
 }
 
 START_TEST(test_pieces) {

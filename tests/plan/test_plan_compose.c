@@ -185,7 +185,8 @@ START_TEST(test_bytes_between_islands) {
       for (int32_t rank = 0; rank < request.nranks; rank++) {
         double bytes = bytes_outside(plans[rank]);
         if (scatter != BANYAN_SCATTER_NONE)
-          ck_assert_msg(bytes >= least * 0.99 && bytes <= least * 1.05, "rank %d of %d: %g", rank, request.nranks, bytes);
+          ck_assert_msg(bytes >= least * 0.99 && bytes <= least * 1.05, "rank %d of %d: %g", rank, request.nranks,
+                        bytes);
         else
           ck_assert_msg(bytes >= (islands == 2 ? 1 : 2) * least * 0.99 && bytes <= direct * 1.05, "rank %d of %d: %g",
                         rank, request.nranks, bytes);
@@ -212,8 +213,8 @@ START_TEST(test_leaders_alone_send) {
       for (int32_t rank = 0; rank < request.nranks; rank++) {
         double bytes = bytes_outside(plans[rank]);
         bool leads = rank % 8 == 0, sends = leads && (scatter == BANYAN_SCATTER_NONE || rank > 0);
-        ck_assert_msg(sends ? bytes > 0 && bytes <= most * 1.05 : bytes == 0, "rank %d of %d sends %g", rank, request.nranks,
-                      bytes);
+        ck_assert_msg(sends ? bytes > 0 && bytes <= most * 1.05 : bytes == 0, "rank %d of %d sends %g", rank,
+                      request.nranks, bytes);
       }
       plans_free(&request, plans);
     }
@@ -247,7 +248,8 @@ START_TEST(test_leaders_chosen) {
   network.alpha_ns = 20000;
   network.beta_ns_per_byte = network.shared_ns_per_byte = 0.8;
   static const int32_t groups[8] = {0, 0, 0, 0, 1, 1, 1, 1};
-  bny_level_facts host = {.name = "host", .link = memory, .group_of = groups}, all = {.name = "network", .link = network};
+  bny_level_facts host = {.name = "host", .link = memory, .group_of = groups},
+                  all = {.name = "network", .link = network};
   bny_levels *levels = NULL;
   ck_assert_int_eq(bny_levels_make(8, &host, 1, &all, NULL, &levels), BANYAN_OK);
   for (int32_t heads = 32; heads <= 2048; heads *= 64) {

@@ -144,7 +144,8 @@ START_TEST(test_memory) {
   request.slots_max = 1;
   ck_assert_str_eq(chosen(&request), "oneshot");
   request.outbox_bytes = payload - 64;
-  refused(&request, BANYAN_ERR_MEMORY, "combine by oneshot among 8 ranks needs 16640 bytes of a rank's outbox, which has 16576");
+  refused(&request, BANYAN_ERR_MEMORY,
+          "combine by oneshot among 8 ranks needs 16640 bytes of a rank's outbox, which has 16576");
   request.algorithm = NULL;
   refused(&request, BANYAN_ERR_MEMORY, "split the call");
   request.outbox_bytes = payload;

@@ -33,7 +33,9 @@ template <class T> T maximum(T a, T b) {
 template <class T> bool ordered(T a, T b) { return !std::isnan(a) && !std::isnan(b); }
 
 /* Amounts beyond the width have the effect of the width. */
-template <class T> T shift_left(T a, u32 b) { return b >= 8 * sizeof(T) ? T(0) : static_cast<T>(static_cast<u64>(a) << b); }
+template <class T> T shift_left(T a, u32 b) {
+  return b >= 8 * sizeof(T) ? T(0) : static_cast<T>(static_cast<u64>(a) << b);
+}
 template <class T> T shift_right(T a, u32 b) {
   if (b >= 8 * sizeof(T)) return a < T(0) ? static_cast<T>(-1) : T(0);
   return static_cast<T>(a >> b);
@@ -164,19 +166,22 @@ const row arithmetic_rows[] = {
   {"lop3.b32", "44444", DOES {
      put(self, i, 0, logic(get<u32>(self, i, 1), get<u32>(self, i, 2), get<u32>(self, i, 3), get<u32>(self, i, 4)));
      return i + 1;
-   }, false},
-  SAME("add.f32", f32, a + b) SAME("add.rn.f32", f32, a + b) SAME("sub.f32", f32, a - b) SAME("sub.rn.f32", f32, a - b)
-  SAME("mul.f32", f32, a * b) SAME("mul.rn.f32", f32, a * b) SAME("div.rn.f32", f32, a / b) ONE("rcp.rn.f32", f32, f32, 1 / a)
-  SAME("add.f64", f64, a + b) SAME("add.rn.f64", f64, a + b) SAME("sub.f64", f64, a - b) SAME("mul.f64", f64, a * b)
-  SAME("mul.rn.f64", f64, a * b) SAME("div.rn.f64", f64, a / b)
-  THREE("fma.rn.f32", f32, f32, f32, f32, std::fma(a, b, c)) THREE("fma.rn.f64", f64, f64, f64, f64, std::fma(a, b, c))
-  SAME("min.f32", f32, minimum(a, b)) SAME("max.f32", f32, maximum(a, b))
-  SAME("min.f64", f64, minimum(a, b)) SAME("max.f64", f64, maximum(a, b))
-  ONE("abs.f32", f32, f32, std::fabs(a)) ONE("abs.f64", f64, f64, std::fabs(a))
-  ONE("neg.f32", f32, f32, -a) ONE("neg.f64", f64, f64, -a) ONE("sqrt.rn.f32", f32, f32, std::sqrt(a))
-  ONE("ex2.approx.ftz.f32", f32, f32, flushed(std::exp2(flushed(a))))
-  ONE("lg2.approx.ftz.f32", f32, f32, flushed(std::log2(flushed(a))))
-  {nullptr, nullptr, nullptr, false}
+   }, false}
+   , SAME("add.f32", f32, a + b) SAME("add.rn.f32", f32, a + b) SAME("sub.f32", f32, a - b)
+         SAME("sub.rn.f32", f32, a - b) SAME("mul.f32", f32, a *b) SAME("mul.rn.f32", f32, a *b)
+             SAME("div.rn.f32", f32, a / b) ONE("rcp.rn.f32", f32, f32, 1 / a) SAME("add.f64", f64, a + b)
+                 SAME("add.rn.f64", f64, a + b) SAME("sub.f64", f64, a - b) SAME("mul.f64", f64, a *b)
+                     SAME("mul.rn.f64", f64, a *b) SAME("div.rn.f64", f64, a / b) THREE("fma.rn.f32", f32, f32, f32,
+                                                                                        f32, std::fma(a, b, c))
+                         THREE("fma.rn.f64", f64, f64, f64, f64, std::fma(a, b, c)) SAME("min.f32", f32, minimum(a, b))
+                             SAME("max.f32", f32, maximum(a, b)) SAME("min.f64", f64, minimum(a, b))
+                                 SAME("max.f64", f64, maximum(a, b)) ONE("abs.f32", f32, f32, std::fabs(a))
+                                     ONE("abs.f64", f64, f64, std::fabs(a)) ONE("neg.f32", f32, f32, -a)
+                                         ONE("neg.f64", f64, f64, -a) ONE("sqrt.rn.f32", f32, f32, std::sqrt(a))
+                                             ONE("ex2.approx.ftz.f32", f32, f32, flushed(std::exp2(flushed(a))))
+                                                 ONE("lg2.approx.ftz.f32", f32, f32, flushed(std::log2(flushed(a)))) {
+     nullptr, nullptr, nullptr, false
+   }
 };
 
 #define SELECT(type, T) THREE("selp." type, T, T, T, bool, c ? a : b)
@@ -195,24 +200,27 @@ const row arithmetic_rows[] = {
 
 /* Comparisons, choices, and conversions. */
 const row conversion_rows[] = {
-  COMPARE("s16", s16) COMPARE("u16", u16) COMPARE("b16", u16) COMPARE("s32", s32) COMPARE("u32", u32) COMPARE("b32", u32)
-  COMPARE("s64", s64) COMPARE("u64", u64) COMPARE("b64", u64) COMPARE_FLOATS("f32", f32) COMPARE_FLOATS("f64", f64)
-  SELECT("b16", u16) SELECT("u16", u16) SELECT("s16", u16) SELECT("b32", u32) SELECT("u32", u32) SELECT("s32", u32)
-  SELECT("f32", u32) SELECT("b64", u64) SELECT("u64", u64) SELECT("s64", u64) SELECT("f64", u64)
-  ONE("cvt.u16.u32", u16, u32, a) ONE("cvt.u16.u64", u16, u64, a) ONE("cvt.u32.u16", u32, u16, a)
-  ONE("cvt.u32.u64", u32, u64, a) ONE("cvt.u64.u16", u64, u16, a) ONE("cvt.u64.u32", u64, u32, a)
-  ONE("cvt.s32.s16", s32, s16, a) ONE("cvt.s64.s16", s64, s16, a) ONE("cvt.s64.s32", s64, s32, a)
-  ONE("cvt.f64.f32", f64, f32, a) ONE("cvt.rn.f32.f64", f32, f64, a) ONE("cvt.rn.f32.s32", f32, s32, a)
-  ONE("cvt.rn.f32.u32", f32, u32, a) ONE("cvt.rn.f32.s64", f32, s64, a) ONE("cvt.rn.f64.s32", f64, s32, a)
-  ONE("cvt.rn.f64.u32", f64, u32, a) ONE("cvt.rpi.f32.f32", f32, f32, std::ceil(a))
-  ONE("cvt.rmi.f32.f32", f32, f32, std::floor(a))
-  ONE("cvt.rzi.s32.f32", s32, f32, whole<s32>(std::trunc(a))) ONE("cvt.rzi.u32.f32", u32, f32, whole<u32>(std::trunc(a)))
-  ONE("cvt.f32.f16", f32, u16, bny_float_of_f16(a)) ONE("cvt.f32.bf16", f32, u16, bny_float_of_bf16(a))
-  ONE("cvt.rn.f16.f32", u16, f32, bny_f16_of_float(a)) ONE("cvt.rn.bf16.f32", u16, f32, bny_bf16_of_float(a))
-  /* The first operand is the upper half. */
-  TWO("cvt.rn.f16x2.f32", u32, f32, f32, static_cast<u32>(bny_f16_of_float(a)) << 16 | bny_f16_of_float(b))
-  TWO("cvt.rn.bf16x2.f32", u32, f32, f32, static_cast<u32>(bny_bf16_of_float(a)) << 16 | bny_bf16_of_float(b))
-  {nullptr, nullptr, nullptr, false}
-};
+    COMPARE("s16", s16) COMPARE("u16", u16) COMPARE("b16", u16) COMPARE("s32", s32) COMPARE("u32", u32) COMPARE(
+        "b32", u32) COMPARE("s64", s64) COMPARE("u64", u64) COMPARE("b64", u64) COMPARE_FLOATS("f32", f32)
+        COMPARE_FLOATS("f64", f64) SELECT("b16", u16) SELECT("u16", u16) SELECT("s16", u16) SELECT("b32", u32) SELECT(
+            "u32", u32) SELECT("s32", u32) SELECT("f32", u32) SELECT("b64", u64) SELECT("u64", u64) SELECT("s64", u64)
+            SELECT("f64", u64) ONE("cvt.u16.u32", u16, u32, a) ONE("cvt.u16.u64", u16, u64, a)
+                ONE("cvt.u32.u16", u32, u16, a) ONE("cvt.u32.u64", u32, u64, a) ONE("cvt.u64.u16", u64, u16, a)
+                    ONE("cvt.u64.u32", u64, u32, a) ONE("cvt.s32.s16", s32, s16, a) ONE("cvt.s64.s16", s64, s16, a) ONE(
+                        "cvt.s64.s32", s64, s32, a) ONE("cvt.f64.f32", f64, f32, a) ONE("cvt.rn.f32.f64", f32, f64, a)
+                        ONE("cvt.rn.f32.s32", f32, s32, a) ONE("cvt.rn.f32.u32", f32, u32, a)
+                            ONE("cvt.rn.f32.s64", f32, s64, a) ONE("cvt.rn.f64.s32", f64, s32, a)
+                                ONE("cvt.rn.f64.u32", f64, u32, a) ONE("cvt.rpi.f32.f32", f32, f32, std::ceil(a))
+                                    ONE("cvt.rmi.f32.f32", f32, f32, std::floor(a))
+                                        ONE("cvt.rzi.s32.f32", s32, f32, whole<s32>(std::trunc(a)))
+                                            ONE("cvt.rzi.u32.f32", u32, f32, whole<u32>(std::trunc(a)))
+                                                ONE("cvt.f32.f16", f32, u16, bny_float_of_f16(a))
+                                                    ONE("cvt.f32.bf16", f32, u16, bny_float_of_bf16(a))
+                                                        ONE("cvt.rn.f16.f32", u16, f32, bny_f16_of_float(a))
+                                                            ONE("cvt.rn.bf16.f32", u16, f32, bny_bf16_of_float(a))
+    /* The first operand is the upper half. */
+    TWO("cvt.rn.f16x2.f32", u32, f32, f32, static_cast<u32>(bny_f16_of_float(a)) << 16 | bny_f16_of_float(b))
+        TWO("cvt.rn.bf16x2.f32", u32, f32, f32,
+            static_cast<u32>(bny_bf16_of_float(a)) << 16 | bny_bf16_of_float(b)){nullptr, nullptr, nullptr, false}};
 
 } // namespace ptx

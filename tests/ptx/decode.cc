@@ -57,8 +57,9 @@ const instruction *split_parts(thread &self, const instruction *i) {
 
 /* mov: a value, an address, the clock; or between one register and several, the first of which is its low part. */
 void decode_move(const std::string &type, const std::vector<operand> &operands, instruction *made) {
-  static const std::map<std::string, uint8_t> types = {{"pred", 1}, {"b16", 2}, {"u16", 2}, {"s16", 2}, {"b32", 4}, {"u32", 4},
-    {"s32", 4}, {"f32", 4}, {"b64", 8}, {"u64", 8}, {"s64", 8}, {"f64", 8}, {"b128", 16}};
+  static const std::map<std::string, uint8_t> types = {{"pred", 1}, {"b16", 2}, {"u16", 2},  {"s16", 2}, {"b32", 4},
+                                                       {"u32", 4},  {"s32", 4}, {"f32", 4},  {"b64", 8}, {"u64", 8},
+                                                       {"s64", 8},  {"f64", 8}, {"b128", 16}};
   auto found = types.find(type);
   if (found == types.end()) throw "a modifier that is not known";
   made->bytes = found->second;

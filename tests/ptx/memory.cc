@@ -129,7 +129,8 @@ const instruction *copy_16(thread &self, const instruction *i) {
 const instruction *bulk_load(thread &self, const instruction *i) {
   uint32_t bytes = get<uint32_t>(self, i, 2);
   if (self.matrices) note_bulk(self, address(self, i, 0, 0), bytes);
-  bny_bulk_load(shared_of(self, i, 0, 0, bytes), global_of<bny_quad>(self, i, 1, bytes, 1), bytes, barrier_of(self, i, 3, 2));
+  bny_bulk_load(shared_of(self, i, 0, 0, bytes), global_of<bny_quad>(self, i, 1, bytes, 1), bytes,
+                barrier_of(self, i, 3, 2));
   return i + 1;
 }
 
@@ -154,12 +155,16 @@ bool decode_access(const std::string &opcode, const std::vector<operand> &operan
   bool is_volatile = take(".volatile");
   made->order = take(is_load ? ".acquire" : ".release") ? ORDERED : take(".relaxed") ? RELAXED : WEAK;
   if (made->order != WEAK && !take(".gpu") && !take(".sys")) throw "no scope of the access";
-  made->space = take(".global") ? GLOBAL : take(".shared") ? SHARED : take(".local") ? LOCAL : take(".param") ? PARAM : GENERIC;
+  made->space = take(".global")   ? GLOBAL
+                : take(".shared") ? SHARED
+                : take(".local")  ? LOCAL
+                : take(".param")  ? PARAM
+                                  : GENERIC;
   take(".L1::no_allocate");
   made->count = take(".v4") ? 4 : take(".v2") ? 2 : 1;
-  static const std::map<std::string, int> types = {{".u8", 1}, {".s8", 1}, {".b8", 1}, {".u16", 2}, {".s16", 2}, {".b16", 2},
-                                                   {".u32", 4}, {".s32", 4}, {".b32", 4}, {".f32", 4}, {".u64", 8}, {".s64", 8},
-                                                   {".b64", 8}, {".f64", 8}, {".b128", 16}};
+  static const std::map<std::string, int> types = {{".u8", 1},  {".s8", 1},  {".b8", 1},  {".u16", 2}, {".s16", 2},
+                                                   {".b16", 2}, {".u32", 4}, {".s32", 4}, {".b32", 4}, {".f32", 4},
+                                                   {".u64", 8}, {".s64", 8}, {".b64", 8}, {".f64", 8}, {".b128", 16}};
   auto type = types.find(rest);
   if (type == types.end()) throw "a modifier that is not known";
   made->bytes = static_cast<uint8_t>(type->second);
@@ -201,33 +206,37 @@ const row memory_rows[] = {
      auto own = reinterpret_cast<unsigned char *>(get<uint64_t>(self, i, 1));
      put(self, i, 0, bny_cluster_address(own, get<uint32_t>(self, i, 2)));
      return i + 1;
-   }, false},
-  ROW("fence.acq_rel.gpu", "", bny_fence_gpu())
-  ROW("fence.acq_rel.sys", "", bny_fence_sys())
-  ROW("fence.proxy.alias", "", bny_fence_alias())
-  ROW("atom.add.relaxed.gpu.global.u64", "8a8",
-      put(self, i, 0, bny_add_relaxed_gpu_64(global_of<uint64_t>(self, i, 1, 8), get<uint64_t>(self, i, 2))))
-  ROW("atom.add.acq_rel.gpu.global.u32", "4a4",
-      put(self, i, 0, bny_add_gpu_32(global_of<uint32_t>(self, i, 1, 4), get<uint32_t>(self, i, 2))))
-  ROW("atom.cas.acq_rel.sys.global.b64", "8a88",
-      put(self, i, 0, bny_compare_swap_sys_64(global_of<uint64_t>(self, i, 1, 8), get<uint64_t>(self, i, 2),
-                                              get<uint64_t>(self, i, 3))))
-  {"cp.async.cg.shared.global", "aa44", copy_16, true},
-  ROW("cp.async.commit_group", "", bny_copy_async_commit(); if (self.matrices) note_commit(self))
-  ROW("cp.async.wait_group", "4",
-      bny_emulated_wait(get<int>(self, i, 0)); if (self.matrices) note_wait(self, get<int>(self, i, 0)))
-  {"cp.async.bulk.shared::cluster.global.mbarrier::complete_tx::bytes", "aa4a", bulk_load, true},
-  ROW("mbarrier.init.shared.b64", "a4", bny_mbarrier_init(barrier_of(self, i, 0), get<uint32_t>(self, i, 1)))
-  ROW("mbarrier.arrive.shared.b64", "8a", bny_mbarrier_arrive(barrier_of(self, i, 1)))
-  ROW("mbarrier.arrive.expect_tx.shared.b64", "8a4", bny_mbarrier_expect(barrier_of(self, i, 1), get<uint32_t>(self, i, 2)))
-  ROW("mbarrier.try_wait.parity.shared.b64", "pa4",
-      put(self, i, 0, bny_mbarrier_test(barrier_of(self, i, 1), get<uint32_t>(self, i, 2))))
-  ROW("fence.mbarrier_init.release.cluster", "", bny_mbarrier_fence_init())
-  ROW("fence.proxy.async", "", bny_fence_async(); if (self.matrices) note_fence(self))
-  ROW("fence.proxy.async.shared::cta", "", bny_fence_async(); if (self.matrices) note_fence(self))
-  ROW("griddepcontrol.wait", "", bny_grid_wait())
-  ROW("griddepcontrol.launch_dependents", "", bny_grid_release())
-  {nullptr, nullptr, nullptr, false}
+   }, false}
+   ,
+       ROW("fence.acq_rel.gpu", "", bny_fence_gpu()) ROW("fence.acq_rel.sys", "", bny_fence_sys())
+           ROW("fence.proxy.alias", "", bny_fence_alias())
+               ROW("atom.add.relaxed.gpu.global.u64", "8a8",
+                   put(self, i, 0,
+                       bny_add_relaxed_gpu_64(global_of<uint64_t>(self, i, 1, 8), get<uint64_t>(self, i, 2))))
+                   ROW("atom.add.acq_rel.gpu.global.u32", "4a4",
+                       put(self, i, 0, bny_add_gpu_32(global_of<uint32_t>(self, i, 1, 4), get<uint32_t>(self, i, 2))))
+                       ROW("atom.cas.acq_rel.sys.global.b64", "8a88",
+                           put(self, i, 0,
+                               bny_compare_swap_sys_64(global_of<uint64_t>(self, i, 1, 8), get<uint64_t>(self, i, 2),
+                                                       get<uint64_t>(self, i, 3)))){"cp.async.cg.shared.global", "aa44",
+                                                                                    copy_16, true},
+       ROW("cp.async.commit_group", "", bny_copy_async_commit(); if (self.matrices) note_commit(self))
+           ROW("cp.async.wait_group", "4", bny_emulated_wait(get<int>(self, i, 0));
+               if (self.matrices) note_wait(self, get<int>(self, i, 0))){
+               "cp.async.bulk.shared::cluster.global.mbarrier::complete_tx::bytes", "aa4a", bulk_load, true},
+       ROW("mbarrier.init.shared.b64", "a4", bny_mbarrier_init(barrier_of(self, i, 0), get<uint32_t>(self, i, 1)))
+           ROW("mbarrier.arrive.shared.b64", "8a", bny_mbarrier_arrive(barrier_of(self, i, 1)))
+               ROW("mbarrier.arrive.expect_tx.shared.b64", "8a4",
+                   bny_mbarrier_expect(barrier_of(self, i, 1), get<uint32_t>(self, i, 2)))
+                   ROW("mbarrier.try_wait.parity.shared.b64", "pa4",
+                       put(self, i, 0, bny_mbarrier_test(barrier_of(self, i, 1), get<uint32_t>(self, i, 2))))
+                       ROW("fence.mbarrier_init.release.cluster", "", bny_mbarrier_fence_init())
+                           ROW("fence.proxy.async", "", bny_fence_async(); if (self.matrices) note_fence(self))
+                               ROW("fence.proxy.async.shared::cta", "", bny_fence_async();
+                                   if (self.matrices) note_fence(self)) ROW("griddepcontrol.wait", "", bny_grid_wait())
+                                   ROW("griddepcontrol.launch_dependents", "", bny_grid_release()) {
+     nullptr, nullptr, nullptr, false
+   }
 };
 
 } // namespace ptx

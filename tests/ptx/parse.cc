@@ -41,9 +41,9 @@ struct declaration {
 /* Reads after the state space: .align 8 .b8 name[16], .u64 .ptr .align 1 name, .reg .b32 %r<8>. `unit`: of the previous
  * name. */
 declaration read_declaration(lexer *in, uint32_t unit = 0) {
-  static const std::map<std::string, uint32_t> types = {{".pred", 1}, {".b8", 1}, {".u8", 1}, {".s8", 1}, {".b16", 2}, {".u16", 2},
-    {".s16", 2}, {".b32", 4}, {".u32", 4}, {".s32", 4}, {".f32", 4}, {".b64", 8}, {".u64", 8}, {".s64", 8}, {".f64", 8},
-    {".b128", 16}};
+  static const std::map<std::string, uint32_t> types = {
+      {".pred", 1}, {".b8", 1},  {".u8", 1},  {".s8", 1},  {".b16", 2}, {".u16", 2}, {".s16", 2}, {".b32", 4},
+      {".u32", 4},  {".s32", 4}, {".f32", 4}, {".b64", 8}, {".u64", 8}, {".s64", 8}, {".f64", 8}, {".b128", 16}};
   declaration made;
   uint32_t aligned = 0;
   for (;;) {
@@ -167,7 +167,8 @@ void reader::declare(const std::string &space) {
       uint32_t &used = made->is_entry ? made->shared_bytes : of->common_bytes;
       uint32_t from = made->is_entry ? uint32_t{COMMON_SHARED_BYTES} : 0, at = from + up(used, one.alignment);
       used = at + one.bytes - from;
-      if (one.alignment > 16 || of->common_bytes > COMMON_SHARED_BYTES) in.fail("shared memory that is not expected", one.name);
+      if (one.alignment > 16 || of->common_bytes > COMMON_SHARED_BYTES)
+        in.fail("shared memory that is not expected", one.name);
       scopes.back()[one.name] = {false, AT_STATIC, one.bytes, at};
     } else {
       scopes.back()[one.name] = {false, AT_FRAME, one.bytes, room(one.bytes, up(one.alignment, 16))};
@@ -248,7 +249,8 @@ void reader::read_call(instruction *made_of) {
   }
   in.expect(";");
   const function &callee = *made_call->callee;
-  if (callee.parameters.size() != made_call->arguments.size() || (callee.result_bytes != 0) != (made_call->result != NOWHERE))
+  if (callee.parameters.size() != made_call->arguments.size() ||
+      (callee.result_bytes != 0) != (made_call->result != NOWHERE))
     in.fail("a call with other arguments", name);
   made_of->call = made_call;
   made_of->run = run_call;
@@ -298,7 +300,8 @@ void reader::read_body() {
       depth--;
     } else if (in.take(".pragma")) {
       std::string what = in.next();
-      if (what != "\"nounroll\"" && what.compare(0, 17, "\"used_bytes_mask ") != 0) in.fail("a pragma that is not known", what);
+      if (what != "\"nounroll\"" && what.compare(0, 17, "\"used_bytes_mask ") != 0)
+        in.fail("a pragma that is not known", what);
       in.expect(";");
     } else if (in.peek()[0] == '.') {
       std::string space = in.next();

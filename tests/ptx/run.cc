@@ -95,7 +95,8 @@ void run_thread(const function &kernel, uint32_t dynamic_bytes, const std::vecto
   self.parameters = parameters.data();
   self.parameters_bytes = parameters.size();
   uint64_t wide[] = {0, self.static_at, reinterpret_cast<uint64_t>(self.parameters), 0, 0};
-  uint32_t numbers[] = {place.thread, place.block_threads, place.block, place.blocks, place.cluster_rank, place.cluster_blocks};
+  uint32_t numbers[] = {place.thread, place.block_threads, place.block,
+                        place.blocks, place.cluster_rank,  place.cluster_blocks};
   memcpy(special, wide, sizeof wide);
   memcpy(special + AT_TID, numbers, sizeof numbers);
   if (kernel.threads_max && place.block_threads > kernel.threads_max)

@@ -91,7 +91,8 @@ template <bool is_transposed> const instruction *load_matrices(thread &self, con
       memcpy(matrix[r], from, 16);
     }
     uint32_t r = lane / 4, c = lane % 4 * 2;
-    uint32_t low = is_transposed ? matrix[c][r] : matrix[r][c], high = is_transposed ? matrix[c + 1][r] : matrix[r][c + 1];
+    uint32_t low = is_transposed ? matrix[c][r] : matrix[r][c],
+             high = is_transposed ? matrix[c + 1][r] : matrix[r][c + 1];
     put(self, i, static_cast<int>(n), low | high << 16);
   }
   return i + 1;
@@ -109,25 +110,23 @@ const instruction *block_barrier(thread &self, const instruction *i) {
 } // namespace
 
 const row warp_rows[] = {
-  {"shfl.sync.idx.b32", "4p4444", shuffle<true>, true},
-  {"shfl.sync.bfly.b32", "4p4444", shuffle<false>, true},
-  ROW("vote.sync.any.pred", "pp4", put(self, i, 0, ballot(self, i) != 0))
-  ROW("vote.sync.all.pred", "pp4", put(self, i, 0, ballot(self, i) == UINT32_MAX))
-  ROW("vote.sync.ballot.b32", "4p4", put(self, i, 0, ballot(self, i)))
-  ROW("bar.warp.sync", "4", check_members(self, i, 0); bny_warp_sync())
-  {"bar.sync", "4", block_barrier, true},
-  ROW("barrier.sync", "44", bny_named_sync(get<int>(self, i, 0), get<int>(self, i, 1)))
-  ROW("barrier.arrive", "44", bny_named_arrive(get<int>(self, i, 0), get<int>(self, i, 1)))
-  ROW("barrier.cluster.arrive.release.aligned", "",
-      if (self.in_cluster_barrier) fail(self, i, "arrives twice"); self.in_cluster_barrier = true; bny_emulated_settle())
-  ROW("barrier.cluster.wait.acquire.aligned", "",
-      if (!self.in_cluster_barrier) fail(self, i, "waits without arriving"); self.in_cluster_barrier = false;
-      bny_cluster_sync())
-  {"mma.sync.aligned.m16n8k16.row.col.f32.bf16.bf16.f32", "44444444444444", multiply<true>, true},
-  {"mma.sync.aligned.m16n8k16.row.col.f32.f16.f16.f32", "44444444444444", multiply<false>, true},
-  {"ldmatrix.sync.aligned.m8n8.x4.shared.b16", "4444a", load_matrices<false>, true},
-  {"ldmatrix.sync.aligned.m8n8.x4.trans.shared.b16", "4444a", load_matrices<true>, true},
-  {nullptr, nullptr, nullptr, false}
-};
+    {"shfl.sync.idx.b32", "4p4444", shuffle<true>, true},
+    {"shfl.sync.bfly.b32", "4p4444", shuffle<false>, true},
+    ROW("vote.sync.any.pred", "pp4", put(self, i, 0, ballot(self, i) != 0))
+        ROW("vote.sync.all.pred", "pp4", put(self, i, 0, ballot(self, i) == UINT32_MAX))
+            ROW("vote.sync.ballot.b32", "4p4", put(self, i, 0, ballot(self, i))) ROW(
+                "bar.warp.sync", "4", check_members(self, i, 0); bny_warp_sync()){"bar.sync", "4", block_barrier, true},
+    ROW("barrier.sync", "44", bny_named_sync(get<int>(self, i, 0), get<int>(self, i, 1)))
+        ROW("barrier.arrive", "44", bny_named_arrive(get<int>(self, i, 0), get<int>(self, i, 1))) ROW(
+            "barrier.cluster.arrive.release.aligned", "", if (self.in_cluster_barrier) fail(self, i, "arrives twice");
+            self.in_cluster_barrier = true; bny_emulated_settle())
+            ROW("barrier.cluster.wait.acquire.aligned", "",
+                if (!self.in_cluster_barrier) fail(self, i, "waits without arriving");
+                self.in_cluster_barrier = false; bny_cluster_sync()){
+                "mma.sync.aligned.m16n8k16.row.col.f32.bf16.bf16.f32", "44444444444444", multiply<true>, true},
+    {"mma.sync.aligned.m16n8k16.row.col.f32.f16.f16.f32", "44444444444444", multiply<false>, true},
+    {"ldmatrix.sync.aligned.m8n8.x4.shared.b16", "4444a", load_matrices<false>, true},
+    {"ldmatrix.sync.aligned.m8n8.x4.trans.shared.b16", "4444a", load_matrices<true>, true},
+    {nullptr, nullptr, nullptr, false}};
 
 } // namespace ptx

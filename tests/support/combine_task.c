@@ -109,13 +109,13 @@ void combine_task_add_all(combine_task *task, combine_group *of, banyan_dtype wi
 const char *combine_attempt_text(const combine_attempt *attempt, int run) {
   static _Thread_local char text[256];
   const banyan_combine_desc *desc = &attempt->desc;
-  snprintf(text, sizeof text,
-           "algorithm %s, scatter %d (root %d), order %d, wire %s, box %d+%d of %d x %d+%d of %d, value_dim %d, mood %d, "
-           "run %d",
-           desc->algorithm ? desc->algorithm : "chosen", desc->scatter, desc->root, desc->order,
-           desc->wire ? bny_wire_formats[bny_wire_of_dtype(desc->wire)].name : "",
-           attempt->token0, desc->tokens, attempt->of->tokens, attempt->head0, desc->heads, attempt->of->heads,
-           desc->value_dim, attempt->of->mood, run);
+  snprintf(
+      text, sizeof text,
+      "algorithm %s, scatter %d (root %d), order %d, wire %s, box %d+%d of %d x %d+%d of %d, value_dim %d, mood %d, "
+      "run %d",
+      desc->algorithm ? desc->algorithm : "chosen", desc->scatter, desc->root, desc->order,
+      desc->wire ? bny_wire_formats[bny_wire_of_dtype(desc->wire)].name : "", attempt->token0, desc->tokens,
+      attempt->of->tokens, attempt->head0, desc->heads, attempt->of->heads, desc->value_dim, attempt->of->mood, run);
   return text;
 }
 
@@ -149,11 +149,11 @@ static void check_bits(const combine_task *task, const combine_attempt *attempt,
   owned(attempt, rank, task->nranks, &token0, &tokens, &head0, &heads);
   for (int32_t t = 0; t < out->tokens; t++) {
     for (int32_t h = 0; h < out->heads; h++) {
-      ck_assert_msg(sheet_same_bits(out, t, h, again, t, h), "%d ranks, rank %d, two runs differ: %s", task->nranks, rank,
-                    combine_attempt_text(attempt, 0));
+      ck_assert_msg(sheet_same_bits(out, t, h, again, t, h), "%d ranks, rank %d, two runs differ: %s", task->nranks,
+                    rank, combine_attempt_text(attempt, 0));
       if (attempt->desc.scatter == BANYAN_SCATTER_NONE)
-        ck_assert_msg(sheet_same_bits(out, t, h, other, t, h), "%d ranks, ranks 0 and %d differ: %s", task->nranks, rank,
-                      combine_attempt_text(attempt, 0));
+        ck_assert_msg(sheet_same_bits(out, t, h, other, t, h), "%d ranks, ranks 0 and %d differ: %s", task->nranks,
+                      rank, combine_attempt_text(attempt, 0));
       if (canonical)
         ck_assert_msg(sheet_same_bits(out, t, h, canonical, attempt->token0 + token0 + t, attempt->head0 + head0 + h),
                       "%d ranks, rank %d, token %d, head %d is not canonical: %s", task->nranks, rank, t, h,

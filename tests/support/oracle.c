@@ -50,7 +50,8 @@ void oracle_store(void *elements, banyan_dtype dtype, int64_t index, double valu
   if (isnan(value)) bits = (2 * bias + 1) << width | 1 << (width - 1);
   else if (isinf(rounded)) bits = (2 * bias + 1) << width;
   else if (magnitude < ldexp(1, lowest_exponent(dtype))) bits = (int)(magnitude / oracle_step(dtype));
-  else bits = ((ilogb(magnitude) + bias) << width) + (int)(ldexp(magnitude, width - ilogb(magnitude)) - ldexp(1, width));
+  else
+    bits = ((ilogb(magnitude) + bias) << width) + (int)(ldexp(magnitude, width - ilogb(magnitude)) - ldexp(1, width));
   ((uint16_t *)elements)[index] = (uint16_t)(bits | (signbit(value) ? 0x8000 : 0));
 }
 
@@ -134,7 +135,9 @@ static const char *compare_empty(const banyan_partial *p, int32_t token, int32_t
 
 /* Relative error of a weight, or of numerators that are divided by it, from the rounding of d to its type. */
 static double sum_error(const banyan_partial *p, double sum) {
-  return p->stats_kind == BANYAN_STATS_LSE ? 0 : 1.5 * (oracle_unit(p->stats_dtype) + 0.5 * oracle_step(p->stats_dtype) / sum);
+  return p->stats_kind == BANYAN_STATS_LSE
+             ? 0
+             : 1.5 * (oracle_unit(p->stats_dtype) + 0.5 * oracle_step(p->stats_dtype) / sum);
 }
 
 static const char *compare_weight(const banyan_partial *p, double stat, double sum, const oracle_row *expected) {
@@ -145,8 +148,8 @@ static const char *compare_weight(const banyan_partial *p, double stat, double s
   double got = t + log2(sum);
   if (fabs(got - weight) <= slack) return NULL;
   if (fabs(got) >= (double)FLT_MAX && size >= 0.99 * (double)FLT_MAX) return NULL; /* base e has a larger range */
-  snprintf(text, sizeof text, "log2 of the weight is %.9g (m or lse %.9g, d %.9g), should be %.9g within %.2g", got, stat, sum,
-           weight, slack);
+  snprintf(text, sizeof text, "log2 of the weight is %.9g (m or lse %.9g, d %.9g), should be %.9g within %.2g", got,
+           stat, sum, weight, slack);
   return text;
 }
 
@@ -166,7 +169,8 @@ const char *oracle_compare(const banyan_partial *p, int32_t token, int32_t head,
   }
   bool numerators = p->values_kind == BANYAN_VALUES_NUMERATOR;
   double scale = numerators ? sum : 1, u = wire == BANYAN_F32 ? 0 : oracle_unit(wire);
-  double bound = 2e-6 + (u + 0x1p-23) * (double)roundings + 1.01 * oracle_unit(p->values_dtype) + (numerators ? sum_error(p, sum) : 0);
+  double bound = 2e-6 + (u + 0x1p-23) * (double)roundings + 1.01 * oracle_unit(p->values_dtype) +
+                 (numerators ? sum_error(p, sum) : 0);
   double error = 0, size = 0, tiny = 0x1p-125 + oracle_step(p->values_dtype) / scale;
   tiny += wire == BANYAN_F16 ? (double)roundings * 0x1p-24 : 0; /* precision of an f16 wire, for d in (0.5, 1] */
   for (int32_t i = 0; i < value_dim; i++) {
@@ -184,7 +188,8 @@ const char *oracle_compare(const banyan_partial *p, int32_t token, int32_t head,
 }
 
 bool oracle_may_be_refused(const banyan_partial *p, const oracle_row *expected) {
-  bool is_tight = p->values_kind == BANYAN_VALUES_NUMERATOR && p->values_dtype == BANYAN_F16 && p->stats_dtype == BANYAN_BF16;
+  bool is_tight =
+      p->values_kind == BANYAN_VALUES_NUMERATOR && p->values_dtype == BANYAN_F16 && p->stats_dtype == BANYAN_BF16;
   double limit = (is_tight ? 2048 : 16384) * (p->base == BANYAN_BASE_E ? log2_e : 1);
   return !expected->is_empty && p->lse && p->stats_dtype != BANYAN_F32 && fabs(log2_of(expected)) > limit - 64;
 }

@@ -52,7 +52,8 @@ static double norm(const double *values, int32_t count) {
 
 size_t sheet_row_bytes(int32_t value_dim) { return sizeof(sheet_row) + (size_t)value_dim * sizeof(double); }
 
-static void merge_row(const sheet *sheets, int32_t nranks, int32_t token, int32_t head, double *scratch, sheet_row *row) {
+static void merge_row(const sheet *sheets, int32_t nranks, int32_t token, int32_t head, double *scratch,
+                      sheet_row *row) {
   int32_t value_dim = sheets[0].value_dim;
   double top = -INFINITY, total = 0, log_weight, sum;
   for (int32_t r = 0; r < nranks; r++)

@@ -18,8 +18,8 @@ static bool same_bits(double a, double b) {
 }
 
 static void ck_same(const bny_topo *a, const bny_topo *b, const char *name) {
-  ck_assert_msg(a->nnodes == b->nnodes && a->nlinks == b->nlinks, "%s: %d and %d nodes, %d and %d links", name, a->nnodes,
-                b->nnodes, a->nlinks, b->nlinks);
+  ck_assert_msg(a->nnodes == b->nnodes && a->nlinks == b->nlinks, "%s: %d and %d nodes, %d and %d links", name,
+                a->nnodes, b->nnodes, a->nlinks, b->nlinks);
   for (int32_t n = 0; n < a->nnodes; n++) {
     const bny_topo_node *x = &a->nodes[n], *y = &b->nodes[n];
     bool same = x->kind == y->kind && x->parent == y->parent && x->index == y->index && same_text(x->name, y->name) &&
@@ -31,8 +31,9 @@ static void ck_same(const bny_topo *a, const bny_topo *b, const char *name) {
   for (int32_t l = 0; l < a->nlinks; l++) {
     const bny_topo_link *x = &a->links[l], *y = &b->links[l];
     bool same = x->kind == y->kind && x->from == y->from && x->to == y->to && x->count == y->count &&
-                same_bits(x->gbytes_per_s, y->gbytes_per_s) && same_bits(x->rated_gbytes_per_s, y->rated_gbytes_per_s) &&
-                same_bits(x->latency_us, y->latency_us) && x->source == y->source;
+                same_bits(x->gbytes_per_s, y->gbytes_per_s) &&
+                same_bits(x->rated_gbytes_per_s, y->rated_gbytes_per_s) && same_bits(x->latency_us, y->latency_us) &&
+                x->source == y->source;
     ck_assert_msg(same, "%s: link %d", name, l);
   }
 }
@@ -55,10 +56,22 @@ static void ck_round_trip(const bny_topo *topo, const char *name) {
 
 START_TEST(every_field) {
   bny_topo *t = bny_topo_new();
-  bny_topo_node host = {.kind = BNY_TOPO_HOST, .parent = -1, .index = 3, .name = "host \"a\" \\ \xe2\x82\xac", .model = "m",
-                        .vendor = "v", .guid = "0x1", .compute = -1, .source = BNY_TOPO_PROBED};
+  bny_topo_node host = {.kind = BNY_TOPO_HOST,
+                        .parent = -1,
+                        .index = 3,
+                        .name = "host \"a\" \\ \xe2\x82\xac",
+                        .model = "m",
+                        .vendor = "v",
+                        .guid = "0x1",
+                        .compute = -1,
+                        .source = BNY_TOPO_PROBED};
   int32_t h = bny_topo_add_node(t, &host);
-  bny_topo_node gpu = {.kind = BNY_TOPO_GPU, .parent = h, .index = 0, .name = "GPU0", .bus_id = "0000:1b:00.0", .compute = 90,
+  bny_topo_node gpu = {.kind = BNY_TOPO_GPU,
+                       .parent = h,
+                       .index = 0,
+                       .name = "GPU0",
+                       .bus_id = "0000:1b:00.0",
+                       .compute = 90,
                        .source = BNY_TOPO_MEASURED};
   int32_t g = bny_topo_add_node(t, &gpu);
   int32_t bridge = put(t, BNY_TOPO_PCI, h, "0000:[00-0f]", NULL);
@@ -67,11 +80,17 @@ START_TEST(every_field) {
   int32_t twice[] = {put(t, BNY_TOPO_NIC, h, "eth0", NULL), put(t, BNY_TOPO_PORT, h, "eth0", NULL),
                      put(t, BNY_TOPO_NIC, h, "eth0#3", NULL), put(t, BNY_TOPO_NIC, h, "eth0#4", NULL),
                      put(t, BNY_TOPO_NIC, h, "#", NULL)};
-  const double speeds[] = {0, 0.1, 1.0 / 3, 20.6, 20.6 * 18, 1e-300, 5e-324, 1e6, 123456.78901234567, 1.0000000000000002};
+  const double speeds[] = {
+      0, 0.1, 1.0 / 3, 20.6, 20.6 * 18, 1e-300, 5e-324, 1e6, 123456.78901234567, 1.0000000000000002};
   for (size_t s = 0; s < sizeof speeds / sizeof speeds[0]; s++) {
-    bny_topo_link link = {.kind = (bny_topo_link_kind)(s % BNY_TOPO_LINK_KINDS), .from = twice[s % 5], .to = s % 2 == 0 ? g : h,
-                          .count = (int32_t)s, .gbytes_per_s = speeds[s], .rated_gbytes_per_s = speeds[9 - s],
-                          .latency_us = speeds[s] / 7, .source = (bny_topo_source)(s % 4)};
+    bny_topo_link link = {.kind = (bny_topo_link_kind)(s % BNY_TOPO_LINK_KINDS),
+                          .from = twice[s % 5],
+                          .to = s % 2 == 0 ? g : h,
+                          .count = (int32_t)s,
+                          .gbytes_per_s = speeds[s],
+                          .rated_gbytes_per_s = speeds[9 - s],
+                          .latency_us = speeds[s] / 7,
+                          .source = (bny_topo_source)(s % 4)};
     bny_topo_add_link(t, &link);
   }
   bny_topo_error error;
@@ -126,11 +145,12 @@ END_TEST
 
 /* As little as it takes, with ids of numbers, and more members than are known. */
 START_TEST(by_hand) {
-  static const char text[] = " {\"nodes\": [{\"id\": 7, \"kind\": \"host\", \"colour\": \"blue\"}, "
-                             "{\"id\": \"g\", \"kind\": \"gpu\", "
-                             "\"parent\": 7, \"bus_id\": \"1B:00.0\", \"model\": null}, {\"id\": 8, \"kind\": \"switch\"}],\n"
-                             "\"links\": [{\"from\": \"g\", \"to\": 8, \"kind\": \"nvlink\", \"gbytes_per_s\": 370}],\n"
-                             "\"levels\": [], \"findings\": [1, 2]}";
+  static const char text[] =
+      " {\"nodes\": [{\"id\": 7, \"kind\": \"host\", \"colour\": \"blue\"}, "
+      "{\"id\": \"g\", \"kind\": \"gpu\", "
+      "\"parent\": 7, \"bus_id\": \"1B:00.0\", \"model\": null}, {\"id\": 8, \"kind\": \"switch\"}],\n"
+      "\"links\": [{\"from\": \"g\", \"to\": 8, \"kind\": \"nvlink\", \"gbytes_per_s\": 370}],\n"
+      "\"levels\": [], \"findings\": [1, 2]}";
   bny_topo_error error = {.text = ""};
   bny_topo *t = bny_topo_import(text, sizeof text - 1, NULL, &error);
   ck_assert_msg(t != NULL, "%s", error.text);
@@ -163,7 +183,8 @@ static const struct {
     {"{\"nodes\": [{\"id\": \"a\", \"kind\": 4}]}", "nodes[0].kind: wants a string"},
     {"{\"nodes\": [{\"id\": \"a\", \"kind\": \"host\"}, {\"id\": \"a\", \"kind\": \"host\"}]}",
      "nodes[1].id: \"a\" is also that of nodes[0]"},
-    {"{\"nodes\": [{\"id\": \"a\", \"kind\": \"host\", \"parent\": \"b\"}]}", "nodes[0].parent: no node has the id \"b\""},
+    {"{\"nodes\": [{\"id\": \"a\", \"kind\": \"host\", \"parent\": \"b\"}]}",
+     "nodes[0].parent: no node has the id \"b\""},
     {"{\"nodes\": [{\"id\": \"a\", \"kind\": \"host\", \"parent\": \"a\"}]}", "nodes[0].parent: stands behind"},
     {"{\"nodes\": [{\"id\": \"a\", \"kind\": \"host\", \"parent\": \"b\"}, {\"id\": \"b\", \"kind\": \"host\"}]}",
      "put it before"},
@@ -173,13 +194,16 @@ static const struct {
     {"{\"nodes\": [{\"id\": \"a\", \"kind\": \"pci\", \"host_bridge\": 1}]}", "nodes[0].host_bridge"},
     {"{\"nodes\": [{\"id\": \"a\", \"kind\": \"host\", \"source\": \"heard\"}]}", "nodes[0].source"},
     {"{\"version\": 2, \"nodes\": [{\"id\": \"a\", \"kind\": \"host\"}]}", "version"},
-    {"{\"nodes\": [{\"id\": \"a\", \"kind\": \"gpu\", \"name\": \"x\"}, {\"id\": \"b\", \"kind\": \"gpu\", \"name\": \"x\"}]}",
+    {"{\"nodes\": [{\"id\": \"a\", \"kind\": \"gpu\", \"name\": \"x\"}, {\"id\": \"b\", \"kind\": \"gpu\", \"name\": "
+     "\"x\"}]}",
      "called \"x\""},
     {NODES "7}", "wants \"nodes\""},
     {NODES "[7]}", "links[0].from"},
-    {NODES "[{\"from\": \"g\", \"to\": \"nowhere\", \"kind\": \"pci\"}]}", "links[0].to: no node has the id \"nowhere\""},
+    {NODES "[{\"from\": \"g\", \"to\": \"nowhere\", \"kind\": \"pci\"}]}",
+     "links[0].to: no node has the id \"nowhere\""},
     {NODES "[{\"from\": \"g\", \"to\": \"h\"}]}", "links[0].kind"},
-    {NODES "[{\"from\": \"g\", \"to\": \"h\", \"kind\": \"pci\", \"gbytes_per_s\": -1}]}", "links[0].gbytes_per_s: absurd"},
+    {NODES "[{\"from\": \"g\", \"to\": \"h\", \"kind\": \"pci\", \"gbytes_per_s\": -1}]}",
+     "links[0].gbytes_per_s: absurd"},
     {NODES "[{\"from\": \"g\", \"to\": \"h\", \"kind\": \"pci\", \"gbytes_per_s\": 1e300}]}", "absurd"},
     {NODES "[{\"from\": \"g\", \"to\": \"h\", \"kind\": \"pci\", \"gbytes_per_s\": 2e6}]}", "absurd"},
     {NODES "[{\"from\": \"g\", \"to\": \"h\", \"kind\": \"pci\", \"gbytes_per_s\": \"fast\"}]}", "absurd"},
@@ -228,9 +252,11 @@ END_TEST
 
 START_TEST(changed_bytes) {
   static const char text[] =
-      "{\"format\": \"banyan-topology\", \"version\": 1,\n\"nodes\": [\n{\"id\": \"h\", \"kind\": \"host\", \"index\": 0},\n"
+      "{\"format\": \"banyan-topology\", \"version\": 1,\n\"nodes\": [\n{\"id\": \"h\", \"kind\": \"host\", \"index\": "
+      "0},\n"
       "{\"id\": \"GPU0\", \"kind\": \"gpu\", \"parent\": \"h\", \"bus_id\": \"0000:1b:00.0\", \"compute\": 90},\n"
-      "{\"id\": \"s\", \"kind\": \"switch\", \"host_bridge\": false}],\n\"links\": [\n{\"from\": \"GPU0\", \"to\": \"s\", "
+      "{\"id\": \"s\", \"kind\": \"switch\", \"host_bridge\": false}],\n\"links\": [\n{\"from\": \"GPU0\", \"to\": "
+      "\"s\", "
       "\"kind\": \"nvlink\", \"count\": 18, \"gbytes_per_s\": 370.8, \"latency_us\": 1e-1}]}\n";
   uint64_t seed = 0x2545f4914f6cdd1du, state = seed;
   enum { BYTES = sizeof text - 1, ROUNDS = 20000 };
@@ -241,7 +267,8 @@ START_TEST(changed_bytes) {
     memcpy(changed, text, length);
     for (uint64_t changes = random_word(&state) % 3; round >= BYTES && changes < 3; changes++) {
       size_t at = (size_t)(random_word(&state) % length);
-      changed[at] = random_word(&state) % 2 == 0 ? (char)random_word(&state) : "0123456789\"{}[],:"[random_word(&state) % 17];
+      changed[at] =
+          random_word(&state) % 2 == 0 ? (char)random_word(&state) : "0123456789\"{}[],:"[random_word(&state) % 17];
     }
     bny_topo_error error = {.text = ""};
     bny_topo *topo = bny_topo_import(changed, length, NULL, &error);

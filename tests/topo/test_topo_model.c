@@ -155,7 +155,8 @@ static const struct {
 START_TEST(what_is_refused) {
   bny_topo *topo = bny_topo_new();
   int32_t host = put(topo, BNY_TOPO_HOST, -1, "host0", NULL);
-  int32_t a = put(topo, BNY_TOPO_GPU, host, "GPU0", "0000:01:00.0"), b = put(topo, BNY_TOPO_GPU, host, "GPU1", "0000:02:00.0");
+  int32_t a = put(topo, BNY_TOPO_GPU, host, "GPU0", "0000:01:00.0"),
+          b = put(topo, BNY_TOPO_GPU, host, "GPU1", "0000:02:00.0");
   join(topo, BNY_TOPO_LINK_NVLINK, a, b, 20.6);
   rules[_i].breaks(topo);
   bny_topo_error error = {.text = ""};
@@ -258,7 +259,8 @@ START_TEST(paths_without_host_bridges) {
   int32_t s0 = put(t, BNY_TOPO_PCI, numa, "s0", "0000:10:00.0"), s1 = put(t, BNY_TOPO_PCI, numa, "s1", "0000:20:00.0");
   int32_t g0 = put(t, BNY_TOPO_GPU, s0, "GPU0", "0000:11:00.0"), g1 = put(t, BNY_TOPO_GPU, s1, "GPU1", "0000:21:00.0");
   int32_t g2 = put(t, BNY_TOPO_GPU, numa, "GPU2", "0001:30:00.0"), nic = put(t, BNY_TOPO_NIC, numa, "eth0", NULL);
-  int32_t f0 = put(t, BNY_TOPO_NIC, numa, "mlx5_0", "0000:40:00.0"), f1 = put(t, BNY_TOPO_NIC, numa, "mlx5_1", "0000:40:00.1");
+  int32_t f0 = put(t, BNY_TOPO_NIC, numa, "mlx5_0", "0000:40:00.0"),
+          f1 = put(t, BNY_TOPO_NIC, numa, "mlx5_1", "0000:40:00.1");
   int32_t f2 = put(t, BNY_TOPO_NIC, numa, "mlx5_2", "0000:41:00.0");
   ck_path(t, g0, g1, BNY_TOPO_PATH_PHB);
   ck_path(t, g0, g2, BNY_TOPO_PATH_NODE); /* another PCI domain: another host bridge */

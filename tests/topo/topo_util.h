@@ -51,7 +51,8 @@ static inline int each_dump(const char *folder, const char *end, void (*visit)(c
     return 0;
   }
   DIR *directory = opendir(path);
-  for (struct dirent *entry = directory == NULL ? NULL : readdir(directory); entry != NULL; entry = readdir(directory)) {
+  for (struct dirent *entry = directory == NULL ? NULL : readdir(directory); entry != NULL;
+       entry = readdir(directory)) {
     size_t length = strlen(entry->d_name), ending = strlen(end);
     if (length > ending && strcmp(entry->d_name + length - ending, end) == 0) {
       snprintf(inner, sizeof inner, "%s/%s", folder, entry->d_name);

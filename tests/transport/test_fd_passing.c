@@ -1,6 +1,6 @@
-/* SPDX-License-Identifier: Apache-2.0
- * Faults while processes hand shared memory to each other in banyan_comm_create(): the others learn of it soon, and each names
- * the rank that is to blame. The ranks meet over TCP; a fault happens between two exchanges of the bootstrap. */
+/* SPDX-License-Identifier: Apache-2.0 Faults while processes hand shared memory to each other in banyan_comm_create():
+ * the others learn of it soon, and each names the rank that is to blame. The ranks meet over TCP; a fault happens
+ * between two exchanges of the bootstrap. */
 #include <arpa/inet.h>
 #include <check.h>
 #include <errno.h>
@@ -41,7 +41,7 @@ typedef struct trial {
   outcome outcomes[RANKS];
 } trial;
 
-/* ---- ranks that meet over TCP ------------------------------------------------------------------------------------------ */
+/* ---- ranks that meet over TCP ------------------------------------------------------------------------------------ */
 
 static int listen_somewhere(char *port, size_t bytes) {
   struct sockaddr_in address = {.sin_family = AF_INET, .sin_addr.s_addr = htonl(INADDR_LOOPBACK)};
@@ -68,7 +68,7 @@ static banyan_status meet(int32_t rank, int listener, double timeout_s, banyan_e
   return banyan_env_create((int64_t)(timeout_s * 1e9), env, bootstrap);
 }
 
-/* ---- faults between exchanges -------------------------------------------------------------------------------------------- */
+/* ---- faults between exchanges ------------------------------------------------------------------------------------ */
 
 typedef struct saboteur {
   const trial *trial;
@@ -136,7 +136,8 @@ static void create(trial *trial, int32_t rank, int listener) {
 static void end_stopped(const trial *trial, const pid_t *pids) {
   double deadline = world_now_s() + 30;
   for (int32_t r = 0; r < RANKS; r++)
-    while (r != trial->victim && !*(volatile const int *)&trial->outcomes[r].ended && world_now_s() < deadline) world_sleep_ms(1);
+    while (r != trial->victim && !*(volatile const int *)&trial->outcomes[r].ended && world_now_s() < deadline)
+      world_sleep_ms(1);
   kill(pids[trial->victim], SIGKILL);
 }
 
@@ -167,8 +168,9 @@ static void check_blame(const trial *trial, double limit_s) {
     const outcome *outcome = &trial->outcomes[r];
     if (r == trial->victim && (trial->deed == DIE || trial->deed == STOP)) continue;
     ck_assert_msg(outcome->ended && outcome->status != BANYAN_OK && outcome->seconds < limit_s,
-                  "%s of rank %d after %d exchanges: rank %d got %s after %.2f s: %s", names[trial->deed], trial->victim,
-                  trial->after, r, banyan_status_string(outcome->status), outcome->seconds, outcome->text);
+                  "%s of rank %d after %d exchanges: rank %d got %s after %.2f s: %s", names[trial->deed],
+                  trial->victim, trial->after, r, banyan_status_string(outcome->status), outcome->seconds,
+                  outcome->text);
     ck_assert_msg(trial->deed != NO_MEMORY || outcome->status == BANYAN_ERR_MEMORY, "rank %d got %s", r,
                   banyan_status_string(outcome->status));
     ck_assert_msg(r == trial->victim || strstr(outcome->text, name),
@@ -225,7 +227,7 @@ START_TEST(a_rank_without_memory_is_named) {
 }
 END_TEST
 
-/* ---- the last exchange: a rank that has said all stops before it takes the result ---------------------------------------- */
+/* ---- the last exchange: a rank that has said all stops before it takes the result -------------------------------- */
 
 enum { BLOCK_BYTES = 2 << 20 };
 
@@ -264,14 +266,15 @@ START_TEST(the_last_exchange_is_for_all_or_none) {
   for (int32_t r = 0; r < RANKS; r++) {
     const outcome *outcome = &shared->outcomes[r];
     if (r == shared->victim) continue;
-    ck_assert_msg(outcome->ended && outcome->status == BANYAN_OK, "rank %d got %s", r, banyan_status_string(outcome->status));
+    ck_assert_msg(outcome->ended && outcome->status == BANYAN_OK, "rank %d got %s", r,
+                  banyan_status_string(outcome->status));
     ck_assert_msg(strstr(outcome->text, "rank 1 of 4 left, or stopped"), "rank %d: %s", r, outcome->text);
   }
   world_unshare(shared, sizeof *shared);
 }
 END_TEST
 
-/* ---- a queue that is full, and signals ----------------------------------------------------------------------------------- */
+/* ---- a queue that is full, and signals --------------------------------------------------------------------------- */
 
 /* Listening Unix sockets of this process take one connection at a time. */
 static void shorten_queues(void) {
@@ -323,7 +326,7 @@ START_TEST(ranks_come_though_the_queue_is_full_and_signals_interrupt) {
 }
 END_TEST
 
-/* ---- deaths, by whatever the kernel offers ------------------------------------------------------------------------------- */
+/* ---- deaths, by whatever the kernel offers ----------------------------------------------------------------------- */
 
 typedef enum kernel { MODERN, NO_PEER_PIDFD, NO_PIDFD } kernel;
 

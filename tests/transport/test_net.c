@@ -1,6 +1,6 @@
-/* SPDX-License-Identifier: Apache-2.0
- * Ranks that take themselves for ranks of several nodes, by BANYAN_NODE, and are connected by UCX over TCP on the loopback
- * interface: results are those of one node, bit for bit, and nothing is left behind. */
+/* SPDX-License-Identifier: Apache-2.0 Ranks that take themselves for ranks of several nodes, by BANYAN_NODE, and are
+ * connected by UCX over TCP on the loopback interface: results are those of one node, bit for bit, and nothing is left
+ * behind. */
 #include <check.h>
 #include <dirent.h>
 #include <pthread.h>
@@ -30,7 +30,7 @@ static void be_nodes(const shape *shape, bool several) {
   world_be_nodes(several ? shape->nodes : NULL);
 }
 
-/* ---- combines -------------------------------------------------------------------------------------------------------- */
+/* ---- combines ---------------------------------------------------------------------------------------------------- */
 
 typedef struct results {
   float out[RANKS][VALUES], lse[RANKS][ROWS];
@@ -83,7 +83,8 @@ START_TEST(combines_as_on_one_host) {
   bool processes = _i % 2;
   results *one = world_share(sizeof *one), *several = world_share(sizeof *several);
   for (int i = 0; i < 16; i++) {
-    combine_case how = {.scatter = (banyan_scatter)(i % 4), .order = i / 4 % 2 ? BANYAN_ORDER_CANONICAL : BANYAN_ORDER_PLAN,
+    combine_case how = {.scatter = (banyan_scatter)(i % 4),
+                        .order = i / 4 % 2 ? BANYAN_ORDER_CANONICAL : BANYAN_ORDER_PLAN,
                         .wire = i / 8 ? BANYAN_BF16 : BANYAN_F32};
     if (processes && i % 3) continue; /* what differs is how they are connected */
     run_combine(shape, false, processes, how, one);
@@ -96,7 +97,7 @@ START_TEST(combines_as_on_one_host) {
 }
 END_TEST
 
-/* ---- runs in a row --------------------------------------------------------------------------------------------------- */
+/* ---- runs in a row ----------------------------------------------------------------------------------------------- */
 
 /* Towards a root nothing comes back but acknowledgements: the others may run ahead by two runs and not more. */
 static void run_towards_root(world_rank *self) {
@@ -116,7 +117,8 @@ static void run_towards_root(world_rank *self) {
     for (int i = 0; i < HEADS * VALUE_DIM; i++) in[i] = (float)(run + self->rank);
     if (!world_ok(self, banyan_start(op), "start") || !world_ok(self, banyan_wait(op), "wait")) break;
     float mean = (float)run + (float)(self->nranks - 1) / 2;
-    if (self->rank == 1 && !world_check(self, out[7] == mean, "run %d: %g, not %g", run, (double)out[7], (double)mean)) break;
+    if (self->rank == 1 && !world_check(self, out[7] == mean, "run %d: %g, not %g", run, (double)out[7], (double)mean))
+      break;
     if (run % 10) continue;
     size_t count = sizes[run % 20 / 10];
     memset(bytes, self->rank == run % 4 ? run : 0, sizeof bytes);
@@ -134,7 +136,7 @@ START_TEST(runs_towards_a_root) {
 }
 END_TEST
 
-/* ---- puts ------------------------------------------------------------------------------------------------------------ */
+/* ---- puts -------------------------------------------------------------------------------------------------------- */
 
 /* The second way to send, as UCX carries it out over TCP. */
 
@@ -180,7 +182,7 @@ START_TEST(unknown_ways_to_send_are_errors) {
 }
 END_TEST
 
-/* ---- bytes ----------------------------------------------------------------------------------------------------------- */
+/* ---- bytes ------------------------------------------------------------------------------------------------------- */
 
 static unsigned char byte_of(int32_t rank, size_t index) {
   return (unsigned char)((size_t)rank * 31 + index * 7 + index / 251);
@@ -222,8 +224,8 @@ START_TEST(bytes_between_nodes) {
 }
 END_TEST
 
-/* Two ranks that send to each other in one run, and have nothing to do with each other in the next: in the one after that
- * each may write only when the other has told that it read the first. That must not take a look around (5 ms). */
+/* Two ranks that send to each other in one run, and have nothing to do with each other in the next: in the one after
+ * that each may write only when the other has told that it read the first. That must not take a look around (5 ms). */
 static void shift_by_turns(world_rank *self) {
   enum { TURNS = 40, BYTES = 4096 };
   static unsigned char mine[BYTES];
@@ -247,7 +249,7 @@ START_TEST(reading_is_told_in_time) {
 }
 END_TEST
 
-/* ---- what is left ---------------------------------------------------------------------------------------------------- */
+/* ---- what is left ------------------------------------------------------------------------------------------------ */
 
 static int count_entries(const char *directory) {
   DIR *opened = opendir(directory);
@@ -301,7 +303,7 @@ START_TEST(nothing_is_left_behind) {
 }
 END_TEST
 
-/* ---- what users see -------------------------------------------------------------------------------------------------- */
+/* ---- what users see ---------------------------------------------------------------------------------------------- */
 
 static void describe(world_rank *self) {
   char text[512];
@@ -335,7 +337,7 @@ START_TEST(names_of_nodes_are_looked_at) {
 }
 END_TEST
 
-/* ---- program --------------------------------------------------------------------------------------------------------- */
+/* ---- program ----------------------------------------------------------------------------------------------------- */
 
 typedef struct trial {
   banyan_bootstrap bootstrap;

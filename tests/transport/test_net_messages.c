@@ -1,6 +1,6 @@
-/* SPDX-License-Identifier: Apache-2.0
- * Messages from outside that are wrong. Those that are none of this communicator's are ignored, and a few of them told of;
- * one of its own that is too long, or to a place that is none, is an error that names its sender. */
+/* SPDX-License-Identifier: Apache-2.0 Messages from outside that are wrong. Those that are none of this communicator's
+ * are ignored, and a few of them told of; one of its own that is too long, or to a place that is none, is an error that
+ * names its sender. */
 #include <check.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -58,7 +58,7 @@ static banyan_status gather(world_rank *self, int round) {
   return status;
 }
 
-/* ---- of others ------------------------------------------------------------------------------------------------------- */
+/* ---- of others --------------------------------------------------------------------------------------------------- */
 
 static int send_foreign(world_rank *self) {
   const bny_net_data good = good_data(self);
@@ -128,7 +128,7 @@ START_TEST(foreign_messages_are_ignored) {
 }
 END_TEST
 
-/* ---- of its own ------------------------------------------------------------------------------------------------------ */
+/* ---- of its own -------------------------------------------------------------------------------------------------- */
 
 enum { BROKEN = 8 };
 

@@ -1,6 +1,5 @@
-/* SPDX-License-Identifier: Apache-2.0
- * UCX that cannot do its work: wrong settings, no /sys, no /proc, no thread. Every rank hears the reason, and no rank is said to
- * have died. And the ports that it opens, and where. */
+/* SPDX-License-Identifier: Apache-2.0 UCX that cannot do its work: wrong settings, no /sys, no /proc, no thread. Every
+ * rank hears the reason, and no rank is said to have died. And the ports that it opens, and where. */
 #include <check.h>
 #include <grp.h>
 #include <sched.h>
@@ -31,7 +30,8 @@ static void fail_to_create(world_rank *self, const char *expected) {
   double begun_s = world_now_s();
   banyan_status status = banyan_comm_create(&self->bootstrap, &config, &self->comm);
   const char *text = banyan_last_error();
-  world_check(self, status == BANYAN_ERR_SYSTEM || status == BANYAN_ERR_ARGUMENT, "%s: %s", banyan_status_string(status), text);
+  world_check(self, status == BANYAN_ERR_SYSTEM || status == BANYAN_ERR_ARGUMENT, "%s: %s",
+              banyan_status_string(status), text);
   world_check(self, strstr(text, expected) != NULL, "no \"%s\" in: %s", expected, text);
   world_check(self, strstr(text, "died in") == NULL, "blames a rank: %s", text);
   world_check(self, world_now_s() - begun_s < 15, "took %.1f s", world_now_s() - begun_s);
@@ -54,12 +54,13 @@ static void be_two_nodes(void) {
 START_TEST(names_a_wrong_setting) {
   static const char missing[] = "rank 1 could not be connected: UCX has no transport here that leads to other nodes";
   static const setting settings[] = {
-    {"UCX_NET_DEVICES", "nosuch0", ALL, "network device 'nosuch0' is not available", NULL},
-    {"UCX_TLS", "self", ALL, "UCX_TLS is \"self\"", NULL},
-    {"UCX_TLS", "nosuch", ALL, "transport 'nosuch' is not available", NULL},
-    {"UCX_NET_DEVICES", "nosuch0", 1, "network device 'nosuch0' is not available", missing},
-    {"UCX_TLS", "self", 1, "UCX_TLS is \"self\"", missing},
-    {"BANYAN_INTERFACE", "nosuch0", 1, "BANYAN_INTERFACE is \"nosuch0\"", "rank 1 could not be connected: BANYAN_INTERFACE"},
+      {"UCX_NET_DEVICES", "nosuch0", ALL, "network device 'nosuch0' is not available", NULL},
+      {"UCX_TLS", "self", ALL, "UCX_TLS is \"self\"", NULL},
+      {"UCX_TLS", "nosuch", ALL, "transport 'nosuch' is not available", NULL},
+      {"UCX_NET_DEVICES", "nosuch0", 1, "network device 'nosuch0' is not available", missing},
+      {"UCX_TLS", "self", 1, "UCX_TLS is \"self\"", missing},
+      {"BANYAN_INTERFACE", "nosuch0", 1, "BANYAN_INTERFACE is \"nosuch0\"",
+       "rank 1 could not be connected: BANYAN_INTERFACE"},
   };
   setting with = settings[_i];
   world_setup setup = {.nranks = 2, .processes = true, .bare = true, .argument = &with};
@@ -68,8 +69,8 @@ START_TEST(names_a_wrong_setting) {
 }
 END_TEST
 
-/* Each rank has a network, and not that of the other. Rank 0, which is to connect, finds out at once; rank 1 does not, for
- * nothing can tell it. */
+/* Each rank has a network, and not that of the other. Rank 0, which is to connect, finds out at once; rank 1 does not,
+ * for nothing can tell it. */
 static void create_apart(world_rank *self) {
   banyan_comm_config config = {.size = sizeof config, .timeout_ns = 2 * INT64_C(1000000000)};
   setenv("UCX_TCP_AF_PRIO", self->rank == 0 ? "inet" : "inet6", 1);
@@ -87,7 +88,7 @@ START_TEST(names_two_that_cannot_meet) {
 }
 END_TEST
 
-/* ---- a system that lacks something ----------------------------------------------------------------------------------- */
+/* ---- a system that lacks something ------------------------------------------------------------------------------- */
 
 /* Nothing is at this path, for this process alone. */
 static bool hide(const char *path) {
@@ -140,7 +141,7 @@ START_TEST(needs_a_thread) {
 }
 END_TEST
 
-/* ---- ports ----------------------------------------------------------------------------------------------------------- */
+/* ---- ports ------------------------------------------------------------------------------------------------------- */
 
 static int addresses_listened_at(const char *table, char addresses[][33], int most) {
   char line[512];
@@ -150,7 +151,8 @@ static int addresses_listened_at(const char *table, char addresses[][33], int mo
     unsigned state;
     unsigned long inode;
     char path[64], name[64], target[64];
-    if (sscanf(line, "%*d: %32[0-9A-F]:%*x %*[0-9A-F]:%*x %x %*s %*s %*s %*s %*s %lu", addresses[found], &state, &inode) != 3)
+    if (sscanf(line, "%*d: %32[0-9A-F]:%*x %*[0-9A-F]:%*x %x %*s %*s %*s %*s %*s %lu", addresses[found], &state,
+               &inode) != 3)
       continue;
     bool own = false;
     snprintf(target, sizeof target, "socket:[%lu]", inode);

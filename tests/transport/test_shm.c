@@ -14,7 +14,7 @@ enum { ATTEMPTS = 64, MOODS = 2 };
 
 static const int32_t nranks_of[] = {1, 2, 3, 5};
 
-/* ---- combine --------------------------------------------------------------------------------------------------------- */
+/* ---- combine ----------------------------------------------------------------------------------------------------- */
 
 typedef struct attempt {
   banyan_combine_desc desc;
@@ -27,15 +27,22 @@ typedef struct task {
   attempt attempts[ATTEMPTS];
 } task;
 
-static void add_attempt(task *task, sheet_pool *pool, world_random *random, const char *algorithm, banyan_scatter scatter) {
+static void add_attempt(task *task, sheet_pool *pool, world_random *random, const char *algorithm,
+                        banyan_scatter scatter) {
   static const banyan_dtype wires[] = {BANYAN_F32, BANYAN_F16, BANYAN_BF16};
   attempt *made = &task->attempts[task->nattempts++];
-  int32_t tokens = 1 + random_below(random, 4), heads = 1 + random_below(random, 12), value_dim = random_below(random, 80);
+  int32_t tokens = 1 + random_below(random, 4), heads = 1 + random_below(random, 12),
+          value_dim = random_below(random, 80);
   sheet_mood mood = (sheet_mood)random_below(random, SHEET_MOODS);
-  made->desc = (banyan_combine_desc){.size = sizeof made->desc, .tokens = tokens, .heads = heads, .value_dim = value_dim,
-                                     .wire = wires[random_below(random, 3)], .scatter = scatter,
+  made->desc = (banyan_combine_desc){.size = sizeof made->desc,
+                                     .tokens = tokens,
+                                     .heads = heads,
+                                     .value_dim = value_dim,
+                                     .wire = wires[random_below(random, 3)],
+                                     .scatter = scatter,
                                      .root = random_below(random, task->nranks),
-                                     .order = (banyan_order)random_below(random, 2), .algorithm = algorithm};
+                                     .order = (banyan_order)random_below(random, 2),
+                                     .algorithm = algorithm};
   for (int32_t r = 0; r < task->nranks; r++) {
     int32_t first, number = tokens;
     made->in[r] = sheet_input(pool, random, mood, r, task->nranks, tokens, heads, value_dim);
@@ -68,10 +75,11 @@ static void check_attempt(const task *task, int32_t index) {
     if (desc->scatter == BANYAN_SCATTER_TOKENS) sheet_split(desc->tokens, task->nranks, r, &token0, &number);
     if (desc->scatter == BANYAN_SCATTER_HEADS) sheet_split(desc->heads, task->nranks, r, &head0, &number);
     char why[256];
-    ck_assert_msg(sheet_matches(&attempt->out[r], attempt->reference, desc->heads, token0, head0, &bounds, why, sizeof why) &&
-                      (snprintf(why, sizeof why, "wrote beside its rows"), sheet_gaps_are_untouched(&attempt->out[r])),
-                  "%d processes, rank %d, attempt %d, algorithm %s, scatter %d: %s", task->nranks, r, index,
-                  desc->algorithm ? desc->algorithm : "chosen", desc->scatter, why);
+    ck_assert_msg(
+        sheet_matches(&attempt->out[r], attempt->reference, desc->heads, token0, head0, &bounds, why, sizeof why) &&
+            (snprintf(why, sizeof why, "wrote beside its rows"), sheet_gaps_are_untouched(&attempt->out[r])),
+        "%d processes, rank %d, attempt %d, algorithm %s, scatter %d: %s", task->nranks, r, index,
+        desc->algorithm ? desc->algorithm : "chosen", desc->scatter, why);
   }
 }
 
@@ -84,7 +92,8 @@ START_TEST(processes_combine) {
   for (int a = 0; a < 6; a++)
     for (int scatter = BANYAN_SCATTER_NONE; scatter <= BANYAN_SCATTER_TOKENS; scatter++)
       for (int again = 0; again < 2; again++) add_attempt(task, &pool, &random, algorithms[a], (banyan_scatter)scatter);
-  world_setup setup = {.nranks = task->nranks, .processes = true, .argument = task, .arena_bytes = _i % 2 ? 64 << 10 : 0};
+  world_setup setup = {
+      .nranks = task->nranks, .processes = true, .argument = task, .arena_bytes = _i % 2 ? 64 << 10 : 0};
   world_run(&setup, combine_all);
   for (int32_t i = 0; i < task->nattempts; i++) check_attempt(task, i);
   sheet_pool_free(&pool);
@@ -92,7 +101,7 @@ START_TEST(processes_combine) {
 }
 END_TEST
 
-/* ---- bytes ------------------------------------------------------------------------------------------------------------- */
+/* ---- bytes ------------------------------------------------------------------------------------------------------- */
 
 static bool all_are(const unsigned char *memory, size_t bytes, int value) {
   for (size_t i = 0; i < bytes; i++)
@@ -133,13 +142,14 @@ START_TEST(processes_move_bytes) {
 }
 END_TEST
 
-/* ---- nothing left ------------------------------------------------------------------------------------------------------ */
+/* ---- nothing left ------------------------------------------------------------------------------------------------ */
 
 static int count_entries(const char *path, const char *part_of_name) {
   DIR *directory = opendir(path);
   int count = 0;
   if (!directory) return 0;
-  for (struct dirent *entry; (entry = readdir(directory)) != NULL;) count += strstr(entry->d_name, part_of_name) != NULL;
+  for (struct dirent *entry; (entry = readdir(directory)) != NULL;)
+    count += strstr(entry->d_name, part_of_name) != NULL;
   closedir(directory);
   return count;
 }
@@ -160,7 +170,8 @@ static void come_and_go(world_rank *self) {
   int files = count_entries("/proc/self/fd", "");
   for (int round = 0; round < 20; round++) {
     if (!world_ok(self, banyan_comm_create(&self->bootstrap, &config, &self->comm), "create")) return;
-    if (round == 0 && !world_check(self, self->nranks == 1 || count_mappings() > 0, "the test sees no shared memory")) return;
+    if (round == 0 && !world_check(self, self->nranks == 1 || count_mappings() > 0, "the test sees no shared memory"))
+      return;
     if (!world_ok(self, banyan_barrier(self->comm), "barrier") || !move_bytes(self, 777, round)) return;
     banyan_comm_destroy(self->comm);
     self->comm = NULL;

@@ -60,7 +60,8 @@ bool gpu_wait(gpu *device, void *stream, double seconds, tool_error *error);
 
 typedef struct gpu_graph gpu_graph;
 
-/* What goes to the stream from now on until gpu_capture_end() makes a graph. Only this thread may put anything there. */
+/* What goes to the stream from now on until gpu_capture_end() makes a graph. Only this thread may put anything
+ * there. */
 bool gpu_capture_begin(gpu *device, void *stream, tool_error *error);
 bool gpu_capture_end(gpu *device, void *stream, gpu_graph **graph, tool_error *error);
 bool gpu_graph_launch(gpu_graph *graph, void *stream, tool_error *error);
@@ -71,9 +72,9 @@ typedef struct gpu_rounds {
   double seconds; /* to wait at most, for either */
 } gpu_rounds;
 
-/* Launches all graphs, each on its stream, round after round, without waiting between: `warmup` times, and `count` times,
- * of which it writes how long each took on the first stream, in microseconds. Not one graph of several branches, as no
- * driver promises that all of these run side by side, and ranks' kernels wait for each other. */
+/* Launches all graphs, each on its stream, round after round, without waiting between: `warmup` times, and `count`
+ * times, of which it writes how long each took on the first stream, in microseconds. Not one graph of several branches,
+ * as no driver promises that all of these run side by side, and ranks' kernels wait for each other. */
 bool gpu_graphs_time(gpu_graph *const *graphs, void *const *streams, int32_t ngraphs, const gpu_rounds *rounds,
                      double *times_us, tool_error *error);
 

@@ -115,8 +115,8 @@ bool gpu_graphs_time(gpu_graph *const *graphs, void *const *streams, int32_t ngr
   ok = ok && gpu_wait(device, streams[0], rounds->seconds, error);
   for (int32_t i = 0; ok && i < count; i++) {
     float milliseconds = 0;
-    ok = gpu_succeeded(driver, driver->cuEventElapsedTime(&milliseconds, events[i], events[i + 1]), "cuEventElapsedTime",
-                       error);
+    ok = gpu_succeeded(driver, driver->cuEventElapsedTime(&milliseconds, events[i], events[i + 1]),
+                       "cuEventElapsedTime", error);
     times_us[i] = (double)milliseconds * 1e3;
   }
   free_events(device, events, count + 1);

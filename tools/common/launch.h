@@ -16,8 +16,8 @@ int bny_launch_local(int nranks, char **argv, bool pin);
 /* Whether this process is a rank that bny_launch_local() started. */
 bool bny_launch_is_rank(void);
 
-/* Whether RANK or WORLD_SIZE is set: torchrun, bny_launch_local() and others of their kind. One without the other is a mistake,
- * which banyan_env_create() words. */
+/* Whether RANK or WORLD_SIZE is set: torchrun, bny_launch_local() and others of their kind. One without the other is a
+ * mistake, which banyan_env_create() words. */
 bool bny_launch_env_present(void);
 
 /* Whether mpirun, srun or another MPI launcher started this process. */

@@ -25,8 +25,8 @@ bool tool_world_launch(const tool_world_options *options, char **argv, int *exit
   int cores = bny_launch_cores();
   bool own = options->own_cores && options->ranks <= cores;
   if (options->own_cores && !own) {
-    fprintf(stderr, "%s: %d ranks share %d core%s, so that times are those of waiting for one another\n", options->program,
-            options->ranks, cores, cores == 1 ? "" : "s");
+    fprintf(stderr, "%s: %d ranks share %d core%s, so that times are those of waiting for one another\n",
+            options->program, options->ranks, cores, cores == 1 ? "" : "s");
   }
   *exit_status = bny_launch_local(options->ranks, argv, options->pin || own);
   return true;

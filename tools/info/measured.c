@@ -15,7 +15,8 @@ static bool same_class(const bny_measurement *a, const bny_measurement *b) {
 }
 
 /* The fastest of the class that is not `but`. */
-static const bny_measurement *fastest(const bny_measured *measured, const bny_measurement *like, const bny_measurement *but) {
+static const bny_measurement *fastest(const bny_measured *measured, const bny_measurement *like,
+                                      const bny_measurement *but) {
   const bny_measurement *best = NULL;
   for (int32_t i = 0; i < measured->count; i++) {
     const bny_measurement *row = &measured->rows[i];
@@ -33,8 +34,8 @@ static json_t *describe(const bny_measurement *row) {
     return json_null();
   }
   bny_algorithm_print(bny_algorithms[row->algorithm], name, sizeof name, &length);
-  return json_pack("{s:s, s:s, s:i, s:f}", "algorithm", name, "protocol", row->carrier, "one_in_blocks", row->share, "us",
-                   row->ns / 1e3);
+  return json_pack("{s:s, s:s, s:i, s:f}", "algorithm", name, "protocol", row->carrier, "one_in_blocks", row->share,
+                   "us", row->ns / 1e3);
 }
 
 static json_t *classes_of(const bny_measured *measured) {
@@ -47,8 +48,8 @@ static json_t *classes_of(const bny_measured *measured) {
     }
     if (!seen) {
       json_array_append_new(classes, json_pack("{s:I, s:s, s:s, s:o, s:o}", "bytes", (json_int_t)row->bytes, "scatter",
-                                               bny_scatter_name(row->scatter), "order", bny_order_name(row->order), "best",
-                                               describe(best), "next", describe(fastest(measured, row, best))));
+                                               bny_scatter_name(row->scatter), "order", bny_order_name(row->order),
+                                               "best", describe(best), "next", describe(fastest(measured, row, best))));
     }
   }
   return classes;
@@ -63,8 +64,8 @@ json_t *info_measured_gather(void) {
   bny_measured *measured = malloc(sizeof *measured);
   json_t *facts = NULL;
   if (measured != NULL && bny_measured_read(file, path, measured) == BANYAN_OK) {
-    facts = json_pack("{s:s, s:s, s:i, s:s, s:o}", "path", path, "machine", measured->machine, "ranks", measured->nranks, "of",
-                      bny_measured_way(measured), "classes", classes_of(measured));
+    facts = json_pack("{s:s, s:s, s:i, s:s, s:o}", "path", path, "machine", measured->machine, "ranks",
+                      measured->nranks, "of", bny_measured_way(measured), "classes", classes_of(measured));
   } else if (measured != NULL) {
     facts = json_pack("{s:s, s:s}", "path", path, "refused", banyan_last_error());
   }

@@ -42,7 +42,8 @@ static json_t *shared_memory(void) {
 static json_t *several_hosts(void) {
   const char *between = "ranks of several nodes";
   char text[160], more[200];
-  if (banyan_network_describe(text, sizeof text) != BANYAN_OK) return transport("net", between, false, banyan_last_error());
+  if (banyan_network_describe(text, sizeof text) != BANYAN_OK)
+    return transport("net", between, false, banyan_last_error());
   snprintf(more, sizeof more, "%s; memory within one node", text);
   return transport("net", between, true, more);
 }

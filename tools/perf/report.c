@@ -103,8 +103,8 @@ void perf_report_trailer(const perf_row *rows, int count, const perf_protocol *p
   fprintf(stream, "# Avg algorithm bandwidth : %.3f GB/s\n", bandwidth);
   for (int i = 0; i < count; i++) {
     if (rows[i].all_between_nodes > 0) {
-      fprintf(stream, "# Between nodes, %zu bytes : %" PRIu64 " sent by all ranks, %" PRIu64 " at most by one\n", rows[i].bytes,
-              rows[i].all_between_nodes, rows[i].most_between_nodes);
+      fprintf(stream, "# Between nodes, %zu bytes : %" PRIu64 " sent by all ranks, %" PRIu64 " at most by one\n",
+              rows[i].bytes, rows[i].all_between_nodes, rows[i].most_between_nodes);
     }
   }
   if (protocol->against_mpi) {

@@ -10,9 +10,9 @@
 
 /* ---- what links cost where the topology does not say ---------------------------------------------------------------
  *
- * A message of n bytes takes alpha + n beta: alpha = software + way, beta = 1 / speed; each further one that is under way
- * beside it message_ns + n beta. Speeds of NVLinks, PCI and NICs
- * are nearly always known (topo/model/speed.h has what a kind of link gets), so that the column is for what no file says. */
+ * A message of n bytes takes alpha + n beta: alpha = software + way, beta = 1 / speed; each further one that is under
+ * way beside it message_ns + n beta. Speeds of NVLinks, PCI and NICs are nearly always known (topo/model/speed.h has
+ * what a kind of link gets), so that the column is for what no file says. */
 
 /* A GPU looks for signals with the threads of a warp side by side: 32 of them for the 280 ns that a line of its own L2
  * takes on H800. */
@@ -22,7 +22,8 @@ enum { GPU_MESSAGE_NS = 9 };
 enum { POSTED_NS = 75 };
 
 const plan_link plan_links[PLAN_LINK_CLASSES] = {
-    [PLAN_LINK_MEMORY] = {"memory", 250, 0, 0, 33, "as between ranks of one node, src/comm/comm.c: 250 ns, 0.03 ns a byte"},
+    [PLAN_LINK_MEMORY] = {"memory", 250, 0, 0, 33,
+                          "as between ranks of one node, src/comm/comm.c: 250 ns, 0.03 ns a byte"},
     [PLAN_LINK_SOCKETS] = {"sockets", 250, 250, 0, 20,
                            "as memory, and a cache line from another package: 100 ns there, 100 back; 20 GB/s is what "
                            "one core gets across"},

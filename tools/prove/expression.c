@@ -58,8 +58,14 @@ bool bny_expressions_init(bny_expressions *all, int32_t nranks) {
     return false;
   }
   for (int32_t rank = 0; rank < nranks; rank++)
-    all->nodes[rank] = (bny_expression){
-        .left = -1, .right = -1, .rounded = true, .roundings = 1, .leaves = 1, .low = rank, .high = rank + 1, .set = -1};
+    all->nodes[rank] = (bny_expression){.left = -1,
+                                        .right = -1,
+                                        .rounded = true,
+                                        .roundings = 1,
+                                        .leaves = 1,
+                                        .low = rank,
+                                        .high = rank + 1,
+                                        .set = -1};
   all->count = nranks;
   return true;
 }

@@ -422,8 +422,8 @@ static bool comes_back(const bny_topo *topo, const char *text, size_t bytes, bny
     int32_t ours = bny_topo_count(topo, kinds[k]), theirs = bny_topo_count(again, kinds[k]);
     same = ours == theirs;
     if (!same) {
-      bny_topo_fail(error, 0, "NCCL's XML cannot say this: it would have %d %ss, not %d", theirs, bny_topo_kind_name(kinds[k]),
-                    ours);
+      bny_topo_fail(error, 0, "NCCL's XML cannot say this: it would have %d %ss, not %d", theirs,
+                    bny_topo_kind_name(kinds[k]), ours);
     }
   }
   bny_topo_free(again);

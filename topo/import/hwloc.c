@@ -16,7 +16,8 @@
 enum { MOST_INDEX = 1 << 24 };
 
 static const char *type_of(const bny_topo_hwloc *h, int32_t element) {
-  const char *type = bny_topo_xml_is(h->xml, element, "object") ? bny_topo_xml_attribute(h->xml, element, "type") : NULL;
+  const char *type =
+      bny_topo_xml_is(h->xml, element, "object") ? bny_topo_xml_attribute(h->xml, element, "type") : NULL;
   return type == NULL ? "" : type;
 }
 
@@ -39,7 +40,8 @@ const char *bny_topo_hwloc_info(const bny_topo_hwloc *h, int32_t element, const 
 }
 
 static bool fail_at(const bny_topo_hwloc *h, int32_t element, const char *what) {
-  return bny_topo_fail(h->error, bny_topo_xml_line(h->xml, element), "<object type=\"%.30s\">: %s", type_of(h, element), what);
+  return bny_topo_fail(h->error, bny_topo_xml_line(h->xml, element), "<object type=\"%.30s\">: %s", type_of(h, element),
+                       what);
 }
 
 static bool add_node(bny_topo_hwloc *h, int32_t element, const bny_topo_node *node) {
@@ -55,7 +57,8 @@ static bool index_of(const bny_topo_hwloc *h, int32_t element, int64_t *index) {
 /* ---- processors and memory --------------------------------------------------------------------------------------- */
 
 static bool take_machine(bny_topo_hwloc *h, int32_t machine) {
-  const char *name = bny_topo_hwloc_info(h, machine, "HostName"), *model = bny_topo_hwloc_info(h, machine, "DMIProductName");
+  const char *name = bny_topo_hwloc_info(h, machine, "HostName"),
+             *model = bny_topo_hwloc_info(h, machine, "DMIProductName");
   bny_topo_node node = {.kind = BNY_TOPO_HOST,
                         .parent = -1,
                         .index = 0,
@@ -176,12 +179,18 @@ static bool is_upwards(const bny_topo_hwloc *h, int32_t parent) {
 
 static bool take_bridge(bny_topo_hwloc *h, int32_t bridge, int32_t parent) {
   char bus_id[BNY_TOPO_BUS_BYTES];
-  int32_t within = h->node_of[parent] >= 0 && strcmp(type_of(h, parent), "Bridge") == 0 ? h->node_of[parent] : h->io_in[parent];
+  int32_t within =
+      h->node_of[parent] >= 0 && strcmp(type_of(h, parent), "Bridge") == 0 ? h->node_of[parent] : h->io_in[parent];
   h->io_in[bridge] = within;
   if (is_host_bridge(h, bridge)) {
     const char *range = bny_topo_xml_attribute(h->xml, bridge, "bridge_pci");
-    bny_topo_node node = {.kind = BNY_TOPO_PCI, .parent = within, .index = -1, .name = range == NULL ? "?" : (char *)range,
-                          .compute = -1, .host_bridge = true, .source = BNY_TOPO_FILE};
+    bny_topo_node node = {.kind = BNY_TOPO_PCI,
+                          .parent = within,
+                          .index = -1,
+                          .name = range == NULL ? "?" : (char *)range,
+                          .compute = -1,
+                          .host_bridge = true,
+                          .source = BNY_TOPO_FILE};
     return add_node(h, bridge, &node);
   }
   const char *bus = bny_topo_xml_attribute(h->xml, bridge, "pci_busid");
@@ -261,7 +270,8 @@ static bool buses_once(bny_topo_hwloc *h) {
   bny_topo_names buses = {0};
   for (int32_t e = 1; e < bny_topo_xml_count(h->xml); e++) {
     int32_t node = h->node_of[e];
-    const char *bus_id = node < 0 ? NULL : h->topo->nodes[node].bus_id, *own = bny_topo_xml_attribute(h->xml, e, "pci_busid");
+    const char *bus_id = node < 0 ? NULL : h->topo->nodes[node].bus_id,
+               *own = bny_topo_xml_attribute(h->xml, e, "pci_busid");
     char normal[BNY_TOPO_BUS_BYTES];
     if (bus_id != NULL && own != NULL && bny_topo_bus_normalise(own, normal) && strcmp(normal, bus_id) == 0) {
       bny_topo_names_add(&buses, 0, bus_id, e);

@@ -69,7 +69,8 @@ bool bny_topo_hwloc_join_upwards(bny_topo_hwloc *h, int32_t element) {
   char *end = "";
   double raw = speed == NULL ? 0 : strtod(speed, &end);
   if (*end != '\0' || !(raw >= 0 && raw <= 1000)) {
-    return bny_topo_fail(h->error, bny_topo_xml_line(h->xml, element), "pci_link_speed=\"%.40s\": absurd, wants GB/s", speed);
+    return bny_topo_fail(h->error, bny_topo_xml_line(h->xml, element), "pci_link_speed=\"%.40s\": absurd, wants GB/s",
+                         speed);
   }
   int32_t node = h->node_of[element];
   bny_topo_link link = {.kind = BNY_TOPO_LINK_PCI, .from = node, .to = h->topo->nodes[node].parent,
@@ -110,8 +111,13 @@ static bool add_ports(bny_topo_hwloc *h, int32_t openfabrics, int32_t nic) {
     snprintf(key, sizeof key, "Port%dGID0", port);
     snprintf(name, sizeof name, "%d", port);
     bool has_guid = guid_of(bny_topo_hwloc_info(h, openfabrics, key), guid);
-    bny_topo_node node = {.kind = BNY_TOPO_PORT, .parent = nic, .index = port, .name = name, .guid = has_guid ? guid : NULL,
-                          .compute = -1, .source = BNY_TOPO_FILE};
+    bny_topo_node node = {.kind = BNY_TOPO_PORT,
+                          .parent = nic,
+                          .index = port,
+                          .name = name,
+                          .guid = has_guid ? guid : NULL,
+                          .compute = -1,
+                          .source = BNY_TOPO_FILE};
     if (bny_topo_add_node(h->topo, &node) < 0) {
       return bny_topo_fail(h->error, 0, "out of memory");
     }
@@ -140,9 +146,15 @@ bool bny_topo_hwloc_device(bny_topo_hwloc *h, int32_t pci, bny_topo_kind kind, i
     const char *gpu_model = is_device_of(h, e, -1) ? bny_topo_hwloc_info(h, e, "GPUModel") : NULL;
     model = gpu_model != NULL ? gpu_model : model;
   }
-  bny_topo_node node = {.kind = kind, .parent = parent, .index = -1, .name = name == NULL ? bus_id : (char *)name,
-                        .model = (char *)model, .vendor = (char *)bny_topo_hwloc_info(h, pci, "PCIVendor"), .bus_id = bus_id,
-                        .compute = kind == BNY_TOPO_GPU ? compute_of(model) : -1, .source = BNY_TOPO_FILE};
+  bny_topo_node node = {.kind = kind,
+                        .parent = parent,
+                        .index = -1,
+                        .name = name == NULL ? bus_id : (char *)name,
+                        .model = (char *)model,
+                        .vendor = (char *)bny_topo_hwloc_info(h, pci, "PCIVendor"),
+                        .bus_id = bus_id,
+                        .compute = kind == BNY_TOPO_GPU ? compute_of(model) : -1,
+                        .source = BNY_TOPO_FILE};
   h->node_of[pci] = bny_topo_add_node(h->topo, &node);
   if (h->node_of[pci] < 0) {
     return bny_topo_fail(h->error, 0, "out of memory");

@@ -54,8 +54,8 @@ static bool list_objects(const bny_topo_hwloc *h, bny_topo_names *objects) {
   if (objects->out_of_memory) {
     return bny_topo_fail(h->error, 0, "out of memory");
   }
-  return twice == NULL || bny_topo_fail(h->error, bny_topo_xml_line(h->xml, twice->value), "gp_index %.30s stands twice",
-                                        twice->key);
+  return twice == NULL ||
+         bny_topo_fail(h->error, bny_topo_xml_line(h->xml, twice->value), "gp_index %.30s stands twice", twice->key);
 }
 
 /* Returns the object's node; an OSDev stands for its PCI device. */
@@ -72,7 +72,11 @@ static bool add_nvlink(bny_topo_hwloc *h, int32_t a, int32_t b, int64_t megabyte
   const bny_topo_node *gpu = &h->topo->nodes[h->topo->nodes[a].kind == BNY_TOPO_GPU ? a : b];
   int64_t one = gpu->compute >= 60 && gpu->compute < 70 ? 20000 : 25000;
   int64_t count = megabytes_per_s >= one ? megabytes_per_s / one : 1;
-  bny_topo_link link = {.kind = BNY_TOPO_LINK_NVLINK, .from = a, .to = b, .count = (int32_t)count, .source = BNY_TOPO_FILE,
+  bny_topo_link link = {.kind = BNY_TOPO_LINK_NVLINK,
+                        .from = a,
+                        .to = b,
+                        .count = (int32_t)count,
+                        .source = BNY_TOPO_FILE,
                         .gbytes_per_s = (double)count * bny_topo_speed_nvlink(gpu->compute)};
   return bny_topo_add_link(h->topo, &link) >= 0 || bny_topo_fail(h->error, 0, "out of memory");
 }
@@ -112,7 +116,8 @@ static bool read_values(bny_topo_hwloc *h, int32_t matrix, int64_t *values, int6
     errno = 0;
     long long value = strtoll(word, &end, 10);
     if (*end != '\0' || errno != 0 || value < 0 || value > 1000000000) {
-      return bny_topo_fail(h->error, bny_topo_xml_line(h->xml, w.element), "<u64values>: %.30s is absurd, wants MB/s", word);
+      return bny_topo_fail(h->error, bny_topo_xml_line(h->xml, w.element), "<u64values>: %.30s is absurd, wants MB/s",
+                           word);
     }
     if (found < count) {
       values[found] = value;
@@ -206,7 +211,11 @@ bool bny_topo_hwloc_join_numas(bny_topo_hwloc *h) {
       continue;
     }
     for (int32_t before = 0; before < count; before++) {
-      bny_topo_link link = {.kind = BNY_TOPO_LINK_SYS, .from = numas[before], .to = n, .count = 1, .gbytes_per_s = speed,
+      bny_topo_link link = {.kind = BNY_TOPO_LINK_SYS,
+                            .from = numas[before],
+                            .to = n,
+                            .count = 1,
+                            .gbytes_per_s = speed,
                             .source = BNY_TOPO_ASSUMED};
       if (bny_topo_add_link(h->topo, &link) < 0) {
         return bny_topo_fail(h->error, 0, "out of memory");

@@ -39,9 +39,9 @@ static bool refuse_unknown(const char *text, size_t bytes, bny_topo_error *error
     return bny_topo_fail(error, 0, "empty");
   }
   if (bny_topo_xml_root(text, bytes, root, sizeof root, &line)) {
-    return bny_topo_fail(error, line,
-                         "XML with the root <%s> is none that is known (NCCL <system>, hwloc <topology>, <nvidia_smi_log>)",
-                         root);
+    return bny_topo_fail(
+        error, line, "XML with the root <%s> is none that is known (NCCL <system>, hwloc <topology>, <nvidia_smi_log>)",
+        root);
   }
   return bny_topo_fail(error, 1, "not a format that is known: NCCL, hwloc or nvidia-smi XML, nvidia-smi topo -m, "
                                  "ibnetdiscover, JSON of banyan-topo, or a synthetic description");

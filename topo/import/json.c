@@ -344,8 +344,9 @@ static bool take_node(reading *r, const json_t *object) {
 static bool take_link(reading *r, const json_t *object) {
   bny_topo_link link = {.count = 1};
   const char *kind = NULL;
-  if (!node_in(r, object, "from", &link.from) || !node_in(r, object, "to", &link.to) || !text_in(r, object, "kind", &kind) ||
-      !integer_in(r, object, "count", 0, &link.count) || !real_in(r, object, "gbytes_per_s", &link.gbytes_per_s) ||
+  if (!node_in(r, object, "from", &link.from) || !node_in(r, object, "to", &link.to) ||
+      !text_in(r, object, "kind", &kind) || !integer_in(r, object, "count", 0, &link.count) ||
+      !real_in(r, object, "gbytes_per_s", &link.gbytes_per_s) ||
       !real_in(r, object, "rated_gbytes_per_s", &link.rated_gbytes_per_s) ||
       !real_in(r, object, "latency_us", &link.latency_us) || !source_in(r, object, &link.source)) {
     return false;

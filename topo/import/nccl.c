@@ -30,7 +30,8 @@ typedef struct reading {
 } reading;
 
 static bool fail_at(const reading *r, int32_t element, const char *what) {
-  return bny_topo_fail(r->error, bny_topo_xml_line(r->xml, element), "<%.40s>: %s", bny_topo_xml_name(r->xml, element), what);
+  return bny_topo_fail(r->error, bny_topo_xml_line(r->xml, element), "<%.40s>: %s", bny_topo_xml_name(r->xml, element),
+                       what);
 }
 
 static const char *text_of(const reading *r, int32_t element, const char *name) {
@@ -38,7 +39,8 @@ static const char *text_of(const reading *r, int32_t element, const char *name) 
   return value == NULL || *value == '\0' ? NULL : value;
 }
 
-static bool number_of(const reading *r, int32_t element, const char *name, int64_t least, int64_t most, int64_t *value) {
+static bool number_of(const reading *r, int32_t element, const char *name, int64_t least, int64_t most,
+                      int64_t *value) {
   return bny_topo_xml_integer(r->xml, element, name, least, most, value, r->error);
 }
 
@@ -67,8 +69,13 @@ static bool host_of(reading *r, int32_t cpu, int32_t *host) {
   }
   char name[32];
   snprintf(name, sizeof name, "host%d", r->hosts.count);
-  bny_topo_node node = {.kind = BNY_TOPO_HOST, .parent = -1, .index = r->hosts.count, .name = name, .guid = (char *)hash,
-                        .compute = -1, .source = BNY_TOPO_FILE};
+  bny_topo_node node = {.kind = BNY_TOPO_HOST,
+                        .parent = -1,
+                        .index = r->hosts.count,
+                        .name = name,
+                        .guid = (char *)hash,
+                        .compute = -1,
+                        .source = BNY_TOPO_FILE};
   *host = bny_topo_add_node(r->topo, &node);
   bny_topo_names_add(&r->hosts, 0, hash == NULL ? "" : hash, *host);
   return (*host >= 0 && !r->hosts.out_of_memory) || fail_at(r, cpu, "out of memory");
@@ -85,7 +92,8 @@ static bool take_cpu(reading *r, int32_t cpu) {
   if (++r->ncpus > MOST_CPUS) {
     return fail_at(r, cpu, "more than 16384 of them");
   }
-  if (!number_of(r, cpu, "numaid", -1, 65535, &numa) || !family_of(r, cpu, &family, &model) || !host_of(r, cpu, &host)) {
+  if (!number_of(r, cpu, "numaid", -1, 65535, &numa) || !family_of(r, cpu, &family, &model) ||
+      !host_of(r, cpu, &host)) {
     return false;
   }
   const char *arch = text_of(r, cpu, "arch");
@@ -100,8 +108,13 @@ static bool take_cpu(reading *r, int32_t cpu) {
   } else if (arch != NULL) {
     snprintf(about, sizeof about, "%.20s", arch);
   }
-  bny_topo_node node = {.kind = BNY_TOPO_NUMA, .parent = host, .index = (int32_t)numa, .name = name,
-                        .model = about[0] == '\0' ? NULL : about, .vendor = (char *)text_of(r, cpu, "vendor"), .compute = -1,
+  bny_topo_node node = {.kind = BNY_TOPO_NUMA,
+                        .parent = host,
+                        .index = (int32_t)numa,
+                        .name = name,
+                        .model = about[0] == '\0' ? NULL : about,
+                        .vendor = (char *)text_of(r, cpu, "vendor"),
+                        .compute = -1,
                         .source = BNY_TOPO_FILE};
   if (!add_node(r, cpu, &node)) {
     return false;
@@ -133,7 +146,8 @@ static bool join_cpus(reading *r) {
         int32_t cpu = cpus[i == 0 ? a : b];
         int64_t family = -1, model = -1;
         joined = joined && family_of(r, cpu, &family, &model);
-        speeds[i] = bny_topo_speed_cpu(text_of(r, cpu, "arch"), text_of(r, cpu, "vendor"), (int32_t)family, (int32_t)model);
+        speeds[i] =
+            bny_topo_speed_cpu(text_of(r, cpu, "arch"), text_of(r, cpu, "vendor"), (int32_t)family, (int32_t)model);
       }
       bny_topo_link link = {.kind = BNY_TOPO_LINK_SYS, .from = from, .to = to, .count = 1, .source = BNY_TOPO_ASSUMED,
                             .gbytes_per_s = speeds[0] < speeds[1] ? speeds[0] : speeds[1]};
@@ -152,8 +166,8 @@ static bool join_upwards(reading *r, int32_t pci) {
   int generation = speed == NULL ? 0 : bny_topo_speed_pci_generation(speed);
   int64_t lanes = 0;
   if (generation < 0) {
-    return bny_topo_fail(r->error, bny_topo_xml_line(r->xml, pci), "<pci link_speed=\"%.40s\">: no PCI link has that speed",
-                         speed);
+    return bny_topo_fail(r->error, bny_topo_xml_line(r->xml, pci),
+                         "<pci link_speed=\"%.40s\">: no PCI link has that speed", speed);
   }
   if (!number_of(r, pci, "link_width", 0, MOST_LANES, &lanes)) {
     return false;
@@ -163,7 +177,8 @@ static bool join_upwards(reading *r, int32_t pci) {
                         .from = node,
                         .to = r->topo->nodes[node].parent,
                         .count = (int32_t)lanes,
-                        .gbytes_per_s = bny_topo_speed_pci(generation == 0 ? 3 : generation, lanes == 0 ? 16 : (int)lanes),
+                        .gbytes_per_s =
+                            bny_topo_speed_pci(generation == 0 ? 3 : generation, lanes == 0 ? 16 : (int)lanes),
                         .source = generation == 0 || lanes == 0 ? BNY_TOPO_ASSUMED : BNY_TOPO_FILE};
   return add_link(r, pci, &link);
 }
@@ -209,8 +224,9 @@ static bool part_of_parent(const reading *r, int32_t pci, int32_t parent) {
 static const char *vendor_name(const char *vendor, bool amd, bool nvidia) {
   static const struct {
     const char *number, *name;
-  } known[] = {{"0x10de", "NVIDIA"},   {"0x1002", "AMD"},    {"0x1022", "AMD"},   {"0x15b3", "Mellanox"}, {"0x8086", "Intel"},
-               {"0x1000", "Broadcom"}, {"0x14e4", "Broadcom"}, {"0x1d0f", "Amazon"}, {"0x17db", "HPE"},     {"0x10b5", "PLX"}};
+  } known[] = {{"0x10de", "NVIDIA"}, {"0x1002", "AMD"},      {"0x1022", "AMD"},      {"0x15b3", "Mellanox"},
+               {"0x8086", "Intel"},  {"0x1000", "Broadcom"}, {"0x14e4", "Broadcom"}, {"0x1d0f", "Amazon"},
+               {"0x17db", "HPE"},    {"0x10b5", "PLX"}};
   for (size_t i = 0; vendor != NULL && i < sizeof known / sizeof known[0]; i++) {
     if (strcmp(vendor, known[i].number) == 0) {
       return known[i].name;
@@ -280,8 +296,8 @@ static bool take_pci(reading *r, int32_t pci, int32_t parent) {
     return fail_at(r, pci, "has no busid");
   }
   if (!bny_topo_bus_normalise(bus, bus_id)) {
-    return bny_topo_fail(r->error, bny_topo_xml_line(r->xml, pci), "<pci busid=\"%.40s\">: not a bus id such as 0000:1b:00.0",
-                         bus);
+    return bny_topo_fail(r->error, bny_topo_xml_line(r->xml, pci),
+                         "<pci busid=\"%.40s\">: not a bus id such as 0000:1b:00.0", bus);
   }
   bny_topo_node node = {.kind = kind_of(r, pci),
                         .parent = r->node_of[parent],
@@ -363,7 +379,8 @@ static bool take_net(reading *r, int32_t net, int32_t parent) {
   }
   double microseconds = latency == NULL ? 0 : strtod(latency, &end);
   if (*end != '\0' || !(microseconds >= 0 && microseconds <= 1e6)) {
-    return bny_topo_fail(r->error, bny_topo_xml_line(r->xml, net), "<net latency=\"%.40s\">: absurd, wants us", latency);
+    return bny_topo_fail(r->error, bny_topo_xml_line(r->xml, net), "<net latency=\"%.40s\">: absurd, wants us",
+                         latency);
   }
   int32_t nic = r->node_of[parent];
   char unnamed[32], guid[BNY_TOPO_GUID_BYTES];
@@ -380,8 +397,13 @@ static bool take_net(reading *r, int32_t net, int32_t parent) {
   if (number >= 0 && r->topo->nodes[nic].index < 0) {
     r->topo->nodes[nic].index = (int32_t)number;
   }
-  bny_topo_link link = {.kind = BNY_TOPO_LINK_NET, .from = r->node_of[net], .to = nic, .count = 1, .source = BNY_TOPO_FILE,
-                        .gbytes_per_s = megabits > 0 ? bny_topo_speed_net(megabits) : 0, .latency_us = microseconds};
+  bny_topo_link link = {.kind = BNY_TOPO_LINK_NET,
+                        .from = r->node_of[net],
+                        .to = nic,
+                        .count = 1,
+                        .source = BNY_TOPO_FILE,
+                        .gbytes_per_s = megabits > 0 ? bny_topo_speed_net(megabits) : 0,
+                        .latency_us = microseconds};
   return add_link(r, net, &link);
 }
 
@@ -395,7 +417,8 @@ static bool take_element(reading *r, int32_t element) {
     return at_top ? take_cpu(r, element) : fail_at(r, element, "stands outside of <system>");
   }
   if (at_top || r->node_of[parent] < 0) {
-    bool lost = strcmp(name, "pci") == 0 || strcmp(name, "nic") == 0 || strcmp(name, "gpu") == 0 || strcmp(name, "net") == 0;
+    bool lost =
+        strcmp(name, "pci") == 0 || strcmp(name, "nic") == 0 || strcmp(name, "gpu") == 0 || strcmp(name, "net") == 0;
     return !(at_top && lost) || fail_at(r, element, "stands outside of a <cpu>");
   }
   if (strcmp(name, "pci") == 0) {
@@ -417,8 +440,8 @@ static bool once(reading *r, bny_topo_names *names, const char *what) {
   if (names->out_of_memory) {
     return bny_topo_fail(r->error, 0, "out of memory");
   }
-  return twice == NULL || bny_topo_fail(r->error, bny_topo_xml_line(r->xml, twice->value), "%s %.60s stands twice in one host",
-                                        what, twice->key);
+  return twice == NULL || bny_topo_fail(r->error, bny_topo_xml_line(r->xml, twice->value),
+                                        "%s %.60s stands twice in one host", what, twice->key);
 }
 
 /* A virtual machine's eth0 may be below each <cpu>: the second becomes "eth0#1". */
@@ -433,7 +456,8 @@ static bool tell_nics_apart(reading *r) {
   bool done = !nics.out_of_memory;
   int32_t first = 0; /* first NIC with this name; it keeps the name */
   for (int32_t i = 1; done && i < nics.count; i++) {
-    if (nics.entries[i].scope != nics.entries[first].scope || strcmp(nics.entries[i].key, nics.entries[first].key) != 0) {
+    if (nics.entries[i].scope != nics.entries[first].scope ||
+        strcmp(nics.entries[i].key, nics.entries[first].key) != 0) {
       first = i;
       continue;
     }
@@ -480,8 +504,9 @@ static bool parse(const char *text, size_t bytes, bny_topo *topo, bny_topo_error
   bool taken = false;
   reading r = {.xml = xml, .topo = topo, .error = error};
   if (bny_topo_xml_is(xml, 0, "graphs")) {
-    bny_topo_fail(error, bny_topo_xml_line(xml, 0), "a graph that NCCL made (NCCL_GRAPH_DUMP_FILE): it holds channels, not a "
-                                                    "machine; give what NCCL_TOPO_DUMP_FILE writes");
+    bny_topo_fail(error, bny_topo_xml_line(xml, 0),
+                  "a graph that NCCL made (NCCL_GRAPH_DUMP_FILE): it holds channels, not a "
+                  "machine; give what NCCL_TOPO_DUMP_FILE writes");
   } else {
     r.node_of = malloc((size_t)bny_topo_xml_count(xml) * sizeof *r.node_of);
     taken = r.node_of == NULL ? bny_topo_fail(error, 0, "out of memory") : read_system(&r);

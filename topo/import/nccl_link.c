@@ -59,7 +59,11 @@ static bool take_c2c(reading *r, int32_t element, int32_t gpu) {
       !bny_topo_xml_integer(r->xml, element, "bw", 0, 100000000, &megabytes, r->error)) {
     return false;
   }
-  bny_topo_link link = {.kind = BNY_TOPO_LINK_C2C, .from = gpu, .to = numa, .count = (int32_t)count, .source = BNY_TOPO_FILE,
+  bny_topo_link link = {.kind = BNY_TOPO_LINK_C2C,
+                        .from = gpu,
+                        .to = numa,
+                        .count = (int32_t)count,
+                        .source = BNY_TOPO_FILE,
                         .gbytes_per_s = (double)megabytes * (double)count / 1000};
   return bny_topo_add_link(r->topo, &link) >= 0 || bny_topo_fail(r->error, 0, "out of memory");
 }
@@ -216,7 +220,8 @@ bool bny_topo_nccl_links(const bny_topo_xml *xml, bny_topo *topo, const int32_t 
   }
   good = good && add_switches(&r) && merge_ends(&r);
   for (size_t i = 0; good && i < r.count; i++) {
-    good = r.links[i].merged || bny_topo_add_link(topo, &r.links[i].link) >= 0 || bny_topo_fail(error, 0, "out of memory");
+    good =
+        r.links[i].merged || bny_topo_add_link(topo, &r.links[i].link) >= 0 || bny_topo_fail(error, 0, "out of memory");
   }
   free(r.links);
   return good;

@@ -50,7 +50,8 @@ static bool number_below(const reading *r, int32_t gpu, const char *group, const
   char *end;
   long value = strtol(text, &end, 10);
   if (end == text || (*end != '\0' && strcmp(end, "x") != 0) || value < 0 || value > most) {
-    return bny_topo_fail(r->error, bny_topo_xml_line(r->xml, place), "<%s>%.40s: absurd, wants 0 to %d", name, text, most);
+    return bny_topo_fail(r->error, bny_topo_xml_line(r->xml, place), "<%s>%.40s: absurd, wants 0 to %d", name, text,
+                         most);
   }
   *number = (int)value;
   return true;
@@ -114,8 +115,15 @@ static int32_t domain_of(reading *r, const char *cluster, const char *clique) {
   bool local = strspn(cluster, "0-") == strlen(cluster);
   char name[32];
   snprintf(name, sizeof name, "nvlink%d", r->domains.count);
-  bny_topo_node node = {.kind = BNY_TOPO_SWITCH, .parent = local ? r->host : -1, .index = r->domains.count, .name = name,
-                        .model = "NVLink domain", .vendor = "NVIDIA", .guid = guid, .compute = -1, .source = BNY_TOPO_FILE};
+  bny_topo_node node = {.kind = BNY_TOPO_SWITCH,
+                        .parent = local ? r->host : -1,
+                        .index = r->domains.count,
+                        .name = name,
+                        .model = "NVLink domain",
+                        .vendor = "NVIDIA",
+                        .guid = guid,
+                        .compute = -1,
+                        .source = BNY_TOPO_FILE};
   int32_t added = bny_topo_add_node(r->topo, &node);
   if (added >= 0) {
     bny_topo_names_add(&r->domains, 0, r->topo->nodes[added].guid, added);
@@ -129,7 +137,8 @@ static bool join_fabric(reading *r, int32_t gpu, int32_t node) {
   const char *status = fabric < 0 ? NULL : child_text(r, fabric, "status");
   const char *cluster = fabric < 0 ? NULL : child_text(r, fabric, "clusterUuid");
   /* A GPU outside the fabric has no NVLink to others. That is a finding, not an error. */
-  if (state == NULL || strcmp(state, "Completed") != 0 || status == NULL || strcmp(status, "Success") != 0 || cluster == NULL) {
+  if (state == NULL || strcmp(state, "Completed") != 0 || status == NULL || strcmp(status, "Success") != 0 ||
+      cluster == NULL) {
     return true;
   }
   enum { MOST_DOMAINS = 256 };
@@ -138,7 +147,11 @@ static bool join_fabric(reading *r, int32_t gpu, int32_t node) {
   }
   int32_t to = domain_of(r, cluster, child_text(r, fabric, "cliqueId"));
   int32_t compute = r->topo->nodes[node].compute, count = nvlinks_of(compute);
-  bny_topo_link link = {.kind = BNY_TOPO_LINK_NVLINK, .from = node, .to = to, .count = count, .source = BNY_TOPO_ASSUMED,
+  bny_topo_link link = {.kind = BNY_TOPO_LINK_NVLINK,
+                        .from = node,
+                        .to = to,
+                        .count = count,
+                        .source = BNY_TOPO_ASSUMED,
                         .gbytes_per_s = count * bny_topo_speed_nvlink(compute)};
   return (to >= 0 && bny_topo_add_link(r->topo, &link) >= 0) || bny_topo_fail(r->error, 0, "out of memory");
 }
@@ -148,16 +161,24 @@ static bool take_gpu(reading *r, int32_t gpu) {
   int line = bny_topo_xml_line(r->xml, gpu);
   const char *bus = bny_topo_xml_attribute(r->xml, gpu, "id");
   if (bus == NULL || !bny_topo_bus_normalise(bus, bus_id)) {
-    return bny_topo_fail(r->error, line, "<gpu id=\"%.40s\">: not a bus id such as 00000000:1B:00.0", bus == NULL ? "" : bus);
+    return bny_topo_fail(r->error, line, "<gpu id=\"%.40s\">: not a bus id such as 00000000:1B:00.0",
+                         bus == NULL ? "" : bus);
   }
   if (r->gpus == MOST_GPUS) {
     return bny_topo_fail(r->error, line, "more than %d GPUs", MOST_GPUS);
   }
   snprintf(name, sizeof name, "GPU%d", r->gpus);
   const char *product = child_text(r, gpu, "product_name");
-  bny_topo_node node = {.kind = BNY_TOPO_GPU, .parent = r->host, .index = r->gpus++, .name = name, .model = (char *)product,
-                        .vendor = "NVIDIA", .bus_id = bus_id, .guid = (char *)child_text(r, gpu, "uuid"),
-                        .compute = compute_of(child_text(r, gpu, "product_architecture"), product), .source = BNY_TOPO_FILE};
+  bny_topo_node node = {.kind = BNY_TOPO_GPU,
+                        .parent = r->host,
+                        .index = r->gpus++,
+                        .name = name,
+                        .model = (char *)product,
+                        .vendor = "NVIDIA",
+                        .bus_id = bus_id,
+                        .guid = (char *)child_text(r, gpu, "uuid"),
+                        .compute = compute_of(child_text(r, gpu, "product_architecture"), product),
+                        .source = BNY_TOPO_FILE};
   int32_t added = bny_topo_add_node(r->topo, &node);
   if (added < 0) {
     return bny_topo_fail(r->error, 0, "out of memory");
@@ -189,8 +210,8 @@ static bool read_log(reading *r) {
   const char *attached = text_below(r, 0, (const char *const[]){"attached_gpus", NULL}, &place);
   /* The file has fewer GPUs with -i. */
   if (attached != NULL && strtol(attached, NULL, 10) < r->gpus) {
-    return bny_topo_fail(r->error, bny_topo_xml_line(r->xml, place), "<attached_gpus>%.20s, but it tells of %d", attached,
-                         r->gpus);
+    return bny_topo_fail(r->error, bny_topo_xml_line(r->xml, place), "<attached_gpus>%.20s, but it tells of %d",
+                         attached, r->gpus);
   }
   return r->gpus > 0 || bny_topo_fail(r->error, bny_topo_xml_line(r->xml, 0), "holds no <gpu>");
 }

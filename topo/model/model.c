@@ -13,7 +13,8 @@
 enum { STRING_BYTES = 255, DEPTH = 64, MOST = 4000000 };
 static const double absurd_gbytes_per_s = 1e6;
 
-static const char *const kind_names[BNY_TOPO_KINDS] = {"host", "package", "numa", "pci", "gpu", "nic", "port", "switch"};
+static const char *const kind_names[BNY_TOPO_KINDS] = {"host", "package", "numa", "pci",
+                                                       "gpu",  "nic",     "port", "switch"};
 static const char *const link_names[BNY_TOPO_LINK_KINDS] = {"pci", "nvlink", "xgmi", "c2c", "sys", "net"};
 static const char *const path_names[BNY_TOPO_PATHS] = {"SELF", "NVL",  "C2C", "PIX", "PXB",
                                                        "PHB",  "NODE", "SYS", "NET", "NONE"};
@@ -156,7 +157,8 @@ int32_t bny_topo_add_node(bny_topo *topo, const bny_topo_node *node) {
   copy.first_link = -1;
   copy.numas = 0;
   bool set = bny_topo_set_string(topo, &copy.name, node->name == NULL ? "" : node->name) &&
-             bny_topo_set_string(topo, &copy.model, node->model) && bny_topo_set_string(topo, &copy.vendor, node->vendor) &&
+             bny_topo_set_string(topo, &copy.model, node->model) &&
+             bny_topo_set_string(topo, &copy.vendor, node->vendor) &&
              bny_topo_set_string(topo, &copy.bus_id, node->bus_id) && bny_topo_set_string(topo, &copy.guid, node->guid);
   if (!set) {
     free(copy.name);
@@ -279,17 +281,19 @@ static bool check_node(const bny_topo *topo, int32_t n, const unsigned char *dep
     return bny_topo_fail(error, 0, "node %d (%s) has no name", n, kind_names[node->kind]);
   }
   if (node->parent < -1 || node->parent >= n) {
-    return bny_topo_fail(error, 0, "%s \"%.60s\": its parent does not come before it", kind_names[node->kind], node->name);
+    return bny_topo_fail(error, 0, "%s \"%.60s\": its parent does not come before it", kind_names[node->kind],
+                         node->name);
   }
   if (node->parent >= 0 && depths[node->parent] >= DEPTH) {
     return bny_topo_fail(error, 0, "%s \"%.60s\": more than %d levels deep", kind_names[node->kind], node->name, DEPTH);
   }
   if (node->index < -1 || node->compute < -1) {
-    return bny_topo_fail(error, 0, "%s \"%.60s\": a negative index or compute capability", kind_names[node->kind], node->name);
+    return bny_topo_fail(error, 0, "%s \"%.60s\": a negative index or compute capability", kind_names[node->kind],
+                         node->name);
   }
   if (node->bus_id != NULL && (!bny_topo_bus_normalise(node->bus_id, bus_id) || strcmp(node->bus_id, bus_id) != 0)) {
-    return bny_topo_fail(error, 0, "%s \"%.60s\": \"%.60s\" is not a bus id such as 0000:1b:00.0", kind_names[node->kind],
-                         node->name, node->bus_id);
+    return bny_topo_fail(error, 0, "%s \"%.60s\": \"%.60s\" is not a bus id such as 0000:1b:00.0",
+                         kind_names[node->kind], node->name, node->bus_id);
   }
   return true;
 }

@@ -49,7 +49,8 @@ static bool share_coherent(const bny_topo *topo, int32_t a, int32_t b) {
     if (middle == b) {
       return true;
     }
-    for (int32_t m = bny_topo_first_link(topo, b); near_cpu(topo, middle) && m >= 0; m = bny_topo_next_link(topo, b, m)) {
+    for (int32_t m = bny_topo_first_link(topo, b); near_cpu(topo, middle) && m >= 0;
+         m = bny_topo_next_link(topo, b, m)) {
       if (topo->links[m].kind == BNY_TOPO_LINK_C2C && bny_topo_other_end(topo, b, m) == middle) {
         return true;
       }
@@ -139,7 +140,8 @@ static bny_topo_path by_containment(const bny_topo *topo, int32_t a, int32_t b) 
   if (m.at < 0) {
     return BNY_TOPO_PATH_NONE;
   }
-  const bny_topo_node *at = node_at(topo, m.at), *below_a = node_at(topo, m.below_a), *below_b = node_at(topo, m.below_b);
+  const bny_topo_node *at = node_at(topo, m.at), *below_a = node_at(topo, m.below_a),
+                      *below_b = node_at(topo, m.below_b);
   bool siblings = m.below_a == a && m.below_b == b;
   if (siblings && same_device(below_a, below_b)) {
     return BNY_TOPO_PATH_PIX;

@@ -11,7 +11,7 @@
 #include "device/cuda/cuda.h"
 #include "base/status.h"
 
-/* ---- the thread's context ------------------------------------------------------------------------------------------ */
+/* ---- the thread's context ---------------------------------------------------------------------------------------- */
 
 banyan_status bny_cuda_enter(bny_cuda_device *self, bny_cuda_scope *scope) {
   *scope = (bny_cuda_scope){0};
@@ -54,7 +54,7 @@ void bny_cuda_drop(bny_cuda_device *self) {
   free(self);
 }
 
-/* ---- choice -------------------------------------------------------------------------------------------------------- */
+/* ---- choice ------------------------------------------------------------------------------------------------------ */
 
 static banyan_status choose_by_context(const bny_cuda_driver *driver, CUcontext *current, int32_t *ordinal) {
   CUdevice device = 0;
@@ -71,8 +71,9 @@ static banyan_status choose_by_context(const bny_cuda_driver *driver, CUcontext 
 static banyan_status choose_by_local_rank(int count, int32_t *ordinal) {
   const char *text = getenv("LOCAL_RANK");
   if (!text || !*text)
-    return bny_fail(BANYAN_ERR_ARGUMENT, "LOCAL_RANK is not set; start ranks by a launcher that sets it (torchrun does), "
-                                         "or name a device");
+    return bny_fail(BANYAN_ERR_ARGUMENT,
+                    "LOCAL_RANK is not set; start ranks by a launcher that sets it (torchrun does), "
+                    "or name a device");
   char *end;
   errno = 0;
   long rank = strtol(text, &end, 10);
@@ -80,10 +81,11 @@ static banyan_status choose_by_local_rank(int count, int32_t *ordinal) {
     return bny_fail(BANYAN_ERR_ARGUMENT, "LOCAL_RANK is \"%.40s\"; it takes a whole number from 0", text);
   if (count == 1) rank = 0; /* the launcher shows each process only its own device */
   if (rank >= count)
-    return bny_fail(BANYAN_ERR_ARGUMENT,
-                    "LOCAL_RANK is %ld, and this process sees %d CUDA devices; start fewer ranks here, or name a device for "
-                    "each",
-                    rank, count);
+    return bny_fail(
+        BANYAN_ERR_ARGUMENT,
+        "LOCAL_RANK is %ld, and this process sees %d CUDA devices; start fewer ranks here, or name a device for "
+        "each",
+        rank, count);
   *ordinal = (int32_t)rank;
   return BANYAN_OK;
 }
@@ -112,7 +114,7 @@ static banyan_status choose(const bny_cuda_driver *driver, const bny_device_choi
 /* Graphs support early launches from this version on. */
 static const int32_t early_launch_driver = 12030;
 
-/* ---- facts --------------------------------------------------------------------------------------------------------- */
+/* ---- facts ------------------------------------------------------------------------------------------------------- */
 
 /* Returns 0 if the driver does not know the attribute: then the device does not have the feature. */
 static int32_t attribute(const bny_cuda_device *self, CUdevice_attribute name) {
@@ -146,8 +148,9 @@ static banyan_status read_facts(bny_cuda_device *self, int32_t ordinal) {
   self->pageable = attribute(self, CU_DEVICE_ATTRIBUTE_PAGEABLE_MEMORY_ACCESS);
   self->rdma = attribute(self, CU_DEVICE_ATTRIBUTE_GPU_DIRECT_RDMA_WITH_CUDA_VMM_SUPPORTED);
   if (facts->compute < 80)
-    return bny_fail(BANYAN_ERR_UNSUPPORTED, "CUDA device %d (%s) has compute capability %d.%d; banyan needs 8.0 or newer",
-                    ordinal, facts->name, facts->compute / 10, facts->compute % 10);
+    return bny_fail(BANYAN_ERR_UNSUPPORTED,
+                    "CUDA device %d (%s) has compute capability %d.%d; banyan needs 8.0 or newer", ordinal, facts->name,
+                    facts->compute / 10, facts->compute % 10);
   if (!attribute(self, CU_DEVICE_ATTRIBUTE_UNIFIED_ADDRESSING))
     return bny_fail(BANYAN_ERR_UNSUPPORTED, "CUDA device %d (%s) has no unified addresses", ordinal, facts->name);
   return BANYAN_OK;
@@ -161,7 +164,8 @@ static int32_t find_device(const bny_cuda_device *self, const unsigned char *wan
   if (self->driver.cuDeviceGetCount(&count) != CUDA_SUCCESS) return -1;
   for (int i = 0; i < count; i++)
     if (self->driver.cuDeviceGet(&device, i) == CUDA_SUCCESS &&
-        self->driver.cuDeviceGetUuid(&uuid, device) == CUDA_SUCCESS && memcmp(uuid.bytes, wanted, sizeof uuid.bytes) == 0)
+        self->driver.cuDeviceGetUuid(&uuid, device) == CUDA_SUCCESS &&
+        memcmp(uuid.bytes, wanted, sizeof uuid.bytes) == 0)
       return i;
   return -1;
 }
@@ -180,9 +184,10 @@ static banyan_status cuda_link(bny_device *device, const unsigned char *uuid, bn
     CUresult result = self->driver.cuDeviceGet(&peer, ordinal);
     if (result == CUDA_SUCCESS) result = self->driver.cuDeviceCanAccessPeer(&access, self->handle, peer);
     if (result != CUDA_SUCCESS)
-      return bny_cuda_fail(&self->driver, result, "peer access of CUDA device %d to device %d", device->facts.ordinal, ordinal);
-    if (self->driver.cuDeviceGetP2PAttribute(&atomics, CU_DEVICE_P2P_ATTRIBUTE_NATIVE_ATOMIC_SUPPORTED, self->handle, peer) !=
-        CUDA_SUCCESS)
+      return bny_cuda_fail(&self->driver, result, "peer access of CUDA device %d to device %d", device->facts.ordinal,
+                           ordinal);
+    if (self->driver.cuDeviceGetP2PAttribute(&atomics, CU_DEVICE_P2P_ATTRIBUTE_NATIVE_ATOMIC_SUPPORTED, self->handle,
+                                             peer) != CUDA_SUCCESS)
       atomics = 0;
     found.visible = true;
     found.access = access;
@@ -194,7 +199,7 @@ static banyan_status cuda_link(bny_device *device, const unsigned char *uuid, bn
   return BANYAN_OK;
 }
 
-/* ---- life ---------------------------------------------------------------------------------------------------------- */
+/* ---- life -------------------------------------------------------------------------------------------------------- */
 
 static void cuda_close(bny_device *device) {
   if (device) bny_cuda_drop((bny_cuda_device *)device);
@@ -257,10 +262,11 @@ static banyan_status retain(bny_cuda_device *self, CUcontext current) {
     if (!current || current == self->context) return BANYAN_OK;
     self->driver.cuDevicePrimaryCtxRelease(self->handle);
   }
-  return bny_fail(BANYAN_ERR_UNSUPPORTED,
-                  "the current context of CUDA device %d is not its primary one, which the CUDA runtime and frameworks use; "
-                  "banyan works in that one only",
-                  ordinal);
+  return bny_fail(
+      BANYAN_ERR_UNSUPPORTED,
+      "the current context of CUDA device %d is not its primary one, which the CUDA runtime and frameworks use; "
+      "banyan works in that one only",
+      ordinal);
 }
 
 banyan_status bny_cuda_open(const bny_device_choice *choice, bny_device **device) {

@@ -130,8 +130,8 @@ banyan_status bny_cuda_kernel_residency(bny_device *device, const bny_device_ker
   banyan_status status = bny_cuda_enter_setup(self, &scope);
   if (status != BANYAN_OK) return status;
   int found = 0;
-  CUresult result = self->driver.cuOccupancyMaxActiveBlocksPerMultiprocessor(&found, kernel->function, (int)block_threads,
-                                                                             shared_bytes);
+  CUresult result = self->driver.cuOccupancyMaxActiveBlocksPerMultiprocessor(&found, kernel->function,
+                                                                             (int)block_threads, shared_bytes);
   bny_cuda_leave(self, &scope);
   if (result != CUDA_SUCCESS)
     return bny_cuda_fail(&self->driver, result, "how many blocks of %u threads CUDA device %d holds", block_threads,
@@ -146,8 +146,15 @@ banyan_status bny_cuda_kernel_clusters(bny_device *device, const bny_device_kern
   int found = 0;
   if (device->facts.clusters && self->driver.cuOccupancyMaxActiveClusters) {
     CUlaunchAttribute attribute = {.id = CU_LAUNCH_ATTRIBUTE_CLUSTER_DIMENSION, .value.clusterDim = {cluster, 1, 1}};
-    CUlaunchConfig config = {.gridDimX = cluster, .gridDimY = 1, .gridDimZ = 1, .blockDimX = block_threads, .blockDimY = 1,
-                             .blockDimZ = 1, .sharedMemBytes = shared_bytes, .attrs = &attribute, .numAttrs = 1};
+    CUlaunchConfig config = {.gridDimX = cluster,
+                             .gridDimY = 1,
+                             .gridDimZ = 1,
+                             .blockDimX = block_threads,
+                             .blockDimY = 1,
+                             .blockDimZ = 1,
+                             .sharedMemBytes = shared_bytes,
+                             .attrs = &attribute,
+                             .numAttrs = 1};
     bny_cuda_scope scope;
     banyan_status status = bny_cuda_enter_setup(self, &scope);
     if (status != BANYAN_OK) return status;

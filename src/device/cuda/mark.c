@@ -10,7 +10,8 @@ banyan_status bny_cuda_mark_make(bny_device *device, void **mark) {
   CUevent made = NULL;
   CUresult result = self->driver.cuEventCreate(&made, CU_EVENT_DEFAULT);
   bny_cuda_leave(self, &scope);
-  if (result != CUDA_SUCCESS) return bny_cuda_fail(&self->driver, result, "an event on CUDA device %d", device->facts.ordinal);
+  if (result != CUDA_SUCCESS)
+    return bny_cuda_fail(&self->driver, result, "an event on CUDA device %d", device->facts.ordinal);
   *mark = made;
   return BANYAN_OK;
 }

@@ -18,7 +18,8 @@ static const size_t ipc_block_bytes = (size_t)2 << 20;
 
 static size_t round_up(size_t bytes, size_t unit) { return (bytes + unit - 1) / unit * unit; }
 
-banyan_status bny_cuda_memory_new(bny_cuda_device *self, bny_memory_kind kind, bool imported, bny_cuda_memory **memory) {
+banyan_status bny_cuda_memory_new(bny_cuda_device *self, bny_memory_kind kind, bool imported,
+                                  bny_cuda_memory **memory) {
   bny_cuda_memory *made = calloc(1, sizeof *made);
   if (!made) return bny_fail(BANYAN_ERR_MEMORY, "out of memory for an arena");
   made->memory = (bny_device_memory){.device = &self->device, .kind = kind, .imported = imported};
@@ -28,7 +29,7 @@ banyan_status bny_cuda_memory_new(bny_cuda_device *self, bny_memory_kind kind, b
   return BANYAN_OK;
 }
 
-/* ---- virtual memory management ------------------------------------------------------------------------------------- */
+/* ---- virtual memory management ----------------------------------------------------------------------------------- */
 
 CUmemAllocationHandleType bny_cuda_handle_type(bny_memory_kind kind) {
   return kind == BNY_MEMORY_FABRIC ? CU_MEM_HANDLE_TYPE_FABRIC : CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR;
@@ -74,7 +75,7 @@ static banyan_status make_virtual(bny_cuda_device *self, size_t bytes, bny_cuda_
   return bny_cuda_memory_map(self, memory);
 }
 
-/* ---- the older allocator ------------------------------------------------------------------------------------------- */
+/* ---- the older allocator ----------------------------------------------------------------------------------------- */
 
 static banyan_status make_older(bny_cuda_device *self, size_t bytes, bny_cuda_memory *memory) {
   bytes = round_up(bytes, ipc_block_bytes);
@@ -113,12 +114,13 @@ static void leave_export(bny_cuda_export *exported) {
   munmap(exported, BNY_CUDA_EXPORT_BYTES);
 }
 
-/* ---- host memory --------------------------------------------------------------------------------------------------- */
+/* ---- host memory ------------------------------------------------------------------------------------------------- */
 
 /* Called with the device's context current. */
 static banyan_status register_host(bny_cuda_device *self, void *host, size_t bytes, void **address) {
   CUdeviceptr found = 0;
-  CUresult result = self->driver.cuMemHostRegister(host, bytes, CU_MEMHOSTREGISTER_PORTABLE | CU_MEMHOSTREGISTER_DEVICEMAP);
+  CUresult result =
+      self->driver.cuMemHostRegister(host, bytes, CU_MEMHOSTREGISTER_PORTABLE | CU_MEMHOSTREGISTER_DEVICEMAP);
   if (result == CUDA_SUCCESS) {
     result = self->driver.cuMemHostGetDevicePointer(&found, host, 0);
     if (result != CUDA_SUCCESS) self->driver.cuMemHostUnregister(host);
@@ -171,7 +173,7 @@ static banyan_status make_host(bny_cuda_device *self, size_t bytes, bny_cuda_mem
   return bny_cuda_memory_register(self, memory);
 }
 
-/* ---- life ---------------------------------------------------------------------------------------------------------- */
+/* ---- life -------------------------------------------------------------------------------------------------------- */
 
 banyan_status bny_cuda_memory_make(bny_device *device, bny_memory_kind kind, size_t bytes, bny_device_memory **memory) {
   bny_cuda_device *self = (bny_cuda_device *)device;

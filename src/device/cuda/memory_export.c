@@ -10,7 +10,7 @@
 
 _Static_assert(sizeof(CUmemFabricHandle) <= BNY_DEVICE_HANDLE_BYTES, "a fabric handle has room in an offer");
 
-/* ---- from the owner ------------------------------------------------------------------------------------------------ */
+/* ---- from the owner ---------------------------------------------------------------------------------------------- */
 
 static banyan_status export_virtual(bny_cuda_device *self, bny_cuda_memory *memory, bny_device_handle *handle,
                                     int *file) {
@@ -53,7 +53,7 @@ banyan_status bny_cuda_memory_export(bny_device_memory *memory, bny_device_handl
   return BANYAN_OK;
 }
 
-/* ---- for the peer -------------------------------------------------------------------------------------------------- */
+/* ---- for the peer ------------------------------------------------------------------------------------------------ */
 
 static banyan_status import_virtual(bny_cuda_device *self, const bny_device_offer *offer, bny_cuda_memory *memory) {
   CUmemFabricHandle fabric;
@@ -140,7 +140,7 @@ banyan_status bny_cuda_memory_import(bny_device *device, const bny_device_offer 
   return BANYAN_OK;
 }
 
-/* ---- what works ---------------------------------------------------------------------------------------------------- */
+/* ---- what works -------------------------------------------------------------------------------------------------- */
 
 uint32_t bny_cuda_memory_try(bny_device *device) {
   uint32_t kinds = 0;

@@ -5,7 +5,7 @@
 #include "device/cuda/cuda.h"
 #include "base/status.h"
 
-/* ---- memory of its own ---------------------------------------------------------------------------------------------- */
+/* ---- memory of its own ------------------------------------------------------------------------------------------- */
 
 banyan_status bny_cuda_local_make(bny_device *device, size_t bytes, void **address) {
   bny_cuda_device *self = (bny_cuda_device *)device;
@@ -29,7 +29,7 @@ void bny_cuda_local_free(bny_device *device, void *address) {
   bny_cuda_leave(self, &scope);
 }
 
-/* ---- words of the host --------------------------------------------------------------------------------------------- */
+/* ---- words of the host ------------------------------------------------------------------------------------------- */
 
 banyan_status bny_cuda_words_make(bny_device *device, size_t count, bny_device_words *words) {
   bny_cuda_device *self = (bny_cuda_device *)device;
@@ -83,7 +83,8 @@ banyan_status bny_cuda_pointer(bny_device *device, const void *pointer, bny_poin
   bny_cuda_scope scope;
   banyan_status status = bny_cuda_enter(self, &scope);
   if (status != BANYAN_OK) return status;
-  CUresult result = self->driver.cuPointerGetAttributes(sizeof names / sizeof names[0], names, values, bny_cuda_address(pointer));
+  CUresult result =
+      self->driver.cuPointerGetAttributes(sizeof names / sizeof names[0], names, values, bny_cuda_address(pointer));
   bny_cuda_leave(self, &scope);
   if (result != CUDA_SUCCESS && result != CUDA_ERROR_INVALID_VALUE)
     return bny_cuda_fail(&self->driver, result, "which device owns a pointer");
@@ -100,7 +101,7 @@ banyan_status bny_cuda_pointer(bny_device *device, const void *pointer, bny_poin
   return BANYAN_OK;
 }
 
-/* ---- hot ----------------------------------------------------------------------------------------------------------- */
+/* ---- hot --------------------------------------------------------------------------------------------------------- */
 
 banyan_status bny_cuda_copy(bny_device *device, void *to, const void *from, size_t bytes, void *stream) {
   bny_cuda_device *self = (bny_cuda_device *)device;
@@ -145,7 +146,7 @@ banyan_status bny_cuda_stream_capture(bny_device *device, void *stream, bny_capt
   return BANYAN_OK;
 }
 
-/* ---- streams of our own -------------------------------------------------------------------------------------------- */
+/* ---- streams of our own ------------------------------------------------------------------------------------------ */
 
 banyan_status bny_cuda_stream_make(bny_device *device, void **stream) {
   bny_cuda_device *self = (bny_cuda_device *)device;
@@ -155,7 +156,8 @@ banyan_status bny_cuda_stream_make(bny_device *device, void **stream) {
   CUstream made = NULL;
   CUresult result = self->driver.cuStreamCreate(&made, CU_STREAM_NON_BLOCKING);
   bny_cuda_leave(self, &scope);
-  if (result != CUDA_SUCCESS) return bny_cuda_fail(&self->driver, result, "a stream on CUDA device %d", device->facts.ordinal);
+  if (result != CUDA_SUCCESS)
+    return bny_cuda_fail(&self->driver, result, "a stream on CUDA device %d", device->facts.ordinal);
   *stream = made;
   return BANYAN_OK;
 }

@@ -32,7 +32,9 @@ typedef struct part {
 
 enum { FRAME_SCATTER = 1, FRAME_COMBINE, FRAME_GATHER };
 
-static int64_t frame_id(const part *part, int kind) { return ((part->path + 1) * BNY_LEVELS_MAX + part->level) * 4 + kind; }
+static int64_t frame_id(const part *part, int kind) {
+  return ((part->path + 1) * BNY_LEVELS_MAX + part->level) * 4 + kind;
+}
 
 static bny_slice piece_box(const part *part, int32_t piece) {
   return bny_slice_cut(&part->box, part->by_heads, part->pieces.count, piece, piece + 1);
@@ -388,7 +390,8 @@ static outlook outlook_of(bny_builder *scratch, int32_t level, const bny_slice *
   int32_t pieces = bny_compose_pieces(request->levels, level), fewest = pieces;
   bool by_heads = bny_compose_by_heads(box, pieces);
   int32_t extent = by_heads ? box->heads : box->tokens, filled = extent < pieces ? extent : pieces;
-  bny_slice first = bny_slice_cut(box, by_heads, pieces, 0, 1), last = bny_slice_cut(box, by_heads, pieces, filled - 1, filled);
+  bny_slice first = bny_slice_cut(box, by_heads, pieces, 0, 1),
+            last = bny_slice_cut(box, by_heads, pieces, filled - 1, filled);
   outlook beyond = outlook_of(scratch, level + 1, &first);
   if (!bny_slice_equal(&first, &last) && bny_slice_rows(&first) != bny_slice_rows(&last)) {
     outlook other = outlook_of(scratch, level + 1, &last); /* a split gives parts of at most two sizes */

@@ -35,7 +35,8 @@ static int32_t receivers_of(const bny_levels *levels, int32_t rank, int32_t owne
   for (int32_t level = 1; level < levels->nlevels && holder(levels, level - 1, rank, lanes) == rank; level++) {
     int32_t mine = bny_levels_group(levels, level - 1, rank), group = bny_levels_group(levels, level, rank);
     bool inside = bny_levels_group(levels, level, owner) == group;
-    bool enters = inside ? bny_levels_group(levels, level - 1, owner) == mine : holder(levels, level, rank, lanes) == rank;
+    bool enters =
+        inside ? bny_levels_group(levels, level - 1, owner) == mine : holder(levels, level, rank, lanes) == rank;
     if (!enters) break; /* the bytes came from a sibling group */
     const bny_level *at = &levels->levels[level];
     for (int32_t i = at->first[group]; i < at->first[group + 1]; i++)

@@ -226,7 +226,8 @@ static void build(bny_builder *builder) {
 static void estimate(const bny_request *request, bny_estimate *estimate) {
   const bny_levels *levels = request->levels;
   bny_lane_range range = bny_compose_owners(request);
-  int64_t owners = range.last - range.first, most = bny_compose_units_most(levels, owners), members = 0, groups = 0, rounds = 0;
+  int64_t owners = range.last - range.first, most = bny_compose_units_most(levels, owners), members = 0, groups = 0,
+          rounds = 0;
   bny_slice whole = bny_slice_whole(request), largest = bny_slice_piece_largest(request, request->nranks);
   double one = (double)bny_slice_wire_bytes(request, &largest), units = (double)owners;
   *estimate = (bny_estimate){.work_bytes = (double)bny_slice_wire_bytes(request, &whole)};
