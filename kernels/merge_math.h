@@ -185,8 +185,9 @@ BNY_HD static inline double bny_log2(double x) {
 /* ---- from a caller's statistics ---------------------------------------------------------------------------------- */
 
 /* Statistics of a row that is not empty, with finite `stat` and `sum` > 0, to wire form:
- *   stat is the caller's m, sum its d; an lse is an m whose d is 1 t = stat * log2(e), or stat itself in base 2;  m =
- *   ceil(t);  d = sum 2^(t-m);  then d = f 2^k, m += k, d = f in (0.5, 1] where the form or the range asks for it
+ *   stat is the caller's m, sum its d; an lse is an m whose d is 1
+ *   t = stat * log2(e), or stat itself in base 2;  m = ceil(t);  d = sum 2^(t-m)
+ *   d = f 2^k, m += k, d = f in (0.5, 1], where the form or the range asks for it
  *   factor: n = factor * v. It is d for normalised values, 2^(t-m) / 2^k for numerators, and exactly 1 for numerators
  *   in base 2 with a whole m, which therefore are merely copied
  * In double, so that an lse of 1e4 loses nothing. |t| is capped at FLT_MAX; from 2^24 on, where f32 knows whole numbers

@@ -1,5 +1,6 @@
-/* SPDX-License-Identifier: Apache-2.0 Attention over shards, for tests: random problems in one description for the host
- * and for devices, and a reference in double precision. */
+/* SPDX-License-Identifier: Apache-2.0
+ * Attention over shards, for tests: random problems in one description for the host and for devices, and a reference
+ * in double precision. */
 #ifndef BNY_TESTS_ATTENTION_PROBLEM_H
 #define BNY_TESTS_ATTENTION_PROBLEM_H
 

@@ -1,6 +1,6 @@
-/* SPDX-License-Identifier: Apache-2.0 Each row of plan/call.def is compared wherever calls are: in keys, in the words
- * that ranks compare, in the text that names a difference, and in the hash of a request. The rows of plan/link_cost.def
- * are in that hash too. */
+/* SPDX-License-Identifier: Apache-2.0
+ * Each row of plan/call.def is compared wherever calls are: in keys, in the words that ranks compare, in the text that
+ * names a difference, and in the hash of a request. The rows of plan/link_cost.def are in that hash too. */
 #include <check.h>
 #include <stdio.h>
 #include <string.h>

@@ -1,6 +1,7 @@
-/* SPDX-License-Identifier: Apache-2.0 Every call of banyan.h with NULLs and wrong arguments, from the table of
- * calls.def: an error whose text names the argument, nothing written to out-parameters, and a communicator that remains
- * usable. tests/tree/check-symbols compares the table with the header. */
+/* SPDX-License-Identifier: Apache-2.0
+ * Every call of banyan.h with NULLs and wrong arguments, from the table of calls.def: an error whose text names the
+ * argument, nothing written to out-parameters, and a communicator that remains usable. tests/tree/check-symbols
+ * compares the table with the header. */
 #include <check.h>
 #include <stdio.h>
 #include <string.h>

@@ -1,6 +1,7 @@
-/* SPDX-License-Identifier: Apache-2.0 Operations in long sequences: planned once and started often, several under way
- * at once, polled, and blocking calls of more shapes than are kept; with ranks that are late now and then, so that
- * memory that is reused too early would show. */
+/* SPDX-License-Identifier: Apache-2.0
+ * Operations in long sequences: planned once and started often, several under way at once, polled, and blocking calls
+ * of more shapes than are kept; with ranks that are late now and then, so that memory that is reused too early would
+ * show. */
 #include <check.h>
 #include <math.h>
 #include <stdio.h>

@@ -1,6 +1,6 @@
-/* SPDX-License-Identifier: Apache-2.0 Combines of the whole library in worlds of ranks that are threads: every
- * algorithm, scatter, wire and order, 1 to 17 ranks, each rank with a convention of its own, against a merge in double
- * precision. */
+/* SPDX-License-Identifier: Apache-2.0
+ * Combines of the whole library in worlds of ranks that are threads: every algorithm, scatter, wire and order, 1 to 17
+ * ranks, each rank with a convention of its own, against a merge in double precision. */
 #include <check.h>
 #include <stdlib.h>
 #include <string.h>

@@ -1,5 +1,6 @@
-/* SPDX-License-Identifier: Apache-2.0 The last words of a rank whose bootstrap fails: they reach its parent and its
- * children even if these have not read for a while, and hold it up for a bounded time if these never do. */
+/* SPDX-License-Identifier: Apache-2.0
+ * The last words of a rank whose bootstrap fails: they reach its parent and its children even if these have not read
+ * for a while, and hold it up for a bounded time if these never do. */
 #include <check.h>
 #include <stdio.h>
 #include <stdlib.h>

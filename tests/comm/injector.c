@@ -1,5 +1,6 @@
-/* SPDX-License-Identifier: Apache-2.0 Each system call is trapped by seccomp, but for those that the handler of the
- * trap makes, which are known by their address. */
+/* SPDX-License-Identifier: Apache-2.0
+ * Each system call is trapped by seccomp, but for those that the handler of the trap makes, which are known by their
+ * address. */
 #include "injector.h"
 
 #if defined(__x86_64__) && defined(__linux__)

@@ -1,5 +1,6 @@
-/* SPDX-License-Identifier: Apache-2.0 From a communicator that has failed to one of the ranks that are left: who is in
- * it, that it computes, and what becomes of those who are not. */
+/* SPDX-License-Identifier: Apache-2.0
+ * From a communicator that has failed to one of the ranks that are left: who is in it, that it computes, and what
+ * becomes of those who are not. */
 #include <check.h>
 #include <pthread.h>
 #include <signal.h>

@@ -1,7 +1,7 @@
-/* SPDX-License-Identifier: Apache-2.0 A rank stops or dies at a system call inside banyan_comm_shrink(), at any of
- * them: all healthy ranks end in the same communicator. The rank's system calls are trapped by seccomp, counted, and
- * made by the handler of the trap. Trials at random calls, by TEST_SEED; with TEST_FAULTS=all one at every call of each
- * rank, which takes long. */
+/* SPDX-License-Identifier: Apache-2.0
+ * A rank stops or dies at a system call inside banyan_comm_shrink(), at any of them: all healthy ranks end in the same
+ * communicator. The rank's system calls are trapped by seccomp, counted, and made by the handler of the trap. Trials
+ * at random calls, by TEST_SEED; with TEST_FAULTS=all one at every call of each rank, which takes long. */
 #include <check.h>
 #include <signal.h>
 #include <stdatomic.h>

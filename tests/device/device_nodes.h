@@ -1,6 +1,7 @@
-/* SPDX-License-Identifier: Apache-2.0 Ranks with devices on several nodes, for tests: devices of the fake driver, which
- * runs the library's kernels by a thread of its own, and UCX on the loopback interface between ranks that take
- * themselves for ranks of several nodes. What rank is where is in the names. */
+/* SPDX-License-Identifier: Apache-2.0
+ * Ranks with devices on several nodes, for tests: devices of the fake driver, which runs the library's kernels by a
+ * thread of its own, and UCX on the loopback interface between ranks that take themselves for ranks of several nodes.
+ * What rank is where is in the names. */
 #ifndef BNY_TESTS_DEVICE_NODES_H
 #define BNY_TESTS_DEVICE_NODES_H
 

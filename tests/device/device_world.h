@@ -1,5 +1,6 @@
-/* SPDX-License-Identifier: Apache-2.0 Ranks with devices of the fake CUDA driver, for tests from banyan.h down:
- * launches return at once, and run together once all ranks have made theirs. */
+/* SPDX-License-Identifier: Apache-2.0
+ * Ranks with devices of the fake CUDA driver, for tests from banyan.h down: launches return at once, and run together
+ * once all ranks have made theirs. */
 #ifndef BNY_TESTS_DEVICE_WORLD_H
 #define BNY_TESTS_DEVICE_WORLD_H
 

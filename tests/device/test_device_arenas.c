@@ -1,6 +1,6 @@
-/* SPDX-License-Identifier: Apache-2.0 Arenas shared by the devices of a group, over the fake driver: ranks as threads
- * and as processes, each kind of memory, what is agreed where devices differ, broken mappings, silent ranks, and that
- * nothing is left. */
+/* SPDX-License-Identifier: Apache-2.0
+ * Arenas shared by the devices of a group, over the fake driver: ranks as threads and as processes, each kind of
+ * memory, what is agreed where devices differ, broken mappings, silent ranks, and that nothing is left. */
 #include <check.h>
 #include <dirent.h>
 #include <unistd.h>

@@ -1,5 +1,6 @@
-/* SPDX-License-Identifier: Apache-2.0 Attention that goes wrong, on devices of the fake driver and on the host: lengths
- * and pages that are not there, and what is refused. */
+/* SPDX-License-Identifier: Apache-2.0
+ * Attention that goes wrong, on devices of the fake driver and on the host: lengths and pages that are not there, and
+ * what is refused. */
 #include <check.h>
 
 #include "tests/device/device_attention.h"

@@ -1,6 +1,6 @@
-/* SPDX-License-Identifier: Apache-2.0 Combines on devices, from banyan.h down: over the fake driver, which runs the
- * library's kernels on emulated devices. Ranks are threads; launches return at once, and run together once all ranks
- * have made theirs. */
+/* SPDX-License-Identifier: Apache-2.0
+ * Combines on devices, from banyan.h down: over the fake driver, which runs the library's kernels on emulated devices.
+ * Ranks are threads; launches return at once, and run together once all ranks have made theirs. */
 #include <check.h>
 #include <math.h>
 

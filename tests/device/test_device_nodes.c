@@ -1,5 +1,6 @@
-/* SPDX-License-Identifier: Apache-2.0 Combines on devices of several nodes, staged in host memory between nodes:
- * results, what crosses, graphs, and by which way they go. */
+/* SPDX-License-Identifier: Apache-2.0
+ * Combines on devices of several nodes, staged in host memory between nodes: results, what crosses, graphs, and by
+ * which way they go. */
 #include "comm/comm.h"
 #include "tests/device/device_nodes.h"
 #include "device/proxy_parts.h"

@@ -1,5 +1,6 @@
-/* SPDX-License-Identifier: Apache-2.0 BANYAN_DEVICE_TUNE, over the fake driver, which can be told to make a kernel
- * slow: choices follow what is measured, are the same on all ranks, and survive in a file. */
+/* SPDX-License-Identifier: Apache-2.0
+ * BANYAN_DEVICE_TUNE, over the fake driver, which can be told to make a kernel slow: choices follow what is measured,
+ * are the same on all ranks, and survive in a file. */
 #include <check.h>
 #include <math.h>
 #include <sys/stat.h>

@@ -1,5 +1,6 @@
-/* SPDX-License-Identifier: Apache-2.0 A combine within a kernel of a user's, from banyan.h down, over the fake driver:
- * the same bits as banyan_combine(). */
+/* SPDX-License-Identifier: Apache-2.0
+ * A combine within a kernel of a user's, from banyan.h down, over the fake driver: the same bits as
+ * banyan_combine(). */
 #include <check.h>
 #include <math.h>
 

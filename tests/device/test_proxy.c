@@ -1,6 +1,7 @@
-/* SPDX-License-Identifier: Apache-2.0 The host's side of combines on devices of several nodes, under threads that
- * really run at the same time, and under the thread sanitizer, which cannot follow emulated kernels: here a device is a
- * thread that does in plain C what the interpreter's kernel does with a program. */
+/* SPDX-License-Identifier: Apache-2.0
+ * The host's side of combines on devices of several nodes, under threads that really run at the same time, and under
+ * the thread sanitizer, which cannot follow emulated kernels: here a device is a thread that does in plain C what the
+ * interpreter's kernel does with a program. */
 #include <check.h>
 #include <pthread.h>
 #include <unistd.h>

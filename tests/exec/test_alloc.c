@@ -1,6 +1,6 @@
-/* SPDX-License-Identifier: Apache-2.0 Nothing is allocated between start and wait of a persistent operation, nor by a
- * blocking call of a shape that was called before: malloc and mmap of this program count the calls of threads that ask
- * for it. */
+/* SPDX-License-Identifier: Apache-2.0
+ * Nothing is allocated between start and wait of a persistent operation, nor by a blocking call of a shape that was
+ * called before: malloc and mmap of this program count the calls of threads that ask for it. */
 #include <check.h>
 #include <errno.h>
 #include <stdlib.h>

@@ -1,5 +1,6 @@
-/* SPDX-License-Identifier: Apache-2.0 Bad data of one rank ends the run that it belongs to, and all later ones. Runs
- * before it, which have all that they need, are completed. */
+/* SPDX-License-Identifier: Apache-2.0
+ * Bad data of one rank ends the run that it belongs to, and all later ones. Runs before it, which have all that they
+ * need, are completed. */
 #include <check.h>
 #include <math.h>
 #include <stdio.h>

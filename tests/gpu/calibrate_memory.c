@@ -1,5 +1,6 @@
-/* SPDX-License-Identifier: Apache-2.0 gpu_calibrate: latencies, bandwidth, bulk copies, and words between two CTAs,
- * through one mapping, two, and a peer's. */
+/* SPDX-License-Identifier: Apache-2.0
+ * gpu_calibrate: latencies, bandwidth, bulk copies, and words between two CTAs, through one mapping, two, and a
+ * peer's. */
 #include <math.h>
 #include <stdio.h>
 #include <stdlib.h>

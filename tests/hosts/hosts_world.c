@@ -1,7 +1,8 @@
-/* SPDX-License-Identifier: Apache-2.0 A rank on one of several hosts: meets the others as the environment says, and
- * combines. Every rank makes the inputs of all from one seed, and so knows what must come out. Arguments: "bootstrap"
- * (it ends after allgathers), "more" (as well messages that are sent in parts, and one that comes to a rank that
- * sleeps), and the seconds that ranks have to meet. */
+/* SPDX-License-Identifier: Apache-2.0
+ * A rank on one of several hosts: meets the others as the environment says, and combines. Every rank makes the inputs
+ * of all from one seed, and so knows what must come out. Arguments: "bootstrap" (it ends after allgathers), "more" (as
+ * well messages that are sent in parts, and one that comes to a rank that sleeps), and the seconds that ranks have to
+ * meet. */
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>

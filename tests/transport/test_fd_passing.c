@@ -1,6 +1,7 @@
-/* SPDX-License-Identifier: Apache-2.0 Faults while processes hand shared memory to each other in banyan_comm_create():
- * the others learn of it soon, and each names the rank that is to blame. The ranks meet over TCP; a fault happens
- * between two exchanges of the bootstrap. */
+/* SPDX-License-Identifier: Apache-2.0
+ * Faults while processes hand shared memory to each other in banyan_comm_create(): the others learn of it soon, and
+ * each names the rank that is to blame. The ranks meet over TCP; a fault happens between two exchanges of the
+ * bootstrap. */
 #include <arpa/inet.h>
 #include <check.h>
 #include <errno.h>

@@ -1,6 +1,6 @@
-/* SPDX-License-Identifier: Apache-2.0 Ranks that take themselves for ranks of several nodes, by BANYAN_NODE, and are
- * connected by UCX over TCP on the loopback interface: results are those of one node, bit for bit, and nothing is left
- * behind. */
+/* SPDX-License-Identifier: Apache-2.0
+ * Ranks that take themselves for ranks of several nodes, by BANYAN_NODE, and are connected by UCX over TCP on the
+ * loopback interface: results are those of one node, bit for bit, and nothing is left behind. */
 #include <check.h>
 #include <dirent.h>
 #include <pthread.h>

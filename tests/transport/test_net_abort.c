@@ -1,5 +1,6 @@
-/* SPDX-License-Identifier: Apache-2.0 Between nodes: aborting waits for no peer, be it stopped and its socket full; and
- * the child of a fork takes nothing of what its parent's connections bring. */
+/* SPDX-License-Identifier: Apache-2.0
+ * Between nodes: aborting waits for no peer, be it stopped and its socket full; and the child of a fork takes nothing
+ * of what its parent's connections bring. */
 #include <check.h>
 #include <signal.h>
 #include <stdio.h>

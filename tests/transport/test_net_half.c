@@ -1,6 +1,7 @@
-/* SPDX-License-Identifier: Apache-2.0 A rank that stops while it connects to another node: whoever expects it gives up
- * at the deadline and leaves, alive, at whatever moment the other stopped. With UCX before 1.14, which cannot end while
- * it answers, the worker may stay. */
+/* SPDX-License-Identifier: Apache-2.0
+ * A rank that stops while it connects to another node: whoever expects it gives up at the deadline and leaves,
+ * alive, at whatever moment the other stopped. With UCX before 1.14, which cannot end while it answers, the worker
+ * may stay. */
 #include <check.h>
 #include <signal.h>
 #include <stdio.h>

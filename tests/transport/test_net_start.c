@@ -1,5 +1,6 @@
-/* SPDX-License-Identifier: Apache-2.0 UCX that cannot do its work: wrong settings, no /sys, no /proc, no thread. Every
- * rank hears the reason, and no rank is said to have died. And the ports that it opens, and where. */
+/* SPDX-License-Identifier: Apache-2.0
+ * UCX that cannot do its work: wrong settings, no /sys, no /proc, no thread. Every rank hears the reason, and no rank
+ * is said to have died. And the ports that it opens, and where. */
 #include <check.h>
 #include <grp.h>
 #include <sched.h>
