@@ -22,20 +22,26 @@ def rows(source):
     for found in re.finditer(number + "|" + words, source):
         name, standard, lowest, highest, unit, about, text_name, text_about = found.groups()
         if name:
-            yield text(name), "%s %s" % (standard, text(unit)), "%s to %s" % (lowest, highest), text(about)
+            yield text(name), ("%s %s" % (standard, text(unit))).strip(), "%s to %s" % (lowest, highest), text(about)
         else:
             yield text(text_name), "unset", "text", text(text_about)
+
+
+def experimental(source):
+    """(name, pattern, why) of values that are refused unless BANYAN_EXPERIMENTAL is 1."""
+    for found in re.finditer(r"BNY_OPTION_EXPERIMENTAL\((%s), (%s), (%s)\)" % (TEXT, TEXT, TEXT), source):
+        yield tuple(text(part) for part in found.groups())
 
 
 def main():
     if len(sys.argv) != 2:
         sys.exit(__doc__)
     with open(sys.argv[1] + "/src/base/options.def", encoding="utf-8") as stream:
-        source = re.sub(r"/\*.*?\*/", "", stream.read(), flags=re.S)
+        source = re.sub(r"^#.*?$|/\*.*?\*/", "", stream.read(), flags=re.S | re.M)
     with open(sys.argv[1] + "/tools/info/options.c", encoding="utf-8") as stream:
         fields = re.findall(r'\{"(BANYAN_\w+)", "(\w+)", (true|false)\}', stream.read())
-    found = list(rows(source))
-    if len(found) != source.count("BNY_OPTION_"):
+    found, untried = list(rows(source)), list(experimental(source))
+    if len(found) + len(untried) != source.count("BNY_OPTION_"):
         sys.exit("options.py: a row of options.def was not understood")
     print("""# Options
 
@@ -50,6 +56,17 @@ list gets a warning in the log.
 |---|---|---|---|""")
     for name, standard, span, about in found:
         print("| `%s` | %s | %s | %s |" % (name, standard, span, about.replace("|", "\\|")))
+    print("""
+## Experimental values
+
+These values have never run on the hardware that they are for. They are refused unless `BANYAN_EXPERIMENTAL=1` is set.
+`banyan-info options` marks them too. Nothing of the defaults is among them, which does not mean that a GPU has run
+those: [results on GPUs](gpu-results/README.md) says what has.
+
+| variable | value | why it is experimental |
+|---|---|---|""")
+    for name, pattern, why in untried:
+        print("| `%s` | %s | %s |" % (name, "a path, with a `/`" if pattern == "*[/]*" else "`%s`" % pattern, why))
     print("\n## Options and fields of a program\n\nA program may say the same in its `banyan_comm_config`.\n")
     print("| variable | field | taken where both are given |\n|---|---|---|")
     for name, field, program in fields:

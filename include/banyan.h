@@ -91,7 +91,7 @@ extern "C" {
  *   when they are done.
  * - Measurement. BANYAN_DEVICE_TUNE has algorithms of combines measured, in banyan_comm_create() alone. The next run
  *   of a program may then measure otherwise, and BANYAN_ORDER_PLAN give other bits, unless a file keeps what was
- *   measured. */
+ *   measured. No GPU has run it, so it is refused unless BANYAN_EXPERIMENTAL=1 is set. */
 
 /* Numbers.
  *

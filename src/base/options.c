@@ -2,6 +2,7 @@
 #include "base/options.h"
 
 #include <errno.h>
+#include <fnmatch.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -15,9 +16,13 @@ const bny_option_row bny_option_rows[] = {
   {name, true, standard, lowest, highest, unit, help},
 #define BNY_OPTION_TEXT(field, name, help) {name, false, 0, 0, 0, NULL, help},
 #include "base/options.def"
-#undef BNY_OPTION_NUMBER
-#undef BNY_OPTION_TEXT
     {NULL, false, 0, 0, 0, NULL, NULL},
+};
+
+const bny_experimental_row bny_experimental_rows[] = {
+#define BNY_OPTION_EXPERIMENTAL(name, pattern, untried) {name, pattern, untried},
+#include "base/options.def"
+    {NULL, NULL, NULL},
 };
 
 const char *bny_option_text(const char *name) {
@@ -32,9 +37,21 @@ banyan_status bny_option_number(const bny_option_row *row, int64_t *value) {
   errno = 0;
   if (text) number = strtoll(text, &end, 10);
   if (text && (errno || *end || number < row->lowest || number > row->highest))
-    return bny_fail(BANYAN_ERR_ARGUMENT, "%s is \"%s\"; it takes a whole number of %s from %lld to %lld", row->name,
-                    text, row->unit, (long long)row->lowest, (long long)row->highest);
+    return bny_fail(BANYAN_ERR_ARGUMENT, "%s is \"%s\"; it takes a whole number%s%s from %lld to %lld", row->name, text,
+                    row->unit[0] ? " of " : "", row->unit, (long long)row->lowest, (long long)row->highest);
   *value = number;
+  return BANYAN_OK;
+}
+
+banyan_status bny_options_refuse_experimental(const char *name) {
+  const char *permitted = bny_option_text("BANYAN_EXPERIMENTAL");
+  if (permitted && strcmp(permitted, "1") == 0) return BANYAN_OK;
+  for (const bny_experimental_row *row = bny_experimental_rows; row->name; row++) {
+    const char *text = name && strcmp(name, row->name) != 0 ? NULL : bny_option_text(row->name);
+    if (text && fnmatch(row->pattern, text, 0) == 0)
+      return bny_fail(BANYAN_ERR_ARGUMENT, "%s=%.80s is experimental, because %s; BANYAN_EXPERIMENTAL=1 permits it",
+                      row->name, text, row->untried);
+  }
   return BANYAN_OK;
 }
 
@@ -58,12 +75,12 @@ banyan_status bny_options_read(bny_options *options) {
   if (status == BANYAN_OK) status = bny_option_number(row++, &read.field);
 #define BNY_OPTION_TEXT(field, name, help) read.field = bny_option_text(name), row++;
 #include "base/options.def"
-#undef BNY_OPTION_NUMBER
-#undef BNY_OPTION_TEXT
   bny_log_read();
   if (status != BANYAN_OK) return status;
   if (read.log_level && !bny_log_level_known(read.log_level))
     return bny_fail(BANYAN_ERR_ARGUMENT, "BANYAN_LOG is \"%.40s\"; it takes error, warn, info or debug", read.log_level);
+  status = bny_options_refuse_experimental(NULL);
+  if (status != BANYAN_OK) return status;
   warn_of_unknown();
   *options = read;
   return BANYAN_OK;

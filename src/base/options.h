@@ -12,8 +12,6 @@ typedef struct bny_options {
 #define BNY_OPTION_NUMBER(field, name, standard, lowest, highest, unit, help) int64_t field;
 #define BNY_OPTION_TEXT(field, name, help) const char *field; /* in the environment; NULL if unset or empty */
 #include "base/options.def"
-#undef BNY_OPTION_NUMBER
-#undef BNY_OPTION_TEXT
 } bny_options;
 
 /* An option as in options.def, for callers that list them all. */
@@ -26,6 +24,19 @@ typedef struct bny_option_row {
 } bny_option_row;
 
 extern const bny_option_row bny_option_rows[]; /* ends with a name of NULL */
+
+/* Values of an option that have never run on the hardware that they are for. */
+typedef struct bny_experimental_row {
+  const char *name;
+  const char *pattern; /* of fnmatch(3) */
+  const char *untried; /* why they are experimental */
+} bny_experimental_row;
+
+extern const bny_experimental_row bny_experimental_rows[]; /* ends with a name of NULL */
+
+/* Refuses experimental values in the environment of the option `name`, or of all if it is NULL, unless
+ * BANYAN_EXPERIMENTAL is 1. */
+banyan_status bny_options_refuse_experimental(const char *name);
 
 /* Returns the value in the environment, or NULL if it is unset or empty. */
 const char *bny_option_text(const char *name);

@@ -301,6 +301,29 @@ START_TEST(default_algorithms) {
 }
 END_TEST
 
+START_TEST(experimental_values_are_permitted_first) {
+  static const char *const cases[][2] = {{"BANYAN_DEVICE_NODES", "direct"},
+                                         {"BANYAN_DEVICE_TUNE", "create"},
+                                         {"BANYAN_DEVICE_TUNE", "/times"},
+                                         {"BANYAN_DEVICE_COPY", "bulk"},
+                                         {"BANYAN_DEVICE_WEIGHTS", "one"}};
+  const char *name = cases[_i][0], *value = cases[_i][1];
+  char text[80];
+  snprintf(text, sizeof text, "%s=%s is experimental, because no ", name, value);
+  setenv(name, value, 1);
+  refused_alone(NULL, text);
+  refused_alone(NULL, "; BANYAN_EXPERIMENTAL=1 permits it");
+  setenv("BANYAN_EXPERIMENTAL", "0", 1);
+  refused_alone(NULL, text);
+  setenv("BANYAN_EXPERIMENTAL", "yes", 1);
+  refused_alone(NULL, "BANYAN_EXPERIMENTAL is \"yes\"; it takes a whole number from 0 to 1");
+  setenv("BANYAN_EXPERIMENTAL", "1", 1);
+  banyan_comm_destroy(lone_comm(NULL));
+  unsetenv("BANYAN_EXPERIMENTAL");
+  unsetenv(name);
+}
+END_TEST
+
 static void create_with_levels(world_rank *self) {
   char named[64];
   snprintf(named, sizeof named, "BANYAN_LEVELS: levels \"%s\"", (const char *)self->argument);
@@ -406,6 +429,7 @@ int main(void) {
   tcase_add_test(arguments, words_of_a_bootstrap);
   tcase_add_test(arguments, wrong_levels_are_named);
   tcase_add_test(arguments, default_algorithms);
+  tcase_add_loop_test(arguments, experimental_values_are_permitted_first, 0, 5);
   tcase_add_test(arguments, splits);
   tcase_add_test(arguments, descriptions);
   suite_add_tcase(suite, arguments);

@@ -40,6 +40,7 @@ static void begin(const char *tune, const char *slow) {
   char words[512];
   snprintf(words, sizeof words, "live,step-ns=20,sms=1,%s", slow);
   device_world_begin(RANKS, words);
+  setenv("BANYAN_EXPERIMENTAL", "1", 1);
   if (tune) setenv("BANYAN_DEVICE_TUNE", tune, 1);
   else unsetenv("BANYAN_DEVICE_TUNE");
 }

@@ -98,7 +98,9 @@ def figures_of_copies(name, command, seconds, answer):
     ways = {"_bulk:": ("bulk copies", "async", "copies of 16 bytes"), "_wgmma:": ("warpgroups", "bulk", "bulk copies")}
     kernel = answer["kernel"] if answer else ""
     for word, (what, copy, rival) in ways.items():
-        other = json_of(command, seconds, BANYAN_DEVICE_COPY=copy)[0] if word in kernel else None
+        other = None
+        if word in kernel:
+            other = json_of(command, seconds, BANYAN_DEVICE_COPY=copy, BANYAN_EXPERIMENTAL="1")[0]
         if other:
             return [figure("decode, %s, %s" % (name, what), answer["attention_us"], "us", rival=rival,
                            rival_value=other["attention_us"], kernel=kernel, rival_kernel=other["kernel"])]

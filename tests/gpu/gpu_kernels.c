@@ -213,6 +213,7 @@ static bool run_decodes(const char *copy, tool_error *error) {
   static const int32_t shapes[][2] = {{4, 64}, {4, 96}, {4, 128}, {4, 192}, {4, 256}, {16, 576}, {32, 576}, {64, 576}};
   device_ranks ranks;
   decode_work work = {.heads = 0};
+  setenv("BANYAN_EXPERIMENTAL", "1", 1);
   setenv("BANYAN_DEVICE_COPY", copy, 1);
   if (!device_ranks_open("cuda:0", 1, timeout_ns, &ranks, error)) return false;
   gpu *device = ranks.device;
@@ -251,6 +252,7 @@ int main(int argc, char **argv) {
   /* Bulk copies are of 9.0 and later; the others are not built for 10.0. AUTO is what has warpgroups. */
   ok = ok && (compute >= 100 || run_decodes("async", &error)) && (compute < 90 || run_decodes("bulk", &error));
   unsetenv("BANYAN_DEVICE_COPY");
+  unsetenv("BANYAN_EXPERIMENTAL");
   ok = ok && run_combines(large, &error);
   if (!ok) printf("gpu_kernels: %s\n", error.text);
   gpu_close(first);

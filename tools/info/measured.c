@@ -63,7 +63,8 @@ json_t *info_measured_gather(void) {
   }
   bny_measured *measured = malloc(sizeof *measured);
   json_t *facts = NULL;
-  if (measured != NULL && bny_measured_read(file, path, measured) == BANYAN_OK) {
+  if (measured != NULL && bny_options_refuse_experimental("BANYAN_DEVICE_TUNE") == BANYAN_OK &&
+      bny_measured_read(file, path, measured) == BANYAN_OK) {
     facts = json_pack("{s:s, s:s, s:i, s:s, s:o}", "path", path, "machine", measured->machine, "ranks",
                       measured->nranks, "of", bny_measured_way(measured), "classes", classes_of(measured));
   } else if (measured != NULL) {

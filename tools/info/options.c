@@ -26,6 +26,23 @@ static void add_field(json_t *o, const char *option) {
   }
 }
 
+/* Values of the option that are refused unless BANYAN_EXPERIMENTAL is 1, and whether that is so of the value here. */
+static void add_experimental(json_t *o, const char *option) {
+  json_t *patterns = json_array();
+  for (const bny_experimental_row *row = bny_experimental_rows; row->name != NULL; row++) {
+    if (strcmp(row->name, option) == 0) {
+      json_array_append_new(patterns, json_string(row->pattern));
+    }
+  }
+  if (json_array_size(patterns) > 0) {
+    json_object_set(o, "experimental", patterns);
+  }
+  json_decref(patterns);
+  if (bny_options_refuse_experimental(option) != BANYAN_OK) {
+    json_object_set_new(o, "refused", json_string(banyan_last_error()));
+  }
+}
+
 static json_t *option(const bny_option_row *row) {
   const char *text = bny_option_text(row->name);
   int64_t number = 0;
@@ -47,6 +64,7 @@ static json_t *option(const bny_option_row *row) {
     json_object_set_new(o, "value", value != NULL ? value : json_string("(not UTF-8)"));
   }
   add_field(o, row->name);
+  add_experimental(o, row->name);
   return o;
 }
 
@@ -61,8 +79,8 @@ static json_t *gather(const info_request *request, tool_error *error) {
 }
 
 static void print(const json_t *facts, FILE *stream) {
-  size_t i;
-  json_t *one;
+  size_t i, k;
+  json_t *one, *pattern;
   json_array_foreach(facts, i, one) {
     const json_t *value = json_object_get(one, "value");
     char number[64];
@@ -70,6 +88,13 @@ static void print(const json_t *facts, FILE *stream) {
     const char *text = json_is_integer(value) ? number : json_is_string(value) ? json_string_value(value) : "-";
     fprintf(stream, "  %-22s %-16s %-12s %s\n", info_text(one, "name"), text, info_text(one, "source"),
             info_text(one, "help"));
+    if (json_object_get(one, "experimental") != NULL) {
+      fprintf(stream, "  %-22s experimental:", "");
+      json_array_foreach(json_object_get(one, "experimental"), k, pattern) {
+        fprintf(stream, " %s", json_string_value(pattern));
+      }
+      fputs("; these want BANYAN_EXPERIMENTAL=1\n", stream);
+    }
     if (json_object_get(one, "refused") != NULL) {
       fprintf(stream, "  %-22s refused: %s\n", "", info_text(one, "refused"));
     }
