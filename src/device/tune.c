@@ -67,14 +67,11 @@ typedef struct bny_device_tuner {
 
 /* ---- contenders ------------------------------------------------------------------------------------------------------ */
 
-static void name_of(const bny_algorithm *algorithm, char *name, size_t bytes) {
-  snprintf(name, bytes, "%s%s%s", algorithm->name, algorithm->variant ? "_" : "", algorithm->variant ? algorithm->variant : "");
-}
-
 /* A contender that cannot be made is left out. That is the same on all ranks, except for failures of this rank alone,
  * which agree() finds. */
 static banyan_status add_contender(tuner *tuner, const bny_measurement *row) {
   char name[64];
+  size_t length = 0;
   contender *made = &tuner->contenders[tuner->count];
   bny_request request = tuner->request;
   if (tuner->count == CONTENDERS_MAX) return BANYAN_OK;
@@ -82,7 +79,7 @@ static banyan_status add_contender(tuner *tuner, const bny_measurement *row) {
   made->row.ns = 1; /* any measured time; its value does not matter for making the run */
   tuner->forced.rows[0] = made->row;
   tuner->forced.count = 1;
-  name_of(bny_algorithms[row->algorithm], name, sizeof name);
+  bny_algorithm_print(bny_algorithms[row->algorithm], name, sizeof name, &length);
   request.algorithm = name;
   request.measured = &tuner->forced;
   banyan_status status = bny_plan_make(&request, tuner->exec->engine->group.rank, &made->plan);
@@ -276,8 +273,9 @@ static void tell(const tuner *tuner) {
     if (row->algorithm != best->algorithm && (!next || row->ns < next->ns)) next = row;
   }
   char name[64], beside[64] = "nothing";
-  name_of(bny_algorithms[best->algorithm], name, sizeof name);
-  if (next) name_of(bny_algorithms[next->algorithm], beside, sizeof beside);
+  size_t ends[2] = {0};
+  bny_algorithm_print(bny_algorithms[best->algorithm], name, sizeof name, &ends[0]);
+  if (next) bny_algorithm_print(bny_algorithms[next->algorithm], beside, sizeof beside, &ends[1]);
   bny_log(BNY_LOG_INFO, "combine of %" PRIu64 " bytes, scatter %s, order %s: measured in %s %s by %s %.2f us, next %s %.2f us", best->bytes,
           bny_scatter_name(best->scatter), bny_order_name(best->order), bny_measured_way(tuner->found), name, best->carrier,
           best->ns / 1e3, beside, next ? next->ns / 1e3 : 0.0);

@@ -90,7 +90,7 @@ banyan_status bny_algorithm_select(const bny_request *request, const bny_algorit
 /* Callers name an algorithm ("recursive") or one variant of it ("recursive_halving"). */
 bool bny_algorithm_is_named(const bny_algorithm *algorithm, const char *name);
 
-/* Prints "oneshot", or "recursive halving" where there is a variant. */
+/* Prints "oneshot", or "recursive_halving" where there is a variant. */
 void bny_algorithm_print(const bny_algorithm *algorithm, char *text, size_t bytes, size_t *length);
 
 /* Prints ", radix 4, 8 pieces" for an algorithm with several forms; nothing for others. */

@@ -69,8 +69,6 @@ int bny_measured_write(const bny_measured *measured, FILE *file) {
     char name[64];
     size_t length = 0;
     bny_algorithm_print(bny_algorithms[row->algorithm], name, sizeof name, &length);
-    for (char *at = name; *at; at++)
-      if (*at == ' ') *at = '_';
     if (fprintf(file, "%s %s %" PRIu64 " %s %s %" PRId32 " %.0f\n", bny_scatter_name(row->scatter),
                 bny_order_name(row->order), row->bytes, name, row->carrier, row->share, row->ns) < 0)
       return EOF;

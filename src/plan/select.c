@@ -111,16 +111,15 @@ double bny_estimate_ns(const bny_request *request, const bny_estimate *estimate)
 }
 
 void bny_algorithm_print(const bny_algorithm *algorithm, char *text, size_t bytes, size_t *length) {
-  bny_append(text, bytes, length, "%s%s%s", algorithm->name, algorithm->variant ? " " : "",
+  bny_append(text, bytes, length, "%s%s%s", algorithm->name, algorithm->variant ? "_" : "",
              algorithm->variant ? algorithm->variant : "");
 }
 
 bool bny_algorithm_is_named(const bny_algorithm *algorithm, const char *name) {
   char full[64];
-  if (strcmp(algorithm->name, name) == 0) return true;
-  if (!algorithm->variant) return false;
-  snprintf(full, sizeof full, "%s_%s", algorithm->name, algorithm->variant);
-  return strcmp(full, name) == 0;
+  size_t length = 0;
+  bny_algorithm_print(algorithm, full, sizeof full, &length);
+  return strcmp(algorithm->name, name) == 0 || strcmp(full, name) == 0;
 }
 
 static bool fits(const bny_request *request, const bny_estimate *estimate) {

@@ -228,15 +228,15 @@ START_TEST(test_choice) {
   bny_request request = combine_of(64, "tree", BANYAN_SCATTER_ROOT, 4096, 64, 128);
   bny_link_cost link = request.cost;
   bny_levels *levels;
-  reason_begins(&request, "tree balanced");
+  reason_begins(&request, "tree_balanced");
   request.cost.alpha_ns = request.cost.gamma_ns_per_byte = 0; /* links are all that 128 MiB take */
-  reason_begins(&request, "tree chain");
+  reason_begins(&request, "tree_chain");
   request.cost = link;
   request.tokens = request.all_tokens = 1;
   request.cost.alpha_ns *= 100; /* and signals all that 32 KiB take */
-  reason_begins(&request, "tree knomial");
+  reason_begins(&request, "tree_knomial");
   request.order = BANYAN_ORDER_CANONICAL;
-  reason_begins(&request, "tree knomial");
+  reason_begins(&request, "tree_knomial");
   request.algorithm = "tree_chain";
   bny_plan *plan = NULL;
   ck_assert_int_eq(bny_plan_make(&request, 0, &plan), BANYAN_ERR_ARGUMENT);
@@ -255,7 +255,7 @@ START_TEST(test_choice) {
   request.levels = levels;
   reason_begins(&request, "tree levels");
   request.order = BANYAN_ORDER_CANONICAL;
-  reason_begins(&request, "tree knomial");
+  reason_begins(&request, "tree_knomial");
   bny_levels_free(levels);
 }
 END_TEST

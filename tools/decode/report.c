@@ -1,7 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "tools/decode/report.h"
 
-#include <ctype.h>
 #include <inttypes.h>
 #include <math.h>
 #include <stdlib.h>
@@ -93,17 +92,10 @@ static void print_reason(const char *reason, FILE *stream) {
   enum { COLUMN = 20 };
   fprintf(stream, "\n%-*s%s\n", COLUMN, "algorithm", "predicted");
   while (*reason != '\0') {
-    char row[512];
     size_t length = (size_t)(strstr(reason, "; ") == NULL ? strlen(reason) : (size_t)(strstr(reason, "; ") - reason));
-    size_t name = strcspn(reason, " "); /* up to a number or "cannot" */
-    while (name < length && strncmp(reason + name + 1, "cannot", 6) != 0 && !isdigit((unsigned char)reason[name + 1])) {
-      name += 1 + strcspn(reason + name + 1, " ");
-    }
-    name = name < length ? name : length;
+    char row[512];
     snprintf(row, sizeof row, "%.*s", (int)length, reason);
-    for (size_t i = 0; i < name; i++) {
-      row[i] = row[i] == ' ' ? '_' : row[i]; /* as --algorithm takes it */
-    }
+    size_t name = strcspn(row, " ");
     int column = fprintf(stream, "%-*.*s", COLUMN, (int)name, row);
     tool_print_wrapped(stream, column, COLUMN, row + name + strspn(row + name, " "));
     reason += length;
