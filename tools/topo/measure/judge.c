@@ -131,7 +131,7 @@ static bool add_finding(topo_measured *measured, topo_measured_finding finding, 
 }
 
 static const char *metric_words(topo_metric metric) {
-  static const char *const words[TOPO_METRICS] = {"the latency", "the latency with 16 KB", "the time to read 16 KB",
+  static const char *const words[TOPO_METRICS] = {"the latency", "the latency with 16 KiB", "the time to read 16 KiB",
                                                   "the bandwidth with 1 MiB", "the bandwidth with 16 MiB"};
   return words[metric];
 }

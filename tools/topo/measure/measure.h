@@ -36,7 +36,7 @@ typedef enum topo_near {
 
 typedef enum topo_metric {
   TOPO_LINE,    /* ns, one way: from the store of a signal until the peer sees it */
-  TOPO_MESSAGE, /* ns, one way: writing, signal and reading of 16 KB */
+  TOPO_MESSAGE, /* ns, one way: writing, signal and reading of 16 KiB */
   TOPO_TAKE,    /* ns: the reading part of that */
   TOPO_SMALL,   /* GB/s: copying 1 MiB that the peer has just written */
   TOPO_LARGE,   /* GB/s: 16 MiB */
@@ -152,7 +152,7 @@ const char *topo_near_name(topo_near near); /* "core" .. "system" */
 /* A pair is slow above 1.5 times the median latency of its kind, or below 0.67 times the median bandwidth. */
 extern const double topo_slow_latency, topo_slow_bandwidth;
 /* Returns how many times longer than plans assume a message takes between pairs of a kind, from the signal to the end
- * of reading: the worse of 16 KB and 1 MiB. It is below 1 if it takes less; 0 unless both are known. */
+ * of reading: the worse of 16 KiB and 1 MiB. It is below 1 if it takes less; 0 unless both are known. */
 double topo_measured_against_plan(const topo_measured *measured, topo_near near);
 enum { TOPO_JUDGED_PAIRS = 3, TOPO_JUDGED_BLOCKS = 3 };
 

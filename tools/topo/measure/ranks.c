@@ -47,7 +47,7 @@ static bool memory_map(topo_ranks *ranks, tool_error *error) {
   ranks->memory_bytes = desks + nranks * ranks->area_bytes + buffers;
   void *memory = mmap(NULL, ranks->memory_bytes, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
   if (memory == MAP_FAILED) {
-    return tool_error_set(error, "%zu MB of memory that the ranks share cannot be had: %s", ranks->memory_bytes >> 20,
+    return tool_error_set(error, "%zu MiB of memory that the ranks share cannot be had: %s", ranks->memory_bytes >> 20,
                           strerror(errno));
   }
   ranks->memory = memory;

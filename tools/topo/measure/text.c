@@ -177,7 +177,7 @@ static void kinds(const page *p) {
     snprintf(title, sizeof title, "%s, %d pair%s", kind_titles[near], kind->npairs, kind->npairs == 1 ? "" : "s");
     fprintf(p->stream, "\n%-44s%10s%10s%10s\n", title, "median", "best", "worst");
     kind_row(p, kind, TOPO_LINE, "signal, one way                       ns");
-    kind_row(p, kind, TOPO_MESSAGE, "message of 16 KB, one way             us");
+    kind_row(p, kind, TOPO_MESSAGE, "message of 16 KiB, one way            us");
     kind_row(p, kind, TOPO_SMALL, "reads 1 MiB that the peer wrote     GB/s");
     kind_row(p, kind, TOPO_LARGE, "reads 16 MiB                        GB/s");
     if (kind->beta > 0) {
