@@ -7,6 +7,7 @@
 #include "decode/decode.h"
 #include "tests/support/lone.h"
 #include "op.h"
+#include "tests/support/suite.h"
 
 /* ---- reference --------------------------------------------------------------------------------------------------- */
 
@@ -479,9 +480,5 @@ int main(void) {
   tcase_add_test(all, large_logits_in_bf16);
   tcase_add_test(all, other_convention);
   suite_add_tcase(suite, all);
-  SRunner *runner = srunner_create(suite);
-  srunner_run_all(runner, CK_NORMAL);
-  int failed = srunner_ntests_failed(runner);
-  srunner_free(runner);
-  return failed ? 1 : 0;
+  return suite_main(suite);
 }

@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  * Local attention that is refused: wrong descriptions, lengths and pages, each by a text that names what is wrong. */
 #include "tests/api/attention_local.h"
+#include "tests/support/suite.h"
 
 static void refuse(const banyan_attention_desc *desc, const banyan_partial *out, const char *word) {
   ck_assert_msg(banyan_attention(desc, out) == BANYAN_ERR_ARGUMENT, "%s was accepted", word);
@@ -152,9 +153,5 @@ int main(void) {
   tcase_add_test(all, wrong_pages);
   tcase_add_test(all, no_sequences);
   suite_add_tcase(suite, all);
-  SRunner *runner = srunner_create(suite);
-  srunner_run_all(runner, CK_NORMAL);
-  int failed = srunner_ntests_failed(runner);
-  srunner_free(runner);
-  return failed ? 1 : 0;
+  return suite_main(suite);
 }

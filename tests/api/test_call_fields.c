@@ -6,6 +6,7 @@
 #include <string.h>
 
 #include "api/operation.h"
+#include "tests/support/suite.h"
 
 /* One bit of a field is changed, whatever its type. */
 #define FLIP(lvalue) ((lvalue) = (__typeof__(lvalue))((lvalue) ? 0 : 1))
@@ -123,9 +124,5 @@ int main(void) {
   tcase_add_test(tcase, other_facts_are_in_words_and_hash);
   tcase_add_test(tcase, each_row_is_in_keys);
   suite_add_tcase(suite, tcase);
-  SRunner *runner = srunner_create(suite);
-  srunner_run_all(runner, CK_NORMAL);
-  int failed = srunner_ntests_failed(runner);
-  srunner_free(runner);
-  return failed != 0;
+  return suite_main(suite);
 }

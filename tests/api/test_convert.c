@@ -12,6 +12,7 @@
 #include "merge_math.h"
 #include "op.h"
 #include "tests/support/random.h"
+#include "tests/support/suite.h"
 
 #define LENGTH(array) (sizeof(array) / sizeof(array)[0])
 
@@ -635,9 +636,5 @@ int main(void) {
   tcase_add_test(tests, values_are_not_judged);
   Suite *suite = suite_create("convert");
   suite_add_tcase(suite, tests);
-  SRunner *runner = srunner_create(suite);
-  srunner_run_all(runner, CK_ENV);
-  int failed = srunner_ntests_failed(runner);
-  srunner_free(runner);
-  return failed == 0 ? 0 : 1;
+  return suite_main(suite);
 }

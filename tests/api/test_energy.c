@@ -17,6 +17,7 @@
 
 #include "banyan.h"
 #include "tests/support/generator.h"
+#include "tests/support/suite.h"
 
 enum { HEADS = 6, KV_HEADS = 2, HEAD_DIM = 24, VALUE_DIM = 10, WIDE = HEAD_DIM + VALUE_DIM, KEYS = 700 };
 
@@ -223,9 +224,5 @@ int main(void) {
   tcase_add_loop_test(all, one_shard, 0, 5);
   tcase_add_loop_test(all, shards, 0, 3);
   suite_add_tcase(suite, all);
-  SRunner *runner = srunner_create(suite);
-  srunner_run_all(runner, CK_NORMAL);
-  int failed = srunner_ntests_failed(runner);
-  srunner_free(runner);
-  return failed ? 1 : 0;
+  return suite_main(suite);
 }

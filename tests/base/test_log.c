@@ -11,6 +11,7 @@
 #include "banyan.h"
 #include "base/log.h"
 #include "tests/support/lone.h"
+#include "tests/support/suite.h"
 
 enum { TEXT_BYTES = 1 << 20 };
 
@@ -214,9 +215,5 @@ int main(void) {
   tcase_add_test(cases, long_lines_are_cut);
   tcase_add_test(cases, settings_say_where_they_come_from);
   suite_add_tcase(suite, cases);
-  SRunner *runner = srunner_create(suite);
-  srunner_run_all(runner, CK_ENV);
-  int failed = srunner_ntests_failed(runner);
-  srunner_free(runner);
-  return failed == 0 ? EXIT_SUCCESS : EXIT_FAILURE;
+  return suite_main(suite);
 }

@@ -11,6 +11,7 @@
 
 #include "tests/support/lone.h"
 #include "base/sized.h"
+#include "tests/support/suite.h"
 
 enum { TOKENS = 2, HEADS = 2, DIM = 4, ROWS = TOKENS * HEADS, KEYS = 4, BEYOND = 24 };
 
@@ -252,9 +253,5 @@ int main(void) {
   tcase_add_test(calls, communicators_of_any_version);
   suite_add_tcase(suite, rule);
   suite_add_tcase(suite, calls);
-  SRunner *runner = srunner_create(suite);
-  srunner_run_all(runner, CK_ENV);
-  int failed = srunner_ntests_failed(runner);
-  srunner_free(runner);
-  return failed == 0 ? EXIT_SUCCESS : EXIT_FAILURE;
+  return suite_main(suite);
 }

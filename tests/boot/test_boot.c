@@ -8,6 +8,7 @@
 #include <time.h>
 
 #include "banyan.h"
+#include "tests/support/suite.h"
 
 enum { RANKS_AT_MOST = 17, ROUNDS = 200 };
 
@@ -194,9 +195,5 @@ int main(void) {
   tcase_add_test(threads, names_a_rank_with_another_size);
   tcase_add_test(threads, checks_arguments);
   suite_add_tcase(suite, threads);
-  SRunner *runner = srunner_create(suite);
-  srunner_run_all(runner, CK_ENV);
-  int failed = srunner_ntests_failed(runner);
-  srunner_free(runner);
-  return failed == 0 ? EXIT_SUCCESS : EXIT_FAILURE;
+  return suite_main(suite);
 }

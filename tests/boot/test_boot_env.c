@@ -6,6 +6,7 @@
 #include <string.h>
 
 #include "banyan.h"
+#include "tests/support/suite.h"
 
 #ifdef HAVE_SODIUM
 static void clear_environment(void) {
@@ -177,9 +178,5 @@ int main(void) {
   tcase_add_test(variables, says_what_is_missing);
 #endif
   suite_add_tcase(suite, variables);
-  SRunner *runner = srunner_create(suite);
-  srunner_run_all(runner, CK_ENV);
-  int failed = srunner_ntests_failed(runner);
-  srunner_free(runner);
-  return failed == 0 ? EXIT_SUCCESS : EXIT_FAILURE;
+  return suite_main(suite);
 }

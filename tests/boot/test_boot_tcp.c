@@ -20,6 +20,7 @@
 
 #include "banyan.h"
 #include "boot/tcp.h"
+#include "tests/support/suite.h"
 
 #ifndef HAVE_SODIUM
 
@@ -664,11 +665,7 @@ int main(void) {
   tcase_add_loop_test(tcp, takes_in_no_other_user, 0, 4);
   tcase_add_loop_test(tcp, reads_the_secret_of_a_file, 0, 7);
   suite_add_tcase(suite, tcp);
-  SRunner *runner = srunner_create(suite);
-  srunner_run_all(runner, CK_ENV);
-  int failed = srunner_ntests_failed(runner);
-  srunner_free(runner);
-  return failed == 0 ? EXIT_SUCCESS : EXIT_FAILURE;
+  return suite_main(suite);
 }
 
 #endif

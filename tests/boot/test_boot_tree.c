@@ -18,6 +18,7 @@
 #include "banyan.h"
 #include "boot/tcp.h"
 #include "tests/support/self.h"
+#include "tests/support/suite.h"
 
 #ifndef HAVE_SODIUM
 
@@ -342,11 +343,7 @@ int main(void) {
   tcase_add_loop_test(tree, one_rank_too_few, 0, 2);
   tcase_add_loop_test(tree, absent_from_an_allgather, 0, 3);
   suite_add_tcase(suite, tree);
-  SRunner *runner = srunner_create(suite);
-  srunner_run_all(runner, CK_ENV);
-  int failed = srunner_ntests_failed(runner);
-  srunner_free(runner);
-  return failed == 0 ? EXIT_SUCCESS : EXIT_FAILURE;
+  return suite_main(suite);
 }
 
 #endif

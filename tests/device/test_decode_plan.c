@@ -10,6 +10,7 @@
 #include "cuda/program.h"
 #include "device/decode_plan.h"
 #include "tests/support/random.h"
+#include "tests/support/suite.h"
 
 static const bny_decode_machine h100 = {.compute = 90, .sm_count = 132, .shared_bytes_max = 232448, .clusters = true};
 static const bny_decode_machine a100 = {.compute = 80, .sm_count = 108, .shared_bytes_max = 166912};
@@ -344,9 +345,5 @@ int main(void) {
   tcase_add_test(tests, plans_divide);
   tcase_add_test(tests, calls_are_checked);
   suite_add_tcase(suite, tests);
-  SRunner *runner = srunner_create(suite);
-  srunner_run_all(runner, CK_ENV);
-  int failed = srunner_ntests_failed(runner);
-  srunner_free(runner);
-  return failed != 0;
+  return suite_main(suite);
 }

@@ -12,6 +12,7 @@
 #include "plan/measured.h"
 #include "plan/slice.h"
 #include "tests/plan/plan_util.h"
+#include "tests/support/suite.h"
 
 enum { RANKS_MAX = 12 };
 
@@ -406,9 +407,5 @@ int main(void) {
   tcase_add_test(tcase, another_order_of_sources_is_refused);
   tcase_add_test(tcase, hashes_cover_what_runs);
   suite_add_tcase(suite, tcase);
-  SRunner *runner = srunner_create(suite);
-  srunner_run_all(runner, CK_NORMAL);
-  int failed = srunner_ntests_failed(runner);
-  srunner_free(runner);
-  return failed != 0;
+  return suite_main(suite);
 }

@@ -41,6 +41,7 @@ static void counted_bulk_load(void *to, const void *from, uint32_t bytes, uint64
 
 #include "tests/emulate/cuda_decode_util.hh"
 #include "device/decode_plan.h"
+#include "tests/support/suite.h"
 
 /* ---- kernels ----------------------------------------------------------------------------------------------------- */
 
@@ -433,9 +434,5 @@ int main(void) {
   tcase_add_loop_test(tests, wrong_pages, 0, KERNELS);
   tcase_add_loop_test(tests, wrong_pages_beyond, 0, 2);
   suite_add_tcase(suite, tests);
-  SRunner *runner = srunner_create(suite);
-  srunner_run_all(runner, CK_ENV);
-  int failed = srunner_ntests_failed(runner);
-  srunner_free(runner);
-  return failed != 0;
+  return suite_main(suite);
 }

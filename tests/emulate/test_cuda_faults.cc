@@ -11,6 +11,7 @@
 #include <vector>
 
 #include "tests/emulate/cuda_ranks.hh"
+#include "tests/support/suite.h"
 
 namespace {
 
@@ -203,9 +204,5 @@ int main() {
   tcase_add_test(tcase, a_slow_rank_is_waited_for);
   tcase_set_timeout(tcase, 120);
   suite_add_tcase(suite, tcase);
-  SRunner *runner = srunner_create(suite);
-  srunner_run_all(runner, CK_ENV);
-  int failed = srunner_ntests_failed(runner);
-  srunner_free(runner);
-  return failed ? EXIT_FAILURE : EXIT_SUCCESS;
+  return suite_main(suite);
 }

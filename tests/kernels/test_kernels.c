@@ -11,6 +11,7 @@
 #include "banyan.h"
 #include "op.h"
 #include "tests/support/random.h"
+#include "tests/support/suite.h"
 
 enum { ROUNDS = 250, VALUES_MAX = 1 << 16 };
 
@@ -466,9 +467,5 @@ int main(void) {
   tcase_add_test(tests, lossy_rows_stay_in_range);
   Suite *suite = suite_create("kernels");
   suite_add_tcase(suite, tests);
-  SRunner *runner = srunner_create(suite);
-  srunner_run_all(runner, CK_ENV);
-  int failed = srunner_ntests_failed(runner);
-  srunner_free(runner);
-  return failed == 0 ? 0 : 1;
+  return suite_main(suite);
 }

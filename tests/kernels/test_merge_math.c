@@ -10,6 +10,7 @@
 #include "banyan.h"
 #include "merge_math.h"
 #include "tests/support/random.h"
+#include "tests/support/suite.h"
 
 
 /* ---- 16-bit values and elementary functions ---------------------------------------------------------------------- */
@@ -131,9 +132,5 @@ int main(void) {
   tcase_add_test(tests, import_keeps_the_value_and_the_range);
   Suite *suite = suite_create("merge_math");
   suite_add_tcase(suite, tests);
-  SRunner *runner = srunner_create(suite);
-  srunner_run_all(runner, CK_ENV);
-  int failed = srunner_ntests_failed(runner);
-  srunner_free(runner);
-  return failed == 0 ? 0 : 1;
+  return suite_main(suite);
 }

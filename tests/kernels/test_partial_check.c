@@ -10,6 +10,7 @@
 #include "banyan.h"
 #include "op.h"
 #include "tests/support/random.h"
+#include "tests/support/suite.h"
 
 
 static float check_values[4096], check_stats[256], check_sums[256];
@@ -130,9 +131,5 @@ int main(void) {
   tcase_add_test(tests, overlapping_outputs_are_refused);
   Suite *suite = suite_create("partial_check");
   suite_add_tcase(suite, tests);
-  SRunner *runner = srunner_create(suite);
-  srunner_run_all(runner, CK_ENV);
-  int failed = srunner_ntests_failed(runner);
-  srunner_free(runner);
-  return failed == 0 ? 0 : 1;
+  return suite_main(suite);
 }

@@ -7,6 +7,7 @@
 
 #include "plan/builder.h"
 #include "tests/plan/plan_util.h"
+#include "tests/support/suite.h"
 
 static const char *const variants[] = {"oneshot",      "twoshot",       "recursive_doubling", "recursive_halving",
                                        "tree_knomial", "tree_balanced", "tree_chain",         "ring"};
@@ -388,9 +389,5 @@ int main(void) {
   tcase_add_test(facts, test_same_again);
   suite_add_tcase(suite, proofs);
   suite_add_tcase(suite, facts);
-  SRunner *runner = srunner_create(suite);
-  srunner_run_all(runner, CK_ENV);
-  int failed = srunner_ntests_failed(runner);
-  srunner_free(runner);
-  return failed ? EXIT_FAILURE : EXIT_SUCCESS;
+  return suite_main(suite);
 }

@@ -4,6 +4,7 @@
 #include <string.h>
 
 #include "tests/plan/plan_util.h"
+#include "tests/support/suite.h"
 
 /* ---- surgery ----------------------------------------------------------------------------------------------------- */
 
@@ -372,9 +373,5 @@ int main(void) {
   tcase_add_test(broken, test_form);
   tcase_add_test(broken, test_random_damage);
   suite_add_tcase(suite, broken);
-  SRunner *runner = srunner_create(suite);
-  srunner_run_all(runner, CK_ENV);
-  int failed = srunner_ntests_failed(runner);
-  srunner_free(runner);
-  return failed ? EXIT_FAILURE : EXIT_SUCCESS;
+  return suite_main(suite);
 }

@@ -7,6 +7,7 @@
 
 #include "plan/builder.h"
 #include "tests/plan/plan_util.h"
+#include "tests/support/suite.h"
 
 enum { RANKS_MAX = 48 };
 
@@ -310,9 +311,5 @@ int main(void) {
   tcase_add_test(cases, test_chosen);
   tcase_add_test(cases, test_bad_levels);
   suite_add_tcase(suite, cases);
-  SRunner *runner = srunner_create(suite);
-  srunner_run_all(runner, CK_ENV);
-  int failed = srunner_ntests_failed(runner);
-  srunner_free(runner);
-  return failed ? EXIT_FAILURE : EXIT_SUCCESS;
+  return suite_main(suite);
 }

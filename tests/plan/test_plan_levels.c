@@ -8,6 +8,7 @@
 
 #include "tools/plan/levels.h"
 #include "tests/topo/topo_util.h"
+#include "tests/support/suite.h"
 
 /* One topology and its levels in a line each: "name groups x members links alpha-ns GB/s". */
 typedef struct expectation {
@@ -215,9 +216,5 @@ int main(void) {
   tcase_add_test(cases, links_have_sources);
   tcase_add_test(cases, latency_of_the_topology);
   suite_add_tcase(suite, cases);
-  SRunner *runner = srunner_create(suite);
-  srunner_run_all(runner, CK_ENV);
-  int failed = srunner_ntests_failed(runner);
-  srunner_free(runner);
-  return failed == 0 ? EXIT_SUCCESS : EXIT_FAILURE;
+  return suite_main(suite);
 }

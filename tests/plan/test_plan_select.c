@@ -4,6 +4,7 @@
 #include <string.h>
 
 #include "tests/plan/plan_util.h"
+#include "tests/support/suite.h"
 
 /* The algorithm chosen for a request; `all` ranks must agree on it, on its reason and on the hash. */
 static const char *chosen(const bny_request *request) {
@@ -200,9 +201,5 @@ int main(void) {
   tcase_add_test(cases, test_no_costs);
   tcase_add_test(cases, test_other_collectives);
   suite_add_tcase(suite, cases);
-  SRunner *runner = srunner_create(suite);
-  srunner_run_all(runner, CK_ENV);
-  int failed = srunner_ntests_failed(runner);
-  srunner_free(runner);
-  return failed ? EXIT_FAILURE : EXIT_SUCCESS;
+  return suite_main(suite);
 }

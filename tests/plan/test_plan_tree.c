@@ -8,6 +8,7 @@
 
 #include "plan/algorithms/tree_shape.h"
 #include "tests/plan/plan_util.h"
+#include "tests/support/suite.h"
 
 enum { RANKS_MAX = 96, STRATEGIES = 4 };
 
@@ -296,9 +297,5 @@ int main(void) {
   tcase_add_test(plans, test_form_is_told);
   suite_add_tcase(suite, shapes);
   suite_add_tcase(suite, plans);
-  SRunner *runner = srunner_create(suite);
-  srunner_run_all(runner, CK_ENV);
-  int failed = srunner_ntests_failed(runner);
-  srunner_free(runner);
-  return failed ? EXIT_FAILURE : EXIT_SUCCESS;
+  return suite_main(suite);
 }

@@ -12,4 +12,5 @@ libbanyan_tests_la_SOURCES = \
   %D%/sheet.c %D%/sheet.h \
   %D%/sheet_check.c \
   %D%/sheet_element.h \
+  %D%/suite.h \
   %D%/world.c %D%/world.h

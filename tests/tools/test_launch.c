@@ -14,6 +14,7 @@
 
 #include "tools/common/launch.h"
 #include "banyan.h"
+#include "tests/support/suite.h"
 
 enum { STATUS_UNLIKELY = 7, STATUS_WRONG = 9 };
 
@@ -215,9 +216,5 @@ int main(int argc, char **argv) {
   tcase_add_test(local, refuses_impossible_numbers);
   tcase_add_test(local, reads_the_environment);
   suite_add_tcase(suite, local);
-  SRunner *runner = srunner_create(suite);
-  srunner_run_all(runner, CK_ENV);
-  int failed = srunner_ntests_failed(runner);
-  srunner_free(runner);
-  return failed == 0 ? EXIT_SUCCESS : EXIT_FAILURE;
+  return suite_main(suite);
 }

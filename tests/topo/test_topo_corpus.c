@@ -6,6 +6,7 @@
 
 #include "tests/topo/topo_laws.h"
 #include "tests/topo/topo_util.h"
+#include "tests/support/suite.h"
 
 enum { FOLDERS_MAX = 32 };
 static char folders[FOLDERS_MAX][4096];
@@ -82,9 +83,5 @@ int main(void) {
   tcase_add_test(tests, folders_are_there);
   tcase_add_loop_test(tests, inputs, 0, nfolders);
   suite_add_tcase(suite, tests);
-  SRunner *runner = srunner_create(suite);
-  srunner_run_all(runner, CK_ENV);
-  int failed = srunner_ntests_failed(runner);
-  srunner_free(runner);
-  return failed ? 1 : 0;
+  return suite_main(suite);
 }

@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  * hwloc's XML, versions 1 and 2. */
 #include "tests/topo/topo_xml_util.h"
+#include "tests/support/suite.h"
 
 START_TEST(hwloc_v2) {
   bny_topo *t = import(hwloc_v2_example, "hwloc-xml");
@@ -131,9 +132,5 @@ int main(void) {
   tcase_add_test(tests, dumps_of_hwloc);
   tcase_add_test(tests, paths_of_real_bridges);
   suite_add_tcase(suite, tests);
-  SRunner *runner = srunner_create(suite);
-  srunner_run_all(runner, CK_NORMAL);
-  int failed = srunner_ntests_failed(runner);
-  srunner_free(runner);
-  return failed == 0 ? EXIT_SUCCESS : EXIT_FAILURE;
+  return suite_main(suite);
 }

@@ -9,6 +9,7 @@
 #include "topo/model/join.h"
 #include "topo/derive/levels.h"
 #include "tests/topo/topo_util.h"
+#include "tests/support/suite.h"
 
 static bny_topo *load(const char *description) {
   bny_topo_error error = {0};
@@ -267,9 +268,5 @@ int main(void) {
   tcase_add_test(cases, refused);
   tcase_add_test(cases, many);
   suite_add_tcase(suite, cases);
-  SRunner *runner = srunner_create(suite);
-  srunner_run_all(runner, CK_NORMAL);
-  int failed = srunner_ntests_failed(runner);
-  srunner_free(runner);
-  return failed > 0;
+  return suite_main(suite);
 }

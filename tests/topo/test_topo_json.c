@@ -7,6 +7,7 @@
 #include "topo/import/json.h"
 #include "topo/model/model.h"
 #include "tests/topo/topo_util.h"
+#include "tests/support/suite.h"
 
 static bool same_text(const char *a, const char *b) {
   return (a == NULL && b == NULL) || (a != NULL && b != NULL && strcmp(a, b) == 0);
@@ -331,9 +332,5 @@ int main(void) {
   tcase_add_test(tests, changed_bytes);
   tcase_add_test(tests, dumps);
   suite_add_tcase(suite, tests);
-  SRunner *runner = srunner_create(suite);
-  srunner_run_all(runner, CK_NORMAL);
-  int failed = srunner_ntests_failed(runner);
-  srunner_free(runner);
-  return failed == 0 ? EXIT_SUCCESS : EXIT_FAILURE;
+  return suite_main(suite);
 }

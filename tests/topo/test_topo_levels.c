@@ -9,6 +9,7 @@
 
 #include "topo/derive/levels.h"
 #include "tests/topo/topo_util.h"
+#include "tests/support/suite.h"
 
 static bny_topo *load(const char *description) {
   bny_topo_error error = {0};
@@ -557,9 +558,5 @@ int main(void) {
   tcase_add_test(tests, findings_are_bounded);
   tcase_add_test(tests, large_clusters);
   suite_add_tcase(suite, tests);
-  SRunner *runner = srunner_create(suite);
-  srunner_run_all(runner, CK_ENV);
-  int failed = srunner_ntests_failed(runner);
-  srunner_free(runner);
-  return failed ? 1 : 0;
+  return suite_main(suite);
 }

@@ -15,6 +15,7 @@
 
 #include "tools/topo/measure/ranks.h"
 #include "tests/topo/topo_util.h"
+#include "tests/support/suite.h"
 
 static const double line_ns = 100, message_ns = 2000, take_ns = 800, small_speed = 20, large_speed = 10;
 
@@ -554,9 +555,5 @@ int main(void) {
   tcase_set_timeout(real, 30);
   suite_add_tcase(suite, judging);
   suite_add_tcase(suite, real);
-  SRunner *runner = srunner_create(suite);
-  srunner_run_all(runner, CK_ENV);
-  int failed = srunner_ntests_failed(runner);
-  srunner_free(runner);
-  return failed > 0;
+  return suite_main(suite);
 }

@@ -12,6 +12,7 @@
 #include "topo/model/names.h"
 #include "topo/model/speed.h"
 #include "tests/topo/topo_util.h"
+#include "tests/support/suite.h"
 
 static void ck_path(const bny_topo *topo, int32_t a, int32_t b, bny_topo_path wanted) {
   bny_topo_path there = bny_topo_path_between(topo, a, b), back = bny_topo_path_between(topo, b, a);
@@ -509,9 +510,5 @@ int main(void) {
   tcase_add_test(tests, no_importer_takes_it);
   tcase_add_test(tests, files);
   suite_add_tcase(suite, tests);
-  SRunner *runner = srunner_create(suite);
-  srunner_run_all(runner, CK_NORMAL);
-  int failed = srunner_ntests_failed(runner);
-  srunner_free(runner);
-  return failed == 0 ? EXIT_SUCCESS : EXIT_FAILURE;
+  return suite_main(suite);
 }

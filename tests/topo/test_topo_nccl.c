@@ -3,6 +3,7 @@
 #include "topo/export/export.h"
 #include "topo/model/guid.h"
 #include "tests/topo/topo_xml_util.h"
+#include "tests/support/suite.h"
 
 START_TEST(nccl) {
   bny_topo *t = import(nccl_example, "nccl-xml");
@@ -445,9 +446,5 @@ int main(void) {
   tcase_add_loop_test(tests, paths_as_the_matrix_says, 0, 3);
   tcase_add_test(tests, rails_of_a_real_machine);
   suite_add_tcase(suite, tests);
-  SRunner *runner = srunner_create(suite);
-  srunner_run_all(runner, CK_NORMAL);
-  int failed = srunner_ntests_failed(runner);
-  srunner_free(runner);
-  return failed == 0 ? EXIT_SUCCESS : EXIT_FAILURE;
+  return suite_main(suite);
 }

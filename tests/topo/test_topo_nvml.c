@@ -14,6 +14,7 @@
 #include "topo/probe/probe.h"
 #include "topo/model/speed.h"
 #include "tests/topo/topo_util.h"
+#include "tests/support/suite.h"
 
 extern const bny_topo_probe bny_topo_probe_nvml;
 
@@ -487,9 +488,5 @@ int main(void) {
   tcase_add_loop_test(cases, nothing, 0, (int)(sizeof nothing_found / sizeof nothing_found[0]));
   tcase_add_test(cases, no_library);
   suite_add_tcase(suite, cases);
-  SRunner *runner = srunner_create(suite);
-  srunner_run_all(runner, CK_NORMAL);
-  int failed = srunner_ntests_failed(runner);
-  srunner_free(runner);
-  return failed > 0;
+  return suite_main(suite);
 }

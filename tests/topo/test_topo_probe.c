@@ -10,6 +10,7 @@
 #include "topo/probe/pci.h"
 #include "tests/topo/topo_sysfs.h"
 #include "tests/topo/topo_util.h"
+#include "tests/support/suite.h"
 
 #define BRIDGE "0x060400"
 #define GPU "0x030200"
@@ -537,9 +538,5 @@ int main(void) {
   tcase_add_test(tests, hwloc_dumps);
   tcase_add_test(tests, this_machine);
   suite_add_tcase(suite, tests);
-  SRunner *runner = srunner_create(suite);
-  srunner_run_all(runner, CK_NORMAL);
-  int failed = srunner_ntests_failed(runner);
-  srunner_free(runner);
-  return failed == 0 ? EXIT_SUCCESS : EXIT_FAILURE;
+  return suite_main(suite);
 }

@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  * nvidia-smi -q -x. */
 #include "tests/topo/topo_xml_util.h"
+#include "tests/support/suite.h"
 
 START_TEST(smi) {
   bny_topo *t = import(smi_example, "nvidia-smi-xml");
@@ -59,9 +60,5 @@ int main(void) {
   tcase_add_loop_test(tests, what_is_refused, 0, (int)(sizeof refused / sizeof refused[0]));
   tcase_add_test(tests, dumps_of_smi);
   suite_add_tcase(suite, tests);
-  SRunner *runner = srunner_create(suite);
-  srunner_run_all(runner, CK_NORMAL);
-  int failed = srunner_ntests_failed(runner);
-  srunner_free(runner);
-  return failed == 0 ? EXIT_SUCCESS : EXIT_FAILURE;
+  return suite_main(suite);
 }

@@ -6,6 +6,7 @@
 #include "topo/derive/levels.h"
 #include "topo/import/synthetic.h"
 #include "tests/topo/topo_util.h"
+#include "tests/support/suite.h"
 
 static bny_topo *load(const char *text) {
   bny_topo_error error = {0};
@@ -508,9 +509,5 @@ int main(void) {
   tcase_add_test(tests, mangled);
   tcase_add_test(tests, matrix_of_the_most_devices);
   suite_add_tcase(suite, tests);
-  SRunner *runner = srunner_create(suite);
-  srunner_run_all(runner, CK_ENV);
-  int failed = srunner_ntests_failed(runner);
-  srunner_free(runner);
-  return failed ? 1 : 0;
+  return suite_main(suite);
 }

@@ -8,6 +8,7 @@
 #include "topo/probe/verbs.h"
 #include "tests/topo/topo_sysfs.h"
 #include "tests/topo/topo_util.h"
+#include "tests/support/suite.h"
 
 enum { MOST_DEVICES = 16, NDR = 128, HDR = 64, EDR = 32, LANES_4 = 2, LANES_2 = 16, ACTIVE = BNY_TOPO_VERBS_ACTIVE };
 
@@ -383,9 +384,5 @@ int main(void) {
   tcase_add_test(tests, refused);
   tcase_add_test(tests, none);
   suite_add_tcase(suite, tests);
-  SRunner *runner = srunner_create(suite);
-  srunner_run_all(runner, CK_NORMAL);
-  int failed = srunner_ntests_failed(runner);
-  srunner_free(runner);
-  return failed == 0 ? EXIT_SUCCESS : EXIT_FAILURE;
+  return suite_main(suite);
 }

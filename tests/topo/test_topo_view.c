@@ -11,6 +11,7 @@
 
 #include "tools/topo/picture/layout.h"
 #include "tests/topo/topo_util.h"
+#include "tests/support/suite.h"
 
 static const char *said; /* what is looked at, for messages */
 
@@ -395,9 +396,5 @@ int main(void) {
   tcase_add_loop_test(tcase, random_models, 0, 6);
   tcase_add_loop_test(tcase, goldens, 0, COUNT(golden));
   suite_add_tcase(suite, tcase);
-  SRunner *runner = srunner_create(suite);
-  srunner_run_all(runner, CK_ENV);
-  int failed = srunner_ntests_failed(runner);
-  srunner_free(runner);
-  return failed == 0 ? 0 : 1;
+  return suite_main(suite);
 }

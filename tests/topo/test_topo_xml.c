@@ -4,6 +4,7 @@
 #include <sys/resource.h>
 
 #include "topo/export/export.h"
+#include "tests/support/suite.h"
 
 static const refusal refused[] = {
     {"<system version=\"1\">\n<cpu numaid=\"0\">", 2, "ends too early, in <cpu> of line 2"},
@@ -162,9 +163,5 @@ int main(void) {
   tcase_add_loop_test(tests, hostile_sizes, 0, 10);
   tcase_add_loop_test(tests, large_and_good, 0, 6);
   suite_add_tcase(suite, tests);
-  SRunner *runner = srunner_create(suite);
-  srunner_run_all(runner, CK_NORMAL);
-  int failed = srunner_ntests_failed(runner);
-  srunner_free(runner);
-  return failed == 0 ? EXIT_SUCCESS : EXIT_FAILURE;
+  return suite_main(suite);
 }
