@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Makes a run of a plan: every address that a step needs is resolved once for each half. */
+ * Makes a run of a plan: every address that a step needs is resolved once for each half. What a run reports about itself
+ * is here too, and how ranks connect before its first time. */
 #include <stdlib.h>
 #include <string.h>
 
@@ -200,4 +201,74 @@ void bny_run_free(bny_run *run) {
   bny_record_release(&run->record);
   if (run->exec->run == run) run->exec->run = NULL;
   free(run);
+}
+
+/* ---- facts of a run -------------------------------------------------------------------------------------------------- */
+
+void bny_run_relabel(bny_run *run, const bny_call *call) {
+  run->call = *call;
+  run->record.note.collective = bny_call_name(call);
+}
+
+size_t bny_run_place(const bny_run *run, char *text, size_t bytes) {
+  const bny_plan *plan = run->plan;
+  size_t length = 0;
+  bny_append(text, bytes, &length, "operation %llu: %s, %llu bytes by %s", (unsigned long long)run->exec->epoch,
+             run->record.note.collective, (unsigned long long)run->record.note.bytes, run->record.note.algorithm);
+  if (run->next >= plan->nsteps) return length;
+  bny_append(text, bytes, &length, ", step %d of %d", run->next + 1, plan->nsteps);
+  const bny_step *step = &plan->steps[run->next];
+  if (!run->ready)
+    bny_append(text, bytes, &length, ", at its beginning");
+  else if (step->kind == BNY_STEP_WAIT)
+    bny_append(text, bytes, &length, ", waiting for rank %d", plan->messages[step->message].peer);
+  return length;
+}
+
+uint64_t bny_run_bytes_sent(const bny_run *run) { return run->bytes_sent; }
+uint64_t bny_run_messages_sent(const bny_run *run) { return run->messages_sent; }
+uint64_t bny_run_saturated(const bny_run *run) { return run->saturated; }
+uint64_t bny_run_bytes_between_nodes(const bny_run *run) { return run->bytes_between_nodes; }
+
+uint64_t bny_run_arena_bytes(const bny_run *run) {
+  return 2 * (run->places > 1 ? run->places * run->stride : run->plan->outbox_bytes);
+}
+
+bool bny_run_lost(const bny_run *run, int32_t *token, int32_t *head) {
+  *token = run->lost_token;
+  *head = run->lost_head;
+  return run->lost;
+}
+
+size_t bny_run_shift(const bny_run *run) { return run->first_place; }
+
+/* ---- connecting ------------------------------------------------------------------------------------------------------ */
+
+static banyan_status reach_peer(bny_run *run, bny_transport *transport, int32_t peer) {
+  bny_exec *exec = run->exec;
+  uint64_t since = bny_record_wait_begin(&exec->record);
+  for (uint32_t spins = 0; !transport->ops->reach(transport, peer); spins++) {
+    transport->ops->progress(transport);
+    if (transport != exec->transport) exec->progress(exec->transport);
+    if (spins < exec->spins && !atomic_load_explicit(exec->fault, memory_order_relaxed)) continue;
+    banyan_status status = bny_wait_round(exec, &run->call, &run->patience, peer, BNY_WAIT_PEER);
+    if (status != BANYAN_OK) return status;
+  }
+  bny_wait_end(exec, &run->patience);
+  bny_record_wait_end(&exec->record, since, exec->epoch, "wait to reach rank", peer, 0);
+  return BANYAN_OK;
+}
+
+banyan_status bny_run_reach(bny_run *run, const bny_run *of) {
+  bny_transport *transport = of->exec->transport;
+  const bny_plan *plan = of->plan;
+  if (!transport->ops->reach) return BANYAN_OK;
+  /* All connections begin together, and are then waited for one by one. */
+  for (int32_t i = 0; i < of->nreaders; i++) transport->ops->reach(transport, of->readers[i]);
+  for (int32_t i = 0; i < plan->nmessages; i++) transport->ops->reach(transport, plan->messages[i].peer);
+  banyan_status status = BANYAN_OK;
+  for (int32_t i = 0; i < of->nreaders && status == BANYAN_OK; i++) status = reach_peer(run, transport, of->readers[i]);
+  for (int32_t i = 0; i < plan->nmessages && status == BANYAN_OK; i++)
+    status = reach_peer(run, transport, plan->messages[i].peer);
+  return status;
 }

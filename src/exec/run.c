@@ -6,42 +6,6 @@
 #include "base/hash.h"
 #include "base/status.h"
 
-void bny_run_relabel(bny_run *run, const bny_call *call) {
-  run->call = *call;
-  run->record.note.collective = bny_call_name(call);
-}
-
-size_t bny_run_place(const bny_run *run, char *text, size_t bytes) {
-  const bny_plan *plan = run->plan;
-  size_t length = 0;
-  bny_append(text, bytes, &length, "operation %llu: %s, %llu bytes by %s", (unsigned long long)run->exec->epoch,
-             run->record.note.collective, (unsigned long long)run->record.note.bytes, run->record.note.algorithm);
-  if (run->next >= plan->nsteps) return length;
-  bny_append(text, bytes, &length, ", step %d of %d", run->next + 1, plan->nsteps);
-  const bny_step *step = &plan->steps[run->next];
-  if (!run->ready) bny_append(text, bytes, &length, ", at its beginning");
-  else if (step->kind == BNY_STEP_WAIT)
-    bny_append(text, bytes, &length, ", waiting for rank %d", plan->messages[step->message].peer);
-  return length;
-}
-
-uint64_t bny_run_bytes_sent(const bny_run *run) { return run->bytes_sent; }
-uint64_t bny_run_messages_sent(const bny_run *run) { return run->messages_sent; }
-uint64_t bny_run_saturated(const bny_run *run) { return run->saturated; }
-uint64_t bny_run_bytes_between_nodes(const bny_run *run) { return run->bytes_between_nodes; }
-
-uint64_t bny_run_arena_bytes(const bny_run *run) {
-  return 2 * (run->places > 1 ? run->places * run->stride : run->plan->outbox_bytes);
-}
-
-bool bny_run_lost(const bny_run *run, int32_t *token, int32_t *head) {
-  *token = run->lost_token;
-  *head = run->lost_head;
-  return run->lost;
-}
-
-size_t bny_run_shift(const bny_run *run) { return run->first_place; }
-
 /* ---- waiting ------------------------------------------------------------------------------------------------------- */
 
 /* Runs one round of waiting after polls in vain. */
@@ -336,47 +300,23 @@ static banyan_status finish_network(bny_run *run, bool block, bool *settled) {
   return BANYAN_OK;
 }
 
-static banyan_status reach_peer(bny_run *run, bny_transport *transport, int32_t peer) {
-  bny_exec *exec = run->exec;
-  uint64_t since = bny_record_wait_begin(&exec->record);
-  for (uint32_t spins = 0; !transport->ops->reach(transport, peer); spins++) {
-    transport->ops->progress(transport);
-    if (transport != exec->transport) exec->progress(exec->transport);
-    if (spins < exec->spins && !atomic_load_explicit(exec->fault, memory_order_relaxed)) continue;
-    banyan_status status = bny_wait_round(exec, &run->call, &run->patience, peer, BNY_WAIT_PEER);
-    if (status != BANYAN_OK) return status;
-  }
-  bny_wait_end(exec, &run->patience);
-  bny_record_wait_end(&exec->record, since, exec->epoch, "wait to reach rank", peer, 0);
-  return BANYAN_OK;
+/* ---- progress ------------------------------------------------------------------------------------------------------ */
+
+/* Each way of moving data is one function. All return BANYAN_OK with *done false when something has not arrived, and
+ * go on from there in the next call. */
+
+/* run->ready: this half of the arena may be written. */
+static banyan_status make_ready(bny_run *run, bool block) {
+  if (run->ready) return BANYAN_OK;
+  banyan_status status = bny_exec_check(run->exec, &run->call);
+  return status == BANYAN_OK ? wait_half(run, block, &run->ready) : status;
 }
 
-banyan_status bny_run_reach(bny_run *run, const bny_run *of) {
-  bny_transport *transport = of->exec->transport;
-  const bny_plan *plan = of->plan;
-  if (!transport->ops->reach) return BANYAN_OK;
-  /* All connections begin together, and are then waited for one by one. */
-  for (int32_t i = 0; i < of->nreaders; i++) transport->ops->reach(transport, of->readers[i]);
-  for (int32_t i = 0; i < plan->nmessages; i++) transport->ops->reach(transport, plan->messages[i].peer);
-  banyan_status status = BANYAN_OK;
-  for (int32_t i = 0; i < of->nreaders && status == BANYAN_OK; i++) status = reach_peer(run, transport, of->readers[i]);
-  for (int32_t i = 0; i < plan->nmessages && status == BANYAN_OK; i++)
-    status = reach_peer(run, transport, plan->messages[i].peer);
-  return status;
-}
-
-banyan_status bny_run_progress(bny_run *run, bool block, bool *done) {
+static banyan_status take_steps(bny_run *run, bool block, bool *taken) {
   const bny_plan *plan = run->plan;
   bny_exec *exec = run->exec;
-  const bny_proxy_ops *proxy = run->binding->proxy;
   int half = (int)(exec->epoch & 1);
   banyan_status status;
-  if (!run->ready) {
-    status = bny_exec_check(exec, &run->call);
-    if (status == BANYAN_OK) status = wait_half(run, block, &run->ready);
-    if (status == BANYAN_OK && !run->ready) *done = false;
-    if (status != BANYAN_OK || !run->ready) return status;
-  }
   for (; run->next < plan->nsteps; run->next++) {
     const bny_step *step = &plan->steps[run->next];
     const bny_bound_step *bound = &run->steps[half][run->next];
@@ -388,37 +328,79 @@ banyan_status bny_run_progress(bny_run *run, bool block, bool *done) {
       if (status != BANYAN_OK) return status;
       break;
     case BNY_STEP_MERGE: merge_sources(run, run->next, half); break;
-    case BNY_STEP_SEND:
-      if (proxy) status = wait_kernels(run, step->slot, block, &arrived);
-      if (proxy && status == BANYAN_OK && !arrived) *done = false;
-      if (proxy && (status != BANYAN_OK || !arrived)) return status;
-      send_slot(run, step);
-      break;
+    case BNY_STEP_SEND: send_slot(run, step); break;
     case BNY_STEP_WAIT:
       status = wait_message(run, step, bound, block, &arrived);
-      if (status == BANYAN_OK && !arrived) *done = false;
       if (status != BANYAN_OK || !arrived) return status;
-      if (proxy) proxy->tell(run->binding->proxy_context, step->message);
       break;
     case BNY_STEP_DELIVER: deliver(run, run->next, half); break;
     }
   }
-  if (exec->progress) {
-    bool settled = false;
-    status = finish_network(run, block, &settled);
-    if (status == BANYAN_OK && !settled) *done = false;
-    if (status != BANYAN_OK || !settled) return status;
-  }
-  if (proxy) { /* kernels read messages of peers until then */
-    bool ended = false;
-    status = wait_kernels(run, -1, block, &ended);
-    if (status == BANYAN_OK && !ended) *done = false;
-    if (status != BANYAN_OK || !ended) return status;
-  }
+  *taken = true;
+  return BANYAN_OK;
+}
+
+static void end_run(bny_run *run) {
+  bny_exec *exec = run->exec;
   atomic_store_explicit(&exec->line->done, exec->epoch, memory_order_release);
   run->bytes_between_nodes = exec->transport->bytes_between_nodes - run->bytes_between_nodes;
   bny_record_end(&exec->record, &run->record, exec->epoch);
   exec->run = NULL;
-  *done = true;
-  return BANYAN_OK;
+}
+
+/* Ranks of one node: a message is in memory that both ranks have, so it is sent when its signal is stored. */
+static banyan_status progress_node(bny_run *run, bool block, bool *done) {
+  banyan_status status = make_ready(run, block);
+  if (status != BANYAN_OK || !run->ready) return status;
+  status = take_steps(run, block, done);
+  if (status == BANYAN_OK && *done) end_run(run);
+  return status;
+}
+
+/* Ranks of several nodes: the transport may still read what this rank has sent, and those who sent to it are owed an
+ * acknowledgement, which the next run sends. */
+static banyan_status progress_network(bny_run *run, bool block, bool *done) {
+  bool taken = false;
+  banyan_status status = make_ready(run, block);
+  if (status != BANYAN_OK || !run->ready) return status;
+  status = take_steps(run, block, &taken);
+  if (status != BANYAN_OK || !taken) return status;
+  status = finish_network(run, block, done);
+  if (status == BANYAN_OK && *done) end_run(run);
+  return status;
+}
+
+/* Devices of several nodes: kernels make what is sent and read what has arrived, and the plan has only the SEND and WAIT
+ * steps between nodes. */
+static banyan_status progress_proxy(bny_run *run, bool block, bool *done) {
+  const bny_plan *plan = run->plan;
+  bny_exec *exec = run->exec;
+  bool settled = false;
+  banyan_status status = make_ready(run, block);
+  if (status != BANYAN_OK || !run->ready) return status;
+  for (; run->next < plan->nsteps; run->next++) {
+    const bny_step *step = &plan->steps[run->next];
+    bool met = false;
+    bny_record_step(&exec->record, &run->record, exec->epoch, run->next);
+    if (step->kind == BNY_STEP_SEND) {
+      status = wait_kernels(run, step->slot, block, &met);
+      if (status != BANYAN_OK || !met) return status;
+      send_slot(run, step);
+    } else {
+      status = wait_message(run, step, &run->steps[exec->epoch & 1][run->next], block, &met);
+      if (status != BANYAN_OK || !met) return status;
+      run->binding->proxy->tell(run->binding->proxy_context, step->message);
+    }
+  }
+  status = finish_network(run, block, &settled);
+  if (status != BANYAN_OK || !settled) return status;
+  status = wait_kernels(run, -1, block, done); /* they read messages of peers until then */
+  if (status == BANYAN_OK && *done) end_run(run);
+  return status;
+}
+
+banyan_status bny_run_progress(bny_run *run, bool block, bool *done) {
+  *done = false;
+  if (run->binding->proxy) return progress_proxy(run, block, done);
+  return run->exec->progress ? progress_network(run, block, done) : progress_node(run, block, done);
 }
