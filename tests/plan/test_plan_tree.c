@@ -254,7 +254,7 @@ START_TEST(test_choice) {
   request.algorithm = "tree";
   request.order = BANYAN_ORDER_PLAN;
   request.levels = levels;
-  reason_begins(&request, "tree levels");
+  reason_begins(&request, "tree_levels");
   request.order = BANYAN_ORDER_CANONICAL;
   reason_begins(&request, "tree_knomial");
   bny_levels_free(levels);
@@ -268,7 +268,7 @@ START_TEST(test_broadcast_over_levels) {
   ck_assert_int_eq(bny_levels_parse(64, "8", &request.cost, &levels), BANYAN_OK);
   request.levels = levels;
   request.bytes = 1 << 20;
-  reason_begins(&request, "tree ");
+  reason_begins(&request, "tree_");
   bny_levels_free(levels);
 }
 END_TEST
