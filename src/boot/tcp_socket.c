@@ -40,6 +40,15 @@ bool bny_boot_socket_is_own(int fd, struct bny_boot_user *user) {
   return bny_boot_socket_user(fd, user) && (user->uid == geteuid() || user->uid == 0);
 }
 
+/* Returns whether any of `events` occurred on fd by limit_ns. */
+static bool wait_events(int fd, short events, int64_t limit_ns) {
+  struct pollfd wait = {.fd = fd, .events = events};
+  int ready;
+  do ready = poll(&wait, 1, bny_boot_poll_ms(limit_ns));
+  while (ready == 0 ? bny_clock_ns() < limit_ns : ready < 0 && errno == EINTR);
+  return ready > 0;
+}
+
 int bny_boot_socket_receive(int fd, void *place, size_t bytes, int64_t limit_ns) {
   size_t done = 0;
   while (done < bytes) {
@@ -50,18 +59,10 @@ int bny_boot_socket_receive(int fd, void *place, size_t bytes, int64_t limit_ns)
       return ECONNRESET;
     else if (errno != EAGAIN && errno != EWOULDBLOCK && errno != EINTR)
       return errno;
-    else if (!bny_boot_socket_wait(fd, POLLIN, limit_ns))
+    else if (!wait_events(fd, POLLIN, limit_ns))
       return ETIMEDOUT;
   }
   return 0;
-}
-
-bool bny_boot_socket_wait(int fd, short events, int64_t limit_ns) {
-  struct pollfd wait = {.fd = fd, .events = events};
-  int ready;
-  do ready = poll(&wait, 1, bny_boot_poll_ms(limit_ns));
-  while (ready == 0 ? bny_clock_ns() < limit_ns : ready < 0 && errno == EINTR);
-  return ready > 0;
 }
 
 void bny_boot_socket_close(int fd) {
@@ -111,8 +112,7 @@ int bny_boot_socket_connect(const struct bny_boot_settings *settings, const stru
     error = errno;
     if (error == EINPROGRESS || error == EINTR) {
       error = ETIMEDOUT;
-      if (bny_boot_socket_wait(fd, POLLOUT, limit_ns) &&
-          getsockopt(fd, SOL_SOCKET, SO_ERROR, &error, &error_bytes) != 0)
+      if (wait_events(fd, POLLOUT, limit_ns) && getsockopt(fd, SOL_SOCKET, SO_ERROR, &error, &error_bytes) != 0)
         error = errno;
     }
   }

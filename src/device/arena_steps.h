@@ -28,9 +28,6 @@ typedef struct bny_arenas_work {
 /* All ranks report how they fared. The first failure among them becomes that of all. */
 banyan_status bny_arenas_settle(bny_arenas_work *work, banyan_status own);
 
-/* Waits for what is on the work's stream, until the deadline of copies; marks the arenas stuck if it is late. */
-banyan_status bny_arenas_wait(bny_arenas_work *work);
-
 /* Makes one attempt with one kind: arenas are made, exchanged, mapped and verified, or nothing is left. */
 banyan_status bny_arenas_attempt(bny_arenas_work *work, bny_memory_kind kind);
 

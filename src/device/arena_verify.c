@@ -31,7 +31,8 @@ static void *slot_address(const bny_arenas_work *work, bool read, int32_t peer, 
   return (char *)work->words.device + 8 * slot(work->arenas, read, peer, place);
 }
 
-banyan_status bny_arenas_wait(bny_arenas_work *work) {
+/* Waits for what is on the work's stream, until the deadline of copies; marks the arenas stuck if it is late. */
+static banyan_status wait_copies(bny_arenas_work *work) {
   banyan_status status = bny_device_wait(work->arenas->device, work->stream, work->copies_deadline_ns);
   if (status == BANYAN_ERR_TIMEOUT) work->arenas->stuck = true;
   return status;
@@ -42,7 +43,7 @@ banyan_status bny_arenas_wait(bny_arenas_work *work) {
 static banyan_status finish(bny_arenas_work *work, banyan_status status) {
   char why[BNY_ERROR_TEXT_BYTES];
   snprintf(why, sizeof why, "%s", banyan_last_error());
-  banyan_status waited = bny_arenas_wait(work);
+  banyan_status waited = wait_copies(work);
   return status == BANYAN_OK || waited == BANYAN_ERR_TIMEOUT ? waited : bny_fail(status, "%s", why);
 }
 

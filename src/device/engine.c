@@ -61,7 +61,8 @@ static banyan_status load_kernel(bny_engine *engine, const char *name, bny_engin
   return status;
 }
 
-void bny_engine_divide(bny_engine *engine, int32_t ranks_per_device) {
+/* Divides the SMs among this number of ranks that have the device, so that blocks of all are resident at once. */
+static void divide_sms(bny_engine *engine, int32_t ranks_per_device) {
   engine->sms = engine->sms_all > ranks_per_device ? engine->sms_all / ranks_per_device : 1;
 }
 
@@ -135,7 +136,7 @@ banyan_status bny_engine_make(bny_device *device, const bny_engine_config *confi
   made->sms_all = device->facts.sm_count;
   if (config->sm_limit > 0 && config->sm_limit < made->sms_all) made->sms_all = config->sm_limit;
   made->blocks_max = config->blocks_max;
-  bny_engine_divide(made, 1);
+  divide_sms(made, 1);
   banyan_status status = bny_decode_copy_read(config->copy, &made->decode_copy);
   if (status == BANYAN_OK) status = bny_decode_weights_read(config->weights, &made->one_term);
   if (status == BANYAN_OK) status = read_early(config->early, device);
@@ -180,7 +181,7 @@ banyan_status bny_engine_connect(bny_engine *engine, const bny_exchange *exchang
   banyan_status status = bny_arenas_make(engine->device, exchange, config, &engine->arenas);
   if (status != BANYAN_OK) return status;
   const bny_arenas *arenas = engine->arenas;
-  bny_engine_divide(engine, arenas->ranks_per_device);
+  divide_sms(engine, arenas->ranks_per_device);
   engine->group = (bny_device_group){.rank = arenas->rank, .nranks = nranks,
                                      .shares_device = arenas->ranks_per_device > 1,
                                      .has_aliases = bny_arenas_have_aliases(arenas)};

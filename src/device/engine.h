@@ -116,10 +116,6 @@ banyan_status bny_engine_make(bny_device *device, const bny_engine_config *confi
 banyan_status bny_engine_connect(bny_engine *engine, const bny_exchange *exchange, const bny_arenas_config *config,
                                  int64_t timeout_ns);
 
-/* Local. Divides the SMs among this number of ranks that have the device, so that blocks of all are resident at
- * once. */
-void bny_engine_divide(bny_engine *engine, int32_t ranks_per_device);
-
 /* Local. Leaves the arenas, so that others can be connected. */
 void bny_engine_disconnect(bny_engine *engine);
 

@@ -29,7 +29,7 @@ libbanyan_cuda_la_SOURCES = \
   %D%/cuda/entry.h \
   %D%/cuda/functions.def \
   %D%/cuda/graph.c \
-  %D%/cuda/image.c %D%/cuda/image.h \
+  %D%/cuda/image.c \
   %D%/cuda/kernel.c \
   %D%/cuda/mark.c \
   %D%/cuda/memory.c %D%/cuda/memory.h \

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Makes a run of a plan: every address that a step needs is resolved once for each half. What a run reports about itself
- * is here too, and how ranks connect before its first time. */
+ * Makes a run of a plan: every address that a step needs is resolved once for each half. What a run reports about
+ * itself is here too, and how ranks connect before its first time. */
 #include <stdlib.h>
 #include <string.h>
 
@@ -203,7 +203,7 @@ void bny_run_free(bny_run *run) {
   free(run);
 }
 
-/* ---- facts of a run -------------------------------------------------------------------------------------------------- */
+/* -- facts of a run ------------------------------------------------------------------------------------------------ */
 
 void bny_run_relabel(bny_run *run, const bny_call *call) {
   run->call = *call;
@@ -242,7 +242,7 @@ bool bny_run_lost(const bny_run *run, int32_t *token, int32_t *head) {
 
 size_t bny_run_shift(const bny_run *run) { return run->first_place; }
 
-/* ---- connecting ------------------------------------------------------------------------------------------------------ */
+/* - connecting ----------------------------------------------------------------------------------------------------- */
 
 static banyan_status reach_peer(bny_run *run, bny_transport *transport, int32_t peer) {
   bny_exec *exec = run->exec;

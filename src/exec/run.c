@@ -370,8 +370,8 @@ static banyan_status progress_network(bny_run *run, bool block, bool *done) {
   return status;
 }
 
-/* Devices of several nodes: kernels make what is sent and read what has arrived, and the plan has only the SEND and WAIT
- * steps between nodes. */
+/* Devices of several nodes: kernels make what is sent and read what has arrived, and the plan has only SEND and
+ * WAIT steps between nodes. */
 static banyan_status progress_proxy(bny_run *run, bool block, bool *done) {
   const bny_plan *plan = run->plan;
   bny_exec *exec = run->exec;

@@ -116,10 +116,6 @@ double bny_topo_port_rated(const bny_topo *topo, int32_t node);
 
 /* ---- rings and trees (rings.c, rings_set.c) ---------------------------------------------------------------------- */
 
-/* Returns the bandwidth between two ranks over direct NVLinks or a switch, in GB/s; 0: none. Both ranks must be in one
- * host or domain. */
-double bny_topo_pair_gbytes_per_s(const bny_topo *topo, const bny_topo_levels *levels, int32_t a, int32_t b);
-
 /* Orders the members of an island or domain into a ring, in which each sends to the next over links. The slowest link
  * is as fast as possible; among such rings the sum of speeds is greatest. This is exact for up to 16 members, and for
  * any number on one switch. Above that a search by rotations maximises the slowest link. The ring starts with the first

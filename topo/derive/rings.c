@@ -24,7 +24,9 @@ static double to_shared_switches(const bny_topo *topo, int32_t from, int32_t to)
   return sum;
 }
 
-double bny_topo_pair_gbytes_per_s(const bny_topo *topo, const bny_topo_levels *levels, int32_t a, int32_t b) {
+/* Returns the bandwidth between two ranks over direct NVLinks or a switch, in GB/s; 0: none. Both ranks must be in one
+ * host or domain. */
+static double pair_gbytes_per_s(const bny_topo *topo, const bny_topo_levels *levels, int32_t a, int32_t b) {
   int32_t from = levels->ranks[a].node, to = levels->ranks[b].node;
   double direct = 0;
   bool assumed;
@@ -54,7 +56,7 @@ static bool speeds_read(const bny_topo *topo, const bny_topo_levels *levels, con
   for (int32_t a = 0; a < group->count; a++) {
     for (int32_t b = 0; b < a; b++) {
       double speed =
-          bny_topo_pair_gbytes_per_s(topo, levels, level->members[group->first + a], level->members[group->first + b]);
+          pair_gbytes_per_s(topo, levels, level->members[group->first + a], level->members[group->first + b]);
       s->matrix[(size_t)a * count + (size_t)b] = s->matrix[(size_t)b * count + (size_t)a] = speed;
     }
   }

@@ -74,6 +74,10 @@ banyan_status bny_cuda_graph_end(bny_device *device, void *stream, void **graph)
 void bny_cuda_graph_free(bny_device *device, void *graph);
 banyan_status bny_cuda_graph_launch(bny_device *device, void *graph, void *stream);
 
+/* image.c: the kernels of this build in the form that the driver takes, a fat binary for all architectures. */
+extern const unsigned char bny_cuda_image[];
+extern const size_t bny_cuda_image_bytes; /* 0: built without nvcc */
+
 /* kernel.c */
 banyan_status bny_cuda_module_load(bny_device *device, const void *image, size_t bytes, bny_device_module **module);
 void bny_cuda_module_unload(bny_device_module *module);

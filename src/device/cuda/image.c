@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-#include "device/cuda/image.h"
+#include "device/cuda/cuda.h"
 
 #ifdef BNY_CUDA_IMAGE
 /* The assembler includes it: as an array of C it would take the compiler minutes. */

@@ -3,7 +3,6 @@
 #include <stdlib.h>
 
 #include "device/cuda/cuda.h"
-#include "device/cuda/image.h"
 #include "base/status.h"
 
 #ifndef BNY_CUDA_KERNELS

@@ -23,7 +23,7 @@ static const char *one_name(const topo_work *work, int32_t node) {
   return topo_layout_string(work->layout, own->kind == BNY_TOPO_NUMA ? "NUMA node %d" : "Package %d", own->index);
 }
 
-const char *topo_area_name(const topo_work *work, int32_t area) {
+static const char *area_name(const topo_work *work, int32_t area) {
   int32_t with = work->places[area].with;
   if (with < 0) return one_name(work, area);
   return topo_layout_string(work->layout, "%s \xc2\xb7 %s", one_name(work, area), one_name(work, with));
@@ -37,7 +37,7 @@ static const char *area_model(const topo_work *work, int32_t area) {
 }
 
 double topo_area_least(const topo_work *work, int32_t area) {
-  double name = topo_text_width(topo_area_name(work, area), 9.5, true) + 14;
+  double name = topo_text_width(area_name(work, area), 9.5, true) + 14;
   double model = work->detailed ? fmin(topo_text_width(area_model(work, area), 8.5, false) + 14, 190) : 0;
   return fmin(fmax(name, model), 260);
 }
@@ -272,7 +272,7 @@ static void draw_area(topo_work *work, int32_t area, int32_t depth, const sys_pa
   const char *model = work->detailed ? area_model(work, area) : "";
   if (!*model) model = inner_speed(work, pairs, count, area);
   double middle = own->x + own->width / 2, room = own->width - 10;
-  const char *name = topo_text_fit(layout, topo_area_name(work, area), 9.5, true, room);
+  const char *name = topo_text_fit(layout, area_name(work, area), 9.5, true, room);
   const char *second = topo_text_fit(layout, h > 20 ? model : "", 8.5, false, room);
   topo_layout_label(layout, (topo_label){.x = middle,
                                          .y = y + (h - (*second ? 11 : 0)) / 2 + 3.5,

@@ -20,9 +20,6 @@ typedef struct topo_joints {
   int32_t count;
 } topo_joints;
 
-/* Lists the links of drawn GPUs to one another (`switched` false; a is on the left), or to switches. */
-topo_joints topo_joints_of(const topo_work *work, bool switched);
-
 double topo_gpu_middle(const topo_work *work, int32_t gpu);
 double topo_nvlink_width(const topo_work *work, const topo_joint *pair);
 topo_colour topo_nvlink_colour(bool xgmi, bool refused);

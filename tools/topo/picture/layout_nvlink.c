@@ -66,8 +66,8 @@ static void joint_add(topo_joint *into, const topo_joint *more) {
   into->refused = into->refused || more->refused;
 }
 
-/* Lists the links of drawn GPUs to one another (`switched` false), or to bars. */
-topo_joints topo_joints_of(const topo_work *work, bool switched) {
+/* Lists the links of drawn GPUs to one another (`switched` false; a is on the left), or to switches. */
+static topo_joints joints_of(const topo_work *work, bool switched) {
   const bny_topo *topo = work->topo;
   topo_joints found = {.items = malloc(((size_t)topo->nlinks + 1) * sizeof *found.items)};
   int32_t all = 0;
@@ -194,7 +194,7 @@ void topo_measure_nvlinks(topo_work *work) {
   bar bars[BARS_MOST];
   groups_set(work);
   work->speeds_known = true;
-  topo_joints arcs = topo_joints_of(work, false), stems = topo_joints_of(work, true);
+  topo_joints arcs = joints_of(work, false), stems = joints_of(work, true);
   widths_set(work, &arcs);
   widths_set(work, &stems);
   int32_t count = bars_find(work, &stems, bars);
@@ -337,7 +337,7 @@ static void draw_bars(topo_work *work, const topo_joints *stems, bar *bars, int3
 
 void topo_draw_nvlinks(topo_work *work) {
   bar bars[BARS_MOST];
-  topo_joints arcs = topo_joints_of(work, false), stems = topo_joints_of(work, true);
+  topo_joints arcs = joints_of(work, false), stems = joints_of(work, true);
   int32_t count = bars_find(work, &stems, bars);
   const topo_joint *one = stems.count > 0 ? stems.items : arcs.count > 0 ? arcs.items : NULL;
   if (one && !work->joints_differ && one->gbytes_per_s > 0)

@@ -151,7 +151,6 @@ bool topo_has_pci_link(const bny_topo *topo, int32_t node);
 const char *topo_host_name(const topo_work *work, int32_t host);
 
 /* layout_cpu.c: strips, their texts, and links between them. */
-const char *topo_area_name(const topo_work *work, int32_t area);
 double topo_area_least(const topo_work *work, int32_t area);
 double topo_sys_height(const topo_work *work);
 void topo_draw_strips(topo_work *work, int32_t host);
