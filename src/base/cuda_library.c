@@ -42,7 +42,8 @@ bool bny_cuda_library_open(const char *path, void **library, int *version, char 
   return fail(text, "cuDriverGetVersion failed: CUDA's driver does not work", "", "");
 }
 
-/* Drivers since CUDA 12 look functions up by version. Older ones have them under names, the newest with the suffix _v2. */
+/* Drivers since CUDA 12 look functions up by version. Older ones have them under names, the newest with the suffix
+ * _v2. */
 static void *find(void *library, look_up_function look_up, const char *name, int version) {
   void *function = NULL;
   int outcome = 0;

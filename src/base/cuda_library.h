@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Finds functions of CUDA's driver at run time, for the library and the tools. The driver's headers are not needed here: a
- * caller gives a table of names, and their versions as the driver counts them. */
+ * Finds functions of CUDA's driver at run time, for the library and the tools. The driver's headers are not needed
+ * here: a caller gives a table of names, and their versions as the driver counts them. */
 #ifndef BNY_CUDA_LIBRARY_H
 #define BNY_CUDA_LIBRARY_H
 
@@ -17,8 +17,9 @@ typedef struct bny_cuda_function {
 
 enum { BNY_CUDA_LIBRARY_TEXT_BYTES = 400 };
 
-/* Loads the driver and reads its version. `path` NULL: libcuda.so.1. It is never unloaded, because the driver keeps threads
- * and handlers of its own; dlclose() releases the handle. On failure `text` gives the reason, and there is no handle. */
+/* Loads the driver and reads its version. `path` NULL: libcuda.so.1. It is never unloaded, because the driver keeps
+ * threads and handlers of its own; dlclose() releases the handle. On failure `text` gives the reason, and there is no
+ * handle. */
 bool bny_cuda_library_open(const char *path, void **library, int *version, char text[BNY_CUDA_LIBRARY_TEXT_BYTES]);
 
 /* Sets the pointers in `functions_of`. A driver before CUDA 12 gives the newest form of each function that it has. On

@@ -102,7 +102,8 @@ banyan_status bny_interface_find(const char *text, int family, const struct addr
   struct ifaddrs *list;
   int best = 0;
   memset(found, 0, sizeof *found);
-  if (getifaddrs(&list) != 0) return bny_fail_errno(BANYAN_ERR_SYSTEM, errno, "the interfaces of this host cannot be listed");
+  if (getifaddrs(&list) != 0)
+    return bny_fail_errno(BANYAN_ERR_SYSTEM, errno, "the interfaces of this host cannot be listed");
   bool parsed = parse_network(text, &network);
   for (const struct ifaddrs *each = list; each && parsed; each = each->ifa_next) {
     if (!is_usable(each)) continue;

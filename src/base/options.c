@@ -78,7 +78,8 @@ banyan_status bny_options_read(bny_options *options) {
   bny_log_read();
   if (status != BANYAN_OK) return status;
   if (read.log_level && !bny_log_level_known(read.log_level))
-    return bny_fail(BANYAN_ERR_ARGUMENT, "BANYAN_LOG is \"%.40s\"; it takes error, warn, info or debug", read.log_level);
+    return bny_fail(BANYAN_ERR_ARGUMENT, "BANYAN_LOG is \"%.40s\"; it takes error, warn, info or debug",
+                    read.log_level);
   status = bny_options_refuse_experimental(NULL);
   if (status != BANYAN_OK) return status;
   warn_of_unknown();

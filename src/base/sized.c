@@ -20,7 +20,8 @@ enum { SIZE_LIMIT = 1024 };
 
 static banyan_status check_size(const bny_sized *type, const char *what, size_t size) {
   if (size >= type->first_bytes && size <= SIZE_LIMIT) return BANYAN_OK;
-  return bny_fail(BANYAN_ERR_ARGUMENT, "%s.size is %zu; set it to sizeof(%s), here %zu", what, size, type->name, type->bytes);
+  return bny_fail(BANYAN_ERR_ARGUMENT, "%s.size is %zu; set it to sizeof(%s), here %zu", what, size, type->name,
+                  type->bytes);
 }
 
 static bool is_zero(const char *bytes, size_t count) {
@@ -33,10 +34,11 @@ const void *bny_sized_convert(const bny_sized *type, const char *what, const voi
   size_t size = *(const size_t *)given;
   if (check_size(type, what, size) != BANYAN_OK) return NULL;
   if (size > type->bytes && !is_zero((const char *)given + type->bytes, size - type->bytes)) {
-    bny_fail(BANYAN_ERR_ARGUMENT,
-             "%s has %zu bytes, and %s has %zu in banyan %s: the caller was built for a newer version, and uses a field "
-             "that is not in this one",
-             what, size, type->name, type->bytes, banyan_version());
+    bny_fail(
+        BANYAN_ERR_ARGUMENT,
+        "%s has %zu bytes, and %s has %zu in banyan %s: the caller was built for a newer version, and uses a field "
+        "that is not in this one",
+        what, size, type->name, type->bytes, banyan_version());
     return NULL;
   }
   memset(room, 0, type->bytes);

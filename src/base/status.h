@@ -18,6 +18,7 @@ banyan_status bny_fail_errno(banyan_status status, int errno_value, const char *
     __attribute__((format(printf, 3, 4)));
 
 /* Appends like snprintf at *length of text[bytes]; advances *length by the full length; never overflows. */
-void bny_append(char *text, size_t bytes, size_t *length, const char *format, ...) __attribute__((format(printf, 4, 5)));
+void bny_append(char *text, size_t bytes, size_t *length, const char *format, ...)
+    __attribute__((format(printf, 4, 5)));
 
 #endif

@@ -64,7 +64,7 @@ static banyan_status set_costs(banyan_comm *comm, const bny_placement *place, co
   return bny_placement_levels(place, comm->nranks, &memory, &comm->cost, &comm->levels);
 }
 
-/* ---- life ---------------------------------------------------------------------------------------------------------- */
+/* ---- life -------------------------------------------------------------------------------------------------------- */
 
 void bny_comm_agree_begin(banyan_comm *comm, const bny_call *call) {
   bny_run_relabel(comm->agree, call);
@@ -110,7 +110,8 @@ static bny_record_config record_of(const banyan_comm *comm, const bny_options *o
   };
 }
 
-bny_exec_config bny_comm_exec_config(const banyan_comm *comm, const bny_settings *settings, const bny_placement *place) {
+bny_exec_config bny_comm_exec_config(const banyan_comm *comm, const bny_settings *settings,
+                                     const bny_placement *place) {
   return (bny_exec_config){
     .oversubscribed = comm->oversubscribed,
     .timeout_ns = settings->timeout_ns,
@@ -202,7 +203,8 @@ static void log_settings(const banyan_comm *comm, const banyan_comm_config *conf
 
 static banyan_status check_bootstrap(const banyan_bootstrap *bootstrap) {
   if (!bootstrap->allgather) return bny_fail(BANYAN_ERR_ARGUMENT, "bootstrap.allgather is NULL");
-  if (bootstrap->nranks < 1 || bootstrap->nranks > BNY_RANKS_MAX || bootstrap->rank < 0 || bootstrap->rank >= bootstrap->nranks)
+  if (bootstrap->nranks < 1 || bootstrap->nranks > BNY_RANKS_MAX || bootstrap->rank < 0 ||
+      bootstrap->rank >= bootstrap->nranks)
     return bny_fail(BANYAN_ERR_ARGUMENT, "bootstrap has rank %d of %d; there may be 1 to %d", bootstrap->rank,
                     bootstrap->nranks, BNY_RANKS_MAX);
   return BANYAN_OK;
@@ -210,7 +212,8 @@ static banyan_status check_bootstrap(const banyan_bootstrap *bootstrap) {
 
 static banyan_status check_config(const banyan_comm_config *config) {
   if (config->timeout_ns < 0)
-    return bny_fail(BANYAN_ERR_ARGUMENT, "config.timeout_ns is %" PRId64 "; it must not be negative", config->timeout_ns);
+    return bny_fail(BANYAN_ERR_ARGUMENT, "config.timeout_ns is %" PRId64 "; it must not be negative",
+                    config->timeout_ns);
   if (config->first_timeout_ns < 0)
     return bny_fail(BANYAN_ERR_ARGUMENT, "config.first_timeout_ns is %" PRId64 "; it must not be negative",
                     config->first_timeout_ns);
@@ -245,7 +248,8 @@ static void set_timeouts(const banyan_comm_config *config, bny_settings *setting
 
 /* *settings is usable even on failure: other ranks learn of the failure within the same time. */
 static banyan_status read_settings(const banyan_comm_config *config, int32_t origin, bny_settings *settings) {
-  bny_settings read = {.origin = origin, .timeout_ns = config && config->timeout_ns ? config->timeout_ns : usual_timeout_ns};
+  bny_settings read = {.origin = origin,
+                       .timeout_ns = config && config->timeout_ns ? config->timeout_ns : usual_timeout_ns};
   if (read.timeout_ns > longest_timeout_ns) read.timeout_ns = longest_timeout_ns;
   *settings = read;
   read.device = config ? config->device : NULL;
@@ -312,7 +316,8 @@ banyan_status bny_comm_make(const banyan_bootstrap *bootstrap, const banyan_comm
   return BANYAN_OK;
 }
 
-banyan_status banyan_comm_create(const banyan_bootstrap *bootstrap, const banyan_comm_config *config, banyan_comm **comm) {
+banyan_status banyan_comm_create(const banyan_bootstrap *bootstrap, const banyan_comm_config *config,
+                                 banyan_comm **comm) {
   banyan_bootstrap bootstrap_room;
   banyan_comm_config config_room;
   if (!bootstrap || !comm) return bny_fail(BANYAN_ERR_ARGUMENT, "bootstrap and comm must not be NULL");
@@ -331,12 +336,13 @@ void banyan_comm_destroy(banyan_comm *comm) {
   if (comm) free_comm(comm);
 }
 
-/* ---- questions ----------------------------------------------------------------------------------------------------- */
+/* ---- questions --------------------------------------------------------------------------------------------------- */
 
 banyan_status banyan_comm_set_stream(banyan_comm *comm, void *stream) {
   if (!comm) return bny_fail(BANYAN_ERR_ARGUMENT, "comm is NULL");
   if (!comm->device.engine)
-    return bny_fail(BANYAN_ERR_ARGUMENT, "the communicator has no device, and so no streams; see banyan_comm_config.device");
+    return bny_fail(BANYAN_ERR_ARGUMENT,
+                    "the communicator has no device, and so no streams; see banyan_comm_config.device");
   comm->stream = stream;
   return BANYAN_OK;
 }

@@ -97,7 +97,8 @@ void bny_comm_leave_device(banyan_comm *comm);
 void bny_comm_abort_device(banyan_comm *comm, const char *reason); /* any thread */
 
 /* tune.c. Collective, while no operation is under way. one_process: all ranks are threads of one process. */
-banyan_status bny_comm_tune(banyan_comm *comm, const bny_exchange *exchange, const bny_settings *settings, bool one_process);
+banyan_status bny_comm_tune(banyan_comm *comm, const bny_exchange *exchange, const bny_settings *settings,
+                            bool one_process);
 
 /* Returns the failure that is known here, of host and device. If there is one, it ends what runs on the device. */
 banyan_status bny_comm_check(banyan_comm *comm);

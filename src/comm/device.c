@@ -79,10 +79,10 @@ static banyan_status take_wrong_page(banyan_comm *comm, const bny_device_fault *
   char at[64] = "";
   if (fault->culprit == comm->rank && bny_engine_fault_place(comm->device.engine, &place, &id))
     snprintf(at, sizeof at, "[%" PRIu32 "] is %" PRId32, place, id);
-  return bny_exec_fail(comm->exec, BANYAN_ERR_ARGUMENT, fault->culprit,
-                       "rank %d gave attention on its device a page that is negative or not below pages: page_table[%" PRIu32
-                       "]%s",
-                       fault->culprit, sequence, at);
+  return bny_exec_fail(
+      comm->exec, BANYAN_ERR_ARGUMENT, fault->culprit,
+      "rank %d gave attention on its device a page that is negative or not below pages: page_table[%" PRIu32 "]%s",
+      fault->culprit, sequence, at);
 }
 
 /* A failure of kernels becomes one of the communicator, with a text that says what kernels cannot. */
@@ -99,9 +99,10 @@ static banyan_status take_fault(banyan_comm *comm, const bny_device_fault *fault
   case BANYAN_ERR_ARGUMENT:
     if (fault->detail == 0) break;
     if (fault->detail & BNY_DEVICE_DETAIL_PAGE) return take_wrong_page(comm, fault);
-    return bny_exec_fail(exec, status, culprit,
-                         "rank %d gave attention on its device a length that is negative or above keys_max: seq_lens[%u]",
-                         culprit, fault->detail - 1);
+    return bny_exec_fail(
+        exec, status, culprit,
+        "rank %d gave attention on its device a length that is negative or above keys_max: seq_lens[%u]", culprit,
+        fault->detail - 1);
   case BANYAN_ERR_ABORTED:
     return bny_exec_fail(exec, status, culprit, "rank %d called banyan_comm_abort()", culprit);
   default:

@@ -14,7 +14,7 @@
 #include "base/status.h"
 #include "plan/plan.h"
 
-/* ---- of one rank ----------------------------------------------------------------------------------------------------- */
+/* ---- of one rank ------------------------------------------------------------------------------------------------- */
 
 static uint64_t namespace_of(const char *path) {
   struct stat file;
@@ -129,9 +129,10 @@ banyan_status bny_facts_compare(const bny_facts *all, const banyan_bootstrap *bo
                       "): builds that may plan differently do not work together",
                       i, other->version, other->plan_id, own->version, own->plan_id);
     if (other->rank != i || other->nranks != own->nranks)
-      return bny_fail(BANYAN_ERR_MISMATCH, "the rank in place %d says that it is rank %d of %d, not %d of %d: "
-                      "the bootstrap's allgather is not in rank order or mixes groups", i, other->rank, other->nranks, i,
-                      own->nranks);
+      return bny_fail(BANYAN_ERR_MISMATCH,
+                      "the rank in place %d says that it is rank %d of %d, not %d of %d: "
+                      "the bootstrap's allgather is not in rank order or mixes groups",
+                      i, other->rank, other->nranks, i, own->nranks);
     if (other->status > BANYAN_OK && other->status <= BANYAN_ERR_ABORTED)
       return bny_fail((banyan_status)other->status, "rank %d: %.*s", i, BNY_FACTS_ERROR_BYTES - 1, other->error);
     if (other->part_bytes != own->part_bytes)
@@ -152,7 +153,7 @@ banyan_status bny_facts_compare(const bny_facts *all, const banyan_bootstrap *bo
   return BANYAN_OK;
 }
 
-/* ---- of all ranks ---------------------------------------------------------------------------------------------------- */
+/* ---- of all ranks ------------------------------------------------------------------------------------------------ */
 
 static bool same_machine(const bny_facts *a, const bny_facts *b) {
   return memcmp(a->boot_id, b->boot_id, sizeof a->boot_id) == 0;
@@ -250,7 +251,7 @@ void bny_placement_free(bny_placement *placement) {
   free(placement->process_of);
 }
 
-/* ---- links ----------------------------------------------------------------------------------------------------------- */
+/* ---- links ------------------------------------------------------------------------------------------------------- */
 
 bny_link_cost bny_link_of_memory(double ranks_per_core) {
   return (bny_link_cost){

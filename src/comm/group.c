@@ -61,7 +61,8 @@ banyan_status bny_group_exchange_begin(const bny_exchange *all, const int32_t *n
   group->said = calloc(nranks, sizeof *group->said);
   if (!group->ranks || !group->said) {
     free(group->ranks), free(group->said);
-    return bny_fail(BANYAN_ERR_MEMORY, "rank %d has no memory for a communicator of %zu ranks", bootstrap->rank, nranks);
+    return bny_fail(BANYAN_ERR_MEMORY, "rank %d has no memory for a communicator of %zu ranks", bootstrap->rank,
+                    nranks);
   }
   group->bootstrap = (banyan_bootstrap){.size = sizeof group->bootstrap, .context = group, .allgather = gather};
   for (int32_t i = 0; i < bootstrap->nranks; i++) {

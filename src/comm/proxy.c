@@ -7,7 +7,7 @@
 #include "comm/comm.h"
 #include "base/status.h"
 
-/* ---- the way --------------------------------------------------------------------------------------------------------- */
+/* ---- the way ----------------------------------------------------------------------------------------------------- */
 
 /* BANYAN_DEVICE_NODES. */
 static const char *const way_names[] = {[BNY_WAY_ANY] = "", [BNY_WAY_FABRIC] = "fabric", [BNY_WAY_STAGED] = "staged",
@@ -58,7 +58,7 @@ banyan_status bny_comm_agree_way(const banyan_comm *comm, const bny_exchange *ex
   return status;
 }
 
-/* ---- the proxy ------------------------------------------------------------------------------------------------------ */
+/* ---- the proxy --------------------------------------------------------------------------------------------------- */
 
 /* Makes the executor of the proxy, which is connected beside the communicator's in the same way. */
 static banyan_status make_exec(banyan_comm *comm, const bny_exchange *exchange, const bny_settings *settings,

@@ -70,7 +70,7 @@ typedef struct rendezvous {
 static bool has(const unsigned char *view, int32_t rank) { return view[rank / 8] >> (rank % 8) & 1; }
 static void strike(unsigned char *view, int32_t rank) { view[rank / 8] &= (unsigned char)~(1 << (rank % 8)); }
 
-/* ---- a round ----------------------------------------------------------------------------------------------------------- */
+/* ---- a round ----------------------------------------------------------------------------------------------------- */
 
 static bny_rendezvous *message_of(const rendezvous *self, int32_t rank) {
   return self->transport->ops->rendezvous(self->transport, rank, (int)(self->round & 1));
@@ -184,7 +184,7 @@ static banyan_status collect(rendezvous *self, unsigned char *present) {
   return BANYAN_OK;
 }
 
-/* ---- views ------------------------------------------------------------------------------------------------------------- */
+/* ---- views ------------------------------------------------------------------------------------------------------- */
 
 /* Runs one round. *agreed: all posted this rank's view. */
 static banyan_status compare_views(rendezvous *self, bool *agreed) {
@@ -220,7 +220,7 @@ static banyan_status agree_on_view(rendezvous *self) {
   return status;
 }
 
-/* ---- a bootstrap of message ------------------------------------------------------------------------------------------------- */
+/* ---- a bootstrap of message -------------------------------------------------------------------------------------- */
 
 /* Gathers one part. */
 static banyan_status gather_part(rendezvous *self, const data_head *head, const char *mine, char *all,
@@ -260,7 +260,7 @@ static int allgather_messages(void *context, const void *mine, void *all, size_t
   return (int)status;
 }
 
-/* ---- shrinking ----------------------------------------------------------------------------------------------------------- */
+/* ---- shrinking --------------------------------------------------------------------------------------------------- */
 
 static banyan_status make_anew(rendezvous *self, banyan_comm **shrunk) {
   banyan_comm *comm = self->comm;
@@ -306,7 +306,7 @@ static void settle(const rendezvous *self) {
     ops->progress(self->transport);
 }
 
-/* ---- the last round ------------------------------------------------------------------------------------------------------ */
+/* ---- the last round ---------------------------------------------------------------------------------------------- */
 
 /* The statuses with which a rank that dies or stops makes others fail. */
 static bool is_loss(banyan_status status) {

@@ -18,13 +18,14 @@ banyan_status bny_tune_parse(const char *text, bny_tune *tune) {
   if (text && strcmp(text, "create") == 0) read.way = BNY_TUNE_CREATE;
   else if (text && strchr(text, '/')) read = (bny_tune){BNY_TUNE_FILE, text};
   else if (text && strcmp(text, "off") != 0)
-    return bny_fail(BANYAN_ERR_ARGUMENT, "BANYAN_DEVICE_TUNE is \"%.40s\"; it takes off, create, or the path of a file, with a / in it",
+    return bny_fail(BANYAN_ERR_ARGUMENT,
+                    "BANYAN_DEVICE_TUNE is \"%.40s\"; it takes off, create, or the path of a file, with a / in it",
                     text);
   *tune = read;
   return BANYAN_OK;
 }
 
-/* ---- files ----------------------------------------------------------------------------------------------------------- */
+/* ---- files ------------------------------------------------------------------------------------------------------- */
 
 /* *found: the file exists. */
 static banyan_status read_file(const banyan_comm *comm, const char *path, bny_measured *measured, bool *found) {
@@ -36,9 +37,10 @@ static banyan_status read_file(const banyan_comm *comm, const char *path, bny_me
   fclose(file);
   const char *machine = comm->device.engine->device->facts.name;
   if (status == BANYAN_OK && (measured->nranks != comm->nranks || strcmp(measured->machine, machine) != 0))
-    status = bny_fail(BANYAN_ERR_ARGUMENT,
-                      "BANYAN_DEVICE_TUNE: %.200s was measured by %d ranks with %s, and these are %d with %s; name another file",
-                      path, measured->nranks, measured->machine, comm->nranks, machine);
+    status = bny_fail(
+        BANYAN_ERR_ARGUMENT,
+        "BANYAN_DEVICE_TUNE: %.200s was measured by %d ranks with %s, and these are %d with %s; name another file",
+        path, measured->nranks, measured->machine, comm->nranks, machine);
   return status;
 }
 
@@ -60,7 +62,7 @@ static void write_file(const char *path, const bny_measured *measured) {
   }
 }
 
-/* ---- all ranks ------------------------------------------------------------------------------------------------------- */
+/* ---- all ranks --------------------------------------------------------------------------------------------------- */
 
 typedef struct message {
   int32_t status;
@@ -111,21 +113,26 @@ static banyan_status take_from_file(const banyan_comm *comm, const bny_exchange 
 }
 
 static banyan_status measure(banyan_comm *comm, const bny_exchange *exchange, const buffers *buffers) {
-  bny_request like = {.collective = BNY_COMBINE, .nranks = comm->nranks, .cost = comm->device.cost, .levels = comm->levels,
-                      .outbox_bytes = comm->device.outbox_bytes, .slots_max = comm->transport->slots_max};
+  bny_request like = {.collective = BNY_COMBINE,
+                      .nranks = comm->nranks,
+                      .cost = comm->device.cost,
+                      .levels = comm->levels,
+                      .outbox_bytes = comm->device.outbox_bytes,
+                      .slots_max = comm->transport->slots_max};
   return bny_device_tune(buffers->tuner, &comm->device, exchange, &like, buffers->measured);
 }
 
 /* *known: there are times. */
-static banyan_status read_or_measure(banyan_comm *comm, const bny_exchange *exchange, const bny_tune *tune, bool one_process,
-                                     const buffers *buffers, bool *known) {
+static banyan_status read_or_measure(banyan_comm *comm, const bny_exchange *exchange, const bny_tune *tune,
+                                     bool one_process, const buffers *buffers, bool *known) {
   *known = false;
   banyan_status status = BANYAN_OK;
   if (tune->way == BNY_TUNE_FILE) status = take_from_file(comm, exchange, tune->path, buffers, known);
   if (status != BANYAN_OK || *known) return status;
   if (comm->device.engine->arenas->ranks_per_device > 1 && !one_process) {
     if (comm->rank == 0)
-      bny_log(BNY_LOG_WARN, "BANYAN_DEVICE_TUNE: processes that share a device take turns on it; combines are not measured");
+      bny_log(BNY_LOG_WARN,
+              "BANYAN_DEVICE_TUNE: processes that share a device take turns on it; combines are not measured");
     return BANYAN_OK;
   }
   status = measure(comm, exchange, buffers);
@@ -134,11 +141,13 @@ static banyan_status read_or_measure(banyan_comm *comm, const bny_exchange *exch
   return status;
 }
 
-banyan_status bny_comm_tune(banyan_comm *comm, const bny_exchange *exchange, const bny_settings *settings, bool one_process) {
+banyan_status bny_comm_tune(banyan_comm *comm, const bny_exchange *exchange, const bny_settings *settings,
+                            bool one_process) {
   bny_tune tune = {.way = BNY_TUNE_OFF};
   buffers buffers = {0};
   bool known = false;
-  banyan_status status = bny_tune_parse(settings->options.device_tune, &tune); /* all ranks have the same, see facts.c */
+  banyan_status status = bny_tune_parse(settings->options.device_tune, &tune); /* all ranks have the same, see
+                                                                                * facts.c */
   if (status != BANYAN_OK || tune.way == BNY_TUNE_OFF || comm->nranks == 1) return status;
   status = bny_comm_confirm(exchange, make_buffers(comm, &tune, &buffers));
   if (status == BANYAN_OK) status = read_or_measure(comm, exchange, &tune, one_process, &buffers, &known);

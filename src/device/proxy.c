@@ -9,7 +9,7 @@
 #include "device/proxy_parts.h"
 #include "base/status.h"
 
-/* ---- memory ---------------------------------------------------------------------------------------------------------- */
+/* ---- memory ------------------------------------------------------------------------------------------------------ */
 
 static banyan_status register_half(bny_proxy *proxy, int32_t rank, int half) {
   bny_transport *transport = proxy->transport;
@@ -76,7 +76,7 @@ static banyan_status make_memory(bny_proxy *proxy, const bny_proxy_config *confi
   return register_messages(proxy);
 }
 
-/* ---- life ------------------------------------------------------------------------------------------------------------ */
+/* ---- life -------------------------------------------------------------------------------------------------------- */
 
 /* The thread does not take the caller's signals. */
 static banyan_status start_thread(bny_proxy *proxy) {
@@ -85,7 +85,8 @@ static banyan_status start_thread(bny_proxy *proxy) {
   pthread_sigmask(SIG_SETMASK, &all, &before);
   int error = pthread_create(&proxy->thread, NULL, bny_proxy_thread, proxy);
   pthread_sigmask(SIG_SETMASK, &before, NULL);
-  if (error) return bny_fail_errno(BANYAN_ERR_SYSTEM, error, "cannot start the proxy thread of devices on several nodes");
+  if (error)
+    return bny_fail_errno(BANYAN_ERR_SYSTEM, error, "cannot start the proxy thread of devices on several nodes");
   proxy->has_thread = true;
   return BANYAN_OK;
 }
@@ -141,7 +142,7 @@ void bny_proxy_free(bny_proxy *proxy) {
   free(proxy);
 }
 
-/* ---- failures -------------------------------------------------------------------------------------------------------- */
+/* ---- failures ---------------------------------------------------------------------------------------------------- */
 
 int32_t bny_proxy_rank(const bny_proxy *proxy, int32_t number) {
   return number >= 0 && number < proxy->engine->group.nranks ? proxy->ranks[number] : -1;

@@ -38,7 +38,7 @@ void bny_proxy_free(bny_proxy *proxy);
 
 bool bny_proxy_is_direct(const bny_proxy *proxy);
 
-/* ---- combines -------------------------------------------------------------------------------------------------------- */
+/* ---- combines ---------------------------------------------------------------------------------------------------- */
 
 /* The segment of a plan that the proxy runs. It lives as long as the proxy, since graphs may have captured the
  * launch. */
@@ -58,7 +58,7 @@ const bny_run *bny_proxy_segment_run(const bny_proxy_segment *segment);
 /* Returns the payload that a run of it sends to ranks of other nodes. */
 uint64_t bny_proxy_segment_bytes(const bny_proxy_segment *segment);
 
-/* ---- failures -------------------------------------------------------------------------------------------------------- */
+/* ---- failures ---------------------------------------------------------------------------------------------------- */
 
 /* Returns the rank that kernels know by this number; -1: none. */
 int32_t bny_proxy_rank(const bny_proxy *proxy, int32_t number);

@@ -5,7 +5,7 @@
 #include "device/proxy_parts.h"
 #include "base/status.h"
 
-/* ---- what a run asks, and tells -------------------------------------------------------------------------------------- */
+/* ---- what a run asks, and tells ---------------------------------------------------------------------------------- */
 
 static bool is_made(void *context, int32_t slot) {
   bny_proxy_segment *segment = context;
@@ -53,7 +53,7 @@ static int32_t suspect(void *context) {
 
 static const bny_proxy_ops proxy_ops = {.is_made = is_made, .tell = tell, .look = look, .suspect = suspect};
 
-/* ---- making ---------------------------------------------------------------------------------------------------------- */
+/* ---- making ------------------------------------------------------------------------------------------------------ */
 
 /* Keeps the steps of the plan that involve other nodes, with these ranks alone. What other steps say about slots
  * stays. */

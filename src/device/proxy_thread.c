@@ -37,7 +37,7 @@ static void idle(bny_proxy *proxy, idleness *idleness) {
   if (idleness->sleep_ns < SLEEP_LONGEST_NS) idleness->sleep_ns *= 2;
 }
 
-/* ---- faults ---------------------------------------------------------------------------------------------------------- */
+/* ---- faults ------------------------------------------------------------------------------------------------------ */
 
 /* Kernels of this node have failed, for a reason of their own. */
 static banyan_status fail_by_device(bny_proxy *proxy, const bny_device_fault *fault) {
@@ -57,7 +57,7 @@ banyan_status bny_proxy_look(bny_proxy *proxy) {
   return fault.status == BANYAN_OK ? BANYAN_OK : fail_by_device(proxy, &fault);
 }
 
-/* ---- runs ------------------------------------------------------------------------------------------------------------ */
+/* ---- runs -------------------------------------------------------------------------------------------------------- */
 
 /* *begun: the device has begun run `epoch`; otherwise the proxy is to end. */
 static banyan_status await_run(bny_proxy *proxy, uint64_t epoch, bool *begun) {

@@ -65,7 +65,7 @@ typedef struct bny_device_tuner {
   bny_binding binding;
 } tuner;
 
-/* ---- contenders ------------------------------------------------------------------------------------------------------ */
+/* ---- contenders -------------------------------------------------------------------------------------------------- */
 
 /* A contender that cannot be made is left out. That is the same on all ranks, except for failures of this rank alone,
  * which agree() finds. */
@@ -125,7 +125,7 @@ static banyan_status add_contenders(tuner *tuner) {
   return status;
 }
 
-/* ---- measuring ------------------------------------------------------------------------------------------------------- */
+/* ---- measuring --------------------------------------------------------------------------------------------------- */
 
 static banyan_status check_fault(const tuner *tuner) {
   bny_device_fault fault = bny_engine_fault(tuner->exec->engine);
@@ -155,10 +155,11 @@ static banyan_status agree(tuner *tuner, banyan_status status) {
     const report *other = &tuner->reports[r];
     int length = (int)sizeof other->why - 1;
     if (other->status != BANYAN_OK)
-      heard = bny_fail((banyan_status)other->status, "rank %d failed while combines were measured: %.*s", r, length, other->why);
+      heard = bny_fail((banyan_status)other->status, "rank %d failed while combines were measured: %.*s", r, length,
+                       other->why);
     else if (other->count != own.count)
-      heard = bny_fail(BANYAN_ERR_MISMATCH, "rank %d measures %d forms of a combine, this rank %d (%.*s)", r, other->count,
-                       own.count, length, other->count < own.count ? other->why : own.why);
+      heard = bny_fail(BANYAN_ERR_MISMATCH, "rank %d measures %d forms of a combine, this rank %d (%.*s)", r,
+                       other->count, own.count, length, other->count < own.count ? other->why : own.why);
     if (!other->graphs) tuner->graphs = false;
     for (int32_t i = 0; i < tuner->count && heard == BANYAN_OK; i++) {
       double *ns = &tuner->contenders[i].row.ns;
@@ -224,7 +225,8 @@ static banyan_status time_runs(tuner *tuner, const contender *contender, int32_t
 static banyan_status round_of(tuner *tuner, int32_t first, int32_t times, int32_t runs) {
   banyan_status status = BANYAN_OK;
   for (int32_t i = first; i < tuner->count && status == BANYAN_OK; i++)
-    if (tuner->contenders[i].left) status = time_runs(tuner, &tuner->contenders[i], runs, times, &tuner->contenders[i].own_ns);
+    if (tuner->contenders[i].left)
+      status = time_runs(tuner, &tuner->contenders[i], runs, times, &tuner->contenders[i].own_ns);
   return agree(tuner, status);
 }
 
@@ -246,18 +248,20 @@ static banyan_status try_shares(tuner *tuner, int32_t runs) {
   int32_t first = tuner->count;
   bny_measurement row = tuner->contenders[best_of(tuner)].row;
   banyan_status status = BANYAN_OK;
-  for (row.share = 2; row.share <= SHARE_MAX && status == BANYAN_OK; row.share *= 2) status = add_contender(tuner, &row);
+  for (row.share = 2; row.share <= SHARE_MAX && status == BANYAN_OK; row.share *= 2)
+    status = add_contender(tuner, &row);
   status = agree(tuner, status);
   return status == BANYAN_OK && tuner->count > first ? measure(tuner, first, runs) : status;
 }
 
-/* ---- what came of it ------------------------------------------------------------------------------------------------- */
+/* ---- what came of it --------------------------------------------------------------------------------------------- */
 
 static void note(tuner *tuner, const bny_measurement *row) {
   bny_measured *found = tuner->found;
   for (int32_t i = 0; i < found->count; i++) {
     bny_measurement *old = &found->rows[i];
-    if (old->algorithm != row->algorithm || old->bytes != row->bytes || old->scatter != row->scatter || old->order != row->order)
+    if (old->algorithm != row->algorithm || old->bytes != row->bytes || old->scatter != row->scatter ||
+        old->order != row->order)
       continue;
     if (row->ns < old->ns) *old = *row;
     return;
@@ -276,23 +280,26 @@ static void tell(const tuner *tuner) {
   size_t ends[2] = {0};
   bny_algorithm_print(bny_algorithms[best->algorithm], name, sizeof name, &ends[0]);
   if (next) bny_algorithm_print(bny_algorithms[next->algorithm], beside, sizeof beside, &ends[1]);
-  bny_log(BNY_LOG_INFO, "combine of %" PRIu64 " bytes, scatter %s, order %s: measured in %s %s by %s %.2f us, next %s %.2f us", best->bytes,
-          bny_scatter_name(best->scatter), bny_order_name(best->order), bny_measured_way(tuner->found), name, best->carrier,
-          best->ns / 1e3, beside, next ? next->ns / 1e3 : 0.0);
+  bny_log(BNY_LOG_INFO,
+          "combine of %" PRIu64 " bytes, scatter %s, order %s: measured in %s %s by %s %.2f us, next %s %.2f us",
+          best->bytes, bny_scatter_name(best->scatter), bny_order_name(best->order), bny_measured_way(tuner->found),
+          name, best->carrier, best->ns / 1e3, beside, next ? next->ns / 1e3 : 0.0);
 }
 
-/* ---- classes --------------------------------------------------------------------------------------------------------- */
+/* ---- classes ----------------------------------------------------------------------------------------------------- */
 
 static void bind(tuner *tuner) {
   const bny_request *request = &tuner->request;
   size_t values = (size_t)request->tokens * (size_t)request->heads * VALUE_DIM;
-  banyan_partial_init(&tuner->in_rows, tuner->in, BANYAN_F32, (float *)tuner->in + values, BANYAN_F32, request->heads, VALUE_DIM);
-  banyan_partial_init(&tuner->out_rows, tuner->out, BANYAN_F32, (float *)tuner->out + values, BANYAN_F32, request->heads,
+  banyan_partial_init(&tuner->in_rows, tuner->in, BANYAN_F32, (float *)tuner->in + values, BANYAN_F32, request->heads,
                       VALUE_DIM);
+  banyan_partial_init(&tuner->out_rows, tuner->out, BANYAN_F32, (float *)tuner->out + values, BANYAN_F32,
+                      request->heads, VALUE_DIM);
   tuner->binding = (bny_binding){.in = &tuner->in_rows, .out = &tuner->out_rows};
   int32_t number;
   if (request->scatter == BANYAN_SCATTER_HEADS)
-    bny_slice_split(request->heads, request->nranks, tuner->exec->engine->group.rank, &tuner->binding.out_head0, &number);
+    bny_slice_split(request->heads, request->nranks, tuner->exec->engine->group.rank, &tuner->binding.out_head0,
+                    &number);
 }
 
 static banyan_status measure_class(tuner *tuner) {
@@ -302,7 +309,8 @@ static banyan_status measure_class(tuner *tuner) {
   status = round_of(tuner, 0, 1, 1); /* by launches, which make times look more alike than they are */
   if (status != BANYAN_OK) return status;
   double best = tuner->contenders[best_of(tuner)].row.ns;
-  for (int32_t i = 0; i < tuner->count; i++) tuner->contenders[i].left = tuner->contenders[i].row.ns <= FAR_BEHIND * best;
+  for (int32_t i = 0; i < tuner->count; i++)
+    tuner->contenders[i].left = tuner->contenders[i].row.ns <= FAR_BEHIND * best;
   int32_t runs = best > 0 && RUNS_NS / best < RUNS_MAX ? (int32_t)(RUNS_NS / best) : RUNS_MAX;
   if (runs < 1) runs = 1;
   status = measure(tuner, 0, runs);

@@ -102,7 +102,8 @@ static banyan_status record(bny_exec *exec, banyan_status status, int32_t culpri
  * long enough. */
 static bool spares_run(const bny_exec *exec, uint64_t fault) {
   banyan_status status = bny_fault_status(fault);
-  return exec->run && (status == BANYAN_ERR_DATA || status == BANYAN_ERR_PEER) && bny_fault_is_after(fault, exec->epoch);
+  return exec->run && (status == BANYAN_ERR_DATA || status == BANYAN_ERR_PEER) &&
+         bny_fault_is_after(fault, exec->epoch);
 }
 
 /* This rank's run has failed although the fault spared it, and so have the runs that need this rank. */
@@ -192,15 +193,19 @@ static banyan_status record_mismatch(bny_exec *exec, const bny_call *call, int32
   for (int i = 0; i < 2; i++) {
     if (!call || candidates[i] < 0 || candidates[i] == exec->transport->rank) continue;
     if (!learn_call(exec, candidates[i], (uint32_t)exec->epoch)) continue;
-    if (!bny_call_difference(exec->transport, candidates[i], call, exec->transport->rank, difference, sizeof difference)) continue;
+    if (!bny_call_difference(exec->transport, candidates[i], call, exec->transport->rank, difference,
+                             sizeof difference))
+      continue;
     size_t length = 0;
     bny_append(text, sizeof text, &length, "rank %d is in another call: %s", candidates[i], difference);
     return record(exec, BANYAN_ERR_MISMATCH, candidates[i], text);
   }
   size_t length = 0;
-  bool known = learn_call(exec, reporter, (uint32_t)exec->epoch) && learn_call(exec, culprit, epoch_begun(exec, reporter));
+  bool known =
+      learn_call(exec, reporter, (uint32_t)exec->epoch) && learn_call(exec, culprit, epoch_begun(exec, reporter));
   bny_call reported = bny_call_read(exec->transport, reporter);
-  bool differs = known && bny_call_difference(exec->transport, culprit, &reported, reporter, difference, sizeof difference);
+  bool differs =
+      known && bny_call_difference(exec->transport, culprit, &reported, reporter, difference, sizeof difference);
   bny_append(text, sizeof text, &length, "rank %d is in another call than rank %d%s%s", culprit, reporter,
              differs ? ": " : "", differs ? difference : "");
   return record(exec, BANYAN_ERR_MISMATCH, culprit, text);

@@ -29,10 +29,13 @@ void bny_flight_free(bny_flight *flight) { free(flight); }
 static void print_entry(const bny_flight_entry *entry, const bny_flight_entry *next, const bny_clock_scale *scale,
                         int64_t now_ns, char *text, size_t bytes, size_t *length) {
   int64_t begin_ns = bny_clock_scale_ns(scale, entry->begin);
-  bny_append(text, bytes, length, "operation %" PRIu64 ": %s, %" PRIu64 " bytes by %s, begun %.6f s ago, ", entry->operation,
-             entry->note.collective, entry->note.bytes, entry->note.algorithm, (double)(now_ns - begin_ns) * 1e-9);
+  bny_append(text, bytes, length, "operation %" PRIu64 ": %s, %" PRIu64 " bytes by %s, begun %.6f s ago, ",
+             entry->operation, entry->note.collective, entry->note.bytes, entry->note.algorithm,
+             (double)(now_ns - begin_ns) * 1e-9);
   bool is_timed = entry->end > 1;
-  int64_t end_ns = is_timed ? bny_clock_scale_ns(scale, entry->end) : next ? bny_clock_scale_ns(scale, next->begin) : now_ns;
+  int64_t end_ns = is_timed ? bny_clock_scale_ns(scale, entry->end)
+                   : next   ? bny_clock_scale_ns(scale, next->begin)
+                            : now_ns;
   if (entry->end)
     bny_append(text, bytes, length, "took %s%.2f us\n", is_timed ? "" : "at most ", (double)(end_ns - begin_ns) * 1e-3);
   else
@@ -60,7 +63,8 @@ static void write_file(const char *pattern, int32_t rank, const char *text, size
   int file = bny_file_open(path, O_APPEND, BNY_FILE_REGULAR);
   ssize_t written = file < 0 ? -1 : bny_file_write(file, text, bytes);
   if (written != (ssize_t)bytes)
-    bny_log(BNY_LOG_WARN, "the flight recorder cannot write to %s: %s", path, bny_file_error(written < 0 ? errno : ENOSPC));
+    bny_log(BNY_LOG_WARN, "the flight recorder cannot write to %s: %s", path,
+            bny_file_error(written < 0 ? errno : ENOSPC));
   if (file >= 0) close(file);
 }
 

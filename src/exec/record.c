@@ -30,7 +30,7 @@ void bny_record_close(bny_record *record) {
   *record = (bny_record){0};
 }
 
-/* ---- what a plan is, for people -------------------------------------------------------------------------------------- */
+/* ---- what a plan is, for people ---------------------------------------------------------------------------------- */
 
 /* Counts each part of its input once. */
 static uint64_t input_bytes(const bny_plan *plan) {
@@ -65,7 +65,8 @@ static void spread_levels(const bny_plan *plan, const bny_levels *levels, int8_t
   }
 }
 
-banyan_status bny_record_bind(const bny_record *record, const bny_plan *plan, const bny_call *call, bny_run_record *run) {
+banyan_status bny_record_bind(const bny_record *record, const bny_plan *plan, const bny_call *call,
+                              bny_run_record *run) {
   bny_run_record made = {
     .note = {.collective = bny_call_name(call), .algorithm = plan->algorithm, .bytes = input_bytes(plan)}, .phase = -1};
   if (record->trace && record->levels && record->levels->nranks == plan->nranks) {
@@ -83,7 +84,7 @@ void bny_record_fail(bny_record *record, uint64_t operation, int32_t rank, const
   if (record->flight) bny_flight_dump(record->flight, operation, rank, reason, record->flight_file);
 }
 
-/* ---- what only a trace wants ------------------------------------------------------------------------------------------- */
+/* ---- what only a trace wants ------------------------------------------------------------------------------------- */
 
 void bny_record_phase(bny_record *record, bny_run_record *run, uint64_t operation, int32_t level, uint64_t now) {
   if (run->phase >= 0)

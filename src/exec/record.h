@@ -39,7 +39,8 @@ typedef struct bny_run_record {
 banyan_status bny_record_open(const bny_record_config *config, int32_t rank, int32_t nranks, bny_record *record);
 void bny_record_close(bny_record *record);
 
-banyan_status bny_record_bind(const bny_record *record, const bny_plan *plan, const bny_call *call, bny_run_record *run);
+banyan_status bny_record_bind(const bny_record *record, const bny_plan *plan, const bny_call *call,
+                              bny_run_record *run);
 void bny_record_release(bny_run_record *run);
 
 void bny_record_phase(bny_record *record, bny_run_record *run, uint64_t operation, int32_t level, uint64_t now);
@@ -64,8 +65,13 @@ static inline uint64_t bny_record_wait_begin(const bny_record *record) {
 static inline void bny_record_wait_end(bny_record *record, uint64_t begin, uint64_t operation, const char *what,
                                        int32_t peer, uint64_t bytes) {
   if (begin)
-    bny_trace_add(record->trace, &(bny_trace_event){.begin = begin, .end = bny_clock_ticks(), .operation = operation,
-                                                    .bytes = bytes, .name = what, .number = peer, .kind = BNY_TRACE_WAIT});
+    bny_trace_add(record->trace, &(bny_trace_event){.begin = begin,
+                                                    .end = bny_clock_ticks(),
+                                                    .operation = operation,
+                                                    .bytes = bytes,
+                                                    .name = what,
+                                                    .number = peer,
+                                                    .kind = BNY_TRACE_WAIT});
 }
 
 /* The communicator has failed during, or after, this operation. */

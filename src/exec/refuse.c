@@ -32,7 +32,8 @@ static banyan_status give_up(bny_exec *exec, const bny_refusal *refusal) {
   exec->history = exec->history_before;
   pass_over(exec);
   exec->run = NULL;
-  return bny_fail(BANYAN_ERR_PEER, "rank %d refused its call (%s)%s: %s; nothing was sent, and the communicator remains usable",
+  return bny_fail(BANYAN_ERR_PEER,
+                  "rank %d refused its call (%s)%s: %s; nothing was sent, and the communicator remains usable",
                   refusal->rank, banyan_status_string((banyan_status)refusal->status),
                   exec->epoch > refusal->first ? ", as one before it" : "", refusal->text);
 }

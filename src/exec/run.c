@@ -6,7 +6,7 @@
 #include "base/hash.h"
 #include "base/status.h"
 
-/* ---- waiting ------------------------------------------------------------------------------------------------------- */
+/* ---- waiting ----------------------------------------------------------------------------------------------------- */
 
 /* Runs one round of waiting after polls in vain. */
 static banyan_status wait_round(bny_run *run, bool block, int32_t peer, int32_t slot) {
@@ -48,7 +48,7 @@ void bny_run_rest(bny_run *run) {
   run->patience = (bny_patience){0};
 }
 
-/* ---- running ------------------------------------------------------------------------------------------------------- */
+/* ---- running ----------------------------------------------------------------------------------------------------- */
 
 /* A rank that sent to this rank in the last run must learn that it was read. Those that this run sends to learn it from
  * that. */
@@ -165,12 +165,13 @@ static banyan_status check_landing(const bny_run *run, const bny_message *messag
   uint64_t offset = message->what.offset + run->shift;
   if (landing->bytes == message->what.bytes && (landing->offset == offset || !landing->bytes)) return BANYAN_OK;
   return bny_exec_fail(run->exec, BANYAN_ERR_PEER, message->peer,
-                       "rank %d sent %llu bytes at %llu where %zu bytes at %llu were to come: it is broken", message->peer,
-                       (unsigned long long)landing->bytes, (unsigned long long)landing->offset, message->what.bytes,
-                       (unsigned long long)offset);
+                       "rank %d sent %llu bytes at %llu where %zu bytes at %llu were to come: it is broken",
+                       message->peer, (unsigned long long)landing->bytes, (unsigned long long)landing->offset,
+                       message->what.bytes, (unsigned long long)offset);
 }
 
-static banyan_status wait_message(bny_run *run, const bny_step *step, const bny_bound_step *bound, bool block, bool *arrived) {
+static banyan_status wait_message(bny_run *run, const bny_step *step, const bny_bound_step *bound, bool block,
+                                  bool *arrived) {
   bny_exec *exec = run->exec;
   const bny_message *message = &run->plan->messages[step->message];
   uint64_t since = has_arrived(run, bound) ? 0 : bny_record_wait_begin(&exec->record);
@@ -210,7 +211,8 @@ static banyan_status copy_input(bny_run *run, const bny_step *step, const bny_bo
   if (plan->collective != BNY_COMBINE) {
     const bny_binding *binding = run->binding;
     if (step->slice.bytes)
-      memcpy(bound->to_bytes + run->shift, binding->in_bytes + (step->slice.byte0 - binding->in_byte0), step->slice.bytes);
+      memcpy(bound->to_bytes + run->shift, binding->in_bytes + (step->slice.byte0 - binding->in_byte0),
+             step->slice.bytes);
     return BANYAN_OK;
   }
   bny_wire_view to = moved_view(&bound->to, run->shift);
@@ -222,11 +224,11 @@ static banyan_status copy_input(bny_run *run, const bny_step *step, const bny_bo
                                            step->slice.head0 - run->binding->in_head0, plan->wire, &to);
   bny_store_end(&run->exec->store, &timer);
   if (bad < 0) return BANYAN_OK;
-  return bny_exec_fail(run->exec, BANYAN_ERR_DATA, plan->rank,
-                       "rank %d: statistics of token %d, head %d are those of no row: NaN or +inf, which the descriptor "
-                       "does not declare to mean an empty one, or a negative d",
-                       plan->rank, step->slice.token0 + (int32_t)(bad / box->heads),
-                       step->slice.head0 + (int32_t)(bad % box->heads));
+  return bny_exec_fail(
+      run->exec, BANYAN_ERR_DATA, plan->rank,
+      "rank %d: statistics of token %d, head %d are those of no row: NaN or +inf, which the descriptor "
+      "does not declare to mean an empty one, or a negative d",
+      plan->rank, step->slice.token0 + (int32_t)(bad / box->heads), step->slice.head0 + (int32_t)(bad % box->heads));
 }
 
 static void merge_sources(bny_run *run, int32_t index, int half) {
@@ -258,8 +260,8 @@ static void deliver(bny_run *run, int32_t index, int half) {
     return;
   }
   for (int32_t i = run->piece_first[index]; i < run->piece_first[index + 1]; i++)
-    memcpy(run->binding->out_bytes + run->pieces[i].to, run->steps[half][index].from_bytes + run->shift + run->pieces[i].from,
-           run->pieces[i].bytes);
+    memcpy(run->binding->out_bytes + run->pieces[i].to,
+           run->steps[half][index].from_bytes + run->shift + run->pieces[i].from, run->pieces[i].bytes);
 }
 
 static void send_slot(bny_run *run, const bny_step *step) {
@@ -300,7 +302,7 @@ static banyan_status finish_network(bny_run *run, bool block, bool *settled) {
   return BANYAN_OK;
 }
 
-/* ---- progress ------------------------------------------------------------------------------------------------------ */
+/* ---- progress ---------------------------------------------------------------------------------------------------- */
 
 /* Each way of moving data is one function. All return BANYAN_OK with *done false when something has not arrived, and
  * go on from there in the next call. */

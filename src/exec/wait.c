@@ -31,7 +31,8 @@ static bool is_met(bny_exec *exec, int32_t rank, int32_t next, int32_t slot) {
     uint64_t done = atomic_load_explicit(&line_of(exec, next)->done, memory_order_acquire);
     return (int32_t)((uint32_t)done - (epoch - 2)) >= 0;
   }
-  uint64_t tag = atomic_load_explicit(transport->ops->signal(transport, next, slot, (int)(epoch & 1)), memory_order_acquire);
+  uint64_t tag =
+      atomic_load_explicit(transport->ops->signal(transport, next, slot, (int)(epoch & 1)), memory_order_acquire);
   return epoch_of(tag) == epoch;
 }
 
@@ -61,11 +62,10 @@ static int32_t find_culprit(bny_exec *exec, int32_t suspect) {
 static banyan_status fail_deadline(bny_exec *exec, int32_t peer) {
   int32_t culprit = find_culprit(exec, peer);
   if (culprit == exec->transport->rank) culprit = peer;
-  return bny_exec_fail(exec, BANYAN_ERR_TIMEOUT, culprit, "rank %d %s within %.3f s (operation %llu of this communicator)",
-                       culprit,
-                       has_begun(exec, culprit) ? "has begun but not gone on with the collective"
-                                                : "has not come to the collective",
-                       (double)exec->timeout_ns * 1e-9, (unsigned long long)exec->epoch);
+  return bny_exec_fail(
+      exec, BANYAN_ERR_TIMEOUT, culprit, "rank %d %s within %.3f s (operation %llu of this communicator)", culprit,
+      has_begun(exec, culprit) ? "has begun but not gone on with the collective" : "has not come to the collective",
+      (double)exec->timeout_ns * 1e-9, (unsigned long long)exec->epoch);
 }
 
 /* Returns true if the peer is in another call, or has finished this run without the message that this rank's call
@@ -84,8 +84,8 @@ static banyan_status fail_mismatch(bny_exec *exec, const bny_call *call, int32_t
   char difference[160];
   if (bny_call_difference(exec->transport, peer, call, exec->transport->rank, difference, sizeof difference))
     return bny_exec_fail(exec, BANYAN_ERR_MISMATCH, peer, "rank %d is in another call: %s", peer, difference);
-  return bny_exec_fail(exec, BANYAN_ERR_MISMATCH, peer, "rank %d made other calls than this rank before operation %llu", peer,
-                       (unsigned long long)exec->epoch);
+  return bny_exec_fail(exec, BANYAN_ERR_MISMATCH, peer, "rank %d made other calls than this rank before operation %llu",
+                       peer, (unsigned long long)exec->epoch);
 }
 
 /* A rank that finished this run before it died holds up no other; then another's death may. A rank of another node may
@@ -104,10 +104,11 @@ static banyan_status look_for_deaths(bny_exec *exec, int32_t peer, int32_t dead)
   const char *trouble = dead >= 0 && ops->trouble ? ops->trouble(exec->transport, dead, &is_ours) : NULL;
   int32_t rank = exec->transport->rank;
   if (trouble && is_ours)
-    return bny_exec_fail(exec, BANYAN_ERR_SYSTEM, rank, "rank %d has no connection to rank %d (%s)", rank, dead, trouble);
-  if (trouble)
-    return bny_exec_fail(exec, BANYAN_ERR_PEER, dead, "rank %d cannot be reached from rank %d, or has died (%s)", dead, rank,
+    return bny_exec_fail(exec, BANYAN_ERR_SYSTEM, rank, "rank %d has no connection to rank %d (%s)", rank, dead,
                          trouble);
+  if (trouble)
+    return bny_exec_fail(exec, BANYAN_ERR_PEER, dead, "rank %d cannot be reached from rank %d, or has died (%s)", dead,
+                         rank, trouble);
   if (dead >= 0)
     return bny_exec_fail(exec, BANYAN_ERR_PEER, dead, "rank %d died in the middle of operation %llu", dead,
                          (unsigned long long)exec->epoch);
@@ -141,7 +142,8 @@ banyan_status bny_wait_look(bny_exec *exec, const bny_call *call, bny_patience *
     patience->looked_ns = now_ns;
     status = look_for_deaths(exec, peer, ops->sleep(exec->transport, 0));
     if (status != BANYAN_OK) return status;
-    if (ops->ask) atomic_store_explicit(&exec->line->suspect, (uint64_t)find_culprit(exec, peer) + 1, memory_order_release);
+    if (ops->ask)
+      atomic_store_explicit(&exec->line->suspect, (uint64_t)find_culprit(exec, peer) + 1, memory_order_release);
   }
   if (now_ns - patience->begun_ns >= exec->timeout_ns) return fail_deadline(exec, peer);
   return BANYAN_OK;

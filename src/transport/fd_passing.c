@@ -107,7 +107,8 @@ static bool send_all(int socket_fd, const int *fds, int32_t count, int64_t deadl
 }
 
 static banyan_status fail_receive(int32_t peer, int error) {
-  if (error == ETIMEDOUT) return bny_fail(BANYAN_ERR_TIMEOUT, "rank %d hands over nothing: it is stopped, or slow", peer);
+  if (error == ETIMEDOUT)
+    return bny_fail(BANYAN_ERR_TIMEOUT, "rank %d hands over nothing: it is stopped, or slow", peer);
   if (error == ECONNRESET) return bny_fail(BANYAN_ERR_PEER, "rank %d ended while memory was handed over", peer);
   return bny_fail_errno(BANYAN_ERR_SYSTEM, error, "cannot take the descriptors that rank %d hands over%s", peer,
                         error == EMFILE ? " (raise ulimit -n)" : "");
@@ -145,8 +146,8 @@ static banyan_status receive_parcel(int socket_fd, int32_t peer, int *fds, int c
 static banyan_status receive_all(int socket_fd, int32_t peer, int *fds, int32_t count, int64_t deadline_ns) {
   banyan_status status = BANYAN_OK;
   for (int32_t first = 0; first < count && status == BANYAN_OK; first += FDS_PER_PARCEL)
-    status = receive_parcel(socket_fd, peer, fds + first, count - first < FDS_PER_PARCEL ? count - first : FDS_PER_PARCEL,
-                            deadline_ns);
+    status = receive_parcel(socket_fd, peer, fds + first,
+                            count - first < FDS_PER_PARCEL ? count - first : FDS_PER_PARCEL, deadline_ns);
   return status;
 }
 
@@ -158,7 +159,8 @@ static void send_failure(const bny_fd_passing *passing, banyan_status status) {
 }
 
 static banyan_status fail_send(int32_t peer, int error) {
-  if (error == ETIMEDOUT) return bny_fail(BANYAN_ERR_TIMEOUT, "rank %d takes no descriptors: it is stopped, or slow", peer);
+  if (error == ETIMEDOUT)
+    return bny_fail(BANYAN_ERR_TIMEOUT, "rank %d takes no descriptors: it is stopped, or slow", peer);
   if (error == EPIPE || error == ECONNRESET) return fail_receive(peer, ECONNRESET);
   return bny_fail_errno(BANYAN_ERR_SYSTEM, error, "cannot hand descriptors over to rank %d", peer);
 }
@@ -260,8 +262,8 @@ static banyan_status admit_last(int listener, const ticket *ticket, bny_fd_passi
   banyan_status status = admit(listener, ticket, passing, false);
   for (int32_t i = 1; i < passing->nranks && status == BANYAN_OK; i++)
     if (passing->sockets[i] < 0)
-      status = bny_fail(BANYAN_ERR_BOOTSTRAP, "rank %d has not connected as the user of rank 0, with whom it is to share memory",
-                        i);
+      status = bny_fail(BANYAN_ERR_BOOTSTRAP,
+                        "rank %d has not connected as the user of rank 0, with whom it is to share memory", i);
   return status;
 }
 
@@ -352,7 +354,8 @@ static banyan_status find_deaths(bny_fd_passing *passing, int *deaths, int *held
   for (int32_t i = 1; i < passing->nranks; i++) {
     deaths[i] = pidfd_of(passing->sockets[i]);
     if (deaths[i] < 0) deaths[i] = fcntl(passing->sockets[i], F_DUPFD_CLOEXEC, 0);
-    if (deaths[i] < 0) return bny_fail_errno(BANYAN_ERR_SYSTEM, errno, "rank 0 can open no more descriptors (ulimit -n)");
+    if (deaths[i] < 0)
+      return bny_fail_errno(BANYAN_ERR_SYSTEM, errno, "rank 0 can open no more descriptors (ulimit -n)");
   }
   return BANYAN_OK;
 }

@@ -49,7 +49,8 @@ static void *map_window(size_t bytes) {
   return base == MAP_FAILED ? NULL : base;
 }
 
-banyan_status bny_loop_connect(const bny_exchange *exchange, const bny_arena_config *config, bny_transport **transport) {
+banyan_status bny_loop_connect(const bny_exchange *exchange, const bny_arena_config *config,
+                               bny_transport **transport) {
   int32_t rank = exchange->bootstrap->rank, nranks = exchange->bootstrap->nranks;
   size_t bytes = bny_window_bytes(nranks, config);
   bny_window *window = calloc(1, sizeof *window);

@@ -19,10 +19,11 @@ enum { NOEXEC_SEAL = 0x8 }; /* in the kernel, missing in this C library */
 banyan_status bny_memory_file_make(size_t bytes, int *file) {
   struct rlimit limit; /* applies to this file as well; beyond it a signal ends the process */
   if (getrlimit(RLIMIT_FSIZE, &limit) == 0 && limit.rlim_cur != RLIM_INFINITY && bytes > limit.rlim_cur)
-    return bny_fail(BANYAN_ERR_SYSTEM,
-                    "shared memory of %zu bytes is larger than a file of this process may be, %llu bytes: raise ulimit -f, or "
-                    "make arena_bytes (BANYAN_ARENA_KIB) smaller",
-                    bytes, (unsigned long long)limit.rlim_cur);
+    return bny_fail(
+        BANYAN_ERR_SYSTEM,
+        "shared memory of %zu bytes is larger than a file of this process may be, %llu bytes: raise ulimit -f, or "
+        "make arena_bytes (BANYAN_ARENA_KIB) smaller",
+        bytes, (unsigned long long)limit.rlim_cur);
   /* Systems may require that such files are not executable; kernels before 6.3 do not know the flag. */
   int fd = memfd_create("banyan", MFD_CLOEXEC | MFD_ALLOW_SEALING | NOEXEC_SEAL);
   if (fd < 0 && errno == EINVAL) fd = memfd_create("banyan", MFD_CLOEXEC | MFD_ALLOW_SEALING);

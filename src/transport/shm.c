@@ -79,7 +79,8 @@ static banyan_status map_memory(shm *self, int memory, const bny_exchange *excha
 }
 
 /* All connect to rank 0, which passes the descriptors; then all map. */
-static banyan_status connect_steps(shm *self, const bny_exchange *exchange, const bny_arena_config *config, int *deaths) {
+static banyan_status connect_steps(shm *self, const bny_exchange *exchange, const bny_arena_config *config,
+                                   int *deaths) {
   int memory = -1;
   bny_fd_passing passing;
   banyan_status status = bny_fd_passing_meet(exchange, &passing);

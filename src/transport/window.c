@@ -100,7 +100,9 @@ uint64_t bny_window_pulse(bny_transport *transport, int32_t rank) {
 
 bny_signal *bny_window_call(bny_transport *transport, int32_t rank) { return part_of(transport, rank)->call; }
 
-bny_refusals *bny_window_refusals(bny_transport *transport, int32_t rank) { return &part_of(transport, rank)->refusals; }
+bny_refusals *bny_window_refusals(bny_transport *transport, int32_t rank) {
+  return &part_of(transport, rank)->refusals;
+}
 
 bny_signal *bny_window_refused(bny_transport *transport) {
   return &((header *)(void *)((bny_window *)transport)->base)->refused;

@@ -12,7 +12,7 @@ tree_checks += \
   %D%/check-pages \
   %D%/check-reference \
   %D%/check-symbols
-EXTRA_DIST += $(tree_checks) %D%/check-install %D%/device_header.cu %D%/long-lines
+EXTRA_DIST += $(tree_checks) %D%/check-install %D%/device_header.cu
 
 # After make install: a program outside of the tree, found through pkg-config alone.
 installcheck-local:

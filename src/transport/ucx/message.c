@@ -113,7 +113,9 @@ static void send_note(bny_net_peer *peer, bny_net_word word, uint64_t tag, int32
 
 void bny_net_send_note(bny_net_peer *peer, bny_net_word word) { send_note(peer, word, 0, 0); }
 
-void bny_net_send_sleep(bny_net_peer *peer, const bny_net_wish *wish) { send_note(peer, BNY_NET_SLEEP, wish->tag, wish->slot); }
+void bny_net_send_sleep(bny_net_peer *peer, const bny_net_wish *wish) {
+  send_note(peer, BNY_NET_SLEEP, wish->tag, wish->slot);
+}
 
 void bny_net_send_tell(bny_net_packet *packet) {
   post(packet, BNY_NET_TELL, sizeof packet->of.tell, NULL, 0, UCS_MEMORY_TYPE_HOST);
@@ -171,7 +173,8 @@ static ucs_status_t refuse(bny_net *net, const char *what, size_t bytes) {
   if (net->refused++ < BNY_NET_REFUSALS_TOLD)
     bny_log(BNY_LOG_WARN, "rank %d: a message that is no %s of this communicator (%zu bytes) is ignored%s",
             net->transport.rank, what, bytes,
-            net->refused == BNY_NET_REFUSALS_TOLD ? "; of more of them only their number will be told, at the end" : "");
+            net->refused == BNY_NET_REFUSALS_TOLD ? "; of more of them only their number will be told, at the end"
+                                                  : "");
   return UCS_OK;
 }
 
@@ -215,7 +218,8 @@ static ucs_status_t receive_data(void *argument, const void *header, size_t head
   }
   if (bny_net_mirror(peer) != BANYAN_OK) return refuse(net, "data that there is memory for", bytes);
   bny_rank_line *line = &net->lines[data.rank];
-  if ((int32_t)((uint32_t)(data.tag >> 32) - (uint32_t)(atomic_load_explicit(&line->started, memory_order_relaxed) >> 32)) >= 0)
+  if ((int32_t)((uint32_t)(data.tag >> 32) -
+                (uint32_t)(atomic_load_explicit(&line->started, memory_order_relaxed) >> 32)) >= 0)
     atomic_store_explicit(&line->started, data.tag, memory_order_release);
   raise_done(line, data.done);
   put(peer, &data, payload, bytes);
@@ -230,7 +234,8 @@ static ucs_status_t receive_note(void *argument, const void *header, size_t head
   if (header_bytes != sizeof note || bytes) return refuse(net, "note", bytes);
   memcpy(&note, header, sizeof note);
   bny_net_peer *peer = sender_of(net, note.cookie, note.rank);
-  if (!peer || note.word < BNY_NET_ASK || note.word > BNY_NET_WAKE || note.slot < 0 || note.slot >= net->transport.slots_max)
+  if (!peer || note.word < BNY_NET_ASK || note.word > BNY_NET_WAKE || note.slot < 0 ||
+      note.slot >= net->transport.slots_max)
     return refuse(net, "note", header_bytes);
   raise_done(&net->lines[note.rank], note.done);
   if (note.word == BNY_NET_ASK) bny_net_want_answer(peer);
@@ -250,8 +255,8 @@ static ucs_status_t receive_tell(void *argument, const void *header, size_t head
   return UCS_OK;
 }
 
-static ucs_status_t receive_refusal(void *argument, const void *header, size_t header_bytes, void *payload, size_t bytes,
-                                    const ucp_am_recv_param_t *param) {
+static ucs_status_t receive_refusal(void *argument, const void *header, size_t header_bytes, void *payload,
+                                    size_t bytes, const ucp_am_recv_param_t *param) {
   bny_net *net = argument;
   bny_net_refusal told;
   (void)payload, (void)param;

@@ -66,10 +66,11 @@ bny_net_peer *bny_net_connect_peer(bny_net *net, int32_t rank) {
   bny_net_peer *peer = bny_net_meet(net, rank);
   if (!peer || peer->endpoint || peer->dead) return peer;
   ucp_ep_params_t params = {
-    .field_mask = UCP_EP_PARAM_FIELD_REMOTE_ADDRESS | UCP_EP_PARAM_FIELD_ERR_HANDLING_MODE | UCP_EP_PARAM_FIELD_ERR_HANDLER,
-    .address = (const ucp_address_t *)(const void *)(net->addresses + (size_t)rank * net->address_bytes),
-    .err_mode = UCP_ERR_HANDLING_MODE_PEER,
-    .err_handler = {.cb = lose, .arg = peer},
+      .field_mask =
+          UCP_EP_PARAM_FIELD_REMOTE_ADDRESS | UCP_EP_PARAM_FIELD_ERR_HANDLING_MODE | UCP_EP_PARAM_FIELD_ERR_HANDLER,
+      .address = (const ucp_address_t *)(const void *)(net->addresses + (size_t)rank * net->address_bytes),
+      .err_mode = UCP_ERR_HANDLING_MODE_PEER,
+      .err_handler = {.cb = lose, .arg = peer},
   };
   bny_ucx_hear(&net->ucx, true);
   ucs_status_t status = net->ucx.ucp_ep_create(net->worker, &params, &peer->endpoint);
@@ -90,14 +91,15 @@ banyan_status bny_net_mirror(bny_net_peer *peer) {
   size_t slots = 2 * (size_t)transport->slots_max;
   peer->signals = calloc(slots, sizeof *peer->signals);
   peer->landings = calloc(slots, sizeof *peer->landings);
-  void *outbox = mmap(NULL, 2 * transport->half_bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE,
-                      -1, 0);
+  void *outbox =
+      mmap(NULL, 2 * transport->half_bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
   if (!peer->signals || !peer->landings || outbox == MAP_FAILED) {
     if (outbox != MAP_FAILED) munmap(outbox, 2 * transport->half_bytes);
     free(peer->signals), free(peer->landings);
     peer->signals = NULL;
     peer->landings = NULL;
-    return bny_fail(BANYAN_ERR_MEMORY, "rank %d has no memory for messages of rank %d (%zu bytes); make arena_bytes smaller",
+    return bny_fail(BANYAN_ERR_MEMORY,
+                    "rank %d has no memory for messages of rank %d (%zu bytes); make arena_bytes smaller",
                     transport->rank, peer->rank, 2 * transport->half_bytes);
   }
   peer->outbox = outbox;

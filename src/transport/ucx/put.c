@@ -53,10 +53,11 @@ static size_t region_bytes(const bny_net *net) {
 }
 
 static banyan_status fail_memory(const bny_net_peer *peer, const char *why) {
-  return bny_fail(BANYAN_ERR_MEMORY,
-                  "rank %d cannot register %zu bytes for messages of rank %d (%s): make arena_bytes smaller, raise the limit "
-                  "of locked memory (ulimit -l), or set BANYAN_UCX_PUT=off",
-                  peer->net->transport.rank, region_bytes(peer->net), peer->rank, why);
+  return bny_fail(
+      BANYAN_ERR_MEMORY,
+      "rank %d cannot register %zu bytes for messages of rank %d (%s): make arena_bytes smaller, raise the limit "
+      "of locked memory (ulimit -l), or set BANYAN_UCX_PUT=off",
+      peer->net->transport.rank, region_bytes(peer->net), peer->rank, why);
 }
 
 banyan_status bny_net_put_mirror(bny_net_peer *peer) {
@@ -193,7 +194,8 @@ void bny_net_put(bny_net *net, const bny_net_data *what, const char *payload, co
   const bny_transport *transport = &net->transport;
   uint64_t half = what->tag >> 32 & 1;
   uint64_t at = half * transport->half_bytes + what->offset;
-  uint64_t signal = outbox_bytes(net) + (half * (uint64_t)transport->slots_max + (uint64_t)what->slot) * sizeof(bny_signal);
+  uint64_t signal =
+      outbox_bytes(net) + (half * (uint64_t)transport->slots_max + (uint64_t)what->slot) * sizeof(bny_signal);
   int32_t count = 0;
   for (int32_t i = 0; i < npeers; i++) {
     if (!takes_puts(net, peers[i])) continue;

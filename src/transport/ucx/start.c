@@ -15,8 +15,8 @@
 static banyan_status fail(const bny_net *net, ucs_status_t status, const char *what) {
   const char *heard = bny_ucx_heard();
   bool has_proc = access("/proc/sys/kernel/random/boot_id", R_OK) == 0;
-  return bny_fail(BANYAN_ERR_SYSTEM, "UCX %s: %s%s%s%s%s", what, net->ucx.ucs_status_string(status), *heard ? " (" : "", heard,
-                  *heard ? ")" : "", has_proc ? "" : "; UCX needs /proc, which cannot be read here: mount it");
+  return bny_fail(BANYAN_ERR_SYSTEM, "UCX %s: %s%s%s%s%s", what, net->ucx.ucs_status_string(status), *heard ? " (" : "",
+                  heard, *heard ? ")" : "", has_proc ? "" : "; UCX needs /proc, which cannot be read here: mount it");
 }
 
 /* ---- the network ------------------------------------------------------------------------------------------------- */
@@ -66,8 +66,8 @@ static banyan_status fail_without_network(void) {
   size_t length = 0;
   if (transports) bny_append(set, sizeof set, &length, "; UCX_TLS is \"%.60s\"", transports);
   if (devices) bny_append(set, sizeof set, &length, "; UCX_NET_DEVICES is \"%.60s\"", devices);
-  return bny_fail(BANYAN_ERR_SYSTEM, "UCX has no transport here that leads to other nodes%s%s%s", set, *heard ? "; UCX: " : "",
-                  heard);
+  return bny_fail(BANYAN_ERR_SYSTEM, "UCX has no transport here that leads to other nodes%s%s%s", set,
+                  *heard ? "; UCX: " : "", heard);
 }
 
 /* ---- the devices ------------------------------------------------------------------------------------------------- */
@@ -147,9 +147,10 @@ static banyan_status try_thread(void) {
   pthread_t thread;
   int error = pthread_create(&thread, NULL, return_at_once, NULL);
   if (error)
-    return bny_fail_errno(BANYAN_ERR_SYSTEM, error,
-                          "UCX needs a thread of its own, and this process cannot make one (raise ulimit -u, or pids.max of "
-                          "its control group)");
+    return bny_fail_errno(
+        BANYAN_ERR_SYSTEM, error,
+        "UCX needs a thread of its own, and this process cannot make one (raise ulimit -u, or pids.max of "
+        "its control group)");
   pthread_join(thread, NULL);
   return BANYAN_OK;
 }

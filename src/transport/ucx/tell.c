@@ -60,8 +60,8 @@ static void pass_on(bny_net *net, const bny_refusal *refusal) {
   for (int32_t i = 0; i < net->nknown; i++) {
     bny_net_packet *packet = bny_net_can_send(net->known[i]) ? bny_net_packet_take(net->known[i]) : NULL;
     if (!packet) continue;
-    packet->of.refusal = (bny_net_refusal){.cookie = net->cookie, .done = load(&line->done), .rank = net->transport.rank,
-                                           .refusal = *refusal};
+    packet->of.refusal = (bny_net_refusal){
+        .cookie = net->cookie, .done = load(&line->done), .rank = net->transport.rank, .refusal = *refusal};
     bny_net_send_refusal(packet);
   }
   net->unflushed = true;

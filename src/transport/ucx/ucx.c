@@ -124,8 +124,9 @@ static banyan_status net_admit(bny_transport *transport, int32_t rank) {
   if (net->place[rank] >= 0) return BANYAN_OK;
   bny_net_take(net);
   bny_net_peer *peer = bny_net_meet(net, rank);
-  banyan_status status = peer ? bny_net_mirror(peer)
-                              : bny_fail(BANYAN_ERR_MEMORY, "rank %d has no memory to meet rank %d", transport->rank, rank);
+  banyan_status status =
+      peer ? bny_net_mirror(peer)
+           : bny_fail(BANYAN_ERR_MEMORY, "rank %d has no memory to meet rank %d", transport->rank, rank);
   bny_net_give(net);
   return status;
 }
@@ -283,7 +284,8 @@ typedef struct announcement {
   char why[256]; /* reason for the status */
 } announcement;
 
-static banyan_status exchange_cards(bny_net *net, const bny_exchange *exchange, banyan_status mine, size_t address_bytes) {
+static banyan_status exchange_cards(bny_net *net, const bny_exchange *exchange, banyan_status mine,
+                                    size_t address_bytes) {
   int32_t nranks = net->transport.nranks;
   char why[BNY_ERROR_TEXT_BYTES];
   snprintf(why, sizeof why, "%s", banyan_last_error());
@@ -302,8 +304,8 @@ static banyan_status exchange_cards(bny_net *net, const bny_exchange *exchange, 
   bool is_off = false, asks_for_rdma = false;
   for (int32_t i = 0; i < nranks && status == BANYAN_OK; i++) {
     if (all[i].status != BANYAN_OK)
-      status = bny_fail((banyan_status)all[i].status, "rank %d could not be connected: %.*s", i, (int)sizeof all[i].why - 1,
-                        all[i].why);
+      status = bny_fail((banyan_status)all[i].status, "rank %d could not be connected: %.*s", i,
+                        (int)sizeof all[i].why - 1, all[i].why);
     if (all[i].network < (int32_t)net->transport.network) net->transport.network = (bny_network)all[i].network;
     if (all[i].address_bytes > net->address_bytes) net->address_bytes = all[i].address_bytes;
     net->transport.takes_cuda = net->transport.takes_cuda && all[i].takes_cuda;

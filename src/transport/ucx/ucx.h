@@ -308,7 +308,7 @@ void bny_net_hear_refusal(bny_net *net, const bny_refusal *refusal);
 int32_t bny_net_most_silent(bny_net *net);
 void bny_net_spread(bny_transport *transport, int64_t patience_ns);
 
-/* ---- rendezvous.c ------------------------------------------------------------------------------------------------------ */
+/* ---- rendezvous.c ------------------------------------------------------------------------------------------------ */
 
 bny_rendezvous *bny_net_rendezvous_of(bny_transport *transport, int32_t rank, int half);
 void bny_net_post(bny_transport *transport, int32_t rank, int half);
