@@ -291,10 +291,10 @@ typedef enum banyan_stats { BANYAN_STATS_LSE = 1, BANYAN_STATS_MAX_SUM } banyan_
 /* Base of the logarithm and the exponentials: natural (FlashAttention, FlashMLA) or 2 (FlashInfer). */
 typedef enum banyan_base { BANYAN_BASE_E = 1, BANYAN_BASE_2 } banyan_base;
 
-/* What the lse (or m) of a row with no keys looks like. -inf always means empty, and so does d = 0. On input these are
- * flags, or-ed: a +inf or NaN that is not declared is BANYAN_ERR_DATA and names the row. On output it is exactly one of
- * NEG_INF, POS_INF and BELOW (which writes empty_below itself). Values of an empty row are never read, and written as
- * 0. */
+/* These say how the lse (or m) of a row without keys looks. -inf always means empty, and so does d = 0. On input
+ * they are flags, or-ed: a +inf or NaN that is not declared is BANYAN_ERR_DATA and names the row. On output it is
+ * exactly one of NEG_INF, POS_INF and BELOW (which writes empty_below itself). Values of an empty row are never
+ * read, and written as 0. */
 enum {
   BANYAN_EMPTY_NEG_INF = 1, /* -inf */
   BANYAN_EMPTY_POS_INF = 2, /* +inf (FlashAttention-2, FlashMLA) */
@@ -353,8 +353,8 @@ typedef enum banyan_order { BANYAN_ORDER_PLAN = 0, BANYAN_ORDER_CANONICAL } bany
  * most one, the larger ones first; a part may be empty. Local. */
 void banyan_split(int32_t count, int32_t parts, int32_t index, int32_t *first, int32_t *number);
 
-/* What to combine, and how. All fields but the stream must agree on all ranks; a difference is BANYAN_ERR_MISMATCH and
- * names rank and field. */
+/* The shape of a combine, and how it is done. All fields but the stream must agree on all ranks. A difference is
+ * BANYAN_ERR_MISMATCH, whose text names rank and field. */
 typedef struct banyan_combine_desc {
   size_t size;
   int32_t tokens;         /* rows are tokens x heads, at most 2^31 - 1; 0 is allowed */

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * What the decode layer asks of a processor's kernels: attention of a few query heads that share one KV head over a run
+ * The decode layer asks this of a processor's kernels: attention of a few query heads that share one KV head over a run
  * of keys, as partials in f32 wire form. One table per instruction set.
  *
  * Numbers. The products q.k and p v are accumulated in f32, in several lanes; the last levels of the sum over lanes,

@@ -257,8 +257,8 @@ BNY_HD static inline float bny_stats_lse(float m, float d, int base_e) {
   return (float)(t * (base_e ? BNY_LN_2 : 1.0));
 }
 
-/* What turns d and n relative to the wire's m into d and n relative to the m that the caller is given, `given`, which
- * has been rounded to the caller's type and is in the caller's base: 2^(m - t). Exactly 1 if m was given as it is. */
+/* Returns the factor from d and n relative to the wire's m to d and n relative to `given`: 2^(m - t). `given` is the m
+ * that the caller receives, rounded to its type and in its base. The factor is exactly 1 if m was given as it is. */
 BNY_HD static inline double bny_stats_rebase(float m, float given, int base_e) {
   double shift = (double)m - bny_times_double((double)given, base_e ? BNY_LOG2_E : 1.0);
   shift = shift > -1000.0 ? shift : -1000.0;

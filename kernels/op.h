@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * What an executor asks of a device's kernels: encode a caller's partials into wire form, merge wire forms, finish into
+ * An executor asks this of a device's kernels: encode a caller's partials into wire form, merge wire forms, finish into
  * the caller's convention. One table per instruction set; all tables give the same bits.
  *
  * Wire form of a box of rows: m[rows] and d[rows] as f32 (m a whole number, or -inf for an empty row), then

@@ -17,16 +17,16 @@
  * of run e, whose senders first learn that run e - 2 has ended here. The last warp of a run stores proxy->ended after
  * all warps have finished reading. Only then does the proxy report the end to peers.
  *
- * What orders accesses over PCIe. A kernel stores a message, executes a fence of scope sys, and stores its signals
+ * Fences order accesses over PCIe. A kernel stores a message, executes a fence of scope sys, and stores its signals
  * (bny_push_signals). Stores to host memory are posted writes, which the fence waits for. A processor that has acquired
  * the signal therefore sees the message, and so does an adapter that it then asks to send it. The processor sees an
  * incoming message once it has acquired the transport's signal. It then stores the word of the arrival (release). The
  * kernel loads that word (acquire, sys), and its later loads of the message are coherent with the processor's caches.
  *
- * What orders accesses to an arena that a device sees at several addresses (bny_device_group.has_aliases). PTX orders
- * them if a fence for aliases lies on the way from one to the other. There is one after the last store of a unit or a
- * signal, one before each release, one in each round of a wait, and one at its end. A packet must also arrive whole,
- * which PTX promises for one address. tests/gpu/gpu_calibrate looks whether it does for two.
+ * A device may see an arena at several addresses (bny_device_group.has_aliases). PTX orders accesses through them if a
+ * fence for aliases lies on the way from one to the other. There is one after the last store of a unit or a signal,
+ * one before each release, one in each round of a wait, and one at its end. A packet must also arrive whole, which PTX
+ * promises for one address. tests/gpu/gpu_calibrate looks whether it does for two.
  *
  * How a warp learns the epoch, although launches may be replayed and grids differ. Every warp takes a ticket from a
  * counter in the arena, the first warp the rest of the run's 2^BNY_TICKET_BITS tickets. All tickets of run e then lie

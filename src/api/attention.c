@@ -158,8 +158,8 @@ static banyan_status attend_and_combine(banyan_comm *comm, const banyan_attentio
   banyan_op *op = NULL;
   status = keep ? bny_op_make(comm, &key, &op) : bny_op_find(comm, &key, &op);
   if (status != BANYAN_OK) return status;
-  /* Whether a shape is served depends on each rank's device and memory. An operation that has no attention yet is new
-   * on all ranks. */
+  /* A rank's device and memory decide whether it serves a shape. An operation that has no attention yet is new on all
+   * ranks. */
   bny_attention *attention = bny_op_attention(op);
   bool is_new = !attention;
   if (is_new || !bny_attention_rebind(comm, attention, desc))

@@ -48,7 +48,7 @@ typedef struct bny_facts {
 
 _Static_assert(sizeof(bny_facts) == BNY_FACTS_BYTES, "take what is added from what is unused");
 
-/* Whether combines on devices are measured. */
+/* Returns whether combines on devices are measured. */
 typedef enum bny_tune_way {
   BNY_TUNE_OFF,
   BNY_TUNE_CREATE, /* when a communicator is made */

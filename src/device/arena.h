@@ -45,7 +45,7 @@ banyan_status bny_arenas_read_fallback(const char *text, bool *strict);
 banyan_status bny_arenas_make(bny_device *device, const bny_exchange *exchange, const bny_arenas_config *config,
                              bny_arenas **arenas);
 
-/* Whether some device sees an arena at more than one address. */
+/* Returns whether some device sees an arena at more than one address. */
 bool bny_arenas_have_aliases(const bny_arenas *arenas);
 
 /* Local. No kernel of this rank uses the arenas any more; peers may still use this rank's. NULL is allowed. */

@@ -28,7 +28,7 @@ typedef struct bny_choices {
   bny_choice made[32];
 } bny_choices;
 
-/* Whether a box is better cut along heads than along tokens into `count` parts. */
+/* Returns whether a box is better cut along heads than along tokens into `count` parts. */
 bool bny_compose_by_heads(const bny_slice *box, int32_t count);
 
 /* The pieces of data that leaves a group of `level`: lanes, and above that members. */
