@@ -29,8 +29,10 @@ int main(void) {
     for (int i = 0; i < ROWS; i++) lse[i] = 0;
     status = merge(comm, o, lse, merged);
   }
-  if (status == BANYAN_OK) printf("rank %d: attention is %g, lse %g\n", (int)bootstrap.rank, merged[0], lse[0]);
-  else fprintf(stderr, "%s\n", banyan_last_error()); /* what is wrong, on which rank, and what to do */
+  if (status == BANYAN_OK)
+    printf("rank %d: attention is %g, lse %g\n", (int)bootstrap.rank, merged[0], lse[0]);
+  else
+    fprintf(stderr, "%s\n", banyan_last_error()); /* what is wrong, on which rank, and what to do */
   banyan_comm_destroy(comm);
   return status == BANYAN_OK ? 0 : 1;
 }

@@ -166,7 +166,9 @@ typedef struct banyan_bootstrap {
   int (*allgather)(void *context, const void *mine, void *all, size_t bytes, int64_t timeout_ns);
 } banyan_bootstrap;
 
+/* clang-format off */
 #define BANYAN_BOOTSTRAP_INIT {sizeof(banyan_bootstrap), 0, 0, NULL, NULL}
+/* clang-format on */
 
 /* Makes `text` this thread's banyan_last_error() and returns `status`. For an allgather of your own:
  * banyan_comm_create() then gives both to its caller. */
@@ -204,11 +206,11 @@ typedef struct banyan_comm banyan_comm;
 /* Settings of a communicator. */
 typedef struct banyan_comm_config {
   size_t size;
-  int64_t timeout_ns;   /* deadline of each call, from when it first has to wait; of each part, if it is sent in parts;
+  int64_t timeout_ns;    /* deadline of each call, from when it first has to wait; of each part, if it is sent in parts;
                          * of an operation that is polled, from the first banyan_test(). The caller's own time between
                          * banyan_start() and these does not count. 0: 30 s, and ten minutes on a device, as a peer may
                          * be compiling kernels (BANYAN_TIMEOUT_MS overrides the default) */
-  size_t arena_bytes;   /* memory shared with peers, per rank, 64 KiB to 16 GiB. Larger messages are sent in parts. A
+  size_t arena_bytes;    /* memory shared with peers, per rank, 64 KiB to 16 GiB. Larger messages are sent in parts. A
                          * value below 16 MiB is raised to what any algorithm needs for a row of 128 f32 values among
                          * this many ranks (9 ranks: about 140 KiB; banyan_comm_describe() says it). A longer row that
                          * does not fit is BANYAN_ERR_MEMORY with the size that it needs. 0: 16 MiB, and on a device 256
@@ -216,7 +218,7 @@ typedef struct banyan_comm_config {
                          * kernel (BANYAN_ARENA_KIB overrides the default) */
   const char *algorithm; /* for combines that name none, see banyan_combine_desc; NULL: by predicted cost
                           * (BANYAN_ALGORITHM overrides), or measured on devices where BANYAN_DEVICE_TUNE asks for it */
-  const char *device;   /* where collectives run. NULL: on the host. "cuda": on the calling thread's current CUDA
+  const char *device;    /* where collectives run. NULL: on the host. "cuda": on the calling thread's current CUDA
                          * device; "cuda:2": on that one; "cuda:local": on that of the variable LOCAL_RANK. All ranks
                          * have a device of the same kind, or none */
   int64_t first_timeout_ns; /* deadline of the first call of a shape, and of each *_init, in which ranks wait for each
@@ -224,7 +226,9 @@ typedef struct banyan_comm_config {
                              * (BANYAN_FIRST_TIMEOUT_MS overrides the default) */
 } banyan_comm_config;
 
+/* clang-format off */
 #define BANYAN_COMM_CONFIG_INIT {sizeof(banyan_comm_config), 0, 0, NULL, NULL, 0}
+/* clang-format on */
 
 /* Makes a communicator. Collective over all ranks of the bootstrap, which may be freed afterwards. config may be
  * NULL. */
@@ -307,26 +311,28 @@ enum {
  * place and type in both. Neither may be touched between start and wait. */
 typedef struct banyan_partial {
   size_t size;
-  void *values;                 /* [tokens][heads][value_dim]; may be NULL if value_dim is 0 */
-  int64_t values_token_stride;  /* elements from a token to the next */
-  int64_t values_head_stride;   /* elements from a head to the next */
+  void *values;                /* [tokens][heads][value_dim]; may be NULL if value_dim is 0 */
+  int64_t values_token_stride; /* elements from a token to the next */
+  int64_t values_head_stride;  /* elements from a head to the next */
   banyan_dtype values_dtype;
   banyan_values values_kind;
-  void *lse;                    /* [tokens][heads]: lse, or m with BANYAN_STATS_MAX_SUM; NULL on output: not wanted */
-  void *sum;                    /* [tokens][heads]: d, with BANYAN_STATS_MAX_SUM only */
+  void *lse; /* [tokens][heads]: lse, or m with BANYAN_STATS_MAX_SUM; NULL on output: not wanted */
+  void *sum; /* [tokens][heads]: d, with BANYAN_STATS_MAX_SUM only */
   int64_t stats_token_stride;
   int64_t stats_head_stride;
   banyan_dtype stats_dtype;
   banyan_stats stats_kind;
   banyan_base base;
-  uint32_t empty;               /* BANYAN_EMPTY_* */
-  double empty_below;           /* for BANYAN_EMPTY_BELOW */
+  uint32_t empty;     /* BANYAN_EMPTY_* */
+  double empty_below; /* for BANYAN_EMPTY_BELOW */
 } banyan_partial;
 
 /* With all fields but `size` unset; see banyan_partial_init(). */
+/* clang-format off */
 #define BANYAN_PARTIAL_INIT \
   {sizeof(banyan_partial), NULL, 0, 0, (banyan_dtype)0, (banyan_values)0, NULL, NULL, 0, 0, (banyan_dtype)0, \
    (banyan_stats)0, (banyan_base)0, 0, 0}
+/* clang-format on */
 
 /* Fills `partial` for contiguous [tokens][heads][value_dim] values and [tokens][heads] statistics: normalised values,
  * lse in base e, -inf for empty rows, both of the given dtypes. Edit it where memory differs. Local. */
@@ -357,22 +363,24 @@ void banyan_split(int32_t count, int32_t parts, int32_t index, int32_t *first, i
  * BANYAN_ERR_MISMATCH, whose text names rank and field. */
 typedef struct banyan_combine_desc {
   size_t size;
-  int32_t tokens;         /* rows are tokens x heads, at most 2^31 - 1; 0 is allowed */
+  int32_t tokens; /* rows are tokens x heads, at most 2^31 - 1; 0 is allowed */
   int32_t heads;
-  int32_t value_dim;      /* elements of a row's values, at most 65536; 0 merges statistics alone */
-  banyan_dtype wire;      /* values in flight; statistics always travel as f32. 0: BANYAN_F32 */
+  int32_t value_dim; /* elements of a row's values, at most 65536; 0 merges statistics alone */
+  banyan_dtype wire; /* values in flight; statistics always travel as f32. 0: BANYAN_F32 */
   banyan_scatter scatter;
-  int32_t root;           /* for BANYAN_SCATTER_ROOT */
+  int32_t root; /* for BANYAN_SCATTER_ROOT */
   banyan_order order;
-  const char *algorithm;  /* "oneshot", "twoshot", "recursive", "tree", "ring", "levels", or a variant of one such as
+  const char *algorithm; /* "oneshot", "twoshot", "recursive", "tree", "ring", "levels", or a variant of one such as
                            * "recursive_halving"; see docs/algorithms.md. NULL: by predicted cost */
-  void *stream;           /* of the communicator's device (a cudaStream_t); NULL: that of banyan_comm_set_stream(). Not
+  void *stream;          /* of the communicator's device (a cudaStream_t); NULL: that of banyan_comm_set_stream(). Not
                            * compared. Ranks that share a device need a stream each: on a common one they would take
                            * turns, and wait in vain for each other */
 } banyan_combine_desc;
 
+/* clang-format off */
 #define BANYAN_COMBINE_DESC_INIT \
   {sizeof(banyan_combine_desc), 0, 0, 0, BANYAN_F32, BANYAN_SCATTER_NONE, 0, BANYAN_ORDER_PLAN, NULL, NULL}
+/* clang-format on */
 
 /* Merges the partials of all ranks. `in`: this rank's partial of all tokens x heads rows (a rank without keys gives
  * empty rows). `out`: the result in any convention, lse included if out->lse is set. */
@@ -416,10 +424,10 @@ banyan_status banyan_broadcast_init(banyan_comm *comm, void *data, size_t bytes,
 banyan_status banyan_barrier_init(banyan_comm *comm, banyan_op **op);
 
 /* A run of an operation is a start, and then waiting for it or testing it until it is done. */
-banyan_status banyan_start(banyan_op *op);             /* does what it can without waiting */
-banyan_status banyan_test(banyan_op *op, int *done);   /* makes progress; *done = 1: complete, may be started again */
+banyan_status banyan_start(banyan_op *op);           /* does what it can without waiting */
+banyan_status banyan_test(banyan_op *op, int *done); /* makes progress; *done = 1: complete, may be started again */
 banyan_status banyan_wait(banyan_op *op);
-void banyan_op_free(banyan_op *op);                    /* NULL is allowed; local; not between start and wait */
+void banyan_op_free(banyan_op *op); /* NULL is allowed; local; not between start and wait */
 
 /* A number of banyan_op_info that is not known. */
 #define BANYAN_NOT_COUNTED UINT64_MAX
@@ -427,22 +435,24 @@ void banyan_op_free(banyan_op *op);                    /* NULL is allowed; local
 /* How an operation was planned, and what it has sent. */
 typedef struct banyan_op_info {
   size_t size;
-  const char *algorithm;    /* valid until banyan_op_free() */
-  const char *reason;       /* why it was chosen: every candidate with its predicted or measured time. Valid as long */
-  double predicted_us;      /* or measured */
-  uint64_t bytes_sent;      /* by this rank in the last run: payload to each receiver counted */
+  const char *algorithm; /* valid until banyan_op_free() */
+  const char *reason;    /* why it was chosen: every candidate with its predicted or measured time. Valid as long */
+  double predicted_us;   /* or measured */
+  uint64_t bytes_sent;   /* by this rank in the last run: payload to each receiver counted */
   uint64_t messages_sent;
-  uint64_t arena_bytes;     /* of the arena in use by this operation, on this rank */
-  uint64_t plan_hash;       /* of all that decides what runs; identical on all ranks */
+  uint64_t arena_bytes;         /* of the arena in use by this operation, on this rank */
+  uint64_t plan_hash;           /* of all that decides what runs; identical on all ranks */
   uint64_t bytes_between_nodes; /* of bytes_sent: to ranks of other nodes, as given to the network */
-  uint64_t roundings;       /* of a value to the type of a lossy wire, on its way from a rank into the result, at most:
+  uint64_t roundings; /* of a value to the type of a lossy wire, on its way from a rank into the result, at most:
                              * R in "Numbers". 0 for an f32 wire */
-  uint64_t saturated;       /* finite values that this rank gave in the last run and its wire cannot hold: they became
+  uint64_t saturated; /* finite values that this rank gave in the last run and its wire cannot hold: they became
                              * the largest that it can. BANYAN_NOT_COUNTED for a lossy wire on a device: a run
                              * there may still be under way, or be replayed by a graph, so that none is the last */
 } banyan_op_info;
 
+/* clang-format off */
 #define BANYAN_OP_INFO_INIT {sizeof(banyan_op_info), NULL, NULL, 0, 0, 0, 0, 0, 0, 0, 0}
+/* clang-format on */
 
 /* Fills `info`, whose size the caller has set. Fields that the library does not know become zero. Local. */
 banyan_status banyan_op_query(const banyan_op *op, banyan_op_info *info);
@@ -477,19 +487,19 @@ banyan_status banyan_op_device(const banyan_op *op, const banyan_partial *rows, 
  * head h uses KV head h / (heads / kv_heads). Strides are in elements, the innermost dimension is contiguous. */
 typedef struct banyan_attention_desc {
   size_t size;
-  int32_t batch;             /* batch x heads is at most 2^31 - 1; 0 is allowed */
-  int32_t heads;             /* a multiple of kv_heads */
-  int32_t kv_heads;          /* at least 1 */
-  int32_t head_dim;          /* of q and k: 1 to 576 */
-  int32_t value_dim;         /* of v: 1 to 512; 0: head_dim */
-  float scale;               /* 0: 1 / sqrt(head_dim) */
+  int32_t batch;     /* batch x heads is at most 2^31 - 1; 0 is allowed */
+  int32_t heads;     /* a multiple of kv_heads */
+  int32_t kv_heads;  /* at least 1 */
+  int32_t head_dim;  /* of q and k: 1 to 576 */
+  int32_t value_dim; /* of v: 1 to 512; 0: head_dim */
+  float scale;       /* 0: 1 / sqrt(head_dim) */
   banyan_dtype q_dtype;
   banyan_dtype kv_dtype;
-  const void *q;             /* [batch][heads][head_dim] */
+  const void *q; /* [batch][heads][head_dim] */
   int64_t q_batch_stride, q_head_stride;
-  const void *k;             /* [batch][kv_heads][keys][head_dim]; paged: [pages][kv_heads][page_keys][head_dim] */
+  const void *k; /* [batch][kv_heads][keys][head_dim]; paged: [pages][kv_heads][page_keys][head_dim] */
   int64_t k_batch_stride, k_head_stride, k_token_stride; /* paged: the first leads from a page to the next */
-  const void *v;             /* [batch][kv_heads][keys][value_dim]; paged likewise */
+  const void *v;                                         /* [batch][kv_heads][keys][value_dim]; paged likewise */
   int64_t v_batch_stride, v_head_stride, v_token_stride;
   const int32_t *seq_lens;   /* [batch]: keys of each sequence in this shard; 0 is an empty shard */
   const int32_t *page_table; /* [batch][...]: key t of a sequence is key t % page_keys of page page_table[b][t /
@@ -510,9 +520,11 @@ typedef struct banyan_attention_desc {
                               * in either case */
 } banyan_attention_desc;
 
+/* clang-format off */
 #define BANYAN_ATTENTION_DESC_INIT \
   {sizeof(banyan_attention_desc), 0, 0, 0, 0, 0, 0, (banyan_dtype)0, (banyan_dtype)0, NULL, 0, 0, NULL, 0, 0, 0, NULL, \
    0, 0, 0, NULL, NULL, 0, 0, 0, NULL, 0, 0}
+/* clang-format on */
 
 /* Attention over this rank's shard alone, in host memory. Writes `out` as partials of [batch] tokens x [heads] rows, in
  * any convention: the input of banyan_combine(). Local, allocates nothing, any thread. */

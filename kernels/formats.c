@@ -19,9 +19,7 @@ bny_wire bny_wire_of_dtype(banyan_dtype dtype) {
   return BNY_WIRE_COUNT;
 }
 
-static size_t round_to_line(size_t bytes) {
-  return (bytes + 63) & ~(size_t)63;
-}
+static size_t round_to_line(size_t bytes) { return (bytes + 63) & ~(size_t)63; }
 
 bny_wire_layout bny_wire_layout_make(bny_wire wire, int64_t rows, int32_t value_dim) {
   size_t statistics = (size_t)rows * sizeof(float);
@@ -32,11 +30,9 @@ bny_wire_layout bny_wire_layout_make(bny_wire wire, int64_t rows, int32_t value_
 
 size_t bny_dtype_bytes(banyan_dtype dtype) {
   switch (dtype) {
-    case BANYAN_F32:
-      return 4;
-    case BANYAN_F16:
-    case BANYAN_BF16:
-      return 2;
+  case BANYAN_F32: return 4;
+  case BANYAN_F16:
+  case BANYAN_BF16: return 2;
   }
   return 0;
 }

@@ -86,9 +86,7 @@ BNY_HD static inline double bny_times_double(double a, double b) {
 
 /* ---- 16-bit values: round to nearest even, NaN stays NaN (made quiet, as processors do) -------------------------- */
 
-BNY_HD static inline float bny_float_of_bf16(uint16_t value) {
-  return bny_float_of_bits((uint32_t)value << 16);
-}
+BNY_HD static inline float bny_float_of_bf16(uint16_t value) { return bny_float_of_bits((uint32_t)value << 16); }
 
 BNY_HD static inline uint16_t bny_bf16_of_float(float value) {
   uint32_t bits = bny_bits_of_float(value);
@@ -247,9 +245,7 @@ BNY_HD static inline void bny_stats_merge(float a_m, float a_d, float b_m, float
 /* ---- to a caller's statistics ------------------------------------------------------------------------------------ */
 
 /* 1 / d, or 0 for an empty row: normalised values are n * (1 / d), each operation rounded to f32. */
-BNY_HD static inline float bny_stats_reciprocal(float d) {
-  return d > 0.0f ? 1.0f / d : 0.0f;
-}
+BNY_HD static inline float bny_stats_reciprocal(float d) { return d > 0.0f ? 1.0f / d : 0.0f; }
 
 /* lse of a row that is not empty: m + log2 d, times ln 2 in base e. */
 BNY_HD static inline float bny_stats_lse(float m, float d, int base_e) {

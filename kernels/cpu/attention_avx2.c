@@ -23,21 +23,18 @@ VECTOR vec vec_fma(vec a, vec b, vec c) { return _mm256_fmadd_ps(a, b, c); }
 VECTOR vec vec_add(vec a, vec b) { return _mm256_add_ps(a, b); }
 
 VECTOR vec widen(__m128i halves, banyan_dtype dtype) {
-  if (dtype == BANYAN_F16)
-    return _mm256_cvtph_ps(halves);
+  if (dtype == BANYAN_F16) return _mm256_cvtph_ps(halves);
   return _mm256_castsi256_ps(_mm256_slli_epi32(_mm256_cvtepu16_epi32(halves), 16));
 }
 
 VECTOR vec vec_row(const char *at, banyan_dtype dtype) {
-  if (dtype == BANYAN_F32)
-    return _mm256_loadu_ps((const float *)at);
+  if (dtype == BANYAN_F32) return _mm256_loadu_ps((const float *)at);
   return widen(_mm_loadu_si128((const __m128i *)at), dtype);
 }
 
 VECTOR vec vec_row_tail(const char *at, int32_t count, banyan_dtype dtype) {
   char elements[32] = {0};
-  if (count > 0)
-    memcpy(elements, at, (size_t)count * (dtype == BANYAN_F32 ? 4 : 2));
+  if (count > 0) memcpy(elements, at, (size_t)count * (dtype == BANYAN_F32 ? 4 : 2));
   return vec_row(elements, dtype);
 }
 
@@ -67,8 +64,7 @@ VECTOR vec vec_difference(const double *t, double m) {
 /* The maximum instructions return their second operand if either is NaN. */
 VECTOR double vec_top(const double *t, double m, int32_t count) {
   __m256d top = _mm256_set1_pd(m);
-  for (int32_t i = 0; i < count; i += 4)
-    top = _mm256_max_pd(_mm256_loadu_pd(t + i), top);
+  for (int32_t i = 0; i < count; i += 4) top = _mm256_max_pd(_mm256_loadu_pd(t + i), top);
   __m128d pair = _mm_max_pd(_mm256_castpd256_pd128(top), _mm256_extractf128_pd(top, 1));
   return _mm_cvtsd_f64(_mm_max_sd(pair, _mm_unpackhi_pd(pair, pair)));
 }

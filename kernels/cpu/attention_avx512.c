@@ -25,16 +25,14 @@ VECTOR vec widen_bf16(__m256i halves) {
 }
 
 VECTOR vec vec_row(const char *at, banyan_dtype dtype) {
-  if (dtype == BANYAN_F32)
-    return _mm512_loadu_ps(at);
+  if (dtype == BANYAN_F32) return _mm512_loadu_ps(at);
   __m256i halves = _mm256_loadu_si256((const __m256i *)at);
   return dtype == BANYAN_F16 ? _mm512_cvtph_ps(halves) : widen_bf16(halves);
 }
 
 VECTOR vec vec_row_tail(const char *at, int32_t count, banyan_dtype dtype) {
   __mmask16 mask = (__mmask16)((1u << (count < 0 ? 0 : count)) - 1);
-  if (dtype == BANYAN_F32)
-    return _mm512_maskz_loadu_ps(mask, at);
+  if (dtype == BANYAN_F32) return _mm512_maskz_loadu_ps(mask, at);
   __m256i halves = _mm256_maskz_loadu_epi16(mask, at);
   return dtype == BANYAN_F16 ? _mm512_cvtph_ps(halves) : widen_bf16(halves);
 }
@@ -63,8 +61,7 @@ VECTOR vec vec_difference(const double *t, double m) {
 /* The maximum instructions return their second operand if either is NaN. */
 VECTOR double vec_top(const double *t, double m, int32_t count) {
   __m512d top = _mm512_set1_pd(m);
-  for (int32_t i = 0; i < count; i += 8)
-    top = _mm512_max_pd(_mm512_loadu_pd(t + i), top);
+  for (int32_t i = 0; i < count; i += 8) top = _mm512_max_pd(_mm512_loadu_pd(t + i), top);
   return _mm512_reduce_max_pd(top);
 }
 

@@ -63,13 +63,11 @@ static inline double attention_rescale(double from, double to) {
 static inline void attention_raise(attention_work *work, int32_t h, int32_t count) {
   double m = work->m[h];
   double top = attention_top(work->t + h * ATTENTION_TILE, m, count);
-  if (!(top > m))
-    return;
+  if (!(top > m)) return;
   top = ceil(top);
   double factor = attention_rescale(m, top);
   float *n = work->n + h * work->n_stride;
-  for (int32_t j = 0; j < work->n_stride; j++)
-    n[j] *= (float)factor;
+  for (int32_t j = 0; j < work->n_stride; j++) n[j] *= (float)factor;
   work->d[h] *= factor;
   work->m[h] = top;
 }

@@ -28,10 +28,8 @@ static inline __attribute__((always_inline)) float element(const char *row, int3
 
 static inline __attribute__((always_inline)) void convert(const char *row, int32_t count, banyan_dtype dtype,
                                                           int32_t padded, float *values) {
-  for (int32_t i = 0; i < count; i++)
-    values[i] = element(row, i, dtype);
-  for (int32_t i = count; i < padded; i++)
-    values[i] = 0;
+  for (int32_t i = 0; i < count; i++) values[i] = element(row, i, dtype);
+  for (int32_t i = count; i < padded; i++) values[i] = 0;
 }
 
 static void attention_queries(const bny_attention_task *task, attention_work *work) {
@@ -45,12 +43,10 @@ static void attention_queries(const bny_attention_task *task, attention_work *wo
 static inline double dot(const float *a, const float *b, int32_t padded) {
   float lanes[BNY_ATTENTION_LANES_MAX] = {0};
   for (int32_t i = 0; i < padded; i += BNY_ATTENTION_LANES_MAX) {
-    for (int32_t l = 0; l < BNY_ATTENTION_LANES_MAX; l++)
-      lanes[l] += a[i + l] * b[i + l];
+    for (int32_t l = 0; l < BNY_ATTENTION_LANES_MAX; l++) lanes[l] += a[i + l] * b[i + l];
   }
   double sum = 0;
-  for (int32_t l = 0; l < BNY_ATTENTION_LANES_MAX; l++)
-    sum += (double)lanes[l];
+  for (int32_t l = 0; l < BNY_ATTENTION_LANES_MAX; l++) sum += (double)lanes[l];
   return sum;
 }
 
@@ -65,17 +61,14 @@ static inline __attribute__((always_inline)) void attention_scores(const bny_att
 }
 
 static double attention_top(const double *t, double m, int32_t count) {
-  for (int32_t i = 0; i < count; i++)
-    m = t[i] > m ? t[i] : m;
+  for (int32_t i = 0; i < count; i++) m = t[i] > m ? t[i] : m;
   return m;
 }
 
 /* 2^x for x <= 0 within 1.1 ulp: 2^round(x) times a polynomial (minimax, 2.6e-9) in the rest; 0 below 2^-125. */
 static inline float exp2_negative(float x) {
-  if (x < -125.0f)
-    return 0;
-  if (isnan(x))
-    return x;
+  if (x < -125.0f) return 0;
+  if (isnan(x)) return x;
   float whole = rintf(x);
   float f = x - whole;
   float y = 0x1.470b4ap-13f;
@@ -106,12 +99,10 @@ static inline __attribute__((always_inline)) void attention_accumulate(const bny
     for (int32_t h = 0; h < task->heads; h++) {
       float p = work->p[h * ATTENTION_TILE + i];
       float *sum = sums + h * work->n_stride;
-      for (int32_t j = 0; j < work->n_stride; j++)
-        sum[j] += p * v[j];
+      for (int32_t j = 0; j < work->n_stride; j++) sum[j] += p * v[j];
     }
   }
-  for (int32_t j = 0; j < task->heads * work->n_stride; j++)
-    work->n[j] += sums[j];
+  for (int32_t j = 0; j < task->heads * work->n_stride; j++) work->n[j] += sums[j];
 }
 
 const bny_attention_kernels bny_attention_portable = {"portable", supported, attention_run};

@@ -16,8 +16,7 @@ const bny_attention_kernels *const bny_attention_table[] = {
 
 const bny_attention_kernels *bny_attention_kernels_find(const char *name) {
   for (const bny_attention_kernels *const *at = bny_attention_table; *at; at++) {
-    if ((!name || strcmp((*at)->name, name) == 0) && (*at)->supported())
-      return *at;
+    if ((!name || strcmp((*at)->name, name) == 0) && (*at)->supported()) return *at;
   }
   return NULL;
 }

@@ -31,8 +31,7 @@
 enum { SCORE_KEYS = 4, VALUE_HEADS = 4, LINE_BYTES = 64, PREFETCH_KEYS = 32 };
 
 INLINE void prefetch_bytes(const char *first, int64_t bytes) {
-  for (int64_t at = 0; at < bytes; at += LINE_BYTES)
-    __builtin_prefetch(first + at, 0, 2);
+  for (int64_t at = 0; at < bytes; at += LINE_BYTES) __builtin_prefetch(first + at, 0, 2);
 }
 
 static void attention_queries(const bny_attention_task *task, attention_work *work) {
@@ -60,9 +59,7 @@ INLINE void score_block(int heads, const bny_attention_task *task, banyan_dtype 
                         const char *const *rows, double *t) {
   vec sums[SCORE_HEADS][SCORE_KEYS], k[SCORE_KEYS];
   int32_t whole = task->head_dim / VEC_LANES * VEC_LANES;
-  UNROLL for (int h = 0; h < heads; h++) {
-    UNROLL for (int i = 0; i < SCORE_KEYS; i++) sums[h][i] = vec_zero();
-  }
+  UNROLL for (int h = 0; h < heads; h++) { UNROLL for (int i = 0; i < SCORE_KEYS; i++) sums[h][i] = vec_zero(); }
   for (int32_t j = 0; j < whole; j += VEC_LANES) {
     UNROLL for (int i = 0; i < SCORE_KEYS; i++) {
       k[i] = vec_row(rows[i] + (size_t)j * attention_element_bytes(dtype), dtype);
@@ -88,8 +85,7 @@ INLINE void attention_scores(const bny_attention_task *task, banyan_dtype dtype,
       /* Beyond the last key this repeats that key; its results are overwritten below. */
       int32_t key = first + (i + at < count ? i + at : count - 1);
       rows[at] = attention_row(task->k, task->k_token_stride, key, dtype);
-      if (task->keys - key > PREFETCH_KEYS)
-        prefetch_bytes(rows[at] + ahead, row_bytes);
+      if (task->keys - key > PREFETCH_KEYS) prefetch_bytes(rows[at] + ahead, row_bytes);
     }
     for (int32_t h = 0; h < task->heads;) {
       const float *q = work->q + h * work->q_stride;
@@ -108,8 +104,7 @@ INLINE void attention_scores(const bny_attention_task *task, banyan_dtype dtype,
     }
   }
   for (int32_t h = 0; h < task->heads; h++) {
-    for (int32_t i = count; i % BNY_ATTENTION_LANES_MAX != 0; i++)
-      work->t[h * ATTENTION_TILE + i] = -INFINITY;
+    for (int32_t i = count; i % BNY_ATTENTION_LANES_MAX != 0; i++) work->t[h * ATTENTION_TILE + i] = -INFINITY;
   }
 }
 
@@ -146,16 +141,13 @@ INLINE void value_block(int heads, int vectors, int32_t tail, const bny_attentio
   size_t element = attention_element_bytes(dtype);
   int64_t v_step = task->v_token_stride * (int64_t)element;
   vec sums[VALUE_HEADS][VALUE_VECTORS(1)], values[VALUE_VECTORS(1)];
-  UNROLL for (int h = 0; h < heads; h++) {
-    UNROLL for (int j = 0; j < vectors; j++) sums[h][j] = vec_zero();
-  }
+  UNROLL for (int h = 0; h < heads; h++) { UNROLL for (int j = 0; j < vectors; j++) sums[h][j] = vec_zero(); }
   for (int32_t i = 0; i < count; i++) {
     UNROLL for (int j = 0; j < vectors; j++) {
       const char *at = v + (size_t)(j * VEC_LANES) * element;
       values[j] = tail != 0 && j == vectors - 1 ? vec_row_tail(at, tail, dtype) : vec_row(at, dtype);
     }
-    if (ahead != 0)
-      prefetch_bytes(v + ahead, vectors * VEC_LANES * (int64_t)element);
+    if (ahead != 0) prefetch_bytes(v + ahead, vectors * VEC_LANES * (int64_t)element);
     UNROLL for (int h = 0; h < heads; h++) {
       vec weight = vec_set1(p[h * ATTENTION_TILE + i]);
       UNROLL for (int j = 0; j < vectors; j++) sums[h][j] = vec_fma(weight, values[j], sums[h][j]);
@@ -189,8 +181,7 @@ INLINE void attention_accumulate(const bny_attention_task *task, banyan_dtype dt
                                  attention_work *work) {
   const char *v = attention_row(task->v, task->v_token_stride, first, dtype);
   int64_t ahead = PREFETCH_KEYS * task->v_token_stride * (int64_t)attention_element_bytes(dtype);
-  if (task->keys - first - count < PREFETCH_KEYS)
-    ahead = 0;
+  if (task->keys - first - count < PREFETCH_KEYS) ahead = 0;
   for (int32_t h = 0; h < task->heads;) {
     const float *p = work->p + h * ATTENTION_TILE;
     float *n = work->n + h * work->n_stride;

@@ -89,26 +89,18 @@ static inline bool block_stats_plain(const row_block *block, const banyan_partia
 
 static inline float stat_load(const void *stats, banyan_dtype dtype, int64_t index) {
   switch (dtype) {
-    case BANYAN_F16:
-      return bny_float_of_f16(((const uint16_t *)stats)[index]);
-    case BANYAN_BF16:
-      return bny_float_of_bf16(((const uint16_t *)stats)[index]);
-    case BANYAN_F32:
-      break;
+  case BANYAN_F16: return bny_float_of_f16(((const uint16_t *)stats)[index]);
+  case BANYAN_BF16: return bny_float_of_bf16(((const uint16_t *)stats)[index]);
+  case BANYAN_F32: break;
   }
   return ((const float *)stats)[index];
 }
 
 static inline void stat_store(void *stats, banyan_dtype dtype, int64_t index, float value) {
   switch (dtype) {
-    case BANYAN_F16:
-      ((uint16_t *)stats)[index] = bny_f16_of_float(value);
-      return;
-    case BANYAN_BF16:
-      ((uint16_t *)stats)[index] = bny_bf16_of_float(value);
-      return;
-    case BANYAN_F32:
-      break;
+  case BANYAN_F16: ((uint16_t *)stats)[index] = bny_f16_of_float(value); return;
+  case BANYAN_BF16: ((uint16_t *)stats)[index] = bny_bf16_of_float(value); return;
+  case BANYAN_F32: break;
   }
   ((float *)stats)[index] = value;
 }
@@ -344,9 +336,7 @@ static inline int block_export(const row_block *block, const block_stats *stats,
                                int32_t token0, int32_t head0, float *factor) {
   float given[BLOCK_ROWS], sum[BLOCK_ROWS];
   int32_t fits[BLOCK_ROWS];
-  ROLLED for (int r = 0; r < BLOCK_ROWS; r++) {
-    factor[r] = bny_stats_reciprocal(stats->d[r]);
-  }
+  ROLLED for (int r = 0; r < BLOCK_ROWS; r++) { factor[r] = bny_stats_reciprocal(stats->d[r]); }
   if (out->lse == NULL) {
     return -1;
   }

@@ -10,41 +10,25 @@
 typedef __m256 vec;
 #define VEC_LANES 8
 
-static inline vec vec_set(float x) {
-  return _mm256_set1_ps(x);
-}
+static inline vec vec_set(float x) { return _mm256_set1_ps(x); }
 
-static inline vec vec_add(vec a, vec b) {
-  return _mm256_add_ps(a, b);
-}
+static inline vec vec_add(vec a, vec b) { return _mm256_add_ps(a, b); }
 
-static inline vec vec_mul(vec a, vec b) {
-  return _mm256_mul_ps(a, b);
-}
+static inline vec vec_mul(vec a, vec b) { return _mm256_mul_ps(a, b); }
 
-static inline vec vec_load_f32(const void *values) {
-  return _mm256_loadu_ps(values);
-}
+static inline vec vec_load_f32(const void *values) { return _mm256_loadu_ps(values); }
 
-static inline vec vec_load_f16(const void *values) {
-  return _mm256_cvtph_ps(_mm_loadu_si128(values));
-}
+static inline vec vec_load_f16(const void *values) { return _mm256_cvtph_ps(_mm_loadu_si128(values)); }
 
 static inline vec vec_load_bf16(const void *values) {
   return _mm256_castsi256_ps(_mm256_slli_epi32(_mm256_cvtepu16_epi32(_mm_loadu_si128(values)), 16));
 }
 
-static inline void vec_store_f32(void *values, vec v) {
-  _mm256_storeu_ps(values, v);
-}
+static inline void vec_store_f32(void *values, vec v) { _mm256_storeu_ps(values, v); }
 
-static inline void vec_stream_f32(float *values, vec v) {
-  _mm256_stream_ps(values, v);
-}
+static inline void vec_stream_f32(float *values, vec v) { _mm256_stream_ps(values, v); }
 
-static inline void vec_stream_end(void) {
-  _mm_sfence();
-}
+static inline void vec_stream_end(void) { _mm_sfence(); }
 
 static inline void vec_store_f16(void *values, vec v) {
   _mm_storeu_si128(values, _mm256_cvtps_ph(v, _MM_FROUND_TO_NEAREST_INT | _MM_FROUND_NO_EXC));
@@ -65,9 +49,7 @@ static inline __m256i bf16_bits(vec v) {
   return _mm256_blendv_epi8(rounded, quiet, is_nan);
 }
 
-static inline vec vec_round_bf16(vec v) {
-  return _mm256_castsi256_ps(_mm256_slli_epi32(bf16_bits(v), 16));
-}
+static inline vec vec_round_bf16(vec v) { return _mm256_castsi256_ps(_mm256_slli_epi32(bf16_bits(v), 16)); }
 
 static inline void vec_store_bf16(void *values, vec v) {
   __m256i halves = bf16_bits(v);

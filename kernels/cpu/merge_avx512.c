@@ -9,41 +9,25 @@
 typedef __m512 vec;
 #define VEC_LANES 16
 
-static inline vec vec_set(float x) {
-  return _mm512_set1_ps(x);
-}
+static inline vec vec_set(float x) { return _mm512_set1_ps(x); }
 
-static inline vec vec_add(vec a, vec b) {
-  return _mm512_add_ps(a, b);
-}
+static inline vec vec_add(vec a, vec b) { return _mm512_add_ps(a, b); }
 
-static inline vec vec_mul(vec a, vec b) {
-  return _mm512_mul_ps(a, b);
-}
+static inline vec vec_mul(vec a, vec b) { return _mm512_mul_ps(a, b); }
 
-static inline vec vec_load_f32(const void *values) {
-  return _mm512_loadu_ps(values);
-}
+static inline vec vec_load_f32(const void *values) { return _mm512_loadu_ps(values); }
 
-static inline vec vec_load_f16(const void *values) {
-  return _mm512_cvtph_ps(_mm256_loadu_si256(values));
-}
+static inline vec vec_load_f16(const void *values) { return _mm512_cvtph_ps(_mm256_loadu_si256(values)); }
 
 static inline vec vec_load_bf16(const void *values) {
   return _mm512_castsi512_ps(_mm512_slli_epi32(_mm512_cvtepu16_epi32(_mm256_loadu_si256(values)), 16));
 }
 
-static inline void vec_store_f32(void *values, vec v) {
-  _mm512_storeu_ps(values, v);
-}
+static inline void vec_store_f32(void *values, vec v) { _mm512_storeu_ps(values, v); }
 
-static inline void vec_stream_f32(float *values, vec v) {
-  _mm512_stream_ps(values, v);
-}
+static inline void vec_stream_f32(float *values, vec v) { _mm512_stream_ps(values, v); }
 
-static inline void vec_stream_end(void) {
-  _mm_sfence();
-}
+static inline void vec_stream_end(void) { _mm_sfence(); }
 
 static inline void vec_store_f16(void *values, vec v) {
   _mm256_storeu_si256(values, _mm512_cvtps_ph(v, _MM_FROUND_TO_NEAREST_INT | _MM_FROUND_NO_EXC));
@@ -63,9 +47,7 @@ static inline __m512i bf16_bits(vec v) {
   return _mm512_mask_or_epi32(rounded, is_nan, high, _mm512_set1_epi32(0x40));
 }
 
-static inline vec vec_round_bf16(vec v) {
-  return _mm512_castsi512_ps(_mm512_slli_epi32(bf16_bits(v), 16));
-}
+static inline vec vec_round_bf16(vec v) { return _mm512_castsi512_ps(_mm512_slli_epi32(bf16_bits(v), 16)); }
 
 static inline void vec_store_bf16(void *values, vec v) {
   _mm256_storeu_si256(values, _mm512_cvtepi32_epi16(bf16_bits(v)));

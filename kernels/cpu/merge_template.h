@@ -23,9 +23,7 @@ enum { TILE_COLUMNS = 512 };
 
 /* ---- vectors ----------------------------------------------------------------------------------------------------- */
 
-INLINE size_t element_bytes(banyan_dtype dtype) {
-  return dtype == BANYAN_F32 ? 4 : 2;
-}
+INLINE size_t element_bytes(banyan_dtype dtype) { return dtype == BANYAN_F32 ? 4 : 2; }
 
 INLINE vec load(const void *values, banyan_dtype dtype) {
   return dtype == BANYAN_F32   ? vec_load_f32(values)
@@ -221,23 +219,21 @@ INLINE void merge_rows(const merge_job *job, int count, banyan_dtype wire, bool 
 }
 
 /* One function per number of sources up to 8, and one for more. */
-#define MERGE_OF(name, number, count, wire, round, to)        \
-  static void merge_##name##_##number(const merge_job *job) { \
-    merge_rows(job, count, wire, round, to);                  \
-  }
-#define MERGE_FAMILY(name, wire, round, to)              \
-  MERGE_OF(name, 1, 1, wire, round, to)                  \
-  MERGE_OF(name, 2, 2, wire, round, to)                  \
-  MERGE_OF(name, 3, 3, wire, round, to)                  \
-  MERGE_OF(name, 4, 4, wire, round, to)                  \
-  MERGE_OF(name, 5, 5, wire, round, to)                  \
-  MERGE_OF(name, 6, 6, wire, round, to)                  \
-  MERGE_OF(name, 7, 7, wire, round, to)                  \
-  MERGE_OF(name, 8, 8, wire, round, to)                  \
-  MERGE_OF(name, any, job->count, wire, round, to)       \
-  static merge_function *const family_##name[] = {       \
-      merge_##name##_any, merge_##name##_1, merge_##name##_2, merge_##name##_3, merge_##name##_4, \
-      merge_##name##_5,   merge_##name##_6, merge_##name##_7, merge_##name##_8};
+#define MERGE_OF(name, number, count, wire, round, to) \
+  static void merge_##name##_##number(const merge_job *job) { merge_rows(job, count, wire, round, to); }
+#define MERGE_FAMILY(name, wire, round, to)                                                               \
+  MERGE_OF(name, 1, 1, wire, round, to)                                                                   \
+  MERGE_OF(name, 2, 2, wire, round, to)                                                                   \
+  MERGE_OF(name, 3, 3, wire, round, to)                                                                   \
+  MERGE_OF(name, 4, 4, wire, round, to)                                                                   \
+  MERGE_OF(name, 5, 5, wire, round, to)                                                                   \
+  MERGE_OF(name, 6, 6, wire, round, to)                                                                   \
+  MERGE_OF(name, 7, 7, wire, round, to)                                                                   \
+  MERGE_OF(name, 8, 8, wire, round, to)                                                                   \
+  MERGE_OF(name, any, job->count, wire, round, to)                                                        \
+  static merge_function *const family_##name[] = {merge_##name##_any, merge_##name##_1, merge_##name##_2, \
+                                                  merge_##name##_3,   merge_##name##_4, merge_##name##_5, \
+                                                  merge_##name##_6,   merge_##name##_7, merge_##name##_8};
 
 MERGE_FAMILY(f32, BANYAN_F32, false, BANYAN_F32)
 MERGE_FAMILY(f16, BANYAN_F16, false, BANYAN_F32)
@@ -338,9 +334,7 @@ static void merge_block(const merge_setting *setting, const row_block *block, co
 /* ---- the table --------------------------------------------------------------------------------------------------- */
 
 /* True if memory at `to` and every `bytes` after it consists of full lines. */
-static bool whole_lines(const void *to, size_t bytes) {
-  return ((uintptr_t)to | bytes) % 64 == 0;
-}
+static bool whole_lines(const void *to, size_t bytes) { return ((uintptr_t)to | bytes) % 64 == 0; }
 
 /* Writes the statistics of a block; full lines bypass the caches. */
 static void encode_stats(const bny_box *box, const row_block *block, const bny_wire_view *dst,

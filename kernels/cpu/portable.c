@@ -10,17 +10,11 @@ typedef uint32_t bits4 __attribute__((vector_size(16)));
 typedef int32_t signed4 __attribute__((vector_size(16)));
 typedef uint16_t halves4 __attribute__((vector_size(8)));
 
-static inline vec vec_set(float x) {
-  return (vec){x, x, x, x};
-}
+static inline vec vec_set(float x) { return (vec){x, x, x, x}; }
 
-static inline vec vec_add(vec a, vec b) {
-  return a + b;
-}
+static inline vec vec_add(vec a, vec b) { return a + b; }
 
-static inline vec vec_mul(vec a, vec b) {
-  return a * b;
-}
+static inline vec vec_mul(vec a, vec b) { return a * b; }
 
 static inline vec vec_load_f32(const void *values) {
   vec v;
@@ -29,18 +23,12 @@ static inline vec vec_load_f32(const void *values) {
 }
 
 /* mask ? a : b, for masks from comparisons. */
-static inline bits4 choose(bits4 mask, bits4 a, bits4 b) {
-  return (a & mask) | (b & ~mask);
-}
+static inline bits4 choose(bits4 mask, bits4 a, bits4 b) { return (a & mask) | (b & ~mask); }
 
 /* Compares as signed numbers, which every processor can; none is negative here. */
-static inline bits4 above(bits4 a, uint32_t b) {
-  return (bits4)((signed4)a > (signed4)(a * 0 + b));
-}
+static inline bits4 above(bits4 a, uint32_t b) { return (bits4)((signed4)a > (signed4)(a * 0 + b)); }
 
-static inline bits4 bits_of(vec v) {
-  return (bits4)v;
-}
+static inline bits4 bits_of(vec v) { return (bits4)v; }
 
 /* The same bits as bny_float_of_f16(), bny_f16_of_float() and so on, which explain them. */
 static inline vec float_of_f16(bits4 half) {
@@ -80,39 +68,23 @@ static inline void store_halves(void *values, bits4 bits) {
   memcpy(values, &halves, sizeof halves);
 }
 
-static inline vec vec_load_f16(const void *values) {
-  return float_of_f16(load_halves(values));
-}
+static inline vec vec_load_f16(const void *values) { return float_of_f16(load_halves(values)); }
 
-static inline vec vec_load_bf16(const void *values) {
-  return (vec)(load_halves(values) << 16);
-}
+static inline vec vec_load_bf16(const void *values) { return (vec)(load_halves(values) << 16); }
 
-static inline void vec_store_f32(void *values, vec v) {
-  memcpy(values, &v, sizeof v);
-}
+static inline void vec_store_f32(void *values, vec v) { memcpy(values, &v, sizeof v); }
 
-static inline void vec_stream_f32(float *values, vec v) {
-  vec_store_f32(values, v);
-}
+static inline void vec_stream_f32(float *values, vec v) { vec_store_f32(values, v); }
 
 static inline void vec_stream_end(void) {}
 
-static inline void vec_store_f16(void *values, vec v) {
-  store_halves(values, f16_of_float(v));
-}
+static inline void vec_store_f16(void *values, vec v) { store_halves(values, f16_of_float(v)); }
 
-static inline void vec_store_bf16(void *values, vec v) {
-  store_halves(values, bf16_of_float(v));
-}
+static inline void vec_store_bf16(void *values, vec v) { store_halves(values, bf16_of_float(v)); }
 
-static inline vec vec_round_f16(vec v) {
-  return float_of_f16(f16_of_float(v));
-}
+static inline vec vec_round_f16(vec v) { return float_of_f16(f16_of_float(v)); }
 
-static inline vec vec_round_bf16(vec v) {
-  return (vec)(bf16_of_float(v) << 16);
-}
+static inline vec vec_round_bf16(vec v) { return (vec)(bf16_of_float(v) << 16); }
 
 static inline vec vec_saturate(vec v, float limit) {
   uint32_t bound = bny_bits_of_float(limit);
@@ -127,9 +99,7 @@ static inline unsigned vec_count_over(vec v, float limit) {
   return over[0] + over[1] + over[2] + over[3];
 }
 
-static bool supported(void) {
-  return true;
-}
+static bool supported(void) { return true; }
 
 #define KERNELS_NAME "portable"
 #define KERNELS_TABLE bny_kernels_portable

@@ -30,34 +30,33 @@
   BNY_DECODE_IF_##copy(BNY_DECODE_WARPS_ENTRY(element, head_dim, copy, is_bulk, shared))
 #define BNY_DECODE_WARPS_ENTRY(element, head_dim, copy, is_bulk, shared)                                        \
   static_assert(bny_warp_memory<bny_warp_shape<head_dim, is_bulk>>::BYTES == shared, "as the list says");       \
-  BNY_KERNEL BNY_LAUNCH_BOUNDS(BNY_WARP_LANES * BNY_DECODE_WARPS, (bny_warp_shape<head_dim, is_bulk>::RESIDENT)) \
-  bny_decode_##element##_##head_dim##_##copy(BNY_PARAMETER(bny_decode_call, call),                              \
-                                             BNY_PARAMETER(bny_device_combine, combine)) {                      \
+  BNY_KERNEL BNY_LAUNCH_BOUNDS(BNY_WARP_LANES *BNY_DECODE_WARPS, (bny_warp_shape<head_dim, is_bulk>::RESIDENT)) \
+      bny_decode_##element##_##head_dim##_##copy(BNY_PARAMETER(bny_decode_call, call),                          \
+                                                 BNY_PARAMETER(bny_device_combine, combine)) {                  \
     BNY_SHARED_ARRAY(bny_fused_state, states, BNY_DECODE_WARPS);                                                \
     bny_decode_epilogue epilogue = {call.out, combine, states};                                                 \
     bny_decode_by_warps<bny_##element, bny_warp_shape<head_dim, is_bulk>>(call, epilogue);                      \
   }
 #define BNY_DECODE_LATENT_KERNEL(element, rows, copy, is_bulk, shared) \
   BNY_DECODE_IF_##copy(BNY_DECODE_LATENT_ENTRY(element, rows, copy, is_bulk, shared))
-#define BNY_DECODE_LATENT_ENTRY(element, rows, copy, is_bulk, shared)                                           \
-  static_assert(bny_latent_memory<bny_latent_shape<rows / 16, is_bulk>>::BYTES == shared, "as the list says");  \
-  BNY_KERNEL BNY_LAUNCH_BOUNDS((bny_latent_shape<rows / 16, is_bulk>::THREADS),                                 \
-                               (bny_latent_shape<rows / 16, is_bulk>::RESIDENT))                                \
-  bny_decode_##element##_latent##rows##_##copy(BNY_PARAMETER(bny_decode_call, call),                            \
-                                               BNY_PARAMETER(bny_device_combine, combine)) {                    \
-    BNY_SHARED_ARRAY(bny_fused_state, states, (bny_latent_shape<rows / 16, is_bulk>::WARPS));                   \
-    bny_decode_epilogue epilogue = {call.out, combine, states};                                                 \
-    bny_decode_latent<bny_##element, bny_latent_shape<rows / 16, is_bulk>>(call, epilogue);                     \
+#define BNY_DECODE_LATENT_ENTRY(element, rows, copy, is_bulk, shared)                                          \
+  static_assert(bny_latent_memory<bny_latent_shape<rows / 16, is_bulk>>::BYTES == shared, "as the list says"); \
+  BNY_KERNEL BNY_LAUNCH_BOUNDS((bny_latent_shape<rows / 16, is_bulk>::THREADS),                                \
+                               (bny_latent_shape<rows / 16, is_bulk>::RESIDENT))                               \
+      bny_decode_##element##_latent##rows##_##copy(BNY_PARAMETER(bny_decode_call, call),                       \
+                                                   BNY_PARAMETER(bny_device_combine, combine)) {               \
+    BNY_SHARED_ARRAY(bny_fused_state, states, (bny_latent_shape<rows / 16, is_bulk>::WARPS));                  \
+    bny_decode_epilogue epilogue = {call.out, combine, states};                                                \
+    bny_decode_latent<bny_##element, bny_latent_shape<rows / 16, is_bulk>>(call, epilogue);                    \
   }
 #ifdef BNY_WARPGROUPS
-#define BNY_DECODE_WIDE_KERNEL(element, rows, shared)                                                           \
-  static_assert(BNY_WIDE_BYTES == shared && BNY_WIDE_ROWS == rows, "as the list says");                         \
-  BNY_KERNEL BNY_LAUNCH_BOUNDS(BNY_WIDE_THREADS, 1)                                                             \
-  bny_decode_##element##_latent##rows##_wgmma(BNY_PARAMETER(bny_decode_call, call),                             \
-                                              BNY_PARAMETER(bny_device_combine, combine)) {                     \
-    BNY_SHARED_ARRAY(bny_fused_state, states, BNY_WIDE_WARPS);                                                  \
-    bny_decode_epilogue epilogue = {call.out, combine, states};                                                 \
-    bny_decode_wide<bny_##element>(call, epilogue);                                                             \
+#define BNY_DECODE_WIDE_KERNEL(element, rows, shared)                                            \
+  static_assert(BNY_WIDE_BYTES == shared && BNY_WIDE_ROWS == rows, "as the list says");          \
+  BNY_KERNEL BNY_LAUNCH_BOUNDS(BNY_WIDE_THREADS, 1) bny_decode_##element##_latent##rows##_wgmma( \
+      BNY_PARAMETER(bny_decode_call, call), BNY_PARAMETER(bny_device_combine, combine)) {        \
+    BNY_SHARED_ARRAY(bny_fused_state, states, BNY_WIDE_WARPS);                                   \
+    bny_decode_epilogue epilogue = {call.out, combine, states};                                  \
+    bny_decode_wide<bny_##element>(call, epilogue);                                              \
   }
 #else
 #define BNY_DECODE_WIDE_KERNEL(element, rows, shared)

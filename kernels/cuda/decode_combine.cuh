@@ -19,9 +19,7 @@ struct bny_decode_combine_row {
   float m, d;
 };
 
-template <int quads> struct bny_decode_combine_values {
-  float n[quads][4];
-};
+template <int quads> struct bny_decode_combine_values { float n[quads][4]; };
 
 BNY_DEVICE_COLD void bny_decode_combine_begin(const bny_device_combine &combine, bny_fused_state *states) {
   bny_fused_state *state = states + bny_warp();

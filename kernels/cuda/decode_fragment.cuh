@@ -22,14 +22,10 @@ template <int columns> struct bny_fragment {
 
 /* Logits of 8 keys in each class. Lane 4 g + t has rows g, g, g + 8, g + 8 and keys 2 t, 2 t + 1, 2 t, 2 t + 1 of it.
  * Key j of class c is key j classes + c of the tile. */
-template <int classes> struct bny_logits {
-  float s[classes][4];
-};
+template <int classes> struct bny_logits { float s[classes][4]; };
 
 /* Weights as fragments of A, two classes in each step: the larger and the smaller term. */
-template <int steps> struct bny_weights {
-  uint32_t coarse[steps][4], fine[steps][4];
-};
+template <int steps> struct bny_weights { uint32_t coarse[steps][4], fine[steps][4]; };
 
 template <int columns> BNY_DEVICE void bny_fragment_clear(bny_fragment<columns> *partial) {
   BNY_UNROLL for (int row = 0; row < 2; row++) {
@@ -41,8 +37,8 @@ template <int columns> BNY_DEVICE void bny_fragment_clear(bny_fragment<columns> 
 
 /* Masks the tile's keys from `keys` on. */
 template <int classes> BNY_DEVICE void bny_logits_mask(bny_logits<classes> *logits, uint32_t keys) {
-  BNY_UNROLL for (uint32_t i = 0; i < 4 * classes; i++)
-    if ((bny_lane() % 4 * 2 + i % 2) * classes + i / 4 >= keys) logits->s[i / 4][i % 4] = -BNY_INFINITY_F;
+  BNY_UNROLL for (uint32_t i = 0; i < 4 * classes; i++) if ((bny_lane() % 4 * 2 + i % 2) * classes + i / 4 >= keys)
+      logits->s[i / 4][i % 4] = -BNY_INFINITY_F;
 }
 
 /* Returns m after more logits, never -0. Only a logit of +inf or NaN makes d infinite or NaN. */

@@ -23,7 +23,7 @@
 template <int dim, int rows> struct bny_tile {
   enum : int {
     ROW_BYTES = 2 * dim,
-    CLASSES = rows / 8, /* rows of a chunk, and number of classes */
+    CLASSES = rows / 8,               /* rows of a chunk, and number of classes */
     PITCH = CLASSES * ROW_BYTES + 16, /* distance of chunks */
     BYTES = 8 * PITCH,
     /* lanes that copy neighbouring 16 bytes of a row: a line of 128 bytes if rows consist of such lines */
@@ -80,7 +80,7 @@ BNY_DEVICE bool bny_decode_load_async(unsigned char *tile, const bny_decode_cach
     const unsigned char *from = (const unsigned char *)cache.base;
     if (valid) from = bny_decode_row_address(cache, keys, page, first + row) + column;
     BNY_UNROLL for (int byte = 0; byte < shape::ROW_BYTES; byte += shape::ROW_LANES * 16)
-      bny_copy_async_16(to + byte, from + (valid ? byte : 0), valid);
+        bny_copy_async_16(to + byte, from + (valid ? byte : 0), valid);
     row += stride;
     to += stride / shape::CLASSES * shape::PITCH;
   }

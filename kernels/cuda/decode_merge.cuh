@@ -104,13 +104,11 @@ template <int dim> BNY_DEVICE void bny_decode_row_put(const bny_decode_source &t
     *to.m = row.m;
     *to.d = row.d;
   }
-  BNY_UNROLL for (int quad = 0; quad < bny_decode_row<dim>::QUADS; quad++)
-    if (bny_decode_column(quad) < dim) bny_store_floats(to.n + bny_decode_column(quad), row.n[quad]);
+  BNY_UNROLL for (int quad = 0; quad < bny_decode_row<dim>::QUADS; quad++) if (bny_decode_column(quad) < dim)
+      bny_store_floats(to.n + bny_decode_column(quad), row.n[quad]);
 }
 
-template <int dim> struct bny_decode_batch {
-  float n[bny_decode_row<dim>::BATCH][bny_decode_row<dim>::QUADS][4];
-};
+template <int dim> struct bny_decode_batch { float n[bny_decode_row<dim>::BATCH][bny_decode_row<dim>::QUADS][4]; };
 
 /* Loads a row, or zeros without a source. */
 template <int dim>
@@ -136,7 +134,7 @@ BNY_DEVICE void bny_decode_batch_load(bny_decode_batch<dim> *batch, const Source
     const float *next = one + Sources::gap(sources, first);
     const uint32_t stride = Sources::stride(sources);
     BNY_UNROLL for (uint32_t i = 0; i < shape::BATCH; i++)
-      bny_decode_row_load<dim>(batch->n[i], i == 0 ? one : next + (i - 1) * stride, first + i < count);
+        bny_decode_row_load<dim>(batch->n[i], i == 0 ? one : next + (i - 1) * stride, first + i < count);
   }
 }
 
@@ -148,8 +146,8 @@ BNY_DEVICE void bny_decode_batch_add(bny_decode_row<dim> *row, const bny_decode_
   BNY_UNROLL for (uint32_t i = 0; i < shape::BATCH; i++) {
     float scale = bny_shuffle(factor, (int)(lane + i) & 31);
     if (lane + i >= count) continue;
-    BNY_UNROLL for (int j = 0; j < 4 * shape::QUADS; j++)
-      row->n[j / 4][j % 4] = bny_add(row->n[j / 4][j % 4], bny_mul(batch.n[i][j / 4][j % 4], scale));
+    BNY_UNROLL for (int j = 0; j < 4 * shape::QUADS; j++) row->n[j / 4][j % 4] =
+        bny_add(row->n[j / 4][j % 4], bny_mul(batch.n[i][j / 4][j % 4], scale));
   }
 }
 
@@ -237,8 +235,8 @@ BNY_DEVICE void bny_decode_emit(const bny_decode_call &call, const bny_decode_it
   if (row->d != row->d) { /* a NaN logit: the statistics become NaN, or the row empty */
     row->m = call.nan_is_empty ? -BNY_INFINITY_F : row->d;
     row->d = call.nan_is_empty ? 0.0f : 1.0f;
-    BNY_UNROLL for (int i = 0; i < 4 * bny_decode_row<dim>::QUADS; i++)
-      if (call.nan_is_empty) row->n[i / 4][i % 4] = 0.0f;
+    BNY_UNROLL for (int i = 0; i < 4 * bny_decode_row<dim>::QUADS; i++) if (call.nan_is_empty) row->n[i / 4][i % 4] =
+        0.0f;
   }
   epilogue.row(item.sequence, head, *row);
 }
@@ -275,8 +273,10 @@ BNY_DEVICE void bny_decode_fold_rows(const bny_decode_call &call, const bny_deco
         to.row = slot * parts + part;
       }
       bny_decode_fold(&row, sources, count);
-      if (pass == 1 && round.finishes) bny_decode_emit(call, item, rank + slot * blocks, rows, &row, epilogue);
-      else bny_decode_row_put(sources_type::at(to, 0), row);
+      if (pass == 1 && round.finishes)
+        bny_decode_emit(call, item, rank + slot * blocks, rows, &row, epilogue);
+      else
+        bny_decode_row_put(sources_type::at(to, 0), row);
     }
     if (pass == 0) bny_block_sync();
   }
@@ -294,8 +294,10 @@ BNY_DEVICE void bny_decode_finish(const bny_decode_call &call, const bny_decode_
                                        blocks,
                                        item.piece.first_team == item.piece.last_team};
   uint32_t parts = 1; /* the sources in the cluster must not be overwritten */
-  if (blocks > 1) bny_cluster_sync();
-  else bny_block_sync();
+  if (blocks > 1)
+    bny_cluster_sync();
+  else
+    bny_block_sync();
   BNY_ROLLED for (bool first = true;; first = false) {
     bny_decode_fold_rows(call, item, team, round, parts, epilogue);
     if (first && blocks > 1) bny_cluster_sync();

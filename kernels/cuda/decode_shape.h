@@ -37,7 +37,7 @@ typedef struct bny_decode_division {
   uint32_t teams;          /* in the grid */
   uint32_t team_units_min; /* a smaller share is not worth its merge */
   uint32_t item_cost;
-  uint32_t fan_in;         /* splits merged at once; more take two rounds */
+  uint32_t fan_in; /* splits merged at once; more take two rounds */
 } bny_decode_division;
 
 /* K or V. Strides in bytes. */
@@ -51,12 +51,12 @@ typedef struct bny_decode_cache {
 typedef struct bny_decode_call {
   int32_t batch;
   int32_t kv_heads;
-  int32_t group;     /* query heads of a KV head */
-  int32_t row_tiles; /* items of a group */
-  int32_t keys_max;  /* of a sequence; longer ones are cut, and reported */
-  int32_t one_term;  /* decode_wide.cuh: weights are one 16-bit term, not two */
-  float scale_log2;  /* logits in base 2: t = scale_log2 (q . k) */
-  const void *q;     /* [batch][heads][head_dim] */
+  int32_t group;                         /* query heads of a KV head */
+  int32_t row_tiles;                     /* items of a group */
+  int32_t keys_max;                      /* of a sequence; longer ones are cut, and reported */
+  int32_t one_term;                      /* decode_wide.cuh: weights are one 16-bit term, not two */
+  float scale_log2;                      /* logits in base 2: t = scale_log2 (q . k) */
+  const void *q;                         /* [batch][heads][head_dim] */
   int64_t q_batch_stride, q_head_stride; /* bytes */
   bny_decode_cache k, v;
   const int32_t *page_table; /* [batch][...]: pages; NULL: sequence b is page b */

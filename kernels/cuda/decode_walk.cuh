@@ -16,8 +16,8 @@ struct bny_decode_walk {
   uint32_t team, team_units;
   uint32_t sequence; /* current sequence; batch: at the end */
   uint32_t keys, granules;
-  uint32_t index;    /* of the item in the sequence */
-  uint32_t start;    /* units before the item */
+  uint32_t index; /* of the item in the sequence */
+  uint32_t start; /* units before the item */
 };
 
 BNY_DEVICE uint32_t bny_decode_items(const bny_decode_call &call) { return (uint32_t)(call.kv_heads * call.row_tiles); }

@@ -20,13 +20,15 @@ template <int dim_, bool bulk_> struct bny_warp_shape {
     DIM = dim_,
     ROWS = 16,
     TILE_BYTES = bny_tile<dim_, BNY_DECODE_GRANULE>::BYTES,
-    QUERY_PITCH = 2 * dim_ + 16,   /* bytes: puts rows in different banks */
+    QUERY_PITCH = 2 * dim_ + 16, /* bytes: puts rows in different banks */
     WARPS = BNY_DECODE_WARPS,
     /* blocks of an SM, limited by registers */
-    RESIDENT = dim_ <= (BNY_ARCH < 1000 ? 128 : 64) ? 3 : dim_ <= 192 ? 2 : 1,
-    RING = dim_ <= 64 ? 8 : 4,     /* tiles, an even number */
-    QUERY_KEPT = dim_ <= 128,      /* in registers; otherwise read from shared memory each time */
-    PARTIAL_PITCH = dim_ + 8       /* floats: stores of fragments access no bank twice */
+    RESIDENT = dim_ <= (BNY_ARCH < 1000 ? 128 : 64) ? 3
+               : dim_ <= 192                        ? 2
+                                                    : 1,
+    RING = dim_ <= 64 ? 8 : 4, /* tiles, an even number */
+    QUERY_KEPT = dim_ <= 128,  /* in registers; otherwise read from shared memory each time */
+    PARTIAL_PITCH = dim_ + 8   /* floats: stores of fragments access no bank twice */
   };
   static constexpr bool bulk = bulk_;
 };
@@ -64,7 +66,8 @@ BNY_DEVICE void bny_ring_fill(const bny_ring &ring, const bny_decode_call &call,
     if constexpr (shape::bulk)
       lost = bny_decode_load_bulk<shape::DIM, BNY_DECODE_GRANULE>(tile, cache, keys, first, keys.count,
                                                                   ring.barriers + place);
-    else lost = bny_decode_load_async<shape::DIM, BNY_DECODE_GRANULE, 1>(tile, cache, keys, first, keys.count, 0);
+    else
+      lost = bny_decode_load_async<shape::DIM, BNY_DECODE_GRANULE, 1>(tile, cache, keys, first, keys.count, 0);
     if (lost && bny_lane() == 0) *bny_ring_lost<shape>(ring) |= 1u << place | BNY_LOST_ITEM;
   }
   if constexpr (!shape::bulk) bny_copy_async_commit();
@@ -186,8 +189,7 @@ BNY_DEVICE void bny_decode_load_query(unsigned char *query, const bny_decode_cal
 }
 
 /* Merges the partials of all warps into one, in place of the first. */
-template <class shape>
-BNY_DEVICE bny_block_partial bny_warps_fold(unsigned char *shared, const bny_decode_item &item) {
+template <class shape> BNY_DEVICE bny_block_partial bny_warps_fold(unsigned char *shared, const bny_decode_item &item) {
   using memory = bny_warp_memory<shape>;
   const int warps = shape::WARPS, quads = shape::DIM / 4;
   for (uint32_t i = bny_thread(); i < item.rows * quads; i += bny_block_threads()) {
@@ -225,7 +227,7 @@ BNY_DEVICE void bny_warps_attend(const bny_decode_call &call, bny_decode_walk *w
   granules.count = granules.first < item.piece.end ? (item.piece.end - granules.first - 1) / granules.step + 1 : 0;
   if (bny_lane() == 0) *bny_ring_lost<shape>(*ring) = 0;
   BNY_ROLLED for (uint32_t half = 0; half < shape::RING; half++)
-    bny_ring_fill<shape>(*ring, call, keys, granules, half);
+      bny_ring_fill<shape>(*ring, call, keys, granules, half);
   bny_decode_walk_teams(*walk, &item);
   if (bny_thread() == 0) {
     kept_walk = *walk;

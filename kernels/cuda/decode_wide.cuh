@@ -48,7 +48,7 @@ BNY_DEVICE void bny_wide_copy_row(unsigned char *panels, uint32_t row, const uns
   unsigned char *to = panels + row * 128 + (chunk ^ (row & 7)) * 16;
   if (there) from += chunk * 16;
   BNY_UNROLL for (int i = 0; i < BNY_WIDE_PANELS; i++)
-    bny_copy_async_16(to + i * BNY_WIDE_PANEL_BYTES, from + (there ? i * 128 : 0), there);
+      bny_copy_async_16(to + i * BNY_WIDE_PANEL_BYTES, from + (there ? i * 128 : 0), there);
 }
 
 BNY_DEVICE bool bny_wide_copies(void) { return bny_warp() >= BNY_WIDE_WARPS - BNY_WIDE_COPIERS; }
@@ -93,8 +93,8 @@ BNY_DEVICE void bny_wide_fill(unsigned char *shared, const bny_decode_call &call
 
 /* Masks the keys from `keys` on, which do not exist. Key j of class c is key 8 c + j of the tile. */
 BNY_DEVICE void bny_wide_mask(bny_logits<8> *logits, uint32_t keys) {
-  BNY_UNROLL for (uint32_t i = 0; i < 32; i++)
-    if (i / 4 * 8 + bny_lane() % 4 * 2 + i % 2 >= keys) logits->s[i / 4][i % 4] = -BNY_INFINITY_F;
+  BNY_UNROLL for (uint32_t i = 0; i < 32; i++) if (i / 4 * 8 + bny_lane() % 4 * 2 + i % 2 >= keys)
+      logits->s[i / 4][i % 4] = -BNY_INFINITY_F;
 }
 
 template <class Element>
@@ -159,7 +159,7 @@ BNY_DEVICE void bny_wide_values(bny_fragment<256> *partial, const bny_weights<4>
   if (one_term) {
     bny_group_begin();
     BNY_UNROLL for (int step = 0; step < 4; step++)
-      Element::group_values(partial->n[0], weights.coarse[step], bny_group_operand_add(b, step * 16 * 128));
+        Element::group_values(partial->n[0], weights.coarse[step], bny_group_operand_add(b, step * 16 * 128));
     bny_group_commit();
     bny_group_wait<0>();
     return;
@@ -183,8 +183,10 @@ BNY_DEVICE bool bny_wide_walk(bny_fragment<256> *partial, unsigned char *shared,
     unsigned char *tile = shared + BNY_WIDE_TILES + stage * BNY_WIDE_TILE_BYTES;
     bny_weights<4> weights;
     if (bny_wide_copies()) {
-      if (index == 0) bny_copy_async_wait<1>(); /* two copies have been started */
-      else bny_copy_async_wait<0>();
+      if (index == 0)
+        bny_copy_async_wait<1>(); /* two copies have been started */
+      else
+        bny_copy_async_wait<0>();
       bny_fence_async();
     }
     bny_block_sync();

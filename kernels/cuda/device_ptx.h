@@ -65,20 +65,19 @@ BNY_DEVICE void bny_named_arrive(int id, int threads) {
 
 /* ---- ordered memory ---------------------------------------------------------------------------------------------- */
 
-#define BNY_PTX_LOAD(order, scope, bits, type, letter)                                                          \
-  BNY_DEVICE type bny_load_##order##_##scope##_##bits(const type *from) {                                       \
-    type value;                                                                                                 \
-    asm volatile("ld." #order "." #scope ".global.u" #bits " %0, [%1];"                                         \
-                 : "=" letter(value)                                                                            \
-                 : "l"(bny_global_address(from))                                                                \
-                 : "memory");                                                                                   \
-    return value;                                                                                               \
+#define BNY_PTX_LOAD(order, scope, bits, type, letter)                    \
+  BNY_DEVICE type bny_load_##order##_##scope##_##bits(const type *from) { \
+    type value;                                                           \
+    asm volatile("ld." #order "." #scope ".global.u" #bits " %0, [%1];"   \
+                 : "=" letter(value)                                      \
+                 : "l"(bny_global_address(from))                          \
+                 : "memory");                                             \
+    return value;                                                         \
   }
-#define BNY_PTX_STORE(order, scope, bits, type, letter)                                                         \
-  BNY_DEVICE void bny_store_##order##_##scope##_##bits(type *to, type value) {                                  \
-    asm volatile("st." #order "." #scope ".global.u" #bits " [%0], %1;" ::"l"(bny_global_address(to)),          \
-                 letter(value)                                                                                  \
-                 : "memory");                                                                                   \
+#define BNY_PTX_STORE(order, scope, bits, type, letter)                                                              \
+  BNY_DEVICE void bny_store_##order##_##scope##_##bits(type *to, type value) {                                       \
+    asm volatile("st." #order "." #scope ".global.u" #bits " [%0], %1;" ::"l"(bny_global_address(to)), letter(value) \
+                 : "memory");                                                                                        \
   }
 BNY_PTX_LOAD(relaxed, gpu, 32, uint32_t, "r")
 BNY_PTX_LOAD(relaxed, gpu, 64, uint64_t, "l")
@@ -240,12 +239,12 @@ BNY_DEVICE float bny_log2_fast(float x) {
 
 /* ---- matrix ------------------------------------------------------------------------------------------------------ */
 
-#define BNY_PTX_MMA(type)                                                                                        \
-  BNY_DEVICE void bny_mma_##type(float *d, const uint32_t *a, const uint32_t *b) {                               \
-    asm("mma.sync.aligned.m16n8k16.row.col.f32." #type "." #type                                        \
-                 ".f32 {%0, %1, %2, %3}, {%4, %5, %6, %7}, {%8, %9}, {%0, %1, %2, %3};"                          \
-                 : "+f"(d[0]), "+f"(d[1]), "+f"(d[2]), "+f"(d[3])                                                \
-                 : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b[0]), "r"(b[1]));                            \
+#define BNY_PTX_MMA(type)                                                          \
+  BNY_DEVICE void bny_mma_##type(float *d, const uint32_t *a, const uint32_t *b) { \
+    asm("mma.sync.aligned.m16n8k16.row.col.f32." #type "." #type                   \
+        ".f32 {%0, %1, %2, %3}, {%4, %5, %6, %7}, {%8, %9}, {%0, %1, %2, %3};"     \
+        : "+f"(d[0]), "+f"(d[1]), "+f"(d[2]), "+f"(d[3])                           \
+        : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b[0]), "r"(b[1]));       \
   }
 BNY_PTX_MMA(bf16)
 BNY_PTX_MMA(f16)
@@ -287,10 +286,10 @@ BNY_DEVICE void bny_mbarrier_arrive(uint64_t *barrier) {
                : "memory");
 }
 BNY_DEVICE void bny_mbarrier_expect(uint64_t *barrier, uint32_t bytes) {
-  asm volatile("{ .reg .b64 state; mbarrier.arrive.expect_tx.shared.b64 state, [%0], %1; }" ::"r"(
-                   bny_shared_address(barrier)),
-               "r"(bytes)
-               : "memory");
+  asm volatile(
+      "{ .reg .b64 state; mbarrier.arrive.expect_tx.shared.b64 state, [%0], %1; }" ::"r"(bny_shared_address(barrier)),
+      "r"(bytes)
+      : "memory");
 }
 BNY_DEVICE bool bny_mbarrier_test(const uint64_t *barrier, uint32_t parity) {
   uint32_t done;
@@ -336,7 +335,10 @@ BNY_DEVICE void bny_mbarrier_init(uint64_t *, uint32_t) { __trap(); }
 BNY_DEVICE void bny_mbarrier_fence_init(void) { __trap(); }
 BNY_DEVICE void bny_mbarrier_arrive(uint64_t *) { __trap(); }
 BNY_DEVICE void bny_mbarrier_expect(uint64_t *, uint32_t) { __trap(); }
-BNY_DEVICE bool bny_mbarrier_test(const uint64_t *, uint32_t) { __trap(); return true; }
+BNY_DEVICE bool bny_mbarrier_test(const uint64_t *, uint32_t) {
+  __trap();
+  return true;
+}
 BNY_DEVICE void bny_bulk_load(void *, const void *, uint32_t, uint64_t *) { __trap(); }
 BNY_DEVICE void bny_fence_async(void) {}
 BNY_DEVICE uint32_t bny_cluster_rank(void) { return 0; }

@@ -67,11 +67,11 @@ struct fiber {
 #else
   ucontext_t context;
 #endif
-  void *fake_stack; /* for the address sanitizer */
+  void *fake_stack;  /* for the address sanitizer */
   uint32_t meetings; /* exchanges of its warp so far */
   bool writes;       /* it is in the emulator's list of writers */
   std::vector<weak_store> stores;
-  std::vector<async_copy> copies;       /* not yet committed */
+  std::vector<async_copy> copies; /* not yet committed */
   std::vector<std::vector<async_copy>> groups;
 };
 
@@ -130,7 +130,7 @@ struct bny_emulator {
   std::vector<std::unique_ptr<block_state>> blocks; /* running blocks */
   std::vector<fiber *> writers;                     /* with delayed stores */
   std::vector<owned_memory> owned;
-  std::vector<char *> stacks;                       /* free stacks */
+  std::vector<char *> stacks; /* free stacks */
   fiber *current = nullptr;
   std::function<void(uint64_t)> watch;
   std::string failure;
@@ -153,12 +153,11 @@ thread_local bny_emulator *running;
 
 #ifdef __x86_64__
 extern "C" void bny_emulate_switch(void **save, void *to);
-__asm__(
-    ".text\n.type bny_emulate_switch, @function\nbny_emulate_switch:\n"
-    "  pushq %rbp\n  pushq %rbx\n  pushq %r12\n  pushq %r13\n  pushq %r14\n  pushq %r15\n"
-    "  movq %rsp, (%rdi)\n  movq %rsi, %rsp\n"
-    "  popq %r15\n  popq %r14\n  popq %r13\n  popq %r12\n  popq %rbx\n  popq %rbp\n  ret\n"
-    ".size bny_emulate_switch, .-bny_emulate_switch\n");
+__asm__(".text\n.type bny_emulate_switch, @function\nbny_emulate_switch:\n"
+        "  pushq %rbp\n  pushq %rbx\n  pushq %r12\n  pushq %r13\n  pushq %r14\n  pushq %r15\n"
+        "  movq %rsp, (%rdi)\n  movq %rsi, %rsp\n"
+        "  popq %r15\n  popq %r14\n  popq %r13\n  popq %r12\n  popq %rbx\n  popq %rbp\n  ret\n"
+        ".size bny_emulate_switch, .-bny_emulate_switch\n");
 #endif
 
 void switch_to_fiber(bny_emulator *emulator, fiber *next) {
@@ -288,23 +287,28 @@ bool apply_any(fiber *writer) {
 }
 
 void settle(fiber *writer) {
-  while (apply_any(writer)) {}
+  while (apply_any(writer)) {
+  }
 }
 
 /* Makes visible what other threads of the block stored before a sync. */
 void settle_synced(const fiber *self) {
   for (fiber *writer : running->writers)
     for (size_t i = 0; writer->block == self->block && i < writer->stores.size();)
-      if (writer->stores[i].synced && !writer->stores[i].held) apply_store(writer, i), i = 0;
-      else i++;
+      if (writer->stores[i].synced && !writer->stores[i].held)
+        apply_store(writer, i), i = 0;
+      else
+        i++;
 }
 
 /* Makes overlapping stores visible. A block sees its own stores, and those to a place in order. */
 void apply_overlapping(const fiber *self, const void *at, size_t bytes, bool own) {
   for (fiber *writer : running->writers)
     for (size_t i = 0; (own || writer != self) && writer->block == self->block && i < writer->stores.size();)
-      if (overlap(writer->stores[i], static_cast<const unsigned char *>(at), bytes)) apply_store(writer, i), i = 0;
-      else i++;
+      if (overlap(writer->stores[i], static_cast<const unsigned char *>(at), bytes))
+        apply_store(writer, i), i = 0;
+      else
+        i++;
 }
 
 void finish_copy(const async_copy &copy) {
@@ -409,8 +413,10 @@ void let_things_happen(bny_emulator *emulator, block_state *block) {
 
 void forget_writers(bny_emulator *emulator, const block_state *block) {
   for (size_t i = 0; i < emulator->writers.size();)
-    if (emulator->writers[i]->block == block) take_any(&emulator->writers, static_cast<uint32_t>(i));
-    else i++;
+    if (emulator->writers[i]->block == block)
+      take_any(&emulator->writers, static_cast<uint32_t>(i));
+    else
+      i++;
 }
 
 /* Returns a block with a runnable thread, from a random one on; -1: none. */
@@ -523,8 +529,10 @@ bool bny_emulator_run(bny_emulator *emulator, char *why, size_t bytes) {
     start_blocks(emulator);
     if (emulator->blocks.empty()) break;
     int64_t index = pick_block(emulator);
-    if (index < 0) describe_deadlock(emulator);
-    else run_block(emulator, static_cast<size_t>(index));
+    if (index < 0)
+      describe_deadlock(emulator);
+    else
+      run_block(emulator, static_cast<size_t>(index));
     if (!emulator->failure.empty()) break;
   }
   running = outer;
@@ -628,8 +636,10 @@ void bny_emulated_sync(void) {
   fiber *self = running->current;
   const unsigned char *shared = self->block->shared;
   for (size_t i = 0; i < self->stores.size();)
-    if (overlap(self->stores[i], shared, self->block->launch->shared_bytes)) apply_store(self, i), i = 0;
-    else self->stores[i++].synced = true;
+    if (overlap(self->stores[i], shared, self->block->launch->shared_bytes))
+      apply_store(self, i), i = 0;
+    else
+      self->stores[i++].synced = true;
 }
 
 void bny_emulated_load(const void *from, void *value, size_t bytes) {
@@ -666,8 +676,10 @@ void *bny_emulated_cluster_address(void *shared, uint32_t rank) {
 
 void bny_emulated_copy(void *to, const void *from, size_t bytes, uint64_t *barrier) {
   fiber *self = running->current;
-  if (barrier) self->block->bulk.push_back({to, from, bytes, barrier});
-  else self->copies.push_back({to, from, bytes, nullptr});
+  if (barrier)
+    self->block->bulk.push_back({to, from, bytes, barrier});
+  else
+    self->copies.push_back({to, from, bytes, nullptr});
 }
 
 void bny_emulated_commit(void) {

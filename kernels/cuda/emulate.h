@@ -36,10 +36,10 @@ struct bny_emulator_config {
 
 struct bny_emulator_launch {
   uint32_t device, stream;
-  uint32_t blocks, threads;    /* threads: of a block, a multiple of 32 */
-  uint32_t cluster;            /* blocks of a cluster; 0: 1 */
-  uint32_t shared_bytes;       /* dynamic */
-  bool overlap;                /* programmatic: may begin when the previous launch has released it */
+  uint32_t blocks, threads; /* threads: of a block, a multiple of 32 */
+  uint32_t cluster;         /* blocks of a cluster; 0: 1 */
+  uint32_t shared_bytes;    /* dynamic */
+  bool overlap;             /* programmatic: may begin when the previous launch has released it */
   std::function<void()> kernel;
 };
 
@@ -69,9 +69,9 @@ const unsigned char (*bny_emulated_exchange(uint32_t kind, const void *value,
                                             size_t bytes))[BNY_EMULATED_EXCHANGE_BYTES];
 void bny_emulated_barrier(int id, int threads, bool wait); /* of the block; id 0: all of its threads */
 void bny_emulated_cluster_barrier(void);
-void bny_emulated_yield(void); /* lets other threads run */
+void bny_emulated_yield(void);                                      /* lets other threads run */
 void bny_emulated_store(void *to, const void *value, size_t bytes); /* visible at once, or later */
-void bny_emulated_settle(void);                                    /* a fence: all stores before it become visible */
+void bny_emulated_settle(void);                                     /* a fence: all stores before it become visible */
 /* Stores of this thread to shared memory become visible at once, others before later fences of its block. */
 void bny_emulated_sync(void);
 void bny_emulated_load(const void *from, void *value, size_t bytes);

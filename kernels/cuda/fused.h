@@ -111,8 +111,10 @@ BNY_DEVICE void bny_fused_push(bny_fused_run *run, int32_t token, int32_t head, 
                                const Values &values) {
   bny_warp_sync();
   bny_fused_join(run);
-  if (run->combine->what.shape.wire == BNY_WIRE_F32) bny_fused_push_row<false>(run, token, head, stat, sum, values);
-  else bny_fused_push_row<true>(run, token, head, stat, sum, values);
+  if (run->combine->what.shape.wire == BNY_WIRE_F32)
+    bny_fused_push_row<false>(run, token, head, stat, sum, values);
+  else
+    bny_fused_push_row<true>(run, token, head, stat, sum, values);
 }
 
 /* Called by all lanes of warp `group` of `groups`. Merges the warp's rows of this rank. */
@@ -145,8 +147,10 @@ template <bool halves> BNY_DEVICE void bny_fused_merge_row(bny_fused_run *run, i
 
 BNY_DEVICE void bny_fused_merge(bny_fused_run *run, int32_t token, int32_t head) {
   bny_fused_join(run);
-  if (run->combine->what.shape.wire == BNY_WIRE_F32) bny_fused_merge_row<false>(run, token, head);
-  else bny_fused_merge_row<true>(run, token, head);
+  if (run->combine->what.shape.wire == BNY_WIRE_F32)
+    bny_fused_merge_row<false>(run, token, head);
+  else
+    bny_fused_merge_row<true>(run, token, head);
 }
 
 /* Called by all threads of a block. Counts the block, and returns how many had not been counted before, this one
@@ -174,8 +178,10 @@ BNY_DEVICE void bny_fused_end(bny_fused_run *run) {
   if (left > mergers) return;
   bny_fused_join(run);
   uint32_t group = (left - 1) * warps + bny_warp();
-  if (run->combine->what.shape.wire == BNY_WIRE_F32) bny_fused_merge_rows<false>(run, group, mergers * warps);
-  else bny_fused_merge_rows<true>(run, group, mergers * warps);
+  if (run->combine->what.shape.wire == BNY_WIRE_F32)
+    bny_fused_merge_rows<false>(run, group, mergers * warps);
+  else
+    bny_fused_merge_rows<true>(run, group, mergers * warps);
 }
 
 #endif

@@ -174,8 +174,8 @@ BNY_DEVICE void bny_interpret_merge(bny_interpreter *run, const bny_unit_rows &r
 BNY_DEVICE void bny_interpret_set_step(bny_interpreter *run, int32_t index) {
   const bny_program_place *places = bny_program_places(run->program);
   run->step = bny_program_steps(run->program) + index;
-  bny_program_view view = {&run->self, run->program, places + run->step->sources, run->step->nsources, 0, 0,
-                           run->work.chunk};
+  bny_program_view view = {&run->self, run->program,   places + run->step->sources, run->step->nsources, 0,
+                           0,          run->work.chunk};
   *(bny_program_view *)&run->sources = view;
   view.places = places + run->step->destinations;
   view.count_ = run->step->ndestinations;
@@ -191,8 +191,10 @@ template <int protocol, bool halves> BNY_DEVICE void bny_interpret_step(bny_inte
   BNY_ROLLED for (; more && !run->self.failed; more = bny_unit_rows_next(&rows)) {
     run->sources.token = rows.token;
     run->sources.head = rows.head;
-    if (step->kind == BNY_PROGRAM_COPY) bny_interpret_copy<protocol, halves>(run, rows);
-    else bny_interpret_merge<protocol, halves>(run, rows);
+    if (step->kind == BNY_PROGRAM_COPY)
+      bny_interpret_copy<protocol, halves>(run, rows);
+    else
+      bny_interpret_merge<protocol, halves>(run, rows);
     if (!run->self.failed) bny_push_row<protocol>(run->self, run->to, rows.token, rows.head, &run->pending);
   }
   if (!run->self.failed) bny_push_end<protocol>(run->self, run->to, &run->pending);
@@ -216,10 +218,10 @@ BNY_DEVICE void bny_interpret(const bny_device_group &group, const bny_program *
   bny_worker_end(run.self);
 }
 
-#define BNY_INTERPRET_KERNEL(name, protocol, halves)                                                    \
-  BNY_KERNEL BNY_LAUNCH_BOUNDS(BNY_BLOCK_THREADS_MAX, 1)                                                 \
-  name(BNY_PARAMETER(bny_device_group, group), const bny_program *program, BNY_PARAMETER(bny_device_call, call)) { \
-    bny_interpret<protocol, halves>(group, program, call);                                               \
+#define BNY_INTERPRET_KERNEL(name, protocol, halves)                                                                   \
+  BNY_KERNEL BNY_LAUNCH_BOUNDS(BNY_BLOCK_THREADS_MAX, 1)                                                               \
+      name(BNY_PARAMETER(bny_device_group, group), const bny_program *program, BNY_PARAMETER(bny_device_call, call)) { \
+    bny_interpret<protocol, halves>(group, program, call);                                                             \
   }
 
 #endif

@@ -68,14 +68,13 @@ BNY_DEVICE void bny_bytes_store(unsigned char *to, const bny_bytes_range &range,
     BNY_UNROLL for (int w = 0; w < words; w++) quad.word[w] = word[w];
     bny_store_quad(to, quad);
   } else if (width == 8 && whole && ((uintptr_t)to & 7) == 0) {
-    BNY_UNROLL for (int w = 0; w + 1 < words; w += 2)
-      if (w < range.words) ((uint64_t *)to)[w / 2] = word[w] | (uint64_t)word[w + 1] << 32;
+    BNY_UNROLL for (int w = 0; w + 1 < words; w += 2) if (w < range.words)((uint64_t *)to)[w / 2] =
+        word[w] | (uint64_t)word[w + 1] << 32;
   } else if (whole && ((uintptr_t)to & 3) == 0) {
-    BNY_UNROLL for (int w = 0; w < words; w++)
-      if (w < range.words) ((uint32_t *)to)[w] = word[w];
+    BNY_UNROLL for (int w = 0; w < words; w++) if (w < range.words)((uint32_t *)to)[w] = word[w];
   } else {
-    BNY_UNROLL for (int i = 0; i < 4 * words; i++)
-      if (range.has(i)) to[i] = (unsigned char)(word[i / 4] >> (8 * (i % 4)));
+    BNY_UNROLL for (int i = 0; i < 4 * words; i++) if (range.has(i)) to[i] =
+        (unsigned char)(word[i / 4] >> (8 * (i % 4)));
   }
 }
 
@@ -103,11 +102,15 @@ template <int protocol> BNY_DEVICE void bny_bytes_unit(bny_interpreter *run, int
     int packet = first + (int)bny_lane();
     bool active = packet < run->work.packets;
     bny_packet value[BNY_MERGE_WIDTH];
-    if (copies) value[0] = bny_bytes_read<protocol>(*run, unit, packet);
-    else bny_merge_receive<protocol>(&run->self, run->sources, 0, 1, 0, packet, active, value);
+    if (copies)
+      value[0] = bny_bytes_read<protocol>(*run, unit, packet);
+    else
+      bny_merge_receive<protocol>(&run->self, run->sources, 0, 1, 0, packet, active, value);
     if (run->self.failed) return;
-    if (run->step->kind == BNY_PROGRAM_DELIVER) bny_bytes_write<protocol>(*run, unit, packet, value[0]);
-    else bny_push_packet<protocol>(run->self, run->to, 0, unit, packet, active, value[0]);
+    if (run->step->kind == BNY_PROGRAM_DELIVER)
+      bny_bytes_write<protocol>(*run, unit, packet, value[0]);
+    else
+      bny_push_packet<protocol>(run->self, run->to, 0, unit, packet, active, value[0]);
   }
   if (!run->self.failed) bny_push_row<protocol>(run->self, run->to, 0, unit, &run->pending);
 }
@@ -138,10 +141,10 @@ BNY_DEVICE void bny_interpret_bytes(const bny_device_group &group, const bny_pro
   }
 }
 
-#define BNY_BYTES_KERNEL(name, protocol)                                                                \
-  BNY_KERNEL BNY_LAUNCH_BOUNDS(BNY_BLOCK_THREADS_MAX, 1)                                                 \
-  name(BNY_PARAMETER(bny_device_group, group), const bny_program *program, BNY_PARAMETER(bny_device_call, call)) { \
-    bny_interpret_bytes<protocol>(group, program, call);                                                 \
+#define BNY_BYTES_KERNEL(name, protocol)                                                                               \
+  BNY_KERNEL BNY_LAUNCH_BOUNDS(BNY_BLOCK_THREADS_MAX, 1)                                                               \
+      name(BNY_PARAMETER(bny_device_group, group), const bny_program *program, BNY_PARAMETER(bny_device_call, call)) { \
+    bny_interpret_bytes<protocol>(group, program, call);                                                               \
   }
 
 #endif

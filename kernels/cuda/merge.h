@@ -60,18 +60,18 @@ BNY_DEVICE void bny_merge_receive(bny_worker *self, const Sources &sources, int 
   uint32_t need = wanted;
   while (!self->failed) {
     BNY_UNROLL for (int s = 0; s < BNY_MERGE_WIDTH; s++)
-      bny_merge_poll<protocol>(sources, base + s, units[s], packet, need >> s & 1, &raw[s]);
-    BNY_UNROLL for (int s = 0; s < BNY_MERGE_WIDTH; s++)
-      if (bny_packet_arrived<protocol>(raw[s], packet, self->epoch, need >> s & 1)) need &= ~(1u << s);
+        bny_merge_poll<protocol>(sources, base + s, units[s], packet, need >> s & 1, &raw[s]);
+    BNY_UNROLL for (int s = 0; s < BNY_MERGE_WIDTH;
+                    s++) if (bny_packet_arrived<protocol>(raw[s], packet, self->epoch, need >> s & 1)) need &=
+        ~(1u << s);
     if (!bny_warp_any(need != 0)) break;
     if (!bny_worker_poll(self)) continue;
     int lacking = base + bny_lowest_bit(need);
     bny_worker_look(self, need ? sources.peer(lacking) : -1, need ? sources.slot(lacking) : 0);
   }
-  BNY_UNROLL for (int s = 0; s < BNY_MERGE_WIDTH; s++)
-    if (protocol == BNY_PROTOCOL_LL128) bny_packet_poll<protocol>(units[s], packet, wanted >> s & 1, &raw[s]);
-  BNY_UNROLL for (int s = 0; s < BNY_MERGE_WIDTH; s++)
-    if (wanted >> s & 1) packets[s] = bny_packet_of(raw[s]);
+  BNY_UNROLL for (int s = 0; s < BNY_MERGE_WIDTH; s++) if (protocol == BNY_PROTOCOL_LL128)
+      bny_packet_poll<protocol>(units[s], packet, wanted >> s & 1, &raw[s]);
+  BNY_UNROLL for (int s = 0; s < BNY_MERGE_WIDTH; s++) if (wanted >> s & 1) packets[s] = bny_packet_of(raw[s]);
   bny_worker_arrived(self);
 }
 
@@ -91,8 +91,7 @@ BNY_DEVICE void bny_merge_tree_make(float *m, float *d, int count, bool last, bn
     BNY_UNROLL for (int i = 0; i < pairs; i++, node++) {
       if (2 * i + 1 < width) {
         float a_m = m[2 * i], a_d = d[2 * i], b_m = m[2 * i + 1], b_d = d[2 * i + 1];
-        bny_stats_merge(a_m, a_d, b_m, b_d, last && width == 2, &m[i], &d[i], &tree->left[node],
-                        &tree->right[node]);
+        bny_stats_merge(a_m, a_d, b_m, b_d, last && width == 2, &m[i], &d[i], &tree->left[node], &tree->right[node]);
       } else if (2 * i < width) {
         m[i] = m[2 * i];
         d[i] = d[2 * i];
@@ -111,7 +110,8 @@ BNY_DEVICE float bny_merge_tree_value(float *v, int count, const bny_merge_tree 
     BNY_UNROLL for (int i = 0; i < pairs; i++, node++) {
       if (2 * i + 1 < width)
         v[i] = bny_add(bny_mul(v[2 * i], tree.left[node]), bny_mul(v[2 * i + 1], tree.right[node]));
-      else if (2 * i < width) v[i] = v[2 * i];
+      else if (2 * i < width)
+        v[i] = v[2 * i];
     }
     width = (width + 1) / 2;
   }
@@ -124,8 +124,8 @@ BNY_DEVICE bny_lane_values<protocol, halves> bny_merge_tree_values(const bny_pac
   bny_lane_values<protocol, halves> merged;
   BNY_UNROLL for (int i = 0; i < merged.count; i++) {
     float v[BNY_MERGE_WIDTH];
-    BNY_UNROLL for (int s = 0; s < BNY_MERGE_WIDTH; s++)
-      v[s] = s < count ? bny_unit_value<halves>(packets[s], i, wire) : 0.0f;
+    BNY_UNROLL for (int s = 0; s < BNY_MERGE_WIDTH; s++) v[s] =
+        s < count ? bny_unit_value<halves>(packets[s], i, wire) : 0.0f;
     merged.value[i] = bny_merge_tree_value(v, count, tree);
   }
   return merged;
@@ -205,11 +205,11 @@ BNY_DEVICE void bny_merge_many(bny_worker *self, const Sources &sources, int cou
     bny_merge_part<protocol, halves> *part = &stack[height++];
     part->m = m[i];
     part->d = d[i];
-    BNY_UNROLL for (int j = 0; j < part->values.count; j++)
-      part->values.value[j] = bny_unit_value<halves>(packets[i], j, rounding.wire);
+    BNY_UNROLL for (int j = 0; j < part->values.count; j++) part->values.value[j] =
+        bny_unit_value<halves>(packets[i], j, rounding.wire);
     bool is_last = k + 1 == count;
     BNY_ROLLED for (int digits = k; height > 1 && (digits & 1 || is_last); digits >>= 1, height--)
-      bny_merge_two(&stack[height - 2], stack[height - 1], rounding.last && is_last && height == 2, rounding);
+        bny_merge_two(&stack[height - 2], stack[height - 1], rounding.last && is_last && height == 2, rounding);
   }
   *merged = stack[0];
 }

@@ -133,8 +133,7 @@ BNY_DEVICE void bny_oneshot_merge(bny_oneshot_run<protocol, halves> *run, const 
     bny_packet packets[BNY_MERGE_WIDTH];
     bny_merge_receive<protocol>(self, sources, 0, nranks, have, packet, active, packets);
     if (self->failed) return;
-    BNY_UNROLL for (int s = 0; s < BNY_MERGE_WIDTH; s++)
-      if (run->lone && s == rank) packets[s] = run->own;
+    BNY_UNROLL for (int s = 0; s < BNY_MERGE_WIDTH; s++) if (run->lone && s == rank) packets[s] = run->own;
     if (first == 0) {
       bny_merge_tree_of<protocol>(packets, nranks, false, &tree);
       factor = bny_export_row(self->group, call.out, out_token, out_head, tree.m, tree.d, run->work.chunk == 0);
@@ -174,11 +173,11 @@ BNY_DEVICE void bny_oneshot_combine(const bny_device_group &group, const bny_one
   bny_oneshot_merge_rows(&run, what, call);
 }
 
-#define BNY_ONESHOT_KERNEL(name, protocol, halves)                                             \
-  BNY_KERNEL BNY_LAUNCH_BOUNDS(BNY_BLOCK_THREADS_MAX, 1)                                        \
-  name(BNY_PARAMETER(bny_device_group, group), BNY_PARAMETER(bny_oneshot, what),               \
-       BNY_PARAMETER(bny_device_call, call)) {                                                  \
-    bny_oneshot_combine<protocol, halves>(group, what, call);                                   \
+#define BNY_ONESHOT_KERNEL(name, protocol, halves)                                   \
+  BNY_KERNEL BNY_LAUNCH_BOUNDS(BNY_BLOCK_THREADS_MAX, 1)                             \
+      name(BNY_PARAMETER(bny_device_group, group), BNY_PARAMETER(bny_oneshot, what), \
+           BNY_PARAMETER(bny_device_call, call)) {                                   \
+    bny_oneshot_combine<protocol, halves>(group, what, call);                        \
   }
 
 #endif

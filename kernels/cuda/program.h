@@ -116,8 +116,8 @@ typedef struct bny_proxy_words {
 /* The ranks of a communicator on one node, as one of them sees them. A parameter of kernels. */
 typedef struct bny_device_group {
   int32_t rank, nranks;
-  int32_t shares_device; /* some rank shares its device with others */
-  int32_t has_aliases;   /* some rank's device sees an arena at several addresses */
+  int32_t shares_device;  /* some rank shares its device with others */
+  int32_t has_aliases;    /* some rank's device sees an arena at several addresses */
   bny_proxy_words *proxy; /* NULL: the communicator has no ranks on other nodes */
   bny_arena_shape shape;
   unsigned char *arenas[BNY_DEVICE_RANKS_MAX]; /* including its own */
@@ -166,9 +166,9 @@ typedef struct bny_program_step {
   int32_t sources, nsources;            /* places, in merge order */
   int32_t destinations, ndestinations;  /* places */
   int32_t token0, tokens, head0, heads; /* units; for bytes as in bny_unit_shape */
-  int32_t nremote;                         /* the last destinations: messages to other nodes */
-  uint64_t byte0, bytes; /* bytes: only this range */
-  int64_t shift;         /* bytes: offset added on delivery */
+  int32_t nremote;                      /* the last destinations: messages to other nodes */
+  uint64_t byte0, bytes;                /* bytes: only this range */
+  int64_t shift;                        /* bytes: offset added on delivery */
 } bny_program_step;
 
 /* Its steps and then its places follow it; `bytes` in all. */
@@ -202,7 +202,7 @@ typedef struct bny_device_call {
 typedef struct bny_oneshot {
   int32_t scatter; /* banyan_scatter */
   int32_t root;
-  int32_t units_max; /* of the part of the box that a rank owns, at most */
+  int32_t units_max;                        /* of the part of the box that a rank owns, at most */
   int32_t first[BNY_ONESHOT_RANKS_MAX + 1]; /* HEADS, TOKENS: rank r owns [first[r], first[r + 1]) of the box */
   bny_unit_shape shape;
 } bny_oneshot;

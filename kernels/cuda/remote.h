@@ -26,8 +26,12 @@ BNY_DEVICE bny_remote_unit bny_remote_unit_make(const bny_program_place &place, 
   int32_t columns = left < 0 ? 0 : left < shape.chunk_columns ? left : shape.chunk_columns;
   bool halves = shape.wire != BNY_WIRE_F32;
   int32_t element = halves ? 2 : 4;
-  return {(uint32_t *)message + row, (uint32_t *)(message + place.d) + row,
-          message + place.n + (row * shape.value_dim + column0) * element, columns * element, chunk == 0, halves};
+  return {(uint32_t *)message + row,
+          (uint32_t *)(message + place.d) + row,
+          message + place.n + (row * shape.value_dim + column0) * element,
+          columns * element,
+          chunk == 0,
+          halves};
 }
 
 /* Returns how many bytes of the packet the unit has, 0 to 16, from *at on. */
@@ -49,11 +53,10 @@ BNY_DEVICE void bny_remote_store(const bny_remote_unit &unit, int packet, const 
   if (bytes == 16 && ((uintptr_t)at & 15) == 0) {
     bny_store_quad(at, {{value.word[0], value.word[1], value.word[2], value.word[3]}});
   } else if (!unit.halves) {
-    BNY_UNROLL for (int i = 0; i < 4; i++)
-      if (4 * i < bytes) bny_store_plain((uint32_t *)at + i, value.word[i]);
+    BNY_UNROLL for (int i = 0; i < 4; i++) if (4 * i < bytes) bny_store_plain((uint32_t *)at + i, value.word[i]);
   } else {
-    BNY_UNROLL for (int i = 0; i < 8; i++)
-      if (2 * i < bytes) bny_store_plain((uint16_t *)at + i, (uint16_t)(value.word[i / 2] >> 16 * (i % 2)));
+    BNY_UNROLL for (int i = 0; i < 8; i++) if (2 * i < bytes)
+        bny_store_plain((uint16_t *)at + i, (uint16_t)(value.word[i / 2] >> 16 * (i % 2)));
   }
 }
 
@@ -65,11 +68,10 @@ BNY_DEVICE bny_quad bny_remote_load(const bny_remote_unit &unit, int packet) {
   if (bytes == 16 && ((uintptr_t)at & 15) == 0) return bny_load_quad(at);
   bny_quad quad = {{0, 0, 0, 0}};
   if (!unit.halves) {
-    BNY_UNROLL for (int i = 0; i < 4; i++)
-      if (4 * i < bytes) quad.word[i] = bny_load_plain((const uint32_t *)at + i);
+    BNY_UNROLL for (int i = 0; i < 4; i++) if (4 * i < bytes) quad.word[i] = bny_load_plain((const uint32_t *)at + i);
   } else {
-    BNY_UNROLL for (int i = 0; i < 8; i++)
-      if (2 * i < bytes) quad.word[i / 2] |= (uint32_t)bny_load_plain((const uint16_t *)at + i) << 16 * (i % 2);
+    BNY_UNROLL for (int i = 0; i < 8; i++) if (2 * i < bytes) quad.word[i / 2] |=
+        (uint32_t)bny_load_plain((const uint16_t *)at + i) << 16 * (i % 2);
   }
   return quad;
 }

@@ -48,10 +48,10 @@ struct bny_worker {
   bny_arena_head *head; /* of this rank */
   uint64_t epoch;
   uint64_t ticket, fault; /* lane 0 */
-  uint64_t since; /* when the warp first had to wait in this run; 0: not yet */
-  uint32_t polls; /* polls without success */
-  bool failed;    /* the same in all lanes: nothing more is read, written or waited for */
-  bool told;      /* it has checked: the head's `waiting` may be set by this warp */
+  uint64_t since;         /* when the warp first had to wait in this run; 0: not yet */
+  uint32_t polls;         /* polls without success */
+  bool failed;            /* the same in all lanes: nothing more is read, written or waited for */
+  bool told;              /* it has checked: the head's `waiting` may be set by this warp */
 };
 
 BNY_DEVICE bny_arena_head *bny_worker_head(const bny_device_group &group, int32_t rank) {
@@ -82,7 +82,7 @@ BNY_DEVICE void bny_worker_report_first(const bny_device_group *group, uint64_t 
   }
   if (head->words) bny_store_relaxed_sys_64(&head->words[BNY_DEVICE_WORD_FAULT], fault);
   BNY_ROLLED for (int32_t rank = 0; rank < group->nranks; rank++)
-    bny_store_relaxed_sys_64(&bny_worker_head(*group, rank)->abort, fault);
+      bny_store_relaxed_sys_64(&bny_worker_head(*group, rank)->abort, fault);
   bny_worker_fence_alias(*group);
 }
 
@@ -265,8 +265,9 @@ BNY_DEVICE void bny_worker_join(bny_worker *self) {
 BNY_DEVICE void bny_worker_announce(const bny_worker &self) {
   const bny_device_group &group = *self.group;
   bny_worker_fence_alias(group);
-  BNY_ROLLED for (int32_t rank = (int32_t)bny_lane(); rank < group.nranks; rank += BNY_WARP_LANES)
-    if (rank != group.rank) bny_store_release_sys_64(&bny_worker_head(group, rank)->begun[group.rank], self.epoch);
+  BNY_ROLLED for (int32_t rank = (int32_t)bny_lane(); rank < group.nranks;
+                  rank += BNY_WARP_LANES) if (rank != group.rank)
+      bny_store_release_sys_64(&bny_worker_head(group, rank)->begun[group.rank], self.epoch);
   bny_worker_fence_alias(group);
 }
 

@@ -66,14 +66,14 @@ banyan_status bny_api_combine_key(const banyan_comm *comm, const banyan_combine_
   banyan_status status = check_combine(comm, known);
   if (status != BANYAN_OK) return status;
   bny_op_key made = {
-    .collective = BNY_COMBINE,
-    .all_tokens = known->tokens,
-    .all_heads = known->heads,
-    .value_dim = known->value_dim,
-    .wire = wire_of(known),
-    .scatter = known->scatter,
-    .order = known->order,
-    .root = known->scatter == BANYAN_SCATTER_ROOT ? known->root : 0,
+      .collective = BNY_COMBINE,
+      .all_tokens = known->tokens,
+      .all_heads = known->heads,
+      .value_dim = known->value_dim,
+      .wire = wire_of(known),
+      .scatter = known->scatter,
+      .order = known->order,
+      .root = known->scatter == BANYAN_SCATTER_ROOT ? known->root : 0,
   };
   const char *algorithm = known->algorithm ? known->algorithm : comm->algorithm;
   if (algorithm) strncpy(made.algorithm, algorithm, sizeof made.algorithm - 1);
@@ -222,7 +222,8 @@ static banyan_status shift(banyan_comm *comm, const void *send, void *receive, s
   banyan_status status = check_shift(comm, send, receive, bytes);
   if (status != BANYAN_OK) return refuse(comm, status, keep);
   int32_t distance_mod = distance % comm->nranks;
-  bny_op_key key = {.collective = BNY_SHIFT, .bytes = bytes,
+  bny_op_key key = {.collective = BNY_SHIFT,
+                    .bytes = bytes,
                     .distance = distance_mod < 0 ? distance_mod + comm->nranks : distance_mod};
   return run_or_keep(comm, &key, &(bny_op_memory){.in_bytes = send, .out_bytes = receive}, keep);
 }

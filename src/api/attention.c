@@ -175,8 +175,10 @@ static banyan_status attend_and_combine(banyan_comm *comm, const banyan_attentio
     return status;
   }
   if (is_new && comm->device.engine && !key.within_kernel) bny_log(BNY_LOG_INFO, "%s", attention->text);
-  bny_op_bind(op, &(bny_op_memory){.in = &attention->out, .out = bny_api_box_is_empty(&result) ? NULL : out,
-                                   .stream = attention->desc.stream, .attention = attention});
+  bny_op_bind(op, &(bny_op_memory){.in = &attention->out,
+                                   .out = bny_api_box_is_empty(&result) ? NULL : out,
+                                   .stream = attention->desc.stream,
+                                   .attention = attention});
   if (keep) {
     *keep = op;
     return BANYAN_OK;

@@ -48,8 +48,7 @@ static void describe(bny_attention *attention, const char *why_apart, bool alone
              !why_apart ? "; its rows are combined within it" : "; then a combine of its own",
              why_apart && why_apart[0] ? why_apart : "");
   if (!attention->engine) {
-    snprintf(attention->text, sizeof attention->text, "attention on the host (%s)%s",
-             attention->kernels->name, then);
+    snprintf(attention->text, sizeof attention->text, "attention on the host (%s)%s", attention->kernels->name, then);
     return;
   }
   const bny_decode_plan *plan = &attention->decode.plan;
@@ -65,13 +64,16 @@ static banyan_status make(banyan_comm *comm, const banyan_attention_desc *desc, 
   made->engine = comm->device.engine;
   made->finish = comm->exec->kernels;
   made->kernels = bny_attention_kernels_find(made->finish->name);
-  if (!made->kernels) made->kernels = bny_attention_kernels_find(NULL); /* attention does not support all that op.h
+  if (!made->kernels)
+    made->kernels = bny_attention_kernels_find(NULL); /* attention does not support all that op.h
                                                                          * does */
   made->desc = *desc;
   if (!made->desc.stream) made->desc.stream = comm->stream;
   banyan_status status = BANYAN_OK;
-  if (out) made->out = *out;
-  else if (!within) status = make_rows(made);
+  if (out)
+    made->out = *out;
+  else if (!within)
+    status = make_rows(made);
   if (status == BANYAN_OK && made->engine)
     status = bny_decode_make(made->engine, desc, within ? NULL : &made->out, &made->decode);
   if (status != BANYAN_OK) {

@@ -16,8 +16,8 @@ typedef struct bny_attention {
   banyan_partial out;
   const bny_attention_kernels *kernels; /* on the host: those that BANYAN_KERNELS names for the communicator */
   const bny_kernels *finish;
-  bny_decode decode;  /* on a device */
-  void *rows;         /* owned: host memory for rows that a combine reads */
+  bny_decode decode;                   /* on a device */
+  void *rows;                          /* owned: host memory for rows that a combine reads */
   char text[2 * BNY_ERROR_TEXT_BYTES]; /* how it runs */
 } bny_attention;
 

@@ -128,7 +128,7 @@ static banyan_status fill_within(const banyan_op *op, const bny_request *request
   if (op->comm->device.proxy)
     return bny_fail(BANYAN_ERR_UNSUPPORTED,
                     "a combine within a kernel needs devices that share memory; here those of several nodes "
-                                            "do not");
+                    "do not");
   return bny_device_run_within(&op->comm->device, request, combine);
 }
 
@@ -193,13 +193,17 @@ static banyan_status make_local(banyan_comm *comm, const bny_op_key *key, banyan
   if (key->counts) {
     size_t bytes = (size_t)comm->nranks * sizeof *made->counts;
     made->counts = malloc(bytes);
-    if (made->counts) memcpy(made->counts, key->counts, bytes);
-    else status = bny_fail(BANYAN_ERR_MEMORY, "out of memory for an operation");
+    if (made->counts)
+      memcpy(made->counts, key->counts, bytes);
+    else
+      status = bny_fail(BANYAN_ERR_MEMORY, "out of memory for an operation");
     made->key.counts = made->counts;
   }
   if (status == BANYAN_OK) status = cut_and_plan(made);
-  if (status == BANYAN_OK) *op = made;
-  else free_op(made);
+  if (status == BANYAN_OK)
+    *op = made;
+  else
+    free_op(made);
   return status;
 }
 
@@ -361,8 +365,10 @@ banyan_status banyan_start(banyan_op *op) {
   op->running = true;
   op->lost = false;
   op->current = 0;
-  if (comm->last) comm->last->next = op;
-  else comm->first = op;
+  if (comm->last)
+    comm->last->next = op;
+  else
+    comm->first = op;
   comm->last = op;
   if (comm->first != op) return BANYAN_OK;
   banyan_status status = progress_to(op, false);
@@ -437,9 +443,11 @@ banyan_status banyan_op_query(const banyan_op *op, banyan_op_info *info) {
   banyan_op_info found = {.size = sizeof found, .algorithm = "attention"};
   if (op->nparts > 0) {
     const bny_plan *first = op->parts[0].plan;
-    found = (banyan_op_info){
-      .size = sizeof found, .algorithm = first->algorithm, .reason = first->reason, .plan_hash = first->hash,
-      .roundings = (uint64_t)first->roundings};
+    found = (banyan_op_info){.size = sizeof found,
+                             .algorithm = first->algorithm,
+                             .reason = first->reason,
+                             .plan_hash = first->hash,
+                             .roundings = (uint64_t)first->roundings};
   }
   if (op->attention) found.reason = op->attention->text;
   for (int32_t i = 0; i < op->nparts; i++) {

@@ -16,7 +16,7 @@ typedef struct bny_op_key {
 #define BNY_CALL_LOCAL(type, field) type field;
 #include "plan/call.def"
   char algorithm[BNY_ALGORITHM_NAME_BYTES]; /* "": by predicted cost */
-  const size_t *counts; /* all-gather: [nranks] */
+  const size_t *counts;                     /* all-gather: [nranks] */
 } bny_op_key;
 
 bool bny_op_key_equal(const bny_op_key *a, const bny_op_key *b, int32_t nranks);
@@ -26,8 +26,8 @@ typedef struct bny_op_memory {
   const banyan_partial *in, *out; /* combine; copied */
   const void *in_bytes;           /* the others */
   void *out_bytes;
-  void *stream;                   /* on a device */
-  bny_attention *attention;       /* runs before a combine; becomes the operation's */
+  void *stream;             /* on a device */
+  bny_attention *attention; /* runs before a combine; becomes the operation's */
 } bny_op_memory;
 
 /* Collective. The descriptors of the memory are not checked here. */

@@ -21,16 +21,16 @@ bny_request bny_op_request(const banyan_op *op) {
   return (bny_request){
 #define BNY_CALL_NUMBER(type, field, label, names) .field = key->field,
 #include "plan/call.def"
-    .tokens = key->all_tokens,
-    .heads = key->all_heads,
-    .nranks = comm->nranks,
-    .counts = key->counts,
-    .algorithm = key->algorithm[0] ? key->algorithm : NULL,
-    .cost = device ? comm->device.cost : comm->cost,
-    .levels = comm->levels,
-    .measured = device && !key->within_kernel ? comm->measured : NULL,
-    .outbox_bytes = device ? comm->device.outbox_bytes : comm->transport->half_bytes,
-    .slots_max = comm->transport->slots_max,
+      .tokens = key->all_tokens,
+      .heads = key->all_heads,
+      .nranks = comm->nranks,
+      .counts = key->counts,
+      .algorithm = key->algorithm[0] ? key->algorithm : NULL,
+      .cost = device ? comm->device.cost : comm->cost,
+      .levels = comm->levels,
+      .measured = device && !key->within_kernel ? comm->measured : NULL,
+      .outbox_bytes = device ? comm->device.outbox_bytes : comm->transport->half_bytes,
+      .slots_max = comm->transport->slots_max,
   };
 }
 
@@ -144,8 +144,10 @@ banyan_status bny_op_cut(banyan_op *op, size_t limit) {
   banyan_status status = BANYAN_OK;
   for (int32_t i = 0; i < op->nparts && status == BANYAN_OK; i++) {
     op->parts[i].request = bny_op_request(op);
-    if (rows) set_rows(op, &how, i);
-    else status = set_bytes(op, part_bytes, i);
+    if (rows)
+      set_rows(op, &how, i);
+    else
+      status = set_bytes(op, part_bytes, i);
   }
   return status;
 }

@@ -90,11 +90,10 @@ static banyan_status fail_unknown(const char *wanted, const struct ifaddrs *list
     inet_ntop(each->ifa_addr->sa_family, bytes_of(each->ifa_addr), text, sizeof text);
     bny_append(names, sizeof names, &length, "%s%s %s", length ? ", " : "", each->ifa_name, text);
   }
-  return bny_fail(
-      BANYAN_ERR_ARGUMENT,
-      "BANYAN_INTERFACE is \"%s\", which is no interface, address or network of this node, "
-      "which has: %s",
-      wanted, names);
+  return bny_fail(BANYAN_ERR_ARGUMENT,
+                  "BANYAN_INTERFACE is \"%s\", which is no interface, address or network of this node, "
+                  "which has: %s",
+                  wanted, names);
 }
 
 banyan_status bny_interface_find(const char *text, int family, const struct addrinfo *preferred, bny_interface *found) {
@@ -107,8 +106,7 @@ banyan_status bny_interface_find(const char *text, int family, const struct addr
   bool parsed = parse_network(text, &network);
   for (const struct ifaddrs *each = list; each && parsed; each = each->ifa_next) {
     if (!is_usable(each)) continue;
-    bool fits = network.family == AF_UNSPEC ? strcmp(each->ifa_name, text) == 0
-                                            : is_within(&network, each->ifa_addr);
+    bool fits = network.family == AF_UNSPEC ? strcmp(each->ifa_name, text) == 0 : is_within(&network, each->ifa_addr);
     int suitable = fits ? suits(each->ifa_addr, family, preferred) : 0;
     if (suitable <= best) continue;
     best = suitable;

@@ -10,7 +10,7 @@
 #include "banyan.h"
 
 typedef struct bny_interface {
-  char name[IF_NAMESIZE]; /* as in the kernel, without an alias such as ":1" */
+  char name[IF_NAMESIZE];          /* as in the kernel, without an alias such as ":1" */
   struct sockaddr_storage address; /* with port 0 */
 } bny_interface;
 

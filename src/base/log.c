@@ -74,10 +74,14 @@ bool bny_log_path(const char *pattern, int32_t rank, char *path, size_t bytes) {
     }
     at++;
     told_apart |= *at == 'r' || *at == 'p';
-    if (*at == 'r') bny_append(path, bytes, &length, "%d", rank);
-    else if (*at == 'p') bny_append(path, bytes, &length, "%d", (int)getpid());
-    else if (*at == '%') bny_append(path, bytes, &length, "%%");
-    else bny_append(path, bytes, &length, "%%%c", *at);
+    if (*at == 'r')
+      bny_append(path, bytes, &length, "%d", rank);
+    else if (*at == 'p')
+      bny_append(path, bytes, &length, "%d", (int)getpid());
+    else if (*at == '%')
+      bny_append(path, bytes, &length, "%%");
+    else
+      bny_append(path, bytes, &length, "%%%c", *at);
   }
   if (!told_apart) bny_append(path, bytes, &length, ".%d", rank);
   return length < bytes;

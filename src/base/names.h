@@ -39,14 +39,14 @@ static inline bool bny_name_find(const bny_name *names, const char *text, int *v
 }
 
 /* A table bny_THING_names, its reader bny_THING_name() and its parser bny_THING_parse(). */
-#define BNY_NAMES(type, thing, ...)                                                                              \
-  static const bny_name bny_##thing##_names[] = {__VA_ARGS__, {NULL, 0}};                                        \
+#define BNY_NAMES(type, thing, ...)                                                                                 \
+  static const bny_name bny_##thing##_names[] = {__VA_ARGS__, {NULL, 0}};                                           \
   static inline const char *bny_##thing##_name(type value) { return bny_name_of(bny_##thing##_names, (int)value); } \
-  static inline bool bny_##thing##_parse(const char *text, type *value) {                                        \
-    int found;                                                                                                   \
-    if (!bny_name_find(bny_##thing##_names, text, &found)) return false;                                         \
-    *value = (type)found;                                                                                        \
-    return true;                                                                                                 \
+  static inline bool bny_##thing##_parse(const char *text, type *value) {                                           \
+    int found;                                                                                                      \
+    if (!bny_name_find(bny_##thing##_names, text, &found)) return false;                                            \
+    *value = (type)found;                                                                                           \
+    return true;                                                                                                    \
   }
 
 BNY_NAMES(bny_collective, collective, {"combine", BNY_COMBINE}, {"allgather", BNY_ALLGATHER}, {"shift", BNY_SHIFT},

@@ -62,8 +62,9 @@ static void warn_of_unknown(void) {
     bool known = false;
     for (const bny_option_row *row = bny_option_rows; row->name && !known; row++)
       known = strlen(row->name) == length && strncmp(row->name, *variable, length) == 0;
-    if (!known) bny_log(BNY_LOG_WARN, "%.*s is no option of banyan; banyan-info options lists those there are",
-                         (int)length, *variable);
+    if (!known)
+      bny_log(BNY_LOG_WARN, "%.*s is no option of banyan; banyan-info options lists those there are", (int)length,
+              *variable);
   }
 }
 

@@ -17,7 +17,7 @@ typedef struct bny_options {
 /* An option as in options.def, for callers that list them all. */
 typedef struct bny_option_row {
   const char *name;
-  bool number;                       /* if false it is text, and the next four are 0 and NULL */
+  bool number; /* if false it is text, and the next four are 0 and NULL */
   int64_t standard, lowest, highest;
   const char *unit;
   const char *help;

@@ -6,7 +6,8 @@
 
 #include "base/status.h"
 
-#define SIZED(type, first_bytes) {#type, first_bytes, sizeof(type)}
+#define SIZED(type, first_bytes) \
+  { #type, first_bytes, sizeof(type) }
 const bny_sized bny_sized_bootstrap = SIZED(banyan_bootstrap, 32);
 const bny_sized bny_sized_comm_config = SIZED(banyan_comm_config, 40);
 const bny_sized bny_sized_partial = SIZED(banyan_partial, 96);

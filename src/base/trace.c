@@ -140,8 +140,7 @@ static banyan_status open_file(const char *pattern, int32_t rank, int *file) {
   size_t length = strlen(path);
   for (int i = 1; i < NAMES_MAX; i++) {
     int fd = bny_file_open(path, 0, BNY_FILE_REGULAR);
-    if (fd < 0)
-      return bny_fail(BANYAN_ERR_SYSTEM, "cannot write the trace to %s: %s", path, bny_file_error(errno));
+    if (fd < 0) return bny_fail(BANYAN_ERR_SYSTEM, "cannot write the trace to %s: %s", path, bny_file_error(errno));
     if (flock(fd, LOCK_EX | LOCK_NB) == 0) {
       *file = fd;
       return BANYAN_OK;
@@ -223,8 +222,11 @@ void bny_trace_take_spans(bny_trace *trace) {
   bny_trace_local *local = &bny_trace_of_thread;
   for (uint32_t i = 0; i < local->count; i++) {
     const bny_trace_span *span = &local->spans[i];
-    bny_trace_add(trace, &(bny_trace_event){.begin = span->begin, .end = span->end, .bytes = span->bytes,
-                                            .number = span->rows, .kind = BNY_TRACE_ATTENTION});
+    bny_trace_add(trace, &(bny_trace_event){.begin = span->begin,
+                                            .end = span->end,
+                                            .bytes = span->bytes,
+                                            .number = span->rows,
+                                            .kind = BNY_TRACE_ATTENTION});
   }
   local->count = 0;
   local->on = true;

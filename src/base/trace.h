@@ -26,7 +26,7 @@ typedef enum bny_trace_kind {
 } bny_trace_kind;
 
 typedef struct bny_trace_event {
-  uint64_t begin, end;      /* ticks */
+  uint64_t begin, end; /* ticks */
   uint64_t operation;
   uint64_t bytes;
   const char *name, *detail; /* NULL, or valid as long as the trace */
@@ -39,11 +39,11 @@ typedef struct bny_trace {
   uint32_t count, capacity;
   uint64_t dropped;
   int file;
-  int process;          /* its maker: a child of a fork leaves the file alone */
+  int process; /* its maker: a child of a fork leaves the file alone */
   int32_t rank;
-  uint64_t tick0;       /* tick of the last write, and its time since the origin */
+  uint64_t tick0; /* tick of the last write, and its time since the origin */
   int64_t ns0, clock0;
-  bool failed;          /* the file cannot be written; reported once */
+  bool failed; /* the file cannot be written; reported once */
 } bny_trace;
 
 /* Opens the file of bny_log_path(). `events` fit between two writes. */
@@ -51,8 +51,10 @@ banyan_status bny_trace_open(const char *pattern, int32_t rank, int32_t nranks, 
 void bny_trace_close(bny_trace *trace); /* writes the remaining events; NULL is allowed */
 
 static inline void bny_trace_add(bny_trace *trace, const bny_trace_event *event) {
-  if (trace->count < trace->capacity) trace->events[trace->count++] = *event;
-  else trace->dropped++;
+  if (trace->count < trace->capacity)
+    trace->events[trace->count++] = *event;
+  else
+    trace->dropped++;
 }
 
 void bny_trace_write(bny_trace *trace);

@@ -65,8 +65,8 @@ enum { BNY_BOOT_ISSUES_KEYS = 2, BNY_BOOT_LISTENERS };
 struct banyan_env {
   struct bny_boot_settings settings;
   uint8_t issued_key[BNY_BOOT_KEY_BYTES]; /* without a secret: the key of TCP connections */
-  char address[BNY_BOOT_ADDRESS_BYTES]; /* rank 0's own, or that of this rank's parent */
-  banyan_status failure;                /* not BANYAN_OK: final */
+  char address[BNY_BOOT_ADDRESS_BYTES];   /* rank 0's own, or that of this rank's parent */
+  banyan_status failure;                  /* not BANYAN_OK: final */
   char failure_text[BNY_ERROR_TEXT_BYTES];
   int listen_fds[BNY_BOOT_LISTENERS]; /* while joining; -1: none */
   struct bny_boot_link parent;        /* towards rank 0; none on rank 0 */

@@ -154,8 +154,9 @@ static banyan_status adopt(struct bny_boot_pending *pending, struct bny_boot_can
   if (env->nchildren == env->capacity) {
     int32_t capacity = env->capacity ? env->capacity * 2 : 8;
     struct bny_boot_link *more = realloc(env->children, (size_t)capacity * sizeof *more);
-    if (!more) return bny_fail(BANYAN_ERR_MEMORY, "banyan_env_create: rank %d has no memory for %d connections",
-                               env->settings.rank, capacity);
+    if (!more)
+      return bny_fail(BANYAN_ERR_MEMORY, "banyan_env_create: rank %d has no memory for %d connections",
+                      env->settings.rank, capacity);
     env->children = more;
     env->capacity = capacity;
   }
@@ -174,7 +175,7 @@ static banyan_status adopt(struct bny_boot_pending *pending, struct bny_boot_can
 }
 
 banyan_status bny_boot_pending_settle(struct bny_boot_pending *pending, struct bny_boot_candidate *candidate,
-                                    const char *reason) {
+                                      const char *reason) {
   if (*reason) {
     refuse(pending, candidate, reason);
     return BANYAN_OK;

@@ -71,7 +71,7 @@ banyan_status bny_boot_pending_read(struct bny_boot_pending *pending, struct bny
 
 /* Applies rank 0's answer to a pending connection. "": it becomes a child. */
 banyan_status bny_boot_pending_settle(struct bny_boot_pending *pending, struct bny_boot_candidate *candidate,
-                                    const char *reason);
+                                      const char *reason);
 
 /* Retries waiting connections, after a change of room or children. */
 banyan_status bny_boot_pending_reconsider(struct bny_boot_pending *pending);

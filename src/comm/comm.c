@@ -41,11 +41,14 @@ static void raise_arena(bny_placement *place, int32_t nranks) {
 banyan_status bny_comm_connect(const bny_settings *settings, const bny_exchange *exchange, const bny_placement *place,
                                bny_transport **transport) {
   bny_arena_config config = {
-    .half_bytes = place->arena_bytes / 2,
-    .slots_max = slots_of(exchange->bootstrap->nranks),
+      .half_bytes = place->arena_bytes / 2,
+      .slots_max = slots_of(exchange->bootstrap->nranks),
   };
-  bny_net_config net = {.arena = config, .node_of = place->node_of, .one_process = place->one_process,
-                        .put = settings->options.ucx_put, .interface = settings->options.interface};
+  bny_net_config net = {.arena = config,
+                        .node_of = place->node_of,
+                        .one_process = place->one_process,
+                        .put = settings->options.ucx_put,
+                        .interface = settings->options.interface};
   if (place->nnodes > 1) return bny_net_connect(exchange, &net, transport);
   if (place->one_process) return bny_loop_connect(exchange, &config, transport);
   return bny_shm_connect(exchange, &config, transport);
@@ -80,11 +83,11 @@ banyan_status bny_comm_agree_end(banyan_comm *comm) {
 /* Makes the barrier in which ranks compare their calls. Between nodes the first one connects them. */
 static banyan_status make_agreement(banyan_comm *comm) {
   bny_request request = {
-    .collective = BNY_BARRIER,
-    .nranks = comm->nranks,
-    .cost = comm->cost,
-    .outbox_bytes = comm->transport->half_bytes,
-    .slots_max = comm->transport->slots_max,
+      .collective = BNY_BARRIER,
+      .nranks = comm->nranks,
+      .cost = comm->cost,
+      .outbox_bytes = comm->transport->half_bytes,
+      .slots_max = comm->transport->slots_max,
   };
   banyan_status status = bny_plan_make(&request, comm->rank, &comm->barrier);
   if (status != BANYAN_OK) return status;
@@ -102,21 +105,21 @@ static banyan_status connect_barrier(banyan_comm *comm) {
 static bny_record_config record_of(const banyan_comm *comm, const bny_options *options) {
   bool off = options->flight && strcmp(options->flight, "off") == 0;
   return (bny_record_config){
-    .no_flight = off,
-    .flight_file = off ? NULL : options->flight,
-    .trace_file = options->trace,
-    .trace_events = options->trace_events,
-    .levels = comm->levels,
+      .no_flight = off,
+      .flight_file = off ? NULL : options->flight,
+      .trace_file = options->trace,
+      .trace_events = options->trace_events,
+      .levels = comm->levels,
   };
 }
 
 bny_exec_config bny_comm_exec_config(const banyan_comm *comm, const bny_settings *settings,
                                      const bny_placement *place) {
   return (bny_exec_config){
-    .oversubscribed = comm->oversubscribed,
-    .timeout_ns = settings->timeout_ns,
-    .cache_bytes = place->cache_bytes,
-    .record = record_of(comm, &settings->options),
+      .oversubscribed = comm->oversubscribed,
+      .timeout_ns = settings->timeout_ns,
+      .cache_bytes = place->cache_bytes,
+      .record = record_of(comm, &settings->options),
   };
 }
 
@@ -133,8 +136,10 @@ static banyan_status build_parts(banyan_comm *comm, const bny_exchange *exchange
   if (status != BANYAN_OK) return status;
   const bny_kernels *kernels = bny_kernels_find(options->kernels);
   if (!kernels)
-    return bny_fail(BANYAN_ERR_ARGUMENT, "BANYAN_KERNELS is \"%s\", which this processor or this build does not have; "
-                    "banyan-info devices lists those it has", options->kernels);
+    return bny_fail(BANYAN_ERR_ARGUMENT,
+                    "BANYAN_KERNELS is \"%s\", which this processor or this build does not have; "
+                    "banyan-info devices lists those it has",
+                    options->kernels);
   bny_exec_config config = bny_comm_exec_config(comm, settings, place);
   config.kernels = kernels;
   status = bny_exec_make(comm->transport, &config, &comm->exec);
@@ -145,7 +150,8 @@ static void free_comm(banyan_comm *comm) {
   /* Peers learn that this rank leaves. The child of a fork does not tell them, because its parent may go on. */
   if (comm->transport && comm->process == getpid())
     atomic_store_explicit(&comm->transport->ops->line(comm->transport, comm->rank)->left, 1, memory_order_release);
-  for (int i = 0; i < BNY_BLOCKING_OPS; i++) if (comm->blocking[i]) comm->op_free(comm->blocking[i]);
+  for (int i = 0; i < BNY_BLOCKING_OPS; i++)
+    if (comm->blocking[i]) comm->op_free(comm->blocking[i]);
   if (comm->process == getpid()) bny_comm_leave_device(comm);
   bny_run_free(comm->agree);
   bny_plan_free(comm->barrier);
@@ -405,8 +411,8 @@ size_t banyan_comm_describe(const banyan_comm *comm, char *text, size_t bytes) {
   if (engine && comm->device.proxy)
     bny_append(text, bytes, &length, " within this node, %s, by a thread of each rank",
                bny_proxy_is_direct(comm->device.proxy)
-                 ? "sent from device memory and received in host memory between nodes"
-                 : "staged in host memory between nodes");
+                   ? "sent from device memory and received in host memory between nodes"
+                   : "staged in host memory between nodes");
   for (int32_t k = 0; comm->levels && k < comm->levels->nlevels; k++)
     bny_append(text, bytes, &length, "%s%d", k ? " x " : ", levels of ", comm->levels->levels[k].most);
   return length;

@@ -18,31 +18,31 @@ enum { BNY_BLOCKING_OPS = 32 };
 
 struct banyan_comm {
   int32_t rank, nranks;
-  int32_t origin;       /* after a shrink: this rank in the first communicator of the chain */
-  bool has_shrunk;      /* banyan_comm_shrink() was called on it */
-  pid_t process;        /* that made the communicator */
+  int32_t origin;  /* after a shrink: this rank in the first communicator of the chain */
+  bool has_shrunk; /* banyan_comm_shrink() was called on it */
+  pid_t process;   /* that made the communicator */
   bny_transport *transport;
   bny_exec *exec;
-  bny_device_exec device; /* without an engine, combines run on the host */
+  bny_device_exec device;        /* without an engine, combines run on the host */
   struct bny_measured *measured; /* times of combines on devices; owned. NULL: algorithms are chosen by predicted
                                   * cost */
-  void *stream;         /* of the device: for calls that name none */
+  void *stream;                  /* of the device: for calls that name none */
   bny_link_cost cost;
-  bny_levels *levels;   /* NULL: all links are alike */
-  char *algorithm;      /* for combines that name none; owned; NULL: by predicted cost */
-  size_t part_bytes;    /* larger messages are sent in parts */
+  bny_levels *levels; /* NULL: all links are alike */
+  char *algorithm;    /* for combines that name none; owned; NULL: by predicted cost */
+  size_t part_bytes;  /* larger messages are sent in parts */
   int32_t nnodes;
-  int32_t cores;        /* of this machine, which its ranks may use together */
-  bool oversubscribed;         /* more ranks than cores, on some machine */
-  size_t arena_bytes;   /* per rank */
-  bool arena_said;      /* set by the program or the environment */
-  bny_plan *barrier;    /* in which ranks compare their calls */
+  int32_t cores;            /* of this machine, which its ranks may use together */
+  bool oversubscribed;      /* more ranks than cores, on some machine */
+  size_t arena_bytes;       /* per rank */
+  bool arena_said;          /* set by the program or the environment */
+  bny_plan *barrier;        /* in which ranks compare their calls */
   int64_t first_timeout_ns; /* deadline of the first call of a shape */
   bny_binding nothing;
   bny_run *agree;
-  banyan_op *first, *last;                 /* started and not complete, in order */
-  banyan_op *blocking[BNY_BLOCKING_OPS];   /* operations of the blocking calls, the latest first */
-  void (*op_free)(banyan_op *op);          /* frees those; set with the first of them */
+  banyan_op *first, *last;               /* started and not complete, in order */
+  banyan_op *blocking[BNY_BLOCKING_OPS]; /* operations of the blocking calls, the latest first */
+  void (*op_free)(banyan_op *op);        /* frees those; set with the first of them */
 };
 
 /* Makes a communicator for the rank that was `origin` in the first communicator. The arguments have been checked. */
@@ -60,17 +60,17 @@ bny_exec_config bny_comm_exec_config(const banyan_comm *comm, const bny_settings
 
 /* proxy.c: how devices of several nodes are combined. All of these are collective. */
 typedef enum bny_way {
-  BNY_WAY_ANY,    /* not said */
-  BNY_WAY_FABRIC, /* the nodes are in one NVLink domain: their devices share memory */
-  BNY_WAY_STAGED, /* the devices of each node share memory; between nodes a proxy sends through host memory */
-  BNY_WAY_DIRECT, /* the same, but the network sends from device memory */
+  BNY_WAY_ANY,     /* not said */
+  BNY_WAY_FABRIC,  /* the nodes are in one NVLink domain: their devices share memory */
+  BNY_WAY_STAGED,  /* the devices of each node share memory; between nodes a proxy sends through host memory */
+  BNY_WAY_DIRECT,  /* the same, but the network sends from device memory */
   BNY_WAY_EMULATED /* the same, whether the network claims to support it or not: for emulated devices */
 } bny_way;
 
 banyan_status bny_comm_agree_way(const banyan_comm *comm, const bny_exchange *exchange, const bny_settings *settings,
                                  bny_way *way);
 banyan_status bny_comm_join_proxy(banyan_comm *comm, const bny_exchange *exchange, const bny_settings *settings,
-                                   const bny_placement *place, bny_way way, bool strict);
+                                  const bny_placement *place, bny_way way, bool strict);
 
 /* group.c: an exchange of the ranks of each node among themselves, by way of all ranks. Other nodes may do more rounds
  * or fewer. All end together, in bny_group_exchange_end(). */
@@ -82,7 +82,7 @@ typedef struct bny_group_exchange {
   uint64_t *said; /* [nranks of all]: bytes that each has in a round */
   char *blocks;   /* [nranks of all] blocks of `room` bytes */
   size_t room;
-  bool ended;     /* all ranks have ended, or one has failed */
+  bool ended; /* all ranks have ended, or one has failed */
 } bny_group_exchange;
 
 /* Local. The struct must not move until the exchange has ended. */

@@ -27,7 +27,7 @@ static banyan_status open_engine(const bny_settings *settings, bny_engine **engi
 
 /* Connects arenas that the devices of all ranks share. */
 static banyan_status join_arenas(banyan_comm *comm, const bny_exchange *exchange, const bny_settings *settings,
-                                const bny_arenas_config *config, bool one_process) {
+                                 const bny_arenas_config *config, bool one_process) {
   bny_engine *engine = comm->device.engine;
   banyan_status status = bny_engine_connect(engine, exchange, config, settings->timeout_ns);
   if (status == BANYAN_OK) status = bny_device_exec_make(engine, false, &comm->device);
@@ -94,8 +94,7 @@ static banyan_status take_fault(banyan_comm *comm, const bny_device_fault *fault
   case BANYAN_ERR_TIMEOUT:
     return bny_exec_fail(exec, status, culprit, "rank %d did not come in time to a run on devices (noticed by rank %d)",
                          culprit, fault->reporter);
-  case BANYAN_ERR_DATA:
-    return bny_device_run_fail_data(exec, comm->device.engine, fault, culprit);
+  case BANYAN_ERR_DATA: return bny_device_run_fail_data(exec, comm->device.engine, fault, culprit);
   case BANYAN_ERR_ARGUMENT:
     if (fault->detail == 0) break;
     if (fault->detail & BNY_DEVICE_DETAIL_PAGE) return take_wrong_page(comm, fault);
@@ -103,10 +102,8 @@ static banyan_status take_fault(banyan_comm *comm, const bny_device_fault *fault
         exec, status, culprit,
         "rank %d gave attention on its device a length that is negative or above keys_max: seq_lens[%u]", culprit,
         fault->detail - 1);
-  case BANYAN_ERR_ABORTED:
-    return bny_exec_fail(exec, status, culprit, "rank %d called banyan_comm_abort()", culprit);
-  default:
-    break;
+  case BANYAN_ERR_ABORTED: return bny_exec_fail(exec, status, culprit, "rank %d called banyan_comm_abort()", culprit);
+  default: break;
   }
   return bny_exec_fail(exec, status, culprit, "a run on devices failed on rank %d (%s)", culprit,
                        banyan_status_string(status));
@@ -153,6 +150,8 @@ banyan_status bny_comm_check(banyan_comm *comm) {
 }
 
 void bny_comm_abort_device(banyan_comm *comm, const char *reason) {
-  if (comm->device.proxy) bny_proxy_abort(comm->device.proxy, reason);
-  else bny_engine_abort(comm->device.engine, BANYAN_ERR_ABORTED, comm->rank);
+  if (comm->device.proxy)
+    bny_proxy_abort(comm->device.proxy, reason);
+  else
+    bny_engine_abort(comm->device.engine, BANYAN_ERR_ABORTED, comm->rank);
 }

@@ -94,15 +94,15 @@ void bny_facts_gather(const banyan_bootstrap *bootstrap, const bny_settings *set
                       bny_facts *facts) {
   const bny_options *options = &settings->options;
   bny_facts own = {
-    .pid = getpid(),
-    .process = process_number(),
-    .rank = bootstrap->rank,
-    .plan_id = bny_plan_id,
-    .nranks = bootstrap->nranks,
-    .arena_bytes = settings->arena_bytes,
-    .device_arena_bytes = settings->device_arena_bytes,
-    .part_bytes = (uint64_t)options->part_kib << 10,
-    .cache_bytes = second_level_cache_bytes(),
+      .pid = getpid(),
+      .process = process_number(),
+      .rank = bootstrap->rank,
+      .plan_id = bny_plan_id,
+      .nranks = bootstrap->nranks,
+      .arena_bytes = settings->arena_bytes,
+      .device_arena_bytes = settings->device_arena_bytes,
+      .part_bytes = (uint64_t)options->part_kib << 10,
+      .cache_bytes = second_level_cache_bytes(),
   };
   strncpy(own.version, banyan_version(), sizeof own.version - 1);
   if (settings->algorithm) strncpy(own.algorithm, settings->algorithm, sizeof own.algorithm - 1);
@@ -214,8 +214,8 @@ static void number_nodes(const bny_facts *all, int32_t nranks, int32_t *first, b
 }
 
 banyan_status bny_placement_find(const bny_facts *all, int32_t rank, int32_t nranks, bny_placement *placement) {
-  bny_placement found = {.one_process = true, .arena_bytes = all[0].arena_bytes,
-                         .device_arena_bytes = all[0].device_arena_bytes};
+  bny_placement found = {
+      .one_process = true, .arena_bytes = all[0].arena_bytes, .device_arena_bytes = all[0].device_arena_bytes};
   int32_t *first = calloc((size_t)nranks, sizeof *first);
   found.node_of = calloc((size_t)nranks, sizeof *found.node_of);
   found.process_of = calloc((size_t)nranks, sizeof *found.process_of);
@@ -255,11 +255,11 @@ void bny_placement_free(bny_placement *placement) {
 
 bny_link_cost bny_link_of_memory(double ranks_per_core) {
   return (bny_link_cost){
-    .alpha_ns = 250,
-    .beta_ns_per_byte = 0.03,
-    .gamma_ns_per_byte = 0.03,
-    .ranks_per_core = ranks_per_core,
-    .switch_ns = 1500,
+      .alpha_ns = 250,
+      .beta_ns_per_byte = 0.03,
+      .gamma_ns_per_byte = 0.03,
+      .ranks_per_core = ranks_per_core,
+      .switch_ns = 1500,
   };
 }
 

@@ -26,7 +26,7 @@ enum {
  * versions could not even report their versions to each other. */
 typedef struct bny_facts {
   char version[16];
-  int32_t status;                 /* of this rank's own settings: not BANYAN_OK if they are wrong */
+  int32_t status; /* of this rank's own settings: not BANYAN_OK if they are wrong */
   char error[BNY_FACTS_ERROR_BYTES];
   char boot_id[40];
   char node[BNY_NODE_NAME_BYTES]; /* of BANYAN_NODE */
@@ -83,14 +83,14 @@ banyan_status bny_facts_compare(const bny_facts *all, const banyan_bootstrap *bo
 
 /* Which ranks are on one node, and how many share its cores. */
 typedef struct bny_placement {
-  int32_t *node_of;      /* by rank: numbers of nodes, in the order of their first ranks */
-  int32_t *process_of;   /* by rank: the first rank that is in the same process */
+  int32_t *node_of;    /* by rank: numbers of nodes, in the order of their first ranks */
+  int32_t *process_of; /* by rank: the first rank that is in the same process */
   int32_t nnodes;
-  bool one_process;      /* the ranks of each node are threads of one process */
-  int32_t cores;         /* of this rank's machine, which its ranks may use together */
-  double ranks_per_core; /* on the machine with the most ranks per core */
+  bool one_process;                         /* the ranks of each node are threads of one process */
+  int32_t cores;                            /* of this rank's machine, which its ranks may use together */
+  double ranks_per_core;                    /* on the machine with the most ranks per core */
   uint64_t arena_bytes, device_arena_bytes; /* the least */
-  uint64_t cache_bytes;  /* the most */
+  uint64_t cache_bytes;                     /* the most */
 } bny_placement;
 
 banyan_status bny_placement_find(const bny_facts *all, int32_t rank, int32_t nranks, bny_placement *placement);

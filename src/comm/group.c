@@ -46,8 +46,7 @@ static int gather(void *context, const void *mine, void *all, size_t bytes, int6
   for (int32_t i = 0; i < group->bootstrap.nranks; i++) {
     int32_t rank = group->ranks[i];
     if (group->said[rank] != bytes)
-      return (int)bny_fail(BANYAN_ERR_STATE, "rank %d has not gone on with an exchange of its node's ranks",
-                           rank);
+      return (int)bny_fail(BANYAN_ERR_STATE, "rank %d has not gone on with an exchange of its node's ranks", rank);
     memcpy((char *)all + (size_t)i * bytes, group->blocks + (size_t)rank * most, bytes);
   }
   return BANYAN_OK;

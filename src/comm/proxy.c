@@ -10,8 +10,11 @@
 /* ---- the way ----------------------------------------------------------------------------------------------------- */
 
 /* BANYAN_DEVICE_NODES. */
-static const char *const way_names[] = {[BNY_WAY_ANY] = "", [BNY_WAY_FABRIC] = "fabric", [BNY_WAY_STAGED] = "staged",
-                                        [BNY_WAY_DIRECT] = "direct", [BNY_WAY_EMULATED] = "emulated"};
+static const char *const way_names[] = {[BNY_WAY_ANY] = "",
+                                        [BNY_WAY_FABRIC] = "fabric",
+                                        [BNY_WAY_STAGED] = "staged",
+                                        [BNY_WAY_DIRECT] = "direct",
+                                        [BNY_WAY_EMULATED] = "emulated"};
 
 static banyan_status read_way(const char *text, bny_way *way) {
   *way = BNY_WAY_ANY;
@@ -83,7 +86,7 @@ static int64_t timeout_of_kernels(int64_t timeout_ns) {
 
 /* Connects arenas that the devices of this node share. */
 static banyan_status connect_node(banyan_comm *comm, const bny_exchange *exchange, const bny_settings *settings,
-                                   const bny_placement *place, bool strict) {
+                                  const bny_placement *place, bool strict) {
   bny_group_exchange group;
   banyan_status status = bny_group_exchange_begin(exchange, place->node_of, &group);
   if (status != BANYAN_OK) return status;
@@ -93,8 +96,10 @@ static banyan_status connect_node(banyan_comm *comm, const bny_exchange *exchang
   bny_arenas_config config = {
       .bytes = comm->arena_bytes, .nodes = places, .processes = places + count, .strict = strict};
   bny_engine *engine = comm->device.engine;
-  if (places) status = bny_engine_connect(engine, &group.exchange, &config, timeout_of_kernels(settings->timeout_ns));
-  else status = bny_fail(BANYAN_ERR_MEMORY, "rank %d has no memory for the devices of %zu ranks", comm->rank, count);
+  if (places)
+    status = bny_engine_connect(engine, &group.exchange, &config, timeout_of_kernels(settings->timeout_ns));
+  else
+    status = bny_fail(BANYAN_ERR_MEMORY, "rank %d has no memory for the devices of %zu ranks", comm->rank, count);
   char why[BNY_ERROR_TEXT_BYTES];
   snprintf(why, sizeof why, "%s", banyan_last_error());
   bny_group_exchange_end(&group);
@@ -104,7 +109,7 @@ static banyan_status connect_node(banyan_comm *comm, const bny_exchange *exchang
 }
 
 banyan_status bny_comm_join_proxy(banyan_comm *comm, const bny_exchange *exchange, const bny_settings *settings,
-                                   const bny_placement *place, bny_way way, bool strict) {
+                                  const bny_placement *place, bny_way way, bool strict) {
   bny_exec *exec = NULL;
   banyan_status status = bny_comm_confirm(exchange, connect_node(comm, exchange, settings, place, strict));
   if (status != BANYAN_OK) return status;
@@ -116,8 +121,11 @@ banyan_status bny_comm_join_proxy(banyan_comm *comm, const bny_exchange *exchang
         "without CUDA, or its UCX_TLS has no cuda; see banyan-info");
   if (status == BANYAN_OK) exec->transport->sends_cuda = way == BNY_WAY_DIRECT;
   status = bny_comm_confirm(exchange, status);
-  bny_proxy_config config = {.engine = comm->device.engine, .exec = exec, .node_of = place->node_of,
-                              .words = comm->device.sizes.proxy_words, .direct = way != BNY_WAY_STAGED};
+  bny_proxy_config config = {.engine = comm->device.engine,
+                             .exec = exec,
+                             .node_of = place->node_of,
+                             .words = comm->device.sizes.proxy_words,
+                             .direct = way != BNY_WAY_STAGED};
   if (status == BANYAN_OK) {
     status = bny_proxy_make(&config, &comm->device.proxy);
   } else if (exec) {

@@ -57,13 +57,13 @@ typedef struct rendezvous {
   bny_transport *transport;
   int64_t timeout_ns, deadline_ns;
   uint64_t round;
-  kind kind;            /* of this round's post */
-  unsigned char *view;  /* a bit for each rank */
-  unsigned char *next;  /* scratch: the view to come */
+  kind kind;           /* of this round's post */
+  unsigned char *view; /* a bit for each rank */
+  unsigned char *next; /* scratch: the view to come */
   size_t view_bytes;
-  bool struck;          /* a rank was excluded since the view was agreed, or is in another round */
-  bool given_up;        /* the others go on without this rank */
-  sign *signs;          /* by rank */
+  bool struck;   /* a rank was excluded since the view was agreed, or is in another round */
+  bool given_up; /* the others go on without this rank */
+  sign *signs;   /* by rank */
   int64_t watched_ns;
 } rendezvous;
 
@@ -264,7 +264,8 @@ static int allgather_messages(void *context, const void *mine, void *all, size_t
 
 static banyan_status make_anew(rendezvous *self, banyan_comm **shrunk) {
   banyan_comm *comm = self->comm;
-  banyan_comm_config config = {.size = sizeof config, .timeout_ns = self->timeout_ns,
+  banyan_comm_config config = {.size = sizeof config,
+                               .timeout_ns = self->timeout_ns,
                                .first_timeout_ns = comm->first_timeout_ns,
                                .arena_bytes = comm->arena_said ? comm->arena_bytes : 0,
                                .algorithm = comm->algorithm};
@@ -357,8 +358,10 @@ static banyan_status conclude(rendezvous *self, banyan_status own, bool *again) 
     }
     if (*again) return BANYAN_OK;
   }
-  if (status == BANYAN_OK) post(self, KIND_DONE, NULL, 0, NULL, 0);
-  else if (own != BANYAN_OK && !self->given_up) status = bny_fail(own, "%s", why);
+  if (status == BANYAN_OK)
+    post(self, KIND_DONE, NULL, 0, NULL, 0);
+  else if (own != BANYAN_OK && !self->given_up)
+    status = bny_fail(own, "%s", why);
   return status;
 }
 
@@ -371,8 +374,10 @@ static banyan_status shrink(rendezvous *self, banyan_comm **shrunk) {
     if (status != BANYAN_OK) break;
     status = make_anew(self, &made);
     again = self->struck && !self->given_up;
-    if (again) status = BANYAN_OK;
-    else if (!self->given_up) status = conclude(self, status, &again);
+    if (again)
+      status = BANYAN_OK;
+    else if (!self->given_up)
+      status = conclude(self, status, &again);
     if (status == BANYAN_OK && !again) {
       *shrunk = made;
     } else if (made) {
@@ -399,9 +404,14 @@ banyan_status banyan_comm_shrink(banyan_comm *comm, int32_t *members, banyan_com
   }
   memset(views, 0xff, view_bytes);
   int64_t timeout_ns = comm->exec->timeout_ns;
-  rendezvous self = {.comm = comm, .transport = comm->transport, .timeout_ns = timeout_ns,
-                   .deadline_ns = bny_clock_ns() + DEADLINES * timeout_ns, .view = views, .next = views + view_bytes,
-                   .view_bytes = view_bytes, .signs = signs};
+  rendezvous self = {.comm = comm,
+                     .transport = comm->transport,
+                     .timeout_ns = timeout_ns,
+                     .deadline_ns = bny_clock_ns() + DEADLINES * timeout_ns,
+                     .view = views,
+                     .next = views + view_bytes,
+                     .view_bytes = view_bytes,
+                     .signs = signs};
   strike_culprit(&self);
   comm->has_shrunk = true;
   banyan_status status = shrink(&self, shrunk);

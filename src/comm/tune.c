@@ -15,8 +15,10 @@
 
 banyan_status bny_tune_parse(const char *text, bny_tune *tune) {
   bny_tune read = {.way = BNY_TUNE_OFF};
-  if (text && strcmp(text, "create") == 0) read.way = BNY_TUNE_CREATE;
-  else if (text && strchr(text, '/')) read = (bny_tune){BNY_TUNE_FILE, text};
+  if (text && strcmp(text, "create") == 0)
+    read.way = BNY_TUNE_CREATE;
+  else if (text && strchr(text, '/'))
+    read = (bny_tune){BNY_TUNE_FILE, text};
   else if (text && strcmp(text, "off") != 0)
     return bny_fail(BANYAN_ERR_ARGUMENT,
                     "BANYAN_DEVICE_TUNE is \"%.40s\"; it takes off, create, or the path of a file, with a / in it",

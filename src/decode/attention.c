@@ -21,8 +21,7 @@ static int32_t value_dim_of(const banyan_attention_desc *desc) {
 }
 
 static banyan_status check_shape(const banyan_attention_desc *desc) {
-  if (desc->batch < 0)
-    return bny_fail(BANYAN_ERR_ARGUMENT, WHERE "batch is %" PRId32 ", negative", desc->batch);
+  if (desc->batch < 0) return bny_fail(BANYAN_ERR_ARGUMENT, WHERE "batch is %" PRId32 ", negative", desc->batch);
   if (desc->kv_heads < 1)
     return bny_fail(BANYAN_ERR_ARGUMENT, WHERE "kv_heads is %" PRId32 ", must be at least 1", desc->kv_heads);
   if (desc->heads < 1 || desc->heads % desc->kv_heads != 0)
@@ -107,8 +106,7 @@ static banyan_status check_strides(const banyan_attention_desc *desc, int32_t lo
   if (desc->batch == 0) return BANYAN_OK;
   int32_t neighbours = desc->page_table && desc->page_keys < longest ? desc->page_keys : longest;
   banyan_status status = check_stride("q_head_stride", desc->q_head_stride, desc->heads, desc->head_dim);
-  if (status == BANYAN_OK)
-    status = check_stride("k_token_stride", desc->k_token_stride, neighbours, desc->head_dim);
+  if (status == BANYAN_OK) status = check_stride("k_token_stride", desc->k_token_stride, neighbours, desc->head_dim);
   if (status == BANYAN_OK)
     status = check_stride("v_token_stride", desc->v_token_stride, neighbours, value_dim_of(desc));
   if (status == BANYAN_OK && longest > 0)
@@ -120,10 +118,8 @@ static banyan_status check_strides(const banyan_attention_desc *desc, int32_t lo
 
 static banyan_status check_memory(const banyan_attention_desc *desc) {
   int32_t longest = 0;
-  if (desc->batch > 0 && !desc->q)
-    return bny_fail(BANYAN_ERR_ARGUMENT, WHERE "q is NULL");
-  if (desc->batch > 0 && !desc->seq_lens)
-    return bny_fail(BANYAN_ERR_ARGUMENT, WHERE "seq_lens is NULL");
+  if (desc->batch > 0 && !desc->q) return bny_fail(BANYAN_ERR_ARGUMENT, WHERE "q is NULL");
+  if (desc->batch > 0 && !desc->seq_lens) return bny_fail(BANYAN_ERR_ARGUMENT, WHERE "seq_lens is NULL");
   for (int32_t b = 0; b < desc->batch; b++) {
     if (desc->seq_lens[b] < 0)
       return bny_fail(BANYAN_ERR_ARGUMENT, WHERE "seq_lens[%" PRId32 "] is %" PRId32 ", negative", b,
@@ -157,10 +153,8 @@ banyan_status bny_decode_attention_read_out(const banyan_partial **out, banyan_p
 
 banyan_status bny_decode_attention_check(const banyan_attention_desc *desc, bool on_host) {
   banyan_status status = check_shape(desc);
-  if (status == BANYAN_OK)
-    status = check_pages(desc);
-  if (status == BANYAN_OK)
-    status = on_host ? check_memory(desc) : check_strides(desc, desc->keys_max);
+  if (status == BANYAN_OK) status = check_pages(desc);
+  if (status == BANYAN_OK) status = on_host ? check_memory(desc) : check_strides(desc, desc->keys_max);
   return status;
 }
 
@@ -187,7 +181,7 @@ static void empty_nan_rows(int32_t heads, int32_t value_dim, float *m, float *d,
 
 /* Runs all query heads of KV head `kv_head` of sequence b. Returns -1, or the first head whose row is lost. */
 static int32_t run_group(const bny_attention_kernels *attention, const bny_kernels *kernels,
-                      const banyan_attention_desc *desc, const banyan_partial *out, int32_t b, int32_t kv_head) {
+                         const banyan_attention_desc *desc, const banyan_partial *out, int32_t b, int32_t kv_head) {
   float m[BNY_ATTENTION_HEADS_MAX], d[BNY_ATTENTION_HEADS_MAX], n[BNY_ATTENTION_VALUE_FLOATS];
   int32_t group = desc->heads / desc->kv_heads;
   int32_t value_dim = value_dim_of(desc);
@@ -239,10 +233,8 @@ static uint64_t bytes_read(const banyan_attention_desc *desc) {
 banyan_status bny_decode_attention_run(const bny_attention_kernels *attention, const bny_kernels *kernels,
                                        const banyan_attention_desc *desc, const banyan_partial *out) {
   banyan_status status = bny_decode_attention_check(desc, true);
-  if (status == BANYAN_OK)
-    status = bny_decode_attention_check_out(desc, out);
-  if (status != BANYAN_OK)
-    return status;
+  if (status == BANYAN_OK) status = bny_decode_attention_check_out(desc, out);
+  if (status != BANYAN_OK) return status;
   uint64_t since = bny_trace_span_begin();
   for (int32_t b = 0; b < desc->batch; b++) {
     for (int32_t kv_head = 0; kv_head < desc->kv_heads; kv_head++) {

@@ -37,8 +37,8 @@ typedef struct reach {
 typedef struct agreement {
   uint32_t kinds;
   bool strict;
-  bool unseen;     /* some process does not see the device of some peer, so the driver says nothing about their link */
-  bool multicast;  /* of all devices */
+  bool unseen;    /* some process does not see the device of some peer, so the driver says nothing about their link */
+  bool multicast; /* of all devices */
   reach *reaches; /* [nranks] */
 } agreement;
 
@@ -286,7 +286,7 @@ static banyan_status check_config(const bny_exchange *exchange, const bny_arenas
 }
 
 banyan_status bny_arenas_make(bny_device *device, const bny_exchange *exchange, const bny_arenas_config *config,
-                             bny_arenas **arenas) {
+                              bny_arenas **arenas) {
   banyan_status status = check_config(exchange, config);
   if (status != BANYAN_OK) return status;
   size_t nranks = (size_t)exchange->bootstrap->nranks;
@@ -299,8 +299,11 @@ banyan_status bny_arenas_make(bny_device *device, const bny_exchange *exchange, 
   work.reports = calloc(nranks, sizeof *work.reports);
   bny_device_memory **memories = calloc(nranks, sizeof *memories);
   if (made && all && agreed.reaches && work.reports && memories) {
-    *made = (bny_arenas){.device = device, .rank = exchange->bootstrap->rank, .nranks = (int32_t)nranks,
-                        .bytes = config->bytes, .memories = memories};
+    *made = (bny_arenas){.device = device,
+                         .rank = exchange->bootstrap->rank,
+                         .nranks = (int32_t)nranks,
+                         .bytes = config->bytes,
+                         .memories = memories};
     status = make_steps(&work, all, &agreed);
   } else {
     status = bny_fail(BANYAN_ERR_MEMORY, "out of memory for the arenas of %zu ranks", nranks);

@@ -27,10 +27,10 @@ typedef struct bny_arenas {
   bny_device *device;
   int32_t rank, nranks;
   bny_memory_kind kind;
-  size_t bytes;                 /* of each arena, as asked for */
-  bool lines_whole, atomics;    /* between all pairs: links are NVLink */
-  int32_t ranks_per_device;     /* at most */
-  bool apart;                   /* ranks of several processes have one device */
+  size_t bytes;              /* of each arena, as asked for */
+  bool lines_whole, atomics; /* between all pairs: links are NVLink */
+  int32_t ranks_per_device;  /* at most */
+  bool apart;                /* ranks of several processes have one device */
   int32_t compute_least, sm_count_least, driver_least;
   bny_device_memory **memories; /* [nranks]; [rank] is its own arena */
   bool stuck;                   /* the device still works on something, so nothing can be freed */
@@ -43,7 +43,7 @@ banyan_status bny_arenas_read_fallback(const char *text, bool *strict);
 
 /* Collective over the exchange, bounded by its deadline. The device outlives the arenas. */
 banyan_status bny_arenas_make(bny_device *device, const bny_exchange *exchange, const bny_arenas_config *config,
-                             bny_arenas **arenas);
+                              bny_arenas **arenas);
 
 /* Returns whether some device sees an arena at more than one address. */
 bool bny_arenas_have_aliases(const bny_arenas *arenas);

@@ -60,11 +60,11 @@ static banyan_status import_one(bny_arenas_work *work, const transfer *held, int
   bny_arenas *arenas = work->arenas;
   const int32_t *processes = work->config->processes;
   bny_device_offer offered = {
-    .kind = arenas->kind,
-    .bytes = held->offers[peer].bytes,
-    .handle = held->offers[peer].handle,
-    .file = held->files[peer],
-    .same_process = processes[peer] == processes[arenas->rank],
+      .kind = arenas->kind,
+      .bytes = held->offers[peer].bytes,
+      .handle = held->offers[peer].handle,
+      .file = held->files[peer],
+      .same_process = processes[peer] == processes[arenas->rank],
   };
   /* The size is checked because it comes from another rank. Devices round up by their units, which are some MiB. */
   if (offered.bytes < arenas->bytes || offered.bytes - arenas->bytes > (size_t)1 << 30)

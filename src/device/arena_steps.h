@@ -20,9 +20,9 @@ typedef struct bny_arenas_work {
   bny_arenas_report *reports; /* [nranks] */
   int64_t copies_deadline_ns; /* earlier than the exchange's, so that the others can still be told */
   void *stream;
-  bny_device_words words;    /* two cells out and two cells in per rank */
-  uint64_t epoch;            /* of the patterns: another one in each attempt and each group */
-  bool joint;                /* the last failure is known to all ranks, which may go on together */
+  bny_device_words words; /* two cells out and two cells in per rank */
+  uint64_t epoch;         /* of the patterns: another one in each attempt and each group */
+  bool joint;             /* the last failure is known to all ranks, which may go on together */
 } bny_arenas_work;
 
 /* All ranks report how they fared. The first failure among them becomes that of all. */

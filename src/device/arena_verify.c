@@ -54,9 +54,9 @@ static banyan_status write_all(bny_arenas_work *work) {
       _Atomic uint64_t *words = work->words.host + slot(arenas, false, peer, place);
       for (int i = 0; i < CELL_WORDS; i++)
         atomic_store_explicit(&words[i], pattern(work, arenas->rank, peer, place, i), memory_order_relaxed);
-      banyan_status status = arenas->device->ops->copy(arenas->device, cell(arenas, peer, arenas->rank, place),
-                                                      slot_address(work, false, peer, place), BNY_ARENAS_CELL_BYTES,
-                                                      work->stream);
+      banyan_status status =
+          arenas->device->ops->copy(arenas->device, cell(arenas, peer, arenas->rank, place),
+                                    slot_address(work, false, peer, place), BNY_ARENAS_CELL_BYTES, work->stream);
       if (status != BANYAN_OK) return status;
     }
   return BANYAN_OK;
@@ -73,8 +73,8 @@ static banyan_status read_all(bny_arenas_work *work, view (*of)(const bny_arenas
     for (int place = 0; place < PLACES; place++) {
       view wanted = of(arenas, peer);
       banyan_status status = arenas->device->ops->copy(arenas->device, slot_address(work, true, peer, place),
-                                                      cell(arenas, wanted.owner, wanted.writer, place),
-                                                      BNY_ARENAS_CELL_BYTES, work->stream);
+                                                       cell(arenas, wanted.owner, wanted.writer, place),
+                                                       BNY_ARENAS_CELL_BYTES, work->stream);
       if (status != BANYAN_OK) return status;
     }
   return BANYAN_OK;

@@ -38,16 +38,16 @@ static banyan_status request_of(const bny_engine *engine, const banyan_attention
                     desc->keys_max);
   int32_t value_dim = desc->value_dim ? desc->value_dim : desc->head_dim;
   *request = (bny_decode_request){
-    .batch = desc->batch,
-    .heads = desc->heads,
-    .kv_heads = desc->kv_heads,
-    .head_dim = desc->head_dim,
-    .value_dim = value_dim,
-    .values_in_keys = value_dim < desc->head_dim && same_rows(desc),
-    .dtype = desc->kv_dtype,
-    .keys_max = desc->keys_max,
-    .rows_apart = !rows_are_neighbours(desc, value_dim),
-    .copy = engine->decode_copy,
+      .batch = desc->batch,
+      .heads = desc->heads,
+      .kv_heads = desc->kv_heads,
+      .head_dim = desc->head_dim,
+      .value_dim = value_dim,
+      .values_in_keys = value_dim < desc->head_dim && same_rows(desc),
+      .dtype = desc->kv_dtype,
+      .keys_max = desc->keys_max,
+      .rows_apart = !rows_are_neighbours(desc, value_dim),
+      .copy = engine->decode_copy,
   };
   return BANYAN_OK;
 }
@@ -126,8 +126,10 @@ static banyan_status find_kernel(bny_decode *decode, const bny_decode_kernel *ro
 
 static banyan_status make_plan(bny_decode *decode, const bny_decode_request *request) {
   const bny_device_facts *facts = &decode->engine->device->facts;
-  bny_decode_machine machine = {.compute = facts->compute, .sm_count = decode->engine->sms,
-                                .shared_bytes_max = facts->shared_bytes_max, .clusters = facts->clusters};
+  bny_decode_machine machine = {.compute = facts->compute,
+                                .sm_count = decode->engine->sms,
+                                .shared_bytes_max = facts->shared_bytes_max,
+                                .clusters = facts->clusters};
   bny_decode_residency residency = {0};
   const bny_decode_kernel *row = NULL;
   banyan_status status = bny_decode_kernel_choose(request, &machine, &row);
@@ -183,14 +185,14 @@ banyan_status bny_decode_start(bny_decode *decode, const bny_device_combine *com
   bny_engine *engine = decode->engine;
   void *arguments[] = {&decode->call, (void *)(uintptr_t)(combine ? combine : &decode->apart)};
   bny_device_launch launch = {
-    .kernel = &decode->kernel,
-    .grid = {decode->plan.blocks, 1, 1},
-    .block = {(uint32_t)decode->plan.kernel->block_threads, 1, 1},
-    .shared_bytes = (uint32_t)decode->plan.kernel->shared_bytes,
-    /* Where ranks share a device, an early launch might take the place of blocks that the kernel before it waits
+      .kernel = &decode->kernel,
+      .grid = {decode->plan.blocks, 1, 1},
+      .block = {(uint32_t)decode->plan.kernel->block_threads, 1, 1},
+      .shared_bytes = (uint32_t)decode->plan.kernel->shared_bytes,
+      /* Where ranks share a device, an early launch might take the place of blocks that the kernel before it waits
      * for. */
-    .early = engine->sms == engine->sms_all,
-    .arguments = arguments,
+      .early = engine->sms == engine->sms_all,
+      .arguments = arguments,
   };
   if (decode->plan.cluster > 1) {
     launch.cluster[0] = decode->plan.cluster;

@@ -15,7 +15,7 @@ typedef struct bny_decode {
   bny_device_kernel kernel;
   bny_decode_call call;
   bny_device_combine apart; /* for launches that combine nothing: where faults are reported */
-  int32_t resident_blocks; /* at once, on this rank's part of the SMs that launches may use */
+  int32_t resident_blocks;  /* at once, on this rank's part of the SMs that launches may use */
 } bny_decode;
 
 /* Loads the kernel, and takes scratch memory of the engine's, so it is not hot. `out`: NULL if rows are combined within

@@ -32,13 +32,21 @@ enum {
 #define BNY_DECODE_WARPS_KERNEL(element, dim, copy, is_bulk, shared) \
   {"bny_decode_" #element "_" #dim "_" #copy, DTYPE_##element, dim, dim, false, FOR_##copy, is_bulk, 16, 128, shared},
 #define BNY_DECODE_LATENT_KERNEL(element, rows, copy, is_bulk, shared) \
-  {"bny_decode_" #element "_latent" #rows "_" #copy, DTYPE_##element, 576, 512, true, FOR_##copy, is_bulk, rows, \
-   8 * rows, shared},
+  {"bny_decode_" #element "_latent" #rows "_" #copy,                   \
+   DTYPE_##element,                                                    \
+   576,                                                                \
+   512,                                                                \
+   true,                                                               \
+   FOR_##copy,                                                         \
+   is_bulk,                                                            \
+   rows,                                                               \
+   8 * rows,                                                           \
+   shared},
 #define BNY_DECODE_WIDE_KERNEL(element, rows, shared) \
   {"bny_decode_" #element "_latent" #rows "_wgmma", DTYPE_##element, 576, 512, true, 90, 91, false, rows, 256, shared},
 const bny_decode_kernel bny_decode_kernels[] = {
 #include "cuda/decode_kernels.def"
-  {.name = NULL},
+    {.name = NULL},
 };
 #undef BNY_DECODE_WARPS_KERNEL
 #undef BNY_DECODE_LATENT_KERNEL

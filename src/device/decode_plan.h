@@ -18,7 +18,7 @@ extern "C" {
 
 /* The facts of a device that matter here: fields of bny_device_facts. */
 typedef struct bny_decode_machine {
-  int32_t compute; /* 90 is 9.0 */
+  int32_t compute;          /* 90 is 9.0 */
   int32_t sm_count;         /* that a launch may use */
   int32_t shared_bytes_max; /* of a block */
   bool clusters;
@@ -29,12 +29,12 @@ typedef struct bny_decode_kernel {
   const char *name;
   banyan_dtype dtype;
   int32_t head_dim, value_dim;
-  bool values_in_keys;   /* v is the first value_dim columns of k */
+  bool values_in_keys;              /* v is the first value_dim columns of k */
   int32_t compute_min, compute_end; /* built for devices from the first to before the second */
-  bool bulk;             /* copies */
-  int32_t rows;          /* query heads of an item */
+  bool bulk;                        /* copies */
+  int32_t rows;                     /* query heads of an item */
   int32_t block_threads;
-  int32_t shared_bytes;  /* dynamic */
+  int32_t shared_bytes; /* dynamic */
 } bny_decode_kernel;
 
 /* How keys and values are copied. */
@@ -54,27 +54,27 @@ typedef struct bny_decode_request {
   int32_t batch, heads, kv_heads;
   int32_t head_dim, value_dim;
   bool values_in_keys;
-  banyan_dtype dtype;  /* of q, k and v */
-  int32_t keys_max;    /* of a sequence, in all calls of this shape */
-  bool rows_apart;     /* rows lie apart in memory: bulk copies bring one row each */
+  banyan_dtype dtype; /* of q, k and v */
+  int32_t keys_max;   /* of a sequence, in all calls of this shape */
+  bool rows_apart;    /* rows lie apart in memory: bulk copies bring one row each */
   bny_decode_copy copy;
 } bny_decode_request;
 
 typedef struct bny_decode_plan {
   const bny_decode_kernel *kernel;
-  uint32_t cluster;         /* blocks of a CTA group; 1: no cluster */
-  uint32_t blocks;          /* of the grid */
+  uint32_t cluster; /* blocks of a CTA group; 1: no cluster */
+  uint32_t blocks;  /* of the grid */
   int32_t row_tiles;
   bny_decode_division division;
   size_t scratch_bytes;
-  size_t counters;          /* of 4 bytes */
+  size_t counters; /* of 4 bytes */
 } bny_decode_plan;
 
 enum { BNY_DECODE_CLUSTER_SIZES = 4 };
 
 /* How many blocks of a kernel a device holds at once. */
 typedef struct bny_decode_residency {
-  int32_t sm_blocks;     /* on one SM: kernel_residency() of the device */
+  int32_t sm_blocks;                          /* on one SM: kernel_residency() of the device */
   int32_t clusters[BNY_DECODE_CLUSTER_SIZES]; /* on these SMs, of 1, 2, 4 and 8 blocks; 0: unknown, and estimated from
                                                * SMs */
 } bny_decode_residency;

@@ -13,7 +13,7 @@ static const struct {
   const char *name;
   banyan_status (*open)(const bny_device_choice *choice, bny_device **device);
 } vendors[] = {
-  {"cuda", bny_cuda_open},
+    {"cuda", bny_cuda_open},
 };
 
 const char *bny_memory_kind_name(bny_memory_kind kind) {

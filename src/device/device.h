@@ -45,13 +45,13 @@ typedef struct bny_device_facts {
   int32_t compute;                           /* 90 is 9.0 */
   int32_t driver;                            /* 12040 is 12.4 */
   int32_t sm_count;
-  int32_t shared_bytes_max;                  /* of a block that asks for it */
-  int32_t cache_bytes;                       /* second level */
-  bool clusters;                             /* of blocks, with distributed shared memory */
-  bool early_launch;                         /* programmatic dependent launch */
-  bool multicast;                            /* it is behind NVLink switches that can store to many devices at once */
-  bool graphs;                               /* what is put on a stream can be captured and replayed */
-  uint32_t memory_kinds;                     /* bit per bny_memory_kind: made and exported once when the device was
+  int32_t shared_bytes_max; /* of a block that asks for it */
+  int32_t cache_bytes;      /* second level */
+  bool clusters;            /* of blocks, with distributed shared memory */
+  bool early_launch;        /* programmatic dependent launch */
+  bool multicast;           /* it is behind NVLink switches that can store to many devices at once */
+  bool graphs;              /* what is put on a stream can be captured and replayed */
+  uint32_t memory_kinds;    /* bit per bny_memory_kind: made and exported once when the device was
                                               * opened */
 } bny_device_facts;
 
@@ -97,8 +97,8 @@ typedef struct bny_device_link {
 typedef struct bny_device_memory {
   bny_device *device;
   bny_memory_kind kind;
-  void *address;   /* for this device */
-  size_t bytes;    /* at least what was asked for */
+  void *address; /* for this device */
+  size_t bytes;  /* at least what was asked for */
   bool imported;
 } bny_device_memory;
 
@@ -204,7 +204,7 @@ struct bny_device_ops {
 
   /* Marks record when a stream reached them. elapsed: the time between two that it has passed. */
   banyan_status (*mark_make)(bny_device *device, void **mark);
-  void (*mark_free)(bny_device *device, void *mark); /* NULL is allowed */
+  void (*mark_free)(bny_device *device, void *mark);                       /* NULL is allowed */
   banyan_status (*mark_set)(bny_device *device, void *mark, void *stream); /* hot */
   banyan_status (*mark_elapsed)(bny_device *device, void *from, void *to, double *ns);
 
@@ -213,7 +213,7 @@ struct bny_device_ops {
    * NULL: it is discarded. */
   banyan_status (*graph_begin)(bny_device *device, void *stream);
   banyan_status (*graph_end)(bny_device *device, void *stream, void **graph);
-  void (*graph_free)(bny_device *device, void *graph); /* NULL is allowed */
+  void (*graph_free)(bny_device *device, void *graph);                          /* NULL is allowed */
   banyan_status (*graph_launch)(bny_device *device, void *graph, void *stream); /* hot */
 
   /* An image is a fat binary that lives as long as its module. NULL: that of this build. */

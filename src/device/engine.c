@@ -182,7 +182,8 @@ banyan_status bny_engine_connect(bny_engine *engine, const bny_exchange *exchang
   if (status != BANYAN_OK) return status;
   const bny_arenas *arenas = engine->arenas;
   divide_sms(engine, arenas->ranks_per_device);
-  engine->group = (bny_device_group){.rank = arenas->rank, .nranks = nranks,
+  engine->group = (bny_device_group){.rank = arenas->rank,
+                                     .nranks = nranks,
                                      .shares_device = arenas->ranks_per_device > 1,
                                      .has_aliases = bny_arenas_have_aliases(arenas)};
   for (int32_t i = 0; i < nranks; i++) engine->group.arenas[i] = arenas->memories[i]->address;
@@ -258,11 +259,11 @@ banyan_status bny_engine_start(bny_engine *engine, const bny_engine_launch *laun
   /* The driver copies what these point to. */
   void *arguments[] = {&engine->group, (void *)(uintptr_t)launch->what, (void *)(uintptr_t)launch->call};
   bny_device_launch asked = {
-    .kernel = &launch->kernel->kernel,
-    .grid = {(uint32_t)launch->blocks, 1, 1},
-    .block = {(uint32_t)launch->threads, 1, 1},
-    .early = !engine->group.shares_device,
-    .arguments = arguments,
+      .kernel = &launch->kernel->kernel,
+      .grid = {(uint32_t)launch->blocks, 1, 1},
+      .block = {(uint32_t)launch->threads, 1, 1},
+      .early = !engine->group.shares_device,
+      .arguments = arguments,
   };
   return engine->device->ops->launch(engine->device, &asked, stream);
 }

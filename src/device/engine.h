@@ -80,14 +80,14 @@ typedef struct bny_engine {
   bny_device *device; /* owned */
   bny_arenas *arenas;
   bny_device_module *module;
-  void *image; /* owned; NULL: that of the build */
-  int32_t sms_all; /* that launches of all ranks of the device may use */
-  int32_t sms;     /* and those of this one */
+  void *image;        /* owned; NULL: that of the build */
+  int32_t sms_all;    /* that launches of all ranks of the device may use */
+  int32_t sms;        /* and those of this one */
   int32_t blocks_max; /* of a combine; 0: what suits the device */
   bny_device_words words;
-  void *stream; /* for what the host writes to arenas */
+  void *stream;             /* for what the host writes to arenas */
   bny_device_words staging; /* data on its way to the device's memory */
-  bool stuck;   /* a copy has not ended, so its memory is not freed */
+  bool stuck;               /* a copy has not ended, so its memory is not freed */
   bny_engine_kernel kernels[BNY_ENGINE_KERNELS];
   bny_device_group group; /* its shape is set by the code that divides the arenas */
   bny_engine_program *programs;
@@ -101,12 +101,12 @@ typedef struct bny_engine {
 } bny_engine;
 
 typedef struct bny_engine_config {
-  const char *image; /* file with kernels; NULL: those of the build */
-  int32_t sm_limit;  /* 0: none */
-  int32_t blocks_max; /* of a combine: BANYAN_DEVICE_BLOCKS */
-  const char *copy;  /* of decode kernels: BANYAN_DEVICE_COPY */
+  const char *image;   /* file with kernels; NULL: those of the build */
+  int32_t sm_limit;    /* 0: none */
+  int32_t blocks_max;  /* of a combine: BANYAN_DEVICE_BLOCKS */
+  const char *copy;    /* of decode kernels: BANYAN_DEVICE_COPY */
   const char *weights; /* likewise: BANYAN_DEVICE_WEIGHTS */
-  const char *early; /* "off": no early launches; "on" or NULL: BANYAN_DEVICE_EARLY */
+  const char *early;   /* "off": no early launches; "on" or NULL: BANYAN_DEVICE_EARLY */
 } bny_engine_config;
 
 /* Local. Loads the kernels. The engine owns the device, on failure as well. */

@@ -24,14 +24,14 @@ typedef struct draft {
   int32_t rank;
   int32_t protocol;
   bny_unit_shape shape;
-  bny_plan *plan;        /* of the rank; owned */
-  inbox_place *places;   /* that it sends to or receives in; owned */
+  bny_plan *plan;      /* of the rank; owned */
+  inbox_place *places; /* that it sends to or receives in; owned */
   size_t nplaces, places_room;
   uint64_t inbox_bytes, signals, proxy_words; /* of the rank that needs most */
-  const size_t *piece_offsets;   /* see bny_device_settings */
-  const bny_device_nodes *nodes; /* likewise */
-  bny_program_step *steps;       /* owned */
-  bny_program_place *used;       /* of the program; owned */
+  const size_t *piece_offsets;                /* see bny_device_settings */
+  const bny_device_nodes *nodes;              /* likewise */
+  bny_program_step *steps;                    /* owned */
+  bny_program_place *used;                    /* of the program; owned */
   int32_t nsteps, steps_room, nused;
 } draft;
 
@@ -144,8 +144,10 @@ static banyan_status deal_inboxes(draft *draft) {
     banyan_status status = bny_plan_make(draft->request, rank, &plan);
     if (status == BANYAN_OK) status = deal_inbox(draft, plan);
     if (status == BANYAN_OK && draft->nodes) status = deal_remote(draft, plan);
-    if (status == BANYAN_OK && rank == draft->rank) draft->plan = plan;
-    else bny_plan_free(plan);
+    if (status == BANYAN_OK && rank == draft->rank)
+      draft->plan = plan;
+    else
+      bny_plan_free(plan);
     if (status != BANYAN_OK) return status;
   }
   return BANYAN_OK;
@@ -210,7 +212,8 @@ static banyan_status add_sources(draft *draft, const bny_step *step, bny_program
   if (step->kind == BNY_STEP_WAIT) status = add_message(draft, step->message);
   for (int32_t i = step->first; i < step->first + step->count && status == BANYAN_OK; i++) {
     const bny_source *source = &plan->sources[i];
-    if (source->message >= 0) status = add_message(draft, source->message);
+    if (source->message >= 0)
+      status = add_message(draft, source->message);
     else
       status = use_place(draft, draft->rank, draft->rank, source->slot, draft->rank, &plan->slots[source->slot].slice);
   }

@@ -13,23 +13,23 @@
 /* A communicator whose ranks are on several nodes. Ranks of one node push into each other's inboxes; what goes between
  * nodes are messages in host memory. Addresses are those of this rank's device. */
 typedef struct bny_device_nodes {
-  const int32_t *node_of;        /* [nranks] */
+  const int32_t *node_of; /* [nranks] */
   const uint64_t (
-      *messages)[2]; /* [nranks]: by half, where messages from a rank of another node lie, and where this rank's own
+      *messages)[2];    /* [nranks]: by half, where messages from a rank of another node lie, and where this rank's own
                       * lie */
-  size_t shift;                  /* bytes from there to where plans begin */
-  uint64_t signals[2];           /* by half, of units that go to other nodes */
-  uint64_t arrivals[2];          /* words of messages, in the order of the plan */
-  uint64_t label;                /* of the program */
+  size_t shift;         /* bytes from there to where plans begin */
+  uint64_t signals[2];  /* by half, of units that go to other nodes */
+  uint64_t arrivals[2]; /* words of messages, in the order of the plan */
+  uint64_t label;       /* of the program */
 } bny_device_nodes;
 
 /* Identical on all ranks, except for addresses. */
 typedef struct bny_device_settings {
-  int32_t protocol; /* bny_protocol; BNY_PROTOCOL_COUNT: by size */
-  bool lines_whole; /* links keep 128-byte lines whole: LL128 may be chosen */
-  bool narrow;      /* some link is atomic for 8-byte accesses only: not LL16 */
-  bool whole_rows;  /* rows are not divided into chunks */
-  const size_t *piece_offsets; /* all-gather: where each rank's bytes lie in the caller's result. NULL: one after
+  int32_t protocol;              /* bny_protocol; BNY_PROTOCOL_COUNT: by size */
+  bool lines_whole;              /* links keep 128-byte lines whole: LL128 may be chosen */
+  bool narrow;                   /* some link is atomic for 8-byte accesses only: not LL16 */
+  bool whole_rows;               /* rows are not divided into chunks */
+  const size_t *piece_offsets;   /* all-gather: where each rank's bytes lie in the caller's result. NULL: one after
                                 * another */
   const bny_device_nodes *nodes; /* NULL: there is one node. Otherwise only combines, by BNY_PROTOCOL_SIMPLE */
 } bny_device_settings;

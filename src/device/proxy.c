@@ -47,8 +47,10 @@ static banyan_status register_messages(bny_proxy *proxy) {
     bool is_remote = proxy->node_of[rank] != proxy->node_of[transport->rank];
     if (transport->ops->admit) status = transport->ops->admit(transport, rank);
     for (int half = 0; half < 2 && status == BANYAN_OK; half++) {
-      if (rank == transport->rank && proxy->direct) status = make_local_half(proxy, half);
-      else if (is_remote || rank == transport->rank) status = register_half(proxy, rank, half);
+      if (rank == transport->rank && proxy->direct)
+        status = make_local_half(proxy, half);
+      else if (is_remote || rank == transport->rank)
+        status = register_half(proxy, rank, half);
     }
   }
   return status;

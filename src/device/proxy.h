@@ -27,7 +27,7 @@ typedef struct bny_proxy_config {
   bny_exec *exec;         /* owned, with its transport, also on failure */
   const int32_t *node_of; /* [nranks]; copied */
   uint64_t words;         /* room for signals of a run, identical on all ranks */
-  bool direct; /* what goes to other nodes lies in device memory, from which the network library takes it */
+  bool direct;            /* what goes to other nodes lies in device memory, from which the network library takes it */
 } bny_proxy_config;
 
 /* Local. Makes the memory that kernels and the proxy share, and the thread. */
@@ -47,7 +47,7 @@ typedef struct bny_proxy_segment bny_proxy_segment;
 /* Local. Returns the same segment for a request that was given before. What the request points to lives as long as the
  * proxy; it names its algorithm. `settings` are those of the device's programs, without nodes. One thread at a time. */
 banyan_status bny_proxy_segment_get(bny_proxy *proxy, const bny_request *request, const bny_call *call,
-                              const bny_device_settings *settings, bny_proxy_segment **segment);
+                                    const bny_device_settings *settings, bny_proxy_segment **segment);
 
 /* For the program that belongs to the segment. */
 const bny_device_nodes *bny_proxy_segment_nodes(const bny_proxy_segment *segment);

@@ -37,8 +37,8 @@ struct bny_proxy {
   bny_device_words words; /* a bny_proxy_words, and what follows it */
   uint64_t room;          /* words of a half, each for units and for messages */
   bool direct;
-  bny_proxy_half (*halves)[2]; /* [nranks]; none for other ranks of this node */
-  uint64_t (*messages)[2];      /* [nranks]: their addresses */
+  bny_proxy_half (*halves)[2];           /* [nranks]; none for other ranks of this node */
+  uint64_t (*messages)[2];               /* [nranks]: their addresses */
   _Atomic(bny_proxy_segment *) segments; /* the latest first */
   pthread_t thread;
   bool has_thread;

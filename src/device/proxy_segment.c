@@ -97,12 +97,13 @@ static void set_nodes(bny_proxy_segment *segment) {
 }
 
 static banyan_status fill_segment(bny_proxy_segment *segment, const bny_request *request, const bny_call *call,
-                                const bny_device_settings *settings) {
+                                  const bny_device_settings *settings) {
   bny_proxy *proxy = segment->proxy;
   banyan_status status = bny_plan_make(request, proxy->transport->rank, &segment->plan);
   if (status != BANYAN_OK) return status;
-  segment->nodes = (bny_device_nodes){.node_of = proxy->node_of, .messages = (const uint64_t(*)[2])proxy->messages,
-                                    .label = (uint64_t)(uintptr_t)segment};
+  segment->nodes = (bny_device_nodes){.node_of = proxy->node_of,
+                                      .messages = (const uint64_t(*)[2])proxy->messages,
+                                      .label = (uint64_t)(uintptr_t)segment};
   segment->binding = (bny_binding){.proxy = &proxy_ops, .proxy_context = segment};
   status = set_units(segment, request, settings);
   if (status != BANYAN_OK) return status;
@@ -113,7 +114,7 @@ static banyan_status fill_segment(bny_proxy_segment *segment, const bny_request 
 }
 
 banyan_status bny_proxy_segment_get(bny_proxy *proxy, const bny_request *request, const bny_call *call,
-                              const bny_device_settings *settings, bny_proxy_segment **segment) {
+                                    const bny_device_settings *settings, bny_proxy_segment **segment) {
   uint64_t key = bny_request_hash(request, request->algorithm);
   bny_proxy_segment *latest = atomic_load_explicit(&proxy->segments, memory_order_relaxed);
   for (bny_proxy_segment *at = latest; at; at = at->next) {

@@ -21,7 +21,8 @@ static banyan_status refuse(const bny_engine *engine, const char *what, const bn
   return bny_fail(BANYAN_ERR_ARGUMENT,
                   "%s is plain host memory, which the communicator's device %d (%s) cannot reach: give memory of the "
                   "device (cudaMalloc), managed memory, or host memory that is pinned or registered (cudaMallocHost, "
-                  "cudaHostRegister)", what, own->ordinal, own->name);
+                  "cudaHostRegister)",
+                  what, own->ordinal, own->name);
 }
 
 banyan_status bny_engine_reach(bny_engine *engine, const char *what, const void *pointer) {

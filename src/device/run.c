@@ -18,10 +18,10 @@ struct bny_device_run {
   bny_device_settings settings; /* its exec's, but for the protocol */
   int32_t share;                /* it takes one in `share` of the blocks that there is work for */
   bny_plan_form form;
-  const char *kernel_name;      /* static */
-  int32_t nsteps;               /* of the program */
-  bny_oneshot oneshot;          /* BNY_FORM_DIRECT: instead of a program */
-  void *program; /* address in the device's memory; the engine's */
+  const char *kernel_name;    /* static */
+  int32_t nsteps;             /* of the program */
+  bny_oneshot oneshot;        /* BNY_FORM_DIRECT: instead of a program */
+  void *program;              /* address in the device's memory; the engine's */
   bny_proxy_segment *segment; /* the proxy's; NULL: none */
 };
 
@@ -36,7 +36,8 @@ static bny_arena_sizes deal(uint64_t half_bytes, const bny_device_settings *sett
   enum { ALIGNMENT = 256, PARTS = 32 };
   uint64_t part = half_bytes / PARTS / ALIGNMENT * ALIGNMENT;
   if (settings->protocol == BNY_PROTOCOL_SIMPLE)
-    return (bny_arena_sizes){.signals = 2 * part / sizeof(uint64_t), .proxy_words = 2 * part / sizeof(uint64_t),
+    return (bny_arena_sizes){.signals = 2 * part / sizeof(uint64_t),
+                             .proxy_words = 2 * part / sizeof(uint64_t),
                              .inbox_bytes = {[BNY_PROTOCOL_SIMPLE] = 30 * part}};
   bny_arena_sizes sizes = {.signals = part / sizeof(uint64_t)};
   bny_protocol first = settings->narrow ? BNY_PROTOCOL_LL8 : BNY_PROTOCOL_LL16;
@@ -49,11 +50,12 @@ static bny_arena_sizes deal(uint64_t half_bytes, const bny_device_settings *sett
 banyan_status bny_device_exec_make(bny_engine *engine, bool nodes, bny_device_exec *exec) {
   const bny_arenas *arenas = engine->arenas;
   bny_device_exec made = {
-    .engine = engine,
-    /* An access of 16 bytes over PCIe may arrive in two halves. */
-    .settings = {.protocol = nodes ? BNY_PROTOCOL_SIMPLE : BNY_PROTOCOL_COUNT, .lines_whole = arenas->lines_whole,
-                 .narrow = arenas->kind == BNY_MEMORY_HOST},
-    .cost = arenas->lines_whole ? over_nvlink : over_pcie, /* as all ranks have found together */
+      .engine = engine,
+      /* An access of 16 bytes over PCIe may arrive in two halves. */
+      .settings = {.protocol = nodes ? BNY_PROTOCOL_SIMPLE : BNY_PROTOCOL_COUNT,
+                   .lines_whole = arenas->lines_whole,
+                   .narrow = arenas->kind == BNY_MEMORY_HOST},
+      .cost = arenas->lines_whole ? over_nvlink : over_pcie, /* as all ranks have found together */
   };
   size_t head = bny_arena_shape_make(&(bny_arena_sizes){0}).bytes;
   if (arenas->bytes > head) made.sizes = deal((arenas->bytes - head) / 2, &made.settings);
@@ -122,8 +124,7 @@ static banyan_status make_oneshot(bny_device_run *run, const bny_request *reques
   bny_arena_sizes needs;
   banyan_status status = bny_device_oneshot_make(request, &run->settings, &run->oneshot, &protocol, &needs);
   if (status == BANYAN_OK) status = check_room(run->exec, &needs);
-  if (status == BANYAN_OK)
-    status = find_kernel(run, bny_device_oneshot_kernel(protocol, run->oneshot.shape.wire));
+  if (status == BANYAN_OK) status = find_kernel(run, bny_device_oneshot_kernel(protocol, run->oneshot.shape.wire));
   if (status != BANYAN_OK) return status;
   run->form = BNY_FORM_DIRECT;
   set_grid(run, &run->oneshot.shape);
@@ -133,8 +134,7 @@ static banyan_status make_oneshot(bny_device_run *run, const bny_request *reques
 /* The program of a run: its plan, and what the plan does not contain. */
 static uint64_t key_of(const bny_plan *plan, const bny_program *program, const size_t *piece_offsets) {
   uint64_t key = plan->hash + (uint64_t)program->protocol;
-  for (int32_t rank = 0; piece_offsets && rank < plan->nranks; rank++)
-    key = bny_hash_add(key, piece_offsets[rank]);
+  for (int32_t rank = 0; piece_offsets && rank < plan->nranks; rank++) key = bny_hash_add(key, piece_offsets[rank]);
   return key;
 }
 
@@ -153,8 +153,7 @@ static banyan_status make_program(bny_device_run *run, const bny_request *reques
   if (status != BANYAN_OK) return status;
   bny_arena_sizes needs = bny_device_program_needs(program);
   status = check_room(run->exec, &needs);
-  if (status == BANYAN_OK)
-    status = find_kernel(run, bny_device_program_kernel(program));
+  if (status == BANYAN_OK) status = find_kernel(run, bny_device_program_kernel(program));
   if (status == BANYAN_OK)
     status = bny_engine_load(run->exec->engine, key_of(plan, program, binding->piece_offsets), program, &run->program);
   /* A plan that exceeds the arenas does so on all ranks, which then split the call into smaller parts. Lack of memory
@@ -247,22 +246,22 @@ static bool shares_stats(const bny_binding *binding) {
 
 banyan_status bny_device_run_start(bny_device_run *run, const bny_binding *binding, void *stream) {
   bny_device_call call = {
-    .out_token0 = binding->out_token0,
-    .out_head0 = binding->out_head0,
-    .in_bytes = (const unsigned char *)binding->in_bytes,
-    .out_bytes = (unsigned char *)binding->out_bytes,
-    .in_byte0 = binding->in_byte0,
-    .out_byte0 = binding->out_byte0,
+      .out_token0 = binding->out_token0,
+      .out_head0 = binding->out_head0,
+      .in_bytes = (const unsigned char *)binding->in_bytes,
+      .out_bytes = (unsigned char *)binding->out_bytes,
+      .in_byte0 = binding->in_byte0,
+      .out_byte0 = binding->out_byte0,
   };
   if (binding->in) call.in = *binding->in;
   if (binding->out) call.out = *binding->out;
   call.shares_stats = shares_stats(binding);
   bny_engine_launch launch = {
-    .kernel = &run->kernel,
-    .blocks = run->blocks,
-    .threads = run->threads,
-    .what = run->form == BNY_FORM_DIRECT ? (const void *)&run->oneshot : (const void *)&run->program,
-    .call = &call,
+      .kernel = &run->kernel,
+      .blocks = run->blocks,
+      .threads = run->threads,
+      .what = run->form == BNY_FORM_DIRECT ? (const void *)&run->oneshot : (const void *)&run->program,
+      .call = &call,
   };
   return bny_engine_start(run->exec->engine, &launch, stream);
 }

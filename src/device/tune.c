@@ -14,19 +14,17 @@
 
 /* The payloads to measure: rows as in models in service, from a few to what one launch may take. */
 enum { VALUE_DIM = 128 };
-static const struct {
-  int32_t tokens, heads;
-} sizes[] = {{1, 4}, {1, 32}, {4, 32}, {16, 32}, {64, 32}, {256, 32}};
+static const struct { int32_t tokens, heads; } sizes[] = {{1, 4}, {1, 32}, {4, 32}, {16, 32}, {64, 32}, {256, 32}};
 static const banyan_scatter scatters[] = {BANYAN_SCATTER_NONE, BANYAN_SCATTER_HEADS};
 static const banyan_order orders[] = {BANYAN_ORDER_PLAN, BANYAN_ORDER_CANONICAL};
 
 enum {
   CONTENDERS_MAX = 40,
-  HOPELESS = 5,         /* predicted to take this many times as long as the best: not tried */
-  FAR_BEHIND = 3,       /* this much slower in the first round: not measured again */
-  RUNS_MAX = 20,        /* in a row, as one graph if the driver has graphs, */
-  RUNS_NS = 200000,     /* or as many as take this long */
-  TIMES = 5,            /* repetitions; the median counts */
+  HOPELESS = 5,     /* predicted to take this many times as long as the best: not tried */
+  FAR_BEHIND = 3,   /* this much slower in the first round: not measured again */
+  RUNS_MAX = 20,    /* in a row, as one graph if the driver has graphs, */
+  RUNS_NS = 200000, /* or as many as take this long */
+  TIMES = 5,        /* repetitions; the median counts */
   SHARE_MAX = 4
 };
 
@@ -57,10 +55,10 @@ typedef struct bny_device_tuner {
   contender contenders[CONTENDERS_MAX];
   int32_t count;
   char lacks[BNY_ERROR_TEXT_BYTES]; /* why another contender could not be made */
-  report *reports;      /* of all ranks */
-  bool graphs;          /* the drivers of all ranks have them */
+  report *reports;                  /* of all ranks */
+  bool graphs;                      /* the drivers of all ranks have them */
   void *stream, *marks[TIMES + 1];
-  void *in, *out;       /* scratch: rows of zeros, and the place of merged ones */
+  void *in, *out; /* scratch: rows of zeros, and the place of merged ones */
   banyan_partial in_rows, out_rows;
   bny_binding binding;
 } tuner;
@@ -83,8 +81,8 @@ static banyan_status add_contender(tuner *tuner, const bny_measurement *row) {
   request.algorithm = name;
   request.measured = &tuner->forced;
   banyan_status status = bny_plan_make(&request, tuner->exec->engine->group.rank, &made->plan);
-  if (status == BANYAN_OK) status = bny_device_run_make(tuner->exec, &request, made->plan, NULL, &tuner->binding,
-                                                            &made->run);
+  if (status == BANYAN_OK)
+    status = bny_device_run_make(tuner->exec, &request, made->plan, NULL, &tuner->binding, &made->run);
   if (status == BANYAN_OK) {
     tuner->count++;
     return BANYAN_OK;
@@ -116,8 +114,11 @@ static banyan_status add_contenders(tuner *tuner) {
     if (candidates[i].refusal || !candidates[i].fits || candidates[i].ns > HOPELESS * least) continue;
     for (int32_t protocol = 0; protocol < BNY_PROTOCOL_COUNT && status == BANYAN_OK; protocol++) {
       if (!bny_unit_protocol_serves(protocol, &tuner->exec->settings)) continue;
-      bny_measurement row = {.scatter = tuner->request.scatter, .order = tuner->request.order,
-                             .bytes = bny_measured_bytes(&tuner->request), .algorithm = i, .share = 1};
+      bny_measurement row = {.scatter = tuner->request.scatter,
+                             .order = tuner->request.order,
+                             .bytes = bny_measured_bytes(&tuner->request),
+                             .algorithm = i,
+                             .share = 1};
       snprintf(row.carrier, sizeof row.carrier, "%s", bny_unit_protocol_name(protocol));
       status = add_contender(tuner, &row);
     }
@@ -181,8 +182,10 @@ static banyan_status make_graphs(tuner *tuner, int32_t first, int32_t runs) {
     if (status != BANYAN_OK) break;
     for (int32_t k = 0; k < runs && status == BANYAN_OK; k++)
       status = bny_device_run_start(one->run, &tuner->binding, tuner->stream);
-    if (status == BANYAN_OK) status = device->ops->graph_end(device, tuner->stream, &one->graph);
-    else device->ops->graph_end(device, tuner->stream, NULL);
+    if (status == BANYAN_OK)
+      status = device->ops->graph_end(device, tuner->stream, &one->graph);
+    else
+      device->ops->graph_end(device, tuner->stream, NULL);
   }
   if (status == BANYAN_OK) status = await_stream(tuner);
   return agree(tuner, status);

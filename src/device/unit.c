@@ -69,8 +69,10 @@ static void set_unit_bytes(bny_unit_shape *shape, int32_t protocol, int32_t pack
 
 static banyan_status shape_of_bytes(const bny_request *request, int32_t protocol, bny_unit_shape *shape) {
   uint64_t whole = request->bytes;
-  if (request->collective == BNY_SHIFT) whole *= (uint64_t)request->nranks;
-  else if (request->collective == BNY_ALLGATHER) whole = payload_bytes(request);
+  if (request->collective == BNY_SHIFT)
+    whole *= (uint64_t)request->nranks;
+  else if (request->collective == BNY_ALLGATHER)
+    whole = payload_bytes(request);
   int32_t rounds = whole <= BYTES_FEW ? BYTES_PACKETS_FEW : BYTES_PACKETS_MANY;
   static const int32_t words[BNY_PROTOCOL_COUNT] = {32, 96, 120, 128}; /* of 32 packets */
   int32_t bytes = request->collective == BNY_BARRIER ? 4 : 4 * words[protocol] * rounds;

@@ -14,10 +14,10 @@ static bny_wire_view view_of(const bny_plan *plan, const bny_slot *slot, const c
   char *at = (char *)(uintptr_t)outbox + slot->offset;
   size_t element_bytes = bny_wire_formats[plan->wire].element_bytes;
   return (bny_wire_view){
-    .m = (float *)(void *)(at + layout.m) + row,
-    .d = (float *)(void *)(at + layout.d) + row,
-    .n = at + layout.n + (size_t)row * (size_t)plan->value_dim * element_bytes,
-    .token_stride = slot->slice.heads,
+      .m = (float *)(void *)(at + layout.m) + row,
+      .d = (float *)(void *)(at + layout.d) + row,
+      .n = at + layout.n + (size_t)row * (size_t)plan->value_dim * element_bytes,
+      .token_stride = slot->slice.heads,
   };
 }
 
@@ -47,15 +47,19 @@ static void bind_step(bny_run *run, int32_t index, int half) {
   if (step->kind == BNY_STEP_COPY || step->kind == BNY_STEP_MERGE) {
     const bny_slot *slot = &plan->slots[step->slot];
     char *outbox = transport->ops->outbox(transport, half);
-    if (rows) bound->to = view_of(plan, slot, outbox, &step->slice);
-    else bound->to_bytes = outbox + slot->offset + (step->slice.byte0 - slot->slice.byte0);
+    if (rows)
+      bound->to = view_of(plan, slot, outbox, &step->slice);
+    else
+      bound->to_bytes = outbox + slot->offset + (step->slice.byte0 - slot->slice.byte0);
   }
   for (int32_t i = 0; reads_sources(step) && i < step->count; i++) {
     const bny_slot *slot;
     const char *outbox;
     resolve_source(run, &plan->sources[step->first + i], half, &slot, &outbox);
-    if (rows) run->views[half][step->first + i] = view_of(plan, slot, outbox, &step->slice);
-    else bound->from_bytes = outbox + slot->offset + (step->slice.byte0 - slot->slice.byte0);
+    if (rows)
+      run->views[half][step->first + i] = view_of(plan, slot, outbox, &step->slice);
+    else
+      bound->from_bytes = outbox + slot->offset + (step->slice.byte0 - slot->slice.byte0);
   }
   if (step->kind == BNY_STEP_WAIT) {
     const bny_message *message = &plan->messages[step->message];
@@ -169,8 +173,7 @@ banyan_status bny_run_make(bny_exec *exec, const bny_plan *plan, const bny_call 
   for (int half = 0; half < 2; half++) {
     made->steps[half] = calloc(steps, sizeof *made->steps[half]);
     made->views[half] = calloc(sources, sizeof *made->views[half]);
-    if (!made->boxes || !made->moved || !made->steps[half] || !made->views[half])
-      status = fail_memory(plan);
+    if (!made->boxes || !made->moved || !made->steps[half] || !made->views[half]) status = fail_memory(plan);
   }
   if (status != BANYAN_OK) {
     bny_run_free(made);

@@ -90,9 +90,12 @@ void bny_call_publish(bny_transport *transport, const bny_call *call) {
 static void print_value(int index, const uint64_t *words, char *text, size_t bytes) {
   const bny_name *names = words_of[index].names;
   size_t length = 0;
-  if (index == WORD_ALGORITHM) bny_append(text, bytes, &length, "%.15s", (const char *)&words[index]);
-  else if (names) bny_append(text, bytes, &length, "%s", bny_name_of(names, (int)words[index]));
-  else bny_append(text, bytes, &length, "%" PRId64, (int64_t)words[index]);
+  if (index == WORD_ALGORITHM)
+    bny_append(text, bytes, &length, "%.15s", (const char *)&words[index]);
+  else if (names)
+    bny_append(text, bytes, &length, "%s", bny_name_of(names, (int)words[index]));
+  else
+    bny_append(text, bytes, &length, "%" PRId64, (int64_t)words[index]);
 }
 
 bny_call bny_call_read(bny_transport *transport, int32_t rank) {

@@ -42,23 +42,23 @@ banyan_status bny_exec_make(bny_transport *transport, const bny_exec_config *con
     return status;
   }
   *made = (bny_exec){
-    .transport = transport,
-    .kernels = config->kernels,
-    .fault = transport->ops->fault(transport),
-    .line = transport->ops->line(transport, transport->rank),
-    .known_done = known_done,
-    .told = known_done + nranks,
-    .readers = {{.ranks = readers}, {.ranks = readers + nranks}},
-    .owed = {.ranks = readers + 2 * nranks},
-    .progress = transport->ops->progress,
-    .spins = config->oversubscribed ? SPINS_SHARED : SPINS_ALONE,
-    .yield_ns = config->oversubscribed ? YIELD_SHARED_NS : YIELD_ALONE_NS,
-    .sleep_ns = SLEEP_NS,
-    .timeout_ns = config->timeout_ns,
-    .round_bytes = transport->ops->progress ? 0 : config->cache_bytes + config->cache_bytes / 4,
-    .refused = transport->ops->refused(transport),
-    .failure = {.culprit = -1},
-    .record = record,
+      .transport = transport,
+      .kernels = config->kernels,
+      .fault = transport->ops->fault(transport),
+      .line = transport->ops->line(transport, transport->rank),
+      .known_done = known_done,
+      .told = known_done + nranks,
+      .readers = {{.ranks = readers}, {.ranks = readers + nranks}},
+      .owed = {.ranks = readers + 2 * nranks},
+      .progress = transport->ops->progress,
+      .spins = config->oversubscribed ? SPINS_SHARED : SPINS_ALONE,
+      .yield_ns = config->oversubscribed ? YIELD_SHARED_NS : YIELD_ALONE_NS,
+      .sleep_ns = SLEEP_NS,
+      .timeout_ns = config->timeout_ns,
+      .round_bytes = transport->ops->progress ? 0 : config->cache_bytes + config->cache_bytes / 4,
+      .refused = transport->ops->refused(transport),
+      .failure = {.culprit = -1},
+      .record = record,
   };
   transport->recent_ns = config->timeout_ns / 4; /* on a busy machine a healthy rank may be silent for some time */
   touch_outbox(made);
@@ -228,8 +228,10 @@ static banyan_status take_fault(bny_exec *exec, const bny_call *call) {
                      : status == BANYAN_ERR_ABORTED ? "called banyan_comm_abort()"
                                                     : "failed";
   bny_append(text, sizeof text, &length, "rank %d ", culprit);
-  if (bny_fault_is_of_result(fault)) bny_append(text, sizeof text, &length, no_room, "a row");
-  else bny_append(text, sizeof text, &length, "%s", what);
+  if (bny_fault_is_of_result(fault))
+    bny_append(text, sizeof text, &length, no_room, "a row");
+  else
+    bny_append(text, sizeof text, &length, "%s", what);
   if (reporter != culprit) bny_append(text, sizeof text, &length, " (noticed by rank %d)", reporter);
   if (status == BANYAN_ERR_ABORTED && culprit == exec->transport->rank &&
       atomic_load_explicit(&exec->reason_state, memory_order_acquire) == 2)

@@ -40,25 +40,25 @@ typedef struct bny_exec {
   bny_transport *transport;
   const bny_kernels *kernels;
   bny_signal *fault;
-  bny_rank_line *line; /* this rank's */
+  bny_rank_line *line;                        /* this rank's */
   void (*progress)(bny_transport *transport); /* NULL: the transport needs none */
-  uint64_t epoch;      /* of the last run begun */
-  uint32_t history;    /* hash of the calls of all runs so far: the lower half of the last run's tag */
+  uint64_t epoch;                             /* of the last run begun */
+  uint32_t history;     /* hash of the calls of all runs so far: the lower half of the last run's tag */
   uint64_t *known_done; /* [nranks]: epochs that peers are known to have finished */
   bny_readers readers[2];
-  bny_readers owed;    /* the last run received from these: the next run acknowledges it to them */
-  uint64_t *told;      /* [nranks]: the last epoch that sends to this rank, and so acknowledges */
-  uint32_t spins;       /* polls before the first yield */
-  int64_t yield_ns;     /* yields before the first sleep */
-  int64_t sleep_ns;     /* the longest sleep before the next look */
+  bny_readers owed; /* the last run received from these: the next run acknowledges it to them */
+  uint64_t *told;   /* [nranks]: the last epoch that sends to this rank, and so acknowledges */
+  uint32_t spins;   /* polls before the first yield */
+  int64_t yield_ns; /* yields before the first sleep */
+  int64_t sleep_ns; /* the longest sleep before the next look */
   int64_t timeout_ns;
-  size_t round_bytes;   /* over both halves, through which small runs go round; 0 where messages are copied, which is
+  size_t round_bytes; /* over both halves, through which small runs go round; 0 where messages are copied, which is
                          * fastest in warm memory */
   bny_store store;
   bny_record record;
   const struct bny_run *run; /* under way, or NULL */
-  bny_signal *refused; /* the transport's count of refused calls */
-  uint32_t history_before; /* `history` before the run in which ranks compare calls */
+  bny_signal *refused;       /* the transport's count of refused calls */
+  uint32_t history_before;   /* `history` before the run in which ranks compare calls */
   bny_failure failure;
   _Atomic int reason_state; /* 0: no reason of an abort, 1: being written, 2: complete */
   char reason[160];
@@ -69,7 +69,7 @@ typedef struct bny_exec_config {
   bool oversubscribed; /* more ranks than cores: polls are short, because the rank that is waited for may need this
                         * core */
   int64_t timeout_ns;
-  size_t cache_bytes;  /* of the largest second-level cache among the ranks: identical on all */
+  size_t cache_bytes; /* of the largest second-level cache among the ranks: identical on all */
   bny_record_config record;
 } bny_exec_config;
 

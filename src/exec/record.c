@@ -68,7 +68,8 @@ static void spread_levels(const bny_plan *plan, const bny_levels *levels, int8_t
 banyan_status bny_record_bind(const bny_record *record, const bny_plan *plan, const bny_call *call,
                               bny_run_record *run) {
   bny_run_record made = {
-    .note = {.collective = bny_call_name(call), .algorithm = plan->algorithm, .bytes = input_bytes(plan)}, .phase = -1};
+      .note = {.collective = bny_call_name(call), .algorithm = plan->algorithm, .bytes = input_bytes(plan)},
+      .phase = -1};
   if (record->trace && record->levels && record->levels->nranks == plan->nranks) {
     made.levels = malloc((size_t)plan->nsteps + 1);
     if (!made.levels) return bny_fail(BANYAN_ERR_MEMORY, "out of memory to trace a plan");
@@ -88,9 +89,12 @@ void bny_record_fail(bny_record *record, uint64_t operation, int32_t rank, const
 
 void bny_record_phase(bny_record *record, bny_run_record *run, uint64_t operation, int32_t level, uint64_t now) {
   if (run->phase >= 0)
-    bny_trace_add(record->trace, &(bny_trace_event){.begin = run->phase_begin, .end = now, .operation = operation,
+    bny_trace_add(record->trace, &(bny_trace_event){.begin = run->phase_begin,
+                                                    .end = now,
+                                                    .operation = operation,
                                                     .name = record->levels->levels[run->phase].name,
-                                                    .number = run->phase, .kind = BNY_TRACE_PHASE});
+                                                    .number = run->phase,
+                                                    .kind = BNY_TRACE_PHASE});
   run->phase = level;
   run->phase_begin = now;
 }
@@ -98,8 +102,12 @@ void bny_record_phase(bny_record *record, bny_run_record *run, uint64_t operatio
 void bny_record_trace(bny_record *record, bny_run_record *run, uint64_t operation, uint64_t begin, uint64_t end) {
   bny_trace_take_spans(record->trace);
   if (run->levels) bny_record_phase(record, run, operation, -1, end);
-  bny_trace_add(record->trace, &(bny_trace_event){.begin = begin, .end = end, .operation = operation,
-                                                  .bytes = run->note.bytes, .name = run->note.collective,
-                                                  .detail = run->note.algorithm, .kind = BNY_TRACE_OPERATION});
+  bny_trace_add(record->trace, &(bny_trace_event){.begin = begin,
+                                                  .end = end,
+                                                  .operation = operation,
+                                                  .bytes = run->note.bytes,
+                                                  .name = run->note.collective,
+                                                  .detail = run->note.algorithm,
+                                                  .kind = BNY_TRACE_OPERATION});
   bny_trace_settle(record->trace);
 }

@@ -30,8 +30,8 @@ typedef struct bny_record {
 /* The record of a bound plan. */
 typedef struct bny_run_record {
   bny_flight_note note;
-  int8_t *levels;       /* by step: the level of the links it uses, -1: none. NULL: phases are not traced */
-  int32_t phase;        /* the level of the steps under way; -1: none */
+  int8_t *levels; /* by step: the level of the links it uses, -1: none. NULL: phases are not traced */
+  int32_t phase;  /* the level of the steps under way; -1: none */
   uint64_t phase_begin;
 } bny_run_record;
 
@@ -57,9 +57,7 @@ static inline void bny_record_step(bny_record *record, bny_run_record *run, uint
 }
 
 /* Returns 0 if the duration of a wait is not recorded. */
-static inline uint64_t bny_record_wait_begin(const bny_record *record) {
-  return record->trace ? bny_clock_ticks() : 0;
-}
+static inline uint64_t bny_record_wait_begin(const bny_record *record) { return record->trace ? bny_clock_ticks() : 0; }
 
 /* `what` must be static. The peer follows it, as in "wait for rank 2". */
 static inline void bny_record_wait_end(bny_record *record, uint64_t begin, uint64_t operation, const char *what,

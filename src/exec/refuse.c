@@ -15,8 +15,8 @@ static void pass_over(bny_exec *exec) {
 }
 
 void bny_exec_refuse(bny_exec *exec, banyan_status status, const char *why) {
-  bny_refusal refusal = {.first = exec->epoch + 1, .last = exec->epoch + 1, .rank = exec->transport->rank,
-                         .status = (int32_t)status};
+  bny_refusal refusal = {
+      .first = exec->epoch + 1, .last = exec->epoch + 1, .rank = exec->transport->rank, .status = (int32_t)status};
   snprintf(refusal.text, sizeof refusal.text, "%s", why);
   bny_refusal_add(exec->transport, &refusal); /* first: a rank that sees this rank past the call finds the reason */
   exec->epoch++;

@@ -193,10 +193,10 @@ static banyan_status wait_message(bny_run *run, const bny_step *step, const bny_
 
 static bny_wire_view moved_view(const bny_wire_view *view, size_t shift) {
   return (bny_wire_view){
-    .m = (float *)(void *)((char *)view->m + shift),
-    .d = (float *)(void *)((char *)view->d + shift),
-    .n = (char *)view->n + shift,
-    .token_stride = view->token_stride,
+      .m = (float *)(void *)((char *)view->m + shift),
+      .d = (float *)(void *)((char *)view->d + shift),
+      .n = (char *)view->n + shift,
+      .token_stride = view->token_stride,
   };
 }
 
@@ -249,10 +249,9 @@ static void deliver(bny_run *run, int32_t index, int half) {
   const bny_step *step = &plan->steps[index];
   if (plan->collective == BNY_COMBINE) {
     const bny_box *box = &run->boxes[index];
-    int64_t row = run->exec->kernels->merge_finish(box, plan->wire, step->count, moved_sources(run, step, half),
-                                                   plan->round_nodes, run->binding->out,
-                                                   step->slice.token0 - run->binding->out_token0,
-                                                   step->slice.head0 - run->binding->out_head0);
+    int64_t row = run->exec->kernels->merge_finish(
+        box, plan->wire, step->count, moved_sources(run, step, half), plan->round_nodes, run->binding->out,
+        step->slice.token0 - run->binding->out_token0, step->slice.head0 - run->binding->out_head0);
     if (row < 0 || run->lost) return;
     run->lost = true;
     run->lost_token = step->slice.token0 + (int32_t)(row / box->heads);

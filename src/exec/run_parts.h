@@ -14,12 +14,12 @@ typedef struct bny_piece {
 
 /* A step with its addresses resolved, for one half. */
 typedef struct bny_bound_step {
-  bny_wire_view to;          /* COPY, MERGE: destination of rows */
-  char *to_bytes;            /* the same for bytes */
-  const char *from_bytes;    /* MERGE, DELIVER of bytes; WAIT: the message */
-  const bny_signal *arrived; /* WAIT */
+  bny_wire_view to;           /* COPY, MERGE: destination of rows */
+  char *to_bytes;             /* the same for bytes */
+  const char *from_bytes;     /* MERGE, DELIVER of bytes; WAIT: the message */
+  const bny_signal *arrived;  /* WAIT */
   const bny_landing *landing; /* WAIT, from another node: what came of the message */
-  bool is_same_node;              /* WAIT: the sender shares memory with this rank */
+  bool is_same_node;          /* WAIT: the sender shares memory with this rank */
 } bny_bound_step;
 
 struct bny_run {
@@ -27,27 +27,27 @@ struct bny_run {
   const bny_plan *plan;
   bny_call call;
   const bny_binding *binding;
-  bny_box *boxes;          /* [nsteps] */
-  bny_bound_step *steps[2];    /* [nsteps] of each half */
-  bny_wire_view *views[2]; /* [nsources] of each half */
-  bny_piece *pieces;           /* of deliveries of bytes, in the order of steps */
-  int32_t *piece_first;    /* [nsteps + 1] */
-  int32_t *readers;        /* every rank that is sent slots */
+  bny_box *boxes;           /* [nsteps] */
+  bny_bound_step *steps[2]; /* [nsteps] of each half */
+  bny_wire_view *views[2];  /* [nsources] of each half */
+  bny_piece *pieces;        /* of deliveries of bytes, in the order of steps */
+  int32_t *piece_first;     /* [nsteps + 1] */
+  int32_t *readers;         /* every rank that is sent slots */
   int32_t nreaders;
-  int32_t *senders;        /* ranks of other nodes that send slots to this one */
+  int32_t *senders; /* ranks of other nodes that send slots to this one */
   int32_t nsenders;
-  size_t places, stride;   /* within a half: how many, and bytes from one to the next */
-  size_t first_place;      /* bytes from the half's begin */
-  size_t shift;            /* of the place of this run */
-  bny_wire_view *moved;    /* scratch: views of one merge, shifted */
+  size_t places, stride; /* within a half: how many, and bytes from one to the next */
+  size_t first_place;    /* bytes from the half's begin */
+  size_t shift;          /* of the place of this run */
+  bny_wire_view *moved;  /* scratch: views of one merge, shifted */
   uint64_t tag;
-  int32_t next;            /* step */
-  bool ready;              /* the half may be written */
-  bool lost;               /* a row of the result, the first: the caller's type cannot hold its statistics */
+  int32_t next; /* step */
+  bool ready;   /* the half may be written */
+  bool lost;    /* a row of the result, the first: the caller's type cannot hold its statistics */
   int32_t lost_token, lost_head;
   bny_patience patience;
   uint64_t bytes_sent, messages_sent;
-  uint64_t saturated;      /* values of the input that the wire cannot hold */
+  uint64_t saturated;           /* values of the input that the wire cannot hold */
   uint64_t bytes_between_nodes; /* while it runs: of the transport when it began */
   bny_run_record record;
 };

@@ -6,8 +6,8 @@
 #include "exec/exec.h"
 
 typedef struct bny_patience {
-  int64_t begun_ns;  /* when the run first had to wait: its deadline counts from here. 0: not yet */
-  int64_t since_ns;  /* when the present wait began; 0: there is none */
+  int64_t begun_ns; /* when the run first had to wait: its deadline counts from here. 0: not yet */
+  int64_t since_ns; /* when the present wait began; 0: there is none */
   int64_t sleep_ns;
   int64_t looked_ns; /* when deaths were looked for last */
 } bny_patience;

@@ -42,8 +42,8 @@ typedef struct bny_estimate {
   size_t outbox_bytes; /* with slots: bounds on any rank */
   int64_t slots;
   int32_t roundings;   /* most roundings of a combine's value up to a delivery, in plan order and on a lossy wire */
-  bny_pattern pattern;                /* the peers of these rounds and bytes, where the request has levels */
-  double ns;                          /* 0: bny_estimate_ns() computes it from the above */
+  bny_pattern pattern; /* the peers of these rounds and bytes, where the request has levels */
+  double ns;           /* 0: bny_estimate_ns() computes it from the above */
   double level_bytes[BNY_LEVELS_MAX]; /* bytes_sent by level; filled by bny_algorithm_candidates() where ns is 0 */
   int32_t radix[BNY_LEVELS_MAX];      /* of a tree: by level, or the first alone; 0 ends the list */
   int32_t pieces;                     /* pieces in which a tree sends the box */
@@ -72,7 +72,7 @@ typedef struct bny_candidate {
   bool fits;           /* into the outbox */
   bool chosen;         /* true for at most one */
   bny_estimate estimate;
-  double ns;           /* predicted or measured */
+  double ns;                              /* predicted or measured */
   const struct bny_measurement *measured; /* NULL: predicted */
 } bny_candidate;
 
@@ -116,7 +116,7 @@ typedef struct bny_frame {
   void (*deliver)(bny_builder *builder, void *context, const bny_slice *slice, const bny_source *sources,
                   int64_t count); /* runs outside of the frame */
   int32_t (*rank_outside)(const bny_builder *builder, const void *context, int32_t rank);
-  void *context; /* argument of both functions */
+  void *context;      /* argument of both functions */
   int32_t first_slot; /* set by the builder */
   size_t first_offset;
 } bny_frame;
@@ -144,9 +144,9 @@ struct bny_builder {
   banyan_status status;
   bny_plan *plan;
   struct bny_choices *choices; /* choices made for parts of the plan, see compose.h; NULL: none */
-  const bny_request *whole; /* of the plan; `request` and `rank` are those of the frame */
-  const bny_frame *frame;   /* NULL: none */
-  bny_key *keys;            /* one per slot */
+  const bny_request *whole;    /* of the plan; `request` and `rank` are those of the frame */
+  const bny_frame *frame;      /* NULL: none */
+  bny_key *keys;               /* one per slot */
   bny_frame_start *starts;
   bny_alias *aliases;
   int32_t nstarts, naliases, starts_capacity, aliases_capacity;

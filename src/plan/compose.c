@@ -173,8 +173,7 @@ const bny_slice *bny_compose_tiles(bny_builder *builder, const bny_request *part
   bny_plan plan = {.rank = rank};
   bny_builder lister;
   bny_builder_init(&lister, part, algorithm, rank, true, &plan);
-  bny_frame frame = {
-      .id = 1, .request = part, .rank = rank, .deliver = tile_add, .context = &list};
+  bny_frame frame = {.id = 1, .request = part, .rank = rank, .deliver = tile_add, .context = &list};
   bny_builder_run(&lister, &frame, algorithm);
   if (lister.status != BANYAN_OK && builder->status == BANYAN_OK) builder->status = lister.status;
   bny_builder_fini(&lister);

@@ -52,14 +52,14 @@ typedef struct bny_group_shape {
 typedef struct bny_levels {
   int32_t nranks, nlevels; /* at least 1 */
   bny_level levels[BNY_LEVELS_MAX];
-  int32_t *nested;        /* the ranks ordered so that groups of every level are contiguous */
-  int32_t *number;        /* by rank: its index in that order */
-  bool *carrier;          /* by rank */
-  int32_t *carriers;      /* island after island: the ranks that are carriers */
-  int32_t *carrier_first; /* by island, like levels[0].first */
-  int32_t lanes;          /* carriers of the island that has most */
+  int32_t *nested;            /* the ranks ordered so that groups of every level are contiguous */
+  int32_t *number;            /* by rank: its index in that order */
+  bool *carrier;              /* by rank */
+  int32_t *carriers;          /* island after island: the ranks that are carriers */
+  int32_t *carrier_first;     /* by island, like levels[0].first */
+  int32_t lanes;              /* carriers of the island that has most */
   struct bny_levels *leaders; /* the same groups with one carrier per island; NULL: these have that already */
-  bool aligned; /* each group is an aligned block of a power of two of ranks, or the last one and shorter */
+  bool aligned;  /* each group is an aligned block of a power of two of ranks, or the last one and shorter */
   uint64_t hash; /* covers all of it */
 } bny_levels;
 

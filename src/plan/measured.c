@@ -124,8 +124,8 @@ banyan_status bny_measured_read(FILE *file, const char *name, bny_measured *meas
     line[strcspn(line, "\n")] = 0;
     if (!read_line(line, ++number, measured))
       return bny_fail(BANYAN_ERR_ARGUMENT,
-                      "%s, line %d: \"%.60s\" is not of a file of measured times; delete it, and it is made anew",
-                      name, number, line);
+                      "%s, line %d: \"%.60s\" is not of a file of measured times; delete it, and it is made anew", name,
+                      number, line);
   }
   if (number == 0 || measured->nranks < 1)
     return bny_fail(BANYAN_ERR_ARGUMENT, "%s is not a file of measured times; delete it, and it is made anew", name);

@@ -29,8 +29,7 @@ static void add_met(bny_owners *owners, const bny_request *request, int32_t firs
   int32_t met = bny_levels_part_of(all, p, begin), last_met = bny_levels_part_of(all, p, begin + count - 1);
   int32_t inner = larger_of(first, met + 1), inner_end = smaller_of(last, last_met), larger = all % p;
   if (met >= first && met < last) add(owners, request, met, 1);
-  if (inner < smaller_of(inner_end, larger))
-    add(owners, request, inner, smaller_of(inner_end, larger) - inner);
+  if (inner < smaller_of(inner_end, larger)) add(owners, request, inner, smaller_of(inner_end, larger) - inner);
   if (larger_of(inner, larger) < inner_end)
     add(owners, request, larger_of(inner, larger), inner_end - larger_of(inner, larger));
   if (last_met != met && last_met >= first && last_met < last) add(owners, request, last_met, 1);

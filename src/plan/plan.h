@@ -111,7 +111,7 @@ typedef struct bny_plan {
   bool round_nodes;      /* merged values are rounded to the wire format: canonical order on a lossy wire */
   const char *algorithm; /* static */
   char *reason;          /* why it was chosen; owned */
-  double predicted_ns;    /* predicted or measured */
+  double predicted_ns;   /* predicted or measured */
   uint64_t hash; /* of all that decides what runs: request, algorithm, form, measurement. Identical on every rank */
   size_t outbox_bytes; /* used */
   size_t outbox_bound; /* bound on every rank, the same on all */

@@ -91,8 +91,10 @@ static bool send_parcel(int socket_fd, parcel *parcel, const int *fds, int count
       errno = ETIMEDOUT;
       return false;
     }
-    if (is_full) wait_for(socket_fd, POLLOUT, deadline_ns);
-    else pause_briefly();
+    if (is_full)
+      wait_for(socket_fd, POLLOUT, deadline_ns);
+    else
+      pause_briefly();
   }
 }
 
@@ -120,7 +122,7 @@ static banyan_status receive_parcel(int socket_fd, int32_t peer, int *fds, int c
   control control;
   struct iovec part = {&parcel, sizeof parcel};
   struct msghdr message = {
-    .msg_iov = &part, .msg_iovlen = 1, .msg_control = &control, .msg_controllen = sizeof control};
+      .msg_iov = &part, .msg_iovlen = 1, .msg_control = &control, .msg_controllen = sizeof control};
   if (!wait_for(socket_fd, POLLIN, deadline_ns)) return fail_receive(peer, errno);
   ssize_t bytes;
   do bytes = recvmsg(socket_fd, &message, MSG_CMSG_CLOEXEC);
@@ -223,8 +225,10 @@ static banyan_status greet(const ticket *ticket, bny_fd_passing *passing, bool *
                       passing->rank);
   else if (error && !*again)
     status = bny_fail_errno(BANYAN_ERR_BOOTSTRAP, error, "rank 0 cannot be reached for shared memory");
-  if (status == BANYAN_OK && !*again) passing->sockets[0] = fd;
-  else close(fd);
+  if (status == BANYAN_OK && !*again)
+    passing->sockets[0] = fd;
+  else
+    close(fd);
   return status;
 }
 
@@ -253,8 +257,10 @@ static banyan_status admit(int listener, const ticket *ticket, bny_fd_passing *p
       return bny_fail_errno(BANYAN_ERR_SYSTEM, errno, "cannot accept a rank of this node%s",
                             errno == EMFILE ? " (raise ulimit -n)" : "");
     int32_t rank = rank_of(fd, ticket, passing, patient);
-    if (rank < 0) close(fd);
-    else passing->sockets[rank] = fd;
+    if (rank < 0)
+      close(fd);
+    else
+      passing->sockets[rank] = fd;
   }
 }
 
@@ -278,8 +284,10 @@ static banyan_status connect_all(const bny_exchange *exchange, const ticket *tic
     if (status == BANYAN_OK && is_new) status = greet(ticket, passing, &again);
     status = bny_exchange_settle_round(exchange, status, doing, &again);
     if (status != BANYAN_OK) return status;
-    if (again && passing->rank == 0) status = admit(listener, ticket, passing, true);
-    else if (again) pause_briefly();
+    if (again && passing->rank == 0)
+      status = admit(listener, ticket, passing, true);
+    else if (again)
+      pause_briefly();
   }
   if (passing->rank > 0) return BANYAN_OK;
   passing->admitted = admit_last(listener, ticket, passing);
@@ -394,7 +402,7 @@ banyan_status bny_fd_passing_share(bny_fd_passing *passing, banyan_status own, i
   *held = -1;
   for (int32_t i = 0; i < passing->nranks; i++) deaths[i] = -1;
   banyan_status status = passing->rank == 0 ? share_as_first(passing, own, *memory, deaths, held)
-                                             : share_as_other(passing, memory, deaths, held);
+                                            : share_as_other(passing, memory, deaths, held);
   if (status == BANYAN_OK) return BANYAN_OK;
   for (int32_t i = 0; i < passing->nranks; i++) {
     if (deaths[i] >= 0) close(deaths[i]);
@@ -422,9 +430,12 @@ static banyan_status trade_as_first(bny_fd_passing *passing, int mine, int *fds)
 banyan_status bny_fd_passing_exchange(bny_fd_passing *passing, int mine, int *fds) {
   banyan_status status;
   for (int32_t i = 0; i < passing->nranks; i++) fds[i] = -1;
-  if (passing->rank == 0) status = trade_as_first(passing, mine, fds);
-  else if (!send_all(passing->sockets[0], &mine, 1, passing->deadline_ns)) status = fail_send(0, errno);
-  else status = receive_all(passing->sockets[0], 0, fds, passing->nranks, passing->deadline_ns);
+  if (passing->rank == 0)
+    status = trade_as_first(passing, mine, fds);
+  else if (!send_all(passing->sockets[0], &mine, 1, passing->deadline_ns))
+    status = fail_send(0, errno);
+  else
+    status = receive_all(passing->sockets[0], 0, fds, passing->nranks, passing->deadline_ns);
   for (int32_t i = 0; i < passing->nranks; i++) {
     if (fds[i] < 0 || (status == BANYAN_OK && i != passing->rank)) continue;
     close(fds[i]);

@@ -27,21 +27,21 @@ static void loop_close(bny_transport *transport) {
 }
 
 static const bny_transport_ops loop_ops = {
-  .name = "loop",
-  .outbox = bny_window_outbox,
-  .peer_outbox = bny_window_peer_outbox,
-  .signal = bny_window_signal,
-  .send = bny_window_send,
-  .line = bny_window_line,
-  .call = bny_window_call,
-  .fault = bny_window_fault,
-  .sleep = loop_sleep,
-  .is_dead = loop_is_dead,
-  .rendezvous = bny_window_rendezvous,
-  .pulse = bny_window_pulse,
-  .refusals = bny_window_refusals,
-  .refused = bny_window_refused,
-  .close = loop_close,
+    .name = "loop",
+    .outbox = bny_window_outbox,
+    .peer_outbox = bny_window_peer_outbox,
+    .signal = bny_window_signal,
+    .send = bny_window_send,
+    .line = bny_window_line,
+    .call = bny_window_call,
+    .fault = bny_window_fault,
+    .sleep = loop_sleep,
+    .is_dead = loop_is_dead,
+    .rendezvous = bny_window_rendezvous,
+    .pulse = bny_window_pulse,
+    .refusals = bny_window_refusals,
+    .refused = bny_window_refused,
+    .close = loop_close,
 };
 
 static void *map_window(size_t bytes) {

@@ -69,8 +69,10 @@ bool bny_refusal_add(bny_transport *transport, const bny_refusal *refusal) {
   bool extends;
   if (find_in(transport, transport->rank, refusal->last, &known)) return false;
   bny_signal *entry = place_for(transport, refusal, &extends);
-  if (extends) atomic_store_explicit(&entry[LAST], refusal->last, memory_order_release);
-  else write_entry(entry, refusal);
+  if (extends)
+    atomic_store_explicit(&entry[LAST], refusal->last, memory_order_release);
+  else
+    write_entry(entry, refusal);
   atomic_fetch_add_explicit(transport->ops->refused(transport), 1, memory_order_release);
   if (transport->ops->pass_on) transport->ops->pass_on(transport, refusal);
   return true;

@@ -14,9 +14,9 @@
 #include "transport/window.h"
 
 typedef struct shm {
-  bny_window window; /* first */
+  bny_window window;     /* first */
   struct pollfd *deaths; /* by rank; fd -1: this rank, and ranks that have left */
-  int held; /* without pidfds, peers take its end for this rank's end; -1: none */
+  int held;              /* without pidfds, peers take its end for this rank's end; -1: none */
 } shm;
 
 static int32_t shm_sleep(bny_transport *transport, int64_t sleep_ns) {
@@ -51,21 +51,21 @@ static void shm_free(shm *self) {
 static void shm_close(bny_transport *transport) { shm_free((shm *)transport); }
 
 static const bny_transport_ops shm_ops = {
-  .name = "shm",
-  .outbox = bny_window_outbox,
-  .peer_outbox = bny_window_peer_outbox,
-  .signal = bny_window_signal,
-  .send = bny_window_send,
-  .line = bny_window_line,
-  .call = bny_window_call,
-  .fault = bny_window_fault,
-  .sleep = shm_sleep,
-  .is_dead = shm_is_dead,
-  .rendezvous = bny_window_rendezvous,
-  .pulse = bny_window_pulse,
-  .refusals = bny_window_refusals,
-  .refused = bny_window_refused,
-  .close = shm_close,
+    .name = "shm",
+    .outbox = bny_window_outbox,
+    .peer_outbox = bny_window_peer_outbox,
+    .signal = bny_window_signal,
+    .send = bny_window_send,
+    .line = bny_window_line,
+    .call = bny_window_call,
+    .fault = bny_window_fault,
+    .sleep = shm_sleep,
+    .is_dead = shm_is_dead,
+    .rendezvous = bny_window_rendezvous,
+    .pulse = bny_window_pulse,
+    .refusals = bny_window_refusals,
+    .refused = bny_window_refused,
+    .close = shm_close,
 };
 
 static banyan_status map_memory(shm *self, int memory, const bny_exchange *exchange, const bny_arena_config *config) {

@@ -172,16 +172,16 @@ typedef enum bny_network { BNY_NETWORK_NONE, BNY_NETWORK_TCP, BNY_NETWORK_RDMA }
 struct bny_transport {
   const bny_transport_ops *ops;
   int32_t rank, nranks;
-  size_t half_bytes;  /* bytes of half an outbox */
-  int32_t slots_max;  /* per rank */
+  size_t half_bytes; /* bytes of half an outbox */
+  int32_t slots_max; /* per rank */
   bny_network network;
   bool takes_cuda; /* between nodes: the network library of every rank moves memory of CUDA devices */
-  bool puts; /* between nodes: messages are put into the receiver's memory, without its help */
+  bool puts;       /* between nodes: messages are put into the receiver's memory, without its help */
   /* Between nodes: sent data lies in these instead, by half. The transport does not own this memory. */
   const char *outboxes[2];
-  bool sends_cuda; /* they are memory of a CUDA device */
+  bool sends_cuda;              /* they are memory of a CUDA device */
   uint64_t bytes_between_nodes; /* payload that this rank has sent over the network so far */
-  int64_t recent_ns;  /* a rank that answered within this time counts as alive; it grows with the time waited */
+  int64_t recent_ns; /* a rank that answered within this time counts as alive; it grows with the time waited */
 };
 
 /* Sizes agreed from the facts of all ranks. */
@@ -202,7 +202,7 @@ typedef struct bny_net_config {
   bny_arena_config arena;
   const int32_t *node_of;
   bool one_process;
-  const char *put; /* BANYAN_UCX_PUT of this rank; NULL: the default */
+  const char *put;       /* BANYAN_UCX_PUT of this rank; NULL: the default */
   const char *interface; /* BANYAN_INTERFACE, likewise */
 } bny_net_config;
 

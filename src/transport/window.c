@@ -41,11 +41,11 @@ size_t bny_window_bytes(int32_t nranks, const bny_arena_config *config) {
 void bny_window_init(bny_window *window, const bny_transport_ops *ops, void *base, int32_t rank, int32_t nranks,
                      const bny_arena_config *config) {
   window->transport = (bny_transport){
-    .ops = ops,
-    .rank = rank,
-    .nranks = nranks,
-    .half_bytes = round_up(config->half_bytes, PAGE),
-    .slots_max = config->slots_max,
+      .ops = ops,
+      .rank = rank,
+      .nranks = nranks,
+      .half_bytes = round_up(config->half_bytes, PAGE),
+      .slots_max = config->slots_max,
   };
   window->base = base;
   window->bytes = bny_window_bytes(nranks, config);

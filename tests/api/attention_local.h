@@ -25,8 +25,7 @@ static inline int32_t random_range(int32_t low, int32_t high) { /* both included
 
 static inline double random_normal(void) {
   double sum = 0;
-  for (int i = 0; i < 12; i++)
-    sum += (double)(random_bits() >> 11) * 0x1p-53;
+  for (int i = 0; i < 12; i++) sum += (double)(random_bits() >> 11) * 0x1p-53;
   return sum - 6;
 }
 
@@ -101,7 +100,7 @@ typedef struct problem {
 
 /* [batch][kv_heads][keys] or [batch][keys][kv_heads], rows padded. Returns the elements needed. */
 static inline int64_t lay_out(int32_t batch, int32_t heads, int32_t keys, int32_t dim, bool token_major, int32_t pad,
-                       int64_t *batch_stride, int64_t *head_stride, int64_t *token_stride) {
+                              int64_t *batch_stride, int64_t *head_stride, int64_t *token_stride) {
   int64_t row = dim + pad;
   *head_stride = token_major ? row : row * keys;
   *token_stride = token_major ? row * heads : row;
@@ -110,19 +109,24 @@ static inline int64_t lay_out(int32_t batch, int32_t heads, int32_t keys, int32_
 }
 
 static inline void fill(void *base, int64_t elements, banyan_dtype dtype, double size) {
-  for (int64_t i = 0; i < elements; i++)
-    store(base, i, dtype, size * random_normal());
+  for (int64_t i = 0; i < elements; i++) store(base, i, dtype, size * random_normal());
 }
 
 /* Filled in place: desc points into it. */
 static inline void problem_make(problem *p, int32_t batch, int32_t heads, int32_t kv_heads, int32_t head_dim,
-                         int32_t value_dim, banyan_dtype q_dtype, banyan_dtype kv_dtype, const int32_t *seq_lens,
-                         double size) {
+                                int32_t value_dim, banyan_dtype q_dtype, banyan_dtype kv_dtype, const int32_t *seq_lens,
+                                double size) {
   memset(p, 0, sizeof *p);
   banyan_attention_desc *desc = &p->desc;
-  *desc = (banyan_attention_desc){.size = sizeof *desc, .batch = batch, .heads = heads, .kv_heads = kv_heads,
-                                  .head_dim = head_dim, .value_dim = value_dim, .q_dtype = q_dtype,
-                                  .kv_dtype = kv_dtype, .seq_lens = p->seq_lens};
+  *desc = (banyan_attention_desc){.size = sizeof *desc,
+                                  .batch = batch,
+                                  .heads = heads,
+                                  .kv_heads = kv_heads,
+                                  .head_dim = head_dim,
+                                  .value_dim = value_dim,
+                                  .q_dtype = q_dtype,
+                                  .kv_dtype = kv_dtype,
+                                  .seq_lens = p->seq_lens};
   value_dim = value_dim ? value_dim : head_dim;
   int32_t keys = 1;
   for (int32_t b = 0; b < batch; b++) {

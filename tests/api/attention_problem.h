@@ -98,14 +98,27 @@ static inline void problem_shard_make(world_random *random, const problem_shape 
                  : problem_cache(random, shape, shard, shape->value_dim, page_keys, row_pages, shape->one_sign);
   int32_t v_dim = shape->latent ? shape->head_dim : shape->value_dim;
   shard->desc = (banyan_attention_desc){
-    .size = sizeof shard->desc, .batch = shape->batch, .heads = shape->heads, .kv_heads = shape->kv_heads,
-    .head_dim = shape->head_dim, .value_dim = shape->value_dim, .q_dtype = shape->dtype, .kv_dtype = shape->dtype,
-    .q = q, .q_batch_stride = shape->heads * shape->head_dim, .q_head_stride = shape->head_dim,
-    .k = shard->k, .k_token_stride = shape->head_dim, .k_head_stride = page_keys * shape->head_dim,
-    .k_batch_stride = (int64_t)shape->kv_heads * page_keys * shape->head_dim,
-    .v = shape->latent ? shard->k : shard->v, .v_token_stride = v_dim, .v_head_stride = page_keys * v_dim,
-    .v_batch_stride = (int64_t)shape->kv_heads * page_keys * v_dim,
-    .seq_lens = shard->lengths, .keys_max = shape->keys_max,
+      .size = sizeof shard->desc,
+      .batch = shape->batch,
+      .heads = shape->heads,
+      .kv_heads = shape->kv_heads,
+      .head_dim = shape->head_dim,
+      .value_dim = shape->value_dim,
+      .q_dtype = shape->dtype,
+      .kv_dtype = shape->dtype,
+      .q = q,
+      .q_batch_stride = shape->heads * shape->head_dim,
+      .q_head_stride = shape->head_dim,
+      .k = shard->k,
+      .k_token_stride = shape->head_dim,
+      .k_head_stride = page_keys * shape->head_dim,
+      .k_batch_stride = (int64_t)shape->kv_heads * page_keys * shape->head_dim,
+      .v = shape->latent ? shard->k : shard->v,
+      .v_token_stride = v_dim,
+      .v_head_stride = page_keys * v_dim,
+      .v_batch_stride = (int64_t)shape->kv_heads * page_keys * v_dim,
+      .seq_lens = shard->lengths,
+      .keys_max = shape->keys_max,
   };
   if (!shape->page_keys) return;
   shard->desc.page_table = shard->pages;

@@ -20,10 +20,10 @@ typedef struct combine_case {
   void (*spoil)(banyan_combine_desc *desc, banyan_partial *in, banyan_partial *out);
 } combine_case;
 
-#define CASE(name, text, ...) \
+#define CASE(name, text, ...)                                                                    \
   static void spoil_##name(banyan_combine_desc *desc, banyan_partial *in, banyan_partial *out) { \
-    (void)desc, (void)in, (void)out; \
-    __VA_ARGS__; \
+    (void)desc, (void)in, (void)out;                                                             \
+    __VA_ARGS__;                                                                                 \
   }
 #include "tests/api/arguments.def"
 #undef CASE
@@ -134,7 +134,8 @@ START_TEST(a_row_that_the_result_cannot_hold) {
     memset(out_values, 0, sizeof out_values);
     ck_assert_int_eq(banyan_combine(comm, &desc, &in, &out), BANYAN_ERR_DATA);
     ck_assert_msg(strstr(banyan_last_error(), "token 1, head 2") && strstr(banyan_last_error(), "f16") &&
-                      strstr(banyan_last_error(), "out.stats_dtype"), "%s", banyan_last_error());
+                      strstr(banyan_last_error(), "out.stats_dtype"),
+                  "%s", banyan_last_error());
     for (int i = 0; i < ROWS * VALUE_DIM; i++) ck_assert(i / VALUE_DIM == HEADS + 2 || out_values[i] == 3);
     is_usable(comm);
   }

@@ -30,8 +30,7 @@ static double reference_row(const banyan_attention_desc *desc, int32_t b, int32_
   int32_t keys = desc->seq_lens[b];
   double *s = malloc((size_t)(keys + 1) * sizeof *s);
   double m = -INFINITY, d = 0, mean = 0, squares = 0;
-  for (int32_t j = 0; j < value_dim; j++)
-    o[j] = 0;
+  for (int32_t j = 0; j < value_dim; j++) o[j] = 0;
   for (int32_t i = 0; i < keys; i++) {
     s[i] = reference_logit(desc, b, h, i);
     m = s[i] > m ? s[i] : m;
@@ -75,12 +74,10 @@ static void compare(const char *name, const banyan_attention_desc *desc, const r
     for (int32_t h = 0; h < desc->heads; h++) {
       double length, error = 0, lse = reference_row(desc, b, h, share, o, &length);
       const float *values = r->values + ((int64_t)b * desc->heads + h) * value_dim;
-      for (int32_t j = 0; j < value_dim; j++)
-        error += ((double)values[j] - o[j]) * ((double)values[j] - o[j]);
+      for (int32_t j = 0; j < value_dim; j++) error += ((double)values[j] - o[j]) * ((double)values[j] - o[j]);
       error = length > 0 ? sqrt(error) / length : sqrt(error);
       double lse_error = (double)r->lse[b * desc->heads + h] - lse;
-      if (isinf(lse))
-        lse_error = (double)r->lse[b * desc->heads + h] == lse ? 0 : INFINITY;
+      if (isinf(lse)) lse_error = (double)r->lse[b * desc->heads + h] == lse ? 0 : INFINITY;
       ck_assert_msg(error <= bound && fabs(lse_error) <= bound * (1 + fabs(lse)),
                     "%s: row (%d, %d) of %d keys, heads %d / %d, dims %d, %d, dtypes %d, %d: relative error %.3g, "
                     "lse %.9g is off by %.3g",
@@ -93,8 +90,8 @@ static void compare(const char *name, const banyan_attention_desc *desc, const r
 /* ---- properties -------------------------------------------------------------------------------------------------- */
 
 /* The statement that follows, for every table that this processor runs. */
-#define EACH_TABLE(table)                                                                                              \
-  for (const bny_attention_kernels *const *at_ = bny_attention_table, *table = *at_; table; table = *++at_)           \
+#define EACH_TABLE(table)                                                                                   \
+  for (const bny_attention_kernels *const *at_ = bny_attention_table, *table = *at_; table; table = *++at_) \
     if (table->supported())
 
 static int32_t random_dim(int32_t most) {
@@ -187,8 +184,7 @@ START_TEST(extreme_logits) {
   EACH_TABLE(table) {
     result r = run(table, &p.desc);
     compare(table->name, &p.desc, &r, 0.1, 2e-3);
-    for (int32_t i = 0; i < 18; i++)
-      ck_assert_msg(isfinite(r.lse[i]), "%s: lse %g", table->name, (double)r.lse[i]);
+    for (int32_t i = 0; i < 18; i++) ck_assert_msg(isfinite(r.lse[i]), "%s: lse %g", table->name, (double)r.lse[i]);
     result_free(&r);
   }
   problem_free(&p);
@@ -246,15 +242,22 @@ END_TEST
 START_TEST(empty_sequences) {
   int32_t seq_lens[2] = {0, 0};
   float q[2 * 3 * 8] = {0};
-  banyan_attention_desc desc = {.size = sizeof desc, .batch = 2, .heads = 3, .kv_heads = 3, .head_dim = 8,
-                                .q_dtype = BANYAN_F32, .kv_dtype = BANYAN_F16, .q = q, .q_batch_stride = 24,
-                                .q_head_stride = 8, .seq_lens = seq_lens};
+  banyan_attention_desc desc = {.size = sizeof desc,
+                                .batch = 2,
+                                .heads = 3,
+                                .kv_heads = 3,
+                                .head_dim = 8,
+                                .q_dtype = BANYAN_F32,
+                                .kv_dtype = BANYAN_F16,
+                                .q = q,
+                                .q_batch_stride = 24,
+                                .q_head_stride = 8,
+                                .seq_lens = seq_lens};
   EACH_TABLE(table) {
     result r = run(table, &desc);
     for (int32_t row = 0; row < 6; row++) {
       ck_assert(isinf(r.lse[row]) && r.lse[row] < 0);
-      for (int32_t j = 0; j < 8; j++)
-        ck_assert(r.values[row * 8 + j] == 0);
+      for (int32_t j = 0; j < 8; j++) ck_assert(r.values[row * 8 + j] == 0);
     }
     result_free(&r);
     banyan_partial out;
@@ -284,8 +287,7 @@ START_TEST(nan_input) {
     result r = run(table, &p.desc);
     ck_assert_msg(isnan(r.lse[0]) && isnan(r.values[0]), "%s: %g, %g", table->name, (double)r.lse[0],
                   (double)r.values[0]);
-    for (int32_t row = 1; row < 4; row++)
-      ck_assert_msg(isfinite(r.lse[row]), "%s: row %d", table->name, row);
+    for (int32_t row = 1; row < 4; row++) ck_assert_msg(isfinite(r.lse[row]), "%s: row %d", table->name, row);
     result_free(&r);
   }
   problem_free(&p);
@@ -399,10 +401,20 @@ START_TEST(other_convention) {
   EACH_TABLE(table) {
     result plain = run(table, &p.desc);
     float n[4][3][24], m[4][3], d[4][3];
-    banyan_partial out = {.size = sizeof out, .values = n, .values_token_stride = 24, .values_head_stride = 3 * 24,
-                          .values_dtype = BANYAN_F32, .values_kind = BANYAN_VALUES_NUMERATOR, .lse = m, .sum = d,
-                          .stats_token_stride = 1, .stats_head_stride = 3, .stats_dtype = BANYAN_F32,
-                          .stats_kind = BANYAN_STATS_MAX_SUM, .base = BANYAN_BASE_2, .empty = BANYAN_EMPTY_BELOW,
+    banyan_partial out = {.size = sizeof out,
+                          .values = n,
+                          .values_token_stride = 24,
+                          .values_head_stride = 3 * 24,
+                          .values_dtype = BANYAN_F32,
+                          .values_kind = BANYAN_VALUES_NUMERATOR,
+                          .lse = m,
+                          .sum = d,
+                          .stats_token_stride = 1,
+                          .stats_head_stride = 3,
+                          .stats_dtype = BANYAN_F32,
+                          .stats_kind = BANYAN_STATS_MAX_SUM,
+                          .base = BANYAN_BASE_2,
+                          .empty = BANYAN_EMPTY_BELOW,
                           .empty_below = -49994};
     ck_assert_msg(bny_decode_attention_run(table, bny_kernels_find(NULL), &p.desc, &out) == BANYAN_OK, "%s",
                   banyan_last_error());

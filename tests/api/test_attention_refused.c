@@ -8,11 +8,11 @@ static void refuse(const banyan_attention_desc *desc, const banyan_partial *out,
   ck_assert_msg(strstr(banyan_last_error(), word) != NULL, "\"%s\" does not name %s", banyan_last_error(), word);
 }
 
-#define REFUSE(field, value, word)                                                                                     \
-  do {                                                                                                                 \
-    banyan_attention_desc bad = p.desc;                                                                                \
-    bad.field = value;                                                                                                 \
-    refuse(&bad, &out, word);                                                                                          \
+#define REFUSE(field, value, word)      \
+  do {                                  \
+    banyan_attention_desc bad = p.desc; \
+    bad.field = value;                  \
+    refuse(&bad, &out, word);           \
   } while (0)
 
 START_TEST(refusals) {
@@ -99,15 +99,15 @@ START_TEST(wrong_pages) {
     int32_t sequence, place, id, pages;
     const char *says; /* NULL: it is fine */
   } cases[] = {
-    {0, 0, -1, PAGES, "page_table[0][0] is -1, must be 0 to 4"},
-    {0, 1, PAGES, PAGES, "page_table[0][1] is 5, must be 0 to 4"},
-    {1, 2, INT32_MAX, PAGES, "page_table[1][2] is 2147483647, must be 0 to 4"},
-    {1, 0, INT32_MIN, PAGES, "page_table[1][0] is -2147483648"},
-    {1, 1, -7, 0, "page_table[1][1] is -7"},
-    {1, 1, 4, 4, "page_table[1][1] is 4, must be 0 to 3"},
-    {1, 1, 4, PAGES, NULL},
-    {0, 2, -1, PAGES, NULL}, /* beyond the length */
-    {0, 2, INT32_MAX, PAGES, NULL},
+      {0, 0, -1, PAGES, "page_table[0][0] is -1, must be 0 to 4"},
+      {0, 1, PAGES, PAGES, "page_table[0][1] is 5, must be 0 to 4"},
+      {1, 2, INT32_MAX, PAGES, "page_table[1][2] is 2147483647, must be 0 to 4"},
+      {1, 0, INT32_MIN, PAGES, "page_table[1][0] is -2147483648"},
+      {1, 1, -7, 0, "page_table[1][1] is -7"},
+      {1, 1, 4, 4, "page_table[1][1] is 4, must be 0 to 3"},
+      {1, 1, 4, PAGES, NULL},
+      {0, 2, -1, PAGES, NULL}, /* beyond the length */
+      {0, 2, INT32_MAX, PAGES, NULL},
   };
   banyan_partial out;
   result r = result_make(&desc, &out);
@@ -116,8 +116,10 @@ START_TEST(wrong_pages) {
     table[cases[i].sequence * ROW_PAGES + cases[i].place] = cases[i].id;
     desc.page_table = table;
     desc.pages = cases[i].pages;
-    if (cases[i].says) refuse(&desc, &out, cases[i].says);
-    else ck_assert_msg(banyan_attention(&desc, &out) == BANYAN_OK, "case %zu: %s", i, banyan_last_error());
+    if (cases[i].says)
+      refuse(&desc, &out, cases[i].says);
+    else
+      ck_assert_msg(banyan_attention(&desc, &out) == BANYAN_OK, "case %zu: %s", i, banyan_last_error());
   }
   int32_t table[2 * ROW_PAGES] = {0, 1, 2, 3, 0, 1};
   desc.page_table = table;
@@ -135,8 +137,13 @@ END_TEST
 
 /* A batch of 0 has no rows: nothing but the shape is looked at. */
 START_TEST(no_sequences) {
-  const banyan_attention_desc desc = {.size = sizeof desc, .heads = 4, .kv_heads = 2, .head_dim = 16,
-                                      .q_dtype = BANYAN_F32, .kv_dtype = BANYAN_F32, .keys_max = 100};
+  const banyan_attention_desc desc = {.size = sizeof desc,
+                                      .heads = 4,
+                                      .kv_heads = 2,
+                                      .head_dim = 16,
+                                      .q_dtype = BANYAN_F32,
+                                      .kv_dtype = BANYAN_F32,
+                                      .keys_max = 100};
   banyan_partial out;
   banyan_partial_init(&out, NULL, BANYAN_F32, NULL, BANYAN_F32, 4, 16);
   ck_assert_msg(banyan_attention(&desc, &out) == BANYAN_OK, "%s", banyan_last_error());

@@ -96,9 +96,9 @@ START_TEST(each_row_is_in_keys) {
   size_t counts[2] = {3, 4}, same[2] = {3, 4}, more[2] = {3, 5};
   bny_op_key usual = {.counts = counts}, changed = usual;
   ck_assert(bny_op_key_equal(&usual, &changed, 2));
-#define KEY(type, field)                                                                     \
-  changed = usual;                                                                           \
-  FLIP(changed.field);                                                                       \
+#define KEY(type, field) \
+  changed = usual;       \
+  FLIP(changed.field);   \
   ck_assert_msg(!bny_op_key_equal(&usual, &changed, 2), "keys of other " #field " are equal");
 #define BNY_CALL_NUMBER(type, field, label, names) KEY(type, field)
 #define BNY_CALL_LOCAL(type, field) KEY(type, field)

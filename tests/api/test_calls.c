@@ -30,7 +30,7 @@ typedef struct fixture {
 } fixture;
 
 typedef struct call {
-  const char *function, *named;              /* NULL: it gives what it should */
+  const char *function, *named; /* NULL: it gives what it should */
   banyan_status (*refused)(fixture *the);
   bool (*gives)(fixture *the);
 } call;
@@ -44,9 +44,9 @@ static bool is_refused(banyan_status status) {
 #define PASTE(a, b) a##b
 #define NAME(prefix, line) PASTE(prefix, line)
 #define REFUSED(name, text, ...) \
-  static banyan_status NAME(refused_, __LINE__)(fixture *the) { return (void)the, name(__VA_ARGS__); }
+  static banyan_status NAME(refused_, __LINE__)(fixture * the) { return (void)the, name(__VA_ARGS__); }
 #define GIVES(name, ...) \
-  static bool NAME(gives_, __LINE__)(fixture *the) { return (void)the, (__VA_ARGS__); }
+  static bool NAME(gives_, __LINE__)(fixture * the) { return (void)the, (__VA_ARGS__); }
 #include "calls.def"
 #undef REFUSED
 #undef GIVES
@@ -69,10 +69,19 @@ static void make_good(fixture *the) {
   the->desc = (banyan_combine_desc){.size = sizeof the->desc, .tokens = TOKENS, .heads = HEADS, .value_dim = VALUE_DIM};
   banyan_partial_init(&the->in, the->in_values, BANYAN_F32, the->in_lse, BANYAN_F32, HEADS, VALUE_DIM);
   banyan_partial_init(&the->out, the->out_values, BANYAN_F32, NULL, BANYAN_F32, HEADS, VALUE_DIM);
-  the->attention = (banyan_attention_desc){
-    .size = sizeof the->attention, .batch = TOKENS, .heads = HEADS, .kv_heads = 1, .head_dim = VALUE_DIM,
-    .q_dtype = BANYAN_F32, .kv_dtype = BANYAN_F32, .q = the->in_values, .q_batch_stride = HEADS * VALUE_DIM,
-    .q_head_stride = VALUE_DIM, .k = the->keys, .v = the->keys, .seq_lens = the->lengths};
+  the->attention = (banyan_attention_desc){.size = sizeof the->attention,
+                                           .batch = TOKENS,
+                                           .heads = HEADS,
+                                           .kv_heads = 1,
+                                           .head_dim = VALUE_DIM,
+                                           .q_dtype = BANYAN_F32,
+                                           .kv_dtype = BANYAN_F32,
+                                           .q = the->in_values,
+                                           .q_batch_stride = HEADS * VALUE_DIM,
+                                           .q_head_stride = VALUE_DIM,
+                                           .k = the->keys,
+                                           .v = the->keys,
+                                           .seq_lens = the->lengths};
 }
 
 static void check_good(fixture *the, const char *function) {

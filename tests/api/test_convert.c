@@ -149,7 +149,7 @@ static void partial_verify(const banyan_partial *p, const truth *rows, double em
         double slack = p->stats_kind == BANYAN_STATS_LSE ? stat_unit * fabs(rows->lse[r]) : 0;
         double lse = stat + log(d);
         EXPECT_MSG(fabs(lse - rows->lse[r]) <= 1e-6 + 1.5 * slack + 1.5 * stat_unit, "lse %.9g, should be %.9g", lse,
-                      rows->lse[r]);
+                   rows->lse[r]);
       }
       for (int i = 0; i < rows->box.value_dim; i++) {
         double value = (double)read_as(p->values, p->values_dtype, value_at(p, t, h) + i) / scale;
@@ -425,7 +425,8 @@ static void export_one(const bny_kernels *kernels, float m, float d, banyan_part
   double weight = (double)m + log2((double)d), got = weight_of(out, 0, 0), slack = weight_slack(out, 0, 0, weight);
   bool huge = fabsf(m) >= 0x1p24f;
   if (huge) slack += 1.1 * (unit_of(out->stats_dtype) + 0x1p-24) * fabs(weight);
-  if (fabsf(m) == FLT_MAX && fabs(got) > fabs(weight)) got = weight; /* base e reaches further: all beyond is one
+  if (fabsf(m) == FLT_MAX && fabs(got) > fabs(weight))
+    got = weight; /* base e reaches further: all beyond is one
                                                                       * number */
   EXPECT_MSG(says || fabs(got - weight) <= slack,
              "%s: m %a, d %a to dtypes %d %d, kinds %d %d, base %d: weight %.9g became %.9g, off by %.3g, slack %.3g",

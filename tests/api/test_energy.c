@@ -33,7 +33,7 @@ static const double bound = 3e-6;
 
 typedef struct input {
   float q[HEADS][HEAD_DIM];
-  float wide_q[ROWS][HEADS][WIDE];   /* [q, source] for every component of the source and every point */
+  float wide_q[ROWS][HEADS][WIDE];    /* [q, source] for every component of the source and every point */
   float wide_k[KV_HEADS][KEYS][WIDE]; /* [k, v] */
 } input;
 
@@ -81,19 +81,26 @@ static banyan_partial partial_of(float *values, int32_t value_dim, float *m, flo
 /* Keys [first, first + keys): the energies and the attention of this range alone. */
 static banyan_status attend(const input *in, int32_t first, int32_t keys, answer *out) {
   int32_t seq_lens[ROWS];
-  for (int32_t row = 0; row < ROWS; row++)
-    seq_lens[row] = keys;
+  for (int32_t row = 0; row < ROWS; row++) seq_lens[row] = keys;
   banyan_attention_desc desc = {
-      .size = sizeof desc, .heads = HEADS, .kv_heads = KV_HEADS, .value_dim = VALUE_DIM, .scale = 1,
-      .q_dtype = BANYAN_F32, .kv_dtype = BANYAN_F32,
-      .k = in->wide_k[0][first], .k_head_stride = KEYS * WIDE, .k_token_stride = WIDE,
-      .v = &in->wide_k[0][first][HEAD_DIM], .v_head_stride = KEYS * WIDE, .v_token_stride = WIDE,
+      .size = sizeof desc,
+      .heads = HEADS,
+      .kv_heads = KV_HEADS,
+      .value_dim = VALUE_DIM,
+      .scale = 1,
+      .q_dtype = BANYAN_F32,
+      .kv_dtype = BANYAN_F32,
+      .k = in->wide_k[0][first],
+      .k_head_stride = KEYS * WIDE,
+      .k_token_stride = WIDE,
+      .v = &in->wide_k[0][first][HEAD_DIM],
+      .v_head_stride = KEYS * WIDE,
+      .v_token_stride = WIDE,
       .seq_lens = seq_lens,
   };
   /* One call for all energies: rows are a batch over the same keys. Their values are not needed. */
   float *unused = malloc((size_t)ROWS * HEADS * VALUE_DIM * sizeof *unused);
-  if (!unused)
-    return BANYAN_ERR_MEMORY;
+  if (!unused) return BANYAN_ERR_MEMORY;
   banyan_partial energy = partial_of(unused, VALUE_DIM, out->energy_m[0], out->energy_d[0]);
   desc.batch = ROWS;
   desc.head_dim = WIDE;
@@ -102,8 +109,7 @@ static banyan_status attend(const input *in, int32_t first, int32_t keys, answer
   desc.q_head_stride = WIDE;
   banyan_status status = banyan_attention(&desc, &energy);
   free(unused);
-  if (status != BANYAN_OK)
-    return status;
+  if (status != BANYAN_OK) return status;
   banyan_partial attention = partial_of(out->n[0], VALUE_DIM, out->m, out->d);
   desc.batch = 1;
   desc.head_dim = HEAD_DIM;
@@ -118,8 +124,7 @@ static banyan_status combine(banyan_comm *comm, answer *mine) {
   banyan_combine_desc desc = {.size = sizeof desc, .tokens = ROWS, .heads = HEADS};
   banyan_partial energy = partial_of(NULL, 0, mine->energy_m[0], mine->energy_d[0]);
   banyan_status status = banyan_combine(comm, &desc, &energy, &energy);
-  if (status != BANYAN_OK)
-    return status;
+  if (status != BANYAN_OK) return status;
   banyan_partial attention = partial_of(mine->n[0], VALUE_DIM, mine->m, mine->d);
   desc.tokens = 1;
   desc.value_dim = VALUE_DIM;
@@ -180,12 +185,9 @@ static void *rank_main(void *argument) {
   banyan_bootstrap bootstrap;
   banyan_comm *comm = NULL;
   self->status = banyan_threads_bootstrap(self->group, self->rank, &bootstrap);
-  if (self->status == BANYAN_OK)
-    self->status = banyan_comm_create(&bootstrap, NULL, &comm);
-  if (self->status == BANYAN_OK)
-    self->status = attend(self->in, self->first, self->keys, &self->answer);
-  if (self->status == BANYAN_OK)
-    self->status = combine(comm, &self->answer);
+  if (self->status == BANYAN_OK) self->status = banyan_comm_create(&bootstrap, NULL, &comm);
+  if (self->status == BANYAN_OK) self->status = attend(self->in, self->first, self->keys, &self->answer);
+  if (self->status == BANYAN_OK) self->status = combine(comm, &self->answer);
   snprintf(self->text, sizeof self->text, "%s", banyan_last_error());
   banyan_comm_destroy(comm);
   return NULL;
@@ -203,8 +205,7 @@ START_TEST(shards) {
     ranks[r] = (rank){.group = group, .in = in, .rank = r, .first = first, .keys = ends[_i][r] - first};
     ck_assert_int_eq(pthread_create(&threads[r], NULL, rank_main, &ranks[r]), 0);
   }
-  for (int32_t r = 0; r < 4; r++)
-    pthread_join(threads[r], NULL);
+  for (int32_t r = 0; r < 4; r++) pthread_join(threads[r], NULL);
   banyan_threads_destroy(group);
   for (int32_t r = 0; r < 4; r++) {
     ck_assert_msg(ranks[r].status == BANYAN_OK, "rank %d: %s", r, ranks[r].text);

@@ -23,27 +23,28 @@ typedef struct pair {
   call usual, odd;
 } pair;
 
-#define COMBINE_OF(...) {COMBINE, {__VA_ARGS__}, 0, 0}
+#define COMBINE_OF(...) \
+  { COMBINE, {__VA_ARGS__}, 0, 0 }
 
 static const pair pairs[] = {
-  {"tokens", COMBINE_OF(0), COMBINE_OF(.tokens = TOKENS - 1)},
-  {"heads", COMBINE_OF(0), COMBINE_OF(.heads = HEADS - 1)},
-  {"value_dim", COMBINE_OF(0), COMBINE_OF(.value_dim = VALUE_DIM - 1)},
-  {"wire", COMBINE_OF(0), COMBINE_OF(.wire = BANYAN_BF16)},
-  {"scatter", COMBINE_OF(0), COMBINE_OF(.scatter = BANYAN_SCATTER_HEADS)},
-  {"scatter", COMBINE_OF(.scatter = BANYAN_SCATTER_ROOT), COMBINE_OF(.scatter = BANYAN_SCATTER_TOKENS)},
-  {"order", COMBINE_OF(0), COMBINE_OF(.order = BANYAN_ORDER_CANONICAL)},
-  {"root", COMBINE_OF(.scatter = BANYAN_SCATTER_ROOT), COMBINE_OF(.scatter = BANYAN_SCATTER_ROOT, .root = 1)},
-  {"algorithm", COMBINE_OF(.algorithm = "oneshot"), COMBINE_OF(.algorithm = "ring")},
-  {"algorithm", COMBINE_OF(.algorithm = "tree"), COMBINE_OF(.algorithm = "twoshot")},
-  {"collective", COMBINE_OF(0), {BARRIER, {0}, 0, 0}},
-  {"collective", {BROADCAST, {0}, 100, 0}, {SHIFT, {0}, 100, 1}},
-  {"collective", {BARRIER, {0}, 0, 0}, {GATHER, {0}, 10, 0}},
-  {"counts", {GATHER, {0}, 10, 0}, {GATHER, {0}, 11, 0}},
-  {"bytes", {SHIFT, {0}, 100, 1}, {SHIFT, {0}, 101, 1}},
-  {"distance", {SHIFT, {0}, 100, 1}, {SHIFT, {0}, 100, 0}},
-  {"bytes", {BROADCAST, {0}, 100, 0}, {BROADCAST, {0}, 99, 0}},
-  {"root", {BROADCAST, {0}, 100, 0}, {BROADCAST, {0}, 100, 1}},
+    {"tokens", COMBINE_OF(0), COMBINE_OF(.tokens = TOKENS - 1)},
+    {"heads", COMBINE_OF(0), COMBINE_OF(.heads = HEADS - 1)},
+    {"value_dim", COMBINE_OF(0), COMBINE_OF(.value_dim = VALUE_DIM - 1)},
+    {"wire", COMBINE_OF(0), COMBINE_OF(.wire = BANYAN_BF16)},
+    {"scatter", COMBINE_OF(0), COMBINE_OF(.scatter = BANYAN_SCATTER_HEADS)},
+    {"scatter", COMBINE_OF(.scatter = BANYAN_SCATTER_ROOT), COMBINE_OF(.scatter = BANYAN_SCATTER_TOKENS)},
+    {"order", COMBINE_OF(0), COMBINE_OF(.order = BANYAN_ORDER_CANONICAL)},
+    {"root", COMBINE_OF(.scatter = BANYAN_SCATTER_ROOT), COMBINE_OF(.scatter = BANYAN_SCATTER_ROOT, .root = 1)},
+    {"algorithm", COMBINE_OF(.algorithm = "oneshot"), COMBINE_OF(.algorithm = "ring")},
+    {"algorithm", COMBINE_OF(.algorithm = "tree"), COMBINE_OF(.algorithm = "twoshot")},
+    {"collective", COMBINE_OF(0), {BARRIER, {0}, 0, 0}},
+    {"collective", {BROADCAST, {0}, 100, 0}, {SHIFT, {0}, 100, 1}},
+    {"collective", {BARRIER, {0}, 0, 0}, {GATHER, {0}, 10, 0}},
+    {"counts", {GATHER, {0}, 10, 0}, {GATHER, {0}, 11, 0}},
+    {"bytes", {SHIFT, {0}, 100, 1}, {SHIFT, {0}, 101, 1}},
+    {"distance", {SHIFT, {0}, 100, 1}, {SHIFT, {0}, 100, 0}},
+    {"bytes", {BROADCAST, {0}, 100, 0}, {BROADCAST, {0}, 99, 0}},
+    {"root", {BROADCAST, {0}, 100, 0}, {BROADCAST, {0}, 100, 1}},
 };
 enum { PAIRS = sizeof pairs / sizeof pairs[0] };
 
@@ -193,7 +194,7 @@ START_TEST(different_default_algorithms) {
   world_run(&setup, create_differently);
   for (int32_t r = 0; r < 3; r++)
     ck_assert_msg(scene.status[r] == BANYAN_ERR_MISMATCH && strstr(scene.text[r], "algorithm") &&
-                  strstr(scene.text[r], "rank "),
+                      strstr(scene.text[r], "rank "),
                   "rank %d: %s", r, scene.text[r]);
 }
 END_TEST
@@ -220,8 +221,8 @@ END_TEST
 
 static void create_with_arenas(world_rank *self) {
   unsigned char data[200];
-  banyan_comm_config config = {.size = sizeof config, .timeout_ns = 3000000000,
-                               .arena_bytes = (size_t)(64 << 10) << self->rank};
+  banyan_comm_config config = {
+      .size = sizeof config, .timeout_ns = 3000000000, .arena_bytes = (size_t)(64 << 10) << self->rank};
   if (!world_ok(self, banyan_comm_create(&self->bootstrap, &config, &self->comm), "create")) return;
   memset(data, self->rank == 1 ? 7 : 0, sizeof data);
   if (world_ok(self, banyan_broadcast(self->comm, data, sizeof data, 1), "broadcast"))

@@ -53,8 +53,9 @@ static world_random random_of(uint64_t seed, int64_t number, int32_t salt) {
 }
 
 static const char *choose_algorithm(world_random *random, banyan_scatter scatter, banyan_order order) {
-  static const char *const names[] = {NULL, "oneshot", "twoshot", "recursive", "recursive_halving", "ring", "tree",
-                                      "tree_knomial", "recursive_doubling", "tree_balanced", "tree_chain"};
+  static const char *const names[] = {NULL,        "oneshot", "twoshot",      "recursive",          "recursive_halving",
+                                      "ring",      "tree",    "tree_knomial", "recursive_doubling", "tree_balanced",
+                                      "tree_chain"};
   int32_t count = order == BANYAN_ORDER_CANONICAL ? 8 : 11;
   const char *name = names[random_below(random, count)];
   bool doubles = name && strcmp(name, "recursive_doubling") == 0;
@@ -171,7 +172,8 @@ static void fill_sheet(world_random *random, sheet *made, const plan *plan) {
       const banyan_partial *p = &made->partial;
       if (has_no_keys || random_one_in(random, 6))
         write_empty(random, p, t * p->stats_token_stride + h * p->stats_head_stride);
-      else fill_row(random, p, plan, t, h);
+      else
+        fill_row(random, p, plan, t, h);
     }
 }
 

@@ -34,16 +34,18 @@ static bool holds_merge(world_rank *self, const data *data, int round, int rows,
   for (int i = 0; i < rows * VALUE_DIM; i++) {
     double expected = round % 1000 + i % 97 + ranks / weights;
     if (!world_check(self, fabs((double)data->out[i] - expected) <= 1e-5 * (expected + 1),
-                     "%s, round %d: value %d is %g, not %g",
-                     what, round, i, (double)data->out[i], expected))
+                     "%s, round %d: value %d is %g, not %g", what, round, i, (double)data->out[i], expected))
       return false;
   }
   return true;
 }
 
 static banyan_combine_desc desc_of(int32_t tokens, const char *algorithm) {
-  return (banyan_combine_desc){.size = sizeof(banyan_combine_desc), .tokens = tokens, .heads = HEADS,
-                               .value_dim = VALUE_DIM, .algorithm = algorithm};
+  return (banyan_combine_desc){.size = sizeof(banyan_combine_desc),
+                               .tokens = tokens,
+                               .heads = HEADS,
+                               .value_dim = VALUE_DIM,
+                               .algorithm = algorithm};
 }
 
 static void describe(data *data, banyan_partial *in, banyan_partial *out) {

@@ -37,8 +37,10 @@ static void log_to(const char *level, const char *name) {
   char path[128];
   snprintf(path, sizeof path, "%s/%s", directory, name);
   setenv("BANYAN_LOG_FILE", path, 1);
-  if (level) setenv("BANYAN_LOG", level, 1);
-  else unsetenv("BANYAN_LOG");
+  if (level)
+    setenv("BANYAN_LOG", level, 1);
+  else
+    unsetenv("BANYAN_LOG");
   bny_log_read();
 }
 

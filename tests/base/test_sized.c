@@ -16,7 +16,11 @@
 enum { TOKENS = 2, HEADS = 2, DIM = 4, ROWS = TOKENS * HEADS, KEYS = 4, BEYOND = 24 };
 
 /* A struct of a program of a newer version: our fields, and fields that we do not know. */
-#define LONGER(type) struct { type known; unsigned char beyond[BEYOND]; }
+#define LONGER(type)              \
+  struct {                        \
+    type known;                   \
+    unsigned char beyond[BEYOND]; \
+  }
 
 static float values[ROWS * DIM], lse[ROWS], merged[ROWS * DIM];
 static float q[ROWS * DIM], cache[2 * KEYS * HEADS * DIM];
@@ -106,8 +110,8 @@ START_TEST(first_forms_stay) {
   ck_assert_uint_eq(offsetof(banyan_attention_desc, keys_max), 156);
   ck_assert_uint_eq(offsetof(banyan_attention_desc, stream), 160);
   ck_assert_uint_eq(offsetof(banyan_op_info, bytes_between_nodes), 64);
-  const bny_sized *const all[] = {&bny_sized_bootstrap,      &bny_sized_comm_config,    &bny_sized_partial,
-                                  &bny_sized_combine_desc,   &bny_sized_attention_desc, &bny_sized_op_info};
+  const bny_sized *const all[] = {&bny_sized_bootstrap,    &bny_sized_comm_config,    &bny_sized_partial,
+                                  &bny_sized_combine_desc, &bny_sized_attention_desc, &bny_sized_op_info};
   static const size_t first[] = {32, 40, 96, 56, 168, 72}, now[] = {32, 48, 96, 56, 184, 88};
   for (size_t i = 0; i < sizeof all / sizeof all[0]; i++) {
     ck_assert_uint_eq(all[i]->first_bytes, first[i]);

@@ -150,11 +150,23 @@ static void check_waits(const trace *trace, int32_t rank, int32_t nranks) {
 static bool attend(world_rank *self, const banyan_partial *out) {
   static const float zeros[HEADS * HEAD_DIM + KV_HEADS * KEYS * HEAD_DIM];
   const int32_t lengths[1] = {KEYS};
-  banyan_attention_desc desc = {
-    .size = sizeof desc, .batch = 1, .heads = HEADS, .kv_heads = KV_HEADS, .head_dim = HEAD_DIM, .q_dtype = BANYAN_F32,
-    .kv_dtype = BANYAN_F32, .q = zeros, .q_batch_stride = HEADS * HEAD_DIM, .q_head_stride = HEAD_DIM, .k = zeros,
-    .k_head_stride = KEYS * HEAD_DIM, .k_token_stride = HEAD_DIM, .v = zeros, .v_head_stride = KEYS * HEAD_DIM,
-    .v_token_stride = HEAD_DIM, .seq_lens = lengths};
+  banyan_attention_desc desc = {.size = sizeof desc,
+                                .batch = 1,
+                                .heads = HEADS,
+                                .kv_heads = KV_HEADS,
+                                .head_dim = HEAD_DIM,
+                                .q_dtype = BANYAN_F32,
+                                .kv_dtype = BANYAN_F32,
+                                .q = zeros,
+                                .q_batch_stride = HEADS * HEAD_DIM,
+                                .q_head_stride = HEAD_DIM,
+                                .k = zeros,
+                                .k_head_stride = KEYS * HEAD_DIM,
+                                .k_token_stride = HEAD_DIM,
+                                .v = zeros,
+                                .v_head_stride = KEYS * HEAD_DIM,
+                                .v_token_stride = HEAD_DIM,
+                                .seq_lens = lengths};
   return world_ok(self, banyan_attention(&desc, out), "attention");
 }
 
@@ -163,8 +175,8 @@ static bool decode(world_rank *self, banyan_comm *comm, int rounds) {
   banyan_partial in, out;
   banyan_partial_init(&in, own, BANYAN_F32, lse, BANYAN_F32, HEADS, HEAD_DIM);
   banyan_partial_init(&out, merged, BANYAN_F32, NULL, BANYAN_F32, HEADS, HEAD_DIM);
-  banyan_combine_desc desc = {.size = sizeof desc, .tokens = 1, .heads = HEADS, .value_dim = HEAD_DIM,
-                              .algorithm = "recursive"};
+  banyan_combine_desc desc = {
+      .size = sizeof desc, .tokens = 1, .heads = HEADS, .value_dim = HEAD_DIM, .algorithm = "recursive"};
   for (int i = 0; i < rounds; i++)
     if (!attend(self, &in) || !world_ok(self, banyan_combine(comm, &desc, &in, &out), "combine")) return false;
   return true;
@@ -303,8 +315,12 @@ START_TEST(what_does_not_fit_is_counted) {
   snprintf(pattern, sizeof pattern, "%s/full.%%r", directory);
   ck_assert_int_eq(bny_trace_open(pattern, 3, 8, 64, &made), BANYAN_OK);
   for (int i = 0; i < 100; i++)
-    bny_trace_add(made, &(bny_trace_event){.begin = bny_clock_ticks(), .end = bny_clock_ticks(), .operation = 7,
-                                           .name = "wait for rank", .number = i, .kind = BNY_TRACE_WAIT});
+    bny_trace_add(made, &(bny_trace_event){.begin = bny_clock_ticks(),
+                                           .end = bny_clock_ticks(),
+                                           .operation = 7,
+                                           .name = "wait for rank",
+                                           .number = i,
+                                           .kind = BNY_TRACE_WAIT});
   bny_trace_close(made);
   trace *trace = load("full.3", 3);
   ck_assert_int_eq(count_named(trace, "wait", NULL), 64);

@@ -40,8 +40,7 @@ static double median(double *values, int count) {
 static __attribute__((noinline)) uint64_t read_all(const uint64_t *words, size_t count) {
   uint64_t sums[8] = {0};
   for (size_t i = 0; i + 8 <= count; i += 8) {
-    for (int lane = 0; lane < 8; lane++)
-      sums[lane] += words[i + (size_t)lane];
+    for (int lane = 0; lane < 8; lane++) sums[lane] += words[i + (size_t)lane];
   }
   return sums[0] + sums[1] + sums[2] + sums[3] + sums[4] + sums[5] + sums[6] + sums[7];
 }
@@ -76,10 +75,18 @@ static void bench(banyan_attention_desc *desc, const char *dtype_name, int round
   fill(cache, 2 * elements, desc->kv_dtype);
   desc->k = cache;
   desc->v = cache + bytes / 2;
-  banyan_partial out = {.size = sizeof out, .values = values, .values_token_stride = (int64_t)desc->heads * dim,
-                        .values_head_stride = dim, .values_dtype = BANYAN_F32, .values_kind = BANYAN_VALUES_NORMALISED,
-                        .lse = lse, .stats_token_stride = desc->heads, .stats_head_stride = 1,
-                        .stats_dtype = BANYAN_F32, .stats_kind = BANYAN_STATS_LSE, .base = BANYAN_BASE_E,
+  banyan_partial out = {.size = sizeof out,
+                        .values = values,
+                        .values_token_stride = (int64_t)desc->heads * dim,
+                        .values_head_stride = dim,
+                        .values_dtype = BANYAN_F32,
+                        .values_kind = BANYAN_VALUES_NORMALISED,
+                        .lse = lse,
+                        .stats_token_stride = desc->heads,
+                        .stats_head_stride = 1,
+                        .stats_dtype = BANYAN_F32,
+                        .stats_kind = BANYAN_STATS_LSE,
+                        .base = BANYAN_BASE_E,
                         .empty = BANYAN_EMPTY_NEG_INF};
   double read_s[ROUNDS_MAX], table_s[TABLES_MAX][ROUNDS_MAX];
   uint64_t sum = 0;
@@ -89,8 +96,7 @@ static void bench(banyan_attention_desc *desc, const char *dtype_name, int round
     sum += read_all((const uint64_t *)(const void *)cache, bytes / 8);
     read_s[at] = now_s() - start;
     for (int t = 0; bny_attention_table[t]; t++) {
-      if (!bny_attention_table[t]->supported())
-        continue;
+      if (!bny_attention_table[t]->supported()) continue;
       start = now_s();
       if (bny_decode_attention_run(bny_attention_table[t], bny_kernels_find(NULL), desc, &out) != BANYAN_OK) {
         fprintf(stderr, "bench_attention: %s\n", banyan_last_error());
@@ -102,8 +108,7 @@ static void bench(banyan_attention_desc *desc, const char *dtype_name, int round
   }
   double giga = (double)bytes * 1e-9, read = giga / median(read_s, rounds);
   for (int t = 0; bny_attention_table[t]; t++) {
-    if (!bny_attention_table[t]->supported())
-      continue;
+    if (!bny_attention_table[t]->supported()) continue;
     double seconds = median(table_s[t], rounds);
     printf("%-5s %-9s %9.1f %9.2f %9.2f %7.3f\n", dtype_name, bny_attention_table[t]->name, 1e6 * seconds,
            giga / seconds, read, giga / seconds / read);
@@ -134,8 +139,7 @@ int main(int argc, char **argv) {
   rounds = rounds > ROUNDS_MAX ? ROUNDS_MAX : rounds;
   size_t queries = (size_t)desc.heads * (size_t)desc.head_dim;
   float *q = malloc(queries * sizeof *q);
-  if (!q)
-    return 1;
+  if (!q) return 1;
   fill(q, queries, BANYAN_F32);
   desc.q_dtype = BANYAN_F32;
   desc.q = q;

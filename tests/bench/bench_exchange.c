@@ -59,10 +59,10 @@ static void release(void *request, ucs_status_t status, void *argument) {
 
 static void send_message(side *self, size_t bytes) {
   ucp_request_param_t param = {
-    .op_attr_mask = UCP_OP_ATTR_FIELD_CALLBACK | UCP_OP_ATTR_FIELD_USER_DATA | UCP_OP_ATTR_FIELD_FLAGS,
-    .flags = UCP_AM_SEND_FLAG_EAGER,
-    .cb.send = release,
-    .user_data = self,
+      .op_attr_mask = UCP_OP_ATTR_FIELD_CALLBACK | UCP_OP_ATTR_FIELD_USER_DATA | UCP_OP_ATTR_FIELD_FLAGS,
+      .flags = UCP_AM_SEND_FLAG_EAGER,
+      .cb.send = release,
+      .user_data = self,
   };
   ucs_status_ptr_t request = self->ucx.ucp_am_send_nbx(self->peer, MESSAGE, NULL, 0, self->payload, bytes, &param);
   if (UCS_PTR_IS_ERR(request)) need(self, UCS_PTR_STATUS(request), "sending");
@@ -81,12 +81,12 @@ static void make_worker(side *self) {
   ucp_worker_params_t worker = {.field_mask = UCP_WORKER_PARAM_FIELD_THREAD_MODE,
                                 .thread_mode = UCS_THREAD_MODE_SERIALIZED};
   ucp_am_handler_param_t handler = {
-    .field_mask = UCP_AM_HANDLER_PARAM_FIELD_ID | UCP_AM_HANDLER_PARAM_FIELD_FLAGS | UCP_AM_HANDLER_PARAM_FIELD_CB |
-                  UCP_AM_HANDLER_PARAM_FIELD_ARG,
-    .id = MESSAGE,
-    .flags = UCP_AM_FLAG_WHOLE_MSG,
-    .cb = receive,
-    .arg = self,
+      .field_mask = UCP_AM_HANDLER_PARAM_FIELD_ID | UCP_AM_HANDLER_PARAM_FIELD_FLAGS | UCP_AM_HANDLER_PARAM_FIELD_CB |
+                    UCP_AM_HANDLER_PARAM_FIELD_ARG,
+      .id = MESSAGE,
+      .flags = UCP_AM_FLAG_WHOLE_MSG,
+      .cb = receive,
+      .arg = self,
   };
   need(self, self->ucx.ucp_config_read(NULL, NULL, &config), "variables");
   if (!getenv("UCX_TLS")) self->ucx.ucp_config_modify(config, "TLS", "^sm");
@@ -114,9 +114,9 @@ static void connect_peer(side *self) {
   self->ucx.ucp_worker_release_address(self->worker, address);
   gather(self, &mine, both, sizeof mine);
   ucp_ep_params_t params = {
-    .field_mask = UCP_EP_PARAM_FIELD_REMOTE_ADDRESS | UCP_EP_PARAM_FIELD_ERR_HANDLING_MODE,
-    .address = (const ucp_address_t *)(const void *)both[!self->bootstrap.rank].address,
-    .err_mode = UCP_ERR_HANDLING_MODE_PEER,
+      .field_mask = UCP_EP_PARAM_FIELD_REMOTE_ADDRESS | UCP_EP_PARAM_FIELD_ERR_HANDLING_MODE,
+      .address = (const ucp_address_t *)(const void *)both[!self->bootstrap.rank].address,
+      .err_mode = UCP_ERR_HANDLING_MODE_PEER,
   };
   if (self->bootstrap.rank == 1) await_message(self);
   need(self, self->ucx.ucp_ep_create(self->worker, &params, &self->peer), "endpoint");

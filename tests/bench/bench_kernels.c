@@ -45,17 +45,11 @@ static double median_of(const bench *b, void (*run)(const bench *)) {
   return times[REPEAT / 2];
 }
 
-static void run_encode_lse(const bench *b) {
-  b->kernels->encode(&b->box, &b->caller, 0, 0, b->wire, &b->dst);
-}
+static void run_encode_lse(const bench *b) { b->kernels->encode(&b->box, &b->caller, 0, 0, b->wire, &b->dst); }
 
-static void run_encode_native(const bench *b) {
-  b->kernels->encode(&b->box, &b->native, 0, 0, b->wire, &b->dst);
-}
+static void run_encode_native(const bench *b) { b->kernels->encode(&b->box, &b->native, 0, 0, b->wire, &b->dst); }
 
-static void run_merge(const bench *b) {
-  b->kernels->merge(&b->box, b->wire, b->count, b->sources, false, &b->dst);
-}
+static void run_merge(const bench *b) { b->kernels->merge(&b->box, b->wire, b->count, b->sources, false, &b->dst); }
 
 static void run_fold(const bench *b) {
   b->kernels->merge_finish(&b->box, b->wire, b->count, b->sources, false, &b->caller, 0, 0);

@@ -32,10 +32,10 @@ typedef struct workload {
 } workload;
 
 static const workload workloads[] = {
-  {"combine 520 B", 1, false, 100},
-  {"combine 16.6 KB", 32, false, 30},
-  {"combine 133 KB", 256, false, 10},
-  {"attention and combine 16.6 KB", 32, true, 2},
+    {"combine 520 B", 1, false, 100},
+    {"combine 16.6 KB", 32, false, 30},
+    {"combine 133 KB", 256, false, 10},
+    {"attention and combine 16.6 KB", 32, true, 2},
 };
 enum { WORKLOADS = sizeof workloads / sizeof workloads[0], HEADS_MAX = 256 };
 
@@ -102,11 +102,23 @@ static void connect_all(rank *ranks, mode mode) {
 }
 
 static double time_block(rank *self, const workload *load, banyan_op *op) {
-  banyan_attention_desc attention = {
-    .size = sizeof attention, .batch = 1, .heads = 32, .kv_heads = KV_HEADS, .head_dim = VALUE_DIM,
-    .q_dtype = BANYAN_F32, .kv_dtype = BANYAN_F32, .q = self->q, .q_batch_stride = 32 * VALUE_DIM,
-    .q_head_stride = VALUE_DIM, .k = self->keys, .k_head_stride = KEYS * VALUE_DIM, .k_token_stride = VALUE_DIM,
-    .v = self->keys, .v_head_stride = KEYS * VALUE_DIM, .v_token_stride = VALUE_DIM, .seq_lens = (int32_t[]){KEYS}};
+  banyan_attention_desc attention = {.size = sizeof attention,
+                                     .batch = 1,
+                                     .heads = 32,
+                                     .kv_heads = KV_HEADS,
+                                     .head_dim = VALUE_DIM,
+                                     .q_dtype = BANYAN_F32,
+                                     .kv_dtype = BANYAN_F32,
+                                     .q = self->q,
+                                     .q_batch_stride = 32 * VALUE_DIM,
+                                     .q_head_stride = VALUE_DIM,
+                                     .k = self->keys,
+                                     .k_head_stride = KEYS * VALUE_DIM,
+                                     .k_token_stride = VALUE_DIM,
+                                     .v = self->keys,
+                                     .v_head_stride = KEYS * VALUE_DIM,
+                                     .v_token_stride = VALUE_DIM,
+                                     .seq_lens = (int32_t[]){KEYS}};
   banyan_partial in;
   banyan_partial_init(&in, self->in, BANYAN_F32, self->lse, BANYAN_F32, load->heads, VALUE_DIM);
   double begin = now_ns();

@@ -10,11 +10,23 @@
 
 #ifdef HAVE_SODIUM
 static void clear_environment(void) {
-  static const char *const names[] = {
-      "RANK",        "WORLD_SIZE",    "LOCAL_RANK",         "MASTER_ADDR",      "MASTER_PORT",
-      "BANYAN_PORT", "BANYAN_SECRET", "BANYAN_SECRET_FILE", "BANYAN_LISTEN_FD", "TORCHELASTIC_USE_AGENT_STORE",
-      "BANYAN_INTERFACE", "OMPI_COMM_WORLD_RANK", "OMPI_COMM_WORLD_SIZE", "PMI_RANK", "PMI_SIZE", "SLURM_PROCID",
-      "SLURM_NTASKS"};
+  static const char *const names[] = {"RANK",
+                                      "WORLD_SIZE",
+                                      "LOCAL_RANK",
+                                      "MASTER_ADDR",
+                                      "MASTER_PORT",
+                                      "BANYAN_PORT",
+                                      "BANYAN_SECRET",
+                                      "BANYAN_SECRET_FILE",
+                                      "BANYAN_LISTEN_FD",
+                                      "TORCHELASTIC_USE_AGENT_STORE",
+                                      "BANYAN_INTERFACE",
+                                      "OMPI_COMM_WORLD_RANK",
+                                      "OMPI_COMM_WORLD_SIZE",
+                                      "PMI_RANK",
+                                      "PMI_SIZE",
+                                      "SLURM_PROCID",
+                                      "SLURM_NTASKS"};
   for (size_t i = 0; i < sizeof names / sizeof *names; i++) unsetenv(names[i]);
 }
 
@@ -122,20 +134,18 @@ START_TEST(knows_launchers) {
     const char *variables[6][2];
     int rank; /* of one; -1: refused */
     const char *text;
-  } cases[] = {{{{"SLURM_PROCID", "0"}, {"SLURM_NTASKS", "1"}}, 0, NULL},
-               {{{"OMPI_COMM_WORLD_RANK", "0"}, {"OMPI_COMM_WORLD_SIZE", "1"}}, 0, NULL},
-               {{{"PMI_RANK", "0"}, {"PMI_SIZE", "1"}}, 0, NULL},
-               {{{"SLURM_PROCID", "7"}, {"SLURM_NTASKS", "9"}, {"RANK", "0"}, {"WORLD_SIZE", "1"}}, 0, NULL},
-               {{{"SLURM_PROCID", "7"},
-                 {"SLURM_NTASKS", "9"},
-                 {"OMPI_COMM_WORLD_RANK", "0"},
-                 {"OMPI_COMM_WORLD_SIZE", "1"}},
-                0,
-                NULL},
-               {{{"SLURM_PROCID", "2"}, {"SLURM_NTASKS", "2"}}, -1, "less than SLURM_NTASKS"},
-               {{{"SLURM_PROCID", "0"}}, -1, "SLURM_NTASKS is not set"},
-               {{{"SLURM_PROCID", "0"}, {"SLURM_NTASKS", "1"}, {"WORLD_SIZE", "1"}}, -1, "RANK is not set"},
-               {{{"SLURM_NTASKS", "1"}}, -1, "WORLD_SIZE is not set"}};
+  } cases[] = {
+      {{{"SLURM_PROCID", "0"}, {"SLURM_NTASKS", "1"}}, 0, NULL},
+      {{{"OMPI_COMM_WORLD_RANK", "0"}, {"OMPI_COMM_WORLD_SIZE", "1"}}, 0, NULL},
+      {{{"PMI_RANK", "0"}, {"PMI_SIZE", "1"}}, 0, NULL},
+      {{{"SLURM_PROCID", "7"}, {"SLURM_NTASKS", "9"}, {"RANK", "0"}, {"WORLD_SIZE", "1"}}, 0, NULL},
+      {{{"SLURM_PROCID", "7"}, {"SLURM_NTASKS", "9"}, {"OMPI_COMM_WORLD_RANK", "0"}, {"OMPI_COMM_WORLD_SIZE", "1"}},
+       0,
+       NULL},
+      {{{"SLURM_PROCID", "2"}, {"SLURM_NTASKS", "2"}}, -1, "less than SLURM_NTASKS"},
+      {{{"SLURM_PROCID", "0"}}, -1, "SLURM_NTASKS is not set"},
+      {{{"SLURM_PROCID", "0"}, {"SLURM_NTASKS", "1"}, {"WORLD_SIZE", "1"}}, -1, "RANK is not set"},
+      {{{"SLURM_NTASKS", "1"}}, -1, "WORLD_SIZE is not set"}};
   banyan_env *env = NULL;
   banyan_bootstrap bootstrap;
   clear_environment();

@@ -91,10 +91,17 @@ static int dial(void) {
 }
 
 static void clear_environment(void) {
-  static const char *const names[] = {
-      "RANK",        "WORLD_SIZE",    "LOCAL_RANK",         "MASTER_ADDR",      "MASTER_PORT",
-      "BANYAN_PORT", "BANYAN_SECRET", "BANYAN_SECRET_FILE", "BANYAN_LISTEN_FD", "TORCHELASTIC_USE_AGENT_STORE",
-      "BANYAN_INTERFACE"};
+  static const char *const names[] = {"RANK",
+                                      "WORLD_SIZE",
+                                      "LOCAL_RANK",
+                                      "MASTER_ADDR",
+                                      "MASTER_PORT",
+                                      "BANYAN_PORT",
+                                      "BANYAN_SECRET",
+                                      "BANYAN_SECRET_FILE",
+                                      "BANYAN_LISTEN_FD",
+                                      "TORCHELASTIC_USE_AGENT_STORE",
+                                      "BANYAN_INTERFACE"};
   for (size_t i = 0; i < sizeof names / sizeof *names; i++) unsetenv(names[i]);
 }
 
@@ -200,7 +207,7 @@ START_TEST(gathers) {
     int nranks, rounds;
     size_t bytes;
     bool no_secret;
-  } cases[] = {{1, 3, 100, false},    {2, 200, 8, false}, {2, 3, 0, false}, {3, 3, 3000000, false},
+  } cases[] = {{1, 3, 100, false},   {2, 200, 8, false}, {2, 3, 0, false}, {3, 3, 3000000, false},
                {17, 20, 777, false}, {5, 20, 1, true},   {17, 2, 9, true}};
   int nranks = cases[_i].nranks;
   for (int rank = nranks - 1; rank >= 0; rank--)
@@ -580,7 +587,9 @@ START_TEST(takes_in_no_other_user) {
     start(rank, (struct part){.rank = rank,
                               .nranks = 2,
                               .secret = has_secret ? "x" : NULL,
-                              .timeout_s = has_secret ? 15 : rank == 0 ? 2 : 10,
+                              .timeout_s = has_secret  ? 15
+                                           : rank == 0 ? 2
+                                                       : 10,
                               .rounds = 1,
                               .bytes = 8,
                               .user = rank == other ? NOBODY : 0});

@@ -56,7 +56,7 @@ struct process {
   banyan_status create, gather;
   int wrong;
   double create_s, gather_s;
-  double waited_s; /* for a core */
+  double waited_s;                       /* for a core */
   int32_t nlocal, nremote, depth_parent; /* children; whom it has joined, for the depth */
   char text[BNY_ERROR_TEXT_BYTES];
 };

@@ -42,7 +42,7 @@ static bool waits;
 static atomic_int *happened;
 
 static bool is_wait(long number) {
-  static const long waiting[] = {SYS_nanosleep, SYS_clock_nanosleep, SYS_epoll_wait, SYS_epoll_pwait, SYS_poll,
+  static const long waiting[] = {SYS_nanosleep, SYS_clock_nanosleep, SYS_epoll_wait, SYS_epoll_pwait,  SYS_poll,
                                  SYS_ppoll,     SYS_sched_yield,     SYS_getpid,     SYS_clock_gettime};
   for (size_t i = 0; i < sizeof waiting / sizeof waiting[0]; i++)
     if (number == waiting[i]) return true;
@@ -62,15 +62,15 @@ static void make_call(int signal_number, siginfo_t *info, void *context) {
   greg_t *registers = ((ucontext_t *)context)->uc_mcontext.gregs;
   (void)signal_number;
   if (counting) count(info->si_syscall);
-  registers[REG_RAX] = injector_call(info->si_syscall, (long)registers[REG_RDI], (long)registers[REG_RSI],
-                                     (long)registers[REG_RDX], (long)registers[REG_R10], (long)registers[REG_R8],
-                                     (long)registers[REG_R9]);
+  registers[REG_RAX] =
+      injector_call(info->si_syscall, (long)registers[REG_RDI], (long)registers[REG_RSI], (long)registers[REG_RDX],
+                    (long)registers[REG_R10], (long)registers[REG_R8], (long)registers[REG_R9]);
 }
 
 /* Those that make threads and processes, end them, or are made while signals are blocked cannot be trapped. */
 static bool trap_calls(void) {
-  static const uint32_t spared[] = {SYS_rt_sigreturn, SYS_rt_sigprocmask, SYS_clone, SYS_clone3,    SYS_fork,
-                                    SYS_vfork,        SYS_execve,         SYS_exit,  SYS_exit_group, SYS_futex,
+  static const uint32_t spared[] = {SYS_rt_sigreturn, SYS_rt_sigprocmask,  SYS_clone,  SYS_clone3,     SYS_fork,
+                                    SYS_vfork,        SYS_execve,          SYS_exit,   SYS_exit_group, SYS_futex,
                                     SYS_rseq,         SYS_set_robust_list, SYS_madvise};
   enum { SPARED = sizeof spared / sizeof spared[0] };
   uint64_t address = (uint64_t)(uintptr_t)injector_return;

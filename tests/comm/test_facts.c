@@ -119,8 +119,9 @@ static void create_with_one_wrong(world_rank *self) {
   if (self->rank == 1) setenv(name, "a name that is longer than any name of this kind need be by far", 1);
   double begun = world_now_s();
   banyan_status status = banyan_comm_create(&self->bootstrap, NULL, &self->comm);
-  world_check(self, status == BANYAN_ERR_ARGUMENT && strstr(banyan_last_error(), name) &&
-                        (self->rank == 1 || strstr(banyan_last_error(), "rank 1: ")),
+  world_check(self,
+              status == BANYAN_ERR_ARGUMENT && strstr(banyan_last_error(), name) &&
+                  (self->rank == 1 || strstr(banyan_last_error(), "rank 1: ")),
               "%s: %s", banyan_status_string(status), banyan_last_error());
   world_check(self, world_now_s() - begun < 10, "it took %.1f s", world_now_s() - begun);
 }

@@ -18,8 +18,8 @@ typedef enum deed { DIE, STOP, ABORT, LEAVE, LATE } deed;
 
 typedef struct scene {
   deed deed;
-  uint32_t culprits;      /* a bit for each rank that does the deed */
-  uint32_t later;         /* that die in the middle of shrinking */
+  uint32_t culprits; /* a bit for each rank that does the deed */
+  uint32_t later;    /* that die in the middle of shrinking */
   double later_ms;
   int shrunk[WORLD_RANKS_MAX];
 } scene;
@@ -123,9 +123,9 @@ static void play(world_rank *self) {
     return;
   }
   banyan_status status = go_on(self);
-  banyan_status wanted = scene->deed == ABORT                          ? BANYAN_ERR_ABORTED
+  banyan_status wanted = scene->deed == ABORT                         ? BANYAN_ERR_ABORTED
                          : scene->deed == STOP || scene->deed == LATE ? BANYAN_ERR_TIMEOUT
-                                                                       : BANYAN_ERR_PEER;
+                                                                      : BANYAN_ERR_PEER;
   if (!world_check(self, status == wanted, "got %s: %s", banyan_status_string(status), banyan_last_error())) return;
   shrink_and_go_on(self, scene);
   world_signal(self->world, FLAG_DONE);
@@ -147,8 +147,10 @@ static void run_scene(scene scene, int32_t nranks, bool processes, const char *n
   if (nodes) return;
 #endif
   if (nodes && !world_has_network()) return;
-  if (nodes) setenv("BANYAN_NODE", nodes, 1);
-  else unsetenv("BANYAN_NODE");
+  if (nodes)
+    setenv("BANYAN_NODE", nodes, 1);
+  else
+    unsetenv("BANYAN_NODE");
   struct scene *shared = world_share(sizeof *shared);
   *shared = scene;
   world_setup setup = {.nranks = nranks,

@@ -80,8 +80,10 @@ static void live_on(world_rank *self) {
   while (status == BANYAN_OK) status = banyan_barrier(self->comm);
   for (int round = 0; round < 2 && status != BANYAN_OK; round++) {
     status = shrink_once(self, trial, origins, round == 0 && self->rank == trial->victim);
-    if (status == BANYAN_OK) status = banyan_barrier(self->comm);
-    else round = 2;
+    if (status == BANYAN_OK)
+      status = banyan_barrier(self->comm);
+    else
+      round = 2;
   }
   uint32_t members = 0;
   for (int32_t i = 0; i < banyan_comm_nranks(self->comm); i++) members |= 1u << origins[i];
@@ -104,8 +106,13 @@ static void end_stopped(world *world, const pid_t *pids, void *argument) {
 }
 
 static void run_trial(trial *trial) {
-  world_setup setup = {.nranks = RANKS, .processes = true, .deaths = true, .argument = trial, .conduct = end_stopped,
-                       .timeout_ns = (int64_t)(deadline_s() * 1e9), .arena_bytes = 65536};
+  world_setup setup = {.nranks = RANKS,
+                       .processes = true,
+                       .deaths = true,
+                       .argument = trial,
+                       .conduct = end_stopped,
+                       .timeout_ns = (int64_t)(deadline_s() * 1e9),
+                       .arena_bytes = 65536};
   unsetenv("BANYAN_NODE");
   if (trial->nodes) world_be_nodes("a,b,a,b");
   world_run(&setup, live_on);
@@ -122,8 +129,10 @@ static const char *judge(const trial *trial, char *text, size_t bytes) {
     if (!is_healthy(trial, r) || (outcome->ended && outcome->status == BANYAN_OK && outcome->members == healthy))
       continue;
     snprintf(text, bytes, "rank %d %s with members %x, not %x, when rank %d %s at call %d%s: %s", r,
-             outcome->ended ? "ended" : outcome->aborted ? "was aborted" : "did not end", outcome->members, healthy,
-             trial->victim, trial->deed == INJECTOR_STOP ? "stopped" : "died", trial->at,
+             outcome->ended     ? "ended"
+             : outcome->aborted ? "was aborted"
+                                : "did not end",
+             outcome->members, healthy, trial->victim, trial->deed == INJECTOR_STOP ? "stopped" : "died", trial->at,
              trial->nodes ? ", over UCX" : "", outcome->text);
     return text;
   }
@@ -157,8 +166,10 @@ static void run_trials(trial *trials, int ntrials) {
       char why[TEXT_BYTES + 200];
       trial *trial = &trials[first + i];
       happened += trial->has_happened;
-      if (is_excused(trial)) excused++;
-      else ck_assert_msg(!judge(trial, why, sizeof why), "%s (seed %llu)", why, (unsigned long long)world_seed());
+      if (is_excused(trial))
+        excused++;
+      else
+        ck_assert_msg(!judge(trial, why, sizeof why), "%s (seed %llu)", why, (unsigned long long)world_seed());
     }
   }
   printf("%d trials, in %d of them the call was reached; %d ended by an assertion of UCX (seed %llu)\n", ntrials,

@@ -18,9 +18,9 @@ typedef struct attention_set {
   const char *algorithm;
   uint16_t *q;
   problem_shard shards[RANKS_MAX];
-  float *values[RANKS_MAX], *lse[RANKS_MAX];         /* result of a rank */
+  float *values[RANKS_MAX], *lse[RANKS_MAX];             /* result of a rank */
   float *other_values[RANKS_MAX], *other_lse[RANKS_MAX]; /* in another way */
-  float *rows[RANKS_MAX];                            /* values, m, d */
+  float *rows[RANKS_MAX];                                /* values, m, d */
 } attention_set;
 
 typedef struct attention_task {

@@ -50,7 +50,8 @@ static inline banyan_status device_nodes_create(world_rank *world, const device_
                                                 banyan_comm **comm) {
   char name[16];
   snprintf(name, sizeof name, "cuda:%d", ordinal);
-  banyan_comm_config config = {.size = sizeof config, .arena_bytes = task->arena_bytes,
+  banyan_comm_config config = {.size = sizeof config,
+                               .arena_bytes = task->arena_bytes,
                                .timeout_ns = task->timeout_ns ? task->timeout_ns : WORLD_GUARD_NS,
                                .device = task->on_host ? NULL : name};
   return banyan_comm_create(&world->bootstrap, &config, comm);
@@ -72,8 +73,12 @@ static inline void device_nodes_live(world_rank *world) {
 }
 
 static inline void device_nodes_run(int32_t nranks, device_nodes_task task) {
-  world_setup setup = {.nranks = nranks, .processes = task.processes, .bare = true, .deaths = task.conduct != NULL,
-                       .argument = &task, .conduct = task.conduct};
+  world_setup setup = {.nranks = nranks,
+                       .processes = task.processes,
+                       .bare = true,
+                       .deaths = task.conduct != NULL,
+                       .argument = &task,
+                       .conduct = task.conduct};
   world_run(&setup, device_nodes_live);
   char left[256];
   if (!task.processes) ck_assert_msg(FAKE_CUDA(fake_cuda_live)(left, sizeof left) == 0, "left: %s", left);
@@ -81,8 +86,7 @@ static inline void device_nodes_run(int32_t nranks, device_nodes_task task) {
 
 /* Until the stream is done, which it is at some time, whatever happened. */
 static inline bool device_nodes_finish(device_nodes_rank *self) {
-  banyan_status status =
-      bny_device_wait(self->device, self->stream, (int64_t)(world_now_s() * 1e9) + WORLD_GUARD_NS);
+  banyan_status status = bny_device_wait(self->device, self->stream, (int64_t)(world_now_s() * 1e9) + WORLD_GUARD_NS);
   return world_check(self->world, status == BANYAN_OK, "a stream does not end: %s", banyan_last_error());
 }
 

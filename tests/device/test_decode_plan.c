@@ -18,8 +18,13 @@ static const bny_decode_machine b200 = {.compute = 100, .sm_count = 148, .shared
 static const bny_decode_machine small = {.compute = 89, .sm_count = 46, .shared_bytes_max = 101376};
 
 static bny_decode_request request_of(int32_t batch, int32_t heads, int32_t kv_heads, int32_t dim, int32_t keys) {
-  bny_decode_request made = {.batch = batch, .heads = heads, .kv_heads = kv_heads, .head_dim = dim, .value_dim = dim,
-                             .dtype = BANYAN_BF16, .keys_max = keys};
+  bny_decode_request made = {.batch = batch,
+                             .heads = heads,
+                             .kv_heads = kv_heads,
+                             .head_dim = dim,
+                             .value_dim = dim,
+                             .dtype = BANYAN_BF16,
+                             .keys_max = keys};
   return made;
 }
 
@@ -82,14 +87,14 @@ START_TEST(kernels_are_chosen) {
     int32_t dim, heads;
     const char *name;
   } cases[] = {
-    {&h100, 64, 8, "bny_decode_bf16_64_bulk"},      {&h100, 96, 8, "bny_decode_bf16_96_bulk"},
-    {&h100, 128, 8, "bny_decode_bf16_128_bulk"},    {&h100, 192, 8, "bny_decode_bf16_192_bulk"},
-    {&h100, 256, 8, "bny_decode_bf16_256_bulk"},    {&a100, 128, 8, "bny_decode_bf16_128_async"},
-    {&small, 128, 8, "bny_decode_bf16_128_async"},  {&h100, 576, 16, "bny_decode_bf16_latent16_bulk"},
-    {&h100, 576, 17, "bny_decode_bf16_latent32_bulk"}, {&h100, 576, 32, "bny_decode_bf16_latent32_bulk"},
-    {&h100, 576, 33, "bny_decode_bf16_latent64_wgmma"}, {&h100, 576, 128, "bny_decode_bf16_latent64_wgmma"},
-    {&a100, 576, 8, "bny_decode_bf16_latent16_async"}, {&a100, 576, 128, "bny_decode_bf16_latent32_async"},
-    {&b200, 576, 128, "bny_decode_bf16_latent32_bulk"},
+      {&h100, 64, 8, "bny_decode_bf16_64_bulk"},          {&h100, 96, 8, "bny_decode_bf16_96_bulk"},
+      {&h100, 128, 8, "bny_decode_bf16_128_bulk"},        {&h100, 192, 8, "bny_decode_bf16_192_bulk"},
+      {&h100, 256, 8, "bny_decode_bf16_256_bulk"},        {&a100, 128, 8, "bny_decode_bf16_128_async"},
+      {&small, 128, 8, "bny_decode_bf16_128_async"},      {&h100, 576, 16, "bny_decode_bf16_latent16_bulk"},
+      {&h100, 576, 17, "bny_decode_bf16_latent32_bulk"},  {&h100, 576, 32, "bny_decode_bf16_latent32_bulk"},
+      {&h100, 576, 33, "bny_decode_bf16_latent64_wgmma"}, {&h100, 576, 128, "bny_decode_bf16_latent64_wgmma"},
+      {&a100, 576, 8, "bny_decode_bf16_latent16_async"},  {&a100, 576, 128, "bny_decode_bf16_latent32_async"},
+      {&b200, 576, 128, "bny_decode_bf16_latent32_bulk"},
   };
   for (size_t i = 0; i < sizeof cases / sizeof cases[0]; i++) {
     bny_decode_request request = cases[i].dim == 576 ? latent_request(1, cases[i].heads, 1000)

@@ -222,11 +222,11 @@ START_TEST(kinds_are_tried) {
     const char *words;
     uint32_t kinds;
   } cases[] = {
-    {"no-vmm", 1u << BNY_MEMORY_IPC | 1u << BNY_MEMORY_HOST},
-    {"no-files,no-ipc", 1u << BNY_MEMORY_FABRIC | 1u << BNY_MEMORY_HOST},
-    {"no-fabric,no-host", 1u << BNY_MEMORY_FILE | 1u << BNY_MEMORY_IPC},
-    {"no-vmm,no-ipc,no-host", 0},
-    {"full", (1u << BNY_MEMORY_KINDS) - 1}, /* may be there when it is asked for */
+      {"no-vmm", 1u << BNY_MEMORY_IPC | 1u << BNY_MEMORY_HOST},
+      {"no-files,no-ipc", 1u << BNY_MEMORY_FABRIC | 1u << BNY_MEMORY_HOST},
+      {"no-fabric,no-host", 1u << BNY_MEMORY_FILE | 1u << BNY_MEMORY_IPC},
+      {"no-vmm,no-ipc,no-host", 0},
+      {"full", (1u << BNY_MEMORY_KINDS) - 1}, /* may be there when it is asked for */
   };
   for (size_t i = 0; i < sizeof cases / sizeof cases[0]; i++) {
     machine(cases[i].words);
@@ -318,8 +318,10 @@ START_TEST(imports_that_fail_leave_nothing) {
       ck_assert_int_eq(owner->ops->memory_export(memory, &offer.handle, &offer.file), BANYAN_OK);
       offer.bytes = memory->bytes;
       machine(words[i]);
-      if (peer->ops->memory_import(peer, &offer, &seen) == BANYAN_OK) peer->ops->memory_free(seen);
-      else ck_assert_ptr_null(seen);
+      if (peer->ops->memory_import(peer, &offer, &seen) == BANYAN_OK)
+        peer->ops->memory_free(seen);
+      else
+        ck_assert_ptr_null(seen);
       if (offer.file >= 0) close(offer.file);
       owner->ops->memory_free(memory);
       owner->ops->close(owner);
@@ -339,8 +341,10 @@ START_TEST(registered_memory_is_not_inherited) {
   memset(memory, 1, bytes);
   for (int registered = 1; registered >= 0; registered--) {
     void *address = NULL;
-    if (registered) ck_assert_int_eq(device->ops->host_register(device, memory, bytes, &address), BANYAN_OK);
-    else device->ops->host_unregister(device, memory, bytes);
+    if (registered)
+      ck_assert_int_eq(device->ops->host_register(device, memory, bytes, &address), BANYAN_OK);
+    else
+      device->ops->host_unregister(device, memory, bytes);
     pid_t child = fork();
     unsigned char there[4];
     if (child == 0) _exit(mincore(memory, bytes, there) == 0 ? 0 : 3);

@@ -16,15 +16,15 @@ typedef struct task {
   const char *words; /* of FAKE_CUDA; device r is that of rank r */
   int32_t nranks;
   bool processes, one_device, strict, nodes_differ;
-  bool alone; /* each rank's process sees its own device alone, as launchers may have it */
+  bool alone;            /* each rank's process sees its own device alone, as launchers may have it */
   const char *odd_words; /* of the rank 1 */
-  int64_t deadline_ms; /* 0: 15 s */
+  int64_t deadline_ms;   /* 0: 15 s */
   /* The expected outcome. */
   banyan_status status;
   bny_memory_kind kind;
-  bool pcie; /* links are taken for PCIe */
-  const char *says;  /* part of every rank's error */
-  int32_t odd_rank;  /* one that does otherwise, or -1 */
+  bool pcie;           /* links are taken for PCIe */
+  const char *says;    /* part of every rank's error */
+  int32_t odd_rank;    /* one that does otherwise, or -1 */
   int32_t odd_gathers; /* it takes part in as many gathers; -1: all */
   bool odd_bytes, odd_strict;
   bool silence; /* a bootstrap may say that it failed, instead of why */
@@ -184,25 +184,33 @@ static void run_task(task task) {
 /* ---- each kind --------------------------------------------------------------------------------------------------- */
 
 static const char *const words_of_kind[BNY_MEMORY_KINDS] = {
-  [BNY_MEMORY_FILE] = "devices=5",
-  [BNY_MEMORY_FABRIC] = "devices=5,no-files",
-  [BNY_MEMORY_IPC] = "devices=5,no-vmm",
-  [BNY_MEMORY_HOST] = "devices=5,no-vmm,no-ipc",
+    [BNY_MEMORY_FILE] = "devices=5",
+    [BNY_MEMORY_FABRIC] = "devices=5,no-files",
+    [BNY_MEMORY_IPC] = "devices=5,no-vmm",
+    [BNY_MEMORY_HOST] = "devices=5,no-vmm,no-ipc",
 };
 
 START_TEST(every_kind) {
   int kind = _i % BNY_MEMORY_KINDS;
   for (int32_t nranks = 1; nranks <= RANKS_MAX; nranks++)
     for (int one_device = 0; one_device < 2; one_device++)
-      run_task((task){.words = words_of_kind[kind], .nranks = nranks, .processes = _i >= BNY_MEMORY_KINDS,
-                      .one_device = one_device, .kind = (bny_memory_kind)kind, .odd_rank = -1});
+      run_task((task){.words = words_of_kind[kind],
+                      .nranks = nranks,
+                      .processes = _i >= BNY_MEMORY_KINDS,
+                      .one_device = one_device,
+                      .kind = (bny_memory_kind)kind,
+                      .odd_rank = -1});
 }
 END_TEST
 
 /* Ranks of two nodes, in one NVLink domain. */
 START_TEST(nodes_share_by_fabric) {
   for (int processes = 0; processes < 2; processes++) {
-    task task = {.words = "", .nranks = 3, .processes = processes, .nodes_differ = true, .kind = BNY_MEMORY_FABRIC,
+    task task = {.words = "",
+                 .nranks = 3,
+                 .processes = processes,
+                 .nodes_differ = true,
+                 .kind = BNY_MEMORY_FABRIC,
                  .odd_rank = -1};
     run_task(task);
     task.words = "no-fabric:2";
@@ -253,11 +261,11 @@ START_TEST(one_that_lacks_a_kind_decides) {
     const char *words;
     bny_memory_kind kind;
   } cases[] = {
-    {"no-files:1", BNY_MEMORY_FABRIC},
-    {"no-vmm:2", BNY_MEMORY_IPC},
-    {"no-files:0,no-fabric:1", BNY_MEMORY_IPC},
-    {"no-vmm:2,no-ipc:0", BNY_MEMORY_HOST},
-    {"no-peer:1", BNY_MEMORY_HOST},
+      {"no-files:1", BNY_MEMORY_FABRIC},
+      {"no-vmm:2", BNY_MEMORY_IPC},
+      {"no-files:0,no-fabric:1", BNY_MEMORY_IPC},
+      {"no-vmm:2,no-ipc:0", BNY_MEMORY_HOST},
+      {"no-peer:1", BNY_MEMORY_HOST},
   };
   for (int i = 0; i < 10; i++)
     run_task((task){
@@ -366,8 +374,13 @@ START_TEST(imports_that_fail_are_told) {
       "the arena of rank 0 cannot be mapped by rank 2: importing a peer's arena into CUDA device 2";
   char text[8192];
   for (int processes = 0; processes < 2; processes++) {
-    task task = {.words = "import-fails:2", .nranks = 3, .processes = processes, .strict = true,
-                 .status = BANYAN_ERR_SYSTEM, .says = pair, .odd_rank = -1};
+    task task = {.words = "import-fails:2",
+                 .nranks = 3,
+                 .processes = processes,
+                 .strict = true,
+                 .status = BANYAN_ERR_SYSTEM,
+                 .says = pair,
+                 .odd_rank = -1};
     run_task(task);
     task.strict = false;
     task.status = BANYAN_OK;
@@ -382,8 +395,13 @@ END_TEST
 START_TEST(silent_ranks_are_waited_for_in_vain) {
   for (int gathers = 0; gathers < 8; gathers++) {
     double began = world_now_s();
-    run_task((task){.nranks = 3, .processes = _i, .deadline_ms = 250, .status = BANYAN_ERR_TIMEOUT, .silence = true,
-                    .odd_rank = 1, .odd_gathers = gathers});
+    run_task((task){.nranks = 3,
+                    .processes = _i,
+                    .deadline_ms = 250,
+                    .status = BANYAN_ERR_TIMEOUT,
+                    .silence = true,
+                    .odd_rank = 1,
+                    .odd_gathers = gathers});
     ck_assert_msg(world_now_s() - began < 5, "it took %g s", world_now_s() - began);
   }
 }

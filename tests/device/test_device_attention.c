@@ -24,8 +24,9 @@ static void attend(world_rank *self) {
     good = world_ok(self, banyan_attention_init(self->comm, desc, &out, &ops[i]), "init");
     banyan_op_info info = {.size = sizeof info};
     good = good && world_ok(self, banyan_op_query(ops[i], &info), "query") &&
-           world_check(self, strcmp(info.algorithm, "attention") == 0 &&
-                       strstr(info.reason, task->host ? "host" : "bny_decode_"),
+           world_check(self,
+                       strcmp(info.algorithm, "attention") == 0 &&
+                           strstr(info.reason, task->host ? "host" : "bny_decode_"),
                        "%s: %s", info.algorithm, info.reason);
   }
   uint64_t before = task->host ? 0 : FAKE_CUDA(fake_cuda_setup_calls)();
@@ -202,10 +203,21 @@ static void set_ways(attention_task *task) {
 
 /* No sequences at all: nothing to do, and no end of it missing. */
 static void attend_to_nothing(world_rank *self) {
-  banyan_attention_desc desc = {.size = sizeof desc, .heads = 4, .kv_heads = 2, .head_dim = 64,
-                                .q_dtype = BANYAN_BF16, .kv_dtype = BANYAN_BF16, .keys_max = 1,
-                                .q_batch_stride = 256, .q_head_stride = 64, .k_batch_stride = 128, .k_head_stride = 64,
-                                .k_token_stride = 64, .v_batch_stride = 128, .v_head_stride = 64, .v_token_stride = 64};
+  banyan_attention_desc desc = {.size = sizeof desc,
+                                .heads = 4,
+                                .kv_heads = 2,
+                                .head_dim = 64,
+                                .q_dtype = BANYAN_BF16,
+                                .kv_dtype = BANYAN_BF16,
+                                .keys_max = 1,
+                                .q_batch_stride = 256,
+                                .q_head_stride = 64,
+                                .k_batch_stride = 128,
+                                .k_head_stride = 64,
+                                .k_token_stride = 64,
+                                .v_batch_stride = 128,
+                                .v_head_stride = 64,
+                                .v_token_stride = 64};
   banyan_combine_desc combine = {.size = sizeof combine, .heads = 4, .value_dim = 64};
   banyan_op *op = NULL;
   if (!device_world_join(self, self->rank)) return;
@@ -427,8 +439,9 @@ static void refuse_one(world_rank *self) {
   for (int i = 0; i < 3; i++) {
     banyan_status status = i == 0 ? banyan_attention_combine_init(self->comm, &desc, &combine, &out, &op)
                                   : banyan_attention_combine(self->comm, &desc, &combine, &out);
-    world_check(self, status == BANYAN_ERR_UNSUPPORTED && strstr(banyan_last_error(), "rank 1: ") &&
-                          strstr(banyan_last_error(), "rows of q are not 16-byte aligned"),
+    world_check(self,
+                status == BANYAN_ERR_UNSUPPORTED && strstr(banyan_last_error(), "rank 1: ") &&
+                    strstr(banyan_last_error(), "rows of q are not 16-byte aligned"),
                 "call %d: %d, %s", i, status, banyan_last_error());
   }
   desc.q = set->shards[self->rank].desc.q;

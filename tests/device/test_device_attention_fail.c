@@ -152,18 +152,18 @@ static void spoil_page_count(banyan_attention_desc *desc) { desc->pages = 7; }
 static void spoil_lengths(banyan_attention_desc *desc) { desc->seq_lens = NULL; }
 
 static const refusal refusals_of_devices[] = {
-  {"kv_dtype", BANYAN_ERR_UNSUPPORTED, spoil_dtype},
-  {"BANYAN_BF16", BANYAN_ERR_UNSUPPORTED, spoil_both_dtypes},
-  {"keys_max is 0", BANYAN_ERR_ARGUMENT, spoil_keys_max},
-  {"no kernel for head_dim 32", BANYAN_ERR_UNSUPPORTED, spoil_head_dim},
-  {"value_dim 32", BANYAN_ERR_UNSUPPORTED, spoil_value_dim},
-  {"rows of k are not 16-byte aligned", BANYAN_ERR_UNSUPPORTED, spoil_alignment},
-  {"rows of v are not 16-byte aligned", BANYAN_ERR_UNSUPPORTED, spoil_stride},
-  {"page_keys is 24", BANYAN_ERR_ARGUMENT, spoil_pages},
-  {"page_table is NULL", BANYAN_ERR_ARGUMENT, spoil_page_keys},
-  {"keys_max is 33, and page_table_stride of 2 has room", BANYAN_ERR_ARGUMENT, spoil_table},
-  {"pages is 7 and page_table is NULL", BANYAN_ERR_ARGUMENT, spoil_page_count},
-  {"seq_lens", BANYAN_ERR_UNSUPPORTED, spoil_lengths},
+    {"kv_dtype", BANYAN_ERR_UNSUPPORTED, spoil_dtype},
+    {"BANYAN_BF16", BANYAN_ERR_UNSUPPORTED, spoil_both_dtypes},
+    {"keys_max is 0", BANYAN_ERR_ARGUMENT, spoil_keys_max},
+    {"no kernel for head_dim 32", BANYAN_ERR_UNSUPPORTED, spoil_head_dim},
+    {"value_dim 32", BANYAN_ERR_UNSUPPORTED, spoil_value_dim},
+    {"rows of k are not 16-byte aligned", BANYAN_ERR_UNSUPPORTED, spoil_alignment},
+    {"rows of v are not 16-byte aligned", BANYAN_ERR_UNSUPPORTED, spoil_stride},
+    {"page_keys is 24", BANYAN_ERR_ARGUMENT, spoil_pages},
+    {"page_table is NULL", BANYAN_ERR_ARGUMENT, spoil_page_keys},
+    {"keys_max is 33, and page_table_stride of 2 has room", BANYAN_ERR_ARGUMENT, spoil_table},
+    {"pages is 7 and page_table is NULL", BANYAN_ERR_ARGUMENT, spoil_page_count},
+    {"seq_lens", BANYAN_ERR_UNSUPPORTED, spoil_lengths},
 };
 
 static void refuse(world_rank *self) {

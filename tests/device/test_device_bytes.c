@@ -41,7 +41,9 @@ static void live(world_rank *self) {
   const task *task = self->argument;
   char device[16];
   snprintf(device, sizeof device, "cuda:%d", task->one_device ? 0 : self->rank);
-  banyan_comm_config config = {.size = sizeof config, .arena_bytes = task->arena_bytes, .device = device,
+  banyan_comm_config config = {.size = sizeof config,
+                               .arena_bytes = task->arena_bytes,
+                               .device = device,
                                .timeout_ns = task->timeout_ns ? task->timeout_ns : WORLD_GUARD_NS};
   if (!world_ok(self, banyan_comm_create(&self->bootstrap, &config, &self->comm), "create")) return;
   task->body(self);

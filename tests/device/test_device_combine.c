@@ -34,7 +34,7 @@ typedef struct task {
   bool one_device;
   size_t arena_bytes;
   int64_t timeout_ns;
-  banyan_status create;   /* what becomes of making communicators */
+  banyan_status create; /* what becomes of making communicators */
   const char *says;
   void (*body)(world_rank *self);
   sheet_pool pool;
@@ -301,8 +301,9 @@ static void start_one_after_another(world_rank *self) {
   for (int32_t i = 0; i < task->nattempts; i++) {
     banyan_combine_desc desc = task->attempts[i].desc;
     desc.stream = own.stream;
-    if (!world_ok(self, banyan_combine_init(self->comm, &desc, &task->attempts[i].in[self->rank].partial,
-                                            out_of(&task->attempts[i], self->rank), &ops[i]),
+    if (!world_ok(self,
+                  banyan_combine_init(self->comm, &desc, &task->attempts[i].in[self->rank].partial,
+                                      out_of(&task->attempts[i], self->rank), &ops[i]),
                   "init"))
       break;
   }
@@ -334,9 +335,11 @@ END_TEST
 static void check_failure(world_rank *self, banyan_status status, int32_t culprit, const char *says) {
   double deadline = world_now_s() + WORLD_GUARD_S;
   while (banyan_comm_status(self->comm) == BANYAN_OK && world_now_s() < deadline) world_sleep_ms(1);
-  world_check(self, banyan_comm_status(self->comm) == status && banyan_comm_failed_rank(self->comm) == culprit &&
-              strstr(banyan_comm_error(self->comm), says), "status %d, rank %d, \"%s\"", banyan_comm_status(self->comm),
-              banyan_comm_failed_rank(self->comm), banyan_comm_error(self->comm));
+  world_check(self,
+              banyan_comm_status(self->comm) == status && banyan_comm_failed_rank(self->comm) == culprit &&
+                  strstr(banyan_comm_error(self->comm), says),
+              "status %d, rank %d, \"%s\"", banyan_comm_status(self->comm), banyan_comm_failed_rank(self->comm),
+              banyan_comm_error(self->comm));
   world_check(self, start(self, &((const task *)self->argument)->attempts[0], NULL) == status,
               "later calls do not fail");
 }
@@ -409,9 +412,13 @@ END_TEST
 static void fail_to_create(world_rank *self) {
   const task *task = self->argument;
   const char *names[] = {"cuda:0", self->rank == 1 ? NULL : "cuda:0", "abacus", "cuda:x", "cuda:9", "cuda"};
-  const banyan_status statuses[] = {BANYAN_OK, BANYAN_ERR_MISMATCH, BANYAN_ERR_ARGUMENT, BANYAN_ERR_ARGUMENT,
-                                    BANYAN_ERR_ARGUMENT, BANYAN_ERR_ARGUMENT};
-  const char *says[] = {"", "config.device is", "\"abacus\"", "\"cuda:x\" is no device", "device 9 was asked for",
+  const banyan_status statuses[] = {BANYAN_OK,           BANYAN_ERR_MISMATCH, BANYAN_ERR_ARGUMENT,
+                                    BANYAN_ERR_ARGUMENT, BANYAN_ERR_ARGUMENT, BANYAN_ERR_ARGUMENT};
+  const char *says[] = {"",
+                        "config.device is",
+                        "\"abacus\"",
+                        "\"cuda:x\" is no device",
+                        "device 9 was asked for",
                         "no CUDA device is current"};
   for (int i = 0; i < 6; i++) {
     banyan_status status = create(self, task, names[i]);
@@ -436,8 +443,9 @@ END_TEST
 static void lack_an_image(world_rank *self) {
   const task *task = self->argument;
   banyan_status status = create(self, task, self->rank == 1 ? "cuda:9" : "cuda:0");
-  world_check(self, status == BANYAN_ERR_ARGUMENT &&
-              strstr(banyan_last_error(), self->rank == 1 ? "device 9" : "rank 1 could not make its communicator"),
+  world_check(self,
+              status == BANYAN_ERR_ARGUMENT &&
+                  strstr(banyan_last_error(), self->rank == 1 ? "device 9" : "rank 1 could not make its communicator"),
               "status %d, %s", status, banyan_last_error());
 }
 

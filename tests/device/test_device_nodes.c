@@ -89,8 +89,8 @@ START_TEST(whoever_has_sent_may_leave) {
   device_nodes_begin(3, "");
   combine_task *of = combine_task_new(3, 38);
   combine_group group = combine_group_make(of, 1, 4, 16);
-  combine_task_add(of, &group,
-                   (banyan_combine_desc){.scatter = BANYAN_SCATTER_ROOT, .wire = BANYAN_F32, .root = 2}, true);
+  combine_task_add(of, &group, (banyan_combine_desc){.scatter = BANYAN_SCATTER_ROOT, .wire = BANYAN_F32, .root = 2},
+                   true);
   device_nodes_run(3, (device_nodes_task){.of = of, .body = combine_and_leave, .arena_bytes = 1 << 20});
   combine_task_check(of);
   combine_task_free(of);
@@ -174,8 +174,10 @@ static void count_crossing(device_nodes_rank *self, const device_nodes_task *tas
       return;
     uint64_t before = transport->bytes_between_nodes;
     bool good = world_ok(self->world, banyan_start(op), "start");
-    if (task->on_host) good = good && world_ok(self->world, banyan_wait(op), "wait");
-    else good = good && device_nodes_finish(self) && await_proxy(self, (uint64_t)i + 1);
+    if (task->on_host)
+      good = good && world_ok(self->world, banyan_wait(op), "wait");
+    else
+      good = good && device_nodes_finish(self) && await_proxy(self, (uint64_t)i + 1);
     if (!good || !world_ok(self->world, banyan_op_query(op, &info), "query")) return;
     counts->given[where][i][rank] = transport->bytes_between_nodes - before;
     counts->said[where][i][rank] = info.bytes_between_nodes;
@@ -397,8 +399,10 @@ START_TEST(ways_are_chosen) {
                {"", "emulated", "sent from device memory"}};
   for (size_t i = 0; i < sizeof cases / sizeof cases[0]; i++) {
     device_nodes_begin(3, cases[i].words);
-    if (cases[i].way) setenv("BANYAN_DEVICE_NODES", cases[i].way, 1);
-    else unsetenv("BANYAN_DEVICE_NODES");
+    if (cases[i].way)
+      setenv("BANYAN_DEVICE_NODES", cases[i].way, 1);
+    else
+      unsetenv("BANYAN_DEVICE_NODES");
     setenv("BANYAN_LOG", "error", 1); /* that fabric fails is warned of */
     combine_task *of = combine_task_new(3, 42);
     combine_group group = combine_group_make(of, 1, 4, 16);

@@ -123,7 +123,7 @@ static const struct {
   void (*body)(device_nodes_rank *self, const device_nodes_task *task);
   int64_t timeout_ns;
 } failures[] = {
-  {leave_one_out, SECOND_NS}, {abort_one, 0}, {give_nan, 0}, {lose_a_proxy, SECOND_NS}, {abort_and_leave, 0}};
+    {leave_one_out, SECOND_NS}, {abort_one, 0}, {give_nan, 0}, {lose_a_proxy, SECOND_NS}, {abort_and_leave, 0}};
 
 START_TEST(failures_are_named) {
   device_nodes_begin(3, "");

@@ -77,8 +77,8 @@ START_TEST(memory_is_said_to_be_what_it_is) {
   combine_task *of = combine_task_new(2, 51);
   combine_group group = combine_group_make(of, 1, 4, 16);
   combine_task_add(of, &group, (banyan_combine_desc){.wire = BANYAN_F32}, true);
-  device_nodes_run(2, (device_nodes_task){.of = of, .body = combine_noted, .argument = (void *)(uintptr_t)way,
-                                          .arena_bytes = 1 << 20});
+  device_nodes_run(2, (device_nodes_task){
+                          .of = of, .body = combine_noted, .argument = (void *)(uintptr_t)way, .arena_bytes = 1 << 20});
   combine_task_free(of);
 }
 END_TEST

@@ -41,8 +41,10 @@ static void begin(const char *tune, const char *slow) {
   snprintf(words, sizeof words, "live,step-ns=20,sms=1,%s", slow);
   device_world_begin(RANKS, words);
   setenv("BANYAN_EXPERIMENTAL", "1", 1);
-  if (tune) setenv("BANYAN_DEVICE_TUNE", tune, 1);
-  else unsetenv("BANYAN_DEVICE_TUNE");
+  if (tune)
+    setenv("BANYAN_DEVICE_TUNE", tune, 1);
+  else
+    unsetenv("BANYAN_DEVICE_TUNE");
 }
 
 #define SLOW_ONESHOT "slow-bny_oneshot_ll16_32,slow-bny_oneshot_ll128_32,slow-bny_oneshot_simple_32,"
@@ -86,8 +88,8 @@ static void body(world_rank *self) {
   char device[16];
   snprintf(device, sizeof device, "cuda:%d", self->rank);
   enum { ARENA_BYTES = 1 << 16 }; /* for one size alone */
-  banyan_comm_config config = {.size = sizeof config, .timeout_ns = 40000000000, .arena_bytes = ARENA_BYTES,
-                               .device = device};
+  banyan_comm_config config = {
+      .size = sizeof config, .timeout_ns = 40000000000, .arena_bytes = ARENA_BYTES, .device = device};
   banyan_status status = banyan_comm_create(&self->bootstrap, &config, &self->comm);
   if (!world_check(self, status == task->create, "create: %s (%s)", banyan_status_string(status), banyan_last_error()))
     return;
@@ -146,8 +148,10 @@ START_TEST(choices_follow_times) {
   begin("create", cases[_i].slow);
   run(&task);
   const result *result = &task.results[0];
-  if (cases[_i].algorithm) ck_assert_str_eq(result->algorithm, cases[_i].algorithm);
-  else ck_assert_msg(strcmp(result->algorithm, "oneshot") != 0, "%s", result->reason);
+  if (cases[_i].algorithm)
+    ck_assert_str_eq(result->algorithm, cases[_i].algorithm);
+  else
+    ck_assert_msg(strcmp(result->algorithm, "oneshot") != 0, "%s", result->reason);
   ck_assert_msg(strstr(result->reason, cases[_i].says) != NULL, "%s", result->reason);
   snprintf(of, sizeof of, "us measured in %s at", cases[_i].of);
   ck_assert_msg(strstr(result->reason, of) != NULL, "%s", result->reason);
@@ -258,9 +262,10 @@ static const struct {
   banyan_status other, own, becomes; /* own: of rank 1 */
   const char *says;                  /* of the other */
 } failures[] = {
-  {BANYAN_ERR_UNSUPPORTED, BANYAN_ERR_SYSTEM, BANYAN_ERR_SYSTEM, "rank 1 failed while combines were measured: planted"},
-  {BANYAN_OK, BANYAN_ERR_SYSTEM, BANYAN_ERR_SYSTEM, "rank 1 failed while combines were measured: planted"},
-  {BANYAN_OK, BANYAN_ERR_MEMORY, BANYAN_ERR_MISMATCH, "rank 1 measures 0 forms of a combine"},
+    {BANYAN_ERR_UNSUPPORTED, BANYAN_ERR_SYSTEM, BANYAN_ERR_SYSTEM,
+     "rank 1 failed while combines were measured: planted"},
+    {BANYAN_OK, BANYAN_ERR_SYSTEM, BANYAN_ERR_SYSTEM, "rank 1 failed while combines were measured: planted"},
+    {BANYAN_OK, BANYAN_ERR_MEMORY, BANYAN_ERR_MISMATCH, "rank 1 measures 0 forms of a combine"},
 };
 
 static void fail_to_create(world_rank *self) {

@@ -57,11 +57,14 @@ static task *make_task(int32_t nranks, uint64_t seed) {
   made->nranks = nranks;
   for (int i = 0; i < CALLS; i++) {
     call *one = &made->calls[i];
-    one->desc = (banyan_combine_desc){.size = sizeof one->desc, .tokens = 1 + random_below(&random, TOKENS_MAX),
+    one->desc = (banyan_combine_desc){.size = sizeof one->desc,
+                                      .tokens = 1 + random_below(&random, TOKENS_MAX),
                                       .heads = 1 + random_below(&random, HEADS_MAX),
                                       .value_dim = dims[random_below(&random, 4)],
-                                      .wire = wires[random_below(&random, 3)], .scatter = (banyan_scatter)(i % 4),
-                                      .root = random_below(&random, nranks), .algorithm = "oneshot"};
+                                      .wire = wires[random_below(&random, 3)],
+                                      .scatter = (banyan_scatter)(i % 4),
+                                      .root = random_below(&random, nranks),
+                                      .algorithm = "oneshot"};
     one->numerators = random_one_in(&random, 2);
     one->out_dtype = wires[random_below(&random, 3)];
     for (int32_t r = 0; r < nranks; r++) {
@@ -124,11 +127,19 @@ static bool launch_within(world_rank *self, hands *hands, int index, banyan_op *
   bny_device_combine combine;
   if (!world_ok(self, banyan_op_device(op, &what, &out, 1 + index % 4, &combine, sizeof combine), "banyan_op_device"))
     return false;
-  user_kernel_rows rows = {in->values, in->lse, call->numerators ? in->sum : NULL, (uint32_t)call->desc.tokens,
-                           (uint32_t)call->desc.heads, (uint32_t)call->desc.value_dim, call->turn[self->rank]};
+  user_kernel_rows rows = {in->values,
+                           in->lse,
+                           call->numerators ? in->sum : NULL,
+                           (uint32_t)call->desc.tokens,
+                           (uint32_t)call->desc.heads,
+                           (uint32_t)call->desc.value_dim,
+                           call->turn[self->rank]};
   void *arguments[] = {&rows, &combine};
-  bny_device_launch launch = {.kernel = &hands->kernel, .grid = {1 + (uint32_t)(index + self->rank) % 5, 1, 1},
-                              .block = {32 * USER_KERNEL_WARPS, 1, 1}, .early = index % 2, .arguments = arguments};
+  bny_device_launch launch = {.kernel = &hands->kernel,
+                              .grid = {1 + (uint32_t)(index + self->rank) % 5, 1, 1},
+                              .block = {32 * USER_KERNEL_WARPS, 1, 1},
+                              .early = index % 2,
+                              .arguments = arguments};
   return world_ok(self, hands->own.device->ops->launch(hands->own.device, &launch, hands->own.stream), "launch");
 }
 

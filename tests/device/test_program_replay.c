@@ -271,10 +271,10 @@ static banyan_status replay_direct(const bny_request *request, const bny_device_
     bool owns = false;
     for (int32_t i = 0; i < plan->nslots; i++) owns = owns || all[rank].slot_of[i] == rank;
     for (int32_t peer = 0; peer < request->nranks && owns; peer++)
-      plan->sources[plan->nsources++] =
-          add_source(all, &all[rank], &(bny_program_place){.peer = peer, .slot = rank});
+      plan->sources[plan->nsources++] = add_source(all, &all[rank], &(bny_program_place){.peer = peer, .slot = rank});
     if (owns)
-      add_step(plan, (bny_step){.kind = BNY_STEP_DELIVER, .count = plan->nsources,
+      add_step(plan, (bny_step){.kind = BNY_STEP_DELIVER,
+                                .count = plan->nsources,
                                 .slice = plan->slots[slot_numbered(&all[rank], rank)].slice});
   }
   banyan_status status = prove(request, all);
@@ -346,8 +346,10 @@ START_TEST(programs_of_bytes_are_proved) {
         name_of(bny_algorithms[a], name, sizeof name);
         bny_request request = request_of((bny_collective)collective, nranks, name);
         for (int32_t i = 0; i < nranks; i++) counts[i] = (size_t)random_below(&random, 5000);
-        if (collective == BNY_ALLGATHER) request.counts = counts;
-        else if (collective != BNY_BARRIER) request.bytes = (size_t)random_below(&random, 20000);
+        if (collective == BNY_ALLGATHER)
+          request.counts = counts;
+        else if (collective != BNY_BARRIER)
+          request.bytes = (size_t)random_below(&random, 20000);
         if (collective == BNY_SHIFT) request.distance = random_below(&random, nranks);
         if (collective == BNY_BROADCAST) request.root = random_below(&random, nranks);
         if (bny_algorithms[a]->refuse(&request)) continue;

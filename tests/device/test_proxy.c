@@ -74,8 +74,10 @@ static void move_row(const job *job, int32_t token, int32_t head, row *row, bool
   float *values = (float *)partial->values + token * partial->values_token_stride + head * partial->values_head_stride;
   int64_t stat = token * partial->stats_token_stride + head * partial->stats_head_stride;
   float *m = (float *)partial->lse + stat, *d = (float *)partial->sum + stat;
-  if (reads) row->m = *m, row->d = *d, memcpy(row->n, values, sizeof row->n);
-  else *m = row->m, *d = row->d, memcpy(values, row->n, sizeof row->n);
+  if (reads)
+    row->m = *m, row->d = *d, memcpy(row->n, values, sizeof row->n);
+  else
+    *m = row->m, *d = row->d, memcpy(values, row->n, sizeof row->n);
 }
 
 /* Returns where the words of a row are, and its signal. */
@@ -243,9 +245,9 @@ static banyan_status combine(world_rank *self, int32_t heads, rows *in, rows *ou
 static void live(world_rank *self) {
   char name[16];
   snprintf(name, sizeof name, "cuda:%d", self->rank);
-  banyan_comm_config config = {.size = sizeof config, .arena_bytes = 256 << 10, .device = name,
-                               .timeout_ns = WORLD_GUARD_NS};
-  void (*body)(world_rank *self) = *(void (**)(world_rank *))self->argument;
+  banyan_comm_config config = {
+      .size = sizeof config, .arena_bytes = 256 << 10, .device = name, .timeout_ns = WORLD_GUARD_NS};
+  void (*body)(world_rank * self) = *(void (**)(world_rank *))self->argument;
   if (world_ok(self, banyan_comm_create(&self->bootstrap, &config, &self->comm), "create")) body(self);
   finish(&devices[self->rank]);
   end_device(&devices[self->rank]);

@@ -35,8 +35,8 @@ struct decode_case {
 
   int kv_heads = 1, group = 1;
   std::vector<int32_t> lengths;
-  int page_keys = 0;      /* 0: contiguous */
-  float sharpness = 1;    /* approximate size of logits */
+  int page_keys = 0;   /* 0: contiguous */
+  float sharpness = 1; /* approximate size of logits */
   /* A wrong entry of the page table, in one of several ways; sequence -1: none. */
   int wrong_sequence = -1, wrong_place = 0, wrong_way = 0;
 
@@ -49,9 +49,9 @@ struct decode_case {
 
   uint64_t seed = 1;
   uint32_t resident_blocks = 0;
-  bool one_sign = false;  /* values have one sign: errors of sums add up */
-  bool one_term = false;  /* weights are one term */
-  int launches = 1;       /* on one stream, with the same counters */
+  bool one_sign = false; /* values have one sign: errors of sums add up */
+  bool one_term = false; /* weights are one term */
+  int launches = 1;      /* on one stream, with the same counters */
 
   int heads() const { return kv_heads * group; }
   int batch() const { return (int)lengths.size(); }
@@ -208,8 +208,8 @@ inline void decode_memory_make(const decode_case &what, decode_memory *memory) {
   call.division.team_units_min = what.units_min;
   call.division.item_cost = what.item_cost;
   call.division.fan_in = what.fan_in;
-  memory->scratch.resize(
-      4 * bny_decode_scratch_floats(&call.division, (uint32_t)what.tile_rows, (uint32_t)what.value_dim));
+  memory->scratch.resize(4 *
+                         bny_decode_scratch_floats(&call.division, (uint32_t)what.tile_rows, (uint32_t)what.value_dim));
   memory->counters.assign(bny_decode_counters(&call.division, what.cluster), 0);
   call.scratch = (float *)memory->scratch.data();
   call.counters = memory->counters.data();

@@ -89,7 +89,7 @@ object *fake_covering(const void *address, size_t bytes) {
 EXPORTED fake_cuda_live_function fake_cuda_live;
 int fake_cuda_live(char *text, size_t bytes) {
   static const char *const names[OBJECT_KINDS] = {"allocations", "pinned", "registered", "opened", "physical",
-                                                  "reserved", "mapped", "streams", "modules"};
+                                                  "reserved",    "mapped", "streams",    "modules"};
   int counts[OBJECT_KINDS] = {0}, contexts = 0, sum;
   fake_lock();
   for (const object *at = objects; at; at = at->next) counts[at->kind]++;

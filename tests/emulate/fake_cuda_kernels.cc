@@ -86,8 +86,7 @@ struct entry {
 static const entry entries[] = {
 #include "cuda/kernels.def"
 #include "cuda/decode_kernels.def"
-  BNY_CUDA_ONESHOT(user_kernel, 0, 0)
-  BNY_CUDA_ONESHOT(perf_between, 0, 0)
+    BNY_CUDA_ONESHOT(user_kernel, 0, 0) BNY_CUDA_ONESHOT(perf_between, 0, 0)
 #define CALIBRATE_KERNEL(kernel) BNY_CUDA_ONESHOT(kernel, 0, 0)
 #include "tests/gpu/calibrate.def"
 #undef CALIBRATE_KERNEL

@@ -31,11 +31,11 @@ typedef enum object_kind {
 
 typedef struct object {
   object_kind kind;
-  int device;        /* its device; PHYSICAL and MAPPED: the device's number on the node */
+  int device; /* its device; PHYSICAL and MAPPED: the device's number on the node */
   void *address;
-  void *seen;        /* address for devices; it differs for REGISTERED, if FAKE_CUDA has the word `moved` */
+  void *seen; /* address for devices; it differs for REGISTERED, if FAKE_CUDA has the word `moved` */
   size_t bytes;
-  int file;          /* -1: none */
+  int file; /* -1: none */
   bool imported;
   bool access;       /* MAPPED */
   bool capturing;    /* STREAM */
@@ -50,8 +50,8 @@ extern "C" {
 /* fake_cuda.c */
 bool fake_is(const char *word, int device); /* FAKE_CUDA has the word, for this device */
 long fake_number(const char *word, long otherwise);
-int fake_device(void);                      /* of the current context; -1: none */
-int fake_host_device(int device);           /* the device's number on the node */
+int fake_device(void);            /* of the current context; -1: none */
+int fake_host_device(int device); /* the device's number on the node */
 
 /* Begins every call, and fails without a context. `setup`: the call allocates, frees or waits. */
 CUresult fake_enter(bool setup);
@@ -76,7 +76,7 @@ void fake_unlock(void);
 /* These need the lock. */
 object *fake_add(object_kind kind, void *address, size_t bytes);
 object *fake_find(object_kind kind, const void *address);
-bool fake_remove(object_kind kind, const void *address); /* closes its file */
+bool fake_remove(object_kind kind, const void *address);  /* closes its file */
 object *fake_covering(const void *address, size_t bytes); /* memory that a device can access */
 
 #ifdef FAKE_CUDA_KERNELS
@@ -95,7 +95,7 @@ unsigned fake_kernel_noted(const void *function);
 bool fake_queue_is_on(void);
 bool fake_queue_is_broken(void); /* a kernel has failed: nothing runs any more */
 bool fake_queue_is_busy(const void *stream);
-void fake_queue_settle(void);    /* waits until all queues are empty, and keeps others from adding work */
+void fake_queue_settle(void); /* waits until all queues are empty, and keeps others from adding work */
 bool fake_queue_uses(const void *address, size_t bytes); /* queued work uses the address */
 bool fake_queue_is_capturing(const void *stream);
 void fake_queue_copy(const void *stream, void *to, const void *from, size_t bytes);

@@ -116,8 +116,10 @@ CUresult cuMemcpyAsync(CUdeviceptr to, CUdeviceptr from, size_t bytes, CUstream 
   bool known = fake_covering((void *)(uintptr_t)to, bytes) && fake_covering((void *)(uintptr_t)from, bytes);
   fake_unlock();
   if (!known) return CUDA_ERROR_INVALID_VALUE;
-  if (fake_queue_is_on()) fake_queue_copy(stream, (void *)(uintptr_t)to, (void *)(uintptr_t)from, bytes);
-  else if (runs) memcpy((void *)(uintptr_t)to, (void *)(uintptr_t)from, bytes);
+  if (fake_queue_is_on())
+    fake_queue_copy(stream, (void *)(uintptr_t)to, (void *)(uintptr_t)from, bytes);
+  else if (runs)
+    memcpy((void *)(uintptr_t)to, (void *)(uintptr_t)from, bytes);
   return CUDA_SUCCESS;
 }
 
@@ -129,8 +131,10 @@ CUresult cuMemsetD8Async(CUdeviceptr to, unsigned char value, size_t bytes, CUst
   bool known = fake_covering((void *)(uintptr_t)to, bytes) != NULL;
   fake_unlock();
   if (!known) return CUDA_ERROR_INVALID_VALUE;
-  if (fake_queue_is_on()) fake_queue_fill(stream, (void *)(uintptr_t)to, value, bytes);
-  else if (runs) fake_fill((void *)(uintptr_t)to, value, bytes);
+  if (fake_queue_is_on())
+    fake_queue_fill(stream, (void *)(uintptr_t)to, value, bytes);
+  else if (runs)
+    fake_fill((void *)(uintptr_t)to, value, bytes);
   return CUDA_SUCCESS;
 }
 
@@ -238,8 +242,8 @@ CUresult cuOccupancyMaxActiveClusters(int *clusters, CUfunction function, const 
   int blocks = 0, sms = 0;
   if (config->numAttrs != 1 || config->attrs[0].id != CU_LAUNCH_ATTRIBUTE_CLUSTER_DIMENSION)
     return CUDA_ERROR_INVALID_VALUE;
-  CUresult result = cuOccupancyMaxActiveBlocksPerMultiprocessor(&blocks, function, (int)config->blockDimX,
-                                                                config->sharedMemBytes);
+  CUresult result =
+      cuOccupancyMaxActiveBlocksPerMultiprocessor(&blocks, function, (int)config->blockDimX, config->sharedMemBytes);
   if (result == CUDA_SUCCESS)
     result = cuDeviceGetAttribute(&sms, CU_DEVICE_ATTRIBUTE_MULTIPROCESSOR_COUNT, fake_device());
   *clusters = (int)fake_number("clusters", sms / (long)config->attrs[0].value.clusterDim.x * blocks);
@@ -279,17 +283,18 @@ static CUresult run(CUfunction function, CUstream stream, fake_cuda_launch *laun
 
 CUresult cuLaunchKernel(CUfunction function, unsigned gx, unsigned gy, unsigned gz, unsigned bx, unsigned by,
                         unsigned bz, unsigned shared_bytes, CUstream stream, void **arguments, void **extra) {
-  fake_cuda_launch launch = {.grid = {gx, gy, gz}, .block = {bx, by, bz}, .shared_bytes = shared_bytes,
-                             .arguments = arguments};
+  fake_cuda_launch launch = {
+      .grid = {gx, gy, gz}, .block = {bx, by, bz}, .shared_bytes = shared_bytes, .arguments = arguments};
   if (extra || gx * gy * gz == 0 || bx * by * bz == 0 || bx * by * bz > 1024) return CUDA_ERROR_INVALID_VALUE;
   return run(function, stream, &launch);
 }
 
 CUresult cuLaunchKernelEx(const CUlaunchConfig *config, CUfunction function, void **arguments, void **extra) {
   fake_cuda_launch launch = {
-    .grid = {config->gridDimX, config->gridDimY, config->gridDimZ},
-    .block = {config->blockDimX, config->blockDimY, config->blockDimZ},
-    .shared_bytes = config->sharedMemBytes, .arguments = arguments,
+      .grid = {config->gridDimX, config->gridDimY, config->gridDimZ},
+      .block = {config->blockDimX, config->blockDimY, config->blockDimZ},
+      .shared_bytes = config->sharedMemBytes,
+      .arguments = arguments,
   };
   if (extra) return CUDA_ERROR_INVALID_VALUE;
   for (unsigned i = 0; i < config->numAttrs; i++) {

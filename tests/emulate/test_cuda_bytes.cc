@@ -122,8 +122,10 @@ void expect(trial *made) {
   size_t ranks = static_cast<size_t>(request.nranks), distance = static_cast<size_t>(request.distance);
   for (size_t rank = 0; rank < ranks; rank++) {
     bytes all = made->out[rank];
-    if (request.collective == BNY_BROADCAST) all.put(0, made->in[static_cast<size_t>(request.root)]);
-    else if (request.collective == BNY_SHIFT) all.put(0, made->in[(rank + ranks - distance) % ranks]);
+    if (request.collective == BNY_BROADCAST)
+      all.put(0, made->in[static_cast<size_t>(request.root)]);
+    else if (request.collective == BNY_SHIFT)
+      all.put(0, made->in[(rank + ranks - distance) % ranks]);
     else
       for (size_t r = 0; r < ranks; r++) all.put(made->offsets[r], made->in[r]);
     made->expected.push_back(all);
@@ -171,9 +173,8 @@ void run_world(uint64_t seed, int32_t nranks) {
     for (size_t rank = 0; rank < made->out.size(); rank++) {
       const bny_request &request = made->request;
       bool same = made->out[rank].memory == made->expected[rank].memory;
-      ck_assert_msg(same,
-                    "seed %" PRIu64 ": rank %zu of %d: %s, collective %d, protocol %d, %zu bytes", seed, rank, nranks,
-                    request.algorithm, request.collective, made->settings.protocol, made->out[rank].count);
+      ck_assert_msg(same, "seed %" PRIu64 ": rank %zu of %d: %s, collective %d, protocol %d, %zu bytes", seed, rank,
+                    nranks, request.algorithm, request.collective, made->settings.protocol, made->out[rank].count);
     }
 }
 

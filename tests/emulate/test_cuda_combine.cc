@@ -115,8 +115,8 @@ trial trial_of(sheet_pool *pool, world_random *random, int32_t nranks, flavour l
 bool expect(trial *made) {
   std::vector<replay_rank> ranks;
   for (size_t rank = 0; rank < made->in.size(); rank++)
-    ranks.push_back({&made->in[rank].partial, &made->expected[rank].partial, made->owned[rank].token0,
-                     made->owned[rank].head0});
+    ranks.push_back(
+        {&made->in[rank].partial, &made->expected[rank].partial, made->owned[rank].token0, made->owned[rank].head0});
   return replay_combine(&made->request, ranks.data());
 }
 

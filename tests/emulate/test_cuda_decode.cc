@@ -47,12 +47,24 @@ static void counted_bulk_load(void *to, const void *from, uint32_t bytes, uint64
 
 #define BNY_DECODE_WARPS_KERNEL(element, dim, copy, is_bulk, shared) \
   {#element "_" #dim "_" #copy, bny_decode_##element##_##dim##_##copy, #element[0] == 'b', dim, dim, 16, 128, shared},
-#define BNY_DECODE_LATENT_KERNEL(element, rows, copy, is_bulk, shared)                                            \
-  {#element "_latent" #rows "_" #copy, bny_decode_##element##_latent##rows##_##copy, #element[0] == 'b', 576, 512, \
-   rows, 8 * rows, shared},
-#define BNY_DECODE_WIDE_KERNEL(element, rows, shared)                                                              \
-  {#element "_latent" #rows "_wgmma", bny_decode_##element##_latent##rows##_wgmma, #element[0] == 'b', 576, 512, rows, \
-   256, shared},
+#define BNY_DECODE_LATENT_KERNEL(element, rows, copy, is_bulk, shared) \
+  {#element "_latent" #rows "_" #copy,                                 \
+   bny_decode_##element##_latent##rows##_##copy,                       \
+   #element[0] == 'b',                                                 \
+   576,                                                                \
+   512,                                                                \
+   rows,                                                               \
+   8 * rows,                                                           \
+   shared},
+#define BNY_DECODE_WIDE_KERNEL(element, rows, shared) \
+  {#element "_latent" #rows "_wgmma",                 \
+   bny_decode_##element##_latent##rows##_wgmma,       \
+   #element[0] == 'b',                                \
+   576,                                               \
+   512,                                               \
+   rows,                                              \
+   256,                                               \
+   shared},
 static const struct {
   const char *name;
   decode_kernel kernel;

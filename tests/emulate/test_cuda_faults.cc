@@ -150,8 +150,10 @@ START_TEST(abort_ends_all) {
     ck_assert_msg(why.empty(), "%s, seed %" PRIu64 ": %s", algorithms[_i], seed, why.c_str());
     for (int32_t rank = 0; rank < 3; rank++) {
       /* A rank that waits for nobody may have ended well before. */
-      if (rank != 1 && ranks.head(rank)->fault == 0) ck_assert_uint_ne(ranks.head(rank)->abort, 0);
-      else expect_fault(&ranks, rank, BANYAN_ERR_ABORTED, 1);
+      if (rank != 1 && ranks.head(rank)->fault == 0)
+        ck_assert_uint_ne(ranks.head(rank)->abort, 0);
+      else
+        expect_fault(&ranks, rank, BANYAN_ERR_ABORTED, 1);
     }
     expect_ended(&ranks, &all, 1);
   }

@@ -18,8 +18,13 @@ typedef struct buffers {
 static banyan_op *init(world_rank *self, buffers *buffers) {
   banyan_op *op = NULL;
   banyan_partial in, out;
-  const banyan_combine_desc desc = {.size = sizeof desc, .tokens = 1, .heads = HEADS, .value_dim = VALUE_DIM,
-                                    .scatter = BANYAN_SCATTER_ROOT, .root = ROOT, .algorithm = "oneshot"};
+  const banyan_combine_desc desc = {.size = sizeof desc,
+                                    .tokens = 1,
+                                    .heads = HEADS,
+                                    .value_dim = VALUE_DIM,
+                                    .scatter = BANYAN_SCATTER_ROOT,
+                                    .root = ROOT,
+                                    .algorithm = "oneshot"};
   banyan_partial_init(&in, buffers->in, BANYAN_F32, buffers->lse, BANYAN_F32, HEADS, VALUE_DIM);
   banyan_partial_init(&out, buffers->out, BANYAN_F32, NULL, BANYAN_F32, HEADS, VALUE_DIM);
   world_ok(self, banyan_combine_init(self->comm, &desc, &in, self->rank == ROOT ? &out : NULL, &op), "init");

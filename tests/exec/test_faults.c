@@ -42,8 +42,12 @@ static banyan_combine_desc describe(const scene *scene, buffers *buffers, banyan
   memset(buffers, 0, sizeof *buffers);
   banyan_partial_init(in, buffers->in, BANYAN_F32, buffers->lse, BANYAN_F32, HEADS, VALUE_DIM);
   banyan_partial_init(out, buffers->out, BANYAN_F32, NULL, BANYAN_F32, HEADS, VALUE_DIM);
-  return (banyan_combine_desc){.size = sizeof(banyan_combine_desc), .tokens = 1, .heads = HEADS, .value_dim = VALUE_DIM,
-                               .scatter = scene->scatter, .algorithm = scene->algorithm};
+  return (banyan_combine_desc){.size = sizeof(banyan_combine_desc),
+                               .tokens = 1,
+                               .heads = HEADS,
+                               .value_dim = VALUE_DIM,
+                               .scatter = scene->scatter,
+                               .algorithm = scene->algorithm};
 }
 
 static void note(world_rank *self, scene *scene, banyan_status status) {
@@ -169,8 +173,12 @@ END_TEST
 static void play_stop(deed deed, int index) {
   int32_t nranks;
   scene *scene = open_scene(deed, index, &nranks);
-  world_setup setup = {.nranks = nranks, .processes = true, .deaths = true, .argument = scene,
-                       .timeout_ns = world_is_sanitized() ? 1000000000 : 400000000, .conduct = end_stopped};
+  world_setup setup = {.nranks = nranks,
+                       .processes = true,
+                       .deaths = true,
+                       .argument = scene,
+                       .timeout_ns = world_is_sanitized() ? 1000000000 : 400000000,
+                       .conduct = end_stopped};
   world_run(&setup, play);
   double deadline_s = (double)setup.timeout_ns * 1e-9;
   check_verdicts(scene, nranks, BANYAN_ERR_TIMEOUT, deadline_s * 0.9, deadline_s + slack(0.5));
@@ -198,9 +206,11 @@ START_TEST(chain_to_a_stopped_rank) {
     const char *algorithm;
     banyan_scatter scatter;
     int32_t nranks, culprit;
-  } chains[] = {{"ring", BANYAN_SCATTER_NONE, 5, 2},   {"ring", BANYAN_SCATTER_HEADS, 4, 3},
+  } chains[] = {{"ring", BANYAN_SCATTER_NONE, 5, 2},
+                {"ring", BANYAN_SCATTER_HEADS, 4, 3},
                 {"tree", BANYAN_SCATTER_ROOT, 9, 8},
-                {"tree", BANYAN_SCATTER_NONE, 9, 7},   {"recursive", BANYAN_SCATTER_NONE, 7, 5}};
+                {"tree", BANYAN_SCATTER_NONE, 9, 7},
+                {"recursive", BANYAN_SCATTER_NONE, 7, 5}};
   scene *scene = world_share(sizeof *scene);
   scene->deed = STOP_BEFORE;
   scene->algorithm = chains[_i].algorithm;
@@ -208,8 +218,12 @@ START_TEST(chain_to_a_stopped_rank) {
   scene->culprit = chains[_i].culprit;
   int32_t nranks = chains[_i].nranks;
   for (int32_t r = nranks; r < WORLD_RANKS_MAX; r++) scene->verdicts[r].known = -1;
-  world_setup setup = {.nranks = nranks, .processes = true, .deaths = true, .argument = scene,
-                       .timeout_ns = world_is_sanitized() ? 1000000000 : 400000000, .conduct = end_stopped};
+  world_setup setup = {.nranks = nranks,
+                       .processes = true,
+                       .deaths = true,
+                       .argument = scene,
+                       .timeout_ns = world_is_sanitized() ? 1000000000 : 400000000,
+                       .conduct = end_stopped};
   world_run(&setup, play);
   check_verdicts(scene, nranks, BANYAN_ERR_TIMEOUT, 0.3, (double)setup.timeout_ns * 1e-9 + slack(1.0));
   world_unshare(scene, sizeof *scene);
@@ -318,8 +332,7 @@ static void wait_for_abort(world_rank *self) {
   if (self->rank < self->nranks - 1 || self->rank == 0)
     while (status == BANYAN_OK && world_now_s() < end) status = banyan_barrier(self->comm);
   else
-    for (; status == BANYAN_OK && world_now_s() < end; world_sleep_ms(1))
-      status = banyan_comm_status(self->comm);
+    for (; status == BANYAN_OK && world_now_s() < end; world_sleep_ms(1)) status = banyan_comm_status(self->comm);
   if (self->rank == 0) pthread_join(thread, NULL);
   note(self, scene, status);
 }

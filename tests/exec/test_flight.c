@@ -58,8 +58,8 @@ static void fall_silent(world_rank *self) {
   static float values[HEADS * VALUE_DIM], lse[HEADS], merged[HEADS * VALUE_DIM];
   banyan_partial in, out;
   banyan_op *op = NULL;
-  banyan_combine_desc desc = {.size = sizeof desc, .tokens = 1, .heads = HEADS, .value_dim = VALUE_DIM,
-                              .algorithm = "recursive"};
+  banyan_combine_desc desc = {
+      .size = sizeof desc, .tokens = 1, .heads = HEADS, .value_dim = VALUE_DIM, .algorithm = "recursive"};
   banyan_partial_init(&in, values, BANYAN_F32, lse, BANYAN_F32, HEADS, VALUE_DIM);
   banyan_partial_init(&out, merged, BANYAN_F32, NULL, BANYAN_F32, HEADS, VALUE_DIM);
   if (!world_ok(self, banyan_combine_init(self->comm, &desc, &in, &out, &op), "init")) return;
@@ -125,7 +125,10 @@ START_TEST(errors_say_where_and_what_came_before) {
   scene *scene = world_share(sizeof *scene);
   set_file("BANYAN_FLIGHT", "flight");
   *scene = (struct scene){.operations = _i & 1 ? 1000 : 10, .dies = _i >> 1};
-  world_setup setup = {.nranks = 3, .processes = true, .deaths = scene->dies, .argument = scene,
+  world_setup setup = {.nranks = 3,
+                       .processes = true,
+                       .deaths = scene->dies,
+                       .argument = scene,
                        .timeout_ns = scene->dies ? 0 : 300000000};
   world_run(&setup, fall_silent);
   check_text(scene);

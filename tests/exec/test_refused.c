@@ -28,8 +28,8 @@ static banyan_status combine(world_rank *self, buffers *buffers, int32_t tokens,
 static banyan_status combine_init(world_rank *self, buffers *buffers, bool wrong) {
   banyan_op *op = NULL;
   banyan_partial in, out;
-  const banyan_combine_desc desc = {.size = sizeof desc, .tokens = 1, .heads = 2, .value_dim = VALUE_DIM,
-                                    .algorithm = wrong ? "telepathy" : NULL};
+  const banyan_combine_desc desc = {
+      .size = sizeof desc, .tokens = 1, .heads = 2, .value_dim = VALUE_DIM, .algorithm = wrong ? "telepathy" : NULL};
   banyan_partial_init(&in, buffers->in, BANYAN_F32, buffers->lse, BANYAN_F32, 2, VALUE_DIM);
   banyan_partial_init(&out, buffers->out, BANYAN_F32, NULL, BANYAN_F32, 2, VALUE_DIM);
   banyan_status status = banyan_combine_init(self->comm, &desc, &in, &out, &op);

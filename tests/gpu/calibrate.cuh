@@ -25,8 +25,10 @@ BNY_KERNEL calibrate_fence(uint64_t *word, uint32_t count, uint32_t is_sys) {
   if (bny_thread() != 0) return;
   for (uint32_t i = 0; i < count; i++) {
     bny_store_relaxed_gpu_64(word, i);
-    if (is_sys) bny_fence_sys();
-    else bny_fence_gpu();
+    if (is_sys)
+      bny_fence_sys();
+    else
+      bny_fence_gpu();
   }
 }
 
@@ -48,8 +50,10 @@ BNY_KERNEL calibrate_read(const unsigned char *from, uint64_t quads, uint32_t *s
 /* ---- words between two CTAs -------------------------------------------------------------------------------------- */
 
 BNY_DEVICE void calibrate_send(const calibrate_pair &pair, uint32_t role, uint64_t value) {
-  if (pair.is_sys) bny_store_release_sys_64(pair.to[role], value);
-  else bny_store_release_gpu_64(pair.to[role], value);
+  if (pair.is_sys)
+    bny_store_release_sys_64(pair.to[role], value);
+  else
+    bny_store_release_gpu_64(pair.to[role], value);
 }
 
 /* Until the other CTA has sent this or more; false, and the count of those is raised: it did not. */
@@ -101,9 +105,12 @@ BNY_KERNEL calibrate_message(BNY_PARAMETER(calibrate_pair, pair)) {
 
 BNY_DEVICE void calibrate_store(uint32_t form, unsigned char *to, uint32_t value) {
   const bny_quad quad = {{value, value, value, value}};
-  if (form == CALIBRATE_LINE) bny_store_line(to, quad);
-  else if (form == CALIBRATE_WORD_128) bny_store_relaxed_sys_128(to, quad);
-  else bny_store_quad(to, quad);
+  if (form == CALIBRATE_LINE)
+    bny_store_line(to, quad);
+  else if (form == CALIBRATE_WORD_128)
+    bny_store_relaxed_sys_128(to, quad);
+  else
+    bny_store_quad(to, quad);
 }
 
 /* Role 0 stores 16 bytes a lane over and over, all words alike; role 1 looks for words that differ: of 16 bytes, and of
@@ -118,8 +125,10 @@ BNY_KERNEL calibrate_tear(BNY_PARAMETER(calibrate_pair, pair)) {
   uint32_t torn = 0, changes = 0, last = 0;
   for (uint32_t polls = 0; polls < CALIBRATE_POLLS_MAX && !bny_warp_all(last == pair.rounds); polls++) {
     bny_quad got = {{0, 0, 0, 0}};
-    if (pair.form == CALIBRATE_LINE) bny_poll_line(mine, true, &got);
-    else bny_poll_128(mine, true, &got);
+    if (pair.form == CALIBRATE_LINE)
+      bny_poll_line(mine, true, &got);
+    else
+      bny_poll_128(mine, true, &got);
     const uint32_t first =
         pair.form == CALIBRATE_LINE ? bny_shuffle(got.word[0], (int)(bny_lane() / 8 * 8)) : got.word[0];
     torn += got.word[0] != first || got.word[1] != first || got.word[2] != first || got.word[3] != first;

@@ -16,12 +16,12 @@ enum {
 typedef struct calibrate_pair {
   uint64_t *to[2], *from[2];
   unsigned char *payload[2];
-  uint32_t *counts;  /* [3]: waits in vain, differences, changes seen */
+  uint32_t *counts; /* [3]: waits in vain, differences, changes seen */
   uint32_t rounds;
-  uint32_t role;     /* of CTA 0; the next has the next one */
-  uint32_t is_sys;   /* scope sys, else gpu */
-  uint32_t form;     /* of calibrate_tear: see there */
-  uint32_t fences;   /* calibrate_message: fences for aliases before the signal and after it */
+  uint32_t role;   /* of CTA 0; the next has the next one */
+  uint32_t is_sys; /* scope sys, else gpu */
+  uint32_t form;   /* of calibrate_tear: see there */
+  uint32_t fences; /* calibrate_message: fences for aliases before the signal and after it */
 } calibrate_pair;
 
 enum calibrate_form { CALIBRATE_QUAD, CALIBRATE_WORD_128, CALIBRATE_LINE };

@@ -145,14 +145,14 @@ static const struct {
   const char *name;
   void (*function)(void);
 } replaced[] = {
-  {"cuMemAlloc", (void (*)(void))allocate},
-  {"cuMemCreate", (void (*)(void))create},
-  {"cuMemExportToShareableHandle", (void (*)(void))export},
-  {"cuMemImportFromShareableHandle", (void (*)(void))import},
-  {"cuMemMap", (void (*)(void))map},
-  {"cuIpcGetMemHandle", (void (*)(void))get_handle},
-  {"cuIpcOpenMemHandle", (void (*)(void))open_handle},
-  {"cuIpcCloseMemHandle", (void (*)(void))close_handle},
+    {"cuMemAlloc", (void (*)(void))allocate},
+    {"cuMemCreate", (void (*)(void))create},
+    {"cuMemExportToShareableHandle", (void (*)(void)) export},
+    {"cuMemImportFromShareableHandle", (void (*)(void))import},
+    {"cuMemMap", (void (*)(void))map},
+    {"cuIpcGetMemHandle", (void (*)(void))get_handle},
+    {"cuIpcOpenMemHandle", (void (*)(void))open_handle},
+    {"cuIpcCloseMemHandle", (void (*)(void))close_handle},
 };
 
 __attribute__((visibility("default"))) CUresult CUDAAPI cuGetProcAddress(const char *name, void **function, int version,

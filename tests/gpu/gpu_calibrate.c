@@ -33,8 +33,9 @@ bool calibration_open(int32_t ordinal, calibration *self) {
   snprintf(name, sizeof name, "cuda:%d", ordinal);
   return gpu_open(ordinal, &self->gpu, &self->error) && gpu_stream_make(self->gpu, &self->stream, &self->error) &&
          calibration_status(self, bny_device_open_named(name, getenv("BANYAN_CUDA_LIBRARY"), &self->device), name) &&
-         calibration_status(self, self->device->ops->module_load(self->device, calibrate_image, calibrate_image_bytes,
-                                                                 &self->module), "kernels");
+         calibration_status(
+             self, self->device->ops->module_load(self->device, calibrate_image, calibrate_image_bytes, &self->module),
+             "kernels");
 }
 
 void calibration_close(calibration *self) {
@@ -61,8 +62,11 @@ bool calibration_find(calibration *self, const char *name, bny_device_kernel *ke
 }
 
 bool calibration_launch_found(calibration *self, const bny_device_kernel *kernel, const calibration_launch *what) {
-  bny_device_launch launch = {.kernel = kernel, .grid = {what->grid, 1, 1}, .block = {what->block, 1, 1},
-                              .shared_bytes = what->shared_bytes, .arguments = what->arguments};
+  bny_device_launch launch = {.kernel = kernel,
+                              .grid = {what->grid, 1, 1},
+                              .block = {what->block, 1, 1},
+                              .shared_bytes = what->shared_bytes,
+                              .arguments = what->arguments};
   return calibration_status(self, self->device->ops->launch(self->device, &launch, self->stream), what->kernel);
 }
 
@@ -124,8 +128,10 @@ bool calibrate_launches(calibration *self) {
 /* ---- all --------------------------------------------------------------------------------------------------------- */
 
 static void say_number(const char *key, double value) {
-  if (isfinite(value)) printf(", \"%s\": %.6g", key, value);
-  else printf(", \"%s\": null", key);
+  if (isfinite(value))
+    printf(", \"%s\": %.6g", key, value);
+  else
+    printf(", \"%s\": null", key);
 }
 
 void calibration_say(const char *name, double value, const char *unit, double assumed, const char *note) {
@@ -141,10 +147,10 @@ static const struct {
   const char *name;
   bool (*measure)(calibration *self);
 } measurements[] = {
-  {"timer", calibrate_timer},         {"matrix", calibrate_matrix},       {"tearing", calibrate_tearing},
-  {"words", calibrate_words},         {"bulk", calibrate_bulk_copies},    {"latency", calibrate_latency},
-  {"launches", calibrate_launches},   {"bandwidth", calibrate_bandwidth}, {"functions", calibrate_functions},
-  {"peer", calibrate_peer},
+    {"timer", calibrate_timer},       {"matrix", calibrate_matrix},       {"tearing", calibrate_tearing},
+    {"words", calibrate_words},       {"bulk", calibrate_bulk_copies},    {"latency", calibrate_latency},
+    {"launches", calibrate_launches}, {"bandwidth", calibrate_bandwidth}, {"functions", calibrate_functions},
+    {"peer", calibrate_peer},
 };
 
 static bool is_wanted(const char *name, int argc, char **argv) {

@@ -201,8 +201,8 @@ static bool decode(device_rank *self, void *opaque) {
   banyan_status status = banyan_attention_init(self->comm, &desc, &out, &op);
   if (status == BANYAN_OK) status = banyan_start(op);
   tool_error error = {.text = ""};
-  bool ok = status == BANYAN_OK ? gpu_wait(self->all->device, self->all->streams[0], 20, &error) :
-                                  tool_error_banyan(&error, status, "attention");
+  bool ok = status == BANYAN_OK ? gpu_wait(self->all->device, self->all->streams[0], 20, &error)
+                                : tool_error_banyan(&error, status, "attention");
   banyan_op_free(op);
   self->error = error;
   return ok;

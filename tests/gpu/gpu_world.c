@@ -34,8 +34,10 @@ static void look(int fd) {
   tool_error error = {.text = ""};
   machine found = {.devices = gpu_count(&error)};
   gpu *first = NULL;
-  if (found.devices > 0 && gpu_open(0, &first, &error)) found.sms = gpu_facts_of(first)->sms;
-  else found.devices = 0;
+  if (found.devices > 0 && gpu_open(0, &first, &error))
+    found.sms = gpu_facts_of(first)->sms;
+  else
+    found.devices = 0;
   if (found.devices == 0) printf("%s\n", error.text);
   gpu_close(first);
   fflush(stdout);
@@ -103,7 +105,9 @@ static int64_t timeout_of(const gpu_rank *self, const gpu_setup *setup) {
 }
 
 banyan_status gpu_comm_make(gpu_rank *self, const gpu_setup *setup, banyan_comm **comm) {
-  banyan_comm_config config = {.size = sizeof config, .arena_bytes = setup->arena_bytes, .device = self->name,
+  banyan_comm_config config = {.size = sizeof config,
+                               .arena_bytes = setup->arena_bytes,
+                               .device = self->name,
                                .timeout_ns = timeout_of(self, setup)};
   return banyan_comm_create(&self->world->bootstrap, &config, comm);
 }

@@ -65,8 +65,9 @@ static void free_task(task *task) {
 
 static bool put(gpu_rank *self, const void *from, size_t bytes, void **to) {
   tool_error error = {.text = ""};
-  return gpu_ok(self, gpu_take(self->device, bytes, to, &error) &&
-                          (!from || gpu_write(self->device, *to, from, bytes, &error)), &error);
+  return gpu_ok(
+      self, gpu_take(self->device, bytes, to, &error) && (!from || gpu_write(self->device, *to, from, bytes, &error)),
+      &error);
 }
 
 static bool take(gpu_rank *self, const set *set, memory *memory) {
@@ -113,8 +114,11 @@ static bool plan(gpu_rank *self, const set *set, bool combined, memory *memory) 
                       BANYAN_F32, shape->heads, shape->value_dim);
   if (!combined)
     return world_ok(self->world, banyan_attention_init(self->world->comm, &desc, &out, &memory->op), "attention");
-  banyan_combine_desc combine = {.size = sizeof combine, .tokens = shape->batch, .heads = shape->heads,
-                                 .value_dim = shape->value_dim, .stream = self->stream};
+  banyan_combine_desc combine = {.size = sizeof combine,
+                                 .tokens = shape->batch,
+                                 .heads = shape->heads,
+                                 .value_dim = shape->value_dim,
+                                 .stream = self->stream};
   return world_ok(self->world, banyan_attention_combine_init(self->world->comm, &desc, &combine, &out, &memory->op),
                   "attention with a combine");
 }
@@ -148,9 +152,8 @@ static bool check(gpu_rank *self, const task *task, const set *set, bool combine
   for (int32_t row = first; ok && row < shape->batch * shape->heads; row += step) {
     problem_row reference;
     problem_row_make(shards, count, row / shape->heads, row % shape->heads, &reference);
-    double off =
-        problem_row_error(&reference, shape->value_dim, got + (size_t)row * (size_t)shape->value_dim, lse[row],
-                               bound_of(shape));
+    double off = problem_row_error(&reference, shape->value_dim, got + (size_t)row * (size_t)shape->value_dim, lse[row],
+                                   bound_of(shape));
     ok = world_check(self->world, off <= 1,
                      "row %d: error %g of the bound; %d x %d/%d heads x %d/%d, pages of %d, %d keys", row, off,
                      shape->batch, shape->heads, shape->kv_heads, shape->head_dim, shape->value_dim, shape->page_keys,

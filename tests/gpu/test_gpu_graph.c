@@ -60,8 +60,12 @@ typedef struct line {
 } line;
 
 static bool line_combine(gpu_rank *self, const task *task, const line *line) {
-  banyan_combine_desc desc = {.size = sizeof desc, .tokens = TOKENS, .heads = HEADS, .value_dim = VALUE_DIM,
-                              .algorithm = task->algorithm, .stream = line->stream};
+  banyan_combine_desc desc = {.size = sizeof desc,
+                              .tokens = TOKENS,
+                              .heads = HEADS,
+                              .value_dim = VALUE_DIM,
+                              .algorithm = task->algorithm,
+                              .stream = line->stream};
   return world_ok(self->world, banyan_combine(line->comm, &desc, &line->in.partial, &line->out.partial), "combine");
 }
 
@@ -165,7 +169,10 @@ static void run_replays(task *task, gpu_setup setup) {
 
 START_TEST(one_stream) {
   static const char *const algorithms[] = {"oneshot", "twoshot", "ring", NULL};
-  task task = {.nranks = 2 + 2 * (_i % 4), .comms = 1, .algorithm = algorithms[_i / 4], .replays = 10000,
+  task task = {.nranks = 2 + 2 * (_i % 4),
+               .comms = 1,
+               .algorithm = algorithms[_i / 4],
+               .replays = 10000,
                .replays_between_looks = 100};
   if (gpu_quick()) task.replays = INPUTS, task.replays_between_looks = 1, task.nranks = 2;
   if (gpu_quick() && _i % 8) {
@@ -189,7 +196,9 @@ START_TEST(several_streams) {
 END_TEST
 
 START_TEST(several_devices) {
-  task task = {.nranks = gpu_devices() < RANKS_MAX ? gpu_devices() : RANKS_MAX, .comms = 2, .replays = 10000,
+  task task = {.nranks = gpu_devices() < RANKS_MAX ? gpu_devices() : RANKS_MAX,
+               .comms = 2,
+               .replays = 10000,
                .replays_between_looks = 100};
   if (gpu_devices() < 2) {
     gpu_skip("several_devices", _i, "one device");
@@ -274,7 +283,8 @@ static void end_and_go_on(gpu_rank *self, void *argument) {
 START_TEST(ends) {
   static const int32_t ranks[] = {2, 4, 8};
   const int how = _i % ENDS;
-  ending ending = {.task = {.nranks = ranks[_i / ENDS], .comms = 1}, .how = how,
+  ending ending = {.task = {.nranks = ranks[_i / ENDS], .comms = 1},
+                   .how = how,
                    .timeout_ns = (int64_t)(how == BY_DEADLINE ? 2 : 30) * 1000000000};
   if (gpu_quick() && (_i / ENDS == 2 || (_i / ENDS == 1 && how != BY_DEADLINE))) {
     gpu_skip("ends", _i, "--quick");

@@ -18,10 +18,10 @@
 enum { RANKS_MAX = 8, TOKENS = 2, HEADS = 5, VALUE_DIM = 64, ROWS = TOKENS * HEADS, FLOATS = ROWS * (VALUE_DIM + 1) };
 
 typedef struct task {
-  bny_memory_kind kind;   /* the best that is left */
-  int32_t victim, owner;  /* whose mapping of whose arena is broken; -1: none */
-  const char *fallback;   /* BANYAN_DEVICE_FALLBACK */
-  int32_t *found;         /* the kind that came of it, or -1; shared */
+  bny_memory_kind kind;  /* the best that is left */
+  int32_t victim, owner; /* whose mapping of whose arena is broken; -1: none */
+  const char *fallback;  /* BANYAN_DEVICE_FALLBACK */
+  int32_t *found;        /* the kind that came of it, or -1; shared */
 } task;
 
 static void *shim_function(const char *name) {
@@ -45,8 +45,8 @@ static bool combine(gpu_rank *self, banyan_comm *comm, float *from, float *to) {
   banyan_partial in, out;
   banyan_partial_init(&in, from, BANYAN_F32, from + ROWS * VALUE_DIM, BANYAN_F32, HEADS, VALUE_DIM);
   banyan_partial_init(&out, to, BANYAN_F32, to + ROWS * VALUE_DIM, BANYAN_F32, HEADS, VALUE_DIM);
-  banyan_combine_desc desc = {.size = sizeof desc, .tokens = TOKENS, .heads = HEADS, .value_dim = VALUE_DIM,
-                              .stream = self->stream};
+  banyan_combine_desc desc = {
+      .size = sizeof desc, .tokens = TOKENS, .heads = HEADS, .value_dim = VALUE_DIM, .stream = self->stream};
   return world_ok(self->world, banyan_combine(comm, &desc, &in, &out), "combine") && gpu_finish(self) &&
          world_ok(self->world, banyan_comm_status(comm), banyan_comm_error(comm));
 }

@@ -98,8 +98,12 @@ static void end(gpu_rank *self, hands *made, bool idle) {
 }
 
 static bool combine_apart(gpu_rank *self, const hands *hands) {
-  const banyan_combine_desc desc = {.size = sizeof desc, .tokens = TOKENS, .heads = HEADS, .value_dim = VALUE_DIM,
-                                    .algorithm = "oneshot", .stream = self->stream};
+  const banyan_combine_desc desc = {.size = sizeof desc,
+                                    .tokens = TOKENS,
+                                    .heads = HEADS,
+                                    .value_dim = VALUE_DIM,
+                                    .algorithm = "oneshot",
+                                    .stream = self->stream};
   banyan_partial in = describe(hands->in), out = describe(hands->apart);
   return world_ok(self->world, banyan_combine(self->world->comm, &desc, &in, &out), "combine");
 }
@@ -114,8 +118,10 @@ static bool launch(gpu_rank *self, const hands *hands) {
     return false;
   user_kernel_rows rows = {hands->in->values, hands->in->lse, NULL, TOKENS, HEADS, VALUE_DIM, (uint32_t)rank};
   void *arguments[] = {&rows, &combine};
-  bny_device_launch launch = {.kernel = &hands->kernel, .grid = {(uint32_t)(BLOCKS - rank % 3), 1, 1},
-                              .block = {32 * USER_KERNEL_WARPS, 1, 1}, .arguments = arguments};
+  bny_device_launch launch = {.kernel = &hands->kernel,
+                              .grid = {(uint32_t)(BLOCKS - rank % 3), 1, 1},
+                              .block = {32 * USER_KERNEL_WARPS, 1, 1},
+                              .arguments = arguments};
   return world_ok(self->world, hands->device->ops->launch(hands->device, &launch, self->stream), "launch");
 }
 
@@ -154,8 +160,10 @@ static double error_of(const task *task, int row, const rows *got) {
 static bool check(gpu_rank *self, const task *task, const hands *hands) {
   tool_error error = {.text = ""};
   rows *apart = malloc(2 * sizeof *apart), *within = apart + 1;
-  bool ok = gpu_ok(self, gpu_read(self->device, apart, hands->apart, sizeof *apart, &error) &&
-                             gpu_read(self->device, within, hands->within, sizeof *within, &error), &error);
+  bool ok = gpu_ok(self,
+                   gpu_read(self->device, apart, hands->apart, sizeof *apart, &error) &&
+                       gpu_read(self->device, within, hands->within, sizeof *within, &error),
+                   &error);
   ok = ok &&
        world_check(self->world, memcmp(apart, within, sizeof *apart) == 0, "bits are not those of banyan_combine()");
   for (int row = 0; ok && row < ROWS; row++) {

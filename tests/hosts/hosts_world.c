@@ -13,8 +13,9 @@
 
 static const char *const algorithms[] = {NULL, "oneshot", "twoshot", "recursive", "tree", "ring"};
 static const banyan_dtype wires[] = {BANYAN_F32, BANYAN_BF16};
-static const struct { int32_t tokens, heads, value_dim; } shapes[] = {{1, 1, 128}, {3, 17, 64}, {6, 24, 128}},
-                                                          large = {40, 64, 128};
+static const struct {
+  int32_t tokens, heads, value_dim;
+} shapes[] = {{1, 1, 128}, {3, 17, 64}, {6, 24, 128}}, large = {40, 64, 128};
 
 enum {
   ALGORITHMS = sizeof algorithms / sizeof *algorithms,

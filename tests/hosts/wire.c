@@ -66,9 +66,7 @@ static int64_t now_ns(void) {
 }
 
 /* In [0, 1). */
-static double draw(struct wire *wire) {
-  return (double)(random_word(&wire->random) >> 11) * 0x1p-53;
-}
+static double draw(struct wire *wire) { return (double)(random_word(&wire->random) >> 11) * 0x1p-53; }
 
 /* Bytes of a frame on a real network, where a large one goes as many. */
 static size_t bytes_on_wire(const struct frame *frame) {

@@ -43,9 +43,7 @@ typedef struct scene_spread {
   double value_scale;
 } scene_spread;
 
-static int64_t scene_rows(const scene *s) {
-  return (int64_t)s->box.tokens * s->box.heads;
-}
+static int64_t scene_rows(const scene *s) { return (int64_t)s->box.tokens * s->box.heads; }
 
 static bny_wire_view view_of(char *message, const scene *s, int32_t head0) {
   size_t bytes = bny_wire_formats[s->wire].element_bytes;
@@ -65,8 +63,8 @@ static void scene_fill(scene *s, const scene_spread *spread) {
     s->values[k] = take((size_t)rows * (size_t)dim * sizeof(float));
     float *lse = take((size_t)rows * sizeof(float));
     for (int64_t r = 0; r < rows; r++) {
-      lse[r] = random_real(0, 1) < spread->empty_share ? -INFINITY
-                                                       : (float)random_real(spread->lse_low, spread->lse_high);
+      lse[r] =
+          random_real(0, 1) < spread->empty_share ? -INFINITY : (float)random_real(spread->lse_low, spread->lse_high);
       s->lse[k][r] = (double)lse[r];
       for (int i = 0; i < dim; i++) {
         s->values[k][r * dim + i] = (float)random_real(-spread->value_scale, spread->value_scale);
@@ -156,7 +154,7 @@ static void check_against_reference(const scene *s, const finished *f, double bo
     }
     double lse = top + log(weight);
     EXPECT_MSG(fabs((double)f->lse[r] - lse) <= 1e-6 + 2e-7 * fabs(lse), "%s: lse %.9g, reference %.9g", name,
-                  (double)f->lse[r], lse);
+               (double)f->lse[r], lse);
     for (int i = 0; i < dim; i++) {
       double delta = (double)f->values[r * dim + i] - sum[i] / weight;
       error += delta * delta;
@@ -253,9 +251,7 @@ typedef struct element {
   float m, d, n;
 } element;
 
-static float scale_by(float x, float s) {
-  return s >= -126.0f ? x * ldexpf(1.0f, (int)s) : 0.0f * x;
-}
+static float scale_by(float x, float s) { return s >= -126.0f ? x * ldexpf(1.0f, (int)s) : 0.0f * x; }
 
 static element merge_pair(element a, element b) {
   element merged = {.m = fmaxf(a.m, b.m)};

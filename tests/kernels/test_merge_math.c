@@ -12,7 +12,6 @@
 #include "tests/support/random.h"
 #include "tests/support/suite.h"
 
-
 /* ---- 16-bit values and elementary functions ---------------------------------------------------------------------- */
 
 static double exact_f16(uint16_t h) {

@@ -12,7 +12,6 @@
 #include "tests/support/random.h"
 #include "tests/support/suite.h"
 
-
 static float check_values[4096], check_stats[256], check_sums[256];
 
 static banyan_partial fine_partial(void) {
@@ -34,7 +33,7 @@ static banyan_partial fine_partial(void) {
     banyan_partial p = fine_partial();                            \
     __VA_ARGS__;                                                  \
     const char *refusal = bny_partial_check(&p, &box, is_output); \
-    EXPECT_MSG(refusal == NULL, "%s", refusal);                \
+    EXPECT_MSG(refusal == NULL, "%s", refusal);                   \
   } while (0)
 
 START_TEST(descriptors_that_mean_nothing_are_refused) {

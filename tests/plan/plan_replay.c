@@ -41,7 +41,8 @@ static bool run_step(rank_state *all, const bny_plan *plan, const bny_step *step
     return kernels->encode(&box, rank->in, step->slice.token0, step->slice.head0, plan->wire, &to) < 0;
   for (int32_t i = 0; i < step->count; i++)
     views[i] = source_view(all, plan, &plan->sources[step->first + i], &step->slice);
-  if (step->kind == BNY_STEP_MERGE) kernels->merge(&box, plan->wire, step->count, views, plan->round_nodes, &to);
+  if (step->kind == BNY_STEP_MERGE)
+    kernels->merge(&box, plan->wire, step->count, views, plan->round_nodes, &to);
   else
     kernels->merge_finish(&box, plan->wire, step->count, views, plan->round_nodes, rank->out,
                           step->slice.token0 - rank->out_token0, step->slice.head0 - rank->out_head0);

@@ -11,9 +11,7 @@
 #include "tests/support/generator.h"
 #include "tools/prove/prove.h"
 
-static inline uint32_t random_next(uint64_t *state) {
-  return (uint32_t)(random_word(state) >> 32);
-}
+static inline uint32_t random_next(uint64_t *state) { return (uint32_t)(random_word(state) >> 32); }
 
 static inline int32_t random_below(uint64_t *state, int32_t n) { return (int32_t)(random_next(state) % (uint32_t)n); }
 

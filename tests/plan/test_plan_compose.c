@@ -46,7 +46,7 @@ static bny_levels *random_levels(uint64_t *random, int32_t nranks) {
     nics[rank] = all_nics || random_below(random, 3) > 0;
     groups[0][rank] = rank / width;
     if (stray == 0) groups[0][rank] = random_below(random, 1 + nranks / width); /* anywhere */
-    if (stray == 1 && random_below(random, 4) == 0) groups[0][rank]++;           /* uneven */
+    if (stray == 1 && random_below(random, 4) == 0) groups[0][rank]++;          /* uneven */
   }
   for (int32_t k = 1; k < nlevels; k++) {
     int32_t radix = 2 + random_below(random, 3);
@@ -243,8 +243,8 @@ END_TEST
 
 /* A small box between crowded nodes that share a link goes by leaders, a large one by all. */
 START_TEST(test_leaders_chosen) {
-  bny_link_cost memory = {.alpha_ns = 250, .beta_ns_per_byte = 0.03, .gamma_ns_per_byte = 0.03, .ranks_per_core = 4,
-                          .switch_ns = 1500};
+  bny_link_cost memory = {
+      .alpha_ns = 250, .beta_ns_per_byte = 0.03, .gamma_ns_per_byte = 0.03, .ranks_per_core = 4, .switch_ns = 1500};
   bny_link_cost network = memory;
   network.alpha_ns = 20000;
   network.beta_ns_per_byte = network.shared_ns_per_byte = 0.8;

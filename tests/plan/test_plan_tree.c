@@ -20,9 +20,9 @@ static const char *describe(const bny_request *request) {
   size_t length = (size_t)snprintf(text, sizeof text,
                                    "%s: collective %d, %d ranks, scatter %d root %d, order %d, box %d x %d of %d, "
                                    "bytes %zu, levels",
-                                   request->algorithm, (int)request->collective, request->nranks,
-                                   (int)request->scatter, request->root, (int)request->order, request->tokens,
-                                   request->heads, request->value_dim, request->bytes);
+                                   request->algorithm, (int)request->collective, request->nranks, (int)request->scatter,
+                                   request->root, (int)request->order, request->tokens, request->heads,
+                                   request->value_dim, request->bytes);
   for (int32_t rank = 0; request->levels && rank < request->nranks && length < sizeof text - 64; rank++)
     for (int32_t level = 0; level < request->levels->nlevels; level++)
       length += (size_t)snprintf(text + length, sizeof text - length, "%c%d", level ? '.' : ' ',
@@ -91,8 +91,8 @@ START_TEST(test_shapes) {
   uint64_t random = UINT64_C(0x2545f4914f6cdd1d) ^ (uint64_t)nranks;
   for (int repeat = 0; repeat < 4; repeat++)
     for (int i = 0; i < STRATEGIES; i++) {
-      bny_levels *levels = strategies[i] == &bny_tree_levels ? random_levels(&random, nranks)
-                                                             : some_levels(&random, nranks);
+      bny_levels *levels =
+          strategies[i] == &bny_tree_levels ? random_levels(&random, nranks) : some_levels(&random, nranks);
       bny_request request = combine_of(nranks, "tree", BANYAN_SCATTER_ROOT, 1, 1, 1);
       request.levels = levels;
       request.root = random_below(&random, nranks);

@@ -93,6 +93,7 @@ template <class T> T remainder(T a, T b) { return static_cast<T>(a - static_cast
 
 } // namespace
 
+/* clang-format off */
 #define ONE(name, D, A, value)               \
   {name, signature<D, A>, DOES {             \
      A a = get<A>(self, i, 1);               \
@@ -222,5 +223,7 @@ const row conversion_rows[] = {
     TWO("cvt.rn.f16x2.f32", u32, f32, f32, static_cast<u32>(bny_f16_of_float(a)) << 16 | bny_f16_of_float(b))
         TWO("cvt.rn.bf16x2.f32", u32, f32, f32,
             static_cast<u32>(bny_bf16_of_float(a)) << 16 | bny_bf16_of_float(b)){nullptr, nullptr, nullptr, false}};
+
+/* clang-format on */
 
 } // namespace ptx

@@ -75,9 +75,11 @@ void decode_move(const std::string &type, const std::vector<operand> &operands, 
     if (operands[k].bytes != wanted && (k < to || operands[k].kind == VALUE)) throw "registers of another size";
   }
   made->offset[0] = source.offset;
-  made->run = parts > 1 ? to > 1 ? split_parts : join_parts
-              : source.kind == SYMBOL ? move_symbol : source.kind == CLOCK ? move_clock
-              : made->bytes == 1 ? move_predicate : move_bytes;
+  made->run = parts > 1               ? to > 1 ? split_parts : join_parts
+              : source.kind == SYMBOL ? move_symbol
+              : source.kind == CLOCK  ? move_clock
+              : made->bytes == 1      ? move_predicate
+                                      : move_bytes;
   made->has_effect = source.kind == CLOCK;
   made->is_move = made->run == move_bytes;
 }

@@ -62,8 +62,10 @@ const instruction *load(thread &self, const instruction *i) {
   bool is_local;
   const unsigned char *from = resolve(self, i, i->count, bytes, false, &is_local);
   if (i->order != WEAK) bny_emulated_yield();
-  if (is_local) copy_bytes(values, from, bytes);
-  else bny_emulated_load(from, values, bytes);
+  if (is_local)
+    copy_bytes(values, from, bytes);
+  else
+    bny_emulated_load(from, values, bytes);
   for (int k = 0; k < i->count; k++) put_element(self, i, k, values + k * i->bytes);
   return i + 1;
 }
@@ -76,8 +78,10 @@ const instruction *store(thread &self, const instruction *i) {
   if (i->order == ORDERED) bny_emulated_settle();
   for (int k = 0; k < i->count; k++) {
     const unsigned char *value = self.frame + i->at[1 + k];
-    if (is_local) copy_bytes(to + k * i->bytes, value, i->bytes);
-    else bny_emulated_store(to + k * i->bytes, value, i->bytes);
+    if (is_local)
+      copy_bytes(to + k * i->bytes, value, i->bytes);
+    else
+      bny_emulated_store(to + k * i->bytes, value, i->bytes);
   }
   if (i->order != WEAK) bny_emulated_yield();
   return i + 1;
@@ -188,6 +192,7 @@ bool decode_access(const std::string &opcode, const std::vector<operand> &operan
   return true;
 }
 
+/* clang-format off */
 const row memory_rows[] = {
   /* Addresses are generic ones in all state spaces except shared memory. */
   {"cvta.to.global.u64", "88", DOES { put(self, i, 0, get<uint64_t>(self, i, 1)); return i + 1; }, false},
@@ -238,5 +243,6 @@ const row memory_rows[] = {
      nullptr, nullptr, nullptr, false
    }
 };
+/* clang-format on */
 
 } // namespace ptx

@@ -35,7 +35,7 @@ uint32_t up(uint32_t bytes, uint32_t alignment) { return (bytes + alignment - 1)
 struct declaration {
   std::string name;
   uint32_t unit = 0, alignment = 1, bytes = 0, numbered = 0; /* name<numbered> */
-  bool is_open = false;                            /* name[] */
+  bool is_open = false;                                      /* name[] */
 };
 
 /* Reads after the state space: .align 8 .b8 name[16], .u64 .ptr .align 1 name, .reg .b32 %r<8>. `unit`: of the previous
@@ -49,10 +49,14 @@ declaration read_declaration(lexer *in, uint32_t unit = 0) {
   for (;;) {
     std::string word = in->next();
     auto type = types.find(word);
-    if (type != types.end()) unit = type->second;
-    else if (word == ".ptr") (void)(in->take(".global"), in->take(".align") && in->number());
-    else if (word == ".align") aligned = static_cast<uint32_t>(in->number());
-    else if (word[0] == '.') in->fail("a directive that is not known", word);
+    if (type != types.end())
+      unit = type->second;
+    else if (word == ".ptr")
+      (void)(in->take(".global"), in->take(".align") && in->number());
+    else if (word == ".align")
+      aligned = static_cast<uint32_t>(in->number());
+    else if (word[0] == '.')
+      in->fail("a directive that is not known", word);
     else {
       made.name = word;
       break;
@@ -116,9 +120,12 @@ struct reader {
   void finish();
 };
 
-const std::map<std::string, std::pair<uint32_t, uint32_t>> specials = {
-  {"%tid.x", {AT_TID, 4}}, {"%ntid.x", {AT_NTID, 4}}, {"%ctaid.x", {AT_CTAID, 4}}, {"%nctaid.x", {AT_NCTAID, 4}},
-  {"%cluster_ctarank", {AT_CLUSTER_RANK, 4}}, {"%cluster_nctarank", {AT_CLUSTER_BLOCKS, 4}}};
+const std::map<std::string, std::pair<uint32_t, uint32_t>> specials = {{"%tid.x", {AT_TID, 4}},
+                                                                       {"%ntid.x", {AT_NTID, 4}},
+                                                                       {"%ctaid.x", {AT_CTAID, 4}},
+                                                                       {"%nctaid.x", {AT_NCTAID, 4}},
+                                                                       {"%cluster_ctarank", {AT_CLUSTER_RANK, 4}},
+                                                                       {"%cluster_nctarank", {AT_CLUSTER_BLOCKS, 4}}};
 
 /* Reads .func (.param result) name(.param ..., .param ...) or .entry, and the limits of a launch. */
 void reader::read_header() {
@@ -147,8 +154,10 @@ void reader::read_header() {
     if (word == ".maxntid") {
       made->threads_max = static_cast<uint32_t>(in.number());
       while (in.take(",")) made->threads_max *= static_cast<uint32_t>(in.number());
-    } else if (word == ".minnctapersm") in.number();
-    else in.fail("a directive that is not known", word);
+    } else if (word == ".minnctapersm")
+      in.number();
+    else
+      in.fail("a directive that is not known", word);
   }
 }
 
@@ -356,8 +365,10 @@ void survey(module *made) {
       in.expect(";");
       uint32_t at = up(made->common_bytes, one.alignment);
       made->shared[one.name] = {false, one.is_open ? uint32_t{AT_ZERO} : uint32_t{AT_STATIC}, one.bytes, at};
-      if (!one.is_open) made->common_bytes = at + one.bytes;
-      else if (one.alignment > made->dynamic_at) made->dynamic_at = one.alignment;
+      if (!one.is_open)
+        made->common_bytes = at + one.bytes;
+      else if (one.alignment > made->dynamic_at)
+        made->dynamic_at = one.alignment;
     } else {
       in.fail("a directive that is not known", word);
     }

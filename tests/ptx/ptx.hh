@@ -74,7 +74,7 @@ struct instruction {
   uint32_t target = 0;            /* of a branch: index in the code */
   const ptx::call *call = nullptr;
   std::shared_ptr<const multiplication> multiplied; /* of warpgroup operations */
-  uint32_t line = 0, registers = 0; /* registers: bit k: operand k has 4 bytes */
+  uint32_t line = 0, registers = 0;                 /* registers: bit k: operand k has 4 bytes */
 };
 
 struct variable {
@@ -86,7 +86,7 @@ struct function {
   std::string name;
   const module *of;
   bool is_entry;
-  bool has_matrices = false; /* it has warpgroup operations */
+  bool has_matrices = false;        /* it has warpgroup operations */
   std::vector<variable> parameters; /* of an entry: offsets in its parameters; otherwise in the frame */
   uint32_t parameters_bytes = 0, threads_max = 0, result_bytes = 0, shared_bytes = 0;
   uint32_t dynamic_at = 0; /* start of dynamic shared memory, with only its declared alignment */
@@ -192,12 +192,14 @@ inline bool wanted(const thread &self, const instruction *i) {
 
 /* For the tables: a handler, and a row whose instruction has an effect and continues with the next. */
 #define DOES [](thread & self, const instruction *i) -> const instruction *
-#define ROW(name, signature, ...)                \
-  {name, signature, DOES {                       \
-     (void)self;                                 \
-     __VA_ARGS__;                                \
-     return i + 1;                               \
-   }, true},
+#define ROW(name, signature, ...)    \
+  {name, signature, DOES{(void)self; \
+  __VA_ARGS__;                       \
+  return i + 1;                      \
+  }                                  \
+  , true                             \
+  }                                  \
+  ,
 
 } // namespace ptx
 

@@ -43,8 +43,10 @@ void execute(thread &self, const function &what, const call *made, const instruc
   self.running = &what;
   if (what.has_matrices) begin_matrices(&self, static_cast<uint32_t>(what.image.size()));
   for (const instruction *i = what.code.data(); i && !what.has_matrices;) {
-    if (!i->always && !wanted(self, i)) i++;
-    else i = i->run(self, i);
+    if (!i->always && !wanted(self, i))
+      i++;
+    else
+      i = i->run(self, i);
   }
   for (const instruction *i = what.code.data(); i && what.has_matrices;) {
     if (!i->always && !wanted(self, i)) {

@@ -79,8 +79,7 @@ template <bool is_transposed> const instruction *load_matrices(thread &self, con
   memcpy(&place, self.frame + (i->at[4] & ~SHORT_ADDRESS), sizeof place);
   const unsigned char *row = self.shared + place + i->offset[0];
   if (place % 16) fail(self, i, "an access is not aligned");
-  if (!is_shared(self, row, 16))
-    fail(self, i, "an address beyond the block's shared memory");
+  if (!is_shared(self, row, 16)) fail(self, i, "an address beyond the block's shared memory");
   deposits all = bny_emulated_exchange(aligned(BNY_EMULATED_MATRIX, i), &row, sizeof row);
   uint32_t lane = bny_lane();
   for (uint32_t n = 0; n < 4; n++) {

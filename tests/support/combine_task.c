@@ -92,7 +92,9 @@ void combine_task_add_some(combine_task *task, combine_group *of, banyan_dtype w
         bool first = a == 0 && scatter == BANYAN_SCATTER_NONE;
         if (task->levels && !task->aligned && a == 1 && order == BANYAN_ORDER_CANONICAL) continue;
         if (one_in > 1 && !first && !random_one_in(&task->random, one_in)) continue;
-        banyan_combine_desc desc = {.wire = wire, .scatter = (banyan_scatter)scatter, .order = (banyan_order)order,
+        banyan_combine_desc desc = {.wire = wire,
+                                    .scatter = (banyan_scatter)scatter,
+                                    .order = (banyan_order)order,
                                     .algorithm = task->levels ? over_levels[a] : algorithms[a]};
         add_one(task, of, desc, first);
       }
@@ -136,8 +138,8 @@ static int32_t rounds_of(const combine_attempt *attempt, int32_t nranks) {
   int32_t levels = 0;
   while (1 << levels < nranks) levels++;
   const char *name = attempt->desc.algorithm;
-  bool chain = attempt->desc.order == BANYAN_ORDER_PLAN &&
-               (!name || strcmp(name, "ring") == 0 || strcmp(name, "levels") == 0);
+  bool chain =
+      attempt->desc.order == BANYAN_ORDER_PLAN && (!name || strcmp(name, "ring") == 0 || strcmp(name, "levels") == 0);
   return chain ? nranks + 1 : levels + 3;
 }
 

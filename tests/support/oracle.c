@@ -47,9 +47,12 @@ void oracle_store(void *elements, banyan_dtype dtype, int64_t index, double valu
   double rounded = round_to(dtype, value), magnitude = fabs(rounded);
   int width = places(dtype), bias = dtype == BANYAN_F16 ? 15 : 127;
   int bits = 0;
-  if (isnan(value)) bits = (2 * bias + 1) << width | 1 << (width - 1);
-  else if (isinf(rounded)) bits = (2 * bias + 1) << width;
-  else if (magnitude < ldexp(1, lowest_exponent(dtype))) bits = (int)(magnitude / oracle_step(dtype));
+  if (isnan(value))
+    bits = (2 * bias + 1) << width | 1 << (width - 1);
+  else if (isinf(rounded))
+    bits = (2 * bias + 1) << width;
+  else if (magnitude < ldexp(1, lowest_exponent(dtype)))
+    bits = (int)(magnitude / oracle_step(dtype));
   else
     bits = ((ilogb(magnitude) + bias) << width) + (int)(ldexp(magnitude, width - ilogb(magnitude)) - ldexp(1, width));
   ((uint16_t *)elements)[index] = (uint16_t)(bits | (signbit(value) ? 0x8000 : 0));

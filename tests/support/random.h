@@ -11,8 +11,8 @@
 #define DEFAULT_SEED 20250731u
 
 /* Like ck_assert(), which records every pass, but cheap enough for loops. */
-#define EXPECT(condition)                        \
-  do {                                           \
+#define EXPECT(condition)                             \
+  do {                                                \
     if (!(condition)) ck_abort_msg("%s", #condition); \
   } while (0)
 #define EXPECT_MSG(condition, ...)               \
@@ -22,13 +22,9 @@
 
 static uint64_t state = DEFAULT_SEED;
 
-static inline uint32_t random_bits(void) {
-  return (uint32_t)(random_word(&state) >> 32);
-}
+static inline uint32_t random_bits(void) { return (uint32_t)(random_word(&state) >> 32); }
 
-static inline int random_int(int low, int high) {
-  return low + (int)(random_bits() % (uint32_t)(high - low + 1));
-}
+static inline int random_int(int low, int high) { return low + (int)(random_bits() % (uint32_t)(high - low + 1)); }
 
 static inline double random_real(double low, double high) {
   return low + (high - low) * ((double)random_bits() / 4294967296.0);

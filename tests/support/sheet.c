@@ -32,8 +32,10 @@ void sheet_pool_free(sheet_pool *pool) {
   while (pool->blocks) {
     struct sheet_block *block = pool->blocks;
     pool->blocks = block->next;
-    if (pool->shared) world_unshare(block->memory, block->bytes);
-    else free(block->memory);
+    if (pool->shared)
+      world_unshare(block->memory, block->bytes);
+    else
+      free(block->memory);
     free(block);
   }
 }
@@ -64,8 +66,9 @@ static size_t extent(int32_t tokens, int32_t heads, int64_t token_stride, int64_
 /* Allocates for the strides that are set. with_stats: with statistics. */
 static void place(sheet_pool *pool, sheet *sheet, bool with_stats) {
   banyan_partial *partial = &sheet->partial;
-  size_t values = extent(sheet->tokens, sheet->heads, partial->values_token_stride, partial->values_head_stride,
-                         sheet->value_dim) * element_bytes(partial->values_dtype);
+  size_t values =
+      extent(sheet->tokens, sheet->heads, partial->values_token_stride, partial->values_head_stride, sheet->value_dim) *
+      element_bytes(partial->values_dtype);
   size_t stats = extent(sheet->tokens, sheet->heads, partial->stats_token_stride, partial->stats_head_stride, 1) *
                  element_bytes(partial->stats_dtype);
   size_t lse_at = GUARD_BYTES + round_up(values) + GUARD_BYTES, sum_at = lse_at + round_up(stats) + GUARD_BYTES;
@@ -147,8 +150,10 @@ void sheet_fill(sheet *sheet, world_random *random, sheet_mood mood, int32_t ran
   bool no_keys = mood != SHEET_LONE && nranks > 1 && random_one_in(random, 8);
   for (int32_t t = 0; t < sheet->tokens; t++)
     for (int32_t h = 0; h < sheet->heads; h++)
-      if (no_keys || is_empty(random, mood, rank, nranks, t, h)) write_empty(random, sheet, t, h);
-      else write_row(random, sheet, mood, t, h);
+      if (no_keys || is_empty(random, mood, rank, nranks, t, h))
+        write_empty(random, sheet, t, h);
+      else
+        write_row(random, sheet, mood, t, h);
 }
 
 sheet sheet_input(sheet_pool *pool, world_random *random, sheet_mood mood, int32_t rank, int32_t nranks, int32_t tokens,

@@ -27,10 +27,10 @@ typedef struct sheet {
 /* Kinds of inputs. */
 typedef enum sheet_mood {
   SHEET_PLAIN,
-  SHEET_HUGE,     /* logits of +-1e4 */
-  SHEET_TINY,     /* denormal values and sums */
-  SHEET_LONE,     /* one rank holds everything */
-  SHEET_SPARSE,   /* most rows are empty, some on all ranks; some ranks have no keys at all */
+  SHEET_HUGE,   /* logits of +-1e4 */
+  SHEET_TINY,   /* denormal values and sums */
+  SHEET_LONE,   /* one rank holds everything */
+  SHEET_SPARSE, /* most rows are empty, some on all ranks; some ranks have no keys at all */
   SHEET_MOODS
 } sheet_mood;
 

@@ -153,7 +153,8 @@ static bool row_matches(const sheet *out, int32_t token, int32_t head, const she
     double error = fabs(log_weight - row->lse);
     if (!(error <= lse_bound(out, row, bounds)))
       return snprintf(why, bytes, "lse is %.9g, not %.9g: off by %g, at most %g", log_weight, row->lse, error,
-                      lse_bound(out, row, bounds)), false;
+                      lse_bound(out, row, bounds)),
+             false;
   }
   read_values(out, token, head, sum, values);
   for (int32_t i = 0; i < out->value_dim; i++) values[i] -= row->values[i];

@@ -37,11 +37,13 @@ static inline void store_element(void *at, banyan_dtype dtype, double value) {
   float single = (float)value;
   uint32_t word;
   memcpy(&word, &single, sizeof word);
-  uint16_t half = dtype == BANYAN_F16  ? f16_bits(value)
-                  : isnan(single)      ? (uint16_t)0x7fc0
-                                       : (uint16_t)((word + 0x7fff + (word >> 16 & 1)) >> 16);
-  if (dtype == BANYAN_F32) memcpy(at, &single, sizeof single);
-  else memcpy(at, &half, sizeof half);
+  uint16_t half = dtype == BANYAN_F16 ? f16_bits(value)
+                  : isnan(single)     ? (uint16_t)0x7fc0
+                                      : (uint16_t)((word + 0x7fff + (word >> 16 & 1)) >> 16);
+  if (dtype == BANYAN_F32)
+    memcpy(at, &single, sizeof single);
+  else
+    memcpy(at, &half, sizeof half);
 }
 
 static inline double load_element(const void *at, banyan_dtype dtype) {

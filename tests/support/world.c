@@ -108,8 +108,10 @@ static bool meet(world *world, double seconds) {
   double deadline = world_now_s() + seconds;
   for (int polls = 0; atomic_load(&world->generation) == generation; polls++) {
     if (atomic_load(&world->failure_state) || world_now_s() > deadline) return false;
-    if (polls < 100) sched_yield();
-    else world_sleep_ms(0.2);
+    if (polls < 100)
+      sched_yield();
+    else
+      world_sleep_ms(0.2);
   }
   return true;
 }
@@ -156,10 +158,10 @@ static void live(job *job) {
   world_rank *self = &job->rank;
   const world_setup *setup = job->setup;
   banyan_comm_config config = {
-    .size = sizeof config,
-    .timeout_ns = setup->timeout_ns ? setup->timeout_ns : WORLD_GUARD_NS,
-    .arena_bytes = setup->arena_bytes,
-    .algorithm = setup->algorithm,
+      .size = sizeof config,
+      .timeout_ns = setup->timeout_ns ? setup->timeout_ns : WORLD_GUARD_NS,
+      .arena_bytes = setup->arena_bytes,
+      .algorithm = setup->algorithm,
   };
   if (!setup->bare && !world_ok(self, banyan_comm_create(&self->bootstrap, &config, &self->comm), "create")) return;
   job->body(self);
@@ -194,9 +196,11 @@ static void run_threads(world *world, const world_setup *setup, world_body body)
 static void live_as_process(world *world, const world_setup *setup, world_body body, int32_t rank) {
   process_rank context = {world, rank};
   job job = job_of(world, setup, body, rank);
-  job.rank.bootstrap = (banyan_bootstrap){
-    .size = sizeof(banyan_bootstrap), .rank = rank, .nranks = setup->nranks, .context = &context,
-    .allgather = allgather_processes};
+  job.rank.bootstrap = (banyan_bootstrap){.size = sizeof(banyan_bootstrap),
+                                          .rank = rank,
+                                          .nranks = setup->nranks,
+                                          .context = &context,
+                                          .allgather = allgather_processes};
   live(&job);
   _exit(0); /* the exit handlers of Check belong to its own process */
 }
@@ -221,8 +225,10 @@ void world_run(const world_setup *setup, world_body body) {
   ck_assert_int_le(setup->nranks, WORLD_RANKS_MAX);
   world *world = world_share(sizeof *world);
   world->nranks = setup->nranks;
-  if (setup->processes) run_processes(world, setup, body);
-  else run_threads(world, setup, body);
+  if (setup->processes)
+    run_processes(world, setup, body);
+  else
+    run_threads(world, setup, body);
   char failure[sizeof world->failure];
   bool failed = atomic_load(&world->failure_state) != 0;
   memcpy(failure, world->failure, sizeof failure);
@@ -252,8 +258,10 @@ bool random_one_in(world_random *random, int32_t n) { return random_below(random
 void world_be_nodes(const char *nodes) {
   setenv("UCX_TLS", "tcp", 0);
   setenv("UCX_NET_DEVICES", "lo", 0);
-  if (nodes) setenv("BANYAN_NODE", nodes, 1);
-  else unsetenv("BANYAN_NODE");
+  if (nodes)
+    setenv("BANYAN_NODE", nodes, 1);
+  else
+    unsetenv("BANYAN_NODE");
 }
 
 bool world_has_network(void) {

@@ -37,7 +37,7 @@ typedef struct world_setup {
   int64_t timeout_ns; /* 0: WORLD_GUARD_NS */
   size_t arena_bytes;
   const char *algorithm;
-  void *argument;     /* processes may write there only to memory from world_share() */
+  void *argument; /* processes may write there only to memory from world_share() */
   /* Processes: the parent calls it while they run; it may send them signals. */
   void (*conduct)(world *world, const pid_t *pids, void *argument);
 } world_setup;

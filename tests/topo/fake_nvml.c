@@ -17,16 +17,16 @@
 typedef enum joined { BY_NOTHING, BY_SWITCHES, BY_HIDDEN_SWITCHES, BY_MESH } joined;
 typedef enum fault {
   NO_FAULT,
-  LINKS_DOWN,      /* the last 6 of one GPU, or of all */
-  LINKS_SLOW,      /* half their speed, of one GPU */
-  LANES_MISSING,   /* 8 of 16, of one GPU */
+  LINKS_DOWN,    /* the last 6 of one GPU, or of all */
+  LINKS_SLOW,    /* half their speed, of one GPU */
+  LANES_MISSING, /* 8 of 16, of one GPU */
   GPU_LOST,
-  PEERS_REFUSED,   /* all of them */
-  NOT_REGISTERED,  /* one GPU, in the fabric */
+  PEERS_REFUSED,  /* all of them */
+  NOT_REGISTERED, /* one GPU, in the fabric */
   CALLS_FAIL,
   INIT_FAILS,
   NO_DRIVER,
-  ONE_BUS          /* all GPUs say that they are at one place */
+  ONE_BUS /* all GPUs say that they are at one place */
 } fault;
 
 enum { ALL = -1 };
@@ -162,10 +162,10 @@ bny_nvml_return nvmlShutdown(void) {
 
 const char *nvmlErrorString(bny_nvml_return status) {
   switch (status) {
-    case BNY_NVML_DRIVER_NOT_LOADED: return "Driver Not Loaded";
-    case BNY_NVML_GPU_IS_LOST: return "GPU is lost";
-    case 18: return "Driver/library version mismatch";
-    default: return "Unknown Error";
+  case BNY_NVML_DRIVER_NOT_LOADED: return "Driver Not Loaded";
+  case BNY_NVML_GPU_IS_LOST: return "GPU is lost";
+  case 18: return "Driver/library version mismatch";
+  default: return "Unknown Error";
   }
 }
 

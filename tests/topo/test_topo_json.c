@@ -14,9 +14,7 @@ static bool same_text(const char *a, const char *b) {
 }
 
 /* Doubles by their bits. */
-static bool same_bits(double a, double b) {
-  return memcmp(&a, &b, sizeof a) == 0;
-}
+static bool same_bits(double a, double b) { return memcmp(&a, &b, sizeof a) == 0; }
 
 static void ck_same(const bny_topo *a, const bny_topo *b, const char *name) {
   ck_assert_msg(a->nnodes == b->nnodes && a->nlinks == b->nlinks, "%s: %d and %d nodes, %d and %d links", name,
@@ -166,8 +164,8 @@ START_TEST(by_hand) {
 }
 END_TEST
 
-#define NODES                                                 \
-  "{\"nodes\": [{\"id\": \"h\", \"kind\": \"host\"}, "           \
+#define NODES                                          \
+  "{\"nodes\": [{\"id\": \"h\", \"kind\": \"host\"}, " \
   "{\"id\": \"g\", \"kind\": \"gpu\", \"parent\": \"h\"}], \"links\": "
 
 static const struct {

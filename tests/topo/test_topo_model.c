@@ -27,7 +27,7 @@ START_TEST(strings_are_made_fit) {
                {"", ""},
                {"a\033[31mb\tc\x7f", "a?[31mb?c?"},
                {"na\xc3\xafve \xe2\x82\xac \xf0\x9f\x8c\xb3", "na\xc3\xafve \xe2\x82\xac \xf0\x9f\x8c\xb3"},
-               {"\xff\xc3-\xe2\x82", "?\?-?\?"},    /* never a character, half of one, part of one */
+               {"\xff\xc3-\xe2\x82", "?\?-?\?"},  /* never a character, half of one, part of one */
                {"\xc0\x80\xed\xa0\x80", "?????"}, /* longer than it need be, a surrogate */
                {"\xc2\x9b"
                 "31m",
@@ -60,11 +60,21 @@ END_TEST
 START_TEST(bus_ids) {
   static const struct {
     const char *in, *out; /* out: NULL if refused */
-  } cases[] = {{"0000:1b:00.0", "0000:1b:00.0"}, {"00000000:1B:00.0", "0000:1b:00.0"}, {"1b:00.1", "0000:1b:00.1"},
-               {"ffff:ff:01.0", "ffff:ff:01.0"}, {"10000:e1:00.0", "10000:e1:00.0"},   {"0:0:0.0", "0000:00:00.0"},
-               {"fffffff:ffff:ff", NULL},        {"", NULL},                           {"0000:1b:00", NULL},
-               {"0000:1b:00.0x", NULL},          {"0000:1b:00.10", NULL},              {" 0000:1b:00.0", NULL},
-               {"0000:+b:00.0", NULL},           {"123456789:1b:00.0", NULL},          {"banana", NULL}};
+  } cases[] = {{"0000:1b:00.0", "0000:1b:00.0"},
+               {"00000000:1B:00.0", "0000:1b:00.0"},
+               {"1b:00.1", "0000:1b:00.1"},
+               {"ffff:ff:01.0", "ffff:ff:01.0"},
+               {"10000:e1:00.0", "10000:e1:00.0"},
+               {"0:0:0.0", "0000:00:00.0"},
+               {"fffffff:ffff:ff", NULL},
+               {"", NULL},
+               {"0000:1b:00", NULL},
+               {"0000:1b:00.0x", NULL},
+               {"0000:1b:00.10", NULL},
+               {" 0000:1b:00.0", NULL},
+               {"0000:+b:00.0", NULL},
+               {"123456789:1b:00.0", NULL},
+               {"banana", NULL}};
   char bus_id[BNY_TOPO_BUS_BYTES];
   for (size_t i = 0; i < sizeof cases / sizeof cases[0]; i++) {
     bool taken = bny_topo_bus_normalise(cases[i].in, bus_id);
@@ -90,10 +100,8 @@ START_TEST(links_of_a_node) {
   links[2] = join(topo, BNY_TOPO_LINK_NVLINK, nodes[0], nodes[0], 1);
   links[3] = join(topo, BNY_TOPO_LINK_NVLINK, nodes[1], nodes[2], 1);
   links[4] = join(topo, BNY_TOPO_LINK_NVLINK, nodes[0], nodes[1], 2);
-  const int32_t wanted[4][5] = {{links[4], links[2], links[1], links[0], -1},
-                                {links[4], links[3], links[0], -1},
-                                {links[3], links[1], -1},
-                                {-1}};
+  const int32_t wanted[4][5] = {
+      {links[4], links[2], links[1], links[0], -1}, {links[4], links[3], links[0], -1}, {links[3], links[1], -1}, {-1}};
   for (int i = 0; i < 4; i++) {
     int at = 0;
     for (int32_t l = bny_topo_first_link(topo, nodes[i]); l >= 0; l = bny_topo_next_link(topo, nodes[i], l)) {

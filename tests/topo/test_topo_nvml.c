@@ -140,8 +140,8 @@ START_TEST(links_down) {
   ck_assert(near(fewer.gbytes_per_s, 12 * one) && near(fewer.rated, 18 * one));
   ck_assert(near(all.gbytes_per_s, 18 * one) && near(all.rated, 18 * one));
   bny_topo_levels *levels = bny_topo_derive(topo);
-  ck_assert_int_eq(
-      findings(levels, BNY_TOPO_WARNING, "GPU3 has 12 of 18 NVLinks: the whole domain runs at its pace"), 1);
+  ck_assert_int_eq(findings(levels, BNY_TOPO_WARNING, "GPU3 has 12 of 18 NVLinks: the whole domain runs at its pace"),
+                   1);
   ck_assert_int_eq(findings(levels, BNY_TOPO_WARNING, " of 18 NVLinks"), 1);
   ck_assert_int_ge(findings(levels, BNY_TOPO_WARNING, "the nvlink link of GPU3 to nvswitch"), 1);
   ck_assert(!islands_of(levels)->groups[0].uniform);

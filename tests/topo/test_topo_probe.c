@@ -112,8 +112,8 @@ START_TEST(two_sockets) {
   const struct {
     bny_topo_kind kind;
     int32_t count;
-  } kinds[] = {{BNY_TOPO_HOST, 1}, {BNY_TOPO_PACKAGE, 2}, {BNY_TOPO_NUMA, 2}, {BNY_TOPO_GPU, 2}, {BNY_TOPO_NIC, 3},
-               {BNY_TOPO_PCI, 5}}; /* three host bridges, two switches */
+  } kinds[] = {{BNY_TOPO_HOST, 1}, {BNY_TOPO_PACKAGE, 2}, {BNY_TOPO_NUMA, 2},
+               {BNY_TOPO_GPU, 2},  {BNY_TOPO_NIC, 3},     {BNY_TOPO_PCI, 5}}; /* three host bridges, two switches */
   for (size_t i = 0; i < sizeof kinds / sizeof kinds[0]; i++) {
     int32_t found = bny_topo_count(topo, kinds[i].kind);
     ck_assert_msg(found == kinds[i].count, "%d of %s", found, bny_topo_kind_name(kinds[i].kind));
@@ -137,8 +137,7 @@ START_TEST(two_sockets) {
   ck_assert_double_eq(upwards(topo, bny_topo_find_name(topo, BNY_TOPO_PORT, "1"))->gbytes_per_s, 1.25);
   const bny_topo_probe_report *said = report_of(reports, count, "sysfs");
   ck_assert_int_eq(said->outcome, BNY_TOPO_PROBE_FOUND);
-  ck_assert_str_eq(said->text,
-                   "2 packages, 2 NUMA nodes, 2 GPUs on PCI, 3 NICs on PCI, 7 PCI links say their rating");
+  ck_assert_str_eq(said->text, "2 packages, 2 NUMA nodes, 2 GPUs on PCI, 3 NICs on PCI, 7 PCI links say their rating");
   ck_assert_int_eq(report_of(reports, count, "hwloc")->outcome, BNY_TOPO_PROBE_ABSENT);
   for (int32_t n = 0; n < topo->nnodes; n++) {
     ck_assert_int_eq(topo->nodes[n].source, BNY_TOPO_PROBED);
@@ -231,9 +230,12 @@ END_TEST
 START_TEST(kinds_of_nics) {
   tree t = tree_new();
   tree_numa(&t, 0, 0, 0, 1);
-  static const char *const paths[] = {"pci0000:00/0000:00:01.0/0000:01:00.0", "pci0000:00/0000:00:01.0/0000:01:00.1",
-                                      "pci0000:00/0000:00:02.0/0000:02:00.0", "pci0000:00/0000:00:02.0/0000:02:00.1",
-                                      "pci0000:00/0000:00:03.0", "pci0000:00/0000:00:04.0/0000:04:00.0",
+  static const char *const paths[] = {"pci0000:00/0000:00:01.0/0000:01:00.0",
+                                      "pci0000:00/0000:00:01.0/0000:01:00.1",
+                                      "pci0000:00/0000:00:02.0/0000:02:00.0",
+                                      "pci0000:00/0000:00:02.0/0000:02:00.1",
+                                      "pci0000:00/0000:00:03.0",
+                                      "pci0000:00/0000:00:04.0/0000:04:00.0",
                                       "pci0000:00/0000:00:04.0/0000:04:00.2"};
   for (size_t i = 0; i < sizeof paths / sizeof paths[0]; i++) {
     tree_pci(&t, (tree_device){.path = paths[i], .class = ETHERNET, .vendor = "0x15b3", .numa = "-1"});
@@ -294,8 +296,7 @@ START_TEST(nothing_there) {
   tree_file(&t, "", "bus/pci/drivers_probe");
   topo = probe(t.root, reports, &count);
   ck_assert_int_eq(report_of(reports, count, "sysfs")->outcome, BNY_TOPO_PROBE_NOTHING);
-  ck_assert_str_eq(report_of(reports, count, "sysfs")->text,
-                   "no package, no NUMA node, no GPU on PCI, no NIC on PCI");
+  ck_assert_str_eq(report_of(reports, count, "sysfs")->text, "no package, no NUMA node, no GPU on PCI, no NIC on PCI");
   bny_topo_free(topo);
   tree_free(&t);
 }
@@ -517,8 +518,8 @@ END_TEST
 
 int main(void) {
   /* Of this machine, unless a test says otherwise. */
-  static const char *const variables[] = {"HWLOC_XMLFILE", "HWLOC_SYNTHETIC", "HWLOC_FSROOT", "HWLOC_CPUID_PATH",
-                                          "HWLOC_THISSYSTEM", "HWLOC_COMPONENTS"};
+  static const char *const variables[] = {"HWLOC_XMLFILE",    "HWLOC_SYNTHETIC",  "HWLOC_FSROOT",
+                                          "HWLOC_CPUID_PATH", "HWLOC_THISSYSTEM", "HWLOC_COMPONENTS"};
   for (size_t i = 0; i < sizeof variables / sizeof variables[0]; i++) {
     unsetenv(variables[i]);
   }

@@ -74,15 +74,19 @@ static void fake_release(void *devices) {
   fake.opened--;
 }
 
-static const bny_topo_verbs table = {.open = fake_open, .close = fake_close, .name = fake_name, .device = fake_ask,
-                                     .port = fake_port, .release = fake_release};
+static const bny_topo_verbs table = {.open = fake_open,
+                                     .close = fake_close,
+                                     .name = fake_name,
+                                     .device = fake_ask,
+                                     .port = fake_port,
+                                     .release = fake_release};
 
 static fake_device *fake_add(const char *name, int link_layer, int speed, int width, int lid) {
   fake_device *device = &fake.devices[fake.count];
   uint64_t guid = 0x946dae0300000000u + (uint64_t)fake.count * 16;
   *device = (fake_device){.name = name, .facts = {.guid = guid, .vendor = 0x2c9, .part = 4129, .ports = 1}};
-  device->ports[0] = (bny_topo_verbs_port){.guid = guid + 1, .state = ACTIVE, .link_layer = link_layer, .speed = speed,
-                                           .width = width, .lid = lid};
+  device->ports[0] = (bny_topo_verbs_port){
+      .guid = guid + 1, .state = ACTIVE, .link_layer = link_layer, .speed = speed, .width = width, .lid = lid};
   fake.count++;
   return device;
 }
@@ -245,12 +249,29 @@ START_TEST(speeds) {
     int speed, width;
     const char *rate; /* as sysfs says */
     double gbytes_per_s;
-  } cases[] = {{1, 2, NULL, 1.25}, {2, 2, NULL, 2.5},   {4, 2, NULL, 5},       {8, 2, NULL, 5},
-               {16, 2, NULL, 7},   {32, 2, NULL, 12.5}, {64, 2, NULL, 25},     {128, 2, NULL, 50},
-               {256, 2, NULL, 100}, {128, 1, NULL, 12.5}, {64, LANES_2, NULL, 12.5}, {128, 4, NULL, 100},
-               {128, 8, NULL, 150}, {0, 2, NULL, 0},    {3, 2, NULL, 0},       {128, 3, NULL, 0},
-               {-1, -1, NULL, 0},  {128, 2, "800 Gb/sec (4X XDR)", 100}, {64, 2, "800 Gb/sec (4X XDR)", 25},
-               {0, 0, "25 Gb/sec (1X EDR)", 3.125}, {0, 0, "many Gb/sec", 0}, {0, 0, "1e300", 0}, {0, 0, "nan", 0}};
+  } cases[] = {{1, 2, NULL, 1.25},
+               {2, 2, NULL, 2.5},
+               {4, 2, NULL, 5},
+               {8, 2, NULL, 5},
+               {16, 2, NULL, 7},
+               {32, 2, NULL, 12.5},
+               {64, 2, NULL, 25},
+               {128, 2, NULL, 50},
+               {256, 2, NULL, 100},
+               {128, 1, NULL, 12.5},
+               {64, LANES_2, NULL, 12.5},
+               {128, 4, NULL, 100},
+               {128, 8, NULL, 150},
+               {0, 2, NULL, 0},
+               {3, 2, NULL, 0},
+               {128, 3, NULL, 0},
+               {-1, -1, NULL, 0},
+               {128, 2, "800 Gb/sec (4X XDR)", 100},
+               {64, 2, "800 Gb/sec (4X XDR)", 25},
+               {0, 0, "25 Gb/sec (1X EDR)", 3.125},
+               {0, 0, "many Gb/sec", 0},
+               {0, 0, "1e300", 0},
+               {0, 0, "nan", 0}};
   for (size_t i = 0; i < sizeof cases / sizeof cases[0]; i++) {
     tree t = start();
     add_card(&t, 0x10, "0", "mlx5_0");

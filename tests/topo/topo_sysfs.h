@@ -97,9 +97,13 @@ static inline void tree_pci(const tree *t, tree_device device) {
   const char *bus = strrchr(device.path, '/') + 1;
   const struct {
     const char *name, *text;
-  } files[] = {{"class", device.class},          {"vendor", device.vendor},       {"numa_node", device.numa},
-               {"max_link_speed", device.most_speed}, {"max_link_width", device.most_width},
-               {"current_link_speed", device.speed},  {"current_link_width", device.width}};
+  } files[] = {{"class", device.class},
+               {"vendor", device.vendor},
+               {"numa_node", device.numa},
+               {"max_link_speed", device.most_speed},
+               {"max_link_width", device.most_width},
+               {"current_link_speed", device.speed},
+               {"current_link_width", device.width}};
   for (size_t i = 0; i < sizeof files / sizeof files[0]; i++) {
     if (files[i].text != NULL) {
       tree_file(t, files[i].text, "devices/%s/%s", device.path, files[i].name);

@@ -69,8 +69,13 @@ static inline int each_dump(const char *folder, const char *end, void (*visit)(c
 }
 
 static inline int32_t put(bny_topo *topo, bny_topo_kind kind, int32_t parent, const char *name, const char *bus_id) {
-  bny_topo_node node = {.kind = kind, .parent = parent, .index = -1, .name = (char *)name, .bus_id = (char *)bus_id,
-                        .compute = -1, .source = BNY_TOPO_ASSUMED};
+  bny_topo_node node = {.kind = kind,
+                        .parent = parent,
+                        .index = -1,
+                        .name = (char *)name,
+                        .bus_id = (char *)bus_id,
+                        .compute = -1,
+                        .source = BNY_TOPO_ASSUMED};
   return bny_topo_add_node(topo, &node);
 }
 

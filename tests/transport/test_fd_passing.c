@@ -101,8 +101,8 @@ static bool refuses_memory;
 
 static int allgather_with_fault(void *context, const void *mine, void *all, size_t bytes, int64_t timeout_ns) {
   saboteur *self = context;
-  refuses_memory = self->trial->deed == NO_MEMORY && self->inner.rank == self->trial->victim &&
-                   self->done + 1 == self->trial->after;
+  refuses_memory =
+      self->trial->deed == NO_MEMORY && self->inner.rank == self->trial->victim && self->done + 1 == self->trial->after;
   int result = self->inner.allgather(self->inner.context, mine, all, bytes, timeout_ns);
   refuses_memory = false;
   if (self->inner.rank != self->trial->victim || ++self->done != self->trial->after) return result;
@@ -123,8 +123,8 @@ static void create(trial *trial, int32_t rank, int listener) {
     banyan_bootstrap bootstrap = self.inner;
     bootstrap.context = &self;
     bootstrap.allgather = allgather_with_fault;
-    banyan_comm_config config = {.size = sizeof config, .timeout_ns = (int64_t)(trial->timeout_s * 1e9),
-                                 .arena_bytes = 65536};
+    banyan_comm_config config = {
+        .size = sizeof config, .timeout_ns = (int64_t)(trial->timeout_s * 1e9), .arena_bytes = 65536};
     double begun = world_now_s();
     outcome->status = banyan_comm_create(&bootstrap, &config, &comm);
     outcome->seconds = world_now_s() - begun;
@@ -341,14 +341,14 @@ static bool refuse_calls(kernel kernel) {
   enum { PEER_PIDFD = 77, OPTION = 2 };
   uint32_t no_open = kernel == NO_PIDFD ? SECCOMP_RET_ERRNO | ENOSYS : SECCOMP_RET_ALLOW;
   struct sock_filter filter[] = {
-    BPF_STMT(BPF_LD | BPF_W | BPF_ABS, offsetof(struct seccomp_data, nr)),
-    BPF_JUMP(BPF_JMP | BPF_JEQ | BPF_K, SYS_pidfd_open, 0, 1),
-    BPF_STMT(BPF_RET | BPF_K, no_open),
-    BPF_JUMP(BPF_JMP | BPF_JEQ | BPF_K, SYS_getsockopt, 0, 3),
-    BPF_STMT(BPF_LD | BPF_W | BPF_ABS, offsetof(struct seccomp_data, args) + OPTION * sizeof(uint64_t)),
-    BPF_JUMP(BPF_JMP | BPF_JEQ | BPF_K, PEER_PIDFD, 0, 1),
-    BPF_STMT(BPF_RET | BPF_K, SECCOMP_RET_ERRNO | ENOPROTOOPT),
-    BPF_STMT(BPF_RET | BPF_K, SECCOMP_RET_ALLOW),
+      BPF_STMT(BPF_LD | BPF_W | BPF_ABS, offsetof(struct seccomp_data, nr)),
+      BPF_JUMP(BPF_JMP | BPF_JEQ | BPF_K, SYS_pidfd_open, 0, 1),
+      BPF_STMT(BPF_RET | BPF_K, no_open),
+      BPF_JUMP(BPF_JMP | BPF_JEQ | BPF_K, SYS_getsockopt, 0, 3),
+      BPF_STMT(BPF_LD | BPF_W | BPF_ABS, offsetof(struct seccomp_data, args) + OPTION * sizeof(uint64_t)),
+      BPF_JUMP(BPF_JMP | BPF_JEQ | BPF_K, PEER_PIDFD, 0, 1),
+      BPF_STMT(BPF_RET | BPF_K, SECCOMP_RET_ERRNO | ENOPROTOOPT),
+      BPF_STMT(BPF_RET | BPF_K, SECCOMP_RET_ALLOW),
   };
   struct sock_fprog program = {sizeof filter / sizeof filter[0], filter};
   if (kernel == MODERN) return true;
@@ -373,8 +373,9 @@ static void pass_away(world_rank *self) {
   if (self->rank == passing->victim) _exit(0);
   double begun = world_now_s();
   banyan_status status = banyan_barrier(self->comm);
-  world_check(self, status == BANYAN_ERR_PEER && banyan_comm_failed_rank(self->comm) == passing->victim &&
-                      world_now_s() - begun < 20,
+  world_check(self,
+              status == BANYAN_ERR_PEER && banyan_comm_failed_rank(self->comm) == passing->victim &&
+                  world_now_s() - begun < 20,
               "got %s after %.2f s: %s", banyan_status_string(status), world_now_s() - begun, banyan_last_error());
 }
 

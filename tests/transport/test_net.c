@@ -21,8 +21,10 @@ static const shape shapes[] = {{"a,a,b,b", "2"}, {"a,a,a,b", "3"}, {"a,b,c,d", N
 enum { SHAPES = sizeof shapes / sizeof shapes[0] };
 
 static void set_or_unset(const char *name, const char *value) {
-  if (value) setenv(name, value, 1);
-  else unsetenv(name);
+  if (value)
+    setenv(name, value, 1);
+  else
+    unsetenv(name);
 }
 
 static void be_nodes(const shape *shape, bool several) {
@@ -54,8 +56,14 @@ static void combine(world_rank *self) {
   const combine_case *how = self->argument;
   float in[VALUES], in_lse[ROWS];
   banyan_partial from, to;
-  banyan_combine_desc desc = {.size = sizeof desc, .tokens = TOKENS, .heads = HEADS, .value_dim = VALUE_DIM,
-                              .wire = how->wire, .scatter = how->scatter, .root = 2, .order = how->order,
+  banyan_combine_desc desc = {.size = sizeof desc,
+                              .tokens = TOKENS,
+                              .heads = HEADS,
+                              .value_dim = VALUE_DIM,
+                              .wire = how->wire,
+                              .scatter = how->scatter,
+                              .root = 2,
+                              .order = how->order,
                               .algorithm = how->algorithm};
   fill(self->rank, 0, in, in_lse);
   int32_t first, heads = HEADS;
@@ -90,8 +98,8 @@ START_TEST(combines_as_on_one_host) {
     run_combine(shape, false, processes, how, one);
     run_combine(shape, true, processes, how, several);
     ck_assert_msg(memcmp(one, several, sizeof *one) == 0,
-                  "nodes %s, scatter %d, order %d, wire %d: other bits than on one node",
-                  shape->nodes, (int)how.scatter, (int)how.order, (int)how.wire);
+                  "nodes %s, scatter %d, order %d, wire %d: other bits than on one node", shape->nodes,
+                  (int)how.scatter, (int)how.order, (int)how.wire);
   }
   world_unshare(one, sizeof *one), world_unshare(several, sizeof *several);
 }
@@ -107,8 +115,13 @@ static void run_towards_root(world_rank *self) {
   banyan_partial from, to;
   banyan_op *op = NULL;
   unsigned char bytes[BYTES];
-  banyan_combine_desc desc = {.size = sizeof desc, .tokens = 1, .heads = HEADS, .value_dim = VALUE_DIM,
-                              .scatter = BANYAN_SCATTER_ROOT, .root = 1, .algorithm = "oneshot"};
+  banyan_combine_desc desc = {.size = sizeof desc,
+                              .tokens = 1,
+                              .heads = HEADS,
+                              .value_dim = VALUE_DIM,
+                              .scatter = BANYAN_SCATTER_ROOT,
+                              .root = 1,
+                              .algorithm = "oneshot"};
   memset(lse, 0, sizeof lse);
   banyan_partial_init(&from, in, BANYAN_F32, lse, BANYAN_F32, HEADS, VALUE_DIM);
   banyan_partial_init(&to, out, BANYAN_F32, NULL, BANYAN_F32, HEADS, VALUE_DIM);

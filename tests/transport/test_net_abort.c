@@ -24,8 +24,10 @@ static void abort_while_peer_is_stopped(world_rank *self) {
       !world_ok(self, banyan_broadcast_init(self->comm, data, BYTES, 0, &op), "init"))
     return;
   if (!world_meet(self)) return;
-  if (self->rank == 1) raise(SIGSTOP);
-  else world_sleep_ms(50);
+  if (self->rank == 1)
+    raise(SIGSTOP);
+  else
+    world_sleep_ms(50);
   if (self->rank == 0 && world_ok(self, banyan_start(op), "start")) {
     double begun = world_now_s();
     banyan_comm_abort(self->comm, "enough");

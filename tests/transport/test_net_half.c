@@ -60,8 +60,8 @@ START_TEST(half_a_connection_is_left) {
   setenv("BANYAN_LOG", getenv("TEST_LOG") ? getenv("TEST_LOG") : "error", 1);
   world_random random = {world_seed() * 1000 + (uint64_t)_i};
   after_ms = 7 + 7 * random_unit(&random);
-  world_setup setup = {.nranks = 2, .processes = true, .bare = true, .deaths = true, .conduct = stop_rank_0,
-                       .argument = &after_ms};
+  world_setup setup = {
+      .nranks = 2, .processes = true, .bare = true, .deaths = true, .conduct = stop_rank_0, .argument = &after_ms};
   world_run(&setup, connect_once);
 }
 END_TEST

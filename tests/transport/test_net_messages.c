@@ -44,8 +44,8 @@ static void send_forgery(world_rank *self, const forgery *forgery) {
 
 /* A message as rank 1 sends it, of a run that is yet to come. */
 static bny_net_data good_data(const world_rank *self) {
-  return (bny_net_data){.cookie = net_of(self)->cookie, .tag = (self->comm->exec->epoch + 2) << 32, .bytes = 100,
-                        .rank = SENDER};
+  return (bny_net_data){
+      .cookie = net_of(self)->cookie, .tag = (self->comm->exec->epoch + 2) << 32, .bytes = 100, .rank = SENDER};
 }
 
 static banyan_status gather(world_rank *self, int round) {
@@ -84,7 +84,7 @@ static int send_foreign(world_rank *self) {
   forgeries[2].data.rank = VICTIM;
   forgeries[3].data.rank = -1;
   const bny_net_note sleeper = {
-    .cookie = good.cookie, .slot = self->comm->transport->slots_max, .rank = SENDER, .word = BNY_NET_SLEEP};
+      .cookie = good.cookie, .slot = self->comm->transport->slots_max, .rank = SENDER, .word = BNY_NET_SLEEP};
   memcpy(&forgeries[count - 1].data, &sleeper, sizeof sleeper);
   for (int i = 0; i < count; i++) send_forgery(self, &forgeries[i]);
   return count;
@@ -152,7 +152,7 @@ static forgery broken_message(const world_rank *self, int which) {
 static void send_excuse(world_rank *self) {
   forgery note = {"a note", BNY_NET_NOTE, sizeof(bny_net_note), 0, {.cookie = net_of(self)->cookie}};
   const bny_net_note content = {
-    .cookie = note.data.cookie, .done = self->comm->exec->epoch + 1000, .rank = SENDER, .word = BNY_NET_ACKNOWLEDGE};
+      .cookie = note.data.cookie, .done = self->comm->exec->epoch + 1000, .rank = SENDER, .word = BNY_NET_ACKNOWLEDGE};
   memcpy(&note.data, &content, sizeof content);
   send_forgery(self, &note);
 }

@@ -21,7 +21,7 @@ enum { ALL = -1, NOBODY = 65534 };
 
 typedef struct setting {
   const char *name, *value;
-  int rank; /* which has it; ALL: each */
+  int rank;                /* which has it; ALL: each */
   const char *own, *other; /* in the error of a rank that has it, and of one that has not */
 } setting;
 
@@ -115,8 +115,8 @@ static void create_without(world_rank *self) {
 
 START_TEST(names_what_the_system_lacks) {
   static const setting settings[] = {
-    {"/sys", NULL, ALL, "opendir(/sys/class/net) failed", NULL},
-    {"/proc", NULL, ALL, "UCX needs /proc", NULL},
+      {"/sys", NULL, ALL, "opendir(/sys/class/net) failed", NULL},
+      {"/proc", NULL, ALL, "UCX needs /proc", NULL},
   };
   setting without = settings[_i];
   if (!can_hide()) return;

@@ -77,9 +77,7 @@ static bool join(device_rank *self, void *argument) {
   (void)argument;
   snprintf(name, sizeof name, "cuda:%d", gpu_facts_of(ranks->device)->ordinal);
   banyan_bootstrap bootstrap = {.size = sizeof bootstrap};
-  banyan_comm_config config = {.size = sizeof config,
-                               .timeout_ns = ranks->timeout_ns,
-                               .device = name};
+  banyan_comm_config config = {.size = sizeof config, .timeout_ns = ranks->timeout_ns, .device = name};
   banyan_status status = banyan_threads_bootstrap(ranks->group, self->rank, &bootstrap);
   if (status == BANYAN_OK) {
     status = banyan_comm_create(&bootstrap, &config, &self->comm);

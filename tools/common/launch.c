@@ -119,8 +119,10 @@ static int order_cpus(int cpus[CPU_SETSIZE], int *count) {
   for (int cpu = 0; cpu < CPU_SETSIZE; cpu++) {
     if (!CPU_ISSET(cpu, &allowed)) continue;
     int first = first_sibling(cpu);
-    if (first < 0 || first >= cpu || !CPU_ISSET(first, &allowed)) cpus[cores++] = cpu;
-    else others[nothers++] = cpu;
+    if (first < 0 || first >= cpu || !CPU_ISSET(first, &allowed))
+      cpus[cores++] = cpu;
+    else
+      others[nothers++] = cpu;
   }
   memcpy(cpus + cores, others, (size_t)nothers * sizeof *others);
   *count = cores + nothers;

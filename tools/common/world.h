@@ -11,8 +11,8 @@
 #include "banyan.h"
 #include "tools/common/util.h"
 
-#define TOOL_WORLD_ABOUT                                                                                           \
-  "The ranks are those of mpirun if it started the program; else those that RANK, WORLD_SIZE, MASTER_ADDR and "    \
+#define TOOL_WORLD_ABOUT                                                                                        \
+  "The ranks are those of mpirun if it started the program; else those that RANK, WORLD_SIZE, MASTER_ADDR and " \
   "MASTER_PORT name, as torchrun sets them; else the processes that --ranks starts; else one."
 
 typedef struct tool_world_options {

@@ -239,8 +239,12 @@ static bool put(void *argument, int32_t run, int32_t rank, tool_error *error) {
 static bool time_form(measurement *m, form form, double *p50_us, double *p99_us, tool_error *error) {
   run_form what = {m, form};
   int32_t repeat = m->settings->repeat;
-  device_timing timing = {.put = put, .argument = &what, .ranks = form == COPY ? 1 : 0, .runs = m->result->runs,
-                          .warmup = repeat < WARMUP ? 1 : WARMUP, .iterations = repeat};
+  device_timing timing = {.put = put,
+                          .argument = &what,
+                          .ranks = form == COPY ? 1 : 0,
+                          .runs = m->result->runs,
+                          .warmup = repeat < WARMUP ? 1 : WARMUP,
+                          .iterations = repeat};
   return device_time(&m->ranks, &timing, p50_us, p99_us, error);
 }
 
@@ -256,8 +260,12 @@ static bool check_row(const measurement *m, int32_t row, int32_t first, int32_t 
   for (int32_t i = 0; i < dim; i++) {
     q[i] = decode_piece_value(&m->stretch, &m->q, (int64_t)row * dim + i);
   }
-  decode_row wanted = {.head_dim = dim, .value_dim = m->value_dim, .v_stride = dim, .nranks = nranks,
-                       .scale = 1 / sqrt((double)dim), .q = q};
+  decode_row wanted = {.head_dim = dim,
+                       .value_dim = m->value_dim,
+                       .v_stride = dim,
+                       .nranks = nranks,
+                       .scale = 1 / sqrt((double)dim),
+                       .q = q};
   for (int32_t r = 0; r < nranks; r++) {
     const station *at = &m->stations[first + r];
     wanted.keys[r] = &at->keys[c];
@@ -308,8 +316,7 @@ static bool measure_times(measurement *m, double *copy_us, tool_error *error) {
   decode_device_result *result = m->result;
   double ignored;
   int32_t nranks = m->ranks.nranks, last = nranks - 1;
-  bool ok = spoil(m, error) &&
-            time_form(m, ATTENTION, &result->attention_p50_us, &result->attention_p99_us, error) &&
+  bool ok = spoil(m, error) && time_form(m, ATTENTION, &result->attention_p50_us, &result->attention_p99_us, error) &&
             check(m, m->stations[last].rows, last, 1, error);
   if (ok && nranks > 1) {
     ok = spoil(m, error) && time_form(m, APART, &result->apart_p50_us, &ignored, error) &&

@@ -24,15 +24,15 @@ typedef struct decode_device_settings {
 
 /* Times are of one run of all ranks, in microseconds; 0: not measured, for there is one rank. */
 typedef struct decode_device_result {
-  int64_t kv_bytes; /* of all ranks, read by one run */
+  int64_t kv_bytes;     /* of all ranks, read by one run */
   int32_t caches, runs; /* runs in a graph */
   double attention_p50_us, attention_p99_us;
-  double apart_p50_us; /* attention, then a combine */
-  double fused_p50_us; /* banyan_attention_combine_init() */
-  double copy_gbps;    /* of a copy on the device, bytes read and bytes written */
-  double copy_share;   /* bytes of the cache a second, of copy_gbps */
-  char kernel[256], fused[256];        /* what banyan_op_query() says of each */
-  double worst_error;  /* of any value that was looked at: |o' - o| / (sum p |v| / d) */
+  double apart_p50_us;          /* attention, then a combine */
+  double fused_p50_us;          /* banyan_attention_combine_init() */
+  double copy_gbps;             /* of a copy on the device, bytes read and bytes written */
+  double copy_share;            /* bytes of the cache a second, of copy_gbps */
+  char kernel[256], fused[256]; /* what banyan_op_query() says of each */
+  double worst_error;           /* of any value that was looked at: |o' - o| / (sum p |v| / d) */
   bool verified;
 } decode_device_result;
 

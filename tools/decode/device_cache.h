@@ -9,8 +9,8 @@
 
 typedef struct decode_stretch {
   banyan_dtype dtype;
-  int64_t count;     /* numbers */
-  uint16_t *host;    /* [count] */
+  int64_t count;  /* numbers */
+  uint16_t *host; /* [count] */
   void *on_device;
 } decode_stretch;
 
@@ -32,7 +32,7 @@ double decode_piece_value(const decode_stretch *stretch, const decode_piece *pie
 typedef struct decode_row {
   int32_t head_dim, value_dim, v_stride, nranks;
   double scale;
-  const double *q;                                       /* [head_dim] */
+  const double *q; /* [head_dim] */
   const decode_piece *keys[DEVICE_RANKS_MAX], *values[DEVICE_RANKS_MAX];
   int64_t key_first[DEVICE_RANKS_MAX], value_first[DEVICE_RANKS_MAX]; /* the row's first number in each */
   int32_t lengths[DEVICE_RANKS_MAX];

@@ -37,8 +37,8 @@ static json_t *packages(void) {
 
 static json_t *gather(const info_request *request, tool_error *error) {
   (void)request;
-  json_t *facts = json_pack("{s:s, s:s, s:s, s:o, s:o}", "compiler", COMPILER, "command", BUILD_COMMAND,
-                            "host", BUILD_HOST, "kernels", tables(), "packages", packages());
+  json_t *facts = json_pack("{s:s, s:s, s:s, s:o, s:o}", "compiler", COMPILER, "command", BUILD_COMMAND, "host",
+                            BUILD_HOST, "kernels", tables(), "packages", packages());
   if (facts == NULL) {
     tool_error_set(error, "out of memory");
   }
@@ -50,9 +50,7 @@ static void print(const json_t *facts, FILE *stream) {
   json_t *one;
   fprintf(stream, "  compiler    %s\n  command     %s\n  host        %s\n  CPU kernels", info_text(facts, "compiler"),
           info_text(facts, "command"), info_text(facts, "host"));
-  json_array_foreach(json_object_get(facts, "kernels"), i, one) {
-    fprintf(stream, " %s", json_string_value(one));
-  }
+  json_array_foreach(json_object_get(facts, "kernels"), i, one) { fprintf(stream, " %s", json_string_value(one)); }
   fputc('\n', stream);
   json_array_foreach(json_object_get(facts, "packages"), i, one) {
     bool found = json_is_true(json_object_get(one, "found"));

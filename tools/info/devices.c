@@ -24,7 +24,7 @@ static json_t *features(void) {
     const char *name;
     bool here;
   } all[] = {FEATURE("sse4.2") FEATURE("avx") FEATURE("avx2") FEATURE("fma") FEATURE("avx512f") FEATURE("avx512bw")
-             FEATURE("avx512dq") FEATURE("avx512vl") FEATURE("avx512vnni") FEATURE("avx512vbmi")};
+                 FEATURE("avx512dq") FEATURE("avx512vl") FEATURE("avx512vnni") FEATURE("avx512vbmi")};
   for (size_t i = 0; i < sizeof all / sizeof all[0]; i++) {
     if (all[i].here) {
       json_array_append_new(names, json_string(all[i].name));
@@ -79,8 +79,8 @@ static json_t *nodes_of(const bny_topo *topo, bny_topo_kind kind) {
   for (int32_t i = 0; i < topo->nnodes; i++) {
     const bny_topo_node *node = &topo->nodes[i];
     if (node->kind == kind) {
-      json_array_append_new(list, json_pack("{s:s, s:s?, s:s?}", "name", node->name, "model", node->model, "bus_id",
-                                            node->bus_id));
+      json_array_append_new(
+          list, json_pack("{s:s, s:s?, s:s?}", "name", node->name, "model", node->model, "bus_id", node->bus_id));
     }
   }
   return list;
@@ -114,9 +114,7 @@ static void print_cpu(const json_t *facts, FILE *stream) {
   json_t *one;
   fprintf(stream, "  CPU         %s, %lld allowed\n  features   ", info_text(facts, "model"),
           (long long)json_integer_value(json_object_get(facts, "cpus_allowed")));
-  json_array_foreach(json_object_get(facts, "features"), i, one) {
-    fprintf(stream, " %s", json_string_value(one));
-  }
+  json_array_foreach(json_object_get(facts, "features"), i, one) { fprintf(stream, " %s", json_string_value(one)); }
   fprintf(stream, "\n  kernels    ");
   bool any = false;
   json_array_foreach(json_object_get(facts, "kernels"), i, one) {

@@ -17,8 +17,8 @@ typedef struct column {
 } column;
 
 static const column columns[] = {
-    {"none", BANYAN_SCATTER_NONE, BANYAN_ORDER_PLAN},         {"root", BANYAN_SCATTER_ROOT, BANYAN_ORDER_PLAN},
-    {"heads", BANYAN_SCATTER_HEADS, BANYAN_ORDER_PLAN},       {"tokens", BANYAN_SCATTER_TOKENS, BANYAN_ORDER_PLAN},
+    {"none", BANYAN_SCATTER_NONE, BANYAN_ORDER_PLAN},           {"root", BANYAN_SCATTER_ROOT, BANYAN_ORDER_PLAN},
+    {"heads", BANYAN_SCATTER_HEADS, BANYAN_ORDER_PLAN},         {"tokens", BANYAN_SCATTER_TOKENS, BANYAN_ORDER_PLAN},
     {"canonical", BANYAN_SCATTER_NONE, BANYAN_ORDER_CANONICAL},
 };
 enum { COLUMNS = sizeof columns / sizeof columns[0] };
@@ -76,9 +76,9 @@ static json_t *gather(const info_request *request, tool_error *error) {
     }
     json_array_append_new(sizes, json_pack("{s:I, s:o}", "bytes", (json_int_t)1 << power, "choices", choices));
   }
-  json_t *facts = json_pack("{s:i, s:s, s:o, s:i, s:i, s:s, s:o}", "ranks", ranks.nranks, "title", ranks.title,
-                            "levels", plan_levels_json(&ranks), "heads", HEADS, "head_dim", HEAD_DIM, "wire", "f32",
-                            "sizes", sizes);
+  json_t *facts =
+      json_pack("{s:i, s:s, s:o, s:i, s:i, s:s, s:o}", "ranks", ranks.nranks, "title", ranks.title, "levels",
+                plan_levels_json(&ranks), "heads", HEADS, "head_dim", HEAD_DIM, "wire", "f32", "sizes", sizes);
   json_t *measured = info_measured_gather();
   if (measured != NULL) {
     json_object_set_new(facts, "measured", measured);

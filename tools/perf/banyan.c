@@ -15,7 +15,6 @@ typedef struct banyan_state {
   banyan_op *op;
 } banyan_state;
 
-
 static void fill_bytes(void *opaque, uint32_t key) {
   banyan_state *state = opaque;
   const perf_case *perf = state->perf;

@@ -154,8 +154,8 @@ static bool put(void *argument, int32_t run, int32_t rank, tool_error *error) {
 static bool time_form(measurement *m, form form, const perf_device_row *row, int32_t warmup, double *p50_us,
                       double *p99_us, tool_error *error) {
   run_form what = {m, form};
-  device_timing timing = {.put = put, .argument = &what, .runs = row->runs, .warmup = warmup,
-                          .iterations = row->iterations};
+  device_timing timing = {
+      .put = put, .argument = &what, .runs = row->runs, .warmup = warmup, .iterations = row->iterations};
   bool ok = device_time(&m->ranks, &timing, p50_us, p99_us, error);
   *p50_us -= row->between_us;
   *p99_us -= row->between_us;

@@ -23,8 +23,8 @@ typedef struct perf_device_row {
   size_t bytes; /* of a rank's partial */
   int64_t rows;
   char algorithm[32];
-  int32_t runs;       /* in a graph */
-  int32_t iterations; /* replays of it */
+  int32_t runs;          /* in a graph */
+  int32_t iterations;    /* replays of it */
   double p50_us, p99_us; /* of a run */
   double copy_us, reductions_us;
   double between_us; /* of what stands between runs; the other times are without it */

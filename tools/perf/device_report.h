@@ -12,7 +12,6 @@ void perf_device_report_row(const perf_device_row *row);
 
 /* {"device": {...}, "rows": [...]}. */
 bool perf_device_report_json(const gpu_facts *facts, const perf_device_settings *settings, const perf_case *cases,
-                             const perf_device_row *rows, int count, const perf_protocol *protocol,
-                             tool_error *error);
+                             const perf_device_row *rows, int count, const perf_protocol *protocol, tool_error *error);
 
 #endif

@@ -27,8 +27,8 @@ bny_arrival *bny_arrivals_add(bny_arrivals *arrivals, int32_t sender, int32_t sl
 typedef struct bny_ready {
   int32_t *queue; /* a ring of nranks entries that begins at `first` */
   int32_t nranks, first, count;
-  int32_t *next;  /* by rank: its next step */
-  bool *waits;    /* by rank: that step is a WAIT for a message that has not been sent */
+  int32_t *next; /* by rank: its next step */
+  bool *waits;   /* by rank: that step is a WAIT for a message that has not been sent */
 } bny_ready;
 
 bool bny_ready_init(bny_ready *ready, int32_t nranks); /* all ranks are ready; false: no memory */

@@ -29,7 +29,7 @@ typedef struct clock_run {
   bny_arrivals arrivals;
   bny_ready ready;
   double *clocks;
-  link_clock *links; /* by rank and level; NULL without levels */
+  link_clock *links;         /* by rank and level; NULL without levels */
   const bny_link_cost *work; /* gamma, and how ranks take turns on a core */
 } clock_run;
 

@@ -21,8 +21,8 @@ typedef struct rank_state {
   bny_slice input, owned;
   int64_t rows;        /* delivered rows; bytes, where slices are bytes */
   int64_t ndeliveries; /* index of its next delivery */
-  uint64_t *heard;  /* barrier: bit r is set once this rank knows that rank r has begun */
-  uint64_t *said;   /* barrier: `heard` as of each slot's send */
+  uint64_t *heard;     /* barrier: bit r is set once this rank knows that rank r has begun */
+  uint64_t *said;      /* barrier: `heard` as of each slot's send */
 } rank_state;
 
 typedef struct proof_state {

@@ -31,9 +31,7 @@ char *topo_check(const topo_view *view, bool json, int *status, tool_error *erro
     bool failed = view->reports[i].outcome == BNY_TOPO_PROBE_FAILED;
     worst = failed && worst < BNY_TOPO_WARNING ? BNY_TOPO_WARNING : worst;
   }
-  *status = worst == BNY_TOPO_FAULT     ? TOOL_EXIT_FAULTS
-            : worst == BNY_TOPO_WARNING ? TOOL_EXIT_FAILED
-                                        : TOOL_EXIT_OK;
+  *status = worst == BNY_TOPO_FAULT ? TOOL_EXIT_FAULTS : worst == BNY_TOPO_WARNING ? TOOL_EXIT_FAILED : TOOL_EXIT_OK;
   if (json) {
     return check_json(view, worst == BNY_TOPO_INFO ? "good" : bny_topo_severity_name((bny_topo_severity)worst), error);
   }

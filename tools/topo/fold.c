@@ -203,8 +203,7 @@ static uint64_t mix_number(uint64_t hash, double number) { return bny_hash_add_b
 static uint64_t look_of(const topo_fold *fold, int32_t n, uint64_t below) {
   const bny_topo_node *node = &fold->topo->nodes[n];
   topo_facts facts = topo_fold_facts(fold, n);
-  if (node->kind ==
-      BNY_TOPO_SWITCH) { /* GPUs may have different numbers of links to each switch */
+  if (node->kind == BNY_TOPO_SWITCH) { /* GPUs may have different numbers of links to each switch */
     facts.links = 0;
     facts.links_speed = 0;
   }

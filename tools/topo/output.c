@@ -50,12 +50,8 @@ static char *view_hwloc(const topo_view *view, tool_error *error) {
 }
 
 static const topo_format formats[] = {
-    {"text", ".txt", topo_view_tree},
-    {"json", ".json", topo_view_json},
-    {"svg", ".svg", topo_view_svg},
-    {"dot", ".dot", topo_view_dot},
-    {"xml", ".xml", view_xml},
-    {"synthetic", NULL, view_synthetic},
+    {"text", ".txt", topo_view_tree}, {"json", ".json", topo_view_json}, {"svg", ".svg", topo_view_svg},
+    {"dot", ".dot", topo_view_dot},   {"xml", ".xml", view_xml},         {"synthetic", NULL, view_synthetic},
     {"hwloc", NULL, view_hwloc},
 };
 

@@ -20,8 +20,8 @@ enum { CELLS_MAX = 1 << 20 }; /* ranks times NICs in one host; above that NICs a
 
 double bny_topo_net_speed(const bny_topo *topo, const bny_topo_link *link) {
   static const double implausible_gbytes_per_s = 1000;
-  bool of_nic = bny_topo_ancestor(topo, link->from, BNY_TOPO_NIC) >= 0 ||
-                bny_topo_ancestor(topo, link->to, BNY_TOPO_NIC) >= 0;
+  bool of_nic =
+      bny_topo_ancestor(topo, link->from, BNY_TOPO_NIC) >= 0 || bny_topo_ancestor(topo, link->to, BNY_TOPO_NIC) >= 0;
   return of_nic && link->gbytes_per_s > implausible_gbytes_per_s ? 0 : link->gbytes_per_s;
 }
 

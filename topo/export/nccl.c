@@ -15,19 +15,15 @@ static const char switch_class[] = "0x068000", cpu_class[] = "0x068001";
 typedef struct writing {
   const bny_topo *topo;
   FILE *out;
-  int32_t *first, *next;              /* by node: first child, next sibling; -1 at the end */
+  int32_t *first, *next;               /* by node: first child, next sibling; -1 at the end */
   char (*bus_ids)[BNY_TOPO_BUS_BYTES]; /* by node; "": needs none */
   int32_t *numas;                      /* by node: number of a NUMA node, unique in its host */
   int32_t hosts, nets, gpus;           /* counts so far; nets: of this host */
 } writing;
 
-static const bny_topo_node *node_at(const writing *w, int32_t n) {
-  return &w->topo->nodes[n];
-}
+static const bny_topo_node *node_at(const writing *w, int32_t n) { return &w->topo->nodes[n]; }
 
-static void indent(writing *w, int depth) {
-  fprintf(w->out, "%*s", 2 * depth, "");
-}
+static void indent(writing *w, int depth) { fprintf(w->out, "%*s", 2 * depth, ""); }
 
 /* Writes name="value" after a blank; nothing for NULL. */
 static void write_text(writing *w, const char *name, const char *value) {
@@ -37,11 +33,11 @@ static void write_text(writing *w, const char *name, const char *value) {
   fprintf(w->out, " %s=\"", name);
   for (; *value != '\0'; value++) {
     switch (*value) {
-      case '&': fputs("&amp;", w->out); break;
-      case '<': fputs("&lt;", w->out); break;
-      case '>': fputs("&gt;", w->out); break;
-      case '"': fputs("&quot;", w->out); break;
-      default: fputc(*value, w->out); break;
+    case '&': fputs("&amp;", w->out); break;
+    case '<': fputs("&lt;", w->out); break;
+    case '>': fputs("&gt;", w->out); break;
+    case '"': fputs("&quot;", w->out); break;
+    default: fputc(*value, w->out); break;
     }
   }
   fputc('"', w->out);
@@ -63,10 +59,10 @@ static bool is_amd(const writing *w, int32_t gpu) {
 
 static const char *class_of(const writing *w, int32_t n) {
   switch (node_at(w, n)->kind) {
-    case BNY_TOPO_GPU: return is_amd(w, n) ? "0x120000" : "0x030200";
-    case BNY_TOPO_NIC: return "0x020000";
-    case BNY_TOPO_SWITCH: return switch_class;
-    default: return "0x060400";
+  case BNY_TOPO_GPU: return is_amd(w, n) ? "0x120000" : "0x030200";
+  case BNY_TOPO_NIC: return "0x020000";
+  case BNY_TOPO_SWITCH: return switch_class;
+  default: return "0x060400";
   }
 }
 

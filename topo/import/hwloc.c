@@ -21,13 +21,9 @@ static const char *type_of(const bny_topo_hwloc *h, int32_t element) {
   return type == NULL ? "" : type;
 }
 
-static bool is_numa(const char *type) {
-  return strcmp(type, "NUMANode") == 0 || strcmp(type, "Node") == 0;
-}
+static bool is_numa(const char *type) { return strcmp(type, "NUMANode") == 0 || strcmp(type, "Node") == 0; }
 
-static bool is_package(const char *type) {
-  return strcmp(type, "Package") == 0 || strcmp(type, "Socket") == 0;
-}
+static bool is_package(const char *type) { return strcmp(type, "Package") == 0 || strcmp(type, "Socket") == 0; }
 
 const char *bny_topo_hwloc_info(const bny_topo_hwloc *h, int32_t element, const char *name) {
   for (int32_t e = bny_topo_xml_first(h->xml, element); e >= 0; e = bny_topo_xml_next(h->xml, e)) {
@@ -83,9 +79,13 @@ static bool add_package(bny_topo_hwloc *h, int32_t package, int32_t parent) {
   bool known = index >= 0 && index <= MOST_INDEX;
   snprintf(name, sizeof name, "package%d", known ? (int)index : h->packages);
   h->packages++;
-  bny_topo_node node = {.kind = BNY_TOPO_PACKAGE, .parent = parent, .index = known ? (int32_t)index : -1, .name = name,
+  bny_topo_node node = {.kind = BNY_TOPO_PACKAGE,
+                        .parent = parent,
+                        .index = known ? (int32_t)index : -1,
+                        .name = name,
                         .model = (char *)bny_topo_hwloc_info(h, package, "CPUModel"),
-                        .vendor = (char *)bny_topo_hwloc_info(h, package, "CPUVendor"), .compute = -1,
+                        .vendor = (char *)bny_topo_hwloc_info(h, package, "CPUVendor"),
+                        .compute = -1,
                         .source = BNY_TOPO_FILE};
   return add_node(h, package, &node);
 }
@@ -99,8 +99,12 @@ static bool add_numa(bny_topo_hwloc *h, int32_t numa, int32_t parent) {
   bool known = index >= 0 && index <= MOST_INDEX;
   snprintf(name, sizeof name, "node%d", known ? (int)index : h->numas);
   h->numas++;
-  bny_topo_node node = {.kind = BNY_TOPO_NUMA, .parent = parent, .index = known ? (int32_t)index : -1, .name = name,
-                        .compute = -1, .source = BNY_TOPO_FILE};
+  bny_topo_node node = {.kind = BNY_TOPO_NUMA,
+                        .parent = parent,
+                        .index = known ? (int32_t)index : -1,
+                        .name = name,
+                        .compute = -1,
+                        .source = BNY_TOPO_FILE};
   return add_node(h, numa, &node);
 }
 
@@ -202,9 +206,14 @@ static bool take_bridge(bny_topo_hwloc *h, int32_t bridge, int32_t parent) {
     h->node_of[bridge] = within;
     return true;
   }
-  bny_topo_node node = {.kind = BNY_TOPO_PCI, .parent = within, .index = -1, .name = bus_id, .bus_id = bus_id,
+  bny_topo_node node = {.kind = BNY_TOPO_PCI,
+                        .parent = within,
+                        .index = -1,
+                        .name = bus_id,
+                        .bus_id = bus_id,
                         .model = (char *)bny_topo_hwloc_info(h, bridge, "PCIDevice"),
-                        .vendor = (char *)bny_topo_hwloc_info(h, bridge, "PCIVendor"), .compute = -1,
+                        .vendor = (char *)bny_topo_hwloc_info(h, bridge, "PCIVendor"),
+                        .compute = -1,
                         .source = BNY_TOPO_FILE};
   return add_node(h, bridge, &node) && bny_topo_hwloc_join_upwards(h, bridge);
 }
@@ -335,8 +344,6 @@ static bool parse(const char *text, size_t bytes, bny_topo *topo, bny_topo_error
   return taken;
 }
 
-static bool recognises(const char *text, size_t bytes) {
-  return bny_topo_xml_root_is(text, bytes, "topology");
-}
+static bool recognises(const char *text, size_t bytes) { return bny_topo_xml_root_is(text, bytes, "topology"); }
 
 const bny_topo_importer bny_topo_import_hwloc = {.name = "hwloc-xml", .recognises = recognises, .parse = parse};

@@ -11,11 +11,11 @@ typedef struct bny_topo_hwloc {
   const bny_topo_xml *xml;
   bny_topo *topo;
   bny_topo_error *error;
-  int32_t *node_of; /* by element: its node, else that of the surrounding device or bridge, else -1 */
-  int32_t *cpu_in;  /* by element: the host or package that holds it; -1 outside the machine */
-  int32_t *io_in;   /* by element: parent node of PCI devices below */
-  char *wanted;     /* by element: contains a GPU, NIC or NVSwitch */
-  char *upwards;    /* by element: upstream bridge of a switch */
+  int32_t *node_of;                  /* by element: its node, else that of the surrounding device or bridge, else -1 */
+  int32_t *cpu_in;                   /* by element: the host or package that holds it; -1 outside the machine */
+  int32_t *io_in;                    /* by element: parent node of PCI devices below */
+  char *wanted;                      /* by element: contains a GPU, NIC or NVSwitch */
+  char *upwards;                     /* by element: upstream bridge of a switch */
   int32_t packages, numas, switches; /* numbers so far */
 } bny_topo_hwloc;
 

@@ -73,8 +73,11 @@ bool bny_topo_hwloc_join_upwards(bny_topo_hwloc *h, int32_t element) {
                          speed);
   }
   int32_t node = h->node_of[element];
-  bny_topo_link link = {.kind = BNY_TOPO_LINK_PCI, .from = node, .to = h->topo->nodes[node].parent,
-                        .gbytes_per_s = raw > 0 ? bny_topo_speed_pci_raw(raw) : 0, .source = BNY_TOPO_FILE};
+  bny_topo_link link = {.kind = BNY_TOPO_LINK_PCI,
+                        .from = node,
+                        .to = h->topo->nodes[node].parent,
+                        .gbytes_per_s = raw > 0 ? bny_topo_speed_pci_raw(raw) : 0,
+                        .source = BNY_TOPO_FILE};
   return bny_topo_add_link(h->topo, &link) >= 0 || bny_topo_fail(h->error, 0, "out of memory");
 }
 

@@ -82,7 +82,11 @@ static bool add_nvlink(bny_topo_hwloc *h, int32_t a, int32_t b, int64_t megabyte
 }
 
 static bool add_xgmi(bny_topo_hwloc *h, int32_t a, int32_t b, int64_t megabytes_per_s) {
-  bny_topo_link link = {.kind = BNY_TOPO_LINK_XGMI, .from = a, .to = b, .count = 1, .source = BNY_TOPO_FILE,
+  bny_topo_link link = {.kind = BNY_TOPO_LINK_XGMI,
+                        .from = a,
+                        .to = b,
+                        .count = 1,
+                        .source = BNY_TOPO_FILE,
                         .gbytes_per_s = (double)megabytes_per_s / 1000};
   return bny_topo_add_link(h->topo, &link) >= 0 || bny_topo_fail(h->error, 0, "out of memory");
 }
@@ -146,8 +150,8 @@ static bool take_matrix(bny_topo_hwloc *h, int32_t matrix, const bny_topo_names 
     for (size_t b = a + 1; good && b < n; b++) {
       int64_t there = values[a * n + b], back = values[b * n + a];
       int64_t value = there == 0 || (back != 0 && back < there) ? back : there;
-      bool gpu = nodes[a] >= 0 && nodes[b] >= 0 && (h->topo->nodes[nodes[a]].kind == BNY_TOPO_GPU ||
-                                                    h->topo->nodes[nodes[b]].kind == BNY_TOPO_GPU);
+      bool gpu = nodes[a] >= 0 && nodes[b] >= 0 &&
+                 (h->topo->nodes[nodes[a]].kind == BNY_TOPO_GPU || h->topo->nodes[nodes[b]].kind == BNY_TOPO_GPU);
       if (gpu && value > 0) {
         good = xgmi ? add_xgmi(h, nodes[a], nodes[b], value) : add_nvlink(h, nodes[a], nodes[b], value);
       }

@@ -153,7 +153,7 @@ static bool cable_read(fabric *fab, bny_topo_span line, int line_number, bny_top
   one.ends[0].guid = guid_take(&line);
   if (!bny_topo_span_quoted(&line, &one.peer) || !port_take(&line, &one.ends[1].port))
     return bny_topo_fail(error, line_number, "port %d is not followed by \"PEER\"[PORT]: is the file cut off?",
-                           one.ends[0].port);
+                         one.ends[0].port);
   one.ends[1].guid = guid_take(&line);
   if (one.ends[0].guid.bytes > 64 || one.ends[1].guid.bytes > 64)
     return bny_topo_fail(error, line_number, "a GUID of more than 64 bytes");
@@ -226,9 +226,8 @@ static bool cables_resolve(fabric *fab, bny_topo_error *error) {
   for (int32_t i = 1; i < fab->nentries; i++) {
     const entry *a = &fab->entries[fab->by_id[i - 1]], *b = &fab->entries[fab->by_id[i]];
     if (bny_topo_span_same(a->id, b->id))
-      return bny_topo_fail(error, a->line > b->line ? a->line : b->line,
-                             "node \"%.*s\" appears again: also on line %d", bny_topo_span_shown(a->id), a->id.text,
-                             a->line > b->line ? b->line : a->line);
+      return bny_topo_fail(error, a->line > b->line ? a->line : b->line, "node \"%.*s\" appears again: also on line %d",
+                           bny_topo_span_shown(a->id), a->id.text, a->line > b->line ? b->line : a->line);
   }
   for (int32_t i = 0; i < fab->ncables; i++) {
     cable *one = &fab->cables[i];
@@ -242,7 +241,7 @@ static bool cables_resolve(fabric *fab, bny_topo_error *error) {
     }
     if (low == fab->nentries || !bny_topo_span_same(fab->entries[fab->by_id[low]].id, one->peer))
       return bny_topo_fail(error, one->line, "a link to \"%.*s\", which the file does not list: is it cut off?",
-                             bny_topo_span_shown(one->peer), one->peer.text);
+                           bny_topo_span_shown(one->peer), one->peer.text);
     one->ends[1].entry = fab->by_id[low];
   }
   return true;
@@ -378,8 +377,8 @@ static bool ports_check(const fabric *fab, bny_topo_error *error) {
   for (size_t i = 1; i < count && good; i++) {
     if (uses[i].entry == uses[i - 1].entry && uses[i].port == uses[i - 1].port)
       good = bny_topo_fail(error, uses[i].line, "port %d of \"%.*s\" is joined to another port on line %d",
-                             uses[i].port, bny_topo_span_shown(fab->entries[uses[i].entry].id),
-                             fab->entries[uses[i].entry].id.text, uses[i - 1].line);
+                           uses[i].port, bny_topo_span_shown(fab->entries[uses[i].entry].id),
+                           fab->entries[uses[i].entry].id.text, uses[i - 1].line);
   }
   free(uses);
   return good;

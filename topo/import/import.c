@@ -43,8 +43,9 @@ static bool refuse_unknown(const char *text, size_t bytes, bny_topo_error *error
         error, line, "XML with the root <%s> is none that is known (NCCL <system>, hwloc <topology>, <nvidia_smi_log>)",
         root);
   }
-  return bny_topo_fail(error, 1, "not a format that is known: NCCL, hwloc or nvidia-smi XML, nvidia-smi topo -m, "
-                                 "ibnetdiscover, JSON of banyan-topo, or a synthetic description");
+  return bny_topo_fail(error, 1,
+                       "not a format that is known: NCCL, hwloc or nvidia-smi XML, nvidia-smi topo -m, "
+                       "ibnetdiscover, JSON of banyan-topo, or a synthetic description");
 }
 
 bny_topo *bny_topo_import(const char *text, size_t bytes, const char **importer_name, bny_topo_error *error) {

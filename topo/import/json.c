@@ -226,7 +226,7 @@ typedef struct reading {
   bny_topo *topo;
   bny_topo_error *error;
   bny_topo_names ids;
-  char **texts; /* owned copies for `ids` */
+  char **texts;     /* owned copies for `ids` */
   const char *list; /* current list: "nodes" or "links" */
   size_t at;        /* current index in the list */
 } reading;
@@ -379,9 +379,8 @@ static bool read_ids(reading *r, const json_t *nodes) {
   if (r->ids.out_of_memory) {
     return bny_topo_fail(r->error, 0, "out of memory");
   }
-  return twice == NULL ||
-         bny_topo_fail(r->error, 0, "nodes[%d].id: \"%.60s\" is also that of nodes[%d]", (int)twice->value, twice->key,
-                       (int)twice[-1].value);
+  return twice == NULL || bny_topo_fail(r->error, 0, "nodes[%d].id: \"%.60s\" is also that of nodes[%d]",
+                                        (int)twice->value, twice->key, (int)twice[-1].value);
 }
 
 static bool read_lists(reading *r, const json_t *root, bny_topo_error *error) {
@@ -402,9 +401,7 @@ static bool read_lists(reading *r, const json_t *root, bny_topo_error *error) {
   }
   r->list = "links";
   if (good && links != NULL) {
-    json_array_foreach((json_t *)links, r->at, object) {
-      good = good && take_link(r, object);
-    }
+    json_array_foreach((json_t *)links, r->at, object) { good = good && take_link(r, object); }
   }
   for (size_t i = 0; r->texts != NULL && i < json_array_size(nodes); i++) {
     free(r->texts[i]);

@@ -125,26 +125,26 @@ static bool row_read(bny_topo_matrix *matrix, bny_topo_span line, int number, bn
   bny_topo_matrix_device *device = &matrix->devices[row];
   if (device->line)
     return bny_topo_fail(error, number, "%.*s has a row on line %d already", bny_topo_span_shown(name), name.text,
-                           device->line);
+                         device->line);
   device->line = number;
   for (int column = 0; column < matrix->ncolumns; column++) {
     bny_topo_matrix_cell cell;
     if (!bny_topo_span_word(&rest, &word))
       return bny_topo_fail(error, number, "%.*s has %d paths, the header %d devices", bny_topo_span_shown(name),
-                             name.text, column, matrix->ncolumns);
+                           name.text, column, matrix->ncolumns);
     if (!cell_read(word, &cell))
       return bny_topo_fail(error, number, "\"%.*s\" is not a path: X, NV#, PIX, PXB, PHB, NODE and SYS are",
-                             bny_topo_span_shown(word), word.text);
+                           bny_topo_span_shown(word), word.text);
     if ((cell.path == BNY_TOPO_PATH_SELF) != (row == column))
       return bny_topo_fail(error, number, "%.*s: column %d says %.*s, and X belongs on the diagonal",
-                             bny_topo_span_shown(name), name.text, column + 1, bny_topo_span_shown(word), word.text);
+                           bny_topo_span_shown(name), name.text, column + 1, bny_topo_span_shown(word), word.text);
     matrix->cells[row][column] = cell;
   }
   bny_topo_span tail = rest;
   bny_topo_matrix_cell more;
   if (bny_topo_span_word(&tail, &word) && cell_read(word, &more) && more.known)
     return bny_topo_fail(error, number, "%.*s has more paths than the header has devices, %d",
-                           bny_topo_span_shown(name), name.text, matrix->ncolumns);
+                         bny_topo_span_shown(name), name.text, matrix->ncolumns);
   tail_read(device, matrix->ntails, rest);
   return true;
 }
@@ -173,15 +173,15 @@ static bool halves_join(bny_topo_matrix *matrix, bny_topo_error *error) {
       *(lower->known ? upper : lower) = lower->known ? *lower : *upper;
       if (lower->links && (matrix->devices[i].gpu < 0 || matrix->devices[j].gpu < 0))
         return bny_topo_fail(error, matrix->devices[i].line, "NVLinks between %.*s and %.*s, which are not both GPUs",
-                               bny_topo_span_shown(matrix->devices[i].name), matrix->devices[i].name.text,
-                               bny_topo_span_shown(matrix->devices[j].name), matrix->devices[j].name.text);
+                             bny_topo_span_shown(matrix->devices[i].name), matrix->devices[i].name.text,
+                             bny_topo_span_shown(matrix->devices[j].name), matrix->devices[j].name.text);
     }
   }
   for (int i = 0; i < matrix->ndevices; i++) {
     const bny_topo_matrix_device *device = &matrix->devices[i];
     if (device->gpu >= 0 && !device->line)
       return bny_topo_fail(error, 0, "no row for %.*s: is the file cut off?", bny_topo_span_shown(device->name),
-                             device->name.text);
+                           device->name.text);
   }
   return true;
 }

@@ -22,7 +22,7 @@ typedef struct reading {
   const bny_topo_xml *xml;
   bny_topo *topo;
   bny_topo_error *error;
-  int32_t *node_of; /* by element; -1: no node, its content is skipped */
+  int32_t *node_of;                         /* by element; -1: no node, its content is skipped */
   bny_topo_names hosts, buses, numas, gpus; /* hosts: few, in order of first use */
   int32_t ncpus;
   bool has_gpus, has_nets; /* false in an input file, which NCCL completes */
@@ -149,7 +149,11 @@ static bool join_cpus(reading *r) {
         speeds[i] =
             bny_topo_speed_cpu(text_of(r, cpu, "arch"), text_of(r, cpu, "vendor"), (int32_t)family, (int32_t)model);
       }
-      bny_topo_link link = {.kind = BNY_TOPO_LINK_SYS, .from = from, .to = to, .count = 1, .source = BNY_TOPO_ASSUMED,
+      bny_topo_link link = {.kind = BNY_TOPO_LINK_SYS,
+                            .from = from,
+                            .to = to,
+                            .count = 1,
+                            .source = BNY_TOPO_ASSUMED,
                             .gbytes_per_s = speeds[0] < speeds[1] ? speeds[0] : speeds[1]};
       joined = joined && add_link(r, cpus[b], &link);
     }
@@ -356,7 +360,11 @@ static bool take_nic(reading *r, int32_t nic, int32_t parent) {
     r->node_of[nic] = r->node_of[parent];
     return true;
   }
-  bny_topo_node node = {.kind = BNY_TOPO_NIC, .parent = r->node_of[parent], .index = -1, .name = name, .compute = -1,
+  bny_topo_node node = {.kind = BNY_TOPO_NIC,
+                        .parent = r->node_of[parent],
+                        .index = -1,
+                        .name = name,
+                        .compute = -1,
                         .source = BNY_TOPO_FILE};
   describe_nic(r, nic, &node, name);
   return add_node(r, nic, &node);
@@ -387,8 +395,11 @@ static bool take_net(reading *r, int32_t net, int32_t parent) {
   snprintf(unnamed, sizeof unnamed, "port%d", (int)port);
   /* This guid is the card's (system image), from its first function and port, not the port's own. */
   const char *said = text_of(r, net, "guid");
-  bny_topo_node node = {.kind = BNY_TOPO_PORT, .parent = nic, .index = (int32_t)port,
-                        .name = name == NULL ? unnamed : (char *)name, .compute = -1,
+  bny_topo_node node = {.kind = BNY_TOPO_PORT,
+                        .parent = nic,
+                        .index = (int32_t)port,
+                        .name = name == NULL ? unnamed : (char *)name,
+                        .compute = -1,
                         .guid = said != NULL && bny_topo_guid_from_nccl(said, guid) ? guid : (char *)said,
                         .source = BNY_TOPO_FILE};
   if (!add_node(r, net, &node)) {

@@ -112,7 +112,11 @@ static bool take_link(reading *r, int32_t element, int32_t gpu, bny_topo_link_ki
   int32_t compute = r->topo->nodes[gpu].compute;
   double one = kind == BNY_TOPO_LINK_XGMI ? bny_topo_speed_xgmi(compute) : bny_topo_speed_nvlink(compute);
   found->element = element;
-  found->link = (bny_topo_link){.kind = kind, .from = gpu, .to = -1, .count = (int32_t)count, .source = BNY_TOPO_FILE,
+  found->link = (bny_topo_link){.kind = kind,
+                                .from = gpu,
+                                .to = -1,
+                                .count = (int32_t)count,
+                                .source = BNY_TOPO_FILE,
                                 .gbytes_per_s = one * (double)count};
   return find_target(r, found);
 }
@@ -137,9 +141,15 @@ static bool add_switches(reading *r) {
       number = same_host ? number + 1 : 0;
       snprintf(name, sizeof name, "nvswitch%d", (int)number);
       bool is_hidden = strcmp(here->key, hidden) == 0;
-      bny_topo_node node = {.kind = BNY_TOPO_SWITCH, .parent = here->scope, .index = number, .name = name,
-                            .model = is_hidden ? "hidden by the virtual machine" : NULL, .vendor = "NVIDIA",
-                            .bus_id = is_hidden ? NULL : (char *)here->key, .compute = -1, .source = BNY_TOPO_FILE};
+      bny_topo_node node = {.kind = BNY_TOPO_SWITCH,
+                            .parent = here->scope,
+                            .index = number,
+                            .name = name,
+                            .model = is_hidden ? "hidden by the virtual machine" : NULL,
+                            .vendor = "NVIDIA",
+                            .bus_id = is_hidden ? NULL : (char *)here->key,
+                            .compute = -1,
+                            .source = BNY_TOPO_FILE};
       last = bny_topo_add_node(r->topo, &node);
       added = last >= 0;
     }
@@ -207,7 +217,7 @@ bool bny_topo_nccl_links(const bny_topo_xml *xml, bny_topo *topo, const int32_t 
   for (int32_t e = 1; good && e < bny_topo_xml_count(xml); e++) {
     int32_t parent = bny_topo_xml_parent(xml, e);
     bool nvlink = bny_topo_xml_is(xml, e, "nvlink"), xgmi = bny_topo_xml_is(xml, e, "xgmi"),
-        c2c = bny_topo_xml_is(xml, e, "c2c");
+         c2c = bny_topo_xml_is(xml, e, "c2c");
     if (!(nvlink || xgmi || c2c)) {
       continue;
     }

@@ -82,10 +82,10 @@ static int32_t compute_of(const char *architecture, const char *product) {
   static const struct {
     const char *architecture, *product; /* product: part of the name, or NULL for any other */
     int32_t compute;
-  } known[] = {{"Pascal", "P100", 60},    {"Pascal", NULL, 61},       {"Volta", NULL, 70},
-               {"Turing", NULL, 75},      {"Ampere", "A100", 80},     {"Ampere", "A800", 80},
-               {"Ampere", "A30", 80},     {"Ampere", NULL, 86},       {"Ada Lovelace", NULL, 89},
-               {"Hopper", NULL, 90},      {"Blackwell", "B300", 103}, {"Blackwell", "B200", 100},
+  } known[] = {{"Pascal", "P100", 60},     {"Pascal", NULL, 61},       {"Volta", NULL, 70},
+               {"Turing", NULL, 75},       {"Ampere", "A100", 80},     {"Ampere", "A800", 80},
+               {"Ampere", "A30", 80},      {"Ampere", NULL, 86},       {"Ada Lovelace", NULL, 89},
+               {"Hopper", NULL, 90},       {"Blackwell", "B300", 103}, {"Blackwell", "B200", 100},
                {"Blackwell", "B100", 100}, {"Blackwell", NULL, 120}};
   for (size_t i = 0; architecture != NULL && i < sizeof known / sizeof known[0]; i++) {
     bool same = strcmp(architecture, known[i].architecture) == 0;
@@ -97,9 +97,7 @@ static int32_t compute_of(const char *architecture, const char *product) {
 }
 
 /* NVLinks of a GPU that has joined the fabric; this output does not count them. */
-static int32_t nvlinks_of(int32_t compute) {
-  return compute >= 90 ? 18 : compute >= 80 ? 12 : 6;
-}
+static int32_t nvlinks_of(int32_t compute) { return compute >= 90 ? 18 : compute >= 80 ? 12 : 6; }
 
 /* Returns the switch of an NVLink domain (cluster and clique). It is inside the host, unless the cluster has a
  * number. */
@@ -188,8 +186,8 @@ static bool take_gpu(reading *r, int32_t gpu) {
 }
 
 static bool read_log(reading *r) {
-  bny_topo_node host = {.kind = BNY_TOPO_HOST, .parent = -1, .index = 0, .name = "host0", .compute = -1,
-                        .source = BNY_TOPO_FILE};
+  bny_topo_node host = {
+      .kind = BNY_TOPO_HOST, .parent = -1, .index = 0, .name = "host0", .compute = -1, .source = BNY_TOPO_FILE};
   r->host = bny_topo_add_node(r->topo, &host);
   if (r->host < 0) {
     return bny_topo_fail(r->error, 0, "out of memory");
@@ -229,8 +227,6 @@ static bool parse(const char *text, size_t bytes, bny_topo *topo, bny_topo_error
   return taken;
 }
 
-static bool recognises(const char *text, size_t bytes) {
-  return bny_topo_xml_root_is(text, bytes, "nvidia_smi_log");
-}
+static bool recognises(const char *text, size_t bytes) { return bny_topo_xml_root_is(text, bytes, "nvidia_smi_log"); }
 
 const bny_topo_importer bny_topo_import_smi = {.name = "nvidia-smi-xml", .recognises = recognises, .parse = parse};

@@ -130,9 +130,9 @@ static bool item_read(bny_topo_span word, int line, bny_topo_item *item, bny_top
   int which;
   if (!name_is(name, &which))
     return bny_topo_fail(error, line,
-                           "\"%.*s\" is not a kind of item: spine, leaf, host, nvswitch, nvlink, xgmi, "
-                           "package, numa, bridge, pci, gpu and nic are",
-                           bny_topo_span_shown(name), name.text);
+                         "\"%.*s\" is not a kind of item: spine, leaf, host, nvswitch, nvlink, xgmi, "
+                         "package, numa, bridge, pci, gpu and nic are",
+                         bny_topo_span_shown(name), name.text);
   *item = (bny_topo_item){.kind = names[which].kind, .count = 1, .ports = 1, .compute = -1, .line = line};
   bool counted = false;
   int said = 0;
@@ -142,8 +142,8 @@ static bool item_read(bny_topo_span word, int line, bny_topo_item *item, bny_top
     bny_topo_span part = part_take(&rest);
     if (separator == ':') {
       if (counted || said || !bny_topo_span_number(part, COUNT_MAX, &item->count) || item->count < 1)
-        return bny_topo_fail(error, line, "\"%.*s\": one count of 1 to %d follows the name",
-                               bny_topo_span_shown(word), word.text, COUNT_MAX);
+        return bny_topo_fail(error, line, "\"%.*s\": one count of 1 to %d follows the name", bny_topo_span_shown(word),
+                             word.text, COUNT_MAX);
       counted = true;
       continue;
     }
@@ -152,8 +152,8 @@ static bool item_read(bny_topo_span word, int line, bny_topo_item *item, bny_top
     bool speed_twice = (what & (SPEED | PORTS)) && (said & (SPEED | PORTS));
     if (what == 0 || !(what & allowed) || (what & said) || speed_twice)
       return bny_topo_fail(error, line, "\"%.*s\": %s cannot be said of %s%s", bny_topo_span_shown(word), word.text,
-                             what & said || speed_twice ? "two of this kind" : "this", names[which].name,
-                             what == LINKS && allowed & SPEED ? "; a speed has its unit, such as 400g or 50GB" : "");
+                           what & said || speed_twice ? "two of this kind" : "this", names[which].name,
+                           what == LINKS && allowed & SPEED ? "; a speed has its unit, such as 400g or 50GB" : "");
     said |= what;
   }
   return true;
@@ -169,8 +169,7 @@ static bool order_check(const bny_topo_item *items, int count, bny_topo_error *e
     in_host = in_host || item->kind == BNY_TOPO_ITEM_HOST;
     if (bny_topo_item_is_joint(item)) {
       if (joined)
-        return bny_topo_fail(error, item->line, "GPUs are joined twice: by %s as well",
-                               bny_topo_item_name(item->kind));
+        return bny_topo_fail(error, item->line, "GPUs are joined twice: by %s as well", bny_topo_item_name(item->kind));
       joined = true;
     } else if (bny_topo_item_is_device(item)) {
       if (!in_host) return bny_topo_fail(error, item->line, "%s outside of a host", bny_topo_item_name(item->kind));
@@ -178,7 +177,7 @@ static bool order_check(const bny_topo_item *items, int count, bny_topo_error *e
       bool nests = item->kind == BNY_TOPO_ITEM_PCI && outer && outer->kind == BNY_TOPO_ITEM_PCI;
       if (outer && outer->kind >= item->kind && !nests)
         return bny_topo_fail(error, item->line, "%s inside of %s", bny_topo_item_name(item->kind),
-                               bny_topo_item_name(outer->kind));
+                             bny_topo_item_name(outer->kind));
       outer = item;
     }
   }
@@ -215,7 +214,7 @@ bool bny_topo_items_parse(const char *text, size_t bytes, bny_topo_item items[BN
         return bny_topo_fail(error, reader.line, "more than %d items", BNY_TOPO_ITEMS_MAX);
       if (*count > 0 && items[0].line != reader.line)
         return bny_topo_fail(error, reader.line, "a second line: a description is on one, which is line %d",
-                               items[0].line);
+                             items[0].line);
       if (!item_read(word, reader.line, &items[*count], error)) return false;
       ++*count;
     }

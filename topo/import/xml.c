@@ -361,9 +361,14 @@ static const char *text_of(xmlNode *node) {
 
 static void append(bny_topo_xml *xml, xmlNode *node, int32_t parent) {
   int32_t me = xml->count++;
-  xml->elements[me] = (xml_element){.name = (const char *)node->name, .text = text_of(node),
-                                    .attributes = node->properties, .parent = parent, .first = -1, .last = -1,
-                                    .next = -1, .line = (int)xmlGetLineNo(node)};
+  xml->elements[me] = (xml_element){.name = (const char *)node->name,
+                                    .text = text_of(node),
+                                    .attributes = node->properties,
+                                    .parent = parent,
+                                    .first = -1,
+                                    .last = -1,
+                                    .next = -1,
+                                    .line = (int)xmlGetLineNo(node)};
   if (parent >= 0) {
     xml_element *above = &xml->elements[parent];
     *(above->last >= 0 ? &xml->elements[above->last].next : &above->first) = me;

@@ -88,9 +88,9 @@ static bool groups_check(const bny_topo_matrix *matrix, const grouping *groups, 
       if (!cell_says(cell) || step == step_of(cell->path)) continue;
       bny_topo_span a = matrix->devices[i].name, b = matrix->devices[j].name;
       return bny_topo_fail(error, matrix->devices[i].line ? matrix->devices[i].line : matrix->devices[j].line,
-                             "%.*s to %.*s is %s, but both are nearer than that to a third device",
-                             bny_topo_span_shown(a), a.text, bny_topo_span_shown(b), b.text,
-                             bny_topo_path_name(cell->path));
+                           "%.*s to %.*s is %s, but both are nearer than that to a third device",
+                           bny_topo_span_shown(a), a.text, bny_topo_span_shown(b), b.text,
+                           bny_topo_path_name(cell->path));
     }
   }
   return true;

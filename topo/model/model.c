@@ -33,9 +33,7 @@ bool bny_topo_fail(bny_topo_error *error, int line, const char *format, ...) {
   return false;
 }
 
-bny_topo *bny_topo_new(void) {
-  return calloc(1, sizeof(bny_topo));
-}
+bny_topo *bny_topo_new(void) { return calloc(1, sizeof(bny_topo)); }
 
 void bny_topo_free(bny_topo *topo) {
   if (topo == NULL) {
@@ -174,9 +172,7 @@ int32_t bny_topo_add_node(bny_topo *topo, const bny_topo_node *node) {
   return topo->nnodes - 1;
 }
 
-static bool node_exists(const bny_topo *topo, int32_t node) {
-  return node >= 0 && node < topo->nnodes;
-}
+static bool node_exists(const bny_topo *topo, int32_t node) { return node >= 0 && node < topo->nnodes; }
 
 int32_t bny_topo_add_link(bny_topo *topo, const bny_topo_link *link) {
   void *links = topo->links;
@@ -201,9 +197,7 @@ int32_t bny_topo_add_link(bny_topo *topo, const bny_topo_link *link) {
   return added;
 }
 
-int32_t bny_topo_first_link(const bny_topo *topo, int32_t node) {
-  return topo->nodes[node].first_link;
-}
+int32_t bny_topo_first_link(const bny_topo *topo, int32_t node) { return topo->nodes[node].first_link; }
 
 int32_t bny_topo_next_link(const bny_topo *topo, int32_t node, int32_t link) {
   return topo->links[link].from == node ? topo->links[link].next_from : topo->links[link].next_to;
@@ -375,13 +369,9 @@ bool bny_topo_check(const bny_topo *topo, bny_topo_error *error) {
 
 /* ---- names ------------------------------------------------------------------------------------------------------- */
 
-const char *bny_topo_path_name(bny_topo_path path) {
-  return (unsigned)path < BNY_TOPO_PATHS ? path_names[path] : "?";
-}
+const char *bny_topo_path_name(bny_topo_path path) { return (unsigned)path < BNY_TOPO_PATHS ? path_names[path] : "?"; }
 
-const char *bny_topo_kind_name(bny_topo_kind kind) {
-  return (unsigned)kind < BNY_TOPO_KINDS ? kind_names[kind] : "?";
-}
+const char *bny_topo_kind_name(bny_topo_kind kind) { return (unsigned)kind < BNY_TOPO_KINDS ? kind_names[kind] : "?"; }
 
 const char *bny_topo_link_name(bny_topo_link_kind kind) {
   return (unsigned)kind < BNY_TOPO_LINK_KINDS ? link_names[kind] : "?";

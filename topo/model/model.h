@@ -18,7 +18,7 @@ typedef enum bny_topo_kind {
   BNY_TOPO_HOST,
   BNY_TOPO_PACKAGE,
   BNY_TOPO_NUMA,
-  BNY_TOPO_PCI,    /* bridge or switch above devices */
+  BNY_TOPO_PCI, /* bridge or switch above devices */
   BNY_TOPO_GPU,
   BNY_TOPO_NIC,
   BNY_TOPO_PORT,   /* port of a NIC */
@@ -27,19 +27,19 @@ typedef enum bny_topo_kind {
 } bny_topo_kind;
 
 typedef enum bny_topo_link_kind {
-  BNY_TOPO_LINK_PCI,    /* to the parent, or across */
+  BNY_TOPO_LINK_PCI, /* to the parent, or across */
   BNY_TOPO_LINK_NVLINK,
   BNY_TOPO_LINK_XGMI,
-  BNY_TOPO_LINK_C2C,    /* coherent CPU to GPU */
-  BNY_TOPO_LINK_SYS,    /* between packages or NUMA nodes */
-  BNY_TOPO_LINK_NET,    /* port to fabric switch, or switch to switch */
+  BNY_TOPO_LINK_C2C, /* coherent CPU to GPU */
+  BNY_TOPO_LINK_SYS, /* between packages or NUMA nodes */
+  BNY_TOPO_LINK_NET, /* port to fabric switch, or switch to switch */
   BNY_TOPO_LINK_KINDS
 } bny_topo_link_kind;
 
 /* Path types between two devices, nearest first. */
 typedef enum bny_topo_path {
   BNY_TOPO_PATH_SELF,
-  BNY_TOPO_PATH_NVL,  /* NVLink or xGMI, directly or through NVSwitch */
+  BNY_TOPO_PATH_NVL, /* NVLink or xGMI, directly or through NVSwitch */
   BNY_TOPO_PATH_C2C,
   BNY_TOPO_PATH_PIX,  /* at most one PCI bridge */
   BNY_TOPO_PATH_PXB,  /* several PCI bridges, not the host bridge */
@@ -60,18 +60,18 @@ typedef enum bny_topo_source {
 
 typedef struct bny_topo_node {
   bny_topo_kind kind;
-  int32_t parent;      /* node index, -1 at the top */
-  int32_t index;       /* the system's own number: GPU ordinal, NUMA node, package; -1 unknown */
-  char *name;          /* "mlx5_0", "GPU0", "node1": never NULL; unique within its host for GPUs and NICs */
-  char *model;         /* "NVIDIA H100 80GB HBM3", "EPYC"; NULL unknown */
-  char *vendor;        /* NULL unknown */
-  char *bus_id;        /* "0000:1b:00.0" in lower case; NULL unknown */
-  char *guid;          /* ports, NICs, switches; NULL unknown */
-  int32_t compute;     /* GPU: 90 for sm_90; gfx number for AMD such as 942, 910 for gfx90a; -1 unknown */
-  bool host_bridge;    /* PCI: a root complex, not a switch */
+  int32_t parent;   /* node index, -1 at the top */
+  int32_t index;    /* the system's own number: GPU ordinal, NUMA node, package; -1 unknown */
+  char *name;       /* "mlx5_0", "GPU0", "node1": never NULL; unique within its host for GPUs and NICs */
+  char *model;      /* "NVIDIA H100 80GB HBM3", "EPYC"; NULL unknown */
+  char *vendor;     /* NULL unknown */
+  char *bus_id;     /* "0000:1b:00.0" in lower case; NULL unknown */
+  char *guid;       /* ports, NICs, switches; NULL unknown */
+  int32_t compute;  /* GPU: 90 for sm_90; gfx number for AMD such as 942, 910 for gfx90a; -1 unknown */
+  bool host_bridge; /* PCI: a root complex, not a switch */
   bny_topo_source source;
-  int32_t first_link;  /* internal: see bny_topo_first_link */
-  int32_t numas;       /* internal: NUMA nodes below, at most 64 levels deep */
+  int32_t first_link; /* internal: see bny_topo_first_link */
+  int32_t numas;      /* internal: NUMA nodes below, at most 64 levels deep */
 } bny_topo_node;
 
 /* A full-duplex link, stored once per pair of nodes; either end may be `from`. Two kinds describe a node's way up:
@@ -81,11 +81,11 @@ typedef struct bny_topo_node {
  * GPU to itself, which connects nothing. */
 typedef struct bny_topo_link {
   bny_topo_link_kind kind;
-  int32_t from, to;        /* node indices */
-  int32_t count;           /* parallel links in this entry; NVLinks between two GPUs; PCI lanes */
-  double gbytes_per_s;     /* sum over count, one direction; 0 unknown, or dead: see bny_topo_link_dead() */
+  int32_t from, to;          /* node indices */
+  int32_t count;             /* parallel links in this entry; NVLinks between two GPUs; PCI lanes */
+  double gbytes_per_s;       /* sum over count, one direction; 0 unknown, or dead: see bny_topo_link_dead() */
   double rated_gbytes_per_s; /* hardware limit; 0 unknown */
-  double latency_us;       /* 0 unknown */
+  double latency_us;         /* 0 unknown */
   bny_topo_source source;
   int32_t next_from, next_to; /* internal: see bny_topo_next_link */
 } bny_topo_link;
@@ -145,9 +145,9 @@ bool bny_topo_check(const bny_topo *topo, bny_topo_error *error);
 
 /* Returns the path type between two GPUs or NICs, from containment and links. */
 bny_topo_path bny_topo_path_between(const bny_topo *topo, int32_t a, int32_t b);
-const char *bny_topo_path_name(bny_topo_path path); /* "NVL" .. */
-const char *bny_topo_kind_name(bny_topo_kind kind); /* "host" .. */
-const char *bny_topo_link_name(bny_topo_link_kind kind); /* "nvlink" .. */
+const char *bny_topo_path_name(bny_topo_path path);       /* "NVL" .. */
+const char *bny_topo_kind_name(bny_topo_kind kind);       /* "host" .. */
+const char *bny_topo_link_name(bny_topo_link_kind kind);  /* "nvlink" .. */
 const char *bny_topo_source_name(bny_topo_source source); /* "file" .. */
 
 /* Parse such a name. Return the count (BNY_TOPO_KINDS and the like) if the name is unknown. */

@@ -4,9 +4,7 @@
 
 #include "topo/model/model.h"
 
-static const bny_topo_node *node_at(const bny_topo *topo, int32_t n) {
-  return &topo->nodes[n];
-}
+static const bny_topo_node *node_at(const bny_topo *topo, int32_t n) { return &topo->nodes[n]; }
 
 static bool joins_devices(const bny_topo_link *link) {
   return link->kind == BNY_TOPO_LINK_NVLINK || link->kind == BNY_TOPO_LINK_XGMI;
@@ -103,9 +101,7 @@ static bool same_device(const bny_topo_node *a, const bny_topo_node *b) {
   return bytes > 1 && strncmp(a->bus_id, b->bus_id, bytes) == 0;
 }
 
-static bool known_host_bridge(const bny_topo_node *node) {
-  return node->kind == BNY_TOPO_PCI && node->host_bridge;
-}
+static bool known_host_bridge(const bny_topo_node *node) { return node->kind == BNY_TOPO_PCI && node->host_bridge; }
 
 /* Files for virtual machines invent switches at ffff:ff:01.0 and so on; banyan's export starts at fffe. */
 static bool real_domain(const bny_topo_node *node) {
@@ -127,9 +123,7 @@ static bny_topo_path within_numa(const bny_topo *topo, meeting m) {
 }
 
 /* With at most one NUMA node, devices directly below the host or package belong to it too. */
-static bool one_numa(const bny_topo *topo, int32_t within) {
-  return node_at(topo, within)->numas < 2;
-}
+static bool one_numa(const bny_topo *topo, int32_t within) { return node_at(topo, within)->numas < 2; }
 
 static bool holds_numa(const bny_topo_node *node) {
   return node->kind == BNY_TOPO_NUMA || node->kind == BNY_TOPO_PACKAGE;
@@ -147,17 +141,14 @@ static bny_topo_path by_containment(const bny_topo *topo, int32_t a, int32_t b) 
     return BNY_TOPO_PATH_PIX;
   }
   switch (at->kind) {
-    case BNY_TOPO_PCI:
-      return at->host_bridge ? BNY_TOPO_PATH_PHB : m.switches <= 1 ? BNY_TOPO_PATH_PIX : BNY_TOPO_PATH_PXB;
-    case BNY_TOPO_GPU:
-    case BNY_TOPO_NIC:
-    case BNY_TOPO_PORT:
-    case BNY_TOPO_SWITCH:
-      return BNY_TOPO_PATH_PIX;
-    case BNY_TOPO_NUMA:
-      return within_numa(topo, m);
-    default:
-      break;
+  case BNY_TOPO_PCI:
+    return at->host_bridge ? BNY_TOPO_PATH_PHB : m.switches <= 1 ? BNY_TOPO_PATH_PIX : BNY_TOPO_PATH_PXB;
+  case BNY_TOPO_GPU:
+  case BNY_TOPO_NIC:
+  case BNY_TOPO_PORT:
+  case BNY_TOPO_SWITCH: return BNY_TOPO_PATH_PIX;
+  case BNY_TOPO_NUMA: return within_numa(topo, m);
+  default: break;
   }
   if (holds_numa(below_a) || holds_numa(below_b)) {
     return BNY_TOPO_PATH_SYS;

@@ -102,6 +102,4 @@ double bny_topo_speed_cpu(const char *arch, const char *vendor, int32_t family, 
   return 10;
 }
 
-double bny_topo_speed_net(double megabits_per_s) {
-  return megabits_per_s / 8000;
-}
+double bny_topo_speed_net(double megabits_per_s) { return megabits_per_s / 8000; }

@@ -87,10 +87,10 @@ bool bny_nvml_field_read(const bny_nvml *nvml, bny_nvml_device device, unsigned 
   if (!nvml->fields || nvml->fields(device, 1, &field) != BNY_NVML_SUCCESS || field.status != BNY_NVML_SUCCESS)
     return false;
   switch (field.value_type) {
-    case BNY_NVML_VALUE_UINT: *value = field.value.number; return true;
-    case BNY_NVML_VALUE_ULONG: *value = (double)field.value.number_long; return true;
-    case BNY_NVML_VALUE_ULONGLONG: *value = (double)field.value.number_longer; return true;
-    default: return false;
+  case BNY_NVML_VALUE_UINT: *value = field.value.number; return true;
+  case BNY_NVML_VALUE_ULONG: *value = (double)field.value.number_long; return true;
+  case BNY_NVML_VALUE_ULONGLONG: *value = (double)field.value.number_longer; return true;
+  default: return false;
   }
 }
 

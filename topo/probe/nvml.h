@@ -36,12 +36,12 @@ enum { BNY_NVML_LINKS_MAX = 36 }; /* per GPU: 18 so far */
 enum { BNY_NVML_NVLINK_1_0 = 1, BNY_NVML_NVLINK_3_0 = 4, BNY_NVML_NVLINK_4_0 = 6, BNY_NVML_NVLINK_5_0 = 7 };
 
 enum {
-  BNY_NVML_FIELD_NVLINK_SPEED_0 = 84,     /* to 89: links 0 to 5, raw MB/s */
+  BNY_NVML_FIELD_NVLINK_SPEED_0 = 84, /* to 89: links 0 to 5, raw MB/s */
   BNY_NVML_FIELD_NVLINK_SPEED_COMMON = 90,
-  BNY_NVML_FIELD_NVLINK_SPEED = 164,      /* scope: the link */
+  BNY_NVML_FIELD_NVLINK_SPEED = 164, /* scope: the link */
   BNY_NVML_FIELD_C2C_COUNT = 170,
-  BNY_NVML_FIELD_C2C_STATUS = 171,        /* scope: the link */
-  BNY_NVML_FIELD_C2C_SPEED = 172          /* scope: the link; MB/s */
+  BNY_NVML_FIELD_C2C_STATUS = 171, /* scope: the link */
+  BNY_NVML_FIELD_C2C_SPEED = 172   /* scope: the link; MB/s */
 };
 
 enum { BNY_NVML_VALUE_DOUBLE, BNY_NVML_VALUE_UINT, BNY_NVML_VALUE_ULONG, BNY_NVML_VALUE_ULONGLONG };
@@ -88,12 +88,12 @@ enum { BNY_NVML_TEXT_BYTES = 96 };
 /* The loaded library. Functions not marked as required are NULL if the driver is older than them. */
 typedef struct bny_nvml {
   void *library;
-  bny_nvml_return (*init)(void);                                                   /* required */
-  bny_nvml_return (*shutdown)(void);                                               /* required */
+  bny_nvml_return (*init)(void);     /* required */
+  bny_nvml_return (*shutdown)(void); /* required */
   const char *(*error_string)(bny_nvml_return status);
-  bny_nvml_return (*count)(unsigned *count);                                       /* required */
-  bny_nvml_return (*handle)(unsigned index, bny_nvml_device *device);              /* required */
-  bny_nvml_return (*pci)(bny_nvml_device device, bny_nvml_pci *pci);               /* required */
+  bny_nvml_return (*count)(unsigned *count);                          /* required */
+  bny_nvml_return (*handle)(unsigned index, bny_nvml_device *device); /* required */
+  bny_nvml_return (*pci)(bny_nvml_device device, bny_nvml_pci *pci);  /* required */
   bny_nvml_return (*name)(bny_nvml_device device, char *name, unsigned bytes);
   bny_nvml_return (*uuid)(bny_nvml_device device, char *uuid, unsigned bytes);
   bny_nvml_return (*compute)(bny_nvml_device device, int *major, int *minor);

@@ -18,9 +18,16 @@ typedef enum access { ACCESS_UNKNOWN, ACCESS_GIVEN, ACCESS_REFUSED } access_stat
 
 static int32_t switch_add(bny_nvml_machine *machine, int32_t parent, const char *name, const char *model,
                           const char *bus_id, const char *guid) {
-  bny_topo_node node = {.kind = BNY_TOPO_SWITCH, .parent = parent, .index = machine->nswitches, .name = (char *)name,
-                        .model = (char *)model, .vendor = "NVIDIA", .bus_id = (char *)bus_id, .guid = (char *)guid,
-                        .compute = -1, .source = BNY_TOPO_PROBED};
+  bny_topo_node node = {.kind = BNY_TOPO_SWITCH,
+                        .parent = parent,
+                        .index = machine->nswitches,
+                        .name = (char *)name,
+                        .model = (char *)model,
+                        .vendor = "NVIDIA",
+                        .bus_id = (char *)bus_id,
+                        .guid = (char *)guid,
+                        .compute = -1,
+                        .source = BNY_TOPO_PROBED};
   return bny_topo_add_node(machine->topo, &node);
 }
 
@@ -208,8 +215,12 @@ static void link_put(bny_nvml_machine *machine, const bny_nvml_gpu *gpu, const b
   bny_topo *topo = machine->topo;
   double full = full_megabytes(machine, gpu->compute), one = bny_topo_speed_nvlink(gpu->compute);
   double part = full > 0 && way->megabytes > 0 ? way->megabytes / way->up / full : 1;
-  bny_topo_link link = {.kind = BNY_TOPO_LINK_NVLINK, .from = gpu->node, .to = way->to, .count = up,
-                        .gbytes_per_s = refused ? 0 : up * one * part, .rated_gbytes_per_s = rated * one,
+  bny_topo_link link = {.kind = BNY_TOPO_LINK_NVLINK,
+                        .from = gpu->node,
+                        .to = way->to,
+                        .count = up,
+                        .gbytes_per_s = refused ? 0 : up * one * part,
+                        .rated_gbytes_per_s = rated * one,
                         .source = BNY_TOPO_PROBED};
   machine->links += up;
   machine->links_refused += refused ? up : 0;
@@ -241,8 +252,8 @@ static void join_direct(bny_nvml_machine *machine, int32_t g) {
     if (back && back->up + back->down > rated) rated = back->up + back->down;
     machine->links_down += rated - up;
     if (up == 0) continue;
-    bool refused = other < machine->ngpus &&
-                   access_between(machine->nvml, gpu, &machine->gpus[other]) == ACCESS_REFUSED;
+    bool refused =
+        other < machine->ngpus && access_between(machine->nvml, gpu, &machine->gpus[other]) == ACCESS_REFUSED;
     link_put(machine, gpu, way, up, rated, refused);
   }
 }

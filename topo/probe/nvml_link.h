@@ -8,19 +8,19 @@
 
 /* All links of a GPU to one other node. */
 typedef struct bny_nvml_way {
-  int32_t to;        /* node */
+  int32_t to; /* node */
   int32_t up, down;
-  double megabytes;  /* sum of raw MB/s of links that are up; 0 if the driver does not report it */
+  double megabytes; /* sum of raw MB/s of links that are up; 0 if the driver does not report it */
 } bny_nvml_way;
 
 typedef struct bny_nvml_gpu {
   bny_nvml_device device;
-  unsigned number;            /* NVML's */
+  unsigned number; /* NVML's */
   char bus_id[BNY_TOPO_BUS_BYTES];
-  int32_t node, compute;      /* compute: -1 unknown */
-  int32_t domain;             /* node of the NVLink domain where it is registered; -1 */
-  bool fabric_failed;         /* it has a fabric, but is not registered */
-  int32_t down_somewhere;     /* links that are down and have no known target */
+  int32_t node, compute;  /* compute: -1 unknown */
+  int32_t domain;         /* node of the NVLink domain where it is registered; -1 */
+  bool fabric_failed;     /* it has a fabric, but is not registered */
+  int32_t down_somewhere; /* links that are down and have no known target */
   int32_t nways;
   bny_nvml_way ways[BNY_NVML_LINKS_MAX];
 } bny_nvml_gpu;

@@ -57,9 +57,9 @@ const char *bny_topo_probe_pci_vendor(int64_t vendor) {
   static const struct {
     int64_t number;
     const char *name;
-  } known[] = {{0x10de, "NVIDIA"},   {0x1002, "AMD"},      {0x1022, "AMD"},    {0x15b3, "Mellanox"},
-               {0x8086, "Intel"},    {0x1000, "Broadcom"}, {0x14e4, "Broadcom"}, {0x1d0f, "Amazon"},
-               {0x17db, "HPE"},      {0x10b5, "PLX"},      {0x1af4, "virtio"}, {0x1414, "Microsoft"}};
+  } known[] = {{0x10de, "NVIDIA"}, {0x1002, "AMD"},      {0x1022, "AMD"},      {0x15b3, "Mellanox"},
+               {0x8086, "Intel"},  {0x1000, "Broadcom"}, {0x14e4, "Broadcom"}, {0x1d0f, "Amazon"},
+               {0x17db, "HPE"},    {0x10b5, "PLX"},      {0x1af4, "virtio"},   {0x1414, "Microsoft"}};
   for (size_t i = 0; i < sizeof known / sizeof known[0]; i++) {
     if (known[i].number == vendor) {
       return known[i].name;
@@ -111,16 +111,27 @@ static int32_t host_bridge(const char *sysfs, bny_topo *topo, const char *bus_id
       return n;
     }
   }
-  bny_topo_node node = {.kind = BNY_TOPO_PCI, .parent = top_of(sysfs, topo, bus_id), .index = -1, .name = ours,
-                        .compute = -1, .host_bridge = true, .source = BNY_TOPO_PROBED};
+  bny_topo_node node = {.kind = BNY_TOPO_PCI,
+                        .parent = top_of(sysfs, topo, bus_id),
+                        .index = -1,
+                        .name = ours,
+                        .compute = -1,
+                        .host_bridge = true,
+                        .source = BNY_TOPO_PROBED};
   return bny_topo_add_node(topo, &node);
 }
 
 static int32_t add_below(const char *sysfs, bny_topo *topo, int32_t parent, bny_topo_kind kind, const char *bus_id,
                          const char *name) {
   int64_t vendor = bny_topo_probe_number(0, 0xffff, -1, "%s/bus/pci/devices/%s/vendor", sysfs, bus_id);
-  bny_topo_node node = {.kind = kind, .parent = parent, .index = -1, .name = (char *)name, .bus_id = (char *)bus_id,
-                        .vendor = (char *)bny_topo_probe_pci_vendor(vendor), .compute = -1, .source = BNY_TOPO_PROBED};
+  bny_topo_node node = {.kind = kind,
+                        .parent = parent,
+                        .index = -1,
+                        .name = (char *)name,
+                        .bus_id = (char *)bus_id,
+                        .vendor = (char *)bny_topo_probe_pci_vendor(vendor),
+                        .compute = -1,
+                        .source = BNY_TOPO_PROBED};
   int32_t added = bny_topo_add_node(topo, &node);
   return added < 0 || bny_topo_probe_upwards(topo, added, BNY_TOPO_LINK_PCI) < 0 ? -1 : added;
 }
@@ -155,9 +166,7 @@ static int width_in(const char *directory, const char *file) {
   return (int)bny_topo_probe_number(1, 32, 0, "%s/%s", directory, file);
 }
 
-static int lesser_known(int a, int b) {
-  return a == 0 || (b != 0 && b < a) ? b : a;
-}
+static int lesser_known(int a, int b) { return a == 0 || (b != 0 && b < a) ? b : a; }
 
 /* The rating is the lesser of both ends: a card of generation 5 in a slot of generation 4 is not a fault. */
 bool bny_topo_probe_pci_rate(const char *sysfs, bny_topo *topo, int32_t node) {
@@ -173,8 +182,8 @@ bool bny_topo_probe_pci_rate(const char *sysfs, bny_topo *topo, int32_t node) {
   if (rated_generation == 0 || rated_width == 0) {
     return false;
   }
-  int generation = lesser_known(rated_generation, topo->nodes[node].kind == BNY_TOPO_NIC
-                                                      ? generation_in(device, "current_link_speed") : 0);
+  int generation = lesser_known(
+      rated_generation, topo->nodes[node].kind == BNY_TOPO_NIC ? generation_in(device, "current_link_speed") : 0);
   int width = lesser_known(rated_width, width_in(device, "current_link_width"));
   int32_t up = bny_topo_probe_upwards(topo, node, BNY_TOPO_LINK_PCI);
   if (up < 0) {

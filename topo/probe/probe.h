@@ -14,22 +14,22 @@
 
 typedef enum bny_topo_outcome {
   BNY_TOPO_PROBE_FOUND,
-  BNY_TOPO_PROBE_NOTHING,  /* it looked and found nothing of its kind */
-  BNY_TOPO_PROBE_ABSENT,   /* no library, no driver, or not built in */
-  BNY_TOPO_PROBE_FAILED,   /* present, but not working properly */
+  BNY_TOPO_PROBE_NOTHING, /* it looked and found nothing of its kind */
+  BNY_TOPO_PROBE_ABSENT,  /* no library, no driver, or not built in */
+  BNY_TOPO_PROBE_FAILED,  /* present, but not working properly */
   BNY_TOPO_PROBE_OUTCOMES
 } bny_topo_outcome;
 
 typedef struct bny_topo_probe_report {
-  const char *name;         /* the probe's name */
+  const char *name; /* the probe's name */
   bny_topo_outcome outcome;
-  char text[200];           /* "2 packages, 4 NUMA nodes, 8 GPUs"; "libnvidia-ml.so.1 is not there: no NVIDIA driver" */
+  char text[200]; /* "2 packages, 4 NUMA nodes, 8 GPUs"; "libnvidia-ml.so.1 is not there: no NVIDIA driver" */
 } bny_topo_probe_report;
 
 /* Where probes look; tests use other places. */
 typedef struct bny_topo_probe_options {
-  const char *sysfs;        /* NULL: "/sys"; hwloc is skipped for other values, because it reads only /sys */
-  const char *nvml;         /* NULL: "libnvidia-ml.so.1" */
+  const char *sysfs; /* NULL: "/sys"; hwloc is skipped for other values, because it reads only /sys */
+  const char *nvml;  /* NULL: "libnvidia-ml.so.1" */
 } bny_topo_probe_options;
 
 typedef struct bny_topo_probe {

@@ -34,8 +34,8 @@ static int32_t host_of_machine(bny_topo *topo) {
   }
   char name[256] = "";
   if (gethostname(name, sizeof name - 1) != 0 || name[0] == '\0') snprintf(name, sizeof name, "host0");
-  bny_topo_node host = {.kind = BNY_TOPO_HOST, .parent = -1, .index = 0, .name = name, .compute = -1,
-                        .source = BNY_TOPO_PROBED};
+  bny_topo_node host = {
+      .kind = BNY_TOPO_HOST, .parent = -1, .index = 0, .name = name, .compute = -1, .source = BNY_TOPO_PROBED};
   return bny_topo_add_node(topo, &host);
 }
 
@@ -64,8 +64,13 @@ static int32_t gpu_add(const bny_nvml_machine *machine, const bny_nvml_gpu *gpu,
   do {
     snprintf(name, sizeof name, "GPU%u", number++);
   } while (bny_topo_find_name(machine->topo, BNY_TOPO_GPU, name) >= 0);
-  bny_topo_node node = {.kind = BNY_TOPO_GPU, .parent = parent, .index = (int32_t)gpu->number, .name = name,
-                        .bus_id = with_bus ? (char *)gpu->bus_id : NULL, .compute = -1, .source = BNY_TOPO_PROBED};
+  bny_topo_node node = {.kind = BNY_TOPO_GPU,
+                        .parent = parent,
+                        .index = (int32_t)gpu->number,
+                        .name = name,
+                        .bus_id = with_bus ? (char *)gpu->bus_id : NULL,
+                        .compute = -1,
+                        .source = BNY_TOPO_PROBED};
   return bny_topo_add_node(machine->topo, &node);
 }
 
@@ -130,8 +135,7 @@ static void gpu_join_pci(const bny_nvml_machine *machine, const bny_nvml_gpu *gp
   if (generation == 0) generation = number_of(nvml->generation, gpu->device, BNY_TOPO_PCI_GENERATIONS);
   if (lanes == 0) lanes = rated_lanes;
   if (generation == 0 || lanes == 0) return;
-  bny_topo_link *link =
-      link_to(machine->topo, BNY_TOPO_LINK_PCI, gpu->node, machine->topo->nodes[gpu->node].parent);
+  bny_topo_link *link = link_to(machine->topo, BNY_TOPO_LINK_PCI, gpu->node, machine->topo->nodes[gpu->node].parent);
   if (!link) return;
   link->count = lanes;
   link->gbytes_per_s = bny_topo_speed_pci(generation, lanes);
@@ -262,10 +266,9 @@ static void run(const bny_topo_probe_options *options, bny_topo *topo, bny_topo_
   }
   unsigned count = 0;
   bny_nvml_return status = nvml.count(&count);
-  bny_nvml_machine machine = {.nvml = &nvml, .topo = topo, .host = -1,
-                              .sysfs = options && options->sysfs ? options->sysfs : "/sys"};
-  if (status == BNY_NVML_SUCCESS && count > 0 && count <= MOST_GPUS)
-    machine.gpus = calloc(count, sizeof *machine.gpus);
+  bny_nvml_machine machine = {
+      .nvml = &nvml, .topo = topo, .host = -1, .sysfs = options && options->sysfs ? options->sysfs : "/sys"};
+  if (status == BNY_NVML_SUCCESS && count > 0 && count <= MOST_GPUS) machine.gpus = calloc(count, sizeof *machine.gpus);
   if (machine.gpus) {
     gpus_probe(&machine, count, report);
   } else {

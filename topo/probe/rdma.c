@@ -28,7 +28,7 @@ typedef struct taking {
   int32_t *nics; /* by device: its node; -1 none */
   port_record *ports;
   int32_t nports, capacity;
-  int32_t found, active, parts, refused; /* devices, ports, devices, devices */
+  int32_t found, active, parts, refused;                                  /* devices, ports, devices, devices */
   char down[BNY_TOPO_PROBE_NAME + 16], refusal[BNY_TOPO_PROBE_NAME + 64]; /* first inactive port, refused device */
 } taking;
 
@@ -38,11 +38,9 @@ static const struct {
   int32_t code;
   double megabits;
   const char *name;
-} lanes[] = {{1, 2500, "SDR"},   {2, 5000, "DDR"},   {4, 10000, "QDR"},   {8, 10000, "FDR10"},  {16, 14000, "FDR"},
+} lanes[] = {{1, 2500, "SDR"},   {2, 5000, "DDR"},   {4, 10000, "QDR"},    {8, 10000, "FDR10"}, {16, 14000, "FDR"},
              {32, 25000, "EDR"}, {64, 50000, "HDR"}, {128, 100000, "NDR"}, {256, 200000, "XDR"}};
-static const struct {
-  int32_t code, lanes;
-} widths[] = {{1, 1}, {2, 4}, {4, 8}, {8, 12}, {16, 2}};
+static const struct { int32_t code, lanes; } widths[] = {{1, 1}, {2, 4}, {4, 8}, {8, 12}, {16, 2}};
 
 static int lane_of(int32_t speed) {
   for (int i = 0; i < (int)(sizeof lanes / sizeof lanes[0]); i++) {
@@ -122,8 +120,12 @@ static int32_t place_nic(const taking *t, const char *name, const char *bus_id) 
     return nic;
   }
   int32_t known = bny_topo_find_name(t->topo, BNY_TOPO_NIC, name);
-  bny_topo_node node = {.kind = BNY_TOPO_NIC, .parent = bny_topo_probe_host(t->topo, NULL), .index = -1,
-                        .name = (char *)name, .compute = -1, .source = BNY_TOPO_PROBED};
+  bny_topo_node node = {.kind = BNY_TOPO_NIC,
+                        .parent = bny_topo_probe_host(t->topo, NULL),
+                        .index = -1,
+                        .name = (char *)name,
+                        .compute = -1,
+                        .source = BNY_TOPO_PROBED};
   return known >= 0 ? known : bny_topo_add_node(t->topo, &node);
 }
 
@@ -136,8 +138,8 @@ static int32_t place_port(const taking *t, int32_t nic, int32_t port) {
   }
   char name[16];
   snprintf(name, sizeof name, "%d", (int)port);
-  bny_topo_node node = {.kind = BNY_TOPO_PORT, .parent = nic, .index = port, .name = name, .compute = -1,
-                        .source = BNY_TOPO_PROBED};
+  bny_topo_node node = {
+      .kind = BNY_TOPO_PORT, .parent = nic, .index = port, .name = name, .compute = -1, .source = BNY_TOPO_PROBED};
   return bny_topo_add_node(t->topo, &node);
 }
 
@@ -184,7 +186,8 @@ static void take_port(taking *t, int32_t device, int32_t port, const char *bus_i
   set_guid(t, node, facts.guid);
   bool active = facts.state >= BNY_TOPO_VERBS_ACTIVE;
   double speed = bny_topo_speed_net(megabits_of(t, name, bus_id, port, &facts));
-  port_record record = {.link = up, .down = facts.state <= BNY_TOPO_VERBS_DOWN,
+  port_record record = {.link = up,
+                        .down = facts.state <= BNY_TOPO_VERBS_DOWN,
                         .gbytes_per_s = facts.state <= BNY_TOPO_VERBS_DOWN ? 0 : speed};
   snprintf(record.sku, sizeof record.sku, "%s", sku);
   bny_topo_link *link = &t->topo->links[up];

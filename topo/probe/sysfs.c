@@ -58,7 +58,11 @@ static int32_t package_numbered(const looking *w, int32_t number) {
   if (known >= 0) {
     return known;
   }
-  bny_topo_node node = {.kind = BNY_TOPO_PACKAGE, .parent = w->host, .index = number, .name = name, .compute = -1,
+  bny_topo_node node = {.kind = BNY_TOPO_PACKAGE,
+                        .parent = w->host,
+                        .index = number,
+                        .name = name,
+                        .compute = -1,
                         .source = BNY_TOPO_PROBED};
   return bny_topo_add_node(w->topo, &node);
 }
@@ -68,8 +72,12 @@ static void join_numas(const looking *w, const int32_t *numas, int32_t count) {
   double speed = bny_topo_speed_cpu(uname(&about) == 0 ? about.machine : NULL, NULL, -1, -1);
   for (int32_t a = 0; a < count; a++) {
     for (int32_t b = a + 1; b < count; b++) {
-      bny_topo_link link = {.kind = BNY_TOPO_LINK_SYS, .from = numas[a], .to = numas[b], .count = 1,
-                            .gbytes_per_s = speed, .source = BNY_TOPO_ASSUMED};
+      bny_topo_link link = {.kind = BNY_TOPO_LINK_SYS,
+                            .from = numas[a],
+                            .to = numas[b],
+                            .count = 1,
+                            .gbytes_per_s = speed,
+                            .source = BNY_TOPO_ASSUMED};
       bny_topo_add_link(w->topo, &link);
     }
   }
@@ -88,8 +96,12 @@ static void take_numas(const looking *w) {
         !package_of_list(w, cpus, &package)) {
       continue;
     }
-    bny_topo_node node = {.kind = BNY_TOPO_NUMA, .parent = package < 0 ? w->host : package_numbered(w, package),
-                          .index = number, .name = list.names[i], .compute = -1, .source = BNY_TOPO_PROBED};
+    bny_topo_node node = {.kind = BNY_TOPO_NUMA,
+                          .parent = package < 0 ? w->host : package_numbered(w, package),
+                          .index = number,
+                          .name = list.names[i],
+                          .compute = -1,
+                          .source = BNY_TOPO_PROBED};
     int32_t added = bny_topo_add_node(w->topo, &node);
     if (added < 0) {
       break;
@@ -218,8 +230,13 @@ static void take_ethernet(const looking *w, int32_t nic) {
   if (megabits == 0) {
     return;
   }
-  bny_topo_node port = {.kind = BNY_TOPO_PORT, .parent = nic, .index = 1, .name = "1", .model = "Ethernet",
-                        .compute = -1, .source = BNY_TOPO_PROBED};
+  bny_topo_node port = {.kind = BNY_TOPO_PORT,
+                        .parent = nic,
+                        .index = 1,
+                        .name = "1",
+                        .model = "Ethernet",
+                        .compute = -1,
+                        .source = BNY_TOPO_PROBED};
   int32_t added = bny_topo_add_node(w->topo, &port);
   int32_t link = added < 0 ? -1 : bny_topo_probe_upwards(w->topo, added, BNY_TOPO_LINK_NET);
   if (link >= 0) {

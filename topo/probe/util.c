@@ -153,7 +153,11 @@ int32_t bny_topo_probe_host(bny_topo *topo, const char *name) {
       return n;
     }
   }
-  bny_topo_node host = {.kind = BNY_TOPO_HOST, .parent = -1, .index = 0, .compute = -1, .source = BNY_TOPO_PROBED,
+  bny_topo_node host = {.kind = BNY_TOPO_HOST,
+                        .parent = -1,
+                        .index = 0,
+                        .compute = -1,
+                        .source = BNY_TOPO_PROBED,
                         .name = name == NULL || *name == '\0' ? "host0" : (char *)name};
   return bny_topo_add_node(topo, &host);
 }

@@ -13,16 +13,15 @@
 
 _Static_assert(IBV_PORT_DOWN == (int)BNY_TOPO_VERBS_DOWN && IBV_PORT_ACTIVE == (int)BNY_TOPO_VERBS_ACTIVE, "states");
 _Static_assert(IBV_LINK_LAYER_INFINIBAND == (int)BNY_TOPO_VERBS_INFINIBAND &&
-               IBV_LINK_LAYER_ETHERNET == (int)BNY_TOPO_VERBS_ETHERNET, "link layers");
+                   IBV_LINK_LAYER_ETHERNET == (int)BNY_TOPO_VERBS_ETHERNET,
+               "link layers");
 
 typedef struct opened {
   struct ibv_device **devices;
   struct ibv_context *context; /* the open device's, or NULL */
 } opened;
 
-static int errno_of(int returned) {
-  return returned > 0 ? returned : errno != 0 ? errno : EIO;
-}
+static int errno_of(int returned) { return returned > 0 ? returned : errno != 0 ? errno : EIO; }
 
 static void *open_devices(int32_t *count) {
   opened *o = calloc(1, sizeof *o);
@@ -73,8 +72,10 @@ static int ask_device(void *devices, int32_t device, bny_topo_verbs_device *fact
     release(o);
     return errno_of(failed);
   }
-  *facts = (bny_topo_verbs_device){.guid = be64toh(about.node_guid), .vendor = (int32_t)about.vendor_id,
-                                   .part = (int32_t)about.vendor_part_id, .ports = about.phys_port_cnt};
+  *facts = (bny_topo_verbs_device){.guid = be64toh(about.node_guid),
+                                   .vendor = (int32_t)about.vendor_id,
+                                   .part = (int32_t)about.vendor_part_id,
+                                   .ports = about.phys_port_cnt};
   return 0;
 }
 
@@ -88,16 +89,23 @@ static int ask_port(void *devices, int32_t device, int32_t port, bny_topo_verbs_
   if (failed != 0) {
     return errno_of(failed);
   }
-  *facts = (bny_topo_verbs_port){.state = (int32_t)about.state, .link_layer = about.link_layer,
-                                 .speed = about.active_speed, .width = about.active_width, .lid = about.lid};
+  *facts = (bny_topo_verbs_port){.state = (int32_t)about.state,
+                                 .link_layer = about.link_layer,
+                                 .speed = about.active_speed,
+                                 .width = about.active_width,
+                                 .lid = about.lid};
   if (ibv_query_gid(o->context, (uint8_t)port, 0, &gid) == 0) {
     facts->guid = be64toh(gid.global.interface_id);
   }
   return 0;
 }
 
-static const bny_topo_verbs libibverbs = {.open = open_devices, .close = close_devices, .name = name_of,
-                                          .device = ask_device, .port = ask_port, .release = release};
+static const bny_topo_verbs libibverbs = {.open = open_devices,
+                                          .close = close_devices,
+                                          .name = name_of,
+                                          .device = ask_device,
+                                          .port = ask_port,
+                                          .release = release};
 
 static void run(const bny_topo_probe_options *options, bny_topo *topo, bny_topo_probe_report *report) {
   bny_topo_verbs_take(&libibverbs, options->sysfs == NULL ? "/sys" : options->sysfs, topo, report);

@@ -10,11 +10,11 @@ typedef struct bny_cuda_device {
   bny_device device; /* first */
   bny_cuda_driver driver;
   CUdevice handle;
-  CUcontext context;        /* the primary one, retained */
-  bool vmm, files, fabric;  /* what the driver claims; the facts say what was tried */
-  bool pageable;            /* plain host memory is reached: the machine shares its page tables */
-  bool rdma;                /* network adapters may reach memory that is made for it */
-  _Atomic uint32_t users;   /* its owner, and every import of another rank of the process that is still in use */
+  CUcontext context;       /* the primary one, retained */
+  bool vmm, files, fabric; /* what the driver claims; the facts say what was tried */
+  bool pageable;           /* plain host memory is reached: the machine shares its page tables */
+  bool rdma;               /* network adapters may reach memory that is made for it */
+  _Atomic uint32_t users;  /* its owner, and every import of another rank of the process that is still in use */
 } bny_cuda_device;
 
 /* The state of the thread that a call changes and restores. */

@@ -172,18 +172,25 @@ static CUresult launch_extended(const bny_cuda_driver *driver, const bny_device_
   unsigned count = 0;
   if (launch->cluster[0])
     attributes[count++] = (CUlaunchAttribute){
-      .id = CU_LAUNCH_ATTRIBUTE_CLUSTER_DIMENSION,
-      .value.clusterDim = {.x = launch->cluster[0], .y = launch->cluster[1], .z = launch->cluster[2]},
+        .id = CU_LAUNCH_ATTRIBUTE_CLUSTER_DIMENSION,
+        .value.clusterDim = {.x = launch->cluster[0], .y = launch->cluster[1], .z = launch->cluster[2]},
     };
   if (launch->early)
     attributes[count++] = (CUlaunchAttribute){
-      .id = CU_LAUNCH_ATTRIBUTE_PROGRAMMATIC_STREAM_SERIALIZATION,
-      .value.programmaticStreamSerializationAllowed = 1,
+        .id = CU_LAUNCH_ATTRIBUTE_PROGRAMMATIC_STREAM_SERIALIZATION,
+        .value.programmaticStreamSerializationAllowed = 1,
     };
   CUlaunchConfig config = {
-    .gridDimX = launch->grid[0], .gridDimY = launch->grid[1], .gridDimZ = launch->grid[2],
-    .blockDimX = launch->block[0], .blockDimY = launch->block[1], .blockDimZ = launch->block[2],
-    .sharedMemBytes = launch->shared_bytes, .hStream = stream, .attrs = attributes, .numAttrs = count,
+      .gridDimX = launch->grid[0],
+      .gridDimY = launch->grid[1],
+      .gridDimZ = launch->grid[2],
+      .blockDimX = launch->block[0],
+      .blockDimY = launch->block[1],
+      .blockDimZ = launch->block[2],
+      .sharedMemBytes = launch->shared_bytes,
+      .hStream = stream,
+      .attrs = attributes,
+      .numAttrs = count,
   };
   return driver->cuLaunchKernelEx(&config, launch->kernel->function, launch->arguments, NULL);
 }
@@ -201,9 +208,9 @@ banyan_status bny_cuda_launch(bny_device *device, const bny_device_launch *launc
   if (asked.cluster[0] || asked.early)
     result = launch_extended(&self->driver, &asked, stream);
   else
-    result = self->driver.cuLaunchKernel(asked.kernel->function, asked.grid[0], asked.grid[1], asked.grid[2],
-                                         asked.block[0], asked.block[1], asked.block[2], asked.shared_bytes, stream,
-                                         asked.arguments, NULL);
+    result =
+        self->driver.cuLaunchKernel(asked.kernel->function, asked.grid[0], asked.grid[1], asked.grid[2], asked.block[0],
+                                    asked.block[1], asked.block[2], asked.shared_bytes, stream, asked.arguments, NULL);
   bny_cuda_leave(self, &scope);
   if (result != CUDA_SUCCESS)
     return bny_cuda_fail(&self->driver, result,

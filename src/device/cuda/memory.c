@@ -56,10 +56,10 @@ banyan_status bny_cuda_memory_map(bny_cuda_device *self, bny_cuda_memory *memory
 
 static banyan_status make_virtual(bny_cuda_device *self, size_t bytes, bny_cuda_memory *memory) {
   CUmemAllocationProp wanted = {
-    .type = CU_MEM_ALLOCATION_TYPE_PINNED,
-    .requestedHandleTypes = bny_cuda_handle_type(memory->memory.kind),
-    .location = {.type = CU_MEM_LOCATION_TYPE_DEVICE, .id = self->handle},
-    .allocFlags.gpuDirectRDMACapable = self->rdma,
+      .type = CU_MEM_ALLOCATION_TYPE_PINNED,
+      .requestedHandleTypes = bny_cuda_handle_type(memory->memory.kind),
+      .location = {.type = CU_MEM_LOCATION_TYPE_DEVICE, .id = self->handle},
+      .allocFlags.gpuDirectRDMACapable = self->rdma,
   };
   size_t unit = 0;
   CUresult result = self->driver.cuMemGetAllocationGranularity(&unit, &wanted, CU_MEM_ALLOC_GRANULARITY_RECOMMENDED);

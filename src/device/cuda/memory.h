@@ -24,10 +24,10 @@ typedef struct bny_cuda_memory {
   bool has_physical, reserved, mapped; /* BNY_MEMORY_FILE, BNY_MEMORY_FABRIC */
   bool opened;                         /* an IPC handle */
   CUdeviceptr allocated;               /* for BNY_MEMORY_IPC, before it is exported */
-  bny_cuda_export *exported;                 /* mapped; counted */
+  bny_cuda_export *exported;           /* mapped; counted */
   void *host;                          /* BNY_MEMORY_HOST, mapped */
   bool registered;
-  int file;                            /* to pass on; -1: none, or passed on */
+  int file; /* to pass on; -1: none, or passed on */
 } bny_cuda_memory;
 
 /* Makes a memory without contents; it holds the device. */

@@ -17,7 +17,7 @@ extern const bny_algorithm bny_algorithm_levels;
  * (groups) of a group. */
 typedef struct part {
   int32_t level;
-  const struct part *inner; /* the part that this box is a piece of; NULL: none */
+  const struct part *inner;      /* the part that this box is a piece of; NULL: none */
   int32_t lanes[BNY_LEVELS_MAX]; /* indices of the pieces that led here, by level below */
   int64_t path;                  /* the same as a number */
   bny_slice box;
@@ -247,8 +247,8 @@ static void take_tiles(bny_builder *builder, const part *part, int32_t place, co
   }
   int32_t count = 0;
   bny_request last = last_request(request, outside);
-  const bny_slice *tiles = bny_compose_tiles(builder, &last, bny_compose_choose(&last, builder->choices, NULL),
-                                             last.root, &count);
+  const bny_slice *tiles =
+      bny_compose_tiles(builder, &last, bny_compose_choose(&last, builder->choices, NULL), last.root, &count);
   for (int32_t i = 0; i < count; i++) {
     int32_t message = bny_builder_receive_key(builder, rank_at(builder, part, place), tile_key(part, &tiles[i]));
     bny_builder_wait(builder, message);

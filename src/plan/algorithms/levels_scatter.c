@@ -49,7 +49,9 @@ static radix radix_choose(const bny_request *request, int32_t level, double byte
     radix one = radix_of(at->most, log2);
     double messages = one.rounds * (double)((1 << log2) - 1);
     if (one.rounds == 1) messages = at->most - 1;
-    bny_estimate cost = {.rounds = one.rounds, .messages = messages, .bytes = messages * bytes,
+    bny_estimate cost = {.rounds = one.rounds,
+                         .messages = messages,
+                         .bytes = messages * bytes,
                          .work_bytes = (messages + one.rounds) * bytes};
     bny_request part = {.cost = at->link};
     double ns = bny_estimate_ns(&part, &cost);
@@ -178,8 +180,7 @@ static void round_run(bny_builder *builder, unit *units, int32_t count, const sc
     if (!units[i].here) continue;
     int32_t leader = leader_of(all.low, all.high, goal_of(levels, scene, &units[i]));
     units[i].here = leader == scene->place;
-    if (!units[i].here)
-      unit_send(builder, &units[i], scene->level, round, rank_at(levels, scene, &units[i], leader));
+    if (!units[i].here) unit_send(builder, &units[i], scene->level, round, rank_at(levels, scene, &units[i], leader));
   }
   for (int32_t i = 0; i < count; i++)
     if (units[i].here) unit_receive(builder, &units[i], scene, round);

@@ -72,8 +72,8 @@ static void combine_none(bny_builder *builder) {
   if (!others) return;
   for (int32_t i = 0; i < pieces; i++) {
     bny_slice piece = piece_of(request, pieces, i);
-    own[i] = bny_slice_rows(&piece) ? bny_builder_slot(builder, &piece, (bny_key){.phase = BNY_PHASE_OWN, .piece = i})
-                                    : -1;
+    own[i] =
+        bny_slice_rows(&piece) ? bny_builder_slot(builder, &piece, (bny_key){.phase = BNY_PHASE_OWN, .piece = i}) : -1;
   }
   for (int32_t i = 0; i < pieces + PIECES_AHEAD; i++) {
     int32_t ready = i - PIECES_AHEAD;

@@ -157,8 +157,7 @@ static void take_from_root(tree_run *run) {
   bny_slot what = {.slice = own,
                    .offset = bny_builder_first_offset(builder) + offset,
                    .bytes = bny_slice_wire_bytes(builder->request, &own)};
-  int32_t message =
-      bny_builder_receive(builder, layout->shape.root, bny_builder_first_slot(builder) + slot, &what);
+  int32_t message = bny_builder_receive(builder, layout->shape.root, bny_builder_first_slot(builder) + slot, &what);
   bny_builder_wait(builder, message);
   bny_builder_deliver_one(builder, &own, bny_source_message(message));
 }
@@ -280,18 +279,16 @@ static void estimate(const bny_request *request, const bny_tree_strategy *strate
 }
 
 /* Defines one row of the table of algorithms for each strategy. */
-#define TREE(strategy)                                                                                    \
-  static const char *refuse_##strategy(const bny_request *request) {                                      \
-    return refuse(request, &bny_tree_##strategy);                                                         \
-  }                                                                                                       \
-  static void estimate_##strategy(const bny_request *request, bny_estimate *made) {                       \
-    estimate(request, &bny_tree_##strategy, made);                                                        \
-  }                                                                                                       \
-  static void build_##strategy(bny_builder *builder) { build(builder, &bny_tree_##strategy); }            \
-  const bny_algorithm bny_algorithm_tree_##strategy = {.name = "tree",                                    \
-                                                       .variant = #strategy,                              \
-                                                       .refuse = refuse_##strategy,                       \
-                                                       .estimate = estimate_##strategy,                   \
+#define TREE(strategy)                                                                                               \
+  static const char *refuse_##strategy(const bny_request *request) { return refuse(request, &bny_tree_##strategy); } \
+  static void estimate_##strategy(const bny_request *request, bny_estimate *made) {                                  \
+    estimate(request, &bny_tree_##strategy, made);                                                                   \
+  }                                                                                                                  \
+  static void build_##strategy(bny_builder *builder) { build(builder, &bny_tree_##strategy); }                       \
+  const bny_algorithm bny_algorithm_tree_##strategy = {.name = "tree",                                               \
+                                                       .variant = #strategy,                                         \
+                                                       .refuse = refuse_##strategy,                                  \
+                                                       .estimate = estimate_##strategy,                              \
                                                        .build = build_##strategy};
 
 TREE(knomial)

@@ -193,8 +193,8 @@ static bny_estimate estimate_owners(const bny_request *request) {
   estimate.bytes = one;
   estimate.work_bytes = (double)owners.bytes + one;
   if (request->levels)
-    estimate.ns = owners_ns(request, root, &owners) +
-                  estimate.work_bytes * request->levels->levels[0].link.gamma_ns_per_byte;
+    estimate.ns =
+        owners_ns(request, root, &owners) + estimate.work_bytes * request->levels->levels[0].link.gamma_ns_per_byte;
   return estimate;
 }
 

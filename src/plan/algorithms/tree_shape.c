@@ -24,9 +24,7 @@ static int32_t smaller_of(int64_t a, int64_t b) { return (int32_t)(a < b ? a : b
  * ranks of groups, level by level, because the paths to these cross into the groups. */
 enum { WAYS_MAX = 16, CHILDREN_LOOKED_AT = 8 };
 
-static int32_t ways_of(const bny_tree_shape *shape) {
-  return shape->levels ? smaller_of(shape->nranks, WAYS_MAX) : 0;
-}
+static int32_t ways_of(const bny_tree_shape *shape) { return shape->levels ? smaller_of(shape->nranks, WAYS_MAX) : 0; }
 
 static int32_t way_to(const bny_tree_shape *shape, int32_t way) {
   const bny_levels *levels = shape->levels;
@@ -370,11 +368,8 @@ const bny_tree_strategy bny_tree_balanced = {.name = "balanced",
                                              .offer = offer_balanced,
                                              .rounds = rounds_balanced,
                                              .node = node_balanced};
-const bny_tree_strategy bny_tree_chain = {.name = "chain",
-                                          .refuse = refuse_canonical,
-                                          .offer = offer_chain,
-                                          .rounds = rounds_chain,
-                                          .node = node_chain};
+const bny_tree_strategy bny_tree_chain = {
+    .name = "chain", .refuse = refuse_canonical, .offer = offer_chain, .rounds = rounds_chain, .node = node_chain};
 const bny_tree_strategy bny_tree_levels = {.name = "levels",
                                            .piles = true,
                                            .refuse = refuse_levels,
@@ -384,10 +379,8 @@ const bny_tree_strategy bny_tree_levels = {.name = "levels",
 
 bool bny_tree_offer(const bny_tree_strategy *strategy, const bny_request *request, double bytes, int32_t option,
                     bny_tree_shape *shape) {
-  *shape = (bny_tree_shape){.strategy = strategy,
-                            .levels = request->levels,
-                            .nranks = request->nranks,
-                            .root = bny_tree_root(request)};
+  *shape = (bny_tree_shape){
+      .strategy = strategy, .levels = request->levels, .nranks = request->nranks, .root = bny_tree_root(request)};
   return strategy->offer(shape, request, bytes, option);
 }
 

@@ -87,7 +87,7 @@ static void use_libucm_without_hooks(void) {
   memcpy(&test_events, &address, sizeof address);
   if (!options || !test_events) return;
   __atomic_store_n(&options->enable_events, 0, __ATOMIC_SEQ_CST);
-  test_events(0); /* its first use, with no events */
+  test_events(0);                                                 /* its first use, with no events */
   __atomic_store_n(&options->enable_events, 1, __ATOMIC_SEQ_CST); /* the default, which UCX sets too */
 }
 
@@ -122,10 +122,12 @@ static int change_handlers(struct dl_phdr_info *info, size_t bytes, void *data) 
   const bny_ucx *ucx = data;
   (void)info, (void)bytes;
   unsigned count = ucx->ucs_log_num_handlers();
-  if (heard.pushed) ucx->ucs_log_pop_handler();
-  else ucx->ucs_log_push_handler(hear);
+  if (heard.pushed)
+    ucx->ucs_log_pop_handler();
+  else
+    ucx->ucs_log_push_handler(hear);
   heard.pushed = ucx->ucs_log_num_handlers() > count; /* the array holds a limited number */
-  return 1; /* ends the iteration */
+  return 1;                                           /* ends the iteration */
 }
 
 void bny_ucx_hear(const bny_ucx *ucx, bool on) {

@@ -76,11 +76,11 @@ banyan_status bny_net_connect_local(bny_net *net, const bny_exchange *exchange, 
     return bny_fail(BANYAN_ERR_MEMORY, "rank %d has no memory to connect %d ranks", net->transport.rank,
                     net->transport.nranks);
   banyan_bootstrap bootstrap = {
-    .size = sizeof bootstrap,
-    .rank = net->place[net->transport.rank],
-    .nranks = gather.nlocals,
-    .context = &gather,
-    .allgather = gather_local,
+      .size = sizeof bootstrap,
+      .rank = net->place[net->transport.rank],
+      .nranks = gather.nlocals,
+      .context = &gather,
+      .allgather = gather_local,
   };
   bny_exchange among = {&bootstrap, exchange->deadline_ns};
   banyan_status status = config->one_process ? bny_loop_connect(&among, &config->arena, &net->local)

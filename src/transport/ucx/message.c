@@ -13,8 +13,10 @@
 bny_net_packet *bny_net_packet_take(bny_net_peer *peer) {
   bny_net *net = peer->net;
   bny_net_packet *packet = net->packets;
-  if (packet) net->packets = packet->next;
-  else packet = malloc(sizeof *packet);
+  if (packet)
+    net->packets = packet->next;
+  else
+    packet = malloc(sizeof *packet);
   if (!packet) {
     bny_net_lack_memory(peer);
     return NULL;
@@ -61,11 +63,11 @@ static void post(bny_net_packet *packet, unsigned id, size_t header_bytes, const
   bny_net_peer *peer = packet->peer;
   bny_net *net = peer->net;
   ucp_request_param_t param = {
-    .op_attr_mask = PARAMETERS | UCP_OP_ATTR_FIELD_FLAGS,
-    .flags = UCP_AM_SEND_FLAG_EAGER, /* the receiver need not fetch it */
-    .cb.send = sent,
-    .user_data = packet,
-    .memory_type = memory,
+      .op_attr_mask = PARAMETERS | UCP_OP_ATTR_FIELD_FLAGS,
+      .flags = UCP_AM_SEND_FLAG_EAGER, /* the receiver need not fetch it */
+      .cb.send = sent,
+      .user_data = packet,
+      .memory_type = memory,
   };
   note_request(packet, net->ucx.ucp_am_send_nbx(peer->endpoint, id, &packet->of, header_bytes, payload, bytes, &param));
 }
@@ -100,12 +102,12 @@ static void send_note(bny_net_peer *peer, bny_net_word word, uint64_t tag, int32
   if (!packet) return;
   bny_rank_line *line = net->transport.ops->line(&net->transport, net->transport.rank);
   packet->of.note = (bny_net_note){
-    .cookie = net->cookie,
-    .done = atomic_load_explicit(&line->done, memory_order_relaxed),
-    .tag = tag,
-    .slot = slot,
-    .rank = net->transport.rank,
-    .word = word,
+      .cookie = net->cookie,
+      .done = atomic_load_explicit(&line->done, memory_order_relaxed),
+      .tag = tag,
+      .slot = slot,
+      .rank = net->transport.rank,
+      .word = word,
   };
   packet->counts = word == BNY_NET_ACKNOWLEDGE;
   post(packet, BNY_NET_NOTE, sizeof packet->of.note, NULL, 0, UCS_MEMORY_TYPE_HOST);
@@ -143,19 +145,23 @@ void bny_net_send_offer(bny_net_peer *peer, uint64_t address, const void *rkey, 
 static void flushed(void *request, ucs_status_t status, void *argument) {
   bny_net_peer *peer = argument;
   peer->flushing = false;
-  if (status == UCS_OK) peer->flushed = true;
-  else bny_net_lose(peer, status);
+  if (status == UCS_OK)
+    peer->flushed = true;
+  else
+    bny_net_lose(peer, status);
   peer->net->ucx.ucp_request_free(request);
 }
 
 void bny_net_flush(bny_net_peer *peer) {
-  ucp_request_param_t param = {.op_attr_mask = UCP_OP_ATTR_FIELD_CALLBACK | UCP_OP_ATTR_FIELD_USER_DATA,
-                               .cb.send = flushed,
-                               .user_data = peer};
+  ucp_request_param_t param = {
+      .op_attr_mask = UCP_OP_ATTR_FIELD_CALLBACK | UCP_OP_ATTR_FIELD_USER_DATA, .cb.send = flushed, .user_data = peer};
   ucs_status_ptr_t request = peer->net->ucx.ucp_ep_flush_nbx(peer->endpoint, &param);
-  if (!request) peer->flushed = true;
-  else if (UCS_PTR_IS_ERR(request)) bny_net_lose(peer, UCS_PTR_STATUS(request));
-  else peer->flushing = true;
+  if (!request)
+    peer->flushed = true;
+  else if (UCS_PTR_IS_ERR(request))
+    bny_net_lose(peer, UCS_PTR_STATUS(request));
+  else
+    peer->flushing = true;
 }
 
 /* ---- receiving --------------------------------------------------------------------------------------------------- */
@@ -302,17 +308,17 @@ banyan_status bny_net_listen(bny_net *net) {
   static const struct {
     unsigned id;
     ucp_am_recv_callback_t receive;
-  } handlers[] = {{BNY_NET_DATA, receive_data}, {BNY_NET_NOTE, receive_note}, {BNY_NET_TELL, receive_tell},
-                  {BNY_NET_RENDEZVOUS, receive_rendezvous}, {BNY_NET_OFFER, receive_offer},
-                  {BNY_NET_REFUSAL, receive_refusal}};
+  } handlers[] = {{BNY_NET_DATA, receive_data},   {BNY_NET_NOTE, receive_note},
+                  {BNY_NET_TELL, receive_tell},   {BNY_NET_RENDEZVOUS, receive_rendezvous},
+                  {BNY_NET_OFFER, receive_offer}, {BNY_NET_REFUSAL, receive_refusal}};
   for (size_t i = 0; i < sizeof handlers / sizeof handlers[0]; i++) {
     ucp_am_handler_param_t param = {
-      .field_mask = UCP_AM_HANDLER_PARAM_FIELD_ID | UCP_AM_HANDLER_PARAM_FIELD_FLAGS | UCP_AM_HANDLER_PARAM_FIELD_CB |
-                    UCP_AM_HANDLER_PARAM_FIELD_ARG,
-      .id = handlers[i].id,
-      .flags = UCP_AM_FLAG_WHOLE_MSG,
-      .cb = handlers[i].receive,
-      .arg = net,
+        .field_mask = UCP_AM_HANDLER_PARAM_FIELD_ID | UCP_AM_HANDLER_PARAM_FIELD_FLAGS | UCP_AM_HANDLER_PARAM_FIELD_CB |
+                      UCP_AM_HANDLER_PARAM_FIELD_ARG,
+        .id = handlers[i].id,
+        .flags = UCP_AM_FLAG_WHOLE_MSG,
+        .cb = handlers[i].receive,
+        .arg = net,
     };
     ucs_status_t status = net->ucx.ucp_worker_set_am_recv_handler(net->worker, &param);
     if (status != UCS_OK)

@@ -45,8 +45,7 @@ void bny_net_lose(bny_net_peer *peer, ucs_status_t status) {
   const char *why = peer->net->ucx.ucs_status_string(status), *heard = bny_ucx_heard();
   if (!peer->heard_hello)
     snprintf(peer->trouble, sizeof peer->trouble, "UCX: %s%s%s%s", why, *heard ? " (" : "", heard, *heard ? ")" : "");
-  bny_log(BNY_LOG_INFO, "rank %d: the connection to rank %d is lost: %s", peer->net->transport.rank, peer->rank,
-          why);
+  bny_log(BNY_LOG_INFO, "rank %d: the connection to rank %d is lost: %s", peer->net->transport.rank, peer->rank, why);
 }
 
 /* A message to the peer is lost. This rank is to blame. */

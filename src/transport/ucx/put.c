@@ -25,8 +25,8 @@
 /* ---- the choice -------------------------------------------------------------------------------------------------- */
 
 banyan_status bny_net_put_read(const char *text, bny_net_put_wish *wish) {
-  static const char *const names[] = {[BNY_NET_PUT_AUTO] = "auto", [BNY_NET_PUT_OFF] = "off",
-                                      [BNY_NET_PUT_EMULATED] = "emulated"};
+  static const char *const names[] = {
+      [BNY_NET_PUT_AUTO] = "auto", [BNY_NET_PUT_OFF] = "off", [BNY_NET_PUT_EMULATED] = "emulated"};
   *wish = BNY_NET_PUT_AUTO;
   if (!text) return BANYAN_OK;
   for (int i = BNY_NET_PUT_AUTO; i <= BNY_NET_PUT_EMULATED; i++) {
@@ -42,7 +42,7 @@ banyan_status bny_net_put_read(const char *text, bny_net_put_wish *wish) {
 /* UCX is told the kind of memory. */
 enum {
   MAP_PARAMETERS =
-    UCP_MEM_MAP_PARAM_FIELD_ADDRESS | UCP_MEM_MAP_PARAM_FIELD_LENGTH | UCP_MEM_MAP_PARAM_FIELD_MEMORY_TYPE
+      UCP_MEM_MAP_PARAM_FIELD_ADDRESS | UCP_MEM_MAP_PARAM_FIELD_LENGTH | UCP_MEM_MAP_PARAM_FIELD_MEMORY_TYPE
 };
 
 static size_t outbox_bytes(const bny_net *net) { return 2 * net->transport.half_bytes; }
@@ -70,10 +70,10 @@ banyan_status bny_net_put_mirror(bny_net_peer *peer) {
   void *region = mmap(NULL, bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
   if (region == MAP_FAILED) return fail_memory(peer, "out of memory");
   ucp_mem_map_params_t params = {
-    .field_mask = MAP_PARAMETERS,
-    .address = region,
-    .length = bytes,
-    .memory_type = UCS_MEMORY_TYPE_HOST,
+      .field_mask = MAP_PARAMETERS,
+      .address = region,
+      .length = bytes,
+      .memory_type = UCS_MEMORY_TYPE_HOST,
   };
   ucs_status_t status = net->ucx.ucp_mem_map(net->context, &params, &peer->memory);
   if (status != UCS_OK) {
@@ -90,10 +90,10 @@ banyan_status bny_net_put_mirror(bny_net_peer *peer) {
  * first use. */
 void bny_net_put_register_outbox(bny_net *net) {
   ucp_mem_map_params_t params = {
-    .field_mask = MAP_PARAMETERS,
-    .address = net->local->ops->outbox(net->local, 0),
-    .length = 2 * net->local->half_bytes,
-    .memory_type = UCS_MEMORY_TYPE_HOST,
+      .field_mask = MAP_PARAMETERS,
+      .address = net->local->ops->outbox(net->local, 0),
+      .length = 2 * net->local->half_bytes,
+      .memory_type = UCS_MEMORY_TYPE_HOST,
   };
   ucs_status_t status = net->ucx.ucp_mem_map(net->context, &params, &net->outbox_memory);
   if (status == UCS_OK) return;
@@ -132,8 +132,10 @@ void bny_net_put_offer(bny_net_peer *peer) {
   banyan_status status = bny_net_put_mirror(peer);
   if (status == BANYAN_OK && !peer->offered) {
     ucs_status_t packed = net->ucx.ucp_rkey_pack(net->context, peer->memory, &peer->offered, &bytes);
-    if (packed != UCS_OK) status = fail_memory(peer, net->ucx.ucs_status_string(packed));
-    else bny_net_send_offer(peer, (uint64_t)(uintptr_t)peer->outbox, peer->offered, bytes);
+    if (packed != UCS_OK)
+      status = fail_memory(peer, net->ucx.ucs_status_string(packed));
+    else
+      bny_net_send_offer(peer, (uint64_t)(uintptr_t)peer->outbox, peer->offered, bytes);
   }
   if (status == BANYAN_OK) return;
   bny_log(BNY_LOG_ERROR, "rank %d: %s", net->transport.rank, banyan_last_error());
@@ -228,9 +230,9 @@ void bny_net_put_tell_sleep(bny_net *net) {
   bny_rank_line *line = transport->ops->line(transport, transport->rank);
   uint64_t waiting = atomic_load_explicit(&line->waiting, memory_order_relaxed);
   bny_net_wish wish = {
-    .tag = atomic_load_explicit(&line->started, memory_order_relaxed),
-    .rank = (int32_t)(waiting >> 32) - 1,
-    .slot = (int32_t)(uint32_t)waiting,
+      .tag = atomic_load_explicit(&line->started, memory_order_relaxed),
+      .rank = (int32_t)(waiting >> 32) - 1,
+      .slot = (int32_t)(uint32_t)waiting,
   };
   const bny_net_wish *told = &net->told_sleep;
   if (wish.rank < 0 || wish.slot < 0 || net->place[wish.rank] >= 0 || !net->peers[wish.rank]) return;

@@ -19,8 +19,10 @@ void bny_net_post(bny_transport *transport, int32_t rank, int half) {
   bny_net_packet *packet = peer && bny_net_can_send(peer) ? bny_net_packet_take(peer) : NULL;
   if (packet) {
     const bny_rendezvous *own = bny_net_rendezvous_of(transport, transport->rank, half);
-    packet->of.rendezvous = (bny_net_rendezvous){.cookie = net->cookie, .rank = transport->rank, .kind = own->kind,
-                                     .round = atomic_load_explicit(&own->round, memory_order_relaxed)};
+    packet->of.rendezvous = (bny_net_rendezvous){.cookie = net->cookie,
+                                                 .rank = transport->rank,
+                                                 .kind = own->kind,
+                                                 .round = atomic_load_explicit(&own->round, memory_order_relaxed)};
     bny_net_send_rendezvous(packet, own);
   }
   bny_net_give(net);

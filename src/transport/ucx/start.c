@@ -115,9 +115,9 @@ static banyan_status make_context(bny_net *net, const char *interface, bool puts
   /* 1.13 and later */
   if (!cache && !getenv("UCX_RCACHE_ENABLE")) net->ucx.ucp_config_modify(config, "RCACHE_ENABLE", "n");
   ucp_params_t params = {
-    .field_mask = UCP_PARAM_FIELD_FEATURES | UCP_PARAM_FIELD_NAME,
-    .features = UCP_FEATURE_AM | UCP_FEATURE_WAKEUP | (puts ? UCP_FEATURE_RMA : 0),
-    .name = "banyan",
+      .field_mask = UCP_PARAM_FIELD_FEATURES | UCP_PARAM_FIELD_NAME,
+      .features = UCP_FEATURE_AM | UCP_FEATURE_WAKEUP | (puts ? UCP_FEATURE_RMA : 0),
+      .name = "banyan",
   };
   banyan_status status = choose_devices(net, config, interface);
   if (status == BANYAN_OK) {
@@ -157,8 +157,8 @@ static banyan_status try_thread(void) {
 
 static banyan_status make_worker(bny_net *net) {
   ucp_worker_params_t params = {
-    .field_mask = UCP_WORKER_PARAM_FIELD_THREAD_MODE,
-    .thread_mode = UCS_THREAD_MODE_SERIALIZED, /* any thread may abort */
+      .field_mask = UCP_WORKER_PARAM_FIELD_THREAD_MODE,
+      .thread_mode = UCS_THREAD_MODE_SERIALIZED, /* any thread may abort */
   };
   ucs_status_t status = net->ucx.ucp_worker_create(net->context, &params, &net->worker);
   if (status != UCS_OK) return fail(net, status, "makes no worker");

@@ -23,8 +23,11 @@ static bny_net_snapshot snapshot_of(bny_net *net, int32_t rank) {
   const bny_net_peer *peer = net->peers[rank];
   bny_rank_line *line = transport->ops->line(transport, rank);
   if (net->place[rank] < 0 && (!peer || !peer->told_ns || peer->told_started != load(&line->started))) return made;
-  made = (bny_net_snapshot){.rank = rank, .started = load(&line->started), .done = load(&line->done),
-                            .suspect = load(&line->suspect), .left = load(&line->left)};
+  made = (bny_net_snapshot){.rank = rank,
+                            .started = load(&line->started),
+                            .done = load(&line->done),
+                            .suspect = load(&line->suspect),
+                            .left = load(&line->left)};
   bny_signal *call = transport->ops->call(transport, rank);
   for (int i = 0; i < BNY_CALL_WORDS; i++) made.call[i] = load(&call[i]);
   return made;
@@ -34,7 +37,9 @@ static bny_net_packet *prepare(bny_net_peer *peer, bny_net_occasion occasion) {
   bny_net *net = peer->net;
   bny_net_packet *packet = peer->endpoint && !peer->dead ? bny_net_packet_take(peer) : NULL;
   if (!packet) return NULL;
-  packet->of.tell = (bny_net_tell){.cookie = net->cookie, .rank = net->transport.rank, .occasion = (int32_t)occasion,
+  packet->of.tell = (bny_net_tell){.cookie = net->cookie,
+                                   .rank = net->transport.rank,
+                                   .occasion = (int32_t)occasion,
                                    .fault = load(net->transport.ops->fault(&net->transport))};
   packet->of.tell.of[0] = snapshot_of(net, net->transport.rank);
   packet->of.tell.of[1].rank = packet->of.tell.of[2].rank = -1;
@@ -112,9 +117,12 @@ void bny_net_answer(bny_net *net) {
     peer->wants_answer = false;
     net->nwaiting--;
     bny_net_connect_peer(net, peer->rank);
-    if (bny_net_has_left(peer)) tell_self(peer, BNY_NET_ANSWER);
-    else if (!peer->said_hello) bny_net_say_hello(peer);
-    else tell_self(peer, BNY_NET_NEWS);
+    if (bny_net_has_left(peer))
+      tell_self(peer, BNY_NET_ANSWER);
+    else if (!peer->said_hello)
+      bny_net_say_hello(peer);
+    else
+      tell_self(peer, BNY_NET_NEWS);
   }
 }
 

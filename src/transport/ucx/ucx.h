@@ -121,31 +121,31 @@ typedef enum bny_net_put_wish { BNY_NET_PUT_AUTO, BNY_NET_PUT_OFF, BNY_NET_PUT_E
 typedef struct bny_net_peer {
   bny_net *net;
   int32_t rank;
-  ucp_ep_h endpoint;         /* NULL: none yet */
+  ucp_ep_h endpoint; /* NULL: none yet */
   bool said_hello, heard_hello;
-  bool expected;             /* it will connect to this rank, sooner or later */
-  bool flushed;              /* the hello has gone out */
-  bool flushing;             /* the hello goes out: UCX is connecting */
+  bool expected; /* it will connect to this rank, sooner or later */
+  bool flushed;  /* the hello has gone out */
+  bool flushing; /* the hello goes out: UCX is connecting */
   bool dead;
-  bool lacks_memory;         /* this rank had none for a message to it */
-  char trouble[192];         /* why it could not be connected; "": it was, or it is alive */
-  bool broken;               /* it sent an invalid message: all further ones are ignored */
-  bool wants_answer;         /* to its question or goodbye */
-  bool parted;               /* it has answered this rank's goodbye */
-  char *outbox;              /* mirror of both halves; NULL: none yet */
-  bny_signal *signals;       /* [2][slots_max] */
-  bny_landing *landings;     /* [2][slots_max]; `bytes` counts the received bytes until the message is complete */
-  ucp_mem_h memory;          /* puts: the registered mirror */
-  uint64_t remote;           /* puts: this rank's mirror there */
-  void *offered;             /* puts: the key to `memory` as sent; UCX's memory */
-  void *rkey_bytes;          /* puts: the received key to `remote`; owned. NULL: not received */
-  ucp_rkey_h rkey;           /* NULL: not unpacked yet */
-  bool takes_puts;           /* its endpoint supports puts; else it gets messages */
-  bny_net_wish sleeps_for;   /* puts: the slot of this rank that it sleeps for */
-  int64_t asked_ns;          /* 0: no question is open */
-  int64_t told_ns;           /* time of its last report; 0: never */
+  bool lacks_memory;       /* this rank had none for a message to it */
+  char trouble[192];       /* why it could not be connected; "": it was, or it is alive */
+  bool broken;             /* it sent an invalid message: all further ones are ignored */
+  bool wants_answer;       /* to its question or goodbye */
+  bool parted;             /* it has answered this rank's goodbye */
+  char *outbox;            /* mirror of both halves; NULL: none yet */
+  bny_signal *signals;     /* [2][slots_max] */
+  bny_landing *landings;   /* [2][slots_max]; `bytes` counts the received bytes until the message is complete */
+  ucp_mem_h memory;        /* puts: the registered mirror */
+  uint64_t remote;         /* puts: this rank's mirror there */
+  void *offered;           /* puts: the key to `memory` as sent; UCX's memory */
+  void *rkey_bytes;        /* puts: the received key to `remote`; owned. NULL: not received */
+  ucp_rkey_h rkey;         /* NULL: not unpacked yet */
+  bool takes_puts;         /* its endpoint supports puts; else it gets messages */
+  bny_net_wish sleeps_for; /* puts: the slot of this rank that it sleeps for */
+  int64_t asked_ns;        /* 0: no question is open */
+  int64_t told_ns;         /* time of its last report; 0: never */
   uint64_t told_started;
-  int32_t under_way;         /* messages to it that UCX has not completed */
+  int32_t under_way; /* messages to it that UCX has not completed */
 } bny_net_peer;
 
 /* A message being sent. UCX reads the header until it is sent. */
@@ -179,9 +179,9 @@ struct bny_net {
   bny_net_peer **peers;    /* by rank; NULL: none yet */
   bny_net_peer **known;    /* the peers that exist, in the order of creation */
   int32_t nknown;
-  bny_rank_line *lines;    /* by rank, for other nodes: as last reported */
-  bny_signal *calls;       /* likewise, [nranks][BNY_CALL_WORDS] */
-  char *addresses;         /* by rank, each address_bytes long */
+  bny_rank_line *lines; /* by rank, for other nodes: as last reported */
+  bny_signal *calls;    /* likewise, [nranks][BNY_CALL_WORDS] */
+  char *addresses;      /* by rank, each address_bytes long */
   size_t address_bytes;
   uint64_t cookie;
   pid_t process;
@@ -202,9 +202,9 @@ struct bny_net {
   int32_t nwaiting;        /* peers that want an answer, and received refusals */
   int32_t nheard;          /* received refusals */
   bny_refusal heard[BNY_REFUSALS];
-  uint64_t spread;         /* the fault that peers have been told of; 0: none */
-  uint64_t refused;        /* messages that do not belong to this communicator */
-  bny_rendezvous *rendezvous;         /* by rank, for other nodes, [nranks][2]; NULL: none yet */
+  uint64_t spread;            /* the fault that peers have been told of; 0: none */
+  uint64_t refused;           /* messages that do not belong to this communicator */
+  bny_rendezvous *rendezvous; /* by rank, for other nodes, [nranks][2]; NULL: none yet */
 };
 
 static inline bny_net *bny_net_of(bny_transport *transport) { return (bny_net *)transport; }
@@ -257,7 +257,7 @@ void bny_net_send_sleep(bny_net_peer *peer, const bny_net_wish *wish);
 void bny_net_send_tell(bny_net_packet *packet);
 void bny_net_send_refusal(bny_net_packet *packet);
 void bny_net_send_rendezvous(bny_net_packet *packet, const bny_rendezvous *rendezvous);
-void bny_net_flush(bny_net_peer *peer); /* sets peer->flushed later */
+void bny_net_flush(bny_net_peer *peer);     /* sets peer->flushed later */
 banyan_status bny_net_listen(bny_net *net); /* sets message handlers */
 void bny_net_free_packets(bny_net *net);
 

@@ -31,8 +31,7 @@ typedef struct topo_order {
 typedef struct topo_answer {
   bool done;                    /* all signals arrived in time */
   bool disturbed[TOPO_METRICS]; /* another program used the CPU */
-  double value
-      [TOPO_METRICS]; /* pair: this rank's read bandwidth; the leader also has line and message */
+  double value[TOPO_METRICS];   /* pair: this rank's read bandwidth; the leader also has line and message */
   double line_least;
   int64_t start_ns, end_ns; /* times of reading a stream */
 } topo_answer;

@@ -57,8 +57,8 @@ typedef struct topo_place {
   int32_t taps;              /* NIC: lines to the network */
   double speed;              /* NIC: sum of its ports; 0 unknown */
   bool speed_assumed;
-  bool down;  /* NIC: a port is down */
-  bool wrong; /* NIC: has a warning or fault */
+  bool down;       /* NIC: a port is down */
+  bool wrong;      /* NIC: has a warning or fault */
   double x, width; /* within the host while measuring, then within the picture */
   double attach;   /* x of the line to its parent */
   double comb;     /* stacked NIC: x of the line at its left; 0: none */
