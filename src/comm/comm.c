@@ -12,6 +12,7 @@
 #include "base/log.h"
 #include "op.h"
 #include "base/options.h"
+#include "place/price.h"
 #include "plan/measured.h"
 #include "base/sized.h"
 #include "base/status.h"
@@ -30,7 +31,7 @@ static int32_t slots_of(int32_t nranks) { return 64 + 16 * nranks; }
 static void raise_arena(bny_placement *place, int32_t nranks) {
   const size_t most = (size_t)16 << 20, page = 4096;
   if (place->arena_bytes >= most) return;
-  bny_link_cost memory = bny_link_of_memory(place->ranks_per_core);
+  bny_link_cost memory = bny_price_cost(&bny_prices_default, BNY_LINK_MEMORY, place->ranks_per_core);
   size_t least = 2 * bny_algorithm_least_outbox(nranks, slots_of(nranks), &memory);
   least = (least + page - 1) / page * page;
   if (least > most) least = most;
@@ -56,14 +57,15 @@ banyan_status bny_comm_connect(const bny_settings *settings, const bny_exchange 
 
 /* Sets the link costs that plans use. */
 static banyan_status set_costs(banyan_comm *comm, const bny_placement *place, const bny_options *options) {
-  bny_link_cost memory = bny_link_of_memory(place->ranks_per_core);
+  bny_link_cost memory = bny_price_cost(&bny_prices_default, BNY_LINK_MEMORY, place->ranks_per_core);
   comm->cost = memory;
   if (options->levels) {
     banyan_status status = bny_levels_parse(comm->nranks, options->levels, &memory, &comm->levels);
     return status == BANYAN_OK ? status : bny_fail(status, "BANYAN_LEVELS: %s", banyan_last_error());
   }
   if (place->nnodes == 1) return BANYAN_OK;
-  comm->cost = bny_link_of_network(comm->transport->network, place->ranks_per_core);
+  bny_link_class class = comm->transport->network == BNY_NETWORK_RDMA ? BNY_LINK_NETWORK_CPU : BNY_LINK_TCP;
+  comm->cost = bny_price_cost(&bny_prices_default, class, place->ranks_per_core);
   return bny_placement_levels(place, comm->nranks, &memory, &comm->cost, &comm->levels);
 }
 

@@ -253,27 +253,6 @@ void bny_placement_free(bny_placement *placement) {
 
 /* ---- links ------------------------------------------------------------------------------------------------------- */
 
-bny_link_cost bny_link_of_memory(double ranks_per_core) {
-  return (bny_link_cost){
-      .alpha_ns = 250,
-      .beta_ns_per_byte = 0.03,
-      .gamma_ns_per_byte = 0.03,
-      .ranks_per_core = ranks_per_core,
-      .switch_ns = 1500,
-  };
-}
-
-/* RDMA: 100 Gbit/s, and posting one more message takes 75 ns, by UCX's estimate. TCP: two kernels on the way, and 10
- * Gbit/s for all ranks of a node together. */
-bny_link_cost bny_link_of_network(bny_network network, double ranks_per_core) {
-  bny_link_cost cost = bny_link_of_memory(ranks_per_core);
-  cost.alpha_ns = network == BNY_NETWORK_RDMA ? 2500 : 20000;
-  cost.message_ns = network == BNY_NETWORK_RDMA ? 75 : 0;
-  cost.beta_ns_per_byte = network == BNY_NETWORK_RDMA ? 0.1 : 0.8;
-  cost.shared_ns_per_byte = network == BNY_NETWORK_RDMA ? 0 : 0.8;
-  return cost;
-}
-
 banyan_status bny_placement_levels(const bny_placement *placement, int32_t nranks, const bny_link_cost *memory,
                                    const bny_link_cost *network, bny_levels **levels) {
   if (placement->nnodes == 1 || placement->nnodes == nranks) {

@@ -96,10 +96,6 @@ typedef struct bny_placement {
 banyan_status bny_placement_find(const bny_facts *all, int32_t rank, int32_t nranks, bny_placement *placement);
 void bny_placement_free(bny_placement *placement);
 
-/* Orders of magnitude, for prediction; banyan-perf measures the actual nodes. */
-bny_link_cost bny_link_of_memory(double ranks_per_core);
-bny_link_cost bny_link_of_network(bny_network network, double ranks_per_core);
-
 /* Makes the levels: the ranks of a node, and all ranks. NULL if each node has one rank, or all ranks are on one
  * node. */
 banyan_status bny_placement_levels(const bny_placement *placement, int32_t nranks, const bny_link_cost *memory,

@@ -33,7 +33,7 @@ libbanyan_core_la_SOURCES += $(plan_sources) $(plan_algorithm_sources)
 
 # Ranks compare a checksum of what decides on plans and on the layout of messages, see bny_facts. Two builds of which one
 # would plan differently do not work together.
-plan_id_sources = $(plan_sources) $(plan_algorithm_sources) %D%/../device/program.c %D%/../device/unit.c \
+plan_id_sources = $(plan_sources) $(plan_algorithm_sources) $(place_sources) %D%/../device/program.c %D%/../device/unit.c \
   %D%/../../kernels/formats.def %D%/../../kernels/cuda/program.h %D%/../../kernels/op.h
 nodist_libbanyan_core_la_SOURCES = %D%/plan_id.c
 CLEANFILES += %D%/plan_id.c

@@ -20,7 +20,7 @@ typedef struct expectation {
 static const expectation expectations[] = {
     {"cpu-only.txt", 4, 2, {"package 2x2 memory 250 33", "host 1x2 sockets 500 20"}},
     {"dgx-h100.txt", 32, 8, {"island 4x8 nvlink 1500 371", "pod 1x4 network 3600 50"}},
-    {"fabric-two-rails.txt", 16, 2, {"host 8x2 memory 250 33", "pod 1x8 network 1600 50"}},
+    {"fabric-two-rails.txt", 16, 2, {"host 8x2 memory 250 33", "pod 1x8 network 2500 50"}},
     {"gb200-nvl72.txt", 72, 72, {"domain 1x72 nvlink 1500 722"}},
     {"hgx-a100-4nic.txt", 8, 8, {"island 1x8 nvlink 1500 240"}},
     {"hgx-h100-faults.xml", 8, 8, {"island 1x8 nvlink 1500 247"}}, /* as slow as its slowest GPU */
@@ -49,8 +49,8 @@ static const expectation expectations[] = {
      {"domain 2x72 nvlink 1500 722", "spine 1x2 network 4000 50"}},
     {"host:3 nvswitch gpu:3@sm90", 9, 3, {"island 3x3 nvlink 1500 371", "fabric 1x3 network 3600 12"}},
     {"host:8 gpu nic@100g", 8, 8, {"fabric 1x8 network 3600 12"}}, /* one rank per node: no level of nodes */
-    {"host:4 numa:2 nic@100g", 8, 2, {"host 4x2 memory 250 33", "fabric 1x4 network 1600 12"}},
-    {"host:5", 5, 5, {"fabric 1x5 network 1600 12"}},
+    {"host:4 numa:2 nic@100g", 8, 2, {"host 4x2 memory 250 33", "fabric 1x4 network 2500 12"}},
+    {"host:5", 5, 5, {"fabric 1x5 network 2500 12"}},
 };
 
 static bny_topo *load(const char *what) {
@@ -86,10 +86,10 @@ START_TEST(known_topologies) {
     const plan_level_note *note = plan_level_note_of(&notes, level->name);
     ck_assert_msg(note != NULL, "%s: no note of %s", one->what, level->name);
     snprintf(text, sizeof text, "%s %dx%d %s %.0f %.0f", level->name, level->ngroups, level->most,
-             plan_links[note->link].name, level->link.alpha_ns, 1 / level->link.beta_ns_per_byte);
+             bny_prices_default.rows[note->link].name, level->link.alpha_ns, 1 / level->link.beta_ns_per_byte);
     ck_assert_msg(k < 5 && one->levels[k] != NULL && strcmp(text, one->levels[k]) == 0, "%s: level %d is %s", one->what,
                   k, text);
-    ck_assert(level->link.message_ns == plan_links[note->link].message_ns);
+    ck_assert(level->link.message_ns == bny_prices_default.rows[note->link].message_ns);
     ck_assert_msg(note->text[0] != '\0' && level->link.gamma_ns_per_byte > 0, "%s: %s", one->what, level->name);
   }
   ck_assert_msg(levels->nlevels == 5 || one->levels[levels->nlevels] == NULL, "%s: %d levels", one->what,
@@ -172,9 +172,9 @@ END_TEST
 
 /* The table itself: every class has figures and says where they are from. */
 START_TEST(links_have_sources) {
-  for (int i = 0; i < PLAN_LINK_CLASSES; i++) {
-    ck_assert(plan_links[i].name != NULL && strlen(plan_links[i].source) > 10);
-    const plan_link *link = &plan_links[i];
+  for (int i = 0; i < BNY_LINK_CLASSES; i++) {
+    ck_assert(bny_prices_default.rows[i].name != NULL && strlen(bny_prices_default.rows[i].source) > 10);
+    const bny_price *link = &bny_prices_default.rows[i];
     ck_assert(link->software_ns > 0 && link->way_ns >= 0 && link->gbytes_per_s > 0);
     ck_assert(link->message_ns >= 0 && link->message_ns < link->software_ns + link->way_ns);
   }
@@ -193,7 +193,7 @@ START_TEST(latency_of_the_topology) {
   plan_level_notes notes;
   bny_levels *levels = NULL;
   ck_assert_int_eq(plan_levels_of(topo, derived, &notes, &levels), BANYAN_OK);
-  double alpha = plan_links[PLAN_LINK_NVLINK].software_ns + 2500;
+  double alpha = bny_prices_default.rows[BNY_LINK_NVLINK].software_ns + 2500;
   ck_assert(fabs(levels->levels[0].link.alpha_ns - alpha) < 1e-9);
   ck_assert(fabs(levels->levels[0].link.beta_ns_per_byte - 0.01) < 1e-12);
   ck_assert(plan_level_note_of(&notes, "island")->latency_known);

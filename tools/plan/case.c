@@ -52,7 +52,7 @@ bool plan_ranks_machine(plan_ranks *ranks, tool_error *error) {
 
 bool plan_ranks_plain(int32_t nranks, const char *sizes, plan_ranks *ranks, tool_error *error) {
   plan_ranks made = {.nranks = nranks};
-  bny_link_cost link = plan_link_memory();
+  bny_link_cost link = bny_price_cost(&bny_prices_default, BNY_LINK_MEMORY, 1);
   bny_level_facts all = {.name = "host", .link = link};
   banyan_status status = sizes == NULL ? bny_levels_make(nranks, NULL, 0, &all, NULL, &made.levels)
                                        : bny_levels_parse(nranks, sizes, &link, &made.levels);
@@ -73,9 +73,9 @@ void plan_ranks_release(plan_ranks *ranks) {
 const char *plan_ranks_link(const plan_ranks *ranks, int32_t level) {
   const plan_level_note *note = plan_level_note_of(&ranks->notes, ranks->levels->levels[level].name);
   if (note != NULL) {
-    return plan_links[note->link].name;
+    return bny_prices_default.rows[note->link].name;
   }
-  return level == 0 ? plan_links[PLAN_LINK_MEMORY].name : "-";
+  return level == 0 ? bny_prices_default.rows[BNY_LINK_MEMORY].name : "-";
 }
 
 /* ---- shapes ------------------------------------------------------------------------------------------------------ */

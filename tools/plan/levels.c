@@ -8,73 +8,12 @@
 
 #include "base/status.h"
 
-/* ---- what links cost where the topology does not say ---------------------------------------------------------------
- *
- * A message of n bytes takes alpha + n beta: alpha = software + way, beta = 1 / speed; each further one that is under
- * way beside it message_ns + n beta. Speeds of NVLinks, PCI and NICs are nearly always known (topo/model/speed.h has
- * what a kind of link gets), so that the column is for what no file says. */
-
-/* A GPU looks for signals with the threads of a warp side by side: 32 of them for the 280 ns that a line of its own L2
- * takes on H800. */
-enum { GPU_MESSAGE_NS = 9 };
-
-/* What posting a message takes with verbs, as UCX counts. */
-enum { POSTED_NS = 75 };
-
-const plan_link plan_links[PLAN_LINK_CLASSES] = {
-    [PLAN_LINK_MEMORY] = {"memory", 250, 0, 0, 33,
-                          "as between ranks of one node, src/comm/comm.c: 250 ns, 0.03 ns a byte"},
-    [PLAN_LINK_SOCKETS] = {"sockets", 250, 250, 0, 20,
-                           "as memory, and a cache line from another package: 100 ns there, 100 back; 20 GB/s is what "
-                           "one core gets across"},
-    [PLAN_LINK_NVLINK] =
-        {"nvlink", 700, 800, GPU_MESSAGE_NS, 160,
-         "a peer's memory is read in 0.8 to 1.0 us on H800, and a one-shot exchange between 8 GPUs takes 2 us "
-         "at least: one store, one fence, one poll; 160 GB/s is 8 links of Volta"},
-    [PLAN_LINK_XGMI] = {"xgmi", 1000, 1000, GPU_MESSAGE_NS, 48,
-                        "as NVLink, with a slower fence; 48 GB/s is one link of MI300X"},
-    [PLAN_LINK_C2C] = {"c2c", 700, 500, GPU_MESSAGE_NS, 225,
-                       "as NVLink, with a shorter way; 225 GB/s is half of Grace Hopper's link"},
-    [PLAN_LINK_PCIE] = {"pcie", 1200, 1300, GPU_MESSAGE_NS, 24,
-                        "a read over PCI takes 1.3 us and more; 24 GB/s is generation 4 with 16 lanes"},
-    [PLAN_LINK_PCIE_SYS] =
-        {"pcie-sys", 1200, 2300, GPU_MESSAGE_NS, 10,
-         "as PCI, through two host bridges and the link between packages; 10 GB/s is what most get there"},
-    [PLAN_LINK_NETWORK] =
-        {"network", 3000, 600, POSTED_NS, 12.5,
-         "a signal that a GPU posts and another sees behind it: 3 to 5 us; from NIC to NIC 0.6 us, as "
-         "UCX counts; 12.5 GB/s is 100 Gb/s"},
-    [PLAN_LINK_NETWORK_CPU] = {"network", 1000, 600, POSTED_NS, 12.5,
-                               "an RDMA write of a few bytes between nodes takes 1.6 us; 12.5 GB/s is 100 Gb/s"},
-};
-
-/* Two more switches on the way from leaf to leaf: what a switch takes. */
-static const double tier_ns = 400;
-
-/* What a GPU's memory does, GB/s, of makers' data sheets. Each byte that is merged is read, and as much is written. */
-static const struct {
-  int32_t compute;
-  double gbytes_per_s;
-} gpu_memory[] = {{70, 900},   {75, 320},   {80, 1555},  {86, 600},   {89, 864},   {90, 3350},  {100, 8000},
-                  {103, 8000}, {120, 1792}, {906, 1024}, {908, 1229}, {910, 1638}, {942, 5300}, {950, 8000}};
-static const double gpu_memory_unknown = 900;
-static const double cpu_gamma_ns = 0.03; /* as in src/comm/comm.c */
-
-bny_link_cost plan_link_memory(void) {
-  const plan_link *link = &plan_links[PLAN_LINK_MEMORY];
-  return (bny_link_cost){.alpha_ns = link->software_ns + link->way_ns,
-                         .message_ns = link->message_ns,
-                         .beta_ns_per_byte = 1 / link->gbytes_per_s,
-                         .gamma_ns_per_byte = cpu_gamma_ns,
-                         .ranks_per_core = 1};
-}
-
 /* ---- work in progress -------------------------------------------------------------------------------------------- */
 
 typedef struct taken {
   const char *name;
   bny_link_cost link;
-  plan_link_class class;
+  bny_link_class class;
   int32_t *group_of; /* by rank */
   plan_level_note *note;
 } taken;
@@ -113,14 +52,14 @@ static double gamma_of(const making *m, char *text, size_t bytes) {
   double least = 0;
   int32_t compute = -1;
   if (!m->gpus) {
-    snprintf(text, bytes, "merging: %g ns a byte, as CPU ranks of one node take", cpu_gamma_ns);
-    return cpu_gamma_ns;
+    double ns = bny_prices_default.merge_ns_per_byte;
+    snprintf(text, bytes, "merging: %g ns a byte, as CPU ranks of one node take", ns);
+    return ns;
   }
   for (int32_t r = 0; r < m->derived->nranks; r++) {
     int32_t have = m->topo->nodes[m->derived->ranks[r].node].compute;
-    double speed = gpu_memory_unknown;
-    for (size_t i = 0; i < sizeof gpu_memory / sizeof gpu_memory[0]; i++)
-      if (gpu_memory[i].compute == have) speed = gpu_memory[i].gbytes_per_s;
+    double speed;
+    bny_price_merge_gpu(have, &speed);
     if (r == 0 || speed < least) {
       least = speed;
       compute = have;
@@ -134,17 +73,17 @@ static double gamma_of(const making *m, char *text, size_t bytes) {
   return 2 / least;
 }
 
-static plan_link_class class_of(const making *m, const bny_topo_level *level, bny_topo_path path) {
+static bny_link_class class_of(const making *m, const bny_topo_level *level, bny_topo_path path) {
   if (path >= BNY_TOPO_PATH_NET || level->kind >= BNY_TOPO_LEVEL_RAIL)
-    return m->gpus ? PLAN_LINK_NETWORK : PLAN_LINK_NETWORK_CPU;
+    return m->gpus ? BNY_LINK_NETWORK : BNY_LINK_NETWORK_CPU;
   if (!m->gpus) {
     bool packages = bny_topo_level_of(m->derived, BNY_TOPO_LEVEL_PACKAGE) || m->derived->rank_kind == BNY_TOPO_PACKAGE;
-    return packages && level->kind != BNY_TOPO_LEVEL_PACKAGE ? PLAN_LINK_SOCKETS : PLAN_LINK_MEMORY;
+    return packages && level->kind != BNY_TOPO_LEVEL_PACKAGE ? BNY_LINK_SOCKETS : BNY_LINK_MEMORY;
   }
-  if (path == BNY_TOPO_PATH_SELF) return PLAN_LINK_PCIE;
-  if (path == BNY_TOPO_PATH_NVL) return m->xgmi ? PLAN_LINK_XGMI : PLAN_LINK_NVLINK;
-  if (path == BNY_TOPO_PATH_C2C) return PLAN_LINK_C2C;
-  return path == BNY_TOPO_PATH_SYS ? PLAN_LINK_PCIE_SYS : PLAN_LINK_PCIE;
+  if (path == BNY_TOPO_PATH_SELF) return BNY_LINK_PCIE;
+  if (path == BNY_TOPO_PATH_NVL) return m->xgmi ? BNY_LINK_XGMI : BNY_LINK_NVLINK;
+  if (path == BNY_TOPO_PATH_C2C) return BNY_LINK_C2C;
+  return path == BNY_TOPO_PATH_SYS ? BNY_LINK_PCIE_SYS : BNY_LINK_PCIE;
 }
 
 /* The slowest group decides, of those with more than one member. */
@@ -162,11 +101,11 @@ static bny_link_cost cost_of(making *m, const bny_topo_level *level, plan_level_
     source = group->source;
   }
   note->link = class_of(m, level, path);
-  if (note->link == PLAN_LINK_PCIE_SYS && m->sys_gbytes_per_s > 0 && m->sys_gbytes_per_s < speed)
+  if (note->link == BNY_LINK_PCIE_SYS && m->sys_gbytes_per_s > 0 && m->sys_gbytes_per_s < speed)
     speed = m->sys_gbytes_per_s;
-  const plan_link *link = &plan_links[note->link];
+  const bny_price *link = &bny_prices_default.rows[note->link];
   double tiers = level->kind == BNY_TOPO_LEVEL_CORE ? 2 : level->kind == BNY_TOPO_LEVEL_SPINE ? 1 : 0;
-  double way_ns = latency_us > 0 ? latency_us * 1e3 : link->way_ns + tiers * tier_ns;
+  double way_ns = latency_us > 0 ? latency_us * 1e3 : link->way_ns + tiers * bny_price_tier_ns;
   note->latency_known = latency_us > 0;
   note->gbytes_per_s = speed > 0 ? speed : link->gbytes_per_s;
   snprintf(note->speed_source, sizeof note->speed_source, "%s",

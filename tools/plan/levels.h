@@ -17,40 +17,16 @@
 #ifndef PLAN_LEVELS_H
 #define PLAN_LEVELS_H
 
+#include "place/price.h"
 #include "plan/levels.h"
 #include "topo/derive/levels.h"
 #include "topo/model/model.h"
-
-typedef enum plan_link_class {
-  PLAN_LINK_MEMORY,  /* CPU ranks that share memory, of one package */
-  PLAN_LINK_SOCKETS, /* of several packages */
-  PLAN_LINK_NVLINK,
-  PLAN_LINK_XGMI,
-  PLAN_LINK_C2C,
-  PLAN_LINK_PCIE,     /* GPUs below one package */
-  PLAN_LINK_PCIE_SYS, /* GPUs of several packages */
-  PLAN_LINK_NETWORK,  /* GPU to GPU */
-  PLAN_LINK_NETWORK_CPU,
-  PLAN_LINK_CLASSES
-} plan_link_class;
-
-/* What is assumed of links of a class where the topology does not say. */
-typedef struct plan_link {
-  const char *name;
-  double software_ns;  /* to write, to signal and to see the signal, without the way itself */
-  double way_ns;       /* the topology's latency takes its place */
-  double message_ns;   /* as in bny_link_cost; 0: nothing is known */
-  double gbytes_per_s; /* the topology's figure takes its place */
-  const char *source;  /* of these figures */
-} plan_link;
-
-extern const plan_link plan_links[PLAN_LINK_CLASSES];
 
 /* What became of one derived level, or of "pod" or "fabric", for people. */
 typedef struct plan_level_note {
   char name[BNY_LEVEL_NAME_BYTES];
   bool kept; /* it is the level of that name */
-  plan_link_class link;
+  bny_link_class link;
   double gbytes_per_s;
   char speed_source[16]; /* "probed", "file", "assumed" */
   bool latency_known;    /* way_ns is the topology's */
@@ -71,8 +47,5 @@ banyan_status plan_levels_of(const bny_topo *topo, const bny_topo_levels *derive
 
 /* The note of a level that was kept; NULL if there is none of that name. */
 const plan_level_note *plan_level_note_of(const plan_level_notes *notes, const char *name);
-
-/* Ranks of one host without a topology: CPU ranks that share memory, each on a core of its own. */
-bny_link_cost plan_link_memory(void);
 
 #endif

@@ -125,7 +125,7 @@ json_t *plan_levels_json(const plan_ranks *ranks) {
     if (note != NULL) {
       json_object_set_new(o, "speed_source", json_string(note->speed_source));
       json_object_set_new(o, "latency_known", json_boolean(note->latency_known));
-      json_object_set_new(o, "default_source", json_string(plan_links[note->link].source));
+      json_object_set_new(o, "default_source", json_string(bny_prices_default.rows[note->link].source));
     }
     json_array_append_new(array, o);
   }

@@ -224,7 +224,7 @@ static void set_title(machine *m, const char *from) {
 /* Adds the costs that plans assume between CPU ranks if the topology gives none. */
 static topo_measure_options with_plans(topo_measure_options options) {
   for (int near = 0; near < TOPO_NEARS; near++) {
-    const plan_link *link = &plan_links[near == TOPO_NEAR_SYSTEM ? PLAN_LINK_SOCKETS : PLAN_LINK_MEMORY];
+    const bny_price *link = &bny_prices_default.rows[near == TOPO_NEAR_SYSTEM ? BNY_LINK_SOCKETS : BNY_LINK_MEMORY];
     options.planned[near] = (topo_cost){link->software_ns + link->way_ns, 1 / link->gbytes_per_s};
   }
   return options;
