@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-# Models of machines and clusters: the tools link this, the library does not.
-noinst_LTLIBRARIES += libbanyan_topo.la
-libbanyan_topo_la_SOURCES = \
+# Models of machines and clusters: the library finds the places of its ranks in them.
+noinst_LTLIBRARIES += libbanyan_topo_model.la
+libbanyan_topo_model_la_SOURCES = \
   %D%/model/guid.c %D%/model/guid.h \
   %D%/model/join.c %D%/model/join.h \
   %D%/model/matrix.h \
@@ -11,7 +11,7 @@ libbanyan_topo_la_SOURCES = \
   %D%/model/path.c \
   %D%/model/speed.c %D%/model/speed.h \
   %D%/model/text.c %D%/model/text.h
-libbanyan_topo_la_SOURCES += \
+libbanyan_topo_model_la_SOURCES += \
   %D%/import/hwloc.c %D%/import/hwloc.h \
   %D%/import/hwloc_device.c \
   %D%/import/hwloc_link.c \
@@ -26,12 +26,7 @@ libbanyan_topo_la_SOURCES += \
   %D%/import/synthetic.c %D%/import/synthetic.h \
   %D%/import/synthetic_items.c %D%/import/synthetic_items.h \
   %D%/import/xml.c %D%/import/xml.h
-libbanyan_topo_la_SOURCES += \
-  %D%/export/export.h \
-  %D%/export/hwloc.c \
-  %D%/export/nccl.c \
-  %D%/export/synthetic.c
-libbanyan_topo_la_SOURCES += \
+libbanyan_topo_model_la_SOURCES += \
   %D%/probe/hwloc.c \
   %D%/probe/nvml.c %D%/probe/nvml.h \
   %D%/probe/nvml_link.c %D%/probe/nvml_link.h \
@@ -43,7 +38,7 @@ libbanyan_topo_la_SOURCES += \
   %D%/probe/sysfs.c \
   %D%/probe/util.c %D%/probe/util.h \
   %D%/probe/verbs.c %D%/probe/verbs.h
-libbanyan_topo_la_SOURCES += \
+libbanyan_topo_model_la_SOURCES += \
   %D%/derive/derive.h \
   %D%/derive/fabric.c \
   %D%/derive/findings.c %D%/derive/findings.h \
@@ -53,5 +48,14 @@ libbanyan_topo_la_SOURCES += \
   %D%/derive/rails.c \
   %D%/derive/rings.c \
   %D%/derive/rings_set.c
-libbanyan_topo_la_CFLAGS = $(AM_CFLAGS) $(LIBXML2_CFLAGS) $(JANSSON_CFLAGS) $(HWLOC_CFLAGS) $(VERBS_CFLAGS)
-libbanyan_topo_la_LIBADD = $(LIBXML2_LIBS) $(JANSSON_LIBS) $(HWLOC_LIBS) $(VERBS_LIBS)
+libbanyan_topo_model_la_CFLAGS = $(AM_CFLAGS) $(LIBXML2_CFLAGS) $(JANSSON_CFLAGS) $(HWLOC_CFLAGS) $(VERBS_CFLAGS)
+libbanyan_topo_model_la_LIBADD = $(LIBXML2_LIBS) $(JANSSON_LIBS) $(HWLOC_LIBS) $(VERBS_LIBS)
+
+# What tools link beside: models are written as well.
+noinst_LTLIBRARIES += libbanyan_topo.la
+libbanyan_topo_la_SOURCES = \
+  %D%/export/export.h \
+  %D%/export/hwloc.c \
+  %D%/export/nccl.c \
+  %D%/export/synthetic.c
+libbanyan_topo_la_LIBADD = libbanyan_topo_model.la

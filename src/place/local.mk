@@ -1,4 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 place_sources = \
+  %D%/levels.c \
+  %D%/of.c \
+  %D%/place.h \
   %D%/price.c %D%/price.h
 libbanyan_core_la_SOURCES += $(place_sources)
+libbanyan_core_la_LIBADD += libbanyan_topo_model.la

@@ -49,6 +49,7 @@ const bny_prices bny_prices_default = {
 };
 
 const double bny_price_tier_ns = 400;
+const double bny_price_switch_ns = 1500;
 
 bny_link_cost bny_price_cost(const bny_prices *prices, bny_link_class class, double ranks_per_core) {
   const bny_price *price = &prices->rows[class];
@@ -59,7 +60,7 @@ bny_link_cost bny_price_cost(const bny_prices *prices, bny_link_class class, dou
       .shared_ns_per_byte = price->shared ? 1 / price->gbytes_per_s : 0,
       .gamma_ns_per_byte = prices->merge_ns_per_byte,
       .ranks_per_core = ranks_per_core,
-      .switch_ns = 1500,
+      .switch_ns = bny_price_switch_ns,
   };
 }
 

@@ -49,6 +49,9 @@ extern const bny_prices bny_prices_default;
 /* Two more switches on the way from leaf to leaf. */
 extern const double bny_price_tier_ns;
 
+/* A rank that waits for its turn on a core. */
+extern const double bny_price_switch_ns;
+
 /* The cost of a link of which only the class is known. Figures of the processors are those of CPU ranks. */
 bny_link_cost bny_price_cost(const bny_prices *prices, bny_link_class class, double ranks_per_core);
 

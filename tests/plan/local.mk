@@ -9,4 +9,4 @@ unit_tests += \
 libbanyan_tests_la_SOURCES += \
   %D%/plan_replay.c %D%/plan_replay.h \
   %D%/plan_util.h
-%C%_test_plan_levels_LDADD = libbanyan_planning.la libbanyan_topo.la $(LDADD)
+%C%_test_plan_levels_LDADD = libbanyan_topo.la $(LDADD)

@@ -6,7 +6,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "tools/plan/levels.h"
+#include "place/place.h"
 #include "tests/topo/topo_util.h"
 #include "tests/support/suite.h"
 
@@ -63,12 +63,22 @@ static bny_topo *load(const char *what) {
   return topo;
 }
 
-static bny_levels *levels_of(const char *what, plan_level_notes *notes) {
+static banyan_status topology_levels(const bny_topo *topo, const bny_topo_levels *derived, bny_place_notes *notes,
+                                     bny_levels **levels) {
+  bny_place *places = calloc((size_t)derived->nranks + 1, sizeof *places);
+  ck_assert_ptr_nonnull(places);
+  bny_place_of_all(topo, derived, &bny_prices_default, places);
+  banyan_status status = bny_place_levels(places, derived->nranks, NULL, notes, levels);
+  free(places);
+  return status;
+}
+
+static bny_levels *levels_of(const char *what, bny_place_notes *notes) {
   bny_topo *topo = load(what);
   bny_topo_levels *derived = bny_topo_derive(topo);
   bny_levels *levels = NULL;
   ck_assert_ptr_nonnull(derived);
-  ck_assert_msg(plan_levels_of(topo, derived, notes, &levels) == BANYAN_OK, "%s: %s", what, banyan_last_error());
+  ck_assert_msg(topology_levels(topo, derived, notes, &levels) == BANYAN_OK, "%s: %s", what, banyan_last_error());
   bny_topo_levels_free(derived);
   bny_topo_free(topo);
   return levels;
@@ -76,14 +86,14 @@ static bny_levels *levels_of(const char *what, plan_level_notes *notes) {
 
 START_TEST(known_topologies) {
   const expectation *one = &expectations[_i];
-  plan_level_notes notes;
+  bny_place_notes notes;
   bny_levels *levels = levels_of(one->what, &notes);
   ck_assert_msg(levels->nranks == one->nranks, "%s: %d ranks", one->what, levels->nranks);
   ck_assert_msg(levels->lanes == one->lanes, "%s: %d lanes", one->what, levels->lanes);
   for (int32_t k = 0; k < levels->nlevels; k++) {
     char text[128];
     const bny_level *level = &levels->levels[k];
-    const plan_level_note *note = plan_level_note_of(&notes, level->name);
+    const bny_place_note *note = bny_place_note_of(&notes, level->name);
     ck_assert_msg(note != NULL, "%s: no note of %s", one->what, level->name);
     snprintf(text, sizeof text, "%s %dx%d %s %.0f %.0f", level->name, level->ngroups, level->most,
              bny_prices_default.rows[note->link].name, level->link.alpha_ns, 1 / level->link.beta_ns_per_byte);
@@ -101,11 +111,11 @@ END_TEST
 /* Every level that is derived is kept or has a reason. */
 START_TEST(every_level_has_a_note) {
   const expectation *one = &expectations[_i];
-  plan_level_notes notes;
+  bny_place_notes notes;
   bny_topo *topo = load(one->what);
   bny_topo_levels *derived = bny_topo_derive(topo);
   bny_levels *levels;
-  ck_assert_int_eq(plan_levels_of(topo, derived, &notes, &levels), BANYAN_OK);
+  ck_assert_int_eq(topology_levels(topo, derived, &notes, &levels), BANYAN_OK);
   for (int32_t i = 0; i < derived->nlevels; i++) {
     int found = 0;
     for (int32_t k = 0; k < notes.count; k++) {
@@ -145,7 +155,7 @@ START_TEST(uneven_carriers) {
   }
   bny_topo_levels *derived = bny_topo_derive(topo);
   bny_levels *levels = NULL;
-  ck_assert_int_eq(plan_levels_of(topo, derived, NULL, &levels), BANYAN_OK);
+  ck_assert_int_eq(topology_levels(topo, derived, NULL, &levels), BANYAN_OK);
   ck_assert_int_eq(levels->nlevels, 2);
   ck_assert_str_eq(levels->levels[0].name, "island");
   ck_assert_int_eq(levels->levels[0].ngroups, 2);
@@ -163,7 +173,7 @@ START_TEST(nothing_to_be_a_rank) {
   put(topo, BNY_TOPO_SWITCH, -1, "leaf0", NULL);
   bny_topo_levels *derived = bny_topo_derive(topo);
   bny_levels *levels = NULL;
-  ck_assert_int_eq(plan_levels_of(topo, derived, NULL, &levels), BANYAN_ERR_ARGUMENT);
+  ck_assert_int_eq(topology_levels(topo, derived, NULL, &levels), BANYAN_ERR_ARGUMENT);
   ck_assert_ptr_null(levels);
   bny_topo_levels_free(derived);
   bny_topo_free(topo);
@@ -190,13 +200,13 @@ START_TEST(latency_of_the_topology) {
       .kind = BNY_TOPO_LINK_NVLINK, .from = a, .to = b, .count = 4, .gbytes_per_s = 100, .latency_us = 2.5};
   bny_topo_add_link(topo, &link);
   bny_topo_levels *derived = bny_topo_derive(topo);
-  plan_level_notes notes;
+  bny_place_notes notes;
   bny_levels *levels = NULL;
-  ck_assert_int_eq(plan_levels_of(topo, derived, &notes, &levels), BANYAN_OK);
+  ck_assert_int_eq(topology_levels(topo, derived, &notes, &levels), BANYAN_OK);
   double alpha = bny_prices_default.rows[BNY_LINK_NVLINK].software_ns + 2500;
   ck_assert(fabs(levels->levels[0].link.alpha_ns - alpha) < 1e-9);
   ck_assert(fabs(levels->levels[0].link.beta_ns_per_byte - 0.01) < 1e-12);
-  ck_assert(plan_level_note_of(&notes, "island")->latency_known);
+  ck_assert(bny_place_note_of(&notes, "island")->latency_known);
   bny_levels_free(levels);
   bny_topo_levels_free(derived);
   bny_topo_free(topo);

@@ -16,7 +16,13 @@ bool plan_ranks_of(const bny_topo *topo, const bny_topo_levels *derived, const c
     return tool_error_set(error, "%.200s: %d ranks; plans are made for up to %d", title, made.nranks, PLAN_RANKS_MAX);
   }
   snprintf(made.title, sizeof made.title, "%s", title);
-  banyan_status status = plan_levels_of(topo, derived, &made.notes, &made.levels);
+  bny_place *places = calloc((size_t)made.nranks + 1, sizeof *places);
+  if (places == NULL) {
+    return tool_error_set(error, "%.200s: out of memory", title);
+  }
+  bny_place_of_all(topo, derived, &bny_prices_default, places);
+  banyan_status status = bny_place_levels(places, made.nranks, NULL, &made.notes, &made.levels);
+  free(places);
   if (status != BANYAN_OK) {
     return tool_error_banyan(error, status, title);
   }
@@ -71,7 +77,7 @@ void plan_ranks_release(plan_ranks *ranks) {
 }
 
 const char *plan_ranks_link(const plan_ranks *ranks, int32_t level) {
-  const plan_level_note *note = plan_level_note_of(&ranks->notes, ranks->levels->levels[level].name);
+  const bny_place_note *note = bny_place_note_of(&ranks->notes, ranks->levels->levels[level].name);
   if (note != NULL) {
     return bny_prices_default.rows[note->link].name;
   }

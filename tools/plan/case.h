@@ -8,7 +8,7 @@
 #include <stdint.h>
 
 #include "plan/plan.h"
-#include "tools/plan/levels.h"
+#include "place/place.h"
 #include "tools/common/util.h"
 
 enum { PLAN_RANKS_MAX = 16384, PLAN_TEXT_BYTES = 256 };
@@ -17,7 +17,7 @@ typedef struct plan_ranks {
   char title[PLAN_TEXT_BYTES];
   int32_t nranks;
   bny_levels *levels;
-  plan_level_notes notes; /* none without a topology */
+  bny_place_notes notes; /* none without a topology */
 } plan_ranks;
 
 /* Of a topology; of a file or description; of this machine; and of numbers alone, where `sizes` is for

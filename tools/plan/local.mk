@@ -16,11 +16,6 @@ banyan_plan_SOURCES = \
 banyan_plan_CFLAGS = $(AM_CFLAGS) $(JANSSON_CFLAGS)
 banyan_plan_LDADD = libbanyan_methods.la libbanyan_options.la libbanyan_topo.la libbanyan_prove.la libbanyan_core.la $(JANSSON_LIBS)
 
-# The facts of plans, from a topology.
-noinst_LTLIBRARIES += libbanyan_planning.la
-libbanyan_planning_la_SOURCES = \
-  %D%/levels.c %D%/levels.h
-
 # banyan-plan, banyan-info and banyan-topo --explain share these.
 if JANSSON
 noinst_LTLIBRARIES += libbanyan_methods.la
@@ -30,7 +25,7 @@ libbanyan_methods_la_SOURCES = \
   %D%/methods.c %D%/methods.h \
   %D%/methods_text.c
 libbanyan_methods_la_CFLAGS = $(AM_CFLAGS) $(JANSSON_CFLAGS)
-libbanyan_methods_la_LIBADD = libbanyan_planning.la $(JANSSON_LIBS)
+libbanyan_methods_la_LIBADD = $(JANSSON_LIBS)
 
 %D%/banyan-plan.1: %D%/banyan-plan.1.in banyan-plan$(EXEEXT)
 	$(man_page)

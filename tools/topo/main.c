@@ -11,7 +11,7 @@
 #include <unistd.h>
 
 #include "tools/common/options.h"
-#include "tools/plan/levels.h"
+#include "place/price.h"
 #include "tools/topo/check.h"
 #include "tools/topo/explain.h"
 #include "tools/topo/measure/measure.h"

@@ -1,0 +1,140 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * The place of a rank in its machine and cluster, and the levels that follow from the places of all ranks. Each rank
+ * finds its own place once and tells it to all others. From there on everything is a pure function of what was
+ * gathered, so every rank derives the same levels. What is missing or different on one rank gives a coarser level.
+ *
+ * A place has prices beside it: what a message costs at each level by what this rank knows. So a file with measured
+ * costs on one rank changes what all ranks derive, and never the plan of one of them alone. */
+#ifndef BNY_PLACE_PLACE_H
+#define BNY_PLACE_PLACE_H
+
+#include <stdbool.h>
+#include <stdint.h>
+
+#include "place/price.h"
+#include "topo/derive/levels.h"
+#include "topo/model/model.h"
+
+/* Kinds of level, inner to outer. Keys of those up to ISLAND are unique within a node only. */
+typedef enum bny_place_kind {
+  BNY_PLACE_CACHE, /* last-level cache */
+  BNY_PLACE_NUMA,
+  BNY_PLACE_PACKAGE,
+  BNY_PLACE_SWITCH, /* PCI switch */
+  BNY_PLACE_ISLAND, /* of NVLink or xGMI */
+  BNY_PLACE_HOST,   /* a node */
+  BNY_PLACE_DOMAIN, /* of NVLink over nodes */
+  BNY_PLACE_RAIL,
+  BNY_PLACE_LEAF,
+  BNY_PLACE_SPINE,
+  BNY_PLACE_CORE,
+  BNY_PLACE_KINDS
+} bny_place_kind;
+
+/* The price of a message at one level, by what one rank knows. */
+typedef struct bny_place_link {
+  double alpha_ns, message_ns;
+  double gbytes_per_s;       /* known; 0: not known */
+  double usual_gbytes_per_s; /* where no rank knows it */
+  int32_t class;             /* a bny_link_class */
+  int32_t source;            /* a bny_topo_source, of gbytes_per_s */
+  int32_t latency_known;
+} bny_place_link;
+
+typedef struct bny_place_level {
+  uint64_t key; /* equal keys: one group; 0: not known */
+  bny_place_link link;
+} bny_place_level;
+
+enum { BNY_PLACE_NIC_BYTES = 32, BNY_PLACE_SOURCE_BYTES = 160 };
+
+/* Plain data, compared and sent as bytes. */
+typedef struct bny_place {
+  bny_place_level levels[BNY_PLACE_KINDS];
+  bny_place_link tcp; /* between nodes that only TCP connects */
+  double merge_ns_per_byte;
+  double memory_gbytes_per_s; /* of the device; 0: the rank merges on its CPUs */
+  double nic_gbytes_per_s;    /* of the whole NIC; 0 unknown */
+  uint64_t nic;               /* 0: no NIC is known; unique within a node */
+  uint64_t node;              /* of a rank that was told its place: the file's host; 0: the real node counts */
+  int32_t compute;            /* of the device: bny_topo_node.compute */
+  int32_t nic_source;         /* a bny_topo_source */
+  int32_t rail;               /* -1 none */
+  int32_t told;               /* by BANYAN_TOPO_RANK, nodes included */
+  char nic_name[BNY_PLACE_NIC_BYTES];
+  char source[BNY_PLACE_SOURCE_BYTES]; /* where this comes from, and what is missing; for people */
+} bny_place;
+
+/* ---- one rank ---------------------------------------------------------------------------------------------------- */
+
+/* The place of rank `rank` of a model. Keys of different models may be equal only where a name or guid of a switch says
+ * that both mean one thing. */
+void bny_place_of(const bny_topo *topo, const bny_topo_levels *derived, int32_t rank, const bny_prices *prices,
+                  bny_place *place);
+
+/* The places of all ranks of a model, as tools show them. */
+void bny_place_of_all(const bny_topo *topo, const bny_topo_levels *derived, const bny_prices *prices,
+                      bny_place *places);
+
+/* The place of a rank without a device on a NUMA node, package or host of a model. */
+void bny_place_at(const bny_topo *topo, const bny_topo_levels *derived, int32_t node, const bny_prices *prices,
+                  bny_place *place);
+
+/* A rank of which nothing is known but its node. */
+void bny_place_unknown(const bny_prices *prices, bny_place *place);
+
+/* ---- all ranks --------------------------------------------------------------------------------------------------- */
+
+/* What a communicator knows beside places. All zero for a model. */
+typedef struct bny_place_world {
+  const int32_t *node_of; /* by rank; NULL: places say it */
+  bool tcp;               /* nodes are connected by TCP alone */
+  bool flat_nodes;        /* a node's ranks merge in one step, so levels within it are left out */
+  double ranks_per_core;  /* 0: 1 */
+} bny_place_world;
+
+/* What became of one kind of level, or of "pod" or "fabric", for people. */
+typedef struct bny_place_note {
+  char name[BNY_LEVEL_NAME_BYTES];
+  bool kept; /* it is the level of that name */
+  bny_link_class link;
+  double gbytes_per_s;
+  char speed_source[16]; /* "probed", "file", "assumed" */
+  bool latency_known;    /* a source gave the latency */
+  char text[200];        /* why it was left out; of one that was kept: where its figures come from */
+} bny_place_note;
+
+enum { BNY_PLACE_NOTES_MAX = BNY_PLACE_KINDS + 2 };
+
+typedef struct bny_place_notes {
+  int32_t count; /* in the order of the levels */
+  bny_place_note notes[BNY_PLACE_NOTES_MAX];
+  char work[160]; /* where the cost of merging comes from */
+} bny_place_notes;
+
+/* Makes levels from the places of all ranks. Levels of plans nest, and tell apart links that cost differently. Taken,
+ * from inner to outer:
+ *
+ *     cache     where it does not hold all ranks
+ *     numa, package
+ *     switch    PCI switch; where its members reach one another over PCI, as with package
+ *     island    as found; NVLinks that join more than a package or PCI switch take the place of these
+ *     host
+ *     domain    then it is the island: a level whose links cost what those of the next outer level cost is left out
+ *     leaf      where hosts are whole on one leaf switch
+ *     pod       where leaf switches carry rails, and so cut across hosts: hosts that share their leaf switches. A
+ *               message from carrier to carrier of a rail takes one leaf switch
+ *     spine, core
+ *     fabric    joins everything, where no level above does
+ *
+ * Rails do not nest. They are in the carriers: ranks with a NIC. `notes` may be NULL. The caller frees the levels. */
+banyan_status bny_place_levels(const bny_place *all, int32_t nranks, const bny_place_world *world,
+                               bny_place_notes *notes, bny_levels **levels);
+
+/* Returns the note of a level that was kept; NULL if there is none of that name. */
+const bny_place_note *bny_place_note_of(const bny_place_notes *notes, const char *name);
+
+const char *bny_place_kind_name(bny_place_kind kind); /* "cache" .. */
+
+#endif
