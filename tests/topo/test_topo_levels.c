@@ -48,7 +48,7 @@ static void member_ranges(const bny_topo_level *level, const bny_topo_group *gro
   }
 }
 
-static void level_render(const bny_topo *topo, const bny_topo_levels *levels, const bny_topo_level *level, FILE *out) {
+static void level_render(const bny_topo *topo, const bny_topo_level *level, FILE *out) {
   fprintf(out, "%s\n", bny_topo_level_name(level->kind));
   for (int32_t g = 0; g < level->ngroups; g++) {
     const bny_topo_group *group = &level->groups[g];
@@ -58,15 +58,6 @@ static void level_render(const bny_topo *topo, const bny_topo_levels *levels, co
             group->uniform ? "" : ", uneven");
     member_ranges(level, group, out);
     fputc('\n', out);
-    if (level->kind != BNY_TOPO_LEVEL_ISLAND || group->count < 2) continue;
-    int32_t *order = malloc((size_t)group->count * sizeof *order);
-    fprintf(out, "    ring %.4g GB/s:", bny_topo_ring(topo, levels, level, group, order));
-    for (int32_t i = 0; i < group->count; i++) fprintf(out, " %d", order[i]);
-    fprintf(out,
-            "\n    tree of two children %.4g GB/s, parents:", bny_topo_tree(topo, levels, level, group, 0, 2, order));
-    for (int32_t i = 0; i < group->count; i++) fprintf(out, " %d", order[i]);
-    fputc('\n', out);
-    free(order);
   }
 }
 
@@ -85,7 +76,7 @@ static char *render(const bny_topo *topo, const bny_topo_levels *levels) {
               bny_topo_path_name(rank->nic_path), rank->nic_shared, rank->nic_gbytes_per_s, rank->rail);
     fputc('\n', out);
   }
-  for (int32_t i = 0; i < levels->nlevels; i++) level_render(topo, levels, &levels->levels[i], out);
+  for (int32_t i = 0; i < levels->nlevels; i++) level_render(topo, &levels->levels[i], out);
   fprintf(out, "findings: %d\n", levels->nfindings);
   for (int32_t i = 0; i < levels->nfindings; i++)
     fprintf(out, "  %s: %s\n", bny_topo_severity_name(levels->findings[i].severity), levels->findings[i].text);

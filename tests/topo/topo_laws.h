@@ -17,7 +17,7 @@
 #include "topo/import/synthetic.h"
 #include "topo/import/xml.h"
 
-enum { LAWS_DEVICES = 24, LAWS_RING = 9, LAWS_RINGS = 4, LAWS_NODES = 4000 };
+enum { LAWS_DEVICES = 24, LAWS_NODES = 4000 };
 
 static inline const char *law_of_reason(const bny_topo_error *error) {
   if (error->text[0] == '\0') {
@@ -128,51 +128,7 @@ static inline const char *law_of_paths(const bny_topo *topo) {
   return NULL;
 }
 
-static inline bool law_of_ring(const bny_topo_level *level, const bny_topo_group *group, const int32_t *ring) {
-  unsigned seen = 0;
-  for (int32_t i = 0; i < group->count; i++) {
-    for (int32_t m = 0; m < group->count; m++) {
-      seen |= ring[i] == level->members[group->first + m] ? 1u << m : 0;
-    }
-  }
-  return seen == (1u << group->count) - 1;
-}
-
-/* Members of a group, each once, at every place of a ring; parents that lead to the root. */
-static inline const char *law_of_group(const bny_topo *topo, const bny_topo_levels *levels, const bny_topo_level *level,
-                                       const bny_topo_group *group) {
-  int32_t places[LAWS_RINGS * LAWS_RING], parents[LAWS_RING], rings = -1;
-  if (group->count > LAWS_RING || (level->kind != BNY_TOPO_LEVEL_ISLAND && level->kind != BNY_TOPO_LEVEL_DOMAIN)) {
-    return NULL;
-  }
-  if (bny_topo_ring(topo, levels, level, group, places) > 0 && !law_of_ring(level, group, places)) {
-    return "a ring that leaves out a member";
-  }
-  double speed = bny_topo_rings(topo, levels, level, group, LAWS_RINGS, places, &rings);
-  if (rings < 0 || rings > LAWS_RINGS || (speed > 0) != (rings > 0)) {
-    return "a set of rings of no number or speed";
-  }
-  for (int32_t r = 0; r < rings; r++) {
-    if (!law_of_ring(level, group, &places[r * group->count])) {
-      return "a ring of a set that leaves out a member";
-    }
-  }
-  if (bny_topo_tree(topo, levels, level, group, group->count - 1, 2, parents) > 0) {
-    for (int32_t i = 0; i < group->count; i++) {
-      int32_t at = i, steps = 0;
-      while (at >= 0 && at < group->count && parents[at] >= 0 && steps++ < group->count) {
-        at = parents[at];
-      }
-      if (at != group->count - 1) {
-        return "a tree that does not lead to its root";
-      }
-    }
-  }
-  return NULL;
-}
-
-static inline const char *law_of_level(const bny_topo *topo, const bny_topo_levels *levels,
-                                       const bny_topo_level *level) {
+static inline const char *law_of_level(const bny_topo_levels *levels, const bny_topo_level *level) {
   int32_t members = 0;
   for (int32_t g = 0; g < level->ngroups; g++) {
     const bny_topo_group *group = &level->groups[g];
@@ -186,10 +142,6 @@ static inline const char *law_of_level(const bny_topo *topo, const bny_topo_leve
     if (!(group->gbytes_per_s >= 0) || (unsigned)group->path >= BNY_TOPO_PATHS) {
       return "a group without a speed or path";
     }
-    const char *broken = law_of_group(topo, levels, level, group);
-    if (broken != NULL) {
-      return broken;
-    }
   }
   return members == level->nmembers && members <= levels->nranks ? NULL : "a level that counts members wrong";
 }
@@ -198,7 +150,7 @@ static inline const char *law_of_levels(const bny_topo *topo) {
   bny_topo_levels *levels = bny_topo_derive(topo);
   const char *broken = levels == NULL ? "no levels" : NULL;
   for (int32_t i = 0; levels != NULL && i < levels->nlevels && broken == NULL; i++) {
-    broken = law_of_level(topo, levels, &levels->levels[i]);
+    broken = law_of_level(levels, &levels->levels[i]);
   }
   for (int32_t i = 0; levels != NULL && i < levels->nfindings && broken == NULL; i++) {
     broken = levels->findings[i].text[0] == '\0' || strchr(levels->findings[i].text, '\n') != NULL

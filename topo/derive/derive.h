@@ -62,22 +62,6 @@ double bny_topo_net_speed(const bny_topo *topo, const bny_topo_link *link);
 /* Fills a group whose members communicate over their NICs: rails, leaves and above. */
 void bny_topo_net_look(const bny_topo_derivation *d, const bny_topo_level *level, bny_topo_group *group);
 
-/* ---- rings (rings.c), for rings_set.c ---- */
-
-/* Speeds between the members of a group, by their places. */
-typedef struct bny_topo_speeds {
-  int32_t count;
-  double *matrix; /* count by count; NULL: all pairs are alike */
-  double alike;
-} bny_topo_speeds;
-
-/* Finds the ring whose slowest link is fastest and writes places from the first on. *slowest is 0 if there is none.
- * Needs a matrix. Returns false without memory. */
-bool bny_topo_ring_best(const bny_topo_speeds *s, int32_t *ring, double *slowest);
-
-/* Finds any ring of links of at least this speed, if a search by rotations succeeds. Returns false without memory. */
-bool bny_topo_ring_any(const bny_topo_speeds *s, double least, uint32_t seed, int32_t *ring, bool *found);
-
 /* Returns the speed of the narrowest PCI link between a PCI device and the CPU; 0 unknown. */
 double bny_topo_pci_way(const bny_topo *topo, int32_t node);
 

@@ -114,34 +114,4 @@ const char *bny_topo_severity_name(bny_topo_severity severity); /* "info", "warn
 bool bny_topo_port_down(const bny_topo *topo, int32_t node);
 double bny_topo_port_rated(const bny_topo *topo, int32_t node);
 
-/* ---- rings and trees (rings.c, rings_set.c) ---------------------------------------------------------------------- */
-
-/* Orders the members of an island or domain into a ring, in which each sends to the next over links. The slowest link
- * is as fast as possible; among such rings the sum of speeds is greatest. This is exact for up to 16 members, and for
- * any number on one switch. Above that a search by rotations maximises the slowest link. The ring starts with the first
- * member; `ring` has room for group->count ranks. Returns the slowest link in GB/s; 0 if there is no ring, or only one
- * member; -1 without memory. */
-double bny_topo_ring(const bny_topo *topo, const bny_topo_levels *levels, const bny_topo_level *level,
-                     const bny_topo_group *group, int32_t *ring);
-
-/* Finds several rings that do not take bandwidth from one another. Each link between two members is in one ring, so two
- * parallel links may be in two rings. Links through a switch that joins all members are divided in the same way. Links
- * are full duplex, so each ring can run in both directions at once. The number of rings is the maximum if all members
- * are linked alike or by a switch, and in general for up to 8 members (that search is bounded; known machines stay far
- * from the bound). Above that it is what a greedy search over the most plentiful links finds. Links through a switch
- * that does not join all members are not used.
- *
- * `rings` has room for rings_max times group->count ranks; each ring starts with the first member. *count is the number
- * found. Returns the bandwidth of the slowest single link used, in GB/s; 0 if there is no ring; -1 without memory. */
-double bny_topo_rings(const bny_topo *topo, const bny_topo_levels *levels, const bny_topo_level *level,
-                      const bny_topo_group *group, int32_t rings_max, int32_t *rings, int32_t *count);
-
-/* Builds a tree over links from `root`, a place within the group, to all members. The slowest link is as fast as
- * possible; among such trees each member is as near to the root as possible. `children_max` limits the children of a
- * node (0: no limit). They are then assigned first come, first served, so depth may not be minimal, and a tree may be
- * missed if links are few. `parents` has room for group->count places, -1 at the root. Returns the slowest link; 0 if
- * no tree was found, or there is one member; -1 without memory. */
-double bny_topo_tree(const bny_topo *topo, const bny_topo_levels *levels, const bny_topo_level *level,
-                     const bny_topo_group *group, int32_t root, int32_t children_max, int32_t *parents);
-
 #endif
