@@ -49,7 +49,8 @@ banyan_status bny_comm_connect(const bny_settings *settings, const bny_exchange 
                         .node_of = place->node_of,
                         .one_process = place->one_process,
                         .put = settings->options.ucx_put,
-                        .interface = settings->options.interface};
+                        .interface = settings->options.interface,
+                        .devices = settings->options.net_devices};
   if (place->nnodes > 1) return bny_net_connect(exchange, &net, transport);
   if (place->one_process) return bny_loop_connect(exchange, &config, transport);
   return bny_shm_connect(exchange, &config, transport);
@@ -196,7 +197,7 @@ static const char *source_of(const char *option, bool by_program) {
 
 static void log_settings(const banyan_comm *comm, const banyan_comm_config *config) {
   if (!bny_log_wants(BNY_LOG_INFO)) return;
-  char text[512];
+  char text[768];
   banyan_comm_describe(comm, text, sizeof text);
   bny_log(BNY_LOG_INFO, "%s", text);
   bny_log(BNY_LOG_INFO,
@@ -415,6 +416,7 @@ size_t banyan_comm_describe(const banyan_comm *comm, char *text, size_t bytes) {
                bny_proxy_is_direct(comm->device.proxy)
                    ? "sent from device memory and received in host memory between nodes"
                    : "staged in host memory between nodes");
+  if (comm->transport->devices[0]) bny_append(text, bytes, &length, ", network devices %s", comm->transport->devices);
   for (int32_t k = 0; comm->levels && k < comm->levels->nlevels; k++)
     bny_append(text, bytes, &length, "%s%d", k ? " x " : ", levels of ", comm->levels->levels[k].most);
   return length;

@@ -8,6 +8,7 @@ libbanyan_core_la_SOURCES += \
   %D%/transport.h \
   %D%/window.c %D%/window.h
 libbanyan_core_la_SOURCES += \
+  %D%/ucx/devices.c %D%/ucx/devices.h \
   %D%/ucx/functions.def \
   %D%/ucx/library.c %D%/ucx/library.h \
   %D%/ucx/local.c \

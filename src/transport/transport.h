@@ -181,6 +181,7 @@ struct bny_transport {
   const char *outboxes[2];
   bool sends_cuda;              /* they are memory of a CUDA device */
   uint64_t bytes_between_nodes; /* payload that this rank has sent over the network so far */
+  char devices[256];            /* between nodes: this rank's network devices, and by what they were chosen */
   int64_t recent_ns; /* a rank that answered within this time counts as alive; it grows with the time waited */
 };
 
@@ -204,6 +205,8 @@ typedef struct bny_net_config {
   bool one_process;
   const char *put;       /* BANYAN_UCX_PUT of this rank; NULL: the default */
   const char *interface; /* BANYAN_INTERFACE, likewise */
+  const char *devices;   /* BANYAN_NET_DEVICES, likewise */
+  const char *nearest;   /* NICs nearest to this rank, such as "mlx5_0,mlx5_1"; NULL: unknown */
 } bny_net_config;
 
 banyan_status bny_net_connect(const bny_exchange *exchange, const bny_net_config *config, bny_transport **transport);

@@ -5,6 +5,7 @@ test_scripts += \
   %D%/test_hosts_bed.sh \
   %D%/test_hosts_boot.sh \
   %D%/test_hosts_bytes.sh \
+  %D%/test_hosts_devices.sh \
   %D%/test_hosts_slurm.sh \
   %D%/test_net_suites.sh
 unit_programs += %D%/hosts_world

@@ -3,6 +3,7 @@ unit_tests += \
   %D%/test_fd_passing \
   %D%/test_net \
   %D%/test_net_abort \
+  %D%/test_net_devices \
   %D%/test_net_half \
   %D%/test_net_hooks \
   %D%/test_net_messages \

@@ -62,6 +62,9 @@ START_TEST(names_a_wrong_setting) {
       {"UCX_TLS", "self", 1, "UCX_TLS is \"self\"", missing},
       {"BANYAN_INTERFACE", "nosuch0", 1, "BANYAN_INTERFACE is \"nosuch0\"",
        "rank 1 could not be connected: BANYAN_INTERFACE"},
+      {"BANYAN_NET_DEVICES", "lo,nosuch0", 1, "there is no network device \"nosuch0\"; this node has",
+       "rank 1 could not be connected: BANYAN_NET_DEVICES is \"lo,nosuch0\""},
+      {"BANYAN_NET_DEVICES", "^*", ALL, "it leaves no device that is up", NULL},
   };
   setting with = settings[_i];
   world_setup setup = {.nranks = 2, .processes = true, .bare = true, .argument = &with};
@@ -186,11 +189,15 @@ static void look_at_ports(world_rank *self) {
 }
 
 START_TEST(listens_at_the_chosen_interface) {
-  static const char *const values[] = {"lo", "127.0.0.1", "127.0.0.0/8", NULL};
-  bool bound = values[_i] != NULL;
+  static const char *const values[][2] = {{"BANYAN_INTERFACE", "lo"},
+                                          {"BANYAN_INTERFACE", "127.0.0.1"},
+                                          {"BANYAN_INTERFACE", "127.0.0.0/8"},
+                                          {"BANYAN_NET_DEVICES", "lo"},
+                                          {"BANYAN_NET_DEVICES", NULL}};
+  bool bound = values[_i][1] != NULL;
   world_setup setup = {.nranks = 2, .processes = true, .argument = &bound};
   be_two_nodes();
-  if (bound) setenv("BANYAN_INTERFACE", values[_i], 1);
+  if (bound) setenv(values[_i][0], values[_i][1], 1);
   world_run(&setup, look_at_ports);
 }
 END_TEST
@@ -200,11 +207,11 @@ int main(void) {
   Suite *suite = suite_create("net_start");
   TCase *tests = tcase_create("start");
   tcase_set_timeout(tests, 60);
-  tcase_add_loop_test(tests, names_a_wrong_setting, 0, 6);
+  tcase_add_loop_test(tests, names_a_wrong_setting, 0, 8);
   tcase_add_test(tests, names_two_that_cannot_meet);
   tcase_add_loop_test(tests, names_what_the_system_lacks, 0, 2);
   tcase_add_test(tests, needs_a_thread);
-  tcase_add_loop_test(tests, listens_at_the_chosen_interface, 0, 4);
+  tcase_add_loop_test(tests, listens_at_the_chosen_interface, 0, 5);
   suite_add_tcase(suite, tests);
   return world_main(suite);
 }

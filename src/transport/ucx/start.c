@@ -1,7 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0
  * UCX for one communicator: its context and its worker, or the reason why they cannot be made. */
 #ifdef HAVE_UCX
-#include <dirent.h>
 #include <pthread.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -9,6 +8,8 @@
 #include <unistd.h>
 
 #include "base/interface.h"
+#include "base/log.h"
+#include "base/options.h"
 #include "base/status.h"
 #include "transport/ucx/ucx.h"
 
@@ -72,34 +73,35 @@ static banyan_status fail_without_network(void) {
 
 /* ---- the devices ------------------------------------------------------------------------------------------------- */
 
-/* Adds "mlx5_0:1" for each port of each RDMA adapter. */
-static void append_adapters(char *list, size_t bytes, size_t *length) {
-  static const char folder[] = "/sys/class/infiniband";
-  char path[512];
-  DIR *adapters = opendir(folder);
-  for (struct dirent *adapter; adapters && (adapter = readdir(adapters)) != NULL;) {
-    if (adapter->d_name[0] == '.') continue;
-    snprintf(path, sizeof path, "%s/%.200s/ports", folder, adapter->d_name);
-    DIR *ports = opendir(path);
-    for (struct dirent *port; ports && (port = readdir(ports)) != NULL;)
-      if (port->d_name[0] != '.') bny_append(list, bytes, length, ",%s:%s", adapter->d_name, port->d_name);
-    if (ports) closedir(ports);
+/* By default UCX listens at each interface that it may use, without checking who connects. BANYAN_INTERFACE and
+ * BANYAN_NET_DEVICES confine it. */
+static banyan_status choose_devices(bny_net *net, const bny_net_config *config) {
+  bny_interface found;
+  bny_net_device *devices = NULL;
+  int32_t ndevices = 0;
+  bny_net_device_wishes wishes = {
+      .option = config->devices, .nearest = config->nearest, .ucx = getenv("UCX_NET_DEVICES")};
+  banyan_status status = BANYAN_OK;
+  if (config->interface && !wishes.ucx) {
+    status = bny_interface_find(config->interface, AF_UNSPEC, NULL, &found);
+    wishes.interface = found.name;
   }
-  if (adapters) closedir(adapters);
+  if (status == BANYAN_OK) status = bny_net_devices_find("/sys", &devices, &ndevices);
+  if (status == BANYAN_OK) status = bny_net_devices_choose(&wishes, devices, ndevices, &net->devices);
+  free(devices);
+  if (status != BANYAN_OK) return status;
+  const char *list = wishes.ucx ? wishes.ucx : net->devices.list ? net->devices.list : "all devices";
+  snprintf(net->transport.devices, sizeof net->transport.devices, "%.120s%s (%s)", list,
+           strlen(list) > 120 ? "..." : "", net->devices.why);
+  if (wishes.ucx && wishes.option)
+    bny_log(BNY_LOG_WARN, "BANYAN_NET_DEVICES=%.80s has no effect, because UCX_NET_DEVICES=%.80s is set", wishes.option,
+            wishes.ucx);
+  return BANYAN_OK;
 }
 
-/* By default UCX listens at each interface that it may use, without checking who connects. With BANYAN_INTERFACE it
- * uses only that. RDMA adapters stay: they have no port that anybody can connect to. */
-static banyan_status choose_devices(bny_net *net, ucp_config_t *config, const char *interface) {
-  bny_interface found;
-  char list[1024];
-  size_t length = 0;
-  if (!interface || getenv("UCX_NET_DEVICES")) return BANYAN_OK;
-  banyan_status status = bny_interface_find(interface, AF_UNSPEC, NULL, &found);
-  if (status != BANYAN_OK) return status;
-  bny_append(list, sizeof list, &length, "%s", found.name);
-  append_adapters(list, sizeof list, &length);
-  ucs_status_t set = net->ucx.ucp_config_modify(config, "NET_DEVICES", list);
+static banyan_status set_devices(const bny_net *net, ucp_config_t *config) {
+  if (!net->devices.list) return BANYAN_OK;
+  ucs_status_t set = net->ucx.ucp_config_modify(config, "NET_DEVICES", net->devices.list);
   return set == UCS_OK ? BANYAN_OK : fail(net, set, "takes no list of devices");
 }
 
@@ -107,7 +109,7 @@ static banyan_status choose_devices(bny_net *net, ucp_config_t *config, const ch
 
 /* The context serves between nodes; the user's settings of UCX take precedence. Only RDMA needs a cache of registered
  * memory, which watches all that the process maps and unmaps. */
-static banyan_status make_context(bny_net *net, const char *interface, bool puts, bool cache) {
+static banyan_status make_context(bny_net *net, bool puts, bool cache) {
   ucp_config_t *config;
   ucs_status_t made = net->ucx.ucp_config_read(NULL, NULL, &config);
   if (made != UCS_OK) return fail(net, made, "cannot read its UCX_* variables");
@@ -119,7 +121,7 @@ static banyan_status make_context(bny_net *net, const char *interface, bool puts
       .features = UCP_FEATURE_AM | UCP_FEATURE_WAKEUP | (puts ? UCP_FEATURE_RMA : 0),
       .name = "banyan",
   };
-  banyan_status status = choose_devices(net, config, interface);
+  banyan_status status = set_devices(net, config);
   if (status == BANYAN_OK) {
     made = net->ucx.ucp_init_version(UCP_API_MAJOR, UCP_API_MINOR, &params, config, &net->context);
     if (made != UCS_OK) status = fail(net, made, "cannot start");
@@ -129,15 +131,15 @@ static banyan_status make_context(bny_net *net, const char *interface, bool puts
 }
 
 /* Requests puts only where they may be used, because they change how UCX connects. */
-static banyan_status make_context_for_network(bny_net *net, const char *interface) {
-  banyan_status status = make_context(net, interface, net->wish == BNY_NET_PUT_EMULATED, false);
+static banyan_status make_context_for_network(bny_net *net) {
+  banyan_status status = make_context(net, net->wish == BNY_NET_PUT_EMULATED, false);
   if (status != BANYAN_OK) return status;
   bny_network network = bny_net_find_network(net);
   if (network == BNY_NETWORK_NONE) return fail_without_network();
   if (network != BNY_NETWORK_RDMA) return BANYAN_OK;
   net->ucx.ucp_cleanup(net->context);
   net->context = NULL;
-  return make_context(net, interface, net->wish != BNY_NET_PUT_OFF, true);
+  return make_context(net, net->wish != BNY_NET_PUT_OFF, true);
 }
 
 static void *return_at_once(void *argument) { return argument; }
@@ -167,12 +169,14 @@ static banyan_status make_worker(bny_net *net) {
   return bny_net_listen(net);
 }
 
-banyan_status bny_net_start(bny_net *net, const char *interface, ucp_address_t **address, size_t *address_bytes) {
+banyan_status bny_net_start(bny_net *net, const bny_net_config *config, ucp_address_t **address,
+                            size_t *address_bytes) {
   banyan_status status = bny_ucx_load(&net->ucx);
   if (status != BANYAN_OK) return status;
   bny_ucx_hear(&net->ucx, true);
   status = try_thread();
-  if (status == BANYAN_OK) status = make_context_for_network(net, interface);
+  if (status == BANYAN_OK) status = choose_devices(net, config);
+  if (status == BANYAN_OK) status = make_context_for_network(net);
   if (status == BANYAN_OK) status = make_worker(net);
   if (status == BANYAN_OK) {
     ucs_status_t got = net->ucx.ucp_worker_get_address(net->worker, address, address_bytes);
@@ -188,14 +192,18 @@ banyan_status bny_net_describe(char *text, size_t bytes) {
   if (status != BANYAN_OK) return status;
   bny_ucx_hear(&net.ucx, true);
   status = try_thread();
-  if (status == BANYAN_OK) status = make_context(&net, NULL, false, false);
+  bny_net_config config = {.devices = bny_option_text("BANYAN_NET_DEVICES"),
+                           .interface = bny_option_text("BANYAN_INTERFACE")};
+  if (status == BANYAN_OK) status = choose_devices(&net, &config);
+  if (status == BANYAN_OK) status = make_context(&net, false, false);
   if (status == BANYAN_OK && bny_net_find_network(&net) == BNY_NETWORK_NONE) status = fail_without_network();
   bny_ucx_hear(&net.ucx, false);
   if (status == BANYAN_OK)
-    snprintf(text, bytes, "UCX %.40s, over %s; %s memory of CUDA devices", net.ucx.ucp_get_version_string(),
-             bny_net_find_network(&net) == BNY_NETWORK_RDMA ? "RDMA" : "TCP",
+    snprintf(text, bytes, "UCX %.40s, over %s, %s; %s memory of CUDA devices", net.ucx.ucp_get_version_string(),
+             bny_net_find_network(&net) == BNY_NETWORK_RDMA ? "RDMA" : "TCP", net.transport.devices,
              bny_net_takes_cuda(&net) ? "takes" : "does not take");
   if (net.context) net.ucx.ucp_cleanup(net.context);
+  free(net.devices.list);
   return status;
 }
 #else

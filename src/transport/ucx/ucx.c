@@ -219,7 +219,7 @@ static void free_net(bny_net *net) {
   bny_net_free_packets(net);
   if (net->local) net->local->ops->close(net->local);
   free(net->place), free(net->locals), free(net->watches), free(net->peers), free(net->known);
-  free(net->lines), free(net->calls), free(net->addresses), free(net->rendezvous);
+  free(net->lines), free(net->calls), free(net->addresses), free(net->rendezvous), free(net->devices.list);
   free(net);
 }
 
@@ -338,11 +338,11 @@ static size_t piece_bytes_of(bny_network network) {
   return network == BNY_NETWORK_TCP ? TCP_PIECE_BYTES : RDMA_PIECE_BYTES;
 }
 
-static banyan_status connect_nodes(bny_net *net, const bny_exchange *exchange, const char *interface,
+static banyan_status connect_nodes(bny_net *net, const bny_exchange *exchange, const bny_net_config *config,
                                    banyan_status status) {
   ucp_address_t *address = NULL;
   size_t address_bytes = 0;
-  if (status == BANYAN_OK) status = bny_net_start(net, interface, &address, &address_bytes);
+  if (status == BANYAN_OK) status = bny_net_start(net, config, &address, &address_bytes);
   status = exchange_cards(net, exchange, status, address_bytes);
   if (status == BANYAN_OK) status = exchange_addresses(net, exchange, address, address_bytes);
   if (address) net->ucx.ucp_worker_release_address(net->worker, address);
@@ -389,7 +389,7 @@ banyan_status bny_net_connect(const bny_exchange *exchange, const bny_net_config
   banyan_status status = bny_net_connect_local(net, exchange, config);
   /* again, for its text */
   if (status == BANYAN_OK && wished != BANYAN_OK) status = bny_net_put_read(config->put, &net->wish);
-  status = connect_nodes(net, exchange, config->interface, status);
+  status = connect_nodes(net, exchange, config, status);
   if (status != BANYAN_OK) {
     free_net(net);
     return status;

@@ -22,6 +22,7 @@
 
 #include "transport/refusal.h"
 #include "transport/transport.h"
+#include "transport/ucx/devices.h"
 #include "transport/ucx/library.h"
 
 /* ---- messages, in the byte order of the nodes, which all share --------------------------------------------------- */
@@ -189,18 +190,19 @@ struct bny_net {
   ucp_context_h context;
   ucp_worker_h worker;
   int event_fd;
-  bny_net_put_wish wish;   /* of this rank */
-  bool puts;               /* agreed by all */
-  ucp_mem_h outbox_memory; /* puts: this rank's registered outbox; NULL: registered at first use */
-  bny_net_wish told_sleep; /* puts: the last sleep that a peer was told about */
-  size_t piece_bytes;      /* longer messages are sent in pieces */
-  atomic_flag busy;        /* a thread uses the worker */
-  bny_net_packet *packets; /* free ones */
-  int32_t under_way;       /* messages with `counts` set */
-  bool unflushed;          /* data was sent since the last flush */
-  void *flush;             /* the request of the current flush */
-  int32_t nwaiting;        /* peers that want an answer, and received refusals */
-  int32_t nheard;          /* received refusals */
+  bny_net_device_choice devices; /* of this rank */
+  bny_net_put_wish wish;         /* of this rank */
+  bool puts;                     /* agreed by all */
+  ucp_mem_h outbox_memory;       /* puts: this rank's registered outbox; NULL: registered at first use */
+  bny_net_wish told_sleep;       /* puts: the last sleep that a peer was told about */
+  size_t piece_bytes;            /* longer messages are sent in pieces */
+  atomic_flag busy;              /* a thread uses the worker */
+  bny_net_packet *packets;       /* free ones */
+  int32_t under_way;             /* messages with `counts` set */
+  bool unflushed;                /* data was sent since the last flush */
+  void *flush;                   /* the request of the current flush */
+  int32_t nwaiting;              /* peers that want an answer, and received refusals */
+  int32_t nheard;                /* received refusals */
   bny_refusal heard[BNY_REFUSALS];
   uint64_t spread;            /* the fault that peers have been told of; 0: none */
   uint64_t refused;           /* messages that do not belong to this communicator */
@@ -211,9 +213,8 @@ static inline bny_net *bny_net_of(bny_transport *transport) { return (bny_net *)
 
 /* ---- start.c ----------------------------------------------------------------------------------------------------- */
 
-/* Makes context, worker and its address. It is local. `interface` is BANYAN_INTERFACE or NULL. All is freed with the
- * net. */
-banyan_status bny_net_start(bny_net *net, const char *interface, ucp_address_t **address, size_t *address_bytes);
+/* Makes context, worker and its address. It is local. All is freed with the net. */
+banyan_status bny_net_start(bny_net *net, const bny_net_config *config, ucp_address_t **address, size_t *address_bytes);
 bny_network bny_net_find_network(const bny_net *net);
 /* Returns UCX's own answer. It does not say whether adapters read that memory without a detour. */
 bool bny_net_takes_cuda(const bny_net *net);

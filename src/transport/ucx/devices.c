@@ -1,0 +1,223 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#include "transport/ucx/devices.h"
+
+#include <dirent.h>
+#include <fnmatch.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "base/status.h"
+
+/* ---- this node's devices ----------------------------------------------------------------------------------------- */
+
+typedef struct listing {
+  bny_net_device *devices;
+  int32_t count;
+  bool failed;
+} listing;
+
+static void add(listing *list, const bny_net_device *device) {
+  bny_net_device *grown = realloc(list->devices, ((size_t)list->count + 1) * sizeof *grown);
+  list->failed = list->failed || !grown;
+  if (!grown) return;
+  list->devices = grown;
+  list->devices[list->count++] = *device;
+}
+
+static int is_entry(const struct dirent *entry) { return entry->d_name[0] != '.'; }
+
+static bool file_begins_with(const char *folder, const char *file, const char *beginning) {
+  char path[512], text[32] = "";
+  snprintf(path, sizeof path, "%s/%s", folder, file);
+  FILE *stream = fopen(path, "re");
+  bool read = stream && fgets(text, sizeof text, stream);
+  if (stream) fclose(stream);
+  return read && strncmp(text, beginning, strlen(beginning)) == 0;
+}
+
+/* Calls `visit` for each entry of a folder, in the order of names. */
+static void for_each(listing *list, const char *folder, const char *parent,
+                     void (*visit)(listing *list, const char *folder, const char *parent, const char *name)) {
+  struct dirent **entries = NULL;
+  int count = scandir(folder, &entries, is_entry, versionsort);
+  for (int i = 0; i < count; i++) {
+    visit(list, folder, parent, entries[i]->d_name);
+    free(entries[i]);
+  }
+  if (count >= 0) free(entries);
+}
+
+/* Keeps the first one. */
+static void set_interface(listing *list, const char *folder, const char *parent, const char *name) {
+  (void)folder, (void)parent;
+  bny_net_device *port = &list->devices[list->count - 1];
+  if (!port->interface[0]) snprintf(port->interface, sizeof port->interface, "%.*s", IF_NAMESIZE - 1, name);
+}
+
+static void visit_port(listing *list, const char *folder, const char *adapter, const char *name) {
+  char path[512];
+  bny_net_device port = {.is_adapter = true};
+  snprintf(path, sizeof path, "%.400s/%.32s", folder, name);
+  snprintf(port.name, sizeof port.name, "%.48s:%.8s", adapter, name);
+  port.is_up = file_begins_with(path, "state", "4:"); /* "4: ACTIVE" */
+  add(list, &port);
+  snprintf(path, sizeof path, "%.400s/../device/net", folder);
+  if (!list->failed) for_each(list, path, NULL, set_interface);
+}
+
+static void visit_adapter(listing *list, const char *folder, const char *parent, const char *name) {
+  char path[512];
+  (void)parent;
+  snprintf(path, sizeof path, "%.300s/%.48s/ports", folder, name);
+  for_each(list, path, name, visit_port);
+}
+
+/* Virtual interfaces such as lo have no link, and the state "unknown". */
+static void visit_interface(listing *list, const char *folder, const char *parent, const char *name) {
+  char path[512];
+  bny_net_device device = {.is_adapter = false};
+  (void)parent;
+  snprintf(path, sizeof path, "%.300s/%.48s", folder, name);
+  snprintf(device.name, sizeof device.name, "%.48s", name);
+  device.is_up = file_begins_with(path, "operstate", "up") || file_begins_with(path, "operstate", "unknown");
+  if (file_begins_with(path, "operstate", "")) add(list, &device); /* other entries are files of drivers */
+}
+
+banyan_status bny_net_devices_find(const char *sysfs, bny_net_device **devices, int32_t *ndevices) {
+  listing list = {.count = 0};
+  char path[256];
+  snprintf(path, sizeof path, "%.200s/class/infiniband", sysfs);
+  for_each(&list, path, NULL, visit_adapter);
+  snprintf(path, sizeof path, "%.200s/class/net", sysfs);
+  for_each(&list, path, NULL, visit_interface);
+  if (list.failed) {
+    free(list.devices);
+    return bny_fail(BANYAN_ERR_MEMORY, "there is no memory for a list of %d network devices", list.count + 1);
+  }
+  *devices = list.devices;
+  *ndevices = list.count;
+  return BANYAN_OK;
+}
+
+/* ---- the choice -------------------------------------------------------------------------------------------------- */
+
+typedef struct choosing {
+  const bny_net_device *devices;
+  int32_t ndevices;
+  bool *taken; /* by device */
+} choosing;
+
+/* An adapter's name without a port means all of its ports. */
+static bool is_meant(const char *pattern, const bny_net_device *device) {
+  char adapter[sizeof device->name];
+  snprintf(adapter, sizeof adapter, "%.*s", device->is_adapter ? (int)strcspn(device->name, ":") : 63, device->name);
+  return fnmatch(pattern, device->name, 0) == 0 || fnmatch(pattern, adapter, 0) == 0;
+}
+
+static banyan_status refuse(const choosing *c, const char *option, const char *format, const char *subject) {
+  char text[BNY_ERROR_TEXT_BYTES], what[160];
+  size_t length = 0;
+  snprintf(what, sizeof what, format, subject);
+  bny_append(text, sizeof text, &length, "BANYAN_NET_DEVICES is \"%.80s\": %s; this node has", option, what);
+  for (int32_t i = 0; i < c->ndevices; i++)
+    bny_append(text, sizeof text, &length, "%s %s%s", i ? "," : "", c->devices[i].name,
+               c->devices[i].is_up ? "" : " (down)");
+  return bny_fail(BANYAN_ERR_ARGUMENT, "%s%s", text, c->ndevices ? "" : " none in /sys");
+}
+
+/* Parses the option, and marks the devices that it names. */
+static banyan_status mark_named(const choosing *c, const char *option, bool *named) {
+  const char *at = option + (*option == '^');
+  for (at += *at == '='; at; at = strchr(at, ',') ? strchr(at, ',') + 1 : NULL) { /* NCCL's sign of exact names */
+    char pattern[64];
+    size_t length = strcspn(at, ",");
+    bool found = false;
+    if (length == 0 || length >= sizeof pattern)
+      return refuse(c, option, "it takes names between commas, such as mlx5_0,mlx5_1:1 or ^eth0%s", "");
+    snprintf(pattern, sizeof pattern, "%.*s", (int)length, at);
+    for (int32_t i = 0; i < c->ndevices; i++) {
+      bool meant = is_meant(pattern, &c->devices[i]);
+      named[i] = named[i] || meant;
+      found = found || meant;
+    }
+    if (!found) return refuse(c, option, "there is no network device \"%s\"", pattern);
+  }
+  return BANYAN_OK;
+}
+
+static bool is_default(const bny_net_device *device, const char *interface) {
+  if (!device->is_up || device->is_adapter) return device->is_up;
+  return interface ? strcmp(device->name, interface) == 0 : strcmp(device->name, "lo") != 0;
+}
+
+static banyan_status mark_allowed(const choosing *c, const bny_net_device_wishes *wishes) {
+  bool *named = calloc((size_t)c->ndevices + 1, sizeof *named), any = false;
+  if (!named) return bny_fail(BANYAN_ERR_MEMORY, "there is no memory to choose among %d devices", c->ndevices);
+  const char *option = wishes->option;
+  banyan_status status = option ? mark_named(c, option, named) : BANYAN_OK;
+  bool is_list = option && *option != '^';
+  for (int32_t i = 0; i < c->ndevices; i++) {
+    const bny_net_device *device = &c->devices[i];
+    c->taken[i] = is_list ? named[i] && device->is_up : !named[i] && is_default(device, wishes->interface);
+    any = any || c->taken[i];
+  }
+  free(named);
+  if (status != BANYAN_OK || any || !option) return status;
+  return refuse(c, option, is_list ? "what it names is down%s" : "it leaves no device that is up%s", "");
+}
+
+/* The probe of a NIC may know it by its interface alone. */
+static bool is_near(const bny_net_device *device, const char *nearest) {
+  for (const char *at = nearest; device->is_adapter && at; at = strchr(at, ',') ? strchr(at, ',') + 1 : NULL) {
+    char name[sizeof device->name];
+    snprintf(name, sizeof name, "%.*s", (int)strcspn(at, ","), at);
+    if (name[0] && (is_meant(name, device) || strcmp(name, device->interface) == 0)) return true;
+  }
+  return false;
+}
+
+/* Returns whether some of the adapters taken are near; then no other adapter stays. */
+static bool keep_nearest(const choosing *c, const char *nearest) {
+  bool any = false;
+  for (int32_t i = 0; i < c->ndevices; i++) any = any || (c->taken[i] && is_near(&c->devices[i], nearest));
+  for (int32_t i = 0; i < c->ndevices && any; i++)
+    if (c->devices[i].is_adapter && !is_near(&c->devices[i], nearest)) c->taken[i] = false;
+  return any;
+}
+
+static banyan_status write_list(const choosing *c, bny_net_device_choice *choice) {
+  size_t bytes = (size_t)c->ndevices * sizeof c->devices->name + 1, length = 0;
+  choice->list = calloc(1, bytes);
+  if (!choice->list) return bny_fail(BANYAN_ERR_MEMORY, "there is no memory for a list of %d devices", c->ndevices);
+  for (int32_t i = 0; i < c->ndevices; i++) {
+    if (!c->taken[i]) continue;
+    bny_append(choice->list, bytes, &length, "%s%s", length ? "," : "", c->devices[i].name);
+    choice->nadapters += c->devices[i].is_adapter;
+  }
+  return BANYAN_OK;
+}
+
+banyan_status bny_net_devices_choose(const bny_net_device_wishes *wishes, const bny_net_device *devices,
+                                     int32_t ndevices, bny_net_device_choice *choice) {
+  *choice = (bny_net_device_choice){.why = "UCX chooses"};
+  if (wishes->ucx) {
+    snprintf(choice->why, sizeof choice->why, "UCX_NET_DEVICES%s",
+             wishes->option ? ", beside which BANYAN_NET_DEVICES has no effect" : "");
+    return BANYAN_OK;
+  }
+  choosing c = {devices, ndevices, calloc((size_t)ndevices + 1, sizeof *c.taken)};
+  if (!c.taken) return bny_fail(BANYAN_ERR_MEMORY, "there is no memory to choose among %d devices", ndevices);
+  banyan_status status = mark_allowed(&c, wishes);
+  bool near = status == BANYAN_OK && keep_nearest(&c, wishes->nearest);
+  bool is_list = wishes->option && *wishes->option != '^', confined = wishes->interface && !is_list;
+  if (status == BANYAN_OK && (wishes->option || confined || near)) {
+    status = write_list(&c, choice);
+    size_t length = 0;
+    bny_append(choice->why, sizeof choice->why, &length, "%s%s%s%s%s", wishes->option ? "BANYAN_NET_DEVICES" : "",
+               wishes->option && confined ? " and " : "", confined ? "BANYAN_INTERFACE" : "",
+               (wishes->option || confined) && near ? ", " : "", near ? "nearest to this rank" : "");
+  }
+  free(c.taken);
+  return status;
+}

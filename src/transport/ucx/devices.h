@@ -1,0 +1,47 @@
+/* SPDX-License-Identifier: Apache-2.0
+ * The network devices of this node, and those that one rank uses. */
+#ifndef BNY_TRANSPORT_UCX_DEVICES_H
+#define BNY_TRANSPORT_UCX_DEVICES_H
+
+#include <net/if.h>
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+
+#include "banyan.h"
+
+typedef struct bny_net_device {
+  char name[64];               /* as UCX names it: "mlx5_0:1", a port of an RDMA adapter, or "eth0" */
+  char interface[IF_NAMESIZE]; /* of an adapter, the network interface on it; "": none */
+  bool is_adapter;             /* of RDMA; else a network interface, over which UCX uses TCP */
+  bool is_up;
+} bny_net_device;
+
+/* Lists the devices below `sysfs` ("/sys"), adapters first, in the order of their names. A folder that is missing has
+ * none. The caller frees *devices. */
+banyan_status bny_net_devices_find(const char *sysfs, bny_net_device **devices, int32_t *ndevices);
+
+typedef struct bny_net_device_wishes {
+  const char *option;    /* BANYAN_NET_DEVICES; NULL: unset, likewise below */
+  const char *interface; /* the kernel's name of the interface that BANYAN_INTERFACE means */
+  const char *nearest;   /* the NICs nearest to this rank, such as "mlx5_0,mlx5_1" */
+  const char *ucx;       /* UCX_NET_DEVICES */
+} bny_net_device_wishes;
+
+typedef struct bny_net_device_choice {
+  char *list;        /* for UCX's NET_DEVICES; owned. NULL: UCX chooses, or the user has told it */
+  int32_t nadapters; /* in the list */
+  char why[96];      /* "BANYAN_NET_DEVICES" */
+} bny_net_device_choice;
+
+/* Chooses the devices of one rank from these facts alone.
+ *
+ * UCX_NET_DEVICES goes first, and nothing else counts beside it. BANYAN_NET_DEVICES as a list names the devices that
+ * the rank may use. After `^` it names those that it must not use: they are taken away from what it may use by default.
+ * By default that is all adapters, and the interface of BANYAN_INTERFACE or else all interfaces. If adapters near the
+ * rank are among these, it uses no other adapter. Interfaces are not chosen by nearness, because the kernel routes TCP
+ * and ranks may not reach each other over every interface. */
+banyan_status bny_net_devices_choose(const bny_net_device_wishes *wishes, const bny_net_device *devices,
+                                     int32_t ndevices, bny_net_device_choice *choice);
+
+#endif

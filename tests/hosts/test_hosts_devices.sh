@@ -1,0 +1,80 @@
+#!/bin/bash
+# SPDX-License-Identifier: Apache-2.0
+# The network devices that ranks use (BANYAN_NET_DEVICES), on two hosts that are joined by eth0 and by eth1. The counters
+# of both devices say which of them the messages took.
+# shellcheck disable=SC2016
+# shellcheck source=tests/hosts/hosts_prelude.sh
+. "$(dirname "$0")/hosts_prelude.sh"
+need_programs "$world" "$build/banyan-perf" "$build/banyan-info"
+need_hosts
+need_messages
+work=$(mktemp -d) || exit 1
+name=
+finish() {
+  [ -z "$name" ] || "$hosts" down "$name"
+  rm -rf "$work"
+}
+trap finish EXIT
+unset UCX_NET_DEVICES UCX_TLS
+name=$("$hosts" up --owner $$ 2x1) || exit 1
+# A second cable, with a network of its own.
+ip -n "banyan-$name-0" link add eth1 type veth peer name eth1 netns "banyan-$name-1" || exit 1
+for host in 0 1; do
+  ip -n "banyan-$name-$host" link set eth1 up && ip -n "banyan-$name-$host" addr add 10.78.0.$((host + 1))/24 dev eth1 ||
+    exit 1
+done
+
+checks=0 failures=0
+check() { # WHAT TEST...
+  local what=$1
+  shift
+  checks=$((checks + 1))
+  "$@" && return
+  failures=$((failures + 1))
+  echo "FAIL: $what; the output was:"
+  cat "$work/out"
+}
+
+# 50 combines of 64 KiB: 3.2 MB of payload each way. Sets sent0 and sent1, the bytes that host 0's devices have sent.
+payload=$((50 * 65536))
+measure() { # VARIABLE...
+  "$hosts" run --timeout 60 "$name" -- env "$@" sh -c 'sent() { cat /sys/class/net/$1/statistics/tx_bytes; }
+    eth0=$(sent eth0) eth1=$(sent eth1); "$@" || exit
+    [ "$RANK" != 0 ] || echo "sent $(($(sent eth0) - eth0)) $(($(sent eth1) - eth1))"' sh \
+    "$build/banyan-perf" combine --sizes 65536 --algorithm oneshot --iterations 45 --warmup 5 >"$work/out" 2>&1
+  status=$?
+  read -r sent0 sent1 < <(sed -n 's/^sent //p' "$work/out")
+}
+
+# goes_by DEVICE VARIABLE...: the payload, and not a tenth of it by the other.
+goes_by() {
+  local device=$1 most least
+  shift
+  measure BANYAN_LOG=info "$@"
+  check "$*: ends well" test "$status" = 0
+  if [ "$device" = eth0 ]; then most=${sent0:-0} least=${sent1:-0}; else most=${sent1:-0} least=${sent0:-0}; fi
+  check "$*: $most bytes by $device, at least $payload" test "$most" -ge $payload
+  check "$*: $least bytes by the other, at most $((payload / 10))" test "$least" -le $((payload / 10))
+}
+
+goes_by eth0 BANYAN_NET_DEVICES=eth0
+check "the description names the device" grep -q "network devices eth0 (BANYAN_NET_DEVICES)" "$work/out"
+goes_by eth1 BANYAN_NET_DEVICES=eth1
+goes_by eth1 BANYAN_NET_DEVICES=^eth0
+goes_by eth0 BANYAN_NET_DEVICES=^eth1,lo
+goes_by eth1 BANYAN_NET_DEVICES=eth1 BANYAN_INTERFACE=eth0 # the bootstrap takes the other
+goes_by eth0 BANYAN_INTERFACE=eth0
+check "the description names the reason" grep -q "network devices eth0 (BANYAN_INTERFACE)" "$work/out"
+goes_by eth1 UCX_NET_DEVICES=eth1 BANYAN_NET_DEVICES=eth0
+check "a warning says what has no effect" \
+  grep -q "BANYAN_NET_DEVICES=eth0 has no effect, because UCX_NET_DEVICES=eth1 is set" "$work/out"
+
+measure BANYAN_NET_DEVICES=eth0,eth7
+check "an unknown device is refused" test "$status" != 0
+check "with the list of those there are" grep -q 'no network device "eth7"; this node has eth0, eth1, lo' "$work/out"
+
+"$hosts" exec "$name" 0 env BANYAN_NET_DEVICES=eth1 "$build/banyan-info" transports >"$work/out" 2>&1
+check "banyan-info says what ranks would use" grep -q "eth1 (BANYAN_NET_DEVICES)" "$work/out"
+
+echo "test_hosts_devices: $checks checks, $failures failures"
+[ $failures = 0 ]
