@@ -190,11 +190,8 @@ static banyan_status write_list(const choosing *c, bny_net_device_choice *choice
   size_t bytes = (size_t)c->ndevices * sizeof c->devices->name + 1, length = 0;
   choice->list = calloc(1, bytes);
   if (!choice->list) return bny_fail(BANYAN_ERR_MEMORY, "there is no memory for a list of %d devices", c->ndevices);
-  for (int32_t i = 0; i < c->ndevices; i++) {
-    if (!c->taken[i]) continue;
-    bny_append(choice->list, bytes, &length, "%s%s", length ? "," : "", c->devices[i].name);
-    choice->nadapters += c->devices[i].is_adapter;
-  }
+  for (int32_t i = 0; i < c->ndevices; i++)
+    if (c->taken[i]) bny_append(choice->list, bytes, &length, "%s%s", length ? "," : "", c->devices[i].name);
   return BANYAN_OK;
 }
 

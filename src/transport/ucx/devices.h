@@ -29,9 +29,8 @@ typedef struct bny_net_device_wishes {
 } bny_net_device_wishes;
 
 typedef struct bny_net_device_choice {
-  char *list;        /* for UCX's NET_DEVICES; owned. NULL: UCX chooses, or the user has told it */
-  int32_t nadapters; /* in the list */
-  char why[96];      /* "BANYAN_NET_DEVICES" */
+  char *list;   /* for UCX's NET_DEVICES; owned. NULL: UCX chooses, or the user has told it */
+  char why[96]; /* "BANYAN_NET_DEVICES" */
 } bny_net_device_choice;
 
 /* Chooses the devices of one rank from these facts alone.
