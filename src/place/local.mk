@@ -4,5 +4,7 @@ place_sources = \
   %D%/of.c \
   %D%/place.h \
   %D%/price.c %D%/price.h
-libbanyan_core_la_SOURCES += $(place_sources)
+libbanyan_core_la_SOURCES += $(place_sources) \
+  %D%/costs.c %D%/costs.h \
+  %D%/machine.c %D%/machine.h
 libbanyan_core_la_LIBADD += libbanyan_topo_model.la

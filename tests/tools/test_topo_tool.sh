@@ -197,12 +197,16 @@ fi
 # ---- measuring: this machine may be busy and slow, so that 1 is as good as 0 -------------------------------------------
 for cpus in 1 2; do
   checks=$((checks + 1))
-  "$program" --measure --ranks $cpus --seconds 0.2 --json >"$work/out" 2>"$work/err" </dev/null
+  rm -f "$work/costs.json"
+  costs=()
+  [ $cpus = 1 ] || costs=(--save-costs "$work/costs.json")
+  "$program" --measure --ranks $cpus --seconds 0.2 --json "${costs[@]}" >"$work/out" 2>"$work/err" </dev/null
   status=$?
   case $status in
   0 | 1)
     says '"measured"'
     says '"reads_1m_gbytes_per_s"|"pairs": \[\]'
+    [ $cpus = 1 ] || grep -q '"costs_version": 1' "$work/costs.json" || fail "no costs are saved: $(cat "$work/err")"
     cp "$work/out" "$work/measured.json"
     run 0 --from "$work/measured.json" --json ;;
   *) [ $cpus = 2 ] && grep -q 'on 1 CPU:' "$work/err" || fail "--measure exits with $status: $(cat "$work/err")" ;;
@@ -224,6 +228,8 @@ run 2 --measure --from one-gpu.txt
 says 'not with --from' err
 run 2 --ranks 2
 says '--ranks goes with --measure' err
+run 2 --save-costs "$work/costs.json"
+says '--save-costs goes with --measure' err
 run 2 --measure --ranks 100000
 run 2 --measure --seconds nan
 says 'not a number' err

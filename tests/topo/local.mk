@@ -15,11 +15,15 @@ unit_tests += \
   %D%/test_topo_verbs \
   %D%/test_topo_view \
   %D%/test_topo_xml
+if JANSSON
+unit_tests += %D%/test_topo_costs
+endif
 libbanyan_tests_la_SOURCES += \
   %D%/topo_laws.h \
   %D%/topo_sysfs.h \
   %D%/topo_util.h \
   %D%/topo_xml_util.h
+%C%_test_topo_costs_LDADD = libbanyan_options.la libbanyan_topo.la $(LDADD)
 %C%_test_topo_corpus_LDADD = libbanyan_topo.la $(LDADD)
 %C%_test_topo_hwloc_LDADD = libbanyan_topo.la $(LDADD)
 %C%_test_topo_join_LDADD = libbanyan_topo.la $(LDADD)

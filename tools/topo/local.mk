@@ -52,6 +52,8 @@ libbanyan_launch_la_SOURCES += \
   %D%/measure/ranks.c %D%/measure/ranks.h \
   %D%/measure/text.c \
   %D%/measure/work.c
+libbanyan_options_la_SOURCES += \
+  %D%/measure/costs.c %D%/measure/costs.h
 
 %D%/banyan-topo.1: %D%/banyan-topo.1.in banyan-topo$(EXEEXT)
 	$(man_page)

@@ -14,7 +14,7 @@
 #include "place/price.h"
 #include "tools/topo/check.h"
 #include "tools/topo/explain.h"
-#include "tools/topo/measure/measure.h"
+#include "tools/topo/measure/costs.h"
 #include "tools/topo/output.h"
 #include "tools/topo/view.h"
 #include "topo/export/export.h"
@@ -48,6 +48,7 @@ typedef struct arguments {
   bool all;
   const char *measure_only; /* the first option given that goes with --measure; NULL: none */
   topo_measure_options measure;
+  const char *save_costs; /* NULL: not requested */
   size_t explain_bytes;
 } arguments;
 
@@ -125,6 +126,9 @@ static const tool_option options[] = {
      TOOL_INT_AT(measure.ranks, 1, TOPO_RANKS_MAX), TOOL_GROUP(measure_only)},
     {"seconds", "S", "Measure for about that long at most; default 10.", .kind = TOOL_CALL, .check = parse_seconds,
      TOOL_GROUP(measure_only)},
+    {"save-costs", "FILE",
+     "Write what was measured there as well, as costs that the library plans with if BANYAN_COSTS names the file.",
+     TOOL_TEXT_AT(save_costs), TOOL_GROUP(measure_only)},
     {NULL}};
 
 /* Checks the combination of options, and chooses the format. */
@@ -170,7 +174,7 @@ static const tool_program program = {
     .title = "what a machine or cluster is made of, how its parts are joined, and what is wrong with it",
     .usage = "[--from FILE|DESCRIPTION] [--levels|--check|--explain BYTES] [OPTION]...\n"
              "--diff FIRST SECOND [--json] [-o FILE]\n"
-             "--measure [--ranks N] [--seconds S] [--json] [-o FILE]",
+             "--measure [--ranks N] [--seconds S] [--save-costs FILE] [--json] [-o FILE]",
     .about =
         "Shows this machine, or one that a file or a line of text describes: packages, NUMA nodes, GPUs and NICs, the "
         "links between them and how fast they are, the levels that plans are made of, and what is wrong.",
@@ -268,10 +272,18 @@ static void unload(machine *m) {
 
 /* ---- tasks ------------------------------------------------------------------------------------------------------- */
 
-static char *show_measured(const machine *m, bool json, int *exit_status, tool_error *error) {
+static bool save_costs(const machine *m, const char *path, tool_error *error) {
+  char *text = topo_costs_text(m->measured, error);
+  bool saved = text != NULL && topo_output(path, text, error);
+  free(text);
+  return saved;
+}
+
+static char *show_measured(const machine *m, const char *costs, bool json, int *exit_status, tool_error *error) {
   for (int32_t f = 0; f < m->measured->nfindings; f++) {
     *exit_status = m->measured->findings[f].warning ? TOOL_EXIT_FAILED : *exit_status;
   }
+  if (costs != NULL && !save_costs(m, costs, error)) return NULL;
   return json ? topo_view_json(&m->view, error)
               : topo_measured_text(m->measured, m->topo, m->view.colour, m->view.columns, error);
 }
@@ -283,7 +295,7 @@ static char *work(const arguments *a, machine machines[2], int *exit_status, too
   switch (a->task) {
   case TASK_LEVELS: return json ? topo_view_json(&machines[0].view, error) : topo_view_levels(&machines[0].view, error);
   case TASK_CHECK: return topo_check(&machines[0].view, json, exit_status, error);
-  case TASK_MEASURE: return show_measured(&machines[0], json, exit_status, error);
+  case TASK_MEASURE: return show_measured(&machines[0], a->save_costs, json, exit_status, error);
   case TASK_EXPLAIN: return topo_explain(&machines[0].view, a->explain_bytes, json, error);
   case TASK_DIFF: return topo_diff(&machines[0].view, &machines[1].view, json, exit_status, error);
   default: return topo_format_find(a->format)->view(&machines[0].view, error);

@@ -21,9 +21,7 @@ static int32_t first_number(const char *sysfs, int32_t cpu, const char *file) {
   char path[4096], text[64];
   snprintf(path, sizeof path, "%s/devices/system/cpu/cpu%d/%s", sysfs, cpu, file);
   FILE *stream = fopen(path, "re");
-  if (stream == NULL) {
-    return -1;
-  }
+  if (stream == NULL) return -1;
   bool got = fgets(text, sizeof text, stream) != NULL;
   fclose(stream);
   int number;
@@ -36,9 +34,7 @@ static int32_t cache_of(const char *sysfs, int32_t cpu, int32_t level) {
     char file[64];
     snprintf(file, sizeof file, "cache/index%d/level", index);
     int32_t found = first_number(sysfs, cpu, file);
-    if (found < 0) {
-      return -1;
-    }
+    if (found < 0) return -1;
     if (found == level) {
       snprintf(file, sizeof file, "cache/index%d/shared_cpu_list", index);
       return first_number(sysfs, cpu, file);
@@ -56,13 +52,10 @@ static int32_t numa_of(const char *sysfs, int32_t cpu) {
   for (struct dirent *entry = directory == NULL ? NULL : readdir(directory); entry != NULL && numa < 0;
        entry = readdir(directory)) {
     int number, end = 0;
-    if (sscanf(entry->d_name, "node%d%n", &number, &end) == 1 && entry->d_name[end] == '\0' && number >= 0) {
+    if (sscanf(entry->d_name, "node%d%n", &number, &end) == 1 && entry->d_name[end] == '\0' && number >= 0)
       numa = number;
-    }
   }
-  if (directory != NULL) {
-    closedir(directory);
-  }
+  if (directory != NULL) closedir(directory);
   return numa;
 }
 
@@ -80,18 +73,12 @@ static topo_place place_of(const char *sysfs, int32_t cpu) {
 static cpu_set_t *allowed_cpus(int32_t *ncpus, size_t *bytes) {
   for (int32_t count = CPU_SETSIZE; count <= 1 << 20; count *= 2) {
     cpu_set_t *set = CPU_ALLOC(count);
-    if (set == NULL) {
-      return NULL;
-    }
+    if (set == NULL) return NULL;
     *bytes = CPU_ALLOC_SIZE(count);
     *ncpus = count;
-    if (sched_getaffinity(0, *bytes, set) == 0) {
-      return set;
-    }
+    if (sched_getaffinity(0, *bytes, set) == 0) return set;
     CPU_FREE(set);
-    if (errno != EINVAL) {
-      return NULL;
-    }
+    if (errno != EINVAL) return NULL;
   }
   return NULL;
 }
@@ -100,21 +87,14 @@ bool topo_places(const char *sysfs, topo_place **places, int32_t *nplaces, tool_
   int32_t ncpus;
   size_t bytes;
   cpu_set_t *set = allowed_cpus(&ncpus, &bytes);
-  if (set == NULL) {
-    return tool_error_set(error, "the CPUs that may be used cannot be found out: %s", strerror(errno));
-  }
+  if (set == NULL) return tool_error_set(error, "the CPUs that may be used cannot be found out: %s", strerror(errno));
   int32_t count = CPU_COUNT_S(bytes, set);
   topo_place *found = malloc(((size_t)count + 1) * sizeof *found);
   int32_t n = 0;
-  for (int32_t cpu = 0; found != NULL && cpu < ncpus && n < count; cpu++) {
-    if (CPU_ISSET_S(cpu, bytes, set)) {
-      found[n++] = place_of(sysfs == NULL ? "/sys" : sysfs, cpu);
-    }
-  }
+  for (int32_t cpu = 0; found != NULL && cpu < ncpus && n < count; cpu++)
+    if (CPU_ISSET_S(cpu, bytes, set)) found[n++] = place_of(sysfs == NULL ? "/sys" : sysfs, cpu);
   CPU_FREE(set);
-  if (found == NULL) {
-    return tool_error_set(error, "out of memory");
-  }
+  if (found == NULL) return tool_error_set(error, "out of memory");
   *places = found;
   *nplaces = n;
   return true;
@@ -123,20 +103,12 @@ bool topo_places(const char *sysfs, topo_place **places, int32_t *nplaces, tool_
 static bool share(int32_t a, int32_t b) { return a >= 0 && a == b; }
 
 topo_near topo_near_between(const topo_place *a, const topo_place *b) {
-  if (share(a->core, b->core)) {
-    return TOPO_NEAR_CORE;
-  }
-  if (share(a->l2, b->l2)) {
-    return TOPO_NEAR_L2;
-  }
-  if (share(a->l3, b->l3)) {
-    return TOPO_NEAR_L3;
-  }
+  if (share(a->core, b->core)) return TOPO_NEAR_CORE;
+  if (share(a->l2, b->l2)) return TOPO_NEAR_L2;
+  if (share(a->l3, b->l3)) return TOPO_NEAR_L3;
   /* If packages or NUMA nodes are unknown, the machine counts as one of each. */
   bool same_package = a->package == b->package;
-  if (same_package && a->numa == b->numa) {
-    return TOPO_NEAR_NUMA;
-  }
+  if (same_package && a->numa == b->numa) return TOPO_NEAR_NUMA;
   return same_package ? TOPO_NEAR_PACKAGE : TOPO_NEAR_SYSTEM;
 }
 
@@ -176,16 +148,11 @@ static topo_measured_pair take_one(choice *c, const topo_measured_rank *ranks, t
 }
 
 static bool lists_fill(choice *c, const topo_measured_rank *ranks, int32_t nranks) {
-  for (int32_t a = 0; a < nranks; a++) {
-    for (int32_t b = a + 1; b < nranks; b++) {
-      c->counts[pair_of(ranks, a, b).near]++;
-    }
-  }
+  for (int32_t a = 0; a < nranks; a++)
+    for (int32_t b = a + 1; b < nranks; b++) c->counts[pair_of(ranks, a, b).near]++;
   for (int near = 0; near < TOPO_NEARS; near++) {
     c->lists[near] = malloc(((size_t)c->counts[near] * 2 + 1) * sizeof *c->lists[near]);
-    if (c->lists[near] == NULL) {
-      return false;
-    }
+    if (c->lists[near] == NULL) return false;
     c->counts[near] = 0;
   }
   for (int32_t a = 0; a < nranks; a++) {
@@ -207,15 +174,10 @@ bool topo_pairs_choose(const topo_measured_rank *ranks, int32_t nranks, int32_t 
   topo_measured_pair *chosen = malloc(((size_t)count + 1) * sizeof *chosen);
   bool good = c.used != NULL && chosen != NULL && lists_fill(&c, ranks, nranks);
   while (good && n < count) {
-    for (int near = 0; near < TOPO_NEARS && n < count; near++) {
-      if (c.counts[near] > 0) {
-        chosen[n++] = take_one(&c, ranks, (topo_near)near);
-      }
-    }
+    for (int near = 0; near < TOPO_NEARS && n < count; near++)
+      if (c.counts[near] > 0) chosen[n++] = take_one(&c, ranks, (topo_near)near);
   }
-  for (int near = 0; near < TOPO_NEARS; near++) {
-    free(c.lists[near]);
-  }
+  for (int near = 0; near < TOPO_NEARS; near++) free(c.lists[near]);
   free(c.used);
   if (!good) {
     free(chosen);

@@ -33,8 +33,9 @@ static json_t *pair_json(const topo_measured_pair *pair, const topo_measured_ran
 static json_t *kind_json(const topo_measured *measured, topo_near near) {
   const topo_measured_kind *kind = &measured->kinds[near];
   const topo_cost *planned = &measured->planned[near];
-  return json_pack("{s:s, s:i, s:b, s:o, s:o, s:o, s:o, s:o, s:o, s:o, s:o}", "near", topo_near_name(near), "pairs",
-                   kind->npairs, "judged", kind->judged, "expected_latency_ns", real(kind->expected[TOPO_LINE]),
+  return json_pack("{s:s, s:i, s:b, s:o, s:o, s:o, s:o, s:o, s:o, s:o, s:o, s:o}", "near", topo_near_name(near),
+                   "pairs", kind->npairs, "judged", kind->judged, "expected_latency_ns",
+                   real(kind->expected[TOPO_LINE]), "expected_further_signal_ns", real(kind->expected[TOPO_MORE]),
                    "expected_message_16k_ns", real(kind->expected[TOPO_MESSAGE]), "expected_1m_gbytes_per_s",
                    real(kind->expected[TOPO_SMALL]), "expected_16m_gbytes_per_s", real(kind->expected[TOPO_LARGE]),
                    "alpha_ns", real(kind->alpha), "beta_ns_per_byte", real(kind->beta), "planned_alpha_ns",
@@ -51,11 +52,8 @@ static json_t *link_json(const topo_measured_link *link, const bny_topo *topo) {
 static json_t *finding_json(const topo_measured_finding *finding, const topo_measured_rank *ranks) {
   json_t *cpus = json_array();
   const int32_t both[2] = {finding->a, finding->b};
-  for (int i = 0; i < 2; i++) {
-    if (both[i] >= 0) {
-      json_array_append_new(cpus, json_integer(ranks[both[i]].place.cpu));
-    }
-  }
+  for (int i = 0; i < 2; i++)
+    if (both[i] >= 0) json_array_append_new(cpus, json_integer(ranks[both[i]].place.cpu));
   return json_pack("{s:s, s:o, s:o, s:s}", "severity", finding->warning ? "warning" : "info", "cpus", cpus, "factor",
                    real(finding->factor), "text", finding->text);
 }
@@ -64,23 +62,17 @@ json_t *topo_measured_json(const topo_measured *measured, const bny_topo *topo) 
   json_t *ranks = json_array(), *pairs = json_array(), *kinds = json_array(), *links = json_array(),
          *found = json_array();
   bool good = true;
-  for (int32_t r = 0; r < measured->nranks; r++) {
+  for (int32_t r = 0; r < measured->nranks; r++)
     good = good && json_array_append_new(ranks, rank_json(&measured->ranks[r])) == 0;
-  }
-  for (int32_t p = 0; p < measured->npairs; p++) {
+  for (int32_t p = 0; p < measured->npairs; p++)
     good = good && json_array_append_new(pairs, pair_json(&measured->pairs[p], measured->ranks)) == 0;
-  }
-  for (int near = 0; near < TOPO_NEARS; near++) {
-    if (measured->kinds[near].npairs > 0) {
+  for (int near = 0; near < TOPO_NEARS; near++)
+    if (measured->kinds[near].npairs > 0)
       good = good && json_array_append_new(kinds, kind_json(measured, (topo_near)near)) == 0;
-    }
-  }
-  for (int32_t l = 0; l < measured->nlinks; l++) {
+  for (int32_t l = 0; l < measured->nlinks; l++)
     good = good && json_array_append_new(links, link_json(&measured->links[l], topo)) == 0;
-  }
-  for (int32_t f = 0; f < measured->nfindings; f++) {
+  for (int32_t f = 0; f < measured->nfindings; f++)
     good = good && json_array_append_new(found, finding_json(&measured->findings[f], measured->ranks)) == 0;
-  }
   json_t *all = json_pack("{s:f, s:i, s:I, s:b, s:f, s:f, s:s, s:o, s:o, s:o, s:o, s:o}", "seconds", measured->seconds,
                           "sweeps", measured->nsweeps, "pairs_possible", (json_int_t)measured->npairs_possible,
                           "virtual_machine", measured->virtual_machine, "slow_latency_factor", topo_slow_latency,

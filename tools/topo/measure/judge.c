@@ -23,15 +23,13 @@ static const double line_matters_ns = 20;
 
 static bool is_time(topo_metric metric) { return metric <= TOPO_TAKE; }
 
-static int directions(topo_metric metric) { return metric == TOPO_LINE || metric == TOPO_MESSAGE ? 1 : 2; }
+static int directions(topo_metric metric) { return metric <= TOPO_MESSAGE ? 1 : 2; }
 
 static bool usable(const topo_measured_pair *pair) { return pair->nblocks > 0; }
 
 /* For an even count, returns the mean of the middle two, unlike tool_percentile(). */
 static double median_of(double *values, size_t count) {
-  if (count == 0) {
-    return 0;
-  }
+  if (count == 0) return 0;
   double low = tool_percentile(values, count, 50); /* sorts them */
   return count % 2 == 1 ? low : (low + values[count / 2]) / 2;
 }
@@ -44,12 +42,9 @@ static double kind_median(const topo_measured *measured, topo_near near, topo_me
   for (int32_t p = 0; p < measured->npairs; p++) {
     const topo_measured_pair *pair = &measured->pairs[p];
     if (!usable(pair) || pair->near != near || pair->a == without || pair->b == without ||
-        measured->ranks[pair->a].slow || measured->ranks[pair->b].slow) {
+        measured->ranks[pair->a].slow || measured->ranks[pair->b].slow)
       continue;
-    }
-    for (int d = 0; d < directions(metric); d++) {
-      values[n++] = pair->value[metric][d];
-    }
+    for (int d = 0; d < directions(metric); d++) values[n++] = pair->value[metric][d];
     ++*count;
   }
   return median_of(values, n);
@@ -67,9 +62,7 @@ static double times_worse(const topo_measured_pair *pair, topo_metric metric, do
 }
 
 static bool is_slow(topo_metric metric, double worse, double expected) {
-  if (metric == TOPO_TAKE) {
-    return false; /* the message covers it */
-  }
+  if (metric == TOPO_TAKE || metric == TOPO_MORE) return false; /* message and line cover them */
   double limit = is_time(metric) ? topo_slow_latency : 1 / topo_slow_bandwidth;
   return worse > limit && (metric != TOPO_LINE || (worse - 1) * expected > line_matters_ns);
 }
@@ -91,19 +84,12 @@ static rank_verdict rank_judge(const topo_measured *measured, int32_t rank, topo
   for (int32_t p = 0; p < measured->npairs; p++) {
     const topo_measured_pair *pair = &measured->pairs[p];
     int32_t other = pair->a == rank ? pair->b : pair->a;
-    if (!usable(pair) || (pair->a != rank && pair->b != rank) || measured->ranks[other].slow) {
-      continue;
-    }
-    if (counts[pair->near] < 0) {
+    if (!usable(pair) || (pair->a != rank && pair->b != rank) || measured->ranks[other].slow) continue;
+    if (counts[pair->near] < 0)
       expected[pair->near] = kind_median(measured, pair->near, metric, rank, values, &counts[pair->near]);
-    }
-    if (counts[pair->near] < TOPO_JUDGED_PAIRS) {
-      continue;
-    }
+    if (counts[pair->near] < TOPO_JUDGED_PAIRS) continue;
     double here = times_worse(pair, metric, expected[pair->near]);
-    if (!is_slow(metric, here, expected[pair->near])) {
-      return (rank_verdict){.metric = metric};
-    }
+    if (!is_slow(metric, here, expected[pair->near])) return (rank_verdict){.metric = metric};
     worse[verdict.npairs++] = here;
   }
   verdict.worse = verdict.npairs < RANK_PAIRS ? 0 : median_of(worse, (size_t)verdict.npairs);
@@ -131,8 +117,12 @@ static bool add_finding(topo_measured *measured, topo_measured_finding finding, 
 }
 
 static const char *metric_words(topo_metric metric) {
-  static const char *const words[TOPO_METRICS] = {"the latency", "the latency with 16 KiB", "the time to read 16 KiB",
-                                                  "the bandwidth with 1 MiB", "the bandwidth with 16 MiB"};
+  static const char *const words[TOPO_METRICS] = {"the latency",
+                                                  "the time of one more signal",
+                                                  "the latency with 16 KiB",
+                                                  "the time to read 16 KiB",
+                                                  "the bandwidth with 1 MiB",
+                                                  "the bandwidth with 16 MiB"};
   return words[metric];
 }
 
@@ -156,9 +146,7 @@ static bool worst_rank(topo_measured *measured, double *values, bool *found) {
     }
   }
   *found = rank >= 0;
-  if (!*found) {
-    return true;
-  }
+  if (!*found) return true;
   measured->ranks[rank].slow = true;
   char factor[64];
   factor_words(factor, worst.metric, worst.worse);
@@ -174,11 +162,8 @@ static bool worst_rank(topo_measured *measured, double *values, bool *found) {
 static bool slow_ranks_find(topo_measured *measured, double *values) {
   bool found = true;
   /* At most half of the ranks can be slower than the rest. */
-  for (int32_t slow = 0; found && 2 * (slow + 1) < measured->nranks; slow++) {
-    if (!worst_rank(measured, values, &found)) {
-      return false;
-    }
-  }
+  for (int32_t slow = 0; found && 2 * (slow + 1) < measured->nranks; slow++)
+    if (!worst_rank(measured, values, &found)) return false;
   return true;
 }
 
@@ -188,17 +173,13 @@ static bool locals_judge(topo_measured *measured, double *values) {
     size_t count = 0;
     for (int32_t r = 0; r < measured->nranks; r++) {
       const topo_measured_rank *rank = &measured->ranks[r];
-      if (rank->nblocks > 0) {
-        values[count++] = large ? rank->large : rank->small;
-      }
+      if (rank->nblocks > 0) values[count++] = large ? rank->large : rank->small;
     }
     double expected = median_of(values, count);
     for (int32_t r = 0; r < measured->nranks && count >= TOPO_JUDGED_PAIRS; r++) {
       topo_measured_rank *rank = &measured->ranks[r];
       double value = large ? rank->large : rank->small;
-      if (rank->nblocks < TOPO_JUDGED_BLOCKS || rank->slow || value >= topo_slow_bandwidth * expected) {
-        continue;
-      }
+      if (rank->nblocks < TOPO_JUDGED_BLOCKS || rank->slow || value >= topo_slow_bandwidth * expected) continue;
       rank->slow = true;
       topo_measured_finding finding = {.warning = true, .a = r, .b = -1, .factor = expected / value};
       if (!add_finding(
@@ -206,9 +187,8 @@ static bool locals_judge(topo_measured *measured, double *values) {
               "CPU %d copies %s of its own at %.3g GB/s, others at %.3g; look for a program on it (top), a lower clock "
               "(cpupower frequency-info), and free memory and fitted channels of its NUMA node (numastat -m, "
               "dmidecode)",
-              rank->place.cpu, large ? "16 MiB" : "1 MiB", value, expected)) {
+              rank->place.cpu, large ? "16 MiB" : "1 MiB", value, expected))
         return false;
-      }
     }
   }
   return true;
@@ -220,9 +200,8 @@ static void kinds_fill(topo_measured *measured, double *values) {
   for (int near = 0; near < TOPO_NEARS; near++) {
     topo_measured_kind *kind = &measured->kinds[near];
     *kind = (topo_measured_kind){0};
-    for (int32_t p = 0; p < measured->npairs; p++) {
+    for (int32_t p = 0; p < measured->npairs; p++)
       kind->npairs += usable(&measured->pairs[p]) && measured->pairs[p].near == (topo_near)near;
-    }
     for (int m = 0; m < TOPO_METRICS; m++) {
       int32_t count;
       kind->expected[m] = kind_median(measured, (topo_near)near, (topo_metric)m, -1, values, &count);
@@ -241,14 +220,11 @@ static void kinds_fill(topo_measured *measured, double *values) {
     double bytes[] = {64, TOPO_MESSAGE_BYTES, TOPO_SMALL_BYTES};
     double times[] = {expected[TOPO_LINE], expected[TOPO_LINE] + expected[TOPO_TAKE],
                       expected[TOPO_LINE] + TOPO_SMALL_BYTES / expected[TOPO_SMALL]};
-    if (kind->npairs > 0) {
-      topo_measure_fit(bytes, times, 3, &kind->alpha, &kind->beta);
-    }
+    if (kind->npairs > 0) topo_measure_fit(bytes, times, 3, &kind->alpha, &kind->beta);
   }
 }
 
-/* Completes "other pairs", as in "of one NUMA node". */
-static const char *kind_words(topo_near near) {
+const char *topo_near_words(topo_near near) {
   static const char *const words[TOPO_NEARS] = {
       "of one core",      "that share a second-level cache",    "that share a third-level cache",
       "of one NUMA node", "of one package, between NUMA nodes", "between packages"};
@@ -272,16 +248,15 @@ static const char *advice(const topo_measured *measured, const topo_measured_pai
 static bool pair_find(topo_measured *measured, int32_t index, topo_metric metric) {
   const topo_measured_pair *pair = &measured->pairs[index];
   double expected = measured->kinds[pair->near].expected[metric], value = pair->value[metric][0];
-  if (directions(metric) == 2 && pair->value[metric][1] < value) {
-    value = pair->value[metric][1];
-  }
+  if (directions(metric) == 2 && pair->value[metric][1] < value) value = pair->value[metric][1];
   char factor[64];
   factor_words(factor, metric, pair->worse[metric]);
   topo_measured_finding finding = {.warning = true, .a = pair->a, .b = pair->b, .factor = pair->worse[metric]};
   return add_finding(measured, finding, "CPU %d and CPU %d: %s of other pairs %s (%.3g %s, expected %.3g); %s",
                      measured->ranks[pair->a].place.cpu, measured->ranks[pair->b].place.cpu, factor,
-                     kind_words(pair->near), is_time(metric) ? round(value) : value, is_time(metric) ? "ns" : "GB/s",
-                     is_time(metric) ? round(expected) : expected, advice(measured, pair, metric));
+                     topo_near_words(pair->near), is_time(metric) ? round(value) : value,
+                     is_time(metric) ? "ns" : "GB/s", is_time(metric) ? round(expected) : expected,
+                     advice(measured, pair, metric));
 }
 
 /* Reports each slow pair once, by its worst metric. */
@@ -300,9 +275,8 @@ static bool pairs_judge(topo_measured *measured) {
       }
     }
     bool named = measured->ranks[pair->a].slow || measured->ranks[pair->b].slow;
-    if (pair->slow && !named && pair->nblocks >= TOPO_JUDGED_BLOCKS && !pair_find(measured, p, (topo_metric)worst)) {
+    if (pair->slow && !named && pair->nblocks >= TOPO_JUDGED_BLOCKS && !pair_find(measured, p, (topo_metric)worst))
       return false;
-    }
   }
   return true;
 }
@@ -313,9 +287,7 @@ static bool links_judge(topo_measured *measured, const bny_topo *topo) {
   for (int32_t l = 0; l < measured->nlinks; l++) {
     const topo_measured_link *link = &measured->links[l];
     double value = fmin(link->value[0], link->value[1]);
-    if (link->nblocks == 0 || link->expected <= 0 || value >= topo_slow_bandwidth * link->expected) {
-      continue;
-    }
+    if (link->nblocks == 0 || link->expected <= 0 || value >= topo_slow_bandwidth * link->expected) continue;
     /* A few CPUs may not fill a link, and an assumed speed may be wrong. */
     bool warning = link->nreaders >= 8 && link->expected_source != BNY_TOPO_ASSUMED;
     topo_measured_finding finding = {.warning = warning, .a = -1, .b = -1, .factor = link->expected / value};
@@ -323,9 +295,8 @@ static bool links_judge(topo_measured *measured, const bny_topo *topo) {
             measured, finding, "%s and %s: %d CPU%s read %.3g GB/s from each other's memory at once, where %.3g %s%s",
             topo->nodes[link->from].name, topo->nodes[link->to].name, link->nreaders, link->nreaders == 1 ? "" : "s",
             value, link->expected, link->expected_source == BNY_TOPO_ASSUMED ? "are assumed" : "are expected",
-            link->nreaders < 8 ? "; more CPUs may get more" : "")) {
+            link->nreaders < 8 ? "; more CPUs may get more" : ""))
       return false;
-    }
   }
   return true;
 }
@@ -348,18 +319,15 @@ static bool plan_judge(topo_measured *measured) {
   for (int near = 0; near < TOPO_NEARS; near++) {
     const topo_measured_kind *kind = &measured->kinds[near];
     double worse = topo_measured_against_plan(measured, (topo_near)near);
-    if (worse <= topo_slow_latency) {
-      continue;
-    }
+    if (worse <= topo_slow_latency) continue;
     topo_measured_finding finding = {
         .warning = !kind->judged && worse > slow_against_plan, .a = -1, .b = -1, .factor = worse};
     if (!add_finding(measured, finding,
                      "pairs %s: %.1f times the time that plans assume (%.0f ns and %.3g GB/s, where they take %.0f ns "
                      "and %.3g GB/s); predicted times are too short here by as much",
-                     kind_words((topo_near)near), worse, kind->alpha, 1 / kind->beta, measured->planned[near].alpha_ns,
-                     1 / measured->planned[near].beta_ns_per_byte)) {
+                     topo_near_words((topo_near)near), worse, kind->alpha, 1 / kind->beta,
+                     measured->planned[near].alpha_ns, 1 / measured->planned[near].beta_ns_per_byte))
       return false;
-    }
   }
   return true;
 }
@@ -376,9 +344,7 @@ static bool unsteady_find(topo_measured *measured) {
       worst = p;
     }
   }
-  if (worst < 0) {
-    return true;
-  }
+  if (worst < 0) return true;
   const topo_measured_pair *pair = &measured->pairs[worst];
   topo_measured_finding finding = {.warning = false, .a = pair->a, .b = pair->b, .factor = worst_factor};
   return add_finding(
@@ -404,9 +370,7 @@ static bool disturbed_find(topo_measured *measured) {
       worst = r;
     }
   }
-  if (worst < 0) {
-    return true;
-  }
+  if (worst < 0) return true;
   topo_measured_finding finding = {.warning = false, .a = worst, .b = -1, .factor = 1 + share};
   return add_finding(
       measured, finding,
@@ -417,27 +381,22 @@ static bool disturbed_find(topo_measured *measured) {
 
 static int compare_findings(const void *a, const void *b) {
   const topo_measured_finding *x = a, *y = b;
-  if (x->warning != y->warning) {
-    return x->warning ? -1 : 1;
-  }
+  if (x->warning != y->warning) return x->warning ? -1 : 1;
   return (x->factor < y->factor) - (x->factor > y->factor);
 }
 
 bool topo_measured_judge(topo_measured *measured, const bny_topo *topo) {
   size_t room = 4 * (size_t)measured->npairs + (size_t)measured->nranks + 1;
   double *values = malloc(room * sizeof *values);
-  for (int32_t r = 0; r < measured->nranks; r++) {
-    measured->ranks[r].slow = false;
-  }
+  for (int32_t r = 0; r < measured->nranks; r++) measured->ranks[r].slow = false;
   bool good = values != NULL && slow_ranks_find(measured, values);
   if (good) {
     kinds_fill(measured, values);
     good = locals_judge(measured, values) && pairs_judge(measured) && links_judge(measured, topo) &&
            plan_judge(measured) && unsteady_find(measured) && disturbed_find(measured);
   }
-  if (good && measured->nfindings > 1) {
+  if (good && measured->nfindings > 1)
     qsort(measured->findings, (size_t)measured->nfindings, sizeof *measured->findings, compare_findings);
-  }
   free(values);
   return good;
 }
@@ -446,9 +405,7 @@ bool topo_measured_judge(topo_measured *measured, const bny_topo *topo) {
 bool topo_measure_fit(const double *bytes, const double *times, int32_t count, double *alpha, double *beta) {
   double s = 0, sx = 0, sxx = 0, sy = 0, sxy = 0;
   for (int32_t i = 0; i < count; i++) {
-    if (!isfinite(times[i]) || times[i] <= 0) {
-      return false;
-    }
+    if (!isfinite(times[i]) || times[i] <= 0) return false;
     double weight = 1 / (times[i] * times[i]);
     s += weight;
     sx += weight * bytes[i];
@@ -457,9 +414,7 @@ bool topo_measure_fit(const double *bytes, const double *times, int32_t count, d
     sxy += weight * bytes[i] * times[i];
   }
   double determinant = s * sxx - sx * sx;
-  if (!(determinant > 0)) {
-    return false;
-  }
+  if (!(determinant > 0)) return false;
   *beta = (s * sxy - sx * sy) / determinant;
   *alpha = (sy - *beta * sx) / s;
   return true;

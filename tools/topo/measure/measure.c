@@ -68,23 +68,17 @@ static bool links_find(session *s, const bny_topo *topo) {
     const bny_topo_link *link = &topo->links[l];
     int32_t ends[2][READERS_MOST], counts[2] = {0, 0};
     for (int32_t r = 0; r < measured->nranks && link->kind == BNY_TOPO_LINK_SYS; r++) {
-      for (int end = 0; end < 2; end++) {
-        if (counts[end] < READERS_MOST && rank_is_in(measured, r, &topo->nodes[end == 0 ? link->from : link->to])) {
+      for (int end = 0; end < 2; end++)
+        if (counts[end] < READERS_MOST && rank_is_in(measured, r, &topo->nodes[end == 0 ? link->from : link->to]))
           ends[end][counts[end]++] = r;
-        }
-      }
     }
-    if (counts[0] == 0 || counts[1] == 0 || link->from == link->to) {
-      continue;
-    }
+    if (counts[0] == 0 || counts[1] == 0 || link->from == link->to) continue;
     size_t count = (size_t)measured->nlinks + 1;
     topo_measured_link *links = realloc(measured->links, count * sizeof *links);
     measured->links = links == NULL ? measured->links : links;
     int32_t(*readers)[2][READERS_MOST] = realloc(s->readers, count * sizeof *readers);
     s->readers = readers == NULL ? s->readers : readers;
-    if (links == NULL || readers == NULL) {
-      return false;
-    }
+    if (links == NULL || readers == NULL) return false;
     memcpy(readers[measured->nlinks], ends, sizeof ends);
     links[measured->nlinks++] = (topo_measured_link){.link = l,
                                                      .from = link->from,
@@ -98,9 +92,7 @@ static bool links_find(session *s, const bny_topo *topo) {
 
 static bool ranks_find(topo_measured *measured, const topo_measure_options *options, tool_error *error) {
   topo_place *places;
-  if (!topo_places(options->sysfs, &places, &measured->nallowed, error)) {
-    return false;
-  }
+  if (!topo_places(options->sysfs, &places, &measured->nallowed, error)) return false;
   int32_t nranks = options->ranks == 0 ? measured->nallowed : options->ranks;
   bool good = true;
   if (nranks < 1 || nranks > measured->nallowed) {
@@ -111,12 +103,8 @@ static bool ranks_find(topo_measured *measured, const topo_measure_options *opti
   }
   nranks = nranks > TOPO_RANKS_MAX ? TOPO_RANKS_MAX : nranks;
   measured->ranks = good ? calloc((size_t)nranks + 1, sizeof *measured->ranks) : NULL;
-  if (good && measured->ranks == NULL) {
-    good = tool_error_set(error, "out of memory");
-  }
-  for (int32_t r = 0; good && r < nranks; r++) {
-    measured->ranks[r].place = places[r];
-  }
+  if (good && measured->ranks == NULL) good = tool_error_set(error, "out of memory");
+  for (int32_t r = 0; good && r < nranks; r++) measured->ranks[r].place = places[r];
   measured->nranks = nranks;
   measured->npairs_possible = (int64_t)nranks * (nranks - 1) / 2;
   free(places);
@@ -137,14 +125,9 @@ static bool items_make(session *s) {
     used[measured->pairs[p].a] = used[measured->pairs[p].b] = true;
     s->items[s->nitems++] = (topo_item){.kind = ITEM_PAIR, .index = p};
   }
-  for (int32_t r = 0; r < measured->nranks; r++) {
-    if (used[r] || measured->nranks == 1) {
-      s->items[s->nitems++] = (topo_item){.kind = ITEM_LOCAL, .index = r};
-    }
-  }
-  for (int32_t l = 0; l < measured->nlinks; l++) {
-    s->items[s->nitems++] = (topo_item){.kind = ITEM_LINK, .index = l};
-  }
+  for (int32_t r = 0; r < measured->nranks; r++)
+    if (used[r] || measured->nranks == 1) s->items[s->nitems++] = (topo_item){.kind = ITEM_LOCAL, .index = r};
+  for (int32_t l = 0; l < measured->nlinks; l++) s->items[s->nitems++] = (topo_item){.kind = ITEM_LINK, .index = l};
   free(used);
   bool good = true;
   for (int32_t i = 0; i < s->nitems; i++) {
@@ -169,13 +152,11 @@ static bool measure_pair(session *s, topo_item *item, topo_block *block, tool_er
   int32_t who[2] = {pair->a, pair->b};
   topo_order orders[2] = {{.job = TOPO_JOB_PAIR, .peer = pair->b, .leads = a_leads},
                           {.job = TOPO_JOB_PAIR, .peer = pair->a, .leads = !a_leads}};
-  if (!topo_ranks_do(&s->ranks, who, orders, 2, error)) {
-    return false;
-  }
+  if (!topo_ranks_do(&s->ranks, who, orders, 2, error)) return false;
   const topo_answer *a = &s->ranks.desks[pair->a].answer, *b = &s->ranks.desks[pair->b].answer;
   const topo_answer *leader = a_leads ? a : b;
   for (int m = 0; m < TOPO_METRICS; m++) {
-    bool both = m != TOPO_LINE && m != TOPO_MESSAGE;
+    bool both = m > TOPO_MESSAGE;
     block->value[2 * m] = both ? a->value[m] : leader->value[m];
     block->value[2 * m + 1] = both ? b->value[m] : 0;
     block->disturbed[2 * m] = a->disturbed[m] || (!both && b->disturbed[m]);
@@ -190,9 +171,7 @@ static bool measure_pair(session *s, topo_item *item, topo_block *block, tool_er
 
 static bool measure_local(session *s, const topo_item *item, topo_block *block, tool_error *error) {
   topo_order order = {.job = TOPO_JOB_LOCAL};
-  if (!topo_ranks_do(&s->ranks, &item->index, &order, 1, error)) {
-    return false;
-  }
+  if (!topo_ranks_do(&s->ranks, &item->index, &order, 1, error)) return false;
   const topo_answer *answer = &s->ranks.desks[item->index].answer;
   for (int large = 0; large < 2; large++) {
     topo_metric metric = large ? TOPO_LARGE : TOPO_SMALL;
@@ -216,9 +195,7 @@ static bool measure_stream(session *s, const int32_t *readers, const int32_t *wr
         .job = TOPO_JOB_READ, .peer = writers[i], .readers = count, .offset = (size_t)i * part, .bytes = part};
     orders[count + i] = (topo_order){.job = TOPO_JOB_WRITE, .offset = (size_t)i * part, .bytes = part};
   }
-  if (!topo_ranks_do(&s->ranks, who, orders, 2 * count, error)) {
-    return false;
-  }
+  if (!topo_ranks_do(&s->ranks, who, orders, 2 * count, error)) return false;
   int64_t start_ns = INT64_MAX, end_ns = 0;
   for (int32_t i = 0; i < count; i++) {
     const topo_answer *answer = &s->ranks.desks[readers[i]].answer;
@@ -268,12 +245,8 @@ static bool measure_all(session *s, double seconds, tool_error *error) {
     }
     for (int32_t i = 0; i < s->nitems; i++) {
       double gone = (double)(tool_now_ns() - begin) / 1e9;
-      if (gone > seconds * (sweep == 0 ? FIRST_SWEEP : 1)) {
-        return true;
-      }
-      if (!measure_item(s, &s->items[s->order[i]], error)) {
-        return false;
-      }
+      if (gone > seconds * (sweep == 0 ? FIRST_SWEEP : 1)) return true;
+      if (!measure_item(s, &s->items[s->order[i]], error)) return false;
     }
     s->measured->nsweeps = sweep + 1;
   }
@@ -285,13 +258,10 @@ static bool measure_all(session *s, double seconds, tool_error *error) {
 /* Uses the clean blocks if there are any, otherwise all. Sorts them. */
 static double percentile(const topo_item *item, int value, double percent) {
   int32_t nclean = item->nclean[value], ndisturbed = item->nblocks - nclean;
-  if (nclean > 0) {
-    return tool_percentile(item->values[value], (size_t)nclean, percent);
-  }
+  if (nclean > 0) return tool_percentile(item->values[value], (size_t)nclean, percent);
   double all[TOPO_BLOCKS_MAX];
-  for (int32_t i = 0; i < item->nblocks; i++) {
+  for (int32_t i = 0; i < item->nblocks; i++)
     all[i] = item->values[value][i < nclean ? i : TOPO_BLOCKS_MAX - ndisturbed + i - nclean];
-  }
   return tool_percentile(all, (size_t)item->nblocks, percent);
 }
 
@@ -322,9 +292,8 @@ static double line_across(const session *s, int32_t link) {
         at[end][1] = at[end][1] || s->readers[link][end][i] == pair->b;
       }
     }
-    if (pair->nblocks > 0 && ((at[0][0] && at[1][1]) || (at[0][1] && at[1][0]))) {
+    if (pair->nblocks > 0 && ((at[0][0] && at[1][1]) || (at[0][1] && at[1][0])))
       lines[count++] = pair->value[TOPO_LINE][0];
-    }
   }
   double middle = lines == NULL ? 0 : tool_percentile(lines, count, 50);
   free(lines);
@@ -347,17 +316,13 @@ static void sum_up(session *s) {
       measured->links[item->index].nblocks = item->nclean[0] < item->nclean[1] ? item->nclean[0] : item->nclean[1];
     }
   }
-  for (int32_t l = 0; l < measured->nlinks; l++) {
-    measured->links[l].line = line_across(s, l);
-  }
+  for (int32_t l = 0; l < measured->nlinks; l++) measured->links[l].line = line_across(s, l);
 }
 
 /* ---- the whole measurement --------------------------------------------------------------------------------------- */
 
 static void session_end(session *s) {
-  for (int32_t i = 0; i < s->nitems; i++) {
-    free(s->items[i].values);
-  }
+  for (int32_t i = 0; i < s->nitems; i++) free(s->items[i].values);
   free(s->items);
   free(s->order);
   free(s->readers);
@@ -369,19 +334,14 @@ static bool session_run(session *s, const bny_topo *topo, double seconds, tool_e
   int32_t most = fit > PAIRS_MOST ? PAIRS_MOST : fit < PAIRS_LEAST ? PAIRS_LEAST : (int32_t)fit;
   most = measured->nranks <= TOPO_ALL_PAIRS ? INT32_MAX : most;
   if (!topo_pairs_choose(measured->ranks, measured->nranks, most, &measured->pairs, &measured->npairs) ||
-      !links_find(s, topo) || !items_make(s)) {
+      !links_find(s, topo) || !items_make(s))
     return tool_error_set(error, "out of memory");
-  }
-  if (!topo_ranks_start(&s->ranks, measured->ranks, measured->nranks, error)) {
-    return false;
-  }
+  if (!topo_ranks_start(&s->ranks, measured->ranks, measured->nranks, error)) return false;
   int64_t begin = tool_now_ns();
   bool good = measure_all(s, seconds, error);
   measured->seconds = (double)(tool_now_ns() - begin) / 1e9;
   topo_ranks_stop(&s->ranks);
-  if (good) {
-    sum_up(s);
-  }
+  if (good) sum_up(s);
   return good;
 }
 
@@ -396,9 +356,7 @@ topo_measured *topo_measure(const topo_measure_options *options, const bny_topo 
   memcpy(measured->planned, options->planned, sizeof measured->planned);
   bool good = ranks_find(measured, options, error) &&
               session_run(&s, topo, options->seconds > 0 ? options->seconds : SECONDS, error);
-  if (good && !topo_measured_judge(measured, topo)) {
-    good = tool_error_set(error, "out of memory");
-  }
+  if (good && !topo_measured_judge(measured, topo)) good = tool_error_set(error, "out of memory");
   session_end(&s);
   if (!good) {
     topo_measured_free(measured);
@@ -408,12 +366,8 @@ topo_measured *topo_measure(const topo_measure_options *options, const bny_topo 
 }
 
 void topo_measured_free(topo_measured *measured) {
-  if (measured == NULL) {
-    return;
-  }
-  for (int32_t f = 0; f < measured->nfindings; f++) {
-    free(measured->findings[f].text);
-  }
+  if (measured == NULL) return;
+  for (int32_t f = 0; f < measured->nfindings; f++) free(measured->findings[f].text);
   free(measured->findings);
   free(measured->links);
   free(measured->pairs);

@@ -36,6 +36,7 @@ typedef enum topo_near {
 
 typedef enum topo_metric {
   TOPO_LINE,    /* ns, one way: from the store of a signal until the peer sees it */
+  TOPO_MORE,    /* ns: to see one more signal, stored right after that */
   TOPO_MESSAGE, /* ns, one way: writing, signal and reading of 16 KiB */
   TOPO_TAKE,    /* ns: the reading part of that */
   TOPO_SMALL,   /* GB/s: copying 1 MiB that the peer has just written */
@@ -145,7 +146,8 @@ struct json_t;
 struct json_t *topo_measured_json(const topo_measured *measured,
                                   const bny_topo *topo); /* a new reference; NULL without memory */
 
-const char *topo_near_name(topo_near near); /* "core" .. "system" */
+const char *topo_near_name(topo_near near);  /* "core" .. "system" */
+const char *topo_near_words(topo_near near); /* completes "pairs of CPUs", as in "of one NUMA node" */
 
 /* ---- parts, exposed for tests ------------------------------------------------------------------------------------ */
 

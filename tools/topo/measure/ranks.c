@@ -55,11 +55,9 @@ static bool memory_map(topo_ranks *ranks, tool_error *error) {
   ranks->desks = (topo_desk *)(void *)(ranks->memory + 128);
   ranks->areas = ranks->memory + desks;
   ranks->buffers = ranks->areas + nranks * ranks->area_bytes;
-  for (size_t r = 0; r < nranks; r++) {
-    if (sem_init(&ranks->desks[r].go, 1, 0) != 0 || sem_init(&ranks->desks[r].done, 1, 0) != 0) {
+  for (size_t r = 0; r < nranks; r++)
+    if (sem_init(&ranks->desks[r].go, 1, 0) != 0 || sem_init(&ranks->desks[r].done, 1, 0) != 0)
       return tool_error_set(error, "no semaphores for %d ranks: %s", ranks->nranks, strerror(errno));
-    }
-  }
   return true;
 }
 
@@ -68,9 +66,7 @@ static void nodes_count(topo_ranks *ranks) {
   ranks->nnodes = 0;
   for (int32_t r = 0; r < ranks->nranks; r++) {
     int32_t same = 0;
-    while (ranks->ranks[same].place.numa != ranks->ranks[r].place.numa) {
-      same++;
-    }
+    while (ranks->ranks[same].place.numa != ranks->ranks[r].place.numa) same++;
     ranks->node_of[r] = same < r ? ranks->node_of[same] : ranks->nnodes++;
   }
 }
@@ -84,9 +80,7 @@ static struct timespec in_ns(int64_t ns) {
 
 static bool pin_to(int32_t cpu) {
   cpu_set_t *set = CPU_ALLOC(cpu + 1);
-  if (set == NULL) {
-    return false;
-  }
+  if (set == NULL) return false;
   size_t bytes = CPU_ALLOC_SIZE(cpu + 1);
   CPU_ZERO_S(bytes, set);
   CPU_SET_S(cpu, bytes, set);
@@ -97,9 +91,7 @@ static bool pin_to(int32_t cpu) {
 
 static _Noreturn void be_rank(topo_ranks *ranks, int32_t rank, pid_t parent) {
   prctl(PR_SET_PDEATHSIG, SIGKILL);
-  if (getppid() != parent) {
-    _exit(1); /* the parent ended before the watch was set */
-  }
+  if (getppid() != parent) _exit(1); /* the parent ended before the watch was set */
   topo_desk *desk = &ranks->desks[rank];
   desk->answer = (topo_answer){.done = pin_to(ranks->ranks[rank].place.cpu)};
   topo_rank_touch(ranks, rank);
@@ -122,11 +114,8 @@ static void signals_hold(topo_ranks *ranks) {
   static const int ends[] = {SIGINT, SIGTERM, SIGHUP};
   struct sigaction action;
   sigemptyset(&ranks->held);
-  for (size_t i = 0; i < sizeof ends / sizeof ends[0]; i++) {
-    if (sigaction(ends[i], NULL, &action) == 0 && action.sa_handler != SIG_IGN) {
-      sigaddset(&ranks->held, ends[i]);
-    }
-  }
+  for (size_t i = 0; i < sizeof ends / sizeof ends[0]; i++)
+    if (sigaction(ends[i], NULL, &action) == 0 && action.sa_handler != SIG_IGN) sigaddset(&ranks->held, ends[i]);
   sigprocmask(SIG_BLOCK, &ranks->held, &ranks->mask_before);
 }
 
@@ -140,15 +129,11 @@ static bool signal_came(const topo_ranks *ranks) {
 
 /* Returns true if all ranks live and no signal is pending; otherwise false and *error. */
 static bool all_well(topo_ranks *ranks, tool_error *error) {
-  if (signal_came(ranks)) {
-    return tool_error_set(error, "interrupted by a signal");
-  }
+  if (signal_came(ranks)) return tool_error_set(error, "interrupted by a signal");
   for (int32_t r = 0; r < ranks->nranks; r++) {
     int how = 0;
     pid_t ended = ranks->pids[r] == 0 ? 0 : waitpid(ranks->pids[r], &how, WNOHANG);
-    if (ended == 0) {
-      continue;
-    }
+    if (ended == 0) continue;
     ranks->pids[r] = 0;
     int cpu = ranks->ranks[r].place.cpu;
     if (ended > 0 && WIFSIGNALED(how)) {
@@ -164,12 +149,8 @@ static bool all_well(topo_ranks *ranks, tool_error *error) {
 static bool wait_for(topo_ranks *ranks, int32_t rank, int64_t until_ns, tool_error *error) {
   for (;;) {
     struct timespec look = in_ns(LOOK_NS);
-    if (sem_clockwait(&ranks->desks[rank].done, CLOCK_MONOTONIC, &look) == 0) {
-      return true;
-    }
-    if (!all_well(ranks, error)) {
-      return false;
-    }
+    if (sem_clockwait(&ranks->desks[rank].done, CLOCK_MONOTONIC, &look) == 0) return true;
+    if (!all_well(ranks, error)) return false;
     if (tool_now_ns() > until_ns) {
       return tool_error_set(error,
                             "the process that measures on CPU %d did not answer within %.3g s: another with higher "
@@ -181,9 +162,7 @@ static bool wait_for(topo_ranks *ranks, int32_t rank, int64_t until_ns, tool_err
 
 bool topo_ranks_do(topo_ranks *ranks, const int32_t *who, const topo_order *orders, int32_t count, tool_error *error) {
   enum { SIGNALS_OF_A_JOB = 1 << 24 };
-  if (signal_came(ranks)) {
-    return tool_error_set(error, "interrupted by a signal");
-  }
+  if (signal_came(ranks)) return tool_error_set(error, "interrupted by a signal");
   ranks->base += SIGNALS_OF_A_JOB;
   atomic_store(ranks->arrived, 0);
   for (int32_t i = 0; i < count; i++) {
@@ -195,9 +174,7 @@ bool topo_ranks_do(topo_ranks *ranks, const int32_t *who, const topo_order *orde
   }
   int64_t until_ns = tool_now_ns() + ranks->patience_ns;
   for (int32_t i = 0; i < count; i++) {
-    if (!wait_for(ranks, who[i], until_ns, error)) {
-      return false;
-    }
+    if (!wait_for(ranks, who[i], until_ns, error)) return false;
     if (!ranks->desks[who[i]].answer.done) {
       return tool_error_set(error,
                             "CPU %d waited too long for a signal: another program with higher priority may hold one of "
@@ -213,31 +190,23 @@ static bool start_all(topo_ranks *ranks, tool_error *error) {
   fflush(NULL); /* otherwise each child might print the buffer again */
   for (int32_t r = 0; r < ranks->nranks; r++) {
     pid_t pid = fork();
-    if (pid == 0) {
-      be_rank(ranks, r, parent);
-    }
-    if (pid < 0) {
+    if (pid == 0) be_rank(ranks, r, parent);
+    if (pid < 0)
       return tool_error_set(error, "process %d of %d cannot be started: %s", r + 1, ranks->nranks, strerror(errno));
-    }
     ranks->pids[r] = pid;
   }
   int64_t until_ns = tool_now_ns() + ranks->patience_ns;
   for (int32_t r = 0; r < ranks->nranks; r++) {
-    if (!wait_for(ranks, r, until_ns, error)) {
-      return false;
-    }
-    if (!ranks->desks[r].answer.done) {
+    if (!wait_for(ranks, r, until_ns, error)) return false;
+    if (!ranks->desks[r].answer.done)
       return tool_error_set(error, "a process cannot run on CPU %d alone", ranks->ranks[r].place.cpu);
-    }
   }
   /* One rank of each NUMA node touches its memory first, which places it there. */
   for (int32_t node = 0, r = 0; node < ranks->nnodes; r++) {
     if (ranks->node_of[r] == node) {
       topo_order order = {.job = TOPO_JOB_PREPARE};
       node++;
-      if (!topo_ranks_do(ranks, &r, &order, 1, error)) {
-        return false;
-      }
+      if (!topo_ranks_do(ranks, &r, &order, 1, error)) return false;
     }
   }
   return true;
@@ -255,33 +224,21 @@ bool topo_ranks_start(topo_ranks *ranks, const topo_measured_rank *places, int32
     nodes_count(ranks);
     good = memory_map(ranks, error) && start_all(ranks, error);
   }
-  if (!good) {
-    topo_ranks_stop(ranks);
-  }
+  if (!good) topo_ranks_stop(ranks);
   return good;
 }
 
 void topo_ranks_stop(topo_ranks *ranks) {
+  for (int32_t r = 0; ranks->pids != NULL && r < ranks->nranks; r++)
+    if (ranks->pids[r] > 0) kill(ranks->pids[r], SIGKILL);
   for (int32_t r = 0; ranks->pids != NULL && r < ranks->nranks; r++) {
-    if (ranks->pids[r] > 0) {
-      kill(ranks->pids[r], SIGKILL);
-    }
+    if (ranks->pids[r] > 0)
+      while (waitpid(ranks->pids[r], NULL, 0) < 0 && errno == EINTR) continue;
   }
-  for (int32_t r = 0; ranks->pids != NULL && r < ranks->nranks; r++) {
-    if (ranks->pids[r] > 0) {
-      while (waitpid(ranks->pids[r], NULL, 0) < 0 && errno == EINTR) {
-        continue;
-      }
-    }
-  }
-  if (ranks->memory != NULL) {
-    munmap(ranks->memory, ranks->memory_bytes);
-  }
+  if (ranks->memory != NULL) munmap(ranks->memory, ranks->memory_bytes);
   free(ranks->pids);
   free(ranks->node_of);
   free(ranks->touched);
-  if (ranks->nranks > 0) {
-    sigprocmask(SIG_SETMASK, &ranks->mask_before, NULL); /* delivers a signal that waited */
-  }
+  if (ranks->nranks > 0) sigprocmask(SIG_SETMASK, &ranks->mask_before, NULL); /* delivers a signal that waited */
   *ranks = (topo_ranks){0};
 }

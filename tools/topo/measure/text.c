@@ -51,27 +51,22 @@ static void headline(const page *p) {
                         measured->nranks == 1 ? " on CPU" : "s, one on each of CPUs");
   for (int32_t r = 0; r < measured->nranks && length < 300;) {
     int32_t last = r;
-    while (last + 1 < measured->nranks && measured->ranks[last + 1].place.cpu == measured->ranks[last].place.cpu + 1) {
+    while (last + 1 < measured->nranks && measured->ranks[last + 1].place.cpu == measured->ranks[last].place.cpu + 1)
       last++;
-    }
     length +=
         snprintf(text + length, sizeof text - (size_t)length, "%s %d", r == 0 ? "" : ",", measured->ranks[r].place.cpu);
-    if (last > r) {
+    if (last > r)
       length += snprintf(text + length, sizeof text - (size_t)length, "-%d", measured->ranks[last].place.cpu);
-    }
     r = last + 1;
   }
-  if (measured->nranks < measured->nallowed) {
+  if (measured->nranks < measured->nallowed)
     length += snprintf(text + length, sizeof text - (size_t)length, " (%d are allowed)", measured->nallowed);
-  }
   if (measured->nranks > 1) {
     length += snprintf(text + length, sizeof text - (size_t)length, "; %d of %lld pairs, %d sweep%s in %.1f s",
                        measured->npairs, (long long)measured->npairs_possible, measured->nsweeps,
                        measured->nsweeps == 1 ? "" : "s", measured->seconds);
   }
-  if (measured->virtual_machine) {
-    snprintf(text + length, sizeof text - (size_t)length, "; a virtual machine");
-  }
+  if (measured->virtual_machine) snprintf(text + length, sizeof text - (size_t)length, "; a virtual machine");
   paragraph(p, "measured", "", text);
 }
 
@@ -80,18 +75,14 @@ static void headline(const page *p) {
 /* Colours a pair by its factor against expected. */
 static const char *shade(const page *p, const topo_measured_pair *pair, topo_metric metric) {
   double worse = pair->worse[metric], limit = metric <= TOPO_TAKE ? topo_slow_latency : 1 / topo_slow_bandwidth;
-  if (!p->colour || !pair->judged) {
-    return "";
-  }
+  if (!p->colour || !pair->judged) return "";
   return worse > limit ? "\033[31m" : worse > 1.2 ? "\033[33m" : worse < 1 / 1.2 ? "\033[36m" : "\033[32m";
 }
 
 static const topo_measured_pair *pair_at(const topo_measured *measured, int32_t a, int32_t b) {
   for (int32_t i = 0; i < measured->npairs; i++) {
     const topo_measured_pair *pair = &measured->pairs[i];
-    if ((pair->a == a && pair->b == b) || (pair->a == b && pair->b == a)) {
-      return pair->nblocks > 0 ? pair : NULL;
-    }
+    if ((pair->a == a && pair->b == b) || (pair->a == b && pair->b == a)) return pair->nblocks > 0 ? pair : NULL;
   }
   return NULL;
 }
@@ -104,9 +95,8 @@ static void matrix_cell(const page *p, int32_t row, int32_t column, topo_metric 
   const topo_measured *measured = p->measured;
   char text[16] = "-";
   if (row == column) {
-    if (metric >= TOPO_SMALL && measured->ranks[row].nblocks > 0) {
+    if (metric >= TOPO_SMALL && measured->ranks[row].nblocks > 0)
       number(text, metric == TOPO_SMALL ? measured->ranks[row].small : measured->ranks[row].large);
-    }
     fprintf(p->stream, "%s%5s%s", p->colour ? "\033[2m" : "", text, p->colour ? "\033[0m" : "");
     return;
   }
@@ -116,11 +106,10 @@ static void matrix_cell(const page *p, int32_t row, int32_t column, topo_metric 
     return;
   }
   int direction = metric >= TOPO_SMALL && pair->b == row ? 1 : 0; /* the row's CPU reads */
-  if (metric == TOPO_LINE) {
+  if (metric == TOPO_LINE)
     snprintf(text, sizeof text, "%.0f", pair->value[metric][0]);
-  } else {
+  else
     number(text, pair->value[metric][direction]);
-  }
   const char *colour = shade(p, pair, metric);
   fprintf(p->stream, "%s%5s%s", colour, text, colour[0] == '\0' ? "" : "\033[0m");
 }
@@ -133,15 +122,11 @@ static void matrix(const page *p, const char *title, topo_metric metric) {
   for (int32_t first = 0; first < measured->nranks; first += fit) {
     int32_t end = first + fit < measured->nranks ? first + fit : measured->nranks;
     fprintf(p->stream, "  CPU");
-    for (int32_t column = first; column < end; column++) {
-      fprintf(p->stream, "%5d", measured->ranks[column].place.cpu);
-    }
+    for (int32_t column = first; column < end; column++) fprintf(p->stream, "%5d", measured->ranks[column].place.cpu);
     fputc('\n', p->stream);
     for (int32_t row = 0; row < measured->nranks; row++) {
       fprintf(p->stream, "%5d", measured->ranks[row].place.cpu);
-      for (int32_t column = first; column < end; column++) {
-        matrix_cell(p, row, column, metric);
-      }
+      for (int32_t column = first; column < end; column++) matrix_cell(p, row, column, metric);
       fputc('\n', p->stream);
     }
   }
@@ -157,11 +142,10 @@ static void kind_row(const page *p, const topo_measured_kind *kind, topo_metric 
   fprintf(p->stream, "  %-42s", name);
   for (int i = 0; i < 3; i++) {
     char text[16];
-    if (metric == TOPO_LINE) {
+    if (metric == TOPO_LINE)
       snprintf(text, sizeof text, "%.0f", values[i]);
-    } else {
+    else
       number(text, values[i]);
-    }
     fprintf(p->stream, "%10s", text);
   }
   fputc('\n', p->stream);
@@ -170,19 +154,17 @@ static void kind_row(const page *p, const topo_measured_kind *kind, topo_metric 
 static void kinds(const page *p) {
   for (int near = 0; near < TOPO_NEARS; near++) {
     const topo_measured_kind *kind = &p->measured->kinds[near];
-    if (kind->npairs == 0) {
-      continue;
-    }
+    if (kind->npairs == 0) continue;
     char title[80];
     snprintf(title, sizeof title, "%s, %d pair%s", kind_titles[near], kind->npairs, kind->npairs == 1 ? "" : "s");
     fprintf(p->stream, "\n%-44s%10s%10s%10s\n", title, "median", "best", "worst");
     kind_row(p, kind, TOPO_LINE, "signal, one way                       ns");
+    kind_row(p, kind, TOPO_MORE, "each further signal                   ns");
     kind_row(p, kind, TOPO_MESSAGE, "message of 16 KiB, one way            us");
     kind_row(p, kind, TOPO_SMALL, "reads 1 MiB that the peer wrote     GB/s");
     kind_row(p, kind, TOPO_LARGE, "reads 16 MiB                        GB/s");
-    if (kind->beta > 0) {
+    if (kind->beta > 0)
       fprintf(p->stream, "  of n bytes, signal to read: alpha %.0f ns + n * beta %.4f ns\n", kind->alpha, kind->beta);
-    }
     const topo_cost *planned = &p->measured->planned[near];
     if (planned->beta_ns_per_byte > 0) {
       fprintf(p->stream, "  expected by plans:          alpha %.0f ns + n * beta %.4f ns\n", planned->alpha_ns,
@@ -230,9 +212,7 @@ static void links(const page *p) {
     int length = snprintf(text, sizeof text, "%s and %s: %.3g and %.3g GB/s, %s, by %d CPU%s at once",
                           p->topo->nodes[link->from].name, p->topo->nodes[link->to].name, link->value[0],
                           link->value[1], expected, link->nreaders, link->nreaders == 1 ? "" : "s");
-    if (link->line > 0) {
-      snprintf(text + length, sizeof text - (size_t)length, "; signal %.0f ns", link->line);
-    }
+    if (link->line > 0) snprintf(text + length, sizeof text - (size_t)length, "; signal %.0f ns", link->line);
     paragraph(p, l == 0 ? "links" : "", "", text);
   }
 }
@@ -257,25 +237,20 @@ static void findings(const page *p) {
              judged ? "; where there are fewer than 3 pairs as near, they are held against what plans expect"
                     : "; with fewer than 3 pairs as near as each other they are held against what plans expect");
   }
-  if (measured->npairs > 0) {
-    paragraph(p, "rule", "", text);
-  }
+  if (measured->npairs > 0) paragraph(p, "rule", "", text);
   int32_t warnings = 0;
   for (int32_t f = 0; f < measured->nfindings; f++) {
     const topo_measured_finding *finding = &measured->findings[f];
     warnings += finding->warning;
-    if (f < FINDINGS_SHOWN) {
+    if (f < FINDINGS_SHOWN)
       paragraph(p, finding->warning ? "slow" : "note", finding->warning ? "\033[1;31m" : "\033[33m", finding->text);
-    }
   }
   if (measured->nfindings > FINDINGS_SHOWN) {
     snprintf(text, sizeof text, "%d more, milder ones; --format json has them all",
              measured->nfindings - FINDINGS_SHOWN);
     paragraph(p, "", "", text);
   }
-  if (warnings == 0 && judged) {
-    paragraph(p, "slow", "\033[32m", "none");
-  }
+  if (warnings == 0 && judged) paragraph(p, "slow", "\033[32m", "none");
 }
 
 char *topo_measured_text(const topo_measured *measured, const bny_topo *topo, bool colour, int32_t columns,

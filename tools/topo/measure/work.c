@@ -12,7 +12,16 @@
 enum { WARM = 256, BATCH = 16, BATCHES = 64, MESSAGES_WARM = 8, MESSAGES = 64, SMALL_ROUNDS = 4, LEAST = 8 };
 
 /* Numbers of signals within a job. */
-enum { STREAM_WRITTEN = 1, END_OF_BANDWIDTH = 1 << 20, END_OF_LINES = 2 << 20, END_OF_MESSAGES = 3 << 20 };
+enum {
+  STREAM_WRITTEN = 1,
+  END_OF_BANDWIDTH = 1 << 20,
+  END_OF_LINES = 2 << 20,
+  END_OF_FAN = 3 << 20,
+  END_OF_MESSAGES = 4 << 20
+};
+
+/* A rank's own signals: the one that waits look for, and those that are stored beside it. */
+enum { FAN = 8, LINE_BYTES = 128 };
 
 static const int64_t enough_ns = 40000000; /* limit of a part of a block that has LEAST samples */
 static const int64_t signal_deadline_ns = 4000000000;
@@ -49,16 +58,12 @@ static inline bool await(topo_signal *signal, uint64_t value, uint64_t *seen) {
   int64_t until_ns = 0;
   for (uint32_t polls = 1;; polls++) {
     *seen = atomic_load_explicit(signal, memory_order_acquire);
-    if (*seen >= value) {
-      return true;
-    }
+    if (*seen >= value) return true;
     pause_briefly();
     if (polls % 4096 == 0) {
       int64_t now_ns = tool_now_ns();
       until_ns = until_ns == 0 ? now_ns + signal_deadline_ns : until_ns;
-      if (now_ns > until_ns) {
-        return false;
-      }
+      if (now_ns > until_ns) return false;
     }
   }
 }
@@ -67,13 +72,9 @@ static inline bool await(topo_signal *signal, uint64_t value, uint64_t *seen) {
 
 /* Maps the buffers' pages into this process, so that no page fault is measured. */
 static void know_buffers(topo_ranks *ranks, int32_t node) {
-  if (ranks->touched[node]) {
-    return;
-  }
+  if (ranks->touched[node]) return;
   const volatile char *buffers = topo_ranks_source(ranks, node);
-  for (size_t at = 0; at < (size_t)2 * TOPO_LARGE_BYTES; at += 4096) {
-    (void)buffers[at];
-  }
+  for (size_t at = 0; at < (size_t)2 * TOPO_LARGE_BYTES; at += 4096) (void)buffers[at];
   ranks->touched[node] = true;
 }
 
@@ -126,13 +127,9 @@ static bool bandwidth_rounds(work *w, topo_metric metric, size_t bytes, int roun
     if ((turn % 2 == 0) == w->order->leads) {
       memset(topo_ranks_source(w->ranks, own), turn, bytes);
       tell(w, value);
-      if (!await(w->theirs, value, &seen)) {
-        return false;
-      }
+      if (!await(w->theirs, value, &seen)) return false;
     } else {
-      if (!await(w->theirs, value, &seen)) {
-        return false;
-      }
+      if (!await(w->theirs, value, &seen)) return false;
       samples[turn / 2] = copy_speed(topo_ranks_target(w->ranks, own), topo_ranks_source(w->ranks, theirs), bytes,
                                      &w->answer.disturbed[metric]);
       tell(w, value);
@@ -152,40 +149,66 @@ static bool bandwidths(work *w) {
   return good && await(w->theirs, w->order->base + END_OF_BANDWIDTH, &seen);
 }
 
-static bool answer_lines(work *w) {
-  uint64_t value = w->order->base + END_OF_BANDWIDTH, end = w->order->base + END_OF_LINES, seen;
-  while (await(w->theirs, value + 1, &seen)) {
+/* ---- signals: FAN further lines of a rank's own page stand for messages of other peers */
+
+static topo_signal *line_of(topo_signal *first, int i) { return first + (size_t)i * LINE_BYTES / sizeof *first; }
+
+/* Stores that many lines; the first one goes first. */
+static void tell_lines(work *w, int lines, uint64_t value) {
+  for (int i = 0; i < lines; i++) atomic_store_explicit(line_of(w->mine, i), value, memory_order_release);
+}
+
+static bool await_lines(work *w, int lines, uint64_t value, uint64_t *seen) {
+  uint64_t further;
+  bool good = await(w->theirs, value, seen);
+  for (int i = 1; i < lines && good; i++) good = await(line_of(w->theirs, i), value, &further);
+  return good;
+}
+
+static bool answer_lines(work *w, int lines, uint64_t value, uint64_t end) {
+  uint64_t seen;
+  while (await_lines(w, lines, value + 1, &seen)) {
     if (seen >= end) {
-      tell(w, end);
+      tell_lines(w, lines, end);
       return true;
     }
-    tell(w, ++value);
+    tell_lines(w, lines, ++value);
   }
   return false;
 }
 
-static bool lead_lines(work *w) {
-  uint64_t value = w->order->base + END_OF_BANDWIDTH, end = w->order->base + END_OF_LINES, seen;
+/* Measures the time of that many signals, one way, in batches. */
+static bool lead_lines(work *w, int lines, uint64_t value, uint64_t end, double *median_ns) {
+  uint64_t seen;
   double samples[BATCHES];
   int batches = -WARM / BATCH;
   int64_t begin = tool_now_ns();
   for (; batches < BATCHES && (batches < LEAST || tool_now_ns() - begin < enough_ns); batches++) {
     int64_t start = tool_now_ns();
     for (int i = 0; i < BATCH; i++) {
-      tell(w, ++value);
-      if (!await(w->theirs, value, &seen)) {
-        return false;
-      }
+      tell_lines(w, lines, ++value);
+      if (!await_lines(w, lines, value, &seen)) return false;
     }
-    if (batches >= 0) {
-      samples[batches] = (double)(tool_now_ns() - start) / (2 * BATCH);
-    }
+    if (batches >= 0) samples[batches] = (double)(tool_now_ns() - start) / (2 * BATCH);
   }
-  tell(w, end);
-  w->answer.value[TOPO_LINE] = tool_percentile(samples, (size_t)batches, 50);
-  w->answer.line_least = samples[0];
-  return await(w->theirs, end, &seen);
+  tell_lines(w, lines, end);
+  *median_ns = tool_percentile(samples, (size_t)batches, 50);
+  if (lines == 1) w->answer.line_least = samples[0];
+  return await_lines(w, lines, end, &seen);
 }
+
+static bool signals(work *w) {
+  uint64_t begin = w->order->base + END_OF_BANDWIDTH, middle = w->order->base + END_OF_LINES;
+  uint64_t end = w->order->base + END_OF_FAN;
+  double line_ns, fan_ns;
+  if (!w->order->leads) return answer_lines(w, 1, begin, middle) && answer_lines(w, FAN, middle, end);
+  if (!lead_lines(w, 1, begin, middle, &line_ns) || !lead_lines(w, FAN, middle, end, &fan_ns)) return false;
+  w->answer.value[TOPO_LINE] = line_ns;
+  w->answer.value[TOPO_MORE] = fan_ns > line_ns ? (fan_ns - line_ns) / (FAN - 1) : 0;
+  return true;
+}
+
+/* ---- messages */
 
 /* Writes the message of that number for the peer to read. */
 static void send_message(work *w, uint64_t value, const char *from) {
@@ -194,7 +217,7 @@ static void send_message(work *w, uint64_t value, const char *from) {
 }
 
 static bool messages(work *w) {
-  uint64_t value = w->order->base + END_OF_LINES, end = w->order->base + END_OF_MESSAGES, seen = 0;
+  uint64_t value = w->order->base + END_OF_FAN, end = w->order->base + END_OF_MESSAGES, seen = 0;
   _Alignas(64) char mine[TOPO_MESSAGE_BYTES], taken[TOPO_MESSAGE_BYTES];
   double trips[MESSAGES], takes[MESSAGES];
   int count = -MESSAGES_WARM;
@@ -204,21 +227,13 @@ static bool messages(work *w) {
     int64_t start = tool_now_ns();
     value++;
     if (w->order->leads) {
-      if (count == MESSAGES || (count >= LEAST && start - begin > enough_ns)) {
-        break;
-      }
+      if (count == MESSAGES || (count >= LEAST && start - begin > enough_ns)) break;
       send_message(w, value, mine);
     }
-    if (!await(w->theirs, value, &seen)) {
-      return false;
-    }
-    if (seen >= end) {
-      break;
-    }
+    if (!await(w->theirs, value, &seen)) return false;
+    if (seen >= end) break;
     double take = copy_ns(taken, topo_ranks_message(w->ranks, w->order->peer, value), TOPO_MESSAGE_BYTES);
-    if (!w->order->leads) {
-      send_message(w, value, mine);
-    }
+    if (!w->order->leads) send_message(w, value, mine);
     if (count >= 0 && count < MESSAGES) {
       takes[count] = take;
       trips[count] = (double)(tool_now_ns() - start) / 2;
@@ -236,10 +251,10 @@ static void measure_pair(work *w) {
   w->theirs = topo_ranks_signal(w->ranks, w->order->peer);
   bool good = bandwidths(w);
   long before = times_displaced();
-  good = good && (w->order->leads ? lead_lines(w) : answer_lines(w));
+  good = good && signals(w);
   long between = times_displaced();
   w->answer.done = good && messages(w);
-  w->answer.disturbed[TOPO_LINE] = between != before;
+  w->answer.disturbed[TOPO_LINE] = w->answer.disturbed[TOPO_MORE] = between != before;
   w->answer.disturbed[TOPO_MESSAGE] = w->answer.disturbed[TOPO_TAKE] = times_displaced() != between;
 }
 
@@ -260,16 +275,12 @@ static void read_part(work *w) {
   uint64_t seen;
   know_buffers(w->ranks, own);
   know_buffers(w->ranks, theirs);
-  if (!await(topo_ranks_signal(w->ranks, w->order->peer), w->order->base + STREAM_WRITTEN, &seen)) {
-    return;
-  }
+  if (!await(topo_ranks_signal(w->ranks, w->order->peer), w->order->base + STREAM_WRITTEN, &seen)) return;
   atomic_fetch_add(w->ranks->arrived, 1);
   int64_t begin = tool_now_ns();
   while (atomic_load(w->ranks->arrived) < w->order->readers) {
     pause_briefly();
-    if (tool_now_ns() - begin > signal_deadline_ns) {
-      return;
-    }
+    if (tool_now_ns() - begin > signal_deadline_ns) return;
   }
   w->answer.start_ns = tool_now_ns();
   copy_speed(target, source, w->order->bytes, &w->answer.disturbed[TOPO_LARGE]);

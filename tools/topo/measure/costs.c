@@ -1,0 +1,96 @@
+/* SPDX-License-Identifier: Apache-2.0
+ * Measurements as the file that BANYAN_COSTS names; src/place/costs.h describes it. */
+#include "tools/topo/measure/costs.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+#include "op.h"
+#include "place/costs.h"
+#include "tools/common/json.h"
+
+/* ---- merging ----------------------------------------------------------------------------------------------------- */
+
+/* Returns the time to merge a byte: the median over batches, each source counted. Messages of 32 rows of 128 values fit
+ * the second-level cache, as those that a rank merges right after it received them do. Returns 0 without memory. */
+static double merge_ns_per_byte(void) {
+  enum { SOURCES = 4, ROWS = 32, VALUES = 128, BATCHES = 31, REPEATS = 50 };
+  const bny_kernels *kernels = bny_kernels_find(NULL);
+  const bny_wire_layout layout = bny_wire_layout_make(BNY_WIRE_F32, ROWS, VALUES);
+  char *memory = aligned_alloc(64, (SOURCES + 1) * ((layout.bytes + 63) / 64 * 64));
+  bny_wire_view views[SOURCES + 1];
+  double samples[BATCHES];
+  if (memory == NULL) return 0;
+  for (int i = 0; i <= SOURCES; i++) {
+    char *message = memory + (size_t)i * ((layout.bytes + 63) / 64 * 64);
+    views[i] = (bny_wire_view){.m = (float *)(void *)(message + layout.m),
+                               .d = (float *)(void *)(message + layout.d),
+                               .n = message + layout.n,
+                               .token_stride = ROWS};
+    for (int r = 0; r < ROWS; r++) views[i].m[r] = (float)i, views[i].d[r] = 1;
+    for (int v = 0; v < ROWS * VALUES; v++) ((float *)views[i].n)[v] = 1;
+  }
+  const bny_box box = {.tokens = 1, .heads = ROWS, .value_dim = VALUES};
+  for (int batch = 0; batch < BATCHES; batch++) {
+    int64_t begin = tool_now_ns();
+    for (int i = 0; i < REPEATS; i++) kernels->merge(&box, BNY_WIRE_F32, SOURCES, views, false, &views[SOURCES]);
+    samples[batch] = (double)(tool_now_ns() - begin) / ((double)layout.bytes * SOURCES * REPEATS);
+  }
+  free(memory);
+  return tool_percentile(samples, BATCHES, 50);
+}
+
+/* ---- the file ---------------------------------------------------------------------------------------------------- */
+
+/* A class of links has the price of the widest kind of pairs that it spans and that was measured. Pairs of other kinds
+ * are cheaper, so that plans over ranks whose places are unknown are not too hopeful. */
+static const struct {
+  bny_link_class class;
+  topo_near widest, narrowest;
+} classes[] = {{BNY_LINK_CACHE, TOPO_NEAR_L3, TOPO_NEAR_CORE},
+               {BNY_LINK_MEMORY, TOPO_NEAR_PACKAGE, TOPO_NEAR_CORE},
+               {BNY_LINK_SOCKETS, TOPO_NEAR_SYSTEM, TOPO_NEAR_SYSTEM}};
+
+static json_t *link_json(const topo_measured *measured, bny_link_class class, topo_near near) {
+  const topo_measured_kind *kind = &measured->kinds[near];
+  double more_ns = kind->expected[TOPO_MORE];
+  char source[120];
+  snprintf(source, sizeof source, "the median of %d pair%s of CPUs %s, in %d sweeps", kind->npairs,
+           kind->npairs == 1 ? "" : "s", topo_near_words(near), measured->nsweeps);
+  return json_pack("{s:s, s:f, s:o*, s:f, s:s}", "class", bny_costs_class_name(class), "alpha_ns",
+                   kind->alpha > 1 ? kind->alpha : 1, "message_ns", more_ns > 0 ? json_real(more_ns) : NULL,
+                   "beta_ns_per_byte", kind->beta, "source", source);
+}
+
+static json_t *machine_json(const bny_machine *machine) {
+  return json_pack("{s:s, s:i, s:i, s:i, s:s, s:s}", "cpu", machine->cpu, "packages", machine->packages, "numa_nodes",
+                   machine->numa_nodes, "cores", machine->cores, "gpus", machine->gpus, "nics", machine->nics);
+}
+
+static char *text_of(json_t *links, tool_error *error) {
+  bny_machine machine;
+  double merge_ns = merge_ns_per_byte();
+  bny_machine_find("", &machine);
+  json_t *root = tool_json_stamped(json_pack("{s:i, s:o, s:o*, s:o}", "costs_version", BNY_COSTS_VERSION, "machine",
+                                             machine_json(&machine), "merge_ns_per_byte",
+                                             merge_ns > 0 ? json_real(merge_ns) : NULL, "links", links));
+  char *text = root == NULL ? NULL : json_dumps(root, JSON_INDENT(2) | JSON_REAL_PRECISION(6));
+  json_decref(root);
+  if (text == NULL) tool_error_set(error, "out of memory");
+  return text;
+}
+
+char *topo_costs_text(const topo_measured *measured, tool_error *error) {
+  json_t *links = json_array();
+  for (size_t i = 0; i < sizeof classes / sizeof classes[0]; i++) {
+    int near = (int)classes[i].widest;
+    while (near >= (int)classes[i].narrowest && !(measured->kinds[near].npairs > 0 && measured->kinds[near].beta > 0))
+      near--;
+    if (near >= (int)classes[i].narrowest)
+      json_array_append_new(links, link_json(measured, classes[i].class, (topo_near)near));
+  }
+  if (json_array_size(links) > 0) return text_of(links, error);
+  json_decref(links);
+  tool_error_set(error, "--save-costs: no pair of CPUs was measured, so there are no costs to save");
+  return NULL;
+}
