@@ -105,15 +105,30 @@ banyan_status bny_net_mirror(bny_net_peer *peer) {
   return BANYAN_OK;
 }
 
-static bool is_idle(const bny_net *net) {
+/* ---- waiting for UCX --------------------------------------------------------------------------------------------- */
+
+/* Makes progress until the condition holds, or until the deadline. Returns whether it holds. */
+static bool progress_until(const bny_net *net, bool (*holds)(const bny_net *net, void *request), void *request,
+                           int64_t deadline_ns) {
+  while (!holds(net, request)) {
+    if (bny_clock_ns() >= deadline_ns) return false;
+    net->ucx.ucp_worker_progress(net->worker);
+  }
+  return true;
+}
+
+static bool is_complete(const bny_net *net, void *request) {
+  return net->ucx.ucp_request_check_status(request) != UCS_INPROGRESS;
+}
+
+static bool is_idle(const bny_net *net, void *request) {
+  (void)request;
   for (int32_t i = 0; i < net->nknown; i++)
     if (net->known[i]->under_way && bny_net_can_send(net->known[i])) return false;
   return true;
 }
 
-void bny_net_drain(bny_net *net, int64_t deadline_ns) {
-  while (!is_idle(net) && bny_clock_ns() < deadline_ns) net->ucx.ucp_worker_progress(net->worker);
-}
+void bny_net_drain(bny_net *net, int64_t deadline_ns) { progress_until(net, is_idle, NULL, deadline_ns); }
 
 bool bny_net_arm(bny_net *net) { return net->ucx.ucp_worker_arm(net->worker) == UCS_OK; }
 
@@ -136,20 +151,20 @@ static void close_endpoints(bny_net *net, bool half_connected, int64_t deadline_
     ucs_status_ptr_t request = net->ucx.ucp_ep_close_nbx(net->known[i]->endpoint, &param);
     net->known[i]->endpoint = NULL;
     if (!request || UCS_PTR_IS_ERR(request)) continue;
-    while (net->ucx.ucp_request_check_status(request) == UCS_INPROGRESS && bny_clock_ns() < deadline_ns)
-      net->ucx.ucp_worker_progress(net->worker);
+    progress_until(net, is_complete, request, deadline_ns);
     net->ucx.ucp_request_free(request);
   }
 }
 
 enum { PATIENCE_NS = 100000000 };
 
-static bool is_being_connected(const bny_net *net) {
+static bool is_connected(const bny_net *net, void *request) {
+  (void)request;
   for (int32_t i = 0; i < net->nknown; i++)
     if (is_half_connected(net->known[i]) ||
         (net->known[i]->expected && !net->known[i]->heard_hello && !net->known[i]->dead))
-      return true;
-  return false;
+      return false;
+  return true;
 }
 
 /* Returns whether UCX has sent all its data, including answers to peers. */
@@ -157,9 +172,7 @@ static bool has_answered(bny_net *net, int64_t deadline_ns) {
   ucp_request_param_t param = {.op_attr_mask = 0};
   ucs_status_ptr_t flush = net->ucx.ucp_worker_flush_nbx(net->worker, &param);
   if (!flush || UCS_PTR_IS_ERR(flush)) return true;
-  while (net->ucx.ucp_request_check_status(flush) == UCS_INPROGRESS && bny_clock_ns() < deadline_ns)
-    net->ucx.ucp_worker_progress(net->worker);
-  bool answered = net->ucx.ucp_request_check_status(flush) != UCS_INPROGRESS;
+  bool answered = progress_until(net, is_complete, flush, deadline_ns);
   net->ucx.ucp_request_free(flush);
   return answered;
 }
@@ -170,8 +183,7 @@ static bool may_destroy_worker(bny_net *net, int64_t deadline_ns) {
   unsigned major, minor, patch;
   net->ucx.ucp_get_version(&major, &minor, &patch);
   if (major > 1 || minor >= 14) return true;
-  while (is_being_connected(net) && bny_clock_ns() < deadline_ns) net->ucx.ucp_worker_progress(net->worker);
-  return !is_being_connected(net) || has_answered(net, deadline_ns + PATIENCE_NS);
+  return progress_until(net, is_connected, NULL, deadline_ns) || has_answered(net, deadline_ns + PATIENCE_NS);
 }
 
 void bny_net_free_worker(bny_net *net) {
