@@ -69,6 +69,9 @@ goes_by eth1 UCX_NET_DEVICES=eth1 BANYAN_NET_DEVICES=eth0
 check "a warning says what has no effect" \
   grep -q "BANYAN_NET_DEVICES=eth0 has no effect, because UCX_NET_DEVICES=eth1 is set" "$work/out"
 
+measure UCX_MAX_EAGER_RAILS=2
+check "a warning says that rails change the order" grep -q "UCX_MAX_EAGER_RAILS=2 lets reports of ranks overtake" "$work/out"
+
 measure BANYAN_NET_DEVICES=eth0,eth7
 check "an unknown device is refused" test "$status" != 0
 check "with the list of those there are" grep -q 'no network device "eth7"; this node has eth0, eth1, lo' "$work/out"

@@ -99,6 +99,17 @@ static banyan_status choose_devices(bny_net *net, const bny_net_config *config) 
   return BANYAN_OK;
 }
 
+/* Only one rail keeps reports behind the data that was sent before them. */
+static void warn_of_rails(void) {
+  static const char *const variables[] = {"UCX_MAX_EAGER_LANES", "UCX_MAX_EAGER_RAILS"};
+  for (size_t i = 0; i < sizeof variables / sizeof variables[0]; i++) {
+    const char *text = getenv(variables[i]);
+    if (text && strcmp(text, "1") != 0)
+      bny_log(BNY_LOG_WARN, "%s=%.20s lets reports of ranks overtake their data, so that calls may fail with %s",
+              variables[i], text, banyan_status_string(BANYAN_ERR_MISMATCH));
+  }
+}
+
 static banyan_status set_devices(const bny_net *net, ucp_config_t *config) {
   if (!net->devices.list) return BANYAN_OK;
   ucs_status_t set = net->ucx.ucp_config_modify(config, "NET_DEVICES", net->devices.list);
@@ -176,6 +187,7 @@ banyan_status bny_net_start(bny_net *net, const bny_net_config *config, ucp_addr
   bny_ucx_hear(&net->ucx, true);
   status = try_thread();
   if (status == BANYAN_OK) status = choose_devices(net, config);
+  if (status == BANYAN_OK) warn_of_rails();
   if (status == BANYAN_OK) status = make_context_for_network(net);
   if (status == BANYAN_OK) status = make_worker(net);
   if (status == BANYAN_OK) {
