@@ -45,6 +45,7 @@ libbanyan_topo_model_la_SOURCES += \
   %D%/derive/findings_nics.c \
   %D%/derive/levels.c %D%/derive/levels.h \
   %D%/derive/near.c \
+  %D%/derive/nic.c \
   %D%/derive/rails.c
 libbanyan_topo_model_la_CFLAGS = $(AM_CFLAGS) $(LIBXML2_CFLAGS) $(JANSSON_CFLAGS) $(HWLOC_CFLAGS) $(VERBS_CFLAGS)
 libbanyan_topo_model_la_LIBADD = $(LIBXML2_LIBS) $(JANSSON_LIBS) $(HWLOC_LIBS) $(VERBS_LIBS)

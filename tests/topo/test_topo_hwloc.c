@@ -38,7 +38,7 @@ START_TEST(hwloc_v1) {
 END_TEST
 
 static const refusal refused[] = {
-    {"<topology version=\"3.0\">\n</topology>", 1, "version 3.0"},
+    {"<topology version=\"4.0\">\n</topology>", 1, "version 4.0"},
     {"<topology version=\"2.0\">\n</topology>", 1, "no Machine"},
     {"<topology version=\"2.0\">\n<object type=\"Package\"/></topology>", 2, "outside of a Machine"},
     {"<topology version=\"2.0\"><object type=\"Machine\"/>\n<object type=\"Machine\"/></topology>", 2, "the second"},

@@ -11,6 +11,8 @@ typedef struct bny_topo_sum {
   double latency_us;
   int32_t count;
   int32_t down;           /* NIC only: ports that carry nothing */
+  bool serves;            /* NIC only: of the kind and speed that serve the ranks of its host */
+  int32_t parts;          /* GPU only: ranks that share these links, as partitions of one device */
   bny_topo_source source; /* the least certain; BNY_TOPO_MEASURED if there is no link */
 } bny_topo_sum;
 
@@ -44,6 +46,14 @@ void bny_topo_unite(int32_t *roots, int32_t a, int32_t b);
 /* Returns the speed of a usable NVLink or xGMI link; 0 for another kind, a loop or a refused one. *assumed: it is a
  * default. */
 double bny_topo_gpu_link(const bny_topo *topo, const bny_topo_link *link, bool *assumed);
+
+/* Sets `serves` of the NICs of a host, by kind and speed. */
+void bny_topo_nics_class(bny_topo_derivation *d, const int32_t *nics, int32_t nnics);
+
+/* Marks in best[] those of a host's NICs that serve a node equally well and better than the others, and writes the paths
+ * to all. Returns how many are marked. The rules are in nic.c. */
+int32_t bny_topo_nics_best(const bny_topo_derivation *d, int32_t node, const int32_t *nics, int32_t nnics,
+                           unsigned char *paths, bool *best);
 
 /* Adds a level from d->keys (by rank, each in [0, nkeys) or -1). Returns NULL without memory. */
 bny_topo_level *bny_topo_level_add(bny_topo_derivation *d, bny_topo_level_kind kind, int32_t nkeys);

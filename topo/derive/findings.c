@@ -293,6 +293,13 @@ static bool generations(bny_topo_derivation *d) {
   return bny_topo_find_end(&s);
 }
 
+static bool notes_pass(bny_topo_derivation *d) {
+  bny_topo_finder s = {.d = d, .what = "facts that the input contradicts"};
+  for (int32_t n = 0; n < d->topo->nnotes; n++)
+    bny_topo_find(&s, BNY_TOPO_WARNING, d->topo->notes[n].node, "%s", d->topo->notes[n].text);
+  return bny_topo_find_end(&s);
+}
+
 /* Sorts faults first, then warnings, then notes; the order is otherwise kept. */
 static bool by_severity(bny_topo_levels *levels) {
   bny_topo_finding *sorted = malloc(((size_t)levels->nfindings + 1) * sizeof *sorted);
@@ -310,6 +317,6 @@ static bool by_severity(bny_topo_levels *levels) {
 }
 
 bool bny_topo_derive_findings(bny_topo_derivation *d) {
-  return peers_refused(d) && nvlinks_fewer(d) && links_below_rating(d) && bny_topo_find_nics(d) && flattened(d) &&
-         generations(d) && islands_partial(d) && hosts_uneven(d) && by_severity(d->levels);
+  return notes_pass(d) && peers_refused(d) && nvlinks_fewer(d) && links_below_rating(d) && bny_topo_find_nics(d) &&
+         flattened(d) && generations(d) && islands_partial(d) && hosts_uneven(d) && by_severity(d->levels);
 }

@@ -117,6 +117,40 @@ static bny_topo_kind rank_kind_of(const bny_topo *topo) {
   return BNY_TOPO_HOST;
 }
 
+/* A rank before it has its number. */
+typedef struct seat {
+  int32_t host, index, node;
+} seat;
+
+static int by_seat(const void *a_void, const void *b_void) {
+  const seat *a = a_void, *b = b_void;
+  int32_t keys[3][2] = {{a->host, b->host}, {a->index, b->index}, {a->node, b->node}};
+  for (int i = 0; i < 3; i++) {
+    if (keys[i][0] != keys[i][1]) return keys[i][0] < keys[i][1] ? -1 : 1;
+  }
+  return 0;
+}
+
+/* The numbers of GPUs order the ranks of a host, and not their places in the file. GPUs without one come last. */
+static bool ranks_order(bny_topo_derivation *d) {
+  bny_topo_levels *levels = d->levels;
+  seat *seats = malloc(((size_t)levels->nranks + 1) * sizeof *seats);
+  if (!seats) return false;
+  for (int32_t r = 0; r < levels->nranks; r++) {
+    const bny_topo_rank *rank = &levels->ranks[r];
+    int32_t index = d->topo->nodes[rank->node].index;
+    seats[r] = (seat){.host = rank->host, .index = index < 0 ? INT32_MAX : index, .node = rank->node};
+  }
+  qsort(seats, (size_t)levels->nranks, sizeof *seats, by_seat);
+  for (int32_t r = 0; r < levels->nranks; r++) {
+    levels->ranks[r].node = seats[r].node;
+    levels->ranks[r].host = seats[r].host;
+    d->rank_of[seats[r].node] = r;
+  }
+  free(seats);
+  return true;
+}
+
 static bool ranks_find(bny_topo_derivation *d) {
   const bny_topo *topo = d->topo;
   bny_topo_levels *levels = d->levels;
@@ -143,7 +177,7 @@ static bool ranks_find(bny_topo_derivation *d) {
           (bny_topo_rank){.node = n, .host = d->host_of[n], .nic = -1, .rail = -1, .nic_path = BNY_TOPO_PATH_NONE};
     }
   }
-  return true;
+  return levels->rank_kind != BNY_TOPO_GPU || ranks_order(d);
 }
 
 /* Groups items by the host of their nodes and skips those without one: nodes[i] in, first[] and sorted[] out. */

@@ -43,7 +43,24 @@ static void gpu_links_follow(bny_topo_derivation *d) {
         sum_add(&d->nvl[d->rank_of[ends[end]]], link, speed, assumed ? BNY_TOPO_ASSUMED : link->source);
     }
   }
-  for (int32_t r = 0; r < d->levels->nranks; r++) d->levels->ranks[r].nvlinks = d->nvl[r].count;
+  /* Partitions are part of their device, and each gets an equal part of the bandwidth of its links. */
+  int32_t *parts = d->crossed; /* by node: not in use yet */
+  for (int pass = 0; pass < 3; pass++) {
+    for (int32_t r = 0; r < d->levels->nranks; r++) {
+      int32_t node = d->levels->ranks[r].node, device = bny_topo_device(topo, node);
+      if (pass == 0) {
+        parts[device] = 0;
+      } else if (pass == 1) {
+        parts[device]++;
+        bny_topo_unite(d->roots, node, device);
+        if (node != device) d->nvl[r] = d->nvl[d->rank_of[device]];
+      } else {
+        d->nvl[r].parts = parts[device];
+        d->nvl[r].gbytes_per_s /= parts[device];
+        d->levels->ranks[r].nvlinks = d->nvl[r].count;
+      }
+    }
+  }
 }
 
 double bny_topo_pci_way(const bny_topo *topo, int32_t node) {
@@ -60,6 +77,16 @@ double bny_topo_pci_way(const bny_topo *topo, int32_t node) {
   return least;
 }
 
+/* A GPU that is coherent with its CPU takes that link, and not PCI, if it is faster. */
+static double cpu_way(const bny_topo *topo, int32_t node) {
+  double way = bny_topo_pci_way(topo, node);
+  for (int32_t l = bny_topo_first_link(topo, node); l >= 0; l = bny_topo_next_link(topo, node, l)) {
+    const bny_topo_link *link = &topo->links[l];
+    if (link->kind == BNY_TOPO_LINK_C2C && link->gbytes_per_s > way) way = link->gbytes_per_s;
+  }
+  return way;
+}
+
 /* ---- properties of a group --------------------------------------------------------------------------------------- */
 
 /* Returns whether some switch has a link to each member. `seen` counts by node and is left all zero. */
@@ -69,7 +96,7 @@ static bool one_switch(const bny_topo_derivation *d, const bny_topo_level *level
   bool found = false;
   for (int pass = 0; pass < 2; pass++) {
     for (int32_t i = 0; i < group->count; i++) {
-      int32_t node = d->levels->ranks[level->members[group->first + i]].node;
+      int32_t node = bny_topo_device(topo, d->levels->ranks[level->members[group->first + i]].node);
       for (int32_t l = bny_topo_first_link(topo, node); l >= 0; l = bny_topo_next_link(topo, node, l)) {
         bool assumed;
         int32_t other = bny_topo_other_end(topo, node, l);
@@ -101,10 +128,10 @@ static void paths_look(const bny_topo_derivation *d, const bny_topo_level *level
   }
 }
 
-/* Returns a member's bandwidth to switches and to the other members. */
+/* Returns a member's bandwidth to switches and to the other members. A partition has a part of its device's. */
 static double speed_inside(const bny_topo_derivation *d, const bny_topo_level *level, int32_t rank) {
   const bny_topo *topo = d->topo;
-  int32_t node = d->levels->ranks[rank].node;
+  int32_t node = bny_topo_device(topo, d->levels->ranks[rank].node);
   double sum = 0;
   for (int32_t l = bny_topo_first_link(topo, node); l >= 0; l = bny_topo_next_link(topo, node, l)) {
     int32_t other = bny_topo_other_end(topo, node, l);
@@ -112,7 +139,7 @@ static double speed_inside(const bny_topo_derivation *d, const bny_topo_level *l
     if (d->rank_of[other] < 0 || level->group_of[d->rank_of[other]] == level->group_of[rank])
       sum += bny_topo_gpu_link(topo, &topo->links[l], &assumed);
   }
-  return sum;
+  return sum / d->nvl[rank].parts;
 }
 
 /* Fills an island or domain, or a group inside one: all traffic is over NVLinks. */
@@ -129,7 +156,7 @@ static void joined_look(bny_topo_derivation *d, const bny_topo_level *level, bny
     group->source = nvl->source < group->source ? nvl->source : group->source;
   }
   group->gbytes_per_s = least;
-  group->uniform = least > 0.99 * most;
+  group->uniform = least >= 0.99 * most;
   if (one_switch(d, level, group, seen))
     group->path = BNY_TOPO_PATH_NVL;
   else
@@ -156,7 +183,7 @@ static void near_look(bny_topo_derivation *d, const bny_topo_level *level, const
   group->source = BNY_TOPO_MEASURED;
   double most = 0;
   for (int32_t i = 0; i < group->count && group->count > 1; i++) {
-    double way = bny_topo_pci_way(d->topo, d->levels->ranks[members[i]].node);
+    double way = cpu_way(d->topo, bny_topo_device(d->topo, d->levels->ranks[members[i]].node));
     group->gbytes_per_s = i == 0 || way < group->gbytes_per_s ? way : group->gbytes_per_s;
     most = way > most ? way : most;
     bny_topo_source source = d->topo->nodes[d->levels->ranks[members[i]].node].source;

@@ -2,19 +2,14 @@
  *
  * The NIC that serves each rank, and rails.
  *
- * Within a host each rank takes one of the NICs that are nearest by path. Among several it takes the one that serves
+ * Within a host each rank takes one of the NICs that are best for it (nic.c). Among several it takes the one that serves
  * the fewest ranks so far, then the first in the model. Ranks with the fewest choices choose first, so that no rank is
- * left with a NIC that another could have spared. A NIC that is down, or much slower than another equally near, is
- * skipped, because a slow one serves other purposes. It is taken anyway if no other is as near: rail numbers then stay
- * stable, and a finding reports it. */
+ * left with a NIC that another could have spared. */
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>
 
 #include "topo/derive/derive.h"
-
-/* A NIC below this fraction of the fastest equally near NIC is for management. */
-static const double much_slower = 0.3;
 
 enum { CELLS_MAX = 1 << 20 }; /* ranks times NICs in one host; above that NICs are assigned round robin */
 
@@ -117,24 +112,10 @@ static int choice_order(const void *a, const void *b) {
 static void candidates_find(const bny_topo_derivation *d, const int32_t *ranks, int32_t nranks, const int32_t *nics,
                             int32_t nnics, host_work *work) {
   for (int32_t i = 0; i < nranks; i++) {
-    unsigned char *paths = &work->paths[(size_t)i * (size_t)nnics], nearest = BNY_TOPO_PATH_NONE;
-    bool *candidate = &work->candidate[(size_t)i * (size_t)nnics];
-    double fastest = 0;
-    for (int32_t j = 0; j < nnics; j++) {
-      paths[j] = (unsigned char)bny_topo_path_between(d->topo, d->levels->ranks[ranks[i]].node, nics[j]);
-      nearest = paths[j] < nearest ? paths[j] : nearest;
-    }
-    for (int32_t j = 0; j < nnics; j++) {
-      double speed = d->nic[nics[j]].gbytes_per_s;
-      fastest = paths[j] == nearest && speed > fastest ? speed : fastest;
-    }
-    work->choices[i] = (choice){.rank = i};
-    for (int32_t j = 0; j < nnics; j++) {
-      double speed = d->nic[nics[j]].gbytes_per_s;
-      bool slow = speed > 0 && speed < much_slower * fastest, dead = speed <= 0 && d->nic[nics[j]].down > 0;
-      candidate[j] = paths[j] == nearest && !slow && !(dead && fastest > 0);
-      work->choices[i].candidates += candidate[j];
-    }
+    size_t row = (size_t)i * (size_t)nnics;
+    work->choices[i] = (choice){.rank = i,
+                                .candidates = bny_topo_nics_best(d, d->levels->ranks[ranks[i]].node, nics, nnics,
+                                                                 &work->paths[row], &work->candidate[row])};
   }
   qsort(work->choices, (size_t)nranks, sizeof *work->choices, choice_order);
 }
@@ -150,6 +131,7 @@ static bool host_serve(bny_topo_derivation *d, int32_t host) {
   const int32_t *ranks = &d->by_host[d->host_first[host]], *nics = &d->nics[d->nic_first[host]];
   int32_t nranks = d->host_first[host + 1] - d->host_first[host], nnics = d->nic_first[host + 1] - d->nic_first[host];
   if (nranks == 0 || nnics == 0) return true;
+  bny_topo_nics_class(d, nics, nnics);
   if (nnics > CELLS_MAX / nranks) {
     for (int32_t i = 0; i < nranks; i++)
       nic_take(d, ranks[i], nics[i % nnics],

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Imports hwloc's XML, versions 1 and 2, as `lstopo machine.xml` writes it. libhwloc does not read it, because it
+ * Imports hwloc's XML, versions 1 to 3, as `lstopo machine.xml` writes it. libhwloc does not read it, because it
  * trusts its input (an assertion ends the program), reports no line, has no bounds, and keeps every cache and thread.
  *
  * In version 2 a NUMA node is a sibling of its parent's I/O devices; in version 1 it contains them. A PCI switch
@@ -53,12 +53,14 @@ static bool index_of(const bny_topo_hwloc *h, int32_t element, int64_t *index) {
 /* ---- processors and memory --------------------------------------------------------------------------------------- */
 
 static bool take_machine(bny_topo_hwloc *h, int32_t machine) {
-  const char *name = bny_topo_hwloc_info(h, machine, "HostName"),
+  const char *name = bny_topo_hwloc_info(h, machine, "HostName"), *top = bny_topo_hwloc_info(h, 0, "HostName"),
              *model = bny_topo_hwloc_info(h, machine, "DMIProductName");
   bny_topo_node node = {.kind = BNY_TOPO_HOST,
                         .parent = -1,
                         .index = 0,
-                        .name = name == NULL || *name == '\0' ? "host0" : (char *)name,
+                        .name = (char *)(name != NULL && *name != '\0' ? name
+                                         : top != NULL && *top != '\0' ? top
+                                                                       : "host0"),
                         .model = (char *)(model != NULL ? model : bny_topo_hwloc_info(h, machine, "PlatformModel")),
                         .vendor = (char *)bny_topo_hwloc_info(h, machine, "DMISysVendor"),
                         .compute = -1,
@@ -227,6 +229,17 @@ static bool take_device(bny_topo_hwloc *h, int32_t device, int32_t parent) {
   return bny_topo_hwloc_device(h, device, kind, in_bridge ? h->node_of[parent] : h->io_in[parent]);
 }
 
+/* In versions 2 and 3 the devices of an object are near the NUMA node among its children. */
+static bool take_beside(bny_topo_hwloc *h, int32_t element) {
+  int32_t numa = numa_beside(h, element);
+  if (numa < 0) {
+    return true;
+  }
+  bool good = h->node_of[numa] >= 0 || add_numa(h, numa, h->cpu_in[element]);
+  h->io_in[element] = h->node_of[numa];
+  return good;
+}
+
 /* ---- the whole file ---------------------------------------------------------------------------------------------- */
 
 static bool take_object(bny_topo_hwloc *h, int32_t element) {
@@ -235,8 +248,18 @@ static bool take_object(bny_topo_hwloc *h, int32_t element) {
   if (type[0] == '\0') {
     return true;
   }
-  if (strcmp(type, "Machine") == 0 && parent == 0) {
-    return h->topo->nnodes == 0 ? take_machine(h, element) : fail_at(h, element, "the second of its file");
+  if (parent == 0 && (strcmp(type, "Machine") == 0 || strcmp(type, "System") == 0 || is_numa(type))) {
+    if (h->topo->nnodes > 0) {
+      return fail_at(h, element, "the second of its file");
+    }
+    if (!take_machine(h, element)) {
+      return false;
+    }
+    /* In version 1 the root may be a NUMA node, or a system of several machines. */
+    bool numa = is_numa(type);
+    h->node_of[element] = numa ? -1 : h->node_of[element];
+    return numa ? add_numa(h, element, h->cpu_in[element]) && (h->io_in[element] = h->node_of[element]) >= 0
+                : take_beside(h, element);
   }
   if (h->cpu_in[parent] < 0) {
     return fail_at(h, element, "stands outside of a Machine");
@@ -255,12 +278,7 @@ static bool take_object(bny_topo_hwloc *h, int32_t element) {
   } else if (is_numa(type)) {
     return take_numa(h, element, parent);
   }
-  int32_t numa = good ? numa_beside(h, element) : -1;
-  if (numa >= 0) {
-    good = h->node_of[numa] >= 0 || add_numa(h, numa, h->cpu_in[element]);
-    h->io_in[element] = h->node_of[numa];
-  }
-  return good;
+  return good && take_beside(h, element);
 }
 
 /* Marks from the leaves up, because parents come first. */
@@ -297,11 +315,13 @@ static bool buses_once(bny_topo_hwloc *h) {
 
 static bool read_topology(bny_topo_hwloc *h) {
   const char *version = bny_topo_xml_attribute(h->xml, 0, "version");
-  if (version != NULL && strncmp(version, "1", 1) != 0 && strncmp(version, "2", 1) != 0) {
+  int major = version == NULL ? 1 : atoi(version);
+  if (major < 1 || major > 3) {
     return bny_topo_fail(h->error, bny_topo_xml_line(h->xml, 0),
-                         "hwloc XML of version %.20s: 1 and 2 are known; lstopo --export-xml-flags v2 writes version 2",
+                         "hwloc XML of version %.20s: 1 to 3 are known; lstopo --export-xml-flags v2 writes version 2",
                          version);
   }
+  h->types_are_bits = major >= 3;
   mark_wanted(h);
   for (int32_t e = 1; e < bny_topo_xml_count(h->xml); e++) {
     if (!take_object(h, e)) {

@@ -17,6 +17,7 @@ typedef struct bny_topo_hwloc {
   char *wanted;                      /* by element: contains a GPU, NIC or NVSwitch */
   char *upwards;                     /* by element: upstream bridge of a switch */
   int32_t packages, numas, switches; /* numbers so far */
+  bool types_are_bits;               /* version 3: a device may be of several kinds */
 } bny_topo_hwloc;
 
 /* Returns the value of <info name="..."> among the children; NULL if there is none. */

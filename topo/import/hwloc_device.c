@@ -10,14 +10,16 @@
 #include "topo/model/speed.h"
 
 enum { MOST_PORTS = 16 };
-/* hwloc's codes for kinds of operating system devices. */
+/* hwloc's codes for kinds of operating system devices, and their bits in version 3. */
 enum { OSDEV_NETWORK = 2, OSDEV_OPENFABRICS = 3, OSDEV_COPROCESSOR = 5 };
+static const int bits[] = {[OSDEV_NETWORK] = 1 << 4, [OSDEV_OPENFABRICS] = 1 << 5, [OSDEV_COPROCESSOR] = 1 << 3};
 
 static bool is_device_of(const bny_topo_hwloc *h, int32_t element, int osdev_type) {
   const char *type = bny_topo_xml_attribute(h->xml, element, "type");
   const char *kind = bny_topo_xml_attribute(h->xml, element, "osdev_type");
   return bny_topo_xml_is(h->xml, element, "object") && type != NULL && strcmp(type, "OSDev") == 0 &&
-         (osdev_type < 0 || (kind != NULL && atoi(kind) == osdev_type));
+         (osdev_type < 0 ||
+          (kind != NULL && (h->types_are_bits ? (atoi(kind) & bits[osdev_type]) != 0 : atoi(kind) == osdev_type)));
 }
 
 /* Returns the name of the first device of a kind below a PCI device, or NULL. */
@@ -32,19 +34,23 @@ static const char *device_name(const bny_topo_hwloc *h, int32_t pci, int osdev_t
   return NULL;
 }
 
+typedef struct pci_type {
+  unsigned class, vendor, device;
+} pci_type;
+
 /* Parses "0302 [10de:1db8] [10de:131d] a1"; sets zeros if it cannot. */
-static void read_type(const char *text, unsigned *class, unsigned *vendor) {
-  *class = *vendor = 0;
-  if (text != NULL && sscanf(text, "%4x [%4x:", class, vendor) < 2) {
-    *vendor = 0;
-  }
+static pci_type type_of(const bny_topo_hwloc *h, int32_t pci) {
+  const char *text = bny_topo_xml_attribute(h->xml, pci, "pci_type");
+  pci_type type = {0};
+  int read = text == NULL ? 0 : sscanf(text, "%4x [%4x:%4x]", &type.class, &type.vendor, &type.device);
+  return read == 3 || read < 1 ? type : (pci_type){.class = type.class};
 }
 
 bny_topo_kind bny_topo_hwloc_device_kind(const bny_topo_hwloc *h, int32_t pci) {
   enum { NVIDIA = 0x10de, AMD = 0x1002, INTEL = 0x8086 };
-  unsigned class, vendor;
+  pci_type type = type_of(h, pci);
+  unsigned class = type.class, vendor = type.vendor;
   int32_t place;
-  read_type(bny_topo_xml_attribute(h->xml, pci, "pci_type"), &class, &vendor);
   const char *subtype = bny_topo_xml_attribute(h->xml, pci, "subtype");
   if ((subtype != NULL && strcmp(subtype, "NVSwitch") == 0) || (vendor == NVIDIA && class == 0x0680)) {
     return BNY_TOPO_SWITCH;
@@ -59,8 +65,11 @@ bny_topo_kind bny_topo_hwloc_device_kind(const bny_topo_hwloc *h, int32_t pci) {
   if (vendor != AMD && vendor != INTEL) {
     return BNY_TOPO_KINDS; /* a management controller's display, for example */
   }
-  /* A plain display counts if it has a coprocessor. */
-  bool computes = class >> 8 == 0x03 && device_name(h, pci, OSDEV_COPROCESSOR, &place) != NULL;
+  /* A plain display counts if it has a coprocessor. So do AMD's boards that compute, which have these numbers, because
+   * hwloc may not have seen their driver. Displays of mainboards and processors have others. */
+  bool board = vendor == AMD && type.device >= 0x6600 && type.device < 0x8000 && (type.device & 0xfe00) != 0x7000 &&
+               (type.device & 0xff00) != 0x7200;
+  bool computes = class >> 8 == 0x03 && (board || device_name(h, pci, OSDEV_COPROCESSOR, &place) != NULL);
   return accelerator || computes ? BNY_TOPO_GPU : BNY_TOPO_KINDS;
 }
 
@@ -79,21 +88,6 @@ bool bny_topo_hwloc_join_upwards(bny_topo_hwloc *h, int32_t element) {
                         .gbytes_per_s = raw > 0 ? bny_topo_speed_pci_raw(raw) : 0,
                         .source = BNY_TOPO_FILE};
   return bny_topo_add_link(h->topo, &link) >= 0 || bny_topo_fail(h->error, 0, "out of memory");
-}
-
-/* By model name, if the speed of links depends on it. */
-static int32_t compute_of(const char *model) {
-  static const struct {
-    const char *part;
-    int32_t compute;
-  } known[] = {{"P100", 60}, {"V100", 70}, {"A100", 80},  {"A800", 80},  {"H100", 90},
-               {"H200", 90}, {"H800", 90}, {"GH200", 90}, {"B200", 100}, {"B300", 103}};
-  for (size_t i = 0; model != NULL && i < sizeof known / sizeof known[0]; i++) {
-    if (strstr(model, known[i].part) != NULL) {
-      return known[i].compute;
-    }
-  }
-  return -1;
 }
 
 static bool guid_of(const char *text, char guid[BNY_TOPO_GUID_BYTES]) {
@@ -128,6 +122,36 @@ static bool add_ports(bny_topo_hwloc *h, int32_t openfabrics, int32_t nic) {
   return true;
 }
 
+/* Returns the number in "rsmi3"; -1 for other names. */
+static int32_t number_of(const char *name, const char *prefix) {
+  size_t length = strlen(prefix);
+  bool numbered = name != NULL && strncmp(name, prefix, length) == 0 && name[length] != '\0' &&
+                  strlen(name) < length + 7 && name[length + strspn(name + length, "0123456789")] == '\0';
+  return numbered ? atoi(name + length) : -1;
+}
+
+/* A GPU of AMD in several partitions has a device of ROCm SMI for each. The first is the GPU itself. */
+static bool add_partitions(bny_topo_hwloc *h, int32_t pci, const bny_topo_node *gpu) {
+  bny_topo_node node = *gpu;
+  char name[64];
+  node.parent = h->node_of[pci];
+  node.bus_id = NULL;
+  node.name = name;
+  int32_t parts = 0;
+  for (int32_t e = bny_topo_xml_first(h->xml, pci); e >= 0; e = bny_topo_xml_next(h->xml, e)) {
+    bool part = is_device_of(h, e, -1) && number_of(bny_topo_xml_attribute(h->xml, e, "name"), "rsmi") >= 0;
+    parts += part;
+    if (part && parts > 1) {
+      snprintf(name, sizeof name, "%.30s.%d", gpu->bus_id, (int)parts - 1);
+      h->node_of[e] = bny_topo_add_node(h->topo, &node);
+      if (h->node_of[e] < 0) {
+        return bny_topo_fail(h->error, 0, "out of memory");
+      }
+    }
+  }
+  return true;
+}
+
 bool bny_topo_hwloc_device(bny_topo_hwloc *h, int32_t pci, bny_topo_kind kind, int32_t parent) {
   char bus_id[BNY_TOPO_BUS_BYTES], numbered[32];
   const char *bus = bny_topo_xml_attribute(h->xml, pci, "pci_busid");
@@ -149,6 +173,10 @@ bool bny_topo_hwloc_device(bny_topo_hwloc *h, int32_t pci, bny_topo_kind kind, i
     const char *gpu_model = is_device_of(h, e, -1) ? bny_topo_hwloc_info(h, e, "GPUModel") : NULL;
     model = gpu_model != NULL ? gpu_model : model;
   }
+  pci_type type = type_of(h, pci);
+  char attributes[BNY_TOPO_ATTRIBUTES_BYTES];
+  snprintf(attributes, sizeof attributes, "class=0x%04x00 vendor=0x%04x device=0x%04x", type.class, type.vendor,
+           type.device);
   bny_topo_node node = {.kind = kind,
                         .parent = parent,
                         .index = -1,
@@ -156,28 +184,29 @@ bool bny_topo_hwloc_device(bny_topo_hwloc *h, int32_t pci, bny_topo_kind kind, i
                         .model = (char *)model,
                         .vendor = (char *)bny_topo_hwloc_info(h, pci, "PCIVendor"),
                         .bus_id = bus_id,
-                        .compute = kind == BNY_TOPO_GPU ? compute_of(model) : -1,
+                        .attributes = attributes,
+                        .compute = kind == BNY_TOPO_GPU ? bny_topo_compute_of(NULL, model) : -1,
                         .source = BNY_TOPO_FILE};
   h->node_of[pci] = bny_topo_add_node(h->topo, &node);
   if (h->node_of[pci] < 0) {
     return bny_topo_fail(h->error, 0, "out of memory");
   }
-  return bny_topo_hwloc_join_upwards(h, pci) && (openfabrics < 0 || add_ports(h, openfabrics, h->node_of[pci]));
+  return bny_topo_hwloc_join_upwards(h, pci) && (kind != BNY_TOPO_GPU || add_partitions(h, pci, &node)) &&
+         (openfabrics < 0 || add_ports(h, openfabrics, h->node_of[pci]));
 }
 
 /* ---- numbers of GPUs --------------------------------------------------------------------------------------------- */
 
-/* Returns the number in "nvml3"; -1 if the device has no name with that prefix. */
-static int32_t number_in(const bny_topo_hwloc *h, int32_t pci, const char *prefix) {
-  for (int32_t e = bny_topo_xml_first(h->xml, pci); e >= 0; e = bny_topo_xml_next(h->xml, e)) {
-    const char *name = is_device_of(h, e, -1) ? bny_topo_xml_attribute(h->xml, e, "name") : NULL;
-    size_t length = strlen(prefix);
-    if (name != NULL && strncmp(name, prefix, length) == 0 && name[length] != '\0' && strlen(name) < length + 7 &&
-        name[length + strspn(name + length, "0123456789")] == '\0') {
-      return atoi(name + length);
-    }
+/* Returns the number in "nvml3" of a PCI device, or of a partition; -1 if there is no name with that prefix. */
+static int32_t number_in(const bny_topo_hwloc *h, int32_t element, const char *prefix) {
+  if (is_device_of(h, element, -1)) {
+    return number_of(bny_topo_xml_attribute(h->xml, element, "name"), prefix);
   }
-  return -1;
+  int32_t number = -1;
+  for (int32_t e = bny_topo_xml_first(h->xml, element); e >= 0 && number < 0; e = bny_topo_xml_next(h->xml, e)) {
+    number = is_device_of(h, e, -1) ? number_of(bny_topo_xml_attribute(h->xml, e, "name"), prefix) : -1;
+  }
+  return number;
 }
 
 /* Numbers GPUs by NVML, ROCm SMI or CUDA names. Returns false unless every GPU has a unique number. */

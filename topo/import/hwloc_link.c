@@ -58,10 +58,10 @@ static bool list_objects(const bny_topo_hwloc *h, bny_topo_names *objects) {
          bny_topo_fail(h->error, bny_topo_xml_line(h->xml, twice->value), "gp_index %.30s stands twice", twice->key);
 }
 
-/* Returns the object's node; an OSDev stands for its PCI device. */
+/* Returns the object's node; an OSDev stands for its PCI device, unless it is a partition of it. */
 static int32_t node_of_object(const bny_topo_hwloc *h, int32_t element) {
   const char *type = bny_topo_xml_attribute(h->xml, element, "type");
-  if (type != NULL && strcmp(type, "OSDev") == 0) {
+  if (h->node_of[element] < 0 && type != NULL && strcmp(type, "OSDev") == 0) {
     element = bny_topo_xml_parent(h->xml, element);
   }
   return h->node_of[element];
@@ -70,14 +70,15 @@ static int32_t node_of_object(const bny_topo_hwloc *h, int32_t element) {
 /* hwloc counts 25 GB/s per link, 20 with Pascal. */
 static bool add_nvlink(bny_topo_hwloc *h, int32_t a, int32_t b, int64_t megabytes_per_s) {
   const bny_topo_node *gpu = &h->topo->nodes[h->topo->nodes[a].kind == BNY_TOPO_GPU ? a : b];
-  int64_t one = gpu->compute >= 60 && gpu->compute < 70 ? 20000 : 25000;
+  int32_t compute = gpu->compute < 0 && gpu->model != NULL ? BNY_TOPO_COMPUTE_NEWEST : gpu->compute;
+  int64_t one = compute >= 60 && compute < 70 ? 20000 : 25000;
   int64_t count = megabytes_per_s >= one ? megabytes_per_s / one : 1;
   bny_topo_link link = {.kind = BNY_TOPO_LINK_NVLINK,
                         .from = a,
                         .to = b,
                         .count = (int32_t)count,
                         .source = BNY_TOPO_FILE,
-                        .gbytes_per_s = (double)count * bny_topo_speed_nvlink(gpu->compute)};
+                        .gbytes_per_s = (double)count * bny_topo_speed_nvlink(compute)};
   return bny_topo_add_link(h->topo, &link) >= 0 || bny_topo_fail(h->error, 0, "out of memory");
 }
 
@@ -132,7 +133,17 @@ static bool read_values(bny_topo_hwloc *h, int32_t matrix, int64_t *values, int6
                                          (long long)found, (long long)count);
 }
 
-/* A link appears in both directions. If one end is down, the slower value counts. */
+static bool are_linked(const bny_topo *topo, int32_t a, int32_t b, bny_topo_link_kind kind) {
+  for (int32_t l = bny_topo_first_link(topo, a); l >= 0; l = bny_topo_next_link(topo, a, l)) {
+    if (topo->links[l].kind == kind && bny_topo_other_end(topo, a, l) == b) {
+      return true;
+    }
+  }
+  return false;
+}
+
+/* A link appears in both directions, and once for each two partitions of devices, which share it.
+ * If one end is down, the slower value counts. */
 static bool take_matrix(bny_topo_hwloc *h, int32_t matrix, const bny_topo_names *objects, bool xgmi) {
   int64_t count = 0;
   if (!bny_topo_xml_integer(h->xml, matrix, "nbobjs", 0, MOST_OBJECTS, &count, h->error)) {
@@ -152,8 +163,11 @@ static bool take_matrix(bny_topo_hwloc *h, int32_t matrix, const bny_topo_names 
       int64_t value = there == 0 || (back != 0 && back < there) ? back : there;
       bool gpu = nodes[a] >= 0 && nodes[b] >= 0 &&
                  (h->topo->nodes[nodes[a]].kind == BNY_TOPO_GPU || h->topo->nodes[nodes[b]].kind == BNY_TOPO_GPU);
-      if (gpu && value > 0) {
-        good = xgmi ? add_xgmi(h, nodes[a], nodes[b], value) : add_nvlink(h, nodes[a], nodes[b], value);
+      int32_t from = gpu ? bny_topo_device(h->topo, nodes[a]) : -1, to = gpu ? bny_topo_device(h->topo, nodes[b]) : -1;
+      bool parts = gpu && (from != nodes[a] || to != nodes[b]);
+      bool again = parts && are_linked(h->topo, from, to, xgmi ? BNY_TOPO_LINK_XGMI : BNY_TOPO_LINK_NVLINK);
+      if (gpu && value > 0 && from != to && !again) {
+        good = xgmi ? add_xgmi(h, from, to, value) : add_nvlink(h, from, to, value);
       }
     }
   }
@@ -199,6 +213,7 @@ static double speed_between(const bny_topo_hwloc *h) {
     }
     if (strcmp(type, "Machine") == 0) {
       arch = bny_topo_hwloc_info(h, e, "Architecture");
+      arch = arch != NULL ? arch : bny_topo_hwloc_info(h, 0, "Architecture");
     } else if (strcmp(type, "Package") == 0 || strcmp(type, "Socket") == 0) {
       return bny_topo_speed_cpu(arch, bny_topo_hwloc_info(h, e, "CPUVendor"), info_number(h, e, "CPUFamilyNumber"),
                                 info_number(h, e, "CPUModelNumber"));

@@ -81,7 +81,8 @@ static json_t *node_out(const bny_topo *topo, json_t *const *ids, int32_t n) {
               (node->parent < 0 || json_object_set(object, "parent", ids[node->parent]) == 0) &&
               set_integer(object, "index", node->index) && set_text(object, "model", node->model) &&
               set_text(object, "vendor", node->vendor) && set_text(object, "bus_id", node->bus_id) &&
-              set_text(object, "guid", node->guid) && set_integer(object, "compute", node->compute) &&
+              set_text(object, "guid", node->guid) && set_text(object, "attributes", node->attributes) &&
+              set_integer(object, "compute", node->compute) &&
               (!node->host_bridge || json_object_set_new(object, "host_bridge", json_true()) == 0) &&
               set_text(object, "source", bny_topo_source_name(node->source));
   if (!good) {
@@ -110,7 +111,19 @@ static json_t *link_out(const bny_topo *topo, json_t *const *ids, int32_t l) {
   return object;
 }
 
-static bool all_out(const bny_topo *topo, json_t **ids, json_t *nodes, json_t *links) {
+static json_t *note_out(const bny_topo *topo, json_t *const *ids, int32_t n) {
+  const bny_topo_note *note = &topo->notes[n];
+  json_t *object = json_object();
+  bool good = object != NULL && (note->node < 0 || json_object_set(object, "node", ids[note->node]) == 0) &&
+              set_text(object, "text", note->text);
+  if (!good) {
+    json_decref(object);
+    return NULL;
+  }
+  return object;
+}
+
+static bool all_out(const bny_topo *topo, json_t **ids, json_t *nodes, json_t *links, json_t *notes) {
   bny_topo_names names = {0};
   for (int32_t n = 0; n < topo->nnodes; n++) {
     bny_topo_names_add(&names, 0, topo->nodes[n].name, n);
@@ -129,17 +142,24 @@ static bool all_out(const bny_topo *topo, json_t **ids, json_t *nodes, json_t *l
   for (int32_t l = 0; good && l < topo->nlinks; l++) {
     good = json_array_append_new(links, link_out(topo, ids, l)) == 0;
   }
+  for (int32_t n = 0; good && n < topo->nnotes; n++) {
+    good = json_array_append_new(notes, note_out(topo, ids, n)) == 0;
+  }
   free(twice);
   bny_topo_names_free(&names);
   return good;
 }
 
 json_t *bny_topo_json(const bny_topo *topo) {
-  json_t *nodes = json_array(), *links = json_array();
+  json_t *nodes = json_array(), *links = json_array(), *notes = json_array();
   json_t **ids = calloc((size_t)topo->nnodes + 1, sizeof(json_t *));
   json_t *root = NULL;
-  if (nodes != NULL && links != NULL && ids != NULL && all_out(topo, ids, nodes, links)) {
+  if (nodes != NULL && links != NULL && notes != NULL && ids != NULL && all_out(topo, ids, nodes, links, notes)) {
     root = json_pack("{s:s, s:i, s:O, s:O}", "format", "banyan-topology", "version", 1, "nodes", nodes, "links", links);
+    if (root != NULL && topo->nnotes > 0 && json_object_set(root, "notes", notes) != 0) {
+      json_decref(root);
+      root = NULL;
+    }
   }
   for (int32_t n = 0; ids != NULL && n < topo->nnodes; n++) {
     json_decref(ids[n]);
@@ -147,6 +167,7 @@ json_t *bny_topo_json(const bny_topo *topo) {
   free(ids);
   json_decref(nodes);
   json_decref(links);
+  json_decref(notes);
   return root;
 }
 
@@ -300,9 +321,9 @@ static bool node_in(const reading *r, const json_t *object, const char *key, int
 
 static bool take_node(reading *r, const json_t *object) {
   bny_topo_node node = {.parent = -1, .index = -1, .compute = -1, .name = r->texts[r->at]};
-  const char *kind = NULL, *strings[5] = {node.name};
-  static const char *const keys[5] = {"name", "model", "vendor", "bus_id", "guid"};
-  for (int i = 0; i < 5; i++) {
+  const char *kind = NULL, *strings[6] = {node.name};
+  static const char *const keys[6] = {"name", "model", "vendor", "bus_id", "guid", "attributes"};
+  for (int i = 0; i < 6; i++) {
     if (!text_in(r, object, keys[i], &strings[i])) {
       return false;
     }
@@ -338,6 +359,7 @@ static bool take_node(reading *r, const json_t *object) {
   node.vendor = (char *)strings[2];
   node.bus_id = strings[3] == NULL ? NULL : bus_id;
   node.guid = (char *)strings[4];
+  node.attributes = (char *)strings[5];
   return bny_topo_add_node(r->topo, &node) >= 0 || bny_topo_fail(r->error, 0, "out of memory");
 }
 
@@ -356,6 +378,16 @@ static bool take_link(reading *r, const json_t *object) {
     return fail_at(r, "kind", "wants pci, nvlink, xgmi, c2c, sys or net");
   }
   return bny_topo_add_link(r->topo, &link) >= 0 || bny_topo_fail(r->error, 0, "out of memory");
+}
+
+static bool take_note(reading *r, const json_t *object) {
+  const char *text = NULL;
+  int32_t node = -1;
+  if (!text_in(r, object, "text", &text) || (json_object_get(object, "node") && !node_in(r, object, "node", &node))) {
+    return false;
+  }
+  return text == NULL ? fail_at(r, "text", "wants a string")
+                      : bny_topo_add_note(r->topo, node, "%s", text) || bny_topo_fail(r->error, 0, "out of memory");
 }
 
 /* Collects and sorts the ids of all nodes. A node's number is its index in the list. */
@@ -384,7 +416,8 @@ static bool read_ids(reading *r, const json_t *nodes) {
 }
 
 static bool read_lists(reading *r, const json_t *root, bny_topo_error *error) {
-  const json_t *nodes = json_object_get(root, "nodes"), *links = json_object_get(root, "links");
+  const json_t *nodes = json_object_get(root, "nodes"), *links = json_object_get(root, "links"),
+               *notes = json_object_get(root, "notes");
   const json_t *version = json_object_get(root, "version");
   json_t *object;
   if (version != NULL && json_integer_value(version) != 1) {
@@ -402,6 +435,10 @@ static bool read_lists(reading *r, const json_t *root, bny_topo_error *error) {
   r->list = "links";
   if (good && links != NULL) {
     json_array_foreach((json_t *)links, r->at, object) { good = good && take_link(r, object); }
+  }
+  r->list = "notes";
+  if (good && notes != NULL) {
+    json_array_foreach((json_t *)notes, r->at, object) { good = good && take_note(r, object); }
   }
   for (size_t i = 0; r->texts != NULL && i < json_array_size(nodes); i++) {
     free(r->texts[i]);

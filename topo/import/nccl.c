@@ -1,9 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
  * Imports NCCL's topology XML, as NCCL_TOPO_DUMP_FILE writes it and NCCL_TOPO_FILE reads it. RCCL's works too (xgmi for
- * nvlink, gcn for sm). <cpu> is a NUMA node. <pci> is a GPU or NIC, by its content or class, or a bridge. <nic> is the
- * NIC of the surrounding <pci>, or a virtual machine's own directly below <cpu>. <net> is a port of it. Unknown
- * elements are skipped with their content. */
+ * nvlink, gcn for sm). <cpu> is a NUMA node. <pci> is a GPU or NIC, by its content or class, or a bridge. A second
+ * <gpu> in a <pci> is another partition of the device. <nic> is the NIC of the surrounding <pci>, or a virtual machine's
+ * own directly below <cpu>. <net> is a port of it, unless its name is that of a virtual interface. Unknown elements are
+ * skipped with their content, and attributes that the model has no field for become attributes of the node. */
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -15,8 +16,15 @@
 #include "topo/model/speed.h"
 #include "topo/import/xml.h"
 
-enum { MOST_CPUS = 16384, MOST_HOSTS = 1024, SYS_CPUS = 64, MOST_LANES = 64 };
+enum { MOST_CPUS = 16384, MOST_HOSTS = 1024, SYS_CPUS = 64, MOST_LANES = 64, MOST_PARTITIONS = 64 };
 static const double most_megabits_per_s = 8e9;
+
+const char *const bny_topo_nccl_cpu_attributes[] = {"affinity", NULL};
+const char *const bny_topo_nccl_pci_attributes[] = {"class", "vendor", "device", "subsystem_vendor", "subsystem_device",
+                                                    NULL};
+const char *const bny_topo_nccl_gpu_attributes[] = {"gdr", "mlopart", "arch", NULL};
+const char *const bny_topo_nccl_net_attributes[] = {"maxconn", "gdr",  "coll",  "net", "gin",
+                                                    "rma",     "rail", "plane", NULL};
 
 typedef struct reading {
   const bny_topo_xml *xml;
@@ -44,8 +52,21 @@ static bool number_of(const reading *r, int32_t element, const char *name, int64
   return bny_topo_xml_integer(r->xml, element, name, least, most, value, r->error);
 }
 
-static bool add_node(reading *r, int32_t element, const bny_topo_node *node) {
-  r->node_of[element] = bny_topo_add_node(r->topo, node);
+/* `attributes`: names of those of the element that the node keeps as they are, up to NULL. */
+static bool add_node(reading *r, int32_t element, const bny_topo_node *node, const char *const *attributes) {
+  char kept[BNY_TOPO_ATTRIBUTES_BYTES] = "";
+  bny_topo_node whole = *node;
+  for (; *attributes != NULL; attributes++) {
+    bny_topo_attribute_put(kept, *attributes, text_of(r, element, *attributes));
+  }
+  if (bny_topo_xml_is(r->xml, element, "pci")) {
+    int32_t gpu = bny_topo_xml_child(r->xml, element, "gpu");
+    for (attributes = bny_topo_nccl_gpu_attributes; gpu >= 0 && *attributes != NULL; attributes++) {
+      bny_topo_attribute_put(kept, *attributes, text_of(r, gpu, *attributes));
+    }
+  }
+  whole.attributes = kept[0] == '\0' ? NULL : kept;
+  r->node_of[element] = bny_topo_add_node(r->topo, &whole);
   return r->node_of[element] >= 0 || fail_at(r, element, "out of memory");
 }
 
@@ -116,7 +137,7 @@ static bool take_cpu(reading *r, int32_t cpu) {
                         .vendor = (char *)text_of(r, cpu, "vendor"),
                         .compute = -1,
                         .source = BNY_TOPO_FILE};
-  if (!add_node(r, cpu, &node)) {
+  if (!add_node(r, cpu, &node, bny_topo_nccl_cpu_attributes)) {
     return false;
   }
   bny_topo_names_add(&r->numas, host, r->topo->nodes[r->node_of[cpu]].name, cpu);
@@ -253,9 +274,8 @@ static int32_t gfx_number(const char *gcn) {
   return number;
 }
 
-/* Fills in the data of <gpu>. The caller keeps `name`. */
-static bool describe_gpu(reading *r, int32_t pci, bny_topo_node *node, char name[48]) {
-  int32_t gpu = bny_topo_xml_child(r->xml, pci, "gpu");
+/* Fills in the data of a <gpu>; -1: it has no element. The caller keeps `name`. */
+static bool describe_gpu(reading *r, int32_t pci, int32_t gpu, bny_topo_node *node, char name[48]) {
   int64_t number = -1, compute = -1;
   if (gpu >= 0) {
     const char *gcn = text_of(r, gpu, "gcn");
@@ -279,9 +299,31 @@ static bool describe_gpu(reading *r, int32_t pci, bny_topo_node *node, char name
   return true;
 }
 
+/* Interfaces of tunnels, bridges and containers, which lead nowhere of their own. */
+static bool is_virtual(const char *name) {
+  static const char *const prefixes[] = {"tun",   "tap",     "br-",  "cali",   "veth",  "docker", "virbr",  "vnet",
+                                         "vxlan", "flannel", "cni",  "wg",     "dummy", "lxc",    "lxd",    "cilium",
+                                         "ovs",   "genev",   "kube", "podman", "sit",   "gre",    "ip6tnl", "nerdctl"};
+  for (size_t i = 0; name != NULL && i < sizeof prefixes / sizeof prefixes[0]; i++) {
+    if (strncmp(name, prefixes[i], strlen(prefixes[i])) == 0) {
+      return true;
+    }
+  }
+  return name != NULL && strcmp(name, "lo") == 0;
+}
+
+/* Returns the first <net> that stands for a port, behind `after` unless that is -1. */
+static int32_t real_net(const reading *r, int32_t nic, int32_t after) {
+  int32_t e = after < 0 ? bny_topo_xml_first(r->xml, nic) : bny_topo_xml_next(r->xml, after);
+  while (e >= 0 && !(bny_topo_xml_is(r->xml, e, "net") && !is_virtual(text_of(r, e, "name")))) {
+    e = bny_topo_xml_next(r->xml, e);
+  }
+  return e;
+}
+
 /* Names a NIC by its first port, otherwise by bus id. If the file names no port, NICs are numbered. */
 static void describe_nic(reading *r, int32_t nic, bny_topo_node *node, char name[48]) {
-  int32_t net = nic < 0 ? -1 : bny_topo_xml_child(r->xml, nic, "net");
+  int32_t net = nic < 0 ? -1 : real_net(r, nic, -1);
   const char *port = net < 0 ? NULL : text_of(r, net, "name");
   if (port != NULL) {
     snprintf(name, 48, "%s", port);
@@ -318,7 +360,7 @@ static bool take_pci(reading *r, int32_t pci, int32_t parent) {
     return true;
   }
   if (node.kind == BNY_TOPO_GPU) {
-    if (!describe_gpu(r, pci, &node, name)) {
+    if (!describe_gpu(r, pci, bny_topo_xml_child(r->xml, pci, "gpu"), &node, name)) {
       return false;
     }
     node.name = name;
@@ -326,7 +368,7 @@ static bool take_pci(reading *r, int32_t pci, int32_t parent) {
     describe_nic(r, bny_topo_xml_child(r->xml, pci, "nic"), &node, name);
     node.name = name;
   }
-  if (!add_node(r, pci, &node) || !join_upwards(r, pci)) {
+  if (!add_node(r, pci, &node, bny_topo_nccl_pci_attributes) || !join_upwards(r, pci)) {
     return false;
   }
   const bny_topo_node *added = &r->topo->nodes[r->node_of[pci]];
@@ -343,10 +385,33 @@ static bool take_gpu(reading *r, int32_t gpu, int32_t parent) {
   if (!bny_topo_xml_is(r->xml, parent, "pci")) {
     return fail_at(r, gpu, "stands outside of a <pci>");
   }
-  if (bny_topo_xml_child(r->xml, parent, "gpu") != gpu) {
-    return fail_at(r, gpu, "the second of its <pci>");
+  int32_t first = bny_topo_xml_child(r->xml, parent, "gpu"), whole = r->node_of[parent], part = 0;
+  if (first == gpu) {
+    r->node_of[gpu] = whole;
+    return true;
   }
-  r->node_of[gpu] = r->node_of[parent];
+  for (int32_t e = first; e != gpu; e = bny_topo_xml_next(r->xml, e)) {
+    part += bny_topo_xml_is(r->xml, e, "gpu");
+  }
+  if (part > MOST_PARTITIONS) {
+    return fail_at(r, gpu, "more than 64 of one <pci>");
+  }
+  char name[48];
+  bny_topo_node node = {.kind = BNY_TOPO_GPU, .parent = whole, .name = name, .compute = -1, .source = BNY_TOPO_FILE};
+  if (!describe_gpu(r, parent, gpu, &node, name)) {
+    return false;
+  }
+  /* Partitions may have numbers of their own, or share one. */
+  if (node.index < 0 || node.index == r->topo->nodes[whole].index) {
+    snprintf(name, sizeof name, "%.30s.%d", r->topo->nodes[whole].name, (int)part);
+    node.index = r->topo->nodes[whole].index;
+  }
+  node.model = r->topo->nodes[whole].model;
+  if (!add_node(r, gpu, &node, bny_topo_nccl_gpu_attributes)) {
+    return false;
+  }
+  const bny_topo_node *added = &r->topo->nodes[r->node_of[gpu]];
+  bny_topo_names_add(&r->gpus, bny_topo_ancestor(r->topo, whole, BNY_TOPO_HOST), added->name, gpu);
   return true;
 }
 
@@ -355,6 +420,9 @@ static bool take_nic(reading *r, int32_t nic, int32_t parent) {
   bool in_pci = bny_topo_xml_is(r->xml, parent, "pci");
   if (!in_pci && !bny_topo_xml_is(r->xml, parent, "cpu")) {
     return fail_at(r, nic, "stands outside of a <pci> and a <cpu>");
+  }
+  if (!in_pci && real_net(r, nic, -1) < 0 && bny_topo_xml_child(r->xml, nic, "net") >= 0) {
+    return true; /* virtual interfaces alone; without a node its content is skipped */
   }
   if (in_pci && r->topo->nodes[r->node_of[parent]].kind == BNY_TOPO_NIC) {
     r->node_of[nic] = r->node_of[parent];
@@ -367,7 +435,7 @@ static bool take_nic(reading *r, int32_t nic, int32_t parent) {
                         .compute = -1,
                         .source = BNY_TOPO_FILE};
   describe_nic(r, nic, &node, name);
-  return add_node(r, nic, &node);
+  return add_node(r, nic, &node, (const char *const[]){NULL});
 }
 
 /* speed is in Mb/s; 0 and -1 mean unknown. */
@@ -380,6 +448,9 @@ static bool take_net(reading *r, int32_t net, int32_t parent) {
     return false;
   }
   const char *speed = text_of(r, net, "speed"), *latency = text_of(r, net, "latency"), *name = text_of(r, net, "name");
+  if (is_virtual(name)) {
+    return true;
+  }
   char *end = "";
   double megabits = speed == NULL ? 0 : strtod(speed, &end);
   if (*end != '\0' || !(megabits == -1 || (megabits >= 0 && megabits <= most_megabits_per_s))) {
@@ -402,7 +473,7 @@ static bool take_net(reading *r, int32_t net, int32_t parent) {
                         .compute = -1,
                         .guid = said != NULL && bny_topo_guid_from_nccl(said, guid) ? guid : (char *)said,
                         .source = BNY_TOPO_FILE};
-  if (!add_node(r, net, &node)) {
+  if (!add_node(r, net, &node, bny_topo_nccl_net_attributes)) {
     return false;
   }
   if (number >= 0 && r->topo->nodes[nic].index < 0) {
@@ -455,6 +526,61 @@ static bool once(reading *r, bny_topo_names *names, const char *what) {
                                         "%s %.60s stands twice in one host", what, twice->key);
 }
 
+/* RCCL's models repeat bus ids. Of several devices with one bus id a GPU keeps it, otherwise the first. The others have
+ * none, because links and look-ups could mean any of them. */
+static bool buses_once(reading *r) {
+  int32_t kept = 0, repeated = 0, example = -1;
+  bny_topo_names_sort(&r->buses);
+  for (int32_t first = 0, end; first < r->buses.count && !r->buses.out_of_memory; first = end) {
+    const bny_topo_name *names = r->buses.entries;
+    int32_t owner = first, gpus = 0;
+    for (end = first; end < r->buses.count && names[end].scope == names[first].scope &&
+                      strcmp(names[end].key, names[first].key) == 0;
+         end++) {
+      if (r->topo->nodes[r->node_of[names[end].value]].kind == BNY_TOPO_GPU && gpus++ == 0) {
+        owner = end;
+      }
+      if (gpus > 1) {
+        return bny_topo_fail(r->error, bny_topo_xml_line(r->xml, names[end].value),
+                             "bus id %.60s stands at two GPUs of one host; give each host a host_hash of its own",
+                             names[end].key);
+      }
+    }
+    bny_topo_name owning = names[owner];
+    for (int32_t i = first; i < end; i++) {
+      bny_topo_node *node = &r->topo->nodes[r->node_of[names[i].value]];
+      if (i != owner && !bny_topo_set_string(r->topo, &node->bus_id, NULL)) {
+        return bny_topo_fail(r->error, 0, "out of memory");
+      }
+      example = i != owner && example < 0 ? r->node_of[owning.value] : example;
+      repeated += i != owner;
+    }
+    r->buses.entries[kept++] = owning;
+  }
+  r->buses.count = kept;
+  bool noted = repeated == 0 || bny_topo_add_note(r->topo, example,
+                                                  "bus ids stand at several devices of the file, %s first: %d devices "
+                                                  "are taken without one, and nothing can be looked up by it",
+                                                  r->topo->nodes[example].bus_id, (int)repeated);
+  return (noted && !r->buses.out_of_memory) || bny_topo_fail(r->error, 0, "out of memory");
+}
+
+static bool note_virtual(reading *r) {
+  int32_t first = -1, count = 0;
+  for (int32_t e = 1; e < bny_topo_xml_count(r->xml); e++) {
+    if (bny_topo_xml_is(r->xml, e, "net") && is_virtual(text_of(r, e, "name"))) {
+      first = first < 0 ? e : first;
+      count++;
+    }
+  }
+  return count == 0 ||
+         bny_topo_add_note(r->topo, -1,
+                           "%d network interfaces of the file are virtual, %.40s first: they lead nowhere of their own "
+                           "and are no NICs; NCCL_SOCKET_IFNAME would leave them out",
+                           (int)count, text_of(r, first, "name")) ||
+         bny_topo_fail(r->error, 0, "out of memory");
+}
+
 /* A virtual machine's eth0 may be below each <cpu>: the second becomes "eth0#1". */
 static bool tell_nics_apart(reading *r) {
   bny_topo_names nics = {0};
@@ -503,8 +629,8 @@ static bool read_system(reading *r) {
   if (r->topo->nnodes == 0) {
     return fail_at(r, 0, "holds no <cpu>");
   }
-  return once(r, &r->numas, "NUMA node") && once(r, &r->buses, "bus id") && once(r, &r->gpus, "the number of") &&
-         join_cpus(r) && bny_topo_nccl_links(r->xml, r->topo, r->node_of, &r->buses, r->error) && tell_nics_apart(r);
+  return once(r, &r->numas, "NUMA node") && buses_once(r) && once(r, &r->gpus, "the number of") && join_cpus(r) &&
+         bny_topo_nccl_links(r->xml, r->topo, r->node_of, &r->buses, r->error) && tell_nics_apart(r) && note_virtual(r);
 }
 
 static bool parse(const char *text, size_t bytes, bny_topo *topo, bny_topo_error *error) {

@@ -1,12 +1,15 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
  * A link between two GPUs appears below both, and becomes one link. Its target is a GPU, a switch or the CPU (0x068001,
- * POWER). A switch has class 0x0680 and no element of its own, or is hidden by a virtual machine: fffffff:ffff:ff. */
+ * POWER). A switch has class 0x0680 and no element of its own, or has no bus id: fffffff:ffff:ff. Such a switch is
+ * hidden by a virtual machine, or stands outside of the host. NCCL writes several hosts into one file only if one NVLink
+ * domain joins them, so a switch without a bus id is then one for all of them. */
 #include "topo/import/nccl_link.h"
 
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <strings.h>
 
 #include "topo/model/speed.h"
 
@@ -27,6 +30,8 @@ typedef struct reading {
   bny_topo_error *error;
   found_link *links;
   size_t count, capacity;
+  int32_t looked_at; /* <gpu> for which `repeated` holds */
+  bool repeated;
 } reading;
 
 static const char hidden[] = "hidden";
@@ -80,12 +85,12 @@ static bool find_target(reading *r, found_link *found) {
     return true;
   }
   char bus_id[BNY_TOPO_BUS_BYTES];
-  if (!bny_topo_bus_normalise(target, bus_id)) {
-    if (strncmp(target, "fffffff", 7) != 0) {
-      return fail_link(r, found->element, "not a bus id such as 0000:1b:00.0");
-    }
+  if (strncasecmp(target, "fffffff", 7) == 0) {
     snprintf(found->target, sizeof found->target, "%s", hidden);
     return true;
+  }
+  if (!bny_topo_bus_normalise(target, bus_id)) {
+    return fail_link(r, found->element, "not a bus id such as 0000:1b:00.0");
   }
   int32_t host = bny_topo_ancestor(r->topo, found->link.from, BNY_TOPO_HOST);
   int32_t element = bny_topo_names_find(r->buses, host, bus_id);
@@ -100,10 +105,36 @@ static bool find_target(reading *r, found_link *found) {
   return true;
 }
 
+static bool is_link(const bny_topo_xml *xml, int32_t element) {
+  return bny_topo_xml_is(xml, element, "nvlink") || bny_topo_xml_is(xml, element, "xgmi") ||
+         bny_topo_xml_is(xml, element, "c2c");
+}
+
+/* Returns whether an earlier partition of the same device has links, which all partitions share. */
+static bool is_repeated(reading *r, int32_t gpu) {
+  if (r->looked_at != gpu) {
+    r->looked_at = gpu;
+    r->repeated = false;
+    int32_t e = bny_topo_xml_first(r->xml, bny_topo_xml_parent(r->xml, gpu));
+    for (; e >= 0 && e < gpu && !r->repeated; e = bny_topo_xml_next(r->xml, e)) {
+      int32_t link = bny_topo_xml_is(r->xml, e, "gpu") ? bny_topo_xml_first(r->xml, e) : -1;
+      while (link >= 0 && !is_link(r->xml, link)) {
+        link = bny_topo_xml_next(r->xml, link);
+      }
+      r->repeated = link >= 0;
+    }
+  }
+  return r->repeated;
+}
+
+/* A row with count 0 tells of links that are down, as no row does. */
 static bool take_link(reading *r, int32_t element, int32_t gpu, bny_topo_link_kind kind) {
   int64_t count = 1;
-  if (!bny_topo_xml_integer(r->xml, element, "count", 1, MOST_IN_ONE, &count, r->error)) {
+  if (!bny_topo_xml_integer(r->xml, element, "count", 0, MOST_IN_ONE, &count, r->error)) {
     return false;
+  }
+  if (count == 0) {
+    return true;
   }
   found_link *found = next_link(r);
   if (found == NULL) {
@@ -124,9 +155,11 @@ static bool take_link(reading *r, int32_t element, int32_t gpu, bny_topo_link_ki
 /* Adds a node for each switch that only links mention, in the order of bus ids. */
 static bool add_switches(reading *r) {
   bny_topo_names switches = {0};
+  int32_t hosts = bny_topo_count(r->topo, BNY_TOPO_HOST);
   for (size_t i = 0; i < r->count; i++) {
     if (r->links[i].target[0] != '\0') {
-      int32_t host = bny_topo_ancestor(r->topo, r->links[i].link.from, BNY_TOPO_HOST);
+      bool outside = hosts > 1 && strcmp(r->links[i].target, hidden) == 0;
+      int32_t host = outside ? -1 : bny_topo_ancestor(r->topo, r->links[i].link.from, BNY_TOPO_HOST);
       bny_topo_names_add(&switches, host, r->links[i].target, (int32_t)i);
     }
   }
@@ -145,7 +178,9 @@ static bool add_switches(reading *r) {
                             .parent = here->scope,
                             .index = number,
                             .name = name,
-                            .model = is_hidden ? "hidden by the virtual machine" : NULL,
+                            .model = !is_hidden        ? NULL
+                                     : here->scope < 0 ? "NVLink domain"
+                                                       : "hidden by the virtual machine",
                             .vendor = "NVIDIA",
                             .bus_id = is_hidden ? NULL : (char *)here->key,
                             .compute = -1,
@@ -210,25 +245,107 @@ static bool merge_ends(reading *r) {
   return good;
 }
 
+/* A GPU has at most so many NVLinks. A file with more of them lists what goes to a switch once for each peer. In such a
+ * host the direct links are taken as links to one switch, as many as to any peer. */
+static bool mend_switched(reading *r) {
+  size_t nodes = (size_t)r->topo->nnodes + 1;
+  int32_t *sum = calloc(nodes, sizeof *sum), *most = calloc(nodes, sizeof *most),
+          *middle = calloc(nodes, sizeof *middle);
+  bool good = sum != NULL && most != NULL && middle != NULL;
+  for (size_t i = 0; good && i < r->count; i++) {
+    const found_link *found = &r->links[i];
+    int32_t ends[2] = {found->link.from, found->link.to};
+    bool direct = found->link.kind == BNY_TOPO_LINK_NVLINK && !found->merged && ends[0] != ends[1] &&
+                  r->topo->nodes[ends[1]].kind == BNY_TOPO_GPU;
+    for (int end = 0; direct && end < 2; end++) {
+      sum[ends[end]] += found->link.count;
+      most[ends[end]] = found->link.count > most[ends[end]] ? found->link.count : most[ends[end]];
+    }
+  }
+  int32_t gpus = r->topo->nnodes;
+  for (int32_t n = 0; good && n < gpus; n++) {
+    const bny_topo_node *gpu = &r->topo->nodes[n];
+    int32_t host = bny_topo_ancestor(r->topo, n, BNY_TOPO_HOST), limit = bny_topo_nvlinks_most(gpu->compute);
+    /* A generation that is newer than these may have more. */
+    if (gpu->kind != BNY_TOPO_GPU || gpu->compute >= 130 || sum[n] <= limit || middle[host] > 0) {
+      continue;
+    }
+    bny_topo_node node = {.kind = BNY_TOPO_SWITCH,
+                          .parent = host,
+                          .index = 0,
+                          .name = "nvswitch0",
+                          .vendor = "NVIDIA",
+                          .compute = -1,
+                          .source = BNY_TOPO_ASSUMED};
+    middle[host] = bny_topo_add_node(r->topo, &node);
+    good =
+        middle[host] > 0 &&
+        bny_topo_add_note(r->topo, n,
+                          "%.40s has %d NVLinks in the file, and such a GPU has %d at most: %d to a switch that joins "
+                          "all GPUs are taken, because rows like those of nvidia-smi topo -m repeat them for each peer",
+                          r->topo->nodes[n].name, (int)sum[n], (int)limit, (int)most[n]);
+  }
+  for (size_t i = 0; good && i < r->count; i++) {
+    found_link *found = &r->links[i];
+    int32_t host = bny_topo_ancestor(r->topo, found->link.from, BNY_TOPO_HOST);
+    found->merged = found->merged || (middle[host] > 0 && found->link.kind == BNY_TOPO_LINK_NVLINK &&
+                                      r->topo->nodes[found->link.to].kind == BNY_TOPO_GPU);
+  }
+  for (int32_t n = 0; good && n < gpus; n++) {
+    int32_t host = most[n] > 0 ? bny_topo_ancestor(r->topo, n, BNY_TOPO_HOST) : -1;
+    int32_t limit = bny_topo_nvlinks_most(r->topo->nodes[n].compute), count = most[n] < limit ? most[n] : limit;
+    bny_topo_link link = {.kind = BNY_TOPO_LINK_NVLINK,
+                          .from = n,
+                          .to = host < 0 ? -1 : middle[host],
+                          .count = count,
+                          .gbytes_per_s = count * bny_topo_speed_nvlink(r->topo->nodes[n].compute),
+                          .source = BNY_TOPO_ASSUMED};
+    good = host < 0 || middle[host] == 0 || bny_topo_add_link(r->topo, &link) >= 0;
+  }
+  free(sum);
+  free(most);
+  free(middle);
+  return good || bny_topo_fail(r->error, 0, "out of memory");
+}
+
+/* A pair of PCI switches whose devices reach each other without the CPU. NCCL ignores a target that it does not know. */
+static bool take_pcilink(reading *r, int32_t element, int32_t pci) {
+  const char *target = bny_topo_xml_attribute(r->xml, element, "target");
+  char bus_id[BNY_TOPO_BUS_BYTES];
+  if (target == NULL || !bny_topo_bus_normalise(target, bus_id)) {
+    return fail_link(r, element, "not a bus id such as 0000:1b:00.0");
+  }
+  int32_t to = bny_topo_names_find(r->buses, bny_topo_ancestor(r->topo, pci, BNY_TOPO_HOST), bus_id);
+  to = to < 0 ? -1 : r->node_of[to];
+  if (to < 0 || to == pci || r->topo->nodes[to].kind != BNY_TOPO_PCI || r->topo->nodes[pci].kind != BNY_TOPO_PCI) {
+    return true;
+  }
+  for (int32_t l = bny_topo_first_link(r->topo, pci); l >= 0; l = bny_topo_next_link(r->topo, pci, l)) {
+    if (bny_topo_other_end(r->topo, pci, l) == to) {
+      return true; /* the other end lists it too */
+    }
+  }
+  bny_topo_link link = {.kind = BNY_TOPO_LINK_PCI, .from = pci, .to = to, .source = BNY_TOPO_FILE};
+  return bny_topo_add_link(r->topo, &link) >= 0 || bny_topo_fail(r->error, 0, "out of memory");
+}
+
 bool bny_topo_nccl_links(const bny_topo_xml *xml, bny_topo *topo, const int32_t *node_of, const bny_topo_names *buses,
                          bny_topo_error *error) {
   reading r = {.xml = xml, .topo = topo, .node_of = node_of, .buses = buses, .error = error};
   bool good = true;
   for (int32_t e = 1; good && e < bny_topo_xml_count(xml); e++) {
     int32_t parent = bny_topo_xml_parent(xml, e);
-    bool nvlink = bny_topo_xml_is(xml, e, "nvlink"), xgmi = bny_topo_xml_is(xml, e, "xgmi"),
-         c2c = bny_topo_xml_is(xml, e, "c2c");
-    if (!(nvlink || xgmi || c2c)) {
-      continue;
-    }
-    if (!bny_topo_xml_is(xml, parent, "gpu") || node_of[parent] < 0) {
+    if (bny_topo_xml_is(xml, e, "pcilink") && bny_topo_xml_is(xml, parent, "pci") && node_of[parent] >= 0) {
+      good = take_pcilink(&r, e, node_of[parent]);
+    } else if (is_link(xml, e) && (!bny_topo_xml_is(xml, parent, "gpu") || node_of[parent] < 0)) {
       good = fail_link(&r, e, "stands outside of a <gpu>");
-    } else {
-      good = c2c ? take_c2c(&r, e, node_of[parent])
-                 : take_link(&r, e, node_of[parent], xgmi ? BNY_TOPO_LINK_XGMI : BNY_TOPO_LINK_NVLINK);
+    } else if (is_link(xml, e) && !is_repeated(&r, parent)) {
+      int32_t gpu = bny_topo_device(topo, node_of[parent]);
+      bny_topo_link_kind kind = bny_topo_xml_is(xml, e, "xgmi") ? BNY_TOPO_LINK_XGMI : BNY_TOPO_LINK_NVLINK;
+      good = bny_topo_xml_is(xml, e, "c2c") ? take_c2c(&r, e, gpu) : take_link(&r, e, gpu, kind);
     }
   }
-  good = good && add_switches(&r) && merge_ends(&r);
+  good = good && add_switches(&r) && merge_ends(&r) && mend_switched(&r);
   for (size_t i = 0; good && i < r.count; i++) {
     good =
         r.links[i].merged || bny_topo_add_link(topo, &r.links[i].link) >= 0 || bny_topo_fail(error, 0, "out of memory");

@@ -77,28 +77,6 @@ static bool join_pci(reading *r, int32_t gpu, int32_t node) {
   return bny_topo_add_link(r->topo, &link) >= 0 || bny_topo_fail(r->error, 0, "out of memory");
 }
 
-/* Returns the compute capability of an architecture; -1 if unknown. */
-static int32_t compute_of(const char *architecture, const char *product) {
-  static const struct {
-    const char *architecture, *product; /* product: part of the name, or NULL for any other */
-    int32_t compute;
-  } known[] = {{"Pascal", "P100", 60},     {"Pascal", NULL, 61},       {"Volta", NULL, 70},
-               {"Turing", NULL, 75},       {"Ampere", "A100", 80},     {"Ampere", "A800", 80},
-               {"Ampere", "A30", 80},      {"Ampere", NULL, 86},       {"Ada Lovelace", NULL, 89},
-               {"Hopper", NULL, 90},       {"Blackwell", "B300", 103}, {"Blackwell", "B200", 100},
-               {"Blackwell", "B100", 100}, {"Blackwell", NULL, 120}};
-  for (size_t i = 0; architecture != NULL && i < sizeof known / sizeof known[0]; i++) {
-    bool same = strcmp(architecture, known[i].architecture) == 0;
-    if (same && (known[i].product == NULL || (product != NULL && strstr(product, known[i].product) != NULL))) {
-      return known[i].compute;
-    }
-  }
-  return -1;
-}
-
-/* NVLinks of a GPU that has joined the fabric; this output does not count them. */
-static int32_t nvlinks_of(int32_t compute) { return compute >= 90 ? 18 : compute >= 80 ? 12 : 6; }
-
 /* Returns the switch of an NVLink domain (cluster and clique). It is inside the host, unless the cluster has a
  * number. */
 static int32_t domain_of(reading *r, const char *cluster, const char *clique) {
@@ -144,7 +122,10 @@ static bool join_fabric(reading *r, int32_t gpu, int32_t node) {
     return bny_topo_fail(r->error, bny_topo_xml_line(r->xml, fabric), "more than %d NVLink domains", MOST_DOMAINS);
   }
   int32_t to = domain_of(r, cluster, child_text(r, fabric, "cliqueId"));
-  int32_t compute = r->topo->nodes[node].compute, count = nvlinks_of(compute);
+  /* This output does not count the NVLinks of a GPU that has joined the fabric. */
+  int32_t compute = r->topo->nodes[node].compute;
+  compute = compute < 0 && child_text(r, gpu, "product_architecture") != NULL ? BNY_TOPO_COMPUTE_NEWEST : compute;
+  int32_t count = bny_topo_nvlinks_most(compute);
   bny_topo_link link = {.kind = BNY_TOPO_LINK_NVLINK,
                         .from = node,
                         .to = to,
@@ -175,7 +156,7 @@ static bool take_gpu(reading *r, int32_t gpu) {
                         .vendor = "NVIDIA",
                         .bus_id = bus_id,
                         .guid = (char *)child_text(r, gpu, "uuid"),
-                        .compute = compute_of(child_text(r, gpu, "product_architecture"), product),
+                        .compute = bny_topo_compute_of(child_text(r, gpu, "product_architecture"), product),
                         .source = BNY_TOPO_FILE};
   int32_t added = bny_topo_add_node(r->topo, &node);
   if (added < 0) {

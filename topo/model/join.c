@@ -115,6 +115,17 @@ static bool hosts_rename(joining *j) {
   return true;
 }
 
+static bool notes_copy(joining *j) {
+  for (int32_t m = 0; m < j->count; m++) {
+    for (int32_t n = 0; n < j->models[m]->nnotes; n++) {
+      const bny_topo_note *note = &j->models[m]->notes[n];
+      int32_t node = note->node < 0 ? -1 : j->placed[j->node_first[m] + note->node];
+      if (!bny_topo_add_note(j->joined, node, "%s", note->text)) return false;
+    }
+  }
+  return true;
+}
+
 /* ---- links ------------------------------------------------------------------------------------------------------- */
 
 static int trunk_order(const void *a, const void *b) {
@@ -197,7 +208,7 @@ bny_topo *bny_topo_join(const bny_topo *const *hosts, int32_t count, bny_topo_er
     for (int32_t n = 0; n < hosts[m]->nnodes && room; n++) room = place_node(&j, m, n);
   }
   good = good && (!room || trunks_find(&j, error));
-  if (good && room) room = hosts_rename(&j) && links_copy(&j);
+  if (good && room) room = hosts_rename(&j) && links_copy(&j) && notes_copy(&j);
   good = good && bny_topo_check(j.joined, error); /* also reports lack of memory */
   if (!good) {
     bny_topo_free(j.joined);

@@ -8,10 +8,9 @@
 #include <stdlib.h>
 
 #include "topo/model/matrix.h"
+#include "topo/model/speed.h"
 
 enum { STEP_PIX, STEP_PXB, STEP_PHB, STEP_NODE, STEPS };
-
-enum { NVLINKS_MAX = 18 }; /* per GPU */
 
 typedef struct grouping {
   int group[STEPS][BNY_TOPO_MATRIX_MAX];                /* least device of the group */
@@ -232,7 +231,7 @@ static bool is_switched(const bny_topo_matrix *matrix, int device, int32_t *most
     sum += links;
     *most = links > *most ? links : *most;
   }
-  return sum > NVLINKS_MAX;
+  return sum > bny_topo_nvlinks_most(-1);
 }
 
 static bool nvlinks_add(builder *b, bny_topo_error *error) {

@@ -46,9 +46,14 @@ void bny_topo_free(bny_topo *topo) {
     free(node->vendor);
     free(node->bus_id);
     free(node->guid);
+    free(node->attributes);
+  }
+  for (int32_t n = 0; n < topo->nnotes; n++) {
+    free(topo->notes[n].text);
   }
   free(topo->nodes);
   free(topo->links);
+  free(topo->notes);
   free(topo);
 }
 
@@ -151,18 +156,20 @@ int32_t bny_topo_add_node(bny_topo *topo, const bny_topo_node *node) {
     return -1;
   }
   bny_topo_node copy = *node;
-  copy.name = copy.model = copy.vendor = copy.bus_id = copy.guid = NULL;
+  copy.name = copy.model = copy.vendor = copy.bus_id = copy.guid = copy.attributes = NULL;
   copy.first_link = -1;
   copy.numas = 0;
-  bool set = bny_topo_set_string(topo, &copy.name, node->name == NULL ? "" : node->name) &&
-             bny_topo_set_string(topo, &copy.model, node->model) &&
-             bny_topo_set_string(topo, &copy.vendor, node->vendor) &&
-             bny_topo_set_string(topo, &copy.bus_id, node->bus_id) && bny_topo_set_string(topo, &copy.guid, node->guid);
+  bool set =
+      bny_topo_set_string(topo, &copy.name, node->name == NULL ? "" : node->name) &&
+      bny_topo_set_string(topo, &copy.model, node->model) && bny_topo_set_string(topo, &copy.vendor, node->vendor) &&
+      bny_topo_set_string(topo, &copy.bus_id, node->bus_id) && bny_topo_set_string(topo, &copy.guid, node->guid) &&
+      bny_topo_set_string(topo, &copy.attributes, node->attributes);
   if (!set) {
     free(copy.name);
     free(copy.model);
     free(copy.vendor);
     free(copy.bus_id);
+    free(copy.guid);
     return -1;
   }
   topo->nodes[topo->nnodes++] = copy;
@@ -170,6 +177,55 @@ int32_t bny_topo_add_node(bny_topo *topo, const bny_topo_node *node) {
     count_numa(topo, topo->nnodes - 1);
   }
   return topo->nnodes - 1;
+}
+
+bool bny_topo_add_note(bny_topo *topo, int32_t node, const char *format, ...) {
+  char text[STRING_BYTES + 1];
+  void *notes = topo->notes;
+  bool room = grow(topo, &notes, topo->nnotes, &topo->notes_capacity, sizeof *topo->notes);
+  topo->notes = notes;
+  if (!room) {
+    return false;
+  }
+  va_list arguments;
+  va_start(arguments, format);
+  vsnprintf(text, sizeof text, format, arguments);
+  va_end(arguments);
+  topo->notes[topo->nnotes] = (bny_topo_note){.node = node};
+  bool set = bny_topo_set_string(topo, &topo->notes[topo->nnotes].text, text);
+  topo->nnotes += set;
+  return set;
+}
+
+void bny_topo_attribute_put(char text[BNY_TOPO_ATTRIBUTES_BYTES], const char *name, const char *value) {
+  size_t used = strlen(text);
+  if (value == NULL || value[0] == '\0' || strpbrk(value, " \t\r\n\"=") != NULL ||
+      used + strlen(name) + strlen(value) + 2 >= BNY_TOPO_ATTRIBUTES_BYTES) {
+    return;
+  }
+  snprintf(text + used, BNY_TOPO_ATTRIBUTES_BYTES - used, "%s%s=%s", used > 0 ? " " : "", name, value);
+}
+
+bool bny_topo_attribute(const bny_topo_node *node, const char *name, char value[BNY_TOPO_ATTRIBUTES_BYTES]) {
+  size_t length = strlen(name);
+  for (const char *word = node->attributes; word != NULL && *word != '\0'; word += strspn(word, " ")) {
+    size_t bytes = strcspn(word, " ");
+    if (bytes > length && bytes < BNY_TOPO_ATTRIBUTES_BYTES && word[length] == '=' &&
+        strncmp(word, name, length) == 0) {
+      snprintf(value, BNY_TOPO_ATTRIBUTES_BYTES, "%.*s", (int)(bytes - length - 1), word + length + 1);
+      return true;
+    }
+    word += bytes;
+  }
+  return false;
+}
+
+int32_t bny_topo_device(const bny_topo *topo, int32_t node) {
+  while (topo->nodes[node].kind == BNY_TOPO_GPU && topo->nodes[node].parent >= 0 &&
+         topo->nodes[topo->nodes[node].parent].kind == BNY_TOPO_GPU) {
+    node = topo->nodes[node].parent;
+  }
+  return node;
 }
 
 static bool node_exists(const bny_topo *topo, int32_t node) { return node >= 0 && node < topo->nnodes; }
@@ -360,6 +416,9 @@ bool bny_topo_check(const bny_topo *topo, bny_topo_error *error) {
   }
   for (int32_t l = 0; sane && l < topo->nlinks; l++) {
     sane = check_link(topo, l, error);
+  }
+  for (int32_t n = 0; sane && n < topo->nnotes; n++) {
+    sane = topo->notes[n].node < topo->nnodes || bny_topo_fail(error, 0, "note %d: its node does not exist", n);
   }
   sane = sane && check_unique(topo, hosts, error);
   free(depths);

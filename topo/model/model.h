@@ -5,6 +5,8 @@
  * and the source of that knowledge. Probes and importers fill a model through the functions below; derivation (levels,
  * rails, findings) only reads it.
  *
+ * A GPU below a GPU is a partition of the same device: it shares that device's place, PCI link and links to others.
+ *
  * A model owns its memory. Indices are stable, because nodes and links are only ever added. Not thread-safe; no global
  * state. */
 #ifndef BNY_TOPO_MODEL_H
@@ -67,6 +69,7 @@ typedef struct bny_topo_node {
   char *vendor;     /* NULL unknown */
   char *bus_id;     /* "0000:1b:00.0" in lower case; NULL unknown */
   char *guid;       /* ports, NICs, switches; NULL unknown */
+  char *attributes; /* more facts of its source, as "class=0x020700 gdr=1": see bny_topo_attribute(); NULL none */
   int32_t compute;  /* GPU: 90 for sm_90; gfx number for AMD such as 942, 910 for gfx90a; -1 unknown */
   bool host_bridge; /* PCI: a root complex, not a switch */
   bny_topo_source source;
@@ -90,11 +93,18 @@ typedef struct bny_topo_link {
   int32_t next_from, next_to; /* internal: see bny_topo_next_link */
 } bny_topo_link;
 
+/* A fact of the input that contradicts itself or was left out. It becomes a finding. */
+typedef struct bny_topo_note {
+  int32_t node; /* -1: the whole model */
+  char *text;   /* one line without a full stop */
+} bny_topo_note;
+
 typedef struct bny_topo {
   bny_topo_node *nodes;
   bny_topo_link *links;
-  int32_t nnodes, nlinks;
-  int32_t nodes_capacity, links_capacity;
+  bny_topo_note *notes;
+  int32_t nnodes, nlinks, nnotes;
+  int32_t nodes_capacity, links_capacity, notes_capacity;
   bool out_of_memory; /* sticky: importers may check once at the end */
 } bny_topo;
 
@@ -118,6 +128,18 @@ int32_t bny_topo_add_link(bny_topo *topo, const bny_topo_link *link);
 
 /* Replaces a string of an existing node (NULL clears it). */
 bool bny_topo_set_string(bny_topo *topo, char **field, const char *value);
+
+/* Adds a note. Returns false without memory. */
+bool bny_topo_add_note(bny_topo *topo, int32_t node, const char *format, ...) __attribute__((format(printf, 3, 4)));
+
+/* Attributes are words without blanks. put() appends name=value to a text that becomes a node's, unless the value is
+ * NULL or has no room. bny_topo_attribute() finds a value; false if the node has none of that name. */
+enum { BNY_TOPO_ATTRIBUTES_BYTES = 256 };
+void bny_topo_attribute_put(char text[BNY_TOPO_ATTRIBUTES_BYTES], const char *name, const char *value);
+bool bny_topo_attribute(const bny_topo_node *node, const char *name, char value[BNY_TOPO_ATTRIBUTES_BYTES]);
+
+/* Returns the whole device of a partition; any other node itself. */
+int32_t bny_topo_device(const bny_topo *topo, int32_t node);
 
 /* Converts "00000000:1B:00.0" and "1b:00.0" to "0000:1b:00.0". Returns false if this is not a bus id. */
 enum { BNY_TOPO_BUS_BYTES = 24 };

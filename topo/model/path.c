@@ -57,6 +57,27 @@ static bool share_coherent(const bny_topo *topo, int32_t a, int32_t b) {
   return false;
 }
 
+/* Returns whether a PCI switch above a is linked to one above b, so that data need not pass the CPU. */
+static bool share_switches(const bny_topo *topo, int32_t a, int32_t b) {
+  for (int32_t n = node_at(topo, a)->parent; n >= 0 && node_at(topo, n)->kind == BNY_TOPO_PCI;
+       n = node_at(topo, n)->parent) {
+    for (int32_t l = bny_topo_first_link(topo, n); l >= 0; l = bny_topo_next_link(topo, n, l)) {
+      int32_t other = bny_topo_other_end(topo, n, l), above = b;
+      if (topo->links[l].kind != BNY_TOPO_LINK_PCI || other == node_at(topo, n)->parent ||
+          node_at(topo, other)->parent == n || node_at(topo, other)->kind != BNY_TOPO_PCI) {
+        continue;
+      }
+      while (above >= 0 && above != other) {
+        above = node_at(topo, above)->parent;
+      }
+      if (above == other) {
+        return true;
+      }
+    }
+  }
+  return false;
+}
+
 static int depth_of(const bny_topo *topo, int32_t n) {
   int depth = 0;
   while (node_at(topo, n)->parent >= 0) {
@@ -158,8 +179,9 @@ static bny_topo_path by_containment(const bny_topo *topo, int32_t a, int32_t b) 
   return (at->kind == BNY_TOPO_PACKAGE || bridges) && one_numa(topo, m.at) ? within_numa(topo, m) : BNY_TOPO_PATH_SYS;
 }
 
-/* Returns the NIC of a port, and any other node itself. */
+/* Returns the NIC of a port, the device of a partition, and any other node itself. */
 static int32_t device_of(const bny_topo *topo, int32_t n) {
+  n = bny_topo_device(topo, n);
   int32_t nic = node_at(topo, n)->kind == BNY_TOPO_PORT ? bny_topo_ancestor(topo, n, BNY_TOPO_NIC) : -1;
   return nic < 0 ? n : nic;
 }
@@ -169,8 +191,8 @@ bny_topo_path bny_topo_path_between(const bny_topo *topo, int32_t a, int32_t b) 
     return BNY_TOPO_PATH_SELF;
   }
   int32_t device_a = device_of(topo, a), device_b = device_of(topo, b);
-  if (device_a == device_b) {
-    return BNY_TOPO_PATH_PIX;
+  if (device_a == device_b) { /* partitions of a GPU, or ports of a NIC */
+    return node_at(topo, device_a)->kind == BNY_TOPO_GPU ? BNY_TOPO_PATH_NVL : BNY_TOPO_PATH_PIX;
   }
   if (share_fabric(topo, device_a, device_b)) {
     return BNY_TOPO_PATH_NVL;
@@ -179,5 +201,9 @@ bny_topo_path bny_topo_path_between(const bny_topo *topo, int32_t a, int32_t b) 
   if (host_a != host_b) {
     return host_a < 0 || host_b < 0 ? BNY_TOPO_PATH_NONE : BNY_TOPO_PATH_NET;
   }
-  return share_coherent(topo, device_a, device_b) ? BNY_TOPO_PATH_C2C : by_containment(topo, device_a, device_b);
+  if (share_coherent(topo, device_a, device_b)) {
+    return BNY_TOPO_PATH_C2C;
+  }
+  bny_topo_path path = by_containment(topo, device_a, device_b);
+  return path > BNY_TOPO_PATH_PXB && share_switches(topo, device_a, device_b) ? BNY_TOPO_PATH_PXB : path;
 }

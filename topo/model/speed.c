@@ -2,6 +2,7 @@
 #include "topo/model/speed.h"
 
 #include <ctype.h>
+#include <stdbool.h>
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>
@@ -19,6 +20,7 @@ static const struct {
     {16, "16.0 GT/s PCIe", 120},
     {32, "32.0 GT/s PCIe", 240},
     {64, "64.0 GT/s PCIe", 480},
+    {128, "128.0 GT/s PCIe", 960},
 };
 
 double bny_topo_speed_pci(int generation, int lanes) {
@@ -45,7 +47,8 @@ int bny_topo_speed_pci_generation(const char *text) {
       return g;
     }
   }
-  return -1;
+  /* A generation that is newer than this table is no slower than its last row. */
+  return rate > generations[BNY_TOPO_PCI_GENERATIONS].gigatransfers && rate <= 1024 ? BNY_TOPO_PCI_GENERATIONS : -1;
 }
 
 const char *bny_topo_speed_pci_text(int generation) {
@@ -77,6 +80,35 @@ double bny_topo_speed_nvlink(int32_t compute) {
     return 12;
   }
   return compute >= 60 && compute < 70 ? 18 : 20;
+}
+
+int32_t bny_topo_nvlinks_most(int32_t compute) {
+  if (compute < 0 || compute >= 90) {
+    return 18;
+  }
+  return compute >= 86 ? 4 : compute >= 80 ? 12 : compute >= 75 ? 2 : compute >= 70 ? 6 : 4;
+}
+
+int32_t bny_topo_compute_of(const char *architecture, const char *product) {
+  static const struct {
+    const char *architecture, *product; /* product: part of the name, or NULL for any other of the architecture */
+    int32_t compute;
+  } known[] = {
+      {"Pascal", "P100", 60},     {"Pascal", "GP100", 60}, {"Pascal", NULL, 61},        {"Volta", "V100", 70},
+      {"Volta", "TITAN V", 70},   {"Volta", NULL, 70},     {"Turing", "RTX 20", 75},    {"Turing", "Quadro RTX", 75},
+      {"Turing", "T4", 75},       {"Turing", NULL, 75},    {"Ampere", "A100", 80},      {"Ampere", "A800", 80},
+      {"Ampere", "A30", 80},      {"Ampere", "A40", 86},   {"Ampere", "A10", 86},       {"Ampere", "RTX A", 86},
+      {"Ampere", "RTX 30", 86},   {"Ampere", NULL, 86},    {"Ada Lovelace", "L40", 89}, {"Ada Lovelace", "L4", 89},
+      {"Ada Lovelace", NULL, 89}, {"Hopper", "H100", 90},  {"Hopper", "H200", 90},      {"Hopper", "H800", 90},
+      {"Hopper", "H20", 90},      {"Hopper", NULL, 90},    {"Blackwell", "B300", 103},  {"Blackwell", "B200", 100},
+      {"Blackwell", "B100", 100}, {"Blackwell", NULL, 120}};
+  for (size_t i = 0; i < sizeof known / sizeof known[0]; i++) {
+    bool same = architecture == NULL ? known[i].product != NULL : strcmp(architecture, known[i].architecture) == 0;
+    if (same && (known[i].product == NULL || (product != NULL && strstr(product, known[i].product) != NULL))) {
+      return known[i].compute;
+    }
+  }
+  return -1;
 }
 
 double bny_topo_speed_xgmi(int32_t gfx) {

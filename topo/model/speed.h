@@ -7,9 +7,9 @@
 
 #include <stdint.h>
 
-enum { BNY_TOPO_PCI_GENERATIONS = 6 };
+enum { BNY_TOPO_PCI_GENERATIONS = 7 };
 
-/* `generation` is 1..6; returns 0 outside that range. */
+/* `generation` is 1..7; returns 0 outside that range. */
 double bny_topo_speed_pci(int generation, int lanes);
 
 /* Returns the generation for "16.0 GT/s PCIe", "16 GT/s" and the like; 0 for "" or "Unknown", -1 if there is none. */
@@ -20,6 +20,16 @@ const char *bny_topo_speed_pci_text(int generation);
 
 /* Converts the raw line rate, 15.75 for generation 3 and 16 lanes (hwloc, sysfs times width). */
 double bny_topo_speed_pci_raw(double raw_gbytes_per_s);
+
+/* Returns the compute capability of an NVIDIA GPU by its architecture and product; -1 unknown. The architecture may be
+ * NULL, and then the product alone decides. */
+int32_t bny_topo_compute_of(const char *architecture, const char *product);
+
+/* A GPU that is named, but not known above, is newer than this table. Its links are no slower than those of this one. */
+enum { BNY_TOPO_COMPUTE_NEWEST = 103 };
+
+/* Returns how many NVLinks a GPU of a compute capability has at most. */
+int32_t bny_topo_nvlinks_most(int32_t compute);
 
 /* One NVLink by the GPU's compute capability (90), or one xGMI link by its gfx number (942). */
 double bny_topo_speed_nvlink(int32_t compute);

@@ -1,0 +1,111 @@
+/* SPDX-License-Identifier: Apache-2.0
+ * Which NICs serve a rank best. Rails, tools and the library all follow this choice. */
+#include <stdlib.h>
+#include <string.h>
+
+#include "topo/derive/derive.h"
+
+/* A NIC below this fraction of the host's most capable one is for management. One below the other fraction of the
+ * fastest equally near one serves another purpose. */
+static const double management = 0.1, much_slower = 0.3;
+
+enum { CLASS_INFINIBAND = 0x0207, VENDOR_CRAY = 0x17db };
+
+typedef enum nic_kind { NIC_VIRTUAL, NIC_ETHERNET, NIC_FABRIC } nic_kind;
+
+static unsigned hex_of(const bny_topo_node *node, const char *name) {
+  char value[BNY_TOPO_ATTRIBUTES_BYTES];
+  return bny_topo_attribute(node, name, value) ? (unsigned)strtoul(value, NULL, 16) : 0;
+}
+
+static bool starts(const char *text, const char *const *prefixes) {
+  for (; *prefixes != NULL; prefixes++) {
+    if (strncmp(text, *prefixes, strlen(*prefixes)) == 0) return true;
+  }
+  return false;
+}
+
+/* A NIC counts as Ethernet if its name is that of a network interface, or its class is, and nothing shows that it does
+ * RDMA: a port, the name of an RDMA device, or the vendor of a network that has no Ethernet. */
+static nic_kind kind_of(const bny_topo *topo, int32_t nic) {
+  static const char *const rdma[] = {"mlx",   "hfi",  "opa",     "cxi",   "hsi",  "hsn",  "rdma",  "efa",
+                                     "ib",    "roce", "bnxt_re", "irdma", "mana", "qedr", "erdma", "hns",
+                                     "ionic", "bxi",  "usnic",   "rxe",   "siw",  NULL};
+  static const char *const interfaces[] = {"eth", "en", "em", "p1p", "p2p", "bond", "team", "vlan", NULL};
+  const bny_topo_node *node = &topo->nodes[nic];
+  unsigned class = hex_of(node, "class") >> 8;
+  bool port =
+      nic + 1 < topo->nnodes && topo->nodes[nic + 1].kind == BNY_TOPO_PORT && topo->nodes[nic + 1].parent == nic;
+  const char *name = port && starts(topo->nodes[nic + 1].name, interfaces) ? topo->nodes[nic + 1].name : node->name;
+  if (node->model != NULL && strstr(node->model, "Virtual Function") != NULL) return NIC_VIRTUAL;
+  if (class == CLASS_INFINIBAND || hex_of(node, "vendor") == VENDOR_CRAY || starts(name, rdma)) return NIC_FABRIC;
+  if (starts(name, interfaces) || (!port && class >> 8 == 0x02)) return NIC_ETHERNET;
+  return NIC_FABRIC;
+}
+
+/* The speed that the hardware could have: of the network, if it is known, or of PCI. */
+static double capability_of(const bny_topo_derivation *d, int32_t nic) {
+  double speed = d->nic[nic].gbytes_per_s, pci = 0;
+  for (int32_t l = bny_topo_first_link(d->topo, nic); l >= 0; l = bny_topo_next_link(d->topo, nic, l)) {
+    const bny_topo_link *link = &d->topo->links[l];
+    if (link->kind == BNY_TOPO_LINK_PCI && bny_topo_other_end(d->topo, nic, l) == d->topo->nodes[nic].parent)
+      pci = link->rated_gbytes_per_s > link->gbytes_per_s ? link->rated_gbytes_per_s : link->gbytes_per_s;
+  }
+  return speed > pci ? speed : pci;
+}
+
+void bny_topo_nics_class(bny_topo_derivation *d, const int32_t *nics, int32_t nnics) {
+  double most = 0;
+  nic_kind best = NIC_VIRTUAL;
+  for (int32_t j = 0; j < nnics; j++) {
+    nic_kind kind = kind_of(d->topo, nics[j]);
+    best = kind > best ? kind : best;
+  }
+  for (int32_t j = 0; j < nnics; j++) {
+    double capability = kind_of(d->topo, nics[j]) == best ? capability_of(d, nics[j]) : 0;
+    most = capability > most ? capability : most;
+  }
+  for (int32_t j = 0; j < nnics; j++) {
+    double capability = capability_of(d, nics[j]);
+    d->nic[nics[j]].serves = kind_of(d->topo, nics[j]) == best && !(capability > 0 && capability < management * most);
+  }
+}
+
+/* In this order:
+ *   1. kind: RDMA networks (InfiniBand, RoCE, EFA, Slingshot, Omni-Path) before plain Ethernet before virtual functions;
+ *   2. speed: not one for management, by the network's speed, or by PCI's where that is unknown;
+ *   3. distance: the nearest by path; among those across NUMA nodes, one in the same package;
+ *   4. state: not one that is down, or much slower than another that is as near.
+ * Kind and speed compare all NICs of the host (bny_topo_nics_class()), so they do not depend on the rank. A NIC of the
+ * right kind that is down or slow is taken if no other is as near: rail numbers then stay stable, and a finding reports
+ * it. What is left is equally good, and the least loaded of them serves. */
+int32_t bny_topo_nics_best(const bny_topo_derivation *d, int32_t node, const int32_t *nics, int32_t nnics,
+                           unsigned char *paths, bool *best) {
+  int32_t package = bny_topo_ancestor(d->topo, node, BNY_TOPO_PACKAGE), count = 0;
+  int nearest = 2 * BNY_TOPO_PATHS + 2;
+  double fastest = 0;
+  for (int32_t j = 0; j < nnics; j++) {
+    paths[j] = (unsigned char)bny_topo_path_between(d->topo, node, nics[j]);
+  }
+  for (int pass = 0; pass < 3; pass++) {
+    for (int32_t j = 0; j < nnics; j++) {
+      const bny_topo_sum *nic = &d->nic[nics[j]];
+      bool elsewhere =
+          paths[j] == BNY_TOPO_PATH_SYS && bny_topo_ancestor(d->topo, nics[j], BNY_TOPO_PACKAGE) != package;
+      int distance = 2 * paths[j] + elsewhere;
+      best[j] = false;
+      if (!nic->serves) continue;
+      if (pass == 0) {
+        nearest = distance < nearest ? distance : nearest;
+      } else if (pass == 1 && distance == nearest) {
+        fastest = nic->gbytes_per_s > fastest ? nic->gbytes_per_s : fastest;
+      } else if (pass == 2 && distance == nearest) {
+        bool slow = nic->gbytes_per_s > 0 && nic->gbytes_per_s < much_slower * fastest;
+        bool dead = nic->gbytes_per_s <= 0 && nic->down > 0;
+        best[j] = !slow && !(dead && fastest > 0);
+        count += best[j];
+      }
+    }
+  }
+  return count;
+}
