@@ -1,8 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Pictures of topologies: nothing in them overlaps or is cut, each GPU and NIC of a host that is drawn is there once,
- * and what is written is sound XML or a sound graph, whatever names a model holds. Two SVGs are held against goldens in
- * tests/topologies; BANYAN_UPDATE_GOLDENS=1 writes them anew. */
+ * Pictures of topologies: nothing in them overlaps or is cut, no text is wider than its box, names differ, and all
+ * findings are there. Each GPU and NIC of a host that is drawn is there once. What is written is sound XML or a sound
+ * graph, whatever names a model holds. Two SVGs are held against goldens in tests/topologies; BANYAN_UPDATE_GOLDENS=1
+ * writes them anew. */
 #include <check.h>
 #include <math.h>
 #ifdef HAVE_LIBXML2
@@ -35,46 +36,85 @@ static span span_of_label(const topo_label *label) {
   return (span){left, label->y - 0.72 * label->size, left + label->width, label->y + 0.2 * label->size};
 }
 
-static bool is_solid(topo_box_kind kind) {
-  return kind != TOPO_BOX_HOST && kind != TOPO_BOX_AREA && kind != TOPO_BOX_MORE;
+/* Frames hold others; the boxes that are not may not overlap. */
+static bool is_frame(topo_box_kind kind) { return kind <= TOPO_BOX_MORE; }
+
+static bool within(span inner, span outer) {
+  return inner.left >= outer.left - 0.05 && inner.right <= outer.right + 0.05 && inner.top >= outer.top - 0.05 &&
+         inner.bottom <= outer.bottom + 0.05;
 }
 
 static void check_boxes(const topo_layout *layout) {
   for (int32_t i = 0; i < layout->nboxes; i++) {
     const topo_box *own = &layout->boxes[i];
-    ck_assert_msg(own->width > 0 && own->height > 0 && own->x >= 0 && own->y >= 0 &&
-                      own->x + own->width <= layout->width && own->y + own->height <= layout->height,
+    span page = {0, 0, layout->width, layout->height}, here = span_of_box(own);
+    ck_assert_msg(own->width > 0 && own->height > 0 && within(here, page),
                   "%s: box %d (kind %d, node %d) is not within the page", said, i, (int)own->kind, own->node);
     for (int32_t j = 0; j < i; j++) {
       const topo_box *other = &layout->boxes[j];
-      bool frames =
-          !is_solid(own->kind) && own->kind != TOPO_BOX_AREA && !is_solid(other->kind) && other->kind != TOPO_BOX_AREA;
-      /* A host bridge stands on its strip. */
-      ck_assert_msg((!frames && (!is_solid(own->kind) || !is_solid(other->kind))) ||
-                        !overlap(span_of_box(own), span_of_box(other), 0.05),
-                    "%s: boxes %d and %d (kinds %d and %d, nodes %d and %d) overlap", said, i, j, (int)own->kind,
-                    (int)other->kind, own->node, other->node);
+      /* Bars that join hosts stand above them, and all others are inside one or beside it. */
+      bool apart = !overlap(here, span_of_box(other), 0.05);
+      bool inside = (is_frame(own->kind) && within(span_of_box(other), here)) ||
+                    (is_frame(other->kind) && within(here, span_of_box(other)));
+      ck_assert_msg(apart || inside, "%s: boxes %d and %d (kinds %d and %d, nodes %d and %d) overlap", said, i, j,
+                    (int)own->kind, (int)other->kind, own->node, other->node);
     }
   }
 }
 
 static void check_labels(const topo_layout *layout) {
   for (int32_t i = 0; i < layout->nlabels; i++) {
-    span own = span_of_label(&layout->labels[i]);
+    const topo_label *label = &layout->labels[i];
+    span own = span_of_label(label);
     ck_assert_msg(own.left >= 0 && own.top >= 0 && own.right <= layout->width && own.bottom <= layout->height,
-                  "%s: the text \"%s\" is cut", said, layout->labels[i].text);
+                  "%s: the text \"%s\" is cut", said, label->text);
+    ck_assert_msg(label->size >= 9, "%s: the text \"%s\" is too small to read", said, label->text);
     for (int32_t j = 0; j < i; j++)
       ck_assert_msg(!overlap(own, span_of_label(&layout->labels[j]), 0.3), "%s: the texts \"%s\" and \"%s\" overlap",
-                    said, layout->labels[i].text, layout->labels[j].text);
-    /* Within the box that it begins in, or in none. */
+                    said, label->text, layout->labels[j].text);
     for (int32_t j = 0; j < layout->nboxes; j++) {
       span box = span_of_box(&layout->boxes[j]);
-      bool outside = !is_solid(layout->boxes[j].kind) || !overlap(own, box, 0.05);
-      bool within = own.left >= box.left && own.right <= box.right && own.top >= box.top && own.bottom <= box.bottom;
-      ck_assert_msg(outside || within, "%s: the text \"%s\" crosses the edge of a box of kind %d", said,
-                    layout->labels[i].text, (int)layout->boxes[j].kind);
+      bool arc = label->backed && is_frame(layout->boxes[j].kind);
+      ck_assert_msg(arc || !overlap(own, box, 0.05) || within(own, box),
+                    "%s: the text \"%s\" crosses the edge of a box of kind %d", said, label->text,
+                    (int)layout->boxes[j].kind);
     }
   }
+}
+
+/* Hosts that are drawn, and switches, have names that tell them apart if their own do. */
+static void check_names(const bny_topo *topo, const topo_layout *layout) {
+  for (int32_t i = 0; i < layout->nboxes; i++) {
+    const topo_box *own = &layout->boxes[i];
+    if (own->kind != TOPO_BOX_SWITCH) continue;
+    for (int32_t j = 0; j < i; j++) {
+      const topo_box *other = &layout->boxes[j];
+      if (other->kind != own->kind || strcmp(topo->nodes[own->node].name, topo->nodes[other->node].name) == 0) continue;
+      if (fabs(own->y - other->y) > 1) continue; /* tiers are named on their own */
+      const char *names[2] = {NULL, NULL};
+      for (int32_t l = layout->nlabels - 1; l >= 0; l--) {
+        span at = span_of_label(&layout->labels[l]);
+        if (within(at, span_of_box(own))) names[0] = layout->labels[l].text;
+        if (within(at, span_of_box(other))) names[1] = layout->labels[l].text;
+      }
+      ck_assert_msg(names[0] && names[1] && strcmp(names[0], names[1]) != 0,
+                    "%s: the switches %s and %s are both named \"%s\"", said, topo->nodes[own->node].name,
+                    topo->nodes[other->node].name, names[0] ? names[0] : "");
+    }
+  }
+}
+
+/* Each finding is listed with its number, or counted in a line that says where the rest is. */
+static void check_findings(const bny_topo_levels *levels, const topo_layout *layout) {
+  int32_t listed = 0, counted = 0;
+  for (int32_t i = 0; i < layout->nbadges; i++) {
+    if (layout->badges[i].x < 40) listed = layout->badges[i].number > listed ? layout->badges[i].number : listed;
+  }
+  for (int32_t i = 0; i < layout->nlabels; i++) {
+    if (strstr(layout->labels[i].text, "banyan-topo --check")) counted = atoi(layout->labels[i].text + 4);
+  }
+  ck_assert_msg(listed + counted == levels->nfindings, "%s: %d of %d findings are listed, and %d counted", said, listed,
+                levels->nfindings, counted);
 }
 
 static void check_line_clear(const topo_layout *layout, const topo_line *line, int32_t at) {
@@ -99,7 +139,7 @@ static void check_lines(const topo_layout *layout) {
                         line->y[p] >= -1e4,
                     "%s: line %d leaves the page", said, i);
     for (int32_t p = 0; p + 1 < line->npoints && !line->arc; p++) {
-      if (line->colour != TOPO_COLOUR_NET) check_line_clear(layout, line, p); /* those are slanted, above hosts */
+      if (line->colour != TOPO_COLOUR_NET) check_line_clear(layout, line, p); /* those are above hosts */
     }
   }
 }
@@ -184,6 +224,8 @@ static void check_model(const bny_topo *topo, const char *title) {
   ck_assert_msg(layout != NULL, "%s: %s", said, error.text);
   check_boxes(layout);
   check_labels(layout);
+  check_names(topo, layout);
+  check_findings(levels, layout);
   check_lines(layout);
   check_devices(topo, layout);
   char *svg = written(topo_view_svg, &view), *dot = written(topo_view_dot, &view);
@@ -235,7 +277,7 @@ static void visit_dump(const char *path, const char *name) {
   bny_topo_free(topo);
 }
 
-static const char *const folders[] = {"nccl", "hwloc", "nvidia-smi", "matrix", "fabric"};
+static const char *const folders[] = {"nccl", "hwloc", "nvidia-smi", "matrix", "fabric", "examined"};
 
 START_TEST(real_topologies) { each_dump(folders[_i], "", visit_dump); }
 END_TEST

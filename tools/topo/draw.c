@@ -261,3 +261,17 @@ void topo_append_count(topo_string *string, int32_t count, bny_topo_kind kind) {
                                                        [BNY_TOPO_SWITCH] = {"switch", "switches"}};
   topo_append(string, "%d %s", (int)count, words[kind][count != 1]);
 }
+
+void topo_append_model(topo_string *text, const bny_topo_node *node) {
+  bool named = node->model != NULL && strncmp(node->model, "0x", 2) != 0;
+  if (named && node->vendor != NULL && node->kind == BNY_TOPO_NUMA) {
+    topo_append(text, "%.60s ", node->vendor);
+  }
+  if (named) {
+    topo_append(text, "%.120s", node->model);
+  } else if (node->compute == 910) {
+    topo_append(text, "AMD gfx90a");
+  } else if (node->compute >= 0) {
+    topo_append(text, node->compute >= 300 ? "AMD gfx%d" : "NVIDIA sm_%d", (int)node->compute);
+  }
+}

@@ -67,6 +67,9 @@ void topo_append_speed(topo_string *string, double gbytes_per_s, bool assumed);
 /* Appends "1 GPU", "8 GPUs" or "2 NUMA nodes". */
 void topo_append_count(topo_string *string, int32_t count, bny_topo_kind kind);
 
+/* Appends the model, "NVIDIA H100 80GB HBM3", or the generation if only that is known. */
+void topo_append_model(topo_string *string, const bny_topo_node *node);
+
 /* Appends "4 groups of 8 GPUs, NVL, 371 GB/s, all to all". */
 void topo_append_level(topo_string *string, const bny_topo_levels *levels, const bny_topo_level *level);
 

@@ -31,6 +31,7 @@ static void way_up(const topo_fold *fold, int32_t node, topo_facts *facts) {
     for (; l >= 0; l = bny_topo_next_link(topo, n, l)) {
       if (topo->links[l].kind == BNY_TOPO_LINK_PCI && bny_topo_other_end(topo, n, l) == topo->nodes[n].parent) {
         slower(&facts->up, &facts->up_assumed, &topo->links[l]);
+        facts->own = n == node ? topo->links[l].gbytes_per_s : facts->own;
       }
     }
   }
@@ -192,6 +193,38 @@ static void find_places(topo_fold *fold) {
   }
 }
 
+/* Switches with ports are of the first tier, and each further tier is linked to the one below. Switches above hosts
+ * that have neither ports nor NVLinks are of the first tier as well. */
+static bool find_tiers(topo_fold *fold) {
+  const bny_topo *topo = fold->topo;
+  int32_t *queue = calloc((size_t)topo->nnodes + 1, sizeof *queue), head = 0, tail = 0;
+  for (int pass = 0; queue != NULL && pass < 2; pass++) {
+    for (int32_t n = 0; n < topo->nnodes; n++) {
+      topo_facts facts = {.links = -1};
+      if (topo->nodes[n].kind == BNY_TOPO_SWITCH && fold->host[n] < 0 && fold->tier[n] == 0) {
+        facts = topo_fold_facts(fold, n);
+      }
+      if (pass == 0 ? facts.below > 0 : facts.links == 0) {
+        fold->tier[n] = 1;
+        queue[tail++] = n;
+      }
+    }
+    for (; head < tail; head++) {
+      int32_t n = queue[head];
+      for (int32_t l = bny_topo_first_link(topo, n); l >= 0; l = bny_topo_next_link(topo, n, l)) {
+        int32_t other = bny_topo_other_end(topo, n, l);
+        bool above = topo->nodes[other].kind == BNY_TOPO_SWITCH && fold->host[other] < 0 && fold->tier[other] == 0;
+        if (topo->links[l].kind == BNY_TOPO_LINK_NET && above) {
+          fold->tier[other] = fold->tier[n] + 1;
+          queue[tail++] = other;
+        }
+      }
+    }
+  }
+  free(queue);
+  return queue != NULL;
+}
+
 /* ---- equal looks ------------------------------------------------------------------------------------------------- */
 
 static uint64_t mix_text(uint64_t hash, const char *text) {
@@ -243,14 +276,15 @@ bool topo_fold_make(topo_fold *fold, const bny_topo *topo, const bny_topo_levels
   fold->next = calloc(n, sizeof *fold->next);
   fold->port = calloc(n, sizeof *fold->port);
   fold->rank = calloc(n, sizeof *fold->rank);
+  fold->tier = calloc(n, sizeof *fold->tier);
   fold->severity = calloc(n, sizeof *fold->severity);
   fold->look = calloc(n, sizeof *fold->look);
   bool good = fold->shown != NULL && fold->host != NULL && fold->above != NULL && fold->child != NULL &&
-              fold->next != NULL && fold->port != NULL && fold->rank != NULL && fold->severity != NULL &&
-              fold->look != NULL && find_shown(fold);
+              fold->next != NULL && fold->port != NULL && fold->rank != NULL && fold->tier != NULL &&
+              fold->severity != NULL && fold->look != NULL && find_shown(fold);
   if (good) {
     find_places(fold);
-    good = find_looks(fold);
+    good = find_tiers(fold) && find_looks(fold);
   }
   if (!good) {
     topo_fold_free(fold);
@@ -267,6 +301,7 @@ void topo_fold_free(topo_fold *fold) {
   free(fold->next);
   free(fold->port);
   free(fold->rank);
+  free(fold->tier);
   free(fold->severity);
   free(fold->look);
   *fold = (topo_fold){0};

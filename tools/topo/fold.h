@@ -17,6 +17,7 @@ typedef struct topo_fold {
   int32_t *child, *next; /* first shown child, next sibling; -1. Switches are last */
   int32_t *port;         /* first port of a NIC; the others by `next` */
   int32_t *rank;         /* -1 */
+  int32_t *tier;         /* network switches: from 1 for those with NICs or alone; 0: none */
   int8_t *severity;      /* worst finding about it; -1: none above INFO */
   uint64_t *look;        /* equal for nodes that look alike with everything below; names do not count */
 } topo_fold;
@@ -26,7 +27,8 @@ void topo_fold_free(topo_fold *fold);
 
 /* Speeds are 0 if unknown. */
 typedef struct topo_facts {
-  double up; /* over PCI, to the next shown node above */
+  double own; /* over PCI, of the device itself */
+  double up;  /* the same, on its way to the next shown node above */
   bool up_assumed;
   int32_t links;      /* NVLinks or xGMI links */
   double links_speed; /* sum of all */

@@ -8,10 +8,8 @@ endif
 banyan_topo_SOURCES = \
   %D%/check.c %D%/check.h \
   %D%/diff.c \
-  %D%/draw.c %D%/draw.h \
   %D%/explain.c %D%/explain.h \
   %D%/findings.c \
-  %D%/fold.c %D%/fold.h \
   %D%/json.c %D%/json.h \
   %D%/levels.c \
   %D%/line.c %D%/line.h \
@@ -28,21 +26,18 @@ banyan_topo_LDADD = libbanyan_picture.la libbanyan_methods.la libbanyan_options.
 # Pictures are a library of their own for their test.
 noinst_LTLIBRARIES += libbanyan_picture.la
 libbanyan_picture_la_SOURCES = \
+  %D%/draw.c %D%/draw.h \
+  %D%/fold.c %D%/fold.h \
   %D%/picture/dot.c \
   %D%/picture/layout.c %D%/picture/layout.h \
-  %D%/picture/layout_arcs.c \
-  %D%/picture/layout_cpu.c \
-  %D%/picture/layout_device.c \
-  %D%/picture/layout_hosts.c \
-  %D%/picture/layout_joint.h \
-  %D%/picture/layout_net.c \
-  %D%/picture/layout_notes.c \
-  %D%/picture/layout_nvlink.c \
-  %D%/picture/layout_text.c \
-  %D%/picture/layout_tree.c \
-  %D%/picture/layout_work.h \
+  %D%/picture/net.c \
+  %D%/picture/notes.c \
+  %D%/picture/nvlink.c \
+  %D%/picture/spots.c \
   %D%/picture/svg.c \
-  %D%/picture/tips.c
+  %D%/picture/text.c \
+  %D%/picture/tips.c \
+  %D%/picture/work.h
 
 # banyan-info also measures.
 libbanyan_launch_la_SOURCES += \

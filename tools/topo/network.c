@@ -10,35 +10,15 @@ static bool is_above_hosts(const topo_fold *fold, int32_t n) {
   return fold->topo->nodes[n].kind == BNY_TOPO_SWITCH && fold->host[n] < 0;
 }
 
-/* Finds tiers by node, from 1 for switches with NICs; 0: not in the network. `queue` has room for all nodes. */
-static void find_tiers(const topo_fold *fold, int32_t *tier, int32_t *queue) {
-  const bny_topo *topo = fold->topo;
-  int32_t head = 0, tail = 0;
-  for (int32_t n = 0; n < topo->nnodes; n++) {
-    if (is_above_hosts(fold, n) && topo_fold_facts(fold, n).below > 0) {
-      tier[n] = 1;
-      queue[tail++] = n;
-    }
-  }
-  for (; head < tail; head++) {
-    int32_t n = queue[head];
-    for (int32_t l = bny_topo_first_link(topo, n); l >= 0; l = bny_topo_next_link(topo, n, l)) {
-      int32_t other = bny_topo_other_end(topo, n, l);
-      if (topo->links[l].kind == BNY_TOPO_LINK_NET && is_above_hosts(fold, other) && tier[other] == 0) {
-        tier[other] = tier[n] + 1;
-        queue[tail++] = other;
-      }
-    }
-  }
-}
-
 static const char *tier_name(int32_t tier) {
   static const char *const names[TIERS] = {"leaf", "spine", "core", "upper"};
   return names[tier > TIERS ? TIERS - 1 : tier - 1];
 }
 
 /* Sums the bandwidth to higher tiers. */
-static double uplink_of(const bny_topo *topo, const int32_t *tier, int32_t n, bool *assumed) {
+static double uplink_of(const topo_fold *fold, int32_t n, bool *assumed) {
+  const bny_topo *topo = fold->topo;
+  const int32_t *tier = fold->tier;
   double sum = 0;
   *assumed = false;
   for (int32_t l = bny_topo_first_link(topo, n); l >= 0; l = bny_topo_next_link(topo, n, l)) {
@@ -50,9 +30,9 @@ static double uplink_of(const bny_topo *topo, const int32_t *tier, int32_t n, bo
   return sum;
 }
 
-static void describe(const topo_fold *fold, const int32_t *tier, const int32_t *group, int32_t count, topo_line *line) {
+static void describe(const topo_fold *fold, const int32_t *group, int32_t count, topo_line *line) {
   topo_facts facts = topo_fold_facts(fold, group[0]);
-  int32_t own = tier[group[0]];
+  int32_t own = fold->tier[group[0]];
   topo_string text = {.text = ""}, up = {.text = ""};
   if (own == 0) {
     topo_append(&text, "NVSwitch between hosts, joins ");
@@ -72,7 +52,7 @@ static void describe(const topo_fold *fold, const int32_t *tier, const int32_t *
   }
   topo_line_say(line, TOPO_INK_PLAIN, TOPO_LINE_LINKS, text.text);
   bool assumed;
-  double uplink = own > 0 ? uplink_of(fold->topo, tier, group[0], &assumed) : 0;
+  double uplink = own > 0 ? uplink_of(fold, group[0], &assumed) : 0;
   if (uplink > 0) {
     topo_append(&up, "up ");
     topo_append_speed(&up, uplink, assumed);
@@ -80,8 +60,8 @@ static void describe(const topo_fold *fold, const int32_t *tier, const int32_t *
   }
 }
 
-static bool draw_tier(const topo_fold *fold, const topo_view *view, const int32_t *tier, int32_t *nodes, int32_t count,
-                      int32_t *ends, topo_lines *lines) {
+static bool draw_tier(const topo_fold *fold, const topo_view *view, int32_t *nodes, int32_t count, int32_t *ends,
+                      topo_lines *lines) {
   int32_t groups = topo_fold_groups(fold, nodes, count, view->all ? INT32_MAX : ALIKE, ends);
   bool good = groups >= 0;
   for (int32_t g = 0, start = 0; good && g < groups; start = ends[g++]) {
@@ -94,7 +74,7 @@ static bool draw_tier(const topo_fold *fold, const topo_view *view, const int32_
     if (good) {
       line->ink = TOPO_INK_SWITCH;
       topo_append_names(&line->label, fold->topo, &nodes[start], ends[g] - start, 34);
-      describe(fold, tier, &nodes[start], ends[g] - start, line);
+      describe(fold, &nodes[start], ends[g] - start, line);
     }
   }
   return good;
@@ -102,27 +82,22 @@ static bool draw_tier(const topo_fold *fold, const topo_view *view, const int32_
 
 bool topo_network_draw(const topo_fold *fold, const topo_view *view, topo_lines *lines, tool_error *error) {
   int32_t total = fold->topo->nnodes, count = 0, highest = 0;
-  int32_t *tier = calloc((size_t)total + 1, sizeof *tier), *nodes = calloc((size_t)total + 1, sizeof *nodes);
-  int32_t *ends = calloc((size_t)total + 1, sizeof *ends);
-  bool good = tier != NULL && nodes != NULL && ends != NULL;
-  if (good) {
-    find_tiers(fold, tier, nodes);
-  }
+  int32_t *nodes = calloc((size_t)total + 1, sizeof *nodes), *ends = calloc((size_t)total + 1, sizeof *ends);
+  bool good = nodes != NULL && ends != NULL;
   for (int32_t n = 0; good && n < total; n++) {
-    highest = tier[n] > highest ? tier[n] : highest;
+    highest = fold->tier[n] > highest ? fold->tier[n] : highest;
     count += is_above_hosts(fold, n);
   }
   good = good && (count == 0 || topo_lines_add(lines) != NULL);
   for (int32_t t = highest > TIERS ? TIERS : highest; good && count > 0 && t >= 0; t--) {
     int32_t here = 0;
     for (int32_t n = 0; n < total; n++) {
-      if (is_above_hosts(fold, n) && (tier[n] == t || (t == TIERS && tier[n] > t))) {
+      if (is_above_hosts(fold, n) && (fold->tier[n] == t || (t == TIERS && fold->tier[n] > t))) {
         nodes[here++] = n;
       }
     }
-    good = draw_tier(fold, view, tier, nodes, here, ends, lines);
+    good = draw_tier(fold, view, nodes, here, ends, lines);
   }
-  free(tier);
   free(nodes);
   free(ends);
   return good || tool_error_set(error, "out of memory");

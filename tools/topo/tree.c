@@ -49,24 +49,9 @@ static void label_of(const drawing *d, const int32_t *nodes, int32_t count, topo
   }
 }
 
-/* Appends the model, "NVIDIA H100 80GB HBM3", or the generation if only that is known. */
-static void append_model(const bny_topo_node *node, topo_string *text) {
-  bool named = node->model != NULL && strncmp(node->model, "0x", 2) != 0;
-  if (named && node->vendor != NULL && node->kind == BNY_TOPO_NUMA) {
-    topo_append(text, "%.60s ", node->vendor);
-  }
-  if (named) {
-    topo_append(text, "%.120s", node->model);
-  } else if (node->compute == 910) {
-    topo_append(text, "AMD gfx90a");
-  } else if (node->compute >= 0) {
-    topo_append(text, node->compute >= 300 ? "AMD gfx%d" : "NVIDIA sm_%d", (int)node->compute);
-  }
-}
-
 static void say_model(const bny_topo_node *node, topo_line *line) {
   topo_string text = {.text = ""};
-  append_model(node, &text);
+  topo_append_model(&text, node);
   topo_line_say(line, TOPO_INK_DIM, TOPO_LINE_MODEL, text.text);
 }
 
@@ -212,15 +197,15 @@ static void say_host(drawing *d, int32_t host, topo_line *line) {
     if (d->fold.host[n] == host && topo->nodes[n].kind == BNY_TOPO_GPU) {
       topo_string texts[2] = {{.text = ""}, {.text = ""}};
       first = gpus++ == 0 ? n : first;
-      append_model(&topo->nodes[first], &texts[0]);
-      append_model(&topo->nodes[n], &texts[1]);
+      topo_append_model(&texts[0], &topo->nodes[first]);
+      topo_append_model(&texts[1], &topo->nodes[n]);
       d->gpus_alike = d->gpus_alike && strcmp(texts[0].text, texts[1].text) == 0;
     }
     speeds = speeds || (d->fold.host[n] == host && d->fold.shown[n] && topo_fold_facts(&d->fold, n).up > 0);
   }
   topo_string model = {.text = ""}, text = {.text = ""};
   if (gpus > 0) {
-    append_model(&topo->nodes[first], &model);
+    topo_append_model(&model, &topo->nodes[first]);
   }
   if (d->gpus_alike && model.text[0] != '\0') {
     topo_append(&text, "%d x %s", (int)gpus, model.text);

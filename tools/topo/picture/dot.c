@@ -5,7 +5,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "tools/topo/picture/layout_work.h"
+#include "tools/topo/picture/work.h"
 
 typedef struct dot_look {
   const char *shape, *fill;

@@ -2,12 +2,11 @@
  * The layout of a picture: boxes, lines, texts and badges, in pixels from the top left. It depends only on the view,
  * and drawing it is a walk through the lists.
  *
- * From the top: title; network switches by tier; below them a channel with one horizontal line per leaf switch or rail;
- * NVLink switches across hosts; hosts; findings; legend. In a host: NVSwitches, or arcs between GPUs; a row of GPUs;
- * rows of NICs; PCI switches; CPUs as strips below their devices; links between CPUs; its name. Children are drawn
- * above their parent and within its width, so lines of containment are vertical and cross nothing.
+ * From the top: title; network switches by tier; one horizontal line per leaf switch or rail; NVLink switches across
+ * hosts; hosts; findings; legend. A host is nested boxes: packages and NUMA nodes contain PCI switches, which contain
+ * columns of a GPU and its NICs. Boxes stand side by side and nothing is above a GPU, so its NVLinks go straight up.
  *
- * Of hosts that look alike only a few are drawn; the rest are counted. */
+ * Of hosts that look alike only a few are drawn; the rest are named in a box beside them. */
 #ifndef TOPO_LAYOUT_H
 #define TOPO_LAYOUT_H
 
@@ -15,18 +14,15 @@
 
 typedef enum topo_box_kind {
   TOPO_BOX_HOST,
-  TOPO_BOX_AREA,     /* package or NUMA node with its devices */
-  TOPO_BOX_STRIP,    /* its lower edge: the CPU */
-  TOPO_BOX_UNPLACED, /* strip of devices whose CPU is unknown */
-  TOPO_BOX_HOST_BRIDGE,
-  TOPO_BOX_PCI,    /* PCI switch */
-  TOPO_BOX_BRIDGE, /* PCI switch with one known device */
+  TOPO_BOX_AREA,  /* package or NUMA node with its devices */
+  TOPO_BOX_PCI,   /* PCI switch, or a host bridge, with its devices */
+  TOPO_BOX_MORE,  /* stands for parts that are not drawn */
+  TOPO_BOX_STRIP, /* lower edge of an area, with its name */
   TOPO_BOX_GPU,
   TOPO_BOX_NIC,
-  TOPO_BOX_NVSWITCH, /* all switches that join the same GPUs */
-  TOPO_BOX_SWITCH,   /* network switch */
-  TOPO_BOX_RAIL,     /* rail without a known switch */
-  TOPO_BOX_MORE,     /* stands for parts that are not drawn */
+  TOPO_BOX_BAR,    /* all NVSwitches that join the same GPUs, or the links of a full mesh */
+  TOPO_BOX_SWITCH, /* network switch */
+  TOPO_BOX_RAIL,   /* rail without a known switch */
   TOPO_BOX_KINDS
 } topo_box_kind;
 
@@ -35,11 +31,9 @@ typedef enum topo_colour {
   TOPO_COLOUR_DIM, /* secondary text */
   TOPO_COLOUR_NVLINK,
   TOPO_COLOUR_XGMI,
-  TOPO_COLOUR_C2C,
-  TOPO_COLOUR_PCI,
   TOPO_COLOUR_SYS,
   TOPO_COLOUR_NET,  /* between switches */
-  TOPO_COLOUR_SLOW, /* below its rating, or refused */
+  TOPO_COLOUR_SLOW, /* below its rating or its peers, refused, or missing */
   TOPO_COLOUR_RAIL, /* and the next TOPO_RAILS - 1 */
   TOPO_RAILS = 8,
   TOPO_COLOURS = TOPO_COLOUR_RAIL + TOPO_RAILS
@@ -49,8 +43,7 @@ typedef struct topo_box {
   topo_box_kind kind;
   int32_t node; /* -1: none or several */
   double x, y, width, height;
-  int32_t depth;      /* areas: 0 is the outermost */
-  topo_colour colour; /* switches and rails */
+  topo_colour colour; /* bars, switches and rails */
   bool dashed;        /* only assumed */
   const char *tip;    /* known facts */
 } topo_box;
@@ -61,7 +54,7 @@ typedef struct topo_line {
   bool arc;
   double width;
   topo_colour colour;
-  bool dashed;   /* assumed */
+  bool dashed;   /* assumed, or missing */
   bool over;     /* drawn over others, with a gap around */
   bool junction; /* joins another line at its last point */
   const char *tip;
@@ -71,7 +64,7 @@ typedef enum topo_anchor { TOPO_ANCHOR_START, TOPO_ANCHOR_MIDDLE, TOPO_ANCHOR_EN
 
 typedef struct topo_label {
   double x, y, size; /* y: base line */
-  double width;      /* estimated, rather too wide */
+  double width;      /* that of the widest usual font */
   topo_anchor anchor;
   bool bold;
   bool backed; /* on a white background */
@@ -94,10 +87,9 @@ typedef struct topo_layout {
   topo_label *labels;
   topo_badge *badges;
   int32_t nboxes, nlines, nlabels, nbadges;
-  int32_t boxes_capacity, lines_capacity, labels_capacity, badges_capacity;
   const char *title, *summary;
   void *strings;      /* owned */
-  bool out_of_memory; /* sticky; indices are then -1 */
+  bool out_of_memory; /* sticky */
 } topo_layout;
 
 /* Returns NULL and *error without memory. */
@@ -106,10 +98,10 @@ void topo_layout_free(topo_layout *layout);
 
 /* ---- for the files that fill a layout ---------------------------------------------------------------------------- */
 
-int32_t topo_layout_box(topo_layout *layout, topo_box box);
-int32_t topo_layout_line(topo_layout *layout, topo_line line);
-int32_t topo_layout_label(topo_layout *layout, topo_label label); /* sets its width; drops empty texts */
-int32_t topo_layout_badge(topo_layout *layout, topo_badge badge);
+int32_t topo_layout_box(topo_layout *layout, topo_box box); /* returns its index; -1 without memory */
+void topo_layout_line(topo_layout *layout, topo_line line);
+void topo_layout_label(topo_layout *layout, topo_label label); /* sets its width; drops empty texts */
+void topo_layout_badge(topo_layout *layout, topo_badge badge);
 
 /* Returns a string that lives as long as the layout; "" without memory. */
 const char *topo_layout_string(topo_layout *layout, const char *format, ...) __attribute__((format(printf, 2, 3)));
@@ -118,8 +110,9 @@ const char *topo_layout_own(topo_layout *layout, char *text); /* takes ownership
 double topo_text_width(const char *text, double size, bool bold);
 /* Returns the text, shortened with an ellipsis if needed. */
 const char *topo_text_fit(topo_layout *layout, const char *text, double size, bool bold, double width);
-/* The same with the ellipsis in the middle, because ends distinguish names. */
-const char *topo_text_fit_name(topo_layout *layout, const char *text, double size, bool bold, double width);
+/* Shortens names so that they fit and no two different ones become the same: what all begin with is cut first, then the
+ * middle. The results replace `names`. */
+void topo_text_fit_names(topo_layout *layout, const char **names, int32_t count, double size, bool bold, double width);
 /* Takes the first line of at most that width off *text, if possible at a blank or hyphen. Returns NULL after the
  * last. */
 const char *topo_text_wrap(topo_layout *layout, const char **text, double size, double width);

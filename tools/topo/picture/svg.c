@@ -13,11 +13,10 @@
  * yellow and black. All are dark enough for a print without colours, where widths and dashes distinguish lines. */
 static const char *const colours[TOPO_COLOURS] = {
     [TOPO_COLOUR_TEXT] = "#1a1a1a",     [TOPO_COLOUR_DIM] = "#555555",      [TOPO_COLOUR_NVLINK] = "#2f6b3a",
-    [TOPO_COLOUR_XGMI] = "#8a4a12",     [TOPO_COLOUR_C2C] = "#6a3d9a",      [TOPO_COLOUR_PCI] = "#707070",
-    [TOPO_COLOUR_SYS] = "#8c96a6",      [TOPO_COLOUR_NET] = "#5a6472",      [TOPO_COLOUR_SLOW] = "#c22f00",
-    [TOPO_COLOUR_RAIL] = "#0072b2",     [TOPO_COLOUR_RAIL + 1] = "#d55e00", [TOPO_COLOUR_RAIL + 2] = "#009e73",
-    [TOPO_COLOUR_RAIL + 3] = "#cc79a7", [TOPO_COLOUR_RAIL + 4] = "#56b4e9", [TOPO_COLOUR_RAIL + 5] = "#e69f00",
-    [TOPO_COLOUR_RAIL + 6] = "#882255", [TOPO_COLOUR_RAIL + 7] = "#6b6b00"};
+    [TOPO_COLOUR_XGMI] = "#8a4a12",     [TOPO_COLOUR_SYS] = "#8c96a6",      [TOPO_COLOUR_NET] = "#5a6472",
+    [TOPO_COLOUR_SLOW] = "#c22f00",     [TOPO_COLOUR_RAIL] = "#0072b2",     [TOPO_COLOUR_RAIL + 1] = "#d55e00",
+    [TOPO_COLOUR_RAIL + 2] = "#009e73", [TOPO_COLOUR_RAIL + 3] = "#b5568b", [TOPO_COLOUR_RAIL + 4] = "#3a94cf",
+    [TOPO_COLOUR_RAIL + 5] = "#c08300", [TOPO_COLOUR_RAIL + 6] = "#882255", [TOPO_COLOUR_RAIL + 7] = "#6b6b00"};
 
 /* Boxes: fill, edge (NULL: the box's own colour), its width and the radius of corners. */
 typedef struct box_style {
@@ -25,19 +24,12 @@ typedef struct box_style {
   double width, radius;
 } box_style;
 
-static const box_style styles[TOPO_BOX_KINDS] = {[TOPO_BOX_HOST] = {"#ffffff", "#3c3c3c", 1.2, 10},
-                                                 [TOPO_BOX_AREA] = {"#f1f4f8", "#b9c3d0", 0.8, 5},
-                                                 [TOPO_BOX_STRIP] = {"#d6dee8", "#8c9aac", 0.8, 4},
-                                                 [TOPO_BOX_UNPLACED] = {"#ffffff", "#8c9aac", 0.8, 4},
-                                                 [TOPO_BOX_HOST_BRIDGE] = {"#8c9aac", "#6d7a8b", 0.6, 1.5},
-                                                 [TOPO_BOX_PCI] = {"#ffffff", "#707070", 0.9, 3},
-                                                 [TOPO_BOX_BRIDGE] = {"#ffffff", "#707070", 0.9, 1.5},
-                                                 [TOPO_BOX_GPU] = {"#dcebdd", "#2f6b3a", 1.2, 4},
-                                                 [TOPO_BOX_NIC] = {"#fbeed3", "#9a6a00", 1, 4},
-                                                 [TOPO_BOX_NVSWITCH] = {"#eef6ef", NULL, 1.6, 5},
-                                                 [TOPO_BOX_SWITCH] = {"#ffffff", NULL, 1.6, 5},
-                                                 [TOPO_BOX_RAIL] = {"#ffffff", NULL, 1.4, 5},
-                                                 [TOPO_BOX_MORE] = {"#fafafa", "#8a8a8a", 1, 8}};
+static const box_style styles[TOPO_BOX_KINDS] = {
+    [TOPO_BOX_HOST] = {"#ffffff", "#3c3c3c", 1.2, 10}, [TOPO_BOX_AREA] = {"#f1f4f8", "#b9c3d0", 0.8, 5},
+    [TOPO_BOX_PCI] = {"#fafbfc", "#9aa0a8", 0.8, 4},   [TOPO_BOX_MORE] = {"#fafafa", "#8a8a8a", 1, 8},
+    [TOPO_BOX_STRIP] = {"#d6dee8", "#8c9aac", 0.8, 4}, [TOPO_BOX_GPU] = {"#dcebdd", "#2f6b3a", 1.2, 4},
+    [TOPO_BOX_NIC] = {"#fbeed3", "#9a6a00", 1, 4},     [TOPO_BOX_BAR] = {"#eef6ef", NULL, 1.6, 5},
+    [TOPO_BOX_SWITCH] = {"#ffffff", NULL, 1.6, 5},     [TOPO_BOX_RAIL] = {"#ffffff", NULL, 1.4, 5}};
 
 typedef struct badge_style {
   const char *fill, *text;
@@ -109,19 +101,13 @@ static void put_tip(FILE *out, const char *tip) {
 static void put_box(FILE *out, const topo_box *box) {
   const box_style *style = &styles[box->kind];
   const char *stroke = style->stroke ? style->stroke : colours[box->colour];
-  /* A stack has two frames behind the box. */
-  for (int behind = box->kind == TOPO_BOX_MORE && box->height > 60 ? 2 : 0; behind > 0; behind--)
-    fprintf(out, "<rect x=\"%s\" y=\"%s\" width=\"%s\" height=\"%s\" rx=\"%s\" fill=\"%s\" stroke=\"%s\"/>\n",
-            at(box->x + 5 * behind).text, at(box->y - 5 * behind).text, at(box->width).text, at(box->height).text,
-            at(style->radius).text, style->fill, stroke);
-  const char *fill = box->kind == TOPO_BOX_AREA && box->depth > 0 ? "#e5ebf2" : style->fill;
   double radius = fmin(style->radius, fmin(box->width, box->height) / 2);
   fprintf(out, "<g>");
   put_tip(out, box->tip);
   fprintf(out,
           "<rect x=\"%s\" y=\"%s\" width=\"%s\" height=\"%s\" rx=\"%s\" fill=\"%s\" stroke=\"%s\" stroke-width=\"%s\"",
-          at(box->x).text, at(box->y).text, at(box->width).text, at(box->height).text, at(radius).text, fill, stroke,
-          at(style->width).text);
+          at(box->x).text, at(box->y).text, at(box->width).text, at(box->height).text, at(radius).text, style->fill,
+          stroke, at(style->width).text);
   if (box->dashed) fputs(" stroke-dasharray=\"4 3\"", out);
   fputs("/></g>\n", out);
 }
@@ -193,9 +179,7 @@ static void put_badge(FILE *out, const topo_badge *badge) {
       at(badge->x).text, at(badge->y + 3).text, badge->number > 9 ? "7.5" : "8.5", style->text, badge->number);
 }
 
-static bool is_background(const topo_box *box) {
-  return box->kind == TOPO_BOX_HOST || box->kind == TOPO_BOX_AREA || box->kind == TOPO_BOX_MORE;
-}
+static bool is_background(const topo_box *box) { return box->kind <= TOPO_BOX_MORE; }
 
 static void put_head(FILE *out, const topo_layout *layout, const topo_view *view) {
   fprintf(out,

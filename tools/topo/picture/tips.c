@@ -4,10 +4,10 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "tools/topo/picture/layout_work.h"
+#include "tools/topo/picture/work.h"
 
 static const char *path_of(const topo_work *work, int32_t node, char text[256]) {
-  int32_t host = work->places[node].host;
+  int32_t host = work->spots[node].host;
   bool named = host < work->topo->nnodes && work->nhosts > 1 && host != node;
   snprintf(text, 256, "%.100s%s%.140s", named ? work->topo->nodes[host].name : "", named ? " " : "",
            work->topo->nodes[node].name);
@@ -46,8 +46,8 @@ static void put_string(FILE *out, const char *what, const char *value) {
 }
 
 static void put_rank(FILE *out, const topo_work *work, int32_t node) {
-  const bny_topo_rank *rank = &work->levels->ranks[work->places[node].rank];
-  fprintf(out, "\nrank %d", work->places[node].rank);
+  const bny_topo_rank *rank = &work->levels->ranks[work->fold.rank[node]];
+  fprintf(out, "\nrank %d", work->fold.rank[node]);
   if (rank->nvlinks > 0) fprintf(out, "\n%d NVLink or xGMI link%s", rank->nvlinks, rank->nvlinks == 1 ? "" : "s");
   if (rank->nic < 0 || rank->nic == node) return;
   fprintf(out, "\nserved by %s (%s", work->topo->nodes[rank->nic].name, bny_topo_path_name(rank->nic_path));
@@ -57,7 +57,7 @@ static void put_rank(FILE *out, const topo_work *work, int32_t node) {
 
 const char *topo_tip_node(const topo_work *work, int32_t node) {
   const bny_topo_node *own = &work->topo->nodes[node];
-  const topo_place *place = &work->places[node];
+  topo_facts facts = topo_fold_facts(&work->fold, node);
   char *text = NULL, name[256];
   size_t bytes;
   FILE *out = open_memstream(&text, &bytes);
@@ -72,11 +72,11 @@ const char *topo_tip_node(const topo_work *work, int32_t node) {
     fprintf(out, "\ngfx90a");
   else if (own->compute >= 0)
     fprintf(out, own->compute >= 200 ? "\ngfx%d" : "\nsm_%d", own->compute);
-  if (place->speed > 0)
-    fprintf(out, "\nports: %s GB/s in one direction%s", topo_figure_of(place->speed).text,
-            place->speed_assumed ? ", assumed" : "");
-  if (own->kind == BNY_TOPO_NIC && place->rail >= 0) fprintf(out, "\nrail %d", place->rail);
-  if (place->rank >= 0) put_rank(out, work, node);
+  if (own->kind == BNY_TOPO_NIC && facts.net > 0)
+    fprintf(out, "\nports: %s GB/s in one direction%s", topo_figure_of(facts.net).text,
+            facts.net_assumed ? ", assumed" : "");
+  if (own->kind == BNY_TOPO_NIC && work->rail[node] >= 0) fprintf(out, "\nrail %d", work->rail[node]);
+  if (work->fold.rank[node] >= 0) put_rank(out, work, node);
   fprintf(out, "\nsource: %s", bny_topo_source_name(own->source));
   fclose(out);
   return topo_layout_own(work->layout, text);

@@ -1,0 +1,118 @@
+/* SPDX-License-Identifier: Apache-2.0
+ * State and helpers that the files of a layout share. */
+#ifndef TOPO_WORK_H
+#define TOPO_WORK_H
+
+#include "tools/topo/draw.h"
+#include "tools/topo/fold.h"
+#include "tools/topo/picture/layout.h"
+
+enum {
+  PAGE_MARGIN = 24,
+  HOST_PAD = 14,
+  HOST_GAP = 28,
+  PAD = 8,         /* of a box around others */
+  GAP = 8,         /* between boxes */
+  TAP_GAP = 6,     /* between lines to the network */
+  LANE_GAP = 11,   /* between horizontal lines */
+  STACK_MOST = 4,  /* NICs below a GPU */
+  HOSTS_MOST = 16, /* drawn hosts, however narrow */
+  TIER_MOST = 16,  /* drawn switches of a tier */
+  MORE_WIDTH = 168,
+  UNIT_LINES = 6
+};
+
+#define TOPO_SMALL 9.0 /* the smallest text */
+
+/* Where a node is drawn. A host's x and y are those of its contents. */
+typedef struct topo_spot {
+  int32_t parent, first, next, last; /* the box around it, and what is in it; -1 */
+  int32_t host;                      /* nnodes: unknown */
+  int32_t box;                       /* -1 */
+  int32_t taps;                      /* NIC: lines to the network */
+  bool holds;                        /* is a box around others */
+  bool devices;                      /* holds a GPU or NIC */
+  bool drawn;                        /* its host is drawn */
+  double x, y, width, height;        /* relative to the parent until the hosts are placed */
+  double tap_x;                      /* NIC: its first line to the network */
+} topo_spot;
+
+typedef struct topo_work {
+  const topo_view *view;
+  const bny_topo *topo;
+  const bny_topo_levels *levels;
+  topo_layout *layout;
+  topo_fold fold;
+  topo_spot *spots;            /* by node, and one for nodes without a host */
+  int32_t *host_set;           /* by node: its class of hosts that look alike; -1 */
+  int32_t *rail;               /* by node: the rail of a NIC; -1 */
+  bool *faulty;                /* by node: a warning or fault is about it, or about its port */
+  int32_t *scratch;            /* by node, for any function that calls none of the others */
+  int32_t nhosts;              /* with contents */
+  bool detailed;               /* one host: devices show models, bus ids and the like */
+  bool gpus_alike, nics_alike; /* all have one model, which the foot of the host names */
+  double fastest_nic;          /* GB/s */
+  bool rails_only;             /* NICs are on rails whose switches are not known */
+  int32_t drawn[HOSTS_MOST], ndrawn;
+  double unit_width, gpu_height, nic_height;
+  double right;      /* end of drawn hosts */
+  double sky;        /* height between a host's frame and its contents: NVLinks */
+  double domain;     /* height of NVLink switches across hosts */
+  double content;    /* height of the highest host's contents, with the links between CPUs */
+  double foot;       /* height of a host's name and what is below it */
+  double frame;      /* top of the hosts */
+  double bottom;     /* end of the hosts */
+  double more_x;     /* left edge of the box for hosts that are not drawn; 0: none */
+  int32_t more_box;  /* -1 */
+  double *crossings; /* x of the lines that rise from NICs */
+  int32_t ncrossings;
+} topo_work;
+
+/* spots.c: nested boxes and their sizes. */
+bool topo_spots_make(topo_work *work);
+void topo_spots_measure(topo_work *work);
+void topo_spots_place(topo_work *work); /* when the hosts are placed */
+void topo_spots_draw(topo_work *work, int32_t host);
+double topo_spot_middle(const topo_work *work, int32_t node);
+
+/* nvlink.c: plan() finds the links and sets work->sky and domain; draw() takes what plan() returned. */
+typedef struct topo_nvlinks topo_nvlinks;
+topo_nvlinks *topo_nvlinks_plan(topo_work *work); /* NULL without memory */
+void topo_nvlinks_draw(topo_work *work, topo_nvlinks *links);
+void topo_nvlinks_free(topo_nvlinks *links);
+
+/* net.c: network switches. plan() finds them and returns the height of the network; draw() takes its top. */
+typedef struct topo_net topo_net;
+topo_net *topo_net_plan(topo_work *work, double *height); /* NULL without memory */
+void topo_net_draw(topo_work *work, topo_net *net, double top);
+void topo_net_free(topo_net *net);
+
+/* notes.c: title, findings with their badges, legend. */
+double topo_draw_title(topo_work *work);
+void topo_draw_notes(topo_work *work, double y);
+
+/* tips.c: all known facts, in lines. */
+const char *topo_tip_node(const topo_work *work, int32_t node);
+const char *topo_tip_link(const topo_work *work, int32_t link);
+
+/* Spreads horizontal lines over lanes, so that those in one lane do not touch. Returns the number of lanes. */
+typedef struct topo_extent {
+  double left, right;
+  int32_t lane;
+} topo_extent;
+int32_t topo_lanes(topo_extent *extents, int32_t count);
+
+int32_t topo_nic_of(const bny_topo *topo, int32_t node); /* the node itself, or a port's NIC; -1 */
+bool topo_is_gpu_link(const bny_topo_link *link);        /* NVLink or xGMI between two nodes */
+const char *topo_host_name(const topo_work *work, int32_t host);
+void topo_text(topo_work *work, double x, double y, double size, bool bold, topo_colour colour, topo_anchor anchor,
+               const char *text);
+
+/* "370.8", "48", "3.125", independent of the locale. */
+typedef struct topo_figure {
+  char text[24];
+} topo_figure;
+topo_figure topo_figure_of(double value);
+topo_figure topo_count_of(int64_t count); /* "2,046" */
+
+#endif
