@@ -141,8 +141,8 @@ static banyan_status plan_within(banyan_op *op) {
   return status == BANYAN_OK ? bny_plan_make(&op->parts[0].request, op->comm->rank, &op->parts[0].plan) : status;
 }
 
-/* Whether a plan fits the outbox is the same on every rank, so all split alike: into smaller parts until one fits, or
- * until nothing is left to split. */
+/* Splits the call into smaller parts until one fits the outbox, or until nothing is left to split. All ranks split
+ * alike, because the same plans fit on every rank. */
 static banyan_status cut_and_plan(banyan_op *op) {
   if (op->key.within_kernel) return plan_within(op);
   size_t limit = bny_op_payload_limit(op);

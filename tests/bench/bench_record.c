@@ -153,7 +153,7 @@ static void *measure_all(void *argument) {
   return NULL;
 }
 
-/* What an event costs when it is written, between operations or at the end. */
+/* Measures the cost of writing one event to the file, which happens between operations or at the end. */
 static double time_writing(void) {
   enum { EVENTS = 4096, REPEATS = 50 };
   static double times[REPEATS];

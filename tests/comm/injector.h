@@ -8,7 +8,7 @@
 
 typedef enum injector_deed { INJECTOR_STOP = 1, INJECTOR_DIE } injector_deed;
 
-/* Whether system calls can be trapped on this machine. */
+/* Returns true if system calls can be trapped on this machine. */
 bool injector_works(void);
 
 /* From now on the calling thread's system calls are counted, a run of calls that wait as one. Before number `at` (0:

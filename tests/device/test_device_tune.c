@@ -244,8 +244,8 @@ END_TEST
 
 /* ---- one rank fails ---------------------------------------------------------------------------------------------- */
 
-/* What becomes of plans that this rank makes for the last class that is measured; for those before it it makes none, so
- * that it comes soon. The linker puts this in place of bny_plan_make(). */
+/* The status of plans that this rank makes for the last size class that is measured. It makes no plans for the classes
+ * before, so that the last one comes soon. The linker puts the function below in place of bny_plan_make(). */
 static _Thread_local banyan_status planted;
 static _Thread_local bool is_planted;
 banyan_status __real_bny_plan_make(const bny_request *request, int32_t rank, bny_plan **plan);

@@ -391,7 +391,7 @@ inline decode_error decode_row_error(const decode_case &what, const decode_memor
     difference += off * off;
     norm += wanted * wanted;
     error.absolute = std::fmax(error.absolute, off / weight);
-    /* What f32 sums leave of a value that cancels is no error of the output's type. */
+    /* A value that cancels keeps the rounding error of its f32 sums, which the output's type did not cause. */
     double beyond = std::fmax(0, off - bound * weight);
     if (what.out_dtype != BANYAN_F32) error.ulps = std::fmax(error.ulps, beyond / output_ulp(what.out_dtype, wanted));
   }

@@ -60,7 +60,7 @@ template <typename... parameters> static fake_words words_of(void (*)(parameters
   return words;
 }
 
-/* What the text of PTX says that tools/common/gpu_between.c makes, without the way there. */
+/* Does what the PTX of tools/common/gpu_between.c does, except for the transfer itself. */
 BNY_KERNEL perf_between(const unsigned char *memory, uint64_t quads, uint32_t *word) {
   bny_quad last = bny_load_quad(memory + 16 * (quads - 1));
   if (last.word[0] == 0x9e3779b9) *word = last.word[0];

@@ -187,7 +187,7 @@ void run_world(uint64_t seed, int32_t nranks, int32_t epochs, flavour like) {
   sheet_pool_free(&pool);
 }
 
-/* Whether all ranks get the right bits, of kernels that do or do not know of aliases. */
+/* Checks that all ranks get the right bits, from kernels that support aliases (known) or do not. */
 bool aliases_are_kept(uint64_t seed, bool known) {
   world_random random = {seed};
   sheet_pool pool = {};

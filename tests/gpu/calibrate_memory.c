@@ -11,8 +11,8 @@
 
 /* ---- latency ----------------------------------------------------------------------------------------------------- */
 
-/* Of one of `count` loads, each of which says where the next is; they go round `bytes` in steps that no prefetch
- * follows. */
+/* Measures one of `count` dependent loads. Each load gives the next address, in a ring of `bytes` whose steps no
+ * prefetcher follows. */
 static bool chase(calibration *self, size_t bytes, uint32_t count, double *ns) {
   enum { STRIDE = 4096 / 8 + 16 }; /* elements: another page and line each time */
   size_t elements = bytes / sizeof(uint64_t);
@@ -86,8 +86,8 @@ bool calibrate_bandwidth(calibration *self) {
   return true;
 }
 
-/* Of one copy of an SM on which one CTA copies; the source is read again from the second-level cache, or is larger than
- * that. */
+/* Measures one bulk copy of an SM on which one CTA copies. The source fits the second-level cache, or is larger than
+ * it. */
 static bool bulk(calibration *self, uint32_t bytes, uint64_t span, double *ns) {
   uint32_t sms = self->quick ? 2 : (uint32_t)gpu_facts_of(self->gpu)->sms;
   calibrate_copies copies = {.span = span, .bytes = bytes, .count = self->quick ? 16 : 4000};
@@ -162,7 +162,7 @@ static calibrate_pair pair_of(void *as_role_0, void *as_role_1) {
   return pair;
 }
 
-/* What role 1 runs on; both roles in one launch if it is the same device. */
+/* Runs role 1 on `other`. If that is the same device, one launch has both roles. */
 static bool run_pair(calibration *self, calibration *other, const char *kernel, calibrate_pair pair, void *page,
                      double *us, uint32_t counts[3]) {
   void *arguments[] = {&pair};
@@ -194,7 +194,7 @@ static bool run_pair(calibration *self, calibration *other, const char *kernel, 
   return ok;
 }
 
-/* Whether messages come whole. */
+/* Checks that no message is torn. */
 static bool message(calibration *self, calibration *other, calibrate_pair pair, void *page, const char *name) {
   uint32_t counts[3];
   double us;
@@ -221,7 +221,7 @@ static bool message_aliases(calibration *self, calibration *other, calibrate_pai
   return message(self, other, data, page, "stale_sys_payload_mapped_twice_fenced");
 }
 
-/* Of the two scopes, one way; then whether messages come whole. */
+/* Measures one way in both scopes, and then checks that no message is torn. */
 static bool exchange(calibration *self, calibration *other, calibrate_pair pair, void *page, const char *where) {
   static const char *const scopes[] = {"gpu", "sys"};
   const bool is_near = self == other;

@@ -60,7 +60,7 @@ static void load(void) {
 
 /* ---- what is broken ---------------------------------------------------------------------------------------------- */
 
-/* Of a thread: what it made last, which is like the arena that is to be replaced; and the one that is. */
+/* Each thread keeps the allocation that it made last, as the pattern of the arena to replace, and the replacement. */
 static _Thread_local struct {
   CUmemAllocationProp like;
   size_t allocated_bytes;

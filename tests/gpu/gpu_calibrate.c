@@ -142,7 +142,7 @@ void calibration_say(const char *name, double value, const char *unit, double as
   fflush(stdout);
 }
 
-/* What is most in doubt comes first. */
+/* The measurements in most doubt come first. */
 static const struct {
   const char *name;
   bool (*measure)(calibration *self);

@@ -29,7 +29,7 @@ typedef struct machine {
   int32_t devices, sms;
 } machine;
 
-/* What the driver says, or 0 with the reason on stdout; in a process that ends then. */
+/* Writes the driver's facts to fd, or 0 devices and the reason to stdout. The process ends afterwards. */
 static void look(int fd) {
   tool_error error = {.text = ""};
   machine found = {.devices = gpu_count(&error)};

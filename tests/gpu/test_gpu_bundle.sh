@@ -34,7 +34,7 @@ if [ -n "${GPU_BUNDLE:-}" ]; then
   cp -r "$GPU_BUNDLE" "$bundle"
 else
   mkdir -p "$bundle/bin"
-  # Of a build with shared libraries a program is a script, and lies in .libs.
+  # In a build with shared libraries the program lies in .libs, and a script stands in its place.
   for name in $("$here/make-bundle" --programs); do
     for file in "$build/.libs/$name" "$build/$name" "$build/tests/gpu/.libs/$name" "$build/tests/gpu/$name"; do
       if [ -e "$file" ]; then break; fi
@@ -79,7 +79,7 @@ check_gpu() {
 }
 results=$root/tmp/r.json
 
-# What the run has made, by a condition in Python.
+# holds CONDITION: the results of the run meet this condition in Python.
 holds() {
   python3 -c "import json, sys
 r = json.load(open(sys.argv[1]))

@@ -11,8 +11,8 @@
 
 enum { RANKS_MAX = 8, SETS = 6, REPLAYS = 20 };
 
-/* Of f32 sums and two-term weights, relative to what is summed; and of tensor cores, which cut sums off: with each
- * operation of 16 keys and a term at most 19 units of 2^-24 of a sum that grows all along. */
+/* The error of f32 sums and two-term weights, relative to the sum, plus that of tensor cores, which truncate. Each
+ * operation over 16 keys and one term loses at most 19 units of 2^-24 of a sum that grows all along. */
 static double bound_of(const problem_shape *shape) { return 3e-5 + 0x1p-24 * 19 * (shape->keys_max / 16 + 1); }
 
 typedef struct set {
@@ -26,7 +26,7 @@ typedef struct task {
   set sets[SETS];
 } task;
 
-/* What a rank has of a set on the device. */
+/* The memory of one rank's part of a set on the device. */
 typedef struct memory {
   void *q, *k, *v, *lengths, *pages;
   float *out; /* values, and behind them lse */

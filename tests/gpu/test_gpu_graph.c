@@ -10,7 +10,7 @@
 
 enum { RANKS_MAX = 8, COMMS_MAX = 3, INPUTS = 2, TOKENS = 2, HEADS = 16, VALUE_DIM = 128, RUNS_IN_GRAPH = 4 };
 
-/* Of every rank: inputs of one convention with different numbers, and what a plain call makes of each. */
+/* Every rank has inputs of one convention with different numbers, and the result of a plain call for each. */
 typedef struct task {
   int32_t nranks, comms, replays, replays_between_looks;
   const char *algorithm;
@@ -232,7 +232,7 @@ static bool is_usable(gpu_rank *self, task *task) {
   return ok;
 }
 
-/* What the failed communicator says of a run for which rank 1 never came. */
+/* Checks what the failed communicator reports of a run for which rank 1 never came. */
 static bool has_ended_well(gpu_rank *self, const ending *ending, const line *line, double took_s) {
   world_rank *world = self->world;
   banyan_status status = banyan_comm_status(line->comm);

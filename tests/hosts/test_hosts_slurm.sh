@@ -74,7 +74,7 @@ daemon 1 slurmd -D -N host1
 is_ready() { "$hosts" exec "$name" 0 sinfo -h -o '%T %D' 2>/dev/null | grep -q '^idle 2'; }
 wait_for is_ready
 
-# What the page says, word for word but for the paths.
+# The commands are those of the page, word for word except for paths.
 (umask 077 && head -c 32 /dev/urandom | base64 >"$work/secret")
 mpi=true
 [ -x "$build/tests/boot/mpi_boot" ] && have_messages && mpi=$build/tests/boot/mpi_boot

@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 # shellcheck shell=bash
-# What the tests of tools share: they run a program, look at its exit status and at what it wrote, and count.
+# The tests of tools share these functions: they run a program, look at its exit status and its output, and count.
 set -u
 top=$(cd "${top_srcdir:-$(dirname "$0")/../..}" && pwd)
 build=$(cd "${top_builddir:-.}" && pwd)

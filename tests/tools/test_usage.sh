@@ -1,6 +1,6 @@
 #!/bin/bash
 # SPDX-License-Identifier: Apache-2.0
-# What all tools have in common: --help and the man page come from one table, a wrong command line is one line and a hint, and
+# All tools have one form: --help and the man page come from one table, a wrong command line gives one line and a hint, and
 # one kind of failure has one exit status.
 # shellcheck source=tests/tools/prelude.sh
 . "$(dirname "$0")/prelude.sh"

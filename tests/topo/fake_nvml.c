@@ -94,7 +94,7 @@ static bool fails_by_chance(void) {
   return random_word(&state) % 8 == 0;
 }
 
-/* What any call about a GPU answers first. */
+/* Each call about a GPU begins with these checks. */
 static bny_nvml_return answer(const machine *m, bny_nvml_device device, unsigned *gpu) {
   if (!getenv("FAKE_NVML_OPEN")) abort();
   if (m->wrong == CALLS_FAIL || fails_by_chance()) return BNY_NVML_UNKNOWN;

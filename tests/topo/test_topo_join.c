@@ -78,7 +78,7 @@ static void levels_same(const bny_topo *a, const bny_topo *b, const char *what) 
 
 /* ---- copies of one host ------------------------------------------------------------------------------------------ */
 
-/* What stands before and behind "host". */
+/* Each row has the text before "host" and the text behind it. */
 static const char *const clusters[][2] = {
     {"", " nvswitch@18 package:2 numa bridge:4 pci@gen5x16 gpu@sm90@gen5x16 nic@400g@gen5x16"},
     {"leaf@rails ", " nvswitch@18 package:2 numa bridge:4 pci@gen5x16 gpu@sm90@gen5x16 nic@400g@gen5x16"},

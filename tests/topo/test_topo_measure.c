@@ -213,7 +213,7 @@ START_TEST(links_are_held_against_the_model) {
 }
 END_TEST
 
-/* Of alike(): 100 ns and 0.05 ns a byte in a kind; three times that between kinds. */
+/* alike() has 100 ns and 0.05 ns a byte within a kind, and three times that between kinds. */
 START_TEST(plans_are_held_against_it) {
   topo_measured *measured = alike(2, 2);
   measured->planned[TOPO_NEAR_L3] = (topo_cost){100, 0.05};

@@ -365,7 +365,7 @@ START_TEST(paths_look_at_few_nodes) {
 }
 END_TEST
 
-/* What the model counts, by looking at all. */
+/* The counts of the model equal those of a walk over all nodes. */
 START_TEST(numa_nodes_below) {
   const char *text = "host:3 package:2 numa:3 bridge pci:2 gpu";
   bny_topo_error error;

@@ -253,7 +253,7 @@ static void ck_exported(bny_topo *topo, const char *name) {
 START_TEST(nccl_out) { ck_exported(import(nccl_example, "nccl-xml"), "example"); }
 END_TEST
 
-/* What has no bus ids, and names that XML must quote. */
+/* These nodes have no bus ids, and names that XML must quote. */
 START_TEST(nccl_out_by_hand) {
   bny_topo *t = bny_topo_new();
   for (int h = 0; h < 2; h++) {

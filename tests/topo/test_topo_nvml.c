@@ -59,7 +59,7 @@ static int32_t gpu(const bny_topo *topo, int32_t number) {
   return node;
 }
 
-/* Of a node's links of a kind: sums. */
+/* Sums over a node's links of one kind. */
 typedef struct sums {
   int32_t links, count, refused;
   double gbytes_per_s, rated;
@@ -337,7 +337,7 @@ START_TEST(found_by_bus) {
   ck_assert_int_eq(sum(topo, nvswitch, BNY_TOPO_LINK_NVLINK).links, 8);
   ck_assert_int_eq(sum(topo, taken, BNY_TOPO_LINK_NVLINK).links, 0);
 
-  /* What is known is set right, not added again. */
+  /* Known devices are corrected, not added again. */
   int32_t nodes = topo->nnodes, links = topo->nlinks;
   ck_assert_int_eq(probe("dgx-h100-gpu3-12-links", topo).outcome, BNY_TOPO_PROBE_FOUND);
   ck_assert_int_eq(topo->nlinks, links + 8); /* the switch without a bus id of its own */
@@ -382,7 +382,7 @@ START_TEST(old_driver) {
   ck_assert_int_eq(sum(topo, gpu(topo, 0), BNY_TOPO_LINK_NVLINK).count, 6);
   bny_topo_free(topo);
 
-  /* What a link leads to is not said: the system may know. */
+  /* NVML does not report the other end of these links; the system may know it. */
   topo = bny_topo_new();
   report = probe_at(path, "/nowhere", "dgx-h100", topo);
   ck_assert_msg(strstr(report.text, "8 GPUs, 144 lead out of sight;"), "%s", report.text);

@@ -381,7 +381,7 @@ static bool hwloc_there(void) {
 #endif
 }
 
-/* What hwloc is told by its variables is all that is in the model. */
+/* The model holds exactly what hwloc learns from its variables. */
 static bny_topo *probe_told(const char *variable, const char *value) {
   bny_topo_probe_report reports[BNY_TOPO_PROBES_MAX];
   int32_t count;
@@ -517,7 +517,7 @@ START_TEST(this_machine) {
 END_TEST
 
 int main(void) {
-  /* Of this machine, unless a test says otherwise. */
+  /* hwloc looks at this machine unless a test sets one of these. */
   static const char *const variables[] = {"HWLOC_XMLFILE",    "HWLOC_SYNTHETIC",  "HWLOC_FSROOT",
                                           "HWLOC_CPUID_PATH", "HWLOC_THISSYSTEM", "HWLOC_COMPONENTS"};
   for (size_t i = 0; i < sizeof variables / sizeof variables[0]; i++) {

@@ -419,7 +419,7 @@ END_TEST
 
 /* ---- anything ---------------------------------------------------------------------------------------------------- */
 
-/* What is cut off, or has bytes changed, is taken or refused with a reason; nothing else happens. */
+/* A text that is cut off or has changed bytes is accepted, or refused with a reason. Nothing else happens. */
 static void mangle(const char *text, size_t bytes, uint64_t seed) {
   char *copy = malloc(bytes + 1);
   uint64_t state = seed;

@@ -19,7 +19,7 @@ typedef struct fake_device {
   bny_topo_verbs_port ports[2];
 } fake_device;
 
-/* What the functions of the table see. */
+/* The devices that the functions of the table report, and what they counted. */
 static struct {
   int32_t count;
   fake_device devices[MOST_DEVICES];
@@ -243,7 +243,7 @@ START_TEST(roce_bonded) {
 }
 END_TEST
 
-/* Of every rate and width, and of those that nobody knows. */
+/* The rows have every rate and width, and some that do not exist. */
 START_TEST(speeds) {
   const struct {
     int speed, width;

@@ -144,7 +144,7 @@ static void check_lines(const topo_layout *layout) {
   }
 }
 
-/* Of hosts that are drawn, and of what is in no host: every GPU and NIC once. Of others: none. */
+/* Every GPU and NIC of a node that is drawn, or of no node, is drawn once. No other is drawn. */
 static void check_devices(const bny_topo *topo, const topo_layout *layout) {
   int32_t *drawn = calloc((size_t)topo->nnodes + 1, sizeof *drawn);
   bool *host = calloc((size_t)topo->nnodes + 1, sizeof *host), orphans = false;

@@ -31,7 +31,7 @@ static inline const char *law_of_reason(const bny_topo_error *error) {
   return error->line < 0 ? "a negative line" : NULL;
 }
 
-/* What is written as JSON and read again is written the same. */
+/* A model that was written as JSON and read again is written the same. */
 static inline const char *law_of_json(const bny_topo *topo) {
   bny_topo_error error = {.text = ""};
   char *text = bny_topo_export_json(topo, &error);
@@ -189,7 +189,7 @@ static inline const char *law_of_importer(const bny_topo_importer *importer, con
     return NULL;
   }
   importer->recognises(text, bytes);
-  /* What is taken is still for the check to refuse. */
+  /* The check may still refuse a text that the importer accepted. */
   bool taken = importer->parse(text, bytes, topo, &error) && bny_topo_check(topo, &error);
   const char *broken = taken ? NULL : law_of_reason(&error);
   bny_topo_free(topo);

@@ -76,7 +76,7 @@ static const char hwloc_v2_example[] __attribute__((unused)) =
     "<u64values length=\"9\">0 100000 </u64values><u64values length=\"9\">75000 0 </u64values></distances2hetero>\n"
     "</topology>\n";
 
-/* Of version 1 NUMA nodes hold what is near to them. */
+/* In version 1, NUMA nodes hold the objects that are near to them. */
 static const char hwloc_v1_example[] __attribute__((unused)) =
     "<topology>\n<object type=\"Machine\" os_index=\"0\">\n"
     "<object type=\"NUMANode\" os_index=\"0\"><object type=\"Socket\" os_index=\"0\"><object type=\"Core\"/></object>\n"

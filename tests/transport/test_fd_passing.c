@@ -384,7 +384,7 @@ static void run_passing(passing passing) {
   world_run(&setup, pass_away);
 }
 
-/* Whether this process may make pid namespaces, which only the children of a try are in. */
+/* Returns true if this process may make pid namespaces. A child tries it, and only its children are in one. */
 static bool has_namespaces(void) {
   pid_t child = fork();
   int how = 1;

@@ -25,7 +25,7 @@ typedef struct device_ranks {
   banyan_threads *group;
   void *streams[DEVICE_RANKS_MAX];
   device_rank ranks[DEVICE_RANKS_MAX];
-  /* Of device_ranks_call(). */
+  /* The arguments of device_ranks_call(). */
   bool (*body)(device_rank *self, void *argument);
   void *argument;
 } device_ranks;

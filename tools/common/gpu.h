@@ -37,8 +37,8 @@ const gpu_facts *gpu_facts_of(const gpu *device);
 
 /* ---- memory ------------------------------------------------------------------------------------------------------ */
 
-/* Of the device. 0 bytes give a valid address. Either call may wait until the device is idle: not while one rank's
- * kernels wait for those of another rank that has yet to launch them. */
+/* Memory of the device. 0 bytes give a valid address. Either call may wait until the device is idle. So neither may be
+ * made while one rank's kernels wait for those of a rank that has yet to launch them. */
 bool gpu_take(gpu *device, size_t bytes, void **memory, tool_error *error);
 void gpu_give(gpu *device, void *memory); /* NULL is allowed */
 
@@ -60,7 +60,7 @@ bool gpu_wait(gpu *device, void *stream, double seconds, tool_error *error);
 
 typedef struct gpu_graph gpu_graph;
 
-/* What goes to the stream from now on until gpu_capture_end() makes a graph. Only this thread may put anything
+/* Records the work of the stream from now on, until gpu_capture_end() makes a graph. Only this thread may put work
  * there. */
 bool gpu_capture_begin(gpu *device, void *stream, tool_error *error);
 bool gpu_capture_end(gpu *device, void *stream, gpu_graph **graph, tool_error *error);

@@ -14,8 +14,8 @@ bool gpu_capture_begin(gpu *device, void *stream, tool_error *error) {
   return gpu_succeeded(&device->driver, result, "cuStreamBeginCapture", error);
 }
 
-/* What a first launch would have to allocate is allocated now: later, kernels of others may wait for those of this
- * graph. */
+/* The upload allocates what a first launch would allocate. Later, kernels of other ranks may wait for this graph's
+ * kernels, and then an allocation could not end. */
 static bool instantiate(gpu *device, CUgraph captured, void *stream, CUgraphExec *exec, tool_error *error) {
   const gpu_driver *driver = &device->driver;
   CUgraphExec made = NULL;

@@ -18,7 +18,7 @@ bool tool_json_write(json_t *object, FILE *stream, tool_error *error);
 /* JSON has no infinity: null. */
 json_t *tool_json_real(double value);
 
-/* What a device is, as an object. */
+/* Describes a device as an object. */
 json_t *tool_json_gpu(const gpu_facts *facts);
 
 #endif

@@ -90,8 +90,8 @@ static bool set_number(const char *name, int number) {
   return setenv(name, text, 1) == 0;
 }
 
-/* What is the same for all ranks. BANYAN_PORT as well as MASTER_PORT, because the rules that make another port of the
- * latter must not apply; and nothing of an outer launcher may remain. */
+/* Sets the variables that are the same for all ranks, and removes those of an outer launcher. BANYAN_PORT is set beside
+ * MASTER_PORT, because the rules that derive another port from the latter must not apply. */
 static bool set_common(int nranks, int port, const char *secret) {
   static const char *const outer[] = {"BANYAN_LISTEN_FD", "BANYAN_SECRET_FILE", "TORCHELASTIC_USE_AGENT_STORE"};
   for (size_t i = 0; i < sizeof outer / sizeof *outer; i++) unsetenv(outer[i]);

@@ -13,14 +13,14 @@
  * not be started. To be called while the program has one thread. */
 int bny_launch_local(int nranks, char **argv, bool pin);
 
-/* Whether this process is a rank that bny_launch_local() started. */
+/* Returns true if bny_launch_local() started this process as a rank. */
 bool bny_launch_is_rank(void);
 
-/* Whether RANK or WORLD_SIZE is set: torchrun, bny_launch_local() and others of their kind. One without the other is a
- * mistake, which banyan_env_create() words. */
+/* Returns true if RANK or WORLD_SIZE is set, as torchrun, bny_launch_local() and others of their kind do. One without
+ * the other is a mistake, which banyan_env_create() reports. */
 bool bny_launch_env_present(void);
 
-/* Whether mpirun, srun or another MPI launcher started this process. */
+/* Returns true if mpirun, srun or another MPI launcher started this process. */
 bool bny_launch_under_mpi(void);
 
 /* The cores that this process may use. */

@@ -46,7 +46,7 @@ void *tool_allocate(size_t bytes);
 /* A whole number in [min, max], and nothing after it. */
 bool tool_parse_int(const char *text, int64_t min, int64_t max, int64_t *value);
 
-/* What --device takes: "cuda" (the first device) or "cuda:N". */
+/* Reads the value of --device: "cuda" (the first device) or "cuda:N". */
 bool tool_option_device(const char *text, int32_t *ordinal, tool_error *error);
 
 /* A size in bytes, with a suffix K, M or G (1024 based) or none. */

@@ -91,7 +91,7 @@ static bool take_times(const trial *t, int32_t repeat, sample_set *samples, tool
   return ok;
 }
 
-/* Whether all ranks that have rows have the same bits. */
+/* Compares the results of all ranks that have rows, bit for bit. */
 static bool compare_ranks(const trial *t, uint64_t hash, bool *equal, tool_error *error) {
   const tool_world *world = t->task->world;
   uint64_t *all = malloc((size_t)world->nranks * sizeof *all);

@@ -22,7 +22,7 @@ typedef struct decode_settings {
   const char *algorithm; /* NULL: by predicted cost */
 } decode_settings;
 
-/* What a method works on. `out` is [tokens][heads][head_dim] of the part that this rank keeps (see
+/* A method works on this. `out` is [tokens][heads][head_dim] of the part that this rank keeps (see
  * tool_part_of_rank). */
 typedef struct decode_task {
   const tool_world *world;
@@ -68,7 +68,7 @@ typedef struct decode_method {
 
 extern const decode_method decode_method_tree, decode_method_ring, decode_method_allreduce3;
 
-/* What the operation says of itself, added to facts that were zero at first. */
+/* Adds the operation's own description to facts that were zero at first. */
 void decode_facts_add(decode_facts *facts, const banyan_op *op, int32_t runs);
 
 banyan_status decode_run_op(banyan_op *op);

@@ -219,7 +219,7 @@ static bool read_file(const decode_problem *problem, int32_t layer, decode_tenso
   return true;
 }
 
-/* What is computed with is what is kept: values rounded to the dtype. */
+/* The computation uses the values as they are kept, which is rounded to the dtype. */
 static bool keep(const decode_problem *problem, int32_t layer, decode_tensor tensor, size_t count, float *values,
                  tool_error *error) {
   uint16_t kept[256];

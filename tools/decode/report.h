@@ -18,7 +18,7 @@ typedef struct decode_report {
   int count;
 } decode_report;
 
-/* What was found and chosen, before the work. */
+/* Prints what was found and chosen, before the work. */
 void report_begin(const decode_report *report, FILE *stream);
 
 /* The table and the verdict. */

@@ -74,7 +74,7 @@ static const tool_program program = {
     .options = options,
     .complete = complete_arguments};
 
-/* What one section could not find out does not keep back the others. */
+/* A section that fails does not keep back the others. */
 static int run(const arguments *a) {
   int exit_status = TOOL_EXIT_OK;
   json_t *all = json_object();

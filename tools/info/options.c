@@ -59,7 +59,7 @@ static json_t *option(const bny_option_row *row) {
   } else if (text != NULL && strcmp(row->name, "BANYAN_SECRET") == 0) {
     json_object_set_new(o, "value", json_string("(not shown)"));
   } else {
-    /* What is not UTF-8 has no place in JSON. */
+    /* JSON can hold no text that is not UTF-8. */
     json_t *value = text != NULL ? json_string(text) : json_null();
     json_object_set_new(o, "value", value != NULL ? value : json_string("(not UTF-8)"));
   }

@@ -21,7 +21,7 @@ typedef struct perf_rows {
 /* Base 2, whole maxima; numerators between half and one and a half, so that no sum cancels. */
 void perf_rows_fill(const perf_rows *rows, uint32_t key, int32_t rank);
 
-/* What a check found. */
+/* The result of a check. */
 typedef struct perf_errors {
   int64_t wrong; /* rows or bytes out of bounds */
   double worst;  /* relative error of a row */

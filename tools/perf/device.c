@@ -11,7 +11,7 @@
 
 enum { ROWS_CHECKED = 512, RUNS_MAX = 32, KEY = 1 };
 
-/* What is measured: each as one or more operations of every rank, or a copy. */
+/* Each form is measured as one or more operations of every rank, or as a copy. */
 typedef enum form { BETWEEN, COMBINE, COPY, REDUCTIONS } form;
 
 enum { MAXIMA, DENOMINATORS, NUMERATORS, REDUCTION_COUNT };

@@ -104,7 +104,7 @@ static bool time_in_a_row(measurement *m, tool_error *error) {
   return ok;
 }
 
-/* What one rank tells the others. */
+/* One rank reports this to the others. */
 typedef struct tally {
   double wrong, worst, bytes_sent, between_hosts;
 } tally;

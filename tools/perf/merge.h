@@ -7,7 +7,8 @@
 #include <stddef.h>
 #include <stdint.h>
 
-/* What every rank gave, one after another: max[rows], sum[rows], values[rows][dim]. factors: scratch of nranks. */
+/* Merges the contributions of all ranks, one after another in `all`: max[rows], sum[rows], values[rows][dim].
+ * factors: scratch of nranks. */
 void perf_merge_gathered(const float *all, int32_t nranks, int64_t rows, int32_t dim, float *factors, float *out);
 
 /* inout = merge(in, inout), rows of max, sum, values[dim]. */
