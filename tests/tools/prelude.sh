@@ -48,6 +48,11 @@ says() {
   checks=$((checks + 1))
   grep -qE -- "$1" "$work/${2:-out}" || complain "\"$1\" is not in std${2:-out}"
 }
+# tells PATTERN: as says, but of standard output as one line, because long texts are wrapped.
+tells() {
+  checks=$((checks + 1))
+  tr -s ' \n' ' ' <"$work/out" | grep -qE -- "$1" || complain "\"$1\" is not in stdout"
+}
 hides() {
   checks=$((checks + 1))
   if grep -qE -- "$1" "$work/out" "$work/err"; then complain "\"$1\" is there"; fi

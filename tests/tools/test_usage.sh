@@ -95,7 +95,33 @@ for name in perf decode plan topo info; do
   fi
 done
 
-# Each local rank of banyan-perf has a core, or a warning says that there are too few. Tables keep to 100 columns.
+# Tables keep to 100 columns, whatever they show; a file for programs may be wider.
+while read -r name arguments; do
+  tool "banyan-$name"
+  # shellcheck disable=SC2086
+  run 0 $arguments
+  same "columns of banyan-$name $arguments: $(wc -L <"$work/out")" "$(($(wc -L <"$work/out") <= 100))" 1
+done <<END
+info
+info --ranks 64 --levels 8,8 selection
+perf combine --ranks 2 --sizes 520,1M --iterations 2
+perf barrier --ranks 2 --iterations 2
+decode --ranks 3 --tokens 9 --repeat 1
+plan --ranks 64 --levels 8,8
+plan --ranks 64 --levels 4,8 --compare
+plan --ranks 12 --print
+plan --ranks 64 --levels 8,8 --prove
+plan --from $topo/gb200-nvl72.txt --print
+plan --from $topo/spine-leaf.txt --compare
+plan --from $topo/dgx-h100.txt --prove
+plan --from $topo/fabric-two-rails.txt --collective broadcast
+topo --from $topo/dgx-h100.txt
+topo --from $topo/mi300x.xml
+topo --from $topo/spine-leaf.txt --explain 1M
+topo --diff $topo/spine-leaf.txt $topo/spine-leaf.txt
+END
+
+# Each local rank of banyan-perf has a core, or a warning says that there are too few.
 tool banyan-perf
 run 0 combine --ranks 2 --sizes 520 --iterations 2
 if ! grep -q '2 ranks share 1 core' "$work/err"; then
@@ -108,7 +134,6 @@ if command -v taskset >/dev/null; then
 fi
 tool banyan-decode
 run 0 --ranks 3 --tokens 9 --repeat 1
-same "columns of banyan-decode" "$(($(wc -L <"$work/out") <= 100))" 1
 says '^recursive_doubling +[0-9.]+ us \('
 says '^tree_chain +[0-9.]+ us \('
 says '^all ranks bitwise equal: tree, allreduce3$'

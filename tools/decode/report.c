@@ -36,9 +36,9 @@ void report_begin(const decode_report *report, FILE *stream) {
   fprintf(stream, "%-10s", "found");
   tool_print_wrapped(stream, 10, 10, text);
   print_layers(stream, report);
-  fprintf(stream, "%-10s%d sequence%s of %s%d keys, %d heads on %d KV heads, head_dim %d, kept as %s, scale %g\n",
+  fprintf(stream, "%-10s%d sequence%s of %s%d keys, %d heads on %d KV heads, head_dim %d, kept as %s,\n%-10sscale %g\n",
           "shape", problem->batch, problem->batch == 1 ? "" : "s", problem->batch == 1 ? "" : "up to ", problem->tokens,
-          problem->heads, problem->kv_heads, problem->head_dim, tool_dtype_name(problem->dtype),
+          problem->heads, problem->kv_heads, problem->head_dim, tool_dtype_name(problem->dtype), "",
           (double)problem->scale);
   int32_t first, most, least;
   banyan_split(problem->tokens, report->world->nranks, 0, &first, &most);

@@ -3,6 +3,7 @@
  * says itself, in banyan_comm_config, cannot be seen from outside of it. */
 #include <string.h>
 
+#include "tools/common/options.h"
 #include "tools/info/section.h"
 #include "base/options.h"
 
@@ -16,6 +17,8 @@ static const struct {
     {"BANYAN_ARENA_KIB", "arena_bytes", true},
     {"BANYAN_ALGORITHM", "algorithm", false},
 };
+
+enum { HELP_COLUMN = 52 }; /* two spaces, a name, its value and where that comes from stand before it */
 
 static void add_field(json_t *o, const char *option) {
   for (size_t i = 0; i < sizeof fields / sizeof fields[0]; i++) {
@@ -86,17 +89,18 @@ static void print(const json_t *facts, FILE *stream) {
     char number[64];
     snprintf(number, sizeof number, "%lld %s", (long long)json_integer_value(value), info_text(one, "unit"));
     const char *text = json_is_integer(value) ? number : json_is_string(value) ? json_string_value(value) : "-";
-    fprintf(stream, "  %-22s %-16s %-12s %s\n", info_text(one, "name"), text, info_text(one, "source"),
-            info_text(one, "help"));
+    int column = fprintf(stream, "  %-23s %-12s %-12s ", info_text(one, "name"), text, info_text(one, "source"));
+    tool_print_wrapped(stream, column, HELP_COLUMN, info_text(one, "help"));
     if (json_object_get(one, "experimental") != NULL) {
-      fprintf(stream, "  %-22s experimental:", "");
+      fprintf(stream, "%*sfor BANYAN_EXPERIMENTAL=1 alone:", HELP_COLUMN, "");
       json_array_foreach(json_object_get(one, "experimental"), k, pattern) {
         fprintf(stream, " %s", json_string_value(pattern));
       }
-      fputs("; these want BANYAN_EXPERIMENTAL=1\n", stream);
+      fputc('\n', stream);
     }
     if (json_object_get(one, "refused") != NULL) {
-      fprintf(stream, "  %-22s refused: %s\n", "", info_text(one, "refused"));
+      column = fprintf(stream, "%*srefused: ", HELP_COLUMN, "");
+      tool_print_wrapped(stream, column, HELP_COLUMN, info_text(one, "refused"));
     }
   }
   json_array_foreach(facts, i, one) {

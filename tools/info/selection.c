@@ -87,9 +87,15 @@ static json_t *gather(const info_request *request, tool_error *error) {
   return facts;
 }
 
+static const char *chosen_name(const json_t *size, int column) {
+  const char *name = info_text(json_object_get(json_object_get(size, "choices"), columns[column].name), "algorithm");
+  return *name != '\0' ? name : "-";
+}
+
 static void print(const json_t *facts, FILE *stream) {
   size_t i;
   json_t *one;
+  int widths[COLUMNS] = {0};
   fprintf(stream, "  combine of %d ranks (%s", (int)json_integer_value(json_object_get(facts, "ranks")),
           info_text(facts, "title"));
   json_array_foreach(json_object_get(facts, "levels"), i, one) {
@@ -99,16 +105,20 @@ static void print(const json_t *facts, FILE *stream) {
   fprintf(stream, ")\n  rows of %d heads x %d values, f32; by scatter, and for scatter none in canonical order\n\n",
           HEADS, HEAD_DIM);
   fprintf(stream, "  %8s", "per rank");
-  for (int k = 0; k < COLUMNS; k++) {
-    fprintf(stream, "  %-18s", columns[k].name);
+  for (int k = 0; k < COLUMNS; k++) { /* each column is as wide as its longest name, so that all fit 100 columns */
+    widths[k] = (int)strlen(columns[k].name);
+    json_array_foreach(json_object_get(facts, "sizes"), i, one) {
+      int width = (int)strlen(chosen_name(one, k));
+      widths[k] = width > widths[k] ? width : widths[k];
+    }
+    fprintf(stream, " %-*s", widths[k], columns[k].name);
   }
   fputc('\n', stream);
   json_array_foreach(json_object_get(facts, "sizes"), i, one) {
     char text[PLAN_NUMBER_BYTES];
     fprintf(stream, "  %8s", plan_text_bytes((double)json_integer_value(json_object_get(one, "bytes")), text));
     for (int k = 0; k < COLUMNS; k++) {
-      const char *name = info_text(json_object_get(json_object_get(one, "choices"), columns[k].name), "algorithm");
-      fprintf(stream, "  %-18s", *name != '\0' ? name : "-");
+      fprintf(stream, " %-*s", widths[k], chosen_name(one, k));
     }
     fputc('\n', stream);
   }

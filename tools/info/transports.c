@@ -9,6 +9,7 @@
 #include <unistd.h>
 
 #include "banyan.h"
+#include "tools/common/options.h"
 #include "tools/info/section.h"
 
 static json_t *transport(const char *name, const char *between, bool available, const char *text) {
@@ -62,8 +63,9 @@ static void print(const json_t *facts, FILE *stream) {
   size_t i;
   json_t *one;
   json_array_foreach(facts, i, one) {
-    fprintf(stream, "  %-6s %-27s %-10s %s\n", info_text(one, "name"), info_text(one, "between"),
-            json_is_true(json_object_get(one, "available")) ? "available" : "not here", info_text(one, "text"));
+    int column = fprintf(stream, "  %-6s %-27s %-10s ", info_text(one, "name"), info_text(one, "between"),
+                         json_is_true(json_object_get(one, "available")) ? "available" : "not here");
+    tool_print_wrapped(stream, column, column, info_text(one, "text"));
   }
 }
 

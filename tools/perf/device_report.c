@@ -22,17 +22,17 @@ void perf_device_report_header(const gpu_facts *facts, const perf_device_setting
   if (settings->between) {
     printf("# between runs a kernel evicts caches of instructions and data; its time is taken off all times\n#\n");
   }
-  printf("# %10s %9s  %-14s %5s %9s %9s %9s %6s %10s %6s %7s %9s\n", "bytes", "rows", "algorithm", "runs", "p50", "p99",
-         "copy", "ratio", "reductions", "ratio", "errors", "worst");
-  printf("# %10s %9s  %-14s %5s %9s %9s %9s %6s %10s %6s %7s %9s\n", "(B)", "", "", "", "(us)", "(us)", "(us)", "",
-         "(us)", "", "", "rel err");
+  printf("# %10s %6s  %-18s %4s %8s %8s %8s %5s %8s %5s %6s\n", "bytes", "rows", "algorithm", "runs", "p50", "p99",
+         "copy", "ratio", "3 reds", "ratio", "errors");
+  printf("# %10s %6s  %-18s %4s %8s %8s %8s %5s %8s %5s %6s\n", "(B)", "", "", "", "(us)", "(us)", "(us)", "", "(us)",
+         "", "");
   fflush(stdout);
 }
 
 void perf_device_report_row(const perf_device_row *row) {
-  printf("  %10zu %9" PRId64 "  %-14s %5d %9.2f %9.2f %9.2f %6.2f %10.2f %6.2f %7" PRId64 " %9.1e\n", row->bytes,
-         row->rows, row->algorithm, row->runs, row->p50_us, row->p99_us, row->copy_us, over(row->p50_us, row->copy_us),
-         row->reductions_us, over(row->reductions_us, row->p50_us), row->errors.wrong, row->errors.worst);
+  printf("  %10zu %6" PRId64 "  %-18s %4d %8.2f %8.2f %8.2f %5.2f %8.2f %5.2f %6" PRId64 "\n", row->bytes, row->rows,
+         row->algorithm, row->runs, row->p50_us, row->p99_us, row->copy_us, over(row->p50_us, row->copy_us),
+         row->reductions_us, over(row->reductions_us, row->p50_us), row->errors.wrong);
   fflush(stdout);
 }
 

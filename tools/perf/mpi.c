@@ -6,6 +6,8 @@
  * Each takes its input where it suits it, and leaves normalised rows. */
 #include "tools/perf/methods.h"
 
+const char *const perf_mpi_names[PERF_MPI_METHODS] = {"mpi_allgather", "mpi_op", "mpi_allreduce3"};
+
 #ifndef BNY_HAVE_MPI
 
 bool perf_mpi_built(void) { return false; }
@@ -150,7 +152,6 @@ static mpi_state *make_state(const perf_case *perf, bool gathers, bool by_row) {
 }
 
 bool perf_mpi_methods(const perf_case *perf, perf_method methods[PERF_MPI_METHODS], tool_error *error) {
-  static const char *const names[] = {"mpi_allgather", "mpi_op", "mpi_allreduce3"};
   banyan_status (*const runs[])(void *) = {run_allgather, run_op, run_allreduce3};
   for (int i = 0; i < PERF_MPI_METHODS; i++) {
     mpi_state *state = make_state(perf, i == 0, i == 1);
@@ -161,7 +162,7 @@ bool perf_mpi_methods(const perf_case *perf, perf_method methods[PERF_MPI_METHOD
       return tool_error_set(error, "no memory for messages of %zu bytes", perf->bytes);
     }
     methods[i] = (perf_method){
-        .name = names[i], .state = state, .fill = fill, .run = runs[i], .check = check, .destroy = destroy};
+        .name = perf_mpi_names[i], .state = state, .fill = fill, .run = runs[i], .check = check, .destroy = destroy};
   }
   return true;
 }

@@ -43,17 +43,10 @@ static void print_settings(const perf_case *perf, const perf_protocol *protocol,
           protocol->check ? "checked" : "not checked", protocol->in_a_row ? ", half of two calls in a row" : "");
 }
 
-static void print_columns(bool against_mpi, FILE *stream) {
-  fprintf(stream, "#\n# %10s %9s  %-14s %9s %9s %9s %7s %9s", "bytes", "rows", "algorithm", "p50", "p99", "algbw",
+static void print_columns(FILE *stream) {
+  fprintf(stream, "#\n# %10s %9s  %-18s %9s %9s %9s %7s %9s\n", "bytes", "rows", "algorithm", "p50", "p99", "algbw",
           "errors", "worst");
-  if (against_mpi) {
-    fprintf(stream, " | %10s %10s %10s %6s", "allgather", "custom op", "allreduce3", "ratio");
-  }
-  fprintf(stream, "\n# %10s %9s  %-14s %9s %9s %9s %7s %9s", "(B)", "", "", "(us)", "(us)", "(GB/s)", "", "rel err");
-  if (against_mpi) {
-    fprintf(stream, " | %10s %10s %10s %6s", "MPI (us)", "MPI (us)", "MPI (us)", "");
-  }
-  fputc('\n', stream);
+  fprintf(stream, "# %10s %9s  %-18s %9s %9s %9s %7s %9s\n", "(B)", "", "", "(us)", "(us)", "(GB/s)", "", "rel err");
 }
 
 bool perf_report_header(const perf_case *perf, const perf_protocol *protocol, FILE *stream, tool_error *error) {
@@ -68,7 +61,7 @@ bool perf_report_header(const perf_case *perf, const perf_protocol *protocol, FI
     for (int32_t r = 0; r < world->nranks; r++) {
       fprintf(stream, "# rank %3d  pid %7d  on %s  cpu %d\n", r, all[r].process, all[r].host, all[r].cpu);
     }
-    print_columns(protocol->against_mpi, stream);
+    print_columns(stream);
     fflush(stream);
   }
   free(all);
@@ -76,14 +69,13 @@ bool perf_report_header(const perf_case *perf, const perf_protocol *protocol, FI
 }
 
 void perf_report_row(const perf_row *row, bool against_mpi, FILE *stream) {
-  fprintf(stream, "  %10zu %9" PRId64 "  %-14s %9.2f %9.2f %9.3f %7" PRId64 " %9.1e", row->bytes, row->rows,
+  fprintf(stream, "  %10zu %9" PRId64 "  %-18s %9.2f %9.2f %9.3f %7" PRId64 " %9.1e\n", row->bytes, row->rows,
           row->algorithm[0] == '\0' ? "-" : row->algorithm, row->p50_us, row->p99_us, gigabytes_per_second(row),
           row->errors.wrong, row->errors.worst);
-  if (against_mpi) {
-    fprintf(stream, " | %10.2f %10.2f %10.2f %6.2f", row->mpi_p50_us[0], row->mpi_p50_us[1], row->mpi_p50_us[2],
-            ratio_of(row));
+  for (int i = 0; against_mpi && i < PERF_MPI_METHODS; i++) {
+    fprintf(stream, "  %10zu %9" PRId64 "  %-18s %9.2f  %.2f times banyan's\n", row->bytes, row->rows,
+            perf_mpi_names[i], row->mpi_p50_us[i], row->p50_us > 0 ? row->mpi_p50_us[i] / row->p50_us : 0);
   }
-  fputc('\n', stream);
   fflush(stream);
 }
 

@@ -32,9 +32,8 @@ bool plan_view_compare(const plan_view *view, tool_error *error) {
   plan_methods_print(view->ranks, &methods, PLAN_BARS_NONE, view->columns, view->stream);
   fprintf(view->stream, "\nBytes are those that the rank sends that sends most, by level.\n");
   if (combine) {
-    fprintf(view->stream,
-            "Times are of communication and merging alone. In Ring Attention each rank attends to all keys, "
-            "and may hide some\nof their way behind that.\n");
+    fprintf(view->stream, "Times are of communication and merging alone. In Ring Attention each rank attends to all "
+                          "keys,\nand may hide some of their way behind that.\n");
   }
   return fflush(view->stream) == 0 || tool_error_set(error, "cannot write to standard output");
 }

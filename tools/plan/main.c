@@ -10,7 +10,7 @@
 
 #define PROGRAM "banyan-plan"
 
-enum { DEFAULT_HEADS = 32, DEFAULT_BYTES = 65536 };
+enum { DEFAULT_HEADS = 32, DEFAULT_BYTES = 65536, COLUMNS_DEFAULT = 100 };
 
 typedef enum action { ACTION_NONE, ACTION_COST, ACTION_COMPARE, ACTION_PRINT, ACTION_PROVE } action;
 
@@ -174,7 +174,8 @@ static bool load(const arguments *a, plan_ranks *ranks, tool_error *error) {
 
 static int32_t terminal_columns(void) {
   struct winsize size = {0};
-  return isatty(STDOUT_FILENO) && ioctl(STDOUT_FILENO, TIOCGWINSZ, &size) == 0 ? size.ws_col : 0;
+  bool terminal = isatty(STDOUT_FILENO) && ioctl(STDOUT_FILENO, TIOCGWINSZ, &size) == 0 && size.ws_col > 0;
+  return terminal ? size.ws_col : COLUMNS_DEFAULT;
 }
 
 static bool run(arguments *a, plan_ranks *ranks, tool_error *error) {

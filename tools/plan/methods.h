@@ -53,7 +53,7 @@ const plan_method *plan_methods_chosen(const plan_methods *methods);
 
 typedef enum plan_bars { PLAN_BARS_NONE, PLAN_BARS_ASCII, PLAN_BARS_UTF8 } plan_bars;
 
-/* A line for each; where that would be wider than `columns` (0: any width), reasons have lines of their own. */
+/* A line for each; if that would be wider than `columns`, reasons have lines of their own, and there are no bars. */
 void plan_methods_print(const plan_ranks *ranks, const plan_methods *methods, plan_bars bars, int32_t columns,
                         FILE *stream);
 struct json_t *plan_methods_json(const plan_ranks *ranks, const plan_methods *methods); /* an array */

@@ -4,6 +4,7 @@
 #include <math.h>
 #include <string.h>
 
+#include "tools/common/options.h"
 #include "tools/plan/methods.h"
 
 enum { BAR = 10, BAR_TIMES = 4 }; /* cells, and how many times the least time they stand for */
@@ -21,22 +22,24 @@ static void print_bar(double ns, double least, plan_bars bars, FILE *stream) {
   }
 }
 
-/* Whether the reasons fit beside the figures. */
+static int32_t figures_columns(const plan_methods *methods, plan_bars bars) {
+  return 18 + 11 + (bars == PLAN_BARS_NONE ? 0 : 2 + BAR) + 7 + 9 + 9 * (methods->nlevels + 1);
+}
+
+/* Returns true if the reasons fit beside the figures. */
 static bool reasons_fit(const plan_methods *methods, plan_bars bars, int32_t columns) {
-  size_t figures = 18 + 11 + (bars == PLAN_BARS_NONE ? 0 : 2 + BAR) + 7 + 9 + 9 * ((size_t)methods->nlevels + 1);
-  for (int32_t i = 0; i < methods->count && columns > 0; i++) {
-    if (methods->methods[i].serves && figures + 2 + strlen(methods->methods[i].why) > (size_t)columns) {
-      return false;
-    }
-  }
+  int32_t left = columns - figures_columns(methods, bars) - 2;
+  for (int32_t i = 0; i < methods->count; i++)
+    if (methods->methods[i].serves && (int32_t)strlen(methods->methods[i].why) > left) return false;
   return true;
 }
 
 void plan_methods_print(const plan_ranks *ranks, const plan_methods *methods, plan_bars bars, int32_t columns,
                         FILE *stream) {
   char text[PLAN_NUMBER_BYTES];
+  if (figures_columns(methods, bars) > columns) bars = PLAN_BARS_NONE;
   double least = methods->count > 0 ? methods->methods[0].ns : 0;
-  const char *before_why = reasons_fit(methods, bars, columns) ? "  " : "\n  ";
+  const bool fit = reasons_fit(methods, bars, columns);
   fprintf(stream, "%-18s %10s", "", "predicted");
   if (bars != PLAN_BARS_NONE) {
     fprintf(stream, "  %-*s", (int)BAR, "");
@@ -49,7 +52,7 @@ void plan_methods_print(const plan_ranks *ranks, const plan_methods *methods, pl
   for (int32_t i = 0; i < methods->count; i++) {
     const plan_method *method = &methods->methods[i];
     if (!method->serves) {
-      fprintf(stream, "%-18s %10s  %s\n", method->name, "-", method->why);
+      tool_print_wrapped(stream, fprintf(stream, "%-18s %10s  ", method->name, "-"), 2, method->why);
       continue;
     }
     fprintf(stream, "%-18s %10s", method->name, plan_text_time(method->ns, text));
@@ -60,7 +63,12 @@ void plan_methods_print(const plan_ranks *ranks, const plan_methods *methods, pl
     for (int32_t k = 0; k < methods->nlevels; k++) {
       fprintf(stream, " %8s", plan_text_bytes(method->level_bytes[k], text));
     }
-    fprintf(stream, " %8s%s%s\n", plan_text_bytes(method->memory_bytes, text), before_why, method->why);
+    fprintf(stream, " %8s%s", plan_text_bytes(method->memory_bytes, text), fit ? "  " : "\n  ");
+    if (fit) {
+      fprintf(stream, "%s\n", method->why);
+    } else {
+      tool_print_wrapped(stream, 2, 2, method->why);
+    }
   }
 }
 

@@ -5,7 +5,10 @@
 #include <string.h>
 
 #include "tools/common/json.h"
+#include "tools/common/options.h"
 #include "tools/plan/view.h"
+
+enum { CONTINUED = 12 }; /* a step's list of ranks goes on in this column, below its first word */
 
 static bool print_text(const plan_view *view, const bny_plan *plan, tool_error *error) {
   size_t bytes = bny_plan_print(plan, NULL, 0) + 1;
@@ -14,7 +17,10 @@ static bool print_text(const plan_view *view, const bny_plan *plan, tool_error *
     return tool_error_set(error, "out of memory");
   }
   bny_plan_print(plan, text, bytes);
-  fputs(text, view->stream);
+  char *rest = text;
+  for (char *line = strsep(&rest, "\n"); line != NULL && rest != NULL; line = strsep(&rest, "\n")) {
+    tool_print_wrapped(view->stream, 0, CONTINUED, line);
+  }
   free(text);
   return true;
 }

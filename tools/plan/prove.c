@@ -122,7 +122,7 @@ static bool report(const plan_view *view, const proof *p, bool proved, tool_erro
   plan_shape_print(view->shape, shape);
   fprintf(view->stream, "%s\n%d ranks (%s) by %s\n\n", shape, p->request.nranks, view->ranks->title, p->algorithm);
   fprintf(view->stream,
-          "proved: %lld steps, %lld messages, %s in all; %.2f s to plan, %.2f s to prove, peak memory %s\n",
+          "proved: %lld steps, %lld messages, %s in all\n  %.2f s to plan, %.2f s to prove, peak memory %s\n",
           (long long)p->steps, (long long)p->messages, plan_text_bytes((double)p->bytes, bytes), p->make_s, p->prove_s,
           plan_text_bytes((double)p->memory_bytes, memory));
   for (int i = 0; i < count; i++) {

@@ -15,7 +15,7 @@ typedef struct plan_view {
   int32_t rank;       /* --rank; -1: not given */
   size_t memory_most; /* of --prove: refuse what would take more */
   bool json;
-  int32_t columns; /* of the terminal; 0: none */
+  int32_t columns; /* of the terminal, or 100 */
   FILE *stream;
 } plan_view;
 
