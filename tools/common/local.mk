@@ -40,6 +40,20 @@ endif
 libbanyan_tools_la_SOURCES = \
   %D%/float.c %D%/float.h \
   %D%/safetensors.c %D%/safetensors.h \
+  %D%/mpi.c %D%/mpi.h \
   %D%/world.c %D%/world.h
 libbanyan_tools_la_CFLAGS = $(tools_cflags)
 libbanyan_tools_la_LIBADD = libbanyan_options.la $(tools_libs)
+
+# Under mpirun the tools load this. They do not link MPI themselves.
+if MPI_MODULE
+pkglib_LTLIBRARIES = banyan-mpi-tools.la
+endif
+banyan_mpi_tools_la_SOURCES = %D%/mpi_module.c
+banyan_mpi_tools_la_CFLAGS = $(AM_CFLAGS) $(MPI_CFLAGS)
+banyan_mpi_tools_la_LDFLAGS = $(AM_LDFLAGS) -module -avoid-version -shared $(no_undefined)
+banyan_mpi_tools_la_LIBADD = libbanyan-mpi.la libbanyan.la $(MPI_LIBS)
+# libtool links the module anew against installed libraries. A variable names the target, or automake would take this
+# rule in place of its own.
+install_mpi_module = install-pkglibLTLIBRARIES
+$(install_mpi_module): install-libLTLIBRARIES

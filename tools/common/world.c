@@ -8,12 +8,6 @@
 
 #include "tools/common/launch.h"
 
-#ifdef BNY_HAVE_MPI
-#include <mpi.h>
-
-#include "banyan_mpi.h"
-#endif
-
 enum { AGREE_TEXT_BYTES = 600 };
 
 static const int64_t progress_ns = 3000000000;
@@ -46,19 +40,13 @@ static int32_t local_rank(int32_t rank) {
 }
 
 static bool join_mpi(const banyan_comm_config *config, tool_world *world, tool_error *error) {
-#ifdef BNY_HAVE_MPI
-  if (MPI_Init(NULL, NULL) != MPI_SUCCESS) {
-    return tool_error_set(error, "MPI_Init failed");
-  }
-  world->mpi = true;
+  const tool_mpi *mpi = tool_mpi_load(error);
+  if (mpi == NULL) return false;
+  if (!mpi->start()) return tool_error_set(error, "MPI_Init failed");
+  world->mpi = mpi;
   world->how = "under mpirun";
-  banyan_status status = banyan_comm_create_mpi(MPI_COMM_WORLD, config, &world->comm);
+  banyan_status status = mpi->join(config, &world->comm);
   return status == BANYAN_OK || tool_error_banyan(error, status, "cannot create a communicator from MPI");
-#else
-  (void)config;
-  (void)world;
-  return tool_error_set(error, "started by mpirun, but built without MPI: use --ranks N, or build with MPI");
-#endif
 }
 
 static bool join_env(const banyan_comm_config *config, tool_world *world, tool_error *error) {
@@ -118,16 +106,13 @@ void tool_world_leave(tool_world *world, tool_exit failed) {
   }
   banyan_comm_destroy(world->comm);
   world->comm = NULL;
-#ifdef BNY_HAVE_MPI
-  if (world->mpi) {
-    if (failed != TOOL_EXIT_OK) {
-      fflush(stdout);
-      fflush(stderr);
-      MPI_Abort(MPI_COMM_WORLD, (int)failed);
-    }
-    MPI_Finalize();
+  if (world->mpi == NULL) return;
+  if (failed != TOOL_EXIT_OK) {
+    fflush(stdout);
+    fflush(stderr);
+    world->mpi->give_up((int)failed);
   }
-#endif
+  world->mpi->stop();
 }
 
 bool tool_world_gather(const tool_world *world, const void *mine, size_t bytes, void *all, tool_error *error) {

@@ -9,6 +9,7 @@
 #include <stdint.h>
 
 #include "banyan.h"
+#include "tools/common/mpi.h"
 #include "tools/common/util.h"
 
 #define TOOL_WORLD_ABOUT                                                                                        \
@@ -27,8 +28,8 @@ typedef struct tool_world {
   banyan_comm *comm;
   int32_t rank;
   int32_t nranks;
-  bool mpi;        /* ranks are those of MPI_COMM_WORLD */
-  const char *how; /* "under mpirun" */
+  const tool_mpi *mpi; /* if ranks are those of MPI_COMM_WORLD, else NULL */
+  const char *how;     /* "under mpirun" */
   const char *program;
 } tool_world;
 

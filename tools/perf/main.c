@@ -127,9 +127,6 @@ static bool complete_sizes(arguments *a, tool_error *error) {
   if (a->protocol.against_mpi && a->perf.scatter != BANYAN_SCATTER_NONE) {
     return tool_error_set(error, "--against mpi compares results that every rank has: --scatter none");
   }
-  if (a->protocol.against_mpi && !perf_mpi_built()) {
-    return tool_error_set(error, "--against mpi: this program was built without MPI");
-  }
   if (a->protocol.against_mpi && !bny_launch_under_mpi()) {
     return tool_error_set(error, "--against mpi needs mpirun: mpirun -n 2 " PROGRAM " combine --against mpi");
   }

@@ -20,7 +20,7 @@ static int32_t iterations_of(const perf_case *perf, const perf_protocol *protoco
 /* Before every timed call; with MPI in play that of banyan and that of MPI take turns, alike for all methods. */
 static banyan_status line_up(const perf_case *perf, bool by_mpi) {
   if (by_mpi) {
-    perf_mpi_barrier();
+    perf->world->mpi->barrier();
     return BANYAN_OK;
   }
   return banyan_barrier(perf->world->comm);

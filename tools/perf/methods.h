@@ -35,12 +35,10 @@ typedef struct perf_method {
 /* Names "banyan". *op lives as long as the method. */
 bool perf_banyan_method(const perf_case *perf, perf_method *method, banyan_op **op, tool_error *error);
 
-/* The three forms on MPI. */
+/* The three forms on MPI, for ranks under mpirun. */
 enum { PERF_MPI_METHODS = 3 };
 extern const char *const perf_mpi_names[PERF_MPI_METHODS];
 
-bool perf_mpi_built(void); /* with MPI at all */
 bool perf_mpi_methods(const perf_case *perf, perf_method methods[PERF_MPI_METHODS], tool_error *error);
-void perf_mpi_barrier(void);
 
 #endif

@@ -6,27 +6,12 @@
  * Each takes its input where it suits it, and leaves normalised rows. */
 #include "tools/perf/methods.h"
 
-const char *const perf_mpi_names[PERF_MPI_METHODS] = {"mpi_allgather", "mpi_op", "mpi_allreduce3"};
-
-#ifndef BNY_HAVE_MPI
-
-bool perf_mpi_built(void) { return false; }
-
-bool perf_mpi_methods(const perf_case *perf, perf_method methods[PERF_MPI_METHODS], tool_error *error) {
-  (void)perf;
-  (void)methods;
-  return tool_error_set(error, "built without MPI");
-}
-
-void perf_mpi_barrier(void) {}
-
-#else
-
-#include <mpi.h>
 #include <stdlib.h>
 #include <string.h>
 
 #include "tools/perf/merge.h"
+
+const char *const perf_mpi_names[PERF_MPI_METHODS] = {"mpi_allgather", "mpi_op", "mpi_allreduce3"};
 
 enum { ROWS_CHECKED = 512 };
 
@@ -40,13 +25,10 @@ typedef struct mpi_state {
   float *receive; /* from all ranks, or reduced */
   float *factors; /* mpi_allgather: [nranks] */
   float *out;
-  MPI_Datatype row; /* mpi_op */
-  MPI_Op merge;
+  bool by_row; /* mpi_op */
 } mpi_state;
 
-bool perf_mpi_built(void) { return true; }
-
-void perf_mpi_barrier(void) { MPI_Barrier(MPI_COMM_WORLD); }
+static const tool_mpi *mpi_of(const mpi_state *state) { return state->perf->world->mpi; }
 
 static void fill(void *opaque, uint32_t key) {
   mpi_state *state = opaque;
@@ -61,10 +43,7 @@ static void check(void *opaque, uint32_t key, perf_errors *errors) {
 
 static void destroy(void *opaque) {
   mpi_state *state = opaque;
-  if (state->merge != MPI_OP_NULL) {
-    MPI_Op_free(&state->merge);
-    MPI_Type_free(&state->row);
-  }
+  if (state->by_row) mpi_of(state)->rows_end();
   free(state->out);
   free(state->factors);
   free(state->receive);
@@ -72,30 +51,24 @@ static void destroy(void *opaque) {
   free(state);
 }
 
-static banyan_status status_of(int mpi) { return mpi == MPI_SUCCESS ? BANYAN_OK : BANYAN_ERR_SYSTEM; }
+static banyan_status status_of(bool done) { return done ? BANYAN_OK : BANYAN_ERR_SYSTEM; }
 
 /* ---- the three --------------------------------------------------------------------------------------------------- */
 
 static banyan_status run_allgather(void *opaque) {
   mpi_state *state = opaque;
   int count = (int)(state->rows * (state->dim + 2));
-  int result = MPI_Allgather(state->send, count, MPI_FLOAT, state->receive, count, MPI_FLOAT, MPI_COMM_WORLD);
+  bool done = mpi_of(state)->allgather(state->send, count, state->receive);
   perf_merge_gathered(state->receive, state->perf->world->nranks, state->rows, state->dim, state->factors, state->out);
-  return status_of(result);
-}
-
-static void merge_rows(void *in, void *inout, int *count, MPI_Datatype *type) {
-  int bytes;
-  MPI_Type_size(*type, &bytes);
-  perf_merge_pair(in, inout, *count, bytes / (int)sizeof(float) - 2);
+  return status_of(done);
 }
 
 static banyan_status run_op(void *opaque) {
   mpi_state *state = opaque;
   int64_t stride = state->dim + 2;
-  int result = MPI_Allreduce(state->send, state->receive, (int)state->rows, state->row, state->merge, MPI_COMM_WORLD);
+  bool done = mpi_of(state)->rows_allreduce(state->send, state->receive, (int)state->rows);
   perf_merge_finish(state->receive + 2, stride, state->receive + 1, stride, state->rows, state->dim, state->out);
-  return status_of(result);
+  return status_of(done);
 }
 
 static banyan_status run_allreduce3(void *opaque) {
@@ -103,17 +76,14 @@ static banyan_status run_allreduce3(void *opaque) {
   int64_t rows = state->rows;
   float *max = state->send, *sum = max + rows, *values = sum + rows;
   float *all_max = state->receive, *all_sum = all_max + rows, *all_values = all_sum + rows;
-  int result = MPI_Allreduce(max, all_max, (int)rows, MPI_FLOAT, MPI_MAX, MPI_COMM_WORLD);
+  const tool_mpi *mpi = mpi_of(state);
+  bool done = mpi->allreduce(max, all_max, (int)rows, true);
   perf_merge_rescale(max, all_max, rows, state->dim, sum, values);
   memcpy(max, all_max, (size_t)rows * sizeof *max); /* the input is a partial still, for another run */
-  if (result == MPI_SUCCESS) {
-    result = MPI_Allreduce(sum, all_sum, (int)rows, MPI_FLOAT, MPI_SUM, MPI_COMM_WORLD);
-  }
-  if (result == MPI_SUCCESS) {
-    result = MPI_Allreduce(values, all_values, (int)(rows * state->dim), MPI_FLOAT, MPI_SUM, MPI_COMM_WORLD);
-  }
+  done = done && mpi->allreduce(sum, all_sum, (int)rows, false) &&
+         mpi->allreduce(values, all_values, (int)(rows * state->dim), false);
   perf_merge_finish(all_values, state->dim, all_sum, 1, rows, state->dim, state->out);
-  return status_of(result);
+  return status_of(done);
 }
 
 /* ---- making them ------------------------------------------------------------------------------------------------- */
@@ -129,7 +99,6 @@ static mpi_state *make_state(const perf_case *perf, bool gathers, bool by_row) {
   state->dim = perf->head_dim;
   state->part =
       tool_part_of_rank(BANYAN_SCATTER_NONE, perf->tokens, perf->heads, perf->world->rank, perf->world->nranks);
-  state->merge = MPI_OP_NULL;
   state->send = tool_allocate(perf->bytes);
   state->receive = tool_allocate(gathers ? nranks * perf->bytes : perf->bytes);
   state->factors = tool_allocate(nranks * sizeof *state->factors);
@@ -141,9 +110,11 @@ static mpi_state *make_state(const perf_case *perf, bool gathers, bool by_row) {
   float *max = state->send;
   if (by_row) {
     state->input = (perf_rows){state->rows, state->dim, max, max + 1, max + 2, state->dim + 2, state->dim + 2};
-    MPI_Type_contiguous(state->dim + 2, MPI_FLOAT, &state->row);
-    MPI_Type_commit(&state->row);
-    MPI_Op_create(merge_rows, 1, &state->merge);
+    state->by_row = mpi_of(state)->rows_begin(state->dim, perf_merge_pair);
+    if (!state->by_row) {
+      destroy(state);
+      return NULL;
+    }
   } else {
     float *sum = max + state->rows;
     state->input = (perf_rows){state->rows, state->dim, max, sum, sum + state->rows, 1, state->dim};
@@ -159,12 +130,10 @@ bool perf_mpi_methods(const perf_case *perf, perf_method methods[PERF_MPI_METHOD
       while (i-- > 0) {
         destroy(methods[i].state);
       }
-      return tool_error_set(error, "no memory for messages of %zu bytes", perf->bytes);
+      return tool_error_set(error, "cannot prepare MPI's messages of %zu bytes", perf->bytes);
     }
     methods[i] = (perf_method){
         .name = perf_mpi_names[i], .state = state, .fill = fill, .run = runs[i], .check = check, .destroy = destroy};
   }
   return true;
 }
-
-#endif
