@@ -12,9 +12,7 @@ const bny_wire_format bny_wire_formats[BNY_WIRE_COUNT] = {
 
 bny_wire bny_wire_of_dtype(banyan_dtype dtype) {
   for (int i = 0; i < (int)BNY_WIRE_COUNT; i++) {
-    if (bny_wire_formats[i].dtype == dtype) {
-      return (bny_wire)i;
-    }
+    if (bny_wire_formats[i].dtype == dtype) return (bny_wire)i;
   }
   return BNY_WIRE_COUNT;
 }

@@ -21,41 +21,30 @@ static bool extent_too_large(int64_t tokens, int64_t token_stride, int64_t heads
  * (i, j) != (0, 0) with |i| < tokens, |j| < heads. It is enough to look at i >= 0. */
 static bool rows_overlap(int64_t tokens, int64_t token_stride, int64_t heads, int64_t head_stride, int64_t width) {
   int64_t a = llabs(token_stride), b = llabs(head_stride);
-  if ((tokens > 1 && a < width) || (heads > 1 && b < width)) {
-    return true;
-  }
+  if ((tokens > 1 && a < width) || (heads > 1 && b < width)) return true;
   if (tokens < 2 || heads < 2 || a >= (heads - 1) * b + width || b >= (tokens - 1) * a + width) {
     return false; /* the usual layouts */
   }
-  if (tokens > heads) {
-    return rows_overlap(heads, head_stride, tokens, token_stride, width);
-  }
+  if (tokens > heads) return rows_overlap(heads, head_stride, tokens, token_stride, width);
   /* Signs do not matter: with (i, j) also (i, -j) is in range. For each i the nearest multiples of b. */
   for (int64_t i = 1; i < tokens; i++) {
     int64_t j = i * a / b, rest = i * a % b;
-    if ((j < heads && rest < width) || (j + 1 < heads && b - rest < width)) {
-      return true;
-    }
+    if ((j < heads && rest < width) || (j + 1 < heads && b - rest < width)) return true;
   }
   return false;
 }
 
 static const char *check_enums(const banyan_partial *partial) {
-  if (bny_dtype_bytes(partial->values_dtype) == 0) {
+  if (bny_dtype_bytes(partial->values_dtype) == 0)
     return partial->values_dtype == 0 ? "values_dtype is unset" : "values_dtype is unknown";
-  }
-  if (partial->values_kind != BANYAN_VALUES_NORMALISED && partial->values_kind != BANYAN_VALUES_NUMERATOR) {
+  if (partial->values_kind != BANYAN_VALUES_NORMALISED && partial->values_kind != BANYAN_VALUES_NUMERATOR)
     return partial->values_kind == 0 ? "values_kind is unset" : "values_kind is unknown";
-  }
-  if (bny_dtype_bytes(partial->stats_dtype) == 0) {
+  if (bny_dtype_bytes(partial->stats_dtype) == 0)
     return partial->stats_dtype == 0 ? "stats_dtype is unset" : "stats_dtype is unknown";
-  }
-  if (partial->stats_kind != BANYAN_STATS_LSE && partial->stats_kind != BANYAN_STATS_MAX_SUM) {
+  if (partial->stats_kind != BANYAN_STATS_LSE && partial->stats_kind != BANYAN_STATS_MAX_SUM)
     return partial->stats_kind == 0 ? "stats_kind is unset" : "stats_kind is unknown";
-  }
-  if (partial->base != BANYAN_BASE_E && partial->base != BANYAN_BASE_2) {
+  if (partial->base != BANYAN_BASE_E && partial->base != BANYAN_BASE_2)
     return partial->base == 0 ? "base is unset" : "base is unknown";
-  }
   /* A numerator is relative to m, which an lse has swallowed. */
   if (partial->values_kind == BANYAN_VALUES_NUMERATOR && partial->stats_kind != BANYAN_STATS_MAX_SUM) {
     return "values_kind BANYAN_VALUES_NUMERATOR needs stats_kind BANYAN_STATS_MAX_SUM: a numerator means nothing "
@@ -66,99 +55,61 @@ static const char *check_enums(const banyan_partial *partial) {
 
 static const char *check_empty(const banyan_partial *partial, bool is_output) {
   const uint32_t empty = partial->empty, values = empty & ~(uint32_t)BANYAN_EMPTY_NAN;
-  if (empty == 0) {
-    return "empty is unset: name at least one BANYAN_EMPTY_ value";
-  }
-  if ((empty & ~(uint32_t)KNOWN_EMPTY) != 0) {
-    return "empty has unknown bits";
-  }
-  if (is_output && empty != values) {
-    return "empty of an output must not contain BANYAN_EMPTY_NAN";
-  }
-  if (is_output && (values & (values - 1)) != 0) {
+  if (empty == 0) return "empty is unset: name at least one BANYAN_EMPTY_ value";
+  if ((empty & ~(uint32_t)KNOWN_EMPTY) != 0) return "empty has unknown bits";
+  if (is_output && empty != values) return "empty of an output must not contain BANYAN_EMPTY_NAN";
+  if (is_output && (values & (values - 1)) != 0)
     return "empty of an output must be exactly one BANYAN_EMPTY_ value: it says what is written";
-  }
-  if ((empty & BANYAN_EMPTY_BELOW) != 0 && !(partial->empty_below < (double)INFINITY)) {
+  if ((empty & BANYAN_EMPTY_BELOW) != 0 && !(partial->empty_below < (double)INFINITY))
     return "empty_below must be a number below +inf";
-  }
   return NULL;
 }
 
 static const char *check_pointers(const banyan_partial *partial, const bny_box *box, bool is_output) {
   const bool has_sum = partial->stats_kind == BANYAN_STATS_MAX_SUM;
-  if (!has_sum && partial->sum != NULL) {
-    return "sum is given, but stats_kind BANYAN_STATS_LSE has none";
-  }
-  if (is_output && has_sum && (partial->lse == NULL) != (partial->sum == NULL)) {
+  if (!has_sum && partial->sum != NULL) return "sum is given, but stats_kind BANYAN_STATS_LSE has none";
+  if (is_output && has_sum && (partial->lse == NULL) != (partial->sum == NULL))
     return "lse and sum of an output with BANYAN_STATS_MAX_SUM must both be given or both be NULL";
-  }
-  if (is_output && partial->values_kind == BANYAN_VALUES_NUMERATOR && partial->lse == NULL) {
+  if (is_output && partial->values_kind == BANYAN_VALUES_NUMERATOR && partial->lse == NULL)
     return "lse and sum are NULL, but an output of numerators means nothing without them";
-  }
-  if (partial->lse != NULL && partial->lse == partial->sum) {
-    return "lse and sum are the same memory";
-  }
-  if (misaligned(partial->values, partial->values_dtype)) {
-    return "values is not aligned to its dtype";
-  }
-  if (misaligned(partial->lse, partial->stats_dtype)) {
-    return "lse is not aligned to its dtype";
-  }
-  if (misaligned(partial->sum, partial->stats_dtype)) {
-    return "sum is not aligned to its dtype";
-  }
+  if (partial->lse != NULL && partial->lse == partial->sum) return "lse and sum are the same memory";
+  if (misaligned(partial->values, partial->values_dtype)) return "values is not aligned to its dtype";
+  if (misaligned(partial->lse, partial->stats_dtype)) return "lse is not aligned to its dtype";
+  if (misaligned(partial->sum, partial->stats_dtype)) return "sum is not aligned to its dtype";
   if (box->tokens <= 0 || box->heads <= 0) {
     return NULL; /* no rows: nothing is touched */
   }
-  if (partial->values == NULL && box->value_dim > 0) {
-    return "values is NULL";
-  }
-  if (!is_output && partial->lse == NULL) {
-    return "lse is NULL";
-  }
-  if (!is_output && has_sum && partial->sum == NULL) {
-    return "sum is NULL, but stats_kind is BANYAN_STATS_MAX_SUM";
-  }
+  if (partial->values == NULL && box->value_dim > 0) return "values is NULL";
+  if (!is_output && partial->lse == NULL) return "lse is NULL";
+  if (!is_output && has_sum && partial->sum == NULL) return "sum is NULL, but stats_kind is BANYAN_STATS_MAX_SUM";
   return NULL;
 }
 
 static const char *check_strides(const banyan_partial *partial, const bny_box *box, bool is_output) {
-  if (box->tokens <= 0 || box->heads <= 0) {
-    return NULL;
-  }
+  if (box->tokens <= 0 || box->heads <= 0) return NULL;
   const int64_t values_token = box->tokens > 1 ? partial->values_token_stride : 0;
   const int64_t values_head = box->heads > 1 ? partial->values_head_stride : 0;
   const int64_t stats_token = box->tokens > 1 ? partial->stats_token_stride : 0;
   const int64_t stats_head = box->heads > 1 ? partial->stats_head_stride : 0;
-  if (extent_too_large(box->tokens, values_token, box->heads, values_head)) {
+  if (extent_too_large(box->tokens, values_token, box->heads, values_head))
     return "values_token_stride or values_head_stride is out of range";
-  }
-  if (extent_too_large(box->tokens, stats_token, box->heads, stats_head)) {
+  if (extent_too_large(box->tokens, stats_token, box->heads, stats_head))
     return "stats_token_stride or stats_head_stride is out of range";
-  }
   if (!is_output) {
     return NULL; /* inputs may repeat rows, by a stride of 0 for instance */
   }
-  if (box->value_dim > 0 && rows_overlap(box->tokens, values_token, box->heads, values_head, box->value_dim)) {
+  if (box->value_dim > 0 && rows_overlap(box->tokens, values_token, box->heads, values_head, box->value_dim))
     return "values_token_stride and values_head_stride make rows of the output overlap";
-  }
-  if (partial->lse != NULL && rows_overlap(box->tokens, stats_token, box->heads, stats_head, 1)) {
+  if (partial->lse != NULL && rows_overlap(box->tokens, stats_token, box->heads, stats_head, 1))
     return "stats_token_stride and stats_head_stride make statistics of the output overlap";
-  }
   return NULL;
 }
 
 const char *bny_partial_check(const banyan_partial *partial, const bny_box *box, bool is_output) {
-  if (partial == NULL) {
-    return "the descriptor is NULL";
-  }
+  if (partial == NULL) return "the descriptor is NULL";
   const char *refusal = check_enums(partial);
-  if (refusal == NULL) {
-    refusal = check_empty(partial, is_output);
-  }
-  if (refusal == NULL) {
-    refusal = check_pointers(partial, box, is_output);
-  }
+  if (refusal == NULL) refusal = check_empty(partial, is_output);
+  if (refusal == NULL) refusal = check_pointers(partial, box, is_output);
   return refusal != NULL ? refusal : check_strides(partial, box, is_output);
 }
 

@@ -42,9 +42,8 @@ static void attention_queries(const bny_attention_task *task, attention_work *wo
 /* The f32 lanes are summed in double. */
 static inline double dot(const float *a, const float *b, int32_t padded) {
   float lanes[BNY_ATTENTION_LANES_MAX] = {0};
-  for (int32_t i = 0; i < padded; i += BNY_ATTENTION_LANES_MAX) {
+  for (int32_t i = 0; i < padded; i += BNY_ATTENTION_LANES_MAX)
     for (int32_t l = 0; l < BNY_ATTENTION_LANES_MAX; l++) lanes[l] += a[i + l] * b[i + l];
-  }
   double sum = 0;
   for (int32_t l = 0; l < BNY_ATTENTION_LANES_MAX; l++) sum += (double)lanes[l];
   return sum;

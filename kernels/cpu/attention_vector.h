@@ -103,9 +103,8 @@ INLINE void attention_scores(const bny_attention_task *task, banyan_dtype dtype,
       }
     }
   }
-  for (int32_t h = 0; h < task->heads; h++) {
+  for (int32_t h = 0; h < task->heads; h++)
     for (int32_t i = count; i % BNY_ATTENTION_LANES_MAX != 0; i++) work->t[h * ATTENTION_TILE + i] = -INFINITY;
-  }
 }
 
 /* ---- weights ----------------------------------------------------------------------------------------------------- */

@@ -46,9 +46,7 @@ static inline bool block_next(const bny_box *box, row_block *block) {
       head = 0;
       token++;
     }
-    if (token >= box->tokens) {
-      break;
-    }
+    if (token >= box->tokens) break;
     int run = box->heads - head < BLOCK_ROWS - rows ? box->heads - head : BLOCK_ROWS - rows;
     for (int r = rows; r < rows + run; r++, head++) {
       block->token[r] = token;
@@ -162,9 +160,7 @@ static inline void block_merge(block_stats *nodes, int count, bool tight_nodes, 
         }
       }
     }
-    if (width % 2 != 0) {
-      nodes[width / 2] = nodes[width - 1];
-    }
+    if (width % 2 != 0) nodes[width / 2] = nodes[width - 1];
   }
 }
 
@@ -188,9 +184,7 @@ static inline import_rules import_rules_make(const banyan_partial *in, bny_wire 
       .infinite_is_empty = (in->empty & BANYAN_EMPTY_POS_INF) != 0,
       .below = -BNY_INFINITY_F,
   };
-  if ((in->empty & BANYAN_EMPTY_BELOW) != 0) {
-    rules.below = bny_stat_round(in->stats_dtype, (float)in->empty_below);
-  }
+  if ((in->empty & BANYAN_EMPTY_BELOW) != 0) rules.below = bny_stat_round(in->stats_dtype, (float)in->empty_below);
   rules.native = !rules.base_e && !rules.normalised && !rules.tight && rules.has_sum;
   return rules;
 }
@@ -206,18 +200,14 @@ static inline void block_load_caller(const row_block *block, const banyan_partia
   if (block_stats_plain(block, in)) {
     int64_t first = block_stats_offset(block, in, token0, head0, 0);
     memcpy(stats->m, (const float *)in->lse + first, sizeof stats->m);
-    if (has_sum) {
-      memcpy(stats->d, (const float *)in->sum + first, sizeof stats->d);
-    }
+    if (has_sum) memcpy(stats->d, (const float *)in->sum + first, sizeof stats->d);
     return;
   }
-  for (int r = 0; r < block->rows; r++) {
+  for (int r = 0; r < block->rows; r++)
     stats->m[r] = stat_load(in->lse, in->stats_dtype, block_stats_offset(block, in, token0, head0, r));
-  }
   if (has_sum) {
-    for (int r = 0; r < block->rows; r++) {
+    for (int r = 0; r < block->rows; r++)
       stats->d[r] = stat_load(in->sum, in->stats_dtype, block_stats_offset(block, in, token0, head0, r));
-    }
   }
 }
 
@@ -237,9 +227,7 @@ static inline int block_import(const import_rules *rules, block_stats *stats, fl
   }
   if (any_bad != 0) {
     int row = 0;
-    while (bad[row] == 0) {
-      row++;
-    }
+    while (bad[row] == 0) row++;
     return row;
   }
   if (plain) {
@@ -270,9 +258,7 @@ static inline int block_import(const import_rules *rules, block_stats *stats, fl
 /* ---- to the caller's statistics ---------------------------------------------------------------------------------- */
 
 static inline float export_empty_value(const banyan_partial *out) {
-  if ((out->empty & BANYAN_EMPTY_POS_INF) != 0) {
-    return BNY_INFINITY_F;
-  }
+  if ((out->empty & BANYAN_EMPTY_POS_INF) != 0) return BNY_INFINITY_F;
   return (out->empty & BANYAN_EMPTY_BELOW) != 0 ? (float)out->empty_below : -BNY_INFINITY_F;
 }
 
@@ -316,17 +302,13 @@ static inline void export_store(const row_block *block, const banyan_partial *ou
   if (block_stats_plain(block, out)) {
     int64_t first = block_stats_offset(block, out, token0, head0, 0);
     memcpy((float *)out->lse + first, given, BLOCK_ROWS * sizeof given[0]);
-    if (has_sum) {
-      memcpy((float *)out->sum + first, sum, BLOCK_ROWS * sizeof sum[0]);
-    }
+    if (has_sum) memcpy((float *)out->sum + first, sum, BLOCK_ROWS * sizeof sum[0]);
     return;
   }
   for (int r = 0; r < block->rows; r++) {
     int64_t offset = block_stats_offset(block, out, token0, head0, r);
     stat_store(out->lse, out->stats_dtype, offset, given[r]);
-    if (has_sum) {
-      stat_store(out->sum, out->stats_dtype, offset, sum[r]);
-    }
+    if (has_sum) stat_store(out->sum, out->stats_dtype, offset, sum[r]);
   }
 }
 
@@ -337,20 +319,15 @@ static inline int block_export(const row_block *block, const block_stats *stats,
   float given[BLOCK_ROWS], sum[BLOCK_ROWS];
   int32_t fits[BLOCK_ROWS];
   ROLLED for (int r = 0; r < BLOCK_ROWS; r++) { factor[r] = bny_stats_reciprocal(stats->d[r]); }
-  if (out->lse == NULL) {
-    return -1;
-  }
+  if (out->lse == NULL) return -1;
   const bny_export_rules rules = bny_export_rules_make(out);
-  if (out->stats_kind == BANYAN_STATS_LSE) {
+  if (out->stats_kind == BANYAN_STATS_LSE)
     export_lse(&rules, stats, export_empty_value(out), given, fits);
-  } else {
+  else
     export_max_sum(&rules, stats, export_empty_value(out), given, sum, factor, fits);
-  }
   export_store(block, out, token0, head0, given, sum);
   for (int r = 0; r < block->rows; r++) {
-    if (fits[r] == 0) {
-      return r;
-    }
+    if (fits[r] == 0) return r;
   }
   return -1;
 }

@@ -32,13 +32,12 @@ INLINE vec load(const void *values, banyan_dtype dtype) {
 }
 
 INLINE void store(void *values, banyan_dtype dtype, vec v) {
-  if (dtype == BANYAN_F32) {
+  if (dtype == BANYAN_F32)
     vec_store_f32(values, v);
-  } else if (dtype == BANYAN_F16) {
+  else if (dtype == BANYAN_F16)
     vec_store_f16(values, v);
-  } else {
+  else
     vec_store_bf16(values, v);
-  }
 }
 
 /* The last, incomplete vector of a row passes through memory of a full vector. */
@@ -95,23 +94,15 @@ INLINE unsigned convert_row(const void *restrict from, banyan_dtype from_dtype, 
 
 INLINE unsigned convert_row_from(const void *from, banyan_dtype from_dtype, float factor, int elements, void *to,
                                  banyan_dtype to_dtype, bool wire) {
-  if (to_dtype == BANYAN_F32) {
-    return convert_row(from, from_dtype, factor, elements, to, BANYAN_F32, wire);
-  }
-  if (to_dtype == BANYAN_F16) {
-    return convert_row(from, from_dtype, factor, elements, to, BANYAN_F16, wire);
-  }
+  if (to_dtype == BANYAN_F32) return convert_row(from, from_dtype, factor, elements, to, BANYAN_F32, wire);
+  if (to_dtype == BANYAN_F16) return convert_row(from, from_dtype, factor, elements, to, BANYAN_F16, wire);
   return convert_row(from, from_dtype, factor, elements, to, BANYAN_BF16, wire);
 }
 
 static unsigned convert_to_wire(const void *from, banyan_dtype from_dtype, float factor, int elements, void *to,
                                 banyan_dtype to_dtype) {
-  if (from_dtype == BANYAN_F32) {
-    return convert_row_from(from, BANYAN_F32, factor, elements, to, to_dtype, true);
-  }
-  if (from_dtype == BANYAN_F16) {
-    return convert_row_from(from, BANYAN_F16, factor, elements, to, to_dtype, true);
-  }
+  if (from_dtype == BANYAN_F32) return convert_row_from(from, BANYAN_F32, factor, elements, to, to_dtype, true);
+  if (from_dtype == BANYAN_F16) return convert_row_from(from, BANYAN_F16, factor, elements, to, to_dtype, true);
   return convert_row_from(from, BANYAN_BF16, factor, elements, to, to_dtype, true);
 }
 
@@ -119,19 +110,17 @@ static unsigned convert_to_wire(const void *from, banyan_dtype from_dtype, float
 INLINE void stream_row(const void *from, banyan_dtype from_dtype, float factor, int elements, float *to) {
   const vec scale = vec_set(factor);
   const size_t from_bytes = element_bytes(from_dtype);
-  for (int i = 0; i < elements; i += VEC_LANES) {
+  for (int i = 0; i < elements; i += VEC_LANES)
     vec_stream_f32(to + i, vec_mul(load((const char *)from + (size_t)i * from_bytes, from_dtype), scale));
-  }
 }
 
 static void stream_to_wire(const void *from, banyan_dtype from_dtype, float factor, int elements, float *to) {
-  if (from_dtype == BANYAN_F32) {
+  if (from_dtype == BANYAN_F32)
     stream_row(from, BANYAN_F32, factor, elements, to);
-  } else if (from_dtype == BANYAN_F16) {
+  else if (from_dtype == BANYAN_F16)
     stream_row(from, BANYAN_F16, factor, elements, to);
-  } else {
+  else
     stream_row(from, BANYAN_BF16, factor, elements, to);
-  }
 }
 
 static void convert_to_caller(const float *from, int elements, void *to, banyan_dtype to_dtype) {
@@ -165,13 +154,9 @@ INLINE vec merge_tree(vec *v, int count, const vec *scales, banyan_dtype wire, b
 #pragma GCC unroll 4
     for (int i = 0; i < width / 2; i++, scales += 2) {
       v[i] = vec_add(vec_mul(v[2 * i], scales[0]), vec_mul(v[2 * i + 1], scales[1]));
-      if (round) {
-        v[i] = round_to(v[i], wire);
-      }
+      if (round) v[i] = round_to(v[i], wire);
     }
-    if (width % 2 != 0) {
-      v[width / 2] = v[width - 1];
-    }
+    if (width % 2 != 0) v[width / 2] = v[width - 1];
   }
   return v[0];
 }
@@ -182,9 +167,7 @@ INLINE void merge_rows(const merge_job *job, int count, banyan_dtype wire, bool 
   const int elements = job->elements;
   const char *sources[BNY_MERGE_SOURCES_MAX];
   vec v[BNY_MERGE_SOURCES_MAX], scales[2 * BLOCK_NODES_MAX];
-  for (int s = 0; s < count; s++) {
-    sources[s] = job->sources[s];
-  }
+  for (int s = 0; s < count; s++) sources[s] = job->sources[s];
   for (int r = 0; r < job->rows; r++) {
     const int row = job->first_row + r;
     char *out = job->out[r];
@@ -197,24 +180,18 @@ INLINE void merge_rows(const merge_job *job, int count, banyan_dtype wire, bool 
     int i = 0;
     for (; i + VEC_LANES <= elements; i += VEC_LANES) {
 #pragma GCC unroll 8
-      for (int s = 0; s < count; s++) {
-        v[s] = load(sources[s] + (size_t)i * bytes, wire);
-      }
+      for (int s = 0; s < count; s++) v[s] = load(sources[s] + (size_t)i * bytes, wire);
       vec merged = vec_mul(merge_tree(v, count, scales, wire, round), factor);
       store(out + (size_t)i * to_bytes, to, saturate_to(merged, to));
     }
     if (i < elements) {
 #pragma GCC unroll 8
-      for (int s = 0; s < count; s++) {
-        v[s] = load_part(sources[s] + (size_t)i * bytes, wire, elements - i);
-      }
+      for (int s = 0; s < count; s++) v[s] = load_part(sources[s] + (size_t)i * bytes, wire, elements - i);
       vec merged = vec_mul(merge_tree(v, count, scales, wire, round), factor);
       store_part(out + (size_t)i * to_bytes, to, saturate_to(merged, to), elements - i);
     }
 #pragma GCC unroll 8
-    for (int s = 0; s < count; s++) {
-      sources[s] += pitch_bytes;
-    }
+    for (int s = 0; s < count; s++) sources[s] += pitch_bytes;
   }
 }
 
@@ -293,26 +270,19 @@ static void merge_row(const merge_setting *setting, const row_block *block, int 
                      .pitch = value_dim,
                      .out = out};
     setting->merge(&job);
-    if (!direct) {
-      convert_to_caller(tile, elements, to, setting->to);
-    }
+    if (!direct) convert_to_caller(tile, elements, to, setting->to);
   }
 }
 
 static void merge_block(const merge_setting *setting, const row_block *block, const node_scales *scales,
                         const float *factor, void *const *targets) {
   const int value_dim = setting->box->value_dim;
-  if (value_dim == 0) {
-    return;
-  }
+  if (value_dim == 0) return;
   bool together = setting->merge_dtype == setting->to;
-  for (int s = 0; s < setting->count && together; s++) {
+  for (int s = 0; s < setting->count && together; s++)
     together = block_contiguous(setting->box, block, &setting->views[s]);
-  }
   if (!together) {
-    for (int r = 0; r < block->rows; r++) {
-      merge_row(setting, block, r, scales, factor, targets[r]);
-    }
+    for (int r = 0; r < block->rows; r++) merge_row(setting, block, r, scales, factor, targets[r]);
     return;
   }
   const void *pointers[BNY_MERGE_SOURCES_MAX];
@@ -384,12 +354,8 @@ static int64_t encode(const bny_box *box, const banyan_partial *in, int32_t toke
       }
     }
   }
-  if (dst->stream) {
-    vec_stream_end();
-  }
-  if (dst->saturated != NULL) {
-    *dst->saturated += saturated;
-  }
+  if (dst->stream) vec_stream_end();
+  if (dst->saturated != NULL) *dst->saturated += saturated;
   return bad_row;
 }
 
@@ -425,22 +391,17 @@ static void merge(const bny_box *box, bny_wire wire, int count, const bny_wire_v
                                  .merge_dtype = dtype,
                                  .to = dtype};
   float factor[BLOCK_ROWS];
-  for (int r = 0; r < BLOCK_ROWS; r++) {
-    factor[r] = 1.0f;
-  }
+  for (int r = 0; r < BLOCK_ROWS; r++) factor[r] = 1.0f;
   row_block block = {.rows = 0};
   while (block_next(box, &block)) {
     block_stats nodes[BNY_MERGE_SOURCES_MAX];
     node_scales scales[BLOCK_NODES_MAX];
-    for (int s = 0; s < count; s++) {
-      block_load_wire(box, &block, &sources[s], &nodes[s]);
-    }
+    for (int s = 0; s < count; s++) block_load_wire(box, &block, &sources[s], &nodes[s]);
     block_merge(nodes, count, round, lossy, scales);
     block_store_wire(box, &block, dst, &nodes[0]);
     void *targets[BLOCK_ROWS];
-    for (int r = 0; r < block.rows; r++) {
+    for (int r = 0; r < block.rows; r++)
       targets[r] = (char *)dst->n + (size_t)block_wire_row(&block, dst, r) * row_bytes;
-    }
     merge_block(&setting, &block, (const node_scales *)scales, factor, targets);
   }
 }
@@ -463,18 +424,13 @@ static int64_t merge_finish(const bny_box *box, bny_wire wire, int count, const 
     block_stats nodes[BNY_MERGE_SOURCES_MAX];
     node_scales scales[BLOCK_NODES_MAX];
     float factor[BLOCK_ROWS];
-    for (int s = 0; s < count; s++) {
-      block_load_wire(box, &block, &sources[s], &nodes[s]);
-    }
+    for (int s = 0; s < count; s++) block_load_wire(box, &block, &sources[s], &nodes[s]);
     block_merge(nodes, count, round, false, scales);
     int odd = block_export(&block, &nodes[0], out, token0, head0, factor);
-    if (odd >= 0 && unfit < 0) {
-      unfit = (int64_t)block.token[odd] * box->heads + block.head[odd];
-    }
+    if (odd >= 0 && unfit < 0) unfit = (int64_t)block.token[odd] * box->heads + block.head[odd];
     void *targets[BLOCK_ROWS];
-    for (int r = 0; r < block.rows && box->value_dim > 0; r++) {
+    for (int r = 0; r < block.rows && box->value_dim > 0; r++)
       targets[r] = (char *)out->values + block_values_offset(&block, out, token0, head0, r) * out_bytes;
-    }
     merge_block(&setting, &block, (const node_scales *)scales, factor, targets);
   }
   return unfit;

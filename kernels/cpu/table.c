@@ -23,9 +23,7 @@ const bny_kernels *const bny_kernels_table[] = {
 const bny_kernels *bny_kernels_find(const char *name) {
   for (int i = 0; bny_kernels_table[i] != NULL; i++) {
     const bny_kernels *kernels = bny_kernels_table[i];
-    if ((name == NULL || strcmp(name, kernels->name) == 0) && kernels->supported()) {
-      return kernels;
-    }
+    if ((name == NULL || strcmp(name, kernels->name) == 0) && kernels->supported()) return kernels;
   }
   return NULL;
 }

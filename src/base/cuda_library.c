@@ -57,9 +57,8 @@ static void *find(void *library, look_up_function look_up, const char *name, int
 bool bny_cuda_library_find(void *library, int version, const bny_cuda_function *functions, size_t count,
                            void *functions_of, char text[BNY_CUDA_LIBRARY_TEXT_BYTES]) {
   look_up_function look_up = NULL;
-  if (!address_of(library, "cuGetProcAddress_v2", &look_up) && version >= 12000) {
+  if (!address_of(library, "cuGetProcAddress_v2", &look_up) && version >= 12000)
     return fail(text, "the NVIDIA driver has no cuGetProcAddress_v2: not CUDA's driver", "", "");
-  }
   for (size_t i = 0; i < count; i++) {
     void *function = find(library, look_up, functions[i].name, functions[i].version);
     if (!function && functions[i].needed) {

@@ -21,13 +21,12 @@ bny_slice bny_slice_whole(const bny_request *request) {
     return (bny_slice){
         .token0 = request->token0, .tokens = request->tokens, .head0 = request->head0, .heads = request->heads};
   size_t bytes = 0;
-  if (request->collective == BNY_ALLGATHER) {
+  if (request->collective == BNY_ALLGATHER)
     for (int32_t rank = 0; rank < request->nranks; rank++) bytes += request->counts[rank];
-  } else if (request->collective == BNY_SHIFT) {
+  else if (request->collective == BNY_SHIFT)
     bytes = request->bytes * (size_t)request->nranks;
-  } else {
+  else
     bytes = request->bytes;
-  }
   return slice_of_bytes(0, bytes);
 }
 

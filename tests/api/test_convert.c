@@ -31,11 +31,10 @@ static float read_as(const void *memory, banyan_dtype dtype, int64_t i) {
 }
 
 static void write_as(void *memory, banyan_dtype dtype, int64_t i, double value) {
-  if (dtype == BANYAN_F32) {
+  if (dtype == BANYAN_F32)
     ((float *)memory)[i] = (float)value;
-  } else {
+  else
     ((uint16_t *)memory)[i] = dtype == BANYAN_F16 ? bny_f16_of_float((float)value) : bny_bf16_of_float((float)value);
-  }
 }
 
 static double unit_of(banyan_dtype dtype) {
@@ -59,9 +58,7 @@ static void truth_make(truth *rows, double reach) {
   for (int r = 0; r < ROWS_MAX; r++) {
     rows->empty[r] = random_int(0, 5) == 0;
     rows->lse[r] = random_real(-reach, reach);
-    for (int i = 0; i < DIM_MAX; i++) {
-      rows->o[r][i] = random_real(-2, 2);
-    }
+    for (int i = 0; i < DIM_MAX; i++) rows->o[r][i] = random_real(-2, 2);
   }
 }
 
@@ -136,9 +133,7 @@ static void partial_verify(const banyan_partial *p, const truth *rows, double em
     for (int h = 0; h < rows->box.heads; h++) {
       int r = t * rows->box.heads + h;
       double stat = (double)read_as(p->lse, p->stats_dtype, stat_at(p, t, h)) / unit, d = 1;
-      if (p->stats_kind == BANYAN_STATS_MAX_SUM) {
-        d = (double)read_as(p->sum, p->stats_dtype, stat_at(p, t, h));
-      }
+      if (p->stats_kind == BANYAN_STATS_MAX_SUM) d = (double)read_as(p->sum, p->stats_dtype, stat_at(p, t, h));
       double scale = p->values_kind == BANYAN_VALUES_NUMERATOR ? d : 1;
       if (rows->empty[r]) {
         EXPECT(read_as(p->lse, p->stats_dtype, stat_at(p, t, h)) == (float)empty_value);
@@ -259,9 +254,8 @@ START_TEST(native_form_is_a_copy) {
       for (int h = 0; h < box.heads; h++) {
         write_as(in.lse, BANYAN_F32, stat_at(&in, t, h), random_int(-20000, 20000));
         write_as(in.sum, BANYAN_F32, stat_at(&in, t, h), random_real(0.5, 1e6));
-        for (int e = 0; e < box.value_dim; e++) {
+        for (int e = 0; e < box.value_dim; e++)
           write_as(in.values, BANYAN_F32, value_at(&in, t, h) + e, random_real(-1e6, 1e6));
-        }
       }
     }
     const bny_kernels *kernels = bny_kernels_find(NULL);
@@ -563,12 +557,9 @@ START_TEST(empty_rows_and_bad_data) {
         for (int k = 0; k < 21; k++) {
           bool here = k / 7 == bad_t && k % 7 == bad_h;
           write_as(in.lse, BANYAN_F32, stat_at(&in, k / 7, k % 7), here ? (double)now->stat : 1);
-          if (with_sum) {
-            write_as(in.sum, BANYAN_F32, stat_at(&in, k / 7, k % 7), here ? (double)now->sum : 2);
-          }
-          for (int e = 0; e < 5 && !(here && now->empty_row); e++) {
+          if (with_sum) write_as(in.sum, BANYAN_F32, stat_at(&in, k / 7, k % 7), here ? (double)now->sum : 2);
+          for (int e = 0; e < 5 && !(here && now->empty_row); e++)
             write_as(in.values, BANYAN_F32, value_at(&in, k / 7, k % 7) + e, 1);
-          }
         }
         ck_assert_ptr_null(bny_partial_check(&in, &box, false));
         bny_wire_view view = message_take((bny_wire)wire, &box);
@@ -608,11 +599,10 @@ START_TEST(values_are_not_judged) {
       bny_kernels_table[t]->merge_finish(&box, (bny_wire)wire, 1, &view, false, &out, 0, 0);
       for (int e = 0; e < 20; e += 5) {
         EXPECT(isnan(result[e]) && result[e + 1] == INFINITY && result[e + 2] == -INFINITY);
-        if (wire == BNY_WIRE_F16) {
+        if (wire == BNY_WIRE_F16)
           EXPECT(result[e + 3] >= 65504 && result[e + 3] <= 131072 && result[e + 4] == -result[e + 3]);
-        } else {
+        else
           EXPECT(fabsf(result[e + 3] - 1e6f) <= 4e3f && fabsf(result[e + 4] + 1e6f) <= 4e3f);
-        }
       }
       free(view.m);
     }

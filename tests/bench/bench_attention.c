@@ -39,9 +39,8 @@ static double median(double *values, int count) {
 /* Every word of every 64-byte line, in separate sums so that adding is not what takes the time. */
 static __attribute__((noinline)) uint64_t read_all(const uint64_t *words, size_t count) {
   uint64_t sums[8] = {0};
-  for (size_t i = 0; i + 8 <= count; i += 8) {
+  for (size_t i = 0; i + 8 <= count; i += 8)
     for (int lane = 0; lane < 8; lane++) sums[lane] += words[i + (size_t)lane];
-  }
   return sums[0] + sums[1] + sums[2] + sums[3] + sums[4] + sums[5] + sums[6] + sums[7];
 }
 

@@ -36,9 +36,7 @@ static double median_of(const bench *b, void (*run)(const bench *)) {
   static double times[REPEAT];
   for (int i = 0; i < REPEAT; i++) {
     double start = now_ns();
-    for (int k = 0; k < BATCH; k++) {
-      run(b);
-    }
+    for (int k = 0; k < BATCH; k++) run(b);
     times[i] = (now_ns() - start) / BATCH;
   }
   qsort(times, REPEAT, sizeof times[0], compare);
@@ -57,9 +55,7 @@ static void run_fold(const bench *b) {
 
 static void *take(size_t bytes) {
   void *memory = aligned_alloc(64, (bytes + 63) / 64 * 64);
-  if (memory == NULL) {
-    exit(1);
-  }
+  if (memory == NULL) exit(1);
   memset(memory, 0, bytes);
   return memory;
 }
@@ -76,12 +72,8 @@ static bny_wire_view take_view(bny_wire wire) {
 static void fill(banyan_partial *partial, int seed) {
   float *values = partial->values, *lse = partial->lse;
   srand((unsigned)seed);
-  for (int i = 0; i < ROWS * DIM; i++) {
-    values[i] = (float)rand() / (float)RAND_MAX - 0.5f;
-  }
-  for (int i = 0; i < ROWS; i++) {
-    lse[i] = (float)rand() / (float)RAND_MAX * 10.0f;
-  }
+  for (int i = 0; i < ROWS * DIM; i++) values[i] = (float)rand() / (float)RAND_MAX - 0.5f;
+  for (int i = 0; i < ROWS; i++) lse[i] = (float)rand() / (float)RAND_MAX * 10.0f;
 }
 
 static void measure(const bny_kernels *kernels, bny_wire wire) {
@@ -102,13 +94,10 @@ static void measure(const bny_kernels *kernels, bny_wire wire) {
   kernels->merge_finish(&b.box, wire, 1, b.sources, false, &b.native, 0, 0);
   printf("%-9s %-5s encode: native %5.0f lse %5.0f ", kernels->name, bny_wire_formats[wire].name,
          median_of(&b, run_encode_native), median_of(&b, run_encode_lse));
-  for (b.count = 1; b.count <= SOURCES; b.count += b.count < 4 ? 1 : 4) {
+  for (b.count = 1; b.count <= SOURCES; b.count += b.count < 4 ? 1 : 4)
     printf(" | %d: merge %5.0f fold %5.0f", b.count, median_of(&b, run_merge), median_of(&b, run_fold));
-  }
   printf("\n");
-  for (int s = 0; s < SOURCES; s++) {
-    free(b.sources[s].m);
-  }
+  for (int s = 0; s < SOURCES; s++) free(b.sources[s].m);
   free(b.dst.m);
   free(b.caller.values);
   free(b.caller.lse);
@@ -121,9 +110,7 @@ int main(void) {
   printf("ns per call, %d rows x %d\n", ROWS, DIM);
   for (int i = 0; bny_kernels_table[i] != NULL; i++) {
     for (int wire = 0; wire < (int)BNY_WIRE_COUNT; wire++) {
-      if (bny_kernels_table[i]->supported()) {
-        measure(bny_kernels_table[i], (bny_wire)wire);
-      }
+      if (bny_kernels_table[i]->supported()) measure(bny_kernels_table[i], (bny_wire)wire);
     }
   }
   return 0;

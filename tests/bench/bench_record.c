@@ -213,9 +213,8 @@ int main(int argc, char **argv) {
     banyan_threads_destroy(ranks[0].group[m]);
   }
   report(&ranks[0]);
-  for (int r = 0; r < RANKS; r++) {
+  for (int r = 0; r < RANKS; r++)
     for (int i = 0; i < WORKLOADS * MODES; i++) free(ranks[r].times[i / MODES][i % MODES]);
-  }
   free(ranks);
   for (int r = 0; r < RANKS; r++) {
     char path[96];

@@ -21,9 +21,7 @@ static const int64_t timeout_ns = (int64_t)20 * 1000000000;
 static bool fill(device_ranks *ranks, work *work, tool_error *error) {
   float host[FLOATS];
   for (int32_t r = 0; r < ranks->nranks; r++) {
-    for (int i = 0; i < FLOATS; i++) {
-      host[i] = i < ROWS * VALUE_DIM ? (float)(r + 1) : 0;
-    }
+    for (int i = 0; i < FLOATS; i++) host[i] = i < ROWS * VALUE_DIM ? (float)(r + 1) : 0;
     if (!gpu_take(ranks->device, sizeof host, (void **)(void *)&work->in[r], error) ||
         !gpu_take(ranks->device, sizeof host, (void **)(void *)&work->out[r], error) ||
         !gpu_write(ranks->device, work->in[r], host, sizeof host, error)) {
@@ -54,13 +52,10 @@ static bool combine(device_rank *self, void *opaque) {
 static bool check(device_ranks *ranks, const work *work, tool_error *error) {
   float host[FLOATS], wanted = (float)(ranks->nranks + 1) / 2;
   for (int32_t r = 0; r < ranks->nranks; r++) {
-    if (!gpu_read(ranks->device, host, work->out[r], sizeof host, error)) {
-      return false;
-    }
+    if (!gpu_read(ranks->device, host, work->out[r], sizeof host, error)) return false;
     for (int i = 0; i < ROWS * VALUE_DIM; i++) {
-      if (host[i] != wanted) {
+      if (host[i] != wanted)
         return tool_error_set(error, "rank %d has %g, not %g, at %d", r, (double)host[i], (double)wanted, i);
-      }
     }
   }
   return true;
@@ -115,9 +110,7 @@ int main(int argc, char **argv) {
     printf("gpu_small: %s\n", error.text);
     return 77;
   }
-  if (argc > 1 && strcmp(argv[1], "--hold") == 0) {
-    return hold();
-  }
+  if (argc > 1 && strcmp(argv[1], "--hold") == 0) return hold();
   for (int32_t nranks = 1; nranks <= 2; nranks++) {
     device_ranks ranks;
     bool opened = device_ranks_open("cuda:0", nranks, timeout_ns, &ranks, &error),
@@ -127,12 +120,8 @@ int main(int argc, char **argv) {
            ok      ? "right"
            : alone ? "kernels do not run side by side here"
                    : error.text);
-    if (opened) {
-      device_ranks_close(&ranks);
-    }
-    if (!ok && !alone) {
-      return EXIT_FAILURE;
-    }
+    if (opened) device_ranks_close(&ranks);
+    if (!ok && !alone) return EXIT_FAILURE;
   }
   return EXIT_SUCCESS;
 }

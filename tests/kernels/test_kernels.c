@@ -66,9 +66,8 @@ static void scene_fill(scene *s, const scene_spread *spread) {
       lse[r] =
           random_real(0, 1) < spread->empty_share ? -INFINITY : (float)random_real(spread->lse_low, spread->lse_high);
       s->lse[k][r] = (double)lse[r];
-      for (int i = 0; i < dim; i++) {
+      for (int i = 0; i < dim; i++)
         s->values[k][r * dim + i] = (float)random_real(-spread->value_scale, spread->value_scale);
-      }
     }
     banyan_partial partial;
     banyan_partial_init(&partial, s->values[k], BANYAN_F32, lse, BANYAN_F32, s->box.heads, dim);
@@ -86,9 +85,7 @@ static scene scene_make(int count, bny_wire wire, const scene_spread *spread) {
   s.box.value_dim = dims[random_int(0, (int)(sizeof dims / sizeof dims[0]) - 1)];
   s.box.tokens = random_int(1, 4);
   s.box.heads = random_int(1, 21);
-  while (scene_rows(&s) * s.box.value_dim * count > VALUES_MAX && s.box.heads > 1) {
-    s.box.heads = (s.box.heads + 1) / 2;
-  }
+  while (scene_rows(&s) * s.box.value_dim * count > VALUES_MAX && s.box.heads > 1) s.box.heads = (s.box.heads + 1) / 2;
   s.source_heads = s.box.heads + (random_int(0, 2) == 0 ? random_int(1, 3) : 0);
   scene_fill(&s, spread);
   return s;
@@ -131,12 +128,8 @@ static void check_against_reference(const scene *s, const finished *f, double bo
   double *sum = take((size_t)dim * sizeof(double));
   for (int64_t r = 0; r < scene_rows(s); r++) {
     double top = -INFINITY, weight = 0, error = 0, norm = 0;
-    for (int k = 0; k < s->count; k++) {
-      top = fmax(top, s->lse[k][r]);
-    }
-    for (int i = 0; i < dim; i++) {
-      sum[i] = 0;
-    }
+    for (int k = 0; k < s->count; k++) top = fmax(top, s->lse[k][r]);
+    for (int i = 0; i < dim; i++) sum[i] = 0;
     for (int k = 0; k < s->count; k++) {
       double w = s->lse[k][r] == -INFINITY ? 0 : exp(s->lse[k][r] - top);
       weight += w;
@@ -147,9 +140,7 @@ static void check_against_reference(const scene *s, const finished *f, double bo
     }
     if (weight == 0) {
       EXPECT_MSG(f->lse[r] == -INFINITY, "%s: lse of an all-empty row is %g", name, (double)f->lse[r]);
-      for (int i = 0; i < dim; i++) {
-        EXPECT_MSG(f->values[r * dim + i] == 0, "%s: value of an all-empty row", name);
-      }
+      for (int i = 0; i < dim; i++) EXPECT_MSG(f->values[r * dim + i] == 0, "%s: value of an all-empty row", name);
       continue;
     }
     double lse = top + log(weight);
@@ -227,9 +218,7 @@ START_TEST(all_tables_give_the_same_bits) {
     char *expected_message = merged_by(portable, &s);
     for (int t = 0; bny_kernels_table[t] != NULL; t++) {
       const bny_kernels *kernels = bny_kernels_table[t];
-      if (!kernels->supported()) {
-        continue;
-      }
+      if (!kernels->supported()) continue;
       finished f = finish_of(kernels, &s);
       size_t rows = (size_t)scene_rows(&s), bytes = rows * (size_t)s.box.value_dim * sizeof(float);
       EXPECT_MSG(memcmp(f.values, expected.values, bytes) == 0, "%s: values, round %d", kernels->name, i);
@@ -279,12 +268,8 @@ START_TEST(f32_merges_are_the_documented_tree) {
                                  ((const float *)s.views[k].n)[from * s.box.value_dim + e]};
           }
           for (int width = s.count; width > 1; width = (width + 1) / 2) {
-            for (int p = 0; p < width / 2; p++) {
-              nodes[p] = merge_pair(nodes[2 * p], nodes[2 * p + 1]);
-            }
-            if (width % 2 == 1) {
-              nodes[width / 2] = nodes[width - 1];
-            }
+            for (int p = 0; p < width / 2; p++) nodes[p] = merge_pair(nodes[2 * p], nodes[2 * p + 1]);
+            if (width % 2 == 1) nodes[width / 2] = nodes[width - 1];
           }
           EXPECT(got.m[row] == nodes[0].m);
           EXPECT(got.d[row] == nodes[0].d);
@@ -323,9 +308,7 @@ START_TEST(grouping_does_not_change_canonical_bits) {
     ck_assert_int_eq(memcmp(whole.values, parts.values, rows * (size_t)s.box.value_dim * sizeof(float)), 0);
     ck_assert_int_eq(memcmp(whole.lse, parts.lse, rows * sizeof(float)), 0);
     ck_assert_int_eq(memcmp(whole_message, parts_message, s.layout.bytes), 0);
-    for (int k = 0; k < upper.count; k++) {
-      free(upper.messages[k]);
-    }
+    for (int k = 0; k < upper.count; k++) free(upper.messages[k]);
     finished_free(&whole);
     finished_free(&parts);
     free(whole_message);
@@ -344,9 +327,7 @@ START_TEST(empty_rows_are_the_identity) {
     const int64_t rows = (int64_t)s.box.tokens * s.source_heads;
     int empty = random_int(0, 1);
     memset(s.messages[empty], 0, s.layout.bytes);
-    for (int64_t r = 0; r < rows; r++) {
-      ((float *)(s.messages[empty] + s.layout.m))[r] = -INFINITY;
-    }
+    for (int64_t r = 0; r < rows; r++) ((float *)(s.messages[empty] + s.layout.m))[r] = -INFINITY;
     scene alone = s;
     alone.count = 1;
     alone.views[0] = s.views[1 - empty];
@@ -409,9 +390,8 @@ START_TEST(lossy_rows_stay_in_range) {
         int64_t row = t * got.token_stride + h;
         EXPECT(got.d[row] >= 0.5f && got.d[row] <= 1.0f);
         EXPECT(got.m[row] == floorf(got.m[row]));
-        for (int e = 0; e < s.box.value_dim && s.wire == BNY_WIRE_F16; e++) {
+        for (int e = 0; e < s.box.value_dim && s.wire == BNY_WIRE_F16; e++)
           EXPECT((((const uint16_t *)got.n)[row * s.box.value_dim + e] & 0x7fffu) < 0x7c00u);
-        }
       }
     }
     free(message);

@@ -23,9 +23,7 @@ static double exact_f16(uint16_t h) {
 START_TEST(f16_and_bf16_read_exactly_and_come_back) {
   for (uint32_t h = 0; h < 65536; h++) {
     float f = bny_float_of_f16((uint16_t)h), b = bny_float_of_bf16((uint16_t)h);
-    if ((h & 0x7c00) != 0x7c00) {
-      EXPECT(exact_f16((uint16_t)h) == (double)f && (signbit(f) != 0) == (h >> 15 != 0));
-    }
+    if ((h & 0x7c00) != 0x7c00) EXPECT(exact_f16((uint16_t)h) == (double)f && (signbit(f) != 0) == (h >> 15 != 0));
     EXPECT((isnan(f) != 0) == ((h & 0x7fff) > 0x7c00));
     EXPECT((isinf(f) != 0) == ((h & 0x7fff) == 0x7c00));
     uint16_t quiet_f16 = isnan(f) ? (uint16_t)(h | 0x200) : (uint16_t)h;
@@ -41,9 +39,7 @@ START_TEST(f16_and_bf16_round_to_nearest_even) {
   for (int i = 0; i < 400000; i++) {
     float value = i % 2 == 0 ? bny_float_of_bits(random_bits() & 0x7fffffffu)
                              : (float)ldexp(random_int(1, 1 << 14), random_int(-30, 4)); /* many ties */
-    if (isnan(value)) {
-      continue;
-    }
+    if (isnan(value)) continue;
     if (value < 65504) {
       uint16_t h = bny_f16_of_float(value);
       double here = fabs(exact_f16(h) - (double)value);
@@ -71,9 +67,7 @@ START_TEST(f16_and_bf16_round_to_nearest_even) {
 END_TEST
 
 START_TEST(elementary_functions_are_accurate) {
-  for (int s = 0; s >= -200; s--) {
-    EXPECT(bny_exp2_whole((float)s) == (s >= -126 ? ldexpf(1.0f, s) : 0.0f));
-  }
+  for (int s = 0; s >= -200; s--) EXPECT(bny_exp2_whole((float)s) == (s >= -126 ? ldexpf(1.0f, s) : 0.0f));
   EXPECT(bny_exp2_whole(-INFINITY) == 0.0f && bny_exp2_whole(NAN) == 0.0f && bny_exp2_whole(-FLT_MAX) == 0.0f);
   for (int i = 0; i < 200000; i++) {
     double t = random_real(-1000, 1000);
@@ -93,9 +87,7 @@ START_TEST(import_keeps_the_value_and_the_range) {
     int base_e = i & 1, normalised = i >> 1 & 1, tight = i >> 2 & 1;
     float stat = (float)(random_real(-1, 1) * pow(10, random_int(-3, 6)));
     float sum = (float)ldexp(random_real(0.5, 1), random_int(-148, 127)), m, d, factor;
-    if ((i >> 3 & 3) == 0) {
-      stat = rintf(stat);
-    }
+    if ((i >> 3 & 3) == 0) stat = rintf(stat);
     bny_stats_import(stat, sum, base_e, normalised, tight, &m, &d, &factor);
     double t = (double)stat * (base_e ? BNY_LOG2_E : 1.0) + log2((double)sum);
     EXPECT(m == floorf(m));
@@ -107,9 +99,8 @@ START_TEST(import_keeps_the_value_and_the_range) {
     /* factor v = n with n / d = v if normalised, v / sum if not */
     double expected = normalised ? (double)d : (double)d / (double)sum;
     EXPECT(fabs((double)factor - expected) <= expected * 3e-7 + 0x1p-149);
-    if (!base_e && !normalised && !tight && stat == rintf(stat) && sum >= 0x1p-32f && sum <= 0x1p48f) {
+    if (!base_e && !normalised && !tight && stat == rintf(stat) && sum >= 0x1p-32f && sum <= 0x1p48f)
       EXPECT(m == stat && d == sum && factor == 1.0f);
-    }
   }
   float m, d, factor;
   bny_stats_import(-FLT_MAX, 1.0f, 1, 1, 0, &m, &d, &factor);

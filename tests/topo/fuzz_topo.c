@@ -19,9 +19,8 @@ static bool is_huge(const char *text, size_t bytes) {
   double product = 1, number = 0;
   for (size_t i = 0; i < bytes && product <= most; i++) {
     bool counts = text[i] == ':' && i + 1 < bytes && text[i + 1] != '0';
-    for (number = 0; counts && i + 1 < bytes && text[i + 1] >= '0' && text[i + 1] <= '9'; i++) {
+    for (number = 0; counts && i + 1 < bytes && text[i + 1] >= '0' && text[i + 1] <= '9'; i++)
       number = 10 * number + (text[i + 1] - '0');
-    }
     product *= number > 1 ? number : 1;
   }
   return product > most && bny_topo_is_synthetic(text, bytes);
@@ -29,9 +28,7 @@ static bool is_huge(const char *text, size_t bytes) {
 
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t bytes) {
   const char *text = (const char *)data;
-  if (is_huge(text, bytes)) {
-    return 0;
-  }
+  if (is_huge(text, bytes)) return 0;
 #ifdef IMPORTER
   const char *broken = law_of_importer(&IMPORTER, text, bytes);
 #else

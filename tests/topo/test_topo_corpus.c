@@ -22,13 +22,10 @@ static void folders_find(void) {
     char path[4096];
     struct stat about;
     snprintf(path, sizeof path, "%s/%s", root, entry->d_name);
-    if (entry->d_name[0] != '.' && stat(path, &about) == 0 && S_ISDIR(about.st_mode) && nfolders < FOLDERS_MAX) {
+    if (entry->d_name[0] != '.' && stat(path, &about) == 0 && S_ISDIR(about.st_mode) && nfolders < FOLDERS_MAX)
       memcpy(folders[nfolders++], path, sizeof path);
-    }
   }
-  if (directory != NULL) {
-    closedir(directory);
-  }
+  if (directory != NULL) closedir(directory);
 }
 
 /* From memory of its own without a byte more, for sanitizers to see what is read beyond it. */
@@ -68,9 +65,7 @@ END_TEST
 /* A folder for each importer, and one for what is chosen by content. */
 START_TEST(folders_are_there) {
   int importers = 0;
-  while (bny_topo_importers[importers] != NULL) {
-    importers++;
-  }
+  while (bny_topo_importers[importers] != NULL) importers++;
   ck_assert_int_eq(nfolders, importers + 1);
 }
 END_TEST

@@ -107,9 +107,8 @@ START_TEST(paths_of_real_bridges) {
     ck_assert_int_eq(bny_topo_path_between(topo, g[0], g[8]),
                      BNY_TOPO_PATH_SYS); /* two halves; their trunks are not told of */
     /* without its NVLinks */
-    for (int32_t l = 0; l < topo->nlinks; l++) {
+    for (int32_t l = 0; l < topo->nlinks; l++)
       topo->links[l].kind = topo->links[l].kind == BNY_TOPO_LINK_NVLINK ? BNY_TOPO_LINK_SYS : topo->links[l].kind;
-    }
     ck_assert_int_eq(bny_topo_path_between(topo, g[0], g[1]), BNY_TOPO_PATH_PIX);
     ck_assert_int_eq(bny_topo_path_between(topo, g[0], g[2]), BNY_TOPO_PATH_PXB);
     ck_assert_int_eq(bny_topo_path_between(topo, g[0], g[4]), BNY_TOPO_PATH_NODE);
@@ -120,9 +119,7 @@ START_TEST(paths_of_real_bridges) {
 END_TEST
 
 int main(void) {
-  if (!xml_is_read()) {
-    return 77;
-  }
+  if (!xml_is_read()) return 77;
   Suite *suite = suite_create("topo_hwloc");
   TCase *tests = tcase_create("xml");
   tcase_set_timeout(tests, 120);

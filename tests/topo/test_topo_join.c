@@ -124,9 +124,8 @@ START_TEST(trunks_once) {
   levels_same(alone, one, "one pod");
   int32_t between[2] = {0, 0};
   const bny_topo *both[2] = {one, twice};
-  for (int t = 0; t < 2; t++) {
+  for (int t = 0; t < 2; t++)
     for (int32_t l = 0; l < both[t]->nlinks; l++) between[t] += is_trunk(both[t], l);
-  }
   ck_assert_int_gt(between[0], 0);
   ck_assert_int_eq(between[0], between[1]);
 

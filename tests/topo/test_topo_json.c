@@ -239,9 +239,7 @@ START_TEST(hostile_sizes) {
   size_t bytes = (size_t)60 << 20, unit = strlen(cases[_i].unit), at = strlen(cases[_i].head);
   char *text = malloc(bytes);
   memcpy(text, cases[_i].head, at);
-  for (; at + unit <= bytes; at += unit) {
-    memcpy(text + at, cases[_i].unit, unit);
-  }
+  for (; at + unit <= bytes; at += unit) memcpy(text + at, cases[_i].unit, unit);
   bny_topo_error error = {.text = ""};
   ck_assert_ptr_null(bny_topo_import(text, at, NULL, &error));
   ck_assert_msg(strstr(error.text, cases[_i].why) != NULL, "got \"%s\"", error.text);
@@ -288,21 +286,15 @@ END_TEST
 static void ck_dump(const char *path, const char *name) {
   bny_topo_error error;
   bny_topo *topo = bny_topo_load(path, NULL, &error);
-  if (topo != NULL) {
-    ck_round_trip(topo, name);
-  }
+  if (topo != NULL) ck_round_trip(topo, name);
   bny_topo_free(topo);
 }
 
 START_TEST(dumps) {
   static const char *const folders[] = {"nccl", "hwloc", "nvidia-smi", "matrix", "fabric"};
   int visited = 0;
-  for (size_t f = 0; f < sizeof folders / sizeof folders[0]; f++) {
-    visited += each_dump(folders[f], "", ck_dump);
-  }
-  if (visited == 0) {
-    fprintf(stderr, "no dumps of machines: not looked at\n");
-  }
+  for (size_t f = 0; f < sizeof folders / sizeof folders[0]; f++) visited += each_dump(folders[f], "", ck_dump);
+  if (visited == 0) fprintf(stderr, "no dumps of machines: not looked at\n");
 }
 END_TEST
 

@@ -251,9 +251,8 @@ START_TEST(text_keeps_to_its_width) {
   char *text = topo_measured_text(measured, NULL, false, 80, &error), *rest = text;
   ck_assert_ptr_nonnull(text);
   ck_assert(strstr(text, "\033") == NULL && strstr(text, "  700") != NULL && strstr(text, "slow       CPU 12") != NULL);
-  for (char *line = strsep(&rest, "\n"); line != NULL; line = strsep(&rest, "\n")) {
+  for (char *line = strsep(&rest, "\n"); line != NULL; line = strsep(&rest, "\n"))
     ck_assert_msg(strlen(line) <= 80, "%zu columns: %s", strlen(line), line);
-  }
   free(text);
   text = topo_measured_text(measured, NULL, true, 90, &error);
   ck_assert_ptr_nonnull(strstr(text, "\033[31m  700\033[0m"));

@@ -44,9 +44,7 @@ START_TEST(strings_are_made_fit) {
   int32_t n = put(topo, BNY_TOPO_HOST, -1, huge, NULL);
   ck_assert_uint_eq(strlen(topo->nodes[n].name), 255);
   memset(huge, '\xc3', 99999);
-  for (int i = 1; i < 99999; i += 2) {
-    huge[i] = '\xa9';
-  }
+  for (int i = 1; i < 99999; i += 2) huge[i] = '\xa9';
   ck_assert(bny_topo_set_string(topo, &topo->nodes[n].name, huge));
   ck_assert_uint_eq(strlen(topo->nodes[n].name), 254); /* no half of a character */
   ck_assert(bny_topo_set_string(topo, &topo->nodes[n].model, NULL));
@@ -79,9 +77,7 @@ START_TEST(bus_ids) {
   for (size_t i = 0; i < sizeof cases / sizeof cases[0]; i++) {
     bool taken = bny_topo_bus_normalise(cases[i].in, bus_id);
     ck_assert_msg(taken == (cases[i].out != NULL), "\"%s\"", cases[i].in);
-    if (taken) {
-      ck_assert_str_eq(bus_id, cases[i].out);
-    }
+    if (taken) ck_assert_str_eq(bus_id, cases[i].out);
   }
 }
 END_TEST
@@ -185,9 +181,7 @@ START_TEST(names_repeat_in_other_hosts) {
   bny_topo_error error;
   ck_assert(bny_topo_check(topo, &error));
   /* 70 bridges, one in the other */
-  for (int i = 0, parent = 0; i < 70; i++) {
-    parent = put(topo, BNY_TOPO_PCI, parent, "bridge", NULL);
-  }
+  for (int i = 0, parent = 0; i < 70; i++) parent = put(topo, BNY_TOPO_PCI, parent, "bridge", NULL);
   ck_assert(!bny_topo_check(topo, &error));
   ck_assert_ptr_nonnull(strstr(error.text, "deep"));
   bny_topo_free(topo);
@@ -195,15 +189,12 @@ START_TEST(names_repeat_in_other_hosts) {
 END_TEST
 
 START_TEST(names_and_their_reverse) {
-  for (int k = 0; k < BNY_TOPO_KINDS; k++) {
+  for (int k = 0; k < BNY_TOPO_KINDS; k++)
     ck_assert_int_eq(bny_topo_kind_parse(bny_topo_kind_name((bny_topo_kind)k)), k);
-  }
-  for (int k = 0; k < BNY_TOPO_LINK_KINDS; k++) {
+  for (int k = 0; k < BNY_TOPO_LINK_KINDS; k++)
     ck_assert_int_eq(bny_topo_link_parse(bny_topo_link_name((bny_topo_link_kind)k)), k);
-  }
-  for (int s = 0; s <= BNY_TOPO_MEASURED; s++) {
+  for (int s = 0; s <= BNY_TOPO_MEASURED; s++)
     ck_assert_int_eq(bny_topo_source_parse(bny_topo_source_name((bny_topo_source)s)), s);
-  }
   ck_assert_int_eq(bny_topo_kind_parse("disk"), BNY_TOPO_KINDS);
   ck_assert_int_eq(bny_topo_link_parse(""), BNY_TOPO_LINK_KINDS);
   ck_assert_int_eq(bny_topo_source_parse("heard"), BNY_TOPO_MEASURED + 1);
@@ -342,9 +333,7 @@ START_TEST(paths_look_at_few_nodes) {
     bny_topo *topo = bny_topo_import(text, strlen(text), NULL, &error);
     ck_assert_msg(topo != NULL, "%s", error.text);
     int32_t first = 1; /* the first host is node 0 */
-    while (topo->nodes[first].kind != BNY_TOPO_HOST) {
-      first++;
-    }
+    while (topo->nodes[first].kind != BNY_TOPO_HOST) first++;
     size_t near = ((size_t)first * sizeof *topo->nodes + page - 1) / page * page;
     size_t all = (size_t)topo->nnodes * sizeof *topo->nodes;
     ck_assert_uint_lt(near, all / 50);
@@ -355,9 +344,7 @@ START_TEST(paths_look_at_few_nodes) {
     fenced.nodes = (bny_topo_node *)there;
     ck_assert_int_eq(mprotect(there + near, all - near, PROT_NONE), 0);
     for (int32_t a = 0; a < first; a++) {
-      for (int32_t b = 0; b < first; b++) {
-        ck_assert_int_lt(bny_topo_path_between(&fenced, a, b), BNY_TOPO_PATH_NONE);
-      }
+      for (int32_t b = 0; b < first; b++) ck_assert_int_lt(bny_topo_path_between(&fenced, a, b), BNY_TOPO_PATH_NONE);
     }
     ck_assert_int_eq(munmap(there, all), 0);
     bny_topo_free(topo);
@@ -374,9 +361,7 @@ START_TEST(numa_nodes_below) {
     int32_t below = 0;
     for (int32_t m = 0; m < topo->nnodes; m++) {
       int32_t up = topo->nodes[m].kind == BNY_TOPO_NUMA ? topo->nodes[m].parent : -1;
-      while (up > n) {
-        up = topo->nodes[up].parent;
-      }
+      while (up > n) up = topo->nodes[up].parent;
       below += up == n;
     }
     ck_assert_int_eq(topo->nodes[n].numas, below);
@@ -409,9 +394,8 @@ START_TEST(speeds) {
   ck_assert_int_eq(bny_topo_speed_pci_generation("0 GT/s"), -1);
   ck_assert_int_eq(bny_topo_speed_pci_generation("17 GT/s"), -1);
   ck_assert_int_eq(bny_topo_speed_pci_generation("fast"), -1);
-  for (int g = 1; g <= BNY_TOPO_PCI_GENERATIONS; g++) {
+  for (int g = 1; g <= BNY_TOPO_PCI_GENERATIONS; g++)
     ck_assert_int_eq(bny_topo_speed_pci_generation(bny_topo_speed_pci_text(g)), g);
-  }
   ck_assert_ptr_null(bny_topo_speed_pci_text(0));
   ck_assert_double_eq_tol(bny_topo_speed_pci_raw(15.753846), 12, 1e-9);
   ck_assert_double_eq_tol(bny_topo_speed_pci_raw(31.507692), 24, 1e-9);
@@ -435,9 +419,7 @@ START_TEST(sorted_names) {
   ck_assert_int_eq(bny_topo_names_find(&names, 0, "a"), -1);
   static const char *const keys[] = {"d", "b", "a", "c"};
   for (int scope = 0; scope < 100; scope++) {
-    for (int k = 0; k < 4; k++) {
-      bny_topo_names_add(&names, scope, keys[k], 10 * scope + k);
-    }
+    for (int k = 0; k < 4; k++) bny_topo_names_add(&names, scope, keys[k], 10 * scope + k);
   }
   ck_assert_ptr_null(bny_topo_names_sort(&names));
   ck_assert_int_eq(bny_topo_names_find(&names, 7, "a"), 72);

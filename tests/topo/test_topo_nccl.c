@@ -209,16 +209,12 @@ static void ck_same_machine(const bny_topo *a, const bny_topo *b, const char *na
   }
   ck_assert_msg(a->nlinks == b->nlinks, "%s: %d and %d links", name, a->nlinks, b->nlinks);
   for (int32_t n = 0; n < a->nnodes; n++) {
-    if (a->nodes[n].bus_id == NULL) {
-      continue;
-    }
+    if (a->nodes[n].bus_id == NULL) continue;
     int32_t same = bny_topo_find_bus(b, a->nodes[n].bus_id);
     ck_assert_msg(same >= 0, "%s: %s is lost", name, a->nodes[n].bus_id);
     ck_assert_int_eq(b->nodes[same].kind, a->nodes[n].kind);
     ck_assert_int_eq(b->nodes[same].compute, a->nodes[n].compute);
-    if (a->nodes[n].kind == BNY_TOPO_GPU) {
-      ck_assert_str_eq(b->nodes[same].name, a->nodes[n].name);
-    }
+    if (a->nodes[n].kind == BNY_TOPO_GPU) ck_assert_str_eq(b->nodes[same].name, a->nodes[n].name);
     for (int32_t m = 0; m < n; m++) {
       bool devices = a->nodes[n].kind == BNY_TOPO_GPU && a->nodes[m].kind == BNY_TOPO_GPU;
       if (devices && a->nodes[m].bus_id != NULL) {
@@ -287,9 +283,7 @@ END_TEST
 START_TEST(nccl_out_hidden_switches) {
   bny_topo *t = bny_topo_new();
   int32_t host = put(t, BNY_TOPO_HOST, -1, "host", NULL), gpu = put(t, BNY_TOPO_GPU, host, "GPU0", NULL);
-  for (int s = 0; s < 3; s++) {
-    join(t, BNY_TOPO_LINK_NVLINK, gpu, put(t, BNY_TOPO_SWITCH, host, "nvswitch", NULL), 20);
-  }
+  for (int s = 0; s < 3; s++) join(t, BNY_TOPO_LINK_NVLINK, gpu, put(t, BNY_TOPO_SWITCH, host, "nvswitch", NULL), 20);
   bny_topo_error error = {.text = ""};
   char *text = bny_topo_export_nccl(t, &error);
   ck_assert_msg(strstr(text, "<nvlink target=\"fffffff:ffff:ff\" count=\"3\" tclass=\"0x068000\"/>") != NULL, "%s",
@@ -322,18 +316,13 @@ static int32_t linked_pairs(const char *text, int64_t *sum) {
   int32_t found = 0;
   *sum = 0;
   for (const char *at = strchr(text, '<'); at != NULL; at = strchr(at + 1, '<')) {
-    if (strncmp(at, "<pci ", 5) == 0) {
-      attribute_of(at, "busid", bus, sizeof bus);
-    }
-    if (strncmp(at, "<nvlink ", 8) != 0 && strncmp(at, "<xgmi ", 6) != 0) {
-      continue;
-    }
+    if (strncmp(at, "<pci ", 5) == 0) attribute_of(at, "busid", bus, sizeof bus);
+    if (strncmp(at, "<nvlink ", 8) != 0 && strncmp(at, "<xgmi ", 6) != 0) continue;
     attribute_of(at, "target", target, sizeof target);
     attribute_of(at, "count", count, sizeof count);
     bool seen = false;
-    for (int32_t p = 0; p < found; p++) {
+    for (int32_t p = 0; p < found; p++)
       seen = seen || (strcmp(pairs[p][0], target) == 0 && strcmp(pairs[p][1], bus) == 0);
-    }
     if (!seen) {
       ck_assert_int_lt(found, MOST);
       snprintf(pairs[found][0], BYTES, "%s", bus);
@@ -377,9 +366,7 @@ static void ck_nccl_dump(const char *path, const char *name) {
 }
 
 START_TEST(dumps_of_nccl) {
-  if (each_dump("nccl", ".xml", ck_nccl_dump) == 0) {
-    fprintf(stderr, "no dumps of NCCL: not looked at\n");
-  }
+  if (each_dump("nccl", ".xml", ck_nccl_dump) == 0) fprintf(stderr, "no dumps of NCCL: not looked at\n");
 }
 END_TEST
 
@@ -427,9 +414,7 @@ START_TEST(rails_of_a_real_machine) {
 END_TEST
 
 int main(void) {
-  if (!xml_is_read()) {
-    return 77;
-  }
+  if (!xml_is_read()) return 77;
   Suite *suite = suite_create("topo_nccl");
   TCase *tests = tcase_create("xml");
   tcase_set_timeout(tests, 120);

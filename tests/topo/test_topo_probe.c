@@ -50,9 +50,7 @@ static tree dgx_tree(void) {
   tree_numa(&t, 0, 0, 0, 3);
   tree_numa(&t, 1, 1, 4, 7);
   tree_file(&t, "", "devices/system/node/node2/cpulist"); /* memory alone */
-  for (int i = 0; i < DGX_DEVICES; i++) {
-    tree_pci(&t, dgx[i]);
-  }
+  for (int i = 0; i < DGX_DEVICES; i++) tree_pci(&t, dgx[i]);
   tree_interface(&t, LEFT_NIC, "infiniband", "mlx5_0");
   tree_interface(&t, LEFT_NIC, "net", "ibs1");
   tree_interface(&t, RIGHT_NIC, "infiniband", "mlx5_1");
@@ -71,9 +69,7 @@ static bny_topo *probe(const char *sysfs, bny_topo_probe_report reports[BNY_TOPO
 
 static const bny_topo_probe_report *report_of(const bny_topo_probe_report *reports, int32_t count, const char *name) {
   for (int32_t i = 0; i < count; i++) {
-    if (strcmp(reports[i].name, name) == 0) {
-      return &reports[i];
-    }
+    if (strcmp(reports[i].name, name) == 0) return &reports[i];
   }
   ck_abort_msg("no report of %s", name);
   return NULL;
@@ -87,9 +83,7 @@ static int32_t by_bus(const bny_topo *topo, const char *bus_id) {
 
 static const bny_topo_link *upwards(const bny_topo *topo, int32_t node) {
   for (int32_t l = bny_topo_first_link(topo, node); l >= 0; l = bny_topo_next_link(topo, node, l)) {
-    if (bny_topo_other_end(topo, node, l) == topo->nodes[node].parent) {
-      return &topo->links[l];
-    }
+    if (bny_topo_other_end(topo, node, l) == topo->nodes[node].parent) return &topo->links[l];
   }
   ck_abort_msg("%s has no link upwards", topo->nodes[node].name);
   return NULL;
@@ -139,9 +133,7 @@ START_TEST(two_sockets) {
   ck_assert_int_eq(said->outcome, BNY_TOPO_PROBE_FOUND);
   ck_assert_str_eq(said->text, "2 packages, 2 NUMA nodes, 2 GPUs on PCI, 3 NICs on PCI, 7 PCI links say their rating");
   ck_assert_int_eq(report_of(reports, count, "hwloc")->outcome, BNY_TOPO_PROBE_ABSENT);
-  for (int32_t n = 0; n < topo->nnodes; n++) {
-    ck_assert_int_eq(topo->nodes[n].source, BNY_TOPO_PROBED);
-  }
+  for (int32_t n = 0; n < topo->nnodes; n++) ck_assert_int_eq(topo->nodes[n].source, BNY_TOPO_PROBED);
   bny_topo_free(topo);
   tree_free(&t);
 }
@@ -151,9 +143,7 @@ static bool finds(const bny_topo *topo, const char *text) {
   bny_topo_levels *levels = bny_topo_derive(topo);
   ck_assert_ptr_nonnull(levels);
   bool found = false;
-  for (int32_t f = 0; f < levels->nfindings; f++) {
-    found = found || strstr(levels->findings[f].text, text) != NULL;
-  }
+  for (int32_t f = 0; f < levels->nfindings; f++) found = found || strstr(levels->findings[f].text, text) != NULL;
   bny_topo_levels_free(levels);
   return found;
 }
@@ -270,9 +260,7 @@ START_TEST(kinds_of_nics) {
   for (size_t i = 0; i < sizeof wanted / sizeof wanted[0]; i++) {
     int32_t node = bny_topo_find_bus(topo, wanted[i].bus);
     ck_assert_msg((node >= 0) == (wanted[i].name != NULL), "%s", wanted[i].bus);
-    if (node >= 0) {
-      ck_assert_str_eq(topo->nodes[node].name, wanted[i].name);
-    }
+    if (node >= 0) ck_assert_str_eq(topo->nodes[node].name, wanted[i].name);
   }
   ck_assert_double_eq(bny_topo_probe_bond_megabits(t.root, "0000:02:00.0"), 200000);
   ck_assert_double_eq(bny_topo_probe_bond_megabits(t.root, "0000:01:00.0"), 0);
@@ -308,9 +296,7 @@ START_TEST(strange_things) {
   tree t = dgx_tree();
   char whole[1024];
   static const char *const odd[] = {"...", "0000:zz:00.0", "0000:1b:00.0.0", "1b:00.0", "%s%n", "pci", "-1"};
-  for (size_t i = 0; i < sizeof odd / sizeof odd[0]; i++) {
-    tree_file(&t, GPU, "bus/pci/devices/%s/class", odd[i]);
-  }
+  for (size_t i = 0; i < sizeof odd / sizeof odd[0]; i++) tree_file(&t, GPU, "bus/pci/devices/%s/class", odd[i]);
   /* A link to itself, one to nothing, one that leads around, a pipe, a directory, a file without end. */
   tree_link(&t, "bus/pci/devices/0000:aa:00.0", "bus/pci/devices/0000:aa:00.0");
   tree_link(&t, "nowhere", "bus/pci/devices/0000:ab:00.0");
@@ -351,9 +337,7 @@ static int spoil(const char *path, const struct stat *about, int kind, struct FT
       uint64_t byte = random_word(&garbage_state);
       fputc(byte % 3 == 0 ? "0123456789xabcdef-, .\n\0GT/s"[byte / 3 % 27] : (int)(byte / 3 % 256), file);
     }
-    if (file != NULL) {
-      fclose(file);
-    }
+    if (file != NULL) fclose(file);
   }
   return 0;
 }
@@ -401,9 +385,7 @@ static bny_topo *probe_told(const char *variable, const char *value) {
 }
 
 START_TEST(hwloc_synthetic) {
-  if (!hwloc_there()) {
-    return;
-  }
+  if (!hwloc_there()) return;
   bny_topo *topo = probe_told("HWLOC_SYNTHETIC", "pack:2 numa:2 core:4 pu:1");
   ck_assert_int_eq(bny_topo_count(topo, BNY_TOPO_PACKAGE), 2);
   ck_assert_int_eq(bny_topo_count(topo, BNY_TOPO_NUMA), 4);
@@ -429,9 +411,7 @@ static const char allowed_part[] =
     "complete_nodeset=\"0x2\" gp_index=\"7\"/></object>\n</object></topology>\n";
 
 START_TEST(hwloc_allowed) {
-  if (!hwloc_there()) {
-    return;
-  }
+  if (!hwloc_there()) return;
   tree t = tree_new();
   char path[1024];
   tree_bytes(&t, "machine.xml", allowed_part, sizeof allowed_part - 1);
@@ -446,9 +426,7 @@ END_TEST
 
 /* A variable that hwloc does not follow must not pass unnoticed. */
 START_TEST(hwloc_told_wrong) {
-  if (!hwloc_there()) {
-    return;
-  }
+  if (!hwloc_there()) return;
   bny_topo_probe_report reports[BNY_TOPO_PROBES_MAX];
   int32_t count;
   setenv("HWLOC_XMLFILE", "/nowhere/machine.xml", 1);
@@ -480,9 +458,7 @@ static void same_as_file(const char *path, const char *name) {
 
 START_TEST(hwloc_dumps) {
   int dumps = hwloc_there() ? each_dump("hwloc", ".xml", same_as_file) : 0;
-  if (dumps == 0) {
-    printf("no dumps of hwloc here\n");
-  }
+  if (dumps == 0) printf("no dumps of hwloc here\n");
 }
 END_TEST
 
@@ -502,9 +478,8 @@ START_TEST(this_machine) {
     printf("%s: %s: %s\n", reports[i].name, bny_topo_outcome_name(reports[i].outcome), reports[i].text);
   }
   ck_assert_ptr_null(bny_topo_probes[count]);
-  if (!bny_topo_probe_exists("/sys/class/infiniband")) {
+  if (!bny_topo_probe_exists("/sys/class/infiniband"))
     ck_assert_int_ne(report_of(reports, count, "verbs")->outcome, BNY_TOPO_PROBE_FOUND);
-  }
   bool is_asked = hwloc_there() && bny_topo_probe_exists("/sys/devices/system/cpu");
   const bny_topo_probe_report *hwloc = report_of(reports, count, "hwloc");
   ck_assert_int_eq(hwloc->outcome, is_asked ? BNY_TOPO_PROBE_FOUND : BNY_TOPO_PROBE_ABSENT);
@@ -520,9 +495,7 @@ int main(void) {
   /* hwloc looks at this machine unless a test sets one of these. */
   static const char *const variables[] = {"HWLOC_XMLFILE",    "HWLOC_SYNTHETIC",  "HWLOC_FSROOT",
                                           "HWLOC_CPUID_PATH", "HWLOC_THISSYSTEM", "HWLOC_COMPONENTS"};
-  for (size_t i = 0; i < sizeof variables / sizeof variables[0]; i++) {
-    unsetenv(variables[i]);
-  }
+  for (size_t i = 0; i < sizeof variables / sizeof variables[0]; i++) unsetenv(variables[i]);
   Suite *suite = suite_create("topo_probe");
   TCase *tests = tcase_create("probes");
   tcase_set_timeout(tests, 60);

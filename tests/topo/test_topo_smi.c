@@ -50,9 +50,7 @@ START_TEST(dumps_of_smi) { each_dump("nvidia-smi", ".xml", ck_smi_dump); }
 END_TEST
 
 int main(void) {
-  if (!xml_is_read()) {
-    return 77;
-  }
+  if (!xml_is_read()) return 77;
   Suite *suite = suite_create("topo_smi");
   TCase *tests = tcase_create("xml");
   tcase_set_timeout(tests, 120);

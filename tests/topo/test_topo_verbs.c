@@ -51,9 +51,7 @@ static const char *fake_name(void *devices, int32_t device) {
 
 static int fake_ask(void *devices, int32_t device, bny_topo_verbs_device *facts) {
   (void)devices;
-  if (fake.devices[device].refused != 0) {
-    return fake.devices[device].refused;
-  }
+  if (fake.devices[device].refused != 0) return fake.devices[device].refused;
   fake.opened++;
   *facts = fake.devices[device].facts;
   return 0;
@@ -62,9 +60,7 @@ static int fake_ask(void *devices, int32_t device, bny_topo_verbs_device *facts)
 static int fake_port(void *devices, int32_t device, int32_t port, bny_topo_verbs_port *facts) {
   (void)devices;
   ck_assert_int_eq(fake.opened, 1);
-  if (port > 2) {
-    return EINVAL;
-  }
+  if (port > 2) return EINVAL;
   *facts = fake.devices[device].ports[port - 1];
   return 0;
 }
@@ -151,9 +147,7 @@ static tree dgx(void) {
   for (int i = 0; i < 10; i++) {
     add_card(&t, 0x10 + 0x10 * i, i % 2 == 0 ? "0" : "1", names[i]);
     fake_add(names[i], BNY_TOPO_VERBS_INFINIBAND, i < 8 ? NDR : HDR, LANES_4, 100 + i);
-    if (i >= 8) {
-      tree_file(&t, "MT_0000000701", "class/infiniband/%s/board_id", names[i]);
-    }
+    if (i >= 8) tree_file(&t, "MT_0000000701", "class/infiniband/%s/board_id", names[i]);
   }
   return t;
 }
@@ -276,9 +270,7 @@ START_TEST(speeds) {
     tree t = start();
     add_card(&t, 0x10, "0", "mlx5_0");
     fake_add("mlx5_0", BNY_TOPO_VERBS_INFINIBAND, cases[i].speed, cases[i].width, 1);
-    if (cases[i].rate != NULL) {
-      tree_file(&t, cases[i].rate, "class/infiniband/mlx5_0/ports/1/rate");
-    }
+    if (cases[i].rate != NULL) tree_file(&t, cases[i].rate, "class/infiniband/mlx5_0/ports/1/rate");
     bny_topo_probe_report report;
     bny_topo *topo = take(&t, &report);
     double speed = port_link(topo, "mlx5_0", 1)->gbytes_per_s;
@@ -358,9 +350,7 @@ START_TEST(refused) {
   ck_assert_str_eq(report.text, "10 RDMA devices, 9 ports; mlx5_3 cannot be opened: Permission denied");
   ck_assert_int_eq(bny_topo_count(topo, BNY_TOPO_NIC), 10);
   bny_topo_free(topo);
-  for (int i = 0; i < fake.count; i++) {
-    fake.devices[i].refused = EACCES;
-  }
+  for (int i = 0; i < fake.count; i++) fake.devices[i].refused = EACCES;
   topo = take(&t, &report);
   ck_assert_int_eq(report.outcome, BNY_TOPO_PROBE_FAILED);
   bny_topo_free(topo);

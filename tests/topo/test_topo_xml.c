@@ -25,9 +25,7 @@ enum { EXAMPLES = sizeof examples / sizeof examples[0] };
 /* Cut anywhere, an example is refused with a line that it has; the copy has no byte more, for sanitizers to see. */
 START_TEST(cut_short) {
   size_t whole = strlen(examples[_i]);
-  while (whole > 0 && examples[_i][whole - 1] == '\n') {
-    whole--;
-  }
+  while (whole > 0 && examples[_i][whole - 1] == '\n') whole--;
   for (size_t bytes = 1; bytes < whole; bytes++) {
     char *text = malloc(bytes);
     memcpy(text, examples[_i], bytes);
@@ -100,9 +98,7 @@ START_TEST(hostile_sizes) {
   size_t bytes = (size_t)60 << 20, unit = strlen(cases[_i].unit), at = strlen(cases[_i].head);
   char *text = malloc(bytes);
   memcpy(text, cases[_i].head, at);
-  for (; at + unit <= bytes; at += unit) {
-    memcpy(text + at, cases[_i].unit, unit);
-  }
+  for (; at + unit <= bytes; at += unit) memcpy(text + at, cases[_i].unit, unit);
   if (strcmp(cases[_i].why, "more than 16384") == 0) {
     /* whole, and not too many elements: the importer itself must stop */
     at = strlen(cases[_i].head) + 20000 * unit;
@@ -138,9 +134,7 @@ START_TEST(large_and_good) {
   size_t head = strlen(cases[_i].head), unit = strlen(cases[_i].unit), tail = strlen(cases[_i].tail);
   char *text = malloc(head + UNITS * unit + tail);
   memcpy(text, cases[_i].head, head);
-  for (size_t u = 0; u < UNITS; u++) {
-    memcpy(text + head + u * unit, cases[_i].unit, unit);
-  }
+  for (size_t u = 0; u < UNITS; u++) memcpy(text + head + u * unit, cases[_i].unit, unit);
   memcpy(text + head + UNITS * unit, cases[_i].tail, tail);
   bny_topo_error error = {.text = ""};
   bny_topo *topo = bny_topo_import(text, head + UNITS * unit + tail, NULL, &error);
@@ -151,9 +145,7 @@ START_TEST(large_and_good) {
 END_TEST
 
 int main(void) {
-  if (!xml_is_read()) {
-    return 77;
-  }
+  if (!xml_is_read()) return 77;
   Suite *suite = suite_create("topo_xml");
   TCase *tests = tcase_create("xml");
   tcase_set_timeout(tests, 120);

@@ -20,13 +20,9 @@
 enum { LAWS_DEVICES = 24, LAWS_NODES = 4000 };
 
 static inline const char *law_of_reason(const bny_topo_error *error) {
-  if (error->text[0] == '\0') {
-    return "refused without a reason";
-  }
+  if (error->text[0] == '\0') return "refused without a reason";
   for (const char *at = error->text; *at != '\0'; at++) {
-    if (*at < ' ' || *at > '~') {
-      return "a reason that is not printable";
-    }
+    if (*at < ' ' || *at > '~') return "a reason that is not printable";
   }
   return error->line < 0 ? "a negative line" : NULL;
 }
@@ -56,16 +52,13 @@ static inline const char *law_of_json(const bny_topo *topo) {
 static inline const char *law_of_nccl(const bny_topo *topo) {
   bny_topo_error error = {.text = ""};
   char *text = bny_topo_export_nccl(topo, &error);
-  if (text == NULL) {
-    return law_of_reason(&error);
-  }
+  if (text == NULL) return law_of_reason(&error);
   bny_topo *again = bny_topo_import(text, strlen(text), NULL, &error);
   const char *broken = NULL;
-  if (again == NULL && bny_topo_xml_available()) {
+  if (again == NULL && bny_topo_xml_available())
     broken = "its NCCL XML is refused";
-  } else if (again != NULL && bny_topo_count(topo, BNY_TOPO_GPU) != bny_topo_count(again, BNY_TOPO_GPU)) {
+  else if (again != NULL && bny_topo_count(topo, BNY_TOPO_GPU) != bny_topo_count(again, BNY_TOPO_GPU))
     broken = "its NCCL XML has another number of GPUs";
-  }
   bny_topo_free(again);
   free(text);
   return broken;
@@ -76,9 +69,7 @@ static inline int32_t devices_of(const bny_topo *topo, int32_t devices[LAWS_DEVI
   int32_t count = 0;
   for (int pass = 0; pass < 2; pass++) {
     for (int32_t n = 0; n < topo->nnodes && count < LAWS_DEVICES; n++) {
-      if (topo->nodes[n].kind == (pass == 0 ? BNY_TOPO_GPU : BNY_TOPO_NIC)) {
-        devices[count++] = n;
-      }
+      if (topo->nodes[n].kind == (pass == 0 ? BNY_TOPO_GPU : BNY_TOPO_NIC)) devices[count++] = n;
     }
   }
   return count;
@@ -88,22 +79,17 @@ static inline int32_t devices_of(const bny_topo *topo, int32_t devices[LAWS_DEVI
 static inline const char *law_of_synthetic(const bny_topo *topo) {
   bny_topo_error error = {.text = ""};
   char *text = bny_topo_export_synthetic(topo, &error);
-  if (text == NULL) {
-    return law_of_reason(&error);
-  }
+  if (text == NULL) return law_of_reason(&error);
   bny_topo *again = bny_topo_import(text, strlen(text), NULL, &error);
   const char *broken = again == NULL ? "its description is refused" : NULL;
   int32_t ours[LAWS_DEVICES], theirs[LAWS_DEVICES];
   if (again != NULL) {
     int32_t count = devices_of(topo, ours);
-    if (count != devices_of(again, theirs)) {
-      broken = "its description has another number of devices";
-    }
+    if (count != devices_of(again, theirs)) broken = "its description has another number of devices";
     for (int32_t a = 0; a < count && broken == NULL; a++) {
       for (int32_t b = 0; b < a && broken == NULL; b++) {
-        if (bny_topo_path_between(topo, ours[a], ours[b]) != bny_topo_path_between(again, theirs[a], theirs[b])) {
+        if (bny_topo_path_between(topo, ours[a], ours[b]) != bny_topo_path_between(again, theirs[a], theirs[b]))
           broken = "its description has other paths";
-        }
       }
     }
   }
@@ -117,12 +103,9 @@ static inline const char *law_of_paths(const bny_topo *topo) {
   for (int32_t a = 0; a < count; a++) {
     for (int32_t b = 0; b <= a; b++) {
       bny_topo_path there = bny_topo_path_between(topo, devices[a], devices[b]);
-      if ((unsigned)there >= BNY_TOPO_PATHS || (there == BNY_TOPO_PATH_SELF) != (a == b)) {
+      if ((unsigned)there >= BNY_TOPO_PATHS || (there == BNY_TOPO_PATH_SELF) != (a == b))
         return "a path that there is not";
-      }
-      if (there != bny_topo_path_between(topo, devices[b], devices[a])) {
-        return "a path that is another on the way back";
-      }
+      if (there != bny_topo_path_between(topo, devices[b], devices[a])) return "a path that is another on the way back";
     }
   }
   return NULL;
@@ -135,13 +118,11 @@ static inline const char *law_of_level(const bny_topo_levels *levels, const bny_
     members += group->count;
     for (int32_t i = 0; i < group->count; i++) {
       int32_t rank = level->members[group->first + i];
-      if (rank < 0 || rank >= levels->nranks || level->group_of[rank] != g) {
+      if (rank < 0 || rank >= levels->nranks || level->group_of[rank] != g)
         return "a level whose groups are not those of its members";
-      }
     }
-    if (!(group->gbytes_per_s >= 0) || (unsigned)group->path >= BNY_TOPO_PATHS) {
+    if (!(group->gbytes_per_s >= 0) || (unsigned)group->path >= BNY_TOPO_PATHS)
       return "a group without a speed or path";
-    }
   }
   return members == level->nmembers && members <= levels->nranks ? NULL : "a level that counts members wrong";
 }
@@ -166,17 +147,14 @@ static inline const char *law_of_import(const char *text, size_t bytes) {
   bny_topo_error error = {.line = -1, .text = ""};
   const char *name = NULL;
   bny_topo *topo = bny_topo_import(text, bytes, &name, &error);
-  if (topo == NULL) {
-    return law_of_reason(&error);
-  }
+  if (topo == NULL) return law_of_reason(&error);
   const char *broken = !bny_topo_check(topo, &error) ? "taken, and does not pass the check"
                        : name == NULL                ? "no name"
                                                      : NULL;
   const char *(*const laws[])(const bny_topo *) = {law_of_paths, law_of_json, law_of_nccl, law_of_synthetic,
                                                    law_of_levels};
-  for (size_t i = 0; i < sizeof laws / sizeof laws[0] && topo->nnodes <= LAWS_NODES && broken == NULL; i++) {
+  for (size_t i = 0; i < sizeof laws / sizeof laws[0] && topo->nnodes <= LAWS_NODES && broken == NULL; i++)
     broken = laws[i](topo);
-  }
   bny_topo_free(topo);
   return broken;
 }
@@ -185,9 +163,7 @@ static inline const char *law_of_import(const char *text, size_t bytes) {
 static inline const char *law_of_importer(const bny_topo_importer *importer, const char *text, size_t bytes) {
   bny_topo_error error = {.text = ""};
   bny_topo *topo = bny_topo_new();
-  if (topo == NULL) {
-    return NULL;
-  }
+  if (topo == NULL) return NULL;
   importer->recognises(text, bytes);
   /* The check may still refuse a text that the importer accepted. */
   bool taken = importer->parse(text, bytes, topo, &error) && bny_topo_check(topo, &error);

@@ -83,9 +83,8 @@ static inline void tree_numa(const tree *t, int node, int package, int first_cpu
   snprintf(list, sizeof list, "%d-%d", first_cpu, last_cpu);
   snprintf(number, sizeof number, "%d", package);
   tree_file(t, list, "devices/system/node/node%d/cpulist", node);
-  for (int cpu = first_cpu; cpu <= last_cpu; cpu++) {
+  for (int cpu = first_cpu; cpu <= last_cpu; cpu++)
     tree_file(t, number, "devices/system/cpu/cpu%d/topology/physical_package_id", cpu);
-  }
 }
 
 typedef struct tree_device {
@@ -105,9 +104,7 @@ static inline void tree_pci(const tree *t, tree_device device) {
                {"current_link_speed", device.speed},
                {"current_link_width", device.width}};
   for (size_t i = 0; i < sizeof files / sizeof files[0]; i++) {
-    if (files[i].text != NULL) {
-      tree_file(t, files[i].text, "devices/%s/%s", device.path, files[i].name);
-    }
+    if (files[i].text != NULL) tree_file(t, files[i].text, "devices/%s/%s", device.path, files[i].name);
   }
   char target[512], link[512];
   snprintf(target, sizeof target, "devices/%s", device.path);

@@ -16,30 +16,23 @@
 /* DIR/name of the dumps into path[4096]: BANYAN_TOPOLOGIES, or beside the tree. False if there are none. */
 static inline bool dump_path(const char *name, char path[4096]) {
   const char *own = getenv("BANYAN_TOPOLOGIES"), *source = getenv("top_srcdir");
-  if (own != NULL) {
+  if (own != NULL)
     snprintf(path, 4096, "%s/%s", own, name);
-  } else {
+  else
     snprintf(path, 4096, "%s/../shared/topologies/%s", source == NULL ? "." : source, name);
-  }
   FILE *there = fopen(path, "r");
-  if (there != NULL) {
-    fclose(there);
-  }
+  if (there != NULL) fclose(there);
   return there != NULL;
 }
 
 /* All of a file with a NUL behind it, for the caller to free; NULL if it cannot be read. */
 static inline char *read_text(const char *path, size_t *bytes) {
   FILE *file = fopen(path, "r");
-  if (file == NULL) {
-    return NULL;
-  }
+  if (file == NULL) return NULL;
   char *text = malloc((size_t)1 << 20);
   *bytes = text == NULL ? 0 : fread(text, 1, ((size_t)1 << 20) - 1, file);
   fclose(file);
-  if (text != NULL) {
-    text[*bytes] = '\0';
-  }
+  if (text != NULL) text[*bytes] = '\0';
   return text;
 }
 
@@ -47,9 +40,7 @@ static inline char *read_text(const char *path, size_t *bytes) {
 static inline int each_dump(const char *folder, const char *end, void (*visit)(const char *path, const char *name)) {
   char path[4096], inner[512];
   int visited = 0;
-  if (!dump_path(folder, path)) {
-    return 0;
-  }
+  if (!dump_path(folder, path)) return 0;
   DIR *directory = opendir(path);
   for (struct dirent *entry = directory == NULL ? NULL : readdir(directory); entry != NULL;
        entry = readdir(directory)) {
@@ -62,9 +53,7 @@ static inline int each_dump(const char *folder, const char *end, void (*visit)(c
       }
     }
   }
-  if (directory != NULL) {
-    closedir(directory);
-  }
+  if (directory != NULL) closedir(directory);
   return visited;
 }
 

@@ -121,9 +121,7 @@ static inline int32_t named(const bny_topo *topo, bny_topo_kind kind, const char
 
 static inline const bny_topo_link *between(const bny_topo *topo, int32_t a, int32_t b) {
   for (int32_t l = bny_topo_first_link(topo, a); l >= 0; l = bny_topo_next_link(topo, a, l)) {
-    if (bny_topo_other_end(topo, a, l) == b) {
-      return &topo->links[l];
-    }
+    if (bny_topo_other_end(topo, a, l) == b) return &topo->links[l];
   }
   ck_abort_msg("%s and %s are not linked", topo->nodes[a].name, topo->nodes[b].name);
   return NULL;
@@ -131,9 +129,7 @@ static inline const bny_topo_link *between(const bny_topo *topo, int32_t a, int3
 
 static inline int32_t links_of_kind(const bny_topo *topo, bny_topo_link_kind kind) {
   int32_t count = 0;
-  for (int32_t l = 0; l < topo->nlinks; l++) {
-    count += topo->links[l].kind == kind;
-  }
+  for (int32_t l = 0; l < topo->nlinks; l++) count += topo->links[l].kind == kind;
   return count;
 }
 
@@ -155,9 +151,7 @@ static inline void ck_refused(const refusal *r) {
 /* How often this stands in the text. */
 static inline int32_t tags(const char *text, const char *tag) {
   int32_t count = 0;
-  for (const char *at = strstr(text, tag); at != NULL; at = strstr(at + 1, tag)) {
-    count++;
-  }
+  for (const char *at = strstr(text, tag); at != NULL; at = strstr(at + 1, tag)) count++;
   return count;
 }
 
@@ -165,9 +159,7 @@ static inline int32_t tags(const char *text, const char *tag) {
 static inline bny_topo *dump(const char *name) {
   char path[4096];
   bny_topo_error error = {.text = ""};
-  if (!dump_path(name, path)) {
-    return NULL;
-  }
+  if (!dump_path(name, path)) return NULL;
   bny_topo *topo = bny_topo_load(path, NULL, &error);
   ck_assert_msg(topo != NULL, "%s", error.text);
   return topo;
@@ -175,9 +167,7 @@ static inline bny_topo *dump(const char *name) {
 
 /* False, with a word on it, where libxml2 is missing. */
 static inline bool xml_is_read(void) {
-  if (!bny_topo_xml_available()) {
-    fprintf(stderr, "skipped: built without libxml2\n");
-  }
+  if (!bny_topo_xml_available()) fprintf(stderr, "skipped: built without libxml2\n");
   return bny_topo_xml_available();
 }
 

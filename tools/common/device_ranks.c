@@ -15,9 +15,7 @@ static void *live(void *opaque) {
   device_rank *self = opaque;
   device_ranks *ranks = self->all;
   self->ok = gpu_enter(ranks->device, &self->error) && ranks->body(self, ranks->argument);
-  if (!self->ok && self->comm != NULL) {
-    banyan_comm_abort(self->comm, "this rank gave up");
-  }
+  if (!self->ok && self->comm != NULL) banyan_comm_abort(self->comm, "this rank gave up");
   return NULL;
 }
 
@@ -29,9 +27,7 @@ static bool sum_up(const device_ranks *ranks, tool_error *error) {
     bool told = rank->comm != NULL && banyan_comm_status(rank->comm) == BANYAN_ERR_ABORTED;
     if (!rank->ok && (first == NULL || !told)) {
       first = rank;
-      if (!told) {
-        break;
-      }
+      if (!told) break;
     }
   }
   return first == NULL || tool_error_set(error, "rank %d: %s", first->rank, first->error.text);
@@ -43,28 +39,21 @@ bool device_ranks_call(device_ranks *ranks, bool (*body)(device_rank *self, void
   int32_t started = 0;
   ranks->body = body;
   ranks->argument = argument;
-  while (started < ranks->nranks && pthread_create(&threads[started], NULL, live, &ranks->ranks[started]) == 0) {
+  while (started < ranks->nranks && pthread_create(&threads[started], NULL, live, &ranks->ranks[started]) == 0)
     started++;
-  }
-  for (int32_t r = 0; r < started; r++) {
-    pthread_join(threads[r], NULL);
-  }
-  if (started < ranks->nranks) {
+  for (int32_t r = 0; r < started; r++) pthread_join(threads[r], NULL);
+  if (started < ranks->nranks)
     return tool_error_set(error, "cannot start a thread for each of %d ranks", ranks->nranks);
-  }
   return sum_up(ranks, error);
 }
 
 bool device_ranks_finish(device_ranks *ranks, tool_error *error) {
   for (int32_t r = 0; r < ranks->nranks; r++) {
-    if (!gpu_wait(ranks->device, ranks->streams[r], 2 * timeout_s(ranks), error)) {
-      return false;
-    }
+    if (!gpu_wait(ranks->device, ranks->streams[r], 2 * timeout_s(ranks), error)) return false;
   }
   for (int32_t r = 0; r < ranks->nranks; r++) {
-    if (banyan_comm_status(ranks->ranks[r].comm) != BANYAN_OK) {
+    if (banyan_comm_status(ranks->ranks[r].comm) != BANYAN_OK)
       return tool_error_set(error, "rank %d: %s", r, banyan_comm_error(ranks->ranks[r].comm));
-    }
   }
   return true;
 }
@@ -79,9 +68,7 @@ static bool join(device_rank *self, void *argument) {
   banyan_bootstrap bootstrap = {.size = sizeof bootstrap};
   banyan_comm_config config = {.size = sizeof config, .timeout_ns = ranks->timeout_ns, .device = name};
   banyan_status status = banyan_threads_bootstrap(ranks->group, self->rank, &bootstrap);
-  if (status == BANYAN_OK) {
-    status = banyan_comm_create(&bootstrap, &config, &self->comm);
-  }
+  if (status == BANYAN_OK) status = banyan_comm_create(&bootstrap, &config, &self->comm);
   return status == BANYAN_OK || tool_error_banyan(&self->error, status, "cannot create a communicator");
 }
 
@@ -101,19 +88,14 @@ bool device_ranks_open(const char *name, int32_t nranks, int64_t timeout_ns, dev
     ok = (status == BANYAN_OK || tool_error_banyan(error, status, "banyan_threads_create")) &&
          device_ranks_call(ranks, join, NULL, error);
   }
-  if (!ok) {
-    device_ranks_close(ranks);
-  }
+  if (!ok) device_ranks_close(ranks);
   return ok;
 }
 
 void device_ranks_close(device_ranks *ranks) {
-  for (int32_t r = 0; r < ranks->nranks && r < DEVICE_RANKS_MAX; r++) {
-    banyan_comm_destroy(ranks->ranks[r].comm);
-  }
-  for (int32_t r = 0; ranks->device != NULL && r < ranks->nranks; r++) {
+  for (int32_t r = 0; r < ranks->nranks && r < DEVICE_RANKS_MAX; r++) banyan_comm_destroy(ranks->ranks[r].comm);
+  for (int32_t r = 0; ranks->device != NULL && r < ranks->nranks; r++)
     gpu_stream_free(ranks->device, ranks->streams[r]);
-  }
   banyan_threads_destroy(ranks->group);
   gpu_close(ranks->device);
   *ranks = (device_ranks){.nranks = 0};

@@ -14,9 +14,7 @@ static bool capture(device_ranks *ranks, int32_t rank, const device_timing *timi
   tool_error later = {.text = ""};
   void *stream = ranks->streams[rank];
   bool ok = gpu_capture_begin(ranks->device, stream, error);
-  for (int32_t run = 0; ok && run < timing->runs; run++) {
-    ok = timing->put(timing->argument, run, rank, error);
-  }
+  for (int32_t run = 0; ok && run < timing->runs; run++) ok = timing->put(timing->argument, run, rank, error);
   return gpu_capture_end(ranks->device, stream, graph, ok ? error : &later) && ok;
 }
 
@@ -28,17 +26,13 @@ bool device_time(device_ranks *ranks, const device_timing *timing, double *p50_u
   gpu_rounds rounds = {timing->warmup, timing->iterations,
                        ranks->timeout_ns > 0 ? 2e-9 * (double)ranks->timeout_ns : 60};
   bool ok = times != NULL || tool_error_set(error, "out of memory");
-  for (int32_t rank = 0; ok && rank < count; rank++) {
-    ok = capture(ranks, rank, timing, &graphs[rank], error);
-  }
+  for (int32_t rank = 0; ok && rank < count; rank++) ok = capture(ranks, rank, timing, &graphs[rank], error);
   ok = ok && gpu_graphs_time(graphs, ranks->streams, count, &rounds, times, error) && device_ranks_finish(ranks, error);
   if (ok) {
     *p50_us = tool_percentile(times, iterations, 50) / timing->runs;
     *p99_us = tool_percentile(times, iterations, 99) / timing->runs;
   }
-  for (int32_t rank = 0; rank < count; rank++) {
-    gpu_graph_free(graphs[rank]);
-  }
+  for (int32_t rank = 0; rank < count; rank++) gpu_graph_free(graphs[rank]);
   free(times);
   return ok;
 }

@@ -20,9 +20,7 @@ static const bny_cuda_function functions[] = {
 };
 
 bool gpu_succeeded(const gpu_driver *driver, CUresult result, const char *what, tool_error *error) {
-  if (result == CUDA_SUCCESS) {
-    return true;
-  }
+  if (result == CUDA_SUCCESS) return true;
   const char *name = NULL;
   driver->cuGetErrorName(result, &name);
   return tool_error_set(error, "%s: %s (%d)", what, name != NULL ? name : "unknown error", (int)result);
@@ -34,9 +32,8 @@ static bool load(gpu_driver *driver, tool_error *error) {
   setenv("CUDA_DEVICE_MAX_CONNECTIONS", "32", 0);
   char text[BNY_CUDA_LIBRARY_TEXT_BYTES];
   void *library = NULL;
-  if (!bny_cuda_library_open(getenv("BANYAN_CUDA_LIBRARY"), &library, &driver->version, text)) {
+  if (!bny_cuda_library_open(getenv("BANYAN_CUDA_LIBRARY"), &library, &driver->version, text))
     return tool_error_set(error, "%s", text);
-  }
   const size_t count = sizeof functions / sizeof functions[0];
   bool ok = driver->version >= 12000 || tool_error_set(error, "the NVIDIA driver is older than CUDA 12");
   ok = ok && (bny_cuda_library_find(library, driver->version, functions, count, driver, text) ||
@@ -49,12 +46,9 @@ static bool load(gpu_driver *driver, tool_error *error) {
 int32_t gpu_count(tool_error *error) {
   gpu_driver driver;
   int count = 0;
-  if (!load(&driver, error) || !gpu_succeeded(&driver, driver.cuDeviceGetCount(&count), "cuDeviceGetCount", error)) {
+  if (!load(&driver, error) || !gpu_succeeded(&driver, driver.cuDeviceGetCount(&count), "cuDeviceGetCount", error))
     return 0;
-  }
-  if (count == 0) {
-    tool_error_set(error, "the NVIDIA driver finds no device");
-  }
+  if (count == 0) tool_error_set(error, "the NVIDIA driver finds no device");
   return count;
 }
 
@@ -85,9 +79,7 @@ static void find_facts(gpu *device, int32_t ordinal) {
 
 bool gpu_open(int32_t ordinal, gpu **device, tool_error *error) {
   gpu *made = calloc(1, sizeof *made);
-  if (made == NULL) {
-    return tool_error_set(error, "out of memory");
-  }
+  if (made == NULL) return tool_error_set(error, "out of memory");
   const gpu_driver *driver = &made->driver;
   bool ok = load(&made->driver, error) &&
             gpu_succeeded(driver, driver->cuDeviceGet(&made->handle, ordinal), "cuDeviceGet", error) &&
@@ -137,9 +129,7 @@ bool gpu_take(gpu *device, size_t bytes, void **memory, tool_error *error) {
 }
 
 void gpu_give(gpu *device, void *memory) {
-  if (memory != NULL) {
-    device->driver.cuMemFree(address(memory));
-  }
+  if (memory != NULL) device->driver.cuMemFree(address(memory));
 }
 
 bool gpu_write(gpu *device, void *to, const void *from, size_t bytes, tool_error *error) {
@@ -158,17 +148,13 @@ bool gpu_read(gpu *device, void *to, const void *from, size_t bytes, tool_error 
 bool gpu_stream_make(gpu *device, void **stream, tool_error *error) {
   CUstream made = NULL;
   CUresult result = device->driver.cuStreamCreate(&made, CU_STREAM_NON_BLOCKING);
-  if (!gpu_succeeded(&device->driver, result, "cuStreamCreate", error)) {
-    return false;
-  }
+  if (!gpu_succeeded(&device->driver, result, "cuStreamCreate", error)) return false;
   *stream = made;
   return true;
 }
 
 void gpu_stream_free(gpu *device, void *stream) {
-  if (stream != NULL) {
-    device->driver.cuStreamDestroy(stream);
-  }
+  if (stream != NULL) device->driver.cuStreamDestroy(stream);
 }
 
 bool gpu_copy(gpu *device, void *to, const void *from, size_t bytes, void *stream, tool_error *error) {
@@ -186,12 +172,9 @@ bool gpu_wait(gpu *device, void *stream, double seconds, tool_error *error) {
   for (;;) {
     CUresult result = device->driver.cuStreamQuery(stream);
     int64_t waited = tool_now_ns() - began;
-    if (result != CUDA_ERROR_NOT_READY) {
-      return gpu_succeeded(&device->driver, result, "work on a stream", error);
-    }
-    if ((double)waited > seconds * 1e9) {
+    if (result != CUDA_ERROR_NOT_READY) return gpu_succeeded(&device->driver, result, "work on a stream", error);
+    if ((double)waited > seconds * 1e9)
       return tool_error_set(error, "a stream of device %d is still busy after %.1f s", device->facts.ordinal, seconds);
-    }
     if (waited > 1000000) {
       nanosleep(&(struct timespec){0, 100000}, NULL);
     }

@@ -70,11 +70,10 @@ static const char tail[] = "done:\n"
 static void write_code(FILE *to) {
   for (unsigned i = 0; i < GPU_BETWEEN_INSTRUCTIONS; i++) {
     unsigned chain = 8 + i % 4, number = (i * 2654435761u) | 1;
-    if (i / 4 % 2 == 0) {
+    if (i / 4 % 2 == 0)
       fprintf(to, "mad.lo.u32 %%r%u, %%r%u, %u, %%r%u;\n", chain, chain, number, 8 + (i + 1) % 4);
-    } else {
+    else
       fprintf(to, "xor.b32 %%r%u, %%r%u, %u;\n", chain, chain, number);
-    }
   }
 }
 
@@ -82,18 +81,14 @@ char *gpu_between_text(void) {
   char *text = NULL;
   size_t bytes = 0;
   FILE *to = open_memstream(&text, &bytes);
-  if (to == NULL) {
-    return NULL;
-  }
+  if (to == NULL) return NULL;
   fputs(head, to);
   for (int i = 0; i < 4; i++) {
     int r = 12 + 4 * i;
     fprintf(to, "ld.global.v4.u32 {%%r%d, %%r%d, %%r%d, %%r%d}, [%%d3];\n", r, r + 1, r + 2, r + 3);
     fputs("add.u64 %d3, %d3, %d4;\n", to);
   }
-  for (int i = 0; i < 16; i++) {
-    fprintf(to, "xor.b32 %%r%d, %%r%d, %%r%d;\n", 8 + i % 4, 8 + i % 4, 12 + i);
-  }
+  for (int i = 0; i < 16; i++) fprintf(to, "xor.b32 %%r%d, %%r%d, %%r%d;\n", 8 + i % 4, 8 + i % 4, 12 + i);
   fputs(middle, to);
   write_code(to);
   fputs(tail, to);
@@ -110,9 +105,7 @@ char *gpu_between_text(void) {
 static CUresult prepare(const gpu_driver *driver, CUfunction kernel) {
   int registers;
   CUresult result = driver->cuFuncGetAttribute(&registers, CU_FUNC_ATTRIBUTE_NUM_REGS, kernel);
-  if (result != CUDA_SUCCESS) {
-    return result;
-  }
+  if (result != CUDA_SUCCESS) return result;
   return driver->cuFuncSetAttribute(kernel, CU_FUNC_ATTRIBUTE_PREFERRED_SHARED_MEMORY_CARVEOUT,
                                     CU_SHAREDMEM_CARVEOUT_MAX_SHARED);
 }
@@ -131,9 +124,7 @@ static bool load(gpu_between *made, tool_error *error) {
 
 bool gpu_between_make(gpu *device, int32_t parts, gpu_between **between, tool_error *error) {
   gpu_between *made = calloc(1, sizeof *made);
-  if (made == NULL) {
-    return tool_error_set(error, "out of memory");
-  }
+  if (made == NULL) return tool_error_set(error, "out of memory");
   made->device = device;
   made->parts = parts;
   made->bytes = CACHES * (size_t)gpu_facts_of(device)->cache_bytes / (size_t)parts / QUAD_BYTES * QUAD_BYTES;
@@ -146,12 +137,8 @@ bool gpu_between_make(gpu *device, int32_t parts, gpu_between **between, tool_er
 }
 
 void gpu_between_free(gpu_between *between) {
-  if (between == NULL) {
-    return;
-  }
-  if (between->module != NULL) {
-    between->device->driver.cuModuleUnload(between->module);
-  }
+  if (between == NULL) return;
+  if (between->module != NULL) between->device->driver.cuModuleUnload(between->module);
   gpu_give(between->device, between->memory);
   free(between);
 }

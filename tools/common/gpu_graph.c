@@ -19,9 +19,8 @@ bool gpu_capture_begin(gpu *device, void *stream, tool_error *error) {
 static bool instantiate(gpu *device, CUgraph captured, void *stream, CUgraphExec *exec, tool_error *error) {
   const gpu_driver *driver = &device->driver;
   CUgraphExec made = NULL;
-  if (!gpu_succeeded(driver, driver->cuGraphInstantiateWithFlags(&made, captured, 0), "cuGraphInstantiate", error)) {
+  if (!gpu_succeeded(driver, driver->cuGraphInstantiateWithFlags(&made, captured, 0), "cuGraphInstantiate", error))
     return false;
-  }
   if (!gpu_succeeded(driver, driver->cuGraphUpload(made, stream), "cuGraphUpload", error)) {
     driver->cuGraphExecDestroy(made);
     return false;
@@ -39,9 +38,7 @@ bool gpu_capture_end(gpu *device, void *stream, gpu_graph **graph, tool_error *e
   CUresult result = driver->cuStreamEndCapture(stream, &captured);
   ok = ok && gpu_succeeded(driver, result, "cuStreamEndCapture", error) &&
        instantiate(device, captured, stream, &made->exec, error);
-  if (captured != NULL) {
-    driver->cuGraphDestroy(captured);
-  }
+  if (captured != NULL) driver->cuGraphDestroy(captured);
   if (!ok) {
     free(made);
     return false;
@@ -67,9 +64,7 @@ void gpu_graph_free(gpu_graph *graph) {
 
 static void free_events(gpu *device, CUevent *events, int32_t count) {
   for (int32_t i = 0; events != NULL && i < count; i++) {
-    if (events[i] != NULL) {
-      device->driver.cuEventDestroy(events[i]);
-    }
+    if (events[i] != NULL) device->driver.cuEventDestroy(events[i]);
   }
   free(events);
 }
@@ -90,9 +85,7 @@ static CUevent *make_events(gpu *device, int32_t count, tool_error *error) {
 
 static bool launch_all(gpu_graph *const *graphs, void *const *streams, int32_t ngraphs, tool_error *error) {
   bool ok = true;
-  for (int32_t i = 0; ok && i < ngraphs; i++) {
-    ok = gpu_graph_launch(graphs[i], streams[i], error);
-  }
+  for (int32_t i = 0; ok && i < ngraphs; i++) ok = gpu_graph_launch(graphs[i], streams[i], error);
   return ok;
 }
 
@@ -103,9 +96,7 @@ bool gpu_graphs_time(gpu_graph *const *graphs, void *const *streams, int32_t ngr
   int32_t count = rounds->count;
   CUevent *events = make_events(device, count + 1, error);
   bool ok = events != NULL;
-  for (int32_t i = 0; ok && i < rounds->warmup; i++) {
-    ok = launch_all(graphs, streams, ngraphs, error);
-  }
+  for (int32_t i = 0; ok && i < rounds->warmup; i++) ok = launch_all(graphs, streams, ngraphs, error);
   /* So that a graph that never ends does so here, and no more than that is under way. */
   ok = ok && gpu_wait(device, streams[0], rounds->seconds, error) && launch_all(graphs, streams, ngraphs, error);
   for (int32_t i = 0; ok && i <= count; i++) {

@@ -30,23 +30,15 @@ static json_t *command(void) {
   char *words = calloc(1, COMMAND_BYTES), *text = NULL;
   size_t bytes = 0, length;
   FILE *file = fopen("/proc/self/cmdline", "re"), *out = open_memstream(&text, &length);
-  if (file != NULL && words != NULL) {
-    bytes = fread(words, 1, COMMAND_BYTES - 1, file);
-  }
+  if (file != NULL && words != NULL) bytes = fread(words, 1, COMMAND_BYTES - 1, file);
   for (const char *word = words; out != NULL && word != NULL && word < words + bytes; word += strlen(word) + 1) {
-    if (word > words) {
-      fputc(' ', out);
-    }
+    if (word > words) fputc(' ', out);
     put_word(out, word);
   }
   json_t *string = out != NULL && fclose(out) == 0 ? json_string(text) : NULL;
-  for (char *c = text; string == NULL && c != NULL && *c != '\0'; c++) {
-    *c = (*c & 0x80) != 0 ? '?' : *c;
-  }
+  for (char *c = text; string == NULL && c != NULL && *c != '\0'; c++) *c = (*c & 0x80) != 0 ? '?' : *c;
   string = string == NULL && text != NULL ? json_string(text) : string;
-  if (file != NULL) {
-    fclose(file);
-  }
+  if (file != NULL) fclose(file);
   free(words);
   free(text);
   return string;

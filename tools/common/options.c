@@ -45,12 +45,9 @@ void tool_print_wrapped(FILE *stream, int column, int indent, const char *text) 
 static const char *argument_of(const tool_option *option, const char *separator, char text[NAMES_BYTES]) {
   int length = 0;
   text[0] = '\0';
-  if (option->argument != NULL || option->names == NULL) {
-    return option->argument == NULL ? "" : option->argument;
-  }
-  for (const bny_name *n = option->names; n->text != NULL && length < NAMES_BYTES; n++) {
+  if (option->argument != NULL || option->names == NULL) return option->argument == NULL ? "" : option->argument;
+  for (const bny_name *n = option->names; n->text != NULL && length < NAMES_BYTES; n++)
     length += snprintf(text + length, NAMES_BYTES - (size_t)length, "%s%s", length == 0 ? "" : separator, n->text);
-  }
   return text;
 }
 
@@ -65,9 +62,7 @@ static void print_option(const tool_option *option) {
     int length = snprintf(head, sizeof head, "  %s--%s%s%s", option->letter == 0 ? "" : letter, option->name,
                           takes_argument(option) ? " " : "", argument_of(option, "|", names));
     printf("%-*s", HELP_COLUMN, head);
-    if (length >= HELP_COLUMN) {
-      printf("\n%*s", HELP_COLUMN, "");
-    }
+    if (length >= HELP_COLUMN) printf("\n%*s", HELP_COLUMN, "");
     tool_print_wrapped(stdout, HELP_COLUMN, HELP_COLUMN, option->help);
   }
 }
@@ -81,19 +76,11 @@ static void print_help(const tool_program *program) {
   }
   fputc('\n', stdout);
   tool_print_wrapped(stdout, 0, 0, program->about);
-  if (program->options[0].kind != TOOL_HEADING) {
-    fputc('\n', stdout);
-  }
-  for (const tool_option *o = program->options; o->name != NULL || o->help != NULL; o++) {
-    print_option(o);
-  }
-  for (const tool_option *o = last_options; o->name != NULL; o++) {
-    print_option(o);
-  }
+  if (program->options[0].kind != TOOL_HEADING) fputc('\n', stdout);
+  for (const tool_option *o = program->options; o->name != NULL || o->help != NULL; o++) print_option(o);
+  for (const tool_option *o = last_options; o->name != NULL; o++) print_option(o);
   printf("\nExit status: 0 success\n             1 %s\n             2 " TOOL_USAGE_TEXT "\n", program->failed);
-  if (program->faults != NULL) {
-    printf("             3 %s\n", program->faults);
-  }
+  if (program->faults != NULL) printf("             3 %s\n", program->faults);
 }
 
 /* ---- the man page ------------------------------------------------------------------------------------------------ */
@@ -101,9 +88,7 @@ static void print_help(const tool_program *program) {
 /* Text of mdoc: one sentence to a line, and nothing that begins or contains a request. */
 static void man_text(const char *text) {
   for (bool first = true; *text != '\0'; text++) {
-    if (first && (*text == '.' || *text == '\'')) {
-      fputs("\\&", stdout);
-    }
+    if (first && (*text == '.' || *text == '\'')) fputs("\\&", stdout);
     if (strncmp(text, "\n\n", 2) == 0) {
       fputs("\n.Pp\n", stdout);
       text++;
@@ -123,9 +108,7 @@ static void man_option(const tool_option *option, bool first) {
     printf("%s.Ss %s\n.Bl -tag -width Ds\n", first ? "" : ".El\n", option->help);
   } else if (option->help != NULL) {
     printf(".It ");
-    if (option->letter != 0) {
-      printf("Fl %c , ", option->letter);
-    }
+    if (option->letter != 0) printf("Fl %c , ", option->letter);
     printf("Fl -%s%s%s\n", option->name, takes_argument(option) ? " Ar " : "", argument_of(option, " | ", names));
     man_text(option->help);
   }
@@ -149,21 +132,14 @@ static void print_man(const tool_program *program) {
   printf(".Sh DESCRIPTION\n");
   man_text(program->about);
   printf(".Sh OPTIONS\n%s", program->options[0].kind == TOOL_HEADING ? "" : ".Bl -tag -width Ds\n");
-  for (const tool_option *o = program->options; o->name != NULL || o->help != NULL; o++) {
+  for (const tool_option *o = program->options; o->name != NULL || o->help != NULL; o++)
     man_option(o, o == program->options);
-  }
-  for (const tool_option *o = last_options; o->name != NULL; o++) {
-    man_option(o, false);
-  }
+  for (const tool_option *o = last_options; o->name != NULL; o++) man_option(o, false);
   printf(".El\n.Sh EXIT STATUS\n.Bl -tag -width 128+N -compact\n.It 0\nsuccess\n.It 1\n%s\n.It 2\n" TOOL_USAGE_TEXT
          "\n",
          program->failed);
-  if (program->faults != NULL) {
-    printf(".It 3\n%s\n", program->faults);
-  }
-  if (program->ranks) {
-    printf(".It 127\nlocal ranks could not be started\n.It 128+N\nsignal N ended a local rank\n");
-  }
+  if (program->faults != NULL) printf(".It 3\n%s\n", program->faults);
+  if (program->ranks) printf(".It 127\nlocal ranks could not be started\n.It 128+N\nsignal N ended a local rank\n");
   printf(".El\n");
 }
 
@@ -174,13 +150,12 @@ static int64_t load(const tool_option *option, const void *at) {
 }
 
 static bool store(const tool_option *option, void *at, int64_t value) {
-  if (option->bytes == 1) {
+  if (option->bytes == 1)
     *(int8_t *)at = (int8_t)value;
-  } else if (option->bytes == 4) {
+  else if (option->bytes == 4)
     *(int32_t *)at = (int32_t)value;
-  } else {
+  else
     *(int64_t *)at = value;
-  }
   return true;
 }
 
@@ -188,13 +163,10 @@ static bool store_exclusive(const tool_program *program, const tool_option *opti
   int64_t before = load(option, at);
   char list[NAMES_BYTES] = "";
   int length = 0;
-  if (before == 0 || before == option->min) {
-    return store(option, at, option->min);
-  }
+  if (before == 0 || before == option->min) return store(option, at, option->min);
   for (const tool_option *o = program->options; o->name != NULL || o->help != NULL; o++) {
-    if (o->kind == TOOL_VALUE && o->offset == option->offset && length < NAMES_BYTES) {
+    if (o->kind == TOOL_VALUE && o->offset == option->offset && length < NAMES_BYTES)
       length += snprintf(list + length, sizeof list - (size_t)length, "%s--%s", length == 0 ? "" : ", ", o->name);
-    }
   }
   return tool_error_set(error, "%s: one at a time", list);
 }
@@ -220,9 +192,7 @@ static bool store_bytes(const tool_option *option, void *at, const char *text, t
 static bool store_name(const tool_option *option, void *at, const char *text, tool_error *error) {
   char names[NAMES_BYTES];
   int value;
-  if (bny_name_find(option->names, text, &value)) {
-    return store(option, at, value);
-  }
+  if (bny_name_find(option->names, text, &value)) return store(option, at, value);
   tool_option plain = *option;
   plain.argument = NULL;
   return tool_error_set(error, "--%s %.60s: not one of %s", option->name, text, argument_of(&plain, ", ", names));
@@ -243,9 +213,7 @@ static bool take(const tool_program *program, const tool_option *option, void *a
   default: break;
   }
   const char **group = (const char **)((char *)arguments + option->group);
-  if (option->group > 0 && *group == NULL) {
-    *group = option->name;
-  }
+  if (option->group > 0 && *group == NULL) *group = option->name;
   return ok && (option->check == NULL || option->check(arguments, text, error));
 }
 
@@ -282,9 +250,7 @@ static bool refuse(int code, char **argv, tool_error *error) {
 
 static const tool_option *option_of(const tool_program *program, int code) {
   const tool_option *o = program->options;
-  if (code >= CODE_FIRST) {
-    return o + (code - CODE_FIRST);
-  }
+  if (code >= CODE_FIRST) return o + (code - CODE_FIRST);
   while (o->letter != code) o++;
   return o;
 }
@@ -299,11 +265,10 @@ bool tool_options_parse(const tool_program *program, int argc, char **argv, void
   opterr = 0;
   while (ok && (code = getopt_long(argc, argv, letters, table, NULL)) != -1) {
     if (code == 'h' || code >= CODE_HELP) {
-      if (speaks && code == CODE_VERSION) {
+      if (speaks && code == CODE_VERSION)
         printf("%s %s\n", program->name, banyan_version());
-      } else if (speaks) {
+      else if (speaks)
         (code == CODE_MAN ? print_man : print_help)(program);
-      }
       *exit_status = fflush(stdout) == 0 ? TOOL_EXIT_OK : TOOL_EXIT_USAGE;
       return false;
     }
@@ -311,9 +276,7 @@ bool tool_options_parse(const tool_program *program, int argc, char **argv, void
                                     : take(program, option_of(program, code), arguments, optarg, &error);
   }
   ok = ok && program->complete(arguments, argc, argv, &error);
-  if (!ok && speaks) {
-    fprintf(stderr, "%s: %s\ntry '%s --help'\n", program->name, error.text, program->name);
-  }
+  if (!ok && speaks) fprintf(stderr, "%s: %s\ntry '%s --help'\n", program->name, error.text, program->name);
   *exit_status = TOOL_EXIT_USAGE;
   return ok;
 }

@@ -38,18 +38,14 @@ static const dtype_row dtype_rows[] = {
 
 static const dtype_row *find_dtype(const char *name) {
   for (size_t i = 0; i < sizeof dtype_rows / sizeof dtype_rows[0]; i++) {
-    if (strcmp(dtype_rows[i].name, name) == 0) {
-      return &dtype_rows[i];
-    }
+    if (strcmp(dtype_rows[i].name, name) == 0) return &dtype_rows[i];
   }
   return NULL;
 }
 
 static bool map_file(const char *path, safetensors *file, tool_error *error) {
   int fd = open(path, O_RDONLY | O_CLOEXEC | O_NONBLOCK);
-  if (fd < 0) {
-    return tool_error_set(error, "%s: %s", path, strerror(errno));
-  }
+  if (fd < 0) return tool_error_set(error, "%s: %s", path, strerror(errno));
   struct stat status;
   bool ok = false;
   if (fstat(fd, &status) != 0) {
@@ -83,13 +79,11 @@ static bool read_shape(const char *path, const char *name, const json_t *json, s
   *elements = 1;
   for (int32_t i = 0; i < tensor->dims; i++) {
     const json_t *size = json_array_get(json, (size_t)i);
-    if (!json_is_integer(size) || json_integer_value(size) < 0) {
+    if (!json_is_integer(size) || json_integer_value(size) < 0)
       return tool_error_set(error, "%s: tensor %.80s: shape[%d] is not a size", path, name, i);
-    }
     tensor->shape[i] = json_integer_value(size);
-    if (__builtin_mul_overflow(*elements, (uint64_t)tensor->shape[i], elements)) {
+    if (__builtin_mul_overflow(*elements, (uint64_t)tensor->shape[i], elements))
       return tool_error_set(error, "%s: tensor %.80s: shape is too large", path, name);
-    }
   }
   return true;
 }
@@ -99,17 +93,12 @@ static bool read_tensor(const safetensors *file, const char *name, const json_t 
   const char *path = file->path;
   const char *dtype_name = json_string_value(json_object_get(json, "dtype"));
   const json_t *offsets = json_object_get(json, "data_offsets");
-  if (!json_is_object(json) || dtype_name == NULL) {
+  if (!json_is_object(json) || dtype_name == NULL)
     return tool_error_set(error, "%s: tensor %.80s: no dtype", path, name);
-  }
   const dtype_row *row = find_dtype(dtype_name);
-  if (row == NULL) {
-    return tool_error_set(error, "%s: tensor %.80s: unknown dtype %.20s", path, name, dtype_name);
-  }
+  if (row == NULL) return tool_error_set(error, "%s: tensor %.80s: unknown dtype %.20s", path, name, dtype_name);
   uint64_t elements = 0;
-  if (!read_shape(path, name, json_object_get(json, "shape"), tensor, &elements, error)) {
-    return false;
-  }
+  if (!read_shape(path, name, json_object_get(json, "shape"), tensor, &elements, error)) return false;
   if (!json_is_array(offsets) || json_array_size(offsets) != 2 || !json_is_integer(json_array_get(offsets, 0)) ||
       !json_is_integer(json_array_get(offsets, 1))) {
     return tool_error_set(error, "%s: tensor %.80s: data_offsets is not a pair of offsets", path, name);
@@ -137,27 +126,22 @@ static bool read_tensor(const safetensors *file, const char *name, const json_t 
 
 static int compare_places(const void *a, const void *b) {
   const safetensor *x = a, *y = b;
-  if (x->data != y->data) {
-    return (const char *)x->data < (const char *)y->data ? -1 : 1;
-  }
+  if (x->data != y->data) return (const char *)x->data < (const char *)y->data ? -1 : 1;
   return (x->bytes > y->bytes) - (x->bytes < y->bytes); /* empty tensors before what begins at the same place */
 }
 
 static bool check_overlap(const safetensors *file, tool_error *error) {
   for (size_t i = 1; i < file->count; i++) {
     const safetensor *a = &file->tensors[i - 1], *b = &file->tensors[i];
-    if ((const char *)b->data < (const char *)a->data + a->bytes) {
+    if ((const char *)b->data < (const char *)a->data + a->bytes)
       return tool_error_set(error, "%s: the data of tensors %.80s and %.80s overlap", file->path, a->name, b->name);
-    }
   }
   return true;
 }
 
 static bool read_header(safetensors *file, tool_error *error) {
   uint64_t length = 0;
-  for (int i = 7; i >= 0; i--) {
-    length = length << 8 | file->map[i];
-  }
+  for (int i = 7; i >= 0; i--) length = length << 8 | file->map[i];
   if (length > file->map_bytes - 8) {
     return tool_error_set(error, "%s: header length %llu is more than the %zu bytes of the file", file->path,
                           (unsigned long long)length, file->map_bytes);
@@ -173,22 +157,16 @@ static bool read_header(safetensors *file, tool_error *error) {
                           file->header == NULL ? json_error.text : "another kind of value");
   }
   file->tensors = calloc(json_object_size(file->header) + 1, sizeof *file->tensors);
-  if (file->tensors == NULL) {
-    return tool_error_set(error, "%s: out of memory", file->path);
-  }
+  if (file->tensors == NULL) return tool_error_set(error, "%s: out of memory", file->path);
   const unsigned char *data = file->map + 8 + length;
   size_t data_bytes = file->map_bytes - 8 - (size_t)length;
   const char *name;
   json_t *value;
   json_object_foreach(file->header, name, value) {
     if (strcmp(name, "__metadata__") == 0) {
-      if (!json_is_object(value)) {
-        return tool_error_set(error, "%s: __metadata__ is not an object", file->path);
-      }
+      if (!json_is_object(value)) return tool_error_set(error, "%s: __metadata__ is not an object", file->path);
     } else {
-      if (!read_tensor(file, name, value, data, data_bytes, &file->tensors[file->count], error)) {
-        return false;
-      }
+      if (!read_tensor(file, name, value, data, data_bytes, &file->tensors[file->count], error)) return false;
       file->count++;
     }
   }
@@ -198,9 +176,7 @@ static bool read_header(safetensors *file, tool_error *error) {
 
 bool safetensors_open(const char *path, safetensors **file, tool_error *error) {
   safetensors *opened = calloc(1, sizeof *opened);
-  if (opened != NULL) {
-    opened->path = strdup(path);
-  }
+  if (opened != NULL) opened->path = strdup(path);
   if (opened == NULL || opened->path == NULL) {
     free(opened);
     return tool_error_set(error, "%s: out of memory", path);
@@ -214,14 +190,10 @@ bool safetensors_open(const char *path, safetensors **file, tool_error *error) {
 }
 
 void safetensors_close(safetensors *file) {
-  if (file == NULL) {
-    return;
-  }
+  if (file == NULL) return;
   free(file->tensors);
   json_decref(file->header);
-  if (file->map != NULL) {
-    munmap(file->map, file->map_bytes);
-  }
+  if (file->map != NULL) munmap(file->map, file->map_bytes);
   free(file->path);
   free(file);
 }
@@ -234,9 +206,7 @@ const safetensor *safetensors_at(const safetensors *file, size_t index) { return
 
 const safetensor *safetensors_find(const safetensors *file, const char *name) {
   for (size_t i = 0; i < file->count; i++) {
-    if (strcmp(file->tensors[i].name, name) == 0) {
-      return &file->tensors[i];
-    }
+    if (strcmp(file->tensors[i].name, name) == 0) return &file->tensors[i];
   }
   return NULL;
 }

@@ -18,9 +18,7 @@ bool tool_error_set(tool_error *error, const char *format, ...) {
   vsnprintf(error->text, sizeof error->text, format, arguments);
   va_end(arguments);
   for (char *c = error->text; *c != '\0'; c++) { /* names come from files: nothing that steers a terminal */
-    if (iscntrl((unsigned char)*c) && *c != '\n') {
-      *c = '?';
-    }
+    if (iscntrl((unsigned char)*c) && *c != '\n') *c = '?';
   }
   return false;
 }
@@ -50,9 +48,7 @@ static int compare_doubles(const void *a, const void *b) {
 }
 
 double tool_percentile(double *values, size_t count, double percent) {
-  if (count == 0) {
-    return 0;
-  }
+  if (count == 0) return 0;
   qsort(values, count, sizeof *values, compare_doubles);
   double rank = ceil(percent / 100 * (double)count);
   size_t index = rank < 1 ? 0 : (size_t)rank - 1;
@@ -60,58 +56,43 @@ double tool_percentile(double *values, size_t count, double percent) {
 }
 
 void *tool_allocate(size_t bytes) {
-  if (bytes > SIZE_MAX / 2) {
-    return NULL;
-  }
+  if (bytes > SIZE_MAX / 2) return NULL;
   size_t rounded = bytes == 0 ? 64 : (bytes + 63) / 64 * 64;
   void *memory = aligned_alloc(64, rounded);
-  if (memory != NULL) {
-    memset(memory, 0, rounded);
-  }
+  if (memory != NULL) memset(memory, 0, rounded);
   return memory;
 }
 
 bool tool_parse_int(const char *text, int64_t min, int64_t max, int64_t *value) {
-  if (!isdigit((unsigned char)text[0]) && text[0] != '-') {
-    return false;
-  }
+  if (!isdigit((unsigned char)text[0]) && text[0] != '-') return false;
   char *end;
   errno = 0;
   long long parsed = strtoll(text, &end, 10);
-  if (errno != 0 || end == text || *end != '\0' || parsed < min || parsed > max) {
-    return false;
-  }
+  if (errno != 0 || end == text || *end != '\0' || parsed < min || parsed > max) return false;
   *value = parsed;
   return true;
 }
 
 bool tool_option_device(const char *text, int32_t *ordinal, tool_error *error) {
   int64_t number = 0;
-  if (strcmp(text, "cuda") != 0 && (strncmp(text, "cuda:", 5) != 0 || !tool_parse_int(text + 5, 0, 1023, &number))) {
+  if (strcmp(text, "cuda") != 0 && (strncmp(text, "cuda:", 5) != 0 || !tool_parse_int(text + 5, 0, 1023, &number)))
     return tool_error_set(error, "--device %.60s: neither cuda nor cuda:N", text);
-  }
   *ordinal = (int32_t)number;
   return true;
 }
 
 bool tool_parse_bytes(const char *text, size_t *bytes) {
-  if (!isdigit((unsigned char)text[0])) {
-    return false;
-  }
+  if (!isdigit((unsigned char)text[0])) return false;
   char *end;
   errno = 0;
   unsigned long long parsed = strtoull(text, &end, 10);
   unsigned shift = 0;
   if (*end != '\0') {
     const char *suffix = strchr("KMG", toupper((unsigned char)*end));
-    if (suffix == NULL || end[1] != '\0') {
-      return false;
-    }
+    if (suffix == NULL || end[1] != '\0') return false;
     shift = *suffix == 'K' ? 10 : *suffix == 'M' ? 20 : 30;
   }
-  if (errno != 0 || parsed > (UINT64_C(1) << 40) >> shift) {
-    return false;
-  }
+  if (errno != 0 || parsed > (UINT64_C(1) << 40) >> shift) return false;
   *bytes = (size_t)parsed << shift;
   return true;
 }
@@ -143,13 +124,12 @@ double tool_error_bound_of(banyan_dtype wire, const banyan_op *op) {
 
 tool_part tool_part_of_rank(banyan_scatter scatter, int32_t tokens, int32_t heads, int32_t rank, int32_t nranks) {
   tool_part part = {.tokens = tokens, .heads = heads};
-  if (scatter == BANYAN_SCATTER_ROOT && rank != 0) {
+  if (scatter == BANYAN_SCATTER_ROOT && rank != 0)
     part.tokens = part.heads = 0;
-  } else if (scatter == BANYAN_SCATTER_HEADS) {
+  else if (scatter == BANYAN_SCATTER_HEADS)
     banyan_split(heads, nranks, rank, &part.head0, &part.heads);
-  } else if (scatter == BANYAN_SCATTER_TOKENS) {
+  else if (scatter == BANYAN_SCATTER_TOKENS)
     banyan_split(tokens, nranks, rank, &part.token0, &part.tokens);
-  }
   return part;
 }
 

@@ -13,9 +13,7 @@ enum { AGREE_TEXT_BYTES = 600 };
 static const int64_t progress_ns = 3000000000;
 
 bool tool_world_launch(const tool_world_options *options, char **argv, int *exit_status) {
-  if (options->ranks == 0 || bny_launch_under_mpi() || bny_launch_env_present()) {
-    return false;
-  }
+  if (options->ranks == 0 || bny_launch_under_mpi() || bny_launch_env_present()) return false;
   int cores = bny_launch_cores();
   bool own = options->own_cores && options->ranks <= cores;
   if (options->own_cores && !own) {
@@ -32,9 +30,7 @@ static int32_t local_rank(int32_t rank) {
   for (size_t i = 0; i < sizeof variables / sizeof variables[0]; i++) {
     const char *text = getenv(variables[i]);
     int64_t value;
-    if (text != NULL && tool_parse_int(text, 0, INT32_MAX, &value)) {
-      return (int32_t)value;
-    }
+    if (text != NULL && tool_parse_int(text, 0, INT32_MAX, &value)) return (int32_t)value;
   }
   return rank;
 }
@@ -54,9 +50,7 @@ static bool join_env(const banyan_comm_config *config, tool_world *world, tool_e
   banyan_bootstrap bootstrap = {.size = sizeof bootstrap};
   world->how = bny_launch_is_rank() ? "local processes" : "from RANK and WORLD_SIZE";
   banyan_status status = banyan_env_create(config->timeout_ns, &env, &bootstrap);
-  if (status != BANYAN_OK) {
-    return tool_error_banyan(error, status, "cannot join the other ranks");
-  }
+  if (status != BANYAN_OK) return tool_error_banyan(error, status, "cannot join the other ranks");
   status = banyan_comm_create(&bootstrap, config, &world->comm);
   bool ok = status == BANYAN_OK || tool_error_banyan(error, status, "cannot create a communicator");
   banyan_env_destroy(env);
@@ -83,9 +77,7 @@ bool tool_world_join(const tool_world_options *options, tool_world *world, tool_
   bool ok = bny_launch_under_mpi()     ? join_mpi(&config, world, error)
             : bny_launch_env_present() ? join_env(&config, world, error)
                                        : join_nobody(&config, world, error);
-  if (!ok) {
-    return false;
-  }
+  if (!ok) return false;
   world->rank = banyan_comm_rank(world->comm);
   world->nranks = banyan_comm_nranks(world->comm);
   if (options->ranks != 0 && options->ranks != world->nranks) {
@@ -101,9 +93,7 @@ bool tool_world_join(const tool_world_options *options, tool_world *world, tool_
 }
 
 void tool_world_leave(tool_world *world, tool_exit failed) {
-  if (failed != TOOL_EXIT_OK && world->comm != NULL) {
-    banyan_comm_abort(world->comm, "this rank gave up");
-  }
+  if (failed != TOOL_EXIT_OK && world->comm != NULL) banyan_comm_abort(world->comm, "this rank gave up");
   banyan_comm_destroy(world->comm);
   world->comm = NULL;
   if (world->mpi == NULL) return;
@@ -117,12 +107,8 @@ void tool_world_leave(tool_world *world, tool_exit failed) {
 
 bool tool_world_gather(const tool_world *world, const void *mine, size_t bytes, void *all, tool_error *error) {
   size_t *counts = malloc((size_t)world->nranks * sizeof *counts);
-  if (counts == NULL) {
-    return tool_error_set(error, "out of memory");
-  }
-  for (int32_t r = 0; r < world->nranks; r++) {
-    counts[r] = bytes;
-  }
+  if (counts == NULL) return tool_error_set(error, "out of memory");
+  for (int32_t r = 0; r < world->nranks; r++) counts[r] = bytes;
   banyan_status status = banyan_allgather(world->comm, mine, all, counts);
   free(counts);
   return status == BANYAN_OK || tool_error_banyan(error, status, "exchange of results");
@@ -152,9 +138,7 @@ typedef struct agreement {
 bool tool_world_agree(const tool_world *world, bool ok, tool_error *error) {
   agreement mine = {.ok = ok, .status = (int32_t)error->status};
   agreement *all = calloc((size_t)world->nranks, sizeof *all);
-  if (!ok) {
-    snprintf(mine.text, sizeof mine.text, "%s", error->text);
-  }
+  if (!ok) snprintf(mine.text, sizeof mine.text, "%s", error->text);
   tool_error exchange = {.text = ""};
   bool gathered = all == NULL ? tool_error_set(&exchange, "out of memory")
                               : tool_world_gather(world, &mine, sizeof mine, all, &exchange);
@@ -164,11 +148,10 @@ bool tool_world_agree(const tool_world *world, bool ok, tool_error *error) {
   for (int32_t r = 0; gathered && r < world->nranks; r++) {
     if (!all[r].ok) {
       all[r].text[AGREE_TEXT_BYTES - 1] = '\0';
-      if (r == 0) {
+      if (r == 0)
         tool_error_set(error, "%s", all[r].text);
-      } else {
+      else
         tool_error_set(error, "%s (rank %d)", all[r].text, r);
-      }
       error->everywhere = true;
       error->status = (tool_exit)all[r].status;
       gathered = false;
@@ -182,9 +165,7 @@ bool tool_world_agree(const tool_world *world, bool ok, tool_error *error) {
 void tool_world_progress(const tool_world *world, tool_progress *progress, const char *what, int64_t done,
                          int64_t all) {
   int64_t now = tool_now_ns();
-  if (progress->start_ns == 0) {
-    progress->start_ns = progress->said_ns = now;
-  }
+  if (progress->start_ns == 0) progress->start_ns = progress->said_ns = now;
   if (world->rank == 0 && now - progress->said_ns > progress_ns) {
     fprintf(stderr, "%s: %s: %lld %% after %lld s\n", world->program, what, (long long)(100 * done / all),
             (long long)((now - progress->start_ns) / 1000000000));
@@ -193,13 +174,10 @@ void tool_world_progress(const tool_world *world, tool_progress *progress, const
 }
 
 void tool_world_complain(const tool_world *world, const tool_error *error) {
-  if (error->everywhere && world->rank != 0) {
-    return;
-  }
+  if (error->everywhere && world->rank != 0) return;
   const char *rank = bny_launch_rank();
-  if (rank == NULL || error->everywhere) {
+  if (rank == NULL || error->everywhere)
     fprintf(stderr, "%s: %s\n", world->program, error->text);
-  } else {
+  else
     fprintf(stderr, "%s: rank %.10s: %s\n", world->program, rank, error->text);
-  }
 }

@@ -29,9 +29,7 @@ typedef struct allreduce3_state {
 static void allreduce3_destroy(void *opaque) {
   allreduce3_state *state = opaque;
   if (state != NULL) {
-    for (int i = 0; i < REDUCTIONS; i++) {
-      banyan_op_free(state->ops[i]);
-    }
+    for (int i = 0; i < REDUCTIONS; i++) banyan_op_free(state->ops[i]);
     decode_memory_release(&state->memory);
     free(state);
   }
@@ -42,9 +40,8 @@ static bool allreduce3_allocate(allreduce3_state *state) {
                                 &state->den, &state->den_max, &state->all_m, &state->all_d};
   state->n = decode_memory_get(&state->memory, state->rows * state->dim * sizeof(float));
   state->all_n = decode_memory_get(&state->memory, state->rows * state->dim * sizeof(float));
-  for (size_t i = 0; i < sizeof statistics / sizeof statistics[0]; i++) {
+  for (size_t i = 0; i < sizeof statistics / sizeof statistics[0]; i++)
     *statistics[i] = decode_memory_get(&state->memory, state->rows * sizeof(float));
-  }
   return !state->memory.failed;
 }
 
@@ -73,9 +70,7 @@ static banyan_status allreduce3_plan(allreduce3_state *state, const decode_task 
 
 static banyan_status allreduce3_create(const decode_task *task, void **result) {
   allreduce3_state *state = calloc(1, sizeof *state);
-  if (state == NULL) {
-    return BANYAN_ERR_MEMORY;
-  }
+  if (state == NULL) return BANYAN_ERR_MEMORY;
   state->rows = (size_t)task->problem->batch * (size_t)task->problem->heads;
   state->dim = (size_t)task->problem->head_dim;
   state->out = task->out;
@@ -98,18 +93,14 @@ static void rescale(allreduce3_state *state) {
   for (size_t r = 0; r < state->rows; r++) {
     float factor = state->m[r] == -INFINITY ? 0 : exp2f(state->m[r] - state->max[r]);
     state->d[r] *= factor;
-    for (size_t i = 0; i < state->dim; i++) {
-      state->n[r * state->dim + i] *= factor;
-    }
+    for (size_t i = 0; i < state->dim; i++) state->n[r * state->dim + i] *= factor;
   }
 }
 
 static void finish(allreduce3_state *state) {
   for (size_t r = 0; r < state->rows; r++) {
     float factor = state->den[r] > 0 ? exp2f(state->all_m[r]) / state->den[r] : 0;
-    for (size_t i = 0; i < state->dim; i++) {
-      state->out[r * state->dim + i] = state->all_n[r * state->dim + i] * factor;
-    }
+    for (size_t i = 0; i < state->dim; i++) state->out[r * state->dim + i] = state->all_n[r * state->dim + i] * factor;
   }
 }
 
@@ -118,22 +109,17 @@ static banyan_status allreduce3_run(void *opaque, int64_t *local_ns) {
   int64_t start = tool_now_ns();
   banyan_status status = banyan_attention(&state->attention, &state->own);
   *local_ns = tool_now_ns() - start;
-  if (status == BANYAN_OK) {
-    status = decode_run_op(state->ops[MAXIMA]);
-  }
+  if (status == BANYAN_OK) status = decode_run_op(state->ops[MAXIMA]);
   if (status == BANYAN_OK) {
     rescale(state);
     status = decode_run_op(state->ops[DENOMINATORS]);
   }
   if (status == BANYAN_OK) {
-    for (size_t r = 0; r < state->rows; r++) {
+    for (size_t r = 0; r < state->rows; r++)
       state->den[r] = state->den[r] > 0 ? state->den[r] * exp2f(state->den_max[r]) : 0;
-    }
     status = decode_run_op(state->ops[NUMERATORS]);
   }
-  if (status == BANYAN_OK) {
-    finish(state);
-  }
+  if (status == BANYAN_OK) finish(state);
   return status;
 }
 

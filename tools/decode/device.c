@@ -62,9 +62,8 @@ static void set_counts(measurement *m) {
   decode_device_result *result = m->result;
   int64_t cache_bytes = gpu_facts_of(m->ranks.device)->cache_bytes;
   result->kv_bytes = 0;
-  for (int32_t r = 0; r < m->ranks.nranks; r++) {
+  for (int32_t r = 0; r < m->ranks.nranks; r++)
     result->kv_bytes += tensor_count(m, r) * (m->latent ? 1 : 2) * (int64_t)sizeof(uint16_t);
-  }
   int64_t caches = (4 * cache_bytes + result->kv_bytes - 1) / result->kv_bytes;
   result->caches = caches < 1 || m->settings->repeat < 3 ? 1 : caches > CACHES_MAX ? CACHES_MAX : (int32_t)caches;
   result->runs = result->caches < RUNS_MIN ? RUNS_MIN : result->caches;
@@ -89,12 +88,8 @@ static bool take_station(measurement *m, int32_t rank, tool_error *error) {
   gpu *device = m->ranks.device;
   int32_t batch = m->settings->shape.batch, keys = keys_of(m, rank);
   int32_t *lengths = malloc((size_t)batch * sizeof *lengths);
-  if (lengths == NULL) {
-    return tool_error_set(error, "out of memory");
-  }
-  for (int32_t b = 0; b < batch; b++) {
-    lengths[b] = keys;
-  }
+  if (lengths == NULL) return tool_error_set(error, "out of memory");
+  for (int32_t b = 0; b < batch; b++) lengths[b] = keys;
   bool ok = gpu_take(device, (size_t)batch * sizeof *lengths, &at->lengths, error) &&
             gpu_write(device, at->lengths, lengths, (size_t)batch * sizeof *lengths, error) &&
             gpu_take(device, rows_bytes(m), (void **)(void *)&at->rows, error) &&
@@ -112,9 +107,7 @@ static bool take(measurement *m, tool_error *error) {
             decode_piece_make(device, &m->stretch, 7919, q_count, m->ranks.streams[0], &m->q, error) &&
             gpu_take(device, m->copy_bytes, &m->copy_from, error) &&
             gpu_take(device, m->copy_bytes, &m->copy_to, error);
-  for (int32_t r = 0; ok && r < m->ranks.nranks; r++) {
-    ok = take_station(m, r, error);
-  }
+  for (int32_t r = 0; ok && r < m->ranks.nranks; r++) ok = take_station(m, r, error);
   return ok && device_ranks_finish(&m->ranks, error);
 }
 
@@ -193,13 +186,11 @@ static banyan_status plan(measurement *m, int32_t rank) {
   for (int32_t c = 0; c < m->result->caches && status == BANYAN_OK; c++) {
     banyan_attention_desc desc = describe(m, rank, c);
     status = banyan_attention_init(comm, &desc, &rows, &at->attention[c]);
-    if (status == BANYAN_OK && m->ranks.nranks > 1) {
+    if (status == BANYAN_OK && m->ranks.nranks > 1)
       status = banyan_attention_combine_init(comm, &desc, &combine, &out, &at->fused[c]);
-    }
   }
-  if (status == BANYAN_OK && m->ranks.nranks > 1) {
+  if (status == BANYAN_OK && m->ranks.nranks > 1)
     status = banyan_combine_init(comm, &combine, &rows, &out, &at->combine);
-  }
   return status;
 }
 
@@ -211,9 +202,7 @@ static bool plan_rank(device_rank *self, void *opaque) {
 static void tell(const banyan_op *op, char *text, size_t bytes) {
   banyan_op_info info = {.size = sizeof info};
   text[0] = '\0';
-  if (op != NULL && banyan_op_query(op, &info) == BANYAN_OK) {
-    snprintf(text, bytes, "%s", info.reason);
-  }
+  if (op != NULL && banyan_op_query(op, &info) == BANYAN_OK) snprintf(text, bytes, "%s", info.reason);
 }
 
 /* ---- time -------------------------------------------------------------------------------------------------------- */
@@ -257,9 +246,7 @@ static bool check_row(const measurement *m, int32_t row, int32_t first, int32_t 
   int32_t c = (m->result->runs - 1) % m->result->caches, dim = shape->head_dim;
   int32_t b = row / shape->heads, group = shape->heads / shape->kv_heads, kv_head = row % shape->heads / group;
   double q[LATENT_DIM], out[LATENT_DIM], weight[LATENT_DIM];
-  for (int32_t i = 0; i < dim; i++) {
-    q[i] = decode_piece_value(&m->stretch, &m->q, (int64_t)row * dim + i);
-  }
+  for (int32_t i = 0; i < dim; i++) q[i] = decode_piece_value(&m->stretch, &m->q, (int64_t)row * dim + i);
   decode_row wanted = {.head_dim = dim,
                        .value_dim = m->value_dim,
                        .v_stride = dim,
@@ -273,9 +260,7 @@ static bool check_row(const measurement *m, int32_t row, int32_t first, int32_t 
     wanted.lengths[r] = keys_of(m, first + r);
     wanted.key_first[r] = wanted.value_first[r] = ((int64_t)b * shape->kv_heads + kv_head) * wanted.lengths[r] * dim;
   }
-  if (!decode_row_attend(&m->stretch, &wanted, out, weight)) {
-    return false;
-  }
+  if (!decode_row_attend(&m->stretch, &wanted, out, weight)) return false;
   for (int32_t i = 0; i < m->value_dim; i++) {
     double off = fabs((double)got[i] - out[i]) / weight[i];
     *worst = off <= *worst ? *worst : off; /* NaN is worse */
@@ -293,9 +278,7 @@ static bool check(const measurement *m, const float *memory, int32_t first, int3
                   (size_t)m->value_dim * sizeof(float), error)) {
       return false;
     }
-    if (!check_row(m, row, first, nranks, got, &m->result->worst_error)) {
-      return tool_error_set(error, "out of memory");
-    }
+    if (!check_row(m, row, first, nranks, got, &m->result->worst_error)) return tool_error_set(error, "out of memory");
   }
   return true;
 }
@@ -330,9 +313,8 @@ static bool measure_times(measurement *m, double *copy_us, tool_error *error) {
 static bool measure(measurement *m, tool_error *error) {
   decode_device_result *result = m->result;
   double copy_us = 0;
-  if (!take(m, error) || !device_ranks_call(&m->ranks, plan_rank, m, error) || !measure_times(m, &copy_us, error)) {
+  if (!take(m, error) || !device_ranks_call(&m->ranks, plan_rank, m, error) || !measure_times(m, &copy_us, error))
     return false;
-  }
   tell(m->stations[0].attention[0], result->kernel, sizeof result->kernel);
   tell(m->stations[0].fused[0], result->fused, sizeof result->fused);
   result->copy_gbps = copy_us > 0 ? 2e-3 * (double)m->copy_bytes / copy_us : 0;
@@ -346,9 +328,7 @@ static bool measure(measurement *m, tool_error *error) {
 bool decode_device_work(const decode_device_settings *settings, bool json, bool *verified, tool_error *error) {
   decode_device_result result = {.kv_bytes = 0};
   measurement *m = calloc(1, sizeof *m);
-  if (m == NULL) {
-    return tool_error_set(error, "out of memory");
-  }
+  if (m == NULL) return tool_error_set(error, "out of memory");
   *m = (measurement){.settings = settings, .result = &result};
   m->latent = settings->shape.head_dim == LATENT_DIM;
   m->value_dim = m->latent ? LATENT_VALUE_DIM : settings->shape.head_dim;

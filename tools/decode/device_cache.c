@@ -14,9 +14,7 @@ enum { STRETCH_MAX = (1 << 22) + 8 * 1237, CHUNK = 1 << 16 };
 
 static bool fill(decode_stretch *stretch, uint64_t seed, tool_error *error) {
   float *values = malloc(CHUNK * sizeof *values);
-  if (values == NULL) {
-    return tool_error_set(error, "out of memory");
-  }
+  if (values == NULL) return tool_error_set(error, "out of memory");
   for (int64_t at = 0; at < stretch->count; at += CHUNK) {
     size_t count = (size_t)(stretch->count - at < CHUNK ? stretch->count - at : CHUNK);
     tool_floats_random(seed, (uint64_t)at, count, 1, values);
@@ -46,9 +44,7 @@ void decode_stretch_free(gpu *device, decode_stretch *stretch) {
 bool decode_piece_make(gpu *device, const decode_stretch *stretch, int64_t first, int64_t count, void *stream,
                        decode_piece *made, tool_error *error) {
   *made = (decode_piece){.first = first % stretch->count, .count = count};
-  if (!gpu_take(device, (size_t)count * sizeof(uint16_t), &made->memory, error)) {
-    return false;
-  }
+  if (!gpu_take(device, (size_t)count * sizeof(uint16_t), &made->memory, error)) return false;
   int64_t from = made->first;
   for (int64_t at = 0; at < count;) {
     int64_t some = stretch->count - from < count - at ? stretch->count - from : count - at;
@@ -73,9 +69,7 @@ double decode_piece_value(const decode_stretch *stretch, const decode_piece *pie
 static double logit(const decode_stretch *stretch, const decode_row *row, int32_t rank, int32_t t) {
   double dot = 0;
   int64_t at = row->key_first[rank] + (int64_t)t * row->head_dim;
-  for (int32_t i = 0; i < row->head_dim; i++) {
-    dot += row->q[i] * decode_piece_value(stretch, row->keys[rank], at + i);
-  }
+  for (int32_t i = 0; i < row->head_dim; i++) dot += row->q[i] * decode_piece_value(stretch, row->keys[rank], at + i);
   return dot * row->scale;
 }
 
@@ -92,13 +86,9 @@ static void add_value(const decode_stretch *stretch, const decode_row *row, int3
 bool decode_row_attend(const decode_stretch *stretch, const decode_row *row, double *out, double *weight) {
   double max = -INFINITY, sum = 0;
   int64_t total = 0, at = 0;
-  for (int32_t r = 0; r < row->nranks; r++) {
-    total += row->lengths[r];
-  }
+  for (int32_t r = 0; r < row->nranks; r++) total += row->lengths[r];
   double *logits = malloc((size_t)(total + 1) * sizeof *logits);
-  if (logits == NULL) {
-    return false;
-  }
+  if (logits == NULL) return false;
   for (int32_t r = 0; r < row->nranks; r++) {
     for (int32_t t = 0; t < row->lengths[r]; t++, at++) {
       logits[at] = logit(stretch, row, r, t);

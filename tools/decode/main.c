@@ -88,15 +88,10 @@ static const tool_option options[] = {
 
 static bool complete_for_device(arguments *a, tool_error *error) {
   a->dtype = a->dtype == 0 ? BANYAN_BF16 : a->dtype;
-  if (!decode_device_built()) {
-    return tool_error_set(error, "--device: this program was built without CUDA");
-  }
-  if (a->world.ranks > DEVICE_RANKS_MAX) {
-    return tool_error_set(error, "--device: %d ranks at most", DEVICE_RANKS_MAX);
-  }
-  if (bny_launch_under_mpi() || bny_launch_env_present()) {
+  if (!decode_device_built()) return tool_error_set(error, "--device: this program was built without CUDA");
+  if (a->world.ranks > DEVICE_RANKS_MAX) return tool_error_set(error, "--device: %d ranks at most", DEVICE_RANKS_MAX);
+  if (bny_launch_under_mpi() || bny_launch_env_present())
     return tool_error_set(error, "--device: ranks are threads of this program; no launcher");
-  }
   if (a->input != NULL || a->shape.ragged || a->chosen != NULL || a->dtype == BANYAN_F32) {
     return tool_error_set(error, "--device takes none of --input, --ragged, --method, --algorithm, --scatter and "
                                  "--order, and --dtype is bf16 or f16");
@@ -106,23 +101,15 @@ static bool complete_for_device(arguments *a, tool_error *error) {
 
 static bool complete_arguments(void *opaque, int argc, char **argv, tool_error *error) {
   arguments *a = opaque;
-  if (optind < argc) {
-    return tool_error_set(error, "%.60s: no argument is expected here", argv[optind]);
-  }
-  if (a->input != NULL && a->shaped != NULL) {
+  if (optind < argc) return tool_error_set(error, "%.60s: no argument is expected here", argv[optind]);
+  if (a->input != NULL && a->shaped != NULL)
     return tool_error_set(error, "--input says the shape: --%s is for random values", a->shaped);
-  }
   for (int i = 0; i < METHODS_MAX; i++) {
-    if ((a->wanted >> i & 1) != 0) {
-      a->methods[a->method_count++] = all_methods[i];
-    }
+    if ((a->wanted >> i & 1) != 0) a->methods[a->method_count++] = all_methods[i];
   }
-  if (a->shape.kv_heads == 0) {
-    a->shape.kv_heads = a->shape.heads % 4 == 0 ? a->shape.heads / 4 : a->shape.heads;
-  }
-  if (a->shape.heads % a->shape.kv_heads != 0) {
+  if (a->shape.kv_heads == 0) a->shape.kv_heads = a->shape.heads % 4 == 0 ? a->shape.heads / 4 : a->shape.heads;
+  if (a->shape.heads % a->shape.kv_heads != 0)
     return tool_error_set(error, "--heads %d is not a multiple of --kv-heads %d", a->shape.heads, a->shape.kv_heads);
-  }
   if ((int64_t)a->shape.batch * a->shape.heads > 1 << 24) {
     return tool_error_set(error, "--batch %d with --heads %d: more than 16 million rows", a->shape.batch,
                           a->shape.heads);
@@ -149,9 +136,7 @@ static bool work(const arguments *a, const tool_world *world, decode_problem *pr
   bool ok = a->input != NULL ? decode_problem_open(a->input, a->dtype, problem, error)
                              : decode_problem_make(&a->shape, a->dtype, a->seed, problem, error);
   tool_error_usage(error, ok || a->input == NULL);
-  if (!tool_world_agree(world, ok, error)) {
-    return false;
-  }
+  if (!tool_world_agree(world, ok, error)) return false;
   decode_result results[METHODS_MAX];
   decode_report report = {.world = world,
                           .problem = problem,
@@ -160,12 +145,9 @@ static bool work(const arguments *a, const tool_world *world, decode_problem *pr
                           .repeat = a->repeat,
                           .results = results,
                           .count = a->method_count};
-  if (world->rank == 0) {
-    report_begin(&report, a->json ? stderr : stdout);
-  }
-  if (!decode_measure(world, problem, &a->settings, a->methods, a->method_count, a->repeat, results, error)) {
+  if (world->rank == 0) report_begin(&report, a->json ? stderr : stdout);
+  if (!decode_measure(world, problem, &a->settings, a->methods, a->method_count, a->repeat, results, error))
     return false;
-  }
   *verified = report_verified(&report);
   if (world->rank == 0) {
     report_results(&report, a->json ? stderr : stdout);
@@ -185,9 +167,7 @@ static int work_on_device(const arguments *a) {
                                      .seed = a->seed};
   tool_error error = {.text = ""};
   bool verified = false;
-  if (!decode_device_work(&settings, a->json, &verified, &error)) {
-    return tool_options_fail(&program, &error);
-  }
+  if (!decode_device_work(&settings, a->json, &verified, &error)) return tool_options_fail(&program, &error);
   return verified ? TOOL_EXIT_OK : TOOL_EXIT_FAILED;
 }
 
@@ -199,23 +179,15 @@ int main(int argc, char **argv) {
                  .repeat = 20,
                  .seed = 1};
   int exit_status;
-  if (!tool_options_parse(&program, argc, argv, &a, &exit_status)) {
-    return exit_status;
-  }
-  if (a.device != NULL) {
-    return work_on_device(&a);
-  }
-  if (tool_world_launch(&a.world, argv, &exit_status)) {
-    return exit_status;
-  }
+  if (!tool_options_parse(&program, argc, argv, &a, &exit_status)) return exit_status;
+  if (a.device != NULL) return work_on_device(&a);
+  if (tool_world_launch(&a.world, argv, &exit_status)) return exit_status;
   tool_world world;
   tool_error error = {.text = ""};
   decode_problem problem = {.layers = 0};
   bool verified = false;
   bool ok = tool_world_join(&a.world, &world, &error) && work(&a, &world, &problem, &verified, &error);
-  if (!ok) {
-    tool_world_complain(&world, &error);
-  }
+  if (!ok) tool_world_complain(&world, &error);
   decode_problem_close(&problem);
   tool_world_leave(&world, ok || error.everywhere ? TOOL_EXIT_OK : error.status);
   return !ok ? (int)error.status : verified ? TOOL_EXIT_OK : TOOL_EXIT_FAILED;

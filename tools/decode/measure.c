@@ -33,9 +33,7 @@ static bool run_afresh(const trial *t, uint64_t *hash, tool_error *error) {
   int64_t local_ns;
   memset(t->task->out, 0xff, t->out_elements * sizeof(float));
   banyan_status status = t->method->run(t->state, &local_ns);
-  if (status != BANYAN_OK) {
-    return fail_run(t, status, error);
-  }
+  if (status != BANYAN_OK) return fail_run(t, status, error);
   *hash = bny_hash_add_bytes(0, t->task->out, t->out_elements * sizeof(float));
   return true;
 }
@@ -70,9 +68,7 @@ static bool take_times(const trial *t, int32_t repeat, sample_set *samples, tool
     int64_t local_ns = 0;
     banyan_status status = banyan_barrier(world->comm);
     int64_t start = tool_now_ns();
-    if (status == BANYAN_OK) {
-      status = t->method->run(t->state, &local_ns);
-    }
+    if (status == BANYAN_OK) status = t->method->run(t->state, &local_ns);
     int64_t latency_ns = tool_now_ns() - start;
     ok = status == BANYAN_OK || fail_run(t, status, error);
     if (i >= 0) {
@@ -97,9 +93,7 @@ static bool compare_ranks(const trial *t, uint64_t hash, bool *equal, tool_error
   uint64_t *all = malloc((size_t)world->nranks * sizeof *all);
   bool ok = (all != NULL || tool_error_set(error, "out of memory")) &&
             tool_world_gather(world, &hash, sizeof hash, all, error);
-  for (int32_t r = 1; ok && r < world->nranks; r++) {
-    *equal = *equal && all[r] == all[0];
-  }
+  for (int32_t r = 1; ok && r < world->nranks; r++) *equal = *equal && all[r] == all[0];
   free(all);
   return ok;
 }
@@ -108,13 +102,9 @@ static bool do_trial(const trial *t, const double *reference, int32_t repeat, sa
                      decode_result *result, tool_error *error) {
   uint64_t first = 0, second = 0, last;
   double worst[5] = {0}; /* absolute and relative error, runs that differ, bytes sent, extra bytes */
-  if (!run_afresh(t, &first, error)) {
-    return false;
-  }
+  if (!run_afresh(t, &first, error)) return false;
   measure_errors(t, reference, &worst[0], &worst[1]);
-  if (!run_afresh(t, &second, error) || !take_times(t, repeat, samples, error)) {
-    return false;
-  }
+  if (!run_afresh(t, &second, error) || !take_times(t, repeat, samples, error)) return false;
   last = bny_hash_add_bytes(0, t->task->out, t->out_elements * sizeof(float));
   worst[2] = first != second || first != last;
   decode_facts facts;
@@ -181,9 +171,7 @@ static bool measure_layer(decode_task *task, int32_t layer, decode_shard *shard,
   task->q = q;
   task->shard = shard;
   task->out = out;
-  for (int i = 0; ok && i < count; i++) {
-    ok = try_method(task, reference, repeat, &samples[i], &results[i], error);
-  }
+  for (int i = 0; ok && i < count; i++) ok = try_method(task, reference, repeat, &samples[i], &results[i], error);
   free(out);
   free(reference);
   free(q);
@@ -193,9 +181,7 @@ static bool measure_layer(decode_task *task, int32_t layer, decode_shard *shard,
 static bool make_samples(sample_set *samples, int count, size_t capacity, tool_error *error) {
   for (int i = 0; i < count; i++) {
     double *block = malloc(3 * capacity * sizeof *block);
-    if (block == NULL) {
-      return tool_error_set(error, "out of memory");
-    }
+    if (block == NULL) return tool_error_set(error, "out of memory");
     samples[i] = (sample_set){.latency = block, .local = block + capacity, .combine = block + 2 * capacity};
   }
   return true;
@@ -211,23 +197,16 @@ bool decode_measure(const tool_world *world, const decode_problem *problem, cons
   ok = ok && make_samples(samples, count, (size_t)problem->layers * (size_t)repeat, error) &&
        decode_shard_make(problem, world->rank, world->nranks, &shard, error);
   ok = tool_world_agree(world, ok, error);
-  for (int i = 0; i < count; i++) {
-    begin_result(settings, methods[i], &results[i]);
-  }
+  for (int i = 0; i < count; i++) begin_result(settings, methods[i], &results[i]);
   if (ok) {
     decode_problem_shard_lengths(problem, world->rank, world->nranks, lengths);
     decode_task task = {.world = world, .problem = problem, .settings = settings, .lengths = lengths};
-    for (int32_t layer = 0; ok && layer < problem->layers; layer++) {
+    for (int32_t layer = 0; ok && layer < problem->layers; layer++)
       ok = measure_layer(&task, layer, &shard, count, repeat, samples, results, error);
-    }
   }
-  for (int i = 0; ok && i < count; i++) {
-    finish_result(settings, &results[i], &samples[i]);
-  }
+  for (int i = 0; ok && i < count; i++) finish_result(settings, &results[i], &samples[i]);
   decode_shard_free(&shard);
-  for (int i = 0; samples != NULL && i < count; i++) {
-    free(samples[i].latency);
-  }
+  for (int i = 0; samples != NULL && i < count; i++) free(samples[i].latency);
   free(samples);
   free(lengths);
   return ok;

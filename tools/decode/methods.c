@@ -17,17 +17,13 @@ void *decode_memory_get(decode_memory *memory, size_t bytes) {
 }
 
 void decode_memory_release(decode_memory *memory) {
-  for (int i = 0; i < memory->count; i++) {
-    free(memory->blocks[i]);
-  }
+  for (int i = 0; i < memory->count; i++) free(memory->blocks[i]);
   *memory = (decode_memory){.count = 0};
 }
 
 void decode_facts_add(decode_facts *facts, const banyan_op *op, int32_t runs) {
   banyan_op_info info = {.size = sizeof info};
-  if (op == NULL || banyan_op_query(op, &info) != BANYAN_OK) {
-    return;
-  }
+  if (op == NULL || banyan_op_query(op, &info) != BANYAN_OK) return;
   if (facts->algorithm[0] == '\0') {
     snprintf(facts->algorithm, sizeof facts->algorithm, "%s", info.algorithm);
     snprintf(facts->reason, sizeof facts->reason, "%s", info.reason);
@@ -67,9 +63,7 @@ static banyan_status tree_create(const decode_task *task, void **result) {
   const decode_problem *problem = task->problem;
   const decode_settings *settings = task->settings;
   tree_state *state = calloc(1, sizeof *state);
-  if (state == NULL) {
-    return BANYAN_ERR_MEMORY;
-  }
+  if (state == NULL) return BANYAN_ERR_MEMORY;
   size_t rows = (size_t)problem->batch * (size_t)problem->heads;
   float *values = decode_memory_get(&state->memory, rows * (size_t)problem->head_dim * sizeof *values);
   float *max = decode_memory_get(&state->memory, rows * sizeof *max);

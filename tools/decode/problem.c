@@ -19,12 +19,8 @@ static const float query_deviation = 1.5f;
 
 static bool set_lengths(decode_problem *problem, tool_error *error) {
   problem->lengths = malloc((size_t)problem->batch * sizeof *problem->lengths);
-  if (problem->lengths == NULL) {
-    return tool_error_set(error, "out of memory");
-  }
-  for (int32_t b = 0; b < problem->batch; b++) {
-    problem->lengths[b] = problem->tokens;
-  }
+  if (problem->lengths == NULL) return tool_error_set(error, "out of memory");
+  for (int32_t b = 0; b < problem->batch; b++) problem->lengths[b] = problem->tokens;
   return true;
 }
 
@@ -41,15 +37,12 @@ static const safetensor *find_tensor(const decode_problem *problem, int32_t laye
 /* True if `name` is layers.L.q, with L written as find_tensor() writes it. */
 static bool parse_query_name(const char *name, int32_t *layer_number) {
   const char *digits = name + strlen("layers.");
-  if (strncmp(name, "layers.", strlen("layers.")) != 0 || !isdigit((unsigned char)*digits)) {
-    return false;
-  }
+  if (strncmp(name, "layers.", strlen("layers.")) != 0 || !isdigit((unsigned char)*digits)) return false;
   char *end;
   errno = 0;
   long number = strtol(digits, &end, 10);
-  if (errno != 0 || number > INT32_MAX || strcmp(end, ".q") != 0 || (digits[0] == '0' && end != digits + 1)) {
+  if (errno != 0 || number > INT32_MAX || strcmp(end, ".q") != 0 || (digits[0] == '0' && end != digits + 1))
     return false;
-  }
   *layer_number = (int32_t)number;
   return true;
 }
@@ -62,13 +55,10 @@ static int compare_numbers(const void *a, const void *b) {
 static bool find_layers(decode_problem *problem, tool_error *error) {
   size_t count = safetensors_count(problem->file);
   problem->layer_numbers = calloc(count + 1, sizeof *problem->layer_numbers);
-  if (problem->layer_numbers == NULL) {
-    return tool_error_set(error, "out of memory");
-  }
+  if (problem->layer_numbers == NULL) return tool_error_set(error, "out of memory");
   for (size_t i = 0; i < count; i++) {
-    if (parse_query_name(safetensors_at(problem->file, i)->name, &problem->layer_numbers[problem->layers])) {
+    if (parse_query_name(safetensors_at(problem->file, i)->name, &problem->layer_numbers[problem->layers]))
       problem->layers++;
-    }
   }
   if (problem->layers == 0) {
     return tool_error_set(error, "%s: no tensor layers.L.q, so there is nothing to decode",
@@ -83,17 +73,13 @@ static bool check_tensor(const decode_problem *problem, int32_t layer_number, de
   const char *path = safetensors_path(problem->file);
   char letter = tensor_letters[tensor];
   const safetensor *t = find_tensor(problem, layer_number, tensor);
-  if (t == NULL) {
-    return tool_error_set(error, "%s: tensor layers.%d.%c is missing", path, layer_number, letter);
-  }
+  if (t == NULL) return tool_error_set(error, "%s: tensor layers.%d.%c is missing", path, layer_number, letter);
   if (!t->supported) {
     return tool_error_set(error, "%s: tensor %s: dtype %s is not one of F32, F16 and BF16", path, t->name,
                           t->dtype_name);
   }
   bool same = t->dims == dims;
-  for (int32_t i = 0; same && i < dims; i++) {
-    same = t->shape[i] == shape[i];
-  }
+  for (int32_t i = 0; same && i < dims; i++) same = t->shape[i] == shape[i];
   if (!same && dims == 3) {
     return tool_error_set(error, "%s: tensor %s: shape is not [%lld, %lld, %lld] as in the first layer", path, t->name,
                           (long long)shape[0], (long long)shape[1], (long long)shape[2]);
@@ -110,9 +96,7 @@ static bool check_shapes(decode_problem *problem, tool_error *error) {
   const char *path = safetensors_path(problem->file);
   const safetensor *q = find_tensor(problem, problem->layer_numbers[0], DECODE_Q);
   const safetensor *k = find_tensor(problem, problem->layer_numbers[0], DECODE_K);
-  if (k == NULL) {
-    return tool_error_set(error, "%s: tensor layers.%d.k is missing", path, problem->layer_numbers[0]);
-  }
+  if (k == NULL) return tool_error_set(error, "%s: tensor layers.%d.k is missing", path, problem->layer_numbers[0]);
   if (q->dims != 3 || k->dims != 4) {
     return tool_error_set(error, "%s: tensor %s: shape is not [batch, %s, head_dim]", path,
                           q->dims != 3 ? q->name : k->name, q->dims != 3 ? "heads" : "kv_heads, tokens");
@@ -120,9 +104,8 @@ static bool check_shapes(decode_problem *problem, tool_error *error) {
   const int64_t q_shape[3] = {q->shape[0], q->shape[1], q->shape[2]};
   const int64_t k_shape[4] = {q->shape[0], k->shape[1], k->shape[2], q->shape[2]};
   for (int i = 0; i < 4; i++) {
-    if (k_shape[i] < 1 || k_shape[i] > INT32_MAX || q_shape[i % 3] < 1 || q_shape[i % 3] > INT32_MAX) {
+    if (k_shape[i] < 1 || k_shape[i] > INT32_MAX || q_shape[i % 3] < 1 || q_shape[i % 3] > INT32_MAX)
       return tool_error_set(error, "%s: tensors %s and %s: a size is 0 or too large", path, q->name, k->name);
-    }
   }
   if (q_shape[1] % k_shape[1] != 0) {
     return tool_error_set(error, "%s: %lld heads are not a multiple of %lld KV heads", path, (long long)q_shape[1],
@@ -146,9 +129,7 @@ static bool check_shapes(decode_problem *problem, tool_error *error) {
 static bool set_scale(decode_problem *problem, tool_error *error) {
   problem->scale = (float)(1 / sqrt((double)problem->head_dim));
   const char *text = problem->file == NULL ? NULL : safetensors_metadata(problem->file, "scale");
-  if (text == NULL) {
-    return true;
-  }
+  if (text == NULL) return true;
   char *end;
   double scale = strtod(text, &end);
   if (end == text || *end != '\0' || !(scale > 0) || !isfinite((float)scale) || (float)scale == 0) {
@@ -161,9 +142,7 @@ static bool set_scale(decode_problem *problem, tool_error *error) {
 
 bool decode_problem_open(const char *path, banyan_dtype dtype, decode_problem *problem, tool_error *error) {
   decode_problem opened = {.dtype = dtype == 0 ? BANYAN_F32 : dtype};
-  if (!safetensors_open(path, &opened.file, error)) {
-    return false;
-  }
+  if (!safetensors_open(path, &opened.file, error)) return false;
   if (!find_layers(&opened, error) || !check_shapes(&opened, error) || !set_scale(&opened, error) ||
       !set_lengths(&opened, error)) {
     decode_problem_close(&opened);
@@ -190,9 +169,8 @@ bool decode_problem_make(const decode_shape *shape, banyan_dtype dtype, uint64_t
     decode_problem_close(&made);
     return tool_error_set(error, "out of memory");
   }
-  for (int32_t b = 1; shape->ragged && b < made.batch; b++) {
+  for (int32_t b = 1; shape->ragged && b < made.batch; b++)
     made.lengths[b] = (int32_t)(bny_hash_of(bny_hash_of(seed) ^ (uint64_t)b) % (uint64_t)made.tokens) + 1;
-  }
   *problem = made;
   return true;
 }
@@ -246,9 +224,7 @@ bool decode_problem_read(const decode_problem *problem, int32_t layer, decode_te
   uint64_t place = (line * length + (uint64_t)first) * dim;
   size_t elements = (size_t)count * (size_t)dim;
   if (problem->file != NULL) {
-    if (!read_file(problem, layer, tensor, place, elements, values, error)) {
-      return false;
-    }
+    if (!read_file(problem, layer, tensor, place, elements, values, error)) return false;
   } else {
     tool_floats_random(bny_hash_of(problem->seed) ^ (uint64_t)tensor, place, elements,
                        tensor == DECODE_Q ? query_deviation : 1.0f, values);
@@ -264,9 +240,7 @@ bool decode_problem_query(const decode_problem *problem, int32_t layer, void **q
   bool ok = (kept != NULL && values != NULL) || tool_error_set(error, "out of memory");
   for (int32_t b = 0; ok && b < problem->batch; b++) {
     ok = decode_problem_read(problem, layer, DECODE_Q, b, 0, 0, problem->heads, values, error);
-    if (ok) {
-      tool_floats_store(problem->dtype, values, line, kept + (size_t)b * line * element);
-    }
+    if (ok) tool_floats_store(problem->dtype, values, line, kept + (size_t)b * line * element);
   }
   free(values);
   if (!ok) {
@@ -293,14 +267,11 @@ bool decode_shard_make(const decode_problem *problem, int32_t rank, int32_t nran
   size_t bytes = 2 * tool_dtype_bytes(problem->dtype);
   const int32_t sizes[] = {problem->batch, problem->kv_heads, capacity, problem->head_dim};
   for (int i = 0; i < 4; i++) {
-    if (__builtin_mul_overflow(bytes, (size_t)sizes[i], &bytes)) {
+    if (__builtin_mul_overflow(bytes, (size_t)sizes[i], &bytes))
       return tool_error_set(error, "the shard of rank %d is too large for memory", rank);
-    }
   }
   void *block = tool_allocate(bytes);
-  if (block == NULL) {
-    return tool_error_set(error, "no memory for the shard of rank %d, %zu bytes", rank, bytes);
-  }
+  if (block == NULL) return tool_error_set(error, "no memory for the shard of rank %d, %zu bytes", rank, bytes);
   *shard = (decode_shard){.block = block, .bytes = bytes, .capacity = capacity};
   return true;
 }
@@ -311,9 +282,7 @@ bool decode_shard_fill(const decode_problem *problem, int32_t layer, int32_t ran
   int32_t piece = PIECE_ELEMENTS / dim > 0 ? PIECE_ELEMENTS / dim : 1;
   size_t element = tool_dtype_bytes(problem->dtype);
   float *values = malloc((size_t)piece * (size_t)dim * sizeof *values);
-  if (values == NULL) {
-    return tool_error_set(error, "out of memory");
-  }
+  if (values == NULL) return tool_error_set(error, "out of memory");
   bool ok = true;
   int64_t lines = (int64_t)problem->batch * problem->kv_heads;
   for (int64_t line = 0; ok && line < 2 * lines; line++) { /* those of k, then those of v */

@@ -23,13 +23,9 @@ static double dot(const double *a, const double *b, int32_t count) {
   double sums[8] = {0};
   int32_t i = 0;
   for (; i + 8 <= count; i += 8) {
-    for (int j = 0; j < 8; j++) {
-      sums[j] += a[i + j] * b[i + j];
-    }
+    for (int j = 0; j < 8; j++) sums[j] += a[i + j] * b[i + j];
   }
-  for (; i < count; i++) {
-    sums[0] += a[i] * b[i];
-  }
+  for (; i < count; i++) sums[0] += a[i] * b[i];
   return ((sums[0] + sums[1]) + (sums[2] + sums[3])) + ((sums[4] + sums[5]) + (sums[6] + sums[7]));
 }
 
@@ -41,9 +37,7 @@ static bool add_keys(const reference_work *work, int32_t row, int32_t count, too
                            work->values, error)) {
     return false;
   }
-  for (int32_t i = 0; i < dim; i++) {
-    work->q[i] = (double)work->values[i];
-  }
+  for (int32_t i = 0; i < dim; i++) work->q[i] = (double)work->values[i];
   double max = work->max[index];
   for (int32_t t = 0; t < count; t++) {
     work->weights[t] = (double)problem->scale * dot(work->q, work->k + (size_t)t * (size_t)dim, dim);
@@ -51,17 +45,13 @@ static bool add_keys(const reference_work *work, int32_t row, int32_t count, too
   }
   double rescale = work->max[index] == max ? 1 : exp(work->max[index] - max);
   double *out = work->out + (size_t)index * (size_t)dim;
-  for (int32_t i = 0; i < dim; i++) {
-    out[i] *= rescale;
-  }
+  for (int32_t i = 0; i < dim; i++) out[i] *= rescale;
   double sum = work->sum[index] * rescale;
   for (int32_t t = 0; t < count; t++) {
     double weight = exp(work->weights[t] - max);
     const double *v = work->v + (size_t)t * (size_t)dim;
     sum += weight;
-    for (int32_t i = 0; i < dim; i++) {
-      out[i] += weight * v[i];
-    }
+    for (int32_t i = 0; i < dim; i++) out[i] += weight * v[i];
   }
   work->max[index] = max;
   work->sum[index] = sum;
@@ -70,12 +60,9 @@ static bool add_keys(const reference_work *work, int32_t row, int32_t count, too
 
 static bool read_block(const reference_work *work, decode_tensor tensor, int32_t sequence, int32_t kv_head,
                        int32_t first, int32_t count, double *target, tool_error *error) {
-  if (!decode_problem_read(work->problem, work->layer, tensor, sequence, kv_head, first, count, work->values, error)) {
+  if (!decode_problem_read(work->problem, work->layer, tensor, sequence, kv_head, first, count, work->values, error))
     return false;
-  }
-  for (size_t i = 0; i < (size_t)count * (size_t)work->problem->head_dim; i++) {
-    target[i] = (double)work->values[i];
-  }
+  for (size_t i = 0; i < (size_t)count * (size_t)work->problem->head_dim; i++) target[i] = (double)work->values[i];
   return true;
 }
 
@@ -92,9 +79,7 @@ static bool do_block(const reference_work *work, int32_t group, int32_t block, t
   }
   for (int32_t i = 0; i < sharing; i++) {
     int32_t row = group * sharing + i; /* sequence * heads + kv_head * sharing + i */
-    if (row >= work->row0 && row < work->row0 + work->rows && !add_keys(work, row, count, error)) {
-      return false;
-    }
+    if (row >= work->row0 && row < work->row0 + work->rows && !add_keys(work, row, count, error)) return false;
   }
   return true;
 }
@@ -112,9 +97,7 @@ static bool do_work(const tool_world *world, const reference_work *work, int64_t
           groups = work->rows == 0 ? 0 : (work->row0 + work->rows - 1) / sharing + 1 - group0;
   int64_t blocks = 0, done = 0, round = 0;
   tool_progress progress = {.start_ns = 0};
-  for (int32_t g = 0; g < groups; g++) {
-    blocks += blocks_of_group(problem, group0 + g);
-  }
+  for (int32_t g = 0; g < groups; g++) blocks += blocks_of_group(problem, group0 + g);
   bool ok = true;
   int32_t group = group0, block = 0;
   while (round < rounds) {
@@ -128,25 +111,20 @@ static bool do_work(const tool_world *world, const reference_work *work, int64_t
     }
     for (; round < rounds && (done == blocks || done * rounds >= (round + 1) * blocks); round++) {
       banyan_status status = banyan_barrier(world->comm);
-      if (status != BANYAN_OK) {
-        return tool_error_banyan(error, status, "computing the reference");
-      }
+      if (status != BANYAN_OK) return tool_error_banyan(error, status, "computing the reference");
       tool_world_progress(world, &progress, "computing the double-precision reference", round + 1, rounds);
     }
   }
   for (int32_t r = 0; r < work->rows; r++) {
-    for (int32_t i = 0; i < problem->head_dim; i++) {
+    for (int32_t i = 0; i < problem->head_dim; i++)
       work->out[(size_t)r * (size_t)problem->head_dim + (size_t)i] /= work->sum[r];
-    }
   }
   return ok;
 }
 
 static bool gather_rows(const tool_world *world, const reference_work *work, double *all, tool_error *error) {
   size_t *counts = malloc((size_t)world->nranks * sizeof *counts);
-  if (counts == NULL) {
-    return tool_error_set(error, "out of memory");
-  }
+  if (counts == NULL) return tool_error_set(error, "out of memory");
   for (int32_t r = 0; r < world->nranks; r++) {
     int32_t first, number;
     banyan_split(work->problem->batch * work->problem->heads, world->nranks, r, &first, &number);
@@ -159,9 +137,7 @@ static bool gather_rows(const tool_world *world, const reference_work *work, dou
 
 static int64_t rounds_of(const decode_problem *problem, int32_t nranks) {
   double keys = 0;
-  for (int32_t b = 0; b < problem->batch; b++) {
-    keys += problem->lengths[b];
-  }
+  for (int32_t b = 0; b < problem->batch; b++) keys += problem->lengths[b];
   return 1 + (int64_t)(keys * problem->heads * problem->head_dim * 2 / nranks / round_multiplications);
 }
 
@@ -182,9 +158,7 @@ bool decode_reference_make(const tool_world *world, const decode_problem *proble
   bool ok = (all && work.out && work.max && work.sum && work.values && work.q && work.k && work.v && work.weights) ||
             tool_error_set(error, "no memory for the reference");
   ok = tool_world_agree(world, ok, error);
-  for (int32_t r = 0; ok && r < work.rows; r++) {
-    work.max[r] = -INFINITY;
-  }
+  for (int32_t r = 0; ok && r < work.rows; r++) work.max[r] = -INFINITY;
   ok = ok && tool_world_agree(world, do_work(world, &work, rounds_of(problem, world->nranks), error), error);
   ok = ok && gather_rows(world, &work, all, error);
   free(work.weights);

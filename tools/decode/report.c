@@ -19,9 +19,8 @@ static void print_layers(FILE *stream, const decode_report *report) {
     return;
   }
   fprintf(stream, "%s, layer%s", report->input, problem->layers == 1 ? "" : "s");
-  for (int32_t i = 0; i < problem->layers && i < 12; i++) {
+  for (int32_t i = 0; i < problem->layers && i < 12; i++)
     fprintf(stream, "%s %d", i > 0 ? "," : "", problem->layer_numbers[i]);
-  }
   fprintf(stream, "%s\n", problem->layers > 12 ? ", ..." : "");
 }
 
@@ -72,9 +71,7 @@ static void print_verdict(const decode_report *report, FILE *stream) {
     worst = fmax(worst, r->max_rel_error);
     bound = fmax(bound, r->rel_error_bound);
   }
-  if (!report_verified(report)) {
-    return;
-  }
+  if (!report_verified(report)) return;
   const char *separator = "all ranks bitwise equal: ";
   for (int i = 0; i < report->count && report->world->nranks > 1; i++) {
     const decode_result *r = &report->results[i];
@@ -105,9 +102,7 @@ static void print_reason(const char *reason, FILE *stream) {
 
 static bool any_ring(const decode_report *report) {
   for (int i = 0; i < report->count; i++) {
-    if (!report->results[i].method->same_bits) {
-      return true;
-    }
+    if (!report->results[i].method->same_bits) return true;
   }
   return false;
 }
@@ -137,15 +132,12 @@ void report_results(const decode_report *report, FILE *stream) {
   }
   for (int i = 0; i < report->count; i++) {
     const decode_result *r = &report->results[i];
-    if (r->scatter != report->settings->scatter) {
+    if (r->scatter != report->settings->scatter)
       fprintf(stream, "%s has no scattered form: it gave all rows to every rank.\n", r->method->name);
-    }
   }
   for (int i = 0; i < report->count; i++) {
     const decode_result *r = &report->results[i];
-    if (r->method == &decode_method_tree && r->facts.reason[0] != '\0') {
-      print_reason(r->facts.reason, stream);
-    }
+    if (r->method == &decode_method_tree && r->facts.reason[0] != '\0') print_reason(r->facts.reason, stream);
   }
   fputc('\n', stream);
   print_verdict(report, stream);
@@ -153,9 +145,7 @@ void report_results(const decode_report *report, FILE *stream) {
 
 bool report_verified(const decode_report *report) {
   for (int i = 0; i < report->count; i++) {
-    if (!report->results[i].verified) {
-      return false;
-    }
+    if (!report->results[i].verified) return false;
   }
   return true;
 }
@@ -201,9 +191,7 @@ bool report_json(const decode_report *report, FILE *stream, tool_error *error) {
   json_object_set_new(o, "scatter", json_string(bny_scatter_name(report->settings->scatter)));
   json_object_set_new(o, "order", json_string(bny_order_name(report->settings->order)));
   json_object_set_new(o, "input", text_or_null(report->input));
-  for (int32_t i = 0; i < problem->layers; i++) {
-    json_array_append_new(layers, json_integer(problem->layer_numbers[i]));
-  }
+  for (int32_t i = 0; i < problem->layers; i++) json_array_append_new(layers, json_integer(problem->layer_numbers[i]));
   json_object_set_new(o, "layers", layers);
   for (int32_t r = 0; r < report->world->nranks; r++) {
     int32_t first, number;
@@ -213,9 +201,7 @@ bool report_json(const decode_report *report, FILE *stream, tool_error *error) {
   json_object_set_new(o, "tokens_per_rank", shards);
   json_object_set_new(o, "repeat", json_integer(report->repeat));
   json_object_set_new(o, "verified", json_boolean(report_verified(report)));
-  for (int i = 0; i < report->count; i++) {
-    json_array_append_new(results, result_json(&report->results[i]));
-  }
+  for (int i = 0; i < report->count; i++) json_array_append_new(results, result_json(&report->results[i]));
   json_object_set_new(o, "results", results);
   return tool_json_write(o, stream, error);
 }

@@ -29,9 +29,7 @@ typedef struct ring_state {
 static void ring_destroy(void *opaque) {
   ring_state *state = opaque;
   if (state != NULL) {
-    for (int i = 0; i < SHIFTS; i++) {
-      banyan_op_free(state->shifts[i]);
-    }
+    for (int i = 0; i < SHIFTS; i++) banyan_op_free(state->shifts[i]);
     decode_memory_release(&state->memory);
     free(state);
   }
@@ -48,18 +46,15 @@ static bool ring_allocate(ring_state *state, const decode_task *task) {
   state->sum_m = decode_memory_get(memory, rows * sizeof(float));
   state->sum_d = decode_memory_get(memory, rows * sizeof(float));
   state->lengths = decode_memory_get(memory, (size_t)state->nranks * (size_t)problem->batch * sizeof(int32_t));
-  for (int32_t i = 0; i < 2 && i < state->nranks - 1; i++) {
+  for (int32_t i = 0; i < 2 && i < state->nranks - 1; i++)
     state->travelling[i] = decode_memory_get(memory, task->shard->bytes);
-  }
   return !memory->failed;
 }
 
 static banyan_status ring_create(const decode_task *task, void **result) {
   const decode_problem *problem = task->problem;
   ring_state *state = calloc(1, sizeof *state);
-  if (state == NULL) {
-    return BANYAN_ERR_MEMORY;
-  }
+  if (state == NULL) return BANYAN_ERR_MEMORY;
   state->problem = problem;
   state->rank = task->world->rank;
   state->nranks = task->world->nranks;
@@ -70,9 +65,8 @@ static banyan_status ring_create(const decode_task *task, void **result) {
     ring_destroy(state);
     return BANYAN_ERR_MEMORY;
   }
-  for (int32_t r = 0; r < state->nranks; r++) {
+  for (int32_t r = 0; r < state->nranks; r++)
     decode_problem_shard_lengths(problem, r, state->nranks, state->lengths + (size_t)r * (size_t)problem->batch);
-  }
   state->visit = tool_partial_max_sum(state->n, state->m, state->d, problem->heads, problem->head_dim);
   state->attention = decode_shard_attention(problem, task->q, task->shard, task->lengths);
   const void *from[SHIFTS] = {state->own, state->travelling[0], state->travelling[1]};
@@ -100,13 +94,9 @@ static void ring_merge(ring_state *state, bool first) {
     bool empty = m == -INFINITY;
     float keep = first || empty ? 0 : exp2f(state->sum_m[r] - m), add = empty ? 0 : exp2f(state->m[r] - m);
     if (first) {
-      for (size_t i = 0; i < dim; i++) {
-        to[i] = add * from[i];
-      }
+      for (size_t i = 0; i < dim; i++) to[i] = add * from[i];
     } else {
-      for (size_t i = 0; i < dim; i++) {
-        to[i] = keep * to[i] + add * from[i];
-      }
+      for (size_t i = 0; i < dim; i++) to[i] = keep * to[i] + add * from[i];
     }
     state->sum_d[r] = (first ? 0 : keep * state->sum_d[r]) + add * state->d[r];
     state->sum_m[r] = m;
@@ -118,9 +108,7 @@ static void ring_finish(ring_state *state) {
   size_t dim = (size_t)state->problem->head_dim;
   for (size_t r = 0; r < rows; r++) {
     float factor = state->sum_d[r] > 0 ? 1 / state->sum_d[r] : 0;
-    for (size_t i = 0; i < dim; i++) {
-      state->out[r * dim + i] = state->sum_n[r * dim + i] * factor;
-    }
+    for (size_t i = 0; i < dim; i++) state->out[r * dim + i] = state->sum_n[r * dim + i] * factor;
   }
 }
 
@@ -136,21 +124,15 @@ static banyan_status ring_run(void *opaque, int64_t *local_ns) {
     state->attention.k = block;
     state->attention.v = block + state->value_offset;
     state->attention.seq_lens = state->lengths + (size_t)owner * (size_t)state->problem->batch;
-    if (!last && (status = banyan_start(shift)) != BANYAN_OK) {
-      break;
-    }
+    if (!last && (status = banyan_start(shift)) != BANYAN_OK) break;
     int64_t start = tool_now_ns();
     status = banyan_attention(&state->attention, &state->visit);
     *local_ns += tool_now_ns() - start;
-    if (status == BANYAN_OK) {
-      ring_merge(state, step == 0);
-    }
+    if (status == BANYAN_OK) ring_merge(state, step == 0);
     banyan_status arrived = last ? BANYAN_OK : banyan_wait(shift);
     status = status == BANYAN_OK ? arrived : status;
   }
-  if (status == BANYAN_OK) {
-    ring_finish(state);
-  }
+  if (status == BANYAN_OK) ring_finish(state);
   return status;
 }
 

@@ -13,9 +13,8 @@
 
 static json_t *tables(void) {
   json_t *names = json_array();
-  for (int i = 0; bny_kernels_table[i] != NULL; i++) {
+  for (int i = 0; bny_kernels_table[i] != NULL; i++)
     json_array_append_new(names, json_string(bny_kernels_table[i]->name));
-  }
   return names;
 }
 
@@ -26,9 +25,7 @@ static json_t *packages(void) {
   for (; (end = strchr(at, ';')) != NULL; at = end + 1) {
     const char *equals = memchr(at, '=', (size_t)(end - at));
     const char *bar = equals != NULL ? memchr(equals, '|', (size_t)(end - equals)) : NULL;
-    if (bar == NULL) {
-      continue;
-    }
+    if (bar == NULL) continue;
     json_array_append_new(list, json_pack("{s:s%, s:b, s:s%}", "name", at, (size_t)(equals - at), "found",
                                           equals[1] == 'y', "text", bar + 1, (size_t)(end - bar - 1)));
   }
@@ -39,9 +36,7 @@ static json_t *gather(const info_request *request, tool_error *error) {
   (void)request;
   json_t *facts = json_pack("{s:s, s:s, s:s, s:o, s:o}", "compiler", COMPILER, "command", BUILD_COMMAND, "host",
                             BUILD_HOST, "kernels", tables(), "packages", packages());
-  if (facts == NULL) {
-    tool_error_set(error, "out of memory");
-  }
+  if (facts == NULL) tool_error_set(error, "out of memory");
   return facts;
 }
 

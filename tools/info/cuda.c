@@ -37,9 +37,7 @@ static json_t *devices_of(const driver *found, int count) {
     char name[128] = "unknown";
     size_t bytes = 0;
     int device;
-    if (found->get(&device, i) == 0 && found->name(name, sizeof name, device) == 0) {
-      found->memory(&bytes, device);
-    }
+    if (found->get(&device, i) == 0 && found->name(name, sizeof name, device) == 0) found->memory(&bytes, device);
     json_array_append_new(devices, json_pack("{s:s, s:I}", "name", name, "bytes", (json_int_t)bytes));
   }
   return devices;
@@ -50,9 +48,7 @@ static json_t *ask(const driver *found, int number) {
   char version[32], text[256];
   snprintf(version, sizeof version, "%d.%d", number / 1000, number % 1000 / 10);
   int result = found->init(0);
-  if (result == 0) {
-    result = found->count(&count);
-  }
+  if (result == 0) result = found->count(&count);
   if (result != 0) {
     const char *why = NULL;
     found->error(result, &why);
@@ -68,9 +64,7 @@ json_t *info_cuda(void) {
   char text[BNY_CUDA_LIBRARY_TEXT_BYTES];
   void *library = NULL;
   int version = 0;
-  if (!bny_cuda_library_open(NULL, &library, &version, text)) {
-    return answer(NULL, json_array(), text);
-  }
+  if (!bny_cuda_library_open(NULL, &library, &version, text)) return answer(NULL, json_array(), text);
   const size_t count = sizeof functions / sizeof functions[0];
   json_t *says = bny_cuda_library_find(library, version, functions, count, &found, text)
                      ? ask(&found, version)

@@ -26,9 +26,7 @@ static json_t *features(void) {
   } all[] = {FEATURE("sse4.2") FEATURE("avx") FEATURE("avx2") FEATURE("fma") FEATURE("avx512f") FEATURE("avx512bw")
                  FEATURE("avx512dq") FEATURE("avx512vl") FEATURE("avx512vnni") FEATURE("avx512vbmi")};
   for (size_t i = 0; i < sizeof all / sizeof all[0]; i++) {
-    if (all[i].here) {
-      json_array_append_new(names, json_string(all[i].name));
-    }
+    if (all[i].here) json_array_append_new(names, json_string(all[i].name));
   }
 #endif
   return names;
@@ -56,9 +54,7 @@ static void model_of_cpu(char *text, size_t bytes) {
       break;
     }
   }
-  if (file != NULL) {
-    fclose(file);
-  }
+  if (file != NULL) fclose(file);
 }
 
 static json_t *cpu(void) {
@@ -132,9 +128,7 @@ static void print_nodes(const json_t *nodes, const char *what, FILE *stream) {
     fprintf(stream, "  %-11s %s %s %s\n", what, info_text(one, "name"), info_text(one, "model"),
             info_text(one, "bus_id"));
   }
-  if (json_array_size(nodes) == 0) {
-    fprintf(stream, "  %-11s none found\n", what);
-  }
+  if (json_array_size(nodes) == 0) fprintf(stream, "  %-11s none found\n", what);
 }
 
 static void print(const json_t *facts, FILE *stream) {

@@ -45,13 +45,9 @@ static bool parse_section(const char *name, arguments *a, tool_error *error) {
 
 static bool complete_arguments(void *opaque, int argc, char **argv, tool_error *error) {
   arguments *a = opaque;
-  for (int i = 0; optind == argc && i < SECTIONS; i++) {
-    a->wanted[i] = true;
-  }
+  for (int i = 0; optind == argc && i < SECTIONS; i++) a->wanted[i] = true;
   for (int i = optind; i < argc; i++) {
-    if (!parse_section(argv[i], a, error)) {
-      return false;
-    }
+    if (!parse_section(argv[i], a, error)) return false;
   }
   return a->request.levels == NULL || a->request.ranks > 0 || tool_error_set(error, "--levels goes with --ranks");
 }
@@ -79,13 +75,9 @@ static int run(const arguments *a) {
   int exit_status = TOOL_EXIT_OK;
   json_t *all = json_object();
   tool_error error = {.text = ""};
-  if (!a->json) {
-    printf("banyan %s\n", banyan_version());
-  }
+  if (!a->json) printf("banyan %s\n", banyan_version());
   for (int i = 0; i < SECTIONS; i++) {
-    if (!a->wanted[i]) {
-      continue;
-    }
+    if (!a->wanted[i]) continue;
     json_t *facts = sections[i]->gather(&a->request, &error);
     if (facts == NULL) {
       fprintf(stderr, PROGRAM ": %s: %s\n", sections[i]->name, error.text);
@@ -99,9 +91,7 @@ static int run(const arguments *a) {
     json_object_set_new(all, sections[i]->name, facts);
   }
   bool written = a->json ? tool_json_write(all, stdout, &error) : fflush(stdout) == 0 || tool_error_stdout(&error);
-  if (!a->json) {
-    json_decref(all);
-  }
+  if (!a->json) json_decref(all);
   return written ? exit_status : tool_options_fail(&program, &error);
 }
 

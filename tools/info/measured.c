@@ -20,9 +20,7 @@ static const bny_measurement *fastest(const bny_measured *measured, const bny_me
   const bny_measurement *best = NULL;
   for (int32_t i = 0; i < measured->count; i++) {
     const bny_measurement *row = &measured->rows[i];
-    if (same_class(row, like) && row != but && (best == NULL || row->ns < best->ns)) {
-      best = row;
-    }
+    if (same_class(row, like) && row != but && (best == NULL || row->ns < best->ns)) best = row;
   }
   return best;
 }
@@ -30,9 +28,7 @@ static const bny_measurement *fastest(const bny_measured *measured, const bny_me
 static json_t *describe(const bny_measurement *row) {
   char name[64];
   size_t length = 0;
-  if (row == NULL) {
-    return json_null();
-  }
+  if (row == NULL) return json_null();
   bny_algorithm_print(bny_algorithms[row->algorithm], name, sizeof name, &length);
   return json_pack("{s:s, s:s, s:i, s:f}", "algorithm", name, "protocol", row->carrier, "one_in_blocks", row->share,
                    "us", row->ns / 1e3);
@@ -43,9 +39,7 @@ static json_t *classes_of(const bny_measured *measured) {
   for (int32_t i = 0; i < measured->count; i++) {
     const bny_measurement *row = &measured->rows[i], *best = fastest(measured, row, NULL);
     bool seen = false;
-    for (int32_t k = 0; k < i && !seen; k++) {
-      seen = same_class(&measured->rows[k], row);
-    }
+    for (int32_t k = 0; k < i && !seen; k++) seen = same_class(&measured->rows[k], row);
     if (!seen) {
       json_array_append_new(classes, json_pack("{s:I, s:s, s:s, s:o, s:o}", "bytes", (json_int_t)row->bytes, "scatter",
                                                bny_scatter_name(row->scatter), "order", bny_order_name(row->order),
@@ -58,9 +52,7 @@ static json_t *classes_of(const bny_measured *measured) {
 json_t *info_measured_gather(void) {
   const char *path = bny_option_text("BANYAN_DEVICE_TUNE");
   FILE *file = path != NULL && strchr(path, '/') != NULL ? fopen(path, "re") : NULL;
-  if (file == NULL) {
-    return NULL;
-  }
+  if (file == NULL) return NULL;
   bny_measured *measured = malloc(sizeof *measured);
   json_t *facts = NULL;
   if (measured != NULL && bny_options_refuse_experimental("BANYAN_DEVICE_TUNE") == BANYAN_OK &&
@@ -95,9 +87,7 @@ void info_measured_print(const json_t *facts, FILE *stream) {
     fprintf(stream, "  %8lld  %-6s %-9s", (long long)json_integer_value(json_object_get(one, "bytes")),
             info_text(one, "scatter"), info_text(one, "order"));
     print_one(json_object_get(one, "best"), stream);
-    if (json_is_object(json_object_get(one, "next"))) {
-      print_one(json_object_get(one, "next"), stream);
-    }
+    if (json_is_object(json_object_get(one, "next"))) print_one(json_object_get(one, "next"), stream);
     fputc('\n', stream);
   }
 }

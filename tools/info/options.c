@@ -33,17 +33,12 @@ static void add_field(json_t *o, const char *option) {
 static void add_experimental(json_t *o, const char *option) {
   json_t *patterns = json_array();
   for (const bny_experimental_row *row = bny_experimental_rows; row->name != NULL; row++) {
-    if (strcmp(row->name, option) == 0) {
-      json_array_append_new(patterns, json_string(row->pattern));
-    }
+    if (strcmp(row->name, option) == 0) json_array_append_new(patterns, json_string(row->pattern));
   }
-  if (json_array_size(patterns) > 0) {
-    json_object_set(o, "experimental", patterns);
-  }
+  if (json_array_size(patterns) > 0) json_object_set(o, "experimental", patterns);
   json_decref(patterns);
-  if (bny_options_refuse_experimental(option) != BANYAN_OK) {
+  if (bny_options_refuse_experimental(option) != BANYAN_OK)
     json_object_set_new(o, "refused", json_string(banyan_last_error()));
-  }
 }
 
 static json_t *option(const bny_option_row *row) {
@@ -56,9 +51,7 @@ static json_t *option(const bny_option_row *row) {
     json_object_set_new(o, "value", status == BANYAN_OK ? json_integer(number) : json_string(text));
     json_object_set_new(o, "default", json_integer(row->standard));
     json_object_set_new(o, "unit", json_string(row->unit));
-    if (status != BANYAN_OK) {
-      json_object_set_new(o, "refused", json_string(banyan_last_error()));
-    }
+    if (status != BANYAN_OK) json_object_set_new(o, "refused", json_string(banyan_last_error()));
   } else if (text != NULL && strcmp(row->name, "BANYAN_SECRET") == 0) {
     json_object_set_new(o, "value", json_string("(not shown)"));
   } else {
@@ -75,9 +68,7 @@ static json_t *gather(const info_request *request, tool_error *error) {
   (void)request;
   (void)error;
   json_t *list = json_array();
-  for (const bny_option_row *row = bny_option_rows; row->name != NULL; row++) {
-    json_array_append_new(list, option(row));
-  }
+  for (const bny_option_row *row = bny_option_rows; row->name != NULL; row++) json_array_append_new(list, option(row));
   return list;
 }
 

@@ -32,15 +32,10 @@ static bool ranks_by_cpu(plan_ranks *ranks, tool_error *error) {
 }
 
 static bool ranks_of(const info_request *request, plan_ranks *ranks, tool_error *error) {
-  if (request->ranks > 0) {
+  if (request->ranks > 0)
     return tool_error_usage(error, plan_ranks_plain(request->ranks, request->levels, ranks, error));
-  }
-  if (!plan_ranks_machine(ranks, error)) {
-    return false;
-  }
-  if (ranks->nranks > 1) {
-    return true;
-  }
+  if (!plan_ranks_machine(ranks, error)) return false;
+  if (ranks->nranks > 1) return true;
   plan_ranks_release(ranks);
   return ranks_by_cpu(ranks, error);
 }
@@ -65,24 +60,19 @@ static json_t *choice(const plan_ranks *ranks, const column *where, size_t bytes
 
 static json_t *gather(const info_request *request, tool_error *error) {
   plan_ranks ranks = {.nranks = 0};
-  if (!ranks_of(request, &ranks, error)) {
-    return NULL;
-  }
+  if (!ranks_of(request, &ranks, error)) return NULL;
   json_t *sizes = json_array();
   for (int power = SIZE_FIRST; power <= SIZE_LAST; power++) {
     json_t *choices = json_object();
-    for (int i = 0; i < COLUMNS; i++) {
+    for (int i = 0; i < COLUMNS; i++)
       json_object_set_new(choices, columns[i].name, choice(&ranks, &columns[i], (size_t)1 << power));
-    }
     json_array_append_new(sizes, json_pack("{s:I, s:o}", "bytes", (json_int_t)1 << power, "choices", choices));
   }
   json_t *facts =
       json_pack("{s:i, s:s, s:o, s:i, s:i, s:s, s:o}", "ranks", ranks.nranks, "title", ranks.title, "levels",
                 plan_levels_json(&ranks), "heads", HEADS, "head_dim", HEAD_DIM, "wire", "f32", "sizes", sizes);
   json_t *measured = info_measured_gather();
-  if (measured != NULL) {
-    json_object_set_new(facts, "measured", measured);
-  }
+  if (measured != NULL) json_object_set_new(facts, "measured", measured);
   plan_ranks_release(&ranks);
   return facts;
 }
@@ -117,19 +107,13 @@ static void print(const json_t *facts, FILE *stream) {
   json_array_foreach(json_object_get(facts, "sizes"), i, one) {
     char text[PLAN_NUMBER_BYTES];
     fprintf(stream, "  %8s", plan_text_bytes((double)json_integer_value(json_object_get(one, "bytes")), text));
-    for (int k = 0; k < COLUMNS; k++) {
-      fprintf(stream, " %-*s", widths[k], chosen_name(one, k));
-    }
+    for (int k = 0; k < COLUMNS; k++) fprintf(stream, " %-*s", widths[k], chosen_name(one, k));
     fputc('\n', stream);
   }
   const char *named = bny_option_text("BANYAN_ALGORITHM");
-  if (named != NULL) {
-    fprintf(stream, "  BANYAN_ALGORITHM names %s\n", named);
-  }
+  if (named != NULL) fprintf(stream, "  BANYAN_ALGORITHM names %s\n", named);
   const json_t *measured = json_object_get(facts, "measured");
-  if (measured != NULL) {
-    info_measured_print(measured, stream);
-  }
+  if (measured != NULL) info_measured_print(measured, stream);
 }
 
 const info_section info_selection = {"selection", "Selection", gather, print};

@@ -31,9 +31,7 @@ static json_t *shared_memory(void) {
     return transport("shm", "processes of one node", false, text);
   }
   int process = (int)syscall(SYS_pidfd_open, getpid(), 0);
-  if (process >= 0) {
-    close(process);
-  }
+  if (process >= 0) close(process);
   snprintf(text, sizeof text, "an unnamed memory file; %s",
            process >= 0 ? "deaths are noticed by pidfd" : "without pidfd_open deaths show at the deadline alone");
   return transport("shm", "processes of one node", true, text);

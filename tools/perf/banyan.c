@@ -18,9 +18,8 @@ typedef struct banyan_state {
 static void fill_bytes(void *opaque, uint32_t key) {
   banyan_state *state = opaque;
   const perf_case *perf = state->perf;
-  if (perf->collective != BNY_BROADCAST || perf->world->rank == 0) {
+  if (perf->collective != BNY_BROADCAST || perf->world->rank == 0)
     perf_bytes_fill(state->input, perf->bytes, key, perf->world->rank);
-  }
 }
 
 static void fill_rows(void *opaque, uint32_t key) {
@@ -47,9 +46,8 @@ static void check_bytes(void *opaque, uint32_t key, perf_errors *errors) {
   int32_t rank = perf->world->rank, nranks = perf->world->nranks;
   size_t wrong = 0;
   if (perf->collective == BNY_ALLGATHER) {
-    for (int32_t r = 0; r < nranks; r++) {
+    for (int32_t r = 0; r < nranks; r++)
       wrong += perf_bytes_check((char *)state->output + (size_t)r * perf->bytes, perf->bytes, key, r);
-    }
   } else {
     int32_t source = perf->collective == BNY_SHIFT ? (rank + nranks - 1) % nranks : 0;
     wrong = perf_bytes_check(state->output, perf->bytes, key, source);
@@ -67,9 +65,7 @@ static void destroy(void *opaque) {
   banyan_state *state = opaque;
   if (state != NULL) {
     banyan_op_free(state->op);
-    if (state->output != state->input) {
-      free(state->output);
-    }
+    if (state->output != state->input) free(state->output);
     free(state->input);
     free(state);
   }
@@ -80,9 +76,7 @@ static bool allocate(banyan_state *state) {
   size_t output = perf->collective == BNY_ALLGATHER ? (size_t)perf->world->nranks * perf->bytes : perf->bytes;
   state->input = tool_allocate(perf->bytes);
   state->output = state->input;
-  if (perf->collective != BNY_BROADCAST && perf->collective != BNY_BARRIER) {
-    state->output = tool_allocate(output);
-  }
+  if (perf->collective != BNY_BROADCAST && perf->collective != BNY_BARRIER) state->output = tool_allocate(output);
   return state->input != NULL && state->output != NULL;
 }
 
@@ -119,12 +113,8 @@ static banyan_status plan(banyan_state *state) {
   default: break;
   }
   size_t *counts = malloc((size_t)perf->world->nranks * sizeof *counts);
-  if (counts == NULL) {
-    return BANYAN_ERR_MEMORY;
-  }
-  for (int32_t r = 0; r < perf->world->nranks; r++) {
-    counts[r] = perf->bytes;
-  }
+  if (counts == NULL) return BANYAN_ERR_MEMORY;
+  for (int32_t r = 0; r < perf->world->nranks; r++) counts[r] = perf->bytes;
   banyan_status status = banyan_allgather_init(comm, state->input, state->output, counts, &state->op);
   free(counts);
   return status;
@@ -132,9 +122,7 @@ static banyan_status plan(banyan_state *state) {
 
 bool perf_banyan_method(const perf_case *perf, perf_method *method, banyan_op **op, tool_error *error) {
   banyan_state *state = calloc(1, sizeof *state);
-  if (state == NULL) {
-    return tool_error_set(error, "out of memory");
-  }
+  if (state == NULL) return tool_error_set(error, "out of memory");
   state->perf = perf;
   if (!allocate(state)) {
     destroy(state);

@@ -35,26 +35,21 @@ void perf_rows_fill(const perf_rows *rows, uint32_t key, int32_t rank) {
     float *values = rows->values + r * rows->row_stride;
     rows->max[r * rows->stat_stride] = max_of_row(row_key);
     rows->sum[r * rows->stat_stride] = sum_of_row(row_key);
-    for (int32_t i = 0; i < rows->dim; i++) {
-      values[i] = value_of(row_key, (uint32_t)i);
-    }
+    for (int32_t i = 0; i < rows->dim; i++) values[i] = value_of(row_key, (uint32_t)i);
   }
 }
 
 /* One row from all ranks: d = sum of d 2^(m - max), o = sum of n 2^(m - max) / d. */
 static double check_row(int64_t row, int32_t dim, const float *out, uint32_t key, int32_t nranks, double *want) {
   double max = -INFINITY, sum = 0, difference = 0, length = 0;
-  for (int32_t rank = 0; rank < nranks; rank++) {
+  for (int32_t rank = 0; rank < nranks; rank++)
     max = fmax(max, (double)max_of_row(key_of_row(key_of_rank(key, rank), row)));
-  }
   memset(want, 0, (size_t)dim * sizeof *want);
   for (int32_t rank = 0; rank < nranks; rank++) {
     uint32_t row_key = key_of_row(key_of_rank(key, rank), row);
     double factor = exp2((double)max_of_row(row_key) - max);
     sum += factor * (double)sum_of_row(row_key);
-    for (int32_t i = 0; i < dim; i++) {
-      want[i] += factor * (double)value_of(row_key, (uint32_t)i);
-    }
+    for (int32_t i = 0; i < dim; i++) want[i] += factor * (double)value_of(row_key, (uint32_t)i);
   }
   for (int32_t i = 0; i < dim; i++) {
     double delta = (double)out[i] - want[i] / sum;

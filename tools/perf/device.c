@@ -101,9 +101,7 @@ static bool begin(measurement *m, tool_error *error) {
   memset(m->stations, 0, sizeof m->stations);
   m->host = tool_allocate(m->perf->bytes);
   bool ok = m->host != NULL || tool_error_set(error, "out of memory");
-  for (int32_t r = 0; ok && r < m->ranks.nranks; r++) {
-    ok = take(m, &m->stations[r], error) && fill(m, r, error);
-  }
+  for (int32_t r = 0; ok && r < m->ranks.nranks; r++) ok = take(m, &m->stations[r], error) && fill(m, r, error);
   return ok && device_ranks_call(&m->ranks, plan_rank, m, error);
 }
 
@@ -111,9 +109,7 @@ static void end(measurement *m) {
   for (int32_t r = 0; r < m->ranks.nranks; r++) {
     station *at = &m->stations[r];
     banyan_op_free(at->combine);
-    for (int i = 0; i < REDUCTION_COUNT; i++) {
-      banyan_op_free(at->reductions[i]);
-    }
+    for (int i = 0; i < REDUCTION_COUNT; i++) banyan_op_free(at->reductions[i]);
     gpu_give(m->ranks.device, at->values);
     gpu_give(m->ranks.device, at->out);
     gpu_give(m->ranks.device, at->spare_max);
@@ -167,13 +163,9 @@ static bool check(measurement *m, perf_errors *errors, tool_error *error) {
   int32_t nranks = m->ranks.nranks;
   for (int32_t r = 0; r < nranks; r++) {
     tool_part part = tool_part_of_rank(perf->scatter, perf->tokens, perf->heads, r, nranks);
-    if (perf->scatter == BANYAN_SCATTER_ROOT && r != 0) {
-      continue;
-    }
+    if (perf->scatter == BANYAN_SCATTER_ROOT && r != 0) continue;
     size_t bytes = (size_t)part.tokens * (size_t)part.heads * (size_t)perf->head_dim * sizeof(float);
-    if (!gpu_read(m->ranks.device, m->host, m->stations[r].out, bytes, error)) {
-      return false;
-    }
+    if (!gpu_read(m->ranks.device, m->host, m->stations[r].out, bytes, error)) return false;
     perf_rows_check(&part, perf->heads, perf->head_dim, m->host, KEY, nranks, ROWS_CHECKED,
                     tool_error_bound_of(perf->wire, m->stations[r].combine), errors);
   }
@@ -196,9 +188,8 @@ static bool measure(measurement *m, const perf_protocol *protocol, perf_device_r
   *row = (perf_device_row){.bytes = m->perf->bytes, .rows = rows_of(m->perf)};
   set_counts(m->perf, protocol, row);
   bool ok = begin(m, error);
-  if (ok && banyan_op_query(m->stations[0].combine, &info) == BANYAN_OK) {
+  if (ok && banyan_op_query(m->stations[0].combine, &info) == BANYAN_OK)
     snprintf(row->algorithm, sizeof row->algorithm, "%s", info.algorithm);
-  }
   double between_us = 0;
   ok = ok && (m->between == NULL || time_form(m, BETWEEN, row, protocol->warmup, &between_us, &ignored, error));
   row->between_us = between_us;
@@ -219,16 +210,12 @@ bool perf_device_work(const perf_device_settings *settings, const perf_case *cas
             (!settings->between || gpu_between_make(m.ranks.device, settings->nranks, &m.between, error));
   const gpu_facts *facts = ok ? gpu_facts_of(m.ranks.device) : NULL;
   *correct = true;
-  if (ok && !json) {
-    perf_device_report_header(facts, settings, &cases[0], protocol);
-  }
+  if (ok && !json) perf_device_report_header(facts, settings, &cases[0], protocol);
   for (int i = 0; ok && i < count; i++) {
     m.perf = &cases[i];
     ok = measure(&m, protocol, &rows[i], error);
     *correct = *correct && rows[i].errors.wrong == 0;
-    if (ok && !json) {
-      perf_device_report_row(&rows[i]);
-    }
+    if (ok && !json) perf_device_report_row(&rows[i]);
   }
   ok = ok && (!json || perf_device_report_json(facts, settings, cases, rows, count, protocol, error));
   gpu_between_free(m.between);

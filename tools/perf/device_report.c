@@ -64,9 +64,7 @@ static json_t *row_json(const perf_device_settings *settings, const perf_case *p
 bool perf_device_report_json(const gpu_facts *facts, const perf_device_settings *settings, const perf_case *cases,
                              const perf_device_row *rows, int count, const perf_protocol *protocol, tool_error *error) {
   json_t *o = json_object(), *list = json_array();
-  for (int i = 0; i < count; i++) {
-    json_array_append_new(list, row_json(settings, &cases[i], &rows[i], protocol));
-  }
+  for (int i = 0; i < count; i++) json_array_append_new(list, row_json(settings, &cases[i], &rows[i], protocol));
   json_object_set_new(o, "device", tool_json_gpu(facts));
   json_object_set_new(o, "rows", list);
   return tool_json_write(o, stdout, error);

@@ -110,9 +110,7 @@ static bool complete_for_device(const arguments *a, tool_error *error) {
     return tool_error_set(error,
                           "--device: ranks are threads of this program; no launcher, --against, --in-a-row or --pin");
   }
-  if (!perf_device_built()) {
-    return tool_error_set(error, "--device: this program was built without CUDA");
-  }
+  if (!perf_device_built()) return tool_error_set(error, "--device: this program was built without CUDA");
   return a->world.ranks <= DEVICE_RANKS_MAX || tool_error_set(error, "--device: %d ranks at most", DEVICE_RANKS_MAX);
 }
 
@@ -124,21 +122,14 @@ static bool complete_sizes(arguments *a, tool_error *error) {
     return tool_error_set(error, "%s has no --%s, which belongs to combine", bny_collective_name(a->perf.collective),
                           a->combine_only);
   }
-  if (a->protocol.against_mpi && a->perf.scatter != BANYAN_SCATTER_NONE) {
+  if (a->protocol.against_mpi && a->perf.scatter != BANYAN_SCATTER_NONE)
     return tool_error_set(error, "--against mpi compares results that every rank has: --scatter none");
-  }
-  if (a->protocol.against_mpi && !bny_launch_under_mpi()) {
+  if (a->protocol.against_mpi && !bny_launch_under_mpi())
     return tool_error_set(error, "--against mpi needs mpirun: mpirun -n 2 " PROGRAM " combine --against mpi");
-  }
-  if (a->device != NULL && !complete_for_device(a, error)) {
-    return false;
-  }
-  if (a->between && a->device == NULL) {
+  if (a->device != NULL && !complete_for_device(a, error)) return false;
+  if (a->between && a->device == NULL)
     return tool_error_set(error, "--between needs --device: on the host nothing stands between runs");
-  }
-  if (a->size_count > 0 && a->batch > 0) {
-    return tool_error_set(error, "--sizes and --batch both say the size");
-  }
+  if (a->size_count > 0 && a->batch > 0) return tool_error_set(error, "--sizes and --batch both say the size");
   if (a->perf.collective == BNY_BARRIER) {
     a->sizes[0] = 0;
     a->size_count = 1;
@@ -148,16 +139,14 @@ static bool complete_sizes(arguments *a, tool_error *error) {
     a->sizes[0] = (size_t)a->batch * (size_t)a->heads * row_bytes;
     a->size_count = 1;
   } else if (a->size_count == 0) {
-    for (a->size_count = 0; a->size_count < DEFAULT_SIZES; a->size_count++) {
+    for (a->size_count = 0; a->size_count < DEFAULT_SIZES; a->size_count++)
       a->sizes[a->size_count] = (combine ? row_bytes : 512) << a->size_count;
-    }
   }
   for (int i = 0; combine && i < a->size_count; i++) {
     size_t rows = (a->sizes[i] + row_bytes - 1) / row_bytes;
     a->sizes[i] = rows * row_bytes;
-    if (a->sizes[i] > (size_t)1 << 30) {
+    if (a->sizes[i] > (size_t)1 << 30)
       return tool_error_set(error, "a partial of %zu bytes is more than 1 GiB", a->sizes[i]);
-    }
   }
   return true;
 }
@@ -165,12 +154,10 @@ static bool complete_sizes(arguments *a, tool_error *error) {
 /* Names the collective, and makes the sizes of all rows. */
 static bool complete_arguments(void *opaque, int argc, char **argv, tool_error *error) {
   arguments *a = opaque;
-  if (optind != argc - 1) {
+  if (optind != argc - 1)
     return tool_error_set(error, "name one collective: combine, allgather, shift, broadcast or barrier");
-  }
-  if (!bny_collective_parse(argv[optind], &a->perf.collective)) {
+  if (!bny_collective_parse(argv[optind], &a->perf.collective))
     return tool_error_set(error, "%.60s: not one of combine, allgather, shift, broadcast, barrier", argv[optind]);
-  }
   a->protocol.check = !a->unchecked;
   return complete_sizes(a, error);
 }
@@ -200,26 +187,16 @@ static bool work(const arguments *a, const tool_world *world, bool *correct, too
   perf_case perf = a->perf;
   perf.world = world;
   FILE *stream = world->rank != 0 ? NULL : a->json ? stderr : stdout;
-  if (!perf_report_header(&perf, &a->protocol, stream, error)) {
-    return false;
-  }
+  if (!perf_report_header(&perf, &a->protocol, stream, error)) return false;
   *correct = true;
   for (int i = 0; i < a->size_count; i++) {
     perf.bytes = a->sizes[i];
-    if (perf.collective == BNY_COMBINE) {
-      shape_rows(a, &perf);
-    }
-    if (!perf_measure(&perf, &a->protocol, &rows[i], error)) {
-      return false;
-    }
+    if (perf.collective == BNY_COMBINE) shape_rows(a, &perf);
+    if (!perf_measure(&perf, &a->protocol, &rows[i], error)) return false;
     *correct = *correct && rows[i].errors.wrong == 0;
-    if (stream != NULL) {
-      perf_report_row(&rows[i], a->protocol.against_mpi, stream);
-    }
+    if (stream != NULL) perf_report_row(&rows[i], a->protocol.against_mpi, stream);
   }
-  if (stream == NULL) {
-    return true;
-  }
+  if (stream == NULL) return true;
   perf_report_trailer(rows, a->size_count, &a->protocol, stream);
   return a->json ? perf_report_json(&perf, rows, a->size_count, &a->protocol, error)
                  : fflush(stdout) == 0 || tool_error_stdout(error);
@@ -238,9 +215,8 @@ static int work_on_device(const arguments *a) {
     cases[i].bytes = a->sizes[i];
     shape_rows(a, &cases[i]);
   }
-  if (!perf_device_work(&settings, cases, a->size_count, &a->protocol, a->json, &correct, &error)) {
+  if (!perf_device_work(&settings, cases, a->size_count, &a->protocol, a->json, &correct, &error))
     return tool_options_fail(&program, &error);
-  }
   return correct ? TOOL_EXIT_OK : TOOL_EXIT_FAILED;
 }
 
@@ -249,22 +225,14 @@ int main(int argc, char **argv) {
                  .perf = {.head_dim = 128, .wire = BANYAN_F32},
                  .protocol = {.warmup = 20}};
   int exit_status;
-  if (!tool_options_parse(&program, argc, argv, &a, &exit_status)) {
-    return exit_status;
-  }
-  if (a.device != NULL) {
-    return work_on_device(&a);
-  }
-  if (tool_world_launch(&a.world, argv, &exit_status)) {
-    return exit_status;
-  }
+  if (!tool_options_parse(&program, argc, argv, &a, &exit_status)) return exit_status;
+  if (a.device != NULL) return work_on_device(&a);
+  if (tool_world_launch(&a.world, argv, &exit_status)) return exit_status;
   tool_world world;
   tool_error error = {.text = ""};
   bool correct = false;
   bool ok = tool_world_join(&a.world, &world, &error) && work(&a, &world, &correct, &error);
-  if (!ok) {
-    tool_world_complain(&world, &error);
-  }
+  if (!ok) tool_world_complain(&world, &error);
   tool_world_leave(&world, ok || error.everywhere ? TOOL_EXIT_OK : error.status);
   return !ok ? (int)error.status : correct ? TOOL_EXIT_OK : TOOL_EXIT_FAILED;
 }

@@ -10,9 +10,7 @@ enum { METHODS_MAX = 1 + PERF_MPI_METHODS, CHECKS = 16 };
 enum { ITERATIONS_LEAST = 20, ITERATIONS_MOST = 1000, BYTES_TO_MOVE = 64 << 20 };
 
 static int32_t iterations_of(const perf_case *perf, const perf_protocol *protocol) {
-  if (protocol->iterations > 0) {
-    return protocol->iterations;
-  }
+  if (protocol->iterations > 0) return protocol->iterations;
   size_t fit = BYTES_TO_MOVE / (perf->bytes + 1);
   return fit < ITERATIONS_LEAST ? ITERATIONS_LEAST : fit > ITERATIONS_MOST ? ITERATIONS_MOST : (int32_t)fit;
 }
@@ -47,20 +45,13 @@ static bool time_call(measurement *m, int which, int32_t iteration, int32_t firs
     status = line_up(m->perf, m->count > 1 && (iteration / m->count & 1) != 0);
   }
   int64_t start = tool_now_ns();
-  if (status == BANYAN_OK) {
-    status = method->run(method->state);
-  }
+  if (status == BANYAN_OK) status = method->run(method->state);
   int64_t end = tool_now_ns();
-  if (status != BANYAN_OK) {
-    return tool_error_banyan(error, status, method->name);
-  }
-  if (iteration >= 0) {
-    m->times[which * m->iterations + iteration] = (double)(end - start) / 1e3;
-  }
+  if (status != BANYAN_OK) return tool_error_banyan(error, status, method->name);
+  if (iteration >= 0) m->times[which * m->iterations + iteration] = (double)(end - start) / 1e3;
   int32_t every = m->iterations / CHECKS + 1;
-  if (m->protocol->check && (iteration % every == 0 || iteration == m->iterations - 1)) {
+  if (m->protocol->check && (iteration % every == 0 || iteration == m->iterations - 1))
     method->check(method->state, key, &m->errors[which]);
-  }
   return true;
 }
 
@@ -68,9 +59,8 @@ static bool time_call(measurement *m, int which, int32_t iteration, int32_t firs
 static bool time_by_turns(measurement *m, tool_error *error) {
   bool ok = true;
   for (int32_t i = -m->protocol->warmup; ok && i < m->iterations; i++) {
-    for (int k = 0; ok && k < m->count; k++) {
+    for (int k = 0; ok && k < m->count; k++)
       ok = time_call(m, (int)(((uint32_t)i + (uint32_t)k) % (uint32_t)m->count), i, i, error);
-    }
   }
   return ok;
 }
@@ -79,9 +69,7 @@ static bool time_by_turns(measurement *m, tool_error *error) {
  * finds all there, the first waits for the last. In a row of calls a rank that is early once is late the next time. So
  * two of them together are a round trip. */
 static void halve_pairs(double *times, int32_t count) {
-  for (int32_t i = count - 1; i > 0; i--) {
-    times[i] = (times[i] + times[i - 1]) / 2;
-  }
+  for (int32_t i = count - 1; i > 0; i--) times[i] = (times[i] + times[i - 1]) / 2;
   times[0] = count > 1 ? times[1] : times[0];
 }
 
@@ -93,12 +81,8 @@ static bool time_in_a_row(measurement *m, tool_error *error) {
     int32_t bound = first < 0 ? 0 : m->iterations;
     end = first + BLOCK < bound ? first + BLOCK : bound;
     for (int k = 0; ok && k < m->count; k++) {
-      for (int32_t i = first; ok && i < end; i++) {
-        ok = time_call(m, k, i, first, error);
-      }
-      if (ok && first >= 0) {
-        halve_pairs(m->times + (size_t)k * (size_t)m->iterations + first, end - first);
-      }
+      for (int32_t i = first; ok && i < end; i++) ok = time_call(m, k, i, first, error);
+      if (ok && first >= 0) halve_pairs(m->times + (size_t)k * (size_t)m->iterations + first, end - first);
     }
   }
   return ok;
@@ -116,9 +100,7 @@ static bool sum_up(measurement *m, perf_row *row, tool_error *error) {
   tally mine = {.worst = m->errors[0].worst,
                 .bytes_sent = (double)info.bytes_sent,
                 .between_hosts = (double)info.bytes_between_nodes};
-  for (int i = 0; i < m->count; i++) {
-    mine.wrong += (double)m->errors[i].wrong;
-  }
+  for (int i = 0; i < m->count; i++) mine.wrong += (double)m->errors[i].wrong;
   tally *all = malloc((size_t)world->nranks * sizeof *all);
   bool ok = (all != NULL || tool_error_set(error, "out of memory")) &&
             tool_world_gather(world, &mine, sizeof mine, all, error) &&
@@ -164,9 +146,7 @@ bool perf_measure(const perf_case *perf, const perf_protocol *protocol, perf_row
   ok = tool_world_agree(perf->world, ok, error);
   ok = ok && (protocol->in_a_row ? time_in_a_row(&m, error) : time_by_turns(&m, error));
   ok = ok && sum_up(&m, row, error);
-  for (int i = 0; i < m.count; i++) {
-    m.methods[i].destroy(m.methods[i].state);
-  }
+  for (int i = 0; i < m.count; i++) m.methods[i].destroy(m.methods[i].state);
   free(m.times);
   return ok;
 }

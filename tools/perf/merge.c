@@ -16,17 +16,11 @@ INLINE void weigh(float *restrict target, const float *const *source, const floa
   const float *restrict c = source[count > 2 ? 2 : 0], *restrict d = source[count > 3 ? 3 : 0];
   float fa = f[0], fb = count > 1 ? f[1] : 0, fc = count > 2 ? f[2] : 0, fd = count > 3 ? f[3] : 0;
   if (!add && count == 2) {
-    for (int32_t i = 0; i < dim; i++) {
-      target[i] = fa * a[i] + fb * b[i];
-    }
+    for (int32_t i = 0; i < dim; i++) target[i] = fa * a[i] + fb * b[i];
   } else if (!add) {
-    for (int32_t i = 0; i < dim; i++) {
-      target[i] = (fa * a[i] + fb * b[i]) + (fc * c[i] + fd * d[i]);
-    }
+    for (int32_t i = 0; i < dim; i++) target[i] = (fa * a[i] + fb * b[i]) + (fc * c[i] + fd * d[i]);
   } else {
-    for (int32_t i = 0; i < dim; i++) {
-      target[i] += (fa * a[i] + fb * b[i]) + (fc * c[i] + fd * d[i]);
-    }
+    for (int32_t i = 0; i < dim; i++) target[i] += (fa * a[i] + fb * b[i]) + (fc * c[i] + fd * d[i]);
   }
 }
 
@@ -34,22 +28,16 @@ INLINE void merge_gathered(const float *all, int32_t nranks, int64_t rows, int32
   int64_t block = rows * (dim + 2);
   for (int64_t r = 0; r < rows; r++) {
     float max = all[r], sum = 0;
-    for (int32_t k = 1; k < nranks; k++) {
-      max = all[k * block + r] > max ? all[k * block + r] : max;
-    }
+    for (int32_t k = 1; k < nranks; k++) max = all[k * block + r] > max ? all[k * block + r] : max;
     for (int32_t k = 0; k < nranks; k++) {
       factors[k] = exp2f(all[k * block + r] - max);
       sum += factors[k] * all[k * block + rows + r];
     }
-    for (int32_t k = 0; k < nranks; k++) {
-      factors[k] /= sum;
-    }
+    for (int32_t k = 0; k < nranks; k++) factors[k] /= sum;
     for (int32_t k = 0; k < nranks; k += 4) {
       const float *sources[4];
       int32_t count = nranks - k < 4 ? nranks - k : 4;
-      for (int32_t j = 0; j < count; j++) {
-        sources[j] = all + (k + j) * block + 2 * rows + r * dim;
-      }
+      for (int32_t j = 0; j < count; j++) sources[j] = all + (k + j) * block + 2 * rows + r * dim;
       weigh(out + r * dim, sources, factors + k, count, k > 0, dim);
     }
   }
@@ -62,9 +50,7 @@ INLINE void merge_pair(const float *restrict in, float *restrict inout, int64_t 
     float smaller = exp2f(-fabsf(a[0] - b[0])); /* the other factor is 1 */
     float fa = a[0] < b[0] ? smaller : 1, fb = a[0] < b[0] ? 1 : smaller;
     b[0] = a[0] < b[0] ? b[0] : a[0];
-    for (int32_t i = 1; i < dim + 2; i++) {
-      b[i] = fa * a[i] + fb * b[i];
-    }
+    for (int32_t i = 1; i < dim + 2; i++) b[i] = fa * a[i] + fb * b[i];
   }
 }
 
@@ -73,9 +59,7 @@ INLINE void merge_rescale(const float *max, const float *all_max, int64_t rows, 
   for (int64_t r = 0; r < rows; r++) {
     float factor = exp2f(max[r] - all_max[r]);
     sum[r] *= factor;
-    for (int32_t i = 0; i < dim; i++) {
-      values[r * dim + i] *= factor;
-    }
+    for (int32_t i = 0; i < dim; i++) values[r * dim + i] *= factor;
   }
 }
 
@@ -83,9 +67,7 @@ INLINE void merge_finish(const float *restrict values, int64_t stride, const flo
                          int64_t rows, int32_t dim, float *restrict out) {
   for (int64_t r = 0; r < rows; r++) {
     float factor = 1 / sum[r * sum_stride];
-    for (int32_t i = 0; i < dim; i++) {
-      out[r * dim + i] = values[r * stride + i] * factor;
-    }
+    for (int32_t i = 0; i < dim; i++) out[r * dim + i] = values[r * stride + i] * factor;
   }
 }
 

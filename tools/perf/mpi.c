@@ -90,9 +90,7 @@ static banyan_status run_allreduce3(void *opaque) {
 
 static mpi_state *make_state(const perf_case *perf, bool gathers, bool by_row) {
   mpi_state *state = calloc(1, sizeof *state);
-  if (state == NULL) {
-    return NULL;
-  }
+  if (state == NULL) return NULL;
   size_t nranks = (size_t)perf->world->nranks;
   state->perf = perf;
   state->rows = (int64_t)perf->tokens * perf->heads;
@@ -127,9 +125,7 @@ bool perf_mpi_methods(const perf_case *perf, perf_method methods[PERF_MPI_METHOD
   for (int i = 0; i < PERF_MPI_METHODS; i++) {
     mpi_state *state = make_state(perf, i == 0, i == 1);
     if (state == NULL) {
-      while (i-- > 0) {
-        destroy(methods[i].state);
-      }
+      while (i-- > 0) destroy(methods[i].state);
       return tool_error_set(error, "cannot prepare MPI's messages of %zu bytes", perf->bytes);
     }
     methods[i] = (perf_method){

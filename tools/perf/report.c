@@ -34,11 +34,10 @@ static void print_settings(const perf_case *perf, const perf_protocol *protocol,
             perf->algorithm == NULL ? "by predicted cost" : perf->algorithm);
   }
   fprintf(stream, "# warm-up %d, ", protocol->warmup);
-  if (protocol->iterations > 0) {
+  if (protocol->iterations > 0)
     fprintf(stream, "iterations %d, ", protocol->iterations);
-  } else {
+  else
     fprintf(stream, "iterations by size, ");
-  }
   fprintf(stream, "results %s; time of an iteration: that of the slowest rank%s\n#\n",
           protocol->check ? "checked" : "not checked", protocol->in_a_row ? ", half of two calls in a row" : "");
 }
@@ -138,9 +137,7 @@ static json_t *row_json(const perf_case *perf, const perf_row *row, const perf_p
 bool perf_report_json(const perf_case *perf, const perf_row *rows, int count, const perf_protocol *protocol,
                       tool_error *error) {
   json_t *o = json_object(), *list = json_array();
-  for (int i = 0; i < count; i++) {
-    json_array_append_new(list, row_json(perf, &rows[i], protocol));
-  }
+  for (int i = 0; i < count; i++) json_array_append_new(list, row_json(perf, &rows[i], protocol));
   json_object_set_new(o, "rows", list);
   return tool_json_write(o, stdout, error);
 }
