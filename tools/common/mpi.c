@@ -8,7 +8,7 @@
 
 const tool_mpi *tool_mpi_load(tool_error *error) {
 #ifdef BNY_MPI_MODULE_FOLDER
-  /* In the build folder the module is found by LD_LIBRARY_PATH. Open MPI's own modules need its symbols to be global. */
+  /* LD_LIBRARY_PATH finds it in the build folder. Open MPI's own modules need its symbols to be global. */
   void *module = dlopen(MODULE, RTLD_NOW | RTLD_GLOBAL);
   if (module == NULL) module = dlopen(BNY_MPI_MODULE_FOLDER "/" MODULE, RTLD_NOW | RTLD_GLOBAL);
   const tool_mpi *mpi = module != NULL ? dlsym(module, "banyan_mpi_tool") : NULL;
