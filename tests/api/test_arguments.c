@@ -8,6 +8,7 @@
 #include <string.h>
 
 #include "tests/support/lone.h"
+#include "tests/support/suite.h"
 #include "tests/support/world.h"
 
 enum { TOKENS = 2, HEADS = 3, VALUE_DIM = 4, ROWS = TOKENS * HEADS };
@@ -55,7 +56,7 @@ static void refused(banyan_status status, const char *named) {
   ck_assert_msg(strstr(banyan_last_error(), named), "the text does not name %s: %s", named, banyan_last_error());
 }
 
-START_TEST(combines) {
+TEST_LOOP(combines, COMBINE_CASES) {
   const combine_case *what = &combine_cases[_i];
   banyan_comm *comm = lone_comm(NULL);
   banyan_combine_desc desc;
@@ -69,9 +70,8 @@ START_TEST(combines) {
   is_usable(comm);
   banyan_comm_destroy(comm);
 }
-END_TEST
 
-START_TEST(bytes_without_memory) {
+TEST(bytes_without_memory) {
   banyan_comm *comm = lone_comm(NULL);
   char bytes[16] = {0};
   const size_t count = 4;
@@ -83,10 +83,9 @@ START_TEST(bytes_without_memory) {
   is_usable(comm);
   banyan_comm_destroy(comm);
 }
-END_TEST
 
 /* Sizes that no memory has must be refused before they are believed; 2^51 bytes are 2^32 parts. */
-START_TEST(absurd_sizes) {
+TEST(absurd_sizes) {
   banyan_comm *comm = lone_comm(NULL);
   char bytes[16] = {0};
   banyan_op *op = NULL;
@@ -99,10 +98,9 @@ START_TEST(absurd_sizes) {
   is_usable(comm);
   banyan_comm_destroy(comm);
 }
-END_TEST
 
 /* Not an argument: it is seen in the run, which ends the communicator. */
-START_TEST(a_negative_sum) {
+TEST(a_negative_sum) {
   banyan_comm *comm = lone_comm(NULL);
   banyan_combine_desc desc;
   banyan_partial in, out;
@@ -115,10 +113,9 @@ START_TEST(a_negative_sum) {
                 banyan_last_error());
   banyan_comm_destroy(comm);
 }
-END_TEST
 
 /* Nobody else is concerned: the rank's call says so, and the next one is as if nothing had been. */
-START_TEST(a_row_that_the_result_cannot_hold) {
+TEST(a_row_that_the_result_cannot_hold) {
   static uint16_t m[ROWS], d[ROWS];
   banyan_comm *comm = lone_comm(NULL);
   banyan_combine_desc desc;
@@ -143,10 +140,9 @@ START_TEST(a_row_that_the_result_cannot_hold) {
   ck_assert_int_eq(banyan_combine(comm, &desc, &in, &out), BANYAN_OK);
   banyan_comm_destroy(comm);
 }
-END_TEST
 
 /* Finite values beyond an f16 wire are counted, in each run anew. */
-START_TEST(values_beyond_the_wire_are_counted) {
+TEST(values_beyond_the_wire_are_counted) {
   banyan_comm *comm = lone_comm(NULL);
   banyan_combine_desc desc;
   banyan_partial in, out;
@@ -168,10 +164,9 @@ START_TEST(values_beyond_the_wire_are_counted) {
   banyan_op_free(op);
   banyan_comm_destroy(comm);
 }
-END_TEST
 
 /* A row larger than the arena cannot be cut. */
-START_TEST(rows_beyond_the_arena) {
+TEST(rows_beyond_the_arena) {
   const banyan_comm_config config = {.size = sizeof config, .arena_bytes = 64 << 10};
   banyan_comm *comm = lone_comm(&config);
   enum { WIDE = 65536 };
@@ -187,9 +182,8 @@ START_TEST(rows_beyond_the_arena) {
   free(values);
   free(merged);
 }
-END_TEST
 
-START_TEST(operations_out_of_order) {
+TEST(operations_out_of_order) {
   banyan_comm *comm = lone_comm(NULL);
   banyan_op *op = NULL;
   banyan_op_info info = {0};
@@ -205,7 +199,6 @@ START_TEST(operations_out_of_order) {
   is_usable(comm);
   banyan_comm_destroy(comm);
 }
-END_TEST
 
 /* Started and not complete, since the other rank comes later: no second start. */
 static void start_twice(world_rank *self) {
@@ -223,11 +216,7 @@ static void start_twice(world_rank *self) {
   banyan_op_free(op);
 }
 
-START_TEST(second_start) {
-  world_setup setup = {.nranks = 2};
-  world_run(&setup, start_twice);
-}
-END_TEST
+TEST(second_start) { WORLD_RUN(start_twice, .nranks = 2); }
 
 /* The wrong call of one rank is sent nowhere: its peers are told, and all go on together. */
 static void err_alone(world_rank *self) {
@@ -252,11 +241,7 @@ static void err_alone(world_rank *self) {
   }
 }
 
-START_TEST(errors_of_one_rank) {
-  world_setup setup = {.nranks = 2};
-  world_run(&setup, err_alone);
-}
-END_TEST
+TEST(errors_of_one_rank) { WORLD_RUN(err_alone, .nranks = 2); }
 
 /* ---- communicators ----------------------------------------------------------------------------------------------- */
 
@@ -270,14 +255,13 @@ static int words_allgather(void *context, const void *mine, void *all, size_t by
   return (int)banyan_bootstrap_fail(BANYAN_ERR_PEER, "the store of rank 3 is gone");
 }
 
-START_TEST(words_of_a_bootstrap) {
+TEST(words_of_a_bootstrap) {
   banyan_comm *comm = NULL;
   const banyan_bootstrap bootstrap = {.size = sizeof bootstrap, .rank = 0, .nranks = 1, .allgather = words_allgather};
   ck_assert_int_eq(banyan_comm_create(&bootstrap, NULL, &comm), BANYAN_ERR_PEER);
   ck_assert_str_eq(banyan_last_error(), "the store of rank 3 is gone");
   ck_assert_ptr_null(comm);
 }
-END_TEST
 
 static void refused_alone(const banyan_comm_config *config, const char *named) {
   banyan_comm *comm = NULL;
@@ -285,7 +269,7 @@ static void refused_alone(const banyan_comm_config *config, const char *named) {
   ck_assert_ptr_null(comm);
 }
 
-START_TEST(default_algorithms) {
+TEST(default_algorithms) {
   static const char *const names[] = {"nonesuch", "dissemination", "tree_", "nonesuch_with_a_name_longer_than_any"};
   for (size_t i = 0; i < sizeof names / sizeof names[0]; i++) {
     char text[128];
@@ -300,9 +284,8 @@ START_TEST(default_algorithms) {
   banyan_comm_destroy(lone_comm(NULL));
   unsetenv("BANYAN_ALGORITHM");
 }
-END_TEST
 
-START_TEST(experimental_values_are_permitted_first) {
+TEST_LOOP(experimental_values_are_permitted_first, 5) {
   static const char *const cases[][2] = {{"BANYAN_DEVICE_NODES", "direct"},
                                          {"BANYAN_DEVICE_TUNE", "create"},
                                          {"BANYAN_DEVICE_TUNE", "/times"},
@@ -323,7 +306,6 @@ START_TEST(experimental_values_are_permitted_first) {
   unsetenv("BANYAN_EXPERIMENTAL");
   unsetenv(name);
 }
-END_TEST
 
 static void create_with_levels(world_rank *self) {
   char named[64];
@@ -333,18 +315,16 @@ static void create_with_levels(world_rank *self) {
               banyan_status_string(status), banyan_last_error());
 }
 
-START_TEST(wrong_levels_are_named) {
+TEST(wrong_levels_are_named) {
   static const char *const wrong[] = {"4,x", "x", "0", "4,6", "-1", "2,3"};
   for (size_t i = 0; i < sizeof wrong / sizeof wrong[0]; i++) {
     setenv("BANYAN_LEVELS", wrong[i], 1);
-    world_setup setup = {.nranks = 12, .bare = true, .argument = (void *)(uintptr_t)wrong[i]};
-    world_run(&setup, create_with_levels);
+    WORLD_RUN(create_with_levels, .nranks = 12, .bare = true, .argument = (void *)(uintptr_t)wrong[i]);
   }
   unsetenv("BANYAN_LEVELS");
 }
-END_TEST
 
-START_TEST(communicators) {
+TEST(communicators) {
   banyan_comm *comm = NULL;
   const banyan_bootstrap good = {.size = sizeof good, .rank = 0, .nranks = 1, .allgather = no_allgather};
   banyan_bootstrap bootstrap = good;
@@ -375,9 +355,8 @@ START_TEST(communicators) {
   ck_assert_int_eq(banyan_comm_create(&good, NULL, &comm), BANYAN_ERR_BOOTSTRAP);
   ck_assert_ptr_null(comm);
 }
-END_TEST
 
-START_TEST(splits) {
+TEST(splits) {
   for (int32_t count = 0; count < 40; count++) {
     for (int32_t parts = 1; parts < 20; parts++) {
       int32_t next = 0, previous = INT32_MAX;
@@ -393,9 +372,8 @@ START_TEST(splits) {
     }
   }
 }
-END_TEST
 
-START_TEST(descriptions) {
+TEST(descriptions) {
   banyan_comm *comm = lone_comm(NULL);
   char text[400], cut[10];
   size_t length = banyan_comm_describe(comm, text, sizeof text);
@@ -410,29 +388,5 @@ START_TEST(descriptions) {
   for (int status = -1; status < 20; status++) ck_assert_ptr_nonnull(banyan_status_string((banyan_status)status));
   banyan_comm_destroy(comm);
 }
-END_TEST
 
-int main(void) {
-  Suite *suite = suite_create("arguments");
-  TCase *arguments = tcase_create("arguments");
-  tcase_set_timeout(arguments, 60);
-  tcase_add_loop_test(arguments, combines, 0, COMBINE_CASES);
-  tcase_add_test(arguments, bytes_without_memory);
-  tcase_add_test(arguments, absurd_sizes);
-  tcase_add_test(arguments, a_negative_sum);
-  tcase_add_test(arguments, a_row_that_the_result_cannot_hold);
-  tcase_add_test(arguments, values_beyond_the_wire_are_counted);
-  tcase_add_test(arguments, rows_beyond_the_arena);
-  tcase_add_test(arguments, operations_out_of_order);
-  tcase_add_test(arguments, second_start);
-  tcase_add_test(arguments, errors_of_one_rank);
-  tcase_add_test(arguments, communicators);
-  tcase_add_test(arguments, words_of_a_bootstrap);
-  tcase_add_test(arguments, wrong_levels_are_named);
-  tcase_add_test(arguments, default_algorithms);
-  tcase_add_loop_test(arguments, experimental_values_are_permitted_first, 0, 5);
-  tcase_add_test(arguments, splits);
-  tcase_add_test(arguments, descriptions);
-  suite_add_tcase(suite, arguments);
-  return world_main(suite);
-}
+int main(void) { return world_main(suite_of("arguments", 60)); }

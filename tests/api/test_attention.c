@@ -115,7 +115,7 @@ static void random_problem(problem *p) {
     p->desc.scale = (float)(random_normal() / sqrt((double)p->desc.head_dim)); /* negative ones too */
 }
 
-START_TEST(random_shapes) {
+TEST_LOOP(random_shapes, 100) {
   random_state = (uint64_t)_i;
   problem p;
   random_problem(&p);
@@ -126,10 +126,9 @@ START_TEST(random_shapes) {
   }
   problem_free(&p);
 }
-END_TEST
 
 /* A sequence alone, and a KV head's query heads one by one, give the bits that the whole call gives. */
-START_TEST(batch_independent) {
+TEST_LOOP(batch_independent, 20) {
   random_state = (uint64_t)_i + 1000;
   problem p;
   random_problem(&p);
@@ -159,10 +158,9 @@ START_TEST(batch_independent) {
   }
   problem_free(&p);
 }
-END_TEST
 
 /* The project promises for f32 caches: 1e-6 over 2,560 keys of 64 dimensions. */
-START_TEST(long_f32) {
+TEST_LOOP(long_f32, 2) {
   random_state = 7;
   problem p;
   problem_make(&p, 1, 9, 3, 64, 64, BANYAN_F32, BANYAN_F32, (int32_t[]){2560}, _i == 0 ? 1 : 8);
@@ -174,10 +172,9 @@ START_TEST(long_f32) {
   }
   problem_free(&p);
 }
-END_TEST
 
 /* Logits around +-1e4: no overflow, and what error remains is that of the logit in f32. */
-START_TEST(extreme_logits) {
+TEST_LOOP(extreme_logits, 3) {
   random_state = (uint64_t)_i + 99;
   problem p;
   problem_make(&p, 3, 6, 2, 128, 64, BANYAN_F32, BANYAN_F32, (int32_t[]){700, 1, 130}, 1e4);
@@ -189,10 +186,9 @@ START_TEST(extreme_logits) {
   }
   problem_free(&p);
 }
-END_TEST
 
 /* All keys alike: the mean of the values, lse = s + log(keys), however the keys are split into tiles and blocks. */
-START_TEST(identical_keys) {
+TEST(identical_keys) {
   random_state = 5;
   static const int32_t lens[] = {1, 2, 63, 64, 65, 511, 512, 513, 1024, 5000};
   for (size_t at = 0; at < sizeof lens / sizeof lens[0]; at++) {
@@ -214,10 +210,9 @@ START_TEST(identical_keys) {
     problem_free(&p);
   }
 }
-END_TEST
 
 /* A rising staircase of logits: the max changes in every tile and old sums all but vanish. */
-START_TEST(rising_logits) {
+TEST_LOOP(rising_logits, 2) {
   random_state = 11;
   problem p;
   problem_make(&p, 1, 5, 1, 16, 24, BANYAN_F32, BANYAN_F32, (int32_t[]){1500}, 1);
@@ -236,10 +231,9 @@ START_TEST(rising_logits) {
   }
   problem_free(&p);
 }
-END_TEST
 
 /* No keys at all: empty rows in the caller's convention, keys and values not needed. */
-START_TEST(empty_sequences) {
+TEST(empty_sequences) {
   int32_t seq_lens[2] = {0, 0};
   float q[2 * 3 * 8] = {0};
   banyan_attention_desc desc = {.size = sizeof desc,
@@ -275,10 +269,9 @@ START_TEST(empty_sequences) {
   ck_assert_msg(banyan_attention(&desc, &out) == BANYAN_OK, "%s", banyan_last_error());
   result_free(&r);
 }
-END_TEST
 
 /* NaN is passed on to its rows and no others. */
-START_TEST(nan_input) {
+TEST_LOOP(nan_input, 2) {
   random_state = 3;
   problem p;
   problem_make(&p, 2, 2, 2, 20, 20, BANYAN_F32, BANYAN_F32, (int32_t[]){_i == 0 ? 1 : 300, 300}, 1);
@@ -292,10 +285,9 @@ START_TEST(nan_input) {
   }
   problem_free(&p);
 }
-END_TEST
 
 /* With BANYAN_EMPTY_NAN they are rows without keys, in the output's convention. */
-START_TEST(nan_rows_count_as_empty) {
+TEST(nan_rows_count_as_empty) {
   random_state = 3;
   problem p;
   problem_make(&p, 2, 2, 2, 20, 20, BANYAN_F32, BANYAN_F32, (int32_t[]){300, 300}, 1);
@@ -310,10 +302,9 @@ START_TEST(nan_rows_count_as_empty) {
   }
   problem_free(&p);
 }
-END_TEST
 
 /* A combine refuses rows of NaN, and takes them for empty ones where the caller says so. */
-START_TEST(nan_rows_in_a_combine) {
+TEST(nan_rows_in_a_combine) {
   float q[2] = {NAN, 1}, k[1] = {1}, values[2], lse[2];
   int32_t lens = 1;
   banyan_attention_desc desc = {.size = sizeof desc,
@@ -346,10 +337,9 @@ START_TEST(nan_rows_in_a_combine) {
   ck_assert_int_eq(banyan_attention_combine(comm, &desc, &combine, &out), BANYAN_ERR_DATA);
   banyan_comm_destroy(comm);
 }
-END_TEST
 
 /* bf16 statistics of logits near 6e4, and beyond what it can hold. */
-START_TEST(large_logits_in_bf16) {
+TEST(large_logits_in_bf16) {
   float q = 1, v = 2, values[1], k[2];
   uint16_t stats[2];
   int32_t lens = 1;
@@ -391,10 +381,9 @@ START_TEST(large_logits_in_bf16) {
   }
   ck_assert_int_gt(refused, 0);
 }
-END_TEST
 
 /* The same numbers in another convention: numerator, (max, sum), base 2, tokens and heads exchanged. */
-START_TEST(other_convention) {
+TEST(other_convention) {
   random_state = 21;
   problem p;
   problem_make(&p, 3, 4, 2, 48, 24, BANYAN_F16, BANYAN_BF16, (int32_t[]){70, 0, 600}, 2);
@@ -435,9 +424,8 @@ START_TEST(other_convention) {
   }
   problem_free(&p);
 }
-END_TEST
 
-START_TEST(tables) {
+TEST(tables) {
   const bny_attention_kernels *last = NULL;
   EACH_TABLE(table) {
     ck_assert_ptr_eq(bny_attention_kernels_find(table->name), table);
@@ -447,10 +435,9 @@ START_TEST(tables) {
   ck_assert_ptr_nonnull(bny_attention_kernels_find(NULL));
   ck_assert_ptr_null(bny_attention_kernels_find("abacus"));
 }
-END_TEST
 
 /* BANYAN_KERNELS is for all that a communicator does on the host. */
-START_TEST(named_kernels) {
+TEST(named_kernels) {
   setenv("BANYAN_KERNELS", "portable", 1);
   random_state = 7;
   problem p;
@@ -471,26 +458,5 @@ START_TEST(named_kernels) {
   result_free(&r);
   problem_free(&p);
 }
-END_TEST
 
-int main(void) {
-  Suite *suite = suite_create("attention");
-  TCase *all = tcase_create("attention");
-  tcase_set_timeout(all, 120);
-  tcase_add_test(all, tables);
-  tcase_add_test(all, named_kernels);
-  tcase_add_loop_test(all, random_shapes, 0, 100);
-  tcase_add_loop_test(all, batch_independent, 0, 20);
-  tcase_add_loop_test(all, long_f32, 0, 2);
-  tcase_add_loop_test(all, extreme_logits, 0, 3);
-  tcase_add_test(all, identical_keys);
-  tcase_add_loop_test(all, rising_logits, 0, 2);
-  tcase_add_test(all, empty_sequences);
-  tcase_add_loop_test(all, nan_input, 0, 2);
-  tcase_add_test(all, nan_rows_count_as_empty);
-  tcase_add_test(all, nan_rows_in_a_combine);
-  tcase_add_test(all, large_logits_in_bf16);
-  tcase_add_test(all, other_convention);
-  suite_add_tcase(suite, all);
-  return suite_main(suite);
-}
+int main(void) { return suite_main(suite_of("attention", 120)); }

@@ -15,7 +15,7 @@ static void refuse(const banyan_attention_desc *desc, const banyan_partial *out,
     refuse(&bad, &out, word);           \
   } while (0)
 
-START_TEST(refusals) {
+TEST(refusals) {
   random_state = 1;
   problem p;
   problem_make(&p, 2, 4, 2, 16, 0, BANYAN_F32, BANYAN_F32, (int32_t[]){5, 7}, 1);
@@ -62,11 +62,10 @@ START_TEST(refusals) {
   result_free(&r);
   problem_free(&p);
 }
-END_TEST
 
 /* An id is looked at if a length reaches it, and before anything is read: with ids that are not looked at, this reads
  * far outside, beside a page that is not mapped. */
-START_TEST(wrong_pages) {
+TEST(wrong_pages) {
   enum { PAGE_KEYS = 4, PAGES = 5, ROW_PAGES = 3, DIM = 16 };
   random_state = 31;
   guarded k = guarded_make(sizeof(float) * PAGES * PAGE_KEYS * DIM);
@@ -133,10 +132,9 @@ START_TEST(wrong_pages) {
   result_free(&r);
   munmap(k.map, k.map_bytes);
 }
-END_TEST
 
 /* A batch of 0 has no rows: nothing but the shape is looked at. */
-START_TEST(no_sequences) {
+TEST(no_sequences) {
   const banyan_attention_desc desc = {.size = sizeof desc,
                                       .heads = 4,
                                       .kv_heads = 2,
@@ -151,14 +149,5 @@ START_TEST(no_sequences) {
   bad.heads = 5;
   refuse(&bad, &out, "heads is 5");
 }
-END_TEST
 
-int main(void) {
-  Suite *suite = suite_create("attention_refused");
-  TCase *all = tcase_create("attention_refused");
-  tcase_add_test(all, refusals);
-  tcase_add_test(all, wrong_pages);
-  tcase_add_test(all, no_sequences);
-  suite_add_tcase(suite, all);
-  return suite_main(suite);
-}
+int main(void) { return suite_main(suite_of("attention_refused", 0)); }

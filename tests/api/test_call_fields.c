@@ -47,7 +47,7 @@ static void check_hash(const bny_request *changed, const char *field) {
   ck_assert_msg(bny_request_hash(&usual, "ring") != bny_request_hash(changed, "ring"), "%s is not in the hash", field);
 }
 
-START_TEST(each_row_is_in_words_and_hash) {
+TEST(each_row_is_in_words_and_hash) {
   bny_request usual = {.nranks = 2}, changed;
   bny_call same = bny_call_make(&usual, &some_plan, BNY_PHASE_RUN);
   ck_assert_str_eq(difference(&same), "");
@@ -67,9 +67,8 @@ START_TEST(each_row_is_in_words_and_hash) {
 #include "plan/link_cost.def"
 #undef CHANGED
 }
-END_TEST
 
-START_TEST(other_facts_are_in_words_and_hash) {
+TEST(other_facts_are_in_words_and_hash) {
   size_t counts[2] = {3, 4};
   bny_levels levels = {.hash = 5};
   bny_request usual = {.nranks = 2}, changed = usual;
@@ -90,9 +89,8 @@ START_TEST(other_facts_are_in_words_and_hash) {
   call = bny_call_make(&usual, &other, BNY_PHASE_RUN);
   ck_assert_ptr_nonnull(strstr(difference(&call), "plan"));
 }
-END_TEST
 
-START_TEST(each_row_is_in_keys) {
+TEST(each_row_is_in_keys) {
   size_t counts[2] = {3, 4}, same[2] = {3, 4}, more[2] = {3, 5};
   bny_op_key usual = {.counts = counts}, changed = usual;
   ck_assert(bny_op_key_equal(&usual, &changed, 2));
@@ -115,14 +113,5 @@ START_TEST(each_row_is_in_keys) {
   changed.counts = NULL;
   ck_assert(!bny_op_key_equal(&usual, &changed, 2));
 }
-END_TEST
 
-int main(void) {
-  Suite *suite = suite_create("call fields");
-  TCase *tcase = tcase_create("rows");
-  tcase_add_test(tcase, each_row_is_in_words_and_hash);
-  tcase_add_test(tcase, other_facts_are_in_words_and_hash);
-  tcase_add_test(tcase, each_row_is_in_keys);
-  suite_add_tcase(suite, tcase);
-  return suite_main(suite);
-}
+int main(void) { return suite_main(suite_of("call fields", 0)); }

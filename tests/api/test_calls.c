@@ -7,6 +7,7 @@
 #include <string.h>
 
 #include "tests/support/lone.h"
+#include "tests/support/suite.h"
 #include "tests/support/world.h"
 
 enum { TOKENS = 2, HEADS = 3, VALUE_DIM = 4, ROWS = TOKENS * HEADS };
@@ -97,7 +98,7 @@ static void check_good(fixture *the, const char *function) {
   banyan_threads_destroy(the->group);
 }
 
-START_TEST(wrong_calls) {
+TEST_LOOP(wrong_calls, CALLS) {
   const call *call = &calls[_i];
   fixture the;
   make_good(&the);
@@ -113,12 +114,5 @@ START_TEST(wrong_calls) {
   }
   check_good(&the, call->function);
 }
-END_TEST
 
-int main(void) {
-  Suite *suite = suite_create("calls");
-  TCase *all = tcase_create("calls");
-  tcase_add_loop_test(all, wrong_calls, 0, CALLS);
-  suite_add_tcase(suite, all);
-  return world_main(suite);
-}
+int main(void) { return world_main(suite_of("calls", 0)); }

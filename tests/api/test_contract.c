@@ -9,6 +9,7 @@
 #include <unistd.h>
 
 #include "tests/support/world.h"
+#include "tests/support/suite.h"
 
 enum { LONG = 400000, SHORT = 300000, RANKS = 3, LATE_MS = 40 };
 
@@ -66,11 +67,10 @@ static void differ_late(world_rank *self) {
   free(buffers);
 }
 
-START_TEST(difference_beyond_the_first_part) {
+TEST_LOOP(difference_beyond_the_first_part, 2 * CALLS) {
   ends *ends = world_share(sizeof *ends);
   *ends = (struct ends){.call = (call)(_i % CALLS), .repeated = _i >= CALLS};
-  world_setup setup = {.nranks = RANKS, .arena_bytes = arena_bytes, .timeout_ns = 5000000000, .argument = ends};
-  world_run(&setup, differ_late);
+  WORLD_RUN(differ_late, .nranks = RANKS, .arena_bytes = arena_bytes, .timeout_ns = 5000000000, .argument = ends);
   for (int r = 0; r < RANKS; r++) {
     ck_assert_msg(ends->status[r] == BANYAN_ERR_MISMATCH, "rank %d: %s: %s", r,
                   banyan_status_string((banyan_status)ends->status[r]), ends->text[r]);
@@ -79,7 +79,6 @@ START_TEST(difference_beyond_the_first_part) {
   }
   world_unshare(ends, sizeof *ends);
 }
-END_TEST
 
 /* ---- sizes that cannot be ---------------------------------------------------------------------------------------- */
 
@@ -102,11 +101,7 @@ static void ask_too_much(world_rank *self) {
   world_ok(self, banyan_barrier(self->comm), "the communicator remains usable");
 }
 
-START_TEST(sizes_that_cannot_be) {
-  world_setup setup = {.nranks = RANKS, .arena_bytes = arena_bytes};
-  world_run(&setup, ask_too_much);
-}
-END_TEST
+TEST(sizes_that_cannot_be) { WORLD_RUN(ask_too_much, .nranks = RANKS, .arena_bytes = arena_bytes); }
 
 /* ---- planning while something is under way ----------------------------------------------------------------------- */
 
@@ -134,11 +129,7 @@ static void plan_amid(world_rank *self) {
   banyan_op_free(op);
 }
 
-START_TEST(planning_amid) {
-  world_setup setup = {.nranks = RANKS};
-  world_run(&setup, plan_amid);
-}
-END_TEST
+TEST(planning_amid) { WORLD_RUN(plan_amid, .nranks = RANKS); }
 
 /* ---- patience ---------------------------------------------------------------------------------------------------- */
 
@@ -149,11 +140,7 @@ static void wait_long(world_rank *self) {
   }
 }
 
-START_TEST(patience_without_end) {
-  world_setup setup = {.nranks = 2, .timeout_ns = INT64_MAX, .processes = _i == 1};
-  world_run(&setup, wait_long);
-}
-END_TEST
+TEST_LOOP(patience_without_end, 2) { WORLD_RUN(wait_long, .nranks = 2, .timeout_ns = INT64_MAX, .processes = _i == 1); }
 
 /* ---- failures learnt by asking ----------------------------------------------------------------------------------- */
 
@@ -180,11 +167,7 @@ static void learn_by_asking(world_rank *self) {
   for (int i = 0; i < 3; i++) banyan_op_free(ops[i]); /* of a communicator that failed, some never waited for */
 }
 
-START_TEST(failures_learnt_by_asking) {
-  world_setup setup = {.nranks = 2};
-  world_run(&setup, learn_by_asking);
-}
-END_TEST
+TEST(failures_learnt_by_asking) { WORLD_RUN(learn_by_asking, .nranks = 2); }
 
 /* ---- children ---------------------------------------------------------------------------------------------------- */
 
@@ -205,22 +188,6 @@ static void have_a_child(world_rank *self) {
   world_ok(self, banyan_barrier(self->comm), "barrier after the child");
 }
 
-START_TEST(children_do_not_leave) {
-  world_setup setup = {.nranks = 2, .processes = true};
-  world_run(&setup, have_a_child);
-}
-END_TEST
+TEST(children_do_not_leave) { WORLD_RUN(have_a_child, .nranks = 2, .processes = true); }
 
-int main(void) {
-  Suite *suite = suite_create("contract");
-  TCase *promises = tcase_create("promises");
-  tcase_set_timeout(promises, 120);
-  tcase_add_loop_test(promises, difference_beyond_the_first_part, 0, 2 * CALLS);
-  tcase_add_test(promises, sizes_that_cannot_be);
-  tcase_add_test(promises, planning_amid);
-  tcase_add_loop_test(promises, patience_without_end, 0, 2);
-  tcase_add_test(promises, failures_learnt_by_asking);
-  tcase_add_test(promises, children_do_not_leave);
-  suite_add_tcase(suite, promises);
-  return world_main(suite);
-}
+int main(void) { return world_main(suite_of("contract", 120)); }

@@ -229,7 +229,7 @@ static void pair_test(const bny_kernels *kernels, int from, int to, bny_wire wir
   partial_free(&out);
 }
 
-START_TEST(every_pair_of_conventions) {
+TEST(every_pair_of_conventions) {
   for (int t = 0; bny_kernels_table[t] != NULL; t++) {
     for (int i = 0; i < 1800 && bny_kernels_table[t]->supported(); i++) {
       int from = i % 6, to = i / 6 % 6;
@@ -237,10 +237,9 @@ START_TEST(every_pair_of_conventions) {
     }
   }
 }
-END_TEST
 
 /* A form that is ours already is copied, bit for bit, and comes back so. */
-START_TEST(native_form_is_a_copy) {
+TEST(native_form_is_a_copy) {
   for (int i = 0; i < 100; i++) {
     bny_box box = {random_int(1, 4), random_int(1, 20), random_int(1, DIM_MAX)};
     banyan_partial in = partial_take(&box, BANYAN_F32, BANYAN_F32), out = partial_take(&box, BANYAN_F32, BANYAN_F32);
@@ -276,10 +275,9 @@ START_TEST(native_form_is_a_copy) {
     partial_free(&out);
   }
 }
-END_TEST
 
 /* Input and output in the same memory, laid out alike: nothing is written before everything has been read. */
-START_TEST(in_place) {
+TEST(in_place) {
   static truth rows;
   const bny_kernels *kernels = bny_kernels_find(NULL);
   for (int i = 0; i < 50; i++) {
@@ -294,10 +292,9 @@ START_TEST(in_place) {
     partial_free(&p);
   }
 }
-END_TEST
 
 /* A box within a partial: the rows around it stay as they are. */
-START_TEST(boxes_touch_their_rows_alone) {
+TEST(boxes_touch_their_rows_alone) {
   static truth rows;
   for (int i = 0; i < 50; i++) {
     truth_make(&rows, 8);
@@ -325,7 +322,6 @@ START_TEST(boxes_touch_their_rows_alone) {
     partial_free(&out);
   }
 }
-END_TEST
 
 /* ---- the block at hand ------------------------------------------------------------------------------------------- */
 
@@ -344,7 +340,7 @@ static void write_any_stats(const banyan_partial *p, int t, int h, bool whole) {
 }
 
 /* A row's wire form is a function of the row: the same bits alone, and in a block with rows of any kind. */
-START_TEST(rows_are_encoded_alike_alone_and_in_blocks) {
+TEST(rows_are_encoded_alike_alone_and_in_blocks) {
   for (int t = 0; bny_kernels_table[t] != NULL; t++) {
     const bny_kernels *kernels = bny_kernels_table[t];
     for (int i = 0; i < 1000 && kernels->supported(); i++) {
@@ -378,7 +374,6 @@ START_TEST(rows_are_encoded_alike_alone_and_in_blocks) {
     }
   }
 }
-END_TEST
 
 /* ---- statistics that types can hardly hold ----------------------------------------------------------------------- */
 
@@ -445,7 +440,7 @@ static void export_one(const bny_kernels *kernels, float m, float d, banyan_part
   if (huge && out->stats_dtype == BANYAN_F32 && out->sum != NULL) EXPECT(back_m == m && back_d == d);
 }
 
-START_TEST(statistics_come_out_as_the_type_can_hold_them) {
+TEST(statistics_come_out_as_the_type_can_hold_them) {
   static const float huge[] = {-1e30f, 1e30f,   -FLT_MAX, FLT_MAX, -3e9f,    3e9f,
                                -1e9f,  -4.3e9f, -65504,   65504,   -0x1p24f, 0x1p24f};
   for (int t = 0; bny_kernels_table[t] != NULL; t++) {
@@ -467,11 +462,10 @@ START_TEST(statistics_come_out_as_the_type_can_hold_them) {
     }
   }
 }
-END_TEST
 
 /* The rows that a caller had and those that a program wrote from them are the same to the next combine, whatever the m
  * of a mask is. */
-START_TEST(masked_rows_come_back_as_they_were) {
+TEST(masked_rows_come_back_as_they_were) {
   static const double masks[] = {-1e30, -FLT_MAX, -1e9, -1e10, -3e38, -1e7, -65504, -10000, -49994};
   for (int t = 0; bny_kernels_table[t] != NULL; t++) {
     const bny_kernels *kernels = bny_kernels_table[t];
@@ -506,7 +500,6 @@ START_TEST(masked_rows_come_back_as_they_were) {
     }
   }
 }
-END_TEST
 
 /* ---- empty rows and bad data ------------------------------------------------------------------------------------- */
 
@@ -517,7 +510,7 @@ typedef struct policy_case {
   int empty_row, bad_row; /* expected */
 } policy_case;
 
-START_TEST(empty_rows_and_bad_data) {
+TEST(empty_rows_and_bad_data) {
   static const policy_case cases[] = {
       {0, 1, BANYAN_EMPTY_NEG_INF, 0, 0, 0},
       {-INFINITY, 1, BANYAN_EMPTY_NEG_INF, 0, 1, 0},
@@ -580,10 +573,9 @@ START_TEST(empty_rows_and_bad_data) {
     }
   }
 }
-END_TEST
 
 /* Values are data: NaN and infinities travel, numbers beyond f16 saturate on an f16 wire. */
-START_TEST(values_are_not_judged) {
+TEST(values_are_not_judged) {
   bny_box box = {1, 1, 20};
   for (int t = 0; bny_kernels_table[t] != NULL; t++) {
     for (int wire = 0; wire < (int)BNY_WIRE_COUNT && bny_kernels_table[t]->supported(); wire++) {
@@ -608,24 +600,10 @@ START_TEST(values_are_not_judged) {
     }
   }
 }
-END_TEST
 
 int main(void) {
   const char *seed = getenv("BANYAN_TEST_SEED");
   state = seed != NULL ? strtoull(seed, NULL, 10) : DEFAULT_SEED;
   printf("seed %llu (BANYAN_TEST_SEED)\n", (unsigned long long)state);
-  TCase *tests = tcase_create("convert");
-  tcase_set_timeout(tests, 120);
-  tcase_add_test(tests, every_pair_of_conventions);
-  tcase_add_test(tests, native_form_is_a_copy);
-  tcase_add_test(tests, in_place);
-  tcase_add_test(tests, boxes_touch_their_rows_alone);
-  tcase_add_test(tests, rows_are_encoded_alike_alone_and_in_blocks);
-  tcase_add_test(tests, statistics_come_out_as_the_type_can_hold_them);
-  tcase_add_test(tests, masked_rows_come_back_as_they_were);
-  tcase_add_test(tests, empty_rows_and_bad_data);
-  tcase_add_test(tests, values_are_not_judged);
-  Suite *suite = suite_create("convert");
-  suite_add_tcase(suite, tests);
-  return suite_main(suite);
+  return suite_main(suite_of("convert", 120));
 }

@@ -158,7 +158,7 @@ static void check_gradient(const answer *a, const char *what) {
   }
 }
 
-START_TEST(one_shard) {
+TEST_LOOP(one_shard, 5) {
   input *in = input_make((uint64_t)_i);
   answer *a = calloc(1, sizeof *a);
   ck_assert_ptr_nonnull(a);
@@ -167,7 +167,6 @@ START_TEST(one_shard) {
   free(a);
   free(in);
 }
-END_TEST
 
 /* ---- the same over ranks ----------------------------------------------------------------------------------------- */
 
@@ -193,7 +192,7 @@ static void *rank_main(void *argument) {
   return NULL;
 }
 
-START_TEST(shards) {
+TEST_LOOP(shards, 3) {
   static const int32_t ends[][4] = {{175, 350, 525, KEYS}, {1, 1, 600, KEYS}, {0, 0, 0, KEYS}};
   input *in = input_make((uint64_t)_i + 10);
   banyan_threads *group;
@@ -216,14 +215,5 @@ START_TEST(shards) {
   free(ranks);
   free(in);
 }
-END_TEST
 
-int main(void) {
-  Suite *suite = suite_create("energy");
-  TCase *all = tcase_create("energy");
-  tcase_set_timeout(all, 60);
-  tcase_add_loop_test(all, one_shard, 0, 5);
-  tcase_add_loop_test(all, shards, 0, 3);
-  suite_add_tcase(suite, all);
-  return suite_main(suite);
-}
+int main(void) { return suite_main(suite_of("energy", 60)); }

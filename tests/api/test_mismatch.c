@@ -6,6 +6,7 @@
 #include <string.h>
 
 #include "tests/support/world.h"
+#include "tests/support/suite.h"
 
 enum { TOKENS = 4, HEADS = 6, VALUE_DIM = 16, BYTES = 4096 };
 
@@ -162,20 +163,18 @@ static void check(const scene *scene, int32_t nranks) {
                 scene->history, nranks, scene->pair->field, text);
 }
 
-START_TEST(ranks_in_different_calls) {
+TEST_LOOP(ranks_in_different_calls, (PAIRS * HISTORIES)) {
   static const int32_t nranks_of[] = {2, 3, 6};
   scene scene = {.pair = &pairs[_i % PAIRS], .history = (history)(_i / PAIRS)};
   for (int n = 0; n < 3; n++) {
     int32_t nranks = nranks_of[n];
     for (int last = 0; last < 2; last++) {
       scene.odd_rank = last ? nranks - 1 : 0;
-      world_setup setup = {.nranks = nranks, .argument = &scene, .timeout_ns = 3000000000};
-      world_run(&setup, disagree);
+      WORLD_RUN(disagree, .nranks = nranks, .argument = &scene, .timeout_ns = 3000000000);
       check(&scene, nranks);
     }
   }
 }
-END_TEST
 
 /* ---- when a communicator is made --------------------------------------------------------------------------------- */
 
@@ -188,16 +187,14 @@ static void create_differently(world_rank *self) {
   snprintf(scene->text[self->rank], sizeof scene->text[0], "%s", banyan_last_error());
 }
 
-START_TEST(different_default_algorithms) {
+TEST(different_default_algorithms) {
   scene scene = {0};
-  world_setup setup = {.nranks = 3, .bare = true, .argument = &scene};
-  world_run(&setup, create_differently);
+  WORLD_RUN(create_differently, .nranks = 3, .bare = true, .argument = &scene);
   for (int32_t r = 0; r < 3; r++)
     ck_assert_msg(scene.status[r] == BANYAN_ERR_MISMATCH && strstr(scene.text[r], "algorithm") &&
                       strstr(scene.text[r], "rank "),
                   "rank %d: %s", r, scene.text[r]);
 }
-END_TEST
 
 static void claim_another_size(world_rank *self) {
   scene *scene = self->argument;
@@ -209,15 +206,13 @@ static void claim_another_size(world_rank *self) {
   snprintf(scene->text[self->rank], sizeof scene->text[0], "%s", banyan_last_error());
 }
 
-START_TEST(different_numbers_of_ranks) {
+TEST(different_numbers_of_ranks) {
   scene scene = {0};
-  world_setup setup = {.nranks = 3, .bare = true, .argument = &scene};
-  world_run(&setup, claim_another_size);
+  WORLD_RUN(claim_another_size, .nranks = 3, .bare = true, .argument = &scene);
   for (int32_t r = 0; r < 3; r++)
     ck_assert_msg(scene.status[r] == BANYAN_ERR_MISMATCH && strstr(scene.text[r], "rank "), "rank %d: %d: %s", r,
                   scene.status[r], scene.text[r]);
 }
-END_TEST
 
 static void create_with_arenas(world_rank *self) {
   unsigned char data[200];
@@ -229,20 +224,6 @@ static void create_with_arenas(world_rank *self) {
     world_check(self, data[199] == 7, "broadcast gave %d", data[199]);
 }
 
-START_TEST(different_arenas_are_no_error) {
-  world_setup setup = {.nranks = 3, .bare = true};
-  world_run(&setup, create_with_arenas);
-}
-END_TEST
+TEST(different_arenas_are_no_error) { WORLD_RUN(create_with_arenas, .nranks = 3, .bare = true); }
 
-int main(void) {
-  Suite *suite = suite_create("mismatch");
-  TCase *calls = tcase_create("calls");
-  tcase_set_timeout(calls, 60);
-  tcase_add_loop_test(calls, ranks_in_different_calls, 0, PAIRS * HISTORIES);
-  tcase_add_test(calls, different_default_algorithms);
-  tcase_add_test(calls, different_numbers_of_ranks);
-  tcase_add_test(calls, different_arenas_are_no_error);
-  suite_add_tcase(suite, calls);
-  return world_main(suite);
-}
+int main(void) { return world_main(suite_of("mismatch", 60)); }

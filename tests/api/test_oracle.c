@@ -14,6 +14,7 @@
 #include <string.h>
 
 #include "tests/support/oracle.h"
+#include "tests/support/suite.h"
 #include "tests/support/world.h"
 
 enum { RANKS_MAX = 9, TOKENS_MAX = 4, HEADS_MAX = 9, ROWS_MAX = TOKENS_MAX * HEADS_MAX, CASES = 2000, GAP = 3 };
@@ -309,7 +310,7 @@ static int64_t number_of(const char *name, int64_t otherwise) {
 }
 
 /* Case n is one of n % 9 + 1 ranks. */
-START_TEST(random_cases) {
+TEST_LOOP(random_cases, RANKS_MAX) {
   int64_t only = number_of("ORACLE_CASE", -1);
   exam *exam = calloc(1, sizeof *exam);
   ck_assert_ptr_nonnull(exam);
@@ -318,14 +319,12 @@ START_TEST(random_cases) {
   if (only >= 0) exam->first = only % RANKS_MAX == _i ? only : INT64_MAX, exam->cases = only + 1;
   printf("%d ranks: seed %llu (TEST_SEED), cases %lld to %lld (ORACLE_CASES)\n", _i + 1, (unsigned long long)exam->seed,
          (long long)exam->first, (long long)exam->cases);
-  world_setup setup = {.nranks = _i + 1, .argument = exam, .timeout_ns = 120000000000};
-  world_run(&setup, examine_all);
+  WORLD_RUN(examine_all, .nranks = _i + 1, .argument = exam, .timeout_ns = 120000000000);
   free(exam);
 }
-END_TEST
 
 /* The oracle's own numbers: what is stored is read, and rounding is to nearest even. */
-START_TEST(elements) {
+TEST(elements) {
   world_random random = {world_seed()};
   for (int d = 0; d < 3; d++)
     for (int i = 0; i < 20000; i++) {
@@ -340,14 +339,5 @@ START_TEST(elements) {
         ck_abort_msg("dtype %d: %a is stored as %a", (int)dtypes[d], value, stored);
     }
 }
-END_TEST
 
-int main(void) {
-  Suite *suite = suite_create("oracle");
-  TCase *cases = tcase_create("cases");
-  tcase_set_timeout(cases, number_of("ORACLE_CASES", CASES) > CASES ? 0 : 600);
-  tcase_add_test(cases, elements);
-  tcase_add_loop_test(cases, random_cases, 0, RANKS_MAX);
-  suite_add_tcase(suite, cases);
-  return world_main(suite);
-}
+int main(void) { return world_main(suite_of("oracle", number_of("ORACLE_CASES", CASES) > CASES ? 0 : 600)); }

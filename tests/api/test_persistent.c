@@ -9,6 +9,7 @@
 #include <string.h>
 
 #include "tests/support/world.h"
+#include "tests/support/suite.h"
 
 enum { TOKENS = 2, HEADS = 5, VALUE_DIM = 24, ROWS = TOKENS * HEADS, VALUES = ROWS * VALUE_DIM };
 
@@ -230,34 +231,12 @@ static void start_after_failure(world_rank *self) {
 
 static const int32_t nranks_of[] = {1, 2, 3, 4, 6, 9};
 
-static void run(int index, world_body body) {
-  world_setup setup = {.nranks = nranks_of[index], .arena_bytes = 256 << 10};
-  world_run(&setup, body);
-}
+static void run(int index, world_body body) { WORLD_RUN(body, .nranks = nranks_of[index], .arena_bytes = 256 << 10); }
 
-START_TEST(starts_again_and_again) { run(_i, start_again); }
-END_TEST
-START_TEST(starts_several_at_once) { run(_i, start_several); }
-END_TEST
-START_TEST(forgets_old_shapes) { run(_i, forget_shapes); }
-END_TEST
-START_TEST(starts_after_a_failure) {
-  world_setup setup = {.nranks = 2};
-  world_run(&setup, start_after_failure);
-}
-END_TEST
-START_TEST(overwrites_nothing_too_early) { run(_i, run_one_sided); }
-END_TEST
+TEST_LOOP(starts_again_and_again, 6) { run(_i, start_again); }
+TEST_LOOP(starts_several_at_once, 6) { run(_i, start_several); }
+TEST_LOOP(forgets_old_shapes, 6) { run(_i, forget_shapes); }
+TEST(starts_after_a_failure) { WORLD_RUN(start_after_failure, .nranks = 2); }
+TEST_LOOP(overwrites_nothing_too_early, 6) { run(_i, run_one_sided); }
 
-int main(void) {
-  Suite *suite = suite_create("persistent");
-  TCase *order = tcase_create("order");
-  tcase_set_timeout(order, 300);
-  tcase_add_loop_test(order, starts_again_and_again, 0, 6);
-  tcase_add_loop_test(order, starts_several_at_once, 0, 6);
-  tcase_add_loop_test(order, forgets_old_shapes, 0, 6);
-  tcase_add_loop_test(order, overwrites_nothing_too_early, 0, 6);
-  tcase_add_test(order, starts_after_a_failure);
-  suite_add_tcase(suite, order);
-  return world_main(suite);
-}
+int main(void) { return world_main(suite_of("persistent", 300)); }

@@ -11,6 +11,7 @@
 #include <string.h>
 
 #include "tests/support/oracle.h"
+#include "tests/support/suite.h"
 #include "tests/support/world.h"
 
 enum { RANKS_MAX = 16, ROWS = 64, STEPS = 24, ALGORITHMS = 9 };
@@ -175,7 +176,7 @@ static void search_all(world_rank *self) {
 }
 
 /* All algorithms on 2 to 16 ranks, and groups of three or four ranks as levels. */
-START_TEST(errors_stay_within_the_bound) {
+TEST_LOOP(errors_stay_within_the_bound, RANKS_MAX - 1) {
   int32_t nranks = _i + 2;
   search *search = calloc(1, sizeof *search);
   ck_assert_ptr_nonnull(search);
@@ -197,13 +198,5 @@ START_TEST(errors_stay_within_the_bound) {
   fflush(stdout);
   free(search);
 }
-END_TEST
 
-int main(void) {
-  Suite *suite = suite_create("wire_bound");
-  TCase *cases = tcase_create("cases");
-  tcase_set_timeout(cases, 600);
-  tcase_add_loop_test(cases, errors_stay_within_the_bound, 0, RANKS_MAX - 1);
-  suite_add_tcase(suite, cases);
-  return world_main(suite);
-}
+int main(void) { return world_main(suite_of("wire_bound", 600)); }

@@ -6,6 +6,7 @@
 #include <string.h>
 
 #include "tests/support/combine_task.h"
+#include "tests/support/suite.h"
 
 static const banyan_dtype wires[] = {BANYAN_F32, BANYAN_F16, BANYAN_BF16};
 
@@ -26,13 +27,12 @@ static void combine_all(world_rank *self) {
 }
 
 static void run_task(combine_task *task, size_t arena_bytes) {
-  world_setup setup = {.nranks = task->nranks, .arena_bytes = arena_bytes, .argument = task};
-  world_run(&setup, combine_all);
+  WORLD_RUN(combine_all, .nranks = task->nranks, .arena_bytes = arena_bytes, .argument = task);
   combine_task_check(task);
   combine_task_free(task);
 }
 
-START_TEST(merges_random_shapes) {
+TEST_RANGE(merges_random_shapes, 1, COMBINE_RANKS_MAX + 1) {
   combine_task *task = combine_task_new(_i, 1);
   combine_group groups[3];
   for (int w = 0; w < 3; w++) {
@@ -41,10 +41,9 @@ START_TEST(merges_random_shapes) {
   }
   run_task(task, 4 << 20);
 }
-END_TEST
 
 /* The same over levels: groups of 2 and 4 ranks, the last of them short, as if links between them were slow. */
-START_TEST(merges_over_levels) {
+TEST_LOOP(merges_over_levels, 49) {
   static const char *const levels[] = {"2", "4", "2,4", "3", "5", "2,6", "8"};
   static const int32_t nranks[] = {3, 4, 6, 7, 8, 11, 16};
   combine_task *task = combine_task_new(nranks[_i % 7], 4 + (uint64_t)_i);
@@ -62,10 +61,9 @@ START_TEST(merges_over_levels) {
   }
   run_task(task, 4 << 20);
 }
-END_TEST
 
 /* Larger than the arena: in many parts, cut by tokens, and by heads where one token is too large. */
-START_TEST(merges_in_parts) {
+TEST_LOOP(merges_in_parts, 6) {
   static const int32_t nranks[] = {1, 2, 3, 5, 8, 17};
   combine_task *task = combine_task_new(nranks[_i], 2);
   combine_group groups[3];
@@ -75,7 +73,6 @@ START_TEST(merges_in_parts) {
   for (int g = 0; g < 3; g++) combine_task_add_all(task, &groups[g], wires[(g + _i) % 3]);
   run_task(task, task->nranks > 8 ? 512 << 10 : 64 << 10); /* a ring of 17 keeps 289 slots */
 }
-END_TEST
 
 /* ---- in place ---------------------------------------------------------------------------------------------------- */
 
@@ -90,7 +87,7 @@ static void combine_in_place(world_rank *self) {
   }
 }
 
-START_TEST(merges_in_place) {
+TEST_LOOP(merges_in_place, 10) {
   static const char *const algorithms[] = {"oneshot", "twoshot", "recursive", "tree", "ring", NULL};
   static const int32_t nranks[] = {1, 2, 5, 8, 17};
   enum { TOKENS = 6, HEADS = 20, VALUE_DIM = 48 };
@@ -109,13 +106,11 @@ START_TEST(merges_in_place) {
     combine_attempt *made = combine_task_add(task, &from, desc, true);
     for (int32_t r = 0; r < task->nranks; r++) made->out[COMBINE_OWN][r] = sheet_copy(&task->pool, &from.in[r]);
   }
-  world_setup setup = {.nranks = task->nranks, .arena_bytes = _i % 2 ? 64 << 10 : 0, .argument = task};
-  world_run(&setup, combine_in_place);
+  WORLD_RUN(combine_in_place, .nranks = task->nranks, .arena_bytes = _i % 2 ? 64 << 10 : 0, .argument = task);
   for (int32_t i = 0; i < task->nattempts; i++)
     for (int32_t r = 0; r < task->nranks; r++) combine_attempt_check(task, &task->attempts[i], r, COMBINE_OWN);
   combine_task_free(task);
 }
-END_TEST
 
 /* ---- the least arena --------------------------------------------------------------------------------------------- */
 
@@ -144,11 +139,9 @@ static void combine_rows_by_all(world_rank *self) {
     }
 }
 
-START_TEST(takes_a_row_by_every_algorithm_in_the_smallest_arena) {
-  world_setup setup = {.nranks = _i, .arena_bytes = 64 << 10};
-  world_run(&setup, combine_rows_by_all);
+TEST_RANGE(takes_a_row_by_every_algorithm_in_the_smallest_arena, 2, 18) {
+  WORLD_RUN(combine_rows_by_all, .nranks = _i, .arena_bytes = 64 << 10);
 }
-END_TEST
 
 typedef struct long_row {
   size_t arena_bytes; /* 0: not known yet */
@@ -171,7 +164,7 @@ static void combine_a_long_row(world_rank *self) {
   if (self->rank == 0) task->needed = strtoull(says + strlen("set arena_bytes to "), NULL, 10);
 }
 
-START_TEST(names_the_arena_that_a_long_row_needs) {
+TEST(names_the_arena_that_a_long_row_needs) {
   long_row task = {0};
   world_setup setup = {.nranks = 9, .arena_bytes = 64 << 10, .argument = &task};
   world_run(&setup, combine_a_long_row);
@@ -179,20 +172,5 @@ START_TEST(names_the_arena_that_a_long_row_needs) {
   setup.arena_bytes = task.arena_bytes = task.needed;
   world_run(&setup, combine_a_long_row);
 }
-END_TEST
 
-int main(void) {
-  Suite *suite = suite_create("world");
-  TCase *random = tcase_create("random");
-  tcase_set_timeout(random, 300);
-  tcase_add_loop_test(random, merges_random_shapes, 1, COMBINE_RANKS_MAX + 1);
-  tcase_add_loop_test(random, merges_over_levels, 0, 49);
-  tcase_add_loop_test(random, merges_in_parts, 0, 6);
-  tcase_add_loop_test(random, merges_in_place, 0, 10);
-  suite_add_tcase(suite, random);
-  TCase *arenas = tcase_create("arenas");
-  tcase_add_loop_test(arenas, takes_a_row_by_every_algorithm_in_the_smallest_arena, 2, 18);
-  tcase_add_test(arenas, names_the_arena_that_a_long_row_needs);
-  suite_add_tcase(suite, arenas);
-  return world_main(suite);
-}
+int main(void) { return world_main(suite_of("world", 300)); }

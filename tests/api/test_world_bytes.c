@@ -6,6 +6,7 @@
 #include <string.h>
 
 #include "tests/support/world.h"
+#include "tests/support/suite.h"
 
 enum { RANKS = 17, GUARD = 32 };
 
@@ -139,39 +140,24 @@ static world_setup setup_of(int index) {
   return (world_setup){.nranks = counts_of_ranks[index / 2], .arena_bytes = arenas[index % 2]};
 }
 
-START_TEST(gathers) {
+TEST_LOOP(gathers, 16) {
   world_setup setup = setup_of(_i);
   world_run(&setup, gather_rounds);
 }
-END_TEST
 
-START_TEST(shifts) {
+TEST_LOOP(shifts, 16) {
   world_setup setup = setup_of(_i);
   world_run(&setup, shift_rounds);
 }
-END_TEST
 
-START_TEST(broadcasts) {
+TEST_LOOP(broadcasts, 16) {
   world_setup setup = setup_of(_i);
   world_run(&setup, broadcast_rounds);
 }
-END_TEST
 
-START_TEST(meets_at_barriers) {
+TEST_RANGE(meets_at_barriers, 1, RANKS + 1) {
   atomic_int came[60] = {0};
-  world_setup setup = {.nranks = _i, .argument = came};
-  world_run(&setup, barrier_rounds);
+  WORLD_RUN(barrier_rounds, .nranks = _i, .argument = came);
 }
-END_TEST
 
-int main(void) {
-  Suite *suite = suite_create("world_bytes");
-  TCase *bytes = tcase_create("bytes");
-  tcase_set_timeout(bytes, 300);
-  tcase_add_loop_test(bytes, gathers, 0, 16);
-  tcase_add_loop_test(bytes, shifts, 0, 16);
-  tcase_add_loop_test(bytes, broadcasts, 0, 16);
-  tcase_add_loop_test(bytes, meets_at_barriers, 1, RANKS + 1);
-  suite_add_tcase(suite, bytes);
-  return world_main(suite);
-}
+int main(void) { return world_main(suite_of("world_bytes", 300)); }

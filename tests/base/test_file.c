@@ -18,6 +18,7 @@
 #include "base/trace.h"
 #include "transport/memory_file.h"
 #include "tests/support/world.h"
+#include "tests/support/suite.h"
 
 enum { NOBODY = 65534, PATH_BYTES = 128 };
 
@@ -78,15 +79,14 @@ static off_t size_of(const char *of) {
   return stat(of, &file) == 0 ? file.st_size : -1;
 }
 
-START_TEST(writes_to_files_of_its_own) {
+TEST_LOOP(writes_to_files_of_its_own, WRITERS) {
   for (int again = 0; again < 2; again++) { /* made, and then found */
     writers[_i]();
     ck_assert_int_gt(size_of(path), 0);
   }
 }
-END_TEST
 
-START_TEST(follows_no_symbolic_link) {
+TEST_LOOP(follows_no_symbolic_link, WRITERS) {
   write_content(victim);
   ck_assert_int_eq(symlink(victim, path), 0);
   writers[_i]();
@@ -95,17 +95,15 @@ START_TEST(follows_no_symbolic_link) {
   writers[_i]();
   ck_assert_int_eq(size_of(victim), -1);
 }
-END_TEST
 
-START_TEST(writes_through_no_hard_link) {
+TEST_LOOP(writes_through_no_hard_link, WRITERS) {
   write_content(victim);
   ck_assert_int_eq(link(victim, path), 0);
   writers[_i]();
   ck_assert_int_eq(size_of(victim), (off_t)strlen(content));
 }
-END_TEST
 
-START_TEST(writes_to_nobody_elses_file) {
+TEST_LOOP(writes_to_nobody_elses_file, WRITERS) {
   if (geteuid() != 0) {
     printf("skipped: a file of another user needs root\n");
     return;
@@ -115,9 +113,8 @@ START_TEST(writes_to_nobody_elses_file) {
   writers[_i]();
   ck_assert_int_eq(size_of(path), (off_t)strlen(content));
 }
-END_TEST
 
-START_TEST(says_what_is_wrong) {
+TEST(says_what_is_wrong) {
   bny_trace *trace = NULL;
   char pattern[PATH_BYTES];
   snprintf(pattern, sizeof pattern, "%s/file", directory);
@@ -125,10 +122,9 @@ START_TEST(says_what_is_wrong) {
   ck_assert_int_eq(bny_trace_open(pattern, 0, 1, 64, &trace), BANYAN_ERR_SYSTEM);
   ck_assert_msg(strstr(banyan_last_error(), "file.0: it is a symbolic link") != NULL, "%s", banyan_last_error());
 }
-END_TEST
 
 /* Not of all: where a trace would be held up, lines are for whoever reads them. */
-START_TEST(logs_to_a_fifo_and_a_device) {
+TEST(logs_to_a_fifo_and_a_device) {
   char line[256] = "";
   ck_assert_int_eq(mkfifo(path, 0600), 0);
   int reader = open(path, O_RDONLY | O_NONBLOCK | O_CLOEXEC);
@@ -142,7 +138,6 @@ START_TEST(logs_to_a_fifo_and_a_device) {
   ck_assert_int_eq(bny_file_open("/dev/null", O_APPEND, BNY_FILE_REGULAR), -1);
   ck_assert_int_eq(errno, ENOTSUP);
 }
-END_TEST
 
 /* ---- what cannot be written -------------------------------------------------------------------------------------- */
 
@@ -162,7 +157,7 @@ static void limit_files(rlim_t bytes) {
   if (setrlimit(RLIMIT_FSIZE, &limit) != 0) abort();
 }
 
-START_TEST(outlives_the_reader_of_stderr) {
+TEST(outlives_the_reader_of_stderr) {
   int ends[2];
   ck_assert_int_eq(pipe(ends), 0);
   close(ends[0]);
@@ -176,10 +171,9 @@ START_TEST(outlives_the_reader_of_stderr) {
   close(saved);
   assert_no_signal();
 }
-END_TEST
 
 /* One that the program holds back itself stays. */
-START_TEST(leaves_a_signal_that_was_there) {
+TEST(leaves_a_signal_that_was_there) {
   sigset_t pipe_signal, pending;
   sigemptyset(&pipe_signal);
   sigaddset(&pipe_signal, SIGPIPE);
@@ -189,9 +183,8 @@ START_TEST(leaves_a_signal_that_was_there) {
   sigpending(&pending);
   ck_assert(sigismember(&pending, SIGPIPE));
 }
-END_TEST
 
-START_TEST(outlives_the_limit_of_files) {
+TEST_LOOP(outlives_the_limit_of_files, WRITERS) {
   limit_files(10);
   writers[_i]();
   writers[_i]();
@@ -199,9 +192,8 @@ START_TEST(outlives_the_limit_of_files) {
   ck_assert_int_le(size_of(path), 10);
   assert_no_signal();
 }
-END_TEST
 
-START_TEST(memory_above_the_limit_of_files_is_an_error) {
+TEST(memory_above_the_limit_of_files_is_an_error) {
   int file = -1;
   limit_files(1 << 16);
   banyan_status status = bny_memory_file_make(1 << 20, &file);
@@ -211,7 +203,6 @@ START_TEST(memory_above_the_limit_of_files_is_an_error) {
   ck_assert_int_eq(bny_memory_file_make(1 << 20, &file), BANYAN_OK);
   close(file);
 }
-END_TEST
 
 static void create_within_limit(world_rank *self) {
   banyan_comm_config config = {.size = sizeof config, .timeout_ns = 20 * INT64_C(1000000000)};
@@ -221,30 +212,8 @@ static void create_within_limit(world_rank *self) {
   if (self->rank == 0) world_check(self, strstr(banyan_last_error(), "ulimit -f") != NULL, "%s", banyan_last_error());
 }
 
-START_TEST(arenas_above_the_limit_of_files_are_an_error) {
-  world_setup setup = {.nranks = 2, .processes = true, .bare = true};
-  world_run(&setup, create_within_limit);
+TEST(arenas_above_the_limit_of_files_are_an_error) {
+  WORLD_RUN(create_within_limit, .nranks = 2, .processes = true, .bare = true);
 }
-END_TEST
 
-int main(void) {
-  Suite *suite = suite_create("file");
-  TCase *files = tcase_create("files"), *limits = tcase_create("limits");
-  tcase_add_checked_fixture(files, make_directory, remove_directory);
-  tcase_add_loop_test(files, writes_to_files_of_its_own, 0, WRITERS);
-  tcase_add_loop_test(files, follows_no_symbolic_link, 0, WRITERS);
-  tcase_add_loop_test(files, writes_through_no_hard_link, 0, WRITERS);
-  tcase_add_loop_test(files, writes_to_nobody_elses_file, 0, WRITERS);
-  tcase_add_test(files, says_what_is_wrong);
-  tcase_add_test(files, logs_to_a_fifo_and_a_device);
-  suite_add_tcase(suite, files);
-  tcase_set_timeout(limits, 60);
-  tcase_add_checked_fixture(limits, make_directory, remove_directory);
-  tcase_add_test(limits, outlives_the_reader_of_stderr);
-  tcase_add_test(limits, leaves_a_signal_that_was_there);
-  tcase_add_loop_test(limits, outlives_the_limit_of_files, 0, WRITERS);
-  tcase_add_test(limits, memory_above_the_limit_of_files_is_an_error);
-  tcase_add_test(limits, arenas_above_the_limit_of_files_are_an_error);
-  suite_add_tcase(suite, limits);
-  return world_main(suite);
-}
+int main(void) { return world_main(suite_with("file", 60, make_directory, remove_directory)); }

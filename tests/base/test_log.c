@@ -68,7 +68,7 @@ static int lines_of(const char *text) {
   return count;
 }
 
-START_TEST(levels_are_kept) {
+TEST(levels_are_kept) {
   static const char *const levels[] = {"error", "warn", "info", "debug"};
   for (int i = 0; i < 4; i++) {
     log_to(levels[i], levels[i]);
@@ -81,9 +81,8 @@ START_TEST(levels_are_kept) {
   say_all();
   ck_assert_int_eq(lines_of(read_log("default")), 2);
 }
-END_TEST
 
-START_TEST(lines_say_who_speaks) {
+TEST(lines_say_who_speaks) {
   log_to("info", "log");
   bny_log_from("../src/transport/shm.c", BNY_LOG_INFO, "%d peers", 3);
   bny_log_rank(7);
@@ -95,9 +94,8 @@ START_TEST(lines_say_who_speaks) {
   snprintf(process, sizeof process, "[%d] banyan", (int)getpid());
   ck_assert_msg(strstr(text, process) != NULL, "%s", text);
 }
-END_TEST
 
-START_TEST(files_are_told_apart) {
+TEST(files_are_told_apart) {
   char path[64];
   char want[64];
   ck_assert(bny_log_path("a%r", 3, path, sizeof path));
@@ -114,9 +112,8 @@ START_TEST(files_are_told_apart) {
   say_all();
   ck_assert_int_eq(lines_of(read_log("log.5")), 2);
 }
-END_TEST
 
-START_TEST(what_cannot_be_written_is_said_on_stderr) {
+TEST(what_cannot_be_written_is_said_on_stderr) {
   char path[128];
   snprintf(path, sizeof path, "%s/stderr", directory);
   int saved = dup(STDERR_FILENO);
@@ -133,7 +130,6 @@ START_TEST(what_cannot_be_written_is_said_on_stderr) {
   ck_assert_str_eq(read_log("stderr"), "banyan error test: one\nbanyan warn test: two\n"
                                        "banyan error test: one\nbanyan warn test: two\n");
 }
-END_TEST
 
 static void *say_much(void *argument) {
   bny_log_rank((int32_t)(intptr_t)argument);
@@ -142,16 +138,15 @@ static void *say_much(void *argument) {
 }
 
 /* The program may change its environment, in any thread, while others speak: they do not look at it. */
-START_TEST(the_environment_is_not_read_for_lines) {
+TEST(the_environment_is_not_read_for_lines) {
   log_to("error", "log");
   setenv("BANYAN_LOG", "debug", 1);
   unsetenv("BANYAN_LOG_FILE");
   say_all();
   ck_assert_int_eq(lines_of(read_log("log")), 1);
 }
-END_TEST
 
-START_TEST(lines_of_ranks_stay_whole) {
+TEST(lines_of_ranks_stay_whole) {
   enum { RANKS = 4 };
   pthread_t threads[RANKS];
   log_to("warn", "log");
@@ -165,9 +160,8 @@ START_TEST(lines_of_ranks_stay_whole) {
     ck_assert_uint_eq(strlen(number + 1), 40 + strtoul(number, NULL, 10) % 30);
   }
 }
-END_TEST
 
-START_TEST(long_lines_are_cut) {
+TEST(long_lines_are_cut) {
   char much[4000];
   memset(much, 'x', sizeof much - 1);
   much[sizeof much - 1] = 0;
@@ -178,7 +172,6 @@ START_TEST(long_lines_are_cut) {
   ck_assert_int_eq(lines_of(text), 2);
   ck_assert_uint_lt(strlen(text), 1200);
 }
-END_TEST
 
 static banyan_status make_alone(void) {
   banyan_comm *comm = NULL;
@@ -188,7 +181,7 @@ static banyan_status make_alone(void) {
   return status;
 }
 
-START_TEST(settings_say_where_they_come_from) {
+TEST(settings_say_where_they_come_from) {
   setenv("BANYAN_TIMEOUT_MS", "1500", 1);
   log_to("debug", "log");
   ck_assert_int_eq(make_alone(), BANYAN_OK);
@@ -202,20 +195,5 @@ START_TEST(settings_say_where_they_come_from) {
   ck_assert_msg(strstr(banyan_last_error(), "BANYAN_LOG is \"loud\"") != NULL, "%s", banyan_last_error());
   unsetenv("BANYAN_TIMEOUT_MS");
 }
-END_TEST
 
-int main(void) {
-  Suite *suite = suite_create("log");
-  TCase *cases = tcase_create("log");
-  tcase_add_checked_fixture(cases, make_directory, remove_directory);
-  tcase_add_test(cases, levels_are_kept);
-  tcase_add_test(cases, lines_say_who_speaks);
-  tcase_add_test(cases, files_are_told_apart);
-  tcase_add_test(cases, what_cannot_be_written_is_said_on_stderr);
-  tcase_add_test(cases, the_environment_is_not_read_for_lines);
-  tcase_add_test(cases, lines_of_ranks_stay_whole);
-  tcase_add_test(cases, long_lines_are_cut);
-  tcase_add_test(cases, settings_say_where_they_come_from);
-  suite_add_tcase(suite, cases);
-  return suite_main(suite);
-}
+int main(void) { return suite_main(suite_with("log", 0, make_directory, remove_directory)); }

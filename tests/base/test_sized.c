@@ -51,7 +51,7 @@ typedef struct thing {
 
 static const bny_sized thing_type = {"thing", 16, sizeof(thing)};
 
-START_TEST(structs_become_ours) {
+TEST(structs_become_ours) {
   thing room, given = {sizeof given, 1, 2};
   ck_assert_ptr_eq(bny_sized_read(&thing_type, "it", &given, &room), &given);
   given.size = 16; /* an older program: the last field is not its */
@@ -63,9 +63,8 @@ START_TEST(structs_become_ours) {
   ck_assert_ptr_eq(found, &room);
   ck_assert(found->size == sizeof *found && found->first == 3 && found->later == 4);
 }
-END_TEST
 
-START_TEST(sizes_are_refused) {
+TEST(sizes_are_refused) {
   static const size_t none[] = {0, 1, 8, 15, 1025, SIZE_MAX};
   thing room;
   LONGER(thing) given = {.known = {sizeof given, 1, 2}};
@@ -81,9 +80,8 @@ START_TEST(sizes_are_refused) {
     refused(BANYAN_ERR_ARGUMENT, "it.size is", "sizeof(thing), here 24");
   }
 }
-END_TEST
 
-START_TEST(answers_fit) {
+TEST(answers_fit) {
   const thing made = {sizeof made, 5, 6};
   LONGER(thing) out;
   for (size_t size = 16; size <= sizeof out; size += 8) {
@@ -97,10 +95,9 @@ START_TEST(answers_fit) {
     if (size < sizeof made) ck_assert_int_eq((uint8_t)out.known.later, 0xaa);
   }
 }
-END_TEST
 
 /* The sizes with which programs were compiled when a struct was published: they hold for ever. */
-START_TEST(first_forms_stay) {
+TEST(first_forms_stay) {
   ck_assert_uint_eq(offsetof(banyan_bootstrap, allgather), 24);
   ck_assert_uint_eq(offsetof(banyan_comm_config, device), 32);
   ck_assert_uint_eq(offsetof(banyan_comm_config, first_timeout_ns), 40);
@@ -118,7 +115,6 @@ START_TEST(first_forms_stay) {
     ck_assert_uint_eq(all[i]->bytes, now[i]);
   }
 }
-END_TEST
 
 /* ---- calls ------------------------------------------------------------------------------------------------------- */
 
@@ -133,7 +129,7 @@ static void make_longer(longer_desc *desc, longer_partial *in, longer_partial *o
   in->known.size = out->known.size = sizeof *in;
 }
 
-START_TEST(combines) {
+TEST(combines) {
   longer_desc desc;
   longer_partial in, out;
   make_longer(&desc, &in, &out);
@@ -154,9 +150,8 @@ START_TEST(combines) {
             info.beyond[BEYOND - 1] == 0);
   banyan_op_free(op);
 }
-END_TEST
 
-START_TEST(combines_of_tomorrow) {
+TEST(combines_of_tomorrow) {
   longer_desc desc;
   longer_partial in, out;
   make_longer(&desc, &in, &out);
@@ -169,10 +164,9 @@ START_TEST(combines_of_tomorrow) {
   }
   good(banyan_combine(comm, &desc.known, &in.known, &out.known));
 }
-END_TEST
 
 /* The description of attention before it had `pages`, and one of a later version. */
-START_TEST(attention_of_any_version) {
+TEST(attention_of_any_version) {
   static const int32_t lengths[TOKENS] = {KEYS, KEYS - 1}, table[TOKENS] = {0, 1};
   LONGER(banyan_attention_desc)
   desc = {.known = {.batch = TOKENS,
@@ -220,9 +214,8 @@ START_TEST(attention_of_any_version) {
   desc.known.size = 160;
   refused(banyan_attention(&desc.known, &out), "desc.size is 160", "sizeof(banyan_attention_desc), here 184");
 }
-END_TEST
 
-START_TEST(communicators_of_any_version) {
+TEST(communicators_of_any_version) {
   banyan_threads *group;
   LONGER(banyan_bootstrap) bootstrap = {0};
   LONGER(banyan_comm_config) config = {.known = {.size = sizeof config, .timeout_ns = 1000000000}};
@@ -241,21 +234,5 @@ START_TEST(communicators_of_any_version) {
   banyan_comm_destroy(made);
   banyan_threads_destroy(group);
 }
-END_TEST
 
-int main(void) {
-  Suite *suite = suite_create("sized");
-  TCase *rule = tcase_create("rule"), *calls = tcase_create("calls");
-  tcase_add_test(rule, structs_become_ours);
-  tcase_add_test(rule, sizes_are_refused);
-  tcase_add_test(rule, answers_fit);
-  tcase_add_test(rule, first_forms_stay);
-  tcase_add_checked_fixture(calls, make_comm, destroy_comm);
-  tcase_add_test(calls, combines);
-  tcase_add_test(calls, combines_of_tomorrow);
-  tcase_add_test(calls, attention_of_any_version);
-  tcase_add_test(calls, communicators_of_any_version);
-  suite_add_tcase(suite, rule);
-  suite_add_tcase(suite, calls);
-  return suite_main(suite);
-}
+int main(void) { return suite_main(suite_with("sized", 0, make_comm, destroy_comm)); }

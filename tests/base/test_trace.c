@@ -14,6 +14,7 @@
 
 #include "base/trace.h"
 #include "tests/support/world.h"
+#include "tests/support/suite.h"
 
 enum { RANKS = 4, ROUNDS = 20, HEADS = 8, KV_HEADS = 2, HEAD_DIM = 32, KEYS = 16, EVENTS_MAX = 1 << 14 };
 
@@ -219,10 +220,9 @@ static void check_decoding(int32_t rank, int rounds) {
   unload(trace);
 }
 
-START_TEST(every_rank_has_its_events) {
+TEST_LOOP(every_rank_has_its_events, 2) {
   setenv("BANYAN_LEVELS", "2", 1);
-  world_setup setup = {.nranks = RANKS, .processes = _i == 1};
-  world_run(&setup, decode_and_more);
+  WORLD_RUN(decode_and_more, .nranks = RANKS, .processes = _i == 1);
   for (int32_t r = 0; r < RANKS; r++) {
     char name[32];
     check_decoding(r, ROUNDS);
@@ -233,19 +233,16 @@ START_TEST(every_rank_has_its_events) {
     unload(trace);
   }
 }
-END_TEST
 
 static void decode_long(world_rank *self) { decode(self, self->comm, 50 * ROUNDS); }
 
 /* The memory for events is much smaller than the trace. */
-START_TEST(full_memory_is_written) {
+TEST(full_memory_is_written) {
   setenv("BANYAN_LEVELS", "2", 1);
   setenv("BANYAN_TRACE_EVENTS", "64", 1);
-  world_setup setup = {.nranks = RANKS};
-  world_run(&setup, decode_long);
+  WORLD_RUN(decode_long, .nranks = RANKS);
   for (int32_t r = 0; r < RANKS; r++) check_decoding(r, 50 * ROUNDS);
 }
-END_TEST
 
 static void decode_twice(world_rank *self) {
   banyan_comm *second = NULL;
@@ -254,10 +251,9 @@ static void decode_twice(world_rank *self) {
   banyan_comm_destroy(second);
 }
 
-START_TEST(communicators_have_files_of_their_own) {
+TEST(communicators_have_files_of_their_own) {
   setenv("BANYAN_LEVELS", "2", 1);
-  world_setup setup = {.nranks = RANKS, .processes = true};
-  world_run(&setup, decode_twice);
+  WORLD_RUN(decode_twice, .nranks = RANKS, .processes = true);
   for (int32_t r = 0; r < RANKS; r++) {
     char name[32];
     check_decoding(r, ROUNDS);
@@ -267,7 +263,6 @@ START_TEST(communicators_have_files_of_their_own) {
     unload(trace);
   }
 }
-END_TEST
 
 static void have_a_child(world_rank *self) {
   if (!decode(self, self->comm, ROUNDS)) return;
@@ -279,37 +274,31 @@ static void have_a_child(world_rank *self) {
   waitpid(child, NULL, 0);
 }
 
-START_TEST(a_child_leaves_the_file_alone) {
+TEST(a_child_leaves_the_file_alone) {
   setenv("BANYAN_LEVELS", "2", 1);
-  world_setup setup = {.nranks = RANKS, .processes = true};
-  world_run(&setup, have_a_child);
+  WORLD_RUN(have_a_child, .nranks = RANKS, .processes = true);
   for (int32_t r = 0; r < RANKS; r++) check_decoding(r, ROUNDS);
 }
-END_TEST
 
-START_TEST(a_trace_that_cannot_be_written_is_left_out) {
+TEST(a_trace_that_cannot_be_written_is_left_out) {
   setenv("BANYAN_TRACE", "/no/such/directory/trace", 1);
   setenv("BANYAN_LOG", "error", 1);
-  world_setup setup = {.nranks = RANKS};
-  world_run(&setup, decode_and_more);
+  WORLD_RUN(decode_and_more, .nranks = RANKS);
 }
-END_TEST
 
 /* A FIFO would hold up whoever opens it, until somebody reads. */
-START_TEST(a_trace_is_a_regular_file) {
+TEST_LOOP(a_trace_is_a_regular_file, 2) {
   char path[96];
   snprintf(path, sizeof path, "%s/trace.0", directory);
   ck_assert_int_eq(mkfifo(path, 0600), 0);
   int reader = _i ? open(path, O_RDONLY | O_NONBLOCK | O_CLOEXEC) : -1;
   setenv("BANYAN_LOG", "error", 1);
-  world_setup setup = {.nranks = 2};
-  world_run(&setup, decode_and_more);
+  WORLD_RUN(decode_and_more, .nranks = 2);
   if (_i) close(reader);
 }
-END_TEST
 
 /* If there are more events than memory between two writings, the rest is counted. */
-START_TEST(what_does_not_fit_is_counted) {
+TEST(what_does_not_fit_is_counted) {
   bny_trace *made;
   char pattern[96];
   snprintf(pattern, sizeof pattern, "%s/full.%%r", directory);
@@ -329,23 +318,8 @@ START_TEST(what_does_not_fit_is_counted) {
       ck_assert_int_eq(argument(&trace->events[i], "events_left_out"), 36);
   unload(trace);
 }
-END_TEST
 
-int main(void) {
-  Suite *suite = suite_create("trace");
-  TCase *cases = tcase_create("trace");
-  tcase_set_timeout(cases, 60);
-  tcase_add_checked_fixture(cases, make_directory, remove_directory);
-  tcase_add_loop_test(cases, every_rank_has_its_events, 0, 2);
-  tcase_add_test(cases, full_memory_is_written);
-  tcase_add_test(cases, communicators_have_files_of_their_own);
-  tcase_add_test(cases, a_child_leaves_the_file_alone);
-  tcase_add_test(cases, a_trace_that_cannot_be_written_is_left_out);
-  tcase_add_loop_test(cases, a_trace_is_a_regular_file, 0, 2);
-  tcase_add_test(cases, what_does_not_fit_is_counted);
-  suite_add_tcase(suite, cases);
-  return world_main(suite);
-}
+int main(void) { return world_main(suite_with("trace", 60, make_directory, remove_directory)); }
 #else
 int main(void) {
   puts("skipped: built without jansson");

@@ -69,7 +69,7 @@ static void fill_member(banyan_threads *group, struct member *member, int rank, 
   ck_assert_int_eq(banyan_threads_bootstrap(group, rank, &member->bootstrap), BANYAN_OK);
 }
 
-START_TEST(gathers_any_number_of_times) {
+TEST_RANGE(gathers_any_number_of_times, 1, RANKS_AT_MOST + 1) {
   static const size_t sizes[] = {0, 1, 8, 777};
   int nranks = _i;
   banyan_threads *group;
@@ -88,10 +88,9 @@ START_TEST(gathers_any_number_of_times) {
   }
   banyan_threads_destroy(group);
 }
-END_TEST
 
 /* `mine` may be its own place in `all`. */
-START_TEST(gathers_in_place) {
+TEST(gathers_in_place) {
   banyan_threads *group;
   banyan_bootstrap bootstrap;
   ck_assert_int_eq(banyan_threads_create(1, &group), BANYAN_OK);
@@ -101,9 +100,8 @@ START_TEST(gathers_in_place) {
   ck_assert_int_eq(value, 42);
   banyan_threads_destroy(group);
 }
-END_TEST
 
-START_TEST(names_missing_ranks_in_time) {
+TEST(names_missing_ranks_in_time) {
   banyan_threads *group;
   struct member members[5] = {0};
   ck_assert_int_eq(banyan_threads_create(5, &group), BANYAN_OK);
@@ -125,9 +123,8 @@ START_TEST(names_missing_ranks_in_time) {
   ck_assert_msg(now_s() - before < took + 5, "the late rank waited");
   banyan_threads_destroy(group);
 }
-END_TEST
 
-START_TEST(refuses_a_rank_used_twice) {
+TEST(refuses_a_rank_used_twice) {
   banyan_threads *group;
   struct member members[3] = {0};
   ck_assert_int_eq(banyan_threads_create(3, &group), BANYAN_OK);
@@ -143,9 +140,8 @@ START_TEST(refuses_a_rank_used_twice) {
   }
   banyan_threads_destroy(group);
 }
-END_TEST
 
-START_TEST(names_a_rank_with_another_size) {
+TEST(names_a_rank_with_another_size) {
   banyan_threads *group;
   struct member members[2] = {0};
   ck_assert_int_eq(banyan_threads_create(2, &group), BANYAN_OK);
@@ -158,14 +154,13 @@ START_TEST(names_a_rank_with_another_size) {
   }
   banyan_threads_destroy(group);
 }
-END_TEST
 
 static int other_allgather(void *context, const void *mine, void *all, size_t bytes, int64_t timeout_ns) {
   (void)context, (void)mine, (void)all, (void)bytes, (void)timeout_ns;
   return 1;
 }
 
-START_TEST(checks_arguments) {
+TEST(checks_arguments) {
   banyan_threads *group = NULL;
   banyan_bootstrap bootstrap = {.rank = -7, .allgather = other_allgather};
   ck_assert_int_eq(banyan_threads_create(0, &group), BANYAN_ERR_ARGUMENT);
@@ -182,18 +177,5 @@ START_TEST(checks_arguments) {
   banyan_threads_destroy(group);
   banyan_threads_destroy(NULL);
 }
-END_TEST
 
-int main(void) {
-  Suite *suite = suite_create("boot");
-  TCase *threads = tcase_create("threads");
-  tcase_set_timeout(threads, 60);
-  tcase_add_loop_test(threads, gathers_any_number_of_times, 1, RANKS_AT_MOST + 1);
-  tcase_add_test(threads, gathers_in_place);
-  tcase_add_test(threads, names_missing_ranks_in_time);
-  tcase_add_test(threads, refuses_a_rank_used_twice);
-  tcase_add_test(threads, names_a_rank_with_another_size);
-  tcase_add_test(threads, checks_arguments);
-  suite_add_tcase(suite, threads);
-  return suite_main(suite);
-}
+int main(void) { return suite_main(suite_of("boot", 60)); }

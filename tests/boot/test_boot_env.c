@@ -38,7 +38,7 @@ static bool is_fine_alone(const char *name, const char *value) {
 }
 
 /* For both ranks of two, and for one that is alone. */
-START_TEST(names_bad_variables) {
+TEST(names_bad_variables) {
   static const struct {
     const char *name, *value, *text[2];
   } cases[] = {{"RANK", NULL, {"RANK", "not set"}},
@@ -110,10 +110,9 @@ START_TEST(names_bad_variables) {
   ck_assert_int_eq(banyan_env_create(1, &env, NULL), BANYAN_ERR_ARGUMENT);
   banyan_env_destroy(NULL);
 }
-END_TEST
 
 /* One rank needs neither address nor port nor secret. */
-START_TEST(one_rank_is_a_world) {
+TEST(one_rank_is_a_world) {
   banyan_env *env = NULL;
   banyan_bootstrap bootstrap;
   int value = 42, all = 0;
@@ -126,10 +125,9 @@ START_TEST(one_rank_is_a_world) {
   ck_assert_int_eq(bootstrap.allgather(bootstrap.context, NULL, NULL, 0, 1000000000), 0);
   banyan_env_destroy(env);
 }
-END_TEST
 
 /* Which launcher's variables count where there are several. */
-START_TEST(knows_launchers) {
+TEST_LOOP(knows_launchers, 9) {
   static const struct {
     const char *variables[6][2];
     int rank; /* of one; -1: refused */
@@ -162,31 +160,15 @@ START_TEST(knows_launchers) {
   ck_assert_int_eq(bootstrap.nranks, 1);
   banyan_env_destroy(env);
 }
-END_TEST
 
-#endif
-#ifndef HAVE_SODIUM
-START_TEST(says_what_is_missing) {
+#else
+TEST(says_what_is_missing) {
   banyan_env *env = NULL;
   banyan_bootstrap bootstrap;
   ck_assert_int_eq(banyan_env_create(0, &env, &bootstrap), BANYAN_ERR_UNSUPPORTED);
   ck_assert_ptr_nonnull(strstr(banyan_last_error(), "libsodium"));
   banyan_env_destroy(env);
 }
-END_TEST
 #endif
 
-int main(void) {
-  Suite *suite = suite_create("boot_env");
-  TCase *variables = tcase_create("variables");
-  tcase_set_timeout(variables, 60);
-#ifdef HAVE_SODIUM
-  tcase_add_test(variables, names_bad_variables);
-  tcase_add_test(variables, one_rank_is_a_world);
-  tcase_add_loop_test(variables, knows_launchers, 0, 9);
-#else
-  tcase_add_test(variables, says_what_is_missing);
-#endif
-  suite_add_tcase(suite, variables);
-  return suite_main(suite);
-}
+int main(void) { return suite_main(suite_of("boot_env", 60)); }

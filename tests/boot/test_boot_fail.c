@@ -7,6 +7,7 @@
 
 #include "boot/tcp.h"
 #include "tests/support/world.h"
+#include "tests/support/suite.h"
 
 #ifdef HAVE_SODIUM
 #include <fcntl.h>
@@ -66,7 +67,7 @@ static bool holds(const sleepy_peer *peer, const char *text) {
   return false;
 }
 
-START_TEST(sleepy_peers_get_the_reason) {
+TEST(sleepy_peers_get_the_reason) {
   sleepy_peer peers[2] = {{.sleep_ms = 100}, {.sleep_ms = 200}};
   pthread_t threads[2];
   struct bny_boot_link child = full_link(2, &peers[1].fd);
@@ -80,9 +81,8 @@ START_TEST(sleepy_peers_get_the_reason) {
     close(peers[i].fd);
   }
 }
-END_TEST
 
-START_TEST(silent_peers_are_given_up) {
+TEST(silent_peers_are_given_up) {
   int other_end;
   struct banyan_env env = {.parent = full_link(0, &other_end)};
   double begun = world_now_s();
@@ -91,17 +91,8 @@ START_TEST(silent_peers_are_given_up) {
   ck_assert_msg(took > 0.5 && took < 3, "it took %.3f s", took);
   close(other_end);
 }
-END_TEST
 
-int main(void) {
-  Suite *suite = suite_create("boot_fail");
-  TCase *tests = tcase_create("last words");
-  tcase_set_timeout(tests, 60);
-  tcase_add_test(tests, sleepy_peers_get_the_reason);
-  tcase_add_test(tests, silent_peers_are_given_up);
-  suite_add_tcase(suite, tests);
-  return world_main(suite);
-}
+int main(void) { return world_main(suite_of("boot_fail", 60)); }
 #else
 int main(void) {
   printf("skipped: built without libsodium\n");

@@ -202,7 +202,7 @@ static void assert_text(int index, const char *part) {
                 outcomes[index].text);
 }
 
-START_TEST(gathers) {
+TEST_LOOP(gathers, 7) {
   static const struct {
     int nranks, rounds;
     size_t bytes;
@@ -219,10 +219,9 @@ START_TEST(gathers) {
   for (int rank = 0; rank < nranks; rank++) finish(rank);
   for (int rank = 0; rank < nranks; rank++) assert_success(rank);
 }
-END_TEST
 
 /* Rank 0 listens by itself, and the ways to say where; another process may take the port first, so try again. */
-START_TEST(listens_by_itself) {
+TEST_LOOP(listens_by_itself, 5) {
   static const struct {
     const char *address;
     int shift;
@@ -261,9 +260,8 @@ START_TEST(listens_by_itself) {
   }
   for (int rank = 0; rank < 3; rank++) assert_success(rank);
 }
-END_TEST
 
-START_TEST(another_secret_is_an_error_on_both_sides) {
+TEST_LOOP(another_secret_is_an_error_on_both_sides, 2) {
   start(0, (struct part){.rank = 0, .nranks = 2, .secret = "right", .timeout_s = 1});
   start(1, (struct part){.rank = 1, .nranks = 2, .secret = _i ? "wrong" : NULL, .timeout_s = 3});
   for (int rank = 0; rank < 2; rank++) finish(rank);
@@ -274,9 +272,8 @@ START_TEST(another_secret_is_an_error_on_both_sides) {
   assert_text(0, "failed to authenticate");
   for (int rank = 0; rank < 2; rank++) ck_assert(outcomes[rank].create_s < 5);
 }
-END_TEST
 
-START_TEST(refuses_a_second_process_of_a_rank) {
+TEST(refuses_a_second_process_of_a_rank) {
   start(0, (struct part){.rank = 0, .nranks = 3, .secret = "x", .rounds = 1, .bytes = 8});
   start(1, (struct part){.rank = 1, .nranks = 3, .secret = "x", .rounds = 1, .bytes = 8});
   start(2, (struct part){.rank = 1, .nranks = 3, .secret = "x", .rounds = 1, .bytes = 8});
@@ -290,9 +287,8 @@ START_TEST(refuses_a_second_process_of_a_rank) {
   assert_text(refused, "rank 1 has already joined");
   ck_assert(outcomes[refused].create_s < 0.9);
 }
-END_TEST
 
-START_TEST(strangers_delay_nobody) {
+TEST(strangers_delay_nobody) {
   enum { SILENT = 100 };
   int silent[SILENT];
   char garbage[500];
@@ -314,9 +310,8 @@ START_TEST(strangers_delay_nobody) {
   ck_assert_msg(took < 3, "took %g s", took);
   for (int i = 0; i < SILENT; i++) close(silent[i]);
 }
-END_TEST
 
-START_TEST(names_the_missing_ranks_on_every_rank) {
+TEST(names_the_missing_ranks_on_every_rank) {
   for (int rank = 0; rank < 2; rank++)
     start(rank, (struct part){.rank = rank, .nranks = 4, .secret = "x", .timeout_s = 1, .wait_s = rank ? 0 : 0.3});
   for (int rank = 0; rank < 2; rank++) finish(rank);
@@ -327,9 +322,8 @@ START_TEST(names_the_missing_ranks_on_every_rank) {
     assert_text(rank, shown_port);
   }
 }
-END_TEST
 
-START_TEST(says_where_it_could_not_connect) {
+TEST(says_where_it_could_not_connect) {
   close(listen_fd); /* now nobody listens there */
   listen_fd = -1;
   start(1, (struct part){.rank = 1, .nranks = 2, .timeout_s = 0.5});
@@ -340,11 +334,10 @@ START_TEST(says_where_it_could_not_connect) {
   assert_text(1, shown_port);
   assert_text(1, "Connection refused");
 }
-END_TEST
 
 /* Rank 2 is killed: while rank 3 has yet to connect; when all have; and in an allgather that rank 3 comes to only
  * later, while the others must learn of it at once. */
-START_TEST(names_a_killed_rank) {
+TEST_LOOP(names_a_killed_rank, 3) {
   enum { CONNECTING, CONNECTED, GATHERING };
   int nranks = _i == CONNECTING ? 3 : 4;
   for (int rank = 0; rank < nranks; rank++) {
@@ -365,10 +358,9 @@ START_TEST(names_a_killed_rank) {
     assert_text(rank, "rank 2 of 4");
   }
 }
-END_TEST
 
 /* One rank does not call: all others give up together and name it. The root is a case of its own. */
-START_TEST(names_a_rank_that_is_absent_from_an_allgather) {
+TEST_LOOP(names_a_rank_that_is_absent_from_an_allgather, 3) {
   int absent = _i;
   for (int rank = 0; rank < 3; rank++)
     start(rank, (struct part){.rank = rank,
@@ -388,9 +380,8 @@ START_TEST(names_a_rank_that_is_absent_from_an_allgather) {
     assert_text(rank, name);
   }
 }
-END_TEST
 
-START_TEST(names_a_rank_with_another_message_size) {
+TEST(names_a_rank_with_another_message_size) {
   for (int rank = 0; rank < 3; rank++)
     start(rank, (struct part){.rank = rank, .nranks = 3, .secret = "x", .rounds = 1, .bytes = rank == 2 ? 16 : 8});
   for (int rank = 0; rank < 3; rank++) finish(rank);
@@ -399,9 +390,8 @@ START_TEST(names_a_rank_with_another_message_size) {
     assert_text(rank, "rank 2 gathers 16 bytes where rank 0 gathers 8");
   }
 }
-END_TEST
 
-START_TEST(refuses_another_world_size) {
+TEST(refuses_another_world_size) {
   start(0, (struct part){.rank = 0, .nranks = 2, .secret = "x", .timeout_s = 1});
   start(1, (struct part){.rank = 1, .nranks = 3, .secret = "x", .timeout_s = 10});
   for (int rank = 0; rank < 2; rank++) finish(rank);
@@ -410,7 +400,6 @@ START_TEST(refuses_another_world_size) {
   for (int rank = 0; rank < 2; rank++) assert_text(rank, "rank 1 has WORLD_SIZE 3 where rank 0 has 2");
   ck_assert(outcomes[1].create_s < 1);
 }
-END_TEST
 
 /* ---- peers that speak the protocol, but not as they should ------------------------------------------------------- */
 
@@ -432,7 +421,7 @@ static int join_by_hand(struct bny_boot_hello *hello, struct bny_boot_challenge 
   return fd;
 }
 
-START_TEST(refuses_with_a_reason) {
+TEST_LOOP(refuses_with_a_reason, 3) {
   static const struct {
     uint32_t version, rank, nranks;
     const char *reason;
@@ -454,10 +443,9 @@ START_TEST(refuses_with_a_reason) {
   ck_assert_int_eq(outcomes[0].create, BANYAN_ERR_TIMEOUT);
   assert_text(0, cases[_i].reason);
 }
-END_TEST
 
 /* Someone on the way alters the header, or the payload, or plays a frame of the past. */
-START_TEST(notices_altered_frames) {
+TEST_LOOP(notices_altered_frames, 3) {
   struct bny_boot_challenge challenge;
   struct bny_boot_welcome welcome;
   struct bny_boot_hello hello = {
@@ -486,11 +474,10 @@ START_TEST(notices_altered_frames) {
   assert_text(0, "came from rank 1 was altered");
   bny_boot_link_close(&link);
 }
-END_TEST
 
 /* Somebody else listens at rank 0's port: who does not speak, who speaks otherwise, who knows the protocol but no
  * secret. */
-START_TEST(believes_no_impostor) {
+TEST_LOOP(believes_no_impostor, 3) {
   char noise[512];
   struct bny_boot_challenge challenge;
   memset(noise, 'n', sizeof noise);
@@ -517,7 +504,6 @@ START_TEST(believes_no_impostor) {
   assert_text(1, texts[_i]);
   ck_assert(outcomes[1].create_s < 3.5);
 }
-END_TEST
 
 /* ---- without a secret: users of one machine ---------------------------------------------------------------------- */
 
@@ -530,7 +516,7 @@ static const uint8_t *empty_key(void) {
 }
 
 /* Any user can connect to the port, and knows the empty secret. */
-START_TEST(takes_in_nobody_over_tcp_alone) {
+TEST(takes_in_nobody_over_tcp_alone) {
   struct bny_boot_challenge challenge;
   struct bny_boot_welcome welcome;
   struct bny_boot_hello hello = {
@@ -547,10 +533,9 @@ START_TEST(takes_in_nobody_over_tcp_alone) {
   assert_text(0, "rank 1 of 2 did not connect");
   assert_text(0, "failed to authenticate");
 }
-END_TEST
 
 /* Somebody else has rank 0's port, and welcomes all who come. */
-START_TEST(joins_nobody_over_tcp_alone) {
+TEST(joins_nobody_over_tcp_alone) {
   struct bny_boot_challenge challenge;
   fcntl(listen_fd, F_SETFL, O_NONBLOCK);
   start(1, (struct part){.rank = 1, .nranks = 2, .timeout_s = 5});
@@ -573,10 +558,9 @@ START_TEST(joins_nobody_over_tcp_alone) {
   ck_assert_int_eq(outcomes[1].create, BANYAN_ERR_BOOTSTRAP);
   assert_text(1, "does not know the secret");
 }
-END_TEST
 
 /* Rank 1, or rank 0, is of another user. Each rank says so, and a secret brings them together. */
-START_TEST(takes_in_no_other_user) {
+TEST_LOOP(takes_in_no_other_user, 4) {
   int other = _i % 2;
   bool has_secret = _i >= 2;
   if (geteuid() != 0) {
@@ -603,7 +587,6 @@ START_TEST(takes_in_no_other_user) {
                        : "process of user 65534, and this rank of user 0");
   for (int rank = 0; rank < 2; rank++) assert_text(rank, "without a secret all ranks must be of one user");
 }
-END_TEST
 
 /* ---- the secret of a file ---------------------------------------------------------------------------------------- */
 
@@ -615,7 +598,7 @@ static void write_file(const char *path, mode_t mode, const char *text) {
   close(fd);
 }
 
-START_TEST(reads_the_secret_of_a_file) {
+TEST_LOOP(reads_the_secret_of_a_file, 7) {
   static const struct {
     mode_t mode;
     const char *content, *text;
@@ -648,33 +631,7 @@ START_TEST(reads_the_secret_of_a_file) {
     for (int rank = 0; rank < 2; rank++) assert_success(rank);
   }
 }
-END_TEST
 
-int main(void) {
-  Suite *suite = suite_create("boot_tcp");
-  TCase *tcp = tcase_create("tcp");
-  tcase_set_timeout(tcp, 60);
-  tcase_add_checked_fixture(tcp, set_up, tear_down);
-  tcase_add_loop_test(tcp, gathers, 0, 7);
-  tcase_add_loop_test(tcp, listens_by_itself, 0, 5);
-  tcase_add_loop_test(tcp, another_secret_is_an_error_on_both_sides, 0, 2);
-  tcase_add_test(tcp, refuses_a_second_process_of_a_rank);
-  tcase_add_test(tcp, strangers_delay_nobody);
-  tcase_add_test(tcp, names_the_missing_ranks_on_every_rank);
-  tcase_add_test(tcp, says_where_it_could_not_connect);
-  tcase_add_loop_test(tcp, names_a_killed_rank, 0, 3);
-  tcase_add_loop_test(tcp, names_a_rank_that_is_absent_from_an_allgather, 0, 3);
-  tcase_add_test(tcp, names_a_rank_with_another_message_size);
-  tcase_add_test(tcp, refuses_another_world_size);
-  tcase_add_loop_test(tcp, refuses_with_a_reason, 0, 3);
-  tcase_add_loop_test(tcp, notices_altered_frames, 0, 3);
-  tcase_add_loop_test(tcp, believes_no_impostor, 0, 3);
-  tcase_add_test(tcp, takes_in_nobody_over_tcp_alone);
-  tcase_add_test(tcp, joins_nobody_over_tcp_alone);
-  tcase_add_loop_test(tcp, takes_in_no_other_user, 0, 4);
-  tcase_add_loop_test(tcp, reads_the_secret_of_a_file, 0, 7);
-  suite_add_tcase(suite, tcp);
-  return suite_main(suite);
-}
+int main(void) { return suite_main(suite_with("boot_tcp", 60, set_up, tear_down)); }
 
 #endif

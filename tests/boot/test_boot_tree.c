@@ -185,7 +185,7 @@ static int count_fds(void) {
   return count;
 }
 
-START_TEST(trees_of_many_forms) {
+TEST_LOOP(trees_of_many_forms, 6) {
   static const struct world cases[] = {{.nranks = 5, .ranks_per_node = 1, .fanout = 2},    /* nodes of one rank */
                                        {.nranks = 9, .ranks_per_node = 9, .fanout = 2},    /* one node */
                                        {.nranks = 24, .ranks_per_node = 4, .fanout = 3},   /* deep in both ways */
@@ -202,23 +202,21 @@ START_TEST(trees_of_many_forms) {
   free(processes);
   ck_assert_int_eq(count_fds(), before);
 }
-END_TEST
 
 /* More than the queue of a rank holds, and than socket buffers do. */
-START_TEST(large_messages) {
+TEST(large_messages) {
   struct world world = {.nranks = 12, .ranks_per_node = 3, .fanout = 2, .rounds = 2, .bytes = 270000};
   struct process *processes = play(&world);
   for (int32_t i = 0; i < world.nranks; i++) assert_success(&processes[i]);
   free(processes);
 }
-END_TEST
 
 static int compare(const void *a, const void *b) {
   double x = *(const double *)a, y = *(const double *)b;
   return x < y ? -1 : x > y;
 }
 
-START_TEST(very_many_ranks) {
+TEST_LOOP(very_many_ranks, 2) {
   struct world world = {
       .nranks = RANKS_OF_THE_LARGE_TEST, .ranks_per_node = _i ? 8 : 1, .fanout = 32, .rounds = 1, .bytes = 64};
   struct rlimit limit;
@@ -245,7 +243,6 @@ START_TEST(very_many_ranks) {
   free(times);
   free(processes);
 }
-END_TEST
 
 /* ---- what goes wrong --------------------------------------------------------------------------------------------- */
 
@@ -271,7 +268,7 @@ static void twin_of_7(int32_t process, struct bny_boot_settings *settings) {
 }
 
 /* Two processes of one rank, on different hosts: one of them hears why it may not join, the others come together. */
-START_TEST(one_rank_too_many) {
+TEST(one_rank_too_many) {
   struct world world = {.nranks = 24, .nprocesses = 25, .ranks_per_node = 4, .fanout = 2, .rounds = 3, .bytes = 8};
   world.change = twin_of_7;
   world.late = 23;
@@ -283,7 +280,6 @@ START_TEST(one_rank_too_many) {
   ck_assert_msg(strstr(processes[refused].text, "rank 7 has already joined") != NULL, "%s", processes[refused].text);
   free(processes);
 }
-END_TEST
 
 static void other_secret(int32_t process, struct bny_boot_settings *settings) {
   if (process == 13) ck_assert(bny_boot_key_derive("SECRET", 6, settings->key));
@@ -294,7 +290,7 @@ static void other_size(int32_t process, struct bny_boot_settings *settings) {
 }
 
 /* One rank never gets in: all others name it, before their deadline. */
-START_TEST(one_rank_too_few) {
+TEST_LOOP(one_rank_too_few, 2) {
   struct world world = {
       .nranks = 24, .ranks_per_node = 4, .fanout = 2, .timeout_s = 4, .change = _i ? other_size : other_secret};
   struct process *processes = play(&world);
@@ -307,11 +303,10 @@ START_TEST(one_rank_too_few) {
   }
   free(processes);
 }
-END_TEST
 
 /* One rank stays away from an allgather. Whoever it is, those that can be heard name it; those below it, their
  * parent. */
-START_TEST(absent_from_an_allgather) {
+TEST_LOOP(absent_from_an_allgather, 3) {
   struct world world = {.nranks = 24, .ranks_per_node = 4, .fanout = 2, .rounds = 1, .bytes = 8, .timeout_s = 2};
   world.absent = 1 + _i * 7;
   char name[32];
@@ -330,20 +325,7 @@ START_TEST(absent_from_an_allgather) {
   }
   free(processes);
 }
-END_TEST
 
-int main(void) {
-  Suite *suite = suite_create("boot_tree");
-  TCase *tree = tcase_create("tree");
-  tcase_set_timeout(tree, 120);
-  tcase_add_loop_test(tree, trees_of_many_forms, 0, 6);
-  tcase_add_test(tree, large_messages);
-  tcase_add_loop_test(tree, very_many_ranks, 0, 2);
-  tcase_add_test(tree, one_rank_too_many);
-  tcase_add_loop_test(tree, one_rank_too_few, 0, 2);
-  tcase_add_loop_test(tree, absent_from_an_allgather, 0, 3);
-  suite_add_tcase(suite, tree);
-  return suite_main(suite);
-}
+int main(void) { return suite_main(suite_of("boot_tree", 120)); }
 
 #endif

@@ -14,6 +14,7 @@
 #include "plan/plan.h"
 #include "base/status.h"
 #include "tests/support/world.h"
+#include "tests/support/suite.h"
 
 enum { RANKS = 4, SKIPPED = 77 };
 
@@ -54,7 +55,7 @@ static bool gather_in_processes(bool without_proc, bny_facts *all) {
   return can;
 }
 
-START_TEST(builds_that_may_plan_differently_do_not_agree) {
+TEST(builds_that_may_plan_differently_do_not_agree) {
   bny_facts all[RANKS];
   banyan_bootstrap bootstrap = {.size = sizeof bootstrap, .rank = 1, .nranks = RANKS};
   for (int32_t rank = 0; rank < RANKS; rank++) all[rank] = facts_of(rank, NULL);
@@ -71,9 +72,8 @@ START_TEST(builds_that_may_plan_differently_do_not_agree) {
   ck_assert_int_eq(bny_facts_compare(all, &bootstrap), BANYAN_ERR_MISMATCH);
   ck_assert_ptr_nonnull(strstr(banyan_last_error(), "rank 0 runs banyan 9.9"));
 }
-END_TEST
 
-START_TEST(processes_of_one_kernel_are_one_host) {
+TEST(processes_of_one_kernel_are_one_host) {
   bny_facts *all = world_share(RANKS * sizeof *all);
   ck_assert(gather_in_processes(false, all));
   ck_assert_int_eq(nodes_of(all), 1);
@@ -83,9 +83,8 @@ START_TEST(processes_of_one_kernel_are_one_host) {
   ck_assert_int_eq(nodes_of(all), 3);
   world_unshare(all, RANKS * sizeof *all);
 }
-END_TEST
 
-START_TEST(nobody_shares_a_host_without_proc) {
+TEST(nobody_shares_a_host_without_proc) {
   setenv("BANYAN_LOG", "error", 1);
   bny_facts *all = world_share(RANKS * sizeof *all);
   if (gather_in_processes(true, all)) {
@@ -97,11 +96,10 @@ START_TEST(nobody_shares_a_host_without_proc) {
   }
   world_unshare(all, RANKS * sizeof *all);
 }
-END_TEST
 
 /* ---- settings that are wrong on one rank ------------------------------------------------------------------------- */
 
-START_TEST(a_wrong_setting_is_told_to_all) {
+TEST(a_wrong_setting_is_told_to_all) {
   bny_facts all[RANKS];
   banyan_bootstrap bootstrap = {.size = sizeof bootstrap, .nranks = RANKS};
   for (int32_t rank = 0; rank < RANKS; rank++) all[rank] = facts_of(rank, rank == 2 ? "a,b" : NULL);
@@ -111,7 +109,6 @@ START_TEST(a_wrong_setting_is_told_to_all) {
     ck_assert_int_eq(strstr(banyan_last_error(), "rank 2: ") != NULL, bootstrap.rank != 2);
   }
 }
-END_TEST
 
 /* Processes have an environment each: the others are told at once, not at their deadline. */
 static void create_with_one_wrong(world_rank *self) {
@@ -126,22 +123,10 @@ static void create_with_one_wrong(world_rank *self) {
   world_check(self, world_now_s() - begun < 10, "it took %.1f s", world_now_s() - begun);
 }
 
-START_TEST(nobody_waits_for_a_rank_with_wrong_settings) {
+TEST_LOOP(nobody_waits_for_a_rank_with_wrong_settings, 3) {
   static const char *const names[] = {"BANYAN_NODE", "BANYAN_LEVELS", "BANYAN_ARENA_KIB"};
-  world_setup setup = {.nranks = 3, .processes = true, .bare = true, .argument = (void *)(uintptr_t)names[_i]};
-  world_run(&setup, create_with_one_wrong);
+  WORLD_RUN(create_with_one_wrong, .nranks = 3, .processes = true, .bare = true,
+            .argument = (void *)(uintptr_t)names[_i]);
 }
-END_TEST
 
-int main(void) {
-  Suite *suite = suite_create("facts");
-  TCase *tests = tcase_create("facts");
-  tcase_set_timeout(tests, 60);
-  tcase_add_test(tests, processes_of_one_kernel_are_one_host);
-  tcase_add_test(tests, builds_that_may_plan_differently_do_not_agree);
-  tcase_add_test(tests, nobody_shares_a_host_without_proc);
-  tcase_add_test(tests, a_wrong_setting_is_told_to_all);
-  tcase_add_loop_test(tests, nobody_waits_for_a_rank_with_wrong_settings, 0, 3);
-  suite_add_tcase(suite, tests);
-  return world_main(suite);
-}
+int main(void) { return world_main(suite_of("facts", 60)); }

@@ -11,6 +11,7 @@
 #include <string.h>
 
 #include "tests/support/placed.h"
+#include "tests/support/suite.h"
 
 #if !defined(__SANITIZE_ADDRESS__) && !defined(__SANITIZE_THREAD__) && defined(__GLIBC__)
 #define CAN_FAIL 1
@@ -146,7 +147,7 @@ static bool try_without(int nth) {
   return culprit->has_failed;
 }
 
-START_TEST(creation) {
+TEST_LOOP(creation, 2) {
   world_setup setup;
   if (!placed_set(_i ? PLACED_APART : PLACED_THREADS, "a,a,b", "a,b,c", &setup)) return;
   int nth = 1;
@@ -156,14 +157,8 @@ START_TEST(creation) {
   printf("%s: %d allocations failed in turn\n", _i ? "ranks of several nodes" : "threads", nth - 1);
   fflush(stdout);
 }
-END_TEST
 
 int main(void) {
   if (!CAN_FAIL) return 77;
-  Suite *suite = suite_create("no_memory");
-  TCase *tests = tcase_create("without memory");
-  tcase_set_timeout(tests, WORLD_GUARD_S);
-  tcase_add_loop_test(tests, creation, 0, 2);
-  suite_add_tcase(suite, tests);
-  return world_main(suite);
+  return world_main(suite_of("no_memory", WORLD_GUARD_S));
 }

@@ -11,6 +11,7 @@
 #include <unistd.h>
 
 #include "tests/support/world.h"
+#include "tests/support/suite.h"
 
 enum { HEADS = 4, VALUE_DIM = 16, FLAG_STOPPED = 1, FLAG_DONE = 2 };
 
@@ -153,13 +154,10 @@ static void run_scene(scene scene, int32_t nranks, bool processes, const char *n
     unsetenv("BANYAN_NODE");
   struct scene *shared = world_share(sizeof *shared);
   *shared = scene;
-  world_setup setup = {.nranks = nranks,
-                       .processes = processes,
-                       .argument = shared,
-                       .conduct = processes ? kill_stopped : NULL,
-                       .deaths = processes && (scene.deed == DIE || scene.deed == STOP || scene.later),
-                       .timeout_ns = (int64_t)(timeout_s * (world_is_sanitized() ? 4e9 : 1e9))};
-  world_run(&setup, play);
+  WORLD_RUN(play, .nranks = nranks, .processes = processes, .argument = shared,
+            .conduct = processes ? kill_stopped : NULL,
+            .deaths = processes && (scene.deed == DIE || scene.deed == STOP || scene.later),
+            .timeout_ns = (int64_t)(timeout_s * (world_is_sanitized() ? 4e9 : 1e9)));
   for (int32_t r = 0; r < nranks; r++) {
     bool out = scene.deed != ABORT && is_in(scene.culprits, r);
     if (!scene.later) ck_assert_msg(shared->shrunk[r] == !out, "rank %d: %d", r, shared->shrunk[r]);
@@ -167,38 +165,34 @@ static void run_scene(scene scene, int32_t nranks, bool processes, const char *n
   world_unshare(shared, sizeof *shared);
 }
 
-START_TEST(without_the_dead) {
+TEST_LOOP(without_the_dead, 3) {
   run_scene((scene){.deed = DIE, .culprits = 1u << 1}, 3, true, node_lists[_i], 10);
   run_scene((scene){.deed = DIE, .culprits = 1u << 0 | 1u << 4}, 6, true, node_lists[_i], 10);
   run_scene((scene){.deed = DIE, .culprits = 1u << 1}, 2, true, node_lists[_i], 10);
 }
-END_TEST
 
-START_TEST(without_the_stopped) { run_scene((scene){.deed = STOP, .culprits = 1u << 2}, 4, true, node_lists[_i], 0.5); }
-END_TEST
+TEST_LOOP(without_the_stopped, 3) {
+  run_scene((scene){.deed = STOP, .culprits = 1u << 2}, 4, true, node_lists[_i], 0.5);
+}
 
-START_TEST(all_after_an_abort) {
+TEST_LOOP(all_after_an_abort, 6) {
   run_scene((scene){.deed = ABORT, .culprits = 1u << 3}, 4, _i % 2, node_lists[_i / 2], 10);
 }
-END_TEST
 
-START_TEST(without_those_who_left) {
+TEST_LOOP(without_those_who_left, 6) {
   run_scene((scene){.deed = LEAVE, .culprits = 1u << 0}, 4, _i % 2, node_lists[_i / 2], 10);
 }
-END_TEST
 
-START_TEST(a_rank_that_was_given_up_is_told) {
+TEST_LOOP(a_rank_that_was_given_up_is_told, 6) {
   run_scene((scene){.deed = LATE, .culprits = 1u << 1}, 4, _i % 2, node_lists[_i / 2], 0.4);
 }
-END_TEST
 
 /* Deaths at any time of shrinking. On one node: UCX before 1.14 ends a process by an assertion if a peer dies while the
  * connection to it is being set up. */
-START_TEST(one_more_dies_meanwhile) {
+TEST(one_more_dies_meanwhile) {
   for (int i = 0; i < 12; i++)
     run_scene((scene){.deed = DIE, .culprits = 1u << 5, .later = 1u << (i % 3), .later_ms = 0.3 * i}, 6, true, NULL, 4);
 }
-END_TEST
 
 /* ---- again, and what is refused ---------------------------------------------------------------------------------- */
 
@@ -234,7 +228,7 @@ static void shrink_to_nothing(world_rank *self) {
   }
 }
 
-START_TEST(again_and_again) {
+TEST_LOOP(again_and_again, 6) {
   world_setup setup = {.nranks = 6, .processes = _i % 2};
 #ifndef HAVE_UCX
   if (_i / 2 > 0) return;
@@ -246,7 +240,6 @@ START_TEST(again_and_again) {
   world_run(&setup, shrink_to_nothing);
   world_unshare(settled, (WORLD_RANKS_MAX + 1) * sizeof *settled);
 }
-END_TEST
 
 static void ask_wrongly(world_rank *self) {
   banyan_comm *left = NULL, *none = NULL;
@@ -261,11 +254,7 @@ static void ask_wrongly(world_rank *self) {
   banyan_comm_destroy(left);
 }
 
-START_TEST(wrong_calls_are_refused) {
-  world_setup setup = {.nranks = 2};
-  world_run(&setup, ask_wrongly);
-}
-END_TEST
+TEST(wrong_calls_are_refused) { WORLD_RUN(ask_wrongly, .nranks = 2); }
 
 /* A kernel's name that nobody has: the ranks that are left agree, and cannot make their communicator. */
 static void shrink_in_vain(world_rank *self) {
@@ -280,25 +269,6 @@ static void shrink_in_vain(world_rank *self) {
   world_meet(self); /* whoever leaves is gone on without */
 }
 
-START_TEST(failure_writes_nothing) {
-  world_setup setup = {.nranks = 3, .processes = true};
-  world_run(&setup, shrink_in_vain);
-}
-END_TEST
+TEST(failure_writes_nothing) { WORLD_RUN(shrink_in_vain, .nranks = 3, .processes = true); }
 
-int main(void) {
-  Suite *suite = suite_create("shrink");
-  TCase *cases = tcase_create("shrink");
-  tcase_set_timeout(cases, 120);
-  tcase_add_loop_test(cases, without_the_dead, 0, 3);
-  tcase_add_loop_test(cases, without_the_stopped, 0, 3);
-  tcase_add_loop_test(cases, all_after_an_abort, 0, 6);
-  tcase_add_loop_test(cases, without_those_who_left, 0, 6);
-  tcase_add_loop_test(cases, a_rank_that_was_given_up_is_told, 0, 6);
-  tcase_add_test(cases, one_more_dies_meanwhile);
-  tcase_add_loop_test(cases, again_and_again, 0, 6);
-  tcase_add_test(cases, wrong_calls_are_refused);
-  tcase_add_test(cases, failure_writes_nothing);
-  suite_add_tcase(suite, cases);
-  return world_main(suite);
-}
+int main(void) { return world_main(suite_of("shrink", 120)); }

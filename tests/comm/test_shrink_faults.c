@@ -13,6 +13,7 @@
 
 #include "injector.h"
 #include "tests/support/world.h"
+#include "tests/support/suite.h"
 
 enum { RANKS = 4, FIRST_DEAD = 3, AT_ONCE = 4, TEXT_BYTES = 400 };
 
@@ -216,36 +217,22 @@ static bool cannot(bool nodes) {
   return why || (nodes && !world_has_network());
 }
 
-START_TEST(one_stops_in_shared_memory) {
+static int victims(void) { return getenv("TEST_FAULTS") ? FIRST_DEAD : 2; }
+
+TEST_LOOP(one_stops_in_shared_memory, victims()) {
   if (!cannot(false)) inject(_i, INJECTOR_STOP, false, 4);
 }
-END_TEST
 
-START_TEST(one_dies_in_shared_memory) {
+TEST_LOOP(one_dies_in_shared_memory, victims()) {
   if (!cannot(false)) inject(_i, INJECTOR_DIE, false, 8);
 }
-END_TEST
 
-START_TEST(one_stops_over_ucx) {
+TEST_LOOP(one_stops_over_ucx, victims()) {
   if (!cannot(true)) inject(_i, INJECTOR_STOP, true, 4);
 }
-END_TEST
 
-START_TEST(one_dies_over_ucx) {
+TEST_LOOP(one_dies_over_ucx, victims()) {
   if (!cannot(true)) inject(_i, INJECTOR_DIE, true, 4);
 }
-END_TEST
 
-int main(void) {
-  Suite *suite = suite_create("shrink_faults");
-  TCase *cases = tcase_create("shrink_faults");
-  const char *form = getenv("TEST_FAULTS");
-  int victims = form ? FIRST_DEAD : 2;
-  tcase_set_timeout(cases, form ? 7200 : 300);
-  tcase_add_loop_test(cases, one_stops_in_shared_memory, 0, victims);
-  tcase_add_loop_test(cases, one_dies_in_shared_memory, 0, victims);
-  tcase_add_loop_test(cases, one_stops_over_ucx, 0, victims);
-  tcase_add_loop_test(cases, one_dies_over_ucx, 0, victims);
-  suite_add_tcase(suite, cases);
-  return world_main(suite);
-}
+int main(void) { return world_main(suite_of("shrink_faults", getenv("TEST_FAULTS") ? 7200 : 300)); }

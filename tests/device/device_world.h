@@ -10,6 +10,13 @@
 #include "tests/device/device_util.h"
 #include "tests/support/world.h"
 
+/* The fake driver runs kernels if both are there; else none of n tests runs. */
+#if defined HAVE_CUDA && defined HAVE_CXX17
+#define DEVICE_TESTS(n) (n)
+#else
+#define DEVICE_TESTS(n) (0 * (n))
+#endif
+
 /* A machine of so many devices, which is what FAKE_CUDA's other words say. */
 static inline void device_world_begin(int devices, const char *words) {
   char more[768];

@@ -49,7 +49,7 @@ static bny_decode_plan plan_of(const bny_decode_request *request, const bny_deco
 
 /* The table of docs/design-devices.md: head_dims that have a kernel, and how many heads of MLA it takes at a time; 0:
  * none. */
-START_TEST(devices_run_what_the_table_says) {
+TEST(devices_run_what_the_table_says) {
   static const struct {
     int32_t compute, shared_bytes, latent_most;
     bool wide, bulk, async;
@@ -79,9 +79,8 @@ START_TEST(devices_run_what_the_table_says) {
       ck_assert_msg(bulk == rows[i].bulk && async == rows[i].async, "%d: copies", rows[i].compute);
     }
 }
-END_TEST
 
-START_TEST(kernels_are_chosen) {
+TEST(kernels_are_chosen) {
   static const struct {
     const bny_decode_machine *machine;
     int32_t dim, heads;
@@ -104,10 +103,9 @@ START_TEST(kernels_are_chosen) {
     ck_assert_str_eq(kernel->name, cases[i].name);
   }
 }
-END_TEST
 
 /* Where rows do not lie side by side, and where it is said. */
-START_TEST(copies_are_chosen) {
+TEST(copies_are_chosen) {
   bny_decode_request request = request_of(1, 8, 1, 128, 1000), latent = latent_request(1, 8, 1000);
   const bny_decode_kernel *kernel;
   request.rows_apart = latent.rows_apart = true;
@@ -137,9 +135,8 @@ START_TEST(copies_are_chosen) {
   ck_assert_int_eq(bny_decode_copy_read(NULL, &request.copy), BANYAN_OK);
   ck_assert_int_eq(request.copy, BNY_DECODE_COPY_AUTO);
 }
-END_TEST
 
-START_TEST(kernels_are_refused) {
+TEST(kernels_are_refused) {
   const bny_decode_kernel *kernel = NULL;
   bny_decode_request odd = request_of(1, 8, 1, 80, 1000), wide = request_of(1, 8, 1, 256, 1000);
   bny_decode_request single = request_of(1, 8, 1, 128, 1000), heads = request_of(1, 8, 3, 128, 1000);
@@ -160,7 +157,6 @@ START_TEST(kernels_are_refused) {
       bny_device_fault_unpack(bny_device_fault_pack(BANYAN_ERR_ARGUMENT, 0, 0, (uint32_t)many.batch));
   ck_assert_uint_eq(last.detail & BNY_DEVICE_DETAIL_PAGE, 0);
 }
-END_TEST
 
 /* ---- division ---------------------------------------------------------------------------------------------------- */
 
@@ -201,7 +197,7 @@ static void check_division(const bny_decode_division *division, const uint32_t *
   free(done);
 }
 
-START_TEST(all_is_done_once) {
+TEST(all_is_done_once) {
   for (int round = 0; round < 2000; round++) {
     uint32_t granules[64], items = (uint32_t)random_int(1, 64);
     int longest = random_int(0, 3) ? random_int(0, 100) : random_int(0, 5000);
@@ -215,11 +211,10 @@ START_TEST(all_is_done_once) {
     check_division(&division, granules, items, text);
   }
 }
-END_TEST
 
 /* ---- plans ------------------------------------------------------------------------------------------------------- */
 
-START_TEST(few_heads_fill_the_device) {
+TEST(few_heads_fill_the_device) {
   static const int32_t kv_heads[] = {1, 2, 8};
   for (int i = 0; i < 3; i++) {
     bny_decode_request request = request_of(1, 8 * kv_heads[i], kv_heads[i], 128, 131072);
@@ -233,9 +228,8 @@ START_TEST(few_heads_fill_the_device) {
     ck_assert_uint_eq(plan.cluster, 1);
   }
 }
-END_TEST
 
-START_TEST(large_batches_need_no_clusters) {
+TEST(large_batches_need_no_clusters) {
   bny_decode_request request = request_of(64, 32, 8, 128, 32768);
   bny_decode_plan plan = plan_of(&request, &h100, 3);
   ck_assert_uint_eq(plan.cluster, 1);
@@ -243,9 +237,8 @@ START_TEST(large_batches_need_no_clusters) {
   ck_assert_uint_eq(plan.scratch_bytes, 2 * 396 * 16 * 130 * 4);
   ck_assert_uint_eq(plan.counters, 3 * 396);
 }
-END_TEST
 
-START_TEST(short_ones_take_few_blocks) {
+TEST(short_ones_take_few_blocks) {
   bny_decode_request request = request_of(1, 8, 1, 128, 64);
   ck_assert_uint_eq(plan_of(&request, &h100, 3).blocks, 1);
   request.keys_max = 0;
@@ -253,9 +246,8 @@ START_TEST(short_ones_take_few_blocks) {
   request.batch = 0;
   ck_assert_uint_eq(plan_of(&request, &h100, 3).blocks, 1);
 }
-END_TEST
 
-START_TEST(clusters_that_fit_are_taken) {
+TEST(clusters_that_fit_are_taken) {
   bny_decode_request request = request_of(1, 8, 1, 128, 131072);
   const bny_decode_kernel *kernel;
   bny_decode_plan plan;
@@ -264,9 +256,8 @@ START_TEST(clusters_that_fit_are_taken) {
   ck_assert_int_eq(bny_decode_plan_make(&request, &h100, kernel, &residency, &plan), BANYAN_OK);
   ck_assert_uint_eq(plan.division.teams, 45);
 }
-END_TEST
 
-START_TEST(too_much_is_refused) {
+TEST(too_much_is_refused) {
   bny_decode_request request = request_of(4096, 128, 128, 128, INT_MAX);
   const bny_decode_kernel *kernel;
   bny_decode_plan plan;
@@ -274,10 +265,9 @@ START_TEST(too_much_is_refused) {
   ck_assert_int_eq(bny_decode_kernel_choose(&request, &h100, &kernel), BANYAN_OK);
   ck_assert_int_eq(bny_decode_plan_make(&request, &h100, kernel, &residency, &plan), BANYAN_ERR_UNSUPPORTED);
 }
-END_TEST
 
 /* Shares of plans, of sequences as long as they may be and shorter. */
-START_TEST(plans_divide) {
+TEST(plans_divide) {
   for (int round = 0; round < 300; round++) {
     int32_t kv_heads = random_int(1, 4), group = random_int(1, 40), keys = 1 << random_int(4, 15);
     bny_decode_request request = random_int(0, 3) ? request_of(random_int(1, 12), kv_heads * group, kv_heads, 128, keys)
@@ -291,9 +281,8 @@ START_TEST(plans_divide) {
     free(granules);
   }
 }
-END_TEST
 
-START_TEST(calls_are_checked) {
+TEST(calls_are_checked) {
   bny_decode_request request = request_of(2, 8, 2, 128, 1000), latent = latent_request(1, 8, 1000);
   bny_decode_plan plan = plan_of(&request, &h100, 3), latent_plan = plan_of(&latent, &h100, 2);
   static _Alignas(16) char memory[64];
@@ -332,23 +321,5 @@ START_TEST(calls_are_checked) {
   ck_assert_ptr_null(bny_decode_call_check(&call, &plan));
   ck_assert_str_eq(bny_decode_call_check(&call, &latent_plan), "v is not the first columns of k");
 }
-END_TEST
 
-int main(void) {
-  Suite *suite = suite_create("decode_plan");
-  TCase *tests = tcase_create("all");
-  tcase_add_test(tests, kernels_are_chosen);
-  tcase_add_test(tests, devices_run_what_the_table_says);
-  tcase_add_test(tests, copies_are_chosen);
-  tcase_add_test(tests, kernels_are_refused);
-  tcase_add_test(tests, all_is_done_once);
-  tcase_add_test(tests, few_heads_fill_the_device);
-  tcase_add_test(tests, large_batches_need_no_clusters);
-  tcase_add_test(tests, short_ones_take_few_blocks);
-  tcase_add_test(tests, clusters_that_fit_are_taken);
-  tcase_add_test(tests, too_much_is_refused);
-  tcase_add_test(tests, plans_divide);
-  tcase_add_test(tests, calls_are_checked);
-  suite_add_tcase(suite, tests);
-  return suite_main(suite);
-}
+int main(void) { return suite_main(suite_of("decode_plan", 0)); }

@@ -12,6 +12,7 @@
 #endif
 #include "tests/device/device_util.h"
 #include "tests/support/world.h"
+#include "tests/support/suite.h"
 
 /* Opening fails, and the text says so. */
 static void refuses(const bny_device_choice *choice, banyan_status wanted, const char *says) {
@@ -22,27 +23,16 @@ static void refuses(const bny_device_choice *choice, banyan_status wanted, const
   ck_assert_ptr_null(device);
 }
 
-START_TEST(unknown_vendors_are_refused) {
+TEST(unknown_vendors_are_refused) {
   bny_device_choice choice = {.by = BNY_DEVICE_BY_ORDINAL};
   bny_device *device = NULL;
   ck_assert_int_eq(bny_device_open("abacus", &choice, &device), BANYAN_ERR_ARGUMENT);
   ck_assert_ptr_nonnull(strstr(banyan_last_error(), "\"abacus\""));
 }
-END_TEST
 
 #ifndef HAVE_CUDA
-START_TEST(builds_without_cuda_say_so) {
+TEST(builds_without_cuda_say_so) {
   refuses(&(bny_device_choice){.by = BNY_DEVICE_BY_ORDINAL}, BANYAN_ERR_UNSUPPORTED, "built without CUDA");
-}
-END_TEST
-
-int main(void) {
-  Suite *suite = suite_create("device");
-  TCase *none = tcase_create("no CUDA");
-  tcase_add_test(none, unknown_vendors_are_refused);
-  tcase_add_test(none, builds_without_cuda_say_so);
-  suite_add_tcase(suite, none);
-  return world_main(suite);
 }
 #else
 
@@ -68,7 +58,7 @@ static void ck_nothing_is_left(void) {
   ck_assert_msg(left == 0, "left: %s", text);
 }
 
-START_TEST(what_is_missing_is_named) {
+TEST(what_is_missing_is_named) {
   char other[4096];
   bny_device_choice choice = {.by = BNY_DEVICE_BY_ORDINAL, .library = "/nowhere/libcuda.so.1"};
   refuses(&choice, BANYAN_ERR_UNSUPPORTED, "no NVIDIA driver on this machine");
@@ -86,9 +76,8 @@ START_TEST(what_is_missing_is_named) {
   refuses(&choice, BANYAN_ERR_UNSUPPORTED, "has compute capability 7.5; banyan needs 8.0");
   ck_nothing_is_left();
 }
-END_TEST
 
-START_TEST(by_ordinal) {
+TEST(by_ordinal) {
   bny_device_choice choice = {.by = BNY_DEVICE_BY_ORDINAL, .library = fake_cuda_path()};
   for (choice.ordinal = 0; choice.ordinal < 4; choice.ordinal++) {
     bny_device *device = open_or_fail(&choice);
@@ -109,9 +98,8 @@ START_TEST(by_ordinal) {
   refuses(&choice, BANYAN_ERR_ARGUMENT, "not by 9");
   ck_nothing_is_left();
 }
-END_TEST
 
-START_TEST(by_local_rank) {
+TEST(by_local_rank) {
   bny_device_choice choice = {.by = BNY_DEVICE_BY_LOCAL_RANK, .library = fake_cuda_path()};
   unsetenv("LOCAL_RANK");
   refuses(&choice, BANYAN_ERR_ARGUMENT, "LOCAL_RANK is not set");
@@ -129,9 +117,8 @@ START_TEST(by_local_rank) {
   ck_assert_int_eq(device->facts.uuid[15], 3);
   device->ops->close(device);
 }
-END_TEST
 
-START_TEST(by_context) {
+TEST(by_context) {
   bny_device_choice choice = {.by = BNY_DEVICE_BY_CONTEXT, .library = fake_cuda_path()};
   refuses(&choice, BANYAN_ERR_ARGUMENT, "no CUDA device is current");
   FAKE_CUDA(fake_cuda_set_device)(2);
@@ -144,10 +131,9 @@ START_TEST(by_context) {
   refuses(&choice, BANYAN_ERR_UNSUPPORTED, "is not its primary one");
   ck_nothing_is_left();
 }
-END_TEST
 
 /* Images of a toolkit load on drivers of its major version. That is said before anything is opened, with the remedy. */
-START_TEST(older_drivers) {
+TEST(older_drivers) {
   static const int major = CUDA_VERSION / 1000 * 1000;
   char words[64], says[256];
   bny_device_choice choice = {.by = BNY_DEVICE_BY_ORDINAL, .library = fake_cuda_path()};
@@ -171,9 +157,8 @@ START_TEST(older_drivers) {
   ck_assert(!device->facts.graphs);
   device->ops->close(device);
 }
-END_TEST
 
-START_TEST(drivers_and_toolkits) {
+TEST(drivers_and_toolkits) {
   static const struct {
     int driver, toolkit;
     const char *says; /* NULL: they fit */
@@ -195,9 +180,8 @@ START_TEST(drivers_and_toolkits) {
     ck_assert_msg(!cases[i].says || strstr(banyan_last_error(), cases[i].says), "%s", banyan_last_error());
   }
 }
-END_TEST
 
-START_TEST(links) {
+TEST(links) {
   bny_device *first = open_ordinal(0), *second = open_ordinal(1);
   unsigned char stranger[BNY_DEVICE_UUID_BYTES] = {1, 2, 3};
   bny_device_link link;
@@ -213,11 +197,10 @@ START_TEST(links) {
   first->ops->close(first);
   second->ops->close(second);
 }
-END_TEST
 
 /* ---- memory ------------------------------------------------------------------------------------------------------ */
 
-START_TEST(kinds_are_tried) {
+TEST(kinds_are_tried) {
   static const struct {
     const char *words;
     uint32_t kinds;
@@ -245,7 +228,6 @@ START_TEST(kinds_are_tried) {
   device->ops->close(device);
   ck_nothing_is_left();
 }
-END_TEST
 
 static bny_device_memory *import(bny_device *device, bny_device_memory *memory) {
   bny_device_offer offer = {.kind = memory->kind, .bytes = memory->bytes, .file = -1, .same_process = true};
@@ -276,7 +258,7 @@ static void write_then_read(bny_device *writer, void *to, bny_device *reader, co
 }
 
 /* Each kind, between two devices and on one, whoever frees first; whichever device is current on the thread. */
-START_TEST(memory_is_shared) {
+TEST_LOOP(memory_is_shared, 4 * BNY_MEMORY_KINDS) {
   bny_memory_kind kind = (bny_memory_kind)(_i % BNY_MEMORY_KINDS);
   bool owner_first = _i / BNY_MEMORY_KINDS % 2, one_device = _i / BNY_MEMORY_KINDS / 2;
   int current = one_device ? -1 : 3;
@@ -304,9 +286,8 @@ START_TEST(memory_is_shared) {
   ck_assert_int_eq(FAKE_CUDA(fake_cuda_current)(), current);
   ck_nothing_is_left();
 }
-END_TEST
 
-START_TEST(imports_that_fail_leave_nothing) {
+TEST(imports_that_fail_leave_nothing) {
   static const char *const words[] = {"import-fails:2", "no-peer:2", "no-host:2"};
   for (int i = 0; i < 3; i++)
     for (int kind = 0; kind < BNY_MEMORY_KINDS; kind++) {
@@ -329,11 +310,10 @@ START_TEST(imports_that_fail_leave_nothing) {
       ck_nothing_is_left();
     }
 }
-END_TEST
 
 /* After a fork, private memory would have other pages in the parent than those that its device reads, because the first
  * writer gets copies. */
-START_TEST(registered_memory_is_not_inherited) {
+TEST(registered_memory_is_not_inherited) {
   bny_device *device = open_ordinal(1);
   size_t bytes = (size_t)4 * (size_t)sysconf(_SC_PAGESIZE);
   char *memory = mmap(NULL, bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
@@ -356,9 +336,8 @@ START_TEST(registered_memory_is_not_inherited) {
   device->ops->close(device);
   ck_nothing_is_left();
 }
-END_TEST
 
-START_TEST(pointers) {
+TEST(pointers) {
   bny_device *device = open_ordinal(1), *other = open_ordinal(2);
   bny_device_memory *memory = NULL;
   bny_device_words words;
@@ -380,7 +359,6 @@ START_TEST(pointers) {
   device->ops->close(device);
   other->ops->close(other);
 }
-END_TEST
 
 /* ---- streams and kernels ----------------------------------------------------------------------------------------- */
 
@@ -395,7 +373,7 @@ static void note(const fake_cuda_launch *launch) { last_launch = *launch; }
 
 static const fake_cuda_image image = {.magic = FAKE_CUDA_MAGIC, .kernels = {{"fill", fill}, {"note", note}}};
 
-START_TEST(streams) {
+TEST(streams) {
   bny_device *device = open_ordinal(1);
   bny_device_memory *memory = NULL;
   bny_device_words words;
@@ -431,10 +409,9 @@ START_TEST(streams) {
   device->ops->close(device);
   ck_nothing_is_left();
 }
-END_TEST
 
 #ifdef HAVE_CXX17 /* the fake driver then has graphs */
-START_TEST(graphs) {
+TEST(graphs) {
   machine("live,capturing"); /* another thread's capture is not spoilt */
   bny_device *device = open_ordinal(1);
   const bny_device_ops *ops = device->ops;
@@ -469,10 +446,9 @@ START_TEST(graphs) {
   ops->close(device);
   ck_nothing_is_left();
 }
-END_TEST
 #endif
 
-START_TEST(kernels) {
+TEST(kernels) {
   bny_device *device = open_ordinal(1);
   bny_device_module *module = NULL;
   bny_device_memory *memory = NULL;
@@ -509,9 +485,8 @@ START_TEST(kernels) {
   device->ops->close(device);
   ck_nothing_is_left();
 }
-END_TEST
 
-START_TEST(launches_carry_attributes) {
+TEST_LOOP(launches_carry_attributes, 2) {
   bny_device_kernel kernel;
   bny_device_module *module = NULL;
   machine(_i ? "compute=80" : "");
@@ -530,11 +505,10 @@ START_TEST(launches_carry_attributes) {
   device->ops->module_unload(module);
   device->ops->close(device);
 }
-END_TEST
 
 /* A first launch loads nothing, and no memory for threads' stacks is made by it: drivers may wait for all kernels to do
  * so. The fake one refuses launches that would. */
-START_TEST(kernels_are_ready_when_found) {
+TEST_LOOP(kernels_are_ready_when_found, 3) {
   static const char *const machines[] = {"", "local=5000", "local=5000,cuFuncLoad"};
   bny_device_kernel kernel;
   bny_device_module *module = NULL;
@@ -551,11 +525,10 @@ START_TEST(kernels_are_ready_when_found) {
   device->ops->module_unload(module);
   device->ops->close(device);
 }
-END_TEST
 
 /* An image that a driver cannot use is not supported, and both versions and the remedy are named. Other failures say
  * nothing of versions. */
-START_TEST(images_that_do_not_load) {
+TEST(images_that_do_not_load) {
   static const struct {
     CUresult result;
     banyan_status status;
@@ -588,10 +561,9 @@ START_TEST(images_that_do_not_load) {
   }
   ck_nothing_is_left();
 }
-END_TEST
 
 /* While another thread captures, set-up may not spoil it. */
-START_TEST(set_up_amid_a_capture) {
+TEST(set_up_amid_a_capture) {
   machine("capturing");
   bny_device *device = open_ordinal(1);
   ck_assert_uint_eq(device->facts.memory_kinds, (1u << BNY_MEMORY_KINDS) - 1);
@@ -620,36 +592,6 @@ START_TEST(set_up_amid_a_capture) {
   device->ops->close(device);
   ck_nothing_is_left();
 }
-END_TEST
+#endif
 
-int main(void) {
-  Suite *suite = suite_create("device");
-  TCase *choice = tcase_create("choice"), *memory = tcase_create("memory"), *work = tcase_create("work");
-  tcase_add_test(choice, unknown_vendors_are_refused);
-  tcase_add_test(choice, what_is_missing_is_named);
-  tcase_add_test(choice, by_ordinal);
-  tcase_add_test(choice, by_local_rank);
-  tcase_add_test(choice, by_context);
-  tcase_add_test(choice, older_drivers);
-  tcase_add_test(choice, drivers_and_toolkits);
-  tcase_add_test(choice, links);
-  tcase_add_test(memory, kinds_are_tried);
-  tcase_add_loop_test(memory, memory_is_shared, 0, 4 * BNY_MEMORY_KINDS);
-  tcase_add_test(memory, imports_that_fail_leave_nothing);
-  tcase_add_test(memory, registered_memory_is_not_inherited);
-  tcase_add_test(memory, pointers);
-  tcase_add_test(work, streams);
-#ifdef HAVE_CXX17
-  tcase_add_test(work, graphs);
-#endif
-  tcase_add_test(work, kernels);
-  tcase_add_loop_test(work, launches_carry_attributes, 0, 2);
-  tcase_add_loop_test(work, kernels_are_ready_when_found, 0, 3);
-  tcase_add_test(work, images_that_do_not_load);
-  tcase_add_test(work, set_up_amid_a_capture);
-  suite_add_tcase(suite, choice);
-  suite_add_tcase(suite, memory);
-  suite_add_tcase(suite, work);
-  return world_main(suite);
-}
-#endif
+int main(void) { return world_main(suite_of("device", 0)); }

@@ -9,6 +9,7 @@
 #include "device/arena.h"
 #include "tests/device/device_util.h"
 #include "tests/support/world.h"
+#include "tests/support/suite.h"
 
 enum { BYTES = 1 << 16, RANKS_MAX = 5, MS = 1000000 };
 
@@ -175,8 +176,7 @@ static void run_task(task task) {
   setenv("FAKE_CUDA", task.words ? task.words : "", 1);
   FAKE_CUDA(fake_cuda_live)(left, sizeof left);
   int files = count_files();
-  world_setup setup = {.nranks = task.nranks, .processes = task.processes, .bare = true, .argument = &task};
-  world_run(&setup, run_rank);
+  WORLD_RUN(run_rank, .nranks = task.nranks, .processes = task.processes, .bare = true, .argument = &task);
   ck_assert_msg(FAKE_CUDA(fake_cuda_live)(left, sizeof left) == 0, "left: %s", left);
   ck_assert_int_eq(count_files(), files);
 }
@@ -190,7 +190,7 @@ static const char *const words_of_kind[BNY_MEMORY_KINDS] = {
     [BNY_MEMORY_HOST] = "devices=5,no-vmm,no-ipc",
 };
 
-START_TEST(every_kind) {
+TEST_LOOP(every_kind, 2 * BNY_MEMORY_KINDS) {
   int kind = _i % BNY_MEMORY_KINDS;
   for (int32_t nranks = 1; nranks <= RANKS_MAX; nranks++)
     for (int one_device = 0; one_device < 2; one_device++)
@@ -201,10 +201,9 @@ START_TEST(every_kind) {
                       .kind = (bny_memory_kind)kind,
                       .odd_rank = -1});
 }
-END_TEST
 
 /* Ranks of two nodes, in one NVLink domain. */
-START_TEST(nodes_share_by_fabric) {
+TEST(nodes_share_by_fabric) {
   for (int processes = 0; processes < 2; processes++) {
     task task = {.words = "",
                  .nranks = 3,
@@ -219,11 +218,10 @@ START_TEST(nodes_share_by_fabric) {
     run_task(task);
   }
 }
-END_TEST
 
 /* Processes that see their own device alone: links are NVLink where memory goes by fabric handles or all have
  * multicast, and where nothing tells so they are not. */
-START_TEST(links_of_devices_that_are_not_seen) {
+TEST(links_of_devices_that_are_not_seen) {
   static const struct {
     const char *words, *odd_words;
     bny_memory_kind kind;
@@ -252,11 +250,10 @@ START_TEST(links_of_devices_that_are_not_seen) {
                     .pcie = cases[i].pcie,
                     .odd_rank = -1});
 }
-END_TEST
 
 /* ---- devices that differ ----------------------------------------------------------------------------------------- */
 
-START_TEST(one_that_lacks_a_kind_decides) {
+TEST(one_that_lacks_a_kind_decides) {
   static const struct {
     const char *words;
     bny_memory_kind kind;
@@ -271,9 +268,8 @@ START_TEST(one_that_lacks_a_kind_decides) {
     run_task((task){
         .words = cases[i / 2].words, .nranks = 3, .processes = i % 2, .kind = cases[i / 2].kind, .odd_rank = -1});
 }
-END_TEST
 
-START_TEST(nothing_in_common_is_an_error) {
+TEST(nothing_in_common_is_an_error) {
   for (int processes = 0; processes < 2; processes++) {
     task task = {.nranks = 3, .processes = processes, .status = BANYAN_ERR_UNSUPPORTED, .odd_rank = -1};
     task.words = "no-vmm:2,no-ipc:2,no-host:1";
@@ -288,9 +284,8 @@ START_TEST(nothing_in_common_is_an_error) {
     run_task(task);
   }
 }
-END_TEST
 
-START_TEST(sizes_must_agree) {
+TEST(sizes_must_agree) {
   for (int processes = 0; processes < 2; processes++)
     run_task((task){.nranks = 3,
                     .processes = processes,
@@ -300,9 +295,8 @@ START_TEST(sizes_must_agree) {
                     .odd_gathers = -1,
                     .odd_bytes = true});
 }
-END_TEST
 
-START_TEST(arenas_too_small_are_refused) {
+TEST(arenas_too_small_are_refused) {
   bny_device *device = NULL;
   banyan_bootstrap bootstrap = {.size = sizeof bootstrap, .nranks = 4};
   bny_exchange exchange = {&bootstrap, 0};
@@ -315,9 +309,8 @@ START_TEST(arenas_too_small_are_refused) {
   ck_assert_int_eq(bny_arenas_make(device, &exchange, &config, &arenas), BANYAN_ERR_ARGUMENT);
   device->ops->close(device);
 }
-END_TEST
 
-START_TEST(fallback_is_read) {
+TEST(fallback_is_read) {
   bool strict = true;
   ck_assert_int_eq(bny_arenas_read_fallback(NULL, &strict), BANYAN_OK);
   ck_assert(!strict);
@@ -328,7 +321,6 @@ START_TEST(fallback_is_read) {
   ck_assert_int_eq(bny_arenas_read_fallback("faster", &strict), BANYAN_ERR_ARGUMENT);
   ck_assert_ptr_nonnull(strstr(banyan_last_error(), "BANYAN_DEVICE_FALLBACK is \"faster\""));
 }
-END_TEST
 
 /* ---- what is broken ---------------------------------------------------------------------------------------------- */
 
@@ -347,7 +339,7 @@ static void run_and_read(task task, char *text, size_t bytes) {
 }
 
 /* Rank 1 writes into nothing. The pair is named, and either all end or all go on in another way. */
-START_TEST(broken_mappings_are_found) {
+TEST(broken_mappings_are_found) {
   static const char *const pair = "what rank 1 wrote into the arena of rank 0 by memory files did not arrive";
   char text[8192];
   for (int processes = 0; processes < 2; processes++) {
@@ -367,9 +359,8 @@ START_TEST(broken_mappings_are_found) {
     ck_assert_msg(!processes == !strstr(text, "arenas lie in host memory, which is slower"), "%s", text);
   }
 }
-END_TEST
 
-START_TEST(imports_that_fail_are_told) {
+TEST(imports_that_fail_are_told) {
   static const char *const pair =
       "the arena of rank 0 cannot be mapped by rank 2: importing a peer's arena into CUDA device 2";
   char text[8192];
@@ -389,10 +380,9 @@ START_TEST(imports_that_fail_are_told) {
     ck_assert_msg(strstr(text, pair), "%s", text);
   }
 }
-END_TEST
 
 /* One rank leaves after any number of gathers: all others end in time. */
-START_TEST(silent_ranks_are_waited_for_in_vain) {
+TEST_LOOP(silent_ranks_are_waited_for_in_vain, 2) {
   for (int gathers = 0; gathers < 8; gathers++) {
     double began = world_now_s();
     run_task((task){.nranks = 3,
@@ -405,7 +395,6 @@ START_TEST(silent_ranks_are_waited_for_in_vain) {
     ck_assert_msg(world_now_s() - began < 5, "it took %g s", world_now_s() - began);
   }
 }
-END_TEST
 
 static void run_busy_rank(world_rank *self) {
   bny_device *device = NULL;
@@ -413,7 +402,7 @@ static void run_busy_rank(world_rank *self) {
   share_and_check(self, self->argument, device); /* what the device still works on stays until this process ends */
 }
 
-START_TEST(busy_devices_are_not_waited_for) {
+TEST(busy_devices_are_not_waited_for) {
   task task = {.words = "slow-writes:1",
                .nranks = 3,
                .processes = true,
@@ -427,28 +416,6 @@ START_TEST(busy_devices_are_not_waited_for) {
   world_run(&setup, run_busy_rank);
   ck_assert_msg(world_now_s() - began < 5, "it took %g s", world_now_s() - began);
 }
-END_TEST
 
-int main(void) {
-  Suite *suite = suite_create("device_share");
-  TCase *kinds = tcase_create("kinds"), *differing = tcase_create("differing"), *broken = tcase_create("broken");
-  tcase_add_loop_test(kinds, every_kind, 0, 2 * BNY_MEMORY_KINDS);
-  tcase_add_test(kinds, nodes_share_by_fabric);
-  tcase_add_test(kinds, links_of_devices_that_are_not_seen);
-  tcase_add_test(differing, one_that_lacks_a_kind_decides);
-  tcase_add_test(differing, nothing_in_common_is_an_error);
-  tcase_add_test(differing, sizes_must_agree);
-  tcase_add_test(differing, arenas_too_small_are_refused);
-  tcase_add_test(differing, fallback_is_read);
-  tcase_add_test(broken, broken_mappings_are_found);
-  tcase_add_test(broken, imports_that_fail_are_told);
-  tcase_add_loop_test(broken, silent_ranks_are_waited_for_in_vain, 0, 2);
-  tcase_add_test(broken, busy_devices_are_not_waited_for);
-  suite_add_tcase(suite, kinds);
-  suite_add_tcase(suite, differing);
-  suite_add_tcase(suite, broken);
-  tcase_set_timeout(kinds, 60);
-  tcase_set_timeout(broken, 60);
-  return world_main(suite);
-}
+int main(void) { return world_main(suite_of("device_share", 60)); }
 #endif

@@ -294,16 +294,14 @@ START_TEST(shapes_in_service_are_fused) {
   if (what.arena_kib) setenv("BANYAN_ARENA_KIB", what.arena_kib, 1);
   device_world_begin(2, "");
   if (!what.arena_kib) unsetenv("BANYAN_ARENA_KIB");
-  world_setup setup = {.nranks = 2, .bare = true, .argument = &what};
-  world_run(&setup, describe_served);
+  WORLD_RUN(describe_served, .nranks = 2, .bare = true, .argument = &what);
   device_world_end();
 }
 END_TEST
 
 START_TEST(nothing_to_do) {
   device_world_begin(2, "");
-  world_setup setup = {.nranks = 2, .bare = true};
-  world_run(&setup, attend_to_nothing);
+  WORLD_RUN(attend_to_nothing, .nranks = 2, .bare = true);
   device_world_end();
 }
 END_TEST
@@ -490,7 +488,7 @@ int main(void) {
   suite_add_tcase(suite, devices);
 #else
   (void)replay, (void)graphs, (void)nothing_to_do, (void)refuse_one, (void)refusals_of_one_rank;
-  (void)few_multiprocessors, (void)shared_multiprocessors, (void)early_launches;
+  (void)shapes_in_service_are_fused, (void)few_multiprocessors, (void)shared_multiprocessors, (void)early_launches;
   tcase_add_loop_test(devices, alone, 5, 6);
   suite_add_tcase(suite, devices);
 #endif

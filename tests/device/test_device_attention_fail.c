@@ -4,6 +4,7 @@
 #include <check.h>
 
 #include "tests/device/device_attention.h"
+#include "tests/support/suite.h"
 
 /* Rank 1 has done something wrong: it is told what, all others who. */
 static void check_wrong(world_rank *self) {
@@ -42,7 +43,7 @@ static void attend_wrongly(world_rank *self) {
 
 enum { TOO_LONG, NEGATIVE, ALONE_TOO_LONG, WRONG_LENGTHS };
 
-START_TEST(wrong_lengths) {
+TEST_LOOP(wrong_lengths, DEVICE_TESTS(WRONG_LENGTHS)) {
   device_world_begin(2, "");
   attention_task *task = attention_task_make(2, 120 + (uint64_t)_i);
   attention_set *set = &task->sets[0];
@@ -54,7 +55,6 @@ START_TEST(wrong_lengths) {
   device_world_end();
   attention_task_free(task);
 }
-END_TEST
 
 /* ---- pages that are not there ------------------------------------------------------------------------------------ */
 
@@ -80,7 +80,7 @@ static void spoil_page(attention_task *task, int32_t id) {
   if (place + 1 < row_pages) shard->pages[b * row_pages + place + 1] = INT32_MAX; /* of no key */
 }
 
-START_TEST(wrong_pages) {
+TEST_LOOP(wrong_pages, DEVICE_TESTS(WRONG_PAGES)) {
   device_world_begin(2, "");
   attention_task *task = attention_task_make(2, 140 + (uint64_t)_i);
   attention_set *set = &task->sets[0];
@@ -91,7 +91,6 @@ START_TEST(wrong_pages) {
   device_world_end();
   attention_task_free(task);
 }
-END_TEST
 
 /* On the host it is found before anything is read, each time; the communicator remains usable. */
 static void attend_beyond_on_host(world_rank *self) {
@@ -118,14 +117,13 @@ static void attend_beyond_on_host(world_rank *self) {
   banyan_op_free(op);
 }
 
-START_TEST(wrong_pages_on_host) {
+TEST(wrong_pages_on_host) {
   attention_task *task = attention_task_make(2, 150);
   task->host = true;
   spoil_page(task, -1);
   attention_run(task, attend_beyond_on_host);
   attention_task_free(task);
 }
-END_TEST
 
 /* ---- refusals ---------------------------------------------------------------------------------------------------- */
 
@@ -193,7 +191,7 @@ static void refuse(world_rank *self) {
   world_check(self, status == BANYAN_ERR_ARGUMENT && strstr(banyan_last_error(), "stream"), "%s", banyan_last_error());
 }
 
-START_TEST(refusals) {
+TEST_LOOP(refusals, DEVICE_TESTS(1)) {
   device_world_begin(2, "");
   attention_task *task = attention_task_make(2, 200);
   attention_set *set = &task->sets[0];
@@ -211,23 +209,5 @@ START_TEST(refusals) {
   device_world_end();
   attention_task_free(task);
 }
-END_TEST
 
-int main(void) {
-  Suite *suite = suite_create("device_attention_fail");
-  TCase *host = tcase_create("host"), *devices = tcase_create("devices");
-  tcase_set_timeout(host, 60);
-  tcase_set_timeout(devices, 60);
-  tcase_add_test(host, wrong_pages_on_host);
-  suite_add_tcase(suite, host);
-#if defined HAVE_CUDA && defined HAVE_CXX17
-  tcase_add_loop_test(devices, wrong_lengths, 0, WRONG_LENGTHS);
-  tcase_add_loop_test(devices, wrong_pages, 0, WRONG_PAGES);
-  tcase_add_test(devices, refusals);
-  suite_add_tcase(suite, devices);
-#else
-  (void)wrong_lengths, (void)wrong_pages, (void)refusals;
-  suite_add_tcase(suite, devices); /* empty */
-#endif
-  return world_main(suite);
-}
+int main(void) { return world_main(suite_of("device_attention_fail", 60)); }

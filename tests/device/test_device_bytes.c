@@ -4,6 +4,7 @@
 #include <check.h>
 
 #include "tests/device/device_world.h"
+#include "tests/support/suite.h"
 
 enum { RANKS_MAX = 5, MOVES = 16, GUARD = 32 };
 
@@ -66,10 +67,7 @@ static void free_task(task *task) {
   device_world_end();
 }
 
-static void run(task *task) {
-  world_setup setup = {.nranks = task->nranks, .bare = true, .argument = task};
-  world_run(&setup, live);
-}
+static void run(task *task) { WORLD_RUN(live, .nranks = task->nranks, .bare = true, .argument = task); }
 
 /* ---- moves ------------------------------------------------------------------------------------------------------- */
 
@@ -174,7 +172,7 @@ static void call_all(world_rank *self) {
 }
 
 /* In small arenas, larger ones go in parts. */
-START_TEST(bytes_arrive) {
+TEST_LOOP(bytes_arrive, 2 * RANKS_MAX) {
   device_world_begin(RANKS_MAX, _i % 3 == 2 ? "no-vmm,no-ipc" : "");
   task *task = make_task(1 + _i / 2, (uint64_t)_i, call_all);
   task->one_device = _i % 4 == 3;
@@ -186,7 +184,6 @@ START_TEST(bytes_arrive) {
   for (int32_t i = 0; i < task->nmoves; i++) check(task, &task->moves[i], 0);
   free_task(task);
 }
-END_TEST
 
 /* The second call of a shape asks the driver for nothing but launches, and may come on another stream. */
 static void call_twice(world_rank *self) {
@@ -208,7 +205,7 @@ static void call_twice(world_rank *self) {
   device_world_free_own(&own);
 }
 
-START_TEST(hot_calls_do_not_allocate) {
+TEST(hot_calls_do_not_allocate) {
   device_world_begin(RANKS_MAX, "");
   task *task = make_task(3, 60, call_twice);
   for (int kind = 0; kind < KINDS; kind++) add_move(task, (enum kind)kind, 700);
@@ -216,7 +213,6 @@ START_TEST(hot_calls_do_not_allocate) {
   for (int32_t i = 0; i < task->nmoves; i++) check(task, &task->moves[i], 0);
   free_task(task);
 }
-END_TEST
 
 /* Persistent operations on a stream of their own, captured once and replayed with other bytes. */
 static void capture_and_replay(world_rank *self) {
@@ -244,14 +240,13 @@ static void capture_and_replay(world_rank *self) {
   device_world_free_own(&own);
 }
 
-START_TEST(graphs) {
+TEST(graphs) {
   device_world_begin(RANKS_MAX, "");
   task *task = make_task(4, 70, capture_and_replay);
   for (int kind = 0; kind < KINDS; kind++) add_move(task, (enum kind)kind, 900);
   run(task);
   free_task(task);
 }
-END_TEST
 
 /* Rank 1 does not come: all come to know of it. */
 static void leave_one_out(world_rank *self) {
@@ -265,7 +260,7 @@ static void leave_one_out(world_rank *self) {
               "status %d, rank %d", banyan_comm_status(self->comm), banyan_comm_failed_rank(self->comm));
 }
 
-START_TEST(who_does_not_come_is_named) {
+TEST_LOOP(who_does_not_come_is_named, 2) {
   const kind kinds[] = {GATHER, BARRIER};
   device_world_begin(RANKS_MAX, "step-ns=20000");
   task *task = make_task(3, 80, leave_one_out);
@@ -274,7 +269,6 @@ START_TEST(who_does_not_come_is_named) {
   run(task);
   free_task(task);
 }
-END_TEST
 
 static void differ(world_rank *self) {
   const task *task = self->argument;
@@ -283,7 +277,7 @@ static void differ(world_rank *self) {
               banyan_last_error());
 }
 
-START_TEST(ranks_in_other_calls_are_told) {
+TEST(ranks_in_other_calls_are_told) {
   device_world_begin(RANKS_MAX, "");
   task *task = make_task(3, 90, differ);
   add_move(task, BARRIER, 1);
@@ -291,30 +285,13 @@ START_TEST(ranks_in_other_calls_are_told) {
   run(task);
   free_task(task);
 }
-END_TEST
 
 static void refuse_stream(world_rank *self) {
   world_check(self, banyan_comm_set_stream(self->comm, self) == BANYAN_ERR_ARGUMENT, "a host has no streams");
   world_check(self, banyan_comm_set_stream(NULL, NULL) == BANYAN_ERR_ARGUMENT, "nor has nobody");
 }
 
-START_TEST(hosts_have_no_streams) {
-  world_setup setup = {.nranks = 1};
-  world_run(&setup, refuse_stream);
-}
-END_TEST
+TEST(hosts_have_no_streams) { WORLD_RUN(refuse_stream, .nranks = 1); }
 
-int main(void) {
-  Suite *suite = suite_create("device_bytes");
-  TCase *bytes = tcase_create("bytes");
-  tcase_set_timeout(bytes, 60);
-  tcase_add_loop_test(bytes, bytes_arrive, 0, 2 * RANKS_MAX);
-  tcase_add_test(bytes, hot_calls_do_not_allocate);
-  tcase_add_test(bytes, graphs);
-  tcase_add_loop_test(bytes, who_does_not_come_is_named, 0, 2);
-  tcase_add_test(bytes, ranks_in_other_calls_are_told);
-  tcase_add_test(bytes, hosts_have_no_streams);
-  suite_add_tcase(suite, bytes);
-  return world_main(suite);
-}
+int main(void) { return world_main(suite_of("device_bytes", 60)); }
 #endif

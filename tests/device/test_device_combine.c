@@ -7,6 +7,7 @@
 #include "comm/comm.h"
 #include "tests/device/device_world.h"
 #include "tests/support/sheet.h"
+#include "tests/support/suite.h"
 #include "tests/support/world.h"
 
 enum { RANKS_MAX = 5, ATTEMPTS = 96 };
@@ -61,10 +62,7 @@ static void live(world_rank *self) {
   world_meet(self);
 }
 
-static void run(task *task) {
-  world_setup setup = {.nranks = task->nranks, .bare = true, .argument = task};
-  world_run(&setup, live);
-}
+static void run(task *task) { WORLD_RUN(live, .nranks = task->nranks, .bare = true, .argument = task); }
 
 /* ---- attempts ---------------------------------------------------------------------------------------------------- */
 
@@ -161,7 +159,7 @@ static void combine_all(world_rank *self) {
 
 static const char *const machines[] = {"", "no-vmm,no-ipc", "no-files"};
 
-START_TEST(every_algorithm_and_scatter) {
+TEST_LOOP(every_algorithm_and_scatter, 3 * RANKS_MAX) {
   begin(machines[_i / RANKS_MAX]);
   task *task = make_task(1 + _i % RANKS_MAX, (uint64_t)_i, combine_all);
   task->one_device = _i % 2;
@@ -172,10 +170,9 @@ START_TEST(every_algorithm_and_scatter) {
   for (int32_t i = 0; i < task->nattempts; i++) check_attempt(task, &task->attempts[i]);
   free_task(task);
 }
-END_TEST
 
 /* More than an arena takes at once goes in parts. */
-START_TEST(large_calls_go_in_parts) {
+TEST(large_calls_go_in_parts) {
   begin("");
   task *task = make_task(3, 50, combine_all);
   task->arena_bytes = 128 << 10;
@@ -185,7 +182,6 @@ START_TEST(large_calls_go_in_parts) {
   for (int32_t i = 0; i < task->nattempts; i++) check_attempt(task, &task->attempts[i]);
   free_task(task);
 }
-END_TEST
 
 /* ---- streams, graphs, persistent operations ---------------------------------------------------------------------- */
 
@@ -209,7 +205,7 @@ static void call_twice(world_rank *self) {
   device_world_run(self);
 }
 
-START_TEST(hot_calls_do_not_allocate) {
+TEST(hot_calls_do_not_allocate) {
   begin("");
   task *task = make_task(3, 60, call_twice);
   for (int a = 0; a < 6; a++) add_random(task, algorithms[a], BANYAN_SCATTER_NONE);
@@ -217,7 +213,6 @@ START_TEST(hot_calls_do_not_allocate) {
   for (int32_t i = 0; i < task->nattempts; i++) check_attempt(task, &task->attempts[i]);
   free_task(task);
 }
-END_TEST
 
 /* Captured once on streams of their own, replayed with other inputs. */
 static void capture_and_replay(world_rank *self) {
@@ -237,14 +232,13 @@ static void capture_and_replay(world_rank *self) {
   device_world_free_own(&own);
 }
 
-START_TEST(graphs) {
+TEST(graphs) {
   begin("");
   task *task = make_task(3, 70, capture_and_replay);
   for (int a = 0; a < 3; a++) add_random(task, algorithms[a], BANYAN_SCATTER_NONE);
   run(task);
   free_task(task);
 }
-END_TEST
 
 static void use_persistent(world_rank *self) {
   const task *task = self->argument;
@@ -269,7 +263,7 @@ static void use_persistent(world_rank *self) {
   for (int32_t i = 0; i < task->nattempts; i++) banyan_op_free(ops[i]);
 }
 
-START_TEST(persistent_operations) {
+TEST(persistent_operations) {
   begin("");
   task *task = make_task(3, 80, use_persistent);
   for (int scatter = BANYAN_SCATTER_NONE; scatter <= BANYAN_SCATTER_TOKENS; scatter++)
@@ -278,9 +272,8 @@ START_TEST(persistent_operations) {
   for (int32_t i = 0; i < task->nattempts; i++) check_attempt(task, &task->attempts[i]);
   free_task(task);
 }
-END_TEST
 
-START_TEST(few_multiprocessors) {
+TEST(few_multiprocessors) {
   begin("");
   setenv("BANYAN_DEVICE_SMS", "2", 1);
   task *task = make_task(2, 90, combine_all);
@@ -291,7 +284,6 @@ START_TEST(few_multiprocessors) {
   ck_assert_uint_le(FAKE_CUDA(fake_cuda_most_blocks)(), 2 * 8); /* 8 blocks of 256 threads on each */
   free_task(task);
 }
-END_TEST
 
 /* Later ranks put all of their runs on their streams before earlier ones do. */
 static void start_one_after_another(world_rank *self) {
@@ -318,7 +310,7 @@ static void start_one_after_another(world_rank *self) {
 
 /* A rank's next run does not take the room that another rank's blocks need for this one. Rank 1 gets nothing, and so is
  * ahead. */
-START_TEST(ranks_of_one_device_leave_room) {
+TEST(ranks_of_one_device_leave_room) {
   begin("sms=2");
   task *task = make_task(2, 95, start_one_after_another);
   task->one_device = true;
@@ -327,7 +319,6 @@ START_TEST(ranks_of_one_device_leave_room) {
   for (int32_t i = 0; i < task->nattempts; i++) check_attempt(task, &task->attempts[i]);
   free_task(task);
 }
-END_TEST
 
 /* ---- failures ---------------------------------------------------------------------------------------------------- */
 
@@ -357,7 +348,7 @@ static void leave_one_out(world_rank *self) {
   check_failure(self, BANYAN_ERR_TIMEOUT, 1, "rank 1 did not come in time");
 }
 
-START_TEST(who_does_not_come_is_named) {
+TEST_LOOP(who_does_not_come_is_named, 2) {
   begin("step-ns=20000");
   task *task = make_task(3, 100, leave_one_out);
   task->timeout_ns = 4000000000;
@@ -365,7 +356,6 @@ START_TEST(who_does_not_come_is_named) {
   run(task);
   free_task(task);
 }
-END_TEST
 
 static void abort_one(world_rank *self) {
   const task *task = self->argument;
@@ -377,14 +367,13 @@ static void abort_one(world_rank *self) {
   check_failure(self, BANYAN_ERR_ABORTED, 2, "rank 2 called banyan_comm_abort()");
 }
 
-START_TEST(aborts_end_what_runs) {
+TEST_LOOP(aborts_end_what_runs, 2) {
   begin("");
   task *task = make_task(3, 110, abort_one);
   add_attempt(task, _i ? "oneshot" : "twoshot", BANYAN_SCATTER_NONE, 1, 4, 64);
   run(task);
   free_task(task);
 }
-END_TEST
 
 static void give_nan(world_rank *self) {
   const task *task = self->argument;
@@ -400,14 +389,13 @@ static void give_nan(world_rank *self) {
   check_failure(self, BANYAN_ERR_DATA, 1, "rank 1 gave statistics of no row");
 }
 
-START_TEST(bad_data_is_named) {
+TEST_LOOP(bad_data_is_named, 2) {
   begin("");
   task *task = make_task(3, 120, give_nan);
   add_attempt(task, _i ? "oneshot" : "ring", BANYAN_SCATTER_NONE, 1, 4, 8);
   run(task);
   free_task(task);
 }
-END_TEST
 
 static void fail_to_create(world_rank *self) {
   const task *task = self->argument;
@@ -430,14 +418,12 @@ static void fail_to_create(world_rank *self) {
   }
 }
 
-START_TEST(devices_that_are_not_there) {
+TEST(devices_that_are_not_there) {
   begin("");
   task *task = make_task(2, 130, NULL);
-  world_setup setup = {.nranks = 2, .bare = true, .argument = task};
-  world_run(&setup, fail_to_create);
+  WORLD_RUN(fail_to_create, .nranks = 2, .bare = true, .argument = task);
   free_task(task);
 }
-END_TEST
 
 /* One rank lacks what the others have: all are told. */
 static void lack_an_image(world_rank *self) {
@@ -449,16 +435,14 @@ static void lack_an_image(world_rank *self) {
               "status %d, %s", status, banyan_last_error());
 }
 
-START_TEST(one_that_fails_is_told_to_all) {
+TEST(one_that_fails_is_told_to_all) {
   begin("");
   task *task = make_task(3, 140, NULL);
-  world_setup setup = {.nranks = 3, .bare = true, .argument = task};
-  world_run(&setup, lack_an_image);
+  WORLD_RUN(lack_an_image, .nranks = 3, .bare = true, .argument = task);
   setenv("BANYAN_CUDA_IMAGE", "/nowhere/image", 1);
   task->body = NULL;
   free_task(task);
 }
-END_TEST
 
 /* ---- deadlines --------------------------------------------------------------------------------------------------- */
 
@@ -482,7 +466,7 @@ static void look_at_deadlines(world_rank *self) {
               (double)self->comm->first_timeout_ns);
 }
 
-START_TEST(deadlines_of_devices_are_longer) {
+TEST_LOOP(deadlines_of_devices_are_longer, 7) {
   static const patience all[] = {
       {.wanted_s = 600, .wanted_first_s = 600},
       {.host = true, .wanted_s = 30, .wanted_first_s = 30},
@@ -501,11 +485,9 @@ START_TEST(deadlines_of_devices_are_longer) {
   begin("");
   if (what.timeout_ms) setenv("BANYAN_TIMEOUT_MS", what.timeout_ms, 1);
   if (what.first_ms) setenv("BANYAN_FIRST_TIMEOUT_MS", what.first_ms, 1);
-  world_setup setup = {.nranks = 1, .bare = true, .argument = &what};
-  world_run(&setup, look_at_deadlines);
+  WORLD_RUN(look_at_deadlines, .nranks = 1, .bare = true, .argument = &what);
   device_world_end();
 }
-END_TEST
 
 /* By the deadline of calls rank 0 would give up on rank 1 at once; by that of first calls it waits for it, and in the
  * end in vain. */
@@ -535,13 +517,11 @@ static void come_late(world_rank *self) {
   world_meet(self);
 }
 
-START_TEST(first_calls_have_their_own) {
+TEST(first_calls_have_their_own) {
   begin("");
-  world_setup setup = {.nranks = 2, .bare = true};
-  world_run(&setup, come_late);
+  WORLD_RUN(come_late, .nranks = 2, .bare = true);
   device_world_end();
 }
-END_TEST
 
 /* ---- two communicators ------------------------------------------------------------------------------------------- */
 
@@ -602,39 +582,12 @@ static void pair_run(world_rank *self) {
 /* Two ranks use two communicators in opposite orders, each on a stream of its own. There is work for more blocks than
  * the devices hold at once: were a combine to take them all, that of one communicator would wait on each device for
  * that of the other. */
-START_TEST(opposite_orders_do_not_starve) {
+TEST_LOOP(opposite_orders_do_not_starve, 2) {
   begin(_i ? "sms=4" : "sms=16");
-  world_setup setup = {.nranks = 2, .bare = true};
-  world_run(&setup, pair_run);
+  WORLD_RUN(pair_run, .nranks = 2, .bare = true);
   ck_assert_uint_eq(FAKE_CUDA(fake_cuda_most_blocks)(), _i ? 8 : 32);
   device_world_end();
 }
-END_TEST
 
-int main(void) {
-  Suite *suite = suite_create("device_combine");
-  TCase *results = tcase_create("results"), *calls = tcase_create("calls"), *failures = tcase_create("failures");
-  tcase_set_timeout(results, 60);
-  tcase_set_timeout(calls, 60);
-  tcase_set_timeout(failures, 60);
-  tcase_add_loop_test(results, every_algorithm_and_scatter, 0, 3 * RANKS_MAX);
-  tcase_add_test(results, large_calls_go_in_parts);
-  tcase_add_test(calls, hot_calls_do_not_allocate);
-  tcase_add_test(calls, graphs);
-  tcase_add_test(calls, persistent_operations);
-  tcase_add_test(calls, few_multiprocessors);
-  tcase_add_test(calls, ranks_of_one_device_leave_room);
-  tcase_add_loop_test(failures, who_does_not_come_is_named, 0, 2);
-  tcase_add_loop_test(failures, aborts_end_what_runs, 0, 2);
-  tcase_add_loop_test(calls, opposite_orders_do_not_starve, 0, 2);
-  tcase_add_loop_test(calls, deadlines_of_devices_are_longer, 0, 7);
-  tcase_add_test(calls, first_calls_have_their_own);
-  tcase_add_loop_test(failures, bad_data_is_named, 0, 2);
-  tcase_add_test(failures, devices_that_are_not_there);
-  tcase_add_test(failures, one_that_fails_is_told_to_all);
-  suite_add_tcase(suite, results);
-  suite_add_tcase(suite, calls);
-  suite_add_tcase(suite, failures);
-  return world_main(suite);
-}
+int main(void) { return world_main(suite_of("device_combine", 60)); }
 #endif

@@ -4,6 +4,7 @@
 #include "comm/comm.h"
 #include "tests/device/device_nodes.h"
 #include "device/proxy_parts.h"
+#include "tests/support/suite.h"
 
 #if !defined HAVE_CUDA || !defined HAVE_CXX17 || !defined HAVE_UCX
 int main(void) {
@@ -30,7 +31,7 @@ static void combine_all(device_nodes_rank *self, const device_nodes_task *task) 
 static const banyan_dtype wires[] = {BANYAN_F32, BANYAN_F16, BANYAN_BF16};
 
 /* One after another on the stream: small and large arenas, a device for each or one for all. */
-START_TEST(threads_merge_random_shapes) {
+TEST_LOOP(threads_merge_random_shapes, 4) {
   int32_t nranks = 2 + _i;
   device_nodes_begin(nranks, "");
   combine_task *of = combine_task_new(nranks, 31);
@@ -45,7 +46,6 @@ START_TEST(threads_merge_random_shapes) {
   combine_task_check(of);
   combine_task_free(of);
 }
-END_TEST
 
 /* Ranks by host: as many on each or not, beside each other or in turn. */
 static const struct {
@@ -54,7 +54,7 @@ static const struct {
 } machines[] = {{"a,a,b,b", 4}, {"a,a,b,b,c,c", 6}, {"a,a,a,a,b,b,b,b", 8},
                 {"a,b,c,d", 4}, {"a,a,a,b", 4},     {"a,b,b,b,a", 5}};
 
-START_TEST(machines_of_many_shapes) {
+TEST_LOOP(machines_of_many_shapes, (int)(sizeof machines / sizeof machines[0])) {
   int32_t nranks = machines[_i].nranks;
   device_nodes_begin_on(machines[_i].names, "");
   combine_task *of = combine_task_new(nranks, 45 + (uint64_t)_i);
@@ -67,10 +67,9 @@ START_TEST(machines_of_many_shapes) {
   combine_task_check(of);
   combine_task_free(of);
 }
-END_TEST
 
 /* More than an arena takes at once: several launches, one for each part. */
-START_TEST(large_calls_go_in_parts) {
+TEST(large_calls_go_in_parts) {
   device_nodes_begin(3, "");
   combine_task *of = combine_task_new(3, 32);
   combine_group group = combine_group_make(of, 6, 40, 96);
@@ -81,11 +80,10 @@ START_TEST(large_calls_go_in_parts) {
   combine_task_check(of);
   combine_task_free(of);
 }
-END_TEST
 
 /* A device that only sends has ended its run before the proxy has, or has even begun it: who leaves has sent all the
  * same. */
-START_TEST(whoever_has_sent_may_leave) {
+TEST(whoever_has_sent_may_leave) {
   device_nodes_begin(3, "");
   combine_task *of = combine_task_new(3, 38);
   combine_group group = combine_group_make(of, 1, 4, 16);
@@ -95,9 +93,8 @@ START_TEST(whoever_has_sent_may_leave) {
   combine_task_check(of);
   combine_task_free(of);
 }
-END_TEST
 
-START_TEST(processes_merge) {
+TEST(processes_merge) {
   device_nodes_begin(3, "");
   combine_task *of = combine_task_new(3, 33);
   of->pool.shared = true;
@@ -107,10 +104,9 @@ START_TEST(processes_merge) {
   combine_task_check(of);
   combine_task_free(of);
 }
-END_TEST
 
 /* Partials that come to the plan through the device have the bits that the host makes of them itself. */
-START_TEST(bits_are_those_of_the_host) {
+TEST(bits_are_those_of_the_host) {
   device_nodes_begin(4, "");
   combine_task *device = combine_task_new(4, 34), *host = combine_task_new(4, 34);
   combine_group groups[2][3];
@@ -134,7 +130,6 @@ START_TEST(bits_are_those_of_the_host) {
   combine_task_free(device);
   combine_task_free(host);
 }
-END_TEST
 
 /* ---- what crosses ------------------------------------------------------------------------------------------------ */
 
@@ -188,7 +183,7 @@ static void count_crossing(device_nodes_rank *self, const device_nodes_task *tas
 
 /* Exactly what the plan has ranks of other nodes be sent crosses, and no more than on the host; merging within nodes
  * first sends less than sending everything to everybody. */
-START_TEST(as_much_crosses_as_plans_say) {
+TEST(as_much_crosses_as_plans_say) {
   static const char *const names[] = {"oneshot", "levels", "ring", NULL};
   static crossing counts;
   combine_task *places[PLACES_OF_RUNS];
@@ -226,7 +221,6 @@ START_TEST(as_much_crosses_as_plans_say) {
                 (unsigned long long)all[0]);
   for (int where = ON_DEVICE; where < PLACES_OF_RUNS; where++) combine_task_free(places[where]);
 }
-END_TEST
 
 /* ---- calls ------------------------------------------------------------------------------------------------------- */
 
@@ -251,7 +245,7 @@ static void mix(device_nodes_rank *self, const device_nodes_task *task) {
   world_meet(self->world);
 }
 
-START_TEST(runs_follow_each_other) {
+TEST(runs_follow_each_other) {
   device_nodes_begin(3, "");
   combine_task *of = combine_task_new(3, 35);
   combine_group group = combine_group_make(of, 2, 6, 24);
@@ -262,7 +256,6 @@ START_TEST(runs_follow_each_other) {
   combine_task_check(of);
   combine_task_free(of);
 }
-END_TEST
 
 /* ---- graphs ------------------------------------------------------------------------------------------------------ */
 
@@ -325,7 +318,7 @@ static void replay(device_nodes_rank *self, const device_nodes_task *task) {
   world_meet(self->world);
 }
 
-START_TEST(graphs) {
+TEST(graphs) {
   device_nodes_begin(3, "");
   combine_task *of = combine_task_new(3, 37);
   combine_group group = combine_group_make(of, 2, 6, 24);
@@ -336,7 +329,6 @@ START_TEST(graphs) {
   combine_task_check(of);
   combine_task_free(of);
 }
-END_TEST
 
 /* Other collectives go on beside runs on devices; an operation may be freed while the device still has it to do. */
 static void use_both(device_nodes_rank *self, const device_nodes_task *task) {
@@ -368,7 +360,7 @@ static void use_both(device_nodes_rank *self, const device_nodes_task *task) {
   world_meet(self->world);
 }
 
-START_TEST(host_collectives_go_on) {
+TEST(host_collectives_go_on) {
   device_nodes_begin(4, "");
   combine_task *of = combine_task_new(4, 36);
   combine_group group = combine_group_make(of, 2, 6, 24);
@@ -377,7 +369,6 @@ START_TEST(host_collectives_go_on) {
   combine_task_check(of);
   combine_task_free(of);
 }
-END_TEST
 
 /* ---- ways -------------------------------------------------------------------------------------------------------- */
 
@@ -389,7 +380,7 @@ static void describe(device_nodes_rank *self, const device_nodes_task *task) {
 }
 
 /* By default devices of one NVLink domain share memory, and others do not try. */
-START_TEST(ways_are_chosen) {
+TEST(ways_are_chosen) {
   static const struct {
     const char *words, *way, *says;
   } cases[] = {{"", NULL, "arenas go by fabric handles"},
@@ -414,7 +405,6 @@ START_TEST(ways_are_chosen) {
     combine_task_free(of);
   }
 }
-END_TEST
 
 static void refuse(world_rank *world) {
   const device_nodes_task *task = world->argument;
@@ -423,35 +413,15 @@ static void refuse(world_rank *world) {
               "status %d: %s", status, banyan_last_error());
 }
 
-START_TEST(unknown_ways_are_errors) {
+TEST(unknown_ways_are_errors) {
   device_nodes_begin(2, "");
   setenv("BANYAN_DEVICE_NODES", "abacus", 1);
   device_nodes_task task = {.arena_bytes = 1 << 20};
-  world_setup setup = {.nranks = 2, .bare = true, .argument = &task};
-  world_run(&setup, refuse);
+  WORLD_RUN(refuse, .nranks = 2, .bare = true, .argument = &task);
 }
-END_TEST
 
 int main(void) {
   if (!world_has_network()) return 77;
-  Suite *suite = suite_create("device_nodes");
-  TCase *results = tcase_create("results"), *calls = tcase_create("calls");
-  tcase_set_timeout(results, 60);
-  tcase_set_timeout(calls, 60);
-  tcase_add_loop_test(results, threads_merge_random_shapes, 0, 4);
-  tcase_add_test(results, large_calls_go_in_parts);
-  tcase_add_test(results, whoever_has_sent_may_leave);
-  tcase_add_test(results, processes_merge);
-  tcase_add_test(results, bits_are_those_of_the_host);
-  tcase_add_loop_test(results, machines_of_many_shapes, 0, (int)(sizeof machines / sizeof machines[0]));
-  tcase_add_test(results, as_much_crosses_as_plans_say);
-  tcase_add_test(calls, runs_follow_each_other);
-  tcase_add_test(calls, graphs);
-  tcase_add_test(calls, host_collectives_go_on);
-  tcase_add_test(calls, ways_are_chosen);
-  tcase_add_test(calls, unknown_ways_are_errors);
-  suite_add_tcase(suite, results);
-  suite_add_tcase(suite, calls);
-  return world_main(suite);
+  return world_main(suite_of("device_nodes", 60));
 }
 #endif

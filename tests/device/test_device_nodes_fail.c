@@ -7,6 +7,7 @@
 #include "comm/comm.h"
 #include "tests/device/device_nodes.h"
 #include "device/proxy_parts.h"
+#include "tests/support/suite.h"
 
 #if !defined HAVE_CUDA || !defined HAVE_CXX17 || !defined HAVE_UCX
 int main(void) {
@@ -125,7 +126,7 @@ static const struct {
 } failures[] = {
     {leave_one_out, SECOND_NS}, {abort_one, 0}, {give_nan, 0}, {lose_a_proxy, SECOND_NS}, {abort_and_leave, 0}};
 
-START_TEST(failures_are_named) {
+TEST_LOOP(failures_are_named, (int)(sizeof failures / sizeof failures[0])) {
   device_nodes_begin(3, "");
   combine_task *of = combine_task_new(3, 40);
   combine_group group = combine_group_make(of, 1, 4, 16);
@@ -136,7 +137,6 @@ START_TEST(failures_are_named) {
              .of = of, .body = failures[_i].body, .timeout_ns = failures[_i].timeout_ns, .arena_bytes = 1 << 20});
   combine_task_free(of);
 }
-END_TEST
 
 /* ---- deaths ------------------------------------------------------------------------------------------------------ */
 
@@ -182,7 +182,7 @@ static void kill_one(world *world, const pid_t *pids, void *argument) {
   kill(pids[2], SIGKILL);
 }
 
-START_TEST(the_dead_are_named_and_left_behind) {
+TEST(the_dead_are_named_and_left_behind) {
   device_nodes_begin(4, "");
   combine_task *of = combine_task_new(4, 41);
   of->pool.shared = true;
@@ -192,16 +192,9 @@ START_TEST(the_dead_are_named_and_left_behind) {
                           .of = of, .body = survive, .processes = true, .conduct = kill_one, .arena_bytes = 1 << 20});
   combine_task_free(of);
 }
-END_TEST
 
 int main(void) {
   if (!world_has_network()) return 77;
-  Suite *suite = suite_create("device_nodes_fail");
-  TCase *failing = tcase_create("failures");
-  tcase_set_timeout(failing, 60);
-  tcase_add_loop_test(failing, failures_are_named, 0, (int)(sizeof failures / sizeof failures[0]));
-  tcase_add_test(failing, the_dead_are_named_and_left_behind);
-  suite_add_tcase(suite, failing);
-  return world_main(suite);
+  return world_main(suite_of("device_nodes_fail", 60));
 }
 #endif

@@ -14,6 +14,7 @@ int main(void) {
 }
 #else
 #include "transport/ucx/ucx.h"
+#include "tests/support/suite.h"
 
 /* Sends since the last look. */
 static struct {
@@ -69,7 +70,7 @@ static void combine_noted(device_nodes_rank *self, const device_nodes_task *task
   world_check(world, atomic_load(&seen.elsewhere) == 0, "a device's memory is sent by a thread that knows no device");
 }
 
-START_TEST(memory_is_said_to_be_what_it_is) {
+TEST_LOOP(memory_is_said_to_be_what_it_is, 2) {
   static const way ways[] = {{"staged", false}, {"emulated", true}};
   const way *way = &ways[_i];
   device_nodes_begin(2, "");
@@ -81,15 +82,9 @@ START_TEST(memory_is_said_to_be_what_it_is) {
                           .of = of, .body = combine_noted, .argument = (void *)(uintptr_t)way, .arena_bytes = 1 << 20});
   combine_task_free(of);
 }
-END_TEST
 
 int main(void) {
   if (!world_has_network()) return 77;
-  Suite *suite = suite_create("device_nodes_sends");
-  TCase *core = tcase_create("core");
-  tcase_set_timeout(core, 60);
-  tcase_add_loop_test(core, memory_is_said_to_be_what_it_is, 0, 2);
-  suite_add_tcase(suite, core);
-  return world_main(suite);
+  return world_main(suite_of("device_nodes_sends", 60));
 }
 #endif

@@ -5,6 +5,7 @@
 #include <math.h>
 
 #include "tests/device/device_attention.h"
+#include "tests/support/suite.h"
 
 /* ---- logits of NaN ----------------------------------------------------------------------------------------------- */
 
@@ -105,13 +106,12 @@ static void check_nan_row(const nan_task *task, int32_t r, int32_t row) {
 static const int32_t head_dims[] = {64, 128, 256, 576};
 
 /* A row of NaN alone is NaN, and bad data to a combine; with BANYAN_EMPTY_NAN it is one without keys. */
-START_TEST(rows_of_nan) {
+TEST_LOOP(rows_of_nan, DEVICE_TESTS(2 * WAYS * (int)(sizeof head_dims / sizeof head_dims[0]))) {
   nan_task task = {.way = _i / 2 % WAYS, .is_empty = _i % 2};
   make_nan_task(&task, head_dims[_i / 2 / WAYS]);
   const problem_shape *shape = &task.set.shape;
   device_world_begin(2, "");
-  world_setup setup = {.nranks = 2, .bare = true, .argument = &task};
-  world_run(&setup, attend_to_nan);
+  WORLD_RUN(attend_to_nan, .nranks = 2, .bare = true, .argument = &task);
   device_world_end();
   for (int32_t r = 0; r < 2 && (task.way == ALONE || task.is_empty); r++)
     for (int32_t row = 0; row < shape->batch * shape->heads; row++) {
@@ -125,7 +125,6 @@ START_TEST(rows_of_nan) {
     }
   free_nan_task(&task);
 }
-END_TEST
 
 /* ---- rows that a type cannot hold -------------------------------------------------------------------------------- */
 
@@ -163,11 +162,10 @@ static void lose_a_row(world_rank *self) {
 }
 
 /* Rank 1 alone has the type: both ranks end, and rank 1 says which row it was. All other rows are right. */
-START_TEST(rows_that_a_type_cannot_hold) {
+TEST_LOOP(rows_that_a_type_cannot_hold, DEVICE_TESTS(4)) {
   lost_task task = {.algorithm = _i % 2 ? "oneshot" : "ring", .has_sum = _i / 2};
   device_world_begin(2, "");
-  world_setup setup = {.nranks = 2, .bare = true, .argument = &task};
-  world_run(&setup, lose_a_row);
+  WORLD_RUN(lose_a_row, .nranks = 2, .bare = true, .argument = &task);
   device_world_end();
   for (int r = 0; r < 2; r++)
     for (int i = 0; i < LOST * VALUE_DIM; i++)
@@ -179,7 +177,6 @@ START_TEST(rows_that_a_type_cannot_hold) {
     ck_assert_msg(fabs(weight - log(2)) < 1e-3, "row %d weighs %g", i, weight);
   }
 }
-END_TEST
 
 /* ---- values beyond the wire -------------------------------------------------------------------------------------- */
 
@@ -203,25 +200,10 @@ static void saturate(world_rank *self) {
   banyan_op_free(op);
 }
 
-START_TEST(values_beyond_the_wire) {
+TEST_LOOP(values_beyond_the_wire, DEVICE_TESTS(1)) {
   device_world_begin(2, "");
-  world_setup setup = {.nranks = 2, .bare = true};
-  world_run(&setup, saturate);
+  WORLD_RUN(saturate, .nranks = 2, .bare = true);
   device_world_end();
 }
-END_TEST
 
-int main(void) {
-  Suite *suite = suite_create("device_numbers");
-  TCase *devices = tcase_create("devices");
-  tcase_set_timeout(devices, WORLD_GUARD_S);
-#if defined HAVE_CUDA && defined HAVE_CXX17
-  tcase_add_loop_test(devices, rows_of_nan, 0, 2 * WAYS * (int)(sizeof head_dims / sizeof head_dims[0]));
-  tcase_add_loop_test(devices, rows_that_a_type_cannot_hold, 0, 4);
-  tcase_add_test(devices, values_beyond_the_wire);
-#else
-  (void)rows_of_nan, (void)rows_that_a_type_cannot_hold, (void)values_beyond_the_wire;
-#endif
-  suite_add_tcase(suite, devices); /* else empty */
-  return world_main(suite);
-}
+int main(void) { return world_main(suite_of("device_numbers", WORLD_GUARD_S)); }

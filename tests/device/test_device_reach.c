@@ -3,6 +3,7 @@
 #include <check.h>
 
 #include "tests/device/device_world.h"
+#include "tests/support/suite.h"
 
 #ifndef HAVE_CUDA
 int main(void) {
@@ -136,13 +137,12 @@ static void try_all(world_rank *self) {
   free(memories);
 }
 
-START_TEST(what_is_not_reached_is_named) {
+TEST_LOOP(what_is_not_reached_is_named, 2) {
   bool peers = _i;
   device_world_begin(2, peers ? "no-pageable" : "no-pageable,no-peer");
   world_run(&(world_setup){.nranks = 1, .bare = true, .argument = &peers}, try_all);
   device_world_end();
 }
-END_TEST
 
 /* A driver is asked once of each allocation: that one is gone is not noticed. */
 static void ask_again(world_rank *self) {
@@ -158,12 +158,11 @@ static void ask_again(world_rank *self) {
   free(memories);
 }
 
-START_TEST(drivers_are_asked_once) {
+TEST(drivers_are_asked_once) {
   device_world_begin(2, "no-pageable");
   world_run(&(world_setup){.nranks = 1, .bare = true}, ask_again);
   device_world_end();
 }
-END_TEST
 
 /* Where devices share the page tables of the machine all memory will do. */
 static void use_plain(world_rank *self) {
@@ -175,21 +174,11 @@ static void use_plain(world_rank *self) {
   free(memories);
 }
 
-START_TEST(plain_memory_that_is_reached) {
+TEST(plain_memory_that_is_reached) {
   device_world_begin(2, "");
   world_run(&(world_setup){.nranks = 1, .bare = true}, use_plain);
   device_world_end();
 }
-END_TEST
 
-int main(void) {
-  Suite *suite = suite_create("device_reach");
-  TCase *tcase = tcase_create("reach");
-  tcase_set_timeout(tcase, 30);
-  tcase_add_loop_test(tcase, what_is_not_reached_is_named, 0, 2);
-  tcase_add_test(tcase, drivers_are_asked_once);
-  tcase_add_test(tcase, plain_memory_that_is_reached);
-  suite_add_tcase(suite, tcase);
-  return world_main(suite);
-}
+int main(void) { return world_main(suite_of("device_reach", 30)); }
 #endif

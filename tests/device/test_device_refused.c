@@ -3,6 +3,7 @@
 #include <check.h>
 
 #include "tests/device/device_world.h"
+#include "tests/support/suite.h"
 
 enum { HEADS = 2, VALUE_DIM = 8, AT_ONCE_S = 60, WRONG_CALLS = 4 };
 
@@ -39,13 +40,11 @@ static void refuse_within(world_rank *self) {
 }
 
 /* Arguments that banyan_device_combine_init() itself refuses are told to peers, and the communicator remains usable. */
-START_TEST(combines_within_a_kernel) {
+TEST_LOOP(combines_within_a_kernel, DEVICE_TESTS(1)) {
   device_world_begin(3, "");
-  world_setup setup = {.nranks = 3, .bare = true};
-  world_run(&setup, refuse_within);
+  WORLD_RUN(refuse_within, .nranks = 3, .bare = true);
   device_world_end();
 }
-END_TEST
 
 static banyan_status combine(world_rank *self, const float *in_values, float *out_values, bool wrong) {
   static float lse[HEADS];
@@ -76,24 +75,10 @@ static void refuse_a_run(world_rank *self) {
   world_meet(self);
 }
 
-START_TEST(runs_that_one_rank_refuses) {
+TEST_LOOP(runs_that_one_rank_refuses, DEVICE_TESTS(1)) {
   device_world_begin(2, "");
-  world_setup setup = {.nranks = 2, .bare = true};
-  world_run(&setup, refuse_a_run);
+  WORLD_RUN(refuse_a_run, .nranks = 2, .bare = true);
   device_world_end();
 }
-END_TEST
 
-int main(void) {
-  Suite *suite = suite_create("device_refused");
-  TCase *devices = tcase_create("devices");
-  tcase_set_timeout(devices, WORLD_GUARD_S);
-#if defined HAVE_CUDA && defined HAVE_CXX17
-  tcase_add_test(devices, combines_within_a_kernel);
-  tcase_add_test(devices, runs_that_one_rank_refuses);
-#else
-  (void)combines_within_a_kernel, (void)runs_that_one_rank_refuses;
-#endif
-  suite_add_tcase(suite, devices); /* else empty */
-  return world_main(suite);
-}
+int main(void) { return world_main(suite_of("device_refused", WORLD_GUARD_S)); }

@@ -10,6 +10,7 @@
 #include "device/tune.h"
 #include "plan/plan.h"
 #include "base/status.h"
+#include "tests/support/suite.h"
 
 enum { RANKS = 2, TOKENS = 2, HEADS = 6, DIM = 64, ROWS = TOKENS * HEADS, TEXT = 2048 };
 
@@ -122,7 +123,7 @@ static task *run(task *task) {
   return task;
 }
 
-START_TEST(off_by_default) {
+TEST_LOOP(off_by_default, 2) {
   task task = {.create = BANYAN_OK};
   begin(_i ? "off" : NULL, SLOW_ONESHOT);
   run(&task);
@@ -131,10 +132,9 @@ START_TEST(off_by_default) {
                 task.results[0].reason);
   ck_assert(!strstr(task.results[0].described, "measurement"));
 }
-END_TEST
 
 /* Slow on all devices, and on one alone: then all ranks agree with that one. */
-START_TEST(choices_follow_times) {
+TEST_LOOP(choices_follow_times, 3) {
   static const struct {
     const char *slow, *algorithm, *says, *of;
   } cases[] = {
@@ -158,15 +158,13 @@ START_TEST(choices_follow_times) {
   snprintf(of, sizeof of, "algorithms by measurement, of %s", cases[_i].of);
   ck_assert_msg(strstr(result->described, of) != NULL, "%s", result->described);
 }
-END_TEST
 
-START_TEST(what_is_not_measured_is_predicted) {
+TEST(what_is_not_measured_is_predicted) {
   task task = {.create = BANYAN_OK, .scatter = BANYAN_SCATTER_ROOT};
   begin("create", SLOW_ONESHOT);
   run(&task);
   ck_assert_msg(strstr(task.results[0].reason, "least predicted") != NULL, "%s", task.results[0].reason);
 }
-END_TEST
 
 /* ---- files ------------------------------------------------------------------------------------------------------- */
 
@@ -177,7 +175,7 @@ static void write_table(const char *ranks, const char *row) {
   fclose(file);
 }
 
-START_TEST(times_are_kept_in_a_file) {
+TEST(times_are_kept_in_a_file) {
   task task = {.create = BANYAN_OK};
   struct stat before, after;
   begin(table, SLOW_ONESHOT);
@@ -190,9 +188,8 @@ START_TEST(times_are_kept_in_a_file) {
   ck_assert_str_eq(task.results[0].reason, again.results[0].reason);
   ck_assert(stat(table, &after) == 0 && before.st_ino == after.st_ino && before.st_size == after.st_size);
 }
-END_TEST
 
-START_TEST(files_decide) {
+TEST_LOOP(files_decide, 10) {
   static const struct {
     const char *ranks, *row, *algorithm, *says;
   } cases[] = {
@@ -219,14 +216,12 @@ START_TEST(files_decide) {
   ck_assert_str_eq(task.results[0].algorithm, cases[_i].algorithm);
   ck_assert_msg(strstr(task.results[0].reason, cases[_i].says) != NULL, "%s", task.results[0].reason);
 }
-END_TEST
 
-START_TEST(words_that_are_none) {
+TEST(words_that_are_none) {
   task task = {.create = BANYAN_ERR_ARGUMENT, .says = "BANYAN_DEVICE_TUNE is \"init\""};
   begin("init", "");
   run(&task);
 }
-END_TEST
 
 static void disagree(world_rank *self) {
   setenv("BANYAN_DEVICE_TUNE", self->rank ? "create" : "off", 1);
@@ -236,11 +231,10 @@ static void disagree(world_rank *self) {
               banyan_last_error());
 }
 
-START_TEST(ranks_that_want_different_things) {
+TEST(ranks_that_want_different_things) {
   begin(NULL, "");
   world_run(&(world_setup){.nranks = RANKS, .bare = true, .processes = true}, disagree);
 }
-END_TEST
 
 /* ---- one rank fails ---------------------------------------------------------------------------------------------- */
 
@@ -284,12 +278,11 @@ static void fail_to_create(world_rank *self) {
   world_check(self, bny_clock_ns() - began_ns < config.timeout_ns / 4, "as late as the deadline");
 }
 
-START_TEST(a_rank_that_fails_is_named) {
+TEST_LOOP(a_rank_that_fails_is_named, 3) {
   begin("create", "");
   world_run(&(world_setup){.nranks = RANKS, .bare = true, .argument = &_i}, fail_to_create);
   device_world_end();
 }
-END_TEST
 
 /* Before anything is measured: as for want of memory. */
 static _Thread_local bool is_poor;
@@ -313,35 +306,18 @@ static void start_poor(world_rank *self) {
   world_check(self, bny_clock_ns() - began_ns < config.timeout_ns / 4, "as late as the deadline");
 }
 
-START_TEST(a_rank_that_cannot_start_is_named) {
+TEST_LOOP(a_rank_that_cannot_start_is_named, 2) {
   begin(_i ? table : "create", "");
   world_run(&(world_setup){.nranks = RANKS, .bare = true}, start_poor);
   device_world_end();
 }
-END_TEST
 
 static void forget_table(void) { unlink(table); }
 
 int main(void) {
-  Suite *suite = suite_create("device_tune");
-  TCase *times = tcase_create("times"), *files = tcase_create("files");
   if (!mkdtemp(directory)) return 99;
   snprintf(table, sizeof table, "%s/times", directory);
-  tcase_add_checked_fixture(files, forget_table, forget_table);
-  tcase_set_timeout(times, 60);
-  tcase_set_timeout(files, 60);
-  tcase_add_loop_test(times, off_by_default, 0, 2);
-  tcase_add_loop_test(times, choices_follow_times, 0, 3);
-  tcase_add_test(times, what_is_not_measured_is_predicted);
-  tcase_add_test(times, words_that_are_none);
-  tcase_add_test(times, ranks_that_want_different_things);
-  tcase_add_loop_test(times, a_rank_that_fails_is_named, 0, 3);
-  tcase_add_loop_test(files, a_rank_that_cannot_start_is_named, 0, 2);
-  tcase_add_test(files, times_are_kept_in_a_file);
-  tcase_add_loop_test(files, files_decide, 0, 10);
-  suite_add_tcase(suite, times);
-  suite_add_tcase(suite, files);
-  int failed = world_main(suite);
+  int failed = world_main(suite_with("device_tune", 60, forget_table, forget_table));
   unlink(table);
   rmdir(directory);
   return failed;

@@ -7,6 +7,7 @@
 #include "cuda/program.h"
 #include "tests/device/device_world.h"
 #include "tests/emulate/user_kernel.h"
+#include "tests/support/suite.h"
 
 enum { RANKS_MAX = 5, CALLS = 8, TOKENS_MAX = 3, HEADS_MAX = 5, ROWS_MAX = TOKENS_MAX * HEADS_MAX };
 
@@ -175,17 +176,15 @@ static void do_both(world_rank *self) {
   device_world_free_own(&hands.own);
 }
 
-START_TEST(bits_of_a_combine) {
+TEST_LOOP(bits_of_a_combine, RANKS_MAX) {
   device_world_begin(RANKS_MAX, _i % 2 ? "" : "no-files");
   task *task = make_task(1 + _i, (uint64_t)_i);
   task->one_device = _i % 2;
-  world_setup setup = {.nranks = task->nranks, .bare = true, .argument = task};
-  world_run(&setup, do_both);
+  WORLD_RUN(do_both, .nranks = task->nranks, .bare = true, .argument = task);
   check_bits(task);
   free(task);
   device_world_end();
 }
-END_TEST
 
 static void replay(world_rank *self) {
   hands hands = {NULL};
@@ -210,15 +209,13 @@ static void replay(world_rank *self) {
   device_world_free_own(&hands.own);
 }
 
-START_TEST(graphs) {
+TEST(graphs) {
   device_world_begin(RANKS_MAX, "");
   task *task = make_task(3, 50);
-  world_setup setup = {.nranks = 3, .bare = true, .argument = task};
-  world_run(&setup, replay);
+  WORLD_RUN(replay, .nranks = 3, .bare = true, .argument = task);
   free(task);
   device_world_end();
 }
-END_TEST
 
 /* ---- refusals ---------------------------------------------------------------------------------------------------- */
 
@@ -268,15 +265,13 @@ static void refuse(world_rank *self) {
   check_refusal(self, banyan_device_combine_init(self->comm, &desc, &op), BANYAN_ERR_UNSUPPORTED, "no device");
 }
 
-START_TEST(refusals) {
+TEST(refusals) {
   device_world_begin(2, "");
   task *task = make_task(2, 60);
-  world_setup setup = {.nranks = 2, .bare = true, .argument = task};
-  world_run(&setup, refuse);
+  WORLD_RUN(refuse, .nranks = 2, .bare = true, .argument = task);
   free(task);
   device_world_end();
 }
-END_TEST
 
 /* One rank launches a combine, the others mean to run it within a kernel: they find out before data moves. */
 static void mismatch(world_rank *self) {
@@ -291,15 +286,13 @@ static void mismatch(world_rank *self) {
               "status %d: %s", status, banyan_last_error());
 }
 
-START_TEST(mismatches) {
+TEST(mismatches) {
   device_world_begin(3, "");
   task *task = make_task(3, 70);
-  world_setup setup = {.nranks = 3, .bare = true, .argument = task};
-  world_run(&setup, mismatch);
+  WORLD_RUN(mismatch, .nranks = 3, .bare = true, .argument = task);
   free(task);
   device_world_end();
 }
-END_TEST
 
 static void lack_devices_memory(world_rank *self) {
   banyan_combine_desc desc = {.size = sizeof desc, .tokens = 1, .heads = 2, .value_dim = 8};
@@ -308,26 +301,13 @@ static void lack_devices_memory(world_rank *self) {
     check_refusal(self, banyan_device_combine_init(self->comm, &desc, &op), BANYAN_ERR_UNSUPPORTED, "host memory");
 }
 
-START_TEST(arenas_in_host_memory) {
+TEST(arenas_in_host_memory) {
   device_world_begin(2, "no-vmm,no-ipc,no-peer");
   task *task = make_task(2, 80);
-  world_setup setup = {.nranks = 2, .bare = true, .argument = task};
-  world_run(&setup, lack_devices_memory);
+  WORLD_RUN(lack_devices_memory, .nranks = 2, .bare = true, .argument = task);
   free(task);
   device_world_end();
 }
-END_TEST
 
-int main(void) {
-  Suite *suite = suite_create("device_user");
-  TCase *tcase = tcase_create("within a kernel");
-  tcase_set_timeout(tcase, 60);
-  tcase_add_loop_test(tcase, bits_of_a_combine, 0, RANKS_MAX);
-  tcase_add_test(tcase, graphs);
-  tcase_add_test(tcase, refusals);
-  tcase_add_test(tcase, mismatches);
-  tcase_add_test(tcase, arenas_in_host_memory);
-  suite_add_tcase(suite, tcase);
-  return world_main(suite);
-}
+int main(void) { return world_main(suite_of("device_user", 60)); }
 #endif

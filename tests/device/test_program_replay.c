@@ -317,7 +317,7 @@ static bny_request random_request(uint64_t *random, int32_t nranks, const char *
   return request;
 }
 
-START_TEST(programs_of_combines_are_proved) {
+TEST_RANGE(programs_of_combines_are_proved, 1, RANKS_MAX + 1) {
   int32_t nranks = _i;
   uint64_t random = (uint64_t)nranks;
   int proved = 0;
@@ -333,9 +333,8 @@ START_TEST(programs_of_combines_are_proved) {
     }
   ck_assert_int_gt(proved, 0);
 }
-END_TEST
 
-START_TEST(programs_of_bytes_are_proved) {
+TEST_RANGE(programs_of_bytes_are_proved, 1, RANKS_MAX + 1) {
   int32_t nranks = _i;
   uint64_t random = (uint64_t)nranks + 100;
   for (int collective = BNY_ALLGATHER; collective <= BNY_BARRIER; collective++)
@@ -357,9 +356,8 @@ START_TEST(programs_of_bytes_are_proved) {
                       bny_collective_name(request.collective), nranks, banyan_last_error());
       }
 }
-END_TEST
 
-START_TEST(the_direct_form_is_proved) {
+TEST_RANGE(the_direct_form_is_proved, 1, BNY_ONESHOT_RANKS_MAX + 1) {
   int32_t nranks = _i;
   uint64_t random = (uint64_t)nranks + 200;
   for (int round = 0; round < 60; round++) {
@@ -369,17 +367,15 @@ START_TEST(the_direct_form_is_proved) {
                   banyan_last_error());
   }
 }
-END_TEST
 
-START_TEST(another_order_of_sources_is_refused) {
+TEST(another_order_of_sources_is_refused) {
   bny_request request = combine_of(4, "oneshot", BANYAN_SCATTER_NONE, 2, 4, 16);
   ck_assert_int_eq(replay_programs(&request, &settings_of[0], false), BANYAN_OK);
   ck_assert_int_eq(replay_programs(&request, &settings_of[0], true), BANYAN_ERR_STATE);
 }
-END_TEST
 
 /* Every field that decides what runs changes the plan's hash. */
-START_TEST(hashes_cover_what_runs) {
+TEST(hashes_cover_what_runs) {
   bny_request request = combine_of(4, "oneshot", BANYAN_SCATTER_NONE, 2, 4, 16);
   bny_plan *direct = NULL, *measured = NULL;
   bny_measured table = {.count = 1, .rows = {{.bytes = 64, .share = 2, .carrier = "LL128", .ns = 5}}};
@@ -397,17 +393,5 @@ START_TEST(hashes_cover_what_runs) {
   bny_plan_free(measured);
   bny_plan_free(direct);
 }
-END_TEST
 
-int main(void) {
-  Suite *suite = suite_create("program replay");
-  TCase *tcase = tcase_create("proofs");
-  tcase_set_timeout(tcase, 60);
-  tcase_add_loop_test(tcase, programs_of_combines_are_proved, 1, RANKS_MAX + 1);
-  tcase_add_loop_test(tcase, programs_of_bytes_are_proved, 1, RANKS_MAX + 1);
-  tcase_add_loop_test(tcase, the_direct_form_is_proved, 1, BNY_ONESHOT_RANKS_MAX + 1);
-  tcase_add_test(tcase, another_order_of_sources_is_refused);
-  tcase_add_test(tcase, hashes_cover_what_runs);
-  suite_add_tcase(suite, tcase);
-  return suite_main(suite);
-}
+int main(void) { return suite_main(suite_of("program replay", 60)); }

@@ -9,6 +9,7 @@
 #include "cuda/program.h"
 #include "tests/device/device_util.h"
 #include "tests/support/world.h"
+#include "tests/support/suite.h"
 
 #if !defined HAVE_CUDA || !defined HAVE_UCX
 int main(void) {
@@ -283,8 +284,7 @@ static void combine_many(world_rank *self) {
   world_meet(self);
 }
 
-START_TEST(plans_are_made_beside_runs) { run(combine_many); }
-END_TEST
+TEST(plans_are_made_beside_runs) { run(combine_many); }
 
 static void *abort_soon(void *comm) {
   world_sleep_ms(20);
@@ -313,17 +313,10 @@ static void abort_many(world_rank *self) {
   world_meet(self);
 }
 
-START_TEST(aborts_from_any_thread) { run(abort_many); }
-END_TEST
+TEST(aborts_from_any_thread) { run(abort_many); }
 
 int main(void) {
   if (!world_has_network()) return 77;
-  Suite *suite = suite_create("proxy");
-  TCase *core = tcase_create("core");
-  tcase_set_timeout(core, 60);
-  tcase_add_test(core, plans_are_made_beside_runs);
-  tcase_add_test(core, aborts_from_any_thread);
-  suite_add_tcase(suite, core);
-  return world_main(suite);
+  return world_main(suite_of("proxy", 60));
 }
 #endif

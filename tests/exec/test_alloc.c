@@ -10,6 +10,7 @@
 #include <unistd.h>
 
 #include "tests/support/world.h"
+#include "tests/support/suite.h"
 
 static _Thread_local volatile bool counting;
 static _Thread_local volatile int allocations;
@@ -171,20 +172,18 @@ static world_setup setup_of(int index) {
   return (world_setup){.nranks = nranks_of[index / 4], .processes = index % 2, .arena_bytes = arenas[index / 2 % 2]};
 }
 
-START_TEST(persistent_operations_allocate_nothing) {
+TEST_LOOP(persistent_operations_allocate_nothing, 12) {
   world_setup setup = setup_of(_i);
   world_run(&setup, run_persistent);
 }
-END_TEST
 
-START_TEST(repeated_calls_allocate_nothing) {
+TEST_LOOP(repeated_calls_allocate_nothing, 12) {
   world_setup setup = setup_of(_i);
   world_run(&setup, run_blocking);
 }
-END_TEST
 
 /* The count itself works. */
-START_TEST(counts_allocations) {
+TEST(counts_allocations) {
   allocations = 0;
   counting = true;
   void *volatile memory = malloc(10);
@@ -192,16 +191,8 @@ START_TEST(counts_allocations) {
   counting = false;
   ck_assert_int_eq(allocations, 2);
 }
-END_TEST
 
 int main(void) {
   if (!CAN_COUNT) return 77;
-  Suite *suite = suite_create("alloc");
-  TCase *hot = tcase_create("hot path");
-  tcase_set_timeout(hot, 120);
-  tcase_add_test(hot, counts_allocations);
-  tcase_add_loop_test(hot, persistent_operations_allocate_nothing, 0, 12);
-  tcase_add_loop_test(hot, repeated_calls_allocate_nothing, 0, 12);
-  suite_add_tcase(suite, hot);
-  return world_main(suite);
+  return world_main(suite_of("alloc", 120));
 }

@@ -7,6 +7,7 @@
 #include <string.h>
 
 #include "tests/support/placed.h"
+#include "tests/support/suite.h"
 
 enum { RANKS = 3, HEADS = 4, VALUE_DIM = 8, ROOT = 2, FLAG_STARTED = 1, FLAG_FAILED = 2 };
 
@@ -76,17 +77,9 @@ static void give_bad_data(world_rank *self) {
   banyan_op_free(op);
 }
 
-START_TEST(runs_before_bad_data) {
+TEST_LOOP(runs_before_bad_data, PLACED_WAYS) {
   world_setup setup = {.nranks = RANKS};
   if (placed_set((placed)_i, "a,b,b", "a,b,c", &setup)) world_run(&setup, give_bad_data);
 }
-END_TEST
 
-int main(void) {
-  Suite *suite = suite_create("bad_data");
-  TCase *tests = tcase_create("bad data");
-  tcase_set_timeout(tests, 60);
-  tcase_add_loop_test(tests, runs_before_bad_data, 0, PLACED_WAYS);
-  suite_add_tcase(suite, tests);
-  return world_main(suite);
-}
+int main(void) { return world_main(suite_of("bad_data", 60)); }

@@ -10,6 +10,7 @@
 #include <unistd.h>
 
 #include "tests/support/world.h"
+#include "tests/support/suite.h"
 
 enum { HEADS = 8, VALUE_DIM = 32, FLAG_ALL_TOLD = 1, FLAG_GO = 2 };
 
@@ -155,20 +156,15 @@ static scene *open_scene(deed deed, int index, int32_t *nranks) {
 static void play_death(deed deed, int index) {
   int32_t nranks;
   scene *scene = open_scene(deed, index, &nranks);
-  world_setup setup = {.nranks = nranks, .processes = true, .deaths = true, .argument = scene};
-  world_run(&setup, play);
+  WORLD_RUN(play, .nranks = nranks, .processes = true, .deaths = true, .argument = scene);
   check_verdicts(scene, nranks, BANYAN_ERR_PEER, 0, slack(0.5));
   world_unshare(scene, sizeof *scene);
 }
 
-START_TEST(death_before_a_collective) { play_death(DIE_BEFORE, _i); }
-END_TEST
-START_TEST(death_in_mid_collective) { play_death(DIE_AMID, _i); }
-END_TEST
-START_TEST(exit_without_destroy) { play_death(EXIT_BEFORE, _i); }
-END_TEST
-START_TEST(leaving_while_others_go_on) { play_death(LEAVE, _i); }
-END_TEST
+TEST_LOOP(death_before_a_collective, 15) { play_death(DIE_BEFORE, _i); }
+TEST_LOOP(death_in_mid_collective, 15) { play_death(DIE_AMID, _i); }
+TEST_LOOP(exit_without_destroy, 3) { play_death(EXIT_BEFORE, _i); }
+TEST_LOOP(leaving_while_others_go_on, 15) { play_death(LEAVE, _i); }
 
 static void play_stop(deed deed, int index) {
   int32_t nranks;
@@ -185,23 +181,19 @@ static void play_stop(deed deed, int index) {
   world_unshare(scene, sizeof *scene);
 }
 
-START_TEST(stop_before_a_collective) { play_stop(STOP_BEFORE, _i); }
-END_TEST
-START_TEST(stop_in_mid_collective) { play_stop(STOP_AMID, _i); }
-END_TEST
+TEST_RANGE(stop_before_a_collective, 3, 9) { play_stop(STOP_BEFORE, _i); }
+TEST_RANGE(stop_in_mid_collective, 9, 15) { play_stop(STOP_AMID, _i); }
 
-START_TEST(leaving_threads) {
+TEST_LOOP(leaving_threads, 15) {
   int32_t nranks;
   scene *scene = open_scene(LEAVE, _i, &nranks);
-  world_setup setup = {.nranks = nranks, .argument = scene};
-  world_run(&setup, play);
+  WORLD_RUN(play, .nranks = nranks, .argument = scene);
   check_verdicts(scene, nranks, BANYAN_ERR_PEER, 0, slack(0.5));
   world_unshare(scene, sizeof *scene);
 }
-END_TEST
 
 /* On the way to a root and in chains, whoever waits for a rank that itself waits blames the one that holds up all. */
-START_TEST(chain_to_a_stopped_rank) {
+TEST_LOOP(chain_to_a_stopped_rank, 5) {
   static const struct {
     const char *algorithm;
     banyan_scatter scatter;
@@ -228,7 +220,6 @@ START_TEST(chain_to_a_stopped_rank) {
   check_verdicts(scene, nranks, BANYAN_ERR_TIMEOUT, 0.3, (double)setup.timeout_ns * 1e-9 + slack(1.0));
   world_unshare(scene, sizeof *scene);
 }
-END_TEST
 
 /* ---- a death at any moment --------------------------------------------------------------------------------------- */
 
@@ -252,18 +243,16 @@ static void run_until_told(world_rank *self) {
   banyan_op_free(op);
 }
 
-START_TEST(death_at_any_moment) {
+TEST_LOOP(death_at_any_moment, 30) {
   world_random random = {world_seed() + 1000 + (uint64_t)_i};
   int32_t nranks;
   scene *scene = open_scene(DIE_AMID, _i, &nranks);
   scene->sleep_ms = 5 + 20 * fabs(random_unit(&random));
-  world_setup setup = {
-      .nranks = nranks, .processes = true, .deaths = true, .argument = scene, .conduct = kill_at_random};
-  world_run(&setup, run_until_told);
+  WORLD_RUN(run_until_told, .nranks = nranks, .processes = true, .deaths = true, .argument = scene,
+            .conduct = kill_at_random);
   check_verdicts(scene, nranks, BANYAN_ERR_PEER, -0.1, slack(0.5));
   world_unshare(scene, sizeof *scene);
 }
-END_TEST
 
 /* ---- two deaths -------------------------------------------------------------------------------------------------- */
 
@@ -296,19 +285,18 @@ static void die_one_after_another(world_rank *self) {
   banyan_op_free(op);
 }
 
-START_TEST(second_death_is_noticed) {
+TEST(second_death_is_noticed) {
   scene *scene = world_share(sizeof *scene);
   scene->algorithm = "oneshot";
   scene->culprit = 1;
-  world_setup setup = {.nranks = 3, .processes = true, .deaths = true, .argument = scene, .timeout_ns = 5000000000};
-  world_run(&setup, die_one_after_another);
+  WORLD_RUN(die_one_after_another, .nranks = 3, .processes = true, .deaths = true, .argument = scene,
+            .timeout_ns = 5000000000);
   const verdict *told = &scene->verdicts[2];
   ck_assert_msg(told->status == BANYAN_ERR_PEER && told->culprit == 1 && told->seconds < slack(0.6),
                 "%s, rank %d, %.3f s: %s", banyan_status_string((banyan_status)told->status), told->culprit,
                 told->seconds, told->text);
   world_unshare(scene, sizeof *scene);
 }
-END_TEST
 
 /* ---- abort ------------------------------------------------------------------------------------------------------- */
 
@@ -337,11 +325,10 @@ static void wait_for_abort(world_rank *self) {
   note(self, scene, status);
 }
 
-START_TEST(abort_from_another_thread) {
+TEST_LOOP(abort_from_another_thread, 6) {
   scene *scene = world_share(sizeof *scene);
   int32_t nranks = 1 + _i / 2 * 2;
-  world_setup setup = {.nranks = nranks, .processes = _i % 2, .argument = scene};
-  world_run(&setup, wait_for_abort);
+  WORLD_RUN(wait_for_abort, .nranks = nranks, .processes = _i % 2, .argument = scene);
   for (int32_t r = 0; r < nranks; r++) {
     const verdict *told = &scene->verdicts[r];
     ck_assert_msg(told->status == BANYAN_ERR_ABORTED && told->repeated == BANYAN_ERR_ABORTED && told->culprit == 0,
@@ -352,7 +339,6 @@ START_TEST(abort_from_another_thread) {
   }
   world_unshare(scene, sizeof *scene);
 }
-END_TEST
 
 /* ---- slow, but alive --------------------------------------------------------------------------------------------- */
 
@@ -363,11 +349,9 @@ static void be_slow(world_rank *self) {
   }
 }
 
-START_TEST(slow_ranks_are_no_error) {
-  world_setup setup = {.nranks = 3, .processes = _i, .timeout_ns = world_is_sanitized() ? 1500000000 : 500000000};
-  world_run(&setup, be_slow);
+TEST_LOOP(slow_ranks_are_no_error, 2) {
+  WORLD_RUN(be_slow, .nranks = 3, .processes = _i, .timeout_ns = world_is_sanitized() ? 1500000000 : 500000000);
 }
-END_TEST
 
 static double busy_ms(double deadlines) { return deadlines * (world_is_sanitized() ? 1500 : 500); }
 
@@ -385,11 +369,9 @@ static void be_busy_amid(world_rank *self) {
   banyan_op_free(op);
 }
 
-START_TEST(own_work_is_no_wait) {
-  world_setup setup = {.nranks = 2, .processes = _i, .timeout_ns = (int64_t)busy_ms(1) * 1000000};
-  world_run(&setup, be_busy_amid);
+TEST_LOOP(own_work_is_no_wait, 2) {
+  WORLD_RUN(be_busy_amid, .nranks = 2, .processes = _i, .timeout_ns = (int64_t)busy_ms(1) * 1000000);
 }
-END_TEST
 
 /* ---- statistics that are no numbers ------------------------------------------------------------------------------ */
 
@@ -408,38 +390,16 @@ static void give_nonsense(world_rank *self) {
   note(self, scene, status);
 }
 
-START_TEST(nonsense_is_named) {
+TEST_LOOP(nonsense_is_named, 16) {
   int32_t nranks;
   scene *scene = open_scene(SLEEP, _i / 2, &nranks);
   scene->sleep_ms = _i % 2 ? (double)NAN : (double)INFINITY;
-  world_setup setup = {.nranks = nranks, .processes = _i % 4 == 0, .argument = scene};
-  world_run(&setup, give_nonsense);
+  WORLD_RUN(give_nonsense, .nranks = nranks, .processes = _i % 4 == 0, .argument = scene);
   check_verdicts(scene, nranks, BANYAN_ERR_DATA, -1, slack(0.5));
   const verdict *own = &scene->verdicts[scene->culprit];
   ck_assert_int_eq(own->status, BANYAN_ERR_DATA);
   ck_assert_msg(strstr(own->text, "token 0") && strstr(own->text, "head 5"), "%s", own->text);
   world_unshare(scene, sizeof *scene);
 }
-END_TEST
 
-int main(void) {
-  Suite *suite = suite_create("faults");
-  TCase *faults = tcase_create("faults");
-  tcase_set_timeout(faults, 60);
-  tcase_add_loop_test(faults, death_before_a_collective, 0, 15);
-  tcase_add_loop_test(faults, death_in_mid_collective, 0, 15);
-  tcase_add_loop_test(faults, death_at_any_moment, 0, 30);
-  tcase_add_loop_test(faults, exit_without_destroy, 0, 3);
-  tcase_add_loop_test(faults, leaving_while_others_go_on, 0, 15);
-  tcase_add_loop_test(faults, leaving_threads, 0, 15);
-  tcase_add_loop_test(faults, stop_before_a_collective, 3, 9);
-  tcase_add_loop_test(faults, stop_in_mid_collective, 9, 15);
-  tcase_add_loop_test(faults, chain_to_a_stopped_rank, 0, 5);
-  tcase_add_test(faults, second_death_is_noticed);
-  tcase_add_loop_test(faults, abort_from_another_thread, 0, 6);
-  tcase_add_loop_test(faults, slow_ranks_are_no_error, 0, 2);
-  tcase_add_loop_test(faults, own_work_is_no_wait, 0, 2);
-  tcase_add_loop_test(faults, nonsense_is_named, 0, 16);
-  suite_add_tcase(suite, faults);
-  return world_main(suite);
-}
+int main(void) { return world_main(suite_of("faults", 60)); }

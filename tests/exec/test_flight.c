@@ -11,6 +11,7 @@
 
 #include "exec/flight.h"
 #include "tests/support/world.h"
+#include "tests/support/suite.h"
 
 enum { HEADS = 8, VALUE_DIM = 32, TEXT_BYTES = 1 << 16 };
 
@@ -121,42 +122,34 @@ static void check_dump(const char *text, const char *reason, int at_most, bool a
   ck_assert_msg(count <= at_most && (!all || count == at_most), "%d operations: %s", count, text);
 }
 
-START_TEST(errors_say_where_and_what_came_before) {
+TEST_LOOP(errors_say_where_and_what_came_before, 4) {
   scene *scene = world_share(sizeof *scene);
   set_file("BANYAN_FLIGHT", "flight");
   *scene = (struct scene){.operations = _i & 1 ? 1000 : 10, .dies = _i >> 1};
-  world_setup setup = {.nranks = 3,
-                       .processes = true,
-                       .deaths = scene->dies,
-                       .argument = scene,
-                       .timeout_ns = scene->dies ? 0 : 300000000};
-  world_run(&setup, fall_silent);
+  WORLD_RUN(fall_silent, .nranks = 3, .processes = true, .deaths = scene->dies, .argument = scene,
+            .timeout_ns = scene->dies ? 0 : 300000000);
   check_text(scene);
   for (int32_t r = 0; r < 2; r++)
     check_dump(read_file("flight", r), scene->text[r], scene->operations > 256 ? 256 : 20, scene->operations > 256);
   world_unshare(scene, sizeof *scene);
 }
-END_TEST
 
-START_TEST(it_can_be_switched_off) {
+TEST(it_can_be_switched_off) {
   scene *scene = world_share(sizeof *scene);
   setenv("BANYAN_FLIGHT", "off", 1);
   *scene = (struct scene){.operations = 3, .dies = 1};
-  world_setup setup = {.nranks = 3, .processes = true, .deaths = true, .argument = scene};
-  world_run(&setup, fall_silent);
+  WORLD_RUN(fall_silent, .nranks = 3, .processes = true, .deaths = true, .argument = scene);
   check_text(scene);
   ck_assert_int_ne(access("off.0", F_OK), 0);
   world_unshare(scene, sizeof *scene);
 }
-END_TEST
 
-START_TEST(the_log_has_the_latest) {
+TEST(the_log_has_the_latest) {
   scene *scene = world_share(sizeof *scene);
   set_file("BANYAN_LOG_FILE", "log.%r");
   setenv("BANYAN_LOG", "info", 1);
   *scene = (struct scene){.operations = 100, .dies = 1};
-  world_setup setup = {.nranks = 3, .processes = true, .deaths = true, .argument = scene};
-  world_run(&setup, fall_silent);
+  WORLD_RUN(fall_silent, .nranks = 3, .processes = true, .deaths = true, .argument = scene);
   const char *text = read_file("log", 1);
   int count = 0;
   for (const char *at = text; (at = strstr(at, "banyan info exec, rank 1: operation ")) != NULL; at++) count++;
@@ -164,11 +157,10 @@ START_TEST(the_log_has_the_latest) {
   ck_assert_msg(strstr(text, "banyan info exec, rank 1: failed: rank 2 died") != NULL, "%s", text);
   world_unshare(scene, sizeof *scene);
 }
-END_TEST
 
 /* ---- the recorder alone ------------------------------------------------------------------------------------------ */
 
-START_TEST(it_goes_round) {
+TEST(it_goes_round) {
   bny_flight *flight = bny_flight_make();
   bny_flight_note note = {.collective = "combine", .algorithm = "tree", .bytes = 4096};
   ck_assert_ptr_nonnull(flight);
@@ -193,17 +185,5 @@ START_TEST(it_goes_round) {
   ck_assert_uint_eq(strlen(small), sizeof small - 1);
   bny_flight_free(flight);
 }
-END_TEST
 
-int main(void) {
-  Suite *suite = suite_create("flight");
-  TCase *cases = tcase_create("flight");
-  tcase_set_timeout(cases, 60);
-  tcase_add_checked_fixture(cases, make_directory, remove_directory);
-  tcase_add_loop_test(cases, errors_say_where_and_what_came_before, 0, 4);
-  tcase_add_test(cases, it_can_be_switched_off);
-  tcase_add_test(cases, the_log_has_the_latest);
-  tcase_add_test(cases, it_goes_round);
-  suite_add_tcase(suite, cases);
-  return world_main(suite);
-}
+int main(void) { return world_main(suite_with("flight", 60, make_directory, remove_directory)); }

@@ -7,6 +7,7 @@
 #include <string.h>
 
 #include "tests/support/placed.h"
+#include "tests/support/suite.h"
 
 enum { HEADS = 4, VALUE_DIM = 8, BYTES = 64, AT_ONCE_S = 10 }; /* the deadline is ten times that */
 
@@ -152,23 +153,9 @@ static void run(int way, world_body body) {
   if (placed_set((placed)way, "a,a,b,b", "a,b,c,d", &setup)) world_run(&setup, body);
 }
 
-START_TEST(first_calls) { run(_i, refuse_in_turn); }
-END_TEST
-START_TEST(the_same_on_all_ranks) { run(_i, refuse_together); }
-END_TEST
-START_TEST(several_in_a_row) { run(_i, refuse_ahead); }
-END_TEST
-START_TEST(known_shapes) { run(_i, refuse_a_run); }
-END_TEST
+TEST_LOOP(first_calls, PLACED_WAYS) { run(_i, refuse_in_turn); }
+TEST_LOOP(the_same_on_all_ranks, PLACED_WAYS) { run(_i, refuse_together); }
+TEST_LOOP(several_in_a_row, PLACED_WAYS) { run(_i, refuse_ahead); }
+TEST_LOOP(known_shapes, PLACED_WAYS) { run(_i, refuse_a_run); }
 
-int main(void) {
-  Suite *suite = suite_create("refused");
-  TCase *tests = tcase_create("refused");
-  tcase_set_timeout(tests, 120);
-  tcase_add_loop_test(tests, first_calls, 0, PLACED_WAYS);
-  tcase_add_loop_test(tests, the_same_on_all_ranks, 0, PLACED_WAYS);
-  tcase_add_loop_test(tests, several_in_a_row, 0, PLACED_WAYS);
-  tcase_add_loop_test(tests, known_shapes, 0, PLACED_WAYS);
-  suite_add_tcase(suite, tests);
-  return world_main(suite);
-}
+int main(void) { return world_main(suite_of("refused", 120)); }

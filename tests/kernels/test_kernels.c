@@ -161,7 +161,7 @@ static double bound_of(const scene *s) {
   return 1e-6 + 2.5 * bny_wire_formats[s->wire].error_bound * (s->round_nodes ? levels : 1);
 }
 
-START_TEST(merges_match_the_reference) {
+TEST(merges_match_the_reference) {
   for (int i = 0; i < ROUNDS; i++) {
     int count = i < 64 ? i + 1 : random_int(1, 12);
     scene s = scene_make(count, (bny_wire)(i % (int)BNY_WIRE_COUNT), &ordinary);
@@ -176,9 +176,8 @@ START_TEST(merges_match_the_reference) {
     scene_free(&s);
   }
 }
-END_TEST
 
-START_TEST(far_logits_keep_their_precision) {
+TEST(far_logits_keep_their_precision) {
   static const scene_spread spreads[] = {{.lse_low = -1e4, .lse_high = 1e4, .value_scale = 1},
                                          {.lse_low = 9995, .lse_high = 1e4, .value_scale = 1},
                                          {.lse_low = -1e4, .lse_high = -9995, .value_scale = 1},
@@ -197,7 +196,6 @@ START_TEST(far_logits_keep_their_precision) {
     scene_free(&s);
   }
 }
-END_TEST
 
 /* ---- bits -------------------------------------------------------------------------------------------------------- */
 
@@ -208,7 +206,7 @@ static char *merged_by(const bny_kernels *kernels, const scene *s) {
   return message;
 }
 
-START_TEST(all_tables_give_the_same_bits) {
+TEST(all_tables_give_the_same_bits) {
   const bny_kernels *portable = bny_kernels_find("portable");
   static const scene_spread wide = {.lse_low = -200, .lse_high = 60, .empty_share = 0.2, .value_scale = 1e5};
   for (int i = 0; i < ROUNDS; i++) {
@@ -233,7 +231,6 @@ START_TEST(all_tables_give_the_same_bits) {
     scene_free(&s);
   }
 }
-END_TEST
 
 /* The formula of op.h, read naively: one element and one pair at a time, by ldexpf and without tables. */
 typedef struct element {
@@ -251,7 +248,7 @@ static element merge_pair(element a, element b) {
   return merged;
 }
 
-START_TEST(f32_merges_are_the_documented_tree) {
+TEST(f32_merges_are_the_documented_tree) {
   static const scene_spread wide = {.lse_low = -120, .lse_high = 20, .empty_share = 0.2, .value_scale = 3};
   for (int i = 0; i < 64; i++) {
     scene s = scene_make(i + 1, BNY_WIRE_F32, i % 2 == 0 ? &ordinary : &wide);
@@ -281,10 +278,9 @@ START_TEST(f32_merges_are_the_documented_tree) {
     scene_free(&s);
   }
 }
-END_TEST
 
 /* Aligned groups first and then the groups, or all at once: the same bits, finished and on the wire. */
-START_TEST(grouping_does_not_change_canonical_bits) {
+TEST(grouping_does_not_change_canonical_bits) {
   const bny_kernels *kernels = bny_kernels_find(NULL);
   for (int i = 0; i < ROUNDS / 2; i++) {
     scene s = scene_make(random_int(2, 40), (bny_wire)(i % (int)BNY_WIRE_COUNT), &ordinary);
@@ -316,10 +312,9 @@ START_TEST(grouping_does_not_change_canonical_bits) {
     scene_free(&s);
   }
 }
-END_TEST
 
 /* Merging with empty rows alone changes nothing but the normalisation of lossy wires, which sources already have. */
-START_TEST(empty_rows_are_the_identity) {
+TEST(empty_rows_are_the_identity) {
   const bny_kernels *kernels = bny_kernels_find(NULL);
   static const scene_spread full = {.lse_low = -8, .lse_high = 8, .value_scale = 2};
   for (int i = 0; i < 60; i++) {
@@ -344,11 +339,10 @@ START_TEST(empty_rows_are_the_identity) {
     scene_free(&s);
   }
 }
-END_TEST
 
 /* ---- wires ------------------------------------------------------------------------------------------------------- */
 
-START_TEST(wire_error_is_within_its_bound) {
+TEST(wire_error_is_within_its_bound) {
   const bny_kernels *kernels = bny_kernels_find(NULL);
   static const scene_spread full = {.lse_low = -3, .lse_high = 3, .value_scale = 1};
   for (int wire = 0; wire < (int)BNY_WIRE_COUNT; wire++) {
@@ -376,10 +370,9 @@ START_TEST(wire_error_is_within_its_bound) {
     ck_assert_int_eq((int)bny_wire_of_dtype(bny_wire_formats[wire].dtype), wire);
   }
 }
-END_TEST
 
 /* Rows of lossy wires keep d in [0.5, 1], whatever is merged, so that values that fit the type never overflow. */
-START_TEST(lossy_rows_stay_in_range) {
+TEST(lossy_rows_stay_in_range) {
   static const scene_spread large = {.lse_low = -1, .lse_high = 1, .value_scale = 65000};
   for (int i = 0; i < 60; i++) {
     scene s = scene_make(random_int(2, 64), i % 2 == 0 ? BNY_WIRE_F16 : BNY_WIRE_BF16, &large);
@@ -398,9 +391,8 @@ START_TEST(lossy_rows_stay_in_range) {
     scene_free(&s);
   }
 }
-END_TEST
 
-START_TEST(layout_keeps_parts_apart_and_aligned) {
+TEST(layout_keeps_parts_apart_and_aligned) {
   for (int wire = 0; wire < (int)BNY_WIRE_COUNT; wire++) {
     bny_wire_layout layout = bny_wire_layout_make((bny_wire)wire, 33, 130);
     ck_assert_uint_eq(layout.m, 0);
@@ -411,9 +403,8 @@ START_TEST(layout_keeps_parts_apart_and_aligned) {
   }
   ck_assert_uint_eq(bny_wire_layout_make(BNY_WIRE_F32, 0, 128).bytes, 0);
 }
-END_TEST
 
-START_TEST(tables_are_found_by_name) {
+TEST(tables_are_found_by_name) {
   ck_assert_ptr_nonnull(bny_kernels_find(NULL));
   ck_assert_str_eq(bny_kernels_find("portable")->name, "portable");
   ck_assert_ptr_null(bny_kernels_find("no such table"));
@@ -423,25 +414,10 @@ START_TEST(tables_are_found_by_name) {
     printf("table %s: %s\n", bny_kernels_table[t]->name, found ? "tested" : "not supported here");
   }
 }
-END_TEST
 
 int main(void) {
   const char *seed = getenv("BANYAN_TEST_SEED");
   state = seed != NULL ? strtoull(seed, NULL, 10) : DEFAULT_SEED;
   printf("seed %llu (BANYAN_TEST_SEED)\n", (unsigned long long)state);
-  TCase *tests = tcase_create("merge");
-  tcase_set_timeout(tests, 120);
-  tcase_add_test(tests, tables_are_found_by_name);
-  tcase_add_test(tests, layout_keeps_parts_apart_and_aligned);
-  tcase_add_test(tests, merges_match_the_reference);
-  tcase_add_test(tests, far_logits_keep_their_precision);
-  tcase_add_test(tests, all_tables_give_the_same_bits);
-  tcase_add_test(tests, f32_merges_are_the_documented_tree);
-  tcase_add_test(tests, grouping_does_not_change_canonical_bits);
-  tcase_add_test(tests, empty_rows_are_the_identity);
-  tcase_add_test(tests, wire_error_is_within_its_bound);
-  tcase_add_test(tests, lossy_rows_stay_in_range);
-  Suite *suite = suite_create("kernels");
-  suite_add_tcase(suite, tests);
-  return suite_main(suite);
+  return suite_main(suite_of("kernels", 120));
 }

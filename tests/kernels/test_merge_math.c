@@ -20,7 +20,7 @@ static double exact_f16(uint16_t h) {
   return (h & 0x8000) != 0 ? -magnitude : magnitude;
 }
 
-START_TEST(f16_and_bf16_read_exactly_and_come_back) {
+TEST(f16_and_bf16_read_exactly_and_come_back) {
   for (uint32_t h = 0; h < 65536; h++) {
     float f = bny_float_of_f16((uint16_t)h), b = bny_float_of_bf16((uint16_t)h);
     if ((h & 0x7c00) != 0x7c00) EXPECT(exact_f16((uint16_t)h) == (double)f && (signbit(f) != 0) == (h >> 15 != 0));
@@ -32,10 +32,9 @@ START_TEST(f16_and_bf16_read_exactly_and_come_back) {
     EXPECT(bny_bf16_of_float(b) == (quiet_bf16));
   }
 }
-END_TEST
 
 /* The nearest of the neighbours, the even one of two that are equally near. */
-START_TEST(f16_and_bf16_round_to_nearest_even) {
+TEST(f16_and_bf16_round_to_nearest_even) {
   for (int i = 0; i < 400000; i++) {
     float value = i % 2 == 0 ? bny_float_of_bits(random_bits() & 0x7fffffffu)
                              : (float)ldexp(random_int(1, 1 << 14), random_int(-30, 4)); /* many ties */
@@ -64,9 +63,8 @@ START_TEST(f16_and_bf16_round_to_nearest_even) {
   EXPECT(bny_saturate(INFINITY, BNY_F16_MAX) == INFINITY && bny_saturate(-INFINITY, BNY_F16_MAX) == -INFINITY);
   EXPECT(isnan(bny_saturate(NAN, BNY_F16_MAX)) && bny_saturate(3.0f, BNY_F16_MAX) == 3.0f);
 }
-END_TEST
 
-START_TEST(elementary_functions_are_accurate) {
+TEST(elementary_functions_are_accurate) {
   for (int s = 0; s >= -200; s--) EXPECT(bny_exp2_whole((float)s) == (s >= -126 ? ldexpf(1.0f, s) : 0.0f));
   EXPECT(bny_exp2_whole(-INFINITY) == 0.0f && bny_exp2_whole(NAN) == 0.0f && bny_exp2_whole(-FLT_MAX) == 0.0f);
   for (int i = 0; i < 200000; i++) {
@@ -79,10 +77,9 @@ START_TEST(elementary_functions_are_accurate) {
     EXPECT(bny_log2(ldexp(1.0, i % 120 - 60)) == i % 120 - 60);
   }
 }
-END_TEST
 
 /* Whatever the statistics: n and d keep their ratio to 2^(t), and d its range. */
-START_TEST(import_keeps_the_value_and_the_range) {
+TEST(import_keeps_the_value_and_the_range) {
   for (int i = 0; i < 200000; i++) {
     int base_e = i & 1, normalised = i >> 1 & 1, tight = i >> 2 & 1;
     float stat = (float)(random_real(-1, 1) * pow(10, random_int(-3, 6)));
@@ -108,19 +105,10 @@ START_TEST(import_keeps_the_value_and_the_range) {
   bny_stats_import(FLT_MAX, 1.0f, 1, 1, 1, &m, &d, &factor);
   EXPECT(m == FLT_MAX && d == 1.0f && factor == 1.0f);
 }
-END_TEST
 
 int main(void) {
   const char *seed = getenv("BANYAN_TEST_SEED");
   state = seed != NULL ? strtoull(seed, NULL, 10) : DEFAULT_SEED;
   printf("seed %llu (BANYAN_TEST_SEED)\n", (unsigned long long)state);
-  TCase *tests = tcase_create("merge_math");
-  tcase_set_timeout(tests, 120);
-  tcase_add_test(tests, f16_and_bf16_read_exactly_and_come_back);
-  tcase_add_test(tests, f16_and_bf16_round_to_nearest_even);
-  tcase_add_test(tests, elementary_functions_are_accurate);
-  tcase_add_test(tests, import_keeps_the_value_and_the_range);
-  Suite *suite = suite_create("merge_math");
-  suite_add_tcase(suite, tests);
-  return suite_main(suite);
+  return suite_main(suite_of("merge_math", 120));
 }

@@ -36,7 +36,7 @@ static banyan_partial fine_partial(void) {
     EXPECT_MSG(refusal == NULL, "%s", refusal);                   \
   } while (0)
 
-START_TEST(descriptors_that_mean_nothing_are_refused) {
+TEST(descriptors_that_mean_nothing_are_refused) {
   bny_box box = {4, 8, 16};
   ck_assert_ptr_nonnull(bny_partial_check(NULL, &box, false));
   for (int output = 0; output < 2; output++) {
@@ -77,9 +77,8 @@ START_TEST(descriptors_that_mean_nothing_are_refused) {
   REFUSED(true, "numerators", p.stats_kind = BANYAN_STATS_MAX_SUM; p.lse = NULL;
           p.values_kind = BANYAN_VALUES_NUMERATOR);
 }
-END_TEST
 
-START_TEST(overlapping_outputs_are_refused) {
+TEST(overlapping_outputs_are_refused) {
   bny_box box = {4, 8, 16};
   ACCEPTED(false, p.values_token_stride = 0);
   ACCEPTED(false, p.values_head_stride = 0; p.stats_head_stride = 0);
@@ -118,17 +117,10 @@ START_TEST(overlapping_outputs_are_refused) {
     EXPECT((bny_partial_check(&p, &small, true) != NULL) == overlap);
   }
 }
-END_TEST
 
 int main(void) {
   const char *seed = getenv("BANYAN_TEST_SEED");
   state = seed != NULL ? strtoull(seed, NULL, 10) : DEFAULT_SEED;
   printf("seed %llu (BANYAN_TEST_SEED)\n", (unsigned long long)state);
-  TCase *tests = tcase_create("partial_check");
-  tcase_set_timeout(tests, 120);
-  tcase_add_test(tests, descriptors_that_mean_nothing_are_refused);
-  tcase_add_test(tests, overlapping_outputs_are_refused);
-  Suite *suite = suite_create("partial_check");
-  suite_add_tcase(suite, tests);
-  return suite_main(suite);
+  return suite_main(suite_of("partial_check", 120));
 }

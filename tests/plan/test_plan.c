@@ -76,7 +76,7 @@ static void random_shape(uint64_t *random, bny_request *request) {
 }
 
 /* Every algorithm x scatter x order, in all wire formats up to 17 ranks and in one of them above. */
-START_TEST(test_combine_proved) {
+TEST_RANGE(test_combine_proved, 1, RANKS_MAX + 1) {
   int32_t nranks = _i;
   uint64_t random = UINT64_C(0x9e3779b97f4a7c15) ^ (uint64_t)nranks;
   for (int variant = 0; variant < VARIANTS; variant++)
@@ -90,10 +90,9 @@ START_TEST(test_combine_proved) {
           if (algorithm_named(variants[variant])->refuse(&request) == NULL) check_request(&request);
         }
 }
-END_TEST
 
 /* The roundings that a plan states are those of its rows: the prover refuses one less. */
-START_TEST(test_roundings) {
+TEST_RANGE(test_roundings, 1, 18) {
   for (int variant = 0; variant < VARIANTS; variant++)
     for (int scatter = BANYAN_SCATTER_NONE; scatter <= BANYAN_SCATTER_TOKENS; scatter++)
       for (int order = BANYAN_ORDER_PLAN; order <= BANYAN_ORDER_CANONICAL; order++) {
@@ -113,9 +112,8 @@ START_TEST(test_roundings) {
         plans_free(&request, plans);
       }
 }
-END_TEST
 
-START_TEST(test_many_ranks_proved) {
+TEST_LOOP(test_many_ranks_proved, 4) {
   static const int32_t counts[] = {65, 96, 129, 200};
   uint64_t random = 7;
   for (int variant = 0; variant < VARIANTS; variant++) {
@@ -125,9 +123,8 @@ START_TEST(test_many_ranks_proved) {
     if (algorithm_named(variants[variant])->refuse(&request) == NULL) check_request(&request);
   }
 }
-END_TEST
 
-START_TEST(test_bytes_proved) {
+TEST_RANGE(test_bytes_proved, 1, RANKS_MAX + 1) {
   static const char *const broadcasts[] = {"oneshot", "tree_knomial", "tree_balanced", "tree_chain"};
   static const char *const gathers[] = {"oneshot", "recursive_doubling", "ring"};
   int32_t nranks = _i;
@@ -151,10 +148,9 @@ START_TEST(test_bytes_proved) {
   bny_request barrier = request_of(BNY_BARRIER, nranks, NULL);
   check_request(&barrier);
 }
-END_TEST
 
 /* Whatever is chosen, on shapes large and small. */
-START_TEST(test_chosen_proved) {
+TEST(test_chosen_proved) {
   uint64_t random = 99;
   for (int round = 0; round < 100; round++) {
     bny_request request =
@@ -166,7 +162,6 @@ START_TEST(test_chosen_proved) {
     check_request(&request);
   }
 }
-END_TEST
 
 /* ---- bytes ------------------------------------------------------------------------------------------------------- */
 
@@ -196,7 +191,7 @@ static void check_bytes(const char *name, banyan_scatter scatter, int32_t p, uin
                 describe(&request), estimate.bytes_sent, (double)most);
 }
 
-START_TEST(test_bytes_sent) {
+TEST_LOOP(test_bytes_sent, 5) {
   static const int32_t counts[] = {2, 4, 8, 16, 32};
   uint64_t p = (uint64_t)counts[_i], levels = (uint64_t)_i + 1;
   int32_t n = counts[_i];
@@ -221,11 +216,10 @@ START_TEST(test_bytes_sent) {
   check_bytes("tree_balanced", BANYAN_SCATTER_ROOT, n, p, (p - 1) * p);
   check_bytes("tree_chain", BANYAN_SCATTER_ROOT, n, p, (p - 1) * p);
 }
-END_TEST
 
 /* Up and down a tree every rank but one is sent the payload once; with owners, down is (p-1)/p S from the root. Ranks
  * that take turns, so that the box is not cut into pieces. */
-START_TEST(test_bytes_sent_tree) {
+TEST(test_bytes_sent_tree) {
   static const char *const trees[] = {"tree_knomial", "tree_balanced", "tree_chain"};
   for (int32_t p = 2; p <= 33; p++)
     for (int i = 0; i < 12; i++) {
@@ -243,7 +237,6 @@ START_TEST(test_bytes_sent_tree) {
                     (unsigned long long)all);
     }
 }
-END_TEST
 
 /* ---- pieces ------------------------------------------------------------------------------------------------------ */
 
@@ -256,7 +249,7 @@ static bool overlap(const bny_slice *a, const bny_slice *b) {
          ranges_overlap(a->head0, a->heads, b->head0, b->heads);
 }
 
-START_TEST(test_pieces) {
+TEST(test_pieces) {
   uint64_t random = 5;
   for (int round = 0; round < 300; round++) {
     int32_t p = 1 + random_below(&random, 40);
@@ -293,11 +286,10 @@ START_TEST(test_pieces) {
     next = first + number;
   }
 }
-END_TEST
 
 /* ---- text, hash, refusals ---------------------------------------------------------------------------------------- */
 
-START_TEST(test_print) {
+TEST(test_print) {
   static const char expected[] = "combine of rank 1 of 3 by oneshot, f32 wire: 1 slots, 576 bytes of outbox\n"
                                  "  0 copy    tokens 0+2 heads 0+4 to slot 0 (576 bytes at 0)\n"
                                  "  1 send    slot 0 to ranks 2, 0\n"
@@ -315,9 +307,8 @@ START_TEST(test_print) {
   ck_assert_uint_eq(bny_plan_print(plan, NULL, 0), strlen(expected));
   bny_plan_free(plan);
 }
-END_TEST
 
-START_TEST(test_refused) {
+TEST(test_refused) {
   bny_plan *plan = NULL;
   bny_request good = combine_of(3, NULL, BANYAN_SCATTER_ROOT, 8, 8, 16), request = good;
 #define REFUSED(statement)                                                  \
@@ -346,10 +337,9 @@ START_TEST(test_refused) {
   ck_assert_int_eq(bny_plan_make(&request, 0, &plan), BANYAN_ERR_MEMORY);
   ck_assert_ptr_null(plan);
 }
-END_TEST
 
 /* A rank's plan does not depend on who asks, or when. */
-START_TEST(test_same_again) {
+TEST(test_same_again) {
   static char first[1 << 18], second[1 << 18];
   for (int variant = 0; variant < VARIANTS; variant++) {
     bny_request request = combine_of(13, variants[variant], BANYAN_SCATTER_NONE, 3, 20, 8);
@@ -369,25 +359,5 @@ START_TEST(test_same_again) {
   }
   bny_plan_free(NULL);
 }
-END_TEST
 
-int main(void) {
-  Suite *suite = suite_create("plan");
-  TCase *proofs = tcase_create("proofs"), *facts = tcase_create("facts");
-  tcase_set_timeout(proofs, 120);
-  tcase_set_timeout(facts, 60);
-  tcase_add_loop_test(proofs, test_combine_proved, 1, RANKS_MAX + 1);
-  tcase_add_loop_test(proofs, test_roundings, 1, 18);
-  tcase_add_loop_test(proofs, test_many_ranks_proved, 0, 4);
-  tcase_add_loop_test(proofs, test_bytes_proved, 1, RANKS_MAX + 1);
-  tcase_add_test(proofs, test_chosen_proved);
-  tcase_add_loop_test(facts, test_bytes_sent, 0, 5);
-  tcase_add_test(facts, test_bytes_sent_tree);
-  tcase_add_test(facts, test_pieces);
-  tcase_add_test(facts, test_print);
-  tcase_add_test(facts, test_refused);
-  tcase_add_test(facts, test_same_again);
-  suite_add_tcase(suite, proofs);
-  suite_add_tcase(suite, facts);
-  return suite_main(suite);
-}
+int main(void) { return suite_main(suite_of("plan", 120)); }

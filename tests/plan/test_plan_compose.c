@@ -98,7 +98,7 @@ static const char *random_form(uint64_t *random, const bny_request *request) {
   return request->levels->leaders && random_below(random, 2) ? "levels_leaders" : "levels_whole";
 }
 
-START_TEST(test_random_levels_proved) {
+TEST_RANGE(test_random_levels_proved, 1, RANKS_MAX) {
   int32_t nranks = _i;
   uint64_t random = UINT64_C(0xd1342543de82ef95) ^ (uint64_t)nranks;
   for (int repeat = 0; repeat < 40; repeat++) {
@@ -118,10 +118,9 @@ START_TEST(test_random_levels_proved) {
     bny_levels_free(levels);
   }
 }
-END_TEST
 
 /* Any counts, some of them zero. */
-START_TEST(test_gather_proved) {
+TEST_RANGE(test_gather_proved, 1, RANKS_MAX) {
   int32_t nranks = _i;
   size_t counts[RANKS_MAX];
   uint64_t random = UINT64_C(0xa0761d6478bd642f) ^ (uint64_t)nranks;
@@ -136,10 +135,9 @@ START_TEST(test_gather_proved) {
     bny_levels_free(levels);
   }
 }
-END_TEST
 
 /* Sizes in which every algorithm of the last level is chosen by somebody. */
-START_TEST(test_every_size_proved) {
+TEST(test_every_size_proved) {
   static const char *const shapes[] = {"2", "3", "4", "8", "4,8", "2,6", "3,9", "2,4,8", "16"};
   for (size_t i = 0; i < sizeof shapes / sizeof shapes[0]; i++) {
     for (int32_t nranks = 2; nranks <= 40; nranks += 1 + nranks / 5) {
@@ -156,7 +154,6 @@ START_TEST(test_every_size_proved) {
     }
   }
 }
-END_TEST
 
 /* Bytes that a rank sends to ranks of other islands of 8. */
 static double bytes_outside(const bny_plan *plan) {
@@ -172,7 +169,7 @@ static double bytes_outside(const bny_plan *plan) {
 
 /* With S bytes per rank and islands of 8, HEADS and TOKENS let S (g-1) / (8 g) leave each rank, no more; NONE between 2
  * (g-1) / g S / 8 (reduced and spread) and (g-1) S / 8 (direct), or log2 g S / 8 (doubling). */
-START_TEST(test_bytes_between_islands) {
+TEST(test_bytes_between_islands) {
   for (int32_t islands = 2; islands <= 16; islands *= 2) {
     bny_levels *levels = levels_of(8 * islands, "8");
     for (int scatter = BANYAN_SCATTER_NONE; scatter <= BANYAN_SCATTER_TOKENS; scatter++) {
@@ -197,11 +194,10 @@ START_TEST(test_bytes_between_islands) {
     bny_levels_free(levels);
   }
 }
-END_TEST
 
 /* Only the leader of an island sends: at most (g - 1) S with g islands; under ROOT S, unless the root is in its
  * island. */
-START_TEST(test_leaders_alone_send) {
+TEST(test_leaders_alone_send) {
   for (int32_t islands = 2; islands <= 16; islands *= 2) {
     bny_levels *levels = levels_of(8 * islands, "8");
     for (int scatter = BANYAN_SCATTER_NONE; scatter <= BANYAN_SCATTER_ROOT; scatter++) {
@@ -222,10 +218,9 @@ START_TEST(test_leaders_alone_send) {
     bny_levels_free(levels);
   }
 }
-END_TEST
 
 /* One carrier in each island: there is nothing for leaders to be. */
-START_TEST(test_leaders_refused) {
+TEST(test_leaders_refused) {
   static const bool nics[8] = {false, true, false, false, true, false, false, false};
   static const int32_t groups[8] = {0, 0, 0, 0, 1, 1, 1, 1};
   bny_level_facts island = {.name = "island", .link = inner, .group_of = groups}, all = {.name = "all", .link = outer};
@@ -239,10 +234,9 @@ START_TEST(test_leaders_refused) {
   ck_assert_msg(strstr(banyan_last_error(), "more than one rank that carries") != NULL, "%s", banyan_last_error());
   bny_levels_free(levels);
 }
-END_TEST
 
 /* A small box between crowded nodes that share a link goes by leaders, a large one by all. */
-START_TEST(test_leaders_chosen) {
+TEST(test_leaders_chosen) {
   bny_link_cost memory = {
       .alpha_ns = 250, .beta_ns_per_byte = 0.03, .gamma_ns_per_byte = 0.03, .ranks_per_core = 4, .switch_ns = 1500};
   bny_link_cost network = memory;
@@ -267,10 +261,9 @@ START_TEST(test_leaders_chosen) {
   }
   bny_levels_free(levels);
 }
-END_TEST
 
 /* Far links are dear: the composed plan is chosen, and says why the others lost. */
-START_TEST(test_chosen) {
+TEST(test_chosen) {
   bny_levels *levels = levels_of(16, "8");
   bny_request request = combine_of(16, NULL, BANYAN_SCATTER_NONE, 8, 32, 128);
   bny_plan *plan = NULL;
@@ -285,9 +278,8 @@ START_TEST(test_chosen) {
   ck_assert_msg(strstr(banyan_last_error(), "one level") != NULL, "%s", banyan_last_error());
   bny_levels_free(levels);
 }
-END_TEST
 
-START_TEST(test_bad_levels) {
+TEST(test_bad_levels) {
   static const char *const bad[] = {"x", "4,", "4,,8", "0", "-1", "1,2,3,4,5,6,7,8,9", "4,6"};
   for (size_t i = 0; i < sizeof bad / sizeof bad[0]; i++) {
     bny_levels *levels = NULL;
@@ -295,21 +287,5 @@ START_TEST(test_bad_levels) {
     ck_assert_ptr_null(levels);
   }
 }
-END_TEST
 
-int main(void) {
-  Suite *suite = suite_create("plan_compose");
-  TCase *cases = tcase_create("levels");
-  tcase_set_timeout(cases, 120);
-  tcase_add_loop_test(cases, test_random_levels_proved, 1, RANKS_MAX);
-  tcase_add_loop_test(cases, test_gather_proved, 1, RANKS_MAX);
-  tcase_add_test(cases, test_every_size_proved);
-  tcase_add_test(cases, test_bytes_between_islands);
-  tcase_add_test(cases, test_leaders_alone_send);
-  tcase_add_test(cases, test_leaders_refused);
-  tcase_add_test(cases, test_leaders_chosen);
-  tcase_add_test(cases, test_chosen);
-  tcase_add_test(cases, test_bad_levels);
-  suite_add_tcase(suite, cases);
-  return suite_main(suite);
-}
+int main(void) { return suite_main(suite_of("plan_compose", 120)); }

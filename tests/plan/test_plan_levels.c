@@ -84,7 +84,7 @@ static bny_levels *levels_of(const char *what, bny_place_notes *notes) {
   return levels;
 }
 
-START_TEST(known_topologies) {
+TEST_LOOP(known_topologies, (int)(sizeof expectations / sizeof expectations[0])) {
   const expectation *one = &expectations[_i];
   bny_place_notes notes;
   bny_levels *levels = levels_of(one->what, &notes);
@@ -106,10 +106,9 @@ START_TEST(known_topologies) {
                 levels->nlevels);
   bny_levels_free(levels);
 }
-END_TEST
 
 /* Every level that is derived is kept or has a reason. */
-START_TEST(every_level_has_a_note) {
+TEST_LOOP(every_level_has_a_note, (int)(sizeof expectations / sizeof expectations[0])) {
   const expectation *one = &expectations[_i];
   bny_place_notes notes;
   bny_topo *topo = load(one->what);
@@ -128,18 +127,16 @@ START_TEST(every_level_has_a_note) {
   bny_topo_levels_free(derived);
   bny_topo_free(topo);
 }
-END_TEST
 
-START_TEST(gpus_without_nic_do_not_carry) {
+TEST(gpus_without_nic_do_not_carry) {
   bny_levels *levels = levels_of("host:2 nvswitch gpu:4@sm90", NULL); /* no NIC at all: all carry */
   ck_assert_int_eq(levels->lanes, 4);
   for (int32_t r = 0; r < 8; r++) ck_assert(levels->carrier[r]);
   bny_levels_free(levels);
 }
-END_TEST
 
 /* A host whose NICs serve only some of its GPUs: made by hand, as no description says it. */
-START_TEST(uneven_carriers) {
+TEST(uneven_carriers) {
   bny_topo *topo = bny_topo_new();
   for (int h = 0; h < 2; h++) {
     char name[16];
@@ -166,9 +163,8 @@ START_TEST(uneven_carriers) {
   bny_topo_levels_free(derived);
   bny_topo_free(topo);
 }
-END_TEST
 
-START_TEST(nothing_to_be_a_rank) {
+TEST(nothing_to_be_a_rank) {
   bny_topo *topo = bny_topo_new();
   put(topo, BNY_TOPO_SWITCH, -1, "leaf0", NULL);
   bny_topo_levels *derived = bny_topo_derive(topo);
@@ -178,10 +174,9 @@ START_TEST(nothing_to_be_a_rank) {
   bny_topo_levels_free(derived);
   bny_topo_free(topo);
 }
-END_TEST
 
 /* The table itself: every class has figures and says where they are from. */
-START_TEST(links_have_sources) {
+TEST(links_have_sources) {
   for (int i = 0; i < BNY_LINK_CLASSES; i++) {
     ck_assert(bny_prices_default.rows[i].name != NULL && strlen(bny_prices_default.rows[i].source) > 10);
     const bny_price *link = &bny_prices_default.rows[i];
@@ -189,10 +184,9 @@ START_TEST(links_have_sources) {
     ck_assert(link->message_ns >= 0 && link->message_ns < link->software_ns + link->way_ns);
   }
 }
-END_TEST
 
 /* A measured latency takes the place of the assumed way, and the software stays. */
-START_TEST(latency_of_the_topology) {
+TEST(latency_of_the_topology) {
   bny_topo *topo = bny_topo_new();
   int32_t host = put(topo, BNY_TOPO_HOST, -1, "h", NULL);
   int32_t a = put(topo, BNY_TOPO_GPU, host, "GPU0", NULL), b = put(topo, BNY_TOPO_GPU, host, "GPU1", NULL);
@@ -211,20 +205,5 @@ START_TEST(latency_of_the_topology) {
   bny_topo_levels_free(derived);
   bny_topo_free(topo);
 }
-END_TEST
 
-int main(void) {
-  Suite *suite = suite_create("plan_levels");
-  TCase *cases = tcase_create("levels");
-  int count = (int)(sizeof expectations / sizeof expectations[0]);
-  tcase_set_timeout(cases, 60);
-  tcase_add_loop_test(cases, known_topologies, 0, count);
-  tcase_add_loop_test(cases, every_level_has_a_note, 0, count);
-  tcase_add_test(cases, gpus_without_nic_do_not_carry);
-  tcase_add_test(cases, uneven_carriers);
-  tcase_add_test(cases, nothing_to_be_a_rank);
-  tcase_add_test(cases, links_have_sources);
-  tcase_add_test(cases, latency_of_the_topology);
-  suite_add_tcase(suite, cases);
-  return suite_main(suite);
-}
+int main(void) { return suite_main(suite_of("plan_levels", 60)); }

@@ -29,7 +29,7 @@ static void refused(const bny_request *request, banyan_status status, const char
   }
 }
 
-START_TEST(test_small_is_oneshot) {
+TEST(test_small_is_oneshot) {
   for (int32_t p = 1; p <= 16; p++) {
     bny_request request = combine_of(p, NULL, BANYAN_SCATTER_NONE, 1, 1, 16);
     if (p <= 4) ck_assert_str_eq(chosen(&request), "oneshot");
@@ -38,19 +38,17 @@ START_TEST(test_small_is_oneshot) {
     if (p <= 8) ck_assert_str_eq(chosen(&request), "oneshot");
   }
 }
-END_TEST
 
-START_TEST(test_large_is_scattered_first) {
+TEST(test_large_is_scattered_first) {
   for (int32_t p = 4; p <= 64; p *= 2) {
     bny_request request = combine_of(p, NULL, BANYAN_SCATTER_NONE, 64, 64, 128);
     const char *name = chosen(&request);
     ck_assert_msg(strcmp(name, "oneshot") != 0 && strcmp(name, "tree") != 0, "%d ranks, 2 MB: %s", p, name);
   }
 }
-END_TEST
 
 /* Once a payload is too large for oneshot, a larger one is too. */
-START_TEST(test_monotone) {
+TEST(test_monotone) {
   for (int32_t p = 2; p <= 32; p += 5) {
     bool left = false;
     for (int32_t heads = 1; heads <= 4096; heads *= 2) {
@@ -61,18 +59,16 @@ START_TEST(test_monotone) {
     }
   }
 }
-END_TEST
 
 /* Where ranks take turns on a core each round costs switches: fewest rounds win for longer. */
-START_TEST(test_turns) {
+TEST(test_turns) {
   bny_request request = combine_of(8, NULL, BANYAN_SCATTER_NONE, 1, 8, 128);
   request.cost.ranks_per_core = 4;
   request.cost.switch_ns = 20000;
   ck_assert_str_eq(chosen(&request), "oneshot");
 }
-END_TEST
 
-START_TEST(test_reason) {
+TEST(test_reason) {
   static const char *const names[] = {"oneshot", "twoshot", "recursive_doubling", "recursive_halving", "tree", "ring"};
   bny_request request = combine_of(8, NULL, BANYAN_SCATTER_NONE, 1, 32, 128);
   bny_plan *plan = NULL;
@@ -89,10 +85,9 @@ START_TEST(test_reason) {
   ck_assert_ptr_null(strstr(plan->reason, "oneshot"));
   bny_plan_free(plan);
 }
-END_TEST
 
 /* "recursive" is the cheaper of two; a variant may be named. Either is called recursive. */
-START_TEST(test_variants) {
+TEST(test_variants) {
   bny_request request = combine_of(16, "recursive", BANYAN_SCATTER_NONE, 1, 1, 16), other;
   bny_plan *plan = NULL;
   ck_assert_int_eq(bny_plan_make(&request, 0, &plan), BANYAN_OK);
@@ -115,9 +110,8 @@ START_TEST(test_variants) {
     ck_assert_str_eq(chosen(&request), "recursive");
   }
 }
-END_TEST
 
-START_TEST(test_names_refused) {
+TEST(test_names_refused) {
   size_t counts[2] = {1, 1};
   bny_request request = combine_of(2, "threeshot", BANYAN_SCATTER_NONE, 1, 1, 1);
   refused(&request, BANYAN_ERR_ARGUMENT, "unknown algorithm \"threeshot\"");
@@ -134,10 +128,9 @@ START_TEST(test_names_refused) {
   request = request_of(BNY_BARRIER, 2, "oneshot");
   refused(&request, BANYAN_ERR_ARGUMENT, "cannot serve this barrier");
 }
-END_TEST
 
 /* An outbox too small for one algorithm may do for another; for none, the error says what is needed. */
-START_TEST(test_memory) {
+TEST(test_memory) {
   bny_request request = combine_of(8, "oneshot", BANYAN_SCATTER_NONE, 1, 32, 128);
   request.cost.ranks_per_core = 2; /* oneshot then uses one slot */
   size_t payload = bny_wire_layout_make(BNY_WIRE_F32, 32, 128).bytes;
@@ -160,17 +153,15 @@ START_TEST(test_memory) {
   request.outbox_bytes = payload;
   ck_assert_str_eq(chosen(&request), "oneshot");
 }
-END_TEST
 
 /* Nothing is known about the links: still a choice, the same everywhere. */
-START_TEST(test_no_costs) {
+TEST(test_no_costs) {
   bny_request request = combine_of(8, NULL, BANYAN_SCATTER_NONE, 64, 32, 128);
   request.cost = (bny_link_cost){0};
   ck_assert_str_eq(chosen(&request), "oneshot");
 }
-END_TEST
 
-START_TEST(test_other_collectives) {
+TEST(test_other_collectives) {
   size_t counts[8] = {64, 64, 64, 64, 64, 64, 64, 64};
   bny_request request = request_of(BNY_BARRIER, 8, NULL);
   ck_assert_str_eq(chosen(&request), "dissemination");
@@ -184,22 +175,5 @@ START_TEST(test_other_collectives) {
   request.bytes = 64;
   ck_assert_str_eq(chosen(&request), "oneshot");
 }
-END_TEST
 
-int main(void) {
-  Suite *suite = suite_create("plan_select");
-  TCase *cases = tcase_create("select");
-  tcase_set_timeout(cases, 60);
-  tcase_add_test(cases, test_small_is_oneshot);
-  tcase_add_test(cases, test_large_is_scattered_first);
-  tcase_add_test(cases, test_monotone);
-  tcase_add_test(cases, test_turns);
-  tcase_add_test(cases, test_reason);
-  tcase_add_test(cases, test_variants);
-  tcase_add_test(cases, test_names_refused);
-  tcase_add_test(cases, test_memory);
-  tcase_add_test(cases, test_no_costs);
-  tcase_add_test(cases, test_other_collectives);
-  suite_add_tcase(suite, cases);
-  return suite_main(suite);
-}
+int main(void) { return suite_main(suite_of("plan_select", 60)); }

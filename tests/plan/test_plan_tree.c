@@ -86,7 +86,7 @@ static int32_t count_below(const bny_tree_shape *shape, int32_t rank, int32_t de
   return count;
 }
 
-START_TEST(test_shapes) {
+TEST_RANGE(test_shapes, 1, 70) {
   int32_t nranks = _i;
   uint64_t random = UINT64_C(0x2545f4914f6cdd1d) ^ (uint64_t)nranks;
   for (int repeat = 0; repeat < 4; repeat++)
@@ -111,10 +111,9 @@ START_TEST(test_shapes) {
       bny_levels_free(levels);
     }
 }
-END_TEST
 
 /* Within levels whose groups are of neighbours, one message crosses into each group. */
-START_TEST(test_levels_are_crossed_once) {
+TEST(test_levels_are_crossed_once) {
   bny_link_cost link = {.alpha_ns = 200, .beta_ns_per_byte = 0.1, .gamma_ns_per_byte = 0.05};
   static const char *const sizes[] = {"4", "8", "4,8", "3,12", "5,15"};
   for (size_t i = 0; i < sizeof sizes / sizeof sizes[0]; i++) {
@@ -138,7 +137,6 @@ START_TEST(test_levels_are_crossed_once) {
     bny_levels_free(levels);
   }
 }
-END_TEST
 
 /* ---- plans ------------------------------------------------------------------------------------------------------- */
 
@@ -171,7 +169,7 @@ static void check_request(const bny_tree_strategy *strategy, bny_request *reques
   plans_free(request, plans);
 }
 
-START_TEST(test_trees_proved) {
+TEST_RANGE(test_trees_proved, 1, 41) {
   int32_t nranks = _i;
   uint64_t random = UINT64_C(0xda942042e4dd58b5) ^ (uint64_t)nranks;
   for (int repeat = 0; repeat < 4; repeat++) {
@@ -196,10 +194,9 @@ START_TEST(test_trees_proved) {
     bny_levels_free(levels);
   }
 }
-END_TEST
 
 /* A chain of many ranks carries a large box in pieces: not p times as long as two ranks take. */
-START_TEST(test_pieces_follow_each_other) {
+TEST(test_pieces_follow_each_other) {
   bny_request request = combine_of(32, "tree_chain", BANYAN_SCATTER_NONE, 64, 64, 128);
   bny_plan **plans = plans_make(&request);
   ck_assert_msg(plans != NULL, "%s", banyan_last_error());
@@ -213,7 +210,6 @@ START_TEST(test_pieces_follow_each_other) {
   plans_free(&request, plans);
   ck_assert_msg(many < 3 * two, "32 ranks take %g ns, 2 take %g", many, two);
 }
-END_TEST
 
 /* ---- choice ------------------------------------------------------------------------------------------------------ */
 
@@ -225,7 +221,7 @@ static void reason_begins(const bny_request *request, const char *text) {
   bny_plan_free(plan);
 }
 
-START_TEST(test_choice) {
+TEST(test_choice) {
   bny_request request = combine_of(64, "tree", BANYAN_SCATTER_ROOT, 4096, 64, 128);
   bny_link_cost link = request.cost;
   bny_levels *levels;
@@ -259,10 +255,9 @@ START_TEST(test_choice) {
   reason_begins(&request, "tree_knomial");
   bny_levels_free(levels);
 }
-END_TEST
 
 /* Over levels a sender's link carries a broadcast once for each receiver: not the root's to all. */
-START_TEST(test_broadcast_over_levels) {
+TEST(test_broadcast_over_levels) {
   bny_request request = request_of(BNY_BROADCAST, 64, NULL);
   bny_levels *levels;
   ck_assert_int_eq(bny_levels_parse(64, "8", &request.cost, &levels), BANYAN_OK);
@@ -271,31 +266,14 @@ START_TEST(test_broadcast_over_levels) {
   reason_begins(&request, "tree_");
   bny_levels_free(levels);
 }
-END_TEST
 
 /* The form of a tree is in the reason of its choice. */
-START_TEST(test_form_is_told) {
+TEST(test_form_is_told) {
   bny_request request = combine_of(64, "tree_balanced", BANYAN_SCATTER_ROOT, 256, 64, 128);
   bny_plan *plan = NULL;
   ck_assert_int_eq(bny_plan_make(&request, 0, &plan), BANYAN_OK);
   ck_assert_msg(strstr(plan->reason, ", radix ") && strstr(plan->reason, " pieces)"), "%s", plan->reason);
   bny_plan_free(plan);
 }
-END_TEST
 
-int main(void) {
-  Suite *suite = suite_create("plan_tree");
-  TCase *shapes = tcase_create("shapes"), *plans = tcase_create("plans");
-  tcase_set_timeout(shapes, 60);
-  tcase_set_timeout(plans, 120);
-  tcase_add_loop_test(shapes, test_shapes, 1, 70);
-  tcase_add_test(shapes, test_levels_are_crossed_once);
-  tcase_add_loop_test(plans, test_trees_proved, 1, 41);
-  tcase_add_test(plans, test_pieces_follow_each_other);
-  tcase_add_test(plans, test_choice);
-  tcase_add_test(plans, test_broadcast_over_levels);
-  tcase_add_test(plans, test_form_is_told);
-  suite_add_tcase(suite, shapes);
-  suite_add_tcase(suite, plans);
-  return suite_main(suite);
-}
+int main(void) { return suite_main(suite_of("plan_tree", 120)); }

@@ -1,10 +1,54 @@
 /* SPDX-License-Identifier: Apache-2.0
- * The end of main() of a program of tests. */
+ * Tests of a program register themselves, and the end of its main() is here. */
 #ifndef BNY_TESTS_SUITE_H
 #define BNY_TESTS_SUITE_H
 
 #include <check.h>
 #include <stdlib.h>
+
+typedef struct suite_test {
+  const TTest *test;
+  int first, end;
+  struct suite_test *next;
+} suite_test;
+
+/* The tests of this file, in the order of its lines. */
+static suite_test *suite_tests;
+
+static inline void suite_add(suite_test *self, const TTest *test, int first, int end) {
+  suite_test **place = &suite_tests;
+  while (*place != NULL && (*place)->test->line < test->line) place = &(*place)->next;
+  self->test = test;
+  self->first = first;
+  self->end = end;
+  self->next = *place;
+  *place = self;
+}
+
+/* TEST(name) { ... } runs once, and the others once for each _i from `first`, or 0, up to but without `last`. */
+#define TEST_RANGE(name, first, last)                            \
+  static void name(int _i);                                      \
+  __attribute__((constructor)) static void name##_add(void) {    \
+    static const TTest test = {#name, name, __FILE__, __LINE__}; \
+    static suite_test self;                                      \
+    suite_add(&self, &test, first, last);                        \
+  }                                                              \
+  static void name(int _i CK_ATTRIBUTE_UNUSED)
+#define TEST_LOOP(name, count) TEST_RANGE(name, 0, count)
+#define TEST(name) TEST_RANGE(name, 0, 1)
+
+/* The suite of all tests of this file. Check's own limit of 4 s stays if timeout_s is 0. */
+static inline Suite *suite_with(const char *name, double timeout_s, SFun set_up, SFun tear_down) {
+  Suite *suite = suite_create(name);
+  TCase *tests = tcase_create(name);
+  if (timeout_s > 0) tcase_set_timeout(tests, timeout_s);
+  if (set_up != NULL) tcase_add_checked_fixture(tests, set_up, tear_down);
+  for (const suite_test *t = suite_tests; t != NULL; t = t->next) tcase_add_loop_test(tests, t->test, t->first, t->end);
+  suite_add_tcase(suite, tests);
+  return suite;
+}
+
+static inline Suite *suite_of(const char *name, double timeout_s) { return suite_with(name, timeout_s, NULL, NULL); }
 
 /* Runs and frees the suite, and returns what main() returns. */
 static inline int suite_main(Suite *suite) {

@@ -47,6 +47,13 @@ typedef void (*world_body)(world_rank *self);
 /* Runs the body on every rank, and fails the test with the first failure. */
 void world_run(const world_setup *setup, world_body body);
 
+/* Runs `body` in a world of these fields: WORLD_RUN(body, .nranks = 2). */
+#define WORLD_RUN(body, ...)            \
+  do {                                  \
+    world_setup setup_ = {__VA_ARGS__}; \
+    world_run(&setup_, body);           \
+  } while (0)
+
 /* Notes a failure if not ok, and aborts the communicator so that the other ranks end as well. Returns ok. */
 bool world_check(world_rank *self, bool ok, const char *format, ...) __attribute__((format(printf, 3, 4)));
 

@@ -123,7 +123,7 @@ static int finish(pid_t pid, int alive) {
   return WIFEXITED(how) ? WEXITSTATUS(how) : -WTERMSIG(how);
 }
 
-START_TEST(ranks_find_each_other) {
+TEST_LOOP(ranks_find_each_other, 5) {
   static const struct {
     int nranks;
     const char *what;
@@ -132,19 +132,17 @@ START_TEST(ranks_find_each_other) {
   pid_t pid = launch(cases[_i].nranks, cases[_i].what, cases[_i].what[0] == 'p', &alive);
   ck_assert_int_eq(finish(pid, alive), 0);
 }
-END_TEST
 
-START_TEST(first_failure_is_the_status) {
+TEST(first_failure_is_the_status) {
   int alive;
   double before = now_s();
   pid_t pid = launch(4, "notice", false, &alive);
   ck_assert_int_eq(finish(pid, alive), STATUS_UNLIKELY);
   ck_assert_msg(now_s() - before < 4, "took %g s", now_s() - before);
 }
-END_TEST
 
 /* The others do not notice: 5 s of grace, SIGTERM, and SIGKILL where that is ignored. */
-START_TEST(ends_those_who_do_not_notice) {
+TEST_LOOP(ends_those_who_do_not_notice, 2) {
   int alive;
   double before = now_s();
   pid_t pid = launch(3, _i ? "stubborn" : "crash", false, &alive);
@@ -152,9 +150,8 @@ START_TEST(ends_those_who_do_not_notice) {
   double took = now_s() - before;
   ck_assert_msg(took > 4.9 && took < (_i ? 9 : 7), "took %g s", took);
 }
-END_TEST
 
-START_TEST(a_signal_ends_all) {
+TEST_LOOP(a_signal_ends_all, 3) {
   static const int signals[] = {SIGTERM, SIGINT, SIGHUP};
   int alive;
   pid_t pid = launch(3, "sleep", false, &alive);
@@ -164,26 +161,23 @@ START_TEST(a_signal_ends_all) {
   ck_assert_int_eq(finish(pid, alive), 128 + signals[_i]);
   ck_assert_msg(now_s() - before < 2, "took %g s", now_s() - before);
 }
-END_TEST
 
-START_TEST(ranks_end_with_the_launcher) {
+TEST(ranks_end_with_the_launcher) {
   int alive;
   pid_t pid = launch(3, "sleep", false, &alive);
   sleep_s(0.3);
   kill(pid, SIGKILL);
   ck_assert_int_eq(finish(pid, alive), -SIGKILL);
 }
-END_TEST
 
-START_TEST(refuses_impossible_numbers) {
+TEST(refuses_impossible_numbers) {
   char *argv[] = {NULL};
   ck_assert_int_eq(bny_launch_local(0, argv, false), 127);
   ck_assert_int_eq(bny_launch_local(-1, argv, false), 127);
   ck_assert_int_eq(bny_launch_local(1000000, argv, false), 127);
 }
-END_TEST
 
-START_TEST(reads_the_environment) {
+TEST(reads_the_environment) {
   static const char *const names[] = {"OMPI_COMM_WORLD_SIZE", "PMI_RANK", "PMIX_RANK"};
   for (int i = 0; i < 3; i++) unsetenv(names[i]);
   unsetenv("RANK");
@@ -201,20 +195,8 @@ START_TEST(reads_the_environment) {
     unsetenv(names[i]);
   }
 }
-END_TEST
 
 int main(int argc, char **argv) {
   if (bny_launch_is_rank()) return play_rank(argc, argv);
-  Suite *suite = suite_create("launch");
-  TCase *local = tcase_create("local");
-  tcase_set_timeout(local, 60);
-  tcase_add_loop_test(local, ranks_find_each_other, 0, 5);
-  tcase_add_test(local, first_failure_is_the_status);
-  tcase_add_loop_test(local, ends_those_who_do_not_notice, 0, 2);
-  tcase_add_loop_test(local, a_signal_ends_all, 0, 3);
-  tcase_add_test(local, ranks_end_with_the_launcher);
-  tcase_add_test(local, refuses_impossible_numbers);
-  tcase_add_test(local, reads_the_environment);
-  suite_add_tcase(suite, local);
-  return suite_main(suite);
+  return suite_main(suite_of("launch", 60));
 }

@@ -3,7 +3,7 @@
 #include "tests/topo/topo_xml_util.h"
 #include "tests/support/suite.h"
 
-START_TEST(hwloc_v2) {
+TEST(hwloc_v2) {
   bny_topo *t = import(hwloc_v2_example, "hwloc-xml");
   ck_assert_str_eq(t->nodes[0].name, "a & b");
   ck_assert_int_eq(bny_topo_count(t, BNY_TOPO_PACKAGE), 1);
@@ -22,9 +22,8 @@ START_TEST(hwloc_v2) {
   ck_assert_double_eq_tol(between(t, g1, t->nodes[g1].parent)->gbytes_per_s, 48, 1e-9);
   bny_topo_free(t);
 }
-END_TEST
 
-START_TEST(hwloc_v1) {
+TEST(hwloc_v1) {
   bny_topo *t = import(hwloc_v1_example, "hwloc-xml");
   ck_assert_int_eq(bny_topo_count(t, BNY_TOPO_PACKAGE), 2);
   ck_assert_int_eq(bny_topo_count(t, BNY_TOPO_NUMA), 2);
@@ -35,7 +34,6 @@ START_TEST(hwloc_v1) {
   ck_assert_int_eq(bny_topo_path_between(t, g0, g1), BNY_TOPO_PATH_SYS);
   bny_topo_free(t);
 }
-END_TEST
 
 static const refusal refused[] = {
     {"<topology version=\"4.0\">\n</topology>", 1, "version 4.0"},
@@ -68,8 +66,7 @@ static const refusal refused[] = {
      2, "2 of 1 values"},
 };
 
-START_TEST(what_is_refused) { ck_refused(&refused[_i]); }
-END_TEST
+TEST_LOOP(what_is_refused, (int)(sizeof refused / sizeof refused[0])) { ck_refused(&refused[_i]); }
 
 static void ck_hwloc_dump(const char *path, const char *name) {
   size_t bytes;
@@ -90,10 +87,9 @@ static void ck_hwloc_dump(const char *path, const char *name) {
   bny_topo_free(topo);
 }
 
-START_TEST(dumps_of_hwloc) { each_dump("hwloc", ".xml", ck_hwloc_dump); }
-END_TEST
+TEST(dumps_of_hwloc) { each_dump("hwloc", ".xml", ck_hwloc_dump); }
 
-START_TEST(paths_of_real_bridges) {
+TEST(paths_of_real_bridges) {
   bny_topo *topo = dump("hwloc/nvidiaDGX2.xml");
   if (topo != NULL) {
     int32_t g[16];
@@ -116,18 +112,8 @@ START_TEST(paths_of_real_bridges) {
   }
   bny_topo_free(topo);
 }
-END_TEST
 
 int main(void) {
   if (!xml_is_read()) return 77;
-  Suite *suite = suite_create("topo_hwloc");
-  TCase *tests = tcase_create("xml");
-  tcase_set_timeout(tests, 120);
-  tcase_add_test(tests, hwloc_v2);
-  tcase_add_test(tests, hwloc_v1);
-  tcase_add_loop_test(tests, what_is_refused, 0, (int)(sizeof refused / sizeof refused[0]));
-  tcase_add_test(tests, dumps_of_hwloc);
-  tcase_add_test(tests, paths_of_real_bridges);
-  suite_add_tcase(suite, tests);
-  return suite_main(suite);
+  return suite_main(suite_of("topo_hwloc", 120));
 }

@@ -90,7 +90,7 @@ static const char *const clusters[][2] = {
     {"", " gpu:3@sm86"},
 };
 
-START_TEST(as_described) {
+TEST_LOOP(as_described, (int)(sizeof clusters / sizeof clusters[0])) {
   static const int32_t counts[] = {1, 2, 3, 8, 33};
   char one[400], all[400];
   for (size_t c = 0; c < sizeof counts / sizeof counts[0]; c++) {
@@ -105,7 +105,6 @@ START_TEST(as_described) {
     bny_topo_free(wanted);
   }
 }
-END_TEST
 
 static bool is_trunk(const bny_topo *topo, int32_t link) {
   return topo->nodes[topo->links[link].from].kind == BNY_TOPO_SWITCH &&
@@ -113,7 +112,7 @@ static bool is_trunk(const bny_topo *topo, int32_t link) {
 }
 
 /* Pods that tell of their leaf switches and of the spine, and of the links between, each for itself. */
-START_TEST(trunks_once) {
+TEST(trunks_once) {
   const char *pod = "spine leaf:2@400g host:2 nvlink@4 package:2 numa bridge pci gpu:2@sm80 nic@200g";
   bny_topo *one = load(pod);
   name_switches(one, 0);
@@ -144,11 +143,10 @@ START_TEST(trunks_once) {
   bny_topo_free(alone);
   bny_topo_free(one);
 }
-END_TEST
 
 /* ---- models that differ ------------------------------------------------------------------------------------------ */
 
-START_TEST(names_unique) {
+TEST(names_unique) {
   static const char *const names[] = {"node", "node", "node-2", "node", "node-2", "node-3", "other"};
   static const char *const wanted[] = {"node", "node-4", "node-2", "node-5", "node-2-2", "node-3", "other"};
   bny_topo *models[7];
@@ -168,10 +166,9 @@ START_TEST(names_unique) {
   }
   bny_topo_free(topo);
 }
-END_TEST
 
 /* Nothing inside of a host changes, whatever stands beside it. */
-START_TEST(paths_kept) {
+TEST(paths_kept) {
   static const char *const hosts[] = {
       "host nvswitch@18 package:2 numa bridge:4 pci@gen5x16 gpu@sm90@gen5x16 nic@400g@gen5x16",
       "host:2 package:2 numa pci:2 gpu:2@sm80 nic@200g", "host package:2 numa gpu:2@sm100@c2c225GB nic:2@400g",
@@ -197,9 +194,8 @@ START_TEST(paths_kept) {
     bny_topo_free(topo);
   }
 }
-END_TEST
 
-START_TEST(refused) {
+TEST(refused) {
   bny_topo_error error = {0};
   ck_assert_ptr_null(bny_topo_join(NULL, 0, &error));
   ck_assert_str_eq(error.text, "there is no model to join");
@@ -213,7 +209,6 @@ START_TEST(refused) {
   bny_topo_free(topo);
   bny_topo_free(empty);
 }
-END_TEST
 
 /* ---- many -------------------------------------------------------------------------------------------------------- */
 
@@ -223,7 +218,7 @@ static double seconds_now(void) {
   return (double)now.tv_sec + 1e-9 * (double)now.tv_nsec;
 }
 
-START_TEST(many) {
+TEST(many) {
   enum { HOSTS = 2048, UNITS = 64 };
   static bny_topo *units[UNITS];
   static const bny_topo *models[HOSTS];
@@ -254,18 +249,5 @@ START_TEST(many) {
   bny_topo_free(topo);
   for (int u = 0; u < UNITS; u++) bny_topo_free(units[u]);
 }
-END_TEST
 
-int main(void) {
-  Suite *suite = suite_create("topo_join");
-  TCase *cases = tcase_create("join");
-  tcase_set_timeout(cases, 60);
-  tcase_add_loop_test(cases, as_described, 0, (int)(sizeof clusters / sizeof clusters[0]));
-  tcase_add_test(cases, trunks_once);
-  tcase_add_test(cases, names_unique);
-  tcase_add_test(cases, paths_kept);
-  tcase_add_test(cases, refused);
-  tcase_add_test(cases, many);
-  suite_add_tcase(suite, cases);
-  return suite_main(suite);
-}
+int main(void) { return suite_main(suite_of("topo_join", 60)); }

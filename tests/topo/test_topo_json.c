@@ -53,7 +53,7 @@ static void ck_round_trip(const bny_topo *topo, const char *name) {
   bny_topo_free(again);
 }
 
-START_TEST(every_field) {
+TEST(every_field) {
   bny_topo *t = bny_topo_new();
   bny_topo_node host = {.kind = BNY_TOPO_HOST,
                         .parent = -1,
@@ -97,10 +97,9 @@ START_TEST(every_field) {
   ck_round_trip(t, "by hand");
   bny_topo_free(t);
 }
-END_TEST
 
 /* Figures that need no 17 digits get none. */
-START_TEST(short_numbers) {
+TEST(short_numbers) {
   bny_topo *t = bny_topo_new();
   int32_t a = put(t, BNY_TOPO_GPU, -1, "GPU0", NULL), b = put(t, BNY_TOPO_GPU, -1, "GPU1", NULL);
   join(t, BNY_TOPO_LINK_NVLINK, a, b, 20.6);
@@ -113,10 +112,9 @@ START_TEST(short_numbers) {
   free(text);
   bny_topo_free(t);
 }
-END_TEST
 
 /* Models at random: any tree, any links. */
-START_TEST(models_at_random) {
+TEST_LOOP(models_at_random, 20) {
   uint64_t seed = 88172645463325252u + (uint64_t)_i, state = seed;
   bny_topo *t = bny_topo_new();
   for (int n = 0; n < 300; n++) {
@@ -140,10 +138,9 @@ START_TEST(models_at_random) {
   ck_round_trip(t, name);
   bny_topo_free(t);
 }
-END_TEST
 
 /* As little as it takes, with ids of numbers, and more members than are known. */
-START_TEST(by_hand) {
+TEST(by_hand) {
   static const char text[] =
       " {\"nodes\": [{\"id\": 7, \"kind\": \"host\", \"colour\": \"blue\"}, "
       "{\"id\": \"g\", \"kind\": \"gpu\", "
@@ -162,7 +159,6 @@ START_TEST(by_hand) {
   ck_round_trip(t, "by hand");
   bny_topo_free(t);
 }
-END_TEST
 
 #define NODES                                          \
   "{\"nodes\": [{\"id\": \"h\", \"kind\": \"host\"}, " \
@@ -211,23 +207,21 @@ static const struct {
     {"{\"nodes\": [], \"nodes\": []}", "JSON"},
 };
 
-START_TEST(what_is_refused) {
+TEST_LOOP(what_is_refused, (int)(sizeof bad / sizeof bad[0])) {
   bny_topo_error error = {.text = ""};
   bny_topo *topo = bny_topo_import(bad[_i].text, strlen(bad[_i].text), NULL, &error);
   ck_assert_msg(topo == NULL && strstr(error.text, bad[_i].why) != NULL, "%s\nwanted \"%s\", got \"%s\"", bad[_i].text,
                 bad[_i].why, error.text);
 }
-END_TEST
 
-START_TEST(lines_of_errors) {
+TEST(lines_of_errors) {
   bny_topo_error error = {.text = ""};
   static const char text[] = "{\n\"nodes\": [\n {\"id\": 1,, }";
   ck_assert_ptr_null(bny_topo_import(text, sizeof text - 1, NULL, &error));
   ck_assert_int_eq(error.line, 3);
 }
-END_TEST
 
-START_TEST(hostile_sizes) {
+TEST_LOOP(hostile_sizes, 6) {
   static const struct {
     const char *head, *unit, *why;
   } cases[] = {{"{\"nodes\":", "[", "nests more than 64 deep"},
@@ -245,9 +239,8 @@ START_TEST(hostile_sizes) {
   ck_assert_msg(strstr(error.text, cases[_i].why) != NULL, "got \"%s\"", error.text);
   free(text);
 }
-END_TEST
 
-START_TEST(changed_bytes) {
+TEST(changed_bytes) {
   static const char text[] =
       "{\"format\": \"banyan-topology\", \"version\": 1,\n\"nodes\": [\n{\"id\": \"h\", \"kind\": \"host\", \"index\": "
       "0},\n"
@@ -281,7 +274,6 @@ START_TEST(changed_bytes) {
   }
   ck_assert_int_gt(taken, 0);
 }
-END_TEST
 
 static void ck_dump(const char *path, const char *name) {
   bny_topo_error error;
@@ -290,13 +282,12 @@ static void ck_dump(const char *path, const char *name) {
   bny_topo_free(topo);
 }
 
-START_TEST(dumps) {
+TEST(dumps) {
   static const char *const folders[] = {"nccl", "hwloc", "nvidia-smi", "matrix", "fabric"};
   int visited = 0;
   for (size_t f = 0; f < sizeof folders / sizeof folders[0]; f++) visited += each_dump(folders[f], "", ck_dump);
   if (visited == 0) fprintf(stderr, "no dumps of machines: not looked at\n");
 }
-END_TEST
 
 int main(void) {
   bny_topo *topo = bny_topo_new();
@@ -309,18 +300,5 @@ int main(void) {
     return 77;
   }
   free(text);
-  Suite *suite = suite_create("topo_json");
-  TCase *tests = tcase_create("json");
-  tcase_set_timeout(tests, 120);
-  tcase_add_test(tests, every_field);
-  tcase_add_test(tests, short_numbers);
-  tcase_add_loop_test(tests, models_at_random, 0, 20);
-  tcase_add_test(tests, by_hand);
-  tcase_add_loop_test(tests, what_is_refused, 0, (int)(sizeof bad / sizeof bad[0]));
-  tcase_add_test(tests, lines_of_errors);
-  tcase_add_loop_test(tests, hostile_sizes, 0, 6);
-  tcase_add_test(tests, changed_bytes);
-  tcase_add_test(tests, dumps);
-  suite_add_tcase(suite, tests);
-  return suite_main(suite);
+  return suite_main(suite_of("topo_json", 120));
 }

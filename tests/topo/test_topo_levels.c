@@ -94,7 +94,7 @@ static void own_path(const char *name, const char *end, char path[4096]) {
   snprintf(path, 4096, "%s/tests/topologies/%.*s%s", source ? source : ".", (int)stem, name, end);
 }
 
-START_TEST(goldens) {
+TEST_LOOP(goldens, (int)(sizeof own / sizeof own[0])) {
   char path[4096];
   bny_topo_error error = {0};
   own_path(own[_i], "", path);
@@ -119,7 +119,6 @@ START_TEST(goldens) {
   bny_topo_levels_free(levels);
   bny_topo_free(topo);
 }
-END_TEST
 
 /* ---- what holds of any model ------------------------------------------------------------------------------------- */
 
@@ -183,14 +182,13 @@ static void dump_laws(const char *path, const char *name) {
   bny_topo_free(topo);
 }
 
-START_TEST(laws_of_dumps) {
+TEST(laws_of_dumps) {
   static const char *const folders[][2] = {
       {"nccl", ".xml"}, {"hwloc", ".xml"}, {"nvidia-smi", ".xml"}, {"matrix", ".txt"}, {"fabric", ".txt"}};
   for (size_t i = 0; i < sizeof folders / sizeof folders[0]; i++) each_dump(folders[i][0], folders[i][1], dump_laws);
 }
-END_TEST
 
-START_TEST(laws_of_descriptions) {
+TEST(laws_of_descriptions) {
   static const char *const texts[] = {
       "host",
       "gpu",
@@ -209,12 +207,11 @@ START_TEST(laws_of_descriptions) {
     bny_topo_free(topo);
   }
 }
-END_TEST
 
 /* ---- NICs and rails ---------------------------------------------------------------------------------------------- */
 
 /* Hosts whose NICs are named in an order of their own have the same rails. */
-START_TEST(rails_do_not_follow_names) {
+TEST(rails_do_not_follow_names) {
   bny_topo *topo = bny_topo_new();
   for (int32_t h = 0; h < 2; h++) {
     int32_t host = put(topo, BNY_TOPO_HOST, -1, h ? "b" : "a", NULL),
@@ -245,10 +242,9 @@ START_TEST(rails_do_not_follow_names) {
   bny_topo_levels_free(levels);
   bny_topo_free(topo);
 }
-END_TEST
 
 /* One that may choose leaves the NIC that is another's only one. */
-START_TEST(nics_are_spared) {
+TEST(nics_are_spared) {
   bny_topo *topo = bny_topo_new();
   int32_t host = put(topo, BNY_TOPO_HOST, -1, "a", NULL), numa = put(topo, BNY_TOPO_NUMA, host, "node0", NULL);
   int32_t outer = put(topo, BNY_TOPO_PCI, numa, "pci0", NULL), inner = put(topo, BNY_TOPO_PCI, outer, "pci1", NULL);
@@ -264,9 +260,8 @@ START_TEST(nics_are_spared) {
   bny_topo_levels_free(levels);
   bny_topo_free(topo);
 }
-END_TEST
 
-START_TEST(nics_shared_uneven_and_missing) {
+TEST(nics_shared_uneven_and_missing) {
   bny_topo *topo = load("host:2 package:2 numa bridge pci gpu:2 nic@200g");
   bny_topo_levels *levels = derive(topo);
   const bny_topo_level *rails = bny_topo_level_of(levels, BNY_TOPO_LEVEL_RAIL);
@@ -288,10 +283,9 @@ START_TEST(nics_shared_uneven_and_missing) {
   bny_topo_levels_free(levels);
   bny_topo_free(topo);
 }
-END_TEST
 
 /* A NIC for management as near as the others is passed over. */
-START_TEST(slow_nics_are_passed_over) {
+TEST(slow_nics_are_passed_over) {
   bny_topo *topo = load("host:2 numa bridge pci nic@25g gpu nic@400g");
   bny_topo_levels *levels = derive(topo);
   ck_assert_double_eq_tol(levels->ranks[0].nic_gbytes_per_s, 50, 1e-9);
@@ -299,7 +293,6 @@ START_TEST(slow_nics_are_passed_over) {
   bny_topo_levels_free(levels);
   bny_topo_free(topo);
 }
-END_TEST
 
 /* ---- faults ------------------------------------------------------------------------------------------------------ */
 
@@ -311,7 +304,7 @@ static bny_topo_link *port_link(bny_topo *topo, int32_t which) {
   ck_abort_msg("no such port");
 }
 
-START_TEST(ports_down) {
+TEST(ports_down) {
   bny_topo *topo = load("host numa bridge pci:2 gpu:2 nic@400g");
   ck_assert_int_eq(nth(topo, BNY_TOPO_PORT, 1) >= 0, 1);
   port_link(topo, 1)->gbytes_per_s = 0; /* that of the second switch, and of GPUs 2 and 3 */
@@ -334,10 +327,9 @@ START_TEST(ports_down) {
   bny_topo_levels_free(levels);
   bny_topo_free(topo);
 }
-END_TEST
 
 /* Another as near takes the place of a NIC that is down; a port beside one that is up is only told. */
-START_TEST(ports_spared) {
+TEST(ports_spared) {
   bny_topo *topo = load("host numa bridge pci gpu nic:2@2x200g");
   port_link(topo, 0)->gbytes_per_s = port_link(topo, 1)->gbytes_per_s = 0;
   port_link(topo, 2)->gbytes_per_s = 0;
@@ -351,9 +343,8 @@ START_TEST(ports_spared) {
   bny_topo_levels_free(levels);
   bny_topo_free(topo);
 }
-END_TEST
 
-START_TEST(fewer_nvlinks) {
+TEST(fewer_nvlinks) {
   bny_topo *topo = load("nvswitch host:2 gpu:4@sm100 nic:4@400g");
   for (int32_t l = 0; l < topo->nlinks; l++) {
     bny_topo_link *link = &topo->links[l];
@@ -371,10 +362,9 @@ START_TEST(fewer_nvlinks) {
   bny_topo_levels_free(levels);
   bny_topo_free(topo);
 }
-END_TEST
 
 /* Links that are there without peer access do not join. */
-START_TEST(peers_refused) {
+TEST(peers_refused) {
   bny_topo *topo = load("host nvlink@4 gpu:4@sm80 nic@100g");
   int32_t last = nth(topo, BNY_TOPO_GPU, 3);
   for (int32_t l = 0; l < topo->nlinks; l++) {
@@ -390,9 +380,8 @@ START_TEST(peers_refused) {
   bny_topo_levels_free(levels);
   bny_topo_free(topo);
 }
-END_TEST
 
-START_TEST(slow_links) {
+TEST(slow_links) {
   bny_topo *topo = load("host:4 numa bridge pci gpu@gen5x16 nic@400g@gen5x16");
   int32_t gpu = nth(topo, BNY_TOPO_GPU, 1), port = nth(topo, BNY_TOPO_PORT, 2), nic = nth(topo, BNY_TOPO_NIC, 3);
   for (int32_t l = 0; l < topo->nlinks; l++) {
@@ -410,9 +399,8 @@ START_TEST(slow_links) {
   bny_topo_levels_free(levels);
   bny_topo_free(topo);
 }
-END_TEST
 
-START_TEST(other_findings) {
+TEST(other_findings) {
   static const struct {
     const char *text;
     bny_topo_severity severity;
@@ -439,11 +427,10 @@ START_TEST(other_findings) {
   bny_topo_levels_free(levels);
   bny_topo_free(topo);
 }
-END_TEST
 
 /* Four GPUs and two NICs on one host bridge: each behind a root port of its own, as real machines are, or all on its
  * own bus, as some virtual ones show them. */
-START_TEST(flat_only_if_hidden) {
+TEST(flat_only_if_hidden) {
   static const char *const names[] = {"0000:[80-8f]", "pci0000:80", "0000:[80-8f]", "somewhere"};
   for (int i = 0; i < 4; i++) {
     bool real = i < 2;
@@ -463,10 +450,9 @@ START_TEST(flat_only_if_hidden) {
     bny_topo_free(topo);
   }
 }
-END_TEST
 
 /* A speed that no NIC has is told, and is taken for unknown; a trunk may have it. */
-START_TEST(absurd_nics) {
+TEST(absurd_nics) {
   bny_topo *topo = load("leaf:2@20000g host:2 numa bridge pci gpu nic@400g");
   int32_t port = nth(topo, BNY_TOPO_PORT, 1);
   for (int32_t l = 0; l < topo->nlinks; l++) {
@@ -480,10 +466,9 @@ START_TEST(absurd_nics) {
   bny_topo_levels_free(levels);
   bny_topo_free(topo);
 }
-END_TEST
 
 /* A fault in each of very many hosts is told of some, and counted. */
-START_TEST(findings_are_bounded) {
+TEST(findings_are_bounded) {
   bny_topo *topo = load("host:500 gpu@gen5x16 nic@400g");
   for (int32_t l = 0; l < topo->nlinks; l++) {
     if (topo->links[l].kind == BNY_TOPO_LINK_PCI) topo->links[l].gbytes_per_s = 3;
@@ -494,7 +479,6 @@ START_TEST(findings_are_bounded) {
   bny_topo_levels_free(levels);
   bny_topo_free(topo);
 }
-END_TEST
 
 /* ---- size -------------------------------------------------------------------------------------------------------- */
 
@@ -504,7 +488,7 @@ static double now_s(void) {
   return (double)now.tv_sec + 1e-9 * (double)now.tv_nsec;
 }
 
-START_TEST(large_clusters) {
+TEST(large_clusters) {
   static const char *const texts[] = {
       "leaf:32@rails host:64 nvswitch package:2 numa bridge:4 pci gpu@sm90@gen5x16 nic@400g",
       "spine:4 leaf:8@rails host:64 xgmi package:2 numa:4 bridge pci gpu@gfx942 nic@400g",
@@ -525,29 +509,5 @@ START_TEST(large_clusters) {
     bny_topo_free(topo);
   }
 }
-END_TEST
 
-int main(void) {
-  Suite *suite = suite_create("topo_levels");
-  TCase *tests = tcase_create("levels");
-  tcase_set_timeout(tests, 60);
-  tcase_add_loop_test(tests, goldens, 0, (int)(sizeof own / sizeof own[0]));
-  tcase_add_test(tests, laws_of_dumps);
-  tcase_add_test(tests, laws_of_descriptions);
-  tcase_add_test(tests, rails_do_not_follow_names);
-  tcase_add_test(tests, nics_are_spared);
-  tcase_add_test(tests, nics_shared_uneven_and_missing);
-  tcase_add_test(tests, slow_nics_are_passed_over);
-  tcase_add_test(tests, ports_down);
-  tcase_add_test(tests, ports_spared);
-  tcase_add_test(tests, fewer_nvlinks);
-  tcase_add_test(tests, peers_refused);
-  tcase_add_test(tests, slow_links);
-  tcase_add_test(tests, other_findings);
-  tcase_add_test(tests, flat_only_if_hidden);
-  tcase_add_test(tests, absurd_nics);
-  tcase_add_test(tests, findings_are_bounded);
-  tcase_add_test(tests, large_clusters);
-  suite_add_tcase(suite, tests);
-  return suite_main(suite);
-}
+int main(void) { return suite_main(suite_of("topo_levels", 60)); }

@@ -78,7 +78,7 @@ static void expect(topo_measured *measured, const bny_topo *topo, int32_t nfindi
   va_end(parts);
 }
 
-START_TEST(what_is_alike_is_no_finding) {
+TEST(what_is_alike_is_no_finding) {
   topo_measured *measured = alike(8, 4);
   expect(measured, NULL, 0);
   const topo_measured_kind *near = &measured->kinds[TOPO_NEAR_L3], *far = &measured->kinds[TOPO_NEAR_NUMA];
@@ -93,9 +93,8 @@ START_TEST(what_is_alike_is_no_finding) {
   ck_assert_double_eq_tol(near->alpha, line_ns, 5);
   topo_measured_free(measured);
 }
-END_TEST
 
-START_TEST(a_slow_pair_is_named) {
+TEST(a_slow_pair_is_named) {
   topo_measured *measured = alike(8, 4);
   pair_of(measured, 1, 3)->value[TOPO_LINE][0] = 2.1 * line_ns;
   expect(measured, NULL, 1,
@@ -104,17 +103,15 @@ START_TEST(a_slow_pair_is_named) {
   ck_assert(measured->findings[0].warning && pair_of(measured, 1, 3)->slow && !pair_of(measured, 1, 2)->slow);
   topo_measured_free(measured);
 }
-END_TEST
 
-START_TEST(bandwidth_of_one_direction_counts) {
+TEST(bandwidth_of_one_direction_counts) {
   topo_measured *measured = alike(8, 8);
   pair_of(measured, 2, 5)->value[TOPO_LARGE][1] = 0.48 * large_speed;
   expect(measured, NULL, 1, "CPU 12 and CPU 15: 0.48 times the bandwidth with 16 MiB");
   topo_measured_free(measured);
 }
-END_TEST
 
-START_TEST(limits_are_not_slow) {
+TEST(limits_are_not_slow) {
   topo_measured *measured = alike(8, 8);
   pair_of(measured, 0, 1)->value[TOPO_LINE][0] = topo_slow_latency * line_ns;
   pair_of(measured, 2, 3)->value[TOPO_SMALL][0] = 0.671 * small_speed;
@@ -126,9 +123,8 @@ START_TEST(limits_are_not_slow) {
   expect(measured, NULL, 2, "CPU 14 and CPU 15: 5.0 times", "CPU 12 and CPU 13: 0.66 times");
   topo_measured_free(measured);
 }
-END_TEST
 
-START_TEST(a_slow_rank_is_named_once) {
+TEST(a_slow_rank_is_named_once) {
   for (int32_t nranks = 4; nranks <= 16; nranks += 4) {
     topo_measured *measured = alike(nranks, nranks);
     slow_down(measured, 2, 2.5);
@@ -138,9 +134,8 @@ START_TEST(a_slow_rank_is_named_once) {
     topo_measured_free(measured);
   }
 }
-END_TEST
 
-START_TEST(slow_ranks_and_a_slow_pair) {
+TEST(slow_ranks_and_a_slow_pair) {
   topo_measured *measured = alike(12, 4);
   slow_down(measured, 0, 4);
   slow_down(measured, 7, 2);
@@ -148,9 +143,8 @@ START_TEST(slow_ranks_and_a_slow_pair) {
   expect(measured, NULL, 3, "CPU 10: 4.0 times", "CPU 17: 2.0 times", "CPU 13 and CPU 19: 1.8 times");
   topo_measured_free(measured);
 }
-END_TEST
 
-START_TEST(few_pairs_are_not_judged) {
+TEST(few_pairs_are_not_judged) {
   for (int32_t nranks = 1; nranks <= 2; nranks++) {
     topo_measured *measured = alike(nranks, 2);
     slow_down(measured, 0, 9);
@@ -159,17 +153,15 @@ START_TEST(few_pairs_are_not_judged) {
     topo_measured_free(measured);
   }
 }
-END_TEST
 
-START_TEST(own_memory_is_judged) {
+TEST(own_memory_is_judged) {
   topo_measured *measured = alike(8, 4);
   measured->ranks[5].large = 6;
   expect(measured, NULL, 1, "CPU 15 copies 16 MiB of its own at 6 GB/s, others at 15");
   topo_measured_free(measured);
 }
-END_TEST
 
-START_TEST(what_changes_is_noted) {
+TEST(what_changes_is_noted) {
   topo_measured *measured = alike(4, 4);
   pair_of(measured, 0, 1)->line_high = 4 * line_ns;
   measured->ranks[3].ntaken = 100;
@@ -179,9 +171,8 @@ START_TEST(what_changes_is_noted) {
   ck_assert(!measured->findings[0].warning && !measured->findings[1].warning);
   topo_measured_free(measured);
 }
-END_TEST
 
-START_TEST(links_are_held_against_the_model) {
+TEST(links_are_held_against_the_model) {
   bny_topo *topo = bny_topo_new();
   int32_t host = put(topo, BNY_TOPO_HOST, -1, "host", NULL), from = put(topo, BNY_TOPO_PACKAGE, host, "package0", NULL);
   int32_t to = put(topo, BNY_TOPO_PACKAGE, host, "package1", NULL), link = join(topo, BNY_TOPO_LINK_SYS, from, to, 40);
@@ -211,10 +202,9 @@ START_TEST(links_are_held_against_the_model) {
   topo_measured_free(measured);
   bny_topo_free(topo);
 }
-END_TEST
 
 /* alike() has 100 ns and 0.05 ns a byte within a kind, and three times that between kinds. */
-START_TEST(plans_are_held_against_it) {
+TEST(plans_are_held_against_it) {
   topo_measured *measured = alike(2, 2);
   measured->planned[TOPO_NEAR_L3] = (topo_cost){100, 0.05};
   expect(measured, NULL, 0);
@@ -241,9 +231,8 @@ START_TEST(plans_are_held_against_it) {
   ck_assert(!measured->findings[0].warning);
   topo_measured_free(measured);
 }
-END_TEST
 
-START_TEST(text_keeps_to_its_width) {
+TEST(text_keeps_to_its_width) {
   topo_measured *measured = alike(16, 8);
   pair_of(measured, 2, 5)->value[TOPO_LINE][0] = 7 * line_ns;
   expect(measured, NULL, 1, "CPU 12 and CPU 15: 7.0 times");
@@ -259,9 +248,8 @@ START_TEST(text_keeps_to_its_width) {
   free(text);
   topo_measured_free(measured);
 }
-END_TEST
 
-START_TEST(lines_are_fitted) {
+TEST(lines_are_fitted) {
   double alpha = -1, beta = -1, bytes[] = {64, 16384, 1048576}, times[3];
   for (int i = 0; i < 3; i++) times[i] = 250 + 0.04 * bytes[i];
   ck_assert(topo_measure_fit(bytes, times, 3, &alpha, &beta));
@@ -274,11 +262,10 @@ START_TEST(lines_are_fitted) {
   times[1] = 1000;
   ck_assert(!topo_measure_fit(bytes, times, 1, &alpha, &beta));
 }
-END_TEST
 
 /* ---- pairs and places -------------------------------------------------------------------------------------------- */
 
-START_TEST(samples_have_every_kind) {
+TEST(samples_have_every_kind) {
   enum { RANKS = 256, MOST = 60 };
   topo_measured_rank *ranks = calloc(RANKS, sizeof *ranks);
   for (int32_t r = 0; r < RANKS; r++) {
@@ -306,7 +293,6 @@ START_TEST(samples_have_every_kind) {
   free(pairs);
   free(ranks);
 }
-END_TEST
 
 /* A file of a made-up /sys, with the directories above it. */
 static void write_file(const char *root, int cpu, const char *file, const char *text) {
@@ -352,7 +338,7 @@ static void make_packages(char root[64]) {
   free(places);
 }
 
-START_TEST(places_are_read) {
+TEST(places_are_read) {
   char root[64];
   topo_place *places;
   int32_t count;
@@ -371,7 +357,6 @@ START_TEST(places_are_read) {
   ck_assert(places[0].core == -1 && topo_near_between(&places[0], &places[count - 1]) == TOPO_NEAR_NUMA);
   free(places);
 }
-END_TEST
 
 /* ---- real ones --------------------------------------------------------------------------------------------------- */
 
@@ -386,7 +371,7 @@ static void assert_nothing_left(void) {
   ck_assert(sigprocmask(SIG_BLOCK, NULL, &mask) == 0 && !sigismember(&mask, SIGINT) && !sigismember(&mask, SIGTERM));
 }
 
-START_TEST(two_ranks_are_measured) {
+TEST(two_ranks_are_measured) {
   if (cpus_allowed() < 2) return;
   char root[64];
   make_packages(root);
@@ -431,9 +416,8 @@ START_TEST(two_ranks_are_measured) {
   topo_measured_free(measured);
   bny_topo_free(topo);
 }
-END_TEST
 
-START_TEST(one_cpu_has_no_pairs) {
+TEST(one_cpu_has_no_pairs) {
   cpu_set_t set;
   sched_getaffinity(0, sizeof set, &set);
   for (int cpu = 0, kept = 0; cpu < CPU_SETSIZE; cpu++) {
@@ -454,10 +438,9 @@ START_TEST(one_cpu_has_no_pairs) {
   ck_assert_ptr_nonnull(strstr(error.text, "2 ranks cannot be measured on 1 CPU"));
   assert_nothing_left();
 }
-END_TEST
 
 /* A rank that is killed, or stopped, and its order. */
-START_TEST(ranks_that_fail_are_noticed) {
+TEST_LOOP(ranks_that_fail_are_noticed, 2) {
   int sent = _i == 0 ? SIGKILL : SIGSTOP;
   topo_place *places;
   int32_t count;
@@ -479,7 +462,6 @@ START_TEST(ranks_that_fail_are_noticed) {
   topo_ranks_stop(&ranks);
   assert_nothing_left();
 }
-END_TEST
 
 /* The children of a process, space separated. */
 static void children_of(pid_t pid, char text[256]) {
@@ -493,7 +475,7 @@ static void children_of(pid_t pid, char text[256]) {
 
 static void sleep_ms(long ms) { nanosleep(&(struct timespec){ms / 1000, ms % 1000 * 1000000}, NULL); }
 
-START_TEST(signals_leave_nothing) {
+TEST_LOOP(signals_leave_nothing, 3) {
   static const int signals[] = {SIGINT, SIGTERM, SIGKILL};
   pid_t pid = fork();
   if (pid == 0) {
@@ -527,32 +509,5 @@ START_TEST(signals_leave_nothing) {
     ck_assert_msg(gone, "process %ld is still there", child);
   }
 }
-END_TEST
 
-int main(void) {
-  Suite *suite = suite_create("topo_measure");
-  TCase *judging = tcase_create("judging"), *real = tcase_create("real");
-  tcase_add_test(judging, what_is_alike_is_no_finding);
-  tcase_add_test(judging, a_slow_pair_is_named);
-  tcase_add_test(judging, bandwidth_of_one_direction_counts);
-  tcase_add_test(judging, limits_are_not_slow);
-  tcase_add_test(judging, a_slow_rank_is_named_once);
-  tcase_add_test(judging, slow_ranks_and_a_slow_pair);
-  tcase_add_test(judging, few_pairs_are_not_judged);
-  tcase_add_test(judging, own_memory_is_judged);
-  tcase_add_test(judging, what_changes_is_noted);
-  tcase_add_test(judging, links_are_held_against_the_model);
-  tcase_add_test(judging, plans_are_held_against_it);
-  tcase_add_test(judging, text_keeps_to_its_width);
-  tcase_add_test(judging, lines_are_fitted);
-  tcase_add_test(judging, samples_have_every_kind);
-  tcase_add_test(judging, places_are_read);
-  tcase_add_test(real, two_ranks_are_measured);
-  tcase_add_test(real, one_cpu_has_no_pairs);
-  tcase_add_loop_test(real, ranks_that_fail_are_noticed, 0, 2);
-  tcase_add_loop_test(real, signals_leave_nothing, 0, 3);
-  tcase_set_timeout(real, 30);
-  suite_add_tcase(suite, judging);
-  suite_add_tcase(suite, real);
-  return suite_main(suite);
-}
+int main(void) { return suite_main(suite_of("topo_measure", 30)); }

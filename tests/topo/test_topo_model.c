@@ -20,7 +20,7 @@ static void ck_path(const bny_topo *topo, int32_t a, int32_t b, bny_topo_path wa
                 topo->nodes[b].name, bny_topo_path_name(there), bny_topo_path_name(back), bny_topo_path_name(wanted));
 }
 
-START_TEST(strings_are_made_fit) {
+TEST(strings_are_made_fit) {
   static const struct {
     const char *in, *out;
   } cases[] = {{"mlx5_0", "mlx5_0"},
@@ -53,9 +53,8 @@ START_TEST(strings_are_made_fit) {
   bny_topo_free(topo);
   bny_topo_free(NULL);
 }
-END_TEST
 
-START_TEST(bus_ids) {
+TEST(bus_ids) {
   static const struct {
     const char *in, *out; /* out: NULL if refused */
   } cases[] = {{"0000:1b:00.0", "0000:1b:00.0"},
@@ -80,9 +79,8 @@ START_TEST(bus_ids) {
     if (taken) ck_assert_str_eq(bus_id, cases[i].out);
   }
 }
-END_TEST
 
-START_TEST(links_of_a_node) {
+TEST(links_of_a_node) {
   bny_topo *topo = bny_topo_new();
   int32_t nodes[4], links[5];
   for (int i = 0; i < 4; i++) {
@@ -111,7 +109,6 @@ START_TEST(links_of_a_node) {
   ck_assert_int_eq(bny_topo_other_end(topo, nodes[0], links[2]), nodes[0]);
   bny_topo_free(topo);
 }
-END_TEST
 
 /* Each breaks one rule of a good model of two GPUs. */
 static void break_kind(bny_topo *t) { t->nodes[1].kind = (bny_topo_kind)99; }
@@ -157,7 +154,7 @@ static const struct {
              {break_count, "absurd"},
              {break_memory, "out of memory"}};
 
-START_TEST(what_is_refused) {
+TEST_LOOP(what_is_refused, (int)(sizeof rules / sizeof rules[0])) {
   bny_topo *topo = bny_topo_new();
   int32_t host = put(topo, BNY_TOPO_HOST, -1, "host0", NULL);
   int32_t a = put(topo, BNY_TOPO_GPU, host, "GPU0", "0000:01:00.0"),
@@ -170,9 +167,8 @@ START_TEST(what_is_refused) {
   ck_assert_msg(good || strstr(error.text, rules[_i].why) != NULL, "rule %d: \"%s\"", _i, error.text);
   bny_topo_free(topo);
 }
-END_TEST
 
-START_TEST(names_repeat_in_other_hosts) {
+TEST(names_repeat_in_other_hosts) {
   bny_topo *topo = bny_topo_new();
   for (int h = 0; h < 2; h++) {
     int32_t host = put(topo, BNY_TOPO_HOST, -1, "same", NULL);
@@ -186,9 +182,8 @@ START_TEST(names_repeat_in_other_hosts) {
   ck_assert_ptr_nonnull(strstr(error.text, "deep"));
   bny_topo_free(topo);
 }
-END_TEST
 
-START_TEST(names_and_their_reverse) {
+TEST(names_and_their_reverse) {
   for (int k = 0; k < BNY_TOPO_KINDS; k++)
     ck_assert_int_eq(bny_topo_kind_parse(bny_topo_kind_name((bny_topo_kind)k)), k);
   for (int k = 0; k < BNY_TOPO_LINK_KINDS; k++)
@@ -211,7 +206,6 @@ START_TEST(names_and_their_reverse) {
   ck_assert_int_eq(bny_topo_count(topo, BNY_TOPO_GPU), 1);
   bny_topo_free(topo);
 }
-END_TEST
 
 static int32_t bridge(bny_topo *topo, int32_t numa, const char *name) {
   int32_t added = put(topo, BNY_TOPO_PCI, numa, name, NULL);
@@ -219,7 +213,7 @@ static int32_t bridge(bny_topo *topo, int32_t numa, const char *name) {
   return added;
 }
 
-START_TEST(paths_by_containment) {
+TEST(paths_by_containment) {
   bny_topo *t = bny_topo_new();
   int32_t host = put(t, BNY_TOPO_HOST, -1, "h0", NULL), package = put(t, BNY_TOPO_PACKAGE, host, "p0", NULL);
   int32_t numa0 = put(t, BNY_TOPO_NUMA, package, "n0", NULL), numa1 = put(t, BNY_TOPO_NUMA, package, "n1", NULL);
@@ -250,10 +244,9 @@ START_TEST(paths_by_containment) {
   ck_assert_msg(bny_topo_check(t, &error), "%s", error.text);
   bny_topo_free(t);
 }
-END_TEST
 
 /* As NCCL tells of it, without host bridges. */
-START_TEST(paths_without_host_bridges) {
+TEST(paths_without_host_bridges) {
   bny_topo *t = bny_topo_new();
   int32_t host = put(t, BNY_TOPO_HOST, -1, "h0", NULL), numa = put(t, BNY_TOPO_NUMA, host, "n0", NULL);
   int32_t s0 = put(t, BNY_TOPO_PCI, numa, "s0", "0000:10:00.0"), s1 = put(t, BNY_TOPO_PCI, numa, "s1", "0000:20:00.0");
@@ -280,9 +273,8 @@ START_TEST(paths_without_host_bridges) {
   ck_path(t, g0, g1, BNY_TOPO_PATH_SYS); /* two, and who knows where these are */
   bny_topo_free(t);
 }
-END_TEST
 
-START_TEST(paths_by_links) {
+TEST(paths_by_links) {
   bny_topo *t = bny_topo_new();
   int32_t h0 = put(t, BNY_TOPO_HOST, -1, "h0", NULL), h1 = put(t, BNY_TOPO_HOST, -1, "h1", NULL);
   int32_t numa = put(t, BNY_TOPO_NUMA, h0, "n0", NULL);
@@ -318,11 +310,10 @@ START_TEST(paths_by_links) {
   ck_path(t, g[1], g[3], BNY_TOPO_PATH_PHB);
   bny_topo_free(t);
 }
-END_TEST
 
 /* A path looks at the two devices and what holds them, and at nothing else of a large model: all nodes behind those of
  * the first host are out of reach while it is asked for. */
-START_TEST(paths_look_at_few_nodes) {
+TEST(paths_look_at_few_nodes) {
   static const char *const inside[] = {"pci:8 gpu:2", "package:2 pci:4 gpu:2", "package:2 numa:2 bridge:2 pci gpu:2",
                                        "gpu:4 nic:4"};
   size_t page = (size_t)sysconf(_SC_PAGESIZE);
@@ -350,10 +341,9 @@ START_TEST(paths_look_at_few_nodes) {
     bny_topo_free(topo);
   }
 }
-END_TEST
 
 /* The counts of the model equal those of a walk over all nodes. */
-START_TEST(numa_nodes_below) {
+TEST(numa_nodes_below) {
   const char *text = "host:3 package:2 numa:3 bridge pci:2 gpu";
   bny_topo_error error;
   bny_topo *topo = bny_topo_import(text, strlen(text), NULL, &error);
@@ -376,9 +366,8 @@ START_TEST(numa_nodes_below) {
   ck_assert(!bny_topo_check(topo, &error));
   bny_topo_free(topo);
 }
-END_TEST
 
-START_TEST(speeds) {
+TEST(speeds) {
   ck_assert_double_eq_tol(bny_topo_speed_pci(3, 16), 12, 1e-9);
   ck_assert_double_eq_tol(bny_topo_speed_pci(4, 16), 24, 1e-9);
   ck_assert_double_eq_tol(bny_topo_speed_pci(5, 8), 24, 1e-9);
@@ -411,9 +400,8 @@ START_TEST(speeds) {
   ck_assert_double_eq_tol(bny_topo_speed_cpu("ppc64le", NULL, -1, -1), 32, 1e-9);
   ck_assert_double_eq_tol(bny_topo_speed_net(400000), 50, 1e-9);
 }
-END_TEST
 
-START_TEST(sorted_names) {
+TEST(sorted_names) {
   bny_topo_names names = {0};
   ck_assert_ptr_null(bny_topo_names_sort(&names));
   ck_assert_int_eq(bny_topo_names_find(&names, 0, "a"), -1);
@@ -433,7 +421,6 @@ START_TEST(sorted_names) {
   ck_assert_int_eq(bny_topo_names_find(&names, 50, "c"), 503);
   bny_topo_names_free(&names);
 }
-END_TEST
 
 static void refused(const char *text, size_t bytes, const char *why) {
   bny_topo_error error = {.text = ""};
@@ -441,7 +428,7 @@ static void refused(const char *text, size_t bytes, const char *why) {
   ck_assert_msg(topo == NULL && strstr(error.text, why) != NULL, "wanted \"%s\", got \"%s\"", why, error.text);
 }
 
-START_TEST(no_importer_takes_it) {
+TEST(no_importer_takes_it) {
   refused("", 0, "empty");
   refused("\0\0\0\0", 4, "not a format");
   refused("what is this\n", 13, "not a format");
@@ -450,9 +437,8 @@ START_TEST(no_importer_takes_it) {
   refused(large, (64 << 20) + 1, "larger than 64 MiB");
   free(large);
 }
-END_TEST
 
-START_TEST(files) {
+TEST(files) {
   char directory[] = "/tmp/banyan-topo-XXXXXX", path[64];
   bny_topo_error error;
   ck_assert_ptr_nonnull(mkdtemp(directory));
@@ -478,27 +464,5 @@ START_TEST(files) {
                 error.text);
   rmdir(directory);
 }
-END_TEST
 
-int main(void) {
-  Suite *suite = suite_create("topo_model");
-  TCase *tests = tcase_create("model");
-  tcase_set_timeout(tests, 60);
-  tcase_add_test(tests, strings_are_made_fit);
-  tcase_add_test(tests, bus_ids);
-  tcase_add_test(tests, links_of_a_node);
-  tcase_add_loop_test(tests, what_is_refused, 0, (int)(sizeof rules / sizeof rules[0]));
-  tcase_add_test(tests, names_repeat_in_other_hosts);
-  tcase_add_test(tests, names_and_their_reverse);
-  tcase_add_test(tests, paths_by_containment);
-  tcase_add_test(tests, paths_without_host_bridges);
-  tcase_add_test(tests, paths_by_links);
-  tcase_add_test(tests, paths_look_at_few_nodes);
-  tcase_add_test(tests, numa_nodes_below);
-  tcase_add_test(tests, speeds);
-  tcase_add_test(tests, sorted_names);
-  tcase_add_test(tests, no_importer_takes_it);
-  tcase_add_test(tests, files);
-  suite_add_tcase(suite, tests);
-  return suite_main(suite);
-}
+int main(void) { return suite_main(suite_of("topo_model", 60)); }

@@ -5,7 +5,7 @@
 #include "tests/topo/topo_xml_util.h"
 #include "tests/support/suite.h"
 
-START_TEST(nccl) {
+TEST(nccl) {
   bny_topo *t = import(nccl_example, "nccl-xml");
   ck_assert_int_eq(bny_topo_count(t, BNY_TOPO_HOST), 1);
   ck_assert_int_eq(bny_topo_count(t, BNY_TOPO_NUMA), 2);
@@ -42,9 +42,8 @@ START_TEST(nccl) {
   ck_assert_int_eq(bny_topo_path_between(t, g0, nic), BNY_TOPO_PATH_PIX);
   bny_topo_free(t);
 }
-END_TEST
 
-START_TEST(nccl_of_several_hosts) {
+TEST(nccl_of_several_hosts) {
   bny_topo *t =
       import("<system version=\"1\"><cpu host_hash=\"0xa\" numaid=\"0\"><pci busid=\"0000:01:00.0\"><gpu dev=\"0\" "
              "sm=\"100\"/></pci></cpu><cpu host_hash=\"0xb\" numaid=\"0\"><pci busid=\"0000:01:00.0\"><gpu dev=\"0\" "
@@ -55,9 +54,8 @@ START_TEST(nccl_of_several_hosts) {
   ck_assert_int_eq(links_of_kind(t, BNY_TOPO_LINK_SYS), 0);
   bny_topo_free(t);
 }
-END_TEST
 
-START_TEST(nccl_of_amd_and_power) {
+TEST(nccl_of_amd_and_power) {
   bny_topo *t =
       import("<system version=\"2\"><cpu numaid=\"0\"><pci busid=\"0000:01:00.0\" class=\"0x120000\"><gpu dev=\"0\" "
              "sm=\"304\" gcn=\"gfx90a\"><xgmi target=\"0000:02:00.0\" count=\"2\" tclass=\"0x120000\"/></gpu></pci>"
@@ -77,7 +75,6 @@ START_TEST(nccl_of_amd_and_power) {
   ck_assert_int_eq(bny_topo_path_between(t, g0, g1), BNY_TOPO_PATH_NVL);
   bny_topo_free(t);
 }
-END_TEST
 
 /* ---- what is refused --------------------------------------------------------------------------------------------- */
 
@@ -128,12 +125,11 @@ static const refusal refused[] = {
     {NCCL_HEAD "<nic><net name=\"a\" dev=\"99999999999999999999\"/></nic>" NCCL_TAIL, 3, "absurd"},
 };
 
-START_TEST(what_is_refused) { ck_refused(&refused[_i]); }
-END_TEST
+TEST_LOOP(what_is_refused, (int)(sizeof refused / sizeof refused[0])) { ck_refused(&refused[_i]); }
 
 /* ---- GUIDs ------------------------------------------------------------------------------------------------------- */
 
-START_TEST(guids_in_one_form) {
+TEST(guids_in_one_form) {
   static const char *const forms[][2] = {
       {"0xff08c43213b3f38", "0ff08c43213b3f38"},
       {"B8599F0300C2F06A", "b8599f0300c2f06a"},
@@ -153,10 +149,9 @@ START_TEST(guids_in_one_form) {
                   guid);
   }
 }
-END_TEST
 
 /* The bytes of NCCL's are reversed, unless someone wrote them by hand; what is no GUID stays. */
-START_TEST(guids_of_nccl) {
+TEST(guids_of_nccl) {
   static const char *const forms[][3] = {
       {"0x3a050700039f59b8", "b8599f030007053a", "0x3a050700039f59b8"}, /* one card, told of twice */
       {"0xb8599f030007053a", "b8599f030007053a", "0x3a050700039f59b8"},
@@ -178,10 +173,9 @@ START_TEST(guids_of_nccl) {
     bny_topo_free(t);
   }
 }
-END_TEST
 
 /* An adapter that NCCL and ibnetdiscover tell of has one GUID. */
-START_TEST(guids_of_both) {
+TEST(guids_of_both) {
   static const char fabric[] =
       "Switch\t41 \"S-00000000000a0000\"\t\t# \"leaf0\" enhanced port 0 lid 1 lmc 0\n"
       "[1]\t\"H-0c42a103000a7c00\"[1](c42a103000a7c00) \t\t# \"n0 mlx5_0\" lid 9 4xHDR\n"
@@ -196,7 +190,6 @@ START_TEST(guids_of_both) {
   bny_topo_free(ours);
   bny_topo_free(theirs);
 }
-END_TEST
 
 /* ---- NCCL's format out ------------------------------------------------------------------------------------------- */
 
@@ -246,11 +239,10 @@ static void ck_exported(bny_topo *topo, const char *name) {
   bny_topo_free(topo);
 }
 
-START_TEST(nccl_out) { ck_exported(import(nccl_example, "nccl-xml"), "example"); }
-END_TEST
+TEST(nccl_out) { ck_exported(import(nccl_example, "nccl-xml"), "example"); }
 
 /* These nodes have no bus ids, and names that XML must quote. */
-START_TEST(nccl_out_by_hand) {
+TEST(nccl_out_by_hand) {
   bny_topo *t = bny_topo_new();
   for (int h = 0; h < 2; h++) {
     int32_t host = put(t, BNY_TOPO_HOST, -1, "host", NULL), numa = put(t, BNY_TOPO_NUMA, host, "node0", NULL);
@@ -277,10 +269,9 @@ START_TEST(nccl_out_by_hand) {
   bny_topo_free(again);
   bny_topo_free(t);
 }
-END_TEST
 
 /* Switches without bus ids are one to NCCL, which knows of one hidden switch alone. */
-START_TEST(nccl_out_hidden_switches) {
+TEST(nccl_out_hidden_switches) {
   bny_topo *t = bny_topo_new();
   int32_t host = put(t, BNY_TOPO_HOST, -1, "host", NULL), gpu = put(t, BNY_TOPO_GPU, host, "GPU0", NULL);
   for (int s = 0; s < 3; s++) join(t, BNY_TOPO_LINK_NVLINK, gpu, put(t, BNY_TOPO_SWITCH, host, "nvswitch", NULL), 20);
@@ -291,7 +282,6 @@ START_TEST(nccl_out_hidden_switches) {
   free(text);
   bny_topo_free(t);
 }
-END_TEST
 
 /* ---- real machines ----------------------------------------------------------------------------------------------- */
 
@@ -365,13 +355,12 @@ static void ck_nccl_dump(const char *path, const char *name) {
   ck_exported(topo, name);
 }
 
-START_TEST(dumps_of_nccl) {
+TEST(dumps_of_nccl) {
   if (each_dump("nccl", ".xml", ck_nccl_dump) == 0) fprintf(stderr, "no dumps of NCCL: not looked at\n");
 }
-END_TEST
 
 /* The same class of machine, told of by NCCL and by nvidia-smi topo -m: one path for each pair of GPUs. */
-START_TEST(paths_as_the_matrix_says) {
+TEST_LOOP(paths_as_the_matrix_says, 3) {
   static const char *const pairs[][2] = {
       {"nccl/hgx_h200_8gpu.xml", "matrix/hgx_h200_8gpu_8nic_vastai.txt"},
       {"nccl/oci_h100.xml", "matrix/hgx_h100_8gpu_10nic_nccl1264.txt"},
@@ -393,10 +382,9 @@ START_TEST(paths_as_the_matrix_says) {
   bny_topo_free(xml);
   bny_topo_free(matrix);
 }
-END_TEST
 
 /* The NIC of each GPU is behind its PCI switch, as the matrix of that class of machine says too. */
-START_TEST(rails_of_a_real_machine) {
+TEST(rails_of_a_real_machine) {
   bny_topo *topo = dump("nccl/oci_h100.xml");
   for (int32_t a = 0; topo != NULL && a < topo->nnodes; a++) {
     int32_t near = 0;
@@ -411,26 +399,8 @@ START_TEST(rails_of_a_real_machine) {
   }
   bny_topo_free(topo);
 }
-END_TEST
 
 int main(void) {
   if (!xml_is_read()) return 77;
-  Suite *suite = suite_create("topo_nccl");
-  TCase *tests = tcase_create("xml");
-  tcase_set_timeout(tests, 120);
-  tcase_add_test(tests, nccl);
-  tcase_add_test(tests, nccl_of_several_hosts);
-  tcase_add_test(tests, nccl_of_amd_and_power);
-  tcase_add_loop_test(tests, what_is_refused, 0, (int)(sizeof refused / sizeof refused[0]));
-  tcase_add_test(tests, guids_in_one_form);
-  tcase_add_test(tests, guids_of_nccl);
-  tcase_add_test(tests, guids_of_both);
-  tcase_add_test(tests, nccl_out);
-  tcase_add_test(tests, nccl_out_by_hand);
-  tcase_add_test(tests, nccl_out_hidden_switches);
-  tcase_add_test(tests, dumps_of_nccl);
-  tcase_add_loop_test(tests, paths_as_the_matrix_says, 0, 3);
-  tcase_add_test(tests, rails_of_a_real_machine);
-  suite_add_tcase(suite, tests);
-  return suite_main(suite);
+  return suite_main(suite_of("topo_nccl", 120));
 }

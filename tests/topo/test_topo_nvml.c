@@ -97,7 +97,7 @@ static bool near(double a, double b) { return fabs(a - b) < 1e-6 * (1 + fabs(b))
 
 /* ---- NVSwitches -------------------------------------------------------------------------------------------------- */
 
-START_TEST(switches) {
+TEST(switches) {
   bny_topo *topo = probe_new("dgx-h100", "8 GPUs, 144 NVLinks by 4 NVSwitches");
   double one = bny_topo_speed_nvlink(90);
   ck_assert_int_eq(bny_topo_count(topo, BNY_TOPO_HOST), 1);
@@ -130,9 +130,8 @@ START_TEST(switches) {
   bny_topo_levels_free(levels);
   bny_topo_free(topo);
 }
-END_TEST
 
-START_TEST(links_down) {
+TEST(links_down) {
   bny_topo *topo = probe_new("dgx-h100-gpu3-12-links", "8 GPUs, 138 NVLinks by 4 NVSwitches, 6 down");
   double one = bny_topo_speed_nvlink(90);
   sums fewer = sum(topo, gpu(topo, 3), BNY_TOPO_LINK_NVLINK), all = sum(topo, gpu(topo, 4), BNY_TOPO_LINK_NVLINK);
@@ -154,9 +153,8 @@ START_TEST(links_down) {
   ck_assert(near(fewer.gbytes_per_s, 12 * one) && near(fewer.rated, 18 * one));
   bny_topo_free(topo);
 }
-END_TEST
 
-START_TEST(slower) {
+TEST(slower) {
   bny_topo *topo = probe_new("dgx-h100-gpu2-slow", "8 GPUs, 144 NVLinks by 4 NVSwitches");
   sums slow = sum(topo, gpu(topo, 2), BNY_TOPO_LINK_NVLINK), full = sum(topo, gpu(topo, 1), BNY_TOPO_LINK_NVLINK);
   ck_assert(near(slow.gbytes_per_s, slow.rated / 2) && near(full.gbytes_per_s, full.rated));
@@ -175,9 +173,8 @@ START_TEST(slower) {
   bny_topo_levels_free(levels);
   bny_topo_free(topo);
 }
-END_TEST
 
-START_TEST(one_is_out) {
+TEST(one_is_out) {
   bny_topo *topo =
       probe_new("dgx-h100-gpu6-not-registered", "8 GPUs, 144 NVLinks by 4 NVSwitches, 18 without peer access");
   sums out = sum(topo, gpu(topo, 6), BNY_TOPO_LINK_NVLINK), in = sum(topo, gpu(topo, 5), BNY_TOPO_LINK_NVLINK);
@@ -198,9 +195,8 @@ START_TEST(one_is_out) {
   topo = probe_new("one-bus", "1 GPU, 18 NVLinks by 4 NVSwitches; GPU 1 and others do not answer: Unknown Error");
   bny_topo_free(topo);
 }
-END_TEST
 
-START_TEST(hidden_switches) {
+TEST(hidden_switches) {
   bny_topo *topo = probe_new("hgx-h100-vm", "8 GPUs, 144 NVLinks by 1 NVSwitch");
   ck_assert_int_eq(bny_topo_count(topo, BNY_TOPO_SWITCH), 1);
   ck_assert_ptr_null(topo->nodes[bny_topo_find_name(topo, BNY_TOPO_SWITCH, "nvswitch0")].bus_id);
@@ -209,11 +205,10 @@ START_TEST(hidden_switches) {
   bny_topo_levels_free(levels);
   bny_topo_free(topo);
 }
-END_TEST
 
 /* ---- links from GPU to GPU --------------------------------------------------------------------------------------- */
 
-START_TEST(mesh) {
+TEST(mesh) {
   bny_topo *topo = probe_new("v100-mesh", "8 GPUs, 24 NVLinks");
   for (int32_t g = 0; g < 8; g++) {
     sums nvl = sum(topo, gpu(topo, g), BNY_TOPO_LINK_NVLINK);
@@ -238,9 +233,8 @@ START_TEST(mesh) {
   bny_topo_levels_free(levels);
   bny_topo_free(topo);
 }
-END_TEST
 
-START_TEST(no_peer) {
+TEST(no_peer) {
   bny_topo *topo = probe_new("no-peer", "8 GPUs, 24 NVLinks, 24 without peer access");
   sums nvl = sum(topo, gpu(topo, 0), BNY_TOPO_LINK_NVLINK);
   ck_assert_int_eq(nvl.refused, 4);
@@ -252,19 +246,17 @@ START_TEST(no_peer) {
   bny_topo_levels_free(levels);
   bny_topo_free(topo);
 }
-END_TEST
 
-START_TEST(none) {
+TEST(none) {
   bny_topo *topo = probe_new("l40s", "8 GPUs");
   ck_assert_int_eq(topo->nodes[gpu(topo, 7)].compute, 89);
   ck_assert_int_eq(sum(topo, gpu(topo, 7), BNY_TOPO_LINK_NVLINK).links, 0);
   bny_topo_free(topo);
 }
-END_TEST
 
 /* ---- with what is known already ---------------------------------------------------------------------------------- */
 
-START_TEST(several_hosts) {
+TEST(several_hosts) {
   bny_topo *topo = bny_topo_new();
   int32_t host = put(topo, BNY_TOPO_HOST, -1, "tray", NULL);
   for (int32_t n = 0; n < 2; n++) {
@@ -305,9 +297,8 @@ START_TEST(several_hosts) {
   bny_topo_free(both);
   bny_topo_free(topo);
 }
-END_TEST
 
-START_TEST(found_by_bus) {
+TEST(found_by_bus) {
   bny_topo *topo = bny_topo_new();
   int32_t host = put(topo, BNY_TOPO_HOST, -1, "known", NULL);
   int32_t numa = put(topo, BNY_TOPO_NUMA, host, "node1", NULL);
@@ -344,7 +335,6 @@ START_TEST(found_by_bus) {
   ck_assert_int_eq(topo->nnodes, nodes + 1);
   bny_topo_free(topo);
 }
-END_TEST
 
 /* ---- drivers that are old, broken or not there ------------------------------------------------------------------- */
 
@@ -371,7 +361,7 @@ static void class_write(const char *root, const char *bus_id, const char *class,
   }
 }
 
-START_TEST(old_driver) {
+TEST(old_driver) {
   char path[4096], root[] = "/tmp/banyan-nvml-XXXXXX", bus_id[32];
   const char *const lacks = "; this driver does not tell of link speeds, the fabric";
   library_path(true, path);
@@ -401,10 +391,9 @@ START_TEST(old_driver) {
   ck_assert_msg(strstr(report.text, "8 GPUs, 144 NVLinks by 4 NVSwitches;"), "%s", report.text);
   bny_topo_free(topo);
 }
-END_TEST
 
 /* A call in eight fails, whichever: nothing is promised but a model that holds together, and words. */
-START_TEST(calls_fail_at_random) {
+TEST(calls_fail_at_random) {
   static const char *const on[] = {"dgx-h100", "v100-mesh", "gb200", "dgx-h100-gpu3-12-links"};
   char seed[16];
   int found = 0;
@@ -422,7 +411,6 @@ START_TEST(calls_fail_at_random) {
   ck_assert_int_gt(found, 150);
   ck_assert_int_lt(found, 200);
 }
-END_TEST
 
 static const struct {
   const char *machine;
@@ -437,7 +425,7 @@ static const struct {
     {"absurd", BNY_TOPO_PROBE_FAILED, "4000000000 GPUs, which no machine has"},
 };
 
-START_TEST(nothing) {
+TEST_LOOP(nothing, (int)(sizeof nothing_found / sizeof nothing_found[0])) {
   bny_topo *topo = bny_topo_new();
   bny_topo_probe_report report = probe(nothing_found[_i].machine, topo);
   ck_assert_int_eq(report.outcome, nothing_found[_i].outcome);
@@ -445,9 +433,8 @@ START_TEST(nothing) {
   ck_assert_int_eq(topo->nnodes, 0);
   bny_topo_free(topo);
 }
-END_TEST
 
-START_TEST(no_library) {
+TEST(no_library) {
   bny_topo *topo = bny_topo_new();
   bny_topo_probe_report report = probe_at("libno-such-thing.so.1", NULL, "dgx-h100", topo);
   ck_assert_int_eq(report.outcome, BNY_TOPO_PROBE_ABSENT);
@@ -462,7 +449,6 @@ START_TEST(no_library) {
   ck_assert_int_eq(topo->nnodes, 0);
   bny_topo_free(topo);
 }
-END_TEST
 
 int main(void) {
   char path[4096];
@@ -471,22 +457,5 @@ int main(void) {
     fprintf(stderr, "no %s: skipped\n", path);
     return 77;
   }
-  Suite *suite = suite_create("topo_nvml");
-  TCase *cases = tcase_create("nvml");
-  tcase_add_test(cases, switches);
-  tcase_add_test(cases, links_down);
-  tcase_add_test(cases, slower);
-  tcase_add_test(cases, one_is_out);
-  tcase_add_test(cases, hidden_switches);
-  tcase_add_test(cases, mesh);
-  tcase_add_test(cases, no_peer);
-  tcase_add_test(cases, none);
-  tcase_add_test(cases, several_hosts);
-  tcase_add_test(cases, found_by_bus);
-  tcase_add_test(cases, old_driver);
-  tcase_add_test(cases, calls_fail_at_random);
-  tcase_add_loop_test(cases, nothing, 0, (int)(sizeof nothing_found / sizeof nothing_found[0]));
-  tcase_add_test(cases, no_library);
-  suite_add_tcase(suite, cases);
-  return suite_main(suite);
+  return suite_main(suite_of("topo_nvml", 0));
 }

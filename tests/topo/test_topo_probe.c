@@ -98,7 +98,7 @@ static void ck_link(const bny_topo *topo, const char *bus_id, double gbytes_per_
 
 /* ---- sysfs ------------------------------------------------------------------------------------------------------- */
 
-START_TEST(two_sockets) {
+TEST(two_sockets) {
   tree t = dgx_tree();
   bny_topo_probe_report reports[BNY_TOPO_PROBES_MAX];
   int32_t count;
@@ -137,7 +137,6 @@ START_TEST(two_sockets) {
   bny_topo_free(topo);
   tree_free(&t);
 }
-END_TEST
 
 static bool finds(const bny_topo *topo, const char *text) {
   bny_topo_levels *levels = bny_topo_derive(topo);
@@ -148,7 +147,7 @@ static bool finds(const bny_topo *topo, const char *text) {
   return found;
 }
 
-START_TEST(below_rating) {
+TEST(below_rating) {
   static const struct {
     const char *file, *text, *bus;
     double speed, rated;
@@ -179,10 +178,9 @@ START_TEST(below_rating) {
     tree_free(&t);
   }
 }
-END_TEST
 
 /* A host that is known already: nothing is added twice, and what hangs right below the host finds its NUMA node. */
-START_TEST(merged) {
+TEST(merged) {
   tree t = dgx_tree();
   bny_topo *topo = bny_topo_new();
   int32_t host = put(topo, BNY_TOPO_HOST, -1, "known", NULL), numa = put(topo, BNY_TOPO_NUMA, host, "node0", NULL);
@@ -214,10 +212,9 @@ START_TEST(merged) {
   bny_topo_free(topo);
   tree_free(&t);
 }
-END_TEST
 
 /* Virtual functions, virtio, the second half of a bond. */
-START_TEST(kinds_of_nics) {
+TEST(kinds_of_nics) {
   tree t = tree_new();
   tree_numa(&t, 0, 0, 0, 1);
   static const char *const paths[] = {"pci0000:00/0000:00:01.0/0000:01:00.0",
@@ -270,9 +267,8 @@ START_TEST(kinds_of_nics) {
   bny_topo_free(topo);
   tree_free(&t);
 }
-END_TEST
 
-START_TEST(nothing_there) {
+TEST(nothing_there) {
   tree t = tree_new();
   bny_topo_probe_report reports[BNY_TOPO_PROBES_MAX];
   int32_t count;
@@ -288,11 +284,10 @@ START_TEST(nothing_there) {
   bny_topo_free(topo);
   tree_free(&t);
 }
-END_TEST
 
 /* ---- strange content --------------------------------------------------------------------------------------------- */
 
-START_TEST(strange_things) {
+TEST(strange_things) {
   tree t = dgx_tree();
   char whole[1024];
   static const char *const odd[] = {"...", "0000:zz:00.0", "0000:1b:00.0.0", "1b:00.0", "%s%n", "pci", "-1"};
@@ -323,7 +318,6 @@ START_TEST(strange_things) {
   bny_topo_free(topo);
   tree_free(&t);
 }
-END_TEST
 
 static uint64_t garbage_state;
 
@@ -342,7 +336,7 @@ static int spoil(const char *path, const struct stat *about, int kind, struct FT
   return 0;
 }
 
-START_TEST(garbage) {
+TEST_LOOP(garbage, 40) {
   tree t = dgx_tree();
   garbage_state = 0x9e3779b97f4a7c15u + (uint64_t)_i;
   nftw(t.root, spoil, 16, FTW_PHYS);
@@ -353,7 +347,6 @@ START_TEST(garbage) {
   bny_topo_free(topo);
   tree_free(&t);
 }
-END_TEST
 
 /* ---- hwloc ------------------------------------------------------------------------------------------------------- */
 
@@ -384,7 +377,7 @@ static bny_topo *probe_told(const char *variable, const char *value) {
   return topo;
 }
 
-START_TEST(hwloc_synthetic) {
+TEST(hwloc_synthetic) {
   if (!hwloc_there()) return;
   bny_topo *topo = probe_told("HWLOC_SYNTHETIC", "pack:2 numa:2 core:4 pu:1");
   ck_assert_int_eq(bny_topo_count(topo, BNY_TOPO_PACKAGE), 2);
@@ -392,7 +385,6 @@ START_TEST(hwloc_synthetic) {
   ck_assert_int_eq(bny_topo_count(topo, BNY_TOPO_NIC) + bny_topo_count(topo, BNY_TOPO_GPU), 0);
   bny_topo_free(topo);
 }
-END_TEST
 
 /* A machine of two NUMA nodes, of which only the first is allowed, as a cgroup would say. */
 static const char allowed_part[] =
@@ -410,7 +402,7 @@ static const char allowed_part[] =
     "<object type=\"PU\" os_index=\"1\" cpuset=\"0x2\" complete_cpuset=\"0x2\" nodeset=\"0x2\" "
     "complete_nodeset=\"0x2\" gp_index=\"7\"/></object>\n</object></topology>\n";
 
-START_TEST(hwloc_allowed) {
+TEST(hwloc_allowed) {
   if (!hwloc_there()) return;
   tree t = tree_new();
   char path[1024];
@@ -422,10 +414,9 @@ START_TEST(hwloc_allowed) {
   bny_topo_free(topo);
   tree_free(&t);
 }
-END_TEST
 
 /* A variable that hwloc does not follow must not pass unnoticed. */
-START_TEST(hwloc_told_wrong) {
+TEST(hwloc_told_wrong) {
   if (!hwloc_there()) return;
   bny_topo_probe_report reports[BNY_TOPO_PROBES_MAX];
   int32_t count;
@@ -437,7 +428,6 @@ START_TEST(hwloc_told_wrong) {
   ck_assert_msg(noticed, "%s", said->text);
   bny_topo_free(topo);
 }
-END_TEST
 
 static void same_as_file(const char *path, const char *name) {
   bny_topo_error error = {0};
@@ -456,15 +446,14 @@ static void same_as_file(const char *path, const char *name) {
   bny_topo_free(file);
 }
 
-START_TEST(hwloc_dumps) {
+TEST(hwloc_dumps) {
   int dumps = hwloc_there() ? each_dump("hwloc", ".xml", same_as_file) : 0;
   if (dumps == 0) printf("no dumps of hwloc here\n");
 }
-END_TEST
 
 /* ---- this machine ------------------------------------------------------------------------------------------------ */
 
-START_TEST(this_machine) {
+TEST(this_machine) {
   bny_topo_probe_report reports[BNY_TOPO_PROBES_MAX];
   bny_topo_error error = {0};
   int32_t count = 0;
@@ -489,28 +478,11 @@ START_TEST(this_machine) {
   bny_topo_levels_free(levels);
   bny_topo_free(topo);
 }
-END_TEST
 
 int main(void) {
   /* hwloc looks at this machine unless a test sets one of these. */
   static const char *const variables[] = {"HWLOC_XMLFILE",    "HWLOC_SYNTHETIC",  "HWLOC_FSROOT",
                                           "HWLOC_CPUID_PATH", "HWLOC_THISSYSTEM", "HWLOC_COMPONENTS"};
   for (size_t i = 0; i < sizeof variables / sizeof variables[0]; i++) unsetenv(variables[i]);
-  Suite *suite = suite_create("topo_probe");
-  TCase *tests = tcase_create("probes");
-  tcase_set_timeout(tests, 60);
-  tcase_add_test(tests, two_sockets);
-  tcase_add_test(tests, below_rating);
-  tcase_add_test(tests, merged);
-  tcase_add_test(tests, kinds_of_nics);
-  tcase_add_test(tests, nothing_there);
-  tcase_add_test(tests, strange_things);
-  tcase_add_loop_test(tests, garbage, 0, 40);
-  tcase_add_test(tests, hwloc_synthetic);
-  tcase_add_test(tests, hwloc_allowed);
-  tcase_add_test(tests, hwloc_told_wrong);
-  tcase_add_test(tests, hwloc_dumps);
-  tcase_add_test(tests, this_machine);
-  suite_add_tcase(suite, tests);
-  return suite_main(suite);
+  return suite_main(suite_of("topo_probe", 60));
 }

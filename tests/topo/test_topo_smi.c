@@ -3,7 +3,7 @@
 #include "tests/topo/topo_xml_util.h"
 #include "tests/support/suite.h"
 
-START_TEST(smi) {
+TEST(smi) {
   bny_topo *t = import(smi_example, "nvidia-smi-xml");
   int32_t g0 = named(t, BNY_TOPO_GPU, "GPU0"), g1 = named(t, BNY_TOPO_GPU, "GPU1");
   ck_assert_int_eq(t->nodes[g0].compute, 90);
@@ -16,7 +16,6 @@ START_TEST(smi) {
   ck_assert_int_eq(bny_topo_path_between(t, g0, g1), BNY_TOPO_PATH_SYS);
   bny_topo_free(t);
 }
-END_TEST
 
 static const refusal refused[] = {
     {"<nvidia_smi_log>\n</nvidia_smi_log>", 1, "no <gpu>"},
@@ -31,8 +30,7 @@ static const refusal refused[] = {
      2, "absurd"},
 };
 
-START_TEST(what_is_refused) { ck_refused(&refused[_i]); }
-END_TEST
+TEST_LOOP(what_is_refused, (int)(sizeof refused / sizeof refused[0])) { ck_refused(&refused[_i]); }
 
 static void ck_smi_dump(const char *path, const char *name) {
   size_t bytes;
@@ -46,17 +44,9 @@ static void ck_smi_dump(const char *path, const char *name) {
   bny_topo_free(topo);
 }
 
-START_TEST(dumps_of_smi) { each_dump("nvidia-smi", ".xml", ck_smi_dump); }
-END_TEST
+TEST(dumps_of_smi) { each_dump("nvidia-smi", ".xml", ck_smi_dump); }
 
 int main(void) {
   if (!xml_is_read()) return 77;
-  Suite *suite = suite_create("topo_smi");
-  TCase *tests = tcase_create("xml");
-  tcase_set_timeout(tests, 120);
-  tcase_add_test(tests, smi);
-  tcase_add_loop_test(tests, what_is_refused, 0, (int)(sizeof refused / sizeof refused[0]));
-  tcase_add_test(tests, dumps_of_smi);
-  suite_add_tcase(suite, tests);
-  return suite_main(suite);
+  return suite_main(suite_of("topo_smi", 120));
 }

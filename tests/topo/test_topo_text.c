@@ -80,7 +80,7 @@ static void matrix_compare(const char *path, const char *name) {
   free(text);
 }
 
-START_TEST(matrices_of_machines) {
+TEST(matrices_of_machines) {
   char path[4096];
   own_path("hgx-a100-4nic.txt", path);
   all_compared = 0;
@@ -88,9 +88,8 @@ START_TEST(matrices_of_machines) {
   ck_assert_int_eq(all_compared, 144);
   if (each_dump("matrix", ".txt", matrix_compare) > 0) ck_assert_int_gt(all_compared, 1000);
 }
-END_TEST
 
-START_TEST(matrix_links) {
+TEST(matrix_links) {
   bny_topo *topo = load("\tGPU0\tGPU1\tGPU2\tGPU3\tCPU Affinity\tNUMA Affinity\n"
                         "GPU0\t X \tNV18\tNV18\tNV12\t0-7\t0\n"
                         "GPU1\tNV18\t X \tNV18\tNV12\t0-7\t0\n"
@@ -112,10 +111,9 @@ START_TEST(matrix_links) {
   ck_assert(topo->links[0].gbytes_per_s == 0); /* the matrix does not say */
   bny_topo_free(topo);
 }
-END_TEST
 
 /* Colours with and without their escape character, carriage returns, a prompt before, legends behind. */
-START_TEST(matrix_as_pasted) {
+TEST(matrix_as_pasted) {
   bny_topo *topo = load("$ nvidia-smi topo -m\r\n"
                         "\033[4m\tGPU0\tGPU1\tNIC0\tCPU Affinity\tNUMA Affinity\tGPU NUMA ID\033[0m\r\n"
                         "GPU0\t X \tPIX\tPXB\t0-3\t0\t\tN/A\r\n"
@@ -134,10 +132,9 @@ START_TEST(matrix_as_pasted) {
   ck_assert_int_eq(bny_topo_path_between(topo, by_name(topo, "GPU0"), by_name(topo, "mlx5_7")), BNY_TOPO_PATH_PXB);
   bny_topo_free(topo);
 }
-END_TEST
 
 /* 76 NICs of which the header has 56: rows of the others have as many cells and no diagonal. */
-START_TEST(matrix_of_76_nics) {
+TEST(matrix_of_76_nics) {
   char *text = NULL;
   size_t bytes;
   FILE *out = open_memstream(&text, &bytes);
@@ -159,9 +156,8 @@ START_TEST(matrix_of_76_nics) {
   bny_topo_free(topo);
   free(text);
 }
-END_TEST
 
-START_TEST(matrices_refused) {
+TEST(matrices_refused) {
   refused("GPU0 GPU1 CPU Affinity\nGPU0 X PIX 0\nGPU1 PIX\n", 3, "GPU1 has 1 paths, the header 2 devices");
   refused("GPU0 GPU1 CPU Affinity\nGPU0 X PIX 0\n", 0, "no row for GPU1");
   refused("GPU0 GPU1 CPU Affinity\nGPU0 X FAR 0\nGPU1 PIX X 0\n", 2, "\"FAR\" is not a path");
@@ -178,7 +174,6 @@ START_TEST(matrices_refused) {
   refused("GPU0 X PIX 0\n", 0, "without a header");
   refused("GPU0 CPU Affinity\nGPU0 X 0\nNIC0 SYS SYS\n", 3, "NIC0 has more paths than the header has devices, 1");
 }
-END_TEST
 
 /* ---- ibnetdiscover ----------------------------------------------------------------------------------------------- */
 
@@ -205,7 +200,7 @@ static void fabric_count(const char *path, const char *name) {
   free(text);
 }
 
-START_TEST(fabrics) {
+TEST(fabrics) {
   char path[4096];
   own_path("fabric-two-rails.txt", path);
   fabric_count(path, "fabric-two-rails.txt");
@@ -226,12 +221,11 @@ START_TEST(fabrics) {
   ck_assert_int_eq(trunks, 4);
   bny_topo_free(topo);
 }
-END_TEST
 
 #define SWITCH(id) "Switch\t2 \"S-" id "\"\t# \"sw" id "\" base port 0 lid 1 lmc 0\n"
 #define ADAPTER(id, what) "Ca\t1 \"H-" id "\"\t# \"" what "\"\n"
 
-START_TEST(fabric_shapes) {
+TEST(fabric_shapes) {
   bny_topo *topo = load(SWITCH(
       "0a") "[1]\t\"H-01\"[1](01)\t# \"a mlx5_0\" lid 3 4xEDR\n"
             "[2]\t\"H-02\"[2](02)\t# \"a mlx5_1\" lid 3 2xHDR\n"
@@ -256,11 +250,10 @@ START_TEST(fabric_shapes) {
   refused(SWITCH("0a") SWITCH("0b") SWITCH("0c") "[1]\t\"S-0a\"[1]\n[2]\t\"S-0a\"[1]\n", 5,
           "port 1 of \"S-0a\" is joined to");
 }
-END_TEST
 
 /* ---- synthetic descriptions -------------------------------------------------------------------------------------- */
 
-START_TEST(descriptions) {
+TEST(descriptions) {
   static const struct {
     const char *text;
     int32_t hosts, packages, numa, pci, gpus, nics, ports, switches, links;
@@ -296,9 +289,8 @@ START_TEST(descriptions) {
     bny_topo_free(topo);
   }
 }
-END_TEST
 
-START_TEST(description_speeds) {
+TEST(description_speeds) {
   bny_topo *topo = load("leaf:2 host numa bridge pci@gen4x16 nvlink@6 gpu:2@sm90@gen5x8 nic@2x200g");
   double nvlink = 0, net = 0, up = 0;
   for (int32_t l = 0; l < topo->nlinks; l++) {
@@ -323,9 +315,8 @@ START_TEST(description_speeds) {
   ck_assert_double_eq_tol(topo->links[0].gbytes_per_s, 12.5, 1e-9);
   bny_topo_free(topo);
 }
-END_TEST
 
-START_TEST(descriptions_refused) {
+TEST(descriptions_refused) {
   refused("host nvswich gpu:8", 1, "\"nvswich\" is not a kind of item");
   refused("gpu:0", 1, "one count of 1 to 65536");
   refused("gpu:65537", 1, "one count");
@@ -357,11 +348,10 @@ START_TEST(descriptions_refused) {
           "gpu gpu gpu",
           1, "more than");
 }
-END_TEST
 
 /* The text of a model, taken again, gives the same text, and a model of the same levels and paths (which export
  * checks). */
-START_TEST(export_comes_back) {
+TEST(export_comes_back) {
   static const char *const texts[] = {
       "host",
       "host:3 gpu",
@@ -399,9 +389,8 @@ START_TEST(export_comes_back) {
     bny_topo_free(again);
   }
 }
-END_TEST
 
-START_TEST(export_refuses_what_is_uneven) {
+TEST(export_refuses_what_is_uneven) {
   bny_topo_error error = {0};
   bny_topo *topo = load("host:2 numa:2 gpu:2 nic");
   int32_t host = bny_topo_ancestor(topo, topo->nnodes - 1, BNY_TOPO_HOST);
@@ -415,7 +404,6 @@ START_TEST(export_refuses_what_is_uneven) {
   ck_assert_ptr_null(bny_topo_export_synthetic(topo, &error));
   bny_topo_free(topo);
 }
-END_TEST
 
 /* ---- anything ---------------------------------------------------------------------------------------------------- */
 
@@ -447,7 +435,7 @@ static void mangle(const char *text, size_t bytes, uint64_t seed) {
   free(copy);
 }
 
-START_TEST(mangled) {
+TEST(mangled) {
   static const char *const names[] = {"hgx-a100-4nic.txt", "one-gpu.txt", "fabric-two-rails.txt", "dgx-h100.txt",
                                       "spine-leaf.txt"};
   for (size_t i = 0; i < sizeof names / sizeof names[0]; i++) {
@@ -460,10 +448,9 @@ START_TEST(mangled) {
     free(text);
   }
 }
-END_TEST
 
 /* A matrix of the most devices, with cells that say as little and as much as can be, takes no time. */
-START_TEST(matrix_of_the_most_devices) {
+TEST(matrix_of_the_most_devices) {
   for (int kind = 0; kind < 3; kind++) {
     char *text = NULL;
     size_t bytes;
@@ -488,26 +475,5 @@ START_TEST(matrix_of_the_most_devices) {
     free(text);
   }
 }
-END_TEST
 
-int main(void) {
-  Suite *suite = suite_create("topo_text");
-  TCase *tests = tcase_create("text");
-  tcase_set_timeout(tests, 60);
-  tcase_add_test(tests, matrices_of_machines);
-  tcase_add_test(tests, matrix_links);
-  tcase_add_test(tests, matrix_as_pasted);
-  tcase_add_test(tests, matrix_of_76_nics);
-  tcase_add_test(tests, matrices_refused);
-  tcase_add_test(tests, fabrics);
-  tcase_add_test(tests, fabric_shapes);
-  tcase_add_test(tests, descriptions);
-  tcase_add_test(tests, description_speeds);
-  tcase_add_test(tests, descriptions_refused);
-  tcase_add_test(tests, export_comes_back);
-  tcase_add_test(tests, export_refuses_what_is_uneven);
-  tcase_add_test(tests, mangled);
-  tcase_add_test(tests, matrix_of_the_most_devices);
-  suite_add_tcase(suite, tests);
-  return suite_main(suite);
-}
+int main(void) { return suite_main(suite_of("topo_text", 60)); }

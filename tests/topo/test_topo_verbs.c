@@ -152,7 +152,7 @@ static tree dgx(void) {
   return t;
 }
 
-START_TEST(infiniband) {
+TEST(infiniband) {
   tree t = dgx();
   bny_topo_probe_report report;
   bny_topo *topo = take(&t, &report);
@@ -174,10 +174,9 @@ START_TEST(infiniband) {
   bny_topo_free(topo);
   tree_free(&t);
 }
-END_TEST
 
 /* Rated as others of the very same board do; what is initialising is rated as it trained. */
-START_TEST(port_down) {
+TEST(port_down) {
   tree t = dgx();
   fake.devices[2].ports[0].state = BNY_TOPO_VERBS_DOWN;
   fake.devices[2].ports[0].speed = 1; /* as drivers leave it */
@@ -204,9 +203,8 @@ START_TEST(port_down) {
   bny_topo_free(topo);
   tree_free(&t);
 }
-END_TEST
 
-START_TEST(roce_bonded) {
+TEST(roce_bonded) {
   tree t = start();
   const char *const paths[] = {"pci0000:10/0000:10:01.0/0000:11:00.0", "pci0000:10/0000:10:01.0/0000:11:00.1"};
   const char *const names[] = {"ens1f0", "ens1f1"};
@@ -235,10 +233,9 @@ START_TEST(roce_bonded) {
   bny_topo_free(topo);
   tree_free(&t);
 }
-END_TEST
 
 /* The rows have every rate and width, and some that do not exist. */
-START_TEST(speeds) {
+TEST(speeds) {
   const struct {
     int speed, width;
     const char *rate; /* as sysfs says */
@@ -279,10 +276,9 @@ START_TEST(speeds) {
     tree_free(&t);
   }
 }
-END_TEST
 
 /* Virtual and sub-functions, software devices, names that are none, two ports on one. */
-START_TEST(odd_devices) {
+TEST(odd_devices) {
   tree t = start();
   add_card(&t, 0x10, "0", "mlx5_0");
   fake_add("mlx5_0", BNY_TOPO_VERBS_INFINIBAND, EDR, LANES_4, 1)->facts.ports = 2;
@@ -316,10 +312,9 @@ START_TEST(odd_devices) {
   bny_topo_free(topo);
   tree_free(&t);
 }
-END_TEST
 
 /* NICs and ports that another probe put there are completed, not doubled. */
-START_TEST(known_already) {
+TEST(known_already) {
   tree t = start();
   add_card(&t, 0x10, "0", "mlx5_0");
   fake_add("mlx5_0", BNY_TOPO_VERBS_INFINIBAND, NDR, LANES_4, 7);
@@ -339,9 +334,8 @@ START_TEST(known_already) {
   bny_topo_free(topo);
   tree_free(&t);
 }
-END_TEST
 
-START_TEST(refused) {
+TEST(refused) {
   tree t = dgx();
   bny_topo_probe_report report;
   fake.devices[3].refused = EACCES;
@@ -366,10 +360,9 @@ START_TEST(refused) {
   bny_topo_free(topo);
   tree_free(&t);
 }
-END_TEST
 
 /* Where the kernel has none libibverbs, which would complain on stderr, is not asked at all. */
-START_TEST(none) {
+TEST(none) {
   tree t = start();
   bny_topo_probe_report report;
   fake_add("mlx5_0", BNY_TOPO_VERBS_INFINIBAND, EDR, LANES_4, 1);
@@ -380,20 +373,5 @@ START_TEST(none) {
   bny_topo_free(topo);
   tree_free(&t);
 }
-END_TEST
 
-int main(void) {
-  Suite *suite = suite_create("topo_verbs");
-  TCase *tests = tcase_create("verbs");
-  tcase_set_timeout(tests, 60);
-  tcase_add_test(tests, infiniband);
-  tcase_add_test(tests, port_down);
-  tcase_add_test(tests, roce_bonded);
-  tcase_add_test(tests, speeds);
-  tcase_add_test(tests, odd_devices);
-  tcase_add_test(tests, known_already);
-  tcase_add_test(tests, refused);
-  tcase_add_test(tests, none);
-  suite_add_tcase(suite, tests);
-  return suite_main(suite);
-}
+int main(void) { return suite_main(suite_of("topo_verbs", 60)); }

@@ -14,6 +14,8 @@
 #include "tests/topo/topo_util.h"
 #include "tests/support/suite.h"
 
+#define COUNT(array) ((int)(sizeof(array) / sizeof *(array)))
+
 static const char *said; /* what is looked at, for messages */
 
 /* ---- layouts ----------------------------------------------------------------------------------------------------- */
@@ -257,7 +259,7 @@ static const char *const own[] = {"cpu-only.txt",      "dgx-h100.txt",        "f
                                   "hgx-a100-4nic.txt", "hgx-h100-faults.xml", "mi300x.xml",           "one-gpu.txt",
                                   "pcie-8gpu.xml",     "spine-leaf.txt",      "two-islands.txt"};
 
-START_TEST(own_topologies) {
+TEST_LOOP(own_topologies, COUNT(own)) {
   char path[4096];
   bny_topo_error error = {0};
   own_path(own[_i], "", path);
@@ -267,7 +269,6 @@ START_TEST(own_topologies) {
   check_model(topo, own[_i]);
   bny_topo_free(topo);
 }
-END_TEST
 
 static void visit_dump(const char *path, const char *name) {
   bny_topo_error error = {0};
@@ -279,8 +280,7 @@ static void visit_dump(const char *path, const char *name) {
 
 static const char *const folders[] = {"nccl", "hwloc", "nvidia-smi", "matrix", "fabric", "examined"};
 
-START_TEST(real_topologies) { each_dump(folders[_i], "", visit_dump); }
-END_TEST
+TEST_LOOP(real_topologies, COUNT(folders)) { each_dump(folders[_i], "", visit_dump); }
 
 static const char *const descriptions[] = {
     "gpu",
@@ -304,11 +304,10 @@ static const char *const descriptions[] = {
     "{\"nodes\": [{\"id\": \"h\", \"kind\": \"host\"}, {\"id\": \"g\", \"kind\": \"gpu\", \"parent\": \"h\", "
     "\"index\": 2147483647, \"compute\": 2147483647}]}"};
 
-START_TEST(synthetic_topologies) { check_description(descriptions[_i]); }
-END_TEST
+TEST_LOOP(synthetic_topologies, COUNT(descriptions)) { check_description(descriptions[_i]); }
 
 /* Names as nobody should give them; the model replaces what is not printable, titles may hold it. */
-START_TEST(hostile_names) {
+TEST(hostile_names) {
   char wide[256], ideographs[256];
   memset(wide, 'W', 255);
   wide[255] = '\0';
@@ -343,7 +342,6 @@ START_TEST(hostile_names) {
   for (size_t i = 0; i < sizeof names / sizeof *names; i++) check_model(topo, names[i]);
   bny_topo_free(topo);
 }
-END_TEST
 
 /* Trees and links in no order that a machine has; with one host, several or none. */
 static void check_random(int which) {
@@ -387,16 +385,15 @@ static void check_random(int which) {
 
 enum { MODELS_IN_ONE = 20 };
 
-START_TEST(random_models) {
+TEST_LOOP(random_models, 6) {
   for (int i = 0; i < MODELS_IN_ONE; i++) check_random(MODELS_IN_ONE * _i + i);
 }
-END_TEST
 
 /* ---- goldens ----------------------------------------------------------------------------------------------------- */
 
 static const char *const golden[] = {"hgx-a100-4nic.txt", "spine-leaf.txt"};
 
-START_TEST(goldens) {
+TEST_LOOP(goldens, COUNT(golden)) {
   char path[4096];
   bny_topo_error error = {0};
   own_path(golden[_i], "", path);
@@ -423,20 +420,5 @@ START_TEST(goldens) {
   bny_topo_levels_free(levels);
   bny_topo_free(topo);
 }
-END_TEST
 
-#define COUNT(array) ((int)(sizeof(array) / sizeof *(array)))
-
-int main(void) {
-  Suite *suite = suite_create("topo_view");
-  TCase *tcase = tcase_create("pictures");
-  tcase_set_timeout(tcase, 60);
-  tcase_add_loop_test(tcase, own_topologies, 0, COUNT(own));
-  tcase_add_loop_test(tcase, real_topologies, 0, COUNT(folders));
-  tcase_add_loop_test(tcase, synthetic_topologies, 0, COUNT(descriptions));
-  tcase_add_test(tcase, hostile_names);
-  tcase_add_loop_test(tcase, random_models, 0, 6);
-  tcase_add_loop_test(tcase, goldens, 0, COUNT(golden));
-  suite_add_tcase(suite, tcase);
-  return suite_main(suite);
-}
+int main(void) { return suite_main(suite_of("topo_view", 60)); }

@@ -16,14 +16,13 @@ static const refusal refused[] = {
     {"<system version=\"1\">&lol;</system>", 1, "XML"},
 };
 
-START_TEST(what_is_refused) { ck_refused(&refused[_i]); }
-END_TEST
+TEST_LOOP(what_is_refused, (int)(sizeof refused / sizeof refused[0])) { ck_refused(&refused[_i]); }
 
 static const char *const examples[] = {nccl_example, hwloc_v2_example, hwloc_v1_example, smi_example};
 enum { EXAMPLES = sizeof examples / sizeof examples[0] };
 
 /* Cut anywhere, an example is refused with a line that it has; the copy has no byte more, for sanitizers to see. */
-START_TEST(cut_short) {
+TEST_LOOP(cut_short, EXAMPLES) {
   size_t whole = strlen(examples[_i]);
   while (whole > 0 && examples[_i][whole - 1] == '\n') whole--;
   for (size_t bytes = 1; bytes < whole; bytes++) {
@@ -35,10 +34,9 @@ START_TEST(cut_short) {
     free(text);
   }
 }
-END_TEST
 
 /* Bytes changed, doubled and taken out: any end is good but a crash, and what is taken passes the check. */
-START_TEST(changed_bytes) {
+TEST_LOOP(changed_bytes, EXAMPLES) {
   enum { ROUNDS = 3000 };
   uint64_t seed = 0x9e3779b97f4a7c15u + (uint64_t)_i, state = seed;
   size_t bytes = strlen(examples[_i]);
@@ -76,10 +74,9 @@ START_TEST(changed_bytes) {
   ck_assert_int_gt(taken, 0);
   free(text);
 }
-END_TEST
 
 /* 60 MiB each of what makes parsers eat memory: refused, in memory that is bounded by the input's. */
-START_TEST(hostile_sizes) {
+TEST_LOOP(hostile_sizes, 10) {
   static const struct {
     const char *head, *unit, *why;
   } cases[] = {
@@ -117,10 +114,9 @@ START_TEST(hostile_sizes) {
 #endif
   free(text);
 }
-END_TEST
 
 /* Shapes that would take long if anything were looked up by looking at all: 300,000 of each. */
-START_TEST(large_and_good) {
+TEST_LOOP(large_and_good, 6) {
   static const struct {
     const char *head, *unit, *tail;
   } cases[] = {
@@ -142,18 +138,8 @@ START_TEST(large_and_good) {
   bny_topo_free(topo);
   free(text);
 }
-END_TEST
 
 int main(void) {
   if (!xml_is_read()) return 77;
-  Suite *suite = suite_create("topo_xml");
-  TCase *tests = tcase_create("xml");
-  tcase_set_timeout(tests, 120);
-  tcase_add_loop_test(tests, what_is_refused, 0, (int)(sizeof refused / sizeof refused[0]));
-  tcase_add_loop_test(tests, cut_short, 0, EXAMPLES);
-  tcase_add_loop_test(tests, changed_bytes, 0, EXAMPLES);
-  tcase_add_loop_test(tests, hostile_sizes, 0, 10);
-  tcase_add_loop_test(tests, large_and_good, 0, 6);
-  suite_add_tcase(suite, tests);
-  return suite_main(suite);
+  return suite_main(suite_of("topo_xml", 120));
 }

@@ -22,6 +22,7 @@
 #include <unistd.h>
 
 #include "tests/support/world.h"
+#include "tests/support/suite.h"
 
 enum { RANKS = 4, TEXT_BYTES = 600 };
 
@@ -191,34 +192,30 @@ static void run_and_check(trial trial, double limit_s) {
 /* Facts, tickets, connected, mapped. After the next, the last, a dead rank has its part in the communicator. */
 enum { EXCHANGES = 4 };
 
-START_TEST(a_death_is_known_at_once) {
+TEST_LOOP(a_death_is_known_at_once, RANKS) {
   for (int after = 1; after <= EXCHANGES; after++)
     run_and_check((trial){.deed = DIE, .victim = _i, .after = after, .timeout_s = 60}, 20);
 }
-END_TEST
 
-START_TEST(a_rank_without_descriptors_is_named) {
+TEST_LOOP(a_rank_without_descriptors_is_named, RANKS) {
   for (int after = 1; after <= 3; after++)
     run_and_check((trial){.deed = NO_FILES, .victim = _i, .after = after, .timeout_s = 60}, 20);
 }
-END_TEST
 
-START_TEST(a_stopped_rank_is_named) {
+TEST_LOOP(a_stopped_rank_is_named, 2) {
   for (int after = 1; after <= EXCHANGES; after++)
     run_and_check((trial){.deed = STOP, .victim = _i, .after = after, .timeout_s = 1}, 1.9);
 }
-END_TEST
 
-START_TEST(a_rank_of_another_user_is_named) {
+TEST_LOOP(a_rank_of_another_user_is_named, 2) {
   if (geteuid() != 0) {
     printf("skipped: only root can be another user\n");
     return;
   }
   run_and_check((trial){.deed = OTHER_USER, .victim = _i, .timeout_s = 60}, 20);
 }
-END_TEST
 
-START_TEST(a_rank_without_memory_is_named) {
+TEST_LOOP(a_rank_without_memory_is_named, 2) {
   if (!CAN_REFUSE) {
     printf("skipped: a sanitizer has malloc\n");
     return;
@@ -226,7 +223,6 @@ START_TEST(a_rank_without_memory_is_named) {
   for (int nth = 1; nth <= EXCHANGES + 1; nth++)
     run_and_check((trial){.deed = NO_MEMORY, .victim = _i, .after = nth, .timeout_s = 60}, 20);
 }
-END_TEST
 
 /* ---- the last exchange: a rank that has said all stops before it takes the result -------------------------------- */
 
@@ -260,7 +256,7 @@ static void gather_and_stop(trial *trial, int32_t rank, int listener) {
   _exit(0);
 }
 
-START_TEST(the_last_exchange_is_for_all_or_none) {
+TEST(the_last_exchange_is_for_all_or_none) {
   trial *shared = world_share(sizeof *shared);
   *shared = (trial){.deed = STOP, .victim = 1, .timeout_s = 5};
   run(shared, gather_and_stop);
@@ -273,7 +269,6 @@ START_TEST(the_last_exchange_is_for_all_or_none) {
   }
   world_unshare(shared, sizeof *shared);
 }
-END_TEST
 
 /* ---- a queue that is full, and signals --------------------------------------------------------------------------- */
 
@@ -321,11 +316,9 @@ static void come_one_by_one(world_rank *self) {
               shortener.exchanges);
 }
 
-START_TEST(ranks_come_though_the_queue_is_full_and_signals_interrupt) {
-  world_setup setup = {.nranks = 6, .processes = true, .bare = true};
-  world_run(&setup, come_one_by_one);
+TEST(ranks_come_though_the_queue_is_full_and_signals_interrupt) {
+  WORLD_RUN(come_one_by_one, .nranks = 6, .processes = true, .bare = true);
 }
-END_TEST
 
 /* ---- deaths, by whatever the kernel offers ----------------------------------------------------------------------- */
 
@@ -380,8 +373,7 @@ static void pass_away(world_rank *self) {
 }
 
 static void run_passing(passing passing) {
-  world_setup setup = {.nranks = 3, .processes = true, .bare = true, .argument = &passing};
-  world_run(&setup, pass_away);
+  WORLD_RUN(pass_away, .nranks = 3, .processes = true, .bare = true, .argument = &passing);
 }
 
 /* Returns true if this process may make pid namespaces. A child tries it, and only its children are in one. */
@@ -404,7 +396,7 @@ static bool has_peer_pidfd(void) {
   return has;
 }
 
-START_TEST(a_death_in_another_pid_namespace_is_known_at_once) {
+TEST_LOOP(a_death_in_another_pid_namespace_is_known_at_once, 9) {
   if (!has_namespaces()) {
     printf("skipped: pid namespaces may not be made\n");
     return;
@@ -412,24 +404,7 @@ START_TEST(a_death_in_another_pid_namespace_is_known_at_once) {
   if (_i / 3 == MODERN && !has_peer_pidfd()) printf("this kernel gives no pidfds of peers: sockets take their place\n");
   run_passing((passing){.victim = _i % 3, .apart = true, .kernel = (kernel)(_i / 3)});
 }
-END_TEST
 
-START_TEST(a_death_is_known_without_pidfds) { run_passing((passing){.victim = _i % 3, .kernel = NO_PIDFD}); }
-END_TEST
+TEST_LOOP(a_death_is_known_without_pidfds, 3) { run_passing((passing){.victim = _i % 3, .kernel = NO_PIDFD}); }
 
-int main(void) {
-  Suite *suite = suite_create("passing");
-  TCase *cases = tcase_create("passing");
-  tcase_set_timeout(cases, 120);
-  tcase_add_loop_test(cases, a_death_is_known_at_once, 0, RANKS);
-  tcase_add_loop_test(cases, a_rank_without_descriptors_is_named, 0, RANKS);
-  tcase_add_loop_test(cases, a_stopped_rank_is_named, 0, 2);
-  tcase_add_loop_test(cases, a_rank_of_another_user_is_named, 0, 2);
-  tcase_add_loop_test(cases, a_rank_without_memory_is_named, 0, 2);
-  tcase_add_test(cases, the_last_exchange_is_for_all_or_none);
-  tcase_add_test(cases, ranks_come_though_the_queue_is_full_and_signals_interrupt);
-  tcase_add_loop_test(cases, a_death_in_another_pid_namespace_is_known_at_once, 0, 9);
-  tcase_add_loop_test(cases, a_death_is_known_without_pidfds, 0, 3);
-  suite_add_tcase(suite, cases);
-  return world_main(suite);
-}
+int main(void) { return world_main(suite_of("passing", 120)); }

@@ -9,6 +9,7 @@
 #include <string.h>
 
 #include "tests/support/world.h"
+#include "tests/support/suite.h"
 
 enum { RANKS = 4, TOKENS = 3, HEADS = 9, VALUE_DIM = 20, ROWS = TOKENS * HEADS, VALUES = ROWS * VALUE_DIM };
 
@@ -81,12 +82,11 @@ static void run_combine(const shape *shape, bool several, bool processes, combin
   how.results = results;
   /* Without levels the prices of links, and so the choice, differ: named, it is the same. */
   if (!shape->levels && how.order == BANYAN_ORDER_PLAN) how.algorithm = "recursive";
-  world_setup setup = {.nranks = RANKS, .processes = processes, .argument = &how};
-  world_run(&setup, combine);
+  WORLD_RUN(combine, .nranks = RANKS, .processes = processes, .argument = &how);
 }
 
 /* Every scatter, order and wire on one node, and then on several. */
-START_TEST(combines_as_on_one_host) {
+TEST_LOOP(combines_as_on_one_host, 2 * SHAPES) {
   const shape *shape = &shapes[_i / 2];
   bool processes = _i % 2;
   results *one = world_share(sizeof *one), *several = world_share(sizeof *several);
@@ -103,7 +103,6 @@ START_TEST(combines_as_on_one_host) {
   }
   world_unshare(one, sizeof *one), world_unshare(several, sizeof *several);
 }
-END_TEST
 
 /* ---- runs in a row ----------------------------------------------------------------------------------------------- */
 
@@ -141,13 +140,11 @@ static void run_towards_root(world_rank *self) {
   banyan_op_free(op);
 }
 
-START_TEST(runs_towards_a_root) {
+TEST_LOOP(runs_towards_a_root, 2 * SHAPES) {
   be_nodes(&shapes[_i / 2], true);
   unsetenv("BANYAN_LEVELS");
-  world_setup setup = {.nranks = RANKS, .processes = _i % 2};
-  world_run(&setup, run_towards_root);
+  WORLD_RUN(run_towards_root, .nranks = RANKS, .processes = _i % 2);
 }
-END_TEST
 
 /* ---- puts -------------------------------------------------------------------------------------------------------- */
 
@@ -160,7 +157,7 @@ static void is_by_puts(world_rank *self) {
   run_towards_root(self);
 }
 
-START_TEST(puts_are_as_messages) {
+TEST_LOOP(puts_are_as_messages, 4) {
   static const combine_case cases[] = {{.scatter = BANYAN_SCATTER_NONE, .wire = BANYAN_F32},
                                        {.scatter = BANYAN_SCATTER_HEADS, .wire = BANYAN_BF16}};
   const shape *shape = &shapes[_i / 2 ? 2 : 0];
@@ -174,11 +171,9 @@ START_TEST(puts_are_as_messages) {
   }
   be_nodes(shape, true);
   unsetenv("BANYAN_LEVELS");
-  world_setup setup = {.nranks = RANKS, .processes = _i % 2};
-  world_run(&setup, is_by_puts);
+  WORLD_RUN(is_by_puts, .nranks = RANKS, .processes = _i % 2);
   world_unshare(one, sizeof *one), world_unshare(several, sizeof *several);
 }
-END_TEST
 
 static void refuse_puts(world_rank *self) {
   banyan_comm *comm = NULL;
@@ -187,13 +182,11 @@ static void refuse_puts(world_rank *self) {
               "status %d: %s", status, banyan_last_error());
 }
 
-START_TEST(unknown_ways_to_send_are_errors) {
+TEST(unknown_ways_to_send_are_errors) {
   be_nodes(&shapes[0], true);
   setenv("BANYAN_UCX_PUT", "perhaps", 1);
-  world_setup setup = {.nranks = RANKS, .bare = true};
-  world_run(&setup, refuse_puts);
+  WORLD_RUN(refuse_puts, .nranks = RANKS, .bare = true);
 }
-END_TEST
 
 /* ---- bytes ------------------------------------------------------------------------------------------------------- */
 
@@ -229,13 +222,11 @@ static void move_bytes(world_rank *self) {
   }
 }
 
-START_TEST(bytes_between_nodes) {
+TEST_LOOP(bytes_between_nodes, 2 * SHAPES) {
   be_nodes(&shapes[_i / 2], true);
   unsetenv("BANYAN_LEVELS");
-  world_setup setup = {.nranks = RANKS, .processes = _i % 2};
-  world_run(&setup, move_bytes);
+  WORLD_RUN(move_bytes, .nranks = RANKS, .processes = _i % 2);
 }
-END_TEST
 
 /* Two ranks that send to each other in one run, and have nothing to do with each other in the next: in the one after
  * that each may write only when the other has told that it read the first. That must not take a look around (5 ms). */
@@ -255,12 +246,10 @@ static void shift_by_turns(world_rank *self) {
   world_check(self, least < 0.004, "two shifts take %.1f ms at least", 1e3 * least);
 }
 
-START_TEST(reading_is_told_in_time) {
+TEST(reading_is_told_in_time) {
   be_nodes(&shapes[2], true);
-  world_setup setup = {.nranks = RANKS, .processes = true};
-  world_run(&setup, shift_by_turns);
+  WORLD_RUN(shift_by_turns, .nranks = RANKS, .processes = true);
 }
-END_TEST
 
 /* ---- what is left ------------------------------------------------------------------------------------------------ */
 
@@ -308,13 +297,11 @@ static void live_often(world_rank *self) {
               count_mappings());
 }
 
-START_TEST(nothing_is_left_behind) {
+TEST_LOOP(nothing_is_left_behind, 3) {
   be_nodes(&shapes[_i], true);
   unsetenv("BANYAN_LEVELS");
-  world_setup setup = {.nranks = RANKS, .processes = true, .bare = true};
-  world_run(&setup, live_often);
+  WORLD_RUN(live_often, .nranks = RANKS, .processes = true, .bare = true);
 }
-END_TEST
 
 /* ---- what users see ---------------------------------------------------------------------------------------------- */
 
@@ -325,13 +312,11 @@ static void describe(world_rank *self) {
               text);
 }
 
-START_TEST(description_names_nodes) {
+TEST(description_names_nodes) {
   setenv("UCX_TLS", "tcp", 0);
   setenv("BANYAN_NODE", "a,b,b,c", 1);
-  world_setup setup = {.nranks = RANKS, .processes = true};
-  world_run(&setup, describe);
+  WORLD_RUN(describe, .nranks = RANKS, .processes = true);
 }
-END_TEST
 
 static void fail_to_create(world_rank *self) {
   banyan_comm_config config = {.size = sizeof config, .timeout_ns = WORLD_GUARD_NS};
@@ -342,13 +327,12 @@ static void fail_to_create(world_rank *self) {
   world_check(self, world_now_s() - begun < 10, "it took %.1f s", world_now_s() - begun);
 }
 
-START_TEST(names_of_nodes_are_looked_at) {
+TEST_LOOP(names_of_nodes_are_looked_at, 2) {
   static const char *const wrong[] = {"a name that is longer than any name of a node need be", "a,b"};
   setenv("BANYAN_NODE", wrong[_i], 1);
   world_setup setup = {.nranks = 1 + 2 * _i, .bare = true};
   world_run(&setup, fail_to_create); /* the second is wrong for rank 2 alone */
 }
-END_TEST
 
 /* ---- program ----------------------------------------------------------------------------------------------------- */
 
@@ -385,18 +369,5 @@ static bool have_ucx(void) {
 
 int main(void) {
   if (!world_has_network() || !have_ucx()) return 77;
-  Suite *suite = suite_create("net");
-  TCase *tests = tcase_create("nodes");
-  tcase_set_timeout(tests, world_is_sanitized() ? 300 : 100);
-  tcase_add_loop_test(tests, combines_as_on_one_host, 0, 2 * SHAPES);
-  tcase_add_loop_test(tests, runs_towards_a_root, 0, 2 * SHAPES);
-  tcase_add_loop_test(tests, puts_are_as_messages, 0, 4);
-  tcase_add_test(tests, unknown_ways_to_send_are_errors);
-  tcase_add_loop_test(tests, bytes_between_nodes, 0, 2 * SHAPES);
-  tcase_add_test(tests, reading_is_told_in_time);
-  tcase_add_loop_test(tests, nothing_is_left_behind, 0, 3);
-  tcase_add_test(tests, description_names_nodes);
-  tcase_add_loop_test(tests, names_of_nodes_are_looked_at, 0, 2);
-  suite_add_tcase(suite, tests);
-  return world_main(suite);
+  return world_main(suite_of("net", world_is_sanitized() ? 300 : 100));
 }

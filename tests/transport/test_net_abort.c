@@ -9,6 +9,7 @@
 #include <unistd.h>
 
 #include "tests/support/world.h"
+#include "tests/support/suite.h"
 
 #ifdef HAVE_UCX
 #include "tests/transport/net_util.h"
@@ -50,19 +51,18 @@ static void wake(world *world, const pid_t *pids, void *argument) {
   kill(pids[1], SIGCONT);
 }
 
-START_TEST(aborting_waits_for_nobody) {
+TEST(aborting_waits_for_nobody) {
   double *took_ms = world_share(sizeof *took_ms), least_ms = 1e9;
   world_be_nodes("a,b");
   setenv("BANYAN_PART_KIB", "32768", 1);
   for (int i = 0; i < TRIES; i++) {
-    world_setup setup = {.nranks = 2, .processes = true, .argument = took_ms, .conduct = wake, .arena_bytes = 1 << 27};
-    world_run(&setup, abort_while_peer_is_stopped);
+    WORLD_RUN(abort_while_peer_is_stopped, .nranks = 2, .processes = true, .argument = took_ms, .conduct = wake,
+              .arena_bytes = 1 << 27);
     if (*took_ms < least_ms) least_ms = *took_ms;
   }
   ck_assert_msg(least_ms < 4, "banyan_comm_abort() took %.1f ms at least", least_ms);
   world_unshare(took_ms, sizeof *took_ms);
 }
-END_TEST
 
 static void have_a_curious_child(world_rank *self) {
   pid_t child = self->rank == 0 ? fork() : -1;
@@ -82,22 +82,14 @@ static void have_a_curious_child(world_rank *self) {
   if (child > 0) waitpid(child, NULL, 0);
 }
 
-START_TEST(a_child_takes_no_messages) {
+TEST(a_child_takes_no_messages) {
   world_be_nodes("a,b");
-  world_setup setup = {.nranks = 2, .processes = true, .timeout_ns = 5000000000};
-  world_run(&setup, have_a_curious_child);
+  WORLD_RUN(have_a_curious_child, .nranks = 2, .processes = true, .timeout_ns = 5000000000);
 }
-END_TEST
 
 int main(void) {
   if (net_is_absent()) return 77;
-  Suite *suite = suite_create("net_abort");
-  TCase *tests = tcase_create("abort");
-  tcase_set_timeout(tests, 60);
-  tcase_add_test(tests, aborting_waits_for_nobody);
-  tcase_add_test(tests, a_child_takes_no_messages);
-  suite_add_tcase(suite, tests);
-  return world_main(suite);
+  return world_main(suite_of("net_abort", 60));
 }
 #else
 int main(void) {

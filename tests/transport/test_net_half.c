@@ -9,6 +9,7 @@
 #include <string.h>
 
 #include "tests/support/world.h"
+#include "tests/support/suite.h"
 
 #ifdef HAVE_UCX
 #include "tests/transport/net_util.h"
@@ -54,26 +55,19 @@ static void stop_rank_0(world *world, const pid_t *pids, void *argument) {
   kill(pids[0], SIGKILL);
 }
 
-START_TEST(half_a_connection_is_left) {
+TEST_LOOP(half_a_connection_is_left, 16) {
   double after_ms;
   world_be_nodes("a,b");
   setenv("BANYAN_LOG", getenv("TEST_LOG") ? getenv("TEST_LOG") : "error", 1);
   world_random random = {world_seed() * 1000 + (uint64_t)_i};
   after_ms = 7 + 7 * random_unit(&random);
-  world_setup setup = {
-      .nranks = 2, .processes = true, .bare = true, .deaths = true, .conduct = stop_rank_0, .argument = &after_ms};
-  world_run(&setup, connect_once);
+  WORLD_RUN(connect_once, .nranks = 2, .processes = true, .bare = true, .deaths = true, .conduct = stop_rank_0,
+            .argument = &after_ms);
 }
-END_TEST
 
 int main(void) {
   if (net_is_absent()) return 77;
-  Suite *suite = suite_create("net_half");
-  TCase *tests = tcase_create("half");
-  tcase_set_timeout(tests, 30);
-  tcase_add_loop_test(tests, half_a_connection_is_left, 0, 16);
-  suite_add_tcase(suite, tests);
-  return world_main(suite);
+  return world_main(suite_of("net_half", 30));
 }
 #else
 int main(void) {

@@ -17,6 +17,7 @@
 #include <ucm/api/ucm.h>
 
 #include "tests/transport/net_util.h"
+#include "tests/support/suite.h"
 
 /* The functions into which UCX would write jumps. */
 static const char *const functions[] = {"mmap", "munmap", "mremap", "shmat", "shmdt", "brk", "sbrk", "madvise"};
@@ -45,8 +46,7 @@ static void use_ucx(world_rank *self) {
 
 static void make_communicators(void) {
   world_be_nodes("a,b");
-  world_setup setup = {.nranks = 2};
-  world_run(&setup, use_ucx);
+  WORLD_RUN(use_ucx, .nranks = 2);
 }
 
 static const char *first_difference(const beginnings *a, const beginnings *b) {
@@ -55,7 +55,7 @@ static const char *first_difference(const beginnings *a, const beginnings *b) {
   return NULL;
 }
 
-START_TEST(libc_stays_as_it_is) {
+TEST(libc_stays_as_it_is) {
   unsetenv("UCX_MEM_EVENTS");
   beginnings before = read_beginnings();
   make_communicators();
@@ -63,7 +63,6 @@ START_TEST(libc_stays_as_it_is) {
   const char *changed = first_difference(&before, &after);
   ck_assert_msg(!changed, "%s() has been written into", changed);
 }
-END_TEST
 
 static atomic_int unmapped;
 
@@ -73,7 +72,10 @@ static void note_unmapping(ucm_event_type_t type, ucm_event_t *event, void *argu
 }
 
 /* As a registration cache of UCX does, or MPI over UCX. */
-START_TEST(others_get_memory_events) {
+/* A sanitizer has functions of its own in place of libc's, which UCX must not change. */
+#define EVENTS (world_is_sanitized() ? 0 : 1)
+
+TEST_LOOP(others_get_memory_events, EVENTS) {
   unsetenv("UCX_MEM_EVENTS");
   make_communicators();
   void *library = dlopen("libucm.so.0", RTLD_NOW | RTLD_LOCAL);
@@ -89,16 +91,14 @@ START_TEST(others_get_memory_events) {
   ck_assert_int_eq(munmap(memory, 4096), 0);
   ck_assert_int_gt(atomic_load(&unmapped), before);
 }
-END_TEST
 
-START_TEST(the_user_decides) {
+TEST_LOOP(the_user_decides, EVENTS) {
   setenv("UCX_MEM_EVENTS", "y", 1);
   beginnings before = read_beginnings();
   make_communicators();
   beginnings after = read_beginnings();
   ck_assert_ptr_nonnull(first_difference(&before, &after));
 }
-END_TEST
 
 /* Asked of a process that is gone afterwards: each test is the first to load UCX. */
 static bool is_absent(void) {
@@ -114,16 +114,7 @@ static bool is_absent(void) {
 
 int main(void) {
   if (is_absent()) return 77;
-  Suite *suite = suite_create("net_hooks");
-  TCase *tests = tcase_create("hooks");
-  tcase_set_timeout(tests, 30);
-  tcase_add_test(tests, libc_stays_as_it_is);
-  if (!world_is_sanitized()) { /* a sanitizer's functions in the place of libc's are not for UCX to change */
-    tcase_add_test(tests, others_get_memory_events);
-    tcase_add_test(tests, the_user_decides);
-  }
-  suite_add_tcase(suite, tests);
-  return world_main(suite);
+  return world_main(suite_of("net_hooks", 30));
 }
 #else
 int main(void) {

@@ -8,6 +8,7 @@
 
 #include "comm/comm.h"
 #include "tests/support/world.h"
+#include "tests/support/suite.h"
 
 #ifdef HAVE_UCX
 #include <unistd.h>
@@ -112,21 +113,19 @@ static int count_lines(const char *path) {
 
 static void be_nodes(bool together) { world_be_nodes(together ? "a,a,b" : "a,b,c"); }
 
-START_TEST(foreign_messages_are_ignored) {
+TEST_LOOP(foreign_messages_are_ignored, 2) {
   char path[] = "/tmp/test_net_messages.XXXXXX";
   int *sent = world_share(sizeof *sent), file = mkstemp(path);
   ck_assert_int_ge(file, 0);
   be_nodes(_i);
   setenv("BANYAN_LOG", "warn", 1);
   setenv("BANYAN_LOG_FILE", path, 1);
-  world_setup setup = {.nranks = RANKS, .processes = true, .argument = sent};
-  world_run(&setup, go_on_amid);
+  WORLD_RUN(go_on_amid, .nranks = RANKS, .processes = true, .argument = sent);
   int lines = count_lines(path);
   unlink(path), close(file);
   ck_assert_msg(lines == BNY_NET_REFUSALS_TOLD + 1, "of %d messages %d lines tell", *sent, lines);
   world_unshare(sent, sizeof *sent);
 }
-END_TEST
 
 /* ---- of its own -------------------------------------------------------------------------------------------------- */
 
@@ -177,23 +176,15 @@ static void break_down(world_rank *self) {
               banyan_status_string(status), failed, banyan_comm_error(self->comm));
 }
 
-START_TEST(broken_messages_name_their_sender) {
+TEST_LOOP(broken_messages_name_their_sender, BROKEN) {
   be_nodes(_i % 2);
   setenv("BANYAN_LOG", "error", 1);
-  world_setup setup = {.nranks = RANKS, .processes = true, .argument = &_i};
-  world_run(&setup, break_down);
+  WORLD_RUN(break_down, .nranks = RANKS, .processes = true, .argument = &_i);
 }
-END_TEST
 
 int main(void) {
   if (net_is_absent()) return 77;
-  Suite *suite = suite_create("net_messages");
-  TCase *tests = tcase_create("messages");
-  tcase_set_timeout(tests, 60);
-  tcase_add_loop_test(tests, foreign_messages_are_ignored, 0, 2);
-  tcase_add_loop_test(tests, broken_messages_name_their_sender, 0, BROKEN);
-  suite_add_tcase(suite, tests);
-  return world_main(suite);
+  return world_main(suite_of("net_messages", 60));
 }
 #else
 int main(void) {

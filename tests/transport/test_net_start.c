@@ -13,6 +13,7 @@
 #include <unistd.h>
 
 #include "tests/support/world.h"
+#include "tests/support/suite.h"
 
 #ifdef HAVE_UCX
 #include "net_util.h"
@@ -52,7 +53,7 @@ static void be_two_nodes(void) {
   setenv("BANYAN_LOG", "error", 1);
 }
 
-START_TEST(names_a_wrong_setting) {
+TEST_LOOP(names_a_wrong_setting, 6) {
   static const char missing[] = "rank 1 could not be connected: UCX has no transport here that leads to other nodes";
   static const setting settings[] = {
       {"UCX_NET_DEVICES", "nosuch0", ALL, "network device 'nosuch0' is not available", NULL},
@@ -71,7 +72,6 @@ START_TEST(names_a_wrong_setting) {
   be_two_nodes();
   world_run(&setup, create_with);
 }
-END_TEST
 
 /* Each rank has a network, and not that of the other. Rank 0, which is to connect, finds out at once; rank 1 does not,
  * for nothing can tell it. */
@@ -85,12 +85,11 @@ static void create_apart(world_rank *self) {
   world_check(self, strstr(text, expected) != NULL, "no \"%s\" in: %s", expected, text);
 }
 
-START_TEST(names_two_that_cannot_meet) {
+TEST(names_two_that_cannot_meet) {
   world_setup setup = {.nranks = 2, .processes = true, .bare = true};
   be_two_nodes();
   world_run(&setup, create_apart);
 }
-END_TEST
 
 /* ---- a system that lacks something ------------------------------------------------------------------------------- */
 
@@ -116,7 +115,7 @@ static void create_without(world_rank *self) {
   fail_to_create(self, without->own);
 }
 
-START_TEST(names_what_the_system_lacks) {
+TEST_LOOP(names_what_the_system_lacks, 2) {
   static const setting settings[] = {
       {"/sys", NULL, ALL, "opendir(/sys/class/net) failed", NULL},
       {"/proc", NULL, ALL, "UCX needs /proc", NULL},
@@ -127,7 +126,6 @@ START_TEST(names_what_the_system_lacks) {
   be_two_nodes();
   world_run(&setup, create_without);
 }
-END_TEST
 
 /* Root may always make threads, so that it becomes another user first. */
 static void create_without_threads(world_rank *self) {
@@ -138,12 +136,11 @@ static void create_without_threads(world_rank *self) {
   fail_to_create(self, "ulimit -u");
 }
 
-START_TEST(needs_a_thread) {
+TEST(needs_a_thread) {
   world_setup setup = {.nranks = 2, .processes = true, .bare = true};
   be_two_nodes();
   world_run(&setup, create_without_threads);
 }
-END_TEST
 
 /* ---- ports ------------------------------------------------------------------------------------------------------- */
 
@@ -188,7 +185,7 @@ static void look_at_ports(world_rank *self) {
   world_meet(self);
 }
 
-START_TEST(listens_at_the_chosen_interface) {
+TEST_LOOP(listens_at_the_chosen_interface, 5) {
   static const char *const values[][2] = {{"BANYAN_INTERFACE", "lo"},
                                           {"BANYAN_INTERFACE", "127.0.0.1"},
                                           {"BANYAN_INTERFACE", "127.0.0.0/8"},
@@ -200,20 +197,10 @@ START_TEST(listens_at_the_chosen_interface) {
   if (bound) setenv(values[_i][0], values[_i][1], 1);
   world_run(&setup, look_at_ports);
 }
-END_TEST
 
 int main(void) {
   if (net_is_absent()) return 77;
-  Suite *suite = suite_create("net_start");
-  TCase *tests = tcase_create("start");
-  tcase_set_timeout(tests, 60);
-  tcase_add_loop_test(tests, names_a_wrong_setting, 0, 8);
-  tcase_add_test(tests, names_two_that_cannot_meet);
-  tcase_add_loop_test(tests, names_what_the_system_lacks, 0, 2);
-  tcase_add_test(tests, needs_a_thread);
-  tcase_add_loop_test(tests, listens_at_the_chosen_interface, 0, 5);
-  suite_add_tcase(suite, tests);
-  return world_main(suite);
+  return world_main(suite_of("net_start", 60));
 }
 #else
 int main(void) {

@@ -8,6 +8,7 @@
 #include <unistd.h>
 
 #include "tests/support/sheet.h"
+#include "tests/support/suite.h"
 #include "tests/support/world.h"
 
 enum { ATTEMPTS = 64, MOODS = 2 };
@@ -83,7 +84,7 @@ static void check_attempt(const task *task, int32_t index) {
   }
 }
 
-START_TEST(processes_combine) {
+TEST_LOOP(processes_combine, 8) {
   static const char *const algorithms[] = {"oneshot", "twoshot", "recursive", "tree", "ring", NULL};
   sheet_pool pool = {.shared = true};
   world_random random = {world_seed() * 50 + (uint64_t)_i};
@@ -92,14 +93,12 @@ START_TEST(processes_combine) {
   for (int a = 0; a < 6; a++)
     for (int scatter = BANYAN_SCATTER_NONE; scatter <= BANYAN_SCATTER_TOKENS; scatter++)
       for (int again = 0; again < 2; again++) add_attempt(task, &pool, &random, algorithms[a], (banyan_scatter)scatter);
-  world_setup setup = {
-      .nranks = task->nranks, .processes = true, .argument = task, .arena_bytes = _i % 2 ? 64 << 10 : 0};
-  world_run(&setup, combine_all);
+  WORLD_RUN(combine_all, .nranks = task->nranks, .processes = true, .argument = task,
+            .arena_bytes = _i % 2 ? 64 << 10 : 0);
   for (int32_t i = 0; i < task->nattempts; i++) check_attempt(task, i);
   sheet_pool_free(&pool);
   free(task);
 }
-END_TEST
 
 /* ---- bytes ------------------------------------------------------------------------------------------------------- */
 
@@ -136,11 +135,9 @@ static void move_all_bytes(world_rank *self) {
     if (!move_bytes(self, sizes[round % 6], round)) return;
 }
 
-START_TEST(processes_move_bytes) {
-  world_setup setup = {.nranks = nranks_of[_i / 2], .processes = true, .arena_bytes = _i % 2 ? 64 << 10 : 0};
-  world_run(&setup, move_all_bytes);
+TEST_LOOP(processes_move_bytes, 8) {
+  WORLD_RUN(move_all_bytes, .nranks = nranks_of[_i / 2], .processes = true, .arena_bytes = _i % 2 ? 64 << 10 : 0);
 }
-END_TEST
 
 /* ---- nothing left ------------------------------------------------------------------------------------------------ */
 
@@ -181,12 +178,10 @@ static void come_and_go(world_rank *self) {
               mappings);
 }
 
-START_TEST(nothing_is_left_behind) {
-  world_setup setup = {.nranks = nranks_of[_i], .processes = true, .bare = true};
-  world_run(&setup, come_and_go);
+TEST_LOOP(nothing_is_left_behind, 4) {
+  WORLD_RUN(come_and_go, .nranks = nranks_of[_i], .processes = true, .bare = true);
   ck_assert_int_eq(count_entries("/dev/shm", "banyan"), 0);
 }
-END_TEST
 
 /* One rank gives up amid the making: the others are told, and nothing stays. */
 static void fail_to_create(world_rank *self) {
@@ -201,20 +196,6 @@ static void fail_to_create(world_rank *self) {
   world_check(self, now == files && count_mappings() == 0, "%d files were open, and %d are", files, now);
 }
 
-START_TEST(nothing_is_left_of_a_failure) {
-  world_setup setup = {.nranks = 3, .processes = true, .bare = true};
-  world_run(&setup, fail_to_create);
-}
-END_TEST
+TEST(nothing_is_left_of_a_failure) { WORLD_RUN(fail_to_create, .nranks = 3, .processes = true, .bare = true); }
 
-int main(void) {
-  Suite *suite = suite_create("shm");
-  TCase *processes = tcase_create("processes");
-  tcase_set_timeout(processes, 120);
-  tcase_add_loop_test(processes, processes_combine, 0, 8);
-  tcase_add_loop_test(processes, processes_move_bytes, 0, 8);
-  tcase_add_loop_test(processes, nothing_is_left_behind, 0, 4);
-  tcase_add_test(processes, nothing_is_left_of_a_failure);
-  suite_add_tcase(suite, processes);
-  return world_main(suite);
-}
+int main(void) { return world_main(suite_of("shm", 120)); }
