@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * What UCX alone takes between two ranks, for comparison: messages there and back in turn, as ucx_perftest sends them,
- * and both ways at once, as a combine of two ranks must.
+ * Measures UCX alone between two ranks, for comparison. Messages go there and back in turn, as ucx_perftest sends them,
+ * and both ways at once, as in a combine of two ranks.
  *
  *     tests/hosts/hosts 2x1 -- build/tests/bench/bench_exchange [BYTES]...     default 520 16640
  *

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * What it costs to write down what happens: the time of a combine between two ranks, and of local attention followed by
- * a combine, without the flight recorder, with it (the default), and with a trace as well.
+ * Measures the cost of records. Times are those of a combine between two ranks, and of local attention followed by a
+ * combine, without the flight recorder, with it (the default), and with a trace as well.
  *
  *     bench_record [ROUNDS]     default 2000
  *

@@ -1,8 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
- * What UCX is told of the messages that it sends for devices of several nodes. Unless it knows of what kind memory is,
- * it asks CUDA's driver, by the thread that kernels wait for, while the driver may be waiting for kernels; or it takes
- * what it does not know for memory of the host. Of puts it is told likewise, but they want RDMA, or ranks that stay in
- * calls. */
+ * Messages for devices of several nodes state the kind of their memory to UCX. Without it, UCX would ask CUDA's driver.
+ * The asking thread is the one that kernels wait for, while the driver may be waiting for kernels. Or UCX would take
+ * unknown memory for memory of the host. Puts state the kind too, but they need RDMA, or ranks that stay in calls. */
 #include "comm/comm.h"
 #include "tests/device/device_nodes.h"
 #include "device/proxy_parts.h"

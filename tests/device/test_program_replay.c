@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0
- * What devices run is what was planned. Programs of all ranks, and the direct form that has no program, are read back
+ * Devices run exactly what was planned. Programs of all ranks, and the direct form that has no program, are read back
  * into plans of steps, which the prover must accept. Inboxes are compared as well: a sender writes where its receiver
  * reads, and no two messages overlap. */
 #include <check.h>

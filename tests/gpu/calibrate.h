@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0
- * What the kernels of calibrate.cuh are told. */
+ * The arguments of the kernels of calibrate.cuh. */
 #ifndef BNY_TESTS_CALIBRATE_H
 #define BNY_TESTS_CALIBRATE_H
 

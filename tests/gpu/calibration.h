@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0
- * What the files of gpu_calibrate share. A measurement says its figures on stdout, one JSON object a line, each as
- * soon as it is known, so that a run that is cut short keeps what it had. */
+ * The files of gpu_calibrate share this. A measurement prints its figures on stdout, one JSON object a line. Each is
+ * printed as soon as it is known, so that a run that is cut short keeps what it had. */
 #ifndef BNY_TESTS_CALIBRATION_H
 #define BNY_TESTS_CALIBRATION_H
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What check-gpu measures: figures of combines and decodes, and of what they are compared with."""
+"""The measurements of check-gpu: figures of combines and decodes, and of what they are compared with."""
 import os
 import sys
 import time
@@ -144,7 +144,7 @@ def match_rivals(results):
 
 
 def run_rivals(step, options, seconds, keep):
-    """What PyTorch's kernels take here; they are not ours to fail. They load lazily, as they are thousands."""
+    """Measures PyTorch's kernels, whose failures are not ours. They load lazily, because there are thousands."""
     command = [sys.executable, os.path.join(HERE, step.program), "--seconds", str(int(0.8 * seconds))]
     status, out, err = run(command + (["--quick"] if options.quick else []), seconds, CUDA_MODULE_LOADING="LAZY")
     rivals = {"torch": None, "skipped": "", "copy_gbps": None, "rows": [], "text": ""}

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What machine check-gpu runs on, and a process that keeps its devices awake."""
+"""Describes the machine that check-gpu runs on, and has a process that keeps its devices awake."""
 import json
 import os
 import platform
@@ -21,7 +21,7 @@ def ask_smi(fields):
 
 
 def nvidia_smi():
-    """What nvidia-smi says of each device; an older one, which does not know all fields, field by field."""
+    """Asks nvidia-smi about each device. An older one, which does not know all fields, is asked field by field."""
     if not shutil.which("nvidia-smi"):
         return []
     lines = ask_smi(SMI_FIELDS)
@@ -37,7 +37,7 @@ def nvidia_smi():
 
 
 def banyan_info(tools):
-    """What the library finds, in its own words: what is missing is looked for there first."""
+    """The library's own report of what it finds: look there first if something is missing."""
     _, out, err = run([os.path.join(tools, "banyan-info"), "build", "devices", "transports"], 30)
     return (out + err).splitlines()
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What check-gpu does with programs: it runs them for a bounded time, and reads what their tests say while they run."""
+"""check-gpu runs programs by these functions: it runs them for a bounded time, and reads what their tests say while they run."""
 import json
 import os
 import shutil
@@ -67,7 +67,7 @@ def tail(text, lines=12):
 
 
 def json_of(command, seconds, **environment):
-    """What a program prints as JSON, or None, and why."""
+    """Returns the JSON that a program prints, or None with the reason."""
     status, out, err = run(command, seconds, **environment)
     try:
         return json.loads(out), "" if status == 0 else "exit status %s: %s" % (status, tail(err))
@@ -190,7 +190,7 @@ def run_sanitizer(step, options, seconds, keep):
 # ---- calibration -----------------------------------------------------------------------------------------------------
 
 def run_calibration(step, options, seconds, keep):
-    """What predictions assume of a device, and what is measured."""
+    """Holds the assumptions of predictions about a device against measurements."""
     environment = {"GPU_TEST_QUICK": "1"} if options.quick else {}
     status, out, err = run([os.path.join(options.tests, step.program)], seconds, **environment)
     made = {"calibration": lines_of(out), "problems": []}

@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: Apache-2.0
-"""What others take for the shapes that banyan-decode and banyan-perf are measured with: lines of JSON on stdout, each written as soon
-as it is known, so that whoever ends this has what was measured until then.
+"""Times other libraries for the shapes that banyan-decode and banyan-perf are measured with. Each line of JSON is written
+to stdout as soon as it is known, so that a run that is ended early keeps its figures.
 
 usage: rivals.py [--quick] [--iterations N] [--seconds N]
 
@@ -35,7 +35,7 @@ RUNS_MIN = 4
 
 
 def graph_median_us(torch, runs, iterations):
-    """Of one of the functions, which are captured one after another."""
+    """Times one of the functions, which are captured one after another."""
     side = torch.cuda.Stream()
     side.wait_stream(torch.cuda.current_stream())
     with torch.cuda.stream(side):
@@ -196,7 +196,7 @@ def nccl_rank(rank, ranks, iterations, store):
 
 
 def measure_nccl(torch, iterations):
-    """Of 2, 4 or 8 devices, the most that there are."""
+    """Uses 2, 4 or 8 devices, as many as there are."""
     import tempfile
     devices = torch.cuda.device_count()
     ranks = max((count for count in (2, 4, 8) if count <= devices), default=1)
@@ -211,7 +211,7 @@ def measure_nccl(torch, iterations):
 
 
 def copy_gbps(torch, iterations):
-    """Of a copy on the device, bytes read and bytes written: what decode kernels are held against."""
+    """The bandwidth of a copy on the device, bytes read and written, with which decode kernels are compared."""
     nbytes = 1 << 30
     source = torch.randint(0, 256, (nbytes,), device="cuda", dtype=torch.uint8)
     target = torch.empty_like(source)

@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * What libFuzzer calls: one program per importer, -DIMPORTER=bny_topo_import_nccl and so on; without it one that lets
- * the importer be chosen by content and does all that is done with a model. tests/topo/fuzz builds and runs them. */
+ * libFuzzer calls this. There is one program per importer, by -DIMPORTER=bny_topo_import_nccl and so on. Without it the
+ * content chooses the importer, and everything is done that can be done with a model. tests/topo/fuzz builds and runs
+ * them. */
 #include <stdio.h>
 #include <stdlib.h>
 

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * What must hold for any input of the importers, whatever it is: for the fuzzers, and to replay what they found.
- * Each returns NULL, or words on what does not hold. */
+ * These laws hold for any input of the importers. Fuzzers check them, and tests replay what fuzzers found.
+ * Each function returns NULL, or a text about the law that is broken. */
 #ifndef TOPO_LAWS_H
 #define TOPO_LAWS_H
 

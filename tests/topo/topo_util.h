@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0
- * What tests of topologies share: dumps of real machines, which are no part of this tree, and models made by hand. */
+ * Tests of topologies share this: dumps of real machines, which are not in this tree, and models made by hand. */
 #ifndef TOPO_UTIL_H
 #define TOPO_UTIL_H
 

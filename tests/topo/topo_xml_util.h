@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0
- * What tests of the importers of XML share: an example of each format, and ways to look at what came of it. */
+ * Tests of the importers of XML share this: an example of each format, and ways to look at the model. */
 #ifndef TOPO_XML_UTIL_H
 #define TOPO_XML_UTIL_H
 

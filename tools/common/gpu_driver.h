@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0
- * What the files of a gpu share. */
+ * The files of a gpu share this. */
 #ifndef GPU_DRIVER_H
 #define GPU_DRIVER_H
 

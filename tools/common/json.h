@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0
- * What the JSON of all tools has in common. */
+ * The JSON of all tools has these parts in common. */
 #ifndef TOOL_JSON_H
 #define TOOL_JSON_H
 

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0
- * What banyan-decode says of a decode on a GPU, on stdout. */
+ * The report of a decode on a GPU, on stdout. */
 #ifndef DECODE_DEVICE_REPORT_H
 #define DECODE_DEVICE_REPORT_H
 

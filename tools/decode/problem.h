@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0
- * What is decoded: per layer one query token per sequence against a KV cache, read from a file or made from a seed. */
+ * The problem to decode: per layer one query token per sequence against a KV cache, from a file or from a seed. */
 #ifndef DECODE_PROBLEM_H
 #define DECODE_PROBLEM_H
 

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0
- * What banyan-decode says: to people, and as JSON to programs. */
+ * The report of banyan-decode, as text for people and as JSON for programs. */
 #ifndef REPORT_H
 #define REPORT_H
 

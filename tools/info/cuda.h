@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0
- * What the CUDA driver says of itself and its devices, where there is one. */
+ * The CUDA driver's facts about itself and its devices, if there is a driver. */
 #ifndef INFO_CUDA_H
 #define INFO_CUDA_H
 

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0
- * What the file of BANYAN_DEVICE_TUNE says, for banyan-info selection. */
+ * Prints the file of BANYAN_DEVICE_TUNE for banyan-info selection. */
 #ifndef INFO_MEASURED_H
 #define INFO_MEASURED_H
 

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0
- * What banyan-perf says of combines on a GPU, on stdout. */
+ * The report of combines on a GPU, on stdout. */
 #ifndef PERF_DEVICE_REPORT_H
 #define PERF_DEVICE_REPORT_H
 

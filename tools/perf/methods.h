@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0
- * What banyan-perf measures: one collective of banyan at one size, and other ways to the same result. */
+ * banyan-perf measures one collective of banyan at one size, and other ways to the same result. */
 #ifndef PERF_METHODS_H
 #define PERF_METHODS_H
 

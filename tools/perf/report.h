@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0
- * What banyan-perf prints: a table with comment lines before and after it, or JSON. */
+ * banyan-perf prints a table with comment lines before and after it, or JSON. */
 #ifndef PERF_REPORT_H
 #define PERF_REPORT_H
 
