@@ -224,10 +224,14 @@ typedef struct banyan_comm_config {
   int64_t first_timeout_ns; /* deadline of the first call of a shape, and of each *_init, in which ranks wait for each
                              * other to plan, load and allocate. 0: timeout_ns, but on a device ten minutes at least
                              * (BANYAN_FIRST_TIMEOUT_MS overrides the default) */
+  int64_t threads; /* of this rank, with its caller, for attention on the host; at most 1024. They start with the first
+                    * attention and are bound to the cores of the caller's binding, which ranks that share these cores
+                    * divide. Results have the same bits for any number. 0: one for each of these cores (BANYAN_THREADS
+                    * overrides the default) */
 } banyan_comm_config;
 
 /* clang-format off */
-#define BANYAN_COMM_CONFIG_INIT {sizeof(banyan_comm_config), 0, 0, NULL, NULL, 0}
+#define BANYAN_COMM_CONFIG_INIT {sizeof(banyan_comm_config), 0, 0, NULL, NULL, 0, 0}
 /* clang-format on */
 
 /* Makes a communicator. Collective over all ranks of the bootstrap, which may be freed afterwards. config may be

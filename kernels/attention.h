@@ -16,6 +16,7 @@
 #ifndef BNY_KERNELS_ATTENTION_H
 #define BNY_KERNELS_ATTENTION_H
 
+#include <math.h>
 #include <stdbool.h>
 #include <stddef.h>
 #include <stdint.h>
@@ -27,16 +28,21 @@ enum {
   BNY_ATTENTION_VALUE_DIM_MAX = 512,
   BNY_ATTENTION_LANES_MAX = 16, /* rows of work memory are padded to this many floats */
   BNY_ATTENTION_HEADS_MAX = 16, /* of one task */
+  BNY_ATTENTION_BLOCK = 512,    /* keys that are added up in f32, before their sums are added up in double */
   /* Floats of all heads of a task, padded: what keeps a kernel's work memory (under 64 KiB) on the stack. */
   BNY_ATTENTION_QUERY_FLOATS = 4 * BNY_ATTENTION_HEAD_DIM_MAX,
   BNY_ATTENTION_VALUE_FLOATS = 4 * BNY_ATTENTION_VALUE_DIM_MAX
 };
 
+/* Rows of work memory are padded. */
+static inline int32_t bny_attention_padded(int32_t elements) {
+  return (elements + BNY_ATTENTION_LANES_MAX - 1) / BNY_ATTENTION_LANES_MAX * BNY_ATTENTION_LANES_MAX;
+}
+
 /* How many heads one task may have. */
 static inline int32_t bny_attention_heads_max(int32_t head_dim, int32_t value_dim) {
-  int32_t lanes = BNY_ATTENTION_LANES_MAX;
-  int32_t by_query = BNY_ATTENTION_QUERY_FLOATS / ((head_dim + lanes - 1) / lanes * lanes);
-  int32_t by_value = BNY_ATTENTION_VALUE_FLOATS / ((value_dim + lanes - 1) / lanes * lanes);
+  int32_t by_query = BNY_ATTENTION_QUERY_FLOATS / bny_attention_padded(head_dim);
+  int32_t by_value = BNY_ATTENTION_VALUE_FLOATS / bny_attention_padded(value_dim);
   int32_t heads = by_query < by_value ? by_query : by_value;
   return heads < BNY_ATTENTION_HEADS_MAX ? heads : BNY_ATTENTION_HEADS_MAX;
 }
@@ -62,15 +68,34 @@ typedef struct bny_attention_task {
   int64_t v_page_stride;
 } bny_attention_task;
 
+/* Sums over some keys of a task, for each head. */
+typedef struct bny_attention_sums {
+  double m[BNY_ATTENTION_HEADS_MAX];    /* a whole number, no less than any t; -inf without keys */
+  double d[BNY_ATTENTION_HEADS_MAX];    /* sum 2^(t - m); NaN where a logit is */
+  double n[BNY_ATTENTION_VALUE_FLOATS]; /* sum 2^(t - m) v, in rows of bny_attention_padded(value_dim) */
+} bny_attention_sums;
+
+/* Returns 2^(from - to) for whole numbers, from <= to; 0 where there is nothing to scale or the result would vanish. */
+static inline double bny_attention_rescale(double from, double to) {
+  if (from == to) /* includes both infinite */
+    return 1;
+  return from - to < -1000 ? 0.0 : ldexp(1.0, (int)(from - to));
+}
+
+/* a = a and b, whose keys follow those of a. */
+void bny_attention_merge(const bny_attention_task *task, bny_attention_sums *a, const bny_attention_sums *b);
+
+/* Rounds to f32 wire form: m[heads], NaN where a logit is (d is 1 then); d[heads]; n[heads][value_dim]. */
+void bny_attention_finish(const bny_attention_task *task, const bny_attention_sums *sums, float *m, float *d, float *n);
+
 typedef struct bny_attention_kernels {
   const char *name;
 
   /* True if this processor can run the table. */
   bool (*supported)(void);
 
-  /* m[heads]: a whole number, -inf without keys, NaN where a logit is (d is 1 then); d[heads] = sum 2^(t-m);
-   * n[heads][value_dim] = sum 2^(t-m) v. */
-  void (*run)(const bny_attention_task *task, float *m, float *d, float *n);
+  /* Sums over keys [first, last) of the task. */
+  void (*run)(const bny_attention_task *task, int32_t first, int32_t last, bny_attention_sums *sums);
 } bny_attention_kernels;
 
 extern const bny_attention_kernels bny_attention_portable;

@@ -21,18 +21,16 @@
 
 #include "attention.h"
 
-enum { ATTENTION_TILE = 32, ATTENTION_BLOCK = 512 };
+enum { ATTENTION_TILE = 32 };
 
 typedef struct attention_work {
   float q[BNY_ATTENTION_QUERY_FLOATS];
-  float n[BNY_ATTENTION_VALUE_FLOATS];      /* sums of this block, relative to m */
-  double total[BNY_ATTENTION_VALUE_FLOATS]; /* sums of earlier blocks, relative to total_m */
+  float n[BNY_ATTENTION_VALUE_FLOATS]; /* sums of this block, relative to m */
   double t[BNY_ATTENTION_HEADS_MAX * ATTENTION_TILE];
   float p[BNY_ATTENTION_HEADS_MAX * ATTENTION_TILE];
   double m[BNY_ATTENTION_HEADS_MAX];
   double d[BNY_ATTENTION_HEADS_MAX]; /* relative to m */
-  double total_m[BNY_ATTENTION_HEADS_MAX];
-  int32_t q_stride, n_stride; /* floats between heads */
+  int32_t q_stride, n_stride;        /* floats between heads */
 } __attribute__((aligned(64))) attention_work;
 
 static inline __attribute__((always_inline)) size_t attention_element_bytes(banyan_dtype dtype) {
@@ -52,49 +50,30 @@ static float attention_weights(const double *t, double m, int32_t count, float *
 static void attention_accumulate(const bny_attention_task *task, banyan_dtype dtype, int32_t first, int32_t count,
                                  attention_work *work);
 
-/* Returns 2^(from - to) for whole numbers, from <= to; 0 where there is nothing to scale or the result would vanish. */
-static inline double attention_rescale(double from, double to) {
-  if (from == to) /* includes both infinite */
-    return 1;
-  return from - to < -1000 ? 0.0 : ldexp(1.0, (int)(from - to));
-}
-
 /* Raises the whole-number max of head h to cover the tile's logits. */
 static inline void attention_raise(attention_work *work, int32_t h, int32_t count) {
   double m = work->m[h];
   double top = attention_top(work->t + h * ATTENTION_TILE, m, count);
   if (!(top > m)) return;
   top = ceil(top);
-  double factor = attention_rescale(m, top);
+  double factor = bny_attention_rescale(m, top);
   float *n = work->n + h * work->n_stride;
   for (int32_t j = 0; j < work->n_stride; j++) n[j] *= (float)factor;
   work->d[h] *= factor;
   work->m[h] = top;
 }
 
-/* total += n, then n = 0. */
-static inline void attention_fold(const bny_attention_task *task, attention_work *work) {
+/* sums->n += n, then n = 0. */
+static inline void attention_fold(const bny_attention_task *task, attention_work *work, bny_attention_sums *sums) {
   for (int32_t h = 0; h < task->heads; h++) {
-    double factor = attention_rescale(work->total_m[h], work->m[h]);
-    double *total = work->total + h * work->n_stride;
+    double factor = bny_attention_rescale(sums->m[h], work->m[h]);
+    double *total = sums->n + h * work->n_stride;
     float *n = work->n + h * work->n_stride;
     for (int32_t j = 0; j < work->n_stride; j++) {
       total[j] = total[j] * factor + (double)n[j];
       n[j] = 0;
     }
-    work->total_m[h] = work->m[h];
-  }
-}
-
-static inline void attention_result(const bny_attention_task *task, const attention_work *work, float *m, float *d,
-                                    float *n) {
-  for (int32_t h = 0; h < task->heads; h++) {
-    /* A NaN in d, or -inf still in m, would look like an empty row. */
-    bool is_nan = isnan(work->d[h]);
-    m[h] = is_nan ? NAN : (float)work->m[h] + 0.0f; /* avoids -0, which ceil() can return */
-    d[h] = is_nan ? 1 : (float)work->d[h];
-    for (int32_t j = 0; j < task->value_dim; j++)
-      n[(int64_t)h * task->value_dim + j] = (float)work->total[h * work->n_stride + j];
+    sums->m[h] = work->m[h];
   }
 }
 
@@ -109,9 +88,10 @@ static inline bny_attention_task attention_page(const bny_attention_task *task, 
 }
 
 static inline __attribute__((always_inline)) void attention_over(const bny_attention_task *task, banyan_dtype dtype,
-                                                                 attention_work *work) {
-  for (int32_t block = 0; block < task->keys;) {
-    int32_t block_end = task->keys - block > ATTENTION_BLOCK ? block + ATTENTION_BLOCK : task->keys;
+                                                                 int32_t key, int32_t last, attention_work *work,
+                                                                 bny_attention_sums *sums) {
+  for (int32_t block = key; block < last;) {
+    int32_t block_end = last - block > BNY_ATTENTION_BLOCK ? block + BNY_ATTENTION_BLOCK : last;
     for (int32_t first = block; first < block_end;) {
       int32_t count = block_end - first > ATTENTION_TILE ? ATTENTION_TILE : block_end - first, from = first;
       bny_attention_task page;
@@ -132,43 +112,39 @@ static inline __attribute__((always_inline)) void attention_over(const bny_atten
       attention_accumulate(keys, dtype, from, count, work);
       first += count;
     }
-    attention_fold(task, work);
+    attention_fold(task, work, sums);
     block = block_end;
   }
 }
 
 /* One copy of the loop for each type of the cache. */
-static __attribute__((noinline)) void attention_over_f32(const bny_attention_task *task, attention_work *work) {
-  attention_over(task, BANYAN_F32, work);
-}
+#define ATTENTION_OVER(name, dtype)                                                                       \
+  static __attribute__((noinline)) void name(const bny_attention_task *task, int32_t first, int32_t last, \
+                                             attention_work *work, bny_attention_sums *sums) {            \
+    attention_over(task, dtype, first, last, work, sums);                                                 \
+  }
+ATTENTION_OVER(attention_over_f32, BANYAN_F32)
+ATTENTION_OVER(attention_over_f16, BANYAN_F16)
+ATTENTION_OVER(attention_over_bf16, BANYAN_BF16)
 
-static __attribute__((noinline)) void attention_over_f16(const bny_attention_task *task, attention_work *work) {
-  attention_over(task, BANYAN_F16, work);
-}
-
-static __attribute__((noinline)) void attention_over_bf16(const bny_attention_task *task, attention_work *work) {
-  attention_over(task, BANYAN_BF16, work);
-}
-
-static void attention_run(const bny_attention_task *task, float *m, float *d, float *n) {
+static void attention_run(const bny_attention_task *task, int32_t first, int32_t last, bny_attention_sums *sums) {
   attention_work work;
-  int32_t lanes = BNY_ATTENTION_LANES_MAX;
-  work.q_stride = (task->head_dim + lanes - 1) / lanes * lanes;
-  work.n_stride = (task->value_dim + lanes - 1) / lanes * lanes;
+  work.q_stride = bny_attention_padded(task->head_dim);
+  work.n_stride = bny_attention_padded(task->value_dim);
   memset(work.n, 0, (size_t)(task->heads * work.n_stride) * sizeof work.n[0]);
-  memset(work.total, 0, (size_t)(task->heads * work.n_stride) * sizeof work.total[0]);
+  memset(sums->n, 0, (size_t)(task->heads * work.n_stride) * sizeof sums->n[0]);
   for (int32_t h = 0; h < task->heads; h++) {
-    work.m[h] = work.total_m[h] = -INFINITY;
+    work.m[h] = sums->m[h] = -INFINITY;
     work.d[h] = 0;
   }
   attention_queries(task, &work);
   if (task->kv_dtype == BANYAN_F32)
-    attention_over_f32(task, &work);
+    attention_over_f32(task, first, last, &work, sums);
   else if (task->kv_dtype == BANYAN_F16)
-    attention_over_f16(task, &work);
+    attention_over_f16(task, first, last, &work, sums);
   else
-    attention_over_bf16(task, &work);
-  attention_result(task, &work, m, d, n);
+    attention_over_bf16(task, first, last, &work, sums);
+  memcpy(sums->d, work.d, (size_t)task->heads * sizeof work.d[0]);
 }
 
 #endif

@@ -70,6 +70,13 @@ static banyan_status make(banyan_comm *comm, const banyan_attention_desc *desc, 
   made->desc = *desc;
   if (!made->desc.stream) made->desc.stream = comm->stream;
   banyan_status status = BANYAN_OK;
+  if (!made->engine && !comm->pool && comm->threads > 1)
+    status = bny_pool_make(comm->threads, &comm->own_cpus, &comm->pool);
+  made->pool = comm->pool;
+  if (status != BANYAN_OK) {
+    bny_attention_free(made);
+    return status;
+  }
   if (out)
     made->out = *out;
   else if (!within)
@@ -106,7 +113,8 @@ bool bny_attention_rebind(const banyan_comm *comm, bny_attention *attention, con
 
 banyan_status bny_attention_start(bny_attention *attention, const bny_device_combine *combine) {
   if (attention->engine) return bny_decode_start(&attention->decode, combine, attention->desc.stream);
-  return bny_decode_attention_run(attention->kernels, attention->finish, &attention->desc, &attention->out);
+  return bny_decode_attention_run(attention->kernels, attention->finish, &attention->desc, &attention->out,
+                                  attention->pool);
 }
 
 void bny_attention_free(bny_attention *attention) {

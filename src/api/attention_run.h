@@ -6,6 +6,7 @@
 #define BNY_ATTENTION_RUN_H
 
 #include "attention.h"
+#include "base/pool.h"
 #include "comm/comm.h"
 #include "device/decode.h"
 #include "base/status.h"
@@ -16,6 +17,7 @@ typedef struct bny_attention {
   banyan_partial out;
   const bny_attention_kernels *kernels; /* on the host: those that BANYAN_KERNELS names for the communicator */
   const bny_kernels *finish;
+  bny_pool *pool;                      /* the communicator's; NULL: one thread */
   bny_decode decode;                   /* on a device */
   void *rows;                          /* owned: host memory for rows that a combine reads */
   char text[2 * BNY_ERROR_TEXT_BYTES]; /* how it runs */

@@ -131,6 +131,9 @@ static banyan_status build_parts(banyan_comm *comm, const bny_exchange *exchange
   const bny_options *options = &settings->options;
   comm->arena_bytes = place->arena_bytes;
   comm->cores = place->cores;
+  comm->own_cpus = place->own_cpus;
+  comm->threads_said = settings->threads;
+  comm->threads = settings->threads ? settings->threads : place->own_cpus.count > 1 ? place->own_cpus.count : 1;
   comm->nnodes = place->nnodes;
   comm->oversubscribed = place->ranks_per_core > 1;
   comm->part_bytes = (size_t)options->part_kib << 10;
@@ -162,6 +165,7 @@ static void free_comm(banyan_comm *comm) {
   if (comm->transport) comm->transport->ops->close(comm->transport);
   bny_levels_free(comm->levels);
   free(comm->measured);
+  bny_pool_free(comm->pool);
   free(comm->algorithm);
   free(comm);
 }
@@ -226,6 +230,9 @@ static banyan_status check_config(const banyan_comm_config *config) {
   if (config->first_timeout_ns < 0)
     return bny_fail(BANYAN_ERR_ARGUMENT, "config.first_timeout_ns is %" PRId64 "; it must not be negative",
                     config->first_timeout_ns);
+  if (config->threads < 0 || config->threads > BNY_POOL_THREADS_MAX)
+    return bny_fail(BANYAN_ERR_ARGUMENT, "config.threads is %" PRId64 "; it must be between 0 and %d", config->threads,
+                    BNY_POOL_THREADS_MAX);
   if (config->arena_bytes && (config->arena_bytes < 65536 || config->arena_bytes > (size_t)1 << 34))
     return bny_fail(BANYAN_ERR_ARGUMENT, "config.arena_bytes is %zu; it must be between 64 KiB and 16 GiB",
                     config->arena_bytes);
@@ -269,6 +276,7 @@ static banyan_status read_settings(const banyan_comm_config *config, int32_t ori
     return bny_fail(BANYAN_ERR_ARGUMENT, "BANYAN_LEVELS \"%.40s...\" is too long: sizes of groups such as 4,8",
                     options->levels);
   set_timeouts(config, &read);
+  read.threads = (int32_t)(config && config->threads ? config->threads : options->threads);
   read.arena_bytes = config && config->arena_bytes ? config->arena_bytes : (size_t)options->arena_kib << 10;
   read.arena_said = (config && config->arena_bytes) || bny_option_text("BANYAN_ARENA_KIB");
   read.device_arena_bytes = read.arena_said ? read.arena_bytes : usual_device_arena_bytes;
@@ -402,8 +410,8 @@ size_t banyan_comm_describe(const banyan_comm *comm, char *text, size_t bytes) {
                oversubscribed);
   bny_append(text, bytes, &length, "transport %s, arena %zu KiB per rank, messages in parts of %zu KiB, ",
              comm->transport->ops->name, comm->arena_bytes >> 10, comm->part_bytes >> 10);
-  bny_append(text, bytes, &length, "CPU kernels %s, algorithm %s", comm->exec->kernels->name,
-             comm->algorithm ? comm->algorithm : "by predicted cost");
+  bny_append(text, bytes, &length, "CPU kernels %s, %d thread%s for attention, algorithm %s", comm->exec->kernels->name,
+             comm->threads, comm->threads == 1 ? "" : "s", comm->algorithm ? comm->algorithm : "by predicted cost");
   const bny_engine *engine = comm->device.engine;
   if (engine)
     bny_append(text, bytes, &length, ", combines on %s (%s), ", engine->device->ops->name, engine->device->facts.name);

@@ -32,6 +32,10 @@ struct banyan_comm {
   char *algorithm;    /* for combines that name none; owned; NULL: by predicted cost */
   size_t part_bytes;  /* larger messages are sent in parts */
   int32_t nnodes;
+  int32_t threads;          /* that attention on the host may use */
+  int32_t threads_said;     /* by the program or the environment; 0: none was */
+  bny_pool_cpus own_cpus;   /* for these threads */
+  bny_pool *pool;           /* made with the first attention; NULL: none, or one thread */
   int32_t cores;            /* of this machine, which its ranks may use together */
   bool oversubscribed;      /* more ranks than cores, on some machine */
   size_t arena_bytes;       /* per rank */

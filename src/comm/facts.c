@@ -183,6 +183,35 @@ static int32_t cores_of_machine(const bny_facts *all, int32_t nranks, int32_t ra
   return cores < 1 ? 1 : cores;
 }
 
+static bool share_cores(const bny_facts *a, const bny_facts *b) {
+  if (!same_machine(a, b)) return false;
+  for (int i = 0; i < BNY_CPU_BYTES; i++)
+    if (a->cpus[i] & b->cpus[i]) return true;
+  return false;
+}
+
+/* Divides the cores of this rank's binding among the ranks that may use any of them. Each share has one core. */
+static bny_pool_cpus own_cpus(const bny_facts *all, int32_t nranks, int32_t rank) {
+  bny_pool_cpus own = {0};
+  int32_t cores = 0, mates = 0, before = 0, seen = 0;
+  for (int i = 0; i < BNY_CPU_BYTES; i++) cores += __builtin_popcount(all[rank].cpus[i]);
+  for (int32_t i = 0; i < nranks; i++) {
+    bool shares = i == rank || share_cores(&all[i], &all[rank]);
+    mates += shares;
+    before += shares && i < rank;
+  }
+  int32_t each = cores / mates > 1 ? cores / mates : 1, first = cores ? before * each % cores : 0;
+  for (int32_t cpu = 0; cpu < 8 * BNY_CPU_BYTES; cpu++) {
+    if (!(all[rank].cpus[cpu / 8] >> cpu % 8 & 1)) continue;
+    if (seen >= first && seen < first + each) {
+      own.mask[cpu / 8] |= (unsigned char)(1 << cpu % 8);
+      own.count++;
+    }
+    seen++;
+  }
+  return own;
+}
+
 static void number_processes(const bny_facts *all, int32_t nranks, bny_placement *found) {
   for (int32_t i = 0; i < nranks; i++)
     while (!same_process(&all[found->process_of[i]], &all[i])) found->process_of[i]++;
@@ -230,6 +259,7 @@ banyan_status bny_placement_find(const bny_facts *all, int32_t rank, int32_t nra
     return status;
   }
   number_processes(all, nranks, &found);
+  found.own_cpus = own_cpus(all, nranks, rank);
   for (int32_t node = 0; node < found.nnodes; node++) {
     int32_t nmates;
     int32_t cores = cores_of_machine(all, nranks, first[node], &nmates);

@@ -9,6 +9,7 @@
 
 #include "banyan.h"
 #include "base/options.h"
+#include "base/pool.h"
 #include "plan/levels.h"
 #include "transport/transport.h"
 
@@ -67,6 +68,7 @@ typedef struct bny_settings {
   bny_options options;
   int64_t timeout_ns, first_timeout_ns; /* of each call, of the first of a shape */
   size_t arena_bytes, device_arena_bytes;
+  int32_t threads;                /* of this rank; 0: one for each of its cores */
   bool arena_said;                /* neither is the default */
   const char *algorithm, *device; /* NULL: none */
   int32_t origin;                 /* the rank's number among those that the environment describes */
@@ -89,6 +91,7 @@ typedef struct bny_placement {
   bool one_process;                         /* the ranks of each node are threads of one process */
   int32_t cores;                            /* of this rank's machine, which its ranks may use together */
   double ranks_per_core;                    /* on the machine with the most ranks per core */
+  bny_pool_cpus own_cpus;                   /* this rank's share of the cores that its binding allows */
   uint64_t arena_bytes, device_arena_bytes; /* the least */
   uint64_t cache_bytes;                     /* the most */
 } bny_placement;

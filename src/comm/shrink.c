@@ -268,7 +268,8 @@ static banyan_status make_anew(rendezvous *self, banyan_comm **shrunk) {
                                .timeout_ns = self->timeout_ns,
                                .first_timeout_ns = comm->first_timeout_ns,
                                .arena_bytes = comm->arena_said ? comm->arena_bytes : 0,
-                               .algorithm = comm->algorithm};
+                               .algorithm = comm->algorithm,
+                               .threads = comm->threads_said};
   char device[32];
   if (comm->device.engine) {
     const bny_device *own = comm->device.engine->device;

@@ -1,172 +1,131 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Local attention. It checks the call and passes each KV head with its query heads to the kernels. A result goes from a
- * buffer on the stack to the caller's memory. Nothing is allocated, and calls share nothing. */
-#include "decode/decode.h"
-
+ * Local attention. The keys of each sequence are cut into segments, and the sums of segments are merged in a balanced
+ * tree. Both depend on the sequence's length alone, so the bits depend neither on the batch nor on the threads.
+ *
+ * A row block is some query heads of one KV head and one sequence, which read the keys together. Threads take parts: a
+ * part is a whole row block, or where these are few, a subtree of one. The thread that completes the last part of a row
+ * block merges its parts and writes the rows. Each thread begins with a range of parts of its own, so that in each call
+ * it reads the same keys, and takes from the ranges of others when its own is empty. */
 #include <inttypes.h>
 #include <math.h>
+#include <stdatomic.h>
 #include <string.h>
 
 #include "base/sized.h"
 #include "base/status.h"
 #include "base/trace.h"
-
-#define WHERE "banyan_attention: "
+#include "decode/decode.h"
 
 static const double log2_e = 1.4426950408889634074;
 
-static int32_t value_dim_of(const banyan_attention_desc *desc) {
-  return desc->value_dim ? desc->value_dim : desc->head_dim;
+enum {
+  SEGMENTS_MAX = 64,    /* of a sequence: the tree has 6 levels */
+  PARTS_PER_THREAD = 8, /* so that a thread that is slowed down holds the others up for an eighth of its share */
+  LINE_BYTES = 64
+};
+
+/* The parts that a thread begins with. */
+typedef struct part_range {
+  _Alignas(LINE_BYTES) _Atomic int32_t next;
+  int32_t end;
+} part_range;
+
+typedef struct attention_job {
+  const bny_attention_kernels *attention;
+  const bny_kernels *kernels;
+  const banyan_attention_desc *desc;
+  const banyan_partial *out;
+  double scale_log2;
+  int32_t value_dim, heads_max;
+  int32_t chunks; /* row blocks of a KV head */
+  int32_t threads;
+  int32_t part_segments; /* of a part: a power of two, SEGMENTS_MAX for whole row blocks */
+  int32_t *part_first;   /* by sequence, batch + 1 of them: number of its first part */
+  part_range *ranges;    /* by thread */
+  _Atomic int32_t *left; /* by row block: its parts that are not complete */
+  char *sums;            /* by part: a bny_attention_sums, cut off behind the rows that it has */
+  size_t sums_bytes;
+  _Atomic int64_t lost; /* the first row whose statistics could not be held; -1: none */
+} attention_job;
+
+static int32_t smaller(int32_t a, int32_t b) { return a < b ? a : b; }
+
+static int32_t divide_up(int32_t a, int32_t b) { return a / b + (a % b != 0); }
+
+/* Returns how many keys a segment has: whole blocks. */
+static int32_t segment_keys(int32_t keys) {
+  return divide_up(divide_up(keys, SEGMENTS_MAX), BNY_ATTENTION_BLOCK) * BNY_ATTENTION_BLOCK;
 }
 
-static banyan_status check_shape(const banyan_attention_desc *desc) {
-  if (desc->batch < 0) return bny_fail(BANYAN_ERR_ARGUMENT, WHERE "batch is %" PRId32 ", negative", desc->batch);
-  if (desc->kv_heads < 1)
-    return bny_fail(BANYAN_ERR_ARGUMENT, WHERE "kv_heads is %" PRId32 ", must be at least 1", desc->kv_heads);
-  if (desc->heads < 1 || desc->heads % desc->kv_heads != 0)
-    return bny_fail(BANYAN_ERR_ARGUMENT,
-                    WHERE "heads is %" PRId32 ", must be a multiple of kv_heads, which is %" PRId32, desc->heads,
-                    desc->kv_heads);
-  if ((int64_t)desc->batch * desc->heads > INT32_MAX)
-    return bny_fail(BANYAN_ERR_ARGUMENT, WHERE "batch %" PRId32 " x heads %" PRId32 " are more than 2^31 - 1 rows",
-                    desc->batch, desc->heads);
-  if (desc->head_dim < 1 || desc->head_dim > BNY_ATTENTION_HEAD_DIM_MAX)
-    return bny_fail(BANYAN_ERR_ARGUMENT, WHERE "head_dim is %" PRId32 ", must be 1 to %d", desc->head_dim,
-                    BNY_ATTENTION_HEAD_DIM_MAX);
-  if (value_dim_of(desc) < 1 || value_dim_of(desc) > BNY_ATTENTION_VALUE_DIM_MAX)
-    return bny_fail(BANYAN_ERR_ARGUMENT, WHERE "value_dim is %" PRId32 "%s, must be 1 to %d", value_dim_of(desc),
-                    desc->value_dim ? "" : " (head_dim, as it is unset)", BNY_ATTENTION_VALUE_DIM_MAX);
-  if (!isfinite(desc->scale))
-    return bny_fail(BANYAN_ERR_ARGUMENT, WHERE "scale is %g, must be finite (0: 1 / sqrt(head_dim))",
-                    (double)desc->scale);
-  if (desc->empty != 0 && desc->empty != BANYAN_EMPTY_NAN)
-    return bny_fail(BANYAN_ERR_ARGUMENT, WHERE "empty is %" PRIu64 ", must be 0 or BANYAN_EMPTY_NAN", desc->empty);
-  if (bny_dtype_bytes(desc->q_dtype) == 0)
-    return bny_fail(BANYAN_ERR_ARGUMENT, WHERE "q_dtype is %d, must be BANYAN_F32, BANYAN_F16 or BANYAN_BF16",
-                    (int)desc->q_dtype);
-  if (bny_dtype_bytes(desc->kv_dtype) == 0)
-    return bny_fail(BANYAN_ERR_ARGUMENT, WHERE "kv_dtype is %d, must be BANYAN_F32, BANYAN_F16 or BANYAN_BF16",
-                    (int)desc->kv_dtype);
-  return BANYAN_OK;
-}
+static int32_t segments_of(int32_t keys) { return keys > 0 ? divide_up(keys, segment_keys(keys)) : 1; }
 
-/* A stride that lets the rows of one sequence overlap was forgotten or has the wrong unit. Batch strides may be
- * anything: 0 shares a query or a prefix. A batch of 0 has no rows, and its strides may be unset. */
-static banyan_status check_stride(const char *name, int64_t stride, int32_t rows, int32_t row) {
-  if (rows > 1 && stride < row && stride > -(int64_t)row)
-    return bny_fail(BANYAN_ERR_ARGUMENT, WHERE "%s is %" PRId64 ": rows of %" PRId32 " elements would overlap", name,
-                    stride, row);
-  return BANYAN_OK;
-}
+/* ---- one row block ----------------------------------------------------------------------------------------------- */
 
-/* Rows of the table follow one another. The length of the last row is not known. */
-static bool exceeds_table(const banyan_attention_desc *desc, int32_t keys) {
-  return desc->page_table && desc->batch > 1 && desc->page_table_stride > 0 &&
-         (keys - (keys > 0)) / desc->page_keys >= desc->page_table_stride;
-}
-
-static banyan_status check_pages(const banyan_attention_desc *desc) {
-  bool power_of_two = desc->page_keys > 0 && (desc->page_keys & (desc->page_keys - 1)) == 0;
-  if (desc->page_table && !power_of_two)
-    return bny_fail(BANYAN_ERR_ARGUMENT, WHERE "page_keys is %" PRId32 ", must be a power of two", desc->page_keys);
-  if (!desc->page_table && desc->page_keys != 0)
-    return bny_fail(BANYAN_ERR_ARGUMENT, WHERE "page_keys is %" PRId32 " and page_table is NULL", desc->page_keys);
-  if (desc->pages < 0 || (desc->pages > 0 && !desc->page_table))
-    return bny_fail(BANYAN_ERR_ARGUMENT, WHERE "pages is %" PRId64 "%s", desc->pages,
-                    desc->pages < 0 ? ", negative" : " and page_table is NULL");
-  if (exceeds_table(desc, desc->keys_max))
-    return bny_fail(BANYAN_ERR_ARGUMENT,
-                    WHERE "keys_max is %" PRId32 ", and page_table_stride of %" PRId64 " has room for %" PRId64
-                          " pages of %" PRId32 " keys",
-                    desc->keys_max, desc->page_table_stride, desc->page_table_stride, desc->page_keys);
-  return BANYAN_OK;
-}
-
-/* Checks every id that the length of one sequence reaches. */
-static banyan_status check_page_ids(const banyan_attention_desc *desc, int32_t b) {
-  const int32_t *table = desc->page_table + b * desc->page_table_stride, keys = desc->seq_lens[b];
-  const int32_t last = desc->pages > 0 && desc->pages <= INT32_MAX ? (int32_t)desc->pages - 1 : INT32_MAX;
-  if (exceeds_table(desc, keys))
-    return bny_fail(BANYAN_ERR_ARGUMENT,
-                    WHERE "seq_lens[%" PRId32 "] is %" PRId32 ", and page_table_stride of %" PRId64
-                          " has room for so many pages of %" PRId32 " keys",
-                    b, keys, desc->page_table_stride, desc->page_keys);
-  for (int32_t place = 0; keys > 0 && place <= (keys - 1) / desc->page_keys; place++) {
-    if (table[place] < 0 || table[place] > last)
-      return bny_fail(BANYAN_ERR_ARGUMENT,
-                      WHERE "page_table[%" PRId32 "][%" PRId32 "] is %" PRId32 ", must be 0 to %" PRId32
-                            " (pages is %" PRId64 ")",
-                      b, place, table[place], last, desc->pages);
-  }
-  return BANYAN_OK;
-}
-
-static banyan_status check_strides(const banyan_attention_desc *desc, int32_t longest) {
-  if (desc->batch == 0) return BANYAN_OK;
-  int32_t neighbours = desc->page_table && desc->page_keys < longest ? desc->page_keys : longest;
-  banyan_status status = check_stride("q_head_stride", desc->q_head_stride, desc->heads, desc->head_dim);
-  if (status == BANYAN_OK) status = check_stride("k_token_stride", desc->k_token_stride, neighbours, desc->head_dim);
-  if (status == BANYAN_OK)
-    status = check_stride("v_token_stride", desc->v_token_stride, neighbours, value_dim_of(desc));
-  if (status == BANYAN_OK && longest > 0)
-    status = check_stride("k_head_stride", desc->k_head_stride, desc->kv_heads, desc->head_dim);
-  if (status == BANYAN_OK && longest > 0)
-    status = check_stride("v_head_stride", desc->v_head_stride, desc->kv_heads, value_dim_of(desc));
-  return status;
-}
-
-static banyan_status check_memory(const banyan_attention_desc *desc) {
-  int32_t longest = 0;
-  if (desc->batch > 0 && !desc->q) return bny_fail(BANYAN_ERR_ARGUMENT, WHERE "q is NULL");
-  if (desc->batch > 0 && !desc->seq_lens) return bny_fail(BANYAN_ERR_ARGUMENT, WHERE "seq_lens is NULL");
-  for (int32_t b = 0; b < desc->batch; b++) {
-    if (desc->seq_lens[b] < 0)
-      return bny_fail(BANYAN_ERR_ARGUMENT, WHERE "seq_lens[%" PRId32 "] is %" PRId32 ", negative", b,
-                      desc->seq_lens[b]);
-    longest = desc->seq_lens[b] > longest ? desc->seq_lens[b] : longest;
-  }
-  if (longest > 0 && !desc->k)
-    return bny_fail(BANYAN_ERR_ARGUMENT, WHERE "k is NULL and seq_lens has %" PRId32 " keys", longest);
-  if (longest > 0 && !desc->v)
-    return bny_fail(BANYAN_ERR_ARGUMENT, WHERE "v is NULL and seq_lens has %" PRId32 " keys", longest);
-  banyan_status status = check_strides(desc, longest);
-  for (int32_t b = 0; desc->page_table && b < desc->batch && status == BANYAN_OK; b++) status = check_page_ids(desc, b);
-  return status;
-}
-
-banyan_status bny_decode_attention_read(const banyan_attention_desc **desc, banyan_attention_desc *room) {
-  if (!*desc) return bny_fail(BANYAN_ERR_ARGUMENT, WHERE "desc is NULL");
-  const banyan_attention_desc *known = bny_sized_read(&bny_sized_attention_desc, WHERE "desc", *desc, room);
-  if (!known) return BANYAN_ERR_ARGUMENT;
-  *desc = known;
-  return BANYAN_OK;
-}
-
-banyan_status bny_decode_attention_read_out(const banyan_partial **out, banyan_partial *room) {
-  if (!*out) return bny_fail(BANYAN_ERR_ARGUMENT, WHERE "out is NULL");
-  const banyan_partial *known = bny_sized_read(&bny_sized_partial, WHERE "out", *out, room);
-  if (!known) return BANYAN_ERR_ARGUMENT;
-  *out = known;
-  return BANYAN_OK;
-}
-
-banyan_status bny_decode_attention_check(const banyan_attention_desc *desc, bool on_host) {
-  banyan_status status = check_shape(desc);
-  if (status == BANYAN_OK) status = check_pages(desc);
-  if (status == BANYAN_OK) status = on_host ? check_memory(desc) : check_strides(desc, desc->keys_max);
-  return status;
-}
-
-banyan_status bny_decode_attention_check_out(const banyan_attention_desc *desc, const banyan_partial *out) {
-  bny_box box = {desc->batch, desc->heads, value_dim_of(desc)};
-  const char *reason = bny_partial_check(out, &box, true);
-  return reason ? bny_fail(BANYAN_ERR_ARGUMENT, WHERE "out: %s", reason) : BANYAN_OK;
-}
+typedef struct row_block {
+  int32_t sequence, kv_head, chunk;
+} row_block;
 
 static const char *advance(const void *base, int64_t elements, banyan_dtype dtype) {
   /* NULL where no key is to be read. */
   return base ? (const char *)base + elements * (int64_t)bny_dtype_bytes(dtype) : NULL;
+}
+
+static int32_t first_head(const attention_job *job, const row_block *block) {
+  return block->kv_head * (job->desc->heads / job->desc->kv_heads) + block->chunk * job->heads_max;
+}
+
+static bny_attention_task task_of(const attention_job *job, const row_block *block) {
+  const banyan_attention_desc *desc = job->desc;
+  int32_t b = block->sequence, group = desc->heads / desc->kv_heads;
+  bny_attention_task task = {
+      .heads = smaller(group - block->chunk * job->heads_max, job->heads_max),
+      .head_dim = desc->head_dim,
+      .value_dim = job->value_dim,
+      .keys = desc->seq_lens[b],
+      .scale_log2 = job->scale_log2,
+      .q_dtype = desc->q_dtype,
+      .kv_dtype = desc->kv_dtype,
+      .q = advance(desc->q, b * desc->q_batch_stride + first_head(job, block) * desc->q_head_stride, desc->q_dtype),
+      .q_head_stride = desc->q_head_stride,
+      .k_token_stride = desc->k_token_stride,
+      .v_token_stride = desc->v_token_stride,
+  };
+  int64_t k_first = block->kv_head * desc->k_head_stride, v_first = block->kv_head * desc->v_head_stride;
+  if (desc->page_table) {
+    task.pages = desc->page_table + b * desc->page_table_stride;
+    task.page_keys = desc->page_keys;
+    task.k_page_stride = desc->k_batch_stride;
+    task.v_page_stride = desc->v_batch_stride;
+  } else {
+    k_first += b * desc->k_batch_stride;
+    v_first += b * desc->v_batch_stride;
+  }
+  task.k = advance(desc->k, k_first, desc->kv_dtype);
+  task.v = advance(desc->v, v_first, desc->kv_dtype);
+  return task;
+}
+
+/* The left half of a tree over `count` leaves: the largest power of two below. */
+static int32_t left_half(int32_t count) {
+  int32_t half = 1;
+  while (half * 2 < count) half *= 2;
+  return half;
+}
+
+/* Sums the keys of `count` segments from `first` on, as a subtree. */
+static void sum_segments(const attention_job *job, const bny_attention_task *task, int32_t first, int32_t count,
+                         bny_attention_sums *sums) {
+  if (count > 1) {
+    bny_attention_sums right;
+    int32_t half = left_half(count);
+    sum_segments(job, task, first, half, sums);
+    sum_segments(job, task, first + half, count - half, &right);
+    bny_attention_merge(task, sums, &right);
+    return;
+  }
+  int32_t keys = segment_keys(task->keys), begin = first * keys;
+  job->attention->run(task, begin, task->keys - begin < keys ? task->keys : begin + keys, sums);
 }
 
 /* Turns rows of NaN into rows without keys. */
@@ -179,73 +138,174 @@ static void empty_nan_rows(int32_t heads, int32_t value_dim, float *m, float *d,
   }
 }
 
-/* Runs all query heads of KV head `kv_head` of sequence b. Returns -1, or the first head whose row is lost. */
-static int32_t run_group(const bny_attention_kernels *attention, const bny_kernels *kernels,
-                         const banyan_attention_desc *desc, const banyan_partial *out, int32_t b, int32_t kv_head) {
-  float m[BNY_ATTENTION_HEADS_MAX], d[BNY_ATTENTION_HEADS_MAX], n[BNY_ATTENTION_VALUE_FLOATS];
-  int32_t group = desc->heads / desc->kv_heads;
-  int32_t value_dim = value_dim_of(desc);
-  int32_t heads_max = bny_attention_heads_max(desc->head_dim, value_dim);
-  double scale = desc->scale != 0 ? (double)desc->scale : 1 / sqrt((double)desc->head_dim);
-  bny_attention_task task = {
-      .head_dim = desc->head_dim,
-      .value_dim = value_dim,
-      .keys = desc->seq_lens[b],
-      .scale_log2 = scale * log2_e,
-      .q_dtype = desc->q_dtype,
-      .kv_dtype = desc->kv_dtype,
-      .q_head_stride = desc->q_head_stride,
-      .k = advance(desc->k, b * desc->k_batch_stride + kv_head * desc->k_head_stride, desc->kv_dtype),
-      .k_token_stride = desc->k_token_stride,
-      .v = advance(desc->v, b * desc->v_batch_stride + kv_head * desc->v_head_stride, desc->kv_dtype),
-      .v_token_stride = desc->v_token_stride,
-  };
-  if (desc->page_table) {
-    task.k = advance(desc->k, kv_head * desc->k_head_stride, desc->kv_dtype);
-    task.v = advance(desc->v, kv_head * desc->v_head_stride, desc->kv_dtype);
-    task.pages = desc->page_table + b * desc->page_table_stride;
-    task.page_keys = desc->page_keys;
-    task.k_page_stride = desc->k_batch_stride;
-    task.v_page_stride = desc->v_batch_stride;
-  }
-  int32_t lost = -1;
-  for (int32_t first = 0; first < group; first += task.heads) {
-    int32_t head0 = kv_head * group + first;
-    task.heads = group - first < heads_max ? group - first : heads_max;
-    task.q = advance(desc->q, b * desc->q_batch_stride + head0 * desc->q_head_stride, desc->q_dtype);
-    attention->run(&task, m, d, n);
-    if (desc->empty == BANYAN_EMPTY_NAN) empty_nan_rows(task.heads, value_dim, m, d, n);
-    bny_box box = {1, task.heads, value_dim};
-    bny_wire_view view = {.m = m, .d = d, .n = n, .token_stride = task.heads};
-    int64_t row = kernels->merge_finish(&box, BNY_WIRE_F32, 1, &view, false, out, b, head0);
-    if (row >= 0 && lost < 0) lost = head0 + (int32_t)row;
-  }
-  return lost;
+static void remember_lost(attention_job *job, int64_t row) {
+  int64_t known = atomic_load_explicit(&job->lost, memory_order_relaxed);
+  while ((known < 0 || row < known) && !atomic_compare_exchange_weak(&job->lost, &known, row)) continue;
 }
+
+static void write_rows(attention_job *job, const row_block *block, const bny_attention_task *task,
+                       const bny_attention_sums *sums) {
+  float m[BNY_ATTENTION_HEADS_MAX], d[BNY_ATTENTION_HEADS_MAX], n[BNY_ATTENTION_VALUE_FLOATS];
+  bny_attention_finish(task, sums, m, d, n);
+  if (job->desc->empty == BANYAN_EMPTY_NAN) empty_nan_rows(task->heads, job->value_dim, m, d, n);
+  bny_box box = {1, task->heads, job->value_dim};
+  bny_wire_view view = {.m = m, .d = d, .n = n, .token_stride = task->heads};
+  int32_t head0 = first_head(job, block);
+  int64_t lost = job->kernels->merge_finish(&box, BNY_WIRE_F32, 1, &view, false, job->out, block->sequence, head0);
+  if (lost >= 0) remember_lost(job, (int64_t)block->sequence * job->desc->heads + head0 + lost);
+}
+
+static void run_row_block(attention_job *job, const row_block *block) {
+  bny_attention_sums sums;
+  bny_attention_task task = task_of(job, block);
+  sum_segments(job, &task, 0, segments_of(task.keys), &sums);
+  write_rows(job, block, &task, &sums);
+}
+
+/* ---- parts ------------------------------------------------------------------------------------------------------- */
+
+static int32_t parts_of(const attention_job *job, int32_t sequence) {
+  return divide_up(segments_of(job->desc->seq_lens[sequence]), job->part_segments);
+}
+
+static bny_attention_sums *sums_of(const attention_job *job, int32_t part) {
+  return (bny_attention_sums *)(void *)(job->sums + (size_t)part * job->sums_bytes);
+}
+
+/* Merges the sums of `count` parts into the first, as the upper levels of the tree. */
+static void merge_parts(const attention_job *job, const bny_attention_task *task, int32_t first, int32_t count) {
+  if (count < 2) return;
+  int32_t half = left_half(count);
+  merge_parts(job, task, first, half);
+  merge_parts(job, task, first + half, count - half);
+  bny_attention_merge(task, sums_of(job, first), sums_of(job, first + half));
+}
+
+static int32_t sequence_of(const attention_job *job, int32_t part) {
+  int32_t low = 0, high = job->desc->batch;
+  while (high - low > 1) {
+    int32_t middle = low + (high - low) / 2;
+    if (job->part_first[middle] <= part)
+      low = middle;
+    else
+      high = middle;
+  }
+  return low;
+}
+
+static void run_part(attention_job *job, int32_t part) {
+  int32_t b = sequence_of(job, part), parts = parts_of(job, b), of_sequence = part - job->part_first[b];
+  int32_t number = of_sequence / parts, index = of_sequence % parts;
+  row_block block = {b, number / job->chunks, number % job->chunks};
+  if (parts == 1) {
+    run_row_block(job, &block);
+    return;
+  }
+  bny_attention_task task = task_of(job, &block);
+  int32_t first = index * job->part_segments;
+  sum_segments(job, &task, first, smaller(segments_of(task.keys) - first, job->part_segments), sums_of(job, part));
+  int64_t row_block = (int64_t)b * job->desc->kv_heads * job->chunks + number;
+  if (atomic_fetch_sub_explicit(&job->left[row_block], 1, memory_order_acq_rel) > 1) return;
+  merge_parts(job, &task, part - index, parts);
+  write_rows(job, &block, &task, sums_of(job, part - index));
+}
+
+static void run_parts(void *context, int32_t place) {
+  attention_job *job = context;
+  for (int32_t i = 0; i < job->threads; i++) {
+    part_range *range = &job->ranges[(place + i) % job->threads];
+    for (;;) {
+      int32_t part = atomic_fetch_add_explicit(&range->next, 1, memory_order_relaxed);
+      if (part >= range->end) break;
+      run_part(job, part);
+    }
+  }
+}
+
+/* Parts are halved until there are enough of them for all threads. */
+static int64_t choose_parts(attention_job *job) {
+  int64_t count;
+  for (job->part_segments = SEGMENTS_MAX;; job->part_segments /= 2) {
+    count = 0;
+    for (int32_t b = 0; b < job->desc->batch; b++) count += parts_of(job, b);
+    count *= (int64_t)job->desc->kv_heads * job->chunks;
+    if (count >= (int64_t)PARTS_PER_THREAD * job->threads || job->part_segments == 1) return count;
+  }
+}
+
+static size_t aligned(size_t bytes) { return (bytes + LINE_BYTES - 1) / LINE_BYTES * LINE_BYTES; }
+
+/* Lays out what threads share in the pool's memory. Returns false without memory, or for more parts than there are
+ * numbers. */
+static bool share_out(attention_job *job, bny_pool *pool) {
+  job->threads = bny_pool_threads(pool);
+  int64_t parts = choose_parts(job), blocks = (int64_t)job->desc->batch * job->desc->kv_heads * job->chunks;
+  if (parts > INT32_MAX - job->threads * 2) return false;
+  size_t rows = (size_t)(job->heads_max * bny_attention_padded(job->value_dim));
+  job->sums_bytes = aligned(offsetof(bny_attention_sums, n) + rows * sizeof(double));
+  size_t ranges = aligned((size_t)job->threads * sizeof *job->ranges);
+  size_t firsts = aligned(((size_t)job->desc->batch + 1) * sizeof *job->part_first);
+  size_t left = aligned((size_t)blocks * sizeof *job->left);
+  char *memory = bny_pool_memory(pool, ranges + firsts + left + (parts > blocks ? (size_t)parts * job->sums_bytes : 0));
+  if (!memory) return false;
+  job->ranges = (part_range *)(void *)memory;
+  job->part_first = (int32_t *)(void *)(memory + ranges);
+  job->left = (_Atomic int32_t *)(void *)(memory + ranges + firsts);
+  job->sums = memory + ranges + firsts + left;
+  int32_t first = 0, each = job->desc->kv_heads * job->chunks;
+  for (int32_t b = 0; b < job->desc->batch; b++) {
+    job->part_first[b] = first;
+    first += parts_of(job, b) * each;
+    for (int32_t i = 0; i < each; i++)
+      atomic_store_explicit(&job->left[(int64_t)b * each + i], parts_of(job, b), memory_order_relaxed);
+  }
+  job->part_first[job->desc->batch] = first;
+  for (int32_t i = 0; i < job->threads; i++) {
+    atomic_store_explicit(&job->ranges[i].next, (int32_t)((int64_t)first * i / job->threads), memory_order_relaxed);
+    job->ranges[i].end = (int32_t)((int64_t)first * (i + 1) / job->threads);
+  }
+  return true;
+}
+
+static void run_alone(attention_job *job) {
+  for (row_block at = {0, 0, 0}; at.sequence < job->desc->batch; at.sequence++)
+    for (at.kv_head = 0; at.kv_head < job->desc->kv_heads; at.kv_head++)
+      for (at.chunk = 0; at.chunk < job->chunks; at.chunk++) run_row_block(job, &at);
+}
+
+/* ---- calls ------------------------------------------------------------------------------------------------------- */
 
 /* Returns the bytes of keys and values, each counted once. */
 static uint64_t bytes_read(const banyan_attention_desc *desc) {
-  int64_t keys = 0, row = desc->head_dim + value_dim_of(desc);
+  int64_t keys = 0, row = desc->head_dim + bny_decode_value_dim(desc);
   for (int32_t b = 0; b < desc->batch; b++) keys += desc->seq_lens[b];
   return (uint64_t)(keys * desc->kv_heads * row) * bny_dtype_bytes(desc->kv_dtype);
 }
 
 banyan_status bny_decode_attention_run(const bny_attention_kernels *attention, const bny_kernels *kernels,
-                                       const banyan_attention_desc *desc, const banyan_partial *out) {
+                                       const banyan_attention_desc *desc, const banyan_partial *out, bny_pool *pool) {
   banyan_status status = bny_decode_attention_check(desc, true);
   if (status == BANYAN_OK) status = bny_decode_attention_check_out(desc, out);
   if (status != BANYAN_OK) return status;
   uint64_t since = bny_trace_span_begin();
-  for (int32_t b = 0; b < desc->batch; b++) {
-    for (int32_t kv_head = 0; kv_head < desc->kv_heads; kv_head++) {
-      int32_t head = run_group(attention, kernels, desc, out, b, kv_head);
-      if (head >= 0 && status == BANYAN_OK)
-        status = bny_fail(BANYAN_ERR_DATA,
-                          WHERE "%s cannot hold the statistics of sequence %" PRId32 ", head %" PRId32
-                                "; all other rows are right. Give out.stats_dtype a type of a wider range",
-                          bny_wire_formats[bny_wire_of_dtype(out->stats_dtype)].name, b, head);
-    }
-  }
+  attention_job job = {.attention = attention, .kernels = kernels, .desc = desc, .out = out, .lost = -1};
+  job.value_dim = bny_decode_value_dim(desc);
+  job.heads_max = bny_attention_heads_max(desc->head_dim, job.value_dim);
+  job.chunks = divide_up(desc->heads / desc->kv_heads, job.heads_max);
+  job.scale_log2 = (desc->scale != 0 ? (double)desc->scale : 1 / sqrt((double)desc->head_dim)) * log2_e;
+  bny_pool *mine = bny_pool_take(pool);
+  if (mine && share_out(&job, mine))
+    bny_pool_run(mine, run_parts, &job);
+  else
+    run_alone(&job);
+  bny_pool_give(mine);
+  int64_t lost = atomic_load(&job.lost);
+  if (lost >= 0)
+    status =
+        bny_fail(BANYAN_ERR_DATA,
+                 "banyan_attention: %s cannot hold the statistics of sequence %" PRId64 ", head %" PRId64
+                 "; all other rows are right. Give out.stats_dtype a type of a wider range",
+                 bny_wire_formats[bny_wire_of_dtype(out->stats_dtype)].name, lost / desc->heads, lost % desc->heads);
   if (since) bny_trace_span_end(since, desc->batch * desc->heads, bytes_read(desc));
   return status;
 }
@@ -256,5 +316,5 @@ banyan_status banyan_attention(const banyan_attention_desc *desc, const banyan_p
   banyan_status status = bny_decode_attention_read(&desc, &desc_room);
   if (status == BANYAN_OK) status = bny_decode_attention_read_out(&out, &out_room);
   if (status != BANYAN_OK) return status;
-  return bny_decode_attention_run(bny_attention_kernels_find(NULL), bny_kernels_find(NULL), desc, out);
+  return bny_decode_attention_run(bny_attention_kernels_find(NULL), bny_kernels_find(NULL), desc, out, NULL);
 }

@@ -6,11 +6,17 @@
 
 #include "attention.h"
 #include "banyan.h"
+#include "base/pool.h"
 #include "op.h"
 
-/* Runs banyan_attention() with the kernels given: `attention` computes, `kernels` writes in the caller's convention. */
+/* Runs banyan_attention() with the kernels given: `attention` computes, `kernels` writes in the caller's convention.
+ * The threads of `pool` take part; NULL: the calling thread alone. The bits are the same in either case. */
 banyan_status bny_decode_attention_run(const bny_attention_kernels *attention, const bny_kernels *kernels,
-                                       const banyan_attention_desc *desc, const banyan_partial *out);
+                                       const banyan_attention_desc *desc, const banyan_partial *out, bny_pool *pool);
+
+static inline int32_t bny_decode_value_dim(const banyan_attention_desc *desc) {
+  return desc->value_dim ? desc->value_dim : desc->head_dim;
+}
 
 /* Convert the callers' structs to this library's form, in `room` if they have another size. To be called first. */
 banyan_status bny_decode_attention_read(const banyan_attention_desc **desc, banyan_attention_desc *room);

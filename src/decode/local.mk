@@ -1,4 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
 libbanyan_core_la_SOURCES += \
   %D%/attention.c \
+  %D%/attention_check.c \
   %D%/decode.h

@@ -5,6 +5,7 @@ unit_tests += \
   %D%/test_arguments \
   %D%/test_attention \
   %D%/test_attention_refused \
+  %D%/test_attention_threads \
   %D%/test_contract \
   %D%/test_convert \
   %D%/test_energy \

@@ -97,7 +97,7 @@ static void bench(banyan_attention_desc *desc, const char *dtype_name, int round
     for (int t = 0; bny_attention_table[t]; t++) {
       if (!bny_attention_table[t]->supported()) continue;
       start = now_s();
-      if (bny_decode_attention_run(bny_attention_table[t], bny_kernels_find(NULL), desc, &out) != BANYAN_OK) {
+      if (bny_decode_attention_run(bny_attention_table[t], bny_kernels_find(NULL), desc, &out, NULL) != BANYAN_OK) {
         fprintf(stderr, "bench_attention: %s\n", banyan_last_error());
         exit(1);
       }

@@ -46,7 +46,7 @@ static banyan_status read_text(const char *text, size_t bytes, bny_prices *price
 
 static bool are_default(const bny_prices *prices) { return memcmp(prices, &bny_prices_default, sizeof *prices) == 0; }
 
-START_TEST(rows_are_replaced) {
+TEST(rows_are_replaced) {
   bny_prices prices;
   ck_assert_msg(read_text(sound, strlen(sound), &prices) == BANYAN_OK, "%s", banyan_last_error());
   for (int i = 0; i < BNY_LINK_CLASSES; i++) {
@@ -65,7 +65,6 @@ START_TEST(rows_are_replaced) {
   ck_assert_double_eq(network.message_ns, 0); /* it is not known */
   ck_assert_msg(strstr(prices.source, "costs.json of 2026-11-22T12:00:00Z") != NULL, "%s", prices.source);
 }
-END_TEST
 
 /* `from` in the sound text becomes `to`. */
 static const struct {
@@ -112,7 +111,7 @@ static const struct {
     {"]}\n", "]}\n{}", "line 7, column"},
 };
 
-START_TEST(refuses) {
+TEST_LOOP(refuses, (int)(sizeof refusals / sizeof *refusals)) {
   char text[2 * sizeof sound];
   bny_prices prices;
   const char *at = strstr(sound, refusals[_i].from);
@@ -124,9 +123,8 @@ START_TEST(refuses) {
   ck_assert_msg(strstr(banyan_last_error(), "BANYAN_COSTS: \"") == banyan_last_error(), "%s", banyan_last_error());
   ck_assert(are_default(&prices));
 }
-END_TEST
 
-START_TEST(refuses_what_is_no_file) {
+TEST(refuses_what_is_no_file) {
   tree t = tree_new();
   char path[300];
   bny_prices prices = bny_prices_default;
@@ -145,7 +143,6 @@ START_TEST(refuses_what_is_no_file) {
   ck_assert(are_default(&prices));
   tree_free(&t);
 }
-END_TEST
 
 /* ---- mutations --------------------------------------------------------------------------------------------------- */
 
@@ -181,7 +178,7 @@ static void check_row(const bny_price *row) {
   ck_assert(row->gbytes_per_s >= 1e-3 && row->gbytes_per_s <= 1e6);
 }
 
-START_TEST(mutations_are_refused_or_sound) {
+TEST(mutations_are_refused_or_sound) {
   enum { MUTATIONS = 5000 };
   uint64_t state = 20261122;
   int taken = 0;
@@ -203,7 +200,6 @@ START_TEST(mutations_are_refused_or_sound) {
   ck_assert_int_gt(taken, 0);
   ck_assert_int_lt(taken, MUTATIONS / 2);
 }
-END_TEST
 
 /* ---- the machine ------------------------------------------------------------------------------------------------- */
 
@@ -233,7 +229,7 @@ static void make_machine(const tree *t) {
   pci(t, "0000:00:1f.0", "0x060100\n", "0x8086\n", "0x1234\n");      /* a bridge */
 }
 
-START_TEST(a_machine_is_known_by_its_parts) {
+TEST(a_machine_is_known_by_its_parts) {
   static const struct {
     const char *text, *cpu;
   } cpus[] = {{"processor\t: 0\nmodel name\t: Some CPU @ 2 GHz\nprocessor\t: 1\nmodel name\t: x\n", "Some CPU @ 2 GHz"},
@@ -256,14 +252,12 @@ START_TEST(a_machine_is_known_by_its_parts) {
     tree_free(&t);
   }
 }
-END_TEST
 
-START_TEST(a_machine_without_files_is_unknown) {
+TEST(a_machine_without_files_is_unknown) {
   bny_machine found, nothing = {.cpu = ""};
   bny_machine_find("/nonexistent", &found);
   ck_assert_mem_eq(&found, &nothing, sizeof found);
 }
-END_TEST
 
 /* ---- from the tool to the library -------------------------------------------------------------------------------- */
 
@@ -295,7 +289,7 @@ static void check_price(const bny_prices *prices, bny_link_class class, double a
   ck_assert(prices->rows[class].measured);
 }
 
-START_TEST(what_is_saved_is_read) {
+TEST(what_is_saved_is_read) {
   topo_measured measured = {.nsweeps = 3};
   bny_prices prices;
   set_kind(&measured, TOPO_NEAR_CORE, 20, 2, 0.01);
@@ -309,9 +303,8 @@ START_TEST(what_is_saved_is_read) {
   ck_assert(!prices.rows[BNY_LINK_TCP].measured && !prices.rows[BNY_LINK_NVLINK].measured);
   ck_assert(prices.merge_ns_per_byte > 0);
 }
-END_TEST
 
-START_TEST(kinds_that_were_not_measured_have_no_price) {
+TEST(kinds_that_were_not_measured_have_no_price) {
   topo_measured measured = {.nsweeps = 1};
   bny_prices prices;
   tool_error error = {.text = ""};
@@ -325,20 +318,7 @@ START_TEST(kinds_that_were_not_measured_have_no_price) {
   check_price(&prices, BNY_LINK_MEMORY, 1, 1, 0.02);
   ck_assert(!prices.rows[BNY_LINK_SOCKETS].measured);
 }
-END_TEST
 
 int main(void) {
-  TCase *all = tcase_create("costs");
-  tcase_set_timeout(all, 60);
-  tcase_add_test(all, rows_are_replaced);
-  tcase_add_loop_test(all, refuses, 0, (int)(sizeof refusals / sizeof *refusals));
-  tcase_add_test(all, refuses_what_is_no_file);
-  tcase_add_test(all, mutations_are_refused_or_sound);
-  tcase_add_test(all, a_machine_is_known_by_its_parts);
-  tcase_add_test(all, a_machine_without_files_is_unknown);
-  tcase_add_test(all, what_is_saved_is_read);
-  tcase_add_test(all, kinds_that_were_not_measured_have_no_price);
-  Suite *suite = suite_create("topo_costs");
-  suite_add_tcase(suite, all);
-  return suite_main(suite);
+  return suite_main(suite_of("topo_costs", 60));
 }

@@ -29,7 +29,7 @@ static void make_node(const tree *t) {
   tree_file(t, "", "class/net/bonding_masters"); /* a file of the bonding driver */
 }
 
-START_TEST(lists_the_devices_of_a_node) {
+TEST(lists_the_devices_of_a_node) {
   static const struct {
     const char *name, *interface;
     bool is_adapter, is_up;
@@ -52,16 +52,14 @@ START_TEST(lists_the_devices_of_a_node) {
   free(devices);
   tree_free(&t);
 }
-END_TEST
 
-START_TEST(a_node_without_sysfs_has_no_devices) {
+TEST(a_node_without_sysfs_has_no_devices) {
   bny_net_device *devices;
   int32_t count;
   ck_assert_int_eq(bny_net_devices_find("/nonexistent", &devices, &count), BANYAN_OK);
   ck_assert_int_eq(count, 0);
   free(devices);
 }
-END_TEST
 
 /* `list` is NULL where the choice is left to UCX, and `error` is part of the text of a refusal. */
 typedef struct example {
@@ -143,7 +141,7 @@ static const example examples[] = {
      .error = "it takes names between commas"},
 };
 
-START_TEST(chooses) {
+TEST_LOOP(chooses, (int)(sizeof examples / sizeof *examples)) {
   const example *with = &examples[_i];
   const bny_net_device_wishes wishes = {with->option, with->interface, with->nearest, with->ucx};
   bny_net_device_choice choice;
@@ -165,14 +163,11 @@ START_TEST(chooses) {
   free(choice.list);
   free(devices);
 }
-END_TEST
 
 int main(void) {
   TCase *all = tcase_create("devices");
   tcase_add_test(all, lists_the_devices_of_a_node);
   tcase_add_test(all, a_node_without_sysfs_has_no_devices);
   tcase_add_loop_test(all, chooses, 0, (int)(sizeof examples / sizeof *examples));
-  Suite *suite = suite_create("net_devices");
-  suite_add_tcase(suite, all);
-  return world_main(suite);
+  return world_main(suite_of("net_devices", 0));
 }

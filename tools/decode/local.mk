@@ -8,6 +8,7 @@ endif
 banyan_decode_SOURCES = \
   %D%/allreduce3.c \
   %D%/device.h \
+  %D%/kernel.c %D%/kernel.h \
   %D%/main.c \
   %D%/measure.c %D%/measure.h \
   %D%/methods.c %D%/methods.h \

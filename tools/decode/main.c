@@ -9,6 +9,7 @@
 #include "tools/common/launch.h"
 #include "tools/common/options.h"
 #include "tools/decode/device.h"
+#include "tools/decode/kernel.h"
 #include "tools/decode/measure.h"
 #include "tools/decode/report.h"
 
@@ -30,6 +31,8 @@ typedef struct arguments {
   bool json;
   const char *shaped, *chosen; /* the first option of these groups that is given; NULL: none */
   const char *device;          /* NULL: ranks are on the host */
+  bool kernel_only;
+  int32_t threads; /* of --kernel-only; 0: one for each core */
 } arguments;
 
 static const decode_method *const all_methods[METHODS_MAX] = {&decode_method_tree, &decode_method_ring,
@@ -77,6 +80,13 @@ static const tool_option options[] = {
      "The order in which partials are merged: as suits the algorithm, or with the same bits whatever the "
      "algorithm. Default plan.",
      TOOL_NAME_AT(settings.order, bny_order_names), TOOL_GROUP(chosen)},
+    {.help = "Local attention"},
+    {"kernel-only", NULL,
+     "Attention of one rank alone, without a combine, beside a loop of as many threads that reads the same memory: "
+     "kv_gbps and read_gbps in JSON.",
+     TOOL_FLAG_AT(kernel_only)},
+    {"threads", "N", "The threads of --kernel-only; default one for each core of this process.",
+     TOOL_INT_AT(threads, 1, 1024)},
     {.help = "Devices"},
     {"device", "cuda[:N]",
      "On a GPU, in graphs. Ranks are threads, all on that device, and share the keys. Attention is "
@@ -99,6 +109,14 @@ static bool complete_for_device(arguments *a, tool_error *error) {
   return true;
 }
 
+static bool complete_for_kernel(const arguments *a, tool_error *error) {
+  if (a->input != NULL || a->chosen != NULL || a->device != NULL || a->world.ranks > 1) {
+    return tool_error_set(error, "--kernel-only is one rank on the host, with random values: it takes none of --input, "
+                                 "--ranks, --method, --algorithm, --scatter, --order and --device");
+  }
+  return true;
+}
+
 static bool complete_arguments(void *opaque, int argc, char **argv, tool_error *error) {
   arguments *a = opaque;
   if (optind < argc) return tool_error_set(error, "%.60s: no argument is expected here", argv[optind]);
@@ -114,6 +132,12 @@ static bool complete_arguments(void *opaque, int argc, char **argv, tool_error *
     return tool_error_set(error, "--batch %d with --heads %d: more than 16 million rows", a->shape.batch,
                           a->shape.heads);
   }
+  if (a->threads > 0 && !a->kernel_only) {
+    return tool_error_set(error, "--threads goes with --kernel-only; BANYAN_THREADS is for ranks");
+  }
+  if (a->kernel_only) {
+    return complete_for_kernel(a, error);
+  }
   return a->device == NULL || complete_for_device(a, error);
 }
 
@@ -121,6 +145,7 @@ static const tool_program program = {
     .name = PROGRAM,
     .title = "attention over a sharded KV cache, checked and timed",
     .usage = "[--ranks N] [--input FILE] [OPTION]...\n"
+             "--kernel-only [OPTION]...\n"
              "--device cuda[:N] [OPTION]...",
     .about =
         "Decodes one token per sequence: its query attends to a cache of keys and values whose tokens are divided "
@@ -171,6 +196,16 @@ static int work_on_device(const arguments *a) {
   return verified ? TOOL_EXIT_OK : TOOL_EXIT_FAILED;
 }
 
+static int work_on_kernel(const arguments *a) {
+  decode_kernel_settings settings = {.threads = a->threads, .repeat = a->repeat, .timeout_ns = a->world.timeout_ns};
+  tool_error error = {.text = ""};
+  decode_problem problem = {.layers = 0};
+  bool ok = decode_problem_make(&a->shape, a->dtype, a->seed, &problem, &error) &&
+            decode_kernel_work(&settings, &problem, a->json, &error);
+  decode_problem_close(&problem);
+  return ok ? TOOL_EXIT_OK : tool_options_fail(&program, &error);
+}
+
 int main(int argc, char **argv) {
   arguments a = {.world = {.program = PROGRAM},
                  .shape = {.batch = 1, .tokens = 4096, .heads = 32, .head_dim = 128},
@@ -181,6 +216,7 @@ int main(int argc, char **argv) {
   int exit_status;
   if (!tool_options_parse(&program, argc, argv, &a, &exit_status)) return exit_status;
   if (a.device != NULL) return work_on_device(&a);
+  if (a.kernel_only) return work_on_kernel(&a);
   if (tool_world_launch(&a.world, argv, &exit_status)) return exit_status;
   tool_world world;
   tool_error error = {.text = ""};

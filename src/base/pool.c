@@ -1,0 +1,201 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * A gate admits threads to the work under way: it holds whether work is open, its number, and how many threads are
+ * inside. The caller closes the gate when no part of the work is left, and waits for those inside alone. */
+#include "base/pool.h"
+
+#include <pthread.h>
+#include <stdatomic.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+#include "base/clock.h"
+#include "base/status.h"
+
+/* A thread looks for work for this long before it sleeps: attention of the next layer comes sooner. */
+enum { LOOK_NS = 50000, LOOKS_PER_CLOCK = 32 };
+
+#define INSIDE_MASK ((uint64_t)0xffff)
+#define OPEN ((uint64_t)1 << 16)
+#define NUMBER_SHIFT 17
+
+struct bny_pool {
+  _Atomic uint64_t gate;
+  void (*work)(void *context, int32_t place);
+  void *context;
+  _Atomic int32_t sleepers;
+  _Atomic bool leaving;
+  atomic_flag busy;
+  pthread_mutex_t lock;
+  pthread_cond_t wake;
+  pid_t process;
+  int32_t threads; /* with the caller */
+  int32_t started; /* of threads - 1 */
+  void *memory;
+  size_t memory_bytes;
+  struct pool_thread {
+    bny_pool *pool;
+    pthread_t thread;
+    int32_t place, cpu; /* cpu -1: any */
+  } each[];
+};
+
+static inline void pause_cpu(void) {
+#if defined(__x86_64__)
+  __builtin_ia32_pause();
+#elif defined(__aarch64__)
+  __asm__ volatile("yield");
+#endif
+}
+
+/* Enters the work under way unless this thread has been in it. */
+static bool enter(bny_pool *pool, uint64_t *last) {
+  uint64_t gate = atomic_load_explicit(&pool->gate, memory_order_acquire);
+  while ((gate & OPEN) && gate >> NUMBER_SHIFT != *last) {
+    if (!atomic_compare_exchange_weak_explicit(&pool->gate, &gate, gate + 1, memory_order_acq_rel,
+                                               memory_order_acquire))
+      continue;
+    *last = gate >> NUMBER_SHIFT;
+    return true;
+  }
+  return false;
+}
+
+/* Sequentially consistent, as is `sleepers`: either this thread sees the work, or the caller sees a sleeper. */
+static bool has_work(bny_pool *pool, uint64_t last) {
+  uint64_t gate = atomic_load(&pool->gate);
+  return atomic_load(&pool->leaving) || ((gate & OPEN) && gate >> NUMBER_SHIFT != last);
+}
+
+static void await_work(bny_pool *pool, uint64_t last) {
+  int64_t until = bny_clock_ns() + LOOK_NS;
+  do {
+    for (int i = 0; i < LOOKS_PER_CLOCK; i++) {
+      if (has_work(pool, last)) return;
+      pause_cpu();
+    }
+  } while (bny_clock_ns() < until);
+  pthread_mutex_lock(&pool->lock);
+  atomic_fetch_add(&pool->sleepers, 1);
+  while (!has_work(pool, last)) pthread_cond_wait(&pool->wake, &pool->lock);
+  atomic_fetch_sub(&pool->sleepers, 1);
+  pthread_mutex_unlock(&pool->lock);
+}
+
+static void bind_to(int32_t cpu) {
+  unsigned char mask[BNY_POOL_CPU_BYTES] = {0};
+  if (cpu < 0) return;
+  mask[cpu / 8] = (unsigned char)(1 << cpu % 8);
+  sched_setaffinity(0, sizeof mask, (const cpu_set_t *)(const void *)mask); /* a thread that cannot be bound floats */
+}
+
+static void *run_thread(void *argument) {
+  struct pool_thread *self = argument;
+  bny_pool *pool = self->pool;
+  uint64_t last = 0;
+  bind_to(self->cpu);
+  while (!atomic_load_explicit(&pool->leaving, memory_order_acquire)) {
+    if (enter(pool, &last)) {
+      pool->work(pool->context, self->place);
+      atomic_fetch_sub_explicit(&pool->gate, 1, memory_order_release);
+    } else
+      await_work(pool, last);
+  }
+  return NULL;
+}
+
+/* Returns the `index`-th processor of the set, and the first again after the last. */
+static int32_t cpu_at(const bny_pool_cpus *cpus, int32_t index) {
+  if (!cpus || cpus->count < 1) return -1;
+  index %= cpus->count;
+  for (int32_t cpu = 0; cpu < 8 * BNY_POOL_CPU_BYTES; cpu++)
+    if ((cpus->mask[cpu / 8] >> cpu % 8 & 1) && index-- == 0) return cpu;
+  return -1;
+}
+
+static banyan_status start_threads(bny_pool *pool, const bny_pool_cpus *cpus) {
+  for (int32_t i = 0; i < pool->threads - 1; i++) {
+    pool->each[i] = (struct pool_thread){.pool = pool, .place = i + 1, .cpu = cpu_at(cpus, i + 1)};
+    int error = pthread_create(&pool->each[i].thread, NULL, run_thread, &pool->each[i]);
+    if (error)
+      return bny_fail(BANYAN_ERR_SYSTEM,
+                      "thread %d of %d of this rank cannot be started: %s; ask for fewer (BANYAN_THREADS)", i + 1,
+                      pool->threads, strerror(error));
+    pool->started++;
+  }
+  return BANYAN_OK;
+}
+
+banyan_status bny_pool_make(int32_t threads, const bny_pool_cpus *cpus, bny_pool **pool) {
+  bny_pool *made = calloc(1, sizeof *made + (size_t)(threads - 1) * sizeof made->each[0]);
+  if (!made) return bny_fail(BANYAN_ERR_MEMORY, "no memory for %d threads", threads);
+  made->threads = threads;
+  made->process = getpid();
+  atomic_flag_clear(&made->busy);
+  pthread_mutex_init(&made->lock, NULL);
+  pthread_cond_init(&made->wake, NULL);
+  banyan_status status = start_threads(made, cpus);
+  if (status != BANYAN_OK) {
+    bny_pool_free(made);
+    return status;
+  }
+  *pool = made;
+  return BANYAN_OK;
+}
+
+static void wake_all(bny_pool *pool) {
+  pthread_mutex_lock(&pool->lock);
+  pthread_cond_broadcast(&pool->wake);
+  pthread_mutex_unlock(&pool->lock);
+}
+
+void bny_pool_free(bny_pool *pool) {
+  if (!pool) return;
+  if (pool->process == getpid()) { /* the child of a fork has no threads, and may hold a copy of a locked lock */
+    atomic_store_explicit(&pool->leaving, true, memory_order_release);
+    wake_all(pool);
+    for (int32_t i = 0; i < pool->started; i++) pthread_join(pool->each[i].thread, NULL);
+    pthread_cond_destroy(&pool->wake);
+    pthread_mutex_destroy(&pool->lock);
+  }
+  free(pool->memory);
+  free(pool);
+}
+
+int32_t bny_pool_threads(const bny_pool *pool) { return pool ? pool->threads : 1; }
+
+bny_pool *bny_pool_take(bny_pool *pool) {
+  if (!pool || pool->threads == 1 || pool->process != getpid()) return NULL;
+  return atomic_flag_test_and_set_explicit(&pool->busy, memory_order_acquire) ? NULL : pool;
+}
+
+void bny_pool_give(bny_pool *pool) {
+  if (pool) atomic_flag_clear_explicit(&pool->busy, memory_order_release);
+}
+
+void bny_pool_run(bny_pool *pool, void (*work)(void *context, int32_t place), void *context) {
+  if (!pool) {
+    work(context, 0);
+    return;
+  }
+  pool->work = work;
+  pool->context = context;
+  uint64_t number = (atomic_load_explicit(&pool->gate, memory_order_relaxed) >> NUMBER_SHIFT) + 1;
+  atomic_store(&pool->gate, number << NUMBER_SHIFT | OPEN);
+  if (atomic_load(&pool->sleepers) > 0) wake_all(pool);
+  work(context, 0);
+  atomic_fetch_and_explicit(&pool->gate, ~OPEN, memory_order_acq_rel);
+  while (atomic_load_explicit(&pool->gate, memory_order_acquire) & INSIDE_MASK) pause_cpu();
+}
+
+void *bny_pool_memory(bny_pool *pool, size_t bytes) {
+  if (bytes <= pool->memory_bytes) return pool->memory;
+  void *memory = aligned_alloc(64, (bytes + 63) / 64 * 64);
+  if (!memory) return NULL;
+  free(pool->memory);
+  pool->memory = memory;
+  pool->memory_bytes = bytes;
+  return memory;
+}

@@ -1,0 +1,158 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * Checks of a call of local attention, before anything is computed. */
+#include "decode/decode.h"
+
+#include <inttypes.h>
+#include <math.h>
+#include <string.h>
+
+#include "base/sized.h"
+#include "base/status.h"
+
+#define WHERE "banyan_attention: "
+
+static banyan_status check_shape(const banyan_attention_desc *desc) {
+  if (desc->batch < 0) return bny_fail(BANYAN_ERR_ARGUMENT, WHERE "batch is %" PRId32 ", negative", desc->batch);
+  if (desc->kv_heads < 1)
+    return bny_fail(BANYAN_ERR_ARGUMENT, WHERE "kv_heads is %" PRId32 ", must be at least 1", desc->kv_heads);
+  if (desc->heads < 1 || desc->heads % desc->kv_heads != 0)
+    return bny_fail(BANYAN_ERR_ARGUMENT,
+                    WHERE "heads is %" PRId32 ", must be a multiple of kv_heads, which is %" PRId32, desc->heads,
+                    desc->kv_heads);
+  if ((int64_t)desc->batch * desc->heads > INT32_MAX)
+    return bny_fail(BANYAN_ERR_ARGUMENT, WHERE "batch %" PRId32 " x heads %" PRId32 " are more than 2^31 - 1 rows",
+                    desc->batch, desc->heads);
+  if (desc->head_dim < 1 || desc->head_dim > BNY_ATTENTION_HEAD_DIM_MAX)
+    return bny_fail(BANYAN_ERR_ARGUMENT, WHERE "head_dim is %" PRId32 ", must be 1 to %d", desc->head_dim,
+                    BNY_ATTENTION_HEAD_DIM_MAX);
+  if (bny_decode_value_dim(desc) < 1 || bny_decode_value_dim(desc) > BNY_ATTENTION_VALUE_DIM_MAX)
+    return bny_fail(BANYAN_ERR_ARGUMENT, WHERE "value_dim is %" PRId32 "%s, must be 1 to %d",
+                    bny_decode_value_dim(desc), desc->value_dim ? "" : " (head_dim, as it is unset)",
+                    BNY_ATTENTION_VALUE_DIM_MAX);
+  if (!isfinite(desc->scale))
+    return bny_fail(BANYAN_ERR_ARGUMENT, WHERE "scale is %g, must be finite (0: 1 / sqrt(head_dim))",
+                    (double)desc->scale);
+  if (desc->empty != 0 && desc->empty != BANYAN_EMPTY_NAN)
+    return bny_fail(BANYAN_ERR_ARGUMENT, WHERE "empty is %" PRIu64 ", must be 0 or BANYAN_EMPTY_NAN", desc->empty);
+  if (bny_dtype_bytes(desc->q_dtype) == 0)
+    return bny_fail(BANYAN_ERR_ARGUMENT, WHERE "q_dtype is %d, must be BANYAN_F32, BANYAN_F16 or BANYAN_BF16",
+                    (int)desc->q_dtype);
+  if (bny_dtype_bytes(desc->kv_dtype) == 0)
+    return bny_fail(BANYAN_ERR_ARGUMENT, WHERE "kv_dtype is %d, must be BANYAN_F32, BANYAN_F16 or BANYAN_BF16",
+                    (int)desc->kv_dtype);
+  return BANYAN_OK;
+}
+
+/* A stride that lets the rows of one sequence overlap was forgotten or has the wrong unit. Batch strides may be
+ * anything: 0 shares a query or a prefix. A batch of 0 has no rows, and its strides may be unset. */
+static banyan_status check_stride(const char *name, int64_t stride, int32_t rows, int32_t row) {
+  if (rows > 1 && stride < row && stride > -(int64_t)row)
+    return bny_fail(BANYAN_ERR_ARGUMENT, WHERE "%s is %" PRId64 ": rows of %" PRId32 " elements would overlap", name,
+                    stride, row);
+  return BANYAN_OK;
+}
+
+/* Rows of the table follow one another. The length of the last row is not known. */
+static bool exceeds_table(const banyan_attention_desc *desc, int32_t keys) {
+  return desc->page_table && desc->batch > 1 && desc->page_table_stride > 0 &&
+         (keys - (keys > 0)) / desc->page_keys >= desc->page_table_stride;
+}
+
+static banyan_status check_pages(const banyan_attention_desc *desc) {
+  bool power_of_two = desc->page_keys > 0 && (desc->page_keys & (desc->page_keys - 1)) == 0;
+  if (desc->page_table && !power_of_two)
+    return bny_fail(BANYAN_ERR_ARGUMENT, WHERE "page_keys is %" PRId32 ", must be a power of two", desc->page_keys);
+  if (!desc->page_table && desc->page_keys != 0)
+    return bny_fail(BANYAN_ERR_ARGUMENT, WHERE "page_keys is %" PRId32 " and page_table is NULL", desc->page_keys);
+  if (desc->pages < 0 || (desc->pages > 0 && !desc->page_table))
+    return bny_fail(BANYAN_ERR_ARGUMENT, WHERE "pages is %" PRId64 "%s", desc->pages,
+                    desc->pages < 0 ? ", negative" : " and page_table is NULL");
+  if (exceeds_table(desc, desc->keys_max))
+    return bny_fail(BANYAN_ERR_ARGUMENT,
+                    WHERE "keys_max is %" PRId32 ", and page_table_stride of %" PRId64 " has room for %" PRId64
+                          " pages of %" PRId32 " keys",
+                    desc->keys_max, desc->page_table_stride, desc->page_table_stride, desc->page_keys);
+  return BANYAN_OK;
+}
+
+/* Checks every id that the length of one sequence reaches. */
+static banyan_status check_page_ids(const banyan_attention_desc *desc, int32_t b) {
+  const int32_t *table = desc->page_table + b * desc->page_table_stride, keys = desc->seq_lens[b];
+  const int32_t last = desc->pages > 0 && desc->pages <= INT32_MAX ? (int32_t)desc->pages - 1 : INT32_MAX;
+  if (exceeds_table(desc, keys))
+    return bny_fail(BANYAN_ERR_ARGUMENT,
+                    WHERE "seq_lens[%" PRId32 "] is %" PRId32 ", and page_table_stride of %" PRId64
+                          " has room for so many pages of %" PRId32 " keys",
+                    b, keys, desc->page_table_stride, desc->page_keys);
+  for (int32_t place = 0; keys > 0 && place <= (keys - 1) / desc->page_keys; place++) {
+    if (table[place] < 0 || table[place] > last)
+      return bny_fail(BANYAN_ERR_ARGUMENT,
+                      WHERE "page_table[%" PRId32 "][%" PRId32 "] is %" PRId32 ", must be 0 to %" PRId32
+                            " (pages is %" PRId64 ")",
+                      b, place, table[place], last, desc->pages);
+  }
+  return BANYAN_OK;
+}
+
+static banyan_status check_strides(const banyan_attention_desc *desc, int32_t longest) {
+  if (desc->batch == 0) return BANYAN_OK;
+  int32_t neighbours = desc->page_table && desc->page_keys < longest ? desc->page_keys : longest;
+  banyan_status status = check_stride("q_head_stride", desc->q_head_stride, desc->heads, desc->head_dim);
+  if (status == BANYAN_OK) status = check_stride("k_token_stride", desc->k_token_stride, neighbours, desc->head_dim);
+  if (status == BANYAN_OK)
+    status = check_stride("v_token_stride", desc->v_token_stride, neighbours, bny_decode_value_dim(desc));
+  if (status == BANYAN_OK && longest > 0)
+    status = check_stride("k_head_stride", desc->k_head_stride, desc->kv_heads, desc->head_dim);
+  if (status == BANYAN_OK && longest > 0)
+    status = check_stride("v_head_stride", desc->v_head_stride, desc->kv_heads, bny_decode_value_dim(desc));
+  return status;
+}
+
+static banyan_status check_memory(const banyan_attention_desc *desc) {
+  int32_t longest = 0;
+  if (desc->batch > 0 && !desc->q) return bny_fail(BANYAN_ERR_ARGUMENT, WHERE "q is NULL");
+  if (desc->batch > 0 && !desc->seq_lens) return bny_fail(BANYAN_ERR_ARGUMENT, WHERE "seq_lens is NULL");
+  for (int32_t b = 0; b < desc->batch; b++) {
+    if (desc->seq_lens[b] < 0)
+      return bny_fail(BANYAN_ERR_ARGUMENT, WHERE "seq_lens[%" PRId32 "] is %" PRId32 ", negative", b,
+                      desc->seq_lens[b]);
+    longest = desc->seq_lens[b] > longest ? desc->seq_lens[b] : longest;
+  }
+  if (longest > 0 && !desc->k)
+    return bny_fail(BANYAN_ERR_ARGUMENT, WHERE "k is NULL and seq_lens has %" PRId32 " keys", longest);
+  if (longest > 0 && !desc->v)
+    return bny_fail(BANYAN_ERR_ARGUMENT, WHERE "v is NULL and seq_lens has %" PRId32 " keys", longest);
+  banyan_status status = check_strides(desc, longest);
+  for (int32_t b = 0; desc->page_table && b < desc->batch && status == BANYAN_OK; b++) status = check_page_ids(desc, b);
+  return status;
+}
+
+banyan_status bny_decode_attention_read(const banyan_attention_desc **desc, banyan_attention_desc *room) {
+  if (!*desc) return bny_fail(BANYAN_ERR_ARGUMENT, WHERE "desc is NULL");
+  const banyan_attention_desc *known = bny_sized_read(&bny_sized_attention_desc, WHERE "desc", *desc, room);
+  if (!known) return BANYAN_ERR_ARGUMENT;
+  *desc = known;
+  return BANYAN_OK;
+}
+
+banyan_status bny_decode_attention_read_out(const banyan_partial **out, banyan_partial *room) {
+  if (!*out) return bny_fail(BANYAN_ERR_ARGUMENT, WHERE "out is NULL");
+  const banyan_partial *known = bny_sized_read(&bny_sized_partial, WHERE "out", *out, room);
+  if (!known) return BANYAN_ERR_ARGUMENT;
+  *out = known;
+  return BANYAN_OK;
+}
+
+banyan_status bny_decode_attention_check(const banyan_attention_desc *desc, bool on_host) {
+  banyan_status status = check_shape(desc);
+  if (status == BANYAN_OK) status = check_pages(desc);
+  if (status == BANYAN_OK) status = on_host ? check_memory(desc) : check_strides(desc, desc->keys_max);
+  return status;
+}
+
+banyan_status bny_decode_attention_check_out(const banyan_attention_desc *desc, const banyan_partial *out) {
+  bny_box box = {desc->batch, desc->heads, bny_decode_value_dim(desc)};
+  const char *reason = bny_partial_check(out, &box, true);
+  return reason ? bny_fail(BANYAN_ERR_ARGUMENT, WHERE "out: %s", reason) : BANYAN_OK;
+}

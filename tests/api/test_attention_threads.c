@@ -1,0 +1,196 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * Attention by several threads of a rank: the bits of one thread, for any number of them. */
+#include <pthread.h>
+#include <stdio.h>
+
+#include "attention.h"
+#include "decode/decode.h"
+#include "op.h"
+#include "tests/api/attention_local.h"
+#include "tests/support/lone.h"
+#include "tests/support/suite.h"
+
+static const int32_t thread_counts[] = {2, 3, 5, 8};
+
+static result run_with(const banyan_attention_desc *desc, bny_pool *pool) {
+  banyan_partial out;
+  result r = result_make(desc, &out);
+  banyan_status status =
+      bny_decode_attention_run(bny_attention_kernels_find(NULL), bny_kernels_find(NULL), desc, &out, pool);
+  ck_assert_msg(status == BANYAN_OK, "%s", banyan_last_error());
+  return r;
+}
+
+static void check_same_bits(const result *a, const result *b, int32_t threads) {
+  ck_assert_msg(memcmp(a->values, b->values, a->values_bytes) == 0 && memcmp(a->lse, b->lse, a->lse_bytes) == 0,
+                "%d threads give other bits than one", threads);
+}
+
+static void check_all_counts(const banyan_attention_desc *desc) {
+  result alone = run_with(desc, NULL);
+  for (size_t i = 0; i < sizeof thread_counts / sizeof thread_counts[0]; i++) {
+    bny_pool *pool = NULL;
+    ck_assert_int_eq(bny_pool_make(thread_counts[i], NULL, &pool), BANYAN_OK);
+    for (int again = 0; again < 3; again++) {
+      result many = run_with(desc, pool);
+      check_same_bits(&alone, &many, thread_counts[i]);
+      result_free(&many);
+    }
+    bny_pool_free(pool);
+  }
+  result_free(&alone);
+}
+
+/* Lengths on either side of blocks, segments and parts. */
+static int32_t random_length(void) {
+  static const int32_t edges[] = {0, 1, 511, 512, 513, 1024, 1025, 4096, 32768, 32769, 40000};
+  return random_range(0, 1) ? edges[random_range(0, 10)] : random_range(0, 3000);
+}
+
+TEST_LOOP(same_bits, 30) {
+  static const int32_t groups[] = {1, 2, 4, 8, 17};
+  random_state = (uint64_t)_i + 50;
+  problem p;
+  int32_t seq_lens[4];
+  int32_t batch = random_range(1, 4), kv_heads = random_range(1, 3);
+  for (int32_t b = 0; b < batch; b++) seq_lens[b] = random_length();
+  problem_make(&p, batch, kv_heads * groups[random_range(0, 4)], kv_heads, random_range(1, 40), random_range(1, 40),
+               (banyan_dtype)random_range(BANYAN_F32, BANYAN_BF16), (banyan_dtype)random_range(BANYAN_F32, BANYAN_BF16),
+               seq_lens, 1);
+  check_all_counts(&p.desc);
+  problem_free(&p);
+}
+
+/* The caches of problem_make() read as pages of 16 keys, in the reverse order. */
+TEST(same_bits_with_pages) {
+  enum { KEYS = 6000, PAGE = 16, PAGES = KEYS / PAGE };
+  random_state = 7;
+  problem p;
+  int32_t table[PAGES];
+  for (int32_t i = 0; i < PAGES; i++) table[i] = PAGES - 1 - i;
+  problem_make(&p, 1, 4, 1, 24, 24, BANYAN_F32, BANYAN_F16, (int32_t[]){KEYS}, 1);
+  banyan_attention_desc desc = p.desc;
+  desc.page_table = table;
+  desc.page_table_stride = PAGES;
+  desc.page_keys = PAGE;
+  desc.pages = PAGES;
+  desc.k_batch_stride = PAGE * desc.k_token_stride;
+  desc.v_batch_stride = PAGE * desc.v_token_stride;
+  check_all_counts(&desc);
+  problem_free(&p);
+}
+
+/* The row that is named is the first, whichever thread comes upon one first. */
+TEST(first_lost_row_is_named) {
+  enum { HEADS = 6 };
+  random_state = 9;
+  problem p;
+  bny_pool *pool = NULL;
+  problem_make(&p, 1, HEADS, HEADS, 1, 1, BANYAN_F32, BANYAN_F32, (int32_t[]){1}, 1);
+  float q[HEADS] = {1, 1, 1e6f, 1e6f, 1, 1e6f}, values[HEADS];
+  uint16_t lse[HEADS];
+  p.desc.q = q;
+  p.desc.q_head_stride = 1;
+  p.desc.scale = 1;
+  float keys[HEADS] = {1, 1, 1, 1, 1, 1};
+  p.desc.k = keys;
+  p.desc.k_head_stride = 1;
+  banyan_partial out;
+  banyan_partial_init(&out, values, BANYAN_F32, lse, BANYAN_F16, HEADS, 1);
+  ck_assert_int_eq(bny_pool_make(3, NULL, &pool), BANYAN_OK);
+  for (int i = 0; i < 50; i++) {
+    banyan_status status =
+        bny_decode_attention_run(bny_attention_kernels_find(NULL), bny_kernels_find(NULL), &p.desc, &out, pool);
+    ck_assert_int_eq(status, BANYAN_ERR_DATA);
+    ck_assert_msg(strstr(banyan_last_error(), "sequence 0, head 2;") != NULL, "%s", banyan_last_error());
+  }
+  bny_pool_free(pool);
+  problem_free(&p);
+}
+
+static result run_in_comm(const banyan_attention_desc *desc, banyan_comm *comm) {
+  banyan_partial out;
+  banyan_op *op = NULL;
+  result r = result_make(desc, &out);
+  ck_assert_msg(banyan_attention_init(comm, desc, &out, &op) == BANYAN_OK, "%s", banyan_last_error());
+  ck_assert_int_eq(banyan_start(op), BANYAN_OK);
+  ck_assert_int_eq(banyan_wait(op), BANYAN_OK);
+  banyan_op_free(op);
+  return r;
+}
+
+TEST(communicators_have_threads) {
+  random_state = 3;
+  problem p;
+  problem_make(&p, 2, 8, 2, 32, 32, BANYAN_F32, BANYAN_BF16, (int32_t[]){5000, 77}, 1);
+  result alone = run_with(&p.desc, NULL);
+  for (int64_t threads = 0; threads < 5; threads++) {
+    banyan_comm_config config = BANYAN_COMM_CONFIG_INIT;
+    config.threads = threads;
+    banyan_comm *comm = lone_comm(&config);
+    char text[1024], expected[32];
+    banyan_comm_describe(comm, text, sizeof text);
+    snprintf(expected, sizeof expected, " %d thread%s for attention", (int)threads, threads == 1 ? "" : "s");
+    ck_assert_msg(threads == 0 || strstr(text, expected) != NULL, "%s", text);
+    result r = run_in_comm(&p.desc, comm);
+    check_same_bits(&alone, &r, (int32_t)threads);
+    result_free(&r);
+    banyan_comm_destroy(comm);
+  }
+  result_free(&alone);
+  problem_free(&p);
+}
+
+TEST(wrong_numbers_of_threads) {
+  banyan_comm_config config = BANYAN_COMM_CONFIG_INIT;
+  banyan_comm *comm = NULL;
+  config.threads = -1;
+  ck_assert_int_eq(lone_create(&config, &comm), BANYAN_ERR_ARGUMENT);
+  ck_assert_str_eq(banyan_last_error(), "config.threads is -1; it must be between 0 and 1024");
+  config.threads = 1025;
+  ck_assert_int_eq(lone_create(&config, &comm), BANYAN_ERR_ARGUMENT);
+  setenv("BANYAN_THREADS", "many", 1);
+  ck_assert_int_eq(lone_create(NULL, &comm), BANYAN_ERR_ARGUMENT);
+  ck_assert_ptr_nonnull(strstr(banyan_last_error(), "BANYAN_THREADS"));
+}
+
+typedef struct caller {
+  pthread_t thread;
+  problem *p;
+  const result *expected;
+} caller;
+
+static void *run_caller(void *argument) {
+  caller *self = argument;
+  banyan_comm_config config = BANYAN_COMM_CONFIG_INIT;
+  config.threads = 3;
+  banyan_comm *comm = lone_comm(&config);
+  for (int i = 0; i < 10; i++) {
+    result r = run_in_comm(&self->p->desc, comm);
+    check_same_bits(self->expected, &r, 3);
+    result_free(&r);
+  }
+  banyan_comm_destroy(comm);
+  return NULL;
+}
+
+TEST(communicators_side_by_side) {
+  enum { CALLERS = 3 };
+  random_state = 4;
+  problem p;
+  problem_make(&p, 1, 4, 1, 16, 16, BANYAN_F32, BANYAN_F32, (int32_t[]){9000}, 1);
+  result expected = run_with(&p.desc, NULL);
+  caller callers[CALLERS];
+  for (int i = 0; i < CALLERS; i++) {
+    callers[i] = (caller){.p = &p, .expected = &expected};
+    ck_assert_int_eq(pthread_create(&callers[i].thread, NULL, run_caller, &callers[i]), 0);
+  }
+  for (int i = 0; i < CALLERS; i++) pthread_join(callers[i].thread, NULL);
+  result_free(&expected);
+  problem_free(&p);
+}
+
+int main(void) {
+  return suite_main(suite_of("attention_threads", 300));
+}

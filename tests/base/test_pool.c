@@ -1,0 +1,127 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * The threads of a rank: work is complete whoever comes, callers exclude one another, and a fork works alone. */
+#include <stdatomic.h>
+#include <string.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include "base/pool.h"
+#include "tests/support/suite.h"
+
+enum { PARTS = 1000, THREADS = 4 };
+
+typedef struct job {
+  _Atomic int32_t next;
+  _Atomic int32_t done[PARTS];
+  _Atomic int32_t places[THREADS];
+} job;
+
+static void work(void *context, int32_t place) {
+  job *mine = context;
+  atomic_fetch_add(&mine->places[place], 1);
+  for (;;) {
+    int32_t part = atomic_fetch_add(&mine->next, 1);
+    if (part >= PARTS) return;
+    atomic_fetch_add(&mine->done[part], 1);
+  }
+}
+
+static void run_once(bny_pool *pool) {
+  job mine = {0};
+  bny_pool_run(pool, work, &mine);
+  for (int32_t i = 0; i < PARTS; i++) ck_assert_int_eq(atomic_load(&mine.done[i]), 1);
+  ck_assert_int_eq(atomic_load(&mine.places[0]), 1);
+  for (int32_t i = 1; i < THREADS; i++) ck_assert_int_le(atomic_load(&mine.places[i]), 1);
+}
+
+static bny_pool *make_pool(int32_t threads) {
+  bny_pool *pool = NULL;
+  ck_assert_int_eq(bny_pool_make(threads, NULL, &pool), BANYAN_OK);
+  ck_assert_int_eq(bny_pool_threads(pool), threads);
+  return pool;
+}
+
+TEST(all_parts_are_done) {
+  bny_pool *pool = make_pool(THREADS);
+  bny_pool *mine = bny_pool_take(pool);
+  ck_assert_ptr_eq(mine, pool);
+  for (int i = 0; i < 2000; i++) run_once(mine);
+  usleep(1000); /* longer than the threads look for work, so that they sleep */
+  for (int i = 0; i < 100; i++) run_once(mine);
+  bny_pool_give(mine);
+  run_once(NULL);
+  bny_pool_free(pool);
+}
+
+TEST(one_caller_at_a_time) {
+  bny_pool *pool = make_pool(2), *one = make_pool(1);
+  bny_pool *mine = bny_pool_take(pool);
+  ck_assert_ptr_null(bny_pool_take(pool));
+  ck_assert_ptr_null(bny_pool_take(one));
+  ck_assert_ptr_null(bny_pool_take(NULL));
+  bny_pool_give(mine);
+  mine = bny_pool_take(pool);
+  ck_assert_ptr_eq(mine, pool);
+  bny_pool_give(mine);
+  bny_pool_free(pool);
+  bny_pool_free(one);
+  bny_pool_free(NULL);
+}
+
+TEST(memory_grows) {
+  bny_pool *pool = make_pool(2), *mine = bny_pool_take(pool);
+  char *memory = bny_pool_memory(mine, 1000);
+  ck_assert_ptr_nonnull(memory);
+  ck_assert_uint_eq((uintptr_t)memory % 64, 0);
+  ck_assert_ptr_eq(bny_pool_memory(mine, 10), memory);
+  memory = bny_pool_memory(mine, 100000);
+  ck_assert_ptr_nonnull(memory);
+  memset(memory, 1, 100000);
+  bny_pool_give(mine);
+  bny_pool_free(pool);
+}
+
+/* A thread is bound to a processor of the set, whose last is followed by the first. */
+static void check_cpu(void *context, int32_t place) {
+  _Atomic int32_t *seen = context;
+  cpu_set_t set;
+  if (place > 0 && sched_getaffinity(0, sizeof set, &set) == 0) atomic_store(seen, CPU_COUNT(&set));
+  for (int i = 0; i < 200 && atomic_load(seen) == 0; i++) usleep(10000);
+}
+
+TEST(threads_are_bound) {
+  bny_pool_cpus cpus = {0};
+  ck_assert_int_eq(sched_getaffinity(0, sizeof cpus.mask, (cpu_set_t *)(void *)cpus.mask), 0);
+  for (int i = 0; i < BNY_POOL_CPU_BYTES; i++) cpus.count += __builtin_popcount(cpus.mask[i]);
+  bny_pool *pool = NULL;
+  _Atomic int32_t seen = 0;
+  ck_assert_int_eq(bny_pool_make(2, &cpus, &pool), BANYAN_OK);
+  bny_pool *mine = bny_pool_take(pool);
+  bny_pool_run(mine, check_cpu, &seen);
+  bny_pool_give(mine);
+  ck_assert_int_eq(atomic_load(&seen), 1);
+  bny_pool_free(pool);
+}
+
+TEST(a_fork_works_alone) {
+  bny_pool *pool = make_pool(THREADS);
+  pid_t child = fork();
+  if (child == 0) {
+    bool alone = bny_pool_take(pool) == NULL;
+    run_once(NULL);
+    bny_pool_free(pool);
+    _exit(alone ? 0 : 1);
+  }
+  int status;
+  ck_assert_int_eq(waitpid(child, &status, 0), child);
+  ck_assert_int_eq(status, 0);
+  bny_pool *mine = bny_pool_take(pool);
+  run_once(mine);
+  bny_pool_give(mine);
+  bny_pool_free(pool);
+}
+
+int main(void) {
+  return suite_main(suite_of("pool", 120));
+}

@@ -1,0 +1,22 @@
+/* SPDX-License-Identifier: Apache-2.0
+ * Local attention alone, on the host: how fast the threads of one rank read the keys and values that they attend to,
+ * beside a loop of as many threads that only reads the same memory. */
+#ifndef DECODE_KERNEL_H
+#define DECODE_KERNEL_H
+
+#include <stdbool.h>
+#include <stdint.h>
+
+#include "tools/decode/problem.h"
+
+typedef struct decode_kernel_settings {
+  int32_t threads; /* 0: one for each core of this process */
+  int32_t repeat;
+  int64_t timeout_ns;
+} decode_kernel_settings;
+
+/* Prints the result to stdout, as text or as JSON. */
+bool decode_kernel_work(const decode_kernel_settings *settings, const decode_problem *problem, bool json,
+                        tool_error *error);
+
+#endif
