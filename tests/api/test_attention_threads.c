@@ -191,6 +191,4 @@ TEST(communicators_side_by_side) {
   problem_free(&p);
 }
 
-int main(void) {
-  return suite_main(suite_of("attention_threads", 300));
-}
+int main(void) { return suite_main(suite_of("attention_threads", 300)); }

@@ -122,6 +122,4 @@ TEST(a_fork_works_alone) {
   bny_pool_free(pool);
 }
 
-int main(void) {
-  return suite_main(suite_of("pool", 120));
-}
+int main(void) { return suite_main(suite_of("pool", 120)); }

@@ -319,6 +319,4 @@ TEST(kinds_that_were_not_measured_have_no_price) {
   ck_assert(!prices.rows[BNY_LINK_SOCKETS].measured);
 }
 
-int main(void) {
-  return suite_main(suite_of("topo_costs", 60));
-}
+int main(void) { return suite_main(suite_of("topo_costs", 60)); }

@@ -4,6 +4,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "tests/support/suite.h"
 #include "tests/support/world.h"
 #include "tests/topo/topo_sysfs.h"
 #include "transport/ucx/devices.h"
@@ -164,10 +165,4 @@ TEST_LOOP(chooses, (int)(sizeof examples / sizeof *examples)) {
   free(devices);
 }
 
-int main(void) {
-  TCase *all = tcase_create("devices");
-  tcase_add_test(all, lists_the_devices_of_a_node);
-  tcase_add_test(all, a_node_without_sysfs_has_no_devices);
-  tcase_add_loop_test(all, chooses, 0, (int)(sizeof examples / sizeof *examples));
-  return world_main(suite_of("net_devices", 0));
-}
+int main(void) { return world_main(suite_of("net_devices", 0)); }
