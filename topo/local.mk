@@ -27,7 +27,9 @@ libbanyan_topo_model_la_SOURCES += \
   %D%/import/synthetic_items.c %D%/import/synthetic_items.h \
   %D%/import/xml.c %D%/import/xml.h
 libbanyan_topo_model_la_SOURCES += \
+  %D%/probe/binding.c %D%/probe/binding.h \
   %D%/probe/hwloc.c \
+  %D%/probe/hwloc_binding.c \
   %D%/probe/nvml.c %D%/probe/nvml.h \
   %D%/probe/nvml_link.c %D%/probe/nvml_link.h \
   %D%/probe/pci.c %D%/probe/pci.h \

@@ -56,20 +56,6 @@ banyan_status bny_comm_connect(const bny_settings *settings, const bny_exchange 
   return bny_shm_connect(exchange, &config, transport);
 }
 
-/* Sets the link costs that plans use. */
-static banyan_status set_costs(banyan_comm *comm, const bny_placement *place, const bny_options *options) {
-  bny_link_cost memory = bny_price_cost(&bny_prices_default, BNY_LINK_MEMORY, place->ranks_per_core);
-  comm->cost = memory;
-  if (options->levels) {
-    banyan_status status = bny_levels_parse(comm->nranks, options->levels, &memory, &comm->levels);
-    return status == BANYAN_OK ? status : bny_fail(status, "BANYAN_LEVELS: %s", banyan_last_error());
-  }
-  if (place->nnodes == 1) return BANYAN_OK;
-  bny_link_class class = comm->transport->network == BNY_NETWORK_RDMA ? BNY_LINK_NETWORK_CPU : BNY_LINK_TCP;
-  comm->cost = bny_price_cost(&bny_prices_default, class, place->ranks_per_core);
-  return bny_placement_levels(place, comm->nranks, &memory, &comm->cost, &comm->levels);
-}
-
 /* ---- life -------------------------------------------------------------------------------------------------------- */
 
 void bny_comm_agree_begin(banyan_comm *comm, const bny_call *call) {
@@ -127,7 +113,7 @@ bny_exec_config bny_comm_exec_config(const banyan_comm *comm, const bny_settings
 }
 
 static banyan_status build_parts(banyan_comm *comm, const bny_exchange *exchange, const bny_settings *settings,
-                                 const bny_placement *place) {
+                                 const bny_placement *place, const bny_place *places) {
   const bny_options *options = &settings->options;
   comm->arena_bytes = place->arena_bytes;
   comm->cores = place->cores;
@@ -138,7 +124,7 @@ static banyan_status build_parts(banyan_comm *comm, const bny_exchange *exchange
   comm->oversubscribed = place->ranks_per_core > 1;
   comm->part_bytes = (size_t)options->part_kib << 10;
   banyan_status status = bny_comm_connect(settings, exchange, place, &comm->transport);
-  if (status == BANYAN_OK) status = set_costs(comm, place, options);
+  if (status == BANYAN_OK) status = bny_comm_set_levels(comm, settings, place, places);
   if (status != BANYAN_OK) return status;
   const bny_kernels *kernels = bny_kernels_find(options->kernels);
   if (!kernels)
@@ -164,6 +150,7 @@ static void free_comm(banyan_comm *comm) {
   bny_exec_free(comm->exec);
   if (comm->transport) comm->transport->ops->close(comm->transport);
   bny_levels_free(comm->levels);
+  free(comm->notes);
   free(comm->measured);
   bny_pool_free(comm->pool);
   free(comm->algorithm);
@@ -175,11 +162,16 @@ banyan_status bny_comm_confirm(const bny_exchange *exchange, banyan_status own) 
 }
 
 static banyan_status build(banyan_comm *comm, const bny_exchange *exchange, const bny_settings *settings,
-                           const bny_facts *all) {
+                           const bny_facts *all, bny_place *places) {
   bny_placement place = {0};
   banyan_status status = bny_placement_find(all, comm->rank, comm->nranks, &place);
   if (status == BANYAN_OK) raise_arena(&place, comm->nranks);
-  if (status == BANYAN_OK) status = build_parts(comm, exchange, settings, &place);
+  if (place.nnodes > 1) bny_comm_find_nic(comm, settings);
+  char why[BNY_ERROR_TEXT_BYTES]; /* the exchange, in which a rank that has failed takes part as well, clears it */
+  snprintf(why, sizeof why, "%s", banyan_last_error());
+  banyan_status gathered = bny_exchange_all(exchange, &comm->place, places, sizeof comm->place);
+  status = status == BANYAN_OK ? gathered : bny_fail(status, "%s", why);
+  if (status == BANYAN_OK) status = build_parts(comm, exchange, settings, &place, places);
   status = bny_comm_confirm(exchange, status);
   if (status == BANYAN_OK && (place.nnodes > 1 || settings->device)) {
     status = connect_barrier(comm);
@@ -212,6 +204,7 @@ static void log_settings(const banyan_comm *comm, const banyan_comm_config *conf
           source_of("BANYAN_ARENA_KIB", config && config->arena_bytes), comm->part_bytes >> 10,
           source_of("BANYAN_PART_KIB", false), comm->algorithm ? comm->algorithm : "by predicted cost",
           source_of("BANYAN_ALGORITHM", !bny_option_text("BANYAN_ALGORITHM") && config && config->algorithm));
+  bny_comm_log_levels(comm);
 }
 
 static banyan_status check_bootstrap(const banyan_bootstrap *bootstrap) {
@@ -293,8 +286,10 @@ static banyan_status read_settings(const banyan_comm_config *config, int32_t ori
 static banyan_status assemble(banyan_comm *comm, const banyan_bootstrap *bootstrap, const bny_settings *settings,
                               banyan_status own_status) {
   bny_facts *all = calloc((size_t)bootstrap->nranks, sizeof *all), own;
+  bny_place *places = calloc((size_t)bootstrap->nranks, sizeof *places);
   if (settings->algorithm) comm->algorithm = strdup(settings->algorithm);
-  if (!all || (settings->algorithm && !comm->algorithm)) {
+  if (!all || !places || (settings->algorithm && !comm->algorithm)) {
+    free(places);
     free(all);
     return bny_fail(BANYAN_ERR_MEMORY, "rank %d has no memory for a communicator of %d ranks", bootstrap->rank,
                     bootstrap->nranks);
@@ -303,7 +298,8 @@ static banyan_status assemble(banyan_comm *comm, const banyan_bootstrap *bootstr
   bny_facts_gather(bootstrap, settings, own_status, &own);
   banyan_status status = bny_exchange_all(&exchange, &own, all, sizeof own);
   if (status == BANYAN_OK) status = bny_facts_compare(all, bootstrap);
-  if (status == BANYAN_OK) status = build(comm, &exchange, settings, all);
+  if (status == BANYAN_OK) status = build(comm, &exchange, settings, all, places);
+  free(places);
   free(all);
   return status;
 }
@@ -323,6 +319,7 @@ banyan_status bny_comm_make(const banyan_bootstrap *bootstrap, const banyan_comm
   made->process = getpid();
   made->first_timeout_ns = settings.first_timeout_ns;
   made->arena_said = settings.arena_said;
+  if (own_status == BANYAN_OK) own_status = bny_comm_find_place(made, &settings);
   banyan_status status = assemble(made, bootstrap, &settings, own_status);
   if (status != BANYAN_OK) {
     free_comm(made);
@@ -425,7 +422,6 @@ size_t banyan_comm_describe(const banyan_comm *comm, char *text, size_t bytes) {
                    ? "sent from device memory and received in host memory between nodes"
                    : "staged in host memory between nodes");
   if (comm->transport->devices[0]) bny_append(text, bytes, &length, ", network devices %s", comm->transport->devices);
-  for (int32_t k = 0; comm->levels && k < comm->levels->nlevels; k++)
-    bny_append(text, bytes, &length, "%s%d", k ? " x " : ", levels of ", comm->levels->levels[k].most);
+  bny_comm_describe_levels(comm, text, bytes, &length);
   return length;
 }

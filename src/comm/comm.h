@@ -11,6 +11,7 @@
 #include "device/run.h"
 #include "exec/exec.h"
 #include "comm/facts.h"
+#include "place/place.h"
 #include "plan/plan.h"
 #include "transport/transport.h"
 
@@ -28,9 +29,12 @@ struct banyan_comm {
                                   * cost */
   void *stream;                  /* of the device: for calls that name none */
   bny_link_cost cost;
-  bny_levels *levels; /* NULL: all links are alike */
-  char *algorithm;    /* for combines that name none; owned; NULL: by predicted cost */
-  size_t part_bytes;  /* larger messages are sent in parts */
+  bny_levels *levels;     /* NULL: all links are alike */
+  bny_place place;        /* of this rank */
+  int64_t place_ns;       /* the time to find it */
+  bny_place_notes *notes; /* what became of each kind of level; NULL: BANYAN_LEVELS says the levels */
+  char *algorithm;        /* for combines that name none; owned; NULL: by predicted cost */
+  size_t part_bytes;      /* larger messages are sent in parts */
   int32_t nnodes;
   int32_t threads;          /* that attention on the host may use */
   int32_t threads_said;     /* by the program or the environment; 0: none was */
@@ -61,6 +65,14 @@ banyan_status bny_comm_confirm(const bny_exchange *exchange, banyan_status own);
 banyan_status bny_comm_connect(const bny_settings *settings, const bny_exchange *exchange, const bny_placement *place,
                                bny_transport **transport);
 bny_exec_config bny_comm_exec_config(const banyan_comm *comm, const bny_settings *settings, const bny_placement *place);
+
+/* levels.c: this rank's place, which is local; and the levels that follow from the places of all ranks. */
+banyan_status bny_comm_find_place(banyan_comm *comm, const bny_settings *settings);
+void bny_comm_find_nic(banyan_comm *comm, const bny_settings *settings);
+banyan_status bny_comm_set_levels(banyan_comm *comm, const bny_settings *settings, const bny_placement *placement,
+                                  const bny_place *places);
+void bny_comm_describe_levels(const banyan_comm *comm, char *text, size_t bytes, size_t *length);
+void bny_comm_log_levels(const banyan_comm *comm);
 
 /* proxy.c: how devices of several nodes are combined. All of these are collective. */
 typedef enum bny_way {

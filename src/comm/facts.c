@@ -280,16 +280,3 @@ void bny_placement_free(bny_placement *placement) {
   free(placement->node_of);
   free(placement->process_of);
 }
-
-/* ---- links ------------------------------------------------------------------------------------------------------- */
-
-banyan_status bny_placement_levels(const bny_placement *placement, int32_t nranks, const bny_link_cost *memory,
-                                   const bny_link_cost *network, bny_levels **levels) {
-  if (placement->nnodes == 1 || placement->nnodes == nranks) {
-    *levels = NULL;
-    return BANYAN_OK;
-  }
-  bny_level_facts node = {.name = "node", .link = *memory, .group_of = placement->node_of};
-  bny_level_facts all = {.name = "network", .link = *network};
-  return bny_levels_make(nranks, &node, 1, &all, NULL, levels);
-}

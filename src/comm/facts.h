@@ -99,9 +99,4 @@ typedef struct bny_placement {
 banyan_status bny_placement_find(const bny_facts *all, int32_t rank, int32_t nranks, bny_placement *placement);
 void bny_placement_free(bny_placement *placement);
 
-/* Makes the levels: the ranks of a node, and all ranks. NULL if each node has one rank, or all ranks are on one
- * node. */
-banyan_status bny_placement_levels(const bny_placement *placement, int32_t nranks, const bny_link_cost *memory,
-                                   const bny_link_cost *network, bny_levels **levels);
-
 #endif

@@ -4,6 +4,7 @@ libbanyan_core_la_SOURCES += \
   %D%/device.c \
   %D%/facts.c %D%/facts.h \
   %D%/group.c \
+  %D%/levels.c \
   %D%/proxy.c \
   %D%/shrink.c \
   %D%/tune.c

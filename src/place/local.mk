@@ -1,5 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 place_sources = \
+  %D%/device.c %D%/device.h \
+  %D%/find.c %D%/find.h \
   %D%/levels.c \
   %D%/of.c \
   %D%/place.h \

@@ -55,6 +55,10 @@ static bny_place_link link_of(const bny_prices *prices, bny_link_class class, li
   return link;
 }
 
+bny_place_link bny_place_link_of(const bny_prices *prices, bny_link_class class) {
+  return link_of(prices, class, (link_facts){.tiers = 0});
+}
+
 void bny_place_unknown(const bny_prices *prices, bny_place *place) {
   memset(place, 0, sizeof *place);
   for (int kind = 0; kind < BNY_PLACE_KINDS; kind++) {

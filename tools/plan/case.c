@@ -132,7 +132,7 @@ bool plan_request_make(const plan_ranks *ranks, const plan_shape *shape, bny_req
   bny_request made = {.collective = shape->collective,
                       .nranks = ranks->nranks,
                       .algorithm = shape->algorithm,
-                      .cost = ranks->levels->levels[0].link,
+                      .cost = ranks->levels->levels[ranks->levels->nlevels - 1].link, /* as the library does */
                       .levels = ranks->levels,
                       .outbox_bytes = shape->outbox_bytes > 0 ? shape->outbox_bytes : (size_t)1 << 44,
                       .slots_max = 64 + 16 * ranks->nranks}; /* as the library does */

@@ -1,0 +1,86 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#include "topo/probe/binding.h"
+
+#include <sched.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "topo/probe/util.h"
+
+enum { CPU_BYTES = 1024, CPUS = 8 * CPU_BYTES, INDICES = 10 };
+
+/* The highest level of cache of a processor, by the first processor that shares it; -1 unknown. */
+static int32_t cache_of(const char *sysfs, int cpu) {
+  int64_t highest = 0;
+  int32_t first = -1;
+  for (int index = 0; index < INDICES; index++) {
+    int64_t level =
+        bny_topo_probe_number(1, 9, 0, "%s/devices/system/cpu/cpu%d/cache/index%d/level", sysfs, cpu, index);
+    char shared[64];
+    if (level == 0) break;
+    if (level <= highest ||
+        !bny_topo_probe_line(shared, sizeof shared, "%s/devices/system/cpu/cpu%d/cache/index%d/shared_cpu_list", sysfs,
+                             cpu, index))
+      continue;
+    highest = level;
+    first = (int32_t)strtol(shared, NULL, 10);
+  }
+  return first;
+}
+
+static int32_t numa_of(const char *sysfs, int cpu) {
+  bny_topo_probe_list list = bny_topo_probe_names("%s/devices/system/cpu/cpu%d", sysfs, cpu);
+  int32_t numa = -1;
+  for (int32_t i = 0; i < list.count && numa < 0; i++)
+    if (strncmp(list.names[i], "node", 4) == 0 && list.names[i][4] >= '0' && list.names[i][4] <= '9')
+      numa = (int32_t)strtol(list.names[i] + 4, NULL, 10);
+  free(list.names);
+  return numa;
+}
+
+static int32_t package_of(const char *sysfs, int cpu) {
+  return (int32_t)bny_topo_probe_number(0, INT32_MAX, -1, "%s/devices/system/cpu/cpu%d/topology/physical_package_id",
+                                        sysfs, cpu);
+}
+
+static void meet(int32_t *common, int32_t one, bool is_first) { *common = is_first || *common == one ? one : -1; }
+
+/* Numbers of packages may have gaps, so that the largest number only tells that there are several. */
+static int32_t packages_of(const char *sysfs) {
+  int32_t first = -1;
+  for (int cpu = 0; cpu < CPUS; cpu++) {
+    int32_t package = package_of(sysfs, cpu);
+    if (package < 0 && !bny_topo_probe_exists("%s/devices/system/cpu/cpu%d", sysfs, cpu)) break;
+    if (package >= 0 && first >= 0 && package != first) return 2;
+    if (first < 0) first = package;
+  }
+  return first < 0 ? 0 : 1;
+}
+
+static void look(const char *sysfs, const unsigned char *cpus, bny_topo_binding *binding) {
+  bool is_first = true;
+  for (int cpu = 0; cpu < CPUS; cpu++) {
+    if (!(cpus[cpu / 8] >> cpu % 8 & 1)) continue;
+    if (is_first || binding->cache >= 0) meet(&binding->cache, cache_of(sysfs, cpu), is_first);
+    if (is_first || binding->numa >= 0) meet(&binding->numa, numa_of(sysfs, cpu), is_first);
+    if (is_first || binding->package >= 0) meet(&binding->package, package_of(sysfs, cpu), is_first);
+    is_first = false;
+    if (binding->cache < 0 && binding->numa < 0 && binding->package < 0) break;
+  }
+  binding->npackages = packages_of(sysfs);
+  bool known = binding->npackages > 0;
+  snprintf(binding->source, sizeof binding->source, "sysfs%s",
+           known ? "" : ", which does not say where processors are");
+}
+
+void bny_topo_binding_find(const char *sysfs, bny_topo_binding *binding) {
+  _Alignas(cpu_set_t) unsigned char cpus[CPU_BYTES] = {0};
+  *binding = (bny_topo_binding){.cache = -1, .numa = -1, .package = -1};
+  if (sched_getaffinity(0, sizeof cpus, (cpu_set_t *)(void *)cpus) != 0) {
+    snprintf(binding->source, sizeof binding->source, "nothing: the kernel does not say where the rank is bound");
+    return;
+  }
+  if (!sysfs && bny_topo_binding_hwloc(cpus, sizeof cpus, binding)) return;
+  look(sysfs ? sysfs : "/sys", cpus, binding);
+}
