@@ -186,10 +186,12 @@ static banyan_status place_from_file(const bny_place_query *query, const bny_pri
   bny_topo_error why = {.text = ""};
   char bus_id[BNY_TOPO_BUS_BYTES], unknown[128] = "";
   m.topo = bny_topo_load(query->topo, NULL, &why);
-  if (!m.topo) return bny_fail(BANYAN_ERR_ARGUMENT, "BANYAN_TOPO: %s", why.text);
-  m.derived = bny_topo_derive(m.topo);
+  bool no_memory = !m.topo && strstr(why.text, "memory");
+  if (!m.topo && !no_memory) return bny_fail(BANYAN_ERR_ARGUMENT, "BANYAN_TOPO: %s", why.text);
+  m.derived = m.topo ? bny_topo_derive(m.topo) : NULL;
   banyan_status status =
-      m.derived ? BANYAN_OK : bny_fail(BANYAN_ERR_MEMORY, "BANYAN_TOPO: no memory for %.100s", query->topo);
+      m.derived ? BANYAN_OK
+                : bny_fail(BANYAN_ERR_MEMORY, "rank %d has no memory for BANYAN_TOPO %.100s", query->rank, query->topo);
   int32_t rank = -1;
   if (status == BANYAN_OK && query->topo_rank)
     status = told_rank(query, &m, &rank);

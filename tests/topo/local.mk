@@ -37,6 +37,12 @@ libbanyan_tests_la_SOURCES += \
 %C%_test_topo_text_LDADD = libbanyan_topo.la $(LDADD)
 %C%_test_topo_verbs_LDADD = libbanyan_topo.la $(LDADD)
 %C%_test_topo_xml_LDADD = libbanyan_topo.la $(LDADD)
+if JANSSON
+unit_tests += %D%/test_topo_library
+else
+EXTRA_PROGRAMS += %D%/test_topo_library
+endif
+%C%_test_topo_library_LDADD = libbanyan_methods.la libbanyan_options.la libbanyan_topo.la $(LDADD)
 %C%_test_topo_measure_LDADD = libbanyan_launch.la libbanyan_topo.la $(LDADD)
 %C%_test_topo_view_CFLAGS = $(AM_CFLAGS) $(CHECK_CFLAGS) $(LIBXML2_CFLAGS)
 %C%_test_topo_view_LDADD = libbanyan_picture.la libbanyan_launch.la libbanyan_topo.la $(LIBXML2_LIBS) $(LDADD)

@@ -8,7 +8,6 @@ endif
 banyan_plan_SOURCES = \
   %D%/compare.c \
   %D%/cost.c \
-  %D%/count.c %D%/count.h \
   %D%/main.c \
   %D%/print.c \
   %D%/prove.c \
@@ -22,6 +21,7 @@ noinst_LTLIBRARIES += libbanyan_methods.la
 endif
 libbanyan_methods_la_SOURCES = \
   %D%/case.c %D%/case.h \
+  %D%/count.c %D%/count.h \
   %D%/methods.c %D%/methods.h \
   %D%/methods_text.c
 libbanyan_methods_la_CFLAGS = $(AM_CFLAGS) $(JANSSON_CFLAGS)

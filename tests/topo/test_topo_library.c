@@ -1,0 +1,461 @@
+/* SPDX-License-Identifier: Apache-2.0
+ * The library does what the tools show. For every dump and for synthetic machines, ranks are told their places from the
+ * file; levels, algorithm and counted bytes of their communicator are compared with the answer that the tools' code
+ * gives. hwloc's variables and BANYAN_TOPO change a real communicator, and ranks that disagree make one plan. */
+#include <check.h>
+#include <math.h>
+#include <sched.h>
+#include <stdatomic.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+#include "api/operation_parts.h"
+#include "comm/comm.h"
+#include "place/place.h"
+#include "plan/slice.h"
+#include "tests/support/world.h"
+#include "tests/topo/topo_util.h"
+#include "tools/plan/count.h"
+#include "tools/plan/methods.h"
+#include "topo/import/json.h"
+#include "topo/model/join.h"
+
+enum { RANKS_MAX = 16, VALUES = 64, TEXT = 4096 };
+
+static const plan_shape shape = {
+    .collective = BNY_COMBINE, .tokens = 2, .heads = 32, .value_dim = VALUES, .wire = BANYAN_F32};
+
+/* ---- one combine ------------------------------------------------------------------------------------------------- */
+
+/* What a rank reports; in memory that processes share. */
+typedef struct report {
+  char algorithm[32];
+  uint64_t bytes_sent, plan_hash, levels_hash;
+  int32_t nlevels, sizes[BNY_LEVELS_MAX];
+  int64_t level_bytes[BNY_LEVELS_MAX]; /* sent, by level */
+  int64_t place_ns;
+  double worst;
+  banyan_status status;
+  char text[512];
+} report;
+
+static void count_by_level(const banyan_comm *comm, const bny_plan *plan, int64_t *level_bytes) {
+  for (int32_t i = 0; i < plan->nsteps; i++) {
+    const bny_step *step = &plan->steps[i];
+    for (int32_t k = 0; step->kind == BNY_STEP_SEND && k < step->count; k++) {
+      int32_t peer = plan->peers[step->first + k];
+      int32_t level = comm->levels ? bny_levels_between(comm->levels, plan->rank, peer) : 0;
+      level_bytes[level] += (int64_t)plan->slots[step->slot].bytes;
+    }
+  }
+}
+
+/* Each rank has one key of logit `rank` and value `rank`, so that the merge is known. */
+static bool combine(banyan_comm *comm, int32_t tokens, int32_t heads, report *report) {
+  int rows = tokens * heads;
+  float *o = malloc((size_t)(2 * rows * (VALUES + 1)) * sizeof *o);
+  float *merged = o + rows * VALUES, *lse = merged + rows * VALUES, *merged_lse = lse + rows;
+  int32_t rank = banyan_comm_rank(comm), nranks = banyan_comm_nranks(comm);
+  banyan_partial in, out;
+  banyan_op *op = NULL;
+  banyan_op_info info = BANYAN_OP_INFO_INIT;
+  banyan_combine_desc desc = BANYAN_COMBINE_DESC_INIT;
+  desc.tokens = tokens, desc.heads = heads, desc.value_dim = VALUES;
+  for (int i = 0; i < rows * VALUES; i++) o[i] = (float)rank;
+  for (int i = 0; i < rows; i++) lse[i] = (float)rank / 8;
+  banyan_partial_init(&in, o, BANYAN_F32, lse, BANYAN_F32, heads, VALUES);
+  banyan_partial_init(&out, merged, BANYAN_F32, merged_lse, BANYAN_F32, heads, VALUES);
+  banyan_status status = banyan_combine_init(comm, &desc, &in, &out, &op);
+  if (status == BANYAN_OK) status = banyan_start(op);
+  if (status == BANYAN_OK) status = banyan_wait(op);
+  if (status == BANYAN_OK) status = banyan_op_query(op, &info);
+  double weights = 0, values = 0;
+  for (int32_t r = 0; r < nranks; r++) weights += exp(r / 8.0), values += exp(r / 8.0) * r;
+  report->worst = 0;
+  for (int i = 0; i < rows * VALUES && status == BANYAN_OK; i++)
+    report->worst = fmax(report->worst, fabs(merged[i] - values / weights));
+  snprintf(report->algorithm, sizeof report->algorithm, "%s", status == BANYAN_OK ? info.algorithm : "");
+  report->bytes_sent = info.bytes_sent;
+  report->plan_hash = info.plan_hash;
+  report->levels_hash = comm->levels ? comm->levels->hash : 0;
+  report->nlevels = comm->levels ? comm->levels->nlevels : 1;
+  for (int32_t k = 0; comm->levels && k < comm->levels->nlevels; k++) report->sizes[k] = comm->levels->levels[k].most;
+  report->place_ns = comm->place_ns;
+  if (status == BANYAN_OK) count_by_level(comm, op->parts[0].plan, report->level_bytes);
+  banyan_op_free(op);
+  free(o);
+  return status == BANYAN_OK && report->worst < 1e-4;
+}
+
+static void tell(world_rank *self) {
+  report *reports = self->argument;
+  world_check(self, combine(self->comm, shape.tokens, shape.heads, &reports[self->rank]),
+              "the combine failed or is wrong by %g: %s", reports[self->rank].worst, banyan_last_error());
+}
+
+/* ---- what the tools answer ---------------------------------------------------------------------------------------- */
+
+static bny_topo *load(const char *what) {
+  bny_topo_error error = {.text = ""};
+  return bny_topo_load(what, NULL, &error);
+}
+
+/* The first ranks of each host, in order. */
+static int32_t choose(const bny_topo_levels *derived, int32_t *chosen) {
+  int32_t count = 0;
+  for (int32_t local = 0; local < derived->nranks && count < RANKS_MAX; local++)
+    for (int32_t r = 0; r < derived->nranks && count < RANKS_MAX; r++)
+      if (derived->ranks[r].local == local) chosen[count++] = r;
+  for (int32_t i = 1; i < count; i++)
+    for (int32_t j = i; j > 0 && chosen[j - 1] > chosen[j]; j--) {
+      int32_t other = chosen[j];
+      chosen[j] = chosen[j - 1];
+      chosen[j - 1] = other;
+    }
+  return count;
+}
+
+/* Bytes that the plan of a rank sends. */
+static uint64_t bytes_of(const bny_request *request, int32_t rank, const char **algorithm) {
+  bny_plan *plan = NULL;
+  uint64_t bytes = 0;
+  ck_assert_msg(bny_plan_make(request, rank, &plan) == BANYAN_OK, "%s", banyan_last_error());
+  for (int32_t i = 0; i < plan->nsteps; i++) {
+    const bny_step *step = &plan->steps[i];
+    if (step->kind == BNY_STEP_SEND) bytes += (uint64_t)step->count * plan->slots[step->slot].bytes;
+  }
+  *algorithm = plan->algorithm;
+  bny_plan_free(plan);
+  return bytes;
+}
+
+/* The whole of a small model as banyan-plan and banyan-topo --explain show it. */
+static void compare_with_tool(const char *what, const bny_topo *topo, const bny_topo_levels *derived,
+                              const report *reports) {
+  plan_ranks ranks;
+  plan_methods methods;
+  tool_error error = {.text = ""};
+  ck_assert_msg(plan_ranks_of(topo, derived, what, &ranks, &error), "%s", error.text);
+  ck_assert_msg(plan_methods_weigh(&ranks, &shape, &methods, &error), "%s", error.text);
+  const plan_method *best = plan_methods_chosen(&methods);
+  /* The tool names the form as well, as in levels_whole. */
+  ck_assert_msg(strncmp(best->name, reports[0].algorithm, strlen(reports[0].algorithm)) == 0,
+                "%s: the tool chooses %s, the library %s", what, best->name, reports[0].algorithm);
+  ck_assert_msg(ranks.levels->nlevels == 1 || ranks.levels->hash == reports[0].levels_hash, "%s: other levels", what);
+  plan_ranks_release(&ranks);
+}
+
+static int64_t slowest_place_ns;
+static int compared, several_levels, whole_models;
+
+static void compare(const char *what, const bny_topo *topo) {
+  bny_topo_levels *derived = bny_topo_derive(topo);
+  int32_t chosen[RANKS_MAX], count = choose(derived, chosen);
+  bny_place places[RANKS_MAX];
+  report *reports = calloc(RANKS_MAX, sizeof *reports);
+  char list[RANKS_MAX * 8] = "";
+  ck_assert_int_gt(count, 0);
+  for (int32_t i = 0; i < count; i++) {
+    bny_place_of(topo, derived, chosen[i], &bny_prices_default, &places[i]);
+    snprintf(list + strlen(list), sizeof list - strlen(list), i ? ",%d" : "%d", chosen[i]);
+  }
+  plan_ranks ranks = {.nranks = count};
+  ck_assert_msg(bny_place_levels(places, count, NULL, NULL, &ranks.levels) == BANYAN_OK, "%s", banyan_last_error());
+  setenv("BANYAN_TOPO", what, 1);
+  setenv("BANYAN_TOPO_RANK", count > 1 ? list : "0", 1);
+  world_setup setup = {.nranks = count, .argument = reports};
+  world_run(&setup, tell);
+  unsetenv("BANYAN_TOPO");
+  unsetenv("BANYAN_TOPO_RANK");
+
+  bny_request request;
+  tool_error error;
+  ck_assert(plan_request_make(&ranks, &shape, &request, &error));
+  for (int32_t r = 0; r < count; r++) {
+    const char *algorithm;
+    uint64_t bytes = bytes_of(&request, r, &algorithm);
+    ck_assert_msg(strcmp(algorithm, reports[r].algorithm) == 0, "%s: rank %d runs %s, and the tools' code chooses %s",
+                  what, r, reports[r].algorithm, algorithm);
+    ck_assert_msg(bytes == reports[r].bytes_sent, "%s: rank %d sent %llu bytes by %s, and the tools' code counts %llu",
+                  what, r, (unsigned long long)reports[r].bytes_sent, algorithm, (unsigned long long)bytes);
+    ck_assert_msg(reports[r].nlevels == ranks.levels->nlevels, "%s: %d levels, by the tools' code %d", what,
+                  reports[r].nlevels, ranks.levels->nlevels);
+    ck_assert_msg(ranks.levels->nlevels == 1 || reports[r].levels_hash == ranks.levels->hash, "%s: other levels", what);
+    ck_assert(reports[r].plan_hash == reports[0].plan_hash);
+    if (reports[r].place_ns > slowest_place_ns) slowest_place_ns = reports[r].place_ns;
+  }
+  plan_counts counts;
+  ck_assert_msg(plan_counts_make(&ranks, &request, &counts, &error), "%s", error.text);
+  for (int32_t k = 0; k < ranks.levels->nlevels; k++) {
+    int64_t most = 0;
+    for (int32_t r = 0; r < count; r++) most = reports[r].level_bytes[k] > most ? reports[r].level_bytes[k] : most;
+    ck_assert_msg(most == counts.levels[k].bytes_sent, "%s: level %d: %lld bytes, by the tool %lld", what, k,
+                  (long long)most, (long long)counts.levels[k].bytes_sent);
+  }
+  if (count == derived->nranks && count > 1) compare_with_tool(what, topo, derived, reports), whole_models++;
+  several_levels += ranks.levels->nlevels > 1;
+  compared++;
+  plan_request_release(&request);
+  plan_ranks_release(&ranks);
+  bny_topo_levels_free(derived);
+  free(reports);
+}
+
+/* ---- dumps and synthetic machines --------------------------------------------------------------------------------- */
+
+static const char *const folders[] = {"examined", "fabric", "hwloc", "matrix", "nccl", "nvidia-smi"};
+static bny_topo *before; /* the dump before, for a cluster of two different machines */
+static char scratch[64];
+
+static void compare_joined(const char *name, const bny_topo *topo) {
+  const bny_topo *two[2] = {before, topo};
+  bny_topo_error error = {.text = ""};
+  bny_topo *joined = bny_topo_join(two, 2, &error);
+  char *text = joined ? bny_topo_export_json(joined, &error) : NULL, path[128];
+  ck_assert_msg(text, "%s: %s", name, error.text);
+  snprintf(path, sizeof path, "%s/joined.json", scratch);
+  FILE *file = fopen(path, "w");
+  ck_assert(file && fputs(text, file) >= 0 && fclose(file) == 0);
+  bny_topo *again = load(path);
+  ck_assert_ptr_nonnull(again);
+  compare(path, again);
+  bny_topo_free(again);
+  bny_topo_free(joined);
+  free(text);
+  unlink(path);
+}
+
+/* What importers refuse, or that has nothing that a rank could be, is no machine. */
+static void compare_file(const char *path, const char *name) {
+  bny_topo *topo = load(path);
+  if (!topo) return;
+  compare(path, topo);
+  if (before) compare_joined(name, topo);
+  bny_topo_free(before);
+  before = topo;
+}
+
+static void summary(const char *what) {
+  printf(
+      "%s: %d communicators compared, %d of them with several levels, %d with the tool's answer for the whole model; "
+      "a place took %.1f ms at most\n",
+      what, compared, several_levels, whole_models, (double)slowest_place_ns / 1e6);
+  fflush(stdout);
+}
+
+START_TEST(dumps) {
+  strcpy(scratch, "/tmp/banyan-library-XXXXXX");
+  ck_assert_ptr_nonnull(mkdtemp(scratch));
+  if (each_dump(folders[_i], "", compare_file) == 0) printf("%s: no dumps here\n", folders[_i]);
+  bny_topo_free(before);
+  before = NULL;
+  rmdir(scratch);
+  summary(folders[_i]);
+}
+END_TEST
+
+static const char *const own[] = {"cpu-only.txt",      "dgx-h100.txt",        "fabric-two-rails.txt", "gb200-nvl72.txt",
+                                  "hgx-a100-4nic.txt", "hgx-h100-faults.xml", "mi300x.xml",           "one-gpu.txt",
+                                  "pcie-8gpu.xml",     "spine-leaf.txt",      "two-islands.txt"};
+static const char *const synthetic[] = {"host:2 package:2 numa bridge:2 nvlink gpu:2@sm80 nic:2@200g",
+                                        "leaf:2@rails host:4 nvswitch gpu:2@sm90 nic:2@400g",
+                                        "leaf:2 nvswitch host:4 package:2 numa gpu:1@sm100 nic:1@400g",
+                                        "host:3 nvswitch gpu:3@sm90",
+                                        "host:4 numa:2 nic@100g",
+                                        "host:5",
+                                        "host package:2 numa:4"};
+
+START_TEST(own_machines) {
+  const char *source = getenv("top_srcdir");
+  for (size_t i = 0; i < sizeof own / sizeof *own; i++) {
+    char path[TEXT];
+    snprintf(path, sizeof path, "%s/tests/topologies/%s", source ? source : ".", own[i]);
+    bny_topo *topo = load(path);
+    ck_assert_msg(topo, "%s", path);
+    compare(path, topo);
+    bny_topo_free(topo);
+  }
+  for (size_t i = 0; i < sizeof synthetic / sizeof *synthetic; i++) {
+    bny_topo *topo = load(synthetic[i]);
+    ck_assert_msg(topo, "%s", synthetic[i]);
+    compare(synthetic[i], topo);
+    bny_topo_free(topo);
+  }
+  summary("tests/topologies and synthetic machines");
+}
+END_TEST
+
+/* ---- processes ---------------------------------------------------------------------------------------------------- */
+
+/* What each rank sets before it makes its communicator: NULL leaves the variable unset. */
+typedef struct rank_setup {
+  int cpu; /* among those that the process may use; -1: not bound */
+  const char *hwloc, *topo, *topo_rank;
+} rank_setup;
+
+typedef struct bound_world {
+  const rank_setup *ranks;
+  report reports[RANKS_MAX];
+} bound_world;
+
+static bool bind_to(int nth) {
+  cpu_set_t allowed, one;
+  if (sched_getaffinity(0, sizeof allowed, &allowed) != 0) return false;
+  for (int cpu = 0; cpu < CPU_SETSIZE; cpu++) {
+    if (!CPU_ISSET(cpu, &allowed) || nth-- > 0) continue;
+    CPU_ZERO(&one);
+    CPU_SET(cpu, &one);
+    return sched_setaffinity(0, sizeof one, &one) == 0;
+  }
+  return false;
+}
+
+static bool has_two_cpus(void) {
+  cpu_set_t allowed;
+  bool has = sched_getaffinity(0, sizeof allowed, &allowed) == 0 && CPU_ISSET(0, &allowed) && CPU_ISSET(1, &allowed);
+  if (!has) printf("skipped: ranks cannot be bound to processors 0 and 1\n");
+  return has;
+}
+
+static void set(const char *name, const char *value) {
+  if (value) setenv(name, value, 1);
+}
+
+static void run_bound(world_rank *self) {
+  bound_world *bound = self->argument;
+  const rank_setup *own_setup = &bound->ranks[self->rank];
+  report *report = &bound->reports[self->rank];
+  banyan_comm_config config = {.size = sizeof config, .timeout_ns = WORLD_GUARD_NS};
+  set("HWLOC_SYNTHETIC", own_setup->hwloc);
+  set("BANYAN_TOPO", own_setup->topo);
+  set("BANYAN_TOPO_RANK", own_setup->topo_rank);
+  if (own_setup->cpu >= 0 && !world_check(self, bind_to(own_setup->cpu), "cannot be bound")) return;
+  banyan_comm *comm = NULL;
+  report->status = banyan_comm_create(&self->bootstrap, &config, &comm);
+  snprintf(report->text, sizeof report->text, "%s", banyan_last_error());
+  if (report->status == BANYAN_OK)
+    world_check(self, combine(comm, 1, 8, report), "the combine failed: %s", banyan_last_error());
+  banyan_comm_destroy(comm);
+}
+
+/* Reports are of the caller, to be given to world_unshare(). */
+static bound_world *bound_run(const rank_setup *ranks, int32_t nranks) {
+  bound_world *bound = world_share(sizeof *bound);
+  bound->ranks = ranks;
+  world_setup setup = {.nranks = nranks, .processes = true, .bare = true, .argument = bound};
+  world_run(&setup, run_bound);
+  return bound;
+}
+
+static void one_plan(const bound_world *bound, int32_t nranks) {
+  for (int32_t r = 0; r < nranks; r++) {
+    ck_assert_msg(bound->reports[r].status == BANYAN_OK, "rank %d: %s", r, bound->reports[r].text);
+    ck_assert(bound->reports[r].plan_hash == bound->reports[0].plan_hash);
+    ck_assert(bound->reports[r].levels_hash == bound->reports[0].levels_hash);
+  }
+}
+
+static uint64_t bytes_sent(const bound_world *bound, int32_t nranks) {
+  uint64_t sum = 0;
+  for (int32_t r = 0; r < nranks; r++) sum += bound->reports[r].bytes_sent;
+  return sum;
+}
+
+static void print_bound(const char *what, const bound_world *bound, int32_t nranks) {
+  printf("%s: %s, %llu bytes by all ranks, %d level%s", what, bound->reports[0].algorithm,
+         (unsigned long long)bytes_sent(bound, nranks), bound->reports[0].nlevels,
+         bound->reports[0].nlevels == 1 ? "" : "s");
+  for (int32_t k = 0; bound->reports[0].nlevels > 1 && k < bound->reports[0].nlevels; k++)
+    printf(" %s %d", k ? "x" : "of", bound->reports[0].sizes[k]);
+  printf("; a place took %.2f ms on rank 0\n", (double)bound->reports[0].place_ns / 1e6);
+  fflush(stdout);
+}
+
+#define PACKAGES "package:2 numa:1 l3:1 pu:1"
+
+START_TEST(variables_change_the_plan) {
+  enum { N = 16 };
+  static const char hosts[] = "host:2 package:1 numa:8 nic@100g";
+  rank_setup plain[N], packages[N], nodes[N];
+  if (!has_two_cpus()) return;
+  for (int i = 0; i < N; i++) {
+    plain[i] = (rank_setup){.cpu = i / (N / 2)};
+    packages[i] = (rank_setup){.cpu = i / (N / 2), .hwloc = PACKAGES};
+    nodes[i] = (rank_setup){.cpu = i / (N / 2), .topo = hosts, .topo_rank = "0,1,2,3,4,5,6,7,8,9,10,11,12,13,14,15"};
+  }
+  bound_world *as_is = bound_run(plain, N), *by_hwloc = bound_run(packages, N), *by_topo = bound_run(nodes, N);
+  one_plan(as_is, N);
+  one_plan(by_hwloc, N);
+  one_plan(by_topo, N);
+  print_bound("this machine", as_is, N);
+  print_bound("HWLOC_SYNTHETIC of two packages", by_hwloc, N);
+  print_bound("BANYAN_TOPO of two hosts", by_topo, N);
+  ck_assert_int_eq(by_hwloc->reports[0].nlevels, 2);
+  ck_assert_int_eq(by_hwloc->reports[0].sizes[0], N / 2);
+  ck_assert_int_eq(by_hwloc->reports[0].sizes[1], 2);
+  ck_assert_int_eq(by_topo->reports[0].nlevels, 2);
+  ck_assert(by_hwloc->reports[0].plan_hash != as_is->reports[0].plan_hash);
+  ck_assert(by_topo->reports[0].plan_hash != as_is->reports[0].plan_hash);
+  ck_assert(bytes_sent(by_hwloc, N) != bytes_sent(as_is, N));
+  ck_assert(bytes_sent(by_topo, N) != bytes_sent(as_is, N));
+  world_unshare(as_is, sizeof *as_is);
+  world_unshare(by_hwloc, sizeof *by_hwloc);
+  world_unshare(by_topo, sizeof *by_topo);
+}
+END_TEST
+
+/* One rank is not bound, one sees another machine, one reads a file: packages are given up, and the plan is one. */
+START_TEST(ranks_that_differ_make_one_plan) {
+  enum { N = 5 };
+  static const rank_setup ranks[N] = {{.cpu = 0, .hwloc = PACKAGES},
+                                      {.cpu = 0, .hwloc = PACKAGES},
+                                      {.cpu = 1, .hwloc = PACKAGES},
+                                      {.cpu = -1, .hwloc = PACKAGES},
+                                      {.cpu = 1, .topo = "host package:2 numa:2"}};
+  if (!has_two_cpus()) return;
+  bound_world *bound = bound_run(ranks, N);
+  one_plan(bound, N);
+  print_bound("ranks that differ", bound, N);
+  ck_assert_int_eq(bound->reports[0].nlevels, 1);
+  world_unshare(bound, sizeof *bound);
+}
+END_TEST
+
+/* A setting that one rank cannot follow is an error on all, with the reason. */
+START_TEST(settings_that_cannot_be_followed) {
+  static const struct {
+    rank_setup wrong;
+    const char *text;
+  } cases[] = {{{.cpu = -1, .topo = "/nowhere/machine.xml"}, "/nowhere/machine.xml"},
+               {{.cpu = -1, .topo = "host:2 gpu:4", .topo_rank = "8"}, "BANYAN_TOPO_RANK is 8"},
+               {{.cpu = -1, .topo = "host:2 gpu:4", .topo_rank = "one"}, "BANYAN_TOPO_RANK \"one\""},
+               {{.cpu = -1, .topo = "host:2 gpu:4", .topo_rank = "0,1"}, "fewer numbers"},
+               {{.cpu = -1, .topo_rank = "0"}, "BANYAN_TOPO, which names the file"},
+               {{.cpu = -1, .topo = "host:2 gpu:4"}, "none is named"}};
+  for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+    rank_setup ranks[3] = {{.cpu = -1}, {.cpu = -1}, cases[i].wrong};
+    bound_world *bound = bound_run(ranks, 3);
+    for (int32_t r = 0; r < 3; r++) {
+      ck_assert_int_eq(bound->reports[r].status, BANYAN_ERR_ARGUMENT);
+      ck_assert_msg(strstr(bound->reports[r].text, cases[i].text), "rank %d says \"%s\", not \"%s\"", r,
+                    bound->reports[r].text, cases[i].text);
+    }
+    world_unshare(bound, sizeof *bound);
+  }
+}
+END_TEST
+
+int main(void) {
+  Suite *suite = suite_create("topo_library");
+  TCase *tests = tcase_create("library");
+  tcase_set_timeout(tests, WORLD_GUARD_S);
+  tcase_add_loop_test(tests, dumps, 0, (int)(sizeof folders / sizeof *folders));
+  tcase_add_test(tests, own_machines);
+  tcase_add_test(tests, variables_change_the_plan);
+  tcase_add_test(tests, ranks_that_differ_make_one_plan);
+  tcase_add_test(tests, settings_that_cannot_be_followed);
+  suite_add_tcase(suite, tests);
+  return world_main(suite);
+}
