@@ -1,19 +1,20 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "transport/ucx/devices.h"
 
-#include <dirent.h>
 #include <fnmatch.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
 #include "base/status.h"
+#include "base/sysfs.h"
 
 /* ---- this node's devices ----------------------------------------------------------------------------------------- */
 
 typedef struct listing {
   bny_net_device *devices;
   int32_t count;
+  const char *adapter; /* whose ports are visited */
   bool failed;
 } listing;
 
@@ -25,72 +26,45 @@ static void add(listing *list, const bny_net_device *device) {
   list->devices[list->count++] = *device;
 }
 
-static int is_entry(const struct dirent *entry) { return entry->d_name[0] != '.'; }
-
-static bool file_begins_with(const char *folder, const char *file, const char *beginning) {
-  char path[512], text[32] = "";
-  snprintf(path, sizeof path, "%s/%s", folder, file);
-  FILE *stream = fopen(path, "re");
-  bool read = stream && fgets(text, sizeof text, stream);
-  if (stream) fclose(stream);
-  return read && strncmp(text, beginning, strlen(beginning)) == 0;
-}
-
-/* Calls `visit` for each entry of a folder, in the order of names. */
-static void for_each(listing *list, const char *folder, const char *parent,
-                     void (*visit)(listing *list, const char *folder, const char *parent, const char *name)) {
-  struct dirent **entries = NULL;
-  int count = scandir(folder, &entries, is_entry, versionsort);
-  for (int i = 0; i < count; i++) {
-    visit(list, folder, parent, entries[i]->d_name);
-    free(entries[i]);
-  }
-  if (count >= 0) free(entries);
-}
-
 /* Keeps the first one. */
-static void set_interface(listing *list, const char *folder, const char *parent, const char *name) {
-  (void)folder, (void)parent;
+static void set_interface(void *context, const char *folder, const char *name) {
+  listing *list = context;
   bny_net_device *port = &list->devices[list->count - 1];
+  (void)folder;
   if (!port->interface[0]) snprintf(port->interface, sizeof port->interface, "%.*s", IF_NAMESIZE - 1, name);
 }
 
-static void visit_port(listing *list, const char *folder, const char *adapter, const char *name) {
-  char path[512];
+static void visit_port(void *context, const char *folder, const char *name) {
+  char state[32];
+  listing *list = context;
   bny_net_device port = {.is_adapter = true};
-  snprintf(path, sizeof path, "%.400s/%.32s", folder, name);
-  snprintf(port.name, sizeof port.name, "%.48s:%.8s", adapter, name);
-  port.is_up = file_begins_with(path, "state", "4:"); /* "4: ACTIVE" */
+  snprintf(port.name, sizeof port.name, "%.48s:%.8s", list->adapter, name);
+  bny_sysfs_line(state, sizeof state, "%s/%s/state", folder, name);
+  port.is_up = strncmp(state, "4:", 2) == 0; /* "4: ACTIVE" */
   add(list, &port);
-  snprintf(path, sizeof path, "%.400s/../device/net", folder);
-  if (!list->failed) for_each(list, path, NULL, set_interface);
+  if (!list->failed) bny_sysfs_each(set_interface, list, "%s/../device/net", folder);
 }
 
-static void visit_adapter(listing *list, const char *folder, const char *parent, const char *name) {
-  char path[512];
-  (void)parent;
-  snprintf(path, sizeof path, "%.300s/%.48s/ports", folder, name);
-  for_each(list, path, name, visit_port);
+static void visit_adapter(void *context, const char *folder, const char *name) {
+  listing *list = context;
+  list->adapter = name;
+  bny_sysfs_each(visit_port, list, "%s/%s/ports", folder, name);
 }
 
 /* Virtual interfaces such as lo have no link, and the state "unknown". */
-static void visit_interface(listing *list, const char *folder, const char *parent, const char *name) {
-  char path[512];
+static void visit_interface(void *context, const char *folder, const char *name) {
+  char state[32];
   bny_net_device device = {.is_adapter = false};
-  (void)parent;
-  snprintf(path, sizeof path, "%.300s/%.48s", folder, name);
   snprintf(device.name, sizeof device.name, "%.48s", name);
-  device.is_up = file_begins_with(path, "operstate", "up") || file_begins_with(path, "operstate", "unknown");
-  if (file_begins_with(path, "operstate", "")) add(list, &device); /* other entries are files of drivers */
+  bool is_interface = bny_sysfs_line(state, sizeof state, "%s/%s/operstate", folder, name);
+  device.is_up = strcmp(state, "up") == 0 || strcmp(state, "unknown") == 0;
+  if (is_interface) add(context, &device); /* other entries are files of drivers */
 }
 
 banyan_status bny_net_devices_find(const char *sysfs, bny_net_device **devices, int32_t *ndevices) {
   listing list = {.count = 0};
-  char path[256];
-  snprintf(path, sizeof path, "%.200s/class/infiniband", sysfs);
-  for_each(&list, path, NULL, visit_adapter);
-  snprintf(path, sizeof path, "%.200s/class/net", sysfs);
-  for_each(&list, path, NULL, visit_interface);
+  bny_sysfs_each(visit_adapter, &list, "%s/class/infiniband", sysfs);
+  bny_sysfs_each(visit_interface, &list, "%s/class/net", sysfs);
   if (list.failed) {
     free(list.devices);
     return bny_fail(BANYAN_ERR_MEMORY, "there is no memory for a list of %d network devices", list.count + 1);

@@ -1,12 +1,12 @@
 /* SPDX-License-Identifier: Apache-2.0
  * The CPUs allowed to this process, what they share, and the pairs of them to measure. */
-#include <dirent.h>
 #include <errno.h>
 #include <sched.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
+#include "base/sysfs.h"
 #include "tools/topo/measure/measure.h"
 
 const char *topo_near_name(topo_near near) {
@@ -16,16 +16,9 @@ const char *topo_near_name(topo_near near) {
 
 /* ---- places ------------------------------------------------------------------------------------------------------ */
 
-/* Returns the first number in a file of sysfs, which is the least of a list of CPUs; -1 if there is none. */
+/* Returns the first number in a file of a CPU, which is the least of a list of CPUs; -1 if there is none. */
 static int32_t first_number(const char *sysfs, int32_t cpu, const char *file) {
-  char path[4096], text[64];
-  snprintf(path, sizeof path, "%s/devices/system/cpu/cpu%d/%s", sysfs, cpu, file);
-  FILE *stream = fopen(path, "re");
-  if (stream == NULL) return -1;
-  bool got = fgets(text, sizeof text, stream) != NULL;
-  fclose(stream);
-  int number;
-  return got && sscanf(text, "%d", &number) == 1 && number >= 0 ? number : -1;
+  return (int32_t)bny_sysfs_number("%s/devices/system/cpu/cpu%d/%s", sysfs, cpu, file);
 }
 
 /* The level identifies a cache, because instruction caches exist only at level 1. */
@@ -43,19 +36,16 @@ static int32_t cache_of(const char *sysfs, int32_t cpu, int32_t level) {
   return -1;
 }
 
-/* The CPU's directory has a link to its NUMA node. */
+/* The CPU's folder has a link to its NUMA node. */
+static void visit_node(void *numa, const char *folder, const char *name) {
+  int number, end = 0;
+  (void)folder;
+  if (sscanf(name, "node%d%n", &number, &end) == 1 && name[end] == '\0') *(int32_t *)numa = number;
+}
+
 static int32_t numa_of(const char *sysfs, int32_t cpu) {
-  char path[4096];
-  snprintf(path, sizeof path, "%s/devices/system/cpu/cpu%d", sysfs, cpu);
-  DIR *directory = opendir(path);
   int32_t numa = -1;
-  for (struct dirent *entry = directory == NULL ? NULL : readdir(directory); entry != NULL && numa < 0;
-       entry = readdir(directory)) {
-    int number, end = 0;
-    if (sscanf(entry->d_name, "node%d%n", &number, &end) == 1 && entry->d_name[end] == '\0' && number >= 0)
-      numa = number;
-  }
-  if (directory != NULL) closedir(directory);
+  bny_sysfs_each(visit_node, &numa, "%s/devices/system/cpu/cpu%d", sysfs, cpu);
   return numa;
 }
 

@@ -1,0 +1,20 @@
+/* SPDX-License-Identifier: Apache-2.0
+ * Files of sysfs and /proc, which may be absent, unreadable, or hold anything; none of that is an error. */
+#ifndef BNY_SYSFS_H
+#define BNY_SYSFS_H
+
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+
+/* Reads the first line of a file without its newline, as far as it fits. Returns false and "" if there is none. */
+bool bny_sysfs_line(char *text, size_t bytes, const char *format, ...) __attribute__((format(printf, 3, 4)));
+
+/* Returns the number that a file begins with, decimal or 0x..; -1 if it begins with none. */
+int64_t bny_sysfs_number(const char *format, ...) __attribute__((format(printf, 1, 2)));
+
+/* Calls `visit` for each name in a folder that does not begin with a dot, in the order of names: mlx5_2, mlx5_10. */
+void bny_sysfs_each(void (*visit)(void *context, const char *folder, const char *name), void *context,
+                    const char *format, ...) __attribute__((format(printf, 3, 4)));
+
+#endif
