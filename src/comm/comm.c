@@ -39,8 +39,8 @@ static void raise_arena(bny_placement *place, int32_t nranks) {
   if (place->device_arena_bytes < place->arena_bytes) place->device_arena_bytes = place->arena_bytes;
 }
 
-banyan_status bny_comm_connect(const bny_settings *settings, const bny_exchange *exchange, const bny_placement *place,
-                               bny_transport **transport) {
+banyan_status bny_comm_connect(const banyan_comm *comm, const bny_settings *settings, const bny_exchange *exchange,
+                               const bny_placement *place, bny_transport **transport) {
   bny_arena_config config = {
       .half_bytes = place->arena_bytes / 2,
       .slots_max = slots_of(exchange->bootstrap->nranks),
@@ -50,7 +50,8 @@ banyan_status bny_comm_connect(const bny_settings *settings, const bny_exchange 
                         .one_process = place->one_process,
                         .put = settings->options.ucx_put,
                         .interface = settings->options.interface,
-                        .devices = settings->options.net_devices};
+                        .devices = settings->options.net_devices,
+                        .nearest = comm->place.nic_name};
   if (place->nnodes > 1) return bny_net_connect(exchange, &net, transport);
   if (place->one_process) return bny_loop_connect(exchange, &config, transport);
   return bny_shm_connect(exchange, &config, transport);
@@ -123,7 +124,7 @@ static banyan_status build_parts(banyan_comm *comm, const bny_exchange *exchange
   comm->nnodes = place->nnodes;
   comm->oversubscribed = place->ranks_per_core > 1;
   comm->part_bytes = (size_t)options->part_kib << 10;
-  banyan_status status = bny_comm_connect(settings, exchange, place, &comm->transport);
+  banyan_status status = bny_comm_connect(comm, settings, exchange, place, &comm->transport);
   if (status == BANYAN_OK) status = bny_comm_set_levels(comm, settings, place, places);
   if (status != BANYAN_OK) return status;
   const bny_kernels *kernels = bny_kernels_find(options->kernels);

@@ -62,8 +62,8 @@ banyan_status bny_comm_make(const banyan_bootstrap *bootstrap, const banyan_comm
 banyan_status bny_comm_confirm(const bny_exchange *exchange, banyan_status own);
 
 /* Connects all ranks once more, collectively; and returns how such a transport is run. The caller sets `kernels`. */
-banyan_status bny_comm_connect(const bny_settings *settings, const bny_exchange *exchange, const bny_placement *place,
-                               bny_transport **transport);
+banyan_status bny_comm_connect(const banyan_comm *comm, const bny_settings *settings, const bny_exchange *exchange,
+                               const bny_placement *place, bny_transport **transport);
 bny_exec_config bny_comm_exec_config(const banyan_comm *comm, const bny_settings *settings, const bny_placement *place);
 
 /* levels.c: this rank's place, which is local; and the levels that follow from the places of all ranks. */

@@ -14,7 +14,8 @@ banyan_status bny_comm_find_place(banyan_comm *comm, const bny_settings *setting
                            .topo_rank = options->topo_rank,
                            .rank = settings->origin,
                            .device = settings->device,
-                           .cuda_library = options->cuda_library};
+                           .cuda_library = options->cuda_library,
+                           .costs = options->costs};
   int64_t begin = bny_clock_ns();
   banyan_status status = bny_place_find(&query, &comm->place);
   comm->place_ns = bny_clock_ns() - begin;

@@ -67,7 +67,7 @@ banyan_status bny_comm_agree_way(const banyan_comm *comm, const bny_exchange *ex
 static banyan_status make_exec(banyan_comm *comm, const bny_exchange *exchange, const bny_settings *settings,
                                const bny_placement *place, bny_exec **exec) {
   bny_transport *transport = NULL;
-  banyan_status status = bny_comm_connect(settings, exchange, place, &transport);
+  banyan_status status = bny_comm_connect(comm, settings, exchange, place, &transport);
   if (status != BANYAN_OK) return status;
   bny_exec_config config = bny_comm_exec_config(comm, settings, place);
   config.kernels = comm->exec->kernels;

@@ -9,6 +9,7 @@
 
 #include "base/hash.h"
 #include "base/status.h"
+#include "place/costs.h"
 #include "place/device.h"
 #include "topo/probe/binding.h"
 #include "topo/probe/probe.h"
@@ -208,8 +209,7 @@ static banyan_status place_from_file(const bny_place_query *query, const bny_pri
 
 /* ---- this process ------------------------------------------------------------------------------------------------ */
 
-banyan_status bny_place_find(const bny_place_query *query, bny_place *place) {
-  const bny_prices *prices = &bny_prices_default; /* the one place where measured prices would replace these */
+static banyan_status find_with(const bny_place_query *query, const bny_prices *prices, bny_place *place) {
   bny_place_unknown(prices, place);
   if (query->topo) return place_from_file(query, prices, place);
   if (query->topo_rank)
@@ -225,4 +225,12 @@ banyan_status bny_place_find(const bny_place_query *query, bny_place *place) {
   place_bound(prices, &binding, place);
   if (unknown[0]) say(place, "; %s", unknown);
   return BANYAN_OK;
+}
+
+banyan_status bny_place_find(const bny_place_query *query, bny_place *place) {
+  bny_prices prices = bny_prices_default;
+  banyan_status status = query->costs ? bny_costs_read(query->costs, &prices) : BANYAN_OK;
+  if (status == BANYAN_OK) status = find_with(query, &prices, place);
+  if (status == BANYAN_OK && query->costs) say(place, "; costs of %s", prices.source);
+  return status;
 }

@@ -13,6 +13,7 @@ typedef struct bny_place_query {
   int32_t rank;             /* its number among those that the environment describes */
   const char *device;       /* "cuda:2"; NULL: none */
   const char *cuda_library; /* NULL: libcuda.so.1 */
+  const char *costs;        /* BANYAN_COSTS; NULL: usual prices */
 } bny_place_query;
 
 banyan_status bny_place_find(const bny_place_query *query, bny_place *place);

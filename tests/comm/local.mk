@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 unit_tests += \
+  %D%/test_costs \
   %D%/test_no_memory \
   %D%/test_shrink_faults \
   %D%/test_facts \
