@@ -4,6 +4,7 @@
  * instead (docs/topology.md). `tests/topo/fuzz 60 libhwloc` builds and runs this. */
 #include <hwloc.h>
 #include <stdint.h>
+#include <stdlib.h>
 #include <string.h>
 
 #include "topo/import/xml.h"
@@ -18,13 +19,17 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t bytes) {
     bny_topo_xml_free(xml);
     return 0;
   }
-  char text[1 << 14] = "";
-  memcpy(text, data, bytes < sizeof text ? bytes : sizeof text - 1);
+  char *text = malloc(bytes + 1);
+  if (text != NULL) {
+    memcpy(text, data, bytes);
+    text[bytes] = '\0';
+  }
   hwloc_topology_set_io_types_filter(machine, HWLOC_TYPE_FILTER_KEEP_IMPORTANT);
-  if (hwloc_topology_set_xmlbuffer(machine, text, (int)strlen(text) + 1) == 0) {
+  if (text != NULL && hwloc_topology_set_xmlbuffer(machine, text, (int)strlen(text) + 1) == 0) {
     hwloc_topology_load(machine);
   }
   hwloc_topology_destroy(machine);
   bny_topo_xml_free(xml);
+  free(text);
   return 0;
 }

@@ -118,7 +118,7 @@ static int32_t links_between(const bny_topo *topo, int32_t a, int32_t b, bool *x
 
 static void put_cell(matrix *m, FILE *out, int32_t from, int32_t to, bool serving) {
   const bny_topo *topo = m->view->topo;
-  bny_topo_path path = bny_topo_path_between(topo, from, to);
+  bny_topo_path path = bny_topo_path_routed(topo, from, to);
   topo_string text = {.text = ""};
   bool xgmi = false;
   int32_t links = path == BNY_TOPO_PATH_NVL ? links_between(topo, from, to, &xgmi) : 0;
@@ -159,9 +159,12 @@ static void put_header(const matrix *m, FILE *out, int32_t names) {
 
 static void put_legend(const matrix *m, FILE *out) {
   static const char *const meanings[BNY_TOPO_PATHS] = {
+      [BNY_TOPO_PATH_NVB] = "NVB NVLink through another GPU",
       [BNY_TOPO_PATH_C2C] = "C2C a coherent CPU between",
       [BNY_TOPO_PATH_PIX] = "PIX at most one PCI switch",
       [BNY_TOPO_PATH_PXB] = "PXB several PCI switches",
+      [BNY_TOPO_PATH_P2C] = "P2C C2C to the CPU and PCI from there",
+      [BNY_TOPO_PATH_PXN] = "PXN through a GPU beside the NIC",
       [BNY_TOPO_PATH_PHB] = "PHB the host bridge",
       [BNY_TOPO_PATH_NODE] = "NODE host bridges of one NUMA node",
       [BNY_TOPO_PATH_SYS] = "SYS between NUMA nodes",

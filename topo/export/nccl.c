@@ -5,6 +5,7 @@
 #include <string.h>
 
 #include "topo/export/export.h"
+#include "topo/import/nccl_link.h"
 #include "topo/model/guid.h"
 #include "topo/model/speed.h"
 #include "topo/import/xml.h"
@@ -19,6 +20,7 @@ typedef struct writing {
   char (*bus_ids)[BNY_TOPO_BUS_BYTES]; /* by node; "": needs none */
   int32_t *numas;                      /* by node: number of a NUMA node, unique in its host */
   int32_t hosts, nets, gpus;           /* counts so far; nets: of this host */
+  bool separate;                       /* NVSwitches of hosts get bus ids */
 } writing;
 
 static const bny_topo_node *node_at(const writing *w, int32_t n) { return &w->topo->nodes[n]; }
@@ -43,6 +45,16 @@ static void write_text(writing *w, const char *name, const char *value) {
   fputc('"', w->out);
 }
 
+/* Writes those attributes of a node that NCCL's elements have too. */
+static void write_attributes(writing *w, const bny_topo_node *node, const char *const *names) {
+  char value[BNY_TOPO_ATTRIBUTES_BYTES];
+  for (; *names != NULL; names++) {
+    if (bny_topo_attribute(node, *names, value)) {
+      write_text(w, *names, value);
+    }
+  }
+}
+
 static bool vendor_is(const bny_topo_node *node, const char *prefix) {
   return node->vendor != NULL && strncmp(node->vendor, prefix, strlen(prefix)) == 0;
 }
@@ -57,8 +69,18 @@ static bool is_amd(const writing *w, int32_t gpu) {
   return vendor_is(node, "AMD") || vendor_is(node, "Advanced Micro");
 }
 
-static const char *class_of(const writing *w, int32_t n) {
-  switch (node_at(w, n)->kind) {
+static const char *class_of(const writing *w, int32_t n, char value[BNY_TOPO_ATTRIBUTES_BYTES]) {
+  const bny_topo_node *node = node_at(w, n);
+  bool device = node->kind == BNY_TOPO_GPU || node->kind == BNY_TOPO_NIC;
+  if (device && bny_topo_attribute(node, "class", value) &&
+      strncmp(value,
+              node->kind == BNY_TOPO_NIC ? "0x02"
+              : is_amd(w, n)             ? "0x"
+                                         : "0x03",
+              4) == 0) {
+    return value;
+  }
+  switch (node->kind) {
   case BNY_TOPO_GPU: return is_amd(w, n) ? "0x120000" : "0x030200";
   case BNY_TOPO_NIC: return "0x020000";
   case BNY_TOPO_SWITCH: return switch_class;
@@ -88,7 +110,8 @@ static void write_speed(writing *w, int32_t n) {
   for (int32_t l = bny_topo_first_link(w->topo, n); l >= 0; l = bny_topo_next_link(w->topo, n, l)) {
     const bny_topo_link *link = &w->topo->links[l];
     int generation, lanes;
-    bool upwards = link->kind == BNY_TOPO_LINK_PCI && link->from == n && link->source != BNY_TOPO_ASSUMED;
+    bool upwards = link->kind == BNY_TOPO_LINK_PCI && link->from == n && link->to == node_at(w, n)->parent &&
+                   link->source != BNY_TOPO_ASSUMED;
     if (upwards && lanes_of(link, &generation, &lanes)) {
       write_text(w, "link_speed", bny_topo_speed_pci_text(generation));
       fprintf(w->out, " link_width=\"%d\"", lanes);
@@ -133,7 +156,8 @@ static bool write_links(writing *w, int32_t gpu, int depth) {
       write_link(w, "nvlink", hidden_switch, cpu_class, link->count, depth);
     } else if (kind == BNY_TOPO_GPU || kind == BNY_TOPO_SWITCH) {
       const char *tag = link->kind == BNY_TOPO_LINK_XGMI ? "xgmi" : "nvlink";
-      write_link(w, tag, w->bus_ids[other], class_of(w, other), link->count, depth);
+      char class[BNY_TOPO_ATTRIBUTES_BYTES];
+      write_link(w, tag, w->bus_ids[other], class_of(w, other, class), link->count, depth);
     }
   }
   if (hidden > 0) {
@@ -145,8 +169,11 @@ static bool write_links(writing *w, int32_t gpu, int depth) {
 
 /* ---- devices ----------------------------------------------------------------------------------------------------- */
 
+/* Writes a GPU, and the other partitions of its device. */
 static bool write_gpu(writing *w, int32_t n, int depth) {
   const bny_topo_node *gpu = node_at(w, n);
+  char plain[32];
+  snprintf(plain, sizeof plain, "GPU%d", (int)gpu->index);
   indent(w, depth);
   fprintf(w->out, "<gpu");
   if (gpu->index >= 0) {
@@ -160,12 +187,24 @@ static bool write_gpu(writing *w, int32_t n, int depth) {
   if (gpu->index >= 0) {
     fprintf(w->out, " rank=\"%d\"", (int)(w->hosts > 1 ? w->gpus : gpu->index));
   }
+  write_attributes(w, gpu, bny_topo_nccl_gpu_attributes);
+  write_text(w, "name", strcmp(gpu->name, plain) == 0 ? NULL : gpu->name);
   w->gpus++;
   fprintf(w->out, ">\n");
   bool written = write_links(w, n, depth + 1);
   indent(w, depth);
   fprintf(w->out, "</gpu>\n");
+  for (int32_t part = w->first[n]; written && part >= 0; part = w->next[part]) {
+    written = node_at(w, part)->kind != BNY_TOPO_GPU || write_gpu(w, part, depth);
+  }
   return written;
+}
+
+/* A port whose name is only a number takes its NIC's name. */
+static const char *net_name(const writing *w, int32_t port) {
+  const bny_topo_node *node = node_at(w, port);
+  bool plain = node->name[strspn(node->name, "0123456789")] == '\0' && node->parent >= 0;
+  return plain ? node_at(w, node->parent)->name : node->name;
 }
 
 static void write_net(writing *w, int32_t port, int32_t number, int depth) {
@@ -178,11 +217,9 @@ static void write_net(writing *w, int32_t port, int32_t number, int depth) {
       latency = link->latency_us;
     }
   }
-  /* A port whose name is only a number takes its NIC's name. */
-  bool plain = node->name[strspn(node->name, "0123456789")] == '\0' && node->parent >= 0;
   indent(w, depth);
   fprintf(w->out, "<net");
-  write_text(w, "name", plain ? node_at(w, node->parent)->name : node->name);
+  write_text(w, "name", net_name(w, port));
   fprintf(w->out, " dev=\"%d\" speed=\"%.0f\"", (int)number, speed * 8000);
   if (node->index >= 0) {
     fprintf(w->out, " port=\"%d\"", (int)node->index);
@@ -197,58 +234,84 @@ static void write_net(writing *w, int32_t port, int32_t number, int depth) {
     bny_topo_guid_to_nccl(guid, reversed);
   }
   write_text(w, "guid", whole ? reversed : node->guid);
+  write_attributes(w, node, bny_topo_nccl_net_attributes);
   fprintf(w->out, "/>\n");
 }
 
-static void write_nic(writing *w, int32_t n, int depth) {
-  int32_t number = node_at(w, n)->index >= 0 ? node_at(w, n)->index : w->nets;
-  bool open = false;
-  for (int32_t port = w->first[n]; port >= 0; port = w->next[port]) {
+/* `bridge`: the host bridge of a NIC directly below a processor; NULL unknown. */
+static void write_nic(writing *w, int32_t n, const char *bridge, int depth) {
+  int32_t number = node_at(w, n)->index >= 0 ? node_at(w, n)->index : w->nets, first = w->first[n];
+  while (first >= 0 && node_at(w, first)->kind != BNY_TOPO_PORT) {
+    first = w->next[first];
+  }
+  bool named = first < 0 || strcmp(net_name(w, first), node_at(w, n)->name) != 0;
+  indent(w, depth);
+  fprintf(w->out, "<nic");
+  write_text(w, "host_bridge", bridge);
+  write_text(w, "name", named ? node_at(w, n)->name : NULL);
+  fprintf(w->out, first < 0 ? "/>\n" : ">\n");
+  for (int32_t port = first; port >= 0; port = w->next[port]) {
     if (node_at(w, port)->kind == BNY_TOPO_PORT) {
-      if (!open) {
-        indent(w, depth);
-        fprintf(w->out, "<nic>\n");
-      }
-      open = true;
       write_net(w, port, number++, depth + 1);
       w->nets++;
     }
   }
-  indent(w, depth);
-  fprintf(w->out, open ? "</nic>\n" : "<nic/>\n");
+  if (first >= 0) {
+    indent(w, depth);
+    fprintf(w->out, "</nic>\n");
+  }
+}
+
+/* Writes the other PCI switches that this one is linked to. */
+static void write_pcilinks(writing *w, int32_t n, int depth) {
+  for (int32_t l = bny_topo_first_link(w->topo, n); l >= 0; l = bny_topo_next_link(w->topo, n, l)) {
+    int32_t other = bny_topo_other_end(w->topo, n, l);
+    bool across = w->topo->links[l].kind == BNY_TOPO_LINK_PCI && node_at(w, other)->kind == BNY_TOPO_PCI &&
+                  node_at(w, n)->parent != other && node_at(w, other)->parent != n;
+    if (across && w->bus_ids[other][0] != '\0') {
+      indent(w, depth);
+      fprintf(w->out, "<pcilink target=\"%s\"/>\n", w->bus_ids[other]);
+    }
+  }
 }
 
 /* Writes a device and its children. The model is at most 64 deep. */
-static bool write_device(writing *w, int32_t n, int depth) {
+static bool write_device(writing *w, int32_t n, const char *bridge, int depth) {
   const bny_topo_node *node = node_at(w, n);
+  char class[BNY_TOPO_ATTRIBUTES_BYTES];
   bool good = true;
   if (node->kind == BNY_TOPO_PORT) {
     return true;
   }
   if (w->bus_ids[n][0] == '\0') {
     if (node->kind == BNY_TOPO_NIC) {
-      write_nic(w, n, depth);
+      write_nic(w, n, bridge, depth);
       return true;
     }
     /* The children of a host bridge become children of the processor. */
     for (int32_t child = w->first[n]; good && child >= 0; child = w->next[child]) {
-      good = node_at(w, child)->kind == BNY_TOPO_SWITCH || write_device(w, child, depth);
+      good = node_at(w, child)->kind == BNY_TOPO_SWITCH || write_device(w, child, node->name, depth);
     }
     return good;
   }
   indent(w, depth);
   fprintf(w->out, "<pci");
   write_text(w, "busid", w->bus_ids[n]);
-  write_text(w, "class", class_of(w, n));
+  write_text(w, "class", class_of(w, n, class));
+  write_attributes(w, node, bny_topo_nccl_pci_attributes + 1);
   write_speed(w, n);
+  write_text(w, "host_bridge", bridge);
   fprintf(w->out, ">\n");
   if (node->kind == BNY_TOPO_GPU) {
     good = write_gpu(w, n, depth + 1);
   } else if (node->kind == BNY_TOPO_NIC) {
-    write_nic(w, n, depth + 1);
+    write_nic(w, n, NULL, depth + 1);
+  } else if (node->kind == BNY_TOPO_PCI) {
+    write_pcilinks(w, n, depth + 1);
   }
   for (int32_t child = w->first[n]; good && child >= 0; child = w->next[child]) {
-    good = write_device(w, child, depth + 1);
+    bool part = node->kind == BNY_TOPO_GPU && node_at(w, child)->kind == BNY_TOPO_GPU;
+    good = part || write_device(w, child, NULL, depth + 1);
   }
   indent(w, depth);
   fprintf(w->out, "</pci>\n");
@@ -291,6 +354,13 @@ static void write_processor(writing *w, int32_t n) {
   }
 }
 
+/* Returns whether a host has the name that it gets without one. */
+static bool is_numbered(const bny_topo_node *host) {
+  char name[32];
+  snprintf(name, sizeof name, "host%d", (int)host->index);
+  return strcmp(host->name, name) == 0;
+}
+
 static bool write_cpu(writing *w, int32_t n) {
   int32_t host = bny_topo_ancestor(w->topo, n, BNY_TOPO_HOST);
   indent(w, 1);
@@ -302,14 +372,22 @@ static bool write_cpu(writing *w, int32_t n) {
     bool hash = guid != NULL && strncmp(guid, "0x", 2) == 0;
     write_text(w, "host_hash", hash ? guid : made);
   }
+  int32_t package = bny_topo_ancestor(w->topo, n, BNY_TOPO_PACKAGE);
   fprintf(w->out, " numaid=\"%d\"", (int)w->numas[n]);
+  write_attributes(w, node_at(w, n), bny_topo_nccl_cpu_attributes);
   write_processor(w, n);
+  write_text(w, "host", host < 0 || (w->hosts == 1 && is_numbered(node_at(w, host))) ? NULL : node_at(w, host)->name);
+  write_text(w, "package", package < 0 ? NULL : node_at(w, package)->name);
+  write_text(w, "place",
+             node_at(w, n)->kind == BNY_TOPO_HOST      ? "host"
+             : node_at(w, n)->kind == BNY_TOPO_PACKAGE ? "package"
+                                                       : NULL);
   fprintf(w->out, ">\n");
   bool good = true;
   for (int32_t child = w->first[n]; good && child >= 0; child = w->next[child]) {
     bny_topo_kind kind = node_at(w, child)->kind;
     if (kind == BNY_TOPO_PCI || kind == BNY_TOPO_GPU || kind == BNY_TOPO_NIC) {
-      good = write_device(w, child, 2);
+      good = write_device(w, child, NULL, 2);
     }
   }
   indent(w, 1);
@@ -321,7 +399,6 @@ static bool write_system(writing *w) {
   bool amd = false, good = true;
   for (int32_t n = 0; n < w->topo->nnodes; n++) {
     amd = amd || (node_at(w, n)->kind == BNY_TOPO_GPU && is_amd(w, n));
-    w->hosts += node_at(w, n)->kind == BNY_TOPO_HOST;
   }
   fprintf(w->out, "<system version=\"%d\">\n", amd ? 2 : 1);
   for (int32_t n = 0; good && n < w->topo->nnodes; n++) {
@@ -339,21 +416,45 @@ static bool write_system(writing *w) {
 
 /* ---- the whole file ---------------------------------------------------------------------------------------------- */
 
-/* A node that needs a bus id and has none gets one that no machine uses. */
-static void name_buses(writing *w) {
+static bool needs_bus(const writing *w, int32_t n) {
+  const bny_topo_node *node = node_at(w, n), *parent = node->parent < 0 ? NULL : node_at(w, node->parent);
+  switch (node->kind) {
+  case BNY_TOPO_GPU: return parent == NULL || parent->kind != BNY_TOPO_GPU;
+  case BNY_TOPO_NIC: return parent != NULL && parent->kind == BNY_TOPO_PCI && !parent->host_bridge;
+  case BNY_TOPO_PCI: return !node->host_bridge;
+  case BNY_TOPO_SWITCH: return w->separate && parent != NULL;
+  default: return false;
+  }
+}
+
+/* A node that needs a bus id and has none gets one that no machine uses, and each is another device's. */
+static bool name_buses(writing *w) {
+  bny_topo_names known = {0};
   unsigned made = 0;
   for (int32_t n = 0; n < w->topo->nnodes; n++) {
     const bny_topo_node *node = node_at(w, n);
-    bool needs = node->kind == BNY_TOPO_GPU || (node->kind == BNY_TOPO_PCI && !node->host_bridge) ||
-                 (node->kind == BNY_TOPO_NIC && node->parent >= 0 && node_at(w, node->parent)->kind == BNY_TOPO_PCI);
+    w->hosts += node->kind == BNY_TOPO_HOST;
     if (node->bus_id != NULL) {
-      snprintf(w->bus_ids[n], sizeof w->bus_ids[n], "%s", node->bus_id);
-    } else if (needs) {
-      snprintf(w->bus_ids[n], sizeof w->bus_ids[n], "%04x:%02x:%02x.%x", 0xfffe - (made >> 16), (made >> 8) & 0xff,
-               (made >> 3) & 0x1f, made & 7);
-      made++;
+      bny_topo_names_add(&known, 0, node->bus_id, n);
     }
   }
+  bny_topo_names_sort(&known);
+  for (int32_t n = 0; n < w->topo->nnodes; n++) {
+    const bny_topo_node *node = node_at(w, n);
+    char *bus_id = w->bus_ids[n];
+    if (node->bus_id != NULL) {
+      snprintf(bus_id, sizeof w->bus_ids[n], "%s", node->bus_id);
+    } else if (needs_bus(w, n)) {
+      do {
+        snprintf(bus_id, sizeof w->bus_ids[n], "%04x:%02x:%02x.0", 0xfffe - (made >> 13), (made >> 5) & 0xff,
+                 made & 0x1f);
+        made++;
+      } while (bny_topo_names_find(&known, 0, bus_id) >= 0);
+    }
+  }
+  bool good = !known.out_of_memory;
+  bny_topo_names_free(&known);
+  return good;
 }
 
 typedef struct numbered {
@@ -405,31 +506,83 @@ static void list_children(writing *w) {
   }
 }
 
+enum { COMPARED = 160 };
+
+/* Lists GPUs and NICs by the name of their host, kind and name. */
+static bool list_devices(const bny_topo *topo, bny_topo_names *devices) {
+  int32_t *numbers = calloc((size_t)topo->nnodes + 1, sizeof *numbers);
+  bny_topo_names hosts = {0};
+  for (int32_t n = 0; n < topo->nnodes; n++) {
+    if (topo->nodes[n].kind == BNY_TOPO_HOST) {
+      bny_topo_names_add(&hosts, 0, topo->nodes[n].name, n);
+    }
+  }
+  bny_topo_names_sort(&hosts);
+  for (int32_t h = 0, number = 0; numbers != NULL && h < hosts.count; h++) {
+    number += h == 0 || strcmp(hosts.entries[h - 1].key, hosts.entries[h].key) != 0;
+    numbers[hosts.entries[h].value] = number;
+  }
+  for (int32_t n = 0; numbers != NULL && n < topo->nnodes; n++) {
+    bny_topo_kind kind = topo->nodes[n].kind;
+    int32_t host = bny_topo_ancestor(topo, n, BNY_TOPO_HOST), number = host < 0 ? 0 : numbers[host];
+    if (kind == BNY_TOPO_GPU || kind == BNY_TOPO_NIC) {
+      bny_topo_names_add(devices, 2 * number + (kind == BNY_TOPO_NIC), topo->nodes[n].name, n);
+    }
+  }
+  bny_topo_names_sort(devices);
+  bool listed = numbers != NULL && !devices->out_of_memory && !hosts.out_of_memory;
+  bny_topo_names_free(&hosts);
+  free(numbers);
+  return listed;
+}
+
+/* Compares devices and their paths with those of the text that was read again. */
+static bool is_same(const bny_topo *topo, const bny_topo *again, const bny_topo_names *ours,
+                    const bny_topo_names *theirs, bny_topo_error *error) {
+  static const char cannot[] = "NCCL's XML cannot say this";
+  if (ours->count != theirs->count) {
+    return bny_topo_fail(error, 0, "%s: it would have %d GPUs and NICs, not %d", cannot, (int)theirs->count,
+                         (int)ours->count);
+  }
+  for (int32_t a = 0; a < ours->count && a < COMPARED; a++) {
+    const bny_topo_node *device = &topo->nodes[ours->entries[a].value];
+    if (again->nodes[theirs->entries[a].value].kind != device->kind) {
+      return bny_topo_fail(error, 0, "%s: %.60s would be another device", cannot, device->name);
+    }
+    for (int32_t b = 0; b < a; b++) {
+      bny_topo_path path = bny_topo_path_between(topo, ours->entries[a].value, ours->entries[b].value);
+      bny_topo_path other = bny_topo_path_between(again, theirs->entries[a].value, theirs->entries[b].value);
+      if (path != other) {
+        return bny_topo_fail(error, 0, "%s: %.60s to %.60s would be %s, not %s", cannot, device->name,
+                             ours->entries[b].key, bny_topo_path_name(other), bny_topo_path_name(path));
+      }
+    }
+  }
+  return true;
+}
+
 /* Checks the text by importing it again. The format cannot hold every model, for example GPUs outside hosts. */
 static bool comes_back(const bny_topo *topo, const char *text, size_t bytes, bny_topo_error *error) {
-  static const bny_topo_kind kinds[] = {BNY_TOPO_GPU, BNY_TOPO_NIC};
   bny_topo_error why = {.text = ""};
+  bny_topo_names ours = {0}, theirs = {0};
   bny_topo *again = bny_topo_import(text, bytes, NULL, &why);
   bool same = again != NULL || !bny_topo_xml_available();
   if (!same) {
     bny_topo_fail(error, 0, "NCCL's XML cannot say this: %s", why.text);
+  } else if (again != NULL) {
+    same = list_devices(topo, &ours) && list_devices(again, &theirs) ? is_same(topo, again, &ours, &theirs, error)
+                                                                     : bny_topo_fail(error, 0, "out of memory");
   }
-  for (size_t k = 0; again != NULL && same && k < sizeof kinds / sizeof kinds[0]; k++) {
-    int32_t ours = bny_topo_count(topo, kinds[k]), theirs = bny_topo_count(again, kinds[k]);
-    same = ours == theirs;
-    if (!same) {
-      bny_topo_fail(error, 0, "NCCL's XML cannot say this: it would have %d %ss, not %d", theirs,
-                    bny_topo_kind_name(kinds[k]), ours);
-    }
-  }
+  bny_topo_names_free(&ours);
+  bny_topo_names_free(&theirs);
   bny_topo_free(again);
   return same;
 }
 
-char *bny_topo_export_nccl(const bny_topo *topo, bny_topo_error *error) {
+static char *write_text_of(const bny_topo *topo, bool separate, bny_topo_error *error) {
   char *text = NULL;
   size_t bytes = 0, nodes = (size_t)topo->nnodes + 1;
-  writing w = {.topo = topo, .out = open_memstream(&text, &bytes)};
+  writing w = {.topo = topo, .separate = separate, .out = open_memstream(&text, &bytes)};
   w.first = malloc(nodes * sizeof *w.first);
   w.next = malloc(nodes * sizeof *w.next);
   w.bus_ids = calloc(nodes, sizeof *w.bus_ids);
@@ -440,8 +593,7 @@ char *bny_topo_export_nccl(const bny_topo *topo, bny_topo_error *error) {
       w.first[n] = w.next[n] = -1;
     }
     list_children(&w);
-    name_buses(&w);
-    good = number_numas(&w) && write_system(&w) && ferror(w.out) == 0;
+    good = name_buses(&w) && number_numas(&w) && write_system(&w) && ferror(w.out) == 0;
   }
   good = (w.out == NULL || fclose(w.out) == 0) && good;
   free(w.first);
@@ -456,4 +608,11 @@ char *bny_topo_export_nccl(const bny_topo *topo, bny_topo_error *error) {
     return NULL;
   }
   return text;
+}
+
+/* For a reader, switches without bus ids are one switch: of the only host, or of all hosts. If that joins too much,
+ * each gets a bus id. */
+char *bny_topo_export_nccl(const bny_topo *topo, bny_topo_error *error) {
+  char *text = write_text_of(topo, false, error);
+  return text != NULL ? text : write_text_of(topo, true, error);
 }

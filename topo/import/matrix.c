@@ -24,9 +24,10 @@ static bool cell_read(bny_topo_span word, bny_topo_matrix_cell *cell) {
   static const struct {
     const char *text;
     bny_topo_path path;
-  } words[] = {{"X", BNY_TOPO_PATH_SELF},   {"C2C", BNY_TOPO_PATH_C2C}, {"PIX", BNY_TOPO_PATH_PIX},
-               {"PXB", BNY_TOPO_PATH_PXB},  {"PHB", BNY_TOPO_PATH_PHB}, {"NODE", BNY_TOPO_PATH_NODE},
-               {"SYS", BNY_TOPO_PATH_SYS},  {"SOC", BNY_TOPO_PATH_SYS}, {"DIS", BNY_TOPO_PATH_NONE},
+  } words[] = {{"X", BNY_TOPO_PATH_SELF},   {"C2C", BNY_TOPO_PATH_C2C},  {"PIX", BNY_TOPO_PATH_PIX},
+               {"PXB", BNY_TOPO_PATH_PXB},  {"PHB", BNY_TOPO_PATH_PHB},  {"NODE", BNY_TOPO_PATH_NODE},
+               {"SYS", BNY_TOPO_PATH_SYS},  {"SOC", BNY_TOPO_PATH_SYS},  {"DIS", BNY_TOPO_PATH_NONE},
+               {"P2C", BNY_TOPO_PATH_PHB},  {"NVB", BNY_TOPO_PATH_NONE}, {"PXN", BNY_TOPO_PATH_NONE},
                {"N/A", BNY_TOPO_PATH_NONE}, {"NS", BNY_TOPO_PATH_NONE}};
   for (size_t i = 0; i < sizeof words / sizeof words[0]; i++) {
     if (bny_topo_span_is(word, words[i].text)) {

@@ -4,7 +4,10 @@
  * nvlink, gcn for sm). <cpu> is a NUMA node. <pci> is a GPU or NIC, by its content or class, or a bridge. A second
  * <gpu> in a <pci> is another partition of the device. <nic> is the NIC of the surrounding <pci>, or a virtual machine's
  * own directly below <cpu>. <net> is a port of it, unless its name is that of a virtual interface. Unknown elements are
- * skipped with their content, and attributes that the model has no field for become attributes of the node. */
+ * skipped with their content, and attributes that the model has no field for become attributes of the node.
+ *
+ * banyan's own export adds attributes that NCCL ignores, so that the same model comes back: `host`, `package` and `place`
+ * of a <cpu>, `host_bridge` of what stands directly below it, and `name` of a <gpu> or <nic> that has another. */
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -16,7 +19,7 @@
 #include "topo/model/speed.h"
 #include "topo/import/xml.h"
 
-enum { MOST_CPUS = 16384, MOST_HOSTS = 1024, SYS_CPUS = 64, MOST_LANES = 64, MOST_PARTITIONS = 64 };
+enum { MOST_CPUS = 16384, MOST_HOSTS = 1024, SYS_CPUS = 64, MOST_LANES = 64, MOST_PARTITIONS = 64, MOST_BRIDGES = 64 };
 static const double most_megabits_per_s = 8e9;
 
 const char *const bny_topo_nccl_cpu_attributes[] = {"affinity", NULL};
@@ -35,6 +38,7 @@ typedef struct reading {
   int32_t ncpus;
   bool has_gpus, has_nets; /* false in an input file, which NCCL completes */
   int32_t numbered_gpus, numbered_nics;
+  int32_t bridges[MOST_BRIDGES], nbridges; /* host bridges of the current <cpu> */
 } reading;
 
 static bool fail_at(const reading *r, int32_t element, const char *what) {
@@ -90,10 +94,11 @@ static bool host_of(reading *r, int32_t cpu, int32_t *host) {
   }
   char name[32];
   snprintf(name, sizeof name, "host%d", r->hosts.count);
+  const char *named = text_of(r, cpu, "host");
   bny_topo_node node = {.kind = BNY_TOPO_HOST,
                         .parent = -1,
                         .index = r->hosts.count,
-                        .name = name,
+                        .name = named == NULL ? name : (char *)named,
                         .guid = (char *)hash,
                         .compute = -1,
                         .source = BNY_TOPO_FILE};
@@ -107,6 +112,56 @@ static bool family_of(const reading *r, int32_t cpu, int64_t *family, int64_t *m
   return number_of(r, cpu, "familyid", -1, 65535, family) && number_of(r, cpu, "modelid", -1, 65535, model);
 }
 
+/* Finds or adds a package; its NUMA nodes follow one another in a file. */
+static bool package_of(reading *r, int32_t cpu, int32_t host, int32_t *package) {
+  const char *name = text_of(r, cpu, "package");
+  for (*package = r->topo->nnodes - 1; *package > host; --*package) {
+    const bny_topo_node *node = &r->topo->nodes[*package];
+    if (node->kind == BNY_TOPO_PACKAGE && node->parent == host) {
+      break;
+    }
+  }
+  if (*package > host && strcmp(r->topo->nodes[*package].name, name) == 0) {
+    return true;
+  }
+  bny_topo_node node = {.kind = BNY_TOPO_PACKAGE,
+                        .parent = host,
+                        .index = -1,
+                        .name = (char *)name,
+                        .vendor = (char *)text_of(r, cpu, "vendor"),
+                        .compute = -1,
+                        .source = BNY_TOPO_FILE};
+  *package = bny_topo_add_node(r->topo, &node);
+  return *package >= 0 || fail_at(r, cpu, "out of memory");
+}
+
+/* Returns the node below which a device of this <cpu> stands: its host bridge if that is known. */
+static bool bridge_of(reading *r, int32_t device, int32_t parent, int32_t *bridge) {
+  const char *name = bny_topo_xml_is(r->xml, parent, "cpu") ? text_of(r, device, "host_bridge") : NULL;
+  *bridge = r->node_of[parent];
+  if (name == NULL) {
+    return true;
+  }
+  for (int32_t b = 0; b < r->nbridges; b++) {
+    if (strcmp(r->topo->nodes[r->bridges[b]].name, name) == 0) {
+      *bridge = r->bridges[b];
+      return true;
+    }
+  }
+  if (r->nbridges == MOST_BRIDGES) {
+    return fail_at(r, device, "more than 64 host bridges of one <cpu>");
+  }
+  bny_topo_node node = {.kind = BNY_TOPO_PCI,
+                        .parent = *bridge,
+                        .index = -1,
+                        .name = (char *)name,
+                        .compute = -1,
+                        .host_bridge = true,
+                        .source = BNY_TOPO_FILE};
+  *bridge = r->bridges[r->nbridges++] = bny_topo_add_node(r->topo, &node);
+  return *bridge >= 0 || fail_at(r, device, "out of memory");
+}
+
 static bool take_cpu(reading *r, int32_t cpu) {
   int64_t numa = -1, family, model;
   int32_t host = -1;
@@ -117,7 +172,15 @@ static bool take_cpu(reading *r, int32_t cpu) {
       !host_of(r, cpu, &host)) {
     return false;
   }
-  const char *arch = text_of(r, cpu, "arch");
+  const char *arch = text_of(r, cpu, "arch"), *place = text_of(r, cpu, "place");
+  r->nbridges = 0;
+  if (text_of(r, cpu, "package") != NULL && !package_of(r, cpu, host, &host)) {
+    return false;
+  }
+  if (place != NULL && (strcmp(place, "host") == 0 || strcmp(place, "package") == 0)) {
+    r->node_of[cpu] = host; /* its devices stand beside NUMA nodes, or without one */
+    return true;
+  }
   char name[32], about[64] = "";
   if (numa < 0) {
     snprintf(name, sizeof name, "cpu%d", r->ncpus - 1);
@@ -140,7 +203,8 @@ static bool take_cpu(reading *r, int32_t cpu) {
   if (!add_node(r, cpu, &node, bny_topo_nccl_cpu_attributes)) {
     return false;
   }
-  bny_topo_names_add(&r->numas, host, r->topo->nodes[r->node_of[cpu]].name, cpu);
+  bny_topo_names_add(&r->numas, bny_topo_ancestor(r->topo, host, BNY_TOPO_HOST), r->topo->nodes[r->node_of[cpu]].name,
+                     cpu);
   return true;
 }
 
@@ -159,7 +223,7 @@ static bool join_cpus(reading *r) {
   for (int32_t b = 0; joined && b < count; b++) {
     for (int32_t a = b < SYS_CPUS ? 0 : b - SYS_CPUS; joined && a < b; a++) {
       int32_t from = r->node_of[cpus[a]], to = r->node_of[cpus[b]];
-      if (r->topo->nodes[from].parent != r->topo->nodes[to].parent) {
+      if (bny_topo_ancestor(r->topo, from, BNY_TOPO_HOST) != bny_topo_ancestor(r->topo, to, BNY_TOPO_HOST)) {
         continue;
       }
       double speeds[2];
@@ -290,7 +354,10 @@ static bool describe_gpu(reading *r, int32_t pci, int32_t gpu, bny_topo_node *no
   } else if (!r->has_gpus) {
     number = r->numbered_gpus++;
   }
-  if (number >= 0) {
+  const char *named = gpu < 0 ? NULL : text_of(r, gpu, "name");
+  if (named != NULL) {
+    snprintf(name, 48, "%s", named);
+  } else if (number >= 0) {
     snprintf(name, 48, "GPU%d", (int)number);
   } else {
     snprintf(name, 48, "GPU@%s", node->bus_id == NULL ? "?" : node->bus_id);
@@ -324,8 +391,10 @@ static int32_t real_net(const reading *r, int32_t nic, int32_t after) {
 /* Names a NIC by its first port, otherwise by bus id. If the file names no port, NICs are numbered. */
 static void describe_nic(reading *r, int32_t nic, bny_topo_node *node, char name[48]) {
   int32_t net = nic < 0 ? -1 : real_net(r, nic, -1);
-  const char *port = net < 0 ? NULL : text_of(r, net, "name");
-  if (port != NULL) {
+  const char *port = net < 0 ? NULL : text_of(r, net, "name"), *named = nic < 0 ? NULL : text_of(r, nic, "name");
+  if (named != NULL) {
+    snprintf(name, 48, "%s", named);
+  } else if (port != NULL) {
     snprintf(name, 48, "%s", port);
   } else if (!r->has_nets) {
     node->index = r->numbered_nics++;
@@ -345,8 +414,12 @@ static bool take_pci(reading *r, int32_t pci, int32_t parent) {
     return bny_topo_fail(r->error, bny_topo_xml_line(r->xml, pci),
                          "<pci busid=\"%.40s\">: not a bus id such as 0000:1b:00.0", bus);
   }
+  int32_t within;
+  if (!bridge_of(r, pci, parent, &within)) {
+    return false;
+  }
   bny_topo_node node = {.kind = kind_of(r, pci),
-                        .parent = r->node_of[parent],
+                        .parent = within,
                         .index = -1,
                         .name = bus_id,
                         .model = (char *)text_of(r, pci, "device"),
@@ -402,7 +475,7 @@ static bool take_gpu(reading *r, int32_t gpu, int32_t parent) {
     return false;
   }
   /* Partitions may have numbers of their own, or share one. */
-  if (node.index < 0 || node.index == r->topo->nodes[whole].index) {
+  if (text_of(r, gpu, "name") == NULL && (node.index < 0 || node.index == r->topo->nodes[whole].index)) {
     snprintf(name, sizeof name, "%.30s.%d", r->topo->nodes[whole].name, (int)part);
     node.index = r->topo->nodes[whole].index;
   }
@@ -428,12 +501,12 @@ static bool take_nic(reading *r, int32_t nic, int32_t parent) {
     r->node_of[nic] = r->node_of[parent];
     return true;
   }
-  bny_topo_node node = {.kind = BNY_TOPO_NIC,
-                        .parent = r->node_of[parent],
-                        .index = -1,
-                        .name = name,
-                        .compute = -1,
-                        .source = BNY_TOPO_FILE};
+  int32_t within;
+  if (!bridge_of(r, nic, parent, &within)) {
+    return false;
+  }
+  bny_topo_node node = {
+      .kind = BNY_TOPO_NIC, .parent = within, .index = -1, .name = name, .compute = -1, .source = BNY_TOPO_FILE};
   describe_nic(r, nic, &node, name);
   return add_node(r, nic, &node, (const char *const[]){NULL});
 }

@@ -57,9 +57,18 @@ static found_link *next_link(reading *r) {
   return &r->links[r->count++];
 }
 
+static int32_t cpu_of(const bny_topo *topo, int32_t gpu) {
+  static const bny_topo_kind kinds[] = {BNY_TOPO_NUMA, BNY_TOPO_PACKAGE, BNY_TOPO_HOST};
+  int32_t cpu = -1;
+  for (size_t i = 0; cpu < 0 && i < sizeof kinds / sizeof kinds[0]; i++) {
+    cpu = bny_topo_ancestor(topo, gpu, kinds[i]);
+  }
+  return cpu;
+}
+
 static bool take_c2c(reading *r, int32_t element, int32_t gpu) {
   int64_t count = 1, megabytes = 0;
-  int32_t numa = bny_topo_ancestor(r->topo, gpu, BNY_TOPO_NUMA);
+  int32_t numa = cpu_of(r->topo, gpu);
   if (!bny_topo_xml_integer(r->xml, element, "count", 1, MOST_IN_ONE, &count, r->error) ||
       !bny_topo_xml_integer(r->xml, element, "bw", 0, 100000000, &megabytes, r->error)) {
     return false;
@@ -81,7 +90,7 @@ static bool find_target(reading *r, found_link *found) {
     return fail_link(r, found->element, "has no target");
   }
   if (class != NULL && strcmp(class, "0x068001") == 0) {
-    found->link.to = bny_topo_ancestor(r->topo, found->link.from, BNY_TOPO_NUMA);
+    found->link.to = cpu_of(r->topo, found->link.from);
     return true;
   }
   char bus_id[BNY_TOPO_BUS_BYTES];
@@ -230,7 +239,7 @@ static bool merge_ends(reading *r) {
       continue;
     }
     sorted[i]->merged = true;
-    if (straight && r->topo->nodes[kept->to].kind == BNY_TOPO_NUMA) {
+    if (straight && kept->to == cpu_of(r->topo, kept->from)) {
       /* A CPU has one address per link. */
       kept->count += other->count;
       kept->gbytes_per_s += other->gbytes_per_s;

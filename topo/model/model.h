@@ -38,13 +38,17 @@ typedef enum bny_topo_link_kind {
   BNY_TOPO_LINK_KINDS
 } bny_topo_link_kind;
 
-/* Path types between two devices, nearest first. */
+/* Path types between two devices, nearest first. NVB, P2C and PXN are routes as NCCL defines them: they pass another
+ * device than the PCI path does (bny_topo_path_routed()). */
 typedef enum bny_topo_path {
   BNY_TOPO_PATH_SELF,
   BNY_TOPO_PATH_NVL, /* NVLink or xGMI, directly or through NVSwitch */
+  BNY_TOPO_PATH_NVB, /* NVLink through one other GPU */
   BNY_TOPO_PATH_C2C,
   BNY_TOPO_PATH_PIX,  /* at most one PCI bridge */
   BNY_TOPO_PATH_PXB,  /* several PCI bridges, not the host bridge */
+  BNY_TOPO_PATH_P2C,  /* GPU to NIC: C2C to the CPU, and PCI from there */
+  BNY_TOPO_PATH_PXN,  /* GPU to NIC: NVLink to a GPU that is as near to the NIC as PXB or P2C */
   BNY_TOPO_PATH_PHB,  /* the host bridge */
   BNY_TOPO_PATH_NODE, /* several host bridges of one NUMA node */
   BNY_TOPO_PATH_SYS,  /* between NUMA nodes */
@@ -165,8 +169,11 @@ int32_t bny_topo_count(const bny_topo *topo, bny_topo_kind kind);
  * GPU names are unique within a host. Returns false and *error if not. Every importer's result must pass. */
 bool bny_topo_check(const bny_topo *topo, bny_topo_error *error);
 
-/* Returns the path type between two GPUs or NICs, from containment and links. */
+/* Returns the path type between two GPUs or NICs, from containment and links, as nvidia-smi topo -m names it. */
 bny_topo_path bny_topo_path_between(const bny_topo *topo, int32_t a, int32_t b);
+
+/* Returns the same, or NVB, P2C or PXN where NCCL would take such a route. Visits the GPUs of the host. */
+bny_topo_path bny_topo_path_routed(const bny_topo *topo, int32_t a, int32_t b);
 const char *bny_topo_path_name(bny_topo_path path);       /* "NVL" .. */
 const char *bny_topo_kind_name(bny_topo_kind kind);       /* "host" .. */
 const char *bny_topo_link_name(bny_topo_link_kind kind);  /* "nvlink" .. */

@@ -207,3 +207,72 @@ bny_topo_path bny_topo_path_between(const bny_topo *topo, int32_t a, int32_t b) 
   bny_topo_path path = by_containment(topo, device_a, device_b);
   return path > BNY_TOPO_PATH_PXB && share_switches(topo, device_a, device_b) ? BNY_TOPO_PATH_PXB : path;
 }
+
+/* ---- routes of NCCL ---------------------------------------------------------------------------------------------- */
+
+/* Returns whether both have direct links to one other GPU. */
+static bool share_peer(const bny_topo *topo, int32_t a, int32_t b) {
+  for (int32_t l = bny_topo_first_link(topo, a); l >= 0; l = bny_topo_next_link(topo, a, l)) {
+    int32_t peer = bny_topo_other_end(topo, a, l);
+    bool direct = joins_devices(&topo->links[l]) && peer != a && node_at(topo, peer)->kind == BNY_TOPO_GPU;
+    for (int32_t m = bny_topo_first_link(topo, b); direct && m >= 0; m = bny_topo_next_link(topo, b, m)) {
+      if (joins_devices(&topo->links[m]) && bny_topo_other_end(topo, b, m) == peer) {
+        return true;
+      }
+    }
+  }
+  return false;
+}
+
+/* Returns the path of a GPU to a NIC without another GPU: P2C if its coherent link leads to a CPU that holds the NIC. */
+static bny_topo_path path_to_nic(const bny_topo *topo, int32_t gpu, int32_t nic) {
+  bny_topo_path path = bny_topo_path_between(topo, gpu, nic);
+  bool by_cpu = path == BNY_TOPO_PATH_PHB || path == BNY_TOPO_PATH_NODE;
+  for (int32_t l = bny_topo_first_link(topo, gpu); by_cpu && l >= 0; l = bny_topo_next_link(topo, gpu, l)) {
+    int32_t cpu = topo->links[l].kind == BNY_TOPO_LINK_C2C ? bny_topo_other_end(topo, gpu, l) : gpu, above = nic;
+    while (above >= 0 && above != cpu) {
+      above = node_at(topo, above)->parent;
+    }
+    if (above == cpu && near_cpu(topo, cpu)) {
+      return BNY_TOPO_PATH_P2C;
+    }
+  }
+  return path;
+}
+
+/* GPUs that say gdr="0" cannot reach a NIC for another. */
+static bool reaches_for_others(const bny_topo *topo, int32_t gpu, int32_t nic) {
+  char gdr[BNY_TOPO_ATTRIBUTES_BYTES];
+  return !(bny_topo_attribute(node_at(topo, gpu), "gdr", gdr) && strcmp(gdr, "0") == 0) &&
+         path_to_nic(topo, gpu, nic) <= BNY_TOPO_PATH_P2C;
+}
+
+static bny_topo_path route_to_nic(const bny_topo *topo, int32_t gpu, int32_t nic) {
+  bny_topo_path path = path_to_nic(topo, gpu, nic);
+  int32_t host = bny_topo_ancestor(topo, gpu, BNY_TOPO_HOST);
+  for (int32_t peer = 0; path > BNY_TOPO_PATH_PXN && path < BNY_TOPO_PATH_NET && peer < topo->nnodes; peer++) {
+    bool candidate = node_at(topo, peer)->kind == BNY_TOPO_GPU && peer != gpu;
+    if (candidate && share_fabric(topo, gpu, bny_topo_device(topo, peer)) &&
+        bny_topo_ancestor(topo, peer, BNY_TOPO_HOST) == host && reaches_for_others(topo, peer, nic)) {
+      return BNY_TOPO_PATH_PXN;
+    }
+  }
+  return path;
+}
+
+bny_topo_path bny_topo_path_routed(const bny_topo *topo, int32_t a, int32_t b) {
+  bny_topo_path path = bny_topo_path_between(topo, a, b);
+  a = device_of(topo, a);
+  b = device_of(topo, b);
+  bny_topo_kind kinds[2] = {node_at(topo, a)->kind, node_at(topo, b)->kind};
+  if (path <= BNY_TOPO_PATH_NVB || path >= BNY_TOPO_PATH_NET) {
+    return path;
+  }
+  if (kinds[0] == BNY_TOPO_GPU && kinds[1] == BNY_TOPO_GPU) {
+    return share_peer(topo, a, b) ? BNY_TOPO_PATH_NVB : path;
+  }
+  if (kinds[0] == BNY_TOPO_GPU && kinds[1] == BNY_TOPO_NIC) {
+    return route_to_nic(topo, a, b);
+  }
+  return kinds[0] == BNY_TOPO_NIC && kinds[1] == BNY_TOPO_GPU ? route_to_nic(topo, b, a) : path;
+}
