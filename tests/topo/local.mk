@@ -5,6 +5,7 @@ unit_tests += \
   %D%/test_topo_join \
   %D%/test_topo_json \
   %D%/test_topo_levels \
+  %D%/test_topo_machines \
   %D%/test_topo_measure \
   %D%/test_topo_model \
   %D%/test_topo_nccl \
@@ -29,6 +30,7 @@ libbanyan_tests_la_SOURCES += \
 %C%_test_topo_join_LDADD = libbanyan_topo.la $(LDADD)
 %C%_test_topo_json_LDADD = libbanyan_topo.la $(LDADD)
 %C%_test_topo_levels_LDADD = libbanyan_topo.la $(LDADD)
+%C%_test_topo_machines_LDADD = libbanyan_topo.la $(LDADD)
 %C%_test_topo_model_LDADD = libbanyan_topo.la $(LDADD)
 %C%_test_topo_nccl_LDADD = libbanyan_topo.la $(LDADD)
 %C%_test_topo_nvml_LDADD = libbanyan_topo.la $(LDADD)
