@@ -2,8 +2,8 @@
  *
  * A link between two GPUs appears below both, and becomes one link. Its target is a GPU, a switch or the CPU (0x068001,
  * POWER). A switch has class 0x0680 and no element of its own, or has no bus id: fffffff:ffff:ff. Such a switch is
- * hidden by a virtual machine, or stands outside of the host. NCCL writes several hosts into one file only if one NVLink
- * domain joins them, so a switch without a bus id is then one for all of them. */
+ * hidden by a virtual machine, or stands outside of the host. NCCL writes several hosts into one file only if one
+ * NVLink domain joins them, so a switch without a bus id is then one for all of them. */
 #include "topo/import/nccl_link.h"
 
 #include <stdio.h>
@@ -317,7 +317,8 @@ static bool mend_switched(reading *r) {
   return good || bny_topo_fail(r->error, 0, "out of memory");
 }
 
-/* A pair of PCI switches whose devices reach each other without the CPU. NCCL ignores a target that it does not know. */
+/* A pair of PCI switches whose devices reach each other without the CPU. A target that is unknown is ignored, as NCCL
+ * does. */
 static bool take_pcilink(reading *r, int32_t element, int32_t pci) {
   const char *target = bny_topo_xml_attribute(r->xml, element, "target");
   char bus_id[BNY_TOPO_BUS_BYTES];

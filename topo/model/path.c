@@ -224,7 +224,8 @@ static bool share_peer(const bny_topo *topo, int32_t a, int32_t b) {
   return false;
 }
 
-/* Returns the path of a GPU to a NIC without another GPU: P2C if its coherent link leads to a CPU that holds the NIC. */
+/* Returns the path of a GPU to a NIC without another GPU. It is P2C if its coherent link leads to a CPU that holds the
+ * NIC. */
 static bny_topo_path path_to_nic(const bny_topo *topo, int32_t gpu, int32_t nic) {
   bny_topo_path path = bny_topo_path_between(topo, gpu, nic);
   bool by_cpu = path == BNY_TOPO_PATH_PHB || path == BNY_TOPO_PATH_NODE;

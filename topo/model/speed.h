@@ -25,7 +25,8 @@ double bny_topo_speed_pci_raw(double raw_gbytes_per_s);
  * NULL, and then the product alone decides. */
 int32_t bny_topo_compute_of(const char *architecture, const char *product);
 
-/* A GPU that is named, but not known above, is newer than this table. Its links are no slower than those of this one. */
+/* A GPU that is named, but not known above, is newer than this table. Its links are no slower than those of this
+ * one. */
 enum { BNY_TOPO_COMPUTE_NEWEST = 103 };
 
 /* Returns how many NVLinks a GPU of a compute capability has at most. */
