@@ -99,9 +99,6 @@ static const refusal refused[] = {
     {NCCL_HEAD "<pci busid=\"0000:01:00.0\"><gpu dev=\"1\"/>\n<gpu dev=\"2\"/></pci>" GPU_AT("0000:02:00.0", "2", "")
          NCCL_TAIL,
      4, "GPU2 stands twice"},
-    {NCCL_HEAD GPU_AT("0000:01:00.0", "0", "\n<nvlink target=\"0000:77:00.0\" count=\"1\" tclass=\"0x030200\"/>")
-         NCCL_TAIL,
-     4, "leads nowhere"},
     {NCCL_HEAD GPU_AT("0000:01:00.0", "0", "<nvlink count=\"1\"/>") NCCL_TAIL, 3, "no target"},
     {NCCL_HEAD GPU_AT("0000:01:00.0", "0", "<nvlink target=\"over there\" count=\"1\"/>") NCCL_TAIL, 3, "not a bus id"},
     {NCCL_HEAD GPU_AT("0000:01:00.0", "0", "<nvlink target=\"0000:0a:00.0\" tclass=\"0x068000\" count=\"-1\"/>")

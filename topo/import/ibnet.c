@@ -17,7 +17,7 @@
 #include "topo/model/guid.h"
 #include "topo/model/text.h"
 
-enum { NODES_MAX = 300000, CABLES_MAX = 1000000, PORTS_MAX = 255 };
+enum { NODES_MAX = 300000, CABLES_MAX = 1000000, PORTS_MAX = 255, LOST_PART = 8 };
 
 typedef struct entry { /* a node */
   bny_topo_span id, description;
@@ -35,12 +35,15 @@ typedef struct cable { /* one port line; ends[0] is that port */
   bny_topo_span peer;
   double gbytes_per_s;
   int line;
+  int lister; /* the end that lists it; -1: both */
 } cable;
 
 typedef struct fabric {
   entry *entries;
   cable *cables;
   int32_t nentries, ncables, entries_capacity, cables_capacity;
+  cable *lost; /* those that lead to a node without a block */
+  int32_t nlost, lost_capacity;
   int32_t *by_id;   /* entries, sorted */
   int32_t *by_host; /* adapters, sorted */
   int32_t nadapters;
@@ -49,6 +52,7 @@ typedef struct fabric {
 static void fabric_free(fabric *fab) {
   free(fab->entries);
   free(fab->cables);
+  free(fab->lost);
   free(fab->by_id);
   free(fab->by_host);
 }
@@ -239,10 +243,15 @@ static bool cables_resolve(fabric *fab, bny_topo_error *error) {
       else
         high = middle;
     }
-    if (low == fab->nentries || !bny_topo_span_same(fab->entries[fab->by_id[low]].id, one->peer))
+    bool listed = low < fab->nentries && bny_topo_span_same(fab->entries[fab->by_id[low]].id, one->peer);
+    one->ends[1].entry = listed ? fab->by_id[low] : -1;
+    if (listed) continue;
+    if (fab->nlost == fab->ncables / LOST_PART)
       return bny_topo_fail(error, one->line, "a link to \"%.*s\", which the file does not list: is it cut off?",
                            bny_topo_span_shown(one->peer), one->peer.text);
-    one->ends[1].entry = fab->by_id[low];
+    if (!grow((void **)&fab->lost, fab->nlost, &fab->lost_capacity, sizeof *fab->lost))
+      return bny_topo_fail(error, one->line, "no memory");
+    fab->lost[fab->nlost++] = *one;
   }
   return true;
 }
@@ -335,9 +344,11 @@ static void cables_unite(fabric *fab) {
   int32_t kept = 0;
   for (int32_t i = 0; i < fab->ncables; i++) {
     cable one = fab->cables[i];
+    if (one.ends[1].entry < 0) continue;
     if (one.ends[0].entry > one.ends[1].entry) {
       one.ends[0] = fab->cables[i].ends[1];
       one.ends[1] = fab->cables[i].ends[0];
+      one.lister = 1;
     }
     bool loop = one.ends[0].entry == one.ends[1].entry;
     if (!loop && !fab->entries[one.ends[0].entry].left_out && !fab->entries[one.ends[1].entry].left_out)
@@ -346,10 +357,16 @@ static void cables_unite(fabric *fab) {
   if (kept > 0) qsort(fab->cables, (size_t)kept, sizeof *fab->cables, cable_order);
   fab->ncables = 0;
   for (int32_t i = 0; i < kept; i++) {
-    const cable *one = &fab->cables[i], *last = fab->ncables ? &fab->cables[fab->ncables - 1] : NULL;
+    const cable *one = &fab->cables[i];
+    cable *last = fab->ncables ? &fab->cables[fab->ncables - 1] : NULL;
     bool again = last && last->ends[0].entry == one->ends[0].entry && last->ends[0].port == one->ends[0].port &&
                  last->ends[1].entry == one->ends[1].entry && last->ends[1].port == one->ends[1].port;
-    if (!again) fab->cables[fab->ncables++] = *one;
+    if (!again) {
+      fab->cables[fab->ncables++] = *one;
+      continue;
+    }
+    if (one->lister != last->lister) last->lister = -1;
+    if (one->gbytes_per_s < last->gbytes_per_s) last->gbytes_per_s = one->gbytes_per_s;
   }
 }
 
@@ -418,12 +435,37 @@ static bool links_add(const fabric *fab, bny_topo *topo, bny_topo_error *error) 
   return true;
 }
 
+/* Notes cables that one end alone lists. A file that lists most of them so has a form of its own. */
+static bool notes_add(const fabric *fab, bny_topo *topo, bny_topo_error *error) {
+  int32_t one_sided = 0;
+  char text[256];
+  for (int32_t i = 0; i < fab->ncables; i++) one_sided += fab->cables[i].lister >= 0;
+  for (int32_t i = 0; i < fab->ncables && 2 * one_sided < fab->ncables; i++) {
+    const cable *one = &fab->cables[i];
+    if (one->lister < 0) continue;
+    const entry *silent = &fab->entries[one->ends[!one->lister].entry];
+    bny_topo_span lister = fab->entries[one->ends[one->lister].entry].description;
+    snprintf(text, sizeof text, "port %d has no line for the cable that port %d of %.*s lists",
+             one->ends[!one->lister].port, one->ends[one->lister].port, bny_topo_span_shown(lister), lister.text);
+    bny_topo_add_sign(topo, BNY_TOPO_NOTE_ONE_SIDED, silent->node, text);
+  }
+  for (int32_t i = 0; i < fab->nlost; i++) {
+    const cable *one = &fab->lost[i];
+    const entry *lister = &fab->entries[one->ends[0].entry];
+    snprintf(text, sizeof text, "port %d is cabled to %.*s, which has no block", one->ends[0].port,
+             bny_topo_span_shown(one->peer), one->peer.text);
+    if (!lister->left_out) bny_topo_add_sign(topo, BNY_TOPO_NOTE_ONE_SIDED, lister->node, text);
+  }
+  return !topo->out_of_memory || bny_topo_fail(error, 0, "no memory");
+}
+
 static bool parse(const char *text, size_t bytes, bny_topo *topo, bny_topo_error *error) {
   fabric fab = {0};
   bool good = lines_read(&fab, text, bytes, error) && cables_resolve(&fab, error) && hosts_group(&fab, error);
   if (good) {
     cables_unite(&fab);
-    good = ports_check(&fab, error) && nodes_add(&fab, topo, error) && links_add(&fab, topo, error);
+    good = ports_check(&fab, error) && nodes_add(&fab, topo, error) && links_add(&fab, topo, error) &&
+           notes_add(&fab, topo, error);
   }
   fabric_free(&fab);
   return good;

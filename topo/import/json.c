@@ -115,6 +115,7 @@ static json_t *note_out(const bny_topo *topo, json_t *const *ids, int32_t n) {
   const bny_topo_note *note = &topo->notes[n];
   json_t *object = json_object();
   bool good = object != NULL && (note->node < 0 || json_object_set(object, "node", ids[note->node]) == 0) &&
+              (note->kind == BNY_TOPO_NOTE_INPUT || set_text(object, "kind", bny_topo_note_name(note->kind))) &&
               set_text(object, "text", note->text);
   if (!good) {
     json_decref(object);
@@ -381,13 +382,18 @@ static bool take_link(reading *r, const json_t *object) {
 }
 
 static bool take_note(reading *r, const json_t *object) {
-  const char *text = NULL;
+  const char *text = NULL, *kind = "input";
   int32_t node = -1;
-  if (!text_in(r, object, "text", &text) || (json_object_get(object, "node") && !node_in(r, object, "node", &node))) {
+  if (!text_in(r, object, "text", &text) || !text_in(r, object, "kind", &kind) ||
+      (json_object_get(object, "node") && !node_in(r, object, "node", &node))) {
     return false;
   }
-  return text == NULL ? fail_at(r, "text", "wants a string")
-                      : bny_topo_add_note(r->topo, node, "%s", text) || bny_topo_fail(r->error, 0, "out of memory");
+  bny_topo_note_kind known = bny_topo_note_parse(kind);
+  if (text == NULL || known == BNY_TOPO_NOTE_KINDS) {
+    return fail_at(r, text == NULL ? "text" : "kind",
+                   text == NULL ? "wants a string" : "wants input, lost, fabric, one-sided or errors");
+  }
+  return bny_topo_add_sign(r->topo, known, node, text) || bny_topo_fail(r->error, 0, "out of memory");
 }
 
 /* Collects and sorts the ids of all nodes. A node's number is its index in the list. */

@@ -5,7 +5,7 @@
  *    "nodes": [{"id", "kind", "name", "parent", "index", "model", "vendor", "bus_id", "guid", "attributes", "compute",
  *               "host_bridge", "source"}, ..],
  *    "links": [{"from", "to", "kind", "count", "gbytes_per_s", "rated_gbytes_per_s", "latency_us", "source"}, ..],
- *    "notes": [{"node", "text"}, ..]}
+ *    "notes": [{"node", "kind", "text"}, ..]}
  * Unknown values are omitted, except gbytes_per_s, which is null. Parents come before children. A reader needs only id
  * and kind of nodes, and from, to and kind of links. An id may be a number; name defaults to id, source to "file";
  * unknown members are ignored. A model that is written and read again is identical, to the last bit. */

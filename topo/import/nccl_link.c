@@ -82,6 +82,18 @@ static bool take_c2c(reading *r, int32_t element, int32_t gpu) {
   return bny_topo_add_link(r->topo, &link) >= 0 || bny_topo_fail(r->error, 0, "out of memory");
 }
 
+/* A link may lead to a GPU that the file does not have: it is lost, or hidden from the process that wrote the file. */
+static bool note_lost(reading *r, found_link *found, int32_t host, const char *bus_id) {
+  bool known = false;
+  found->merged = true;
+  for (int32_t m = 0; m < r->topo->nnotes && !known; m++) {
+    const bny_topo_note *note = &r->topo->notes[m];
+    known = note->kind == BNY_TOPO_NOTE_LOST && note->node == host && strcmp(note->text, bus_id) == 0;
+  }
+  return known || bny_topo_add_sign(r->topo, BNY_TOPO_NOTE_LOST, host, bus_id) ||
+         bny_topo_fail(r->error, 0, "out of memory");
+}
+
 /* The target is on the GPU's own host. Sets link->to, or ->target if it is a switch without an element. */
 static bool find_target(reading *r, found_link *found) {
   const char *target = bny_topo_xml_attribute(r->xml, found->element, "target");
@@ -108,7 +120,7 @@ static bool find_target(reading *r, found_link *found) {
     return true;
   }
   if (class == NULL || strncmp(class, "0x0680", 6) != 0) {
-    return fail_link(r, found->element, "leads nowhere, as no <pci> has this bus id");
+    return note_lost(r, found, host, bus_id);
   }
   memcpy(found->target, bus_id, sizeof bus_id);
   return true;
@@ -218,23 +230,42 @@ static int by_pair(const void *a_void, const void *b_void) {
   return 0;
 }
 
+/* Notes the GPU that does not list a link of another GPU to it. */
+static bool note_one_sided(const reading *r, const found_link *found, size_t listed) {
+  const bny_topo_link *link = &found->link;
+  char text[80];
+  if (listed > 1 || r->topo->nodes[link->to].kind != BNY_TOPO_GPU || link->from == link->to) {
+    return true;
+  }
+  snprintf(text, sizeof text, "%.60s", r->topo->nodes[link->from].name);
+  return bny_topo_add_sign(r->topo, BNY_TOPO_NOTE_ONE_SIDED, link->to, text) ||
+         bny_topo_fail(r->error, 0, "out of memory");
+}
+
 /* Both ends list a link. The smaller count holds, because down at one end is down. */
 static bool merge_ends(reading *r) {
   found_link **sorted = malloc((r->count + 1) * sizeof(found_link *));
   if (sorted == NULL) {
     return bny_topo_fail(r->error, 0, "out of memory");
   }
+  size_t count = 0;
   for (size_t i = 0; i < r->count; i++) {
-    sorted[i] = &r->links[i];
+    sorted[count] = &r->links[i];
+    count += !r->links[i].merged;
   }
-  qsort(sorted, r->count, sizeof *sorted, by_pair);
+  qsort(sorted, count, sizeof *sorted, by_pair);
   bool good = true;
   size_t first = 0; /* first link between these two nodes */
-  for (size_t i = 1; good && i < r->count; i++) {
+  for (size_t i = 1; good && i <= count; i++) {
+    if (i == count) {
+      good = note_one_sided(r, sorted[first], i - first);
+      break;
+    }
     bny_topo_link *kept = &sorted[first]->link, *other = &sorted[i]->link;
     bool straight = kept->from == other->from && kept->to == other->to;
     bool mirrored = kept->from == other->to && kept->to == other->from;
     if (kept->kind != other->kind || !(straight || mirrored)) {
+      good = note_one_sided(r, sorted[first], i - first);
       first = i;
       continue;
     }

@@ -135,6 +135,69 @@ static bool join_fabric(reading *r, int32_t gpu, int32_t node) {
   return (to >= 0 && bny_topo_add_link(r->topo, &link) >= 0) || bny_topo_fail(r->error, 0, "out of memory");
 }
 
+/* ---- health ------------------------------------------------------------------------------------------------------ */
+
+/* Returns the driver's words for a GPU that does not answer, which may stand in any field; NULL if it answers. */
+static const char *lost_of(const reading *r, int32_t gpu) {
+  static const char *const words[] = {"GPU is lost", "GPU requires reset"};
+  int32_t next = bny_topo_xml_next(r->xml, gpu), end = next < 0 ? bny_topo_xml_count(r->xml) : next;
+  for (int32_t e = gpu + 1; e < end; e++) {
+    for (size_t i = 0; i < sizeof words / sizeof words[0]; i++) {
+      if (strstr(bny_topo_xml_text(r->xml, e), words[i]) != NULL) {
+        return words[i];
+      }
+    }
+  }
+  return NULL;
+}
+
+/* Notes each field of a GPU that is not as in good health. A field that is absent or N/A says nothing. */
+static bool note_health(const reading *r, int32_t gpu, int32_t node) {
+  static const struct {
+    bny_topo_note_kind kind;
+    const char *good, *way[4];
+  } fields[] = {
+      {BNY_TOPO_NOTE_FABRIC, "Completed", {"fabric", "state"}},
+      {BNY_TOPO_NOTE_FABRIC, "Success", {"fabric", "status"}},
+      {BNY_TOPO_NOTE_FABRIC, "Healthy", {"fabric", "health", "summary"}},
+      {BNY_TOPO_NOTE_FABRIC, "Full", {"fabric", "health", "bandwidth"}},
+      {BNY_TOPO_NOTE_FABRIC, "False", {"fabric", "health", "route_recovery_in_progress"}},
+      {BNY_TOPO_NOTE_FABRIC, "False", {"fabric", "health", "route_unhealthy"}},
+      {BNY_TOPO_NOTE_FABRIC, "False", {"fabric", "health", "access_timeout_recovery"}},
+      {BNY_TOPO_NOTE_FABRIC, "None", {"fabric", "health", "incorrect_configuration"}},
+      {BNY_TOPO_NOTE_ERRORS, "None", {"gpu_recovery_action"}},
+      {BNY_TOPO_NOTE_ERRORS, "0", {"pci", "replay_rollover_counter"}},
+      {BNY_TOPO_NOTE_ERRORS, "0", {"ecc_errors", "volatile", "sram_uncorrectable"}},
+      {BNY_TOPO_NOTE_ERRORS, "0", {"ecc_errors", "volatile", "sram_uncorrectable_parity"}},
+      {BNY_TOPO_NOTE_ERRORS, "0", {"ecc_errors", "volatile", "sram_uncorrectable_secded"}},
+      {BNY_TOPO_NOTE_ERRORS, "0", {"ecc_errors", "volatile", "dram_uncorrectable"}},
+      {BNY_TOPO_NOTE_ERRORS, "No", {"ecc_errors", "aggregate", "sram_threshold_exceeded"}},
+      {BNY_TOPO_NOTE_ERRORS, "No", {"ecc_errors", "channel_repair_pending"}},
+      {BNY_TOPO_NOTE_ERRORS, "No", {"ecc_errors", "tpc_repair_pending"}},
+      {BNY_TOPO_NOTE_ERRORS, "No", {"retired_pages", "pending_retirement"}},
+      {BNY_TOPO_NOTE_ERRORS, "No", {"retired_pages", "pending_blacklist"}},
+      {BNY_TOPO_NOTE_ERRORS, "No", {"remapped_rows", "remapped_row_pending"}},
+      {BNY_TOPO_NOTE_ERRORS, "No", {"remapped_rows", "remapped_row_failure"}},
+  };
+  const char *lost = lost_of(r, gpu);
+  if (lost != NULL) {
+    return bny_topo_add_sign(r->topo, BNY_TOPO_NOTE_LOST, node, lost);
+  }
+  for (size_t i = 0; i < sizeof fields / sizeof fields[0]; i++) {
+    int32_t place;
+    const char *text = text_below(r, gpu, fields[i].way, &place);
+    char said[128];
+    if (text == NULL || strcmp(text, fields[i].good) == 0 || strcmp(text, "Not Supported") == 0) {
+      continue;
+    }
+    snprintf(said, sizeof said, "%s %.60s", bny_topo_xml_name(r->xml, place), text);
+    if (!bny_topo_add_sign(r->topo, fields[i].kind, node, said)) {
+      return false;
+    }
+  }
+  return true;
+}
+
 static bool take_gpu(reading *r, int32_t gpu) {
   char bus_id[BNY_TOPO_BUS_BYTES], name[32];
   int line = bny_topo_xml_line(r->xml, gpu);
@@ -163,6 +226,9 @@ static bool take_gpu(reading *r, int32_t gpu) {
     return bny_topo_fail(r->error, 0, "out of memory");
   }
   bny_topo_names_add(&r->buses, 0, r->topo->nodes[added].bus_id, gpu);
+  if (!note_health(r, gpu, added)) {
+    return bny_topo_fail(r->error, 0, "out of memory");
+  }
   return join_pci(r, gpu, added) && join_fabric(r, gpu, added);
 }
 
@@ -188,7 +254,15 @@ static bool read_log(reading *r) {
   int32_t place = 0;
   const char *attached = text_below(r, 0, (const char *const[]){"attached_gpus", NULL}, &place);
   /* The file has fewer GPUs with -i. */
-  if (attached != NULL && strtol(attached, NULL, 10) < r->gpus) {
+  long count = attached == NULL ? r->gpus : strtol(attached, NULL, 10);
+  if (count > r->gpus && r->gpus > 1) { /* a single one was asked for by -i */
+    char text[64];
+    snprintf(text, sizeof text, "%ld GPUs attached, %d listed", count, r->gpus);
+    if (!bny_topo_add_sign(r->topo, BNY_TOPO_NOTE_LOST, r->host, text)) {
+      return bny_topo_fail(r->error, 0, "out of memory");
+    }
+  }
+  if (count < r->gpus) {
     return bny_topo_fail(r->error, bny_topo_xml_line(r->xml, place), "<attached_gpus>%.20s, but it tells of %d",
                          attached, r->gpus);
   }

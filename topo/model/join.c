@@ -120,7 +120,7 @@ static bool notes_copy(joining *j) {
     for (int32_t n = 0; n < j->models[m]->nnotes; n++) {
       const bny_topo_note *note = &j->models[m]->notes[n];
       int32_t node = note->node < 0 ? -1 : j->placed[j->node_first[m] + note->node];
-      if (!bny_topo_add_note(j->joined, node, "%s", note->text)) return false;
+      if (!bny_topo_add_sign(j->joined, note->kind, node, note->text)) return false;
     }
   }
   return true;

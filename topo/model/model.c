@@ -20,6 +20,7 @@ static const char *const path_names[BNY_TOPO_PATHS] = {"SELF", "NVL", "NVB",  "C
                                                        "PXN",  "PHB", "NODE", "SYS", "NET", "NONE"};
 enum { SOURCES = BNY_TOPO_MEASURED + 1 };
 static const char *const source_names[SOURCES] = {"assumed", "file", "probed", "measured"};
+static const char *const note_names[BNY_TOPO_NOTE_KINDS] = {"input", "lost", "fabric", "one-sided", "errors"};
 
 bool bny_topo_fail(bny_topo_error *error, int line, const char *format, ...) {
   va_list arguments;
@@ -195,6 +196,14 @@ bool bny_topo_add_note(bny_topo *topo, int32_t node, const char *format, ...) {
   bool set = bny_topo_set_string(topo, &topo->notes[topo->nnotes].text, text);
   topo->nnotes += set;
   return set;
+}
+
+bool bny_topo_add_sign(bny_topo *topo, bny_topo_note_kind kind, int32_t node, const char *text) {
+  bool added = bny_topo_add_note(topo, node, "%s", text);
+  if (added) {
+    topo->notes[topo->nnotes - 1].kind = kind;
+  }
+  return added;
 }
 
 void bny_topo_attribute_put(char text[BNY_TOPO_ATTRIBUTES_BYTES], const char *name, const char *value) {
@@ -418,7 +427,9 @@ bool bny_topo_check(const bny_topo *topo, bny_topo_error *error) {
     sane = check_link(topo, l, error);
   }
   for (int32_t n = 0; sane && n < topo->nnotes; n++) {
-    sane = topo->notes[n].node < topo->nnodes || bny_topo_fail(error, 0, "note %d: its node does not exist", n);
+    sane = node_exists(topo, topo->notes[n].node) ||
+           (topo->notes[n].node == -1 && topo->notes[n].kind == BNY_TOPO_NOTE_INPUT) ||
+           bny_topo_fail(error, 0, "note %d: its node does not exist", n);
   }
   sane = sane && check_unique(topo, hosts, error);
   free(depths);
@@ -440,6 +451,10 @@ const char *bny_topo_source_name(bny_topo_source source) {
   return (unsigned)source < SOURCES ? source_names[source] : "?";
 }
 
+const char *bny_topo_note_name(bny_topo_note_kind kind) {
+  return (unsigned)kind < BNY_TOPO_NOTE_KINDS ? note_names[kind] : "?";
+}
+
 static int parse_name(const char *const *names, int count, const char *name) {
   int i = 0;
   while (i < count && strcmp(names[i], name) != 0) {
@@ -458,4 +473,8 @@ bny_topo_link_kind bny_topo_link_parse(const char *name) {
 
 bny_topo_source bny_topo_source_parse(const char *name) {
   return (bny_topo_source)parse_name(source_names, SOURCES, name);
+}
+
+bny_topo_note_kind bny_topo_note_parse(const char *name) {
+  return (bny_topo_note_kind)parse_name(note_names, BNY_TOPO_NOTE_KINDS, name);
 }

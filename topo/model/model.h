@@ -97,9 +97,19 @@ typedef struct bny_topo_link {
   int32_t next_from, next_to; /* internal: see bny_topo_next_link */
 } bny_topo_link;
 
-/* A fact of the input that contradicts itself or was left out. It becomes a finding. */
+typedef enum bny_topo_note_kind {
+  BNY_TOPO_NOTE_INPUT,     /* a fact of the input that contradicts itself or was left out */
+  BNY_TOPO_NOTE_LOST,      /* a device that its driver lists and cannot reach, or a host that lists fewer than it has */
+  BNY_TOPO_NOTE_FABRIC,    /* a GPU whose NVLink fabric is not in order */
+  BNY_TOPO_NOTE_ONE_SIDED, /* a link that the other end alone lists */
+  BNY_TOPO_NOTE_ERRORS,    /* an error counter, or a repair that is pending */
+  BNY_TOPO_NOTE_KINDS
+} bny_topo_note_kind;
+
+/* What a source states about health, in its words. It becomes a finding. */
 typedef struct bny_topo_note {
-  int32_t node; /* -1: the whole model */
+  bny_topo_note_kind kind;
+  int32_t node; /* -1: the whole model, of kind INPUT alone */
   char *text;   /* one line without a full stop */
 } bny_topo_note;
 
@@ -133,8 +143,9 @@ int32_t bny_topo_add_link(bny_topo *topo, const bny_topo_link *link);
 /* Replaces a string of an existing node (NULL clears it). */
 bool bny_topo_set_string(bny_topo *topo, char **field, const char *value);
 
-/* Adds a note. Returns false without memory. */
+/* Both add a note, the first one of kind INPUT. They return false without memory. */
 bool bny_topo_add_note(bny_topo *topo, int32_t node, const char *format, ...) __attribute__((format(printf, 3, 4)));
+bool bny_topo_add_sign(bny_topo *topo, bny_topo_note_kind kind, int32_t node, const char *text);
 
 /* Attributes are words without blanks. put() appends name=value to a text that becomes a node's, unless the value is
  * NULL or has no room. bny_topo_attribute() finds a value; false if the node has none of that name. */
@@ -178,11 +189,13 @@ const char *bny_topo_path_name(bny_topo_path path);       /* "NVL" .. */
 const char *bny_topo_kind_name(bny_topo_kind kind);       /* "host" .. */
 const char *bny_topo_link_name(bny_topo_link_kind kind);  /* "nvlink" .. */
 const char *bny_topo_source_name(bny_topo_source source); /* "file" .. */
+const char *bny_topo_note_name(bny_topo_note_kind kind);  /* "input" .. */
 
 /* Parse such a name. Return the count (BNY_TOPO_KINDS and the like) if the name is unknown. */
 bny_topo_kind bny_topo_kind_parse(const char *name);
 bny_topo_link_kind bny_topo_link_parse(const char *name);
 bny_topo_source bny_topo_source_parse(const char *name); /* BNY_TOPO_MEASURED + 1 */
+bny_topo_note_kind bny_topo_note_parse(const char *name);
 
 /* ---- importers: one file and one row each ------------------------------------------------------------------------ */
 

@@ -74,6 +74,11 @@ static void fabric_read(bny_nvml_machine *machine, bny_nvml_gpu *gpu) {
     return;
   bool registered = fabric.state == BNY_NVML_FABRIC_COMPLETED && fabric.status == BNY_NVML_SUCCESS;
   gpu->fabric_failed = !registered;
+  if (!registered) {
+    char text[64];
+    snprintf(text, sizeof text, "state %u, status %d", (unsigned)fabric.state, (int)fabric.status);
+    bny_topo_add_sign(machine->topo, BNY_TOPO_NOTE_FABRIC, gpu->node, text);
+  }
   /* A fabric without a number of its own is limited to the host. */
   if (registered && memcmp(fabric.uuid, none, sizeof none) != 0) gpu->domain = domain_of(machine, &fabric);
 }

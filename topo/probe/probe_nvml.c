@@ -242,6 +242,12 @@ static void gpus_probe(bny_nvml_machine *machine, unsigned count, bny_topo_probe
     gpu_join_pci(machine, gpu);
     gpu_join_cpu(machine, gpu);
   }
+  if (lost > 0 && machine->host >= 0) {
+    char text[128];
+    snprintf(text, sizeof text, "GPU %u %s not answer: %.60s", number, lost > 1 ? "and others do" : "does",
+             bny_nvml_error(machine->nvml, status));
+    bny_topo_add_sign(machine->topo, BNY_TOPO_NOTE_LOST, machine->host, text);
+  }
   if (!machine->topo->out_of_memory) bny_nvml_links(machine);
   report->outcome = machine->topo->out_of_memory ? BNY_TOPO_PROBE_FAILED : BNY_TOPO_PROBE_FOUND;
   if (machine->topo->out_of_memory) {
