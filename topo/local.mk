@@ -43,8 +43,12 @@ libbanyan_topo_model_la_SOURCES += \
 libbanyan_topo_model_la_SOURCES += \
   %D%/derive/derive.h \
   %D%/derive/fabric.c \
-  %D%/derive/findings.c %D%/derive/findings.h \
+  %D%/derive/findings.c %D%/derive/findings.def %D%/derive/findings.h \
+  %D%/derive/findings_fabric.c \
+  %D%/derive/findings_gpu.c \
   %D%/derive/findings_nics.c \
+  %D%/derive/findings_nvlink.c \
+  %D%/derive/findings_pci.c \
   %D%/derive/levels.c %D%/derive/levels.h \
   %D%/derive/near.c \
   %D%/derive/nic.c \

@@ -49,7 +49,7 @@ done
 run 0 --from "$work/down.json"
 says 'NIC1 +down '
 run 3 --from "$work/down.json" --check
-says '^fault: NIC1 port 1 is down .50 GB/s if it were up.: GPU2 and another'
+says '^fault: port-down: NIC1 port 1: it is down .50 GB/s if it were up.: GPU2 and another'
 
 for file in *.txt *.xml; do
   readable "$file" || continue
@@ -122,21 +122,23 @@ run 0 --from dgx-h100.txt --check
 is_silent
 [ ! -s "$work/out" ] || fail "findings of a healthy machine: $(cat "$work/out")"
 run 0 --from one-gpu.txt --check
-says '^info: '
+is_silent
+run 0 --from one-gpu.txt --check --all
+says '^info: nic-alone: '
 run 3 --from "host:2 gpu:2" --check
-says '^fault: .*no NIC is known'
+says '^fault: nic-none: host0 and host1: no NIC is known'
 run 3 --from "host:2 gpu:2" --check --json
 says '^"status": "fault"'
 run 0 --from dgx-h100.txt --check --json
-says '^"status": "good"'
+says '^"status": "healthy"'
 run 2 --from nowhere.xml --check
 says '^banyan-topo: nowhere\.xml: No such file' err
 if [ $xml = yes ]; then
-  run 1 --from hgx-h100-faults.xml --check
-  says '^warning: GPU3 has 12 of 18 NVLinks'
+  run 3 --from hgx-h100-faults.xml --check
+  says '^fault: nvlink-fewer: GPU3: 12 of 18 NVLinks'
   [ "$(wc -l <"$work/out")" = 2 ] || fail "not two findings: $(cat "$work/out")"
-  run 1 --from hgx-h100-faults.xml --check --json
-  says '"node": "GPU3", "text": "GPU3 has 12'
+  run 3 --from hgx-h100-faults.xml --check --json
+  says '"id": "nvlink-fewer", "severity": "fault", "node": "GPU3", "text": "GPU3: 12'
   run 0 --from hgx-h100-faults.xml --json
   sed 's/"count": 3, "gbytes_per_s": 61[.0-9]*/"count": 4, "gbytes_per_s": 82.4/; /"GPU7"/d
        s/"gbytes_per_s": 12.5/"gbytes_per_s": 50/' "$work/out" | sed -z 's/,\n\]/\n]/g' >"$work/better.json"

@@ -139,10 +139,9 @@ TEST(links_down) {
   ck_assert(near(fewer.gbytes_per_s, 12 * one) && near(fewer.rated, 18 * one));
   ck_assert(near(all.gbytes_per_s, 18 * one) && near(all.rated, 18 * one));
   bny_topo_levels *levels = bny_topo_derive(topo);
-  ck_assert_int_eq(findings(levels, BNY_TOPO_WARNING, "GPU3 has 12 of 18 NVLinks: the whole domain runs at its pace"),
+  ck_assert_int_eq(findings(levels, BNY_TOPO_FAULT, "GPU3: 12 of 18 NVLinks, so the whole domain runs at that pace"),
                    1);
-  ck_assert_int_eq(findings(levels, BNY_TOPO_WARNING, " of 18 NVLinks"), 1);
-  ck_assert_int_ge(findings(levels, BNY_TOPO_WARNING, "the nvlink link of GPU3 to nvswitch"), 1);
+  ck_assert_int_eq(findings(levels, BNY_TOPO_FAULT, ""), 1);
   ck_assert(!islands_of(levels)->groups[0].uniform);
   bny_topo_levels_free(levels);
   bny_topo_free(topo);
@@ -159,8 +158,8 @@ TEST(slower) {
   sums slow = sum(topo, gpu(topo, 2), BNY_TOPO_LINK_NVLINK), full = sum(topo, gpu(topo, 1), BNY_TOPO_LINK_NVLINK);
   ck_assert(near(slow.gbytes_per_s, slow.rated / 2) && near(full.gbytes_per_s, full.rated));
   bny_topo_levels *levels = bny_topo_derive(topo);
-  ck_assert_int_eq(findings(levels, BNY_TOPO_WARNING, "the nvlink link of GPU2 to nvswitch"), 4);
-  ck_assert_int_eq(findings(levels, BNY_TOPO_WARNING, ""), 4);
+  ck_assert_int_eq(findings(levels, BNY_TOPO_FAULT, "GPU2: its nvlink links have"), 1);
+  ck_assert_int_eq(findings(levels, BNY_TOPO_FAULT, ""), 1);
   bny_topo_levels_free(levels);
   bny_topo_free(topo);
 
@@ -169,7 +168,7 @@ TEST(slower) {
   ck_assert_int_eq(pci.count, 8);
   ck_assert(near(pci.gbytes_per_s, bny_topo_speed_pci(5, 8)) && near(pci.rated, bny_topo_speed_pci(5, 16)));
   levels = bny_topo_derive(topo);
-  ck_assert_int_eq(findings(levels, BNY_TOPO_WARNING, "the pci link of GPU4"), 1);
+  ck_assert_int_eq(findings(levels, BNY_TOPO_FAULT, "GPU4: its PCI link has 8 lanes, those of its siblings 16"), 1);
   bny_topo_levels_free(levels);
   bny_topo_free(topo);
 }
@@ -183,7 +182,8 @@ TEST(one_is_out) {
   ck_assert_int_eq(in.refused, 0);
   bny_topo_levels *levels = bny_topo_derive(topo);
   ck_assert_int_eq(islands_of(levels)->ngroups, 2);
-  ck_assert_int_eq(findings(levels, BNY_TOPO_FAULT, "but no peer access"), 4);
+  ck_assert_int_eq(findings(levels, BNY_TOPO_FAULT, "GPU6: the driver says of its fabric: state"), 1);
+  ck_assert_int_eq(findings(levels, BNY_TOPO_FAULT, ""), 1);
   bny_topo_levels_free(levels);
   bny_topo_free(topo);
 
@@ -229,7 +229,7 @@ TEST(mesh) {
 
   topo = probe_new("v100-mesh-gpu0-0-links", "8 GPUs, 18 NVLinks");
   levels = bny_topo_derive(topo);
-  ck_assert_int_eq(findings(levels, BNY_TOPO_WARNING, "GPU0 has no NVLink that works, 7 GPUs of its host have"), 1);
+  ck_assert_int_eq(findings(levels, BNY_TOPO_FAULT, "GPU0: no NVLink, 7 GPUs of its host have them"), 1);
   bny_topo_levels_free(levels);
   bny_topo_free(topo);
 }
@@ -240,8 +240,8 @@ TEST(no_peer) {
   ck_assert_int_eq(nvl.refused, 4);
   ck_assert(near(nvl.gbytes_per_s, 0) && near(nvl.rated, 6 * bny_topo_speed_nvlink(70)));
   bny_topo_levels *levels = bny_topo_derive(topo);
-  ck_assert_int_eq(findings(levels, BNY_TOPO_FAULT, "have 2 NVLinks but no peer access"), 8);
-  ck_assert_int_eq(findings(levels, BNY_TOPO_FAULT, "but no peer access"), 16);
+  ck_assert_int_eq(findings(levels, BNY_TOPO_FAULT, "GPU0, GPU1 and 6 others: 6 NVLinks, but no peer access"), 1);
+  ck_assert_int_eq(findings(levels, BNY_TOPO_FAULT, ""), 1);
   ck_assert_ptr_null(bny_topo_level_of(levels, BNY_TOPO_LEVEL_ISLAND));
   bny_topo_levels_free(levels);
   bny_topo_free(topo);

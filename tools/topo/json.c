@@ -5,7 +5,7 @@
  *               "uniform", "source"}]}]
  *   "ranks": [{"rank", "device", "host", "local", "nic", "nic_path", "nic_shared", "nic_gbytes_per_s", "rail",
  *              "nvlinks"}]
- *   "findings": [{"severity", "node", "text"}]
+ *   "findings": [{"id", "severity", "node", "nodes", "text"}]   nodes: if there are several
  *   "probes": [{"name", "outcome", "text"}]   of this machine, otherwise empty
  *   "measured": {..}   with --measure, see measure/json.c
  * Nodes are referred to by id. Unknown values are omitted. */
@@ -95,15 +95,24 @@ static json_t *ranks_out(const bny_topo_levels *levels, const json_t *nodes) {
   return checked(list, good);
 }
 
-json_t *topo_json_findings(const bny_topo_levels *levels, const json_t *nodes) {
+static json_t *finding_out(const bny_topo_finding *finding, const json_t *nodes) {
+  json_t *object = json_object();
+  bool good = put(object, "id", json_string(finding->id)) &&
+              put(object, "severity", json_string(bny_topo_severity_name(finding->severity))) &&
+              put_node(object, "node", nodes, finding->node) && put(object, "text", json_string(finding->text));
+  json_t *all = finding->nnodes > 1 ? json_array() : NULL;
+  for (int32_t n = 0; good && n < finding->nnodes && all != NULL; n++) {
+    json_t *node = json_array_get(nodes, (size_t)finding->nodes[n]);
+    good = json_array_append(all, json_object_get(node, "id")) == 0;
+  }
+  return checked(object, good && (finding->nnodes < 2 || put(object, "nodes", all)));
+}
+
+json_t *topo_json_findings(const bny_topo_levels *levels, const json_t *nodes, bny_topo_severity least) {
   json_t *list = json_array();
   bool good = list != NULL;
-  for (int32_t f = 0; good && f < levels->nfindings; f++) {
-    const bny_topo_finding *finding = &levels->findings[f];
-    json_t *object = json_object();
-    good = put(object, "severity", json_string(bny_topo_severity_name(finding->severity))) &&
-           put_node(object, "node", nodes, finding->node) && put(object, "text", json_string(finding->text));
-    good = json_array_append_new(list, object) == 0 && good;
+  for (int32_t f = 0; good && f < levels->nfindings && levels->findings[f].severity >= least; f++) {
+    good = json_array_append_new(list, finding_out(&levels->findings[f], nodes)) == 0;
   }
   return checked(list, good);
 }
@@ -137,7 +146,7 @@ char *topo_view_json(const topo_view *view, tool_error *error) {
   const json_t *nodes = root == NULL ? NULL : json_object_get(root, "nodes");
   bool good = root != NULL && put(root, "levels", levels_out(view->levels, nodes)) &&
               put(root, "ranks", ranks_out(view->levels, nodes)) &&
-              put(root, "findings", topo_json_findings(view->levels, nodes)) &&
+              put(root, "findings", topo_json_findings(view->levels, nodes, BNY_TOPO_INFO)) &&
               put(root, "probes", topo_json_probes(view)) &&
               (view->measured == NULL || put(root, "measured", topo_measured_json(view->measured, view->topo)));
   return topo_json_text(checked(root, good), error);

@@ -7,9 +7,9 @@
 
 #include "tools/topo/view.h"
 
-/* Returns a new reference to [{"severity", "node", "text"}]; NULL without memory. `nodes` are those of
+/* Returns a new reference to [{"id", "severity", "node", "nodes", "text"}]; NULL without memory. `nodes` are those of
  * bny_topo_json(). */
-json_t *topo_json_findings(const bny_topo_levels *levels, const json_t *nodes);
+json_t *topo_json_findings(const bny_topo_levels *levels, const json_t *nodes, bny_topo_severity least);
 
 json_t *topo_json_probes(const topo_view *view); /* [{"name", "outcome", "text"}] */
 

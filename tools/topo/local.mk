@@ -7,6 +7,7 @@ EXTRA_PROGRAMS += banyan-topo
 endif
 banyan_topo_SOURCES = \
   %D%/check.c %D%/check.h \
+  %D%/compare.c %D%/compare.h \
   %D%/diff.c \
   %D%/explain.c %D%/explain.h \
   %D%/findings.c \
@@ -17,6 +18,7 @@ banyan_topo_SOURCES = \
   %D%/matrix.c \
   %D%/network.c \
   %D%/output.c %D%/output.h \
+  %D%/profile.c \
   %D%/tree.c \
   %D%/view.h \
   %D%/measure/json.c

@@ -18,6 +18,7 @@
 #include "tools/topo/output.h"
 #include "tools/topo/view.h"
 #include "topo/export/export.h"
+#include "topo/import/json.h"
 #include "topo/import/synthetic.h"
 
 #define PROGRAM "banyan-topo"
@@ -50,6 +51,8 @@ typedef struct arguments {
   topo_measure_options measure;
   const char *save_costs; /* NULL: not requested */
   size_t explain_bytes;
+  const char *check_only; /* the first option given that goes with --check; NULL: none */
+  const char *profile, *save_profile, *mute;
 } arguments;
 
 /* ---- arguments --------------------------------------------------------------------------------------------------- */
@@ -108,8 +111,9 @@ static const tool_option options[] = {
     {"levels", NULL, "All levels as a table: groups of ranks that are near to one another, with the ranks of each.",
      TOOL_VALUE_AT(task, TASK_LEVELS)},
     {"check", NULL,
-     "Findings alone, a line each that begins with fault:, warning: or info:. A probe of this machine that "
-     "failed counts as a warning.",
+     "Is it healthy? Faults and notes, a line each: severity, id, what is wrong where, and what to do. Nothing is "
+     "printed if nothing is wrong. The exit status is 0 if it is healthy, 1 if there are notes alone, 3 if there are "
+     "faults. See CHECKING in the man page.",
      TOOL_VALUE_AT(task, TASK_CHECK)},
     {"diff", NULL, "What differs between two files or descriptions, FIRST and SECOND.", TOOL_VALUE_AT(task, TASK_DIFF)},
     {"measure", NULL,
@@ -121,6 +125,14 @@ static const tool_option options[] = {
      "algorithm with its predicted time and its bytes by level, and why it was chosen or not. Rows are 32 heads of 128 "
      "values in f32, and every rank receives the result. banyan-plan has the rest.",
      TOOL_BYTES_AT(explain_bytes, 1 << 30)},
+    {.help = "With --check"},
+    {"profile", "FILE",
+     "Compare with this machine in good health as well: what it lacks or has slower is a fault. Any file that --from "
+     "takes. If it has one host, each host is compared with that.",
+     TOOL_TEXT_AT(profile), TOOL_GROUP(check_only)},
+    {"save-profile", "FILE", "Write the machine there as a profile, unless there are faults.",
+     TOOL_TEXT_AT(save_profile), TOOL_GROUP(check_only)},
+    {"mute", "ID[,ID]", "Leave out findings of these ids.", TOOL_TEXT_AT(mute), TOOL_GROUP(check_only)},
     {.help = "With --measure"},
     {"ranks", "N", "Measure between the first N of the CPUs that may be used; default all.",
      TOOL_INT_AT(measure.ranks, 1, TOPO_RANKS_MAX), TOOL_GROUP(measure_only)},
@@ -162,6 +174,9 @@ static bool complete_arguments(void *opaque, int argc, char **argv, tool_error *
   if (a->task != TASK_MEASURE && a->measure_only != NULL) {
     return tool_error_set(error, "--%s goes with --measure", a->measure_only);
   }
+  if (a->task != TASK_CHECK && a->check_only != NULL) {
+    return tool_error_set(error, "--%s goes with --check", a->check_only);
+  }
   bool plain = strcmp(a->format, "text") == 0 || strcmp(a->format, "json") == 0;
   if (a->task != TASK_SHOW && !plain) {
     return tool_error_set(error, "--format %s: --levels, --check and --diff are written as text or json", a->format);
@@ -173,12 +188,13 @@ static const tool_program program = {
     .name = PROGRAM,
     .title = "what a machine or cluster is made of, how its parts are joined, and what is wrong with it",
     .usage = "[--from FILE|DESCRIPTION] [--levels|--check|--explain BYTES] [OPTION]...\n"
+             "--check [--from FILE] [--profile FILE] [--save-profile FILE] [--mute ID[,ID]] [--json]\n"
              "--diff FIRST SECOND [--json] [-o FILE]\n"
              "--measure [--ranks N] [--seconds S] [--save-costs FILE] [--json] [-o FILE]",
     .about =
         "Shows this machine, or one that a file or a line of text describes: packages, NUMA nodes, GPUs and NICs, the "
         "links between them and how fast they are, the levels that plans are made of, and what is wrong.",
-    .failed = "--check found warnings, --diff differences, or --measure something slow",
+    .failed = "--check found notes and no faults, --diff found differences, or --measure something slow",
     .faults = "--check found faults",
     .options = options,
     .complete = complete_arguments};
@@ -288,13 +304,35 @@ static char *show_measured(const machine *m, const char *costs, bool json, int *
               : topo_measured_text(m->measured, m->topo, m->view.colour, m->view.columns, error);
 }
 
+static char *check(const arguments *a, machine machines[2], int *exit_status, tool_error *error) {
+  const topo_view *view = &machines[0].view;
+  bny_topo_levels *levels = machines[0].levels;
+  bool good = topo_check_probes(view, levels, error) &&
+              (a->profile == NULL || topo_check_profile(&machines[1].view, view, levels, error)) &&
+              (a->mute == NULL || topo_check_mute(levels, a->mute, error));
+  char *text = good ? topo_check(view, strcmp(a->format, "json") == 0, exit_status, error) : NULL;
+  if (text == NULL || a->save_profile == NULL) {
+    return text;
+  }
+  bny_topo_error why = {.text = ""};
+  char *json = *exit_status == TOOL_EXIT_FAULTS ? NULL : bny_topo_export_json(view->topo, &why);
+  if (*exit_status == TOOL_EXIT_FAULTS) {
+    fprintf(stderr, PROGRAM ": no profile was saved: mend the faults first, or leave them out with --mute\n");
+  } else if (json == NULL || !topo_output(a->save_profile, json, error)) {
+    free(text);
+    text = NULL;
+  }
+  free(json);
+  return text;
+}
+
 /* Returns the text to write, for the caller to free; NULL and *error. */
 static char *work(const arguments *a, machine machines[2], int *exit_status, tool_error *error) {
   bool json = strcmp(a->format, "json") == 0;
   *exit_status = TOOL_EXIT_OK;
   switch (a->task) {
   case TASK_LEVELS: return json ? topo_view_json(&machines[0].view, error) : topo_view_levels(&machines[0].view, error);
-  case TASK_CHECK: return topo_check(&machines[0].view, json, exit_status, error);
+  case TASK_CHECK: return check(a, machines, exit_status, error);
   case TASK_MEASURE: return show_measured(&machines[0], a->save_costs, json, exit_status, error);
   case TASK_EXPLAIN: return topo_explain(&machines[0].view, a->explain_bytes, json, error);
   case TASK_DIFF: return topo_diff(&machines[0].view, &machines[1].view, json, exit_status, error);
@@ -311,8 +349,8 @@ int main(int argc, char **argv) {
   if (!tool_options_parse(&program, argc, argv, &a, &exit_status)) {
     return exit_status;
   }
-  bool ok =
-      load(&a, a.from[0], &machines[0], &error) && (a.task != TASK_DIFF || load(&a, a.from[1], &machines[1], &error));
+  const char *other = a.task == TASK_DIFF ? a.from[1] : a.profile;
+  bool ok = load(&a, a.from[0], &machines[0], &error) && (other == NULL || load(&a, other, &machines[1], &error));
   char *text = ok ? work(&a, machines, &exit_status, &error) : NULL;
   ok = text != NULL && topo_output(a.output, text, &error);
   free(text);

@@ -1,41 +1,52 @@
 /* SPDX-License-Identifier: Apache-2.0
- * A bounded list of findings, and the labels used in their texts. The files that look for findings share it. */
+ * What the files that look for findings share: the list, the labels of nodes, and comparison with siblings. */
 #ifndef BNY_TOPO_FINDINGS_H
 #define BNY_TOPO_FINDINGS_H
 
 #include "topo/derive/derive.h"
 
-enum { BNY_TOPO_LABEL_BYTES = 120 };
+enum { BNY_TOPO_LABEL_BYTES = 120, BNY_TOPO_FACTS_MAX = 32 };
 
 #define BNY_TOPO_ALIKE 0.95 /* a speed below this fraction of another counts as slower */
 
-/* Findings of one kind. Those beyond a limit are only counted. */
+/* A fact and the nodes that it holds for. */
+typedef struct bny_topo_fact {
+  char *text;
+  int32_t *nodes;
+  int32_t count, capacity;
+} bny_topo_fact;
+
+/* The search for the findings of one check. Nodes with the same fact become one finding. */
 typedef struct bny_topo_finder {
   bny_topo_derivation *d;
-  const char *what; /* describes the kind, for the line that counts the rest */
-  int32_t found;
+  bny_topo_fact facts[BNY_TOPO_FACTS_MAX];
+  int32_t nfacts;
+  int32_t more; /* facts beyond the limit, which are only counted */
   bool no_memory;
 } bny_topo_finder;
 
-void bny_topo_find(bny_topo_finder *s, bny_topo_severity severity, int32_t node, const char *format, ...)
-    __attribute__((format(printf, 4, 5)));
-bool bny_topo_find_end(bny_topo_finder *s); /* false without memory */
+/* Adds a fact about a node; -1: the whole model. The text follows the node's label and a colon. */
+void bny_topo_find(bny_topo_finder *s, int32_t node, const char *format, ...) __attribute__((format(printf, 3, 4)));
 
 /* Writes "host3 GPU2", or "GPU2" if there is only one host. A port is labelled by its NIC. Returns `text`. */
 const char *bny_topo_find_label(const bny_topo_derivation *d, int32_t node, char text[BNY_TOPO_LABEL_BYTES]);
-const char *bny_topo_members_word(const bny_topo_derivation *d); /* "GPU", "rank" */
-const char *bny_topo_plural(int32_t count);                      /* "", "s" */
+const char *bny_topo_members_word(const bny_topo_derivation *d);             /* "GPU", "rank" */
+const char *bny_topo_plural(int32_t count);                                  /* "", "s" */
+const char *bny_topo_links_word(const bny_topo_derivation *d, int32_t node); /* "NVLink", "xGMI link" */
 
-/* Hosts that share one finding, which is reported once: "host3", or "host3 and 7 other hosts". */
-typedef struct bny_topo_hosts_alike {
-  int32_t count, first;
-} bny_topo_hosts_alike;
+/* Returns the most frequent value, the greatest of several, and in *times how often it occurs. Sorts the values. */
+double bny_topo_usual(double *values, int32_t count, int32_t *times);
 
-void bny_topo_hosts_note(bny_topo_hosts_alike *hosts, int32_t host);
-const char *bny_topo_hosts_label(const bny_topo_derivation *d, const bny_topo_hosts_alike *hosts,
-                                 char text[BNY_TOPO_LABEL_BYTES]);
+/* Returns the next note of that kind from index *at on, and moves *at behind it; NULL after the last. */
+const bny_topo_note *bny_topo_find_note(const bny_topo *topo, bny_topo_note_kind kind, int32_t *at);
+bool bny_topo_is_found(const bny_topo_derivation *d, const char *id, int32_t node); /* by a row above */
+bool bny_topo_is_noted(const bny_topo *topo, bny_topo_note_kind kind, int32_t node);
 
-/* findings_nics.c: speeds, ports, places and cables of NICs. */
-bool bny_topo_find_nics(bny_topo_derivation *d);
+/* A function for each row of findings.def. */
+#define BNY_TOPO_FINDING(id, severity, function, meaning, advice) void bny_topo_find_##function(bny_topo_finder *s);
+#define BNY_TOPO_FINDING_OF_TOOL(id, severity, meaning, advice)
+#include "topo/derive/findings.def"
+#undef BNY_TOPO_FINDING
+#undef BNY_TOPO_FINDING_OF_TOOL
 
 #endif

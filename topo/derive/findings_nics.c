@@ -1,110 +1,262 @@
 /* SPDX-License-Identifier: Apache-2.0
- * Findings about NICs: their speeds, ports that are down, their place on PCI and their cables. */
+ * Findings about NICs: missing ones, their speeds, their ports and the GPUs that they serve. */
 #include <stdio.h>
 #include <stdlib.h>
+#include <string.h>
 
 #include "topo/derive/findings.h"
 
-/* ---- speeds ------------------------------------------------------------------------------------------------------ */
+enum { PAIRS_MAX = 1 << 16, NEAR_FACTOR = 4096 }; /* GPUs times NICs of a host that are compared pair by pair */
 
-static int speed_order(const void *a, const void *b) {
-  double left = *(const double *)a, right = *(const double *)b;
-  return (left > right) - (left < right);
+static int32_t ranks_of(const bny_topo_derivation *d, int32_t host) {
+  return d->host_first[host + 1] - d->host_first[host];
 }
 
-/* Returns the most frequent speed, the fastest of several. Sorts `speeds`. */
-static double usual_speed(double *speeds, int32_t count) {
-  double usual = 0;
-  int32_t most = 0;
-  qsort(speeds, (size_t)count, sizeof *speeds, speed_order);
-  for (int32_t i = 0; i < count;) {
-    int32_t start = i;
-    while (i < count && speeds[i] <= speeds[start]) i++;
-    if (i - start >= most) most = i - start, usual = speeds[start];
+static int32_t nics_of(const bny_topo_derivation *d, int32_t host) {
+  return d->nic_first[host + 1] - d->nic_first[host];
+}
+
+/* ---- missing NICs ------------------------------------------------------------------------------------------------ */
+
+/* Returns how many NICs serve ranks of a host. Clears what it sets in d->roots. */
+static int32_t nics_serving(const bny_topo_derivation *d, int32_t host) {
+  int32_t serving = 0;
+  for (int pass = 0; pass < 2; pass++) {
+    for (int32_t i = d->host_first[host]; i < d->host_first[host + 1]; i++) {
+      int32_t nic = d->levels->ranks[d->by_host[i]].nic;
+      if (nic >= 0 && pass == 0) d->roots[nic] = -1;
+      if (nic >= 0 && pass == 1 && d->roots[nic]++ < 0) serving++;
+    }
   }
+  return serving;
+}
+
+/* Returns the number of the nearest path of a rank to NICs and how many are as near: NEAR_FACTOR times the path, less
+ * the count, so that less is better. */
+static double nearness(const bny_topo_derivation *d, int32_t host, int32_t rank) {
+  int32_t nearest = BNY_TOPO_PATHS, count = 0;
+  for (int32_t i = d->nic_first[host]; i < d->nic_first[host + 1]; i++) {
+    int32_t path = (int32_t)bny_topo_path_between(d->topo, d->levels->ranks[rank].node, d->nics[i]);
+    count = path < nearest ? 1 : count + (path == nearest);
+    nearest = path < nearest ? path : nearest;
+  }
+  return (double)nearest * NEAR_FACTOR - (count < NEAR_FACTOR ? count : NEAR_FACTOR - 1);
+}
+
+/* Finds GPUs that have fewer NICs beside them than three quarters of the host's GPUs have below their own switches.
+ * Returns false if there is none. */
+static bool gpus_without(bny_topo_finder *s, int32_t host) {
+  const bny_topo_derivation *d = s->d;
+  int32_t nranks = ranks_of(d, host), times, found = 0;
+  if (nranks < 4 || nranks > PAIRS_MAX / nics_of(d, host)) return false;
+  double *near = malloc(2 * (size_t)nranks * sizeof *near);
+  s->no_memory = s->no_memory || !near;
+  for (int32_t i = 0; i < nranks && near; i++)
+    near[i] = near[nranks + i] = nearness(d, host, d->by_host[d->host_first[host] + i]);
+  double usual = near ? bny_topo_usual(near, nranks, &times) : 0;
+  for (int32_t i = 0; near && 4 * times >= 3 * nranks && usual < BNY_TOPO_PATH_PXB * NEAR_FACTOR && i < nranks; i++) {
+    if (near[nranks + i] <= usual) continue;
+    found++;
+    bny_topo_find(s, d->levels->ranks[d->by_host[d->host_first[host] + i]].node,
+                  "no NIC as near as those of the other GPUs, or fewer of them");
+  }
+  free(near);
+  return found > 0;
+}
+
+/* Returns how many NICs serve in most hosts; 0 if there is no such number. A network's hosts differ more by design. */
+static int32_t usual_nics(const bny_topo_derivation *d) {
+  double *counts = malloc(((size_t)d->nhosts + 1) * sizeof *counts);
+  int32_t hosts = 0, times = 0;
+  for (int32_t h = 0; h < d->nhosts && counts; h++) {
+    if (ranks_of(d, h) > 0) counts[hosts++] = nics_serving(d, h);
+  }
+  int32_t usual = counts ? (int32_t)bny_topo_usual(counts, hosts, &times) : 0;
+  free(counts);
+  bool most = d->levels->rank_kind == BNY_TOPO_GPU ? 2 * times > hosts : 4 * times >= 3 * hosts;
+  return hosts > 2 && most ? usual : 0;
+}
+
+/* Returns whether the NICs that serve a host's ranks are of one model and of one speed, which is known. */
+static bool are_alike(const bny_topo_derivation *d, int32_t host) {
+  const bny_topo_rank *first = &d->levels->ranks[d->by_host[d->host_first[host]]];
+  for (int32_t i = d->host_first[host]; i < d->host_first[host + 1]; i++) {
+    const bny_topo_rank *rank = &d->levels->ranks[d->by_host[i]];
+    const char *a = d->topo->nodes[first->nic].model, *b = d->topo->nodes[rank->nic].model;
+    if (rank->nic_gbytes_per_s <= 0 || (a == NULL) != (b == NULL) || (a && strcmp(a, b) != 0) ||
+        rank->nic_gbytes_per_s < first->nic_gbytes_per_s || rank->nic_gbytes_per_s > first->nic_gbytes_per_s)
+      return false;
+  }
+  return true;
+}
+
+void bny_topo_find_nic_missing(bny_topo_finder *s) {
+  const bny_topo_derivation *d = s->d;
+  bool gpus = d->levels->rank_kind == BNY_TOPO_GPU;
+  int32_t usual = gpus || d->levels->rank_kind == BNY_TOPO_NIC ? usual_nics(d) : 0;
+  for (int32_t h = 0; h < d->nhosts; h++) {
+    int32_t nranks = ranks_of(d, h);
+    if (nranks == 0 || nics_of(d, h) == 0) continue;
+    int32_t serving = nics_serving(d, h);
+    if (gpus && gpus_without(s, h)) continue;
+    if (usual > serving && 2 * serving >= usual)
+      bny_topo_find(s, d->hosts[h], "%d NIC%s, most hosts have %d", serving, bny_topo_plural(serving), usual);
+    else if (gpus && nranks >= 4 && serving == nranks - 1 && are_alike(d, h))
+      bny_topo_find(s, d->hosts[h], "%d NICs serve %d GPUs, so two share one", serving, nranks);
+  }
+}
+
+void bny_topo_find_nic_none(bny_topo_finder *s) {
+  const bny_topo_derivation *d = s->d;
+  for (int32_t h = 0; h < d->nhosts && d->nhosts > 1; h++) {
+    if (ranks_of(d, h) > 0 && nics_of(d, h) == 0)
+      bny_topo_find(s, d->hosts[h], "no NIC is known there, and its %ss cannot reach other hosts at speed",
+                    bny_topo_members_word(d));
+  }
+}
+
+void bny_topo_find_nic_alone(bny_topo_finder *s) {
+  const bny_topo_derivation *d = s->d;
+  if (d->nhosts == 1 && ranks_of(d, 0) > 0 && nics_of(d, 0) == 0)
+    bny_topo_find(s, d->hosts[0], "no NIC is known, so it works alone");
+}
+
+/* ---- the NIC of each GPU ----------------------------------------------------------------------------------------- */
+
+static bool knows_places(const bny_topo_derivation *d, int32_t node) { /* its NUMA node or package */
+  return bny_topo_ancestor(d->topo, node, BNY_TOPO_NUMA) >= 0 ||
+         bny_topo_ancestor(d->topo, node, BNY_TOPO_PACKAGE) >= 0;
+}
+
+void bny_topo_find_nic_far(bny_topo_finder *s) {
+  const bny_topo_derivation *d = s->d;
+  for (int32_t h = 0; h < d->nhosts && d->levels->rank_kind == BNY_TOPO_GPU; h++) {
+    int32_t far = 0;
+    for (int32_t i = d->host_first[h]; i < d->host_first[h + 1]; i++) {
+      const bny_topo_rank *rank = &d->levels->ranks[d->by_host[i]];
+      far += rank->nic_path == BNY_TOPO_PATH_SYS && knows_places(d, rank->node);
+    }
+    if (far > 0)
+      bny_topo_find(s, d->hosts[h], "%d of %d GPUs reach a NIC only across NUMA nodes, over the link between CPUs", far,
+                    ranks_of(d, h));
+  }
+}
+
+void bny_topo_find_nic_shared(bny_topo_finder *s) {
+  const bny_topo_derivation *d = s->d;
+  for (int32_t h = 0; h < d->nhosts; h++) {
+    int32_t most = 0;
+    for (int32_t i = d->host_first[h]; i < d->host_first[h + 1]; i++) {
+      int32_t shared = d->levels->ranks[d->by_host[i]].nic_shared;
+      most = shared > most ? shared : most;
+    }
+    if (most > 1)
+      bny_topo_find(s, d->hosts[h], "up to %d %ss share a NIC, and each has that part of its speed between hosts", most,
+                    bny_topo_members_word(d));
+  }
+}
+
+/* ---- speeds ------------------------------------------------------------------------------------------------------ */
+
+void bny_topo_find_nic_implausible(bny_topo_finder *s) {
+  const bny_topo *topo = s->d->topo;
+  for (int32_t l = 0; l < topo->nlinks; l++) {
+    const bny_topo_link *link = &topo->links[l];
+    if (link->kind != BNY_TOPO_LINK_NET || link->gbytes_per_s <= 0 || bny_topo_net_speed(topo, link) > 0) continue;
+    int32_t nic = bny_topo_ancestor(topo, link->from, BNY_TOPO_NIC);
+    bny_topo_find(s, nic >= 0 ? nic : bny_topo_ancestor(topo, link->to, BNY_TOPO_NIC),
+                  "it is said to run at %.4g GB/s, which no NIC does", link->gbytes_per_s);
+  }
+}
+
+/* Returns the usual speed of the NICs that serve ranks. *known counts the ranks whose NIC has a speed. */
+static double usual_speed(bny_topo_finder *s, int32_t *known, int32_t *times) {
+  const bny_topo_levels *levels = s->d->levels;
+  double *speeds = malloc(((size_t)levels->nranks + 1) * sizeof *speeds);
+  s->no_memory = s->no_memory || !speeds;
+  *known = *times = 0;
+  for (int32_t r = 0; r < levels->nranks && speeds; r++) {
+    if (levels->ranks[r].nic_gbytes_per_s > 0) speeds[(*known)++] = levels->ranks[r].nic_gbytes_per_s;
+  }
+  double usual = speeds ? bny_topo_usual(speeds, *known, times) : 0;
+  free(speeds);
   return usual;
 }
 
-/* Reports ports whose speed bny_topo_net_speed() rejects as implausible. */
-static bool nics_absurd(bny_topo_derivation *d) {
-  bny_topo_finder s = {.d = d, .what = "NICs with speeds that none has"};
-  char text[BNY_TOPO_LABEL_BYTES];
-  for (int32_t l = 0; l < d->topo->nlinks; l++) {
-    const bny_topo_link *link = &d->topo->links[l];
-    if (link->kind != BNY_TOPO_LINK_NET || link->gbytes_per_s <= 0 || bny_topo_net_speed(d->topo, link) > 0) continue;
-    int32_t nic = bny_topo_ancestor(d->topo, link->from, BNY_TOPO_NIC);
-    if (nic < 0) nic = bny_topo_ancestor(d->topo, link->to, BNY_TOPO_NIC);
-    bny_topo_find(&s, BNY_TOPO_WARNING, nic,
-                  "%s is said to run at %.4g GB/s, which no NIC does: its speed is not known",
-                  bny_topo_find_label(d, nic, text), link->gbytes_per_s);
-  }
-  return bny_topo_find_end(&s);
+/* Returns whether a rank is the first that its NIC serves. Needs d->roots cleared before the first. */
+static bool is_first(const bny_topo_derivation *d, const bny_topo_rank *rank) {
+  return rank->nic >= 0 && d->roots[rank->nic]++ == 0;
 }
 
-/* Compares the NICs that serve ranks with one another, and with the PCI link that each is on. */
-static bool nics_slower(bny_topo_derivation *d) {
-  bny_topo_finder s = {.d = d, .what = "slow NICs"};
-  double *speeds = malloc(((size_t)d->levels->nranks + 1) * sizeof *speeds);
-  if (!speeds) return false;
-  int32_t known = 0;
+void bny_topo_find_nic_slow(bny_topo_finder *s) {
+  const bny_topo_derivation *d = s->d;
+  int32_t known, times;
+  double usual = usual_speed(s, &known, &times);
+  for (int32_t n = 0; n < d->topo->nnodes; n++) d->roots[n] = 0;
   for (int32_t r = 0; r < d->levels->nranks; r++) {
-    if (d->levels->ranks[r].nic_gbytes_per_s > 0) speeds[known++] = d->levels->ranks[r].nic_gbytes_per_s;
+    const bny_topo_rank *rank = &d->levels->ranks[r];
+    double speed = rank->nic_gbytes_per_s;
+    if (!is_first(d, rank) || speed <= 0 || speed >= BNY_TOPO_ALIKE * usual) continue;
+    if (2 * times > known || 2 * speed <= usual)
+      bny_topo_find(s, rank->nic, "it runs at %.4g GB/s, other NICs at %.4g: what hosts exchange waits for it", speed,
+                    usual);
   }
-  double usual = known ? usual_speed(speeds, known) : 0;
-  free(speeds);
-  for (int32_t n = 0; n < d->topo->nnodes; n++) d->roots[n] = 0; /* NICs already examined */
-  for (int32_t h = 0; h < d->nhosts; h++) {
-    int32_t narrow = 0, first = -1;
-    char text[BNY_TOPO_LABEL_BYTES];
-    for (int32_t i = d->host_first[h]; i < d->host_first[h + 1]; i++) {
-      const bny_topo_rank *rank = &d->levels->ranks[d->by_host[i]];
-      if (rank->nic < 0 || rank->nic_gbytes_per_s <= 0 || d->roots[rank->nic]++) continue;
-      double way = bny_topo_pci_way(d->topo, rank->nic);
-      if (rank->nic_gbytes_per_s < BNY_TOPO_ALIKE * usual)
-        bny_topo_find(&s, BNY_TOPO_WARNING, rank->nic,
-                      "%s runs at %.4g GB/s, other NICs at %.4g: what is exchanged between hosts waits for it",
-                      bny_topo_find_label(d, rank->nic, text), rank->nic_gbytes_per_s, usual);
-      if (way > 0 && way < 0.75 * rank->nic_gbytes_per_s && narrow++ == 0) first = d->by_host[i];
-    }
-    if (narrow > 0) {
-      const bny_topo_rank *rank = &d->levels->ranks[first];
-      bny_topo_find(&s, BNY_TOPO_WARNING, rank->nic,
-                    "%s has %.4g GB/s to the network behind a PCI link of %.4g: it cannot be filled, unless that "
-                    "link was idle when it was read (%d NIC%s of its host)",
-                    bny_topo_find_label(d, rank->nic, text), rank->nic_gbytes_per_s,
-                    bny_topo_pci_way(d->topo, rank->nic), narrow, bny_topo_plural(narrow));
-    }
+}
+
+/* Returns whether the NIC's network links have no speed that counts. */
+static bool is_unknown(const bny_topo_derivation *d, int32_t nic) {
+  return d->nic[nic].gbytes_per_s <= 0 && d->nic[nic].down == 0;
+}
+
+static bool has_absurd_speed(const bny_topo *topo, int32_t nic) {
+  for (int32_t l = bny_topo_first_link(topo, nic); l >= 0; l = bny_topo_next_link(topo, nic, l)) {
+    if (topo->links[l].kind == BNY_TOPO_LINK_NET && topo->links[l].gbytes_per_s > 0) return true;
   }
-  return bny_topo_find_end(&s);
+  return false;
+}
+
+/* A NIC should have a speed if it serves a GPU as others do that have one, or if a NIC of its model has one. */
+void bny_topo_find_nic_speed(bny_topo_finder *s) {
+  const bny_topo_derivation *d = s->d;
+  int32_t known, times;
+  usual_speed(s, &known, &times);
+  for (int32_t n = 0; n < d->topo->nnodes; n++) d->roots[n] = 0;
+  for (int32_t r = 0; r < d->levels->nranks; r++) (void)is_first(d, &d->levels->ranks[r]);
+  for (int32_t i = 0; i < d->nnics; i++) {
+    int32_t nic = d->nics[i];
+    const char *model = d->topo->nodes[nic].model;
+    bool expected = d->roots[nic] > 0 && 2 * known > d->levels->nranks;
+    if (!is_unknown(d, nic) || has_absurd_speed(d->topo, nic) || d->levels->rank_kind == BNY_TOPO_NIC) continue;
+    for (int32_t j = d->nic_first[d->host_number[d->host_of[nic]]]; model && !expected && j < d->nnics; j++) {
+      const bny_topo_node *other = &d->topo->nodes[d->nics[j]];
+      if (d->host_of[d->nics[j]] != d->host_of[nic]) break;
+      expected = other->model && strcmp(other->model, model) == 0 && d->nic[d->nics[j]].gbytes_per_s > 0 &&
+                 bny_topo_count(d->topo, BNY_TOPO_PORT) > 0;
+    }
+    if (expected) bny_topo_find(s, nic, "it has no speed, and other NICs have one");
+  }
+}
+
+void bny_topo_find_nic_narrow(bny_topo_finder *s) {
+  const bny_topo_derivation *d = s->d;
+  for (int32_t n = 0; n < d->topo->nnodes; n++) d->roots[n] = 0;
+  for (int32_t r = 0; r < d->levels->nranks; r++) {
+    const bny_topo_rank *rank = &d->levels->ranks[r];
+    if (!is_first(d, rank) || rank->nic_gbytes_per_s <= 0) continue;
+    double way = bny_topo_pci_way(d->topo, rank->nic);
+    if (way > 0 && way < 0.75 * rank->nic_gbytes_per_s)
+      bny_topo_find(s, rank->nic,
+                    "%.4g GB/s to the network behind a PCI link of %.4g, unless that link was idle when "
+                    "it was read",
+                    rank->nic_gbytes_per_s, way);
+  }
 }
 
 /* ---- ports that are down ----------------------------------------------------------------------------------------- */
 
-/* Reports one port, or a NIC without ports. `first` is the first rank that the NIC serves, or -1. */
-static void port_down(bny_topo_finder *s, int32_t node, int32_t nic, int32_t first) {
+/* Passes the ports, and the NICs without ports, that are down. `serving`: those without which a GPU has no NIC. */
+static void ports_down(bny_topo_finder *s, bool serving) {
   const bny_topo_derivation *d = s->d;
-  int32_t served = first >= 0 ? d->levels->ranks[first].nic_shared : 0;
-  char port[BNY_TOPO_LABEL_BYTES], text[BNY_TOPO_LABEL_BYTES], rated[48] = "";
-  double speed = bny_topo_port_rated(d->topo, node);
-  if (speed > 0) snprintf(rated, sizeof rated, " (%.4g GB/s if it were up)", speed);
-  bny_topo_find_label(d, node, port);
-  if (d->nic[nic].gbytes_per_s > 0)
-    bny_topo_find(s, BNY_TOPO_INFO, node, "%s is down%s: the NIC has %.4g GB/s over its other ports", port, rated,
-                  d->nic[nic].gbytes_per_s);
-  else if (served == 0)
-    bny_topo_find(s, BNY_TOPO_INFO, node, "%s is down%s: it serves no %s", port, rated, bny_topo_members_word(d));
-  else
-    bny_topo_find(s, d->levels->rank_kind == BNY_TOPO_GPU ? BNY_TOPO_FAULT : BNY_TOPO_WARNING, node,
-                  "%s is down%s: %s%s, which its NIC serves, reach%s other hosts only over what serves others", port,
-                  rated, bny_topo_find_label(d, d->levels->ranks[first].node, text),
-                  served > 2    ? " and others"
-                  : served == 2 ? " and another"
-                                : "",
-                  served > 1 ? "" : "es");
-}
-
-static bool ports_down(bny_topo_derivation *d) {
-  bny_topo_finder s = {.d = d, .what = "ports that are down"};
   int32_t *first = d->roots; /* by NIC: the first rank that it serves */
   for (int32_t n = 0; n < d->topo->nnodes; n++) first[n] = -1;
   for (int32_t r = d->levels->nranks - 1; r >= 0; r--) {
@@ -112,88 +264,28 @@ static bool ports_down(bny_topo_derivation *d) {
   }
   for (int32_t n = 0; n < d->topo->nnodes; n++) {
     int32_t nic = bny_topo_port_down(d->topo, n) ? bny_topo_ancestor(d->topo, n, BNY_TOPO_NIC) : -1;
-    if (nic >= 0) port_down(&s, n, nic, first[nic]);
+    if (nic < 0) continue;
+    int32_t served = first[nic] >= 0 ? d->levels->ranks[first[nic]].nic_shared : 0;
+    double speed = bny_topo_port_rated(d->topo, n);
+    char text[BNY_TOPO_LABEL_BYTES], rated[48] = "";
+    if (speed > 0) snprintf(rated, sizeof rated, " (%.4g GB/s if it were up)", speed);
+    bool others = d->nic[nic].gbytes_per_s > 0;
+    if (serving != (served > 0 && !others && d->levels->rank_kind == BNY_TOPO_GPU)) continue;
+    if (others)
+      bny_topo_find(s, n, "it is down%s, and the NIC has %.4g GB/s over its other ports", rated,
+                    d->nic[nic].gbytes_per_s);
+    else if (served == 0)
+      bny_topo_find(s, n, "it is down%s, and serves no %s", rated, bny_topo_members_word(d));
+    else
+      bny_topo_find(s, n, "it is down%s: %s%s, which its NIC serves, reach%s other hosts only over what serves others",
+                    rated, bny_topo_find_label(d, d->levels->ranks[first[nic]].node, text),
+                    served > 2    ? " and others"
+                    : served == 2 ? " and another"
+                                  : "",
+                    served > 1 ? "" : "es");
   }
-  return bny_topo_find_end(&s);
 }
 
-/* ---- which NIC --------------------------------------------------------------------------------------------------- */
+void bny_topo_find_port_down(bny_topo_finder *s) { ports_down(s, true); }
 
-static bool knows_places(const bny_topo_derivation *d, int32_t node) { /* its NUMA node or package */
-  return bny_topo_ancestor(d->topo, node, BNY_TOPO_NUMA) >= 0 ||
-         bny_topo_ancestor(d->topo, node, BNY_TOPO_PACKAGE) >= 0;
-}
-
-/* Counts a host's ranks whose nearest NIC is on another NUMA node. Also finds the most ranks that share one NIC. */
-static void host_nics(const bny_topo_derivation *d, int32_t host, int32_t *far, int32_t *shared) {
-  *far = *shared = 0;
-  for (int32_t i = d->host_first[host]; i < d->host_first[host + 1]; i++) {
-    const bny_topo_rank *rank = &d->levels->ranks[d->by_host[i]];
-    *shared = rank->nic_shared > *shared ? rank->nic_shared : *shared;
-    *far += rank->nic_path == BNY_TOPO_PATH_SYS && knows_places(d, rank->node) && d->levels->rank_kind == BNY_TOPO_GPU;
-  }
-}
-
-static bool nics_missing(bny_topo_derivation *d) {
-  bny_topo_finder s = {.d = d, .what = "hosts whose NICs are missing, far or shared"};
-  bny_topo_hosts_alike without = {0}, with_far = {0}, with_shared = {0};
-  int32_t far = 0, shared = 0, far_most = 0, shared_most = 0;
-  char text[BNY_TOPO_LABEL_BYTES];
-  for (int32_t h = 0; h < d->nhosts; h++) {
-    if (d->host_first[h + 1] == d->host_first[h]) continue;
-    if (d->nic_first[h + 1] == d->nic_first[h]) {
-      bny_topo_hosts_note(&without, h);
-      continue;
-    }
-    host_nics(d, h, &far, &shared);
-    if (far > 0) bny_topo_hosts_note(&with_far, h);
-    if (shared > 1) bny_topo_hosts_note(&with_shared, h);
-    far_most = far > far_most ? far : far_most;
-    shared_most = shared > shared_most ? shared : shared_most;
-  }
-  if (without.count > 0 && d->nhosts > 1)
-    bny_topo_find(&s, BNY_TOPO_FAULT, d->hosts[without.first],
-                  "%s: no NIC is known there, and %ss on them cannot reach those of other hosts at speed",
-                  bny_topo_hosts_label(d, &without, text), bny_topo_members_word(d));
-  else if (without.count > 0)
-    bny_topo_find(&s, BNY_TOPO_INFO, d->hosts[without.first], "%s has no NIC that is known: it works alone",
-                  bny_topo_hosts_label(d, &without, text));
-  if (with_far.count > 0)
-    bny_topo_find(
-        &s, BNY_TOPO_WARNING, d->hosts[with_far.first],
-        "%s: up to %d GPU%s of a host reach no NIC but across NUMA nodes, and what they send to other hosts crosses "
-        "the link "
-        "between CPUs",
-        bny_topo_hosts_label(d, &with_far, text), far_most, bny_topo_plural(far_most));
-  if (with_shared.count > 0)
-    bny_topo_find(&s, BNY_TOPO_INFO, d->hosts[with_shared.first],
-                  "%s: up to %d %ss share a NIC, each then has that part of its speed between hosts",
-                  bny_topo_hosts_label(d, &with_shared, text), shared_most, bny_topo_members_word(d));
-  return bny_topo_find_end(&s);
-}
-
-static bool nics_cabled(bny_topo_derivation *d) {
-  bny_topo_finder s = {.d = d, .what = "NICs that are not cabled as others are"};
-  bool fabric = bny_topo_level_of(d->levels, BNY_TOPO_LEVEL_LEAF) != NULL;
-  char text[BNY_TOPO_LABEL_BYTES], nic[BNY_TOPO_LABEL_BYTES];
-  for (int32_t r = 0; r < d->levels->nranks; r++) {
-    const bny_topo_rank *rank = &d->levels->ranks[r];
-    if (rank->nic < 0) continue;
-    char serves[BNY_TOPO_LABEL_BYTES + 16] = "";
-    if (rank->nic != rank->node)
-      snprintf(serves, sizeof serves, ", which serves %s,", bny_topo_find_label(d, rank->node, text));
-    if (fabric && d->leaf[rank->nic] < 0)
-      bny_topo_find(&s, BNY_TOPO_WARNING, rank->nic, "%s%s is on no switch: its port is down or its cable elsewhere",
-                    bny_topo_find_label(d, rank->nic, nic), serves);
-    if (d->crossed[r] >= 0)
-      bny_topo_find(&s, BNY_TOPO_WARNING, rank->nic, "%s%s is on the leaf switch of rail %d: %s",
-                    bny_topo_find_label(d, rank->nic, nic), serves, d->crossed[r],
-                    d->crossed[r] == rank->rail ? "cables are crossed, the rail was taken from the switch"
-                                                : "what it exchanges within its own rail crosses the spine");
-  }
-  return bny_topo_find_end(&s);
-}
-
-bool bny_topo_find_nics(bny_topo_derivation *d) {
-  return ports_down(d) && nics_absurd(d) && nics_slower(d) && nics_cabled(d) && nics_missing(d);
-}
+void bny_topo_find_port_unused(bny_topo_finder *s) { ports_down(s, false); }

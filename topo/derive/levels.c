@@ -9,7 +9,7 @@
 
 static const char *const level_names[BNY_TOPO_LEVEL_KINDS] = {"package", "island", "host",  "domain",
                                                               "rail",    "leaf",   "spine", "core"};
-static const char *const severity_names[] = {"info", "warning", "fault"};
+static const char *const severity_names[] = {"info", "note", "fault"};
 
 const char *bny_topo_level_name(bny_topo_level_kind kind) {
   return (unsigned)kind < BNY_TOPO_LEVEL_KINDS ? level_names[kind] : "?";
@@ -33,7 +33,10 @@ void bny_topo_levels_free(bny_topo_levels *levels) {
     free(levels->levels[i].members);
     free(levels->levels[i].group_of);
   }
-  for (int32_t i = 0; i < levels->nfindings; i++) free(levels->findings[i].text);
+  for (int32_t i = 0; i < levels->nfindings; i++) {
+    free(levels->findings[i].text);
+    free(levels->findings[i].nodes);
+  }
   free(levels->findings);
   free(levels->ranks);
   free(levels);

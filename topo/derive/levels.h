@@ -81,12 +81,23 @@ typedef struct bny_topo_rank {
   int32_t nvlinks;         /* NVLinks or xGMI links of this rank */
 } bny_topo_rank;
 
+/* A fault is to be mended, a note is worth a look, an info is how the machine is built. */
 typedef enum bny_topo_severity { BNY_TOPO_INFO, BNY_TOPO_WARNING, BNY_TOPO_FAULT } bny_topo_severity;
 
-typedef struct bny_topo_finding {
+/* A row of topo/derive/findings.def. */
+typedef struct bny_topo_finding_kind {
+  const char *id; /* "gpu-lost": stable */
   bny_topo_severity severity;
-  int32_t node; /* -1: the whole model */
-  char *text;   /* the fact and its consequence, one line without a full stop */
+  const char *meaning;
+  const char *advice; /* "" for info */
+} bny_topo_finding_kind;
+
+typedef struct bny_topo_finding {
+  const char *id;
+  bny_topo_severity severity;
+  int32_t node; /* the first of `nodes`; -1: the whole model */
+  int32_t nnodes, *nodes;
+  char *text; /* the nodes, the fact and what to do, one line without a full stop */
 } bny_topo_finding;
 
 typedef struct bny_topo_levels {
@@ -96,7 +107,7 @@ typedef struct bny_topo_levels {
   int32_t nlevels;
   bny_topo_level levels[BNY_TOPO_LEVEL_KINDS]; /* the levels that exist, in the order of their kinds */
   int32_t nfindings, findings_capacity;
-  bny_topo_finding *findings; /* faults, then warnings, then notes; each in the order of the model */
+  bny_topo_finding *findings; /* faults, then notes, then infos; each in the order of findings.def */
 } bny_topo_levels;
 
 /* Returns NULL without memory; the caller frees the result. The model must have passed bny_topo_check() and is not
@@ -104,10 +115,22 @@ typedef struct bny_topo_levels {
 bny_topo_levels *bny_topo_derive(const bny_topo *topo);
 void bny_topo_levels_free(bny_topo_levels *levels);
 
+/* Every kind of finding, faults first; ends with an id of NULL. bny_topo_finding_kind_of() returns NULL for another
+ * id. */
+extern const bny_topo_finding_kind bny_topo_finding_kinds[];
+const bny_topo_finding_kind *bny_topo_finding_kind_of(const char *id);
+
+/* Adds a finding of a tool. It replaces those of the same kind about the same node, and is sorted in. Returns false
+ * without memory. */
+bool bny_topo_finding_add(bny_topo_levels *levels, const char *id, int32_t node, const char *fact);
+
+/* Removes all findings of a kind. */
+void bny_topo_findings_remove(bny_topo_levels *levels, const char *id);
+
 /* Returns NULL if there is no such level. */
 const bny_topo_level *bny_topo_level_of(const bny_topo_levels *levels, bny_topo_level_kind kind);
 const char *bny_topo_level_name(bny_topo_level_kind kind);      /* "package" .. */
-const char *bny_topo_severity_name(bny_topo_severity severity); /* "info", "warning", "fault" */
+const char *bny_topo_severity_name(bny_topo_severity severity); /* "info", "note", "fault" */
 
 /* down() returns whether a port, or a NIC without ports, is down: it has no speed, but a rating or the probe says that
  * it should. rated() returns its rated speed; 0 unknown. */

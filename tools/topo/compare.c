@@ -1,0 +1,491 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#include "tools/topo/compare.h"
+
+#include <math.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "tools/topo/draw.h"
+#include "tools/topo/fold.h"
+
+typedef struct comparison {
+  const topo_comparison *options;
+  const topo_view *views[2];
+  topo_fold folds[2];
+  int32_t *scope[2]; /* by node: its host, numbered alike on both sides; -1: none */
+  int32_t *pair[2];  /* by node: its counterpart on the other side; -1 */
+  bool hosts_named;
+  const char *arrow;
+  tool_error *error;
+} comparison;
+
+static bool no_memory(comparison *c) { return tool_error_set(c->error, "out of memory"); }
+
+static bool report(comparison *c, const topo_change *change) { return c->options->take(c->options->context, change); }
+
+/* Returns whether a node is left out of the comparison: what is outside of the only host, or above hosts. */
+static bool is_outside(const comparison *c, int side, int32_t n) {
+  int32_t host = c->folds[side].host[n];
+  return c->options->only >= 0 && (side == 0 ? host < 0 : host != c->options->only);
+}
+
+/* ---- pairing ----------------------------------------------------------------------------------------------------- */
+
+typedef struct named {
+  int32_t scope, node;
+  char *key;
+} named;
+
+static int by_key(const void *a, const void *b) {
+  const named *x = a, *y = b;
+  int order = x->scope != y->scope ? (x->scope < y->scope ? -1 : 1) : strcmp(x->key, y->key);
+  return order != 0 ? order : (x->node > y->node) - (x->node < y->node);
+}
+
+static void free_named(named *list, int32_t count) {
+  for (int32_t i = 0; list != NULL && i < count; i++) {
+    free(list[i].key);
+  }
+  free(list);
+}
+
+static bool is_compared(bny_topo_kind kind) { return kind != BNY_TOPO_PCI && kind != BNY_TOPO_PORT; }
+
+/* Sets *key to what identifies a node: kind and name, number or bus id; NULL if it has no bus id; false without
+ * memory. */
+static bool key_of(const bny_topo_node *node, bool by_bus, char **key) {
+  char text[512];
+  *key = NULL;
+  bool counted = (node->kind == BNY_TOPO_NUMA || node->kind == BNY_TOPO_PACKAGE) && node->index >= 0;
+  if (by_bus && node->bus_id == NULL) {
+    return true;
+  }
+  if (counted) {
+    snprintf(text, sizeof text, "%d #%d", (int)node->kind, (int)node->index);
+  } else {
+    snprintf(text, sizeof text, "%d %s", (int)node->kind, by_bus ? node->bus_id : node->name);
+  }
+  *key = strdup(text);
+  return *key != NULL;
+}
+
+/* Lists the nodes of one side without a counterpart, sorted by key; NULL without memory. */
+static named *unpaired(const comparison *c, int side, bool by_bus, bool hosts, int32_t *count) {
+  const bny_topo *topo = c->views[side]->topo;
+  named *list = malloc(((size_t)topo->nnodes + 1) * sizeof *list);
+  *count = 0;
+  for (int32_t n = 0; list != NULL && n < topo->nnodes; n++) {
+    const bny_topo_node *node = &topo->nodes[n];
+    char *key = NULL;
+    if (!is_compared(node->kind) || c->pair[side][n] >= 0 || (node->kind == BNY_TOPO_HOST) != hosts ||
+        is_outside(c, side, n)) {
+      continue;
+    }
+    if (!key_of(node, by_bus, &key)) {
+      free_named(list, *count);
+      return NULL;
+    }
+    if (key != NULL) {
+      list[(*count)++] = (named){.scope = hosts ? -1 : c->scope[side][n], .node = n, .key = key};
+    }
+  }
+  if (list != NULL) {
+    qsort(list, (size_t)*count, sizeof *list, by_key);
+  }
+  return list;
+}
+
+static bool pair_up(comparison *c, bool by_bus, bool hosts) {
+  int32_t counts[2] = {0, 0};
+  named *lists[2] = {unpaired(c, 0, by_bus, hosts, &counts[0]), unpaired(c, 1, by_bus, hosts, &counts[1])};
+  bool good = lists[0] != NULL && lists[1] != NULL;
+  for (int32_t i = 0, j = 0; good && i < counts[0] && j < counts[1];) {
+    const named *a = &lists[0][i], *b = &lists[1][j];
+    int order = a->scope != b->scope ? (a->scope < b->scope ? -1 : 1) : strcmp(a->key, b->key);
+    if (order == 0) {
+      c->pair[0][a->node] = b->node;
+      c->pair[1][b->node] = a->node;
+    }
+    i += order <= 0;
+    j += order >= 0;
+  }
+  free_named(lists[0], counts[0]);
+  free_named(lists[1], counts[1]);
+  return good || no_memory(c);
+}
+
+/* The scope is the host's number on the first side, or else a number that only this side has. */
+static void find_scopes(comparison *c) {
+  int32_t offset = c->views[0]->topo->nnodes;
+  for (int side = 0; side < 2; side++) {
+    for (int32_t n = 0; n < c->views[side]->topo->nnodes; n++) {
+      int32_t host = c->folds[side].host[n];
+      int32_t paired = host < 0 || side == 0 ? host : c->pair[1][host];
+      c->scope[side][n] = host >= 0 && paired < 0 ? offset + host : paired;
+    }
+  }
+}
+
+static bool pair_all(comparison *c) {
+  int32_t only[2] = {-1, -1};
+  for (int side = 0; side < 2; side++) {
+    const bny_topo *topo = c->views[side]->topo;
+    for (int32_t n = 0; bny_topo_count(topo, BNY_TOPO_HOST) == 1 && n < topo->nnodes; n++) {
+      only[side] = topo->nodes[n].kind == BNY_TOPO_HOST ? n : only[side];
+    }
+  }
+  only[1] = c->options->only >= 0 ? c->options->only : only[1];
+  if (only[0] >= 0 && only[1] >= 0) {
+    c->pair[0][only[0]] = only[1];
+    c->pair[1][only[1]] = only[0];
+  }
+  c->hosts_named = only[0] < 0 || only[1] < 0 || bny_topo_count(c->views[1]->topo, BNY_TOPO_HOST) > 1;
+  if (!pair_up(c, false, true)) {
+    return false;
+  }
+  find_scopes(c);
+  return pair_up(c, true, false) && pair_up(c, false, false);
+}
+
+/* ---- devices ----------------------------------------------------------------------------------------------------- */
+
+/* Returns the host's name on the side where several are. */
+static const char *host_name(const comparison *c, int side, int32_t host) {
+  int32_t only = c->options->only;
+  return only >= 0 ? c->views[1]->topo->nodes[only].name : c->views[side]->topo->nodes[host].name;
+}
+
+static void name_node(const comparison *c, int side, int32_t n, bool with_bus, topo_string *text) {
+  const bny_topo_node *node = &c->views[side]->topo->nodes[n];
+  int32_t host = c->folds[side].host[n];
+  if (c->hosts_named && host >= 0 && host != n) {
+    topo_append(text, "%.60s ", host_name(c, side, host));
+  }
+  topo_append(text, "%.60s", node->name);
+  if (with_bus && node->bus_id != NULL) {
+    topo_append(text, " (%s)", node->bus_id);
+  }
+}
+
+/* Reports "gpu GPU7 (0000:8a:00.0)", or for several "3 NICs: mlx5_1, mlx5_2 ..". */
+static bool report_group(comparison *c, int side, const int32_t *nodes, int32_t count) {
+  const bny_topo *topo = c->views[side]->topo;
+  bny_topo_kind kind = topo->nodes[nodes[0]].kind;
+  int32_t host = c->folds[side].host[nodes[0]];
+  topo_string text = {.text = ""};
+  if (count == 1) {
+    topo_append(&text, "%s ", bny_topo_kind_name(kind));
+    name_node(c, side, nodes[0], true, &text);
+  } else {
+    topo_append_count(&text, count, kind);
+    if (c->hosts_named && host >= 0 && kind != BNY_TOPO_HOST) {
+      topo_append(&text, " of %.60s", host_name(c, side, host));
+    }
+    topo_append(&text, ": ");
+    topo_append_names(&text, topo, nodes, count, 80);
+  }
+  return report(c, &(topo_change){.kind = side == 0 ? TOPO_MISSING : TOPO_ADDED,
+                                  .what = bny_topo_kind_name(kind),
+                                  .text = text.text,
+                                  .nodes = {side == 0 ? nodes[0] : -1, side == 0 ? -1 : nodes[0]}});
+}
+
+/* Reports nodes without a counterpart, but no devices of a host that is missing itself. */
+static bool report_unpaired(comparison *c, int side) {
+  const bny_topo *topo = c->views[side]->topo;
+  int32_t *group = malloc(((size_t)topo->nnodes + 1) * sizeof *group), *host_of = c->folds[side].host;
+  bool good = group != NULL || no_memory(c);
+  for (int kind = 0; good && kind < BNY_TOPO_KINDS; kind++) {
+    int32_t count = 0;
+    for (int32_t n = 0; good && n < topo->nnodes; n++) {
+      int32_t host = host_of[n];
+      if ((int)topo->nodes[n].kind != kind || !is_compared(topo->nodes[n].kind) || c->pair[side][n] >= 0 ||
+          is_outside(c, side, n) || (host >= 0 && host != n && c->pair[side][host] < 0)) {
+        continue;
+      }
+      bool same = count > 0 && c->options->together && (kind == BNY_TOPO_HOST || host == host_of[group[0]]);
+      if (count > 0 && !same) {
+        good = report_group(c, side, group, count);
+        count = 0;
+      }
+      group[count++] = n;
+    }
+    good = good && (count == 0 || report_group(c, side, group, count));
+  }
+  free(group);
+  return good;
+}
+
+static bool differ(double a, double b) { return fabs(a - b) > 0.005 * fmax(a, b); /* output is no more exact */ }
+
+static bool differ_text(const char *a, const char *b) {
+  return (a == NULL) != (b == NULL) || (a != NULL && strcmp(a, b) != 0);
+}
+
+/* Appends "; PCI 48 GB/s -> 24 GB/s". */
+static void tell_speed(const comparison *c, topo_string *text, const char *what, double before, double after) {
+  if (differ(before, after)) {
+    topo_string speeds[2] = {{.text = ""}, {.text = ""}};
+    topo_append_speed(&speeds[0], before, false);
+    topo_append_speed(&speeds[1], after, false);
+    topo_append(text, "; %s %s %s %s", what, before > 0 ? speeds[0].text : "not known", c->arrow,
+                after > 0 ? speeds[1].text : "not known");
+  }
+}
+
+static void tell_text(const comparison *c, topo_string *text, const char *what, const char *before, const char *after) {
+  if (differ_text(before, after)) {
+    topo_append(text, "; %s %.60s %s %.60s", what, before == NULL ? "not known" : before, c->arrow,
+                after == NULL ? "not known" : after);
+  }
+}
+
+/* Returns the NUMA node or package that a node is in; NULL. */
+static const bny_topo_node *place_of(const bny_topo *topo, int32_t n) {
+  int32_t numa = bny_topo_ancestor(topo, n, BNY_TOPO_NUMA), package = bny_topo_ancestor(topo, n, BNY_TOPO_PACKAGE);
+  return numa >= 0 ? &topo->nodes[numa] : package >= 0 ? &topo->nodes[package] : NULL;
+}
+
+static void compare_places(const comparison *c, topo_string *text, int32_t a, int32_t b) {
+  const bny_topo_node *before = place_of(c->views[0]->topo, a), *after = place_of(c->views[1]->topo, b);
+  bool counted = before != NULL && after != NULL && before->index >= 0 && after->index >= 0;
+  bool same = counted ? before->kind == after->kind && before->index == after->index
+                      : !differ_text(before == NULL ? NULL : before->name, after == NULL ? NULL : after->name);
+  if (!same) {
+    tell_text(c, text, "below", before == NULL ? NULL : before->name, after == NULL ? NULL : after->name);
+  }
+}
+
+static int32_t lanes_of(const bny_topo *topo, int32_t n) {
+  for (int32_t l = bny_topo_first_link(topo, n); l >= 0; l = bny_topo_next_link(topo, n, l)) {
+    if (topo->links[l].kind == BNY_TOPO_LINK_PCI && bny_topo_other_end(topo, n, l) == topo->nodes[n].parent) {
+      return topo->links[l].count;
+    }
+  }
+  return 0;
+}
+
+static bool compare_pair(comparison *c, int32_t a, int32_t b) {
+  const bny_topo *topos[2] = {c->views[0]->topo, c->views[1]->topo};
+  const bny_topo_node *before = &topos[0]->nodes[a], *after = &topos[1]->nodes[b];
+  topo_facts facts[2] = {topo_fold_facts(&c->folds[0], a), topo_fold_facts(&c->folds[1], b)};
+  topo_string text = {.text = ""};
+  bool device = before->kind == BNY_TOPO_GPU || before->kind == BNY_TOPO_NIC;
+  if (device) {
+    tell_text(c, &text, "name", before->name, after->name);
+    tell_text(c, &text, "at", before->bus_id, after->bus_id);
+  }
+  if (device || before->kind == BNY_TOPO_PACKAGE || before->kind == BNY_TOPO_NUMA) {
+    if (before->model != NULL && after->model != NULL) {
+      tell_text(c, &text, "model", before->model, after->model);
+    }
+  }
+  if (before->compute != after->compute && before->compute >= 0 && after->compute >= 0) {
+    topo_append(&text, "; compute %d %s %d", (int)before->compute, c->arrow, (int)after->compute);
+  }
+  if (device) {
+    compare_places(c, &text, a, b);
+    tell_speed(c, &text, "PCI", facts[0].up, facts[1].up);
+    tell_speed(c, &text, "network", facts[0].net, facts[1].net);
+    tell_text(c, &text, "switch", facts[0].leaf < 0 ? NULL : topos[0]->nodes[facts[0].leaf].name,
+              facts[1].leaf < 0 ? NULL : topos[1]->nodes[facts[1].leaf].name);
+  }
+  if (text.text[0] == '\0') {
+    return true;
+  }
+  topo_string line = {.text = ""};
+  topo_append(&line, "%s ", bny_topo_kind_name(before->kind));
+  name_node(c, 0, a, false, &line);
+  topo_append(&line, ": %s", text.text + 2);
+  return report(c, &(topo_change){.kind = TOPO_CHANGED,
+                                  .what = bny_topo_kind_name(before->kind),
+                                  .text = line.text,
+                                  .nodes = {a, b},
+                                  .lanes = {lanes_of(topos[0], a), lanes_of(topos[1], b)},
+                                  .pci = {facts[0].up, facts[1].up},
+                                  .net = {facts[0].net, facts[1].net}});
+}
+
+/* ---- links ------------------------------------------------------------------------------------------------------- */
+
+typedef struct edge {
+  bny_topo_link_kind kind;
+  int32_t low, high; /* nodes of the first model; both are the GPU for links to its NVSwitches */
+  int32_t count;
+  double speed;
+} edge;
+
+static int by_ends(const void *a, const void *b) {
+  const edge *x = a, *y = b;
+  if (x->low != y->low) return x->low < y->low ? -1 : 1;
+  if (x->high != y->high) return x->high < y->high ? -1 : 1;
+  return ((int)x->kind > (int)y->kind) - ((int)x->kind < (int)y->kind);
+}
+
+static bool is_nvswitch(const bny_topo *topo, const bny_topo_link *link, int32_t end) {
+  return topo->nodes[end].kind == BNY_TOPO_SWITCH &&
+         (link->kind == BNY_TOPO_LINK_NVLINK || link->kind == BNY_TOPO_LINK_XGMI);
+}
+
+/* Lists links between nodes of both sides. Parallel links are merged, as are a GPU's to all NVSwitches. PCI links and
+ * ports are reported with their devices; NULL without memory. */
+static edge *edges_of(const comparison *c, int side, int32_t *count) {
+  const bny_topo *topo = c->views[side]->topo;
+  edge *edges = malloc(((size_t)topo->nlinks + 1) * sizeof *edges);
+  int32_t found = 0;
+  *count = 0;
+  for (int32_t l = 0; edges != NULL && l < topo->nlinks; l++) {
+    const bny_topo_link *link = &topo->links[l];
+    int32_t from = is_nvswitch(topo, link, link->from) ? link->to : link->from;
+    int32_t to = is_nvswitch(topo, link, link->to) ? link->from : link->to;
+    if (link->kind == BNY_TOPO_LINK_PCI || link->from == link->to || c->pair[side][from] < 0 || c->pair[side][to] < 0) {
+      continue; /* ports and PCI switches have no counterpart */
+    }
+    from = side == 0 ? from : c->pair[1][from];
+    to = side == 0 ? to : c->pair[1][to];
+    edges[found++] = (edge){.kind = link->kind,
+                            .low = from < to ? from : to,
+                            .high = from < to ? to : from,
+                            .count = link->count,
+                            .speed = link->gbytes_per_s};
+  }
+  if (edges != NULL) {
+    qsort(edges, (size_t)found, sizeof *edges, by_ends);
+  }
+  for (int32_t i = 0; edges != NULL && i < found; i++) {
+    if (*count > 0 && by_ends(&edges[*count - 1], &edges[i]) == 0) {
+      edges[*count - 1].count += edges[i].count;
+      edges[*count - 1].speed += edges[i].speed;
+    } else {
+      edges[(*count)++] = edges[i];
+    }
+  }
+  return edges;
+}
+
+static bool report_edge(comparison *c, topo_change_kind kind, const edge *before, const edge *after) {
+  const edge *any = before != NULL ? before : after;
+  topo_string text = {.text = ""};
+  topo_append(&text, "%s ", bny_topo_link_name(any->kind));
+  name_node(c, 0, any->low, false, &text);
+  topo_append(&text, " - ");
+  if (any->low == any->high) {
+    topo_append(&text, "NVSwitch");
+  } else {
+    name_node(c, 0, any->high, false, &text);
+  }
+  for (int side = 0; side < 2; side++) {
+    const edge *here = side == 0 ? before : after;
+    if (here != NULL) {
+      topo_string speed = {.text = ""};
+      topo_append_speed(&speed, here->speed, false);
+      topo_append(&text, "%s x%d%s%s", side == 0 || before == NULL ? ":" : "", (int)here->count,
+                  speed.text[0] == '\0' ? "" : ", ", speed.text);
+      topo_append(&text, "%s%s", side == 0 && after != NULL ? " " : "", side == 0 && after != NULL ? c->arrow : "");
+    }
+  }
+  return report(c, &(topo_change){.kind = kind,
+                                  .what = "link",
+                                  .text = text.text,
+                                  .nodes = {any->low, c->pair[0][any->low]},
+                                  .link = any->kind,
+                                  .links = {before != NULL ? before->count : 0, after != NULL ? after->count : 0},
+                                  .speed = {before != NULL ? before->speed : 0, after != NULL ? after->speed : 0}});
+}
+
+static bool compare_edges(comparison *c) {
+  int32_t counts[2] = {0, 0};
+  edge *edges[2] = {edges_of(c, 0, &counts[0]), edges_of(c, 1, &counts[1])};
+  bool good = (edges[0] != NULL && edges[1] != NULL) || no_memory(c);
+  for (int32_t i = 0, j = 0; good && (i < counts[0] || j < counts[1]);) {
+    const edge *a = i < counts[0] ? &edges[0][i] : NULL, *b = j < counts[1] ? &edges[1][j] : NULL;
+    int order = a == NULL ? 1 : b == NULL ? -1 : by_ends(a, b);
+    if (order != 0) {
+      good = report_edge(c, order < 0 ? TOPO_MISSING : TOPO_ADDED, order < 0 ? a : NULL, order < 0 ? NULL : b);
+    } else if (a->count != b->count || differ(a->speed, b->speed)) {
+      good = report_edge(c, TOPO_CHANGED, a, b);
+    }
+    i += order <= 0;
+    j += order >= 0;
+  }
+  free(edges[0]);
+  free(edges[1]);
+  return good;
+}
+
+/* ---- the whole comparison ---------------------------------------------------------------------------------------- */
+
+/* Whether a speed is known or assumed is no difference between machines. */
+static void drop_tildes(char *text) {
+  char *to = text;
+  for (const char *from = text; *from != '\0'; from++) {
+    if (*from != '~') {
+      *to++ = *from;
+    }
+  }
+  *to = '\0';
+}
+
+static bool compare_levels(comparison *c) {
+  bool good = true;
+  for (int kind = 0; good && kind < BNY_TOPO_LEVEL_KINDS; kind++) {
+    topo_string text = {.text = ""}, sides[2] = {{.text = ""}, {.text = ""}};
+    for (int side = 0; side < 2; side++) {
+      const bny_topo_level *level = bny_topo_level_of(c->views[side]->levels, (bny_topo_level_kind)kind);
+      if (level != NULL) {
+        topo_append_level(&sides[side], c->views[side]->levels, level);
+        drop_tildes(sides[side].text);
+      }
+    }
+    bool before = sides[0].text[0] != '\0', after = sides[1].text[0] != '\0';
+    topo_append(&text, "level %s: ", bny_topo_level_name((bny_topo_level_kind)kind));
+    if (before && after) {
+      topo_append(&text, "%.120s %s %.120s", sides[0].text, c->arrow, sides[1].text);
+    } else {
+      topo_append(&text, "%s%s", sides[0].text, sides[1].text);
+    }
+    topo_change change = {.kind = before && after ? TOPO_CHANGED
+                                  : before        ? TOPO_MISSING
+                                                  : TOPO_ADDED,
+                          .what = "level",
+                          .text = text.text,
+                          .nodes = {-1, -1}};
+    good = strcmp(sides[0].text, sides[1].text) == 0 || report(c, &change);
+  }
+  return good;
+}
+
+static bool compare(comparison *c) {
+  for (int side = 0; side < 2; side++) {
+    size_t n = (size_t)c->views[side]->topo->nnodes + 1;
+    c->scope[side] = calloc(n, sizeof *c->scope[side]);
+    c->pair[side] = calloc(n, sizeof *c->pair[side]);
+    if (c->scope[side] == NULL || c->pair[side] == NULL) {
+      return no_memory(c);
+    }
+    memset(c->pair[side], 0xff, n * sizeof *c->pair[side]);
+    if (!topo_fold_make(&c->folds[side], c->views[side]->topo, c->views[side]->levels, c->error)) {
+      return false;
+    }
+  }
+  bool good = pair_all(c) && report_unpaired(c, 0) && report_unpaired(c, 1);
+  for (int32_t n = 0; good && n < c->views[0]->topo->nnodes; n++) {
+    good = c->pair[0][n] < 0 || compare_pair(c, n, c->pair[0][n]);
+  }
+  return good && compare_edges(c) && compare_levels(c);
+}
+
+bool topo_compare(const topo_comparison *options, tool_error *error) {
+  const topo_view *views[2] = {options->first, options->second};
+  comparison c = {.options = options,
+                  .views = {views[0], views[1]},
+                  .arrow = options->together && views[0]->utf8 ? "→" : "->",
+                  .error = error};
+  bool good = compare(&c);
+  for (int side = 0; side < 2; side++) {
+    topo_fold_free(&c.folds[side]);
+    free(c.scope[side]);
+    free(c.pair[side]);
+  }
+  return good;
+}

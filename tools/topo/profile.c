@@ -1,0 +1,74 @@
+/* SPDX-License-Identifier: Apache-2.0
+ * --profile: what a machine lacks of one in good health becomes findings. */
+#include <stdio.h>
+#include <string.h>
+
+#include "tools/topo/check.h"
+#include "tools/topo/compare.h"
+
+typedef struct profiling {
+  const topo_view *machine;
+  bny_topo_levels *levels;
+  int32_t host; /* that is compared; -1: all */
+  tool_error *error;
+} profiling;
+
+static bool is_less(double now, double expected) { return now < 0.95 * expected; }
+
+/* Returns the id of a change for the worse; "profile-differs" of any other. */
+static const char *id_of(const topo_change *change, const bny_topo *topo) {
+  bool missing = change->kind == TOPO_MISSING;
+  if (change->kind == TOPO_ADDED) {
+    return "profile-differs";
+  }
+  if (strcmp(change->what, "gpu") == 0 || strcmp(change->what, "nic") == 0) {
+    bool gpu = change->what[0] == 'g';
+    return missing                                                       ? (gpu ? "gpu-lost" : "nic-missing")
+           : change->lanes[1] > 0 && change->lanes[1] < change->lanes[0] ? "pci-width"
+           : is_less(change->pci[1], change->pci[0])                     ? "pci-generation"
+           : change->net[1] <= 0 && change->net[0] > 0                   ? "nic-speed-unknown"
+           : is_less(change->net[1], change->net[0])                     ? "nic-slow"
+                                                                         : "profile-differs";
+  }
+  if (strcmp(change->what, "link") == 0) {
+    bool trunk = change->link == BNY_TOPO_LINK_NET && change->nodes[1] >= 0 &&
+                 topo->nodes[change->nodes[1]].kind == BNY_TOPO_SWITCH;
+    bool fewer = missing || change->links[1] < change->links[0];
+    return change->link == BNY_TOPO_LINK_NET ? (trunk ? (fewer ? "uplink-missing" : "trunk-slow") : "nic-uncabled")
+           : missing                         ? "nvlink-missing"
+           : fewer                           ? "nvlink-fewer"
+           : is_less(change->speed[1], change->speed[0]) ? "link-slow"
+                                                         : "profile-differs";
+  }
+  return "profile-differs";
+}
+
+static bool take(void *context, const topo_change *change) {
+  static const char *const words[] = {"the profile has it, this machine does not", "the profile does not have it",
+                                      "the profile has the first"};
+  profiling *p = context;
+  char fact[400];
+  if (strcmp(change->what, "level") == 0) { /* it follows from the rest */
+    return true;
+  }
+  snprintf(fact, sizeof fact, "%.300s: %s", change->text, words[change->kind]);
+  return bny_topo_finding_add(p->levels, id_of(change, p->machine->topo), change->nodes[1], fact) ||
+         tool_error_set(p->error, "out of memory");
+}
+
+bool topo_check_profile(const topo_view *profile, const topo_view *machine, bny_topo_levels *levels,
+                        tool_error *error) {
+  bool each = bny_topo_count(profile->topo, BNY_TOPO_HOST) == 1 && bny_topo_count(machine->topo, BNY_TOPO_HOST) > 1;
+  profiling p = {.machine = machine, .levels = levels, .host = -1, .error = error};
+  topo_comparison comparison = {.first = profile, .second = machine, .only = -1, .take = take, .context = &p};
+  if (!each) {
+    return topo_compare(&comparison, error);
+  }
+  for (int32_t n = 0; n < machine->topo->nnodes; n++) {
+    comparison.only = n;
+    if (machine->topo->nodes[n].kind == BNY_TOPO_HOST && !topo_compare(&comparison, error)) {
+      return false;
+    }
+  }
+  return true;
+}

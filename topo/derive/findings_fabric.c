@@ -1,0 +1,140 @@
+/* SPDX-License-Identifier: Apache-2.0
+ * Findings about the network: trunks and uplinks of switches, and cables. */
+#include <stdlib.h>
+
+#include "topo/derive/findings.h"
+
+static bool is_trunk(const bny_topo_derivation *d, const bny_topo_link *link) {
+  return link->kind == BNY_TOPO_LINK_NET && d->topo->nodes[link->from].kind == BNY_TOPO_SWITCH &&
+         d->topo->nodes[link->to].kind == BNY_TOPO_SWITCH && link->from != link->to && link->count > 0;
+}
+
+static int32_t higher_tier(const bny_topo_derivation *d, const bny_topo_link *link) {
+  int32_t from = d->tier[link->from], to = d->tier[link->to];
+  return from > to ? from : to;
+}
+
+/* Trunks to the same tier are siblings. Of two trunks the slower one counts as the wrong one. */
+void bny_topo_find_trunk_slow(bny_topo_finder *s) {
+  const bny_topo_derivation *d = s->d;
+  double *speeds = malloc(((size_t)d->topo->nlinks + 1) * sizeof *speeds);
+  char to[BNY_TOPO_LABEL_BYTES];
+  int32_t highest = 0;
+  s->no_memory = s->no_memory || !speeds;
+  for (int32_t n = 0; n < d->topo->nnodes; n++) highest = d->tier[n] > highest ? d->tier[n] : highest;
+  for (int32_t tier = 0; tier <= highest && speeds; tier++) {
+    int32_t count = 0, times;
+    for (int32_t l = 0; l < d->topo->nlinks; l++) {
+      const bny_topo_link *link = &d->topo->links[l];
+      if (is_trunk(d, link) && higher_tier(d, link) == tier && link->gbytes_per_s > 0)
+        speeds[count++] = link->gbytes_per_s / link->count;
+    }
+    double usual = bny_topo_usual(speeds, count, &times);
+    for (int32_t l = 0; l < d->topo->nlinks && (2 * times > count || count == 2); l++) {
+      const bny_topo_link *link = &d->topo->links[l];
+      if (is_trunk(d, link) && higher_tier(d, link) == tier && link->gbytes_per_s > 0 &&
+          link->gbytes_per_s / link->count < BNY_TOPO_ALIKE * usual)
+        bny_topo_find(s, link->from, "its %d link%s to %s run%s at %.4g GB/s each%s, those of its siblings at %.4g",
+                      link->count, bny_topo_plural(link->count), bny_topo_find_label(d, link->to, to),
+                      link->count == 1 ? "s" : "", link->gbytes_per_s / link->count,
+                      link->count > 1 ? " on average" : "", usual);
+    }
+  }
+  free(speeds);
+}
+
+/* Counts the links of a switch to the tier above, and to any other switch. */
+static int32_t uplinks_of(const bny_topo_derivation *d, int32_t node) {
+  int32_t count = 0;
+  for (int32_t l = bny_topo_first_link(d->topo, node); l >= 0; l = bny_topo_next_link(d->topo, node, l)) {
+    if (is_trunk(d, &d->topo->links[l]) && d->tier[bny_topo_other_end(d->topo, node, l)] == d->tier[node] + 1)
+      count += d->topo->links[l].count;
+  }
+  return count;
+}
+
+/* Returns the switch of the tier above to which a switch has the fewest links; *links is how many. */
+static int32_t weakest_above(const bny_topo_derivation *d, int32_t node, int32_t *links) {
+  int32_t weakest = -1;
+  for (int32_t n = 0; n < d->topo->nnodes; n++) {
+    int32_t count = 0;
+    if (d->tier[n] != d->tier[node] + 1) continue;
+    for (int32_t l = bny_topo_first_link(d->topo, node); l >= 0; l = bny_topo_next_link(d->topo, node, l))
+      count += bny_topo_other_end(d->topo, node, l) == n ? d->topo->links[l].count : 0;
+    if (weakest < 0 || count < *links) weakest = n, *links = count;
+  }
+  return weakest;
+}
+
+void bny_topo_find_uplink_missing(bny_topo_finder *s) {
+  const bny_topo_derivation *d = s->d;
+  double *counts = malloc(((size_t)d->topo->nnodes + 1) * sizeof *counts);
+  int32_t highest = 0;
+  s->no_memory = s->no_memory || !counts;
+  for (int32_t n = 0; n < d->topo->nnodes; n++) highest = d->tier[n] > highest ? d->tier[n] : highest;
+  for (int32_t tier = 1; tier < highest && counts; tier++) {
+    int32_t count = 0, times;
+    for (int32_t n = 0; n < d->topo->nnodes; n++) {
+      if (d->tier[n] == tier) counts[count++] = uplinks_of(d, n);
+    }
+    int32_t usual = (int32_t)bny_topo_usual(counts, count, &times);
+    for (int32_t n = 0; n < d->topo->nnodes && (2 * times > count || count == 2); n++) {
+      int32_t up = d->tier[n] == tier ? uplinks_of(d, n) : usual;
+      if (up >= usual) continue;
+      int32_t links = 0, above = weakest_above(d, n, &links);
+      char text[BNY_TOPO_LABEL_BYTES];
+      bny_topo_find(s, n, "%d uplink%s, its siblings have %d: the fewest, %d, go to %s", up, bny_topo_plural(up), usual,
+                    links, above >= 0 ? bny_topo_find_label(d, above, text) : "no switch");
+    }
+  }
+  free(counts);
+}
+
+void bny_topo_find_cable_one_sided(bny_topo_finder *s) {
+  int32_t at = 0;
+  for (const bny_topo_note *note; (note = bny_topo_find_note(s->d->topo, BNY_TOPO_NOTE_ONE_SIDED, &at)) != NULL;) {
+    if (s->d->topo->nodes[note->node].kind != BNY_TOPO_GPU) bny_topo_find(s, note->node, "%s", note->text);
+  }
+}
+
+/* Returns whether a NIC has a network link that leads anywhere but to its own ports. */
+static bool is_linked(const bny_topo_derivation *d, int32_t nic) {
+  bool linked = false;
+  for (int32_t n = nic; n < d->topo->nnodes && !linked; n++) {
+    if (n != nic && d->topo->nodes[n].parent != nic) continue;
+    for (int32_t l = bny_topo_first_link(d->topo, n); l >= 0; l = bny_topo_next_link(d->topo, n, l))
+      linked = linked || d->topo->links[l].kind == BNY_TOPO_LINK_NET;
+  }
+  return linked;
+}
+
+void bny_topo_find_nic_uncabled(bny_topo_finder *s) {
+  const bny_topo_derivation *d = s->d;
+  bool fabric = bny_topo_level_of(d->levels, BNY_TOPO_LEVEL_LEAF) != NULL;
+  char text[BNY_TOPO_LABEL_BYTES];
+  for (int32_t r = 0; r < d->levels->nranks; r++) {
+    const bny_topo_rank *rank = &d->levels->ranks[r];
+    if (rank->nic < 0 || d->leaf[rank->nic] >= 0 || d->nic[rank->nic].down > 0) continue;
+    if (fabric && rank->nic != rank->node)
+      bny_topo_find(s, rank->nic, "it serves %s and is on no switch", bny_topo_find_label(d, rank->node, text));
+    else if (fabric || (d->levels->rank_kind == BNY_TOPO_NIC && !is_linked(d, rank->nic)))
+      bny_topo_find(s, rank->nic, "it is on no switch");
+  }
+}
+
+/* A host with one NIC has no order of cables to be wrong. */
+void bny_topo_find_cable_crossed(bny_topo_finder *s) {
+  const bny_topo_derivation *d = s->d;
+  for (int32_t h = 0; h < d->nhosts; h++) {
+    int32_t crossed = 0, first = -1, count = d->nic_first[h + 1] - d->nic_first[h];
+    for (int32_t i = d->host_first[h]; i < d->host_first[h + 1]; i++) {
+      if (d->crossed[d->by_host[i]] >= 0 && crossed++ == 0) first = d->by_host[i];
+    }
+    if (crossed == 0 || count < 2) continue;
+    const bny_topo_rank *rank = &d->levels->ranks[first];
+    bny_topo_find(s, rank->nic, "it is on the leaf switch of rail %d, as %d NIC%s of its host %s crossed, and %s",
+                  d->crossed[first], crossed, bny_topo_plural(crossed), crossed == 1 ? "is" : "are",
+                  d->crossed[first] == rank->rail ? "the rail was taken from the switch"
+                                                  : "what it exchanges within its own rail crosses the spine");
+  }
+}

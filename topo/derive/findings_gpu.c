@@ -1,0 +1,236 @@
+/* SPDX-License-Identifier: Apache-2.0
+ * Findings about GPUs: lost ones, their kinds, and what their driver says. */
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "topo/derive/findings.h"
+
+/* ---- lost GPUs --------------------------------------------------------------------------------------------------- */
+
+static int32_t ranks_of(const bny_topo_derivation *d, int32_t host) {
+  return d->host_first[host + 1] - d->host_first[host];
+}
+
+/* A process may see some GPUs alone. Few that are missing are lost, more are hidden. */
+static bool are_lost(int32_t missing, int32_t present) { return missing > 0 && 3 * missing <= present; }
+
+/* Counts the bus ids of GPUs that links lead to and that are not listed. *first is the note of one. */
+static int32_t bus_ids_missing(const bny_topo_derivation *d, int32_t node, const bny_topo_note **first) {
+  char bus_id[BNY_TOPO_BUS_BYTES];
+  int32_t at = 0, count = 0;
+  for (const bny_topo_note *note; (note = bny_topo_find_note(d->topo, BNY_TOPO_NOTE_LOST, &at)) != NULL;) {
+    if (note->node == node && bny_topo_bus_normalise(note->text, bus_id) && count++ == 0) *first = note;
+  }
+  return count;
+}
+
+/* Returns the first number that is missing where the numbers would else be those of 4, 8 or 16 GPUs; -1. */
+static int32_t number_missing(const bny_topo_derivation *d, int32_t host) {
+  uint32_t seen = 0, count = 0, most = 0;
+  for (int32_t i = d->host_first[host]; i < d->host_first[host + 1]; i++) {
+    int32_t number = d->topo->nodes[d->levels->ranks[d->by_host[i]].node].index;
+    if (number < 0 || number >= 16) return -1;
+    seen |= 1u << number;
+    most = (uint32_t)number + 1 > most ? (uint32_t)number + 1 : most;
+    count++;
+  }
+  if ((most != 4 && most != 8 && most != 16) || !are_lost((int32_t)(most - count), (int32_t)count)) return -1;
+  int32_t number = 0;
+  while (seen >> number & 1) number++;
+  return number;
+}
+
+/* Returns whether an odd number of GPUs cannot be what the host was built with: they are linked to one another, or
+ * more than four. */
+static bool is_odd(const bny_topo_derivation *d, int32_t host) {
+  int32_t count = ranks_of(d, host), linked = 0;
+  for (int32_t i = d->host_first[host]; i < d->host_first[host + 1]; i++)
+    linked += d->levels->ranks[d->by_host[i]].nvlinks > 0;
+  return count % 2 == 1 && (count > 4 || (count == 3 && linked == 3));
+}
+
+/* Returns how many GPUs most hosts have, those with GPUs being counted; 0 if there is no such number. */
+static int32_t usual_gpus(const bny_topo_derivation *d) {
+  double *counts = malloc(((size_t)d->nhosts + 1) * sizeof *counts);
+  int32_t hosts = 0, times = 0;
+  for (int32_t h = 0; h < d->nhosts && counts; h++) {
+    if (ranks_of(d, h) > 0) counts[hosts++] = ranks_of(d, h);
+  }
+  int32_t usual = counts ? (int32_t)bny_topo_usual(counts, hosts, &times) : 0;
+  free(counts);
+  return hosts > 2 && 2 * times > hosts ? usual : 0;
+}
+
+static bool host_lost(bny_topo_finder *s, int32_t host, int32_t usual) {
+  const bny_topo_derivation *d = s->d;
+  int32_t node = d->hosts[host], count = ranks_of(d, host), number = number_missing(d, host);
+  const bny_topo_note *first = NULL;
+  int32_t missing = bus_ids_missing(d, node, &first);
+  if (missing == 1 && are_lost(missing, count))
+    bny_topo_find(s, node, "the GPU at %s is missing, which links of others lead to", first->text);
+  else if (are_lost(missing, count))
+    bny_topo_find(s, node, "%d GPUs are missing, which links of others lead to: the first is at %s", missing,
+                  first->text);
+  else if (number >= 0)
+    bny_topo_find(s, node, "GPU%d is missing: %d GPUs are listed", number, count);
+  else if (usual > count && 2 * count >= usual)
+    bny_topo_find(s, node, "%d GPUs, most hosts have %d", count, usual);
+  else if (is_odd(d, host))
+    bny_topo_find(s, node, "%d GPUs: an odd number, so at least one is missing", count);
+  else
+    return false;
+  return true;
+}
+
+void bny_topo_find_gpu_lost(bny_topo_finder *s) {
+  const bny_topo_derivation *d = s->d;
+  char bus_id[BNY_TOPO_BUS_BYTES];
+  if (d->levels->rank_kind != BNY_TOPO_GPU) return;
+  int32_t at = 0, usual = usual_gpus(d);
+  for (const bny_topo_note *note; (note = bny_topo_find_note(d->topo, BNY_TOPO_NOTE_LOST, &at)) != NULL;) {
+    if (!bny_topo_bus_normalise(note->text, bus_id)) bny_topo_find(s, note->node, "%s", note->text);
+  }
+  for (int32_t h = 0; h < d->nhosts; h++) {
+    bool told = bny_topo_is_noted(d->topo, BNY_TOPO_NOTE_LOST, d->hosts[h]) && s->nfacts > 0;
+    if (ranks_of(d, h) > 0 && !told) host_lost(s, h, usual);
+  }
+}
+
+void bny_topo_find_gpu_hidden(bny_topo_finder *s) {
+  const bny_topo_note *first = NULL;
+  for (int32_t h = 0; h < s->d->nhosts; h++) {
+    int32_t missing = bus_ids_missing(s->d, s->d->hosts[h], &first);
+    if (missing > 0 && !are_lost(missing, ranks_of(s->d, h)))
+      bny_topo_find(s, s->d->hosts[h],
+                    "links lead to %d GPUs that are not listed: they are lost, or hidden from the "
+                    "process that wrote this",
+                    missing);
+  }
+}
+
+void bny_topo_find_hosts_uneven(bny_topo_finder *s) {
+  const bny_topo_derivation *d = s->d;
+  int32_t least = -1, most = 0;
+  for (int32_t h = 0; h < d->nhosts; h++) {
+    int32_t count = ranks_of(d, h);
+    if (count == 0) continue;
+    least = least < 0 || count < least ? count : least;
+    most = count > most ? count : most;
+  }
+  if (least >= 0 && least < most)
+    bny_topo_find(s, -1, "hosts have from %d to %d %ss, so rails from %d on join fewer hosts", least, most,
+                  bny_topo_members_word(d), least);
+}
+
+/* ---- kinds ------------------------------------------------------------------------------------------------------- */
+
+void bny_topo_find_gpu_kinds(bny_topo_finder *s) {
+  const bny_topo_derivation *d = s->d;
+  int32_t low = -1, high = -1, odd = -1;
+  for (int32_t r = 0; r < d->levels->nranks; r++) {
+    int32_t node = d->levels->ranks[r].node, compute = d->topo->nodes[node].compute;
+    if (compute < 0) continue;
+    odd = low >= 0 && odd < 0 && compute != low ? node : odd;
+    low = low < 0 || compute < low ? compute : low;
+    high = compute > high ? compute : high;
+  }
+  if (low != high) bny_topo_find(s, odd, "GPUs are of different kinds, from %d to %d by compute capability", low, high);
+}
+
+void bny_topo_find_gpu_none(bny_topo_finder *s) {
+  bny_topo_kind kind = s->d->levels->rank_kind;
+  if (kind != BNY_TOPO_GPU && s->d->levels->nranks > 0)
+    bny_topo_find(s, -1, "no GPU is known: ranks are placed on %ss",
+                  kind == BNY_TOPO_NUMA  ? "NUMA node"
+                  : kind == BNY_TOPO_NIC ? "NIC"
+                                         : bny_topo_kind_name(kind));
+}
+
+/* ---- what the driver says ---------------------------------------------------------------------------------------- */
+
+/* Adds one fact for each node, with the texts of all its notes of that kind, which follow one another. */
+static void pass_notes(bny_topo_finder *s, bny_topo_note_kind kind, const char *about) {
+  int32_t at = 0;
+  const bny_topo_note *note = bny_topo_find_note(s->d->topo, kind, &at);
+  while (note) {
+    char text[240];
+    int32_t node = note->node;
+    size_t used = (size_t)snprintf(text, sizeof text, "%s", about);
+    for (const char *between = " "; note && note->node == node; between = ", ") {
+      if (used < sizeof text) used += (size_t)snprintf(text + used, sizeof text - used, "%s%s", between, note->text);
+      note = bny_topo_find_note(s->d->topo, kind, &at);
+    }
+    bny_topo_find(s, node, "%s", text);
+  }
+}
+
+void bny_topo_find_fabric(bny_topo_finder *s) { pass_notes(s, BNY_TOPO_NOTE_FABRIC, "the driver says of its fabric:"); }
+
+void bny_topo_find_errors(bny_topo_finder *s) { pass_notes(s, BNY_TOPO_NOTE_ERRORS, "the driver counts or asks:"); }
+
+/* Returns the NVLink domain that a GPU has joined: a switch that stands for a cluster and clique; -1. */
+static int32_t domain_of(const bny_topo *topo, int32_t node) {
+  for (int32_t l = bny_topo_first_link(topo, node); l >= 0; l = bny_topo_next_link(topo, node, l)) {
+    const bny_topo_node *other = &topo->nodes[bny_topo_other_end(topo, node, l)];
+    if (topo->links[l].kind == BNY_TOPO_LINK_NVLINK && other->kind == BNY_TOPO_SWITCH && other->guid && !other->bus_id)
+      return bny_topo_other_end(topo, node, l);
+  }
+  return -1;
+}
+
+void bny_topo_find_clique(bny_topo_finder *s) {
+  const bny_topo_derivation *d = s->d;
+  double *domains = malloc(((size_t)d->levels->nranks + 1) * sizeof *domains);
+  s->no_memory = s->no_memory || !domains;
+  for (int32_t h = 0; h < d->nhosts && domains; h++) {
+    int32_t count = 0, times = 0;
+    for (int32_t i = d->host_first[h]; i < d->host_first[h + 1]; i++) {
+      int32_t domain = domain_of(d->topo, d->levels->ranks[d->by_host[i]].node);
+      if (domain >= 0) domains[count++] = domain;
+    }
+    int32_t usual = (int32_t)bny_topo_usual(domains, count, &times);
+    for (int32_t i = d->host_first[h]; i < d->host_first[h + 1] && times < count; i++) {
+      int32_t node = d->levels->ranks[d->by_host[i]].node, domain = domain_of(d->topo, node);
+      if (domain >= 0 && domain != usual)
+        bny_topo_find(s, node, "it is in the NVLink clique %s, others of its host are in %s",
+                      d->topo->nodes[domain].guid, d->topo->nodes[usual].guid);
+    }
+  }
+  free(domains);
+}
+
+/* ---- GPUDirect RDMA ---------------------------------------------------------------------------------------------- */
+
+static bool is_rdma(const char *name) { /* a socket has no RDMA to switch off */
+  static const char *const starts[] = {"mlx",   "ib",  "bnxt_re", "roce", "rocep",
+                                       "irdma", "efa", "rdma",    "hfi",  "ionic_"};
+  for (size_t i = 0; i < sizeof starts / sizeof starts[0]; i++) {
+    if (strncmp(name, starts[i], strlen(starts[i])) == 0) return true;
+  }
+  return false;
+}
+
+static bool is_off(const bny_topo *topo, int32_t node) {
+  char value[BNY_TOPO_ATTRIBUTES_BYTES];
+  return bny_topo_attribute(&topo->nodes[node], "gdr", value) && strcmp(value, "0") == 0;
+}
+
+void bny_topo_find_gdr_off(bny_topo_finder *s) {
+  const bny_topo *topo = s->d->topo;
+  int32_t gpus = 0;
+  for (int32_t r = 0; r < s->d->levels->nranks; r++) gpus += is_off(topo, s->d->levels->ranks[r].node);
+  for (int32_t n = 0; n < topo->nnodes; n++) {
+    bool gpu = topo->nodes[n].kind == BNY_TOPO_GPU;
+    if (is_off(topo, n) && (gpu ? 2 * gpus <= s->d->levels->nranks : is_rdma(topo->nodes[n].name)))
+      bny_topo_find(s, n, "GPUDirect RDMA is off, so data between GPU and network goes through the host's memory");
+  }
+}
+
+/* ---- what the input says of itself ------------------------------------------------------------------------------- */
+
+void bny_topo_find_input(bny_topo_finder *s) {
+  int32_t at = 0;
+  for (const bny_topo_note *note; (note = bny_topo_find_note(s->d->topo, BNY_TOPO_NOTE_INPUT, &at)) != NULL;)
+    bny_topo_find(s, note->node, "%s", note->text);
+}

@@ -1,0 +1,247 @@
+/* SPDX-License-Identifier: Apache-2.0
+ * Findings about NVLinks and xGMI links: missing ones, by comparison with siblings and with the model of the GPU. */
+#include <stdlib.h>
+#include <string.h>
+
+#include "topo/derive/findings.h"
+
+const char *bny_topo_links_word(const bny_topo_derivation *d, int32_t node) {
+  for (int32_t l = bny_topo_first_link(d->topo, node); l >= 0; l = bny_topo_next_link(d->topo, node, l)) {
+    if (d->topo->links[l].kind == BNY_TOPO_LINK_XGMI) return "xGMI link";
+  }
+  return "NVLink";
+}
+
+/* Returns the links of a GPU by its PCI device id, for boards that are always linked; 0 for others. */
+static int32_t links_of_board(const char *model) {
+  static const struct {
+    const char *device;
+    int32_t links;
+  } boards[] = {{"0x1db1", 6},  {"0x1db5", 6},  {"0x20b0", 12}, {"0x20b2", 12}, {"0x2324", 8},
+                {"0x2329", 18}, {"0x2330", 18}, {"0x2335", 18}, {"0x2901", 18}, {"0x2941", 18},
+                {"0x31c2", 18}, {"0x74a1", 7},  {"0x74a5", 7}};
+  for (size_t i = 0; model && i < sizeof boards / sizeof boards[0]; i++) {
+    if (strcmp(model, boards[i].device) == 0) return boards[i].links;
+  }
+  return 0;
+}
+
+/* Returns whether this is a number of links that GPUs of a generation are sold with. */
+static bool is_sold_with(int32_t compute, int32_t links) {
+  static const struct {
+    int32_t low, high, links[4];
+  } generations[] = {{-1, -1, {6, 8, 12, 18}}, {60, 60, {4}},     {70, 70, {6}},
+                     {80, 80, {8, 12}},        {90, 90, {8, 18}}, {100, 103, {18}}};
+  for (size_t i = 0; i < sizeof generations / sizeof generations[0]; i++) {
+    if (compute < generations[i].low || compute > generations[i].high) continue;
+    for (int j = 0; j < 4; j++) {
+      if (generations[i].links[j] == links) return true;
+    }
+    return false;
+  }
+  return true;
+}
+
+/* ---- none at all ------------------------------------------------------------------------------------------------- */
+
+/* Counts the links of others to a GPU that does not list them. */
+static int32_t unlisted(const bny_topo_derivation *d, int32_t node) {
+  int32_t at = 0, count = 0;
+  for (const bny_topo_note *note; (note = bny_topo_find_note(d->topo, BNY_TOPO_NOTE_ONE_SIDED, &at)) != NULL;)
+    count += note->node == node;
+  return count;
+}
+
+/* Returns whether a GPU lists no link at all. Those that others list do not count. */
+static bool lists_none(const bny_topo_derivation *d, int32_t rank) {
+  int32_t node = d->levels->ranks[rank].node, links = 0;
+  if (d->levels->ranks[rank].nvlinks == 0) return true;
+  for (int32_t l = bny_topo_first_link(d->topo, node); l >= 0; l = bny_topo_next_link(d->topo, node, l)) {
+    bny_topo_link_kind kind = d->topo->links[l].kind;
+    links += kind == BNY_TOPO_LINK_NVLINK || kind == BNY_TOPO_LINK_XGMI;
+  }
+  return unlisted(d, node) == links;
+}
+
+/* Returns whether the GPU's silence has a finding of its own. */
+static bool is_explained(const bny_topo *topo, int32_t node) {
+  return bny_topo_is_noted(topo, BNY_TOPO_NOTE_LOST, node) || bny_topo_is_noted(topo, BNY_TOPO_NOTE_FABRIC, node);
+}
+
+static bool has_dead_link(const bny_topo *topo, int32_t node) {
+  for (int32_t l = bny_topo_first_link(topo, node); l >= 0; l = bny_topo_next_link(topo, node, l)) {
+    bny_topo_link_kind kind = topo->links[l].kind;
+    if ((kind == BNY_TOPO_LINK_NVLINK || kind == BNY_TOPO_LINK_XGMI) && bny_topo_link_dead(&topo->links[l]))
+      return true;
+  }
+  return false;
+}
+
+/* Examines one host. Bridges join pairs, and a GPU beside them may have none by design. */
+static void host_missing(bny_topo_finder *s, const bny_topo_level *islands, int32_t host) {
+  const bny_topo_derivation *d = s->d;
+  int32_t first = d->host_first[host], end = d->host_first[host + 1], joined = 0, largest = 0, boards = 0;
+  for (int32_t i = first; i < end; i++) {
+    int32_t rank = d->by_host[i], size = islands ? islands->groups[islands->group_of[rank]].count : 0;
+    const bny_topo_node *node = &d->topo->nodes[d->levels->ranks[rank].node];
+    joined += !lists_none(d, rank);
+    largest = size > largest ? size : largest;
+    boards += node->compute >= 0 && links_of_board(node->model) > 0;
+  }
+  bool of_board = joined == 0 && boards >= 4 && boards == end - first;
+  for (int32_t i = first; i < end; i++) {
+    int32_t node = d->levels->ranks[d->by_host[i]].node;
+    if (!lists_none(d, d->by_host[i]) || is_explained(d->topo, node)) continue;
+    if (of_board)
+      bny_topo_find(s, node, "no NVLink or xGMI link, though its model comes with %d: what it shares goes over PCIe",
+                    links_of_board(d->topo->nodes[node].model));
+    else if (end - first - joined < joined && largest > 2 && !has_dead_link(d->topo, node))
+      bny_topo_find(s, node, "no %s, %d GPUs of its host have them: a collective of the whole host runs over PCIe",
+                    bny_topo_links_word(d, d->levels->ranks[d->by_host[first == i ? i + 1 : first]].node), joined);
+  }
+}
+
+void bny_topo_find_nvlink_missing(bny_topo_finder *s) {
+  const bny_topo_level *islands = bny_topo_level_of(s->d->levels, BNY_TOPO_LEVEL_ISLAND);
+  if (s->d->levels->rank_kind != BNY_TOPO_GPU) return;
+  for (int32_t h = 0; h < s->d->nhosts; h++) host_missing(s, islands, h);
+}
+
+/* ---- fewer ------------------------------------------------------------------------------------------------------- */
+
+/* Counts the pairs of members that are linked, each from both ends. */
+static int32_t pairs_linked(const bny_topo_derivation *d, const bny_topo_level *level, const bny_topo_group *group) {
+  int32_t pairs = 0;
+  for (int32_t i = 0; i < group->count; i++) {
+    int32_t node = d->levels->ranks[level->members[group->first + i]].node, last = -1;
+    for (int32_t l = bny_topo_first_link(d->topo, node); l >= 0; l = bny_topo_next_link(d->topo, node, l)) {
+      int32_t other = bny_topo_other_end(d->topo, node, l);
+      bool assumed;
+      pairs += other != last && d->rank_of[other] >= 0 && bny_topo_gpu_link(d->topo, &d->topo->links[l], &assumed) > 0;
+      last = other;
+    }
+  }
+  return pairs;
+}
+
+/* Returns whether members should have the same number of links. Those of a switch and of a mesh should. In other
+ * networks, such as that of eight MI250X, the number may differ by design, and then about half have the most. */
+static bool should_be_even(const bny_topo_derivation *d, const bny_topo_level *level, const bny_topo_group *group,
+                           int32_t with_most) {
+  int32_t pairs = pairs_linked(d, level, group);
+  return pairs == 0 || 10 * pairs >= 8 * group->count * (group->count - 1) || 2 * with_most > group->count;
+}
+
+/* Returns the links that members should have at least, by their board; 0 unknown. A mesh of fewer GPUs than its board
+ * has leaves links unused. */
+static int32_t links_expected(const bny_topo_derivation *d, const bny_topo_level *level, const bny_topo_group *group) {
+  const bny_topo_node *node = &d->topo->nodes[d->levels->ranks[level->members[group->first]].node];
+  bool whole = pairs_linked(d, level, group) == 0 || group->count == 8 || (node->compute == 80 && group->count == 4);
+  return whole ? links_of_board(node->model) : 0;
+}
+
+static void group_fewer(bny_topo_finder *s, const bny_topo_level *level, const bny_topo_group *group,
+                        const char *word) {
+  const bny_topo_derivation *d = s->d;
+  const int32_t *members = &level->members[group->first];
+  int32_t most = 0, with_most = 0, expected = links_expected(d, level, group);
+  for (int32_t i = 0; i < group->count; i++) {
+    int32_t links = d->levels->ranks[members[i]].nvlinks;
+    with_most = links > most ? 1 : with_most + (links == most);
+    most = links > most ? links : most;
+  }
+  bool too_few = expected == 0 && group->count > 2 && pairs_linked(d, level, group) == 0 &&
+                 !is_sold_with(d->topo->nodes[d->levels->ranks[members[0]].node].compute, most);
+  if (expected <= most && !should_be_even(d, level, group, with_most)) return;
+  for (int32_t i = 0; i < group->count; i++) {
+    const bny_topo_rank *rank = &d->levels->ranks[members[i]];
+    const char *links = bny_topo_links_word(d, rank->node);
+    if (rank->nvlinks < (expected > most ? expected : most))
+      bny_topo_find(s, rank->node, "%d of %d %ss, so the whole %s runs at that pace", rank->nvlinks,
+                    expected > most ? expected : most, links, word);
+    else if (too_few)
+      bny_topo_find(s, rank->node, "%d %ss, as all of its siblings, and no GPU of its generation is sold with so few",
+                    rank->nvlinks, links);
+  }
+}
+
+void bny_topo_find_nvlink_fewer(bny_topo_finder *s) {
+  const bny_topo_level *domains = bny_topo_level_of(s->d->levels, BNY_TOPO_LEVEL_DOMAIN);
+  const bny_topo_level *level = domains ? domains : bny_topo_level_of(s->d->levels, BNY_TOPO_LEVEL_ISLAND);
+  for (int32_t g = 0; level && g < level->ngroups; g++) {
+    const bny_topo_group *group = &level->groups[g];
+    if (group->count > 1) group_fewer(s, level, group, domains || group->all_to_all ? "domain" : "island");
+  }
+}
+
+/* ---- other faults of links --------------------------------------------------------------------------------------- */
+
+void bny_topo_find_nvlink_one_sided(bny_topo_finder *s) {
+  const bny_topo_derivation *d = s->d;
+  int32_t at = 0;
+  for (const bny_topo_note *note; (note = bny_topo_find_note(d->topo, BNY_TOPO_NOTE_ONE_SIDED, &at)) != NULL;) {
+    if (d->rank_of[note->node] >= 0 && d->topo->nodes[note->node].kind == BNY_TOPO_GPU &&
+        !lists_none(d, d->rank_of[note->node]))
+      bny_topo_find(s, note->node, "it does not list the link that %s lists", note->text);
+  }
+}
+
+/* Links of one node that have the same trouble, which is told once. */
+typedef struct link_sum {
+  int32_t links;
+  double gbytes_per_s, rated;
+} link_sum;
+
+static link_sum links_sum(const bny_topo *topo, int32_t node, bny_topo_link_kind kind, bool dead) {
+  link_sum sum = {0};
+  for (int32_t l = bny_topo_first_link(topo, node); l >= 0; l = bny_topo_next_link(topo, node, l)) {
+    const bny_topo_link *link = &topo->links[l];
+    bool slow = link->gbytes_per_s > 0 && link->gbytes_per_s < BNY_TOPO_ALIKE * link->rated_gbytes_per_s;
+    if (link->kind != kind || !(dead ? bny_topo_link_dead(link) : slow)) continue;
+    sum.links += link->count > 0 ? link->count : 1;
+    sum.gbytes_per_s += link->gbytes_per_s;
+    sum.rated += link->rated_gbytes_per_s;
+  }
+  return sum;
+}
+
+void bny_topo_find_peer_refused(bny_topo_finder *s) {
+  static const bny_topo_link_kind kinds[] = {BNY_TOPO_LINK_NVLINK, BNY_TOPO_LINK_XGMI};
+  for (int32_t r = 0; r < s->d->levels->nranks; r++) {
+    int32_t node = s->d->levels->ranks[r].node;
+    for (int k = 0; k < 2 && !is_explained(s->d->topo, node); k++) {
+      link_sum sum = links_sum(s->d->topo, node, kinds[k], true);
+      if (sum.links > 0)
+        bny_topo_find(s, node, "%d %s%s, but no peer access: data goes over PCIe or the host's memory", sum.links,
+                      bny_topo_links_word(s->d, node), bny_topo_plural(sum.links));
+    }
+  }
+}
+
+/* Links that are missing make the sum slow as well, and have a finding of their own. */
+void bny_topo_find_link_slow(bny_topo_finder *s) {
+  const bny_topo_derivation *d = s->d;
+  for (int32_t n = 0; n < d->topo->nnodes; n++) {
+    bool of_network = d->topo->nodes[n].kind == BNY_TOPO_PORT || d->topo->nodes[n].kind == BNY_TOPO_NIC;
+    if ((d->topo->nodes[n].kind != BNY_TOPO_GPU && !of_network) || bny_topo_is_found(d, "nvlink-fewer", n)) continue;
+    for (int kind = BNY_TOPO_LINK_NVLINK; kind < BNY_TOPO_LINK_KINDS; kind++) {
+      link_sum sum = links_sum(d->topo, n, (bny_topo_link_kind)kind, false);
+      if (sum.links > 0)
+        bny_topo_find(s, n, "its %s link%s %s %.4g GB/s of %.4g", bny_topo_link_name((bny_topo_link_kind)kind),
+                      bny_topo_plural(sum.links), sum.links == 1 ? "has" : "have", sum.gbytes_per_s, sum.rated);
+    }
+  }
+}
+
+void bny_topo_find_nvlink_partial(bny_topo_finder *s) {
+  const bny_topo_level *islands = bny_topo_level_of(s->d->levels, BNY_TOPO_LEVEL_ISLAND);
+  for (int32_t g = 0; islands && g < islands->ngroups; g++) {
+    const bny_topo_group *group = &islands->groups[g];
+    int32_t first = s->d->levels->ranks[islands->members[group->first]].node;
+    if (group->count > 1 && !group->all_to_all)
+      bny_topo_find(s, first,
+                    "it and %d other GPUs are joined by %ss, but not each to each: some pairs are as far as "
+                    "%s, and rings or trees along the links are faster than exchanges between all",
+                    group->count - 1, bny_topo_links_word(s->d, first), bny_topo_path_name(group->path));
+  }
+}
