@@ -39,13 +39,11 @@ static const char *after_character(const char *at) {
 }
 
 static void put_plain(FILE *out, const topo_view *view, const char *text, size_t bytes) {
-  for (const char *at = text; at < text + bytes; at = after_character(at)) {
-    if (view->utf8 || (unsigned char)*at < 0x80) {
+  for (const char *at = text; at < text + bytes; at = after_character(at))
+    if (view->utf8 || (unsigned char)*at < 0x80)
       fwrite(at, 1, (size_t)(after_character(at) - at), out);
-    } else {
+    else
       fputc('?', out);
-    }
-  }
 }
 
 static void put_bytes(FILE *out, const topo_view *view, topo_ink ink, const char *text, size_t bytes) {
@@ -56,13 +54,9 @@ static void put_bytes(FILE *out, const topo_view *view, topo_ink ink, const char
       [TOPO_INK_SWITCH] = "1;35", [TOPO_INK_SPEED] = "34", [TOPO_INK_NEAR] = "32",    [TOPO_INK_FAIR] = "36",
       [TOPO_INK_FAR] = "33",      [TOPO_INK_WORST] = "31", [TOPO_INK_WARNING] = "33", [TOPO_INK_FAULT] = "1;31"};
   bool coloured = view->colour && codes[ink][0] != '\0' && bytes > 0;
-  if (coloured) {
-    fprintf(out, "\033[%sm", codes[ink]);
-  }
+  if (coloured) fprintf(out, "\033[%sm", codes[ink]);
   put_plain(out, view, text, bytes);
-  if (coloured) {
-    fputs("\033[0m", out);
-  }
+  if (coloured) fputs("\033[0m", out);
 }
 
 void topo_put(FILE *out, const topo_view *view, topo_ink ink, const char *text) {
@@ -70,9 +64,7 @@ void topo_put(FILE *out, const topo_view *view, topo_ink ink, const char *text) 
 }
 
 void topo_put_blanks(FILE *out, int32_t count) {
-  if (count > 0) {
-    fprintf(out, "%*s", (int)count, "");
-  }
+  if (count > 0) fprintf(out, "%*s", (int)count, "");
 }
 
 void topo_put_wrapped(FILE *out, const topo_view *view, topo_ink ink, int32_t used, const char *text) {
@@ -111,26 +103,17 @@ char *topo_finish(FILE *out, char **text, tool_error *error) {
 
 int32_t topo_width(const char *text) {
   int32_t width = 0;
-  for (; *text != '\0'; text = after_character(text)) {
-    width++;
-  }
+  for (; *text != '\0'; text = after_character(text)) width++;
   return width;
 }
 
 void topo_clip(char *text, int32_t columns) {
-  if (topo_width(text) <= columns) {
-    return;
-  }
+  if (topo_width(text) <= columns) return;
   char *end = text;
-  for (int32_t kept = 0; kept < columns - 2; kept++) {
-    end = (char *)after_character(end);
-  }
-  while (end > text && end[-1] == ' ') {
-    end--;
-  }
-  for (int32_t dot = 0; dot < 2 && dot < columns; dot++) { /* the cut part is longer than that */
+  for (int32_t kept = 0; kept < columns - 2; kept++) end = (char *)after_character(end);
+  while (end > text && end[-1] == ' ') end--;
+  for (int32_t dot = 0; dot < 2 && dot < columns; dot++) /* the cut part is longer than that */
     *end++ = '.';
-  }
   *end = '\0';
 }
 
@@ -138,9 +121,7 @@ void topo_clip(char *text, int32_t columns) {
 static void mend(char *text) {
   for (unsigned char *at = (unsigned char *)text; *at != '\0'; at++) {
     int wanted = *at >= 0xf0 ? 3 : *at >= 0xe0 ? 2 : *at >= 0xc0 ? 1 : 0, found = 0;
-    while (found < wanted && (at[1 + found] & 0xc0) == 0x80) {
-      found++;
-    }
+    while (found < wanted && (at[1 + found] & 0xc0) == 0x80) found++;
     if (found < wanted || (*at & 0xc0) == 0x80) {
       *at = '?';
       memmove(at + 1, at + 1 + found, strlen((char *)at + 1 + found) + 1);
@@ -164,9 +145,7 @@ void topo_append(topo_string *string, const char *format, ...) {
 /* Returns the number at a name's end, and its start; -1: none. */
 static int64_t number_at_end(const char *name, size_t *start) {
   size_t length = strlen(name), at = length;
-  while (at > 0 && isdigit((unsigned char)name[at - 1])) {
-    at--;
-  }
+  while (at > 0 && isdigit((unsigned char)name[at - 1])) at--;
   *start = at;
   bool counts = at < length && length - at <= 9 && (name[at] != '0' || length - at == 1);
   return counts ? strtoll(name + at, NULL, 10) : -1;
@@ -183,9 +162,7 @@ static bool follows(const char *before, const char *name) {
 static bool append_piece(topo_string *string, const char *start, const char *piece, int32_t left, int32_t columns) {
   bool first = string->text + strlen(string->text) == start;
   int32_t reserve = left > 0 ? (int32_t)sizeof " and 1000 more" - 1 : 0;
-  if (!first && topo_width(start) + topo_width(piece) + 2 + reserve > columns) {
-    return false;
-  }
+  if (!first && topo_width(start) + topo_width(piece) + 2 + reserve > columns) return false;
   topo_append(string, "%s%s", first ? "" : ", ", piece);
   return true;
 }
@@ -195,16 +172,19 @@ static void append_names(topo_string *string, const bny_topo *topo, const int32_
   char *start = string->text + strlen(string->text);
   for (int32_t i = 0, next; i < count; i = next) {
     const char *first = topo->nodes[nodes[i]].name, *last = first;
-    for (next = i + 1; next < count && follows(last, topo->nodes[nodes[next]].name); next++) {
+    for (next = i + 1; next < count && follows(last, topo->nodes[nodes[next]].name); next++)
       last = topo->nodes[nodes[next]].name;
-    }
     if (next - i == 2) { /* "GPU0, GPU1" reads better than a range */
       last = first;
       next = i + 1;
     }
     topo_string piece = {.text = ""};
-    size_t number = 0;
-    topo_append(&piece, "%.80s", first);
+    size_t number = 0, start_before = 0;
+    number_at_end(first, &number);
+    /* "mlx5_4, 6, 7" after a name that differs in its number alone */
+    bool same = in_short && i > 0 && number_at_end(topo->nodes[nodes[i - 1]].name, &start_before) >= 0 &&
+                number == start_before && memcmp(first, topo->nodes[nodes[i - 1]].name, number) == 0;
+    topo_append(&piece, "%.80s", same ? first + number : first);
     if (last != first) {
       number_at_end(last, &number);
       topo_append(&piece, "..%.80s", in_short ? last + number : last);
@@ -235,9 +215,7 @@ void topo_append_numbers(topo_string *string, const int32_t *numbers, int32_t co
     next = step > 1 && next - i < 3 ? i + 1 : next;
     topo_string piece = {.text = ""};
     topo_append(&piece, next - i == 1 ? "%d" : "%d-%d", (int)numbers[i], (int)numbers[next - 1]);
-    if (next - i > 1 && step > 1) {
-      topo_append(&piece, " by %d", (int)step);
-    }
+    if (next - i > 1 && step > 1) topo_append(&piece, " by %d", (int)step);
     if (!append_piece(string, start, piece.text, count - next, columns)) {
       topo_append(string, " and %d more", (int)(count - i));
       return;
@@ -246,9 +224,8 @@ void topo_append_numbers(topo_string *string, const int32_t *numbers, int32_t co
 }
 
 void topo_append_speed(topo_string *string, double gbytes_per_s, bool assumed) {
-  if (gbytes_per_s > 0) {
+  if (gbytes_per_s > 0)
     topo_append(string, gbytes_per_s >= 1000 ? "%s%.0f GB/s" : "%s%.3g GB/s", assumed ? "~" : "", gbytes_per_s);
-  }
 }
 
 void topo_append_count(topo_string *string, int32_t count, bny_topo_kind kind) {
@@ -265,14 +242,67 @@ void topo_append_count(topo_string *string, int32_t count, bny_topo_kind kind) {
 
 void topo_append_model(topo_string *text, const bny_topo_node *node) {
   bool named = node->model != NULL && strncmp(node->model, "0x", 2) != 0;
-  if (named && node->vendor != NULL && node->kind == BNY_TOPO_NUMA) {
-    topo_append(text, "%.60s ", node->vendor);
-  }
-  if (named) {
+  if (named && node->vendor != NULL && node->kind == BNY_TOPO_NUMA) topo_append(text, "%.60s ", node->vendor);
+  if (named)
     topo_append(text, "%.120s", node->model);
-  } else if (node->compute == 910) {
+  else if (node->compute == 910)
     topo_append(text, "AMD gfx90a");
-  } else if (node->compute >= 0) {
+  else if (node->compute >= 0)
     topo_append(text, node->compute >= 300 ? "AMD gfx%d" : "NVIDIA sm_%d", (int)node->compute);
+}
+
+/* ---- names that tell nodes apart --------------------------------------------------------------------------------- */
+
+#define ELLIPSIS "\xe2\x80\xa6"
+
+static const char separators[] = "-_.:;/ ";
+
+/* Returns the length of the part that begins here, with the separators behind it. */
+static size_t part_of(const char *text) {
+  size_t bytes = strcspn(text, separators);
+  return bytes + strspn(text + bytes, separators);
+}
+
+/* Adds a part of a name. If parts were left out before it, or if it is empty, no separator ends what is there. */
+static void part_add(topo_string *text, bool left, const char *part, size_t bytes) {
+  size_t end = strlen(text->text);
+  while ((left || bytes == 0) && end > 0 && strchr(separators, text->text[end - 1])) text->text[--end] = '\0';
+  topo_append(text, "%s%.*s", left && end > 0 && bytes > 0 ? ELLIPSIS : "", (int)bytes, part);
+}
+
+/* Adds the next part of all names but where it is the same in all of them. Returns false if a name has no more. */
+static bool parts_add(topo_string *texts, const char **rest, int32_t count, bool *left) {
+  bool same = true;
+  for (int32_t i = 0; i < count; i++) {
+    size_t own = part_of(rest[i]);
+    if (own == 0) return false;
+    same = same && own == part_of(rest[0]) && strncmp(rest[i], rest[0], own) == 0;
   }
+  for (int32_t i = 0; i < count; i++) {
+    if (!same) part_add(&texts[i], *left, rest[i], part_of(rest[i]));
+    rest[i] += part_of(rest[i]);
+  }
+  *left = same;
+  return count > 1;
+}
+
+topo_string *topo_names_shortened(const char *const *names, int32_t count) {
+  const char **rest = calloc((size_t)count + 1, sizeof *rest);
+  topo_string *texts = calloc((size_t)count + 1, sizeof *texts);
+  bool left = false;
+  if (rest != NULL && texts != NULL) {
+    memcpy(rest, names, (size_t)count * sizeof *rest);
+    while (count > 1 && parts_add(texts, rest, count, &left)) {
+    }
+    for (int32_t i = 0; i < count; i++) {
+      part_add(&texts[i], left, rest[i], strlen(rest[i]));
+      part_add(&texts[i], false, "", 0);
+      if (texts[i].text[0] == '\0') topo_append(&texts[i], "%s", names[i]);
+    }
+    free(rest);
+    return texts;
+  }
+  free(rest);
+  free(texts);
+  return NULL;
 }

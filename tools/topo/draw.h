@@ -54,9 +54,13 @@ void topo_append(topo_string *string, const char *format, ...) __attribute__((fo
 /* Appends "GPU0..GPU3, GPU6" in at most that many columns, then "and 3 more". */
 void topo_append_names(topo_string *string, const bny_topo *topo, const int32_t *nodes, int32_t count, int32_t columns);
 
-/* Appends the short form: "mlx5_0..3". */
+/* Appends the short form: "mlx5_0..3, 6". */
 void topo_append_names_short(topo_string *string, const bny_topo *topo, const int32_t *nodes, int32_t count,
                              int32_t columns);
+
+/* Returns the names without the parts that are the same in all of them, for the caller to free: "B09-P1-LEAF-02" and
+ * "A09-P1-LEAF-01" become "B09…02" and "A09…01". Returns NULL without memory. */
+topo_string *topo_names_shortened(const char *const *names, int32_t count);
 
 /* Appends ascending numbers as "0-7, 16-23" or "0-56 by 8". */
 void topo_append_numbers(topo_string *string, const int32_t *numbers, int32_t count, int32_t columns);

@@ -41,9 +41,7 @@ static void way_up(const topo_fold *fold, int32_t node, topo_facts *facts) {
 static bool seen_before(const bny_topo *topo, int32_t node, int32_t link) {
   int32_t other = bny_topo_other_end(topo, node, link), looked = 0;
   for (int32_t l = bny_topo_first_link(topo, node); l != link && looked < 128; l = bny_topo_next_link(topo, node, l)) {
-    if (is_nvlink(&topo->links[l]) && bny_topo_other_end(topo, node, l) == other) {
-      return true;
-    }
+    if (is_nvlink(&topo->links[l]) && bny_topo_other_end(topo, node, l) == other) return true;
     looked++;
   }
   return false;
@@ -76,9 +74,7 @@ static void add_port(const bny_topo *topo, int32_t node, topo_facts *facts) {
   bool assumed = false, any = false;
   for (int32_t l = bny_topo_first_link(topo, node); l >= 0; l = bny_topo_next_link(topo, node, l)) {
     int32_t other = bny_topo_other_end(topo, node, l);
-    if (topo->links[l].kind != BNY_TOPO_LINK_NET || topo->nodes[other].parent == node) {
-      continue;
-    }
+    if (topo->links[l].kind != BNY_TOPO_LINK_NET || topo->nodes[other].parent == node) continue;
     slower(&speed, &assumed, &topo->links[l]);
     any = true;
     facts->leaf = topo->nodes[other].kind == BNY_TOPO_SWITCH ? other : facts->leaf;
@@ -108,22 +104,17 @@ topo_facts topo_fold_facts(const topo_fold *fold, int32_t node) {
   way_up(fold, node, &facts);
   for (int32_t l = bny_topo_first_link(topo, node); l >= 0; l = bny_topo_next_link(topo, node, l)) {
     const bny_topo_link *link = &topo->links[l];
-    if (bny_topo_other_end(topo, node, l) == node) {
-      continue;
-    }
-    if (is_nvlink(link)) {
+    if (bny_topo_other_end(topo, node, l) == node) continue;
+    if (is_nvlink(link))
       add_nvlink(topo, node, l, &facts);
-    } else if (link->kind == BNY_TOPO_LINK_C2C && kind == BNY_TOPO_GPU) {
+    else if (link->kind == BNY_TOPO_LINK_C2C && kind == BNY_TOPO_GPU)
       slower(&facts.coherent, &facts.coherent_assumed, link);
-    } else if (link->kind == BNY_TOPO_LINK_NET && kind == BNY_TOPO_SWITCH) {
+    else if (link->kind == BNY_TOPO_LINK_NET && kind == BNY_TOPO_SWITCH)
       add_cable(topo, node, l, &facts);
-    }
   }
   if (kind == BNY_TOPO_NIC) {
     add_port(topo, node, &facts);
-    for (int32_t port = fold->port[node]; port >= 0; port = fold->next[port]) {
-      add_port(topo, port, &facts);
-    }
+    for (int32_t port = fold->port[node]; port >= 0; port = fold->next[port]) add_port(topo, port, &facts);
   }
   return facts;
 }
@@ -147,9 +138,7 @@ static bool find_shown(topo_fold *fold) {
     fold->shown[n] =
         node->kind != BNY_TOPO_PORT && !only && (node->kind != BNY_TOPO_PCI || (!node->host_bridge && below[n] > 1));
     bool elsewhere = node->kind == BNY_TOPO_PORT || node->kind == BNY_TOPO_SWITCH;
-    if (!elsewhere && node->parent >= 0) {
-      below[node->parent] += fold->shown[n] ? 1 : below[n];
-    }
+    if (!elsewhere && node->parent >= 0) below[node->parent] += fold->shown[n] ? 1 : below[n];
   }
   free(below);
   free(numas);
@@ -163,9 +152,7 @@ static void find_places(topo_fold *fold) {
     int32_t parent = node->parent;
     fold->host[n] = node->kind == BNY_TOPO_HOST ? n : parent < 0 ? -1 : fold->host[parent];
     fold->above[n] = parent < 0 ? -1 : fold->shown[parent] ? parent : fold->above[parent];
-    if (node->kind == BNY_TOPO_SWITCH && fold->host[n] >= 0) {
-      fold->above[n] = fold->host[n];
-    }
+    if (node->kind == BNY_TOPO_SWITCH && fold->host[n] >= 0) fold->above[n] = fold->host[n];
     fold->child[n] = fold->next[n] = fold->port[n] = fold->rank[n] = -1;
     fold->severity[n] = -1;
   }
@@ -181,15 +168,12 @@ static void find_places(topo_fold *fold) {
       }
     }
   }
-  for (int32_t r = 0; r < fold->levels->nranks; r++) {
-    fold->rank[fold->levels->ranks[r].node] = r;
-  }
+  for (int32_t r = 0; r < fold->levels->nranks; r++) fold->rank[fold->levels->ranks[r].node] = r;
   for (int32_t f = 0; f < fold->levels->nfindings; f++) {
     const bny_topo_finding *finding = &fold->levels->findings[f];
     if (finding->node >= 0 && finding->severity > BNY_TOPO_INFO &&
-        fold->severity[finding->node] < (int8_t)finding->severity) {
+        fold->severity[finding->node] < (int8_t)finding->severity)
       fold->severity[finding->node] = (int8_t)finding->severity;
-    }
   }
 }
 
@@ -201,9 +185,8 @@ static bool find_tiers(topo_fold *fold) {
   for (int pass = 0; queue != NULL && pass < 2; pass++) {
     for (int32_t n = 0; n < topo->nnodes; n++) {
       topo_facts facts = {.links = -1};
-      if (topo->nodes[n].kind == BNY_TOPO_SWITCH && fold->host[n] < 0 && fold->tier[n] == 0) {
+      if (topo->nodes[n].kind == BNY_TOPO_SWITCH && fold->host[n] < 0 && fold->tier[n] == 0)
         facts = topo_fold_facts(fold, n);
-      }
       if (pass == 0 ? facts.below > 0 : facts.links == 0) {
         fold->tier[n] = 1;
         queue[tail++] = n;
@@ -225,6 +208,19 @@ static bool find_tiers(topo_fold *fold) {
   return queue != NULL;
 }
 
+static bool find_short_names(topo_fold *fold) {
+  const bny_topo *topo = fold->topo;
+  const char **names = calloc((size_t)topo->nnodes + 1, sizeof *names);
+  int32_t count = 0;
+  for (int32_t n = 0; names != NULL && n < topo->nnodes; n++) {
+    fold->short_name[n] = fold->tier[n] == 1 ? count : -1;
+    if (fold->tier[n] == 1) names[count++] = topo->nodes[n].name;
+  }
+  if (names != NULL) fold->short_names = topo_names_shortened(names, count);
+  free(names);
+  return fold->short_names != NULL;
+}
+
 /* ---- equal looks ------------------------------------------------------------------------------------------------- */
 
 static uint64_t mix_text(uint64_t hash, const char *text) {
@@ -240,13 +236,12 @@ static uint64_t look_of(const topo_fold *fold, int32_t n, uint64_t below) {
     facts.links = 0;
     facts.links_speed = 0;
   }
-  const double numbers[] = {(double)node->kind,  node->compute,    facts.up,       facts.links,    facts.links_speed,
-                            facts.links_refused, facts.peers,      facts.switches, facts.coherent, facts.net,
-                            facts.ports,         facts.ports_down, facts.below,    facts.beside,   facts.beside_speed};
+  const double numbers[] = {(double)node->kind, node->compute,       facts.up,           facts.links,
+                            facts.links_speed,  facts.links_refused, facts.peers,        facts.switches,
+                            facts.coherent,     facts.net,           facts.ports,        facts.ports_down,
+                            facts.below,        facts.beside,        facts.beside_speed, fold->severity[n]};
   uint64_t hash = mix_text(mix_text(bny_hash_of(below), node->model), node->vendor);
-  for (size_t i = 0; i < sizeof numbers / sizeof numbers[0]; i++) {
-    hash = mix_number(hash, numbers[i]);
-  }
+  for (size_t i = 0; i < sizeof numbers / sizeof numbers[0]; i++) hash = mix_number(hash, numbers[i]);
   if (fold->rank[n] >= 0) {
     const bny_topo_rank *rank = &fold->levels->ranks[fold->rank[n]];
     hash = mix_number(mix_number(hash, rank->nic < 0 ? -1 : (double)rank->nic_path), rank->nic_shared);
@@ -258,9 +253,7 @@ static bool find_looks(topo_fold *fold) {
   uint64_t *below = calloc((size_t)fold->topo->nnodes + 1, sizeof *below); /* a sum, so that order does not matter */
   for (int32_t n = fold->topo->nnodes - 1; below != NULL && n >= 0; n--) {
     fold->look[n] = look_of(fold, n, below[n]);
-    if (fold->shown[n] && fold->above[n] >= 0) {
-      below[fold->above[n]] += bny_hash_of(fold->look[n]);
-    }
+    if (fold->shown[n] && fold->above[n] >= 0) below[fold->above[n]] += bny_hash_of(fold->look[n]);
   }
   free(below);
   return below != NULL;
@@ -277,14 +270,15 @@ bool topo_fold_make(topo_fold *fold, const bny_topo *topo, const bny_topo_levels
   fold->port = calloc(n, sizeof *fold->port);
   fold->rank = calloc(n, sizeof *fold->rank);
   fold->tier = calloc(n, sizeof *fold->tier);
+  fold->short_name = calloc(n, sizeof *fold->short_name);
   fold->severity = calloc(n, sizeof *fold->severity);
   fold->look = calloc(n, sizeof *fold->look);
   bool good = fold->shown != NULL && fold->host != NULL && fold->above != NULL && fold->child != NULL &&
               fold->next != NULL && fold->port != NULL && fold->rank != NULL && fold->tier != NULL &&
-              fold->severity != NULL && fold->look != NULL && find_shown(fold);
+              fold->short_name != NULL && fold->severity != NULL && fold->look != NULL && find_shown(fold);
   if (good) {
     find_places(fold);
-    good = find_tiers(fold) && find_looks(fold);
+    good = find_tiers(fold) && find_short_names(fold) && find_looks(fold);
   }
   if (!good) {
     topo_fold_free(fold);
@@ -302,6 +296,8 @@ void topo_fold_free(topo_fold *fold) {
   free(fold->port);
   free(fold->rank);
   free(fold->tier);
+  free(fold->short_names);
+  free(fold->short_name);
   free(fold->severity);
   free(fold->look);
   *fold = (topo_fold){0};
@@ -326,27 +322,19 @@ static int by_group(const void *a, const void *b) {
 
 int32_t topo_fold_groups(const topo_fold *fold, int32_t *nodes, int32_t count, int32_t least, int32_t *ends) {
   placed *all = calloc((size_t)count + 1, sizeof *all);
-  if (all == NULL) {
-    return -1;
-  }
-  for (int32_t i = 0; i < count; i++) {
-    all[i] = (placed){.look = fold->look[nodes[i]], .node = nodes[i], .place = i};
-  }
+  if (all == NULL) return -1;
+  for (int32_t i = 0; i < count; i++) all[i] = (placed){.look = fold->look[nodes[i]], .node = nodes[i], .place = i};
   qsort(all, (size_t)count, sizeof *all, by_look);
   for (int32_t i = 0, next; i < count; i = next) {
     for (next = i; next < count && all[next].look == all[i].look; next++) {
     }
-    for (int32_t j = i; j < next; j++) {
-      all[j].group = next - i < least ? all[j].place : all[i].place;
-    }
+    for (int32_t j = i; j < next; j++) all[j].group = next - i < least ? all[j].place : all[i].place;
   }
   qsort(all, (size_t)count, sizeof *all, by_group);
   int32_t groups = 0;
   for (int32_t i = 0; i < count; i++) {
     nodes[i] = all[i].node;
-    if (i + 1 == count || all[i + 1].group != all[i].group) {
-      ends[groups++] = i + 1;
-    }
+    if (i + 1 == count || all[i + 1].group != all[i].group) ends[groups++] = i + 1;
   }
   free(all);
   return groups;

@@ -3,7 +3,7 @@
 #ifndef TOPO_FOLD_H
 #define TOPO_FOLD_H
 
-#include "tools/topo/view.h"
+#include "tools/topo/draw.h"
 
 /* Arrays are indexed by node. Hidden are ports, host bridges, PCI switches with less than two children, and the only
  * NUMA node of a package; their children belong to the next shown node above. Switches inside a host belong to the
@@ -12,14 +12,16 @@ typedef struct topo_fold {
   const bny_topo *topo;
   const bny_topo_levels *levels;
   bool *shown;
-  int32_t *host;         /* including itself; -1 */
-  int32_t *above;        /* next shown node above; -1 */
-  int32_t *child, *next; /* first shown child, next sibling; -1. Switches are last */
-  int32_t *port;         /* first port of a NIC; the others by `next` */
-  int32_t *rank;         /* -1 */
-  int32_t *tier;         /* network switches: from 1 for those with NICs or alone; 0: none */
-  int8_t *severity;      /* worst finding about it; -1: none above INFO */
-  uint64_t *look;        /* equal for nodes that look alike with everything below; names do not count */
+  int32_t *host;            /* including itself; -1 */
+  int32_t *above;           /* next shown node above; -1 */
+  int32_t *child, *next;    /* first shown child, next sibling; -1. Switches are last */
+  int32_t *port;            /* first port of a NIC; the others by `next` */
+  int32_t *rank;            /* -1 */
+  int32_t *tier;            /* network switches: from 1 for those with NICs or alone; 0: none */
+  topo_string *short_names; /* of leaf switches, without what all have in common */
+  int32_t *short_name;      /* by node: its place among them; -1 */
+  int8_t *severity;         /* worst finding about it; -1: none above INFO */
+  uint64_t *look;           /* equal for nodes that look alike with everything below; names do not count */
 } topo_fold;
 
 bool topo_fold_make(topo_fold *fold, const bny_topo *topo, const bny_topo_levels *levels, tool_error *error);

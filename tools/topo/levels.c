@@ -43,13 +43,9 @@ static summary summarise(const bny_topo_level *level) {
 static void words_of(const bny_topo_levels *levels, const bny_topo_level *level, topo_string words[3]) {
   summary s = summarise(level);
   topo_append(&words[0], "%d group%s of ", (int)level->ngroups, level->ngroups == 1 ? "" : "s");
-  if (s.least < s.most) {
-    topo_append(&words[0], "%d to ", (int)s.least);
-  }
+  if (s.least < s.most) topo_append(&words[0], "%d to ", (int)s.least);
   topo_append_count(&words[0], s.most, levels->rank_kind);
-  if (s.slowest > 0 && s.slowest < 0.995 * s.fastest) {
-    topo_append(&words[1], "%.3g to ", s.slowest);
-  }
+  if (s.slowest > 0 && s.slowest < 0.995 * s.fastest) topo_append(&words[1], "%.3g to ", s.slowest);
   topo_append_speed(&words[1], s.fastest, s.assumed);
   if (s.most > 1) {
     topo_append(&words[2], "%s%s", s.all_to_all ? "all to all" : "",
@@ -64,41 +60,40 @@ void topo_append_level(topo_string *string, const bny_topo_levels *levels, const
   summary s = summarise(level);
   words_of(levels, level, words);
   topo_append(string, "%s%s%s", words[0].text, s.most > 1 ? ", " : "", s.most > 1 ? bny_topo_path_name(s.path) : "");
-  for (int w = 1; w < 3; w++) {
-    topo_append(string, "%s%s", words[w].text[0] == '\0' ? "" : ", ", words[w].text);
-  }
+  for (int w = 1; w < 3; w++) topo_append(string, "%s%s", words[w].text[0] == '\0' ? "" : ", ", words[w].text);
 }
 
-static void put_level(FILE *out, const topo_view *view, const bny_topo_level *level) {
+static void put_level(FILE *out, const topo_view *view, const bny_topo_level *level, const int32_t widths[2]) {
   topo_string words[3] = {{.text = ""}, {.text = ""}, {.text = ""}};
   summary s = summarise(level);
   const char *path = s.most > 1 ? bny_topo_path_name(s.path) : "-";
   words_of(view->levels, level, words);
-  fprintf(out, "  %-9s%-26s", bny_topo_level_name(level->kind), words[0].text);
+  fprintf(out, "  %-9s%-*s", bny_topo_level_name(level->kind), (int)widths[0] + 2, words[0].text);
   topo_put(out, view, topo_ink_of_path(s.path), path);
   if (words[1].text[0] != '\0' || words[2].text[0] != '\0') {
     topo_put_blanks(out, 6 - (int32_t)strlen(path));
     topo_put(out, view, TOPO_INK_SPEED, words[1].text);
   }
-  if (words[2].text[0] != '\0' && 61 + topo_width(words[2].text) <= view->columns) {
-    topo_put_blanks(out, 18 - topo_width(words[1].text));
+  if (words[2].text[0] != '\0' && 21 + widths[0] + widths[1] + topo_width(words[2].text) <= view->columns) {
+    topo_put_blanks(out, widths[1] + 2 - topo_width(words[1].text));
     topo_put(out, view, s.uniform ? TOPO_INK_PLAIN : TOPO_INK_WARNING, words[2].text);
   }
   fputc('\n', out);
 }
 
 void topo_put_levels(FILE *out, const topo_view *view) {
+  int32_t widths[2] = {24, 16};
   bool tells = false;
   for (int32_t i = 0; i < view->levels->nlevels; i++) {
+    topo_string words[3] = {{.text = ""}, {.text = ""}, {.text = ""}};
+    words_of(view->levels, &view->levels->levels[i], words);
+    for (int w = 0; w < 2; w++)
+      widths[w] = topo_width(words[w].text) > widths[w] ? topo_width(words[w].text) : widths[w];
     tells = tells || summarise(&view->levels->levels[i]).most > 1;
   }
-  if (!tells) {
-    return;
-  }
+  if (!tells) return;
   topo_put_heading(out, view, "Levels");
-  for (int32_t i = 0; i < view->levels->nlevels; i++) {
-    put_level(out, view, &view->levels->levels[i]);
-  }
+  for (int32_t i = 0; i < view->levels->nlevels; i++) put_level(out, view, &view->levels->levels[i], widths);
 }
 
 /* ---- the table --------------------------------------------------------------------------------------------------- */
@@ -127,9 +122,7 @@ static row row_of(const bny_topo_level *level, int32_t first, int32_t count) {
   snprintf(r.cells[6], sizeof r.cells[6], "%s%s", group->all_to_all ? "all to all" : "partial",
            group->uniform ? "" : ", uneven");
   snprintf(r.cells[7], sizeof r.cells[7], "%s", group->gbytes_per_s > 0 ? bny_topo_source_name(group->source) : "-");
-  if (group->count == 1) {
-    snprintf(r.cells[6], sizeof r.cells[6], "-");
-  }
+  if (group->count == 1) snprintf(r.cells[6], sizeof r.cells[6], "-");
   return r;
 }
 
@@ -140,9 +133,7 @@ static void put_members(FILE *out, const topo_view *view, const row *r, int32_t 
   int32_t named = 0;
   for (int32_t g = r->first; g < level->ngroups && named < r->count; g++) {
     const bny_topo_group *group = &level->groups[g];
-    if (!alike(like, group)) {
-      continue;
-    }
+    if (!alike(like, group)) continue;
     topo_string piece = {.text = ""};
     topo_append_numbers(&piece, &level->members[group->first], group->count, room > 24 ? room - 16 : 8);
     bool last = named + 1 == r->count;
@@ -175,11 +166,10 @@ static void put_table(FILE *out, const topo_view *view, const row *rows, int32_t
       topo_put(out, view, r < 0 ? TOPO_INK_DIM : c == 0 ? TOPO_INK_BOLD : c == 3 ? rows[r].ink : TOPO_INK_PLAIN, cell);
       topo_put_blanks(out, (number ? 0 : blanks) + 2);
     }
-    if (r < 0) {
+    if (r < 0)
       topo_put(out, view, TOPO_INK_DIM, "ranks");
-    } else {
+    else
       put_members(out, view, &rows[r], view->columns - used);
-    }
     fputc('\n', out);
   }
 }
@@ -187,9 +177,7 @@ static void put_table(FILE *out, const topo_view *view, const row *rows, int32_t
 /* Equal groups share a row, unless --all is given; NULL without memory. */
 static row *make_rows(const topo_view *view, int32_t *nrows) {
   int32_t capacity = 0;
-  for (int32_t i = 0; i < view->levels->nlevels; i++) {
-    capacity += view->levels->levels[i].ngroups;
-  }
+  for (int32_t i = 0; i < view->levels->nlevels; i++) capacity += view->levels->levels[i].ngroups;
   row *rows = malloc(((size_t)capacity + 1) * sizeof *rows);
   *nrows = 0;
   for (int32_t i = 0; rows != NULL && i < view->levels->nlevels; i++) {
@@ -198,14 +186,12 @@ static row *make_rows(const topo_view *view, int32_t *nrows) {
     for (int32_t g = 0; g < level->ngroups; g++) {
       int32_t found = view->all ? *nrows : start;
       while (found < *nrows && found < start + KINDS_MOST &&
-             !alike(&level->groups[rows[found].first], &level->groups[g])) {
+             !alike(&level->groups[rows[found].first], &level->groups[g]))
         found++;
-      }
-      if (found == *nrows || found == start + KINDS_MOST) {
+      if (found == *nrows || found == start + KINDS_MOST)
         rows[(*nrows)++] = row_of(level, g, 1);
-      } else {
+      else
         snprintf(rows[found].cells[1], sizeof rows[found].cells[1], "%d", (int)++rows[found].count);
-      }
     }
   }
   return rows;

@@ -8,24 +8,18 @@ topo_line *topo_lines_add(topo_lines *lines) {
   if (lines->count == lines->capacity) {
     int32_t capacity = lines->capacity == 0 ? 64 : lines->capacity * 2;
     topo_line **moved = realloc(lines->lines, (size_t)capacity * sizeof *moved);
-    if (moved == NULL) {
-      return NULL;
-    }
+    if (moved == NULL) return NULL;
     lines->lines = moved;
     lines->capacity = capacity;
   }
   topo_line *line = calloc(1, sizeof *line);
-  if (line != NULL) {
-    lines->lines[lines->count++] = line;
-  }
+  if (line != NULL) lines->lines[lines->count++] = line;
   return line;
 }
 
 void topo_lines_free(topo_lines *lines) {
   for (int32_t i = 0; i < lines->count; i++) {
-    for (int32_t w = 0; w < lines->lines[i]->nwords; w++) {
-      free(lines->lines[i]->words[w].text);
-    }
+    for (int32_t w = 0; w < lines->lines[i]->nwords; w++) free(lines->lines[i]->words[w].text);
     free(lines->lines[i]);
   }
   free(lines->lines);
@@ -35,9 +29,7 @@ void topo_lines_free(topo_lines *lines) {
 void topo_line_say(topo_line *line, topo_ink ink, topo_line_rank rank, const char *text) {
   if (text[0] != '\0' && line->nwords < TOPO_LINE_WORDS) {
     char *copy = strdup(text);
-    if (copy != NULL) {
-      line->words[line->nwords++] = (topo_line_word){.ink = ink, .rank = rank, .text = copy};
-    }
+    if (copy != NULL) line->words[line->nwords++] = (topo_line_word){.ink = ink, .rank = rank, .text = copy};
   }
 }
 
@@ -59,9 +51,7 @@ static void fit(const topo_line *line, int32_t room, bool *kept) {
   for (int rank = TOPO_LINE_RANKS - 1; rank >= 0; rank--) {
     for (int32_t w = line->nwords - 1; w >= 0 && wanted > room; w--) {
       int32_t width = topo_width(line->words[w].text);
-      if ((int)line->words[w].rank != rank) {
-        continue;
-      }
+      if ((int)line->words[w].rank != rank) continue;
       if (rank != TOPO_LINE_BUS && width - (wanted - room) >= SHORTEST) {
         topo_clip(line->words[w].text, width - (wanted - room));
         return;
@@ -112,7 +102,5 @@ void topo_lines_put(const topo_lines *lines, const topo_view *view, FILE *out) {
     left = width > left && width <= most && line->nwords + (line->speed.text[0] != '\0') > 0 ? width : left;
     speeds = topo_width(line->speed.text) > speeds ? topo_width(line->speed.text) : speeds;
   }
-  for (int32_t i = 0; i < lines->count; i++) {
-    put_line(lines->lines[i], view, left, speeds, out);
-  }
+  for (int32_t i = 0; i < lines->count; i++) put_line(lines->lines[i], view, left, speeds, out);
 }

@@ -17,20 +17,15 @@ typedef struct matrix {
 
 /* Searches linearly, because GPUs are few. */
 static const bny_topo_rank *rank_of(const matrix *m, int32_t gpu) {
-  for (int32_t r = 0; r < m->view->levels->nranks; r++) {
-    if (m->view->levels->ranks[r].node == gpu) {
-      return &m->view->levels->ranks[r];
-    }
-  }
+  for (int32_t r = 0; r < m->view->levels->nranks; r++)
+    if (m->view->levels->ranks[r].node == gpu) return &m->view->levels->ranks[r];
   return NULL;
 }
 
 static bool serves(const matrix *m, int32_t nic) {
   for (int32_t g = 0; g < m->ngpus; g++) {
     const bny_topo_rank *rank = rank_of(m, m->gpus[g]);
-    if (rank != NULL && rank->nic == nic) {
-      return true;
-    }
+    if (rank != NULL && rank->nic == nic) return true;
   }
   return false;
 }
@@ -41,14 +36,11 @@ static bool gather(matrix *m, int32_t host) {
   int32_t ngpus = 0, nnics = 0;
   for (int32_t n = host; n >= 0 && n < topo->nnodes; n++) {
     bny_topo_kind kind = topo->nodes[n].kind;
-    if ((kind != BNY_TOPO_GPU && kind != BNY_TOPO_NIC) || bny_topo_ancestor(topo, n, BNY_TOPO_HOST) != host) {
-      continue;
-    }
-    if (kind == BNY_TOPO_GPU && ngpus++ < GPUS_MOST) {
+    if ((kind != BNY_TOPO_GPU && kind != BNY_TOPO_NIC) || bny_topo_ancestor(topo, n, BNY_TOPO_HOST) != host) continue;
+    if (kind == BNY_TOPO_GPU && ngpus++ < GPUS_MOST)
       m->gpus[m->ngpus++] = n;
-    } else if (kind == BNY_TOPO_NIC && nnics++ < NICS_MOST) {
+    else if (kind == BNY_TOPO_NIC && nnics++ < NICS_MOST)
       m->nics[m->nnics++] = n;
-    }
   }
   return ngpus <= GPUS_MOST && ngpus + nnics > 1 && ngpus > 0;
 }
@@ -71,21 +63,14 @@ static void lay_out(matrix *m) {
   m->cell = names_width(m, m->gpus, m->ngpus);
   m->nic_cell = names_width(m, m->nics, m->nnics);
   m->nic_cell = m->nic_cell < NARROWEST + 1 ? NARROWEST + 1 : m->nic_cell;
-  if (table_width(m) <= m->view->columns) {
-    return;
-  }
+  if (table_width(m) <= m->view->columns) return;
   m->numbered = m->nnics > 0;
   m->nic_cell = NARROWEST + 1;
-  if (table_width(m) > m->view->columns) {
-    m->cell = NARROWEST;
-  }
+  if (table_width(m) > m->view->columns) m->cell = NARROWEST;
   if (table_width(m) > m->view->columns) {
     int32_t kept = 0;
-    for (int32_t i = 0; i < m->nnics; i++) {
-      if (serves(m, m->nics[i])) {
-        m->nics[kept++] = m->nics[i];
-      }
-    }
+    for (int32_t i = 0; i < m->nnics; i++)
+      if (serves(m, m->nics[i])) m->nics[kept++] = m->nics[i];
     m->nnics = kept;
   }
   m->nnics = table_width(m) > m->view->columns ? 0 : m->nnics;
@@ -176,11 +161,9 @@ static void put_legend(const matrix *m, FILE *out) {
   snprintf(text, sizeof text, "%s%s%s%s%s", m->served ? "* serves this GPU" : "",
            m->served && (m->seen_nvlink || m->seen_xgmi) ? ", " : "", nvlinks,
            m->seen_nvlink && m->seen_xgmi ? ", " : "", xgmi);
-  for (int p = 0; p < BNY_TOPO_PATHS; p++) {
-    if (m->seen[p] && meanings[p] != NULL) {
+  for (int p = 0; p < BNY_TOPO_PATHS; p++)
+    if (m->seen[p] && meanings[p] != NULL)
       snprintf(text + strlen(text), sizeof text - strlen(text), "%s%s", text[0] == '\0' ? "" : ", ", meanings[p]);
-    }
-  }
   topo_put_wrapped(out, m->view, TOPO_INK_DIM, 0, text);
   for (int32_t i = 0; m->numbered && i < m->nnics; i++) {
     snprintf(nics + strlen(nics), sizeof nics - strlen(nics), "%sN%d %.40s", i == 0 ? "" : ", ", (int)i,
@@ -191,18 +174,12 @@ static void put_legend(const matrix *m, FILE *out) {
 
 void topo_put_matrix(FILE *out, const topo_view *view, int32_t host) {
   matrix m = {.view = view};
-  if (host < 0 || !gather(&m, host)) {
-    return;
-  }
+  if (host < 0 || !gather(&m, host)) return;
   lay_out(&m);
   int32_t names = names_width(&m, m.gpus, m.ngpus);
-  if (table_width(&m) > view->columns) {
-    return;
-  }
+  if (table_width(&m) > view->columns) return;
   topo_string heading = {.text = "Paths"};
-  if (bny_topo_count(view->topo, BNY_TOPO_HOST) > 1) {
-    topo_append(&heading, " in %.100s", view->topo->nodes[host].name);
-  }
+  if (bny_topo_count(view->topo, BNY_TOPO_HOST) > 1) topo_append(&heading, " in %.100s", view->topo->nodes[host].name);
   topo_put_heading(out, view, heading.text);
   put_header(&m, out, names);
   for (int32_t g = 0; g < m.ngpus; g++) {

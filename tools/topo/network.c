@@ -39,13 +39,13 @@ static void describe(const topo_fold *fold, const int32_t *group, int32_t count,
     topo_append_count(&text, facts.peers, BNY_TOPO_GPU);
     topo_append(&text, " with %d NVLink%s", (int)facts.links, facts.links == 1 ? "" : "s");
   } else if (count > 1) {
-    topo_append(&text, "%d %s switches%s", (int)count, tier_name(own), facts.below > 0 ? ", each " : "");
+    topo_append(&text, "%d %s switches%s", (int)count, tier_name(own), facts.below > 0 ? " of " : "");
   } else {
-    topo_append(&text, "%s switch%s", tier_name(own), facts.below > 0 ? ", " : "");
+    topo_append(&text, "%s switch%s", tier_name(own), facts.below > 0 ? " of " : "");
   }
   if (own > 0 && facts.below > 0) {
     topo_append_count(&text, facts.below, BNY_TOPO_PORT);
-    topo_append(&text, facts.net > 0 ? " of " : "");
+    topo_append(&text, facts.net > 0 ? " at " : "");
     topo_append_speed(&text, facts.net, facts.net_assumed);
   } else if (own > 0) {
     topo_append(&text, ", %d links", (int)facts.beside);
@@ -73,6 +73,8 @@ static bool draw_tier(const topo_fold *fold, const topo_view *view, int32_t *nod
     }
     if (good) {
       line->ink = TOPO_INK_SWITCH;
+      for (int32_t i = start; i < ends[g]; i++)
+        line->severity = fold->severity[nodes[i]] > line->severity ? fold->severity[nodes[i]] : line->severity;
       topo_append_names(&line->label, fold->topo, &nodes[start], ends[g] - start, 34);
       describe(fold, &nodes[start], ends[g] - start, line);
     }
@@ -91,9 +93,10 @@ bool topo_network_draw(const topo_fold *fold, const topo_view *view, topo_lines 
   good = good && (count == 0 || topo_lines_add(lines) != NULL);
   for (int32_t t = highest > TIERS ? TIERS : highest; good && count > 0 && t >= 0; t--) {
     int32_t here = 0;
-    for (int32_t n = 0; n < total; n++) {
-      if (is_above_hosts(fold, n) && (fold->tier[n] == t || (t == TIERS && fold->tier[n] > t))) {
-        nodes[here++] = n;
+    for (int faulty = 1; faulty >= 0; faulty--) { /* first, so that they are never among those that are not listed */
+      for (int32_t n = 0; n < total; n++) {
+        bool is_here = is_above_hosts(fold, n) && (fold->tier[n] == t || (t == TIERS && fold->tier[n] > t));
+        if (is_here && (fold->severity[n] > BNY_TOPO_INFO) == faulty) nodes[here++] = n;
       }
     }
     good = draw_tier(fold, view, nodes, here, ends, lines);

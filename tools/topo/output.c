@@ -15,9 +15,7 @@
 /* ---- formats ----------------------------------------------------------------------------------------------------- */
 
 static char *refused(char *text, const bny_topo_error *why, const char *what, tool_error *error) {
-  if (text == NULL) {
-    tool_error_set(error, "%s: %s", what, why->text);
-  }
+  if (text == NULL) tool_error_set(error, "%s: %s", what, why->text);
   return text;
 }
 
@@ -58,11 +56,8 @@ static const topo_format formats[] = {
 enum { FORMATS = sizeof formats / sizeof formats[0] };
 
 const topo_format *topo_format_find(const char *name) {
-  for (int f = 0; f < FORMATS; f++) {
-    if (strcmp(formats[f].name, name) == 0) {
-      return &formats[f];
-    }
-  }
+  for (int f = 0; f < FORMATS; f++)
+    if (strcmp(formats[f].name, name) == 0) return &formats[f];
   return NULL;
 }
 
@@ -70,9 +65,7 @@ const char *topo_format_of_path(const char *path) {
   size_t length = strlen(path);
   for (int f = 0; f < FORMATS; f++) {
     size_t suffix = formats[f].suffix == NULL ? length : strlen(formats[f].suffix);
-    if (length > suffix && strcmp(path + length - suffix, formats[f].suffix) == 0) {
-      return formats[f].name;
-    }
+    if (length > suffix && strcmp(path + length - suffix, formats[f].suffix) == 0) return formats[f].name;
   }
   return NULL;
 }
@@ -82,9 +75,7 @@ const char *topo_format_of_path(const char *path) {
 static bool write_all(int file, const char *text, size_t bytes) {
   while (bytes > 0) {
     ssize_t wrote = write(file, text, bytes);
-    if (wrote < 0 && errno != EINTR) {
-      return false;
-    }
+    if (wrote < 0 && errno != EINTR) return false;
     text += wrote < 0 ? 0 : wrote;
     bytes -= wrote < 0 ? 0 : (size_t)wrote;
   }
@@ -97,9 +88,7 @@ static bool cannot(tool_error *error, const char *path, int reason) {
 
 static bool write_through(const char *path, const char *text, tool_error *error) {
   int file = open(path, O_WRONLY | O_CLOEXEC | O_NOCTTY);
-  if (file < 0) {
-    return cannot(error, path, errno);
-  }
+  if (file < 0) return cannot(error, path, errno);
   bool good = write_all(file, text, strlen(text));
   int reason = errno;
   good = close(file) == 0 && good;
@@ -110,9 +99,7 @@ static bool write_through(const char *path, const char *text, tool_error *error)
 static bool replace(const char *path, mode_t mode, const char *text, tool_error *error) {
   size_t length = strlen(path);
   char *temporary = malloc(length + sizeof ".XXXXXX");
-  if (temporary == NULL) {
-    return tool_error_set(error, "out of memory");
-  }
+  if (temporary == NULL) return tool_error_set(error, "out of memory");
   memcpy(temporary, path, length);
   memcpy(temporary + length, ".XXXXXX", sizeof ".XXXXXX");
   int reason, file = mkostemp(temporary, O_CLOEXEC);
@@ -138,17 +125,12 @@ free_name:
 }
 
 bool topo_output(const char *path, const char *text, tool_error *error) {
-  if (path == NULL || strcmp(path, "-") == 0) {
+  if (path == NULL || strcmp(path, "-") == 0)
     return (fputs(text, stdout) != EOF && fflush(stdout) == 0) || cannot(error, "to standard output", errno);
-  }
   struct stat about;
   bool there = stat(path, &about) == 0;
-  if (there && S_ISDIR(about.st_mode)) {
-    return cannot(error, path, EISDIR);
-  }
-  if (there && !S_ISREG(about.st_mode)) {
-    return write_through(path, text, error);
-  }
+  if (there && S_ISDIR(about.st_mode)) return cannot(error, path, EISDIR);
+  if (there && !S_ISREG(about.st_mode)) return write_through(path, text, error);
   mode_t mask = umask(0);
   umask(mask);
   char *real = there ? realpath(path, NULL) : NULL; /* a symbolic link is kept */

@@ -60,11 +60,10 @@ static void say_links(const topo_facts *facts, topo_line *line) {
   if (facts->links > 0 || facts->switches + facts->peers > 0) {
     topo_append(&text, "%d %s%s to ", (int)facts->links, facts->xgmi ? "xGMI link" : "NVLink",
                 facts->links == 1 ? "" : "s");
-    if (facts->switches > 0) {
+    if (facts->switches > 0)
       topo_append(&text, "NVSwitch");
-    } else {
+    else
       topo_append_count(&text, facts->peers, BNY_TOPO_GPU);
-    }
     topo_line_say(line, TOPO_INK_SWITCH, TOPO_LINE_LINKS, text.text);
     topo_string speed = {.text = ""};
     topo_append_speed(&speed, facts->links_speed, facts->links_assumed);
@@ -80,20 +79,14 @@ static void say_links(const topo_facts *facts, topo_line *line) {
 /* Adds the NICs that serve these ranks, and their rails: "-> mlx5_0..mlx5_3, rails 0-3". */
 static bool say_service(drawing *d, const int32_t *nodes, int32_t count, topo_line *line) {
   const bny_topo_levels *levels = d->fold.levels;
-  if (d->fold.topo->nodes[nodes[0]].kind != BNY_TOPO_GPU) {
-    return true;
-  }
+  if (d->fold.topo->nodes[nodes[0]].kind != BNY_TOPO_GPU) return true;
   int32_t *nics = calloc((size_t)count * 2 + 1, sizeof *nics), *rails = nics + count, served = 0;
-  if (nics == NULL) {
-    return no_memory(d);
-  }
+  if (nics == NULL) return no_memory(d);
   const bny_topo_rank *first = NULL;
   for (int32_t i = 0; i < count; i++) {
     int32_t r = d->fold.rank[nodes[i]];
     const bny_topo_rank *rank = r < 0 ? NULL : &levels->ranks[r];
-    if (rank == NULL || rank->nic < 0 || rank->rail < 0) {
-      continue;
-    }
+    if (rank == NULL || rank->nic < 0 || rank->rail < 0) continue;
     first = first == NULL ? rank : first;
     if (served == 0 || rails[served - 1] != rank->rail) {
       nics[served] = rank->nic;
@@ -103,12 +96,10 @@ static bool say_service(drawing *d, const int32_t *nodes, int32_t count, topo_li
   if (served > 0) {
     topo_string text = {.text = ""};
     topo_append(&text, "%s ", d->view->utf8 ? "→" : "->");
-    topo_append_names_short(&text, d->fold.topo, nics, served, 20);
+    topo_append_names_short(&text, d->fold.topo, nics, served, 24);
     topo_append(&text, served == 1 ? ", rail " : ", rails ");
     topo_append_numbers(&text, rails, served, 12);
-    if (first->nic_path >= BNY_TOPO_PATH_SYS) {
-      topo_append(&text, " (%s)", bny_topo_path_name(first->nic_path));
-    }
+    if (first->nic_path >= BNY_TOPO_PATH_SYS) topo_append(&text, " (%s)", bny_topo_path_name(first->nic_path));
     topo_line_say(line, first->nic_path >= BNY_TOPO_PATH_SYS ? TOPO_INK_WORST : TOPO_INK_NIC, TOPO_LINE_SERVICE,
                   text.text);
   }
@@ -122,9 +113,7 @@ static bool say_network(drawing *d, const int32_t *nodes, int32_t count, const t
     topo_append(&text, "network ");
     topo_append_speed(&text, facts->net, facts->net_assumed);
   }
-  if (facts->ports > 1) {
-    topo_append(&text, "%sover %d ports", facts->net > 0 ? " " : "", (int)facts->ports);
-  }
+  if (facts->ports > 1) topo_append(&text, "%sover %d ports", facts->net > 0 ? " " : "", (int)facts->ports);
   topo_line_say(line, TOPO_INK_SPEED, TOPO_LINE_LINKS, text.text);
   if (facts->ports_down > 0) {
     topo_string down = {.text = ""};
@@ -133,17 +122,19 @@ static bool say_network(drawing *d, const int32_t *nodes, int32_t count, const t
   }
   if (facts->leaf >= 0) {
     int32_t *leaves = calloc((size_t)count, sizeof *leaves), found = 0;
-    if (leaves == NULL) {
-      return no_memory(d);
-    }
+    if (leaves == NULL) return no_memory(d);
     for (int32_t i = 0; i < count; i++) {
       int32_t leaf = topo_fold_facts(&d->fold, nodes[i]).leaf;
-      if (leaf >= 0 && (found == 0 || leaves[found - 1] != leaf)) {
-        leaves[found++] = leaf;
-      }
+      if (leaf >= 0 && (found == 0 || leaves[found - 1] != leaf)) leaves[found++] = leaf;
     }
     topo_string on = {.text = "on "};
-    topo_append_names_short(&on, d->fold.topo, leaves, found, 30);
+    int32_t place = d->fold.short_name[leaves[0]];
+    if (topo_width(d->fold.topo->nodes[leaves[0]].name) > 24 && place >= 0) {
+      topo_append(&on, "%s", d->fold.short_names[place].text);
+      if (found > 1) topo_append(&on, " and %d more", found - 1);
+    } else {
+      topo_append_names_short(&on, d->fold.topo, leaves, found, 30);
+    }
     topo_line_say(line, TOPO_INK_SWITCH, TOPO_LINE_SERVICE, on.text);
     free(leaves);
   }
@@ -156,9 +147,8 @@ static void say_switch(const topo_facts *facts, int32_t count, topo_line *line) 
   if (facts->peers > 0) {
     topo_append(&text, count > 1 ? "each joins " : "joins ");
     topo_append_count(&text, facts->peers, BNY_TOPO_GPU);
-    if (facts->links > 0 && count == 1) {
+    if (facts->links > 0 && count == 1)
       topo_append(&text, " with %d NVLink%s", (int)facts->links, facts->links == 1 ? "" : "s");
-    }
     topo_line_say(line, TOPO_INK_SWITCH, TOPO_LINE_LINKS, text.text);
   }
 }
@@ -204,9 +194,7 @@ static void say_host(drawing *d, int32_t host, topo_line *line) {
     speeds = speeds || (d->fold.host[n] == host && d->fold.shown[n] && topo_fold_facts(&d->fold, n).up > 0);
   }
   topo_string model = {.text = ""}, text = {.text = ""};
-  if (gpus > 0) {
-    topo_append_model(&model, &topo->nodes[first]);
-  }
+  if (gpus > 0) topo_append_model(&model, &topo->nodes[first]);
   if (d->gpus_alike && model.text[0] != '\0') {
     topo_append(&text, "%d x %s", (int)gpus, model.text);
     topo_line_say(line, TOPO_INK_GPU, TOPO_LINE_LINKS, text.text);
@@ -228,9 +216,7 @@ static bool describe(drawing *d, const int32_t *nodes, int32_t count, topo_line 
   }
   switch (node->kind) {
   case BNY_TOPO_GPU:
-    if (!d->gpus_alike) {
-      say_model(node, line);
-    }
+    if (!d->gpus_alike) say_model(node, line);
     say_links(&facts, line);
     good = say_service(d, nodes, count, line);
     break;
@@ -239,9 +225,8 @@ static bool describe(drawing *d, const int32_t *nodes, int32_t count, topo_line 
   case BNY_TOPO_HOST: say_host(d, nodes[0], line); break;
   default: say_model(node, line); break;
   }
-  if (count == 1 && node->bus_id != NULL && node->kind != BNY_TOPO_PCI) {
+  if (count == 1 && node->bus_id != NULL && node->kind != BNY_TOPO_PCI)
     topo_line_say(line, TOPO_INK_DIM, TOPO_LINE_BUS, node->bus_id);
-  }
   return good;
 }
 
@@ -250,18 +235,12 @@ static bool describe(drawing *d, const int32_t *nodes, int32_t count, topo_line 
 /* Lists the children of all these nodes. Returns NULL without memory; *total receives their number. */
 static int32_t *children_of(drawing *d, const int32_t *nodes, int32_t count, int32_t *total) {
   int32_t all = 0;
-  for (int32_t i = 0; i < count; i++) {
-    for (int32_t c = d->fold.child[nodes[i]]; c >= 0; c = d->fold.next[c]) {
-      all++;
-    }
-  }
+  for (int32_t i = 0; i < count; i++)
+    for (int32_t c = d->fold.child[nodes[i]]; c >= 0; c = d->fold.next[c]) all++;
   int32_t *children = malloc(((size_t)all + 1) * sizeof *children);
   *total = 0;
-  for (int32_t i = 0; children != NULL && i < count; i++) {
-    for (int32_t c = d->fold.child[nodes[i]]; c >= 0; c = d->fold.next[c]) {
-      children[(*total)++] = c;
-    }
-  }
+  for (int32_t i = 0; children != NULL && i < count; i++)
+    for (int32_t c = d->fold.child[nodes[i]]; c >= 0; c = d->fold.next[c]) children[(*total)++] = c;
   return children;
 }
 
@@ -272,9 +251,7 @@ static bool draw_group(drawing *d, const char *prefix, const int32_t *nodes, int
   const char *stem = last ? "   " : d->view->utf8 ? "│  " : "|  ";
   topo_string below = {.text = ""};
   topo_line *line = topo_lines_add(&d->lines);
-  if (line == NULL) {
-    return no_memory(d);
-  }
+  if (line == NULL) return no_memory(d);
   topo_append(&line->prefix, "%s%s", prefix, branch);
   label_of(d, nodes, count, &line->label);
   line->ink = topo_ink_of_kind(d->fold.topo->nodes[nodes[0]].kind);
@@ -288,9 +265,8 @@ static bool draw_below(drawing *d, const char *prefix, const int32_t *nodes, int
   int32_t least = d->view->all ? INT32_MAX : count > 1 ? 1 : ALIKE;
   int32_t groups = children == NULL || ends == NULL ? -1 : topo_fold_groups(&d->fold, children, total, least, ends);
   bool good = groups >= 0 || no_memory(d);
-  for (int32_t g = 0, start = 0; good && g < groups && depth < DEPTH; start = ends[g++]) {
+  for (int32_t g = 0, start = 0; good && g < groups && depth < DEPTH; start = ends[g++])
     good = draw_group(d, prefix, &children[start], ends[g] - start, g + 1 == groups, depth);
-  }
   free(children);
   free(ends);
   return good;
@@ -317,26 +293,20 @@ static topo_line *host_line(drawing *d, const int32_t *hosts, int32_t count, boo
 
 static bool draw_host(drawing *d, const int32_t *hosts, int32_t count) {
   topo_line *gap = topo_lines_add(&d->lines), *line = gap == NULL ? NULL : host_line(d, hosts, count, true);
-  if (line == NULL) {
-    return no_memory(d);
-  }
+  if (line == NULL) return no_memory(d);
   bool good = describe(d, hosts, 1, line);
-  for (int32_t i = 1; i < count; i++) {
+  for (int32_t i = 1; i < count; i++)
     line->severity = d->fold.severity[hosts[i]] > line->severity ? d->fold.severity[hosts[i]] : line->severity;
-  }
   return good && draw_below(d, "", hosts, 1, 1);
 }
 
 /* Names hosts that are not drawn, with their numbers of devices. */
 static bool name_hosts(drawing *d, const int32_t *hosts, int32_t count) {
   topo_line *line = host_line(d, hosts, count, false);
-  if (line == NULL) {
-    return false;
-  }
+  if (line == NULL) return false;
   int32_t kinds[BNY_TOPO_KINDS] = {0};
-  for (int32_t n = hosts[0]; n < d->fold.topo->nnodes; n++) {
+  for (int32_t n = hosts[0]; n < d->fold.topo->nnodes; n++)
     kinds[d->fold.topo->nodes[n].kind] += d->fold.host[n] == hosts[0];
-  }
   topo_string text = {.text = ""};
   topo_append_count(&text, kinds[BNY_TOPO_GPU], BNY_TOPO_GPU);
   topo_append(&text, ", ");
@@ -347,36 +317,51 @@ static bool name_hosts(drawing *d, const int32_t *hosts, int32_t count) {
 
 typedef struct host_group {
   int32_t start, count;
+  int8_t severity; /* worst finding about a part of its hosts */
 } host_group;
 
-/* Orders groups by size, largest first, then by the model. */
-static int by_size(const void *a, const void *b) {
+/* Orders groups by severity, then by size, largest first, then by the model. */
+static int by_severity(const void *a, const void *b) {
   const host_group *x = a, *y = b;
+  if (x->severity != y->severity) return x->severity > y->severity ? -1 : 1;
   return x->count != y->count ? (x->count > y->count ? -1 : 1) : (x->start > y->start) - (x->start < y->start);
+}
+
+/* Puts the largest group first, so that what is usual is seen, then those at fault. */
+static void order_groups(const drawing *d, const int32_t *hosts, host_group *groups, int32_t ngroups) {
+  const bny_topo_levels *levels = d->view->levels;
+  for (int32_t f = levels->nfindings - 1; f >= 0; f--) { /* the gravest is last to be noted */
+    int32_t node = levels->findings[f].node, host = node < 0 ? -1 : d->fold.host[node];
+    for (int32_t g = 0; host >= 0 && levels->findings[f].severity > BNY_TOPO_INFO && g < ngroups; g++)
+      for (int32_t i = groups[g].start; i < groups[g].start + groups[g].count; i++)
+        if (hosts[i] == host) groups[g].severity = (int8_t)levels->findings[f].severity;
+  }
+  for (int32_t g = 1; g < ngroups; g++) {
+    if (groups[g].count <= groups[0].count) continue;
+    host_group first = groups[0];
+    groups[0] = groups[g];
+    groups[g] = first;
+  }
+  if (ngroups > 1) qsort(groups + 1, (size_t)ngroups - 1, sizeof *groups, by_severity);
 }
 
 static bool draw_groups(drawing *d, const int32_t *hosts, host_group *groups, int32_t ngroups, int32_t *first) {
   bool good = true;
   int32_t drawn = d->view->all ? ngroups : HOSTS_DRAWN, left = 0;
-  qsort(groups, (size_t)ngroups, sizeof *groups, by_size);
+  order_groups(d, hosts, groups, ngroups);
   *first = ngroups > 0 ? hosts[groups[0].start] : -1;
   for (int32_t g = 0; good && g < ngroups; g++) {
     const int32_t *group = &hosts[groups[g].start];
-    if (g == drawn) {
-      good = topo_lines_add(&d->lines) != NULL || no_memory(d);
-    }
-    if (g < drawn) {
+    if (g == drawn) good = topo_lines_add(&d->lines) != NULL || no_memory(d);
+    if (g < drawn)
       good = good && draw_host(d, group, groups[g].count);
-    } else if (g < drawn + HOSTS_NAMED) {
+    else if (g < drawn + HOSTS_NAMED)
       good = good && name_hosts(d, group, groups[g].count);
-    } else {
+    else
       left += groups[g].count;
-    }
   }
   topo_line *line = good && left > 0 ? topo_lines_add(&d->lines) : NULL;
-  if (line != NULL) {
-    topo_append(&line->label, "and %d hosts more, none like these; --all draws them", (int)left);
-  }
+  if (line != NULL) topo_append(&line->label, "and %d hosts more, none like these; --all draws them", (int)left);
   return good;
 }
 
@@ -388,31 +373,24 @@ static bool draw_hosts(drawing *d, int32_t *first) {
   host_group *groups = NULL;
   int32_t nhosts = 0, nothers = 0, ngroups = 0;
   bool good = tops != NULL && ends != NULL;
-  for (int32_t n = 0; good && n < topo->nnodes; n++) {
-    if (topo->nodes[n].kind == BNY_TOPO_HOST && d->fold.above[n] < 0) {
-      tops[nhosts++] = n;
-    }
-  }
+  for (int32_t n = 0; good && n < topo->nnodes; n++)
+    if (topo->nodes[n].kind == BNY_TOPO_HOST && d->fold.above[n] < 0) tops[nhosts++] = n;
   if (good) {
     ngroups = topo_fold_groups(&d->fold, tops, nhosts, d->view->all ? INT32_MAX : HOSTS_ALIKE, ends);
     groups = ngroups < 0 ? NULL : calloc((size_t)ngroups + 1, sizeof *groups);
   }
   good = groups != NULL || no_memory(d);
-  for (int32_t g = 0, start = 0; good && g < ngroups; start = ends[g++]) {
+  for (int32_t g = 0, start = 0; good && g < ngroups; start = ends[g++])
     groups[g] = (host_group){.start = start, .count = ends[g] - start};
-  }
   good = good && draw_groups(d, tops, groups, ngroups, first);
   for (int32_t n = 0; good && n < topo->nnodes; n++) {
     bool other = d->fold.shown[n] && d->fold.above[n] < 0 && topo->nodes[n].kind != BNY_TOPO_HOST &&
                  topo->nodes[n].kind != BNY_TOPO_SWITCH;
-    if (other) {
-      tops[nothers++] = n;
-    }
+    if (other) tops[nothers++] = n;
   }
   ngroups = good ? topo_fold_groups(&d->fold, tops, nothers, d->view->all ? INT32_MAX : ALIKE, ends) : 0;
-  for (int32_t g = 0, start = 0; good && g < ngroups; start = ends[g++]) {
+  for (int32_t g = 0, start = 0; good && g < ngroups; start = ends[g++])
     good = draw_group(d, "", &tops[start], ends[g] - start, g + 1 == ngroups, 1);
-  }
   free(groups);
   free(tops);
   free(ends);
@@ -447,9 +425,7 @@ char *topo_view_tree(const topo_view *view, tool_error *error) {
   size_t bytes;
   int32_t first = -1;
   drawing d = {.view = view, .error = error};
-  if (!topo_fold_make(&d.fold, view->topo, view->levels, error)) {
-    return NULL;
-  }
+  if (!topo_fold_make(&d.fold, view->topo, view->levels, error)) return NULL;
   FILE *out = NULL;
   bool good = topo_network_draw(&d.fold, view, &d.lines, error) && draw_hosts(&d, &first);
   if (good) {

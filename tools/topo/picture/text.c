@@ -82,57 +82,6 @@ static const char *fit_middle(topo_layout *layout, const char *text, double size
   return topo_layout_string(layout, "%.*s" ELLIPSIS "%s", (int)head, text, text + from);
 }
 
-static const char separators[] = "-_.:;/ ";
-
-/* Returns the length of the part that begins here, with the separators behind it. */
-static size_t part_of(const char *text) {
-  size_t bytes = strcspn(text, separators);
-  return bytes + strspn(text + bytes, separators);
-}
-
-/* Sets *same to whether the next part is the same in all names. Returns false if some name ends here, or all do. */
-static bool next_part(const char *const *rest, int32_t count, bool *same) {
-  *same = true;
-  for (int32_t i = 0; i < count; i++) {
-    size_t own = part_of(rest[i]), first = part_of(rest[0]);
-    if (own == 0) return false;
-    *same = *same && own == first && strncmp(rest[i], rest[0], own) == 0;
-  }
-  return count > 1;
-}
-
-/* Adds a part of a name. If parts were left out before it, or if it is empty, no separator ends what is there. */
-static void part_add(topo_string *text, bool left, const char *part, size_t bytes) {
-  size_t end = strlen(text->text);
-  while ((left || bytes == 0) && end > 0 && strchr(separators, text->text[end - 1])) text->text[--end] = '\0';
-  topo_append(text, "%s%.*s", left && end > 0 && bytes > 0 ? ELLIPSIS : "", (int)bytes, part);
-}
-
-/* Replaces the parts that are the same in all names by an ellipsis; those at the start are dropped. What follows the
- * last common number of parts stays. */
-static void drop_common(topo_layout *layout, const char **names, int32_t count) {
-  const char **rest = calloc((size_t)count + 1, sizeof *rest);
-  topo_string *texts = calloc((size_t)count + 1, sizeof *texts);
-  bool same, left = false, good = rest && texts;
-  if (good) memcpy(rest, names, (size_t)count * sizeof *rest);
-  while (good && next_part(rest, count, &same)) {
-    for (int32_t i = 0; i < count; i++) {
-      if (!same) part_add(&texts[i], left, rest[i], part_of(rest[i]));
-      rest[i] += part_of(rest[i]);
-    }
-    left = same;
-  }
-  for (int32_t i = 0; good && i < count; i++) {
-    part_add(&texts[i], left, rest[i], strlen(rest[i]));
-    part_add(&texts[i], false, "", 0);
-    size_t end = strlen(texts[i].text);
-    if (end > 0) names[i] = topo_layout_string(layout, "%s", texts[i].text);
-  }
-  layout->out_of_memory = layout->out_of_memory || !good;
-  free(rest);
-  free(texts);
-}
-
 void topo_text_fit_names(topo_layout *layout, const char **names, int32_t count, double size, bool bold, double width) {
   bool fits = true;
   for (int32_t i = 0; i < count; i++) fits = fits && topo_text_width(names[i], size, bold) <= width;
@@ -140,9 +89,10 @@ void topo_text_fit_names(topo_layout *layout, const char **names, int32_t count,
   const char **whole = calloc((size_t)count + 1, sizeof *whole);
   layout->out_of_memory = layout->out_of_memory || !whole;
   if (whole) memcpy(whole, names, (size_t)count * sizeof *whole);
-  if (count > 1) drop_common(layout, names, count);
-  for (int32_t i = 0; whole && i < count; i++) {
-    const char *own = names[i];
+  topo_string *parts = topo_names_shortened(names, count);
+  layout->out_of_memory = layout->out_of_memory || !parts;
+  for (int32_t i = 0; whole && parts && i < count; i++) {
+    const char *own = topo_layout_string(layout, "%s", parts[i].text);
     names[i] = fit_middle(layout, own, size, bold, width);
     /* A number before a name tells it from an earlier one that looks the same. */
     for (int32_t j = 0; j < i; j++) {
@@ -152,6 +102,7 @@ void topo_text_fit_names(topo_layout *layout, const char **names, int32_t count,
     }
   }
   free(whole);
+  free(parts);
 }
 
 const char *topo_text_wrap(topo_layout *layout, const char **text, double size, double width) {
