@@ -31,6 +31,7 @@ libbanyan_picture_la_SOURCES = \
   %D%/draw.c %D%/draw.h \
   %D%/fold.c %D%/fold.h \
   %D%/picture/dot.c \
+  %D%/picture/hosts.c \
   %D%/picture/layout.c %D%/picture/layout.h \
   %D%/picture/net.c \
   %D%/picture/notes.c \

@@ -375,18 +375,10 @@ void topo_net_free(topo_net *net) {
 
 static void draw_hub(topo_work *work, const topo_net *net, const hub *own) {
   bool whole = own->node >= 0;
-  topo_colour colour = own->tier > 1 || own->hidden > 0 ? TOPO_COLOUR_NET : own->colour;
-  int32_t box = topo_layout_box(work->layout, (topo_box){.kind = whole             ? TOPO_BOX_SWITCH
-                                                                 : own->hidden > 0 ? TOPO_BOX_MORE
-                                                                                   : TOPO_BOX_RAIL,
-                                                         .node = own->node,
-                                                         .x = own->x - own->width / 2,
-                                                         .y = own->y,
-                                                         .width = own->width,
-                                                         .height = net->hub_height,
-                                                         .dashed = !whole,
-                                                         .colour = colour,
-                                                         .tip = whole ? topo_tip_node(work, own->node) : NULL});
+  topo_look look = {.colour = own->tier > 1 || own->hidden > 0 ? TOPO_COLOUR_NET : own->colour, .dashed = !whole};
+  look.tip = whole ? topo_tip_node(work, own->node) : NULL;
+  topo_box_kind kind = whole ? TOPO_BOX_SWITCH : own->hidden > 0 ? TOPO_BOX_MORE : TOPO_BOX_RAIL;
+  int32_t box = topo_put_box(work, kind, own->node, own->x - own->width / 2, own->y, own->width, net->hub_height, look);
   if (whole) work->spots[own->node].box = box;
   double y = own->y + net->hub_height / 2 + 3.5 - 6 * ((*own->facts[0] != '\0') + (*own->facts[1] != '\0'));
   topo_text(work, own->x, y, 10, true, TOPO_COLOUR_TEXT, TOPO_ANCHOR_MIDDLE, own->name);
@@ -394,18 +386,12 @@ static void draw_hub(topo_work *work, const topo_net *net, const hub *own) {
     topo_text(work, own->x, y + 12 * (f + 1), TOPO_SMALL, false, TOPO_COLOUR_DIM, TOPO_ANCHOR_MIDDLE, own->facts[f]);
 }
 
-static void line_add(topo_work *work, topo_line line, double x1, double y1, double x2, double y2) {
-  line.npoints = 2;
-  line.x[0] = x1, line.y[0] = y1, line.x[1] = x2, line.y[1] = y2;
-  topo_layout_line(work->layout, line);
-}
-
 /* Draws the horizontal line of each trunk, and the lines from it to the switches above and below. */
 static void draw_trunks(topo_work *work, topo_net *net) {
   for (int32_t t = 0; t < net->ntrunks; t++) {
     const trunk *own = &net->trunks[t];
     double left = 1e9, right = -1e9, base = 0;
-    topo_line line = {.width = 1.6,
+    topo_look line = {.width = 1.6,
                       .colour = own->slow ? TOPO_COLOUR_SLOW : TOPO_COLOUR_NET,
                       .dashed = own->assumed,
                       .over = true,
@@ -415,7 +401,7 @@ static void draw_trunks(topo_work *work, topo_net *net) {
     for (int32_t h = 0; h < net->nhubs; h++) {
       if (net->trunk_of[h] != t) continue;
       base = net->hubs[h].y - 16 - LANE_GAP * own->extent.lane;
-      line_add(work, line, net->hubs[h].x, net->hubs[h].y, net->hubs[h].x, base);
+      topo_put_line(work, net->hubs[h].x, net->hubs[h].y, net->hubs[h].x, base, line);
       left = fmin(left, net->hubs[h].x), right = fmax(right, net->hubs[h].x);
     }
     for (int32_t h = 0; h < net->nhubs; h++) {
@@ -428,41 +414,41 @@ static void draw_trunks(topo_work *work, topo_net *net) {
       if (!joined) continue;
       double x = net->hubs[h].x + PORT_GAP * ((nth + 1) / 2) * (nth % 2 ? 1 : -1);
       x = fmax(net->hubs[h].x - net->hubs[h].width / 2 + 4, fmin(x, net->hubs[h].x + net->hubs[h].width / 2 - 4));
-      line_add(work, line, x, net->hubs[h].y + net->hub_height, x, base);
+      topo_put_line(work, x, net->hubs[h].y + net->hub_height, x, base, line);
       left = fmin(left, x), right = fmax(right, x);
     }
     line.over = line.junction = false;
-    if (right - left > 1) line_add(work, line, left, base, right, base);
+    if (right - left > 1) topo_put_line(work, left, base, right, base, line);
   }
 }
 
 /* Draws the horizontal lines of leaf switches and rails, and the lines from NICs to them. */
 static void draw_taps(topo_work *work, topo_net *net, double base) {
   double more_x = work->more_x + MORE_WIDTH / 2, more_top = 1e9, left = more_x, right = more_x;
-  topo_line shared = {.width = 1.4, .colour = TOPO_COLOUR_DIM, .dashed = true, .over = true, .junction = true};
+  topo_look shared = {.width = 1.4, .colour = TOPO_COLOUR_DIM, .dashed = true, .over = true, .junction = true};
   for (int32_t h = 0; h < net->nhubs; h++) {
     const hub *own = &net->hubs[h];
     double y = base + 12 + LANE_GAP * own->extent.lane;
-    topo_line line = {.width = 1.8, .colour = own->colour, .dashed = own->node < 0};
+    topo_look line = {.width = 1.8, .colour = own->colour, .dashed = own->node < 0};
     bool more = own->more && work->more_x > 0;
     if (more && !own->tapped) {
       y = base + net->shared;
       left = fmin(left, own->x), right = fmax(right, own->x);
-      line_add(work, shared, own->x, own->y + net->hub_height, own->x, y);
+      topo_put_line(work, own->x, own->y + net->hub_height, own->x, y, shared);
     }
     if (more) more_top = fmin(more_top, y);
     if (!own->tapped) continue;
-    if (own->extent.right - own->extent.left > 1) line_add(work, line, own->extent.left, y, own->extent.right, y);
+    if (own->extent.right - own->extent.left > 1) topo_put_line(work, own->extent.left, y, own->extent.right, y, line);
     line.over = line.junction = true;
-    line_add(work, line, own->x, own->y + net->hub_height, own->x, y);
+    topo_put_line(work, own->x, own->y + net->hub_height, own->x, y, line);
     line.over = false;
-    if (more) line_add(work, line, more_x - 1, y, more_x, y);
+    if (more) topo_put_line(work, more_x - 1, y, more_x, y, line);
   }
   shared.over = shared.junction = false;
-  if (right > left) line_add(work, shared, left, base + net->shared, right, base + net->shared);
+  if (right > left) topo_put_line(work, left, base + net->shared, right, base + net->shared, shared);
   shared.over = true;
   if (more_top < 1e8) {
-    line_add(work, shared, more_x, more_top, more_x, work->frame);
+    topo_put_line(work, more_x, more_top, more_x, work->frame, shared);
     work->crossings[work->ncrossings++] = more_x;
   }
   for (int32_t i = 0; i < net->ntaps; i++) {
@@ -470,16 +456,16 @@ static void draw_taps(topo_work *work, topo_net *net, double base) {
     const topo_spot *nic = &work->spots[own->nic];
     const hub *to = &net->hubs[own->hub];
     double x = tap_x(work, own), y = nic->y + nic->height * (own->nth + 1) / (nic->taps + 1);
-    topo_line line = {.npoints = 3,
-                      .x = {nic->x + nic->width, x, x},
-                      .y = {y, y, base + 12 + LANE_GAP * to->extent.lane},
-                      .width = 1.8,
-                      .colour = to->colour,
-                      .dashed = to->node < 0,
-                      .over = true,
-                      .junction = true,
-                      .tip = own->link >= 0 ? topo_tip_link(work, own->link) : NULL};
-    topo_layout_line(work->layout, line);
+    double lane = base + 12 + LANE_GAP * to->extent.lane;
+    topo_layout_line(work->layout, (topo_line){.npoints = 3,
+                                               .x = {nic->x + nic->width, x, x},
+                                               .y = {y, y, lane},
+                                               .width = 1.8,
+                                               .colour = to->colour,
+                                               .dashed = to->node < 0,
+                                               .over = true,
+                                               .junction = true,
+                                               .tip = own->link >= 0 ? topo_tip_link(work, own->link) : NULL});
     work->crossings[work->ncrossings++] = x;
   }
 }

@@ -154,9 +154,7 @@ static void legend_boxes(legend *l, int32_t count) {
     while (i < count && (!texts[kind] || (int)layout->boxes[i].kind != kind)) i++;
     if (i == count) continue;
     double x = legend_item(l, texts[kind]);
-    topo_layout_box(
-        layout,
-        (topo_box){.kind = (topo_box_kind)kind, .node = -1, .x = x + 4, .y = l->y + 2, .width = 20, .height = 12});
+    topo_put_box(l->work, (topo_box_kind)kind, -1, x + 4, l->y + 2, 20, 12, (topo_look){.tip = NULL});
   }
 }
 
@@ -178,12 +176,11 @@ static void legend_lines(legend *l, int32_t count) {
     if (colour < TOPO_COLOURS ? i == count : !dashed) continue;
     double x =
         legend_item(l, colour < TOPO_COLOURS ? texts[colour] : "dashes, also within a line: assumed, or not drawn");
-    topo_layout_line(layout, (topo_line){.npoints = 2,
-                                         .x = {x, x + 26},
-                                         .y = {l->y + 8, l->y + 8},
-                                         .width = colour < TOPO_COLOURS ? 2.4 : 1.2,
-                                         .dashed = colour == TOPO_COLOURS,
-                                         .colour = colour < TOPO_COLOURS ? (topo_colour)colour : TOPO_COLOUR_TEXT});
+    bool dashes = colour == TOPO_COLOURS;
+    topo_put_line(l->work, x, l->y + 8, x + 26, l->y + 8,
+                  (topo_look){.colour = dashes ? TOPO_COLOUR_TEXT : (topo_colour)colour,
+                              .width = dashes ? 1.2 : 2.4,
+                              .dashed = dashes});
   }
 }
 

@@ -317,23 +317,13 @@ static void draw_bar(topo_work *work, topo_nvlinks *v, bar *own) {
                          : own->host < 0 ? topo_layout_string(layout, "NVLink, %d GPUs", own->gpus)
                                          : "NVSwitch",
                          mesh ? "mesh" : "NVLink"};
-  topo_layout_box(layout, (topo_box){.kind = TOPO_BOX_BAR,
-                                     .node = own->node,
-                                     .x = own->extent.left,
-                                     .y = own->y,
-                                     .width = own->extent.right - own->extent.left,
-                                     .height = BAR_HEIGHT,
-                                     .dashed = mesh,
-                                     .colour = all.xgmi ? TOPO_COLOUR_XGMI : TOPO_COLOUR_NVLINK,
-                                     .tip = texts[0]});
+  topo_put_box(work, TOPO_BOX_BAR, own->node, own->extent.left, own->y, own->extent.right - own->extent.left,
+               BAR_HEIGHT, (topo_look){.dashed = mesh, .colour = colour_of(&all), .tip = texts[0]});
   bar_text(work, own, texts, 5);
+  double x = work->more_x + MORE_WIDTH / 2 + 40;
   if (more)
-    topo_layout_line(layout, (topo_line){.npoints = 2,
-                                         .x = {work->more_x + MORE_WIDTH / 2 + 40, work->more_x + MORE_WIDTH / 2 + 40},
-                                         .y = {own->y + BAR_HEIGHT, work->frame},
-                                         .width = 3,
-                                         .dashed = true,
-                                         .colour = TOPO_COLOUR_NVLINK});
+    topo_put_line(work, x, own->y + BAR_HEIGHT, x, work->frame,
+                  (topo_look){.width = 3, .dashed = true, .colour = TOPO_COLOUR_NVLINK});
 }
 
 static double joint_width(const topo_nvlinks *v, const joint *own) {
@@ -345,14 +335,12 @@ static void draw_upward(topo_work *work, topo_nvlinks *v, const joint *own) {
   double x = topo_spot_middle(work, own->a), y = y_of_gpu(work, own->a);
   bool slow = own->count < to->most || own->refused || own->gbytes_per_s < 0.95 * fmin(own->rated, to->most_speed);
   x += 20 * work->scratch[own->a]++; /* a GPU may be on several bars */
-  topo_layout_line(work->layout, (topo_line){.npoints = 2,
-                                             .x = {x, x},
-                                             .y = {y, to->y + BAR_HEIGHT},
-                                             .width = joint_width(v, own),
-                                             .dashed = own->assumed,
-                                             .over = to->extent.lane > 0,
-                                             .colour = slow ? TOPO_COLOUR_SLOW : colour_of(own),
-                                             .tip = joint_tip(work, own, to->node < 0 ? "the others" : "NVSwitch")});
+  topo_put_line(work, x, y, x, to->y + BAR_HEIGHT,
+                (topo_look){.width = joint_width(v, own),
+                            .dashed = own->assumed,
+                            .over = to->extent.lane > 0,
+                            .colour = slow ? TOPO_COLOUR_SLOW : colour_of(own),
+                            .tip = joint_tip(work, own, to->node < 0 ? "the others" : "NVSwitch")});
   topo_text(work, x + 6, work->frame + work->sky - 8, TOPO_SMALL, slow, slow ? TOPO_COLOUR_SLOW : TOPO_COLOUR_DIM,
             TOPO_ANCHOR_START, topo_layout_string(work->layout, own->refused ? "%d refused" : "%d", own->count));
 }

@@ -333,13 +333,8 @@ static void draw_unit(topo_work *work, int32_t node) {
   bool gpu = own->kind == BNY_TOPO_GPU;
   unit_text text;
   unit_say(work, node, &text);
-  spot->box = topo_layout_box(work->layout, (topo_box){.kind = gpu ? TOPO_BOX_GPU : TOPO_BOX_NIC,
-                                                       .node = node,
-                                                       .x = spot->x,
-                                                       .y = spot->y,
-                                                       .width = spot->width,
-                                                       .height = spot->height,
-                                                       .tip = topo_tip_node(work, node)});
+  spot->box = topo_put_box(work, gpu ? TOPO_BOX_GPU : TOPO_BOX_NIC, node, spot->x, spot->y, spot->width, spot->height,
+                           (topo_look){.tip = topo_tip_node(work, node)});
   double y = spot->y + (spot->height - unit_height(text.count)) / 2 + 15;
   for (int32_t i = 0; i < text.count; i++) {
     const char *line = topo_layout_string(work->layout, "%s", text.lines[i].text);
@@ -357,20 +352,10 @@ static void draw_box(topo_work *work, int32_t node) {
   topo_spot *spot = &work->spots[node];
   bool area = is_area(work->topo->nodes[node].kind);
   double foot = foot_height(work, node), top = spot->y + spot->height - foot, x = topo_spot_middle(work, node);
-  topo_box box = {.kind = area ? TOPO_BOX_AREA : TOPO_BOX_PCI,
-                  .node = node,
-                  .x = spot->x,
-                  .y = spot->y,
-                  .width = spot->width,
-                  .height = spot->height,
-                  .dashed = work->topo->nodes[node].source == BNY_TOPO_ASSUMED,
-                  .tip = topo_tip_node(work, node)};
-  spot->box = topo_layout_box(work->layout, box);
-  if (area) {
-    box.kind = TOPO_BOX_STRIP;
-    box.y = top, box.height = foot;
-    spot->box = topo_layout_box(work->layout, box);
-  }
+  topo_look look = {.dashed = work->topo->nodes[node].source == BNY_TOPO_ASSUMED, .tip = topo_tip_node(work, node)};
+  spot->box =
+      topo_put_box(work, area ? TOPO_BOX_AREA : TOPO_BOX_PCI, node, spot->x, spot->y, spot->width, spot->height, look);
+  if (area) spot->box = topo_put_box(work, TOPO_BOX_STRIP, node, spot->x, top, spot->width, foot, look);
   topo_string texts[2] = {{.text = ""}, {.text = ""}};
   name_box(work, node, &texts[0], &texts[1]);
   int32_t lines = texts[1].text[0] ? 2 : 1;

@@ -1,16 +1,18 @@
 /* SPDX-License-Identifier: Apache-2.0
  * Writes a layout as one self-contained SVG file: no scripts, no style sheets, only installed fonts. */
 #include <math.h>
+#include <stdarg.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
+#include "tools/topo/draw.h"
 #include "tools/topo/picture/layout.h"
 
 /* ---- colours ----------------------------------------------------------------------------------------------------- */
 
-/* Lines and texts. Rails have Okabe and Ito's colours, which nearly all eyes can tell apart; two darker ones replace
- * yellow and black. All are dark enough for a print without colours, where widths and dashes distinguish lines. */
+/* Lines and texts. Rails have colours after Okabe and Ito, which nearly all eyes can tell apart, but the light ones are
+ * darker. All are dark enough for a print without colours, where widths and dashes distinguish lines. */
 static const char *const colours[TOPO_COLOURS] = {
     [TOPO_COLOUR_TEXT] = "#1a1a1a",     [TOPO_COLOUR_DIM] = "#555555",      [TOPO_COLOUR_NVLINK] = "#2f6b3a",
     [TOPO_COLOUR_XGMI] = "#8a4a12",     [TOPO_COLOUR_SYS] = "#8c96a6",      [TOPO_COLOUR_NET] = "#5a6472",
@@ -28,7 +30,7 @@ static const box_style styles[TOPO_BOX_KINDS] = {
     [TOPO_BOX_HOST] = {"#ffffff", "#3c3c3c", 1.2, 10}, [TOPO_BOX_AREA] = {"#f1f4f8", "#b9c3d0", 0.8, 5},
     [TOPO_BOX_PCI] = {"#fafbfc", "#9aa0a8", 0.8, 4},   [TOPO_BOX_MORE] = {"#fafafa", "#8a8a8a", 1, 8},
     [TOPO_BOX_STRIP] = {"#d6dee8", "#8c9aac", 0.8, 4}, [TOPO_BOX_GPU] = {"#dcebdd", "#2f6b3a", 1.2, 4},
-    [TOPO_BOX_NIC] = {"#fbeed3", "#9a6a00", 1, 4},     [TOPO_BOX_BAR] = {"#eef6ef", NULL, 1.6, 5},
+    [TOPO_BOX_NIC] = {"#fbeed3", "#9a6a00", 1, 4},     [TOPO_BOX_BAR] = {"#f3f7f3", NULL, 1.6, 5},
     [TOPO_BOX_SWITCH] = {"#ffffff", NULL, 1.6, 5},     [TOPO_BOX_RAIL] = {"#ffffff", NULL, 1.4, 5}};
 
 typedef struct badge_style {
@@ -40,23 +42,6 @@ static const badge_style badges[] = {[BNY_TOPO_INFO] = {"#44546a", "#ffffff"},
                                      [BNY_TOPO_FAULT] = {"#b3001b", "#ffffff"}};
 
 /* ---- writing ----------------------------------------------------------------------------------------------------- */
-
-/* A coordinate in tenths, independent of the locale. */
-typedef struct coordinate {
-  char text[32];
-} coordinate;
-
-static coordinate at(double value) {
-  coordinate c;
-  long long tenths = llround(value * 10);
-  const char *sign = tenths < 0 ? "-" : "";
-  tenths = llabs(tenths);
-  if (tenths % 10 == 0)
-    snprintf(c.text, sizeof c.text, "%s%lld", sign, tenths / 10);
-  else
-    snprintf(c.text, sizeof c.text, "%s%lld.%lld", sign, tenths / 10, tenths % 10);
-  return c;
-}
 
 static bool continues(const unsigned char *text, size_t bytes) {
   for (size_t i = 1; i < bytes; i++) {
@@ -91,113 +76,110 @@ static void put_text(FILE *out, const char *text) {
   }
 }
 
+/* Writes a format in which @ stands for a coordinate, in tenths whatever the locale, $ for a string, and ~ for a text to
+ * escape. */
+static void put(FILE *out, const char *format, ...) {
+  va_list arguments;
+  va_start(arguments, format);
+  for (; *format; format++) {
+    if (*format == '@') {
+      long long tenths = llround(va_arg(arguments, double) * 10), whole = llabs(tenths) / 10, rest = llabs(tenths) % 10;
+      fprintf(out, rest ? "%s%lld.%lld" : "%s%lld", tenths < 0 ? "-" : "", whole, rest);
+    } else if (*format == '$') {
+      fputs(va_arg(arguments, const char *), out);
+    } else if (*format == '~') {
+      put_text(out, va_arg(arguments, const char *));
+    } else {
+      fputc(*format, out);
+    }
+  }
+  va_end(arguments);
+}
+
 static void put_tip(FILE *out, const char *tip) {
-  if (!tip) return;
-  fputs("<title>", out);
-  put_text(out, tip);
-  fputs("</title>", out);
+  if (tip) put(out, "<title>~</title>", tip);
 }
 
 static void put_box(FILE *out, const topo_box *box) {
   const box_style *style = &styles[box->kind];
-  const char *stroke = style->stroke ? style->stroke : colours[box->colour];
-  double radius = fmin(style->radius, fmin(box->width, box->height) / 2);
-  fprintf(out, "<g>");
+  fputs("<g>", out);
   put_tip(out, box->tip);
-  fprintf(out,
-          "<rect x=\"%s\" y=\"%s\" width=\"%s\" height=\"%s\" rx=\"%s\" fill=\"%s\" stroke=\"%s\" stroke-width=\"%s\"",
-          at(box->x).text, at(box->y).text, at(box->width).text, at(box->height).text, at(radius).text, style->fill,
-          stroke, at(style->width).text);
-  if (box->dashed) fputs(" stroke-dasharray=\"4 3\"", out);
-  fputs("/></g>\n", out);
+  put(out,
+      "<rect x=\"@\" y=\"@\" width=\"@\" height=\"@\" rx=\"@\" fill=\"$\" stroke=\"$\" stroke-width=\"@\"$/></g>\n",
+      box->x, box->y, box->width, box->height, fmin(style->radius, fmin(box->width, box->height) / 2), style->fill,
+      style->stroke ? style->stroke : colours[box->colour], style->width,
+      box->dashed ? " stroke-dasharray=\"4 3\"" : "");
 }
 
-static void put_path(FILE *out, const topo_line *line) {
-  fprintf(out, "d=\"M%s %s", at(line->x[0]).text, at(line->y[0]).text);
-  if (line->arc)
-    fprintf(out, "C%s %s %s %s %s %s", at(line->x[1]).text, at(line->y[1]).text, at(line->x[2]).text,
-            at(line->y[2]).text, at(line->x[3]).text, at(line->y[3]).text);
-  for (int32_t i = 1; !line->arc && i < line->npoints; i++)
-    fprintf(out, "L%s %s", at(line->x[i]).text, at(line->y[i]).text);
-  fputc('"', out);
+static void put_path(FILE *out, const topo_line *line, const char *colour, double width, const char *dashes) {
+  put(out, "<path d=\"M@ @", line->x[0], line->y[0]);
+  for (int32_t i = 1; i < line->npoints; i++)
+    put(out, line->arc ? i == 1 ? "C@ @" : " @ @" : "L@ @", line->x[i], line->y[i]);
+  put(out, "\" stroke=\"$\" stroke-width=\"@\"$/>", colour, width, dashes);
 }
 
 static void put_line(FILE *out, const topo_line *line) {
   fputs("<g fill=\"none\">", out);
   put_tip(out, line->tip);
-  if (line->over) {
-    fputs("<path ", out);
-    put_path(out, line);
-    fprintf(out, " stroke=\"#ffffff\" stroke-width=\"%s\"/>", at(line->width + 2.4).text);
-  }
-  fputs("<path ", out);
-  put_path(out, line);
-  fprintf(out, " stroke=\"%s\" stroke-width=\"%s\"", colours[line->colour], at(line->width).text);
-  /* Dashes would cut a wide line into pieces, so they are drawn within it. */
-  bool wide = line->width > 2.6;
-  if (line->dashed && !wide) fputs(" stroke-dasharray=\"4 2.5\"", out);
-  fputs("/>", out);
-  if (line->dashed && wide) {
-    fputs("<path ", out);
-    put_path(out, line);
-    fprintf(out, " stroke=\"#ffffff\" stroke-width=\"%s\" stroke-dasharray=\"4 3\"/>", at(line->width / 3).text);
-  }
+  bool wide = line->width > 2.6; /* dashes would cut a wide line into pieces, so they are drawn within it */
+  if (line->over) put_path(out, line, "#ffffff", line->width + 2.4, "");
+  put_path(out, line, colours[line->colour], line->width, line->dashed && !wide ? " stroke-dasharray=\"4 2.5\"" : "");
+  if (line->dashed && wide) put_path(out, line, "#ffffff", line->width / 3, " stroke-dasharray=\"4 3\"");
   fputs("</g>\n", out);
 }
 
-static void put_junction(FILE *out, const topo_line *line) {
-  int32_t end = line->npoints - 1;
-  fprintf(out, "<circle cx=\"%s\" cy=\"%s\" r=\"2.4\" fill=\"%s\"/>\n", at(line->x[end]).text, at(line->y[end]).text,
-          colours[line->colour]);
-}
-
 static void put_label(FILE *out, const topo_label *label) {
-  static const char *const anchors[] = {"start", "middle", "end"};
-  if (label->backed) {
-    double left = label->x - (label->anchor == TOPO_ANCHOR_MIDDLE ? label->width / 2
-                              : label->anchor == TOPO_ANCHOR_END  ? label->width
-                                                                  : 0);
-    fprintf(out, "<rect x=\"%s\" y=\"%s\" width=\"%s\" height=\"%s\" fill=\"#ffffff\"/>", at(left - 1.5).text,
-            at(label->y - 0.85 * label->size).text, at(label->width + 3).text, at(1.1 * label->size).text);
-  }
-  fprintf(out, "<text x=\"%s\" y=\"%s\" font-size=\"%s\"", at(label->x).text, at(label->y).text, at(label->size).text);
-  if (label->anchor != TOPO_ANCHOR_START) fprintf(out, " text-anchor=\"%s\"", anchors[label->anchor]);
-  if (label->bold) fputs(" font-weight=\"bold\"", out);
-  if (label->colour != TOPO_COLOUR_TEXT) fprintf(out, " fill=\"%s\"", colours[label->colour]);
-  fputc('>', out);
-  put_text(out, label->text);
-  fputs("</text>\n", out);
+  static const char *const anchors[] = {"", " text-anchor=\"middle\"", " text-anchor=\"end\""};
+  if (label->backed)
+    put(out, "<rect x=\"@\" y=\"@\" width=\"@\" height=\"@\" fill=\"#ffffff\"/>",
+        label->x - label->width * label->anchor / 2 - 1.5, label->y - 0.85 * label->size, label->width + 3,
+        1.1 * label->size);
+  put(out, "<text x=\"@\" y=\"@\" font-size=\"@\"$$ fill=\"$\">~</text>\n", label->x, label->y, label->size,
+      anchors[label->anchor], label->bold ? " font-weight=\"bold\"" : "", colours[label->colour], label->text);
 }
 
 static void put_badge(FILE *out, const topo_badge *badge) {
-  const badge_style *style = &badges[badge->severity];
-  fprintf(out, "<circle cx=\"%s\" cy=\"%s\" r=\"%d\" fill=\"%s\" stroke=\"#ffffff\" stroke-width=\"1.2\"/>",
-          at(badge->x).text, at(badge->y).text, TOPO_BADGE_RADIUS, style->fill);
-  fprintf(
-      out,
-      "<text x=\"%s\" y=\"%s\" font-size=\"%s\" font-weight=\"bold\" text-anchor=\"middle\" fill=\"%s\">%d</text>\n",
-      at(badge->x).text, at(badge->y + 3).text, badge->number > 9 ? "7.5" : "8.5", style->text, badge->number);
+  char number[16];
+  snprintf(number, sizeof number, "%d", badge->number);
+  put(out, "<circle cx=\"@\" cy=\"@\" r=\"@\" fill=\"$\" stroke=\"#ffffff\" stroke-width=\"1.2\"/>", badge->x, badge->y,
+      (double)TOPO_BADGE_RADIUS, badges[badge->severity].fill);
+  put(out, "<text x=\"@\" y=\"@\" font-size=\"@\" font-weight=\"bold\" text-anchor=\"middle\" fill=\"$\">$</text>\n",
+      badge->x, badge->y + 3,
+      badge->number > 99  ? 6
+      : badge->number > 9 ? 7.5
+                          : 8.5,
+      badges[badge->severity].text, number);
 }
 
-static bool is_background(const topo_box *box) { return box->kind <= TOPO_BOX_MORE; }
-
 static void put_head(FILE *out, const topo_layout *layout, const topo_view *view) {
-  fprintf(out,
-          "<svg xmlns=\"http://www.w3.org/2000/svg\" width=\"%s\" height=\"%s\" viewBox=\"0 0 %s %s\" role=\"img\" "
-          "aria-labelledby=\"title desc\" font-family=\"Helvetica, Arial, 'Liberation Sans', sans-serif\" "
-          "fill=\"%s\">\n",
-          at(layout->width).text, at(layout->height).text, at(layout->width).text, at(layout->height).text,
-          colours[TOPO_COLOUR_TEXT]);
-  fputs("<title id=\"title\">", out);
-  put_text(out, layout->title);
-  fputs("</title>\n<desc id=\"desc\">", out);
-  put_text(out, layout->summary);
+  put(out,
+      "<svg xmlns=\"http://www.w3.org/2000/svg\" width=\"@\" height=\"@\" viewBox=\"0 0 @ @\" role=\"img\" "
+      "aria-labelledby=\"title desc\" font-family=\"Helvetica, Arial, 'Liberation Sans', sans-serif\">\n"
+      "<title id=\"title\">~</title>\n<desc id=\"desc\">~",
+      layout->width, layout->height, layout->width, layout->height, layout->title, layout->summary);
   for (int32_t i = 0; i < view->levels->nfindings; i++) {
-    fprintf(out, "\n%d. %s: ", i + 1, bny_topo_severity_name(view->levels->findings[i].severity));
-    put_text(out, view->levels->findings[i].text);
+    fprintf(out, "\n%d. ", i + 1);
+    put(out, "$: ~", bny_topo_severity_name(view->levels->findings[i].severity), view->levels->findings[i].text);
   }
-  fprintf(out, "</desc>\n<rect width=\"%s\" height=\"%s\" fill=\"#ffffff\"/>\n", at(layout->width).text,
-          at(layout->height).text);
+  put(out, "</desc>\n<rect width=\"@\" height=\"@\" fill=\"#ffffff\"/>\n", layout->width, layout->height);
+}
+
+/* Writes from back to front: frames, lines, devices, lines that cross, junctions, texts, badges. */
+static void put_layout(FILE *out, const topo_layout *layout) {
+  for (int over = 0; over < 2; over++) {
+    for (int32_t i = 0; i < layout->nboxes; i++)
+      if ((layout->boxes[i].kind > TOPO_BOX_MORE) == over) put_box(out, &layout->boxes[i]);
+    for (int32_t i = 0; i < layout->nlines; i++)
+      if (layout->lines[i].over == over) put_line(out, &layout->lines[i]);
+  }
+  for (int32_t i = 0; i < layout->nlines; i++) {
+    const topo_line *line = &layout->lines[i];
+    if (line->junction)
+      put(out, "<circle cx=\"@\" cy=\"@\" r=\"2.4\" fill=\"$\"/>\n", line->x[line->npoints - 1],
+          line->y[line->npoints - 1], colours[line->colour]);
+  }
+  for (int32_t i = 0; i < layout->nlabels; i++) put_label(out, &layout->labels[i]);
+  for (int32_t i = 0; i < layout->nbadges; i++) put_badge(out, &layout->badges[i]);
 }
 
 char *topo_view_svg(const topo_view *view, tool_error *error) {
@@ -206,29 +188,14 @@ char *topo_view_svg(const topo_view *view, tool_error *error) {
   char *text = NULL;
   size_t bytes;
   FILE *out = open_memstream(&text, &bytes);
-  bool good = out != NULL;
-  if (good) {
+  if (out) {
     put_head(out, layout, view);
-    /* From back to front: frames, lines, devices, lines that cross, texts, badges. */
-    for (int32_t i = 0; i < layout->nboxes; i++)
-      if (is_background(&layout->boxes[i])) put_box(out, &layout->boxes[i]);
-    for (int32_t i = 0; i < layout->nlines; i++)
-      if (!layout->lines[i].over) put_line(out, &layout->lines[i]);
-    for (int32_t i = 0; i < layout->nboxes; i++)
-      if (!is_background(&layout->boxes[i])) put_box(out, &layout->boxes[i]);
-    for (int32_t i = 0; i < layout->nlines; i++)
-      if (layout->lines[i].over) put_line(out, &layout->lines[i]);
-    for (int32_t i = 0; i < layout->nlines; i++)
-      if (layout->lines[i].junction) put_junction(out, &layout->lines[i]);
-    for (int32_t i = 0; i < layout->nlabels; i++) put_label(out, &layout->labels[i]);
-    for (int32_t i = 0; i < layout->nbadges; i++) put_badge(out, &layout->badges[i]);
+    put_layout(out, layout);
     fputs("</svg>\n", out);
-    good = !ferror(out);
-    good = fclose(out) == 0 && good;
+    text = topo_finish(out, &text, error);
+  } else {
+    tool_error_set(error, "no memory for the picture");
   }
   topo_layout_free(layout);
-  if (good) return text;
-  free(text);
-  tool_error_set(error, "no memory for the picture");
-  return NULL;
+  return text;
 }

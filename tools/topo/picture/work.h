@@ -105,6 +105,17 @@ int32_t topo_lanes(topo_extent *extents, int32_t count);
 int32_t topo_nic_of(const bny_topo *topo, int32_t node); /* the node itself, or a port's NIC; -1 */
 bool topo_is_gpu_link(const bny_topo_link *link);        /* NVLink or xGMI between two nodes */
 const char *topo_host_name(const topo_work *work, int32_t host);
+
+/* How a box or line looks beyond its kind. */
+typedef struct topo_look {
+  topo_colour colour;
+  double width;                /* line */
+  bool dashed, over, junction; /* as in topo_line */
+  const char *tip;
+} topo_look;
+int32_t topo_put_box(topo_work *work, topo_box_kind kind, int32_t node, double x, double y, double width, double height,
+                     topo_look look); /* returns its index */
+void topo_put_line(topo_work *work, double x1, double y1, double x2, double y2, topo_look look);
 void topo_text(topo_work *work, double x, double y, double size, bool bold, topo_colour colour, topo_anchor anchor,
                const char *text);
 

@@ -1,0 +1,373 @@
+/* SPDX-License-Identifier: Apache-2.0
+ * The choice of hosts to draw, what stands around their contents, and the order of drawing. */
+#include <math.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "tools/topo/picture/work.h"
+
+/* ---- facts about the model --------------------------------------------------------------------------------------- */
+
+bool topo_is_gpu_link(const bny_topo_link *link) {
+  return (link->kind == BNY_TOPO_LINK_NVLINK || link->kind == BNY_TOPO_LINK_XGMI) && link->from != link->to;
+}
+
+int32_t topo_nic_of(const bny_topo *topo, int32_t node) {
+  if (topo->nodes[node].kind == BNY_TOPO_PORT) node = topo->nodes[node].parent;
+  return node >= 0 && topo->nodes[node].kind == BNY_TOPO_NIC ? node : -1;
+}
+
+const char *topo_host_name(const topo_work *work, int32_t host) {
+  return host < work->topo->nnodes ? work->topo->nodes[host].name : "no host";
+}
+
+int32_t topo_lanes(topo_extent *extents, int32_t count) {
+  int32_t lanes = 0;
+  for (int32_t i = 0; i < count; i++) {
+    extents[i].lane = 0;
+    for (int32_t j = 0; j < i; j++) {
+      bool touches = extents[j].left <= extents[i].right + 2 && extents[i].left <= extents[j].right + 2;
+      if (!touches || extents[j].lane != extents[i].lane) continue;
+      extents[i].lane++;
+      j = -1;
+    }
+    lanes = extents[i].lane + 1 > lanes ? extents[i].lane + 1 : lanes;
+  }
+  return lanes;
+}
+
+static bool models_alike(const bny_topo *topo, bny_topo_kind kind) {
+  topo_string model = {.text = ""};
+  bool alike = true;
+  for (int32_t n = 0, seen = 0; n < topo->nnodes; n++) {
+    topo_string own = {.text = ""};
+    if (topo->nodes[n].kind != kind) continue;
+    topo_append_model(&own, &topo->nodes[n]);
+    alike = alike && (seen++ == 0 || strcmp(model.text, own.text) == 0);
+    model = own;
+  }
+  return alike;
+}
+
+/* Finds rails, the nodes that are at fault, and how many lines each NIC has to the network. */
+static void find_facts(topo_work *work) {
+  const bny_topo *topo = work->topo;
+  bool rails = false, switches = false;
+  for (int32_t n = 0; n <= topo->nnodes; n++) work->rail[n] = -1;
+  for (int32_t r = 0; r < work->levels->nranks; r++) {
+    const bny_topo_rank *rank = &work->levels->ranks[r];
+    if (rank->nic >= 0 && work->rail[rank->nic] < 0) work->rail[rank->nic] = rank->rail;
+    rails = rails || (rank->nic >= 0 && rank->rail >= 0);
+  }
+  for (int32_t f = 0; f < work->levels->nfindings; f++) {
+    const bny_topo_finding *finding = &work->levels->findings[f];
+    if (finding->node < 0 || finding->severity < BNY_TOPO_WARNING) continue;
+    int32_t nic = topo_nic_of(topo, finding->node);
+    work->faulty[finding->node] = work->faulty[nic >= 0 ? nic : finding->node] = true;
+  }
+  for (int32_t l = 0; l < topo->nlinks; l++) {
+    const bny_topo_link *link = &topo->links[l];
+    int32_t nics[2] = {topo_nic_of(topo, link->from), topo_nic_of(topo, link->to)};
+    for (int i = 0; i < 2 && link->kind == BNY_TOPO_LINK_NET; i++) {
+      if (nics[i] < 0 || work->fold.tier[i == 0 ? link->to : link->from] == 0) continue;
+      work->spots[nics[i]].taps += work->spots[nics[i]].taps < 8;
+      switches = true;
+    }
+  }
+  work->gpus_alike = models_alike(topo, BNY_TOPO_GPU);
+  work->nics_alike = models_alike(topo, BNY_TOPO_NIC);
+  for (int32_t n = 0; n < topo->nnodes; n++) {
+    if (topo->nodes[n].kind == BNY_TOPO_NIC)
+      work->fastest_nic = fmax(work->fastest_nic, topo_fold_facts(&work->fold, n).net);
+  }
+  work->rails_only = rails && !switches && work->nhosts > 1;
+  for (int32_t n = 0; n < topo->nnodes && work->rails_only; n++) work->spots[n].taps = work->rail[n] >= 0;
+}
+
+/* ---- hosts ------------------------------------------------------------------------------------------------------- */
+
+static const double width_most = 1500;
+
+static bool is_host(const topo_work *work, int32_t n) {
+  return (n == work->topo->nnodes || work->topo->nodes[n].kind == BNY_TOPO_HOST) && work->spots[n].first >= 0;
+}
+
+typedef struct choice {
+  topo_work *work;
+  double width;
+  int32_t count;
+} choice;
+
+static void choose(choice *c, int32_t host, int32_t at_least) {
+  topo_spot *spot = &c->work->spots[host];
+  double width = spot->width + 2 * HOST_PAD + HOST_GAP;
+  if (spot->drawn || c->count >= HOSTS_MOST || (c->count >= at_least && c->width + width > width_most)) return;
+  spot->drawn = true;
+  c->width += width;
+  c->count++;
+}
+
+/* Chooses hosts at fault, then one of each class, then the first, as far as they fit. */
+static void choose_hosts(topo_work *work, int32_t *hosts, int32_t *ends) {
+  const bny_topo *topo = work->topo;
+  choice c = {.work = work};
+  int32_t count = 0;
+  for (int32_t n = 0; n <= topo->nnodes; n++) {
+    work->host_set[n] = -1;
+    if (n < topo->nnodes && is_host(work, n)) hosts[count++] = n;
+  }
+  int32_t classes = topo_fold_groups(&work->fold, hosts, count, 2, ends);
+  if (classes < 0) work->layout->out_of_memory = true;
+  for (int32_t i = 0; i < work->levels->nfindings; i++) {
+    const bny_topo_finding *finding = &work->levels->findings[i];
+    int32_t host = finding->node < 0 ? -1 : work->spots[finding->node].host;
+    if (host >= 0 && finding->severity > BNY_TOPO_INFO && is_host(work, host)) choose(&c, host, 1);
+  }
+  for (int32_t k = 0, start = 0; k < classes; start = ends[k++]) {
+    for (int32_t i = start; i < ends[k]; i++) work->host_set[hosts[i]] = hosts[start];
+    choose(&c, hosts[start], 1);
+  }
+  if (is_host(work, topo->nnodes)) choose(&c, topo->nnodes, HOSTS_MOST);
+  /* More than a few equal hosts are drawn only if all fit. */
+  bool all = c.count > 0 && c.width / c.count * work->nhosts <= width_most;
+  for (int32_t n = 0; n < topo->nnodes; n++) {
+    if (is_host(work, n) && (work->nhosts <= 4 || all || c.count < 3)) choose(&c, n, 2);
+  }
+  for (int32_t n = 0; n < topo->nnodes && c.count == work->nhosts - 1; n++) {
+    if (is_host(work, n)) choose(&c, n, HOSTS_MOST); /* a box for one host takes as much room as the host */
+  }
+  for (int32_t n = 0; n <= topo->nnodes; n++) {
+    if (is_host(work, n) && work->spots[n].drawn && work->ndrawn < HOSTS_MOST) work->drawn[work->ndrawn++] = n;
+  }
+  for (int32_t n = 0; n < topo->nnodes; n++) work->spots[n].drawn = work->spots[work->spots[n].host].drawn;
+}
+
+/* Lists the nodes of a kind and their common model in a host's foot: "8 GPUs, NVIDIA H100". */
+static const char *host_line(const topo_work *work, int32_t host, bny_topo_kind kind) {
+  int32_t count = 0;
+  topo_facts first = {.net = 0};
+  bool alike = true, linked = true;
+  topo_string model = {.text = ""}, text = {.text = ""};
+  for (int32_t n = 0; n < work->topo->nnodes; n++) {
+    if (work->topo->nodes[n].kind != kind || work->spots[n].host != host) continue;
+    topo_string own = {.text = ""};
+    topo_append_model(&own, &work->topo->nodes[n]);
+    topo_facts facts = topo_fold_facts(&work->fold, n);
+    if (count++ == 0) model = own, first = facts;
+    alike = alike && strcmp(model.text, own.text) == 0 && fabs(first.net - facts.net) < 1e-6;
+    linked = linked && first.links == facts.links && fabs(first.links_speed - facts.links_speed) < 1e-6;
+  }
+  if (count == 0) return "";
+  topo_append_count(&text, count, kind);
+  if (alike && model.text[0]) topo_append(&text, ", %s", model.text);
+  if (alike && first.net > 0) topo_append(&text, ", %s GB/s", topo_figure_of(first.net).text);
+  if (linked && first.links > 0)
+    topo_append(&text, ", %d %s, %s GB/s", first.links, first.xgmi ? "xGMI links" : "NVLinks",
+                topo_figure_of(first.links_speed).text);
+  if (count > 1 && (first.net > 0 || first.links > 0) && alike && linked) topo_append(&text, " each");
+  return topo_layout_string(work->layout, "%s", text.text);
+}
+
+/* Draws the links between the CPUs of a host as one line below them, because each reaches each over it. */
+static void draw_between(topo_work *work, int32_t host) {
+  const bny_topo *topo = work->topo;
+  double least = 0, most = 0, left = 1e9, right = -1e9,
+         y = work->frame + work->sky + HOST_PAD + work->spots[host].height;
+  int32_t links = 0;
+  bool assumed = false, row = true;
+  for (int32_t l = 0; l < topo->nlinks; l++) {
+    const bny_topo_link *link = &topo->links[l];
+    if (link->kind != BNY_TOPO_LINK_SYS || work->spots[link->from].host != host || work->spots[link->to].host != host)
+      continue;
+    for (int i = 0; i < 2; i++) {
+      int32_t n = i ? link->to : link->from;
+      while (n >= 0 && work->spots[n].parent != host) n = topo->nodes[n].parent;
+      if (n < 0) continue;
+      if (!work->spots[n].holds || n == host) continue;
+      left = fmin(left, topo_spot_middle(work, n)), right = fmax(right, topo_spot_middle(work, n));
+      row = row && work->spots[n].y + work->spots[n].height > y - 1;
+    }
+    least = links == 0 ? link->gbytes_per_s : fmin(least, link->gbytes_per_s);
+    most = fmax(most, link->gbytes_per_s);
+    assumed = assumed || link->source == BNY_TOPO_ASSUMED;
+    links++;
+  }
+  if (links == 0) return;
+  const char *text = topo_layout_string(work->layout, "between CPUs%s%s%s%s%s", most > 0 ? ": " : "",
+                                        most > 0 && least < most ? topo_figure_of(least).text : "",
+                                        most > 0 && least < most ? " to " : "",
+                                        most > 0 ? topo_figure_of(most).text : "", most > 0 ? " GB/s" : "");
+  topo_look look = {.width = 2.5, .colour = TOPO_COLOUR_SYS, .dashed = assumed};
+  bool drawn = row && right > left;
+  for (int32_t n = work->spots[host].first; drawn && n >= 0; n = work->spots[n].next) {
+    double x = topo_spot_middle(work, n);
+    if (work->spots[n].holds && x > left - 1 && x < right + 1 && topo->nodes[n].kind != BNY_TOPO_PCI)
+      topo_put_line(work, x, y, x, y + 12, look);
+  }
+  if (drawn) topo_put_line(work, left, y + 12, right, y + 12, look);
+  topo_text(work, work->spots[host].x + work->spots[host].width / 2, y + 26, TOPO_SMALL, false, TOPO_COLOUR_DIM,
+            TOPO_ANCHOR_MIDDLE, topo_text_fit(work->layout, text, TOPO_SMALL, false, work->spots[host].width));
+}
+
+/* Writes what is known of a host below its name. Returns the number of lines. */
+static int32_t draw_foot(topo_work *work, int32_t host, bool draw) {
+  topo_string model = {.text = ""};
+  if (host < work->topo->nnodes) topo_append_model(&model, &work->topo->nodes[host]);
+  const char *lines[] = {host_line(work, host, BNY_TOPO_GPU), host_line(work, host, BNY_TOPO_NIC),
+                         topo_layout_string(work->layout, "%s", model.text)};
+  int32_t count = 0;
+  for (int32_t i = 0; i < 3; i++) {
+    if (!*lines[i]) continue;
+    count++;
+    if (!draw) continue;
+    topo_text(work, topo_spot_middle(work, host), work->bottom - work->foot + 18 + 13 * count, TOPO_SMALL, false,
+              TOPO_COLOUR_DIM, TOPO_ANCHOR_MIDDLE,
+              topo_text_fit(work->layout, lines[i], TOPO_SMALL, false, work->spots[host].width + HOST_PAD));
+  }
+  return count;
+}
+
+static void draw_host(topo_work *work, int32_t host) {
+  topo_spot *spot = &work->spots[host];
+  bool known = host < work->topo->nnodes;
+  spot->box = topo_put_box(work, TOPO_BOX_HOST, known ? host : -1, spot->x - HOST_PAD, work->frame,
+                           spot->width + 2 * HOST_PAD, work->bottom - work->frame,
+                           (topo_look){.dashed = !known, .tip = known ? topo_tip_node(work, host) : NULL});
+  topo_spots_draw(work, host);
+  draw_between(work, host);
+  draw_foot(work, host, true);
+}
+
+/* Names the hosts that are drawn: all together, so that no two become the same. */
+static void draw_host_names(topo_work *work) {
+  const char *names[HOSTS_MOST];
+  double room = 1e9;
+  for (int32_t i = 0; i < work->ndrawn; i++) {
+    names[i] = topo_host_name(work, work->drawn[i]);
+    room = fmin(room, work->spots[work->drawn[i]].width + HOST_PAD);
+  }
+  topo_text_fit_names(work->layout, names, work->ndrawn, 12, true, room);
+  for (int32_t i = 0; i < work->ndrawn; i++)
+    topo_text(work, topo_spot_middle(work, work->drawn[i]), work->bottom - work->foot + 18, 12, true, TOPO_COLOUR_TEXT,
+              TOPO_ANCHOR_MIDDLE, names[i]);
+}
+
+/* Names the hosts that are not drawn, by class: how many, like which, and their names as far as there is room. */
+static void draw_more(topo_work *work) {
+  double y = work->frame + 22, x = work->more_x + 10, room = MORE_WIDTH - 20, end = work->bottom - 8;
+  int32_t *hosts = work->scratch, left = 0;
+  work->more_box = topo_put_box(work, TOPO_BOX_MORE, -1, work->more_x, work->frame, MORE_WIDTH,
+                                work->bottom - work->frame, (topo_look){.dashed = true});
+  for (int32_t first = 0; first < work->topo->nnodes; first++) {
+    int32_t count = 0, like = -1;
+    for (int32_t n = first; work->host_set[first] == first && n < work->topo->nnodes; n++) {
+      if (work->host_set[n] != first) continue;
+      if (!work->spots[n].drawn)
+        hosts[count++] = n;
+      else if (like < 0)
+        like = n;
+    }
+    if (count == 0) continue;
+    if (y + 28 > end - 14) {
+      left += count;
+      continue;
+    }
+    topo_text(work, x, y, 11, true, TOPO_COLOUR_TEXT, TOPO_ANCHOR_START,
+              topo_layout_string(work->layout, "\xc3\x97 %s more", topo_count_of(count).text));
+    topo_string names = {.text = ""};
+    if (like >= 0) topo_append(&names, "like %.60s: ", topo_host_name(work, like));
+    /* A line has room for some 22 characters. */
+    topo_append_names(&names, work->topo, hosts, count, (int32_t)fmin(22 * floor((end - 28 - y) / 11.5), 240));
+    const char *rest = topo_layout_string(work->layout, "%s", names.text), *line;
+    for (y += 13; y < end - 14 && (line = topo_text_wrap(work->layout, &rest, TOPO_SMALL, room)); y += 11.5)
+      topo_text(work, x, y, TOPO_SMALL, false, TOPO_COLOUR_DIM, TOPO_ANCHOR_START, line);
+    y += 14;
+  }
+  if (left > 0)
+    topo_text(work, x, end - 4, TOPO_SMALL, true, TOPO_COLOUR_TEXT, TOPO_ANCHOR_START,
+              topo_layout_string(work->layout, "and %s others", topo_count_of(left).text));
+}
+
+/* ---- the whole picture ------------------------------------------------------------------------------------------- */
+
+static void place_hosts(topo_work *work) {
+  double x = PAGE_MARGIN + HOST_PAD;
+  for (int32_t i = 0; i < work->ndrawn; i++) {
+    topo_spot *spot = &work->spots[work->drawn[i]];
+    spot->x = x;
+    x += spot->width + 2 * HOST_PAD + HOST_GAP;
+    work->content = fmax(work->content, spot->height);
+    work->foot = fmax(work->foot, 28 + 13 * draw_foot(work, work->drawn[i], false));
+  }
+  work->right = fmax(x - HOST_PAD - HOST_GAP, PAGE_MARGIN);
+  if (work->ndrawn < work->nhosts) work->more_x = work->right + HOST_GAP;
+  bool between = false;
+  for (int32_t l = 0; l < work->topo->nlinks; l++) between = between || work->topo->links[l].kind == BNY_TOPO_LINK_SYS;
+  work->content += between ? 28 : 0;
+  topo_spots_place(work);
+}
+
+/* Moves all that is drawn down to where it belongs, once the heights above it are known. */
+static void move_down(topo_work *work) {
+  double y = work->frame + work->sky + HOST_PAD;
+  for (int32_t n = 0; n <= work->topo->nnodes; n++) work->spots[n].y += y;
+  work->bottom = y + work->content + work->foot;
+}
+
+static void lay_out(topo_work *work) {
+  topo_layout *layout = work->layout;
+  place_hosts(work);
+  double height = 0, top = topo_draw_title(work);
+  topo_nvlinks *nvlinks = topo_nvlinks_plan(work);
+  topo_net *net = nvlinks ? topo_net_plan(work, &height) : NULL;
+  if (net) {
+    work->frame = top + height + work->domain;
+    work->bottom = top + height;
+    if (work->ndrawn > 0) move_down(work);
+    for (int32_t i = 0; i < work->ndrawn; i++) draw_host(work, work->drawn[i]);
+    draw_host_names(work);
+    if (work->more_x > 0) draw_more(work);
+    topo_net_draw(work, net, top); /* before NVLinks, whose texts avoid its lines */
+    topo_nvlinks_draw(work, nvlinks);
+    topo_draw_notes(work, work->bottom + 16);
+  } else {
+    layout->out_of_memory = true;
+  }
+  topo_net_free(net);
+  topo_nvlinks_free(nvlinks);
+  for (int32_t i = 0; i < layout->nboxes; i++)
+    layout->width = fmax(layout->width, layout->boxes[i].x + layout->boxes[i].width + PAGE_MARGIN);
+}
+
+topo_layout *topo_layout_new(const topo_view *view, tool_error *error) {
+  size_t nodes = (size_t)view->topo->nnodes + 1;
+  topo_layout *layout = calloc(1, sizeof *layout);
+  topo_work work = {.view = view, .topo = view->topo, .levels = view->levels, .layout = layout, .more_box = -1};
+  work.spots = calloc(nodes, sizeof *work.spots);
+  work.host_set = calloc(nodes, sizeof *work.host_set);
+  work.rail = calloc(nodes, sizeof *work.rail);
+  work.faulty = calloc(nodes, sizeof *work.faulty);
+  work.scratch = calloc(nodes, sizeof *work.scratch);
+  int32_t *hosts = calloc(nodes, sizeof *hosts);
+  bool good = layout && work.spots && work.host_set && work.rail && work.faulty && work.scratch && hosts &&
+              topo_fold_make(&work.fold, view->topo, view->levels, error);
+  if (good) {
+    topo_spots_make(&work);
+    find_facts(&work);
+    topo_spots_measure(&work);
+    choose_hosts(&work, hosts, work.scratch);
+    lay_out(&work);
+    topo_fold_free(&work.fold);
+  }
+  free(work.spots);
+  free(work.host_set);
+  free(work.rail);
+  free(work.faulty);
+  free(work.scratch);
+  free(work.crossings);
+  free(hosts);
+  if (good && !layout->out_of_memory) return layout;
+  topo_layout_free(layout);
+  tool_error_set(error, "no memory for the picture");
+  return NULL;
+}
