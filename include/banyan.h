@@ -55,7 +55,7 @@ extern "C" {
  * - Ranks compare the first call of a shape, and every *_init. If one refuses there, nothing was sent, and the
  *   communicator remains usable on all ranks. In later calls and in runs of persistent operations peers may have sent
  *   already, so the communicator ends on all ranks at once.
- * - A rank that comes late is told of the last eight refusals, and those that a rank makes one after another count as
+ * - A rank that comes late learns the last eight refusals, and those that a rank makes one after another count as
  *   one. A rank further behind waits to its deadline.
  * - On a device two refusals are not reported, and kernels of peers wait to their deadline: that of a blocking call,
  *   unless its planning fails, and that of a start. A rank whose peers do not refuse the same calls

@@ -95,8 +95,8 @@ static void free_op(banyan_op *op) {
   free(op);
 }
 
-/* Returns the call that peers are told of a part. Bytes and counts are those of the whole call, as the caller gave
- * them, so calls that differ beyond their first part differ from the start. */
+/* Returns the description of a part that peers receive. Bytes and counts are those of the whole call, as the caller
+ * gave them, so calls that differ beyond their first part differ from the start. */
 static bny_call call_of(const banyan_op *op, const bny_op_part *part, bny_phase phase) {
   bny_request request = part->request;
   request.bytes = op->key.bytes;

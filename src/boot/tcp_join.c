@@ -64,23 +64,23 @@ static banyan_status decide(struct bny_boot_pending *pending, const struct bny_b
 }
 
 static bool remember(struct bny_boot_pending *pending, uint64_t ticket, int32_t child) {
-  if (pending->nroutes == pending->routes_capacity) {
-    size_t capacity = pending->routes_capacity ? pending->routes_capacity * 2 : 16;
-    struct bny_boot_route *more = realloc(pending->routes, capacity * sizeof *more);
+  if (pending->ntickets == pending->tickets_capacity) {
+    size_t capacity = pending->tickets_capacity ? pending->tickets_capacity * 2 : 16;
+    struct bny_boot_ticket *more = realloc(pending->tickets, capacity * sizeof *more);
     if (!more) return false;
-    pending->routes = more;
-    pending->routes_capacity = capacity;
+    pending->tickets = more;
+    pending->tickets_capacity = capacity;
   }
-  pending->routes[pending->nroutes++] = (struct bny_boot_route){.ticket = ticket, .child = child};
+  pending->tickets[pending->ntickets++] = (struct bny_boot_ticket){.ticket = ticket, .child = child};
   return true;
 }
 
 /* Returns the child that a ticket came from; -1: an own pending connection. */
 static int32_t recall(struct bny_boot_pending *pending, uint64_t ticket) {
-  for (size_t i = 0; i < pending->nroutes; i++) {
-    if (pending->routes[i].ticket != ticket) continue;
-    int32_t child = pending->routes[i].child;
-    pending->routes[i] = pending->routes[--pending->nroutes];
+  for (size_t i = 0; i < pending->ntickets; i++) {
+    if (pending->tickets[i].ticket != ticket) continue;
+    int32_t child = pending->tickets[i].child;
+    pending->tickets[i] = pending->tickets[--pending->ntickets];
     return child;
   }
   return -1;
@@ -282,7 +282,7 @@ banyan_status bny_boot_join_all(struct banyan_env *env, int64_t deadline_ns) {
   for (int i = 0; i < pending.ncandidates; i++) pending.candidates[i].state = BNY_BOOT_FINISHED;
   bny_boot_pending_drop_finished(&pending);
   free(pending.polls);
-  free(pending.routes);
+  free(pending.tickets);
   free(pending.joined);
   free(pending.candidates);
   return status;

@@ -33,7 +33,7 @@ struct bny_boot_candidate {
 };
 
 /* The child that forwarded a request to join, through which the answer returns. */
-struct bny_boot_route {
+struct bny_boot_ticket {
   uint64_t ticket;
   int32_t child;
 };
@@ -44,8 +44,8 @@ struct bny_boot_pending {
   int64_t deadline_ns;
   struct bny_boot_candidate *candidates; /* oldest first */
   int ncandidates;
-  struct bny_boot_route *routes;
-  size_t nroutes, routes_capacity;
+  struct bny_boot_ticket *tickets;
+  size_t ntickets, tickets_capacity;
   struct pollfd *polls;
   size_t polls_capacity;
   uint32_t next_child[2]; /* next child to redirect to: on another node, on this one */

@@ -28,7 +28,7 @@ typedef enum obstacle { NONE, LACKED_HERE, LACKED_THERE, OTHER_NODE, NO_ACCESS }
 
 /* The links of each rank to all others. */
 typedef struct reach {
-  int32_t status, lines_whole, atomics; /* as far as the driver tells of the devices that this process sees */
+  int32_t status, lines_whole, atomics; /* as far as the driver reports them for devices that this process sees */
   int32_t unseen;                       /* a peer whose device it does not see; -1: none */
   uint32_t kinds;
   int32_t obstacle[BNY_MEMORY_KINDS], peer[BNY_MEMORY_KINDS]; /* why not, and the first peer with whom not */

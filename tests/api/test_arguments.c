@@ -340,7 +340,7 @@ TEST(communicators) {
   refused(banyan_comm_create(&bootstrap, NULL, &comm), "rank");
   bootstrap = good, bootstrap.rank = -1;
   refused(banyan_comm_create(&bootstrap, NULL, &comm), "rank");
-  bootstrap = good, bootstrap.nranks = 65409; /* more than a mail of shrinking names */
+  bootstrap = good, bootstrap.nranks = 65409; /* more than a message of shrinking names */
   refused(banyan_comm_create(&bootstrap, NULL, &comm), "65408");
   banyan_comm_config config = {.size = 3};
   refused(banyan_comm_create(&good, &config, &comm), "config.size");

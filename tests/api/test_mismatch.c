@@ -58,14 +58,14 @@ typedef enum history {
   HISTORIES
 } history;
 
-typedef struct scene {
+typedef struct scenario {
   const pair *pair;
   history history;
   int32_t odd_rank;
   double seconds[WORLD_RANKS_MAX];
   int status[WORLD_RANKS_MAX], culprit[WORLD_RANKS_MAX];
   char text[WORLD_RANKS_MAX][512];
-} scene;
+} scenario;
 
 typedef struct buffers {
   float in[TOKENS * HEADS * VALUE_DIM], lse[TOKENS * HEADS], out[TOKENS * HEADS * VALUE_DIM];
@@ -117,11 +117,11 @@ static banyan_status make_call(world_rank *self, const call *call, buffers *buff
 }
 
 static void disagree(world_rank *self) {
-  scene *scene = self->argument;
-  const pair *pair = scene->pair;
+  scenario *scenario = self->argument;
+  const pair *pair = scenario->pair;
   buffers *buffers = calloc(1, sizeof *buffers);
-  bool odd = self->rank == scene->odd_rank, good = true;
-  int before = scene->history == FIRST_CALLS ? 0 : scene->history == REPEATED_CALLS ? 2 : 1;
+  bool odd = self->rank == scenario->odd_rank, good = true;
+  int before = scenario->history == FIRST_CALLS ? 0 : scenario->history == REPEATED_CALLS ? 2 : 1;
   for (int i = 0; i < before && good; i++)
     good = world_ok(self, make_call(self, i ? &pair->odd : &pair->usual, buffers, false), "a call before");
   good = good && world_meet(self);
@@ -129,49 +129,51 @@ static void disagree(world_rank *self) {
   banyan_status status = BANYAN_OK;
   /* A rank that waits for none in its own call is told in a later one that waits. */
   for (int i = 0; i < 4 && good && status == BANYAN_OK; i++)
-    status = make_call(self, odd ? &pair->odd : &pair->usual, buffers, scene->history == INIT_AND_RUN && !odd);
+    status = make_call(self, odd ? &pair->odd : &pair->usual, buffers, scenario->history == INIT_AND_RUN && !odd);
   if (good && status == BANYAN_OK) status = banyan_barrier(self->comm);
-  scene->seconds[self->rank] = world_now_s() - since;
-  scene->status[self->rank] = (int)status;
-  snprintf(scene->text[self->rank], sizeof scene->text[0], "%s", banyan_last_error());
-  scene->culprit[self->rank] = banyan_comm_failed_rank(self->comm);
+  scenario->seconds[self->rank] = world_now_s() - since;
+  scenario->status[self->rank] = (int)status;
+  snprintf(scenario->text[self->rank], sizeof scenario->text[0], "%s", banyan_last_error());
+  scenario->culprit[self->rank] = banyan_comm_failed_rank(self->comm);
   free(buffers);
 }
 
-static void check(const scene *scene, int32_t nranks) {
+static void check(const scenario *scenario, int32_t nranks) {
   for (int32_t r = 0; r < nranks; r++) {
-    const char *text = scene->text[r];
-    ck_assert_msg(scene->status[r] == BANYAN_ERR_MISMATCH, "field %s, history %d, %d ranks, odd %d: rank %d got %s: %s",
-                  scene->pair->field, scene->history, nranks, scene->odd_rank, r,
-                  banyan_status_string((banyan_status)scene->status[r]), text);
+    const char *text = scenario->text[r];
+    ck_assert_msg(scenario->status[r] == BANYAN_ERR_MISMATCH,
+                  "field %s, history %d, %d ranks, odd %d: rank %d got %s: %s", scenario->pair->field,
+                  scenario->history, nranks, scenario->odd_rank, r,
+                  banyan_status_string((banyan_status)scenario->status[r]), text);
     ck_assert_msg(strstr(text, "rank"), "rank %d: %s", r, text);
     /* "here" is the rank that reads it, and no other. */
     ck_assert_msg(!strstr(text, "than rank") || !strstr(text, " here"), "rank %d: %s", r, text);
-    ck_assert_msg(scene->culprit[r] >= 0 && scene->culprit[r] < nranks, "rank %d blames %d", r, scene->culprit[r]);
-    ck_assert_msg(scene->seconds[r] < 2, "field %s: rank %d was told after %.3f s", scene->pair->field, r,
-                  scene->seconds[r]);
+    ck_assert_msg(scenario->culprit[r] >= 0 && scenario->culprit[r] < nranks, "rank %d blames %d", r,
+                  scenario->culprit[r]);
+    ck_assert_msg(scenario->seconds[r] < 2, "field %s: rank %d was told after %.3f s", scenario->pair->field, r,
+                  scenario->seconds[r]);
   }
   /* Two ranks know exactly: the odd one and whoever it is compared with. */
   bool named = false;
-  for (int32_t r = 0; r < nranks; r++) named = named || strstr(scene->text[r], scene->pair->field);
-  const char *text = scene->text[scene->odd_rank];
-  bool phases = scene->history == ODD_IS_NEW || scene->history == INIT_AND_RUN;
+  for (int32_t r = 0; r < nranks; r++) named = named || strstr(scenario->text[r], scenario->pair->field);
+  const char *text = scenario->text[scenario->odd_rank];
+  bool phases = scenario->history == ODD_IS_NEW || scenario->history == INIT_AND_RUN;
   /* Where both waited for nobody, they were told in a later call, that they had differed before. */
-  bool one_sided = scene->history == REPEATED_CALLS &&
-                   (strcmp(scene->pair->field, "root") == 0 || strcmp(scene->pair->field, "distance") == 0);
+  bool one_sided = scenario->history == REPEATED_CALLS &&
+                   (strcmp(scenario->pair->field, "root") == 0 || strcmp(scenario->pair->field, "distance") == 0);
   ck_assert_msg(named || one_sided || (phases && strstr(text, "phase")), "history %d, %d ranks: nobody names %s: %s",
-                scene->history, nranks, scene->pair->field, text);
+                scenario->history, nranks, scenario->pair->field, text);
 }
 
 TEST_LOOP(ranks_in_different_calls, (PAIRS * HISTORIES)) {
   static const int32_t nranks_of[] = {2, 3, 6};
-  scene scene = {.pair = &pairs[_i % PAIRS], .history = (history)(_i / PAIRS)};
+  scenario scenario = {.pair = &pairs[_i % PAIRS], .history = (history)(_i / PAIRS)};
   for (int n = 0; n < 3; n++) {
     int32_t nranks = nranks_of[n];
     for (int last = 0; last < 2; last++) {
-      scene.odd_rank = last ? nranks - 1 : 0;
-      WORLD_RUN(disagree, .nranks = nranks, .argument = &scene, .timeout_ns = 3000000000);
-      check(&scene, nranks);
+      scenario.odd_rank = last ? nranks - 1 : 0;
+      WORLD_RUN(disagree, .nranks = nranks, .argument = &scenario, .timeout_ns = 3000000000);
+      check(&scenario, nranks);
     }
   }
 }
@@ -179,39 +181,39 @@ TEST_LOOP(ranks_in_different_calls, (PAIRS * HISTORIES)) {
 /* ---- when a communicator is made --------------------------------------------------------------------------------- */
 
 static void create_differently(world_rank *self) {
-  scene *scene = self->argument;
+  scenario *scenario = self->argument;
   banyan_comm_config config = {.size = sizeof config, .timeout_ns = 3000000000};
   if (self->rank == 1) config.algorithm = "ring";
   banyan_status status = banyan_comm_create(&self->bootstrap, &config, &self->comm);
-  scene->status[self->rank] = (int)status;
-  snprintf(scene->text[self->rank], sizeof scene->text[0], "%s", banyan_last_error());
+  scenario->status[self->rank] = (int)status;
+  snprintf(scenario->text[self->rank], sizeof scenario->text[0], "%s", banyan_last_error());
 }
 
 TEST(different_default_algorithms) {
-  scene scene = {0};
-  WORLD_RUN(create_differently, .nranks = 3, .bare = true, .argument = &scene);
+  scenario scenario = {0};
+  WORLD_RUN(create_differently, .nranks = 3, .bare = true, .argument = &scenario);
   for (int32_t r = 0; r < 3; r++)
-    ck_assert_msg(scene.status[r] == BANYAN_ERR_MISMATCH && strstr(scene.text[r], "algorithm") &&
-                      strstr(scene.text[r], "rank "),
-                  "rank %d: %s", r, scene.text[r]);
+    ck_assert_msg(scenario.status[r] == BANYAN_ERR_MISMATCH && strstr(scenario.text[r], "algorithm") &&
+                      strstr(scenario.text[r], "rank "),
+                  "rank %d: %s", r, scenario.text[r]);
 }
 
 static void claim_another_size(world_rank *self) {
-  scene *scene = self->argument;
+  scenario *scenario = self->argument;
   if (self->rank == 1) self->bootstrap.nranks = 4; /* of 3 */
   banyan_comm_config config = {.size = sizeof config, .timeout_ns = 3000000000};
   if (self->rank == 2) config.arena_bytes = 1 << 20; /* no error: the smallest is taken */
   banyan_status status = banyan_comm_create(&self->bootstrap, &config, &self->comm);
-  scene->status[self->rank] = (int)status;
-  snprintf(scene->text[self->rank], sizeof scene->text[0], "%s", banyan_last_error());
+  scenario->status[self->rank] = (int)status;
+  snprintf(scenario->text[self->rank], sizeof scenario->text[0], "%s", banyan_last_error());
 }
 
 TEST(different_numbers_of_ranks) {
-  scene scene = {0};
-  WORLD_RUN(claim_another_size, .nranks = 3, .bare = true, .argument = &scene);
+  scenario scenario = {0};
+  WORLD_RUN(claim_another_size, .nranks = 3, .bare = true, .argument = &scenario);
   for (int32_t r = 0; r < 3; r++)
-    ck_assert_msg(scene.status[r] == BANYAN_ERR_MISMATCH && strstr(scene.text[r], "rank "), "rank %d: %d: %s", r,
-                  scene.status[r], scene.text[r]);
+    ck_assert_msg(scenario.status[r] == BANYAN_ERR_MISMATCH && strstr(scenario.text[r], "rank "), "rank %d: %d: %s", r,
+                  scenario.status[r], scenario.text[r]);
 }
 
 static void create_with_arenas(world_rank *self) {

@@ -29,10 +29,10 @@ typedef struct side {
   char *payload;
 } side;
 
-typedef struct card {
+typedef struct worker_address {
   uint32_t bytes;
   char address[ADDRESS_BYTES];
-} card;
+} worker_address;
 
 static void give_up(const char *what, const char *why) {
   fprintf(stderr, "bench_exchange: %s: %s\n", what, why);
@@ -104,7 +104,7 @@ static void gather(const side *self, const void *mine, void *all, size_t bytes) 
 
 /* The first goes first: UCX before 1.14 does not like both at once. */
 static void connect_peer(side *self) {
-  static card mine, both[2];
+  static worker_address mine, both[2];
   ucp_address_t *address;
   size_t bytes;
   need(self, self->ucx.ucp_worker_get_address(self->worker, &address, &bytes), "address");

@@ -288,7 +288,7 @@ TEST(refuses_a_second_process_of_a_rank) {
   ck_assert(outcomes[refused].create_s < 0.9);
 }
 
-TEST(strangers_delay_nobody) {
+TEST(unauthenticated_peers_delay_nobody) {
   enum { SILENT = 100 };
   int silent[SILENT];
   char garbage[500];

@@ -17,13 +17,13 @@ enum { HEADS = 4, VALUE_DIM = 16, FLAG_STOPPED = 1, FLAG_DONE = 2 };
 
 typedef enum deed { DIE, STOP, ABORT, LEAVE, LATE } deed;
 
-typedef struct scene {
+typedef struct scenario {
   deed deed;
   uint32_t culprits; /* a bit for each rank that does the deed */
   uint32_t later;    /* that die in the middle of shrinking */
   double later_ms;
   int shrunk[WORLD_RANKS_MAX];
-} scene;
+} scenario;
 
 static bool is_in(uint32_t set, int32_t rank) { return set >> rank & 1; }
 
@@ -49,14 +49,14 @@ static bool check_mean(world_rank *self, banyan_comm *comm, const int32_t *membe
                      "the mean of %d ranks is %g, not %g", nranks, (double)got, (double)(sum / (float)nranks));
 }
 
-static void do_deed(world_rank *self, const scene *scene) {
-  if (scene->deed == DIE) raise(SIGKILL);
-  if (scene->deed == STOP) {
+static void do_deed(world_rank *self, const scenario *scenario) {
+  if (scenario->deed == DIE) raise(SIGKILL);
+  if (scenario->deed == STOP) {
     world_signal(self->world, FLAG_STOPPED);
     raise(SIGSTOP);
   }
-  if (scene->deed == ABORT) banyan_comm_abort(self->comm, "enough");
-  if (scene->deed == LEAVE) {
+  if (scenario->deed == ABORT) banyan_comm_abort(self->comm, "enough");
+  if (scenario->deed == LEAVE) {
     banyan_comm_destroy(self->comm);
     self->comm = NULL;
   }
@@ -76,8 +76,8 @@ static banyan_status go_on(world_rank *self) {
   return status;
 }
 
-static bool check_members(world_rank *self, const scene *scene, banyan_comm *comm, const int32_t *members) {
-  uint32_t out = scene->deed == ABORT ? 0 : scene->culprits, seen = 0;
+static bool check_members(world_rank *self, const scenario *scenario, banyan_comm *comm, const int32_t *members) {
+  uint32_t out = scenario->deed == ABORT ? 0 : scenario->culprits, seen = 0;
   int32_t nranks = banyan_comm_nranks(comm), last = -1;
   for (int32_t i = 0; i < nranks; i++) {
     if (!world_check(self, members[i] > last && members[i] < self->nranks, "members out of order")) return false;
@@ -87,35 +87,35 @@ static bool check_members(world_rank *self, const scene *scene, banyan_comm *com
   uint32_t all = (1u << self->nranks) - 1;
   return world_check(self, members[banyan_comm_rank(comm)] == self->rank, "rank %d is member %d", self->rank,
                      banyan_comm_rank(comm)) &&
-         world_check(self, !(seen & out) && (seen | out | scene->later) == all,
-                     "members are %x without %x and perhaps %x", seen, out, scene->later);
+         world_check(self, !(seen & out) && (seen | out | scenario->later) == all,
+                     "members are %x without %x and perhaps %x", seen, out, scenario->later);
 }
 
-static void shrink_and_go_on(world_rank *self, scene *scene) {
+static void shrink_and_go_on(world_rank *self, scenario *scenario) {
   int32_t members[WORLD_RANKS_MAX];
   banyan_comm *left = NULL;
   pthread_t killer;
-  if (is_in(scene->later, self->rank)) pthread_create(&killer, NULL, die_later, &scene->later_ms);
+  if (is_in(scenario->later, self->rank)) pthread_create(&killer, NULL, die_later, &scenario->later_ms);
   if (!world_ok(self, banyan_comm_shrink(self->comm, members, &left), "shrink")) return;
   banyan_comm_destroy(self->comm);
   self->comm = left;
-  if (is_in(scene->later, self->rank)) {
+  if (is_in(scenario->later, self->rank)) {
     pthread_join(killer, NULL); /* it takes all with it */
   }
-  if (!check_members(self, scene, left, members)) return;
-  if (scene->later) return; /* one who dies right after the agreement is a member */
+  if (!check_members(self, scenario, left, members)) return;
+  if (scenario->later) return; /* one who dies right after the agreement is a member */
   for (int i = 0; i < 10; i++)
     if (!check_mean(self, left, members)) return;
-  scene->shrunk[self->rank] = 1;
+  scenario->shrunk[self->rank] = 1;
 }
 
 static void play(world_rank *self) {
-  scene *scene = self->argument;
+  scenario *scenario = self->argument;
   float ignored;
   if (!world_ok(self, mean(self->comm, self->rank, &ignored), "combine") || !world_meet(self)) return;
-  if (is_in(scene->culprits, self->rank)) do_deed(self, scene);
+  if (is_in(scenario->culprits, self->rank)) do_deed(self, scenario);
   if (!self->comm) return;
-  if (scene->deed == LATE && is_in(scene->culprits, self->rank)) { /* named by the timeout, and told so */
+  if (scenario->deed == LATE && is_in(scenario->culprits, self->rank)) { /* named by the timeout, and told so */
     world_await(self->world, FLAG_DONE, 10);
     banyan_comm *left = NULL;
     banyan_status status = banyan_comm_shrink(self->comm, NULL, &left);
@@ -124,26 +124,26 @@ static void play(world_rank *self) {
     return;
   }
   banyan_status status = go_on(self);
-  banyan_status wanted = scene->deed == ABORT                         ? BANYAN_ERR_ABORTED
-                         : scene->deed == STOP || scene->deed == LATE ? BANYAN_ERR_TIMEOUT
-                                                                      : BANYAN_ERR_PEER;
+  banyan_status wanted = scenario->deed == ABORT                            ? BANYAN_ERR_ABORTED
+                         : scenario->deed == STOP || scenario->deed == LATE ? BANYAN_ERR_TIMEOUT
+                                                                            : BANYAN_ERR_PEER;
   if (!world_check(self, status == wanted, "got %s: %s", banyan_status_string(status), banyan_last_error())) return;
-  shrink_and_go_on(self, scene);
+  shrink_and_go_on(self, scenario);
   world_signal(self->world, FLAG_DONE);
 }
 
 static void kill_stopped(world *world, const pid_t *pids, void *argument) {
-  const scene *scene = argument;
-  if (scene->deed != STOP) return;
+  const scenario *scenario = argument;
+  if (scenario->deed != STOP) return;
   world_await(world, FLAG_DONE, 15);
   for (int32_t r = 0; r < WORLD_RANKS_MAX; r++)
-    if (is_in(scene->culprits, r)) kill(pids[r], SIGKILL);
+    if (is_in(scenario->culprits, r)) kill(pids[r], SIGKILL);
 }
 
 /* Memory of one node, several nodes in turn in the order of ranks, and nodes in blocks. */
 static const char *const node_lists[] = {NULL, "a,b,a,b,a,b", "a,a,a,b,b,b"};
 
-static void run_scene(scene scene, int32_t nranks, bool processes, const char *nodes, double timeout_s) {
+static void run_scenario(scenario scenario, int32_t nranks, bool processes, const char *nodes, double timeout_s) {
 #ifndef HAVE_UCX
   if (nodes) return;
 #endif
@@ -152,46 +152,47 @@ static void run_scene(scene scene, int32_t nranks, bool processes, const char *n
     setenv("BANYAN_NODE", nodes, 1);
   else
     unsetenv("BANYAN_NODE");
-  struct scene *shared = world_share(sizeof *shared);
-  *shared = scene;
+  struct scenario *shared = world_share(sizeof *shared);
+  *shared = scenario;
   WORLD_RUN(play, .nranks = nranks, .processes = processes, .argument = shared,
             .conduct = processes ? kill_stopped : NULL,
-            .deaths = processes && (scene.deed == DIE || scene.deed == STOP || scene.later),
+            .deaths = processes && (scenario.deed == DIE || scenario.deed == STOP || scenario.later),
             .timeout_ns = (int64_t)(timeout_s * (world_is_sanitized() ? 4e9 : 1e9)));
   for (int32_t r = 0; r < nranks; r++) {
-    bool out = scene.deed != ABORT && is_in(scene.culprits, r);
-    if (!scene.later) ck_assert_msg(shared->shrunk[r] == !out, "rank %d: %d", r, shared->shrunk[r]);
+    bool out = scenario.deed != ABORT && is_in(scenario.culprits, r);
+    if (!scenario.later) ck_assert_msg(shared->shrunk[r] == !out, "rank %d: %d", r, shared->shrunk[r]);
   }
   world_unshare(shared, sizeof *shared);
 }
 
 TEST_LOOP(without_the_dead, 3) {
-  run_scene((scene){.deed = DIE, .culprits = 1u << 1}, 3, true, node_lists[_i], 10);
-  run_scene((scene){.deed = DIE, .culprits = 1u << 0 | 1u << 4}, 6, true, node_lists[_i], 10);
-  run_scene((scene){.deed = DIE, .culprits = 1u << 1}, 2, true, node_lists[_i], 10);
+  run_scenario((scenario){.deed = DIE, .culprits = 1u << 1}, 3, true, node_lists[_i], 10);
+  run_scenario((scenario){.deed = DIE, .culprits = 1u << 0 | 1u << 4}, 6, true, node_lists[_i], 10);
+  run_scenario((scenario){.deed = DIE, .culprits = 1u << 1}, 2, true, node_lists[_i], 10);
 }
 
 TEST_LOOP(without_the_stopped, 3) {
-  run_scene((scene){.deed = STOP, .culprits = 1u << 2}, 4, true, node_lists[_i], 0.5);
+  run_scenario((scenario){.deed = STOP, .culprits = 1u << 2}, 4, true, node_lists[_i], 0.5);
 }
 
 TEST_LOOP(all_after_an_abort, 6) {
-  run_scene((scene){.deed = ABORT, .culprits = 1u << 3}, 4, _i % 2, node_lists[_i / 2], 10);
+  run_scenario((scenario){.deed = ABORT, .culprits = 1u << 3}, 4, _i % 2, node_lists[_i / 2], 10);
 }
 
 TEST_LOOP(without_those_who_left, 6) {
-  run_scene((scene){.deed = LEAVE, .culprits = 1u << 0}, 4, _i % 2, node_lists[_i / 2], 10);
+  run_scenario((scenario){.deed = LEAVE, .culprits = 1u << 0}, 4, _i % 2, node_lists[_i / 2], 10);
 }
 
 TEST_LOOP(a_rank_that_was_given_up_is_told, 6) {
-  run_scene((scene){.deed = LATE, .culprits = 1u << 1}, 4, _i % 2, node_lists[_i / 2], 0.4);
+  run_scenario((scenario){.deed = LATE, .culprits = 1u << 1}, 4, _i % 2, node_lists[_i / 2], 0.4);
 }
 
 /* Deaths at any time of shrinking. On one node: UCX before 1.14 ends a process by an assertion if a peer dies while the
  * connection to it is being set up. */
 TEST(one_more_dies_meanwhile) {
   for (int i = 0; i < 12; i++)
-    run_scene((scene){.deed = DIE, .culprits = 1u << 5, .later = 1u << (i % 3), .later_ms = 0.3 * i}, 6, true, NULL, 4);
+    run_scenario((scenario){.deed = DIE, .culprits = 1u << 5, .later = 1u << (i % 3), .later_ms = 0.3 * i}, 6, true,
+                 NULL, 4);
 }
 
 /* ---- again, and what is refused ---------------------------------------------------------------------------------- */

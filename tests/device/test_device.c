@@ -183,13 +183,13 @@ TEST(drivers_and_toolkits) {
 
 TEST(links) {
   bny_device *first = open_ordinal(0), *second = open_ordinal(1);
-  unsigned char stranger[BNY_DEVICE_UUID_BYTES] = {1, 2, 3};
+  unsigned char unknown[BNY_DEVICE_UUID_BYTES] = {1, 2, 3};
   bny_device_link link;
   ck_assert_int_eq(first->ops->link(first, first->facts.uuid, &link), BANYAN_OK);
   ck_assert(link.same && link.visible && link.access && link.atomics && link.lines_whole);
   ck_assert_int_eq(first->ops->link(first, second->facts.uuid, &link), BANYAN_OK);
   ck_assert(!link.same && link.visible && link.access && link.atomics);
-  ck_assert_int_eq(first->ops->link(first, stranger, &link), BANYAN_OK);
+  ck_assert_int_eq(first->ops->link(first, unknown, &link), BANYAN_OK);
   ck_assert(!link.same && !link.visible && !link.access);
   machine("no-peer:1");
   ck_assert_int_eq(first->ops->link(first, second->facts.uuid, &link), BANYAN_OK);

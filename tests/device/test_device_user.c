@@ -97,31 +97,30 @@ static banyan_partial output(const call *call, rows *out) {
 
 /* ---- the two ways ------------------------------------------------------------------------------------------------ */
 
-typedef struct hands {
+typedef struct rig {
   task *task;
   device_world_own own;
   bny_device_kernel kernel;
-} hands;
+} rig;
 
-static bool begin(world_rank *self, hands *hands) {
+static bool begin(world_rank *self, rig *rig) {
   task *task = self->argument;
   int ordinal = task->one_device ? 0 : self->rank;
-  hands->task = task;
-  return device_world_join(self, ordinal) && device_world_make_own(self, ordinal, &hands->own) &&
-         world_ok(self, hands->own.device->ops->kernel_find(hands->own.module, "user_kernel", &hands->kernel),
-                  "kernel");
+  rig->task = task;
+  return device_world_join(self, ordinal) && device_world_make_own(self, ordinal, &rig->own) &&
+         world_ok(self, rig->own.device->ops->kernel_find(rig->own.module, "user_kernel", &rig->kernel), "kernel");
 }
 
-static bool combine_apart(world_rank *self, hands *hands, int index) {
-  call *call = &hands->task->calls[index];
+static bool combine_apart(world_rank *self, rig *rig, int index) {
+  call *call = &rig->task->calls[index];
   banyan_partial in = input(call, &call->in[self->rank]), out = output(call, &call->apart[self->rank]);
   banyan_combine_desc desc = call->desc;
-  desc.stream = hands->own.stream;
+  desc.stream = rig->own.stream;
   return world_ok(self, banyan_combine(self->comm, &desc, &in, &out), "combine");
 }
 
-static bool launch_within(world_rank *self, hands *hands, int index, banyan_op *op) {
-  call *call = &hands->task->calls[index];
+static bool launch_within(world_rank *self, rig *rig, int index, banyan_op *op) {
+  call *call = &rig->task->calls[index];
   rows *in = &call->in[self->rank];
   banyan_partial what = input(call, in), out = output(call, &call->within[self->rank]);
   what.values = what.lse = what.sum = NULL;
@@ -136,12 +135,12 @@ static bool launch_within(world_rank *self, hands *hands, int index, banyan_op *
                            (uint32_t)call->desc.value_dim,
                            call->turn[self->rank]};
   void *arguments[] = {&rows, &combine};
-  bny_device_launch launch = {.kernel = &hands->kernel,
+  bny_device_launch launch = {.kernel = &rig->kernel,
                               .grid = {1 + (uint32_t)(index + self->rank) % 5, 1, 1},
                               .block = {32 * USER_KERNEL_WARPS, 1, 1},
                               .early = index % 2,
                               .arguments = arguments};
-  return world_ok(self, hands->own.device->ops->launch(hands->own.device, &launch, hands->own.stream), "launch");
+  return world_ok(self, rig->own.device->ops->launch(rig->own.device, &launch, rig->own.stream), "launch");
 }
 
 static void check_bits(const task *task) {
@@ -155,16 +154,16 @@ static void check_bits(const task *task) {
 }
 
 static void do_both(world_rank *self) {
-  hands hands = {NULL};
+  rig rig = {NULL};
   banyan_op *ops[CALLS] = {NULL};
-  bool good = begin(self, &hands);
+  bool good = begin(self, &rig);
   for (int i = 0; i < CALLS && good; i++) {
-    good = world_ok(self, banyan_device_combine_init(self->comm, &hands.task->calls[i].desc, &ops[i]), "init") &&
-           combine_apart(self, &hands, i);
+    good = world_ok(self, banyan_device_combine_init(self->comm, &rig.task->calls[i].desc, &ops[i]), "init") &&
+           combine_apart(self, &rig, i);
   }
   uint64_t before = FAKE_CUDA(fake_cuda_setup_calls)();
   if (good && world_meet(self)) {
-    for (int i = 0; i < CALLS && good; i++) good = launch_within(self, &hands, i, ops[i]);
+    for (int i = 0; i < CALLS && good; i++) good = launch_within(self, &rig, i, ops[i]);
     if (good && world_meet(self)) {
       uint64_t calls = FAKE_CUDA(fake_cuda_setup_calls)() - before;
       world_check(self, calls == 0, "%llu calls that allocate or wait", (unsigned long long)calls);
@@ -173,7 +172,7 @@ static void do_both(world_rank *self) {
   /* A device combine outlives the operation. */
   for (int i = 0; i < CALLS; i++) banyan_op_free(ops[i]);
   if (good && device_world_run(self)) world_ok(self, banyan_comm_status(self->comm), "status");
-  device_world_free_own(&hands.own);
+  device_world_free_own(&rig.own);
 }
 
 TEST_LOOP(bits_of_a_combine, RANKS_MAX) {
@@ -187,26 +186,26 @@ TEST_LOOP(bits_of_a_combine, RANKS_MAX) {
 }
 
 static void replay(world_rank *self) {
-  hands hands = {NULL};
+  rig rig = {NULL};
   banyan_op *op = NULL;
-  bool good = begin(self, &hands) &&
-              world_ok(self, banyan_device_combine_init(self->comm, &hands.task->calls[0].desc, &op), "init") &&
-              combine_apart(self, &hands, 0) && device_world_run(self);
+  bool good = begin(self, &rig) &&
+              world_ok(self, banyan_device_combine_init(self->comm, &rig.task->calls[0].desc, &op), "init") &&
+              combine_apart(self, &rig, 0) && device_world_run(self);
   if (good) {
-    FAKE_CUDA(fake_cuda_capture)(hands.own.stream, true);
-    good = launch_within(self, &hands, 0, op) && combine_apart(self, &hands, 1);
-    FAKE_CUDA(fake_cuda_capture)(hands.own.stream, false);
+    FAKE_CUDA(fake_cuda_capture)(rig.own.stream, true);
+    good = launch_within(self, &rig, 0, op) && combine_apart(self, &rig, 1);
+    FAKE_CUDA(fake_cuda_capture)(rig.own.stream, false);
   }
   for (int round = 0; round < 4 && good; round++) {
-    call *call = &hands.task->calls[0];
+    call *call = &rig.task->calls[0];
     memset(&call->within[self->rank], 0, sizeof(rows));
-    FAKE_CUDA(fake_cuda_replay)(hands.own.stream);
+    FAKE_CUDA(fake_cuda_replay)(rig.own.stream);
     good = device_world_run(self) &&
            world_check(self, memcmp(&call->within[self->rank], &call->apart[self->rank], sizeof(rows)) == 0,
                        "replay %d: bits differ", round);
   }
   banyan_op_free(op);
-  device_world_free_own(&hands.own);
+  device_world_free_own(&rig.own);
 }
 
 TEST(graphs) {

@@ -92,7 +92,7 @@ static void check_unused(object_kind kind, void *address) {
   size_t bytes = found ? found->bytes : 0;
   fake_unlock();
   if (kind == ALLOCATION || kind == PHYSICAL || !fake_queue_is_on() || !fake_queue_uses(seen, bytes)) return;
-  fprintf(stderr, "fake CUDA: memory is unmapped that a copy or a kernel which is under way was told of\n");
+  fprintf(stderr, "fake CUDA: memory is unmapped that a running copy or kernel uses\n");
   abort();
 #else
   (void)kind, (void)address;

@@ -23,7 +23,7 @@ namespace {
 enum { DIM_MAX = 160, WARPS_MAX = 3 };
 
 /* A user's kernel: its warps "compute" rows in an order of their own. */
-struct stranger {
+struct own_kernel {
   banyan_device_combine combine;
   banyan_partial in; /* its rows */
   uint32_t tokens, heads, value_dim;
@@ -116,7 +116,7 @@ void launch(cuda_ranks *ranks, world_random *random, const trial &made, uint32_t
   bool merges_itself = random_one_in(random, 3);
   for (int32_t rank = 0; rank < made.request.nranks; rank++) {
     size_t r = static_cast<size_t>(rank);
-    stranger kernel = {};
+    own_kernel kernel = {};
     ck_assert(bny_device_combine_make(&made.request, rank, &made.in[r].partial, &made.out[r].partial,
                                       1 + random_below(random, static_cast<int32_t>(resident)), &kernel.combine,
                                       &needs) == BANYAN_OK);

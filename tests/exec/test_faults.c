@@ -24,7 +24,7 @@ typedef struct verdict {
 
 typedef enum deed { DIE_BEFORE, DIE_AMID, EXIT_BEFORE, STOP_BEFORE, STOP_AMID, LEAVE, SLEEP } deed;
 
-typedef struct scene {
+typedef struct scenario {
   deed deed;
   int32_t culprit;
   const char *algorithm;
@@ -32,14 +32,15 @@ typedef struct scene {
   _Atomic double deed_s; /* when it was done */
   double sleep_ms;
   verdict verdicts[WORLD_RANKS_MAX];
-} scene;
+} scenario;
 
 /* Buffers live as long as the process or the thread's body. */
 typedef struct buffers {
   float in[HEADS * VALUE_DIM], lse[HEADS], out[HEADS * VALUE_DIM];
 } buffers;
 
-static banyan_combine_desc describe(const scene *scene, buffers *buffers, banyan_partial *in, banyan_partial *out) {
+static banyan_combine_desc describe(const scenario *scenario, buffers *buffers, banyan_partial *in,
+                                    banyan_partial *out) {
   memset(buffers, 0, sizeof *buffers);
   banyan_partial_init(in, buffers->in, BANYAN_F32, buffers->lse, BANYAN_F32, HEADS, VALUE_DIM);
   banyan_partial_init(out, buffers->out, BANYAN_F32, NULL, BANYAN_F32, HEADS, VALUE_DIM);
@@ -47,13 +48,13 @@ static banyan_combine_desc describe(const scene *scene, buffers *buffers, banyan
                                .tokens = 1,
                                .heads = HEADS,
                                .value_dim = VALUE_DIM,
-                               .scatter = scene->scatter,
-                               .algorithm = scene->algorithm};
+                               .scatter = scenario->scatter,
+                               .algorithm = scenario->algorithm};
 }
 
-static void note(world_rank *self, scene *scene, banyan_status status) {
-  verdict *verdict = &scene->verdicts[self->rank];
-  verdict->seconds = world_now_s() - scene->deed_s;
+static void note(world_rank *self, scenario *scenario, banyan_status status) {
+  verdict *verdict = &scenario->verdicts[self->rank];
+  verdict->seconds = world_now_s() - scenario->deed_s;
   verdict->status = (int)status;
   snprintf(verdict->text, sizeof verdict->text, "%s", banyan_last_error());
   verdict->culprit = banyan_comm_failed_rank(self->comm);
@@ -63,22 +64,22 @@ static void note(world_rank *self, scene *scene, banyan_status status) {
 }
 
 /* Everyone but the culprit goes on calling until told. */
-static void go_on(world_rank *self, scene *scene, banyan_op *op) {
+static void go_on(world_rank *self, scenario *scenario, banyan_op *op) {
   banyan_status status = BANYAN_OK;
   for (int i = 0; i < 1000000 && status == BANYAN_OK; i++) {
     status = banyan_start(op);
     if (status == BANYAN_OK) status = banyan_wait(op);
   }
-  note(self, scene, status);
+  note(self, scenario, status);
 }
 
-static void do_deed(world_rank *self, scene *scene, banyan_op *op) {
-  if (scene->deed == DIE_AMID || scene->deed == STOP_AMID) banyan_start(op);
-  scene->deed_s = world_now_s();
-  if (scene->deed == DIE_BEFORE || scene->deed == DIE_AMID) raise(SIGKILL);
-  if (scene->deed == EXIT_BEFORE) _exit(0);
-  if (scene->deed == STOP_BEFORE || scene->deed == STOP_AMID) raise(SIGSTOP);
-  if (scene->deed == LEAVE) {
+static void do_deed(world_rank *self, scenario *scenario, banyan_op *op) {
+  if (scenario->deed == DIE_AMID || scenario->deed == STOP_AMID) banyan_start(op);
+  scenario->deed_s = world_now_s();
+  if (scenario->deed == DIE_BEFORE || scenario->deed == DIE_AMID) raise(SIGKILL);
+  if (scenario->deed == EXIT_BEFORE) _exit(0);
+  if (scenario->deed == STOP_BEFORE || scenario->deed == STOP_AMID) raise(SIGSTOP);
+  if (scenario->deed == LEAVE) {
     banyan_op_free(op);
     banyan_comm_destroy(self->comm);
     self->comm = NULL;
@@ -86,54 +87,54 @@ static void do_deed(world_rank *self, scene *scene, banyan_op *op) {
 }
 
 static void play(world_rank *self) {
-  scene *scene = self->argument;
+  scenario *scenario = self->argument;
   buffers buffers;
   banyan_partial in, out;
   banyan_op *op = NULL;
-  banyan_combine_desc desc = describe(scene, &buffers, &in, &out);
-  bool wants_out = scene->scatter != BANYAN_SCATTER_ROOT || self->rank == 0;
+  banyan_combine_desc desc = describe(scenario, &buffers, &in, &out);
+  bool wants_out = scenario->scatter != BANYAN_SCATTER_ROOT || self->rank == 0;
   if (!world_ok(self, banyan_combine_init(self->comm, &desc, &in, wants_out ? &out : NULL, &op), "init")) return;
   for (int i = 0; i < 3; i++)
     if (!world_ok(self, banyan_start(op), "start") || !world_ok(self, banyan_wait(op), "wait")) return;
   if (!world_ok(self, banyan_barrier(self->comm), "barrier") || !world_meet(self)) return;
-  if (self->rank == scene->culprit) {
-    do_deed(self, scene, op);
+  if (self->rank == scenario->culprit) {
+    do_deed(self, scenario, op);
     return;
   }
-  go_on(self, scene, op);
+  go_on(self, scenario, op);
   banyan_op_free(op);
 }
 
 /* Ends what was stopped, once all others have been told. */
 static void end_stopped(world *world, const pid_t *pids, void *argument) {
   (void)world;
-  const scene *scene = argument;
+  const scenario *scenario = argument;
   double deadline = world_now_s() + 15;
   for (int32_t r = 0; r < WORLD_RANKS_MAX; r++) {
-    if (r == scene->culprit || scene->verdicts[r].known < 0) continue;
-    while (!*(volatile const int *)&scene->verdicts[r].told && world_now_s() < deadline) world_sleep_ms(1);
+    if (r == scenario->culprit || scenario->verdicts[r].known < 0) continue;
+    while (!*(volatile const int *)&scenario->verdicts[r].told && world_now_s() < deadline) world_sleep_ms(1);
   }
-  kill(pids[scene->culprit], SIGKILL);
+  kill(pids[scenario->culprit], SIGKILL);
 }
 
-static void check_verdicts(const scene *scene, int32_t nranks, banyan_status expected, double at_least_s,
+static void check_verdicts(const scenario *scenario, int32_t nranks, banyan_status expected, double at_least_s,
                            double at_most_s) {
   for (int32_t r = 0; r < nranks; r++) {
-    const verdict *told = &scene->verdicts[r];
-    if (r == scene->culprit) continue;
-    ck_assert_msg(told->told, "%d ranks, algorithm %s: rank %d was told nothing", nranks, scene->algorithm, r);
-    ck_assert_msg(told->status == (int)expected, "%d ranks, algorithm %s: rank %d got %s: %s", nranks, scene->algorithm,
-                  r, banyan_status_string((banyan_status)told->status), told->text);
+    const verdict *told = &scenario->verdicts[r];
+    if (r == scenario->culprit) continue;
+    ck_assert_msg(told->told, "%d ranks, algorithm %s: rank %d was told nothing", nranks, scenario->algorithm, r);
+    ck_assert_msg(told->status == (int)expected, "%d ranks, algorithm %s: rank %d got %s: %s", nranks,
+                  scenario->algorithm, r, banyan_status_string((banyan_status)told->status), told->text);
     ck_assert_msg(told->known == told->status && told->repeated == told->status, "rank %d later got %d and %d, not %d",
                   r, told->known, told->repeated, told->status);
     char name[16];
-    snprintf(name, sizeof name, "rank %d", scene->culprit);
-    ck_assert_msg(told->culprit == scene->culprit && strstr(told->text, name),
-                  "%d ranks, algorithm %s: rank %d blames rank %d, not %d: %s", nranks, scene->algorithm, r,
-                  told->culprit, scene->culprit, told->text);
+    snprintf(name, sizeof name, "rank %d", scenario->culprit);
+    ck_assert_msg(told->culprit == scenario->culprit && strstr(told->text, name),
+                  "%d ranks, algorithm %s: rank %d blames rank %d, not %d: %s", nranks, scenario->algorithm, r,
+                  told->culprit, scenario->culprit, told->text);
     ck_assert_msg(told->seconds >= at_least_s && told->seconds <= at_most_s,
-                  "%d ranks, algorithm %s: rank %d was told after %.3f s, not %g to %g: %s", nranks, scene->algorithm,
-                  r, told->seconds, at_least_s, at_most_s, told->text);
+                  "%d ranks, algorithm %s: rank %d was told after %.3f s, not %g to %g: %s", nranks,
+                  scenario->algorithm, r, told->seconds, at_least_s, at_most_s, told->text);
   }
 }
 
@@ -143,8 +144,8 @@ static double slack(double seconds) { return world_is_sanitized() ? 4 * seconds 
 static const char *const algorithms[] = {"oneshot", "twoshot", "recursive", "tree", "ring"};
 static const int32_t nranks_of[] = {2, 3, 5};
 
-static scene *open_scene(deed deed, int index, int32_t *nranks) {
-  scene *made = world_share(sizeof *made);
+static scenario *open_scenario(deed deed, int index, int32_t *nranks) {
+  scenario *made = world_share(sizeof *made);
   *nranks = nranks_of[index % 3];
   made->deed = deed;
   made->algorithm = algorithms[index / 3 % 5];
@@ -155,10 +156,10 @@ static scene *open_scene(deed deed, int index, int32_t *nranks) {
 
 static void play_death(deed deed, int index) {
   int32_t nranks;
-  scene *scene = open_scene(deed, index, &nranks);
-  WORLD_RUN(play, .nranks = nranks, .processes = true, .deaths = true, .argument = scene);
-  check_verdicts(scene, nranks, BANYAN_ERR_PEER, 0, slack(0.5));
-  world_unshare(scene, sizeof *scene);
+  scenario *scenario = open_scenario(deed, index, &nranks);
+  WORLD_RUN(play, .nranks = nranks, .processes = true, .deaths = true, .argument = scenario);
+  check_verdicts(scenario, nranks, BANYAN_ERR_PEER, 0, slack(0.5));
+  world_unshare(scenario, sizeof *scenario);
 }
 
 TEST_LOOP(death_before_a_collective, 15) { play_death(DIE_BEFORE, _i); }
@@ -168,17 +169,17 @@ TEST_LOOP(leaving_while_others_go_on, 15) { play_death(LEAVE, _i); }
 
 static void play_stop(deed deed, int index) {
   int32_t nranks;
-  scene *scene = open_scene(deed, index, &nranks);
+  scenario *scenario = open_scenario(deed, index, &nranks);
   world_setup setup = {.nranks = nranks,
                        .processes = true,
                        .deaths = true,
-                       .argument = scene,
+                       .argument = scenario,
                        .timeout_ns = world_is_sanitized() ? 1000000000 : 400000000,
                        .conduct = end_stopped};
   world_run(&setup, play);
   double deadline_s = (double)setup.timeout_ns * 1e-9;
-  check_verdicts(scene, nranks, BANYAN_ERR_TIMEOUT, deadline_s * 0.9, deadline_s + slack(0.5));
-  world_unshare(scene, sizeof *scene);
+  check_verdicts(scenario, nranks, BANYAN_ERR_TIMEOUT, deadline_s * 0.9, deadline_s + slack(0.5));
+  world_unshare(scenario, sizeof *scenario);
 }
 
 TEST_RANGE(stop_before_a_collective, 3, 9) { play_stop(STOP_BEFORE, _i); }
@@ -186,10 +187,10 @@ TEST_RANGE(stop_in_mid_collective, 9, 15) { play_stop(STOP_AMID, _i); }
 
 TEST_LOOP(leaving_threads, 15) {
   int32_t nranks;
-  scene *scene = open_scene(LEAVE, _i, &nranks);
-  WORLD_RUN(play, .nranks = nranks, .argument = scene);
-  check_verdicts(scene, nranks, BANYAN_ERR_PEER, 0, slack(0.5));
-  world_unshare(scene, sizeof *scene);
+  scenario *scenario = open_scenario(LEAVE, _i, &nranks);
+  WORLD_RUN(play, .nranks = nranks, .argument = scenario);
+  check_verdicts(scenario, nranks, BANYAN_ERR_PEER, 0, slack(0.5));
+  world_unshare(scenario, sizeof *scenario);
 }
 
 /* On the way to a root and in chains, whoever waits for a rank that itself waits blames the one that holds up all. */
@@ -203,66 +204,66 @@ TEST_LOOP(chain_to_a_stopped_rank, 5) {
                 {"tree", BANYAN_SCATTER_ROOT, 9, 8},
                 {"tree", BANYAN_SCATTER_NONE, 9, 7},
                 {"recursive", BANYAN_SCATTER_NONE, 7, 5}};
-  scene *scene = world_share(sizeof *scene);
-  scene->deed = STOP_BEFORE;
-  scene->algorithm = chains[_i].algorithm;
-  scene->scatter = chains[_i].scatter;
-  scene->culprit = chains[_i].culprit;
+  scenario *scenario = world_share(sizeof *scenario);
+  scenario->deed = STOP_BEFORE;
+  scenario->algorithm = chains[_i].algorithm;
+  scenario->scatter = chains[_i].scatter;
+  scenario->culprit = chains[_i].culprit;
   int32_t nranks = chains[_i].nranks;
-  for (int32_t r = nranks; r < WORLD_RANKS_MAX; r++) scene->verdicts[r].known = -1;
+  for (int32_t r = nranks; r < WORLD_RANKS_MAX; r++) scenario->verdicts[r].known = -1;
   world_setup setup = {.nranks = nranks,
                        .processes = true,
                        .deaths = true,
-                       .argument = scene,
+                       .argument = scenario,
                        .timeout_ns = world_is_sanitized() ? 1000000000 : 400000000,
                        .conduct = end_stopped};
   world_run(&setup, play);
-  check_verdicts(scene, nranks, BANYAN_ERR_TIMEOUT, 0.3, (double)setup.timeout_ns * 1e-9 + slack(1.0));
-  world_unshare(scene, sizeof *scene);
+  check_verdicts(scenario, nranks, BANYAN_ERR_TIMEOUT, 0.3, (double)setup.timeout_ns * 1e-9 + slack(1.0));
+  world_unshare(scenario, sizeof *scenario);
 }
 
 /* ---- a death at any moment --------------------------------------------------------------------------------------- */
 
 static void kill_at_random(world *world, const pid_t *pids, void *argument) {
-  scene *scene = argument;
+  scenario *scenario = argument;
   world_await(world, FLAG_GO, 10);
-  world_sleep_ms(scene->sleep_ms);
-  scene->deed_s = world_now_s();
-  kill(pids[scene->culprit], SIGKILL);
+  world_sleep_ms(scenario->sleep_ms);
+  scenario->deed_s = world_now_s();
+  kill(pids[scenario->culprit], SIGKILL);
 }
 
 static void run_until_told(world_rank *self) {
-  scene *scene = self->argument;
+  scenario *scenario = self->argument;
   buffers buffers;
   banyan_partial in, out;
   banyan_op *op = NULL;
-  banyan_combine_desc desc = describe(scene, &buffers, &in, &out);
+  banyan_combine_desc desc = describe(scenario, &buffers, &in, &out);
   if (!world_ok(self, banyan_combine_init(self->comm, &desc, &in, &out, &op), "init") || !world_meet(self)) return;
   world_signal(self->world, FLAG_GO);
-  go_on(self, scene, op);
+  go_on(self, scenario, op);
   banyan_op_free(op);
 }
 
 TEST_LOOP(death_at_any_moment, 30) {
   world_random random = {world_seed() + 1000 + (uint64_t)_i};
   int32_t nranks;
-  scene *scene = open_scene(DIE_AMID, _i, &nranks);
-  scene->sleep_ms = 5 + 20 * fabs(random_unit(&random));
-  WORLD_RUN(run_until_told, .nranks = nranks, .processes = true, .deaths = true, .argument = scene,
+  scenario *scenario = open_scenario(DIE_AMID, _i, &nranks);
+  scenario->sleep_ms = 5 + 20 * fabs(random_unit(&random));
+  WORLD_RUN(run_until_told, .nranks = nranks, .processes = true, .deaths = true, .argument = scenario,
             .conduct = kill_at_random);
-  check_verdicts(scene, nranks, BANYAN_ERR_PEER, -0.1, slack(0.5));
-  world_unshare(scene, sizeof *scene);
+  check_verdicts(scenario, nranks, BANYAN_ERR_PEER, -0.1, slack(0.5));
+  world_unshare(scenario, sizeof *scenario);
 }
 
 /* ---- two deaths -------------------------------------------------------------------------------------------------- */
 
 /* Rank 0 has done its part and is gone; rank 1 dies before its own. The first death holds up nobody, the second all. */
 static void die_one_after_another(world_rank *self) {
-  scene *scene = self->argument;
+  scenario *scenario = self->argument;
   buffers buffers;
   banyan_partial in, out;
   banyan_op *op = NULL;
-  banyan_combine_desc desc = describe(scene, &buffers, &in, &out);
+  banyan_combine_desc desc = describe(scenario, &buffers, &in, &out);
   desc.scatter = BANYAN_SCATTER_ROOT;
   desc.root = 2;
   if (!world_ok(self, banyan_combine_init(self->comm, &desc, &in, self->rank == 2 ? &out : NULL, &op), "init")) return;
@@ -276,42 +277,42 @@ static void die_one_after_another(world_rank *self) {
   world_await(self->world, FLAG_GO, 5);
   world_sleep_ms(50);
   if (self->rank == 1) {
-    scene->deed_s = world_now_s();
+    scenario->deed_s = world_now_s();
     raise(SIGKILL);
   }
   banyan_status status = banyan_start(op);
   if (status == BANYAN_OK) status = banyan_wait(op);
-  note(self, scene, status);
+  note(self, scenario, status);
   banyan_op_free(op);
 }
 
 TEST(second_death_is_noticed) {
-  scene *scene = world_share(sizeof *scene);
-  scene->algorithm = "oneshot";
-  scene->culprit = 1;
-  WORLD_RUN(die_one_after_another, .nranks = 3, .processes = true, .deaths = true, .argument = scene,
+  scenario *scenario = world_share(sizeof *scenario);
+  scenario->algorithm = "oneshot";
+  scenario->culprit = 1;
+  WORLD_RUN(die_one_after_another, .nranks = 3, .processes = true, .deaths = true, .argument = scenario,
             .timeout_ns = 5000000000);
-  const verdict *told = &scene->verdicts[2];
+  const verdict *told = &scenario->verdicts[2];
   ck_assert_msg(told->status == BANYAN_ERR_PEER && told->culprit == 1 && told->seconds < slack(0.6),
                 "%s, rank %d, %.3f s: %s", banyan_status_string((banyan_status)told->status), told->culprit,
                 told->seconds, told->text);
-  world_unshare(scene, sizeof *scene);
+  world_unshare(scenario, sizeof *scenario);
 }
 
 /* ---- abort ------------------------------------------------------------------------------------------------------- */
 
 static void *abort_soon(void *argument) {
   world_rank *self = argument;
-  scene *scene = self->argument;
+  scenario *scenario = self->argument;
   world_sleep_ms(50);
-  scene->deed_s = world_now_s();
+  scenario->deed_s = world_now_s();
   banyan_comm_abort(self->comm, "the operator said so");
   return NULL;
 }
 
 /* The last rank does not come; rank 0 aborts from another thread while it waits itself. */
 static void wait_for_abort(world_rank *self) {
-  scene *scene = self->argument;
+  scenario *scenario = self->argument;
   pthread_t thread;
   banyan_status status = BANYAN_OK;
   double end = world_now_s() + 10;
@@ -322,22 +323,22 @@ static void wait_for_abort(world_rank *self) {
   else
     for (; status == BANYAN_OK && world_now_s() < end; world_sleep_ms(1)) status = banyan_comm_status(self->comm);
   if (self->rank == 0) pthread_join(thread, NULL);
-  note(self, scene, status);
+  note(self, scenario, status);
 }
 
 TEST_LOOP(abort_from_another_thread, 6) {
-  scene *scene = world_share(sizeof *scene);
+  scenario *scenario = world_share(sizeof *scenario);
   int32_t nranks = 1 + _i / 2 * 2;
-  WORLD_RUN(wait_for_abort, .nranks = nranks, .processes = _i % 2, .argument = scene);
+  WORLD_RUN(wait_for_abort, .nranks = nranks, .processes = _i % 2, .argument = scenario);
   for (int32_t r = 0; r < nranks; r++) {
-    const verdict *told = &scene->verdicts[r];
+    const verdict *told = &scenario->verdicts[r];
     ck_assert_msg(told->status == BANYAN_ERR_ABORTED && told->repeated == BANYAN_ERR_ABORTED && told->culprit == 0,
                   "rank %d of %d: %d, then %d, blames %d: %s", r, nranks, told->status, told->repeated, told->culprit,
                   told->text);
     ck_assert_msg(told->seconds < slack(0.5), "rank %d was told after %.3f s", r, told->seconds);
     if (r == 0) ck_assert_msg(strstr(told->text, "the operator said so"), "%s", told->text);
   }
-  world_unshare(scene, sizeof *scene);
+  world_unshare(scenario, sizeof *scenario);
 }
 
 /* ---- slow, but alive --------------------------------------------------------------------------------------------- */
@@ -376,30 +377,30 @@ TEST_LOOP(own_work_is_no_wait, 2) {
 /* ---- statistics that are no numbers ------------------------------------------------------------------------------ */
 
 static void give_nonsense(world_rank *self) {
-  scene *scene = self->argument;
+  scenario *scenario = self->argument;
   buffers buffers;
   banyan_partial in, out;
-  banyan_combine_desc desc = describe(scene, &buffers, &in, &out);
+  banyan_combine_desc desc = describe(scenario, &buffers, &in, &out);
   if (!world_ok(self, banyan_combine(self->comm, &desc, &in, &out), "combine") || !world_meet(self)) return;
-  if (self->rank == scene->culprit) {
-    buffers.lse[5] = (float)scene->sleep_ms;
-    scene->deed_s = world_now_s();
+  if (self->rank == scenario->culprit) {
+    buffers.lse[5] = (float)scenario->sleep_ms;
+    scenario->deed_s = world_now_s();
   }
   banyan_status status = BANYAN_OK;
   for (int i = 0; i < 3 && status == BANYAN_OK; i++) status = banyan_combine(self->comm, &desc, &in, &out);
-  note(self, scene, status);
+  note(self, scenario, status);
 }
 
 TEST_LOOP(nonsense_is_named, 16) {
   int32_t nranks;
-  scene *scene = open_scene(SLEEP, _i / 2, &nranks);
-  scene->sleep_ms = _i % 2 ? (double)NAN : (double)INFINITY;
-  WORLD_RUN(give_nonsense, .nranks = nranks, .processes = _i % 4 == 0, .argument = scene);
-  check_verdicts(scene, nranks, BANYAN_ERR_DATA, -1, slack(0.5));
-  const verdict *own = &scene->verdicts[scene->culprit];
+  scenario *scenario = open_scenario(SLEEP, _i / 2, &nranks);
+  scenario->sleep_ms = _i % 2 ? (double)NAN : (double)INFINITY;
+  WORLD_RUN(give_nonsense, .nranks = nranks, .processes = _i % 4 == 0, .argument = scenario);
+  check_verdicts(scenario, nranks, BANYAN_ERR_DATA, -1, slack(0.5));
+  const verdict *own = &scenario->verdicts[scenario->culprit];
   ck_assert_int_eq(own->status, BANYAN_ERR_DATA);
   ck_assert_msg(strstr(own->text, "token 0") && strstr(own->text, "head 5"), "%s", own->text);
-  world_unshare(scene, sizeof *scene);
+  world_unshare(scenario, sizeof *scenario);
 }
 
 int main(void) { return world_main(suite_of("faults", 60)); }

@@ -48,14 +48,14 @@ static const char *read_file(const char *name, int32_t rank) {
 
 /* ---- ranks that fail --------------------------------------------------------------------------------------------- */
 
-typedef struct scene {
+typedef struct scenario {
   int operations;
   int32_t dies; /* -1: it leaves out the last call instead: the deadline passes */
   char text[WORLD_RANKS_MAX][512];
-} scene;
+} scenario;
 
 static void fall_silent(world_rank *self) {
-  scene *scene = self->argument;
+  scenario *scenario = self->argument;
   static float values[HEADS * VALUE_DIM], lse[HEADS], merged[HEADS * VALUE_DIM];
   banyan_partial in, out;
   banyan_op *op = NULL;
@@ -64,27 +64,27 @@ static void fall_silent(world_rank *self) {
   banyan_partial_init(&in, values, BANYAN_F32, lse, BANYAN_F32, HEADS, VALUE_DIM);
   banyan_partial_init(&out, merged, BANYAN_F32, NULL, BANYAN_F32, HEADS, VALUE_DIM);
   if (!world_ok(self, banyan_combine_init(self->comm, &desc, &in, &out, &op), "init")) return;
-  for (int i = 0; i < scene->operations; i++)
+  for (int i = 0; i < scenario->operations; i++)
     if (!world_ok(self, banyan_start(op), "start") || !world_ok(self, banyan_wait(op), "wait")) return;
   if (!world_meet(self)) return;
   if (self->rank == self->nranks - 1) {
-    if (scene->dies) raise(SIGKILL);
+    if (scenario->dies) raise(SIGKILL);
     world_await(self->world, 1, 10);
   } else {
     banyan_status status = banyan_start(op);
     if (status == BANYAN_OK) status = banyan_wait(op);
-    world_check(self, status == (scene->dies ? BANYAN_ERR_PEER : BANYAN_ERR_TIMEOUT), "got %s", banyan_last_error());
-    snprintf(scene->text[self->rank], sizeof scene->text[0], "%s", banyan_comm_error(self->comm));
+    world_check(self, status == (scenario->dies ? BANYAN_ERR_PEER : BANYAN_ERR_TIMEOUT), "got %s", banyan_last_error());
+    snprintf(scenario->text[self->rank], sizeof scenario->text[0], "%s", banyan_comm_error(self->comm));
     if (self->rank == 0) world_signal(self->world, 1);
   }
   banyan_op_free(op);
 }
 
 /* Both wait for rank 2, which has a node of the tree that they need. */
-static void check_text(const scene *scene) {
+static void check_text(const scenario *scenario) {
   char wanted[160];
   for (int32_t r = 0; r < 2; r++) {
-    const char *text = scene->text[r], *here = strstr(text, "; this rank is in operation ");
+    const char *text = scenario->text[r], *here = strstr(text, "; this rank is in operation ");
     ck_assert_msg(strstr(text, "rank 2 ") == text, "%s", text);
     ck_assert_msg(here != NULL, "%s", text);
     snprintf(wanted, sizeof wanted, ": combine, %d bytes by ", HEADS * (VALUE_DIM + 2) * 4);
@@ -92,7 +92,7 @@ static void check_text(const scene *scene) {
     const char *peer = strstr(here, ", waiting for ");
     /* On a busy machine the death may come while this rank still waits for the other one, or before it has come to a
      * wait: then the other one told it. */
-    bool early = scene->dies && peer && peer[strlen(", waiting for rank ")] == (char)('1' - r);
+    bool early = scenario->dies && peer && peer[strlen(", waiting for rank ")] == (char)('1' - r);
     ck_assert_msg(peer ? early || strcmp(peer, ", waiting for rank 2") == 0 : strstr(text, "(noticed by rank ") != NULL,
                   "%s", text);
     int step = 0, steps = 0;
@@ -123,39 +123,40 @@ static void check_dump(const char *text, const char *reason, int at_most, bool a
 }
 
 TEST_LOOP(errors_say_where_and_what_came_before, 4) {
-  scene *scene = world_share(sizeof *scene);
+  scenario *scenario = world_share(sizeof *scenario);
   set_file("BANYAN_FLIGHT", "flight");
-  *scene = (struct scene){.operations = _i & 1 ? 1000 : 10, .dies = _i >> 1};
-  WORLD_RUN(fall_silent, .nranks = 3, .processes = true, .deaths = scene->dies, .argument = scene,
-            .timeout_ns = scene->dies ? 0 : 300000000);
-  check_text(scene);
+  *scenario = (struct scenario){.operations = _i & 1 ? 1000 : 10, .dies = _i >> 1};
+  WORLD_RUN(fall_silent, .nranks = 3, .processes = true, .deaths = scenario->dies, .argument = scenario,
+            .timeout_ns = scenario->dies ? 0 : 300000000);
+  check_text(scenario);
   for (int32_t r = 0; r < 2; r++)
-    check_dump(read_file("flight", r), scene->text[r], scene->operations > 256 ? 256 : 20, scene->operations > 256);
-  world_unshare(scene, sizeof *scene);
+    check_dump(read_file("flight", r), scenario->text[r], scenario->operations > 256 ? 256 : 20,
+               scenario->operations > 256);
+  world_unshare(scenario, sizeof *scenario);
 }
 
 TEST(it_can_be_switched_off) {
-  scene *scene = world_share(sizeof *scene);
+  scenario *scenario = world_share(sizeof *scenario);
   setenv("BANYAN_FLIGHT", "off", 1);
-  *scene = (struct scene){.operations = 3, .dies = 1};
-  WORLD_RUN(fall_silent, .nranks = 3, .processes = true, .deaths = true, .argument = scene);
-  check_text(scene);
+  *scenario = (struct scenario){.operations = 3, .dies = 1};
+  WORLD_RUN(fall_silent, .nranks = 3, .processes = true, .deaths = true, .argument = scenario);
+  check_text(scenario);
   ck_assert_int_ne(access("off.0", F_OK), 0);
-  world_unshare(scene, sizeof *scene);
+  world_unshare(scenario, sizeof *scenario);
 }
 
 TEST(the_log_has_the_latest) {
-  scene *scene = world_share(sizeof *scene);
+  scenario *scenario = world_share(sizeof *scenario);
   set_file("BANYAN_LOG_FILE", "log.%r");
   setenv("BANYAN_LOG", "info", 1);
-  *scene = (struct scene){.operations = 100, .dies = 1};
-  WORLD_RUN(fall_silent, .nranks = 3, .processes = true, .deaths = true, .argument = scene);
+  *scenario = (struct scenario){.operations = 100, .dies = 1};
+  WORLD_RUN(fall_silent, .nranks = 3, .processes = true, .deaths = true, .argument = scenario);
   const char *text = read_file("log", 1);
   int count = 0;
   for (const char *at = text; (at = strstr(at, "banyan info exec, rank 1: operation ")) != NULL; at++) count++;
   ck_assert_msg(count == 16, "%d operations: %s", count, text);
   ck_assert_msg(strstr(text, "banyan info exec, rank 1: failed: rank 2 died") != NULL, "%s", text);
-  world_unshare(scene, sizeof *scene);
+  world_unshare(scenario, sizeof *scenario);
 }
 
 /* ---- the recorder alone ------------------------------------------------------------------------------------------ */

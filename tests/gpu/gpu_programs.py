@@ -130,7 +130,7 @@ def run_cases(step, options, seconds, keep):
     kept = []
 
     def look(skips):
-        """Whoever is told of a test that is skipped is told so at the end alone, so before that those that passed may be skips."""
+        """Skipped tests are reported at the end alone, so tests that passed before may prove to be skips."""
         try:
             tests = tests_of_log(step.program, log, skips)
         except (xml.etree.ElementTree.ParseError, OSError):

@@ -40,14 +40,14 @@ typedef struct task {
   rows in[RANKS_MAX];
 } task;
 
-typedef struct hands {
+typedef struct rig {
   bny_device *device;
   bny_device_module *module;
   bny_device_kernel kernel;
   banyan_op *op;
   rows *in, *apart, *within; /* of the device */
   gpu_graph *graph;
-} hands;
+} rig;
 
 static void fill(task *task) {
   world_random random = {world_seed() * 1000 + (uint64_t)task->nranks};
@@ -67,7 +67,7 @@ static banyan_partial describe(rows *memory) {
 
 /* ---- on the device ----------------------------------------------------------------------------------------------- */
 
-static bool begin(gpu_rank *self, const task *task, hands *made) {
+static bool begin(gpu_rank *self, const task *task, rig *made) {
   tool_error error = {.text = ""};
   world_rank *world = self->world;
   const banyan_combine_desc desc = {.size = sizeof desc, .tokens = TOKENS, .heads = HEADS, .value_dim = VALUE_DIM};
@@ -85,7 +85,7 @@ static bool begin(gpu_rank *self, const task *task, hands *made) {
          world_ok(world, banyan_device_combine_init(world->comm, &desc, &made->op), "banyan_device_combine_init");
 }
 
-static void end(gpu_rank *self, hands *made, bool idle) {
+static void end(gpu_rank *self, rig *made, bool idle) {
   banyan_op_free(made->op);
   if (idle) {
     gpu_graph_free(made->graph);
@@ -97,46 +97,46 @@ static void end(gpu_rank *self, hands *made, bool idle) {
   if (made->device) made->device->ops->close(made->device);
 }
 
-static bool combine_apart(gpu_rank *self, const hands *hands) {
+static bool combine_apart(gpu_rank *self, const rig *rig) {
   const banyan_combine_desc desc = {.size = sizeof desc,
                                     .tokens = TOKENS,
                                     .heads = HEADS,
                                     .value_dim = VALUE_DIM,
                                     .algorithm = "oneshot",
                                     .stream = self->stream};
-  banyan_partial in = describe(hands->in), out = describe(hands->apart);
+  banyan_partial in = describe(rig->in), out = describe(rig->apart);
   return world_ok(self->world, banyan_combine(self->world->comm, &desc, &in, &out), "combine");
 }
 
 /* Grids differ from rank to rank, and each begins with another row. */
-static bool launch(gpu_rank *self, const hands *hands) {
+static bool launch(gpu_rank *self, const rig *rig) {
   bny_device_combine combine;
-  banyan_partial what = describe(NULL), out = describe(hands->within);
+  banyan_partial what = describe(NULL), out = describe(rig->within);
   int32_t rank = self->world->rank;
-  if (!world_ok(self->world, banyan_op_device(hands->op, &what, &out, BLOCKS, &combine, sizeof combine),
+  if (!world_ok(self->world, banyan_op_device(rig->op, &what, &out, BLOCKS, &combine, sizeof combine),
                 "banyan_op_device"))
     return false;
-  user_kernel_rows rows = {hands->in->values, hands->in->lse, NULL, TOKENS, HEADS, VALUE_DIM, (uint32_t)rank};
+  user_kernel_rows rows = {rig->in->values, rig->in->lse, NULL, TOKENS, HEADS, VALUE_DIM, (uint32_t)rank};
   void *arguments[] = {&rows, &combine};
-  bny_device_launch launch = {.kernel = &hands->kernel,
+  bny_device_launch launch = {.kernel = &rig->kernel,
                               .grid = {(uint32_t)(BLOCKS - rank % 3), 1, 1},
                               .block = {32 * USER_KERNEL_WARPS, 1, 1},
                               .arguments = arguments};
-  return world_ok(self->world, hands->device->ops->launch(hands->device, &launch, self->stream), "launch");
+  return world_ok(self->world, rig->device->ops->launch(rig->device, &launch, self->stream), "launch");
 }
 
-static bool capture(gpu_rank *self, hands *hands) {
+static bool capture(gpu_rank *self, rig *rig) {
   tool_error error = {.text = ""};
   bool ok = gpu_ok(self, gpu_capture_begin(self->device, self->stream, &error), &error);
-  ok = ok && launch(self, hands) && combine_apart(self, hands) && launch(self, hands);
-  return ok && gpu_ok(self, gpu_capture_end(self->device, self->stream, &hands->graph, &error), &error);
+  ok = ok && launch(self, rig) && combine_apart(self, rig) && launch(self, rig);
+  return ok && gpu_ok(self, gpu_capture_end(self->device, self->stream, &rig->graph, &error), &error);
 }
 
-static bool replay(gpu_rank *self, const hands *hands) {
+static bool replay(gpu_rank *self, const rig *rig) {
   tool_error error = {.text = ""};
   bool ok = true;
   for (int i = 0; ok && i < (gpu_quick() ? 2 : REPLAYS); i++)
-    ok = gpu_ok(self, gpu_graph_launch(hands->graph, self->stream, &error), &error);
+    ok = gpu_ok(self, gpu_graph_launch(rig->graph, self->stream, &error), &error);
   return ok;
 }
 
@@ -157,12 +157,12 @@ static double error_of(const task *task, int row, const rows *got) {
   return fmax(worst, fabs(top + log(sum) - (double)got->lse[row]));
 }
 
-static bool check(gpu_rank *self, const task *task, const hands *hands) {
+static bool check(gpu_rank *self, const task *task, const rig *rig) {
   tool_error error = {.text = ""};
   rows *apart = malloc(2 * sizeof *apart), *within = apart + 1;
   bool ok = gpu_ok(self,
-                   gpu_read(self->device, apart, hands->apart, sizeof *apart, &error) &&
-                       gpu_read(self->device, within, hands->within, sizeof *within, &error),
+                   gpu_read(self->device, apart, rig->apart, sizeof *apart, &error) &&
+                       gpu_read(self->device, within, rig->within, sizeof *within, &error),
                    &error);
   ok = ok &&
        world_check(self->world, memcmp(apart, within, sizeof *apart) == 0, "bits are not those of banyan_combine()");
@@ -176,14 +176,14 @@ static bool check(gpu_rank *self, const task *task, const hands *hands) {
 
 static void use(gpu_rank *self, void *argument) {
   const task *task = argument;
-  hands hands = {.device = NULL};
+  rig rig = {.device = NULL};
   world_rank *world = self->world;
-  bool ok = begin(self, task, &hands) && world_meet(world); /* memory is there before anything runs, see gpu_take() */
-  ok = ok && combine_apart(self, &hands) && launch(self, &hands) && gpu_finish(self) && check(self, task, &hands) &&
-       world_meet(world) && capture(self, &hands) && world_meet(world) && replay(self, &hands) && gpu_finish(self) &&
-       world_ok(world, banyan_comm_status(world->comm), "status") && check(self, task, &hands);
+  bool ok = begin(self, task, &rig) && world_meet(world); /* memory is there before anything runs, see gpu_take() */
+  ok = ok && combine_apart(self, &rig) && launch(self, &rig) && gpu_finish(self) && check(self, task, &rig) &&
+       world_meet(world) && capture(self, &rig) && world_meet(world) && replay(self, &rig) && gpu_finish(self) &&
+       world_ok(world, banyan_comm_status(world->comm), "status") && check(self, task, &rig);
   ok = world_meet(world) && ok;
-  end(self, &hands, ok);
+  end(self, &rig, ok);
 }
 
 START_TEST(user_kernels) {

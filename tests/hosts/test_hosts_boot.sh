@@ -1,7 +1,7 @@
 #!/bin/bash
 # SPDX-License-Identifier: Apache-2.0
 # How ranks of several hosts find each other (docs/bootstrap.md): as each launcher describes them, over chosen interfaces,
-# with secrets of files, and while strangers knock.
+# with secrets of files, and while unauthenticated peers connect.
 # shellcheck disable=SC2016
 # shellcheck source=tests/hosts/hosts_prelude.sh
 . "$(dirname "$0")/hosts_prelude.sh"
@@ -71,7 +71,7 @@ expect "a host with another secret" 1 "is the secret" on sh -c \
 expect "two of a rank" 1 "rank 4 has already joined" on sh -c '[ "$RANK" != 5 ] || RANK=4; exec "$0" bootstrap 3' "$world"
 expect "too few ranks" 1 "rank 6 of 7 did not connect" on env WORLD_SIZE=7 "$world" bootstrap 3
 
-# Strangers on the other host: garbage, silence and connections that are dropped, while rank 1 comes late.
+# Unauthenticated peers on the other node send garbage, are silent and drop connections, while rank 1 comes late.
 cat >"$work/knock" <<'END'
 for _ in $(seq 40); do
   exec {silent}<>/dev/tcp/10.77.0.1/29500 && printf 'GET / HTTP/1.0\r\n\r\n' >&"$silent"
@@ -80,7 +80,7 @@ for _ in $(seq 40); do
 done 2>/dev/null
 sleep 1
 END
-expect "strangers" 0 "$met" on sh -c \
+expect "unauthenticated peers" 0 "$met" on sh -c \
   '[ "$RANK" != 5 ] || bash "$1" & [ "$RANK" != 1 ] || sleep 1; exec "$0" bootstrap' "$world" "$work/knock"
 
 # Plain ssh, the secret through its standard input.

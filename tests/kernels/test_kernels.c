@@ -24,7 +24,7 @@ static void *take(size_t bytes) {
 
 /* ---- a merge to be done: sources in wire form, made from normalised values and lse ------------------------------- */
 
-typedef struct scene {
+typedef struct scenario {
   bny_box box;
   bny_wire wire;
   int count;
@@ -35,17 +35,17 @@ typedef struct scene {
   bny_wire_view views[BNY_MERGE_SOURCES_MAX];
   double *lse[BNY_MERGE_SOURCES_MAX]; /* base e, -inf: empty */
   float *values[BNY_MERGE_SOURCES_MAX];
-} scene;
+} scenario;
 
-typedef struct scene_spread {
+typedef struct scenario_spread {
   double lse_low, lse_high;
   double empty_share;
   double value_scale;
-} scene_spread;
+} scenario_spread;
 
-static int64_t scene_rows(const scene *s) { return (int64_t)s->box.tokens * s->box.heads; }
+static int64_t scenario_rows(const scenario *s) { return (int64_t)s->box.tokens * s->box.heads; }
 
-static bny_wire_view view_of(char *message, const scene *s, int32_t head0) {
+static bny_wire_view view_of(char *message, const scenario *s, int32_t head0) {
   size_t bytes = bny_wire_formats[s->wire].element_bytes;
   return (bny_wire_view){.m = (float *)(message + s->layout.m) + head0,
                          .d = (float *)(message + s->layout.d) + head0,
@@ -53,9 +53,9 @@ static bny_wire_view view_of(char *message, const scene *s, int32_t head0) {
                          .token_stride = s->source_heads};
 }
 
-static void scene_fill(scene *s, const scene_spread *spread) {
+static void scenario_fill(scenario *s, const scenario_spread *spread) {
   const bny_kernels *portable = bny_kernels_find("portable");
-  const int64_t rows = scene_rows(s);
+  const int64_t rows = scenario_rows(s);
   const int dim = s->box.value_dim;
   s->layout = bny_wire_layout_make(s->wire, (int64_t)s->box.tokens * s->source_heads, dim);
   for (int k = 0; k < s->count; k++) {
@@ -79,19 +79,20 @@ static void scene_fill(scene *s, const scene_spread *spread) {
   }
 }
 
-static scene scene_make(int count, bny_wire wire, const scene_spread *spread) {
+static scenario scenario_make(int count, bny_wire wire, const scenario_spread *spread) {
   static const int dims[] = {0, 1, 3, 8, 15, 16, 17, 31, 64, 80, 128, 130, 576, 1100};
-  scene s = {.wire = wire, .count = count, .round_nodes = random_int(0, 1) != 0};
+  scenario s = {.wire = wire, .count = count, .round_nodes = random_int(0, 1) != 0};
   s.box.value_dim = dims[random_int(0, (int)(sizeof dims / sizeof dims[0]) - 1)];
   s.box.tokens = random_int(1, 4);
   s.box.heads = random_int(1, 21);
-  while (scene_rows(&s) * s.box.value_dim * count > VALUES_MAX && s.box.heads > 1) s.box.heads = (s.box.heads + 1) / 2;
+  while (scenario_rows(&s) * s.box.value_dim * count > VALUES_MAX && s.box.heads > 1)
+    s.box.heads = (s.box.heads + 1) / 2;
   s.source_heads = s.box.heads + (random_int(0, 2) == 0 ? random_int(1, 3) : 0);
-  scene_fill(&s, spread);
+  scenario_fill(&s, spread);
   return s;
 }
 
-static void scene_free(scene *s) {
+static void scenario_free(scenario *s) {
   for (int k = 0; k < s->count; k++) {
     free(s->messages[k]);
     free(s->lse[k]);
@@ -99,7 +100,7 @@ static void scene_free(scene *s) {
   }
 }
 
-static const scene_spread ordinary = {.lse_low = -8, .lse_high = 8, .empty_share = 0.15, .value_scale = 2.0};
+static const scenario_spread ordinary = {.lse_low = -8, .lse_high = 8, .empty_share = 0.15, .value_scale = 2.0};
 
 /* ---- finished results -------------------------------------------------------------------------------------------- */
 
@@ -107,9 +108,9 @@ typedef struct finished {
   float *values, *lse;
 } finished;
 
-static finished finish_of(const bny_kernels *kernels, const scene *s) {
-  finished f = {take((size_t)(scene_rows(s) * s->box.value_dim) * sizeof(float)),
-                take((size_t)scene_rows(s) * sizeof(float))};
+static finished finish_of(const bny_kernels *kernels, const scenario *s) {
+  finished f = {take((size_t)(scenario_rows(s) * s->box.value_dim) * sizeof(float)),
+                take((size_t)scenario_rows(s) * sizeof(float))};
   banyan_partial out;
   banyan_partial_init(&out, f.values, BANYAN_F32, f.lse, BANYAN_F32, s->box.heads, s->box.value_dim);
   ck_assert_ptr_null(bny_partial_check(&out, &s->box, true));
@@ -123,10 +124,10 @@ static void finished_free(finished *f) {
 }
 
 /* Relative L2 error of the worst row; lse within lse_bound, absolute. Bounds hold per source and level. */
-static void check_against_reference(const scene *s, const finished *f, double bound, const char *name) {
+static void check_against_reference(const scenario *s, const finished *f, double bound, const char *name) {
   const int dim = s->box.value_dim;
   double *sum = take((size_t)dim * sizeof(double));
-  for (int64_t r = 0; r < scene_rows(s); r++) {
+  for (int64_t r = 0; r < scenario_rows(s); r++) {
     double top = -INFINITY, weight = 0, error = 0, norm = 0;
     for (int k = 0; k < s->count; k++) top = fmax(top, s->lse[k][r]);
     for (int i = 0; i < dim; i++) sum[i] = 0;
@@ -156,7 +157,7 @@ static void check_against_reference(const scene *s, const finished *f, double bo
   free(sum);
 }
 
-static double bound_of(const scene *s) {
+static double bound_of(const scenario *s) {
   double levels = 1 + ceil(log2(s->count)); /* roundings to the wire on the way from a leaf to the root */
   return 1e-6 + 2.5 * bny_wire_formats[s->wire].error_bound * (s->round_nodes ? levels : 1);
 }
@@ -164,7 +165,7 @@ static double bound_of(const scene *s) {
 TEST(merges_match_the_reference) {
   for (int i = 0; i < ROUNDS; i++) {
     int count = i < 64 ? i + 1 : random_int(1, 12);
-    scene s = scene_make(count, (bny_wire)(i % (int)BNY_WIRE_COUNT), &ordinary);
+    scenario s = scenario_make(count, (bny_wire)(i % (int)BNY_WIRE_COUNT), &ordinary);
     for (int t = 0; bny_kernels_table[t] != NULL; t++) {
       const bny_kernels *kernels = bny_kernels_table[t];
       if (kernels->supported()) {
@@ -173,18 +174,18 @@ TEST(merges_match_the_reference) {
         finished_free(&f);
       }
     }
-    scene_free(&s);
+    scenario_free(&s);
   }
 }
 
 TEST(far_logits_keep_their_precision) {
-  static const scene_spread spreads[] = {{.lse_low = -1e4, .lse_high = 1e4, .value_scale = 1},
-                                         {.lse_low = 9995, .lse_high = 1e4, .value_scale = 1},
-                                         {.lse_low = -1e4, .lse_high = -9995, .value_scale = 1},
-                                         {.lse_low = -90, .lse_high = 0, .value_scale = 1e-3},
-                                         {.lse_low = 0, .lse_high = 1, .value_scale = 1e-40}};
+  static const scenario_spread spreads[] = {{.lse_low = -1e4, .lse_high = 1e4, .value_scale = 1},
+                                            {.lse_low = 9995, .lse_high = 1e4, .value_scale = 1},
+                                            {.lse_low = -1e4, .lse_high = -9995, .value_scale = 1},
+                                            {.lse_low = -90, .lse_high = 0, .value_scale = 1e-3},
+                                            {.lse_low = 0, .lse_high = 1, .value_scale = 1e-40}};
   for (int i = 0; i < 60; i++) {
-    scene s = scene_make(random_int(1, 9), BNY_WIRE_F32, &spreads[i % 5]);
+    scenario s = scenario_make(random_int(1, 9), BNY_WIRE_F32, &spreads[i % 5]);
     for (int t = 0; bny_kernels_table[t] != NULL; t++) {
       if (bny_kernels_table[t]->supported()) {
         finished f = finish_of(bny_kernels_table[t], &s);
@@ -193,13 +194,13 @@ TEST(far_logits_keep_their_precision) {
         finished_free(&f);
       }
     }
-    scene_free(&s);
+    scenario_free(&s);
   }
 }
 
 /* ---- bits -------------------------------------------------------------------------------------------------------- */
 
-static char *merged_by(const bny_kernels *kernels, const scene *s) {
+static char *merged_by(const bny_kernels *kernels, const scenario *s) {
   char *message = take(s->layout.bytes);
   bny_wire_view dst = view_of(message, s, 0);
   kernels->merge(&s->box, s->wire, s->count, s->views, s->round_nodes, &dst);
@@ -208,17 +209,17 @@ static char *merged_by(const bny_kernels *kernels, const scene *s) {
 
 TEST(all_tables_give_the_same_bits) {
   const bny_kernels *portable = bny_kernels_find("portable");
-  static const scene_spread wide = {.lse_low = -200, .lse_high = 60, .empty_share = 0.2, .value_scale = 1e5};
+  static const scenario_spread wide = {.lse_low = -200, .lse_high = 60, .empty_share = 0.2, .value_scale = 1e5};
   for (int i = 0; i < ROUNDS; i++) {
     bny_wire wire = (bny_wire)(i % (int)BNY_WIRE_COUNT);
-    scene s = scene_make(i < 64 ? i + 1 : random_int(1, 10), wire, i % 2 == 0 ? &ordinary : &wide);
+    scenario s = scenario_make(i < 64 ? i + 1 : random_int(1, 10), wire, i % 2 == 0 ? &ordinary : &wide);
     finished expected = finish_of(portable, &s);
     char *expected_message = merged_by(portable, &s);
     for (int t = 0; bny_kernels_table[t] != NULL; t++) {
       const bny_kernels *kernels = bny_kernels_table[t];
       if (!kernels->supported()) continue;
       finished f = finish_of(kernels, &s);
-      size_t rows = (size_t)scene_rows(&s), bytes = rows * (size_t)s.box.value_dim * sizeof(float);
+      size_t rows = (size_t)scenario_rows(&s), bytes = rows * (size_t)s.box.value_dim * sizeof(float);
       EXPECT_MSG(memcmp(f.values, expected.values, bytes) == 0, "%s: values, round %d", kernels->name, i);
       EXPECT_MSG(memcmp(f.lse, expected.lse, rows * sizeof(float)) == 0, "%s: lse, round %d", kernels->name, i);
       char *message = merged_by(kernels, &s);
@@ -228,7 +229,7 @@ TEST(all_tables_give_the_same_bits) {
     }
     finished_free(&expected);
     free(expected_message);
-    scene_free(&s);
+    scenario_free(&s);
   }
 }
 
@@ -249,9 +250,9 @@ static element merge_pair(element a, element b) {
 }
 
 TEST(f32_merges_are_the_documented_tree) {
-  static const scene_spread wide = {.lse_low = -120, .lse_high = 20, .empty_share = 0.2, .value_scale = 3};
+  static const scenario_spread wide = {.lse_low = -120, .lse_high = 20, .empty_share = 0.2, .value_scale = 3};
   for (int i = 0; i < 64; i++) {
-    scene s = scene_make(i + 1, BNY_WIRE_F32, i % 2 == 0 ? &ordinary : &wide);
+    scenario s = scenario_make(i + 1, BNY_WIRE_F32, i % 2 == 0 ? &ordinary : &wide);
     char *message = merged_by(bny_kernels_find(NULL), &s);
     bny_wire_view got = view_of(message, &s, 0);
     for (int t = 0; t < s.box.tokens; t++) {
@@ -275,7 +276,7 @@ TEST(f32_merges_are_the_documented_tree) {
       }
     }
     free(message);
-    scene_free(&s);
+    scenario_free(&s);
   }
 }
 
@@ -283,15 +284,15 @@ TEST(f32_merges_are_the_documented_tree) {
 TEST(grouping_does_not_change_canonical_bits) {
   const bny_kernels *kernels = bny_kernels_find(NULL);
   for (int i = 0; i < ROUNDS / 2; i++) {
-    scene s = scene_make(random_int(2, 40), (bny_wire)(i % (int)BNY_WIRE_COUNT), &ordinary);
+    scenario s = scenario_make(random_int(2, 40), (bny_wire)(i % (int)BNY_WIRE_COUNT), &ordinary);
     s.round_nodes = true;
     int group = 2 << random_int(0, 3);
     finished whole = finish_of(kernels, &s);
     char *whole_message = merged_by(kernels, &s);
-    scene upper = s;
+    scenario upper = s;
     upper.count = 0;
     for (int first = 0; first < s.count; first += group) {
-      scene lower = s;
+      scenario lower = s;
       lower.count = s.count - first < group ? s.count - first : group;
       memcpy(lower.views, s.views + first, sizeof(bny_wire_view) * (size_t)lower.count);
       upper.messages[upper.count] = merged_by(kernels, &lower);
@@ -300,7 +301,7 @@ TEST(grouping_does_not_change_canonical_bits) {
     }
     finished parts = finish_of(kernels, &upper);
     char *parts_message = merged_by(kernels, &upper);
-    size_t rows = (size_t)scene_rows(&s);
+    size_t rows = (size_t)scenario_rows(&s);
     ck_assert_int_eq(memcmp(whole.values, parts.values, rows * (size_t)s.box.value_dim * sizeof(float)), 0);
     ck_assert_int_eq(memcmp(whole.lse, parts.lse, rows * sizeof(float)), 0);
     ck_assert_int_eq(memcmp(whole_message, parts_message, s.layout.bytes), 0);
@@ -309,21 +310,21 @@ TEST(grouping_does_not_change_canonical_bits) {
     finished_free(&parts);
     free(whole_message);
     free(parts_message);
-    scene_free(&s);
+    scenario_free(&s);
   }
 }
 
 /* Merging with empty rows alone changes nothing but the normalisation of lossy wires, which sources already have. */
 TEST(empty_rows_are_the_identity) {
   const bny_kernels *kernels = bny_kernels_find(NULL);
-  static const scene_spread full = {.lse_low = -8, .lse_high = 8, .value_scale = 2};
+  static const scenario_spread full = {.lse_low = -8, .lse_high = 8, .value_scale = 2};
   for (int i = 0; i < 60; i++) {
-    scene s = scene_make(2, (bny_wire)(i % (int)BNY_WIRE_COUNT), &full);
+    scenario s = scenario_make(2, (bny_wire)(i % (int)BNY_WIRE_COUNT), &full);
     const int64_t rows = (int64_t)s.box.tokens * s.source_heads;
     int empty = random_int(0, 1);
     memset(s.messages[empty], 0, s.layout.bytes);
     for (int64_t r = 0; r < rows; r++) ((float *)(s.messages[empty] + s.layout.m))[r] = -INFINITY;
-    scene alone = s;
+    scenario alone = s;
     alone.count = 1;
     alone.views[0] = s.views[1 - empty];
     char *merged = merged_by(kernels, &s), *same = merged_by(kernels, &alone);
@@ -331,12 +332,12 @@ TEST(empty_rows_are_the_identity) {
     free(merged);
     free(same);
     finished both = finish_of(kernels, &s), one = finish_of(kernels, &alone);
-    for (int64_t e = 0; e < scene_rows(&s) * s.box.value_dim; e++) {
+    for (int64_t e = 0; e < scenario_rows(&s) * s.box.value_dim; e++) {
       EXPECT(both.values[e] == one.values[e]); /* -0 becomes +0 */
     }
     finished_free(&both);
     finished_free(&one);
-    scene_free(&s);
+    scenario_free(&s);
   }
 }
 
@@ -344,14 +345,14 @@ TEST(empty_rows_are_the_identity) {
 
 TEST(wire_error_is_within_its_bound) {
   const bny_kernels *kernels = bny_kernels_find(NULL);
-  static const scene_spread full = {.lse_low = -3, .lse_high = 3, .value_scale = 1};
+  static const scenario_spread full = {.lse_low = -3, .lse_high = 3, .value_scale = 1};
   for (int wire = 0; wire < (int)BNY_WIRE_COUNT; wire++) {
     double worst = 0;
     for (int i = 0; i < 100; i++) {
-      scene s = scene_make(1, (bny_wire)wire, &full);
+      scenario s = scenario_make(1, (bny_wire)wire, &full);
       finished f = finish_of(kernels, &s);
       const int dim = s.box.value_dim;
-      for (int64_t r = 0; r < scene_rows(&s) && dim > 0; r++) {
+      for (int64_t r = 0; r < scenario_rows(&s) && dim > 0; r++) {
         double error = 0, norm = 0;
         for (int e = 0; e < dim; e++) {
           double value = (double)s.values[0][r * dim + e], delta = (double)f.values[r * dim + e] - value;
@@ -361,7 +362,7 @@ TEST(wire_error_is_within_its_bound) {
         worst = fmax(worst, sqrt(error / norm));
       }
       finished_free(&f);
-      scene_free(&s);
+      scenario_free(&s);
     }
     double bound = bny_wire_formats[wire].error_bound;
     printf("wire %s: worst row error %.3g, bound %.3g\n", bny_wire_formats[wire].name, worst, bound);
@@ -373,9 +374,9 @@ TEST(wire_error_is_within_its_bound) {
 
 /* Rows of lossy wires keep d in [0.5, 1], whatever is merged, so that values that fit the type never overflow. */
 TEST(lossy_rows_stay_in_range) {
-  static const scene_spread large = {.lse_low = -1, .lse_high = 1, .value_scale = 65000};
+  static const scenario_spread large = {.lse_low = -1, .lse_high = 1, .value_scale = 65000};
   for (int i = 0; i < 60; i++) {
-    scene s = scene_make(random_int(2, 64), i % 2 == 0 ? BNY_WIRE_F16 : BNY_WIRE_BF16, &large);
+    scenario s = scenario_make(random_int(2, 64), i % 2 == 0 ? BNY_WIRE_F16 : BNY_WIRE_BF16, &large);
     char *message = merged_by(bny_kernels_find(NULL), &s);
     bny_wire_view got = view_of(message, &s, 0);
     for (int t = 0; t < s.box.tokens; t++) {
@@ -388,7 +389,7 @@ TEST(lossy_rows_stay_in_range) {
       }
     }
     free(message);
-    scene_free(&s);
+    scenario_free(&s);
   }
 }
 

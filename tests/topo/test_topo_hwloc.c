@@ -101,7 +101,7 @@ TEST(paths_of_real_bridges) {
     ck_assert_int_eq(links_of_kind(topo, BNY_TOPO_LINK_NVLINK), 16 * 6);
     ck_assert_int_eq(bny_topo_path_between(topo, g[0], g[1]), BNY_TOPO_PATH_NVL);
     ck_assert_int_eq(bny_topo_path_between(topo, g[0], g[8]),
-                     BNY_TOPO_PATH_SYS); /* two halves; their trunks are not told of */
+                     BNY_TOPO_PATH_SYS); /* two halves; their trunks are not reported */
     /* without its NVLinks */
     for (int32_t l = 0; l < topo->nlinks; l++)
       topo->links[l].kind = topo->links[l].kind == BNY_TOPO_LINK_NVLINK ? BNY_TOPO_LINK_SYS : topo->links[l].kind;

@@ -465,7 +465,7 @@ TEST(absurd_nics) {
   bny_topo_free(topo);
 }
 
-/* A fault in each of very many hosts is told of some, and counted. */
+/* A fault in each of very many hosts is reported for some, and counted. */
 TEST(findings_are_bounded) {
   bny_topo *topo = load("host:500 gpu@gen5x16 nic@400g");
   for (int32_t l = 0; l < topo->nlinks; l++) {

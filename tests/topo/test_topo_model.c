@@ -245,7 +245,7 @@ TEST(paths_by_containment) {
   bny_topo_free(t);
 }
 
-/* As NCCL tells of it, without host bridges. */
+/* NCCL reports no host bridges. */
 TEST(paths_without_host_bridges) {
   bny_topo *t = bny_topo_new();
   int32_t host = put(t, BNY_TOPO_HOST, -1, "h0", NULL), numa = put(t, BNY_TOPO_NUMA, host, "n0", NULL);

@@ -150,7 +150,7 @@ TEST(guids_in_one_form) {
 /* The bytes of NCCL's are reversed, unless someone wrote them by hand; what is no GUID stays. */
 TEST(guids_of_nccl) {
   static const char *const forms[][3] = {
-      {"0x3a050700039f59b8", "b8599f030007053a", "0x3a050700039f59b8"}, /* one card, told of twice */
+      {"0x3a050700039f59b8", "b8599f030007053a", "0x3a050700039f59b8"}, /* one card, listed twice */
       {"0xb8599f030007053a", "b8599f030007053a", "0x3a050700039f59b8"},
       {"0x7c0a0003a1420c", "0c42a103000a7c00", "0x7c0a0003a1420c"},
       {"0xf71cbc0803dd6838", "3868dd0308bc1cf7", "0xf71cbc0803dd6838"},
@@ -295,7 +295,7 @@ static void attribute_of(const char *at, const char *name, char *value, size_t b
   }
 }
 
-/* By the text alone: pairs of a GPU's <pci> and a target, each once whichever end tells of it; the sum of counts. */
+/* By the text alone: pairs of a GPU's <pci> and a target, each once whichever end lists it, and the sum of counts. */
 static int32_t linked_pairs(const char *text, int64_t *sum) {
   enum { MOST = 512, BYTES = 24 };
   static char pairs[MOST][2][BYTES];
@@ -356,7 +356,7 @@ TEST(dumps_of_nccl) {
   if (each_dump("nccl", ".xml", ck_nccl_dump) == 0) fprintf(stderr, "no dumps of NCCL: not looked at\n");
 }
 
-/* The same class of machine, told of by NCCL and by nvidia-smi topo -m: one path for each pair of GPUs. */
+/* NCCL and nvidia-smi topo -m describe the same class of machine: one path for each pair of GPUs. */
 TEST_LOOP(paths_as_the_matrix_says, 3) {
   static const char *const pairs[][2] = {
       {"nccl/hgx_h200_8gpu.xml", "matrix/hgx_h200_8gpu_8nic_vastai.txt"},

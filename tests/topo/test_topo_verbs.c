@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0
- * RDMA devices, as a made-up libibverbs tells of them, in a made-up sysfs. */
+ * RDMA devices, as a made-up libibverbs reports them, in a made-up sysfs. */
 #include <check.h>
 #include <errno.h>
 #include <stdlib.h>

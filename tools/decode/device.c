@@ -18,12 +18,12 @@ static const double error_bound = 3e-5;
 typedef enum form { ATTENTION, APART, FUSED, COPY } form;
 
 /* A rank's memory on the device and its operations, one for each cache. */
-typedef struct station {
+typedef struct rank_memory {
   decode_piece keys[CACHES_MAX], values[CACHES_MAX]; /* MLA: no values */
   void *lengths;
   float *rows, *out; /* o, and behind them lse */
   banyan_op *attention[CACHES_MAX], *fused[CACHES_MAX], *combine;
-} station;
+} rank_memory;
 
 typedef struct measurement {
   const decode_device_settings *settings;
@@ -35,7 +35,7 @@ typedef struct measurement {
   decode_piece q;
   void *copy_from, *copy_to;
   size_t copy_bytes;
-  station stations[DEVICE_RANKS_MAX];
+  rank_memory memories[DEVICE_RANKS_MAX];
 } measurement;
 
 bool decode_device_built(void) { return true; }
@@ -71,7 +71,7 @@ static void set_counts(measurement *m) {
 }
 
 static bool take_caches(measurement *m, int32_t rank, tool_error *error) {
-  station *at = &m->stations[rank];
+  rank_memory *at = &m->memories[rank];
   int64_t count = tensor_count(m, rank);
   bool ok = true;
   for (int32_t c = 0; ok && c < m->result->caches; c++) {
@@ -84,7 +84,7 @@ static bool take_caches(measurement *m, int32_t rank, tool_error *error) {
 }
 
 static bool take_station(measurement *m, int32_t rank, tool_error *error) {
-  station *at = &m->stations[rank];
+  rank_memory *at = &m->memories[rank];
   gpu *device = m->ranks.device;
   int32_t batch = m->settings->shape.batch, keys = keys_of(m, rank);
   int32_t *lengths = malloc((size_t)batch * sizeof *lengths);
@@ -114,7 +114,7 @@ static bool take(measurement *m, tool_error *error) {
 static void give(measurement *m) {
   gpu *device = m->ranks.device;
   for (int32_t r = 0; r < m->ranks.nranks; r++) {
-    station *at = &m->stations[r];
+    rank_memory *at = &m->memories[r];
     banyan_op_free(at->combine);
     for (int32_t c = 0; c < CACHES_MAX; c++) {
       banyan_op_free(at->attention[c]);
@@ -136,7 +136,7 @@ static void give(measurement *m) {
 
 static banyan_attention_desc describe(const measurement *m, int32_t rank, int32_t c) {
   const decode_shape *shape = &m->settings->shape;
-  const station *at = &m->stations[rank];
+  const rank_memory *at = &m->memories[rank];
   int64_t keys = keys_of(m, rank), dim = shape->head_dim;
   const void *k = at->keys[c].memory, *v = m->latent ? k : at->values[c].memory;
   return (banyan_attention_desc){.size = sizeof(banyan_attention_desc),
@@ -173,7 +173,7 @@ static banyan_partial partial_of(const measurement *m, float *memory) {
 
 static banyan_status plan(measurement *m, int32_t rank) {
   const decode_shape *shape = &m->settings->shape;
-  station *at = &m->stations[rank];
+  rank_memory *at = &m->memories[rank];
   banyan_comm *comm = m->ranks.ranks[rank].comm;
   banyan_partial rows = partial_of(m, at->rows), out = partial_of(m, at->out);
   banyan_combine_desc combine = {.size = sizeof combine,
@@ -215,7 +215,7 @@ typedef struct run_form {
 static bool put(void *argument, int32_t run, int32_t rank, tool_error *error) {
   const run_form *what = argument;
   measurement *m = what->m;
-  station *at = &m->stations[rank];
+  rank_memory *at = &m->memories[rank];
   int32_t cache = run % m->result->caches;
   switch (what->form) {
   case ATTENTION: return device_time_start(at->attention[cache], error);
@@ -254,7 +254,7 @@ static bool check_row(const measurement *m, int32_t row, int32_t first, int32_t 
                        .scale = 1 / sqrt((double)dim),
                        .q = q};
   for (int32_t r = 0; r < nranks; r++) {
-    const station *at = &m->stations[first + r];
+    const rank_memory *at = &m->memories[first + r];
     wanted.keys[r] = &at->keys[c];
     wanted.values[r] = m->latent ? &at->keys[c] : &at->values[c];
     wanted.lengths[r] = keys_of(m, first + r);
@@ -287,8 +287,8 @@ static bool check(const measurement *m, const float *memory, int32_t first, int3
 static bool spoil(measurement *m, tool_error *error) {
   bool ok = true;
   for (int32_t r = 0; ok && r < m->ranks.nranks; r++) {
-    ok = gpu_fill(m->ranks.device, m->stations[r].rows, 0xff, rows_bytes(m), m->ranks.streams[r], error) &&
-         gpu_fill(m->ranks.device, m->stations[r].out, 0xff, rows_bytes(m), m->ranks.streams[r], error);
+    ok = gpu_fill(m->ranks.device, m->memories[r].rows, 0xff, rows_bytes(m), m->ranks.streams[r], error) &&
+         gpu_fill(m->ranks.device, m->memories[r].out, 0xff, rows_bytes(m), m->ranks.streams[r], error);
   }
   return ok && device_ranks_finish(&m->ranks, error);
 }
@@ -300,12 +300,12 @@ static bool measure_times(measurement *m, double *copy_us, tool_error *error) {
   double ignored;
   int32_t nranks = m->ranks.nranks, last = nranks - 1;
   bool ok = spoil(m, error) && time_form(m, ATTENTION, &result->attention_p50_us, &result->attention_p99_us, error) &&
-            check(m, m->stations[last].rows, last, 1, error);
+            check(m, m->memories[last].rows, last, 1, error);
   if (ok && nranks > 1) {
     ok = spoil(m, error) && time_form(m, APART, &result->apart_p50_us, &ignored, error) &&
-         check(m, m->stations[0].out, 0, nranks, error) && spoil(m, error) &&
+         check(m, m->memories[0].out, 0, nranks, error) && spoil(m, error) &&
          time_form(m, FUSED, &result->fused_p50_us, &ignored, error) &&
-         check(m, m->stations[last].out, 0, nranks, error);
+         check(m, m->memories[last].out, 0, nranks, error);
   }
   return ok && time_form(m, COPY, copy_us, &ignored, error);
 }
@@ -315,12 +315,12 @@ static bool measure(measurement *m, tool_error *error) {
   double copy_us = 0;
   if (!take(m, error) || !device_ranks_call(&m->ranks, plan_rank, m, error) || !measure_times(m, &copy_us, error))
     return false;
-  tell(m->stations[0].attention[0], result->kernel, sizeof result->kernel);
-  tell(m->stations[0].fused[0], result->fused, sizeof result->fused);
+  tell(m->memories[0].attention[0], result->kernel, sizeof result->kernel);
+  tell(m->memories[0].fused[0], result->fused, sizeof result->fused);
   result->copy_gbps = copy_us > 0 ? 2e-3 * (double)m->copy_bytes / copy_us : 0;
   double gbps = result->attention_p50_us > 0 ? 1e-3 * (double)result->kv_bytes / result->attention_p50_us : 0;
   result->copy_share = result->copy_gbps > 0 ? gbps / result->copy_gbps : 0;
-  double combined = m->ranks.nranks > 1 ? tool_error_bound_of(m->settings->wire, m->stations[0].combine) : 0;
+  double combined = m->ranks.nranks > 1 ? tool_error_bound_of(m->settings->wire, m->memories[0].combine) : 0;
   result->verified = result->worst_error <= error_bound + combined;
   return true;
 }

@@ -17,18 +17,18 @@ typedef enum form { BETWEEN, COMBINE, COPY, REDUCTIONS } form;
 enum { MAXIMA, DENOMINATORS, NUMERATORS, REDUCTION_COUNT };
 
 /* A rank's memory on the device and its operations. */
-typedef struct station {
+typedef struct rank_memory {
   float *values, *max, *sum; /* the partial, one block of memory from `values` on */
   float *out;                /* as large as the partial */
   float *spare_max, *spare_sum;
   banyan_op *combine, *reductions[REDUCTION_COUNT];
-} station;
+} rank_memory;
 
 typedef struct measurement {
   device_ranks ranks;
   const perf_case *perf;
   gpu_between *between; /* NULL: nothing stands between runs */
-  station stations[DEVICE_RANKS_MAX];
+  rank_memory memories[DEVICE_RANKS_MAX];
   float *host; /* as large as a partial */
 } measurement;
 
@@ -38,7 +38,7 @@ bool perf_device_built(void) { return true; }
 
 static int64_t rows_of(const perf_case *perf) { return (int64_t)perf->tokens * perf->heads; }
 
-static bool take(measurement *m, station *at, tool_error *error) {
+static bool take(measurement *m, rank_memory *at, tool_error *error) {
   size_t rows = (size_t)rows_of(m->perf);
   gpu *device = m->ranks.device;
   bool ok = gpu_take(device, m->perf->bytes, (void **)(void *)&at->values, error) &&
@@ -57,14 +57,14 @@ static bool fill(measurement *m, int32_t rank, tool_error *error) {
   int32_t dim = m->perf->head_dim;
   perf_rows data = {rows, dim, m->host + rows * dim, m->host + rows * dim + rows, m->host, 1, dim};
   perf_rows_fill(&data, KEY, rank);
-  return gpu_write(m->ranks.device, m->stations[rank].values, m->host, m->perf->bytes, error);
+  return gpu_write(m->ranks.device, m->memories[rank].values, m->host, m->perf->bytes, error);
 }
 
 /* The paper's first two reductions are combines of statistics alone, the third one of everything: a merge of partials
  * takes the maximum, and sums what has been scaled to it, so that nothing is left to do in between. */
 static banyan_status plan(measurement *m, int32_t rank) {
   const perf_case *perf = m->perf;
-  station *at = &m->stations[rank];
+  rank_memory *at = &m->memories[rank];
   int32_t heads = perf->heads, dim = perf->head_dim;
   tool_part part = tool_part_of_rank(perf->scatter, perf->tokens, heads, rank, m->ranks.nranks);
   bool nothing = perf->scatter == BANYAN_SCATTER_ROOT && rank != 0;
@@ -98,16 +98,16 @@ static bool plan_rank(device_rank *self, void *opaque) {
 }
 
 static bool begin(measurement *m, tool_error *error) {
-  memset(m->stations, 0, sizeof m->stations);
+  memset(m->memories, 0, sizeof m->memories);
   m->host = tool_allocate(m->perf->bytes);
   bool ok = m->host != NULL || tool_error_set(error, "out of memory");
-  for (int32_t r = 0; ok && r < m->ranks.nranks; r++) ok = take(m, &m->stations[r], error) && fill(m, r, error);
+  for (int32_t r = 0; ok && r < m->ranks.nranks; r++) ok = take(m, &m->memories[r], error) && fill(m, r, error);
   return ok && device_ranks_call(&m->ranks, plan_rank, m, error);
 }
 
 static void end(measurement *m) {
   for (int32_t r = 0; r < m->ranks.nranks; r++) {
-    station *at = &m->stations[r];
+    rank_memory *at = &m->memories[r];
     banyan_op_free(at->combine);
     for (int i = 0; i < REDUCTION_COUNT; i++) banyan_op_free(at->reductions[i]);
     gpu_give(m->ranks.device, at->values);
@@ -127,7 +127,7 @@ typedef struct run_form {
 
 static bool put_form(const run_form *what, int32_t rank, tool_error *error) {
   measurement *m = what->m;
-  station *at = &m->stations[rank];
+  rank_memory *at = &m->memories[rank];
   switch (what->form) {
   case BETWEEN: return true;
   case COPY: return gpu_copy(m->ranks.device, at->out, at->values, m->perf->bytes, m->ranks.streams[rank], error);
@@ -165,9 +165,9 @@ static bool check(measurement *m, perf_errors *errors, tool_error *error) {
     tool_part part = tool_part_of_rank(perf->scatter, perf->tokens, perf->heads, r, nranks);
     if (perf->scatter == BANYAN_SCATTER_ROOT && r != 0) continue;
     size_t bytes = (size_t)part.tokens * (size_t)part.heads * (size_t)perf->head_dim * sizeof(float);
-    if (!gpu_read(m->ranks.device, m->host, m->stations[r].out, bytes, error)) return false;
+    if (!gpu_read(m->ranks.device, m->host, m->memories[r].out, bytes, error)) return false;
     perf_rows_check(&part, perf->heads, perf->head_dim, m->host, KEY, nranks, ROWS_CHECKED,
-                    tool_error_bound_of(perf->wire, m->stations[r].combine), errors);
+                    tool_error_bound_of(perf->wire, m->memories[r].combine), errors);
   }
   return true;
 }
@@ -188,7 +188,7 @@ static bool measure(measurement *m, const perf_protocol *protocol, perf_device_r
   *row = (perf_device_row){.bytes = m->perf->bytes, .rows = rows_of(m->perf)};
   set_counts(m->perf, protocol, row);
   bool ok = begin(m, error);
-  if (ok && banyan_op_query(m->stations[0].combine, &info) == BANYAN_OK)
+  if (ok && banyan_op_query(m->memories[0].combine, &info) == BANYAN_OK)
     snprintf(row->algorithm, sizeof row->algorithm, "%s", info.algorithm);
   double between_us = 0;
   ok = ok && (m->between == NULL || time_form(m, BETWEEN, row, protocol->warmup, &between_us, &ignored, error));

@@ -115,39 +115,39 @@ static bny_source unit_store(bny_builder *builder, const unit *one) {
 }
 
 /* A level as seen by this rank. */
-typedef struct scene {
+typedef struct view {
   int32_t level, group, members, place; /* place: this rank's member */
   radix radix;
-} scene;
+} view;
 
-static scene scene_of(const bny_builder *builder, int32_t level, double bytes) {
+static view view_of(const bny_builder *builder, int32_t level, double bytes) {
   const bny_levels *levels = builder->request->levels;
   const bny_level *at = &levels->levels[level];
   int32_t member = level == 0 ? builder->rank : bny_levels_group(levels, level - 1, builder->rank);
-  scene made = {.level = level, .group = at->group_of[member], .place = at->place[member]};
+  view made = {.level = level, .group = at->group_of[member], .place = at->place[member]};
   made.members = at->first[made.group + 1] - at->first[made.group];
   made.radix = radix_choose(builder->request, level, bytes);
   return made;
 }
 
-static int32_t goal_of(const bny_levels *levels, const scene *scene, const unit *one) {
-  if (scene->level > 0)
-    return bny_levels_part_of(levels->levels[scene->level].most, scene->members, one->lanes[scene->level]);
-  return levels->levels[0].place[bny_levels_carrier(levels, scene->group, one->lanes[0])];
+static int32_t goal_of(const bny_levels *levels, const view *view, const unit *one) {
+  if (view->level > 0)
+    return bny_levels_part_of(levels->levels[view->level].most, view->members, one->lanes[view->level]);
+  return levels->levels[0].place[bny_levels_carrier(levels, view->group, one->lanes[0])];
 }
 
 /* Returns the rank that represents the owner in the member at `place`. */
-static int32_t rank_at(const bny_levels *levels, const scene *scene, const unit *one, int32_t place) {
-  const bny_level *at = &levels->levels[scene->level];
-  int32_t member = at->members[at->first[scene->group] + place];
-  return scene->level == 0 ? member : bny_compose_stand_in(levels, scene->level - 1, member, one->lanes);
+static int32_t rank_at(const bny_levels *levels, const view *view, const unit *one, int32_t place) {
+  const bny_level *at = &levels->levels[view->level];
+  int32_t member = at->members[at->first[view->group] + place];
+  return view->level == 0 ? member : bny_compose_stand_in(levels, view->level - 1, member, one->lanes);
 }
 
 /* Receives from the leaders of the other sub-blocks. Own sources keep their place in the order. */
-static void unit_receive(bny_builder *builder, unit *one, const scene *scene, int32_t round) {
+static void unit_receive(bny_builder *builder, unit *one, const view *view, int32_t round) {
   const bny_levels *levels = builder->request->levels;
-  block all = block_of(&scene->radix, scene->members, scene->place, round);
-  int32_t goal = goal_of(levels, scene, one), parts = (all.high - all.low + all.size - 1) / all.size;
+  block all = block_of(&view->radix, view->members, view->place, round);
+  int32_t goal = goal_of(levels, view, one), parts = (all.high - all.low + all.size - 1) / all.size;
   bool one_node = one->count == 0 || builder->request->order == BANYAN_ORDER_CANONICAL;
   bny_source stored, *own = one->sources;
   int64_t nown = one->count, count = 0;
@@ -159,12 +159,12 @@ static void unit_receive(bny_builder *builder, unit *one, const scene *scene, in
   bny_source *sources = bny_builder_allocate(builder, parts - 1 + nown, sizeof *sources);
   for (int32_t low = all.low; sources && low < all.high; low += all.size) {
     int32_t high = low + all.size < all.high ? low + all.size : all.high;
-    if (scene->place >= low && scene->place < high) {
+    if (view->place >= low && view->place < high) {
       for (int64_t k = 0; k < nown; k++) sources[count++] = own[k];
       continue;
     }
-    int32_t peer = rank_at(levels, scene, one, leader_of(low, high, goal));
-    int32_t message = bny_builder_receive_key(builder, peer, unit_key(one->owner, scene->level, round));
+    int32_t peer = rank_at(levels, view, one, leader_of(low, high, goal));
+    int32_t message = bny_builder_receive_key(builder, peer, unit_key(one->owner, view->level, round));
     bny_builder_wait(builder, message);
     sources[count++] = bny_source_message(message);
   }
@@ -173,17 +173,17 @@ static void unit_receive(bny_builder *builder, unit *one, const scene *scene, in
 }
 
 /* Runs one round for all units of this rank: it first sends everything, then waits. */
-static void round_run(bny_builder *builder, unit *units, int32_t count, const scene *scene, int32_t round) {
+static void round_run(bny_builder *builder, unit *units, int32_t count, const view *view, int32_t round) {
   const bny_levels *levels = builder->request->levels;
-  block all = block_of(&scene->radix, scene->members, scene->place, round);
+  block all = block_of(&view->radix, view->members, view->place, round);
   for (int32_t i = 0; i < count; i++) {
     if (!units[i].here) continue;
-    int32_t leader = leader_of(all.low, all.high, goal_of(levels, scene, &units[i]));
-    units[i].here = leader == scene->place;
-    if (!units[i].here) unit_send(builder, &units[i], scene->level, round, rank_at(levels, scene, &units[i], leader));
+    int32_t leader = leader_of(all.low, all.high, goal_of(levels, view, &units[i]));
+    units[i].here = leader == view->place;
+    if (!units[i].here) unit_send(builder, &units[i], view->level, round, rank_at(levels, view, &units[i], leader));
   }
   for (int32_t i = 0; i < count; i++)
-    if (units[i].here) unit_receive(builder, &units[i], scene, round);
+    if (units[i].here) unit_receive(builder, &units[i], view, round);
 }
 
 static void unit_finish(bny_builder *builder, unit *one) {
@@ -215,9 +215,9 @@ static void build(bny_builder *builder) {
   unit *units = units_find(builder, &count);
   for (int32_t i = 0; i < count; i++) units[i].here = true;
   for (int32_t level = 0; level < builder->request->levels->nlevels; level++) {
-    scene scene = scene_of(builder, level, unit_bytes(builder->request));
-    for (int32_t round = 0; round < scene.radix.rounds && builder->status == BANYAN_OK; round++)
-      round_run(builder, units, count, &scene, round);
+    view view = view_of(builder, level, unit_bytes(builder->request));
+    for (int32_t round = 0; round < view.radix.rounds && builder->status == BANYAN_OK; round++)
+      round_run(builder, units, count, &view, round);
   }
   for (int32_t i = 0; i < count; i++)
     if (units[i].here) unit_finish(builder, &units[i]);

@@ -153,7 +153,7 @@ static bool measure_pair(session *s, topo_item *item, topo_block *block, tool_er
   topo_order orders[2] = {{.job = TOPO_JOB_PAIR, .peer = pair->b, .leads = a_leads},
                           {.job = TOPO_JOB_PAIR, .peer = pair->a, .leads = !a_leads}};
   if (!topo_ranks_do(&s->ranks, who, orders, 2, error)) return false;
-  const topo_answer *a = &s->ranks.desks[pair->a].answer, *b = &s->ranks.desks[pair->b].answer;
+  const topo_answer *a = &s->ranks.mailboxes[pair->a].answer, *b = &s->ranks.mailboxes[pair->b].answer;
   const topo_answer *leader = a_leads ? a : b;
   for (int m = 0; m < TOPO_METRICS; m++) {
     bool both = m > TOPO_MESSAGE;
@@ -172,7 +172,7 @@ static bool measure_pair(session *s, topo_item *item, topo_block *block, tool_er
 static bool measure_local(session *s, const topo_item *item, topo_block *block, tool_error *error) {
   topo_order order = {.job = TOPO_JOB_LOCAL};
   if (!topo_ranks_do(&s->ranks, &item->index, &order, 1, error)) return false;
-  const topo_answer *answer = &s->ranks.desks[item->index].answer;
+  const topo_answer *answer = &s->ranks.mailboxes[item->index].answer;
   for (int large = 0; large < 2; large++) {
     topo_metric metric = large ? TOPO_LARGE : TOPO_SMALL;
     block->value[large] = answer->value[metric];
@@ -198,7 +198,7 @@ static bool measure_stream(session *s, const int32_t *readers, const int32_t *wr
   if (!topo_ranks_do(&s->ranks, who, orders, 2 * count, error)) return false;
   int64_t start_ns = INT64_MAX, end_ns = 0;
   for (int32_t i = 0; i < count; i++) {
-    const topo_answer *answer = &s->ranks.desks[readers[i]].answer;
+    const topo_answer *answer = &s->ranks.mailboxes[readers[i]].answer;
     start_ns = answer->start_ns < start_ns ? answer->start_ns : start_ns;
     end_ns = answer->end_ns > end_ns ? answer->end_ns : end_ns;
     *disturbed = *disturbed || answer->disturbed[TOPO_LARGE];

@@ -41,10 +41,10 @@ char *topo_ranks_target(const topo_ranks *ranks, int32_t node) {
 
 static bool memory_map(topo_ranks *ranks, tool_error *error) {
   size_t page = (size_t)sysconf(_SC_PAGESIZE), nranks = (size_t)ranks->nranks;
-  size_t desks = (sizeof(topo_desk) * nranks + 128 + page - 1) / page * page;
+  size_t mailboxes = (sizeof(topo_mailbox) * nranks + 128 + page - 1) / page * page;
   ranks->area_bytes = page + (MESSAGE_SLOTS * TOPO_MESSAGE_BYTES + page - 1) / page * page;
   size_t buffers = (size_t)ranks->nnodes * 2 * TOPO_LARGE_BYTES;
-  ranks->memory_bytes = desks + nranks * ranks->area_bytes + buffers;
+  ranks->memory_bytes = mailboxes + nranks * ranks->area_bytes + buffers;
   void *memory = mmap(NULL, ranks->memory_bytes, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
   if (memory == MAP_FAILED) {
     return tool_error_set(error, "%zu MiB of memory that the ranks share cannot be had: %s", ranks->memory_bytes >> 20,
@@ -52,11 +52,11 @@ static bool memory_map(topo_ranks *ranks, tool_error *error) {
   }
   ranks->memory = memory;
   ranks->arrived = memory;
-  ranks->desks = (topo_desk *)(void *)(ranks->memory + 128);
-  ranks->areas = ranks->memory + desks;
+  ranks->mailboxes = (topo_mailbox *)(void *)(ranks->memory + 128);
+  ranks->areas = ranks->memory + mailboxes;
   ranks->buffers = ranks->areas + nranks * ranks->area_bytes;
   for (size_t r = 0; r < nranks; r++)
-    if (sem_init(&ranks->desks[r].go, 1, 0) != 0 || sem_init(&ranks->desks[r].done, 1, 0) != 0)
+    if (sem_init(&ranks->mailboxes[r].go, 1, 0) != 0 || sem_init(&ranks->mailboxes[r].done, 1, 0) != 0)
       return tool_error_set(error, "no semaphores for %d ranks: %s", ranks->nranks, strerror(errno));
   return true;
 }
@@ -92,15 +92,15 @@ static bool pin_to(int32_t cpu) {
 static _Noreturn void be_rank(topo_ranks *ranks, int32_t rank, pid_t parent) {
   prctl(PR_SET_PDEATHSIG, SIGKILL);
   if (getppid() != parent) _exit(1); /* the parent ended before the watch was set */
-  topo_desk *desk = &ranks->desks[rank];
-  desk->answer = (topo_answer){.done = pin_to(ranks->ranks[rank].place.cpu)};
+  topo_mailbox *mailbox = &ranks->mailboxes[rank];
+  mailbox->answer = (topo_answer){.done = pin_to(ranks->ranks[rank].place.cpu)};
   topo_rank_touch(ranks, rank);
-  sem_post(&desk->done);
+  sem_post(&mailbox->done);
   for (;;) {
     struct timespec deadline = in_ns(1000000000);
-    if (sem_clockwait(&desk->go, CLOCK_MONOTONIC, &deadline) == 0) {
-      desk->answer = topo_rank_work(ranks, rank, &desk->order);
-      sem_post(&desk->done);
+    if (sem_clockwait(&mailbox->go, CLOCK_MONOTONIC, &deadline) == 0) {
+      mailbox->answer = topo_rank_work(ranks, rank, &mailbox->order);
+      sem_post(&mailbox->done);
     } else if (getppid() != parent) {
       _exit(1);
     }
@@ -149,7 +149,7 @@ static bool all_well(topo_ranks *ranks, tool_error *error) {
 static bool wait_for(topo_ranks *ranks, int32_t rank, int64_t until_ns, tool_error *error) {
   for (;;) {
     struct timespec look = in_ns(LOOK_NS);
-    if (sem_clockwait(&ranks->desks[rank].done, CLOCK_MONOTONIC, &look) == 0) return true;
+    if (sem_clockwait(&ranks->mailboxes[rank].done, CLOCK_MONOTONIC, &look) == 0) return true;
     if (!all_well(ranks, error)) return false;
     if (tool_now_ns() > until_ns) {
       return tool_error_set(error,
@@ -166,16 +166,16 @@ bool topo_ranks_do(topo_ranks *ranks, const int32_t *who, const topo_order *orde
   ranks->base += SIGNALS_OF_A_JOB;
   atomic_store(ranks->arrived, 0);
   for (int32_t i = 0; i < count; i++) {
-    topo_desk *desk = &ranks->desks[who[i]];
-    desk->order = orders[i];
-    desk->order.base = ranks->base;
-    desk->answer = (topo_answer){.done = false};
-    sem_post(&desk->go);
+    topo_mailbox *mailbox = &ranks->mailboxes[who[i]];
+    mailbox->order = orders[i];
+    mailbox->order.base = ranks->base;
+    mailbox->answer = (topo_answer){.done = false};
+    sem_post(&mailbox->go);
   }
   int64_t until_ns = tool_now_ns() + ranks->patience_ns;
   for (int32_t i = 0; i < count; i++) {
     if (!wait_for(ranks, who[i], until_ns, error)) return false;
-    if (!ranks->desks[who[i]].answer.done) {
+    if (!ranks->mailboxes[who[i]].answer.done) {
       return tool_error_set(error,
                             "CPU %d waited too long for a signal: another program with higher priority may hold one of "
                             "the CPUs",
@@ -198,7 +198,7 @@ static bool start_all(topo_ranks *ranks, tool_error *error) {
   int64_t until_ns = tool_now_ns() + ranks->patience_ns;
   for (int32_t r = 0; r < ranks->nranks; r++) {
     if (!wait_for(ranks, r, until_ns, error)) return false;
-    if (!ranks->desks[r].answer.done)
+    if (!ranks->mailboxes[r].answer.done)
       return tool_error_set(error, "a process cannot run on CPU %d alone", ranks->ranks[r].place.cpu);
   }
   /* One rank of each NUMA node touches its memory first, which places it there. */

@@ -37,12 +37,12 @@ typedef struct topo_answer {
 } topo_answer;
 
 /* The orders and answers between a rank and the parent. */
-typedef struct topo_desk {
+typedef struct topo_mailbox {
   _Alignas(128) sem_t go;
   sem_t done;
   topo_order order;
   topo_answer answer;
-} topo_desk;
+} topo_mailbox;
 
 typedef struct topo_ranks {
   int32_t nranks, nnodes; /* nodes: NUMA nodes with ranks */
@@ -55,7 +55,7 @@ typedef struct topo_ranks {
   /* shared memory: */
   char *memory;
   size_t memory_bytes;
-  topo_desk *desks;         /* by rank */
+  topo_mailbox *mailboxes;  /* by rank */
   _Atomic int32_t *arrived; /* readers of a stream that are ready */
   char *areas, *buffers;
   size_t area_bytes;
