@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * What each rank tells all others before anything is decided, and what follows from it: the same on every rank. */
+ * Each rank tells these facts to all others before anything is decided. The results are the same on every rank. */
 #ifndef BNY_FACTS_H
 #define BNY_FACTS_H
 

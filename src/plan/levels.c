@@ -224,8 +224,8 @@ static banyan_status shapes_find(bny_levels *levels) {
   return BANYAN_OK;
 }
 
-/* Whether the tree over members of groups is the canonical tree over ranks: members are consecutive, and all groups
- * except the last hold the same power of two of them. */
+/* Returns true if the tree over members of groups is the canonical tree over ranks: members are consecutive, and all
+ * groups except the last hold the same power of two of them. */
 static bool level_is_aligned(const bny_level *level) {
   int32_t size = level->first[1] - level->first[0], last = level->ngroups - 1;
   if (level->ngroups > 1 && (size & (size - 1)) != 0) return false;

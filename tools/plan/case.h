@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0
- * What is planned: ranks and the levels between them, and a collective with its shape. */
+ * The case to plan: ranks and the levels between them, and a collective with its shape. */
 #ifndef PLAN_CASE_H
 #define PLAN_CASE_H
 
@@ -20,8 +20,8 @@ typedef struct plan_ranks {
   bny_place_notes notes; /* none without a topology */
 } plan_ranks;
 
-/* Of a topology; of a file or description; of this machine; and of numbers alone, where `sizes` is for
- * bny_levels_parse() or NULL. */
+/* Ranks come from a topology, from a file or description, from this machine, or from numbers alone. `sizes` is a text for
+ * bny_levels_parse(), or NULL. */
 bool plan_ranks_of(const bny_topo *topo, const bny_topo_levels *derived, const char *title, plan_ranks *ranks,
                    tool_error *error);
 bool plan_ranks_load(const char *from, plan_ranks *ranks, tool_error *error);

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0
- * What plans hold, counted: rounds, messages and bytes by level, as a rank sees them. */
+ * Counts in plans: rounds, messages and bytes by level, as a rank sees them. */
 #ifndef PLAN_COUNT_H
 #define PLAN_COUNT_H
 

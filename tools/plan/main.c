@@ -114,7 +114,7 @@ static bool check_options(const arguments *a, tool_error *error) {
   return true;
 }
 
-/* What was not given. */
+/* Fills in the arguments that were not given. */
 static bool complete_shape(arguments *a, tool_error *error) {
   plan_shape *shape = &a->shape;
   shape->heads = a->heads > 0 ? a->heads : DEFAULT_HEADS;

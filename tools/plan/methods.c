@@ -131,7 +131,7 @@ static int by_time(const void *a_void, const void *b_void) {
   return a->ns < b->ns ? -1 : a->ns > b->ns;
 }
 
-/* What it has most too much of, by the time that this takes at the least. */
+/* Names the largest excess of a method over the best one, by the least time that this excess takes. */
 static void lost_because(const plan_ranks *ranks, const plan_method *best, plan_method *method) {
   const bny_levels *levels = ranks->levels;
   int32_t last = levels->nlevels - 1, level = last;

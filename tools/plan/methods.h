@@ -33,7 +33,7 @@ typedef struct plan_methods {
   plan_method methods[PLAN_METHODS_MAX]; /* fastest first, then those that cannot */
 } plan_methods;
 
-/* What a layer of attention keeps, for methods that move keys and values. */
+/* The size of a layer's KV cache, for methods that move keys and values. */
 typedef struct plan_keys {
   int64_t per_rank; /* tokens */
   int32_t kv_heads;
@@ -42,9 +42,9 @@ typedef struct plan_keys {
 /* All algorithms of the library for this shape. */
 bool plan_methods_weigh(const plan_ranks *ranks, const plan_shape *shape, plan_methods *methods, tool_error *error);
 
-/* Of a combine also Ring Attention, where keys and values travel past every rank, and three allreduces (maxima,
- * denominators, numerators), each by the algorithm that is fastest for it, but for those composed over levels. By the
- * same cost model. */
+/* A combine is also compared with Ring Attention, where keys and values pass every rank, and with three allreduces
+ * (maxima, denominators, numerators). Each uses its fastest algorithm that is not composed over levels, by the same cost
+ * model. */
 bool plan_methods_compare(const plan_ranks *ranks, const plan_shape *shape, const plan_keys *keys,
                           plan_methods *methods, tool_error *error);
 

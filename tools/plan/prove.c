@@ -22,7 +22,7 @@ typedef struct proof {
 /* Plans and proof take about so much for a message: an entry with a slice and its source, two steps, an arrival. */
 enum { BYTES_PER_MESSAGE = 300, BYTES_PER_RANK = 4096 };
 
-/* Whether it would take more than --memory; said before it does. */
+/* Refuses a proof that would take more memory than --memory, before it does. */
 static bool check_memory(const plan_view *view, const bny_request *request, char algorithm[64], tool_error *error) {
   bny_candidate candidates[BNY_CANDIDATES_MAX];
   int32_t count = bny_algorithm_candidates(request, candidates);
@@ -76,7 +76,7 @@ static bool plans_prove(proof *p, tool_error *error) {
   return status == BANYAN_OK || tool_error_set(error, "not proved: %s", banyan_last_error());
 }
 
-/* What holds of these plans, one to a line. */
+/* Lists the proved properties of these plans, one to a line. */
 static int proved_list(const proof *p, const char *lines[8]) {
   int count = 0;
   if (p->request.collective == BNY_BARRIER) {

@@ -204,7 +204,7 @@ struct bny_net {
   int32_t nwaiting;              /* peers that want an answer, and received refusals */
   int32_t nheard;                /* received refusals */
   bny_refusal heard[BNY_REFUSALS];
-  uint64_t spread;            /* the fault that peers have been told of; 0: none */
+  uint64_t spread;            /* the fault that peers have been sent; 0: none */
   uint64_t refused;           /* messages that do not belong to this communicator */
   bny_rendezvous *rendezvous; /* by rank, for other nodes, [nranks][2]; NULL: none yet */
 };
