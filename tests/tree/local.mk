@@ -11,7 +11,8 @@ tree_checks += \
   %D%/check-listed \
   %D%/check-pages \
   %D%/check-reference \
-  %D%/check-symbols
+  %D%/check-symbols \
+  %D%/check-words
 EXTRA_DIST += $(tree_checks) %D%/check-install %D%/device_header.cu
 
 # After make install: a program outside of the tree, found through pkg-config alone.
