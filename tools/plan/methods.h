@@ -43,8 +43,8 @@ typedef struct plan_keys {
 bool plan_methods_weigh(const plan_ranks *ranks, const plan_shape *shape, plan_methods *methods, tool_error *error);
 
 /* A combine is also compared with Ring Attention, where keys and values pass every rank, and with three allreduces
- * (maxima, denominators, numerators). Each uses its fastest algorithm that is not composed over levels, by the same cost
- * model. */
+ * (maxima, denominators, numerators). Each uses its fastest algorithm that is not composed over levels, by the same
+ * cost model. */
 bool plan_methods_compare(const plan_ranks *ranks, const plan_shape *shape, const plan_keys *keys,
                           plan_methods *methods, tool_error *error);
 
