@@ -7,6 +7,7 @@ test_scripts += \
   %D%/test_examples.sh \
   %D%/test_migration.sh \
   %D%/test_quickstart.sh \
+  %D%/test_spack.py \
   %D%/test_info_tool.sh \
   %D%/test_plan_tool.sh \
   %D%/test_tools.sh \
