@@ -21,14 +21,13 @@ nodist_cmake_DATA = %D%/cmake/banyanConfigVersion.cmake
 EXTRA_DIST += %D%/completions/banyan.bash
 zshcompdir = $(datadir)/zsh/site-functions
 bashcompdir = $(datadir)/bash-completion/completions
-tools_with_completion = banyan-decode banyan-perf banyan-plan banyan-topo banyan-info
 if JANSSON
 dist_zshcomp_DATA = %D%/completions/_banyan
 install-data-hook:
 	$(MKDIR_P) '$(DESTDIR)$(bashcompdir)'
 	$(INSTALL_DATA) $(srcdir)/%D%/completions/banyan.bash '$(DESTDIR)$(bashcompdir)/banyan-decode'
-	cd '$(DESTDIR)$(bashcompdir)' && for tool in $(tools_with_completion); do \
+	cd '$(DESTDIR)$(bashcompdir)' && for tool in $(tools); do \
 	  test $$tool = banyan-decode || $(LN_S) -f banyan-decode $$tool || exit; done
 uninstall-hook:
-	cd '$(DESTDIR)$(bashcompdir)' && rm -f $(tools_with_completion)
+	cd '$(DESTDIR)$(bashcompdir)' && rm -f $(tools)
 endif

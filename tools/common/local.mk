@@ -15,8 +15,35 @@ libbanyan_options_la_SOURCES = \
 libbanyan_options_la_CFLAGS = $(AM_CFLAGS) $(JANSSON_CFLAGS)
 libbanyan_options_la_LIBADD = libbanyan_launch.la $(JANSSON_LIBS)
 
+# Each tool has a folder, with a man page in it.
+tools = banyan-decode banyan-info banyan-perf banyan-plan banyan-topo
+tool_pages = \
+  tools/decode/banyan-decode.1 \
+  tools/info/banyan-info.1 \
+  tools/perf/banyan-perf.1 \
+  tools/plan/banyan-plan.1 \
+  tools/topo/banyan-topo.1
+if JANSSON
+bin_PROGRAMS += $(tools)
+dist_man_MANS += $(tool_pages)
+else
+EXTRA_PROGRAMS += $(tools)
+endif
+CLEANFILES += $(tool_pages)
+EXTRA_DIST += $(tool_pages:=.in)
+
 # A man page begins with what its tool prints of its options. Sections written by hand follow.
 man_page = $(AM_V_GEN)$(MKDIR_P) $(@D) && { ./$(@F:.1=)$(EXEEXT) --help-man && cat $(srcdir)/$@.in; } >$@.tmp && mv $@.tmp $@
+tools/decode/banyan-decode.1: tools/decode/banyan-decode.1.in banyan-decode$(EXEEXT)
+	$(man_page)
+tools/info/banyan-info.1: tools/info/banyan-info.1.in banyan-info$(EXEEXT)
+	$(man_page)
+tools/perf/banyan-perf.1: tools/perf/banyan-perf.1.in banyan-perf$(EXEEXT)
+	$(man_page)
+tools/plan/banyan-plan.1: tools/plan/banyan-plan.1.in banyan-plan$(EXEEXT)
+	$(man_page)
+tools/topo/banyan-topo.1: tools/topo/banyan-topo.1.in banyan-topo$(EXEEXT)
+	$(man_page)
 
 # Programs that measure and test on a GPU use these.
 if CUDA

@@ -1,10 +1,4 @@
 # SPDX-License-Identifier: Apache-2.0
-if JANSSON
-bin_PROGRAMS += banyan-decode
-dist_man_MANS += %D%/banyan-decode.1
-else
-EXTRA_PROGRAMS += banyan-decode
-endif
 banyan_decode_SOURCES = \
   %D%/allreduce3.c \
   %D%/device.h \
@@ -27,8 +21,3 @@ else
 banyan_decode_SOURCES += %D%/device_none.c
 banyan_decode_LDADD = libbanyan_tools.la
 endif
-
-%D%/banyan-decode.1: %D%/banyan-decode.1.in banyan-decode$(EXEEXT)
-	$(man_page)
-CLEANFILES += %D%/banyan-decode.1
-EXTRA_DIST += %D%/banyan-decode.1.in

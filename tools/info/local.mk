@@ -1,10 +1,4 @@
 # SPDX-License-Identifier: Apache-2.0
-if JANSSON
-bin_PROGRAMS += banyan-info
-dist_man_MANS += %D%/banyan-info.1
-else
-EXTRA_PROGRAMS += banyan-info
-endif
 banyan_info_SOURCES = \
   %D%/build.c \
   %D%/cuda.c %D%/cuda.h \
@@ -19,8 +13,3 @@ banyan_info_CPPFLAGS = $(AM_CPPFLAGS) \
   -DBUILD_COMMAND='"$(BUILD_COMMAND)"' -DBUILD_HOST='"$(host)"' -DBUILD_PACKAGES='"$(BUILD_PACKAGES)"'
 banyan_info_CFLAGS = $(AM_CFLAGS) $(JANSSON_CFLAGS)
 banyan_info_LDADD = libbanyan_methods.la libbanyan_options.la libbanyan_topo.la libbanyan_core.la $(JANSSON_LIBS)
-
-%D%/banyan-info.1: %D%/banyan-info.1.in banyan-info$(EXEEXT)
-	$(man_page)
-CLEANFILES += %D%/banyan-info.1
-EXTRA_DIST += %D%/banyan-info.1.in

@@ -1,10 +1,4 @@
 # SPDX-License-Identifier: Apache-2.0
-if JANSSON
-bin_PROGRAMS += banyan-perf
-dist_man_MANS += %D%/banyan-perf.1
-else
-EXTRA_PROGRAMS += banyan-perf
-endif
 banyan_perf_SOURCES = \
   %D%/banyan.c \
   %D%/data.c %D%/data.h \
@@ -25,8 +19,3 @@ else
 banyan_perf_SOURCES += %D%/device_none.c
 banyan_perf_LDADD = libbanyan_tools.la
 endif
-
-%D%/banyan-perf.1: %D%/banyan-perf.1.in banyan-perf$(EXEEXT)
-	$(man_page)
-CLEANFILES += %D%/banyan-perf.1
-EXTRA_DIST += %D%/banyan-perf.1.in

@@ -1,10 +1,4 @@
 # SPDX-License-Identifier: Apache-2.0
-if JANSSON
-bin_PROGRAMS += banyan-plan
-dist_man_MANS += %D%/banyan-plan.1
-else
-EXTRA_PROGRAMS += banyan-plan
-endif
 banyan_plan_SOURCES = \
   %D%/compare.c \
   %D%/cost.c \
@@ -26,8 +20,3 @@ libbanyan_methods_la_SOURCES = \
   %D%/methods_text.c
 libbanyan_methods_la_CFLAGS = $(AM_CFLAGS) $(JANSSON_CFLAGS)
 libbanyan_methods_la_LIBADD = $(JANSSON_LIBS)
-
-%D%/banyan-plan.1: %D%/banyan-plan.1.in banyan-plan$(EXEEXT)
-	$(man_page)
-CLEANFILES += %D%/banyan-plan.1
-EXTRA_DIST += %D%/banyan-plan.1.in

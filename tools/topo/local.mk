@@ -1,10 +1,4 @@
 # SPDX-License-Identifier: Apache-2.0
-if JANSSON
-bin_PROGRAMS += banyan-topo
-dist_man_MANS += %D%/banyan-topo.1
-else
-EXTRA_PROGRAMS += banyan-topo
-endif
 banyan_topo_SOURCES = \
   %D%/check.c %D%/check.h \
   %D%/compare.c %D%/compare.h \
@@ -52,8 +46,3 @@ libbanyan_launch_la_SOURCES += \
   %D%/measure/work.c
 libbanyan_options_la_SOURCES += \
   %D%/measure/costs.c %D%/measure/costs.h
-
-%D%/banyan-topo.1: %D%/banyan-topo.1.in banyan-topo$(EXEEXT)
-	$(man_page)
-CLEANFILES += %D%/banyan-topo.1
-EXTRA_DIST += %D%/banyan-topo.1.in
