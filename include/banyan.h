@@ -363,31 +363,69 @@ typedef enum banyan_order { BANYAN_ORDER_PLAN = 0, BANYAN_ORDER_CANONICAL } bany
  * most one, the larger ones first; a part may be empty. Local. */
 void banyan_split(int32_t count, int32_t parts, int32_t index, int32_t *first, int32_t *number);
 
-/* The shape of a combine, and how it is done. All fields but the stream must agree on all ranks. A difference is
- * BANYAN_ERR_MISMATCH, whose text names rank and field. */
+/* Rows of the result that no rank has keys for. WRITTEN: as the output's empty row. KEPT: values and statistics stay as
+ * they were. */
+typedef enum banyan_empty_rows { BANYAN_EMPTY_ROWS_WRITTEN = 0, BANYAN_EMPTY_ROWS_KEPT } banyan_empty_rows;
+
+/* Which rows of a run live. It says so beside the statistics, because kernels leave these undefined for rows that they
+ * do not compute. A row that does not live is never read on this rank, and counts as one without keys.
+ *
+ * The struct is read when a call is made, and by a *_init. What its pointers lead to is read at each run, by
+ * banyan_start() or the blocking call, and may change once that has returned. Only `tokens` must agree on all ranks. A
+ * difference is BANYAN_ERR_MISMATCH, whose text names rank and numbers; it ends the communicator, but not in the first
+ * call of a shape. Contents that are invalid (tokens that are negative or too many, a negative length, starts that
+ * decrease or end past the tokens) are BANYAN_ERR_ARGUMENT with a text that names index and value. In a run of a
+ * persistent operation that ends the communicator. */
+typedef struct banyan_live {
+  size_t size;
+  const int32_t *tokens;          /* of this run, 0 to desc.tokens: rows past them are neither read nor written.
+                                   * BANYAN_SCATTER_TOKENS deals them as banyan_split(*tokens, nranks, rank) says.
+                                   * NULL: desc.tokens */
+  int32_t batch;                  /* sequences */
+  const int32_t *seq_lens;        /* [batch]: this rank's keys of each sequence; 0: none of its rows live. NULL: all
+                                   * rows live, as far as token_mask says */
+  const int32_t *query_start_loc; /* [batch + 1]: the first token of each sequence, then the end of the last: tokens
+                                   * from there on are padding, which does not live. NULL: one token per sequence */
+  const uint8_t *token_mask;      /* [tokens]: rows of a token with 0 do not live. NULL: as if it were 1 throughout */
+  banyan_empty_rows empty_rows;
+} banyan_live;
+
+/* clang-format off */
+#define BANYAN_LIVE_INIT {sizeof(banyan_live), NULL, 0, NULL, NULL, NULL, BANYAN_EMPTY_ROWS_WRITTEN}
+/* clang-format on */
+
+/* The shape of a combine, and how it is done. All fields but `stream` and `live` must agree on all ranks. A difference
+ * is BANYAN_ERR_MISMATCH, whose text names rank and field. */
 typedef struct banyan_combine_desc {
   size_t size;
-  int32_t tokens; /* rows are tokens x heads, at most 2^31 - 1; 0 is allowed */
+  int32_t tokens; /* rows are tokens x heads, at most 2^31 - 1; 0 is allowed. With live->tokens the most that a run
+                   * has: a plan for them serves any number up to them */
   int32_t heads;
   int32_t value_dim; /* elements of a row's values, at most 65536; 0 merges statistics alone */
   banyan_dtype wire; /* values in flight; statistics always travel as f32. 0: BANYAN_F32 */
   banyan_scatter scatter;
   int32_t root; /* for BANYAN_SCATTER_ROOT */
   banyan_order order;
-  const char *algorithm; /* "oneshot", "twoshot", "recursive", "tree", "ring", "levels", or a variant of one such as
+  const char *algorithm;   /* "oneshot", "twoshot", "recursive", "tree", "ring", "levels", or a variant of one such as
                            * "recursive_halving"; see docs/algorithms.md. NULL: by predicted cost */
-  void *stream;          /* of the communicator's device (a cudaStream_t); NULL: that of banyan_comm_set_stream(). Not
+  void *stream;            /* of the communicator's device (a cudaStream_t); NULL: that of banyan_comm_set_stream(). Not
                            * compared. Ranks that share a device need a stream each: on a common one they would take
                            * turns, and wait in vain for each other */
+  const banyan_live *live; /* which rows live; NULL: all of them */
 } banyan_combine_desc;
 
 /* clang-format off */
 #define BANYAN_COMBINE_DESC_INIT \
-  {sizeof(banyan_combine_desc), 0, 0, 0, BANYAN_F32, BANYAN_SCATTER_NONE, 0, BANYAN_ORDER_PLAN, NULL, NULL}
+  {sizeof(banyan_combine_desc), 0, 0, 0, BANYAN_F32, BANYAN_SCATTER_NONE, 0, BANYAN_ORDER_PLAN, NULL, NULL, NULL}
 /* clang-format on */
 
 /* Merges the partials of all ranks. `in`: this rank's partial of all tokens x heads rows (a rank without keys gives
- * empty rows). `out`: the result in any convention, lse included if out->lse is set. */
+ * empty rows, or says so by desc->live). `out`: the result in any convention, lse included if out->lse is set.
+ *
+ * On the host a call plans for a class of tokens: the least power of two that holds them. Calls of one class share a
+ * plan, so another number of tokens takes no barrier and allocates nothing. With BANYAN_ORDER_PLAN the bits of a row may
+ * depend on the class, and not on the number within it, unless tokens are scattered. banyan_comm_describe() counts
+ * plans. */
 banyan_status banyan_combine(banyan_comm *comm, const banyan_combine_desc *desc, const banyan_partial *in,
                              const banyan_partial *out);
 

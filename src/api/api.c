@@ -4,6 +4,7 @@
 
 #include <string.h>
 
+#include "api/live.h"
 #include "base/sized.h"
 #include "base/status.h"
 
@@ -21,6 +22,11 @@ static banyan_status run_or_keep(banyan_comm *comm, const bny_op_key *key, const
   banyan_op *op;
   banyan_status status = keep ? bny_op_make(comm, key, &op) : bny_op_find(comm, key, &op);
   if (status != BANYAN_OK) return status;
+  status = bny_op_reserve_live(op, memory->live);
+  if (status != BANYAN_OK) {
+    if (keep) banyan_op_free(op);
+    return bny_op_refuse(comm, status, false);
+  }
   bny_op_memory bound = *memory;
   if (!bound.stream) bound.stream = comm->stream;
   bny_op_bind(op, &bound);
@@ -68,6 +74,7 @@ banyan_status bny_api_combine_key(const banyan_comm *comm, const banyan_combine_
   bny_op_key made = {
       .collective = BNY_COMBINE,
       .all_tokens = known->tokens,
+      .tokens = known->tokens,
       .all_heads = known->heads,
       .value_dim = known->value_dim,
       .wire = wire_of(known),
@@ -83,11 +90,10 @@ banyan_status bny_api_combine_key(const banyan_comm *comm, const banyan_combine_
 }
 
 bny_box bny_api_result_box(const banyan_comm *comm, const bny_op_key *key) {
-  bny_box box = {key->all_tokens, key->all_heads, key->value_dim};
+  bny_box box = {key->tokens, key->all_heads, key->value_dim};
   int32_t first;
   if (key->scatter == BANYAN_SCATTER_HEADS) banyan_split(key->all_heads, comm->nranks, comm->rank, &first, &box.heads);
-  if (key->scatter == BANYAN_SCATTER_TOKENS)
-    banyan_split(key->all_tokens, comm->nranks, comm->rank, &first, &box.tokens);
+  if (key->scatter == BANYAN_SCATTER_TOKENS) banyan_split(key->tokens, comm->nranks, comm->rank, &first, &box.tokens);
   if (key->scatter == BANYAN_SCATTER_ROOT && key->root != comm->rank) box.tokens = 0;
   return box;
 }
@@ -135,20 +141,42 @@ static banyan_status refuse_init(banyan_comm *comm) {
   return bny_op_refuse(comm, bny_fail(BANYAN_ERR_ARGUMENT, "op is NULL"), true);
 }
 
+/* Completes the key by what `live` says. A blocking call reads its tokens now, and is planned for a class of them. What
+ * a persistent operation is given serves runs of all its tokens. */
+static banyan_status read_live(const banyan_comm *comm, const banyan_live **live, banyan_live *room, bool blocking,
+                               bny_op_key *key) {
+  banyan_status status = bny_live_check(live, room);
+  if (status != BANYAN_OK) return status;
+  if (*live && comm->device.engine)
+    return bny_fail(BANYAN_ERR_UNSUPPORTED, "desc.live is not served on devices; it must be NULL");
+  if (!blocking || comm->device.engine) return BANYAN_OK;
+  status = bny_live_count(*live, key->all_tokens, &key->tokens);
+  if (status == BANYAN_OK && bny_live_selects(*live)) status = bny_live_read(*live, key->tokens, NULL);
+  if (!*live || !(*live)->tokens) key->all_tokens = bny_live_class(key->tokens, key->all_heads);
+  return status;
+}
+
 static banyan_status combine(banyan_comm *comm, const banyan_combine_desc *desc, const banyan_partial *in,
                              const banyan_partial *out, banyan_op **keep) {
   banyan_combine_desc desc_room;
   banyan_partial in_room, out_room;
+  banyan_live live_room;
   bny_op_key key;
   banyan_status status = bny_api_combine_key(comm, &desc, &desc_room, &key);
+  const banyan_live *live = status == BANYAN_OK ? desc->live : NULL;
+  if (status == BANYAN_OK) status = read_live(comm, &live, &live_room, !keep, &key);
   if (status != BANYAN_OK) return refuse(comm, status, keep);
-  bny_box all = {key.all_tokens, key.all_heads, key.value_dim}, result = bny_api_result_box(comm, &key);
+  bny_box all = {key.tokens, key.all_heads, key.value_dim}, result = bny_api_result_box(comm, &key);
   status = bny_api_check_partial(&in, &in_room, &all, false);
   if (status == BANYAN_OK) status = bny_api_check_partial(&out, &out_room, &result, true);
   if (status == BANYAN_OK) status = bny_api_check_memory_partial(comm, in, &all, false);
   if (status == BANYAN_OK) status = bny_api_check_memory_partial(comm, out, &result, true);
   if (status != BANYAN_OK) return refuse(comm, status, keep);
-  bny_op_memory memory = {.in = in, .out = bny_api_box_is_empty(&result) ? NULL : out, .stream = desc->stream};
+  bny_op_memory memory = {.in = in,
+                          .out = bny_api_box_is_empty(&result) ? NULL : out,
+                          .live = live,
+                          .tokens = key.tokens,
+                          .stream = desc->stream};
   return run_or_keep(comm, &key, &memory, keep);
 }
 

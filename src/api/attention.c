@@ -9,6 +9,10 @@
 #include "base/sized.h"
 #include "base/status.h"
 
+static banyan_status check_no_live(const banyan_combine_desc *desc, const char *name, const char *why) {
+  return desc->live ? bny_fail(BANYAN_ERR_UNSUPPORTED, "%s.live must be NULL: %s", name, why) : BANYAN_OK;
+}
+
 /* ---- within a kernel of the caller's ----------------------------------------------------------------------------- */
 
 static bool may_be_oneshot(const char *algorithm) {
@@ -23,6 +27,7 @@ static void set_within(bny_op_key *key) {
 static banyan_status key_within(banyan_comm *comm, const banyan_combine_desc *desc, bny_op_key *key) {
   banyan_combine_desc room;
   banyan_status status = bny_api_combine_key(comm, &desc, &room, key);
+  if (status == BANYAN_OK) status = check_no_live(desc, "desc", "a kernel of yours says by its pushes which rows live");
   if (status != BANYAN_OK) return status;
   if (!comm->device.engine)
     return bny_fail(BANYAN_ERR_UNSUPPORTED, "the communicator has no device: name one in banyan_comm_config");
@@ -128,6 +133,7 @@ static banyan_status key_of_both(banyan_comm *comm, const banyan_attention_desc 
   banyan_status status = bny_api_combine_key(comm, &combine, &room, &made);
   if (status == BANYAN_OK) status = bny_decode_attention_check(desc, false);
   if (status == BANYAN_OK) status = check_both(desc, combine);
+  if (status == BANYAN_OK) status = check_no_live(combine, "combine", "attention knows which rows have keys");
   if (status != BANYAN_OK) return status;
   made.attends = true;
   bny_op_key within = made;
@@ -177,6 +183,7 @@ static banyan_status attend_and_combine(banyan_comm *comm, const banyan_attentio
   if (is_new && comm->device.engine && !key.within_kernel) bny_log(BNY_LOG_INFO, "%s", attention->text);
   bny_op_bind(op, &(bny_op_memory){.in = &attention->out,
                                    .out = bny_api_box_is_empty(&result) ? NULL : out,
+                                   .tokens = key.tokens,
                                    .stream = attention->desc.stream,
                                    .attention = attention});
   if (keep) {

@@ -5,6 +5,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "api/live.h"
 #include "base/log.h"
 #include "base/sized.h"
 #include "base/status.h"
@@ -22,11 +23,31 @@ static banyan_status give_up(banyan_comm *comm, banyan_status status) {
   return status;
 }
 
+/* Makes the part under way one of the run's tokens. The first part runs even without rows, because ranks compare their
+ * calls in it. Returns false if the part has no rows, which is the same on all ranks. */
+static bool fit_part(banyan_op *op) {
+  bny_op_part *part = &op->parts[op->current];
+  if (op->key.collective != BNY_COMBINE) return true;
+  bny_live_tokens live = {part->binding.tokens_most, op->tokens, part->binding.token_owners};
+  bny_slice rows = bny_slice_live(&live, &(bny_slice){.token0 = part->request.token0, .tokens = part->request.tokens});
+  if (op->current > 0 && rows.tokens == 0 && part->request.tokens > 0) return false;
+  int32_t number;
+  if (op->key.scatter == BANYAN_SCATTER_TOKENS)
+    bny_slice_split(op->tokens, op->comm->nranks, op->comm->rank, &part->binding.out_token0, &number);
+  bny_run_set_tokens(part->run, op->tokens);
+  return true;
+}
+
 /* Runs the first operation of the queue until it is complete or would wait. */
 static banyan_status progress_first(banyan_comm *comm, bool block, bool *advanced) {
   banyan_op *op = comm->first;
   while (op->current < op->nparts) {
     bny_run *run = op->parts[op->current].run;
+    if (!op->begun && !fit_part(op)) {
+      bny_run_skip(run);
+      op->current++;
+      continue;
+    }
     if (!op->begun) bny_run_begin(run);
     op->begun = true;
     bool done = false;
@@ -92,6 +113,7 @@ static void free_op(banyan_op *op) {
   bny_attention_free(op->attention);
   free(op->within);
   free(op->counts);
+  free(op->live_tokens);
   free(op);
 }
 
@@ -101,11 +123,14 @@ static bny_call call_of(const banyan_op *op, const bny_op_part *part, bny_phase 
   bny_request request = part->request;
   request.bytes = op->key.bytes;
   request.counts = op->key.counts;
-  return bny_call_make(&request, part->plan, phase);
+  bny_call call = bny_call_make(&request, part->plan, phase);
+  if (op->key.collective == BNY_COMBINE) bny_call_set_tokens(&call, op->key.tokens);
+  return call;
 }
 
 static banyan_status bind_part(banyan_op *op, bny_op_part *part) {
   bny_call call = call_of(op, part, BNY_PHASE_RUN);
+  bny_call_set_tokens(&call, op->key.all_tokens);
   if (bny_op_runs_on_device(op))
     return bny_device_run_make(&op->comm->device, &part->request, part->plan, &call, &part->binding, &part->device_run);
   return bny_run_make(op->comm->exec, part->plan, &call, &part->binding, &part->run);
@@ -236,6 +261,7 @@ banyan_status bny_op_make(banyan_comm *comm, const bny_op_key *key, banyan_op **
   }
   bny_log(BNY_LOG_DEBUG, "planned in %d part%s: %s", made->nparts, made->nparts == 1 ? "" : "s",
           made->parts[0].plan->reason);
+  comm->plans++;
   *op = made;
   return BANYAN_OK;
 }
@@ -268,9 +294,17 @@ void bny_op_tell(const banyan_op *op, const banyan_partial *rows, const banyan_p
   *combine = made;
 }
 
+banyan_status bny_op_reserve_live(banyan_op *op, const banyan_live *live) {
+  if (!bny_live_selects(live) || op->live_tokens || op->key.all_tokens == 0) return BANYAN_OK;
+  op->live_tokens = malloc((size_t)op->key.all_tokens);
+  return op->live_tokens ? BANYAN_OK : bny_fail(BANYAN_ERR_MEMORY, "out of memory for the live rows of an operation");
+}
+
 void bny_op_bind(banyan_op *op, const bny_op_memory *memory) {
   if (memory->in) op->in = *memory->in;
   if (memory->out) op->out = *memory->out;
+  op->live = memory->live ? *memory->live : (banyan_live){0};
+  op->tokens = memory->tokens;
   op->stream = memory->stream;
   if (op->attention != memory->attention) bny_attention_free(op->attention);
   op->attention = memory->attention;
@@ -279,9 +313,11 @@ void bny_op_bind(banyan_op *op, const bny_op_memory *memory) {
     banyan_partial rows = bny_attention_rows(&op->attention->desc);
     tell(op, &rows, memory->out, decode->resident_blocks, decode->plan.kernel->block_threads / 32, op->within);
   }
-  if (op->key.collective == BNY_COMBINE) return;
   for (int32_t i = 0; i < op->nparts; i++) {
     bny_op_part *part = &op->parts[i];
+    part->binding.live_tokens = bny_live_selects(&op->live) ? op->live_tokens : NULL;
+    part->binding.keeps_empty_rows = op->live.empty_rows == BANYAN_EMPTY_ROWS_KEPT;
+    if (op->key.collective == BNY_COMBINE) continue;
     part->binding.in_bytes = memory->in_bytes ? (const char *)memory->in_bytes + part->in_offset : NULL;
     part->binding.out_bytes = memory->out_bytes ? (char *)memory->out_bytes + part->out_offset : NULL;
   }
@@ -348,6 +384,14 @@ static banyan_status refuse_start(banyan_op *op, const char *why) {
   return status == BANYAN_OK ? bny_fail(BANYAN_ERR_STATE, "%s", why) : give_up(op->comm, status);
 }
 
+/* Reads which rows of this run live. */
+static banyan_status read_live(banyan_op *op) {
+  banyan_status status = BANYAN_OK;
+  if (op->live.tokens) status = bny_live_count(&op->live, op->key.all_tokens, &op->tokens);
+  if (status != BANYAN_OK || !bny_live_selects(&op->live)) return status;
+  return bny_live_read(&op->live, op->tokens, op->live_tokens);
+}
+
 banyan_status banyan_start(banyan_op *op) {
   if (!op) return bny_fail(BANYAN_ERR_ARGUMENT, "op is NULL");
   banyan_comm *comm = op->comm;
@@ -362,6 +406,8 @@ banyan_status banyan_start(banyan_op *op) {
     if (op->nparts == 0) return status;
     if (status != BANYAN_OK) return bny_op_refuse(comm, status, false);
   }
+  banyan_status live = read_live(op);
+  if (live != BANYAN_OK) return bny_op_refuse(comm, live, false);
   op->running = true;
   op->lost = false;
   op->current = 0;

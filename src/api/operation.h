@@ -17,6 +17,7 @@ typedef struct bny_op_key {
 #include "plan/call.def"
   char algorithm[BNY_ALGORITHM_NAME_BYTES]; /* "": by predicted cost */
   const size_t *counts;                     /* all-gather: [nranks] */
+  int32_t tokens;                           /* combine: of the first run, at most all_tokens; not compared */
 } bny_op_key;
 
 bool bny_op_key_equal(const bny_op_key *a, const bny_op_key *b, int32_t nranks);
@@ -24,6 +25,8 @@ bool bny_op_key_equal(const bny_op_key *a, const bny_op_key *b, int32_t nranks);
 /* The caller's memory. */
 typedef struct bny_op_memory {
   const banyan_partial *in, *out; /* combine; copied */
+  const banyan_live *live;        /* combine; copied. NULL: all rows live */
+  int32_t tokens;                 /* combine: of each run, unless `live` says so */
   const void *in_bytes;           /* the others */
   void *out_bytes;
   void *stream;             /* on a device */
@@ -33,6 +36,9 @@ typedef struct bny_op_memory {
 /* Collective. The descriptors of the memory are not checked here. */
 banyan_status bny_op_make(banyan_comm *comm, const bny_op_key *key, banyan_op **op);
 void bny_op_bind(banyan_op *op, const bny_op_memory *memory);
+
+/* Makes room to note which rows of a run live, once for an operation. */
+banyan_status bny_op_reserve_live(banyan_op *op, const banyan_live *live);
 
 /* Local. Makes an operation of attention alone, which becomes the operation's. */
 banyan_status bny_op_make_attention(banyan_comm *comm, bny_attention *attention, banyan_op **op);

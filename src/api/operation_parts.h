@@ -22,6 +22,9 @@ struct banyan_op {
   bny_op_key key;
   size_t *counts; /* owned copy of key.counts */
   banyan_partial in, out;
+  banyan_live live;     /* of zeros: all rows live */
+  uint8_t *live_tokens; /* [key.all_tokens] of the run under way, or NULL; owned */
+  int32_t tokens;       /* of the run under way */
   void *stream;
   bny_attention *attention;   /* goes first; owned */
   bny_device_combine *within; /* parameter of a kernel that also combines; owned. NULL: combines are launched */

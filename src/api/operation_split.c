@@ -68,11 +68,15 @@ static void set_rows(banyan_op *op, const cut *how, int32_t index) {
   request->head0 = index % how->head_parts * how->heads;
   request->tokens = smaller(how->tokens, op->key.all_tokens - request->token0);
   request->heads = smaller(how->heads, op->key.all_heads - request->head0);
-  part->binding = (bny_binding){.in = &op->in, .out = &op->out};
+  bool by_tokens = op->key.scatter == BANYAN_SCATTER_TOKENS;
+  part->binding = (bny_binding){.in = &op->in,
+                                .out = &op->out,
+                                .tokens_most = op->key.all_tokens,
+                                .token_owners = by_tokens ? op->comm->nranks : 1};
   int32_t number;
   if (op->key.scatter == BANYAN_SCATTER_HEADS)
     bny_slice_split(op->key.all_heads, op->comm->nranks, op->comm->rank, &part->binding.out_head0, &number);
-  if (op->key.scatter == BANYAN_SCATTER_TOKENS)
+  if (by_tokens)
     bny_slice_split(op->key.all_tokens, op->comm->nranks, op->comm->rank, &part->binding.out_token0, &number);
 }
 

@@ -424,5 +424,6 @@ size_t banyan_comm_describe(const banyan_comm *comm, char *text, size_t bytes) {
                    : "staged in host memory between nodes");
   if (comm->transport->devices[0]) bny_append(text, bytes, &length, ", network devices %s", comm->transport->devices);
   bny_comm_describe_levels(comm, text, bytes, &length);
+  if (comm->plans) bny_append(text, bytes, &length, ", plans made: %llu", (unsigned long long)comm->plans);
   return length;
 }

@@ -8,16 +8,19 @@
 #include "exec/run_parts.h"
 #include "base/status.h"
 
-static bny_wire_view view_of(const bny_plan *plan, const bny_slot *slot, const char *outbox, const bny_slice *slice) {
-  bny_wire_layout layout = bny_wire_layout_make(plan->wire, bny_slice_rows(&slot->slice), plan->value_dim);
-  int64_t row = (int64_t)(slice->token0 - slot->slice.token0) * slot->slice.heads + slice->head0 - slot->slice.head0;
+static bny_wire_view view_of(const bny_run *run, const bny_slot *slot, const char *outbox, const bny_slice *slice) {
+  const bny_plan *plan = run->plan;
+  bny_slice held = bny_slice_live(&run->live, &slot->slice);
+  bny_wire_layout layout = bny_wire_layout_make(plan->wire, bny_slice_rows(&held), plan->value_dim);
+  int32_t token0 = bny_slice_live_token(&run->live, slice->token0);
+  int64_t row = (int64_t)(token0 - held.token0) * held.heads + slice->head0 - held.head0;
   char *at = (char *)(uintptr_t)outbox + slot->offset;
   size_t element_bytes = bny_wire_formats[plan->wire].element_bytes;
   return (bny_wire_view){
       .m = (float *)(void *)(at + layout.m) + row,
       .d = (float *)(void *)(at + layout.d) + row,
       .n = at + layout.n + (size_t)row * (size_t)plan->value_dim * element_bytes,
-      .token_stride = slot->slice.heads,
+      .token_stride = held.heads,
   };
 }
 
@@ -48,7 +51,7 @@ static void bind_step(bny_run *run, int32_t index, int half) {
     const bny_slot *slot = &plan->slots[step->slot];
     char *outbox = transport->ops->outbox(transport, half);
     if (rows)
-      bound->to = view_of(plan, slot, outbox, &step->slice);
+      bound->to = view_of(run, slot, outbox, &step->slice);
     else
       bound->to_bytes = outbox + slot->offset + (step->slice.byte0 - slot->slice.byte0);
   }
@@ -57,7 +60,7 @@ static void bind_step(bny_run *run, int32_t index, int half) {
     const char *outbox;
     resolve_source(run, &plan->sources[step->first + i], half, &slot, &outbox);
     if (rows)
-      run->views[half][step->first + i] = view_of(plan, slot, outbox, &step->slice);
+      run->views[half][step->first + i] = view_of(run, slot, outbox, &step->slice);
     else
       bound->from_bytes = outbox + slot->offset + (step->slice.byte0 - slot->slice.byte0);
   }
@@ -133,29 +136,77 @@ static void set_places(bny_run *run) {
   run->first_place = run->exec->progress && has_room ? NETWORK_PAGE_OFFSET : 0;
 }
 
-/* Lists every peer once. */
-static banyan_status bind_peers(bny_run *run) {
+static banyan_status admit_senders(const bny_run *run) {
+  const bny_plan *plan = run->plan;
+  bny_transport *transport = run->exec->transport;
+  banyan_status status = BANYAN_OK;
+  for (int32_t i = 0; transport->ops->admit && status == BANYAN_OK && i < plan->nmessages; i++)
+    status = transport->ops->admit(transport, plan->messages[i].peer);
+  return status;
+}
+
+/* Lists every peer once that gets something of this rank, or sends something to it from another node. */
+static void list_peers(bny_run *run) {
   const bny_plan *plan = run->plan;
   bny_transport *transport = run->exec->transport;
   const bny_transport_ops *ops = transport->ops;
-  run->readers = calloc((size_t)plan->npeers + 1, sizeof *run->readers);
-  run->senders = calloc((size_t)plan->nmessages + 1, sizeof *run->senders);
-  bool *seen = calloc((size_t)plan->nranks, sizeof *seen);
-  banyan_status status = BANYAN_OK;
-  if (!run->readers || !run->senders || !seen) status = fail_memory(plan);
-  for (int32_t i = 0; status == BANYAN_OK && i < plan->npeers; i++) {
-    if (!seen[plan->peers[i]]) run->readers[run->nreaders++] = plan->peers[i];
-    seen[plan->peers[i]] = true;
+  run->nreaders = run->nsenders = 0;
+  memset(run->seen, 0, (size_t)plan->nranks * sizeof *run->seen);
+  for (int32_t i = 0; i < plan->nsteps; i++) {
+    const bny_step *step = &plan->steps[i];
+    if (step->kind != BNY_STEP_SEND || bny_run_is_empty(run, run->slot_bytes[step->slot])) continue;
+    for (int32_t k = step->first; k < step->first + step->count; k++) {
+      if (!run->seen[plan->peers[k]]) run->readers[run->nreaders++] = plan->peers[k];
+      run->seen[plan->peers[k]] = true;
+    }
   }
-  if (seen) memset(seen, 0, (size_t)plan->nranks * sizeof *seen);
-  for (int32_t i = 0; ops->admit && status == BANYAN_OK && i < plan->nmessages; i++) {
+  memset(run->seen, 0, (size_t)plan->nranks * sizeof *run->seen);
+  for (int32_t i = 0; ops->admit && i < plan->nmessages; i++) {
     int32_t peer = plan->messages[i].peer;
-    status = ops->admit(transport, peer);
-    if (!seen[peer] && !ops->is_same_node(transport, peer)) run->senders[run->nsenders++] = peer;
-    seen[peer] = true;
+    if (bny_run_is_empty(run, run->message_bytes[i])) continue;
+    if (!run->seen[peer] && !ops->is_same_node(transport, peer)) run->senders[run->nsenders++] = peer;
+    run->seen[peer] = true;
   }
-  free(seen);
-  return status;
+}
+
+static size_t live_bytes(const bny_run *run, const bny_slot *slot) {
+  const bny_plan *plan = run->plan;
+  if (plan->collective != BNY_COMBINE || run->live.count == run->live.most) return slot->bytes;
+  bny_slice held = bny_slice_live(&run->live, &slot->slice);
+  int64_t rows = bny_slice_rows(&held);
+  return rows == 0 ? 0 : bny_wire_layout_make(plan->wire, rows, plan->value_dim).bytes;
+}
+
+/* Resolves everything that depends on the number of tokens. */
+static void bind_steps(bny_run *run) {
+  const bny_plan *plan = run->plan;
+  bool rows = plan->collective == BNY_COMBINE;
+  uint64_t input_bytes = 0;
+  for (int32_t i = 0; i < plan->nslots; i++) run->slot_bytes[i] = live_bytes(run, &plan->slots[i]);
+  for (int32_t i = 0; i < plan->nmessages; i++) run->message_bytes[i] = live_bytes(run, &plan->messages[i].what);
+  for (int32_t i = 0; i < plan->nsteps; i++) {
+    const bny_step *step = &plan->steps[i];
+    bny_slice slice = rows ? bny_slice_live(&run->live, &step->slice) : step->slice;
+    run->boxes[i] = (bny_box){slice.tokens, slice.heads, plan->value_dim};
+    run->token0[i] = slice.token0;
+    if (step->kind == BNY_STEP_COPY) input_bytes += run->slot_bytes[step->slot];
+    bind_step(run, i, 0);
+    bind_step(run, i, 1);
+  }
+  run->record.note.bytes = input_bytes;
+  list_peers(run);
+}
+
+void bny_run_set_tokens(bny_run *run, int32_t tokens) {
+  if (tokens == run->live.count || run->plan->collective != BNY_COMBINE) return;
+  run->live.count = tokens;
+  bny_call_set_tokens(&run->call, tokens);
+  bind_steps(run);
+}
+
+void bny_run_skip(bny_run *run) {
+  run->bytes_sent = run->messages_sent = run->saturated = run->bytes_between_nodes = 0;
+  run->lost = false;
 }
 
 banyan_status bny_run_make(bny_exec *exec, const bny_plan *plan, const bny_call *call, const bny_binding *binding,
@@ -164,27 +215,32 @@ banyan_status bny_run_make(bny_exec *exec, const bny_plan *plan, const bny_call 
   if (!made) return fail_memory(plan);
   *made = (bny_run){.exec = exec, .plan = plan, .call = *call, .binding = binding, .next = plan->nsteps};
   size_t steps = (size_t)plan->nsteps + 1, sources = (size_t)plan->nsources + 1;
+  made->live = (bny_live_tokens){binding->tokens_most, binding->tokens_most, binding->token_owners};
   made->boxes = calloc(steps, sizeof *made->boxes);
+  made->token0 = calloc(steps, sizeof *made->token0);
+  made->slot_bytes = calloc((size_t)plan->nslots + 1, sizeof *made->slot_bytes);
+  made->message_bytes = calloc((size_t)plan->nmessages + 1, sizeof *made->message_bytes);
+  made->readers = calloc((size_t)plan->nranks, sizeof *made->readers);
+  made->senders = calloc((size_t)plan->nranks, sizeof *made->senders);
+  made->seen = calloc((size_t)plan->nranks, sizeof *made->seen);
   made->moved = calloc(BNY_MERGE_SOURCES_MAX, sizeof *made->moved);
   set_places(made);
   banyan_status status = bind_pieces(made);
-  if (status == BANYAN_OK) status = bind_peers(made);
+  if (status == BANYAN_OK) status = admit_senders(made);
   if (status == BANYAN_OK) status = bny_record_bind(&exec->record, plan, call, &made->record);
   for (int half = 0; half < 2; half++) {
     made->steps[half] = calloc(steps, sizeof *made->steps[half]);
     made->views[half] = calloc(sources, sizeof *made->views[half]);
-    if (!made->boxes || !made->moved || !made->steps[half] || !made->views[half]) status = fail_memory(plan);
+    if (!made->steps[half] || !made->views[half]) status = fail_memory(plan);
   }
+  if (!made->boxes || !made->token0 || !made->moved || !made->slot_bytes || !made->message_bytes || !made->readers ||
+      !made->senders || !made->seen)
+    status = fail_memory(plan);
   if (status != BANYAN_OK) {
     bny_run_free(made);
     return status;
   }
-  for (int32_t i = 0; i < plan->nsteps; i++) {
-    const bny_slice *slice = &plan->steps[i].slice;
-    made->boxes[i] = (bny_box){slice->tokens, slice->heads, plan->value_dim};
-    bind_step(made, i, 0);
-    bind_step(made, i, 1);
-  }
+  bind_steps(made);
   *run = made;
   return BANYAN_OK;
 }
@@ -196,6 +252,10 @@ void bny_run_free(bny_run *run) {
     free(run->views[half]);
   }
   free(run->boxes);
+  free(run->token0);
+  free(run->slot_bytes);
+  free(run->message_bytes);
+  free(run->seen);
   free(run->moved);
   free(run->pieces);
   free(run->piece_first);

@@ -22,6 +22,7 @@ static const bny_name phase_names[] = {{"first call of this shape", BNY_PHASE_AG
 
 /* Places in bny_call.words: the rows of call.def, then what is no row of it. A hash of all of them is the last. */
 enum {
+#define BNY_CALL_RUN(type, field, label) WORD_##field,
 #define BNY_CALL_NUMBER(type, field, label, names) WORD_##field,
 #define BNY_CALL_BOX(type, field, label) WORD_##field,
 #include "plan/call.def"
@@ -41,6 +42,7 @@ typedef struct word {
 } word;
 
 static const word words_of[WORDS] = {
+#define BNY_CALL_RUN(type, field, label) [WORD_##field] = {label, NULL},
 #define BNY_CALL_NUMBER(type, field, label, names) [WORD_##field] = {label, names},
 #define BNY_CALL_BOX(type, field, label) [WORD_##field] = {label, NULL},
 #include "plan/call.def"
@@ -66,11 +68,16 @@ bny_call bny_call_make(const bny_request *request, const bny_plan *plan, bny_pha
                        [WORD_PLAN] = plan->hash,
                    }};
   strncpy((char *)&call.words[WORD_ALGORITHM], plan->algorithm, 2 * sizeof(uint64_t) - 1);
-  uint64_t hash = BNY_HASH_START;
-  for (int i = 0; i < WORDS; i++) hash = bny_hash_add(hash, call.words[i]);
-  call.words[WORD_HASH] = hash;
-  call.tag = (uint32_t)(hash >> 32);
+  call.hash = BNY_HASH_START;
+  for (int i = 0; i < WORDS; i++) call.hash = bny_hash_add(call.hash, call.words[i]);
+  bny_call_set_tokens(&call, request->all_tokens);
   return call;
+}
+
+void bny_call_set_tokens(bny_call *call, int32_t tokens) {
+  call->words[WORD_tokens_live] = (uint64_t)tokens;
+  call->words[WORD_HASH] = bny_hash_add(call->hash, (uint64_t)tokens);
+  call->tag = (uint32_t)(call->words[WORD_HASH] >> 32);
 }
 
 bool bny_call_is_comparison(const bny_call *call) { return call->words[WORD_PHASE] == BNY_PHASE_AGREE; }

@@ -13,10 +13,15 @@ typedef enum bny_phase { BNY_PHASE_AGREE, BNY_PHASE_RUN, BNY_PHASE_CONNECT } bny
 
 typedef struct bny_call {
   uint64_t words[BNY_CALL_WORDS];
-  uint32_t tag; /* hash of the words; with those of earlier calls it makes the lower half of the run's tag */
+  uint64_t hash; /* of the words but that of the tokens of a run */
+  uint32_t tag;  /* hash of the words; with those of earlier calls it makes the lower half of the run's tag */
 } bny_call;
 
+/* As for a run of all tokens. */
 bny_call bny_call_make(const bny_request *request, const bny_plan *plan, bny_phase phase);
+
+/* Makes it the call of a run of so many tokens. Hot. */
+void bny_call_set_tokens(bny_call *call, int32_t tokens);
 
 /* True while ranks compare. */
 bool bny_call_is_comparison(const bny_call *call);

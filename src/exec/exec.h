@@ -18,6 +18,7 @@
 #include "exec/record.h"
 #include "exec/store.h"
 #include "plan/plan.h"
+#include "plan/slice.h"
 #include "transport/transport.h"
 
 /* The text about a rank whose statistics are BANYAN_ERR_DATA, as its peers report it. */
@@ -127,6 +128,10 @@ typedef struct bny_binding {
   const banyan_partial *in, *out; /* combine */
   int32_t in_token0, in_head0;    /* of the row at which `in` begins */
   int32_t out_token0, out_head0;  /* of the row at which `out` begins */
+  int32_t tokens_most;            /* of the call, in any run */
+  int32_t token_owners;           /* see bny_live_tokens */
+  const uint8_t *live_tokens;     /* [tokens of the call]: rows of a token with 0 are not read, and empty; NULL: none */
+  bool keeps_empty_rows;          /* empty rows of the result are not written */
   const char *in_bytes;           /* other collectives: address of byte in_byte0 */
   char *out_bytes;                /* and of byte out_byte0 */
   size_t in_byte0, out_byte0;
@@ -154,6 +159,12 @@ banyan_status bny_run_reach(bny_run *run, const bny_run *of);
 
 /* Writes, as snprintf: "operation 12: combine, 16640 bytes by tree, step 3 of 8, waiting for rank 2". */
 size_t bny_run_place(const bny_run *run, char *text, size_t bytes);
+
+/* Sets how many of the call's tokens the next runs of a combine have. At first they have all. Allocates nothing. */
+void bny_run_set_tokens(bny_run *run, int32_t tokens);
+
+/* Notes that a run was left out because it has no rows, on all ranks alike. */
+void bny_run_skip(bny_run *run);
 
 /* Begins the next epoch. No other run of this communicator may be under way. */
 void bny_run_begin(bny_run *run);

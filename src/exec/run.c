@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include <string.h>
 
+#include "exec/live.h"
 #include "exec/run_parts.h"
 #include "exec/store.h"
 #include "base/hash.h"
@@ -163,29 +164,35 @@ static banyan_status wait_half(bny_run *run, bool block, bool *ready) {
 /* The message must be what this plan expects. One with another length or offset belongs to another plan. */
 static banyan_status check_landing(const bny_run *run, const bny_message *message, const bny_landing *landing) {
   uint64_t offset = message->what.offset + run->shift;
-  if (landing->bytes == message->what.bytes && (landing->offset == offset || !landing->bytes)) return BANYAN_OK;
+  size_t bytes = run->message_bytes[message - run->plan->messages];
+  if (landing->bytes == bytes && (landing->offset == offset || !landing->bytes)) return BANYAN_OK;
   return bny_exec_fail(run->exec, BANYAN_ERR_PEER, message->peer,
                        "rank %d sent %llu bytes at %llu where %zu bytes at %llu were to come: it is broken",
-                       message->peer, (unsigned long long)landing->bytes, (unsigned long long)landing->offset,
-                       message->what.bytes, (unsigned long long)offset);
+                       message->peer, (unsigned long long)landing->bytes, (unsigned long long)landing->offset, bytes,
+                       (unsigned long long)offset);
 }
 
 static banyan_status wait_message(bny_run *run, const bny_step *step, const bny_bound_step *bound, bool block,
                                   bool *arrived) {
   bny_exec *exec = run->exec;
   const bny_message *message = &run->plan->messages[step->message];
+  size_t bytes = run->message_bytes[step->message];
+  if (bny_run_is_empty(run, bytes)) {
+    *arrived = true;
+    return BANYAN_OK;
+  }
   uint64_t since = has_arrived(run, bound) ? 0 : bny_record_wait_begin(&exec->record);
   while (!poll_arrival(run, bound, block ? exec->spins : 0)) {
     banyan_status status = wait_round(run, block, message->peer, message->slot);
     if (status != BANYAN_OK || !block) return status;
   }
   bny_wait_end(exec, &run->patience);
-  bny_record_wait_end(&exec->record, since, exec->epoch, "wait for rank", message->peer, message->what.bytes);
+  bny_record_wait_end(&exec->record, since, exec->epoch, "wait for rank", message->peer, bytes);
   /* The peer has begun this run, so it has finished the one before. */
   if (exec->known_done[message->peer] < exec->epoch - 1) exec->known_done[message->peer] = exec->epoch - 1;
   enum { PREFETCH_BYTES = 1024 };
   /* Prefetches the first lines together, so that they do not come one after another. */
-  size_t ahead = message->what.bytes < PREFETCH_BYTES ? message->what.bytes : PREFETCH_BYTES;
+  size_t ahead = bytes < PREFETCH_BYTES ? bytes : PREFETCH_BYTES;
   for (size_t i = 0; i < ahead; i += BNY_LINE_BYTES) __builtin_prefetch(bound->from_bytes + run->shift + i);
   *arrived = true;
   return bound->landing ? check_landing(run, message, bound->landing) : BANYAN_OK;
@@ -206,29 +213,33 @@ static const bny_wire_view *moved_sources(bny_run *run, const bny_step *step, in
   return run->moved;
 }
 
-static banyan_status copy_input(bny_run *run, const bny_step *step, const bny_bound_step *bound, const bny_box *box) {
+static banyan_status copy_input(bny_run *run, int32_t index, const bny_bound_step *bound) {
   const bny_plan *plan = run->plan;
+  const bny_step *step = &plan->steps[index];
+  const bny_binding *binding = run->binding;
   if (plan->collective != BNY_COMBINE) {
-    const bny_binding *binding = run->binding;
     if (step->slice.bytes)
       memcpy(bound->to_bytes + run->shift, binding->in_bytes + (step->slice.byte0 - binding->in_byte0),
              step->slice.bytes);
     return BANYAN_OK;
   }
+  const bny_box *box = &run->boxes[index];
+  int32_t token0 = run->token0[index];
   bny_wire_view to = moved_view(&bound->to, run->shift);
   bny_store_timer timer = {0};
-  if (!run->exec->progress) timer = bny_store_begin(&run->exec->store, plan->slots[step->slot].bytes); /* else plain */
+  if (!run->exec->progress) timer = bny_store_begin(&run->exec->store, run->slot_bytes[step->slot]); /* else plain */
   to.stream = timer.stream;
   to.saturated = &run->saturated;
-  int64_t bad = run->exec->kernels->encode(box, run->binding->in, step->slice.token0 - run->binding->in_token0,
-                                           step->slice.head0 - run->binding->in_head0, plan->wire, &to);
+  const uint8_t *live = binding->live_tokens ? binding->live_tokens + token0 : NULL;
+  int64_t bad = bny_live_encode(run->exec->kernels, box, binding->in, token0 - binding->in_token0,
+                                step->slice.head0 - binding->in_head0, plan->wire, live, &to);
   bny_store_end(&run->exec->store, &timer);
   if (bad < 0) return BANYAN_OK;
   return bny_exec_fail(
       run->exec, BANYAN_ERR_DATA, plan->rank,
       "rank %d: statistics of token %d, head %d are those of no row: NaN or +inf, which the descriptor "
       "does not declare to mean an empty one, or a negative d",
-      plan->rank, step->slice.token0 + (int32_t)(bad / box->heads), step->slice.head0 + (int32_t)(bad % box->heads));
+      plan->rank, token0 + (int32_t)(bad / box->heads), step->slice.head0 + (int32_t)(bad % box->heads));
 }
 
 static void merge_sources(bny_run *run, int32_t index, int half) {
@@ -249,12 +260,13 @@ static void deliver(bny_run *run, int32_t index, int half) {
   const bny_step *step = &plan->steps[index];
   if (plan->collective == BNY_COMBINE) {
     const bny_box *box = &run->boxes[index];
-    int64_t row = run->exec->kernels->merge_finish(
-        box, plan->wire, step->count, moved_sources(run, step, half), plan->round_nodes, run->binding->out,
-        step->slice.token0 - run->binding->out_token0, step->slice.head0 - run->binding->out_head0);
+    const bny_live_merge merge = {run->exec->kernels, plan->wire,       step->count, moved_sources(run, step, half),
+                                  plan->round_nodes,  run->binding->out};
+    int64_t row = bny_live_finish(&merge, box, run->token0[index] - run->binding->out_token0,
+                                  step->slice.head0 - run->binding->out_head0, run->binding->keeps_empty_rows);
     if (row < 0 || run->lost) return;
     run->lost = true;
-    run->lost_token = step->slice.token0 + (int32_t)(row / box->heads);
+    run->lost_token = run->token0[index] + (int32_t)(row / box->heads);
     run->lost_head = step->slice.head0 + (int32_t)(row % box->heads);
     return;
   }
@@ -265,10 +277,11 @@ static void deliver(bny_run *run, int32_t index, int half) {
 
 static void send_slot(bny_run *run, const bny_step *step) {
   bny_transport *transport = run->exec->transport;
-  const bny_slot *slot = &run->plan->slots[step->slot];
-  transport->ops->send(transport, run->tag, step->slot, slot->offset + run->shift, slot->bytes,
+  size_t bytes = run->slot_bytes[step->slot];
+  if (bny_run_is_empty(run, bytes)) return;
+  transport->ops->send(transport, run->tag, step->slot, run->plan->slots[step->slot].offset + run->shift, bytes,
                        &run->plan->peers[step->first], step->count);
-  run->bytes_sent += slot->bytes * (uint64_t)step->count;
+  run->bytes_sent += bytes * (uint64_t)step->count;
   run->messages_sent += (uint64_t)step->count;
 }
 
@@ -325,7 +338,7 @@ static banyan_status take_steps(bny_run *run, bool block, bool *taken) {
     bny_record_step(&exec->record, &run->record, exec->epoch, run->next);
     switch (step->kind) {
     case BNY_STEP_COPY:
-      status = copy_input(run, step, bound, &run->boxes[run->next]);
+      status = copy_input(run, run->next, bound);
       if (status != BANYAN_OK) return status;
       break;
     case BNY_STEP_MERGE: merge_sources(run, run->next, half); break;

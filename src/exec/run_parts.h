@@ -27,12 +27,17 @@ struct bny_run {
   const bny_plan *plan;
   bny_call call;
   const bny_binding *binding;
+  bny_live_tokens live;     /* the addresses and sizes below are those of such a run */
+  size_t *slot_bytes;       /* [nslots] */
+  size_t *message_bytes;    /* [nmessages] */
+  bool *seen;               /* [nranks]: scratch */
   bny_box *boxes;           /* [nsteps] */
+  int32_t *token0;          /* [nsteps] */
   bny_bound_step *steps[2]; /* [nsteps] of each half */
   bny_wire_view *views[2];  /* [nsources] of each half */
   bny_piece *pieces;        /* of deliveries of bytes, in the order of steps */
   int32_t *piece_first;     /* [nsteps + 1] */
-  int32_t *readers;         /* every rank that is sent slots */
+  int32_t *readers;         /* [nranks]: every rank that is sent slots */
   int32_t nreaders;
   int32_t *senders; /* ranks of other nodes that send slots to this one */
   int32_t nsenders;
@@ -51,5 +56,10 @@ struct bny_run {
   uint64_t bytes_between_nodes; /* while it runs: of the transport when it began */
   bny_run_record record;
 };
+
+/* Returns true for messages without rows, which are not sent. Those of a barrier have no bytes, and are. */
+static inline bool bny_run_is_empty(const bny_run *run, size_t bytes) {
+  return bytes == 0 && run->plan->collective == BNY_COMBINE;
+}
 
 #endif

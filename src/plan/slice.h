@@ -19,6 +19,16 @@ bny_slice bny_slice_owned_range(const bny_request *request, int32_t first, int32
 /* Parts [low, high) of `count` parts of a box, along heads or tokens. */
 bny_slice bny_slice_cut(const bny_slice *box, bool by_heads, int32_t count, int32_t low, int32_t high);
 
+/* A run of `count` of the `most` tokens that a plan was made for. Boundaries between tokens move: owners of tokens get
+ * equal parts of the count (`owners` is 1 unless tokens are scattered), and within a part the tokens from its end on
+ * vanish. The map is monotonic, so boxes that were disjoint, or within one another, remain so. */
+typedef struct bny_live_tokens {
+  int32_t most, count, owners;
+} bny_live_tokens;
+
+int32_t bny_slice_live_token(const bny_live_tokens *live, int32_t token);
+bny_slice bny_slice_live(const bny_live_tokens *live, const bny_slice *slice);
+
 bool bny_slice_is_empty(const bny_request *request, const bny_slice *slice);
 bool bny_slice_equal(const bny_slice *a, const bny_slice *b);
 bool bny_slice_within(const bny_slice *inner, const bny_slice *outer);

@@ -1,0 +1,29 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * Rows that do not live. Kernels convert and merge boxes in which all rows do; here a box is cut into such, so that
+ * kernels know nothing of it. */
+#ifndef BNY_EXEC_LIVE_H
+#define BNY_EXEC_LIVE_H
+
+#include "op.h"
+
+/* As `encode` of the kernels. `live` is NULL, or has a byte for each token of the box. Rows of a token with 0 are not
+ * read, and become empty ones. */
+int64_t bny_live_encode(const bny_kernels *kernels, const bny_box *box, const banyan_partial *in, int32_t token0,
+                        int32_t head0, bny_wire wire, const uint8_t *live, const bny_wire_view *to);
+
+/* A merge that gives its result to the caller. */
+typedef struct bny_live_merge {
+  const bny_kernels *kernels;
+  bny_wire wire;
+  int count;
+  const bny_wire_view *sources;
+  bool round_nodes;
+  const banyan_partial *out;
+} bny_live_merge;
+
+/* As `merge_finish` of the kernels. keeps_empty: rows that are empty in all sources are not written. */
+int64_t bny_live_finish(const bny_live_merge *merge, const bny_box *box, int32_t token0, int32_t head0,
+                        bool keeps_empty);
+
+#endif
