@@ -9,6 +9,7 @@ unit_tests += \
   %D%/test_contract \
   %D%/test_convert \
   %D%/test_energy \
+  %D%/test_live \
   %D%/test_mismatch \
   %D%/test_oracle \
   %D%/test_persistent \

@@ -1,0 +1,344 @@
+/* SPDX-License-Identifier: Apache-2.0
+ * Runs of some of the tokens that an operation was made for, in which some rows live: by lengths, starts and masks that
+ * change from run to run, against a merge in double precision. Rows that do not live hold what kernels leave there. */
+#include <check.h>
+#include <math.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "tests/support/sheet.h"
+#include "tests/support/sheet_element.h"
+
+enum { RANKS_MAX = 9, TOKENS_MAX = 48, RUNS = 6, SCENES = 10 };
+
+static const char *const algorithms[] = {"oneshot", "twoshot", "recursive", "tree", "ring", NULL};
+
+/* Which rows of one run live. Starts and tokens are those of all ranks. */
+typedef struct liveness {
+  int32_t tokens, batch;
+  bool has_starts, has_lengths, has_mask;
+  int32_t starts[TOKENS_MAX + 1], lengths[RANKS_MAX][TOKENS_MAX];
+  uint8_t mask[RANKS_MAX][TOKENS_MAX];
+} liveness;
+
+/* One operation, its runs, and a blocking call beside each. */
+typedef struct scene {
+  banyan_combine_desc desc;
+  bool keeps;
+  sheet pristine[RANKS_MAX], in[RANKS_MAX], out[RANKS_MAX], untouched[RANKS_MAX];
+  liveness runs[RUNS];
+  sheet seen[RUNS][RANKS_MAX], seen_blocking[RUNS][RANKS_MAX];
+  void *reference[RUNS];
+} scene;
+
+typedef struct play {
+  int32_t nranks, nscenes;
+  scene scenes[SCENES];
+} play;
+
+/* ---- making ------------------------------------------------------------------------------------------------------ */
+
+static liveness liveness_random(world_random *random, int32_t nranks, int32_t tokens_max) {
+  liveness made = {.tokens = random_one_in(random, 8) ? 0 : random_below(random, tokens_max + 1)};
+  made.has_starts = random_one_in(random, 2);
+  made.has_lengths = random_below(random, 3) > 0;
+  made.has_mask = random_one_in(random, 3);
+  made.batch = !made.has_starts && !made.has_lengths ? 0 : random_below(random, made.tokens + 1);
+  int32_t at = random_one_in(random, 5) ? random_below(random, made.tokens + 1) : 0;
+  for (int32_t i = 0; i <= made.batch; i++) {
+    made.starts[i] = at;
+    at += random_below(random, made.tokens - at + 1) / (1 + random_below(random, 3));
+  }
+  for (int32_t r = 0; r < nranks; r++) {
+    for (int32_t i = 0; i < made.batch; i++)
+      made.lengths[r][i] = random_one_in(random, 3) ? 0 : 1 + random_below(random, 100);
+    for (int32_t i = 0; i < tokens_max; i++) made.mask[r][i] = (uint8_t)(random_one_in(random, 3) ? 0 : 1 << i % 8);
+  }
+  return made;
+}
+
+/* As banyan.h defines it, token by token. */
+static bool lives(const liveness *of, int32_t rank, int32_t token) {
+  if (token >= of->tokens || (of->has_mask && !of->mask[rank][token])) return false;
+  if (!of->has_starts && !of->has_lengths) return true;
+  for (int32_t i = 0; i < of->batch; i++) {
+    bool within = of->has_starts ? token >= of->starts[i] && token < of->starts[i + 1] : token == i;
+    if (within) return !of->has_lengths || of->lengths[rank][i] > 0;
+  }
+  return false;
+}
+
+static void poison(const sheet *sheet, world_random *random, int32_t token, int32_t head) {
+  static const double values[] = {(double)NAN, (double)INFINITY, 1e30, -3},
+                      stats[] = {(double)NAN, 0, (double)INFINITY};
+  double value = values[random_below(random, 4)], stat = stats[random_below(random, 3)];
+  for (int32_t i = 0; i < sheet->value_dim; i++) store_value(sheet, token, head, i, value);
+  store_lse(sheet, token, head, stat);
+  if (sheet->partial.sum) store_sum(sheet, token, head, random_one_in(random, 2) ? (double)NAN : -1);
+}
+
+static void *merge_live(sheet_pool *pool, const scene *scene, const liveness *of, int32_t nranks) {
+  sheet live[RANKS_MAX];
+  for (int32_t r = 0; r < nranks; r++) {
+    live[r] = sheet_copy(pool, &scene->pristine[r]);
+    for (int32_t t = 0; t < live[r].tokens; t++)
+      for (int32_t h = 0; h < live[r].heads; h++)
+        if (!lives(of, r, t)) store_lse(&live[r], t, h, -(double)INFINITY);
+  }
+  return sheet_merge(pool, live, nranks);
+}
+
+/* Finds the rows of a rank's result. */
+static void owned(const banyan_combine_desc *desc, int32_t tokens, int32_t rank, int32_t nranks, int32_t *token0,
+                  int32_t *ntokens, int32_t *head0, int32_t *heads) {
+  *token0 = *head0 = 0;
+  *ntokens = desc->scatter == BANYAN_SCATTER_ROOT && desc->root != rank ? 0 : tokens;
+  *heads = desc->heads;
+  if (desc->scatter == BANYAN_SCATTER_HEADS) sheet_split(desc->heads, nranks, rank, head0, heads);
+  if (desc->scatter == BANYAN_SCATTER_TOKENS) sheet_split(tokens, nranks, rank, token0, ntokens);
+}
+
+static void scene_make(scene *scene, sheet_pool *pool, world_random *random, int32_t nranks, int32_t index) {
+  static const banyan_dtype wires[] = {BANYAN_F32, BANYAN_F16, BANYAN_BF16};
+  sheet_mood mood = (sheet_mood)random_below(random, SHEET_MOODS);
+  int32_t tokens = 1 + random_below(random, TOKENS_MAX), heads = 1 + random_below(random, 9),
+          value_dim = random_below(random, 40), token0, ntokens, head0, nheads;
+  const char *levels = getenv("BANYAN_LEVELS");
+  scene->desc = (banyan_combine_desc){.size = sizeof scene->desc,
+                                      .tokens = tokens,
+                                      .heads = heads,
+                                      .value_dim = value_dim,
+                                      .wire = wires[random_below(random, 3)],
+                                      .scatter = (banyan_scatter)random_below(random, 4),
+                                      .root = random_below(random, nranks),
+                                      .order = (banyan_order)random_below(random, 2),
+                                      .algorithm = levels ? index % 2 ? "levels" : NULL : algorithms[index % 6]};
+  scene->keeps = random_one_in(random, 3);
+  sheet model = sheet_output(pool, random, mood, tokens, heads, value_dim);
+  for (int32_t r = 0; r < nranks; r++) {
+    scene->pristine[r] = sheet_input(pool, random, mood, r, nranks, tokens, heads, value_dim);
+    scene->in[r] = sheet_copy(pool, &scene->pristine[r]);
+    owned(&scene->desc, tokens, r, nranks, &token0, &ntokens, &head0, &nheads);
+    scene->out[r] = sheet_output_like(pool, &model, ntokens, nheads);
+    scene->untouched[r] = sheet_copy(pool, &scene->out[r]);
+  }
+  for (int run = 0; run < RUNS; run++) {
+    scene->runs[run] = liveness_random(random, nranks, tokens);
+    scene->reference[run] = merge_live(pool, scene, &scene->runs[run], nranks);
+    for (int32_t r = 0; r < nranks; r++) {
+      scene->seen[run][r] = sheet_copy(pool, &scene->out[r]);
+      scene->seen_blocking[run][r] = sheet_copy(pool, &scene->out[r]);
+    }
+  }
+}
+
+/* ---- running ----------------------------------------------------------------------------------------------------- */
+
+/* What an operation is bound to: its contents change from run to run. */
+typedef struct bound {
+  int32_t tokens, lengths[TOKENS_MAX], starts[TOKENS_MAX + 1];
+  uint8_t mask[TOKENS_MAX];
+} bound;
+
+/* Prepares memory for a run on one rank. */
+static void prepare(const scene *scene, const liveness *of, int32_t rank, world_random *random, bound *bound) {
+  const sheet *in = &scene->in[rank], *out = &scene->out[rank];
+  memcpy(in->memory, scene->pristine[rank].memory, in->bytes);
+  memcpy(out->memory, scene->untouched[rank].memory, out->bytes);
+  for (int32_t t = 0; t < in->tokens; t++)
+    for (int32_t h = 0; h < in->heads; h++)
+      if (!lives(of, rank, t)) poison(in, random, t, h);
+  bound->tokens = of->tokens;
+  memcpy(bound->lengths, of->lengths[rank], sizeof bound->lengths);
+  memcpy(bound->starts, of->starts, sizeof bound->starts);
+  memset(bound->mask, 0, sizeof bound->mask);
+  memcpy(bound->mask, of->mask[rank], (size_t)of->tokens);
+}
+
+static banyan_live live_of(const scene *scene, const liveness *of, const bound *bound) {
+  return (banyan_live){.size = sizeof(banyan_live),
+                       .tokens = &bound->tokens,
+                       .batch = of->batch,
+                       .seq_lens = of->has_lengths ? bound->lengths : NULL,
+                       .query_start_loc = of->has_starts ? bound->starts : NULL,
+                       .token_mask = of->has_mask ? bound->mask : NULL,
+                       .empty_rows = scene->keeps ? BANYAN_EMPTY_ROWS_KEPT : BANYAN_EMPTY_ROWS_WRITTEN};
+}
+
+/* A persistent operation for each kind of liveness: an operation's pointers are set or not for all of its runs. */
+static bool run_persistent(world_rank *self, const scene *scene, int run, world_random *random) {
+  const liveness *of = &scene->runs[run];
+  const sheet *out = &scene->out[self->rank];
+  bound bound;
+  prepare(scene, of, self->rank, random, &bound);
+  banyan_live live = live_of(scene, of, &bound);
+  banyan_combine_desc desc = scene->desc;
+  desc.live = &live;
+  banyan_op *op = NULL;
+  if (!world_ok(self, banyan_combine_init(self->comm, &desc, &scene->in[self->rank].partial, &out->partial, &op),
+                "init"))
+    return false;
+  bool selects = of->has_lengths || of->has_starts || of->has_mask, good = true;
+  int32_t more = selects && of->tokens < desc.tokens ? desc.tokens : of->tokens;
+  for (int i = 0; i < 3 && good; i++) { /* another number of tokens goes between, where rows that are read allow it */
+    bound.tokens = i == 1 ? more : of->tokens;
+    memcpy(out->memory, scene->untouched[self->rank].memory, out->bytes);
+    good = world_ok(self, banyan_start(op), "start");
+    for (int32_t t = 0; t < TOKENS_MAX; t++) bound.mask[t] ^= 1; /* what pointers lead to has been read */
+    good = good && world_ok(self, banyan_wait(op), "wait");
+    for (int32_t t = 0; t < TOKENS_MAX; t++) bound.mask[t] ^= 1;
+  }
+  banyan_op_free(op);
+  memcpy(scene->seen[run][self->rank].memory, out->memory, out->bytes);
+  return good;
+}
+
+static bool run_blocking(world_rank *self, const scene *scene, int run, world_random *random) {
+  const liveness *of = &scene->runs[run];
+  const sheet *out = &scene->out[self->rank];
+  bound bound;
+  prepare(scene, of, self->rank, random, &bound);
+  banyan_live live = live_of(scene, of, &bound);
+  banyan_combine_desc desc = scene->desc;
+  desc.live = &live;
+  if (run % 2) { /* planned for a class of tokens */
+    live.tokens = NULL;
+    desc.tokens = of->tokens;
+  }
+  bool good =
+      world_ok(self, banyan_combine(self->comm, &desc, &scene->in[self->rank].partial, &out->partial), "combine");
+  memcpy(scene->seen_blocking[run][self->rank].memory, out->memory, out->bytes);
+  return good;
+}
+
+static void play_all(world_rank *self) {
+  const play *play = self->argument;
+  world_random random = {world_seed() + (uint64_t)self->rank};
+  for (int32_t i = 0; i < play->nscenes; i++)
+    for (int run = 0; run < RUNS; run++)
+      if (!run_persistent(self, &play->scenes[i], run, &random) || !run_blocking(self, &play->scenes[i], run, &random))
+        return;
+}
+
+/* ---- checking ---------------------------------------------------------------------------------------------------- */
+
+static const char *describe(const scene *scene, int run) {
+  static char text[256];
+  const banyan_combine_desc *desc = &scene->desc;
+  const liveness *of = &scene->runs[run];
+  snprintf(text, sizeof text,
+           "algorithm %s, scatter %d, order %d, wire %d, %d of %d tokens x %d heads of %d, batch %d%s%s%s%s, run %d",
+           desc->algorithm ? desc->algorithm : "chosen", desc->scatter, desc->order, desc->wire, of->tokens,
+           desc->tokens, desc->heads, desc->value_dim, of->batch, of->has_lengths ? ", lengths" : "",
+           of->has_starts ? ", starts" : "", of->has_mask ? ", mask" : "", scene->keeps ? ", keeps empty rows" : "",
+           run);
+  return text;
+}
+
+/* Rows that were to be left alone must be as they were; they then become what the check of all rows expects. */
+static void check_kept(const scene *scene, int run, int32_t rank, sheet *seen, int32_t token0, int32_t head0) {
+  const banyan_partial *partial = &seen->partial;
+  double form = partial->empty == BANYAN_EMPTY_NEG_INF   ? -(double)INFINITY
+                : partial->empty == BANYAN_EMPTY_POS_INF ? (double)INFINITY
+                                                         : partial->empty_below;
+  for (int32_t t = 0; t < seen->tokens; t++) {
+    for (int32_t h = 0; h < seen->heads; h++) {
+      size_t index = (size_t)(token0 + t) * (size_t)scene->desc.heads + (size_t)(head0 + h);
+      const sheet_row *row =
+          (const void *)((const char *)scene->reference[run] + index * sheet_row_bytes(seen->value_dim));
+      if (!row->empty) continue;
+      ck_assert_msg(sheet_same_bits(seen, t, h, &scene->untouched[rank], t, h),
+                    "rank %d wrote token %d, head %d, which is empty: %s", rank, t, h, describe(scene, run));
+      for (int32_t i = 0; i < seen->value_dim; i++) store_value(seen, t, h, i, 0);
+      if (partial->lse) store_lse(seen, t, h, form);
+      if (partial->sum) store_sum(seen, t, h, 0);
+    }
+  }
+}
+
+static void check_one(const scene *scene, int run, int32_t rank, int32_t nranks, sheet seen) {
+  int32_t token0, head0;
+  owned(&scene->desc, scene->runs[run].tokens, rank, nranks, &token0, &seen.tokens, &head0, &seen.heads);
+  if (seen.heads == 0) seen.tokens = 0;
+  sheet_bounds bounds = {nranks, nranks + 3, scene->desc.wire};
+  char why[256];
+  if (scene->keeps) check_kept(scene, run, rank, &seen, token0, head0);
+  ck_assert_msg(sheet_matches(&seen, scene->reference[run], scene->desc.heads, token0, head0, &bounds, why, sizeof why),
+                "%d ranks, rank %d: %s: %s (seed %llu)", nranks, rank, why, describe(scene, run),
+                (unsigned long long)world_seed());
+  ck_assert_msg(sheet_gaps_are_untouched(&seen), "%d ranks, rank %d wrote beside its rows: %s", nranks, rank,
+                describe(scene, run));
+}
+
+/* All ranks have the same bits; in canonical order a call of a class has those of an operation. */
+static void check_bits(const scene *scene, int run, int32_t rank, int32_t nranks) {
+  const sheet *seen = &scene->seen[run][rank], *blocking = &scene->seen_blocking[run][rank];
+  int32_t token0, tokens, head0, heads;
+  owned(&scene->desc, scene->runs[run].tokens, rank, nranks, &token0, &tokens, &head0, &heads);
+  for (int32_t t = 0; t < tokens; t++) {
+    for (int32_t h = 0; h < heads; h++) {
+      if (scene->desc.scatter == BANYAN_SCATTER_NONE)
+        ck_assert_msg(sheet_same_bits(seen, t, h, &scene->seen[run][0], t, h), "ranks 0 and %d differ: %s", rank,
+                      describe(scene, run));
+      if (scene->desc.order == BANYAN_ORDER_CANONICAL)
+        ck_assert_msg(sheet_same_bits(seen, t, h, blocking, t, h), "rank %d: a blocking call gives other bits: %s",
+                      rank, describe(scene, run));
+    }
+  }
+}
+
+static void perform(int32_t nranks, bool processes, uint64_t salt, size_t arena_bytes) {
+  world_random random = {world_seed() * 1000 + salt};
+  sheet_pool pool = {.shared = processes};
+  play *play = sheet_pool_take(&pool, sizeof *play);
+  play->nranks = nranks;
+  play->nscenes = SCENES;
+  for (int32_t i = 0; i < play->nscenes; i++) scene_make(&play->scenes[i], &pool, &random, nranks, i);
+  world_setup setup = {.nranks = nranks, .processes = processes, .arena_bytes = arena_bytes, .argument = play};
+  world_run(&setup, play_all);
+  for (int32_t i = 0; i < play->nscenes; i++) {
+    for (int run = 0; run < RUNS; run++) {
+      for (int32_t r = 0; r < nranks; r++) check_bits(&play->scenes[i], run, r, nranks);
+      for (int32_t r = 0; r < nranks; r++) {
+        check_one(&play->scenes[i], run, r, nranks, play->scenes[i].seen[run][r]);
+        check_one(&play->scenes[i], run, r, nranks, play->scenes[i].seen_blocking[run][r]);
+      }
+    }
+  }
+  sheet_pool_free(&pool);
+}
+
+START_TEST(threads_merge_what_lives) { perform(1 + _i % 9, false, (uint64_t)_i, 0); }
+END_TEST
+START_TEST(parts_merge_what_lives) { perform(2 + _i, false, 100 + (uint64_t)_i, 64 << 10); }
+END_TEST
+START_TEST(processes_merge_what_lives) { perform(2 + 3 * _i, true, 200 + (uint64_t)_i, 0); }
+END_TEST
+
+START_TEST(levels_merge_what_lives) {
+  static const char *const levels[] = {"2", "4", "2,4"};
+  setenv("BANYAN_LEVELS", levels[_i % 3], 1);
+  perform(8, false, 300 + (uint64_t)_i, 0);
+}
+END_TEST
+
+START_TEST(nodes_merge_what_lives) {
+  if (!world_has_network()) return;
+  world_be_nodes("a,a,b,b");
+  perform(4, true, 400 + (uint64_t)_i, 0);
+}
+END_TEST
+
+int main(void) {
+  Suite *suite = suite_create("live");
+  TCase *tests = tcase_create("live");
+  tcase_set_timeout(tests, 120);
+  tcase_add_loop_test(tests, threads_merge_what_lives, 0, 18);
+  tcase_add_loop_test(tests, parts_merge_what_lives, 0, 3);
+  tcase_add_loop_test(tests, processes_merge_what_lives, 0, 3);
+  tcase_add_loop_test(tests, levels_merge_what_lives, 0, 3);
+  tcase_add_loop_test(tests, nodes_merge_what_lives, 0, 2);
+  suite_add_tcase(suite, tests);
+  return world_main(suite);
+}
