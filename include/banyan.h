@@ -372,10 +372,9 @@ typedef enum banyan_empty_rows { BANYAN_EMPTY_ROWS_WRITTEN = 0, BANYAN_EMPTY_ROW
  *
  * The struct is read when a call is made, and by a *_init. What its pointers lead to is read at each run, by
  * banyan_start() or the blocking call, and may change once that has returned. Only `tokens` must agree on all ranks. A
- * difference is BANYAN_ERR_MISMATCH, whose text names rank and numbers; it ends the communicator, but not in the first
- * call of a shape. Contents that are invalid (tokens that are negative or too many, a negative length, starts that
- * decrease or end past the tokens) are BANYAN_ERR_ARGUMENT with a text that names index and value. In a run of a
- * persistent operation that ends the communicator. */
+ * difference is BANYAN_ERR_MISMATCH, whose text names rank and numbers. Contents that are invalid (tokens that are
+ * negative or too many, a negative length, starts that decrease or end past the tokens) are BANYAN_ERR_ARGUMENT with a
+ * text that names index and value. */
 typedef struct banyan_live {
   size_t size;
   const int32_t *tokens;          /* of this run, 0 to desc.tokens: rows past them are neither read nor written.

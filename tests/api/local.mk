@@ -10,6 +10,7 @@ unit_tests += \
   %D%/test_convert \
   %D%/test_energy \
   %D%/test_live \
+  %D%/test_live_calls \
   %D%/test_mismatch \
   %D%/test_oracle \
   %D%/test_persistent \
