@@ -8,7 +8,8 @@ banyan_perf_SOURCES = \
   %D%/merge.c %D%/merge.h \
   %D%/methods.h \
   %D%/mpi.c \
-  %D%/report.c %D%/report.h
+  %D%/report.c %D%/report.h \
+  %D%/tokens.c %D%/tokens.h
 banyan_perf_CFLAGS = $(tools_cflags)
 if CUDA
 banyan_perf_SOURCES += \

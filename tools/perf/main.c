@@ -11,10 +11,11 @@
 #include "tools/perf/device.h"
 #include "tools/perf/measure.h"
 #include "tools/perf/report.h"
+#include "tools/perf/tokens.h"
 
 #define PROGRAM "banyan-perf"
 
-enum { SIZES_MAX = 64, DEFAULT_SIZES = 15, DEFAULT_HEADS = 32, DEFAULT_DEVICE_RANKS = 8 };
+enum { SIZES_MAX = 64, DEFAULT_SIZES = 15, DEFAULT_HEADS = 32, DEFAULT_DEVICE_RANKS = 8, DEFAULT_TOKENS = 512 };
 
 typedef struct arguments {
   tool_world_options world;
@@ -24,7 +25,7 @@ typedef struct arguments {
   size_t sizes[SIZES_MAX];
   int size_count;
   const char *device; /* NULL: ranks are on the host */
-  bool json, unchecked, between;
+  bool json, unchecked, between, tokens_random;
   const char *combine_only; /* the first option given that only combine has; NULL: none */
 } arguments;
 
@@ -92,6 +93,10 @@ static const tool_option options[] = {
      TOOL_TEXT_AT(perf.algorithm), COMBINE_ONLY},
     {"wire", NULL, "The format of values on their way between ranks; default f32.",
      TOOL_NAME_AT(perf.wire, tool_dtypes), COMBINE_ONLY},
+    {"tokens-random", NULL,
+     "Blocking calls of a random number of tokens, from 1 to that of --batch (default 512): the time of a call whose "
+     "number differs from that of the call before, and of one with the same number.",
+     TOOL_FLAG_AT(tokens_random), COMBINE_ONLY},
     {"against", NULL, "Under mpirun: also measure three forms of the same merge with MPI.",
      TOOL_NAME_AT(protocol.against_mpi, rivals), COMBINE_ONLY},
     {"device", "cuda[:N]",
@@ -129,6 +134,11 @@ static bool complete_sizes(arguments *a, tool_error *error) {
   if (a->device != NULL && !complete_for_device(a, error)) return false;
   if (a->between && a->device == NULL)
     return tool_error_set(error, "--between needs --device: on the host nothing stands between runs");
+  if (a->tokens_random && (a->device != NULL || a->protocol.against_mpi || a->protocol.in_a_row || a->size_count > 0))
+    return tool_error_set(error, "--tokens-random goes without --device, --against, --in-a-row and --sizes");
+  if (a->tokens_random && a->batch == 0) a->batch = DEFAULT_TOKENS;
+  if (a->tokens_random && a->batch < 3)
+    return tool_error_set(error, "--tokens-random needs --batch 3 at least: fewer tokens do not change");
   if (a->size_count > 0 && a->batch > 0) return tool_error_set(error, "--sizes and --batch both say the size");
   if (a->perf.collective == BNY_BARRIER) {
     a->sizes[0] = 0;
@@ -187,6 +197,12 @@ static bool work(const arguments *a, const tool_world *world, bool *correct, too
   perf_case perf = a->perf;
   perf.world = world;
   FILE *stream = world->rank != 0 ? NULL : a->json ? stderr : stdout;
+  if (a->tokens_random) {
+    perf.bytes = a->sizes[0];
+    perf.tokens = a->batch;
+    perf.heads = a->heads;
+    return perf_tokens_work(&perf, &a->protocol, a->json, stream, correct, error);
+  }
   if (!perf_report_header(&perf, &a->protocol, stream, error)) return false;
   *correct = true;
   for (int i = 0; i < a->size_count; i++) {
