@@ -3,5 +3,6 @@ exampledir = $(docdir)/examples
 dist_example_DATA = \
   %D%/cuda_graph.c \
   %D%/environment.c \
+  %D%/live.c \
   %D%/mpi.c \
   %D%/threads.c

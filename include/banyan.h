@@ -384,7 +384,8 @@ typedef struct banyan_live {
   const int32_t *seq_lens;        /* [batch]: this rank's keys of each sequence; 0: none of its rows live. NULL: all
                                    * rows live, as far as token_mask says */
   const int32_t *query_start_loc; /* [batch + 1]: the first token of each sequence, then the end of the last: tokens
-                                   * from there on are padding, which does not live. NULL: one token per sequence */
+                                   * from there on are padding, which does not live. NULL: one token per sequence,
+                                   * and sequences past the tokens are not looked at */
   const uint8_t *token_mask;      /* [tokens]: rows of a token with 0 do not live. NULL: as if it were 1 throughout */
   banyan_empty_rows empty_rows;
 } banyan_live;

@@ -78,6 +78,10 @@ if compile threads "$top/examples/threads.c"; then
   prints threads "100 steps: attention is 100.5, lse 1.38629" "$work/threads"
 fi
 
+if compile live "$top/examples/live.c"; then
+  prints live "all rows are right" bash -c 'both "$0"' "$work/live"
+fi
+
 mpi=$(makefile_value MPI_LIBS)
 if [ -z "$mpi" ] || ! command -v mpirun >/dev/null; then
   echo "left out: mpi.c, for there is no MPI"
