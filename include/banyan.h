@@ -422,9 +422,9 @@ typedef struct banyan_combine_desc {
 /* Merges the partials of all ranks. `in`: this rank's partial of all tokens x heads rows (a rank without keys gives
  * empty rows, or says so by desc->live). `out`: the result in any convention, lse included if out->lse is set.
  *
- * On the host a call plans for a class of tokens: the least power of two that holds them. Calls of one class share a
- * plan, so another number of tokens takes no barrier and allocates nothing. With BANYAN_ORDER_PLAN the bits of a row may
- * depend on the class, and not on the number within it, unless tokens are scattered. banyan_comm_describe() counts
+ * A call plans for a class of tokens: the least power of two that holds them. Calls of one class share a plan, so
+ * another number of tokens takes no barrier and allocates nothing. With BANYAN_ORDER_PLAN the bits of a row may depend
+ * on the class; within it they do not depend on the number, unless tokens are scattered. banyan_comm_describe() counts
  * plans. */
 banyan_status banyan_combine(banyan_comm *comm, const banyan_combine_desc *desc, const banyan_partial *in,
                              const banyan_partial *out);
