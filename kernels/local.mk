@@ -56,6 +56,7 @@ cuda_sources = \
   %D%/cuda/interpret_bytes.cuh \
   %D%/cuda/kernels.cu \
   %D%/cuda/kernels.def \
+  %D%/cuda/live.h \
   %D%/cuda/merge.h \
   %D%/cuda/oneshot.cuh \
   %D%/cuda/remote.h \

@@ -5,6 +5,7 @@
 #ifndef BNY_CUDA_INTERPRET_CUH
 #define BNY_CUDA_INTERPRET_CUH
 
+#include "cuda/live.h"
 #include "cuda/remote.h"
 #include "cuda/merge.h"
 #include "cuda/push.h"
@@ -80,6 +81,7 @@ struct bny_interpreter {
   bny_program_sources sources;
   bny_program_destinations to;
   bny_push_pending pending;
+  bny_live_run live;
 };
 
 /* ---- rows -------------------------------------------------------------------------------------------------------- */
@@ -114,16 +116,18 @@ BNY_DEVICE void bny_interpret_push(bny_interpreter *run, const bny_unit_rows &ro
 }
 
 template <int protocol, bool halves>
-BNY_DEVICE void bny_interpret_copy(bny_interpreter *run, const bny_unit_rows &rows) {
+BNY_DEVICE void bny_interpret_copy(bny_interpreter *run, const bny_unit_rows &rows, int32_t token) {
   const bny_unit_shape &shape = run->program->shape;
   const banyan_partial &in = run->call->in;
-  bny_import import = bny_import_row(in, rows.token, rows.head, halves);
+  bny_import import = {-BNY_INFINITY_F, 0.0f, 0.0f, false};
+  bool reads = !run->call->live.most || (token >= 0 && bny_live_reads(run->call->live, token));
+  if (reads) import = bny_import_row(in, token, rows.head, halves);
   bny_worker_report_data(&run->self, import.bad, bny_unit_row_number(shape, rows));
   BNY_ROLLED for (int first = 0; first < run->work.packets && !run->self.failed; first += BNY_WARP_LANES) {
     int packet = first + (int)bny_lane();
     bool active = packet < run->work.packets;
     bny_lane_values<protocol, halves> values;
-    bny_unit_read<protocol, halves>(in, run->work, rows.token, rows.head, packet, active, &values);
+    bny_unit_read<protocol, halves>(in, run->work, token, rows.head, packet, active && reads, &values);
     bny_packet made = bny_unit_import<protocol, halves>(values, import, packet, shape.wire);
     bny_interpret_push<protocol>(run, rows, packet, made);
   }
@@ -140,6 +144,7 @@ BNY_DEVICE void bny_interpret_put(bny_interpreter *run, const bny_unit_rows &row
     return;
   }
   const banyan_partial &out = run->call->out;
+  if (run->call->live.keeps_empty_rows && d == 0.0f) return;
   int32_t token = rows.token - run->call->out_token0, head = rows.head - run->call->out_head0;
   bool writes = run->work.chunk == 0 && packet - (int)bny_lane() == 0;
   float factor = bny_export_row(run->self.group, out, token, head, m, d, writes);
@@ -189,10 +194,16 @@ template <int protocol, bool halves> BNY_DEVICE void bny_interpret_step(bny_inte
   bool more =
       bny_unit_rows_first(&rows, run->program->shape, run->work, step->token0, step->tokens, step->head0, step->heads);
   BNY_ROLLED for (; more && !run->self.failed; more = bny_unit_rows_next(&rows)) {
+    int32_t token = rows.token;
+    if (run->call->live.most) {
+      token = bny_live_token(run->call->live, run->live, rows.token);
+      /* A proxy sends and awaits messages whole: what the run does not have goes along as empty rows. */
+      if (token < 0 && (!run->self.group->proxy || step->kind == BNY_PROGRAM_DELIVER)) continue;
+    }
     run->sources.token = rows.token;
     run->sources.head = rows.head;
     if (step->kind == BNY_PROGRAM_COPY)
-      bny_interpret_copy<protocol, halves>(run, rows);
+      bny_interpret_copy<protocol, halves>(run, rows, token);
     else
       bny_interpret_merge<protocol, halves>(run, rows);
     if (!run->self.failed) bny_push_row<protocol>(run->self, run->to, rows.token, rows.head, &run->pending);
@@ -205,7 +216,11 @@ BNY_DEVICE void bny_interpret(const bny_device_group &group, const bny_program *
   bny_interpreter run;
   bny_worker_begin(&run.self, group);
   bny_worker_join(&run.self);
-  if (bny_worker_announces()) bny_worker_announce_program(run.self, program->label);
+  run.live = bny_live_begin(call.live);
+  if (bny_worker_announces()) {
+    if (call.live.most) bny_live_announce(run.self.group, run.self.epoch, run.live.count);
+    bny_worker_announce_program(run.self, program->label);
+  }
   run.program = program;
   run.call = &call;
   run.work = bny_unit_work_make<protocol, halves>(program->shape);

@@ -4,6 +4,7 @@
 #ifndef BNY_CUDA_ONESHOT_CUH
 #define BNY_CUDA_ONESHOT_CUH
 
+#include "cuda/live.h"
 #include "cuda/merge.h"
 #include "cuda/push.h"
 
@@ -81,6 +82,7 @@ struct bny_oneshot_sources {
 template <int protocol, bool halves> struct bny_oneshot_run {
   bny_worker self;
   bny_unit_work work;
+  bny_live_run live;
   bool lone;      /* at most one row and one round of packets: its own part stays in registers */
   bny_packet own; /* if lone */
 };
@@ -96,13 +98,20 @@ BNY_DEVICE void bny_oneshot_push(bny_oneshot_run<protocol, halves> *run, const b
   bool more = bny_unit_rows_first(&rows, shape, run->work, shape.token0, shape.tokens, shape.head0, shape.heads);
   bool joined = false;
   BNY_ROLLED for (; more; more = bny_unit_rows_next(&rows)) {
-    bny_import import = {0.0f, 0.0f, 0.0f, false};
+    int32_t token = rows.token;
+    bool reads = true;
+    if (call.live.most) {
+      token = bny_live_token(call.live, run->live, rows.token);
+      if (token < 0) continue;
+      reads = bny_live_reads(call.live, token);
+    }
+    bny_import import = {-BNY_INFINITY_F, 0.0f, 0.0f, false};
     BNY_ROLLED for (int first = 0; first < run->work.packets; first += BNY_WARP_LANES) {
       int packet = first + (int)bny_lane();
       bool active = packet < run->work.packets;
       bny_lane_values<protocol, halves> values;
-      bny_unit_read<protocol, halves>(call.in, run->work, rows.token, rows.head, packet, active, &values);
-      if (first == 0) import = bny_import_row(call.in, rows.token, rows.head, halves);
+      bny_unit_read<protocol, halves>(call.in, run->work, token, rows.head, packet, active && reads, &values);
+      if (first == 0 && reads) import = bny_import_row(call.in, token, rows.head, halves);
       if (!joined) bny_worker_join(self);
       joined = true;
       if (first == 0 && !self->failed) bny_worker_report_data(self, import.bad, bny_unit_row_number(shape, rows));
@@ -136,6 +145,7 @@ BNY_DEVICE void bny_oneshot_merge(bny_oneshot_run<protocol, halves> *run, const 
     BNY_UNROLL for (int s = 0; s < BNY_MERGE_WIDTH; s++) if (run->lone && s == rank) packets[s] = run->own;
     if (first == 0) {
       bny_merge_tree_of<protocol>(packets, nranks, false, &tree);
+      if (call.live.keeps_empty_rows && tree.d == 0.0f) return;
       factor = bny_export_row(self->group, call.out, out_token, out_head, tree.m, tree.d, run->work.chunk == 0);
     }
     bny_lane_values<protocol, halves> values =
@@ -154,6 +164,7 @@ BNY_DEVICE void bny_oneshot_merge_rows(bny_oneshot_run<protocol, halves> *run, c
   bny_unit_rows rows;
   bool more = bny_unit_rows_first(&rows, what.shape, run->work, owned.token0, owned.tokens, owned.head0, owned.heads);
   BNY_ROLLED for (; more && !self->failed; more = bny_unit_rows_next(&rows)) {
+    if (call.live.most && bny_live_token(call.live, run->live, rows.token) < 0) continue;
     sources.number = bny_oneshot_unit(what, 0, self->group->rank, rows.token, rows.head, run->work.chunk);
     bny_oneshot_merge(run, sources, rows.token, rows.head, what, call);
   }
@@ -167,8 +178,12 @@ BNY_DEVICE void bny_oneshot_combine(const bny_device_group &group, const bny_one
   bny_worker_begin(&run.self, group);
   run.work = bny_unit_work_make<protocol, halves>(shape);
   run.lone = (uint64_t)shape.tokens * (uint64_t)shape.heads <= run.work.groups && run.work.packets <= BNY_WARP_LANES;
+  run.live = bny_live_begin(call.live);
   bny_oneshot_push(&run, what, call);
-  if (bny_worker_announces()) bny_worker_announce(run.self);
+  if (bny_worker_announces()) {
+    if (call.live.most) bny_live_announce(run.self.group, run.self.epoch, run.live.count);
+    bny_worker_announce(run.self);
+  }
   if (call.shares_stats) bny_unit_row_sync(shape); /* all chunks must have read their statistics */
   bny_oneshot_merge_rows(&run, what, call);
 }

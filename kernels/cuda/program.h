@@ -82,6 +82,9 @@ typedef struct bny_arena_head {
   /* written by peers: begun[r] is the last run that rank r has begun. It has finished the runs before, so what they
    * read may be overwritten. */
   uint64_t begun[BNY_DEVICE_RANKS_MAX];
+  /* written by peers, and by the rank itself, before `begun`: the tokens of runs whose number may change, by parity of
+   * the run. The run is in the upper half, and 1 + tokens in the lower. */
+  uint64_t tokens[2][BNY_DEVICE_RANKS_MAX];
 } bny_arena_head;
 
 /* Sizes that all ranks agree on. */
@@ -185,6 +188,19 @@ typedef struct bny_program {
   int32_t pad;
 } bny_program;
 
+/* Which rows of a run live: see banyan_live, whose pointers these are. Kernels read what they lead to. */
+typedef struct bny_device_live {
+  const int32_t *tokens; /* NULL: `count` */
+  const int32_t *seq_lens, *query_start_loc;
+  const uint8_t *token_mask;
+  int32_t batch;
+  int32_t most; /* tokens of the call, in any run. 0: all rows live, and nothing else here is read */
+  int32_t count;
+  int32_t owners; /* of tokens: the ranks, if tokens are scattered; else 1 */
+  int32_t keeps_empty_rows;
+  int32_t pad;
+} bny_device_live;
+
 /* The caller's memory. A parameter of kernels. */
 typedef struct bny_device_call {
   banyan_partial in, out;        /* combine; out.values and out.lse are NULL where nothing is delivered */
@@ -194,6 +210,7 @@ typedef struct bny_device_call {
   const unsigned char *in_bytes; /* byte programs: address of byte in_byte0 */
   unsigned char *out_bytes;      /* address of byte out_byte0 */
   uint64_t in_byte0, out_byte0;
+  bny_device_live live;
 } bny_device_call;
 
 /* All rows go to all ranks, or to their owners, in one step; not if merged values are rounded to the wire. A parameter

@@ -135,6 +135,28 @@ BNY_DEVICE int32_t bny_worker_blame(const bny_device_group *group, uint64_t epoc
   return peer;
 }
 
+/* ---- tokens ------------------------------------------------------------------------------------------------------ */
+
+BNY_DEVICE uint64_t bny_worker_tokens_pack(uint64_t epoch, int32_t count) {
+  return epoch << 32 | ((uint32_t)count + 1);
+}
+
+/* Called by one lane. Returns a fault, and reports it, if a peer told another number of tokens for the run than this
+ * rank did. */
+BNY_DEVICE_COLD uint64_t bny_worker_compare_tokens(const bny_device_group *group, uint64_t epoch) {
+  const uint64_t *words = bny_worker_head(*group, group->rank)->tokens[epoch & 1];
+  uint64_t own = bny_load_relaxed_sys_64(&words[group->rank]);
+  if (own >> 32 != (epoch & 0xffffffffu)) return 0;
+  BNY_ROLLED for (int32_t rank = 0; rank < group->nranks; rank++) {
+    uint64_t theirs = bny_load_relaxed_sys_64(&words[rank]);
+    if (theirs == own || theirs >> 32 != own >> 32) continue;
+    uint64_t fault = bny_device_fault_pack(BANYAN_ERR_MISMATCH, rank, group->rank, (uint32_t)own - 1);
+    bny_worker_report_place(group, fault, bny_device_place_pack((uint32_t)theirs - 1, (int32_t)(uint32_t)own - 1));
+    return fault;
+  }
+  return 0;
+}
+
 /* ---- waiting ----------------------------------------------------------------------------------------------------- */
 
 /* Called by one lane after `waited` ns for `slot` of `peer`. Returns a fault that ends the wait, or 0. `far`: also
@@ -150,6 +172,7 @@ BNY_DEVICE_COLD uint64_t bny_worker_find_fault(const bny_device_group *group, ui
     if (!(told & bit)) bny_store_relaxed_sys_64(word, told | bit);
     if (!(told & bit) && group->proxy) bny_store_relaxed_sys_64(&group->proxy->waiting[peer / 64], told | bit);
   }
+  if (fault == 0) fault = bny_worker_compare_tokens(group, epoch);
   if (fault == 0 && timeout != 0 && waited > timeout)
     fault =
         bny_device_fault_pack(BANYAN_ERR_TIMEOUT, bny_worker_blame(group, epoch, peer), group->rank, (uint32_t)slot);

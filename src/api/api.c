@@ -127,6 +127,21 @@ banyan_status bny_api_check_memory_partial(banyan_comm *comm, const banyan_parti
   return status;
 }
 
+static banyan_status check_memory_live(banyan_comm *comm, const banyan_live *live) {
+  if (!comm->device.engine || !live) return BANYAN_OK;
+  const struct {
+    const char *what;
+    const void *pointer;
+  } all[] = {{"live.tokens", live->tokens},
+             {"live.seq_lens", live->batch > 0 ? live->seq_lens : NULL},
+             {"live.query_start_loc", live->query_start_loc},
+             {"live.token_mask", live->token_mask}};
+  banyan_status status = BANYAN_OK;
+  for (size_t i = 0; i < sizeof all / sizeof all[0] && status == BANYAN_OK; i++)
+    if (all[i].pointer) status = bny_api_check_memory(comm, all[i].what, all[i].pointer);
+  return status;
+}
+
 /* Checks the memory of collectives of bytes. Between nodes they move host memory. */
 static banyan_status check_memory_bytes(banyan_comm *comm, const char *what, const void *pointer, size_t bytes) {
   return bytes > 0 && !comm->device.proxy ? bny_api_check_memory(comm, what, pointer) : BANYAN_OK;
@@ -142,17 +157,19 @@ static banyan_status refuse_init(banyan_comm *comm) {
 }
 
 /* Completes the key by what `live` says. A blocking call reads its tokens now, and is planned for a class of them. What
- * a persistent operation is given serves runs of all its tokens. */
+ * a persistent operation is given serves runs of all its tokens. On a device only kernels read what pointers lead
+ * to. */
 static banyan_status read_live(const banyan_comm *comm, const banyan_live **live, banyan_live *room, bool blocking,
                                bny_op_key *key) {
   banyan_status status = bny_live_check(live, room);
   if (status != BANYAN_OK) return status;
-  if (*live && comm->device.engine)
-    return bny_fail(BANYAN_ERR_UNSUPPORTED, "desc.live is not served on devices; it must be NULL");
-  if (!blocking || comm->device.engine) return BANYAN_OK;
-  status = bny_live_count(*live, key->all_tokens, &key->tokens);
-  if (status == BANYAN_OK && bny_live_selects(*live)) status = bny_live_read(*live, key->tokens, NULL);
-  if (!*live || !(*live)->tokens) key->all_tokens = bny_live_class(key->tokens, key->all_heads);
+  bool device = comm->device.engine != NULL;
+  key->counts_tokens = *live && (*live)->tokens;
+  if (blocking && !device) {
+    status = bny_live_count(*live, key->all_tokens, &key->tokens);
+    if (status == BANYAN_OK && bny_live_selects(*live)) status = bny_live_read(*live, key->tokens, NULL);
+  }
+  if (blocking && !key->counts_tokens) key->all_tokens = bny_live_class(key->tokens, key->all_heads);
   return status;
 }
 
@@ -171,6 +188,7 @@ static banyan_status combine(banyan_comm *comm, const banyan_combine_desc *desc,
   if (status == BANYAN_OK) status = bny_api_check_partial(&out, &out_room, &result, true);
   if (status == BANYAN_OK) status = bny_api_check_memory_partial(comm, in, &all, false);
   if (status == BANYAN_OK) status = bny_api_check_memory_partial(comm, out, &result, true);
+  if (status == BANYAN_OK) status = check_memory_live(comm, live);
   if (status != BANYAN_OK) return refuse(comm, status, keep);
   bny_op_memory memory = {.in = in,
                           .out = bny_api_box_is_empty(&result) ? NULL : out,

@@ -295,7 +295,8 @@ void bny_op_tell(const banyan_op *op, const banyan_partial *rows, const banyan_p
 }
 
 banyan_status bny_op_reserve_live(banyan_op *op, const banyan_live *live) {
-  if (!bny_live_selects(live) || op->live_tokens || op->key.all_tokens == 0) return BANYAN_OK;
+  if (bny_op_runs_on_device(op) || !bny_live_selects(live) || op->live_tokens || op->key.all_tokens == 0)
+    return BANYAN_OK;
   op->live_tokens = malloc((size_t)op->key.all_tokens);
   return op->live_tokens ? BANYAN_OK : bny_fail(BANYAN_ERR_MEMORY, "out of memory for the live rows of an operation");
 }
@@ -316,6 +317,8 @@ void bny_op_bind(banyan_op *op, const bny_op_memory *memory) {
   for (int32_t i = 0; i < op->nparts; i++) {
     bny_op_part *part = &op->parts[i];
     part->binding.live_tokens = bny_live_selects(&op->live) ? op->live_tokens : NULL;
+    part->binding.live = &op->live;
+    part->binding.tokens = op->tokens;
     part->binding.keeps_empty_rows = op->live.empty_rows == BANYAN_EMPTY_ROWS_KEPT;
     if (op->key.collective == BNY_COMBINE) continue;
     part->binding.in_bytes = memory->in_bytes ? (const char *)memory->in_bytes + part->in_offset : NULL;

@@ -85,6 +85,19 @@ static banyan_status take_wrong_page(banyan_comm *comm, const bny_device_fault *
       fault->culprit, sequence, at);
 }
 
+/* The rank that noticed knows both numbers, and the others its own. */
+static banyan_status take_other_tokens(banyan_comm *comm, const bny_device_fault *fault) {
+  uint32_t theirs;
+  int32_t own;
+  char said[64] = "";
+  if (fault->reporter == comm->rank && bny_engine_fault_place(comm->device.engine, &theirs, &own))
+    snprintf(said, sizeof said, "tokens %" PRIu32 " there, %" PRId32 " here", theirs, own);
+  else
+    snprintf(said, sizeof said, "not the tokens %" PRIu32 " of rank %d", fault->detail, fault->reporter);
+  return bny_exec_fail(comm->exec, BANYAN_ERR_MISMATCH, fault->culprit,
+                       "rank %d runs a combine on its device with another number: %s", fault->culprit, said);
+}
+
 /* A failure of kernels becomes one of the communicator, with a text that says what kernels cannot. */
 static banyan_status take_fault(banyan_comm *comm, const bny_device_fault *fault) {
   bny_exec *exec = comm->exec;
@@ -102,6 +115,7 @@ static banyan_status take_fault(banyan_comm *comm, const bny_device_fault *fault
         exec, status, culprit,
         "rank %d gave attention on its device a length that is negative or above keys_max: seq_lens[%u]", culprit,
         fault->detail - 1);
+  case BANYAN_ERR_MISMATCH: return take_other_tokens(comm, fault);
   case BANYAN_ERR_ABORTED: return bny_exec_fail(exec, status, culprit, "rank %d called banyan_comm_abort()", culprit);
   default: break;
   }

@@ -244,6 +244,25 @@ static bool shares_stats(const bny_binding *binding) {
   return (char *)out->lse == (char *)in->lse + offset || (in->sum && (char *)out->sum == (char *)in->sum + offset);
 }
 
+/* Nothing is said of runs in which all rows live, so that kernels skip what asks for it. */
+static bny_device_live live_of(const bny_binding *binding) {
+  const banyan_live *said = binding->live;
+  bny_device_live live = {.most = binding->tokens_most,
+                          .count = binding->tokens,
+                          .owners = binding->token_owners,
+                          .keeps_empty_rows = binding->keeps_empty_rows};
+  if (said) {
+    live.tokens = said->tokens;
+    live.seq_lens = said->seq_lens;
+    live.query_start_loc = said->query_start_loc;
+    live.token_mask = said->token_mask;
+    live.batch = said->batch;
+  }
+  bool all = !live.tokens && !live.seq_lens && !live.query_start_loc && !live.token_mask && live.count == live.most;
+  if (all) live.most = 0;
+  return live;
+}
+
 banyan_status bny_device_run_start(bny_device_run *run, const bny_binding *binding, void *stream) {
   bny_device_call call = {
       .out_token0 = binding->out_token0,
@@ -252,6 +271,7 @@ banyan_status bny_device_run_start(bny_device_run *run, const bny_binding *bindi
       .out_bytes = (unsigned char *)binding->out_bytes,
       .in_byte0 = binding->in_byte0,
       .out_byte0 = binding->out_byte0,
+      .live = live_of(binding),
   };
   if (binding->in) call.in = *binding->in;
   if (binding->out) call.out = *binding->out;

@@ -131,6 +131,8 @@ typedef struct bny_binding {
   int32_t tokens_most;            /* of the call, in any run */
   int32_t token_owners;           /* see bny_live_tokens */
   const uint8_t *live_tokens;     /* [tokens of the call]: rows of a token with 0 are not read, and empty; NULL: none */
+  const banyan_live *live;        /* of a device's run; NULL: as all zeros */
+  int32_t tokens;                 /* of a device's run, unless `live` leads to their number */
   bool keeps_empty_rows;          /* empty rows of the result are not written */
   const char *in_bytes;           /* other collectives: address of byte in_byte0 */
   char *out_bytes;                /* and of byte out_byte0 */
