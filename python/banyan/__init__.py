@@ -1,0 +1,51 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Merges attention partials over ranks in one topology-aware collective.
+
+    out, lse = comm.combine(o, lse)      # o [tokens, heads, dim], lse [tokens, heads]
+
+Arrays are of numpy, PyTorch, JAX, CuPy, or anything else that has DLPack, and come back in the caller's framework.
+"""
+
+from ._core import Operation, Threads, attention, network, split, version
+from .communicator import Communicator
+from .errors import (
+    AbortedError,
+    ArgumentError,
+    BootstrapError,
+    DataError,
+    Error,
+    MismatchError,
+    OutOfMemoryError,
+    PeerError,
+    StateError,
+    SystemCallError,
+    TimeoutError,
+    UnsupportedError,
+)
+from .launch import RankError, run
+
+__version__ = "0.1.0"
+
+__all__ = [
+    "AbortedError",
+    "ArgumentError",
+    "BootstrapError",
+    "Communicator",
+    "DataError",
+    "Error",
+    "MismatchError",
+    "Operation",
+    "OutOfMemoryError",
+    "PeerError",
+    "RankError",
+    "StateError",
+    "SystemCallError",
+    "Threads",
+    "TimeoutError",
+    "UnsupportedError",
+    "attention",
+    "network",
+    "run",
+    "split",
+    "version",
+]

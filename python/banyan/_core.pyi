@@ -1,0 +1,163 @@
+# SPDX-License-Identifier: Apache-2.0
+from typing import Any, Callable, Literal, Optional, Sequence, Tuple, Union
+
+Array = Any  # of numpy, torch, jax, cupy, or with __dlpack__
+Base = Literal["e", "2", 2]
+Values = Literal["normalised", "numerator"]
+Scatter = Literal["none", "heads", "tokens", "root"]
+Wire = Literal["f32", "f16", "bf16"]
+Order = Literal["plan", "canonical"]
+Empty = Union[str, float]
+
+def version() -> str: ...
+def network() -> str: ...
+def split(count: int, parts: int, index: int) -> Tuple[int, int]: ...
+def status_names() -> list: ...
+def attention(
+    q: Array,
+    k: Array,
+    v: Array,
+    *,
+    seq_lens: Optional[Array] = None,
+    page_table: Optional[Array] = None,
+    scale: float = 0.0,
+    base: Base = "e",
+    empty: Optional[Literal["nan"]] = None,
+    out: Optional[Tuple[Array, Array]] = None,
+) -> Tuple[Array, Array]: ...
+
+class Threads:
+    def __init__(self, nranks: int) -> None: ...
+    @property
+    def nranks(self) -> int: ...
+
+class Operation:
+    @property
+    def outputs(self) -> Any: ...
+    def __call__(self) -> Any: ...
+    def start(self) -> None: ...
+    def test(self) -> bool: ...
+    def wait(self) -> Any: ...
+    def info(self) -> dict: ...
+    def describe(self) -> str: ...
+    def free(self) -> None: ...
+
+class Comm:
+    def __init__(
+        self,
+        source: Union[None, Threads, Callable[[bytes, float], Union[bytes, Sequence[bytes]]]] = None,
+        rank: int = 0,
+        nranks: int = 0,
+        timeout: float = 0.0,
+        arena_bytes: int = 0,
+        algorithm: Optional[str] = None,
+        device: Optional[str] = None,
+        first_timeout: float = 0.0,
+    ) -> None: ...
+    @property
+    def rank(self) -> int: ...
+    @property
+    def nranks(self) -> int: ...
+    @property
+    def device(self) -> str: ...
+    @property
+    def is_open(self) -> bool: ...
+    @property
+    def failed(self) -> bool: ...
+    @property
+    def failed_rank(self) -> int: ...
+    @property
+    def error(self) -> str: ...
+    def close(self) -> None: ...
+    def abort(self, reason: Optional[str] = None) -> None: ...
+    def describe(self) -> str: ...
+    def combine(
+        self,
+        o: Array,
+        lse: Array,
+        *,
+        sum: Optional[Array] = None,
+        out: Any = None,
+        base: Base = "e",
+        empty: Empty = "-inf",
+        values: Values = "normalised",
+        out_base: Optional[Base] = None,
+        out_empty: Empty = "-inf",
+        out_values: Optional[Values] = None,
+        scatter: Scatter = "none",
+        root: int = 0,
+        order: Order = "plan",
+        wire: Wire = "f32",
+        algorithm: Optional[str] = None,
+        stream: Optional[int] = None,
+    ) -> Tuple[Array, ...]: ...
+    def combine_init(
+        self,
+        o: Array,
+        lse: Array,
+        *,
+        sum: Optional[Array] = None,
+        out: Any = None,
+        base: Base = "e",
+        empty: Empty = "-inf",
+        values: Values = "normalised",
+        out_base: Optional[Base] = None,
+        out_empty: Empty = "-inf",
+        out_values: Optional[Values] = None,
+        scatter: Scatter = "none",
+        root: int = 0,
+        order: Order = "plan",
+        wire: Wire = "f32",
+        algorithm: Optional[str] = None,
+        stream: Optional[int] = None,
+    ) -> Operation: ...
+    def attention_combine(
+        self,
+        q: Array,
+        k: Array,
+        v: Array,
+        *,
+        seq_lens: Optional[Array] = None,
+        page_table: Optional[Array] = None,
+        scale: float = 0.0,
+        keys_max: int = 0,
+        empty: Optional[Literal["nan"]] = None,
+        out: Any = None,
+        base: Base = "e",
+        out_empty: Empty = "-inf",
+        scatter: Scatter = "none",
+        root: int = 0,
+        order: Order = "plan",
+        wire: Wire = "f32",
+        algorithm: Optional[str] = None,
+        stream: Optional[int] = None,
+    ) -> Tuple[Array, ...]: ...
+    def attention_combine_init(
+        self,
+        q: Array,
+        k: Array,
+        v: Array,
+        *,
+        seq_lens: Optional[Array] = None,
+        page_table: Optional[Array] = None,
+        scale: float = 0.0,
+        keys_max: int = 0,
+        empty: Optional[Literal["nan"]] = None,
+        out: Any = None,
+        base: Base = "e",
+        out_empty: Empty = "-inf",
+        scatter: Scatter = "none",
+        root: int = 0,
+        order: Order = "plan",
+        wire: Wire = "f32",
+        algorithm: Optional[str] = None,
+        stream: Optional[int] = None,
+    ) -> Operation: ...
+    def allgather(self, mine: Array, *, out: Any = None, counts: Optional[Sequence[int]] = None) -> Array: ...
+    def allgather_init(self, mine: Array, *, out: Any = None, counts: Optional[Sequence[int]] = None) -> Operation: ...
+    def shift(self, send: Array, distance: int = 1, *, out: Any = None) -> Array: ...
+    def shift_init(self, send: Array, distance: int = 1, *, out: Any = None) -> Operation: ...
+    def broadcast(self, data: Array, root: int = 0) -> None: ...
+    def broadcast_init(self, data: Array, root: int = 0) -> Operation: ...
+    def barrier(self) -> None: ...
+    def barrier_init(self) -> Operation: ...

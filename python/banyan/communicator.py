@@ -1,0 +1,108 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The communicator, and the ways to make one."""
+
+import itertools
+
+from . import _core
+
+_store_uses = itertools.count()
+
+
+class Communicator(_core.Comm):
+    """Ranks that call collectives together.
+
+    Communicator(allgather, rank, nranks) takes an all-gather of one's own: allgather(data, timeout_s) gets this rank's
+    bytes and returns those of all ranks in rank order, as a list or joined. It is called in this constructor alone. The
+    class methods from_env(), from_threads(), from_mpi() and from_torch() are for ranks that others have started.
+
+    Settings, all by keyword: timeout, the deadline of a call in seconds (0: 30); first_timeout, that of the first call
+    of a shape; arena_bytes, memory shared with peers; algorithm; device, None for the host, else "cuda", "cuda:2" or
+    "cuda:local".
+
+    One thread at a time may use a communicator. abort() alone may be called from any.
+    """
+
+    def __init__(self, allgather, rank, nranks, **settings):
+        super().__init__(allgather, rank, nranks, **settings)
+
+    @classmethod
+    def _made(cls, *arguments, **settings):
+        made = cls.__new__(cls)
+        _core.Comm.__init__(made, *arguments, **settings)
+        return made
+
+    @classmethod
+    def from_env(cls, **settings):
+        """Ranks that RANK, WORLD_SIZE, MASTER_ADDR and MASTER_PORT describe, as torchrun sets them."""
+        return cls._made(None, **settings)
+
+    @classmethod
+    def from_threads(cls, group, rank, **settings):
+        """A rank that is a thread of this process; `group` is a banyan.Threads that all of them share."""
+        return cls._made(group, rank, group.nranks, **settings)
+
+    @classmethod
+    def from_mpi(cls, comm=None, **settings):
+        """The ranks of a communicator of mpi4py; None: MPI.COMM_WORLD. MPI itself has no deadline here."""
+        if comm is None:
+            from mpi4py import MPI
+
+            comm = MPI.COMM_WORLD
+        return cls._made(lambda data, _: comm.allgather(data), comm.Get_rank(), comm.Get_size(), **settings)
+
+    @classmethod
+    def from_torch(cls, group=None, *, store=None, rank=None, nranks=None, prefix=None, **settings):
+        """The ranks of a process group of torch.distributed (None: the default one), or those that share a store.
+
+        With a store, `rank` and `nranks` are needed. Communicators of one store are made in the same order on all ranks,
+        or each has a `prefix` of its own.
+        """
+        if store is not None:
+            if rank is None or nranks is None:
+                raise ValueError("with a store, rank and nranks are needed")
+            gather = _store_gather(store, rank, nranks, prefix or f"banyan/{next(_store_uses)}")
+            return cls._made(gather, rank, nranks, **settings)
+        import torch.distributed as dist
+
+        def gather_objects(data, _):
+            every = [None] * dist.get_world_size(group)
+            dist.all_gather_object(every, data, group=group)
+            return every
+
+        return cls._made(gather_objects, dist.get_rank(group), dist.get_world_size(group), **settings)
+
+    def shrink(self):
+        """Makes a communicator of the ranks that are left after a failure. Returns it, and the old rank of each new one.
+
+        Collective over the ranks that are left. The old communicator remains to be closed.
+        """
+        made, members = self._shrink()
+        new = type(self).__new__(type(self))
+        _core.Comm.__init__(new, made, self.device)
+        return new, members
+
+    def __enter__(self):
+        return self
+
+    def __exit__(self, *failure):
+        self.close()
+
+    def __repr__(self):
+        if not self.is_open:
+            return "<banyan.Communicator, closed>"
+        return f"<banyan.Communicator, rank {self.rank} of {self.nranks}>"
+
+
+def _store_gather(store, rank, nranks, prefix):
+    rounds = itertools.count()
+
+    def gather(data, timeout_s):
+        from datetime import timedelta
+
+        step = next(rounds)
+        keys = [f"{prefix}/{step}/{r}" for r in range(nranks)]
+        store.set(keys[rank], data.hex())  # a store of torch 1.13 takes text
+        store.wait(keys, timedelta(seconds=timeout_s if timeout_s > 0 else 300))
+        return [bytes.fromhex(store.get(key).decode()) for key in keys]
+
+    return gather

@@ -1,0 +1,141 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Local ranks for tests and notebooks."""
+
+import multiprocessing
+import multiprocessing.connection
+import pickle
+import threading
+import traceback
+
+from .communicator import Communicator
+
+
+class RankError(RuntimeError):
+    """A rank of run() failed. `rank` is the first that did, and the text has its traceback."""
+
+    def __init__(self, rank, text):
+        super().__init__(f"rank {rank}: {text}")
+        self.rank = rank
+
+
+def run(fn, ranks=4, *, args=(), start="fork", **settings):
+    """Starts local ranks, calls fn(comm, *args) in each, and returns the list of results.
+
+    start: "fork", "spawn" or "thread". A fork takes any function, as notebooks define them; "spawn" wants one that can be
+    imported, and is for parents that have used CUDA or OpenMP. Results of processes are pickled. settings are those of
+    Communicator. If a rank fails, the others are waited for, and RankError has the traceback of the first.
+    """
+    if ranks < 1:
+        raise ValueError(f"ranks: {ranks}: at least 1")
+    if start == "thread":
+        return _run_threads(fn, ranks, args, settings)
+    context = multiprocessing.get_context(start)
+    links, children = [], []
+    try:
+        for rank in range(ranks):
+            ours, theirs = context.Pipe()
+            # A child of a fork has the parent's ends as well, and closes them: else nobody would see the parent end.
+            inherited = links + [ours] if start == "fork" else []
+            child = context.Process(target=_child, args=(theirs, inherited, fn, rank, ranks, args, settings))
+            links.append(ours)
+            children.append(child)
+            child.start()
+            theirs.close()
+        return _serve(links, children)
+    finally:
+        for link in links:
+            link.close()
+        for child in children:
+            if child.pid is None:
+                continue
+            child.join(5)
+            if child.is_alive():
+                child.kill()
+                child.join()
+
+
+def _child(link, inherited, fn, rank, ranks, args, settings):
+    for other in inherited:
+        other.close()
+
+    def gather(data, timeout_s):
+        link.send(("gather", data))
+        if not link.poll(timeout_s if timeout_s > 0 else None):
+            raise TimeoutError("other ranks did not come")
+        every = link.recv()
+        if every is None:
+            raise ConnectionError("another rank ended before it had a communicator")
+        return every
+
+    try:
+        with Communicator(gather, rank, ranks, **settings) as comm:
+            answer = ("result", fn(comm, *args))
+        pickle.dumps(answer)
+    except KeyboardInterrupt:
+        answer = ("failure", "interrupted")
+    except BaseException:
+        answer = ("failure", traceback.format_exc())
+    try:
+        link.send(answer)
+    except OSError:
+        pass  # the parent has gone
+    link.close()
+
+
+def _serve(links, children):
+    """Passes the all-gathers of children on, until each has sent a result or ended."""
+    results, failures = [None] * len(links), []
+    open_links = dict(zip(links, range(len(links))))
+    gathered = {}
+    while open_links:
+        for link in multiprocessing.connection.wait(list(open_links)):
+            rank = open_links[link]
+            try:
+                kind, data = link.recv()
+            except EOFError:
+                children[rank].join(5)
+                kind, data = "failure", f"the process ended, exit status {children[rank].exitcode}"
+            if kind == "gather":
+                gathered[link] = data
+                continue
+            del open_links[link]
+            if kind == "result":
+                results[rank] = data
+            else:
+                failures.append((rank, data))
+        if gathered and len(gathered) == len(open_links):
+            # One that has ended gathers no more, and those that wait for it are told.
+            complete = len(gathered) == len(links)
+            every = [gathered[link] for link in links] if complete else None
+            for link in gathered:
+                try:
+                    link.send(every)
+                except OSError:
+                    pass
+            gathered = {}
+    if failures:
+        raise RankError(*failures[0])
+    return results
+
+
+def _run_threads(fn, ranks, args, settings):
+    from ._core import Threads
+
+    group = Threads(ranks)
+    results, failures = [None] * ranks, []
+
+    def body(rank):
+        try:
+            with Communicator.from_threads(group, rank, **settings) as comm:
+                results[rank] = fn(comm, *args)
+        except BaseException:
+            failures.append((rank, traceback.format_exc()))
+
+    workers = [threading.Thread(target=body, args=(rank,), name=f"banyan rank {rank}") for rank in range(ranks)]
+    for worker in workers:
+        worker.start()
+    for worker in workers:
+        worker.join()
+    if failures:
+        raise RankError(*failures[0])
+    return results

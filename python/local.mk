@@ -1,0 +1,34 @@
+# SPDX-License-Identifier: Apache-2.0
+# The Python package. pip builds it, and the test does so in the build folder.
+test_scripts += %D%/tests/test_python.sh
+EXTRA_DIST += \
+  %D%/CMakeLists.txt \
+  %D%/README.md \
+  %D%/pyproject.toml \
+  %D%/banyan/__init__.py \
+  %D%/banyan/__main__.py \
+  %D%/banyan/_core.pyi \
+  %D%/banyan/communicator.py \
+  %D%/banyan/errors.py \
+  %D%/banyan/launch.py \
+  %D%/banyan/py.typed \
+  %D%/src/array.cc \
+  %D%/src/array.hh \
+  %D%/src/attention.cc \
+  %D%/src/calls.cc \
+  %D%/src/comm.cc \
+  %D%/src/comm.hh \
+  %D%/src/dlpack.hh \
+  %D%/src/errors.cc \
+  %D%/src/errors.hh \
+  %D%/src/interrupt.cc \
+  %D%/src/interrupt.hh \
+  %D%/src/module.cc \
+  %D%/src/operation.cc \
+  %D%/src/words.cc \
+  %D%/src/words.hh \
+  %D%/tests/conftest.py \
+  %D%/tests/test_combine.py \
+  %D%/tests/test_errors.py \
+  %D%/tests/test_frameworks.py
+MOSTLYCLEAN_FOLDERS += python/venv

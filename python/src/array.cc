@@ -1,0 +1,344 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "array.hh"
+
+#include <cstring>
+
+namespace bny {
+
+namespace {
+
+// Types and functions of frameworks, found once. They are never released: the interpreter's end comes first.
+struct known_types {
+  PyTypeObject *numpy_array = nullptr;
+  PyTypeObject *torch_tensor = nullptr;
+  const dl_exchange *torch_exchange = nullptr;
+  PyObject *numpy_empty = nullptr;
+  PyObject *torch_to_dlpack = nullptr;
+  PyObject *dtype_word = nullptr, *new_empty_word = nullptr, *requires_grad_word = nullptr;
+};
+
+known_types known;
+
+PyObject *word(PyObject **kept, const char *text) {
+  if (!*kept) *kept = PyUnicode_InternFromString(text);
+  return *kept;
+}
+
+std::string module_of(nb::handle object) {
+  nb::object name = nb::steal(PyObject_GetAttrString(object.type().ptr(), "__module__"));
+  const char *text =
+      name.is_valid() && PyUnicode_Check(name.ptr()) ? PyUnicode_AsUTF8AndSize(name.ptr(), nullptr) : nullptr;
+  PyErr_Clear();
+  return text ? text : "";
+}
+
+bool begins(const std::string &text, const char *start) { return text.compare(0, std::strlen(start), start) == 0; }
+
+const dl_exchange *exchange_of(nb::handle object) {
+  nb::object capsule = nb::steal(PyObject_GetAttrString(object.type().ptr(), "__dlpack_c_exchange_api__"));
+  void *table = nullptr;
+  if (capsule.is_valid() && PyCapsule_IsValid(capsule.ptr(), "dlpack_exchange_api")) {
+    table = PyCapsule_GetPointer(capsule.ptr(), "dlpack_exchange_api");
+  }
+  PyErr_Clear();
+  const dl_exchange *exchange = static_cast<const dl_exchange *>(table);
+  return exchange && exchange->version.major == 1 ? exchange : nullptr;
+}
+
+// The code of a format of the struct module; false: not a number, or of the other byte order.
+bool read_format(const char *format, Py_ssize_t item_bytes, dl_dtype *dtype) {
+  if (!format) format = "B";
+  if (*format == '@' || *format == '=' || *format == '<') format++;
+  if (*format == 0 || format[1] != 0) return false;
+  uint8_t code;
+  if (std::strchr("efd", *format))
+    code = DL_FLOAT;
+  else if (std::strchr("bhilqn", *format))
+    code = DL_INT;
+  else if (std::strchr("cBHILQN", *format))
+    code = DL_UINT;
+  else if (*format == '?')
+    code = DL_BOOL;
+  else
+    return false;
+  *dtype = {code, static_cast<uint8_t>(item_bytes * 8), 1};
+  return true;
+}
+
+} // namespace
+
+framework framework_of(nb::handle object) {
+  PyTypeObject *type = Py_TYPE(object.ptr());
+  if (type == known.numpy_array) return framework::numpy;
+  if (type == known.torch_tensor) return framework::torch;
+  std::string module = module_of(object);
+  std::string name = nb::type_name(object.type()).c_str();
+  if (begins(module, "torch")) {
+    if (module == "torch" && name.find("Tensor") != std::string::npos) {
+      known.torch_exchange = exchange_of(object);
+      known.torch_tensor = type;
+      Py_INCREF(reinterpret_cast<PyObject *>(type));
+    }
+    return framework::torch;
+  }
+  if (begins(module, "jax")) return framework::jax;
+  if (begins(module, "cupy")) return framework::cupy;
+  if (module == "numpy" && name.find("ndarray") != std::string::npos) {
+    known.numpy_array = type;
+    Py_INCREF(reinterpret_cast<PyObject *>(type));
+  }
+  return PyObject_CheckBuffer(object.ptr()) ? framework::numpy : framework::other;
+}
+
+array::~array() {
+  if (buffered_) PyBuffer_Release(&buffer_);
+}
+
+void array::open(const char *argument, nb::handle object, bool write, const std::string &wanted, void *stream) {
+  name = argument;
+  if (object.is_none()) refuse(name, "it is None, and not an array");
+  framework kind = framework_of(object);
+  if (kind == framework::torch) {
+    open_torch(object, stream);
+  } else if ((kind == framework::numpy || kind == framework::jax) && open_buffer(object, write)) {
+    // Read only is said by the buffer itself.
+  } else if (!open_exchange(object)) {
+    open_dlpack(object, stream);
+  }
+  if (write && kind == framework::jax) refuse(name, "arrays of JAX cannot be written; leave it out");
+  if (write && read_only_) refuse(name, "the array is read-only, and receives a result");
+  if (dtype.lanes > 1) refuse(name, "its elements are vectors, and not numbers");
+  check_device(wanted);
+  if (!data && count() > 0) refuse(name, "the array has no memory: it was freed, or is one without data");
+}
+
+// By the buffer protocol, which numpy, bytearray and arrays of JAX on a CPU have. False: by other means.
+bool array::open_buffer(nb::handle object, bool write) {
+  if (PyObject_GetBuffer(object.ptr(), &buffer_, PyBUF_STRIDES | PyBUF_FORMAT) != 0) {
+    if (!PyObject_HasAttrString(object.ptr(), "dtype")) refuse(name, "its memory cannot be read");
+    PyObject *type, *value, *trace;
+    PyErr_Fetch(&type, &value, &trace);
+    Py_XDECREF(type), Py_XDECREF(value), Py_XDECREF(trace);
+    if (framework_of(object) == framework::jax) return false;
+    // numpy has bf16 by the package ml_dtypes, and its buffers cannot say so.
+    nb::str said = nb::str(object.attr("dtype"));
+    if (std::strcmp(said.c_str(), "bfloat16") != 0) {
+      refuse(name, std::string(said.c_str()) + ": banyan takes float32, float16 and bfloat16");
+    }
+    owner_ = object.attr("view")("uint16");
+    if (!open_buffer(owner_, write)) return false;
+    dtype.code = DL_BFLOAT;
+    return true;
+  }
+  buffered_ = true;
+  if (!read_format(buffer_.format, buffer_.itemsize, &dtype)) {
+    refuse(name, "elements of format \"" + std::string(buffer_.format) +
+                     "\": they are numbers in this machine's order of bytes");
+  }
+  if (buffer_.ndim > ARRAY_DIMS) refuse(name, "it has more than six dimensions");
+  ndim = buffer_.ndim;
+  read_only_ = buffer_.readonly;
+  data = buffer_.buf;
+  for (int i = 0; i < ndim; i++) {
+    shape[i] = buffer_.shape[i];
+    strides[i] = buffer_.strides[i] / buffer_.itemsize;
+    if (buffer_.strides[i] % buffer_.itemsize != 0) refuse(name, "its strides are not whole elements");
+  }
+  return true;
+}
+
+// By the exchange API of C, which makes no Python object.
+bool array::open_exchange(nb::handle object) {
+  const dl_exchange *exchange =
+      Py_TYPE(object.ptr()) == known.torch_tensor ? known.torch_exchange : exchange_of(object);
+  if (!exchange) return false;
+  if (exchange->borrow) {
+    dl_tensor tensor;
+    if (exchange->borrow(object.ptr(), &tensor) != 0) refuse(name, "its framework does not give its memory");
+    owner_ = nb::borrow(object);
+    take(tensor);
+    return true;
+  }
+  dl_managed_versioned *managed = nullptr;
+  if (!exchange->from_object || exchange->from_object(object.ptr(), &managed) != 0) {
+    refuse(name, "its framework does not give its memory");
+  }
+  nb::object capsule = nb::steal(PyCapsule_New(managed, "dltensor_versioned", [](PyObject *self) {
+    dl_managed_versioned *held = static_cast<dl_managed_versioned *>(PyCapsule_GetPointer(self, "dltensor_versioned"));
+    if (held && held->deleter) held->deleter(held);
+  }));
+  open_capsule(capsule);
+  return true;
+}
+
+// torch's function in C is several times faster than __dlpack__ of its tensors, which is Python.
+void array::open_torch(nb::handle object, void *stream) {
+  if (PyObject_HasAttrString(object.ptr(), "requires_grad")) {
+    nb::object grad = nb::steal(PyObject_GetAttr(object.ptr(), word(&known.requires_grad_word, "requires_grad")));
+    if (grad.ptr() == Py_True) refuse(name, "the tensor requires a gradient, which does not pass; use .detach()");
+  }
+  if (open_exchange(object)) return;
+  if (!known.torch_to_dlpack) {
+    nb::object convert = nb::module_::import_("torch.utils.dlpack").attr("to_dlpack");
+    known.torch_to_dlpack = convert.release().ptr();
+  }
+  nb::object capsule = nb::steal(PyObject_CallFunctionObjArgs(known.torch_to_dlpack, object.ptr(), nullptr));
+  if (!capsule.is_valid()) refuse(name, "torch does not give the tensor's memory");
+  open_capsule(capsule);
+  if (device.type == DL_CUDA) open_dlpack(object, stream); // which orders the streams
+}
+
+void array::open_dlpack(nb::handle object, void *stream) {
+  if (!PyObject_HasAttrString(object.ptr(), "__dlpack__")) {
+    refuse(name, "a " + std::string(nb::type_name(object.type()).c_str()) + " is not an array: it has no __dlpack__");
+  }
+  nb::object capsule;
+  try {
+    nb::dict arguments;
+    nb::tuple where = nb::cast<nb::tuple>(object.attr("__dlpack_device__")());
+    if (nb::cast<int>(nb::int_(where[0])) == DL_CUDA) {
+      // DLPack has 1 for the default stream.
+      arguments["stream"] = stream ? reinterpret_cast<uintptr_t>(stream) : 1;
+    }
+    nb::object give = object.attr("__dlpack__");
+    try {
+      capsule = give(nb::arg("max_version") = nb::make_tuple(1, 0), **arguments);
+    } catch (nb::python_error &error) {
+      if (!error.matches(PyExc_TypeError)) throw;
+      capsule = give(**arguments);
+    }
+  } catch (nb::python_error &error) {
+    error.restore();
+    refuse(name,
+           "its framework does not give its memory: it was freed, is read-only, or is not on a device known here");
+  }
+  open_capsule(capsule);
+}
+
+// The capsule is kept, and not consumed: its destructor gives the memory back.
+void array::open_capsule(nb::object capsule) {
+  if (PyCapsule_IsValid(capsule.ptr(), "dltensor")) {
+    take(static_cast<dl_managed *>(PyCapsule_GetPointer(capsule.ptr(), "dltensor"))->tensor);
+  } else if (PyCapsule_IsValid(capsule.ptr(), "dltensor_versioned")) {
+    void *memory = PyCapsule_GetPointer(capsule.ptr(), "dltensor_versioned");
+    const dl_managed_versioned *managed = static_cast<dl_managed_versioned *>(memory);
+    if (managed->version.major != 1) refuse(name, "its DLPack version is not 1");
+    read_only_ = managed->flags & DL_READ_ONLY;
+    take(managed->tensor);
+  } else {
+    refuse(name, "__dlpack__ returned no tensor");
+  }
+  owner_ = capsule;
+}
+
+void array::take(const dl_tensor &tensor) {
+  if (tensor.ndim > ARRAY_DIMS) refuse(name, "it has more than six dimensions");
+  ndim = tensor.ndim;
+  dtype = tensor.dtype;
+  device = tensor.device;
+  data = tensor.data ? static_cast<char *>(tensor.data) + tensor.byte_offset : nullptr;
+  int64_t stride = 1;
+  for (int i = ndim - 1; i >= 0; i--) {
+    shape[i] = tensor.shape[i];
+    strides[i] = tensor.strides ? tensor.strides[i] : stride;
+    stride *= shape[i];
+  }
+}
+
+void array::check_device(const std::string &wanted) const {
+  if (device.type == DL_CUDA_MANAGED || device.type == DL_CUDA_HOST) return;
+  if (wanted.empty() && device.type != DL_CPU) {
+    refuse(name, "the array is on a device (DLPack type " + std::to_string(device.type) + ", number " +
+                     std::to_string(device.id) +
+                     "), and this communicator is on the host: make it with device=\"cuda\", or copy the array");
+  }
+  if (!wanted.empty() && device.type == DL_CPU) {
+    refuse(name, "the array is in host memory, and this communicator is on " + wanted);
+  }
+}
+
+void array::want_dims(int dims, const char *shape_text) const {
+  if (ndim == dims) return;
+  refuse(name, "it has " + std::to_string(ndim) + " dimensions, and its shape is " + shape_text);
+}
+
+void array::want_shape(int dim, int64_t size, const char *of) const {
+  if (shape[dim] == size) return;
+  refuse(name, "dimension " + std::to_string(dim) + " is " + std::to_string(shape[dim]) + ", and " + of + " is " +
+                   std::to_string(size));
+}
+
+void array::want_contiguous_rows() const {
+  if (ndim == 0 || shape[ndim - 1] <= 1 || strides[ndim - 1] == 1) return;
+  refuse(name, "the last dimension is not contiguous: its stride is " + std::to_string(strides[ndim - 1]) +
+                   " elements, and banyan wants 1");
+}
+
+void array::want_contiguous() const {
+  int64_t stride = 1;
+  for (int i = ndim - 1; i >= 0; i--) {
+    if (shape[i] > 1 && strides[i] != stride && count() > 0) refuse(name, "the array is not contiguous");
+    stride *= shape[i];
+  }
+}
+
+banyan_dtype array::number() const {
+  if (dtype.code == DL_FLOAT && dtype.bits == 32) return BANYAN_F32;
+  if (dtype.code == DL_FLOAT && dtype.bits == 16) return BANYAN_F16;
+  if (dtype.code == DL_BFLOAT && dtype.bits == 16) return BANYAN_BF16;
+  refuse(name, dtype_name() + ": banyan takes float32, float16 and bfloat16");
+}
+
+int64_t array::count() const {
+  int64_t product = 1;
+  for (int i = 0; i < ndim; i++) product *= shape[i];
+  return product;
+}
+
+std::string array::dtype_name() const {
+  static const char *const names[] = {"int", "uint", "float", "handle", "bfloat", "complex", "bool"};
+  std::string kind = dtype.code < 7 ? names[dtype.code] : "float of DLPack's code " + std::to_string(dtype.code) + ", ";
+  return kind + std::to_string(dtype.bits);
+}
+
+nb::object empty_like(const char *argument, nb::handle object, nb::handle shape) {
+  framework kind = framework_of(object);
+  PyObject *made = nullptr;
+  if (kind == framework::torch) {
+    made = PyObject_CallMethodObjArgs(object.ptr(), word(&known.new_empty_word, "new_empty"), shape.ptr(), nullptr);
+  } else if (kind == framework::numpy || kind == framework::jax) {
+    if (!known.numpy_empty) {
+      nb::object empty = nb::module_::import_("numpy").attr("empty");
+      known.numpy_empty = empty.release().ptr();
+    }
+    nb::object dtype = nb::steal(PyObject_GetAttr(object.ptr(), word(&known.dtype_word, "dtype")));
+    if (!dtype.is_valid()) refuse(argument, "its type has no dtype; give out=");
+    made = PyObject_CallFunctionObjArgs(known.numpy_empty, shape.ptr(), dtype.ptr(), nullptr);
+  } else if (PyObject_HasAttrString(object.ptr(), "__array_namespace__") || kind == framework::cupy) {
+    nb::object space = kind == framework::cupy ? nb::object(nb::module_::import_("cupy"))
+                                               : nb::object(object.attr("__array_namespace__")());
+    nb::object empty = space.attr("empty")(shape, nb::arg("dtype") = object.attr("dtype"));
+    made = empty.release().ptr();
+  }
+  if (!made) refuse(argument, "no array like it can be made; give out=");
+  return nb::steal(made);
+}
+
+nb::object finished(nb::handle like, nb::object made) {
+  if (like.is_none() || !made.is_valid() || made.is_none() || framework_of(like) != framework::jax) return made;
+  return nb::module_::import_("jax.numpy").attr("asarray")(made);
+}
+
+void *current_stream(nb::handle object) {
+  nb::object number;
+  switch (framework_of(object)) {
+  case framework::torch:
+    number = nb::module_::import_("torch.cuda").attr("current_stream")().attr("cuda_stream");
+    break;
+  case framework::cupy: number = nb::module_::import_("cupy.cuda").attr("get_current_stream")().attr("ptr"); break;
+  default: return nullptr;
+  }
+  return PyLong_AsVoidPtr(number.ptr());
+}
+
+} // namespace bny

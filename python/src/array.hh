@@ -1,0 +1,67 @@
+// SPDX-License-Identifier: Apache-2.0
+// Arrays of any framework, read without copying, and new ones of the same framework.
+#pragma once
+#include "dlpack.hh"
+#include "errors.hh"
+
+namespace bny {
+
+inline constexpr int ARRAY_DIMS = 6;
+
+enum class framework { numpy, torch, jax, cupy, other };
+
+framework framework_of(nb::handle object);
+
+// The memory of an array, held from open() until this object ends. Strides are in elements.
+class array {
+public:
+  array() = default;
+  array(const array &) = delete;
+  array &operator=(const array &) = delete;
+  ~array();
+
+  // Reads `object`; `argument` names it in errors. `write`: it receives a result. `device`: that of the communicator,
+  // "" for the host, where `stream` is ignored.
+  void open(const char *argument, nb::handle object, bool write, const std::string &device, void *stream);
+
+  void want_dims(int dims, const char *shape_text) const;       // else ArgumentError
+  void want_shape(int dim, int64_t size, const char *of) const; // `of` says where the size comes from
+  void want_contiguous_rows() const;                            // the last dimension
+  void want_contiguous() const;                                 // all of it
+  banyan_dtype number() const;                                  // f32, f16 or bf16, else ArgumentError
+  int64_t count() const;
+  size_t bytes() const { return static_cast<size_t>(count()) * (dtype.bits / 8u); }
+  std::string dtype_name() const;
+
+  const char *name = "";
+  void *data = nullptr;
+  int ndim = 0;
+  int64_t shape[ARRAY_DIMS] = {};
+  int64_t strides[ARRAY_DIMS] = {};
+  dl_dtype dtype = {};
+  dl_device device = {DL_CPU, 0};
+
+private:
+  bool open_buffer(nb::handle object, bool write);
+  bool open_exchange(nb::handle object);
+  void open_torch(nb::handle object, void *stream);
+  void open_dlpack(nb::handle object, void *stream);
+  void open_capsule(nb::object capsule);
+  void take(const dl_tensor &tensor);
+  void check_device(const std::string &wanted) const;
+
+  bool read_only_ = false;
+  bool buffered_ = false;
+  Py_buffer buffer_ = {};
+  nb::object owner_; // keeps the memory: a capsule, or the array itself
+};
+
+// A new array of the framework and dtype of `object`. Arrays of JAX cannot be written, so theirs are of numpy until
+// finished() makes one of JAX of them.
+nb::object empty_like(const char *argument, nb::handle object, nb::handle shape);
+nb::object finished(nb::handle like, nb::object made);
+
+// The stream that the framework of `object` works on now; NULL where it has none.
+void *current_stream(nb::handle object);
+
+} // namespace bny

@@ -1,0 +1,156 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "comm.hh"
+
+#include <cmath>
+#include <cstring>
+
+namespace bny {
+
+namespace {
+
+int64_t nanoseconds(const char *argument, double seconds) {
+  if (!(seconds >= 0 && seconds <= 9e9)) refuse(argument, "it is a number of seconds from 0 on; 0 is the default");
+  return std::llround(seconds * 1e9);
+}
+
+// An allgather of Python. What it raises is kept until the call is back in Python.
+struct python_gather {
+  nb::object call;
+  int32_t nranks;
+  PyObject *type = nullptr, *value = nullptr, *trace = nullptr;
+};
+
+int gather(void *context, const void *mine, void *all, size_t bytes, int64_t timeout_ns) {
+  python_gather *source = static_cast<python_gather *>(context);
+  nb::gil_scoped_acquire with;
+  try {
+    nb::object got = source->call(nb::bytes(mine, bytes), static_cast<double>(timeout_ns) * 1e-9);
+    if (PyList_Check(got.ptr()) || PyTuple_Check(got.ptr())) got = nb::bytes("", 0).attr("join")(got);
+    nb::bytes joined(got);
+    if (joined.size() != bytes * static_cast<size_t>(source->nranks)) {
+      std::string text = "the allgather returned " + std::to_string(joined.size()) + " bytes, and " +
+                         std::to_string(source->nranks) + " ranks gave " + std::to_string(bytes) + " each";
+      return banyan_bootstrap_fail(BANYAN_ERR_BOOTSTRAP, text.c_str());
+    }
+    std::memcpy(all, joined.c_str(), joined.size());
+    return 0;
+  } catch (nb::python_error &error) {
+    error.restore();
+    PyErr_Fetch(&source->type, &source->value, &source->trace);
+    return banyan_bootstrap_fail(BANYAN_ERR_BOOTSTRAP, "the allgather of Python raised an exception");
+  }
+}
+
+template <class writer> std::string text_of(writer write) {
+  std::string text(2048, '\0');
+  size_t length = write(&text[0], text.size());
+  if (length >= text.size()) {
+    text.resize(length + 1);
+    length = write(&text[0], text.size());
+  }
+  text.resize(length);
+  return text;
+}
+
+} // namespace
+
+threads::threads(int32_t nranks) : nranks_(nranks) {
+  banyan_status status = banyan_threads_create(nranks, &group_);
+  if (status != BANYAN_OK) raise_status(status, -1);
+}
+
+threads::~threads() { banyan_threads_destroy(group_); }
+
+comm::comm(nb::handle source, int32_t rank, int32_t nranks, double timeout_s, uint64_t arena_bytes,
+           nb::handle algorithm, nb::handle device, double first_timeout_s) {
+  interrupt_prepare();
+  banyan_comm_config config = BANYAN_COMM_CONFIG_INIT;
+  config.timeout_ns = nanoseconds("timeout", timeout_s);
+  config.first_timeout_ns = nanoseconds("first_timeout", first_timeout_s);
+  config.arena_bytes = arena_bytes;
+  config.algorithm = read_text("algorithm", algorithm);
+  config.device = read_text("device", device);
+  if (config.device) device_ = config.device;
+  banyan_bootstrap bootstrap = BANYAN_BOOTSTRAP_INIT;
+  banyan_env *env = nullptr;
+  python_gather python{nb::borrow(source), nranks};
+  banyan_status status = BANYAN_OK;
+  threads *group = nullptr;
+  if (!source.is_none() && !nb::try_cast<threads *>(source, group)) {
+    if (!PyCallable_Check(source.ptr())) refuse("allgather", "it is a function allgather(bytes, timeout_s)");
+    bootstrap.rank = rank, bootstrap.nranks = nranks;
+    bootstrap.context = &python, bootstrap.allgather = gather;
+  }
+  {
+    nb::gil_scoped_release without;
+    if (source.is_none())
+      status = banyan_env_create(config.timeout_ns, &env, &bootstrap);
+    else if (group)
+      status = banyan_threads_bootstrap(group->handle(), rank, &bootstrap);
+    if (status == BANYAN_OK) status = banyan_comm_create(&bootstrap, &config, &comm_);
+  }
+  std::string text = status == BANYAN_OK ? "" : banyan_last_error();
+  banyan_env_destroy(env);
+  if (python.value || python.type) {
+    PyErr_Restore(python.type, python.value, python.trace);
+    throw nb::python_error();
+  }
+  if (status != BANYAN_OK) raise_status(status, -1, text.c_str());
+}
+
+comm::comm(banyan_comm *made, const std::string &device) : comm_(made), device_(device) {}
+
+comm::~comm() {
+  for (operation *op : operations) op->free();
+  banyan_comm *last = comm_;
+  comm_ = nullptr;
+  nb::gil_scoped_release without;
+  interrupt_destroy(last);
+}
+
+banyan_comm *comm::handle() const {
+  if (!comm_) refuse_state("this communicator is closed");
+  return comm_;
+}
+
+void comm::close() {
+  if (!comm_) return;
+  claim claimed(*this);
+  for (operation *op : operations) op->free();
+  banyan_comm *last = comm_;
+  comm_ = nullptr;
+  nb::gil_scoped_release without;
+  interrupt_destroy(last);
+}
+
+void comm::abort(nb::handle reason) { banyan_comm_abort(handle(), read_text("reason", reason)); }
+
+void comm::fail(banyan_status status) {
+  std::string text = banyan_last_error();
+  raise_status(status, banyan_comm_failed_rank(comm_), text.c_str());
+}
+
+nb::tuple comm::shrink() {
+  std::vector<int32_t> members(static_cast<size_t>(nranks()), -1);
+  banyan_comm *shrunk = nullptr;
+  call([&] { return banyan_comm_shrink(comm_, members.data(), &shrunk); });
+  nb::list old_ranks;
+  for (int32_t i = 0; i < banyan_comm_nranks(shrunk); i++) old_ranks.append(members[static_cast<size_t>(i)]);
+  return nb::make_tuple(nb::capsule(shrunk, "banyan_comm"), old_ranks);
+}
+
+std::string comm::describe() const {
+  return text_of([&](char *text, size_t bytes) { return banyan_comm_describe(handle(), text, bytes); });
+}
+
+std::string comm::describe_operation(const banyan_op *op) const {
+  return text_of([&](char *text, size_t bytes) { return banyan_op_describe(op, text, bytes); });
+}
+
+// None: that of the array's framework, if the communicator has a device.
+void *comm::stream_for(nb::handle given, nb::handle object) const {
+  if (!given.is_none()) return read_stream(given);
+  return device_.empty() ? nullptr : current_stream(object);
+}
+
+} // namespace bny

@@ -1,0 +1,144 @@
+// SPDX-License-Identifier: Apache-2.0
+// The communicator as Python has it, and the calls that it makes.
+#pragma once
+#include <atomic>
+#include <vector>
+
+#include "array.hh"
+#include "interrupt.hh"
+#include "words.hh"
+
+namespace bny {
+
+class operation;
+
+// A group of ranks that are threads of this process.
+class threads {
+public:
+  explicit threads(int32_t nranks);
+  threads(const threads &) = delete;
+  ~threads();
+  banyan_threads *handle() const { return group_; }
+  int32_t nranks() const { return nranks_; }
+
+private:
+  banyan_threads *group_ = nullptr;
+  int32_t nranks_;
+};
+
+class comm {
+public:
+  // `source`: None (the environment), threads, or an allgather(bytes, timeout_s) of Python.
+  comm(nb::handle source, int32_t rank, int32_t nranks, double timeout_s, uint64_t arena_bytes, nb::handle algorithm,
+       nb::handle device, double first_timeout_s);
+  comm(banyan_comm *made, const std::string &device);
+  comm(const comm &) = delete;
+  ~comm();
+
+  banyan_comm *handle() const;
+  bool is_open() const { return comm_ != nullptr; }
+  const std::string &device() const { return device_; }
+  int32_t rank() const { return banyan_comm_rank(handle()); }
+  int32_t nranks() const { return banyan_comm_nranks(handle()); }
+  void close();
+  void abort(nb::handle reason);
+  nb::tuple shrink();
+  std::string describe() const;
+  std::string describe_operation(const banyan_op *op) const;
+  void *stream_for(nb::handle given, nb::handle object) const;
+
+  // Calls `body`, which may wait, without the GIL. A failure becomes an exception.
+  template <class body_type> void call(body_type body) {
+    claim claimed(*this);
+    banyan_status status;
+    {
+      nb::gil_scoped_release without;
+      interrupt_window window(comm_);
+      status = body();
+    }
+    if (status != BANYAN_OK) fail(status);
+  }
+  [[noreturn]] void fail(banyan_status status);
+
+  std::vector<operation *> operations;
+
+private:
+  // One thread at a time may use a communicator. Another gets an exception, and not undefined behaviour.
+  struct claim {
+    explicit claim(comm &owner) : owner_(owner) {
+      owner.handle();
+      if (owner.busy_.exchange(true, std::memory_order_acquire))
+        refuse_state("another thread uses this communicator now");
+    }
+    ~claim() { owner_.busy_.store(false, std::memory_order_release); }
+    comm &owner_;
+  };
+
+  banyan_comm *comm_ = nullptr;
+  std::string device_;
+  std::atomic<bool> busy_{false};
+};
+
+// The arguments of a combine, read. They live as long as the operation.
+struct combine_call {
+  array values, stats, sum, out_values, out_stats, out_sum;
+  banyan_partial in = BANYAN_PARTIAL_INIT, out = BANYAN_PARTIAL_INIT;
+  banyan_combine_desc desc = BANYAN_COMBINE_DESC_INIT;
+  std::string algorithm;
+  bool has_output = true;
+  nb::object made_values, made_stats, made_sum;
+
+  void read(const comm &owner, nb::handle o, nb::handle lse, nb::handle d, nb::handle out_arrays,
+            const combine_words &words);
+  void read_desc(const comm &owner, const combine_words &words);
+  // Makes or opens the outputs, like `o` and `lse`. `with_sum`: the statistics are m and d.
+  void read_output(const comm &owner, nb::handle o, nb::handle lse, nb::handle out_arrays, bool with_sum,
+                   const combine_words &words);
+  nb::object result(nb::handle o) const;
+};
+
+struct attention_call {
+  array q, k, v, seq_lens, page_table;
+  banyan_attention_desc desc = BANYAN_ATTENTION_DESC_INIT;
+  std::vector<int32_t> whole; // seq_lens that were not given: all keys
+
+  void read(const std::string &device, void *stream, nb::handle q_array, nb::handle k_array, nb::handle v_array,
+            nb::handle lens, nb::handle pages, double scale, int32_t keys_max, nb::handle empty);
+};
+
+// A persistent operation: the arrays that it is bound to live as long.
+class operation {
+public:
+  explicit operation(nb::object owner);
+  operation(const operation &) = delete;
+  ~operation();
+
+  comm &owner() const { return *comm_; }
+  banyan_op *handle() const;
+  void free();
+  void start();
+  bool test();
+  nb::object wait();
+  nb::object run();
+  nb::dict info() const;
+  std::string describe() const;
+
+  combine_call combine;
+  attention_call attention;
+  array first, second;
+  std::vector<size_t> counts;
+  nb::object outputs = nb::none();
+  std::vector<nb::object> kept; // arrays of the caller
+  banyan_op *op = nullptr;
+  bool started = false;
+
+private:
+  nb::object owner_object_;
+  comm *comm_;
+};
+
+void define_calls(nb::class_<comm> &type);
+void define_attention(nb::module_ &module, nb::class_<comm> &type);
+void define_operation(nb::module_ &module);
+
+} // namespace bny

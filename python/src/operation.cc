@@ -1,0 +1,103 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "comm.hh"
+
+#include <algorithm>
+
+namespace bny {
+
+operation::operation(nb::object owner) : owner_object_(owner), comm_(nb::cast<comm *>(owner)) {}
+
+operation::~operation() {
+  auto &all = comm_->operations;
+  all.erase(std::remove(all.begin(), all.end(), this), all.end());
+  free();
+}
+
+banyan_op *operation::handle() const {
+  if (!op) refuse_state("this operation is freed, or its communicator is closed");
+  return op;
+}
+
+void operation::free() {
+  if (!op) return;
+  if (started && comm_->is_open() && banyan_comm_status(comm_->handle()) == BANYAN_OK) {
+    // It is not freed between start and wait. The peers have started it as well, so that the wait ends.
+    nb::gil_scoped_release without;
+    banyan_wait(op);
+  }
+  banyan_op_free(op);
+  op = nullptr;
+  started = false;
+}
+
+void operation::start() {
+  banyan_op *started_op = handle();
+  comm_->call([&] { return banyan_start(started_op); });
+  started = true;
+}
+
+bool operation::test() {
+  int done = 0;
+  banyan_op *tested = handle();
+  comm_->call([&] { return banyan_test(tested, &done); });
+  if (done) started = false;
+  return done != 0;
+}
+
+nb::object operation::wait() {
+  banyan_op *waited = handle();
+  comm_->call([&] {
+    banyan_status status = banyan_wait(waited);
+    started = false;
+    return status;
+  });
+  return outputs;
+}
+
+nb::object operation::run() {
+  banyan_op *running = handle();
+  comm_->call([&] {
+    banyan_status status = banyan_start(running);
+    return status == BANYAN_OK ? banyan_wait(running) : status;
+  });
+  return outputs;
+}
+
+nb::dict operation::info() const {
+  banyan_op_info info = BANYAN_OP_INFO_INIT;
+  banyan_status status = banyan_op_query(handle(), &info);
+  if (status != BANYAN_OK) raise_status(status, -1);
+  nb::dict said;
+  said["algorithm"] = info.algorithm ? info.algorithm : "";
+  said["reason"] = info.reason ? info.reason : "";
+  said["predicted_us"] = info.predicted_us;
+  said["bytes_sent"] = info.bytes_sent;
+  said["messages_sent"] = info.messages_sent;
+  said["arena_bytes"] = info.arena_bytes;
+  said["plan_hash"] = info.plan_hash;
+  said["bytes_between_nodes"] = info.bytes_between_nodes;
+  said["roundings"] = info.roundings;
+  if (info.saturated == BANYAN_NOT_COUNTED)
+    said["saturated"] = nb::none();
+  else
+    said["saturated"] = info.saturated;
+  return said;
+}
+
+std::string operation::describe() const { return comm_->describe_operation(handle()); }
+
+void define_operation(nb::module_ &module) {
+  nb::class_<operation>(module, "Operation",
+                        "A persistent operation: planned once, run as op(), or by start(), test() and wait(). All\n"
+                        "ranks start those of a communicator in the same order.")
+      .def("__call__", &operation::run, "Runs the operation, and returns `outputs`.")
+      .def("start", &operation::start, "Begins a run, and does what needs no waiting.")
+      .def("test", &operation::test, "Makes progress. Returns whether the run is complete.")
+      .def("wait", &operation::wait, "Waits for the run that was started, and returns `outputs`.")
+      .def("info", &operation::info, "How it was planned, and what its last run has sent, as a dictionary.")
+      .def("describe", &operation::describe, "What this rank runs: its steps, one a line.")
+      .def("free", &operation::free, "Frees it. Closing the communicator does so as well.")
+      .def_ro("outputs", &operation::outputs, "The arrays that a run writes.");
+}
+
+} // namespace bny

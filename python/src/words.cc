@@ -1,0 +1,116 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "words.hh"
+
+#include <cmath>
+#include <cstring>
+#include <initializer_list>
+
+namespace bny {
+
+namespace {
+
+struct word_value {
+  const char *word;
+  int value;
+};
+
+int choose(const char *argument, nb::handle word, std::initializer_list<word_value> table) {
+  const char *text = PyUnicode_Check(word.ptr()) ? PyUnicode_AsUTF8AndSize(word.ptr(), nullptr) : nullptr;
+  for (const word_value &row : table) {
+    if (text && std::strcmp(row.word, text) == 0) return row.value;
+  }
+  std::string said = nb::repr(word).c_str(), known;
+  for (const word_value &row : table) known += (known.empty() ? "\"" : ", \"") + std::string(row.word) + "\"";
+  refuse(argument, said + ": it is one of " + known);
+}
+
+int empty_flag(const char *argument, const std::string &word) {
+  if (word == "-inf") return BANYAN_EMPTY_NEG_INF;
+  if (word == "+inf" || word == "inf") return BANYAN_EMPTY_POS_INF;
+  if (word == "nan") return BANYAN_EMPTY_NAN;
+  refuse(argument, "\"" + word + "\": it is \"-inf\", \"+inf\", \"nan\", several joined by \"|\", or a number");
+}
+
+} // namespace
+
+banyan_dtype read_wire(nb::handle word) {
+  return static_cast<banyan_dtype>(
+      choose("wire", word, {{"f32", BANYAN_F32}, {"f16", BANYAN_F16}, {"bf16", BANYAN_BF16}}));
+}
+
+banyan_scatter read_scatter(nb::handle word) {
+  return static_cast<banyan_scatter>(choose("scatter", word,
+                                            {{"none", BANYAN_SCATTER_NONE},
+                                             {"heads", BANYAN_SCATTER_HEADS},
+                                             {"tokens", BANYAN_SCATTER_TOKENS},
+                                             {"root", BANYAN_SCATTER_ROOT}}));
+}
+
+banyan_order read_order(nb::handle word) {
+  return static_cast<banyan_order>(
+      choose("order", word, {{"plan", BANYAN_ORDER_PLAN}, {"canonical", BANYAN_ORDER_CANONICAL}}));
+}
+
+banyan_base read_base(const char *argument, nb::handle word) {
+  if (PyLong_Check(word.ptr()) && PyLong_AsLong(word.ptr()) == 2) return BANYAN_BASE_2;
+  return static_cast<banyan_base>(choose(argument, word, {{"e", BANYAN_BASE_E}, {"2", BANYAN_BASE_2}}));
+}
+
+banyan_values read_values(const char *argument, nb::handle word) {
+  return static_cast<banyan_values>(
+      choose(argument, word, {{"normalised", BANYAN_VALUES_NORMALISED}, {"numerator", BANYAN_VALUES_NUMERATOR}}));
+}
+
+void read_empty(const char *argument, nb::handle word, banyan_partial *rows) {
+  rows->empty = 0;
+  rows->empty_below = 0;
+  if (PyFloat_Check(word.ptr()) || PyLong_Check(word.ptr())) {
+    double below = PyFloat_AsDouble(word.ptr());
+    if (std::isinf(below) && below < 0) {
+      rows->empty = BANYAN_EMPTY_NEG_INF;
+    } else if (std::isfinite(below)) {
+      rows->empty = BANYAN_EMPTY_BELOW;
+      rows->empty_below = below;
+    } else {
+      refuse(argument, "a number is -inf or finite; write \"+inf\" or \"nan\" for these");
+    }
+    return;
+  }
+  const char *text = read_text(argument, word);
+  if (!text) refuse(argument, "it is None, and what a row without keys looks like is not guessed");
+  if (std::strcmp(text, "-inf") == 0) {
+    rows->empty = BANYAN_EMPTY_NEG_INF;
+    return;
+  }
+  std::string rest = text;
+  while (true) {
+    size_t bar = rest.find('|');
+    rows->empty |= static_cast<uint32_t>(empty_flag(argument, rest.substr(0, bar)));
+    if (bar == std::string::npos) return;
+    rest = rest.substr(bar + 1);
+  }
+}
+
+const char *read_text(const char *argument, nb::handle word) {
+  if (word.is_none()) return nullptr;
+  const char *text = PyUnicode_Check(word.ptr()) ? PyUnicode_AsUTF8AndSize(word.ptr(), nullptr) : nullptr;
+  if (!text) refuse(argument, "it is a " + std::string(nb::type_name(word.type()).c_str()) + ", and not a str");
+  return text;
+}
+
+void *read_stream(nb::handle word) {
+  if (word.is_none()) return nullptr;
+  if (!PyLong_Check(word.ptr())) refuse("stream", "it is an integer, such as torch.cuda.current_stream().cuda_stream");
+  void *stream = PyLong_AsVoidPtr(word.ptr());
+  if (PyErr_Occurred()) refuse("stream", "it is no address");
+  return stream;
+}
+
+int32_t read_int32(const char *argument, nb::handle number) {
+  if (!PyLong_Check(number.ptr())) refuse(argument, std::string(nb::repr(number).c_str()) + ": it is an integer");
+  long value = PyLong_AsLong(number.ptr());
+  if (PyErr_Occurred() || value < INT32_MIN || value > INT32_MAX) refuse(argument, "it does not fit into 32 bits");
+  return static_cast<int32_t>(value);
+}
+
+} // namespace bny

@@ -1,0 +1,30 @@
+// SPDX-License-Identifier: Apache-2.0
+// Words that callers write, such as scatter="heads", as the C API has them.
+#pragma once
+#include "errors.hh"
+
+namespace bny {
+
+// How a caller's rows look, and how they are combined. All are arguments of Python.
+struct combine_words {
+  nb::handle base, empty, values, out_base, out_empty, out_values, scatter, root, order, wire, algorithm, stream;
+};
+
+banyan_dtype read_wire(nb::handle word);
+banyan_scatter read_scatter(nb::handle word);
+banyan_order read_order(nb::handle word);
+banyan_base read_base(const char *argument, nb::handle word);
+banyan_values read_values(const char *argument, nb::handle word);
+
+// Sets `empty` and `empty_below` of `rows`. A word, several joined by "|", or a number: that and all below it.
+void read_empty(const char *argument, nb::handle word, banyan_partial *rows);
+
+// The text of a string; NULL for None.
+const char *read_text(const char *argument, nb::handle word);
+
+// A stream as an integer, None: NULL.
+void *read_stream(nb::handle word);
+
+int32_t read_int32(const char *argument, nb::handle number);
+
+} // namespace bny

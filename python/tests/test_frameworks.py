@@ -1,0 +1,193 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Arrays of other frameworks, and ranks that others have started."""
+
+import os
+import shutil
+import socket
+import subprocess
+import sys
+
+import numpy as np
+import pytest
+from conftest import merged, partials
+
+import banyan
+
+SHAPE = (2, 4, 16)
+
+
+def free_port():
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return probe.getsockname()[1]
+
+
+@pytest.mark.parametrize("name", ["float32", "float16", "bfloat16"])
+def test_torch(lone, name):
+    torch = pytest.importorskip("torch")
+    o, lse = partials(0, SHAPE)
+    tensor = torch.from_numpy(o).to(getattr(torch, name))
+    out, stats = lone.combine(tensor, torch.from_numpy(lse))
+    assert isinstance(out, torch.Tensor) and out.dtype == tensor.dtype and stats.dtype == torch.float32
+    keys = torch.from_numpy(~np.isinf(lse))
+    assert torch.allclose(out[keys].float(), tensor[keys].float(), rtol=1e-6)
+    kept = torch.empty_like(tensor)
+    assert lone.combine(tensor, torch.from_numpy(lse), out=(kept, None))[0] is kept
+    assert torch.equal(kept, out)
+    # Heads before tokens, as a view.
+    turned = tensor.transpose(0, 1).contiguous().transpose(0, 1)
+    assert torch.equal(lone.combine(turned, torch.from_numpy(lse))[0], out)
+
+
+def test_torch_refusals(lone):
+    torch = pytest.importorskip("torch")
+    o, lse = torch.zeros(SHAPE), torch.zeros(SHAPE[:2])
+    with pytest.raises(banyan.ArgumentError, match="o: .*gradient"):
+        lone.combine(o.clone().requires_grad_(), lse)
+    with pytest.raises(banyan.ArgumentError, match="o: float64"):
+        lone.combine(o.double(), lse)
+    with pytest.raises(banyan.ArgumentError, match="o: "):
+        lone.combine(o.to("meta"), lse)
+    freed = torch.zeros(SHAPE)
+    freed.untyped_storage().resize_(0) if hasattr(freed, "untyped_storage") else freed.storage().resize_(0)
+    with pytest.raises(banyan.ArgumentError, match="o: .*memory"):
+        lone.combine(freed, lse)
+
+
+def test_jax(lone):
+    jax = pytest.importorskip("jax")
+    o, lse = partials(0, SHAPE, empty=False)
+    for dtype in (jax.numpy.float32, jax.numpy.bfloat16):
+        given = jax.numpy.asarray(o).astype(dtype)
+        out, stats = lone.combine(given, jax.numpy.asarray(lse))
+        assert isinstance(out, jax.Array) and out.dtype == dtype
+        np.testing.assert_allclose(np.asarray(out, np.float32), np.asarray(given, np.float32), rtol=1e-6)
+    with pytest.raises(banyan.ArgumentError, match="out: .*JAX"):
+        lone.combine(given, lse, out=(given, None))
+
+
+class Exporter:
+    """An array that has DLPack alone, and counts how often its memory is given back."""
+
+    def __init__(self, array):
+        self.array = array
+        self.given = 0
+
+    def __dlpack__(self, *, stream=None, max_version=None):
+        assert stream is None
+        self.given += 1
+        return self.array.__dlpack__()
+
+    def __dlpack_device__(self):
+        return (1, 0)
+
+
+def test_any_exporter(lone):
+    o, lse = partials(0, SHAPE, empty=False)
+    out = np.empty_like(o)
+    source = Exporter(o)
+    references = sys.getrefcount(o)
+    lone.combine(source, Exporter(lse), out=(out, None))
+    np.testing.assert_allclose(out, o, rtol=1e-6)
+    assert source.given == 1 and sys.getrefcount(o) == references
+    with pytest.raises(banyan.ArgumentError, match="give out="):
+        lone.combine(source, Exporter(lse))
+
+
+class Elsewhere(Exporter):
+    def __dlpack_device__(self):
+        return (2, 3)
+
+    def __dlpack__(self, *, stream=None, max_version=None):
+        raise BufferError("it was freed")
+
+
+def test_an_exporter_that_refuses(lone):
+    o, lse = partials(0, SHAPE)
+    with pytest.raises(banyan.ArgumentError, match="o: .*freed") as caught:
+        lone.combine(Elsewhere(o), lse)
+    assert isinstance(caught.value.__cause__, BufferError)
+
+
+def test_exchange_interface_of_c(lone):
+    """Tensors of a package whose types have the exchange API of DLPack."""
+    ffi = pytest.importorskip("tvm_ffi")
+    o, lse = partials(0, SHAPE, empty=False)
+    out = np.empty_like(o)
+    given = ffi.from_dlpack(o)
+    assert hasattr(type(given), "__dlpack_c_exchange_api__")
+    lone.combine(given, ffi.from_dlpack(lse), out=(out, None))
+    np.testing.assert_allclose(out, o, rtol=1e-6)
+
+
+FROM_ENV = """
+import numpy, banyan
+with banyan.Communicator.from_env(timeout=120) as comm:
+    print(comm.combine(numpy.full((1, 1, 4), comm.rank, "f4"), numpy.zeros((1, 1), "f4"))[0][0, 0, 0])
+"""
+
+
+def launched(program, ranks, **more):
+    for _ in range(5):
+        environment = dict(os.environ, MASTER_ADDR="127.0.0.1", MASTER_PORT=str(free_port()), **more)
+        children = [
+            subprocess.Popen([sys.executable, "-c", program], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
+                             env=dict(environment, RANK=str(rank), WORLD_SIZE=str(ranks)))
+            for rank in range(ranks)
+        ]
+        said = [child.communicate(timeout=300) for child in children]
+        if not any("in use" in err for _, err in said):
+            break
+    assert all(child.returncode == 0 for child in children), said
+    return [out.split() for out, _ in said]
+
+
+def test_from_env():
+    assert launched(FROM_ENV, 2) == [["0.5"]] * 2
+
+
+FROM_TORCH = """
+import datetime, torch, torch.distributed as dist, banyan
+dist.init_process_group("gloo", timeout=datetime.timedelta(seconds=120))
+def mean(comm):
+    return comm.combine(torch.full((1, 1, 4), float(comm.rank)), torch.zeros(1, 1))[0][0, 0, 0].item()
+with banyan.Communicator.from_torch() as comm:
+    print(mean(comm))
+store = dist.PrefixStore("mine", dist.distributed_c10d._get_default_store())
+with banyan.Communicator.from_torch(store=store, rank=dist.get_rank(), nranks=2) as comm:
+    print(mean(comm))
+dist.barrier()
+"""
+
+
+def test_from_torch():
+    pytest.importorskip("torch")
+    assert launched(FROM_TORCH, 2) == [["0.5", "0.5"]] * 2
+
+
+def test_from_mpi():
+    pytest.importorskip("mpi4py")
+    if not shutil.which("mpirun"):
+        pytest.skip("mpirun is not there")
+    program = FROM_ENV.replace("from_env(timeout=120)", "from_mpi()")
+    environment = dict(os.environ, OMPI_ALLOW_RUN_AS_ROOT="1", OMPI_ALLOW_RUN_AS_ROOT_CONFIRM="1",
+                       OMPI_MCA_rmaps_base_oversubscribe="1")
+    done = subprocess.run(["mpirun", "-n", "2", sys.executable, "-c", program], env=environment, timeout=300,
+                          stdout=subprocess.PIPE, text=True)
+    assert done.returncode == 0 and done.stdout.count("0.5") == 2
+
+
+def test_info():
+    done = subprocess.run([sys.executable, "-m", "banyan", "info"], stdout=subprocess.PIPE, text=True, timeout=120)
+    assert done.returncode == 0 and f"libbanyan {banyan.version()}" in done.stdout and "one rank" in done.stdout
+
+
+def test_two_ranks_of_torch():
+    torch = pytest.importorskip("torch")
+    want, _ = merged([partials(r, SHAPE) for r in range(2)])
+
+    def body(comm):
+        return comm.combine(*map(torch.from_numpy, partials(comm.rank, SHAPE)))[0].numpy()
+
+    for out in banyan.run(body, ranks=2, start="thread", timeout=60):
+        np.testing.assert_allclose(out, want, rtol=1e-5, atol=1e-5)
