@@ -14,7 +14,9 @@ struct known_types {
   const dl_exchange *torch_exchange = nullptr;
   PyObject *numpy_empty = nullptr;
   PyObject *torch_to_dlpack = nullptr;
-  PyObject *dtype_word = nullptr, *new_empty_word = nullptr, *requires_grad_word = nullptr;
+  PyObject *torch_dtypes[4] = {}; // in the order of torch_numbers
+  PyObject *dtype_word = nullptr, *new_empty_word = nullptr, *requires_grad_word = nullptr, *is_cpu_word = nullptr;
+  PyObject *data_ptr_word = nullptr, *stride_word = nullptr, *shape_word = nullptr;
 };
 
 known_types known;
@@ -33,6 +35,16 @@ std::string module_of(nb::handle object) {
 }
 
 bool begins(const std::string &text, const char *start) { return text.compare(0, std::strlen(start), start) == 0; }
+
+struct torch_number {
+  const char *name;
+  dl_dtype dtype;
+};
+
+const torch_number torch_numbers[4] = {{"float32", {DL_FLOAT, 32, 1}},
+                                       {"bfloat16", {DL_BFLOAT, 16, 1}},
+                                       {"float16", {DL_FLOAT, 16, 1}},
+                                       {"int32", {DL_INT, 32, 1}}};
 
 const dl_exchange *exchange_of(nb::handle object) {
   nb::object capsule = nb::steal(PyObject_GetAttrString(object.type().ptr(), "__dlpack_c_exchange_api__"));
@@ -115,13 +127,15 @@ void array::open(const char *argument, nb::handle object, bool write, const std:
 // By the buffer protocol, which numpy, bytearray and arrays of JAX on a CPU have. False: by other means.
 bool array::open_buffer(nb::handle object, bool write) {
   if (PyObject_GetBuffer(object.ptr(), &buffer_, PyBUF_STRIDES | PyBUF_FORMAT) != 0) {
-    if (!PyObject_HasAttrString(object.ptr(), "dtype")) refuse(name, "its memory cannot be read");
-    PyObject *type, *value, *trace;
-    PyErr_Fetch(&type, &value, &trace);
-    Py_XDECREF(type), Py_XDECREF(value), Py_XDECREF(trace);
+    nb::python_error cause;
+    if (!PyObject_HasAttrString(object.ptr(), "dtype")) {
+      cause.restore();
+      refuse(name, "its memory cannot be read");
+    }
     if (framework_of(object) == framework::jax) return false;
     // numpy has bf16 by the package ml_dtypes, and its buffers cannot say so.
-    nb::str said = nb::str(object.attr("dtype"));
+    nb::object type = object.attr("dtype");
+    nb::str said = nb::steal<nb::str>(PyObject_Str(type.ptr()));
     if (std::strcmp(said.c_str(), "bfloat16") != 0) {
       refuse(name, std::string(said.c_str()) + ": banyan takes float32, float16 and bfloat16");
     }
@@ -152,10 +166,9 @@ bool array::open_exchange(nb::handle object) {
   const dl_exchange *exchange =
       Py_TYPE(object.ptr()) == known.torch_tensor ? known.torch_exchange : exchange_of(object);
   if (!exchange) return false;
-  if (exchange->borrow) {
+  if (exchange->borrow && !lasting) {
     dl_tensor tensor;
     if (exchange->borrow(object.ptr(), &tensor) != 0) refuse(name, "its framework does not give its memory");
-    owner_ = nb::borrow(object);
     take(tensor);
     return true;
   }
@@ -171,13 +184,44 @@ bool array::open_exchange(nb::handle object) {
   return true;
 }
 
+// By attributes of a tensor in host memory, which take half the time of a capsule. False: by other means.
+bool array::open_attributes(nb::handle object) {
+  nb::object is_cpu = nb::steal(PyObject_GetAttr(object.ptr(), word(&known.is_cpu_word, "is_cpu")));
+  nb::object type = nb::steal(PyObject_GetAttr(object.ptr(), word(&known.dtype_word, "dtype")));
+  if (!known.torch_dtypes[0]) {
+    nb::module_ torch = nb::module_::import_("torch");
+    for (int i = 0; i < 4; i++) known.torch_dtypes[i] = torch.attr(torch_numbers[i].name).inc_ref().ptr();
+  }
+  int number = 0;
+  while (number < 4 && type.ptr() != known.torch_dtypes[number]) number++;
+  if (number == 4 || is_cpu.ptr() != Py_True) return false;
+  nb::object pointer =
+      nb::steal(PyObject_CallMethodObjArgs(object.ptr(), word(&known.data_ptr_word, "data_ptr"), nullptr));
+  nb::object sizes = nb::steal(PyObject_GetAttr(object.ptr(), word(&known.shape_word, "shape")));
+  nb::object steps = nb::steal(PyObject_CallMethodObjArgs(object.ptr(), word(&known.stride_word, "stride"), nullptr));
+  if (!pointer.is_valid() || !sizes.is_valid() || !steps.is_valid()) {
+    PyErr_Clear();
+    return false;
+  }
+  Py_ssize_t dims = PyTuple_Size(sizes.ptr());
+  if (dims > ARRAY_DIMS || PyTuple_Size(steps.ptr()) != dims) return false;
+  ndim = static_cast<int>(dims);
+  for (int i = 0; i < ndim; i++) {
+    shape[i] = PyLong_AsLongLong(PyTuple_GetItem(sizes.ptr(), i));
+    strides[i] = PyLong_AsLongLong(PyTuple_GetItem(steps.ptr(), i));
+  }
+  data = PyLong_AsVoidPtr(pointer.ptr());
+  dtype = torch_numbers[number].dtype;
+  return true;
+}
+
 // torch's function in C is several times faster than __dlpack__ of its tensors, which is Python.
 void array::open_torch(nb::handle object, void *stream) {
-  if (PyObject_HasAttrString(object.ptr(), "requires_grad")) {
-    nb::object grad = nb::steal(PyObject_GetAttr(object.ptr(), word(&known.requires_grad_word, "requires_grad")));
-    if (grad.ptr() == Py_True) refuse(name, "the tensor requires a gradient, which does not pass; use .detach()");
-  }
+  nb::object grad = nb::steal(PyObject_GetAttr(object.ptr(), word(&known.requires_grad_word, "requires_grad")));
+  if (!grad.is_valid()) PyErr_Clear();
+  if (grad.ptr() == Py_True) refuse(name, "the tensor requires a gradient, which does not pass; use .detach()");
   if (open_exchange(object)) return;
+  if (!lasting && Py_TYPE(object.ptr()) == known.torch_tensor && open_attributes(object)) return;
   if (!known.torch_to_dlpack) {
     nb::object convert = nb::module_::import_("torch.utils.dlpack").attr("to_dlpack");
     known.torch_to_dlpack = convert.release().ptr();

@@ -34,6 +34,8 @@ public:
   std::string dtype_name() const;
 
   const char *name = "";
+  // The memory is kept even if the array gets other memory meanwhile. A call that only reads it now is faster without.
+  bool lasting = false;
   void *data = nullptr;
   int ndim = 0;
   int64_t shape[ARRAY_DIMS] = {};
@@ -44,6 +46,7 @@ public:
 private:
   bool open_buffer(nb::handle object, bool write);
   bool open_exchange(nb::handle object);
+  bool open_attributes(nb::handle object);
   void open_torch(nb::handle object, void *stream);
   void open_dlpack(nb::handle object, void *stream);
   void open_capsule(nb::object capsule);
