@@ -15,6 +15,7 @@ nobase_dist_doc_DATA += \
   %D%/observability.md \
   %D%/options.md \
   %D%/performance.md \
+  %D%/python.md \
   %D%/reliability.md \
   %D%/security.md \
   %D%/pictures/dgx-h100.svg \

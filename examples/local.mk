@@ -4,5 +4,7 @@ dist_example_DATA = \
   %D%/cuda_graph.c \
   %D%/environment.c \
   %D%/live.c \
+  %D%/generate.py \
   %D%/mpi.c \
+  %D%/smollm.py \
   %D%/threads.c

@@ -29,6 +29,8 @@ EXTRA_DIST += \
   %D%/src/words.hh \
   %D%/tests/conftest.py \
   %D%/tests/test_combine.py \
+  %D%/tests/test_docs.py \
   %D%/tests/test_errors.py \
+  %D%/tests/test_examples.py \
   %D%/tests/test_frameworks.py
 MOSTLYCLEAN_FOLDERS += python/venv

@@ -11,11 +11,12 @@ from .communicator import Communicator
 
 
 class RankError(RuntimeError):
-    """A rank of run() failed. `rank` is the first that did, and the text has its traceback."""
+    """A rank of run() failed. `rank` is the first that did, and the text has its traceback; `failures` has all, by rank."""
 
-    def __init__(self, rank, text):
-        super().__init__(f"rank {rank}: {text}")
-        self.rank = rank
+    def __init__(self, failures):
+        self.failures = dict(failures)
+        self.rank, text = failures[0]
+        super().__init__(f"rank {self.rank}: {text}")
 
 
 def run(fn, ranks=4, *, args=(), start="fork", **settings):
@@ -114,7 +115,7 @@ def _serve(links, children):
                     pass
             gathered = {}
     if failures:
-        raise RankError(*failures[0])
+        raise RankError(failures)
     return results
 
 
@@ -137,5 +138,5 @@ def _run_threads(fn, ranks, args, settings):
     for worker in workers:
         worker.join()
     if failures:
-        raise RankError(*failures[0])
+        raise RankError(failures)
     return results

@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Arrays of other frameworks, and ranks that others have started."""
 
+import ctypes
 import os
 import shutil
 import socket
@@ -109,15 +110,90 @@ def test_an_exporter_that_refuses(lone):
     assert isinstance(caught.value.__cause__, BufferError)
 
 
+class Version(ctypes.Structure):
+    _fields_ = [("major", ctypes.c_uint32), ("minor", ctypes.c_uint32)]
+
+
+class Tensor(ctypes.Structure):
+    _fields_ = [("data", ctypes.c_void_p), ("device_type", ctypes.c_int32), ("device_id", ctypes.c_int32),
+                ("ndim", ctypes.c_int32), ("code", ctypes.c_uint8), ("bits", ctypes.c_uint8), ("lanes", ctypes.c_uint16),
+                ("shape", ctypes.POINTER(ctypes.c_int64)), ("strides", ctypes.POINTER(ctypes.c_int64)),
+                ("byte_offset", ctypes.c_uint64)]
+
+
+class Managed(ctypes.Structure):
+    _fields_ = [("version", Version), ("context", ctypes.c_void_p), ("deleter", ctypes.c_void_p),
+                ("flags", ctypes.c_uint64), ("tensor", Tensor)]
+
+
+Borrow = ctypes.PYFUNCTYPE(ctypes.c_int, ctypes.py_object, ctypes.POINTER(Tensor))
+Give = ctypes.PYFUNCTYPE(ctypes.c_int, ctypes.py_object, ctypes.POINTER(ctypes.POINTER(Managed)))
+Delete = ctypes.CFUNCTYPE(None, ctypes.POINTER(Managed))
+
+
+class Exchange(ctypes.Structure):
+    _fields_ = [("version", Version), ("previous", ctypes.c_void_p), ("allocate", ctypes.c_void_p), ("give", Give),
+                ("to_object", ctypes.c_void_p), ("borrow", Borrow), ("stream", ctypes.c_void_p)]
+
+
+class Exchanged:
+    """An array whose type has the exchange API of C, and nothing else."""
+
+    alive = []
+    calls = []
+
+    def __init__(self, array):
+        self.array = array
+        self.shape = (ctypes.c_int64 * array.ndim)(*array.shape)
+        self.strides = (ctypes.c_int64 * array.ndim)(*(stride // array.itemsize for stride in array.strides))
+
+    def tensor(self):
+        # The address is split, so that byte_offset has to be added.
+        return Tensor(self.array.ctypes.data - 64, 1, 0, self.array.ndim, 2, 32, 1, self.shape, self.strides, 64)
+
+
+@Borrow
+def borrow(owner, out):
+    Exchanged.calls.append("borrow")
+    out[0] = owner.tensor()
+    return 0
+
+
+@Delete
+def delete(managed):
+    Exchanged.alive.remove(ctypes.addressof(managed[0]))
+
+
+@Give
+def give(owner, out):
+    managed = Managed(Version(1, 2), None, ctypes.cast(delete, ctypes.c_void_p), 0, owner.tensor())
+    owner.managed = managed
+    Exchanged.calls.append("give")
+    Exchanged.alive.append(ctypes.addressof(managed))
+    out[0] = ctypes.pointer(managed)
+    return 0
+
+
 def test_exchange_interface_of_c(lone):
-    """Tensors of a package whose types have the exchange API of DLPack."""
-    ffi = pytest.importorskip("tvm_ffi")
+    table = Exchange(Version(1, 3), None, None, give, None, borrow, None)
+    new = ctypes.pythonapi.PyCapsule_New
+    new.restype, new.argtypes = ctypes.py_object, [ctypes.c_void_p, ctypes.c_char_p, ctypes.c_void_p]
+    Exchanged.__dlpack_c_exchange_api__ = new(ctypes.addressof(table), b"dlpack_exchange_api", None)
     o, lse = partials(0, SHAPE, empty=False)
     out = np.empty_like(o)
-    given = ffi.from_dlpack(o)
-    assert hasattr(type(given), "__dlpack_c_exchange_api__")
-    lone.combine(given, ffi.from_dlpack(lse), out=(out, None))
+    given = Exchanged(o.transpose(1, 0, 2).copy().transpose(1, 0, 2)), Exchanged(lse)
+    lone.combine(*given, out=(out, None))
     np.testing.assert_allclose(out, o, rtol=1e-6)
+    assert Exchanged.calls == ["borrow"] * 2
+    # An operation outlives the call, so that it takes memory that stays.
+    op = lone.combine_init(*given, out=(Exchanged(out), None))
+    assert Exchanged.calls[2:] == ["give"] * 3 and len(Exchanged.alive) == 3
+    out[:] = 0
+    op()
+    np.testing.assert_allclose(out, o, rtol=1e-6)
+    op.free()
+    del op
+    assert Exchanged.alive == []
 
 
 FROM_ENV = """

@@ -45,7 +45,7 @@ fi
 export PATH=$venv/bin:$PATH
 export CC CXX
 # shellcheck disable=SC2086
-$pip install --no-build-isolation --no-deps --force-reinstall "$top/python" --config-settings "cmake.define.BANYAN_BUILD=$build" </dev/null || {
+$pip install --no-build-isolation --no-deps --force-reinstall "$top/python" --config-settings "cmake.define.LIBBANYAN_BUILD=$build" </dev/null || {
   echo "FAIL: pip does not build the package"
   exit 1
 }

