@@ -9,9 +9,12 @@ EXTRA_DIST += \
   %D%/banyan/__main__.py \
   %D%/banyan/_core.pyi \
   %D%/banyan/communicator.py \
+  %D%/banyan/compat.py \
   %D%/banyan/errors.py \
   %D%/banyan/launch.py \
   %D%/banyan/py.typed \
+  %D%/banyan/torch_ops.py \
+  %D%/bench/bench_calls.py \
   %D%/src/array.cc \
   %D%/src/array.hh \
   %D%/src/attention.cc \
@@ -29,8 +32,10 @@ EXTRA_DIST += \
   %D%/src/words.hh \
   %D%/tests/conftest.py \
   %D%/tests/test_combine.py \
+  %D%/tests/test_compat.py \
   %D%/tests/test_docs.py \
   %D%/tests/test_errors.py \
   %D%/tests/test_examples.py \
-  %D%/tests/test_frameworks.py
+  %D%/tests/test_frameworks.py \
+  %D%/tests/test_torch_ops.py
 MOSTLYCLEAN_FOLDERS += python/venv

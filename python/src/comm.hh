@@ -121,6 +121,7 @@ public:
   nb::object wait();
   nb::object run();
   nb::dict info() const;
+  double timed(int runs);
   std::string describe() const;
 
   combine_call combine;

@@ -2,6 +2,7 @@
 #include "comm.hh"
 
 #include <algorithm>
+#include <chrono>
 
 namespace bny {
 
@@ -90,6 +91,20 @@ nb::dict operation::info() const {
   return said;
 }
 
+double operation::timed(int runs) {
+  banyan_op *timed_op = handle();
+  auto began = std::chrono::steady_clock::now();
+  comm_->call([&] {
+    banyan_status status = BANYAN_OK;
+    for (int i = 0; i < runs && status == BANYAN_OK; i++) {
+      status = banyan_start(timed_op);
+      if (status == BANYAN_OK) status = banyan_wait(timed_op);
+    }
+    return status;
+  });
+  return std::chrono::duration<double>(std::chrono::steady_clock::now() - began).count();
+}
+
 std::string operation::describe() const { return comm_->describe_operation(handle()); }
 
 void define_operation(nb::module_ &module) {
@@ -101,6 +116,8 @@ void define_operation(nb::module_ &module) {
       .def("test", &operation::test, "Makes progress. Returns whether the run is complete.")
       .def("wait", &operation::wait, "Waits for the run that was started, and returns `outputs`.")
       .def("info", &operation::info, "How it was planned, and what its last run has sent, as a dictionary.")
+      .def("timed", &operation::timed, nb::arg("runs"),
+           "Runs it `runs` times without Python in between, and returns the seconds: what the calls cost in C.")
       .def("describe", &operation::describe, "What this rank runs: its steps, one a line.")
       .def("free", &operation::free, "Frees it. Closing the communicator does so as well.")
       .def_ro("outputs", &operation::outputs, "The arrays that a run writes.");

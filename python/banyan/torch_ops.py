@@ -1,0 +1,122 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Ops of PyTorch in the namespace `banyan`. Importing this module registers them.
+
+    comm_handle = banyan.torch_ops.handle(comm)
+    out, lse = torch.ops.banyan.combine(o, lse, comm_handle)
+    torch.ops.banyan.combine_out(o, lse, comm_handle, out=out, out_lse=out_lse)
+
+A handle is an integer, so that graphs can hold it. Ops are defined by torch.library's define and impl, without the
+decorators of custom_op, and have implementations for fake tensors: torch.compile and export trace them.
+"""
+
+import itertools
+import weakref
+
+import torch
+
+from ._core import split
+
+_comms = weakref.WeakValueDictionary()
+_handles = itertools.count(1)
+_given = weakref.WeakKeyDictionary()
+
+
+def handle(comm):
+    """The integer that stands for a communicator in calls of ops. It is good as long as the communicator is."""
+    number = _given.get(comm)
+    if number is None:
+        number = _given[comm] = next(_handles)
+        _comms[number] = comm
+    return number
+
+
+def _comm(number):
+    try:
+        return _comms[number]
+    except KeyError:
+        raise ValueError(f"comm: {number} is the handle of no communicator that lives; see banyan.torch_ops.handle()") from None
+
+
+_HOW = 'str base="e", str empty="-inf", str scatter="none", str wire="f32", str order="plan"'
+_library = torch.library.Library("banyan", "DEF")
+_library.define(f"combine(Tensor o, Tensor lse, int comm, {_HOW}) -> (Tensor, Tensor)")
+_library.define(f"combine_out(Tensor o, Tensor lse, int comm, {_HOW}, *, Tensor(a!) out, Tensor(b!) out_lse) -> ()")
+_library.define('attention_combine(Tensor q, Tensor k, Tensor v, Tensor? seq_lens, int comm, float scale=0.0, '
+                'str scatter="none", str wire="f32") -> (Tensor, Tensor)')
+_library.define("allgather(Tensor mine, int comm) -> Tensor")
+_library.define("shift(Tensor send, int comm, int distance=1) -> Tensor")
+
+
+def _refuse_root(scatter):
+    if scatter == "root":
+        raise ValueError('scatter: "root" has no result on other ranks, which an op must have')
+
+
+def _combine(o, lse, comm, base="e", empty="-inf", scatter="none", wire="f32", order="plan"):
+    _refuse_root(scatter)
+    return _comm(comm).combine(o, lse, base=base, empty=empty, scatter=scatter, wire=wire, order=order)
+
+
+def _combine_out(o, lse, comm, base="e", empty="-inf", scatter="none", wire="f32", order="plan", *, out, out_lse):
+    _comm(comm).combine(o, lse, base=base, empty=empty, scatter=scatter, wire=wire, order=order, out=(out, out_lse))
+
+
+def _attention_combine(q, k, v, seq_lens, comm, scale=0.0, scatter="none", wire="f32"):
+    _refuse_root(scatter)
+    return _comm(comm).attention_combine(q, k, v, seq_lens=seq_lens, scale=scale, scatter=scatter, wire=wire)
+
+
+def _allgather(mine, comm):
+    return _comm(comm).allgather(mine.contiguous())
+
+
+def _shift(send, comm, distance=1):
+    return _comm(comm).shift(send.contiguous(), distance)
+
+
+def _part(comm, tokens, heads, scatter):
+    if scatter == "heads":
+        return tokens, split(heads, comm.nranks, comm.rank)[1]
+    if scatter == "tokens":
+        return split(tokens, comm.nranks, comm.rank)[1], heads
+    _refuse_root(scatter)
+    return tokens, heads
+
+
+def _combine_fake(o, lse, comm, base="e", empty="-inf", scatter="none", wire="f32", order="plan"):
+    rows = _part(_comm(comm), o.shape[0], o.shape[1], scatter)
+    return o.new_empty((*rows, o.shape[2])), lse.new_empty(rows)
+
+
+def _combine_out_fake(o, lse, comm, base="e", empty="-inf", scatter="none", wire="f32", order="plan", *, out, out_lse):
+    return None
+
+
+def _attention_combine_fake(q, k, v, seq_lens, comm, scale=0.0, scatter="none", wire="f32"):
+    rows = _part(_comm(comm), q.shape[0], q.shape[1], scatter)
+    return q.new_empty((*rows, v.shape[3])), q.new_empty(rows)
+
+
+def _allgather_fake(mine, comm):
+    return mine.new_empty((_comm(comm).nranks, *mine.shape))
+
+
+def _shift_fake(send, comm, distance=1):
+    return torch.empty_like(send, memory_format=torch.contiguous_format)
+
+
+for _name, _body, _fake in (
+    ("combine", _combine, _combine_fake),
+    ("combine_out", _combine_out, _combine_out_fake),
+    ("attention_combine", _attention_combine, _attention_combine_fake),
+    ("allgather", _allgather, _allgather_fake),
+    ("shift", _shift, _shift_fake),
+):
+    for _device in ("CPU", "CUDA"):
+        _library.impl(_name, _body, _device)
+    if hasattr(torch.library, "register_fake"):
+        torch.library.register_fake(f"banyan::{_name}", _fake, lib=_library)
+    else:
+        # torch before 2.4, of which 1.13 sends tensors without memory to AutogradMeta first, and passes nothing on there.
+        for _key in ("Meta", "AutogradMeta"):
+            _library.impl(_name, _fake, _key)

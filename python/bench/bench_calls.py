@@ -1,0 +1,168 @@
+#!/usr/bin/env python3
+# SPDX-License-Identifier: Apache-2.0
+"""What a call costs: banyan in C, from numpy and from torch, beside gloo and mpi4py in the same run, as ratios.
+
+    python python/bench/bench_calls.py                     # one rank, and two ranks as processes; gloo where torch is
+    mpirun -n 2 python python/bench/bench_calls.py         # mpi4py as well
+
+Each figure is the median of rounds, in which the methods take turns, so that what disturbs the machine disturbs all.
+"""
+
+import os
+import statistics
+import sys
+import tempfile
+import time
+
+import numpy as np
+
+import banyan
+
+TOKENS, HEADS, DIM = 1, 32, 128
+ROUNDS, CALLS = 31, 200
+
+
+def merge_numpy(all_o, all_lse):
+    top = all_lse.max(0)
+    weight = np.exp(all_lse - top)
+    total = weight.sum(0)
+    return (weight[..., None] * all_o).sum(0) / total[..., None], top + np.log(total)
+
+
+def banyan_methods(comm):
+    o, lse = np.ones((TOKENS, HEADS, DIM), np.float32), np.zeros((TOKENS, HEADS), np.float32)
+    out = np.empty_like(o), np.empty_like(lse)
+    op = comm.combine_init(o, lse, out=out)
+    yield "C: start and wait", lambda: op.timed(CALLS)
+    yield "op()", loop(op)
+    yield "combine, numpy, out=", loop(lambda: comm.combine(o, lse, out=out))
+    yield "combine, numpy", loop(lambda: comm.combine(o, lse))
+    try:
+        import torch
+
+        from banyan import torch_ops
+    except ImportError:
+        return
+    t, t_lse = torch.from_numpy(o), torch.from_numpy(lse)
+    t_out = torch.empty_like(t), torch.empty_like(t_lse)
+    number = torch_ops.handle(comm)
+    yield "combine, torch, out=", loop(lambda: comm.combine(t, t_lse, out=t_out))
+    yield "combine, torch", loop(lambda: comm.combine(t, t_lse))
+    yield "torch.ops.banyan.combine", loop(lambda: torch.ops.banyan.combine(t, t_lse, number))
+
+
+def gloo_methods():
+    import torch
+    import torch.distributed as dist
+
+    ranks = dist.get_world_size()
+    o, lse = torch.ones(TOKENS, HEADS, DIM), torch.zeros(TOKENS, HEADS)
+    all_o, all_lse = [torch.empty_like(o) for _ in range(ranks)], [torch.empty_like(lse) for _ in range(ranks)]
+
+    def gather():
+        dist.all_gather(all_o, o)
+        dist.all_gather(all_lse, lse)
+        stacked = torch.stack(all_lse)
+        merged = torch.logsumexp(stacked, 0)
+        return (torch.exp(stacked - merged).unsqueeze(-1) * torch.stack(all_o)).sum(0), merged
+
+    def three():
+        top = lse.clone()
+        dist.all_reduce(top, dist.ReduceOp.MAX)
+        weight = torch.exp(lse - top)
+        values = o * weight.unsqueeze(-1)
+        dist.all_reduce(values)
+        dist.all_reduce(weight)
+        return values / weight.unsqueeze(-1), top + torch.log(weight)
+
+    yield "gloo, all-gather and merge", loop(gather, CALLS // 10)
+    yield "gloo, three allreduces", loop(three, CALLS // 10)
+
+
+def mpi_methods(world):
+    from mpi4py import MPI
+
+    o, lse = np.ones((TOKENS, HEADS, DIM), np.float32), np.zeros((TOKENS, HEADS), np.float32)
+    all_o = np.empty((world.size, *o.shape), np.float32)
+    all_lse = np.empty((world.size, *lse.shape), np.float32)
+
+    def gather():
+        world.Allgather(o, all_o)
+        world.Allgather(lse, all_lse)
+        return merge_numpy(all_o, all_lse)
+
+    def three():
+        top = np.empty_like(lse)
+        world.Allreduce(lse, top, MPI.MAX)
+        weight = np.exp(lse - top)
+        values, total = np.empty_like(o), np.empty_like(lse)
+        world.Allreduce(o * weight[..., None], values)
+        world.Allreduce(weight, total)
+        return values / total[..., None], top + np.log(total)
+
+    yield "mpi4py, all-gather and merge", loop(gather)
+    yield "mpi4py, three allreduces", loop(three)
+
+
+def loop(call, calls=CALLS):
+    def run():
+        began = time.perf_counter()
+        for _ in range(calls):
+            call()
+        return (time.perf_counter() - began) * CALLS / calls
+
+    return run
+
+
+def measure(comm, methods, say):
+    times = {name: [] for name, _ in methods}
+    for round_number in range(ROUNDS + 1):
+        for name, run in methods:
+            comm.barrier()
+            seconds = run()
+            if round_number:
+                times[name].append(seconds / CALLS * 1e6)
+    if not say:
+        return
+    base = statistics.median(times[methods[0][0]])
+    print(f"{comm.nranks} rank{'s' if comm.nranks > 1 else ''}, {HEADS} rows x {DIM}, f32"
+          f"{'':>10}{'us':>9}{'above C':>9}{'ratio':>8}")
+    for name, each in times.items():
+        median = statistics.median(each)
+        print(f"  {name:<36}{median:>9.2f}{median - base:>9.2f}{median / base:>8.1f}")
+    print()
+
+
+def body(comm, meeting, world=None):
+    methods = list(banyan_methods(comm))
+    try:
+        import torch.distributed as dist
+
+        if comm.nranks > 1:
+            dist.init_process_group("gloo", init_method=f"file://{meeting}", rank=comm.rank, world_size=comm.nranks)
+            methods += gloo_methods()
+    except ImportError:
+        pass
+    if world is not None:
+        methods += mpi_methods(world)
+    measure(comm, methods, comm.rank == 0)
+    sys.stdout.flush()
+
+
+def main():
+    with tempfile.TemporaryDirectory() as folder:
+        if "OMPI_COMM_WORLD_SIZE" in os.environ or "PMI_SIZE" in os.environ:
+            from mpi4py import MPI
+
+            world = MPI.COMM_WORLD
+            meeting = world.bcast(os.path.join(folder, "gloo"))
+            with banyan.Communicator.from_mpi(world) as comm:
+                body(comm, meeting, world)
+            world.Barrier()
+            return
+        for ranks in (1, 2):
+            banyan.run(body, ranks, args=(os.path.join(folder, f"gloo{ranks}"),))
+
+
+if __name__ == "__main__":
+    main()
