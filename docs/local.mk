@@ -11,6 +11,7 @@ nobase_dist_doc_DATA += \
   %D%/energy.md \
   %D%/fuzzing.md \
   %D%/gpu-results/README.md \
+  %D%/integration.md \
   %D%/migration.md \
   %D%/observability.md \
   %D%/options.md \

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The Python blocks of README and of docs/python.md run, each page from top to bottom."""
+"""The Python blocks of README and of the pages run, each page from top to bottom."""
 
 import os
 import pathlib
@@ -10,7 +10,7 @@ import pytest
 TOP = pathlib.Path(os.environ.get("top_srcdir", pathlib.Path(__file__).parents[2]))
 
 
-@pytest.mark.parametrize("page", ["README.md", "docs/python.md"])
+@pytest.mark.parametrize("page", ["README.md", "docs/python.md", "docs/integration.md"])
 def test_page(page, monkeypatch, tmp_path):
     monkeypatch.chdir(tmp_path)
     text = (TOP / page).read_text()

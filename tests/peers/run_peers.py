@@ -36,15 +36,21 @@ def install_lucidrains():
     module("ring_attention_pytorch", tree_attn_decode=compat.tree_attn_decode)
 
 
-def install_flashinfer():
+def install_flashinfer(folder):
+    """A module flashinfer that has three functions. Its references, which are plain Python, come from the checkout."""
     from banyan import compat
 
     calls = {name: getattr(compat, name) for name in ("merge_state", "merge_states", "merge_state_in_place")}
     package = module("flashinfer", **calls)
-    package.__path__ = []
+    package.__path__ = [str(folder / "flashinfer")]
+    sys.path.insert(0, str(folder))
     package.cascade = module("flashinfer.cascade", **calls)
+    package.utils = module("flashinfer.utils", get_compute_capability=lambda device: (0, 0))
     import torch
 
+    for name in ("float8_e4m3fn", "float8_e5m2", "uint16", "uint32", "uint64"):
+        if not hasattr(torch, name):  # torch 1.13: these are names in a table of the checkout, and are not used
+            setattr(torch, name, name)
     if not torch.cuda.is_available():
         to_host(torch)
 
@@ -63,9 +69,8 @@ def to_host(torch):
 
         return made
 
-    for name in ("randn", "rand", "zeros", "ones", "empty", "full", "tensor", "randint", "arange", "device"):
-        if name != "device":
-            setattr(torch, name, wrap(getattr(torch, name)))
+    for name in ("randn", "rand", "zeros", "ones", "empty", "full", "tensor", "randint", "arange", "Generator"):
+        setattr(torch, name, wrap(getattr(torch, name)))
     torch.Tensor.to = wrap(torch.Tensor.to)
     torch.Tensor.cuda = lambda self, *_, **__: self
     torch.cuda.synchronize = lambda *_, **__: None
@@ -91,7 +96,8 @@ def run_lucidrains(folder, files, more):
 def run_flashinfer(folder, files, more):
     if not files:
         sys.exit("flashinfer: which test files of the checkout?")
-    done = subprocess.run([sys.executable, str(HERE), "--child", "flashinfer", *(str(folder / file) for file in files), *more])
+    command = [sys.executable, str(HERE), "--child", "flashinfer", str(folder)]
+    done = subprocess.run([*command, *(str(folder / file) for file in files), *more])
     return done.returncode
 
 
@@ -104,12 +110,11 @@ def child(peer, arguments):
         # The ranks are started anew, and import the test as their main module, by the name that it has here.
         spawned(arguments[0])
         return
-    install_flashinfer()
+    folder = pathlib.Path(arguments[0])
+    install_flashinfer(folder)
     import pytest
 
-    files = [a for a in arguments if a.endswith(".py")]
-    folder = pathlib.Path(files[0]).parent
-    sys.exit(pytest.main(["-q", "-p", "no:cacheprovider", "--noconftest", "--rootdir", str(folder), *arguments]))
+    sys.exit(pytest.main(["-q", "-p", "no:cacheprovider", "--noconftest", "--rootdir", str(folder), *arguments[1:]]))
 
 
 def importable(name):
