@@ -3,7 +3,7 @@
 """Runs tests of other projects with the calls of banyan.compat in place of theirs, and prints passed and failed.
 
     tests/peers/run_peers.py lucidrains FOLDER             # assert_tree_attn.py of a checkout of ring-attention-pytorch
-    tests/peers/run_peers.py flashinfer FOLDER FILE...     # test files of a checkout of flashinfer, by pytest
+    tests/peers/run_peers.py flashinfer FOLDER             # tests of merges in a checkout of flashinfer, by pytest
     tests/peers/run_peers.py flashinfer FOLDER FILE... -- -k merge_state
 
 The checkouts are the user's: nothing of them is in this tree. Test files run unmodified. Where there is no GPU, tensors
@@ -20,6 +20,9 @@ import sys
 import types
 
 HERE = pathlib.Path(__file__).resolve()
+# Tests of merges: of FlashInfer itself, and of its port to AMD's devices.
+FLASHINFER = [f"tests/trace/test_{name}_reference_correctness.py" for name in ("merge_state", "merge_states", "merge_state_in_place")]
+FLASHINFER += ["tests/rocm_tests/test_cascade_hip.py"]
 
 
 def module(name, **content):
@@ -95,7 +98,9 @@ def run_lucidrains(folder, files, more):
 
 def run_flashinfer(folder, files, more):
     if not files:
-        sys.exit("flashinfer: which test files of the checkout?")
+        files, more = [file for file in FLASHINFER if (folder / file).exists()], more or ["-k", "merge_state"]
+    if not files:
+        sys.exit(f"{folder} has none of {', '.join(FLASHINFER)}: name the test files")
     command = [sys.executable, str(HERE), "--child", "flashinfer", str(folder)]
     done = subprocess.run([*command, *(str(folder / file) for file in files), *more])
     return done.returncode
