@@ -7,6 +7,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "tests/support/suite.h"
 #include "tests/support/sheet.h"
 #include "tests/support/sheet_element.h"
 
@@ -309,36 +310,20 @@ static void perform(int32_t nranks, bool processes, uint64_t salt, size_t arena_
   sheet_pool_free(&pool);
 }
 
-START_TEST(threads_merge_what_lives) { perform(1 + _i % 9, false, (uint64_t)_i, 0); }
-END_TEST
-START_TEST(parts_merge_what_lives) { perform(2 + _i, false, 100 + (uint64_t)_i, 64 << 10); }
-END_TEST
-START_TEST(processes_merge_what_lives) { perform(2 + 3 * _i, true, 200 + (uint64_t)_i, 0); }
-END_TEST
+TEST_LOOP(threads_merge_what_lives, 18) { perform(1 + _i % 9, false, (uint64_t)_i, 0); }
+TEST_LOOP(parts_merge_what_lives, 3) { perform(2 + _i, false, 100 + (uint64_t)_i, 64 << 10); }
+TEST_LOOP(processes_merge_what_lives, 3) { perform(2 + 3 * _i, true, 200 + (uint64_t)_i, 0); }
 
-START_TEST(levels_merge_what_lives) {
+TEST_LOOP(levels_merge_what_lives, 3) {
   static const char *const levels[] = {"2", "4", "2,4"};
   setenv("BANYAN_LEVELS", levels[_i % 3], 1);
   perform(8, false, 300 + (uint64_t)_i, 0);
 }
-END_TEST
 
-START_TEST(nodes_merge_what_lives) {
+TEST_LOOP(nodes_merge_what_lives, 2) {
   if (!world_has_network()) return;
   world_be_nodes("a,a,b,b");
   perform(4, true, 400 + (uint64_t)_i, 0);
 }
-END_TEST
 
-int main(void) {
-  Suite *suite = suite_create("live");
-  TCase *tests = tcase_create("live");
-  tcase_set_timeout(tests, 120);
-  tcase_add_loop_test(tests, threads_merge_what_lives, 0, 18);
-  tcase_add_loop_test(tests, parts_merge_what_lives, 0, 3);
-  tcase_add_loop_test(tests, processes_merge_what_lives, 0, 3);
-  tcase_add_loop_test(tests, levels_merge_what_lives, 0, 3);
-  tcase_add_loop_test(tests, nodes_merge_what_lives, 0, 2);
-  suite_add_tcase(suite, tests);
-  return world_main(suite);
-}
+int main(void) { return world_main(suite_of("live", 120)); }

@@ -10,6 +10,7 @@
 #include <sys/mman.h>
 #include <unistd.h>
 
+#include "tests/support/suite.h"
 #include "tests/support/world.h"
 
 enum { MOST = 512, HEADS = 2, VALUE_DIM = 4, ROW = HEADS * VALUE_DIM };
@@ -70,8 +71,7 @@ static void call_randomly(world_rank *self) {
   free(memory);
 }
 
-START_TEST(few_plans_serve_all_counts) { world_run(&(world_setup){.nranks = 1 + _i}, call_randomly); }
-END_TEST
+TEST_LOOP(few_plans_serve_all_counts, 4) { world_run(&(world_setup){.nranks = 1 + _i}, call_randomly); }
 
 /* The bytes of a run are those of its tokens. */
 static void count_bytes(world_rank *self) {
@@ -100,11 +100,10 @@ end:
   free(memory);
 }
 
-START_TEST(bytes_are_those_of_the_tokens) {
+TEST_LOOP(bytes_are_those_of_the_tokens, 5) {
   static char *const algorithms[] = {"oneshot", "twoshot", "recursive", "tree", "ring"};
   world_run(&(world_setup){.nranks = 2, .argument = algorithms[_i]}, count_bytes);
 }
-END_TEST
 
 /* ---- contents ---------------------------------------------------------------------------------------------------- */
 
@@ -159,10 +158,9 @@ static void give_invalid(world_rank *self) {
   free(memory);
 }
 
-START_TEST(invalid_contents_are_named) {
+TEST_LOOP(invalid_contents_are_named, INVALIDS) {
   world_run(&(world_setup){.nranks = 3, .argument = (void *)(uintptr_t)&invalids[_i]}, give_invalid);
 }
-END_TEST
 
 static void misuse(world_rank *self) {
   static memory memory;
@@ -187,8 +185,7 @@ static void misuse(world_rank *self) {
   }
 }
 
-START_TEST(misuse_is_named) { world_run(&(world_setup){.nranks = 1}, misuse); }
-END_TEST
+TEST(misuse_is_named) { world_run(&(world_setup){.nranks = 1}, misuse); }
 
 /* ---- disagreement ------------------------------------------------------------------------------------------------ */
 
@@ -225,10 +222,9 @@ end:
   free(memory);
 }
 
-START_TEST(other_numbers_are_a_mismatch) {
+TEST_LOOP(other_numbers_are_a_mismatch, HISTORIES) {
   world_run(&(world_setup){.nranks = 3, .argument = (void *)(intptr_t)_i}, disagree);
 }
-END_TEST
 
 /* ---- memory ------------------------------------------------------------------------------------------------------ */
 
@@ -268,8 +264,7 @@ static void read_no_dead_rows(world_rank *self) {
   munmap(pages, bytes);
 }
 
-START_TEST(dead_rows_are_not_read) { world_run(&(world_setup){.nranks = 2 + _i}, read_no_dead_rows); }
-END_TEST
+TEST_LOOP(dead_rows_are_not_read, 3) { world_run(&(world_setup){.nranks = 2 + _i}, read_no_dead_rows); }
 
 /* ---- a rank that is stopped -------------------------------------------------------------------------------------- */
 
@@ -316,26 +311,12 @@ static void stop_and_go_on(world *world, const pid_t *pids, void *argument) {
   }
 }
 
-START_TEST(a_rank_is_stopped_and_goes_on) {
+TEST(a_rank_is_stopped_and_goes_on) {
   int32_t *nranks = world_share(sizeof *nranks);
   *nranks = 2;
   world_setup setup = {.nranks = *nranks, .processes = true, .argument = nranks, .conduct = stop_and_go_on};
   world_run(&setup, call_while_stopped);
   world_unshare(nranks, sizeof *nranks);
 }
-END_TEST
 
-int main(void) {
-  Suite *suite = suite_create("live calls");
-  TCase *tests = tcase_create("live calls");
-  tcase_set_timeout(tests, 180);
-  tcase_add_loop_test(tests, few_plans_serve_all_counts, 0, 4);
-  tcase_add_loop_test(tests, bytes_are_those_of_the_tokens, 0, 5);
-  tcase_add_loop_test(tests, invalid_contents_are_named, 0, INVALIDS);
-  tcase_add_test(tests, misuse_is_named);
-  tcase_add_loop_test(tests, other_numbers_are_a_mismatch, 0, HISTORIES);
-  tcase_add_loop_test(tests, dead_rows_are_not_read, 0, 3);
-  tcase_add_test(tests, a_rank_is_stopped_and_goes_on);
-  suite_add_tcase(suite, tests);
-  return world_main(suite);
-}
+int main(void) { return world_main(suite_of("live calls", 180)); }

@@ -9,6 +9,7 @@
 #include <unistd.h>
 
 #include "place/costs.h"
+#include "tests/support/suite.h"
 #include "tests/support/sheet.h"
 #include "tests/topo/topo_sysfs.h"
 
@@ -103,7 +104,7 @@ static void check_alike(const outcome *outcomes) {
   }
 }
 
-START_TEST(costs_change_plans_of_all_ranks) {
+TEST(costs_change_plans_of_all_ranks) {
   outcome *found = world_share(RANKS * sizeof *found);
   play(SLOW_SIGNALS, SLOW_SIGNALS, SLOW_SIGNALS, SLOW_SIGNALS, found);
   check_alike(found);
@@ -115,10 +116,9 @@ START_TEST(costs_change_plans_of_all_ranks) {
   ck_assert_uint_ne(found->plan_hash, slow_signals);
   world_unshare(found, RANKS * sizeof *found);
 }
-END_TEST
 
 /* A level is as slow as its slowest member says. */
-START_TEST(one_rank_with_a_file_is_enough) {
+TEST(one_rank_with_a_file_is_enough) {
   outcome *found = world_share(RANKS * sizeof *found);
   play(NONE, NONE, SLOW_SIGNALS, NONE, found);
   check_alike(found);
@@ -128,17 +128,15 @@ START_TEST(one_rank_with_a_file_is_enough) {
   ck_assert_str_ne(found->algorithm, "oneshot");
   world_unshare(found, RANKS * sizeof *found);
 }
-END_TEST
 
-START_TEST(files_may_differ) {
+TEST(files_may_differ) {
   outcome *found = world_share(RANKS * sizeof *found);
   play(SLOW_READS, SLOW_SIGNALS, NONE, SLOW_READS, found);
   check_alike(found);
   world_unshare(found, RANKS * sizeof *found);
 }
-END_TEST
 
-START_TEST(a_file_that_is_refused_is_an_error_of_all_ranks) {
+TEST(a_file_that_is_refused_is_an_error_of_all_ranks) {
   outcome *found = world_share(RANKS * sizeof *found);
   play(NONE, NONE, OTHER_MACHINE, SLOW_READS, found);
   for (int r = 0; r < RANKS; r++) {
@@ -148,20 +146,11 @@ START_TEST(a_file_that_is_refused_is_an_error_of_all_ranks) {
   }
   world_unshare(found, RANKS * sizeof *found);
 }
-END_TEST
 
 int main(void) {
 #ifndef HAVE_JANSSON
   printf("skipped: built without jansson, which reads measured costs\n");
   return 77;
 #endif
-  Suite *suite = suite_create("costs");
-  TCase *tests = tcase_create("costs");
-  tcase_set_timeout(tests, 120);
-  tcase_add_test(tests, costs_change_plans_of_all_ranks);
-  tcase_add_test(tests, one_rank_with_a_file_is_enough);
-  tcase_add_test(tests, files_may_differ);
-  tcase_add_test(tests, a_file_that_is_refused_is_an_error_of_all_ranks);
-  suite_add_tcase(suite, tests);
-  return world_main(suite);
+  return world_main(suite_of("costs", 120));
 }

@@ -41,8 +41,6 @@ libbanyan_tests_la_SOURCES += \
 %C%_test_topo_xml_LDADD = libbanyan_topo.la $(LDADD)
 if JANSSON
 unit_tests += %D%/test_topo_library
-else
-EXTRA_PROGRAMS += %D%/test_topo_library
 endif
 %C%_test_topo_library_LDADD = libbanyan_methods.la libbanyan_options.la libbanyan_topo.la $(LDADD)
 %C%_test_topo_measure_LDADD = libbanyan_launch.la libbanyan_topo.la $(LDADD)

@@ -45,7 +45,7 @@ static void ck_input(const char *path) {
   free(exact);
 }
 
-START_TEST(inputs) {
+TEST_LOOP(inputs, nfolders) {
   char path[8192];
   int seen = 0;
   DIR *directory = opendir(folders[_i]);
@@ -60,23 +60,15 @@ START_TEST(inputs) {
   closedir(directory);
   ck_assert_msg(seen > 0, "nothing in %s", folders[_i]);
 }
-END_TEST
 
 /* A folder for each importer, and one for what is chosen by content. */
-START_TEST(folders_are_there) {
+TEST(folders_are_there) {
   int importers = 0;
   while (bny_topo_importers[importers] != NULL) importers++;
   ck_assert_int_eq(nfolders, importers + 1);
 }
-END_TEST
 
 int main(void) {
   folders_find();
-  Suite *suite = suite_create("topo_corpus");
-  TCase *tests = tcase_create("corpus");
-  tcase_set_timeout(tests, 60);
-  tcase_add_test(tests, folders_are_there);
-  tcase_add_loop_test(tests, inputs, 0, nfolders);
-  suite_add_tcase(suite, tests);
-  return suite_main(suite);
+  return suite_main(suite_of("topo_corpus", 60));
 }

@@ -15,6 +15,7 @@
 #include "comm/comm.h"
 #include "place/place.h"
 #include "plan/slice.h"
+#include "tests/support/suite.h"
 #include "tests/support/world.h"
 #include "tests/topo/topo_util.h"
 #include "tools/plan/count.h"
@@ -245,7 +246,7 @@ static void summary(const char *what) {
   fflush(stdout);
 }
 
-START_TEST(dumps) {
+TEST_LOOP(dumps, (int)(sizeof folders / sizeof *folders)) {
   strcpy(scratch, "/tmp/banyan-library-XXXXXX");
   ck_assert_ptr_nonnull(mkdtemp(scratch));
   if (each_dump(folders[_i], "", compare_file) == 0) printf("%s: no dumps here\n", folders[_i]);
@@ -254,7 +255,6 @@ START_TEST(dumps) {
   rmdir(scratch);
   summary(folders[_i]);
 }
-END_TEST
 
 static const char *const own[] = {"cpu-only.txt",      "dgx-h100.txt",        "fabric-two-rails.txt", "gb200-nvl72.txt",
                                   "hgx-a100-4nic.txt", "hgx-h100-faults.xml", "mi300x.xml",           "one-gpu.txt",
@@ -267,7 +267,7 @@ static const char *const synthetic[] = {"host:2 package:2 numa bridge:2 nvlink g
                                         "host:5",
                                         "host package:2 numa:4"};
 
-START_TEST(own_machines) {
+TEST(own_machines) {
   const char *source = getenv("top_srcdir");
   for (size_t i = 0; i < sizeof own / sizeof *own; i++) {
     char path[TEXT];
@@ -285,9 +285,8 @@ START_TEST(own_machines) {
   }
   summary("tests/topologies and synthetic machines");
 }
-END_TEST
 
-/* ---- processes ---------------------------------------------------------------------------------------------------- */
+/* ---- processes --------------------------------------------------------------------------------------------------- */
 
 /* What each rank sets before it makes its communicator: NULL leaves the variable unset. */
 typedef struct rank_setup {
@@ -375,7 +374,7 @@ static void print_bound(const char *what, const bound_world *bound, int32_t nran
 
 #define PACKAGES "package:2 numa:1 l3:1 pu:1"
 
-START_TEST(variables_change_the_plan) {
+TEST(variables_change_the_plan) {
   enum { N = 16 };
   static const char hosts[] = "host:2 package:1 numa:8 nic@100g";
   rank_setup plain[N], packages[N], nodes[N];
@@ -404,10 +403,9 @@ START_TEST(variables_change_the_plan) {
   world_unshare(by_hwloc, sizeof *by_hwloc);
   world_unshare(by_topo, sizeof *by_topo);
 }
-END_TEST
 
 /* One rank is not bound, one sees another machine, one reads a file: packages are given up, and the plan is one. */
-START_TEST(ranks_that_differ_make_one_plan) {
+TEST(ranks_that_differ_make_one_plan) {
   enum { N = 5 };
   static const rank_setup ranks[N] = {{.cpu = 0, .hwloc = PACKAGES},
                                       {.cpu = 0, .hwloc = PACKAGES},
@@ -421,10 +419,9 @@ START_TEST(ranks_that_differ_make_one_plan) {
   ck_assert_int_eq(bound->reports[0].nlevels, 1);
   world_unshare(bound, sizeof *bound);
 }
-END_TEST
 
 /* A setting that one rank cannot follow is an error on all, with the reason. */
-START_TEST(settings_that_cannot_be_followed) {
+TEST(settings_that_cannot_be_followed) {
   static const struct {
     rank_setup wrong;
     const char *text;
@@ -445,17 +442,5 @@ START_TEST(settings_that_cannot_be_followed) {
     world_unshare(bound, sizeof *bound);
   }
 }
-END_TEST
 
-int main(void) {
-  Suite *suite = suite_create("topo_library");
-  TCase *tests = tcase_create("library");
-  tcase_set_timeout(tests, WORLD_GUARD_S);
-  tcase_add_loop_test(tests, dumps, 0, (int)(sizeof folders / sizeof *folders));
-  tcase_add_test(tests, own_machines);
-  tcase_add_test(tests, variables_change_the_plan);
-  tcase_add_test(tests, ranks_that_differ_make_one_plan);
-  tcase_add_test(tests, settings_that_cannot_be_followed);
-  suite_add_tcase(suite, tests);
-  return world_main(suite);
-}
+int main(void) { return world_main(suite_of("topo_library", WORLD_GUARD_S)); }

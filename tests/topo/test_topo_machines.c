@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Machines that were once read wrongly: small files of our own with the same property, in tests/corpus, and the dumps of
- * real machines where they are there. At the end, what every export must keep of every machine. */
+ * Machines that were once read wrongly: small files of our own with the same property, in tests/corpus, and the dumps
+ * of real machines where they are there. At the end, what every export must keep of every machine. */
 #include <dirent.h>
 #include <sys/stat.h>
 
@@ -73,7 +73,7 @@ static bool finds(machine m, const char *words) {
 
 /* ---- NVLink ------------------------------------------------------------------------------------------------------ */
 
-START_TEST(trays_are_one_domain) {
+TEST(trays_are_one_domain) {
   machine m = corpus("nccl/two-trays.xml");
   ck_assert_int_eq(bny_topo_count(m.topo, BNY_TOPO_HOST), 2);
   ck_assert_int_eq(bny_topo_count(m.topo, BNY_TOPO_SWITCH), 1);
@@ -88,10 +88,9 @@ START_TEST(trays_are_one_domain) {
   }
   done(m);
 }
-END_TEST
 
 /* Links that are down are none: the device stands apart from those that have some. */
-START_TEST(rows_of_no_links) {
+TEST(rows_of_no_links) {
   machine m = corpus("nccl/count-zero.xml");
   ck_assert_int_eq(groups_of(m, BNY_TOPO_LEVEL_ISLAND), 2);
   ck_assert_int_eq(m.levels->ranks[1].nvlinks, 0);
@@ -104,9 +103,8 @@ START_TEST(rows_of_no_links) {
   ck_assert(m.topo == NULL || !finds(m, "no NVLink"));
   done(m);
 }
-END_TEST
 
-START_TEST(links_that_are_too_many) {
+TEST(links_that_are_too_many) {
   machine m = corpus("nccl/too-many-links.xml");
   ck_assert_int_eq(m.levels->ranks[0].nvlinks, 18);
   ck_assert_double_eq_tol(speed_of(m, BNY_TOPO_LEVEL_ISLAND), 18 * 40.1, 1e-6);
@@ -116,10 +114,9 @@ START_TEST(links_that_are_too_many) {
   ck_assert(m.topo == NULL || (finds(m, "126 NVLinks") && m.levels->ranks[0].nvlinks == 18));
   done(m);
 }
-END_TEST
 
 /* A generation that is newer than all tables is no slower than the newest in them, and may have more links. */
-START_TEST(newer_generations) {
+TEST(newer_generations) {
   machine m = corpus("nccl/newer.xml");
   ck_assert_int_eq(m.levels->ranks[0].nvlinks, 36);
   ck_assert(speed_of(m, BNY_TOPO_LEVEL_ISLAND) >= 36 * bny_topo_speed_nvlink(BNY_TOPO_COMPUTE_NEWEST));
@@ -136,9 +133,8 @@ START_TEST(newer_generations) {
   ck_assert_int_eq(bny_topo_compute_of(NULL, "NVIDIA GB300"), 103);
   ck_assert_int_eq(bny_topo_compute_of(NULL, "GH100[H100 PCIe]"), 90);
 }
-END_TEST
 
-START_TEST(newer_architecture) {
+TEST(newer_architecture) {
   char text[sizeof smi_example + 64] = "";
   const char *at = strstr(smi_example, "Hopper");
   snprintf(text, sizeof text, "%.*sRubin%s", (int)(at - smi_example), smi_example, at + strlen("Hopper"));
@@ -149,11 +145,10 @@ START_TEST(newer_architecture) {
             18 * bny_topo_speed_nvlink(BNY_TOPO_COMPUTE_NEWEST));
   bny_topo_free(topo);
 }
-END_TEST
 
 /* ---- devices ----------------------------------------------------------------------------------------------------- */
 
-START_TEST(partitions_of_nccl) {
+TEST(partitions_of_nccl) {
   machine m = corpus("nccl/partitions.xml");
   const bny_topo *t = m.topo;
   int32_t g0 = named(t, BNY_TOPO_GPU, "GPU0"), g1 = named(t, BNY_TOPO_GPU, "GPU1"), g2 = named(t, BNY_TOPO_GPU, "GPU2");
@@ -170,9 +165,8 @@ START_TEST(partitions_of_nccl) {
   ck_assert_int_eq(bny_topo_path_between(t, g1, named(t, BNY_TOPO_NIC, "mlx5_2")), BNY_TOPO_PATH_PHB);
   done(m);
 }
-END_TEST
 
-START_TEST(partitions_of_hwloc) {
+TEST(partitions_of_hwloc) {
   machine m = corpus("hwloc/partitions.xml");
   ck_assert_int_eq(m.levels->nranks, 6);
   ck_assert_int_eq(links_of_kind(m.topo, BNY_TOPO_LINK_XGMI), 1);
@@ -189,9 +183,8 @@ START_TEST(partitions_of_hwloc) {
   }
   done(m);
 }
-END_TEST
 
-START_TEST(repeated_bus_ids) {
+TEST(repeated_bus_ids) {
   machine m = corpus("nccl/repeated-bus.xml");
   ck_assert_int_eq(bny_topo_count(m.topo, BNY_TOPO_PCI), 2);
   ck_assert_int_eq(bny_topo_count(m.topo, BNY_TOPO_NIC), 1);
@@ -208,9 +201,8 @@ START_TEST(repeated_bus_ids) {
   ck_assert(m.topo == NULL || m.levels->nranks == 8);
   done(m);
 }
-END_TEST
 
-START_TEST(virtual_interfaces) {
+TEST(virtual_interfaces) {
   machine m = corpus("nccl/virtual-nets.xml");
   ck_assert_int_eq(bny_topo_count(m.topo, BNY_TOPO_NIC), 1);
   ck_assert_str_eq(nic_of(m, 0), "eth0");
@@ -221,9 +213,8 @@ START_TEST(virtual_interfaces) {
   ck_assert(m.topo == NULL || (m.levels->ranks[0].nic_gbytes_per_s < 1 && finds(m, "tunl0")));
   done(m);
 }
-END_TEST
 
-START_TEST(displays_and_roots) {
+TEST(displays_and_roots) {
   machine m = corpus("hwloc/numa-root.xml");
   ck_assert_str_eq(m.topo->nodes[0].name, "one-numa");
   ck_assert_int_eq(bny_topo_count(m.topo, BNY_TOPO_NUMA), 1);
@@ -234,10 +225,9 @@ START_TEST(displays_and_roots) {
   ck_assert(m.topo == NULL || m.levels->nranks == 4);
   done(m);
 }
-END_TEST
 
 /* Kinds of devices are bits in version 3, and the host's name stands at the top. */
-START_TEST(hwloc_version_3) {
+TEST(hwloc_version_3) {
   machine m = corpus("hwloc/version3.xml");
   ck_assert_str_eq(m.topo->nodes[0].name, "third");
   ck_assert_str_eq(nic_of(m, 0), "mlx5_0");
@@ -245,11 +235,10 @@ START_TEST(hwloc_version_3) {
   ck_assert_int_eq(m.topo->nodes[m.levels->ranks[0].node].compute, 90);
   done(m);
 }
-END_TEST
 
 /* ---- the NIC of a rank ------------------------------------------------------------------------------------------- */
 
-START_TEST(nics_by_kind_speed_and_place) {
+TEST(nics_by_kind_speed_and_place) {
   machine m = corpus("hwloc/nics.xml");
   /* No plain Ethernet however near, no slow one: EFA serves both, also across packages. */
   ck_assert_str_eq(nic_of(m, 0), "rdmap131s0");
@@ -270,10 +259,9 @@ START_TEST(nics_by_kind_speed_and_place) {
     done(m);
   }
 }
-END_TEST
 
 /* Of NICs that are alike and on other NUMA nodes, the one in the same package serves. */
-START_TEST(nics_in_the_package) {
+TEST(nics_in_the_package) {
   bny_topo *topo = bny_topo_new();
   int32_t host = put(topo, BNY_TOPO_HOST, -1, "host0", NULL);
   for (int p = 0; p < 2; p++) {
@@ -290,11 +278,10 @@ START_TEST(nics_in_the_package) {
   }
   done(m);
 }
-END_TEST
 
 /* ---- routes ------------------------------------------------------------------------------------------------------ */
 
-START_TEST(routes_of_nccl) {
+TEST(routes_of_nccl) {
   machine m = corpus("nccl/ring-of-four.xml");
   const bny_topo *t = m.topo;
   int32_t g[4], n[4];
@@ -324,10 +311,9 @@ START_TEST(routes_of_nccl) {
   ck_assert(BNY_TOPO_PATH_PXB < BNY_TOPO_PATH_P2C && BNY_TOPO_PATH_P2C < BNY_TOPO_PATH_PXN);
   ck_assert(BNY_TOPO_PATH_PXN < BNY_TOPO_PATH_PHB);
 }
-END_TEST
 
 /* GPUs that cannot do GPU Direct do not reach a NIC for others. */
-START_TEST(routes_without_gdr) {
+TEST(routes_without_gdr) {
   machine m = corpus("nccl/ring-of-four.xml");
   int32_t g0 = named(m.topo, BNY_TOPO_GPU, "GPU0"), g1 = named(m.topo, BNY_TOPO_GPU, "GPU1"),
           nic = named(m.topo, BNY_TOPO_NIC, "mlx5_1");
@@ -338,11 +324,10 @@ START_TEST(routes_without_gdr) {
   ck_assert_int_eq(bny_topo_path_routed(m.topo, g0, nic), bny_topo_path_between(m.topo, g0, nic));
   done(m);
 }
-END_TEST
 
 /* ---- exports ----------------------------------------------------------------------------------------------------- */
 
-START_TEST(nccl_keeps_attributes) {
+TEST(nccl_keeps_attributes) {
   machine m = corpus("nccl/two-trays.xml");
   bny_topo_error error = {.text = ""};
   char *text = bny_topo_export_nccl(m.topo, &error);
@@ -364,10 +349,9 @@ START_TEST(nccl_keeps_attributes) {
   free(text);
   done(m);
 }
-END_TEST
 
 /* Bus ids that are made up are those of different devices, and not of ones that are there. */
-START_TEST(made_up_bus_ids) {
+TEST(made_up_bus_ids) {
   machine m = derive(
       import("\tGPU0\tGPU1\tGPU2\nGPU0\tX\tNODE\tSYS\nGPU1\tNODE\tX\tSYS\nGPU2\tSYS\tSYS\tX\n", "nvidia-smi topo -m"));
   bny_topo_error error = {.text = ""};
@@ -388,7 +372,6 @@ START_TEST(made_up_bus_ids) {
   free(text);
   done(m);
 }
-END_TEST
 
 static const char *host_name(const bny_topo *topo, int32_t node) {
   int32_t host = bny_topo_ancestor(topo, node, BNY_TOPO_HOST);
@@ -495,7 +478,7 @@ static void each_own(const char *folder) {
   closedir(directory);
 }
 
-START_TEST(exports_come_back) {
+TEST(exports_come_back) {
   static const char *const own[] = {"topologies", "corpus/nccl", "corpus/hwloc", "corpus/smi", "corpus/matrix"};
   static const char *const dumps[] = {"nccl", "hwloc", "nvidia-smi", "matrix", "fabric", "examined"};
   for (size_t i = 0; i < sizeof own / sizeof own[0]; i++) {
@@ -509,33 +492,10 @@ START_TEST(exports_come_back) {
           compared[2]);
   ck_assert(compared[1] >= 20 && compared[2] >= 5);
 }
-END_TEST
 
 int main(void) {
   if (!xml_is_read()) {
     return 77;
   }
-  Suite *suite = suite_create("topo_machines");
-  TCase *tests = tcase_create("machines");
-  tcase_set_timeout(tests, 120);
-  tcase_add_test(tests, trays_are_one_domain);
-  tcase_add_test(tests, rows_of_no_links);
-  tcase_add_test(tests, links_that_are_too_many);
-  tcase_add_test(tests, newer_generations);
-  tcase_add_test(tests, newer_architecture);
-  tcase_add_test(tests, partitions_of_nccl);
-  tcase_add_test(tests, partitions_of_hwloc);
-  tcase_add_test(tests, repeated_bus_ids);
-  tcase_add_test(tests, virtual_interfaces);
-  tcase_add_test(tests, displays_and_roots);
-  tcase_add_test(tests, hwloc_version_3);
-  tcase_add_test(tests, nics_by_kind_speed_and_place);
-  tcase_add_test(tests, nics_in_the_package);
-  tcase_add_test(tests, routes_of_nccl);
-  tcase_add_test(tests, routes_without_gdr);
-  tcase_add_test(tests, nccl_keeps_attributes);
-  tcase_add_test(tests, made_up_bus_ids);
-  tcase_add_test(tests, exports_come_back);
-  suite_add_tcase(suite, tests);
-  return suite_main(suite);
+  return suite_main(suite_of("topo_machines", 120));
 }

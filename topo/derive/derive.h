@@ -50,8 +50,8 @@ double bny_topo_gpu_link(const bny_topo *topo, const bny_topo_link *link, bool *
 /* Sets `serves` of the NICs of a host, by kind and speed. */
 void bny_topo_nics_class(bny_topo_derivation *d, const int32_t *nics, int32_t nnics);
 
-/* Marks in best[] those of a host's NICs that serve a node equally well and better than the others, and writes the paths
- * to all. Returns how many are marked. The rules are in nic.c. */
+/* Marks in best[] those of a host's NICs that serve a node equally well and better than the others, and writes the
+ * paths to all. Returns how many are marked. The rules are in nic.c. */
 int32_t bny_topo_nics_best(const bny_topo_derivation *d, int32_t node, const int32_t *nics, int32_t nnics,
                            unsigned char *paths, bool *best);
 

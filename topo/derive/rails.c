@@ -2,9 +2,9 @@
  *
  * The NIC that serves each rank, and rails.
  *
- * Within a host each rank takes one of the NICs that are best for it (nic.c). Among several it takes the one that serves
- * the fewest ranks so far, then the first in the model. Ranks with the fewest choices choose first, so that no rank is
- * left with a NIC that another could have spared. */
+ * Within a host each rank takes one of the NICs that are best for it (nic.c). Among several it takes the one that
+ * serves the fewest ranks so far, then the first in the model. Ranks with the fewest choices choose first, so that no
+ * rank is left with a NIC that another could have spared. */
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>

@@ -76,8 +76,8 @@ static void put_text(FILE *out, const char *text) {
   }
 }
 
-/* Writes a format in which @ stands for a coordinate, in tenths whatever the locale, $ for a string, and ~ for a text to
- * escape. */
+/* Writes a format in which @ stands for a coordinate, in tenths whatever the locale, $ for a string, and ~ for a text
+ * to escape. */
 static void put(FILE *out, const char *format, ...) {
   va_list arguments;
   va_start(arguments, format);
