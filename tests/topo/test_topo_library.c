@@ -96,7 +96,7 @@ static void tell(world_rank *self) {
               "the combine failed or is wrong by %g: %s", reports[self->rank].worst, banyan_last_error());
 }
 
-/* ---- what the tools answer ---------------------------------------------------------------------------------------- */
+/* ---- what the tools answer --------------------------------------------------------------------------------------- */
 
 static bny_topo *load(const char *what) {
   bny_topo_error error = {.text = ""};
@@ -204,7 +204,7 @@ static void compare(const char *what, const bny_topo *topo) {
   free(reports);
 }
 
-/* ---- dumps and synthetic machines --------------------------------------------------------------------------------- */
+/* ---- dumps and synthetic machines -------------------------------------------------------------------------------- */
 
 static const char *const folders[] = {"examined", "fabric", "hwloc", "matrix", "nccl", "nvidia-smi"};
 static bny_topo *before; /* the dump before, for a cluster of two different machines */

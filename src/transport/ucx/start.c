@@ -89,6 +89,7 @@ static banyan_status choose_devices(bny_net *net, const bny_net_config *config) 
   if (status == BANYAN_OK) status = bny_net_devices_find("/sys", &devices, &ndevices);
   if (status == BANYAN_OK) status = bny_net_devices_choose(&wishes, devices, ndevices, &net->devices);
   free(devices);
+  if (status == BANYAN_ERR_MEMORY) bny_fail(status, "rank %d: %s", net->transport.rank, banyan_last_error());
   if (status != BANYAN_OK) return status;
   const char *list = wishes.ucx ? wishes.ucx : net->devices.list ? net->devices.list : "all devices";
   snprintf(net->transport.devices, sizeof net->transport.devices, "%.120s%s (%s)", list,
