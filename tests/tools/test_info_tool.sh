@@ -9,14 +9,14 @@ tool banyan-info
 # ---- all of it ----
 run 0
 says '^banyan [0-9]+\.[0-9]+\.[0-9]+$'
-for title in Build Options Devices Transports Selection; do says "^$title\$"; done
+for title in Build Options Devices Transports Levels Selection; do says "^$title\$"; done
 says '^  BANYAN_TIMEOUT_MS +30000 ms +default '
 says '^  kernels .*\(chosen\)'
 says '^  probe sysfs '
 says '^  loop .* available '
 says '^ +64 MiB '
 run 0 --json
-json 'list(o) == ["version", "command", "date", "node", "build", "options", "devices", "transports", "selection"]'
+json 'list(o) == ["version", "command", "date", "node", "build", "options", "devices", "transports", "levels", "selection"]'
 json '"portable" in o["build"]["kernels"] and o["build"]["compiler"] and o["build"]["command"]'
 json '{p["name"] for p in o["build"]["packages"]} >= {"mpi", "sodium", "jansson", "ucx", "cuda"}'
 json '[p["found"] for p in o["build"]["packages"] if p["name"] == "jansson"] == [True]'
@@ -40,6 +40,17 @@ tells 'refused: [^:]*BANYAN_ARENA_KIB.*whole number of KiB'
 says 'BANYAN_KERNELS names none'
 BANYAN_LEVELS=$'\xff' run 0 --json options
 json '[v["value"] for v in o["options"] if v["name"] == "BANYAN_LEVELS"] == ["(not UTF-8)"]'
+
+# ---- levels: what the library derives, with sources ----
+run 0 --ranks 4 levels
+says '^  rank 0 +(hwloc|sysfs).*found in [0-9.]+ ms$'
+says '^  level .*GB/s \('
+if BANYAN_TOPO='host package:2 numa:2' BANYAN_TOPO_RANK=0,1,2,3 run 0 --ranks 4 --json levels; then
+  json '[(l["name"], l["groups"], l["members_most"]) for l in o["levels"]["levels"]] == [("package", 2, 2), ("host", 1, 2)]'
+  json 'all(p["source"].startswith("host package:2") for p in o["levels"]["places"])'
+fi
+BANYAN_TOPO=/nowhere run 1 --ranks 4 levels
+says 'BANYAN_TOPO: /nowhere' err
 
 # ---- the selection ----
 run 0 --ranks 64 --levels 8 --json selection

@@ -3,6 +3,7 @@ banyan_info_SOURCES = \
   %D%/build.c \
   %D%/cuda.c %D%/cuda.h \
   %D%/devices.c \
+  %D%/levels.c \
   %D%/main.c \
   %D%/measured.c %D%/measured.h \
   %D%/options.c \

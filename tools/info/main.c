@@ -12,8 +12,8 @@
 
 enum { RANKS_MAX = 16384 };
 
-static const info_section *const sections[] = {&info_build, &info_options, &info_devices, &info_transports,
-                                               &info_selection};
+static const info_section *const sections[] = {&info_build,      &info_options, &info_devices,
+                                               &info_transports, &info_levels,  &info_selection};
 enum { SECTIONS = sizeof sections / sizeof sections[0] };
 
 typedef struct arguments {
@@ -24,7 +24,8 @@ typedef struct arguments {
 
 static const tool_option options[] = {
     {"ranks", "N",
-     "The selection is for N alike ranks of one node. The default is the GPUs of this machine; if there are "
+     "The selection is for N alike ranks of one node, and levels are for N ranks, 64 at most, of this one. The default "
+     "is the GPUs of this machine; if there are "
      "not two, as many ranks as this process may use CPUs, and at least two.",
      TOOL_INT_AT(request.ranks, 1, RANKS_MAX)},
     {"levels", "LIST", "With --ranks: groups of so many ranks, in groups of so many of these, such as 4,8.",
@@ -40,7 +41,8 @@ static bool parse_section(const char *name, arguments *a, tool_error *error) {
       return true;
     }
   }
-  return tool_error_set(error, "%.60s: no section; there are build, options, devices, transports and selection", name);
+  return tool_error_set(error, "%.60s: no section; there are build, options, devices, transports, levels and selection",
+                        name);
 }
 
 static bool complete_arguments(void *opaque, int argc, char **argv, tool_error *error) {
@@ -55,7 +57,7 @@ static bool complete_arguments(void *opaque, int argc, char **argv, tool_error *
 static const tool_program program = {
     .name = PROGRAM,
     .title = "what this copy of banyan is, what it finds here, and what it would choose",
-    .usage = "[OPTION]... [build] [options] [devices] [transports] [selection]",
+    .usage = "[OPTION]... [build] [options] [devices] [transports] [levels] [selection]",
     .about =
         "Prints the version and these sections, or those that are named.\n\n"
         "build: the compiler and its flags, the instruction sets that kernels were built for, and for each optional "
@@ -65,6 +67,8 @@ static const tool_program program = {
         "devices: the CPU and the kernels that are chosen for it, the CUDA driver, GPUs and NICs.\n\n"
         "transports: between which ranks messages can be moved, and why not between others. Shared memory is tried, "
         "not assumed.\n\n"
+        "levels: the places that ranks would find, bound to processors in order as launchers bind them, and the levels "
+        "that follow, with their prices and sources, and what was left out and why.\n\n"
         "selection: the algorithm of a combine of 1 KiB to 64 MiB for each rank, by scatter, and in canonical order.",
     .failed = "something could not be found out, which standard error then says",
     .options = options,

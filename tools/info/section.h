@@ -21,7 +21,7 @@ typedef struct info_section {
   void (*print)(const json_t *facts, FILE *stream);
 } info_section;
 
-extern const info_section info_build, info_options, info_devices, info_transports, info_selection;
+extern const info_section info_build, info_options, info_devices, info_transports, info_levels, info_selection;
 
 /* The text of a member; "" if there is none. */
 static inline const char *info_text(const json_t *object, const char *key) {
