@@ -17,6 +17,7 @@ class Banyan(AutotoolsPackage, CudaPackage):
     variant("mpi", default=True, description="libbanyan-mpi, and tools that run under mpirun")
     variant("ucx", default=True, description="ranks on several nodes")
     variant("tools", default=True, description="banyan-decode, banyan-perf, banyan-plan, banyan-topo and banyan-info")
+    variant("topology", default=True, description="ranks find their places by hwloc, and BANYAN_TOPO reads XML and JSON")
     variant("verbs", default=False, description="RDMA devices of topologies")
 
     depends_on("c", type="build")
@@ -27,8 +28,9 @@ class Banyan(AutotoolsPackage, CudaPackage):
     depends_on("mpi", when="+mpi")
     depends_on("ucx@1.12:", when="+ucx", type=("build", "run"))
     depends_on("jansson@2.11:", when="+tools")
-    depends_on("libxml2@2.9:", when="+tools")
-    depends_on("hwloc@2.1:", when="+tools")
+    depends_on("jansson@2.11:", when="+topology")
+    depends_on("libxml2@2.9:", when="+topology")
+    depends_on("hwloc@2.1:", when="+topology")
     depends_on("rdma-core", when="+verbs")
     depends_on("cuda@12.4:", when="+cuda")
     depends_on("check", type="test")
@@ -37,8 +39,9 @@ class Banyan(AutotoolsPackage, CudaPackage):
     def configure_args(self):
         args = ["--with-sodium"]
         args += self.with_or_without("mpi") + self.with_or_without("ucx") + self.with_or_without("verbs")
-        for package in ("jansson", "libxml2", "hwloc"):
-            args += self.with_or_without(package, variant="tools")
+        for package in ("libxml2", "hwloc"):
+            args += self.with_or_without(package, variant="topology")
+        args.append("--with-jansson" if self.spec.satisfies("+tools") or self.spec.satisfies("+topology") else "--without-jansson")
         if self.spec.satisfies("+mpi"):
             args.append("MPICC=" + self.spec["mpi"].mpicc)
         if self.spec.satisfies("+cuda"):
