@@ -57,9 +57,10 @@ static void place_bound(const bny_prices *prices, const bny_topo_binding *bindin
   if (binding->package < 0 && binding->npackages > 1) say(place, "; bound to several packages");
 }
 
-static bool probe(machine *m) {
+static bool probe(machine *m, bool quick) {
   bny_topo_error why = {.text = ""};
-  m->topo = bny_topo_probe_machine(NULL, NULL, NULL, &why);
+  bny_topo_probe_options options = {.quick = quick};
+  m->topo = bny_topo_probe_machine(&options, NULL, NULL, &why);
   m->derived = m->topo ? bny_topo_derive(m->topo) : NULL;
   return m->derived != NULL;
 }
@@ -67,7 +68,7 @@ static bool probe(machine *m) {
 /* A device that no probe knows leaves the rank where its processors are. */
 static bool place_device(const bny_prices *prices, const char *bus_id, bny_place *place) {
   machine m = {.topo = NULL};
-  int32_t node = probe(&m) ? bny_topo_find_bus(m.topo, bus_id) : -1;
+  int32_t node = probe(&m, false) ? bny_topo_find_bus(m.topo, bus_id) : -1;
   int32_t rank = node >= 0 ? rank_at(&m, node) : -1;
   if (rank >= 0) {
     bny_place_of(m.topo, m.derived, rank, prices, place);
@@ -82,7 +83,7 @@ void bny_place_find_nic(bny_place *place) {
   machine m = {.topo = NULL};
   bny_topo_binding binding;
   bny_topo_binding_find(NULL, &binding);
-  bool found = probe(&m) && m.derived->rank_kind == BNY_TOPO_NUMA;
+  bool found = probe(&m, true) && m.derived->rank_kind == BNY_TOPO_NUMA;
   for (int32_t r = 0; found && r < m.derived->nranks && !place->nic; r++) {
     bny_place there;
     if (m.topo->nodes[m.derived->ranks[r].node].index != binding.numa && m.derived->nranks > 1) continue;

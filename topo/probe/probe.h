@@ -30,6 +30,7 @@ typedef struct bny_topo_probe_report {
 typedef struct bny_topo_probe_options {
   const char *sysfs; /* NULL: "/sys"; hwloc is skipped for other values, because it reads only /sys */
   const char *nvml;  /* NULL: "libnvidia-ml.so.1" */
+  bool quick;        /* without hwloc, which takes most of the time: sysfs has the devices as well */
 } bny_topo_probe_options;
 
 typedef struct bny_topo_probe {
