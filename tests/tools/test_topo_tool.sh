@@ -215,6 +215,20 @@ for cpus in 1 2; do
   esac
 done
 
+# ---- plans for this machine use what was measured; those for others do not ---------------------------------------------
+if [ -e "$work/costs.json" ]; then
+  export BANYAN_COSTS=$work/costs.json
+  run 0 --explain 16K
+  merging=$(sed -n 's/.*"merge_ns_per_byte": \([0-9.]\{4\}\).*/\1/p' "$work/costs.json")
+  says "merging: $merging"
+  sed 's/"packages": [0-9]*/"packages": 77/' "$work/costs.json" >"$work/other.json"
+  export BANYAN_COSTS=$work/other.json
+  run 2 --explain 16K
+  says 'measured on another machine: packages is 77 there' err
+  run 0 --from dgx-h100.txt --explain 16K
+  unset BANYAN_COSTS
+fi
+
 # ---- what is refused -------------------------------------------------------------------------------------------------
 run 2 --from one-gpu.txt --from one-gpu.txt
 says '^banyan-topo: --from is given twice' err

@@ -5,12 +5,24 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "base/options.h"
+#include "place/costs.h"
 #include "topo/probe/probe.h"
 
 /* ---- ranks ------------------------------------------------------------------------------------------------------- */
 
-bool plan_ranks_of(const bny_topo *topo, const bny_topo_levels *derived, const char *title, plan_ranks *ranks,
-                   tool_error *error) {
+/* Costs that were measured are those of this machine alone. */
+static bool prices_of(bool here, bny_prices *prices, tool_error *error) {
+  const char *costs = here ? bny_option_text("BANYAN_COSTS") : NULL;
+  *prices = bny_prices_default;
+  banyan_status status = costs == NULL ? BANYAN_OK : bny_costs_read(costs, prices);
+  return status == BANYAN_OK || tool_error_set(error, "%s", banyan_last_error());
+}
+
+bool plan_ranks_of(const bny_topo *topo, const bny_topo_levels *derived, const char *title, bool here,
+                   plan_ranks *ranks, tool_error *error) {
+  bny_prices prices;
+  if (!prices_of(here, &prices, error)) return false;
   plan_ranks made = {.nranks = derived->nranks};
   if (made.nranks > PLAN_RANKS_MAX) {
     return tool_error_set(error, "%.200s: %d ranks; plans are made for up to %d", title, made.nranks, PLAN_RANKS_MAX);
@@ -20,7 +32,7 @@ bool plan_ranks_of(const bny_topo *topo, const bny_topo_levels *derived, const c
   if (places == NULL) {
     return tool_error_set(error, "%.200s: out of memory", title);
   }
-  bny_place_of_all(topo, derived, &bny_prices_default, places);
+  bny_place_of_all(topo, derived, &prices, places);
   banyan_status status = bny_place_levels(places, made.nranks, NULL, &made.notes, &made.levels);
   free(places);
   if (status != BANYAN_OK) {
@@ -30,10 +42,10 @@ bool plan_ranks_of(const bny_topo *topo, const bny_topo_levels *derived, const c
   return true;
 }
 
-static bool ranks_derive(const bny_topo *topo, const char *title, plan_ranks *ranks, tool_error *error) {
+static bool ranks_derive(const bny_topo *topo, const char *title, bool here, plan_ranks *ranks, tool_error *error) {
   bny_topo_levels *derived = bny_topo_derive(topo);
   bool ok = derived != NULL || tool_error_set(error, "%.200s: out of memory", title);
-  ok = ok && plan_ranks_of(topo, derived, title, ranks, error);
+  ok = ok && plan_ranks_of(topo, derived, title, here, ranks, error);
   bny_topo_levels_free(derived);
   return ok;
 }
@@ -42,7 +54,7 @@ bool plan_ranks_load(const char *from, plan_ranks *ranks, tool_error *error) {
   bny_topo_error why = {.text = ""};
   bny_topo *topo = bny_topo_load(from, NULL, &why);
   bool ok = topo != NULL || tool_error_set(error, "%s", why.text);
-  ok = ok && ranks_derive(topo, from, ranks, error);
+  ok = ok && ranks_derive(topo, from, false, ranks, error);
   bny_topo_free(topo);
   return ok;
 }
@@ -51,14 +63,16 @@ bool plan_ranks_machine(plan_ranks *ranks, tool_error *error) {
   bny_topo_error why = {.text = ""};
   bny_topo *topo = bny_topo_probe_machine(NULL, NULL, NULL, &why);
   bool ok = topo != NULL || tool_error_set(error, "this machine: %s", why.text);
-  ok = ok && ranks_derive(topo, "this machine", ranks, error);
+  ok = ok && ranks_derive(topo, "this machine", true, ranks, error);
   bny_topo_free(topo);
   return ok;
 }
 
 bool plan_ranks_plain(int32_t nranks, const char *sizes, plan_ranks *ranks, tool_error *error) {
   plan_ranks made = {.nranks = nranks};
-  bny_link_cost link = bny_price_cost(&bny_prices_default, BNY_LINK_MEMORY, 1);
+  bny_prices prices;
+  if (!prices_of(sizes == NULL, &prices, error)) return false;
+  bny_link_cost link = bny_price_cost(&prices, BNY_LINK_MEMORY, 1);
   bny_level_facts all = {.name = "host", .link = link};
   banyan_status status = sizes == NULL ? bny_levels_make(nranks, NULL, 0, &all, NULL, &made.levels)
                                        : bny_levels_parse(nranks, sizes, &link, &made.levels);

@@ -51,7 +51,7 @@ char *topo_explain(const topo_view *view, size_t bytes, bool json, tool_error *e
   plan_ranks ranks;
   plan_methods methods;
   char *text = NULL;
-  if (!plan_ranks_of(view->topo, view->levels, view->title, &ranks, error)) {
+  if (!plan_ranks_of(view->topo, view->levels, view->title, view->nreports > 0, &ranks, error)) {
     return NULL;
   }
   if (plan_methods_weigh(&ranks, &shape, &methods, error)) {
