@@ -14,7 +14,7 @@
 #include "place/costs.h"
 #include "tests/support/suite.h"
 #include "tests/topo/topo_sysfs.h"
-#include "tools/topo/measure/costs.h"
+#include "tools/topo/measure/measure.h"
 
 static const bny_machine here = {.cpu = "Some CPU",
                                  .packages = 2,
@@ -271,7 +271,7 @@ static void save_and_read(const topo_measured *measured, bny_prices *prices) {
   tool_error error = {.text = ""};
   tree t = tree_new();
   char path[300];
-  char *text = topo_costs_text(measured, &error);
+  char *text = topo_measured_costs(measured, &error);
   ck_assert_msg(text != NULL, "%s", error.text);
   tree_bytes(&t, "costs.json", text, strlen(text));
   snprintf(path, sizeof path, "%s/costs.json", t.root);
@@ -308,10 +308,10 @@ TEST(kinds_that_were_not_measured_have_no_price) {
   topo_measured measured = {.nsweeps = 1};
   bny_prices prices;
   tool_error error = {.text = ""};
-  ck_assert_ptr_null(topo_costs_text(&measured, &error));
+  ck_assert_ptr_null(topo_measured_costs(&measured, &error));
   ck_assert_msg(strstr(error.text, "no pair of CPUs was measured") != NULL, "%s", error.text);
   measured.kinds[TOPO_NEAR_L3] = (topo_measured_kind){.npairs = 2, .alpha = 9}; /* without a fit */
-  ck_assert_ptr_null(topo_costs_text(&measured, &error));
+  ck_assert_ptr_null(topo_measured_costs(&measured, &error));
   set_kind(&measured, TOPO_NEAR_L2, -5, 1, 0.02); /* a fit may fall below what is possible */
   save_and_read(&measured, &prices);
   check_price(&prices, BNY_LINK_CACHE, 1, 1, 0.02);

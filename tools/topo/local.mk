@@ -45,4 +45,4 @@ libbanyan_launch_la_SOURCES += \
   %D%/measure/text.c \
   %D%/measure/work.c
 libbanyan_options_la_SOURCES += \
-  %D%/measure/costs.c %D%/measure/costs.h
+  %D%/measure/costs.c

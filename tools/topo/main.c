@@ -14,7 +14,7 @@
 #include "place/price.h"
 #include "tools/topo/check.h"
 #include "tools/topo/explain.h"
-#include "tools/topo/measure/costs.h"
+#include "tools/topo/measure/measure.h"
 #include "tools/topo/output.h"
 #include "tools/topo/view.h"
 #include "topo/export/export.h"
@@ -289,7 +289,7 @@ static void unload(machine *m) {
 /* ---- tasks ------------------------------------------------------------------------------------------------------- */
 
 static bool save_costs(const machine *m, const char *path, tool_error *error) {
-  char *text = topo_costs_text(m->measured, error);
+  char *text = topo_measured_costs(m->measured, error);
   bool saved = text != NULL && topo_output(path, text, error);
   free(text);
   return saved;

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0
  * Measurements as the file that BANYAN_COSTS names; src/place/costs.h describes it. */
-#include "tools/topo/measure/costs.h"
+#include "tools/topo/measure/measure.h"
 
 #include <stdlib.h>
 #include <string.h>
@@ -80,7 +80,7 @@ static char *text_of(json_t *links, tool_error *error) {
   return text;
 }
 
-char *topo_costs_text(const topo_measured *measured, tool_error *error) {
+char *topo_measured_costs(const topo_measured *measured, tool_error *error) {
   json_t *links = json_array();
   for (size_t i = 0; i < sizeof classes / sizeof classes[0]; i++) {
     int near = (int)classes[i].widest;

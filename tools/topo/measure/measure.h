@@ -146,6 +146,9 @@ struct json_t;
 struct json_t *topo_measured_json(const topo_measured *measured,
                                   const bny_topo *topo); /* a new reference; NULL without memory */
 
+/* Returns the text of a file for BANYAN_COSTS, of this machine, for the caller to free; NULL and *error. */
+char *topo_measured_costs(const topo_measured *measured, tool_error *error);
+
 const char *topo_near_name(topo_near near);  /* "core" .. "system" */
 const char *topo_near_words(topo_near near); /* completes "pairs of CPUs", as in "of one NUMA node" */
 
