@@ -20,8 +20,9 @@ libbanyan_topo_model_la_SOURCES += \
   %D%/import/importers.def \
   %D%/import/json.c %D%/import/json.h \
   %D%/import/matrix.c \
-  %D%/import/nccl.c \
-  %D%/import/nccl_link.c %D%/import/nccl_link.h \
+  %D%/import/nccl.c %D%/import/nccl.h \
+  %D%/import/nccl_device.c \
+  %D%/import/nccl_link.c \
   %D%/import/smi.c \
   %D%/import/synthetic.c %D%/import/synthetic.h \
   %D%/import/synthetic_items.c %D%/import/synthetic_items.h \

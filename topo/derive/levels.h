@@ -5,9 +5,9 @@
  *
  * A host is one machine, and a node is one of the model (topo/model/model.h).
  *
- * Ranks. The GPUs of a host are ranks in the order of their numbers, and hosts follow in the order of the model. If
- * the model has no GPU, its NUMA nodes are the ranks. Without those the ranks are packages, then NICs (a model of a
- * network alone), then hosts. `rank_kind` says which.
+ * Ranks. The GPUs of a host are ranks in the order of their numbers, and hosts follow in the order of the model. If the
+ * model has no GPU, its NUMA nodes are the ranks. Without those the ranks are packages, then NICs (a model of a network
+ * alone), then hosts. `rank_kind` says which.
  *
  * Levels. Each level divides ranks into disjoint groups whose members reach one another over links of the same kind:
  *

@@ -72,7 +72,7 @@ void bny_topo_nics_class(bny_topo_derivation *d, const int32_t *nics, int32_t nn
 }
 
 /* In this order:
- * 1. kind: RDMA networks (InfiniBand, RoCE, EFA, Slingshot, Omni-Path) before plain Ethernet before virtual functions;
+ *   1. kind: RDMA networks (InfiniBand, RoCE, EFA, Slingshot, Omni-Path), then plain Ethernet, then virtual functions;
  *   2. speed: not one for management, by the network's speed, or by PCI's where that is unknown;
  *   3. distance: the nearest by path; among those across NUMA nodes, one in the same package;
  *   4. state: not one that is down, or much slower than another that is as near.

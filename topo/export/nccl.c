@@ -5,7 +5,7 @@
 #include <string.h>
 
 #include "topo/export/export.h"
-#include "topo/import/nccl_link.h"
+#include "topo/import/nccl.h"
 #include "topo/model/guid.h"
 #include "topo/model/speed.h"
 #include "topo/import/xml.h"

@@ -4,7 +4,7 @@
  * POWER). A switch has class 0x0680 and no element of its own, or has no bus id: fffffff:ffff:ff. Such a switch is
  * hidden by a virtual machine, or stands outside of the host. NCCL writes several hosts into one file only if one
  * NVLink domain joins them, so a switch without a bus id is then one for all of them. */
-#include "topo/import/nccl_link.h"
+#include "topo/import/nccl.h"
 
 #include <stdio.h>
 #include <stdlib.h>
@@ -370,9 +370,11 @@ static bool take_pcilink(reading *r, int32_t element, int32_t pci) {
   return bny_topo_add_link(r->topo, &link) >= 0 || bny_topo_fail(r->error, 0, "out of memory");
 }
 
-bool bny_topo_nccl_links(const bny_topo_xml *xml, bny_topo *topo, const int32_t *node_of, const bny_topo_names *buses,
-                         bny_topo_error *error) {
-  reading r = {.xml = xml, .topo = topo, .node_of = node_of, .buses = buses, .error = error};
+bool bny_topo_nccl_links(const bny_topo_nccl *nccl) {
+  const bny_topo_xml *xml = nccl->xml;
+  bny_topo *topo = nccl->topo;
+  const int32_t *node_of = nccl->node_of;
+  reading r = {.xml = xml, .topo = topo, .node_of = node_of, .buses = &nccl->buses, .error = nccl->error};
   bool good = true;
   for (int32_t e = 1; good && e < bny_topo_xml_count(xml); e++) {
     int32_t parent = bny_topo_xml_parent(xml, e);
@@ -388,8 +390,8 @@ bool bny_topo_nccl_links(const bny_topo_xml *xml, bny_topo *topo, const int32_t 
   }
   good = good && add_switches(&r) && merge_ends(&r) && mend_switched(&r);
   for (size_t i = 0; good && i < r.count; i++) {
-    good =
-        r.links[i].merged || bny_topo_add_link(topo, &r.links[i].link) >= 0 || bny_topo_fail(error, 0, "out of memory");
+    good = r.links[i].merged || bny_topo_add_link(topo, &r.links[i].link) >= 0 ||
+           bny_topo_fail(nccl->error, 0, "out of memory");
   }
   free(r.links);
   return good;

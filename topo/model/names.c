@@ -60,3 +60,18 @@ void bny_topo_names_free(bny_topo_names *names) {
   free(names->entries);
   *names = (bny_topo_names){0};
 }
+
+const char *bny_topo_vendor_name(int64_t vendor) {
+  static const struct {
+    int64_t number;
+    const char *name;
+  } known[] = {{0x10de, "NVIDIA"}, {0x1002, "AMD"},      {0x1022, "AMD"},      {0x15b3, "Mellanox"},
+               {0x8086, "Intel"},  {0x1000, "Broadcom"}, {0x14e4, "Broadcom"}, {0x1d0f, "Amazon"},
+               {0x17db, "HPE"},    {0x10b5, "PLX"},      {0x1af4, "virtio"},   {0x1414, "Microsoft"}};
+  for (size_t i = 0; i < sizeof known / sizeof known[0]; i++) {
+    if (known[i].number == vendor) {
+      return known[i].name;
+    }
+  }
+  return NULL;
+}

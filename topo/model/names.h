@@ -29,4 +29,7 @@ int32_t bny_topo_names_find(const bny_topo_names *names, int32_t scope, const ch
 
 void bny_topo_names_free(bny_topo_names *names);
 
+/* Returns the name of a vendor by its PCI number; NULL unknown. */
+const char *bny_topo_vendor_name(int64_t vendor);
+
 #endif

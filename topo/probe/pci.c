@@ -10,6 +10,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "topo/model/names.h"
 #include "topo/model/speed.h"
 
 enum { MOST_BRIDGES = 24, MOST_MEGABITS = 10000000 };
@@ -51,21 +52,6 @@ static pci_path path_of(const char *sysfs, const char *bus_id) {
 
 int32_t bny_topo_probe_pci_numa(const char *sysfs, const char *bus_id) {
   return (int32_t)bny_topo_probe_number(0, 1 << 20, -1, "%s/bus/pci/devices/%s/numa_node", sysfs, bus_id);
-}
-
-const char *bny_topo_probe_pci_vendor(int64_t vendor) {
-  static const struct {
-    int64_t number;
-    const char *name;
-  } known[] = {{0x10de, "NVIDIA"}, {0x1002, "AMD"},      {0x1022, "AMD"},      {0x15b3, "Mellanox"},
-               {0x8086, "Intel"},  {0x1000, "Broadcom"}, {0x14e4, "Broadcom"}, {0x1d0f, "Amazon"},
-               {0x17db, "HPE"},    {0x10b5, "PLX"},      {0x1af4, "virtio"},   {0x1414, "Microsoft"}};
-  for (size_t i = 0; i < sizeof known / sizeof known[0]; i++) {
-    if (known[i].number == vendor) {
-      return known[i].name;
-    }
-  }
-  return NULL;
 }
 
 /* ---- the place of a device --------------------------------------------------------------------------------------- */
@@ -129,7 +115,7 @@ static int32_t add_below(const char *sysfs, bny_topo *topo, int32_t parent, bny_
                         .index = -1,
                         .name = (char *)name,
                         .bus_id = (char *)bus_id,
-                        .vendor = (char *)bny_topo_probe_pci_vendor(vendor),
+                        .vendor = (char *)bny_topo_vendor_name(vendor),
                         .compute = -1,
                         .source = BNY_TOPO_PROBED};
   int32_t added = bny_topo_add_node(topo, &node);

@@ -19,9 +19,6 @@ bool bny_topo_probe_pci_rate(const char *sysfs, bny_topo *topo, int32_t node);
 /* Returns the number of its NUMA node; -1 unknown. */
 int32_t bny_topo_probe_pci_numa(const char *sysfs, const char *bus_id);
 
-/* Returns a vendor's name such as "NVIDIA" by its number; NULL unknown. */
-const char *bny_topo_probe_pci_vendor(int64_t vendor);
-
 /* Writes a NIC's system name: "mlx5_0" if it is an RDMA device, otherwise "eth0". Returns false if it has none. */
 bool bny_topo_probe_nic_name(const char *sysfs, const char *bus_id, char name[BNY_TOPO_PROBE_NAME]);
 

@@ -9,6 +9,7 @@
 #include <sys/utsname.h>
 
 #include "topo/probe/pci.h"
+#include "topo/model/names.h"
 #include "topo/model/speed.h"
 
 enum { MOST_CPUS = 1 << 20, MOST_NUMAS = 1024, NUMAS_JOINED = 64, MOST_MEGABITS = 10000000 };
@@ -261,7 +262,7 @@ static void complete(looking *w, int32_t n) {
     return;
   }
   if (node->vendor == NULL) {
-    const char *vendor = bny_topo_probe_pci_vendor(
+    const char *vendor = bny_topo_vendor_name(
         bny_topo_probe_number(0, 0xffff, 0, "%s/bus/pci/devices/%s/vendor", w->sysfs, node->bus_id));
     bny_topo_set_string(w->topo, &node->vendor, vendor);
   }
