@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0
- * hwloc's XML, versions 1 and 2. */
+ * hwloc's XML. */
 #include "tests/topo/topo_xml_util.h"
 #include "tests/support/suite.h"
 

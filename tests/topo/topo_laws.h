@@ -48,22 +48,6 @@ static inline const char *law_of_json(const bny_topo *topo) {
   return broken;
 }
 
-/* NCCL's format, where it can say this, is one that we read ourselves, with as many GPUs. */
-static inline const char *law_of_nccl(const bny_topo *topo) {
-  bny_topo_error error = {.text = ""};
-  char *text = bny_topo_export_nccl(topo, &error);
-  if (text == NULL) return law_of_reason(&error);
-  bny_topo *again = bny_topo_import(text, strlen(text), NULL, &error);
-  const char *broken = NULL;
-  if (again == NULL && bny_topo_xml_available())
-    broken = "its NCCL XML is refused";
-  else if (again != NULL && bny_topo_count(topo, BNY_TOPO_GPU) != bny_topo_count(again, BNY_TOPO_GPU))
-    broken = "its NCCL XML has another number of GPUs";
-  bny_topo_free(again);
-  free(text);
-  return broken;
-}
-
 /* GPUs, then NICs, LAWS_DEVICES at most: a description may turn their order about. Returns how many. */
 static inline int32_t devices_of(const bny_topo *topo, int32_t devices[LAWS_DEVICES]) {
   int32_t count = 0;
@@ -73,6 +57,46 @@ static inline int32_t devices_of(const bny_topo *topo, int32_t devices[LAWS_DEVI
     }
   }
   return count;
+}
+
+/* How many pairs of devices have each path is the same, whatever their order. */
+static inline const char *law_of_counts(const bny_topo *topo, const bny_topo *again) {
+  int32_t pairs[2][BNY_TOPO_PATHS] = {{0}}, devices[2][LAWS_DEVICES];
+  for (int side = 0; side < 2; side++) {
+    const bny_topo *model = side == 0 ? topo : again;
+    if (bny_topo_count(model, BNY_TOPO_GPU) + bny_topo_count(model, BNY_TOPO_NIC) > LAWS_DEVICES) {
+      return NULL;
+    }
+    int32_t count = devices_of(model, devices[side]);
+    for (int32_t a = 0; a < count; a++) {
+      for (int32_t b = 0; b < a; b++) {
+        pairs[side][bny_topo_path_between(model, devices[side][a], devices[side][b])]++;
+      }
+    }
+  }
+  return memcmp(pairs[0], pairs[1], sizeof pairs[0]) == 0 ? NULL : "its NCCL XML has other paths";
+}
+
+/* NCCL's format, where it can say this, is one that we read ourselves, with as many devices and the same paths. */
+static inline const char *law_of_nccl(const bny_topo *topo) {
+  bny_topo_error error = {.text = ""};
+  char *text = bny_topo_export_nccl(topo, &error);
+  if (text == NULL) {
+    return law_of_reason(&error);
+  }
+  bny_topo *again = bny_topo_import(text, strlen(text), NULL, &error);
+  const char *broken = NULL;
+  if (again == NULL && bny_topo_xml_available()) {
+    broken = "its NCCL XML is refused";
+  } else if (again != NULL && (bny_topo_count(topo, BNY_TOPO_GPU) != bny_topo_count(again, BNY_TOPO_GPU) ||
+                               bny_topo_count(topo, BNY_TOPO_NIC) != bny_topo_count(again, BNY_TOPO_NIC))) {
+    broken = "its NCCL XML has another number of GPUs or NICs";
+  } else if (again != NULL) {
+    broken = law_of_counts(topo, again);
+  }
+  bny_topo_free(again);
+  free(text);
+  return broken;
 }
 
 /* A description, where there is one, gives the same devices and paths. */

@@ -184,7 +184,9 @@ static bool write_gpu(writing *w, int32_t n, int depth) {
   } else if (gpu->compute >= 0) {
     fprintf(w->out, " sm=\"%d\"", (int)gpu->compute);
   }
-  if (gpu->index >= 0) {
+  /* Partitions that share the number of their device have no rank of their own. */
+  bool ranked = gpu->index >= 0 && (bny_topo_device(w->topo, n) == n || node_at(w, gpu->parent)->index != gpu->index);
+  if (ranked) {
     fprintf(w->out, " rank=\"%d\"", (int)(w->hosts > 1 ? w->gpus : gpu->index));
   }
   write_attributes(w, gpu, bny_topo_nccl_gpu_attributes);
