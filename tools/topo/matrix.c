@@ -87,6 +87,8 @@ static void put_right(FILE *out, const topo_view *view, topo_ink ink, const char
 /* Returns the NVLinks between two GPUs: direct ones, or the lesser of both counts to switches. */
 static int32_t links_between(const bny_topo *topo, int32_t a, int32_t b, bool *xgmi) {
   int32_t own = 0, to_switch[2] = {0, 0};
+  a = bny_topo_device(topo, a);
+  b = bny_topo_device(topo, b);
   for (int side = 0; side < 2; side++) {
     int32_t from = side == 0 ? a : b, to = side == 0 ? b : a;
     for (int32_t l = bny_topo_first_link(topo, from); l >= 0; l = bny_topo_next_link(topo, from, l)) {

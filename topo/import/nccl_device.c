@@ -71,6 +71,12 @@ static bool class_starts(const char *class, const char *prefix) {
   return class != NULL && strncmp(class, prefix, strlen(prefix)) == 0;
 }
 
+/* Names the vendor of a PCI number ("0x10de" is NVIDIA), or returns an unknown number. */
+static const char *vendor_name(const char *vendor, bool amd, bool nvidia) {
+  const char *name = vendor == NULL ? NULL : bny_topo_vendor_name(strtol(vendor, NULL, 16));
+  return name != NULL ? name : vendor != NULL ? vendor : amd ? "AMD" : nvidia ? "NVIDIA" : NULL;
+}
+
 static bny_topo_kind kind_of(const bny_topo_nccl *r, int32_t pci) {
   const char *class = bny_topo_nccl_text(r, pci, "class");
   if (bny_topo_xml_child(r->xml, pci, "gpu") >= 0) {
@@ -85,7 +91,11 @@ static bny_topo_kind kind_of(const bny_topo_nccl *r, int32_t pci) {
   if (bny_topo_xml_child(r->xml, pci, "pci") >= 0) {
     return BNY_TOPO_PCI;
   }
-  if (class_starts(class, "0x03") || class_starts(class, "0x12")) {
+  const char *vendor = vendor_name(bny_topo_nccl_text(r, pci, "vendor"), false, false);
+  bool makes_gpus =
+      vendor == NULL || strcmp(vendor, "NVIDIA") == 0 || strcmp(vendor, "AMD") == 0 || strcmp(vendor, "Intel") == 0;
+  /* A display of another vendor belongs to a management controller. */
+  if ((class_starts(class, "0x03") && makes_gpus) || class_starts(class, "0x12")) {
     return BNY_TOPO_GPU;
   }
   return class_starts(class, "0x02") ? BNY_TOPO_NIC : BNY_TOPO_PCI;
@@ -103,12 +113,6 @@ static bool part_of_parent(const bny_topo_nccl *r, int32_t pci, int32_t parent) 
     return false;
   }
   return strcmp(device, devices[0]) == 0 || strcmp(device, devices[1]) == 0;
-}
-
-/* Names the vendor of a PCI number ("0x10de" is NVIDIA), or returns an unknown number. */
-static const char *vendor_name(const char *vendor, bool amd, bool nvidia) {
-  const char *name = vendor == NULL ? NULL : bny_topo_vendor_name(strtol(vendor, NULL, 16));
-  return name != NULL ? name : vendor != NULL ? vendor : amd ? "AMD" : nvidia ? "NVIDIA" : NULL;
 }
 
 /* Parses "906" and "gfx942". gfx90a counts as 910: the last character is a hexadecimal digit worth up to 15. */

@@ -109,6 +109,13 @@ static int32_t host_bridge(const char *sysfs, bny_topo *topo, const char *bus_id
 
 static int32_t add_below(const char *sysfs, bny_topo *topo, int32_t parent, bny_topo_kind kind, const char *bus_id,
                          const char *name) {
+  static const char *const files[] = {"class", "vendor", "device"};
+  char attributes[BNY_TOPO_ATTRIBUTES_BYTES] = "", value[32];
+  for (size_t i = 0; i < sizeof files / sizeof files[0]; i++) {
+    if (bny_topo_probe_line(value, sizeof value, "%s/bus/pci/devices/%s/%s", sysfs, bus_id, files[i])) {
+      bny_topo_attribute_put(attributes, files[i], value);
+    }
+  }
   int64_t vendor = bny_topo_probe_number(0, 0xffff, -1, "%s/bus/pci/devices/%s/vendor", sysfs, bus_id);
   bny_topo_node node = {.kind = kind,
                         .parent = parent,
@@ -116,6 +123,7 @@ static int32_t add_below(const char *sysfs, bny_topo *topo, int32_t parent, bny_
                         .name = (char *)name,
                         .bus_id = (char *)bus_id,
                         .vendor = (char *)bny_topo_vendor_name(vendor),
+                        .attributes = attributes[0] == '\0' ? NULL : attributes,
                         .compute = -1,
                         .source = BNY_TOPO_PROBED};
   int32_t added = bny_topo_add_node(topo, &node);
