@@ -5,6 +5,7 @@ unit_tests += \
 test_scripts += \
   %D%/test_completion.sh \
   %D%/test_examples.sh \
+  %D%/test_health.sh \
   %D%/test_migration.sh \
   %D%/test_quickstart.sh \
   %D%/test_spack.py \
@@ -13,4 +14,4 @@ test_scripts += \
   %D%/test_tools.sh \
   %D%/test_topo_tool.sh \
   %D%/test_usage.sh
-EXTRA_DIST += %D%/prelude.sh %D%/tools_checks.py
+EXTRA_DIST += %D%/health_checks.py %D%/prelude.sh %D%/tools_checks.py

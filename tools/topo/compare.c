@@ -15,7 +15,6 @@ typedef struct comparison {
   int32_t *scope[2]; /* by node: its host, numbered alike on both sides; -1: none */
   int32_t *pair[2];  /* by node: its counterpart on the other side; -1 */
   bool hosts_named;
-  const char *arrow;
   tool_error *error;
 } comparison;
 
@@ -23,10 +22,12 @@ static bool no_memory(comparison *c) { return tool_error_set(c->error, "out of m
 
 static bool report(comparison *c, const topo_change *change) { return c->options->take(c->options->context, change); }
 
-/* Returns whether a node is left out of the comparison: what is outside of the only host, or above hosts. */
+/* Returns whether a node is left out of the comparison: what is outside of the only host, and switches, which one host
+ * has inside and many have above them. */
 static bool is_outside(const comparison *c, int side, int32_t n) {
   int32_t host = c->folds[side].host[n];
-  return c->options->only >= 0 && (side == 0 ? host < 0 : host != c->options->only);
+  bool in_switch = c->views[side]->topo->nodes[n].kind == BNY_TOPO_SWITCH;
+  return c->options->only >= 0 && (in_switch || (side == 0 ? host < 0 : host != c->options->only));
 }
 
 /* ---- pairing ----------------------------------------------------------------------------------------------------- */
@@ -187,7 +188,9 @@ static bool report_group(comparison *c, int side, const int32_t *nodes, int32_t 
   return report(c, &(topo_change){.kind = side == 0 ? TOPO_MISSING : TOPO_ADDED,
                                   .what = bny_topo_kind_name(kind),
                                   .text = text.text,
-                                  .nodes = {side == 0 ? nodes[0] : -1, side == 0 ? -1 : nodes[0]}});
+                                  .nodes = {side == 0 ? nodes[0] : -1, side == 1   ? nodes[0]
+                                                                       : host >= 0 ? c->pair[0][host]
+                                                                                   : -1}});
 }
 
 /* Reports nodes without a counterpart, but no devices of a host that is missing itself. */
@@ -228,14 +231,14 @@ static void tell_speed(const comparison *c, topo_string *text, const char *what,
     topo_string speeds[2] = {{.text = ""}, {.text = ""}};
     topo_append_speed(&speeds[0], before, false);
     topo_append_speed(&speeds[1], after, false);
-    topo_append(text, "; %s %s %s %s", what, before > 0 ? speeds[0].text : "not known", c->arrow,
+    topo_append(text, "; %s %s %s %s", what, before > 0 ? speeds[0].text : "not known", c->options->arrow,
                 after > 0 ? speeds[1].text : "not known");
   }
 }
 
 static void tell_text(const comparison *c, topo_string *text, const char *what, const char *before, const char *after) {
   if (differ_text(before, after)) {
-    topo_append(text, "; %s %.60s %s %.60s", what, before == NULL ? "not known" : before, c->arrow,
+    topo_append(text, "; %s %.60s %s %.60s", what, before == NULL ? "not known" : before, c->options->arrow,
                 after == NULL ? "not known" : after);
   }
 }
@@ -281,7 +284,7 @@ static bool compare_pair(comparison *c, int32_t a, int32_t b) {
     }
   }
   if (before->compute != after->compute && before->compute >= 0 && after->compute >= 0) {
-    topo_append(&text, "; compute %d %s %d", (int)before->compute, c->arrow, (int)after->compute);
+    topo_append(&text, "; compute %d %s %d", (int)before->compute, c->options->arrow, (int)after->compute);
   }
   if (device) {
     compare_places(c, &text, a, b);
@@ -381,7 +384,8 @@ static bool report_edge(comparison *c, topo_change_kind kind, const edge *before
       topo_append_speed(&speed, here->speed, false);
       topo_append(&text, "%s x%d%s%s", side == 0 || before == NULL ? ":" : "", (int)here->count,
                   speed.text[0] == '\0' ? "" : ", ", speed.text);
-      topo_append(&text, "%s%s", side == 0 && after != NULL ? " " : "", side == 0 && after != NULL ? c->arrow : "");
+      topo_append(&text, "%s%s", side == 0 && after != NULL ? " " : "",
+                  side == 0 && after != NULL ? c->options->arrow : "");
     }
   }
   return report(c, &(topo_change){.kind = kind,
@@ -440,7 +444,7 @@ static bool compare_levels(comparison *c) {
     bool before = sides[0].text[0] != '\0', after = sides[1].text[0] != '\0';
     topo_append(&text, "level %s: ", bny_topo_level_name((bny_topo_level_kind)kind));
     if (before && after) {
-      topo_append(&text, "%.120s %s %.120s", sides[0].text, c->arrow, sides[1].text);
+      topo_append(&text, "%.120s %s %.120s", sides[0].text, c->options->arrow, sides[1].text);
     } else {
       topo_append(&text, "%s%s", sides[0].text, sides[1].text);
     }
@@ -477,10 +481,7 @@ static bool compare(comparison *c) {
 
 bool topo_compare(const topo_comparison *options, tool_error *error) {
   const topo_view *views[2] = {options->first, options->second};
-  comparison c = {.options = options,
-                  .views = {views[0], views[1]},
-                  .arrow = options->together && views[0]->utf8 ? "→" : "->",
-                  .error = error};
+  comparison c = {.options = options, .views = {views[0], views[1]}, .error = error};
   bool good = compare(&c);
   for (int side = 0; side < 2; side++) {
     topo_fold_free(&c.folds[side]);

@@ -13,7 +13,7 @@ typedef struct topo_change {
   topo_change_kind kind;
   const char *what;        /* "gpu" and other kinds of nodes, "link", "level" */
   const char *text;        /* "gpu GPU7: PCI 48 GB/s -> 24 GB/s" */
-  int32_t nodes[2];        /* on each side: the device, or one end of the link; -1 */
+  int32_t nodes[2];        /* on each side: the device, or one end of the link; of one that is missing its host; -1 */
   int32_t lanes[2];        /* devices: PCI lanes */
   double pci[2], net[2];   /* devices */
   bny_topo_link_kind link; /* links */
@@ -23,8 +23,9 @@ typedef struct topo_change {
 
 typedef struct topo_comparison {
   const topo_view *first, *second;
-  int32_t only;  /* a host of the second model, to which the only host of the first is compared; -1: all is compared */
-  bool together; /* nodes of one kind and host that one model alone has are one change */
+  int32_t only; /* a host of the second model, to which the only host of the first is compared; -1: all is compared */
+  const char *arrow; /* between what was and what is */
+  bool together;     /* nodes of one kind and host that one model alone has are one change */
   bool (*take)(void *context, const topo_change *change); /* false ends the comparison */
   void *context;
 } topo_comparison;

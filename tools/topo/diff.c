@@ -35,8 +35,13 @@ static bool take(void *context, const topo_change *change) {
 
 char *topo_diff(const topo_view *first, const topo_view *second, bool json, int *status, tool_error *error) {
   diff d = {.view = first, .list = json ? json_array() : NULL, .error = error};
-  topo_comparison comparison = {
-      .first = first, .second = second, .only = -1, .together = !json, .take = take, .context = &d};
+  topo_comparison comparison = {.first = first,
+                                .second = second,
+                                .only = -1,
+                                .arrow = first->utf8 && !json ? "→" : "->",
+                                .together = !json,
+                                .take = take,
+                                .context = &d};
   char *text = NULL;
   size_t bytes;
   d.out = json ? NULL : open_memstream(&text, &bytes);

@@ -188,7 +188,7 @@ static const tool_program program = {
     .name = PROGRAM,
     .title = "what a machine or cluster is made of, how its parts are joined, and what is wrong with it",
     .usage = "[--from FILE|DESCRIPTION] [--levels|--check|--explain BYTES] [OPTION]...\n"
-             "--check [--from FILE] [--profile FILE] [--save-profile FILE] [--mute IDS] [--json]\n"
+             "--check [--from FILE] [--profile FILE] [--save-profile FILE] [--mute ID[,ID]]\n"
              "--diff FIRST SECOND [--json] [-o FILE]\n"
              "--measure [--ranks N] [--seconds S] [--save-costs FILE] [--json] [-o FILE]",
     .about =

@@ -60,7 +60,8 @@ bool topo_check_profile(const topo_view *profile, const topo_view *machine, bny_
                         tool_error *error) {
   bool each = bny_topo_count(profile->topo, BNY_TOPO_HOST) == 1 && bny_topo_count(machine->topo, BNY_TOPO_HOST) > 1;
   profiling p = {.machine = machine, .levels = levels, .host = -1, .error = error};
-  topo_comparison comparison = {.first = profile, .second = machine, .only = -1, .take = take, .context = &p};
+  topo_comparison comparison = {
+      .first = profile, .second = machine, .only = -1, .arrow = "->", .together = true, .take = take, .context = &p};
   if (!each) {
     return topo_compare(&comparison, error);
   }

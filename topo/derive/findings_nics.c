@@ -90,6 +90,15 @@ static bool are_alike(const bny_topo_derivation *d, int32_t host) {
   return true;
 }
 
+static bool has_port_down(const bny_topo_derivation *d, int32_t host) { /* the finding above */
+  for (int32_t n = 0; n < d->topo->nnodes; n++) {
+    if (d->host_of[n] == d->hosts[host] && d->topo->nodes[n].kind == BNY_TOPO_PORT &&
+        bny_topo_is_found(d, "port-down", n))
+      return true;
+  }
+  return false;
+}
+
 void bny_topo_find_nic_missing(bny_topo_finder *s) {
   const bny_topo_derivation *d = s->d;
   bool gpus = d->levels->rank_kind == BNY_TOPO_GPU;
@@ -101,7 +110,7 @@ void bny_topo_find_nic_missing(bny_topo_finder *s) {
     if (gpus && gpus_without(s, h)) continue;
     if (usual > serving && 2 * serving >= usual)
       bny_topo_find(s, d->hosts[h], "%d NIC%s, most hosts have %d", serving, bny_topo_plural(serving), usual);
-    else if (gpus && nranks >= 4 && serving == nranks - 1 && are_alike(d, h))
+    else if (gpus && nranks >= 4 && serving == nranks - 1 && are_alike(d, h) && !has_port_down(d, h))
       bny_topo_find(s, d->hosts[h], "%d NICs serve %d GPUs, so two share one", serving, nranks);
   }
 }
@@ -254,10 +263,23 @@ void bny_topo_find_nic_narrow(bny_topo_finder *s) {
 
 /* ---- ports that are down ----------------------------------------------------------------------------------------- */
 
-/* Passes the ports, and the NICs without ports, that are down. `serving`: those without which a GPU has no NIC. */
+/* Returns whether a NIC that is down would serve a GPU of its host if it were up, because two share another of at most
+ * its speed. */
+static bool is_missed(const bny_topo_derivation *d, int32_t nic, double rated) {
+  int32_t host = d->host_of[nic] < 0 ? -1 : d->host_number[d->host_of[nic]];
+  for (int32_t i = host < 0 ? 0 : d->host_first[host]; host >= 0 && i < d->host_first[host + 1]; i++) {
+    const bny_topo_rank *rank = &d->levels->ranks[d->by_host[i]];
+    if (rank->nic_shared == 2 && ranks_of(d, host) == nics_serving(d, host) + 1 &&
+        rated >= BNY_TOPO_ALIKE * rank->nic_gbytes_per_s)
+      return true;
+  }
+  return false;
+}
+
+/* Passes the ports, and the NICs without ports, that are down. `serving`: those that a GPU needs. */
 static void ports_down(bny_topo_finder *s, bool serving) {
   const bny_topo_derivation *d = s->d;
-  int32_t *first = d->roots; /* by NIC: the first rank that it serves */
+  int32_t *first = d->keys; /* by NIC: the first rank that it serves */
   for (int32_t n = 0; n < d->topo->nnodes; n++) first[n] = -1;
   for (int32_t r = d->levels->nranks - 1; r >= 0; r--) {
     if (d->levels->ranks[r].nic >= 0) first[d->levels->ranks[r].nic] = r;
@@ -270,10 +292,14 @@ static void ports_down(bny_topo_finder *s, bool serving) {
     char text[BNY_TOPO_LABEL_BYTES], rated[48] = "";
     if (speed > 0) snprintf(rated, sizeof rated, " (%.4g GB/s if it were up)", speed);
     bool others = d->nic[nic].gbytes_per_s > 0;
-    if (serving != (served > 0 && !others && d->levels->rank_kind == BNY_TOPO_GPU)) continue;
+    bool of_gpus = d->levels->rank_kind == BNY_TOPO_GPU && !others;
+    bool missed = of_gpus && served == 0 && speed > 0 && is_missed(d, nic, speed);
+    if (serving != (missed || (of_gpus && served > 0))) continue;
     if (others)
       bny_topo_find(s, n, "it is down%s, and the NIC has %.4g GB/s over its other ports", rated,
                     d->nic[nic].gbytes_per_s);
+    else if (missed)
+      bny_topo_find(s, n, "it is down%s, so two GPUs share another NIC", rated);
     else if (served == 0)
       bny_topo_find(s, n, "it is down%s, and serves no %s", rated, bny_topo_members_word(d));
     else

@@ -26,7 +26,7 @@ static int32_t links_of_board(const char *model) {
   return 0;
 }
 
-/* Returns whether this is a number of links that GPUs of a generation are sold with. */
+/* Returns whether this is a number of links that GPUs of a generation are sold with, or more. */
 static bool is_sold_with(int32_t compute, int32_t links) {
   static const struct {
     int32_t low, high, links[4];
@@ -34,10 +34,12 @@ static bool is_sold_with(int32_t compute, int32_t links) {
                      {80, 80, {8, 12}},        {90, 90, {8, 18}}, {100, 103, {18}}};
   for (size_t i = 0; i < sizeof generations / sizeof generations[0]; i++) {
     if (compute < generations[i].low || compute > generations[i].high) continue;
+    int32_t most = 0;
     for (int j = 0; j < 4; j++) {
       if (generations[i].links[j] == links) return true;
+      most = generations[i].links[j] > most ? generations[i].links[j] : most;
     }
-    return false;
+    return links > most;
   }
   return true;
 }
