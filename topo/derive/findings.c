@@ -78,12 +78,21 @@ static void compose(char text[TEXT_BYTES], const char *labels, const char *fact,
   snprintf(text, TEXT_BYTES, "%s%s%s%s%s", labels, labels[0] ? ": " : "", fact, advice[0] ? "; " : "", advice);
 }
 
+static bool is_about(const bny_topo_finding *finding, int32_t node) {
+  for (int32_t n = 0; n < finding->nnodes; n++) {
+    if (finding->nodes[n] == node) return true;
+  }
+  return false;
+}
+
 bool bny_topo_finding_add(bny_topo_levels *levels, const char *id, int32_t node, const char *fact) {
   const bny_topo_finding_kind *kind = bny_topo_finding_kind_of(id);
   char text[TEXT_BYTES];
   for (int32_t f = levels->nfindings - 1; f >= 0 && node >= 0; f--) {
     const bny_topo_finding *finding = &levels->findings[f];
-    if (finding->id == kind->id && finding->nnodes == 1 && finding->node == node) drop(levels, f);
+    if (finding->id != kind->id || !is_about(finding, node)) continue;
+    if (finding->nnodes > 1) return true;
+    drop(levels, f);
   }
   compose(text, "", fact, kind->advice);
   int32_t *nodes = malloc(sizeof *nodes);
@@ -189,6 +198,20 @@ const char *bny_topo_members_word(const bny_topo_derivation *d) {
   return d->levels->rank_kind == BNY_TOPO_GPU ? "GPU" : "rank";
 }
 
+bool bny_topo_is_rdma(const char *nic) {
+  static const char *const starts[] = {"mlx",  "ib",  "bnxt_re", "roce", "irdma", "efa",
+                                       "rdma", "hfi", "ionic_",  "cxi",  "hsn"};
+  for (size_t i = 0; i < sizeof starts / sizeof starts[0]; i++) {
+    if (strncmp(nic, starts[i], strlen(starts[i])) == 0) return true;
+  }
+  return false;
+}
+
+bool bny_topo_same_stem(const char *a, const char *b) {
+  size_t letters = strcspn(a, "0123456789");
+  return letters == strcspn(b, "0123456789") && strncmp(a, b, letters) == 0;
+}
+
 static int value_order(const void *a, const void *b) {
   double left = *(const double *)a, right = *(const double *)b;
   return (left > right) - (left < right);
@@ -225,9 +248,7 @@ bool bny_topo_is_noted(const bny_topo *topo, bny_topo_note_kind kind, int32_t no
 bool bny_topo_is_found(const bny_topo_derivation *d, const char *id, int32_t node) {
   for (int32_t f = 0; f < d->levels->nfindings; f++) {
     const bny_topo_finding *finding = &d->levels->findings[f];
-    for (int32_t n = 0; strcmp(finding->id, id) == 0 && n < finding->nnodes; n++) {
-      if (finding->nodes[n] == node) return true;
-    }
+    if (strcmp(finding->id, id) == 0 && is_about(finding, node)) return true;
   }
   return false;
 }

@@ -34,6 +34,9 @@ const char *bny_topo_members_word(const bny_topo_derivation *d);             /* 
 const char *bny_topo_plural(int32_t count);                                  /* "", "s" */
 const char *bny_topo_links_word(const bny_topo_derivation *d, int32_t node); /* "NVLink", "xGMI link" */
 
+bool bny_topo_is_rdma(const char *nic);                /* by its name: a socket has no RDMA */
+bool bny_topo_same_stem(const char *a, const char *b); /* "mlx5_0" and "mlx5_11": equal up to the first digit */
+
 /* Returns the most frequent value, the greatest of several, and in *times how often it occurs. Sorts the values. */
 double bny_topo_usual(double *values, int32_t count, int32_t *times);
 

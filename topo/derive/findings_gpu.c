@@ -44,10 +44,15 @@ static int32_t number_missing(const bny_topo_derivation *d, int32_t host) {
 /* Returns whether an odd number of GPUs cannot be what the host was built with: they are linked to one another, or
  * more than four. */
 static bool is_odd(const bny_topo_derivation *d, int32_t host) {
+  const bny_topo_level *islands = bny_topo_level_of(d->levels, BNY_TOPO_LEVEL_ISLAND);
   int32_t count = ranks_of(d, host), linked = 0;
-  for (int32_t i = d->host_first[host]; i < d->host_first[host + 1]; i++)
-    linked += d->levels->ranks[d->by_host[i]].nvlinks > 0;
-  return count % 2 == 1 && (count > 4 || (count == 3 && linked == 3));
+  bool together = islands != NULL;
+  for (int32_t i = d->host_first[host]; i < d->host_first[host + 1] && islands; i++) {
+    const bny_topo_group *group = &islands->groups[islands->group_of[d->by_host[i]]];
+    linked += group->count > 1;
+    together = together && group->all_to_all;
+  }
+  return count % 2 == 1 && (count > 4 || (count == 3 && linked > 1 && together));
 }
 
 /* Returns how many GPUs most hosts have, those with GPUs being counted; 0 if there is no such number. */
@@ -202,15 +207,6 @@ void bny_topo_find_clique(bny_topo_finder *s) {
 
 /* ---- GPUDirect RDMA ---------------------------------------------------------------------------------------------- */
 
-static bool is_rdma(const char *name) { /* a socket has no RDMA to switch off */
-  static const char *const starts[] = {"mlx",   "ib",  "bnxt_re", "roce", "rocep",
-                                       "irdma", "efa", "rdma",    "hfi",  "ionic_"};
-  for (size_t i = 0; i < sizeof starts / sizeof starts[0]; i++) {
-    if (strncmp(name, starts[i], strlen(starts[i])) == 0) return true;
-  }
-  return false;
-}
-
 static bool is_off(const bny_topo *topo, int32_t node) {
   char value[BNY_TOPO_ATTRIBUTES_BYTES];
   return bny_topo_attribute(&topo->nodes[node], "gdr", value) && strcmp(value, "0") == 0;
@@ -222,7 +218,7 @@ void bny_topo_find_gdr_off(bny_topo_finder *s) {
   for (int32_t r = 0; r < s->d->levels->nranks; r++) gpus += is_off(topo, s->d->levels->ranks[r].node);
   for (int32_t n = 0; n < topo->nnodes; n++) {
     bool gpu = topo->nodes[n].kind == BNY_TOPO_GPU;
-    if (is_off(topo, n) && (gpu ? 2 * gpus <= s->d->levels->nranks : is_rdma(topo->nodes[n].name)))
+    if (is_off(topo, n) && (gpu ? 2 * gpus <= s->d->levels->nranks : bny_topo_is_rdma(topo->nodes[n].name)))
       bny_topo_find(s, n, "GPUDirect RDMA is off, so data between GPU and network goes through the host's memory");
   }
 }

@@ -43,7 +43,22 @@ static double nearness(const bny_topo_derivation *d, int32_t host, int32_t rank)
   return (double)nearest * NEAR_FACTOR - (count < NEAR_FACTOR ? count : NEAR_FACTOR - 1);
 }
 
-/* Finds GPUs that have fewer NICs beside them than three quarters of the host's GPUs have below their own switches.
+/* Returns whether the NICs that serve a host's ranks are of one model and of one speed, which is known. */
+static bool are_alike(const bny_topo_derivation *d, int32_t host) {
+  const bny_topo_rank *first = &d->levels->ranks[d->by_host[d->host_first[host]]];
+  if (first->nic < 0) return false;
+  for (int32_t i = d->host_first[host]; i < d->host_first[host + 1]; i++) {
+    const bny_topo_rank *rank = &d->levels->ranks[d->by_host[i]];
+    const char *a = d->topo->nodes[first->nic].model, *b = d->topo->nodes[rank->nic].model;
+    if (rank->nic_gbytes_per_s <= 0 || (a == NULL) != (b == NULL) || (a && strcmp(a, b) != 0) ||
+        rank->nic_gbytes_per_s < first->nic_gbytes_per_s || rank->nic_gbytes_per_s > first->nic_gbytes_per_s)
+      return false;
+  }
+  return true;
+}
+
+/* Finds GPUs that have fewer NICs beside them than three quarters of the host's GPUs have below their host
+ * bridges.
  * Returns false if there is none. */
 static bool gpus_without(bny_topo_finder *s, int32_t host) {
   const bny_topo_derivation *d = s->d;
@@ -54,7 +69,8 @@ static bool gpus_without(bny_topo_finder *s, int32_t host) {
   for (int32_t i = 0; i < nranks && near; i++)
     near[i] = near[nranks + i] = nearness(d, host, d->by_host[d->host_first[host] + i]);
   double usual = near ? bny_topo_usual(near, nranks, &times) : 0;
-  for (int32_t i = 0; near && 4 * times >= 3 * nranks && usual < BNY_TOPO_PATH_PXB * NEAR_FACTOR && i < nranks; i++) {
+  double farthest = (are_alike(d, host) ? BNY_TOPO_PATH_PHB : BNY_TOPO_PATH_PXB) * (double)NEAR_FACTOR;
+  for (int32_t i = 0; near && 4 * times >= 3 * nranks && usual < farthest && i < nranks; i++) {
     if (near[nranks + i] <= usual) continue;
     found++;
     bny_topo_find(s, d->levels->ranks[d->by_host[d->host_first[host] + i]].node,
@@ -75,19 +91,6 @@ static int32_t usual_nics(const bny_topo_derivation *d) {
   free(counts);
   bool most = d->levels->rank_kind == BNY_TOPO_GPU ? 2 * times > hosts : 4 * times >= 3 * hosts;
   return hosts > 2 && most ? usual : 0;
-}
-
-/* Returns whether the NICs that serve a host's ranks are of one model and of one speed, which is known. */
-static bool are_alike(const bny_topo_derivation *d, int32_t host) {
-  const bny_topo_rank *first = &d->levels->ranks[d->by_host[d->host_first[host]]];
-  for (int32_t i = d->host_first[host]; i < d->host_first[host + 1]; i++) {
-    const bny_topo_rank *rank = &d->levels->ranks[d->by_host[i]];
-    const char *a = d->topo->nodes[first->nic].model, *b = d->topo->nodes[rank->nic].model;
-    if (rank->nic_gbytes_per_s <= 0 || (a == NULL) != (b == NULL) || (a && strcmp(a, b) != 0) ||
-        rank->nic_gbytes_per_s < first->nic_gbytes_per_s || rank->nic_gbytes_per_s > first->nic_gbytes_per_s)
-      return false;
-  }
-  return true;
 }
 
 static bool has_port_down(const bny_topo_derivation *d, int32_t host) { /* the finding above */
@@ -197,52 +200,67 @@ static bool is_first(const bny_topo_derivation *d, const bny_topo_rank *rank) {
   return rank->nic >= 0 && d->roots[rank->nic]++ == 0;
 }
 
+/* Returns the speed that three quarters of a NIC's siblings have: four or more of its host with its model and the
+ * letters of its name. 0 if there is none. */
+static double siblings_speed(const bny_topo_derivation *d, int32_t nic) {
+  enum { SIBLINGS_MAX = 256 };
+  const bny_topo_node *node = &d->topo->nodes[nic];
+  int32_t host = d->host_number[d->host_of[nic]], count = 0, times;
+  double speeds[SIBLINGS_MAX];
+  for (int32_t i = d->nic_first[host]; i < d->nic_first[host + 1] && count < SIBLINGS_MAX; i++) {
+    const bny_topo_node *other = &d->topo->nodes[d->nics[i]];
+    bool same_model =
+        node->model && other->model ? strcmp(node->model, other->model) == 0 : node->model == other->model;
+    if (same_model && bny_topo_same_stem(node->name, other->name)) speeds[count++] = d->nic[d->nics[i]].gbytes_per_s;
+  }
+  double usual = bny_topo_usual(speeds, count, &times);
+  return count >= 4 && 4 * times >= 3 * count ? usual : 0;
+}
+
 void bny_topo_find_nic_slow(bny_topo_finder *s) {
   const bny_topo_derivation *d = s->d;
   int32_t known, times;
-  double usual = usual_speed(s, &known, &times);
+  double of_ranks = usual_speed(s, &known, &times);
   for (int32_t n = 0; n < d->topo->nnodes; n++) d->roots[n] = 0;
-  for (int32_t r = 0; r < d->levels->nranks; r++) {
-    const bny_topo_rank *rank = &d->levels->ranks[r];
-    double speed = rank->nic_gbytes_per_s;
-    if (!is_first(d, rank) || speed <= 0 || speed >= BNY_TOPO_ALIKE * usual) continue;
-    if (2 * times > known || 2 * speed <= usual)
-      bny_topo_find(s, rank->nic, "it runs at %.4g GB/s, other NICs at %.4g: what hosts exchange waits for it", speed,
-                    usual);
+  for (int32_t r = 0; r < d->levels->nranks; r++) (void)is_first(d, &d->levels->ranks[r]);
+  for (int32_t i = 0; i < d->nnics; i++) {
+    int32_t nic = d->nics[i];
+    double speed = d->nic[nic].gbytes_per_s;
+    double usual =
+        d->roots[nic] > 0 && (2 * times > known || 2 * speed <= of_ranks) ? of_ranks : siblings_speed(d, nic);
+    if (speed > 0 && speed < BNY_TOPO_ALIKE * usual)
+      bny_topo_find(s, nic, "it runs at %.4g GB/s, other NICs at %.4g: what hosts exchange waits for it", speed, usual);
   }
 }
 
-/* Returns whether the NIC's network links have no speed that counts. */
+/* Returns whether a NIC has a link to the network, or a port of its own, and no speed that counts. */
 static bool is_unknown(const bny_topo_derivation *d, int32_t nic) {
-  return d->nic[nic].gbytes_per_s <= 0 && d->nic[nic].down == 0;
-}
-
-static bool has_absurd_speed(const bny_topo *topo, int32_t nic) {
-  for (int32_t l = bny_topo_first_link(topo, nic); l >= 0; l = bny_topo_next_link(topo, nic, l)) {
-    if (topo->links[l].kind == BNY_TOPO_LINK_NET && topo->links[l].gbytes_per_s > 0) return true;
+  bool linked = false;
+  if (d->nic[nic].gbytes_per_s > 0 || d->nic[nic].down > 0) return false;
+  for (int32_t l = bny_topo_first_link(d->topo, nic); l >= 0; l = bny_topo_next_link(d->topo, nic, l)) {
+    const bny_topo_link *link = &d->topo->links[l];
+    linked = linked || link->kind == BNY_TOPO_LINK_NET;
+    if (link->kind == BNY_TOPO_LINK_NET && link->gbytes_per_s > 0) return false; /* implausible */
   }
-  return false;
+  return linked;
 }
 
-/* A NIC should have a speed if it serves a GPU as others do that have one, or if a NIC of its model has one. */
+/* A NIC should have a speed if it serves a GPU as others do that have one, or if its siblings have one. A file that
+ * has ports of RDMA devices states their speeds. */
 void bny_topo_find_nic_speed(bny_topo_finder *s) {
   const bny_topo_derivation *d = s->d;
   int32_t known, times;
   usual_speed(s, &known, &times);
   for (int32_t n = 0; n < d->topo->nnodes; n++) d->roots[n] = 0;
   for (int32_t r = 0; r < d->levels->nranks; r++) (void)is_first(d, &d->levels->ranks[r]);
-  for (int32_t i = 0; i < d->nnics; i++) {
+  for (int32_t i = 0; i < d->nnics && d->levels->rank_kind != BNY_TOPO_NIC; i++) {
     int32_t nic = d->nics[i];
-    const char *model = d->topo->nodes[nic].model;
-    bool expected = d->roots[nic] > 0 && 2 * known > d->levels->nranks;
-    if (!is_unknown(d, nic) || has_absurd_speed(d->topo, nic) || d->levels->rank_kind == BNY_TOPO_NIC) continue;
-    for (int32_t j = d->nic_first[d->host_number[d->host_of[nic]]]; model && !expected && j < d->nnics; j++) {
-      const bny_topo_node *other = &d->topo->nodes[d->nics[j]];
-      if (d->host_of[d->nics[j]] != d->host_of[nic]) break;
-      expected = other->model && strcmp(other->model, model) == 0 && d->nic[d->nics[j]].gbytes_per_s > 0 &&
-                 bny_topo_count(d->topo, BNY_TOPO_PORT) > 0;
-    }
-    if (expected) bny_topo_find(s, nic, "it has no speed, and other NICs have one");
+    bool serves = d->roots[nic] > 0;
+    if (!is_unknown(d, nic)) continue;
+    if ((serves && 2 * known > d->levels->nranks) || siblings_speed(d, nic) > 0)
+      bny_topo_find(s, nic, "it has no speed, and other NICs have one");
+    else if (serves && bny_topo_is_rdma(d->topo->nodes[nic].name))
+      bny_topo_find(s, nic, "it has no speed");
   }
 }
 

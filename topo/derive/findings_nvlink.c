@@ -83,11 +83,13 @@ static bool has_dead_link(const bny_topo *topo, int32_t node) {
 static void host_missing(bny_topo_finder *s, const bny_topo_level *islands, int32_t host) {
   const bny_topo_derivation *d = s->d;
   int32_t first = d->host_first[host], end = d->host_first[host + 1], joined = 0, largest = 0, boards = 0;
+  bool switched = false;
   for (int32_t i = first; i < end; i++) {
     int32_t rank = d->by_host[i], size = islands ? islands->groups[islands->group_of[rank]].count : 0;
     const bny_topo_node *node = &d->topo->nodes[d->levels->ranks[rank].node];
     joined += !lists_none(d, rank);
     largest = size > largest ? size : largest;
+    switched = switched || (size > 1 && islands->groups[islands->group_of[rank]].node >= 0);
     boards += node->compute >= 0 && links_of_board(node->model) > 0;
   }
   bool of_board = joined == 0 && boards >= 4 && boards == end - first;
@@ -97,7 +99,7 @@ static void host_missing(bny_topo_finder *s, const bny_topo_level *islands, int3
     if (of_board)
       bny_topo_find(s, node, "no NVLink or xGMI link, though its model comes with %d: what it shares goes over PCIe",
                     links_of_board(d->topo->nodes[node].model));
-    else if (end - first - joined < joined && largest > 2 && !has_dead_link(d->topo, node))
+    else if ((switched || (end - first - joined < joined && largest > 2)) && !has_dead_link(d->topo, node))
       bny_topo_find(s, node, "no %s, %d GPUs of its host have them: a collective of the whole host runs over PCIe",
                     bny_topo_links_word(d, d->levels->ranks[d->by_host[first == i ? i + 1 : first]].node), joined);
   }
@@ -154,7 +156,9 @@ static void group_fewer(bny_topo_finder *s, const bny_topo_level *level, const b
   }
   bool too_few = expected == 0 && group->count > 2 && pairs_linked(d, level, group) == 0 &&
                  !is_sold_with(d->topo->nodes[d->levels->ranks[members[0]].node].compute, most);
-  if (expected <= most && !should_be_even(d, level, group, with_most)) return;
+  int32_t host = d->levels->ranks[members[0]].host;
+  bool lost = host >= 0 && pairs_linked(d, level, group) > 0 && bny_topo_is_found(d, "gpu-lost", host);
+  if (lost || (expected <= most && !should_be_even(d, level, group, with_most))) return;
   for (int32_t i = 0; i < group->count; i++) {
     const bny_topo_rank *rank = &d->levels->ranks[members[i]];
     const char *links = bny_topo_links_word(d, rank->node);
@@ -180,11 +184,10 @@ void bny_topo_find_nvlink_fewer(bny_topo_finder *s) {
 
 void bny_topo_find_nvlink_one_sided(bny_topo_finder *s) {
   const bny_topo_derivation *d = s->d;
-  int32_t at = 0;
-  for (const bny_topo_note *note; (note = bny_topo_find_note(d->topo, BNY_TOPO_NOTE_ONE_SIDED, &at)) != NULL;) {
-    if (d->rank_of[note->node] >= 0 && d->topo->nodes[note->node].kind == BNY_TOPO_GPU &&
-        !lists_none(d, d->rank_of[note->node]))
-      bny_topo_find(s, note->node, "it does not list the link that %s lists", note->text);
+  for (int32_t r = 0; r < d->levels->nranks; r++) {
+    int32_t node = d->levels->ranks[r].node, links = d->topo->nnotes > 0 ? unlisted(d, node) : 0;
+    if (links > 0 && !bny_topo_is_found(d, "nvlink-missing", node))
+      bny_topo_find(s, node, "it does not list links of %d other GPU%s to it", links, bny_topo_plural(links));
   }
 }
 

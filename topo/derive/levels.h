@@ -121,8 +121,8 @@ void bny_topo_levels_free(bny_topo_levels *levels);
 extern const bny_topo_finding_kind bny_topo_finding_kinds[];
 const bny_topo_finding_kind *bny_topo_finding_kind_of(const char *id);
 
-/* Adds a finding of a tool. It replaces those of the same kind about the same node, and is sorted in. Returns false
- * without memory. */
+/* Adds a finding of a tool. It replaces one of the same kind about the same node alone; one about several nodes stands
+ * for it. Returns false without memory. */
 bool bny_topo_finding_add(bny_topo_levels *levels, const char *id, int32_t node, const char *fact);
 
 /* Removes all findings of a kind. */
