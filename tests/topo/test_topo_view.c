@@ -14,8 +14,6 @@
 #include "tests/topo/topo_util.h"
 #include "tests/support/suite.h"
 
-#define COUNT(array) ((int)(sizeof(array) / sizeof *(array)))
-
 static const char *said; /* what is looked at, for messages */
 
 /* ---- layouts ----------------------------------------------------------------------------------------------------- */
@@ -146,7 +144,7 @@ static void check_lines(const topo_layout *layout) {
   }
 }
 
-/* Every GPU and NIC of a node that is drawn, or of no node, is drawn once. No other is drawn. */
+/* Of hosts that are drawn, and of what is in no host: every GPU and NIC once. Of others: none. */
 static void check_devices(const bny_topo *topo, const topo_layout *layout) {
   int32_t *drawn = calloc((size_t)topo->nnodes + 1, sizeof *drawn);
   bool *host = calloc((size_t)topo->nnodes + 1, sizeof *host), orphans = false;
@@ -259,7 +257,7 @@ static const char *const own[] = {"cpu-only.txt",      "dgx-h100.txt",        "f
                                   "hgx-a100-4nic.txt", "hgx-h100-faults.xml", "mi300x.xml",           "one-gpu.txt",
                                   "pcie-8gpu.xml",     "spine-leaf.txt",      "two-islands.txt"};
 
-TEST_LOOP(own_topologies, COUNT(own)) {
+START_TEST(own_topologies) {
   char path[4096];
   bny_topo_error error = {0};
   own_path(own[_i], "", path);
@@ -269,6 +267,7 @@ TEST_LOOP(own_topologies, COUNT(own)) {
   check_model(topo, own[_i]);
   bny_topo_free(topo);
 }
+END_TEST
 
 static void visit_dump(const char *path, const char *name) {
   bny_topo_error error = {0};
@@ -280,7 +279,8 @@ static void visit_dump(const char *path, const char *name) {
 
 static const char *const folders[] = {"nccl", "hwloc", "nvidia-smi", "matrix", "fabric", "examined"};
 
-TEST_LOOP(real_topologies, COUNT(folders)) { each_dump(folders[_i], "", visit_dump); }
+START_TEST(real_topologies) { each_dump(folders[_i], "", visit_dump); }
+END_TEST
 
 static const char *const descriptions[] = {
     "gpu",
@@ -304,10 +304,11 @@ static const char *const descriptions[] = {
     "{\"nodes\": [{\"id\": \"h\", \"kind\": \"host\"}, {\"id\": \"g\", \"kind\": \"gpu\", \"parent\": \"h\", "
     "\"index\": 2147483647, \"compute\": 2147483647}]}"};
 
-TEST_LOOP(synthetic_topologies, COUNT(descriptions)) { check_description(descriptions[_i]); }
+START_TEST(synthetic_topologies) { check_description(descriptions[_i]); }
+END_TEST
 
 /* Names as nobody should give them; the model replaces what is not printable, titles may hold it. */
-TEST(hostile_names) {
+START_TEST(hostile_names) {
   char wide[256], ideographs[256];
   memset(wide, 'W', 255);
   wide[255] = '\0';
@@ -342,6 +343,7 @@ TEST(hostile_names) {
   for (size_t i = 0; i < sizeof names / sizeof *names; i++) check_model(topo, names[i]);
   bny_topo_free(topo);
 }
+END_TEST
 
 /* Trees and links in no order that a machine has; with one host, several or none. */
 static void check_random(int which) {
@@ -385,15 +387,162 @@ static void check_random(int which) {
 
 enum { MODELS_IN_ONE = 20 };
 
-TEST_LOOP(random_models, 6) {
+START_TEST(random_models) {
   for (int i = 0; i < MODELS_IN_ONE; i++) check_random(MODELS_IN_ONE * _i + i);
 }
+END_TEST
+
+/* ---- what a picture must not leave out --------------------------------------------------------------------------- */
+
+/* The widths are those of DejaVu Sans, in units of its font file. */
+START_TEST(text_widths) {
+  ck_assert_double_eq_tol(topo_text_width("GPU0", 1000, false), 774 + 603 + 731 + 636, 1);
+  ck_assert_double_eq_tol(topo_text_width("mlx5_0", 1000, true), 1041 + 342 + 645 + 695 + 500 + 695, 1);
+  ck_assert_double_le(topo_text_width("", 10, false), 0);
+}
+END_TEST
+
+START_TEST(short_names) {
+  topo_layout *layout = calloc(1, sizeof *layout);
+  ck_assert_ptr_nonnull(layout);
+  const char *names[] = {"MF0;B09-P1-IBLEAF-02-08:MQM9701/U1", "MF0;B09-P1-IBLEAF-02-07:MQM9701/U1",
+                         "MF0;A09-P1-IBLEAF-02-07:MQM9701/U1"};
+  topo_text_fit_names(layout, names, 3, 10, true, 70);
+  ck_assert_str_eq(names[0], "B09\xe2\x80\xa6"
+                             "08");
+  ck_assert_str_eq(names[1], "B09\xe2\x80\xa6"
+                             "07");
+  ck_assert_str_eq(names[2], "A09\xe2\x80\xa6"
+                             "07");
+  const char *alike[] = {"aaaaaaaaaaaaaaaaXaaaaaaaaaaaaaaaa", "aaaaaaaaaaaaaaaaYaaaaaaaaaaaaaaaa"};
+  topo_text_fit_names(layout, alike, 2, 10, true, 70);
+  ck_assert_str_ne(alike[0], alike[1]);
+  for (int i = 0; i < 2; i++) ck_assert_double_le(topo_text_width(alike[i], 10, true), 70);
+  const char *whole[] = {"n1", "n2"};
+  topo_text_fit_names(layout, whole, 2, 10, true, 70);
+  ck_assert_str_eq(whole[1], "n2");
+  topo_layout_free(layout);
+}
+END_TEST
+
+/* Adds a fault about a node, as the derivation does. */
+static void add_fault(bny_topo_levels *levels, int32_t node) {
+  if (levels->nfindings == levels->findings_capacity) {
+    levels->findings_capacity = 2 * levels->findings_capacity + 8;
+    levels->findings = realloc(levels->findings, (size_t)levels->findings_capacity * sizeof *levels->findings);
+    ck_assert_ptr_nonnull(levels->findings);
+  }
+  levels->findings[levels->nfindings++] =
+      (bny_topo_finding){.severity = BNY_TOPO_FAULT, .node = node, .text = strdup("it is broken")};
+}
+
+static bny_topo *described(const char *description) {
+  bny_topo_error error = {0};
+  bny_topo *topo = bny_topo_import(description, strlen(description), NULL, &error);
+  ck_assert_msg(topo != NULL, "%s: %s", description, error.text);
+  return topo;
+}
+
+/* Returns the layout with faults about some nodes, which hold all checks. */
+static topo_layout *faulty_layout(const bny_topo *topo, const int32_t *nodes, int32_t count) {
+  bny_topo_levels *levels = bny_topo_derive(topo);
+  ck_assert_ptr_nonnull(levels);
+  for (int32_t i = 0; i < count; i++) add_fault(levels, nodes[i]);
+  topo_view view = {.topo = topo, .levels = levels, .title = "faults"};
+  tool_error error = {.text = ""};
+  said = "faults";
+  topo_layout *layout = topo_layout_new(&view, &error);
+  ck_assert_msg(layout != NULL, "%s", error.text);
+  check_boxes(layout);
+  check_labels(layout);
+  check_findings(levels, layout);
+  bny_topo_levels_free(levels);
+  return layout;
+}
+
+static bool has_box(const topo_layout *layout, topo_box_kind kind, int32_t node) {
+  for (int32_t i = 0; i < layout->nboxes; i++) {
+    if (layout->boxes[i].kind == kind && layout->boxes[i].node == node) return true;
+  }
+  return false;
+}
+
+static int32_t count_labels(const topo_layout *layout, const char *text) {
+  int32_t count = 0;
+  for (int32_t i = 0; i < layout->nlabels; i++) count += strcmp(layout->labels[i].text, text) == 0;
+  return count;
+}
+
+/* The switch and the host that are at fault are drawn, though those before them fill the picture. */
+START_TEST(faulty_ones_are_drawn) {
+  bny_topo *topo = described("leaf:40 host:4 gpu nic@400g");
+  int32_t leaf = bny_topo_find_name(topo, BNY_TOPO_SWITCH, "leaf37");
+  int32_t host = bny_topo_find_name(topo, BNY_TOPO_HOST, "host101");
+  ck_assert(leaf >= 0 && host >= 0);
+  topo_layout *layout = faulty_layout(topo, NULL, 0);
+  ck_assert(!has_box(layout, TOPO_BOX_SWITCH, leaf) && !has_box(layout, TOPO_BOX_HOST, host));
+  topo_layout_free(layout);
+  layout = faulty_layout(topo, (int32_t[]){leaf, host}, 2);
+  ck_assert(has_box(layout, TOPO_BOX_SWITCH, leaf) && has_box(layout, TOPO_BOX_HOST, host));
+  topo_layout_free(layout);
+  bny_topo_free(topo);
+}
+END_TEST
+
+START_TEST(many_findings) {
+  bny_topo *topo = described("host:2 gpu:4 nic:4@400g");
+  int32_t nodes[300];
+  for (int32_t i = 0; i < 300; i++) nodes[i] = i % topo->nnodes;
+  topo_layout_free(faulty_layout(topo, nodes, 20)); /* check_findings() counts them */
+  topo_layout_free(faulty_layout(topo, nodes, 300));
+  bny_topo_free(topo);
+}
+END_TEST
+
+/* A mesh is one bar, and a pair that lacks its link is marked. */
+START_TEST(mesh_without_a_link) {
+  for (int missing = 0; missing < 2; missing++) {
+    bny_topo *topo = bny_topo_new();
+    int32_t host = put(topo, BNY_TOPO_HOST, -1, "host", NULL), gpus[8];
+    char name[8];
+    for (int g = 0; g < 8; g++) {
+      snprintf(name, sizeof name, "GPU%d", g);
+      gpus[g] = put(topo, BNY_TOPO_GPU, host, name, NULL);
+    }
+    for (int a = 0; a < 8; a++) {
+      for (int b = a + 1; b < 8; b++) {
+        if (!missing || a != 2 || b != 5) join(topo, BNY_TOPO_LINK_XGMI, gpus[a], gpus[b], 48);
+      }
+    }
+    topo_layout *layout = faulty_layout(topo, NULL, 0);
+    ck_assert(has_box(layout, TOPO_BOX_BAR, -1));
+    ck_assert_int_eq(count_labels(layout, "no link"), missing);
+    ck_assert_int_eq(count_labels(layout, "7"), 8 - 2 * missing);
+    ck_assert_int_eq(count_labels(layout, "6"), 2 * missing);
+    topo_layout_free(layout);
+    bny_topo_free(topo);
+  }
+}
+END_TEST
+
+/* One host shows bus ids, PCIe, the NIC and rail of each GPU, and NUMA nodes; of several hosts only what differs. */
+START_TEST(details_of_one_host) {
+  bny_topo *topo = described("host package:2 numa pci:2 gpu@sm90@gen5x16 nic@400g@gen5x16");
+  topo_layout *layout = faulty_layout(topo, NULL, 0);
+  static const char *const wanted[] = {"0000:02:00.0", "\xe2\x86\x92 NIC0 PIX", "rail 3", "Package 1, NUMA node 1"};
+  for (size_t i = 0; i < sizeof wanted / sizeof *wanted; i++)
+    ck_assert_msg(count_labels(layout, wanted[i]) > 0, "\"%s\" is not in the picture", wanted[i]);
+  ck_assert_int_eq(count_labels(layout, "PCIe 48 GB/s"), 8);
+  topo_layout_free(layout);
+  bny_topo_free(topo);
+}
+END_TEST
 
 /* ---- goldens ----------------------------------------------------------------------------------------------------- */
 
 static const char *const golden[] = {"hgx-a100-4nic.txt", "spine-leaf.txt"};
 
-TEST_LOOP(goldens, COUNT(golden)) {
+START_TEST(goldens) {
   char path[4096];
   bny_topo_error error = {0};
   own_path(golden[_i], "", path);
@@ -420,5 +569,26 @@ TEST_LOOP(goldens, COUNT(golden)) {
   bny_topo_levels_free(levels);
   bny_topo_free(topo);
 }
+END_TEST
 
-int main(void) { return suite_main(suite_of("topo_view", 60)); }
+#define COUNT(array) ((int)(sizeof(array) / sizeof *(array)))
+
+int main(void) {
+  Suite *suite = suite_create("topo_view");
+  TCase *tcase = tcase_create("pictures");
+  tcase_set_timeout(tcase, 60);
+  tcase_add_loop_test(tcase, own_topologies, 0, COUNT(own));
+  tcase_add_loop_test(tcase, real_topologies, 0, COUNT(folders));
+  tcase_add_loop_test(tcase, synthetic_topologies, 0, COUNT(descriptions));
+  tcase_add_test(tcase, hostile_names);
+  tcase_add_loop_test(tcase, random_models, 0, 6);
+  tcase_add_test(tcase, text_widths);
+  tcase_add_test(tcase, short_names);
+  tcase_add_test(tcase, faulty_ones_are_drawn);
+  tcase_add_test(tcase, many_findings);
+  tcase_add_test(tcase, mesh_without_a_link);
+  tcase_add_test(tcase, details_of_one_host);
+  tcase_add_loop_test(tcase, goldens, 0, COUNT(golden));
+  suite_add_tcase(suite, tcase);
+  return suite_main(suite);
+}

@@ -108,7 +108,7 @@ topo_facts topo_fold_facts(const topo_fold *fold, int32_t node) {
     if (is_nvlink(link))
       add_nvlink(topo, node, l, &facts);
     else if (link->kind == BNY_TOPO_LINK_C2C && kind == BNY_TOPO_GPU)
-      slower(&facts.coherent, &facts.coherent_assumed, link);
+      facts.c2c = true, slower(&facts.coherent, &facts.coherent_assumed, link);
     else if (link->kind == BNY_TOPO_LINK_NET && kind == BNY_TOPO_SWITCH)
       add_cable(topo, node, l, &facts);
   }

@@ -36,7 +36,8 @@ typedef struct topo_facts {
   double links_speed; /* sum of all */
   bool links_assumed, links_refused, xgmi;
   int32_t peers, switches; /* at the other ends; a switch's GPUs are peers */
-  double coherent;         /* to the CPU */
+  bool c2c;                /* has a coherent link to the CPU */
+  double coherent;         /* its speed */
   bool coherent_assumed;
   double net; /* sum of all ports */
   bool net_assumed;

@@ -36,17 +36,22 @@ int32_t topo_lanes(topo_extent *extents, int32_t count) {
   return lanes;
 }
 
-static bool models_alike(const bny_topo *topo, bny_topo_kind kind) {
-  topo_string model = {.text = ""};
-  bool alike = true;
-  for (int32_t n = 0, seen = 0; n < topo->nnodes; n++) {
-    topo_string own = {.text = ""};
-    if (topo->nodes[n].kind != kind) continue;
-    topo_append_model(&own, &topo->nodes[n]);
-    alike = alike && (seen++ == 0 || strcmp(model.text, own.text) == 0);
-    model = own;
+/* Compares the devices of a kind in a host, or in all hosts (-1). */
+static topo_alike alike_of(const topo_work *work, int32_t host, bny_topo_kind kind) {
+  topo_alike all = {.model = true, .pcie = true, .net = true, .links = true};
+  for (int32_t n = 0; n < work->topo->nnodes; n++) {
+    if (work->topo->nodes[n].kind != kind || (host >= 0 && work->spots[n].host != host)) continue;
+    topo_facts own = topo_fold_facts(&work->fold, n);
+    topo_string name = {.text = ""};
+    topo_append_model(&name, &work->topo->nodes[n]);
+    if (all.count++ == 0) all.facts = own, all.name = name;
+    all.model = all.model && strcmp(all.name.text, name.text) == 0;
+    all.pcie = all.pcie && fabs(all.facts.own - own.own) < 1e-6 && fabs(all.facts.coherent - own.coherent) < 1e-6 &&
+               all.facts.c2c == own.c2c;
+    all.net = all.net && fabs(all.facts.net - own.net) < 1e-6 && own.ports_down == 0;
+    all.links = all.links && all.facts.links == own.links && fabs(all.facts.links_speed - own.links_speed) < 1e-6;
   }
-  return alike;
+  return all;
 }
 
 /* Finds rails, the nodes that are at fault, and how many lines each NIC has to the network. */
@@ -74,8 +79,8 @@ static void find_facts(topo_work *work) {
       switches = true;
     }
   }
-  work->gpus_alike = models_alike(topo, BNY_TOPO_GPU);
-  work->nics_alike = models_alike(topo, BNY_TOPO_NIC);
+  work->gpus = alike_of(work, -1, BNY_TOPO_GPU);
+  work->nics = alike_of(work, -1, BNY_TOPO_NIC);
   for (int32_t n = 0; n < topo->nnodes; n++) {
     if (topo->nodes[n].kind == BNY_TOPO_NIC)
       work->fastest_nic = fmax(work->fastest_nic, topo_fold_facts(&work->fold, n).net);
@@ -144,28 +149,19 @@ static void choose_hosts(topo_work *work, int32_t *hosts, int32_t *ends) {
 
 /* Lists the nodes of a kind and their common model in a host's foot: "8 GPUs, NVIDIA H100". */
 static const char *host_line(const topo_work *work, int32_t host, bny_topo_kind kind) {
-  int32_t count = 0;
-  topo_facts first = {.net = 0};
-  bool alike = true, linked = true;
-  topo_string model = {.text = ""}, text = {.text = ""};
-  for (int32_t n = 0; n < work->topo->nnodes; n++) {
-    if (work->topo->nodes[n].kind != kind || work->spots[n].host != host) continue;
-    topo_string own = {.text = ""};
-    topo_append_model(&own, &work->topo->nodes[n]);
-    topo_facts facts = topo_fold_facts(&work->fold, n);
-    if (count++ == 0) model = own, first = facts;
-    alike = alike && strcmp(model.text, own.text) == 0 && fabs(first.net - facts.net) < 1e-6;
-    linked = linked && first.links == facts.links && fabs(first.links_speed - facts.links_speed) < 1e-6;
-  }
-  if (count == 0) return "";
-  topo_append_count(&text, count, kind);
-  if (alike && model.text[0]) topo_append(&text, ", %s", model.text);
-  if (alike && first.net > 0) topo_append(&text, ", %s GB/s", topo_figure_of(first.net).text);
-  if (linked && first.links > 0)
-    topo_append(&text, ", %d %s, %s GB/s", first.links, first.xgmi ? "xGMI links" : "NVLinks",
-                topo_figure_of(first.links_speed).text);
-  if (count > 1 && (first.net > 0 || first.links > 0) && alike && linked) topo_append(&text, " each");
-  return topo_layout_string(work->layout, "%s", text.text);
+  topo_alike all = alike_of(work, host, kind);
+  topo_string text = {.text = ""}, each = {.text = ""};
+  if (all.count == 0) return "";
+  topo_append_count(&text, all.count, kind);
+  if (all.model && all.name.text[0]) topo_append(&text, ", %s", all.name.text);
+  if (all.links && all.facts.links > 0)
+    topo_append(&each, ", %d %s (%s GB/s)", all.facts.links, all.facts.xgmi ? "xGMI links" : "NVLinks",
+                topo_figure_of(all.facts.links_speed).text);
+  if (all.net && all.facts.net > 0) topo_append(&each, ", %s GB/s", topo_figure_of(all.facts.net).text);
+  if (all.pcie && all.facts.own > 0) topo_append(&each, ", PCIe %s GB/s", topo_figure_of(all.facts.own).text);
+  if (all.pcie && all.facts.c2c) topo_append_c2c(&each, &all.facts, ", ");
+  if (all.count > 1 && each.text[0]) topo_append(&text, ", each");
+  return topo_layout_string(work->layout, "%s%s", text.text, each.text + (all.count > 1 && each.text[0]));
 }
 
 /* Draws the links between the CPUs of a host as one line below them, because each reaches each over it. */

@@ -7,7 +7,7 @@
 
 #include "tools/topo/picture/work.h"
 
-enum { BAR_HEIGHT = 24, BAR_GAP = 12, BAR_LOWEST = 24, MESH_LEAST = 5, ARC_STEP_MOST = 16 };
+enum { BAR_HEIGHT = 24, BAR_GAP = 12, BAR_LOWEST = 24, MESH_LEAST = 5, MESH_MOST = 64, ARC_STEP_MOST = 16 };
 
 /* All links of a pair: two GPUs, a GPU and a bar, or two bars. */
 typedef struct joint {
@@ -147,53 +147,52 @@ static bool alike(const joint *a, const joint *b) {
          fabs(a->gbytes_per_s - b->gbytes_per_s) <= 0.05 * fmax(a->gbytes_per_s, b->gbytes_per_s);
 }
 
-/* Lists the GPUs of a host. Returns their number. */
-static int32_t gpus_of(topo_work *work, int32_t host, int32_t *gpus) {
-  int32_t count = 0;
-  for (int32_t n = 0; n < work->topo->nnodes; n++) {
-    if (work->topo->nodes[n].kind == BNY_TOPO_GPU && work->spots[n].host == host) gpus[count++] = n;
+static bool is_pair_in(const topo_work *work, const joint *own, int32_t host) {
+  return !own->bar && work->spots[own->a].host == host && work->spots[own->b].host == host;
+}
+
+/* Finds what most pairs of a host are like. Returns the number of those pairs. */
+static int32_t majority(const topo_work *work, const topo_nvlinks *v, int32_t host, joint *pair) {
+  int32_t lead = 0, same = 0;
+  for (int32_t i = 0; i < v->njoints; i++) {
+    if (!is_pair_in(work, &v->joints[i], host)) continue;
+    if (lead == 0) *pair = v->joints[i];
+    lead += alike(pair, &v->joints[i]) ? 1 : -1;
   }
-  return count;
+  for (int32_t i = 0; i < v->njoints; i++) same += is_pair_in(work, &v->joints[i], host) && alike(pair, &v->joints[i]);
+  return same;
 }
 
 /* A mesh in which nearly all pairs are alike becomes a bar; the other pairs stay, and those that lack a link are
  * added. */
 static void find_mesh(topo_work *work, topo_nvlinks *v, int32_t host) {
-  int32_t *gpus = work->scratch, ngpus = gpus_of(work, host, gpus), same = 0, have = 0;
-  const joint *model = NULL;
-  for (int32_t i = 0; i < v->njoints; i++) {
-    const joint *own = &v->joints[i];
-    if (own->bar || work->spots[own->a].host != host || work->spots[own->b].host != host) continue;
-    have++;
-    if (!model || (same == 0 && !alike(model, own))) model = own, same = 0; /* the majority */
-    same += alike(model, own) ? 1 : -1;
+  int32_t gpus[MESH_MOST], *place = work->scratch, ngpus = 0, degrees[MESH_MOST] = {0}, kept = 0;
+  joint pair = {.a = -1};
+  for (int32_t n = 0; n < work->topo->nnodes; n++) {
+    if (work->topo->nodes[n].kind != BNY_TOPO_GPU || work->spots[n].host != host) continue;
+    if (ngpus == MESH_MOST) return;
+    gpus[ngpus] = n;
+    place[n] = ngpus++;
   }
-  joint pair = model ? *model : (joint){.a = -1};
-  same = 0;
-  for (int32_t i = 0; i < v->njoints; i++)
-    same += !v->joints[i].bar && work->spots[v->joints[i].a].host == host && alike(&pair, &v->joints[i]);
-  if (ngpus < MESH_LEAST || ngpus > 64 || 10 * same < 9 * (ngpus * (ngpus - 1) / 2) - 5 || have == 0) return;
-  int32_t kept = 0, before = v->njoints;
-  bool there[64][64] = {{false}};
-  for (int32_t i = 0; i < before; i++) {
+  /* At most one pair in ten differs, or one of a few. */
+  if (ngpus < MESH_LEAST || 20 * majority(work, v, host, &pair) < 9 * ngpus * (ngpus - 1) - 10) return;
+  bool linked[MESH_MOST][MESH_MOST] = {{false}};
+  for (int32_t i = 0; i < v->njoints; i++) {
     const joint own = v->joints[i];
-    bool inside = !own.bar && work->spots[own.a].host == host && work->spots[own.b].host == host;
-    for (int32_t g = 0, h = 0; inside && g < ngpus; g++) {
-      if (gpus[g] == own.a) h = g;
-      if (gpus[g] == own.b) there[h][g] = true;
-    }
-    if (!inside || !alike(&pair, &own)) v->joints[kept++] = own;
+    bool inside = is_pair_in(work, &own, host), same = inside && alike(&pair, &own);
+    if (inside) linked[place[own.a]][place[own.b]] = true;
+    if (same) degrees[place[own.a]]++, degrees[place[own.b]]++;
+    if (!same) v->joints[kept++] = own;
   }
   v->njoints = kept;
-  bar *mesh = &v->bars[v->nbars];
-  *mesh = (bar){.host = host, .node = -1, .gpus = ngpus, .drawn = ngpus, .pair = pair};
+  v->bars[v->nbars] = (bar){.host = host, .node = -1, .gpus = ngpus, .drawn = ngpus, .pair = pair};
   for (int32_t g = 0; g < ngpus; g++) {
     joint up = pair;
     up.a = gpus[g], up.b = v->nbars, up.bar = true;
-    up.count *= ngpus - 1, up.gbytes_per_s *= ngpus - 1, up.rated *= ngpus - 1;
+    up.count *= degrees[g], up.gbytes_per_s *= degrees[g], up.rated *= degrees[g];
     joint_add(work, v, up);
     for (int32_t h = g + 1; h < ngpus; h++)
-      if (!there[g][h]) joint_add(work, v, (joint){.a = gpus[g], .b = gpus[h], .missing = true, .xgmi = pair.xgmi});
+      if (!linked[g][h]) joint_add(work, v, (joint){.a = gpus[g], .b = gpus[h], .missing = true, .xgmi = pair.xgmi});
   }
   v->nbars++;
 }

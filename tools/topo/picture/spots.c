@@ -77,14 +77,20 @@ static topo_string *unit_line(unit_text *text) {
   return &text->lines[text->count < UNIT_LINES ? text->count++ : UNIT_LINES - 1];
 }
 
+void topo_append_c2c(topo_string *text, const topo_facts *facts, const char *before) {
+  topo_append(text, "%sC2C", before);
+  if (facts->coherent > 0) topo_append(text, " %s GB/s", topo_figure_of(facts->coherent).text);
+}
+
 static void say_gpu(const topo_work *work, int32_t node, const topo_facts *facts, unit_text *text) {
   const bny_topo_node *gpu = &work->topo->nodes[node];
   topo_string model = {.text = ""};
-  if (work->detailed && !work->gpus_alike) topo_append_model(&model, gpu);
+  if (work->detailed && !work->gpus.model) topo_append_model(&model, gpu);
   if (model.text[0]) *unit_line(text) = model;
   if (work->detailed && gpu->bus_id) topo_append(unit_line(text), "%s", gpu->bus_id);
-  if (facts->own > 0) topo_append(unit_line(text), "PCIe %s GB/s", topo_figure_of(facts->own).text);
-  if (facts->coherent > 0) topo_append(unit_line(text), "C2C %s GB/s", topo_figure_of(facts->coherent).text);
+  if (facts->own > 0 && (work->detailed || !work->gpus.pcie))
+    topo_append(unit_line(text), "PCIe %s GB/s", topo_figure_of(facts->own).text);
+  if (facts->c2c && (work->detailed || !work->gpus.pcie)) topo_append_c2c(unit_line(text), facts, "");
   int32_t r = work->fold.rank[node], nic = r >= 0 ? work->levels->ranks[r].nic : -1;
   if (!work->detailed || nic < 0) return;
   topo_string *line = unit_line(text);
@@ -94,7 +100,7 @@ static void say_gpu(const topo_work *work, int32_t node, const topo_facts *facts
 
 static void say_nic(const topo_work *work, int32_t node, const topo_facts *facts, unit_text *text) {
   const bny_topo_node *nic = &work->topo->nodes[node];
-  if (facts->net > 0 || facts->ports_down > 0) {
+  if ((facts->net > 0 || facts->ports_down > 0) && (work->detailed || !work->nics.net)) {
     text->wrong[text->count] = facts->ports_down > 0 || (work->faulty[node] && facts->net < 0.95 * work->fastest_nic);
     if (facts->net > 0)
       topo_append(unit_line(text), "%s GB/s%s", topo_figure_of(facts->net).text,
@@ -104,7 +110,7 @@ static void say_nic(const topo_work *work, int32_t node, const topo_facts *facts
   }
   if (!work->detailed) return;
   topo_string model = {.text = ""};
-  if (!work->nics_alike) topo_append_model(&model, nic);
+  if (!work->nics.model) topo_append_model(&model, nic);
   if (model.text[0]) *unit_line(text) = model;
   if (nic->bus_id) topo_append(unit_line(text), "%s", nic->bus_id);
   if (facts->own > 0) topo_append(unit_line(text), "PCIe %s GB/s", topo_figure_of(facts->own).text);

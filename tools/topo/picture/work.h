@@ -37,22 +37,30 @@ typedef struct topo_spot {
   double tap_x;                      /* NIC: its first line to the network */
 } topo_spot;
 
+/* What the devices of a kind have in common, which the foot of a host says. */
+typedef struct topo_alike {
+  int32_t count;
+  bool model, pcie, net, links; /* whether they are alike in these */
+  topo_string name;             /* of the model */
+  topo_facts facts;
+} topo_alike;
+
 typedef struct topo_work {
   const topo_view *view;
   const bny_topo *topo;
   const bny_topo_levels *levels;
   topo_layout *layout;
   topo_fold fold;
-  topo_spot *spots;            /* by node, and one for nodes without a host */
-  int32_t *host_set;           /* by node: its class of hosts that look alike; -1 */
-  int32_t *rail;               /* by node: the rail of a NIC; -1 */
-  bool *faulty;                /* by node: a warning or fault is about it, or about its port */
-  int32_t *scratch;            /* by node, for any function that calls none of the others */
-  int32_t nhosts;              /* with contents */
-  bool detailed;               /* one host: devices show models, bus ids and the like */
-  bool gpus_alike, nics_alike; /* all have one model, which the foot of the host names */
-  double fastest_nic;          /* GB/s */
-  bool rails_only;             /* NICs are on rails whose switches are not known */
+  topo_spot *spots;      /* by node, and one for nodes without a host */
+  int32_t *host_set;     /* by node: its class of hosts that look alike; -1 */
+  int32_t *rail;         /* by node: the rail of a NIC; -1 */
+  bool *faulty;          /* by node: a warning or fault is about it, or about its port */
+  int32_t *scratch;      /* by node, for any function that calls none of the others */
+  int32_t nhosts;        /* with contents */
+  bool detailed;         /* one host: devices show models, bus ids and the like */
+  topo_alike gpus, nics; /* of all hosts */
+  double fastest_nic;    /* GB/s */
+  bool rails_only;       /* NICs are on rails whose switches are not known */
   int32_t drawn[HOSTS_MOST], ndrawn;
   double unit_width, gpu_height, nic_height;
   double right;      /* end of drawn hosts */
@@ -73,6 +81,7 @@ bool topo_spots_make(topo_work *work);
 void topo_spots_measure(topo_work *work);
 void topo_spots_place(topo_work *work); /* when the hosts are placed */
 void topo_spots_draw(topo_work *work, int32_t host);
+void topo_append_c2c(topo_string *text, const topo_facts *facts, const char *before); /* "C2C 450 GB/s" */
 double topo_spot_middle(const topo_work *work, int32_t node);
 
 /* nvlink.c: plan() finds the links and sets work->sky and domain; draw() takes what plan() returned. */
