@@ -7,7 +7,15 @@
 
 #include "tools/topo/picture/work.h"
 
-enum { BAR_HEIGHT = 24, BAR_GAP = 12, BAR_LOWEST = 24, MESH_LEAST = 5, MESH_MOST = 64, ARC_STEP_MOST = 16 };
+enum {
+  BAR_HEIGHT = 24,
+  BAR_GAP = 12,
+  BAR_LOWEST = 24,
+  MESH_LEAST = 5,
+  MESH_MOST = 64,
+  ARC_STEP_MOST = 16,
+  ARCS_SPREAD = 2048
+};
 
 /* All links of a pair: two GPUs, a GPU and a bar, or two bars. */
 typedef struct joint {
@@ -348,6 +356,7 @@ static void draw_upward(topo_work *work, topo_nvlinks *v, const joint *own) {
 static double arc_port(const topo_work *work, const topo_nvlinks *v, int32_t gpu, int32_t other) {
   double x = topo_spot_middle(work, gpu), to = topo_spot_middle(work, other);
   int32_t before = 0, count = 0;
+  if (v->njoints > ARCS_SPREAD) return x;
   for (int32_t i = 0; i < v->njoints; i++) {
     const joint *own = &v->joints[i];
     if (own->bar || (own->a != gpu && own->b != gpu)) continue;
@@ -358,7 +367,8 @@ static double arc_port(const topo_work *work, const topo_nvlinks *v, int32_t gpu
     count++;
   }
   double step = fmin(9, (work->unit_width - 16) / (count > 1 ? count - 1 : 1));
-  return x + (before - (count - 1) / 2.0) * step;
+  double beside = v->nbars > 0 ? (to < x ? -12 : 12) : 0; /* its line to a bar is in the middle */
+  return x + beside + (before - (count - 1) / 2.0) * step;
 }
 
 static void draw_arc(topo_work *work, topo_nvlinks *v, const joint *own, bool labelled) {
