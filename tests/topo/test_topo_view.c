@@ -169,6 +169,60 @@ static void check_devices(const bny_topo *topo, const topo_layout *layout) {
 
 /* ---- what is written --------------------------------------------------------------------------------------------- */
 
+#ifdef HAVE_LIBXML2
+static double number_of(xmlNode *node, const char *name) {
+  xmlChar *text = xmlGetProp(node, (const xmlChar *)name);
+  double value = text ? strtod((const char *)text, NULL) : 0;
+  xmlFree(text);
+  return value;
+}
+
+static bool attribute_is(xmlNode *node, const char *name, const char *value) {
+  xmlChar *text = xmlGetProp(node, (const xmlChar *)name);
+  bool is = text && strcmp((const char *)text, value) == 0;
+  xmlFree(text);
+  return is;
+}
+
+/* Returns the contrast of a text's colour to the darkest box that holds devices, as WCAG defines it. */
+static double contrast_of(xmlNode *text) {
+  xmlChar *fill = xmlGetProp(text, (const xmlChar *)"fill");
+  unsigned rgb = fill ? (unsigned)strtoul((const char *)fill + 1, NULL, 16) : 0;
+  xmlFree(fill);
+  double light = 0;
+  static const double weights[] = {0.0722, 0.7152, 0.2126};
+  for (int c = 0; c < 3; c++, rgb >>= 8) {
+    double part = (rgb & 255) / 255.0;
+    light += weights[c] * (part <= 0.03928 ? part / 12.92 : pow((part + 0.055) / 1.055, 2.4));
+  }
+  static const double ground = 0.798; /* of #dcebdd */
+  return (ground + 0.05) / (light + 0.05);
+}
+
+/* Each text is dark enough, and within the sides of the boxes that it begins in. */
+static void check_svg_text(xmlNode *root, xmlNode *text) {
+  xmlChar *words = xmlNodeGetContent(text);
+  double size = number_of(text, "font-size"), x = number_of(text, "x"), y = number_of(text, "y");
+  double width = topo_text_width((const char *)words, size, attribute_is(text, "font-weight", "bold"));
+  double left =
+      x - width * (attribute_is(text, "text-anchor", "middle") ? 0.5 : attribute_is(text, "text-anchor", "end"));
+  if (!attribute_is(text, "fill", "#ffffff")) /* numbers of badges */
+    ck_assert_msg(contrast_of(text) >= 4.5, "%s: \"%s\" is too pale", said, (const char *)words);
+  for (xmlNode *group = root->children; group; group = group->next) {
+    xmlNode *box = group->children ? xmlLastElementChild(group) : NULL;
+    if (!box || strcmp((const char *)box->name, "rect") != 0) continue;
+    double start = number_of(box, "x"), end = start + number_of(box, "width"), top = number_of(box, "y");
+    if (x < start || x > end || y < top || y > top + number_of(box, "height")) continue;
+    bool backed = text->prev && strcmp((const char *)text->prev->name, "rect") == 0; /* on an arc */
+    bool badge = strlen((const char *)words) <= 3 && size < 9;
+    ck_assert_msg(backed || badge || (left >= start - 0.2 && left + width <= end + 0.2),
+                  "%s: \"%s\" at %.1f,%.1f is %.1f wide, its box %.1f at %.1f,%.1f", said, (const char *)words, x, y,
+                  width, end - start, start, top);
+  }
+  xmlFree(words);
+}
+#endif
+
 static void check_svg(const char *svg) {
   ck_assert_msg(strncmp(svg, "<svg ", 5) == 0, "%s: begins otherwise", said);
   ck_assert_msg(!strstr(svg, "=\"nan") && !strstr(svg, "=\"-nan") && !strstr(svg, "=\"inf"),
@@ -177,6 +231,10 @@ static void check_svg(const char *svg) {
   xmlDoc *doc = xmlReadMemory(svg, (int)strlen(svg), "picture.svg", NULL,
                               XML_PARSE_NONET | XML_PARSE_NOERROR | XML_PARSE_NOWARNING | XML_PARSE_HUGE);
   ck_assert_msg(doc != NULL, "%s: is no XML", said);
+  xmlNode *root = xmlDocGetRootElement(doc);
+  for (xmlNode *node = root->children; node; node = node->next) {
+    if (node->name && strcmp((const char *)node->name, "text") == 0) check_svg_text(root, node);
+  }
   xmlFreeDoc(doc);
 #endif
 }

@@ -160,8 +160,8 @@ static void legend_boxes(legend *l, int32_t count) {
 
 static void legend_lines(legend *l, int32_t count) {
   static const char *const texts[TOPO_COLOURS] = {
-      [TOPO_COLOUR_NVLINK] = "NVLinks, with their number",
-      [TOPO_COLOUR_XGMI] = "xGMI links, with their number",
+      [TOPO_COLOUR_NVLINK] = "NVLinks, wider for more of them",
+      [TOPO_COLOUR_XGMI] = "xGMI links, wider for more of them",
       [TOPO_COLOUR_SYS] = "between CPUs",
       [TOPO_COLOUR_NET] = "between network switches",
       [TOPO_COLOUR_SLOW] = "slower than its peers or its rating, refused, or missing",

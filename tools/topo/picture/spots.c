@@ -255,6 +255,12 @@ static double place_columns(topo_work *work, int32_t box, columns *c, double pad
   return x;
 }
 
+/* Makes a box higher; what is in it is stretched when it is placed. */
+static void stretch(topo_spot *spot, double more) {
+  spot->height += more;
+  spot->stretched += more;
+}
+
 /* Places the boxes in a box beside its columns. Boxes without devices are wrapped, because no line leads to them. */
 static double place_boxes(topo_work *work, int32_t box, double x, double pad, double *height) {
   topo_spot *spots = work->spots;
@@ -264,7 +270,7 @@ static double place_boxes(topo_work *work, int32_t box, double x, double pad, do
   for (int32_t n = spots[box].first; n >= 0; n = spots[n].next) {
     if (!spots[n].holds) continue;
     if (wraps && x > pad && x + spots[n].width > (pad > 0 ? 640 : 1240)) {
-      for (int32_t m = row_first; m != n; m = spots[m].next) spots[m].height = row;
+      for (int32_t m = row_first; m != n; m = spots[m].next) stretch(&spots[m], row - spots[m].height);
       row_first = n;
       y += row + GAP;
       x = pad;
@@ -277,7 +283,7 @@ static double place_boxes(topo_work *work, int32_t box, double x, double pad, do
     row = fmax(row, spots[n].height);
   }
   for (int32_t m = row_first; m >= 0; m = spots[m].next) {
-    if (spots[m].holds) spots[m].height = row;
+    if (spots[m].holds) stretch(&spots[m], row - spots[m].height);
   }
   *height = y - pad + row;
   return right;
@@ -328,6 +334,8 @@ void topo_spots_place(topo_work *work) {
     spot->x += work->spots[spot->parent].x;
     spot->y += work->spots[spot->parent].y;
     spot->tap_x += spot->x;
+    const topo_spot *around = &work->spots[spot->parent];
+    if (around->devices && is_area(work->topo->nodes[n].kind)) stretch(spot, around->stretched);
   }
 }
 

@@ -34,6 +34,7 @@ typedef struct topo_spot {
   bool devices;                      /* holds a GPU or NIC */
   bool drawn;                        /* its host is drawn */
   double x, y, width, height;        /* relative to the parent until the hosts are placed */
+  double stretched;                  /* part of the height, to be as high as those beside it */
   double tap_x;                      /* NIC: its first line to the network */
 } topo_spot;
 
