@@ -315,7 +315,7 @@ static const char *const own[] = {"cpu-only.txt",      "dgx-h100.txt",        "f
                                   "hgx-a100-4nic.txt", "hgx-h100-faults.xml", "mi300x.xml",           "one-gpu.txt",
                                   "pcie-8gpu.xml",     "spine-leaf.txt",      "two-islands.txt"};
 
-START_TEST(own_topologies) {
+TEST_LOOP(own_topologies, COUNT(own)) {
   char path[4096];
   bny_topo_error error = {0};
   own_path(own[_i], "", path);
@@ -325,7 +325,6 @@ START_TEST(own_topologies) {
   check_model(topo, own[_i]);
   bny_topo_free(topo);
 }
-END_TEST
 
 static void visit_dump(const char *path, const char *name) {
   bny_topo_error error = {0};
@@ -337,8 +336,7 @@ static void visit_dump(const char *path, const char *name) {
 
 static const char *const folders[] = {"nccl", "hwloc", "nvidia-smi", "matrix", "fabric", "examined"};
 
-START_TEST(real_topologies) { each_dump(folders[_i], "", visit_dump); }
-END_TEST
+TEST_LOOP(real_topologies, COUNT(folders)) { each_dump(folders[_i], "", visit_dump); }
 
 static const char *const descriptions[] = {
     "gpu",
@@ -362,11 +360,10 @@ static const char *const descriptions[] = {
     "{\"nodes\": [{\"id\": \"h\", \"kind\": \"host\"}, {\"id\": \"g\", \"kind\": \"gpu\", \"parent\": \"h\", "
     "\"index\": 2147483647, \"compute\": 2147483647}]}"};
 
-START_TEST(synthetic_topologies) { check_description(descriptions[_i]); }
-END_TEST
+TEST_LOOP(synthetic_topologies, COUNT(descriptions)) { check_description(descriptions[_i]); }
 
 /* Names as nobody should give them; the model replaces what is not printable, titles may hold it. */
-START_TEST(hostile_names) {
+TEST(hostile_names) {
   char wide[256], ideographs[256];
   memset(wide, 'W', 255);
   wide[255] = '\0';
@@ -401,7 +398,6 @@ START_TEST(hostile_names) {
   for (size_t i = 0; i < sizeof names / sizeof *names; i++) check_model(topo, names[i]);
   bny_topo_free(topo);
 }
-END_TEST
 
 /* Trees and links in no order that a machine has; with one host, several or none. */
 static void check_random(int which) {
@@ -445,22 +441,20 @@ static void check_random(int which) {
 
 enum { MODELS_IN_ONE = 20 };
 
-START_TEST(random_models) {
+TEST_LOOP(random_models, 6) {
   for (int i = 0; i < MODELS_IN_ONE; i++) check_random(MODELS_IN_ONE * _i + i);
 }
-END_TEST
 
 /* ---- what a picture must not leave out --------------------------------------------------------------------------- */
 
 /* The widths are those of DejaVu Sans, in units of its font file. */
-START_TEST(text_widths) {
+TEST(text_widths) {
   ck_assert_double_eq_tol(topo_text_width("GPU0", 1000, false), 774 + 603 + 731 + 636, 1);
   ck_assert_double_eq_tol(topo_text_width("mlx5_0", 1000, true), 1041 + 342 + 645 + 695 + 500 + 695, 1);
   ck_assert_double_le(topo_text_width("", 10, false), 0);
 }
-END_TEST
 
-START_TEST(short_names) {
+TEST(short_names) {
   topo_layout *layout = calloc(1, sizeof *layout);
   ck_assert_ptr_nonnull(layout);
   const char *names[] = {"MF0;B09-P1-IBLEAF-02-08:MQM9701/U1", "MF0;B09-P1-IBLEAF-02-07:MQM9701/U1",
@@ -481,7 +475,6 @@ START_TEST(short_names) {
   ck_assert_str_eq(whole[1], "n2");
   topo_layout_free(layout);
 }
-END_TEST
 
 /* Adds a fault about a node, as the derivation does. */
 static void add_fault(bny_topo_levels *levels, int32_t node) {
@@ -532,7 +525,7 @@ static int32_t count_labels(const topo_layout *layout, const char *text) {
 }
 
 /* The switch and the host that are at fault are drawn, though those before them fill the picture. */
-START_TEST(faulty_ones_are_drawn) {
+TEST(faulty_ones_are_drawn) {
   bny_topo *topo = described("leaf:40 host:4 gpu nic@400g");
   int32_t leaf = bny_topo_find_name(topo, BNY_TOPO_SWITCH, "leaf37");
   int32_t host = bny_topo_find_name(topo, BNY_TOPO_HOST, "host101");
@@ -545,9 +538,8 @@ START_TEST(faulty_ones_are_drawn) {
   topo_layout_free(layout);
   bny_topo_free(topo);
 }
-END_TEST
 
-START_TEST(many_findings) {
+TEST(many_findings) {
   bny_topo *topo = described("host:2 gpu:4 nic:4@400g");
   int32_t nodes[300];
   for (int32_t i = 0; i < 300; i++) nodes[i] = i % topo->nnodes;
@@ -555,10 +547,9 @@ START_TEST(many_findings) {
   topo_layout_free(faulty_layout(topo, nodes, 300));
   bny_topo_free(topo);
 }
-END_TEST
 
 /* A mesh is one bar, and a pair that lacks its link is marked. */
-START_TEST(mesh_without_a_link) {
+TEST(mesh_without_a_link) {
   for (int missing = 0; missing < 2; missing++) {
     bny_topo *topo = bny_topo_new();
     int32_t host = put(topo, BNY_TOPO_HOST, -1, "host", NULL), gpus[8];
@@ -581,10 +572,9 @@ START_TEST(mesh_without_a_link) {
     bny_topo_free(topo);
   }
 }
-END_TEST
 
 /* One host shows bus ids, PCIe, the NIC and rail of each GPU, and NUMA nodes; of several hosts only what differs. */
-START_TEST(details_of_one_host) {
+TEST(details_of_one_host) {
   bny_topo *topo = described("host package:2 numa pci:2 gpu@sm90@gen5x16 nic@400g@gen5x16");
   topo_layout *layout = faulty_layout(topo, NULL, 0);
   static const char *const wanted[] = {"0000:02:00.0", "\xe2\x86\x92 NIC0 PIX", "rail 3", "Package 1, NUMA node 1"};
@@ -594,13 +584,12 @@ START_TEST(details_of_one_host) {
   topo_layout_free(layout);
   bny_topo_free(topo);
 }
-END_TEST
 
 /* ---- goldens ----------------------------------------------------------------------------------------------------- */
 
 static const char *const golden[] = {"hgx-a100-4nic.txt", "spine-leaf.txt"};
 
-START_TEST(goldens) {
+TEST_LOOP(goldens, COUNT(golden)) {
   char path[4096];
   bny_topo_error error = {0};
   own_path(golden[_i], "", path);
@@ -627,26 +616,7 @@ START_TEST(goldens) {
   bny_topo_levels_free(levels);
   bny_topo_free(topo);
 }
-END_TEST
 
 #define COUNT(array) ((int)(sizeof(array) / sizeof *(array)))
 
-int main(void) {
-  Suite *suite = suite_create("topo_view");
-  TCase *tcase = tcase_create("pictures");
-  tcase_set_timeout(tcase, 60);
-  tcase_add_loop_test(tcase, own_topologies, 0, COUNT(own));
-  tcase_add_loop_test(tcase, real_topologies, 0, COUNT(folders));
-  tcase_add_loop_test(tcase, synthetic_topologies, 0, COUNT(descriptions));
-  tcase_add_test(tcase, hostile_names);
-  tcase_add_loop_test(tcase, random_models, 0, 6);
-  tcase_add_test(tcase, text_widths);
-  tcase_add_test(tcase, short_names);
-  tcase_add_test(tcase, faulty_ones_are_drawn);
-  tcase_add_test(tcase, many_findings);
-  tcase_add_test(tcase, mesh_without_a_link);
-  tcase_add_test(tcase, details_of_one_host);
-  tcase_add_loop_test(tcase, goldens, 0, COUNT(golden));
-  suite_add_tcase(suite, tcase);
-  return suite_main(suite);
-}
+int main(void) { return suite_main(suite_of("topo_view", 60)); }

@@ -130,7 +130,9 @@ char *topo_view_dot(const topo_view *view, tool_error *error) {
   FILE *out = open_memstream(&text, &bytes);
   bool good = out != NULL;
   if (good) {
-    fputs("graph \"topology\" {\n  label=\"", out);
+    fputs("// To draw this: dot -Tsvg FILE -o picture.svg (Debian and Ubuntu: apt-get install graphviz)\n"
+          "graph \"topology\" {\n  label=\"",
+          out);
     put_escaped(out, view->title ? view->title : "");
     fputs("\"; labelloc=t; compound=true; rankdir=TB;\n"
           "  node [fontname=\"Helvetica\", fontsize=10, margin=\"0.08,0.04\"];\n"
