@@ -84,7 +84,6 @@ void topo_put_heading(FILE *out, const topo_view *view, const char *text);
 char *topo_finish(FILE *out, char **text, tool_error *error);
 
 /* Write parts of the picture, each after an empty line and a heading; nothing if a part is empty. */
-void topo_put_matrix(FILE *out, const topo_view *view, int32_t host);
 void topo_put_levels(FILE *out, const topo_view *view);
 void topo_put_findings(FILE *out, const topo_view *view);
 void topo_put_probes(FILE *out, const topo_view *view);

@@ -49,4 +49,7 @@ void topo_line_say(topo_line *line, topo_ink ink, topo_line_rank rank, const cha
 /* Draws what is above hosts (network.c): network switches by tier, and switches of NVLink domains. */
 bool topo_network_draw(const topo_fold *fold, const topo_view *view, topo_lines *lines, tool_error *error);
 
+/* Writes the paths between the devices of a host (matrix.c). */
+void topo_put_matrix(FILE *out, const topo_view *view, const topo_fold *fold, int32_t host);
+
 #endif

@@ -2,12 +2,13 @@
  * A table of the paths from a host's GPUs to one another and to its NICs. */
 #include <string.h>
 
-#include "tools/topo/draw.h"
+#include "tools/topo/line.h"
 
 enum { GPUS_MOST = 16, NICS_MOST = 32, NARROWEST = 4 };
 
 typedef struct matrix {
   const topo_view *view;
+  const topo_fold *fold;
   int32_t gpus[GPUS_MOST], nics[NICS_MOST];
   int32_t ngpus, nnics;
   int32_t cell, nic_cell; /* widths */
@@ -15,11 +16,9 @@ typedef struct matrix {
   bool seen[BNY_TOPO_PATHS], seen_nvlink, seen_xgmi, served;
 } matrix;
 
-/* Searches linearly, because GPUs are few. */
 static const bny_topo_rank *rank_of(const matrix *m, int32_t gpu) {
-  for (int32_t r = 0; r < m->view->levels->nranks; r++)
-    if (m->view->levels->ranks[r].node == gpu) return &m->view->levels->ranks[r];
-  return NULL;
+  int32_t rank = m->fold->rank[gpu];
+  return rank < 0 ? NULL : &m->view->levels->ranks[rank];
 }
 
 static bool serves(const matrix *m, int32_t nic) {
@@ -36,7 +35,7 @@ static bool gather(matrix *m, int32_t host) {
   int32_t ngpus = 0, nnics = 0;
   for (int32_t n = host; n >= 0 && n < topo->nnodes; n++) {
     bny_topo_kind kind = topo->nodes[n].kind;
-    if ((kind != BNY_TOPO_GPU && kind != BNY_TOPO_NIC) || bny_topo_ancestor(topo, n, BNY_TOPO_HOST) != host) continue;
+    if ((kind != BNY_TOPO_GPU && kind != BNY_TOPO_NIC) || m->fold->host[n] != host) continue;
     if (kind == BNY_TOPO_GPU && ngpus++ < GPUS_MOST)
       m->gpus[m->ngpus++] = n;
     else if (kind == BNY_TOPO_NIC && nnics++ < NICS_MOST)
@@ -174,8 +173,8 @@ static void put_legend(const matrix *m, FILE *out) {
   topo_put_wrapped(out, m->view, TOPO_INK_DIM, 0, nics);
 }
 
-void topo_put_matrix(FILE *out, const topo_view *view, int32_t host) {
-  matrix m = {.view = view};
+void topo_put_matrix(FILE *out, const topo_view *view, const topo_fold *fold, int32_t host) {
+  matrix m = {.view = view, .fold = fold};
   if (host < 0 || !gather(&m, host)) return;
   lay_out(&m);
   int32_t names = names_width(&m, m.gpus, m.ngpus);

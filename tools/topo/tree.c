@@ -440,7 +440,7 @@ char *topo_view_tree(const topo_view *view, tool_error *error) {
                "~ assumed: what hardware of that kind does; not read from this machine or file");
       fputc('\n', out);
     }
-    topo_put_matrix(out, view, first);
+    topo_put_matrix(out, view, &d.fold, first);
     topo_put_levels(out, view);
     topo_put_findings(out, view);
     topo_put_probes(out, view);

@@ -27,8 +27,7 @@ typedef struct hub {
 /* The links of some switches of a tier to the same switches above. */
 typedef struct trunk {
   uint64_t look;
-  int32_t tier, lowers, uppers;
-  double up; /* GB/s of each of the lower switches */
+  int32_t tier;
   bool slow, assumed;
   topo_extent extent;
 } trunk;
@@ -257,18 +256,15 @@ static void find_trunks(topo_work *work, topo_net *net, int32_t tier) {
       int32_t other = bny_topo_other_end(work->topo, own->node, l), above = net->hub_of[other];
       if (!is_net_link(work, l) || above < 0 || net->hubs[above].tier <= tier) continue;
       look.look += bny_hash_of(bny_hash_of((uint64_t)above) + (uint64_t)llround(link->gbytes_per_s * 16));
-      look.uppers++;
-      look.up += link->gbytes_per_s;
       look.assumed = look.assumed || link->source == BNY_TOPO_ASSUMED;
       look.extent.left = fmin(look.extent.left, net->hubs[above].x);
       look.extent.right = fmax(look.extent.right, net->hubs[above].x);
     }
-    if (look.uppers == 0) continue;
+    if (look.look == 0) continue;
     int32_t t = first;
     while (t < net->ntrunks && net->trunks[t].look != look.look) t++;
     if (t == net->ntrunks) net->trunks[net->ntrunks++] = look;
     trunk *to = &net->trunks[t];
-    to->lowers++;
     to->extent.left = fmin(to->extent.left, own->x) - 1;
     to->extent.right = fmax(to->extent.right, own->x) + 1;
     net->trunk_of[h] = t;
