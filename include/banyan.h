@@ -371,10 +371,19 @@ typedef enum banyan_empty_rows { BANYAN_EMPTY_ROWS_WRITTEN = 0, BANYAN_EMPTY_ROW
  * do not compute. A row that does not live is never read on this rank, and counts as one without keys.
  *
  * The struct is read when a call is made, and by a *_init. What its pointers lead to is read at each run, by
- * banyan_start() or the blocking call, and may change once that has returned. Only `tokens` must agree on all ranks. A
- * difference is BANYAN_ERR_MISMATCH, whose text names rank and numbers. Contents that are invalid (tokens that are
- * negative or too many, a negative length, starts that decrease or end past the tokens) are BANYAN_ERR_ARGUMENT with a
- * text that names index and value. */
+ * banyan_start() or the blocking call, and may change once that has returned.
+ *
+ * - Only the number of tokens must agree on all ranks, and whether `tokens` is NULL. A difference is
+ *   BANYAN_ERR_MISMATCH, whose text names rank and numbers.
+ * - Contents that are invalid (tokens that are negative or too many, a negative length, starts that decrease or end
+ *   past the tokens) are BANYAN_ERR_ARGUMENT with a text that names index and value.
+ * - On a device kernels read it, at each run and each replay of a graph, in memory that the device can read; the host
+ *   does not. There the number of tokens is clamped to what is allowed, and a negative length counts as 0. Starts that
+ *   decrease or are too large make it unspecified which rows live. A difference of tokens comes at
+ *   banyan_comm_status(), at the latest with the next run. Between nodes, devices send tokens that a run does not have
+ *   as empty rows, and compare numbers within a node alone.
+ * - Kernels of one's own and attention say by themselves which rows have keys: their combines have no desc.live, or are
+ *   BANYAN_ERR_UNSUPPORTED. */
 typedef struct banyan_live {
   size_t size;
   const int32_t *tokens;          /* of this run, 0 to desc.tokens: rows past them are neither read nor written.

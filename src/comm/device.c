@@ -148,8 +148,20 @@ static banyan_status check_proxy(banyan_comm *comm, banyan_status status) {
   return status;
 }
 
+/* A mismatch that kernels found comes before what the other ranks' hosts say of it: kernels know the numbers. */
+static void check_tokens(banyan_comm *comm) {
+  if (comm->exec->failure.status != BANYAN_OK) return;
+  bny_device_fault fault = bny_engine_fault(comm->device.engine);
+  if (fault.status != BANYAN_ERR_MISMATCH) return;
+  if (comm->device.proxy)
+    take_proxy_fault(comm, &fault);
+  else
+    take_fault(comm, &fault);
+}
+
 banyan_status bny_comm_check(banyan_comm *comm) {
   bny_engine *engine = comm->device.engine;
+  if (engine) check_tokens(comm);
   banyan_status status = bny_exec_check(comm->exec, NULL);
   if (!engine) return status;
   if (comm->device.proxy) return check_proxy(comm, status);
