@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
- * Runs on devices whose number of tokens and whose live rows are read by kernels: operations, blocking calls of a class,
- * and a captured graph that serves every batch up to its capacity. Over the fake driver, with emulated devices. */
+ * Runs on devices whose number of tokens and whose live rows are read by kernels: operations, blocking calls of a
+ * class, and a captured graph that serves every batch up to its capacity. Over the fake driver, with emulated
+ * devices. */
 #include <check.h>
 #include <math.h>
 
