@@ -10,6 +10,7 @@ the same tokens.
 """
 
 import argparse
+import hashlib
 import os
 import pathlib
 import sys
@@ -44,8 +45,13 @@ def generate(comm, model, prompt, options, report):
 
     prefilled = len(prompt) - 1
     rounds = -(-(prefilled + options.tokens) // (options.block * comm.nranks)) + 2
-    session = Session(comm, model, max(rounds * options.block, -(-prefilled // comm.nranks) + options.tokens),
-                      options.method, options.block)
+    session = Session(
+        comm,
+        model,
+        max(rounds * options.block, -(-prefilled // comm.nranks) + options.tokens),
+        options.method,
+        options.block,
+    )
     began = time.perf_counter()
     session.prefill(prompt[:-1], options.shard)
     session.ids.append(prompt[-1])
@@ -67,8 +73,17 @@ def generate(comm, model, prompt, options, report):
             lost += session.recover()
     decode_s = time.perf_counter() - began
     if session.comm.rank == 0:
-        report.send({"ids": session.ids[len(prompt) :], "prefill_s": prefill_s, "decode_s": decode_s, "lost": lost,
-                     "bytes": session.bytes_sent, "ranks": session.comm.nranks, **session.seconds})
+        report.send(
+            {
+                "ids": session.ids[len(prompt) :],
+                "prefill_s": prefill_s,
+                "decode_s": decode_s,
+                "lost": lost,
+                "bytes": session.bytes_sent,
+                "ranks": session.comm.nranks,
+                **session.seconds,
+            }
+        )
     session.comm.close()
 
 
@@ -106,13 +121,18 @@ def main():
         print(model.decode(result["ids"]))
         print()
     tokens, steps = options.tokens, options.tokens * model.layers
-    print(f"{'method':<12}{'ranks':>6}{'prompt':>8}{'prefill s':>11}{'tokens/s':>10}{'attention us':>14}"
-          f"{'combine us':>12}{'bytes/layer':>13}")
+    print(
+        f"{'method':<12}{'ranks':>6}{'prompt':>8}{'prefill s':>11}{'tokens/s':>10}{'attention us':>14}"
+        f"{'combine us':>12}{'bytes/layer':>13}"
+    )
     split = options.method != "fused"
     attention = f"{result['attention' if split else 'fused'] / steps * 1e6:.0f}"
     combine = f"{result['combine'] / steps * 1e6:.0f}" if split else "in it"
-    print(f"{options.method:<12}{options.ranks:>6}{len(prompt):>8}{result['prefill_s']:>11.1f}"
-          f"{tokens / result['decode_s']:>10.1f}{attention:>14}{combine:>12}{result['bytes'] / steps:>13.0f}")
+    print(
+        f"{options.method:<12}{options.ranks:>6}{len(prompt):>8}{result['prefill_s']:>11.1f}"
+        f"{tokens / result['decode_s']:>10.1f}{attention:>14}{combine:>12}{result['bytes'] / steps:>13.0f}"
+    )
+    print("tokens sha256", hashlib.sha256(repr(result["ids"]).encode()).hexdigest()[:16])
     if result["lost"]:
         print(f"{result['lost']} keys were lost, and computed again by {result['ranks']} ranks")
     if options.verify:

@@ -1,10 +1,12 @@
 # SPDX-License-Identifier: Apache-2.0
 exampledir = $(docdir)/examples
 dist_example_DATA = \
+  %D%/constitution.txt \
   %D%/cuda_graph.c \
   %D%/environment.c \
   %D%/live.c \
   %D%/generate.py \
   %D%/mpi.c \
   %D%/smollm.py \
+  %D%/summarise.py \
   %D%/threads.c

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""SmolLM2-135M in numpy, its keys and values sharded over the ranks of a communicator: for generate.py and summarise.py.
+"""SmolLM2-135M in numpy, with keys and values sharded over ranks: for generate.py and summarise.py.
 
 Each rank keeps the keys of some positions. A prefill deals its tokens to the ranks; queries are gathered, each rank
 attends with all of them over its own keys, and combine(scatter="tokens") gives each rank the merged rows of its tokens.
@@ -155,7 +155,7 @@ class Session:
             self._round(np.arange(start, min(start + step, len(self.ids))))
 
     def _round(self, positions):
-        """Computes the keys and values of `positions`, dealt to the ranks in order. They see the positions before them."""
+        """Computes the keys and values of `positions`, dealt to the ranks in order."""
         comm, model = self.comm, self.model
         dealt = [banyan.split(len(positions), comm.nranks, rank) for rank in range(comm.nranks)]
         counts = [number for _, number in dealt]
@@ -200,8 +200,9 @@ class Session:
     # ---- decode ------------------------------------------------------------------------------------------------------
 
     def step(self, on_layer=None):
-        """Computes the last token and appends the one that the model finds most likely. The keys of a step that fails do
-        not count."""
+        """Computes the last token, and appends the one that the model finds most likely.
+
+        The keys of a step that fails do not count."""
         model, position = self.model, len(self.ids) - 1
         keeps = self.owner(position) == self.comm.rank
         if keeps:
@@ -243,7 +244,7 @@ class Session:
         return o
 
     def _allreduce3(self, layer):
-        """The form of the Tree Attention paper: a maximum and two sums. Each goes as an all-gather that every rank reduces."""
+        """The form of the Tree Attention paper: a maximum and two sums, each as an all-gather that is reduced here."""
         o, lse = self.local
         self._local(layer, self.k[layer], self.v[layer], self.lens, self.local)
         began = time.perf_counter()
@@ -282,7 +283,7 @@ class Session:
         """The number of keys of each rank: every rank knows it, because it knows who keeps what."""
         return [int(n) for n in self.comm.allgather(self.lens)[:, 0]]
 
-    # ---- after a death -------------------------------------------------------------------------------------------------
+    # ---- after a death -----------------------------------------------------------------------------------------------
 
     def recover(self):
         """Survivors shrink, and compute the keys of the positions that were lost. The text goes on where all were."""

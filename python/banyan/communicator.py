@@ -54,8 +54,8 @@ class Communicator(_core.Comm):
     def from_torch(cls, group=None, *, store=None, rank=None, nranks=None, prefix=None, **settings):
         """The ranks of a process group of torch.distributed (None: the default one), or those that share a store.
 
-        With a store, `rank` and `nranks` are needed. Communicators of one store are made in the same order on all ranks,
-        or each has a `prefix` of its own.
+        With a store, `rank` and `nranks` are needed. Communicators of one store are made in the same order on all
+        ranks, or each has a `prefix` of its own.
         """
         if store is not None:
             if rank is None or nranks is None:
@@ -72,9 +72,10 @@ class Communicator(_core.Comm):
         return cls._made(gather_objects, dist.get_rank(group), dist.get_world_size(group), **settings)
 
     def shrink(self):
-        """Makes a communicator of the ranks that are left after a failure. Returns it, and the old rank of each new one.
+        """Makes a communicator of the ranks that are left after a failure.
 
-        Collective over the ranks that are left. The old communicator remains to be closed.
+        Returns it, and the old rank of each new one. Collective over the ranks that are left. The old communicator
+        remains to be closed.
         """
         made, members = self._shrink()
         new = type(self).__new__(type(self))

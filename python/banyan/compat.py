@@ -2,8 +2,8 @@
 """The calls by which engines merge partials today, with their signatures, on top of combine().
 
 A group is a banyan.Communicator, a process group of torch.distributed, or an engine's wrapper of one (an object with
-cpu_group, device_group or group). For the latter two a communicator is made at the first call, which is collective, and kept.
-set_group() gives the communicator for a group instead, such as one that has a device.
+cpu_group, device_group or group). For the latter two a communicator is made at the first call, which is collective,
+and kept. set_group() gives the communicator for a group instead, such as one that has a device.
 
 Merges of two or more partials of one rank (FlashInfer's merge_state and the like) involve no peers. They are here in
 torch's arithmetic so that a backend is complete, and are not faster than what they stand for.
@@ -35,7 +35,8 @@ def communicator(group):
         group = dist.distributed_c10d._get_default_group()
     comm = _made.get(group)
     if comm is None or not comm.is_open:
-        inner = next((getattr(group, name) for name in ("cpu_group", "device_group", "group") if hasattr(group, name)), group)
+        names = ("cpu_group", "device_group", "group")
+        inner = next((getattr(group, name) for name in names if hasattr(group, name)), group)
         comm = _made[group] = Communicator.from_torch(inner() if callable(inner) else inner)
     return comm
 
@@ -73,7 +74,7 @@ def _combine(out, lse, group, base, scatter, return_lse, wire="f32"):
     return comm.combine(out, given, base=base, empty=_EMPTY, scatter=scatter, wire=wire)
 
 
-# ---- vLLM 00b1dbe4, v1/attention/ops/dcp.py ----------------------------------------------------------------------------
+# ---- vLLM 00b1dbe4, v1/attention/ops/dcp.py --------------------------------------------------------------------------
 
 
 def cp_lse_ag_out_rs(cp_attn_out, cp_attn_lse, cp_group, ctx=None, return_lse=False, is_lse_base_on_e=True):
@@ -86,8 +87,16 @@ def cp_lse_ag_out_ar(cp_attn_out, cp_attn_lse, cp_group, ctx=None, return_lse=Fa
     return _combine(cp_attn_out, cp_attn_lse, cp_group, _base(is_lse_base_on_e), "none", return_lse)
 
 
-def dcp_a2a_lse_reduce(cp_attn_out, cp_attn_lse, cp_group, ctx=None, return_lse=False, is_lse_base_on_e=True,
-                       seq_lens=None, query_start_loc=None):
+def dcp_a2a_lse_reduce(
+    cp_attn_out,
+    cp_attn_lse,
+    cp_group,
+    ctx=None,
+    return_lse=False,
+    is_lse_base_on_e=True,
+    seq_lens=None,
+    query_start_loc=None,
+):
     """cp_attn_out [B, H, D], cp_attn_lse [B, H] -> [B, H/N, D] (and [B, H/N]).
 
     Rows of sequences whose seq_lens is 0, and rows behind query_start_loc[-1], count as empty whatever their lse says.
@@ -103,12 +112,28 @@ class DCPCombine:
         self.group, self.is_lse_base_on_e, self.return_lse = group, is_lse_base_on_e, return_lse
 
     def __call__(self, partial_output, partial_lse, *, seq_lens, query_start_loc):
-        return dcp_a2a_lse_reduce(partial_output, partial_lse, self.group, None, self.return_lse, self.is_lse_base_on_e,
-                                  seq_lens, query_start_loc)
+        return dcp_a2a_lse_reduce(
+            partial_output,
+            partial_lse,
+            self.group,
+            None,
+            self.return_lse,
+            self.is_lse_base_on_e,
+            seq_lens,
+            query_start_loc,
+        )
 
 
-def merge_attn_states(output, prefix_output, prefix_lse, suffix_output, suffix_lse, output_lse=None,
-                      prefill_tokens_with_context=None, output_scale=None):
+def merge_attn_states(
+    output,
+    prefix_output,
+    prefix_lse,
+    suffix_output,
+    suffix_lse,
+    output_lse=None,
+    prefill_tokens_with_context=None,
+    output_scale=None,
+):
     """output [T, H, D] of two partials [T, H, D] with lse [H, T] in base e. output_scale: values are divided by it."""
     parts = torch.stack([prefix_output, suffix_output])
     lse = torch.stack([prefix_lse, suffix_lse]).transpose(1, 2)
@@ -121,7 +146,7 @@ def merge_attn_states(output, prefix_output, prefix_lse, suffix_output, suffix_l
         output_lse.copy_(merged_lse.transpose(0, 1))
 
 
-# ---- SGLang 00ac7105, layers/dcp/comm.py -------------------------------------------------------------------------------
+# ---- SGLang 00ac7105, layers/dcp/comm.py -----------------------------------------------------------------------------
 
 
 def cp_lse_ag_out_rs_mla(cp_attn_out, cp_attn_lse, cp_group, ctx=None, is_lse_base_on_e=False):
@@ -131,8 +156,14 @@ def cp_lse_ag_out_rs_mla(cp_attn_out, cp_attn_lse, cp_group, ctx=None, is_lse_ba
 
     heads = split(cp_attn_out.shape[1], comm.nranks, comm.rank)[1]
     merged = cp_attn_out.new_empty((heads, cp_attn_out.shape[0], cp_attn_out.shape[2]))
-    comm.combine(cp_attn_out, cp_attn_lse.float(), base=_base(is_lse_base_on_e), empty=_EMPTY, scatter="heads",
-                 out=(merged.transpose(0, 1), None))
+    comm.combine(
+        cp_attn_out,
+        cp_attn_lse.float(),
+        base=_base(is_lse_base_on_e),
+        empty=_EMPTY,
+        scatter="heads",
+        out=(merged.transpose(0, 1), None),
+    )
     return merged
 
 
@@ -141,14 +172,14 @@ def cp_lse_ag_out_rs_mha(cp_attn_out, cp_attn_lse, cp_group, return_lse=False):
     return _combine(cp_attn_out, cp_attn_lse, cp_group, "e", "heads", return_lse)
 
 
-# ---- TensorRT-LLM ------------------------------------------------------------------------------------------------------
+# ---- TensorRT-LLM ----------------------------------------------------------------------------------------------------
 
 
 def helix(partial_o, softmax_stats, group):
     """alltoall_helix_native() and helix_post_process() as one call.
 
-    partial_o [..., cp, D] with its normalised values, softmax_stats [..., cp, 2] f32 with (maximum, sum) -> [..., D]: entry
-    [..., r, :] goes to rank r.
+    partial_o [..., cp, D] with its normalised values, softmax_stats [..., cp, 2] f32 with (maximum, sum) -> [..., D].
+    Entry [..., r, :] goes to rank r.
     """
     comm = communicator(group)
     cp, dim = partial_o.shape[-2:]
@@ -164,7 +195,7 @@ def helix(partial_o, softmax_stats, group):
     return merged.reshape(*partial_o.shape[:-2], dim)
 
 
-# ---- FlashInfer fb28d72 ------------------------------------------------------------------------------------------------
+# ---- FlashInfer fb28d72 ----------------------------------------------------------------------------------------------
 
 
 def _merge(v, s, log_of_base):
@@ -172,11 +203,12 @@ def _merge(v, s, log_of_base):
     s = s.float()
     s = torch.where(torch.isfinite(s), s, torch.full_like(s, -math.inf)) * log_of_base
     top = s.amax(0)
-    weight = torch.exp(s - torch.where(torch.isinf(top), torch.zeros_like(top), top))
+    top = torch.where(torch.isinf(top), torch.zeros_like(top), top)
+    weight = torch.exp(s - top)
     total = weight.sum(0)
     values = torch.where((weight > 0).unsqueeze(-1), v.float(), torch.zeros((), device=v.device))
     merged = (weight.unsqueeze(-1) * values).sum(0) / total.clamp(min=1e-30).unsqueeze(-1)
-    return merged.to(v.dtype), (torch.log(total) + torch.where(torch.isinf(top), torch.zeros_like(top), top)) / log_of_base
+    return merged.to(v.dtype), (torch.log(total) + top) / log_of_base
 
 
 def merge_state(v_a, s_a, v_b, s_b):
@@ -208,12 +240,13 @@ def decode_cp_a2a_lse_reduce(o, lse, workspace, cp_rank, cp_size, lse_mode="base
     rows = o.reshape(batch * heads, cp, dim).transpose(0, 1)
     merged = o.new_empty((1, batch * heads, dim))
     stats = lse.float().reshape(batch * heads, cp).transpose(0, 1)
-    comm.combine(rows, stats, base="2" if lse_mode == "base2" else "e", empty=_EMPTY, scatter="tokens",
-                 out=(merged, None))
+    comm.combine(
+        rows, stats, base="2" if lse_mode == "base2" else "e", empty=_EMPTY, scatter="tokens", out=(merged, None)
+    )
     return merged.reshape(batch, heads, dim)
 
 
-# ---- lucidrains, ring-attention-pytorch 373f75b, tree_attn_decoding.py ----------------------------------------------------
+# ---- lucidrains, ring-attention-pytorch 373f75b, tree_attn_decoding.py -----------------------------------------------
 
 
 @torch.no_grad()
@@ -245,7 +278,7 @@ def tree_attn_decode(q, k=None, v=None, eps=1e-8, shard_kv_seq=True, use_triton=
     return out.unsqueeze(2).to(dtype)
 
 
-# ---- PyTorch, torch/distributed/tensor/experimental/_attention.py -------------------------------------------------------
+# ---- PyTorch, torch/distributed/tensor/experimental/_attention.py ----------------------------------------------------
 
 
 class SDPAMerger:
@@ -275,12 +308,20 @@ class SDPAMerger:
         return self._out.to(self._dtypes[0]), self._lse.to(self._dtypes[1])
 
 
-# ---- NVIDIA's proposal, nccl-extensions#10 ------------------------------------------------------------------------------
+# ---- NVIDIA's proposal, nccl-extensions#10 ---------------------------------------------------------------------------
 
 
-def nccl_cp_combine(handle, partial_out, partial_lse, combined_out, combined_lse=None, *, lse_base="e", scatter="NONE",
-                    stream=None):
+def nccl_cp_combine(
+    handle, partial_out, partial_lse, combined_out, combined_lse=None, *, lse_base="e", scatter="NONE", stream=None
+):
     """ncclCpCombine: handle is a group; scatter is TOKEN, HEAD or NONE; combined_lse may be None."""
     where = {"TOKEN": "tokens", "HEAD": "heads", "NONE": "none"}[scatter.upper()]
-    communicator(handle).combine(partial_out, partial_lse, base=str(lse_base), empty=_EMPTY, scatter=where,
-                                 out=(combined_out, combined_lse), stream=stream)
+    communicator(handle).combine(
+        partial_out,
+        partial_lse,
+        base=str(lse_base),
+        empty=_EMPTY,
+        scatter=where,
+        out=(combined_out, combined_lse),
+        stream=stream,
+    )

@@ -5,7 +5,7 @@ import builtins
 
 
 class Error(Exception):
-    """A failure of the library. `status` is the name that the library has for it, and `rank` is the rank to blame, or None."""
+    """A failure. `status` is the name that the library has for it, and `rank` the rank to blame, or None."""
 
     status = "error"
 
@@ -15,7 +15,7 @@ class Error(Exception):
 
 
 class ArgumentError(Error, ValueError):
-    """An argument is wrong. Nothing was sent, and the communicator remains usable. `argument` names it, if it is known."""
+    """An argument is wrong. Nothing was sent, and the communicator remains usable. `argument` names it."""
 
     status = "bad argument"
     argument = None
@@ -40,7 +40,7 @@ class UnsupportedError(Error, NotImplementedError):
 
 
 class DataError(Error, ValueError):
-    """Statistics that no row has, such as a NaN that `empty` does not declare, or a result that its type cannot hold."""
+    """Statistics that no row has, such as an undeclared NaN, or a result that its type cannot hold."""
 
     status = "bad data"
 

@@ -11,7 +11,7 @@ from .communicator import Communicator
 
 
 class RankError(RuntimeError):
-    """A rank of run() failed. `rank` is the first that did, and the text has its traceback; `failures` has all, by rank."""
+    """A rank of run() failed. `rank` is the first that did, with its traceback; `failures` has all, by rank."""
 
     def __init__(self, failures):
         self.failures = dict(failures)
@@ -22,9 +22,9 @@ class RankError(RuntimeError):
 def run(fn, ranks=4, *, args=(), start="fork", **settings):
     """Starts local ranks, calls fn(comm, *args) in each, and returns the list of results.
 
-    start: "fork", "spawn" or "thread". A fork takes any function, as notebooks define them; "spawn" wants one that can be
-    imported, and is for parents that have used CUDA or OpenMP. Results of processes are pickled. settings are those of
-    Communicator. If a rank fails, the others are waited for, and RankError has the traceback of the first.
+    start: "fork", "spawn" or "thread". A fork takes any function, as notebooks define them; "spawn" wants one that can
+    be imported, and is for parents that have used CUDA or OpenMP. Results of processes are pickled. settings are those
+    of Communicator. If a rank fails, the others are waited for, and RankError has the traceback of the first.
     """
     if ranks < 1:
         raise ValueError(f"ranks: {ranks}: at least 1")

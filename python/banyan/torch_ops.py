@@ -34,15 +34,18 @@ def _comm(number):
     try:
         return _comms[number]
     except KeyError:
-        raise ValueError(f"comm: {number} is the handle of no communicator that lives; see banyan.torch_ops.handle()") from None
+        text = f"comm: {number} is the handle of no communicator that lives; see banyan.torch_ops.handle()"
+        raise ValueError(text) from None
 
 
 _HOW = 'str base="e", str empty="-inf", str scatter="none", str wire="f32", str order="plan"'
 _library = torch.library.Library("banyan", "DEF")
 _library.define(f"combine(Tensor o, Tensor lse, int comm, {_HOW}) -> (Tensor, Tensor)")
 _library.define(f"combine_out(Tensor o, Tensor lse, int comm, {_HOW}, *, Tensor(a!) out, Tensor(b!) out_lse) -> ()")
-_library.define('attention_combine(Tensor q, Tensor k, Tensor v, Tensor? seq_lens, int comm, float scale=0.0, '
-                'str scatter="none", str wire="f32") -> (Tensor, Tensor)')
+_library.define(
+    "attention_combine(Tensor q, Tensor k, Tensor v, Tensor? seq_lens, int comm, float scale=0.0, "
+    'str scatter="none", str wire="f32") -> (Tensor, Tensor)'
+)
 _library.define("allgather(Tensor mine, int comm) -> Tensor")
 _library.define("shift(Tensor send, int comm, int distance=1) -> Tensor")
 
@@ -117,6 +120,6 @@ for _name, _body, _fake in (
     if hasattr(torch.library, "register_fake"):
         torch.library.register_fake(f"banyan::{_name}", _fake, lib=_library)
     else:
-        # torch before 2.4, of which 1.13 sends tensors without memory to AutogradMeta first, and passes nothing on there.
+        # torch before 2.4. 1.13 sends tensors without memory to AutogradMeta first, and passes nothing on there.
         for _key in ("Meta", "AutogradMeta"):
             _library.impl(_name, _fake, _key)

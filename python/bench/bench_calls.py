@@ -125,8 +125,10 @@ def measure(comm, methods, say):
     if not say:
         return
     base = statistics.median(times[methods[0][0]])
-    print(f"{comm.nranks} rank{'s' if comm.nranks > 1 else ''}, {HEADS} rows x {DIM}, f32"
-          f"{'':>10}{'us':>9}{'above C':>9}{'ratio':>8}")
+    print(
+        f"{comm.nranks} rank{'s' if comm.nranks > 1 else ''}, {HEADS} rows x {DIM}, f32"
+        f"{'':>10}{'us':>9}{'above C':>9}{'ratio':>8}"
+    )
     for name, each in times.items():
         median = statistics.median(each)
         print(f"  {name:<36}{median:>9.2f}{median - base:>9.2f}{median / base:>8.1f}")

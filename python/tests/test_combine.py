@@ -117,7 +117,9 @@ def test_scatter(scatter):
 def test_canonical_bits():
     def body(comm):
         o, lse = partials(comm.rank, SHAPE)
-        return [comm.combine(o, lse, order="canonical", algorithm=name)[0].tobytes() for name in ("oneshot", "tree", "ring")]
+        return [
+            comm.combine(o, lse, order="canonical", algorithm=name)[0].tobytes() for name in ("oneshot", "tree", "ring")
+        ]
 
     assert len({bits for rank in everyone(body, 4) for bits in rank}) == 1
 

@@ -17,8 +17,10 @@ T, H, D = 5, 8, 16
 
 def shards(ranks, seed=3):
     draw = np.random.default_rng(seed)
-    return [(draw.standard_normal((T, H, D)).astype(np.float32), draw.uniform(-3, 3, (T, H)).astype(np.float32))
-            for _ in range(ranks)]
+    return [
+        (draw.standard_normal((T, H, D)).astype(np.float32), draw.uniform(-3, 3, (T, H)).astype(np.float32))
+        for _ in range(ranks)
+    ]
 
 
 def close(got, want, tolerance=2e-5):

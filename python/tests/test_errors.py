@@ -50,10 +50,22 @@ def test_arguments_by_name(lone):
     refused("base", "'10': it is one of", lone.combine, o, lse, base="10")
     refused("empty", "-inf", lone.combine, o, lse, empty="zero")
     refused("wire", "f32", lone.combine, o, lse, wire="f8")
-    refused("seq_lens", "sequence 1 has 9 keys", banyan.attention, o, *[o[:, :, None].repeat(4, 2)] * 2,
-            seq_lens=np.array([1, 9], np.int32))
-    refused("seq_lens", "int64: it is int32", banyan.attention, o, *[o[:, :, None].repeat(4, 2)] * 2,
-            seq_lens=np.array([1, 1]))
+    refused(
+        "seq_lens",
+        "sequence 1 has 9 keys",
+        banyan.attention,
+        o,
+        *[o[:, :, None].repeat(4, 2)] * 2,
+        seq_lens=np.array([1, 9], np.int32)
+    )
+    refused(
+        "seq_lens",
+        "int64: it is int32",
+        banyan.attention,
+        o,
+        *[o[:, :, None].repeat(4, 2)] * 2,
+        seq_lens=np.array([1, 1])
+    )
     with pytest.raises(banyan.ArgumentError, match="algorithm"):
         lone.combine(o, lse, algorithm="fastest")
     assert lone.combine(o, lse)[0].shape == SHAPE

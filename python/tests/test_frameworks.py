@@ -115,15 +115,28 @@ class Version(ctypes.Structure):
 
 
 class Tensor(ctypes.Structure):
-    _fields_ = [("data", ctypes.c_void_p), ("device_type", ctypes.c_int32), ("device_id", ctypes.c_int32),
-                ("ndim", ctypes.c_int32), ("code", ctypes.c_uint8), ("bits", ctypes.c_uint8), ("lanes", ctypes.c_uint16),
-                ("shape", ctypes.POINTER(ctypes.c_int64)), ("strides", ctypes.POINTER(ctypes.c_int64)),
-                ("byte_offset", ctypes.c_uint64)]
+    _fields_ = [
+        ("data", ctypes.c_void_p),
+        ("device_type", ctypes.c_int32),
+        ("device_id", ctypes.c_int32),
+        ("ndim", ctypes.c_int32),
+        ("code", ctypes.c_uint8),
+        ("bits", ctypes.c_uint8),
+        ("lanes", ctypes.c_uint16),
+        ("shape", ctypes.POINTER(ctypes.c_int64)),
+        ("strides", ctypes.POINTER(ctypes.c_int64)),
+        ("byte_offset", ctypes.c_uint64),
+    ]
 
 
 class Managed(ctypes.Structure):
-    _fields_ = [("version", Version), ("context", ctypes.c_void_p), ("deleter", ctypes.c_void_p),
-                ("flags", ctypes.c_uint64), ("tensor", Tensor)]
+    _fields_ = [
+        ("version", Version),
+        ("context", ctypes.c_void_p),
+        ("deleter", ctypes.c_void_p),
+        ("flags", ctypes.c_uint64),
+        ("tensor", Tensor),
+    ]
 
 
 Borrow = ctypes.PYFUNCTYPE(ctypes.c_int, ctypes.py_object, ctypes.POINTER(Tensor))
@@ -132,8 +145,15 @@ Delete = ctypes.CFUNCTYPE(None, ctypes.POINTER(Managed))
 
 
 class Exchange(ctypes.Structure):
-    _fields_ = [("version", Version), ("previous", ctypes.c_void_p), ("allocate", ctypes.c_void_p), ("give", Give),
-                ("to_object", ctypes.c_void_p), ("borrow", Borrow), ("stream", ctypes.c_void_p)]
+    _fields_ = [
+        ("version", Version),
+        ("previous", ctypes.c_void_p),
+        ("allocate", ctypes.c_void_p),
+        ("give", Give),
+        ("to_object", ctypes.c_void_p),
+        ("borrow", Borrow),
+        ("stream", ctypes.c_void_p),
+    ]
 
 
 class Exchanged:
@@ -207,8 +227,13 @@ def launched(program, ranks, **more):
     for _ in range(5):
         environment = dict(os.environ, MASTER_ADDR="127.0.0.1", MASTER_PORT=str(free_port()), **more)
         children = [
-            subprocess.Popen([sys.executable, "-c", program], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
-                             env=dict(environment, RANK=str(rank), WORLD_SIZE=str(ranks)))
+            subprocess.Popen(
+                [sys.executable, "-c", program],
+                stdout=subprocess.PIPE,
+                stderr=subprocess.PIPE,
+                text=True,
+                env=dict(environment, RANK=str(rank), WORLD_SIZE=str(ranks)),
+            )
             for rank in range(ranks)
         ]
         said = [child.communicate(timeout=300) for child in children]
@@ -246,10 +271,19 @@ def test_from_mpi():
     if not shutil.which("mpirun"):
         pytest.skip("mpirun is not there")
     program = FROM_ENV.replace("from_env(timeout=120)", "from_mpi()")
-    environment = dict(os.environ, OMPI_ALLOW_RUN_AS_ROOT="1", OMPI_ALLOW_RUN_AS_ROOT_CONFIRM="1",
-                       OMPI_MCA_rmaps_base_oversubscribe="1")
-    done = subprocess.run(["mpirun", "-n", "2", sys.executable, "-c", program], env=environment, timeout=300,
-                          stdout=subprocess.PIPE, text=True)
+    environment = dict(
+        os.environ,
+        OMPI_ALLOW_RUN_AS_ROOT="1",
+        OMPI_ALLOW_RUN_AS_ROOT_CONFIRM="1",
+        OMPI_MCA_rmaps_base_oversubscribe="1",
+    )
+    done = subprocess.run(
+        ["mpirun", "-n", "2", sys.executable, "-c", program],
+        env=environment,
+        timeout=300,
+        stdout=subprocess.PIPE,
+        text=True,
+    )
     assert done.returncode == 0 and done.stdout.count("0.5") == 2
 
 

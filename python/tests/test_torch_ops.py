@@ -48,7 +48,9 @@ def test_fake_shapes_are_those_of_the_op(scatter):
         fake = torch.ops.banyan.combine(o.half().to("meta"), lse.to("meta"), number, scatter=scatter)
         q, k = torch.zeros(2, 4, 8), torch.zeros(2, 2, 10, 8)
         real += torch.ops.banyan.attention_combine(q, k, k, None, number, scatter=scatter)
-        fake += torch.ops.banyan.attention_combine(q.to("meta"), k.to("meta"), k.to("meta"), None, number, scatter=scatter)
+        fake += torch.ops.banyan.attention_combine(
+            q.to("meta"), k.to("meta"), k.to("meta"), None, number, scatter=scatter
+        )
         return [(a.shape, a.dtype, a.stride()) == (b.shape, b.dtype, b.stride()) for a, b in zip(real, fake)]
 
     assert banyan.run(body, ranks=2, start="thread", timeout=60) == [[True] * 4] * 2

@@ -19,9 +19,11 @@ import subprocess
 import sys
 import types
 
+SETTINGS = ["--world-size 8", "--world-size 3 --seq-len 64", "--world-size 4 --seq-len 3", "--world-size 2 --batch 3"]
 HERE = pathlib.Path(__file__).resolve()
 # Tests of merges: of FlashInfer itself, and of its port to AMD's devices.
-FLASHINFER = [f"tests/trace/test_{name}_reference_correctness.py" for name in ("merge_state", "merge_states", "merge_state_in_place")]
+MERGES = ("merge_state", "merge_states", "merge_state_in_place")
+FLASHINFER = [f"tests/trace/test_{name}_reference_correctness.py" for name in MERGES]
 FLASHINFER += ["tests/rocm_tests/test_cascade_hip.py"]
 
 
@@ -43,7 +45,7 @@ def install_flashinfer(folder):
     """A module flashinfer that has three functions. Its references, which are plain Python, come from the checkout."""
     from banyan import compat
 
-    calls = {name: getattr(compat, name) for name in ("merge_state", "merge_states", "merge_state_in_place")}
+    calls = {name: getattr(compat, name) for name in MERGES}
     package = module("flashinfer", **calls)
     package.__path__ = [str(folder / "flashinfer")]
     sys.path.insert(0, str(folder))
@@ -82,11 +84,11 @@ def to_host(torch):
 def run_lucidrains(folder, files, more):
     """Each setting is a program of its own, as its ranks are started by torch."""
     failed = 0
-    settings = more or ["--world-size 8", "--world-size 3 --seq-len 64", "--world-size 4 --seq-len 3", "--world-size 2 --batch 3"]
+    settings = more or SETTINGS
     for setting in settings:
         for file in files or ["assert_tree_attn.py"]:
-            done = subprocess.run([sys.executable, str(HERE), "--child", "lucidrains", str(folder / file), *setting.split()],
-                                  stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, timeout=600)
+            command = [sys.executable, str(HERE), "--child", "lucidrains", str(folder / file), *setting.split()]
+            done = subprocess.run(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, timeout=600)
             said = done.stdout.strip().splitlines()
             print(f"{'passed' if done.returncode == 0 else 'FAILED'}: {file} {setting}: {said[-1] if said else ''}")
             if done.returncode:
@@ -129,7 +131,7 @@ def importable(name):
 
 
 def spawned(path):
-    """Runs a test whose ranks come from torch.multiprocessing: by fork, so that they have the module of this process."""
+    """Runs a test whose ranks come from torch.multiprocessing: by fork, so that they have this process's module."""
     import torch.multiprocessing as multiprocessing
 
     multiprocessing.spawn = lambda fn, args=(), nprocs=1, join=True, **_: multiprocessing.start_processes(
