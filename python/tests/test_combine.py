@@ -155,6 +155,7 @@ def test_persistent():
         info = first.info()
         assert info["roundings"] == 0 and info["algorithm"] in info["reason"]
         assert "send" in first.describe()
+        assert first.timed(3) > 0
         return o, lse, out
 
     results = everyone(body, 2)

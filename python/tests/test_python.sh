@@ -40,7 +40,7 @@ done
 for name in cmake ninja; do command -v $name >/dev/null || [ -x "$venv/bin/$name" ] || needed="$needed $name"; done
 if [ -n "$needed" ]; then
   # shellcheck disable=SC2086
-  $pip install --retries 1 $needed >"$build/python/pip.log" 2>&1 </dev/null || skip "pip does not get$needed: $(tail -n 1 "$build/python/pip.log")"
+  $pip install --retries 1 $needed >"$venv/pip.log" 2>&1 </dev/null || skip "pip does not get$needed: $(tail -n 1 "$venv/pip.log")"
 fi
 export PATH=$venv/bin:$PATH
 export CC CXX
