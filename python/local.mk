@@ -15,6 +15,7 @@ EXTRA_DIST += \
   %D%/banyan/py.typed \
   %D%/banyan/torch_ops.py \
   %D%/bench/bench_calls.py \
+  %D%/bench/bench_cffi.py \
   %D%/src/array.cc \
   %D%/src/array.hh \
   %D%/src/attention.cc \
