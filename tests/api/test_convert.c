@@ -602,8 +602,6 @@ TEST(values_are_not_judged) {
 }
 
 int main(void) {
-  const char *seed = getenv("BANYAN_TEST_SEED");
-  state = seed != NULL ? strtoull(seed, NULL, 10) : DEFAULT_SEED;
-  printf("seed %llu (BANYAN_TEST_SEED)\n", (unsigned long long)state);
+  random_begin();
   return suite_main(suite_of("convert", 120));
 }

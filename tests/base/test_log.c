@@ -12,47 +12,23 @@
 #include "base/log.h"
 #include "tests/support/lone.h"
 #include "tests/support/suite.h"
+#include "tests/support/directory.h"
 
-enum { TEXT_BYTES = 1 << 20 };
-
-static char directory[64];
-static char said[TEXT_BYTES];
-
-static void make_directory(void) {
-  strcpy(directory, "/tmp/test_log.XXXXXX");
-  ck_assert_ptr_nonnull(mkdtemp(directory));
+static void set_up(void) {
+  directory_make();
   unsetenv("BANYAN_LOG");
   unsetenv("BANYAN_LOG_FILE");
   bny_log_read();
   bny_log_rank(-1);
 }
 
-static void remove_directory(void) {
-  char command[128];
-  snprintf(command, sizeof command, "rm -rf '%s'", directory);
-  ck_assert_int_eq(system(command), 0);
-}
-
 static void log_to(const char *level, const char *name) {
-  char path[128];
-  snprintf(path, sizeof path, "%s/%s", directory, name);
-  setenv("BANYAN_LOG_FILE", path, 1);
+  directory_set("BANYAN_LOG_FILE", name);
   if (level)
     setenv("BANYAN_LOG", level, 1);
   else
     unsetenv("BANYAN_LOG");
   bny_log_read();
-}
-
-/* The whole of a file into `said`; "" if there is none. */
-static const char *read_log(const char *name) {
-  char path[128];
-  snprintf(path, sizeof path, "%s/%s", directory, name);
-  FILE *file = fopen(path, "r");
-  size_t bytes = file ? fread(said, 1, sizeof said - 1, file) : 0;
-  said[bytes] = 0;
-  if (file) fclose(file);
-  return said;
 }
 
 static void say_all(void) {
@@ -73,13 +49,13 @@ TEST(levels_are_kept) {
   for (int i = 0; i < 4; i++) {
     log_to(levels[i], levels[i]);
     say_all();
-    ck_assert_int_eq(lines_of(read_log(levels[i])), i + 1);
+    ck_assert_int_eq(lines_of(directory_read(levels[i])), i + 1);
     ck_assert(bny_log_wants((bny_log_level)i));
     ck_assert(i == 3 || !bny_log_wants((bny_log_level)(i + 1)));
   }
   log_to(NULL, "default");
   say_all();
-  ck_assert_int_eq(lines_of(read_log("default")), 2);
+  ck_assert_int_eq(lines_of(directory_read("default")), 2);
 }
 
 TEST(lines_say_who_speaks) {
@@ -87,7 +63,7 @@ TEST(lines_say_who_speaks) {
   bny_log_from("../src/transport/shm.c", BNY_LOG_INFO, "%d peers", 3);
   bny_log_rank(7);
   bny_log_from("/home/src/banyan/src/boot/tcp_link.c", BNY_LOG_WARN, "late");
-  const char *text = read_log("log");
+  const char *text = directory_read("log");
   ck_assert_msg(strstr(text, "banyan info transport: 3 peers\n") != NULL, "%s", text);
   ck_assert_msg(strstr(text, "banyan warn boot, rank 7: late\n") != NULL, "%s", text);
   char process[32];
@@ -110,7 +86,7 @@ TEST(files_are_told_apart) {
   log_to("warn", "log.%r");
   bny_log_rank(5);
   say_all();
-  ck_assert_int_eq(lines_of(read_log("log.5")), 2);
+  ck_assert_int_eq(lines_of(directory_read("log.5")), 2);
 }
 
 TEST(what_cannot_be_written_is_said_on_stderr) {
@@ -127,8 +103,8 @@ TEST(what_cannot_be_written_is_said_on_stderr) {
   say_all();
   dup2(saved, STDERR_FILENO);
   close(saved);
-  ck_assert_str_eq(read_log("stderr"), "banyan error test: one\nbanyan warn test: two\n"
-                                       "banyan error test: one\nbanyan warn test: two\n");
+  ck_assert_str_eq(directory_read("stderr"), "banyan error test: one\nbanyan warn test: two\n"
+                                             "banyan error test: one\nbanyan warn test: two\n");
 }
 
 static void *say_much(void *argument) {
@@ -143,7 +119,7 @@ TEST(the_environment_is_not_read_for_lines) {
   setenv("BANYAN_LOG", "debug", 1);
   unsetenv("BANYAN_LOG_FILE");
   say_all();
-  ck_assert_int_eq(lines_of(read_log("log")), 1);
+  ck_assert_int_eq(lines_of(directory_read("log")), 1);
 }
 
 TEST(lines_of_ranks_stay_whole) {
@@ -152,7 +128,7 @@ TEST(lines_of_ranks_stay_whole) {
   log_to("warn", "log");
   for (intptr_t i = 0; i < RANKS; i++) ck_assert_int_eq(pthread_create(&threads[i], NULL, say_much, (void *)i), 0);
   for (int i = 0; i < RANKS; i++) pthread_join(threads[i], NULL);
-  char *text = (char *)(uintptr_t)read_log("log"), *rest = NULL;
+  char *text = (char *)(uintptr_t)directory_read("log"), *rest = NULL;
   ck_assert_int_eq(lines_of(text), RANKS * 200);
   for (char *line = strtok_r(text, "\n", &rest); line; line = strtok_r(NULL, "\n", &rest)) {
     const char *number = strrchr(line, ' ');
@@ -168,7 +144,7 @@ TEST(long_lines_are_cut) {
   log_to("warn", "log");
   bny_log(BNY_LOG_WARN, "%s", much);
   bny_log(BNY_LOG_WARN, "after");
-  const char *text = read_log("log");
+  const char *text = directory_read("log");
   ck_assert_int_eq(lines_of(text), 2);
   ck_assert_uint_lt(strlen(text), 1200);
 }
@@ -185,7 +161,7 @@ TEST(settings_say_where_they_come_from) {
   setenv("BANYAN_TIMEOUT_MS", "1500", 1);
   log_to("debug", "log");
   ck_assert_int_eq(make_alone(), BANYAN_OK);
-  const char *text = read_log("log");
+  const char *text = directory_read("log");
   const char *wanted = "banyan info comm, rank 0: timeout 1500 ms (the environment), of first calls 1500 ms, "
                        "arena 16384 KiB (default";
   ck_assert_msg(strstr(text, wanted) != NULL, "%s", text);
@@ -196,4 +172,4 @@ TEST(settings_say_where_they_come_from) {
   unsetenv("BANYAN_TIMEOUT_MS");
 }
 
-int main(void) { return suite_main(suite_with("log", 0, make_directory, remove_directory)); }
+int main(void) { return suite_main(suite_with("log", 0, set_up, directory_remove)); }

@@ -15,23 +15,13 @@
 #include "base/trace.h"
 #include "tests/support/world.h"
 #include "tests/support/suite.h"
+#include "tests/support/directory.h"
 
 enum { RANKS = 4, ROUNDS = 20, HEADS = 8, KV_HEADS = 2, HEAD_DIM = 32, KEYS = 16, EVENTS_MAX = 1 << 14 };
 
-static char directory[64];
-
-static void make_directory(void) {
-  strcpy(directory, "/tmp/test_trace.XXXXXX");
-  ck_assert_ptr_nonnull(mkdtemp(directory));
-  char pattern[96];
-  snprintf(pattern, sizeof pattern, "%s/trace", directory);
-  setenv("BANYAN_TRACE", pattern, 1);
-}
-
-static void remove_directory(void) {
-  char command[128];
-  snprintf(command, sizeof command, "rm -rf '%s'", directory);
-  ck_assert_int_eq(system(command), 0);
+static void set_up(void) {
+  directory_make();
+  directory_set("BANYAN_TRACE", "trace");
 }
 
 /* ---- a trace as it was read -------------------------------------------------------------------------------------- */
@@ -319,7 +309,7 @@ TEST(what_does_not_fit_is_counted) {
   unload(trace);
 }
 
-int main(void) { return world_main(suite_with("trace", 60, make_directory, remove_directory)); }
+int main(void) { return world_main(suite_with("trace", 60, set_up, directory_remove)); }
 #else
 int main(void) {
   puts("skipped: built without jansson");

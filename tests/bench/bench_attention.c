@@ -17,14 +17,9 @@
 #include "banyan.h"
 #include "decode/decode.h"
 #include "op.h"
+#include "tests/support/clock.h"
 
 enum { ROUNDS_MAX = 99, TABLES_MAX = 8 };
-
-static double now_s(void) {
-  struct timespec now;
-  clock_gettime(CLOCK_MONOTONIC, &now);
-  return (double)now.tv_sec + 1e-9 * (double)now.tv_nsec;
-}
 
 static int ascending(const void *a, const void *b) {
   double x = *(const double *)a, y = *(const double *)b;

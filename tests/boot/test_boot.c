@@ -9,16 +9,12 @@
 
 #include "banyan.h"
 #include "tests/support/suite.h"
+#include "tests/support/clock.h"
+#include "tests/support/rounds.h"
 
 enum { RANKS_AT_MOST = 17, ROUNDS = 200 };
 
 static const int64_t second_ns = 1000000000;
-
-static double now_s(void) {
-  struct timespec now;
-  clock_gettime(CLOCK_MONOTONIC, &now);
-  return (double)now.tv_sec + (double)now.tv_nsec * 1e-9;
-}
 
 struct member {
   banyan_bootstrap bootstrap;
@@ -30,28 +26,11 @@ struct member {
   char text[512];
 };
 
-/* Returns the data of `rank` at `index` in round `round`: it differs in each. */
-static unsigned char expected(int rank, int round, size_t index) {
-  return (unsigned char)((unsigned)rank * 31u + (unsigned)round * 7u + (unsigned)index);
-}
-
 static void *gather_rounds(void *argument) {
   struct member *member = argument;
-  int32_t rank = member->bootstrap.rank, nranks = member->bootstrap.nranks;
-  unsigned char *mine = malloc(member->bytes + 1);
-  unsigned char *all = malloc((size_t)nranks * member->bytes + 1);
-  for (int round = 0; round < member->rounds && !member->result; round++) {
-    for (size_t i = 0; i < member->bytes; i++) mine[i] = expected(rank, round, i);
-    member->result =
-        member->bootstrap.allgather(member->bootstrap.context, mine, all, member->bytes, member->timeout_ns);
-    if (member->result) break;
-    for (int from = 0; from < nranks; from++)
-      for (size_t i = 0; i < member->bytes; i++)
-        member->wrong += all[(size_t)from * member->bytes + i] != expected(from, round, i);
-  }
+  member->result = rounds_gather(&member->bootstrap, member->bytes, member->rounds, (double)member->timeout_ns * 1e-9,
+                                 &member->wrong);
   strncpy(member->text, banyan_last_error(), sizeof member->text - 1);
-  free(all);
-  free(mine);
   return NULL;
 }
 

@@ -21,6 +21,8 @@
 #include "banyan.h"
 #include "boot/tcp.h"
 #include "tests/support/suite.h"
+#include "tests/support/clock.h"
+#include "tests/support/rounds.h"
 
 #ifndef HAVE_SODIUM
 
@@ -59,17 +61,6 @@ static int listen_fd, port; /* of the test at hand; each runs in its own process
 static struct outcome *outcomes;
 static pid_t pids[PROCESSES_AT_MOST];
 static char shown_port[16];
-
-static double now_s(void) {
-  struct timespec now;
-  clock_gettime(CLOCK_MONOTONIC, &now);
-  return (double)now.tv_sec + (double)now.tv_nsec * 1e-9;
-}
-
-static void sleep_s(double seconds) {
-  struct timespec time = {(time_t)seconds, (long)((seconds - (double)(time_t)seconds) * 1e9)};
-  while (nanosleep(&time, &time) != 0 && errno == EINTR) continue;
-}
 
 static int listen_on_any_port(int *chosen) {
   struct sockaddr_in address = {.sin_family = AF_INET, .sin_addr.s_addr = htonl(INADDR_LOOPBACK)};
@@ -120,25 +111,6 @@ static void tear_down(void) {
   if (listen_fd >= 0) close(listen_fd);
 }
 
-static unsigned char expected(int rank, int round, size_t index) {
-  return (unsigned char)((unsigned)rank * 31u + (unsigned)round * 7u + (unsigned)(index % 251));
-}
-
-static void gather_rounds(const struct part *part, const banyan_bootstrap *bootstrap, struct outcome *outcome) {
-  unsigned char *mine = malloc(part->bytes + 1), *all = malloc((size_t)part->nranks * part->bytes + 1);
-  int64_t timeout_ns = (int64_t)(part->timeout_s * 1e9);
-  for (int round = 0; round < part->rounds && !outcome->gather; round++) {
-    for (size_t i = 0; i < part->bytes; i++) mine[i] = expected(part->rank, round, i);
-    outcome->gather = (banyan_status)bootstrap->allgather(bootstrap->context, mine, all, part->bytes, timeout_ns);
-    if (outcome->gather) break;
-    for (int from = 0; from < part->nranks; from++)
-      for (size_t i = 0; i < part->bytes; i++)
-        outcome->wrong += all[(size_t)from * part->bytes + i] != expected(from, round, i);
-  }
-  free(all);
-  free(mine);
-}
-
 static void set_environment(const struct part *part) {
   char text[16];
   snprintf(text, sizeof text, "%d", part->rank);
@@ -166,7 +138,7 @@ static void play(const struct part *part, struct outcome *outcome) {
     outcome->wrong += bootstrap.rank != part->rank || bootstrap.nranks != part->nranks;
     sleep_s(part->pause_s);
     before = now_s();
-    gather_rounds(part, &bootstrap, outcome);
+    outcome->gather = rounds_gather(&bootstrap, part->bytes, part->rounds, part->timeout_s, &outcome->wrong);
     outcome->gather_s = now_s() - before;
   }
   strncpy(outcome->text, banyan_last_error(), sizeof outcome->text - 1);

@@ -19,6 +19,8 @@
 #include "boot/tcp.h"
 #include "tests/support/self.h"
 #include "tests/support/suite.h"
+#include "tests/support/clock.h"
+#include "tests/support/rounds.h"
 
 #ifndef HAVE_SODIUM
 
@@ -61,12 +63,6 @@ struct process {
   char text[BNY_ERROR_TEXT_BYTES];
 };
 
-static double now_s(void) {
-  struct timespec now;
-  clock_gettime(CLOCK_MONOTONIC, &now);
-  return (double)now.tv_sec + (double)now.tv_nsec * 1e-9;
-}
-
 static void open_port(struct world *world) {
   struct sockaddr_in address = {.sin_family = AF_INET, .sin_addr.s_addr = htonl(INADDR_LOOPBACK)};
   socklen_t bytes = sizeof address;
@@ -91,25 +87,6 @@ static struct bny_boot_settings settings_of(const struct world *world, int32_t p
   return settings;
 }
 
-static unsigned char expected(int32_t rank, int round, size_t index) {
-  return (unsigned char)((unsigned)rank * 31u + (unsigned)round * 7u + (unsigned)(index % 251));
-}
-
-static void gather_rounds(struct process *process, const banyan_bootstrap *bootstrap) {
-  const struct world *world = process->world;
-  unsigned char *mine = malloc(world->bytes + 1), *all = malloc((size_t)world->nranks * world->bytes + 1);
-  for (int round = 0; round < world->rounds && !process->gather; round++) {
-    for (size_t i = 0; i < world->bytes; i++) mine[i] = expected(bootstrap->rank, round, i);
-    process->gather = (banyan_status)bootstrap->allgather(bootstrap->context, mine, all, world->bytes,
-                                                          (int64_t)(world->timeout_s * 1e9));
-    for (int32_t from = 0; from < world->nranks && !process->gather; from++)
-      for (size_t i = 0; i < world->bytes; i++)
-        process->wrong += all[(size_t)from * world->bytes + i] != expected(from, round, i);
-  }
-  free(all);
-  free(mine);
-}
-
 static void *be_process(void *argument) {
   struct process *process = argument;
   struct world *world = process->world;
@@ -126,7 +103,8 @@ static void *be_process(void *argument) {
     for (int32_t i = 0; i < env->nchildren; i++) *(env->children[i].local ? &process->nlocal : &process->nremote) += 1;
     process->depth_parent = env->parent.rank;
     begun = now_s();
-    if (world->absent == 0 || world->absent != process->number) gather_rounds(process, &bootstrap);
+    if (world->absent == 0 || world->absent != process->number)
+      process->gather = rounds_gather(&bootstrap, world->bytes, world->rounds, world->timeout_s, &process->wrong);
     process->gather_s = now_s() - begun;
   }
   snprintf(process->text, sizeof process->text, "%s", banyan_last_error());

@@ -14,6 +14,7 @@
 
 extern "C" {
 #include "tests/support/world.h"
+#include "tests/support/suite.h"
 }
 
 namespace {
@@ -214,23 +215,15 @@ void run_barriers(uint64_t seed, int32_t nranks) {
 
 } // namespace
 
-START_TEST(bytes_arrive) {
+/* test_ptx.sh asks for less. */
+static int ranks_end() { return getenv("EMULATE_PTX_BRIEF") ? 6 : 9; }
+
+TEST_RANGE(bytes_arrive, 1, ranks_end()) {
   for (uint64_t i = 0; i < (world_is_sanitized() ? 2 : 6); i++) run_world(world_seed() * 1000 + i, _i);
 }
-END_TEST
 
-START_TEST(nobody_leaves_a_barrier_early) {
+TEST_RANGE(nobody_leaves_a_barrier_early, 1, ranks_end()) {
   for (uint64_t i = 0; i < 4; i++) run_barriers(world_seed() * 1000 + i, _i);
 }
-END_TEST
 
-int main() {
-  Suite *suite = suite_create("cuda_bytes");
-  TCase *tcase = tcase_create("bytes");
-  const int end = getenv("EMULATE_PTX_BRIEF") ? 6 : 9; /* see test_ptx.sh */
-  tcase_add_loop_test(tcase, bytes_arrive, 1, end);
-  tcase_add_loop_test(tcase, nobody_leaves_a_barrier_early, 1, end);
-  tcase_set_timeout(tcase, 120);
-  suite_add_tcase(suite, tcase);
-  return world_main(suite);
-}
+int main() { return world_main(suite_of("cuda_bytes", 120)); }

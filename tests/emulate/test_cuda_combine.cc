@@ -17,6 +17,7 @@ extern "C" {
 #include "tests/plan/plan_replay.h"
 #include "tests/support/sheet.h"
 #include "tests/support/sheet_element.h"
+#include "tests/support/suite.h"
 #include "base/status.h"
 }
 
@@ -339,7 +340,13 @@ bool aliases_are_kept(uint64_t seed, bool known) {
 
 } // namespace
 
-START_TEST(aliases_take_fences) {
+/* test_ptx.sh asks for less. */
+static int ranks_end() {
+  const char *brief = getenv("EMULATE_PTX_BRIEF");
+  return !brief ? 9 : *brief == '1' ? 6 : 4;
+}
+
+TEST(aliases_take_fences) {
   int missed = 0; /* a warp that sends and ends, as towards a root, needs no fence */
   for (uint64_t seed = 1; seed <= 8; seed++) {
     ck_assert_msg(aliases_are_kept(seed, true), "seed %" PRIu64, seed);
@@ -347,43 +354,25 @@ START_TEST(aliases_take_fences) {
   }
   ck_assert_msg(missed > 0, "no world missed its fences");
 }
-END_TEST
 
-START_TEST(bits_of_a_processor) {
+TEST_RANGE(bits_of_a_processor, 1, ranks_end()) {
   for (uint64_t i = 0; i < (world_is_sanitized() ? 2 : 6); i++) run_world(world_seed() * 1000 + i, _i, 6, ANY);
 }
-END_TEST
 
-START_TEST(more_ranks_than_a_merge_takes_at_once) {
+TEST(more_ranks_than_a_merge_takes_at_once) {
   run_world(world_seed(), 9, 3, SMALL);
   run_world(world_seed(), 19, 2, SMALL);
   run_world(world_seed(), 34, 2, TO_MANY); /* more than a warp has lanes */
 }
-END_TEST
 
-START_TEST(rows_that_live) {
+TEST_RANGE(rows_that_live, 1, ranks_end()) {
   for (uint64_t i = 0; i < (world_is_sanitized() ? 2 : 6); i++) run_world(world_seed() * 2000 + i, _i, 6, LIVE);
 }
-END_TEST
 
 /* The warps of all of a row's chunks read its statistics, and one of them writes these. */
-START_TEST(in_place) {
+TEST(in_place) {
   const uint64_t worlds = getenv("EMULATE_PTX_BRIEF") ? 4 : 16; /* see test_ptx.sh */
   for (uint64_t i = 0; i < worlds; i++) run_world(world_seed() * 1000 + i, 2, 3, WIDE_IN_PLACE);
 }
-END_TEST
 
-int main() {
-  Suite *suite = suite_create("cuda_combine");
-  TCase *tcase = tcase_create("combine");
-  const char *brief = getenv("EMULATE_PTX_BRIEF"); /* see test_ptx.sh */
-  const int end = !brief ? 9 : *brief == '1' ? 6 : 4;
-  tcase_add_loop_test(tcase, bits_of_a_processor, 1, end);
-  tcase_add_loop_test(tcase, rows_that_live, 1, end);
-  tcase_add_test(tcase, in_place);
-  tcase_add_test(tcase, aliases_take_fences);
-  tcase_add_test(tcase, more_ranks_than_a_merge_takes_at_once);
-  tcase_set_timeout(tcase, 120);
-  suite_add_tcase(suite, tcase);
-  return world_main(suite);
-}
+int main() { return world_main(suite_of("cuda_combine", 120)); }

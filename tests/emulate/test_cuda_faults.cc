@@ -115,13 +115,15 @@ void silent_rank(int index, uint64_t seed, bny_protocol protocol) {
 
 } // namespace
 
-START_TEST(a_silent_rank_is_named) {
+/* test_ptx.sh asks for less. */
+static int at_most(int count) { return getenv("EMULATE_PTX_BRIEF") ? 1 : count; }
+
+TEST_LOOP(a_silent_rank_is_named, at_most(6)) {
   for (uint64_t seed = 1; seed <= 4; seed++)
     silent_rank(_i, seed, static_cast<bny_protocol>(seed % BNY_PROTOCOL_COUNT));
 }
-END_TEST
 
-START_TEST(a_rank_that_stops_is_named) {
+TEST_LOOP(a_rank_that_stops_is_named, at_most(5)) {
   for (uint64_t seed = 1; seed <= 2; seed++) {
     int32_t stopped = static_cast<int32_t>(seed);
     bed all(4, algorithms[_i]);
@@ -135,10 +137,9 @@ START_TEST(a_rank_that_stops_is_named) {
       if (rank != stopped) expect_fault(&ranks, rank, BANYAN_ERR_TIMEOUT, stopped);
   }
 }
-END_TEST
 
 /* The host's word is set on one rank while all wait for a silent one, without a deadline. */
-START_TEST(abort_ends_all) {
+TEST_LOOP(abort_ends_all, at_most(5)) {
   for (uint64_t seed = 1; seed <= 2; seed++) {
     bed all(4, algorithms[_i]);
     cuda_ranks ranks(4, seed);
@@ -158,9 +159,8 @@ START_TEST(abort_ends_all) {
     expect_ended(&ranks, &all, 1);
   }
 }
-END_TEST
 
-START_TEST(bad_data_is_named) {
+TEST_LOOP(bad_data_is_named, at_most(6)) {
   for (uint64_t seed = 1; seed <= 4; seed++) {
     bed all(4, algorithms[_i]);
     all.oneshot = _i == 5;
@@ -175,10 +175,9 @@ START_TEST(bad_data_is_named) {
     for (int32_t rank = 0; rank < 4; rank++) ck_assert_uint_eq(ranks.head(rank)->abort, ranks.head(2)->fault);
   }
 }
-END_TEST
 
 /* A slow rank within the deadline causes no fault, and neither does the `waiting` word of another rank. */
-START_TEST(a_slow_rank_is_waited_for) {
+TEST(a_slow_rank_is_waited_for) {
   bed all(4, "twoshot");
   cuda_ranks ranks(4, 7);
   ranks.set_timeout(100000000);
@@ -193,18 +192,5 @@ START_TEST(a_slow_rank_is_waited_for) {
     for (float value : all.results[static_cast<size_t>(rank)]) ck_assert(value == 1.0f);
   }
 }
-END_TEST
 
-int main() {
-  Suite *suite = suite_create("cuda_faults");
-  TCase *tcase = tcase_create("faults");
-  const int most = getenv("EMULATE_PTX_BRIEF") ? 1 : 6; /* see test_ptx.sh */
-  tcase_add_loop_test(tcase, a_silent_rank_is_named, 0, std::min(most, 6));
-  tcase_add_loop_test(tcase, a_rank_that_stops_is_named, 0, std::min(most, 5));
-  tcase_add_loop_test(tcase, abort_ends_all, 0, std::min(most, 5));
-  tcase_add_loop_test(tcase, bad_data_is_named, 0, std::min(most, 6));
-  tcase_add_test(tcase, a_slow_rank_is_waited_for);
-  tcase_set_timeout(tcase, 120);
-  suite_add_tcase(suite, tcase);
-  return suite_main(suite);
-}
+int main() { return suite_main(suite_of("cuda_faults", 120)); }

@@ -16,6 +16,7 @@
 extern "C" {
 #include "tests/plan/plan_replay.h"
 #include "tests/support/sheet.h"
+#include "tests/support/suite.h"
 }
 
 namespace {
@@ -176,16 +177,8 @@ void run_world(uint64_t seed, int32_t nranks) {
 
 } // namespace
 
-START_TEST(bits_of_a_combine) {
+TEST_RANGE(bits_of_a_combine, 1, 9) {
   for (uint64_t i = 0; i < (world_is_sanitized() ? 2 : 8); i++) run_world(world_seed() * 1000 + i, _i);
 }
-END_TEST
 
-int main() {
-  Suite *suite = suite_create("cuda_fused");
-  TCase *tcase = tcase_create("fused");
-  tcase_add_loop_test(tcase, bits_of_a_combine, 1, 9);
-  tcase_set_timeout(tcase, 120);
-  suite_add_tcase(suite, tcase);
-  return world_main(suite);
-}
+int main() { return world_main(suite_of("cuda_fused", 120)); }

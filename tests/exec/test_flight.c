@@ -12,38 +12,14 @@
 #include "exec/flight.h"
 #include "tests/support/world.h"
 #include "tests/support/suite.h"
+#include "tests/support/directory.h"
 
 enum { HEADS = 8, VALUE_DIM = 32, TEXT_BYTES = 1 << 16 };
 
-static char directory[64];
-static char said[TEXT_BYTES];
-
-static void make_directory(void) {
-  strcpy(directory, "/tmp/test_flight.XXXXXX");
-  ck_assert_ptr_nonnull(mkdtemp(directory));
-}
-
-static void remove_directory(void) {
-  char command[128];
-  snprintf(command, sizeof command, "rm -rf '%s'", directory);
-  ck_assert_int_eq(system(command), 0);
-}
-
-static void set_file(const char *option, const char *name) {
-  char path[128];
-  snprintf(path, sizeof path, "%s/%s", directory, name);
-  setenv(option, path, 1);
-}
-
-/* The whole of a file into `said`; "" if there is none. */
 static const char *read_file(const char *name, int32_t rank) {
-  char path[128];
-  snprintf(path, sizeof path, "%s/%s.%d", directory, name, rank);
-  FILE *file = fopen(path, "r");
-  size_t bytes = file ? fread(said, 1, sizeof said - 1, file) : 0;
-  said[bytes] = 0;
-  if (file) fclose(file);
-  return said;
+  char path[32];
+  snprintf(path, sizeof path, "%s.%d", name, rank);
+  return directory_read(path);
 }
 
 /* ---- ranks that fail --------------------------------------------------------------------------------------------- */
@@ -124,7 +100,7 @@ static void check_dump(const char *text, const char *reason, int at_most, bool a
 
 TEST_LOOP(errors_say_where_and_what_came_before, 4) {
   scenario *scenario = world_share(sizeof *scenario);
-  set_file("BANYAN_FLIGHT", "flight");
+  directory_set("BANYAN_FLIGHT", "flight");
   *scenario = (struct scenario){.operations = _i & 1 ? 1000 : 10, .dies = _i >> 1};
   WORLD_RUN(fall_silent, .nranks = 3, .processes = true, .deaths = scenario->dies, .argument = scenario,
             .timeout_ns = scenario->dies ? 0 : 300000000);
@@ -147,7 +123,7 @@ TEST(it_can_be_switched_off) {
 
 TEST(the_log_has_the_latest) {
   scenario *scenario = world_share(sizeof *scenario);
-  set_file("BANYAN_LOG_FILE", "log.%r");
+  directory_set("BANYAN_LOG_FILE", "log.%r");
   setenv("BANYAN_LOG", "info", 1);
   *scenario = (struct scenario){.operations = 100, .dies = 1};
   WORLD_RUN(fall_silent, .nranks = 3, .processes = true, .deaths = true, .argument = scenario);
@@ -165,6 +141,7 @@ TEST(it_goes_round) {
   bny_flight *flight = bny_flight_make();
   bny_flight_note note = {.collective = "combine", .algorithm = "tree", .bytes = 4096};
   ck_assert_ptr_nonnull(flight);
+  static char said[TEXT_BYTES];
   ck_assert_uint_eq(bny_flight_print(flight, 0, BNY_FLIGHT_ENTRIES, said, sizeof said), 0);
   for (uint64_t i = 1; i <= 1000; i++) {
     bny_flight_begin(flight, i, &note);
@@ -187,4 +164,4 @@ TEST(it_goes_round) {
   bny_flight_free(flight);
 }
 
-int main(void) { return world_main(suite_with("flight", 60, make_directory, remove_directory)); }
+int main(void) { return world_main(suite_with("flight", 60, directory_make, directory_remove)); }

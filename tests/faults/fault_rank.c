@@ -17,6 +17,7 @@
 
 #include "comm/comm.h"
 #include "tests/support/self.h"
+#include "tests/support/clock.h"
 
 enum { TOKENS = 4, HEADS = 8, VALUE_DIM = 64, ROWS = TOKENS * HEADS, RANKS_MAX = 64, AFTERWARDS = 20, DEED_AT = 25 };
 
@@ -24,16 +25,6 @@ static const char *fault;
 static bool is_victim;
 static int64_t timeout_ms, meeting_ms;
 static int32_t origin; /* of this process */
-
-static double now_s(void) {
-  struct timespec now;
-  clock_gettime(CLOCK_MONOTONIC, &now);
-  return (double)now.tv_sec + (double)now.tv_nsec * 1e-9;
-}
-
-static void sleep_ms(double ms) {
-  nanosleep(&(struct timespec){(time_t)(ms / 1e3), (long)(fmod(ms, 1e3) * 1e6)}, NULL);
-}
 
 static bool fault_is(const char *name) { return strcmp(fault, name) == 0; }
 
@@ -137,7 +128,7 @@ static void bend(banyan_comm *comm) {
 }
 
 static void *abort_later(void *argument) {
-  sleep_ms(5);
+  sleep_s(0.005);
   say_deed();
   banyan_comm_abort(argument, "the fault program aborts");
   return NULL;
@@ -147,7 +138,7 @@ static void *abort_later(void *argument) {
 static banyan_status misbehave(banyan_comm *comm, buffers *memory, int i) {
   static pthread_t thread;
   if (i == 0 && fault_is("kill-planning")) armed = true;
-  if (fault_is("slow") && (i == DEED_AT || i == 2 * DEED_AT)) sleep_ms(0.6 * (double)timeout_ms);
+  if (fault_is("slow") && (i == DEED_AT || i == 2 * DEED_AT)) sleep_s(0.6e-3 * (double)timeout_ms);
   if (i != DEED_AT) return BANYAN_OK;
   armed = true;
   if (fault_is("stop")) {
@@ -184,7 +175,7 @@ static int allgather_lying(void *context, const void *mine, void *all, size_t by
 }
 
 static void *die_later(void *argument) {
-  sleep_ms(*(const double *)argument);
+  sleep_s(*(const double *)argument * 1e-3);
   die();
   return NULL;
 }

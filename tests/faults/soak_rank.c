@@ -19,6 +19,7 @@
 
 #include "banyan.h"
 #include "tests/support/self.h"
+#include "tests/support/clock.h"
 #include "base/hash.h"
 
 enum { RANKS_MAX = 16, ROWS_MAX = 128, DIM_MAX = 128, BYTES_MAX = 1 << 20, AFTERWARDS = 30, SHAPES = 40 };
@@ -191,16 +192,14 @@ static banyan_status move_bytes(const group *group, memory *memory, uint64_t ope
 
 /* ---- faults ------------------------------------------------------------------------------------------------------ */
 
-static void sleep_ms(long ms) { nanosleep(&(struct timespec){ms / 1000, ms % 1000 * 1000000}, NULL); }
-
 static void *kill_soon(void *argument) {
-  sleep_ms((long)(uintptr_t)argument);
+  sleep_s((double)(uintptr_t)argument * 1e-3);
   raise(SIGKILL);
   return NULL;
 }
 
 static void *abort_soon(void *argument) {
-  sleep_ms(1);
+  sleep_s(0.001);
   banyan_comm_abort(argument, "the soak aborts");
   return NULL;
 }

@@ -417,8 +417,6 @@ TEST(tables_are_found_by_name) {
 }
 
 int main(void) {
-  const char *seed = getenv("BANYAN_TEST_SEED");
-  state = seed != NULL ? strtoull(seed, NULL, 10) : DEFAULT_SEED;
-  printf("seed %llu (BANYAN_TEST_SEED)\n", (unsigned long long)state);
+  random_begin();
   return suite_main(suite_of("kernels", 120));
 }

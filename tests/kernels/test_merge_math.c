@@ -107,8 +107,6 @@ TEST(import_keeps_the_value_and_the_range) {
 }
 
 int main(void) {
-  const char *seed = getenv("BANYAN_TEST_SEED");
-  state = seed != NULL ? strtoull(seed, NULL, 10) : DEFAULT_SEED;
-  printf("seed %llu (BANYAN_TEST_SEED)\n", (unsigned long long)state);
+  random_begin();
   return suite_main(suite_of("merge_math", 120));
 }

@@ -119,8 +119,6 @@ TEST(overlapping_outputs_are_refused) {
 }
 
 int main(void) {
-  const char *seed = getenv("BANYAN_TEST_SEED");
-  state = seed != NULL ? strtoull(seed, NULL, 10) : DEFAULT_SEED;
-  printf("seed %llu (BANYAN_TEST_SEED)\n", (unsigned long long)state);
+  random_begin();
   return suite_main(suite_of("partial_check", 120));
 }

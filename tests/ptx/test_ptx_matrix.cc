@@ -17,6 +17,7 @@
 
 extern "C" {
 #include "tests/support/world.h"
+#include "tests/support/suite.h"
 }
 
 namespace {
@@ -214,7 +215,7 @@ std::string run(const form &what, uint64_t seed) {
   return why;
 }
 
-START_TEST(products) {
+TEST_LOOP(products, 16) {
   uint64_t seed = world_seed() * 1000 + static_cast<uint64_t>(_i);
   for (uint32_t i = 0; i < 8; i++) {
     uint32_t all = static_cast<uint32_t>(_i) * 8 + i;
@@ -224,16 +225,14 @@ START_TEST(products) {
     ck_assert_msg(why.empty(), "case %u: %s", all, why.c_str());
   }
 }
-END_TEST
 
 /* Products of attention with latent keys: the scores, and the sum of values. */
-START_TEST(products_of_attention) {
+TEST_LOOP(products_of_attention, 2) {
   const form forms[] = {{64, true, false, false, {8, false}, {8, false}, 1, NONE},
                         {256, true, true, true, {8, false}, {8, true}, 1, NONE}};
   std::string why = run(forms[_i], world_seed());
   ck_assert_msg(why.empty(), "%s", why.c_str());
 }
-END_TEST
 
 static const char *const words[MISTAKES] = {"",
                                             "without a fence.proxy.async",
@@ -247,23 +246,13 @@ static const char *const words[MISTAKES] = {"",
                                             "warps of a warpgroup come with different",
                                             "another product"};
 
-START_TEST(mistakes) {
+TEST_LOOP(mistakes, MISTAKES) {
   form what = {
       64, true, _i == A_CHANGES || _i == A_AFTER_FENCE, false, {8, false}, {8, true}, 1, static_cast<mistake>(_i)};
   std::string why = run(what, world_seed());
   ck_assert_msg(why.find(words[_i]) != std::string::npos && why.empty() == !_i, "mistake %d: %s", _i, why.c_str());
 }
-END_TEST
 
 } // namespace
 
-int main() {
-  Suite *suite = suite_create("ptx_matrix");
-  TCase *tcase = tcase_create("matrix");
-  tcase_add_loop_test(tcase, products, 0, 16);
-  tcase_add_loop_test(tcase, products_of_attention, 0, 2);
-  tcase_add_loop_test(tcase, mistakes, 0, MISTAKES);
-  tcase_set_timeout(tcase, 60);
-  suite_add_tcase(suite, tcase);
-  return world_main(suite);
-}
+int main() { return world_main(suite_of("ptx_matrix", 60)); }

@@ -2,12 +2,15 @@
 # Code that tests share.
 check_LTLIBRARIES += libbanyan_tests.la
 libbanyan_tests_la_SOURCES = \
+  %D%/clock.h \
   %D%/combine_task.c %D%/combine_task.h \
+  %D%/directory.h \
   %D%/generator.h \
   %D%/lone.h \
   %D%/placed.h \
   %D%/oracle.c %D%/oracle.h \
   %D%/random.h \
+  %D%/rounds.h \
   %D%/self.h \
   %D%/sheet.c %D%/sheet.h \
   %D%/sheet_check.c \

@@ -5,6 +5,8 @@
 
 #include <check.h>
 #include <stdint.h>
+#include <stdio.h>
+#include <stdlib.h>
 
 #include "tests/support/generator.h"
 
@@ -21,6 +23,13 @@
   } while (0)
 
 static uint64_t state = DEFAULT_SEED;
+
+/* Numbers of a run, by BANYAN_TEST_SEED if it is set. */
+static inline void random_begin(void) {
+  const char *seed = getenv("BANYAN_TEST_SEED");
+  if (seed != NULL) state = strtoull(seed, NULL, 10);
+  printf("seed %llu (BANYAN_TEST_SEED)\n", (unsigned long long)state);
+}
 
 static inline uint32_t random_bits(void) { return (uint32_t)(random_word(&state) >> 32); }
 

@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "tests/support/world.h"
 #include "tests/support/generator.h"
+#include "tests/support/clock.h"
 
 #include <check.h>
 #include <errno.h>
@@ -42,17 +43,9 @@ bool world_is_sanitized(void) {
 
 /* ---- time and memory --------------------------------------------------------------------------------------------- */
 
-double world_now_s(void) {
-  struct timespec now;
-  clock_gettime(CLOCK_MONOTONIC, &now);
-  return (double)now.tv_sec + (double)now.tv_nsec * 1e-9;
-}
+double world_now_s(void) { return now_s(); }
 
-void world_sleep_ms(double milliseconds) {
-  struct timespec left = {(time_t)(milliseconds / 1e3), 0};
-  left.tv_nsec = (long)((milliseconds - (double)left.tv_sec * 1e3) * 1e6);
-  while (nanosleep(&left, &left) != 0 && errno == EINTR) continue;
-}
+void world_sleep_ms(double milliseconds) { sleep_s(milliseconds * 1e-3); }
 
 void *world_share(size_t bytes) {
   void *memory = mmap(NULL, bytes ? bytes : 1, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);

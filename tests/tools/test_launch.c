@@ -15,19 +15,9 @@
 #include "tools/common/launch.h"
 #include "banyan.h"
 #include "tests/support/suite.h"
+#include "tests/support/clock.h"
 
 enum { STATUS_UNLIKELY = 7, STATUS_WRONG = 9 };
-
-static double now_s(void) {
-  struct timespec now;
-  clock_gettime(CLOCK_MONOTONIC, &now);
-  return (double)now.tv_sec + (double)now.tv_nsec * 1e-9;
-}
-
-static void sleep_s(double seconds) {
-  struct timespec time = {(time_t)seconds, (long)((seconds - (double)(time_t)seconds) * 1e9)};
-  while (nanosleep(&time, &time) != 0 && errno == EINTR) continue;
-}
 
 /* ---- as a rank --------------------------------------------------------------------------------------------------- */
 

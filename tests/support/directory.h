@@ -1,0 +1,43 @@
+/* SPDX-License-Identifier: Apache-2.0
+ * A directory of a test's own, for one test program: a fixture makes and removes it. */
+#ifndef BNY_TESTS_DIRECTORY_H
+#define BNY_TESTS_DIRECTORY_H
+
+#include <check.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+static char directory[64];
+
+static inline void directory_make(void) {
+  strcpy(directory, "/tmp/banyan_test.XXXXXX");
+  ck_assert_ptr_nonnull(mkdtemp(directory));
+}
+
+static inline void directory_remove(void) {
+  char command[128];
+  snprintf(command, sizeof command, "rm -rf '%s'", directory);
+  ck_assert_int_eq(system(command), 0);
+}
+
+/* Sets the variable to a file of this name in the directory. */
+static inline void directory_set(const char *variable, const char *name) {
+  char path[128];
+  snprintf(path, sizeof path, "%s/%s", directory, name);
+  setenv(variable, path, 1);
+}
+
+/* Returns the whole of a file, which the next call replaces; "" if there is none. */
+static inline const char *directory_read(const char *name) {
+  static char said[1 << 20];
+  char path[128];
+  snprintf(path, sizeof path, "%s/%s", directory, name);
+  FILE *file = fopen(path, "r");
+  size_t bytes = file ? fread(said, 1, sizeof said - 1, file) : 0;
+  said[bytes] = 0;
+  if (file) fclose(file);
+  return said;
+}
+
+#endif
