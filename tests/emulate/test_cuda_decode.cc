@@ -41,6 +41,7 @@ static void counted_bulk_load(void *to, const void *from, uint32_t bytes, uint64
 
 #include "tests/emulate/cuda_decode_util.hh"
 #include "device/decode_plan.h"
+#include "tests/support/sanitized.h"
 #include "tests/support/suite.h"
 
 /* ---- kernels ----------------------------------------------------------------------------------------------------- */
@@ -136,6 +137,7 @@ static void show(const char *name, const decode_error &worst) {
 
 /* Values of one sign, and tensor cores that truncate sums: the errors of all keys add up. */
 START_TEST(truncated_sums) {
+  if (IS_SANITIZED) return; /* an error of many keys: the code is that of few */
   static const struct {
     const char *name;
     int32_t keys;
@@ -170,7 +172,7 @@ END_TEST
 START_TEST(each_kernel) {
   decode_error worst;
   if (compiled_is_on() && !compiled_has((std::string("bny_decode_") + kernels[_i].name).c_str())) return;
-  for (int i = 0; i < 3; i++) {
+  for (int i = 0; i < (IS_SANITIZED ? 1 : 3); i++) {
     decode_case what = case_of(_i);
     randomise(&what, 4, 200, _i);
     what.group = random_int(1, what.tile_rows + 4);

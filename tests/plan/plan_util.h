@@ -9,6 +9,7 @@
 
 #include "plan/plan.h"
 #include "tests/support/generator.h"
+#include "tests/support/sanitized.h"
 #include "tools/prove/prove.h"
 
 static inline uint32_t random_next(uint64_t *state) { return (uint32_t)(random_word(state) >> 32); }
@@ -43,6 +44,9 @@ static inline void plans_free(const bny_request *request, bny_plan **plans) {
   for (int32_t rank = 0; plans && rank < request->nranks; rank++) bny_plan_free(plans[rank]);
   free(plans);
 }
+
+/* Sanitizers look at code, which is the same for all large numbers of ranks: one in four of these suffices there. */
+static inline bool is_left_out(int32_t nranks) { return IS_SANITIZED && nranks > 9 && nranks % 4 != 3; }
 
 /* Plans of all ranks; NULL on failure. */
 static inline bny_plan **plans_make(const bny_request *request) {

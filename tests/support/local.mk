@@ -11,6 +11,7 @@ libbanyan_tests_la_SOURCES = \
   %D%/oracle.c %D%/oracle.h \
   %D%/random.h \
   %D%/rounds.h \
+  %D%/sanitized.h \
   %D%/self.h \
   %D%/sheet.c %D%/sheet.h \
   %D%/sheet_check.c \

@@ -2,6 +2,7 @@
 #include "tests/support/world.h"
 #include "tests/support/generator.h"
 #include "tests/support/clock.h"
+#include "tests/support/sanitized.h"
 
 #include <check.h>
 #include <errno.h>
@@ -30,16 +31,7 @@ struct world {
   unsigned char gathered[WORLD_RANKS_MAX][GATHER_BYTES_MAX];
 };
 
-bool world_is_sanitized(void) {
-#if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
-  return true;
-#elif defined(__has_feature)
-#if __has_feature(address_sanitizer) || __has_feature(thread_sanitizer)
-  return true;
-#endif
-#endif
-  return false;
-}
+bool world_is_sanitized(void) { return IS_SANITIZED; }
 
 /* ---- time and memory --------------------------------------------------------------------------------------------- */
 

@@ -1,0 +1,17 @@
+/* SPDX-License-Identifier: Apache-2.0
+ * Builds with a sanitizer of addresses or threads, where memory and time differ. */
+#ifndef BNY_TESTS_SANITIZED_H
+#define BNY_TESTS_SANITIZED_H
+
+#ifndef __has_feature
+#define __has_feature(feature) 0
+#endif
+
+#if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__) || __has_feature(address_sanitizer) || \
+    __has_feature(thread_sanitizer)
+enum { IS_SANITIZED = 1 };
+#else
+enum { IS_SANITIZED = 0 };
+#endif
+
+#endif
