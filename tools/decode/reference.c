@@ -22,9 +22,8 @@ typedef struct reference_work {
 static double dot(const double *a, const double *b, int32_t count) {
   double sums[8] = {0};
   int32_t i = 0;
-  for (; i + 8 <= count; i += 8) {
+  for (; i + 8 <= count; i += 8)
     for (int j = 0; j < 8; j++) sums[j] += a[i + j] * b[i + j];
-  }
   for (; i < count; i++) sums[0] += a[i] * b[i];
   return ((sums[0] + sums[1]) + (sums[2] + sums[3])) + ((sums[4] + sums[5]) + (sums[6] + sums[7]));
 }

@@ -93,11 +93,10 @@ static void ring_merge(ring_state *state, bool first) {
     float m = first || state->m[r] > state->sum_m[r] ? state->m[r] : state->sum_m[r];
     bool empty = m == -INFINITY;
     float keep = first || empty ? 0 : exp2f(state->sum_m[r] - m), add = empty ? 0 : exp2f(state->m[r] - m);
-    if (first) {
+    if (first)
       for (size_t i = 0; i < dim; i++) to[i] = add * from[i];
-    } else {
+    else
       for (size_t i = 0; i < dim; i++) to[i] = keep * to[i] + add * from[i];
-    }
     state->sum_d[r] = (first ? 0 : keep * state->sum_d[r]) + add * state->d[r];
     state->sum_m[r] = m;
   }

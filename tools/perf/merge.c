@@ -15,13 +15,12 @@ INLINE void weigh(float *restrict target, const float *const *source, const floa
   const float *restrict a = source[0], *restrict b = source[count > 1 ? 1 : 0];
   const float *restrict c = source[count > 2 ? 2 : 0], *restrict d = source[count > 3 ? 3 : 0];
   float fa = f[0], fb = count > 1 ? f[1] : 0, fc = count > 2 ? f[2] : 0, fd = count > 3 ? f[3] : 0;
-  if (!add && count == 2) {
+  if (!add && count == 2)
     for (int32_t i = 0; i < dim; i++) target[i] = fa * a[i] + fb * b[i];
-  } else if (!add) {
+  else if (!add)
     for (int32_t i = 0; i < dim; i++) target[i] = (fa * a[i] + fb * b[i]) + (fc * c[i] + fd * d[i]);
-  } else {
+  else
     for (int32_t i = 0; i < dim; i++) target[i] += (fa * a[i] + fb * b[i]) + (fc * c[i] + fd * d[i]);
-  }
 }
 
 INLINE void merge_gathered(const float *all, int32_t nranks, int64_t rows, int32_t dim, float *factors, float *out) {
