@@ -49,9 +49,8 @@ const torch_number torch_numbers[4] = {{"float32", {DL_FLOAT, 32, 1}},
 const dl_exchange *exchange_of(nb::handle object) {
   nb::object capsule = nb::steal(PyObject_GetAttrString(object.type().ptr(), "__dlpack_c_exchange_api__"));
   void *table = nullptr;
-  if (capsule.is_valid() && PyCapsule_IsValid(capsule.ptr(), "dlpack_exchange_api")) {
+  if (capsule.is_valid() && PyCapsule_IsValid(capsule.ptr(), "dlpack_exchange_api"))
     table = PyCapsule_GetPointer(capsule.ptr(), "dlpack_exchange_api");
-  }
   PyErr_Clear();
   const dl_exchange *exchange = static_cast<const dl_exchange *>(table);
   return exchange && exchange->version.major == 1 ? exchange : nullptr;
@@ -136,9 +135,8 @@ bool array::open_buffer(nb::handle object, bool write) {
     // numpy has bf16 by the package ml_dtypes, and its buffers cannot say so.
     nb::object type = object.attr("dtype");
     nb::str said = nb::steal<nb::str>(PyObject_Str(type.ptr()));
-    if (std::strcmp(said.c_str(), "bfloat16") != 0) {
+    if (std::strcmp(said.c_str(), "bfloat16") != 0)
       refuse(name, std::string(said.c_str()) + ": banyan takes float32, float16 and bfloat16");
-    }
     owner_ = object.attr("view")("uint16");
     if (!open_buffer(owner_, write)) return false;
     dtype.code = DL_BFLOAT;
@@ -173,9 +171,8 @@ bool array::open_exchange(nb::handle object) {
     return true;
   }
   dl_managed_versioned *managed = nullptr;
-  if (!exchange->from_object || exchange->from_object(object.ptr(), &managed) != 0) {
+  if (!exchange->from_object || exchange->from_object(object.ptr(), &managed) != 0)
     refuse(name, "its framework does not give its memory");
-  }
   nb::object capsule = nb::steal(PyCapsule_New(managed, "dltensor_versioned", [](PyObject *self) {
     dl_managed_versioned *held = static_cast<dl_managed_versioned *>(PyCapsule_GetPointer(self, "dltensor_versioned"));
     if (held && held->deleter) held->deleter(held);
@@ -233,9 +230,8 @@ void array::open_torch(nb::handle object, void *stream) {
 }
 
 void array::open_dlpack(nb::handle object, void *stream) {
-  if (!PyObject_HasAttrString(object.ptr(), "__dlpack__")) {
+  if (!PyObject_HasAttrString(object.ptr(), "__dlpack__"))
     refuse(name, "a " + std::string(nb::type_name(object.type()).c_str()) + " is not an array: it has no __dlpack__");
-  }
   nb::object capsule;
   try {
     nb::dict arguments;
@@ -296,9 +292,8 @@ void array::check_device(const std::string &wanted) const {
                      std::to_string(device.id) +
                      "), and this communicator is on the host: make it with device=\"cuda\", or copy the array");
   }
-  if (!wanted.empty() && device.type == DL_CPU) {
+  if (!wanted.empty() && device.type == DL_CPU)
     refuse(name, "the array is in host memory, and this communicator is on " + wanted);
-  }
 }
 
 void array::want_dims(int dims, const char *shape_text) const {

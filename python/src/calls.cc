@@ -37,9 +37,8 @@ void fill_stats(banyan_partial *rows, const array &stats, const array *sum) {
   if (!sum) return;
   if (sum->number() != rows->stats_dtype)
     refuse(sum->name, "its dtype is " + sum->dtype_name() + ", and that of the maxima differs");
-  if (sum->strides[0] != stats.strides[0] || sum->strides[1] != stats.strides[1]) {
+  if (sum->strides[0] != stats.strides[0] || sum->strides[1] != stats.strides[1])
     refuse(sum->name, "its strides differ from those of the maxima");
-  }
   rows->sum = sum->data;
 }
 
@@ -150,9 +149,8 @@ void combine_call::read_output(const comm &owner, nb::handle o, nb::handle lse, 
 
 nb::object combine_call::result(nb::handle o) const {
   if (!has_output) return nb::make_tuple(nb::none(), nb::none());
-  if (made_sum.is_valid()) {
+  if (made_sum.is_valid())
     return nb::make_tuple(finished(o, made_values), finished(o, made_stats), finished(o, made_sum));
-  }
   return nb::make_tuple(finished(o, made_values), finished(o, made_stats));
 }
 
@@ -237,9 +235,8 @@ void read_allgather(comm &self, nb::handle mine, nb::handle out, nb::handle coun
   into->want_contiguous();
   size_t total = 0;
   for (size_t count : *bytes) total += count;
-  if (into->bytes() != total) {
+  if (into->bytes() != total)
     refuse("out", "it has " + std::to_string(into->bytes()) + " bytes, and all ranks give " + std::to_string(total));
-  }
 }
 
 nb::object allgather(comm &self, nb::handle mine, nb::handle out, nb::handle counts) {

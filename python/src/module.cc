@@ -38,9 +38,8 @@ NB_MODULE(_core, module) {
              "(first, number) of the part `index` of `count` things that are dealt to `parts` owners.");
   module.def("status_names", [] {
     nb::list names;
-    for (int i = BANYAN_OK; i <= BANYAN_ERR_ABORTED; i++) {
+    for (int i = BANYAN_OK; i <= BANYAN_ERR_ABORTED; i++)
       names.append(banyan_status_string(static_cast<banyan_status>(i)));
-    }
     return names;
   });
   nb::class_<threads>(module, "Threads", "A group of ranks that are threads of this process.")

@@ -9,9 +9,8 @@ namespace bny {
 operation::operation(nb::object owner) : owner_object_(owner), comm_(nb::cast<comm *>(owner)) {
   for (array *bound :
        {&combine.values, &combine.stats, &combine.sum, &combine.out_values, &combine.out_stats, &combine.out_sum,
-        &attention.q, &attention.k, &attention.v, &attention.seq_lens, &attention.page_table, &first, &second}) {
+        &attention.q, &attention.k, &attention.v, &attention.seq_lens, &attention.page_table, &first, &second})
     bound->lasting = true;
-  }
 }
 
 operation::~operation() {

@@ -16,9 +16,8 @@ struct word_value {
 
 int choose(const char *argument, nb::handle word, std::initializer_list<word_value> table) {
   const char *text = PyUnicode_Check(word.ptr()) ? PyUnicode_AsUTF8AndSize(word.ptr(), nullptr) : nullptr;
-  for (const word_value &row : table) {
+  for (const word_value &row : table)
     if (text && std::strcmp(row.word, text) == 0) return row.value;
-  }
   std::string said = nb::repr(word).c_str(), known;
   for (const word_value &row : table) known += (known.empty() ? "\"" : ", \"") + std::string(row.word) + "\"";
   refuse(argument, said + ": it is one of " + known);

@@ -199,7 +199,7 @@ static void run(scene *scene, int32_t nranks, world_body body) {
 
 static const char *const algorithms[] = {"oneshot", "twoshot", "recursive", "ring"};
 
-START_TEST(a_graph_serves_any_number) {
+TEST_LOOP(a_graph_serves_any_number, 16) {
   scene scene = {.scatter = _i % 2   ? BANYAN_SCATTER_TOKENS
                             : _i % 4 ? BANYAN_SCATTER_HEADS
                                      : BANYAN_SCATTER_NONE,
@@ -207,35 +207,21 @@ START_TEST(a_graph_serves_any_number) {
                  .keeps = _i % 3 == 0};
   run(&scene, RANKS, replay);
 }
-END_TEST
 
-START_TEST(blocking_calls_share_plans) {
+TEST_LOOP(blocking_calls_share_plans, 2) {
   scene scene = {.scatter = _i ? BANYAN_SCATTER_TOKENS : BANYAN_SCATTER_NONE};
   run(&scene, 2, call);
 }
-END_TEST
 
-START_TEST(other_numbers_are_a_mismatch) {
+TEST_LOOP(other_numbers_are_a_mismatch, 4) {
   scene scene = {.algorithm = algorithms[_i]};
   run(&scene, RANKS, disagree);
 }
-END_TEST
 
-START_TEST(a_kernel_of_ones_own_says_so_itself) {
+TEST(a_kernel_of_ones_own_says_so_itself) {
   scene scene = {.keeps = false};
   run(&scene, 1, refuse);
 }
-END_TEST
 
-int main(void) {
-  Suite *suite = suite_create("device live");
-  TCase *tests = tcase_create("device live");
-  tcase_set_timeout(tests, 120);
-  tcase_add_loop_test(tests, a_graph_serves_any_number, 0, 16);
-  tcase_add_loop_test(tests, blocking_calls_share_plans, 0, 2);
-  tcase_add_loop_test(tests, other_numbers_are_a_mismatch, 0, 4);
-  tcase_add_test(tests, a_kernel_of_ones_own_says_so_itself);
-  suite_add_tcase(suite, tests);
-  return world_main(suite);
-}
+int main(void) { return world_main(suite_of("device live", 120)); }
 #endif

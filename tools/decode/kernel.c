@@ -23,11 +23,8 @@ typedef struct reader {
 /* Every word of every 64-byte line, in separate sums so that adding is not what takes the time. */
 static __attribute__((noinline)) uint64_t read_all(const uint64_t *words, size_t count) {
   uint64_t sums[8] = {0};
-  for (size_t i = 0; i + 8 <= count; i += 8) {
-    for (int lane = 0; lane < 8; lane++) {
-      sums[lane] += words[i + (size_t)lane];
-    }
-  }
+  for (size_t i = 0; i + 8 <= count; i += 8)
+    for (int lane = 0; lane < 8; lane++) sums[lane] += words[i + (size_t)lane];
   return sums[0] + sums[1] + sums[2] + sums[3] + sums[4] + sums[5] + sums[6] + sums[7];
 }
 
@@ -63,9 +60,7 @@ static bool readers_start(readers *all, int32_t count, const void *memory, size_
                             .rounds = rounds};
   }
   for (int32_t i = 1; i < count; i++) {
-    if (pthread_create(&all->each[i].thread, NULL, run_reader, &all->each[i]) != 0) {
-      return false;
-    }
+    if (pthread_create(&all->each[i].thread, NULL, run_reader, &all->each[i]) != 0) return false;
     all->started++;
   }
   return true;
@@ -80,9 +75,7 @@ static double readers_run_us(readers *all) {
 }
 
 static void readers_end(readers *all) {
-  for (int32_t i = 1; i <= all->started; i++) {
-    pthread_join(all->each[i].thread, NULL);
-  }
+  for (int32_t i = 1; i <= all->started; i++) pthread_join(all->each[i].thread, NULL);
   pthread_barrier_destroy(&all->barrier);
   free(all->each);
 }
@@ -103,18 +96,14 @@ static int32_t cores_of_process(void) {
 /* Attention and the loop take turns, so that what else the machine does meets both. */
 static bool measure(banyan_op *op, readers *reading, int32_t repeat, kernel_result *result, tool_error *error) {
   double *attention = calloc(2 * (size_t)repeat, sizeof *attention), *read = attention + repeat;
-  if (attention == NULL) {
-    return tool_error_set(error, "no memory for %d times", repeat);
-  }
+  if (attention == NULL) return tool_error_set(error, "no memory for %d times", repeat);
   banyan_status status = BANYAN_OK;
   for (int32_t round = -1; round < repeat && status == BANYAN_OK; round++) { /* the first is not counted */
     int32_t at = round < 0 ? 0 : round;
     read[at] = readers_run_us(reading);
     int64_t since = tool_now_ns();
     status = banyan_start(op);
-    if (status == BANYAN_OK) {
-      status = banyan_wait(op);
-    }
+    if (status == BANYAN_OK) status = banyan_wait(op);
     attention[at] = (double)(tool_now_ns() - since) * 1e-3;
   }
   result->attention_us = tool_percentile(attention, (size_t)repeat, 50);
@@ -131,9 +120,7 @@ static bool measure_shard(const decode_kernel_settings *settings, const decode_p
   banyan_partial partial;
   banyan_op *op = NULL;
   readers reading;
-  if (out == NULL) {
-    return tool_error_set(error, "no memory for %zu rows", rows);
-  }
+  if (out == NULL) return tool_error_set(error, "no memory for %zu rows", rows);
   banyan_partial_init(&partial, out, BANYAN_F32, out + rows * (size_t)problem->head_dim, BANYAN_F32, problem->heads,
                       problem->head_dim);
   banyan_status status = banyan_attention_init(comm, &desc, &partial, &op);
@@ -154,12 +141,8 @@ static banyan_status make_alone(const banyan_comm_config *config, banyan_comm **
   banyan_threads *group = NULL;
   banyan_bootstrap self = BANYAN_BOOTSTRAP_INIT;
   banyan_status status = banyan_threads_create(1, &group);
-  if (status == BANYAN_OK) {
-    status = banyan_threads_bootstrap(group, 0, &self);
-  }
-  if (status == BANYAN_OK) {
-    status = banyan_comm_create(&self, config, comm);
-  }
+  if (status == BANYAN_OK) status = banyan_threads_bootstrap(group, 0, &self);
+  if (status == BANYAN_OK) status = banyan_comm_create(&self, config, comm);
   banyan_threads_destroy(group);
   return status;
 }

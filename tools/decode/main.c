@@ -122,9 +122,8 @@ static bool complete_arguments(void *opaque, int argc, char **argv, tool_error *
   if (optind < argc) return tool_error_set(error, "%.60s: no argument is expected here", argv[optind]);
   if (a->input != NULL && a->shaped != NULL)
     return tool_error_set(error, "--input says the shape: --%s is for random values", a->shaped);
-  for (int i = 0; i < METHODS_MAX; i++) {
+  for (int i = 0; i < METHODS_MAX; i++)
     if ((a->wanted >> i & 1) != 0) a->methods[a->method_count++] = all_methods[i];
-  }
   if (a->shape.kv_heads == 0) a->shape.kv_heads = a->shape.heads % 4 == 0 ? a->shape.heads / 4 : a->shape.heads;
   if (a->shape.heads % a->shape.kv_heads != 0)
     return tool_error_set(error, "--heads %d is not a multiple of --kv-heads %d", a->shape.heads, a->shape.kv_heads);
@@ -132,12 +131,9 @@ static bool complete_arguments(void *opaque, int argc, char **argv, tool_error *
     return tool_error_set(error, "--batch %d with --heads %d: more than 16 million rows", a->shape.batch,
                           a->shape.heads);
   }
-  if (a->threads > 0 && !a->kernel_only) {
+  if (a->threads > 0 && !a->kernel_only)
     return tool_error_set(error, "--threads goes with --kernel-only; BANYAN_THREADS is for ranks");
-  }
-  if (a->kernel_only) {
-    return complete_for_kernel(a, error);
-  }
+  if (a->kernel_only) return complete_for_kernel(a, error);
   return a->device == NULL || complete_for_device(a, error);
 }
 

@@ -34,28 +34,20 @@ static bool call(tokens_state *state, int32_t tokens, double *us, tool_error *er
   bool nothing = perf->scatter == BANYAN_SCATTER_ROOT && perf->world->rank != 0;
   banyan_status status = us ? banyan_barrier(perf->world->comm) : BANYAN_OK;
   int64_t start = tool_now_ns();
-  if (status == BANYAN_OK) {
-    status = banyan_combine(perf->world->comm, &desc, &in, nothing ? NULL : &out);
-  }
-  if (us) {
-    *us = (double)(tool_now_ns() - start) / 1e3;
-  }
+  if (status == BANYAN_OK) status = banyan_combine(perf->world->comm, &desc, &in, nothing ? NULL : &out);
+  if (us) *us = (double)(tool_now_ns() - start) / 1e3;
   return status == BANYAN_OK || tool_error_banyan(error, status, "banyan_combine");
 }
 
 static int32_t class_of(int32_t tokens) {
   int32_t class = 1;
-  while (class < tokens) {
-    class *= 2;
-  }
+  while (class < tokens) class *= 2;
   return class;
 }
 
 /* Another number that is planned for like this one; 0 if there is none. */
 static int32_t neighbour_of(int32_t tokens, int32_t most) {
-  if (class_of(tokens - 1) == class_of(tokens)) {
-    return tokens - 1;
-  }
+  if (class_of(tokens - 1) == class_of(tokens)) return tokens - 1;
   return tokens + 1 <= most && class_of(tokens + 1) == class_of(tokens) ? tokens + 1 : 0;
 }
 
@@ -91,9 +83,8 @@ static void check(tokens_state *state, int32_t tokens) {
 
 static bool measure(tokens_state *state, const perf_protocol *protocol, tool_error *error) {
   bool ok = true;
-  for (int32_t tokens = 1; ok && tokens < 2 * state->perf->tokens; tokens *= 2) { /* each class is planned once */
+  for (int32_t tokens = 1; ok && tokens < 2 * state->perf->tokens; tokens *= 2) /* each class is planned once */
     ok = call(state, tokens < state->perf->tokens ? tokens : state->perf->tokens, NULL, error);
-  }
   for (int32_t i = -protocol->warmup; ok && i < state->iterations; i++) {
     ok = time_pair(state, i, error);
     if (ok && protocol->check && i % (state->iterations / CHECKS + 1) == 0) {
@@ -152,9 +143,7 @@ static void report_text(const tokens_state *state, const summary *found, bool ch
   fprintf(stream, "# %10s %6s %11s %14s %7s\n", "", "", "p50 (us)", "p50 (us)", "median");
   char range[32], errors[32] = "-";
   snprintf(range, sizeof range, "1-%d", perf->tokens);
-  if (checked) {
-    snprintf(errors, sizeof errors, "%" PRId64, found->wrong);
-  }
+  if (checked) snprintf(errors, sizeof errors, "%" PRId64, found->wrong);
   fprintf(stream, "  %10s %6d %11.2f %14.2f %7.3f %6d %7s\n", range, perf->heads, found->same_us, found->changed_us,
           found->ratio, found->plans, errors);
   fflush(stream);
@@ -166,12 +155,9 @@ static bool sum_up(tokens_state *state, summary *found, tool_error *error) {
   size_t count = (size_t)state->iterations;
   found->plans = plans_made(world->comm);
   if (!tool_world_max(world, state->same, state->iterations, error) ||
-      !tool_world_max(world, state->changed, state->iterations, error) || !tool_world_max(world, &wrong, 1, error)) {
+      !tool_world_max(world, state->changed, state->iterations, error) || !tool_world_max(world, &wrong, 1, error))
     return false;
-  }
-  for (size_t i = 0; i < count; i++) {
-    state->ratio[i] = state->changed[i] / state->same[i];
-  }
+  for (size_t i = 0; i < count; i++) state->ratio[i] = state->changed[i] / state->same[i];
   found->ratio = tool_percentile(state->ratio, count, 50);
   found->same_us = tool_percentile(state->same, count, 50);
   found->changed_us = tool_percentile(state->changed, count, 50);

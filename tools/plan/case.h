@@ -20,8 +20,8 @@ typedef struct plan_ranks {
   bny_place_notes notes; /* none without a topology */
 } plan_ranks;
 
-/* Ranks come from a topology, from a file or description, from this machine, or from numbers alone. `here`: the topology
- * is this machine's, and BANYAN_COSTS holds. `sizes` is a text for bny_levels_parse(), or NULL. */
+/* Ranks come from a topology, from a file or description, from this machine, or from numbers alone. `here`: the
+ * topology is this machine's, and BANYAN_COSTS holds. `sizes` is a text for bny_levels_parse(), or NULL. */
 bool plan_ranks_of(const bny_topo *topo, const bny_topo_levels *derived, const char *title, bool here,
                    plan_ranks *ranks, tool_error *error);
 bool plan_ranks_load(const char *from, plan_ranks *ranks, tool_error *error);
