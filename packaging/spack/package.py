@@ -17,7 +17,7 @@ class Banyan(AutotoolsPackage, CudaPackage):
     variant("mpi", default=True, description="libbanyan-mpi, and tools that run under mpirun")
     variant("ucx", default=True, description="ranks on several nodes")
     variant("tools", default=True, description="banyan-decode, banyan-perf, banyan-plan, banyan-topo and banyan-info")
-    variant("topology", default=True, description="ranks find their places by hwloc, and BANYAN_TOPO reads XML and JSON")
+    variant("topology", default=True, description="BANYAN_TOPO reads XML and JSON, and hwloc's variables count")
     variant("verbs", default=False, description="RDMA devices of topologies")
 
     depends_on("c", type="build")

@@ -74,6 +74,15 @@ static void look(const char *sysfs, const unsigned char *cpus, bny_topo_binding 
            known ? "" : ", which does not say where processors are");
 }
 
+const char *bny_topo_hwloc_variable(void) {
+  static const char *const variables[] = {"HWLOC_XMLFILE", "HWLOC_SYNTHETIC", "HWLOC_FSROOT", "HWLOC_CPUID_PATH"};
+  for (size_t i = 0; i < sizeof variables / sizeof variables[0]; i++) {
+    const char *value = getenv(variables[i]);
+    if (value && *value) return variables[i];
+  }
+  return NULL;
+}
+
 void bny_topo_binding_find(const char *sysfs, bny_topo_binding *binding) {
   _Alignas(cpu_set_t) unsigned char cpus[CPU_BYTES] = {0};
   *binding = (bny_topo_binding){.cache = -1, .numa = -1, .package = -1};
@@ -81,6 +90,6 @@ void bny_topo_binding_find(const char *sysfs, bny_topo_binding *binding) {
     snprintf(binding->source, sizeof binding->source, "nothing: the kernel does not say where the rank is bound");
     return;
   }
-  if (!sysfs && bny_topo_binding_hwloc(cpus, sizeof cpus, binding)) return;
+  if (!sysfs && bny_topo_hwloc_variable() && bny_topo_binding_hwloc(cpus, sizeof cpus, binding)) return;
   look(sysfs ? sysfs : "/sys", cpus, binding);
 }

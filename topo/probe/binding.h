@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Where the processors are that the calling thread is bound to, in a few milliseconds: no devices are looked at. hwloc
- * answers, so that its variables count (HWLOC_XMLFILE, HWLOC_SYNTHETIC); without it sysfs. */
+ * Where the processors are that the calling thread is bound to; no devices are looked at. sysfs answers in less than a
+ * millisecond. hwloc takes several, so it is asked where its variables select a machine (HWLOC_XMLFILE,
+ * HWLOC_SYNTHETIC). */
 #ifndef BNY_TOPO_BINDING_H
 #define BNY_TOPO_BINDING_H
 
@@ -16,6 +17,9 @@ typedef struct bny_topo_binding {
 
 /* `sysfs` NULL: "/sys"; hwloc is not asked for other values. */
 void bny_topo_binding_find(const char *sysfs, bny_topo_binding *binding);
+
+/* Returns the variable that selects another machine for hwloc; NULL if there is none. */
+const char *bny_topo_hwloc_variable(void);
 
 /* hwloc_binding.c. Returns false if hwloc is not built in or fails. */
 bool bny_topo_binding_hwloc(const unsigned char *cpus, size_t bytes, bny_topo_binding *binding);

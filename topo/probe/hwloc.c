@@ -7,6 +7,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "topo/probe/binding.h"
 #include "topo/probe/pci.h"
 
 #if defined HAVE_HWLOC && defined HAVE_LIBXML2
@@ -24,18 +25,6 @@ static void leave_out_drivers(hwloc_topology_t machine) {
     /* Fails if the component is not installed. */
     hwloc_topology_set_components(machine, HWLOC_TOPOLOGY_COMPONENTS_FLAG_BLACKLIST, components[i]);
   }
-}
-
-/* Returns the variable that selects another machine; NULL if there is none. */
-static const char *variable_set(void) {
-  static const char *const variables[] = {"HWLOC_XMLFILE", "HWLOC_SYNTHETIC", "HWLOC_FSROOT", "HWLOC_CPUID_PATH"};
-  for (size_t i = 0; i < sizeof variables / sizeof variables[0]; i++) {
-    const char *value = getenv(variables[i]);
-    if (value != NULL && *value != '\0') {
-      return variables[i];
-    }
-  }
-  return NULL;
 }
 
 /* Returns a loaded topology, or NULL and the failed step. */
@@ -124,7 +113,7 @@ static bool take_all(const char *sysfs, bny_topo *topo, const bny_topo *found, b
 }
 
 static void describe(const bny_topo *topo, bool ours, bny_topo_probe_report *report) {
-  const char *variable = variable_set();
+  const char *variable = bny_topo_hwloc_variable();
   const char *forced = getenv("HWLOC_THISSYSTEM");
   bny_topo_probe_say(report, BNY_TOPO_PROBE_FOUND, "%s", "");
   bny_topo_probe_count(report, bny_topo_count(topo, BNY_TOPO_PACKAGE), "package", "packages");
@@ -149,7 +138,7 @@ static void run(const bny_topo_probe_options *options, bny_topo *topo, bny_topo_
                        sysfs);
     return;
   }
-  if (variable_set() == NULL && !bny_topo_probe_exists("/sys/devices/system/cpu")) {
+  if (bny_topo_hwloc_variable() == NULL && !bny_topo_probe_exists("/sys/devices/system/cpu")) {
     bny_topo_probe_say(report, BNY_TOPO_PROBE_ABSENT, "not asked: there is no /sys/devices/system/cpu, where it looks");
     return;
   }

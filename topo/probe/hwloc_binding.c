@@ -2,7 +2,6 @@
  * A binding as hwloc places it. Only caches, packages and NUMA nodes are loaded, which takes about 4 ms where a full
  * load with devices takes tens. */
 #include <stdio.h>
-#include <stdlib.h>
 
 #include "topo/probe/binding.h"
 
@@ -47,15 +46,6 @@ static void place(hwloc_topology_t machine, hwloc_const_bitmap_t cpus, bny_topo_
   binding->npackages = hwloc_get_nbobjs_by_type(machine, HWLOC_OBJ_PACKAGE);
 }
 
-static const char *variable_set(void) {
-  static const char *const variables[] = {"HWLOC_XMLFILE", "HWLOC_SYNTHETIC", "HWLOC_FSROOT", "HWLOC_CPUID_PATH"};
-  for (size_t i = 0; i < sizeof variables / sizeof variables[0]; i++) {
-    const char *value = getenv(variables[i]);
-    if (value && *value) return variables[i];
-  }
-  return NULL;
-}
-
 bool bny_topo_binding_hwloc(const unsigned char *bits, size_t bytes, bny_topo_binding *binding) {
   hwloc_topology_t machine = load();
   if (!machine) return false;
@@ -66,7 +56,7 @@ bool bny_topo_binding_hwloc(const unsigned char *bits, size_t bytes, bny_topo_bi
   good = good && hwloc_bitmap_and(cpus, cpus, hwloc_topology_get_topology_cpuset(machine)) == 0;
   bool known = good && !hwloc_bitmap_iszero(cpus);
   if (known) place(machine, cpus, binding);
-  const char *variable = hwloc_topology_is_thissystem(machine) ? NULL : variable_set();
+  const char *variable = hwloc_topology_is_thissystem(machine) ? NULL : bny_topo_hwloc_variable();
   snprintf(binding->source, sizeof binding->source, "hwloc%s%s%s", variable ? " by " : "", variable ? variable : "",
            known ? "" : ", which does not know the processors that the rank is bound to");
   hwloc_bitmap_free(cpus);
