@@ -57,7 +57,7 @@ libbanyan_topo_model_la_SOURCES += \
 libbanyan_topo_model_la_CFLAGS = $(AM_CFLAGS) $(LIBXML2_CFLAGS) $(JANSSON_CFLAGS) $(HWLOC_CFLAGS) $(VERBS_CFLAGS)
 libbanyan_topo_model_la_LIBADD = $(LIBXML2_LIBS) $(JANSSON_LIBS) $(HWLOC_LIBS) $(VERBS_LIBS)
 
-# What tools link beside: models are written as well.
+# The tools link this as well, which writes models.
 noinst_LTLIBRARIES += libbanyan_topo.la
 libbanyan_topo_la_SOURCES = \
   %D%/export/export.h \

@@ -197,7 +197,7 @@ static bny_link_cost cost_of(making *m, const groups *level, bny_place_note *not
 
 /* ---- nesting ----------------------------------------------------------------------------------------------------- */
 
-/* Whether each group of `inner` lies in one of `outer`; numbers by rank, negative: in none. */
+/* Returns whether each group of `inner` lies in one of `outer`. Numbers are by rank; a negative one is no group. */
 static bool nests(const int32_t *inner, const int32_t *outer, int32_t nranks, int32_t *scratch) {
   for (int32_t r = 0; r < nranks; r++)
     if (inner[r] >= 0) scratch[inner[r]] = -2;

@@ -89,7 +89,7 @@ void bny_place_unknown(const bny_prices *prices, bny_place *place);
 
 /* ---- all ranks --------------------------------------------------------------------------------------------------- */
 
-/* What a communicator knows beside places. All zero for a model. */
+/* Facts of a communicator beside places. All are zero for a model. */
 typedef struct bny_place_world {
   const int32_t *node_of; /* by rank; NULL: places say it */
   bool tcp;               /* nodes are connected by TCP alone */
@@ -97,7 +97,7 @@ typedef struct bny_place_world {
   double ranks_per_core;  /* 0: 1 */
 } bny_place_world;
 
-/* What became of one kind of level, or of "pod" or "fabric", for people. */
+/* The fate of one kind of level, or of "pod" or "fabric", for people. */
 typedef struct bny_place_note {
   char name[BNY_LEVEL_NAME_BYTES];
   bool kept; /* it is the level of that name */

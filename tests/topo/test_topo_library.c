@@ -30,7 +30,7 @@ static const plan_shape shape = {
 
 /* ---- one combine ------------------------------------------------------------------------------------------------- */
 
-/* What a rank reports; in memory that processes share. */
+/* The report of a rank, in memory that processes share. */
 typedef struct report {
   char algorithm[32];
   uint64_t bytes_sent, plan_hash, levels_hash;
@@ -228,7 +228,7 @@ static void compare_joined(const char *name, const bny_topo *topo) {
   unlink(path);
 }
 
-/* What importers refuse, or that has nothing that a rank could be, is no machine. */
+/* A file that importers refuse is no machine. */
 static void compare_file(const char *path, const char *name) {
   bny_topo *topo = load(path);
   if (!topo) return;
@@ -288,7 +288,7 @@ TEST(own_machines) {
 
 /* ---- processes --------------------------------------------------------------------------------------------------- */
 
-/* What each rank sets before it makes its communicator: NULL leaves the variable unset. */
+/* Variables that each rank sets before it makes its communicator. NULL leaves one unset. */
 typedef struct rank_setup {
   int cpu; /* among those that the process may use; -1: not bound */
   const char *hwloc, *topo, *topo_rank;
