@@ -194,7 +194,7 @@ static const tool_program program = {
     .about =
         "Shows this machine, or one that a file or a line of text describes: packages, NUMA nodes, GPUs and NICs, the "
         "links between them and how fast they are, the levels that plans are made of, and what is wrong.",
-    .failed = "--check found notes and no faults, --diff found differences, or --measure something slow",
+    .failed = "--check found notes alone, --diff differences, or --measure something slow",
     .faults = "--check found faults",
     .options = options,
     .complete = complete_arguments};
