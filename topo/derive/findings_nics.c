@@ -57,13 +57,23 @@ static bool are_alike(const bny_topo_derivation *d, int32_t host) {
   return true;
 }
 
+/* Returns whether each rank of a host has a NIC of its own on the same path, and no NIC is left. */
+static bool has_pairs(const bny_topo_derivation *d, int32_t host) {
+  const bny_topo_rank *first = &d->levels->ranks[d->by_host[d->host_first[host]]];
+  for (int32_t i = d->host_first[host]; i < d->host_first[host + 1]; i++) {
+    const bny_topo_rank *rank = &d->levels->ranks[d->by_host[i]];
+    if (rank->nic_shared != 1 || rank->nic_path != first->nic_path) return false;
+  }
+  return nics_of(d, host) == ranks_of(d, host);
+}
+
 /* Finds GPUs that have fewer NICs beside them than three quarters of the host's GPUs have below their host
  * bridges.
  * Returns false if there is none. */
 static bool gpus_without(bny_topo_finder *s, int32_t host) {
   const bny_topo_derivation *d = s->d;
   int32_t nranks = ranks_of(d, host), times, found = 0;
-  if (nranks < 4 || nranks > PAIRS_MAX / nics_of(d, host)) return false;
+  if (nranks < 4 || nranks > PAIRS_MAX / nics_of(d, host) || has_pairs(d, host)) return false;
   double *near = malloc(2 * (size_t)nranks * sizeof *near);
   s->no_memory = s->no_memory || !near;
   for (int32_t i = 0; i < nranks && near; i++)

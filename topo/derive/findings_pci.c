@@ -104,8 +104,28 @@ static void siblings_judge(bny_topo_finder *s, const pci_place *places, int32_t 
   }
 }
 
+/* Returns whether all links of GPUs, of NICs and of switches are alike and as rated, which spares large clusters the
+ * comparison. */
+static bool are_all_alike(const bny_topo *topo) {
+  int32_t first[BNY_TOPO_KINDS];
+  for (int k = 0; k < BNY_TOPO_KINDS; k++) first[k] = -1;
+  for (int32_t l = 0; l < topo->nlinks; l++) {
+    const bny_topo_link *link = &topo->links[l];
+    if (link->kind != BNY_TOPO_LINK_PCI || link->count <= 0 || link->gbytes_per_s <= 0) continue;
+    int32_t *like = &first[topo->nodes[link->from].kind];
+    const bny_topo_link *other = *like < 0 ? link : &topo->links[*like];
+    if (link->count != other->count || link->gbytes_per_s < BNY_TOPO_ALIKE * other->gbytes_per_s ||
+        other->gbytes_per_s < BNY_TOPO_ALIKE * link->gbytes_per_s ||
+        link->gbytes_per_s < BNY_TOPO_ALIKE * link->rated_gbytes_per_s)
+      return false;
+    *like = l;
+  }
+  return true;
+}
+
 static void all_judge(bny_topo_finder *s, verdict wanted) {
   const bny_topo *topo = s->d->topo;
+  if (are_all_alike(topo)) return;
   size_t nodes = (size_t)topo->nnodes + 1;
   pci_place *places = malloc(nodes * sizeof *places);
   double *values = malloc(nodes * sizeof *values);
