@@ -343,6 +343,26 @@ typedef struct banyan_partial {
 void banyan_partial_init(banyan_partial *partial, void *values, banyan_dtype values_dtype, void *lse,
                          banyan_dtype stats_dtype, int32_t heads, int32_t value_dim);
 
+/* Kernels and engines whose conventions are known. Statistics are f32. */
+typedef enum banyan_preset {
+  BANYAN_PRESET_FLASH_ATTENTION_2 = 1, /* softmax_lse [heads][tokens], base e; +inf: empty */
+  BANYAN_PRESET_FLASH_ATTENTION_3,     /* softmax_lse [heads][tokens], base e; -inf: empty */
+  BANYAN_PRESET_FLASHINFER,            /* lse [tokens][heads], base 2; -inf: empty */
+  BANYAN_PRESET_FLASHMLA,              /* lse [tokens][heads], base e; +inf: empty */
+  BANYAN_PRESET_TENSORRT_LLM_HELIX,    /* pairs of m and d, [tokens][heads][2], base e; -inf: empty */
+  BANYAN_PRESET_GGML, /* f32 rows of m, d and numerators, [tokens][heads][2 + value_dim], base e; `values`
+                                        * is NULL */
+  BANYAN_PRESET_TORCH /* lse [tokens][heads], base e; -inf: empty. The CPU's kernel leaves 0 in rows that are
+                                        * masked whole: say by banyan_live which rows live */
+} banyan_preset;
+
+/* Fills `partial` as banyan_partial_init() does, in the convention of a preset: contiguous [tokens][heads][value_dim]
+ * values, normalised unless said otherwise. One token of a sequence each is assumed, where a kernel has dimensions for
+ * both. BANYAN_ERR_ARGUMENT: there is no such preset, or values are given beside rows of ggml. Local. */
+banyan_status banyan_partial_preset(banyan_partial *partial, banyan_preset preset, void *values,
+                                    banyan_dtype values_dtype, void *stats, int32_t tokens, int32_t heads,
+                                    int32_t value_dim);
+
 /* ---- collectives ------------------------------------------------------------------------------------------------- */
 
 /* Where the merged rows go. With HEADS and TOKENS rank r gets the range that banyan_split() says, and its output

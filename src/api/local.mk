@@ -6,4 +6,5 @@ libbanyan_core_la_SOURCES += \
   %D%/live.c %D%/live.h \
   %D%/operation.c %D%/operation.h \
   %D%/operation_parts.h \
-  %D%/operation_split.c
+  %D%/operation_split.c \
+  %D%/preset.c

@@ -14,6 +14,7 @@ unit_tests += \
   %D%/test_mismatch \
   %D%/test_oracle \
   %D%/test_persistent \
+  %D%/test_presets \
   %D%/test_wire_bound \
   %D%/test_world \
   %D%/test_world_bytes
