@@ -81,12 +81,9 @@ static attempt *add_attempt(task *task, const char *algorithm, banyan_scatter sc
                                      .order = (banyan_order)random_below(random, 2),
                                      .algorithm = algorithm};
   for (int32_t r = 0; r < task->nranks; r++) {
-    int32_t first, own_tokens = tokens, own_heads = heads;
+    const sheet_part part = sheet_part_of(&made->desc, task->nranks, r);
     made->in[r] = sheet_input(&task->pool, random, mood, r, task->nranks, tokens, heads, value_dim);
-    if (scatter == BANYAN_SCATTER_ROOT && r != made->desc.root) own_tokens = 0;
-    if (scatter == BANYAN_SCATTER_TOKENS) sheet_split(tokens, task->nranks, r, &first, &own_tokens);
-    if (scatter == BANYAN_SCATTER_HEADS) sheet_split(heads, task->nranks, r, &first, &own_heads);
-    made->out[r] = sheet_output(&task->pool, random, mood, own_tokens, own_heads, value_dim);
+    made->out[r] = sheet_output(&task->pool, random, mood, part.tokens, part.heads, value_dim);
   }
   made->reference = sheet_merge(&task->pool, made->in, task->nranks);
   return made;
@@ -114,12 +111,10 @@ static void check_attempt(const task *task, const attempt *attempt) {
   sheet_bounds bounds = {.nranks = task->nranks, .rounds = 2 * task->nranks, .wire = desc->wire};
   for (int32_t r = 0; r < task->nranks; r++) {
     const sheet *out = &attempt->out[r];
-    int32_t token0 = 0, head0 = 0, number;
+    const sheet_part part = sheet_part_of(desc, task->nranks, r);
     char why[256] = "";
     if (!out->tokens || !out->heads) continue;
-    if (desc->scatter == BANYAN_SCATTER_TOKENS) sheet_split(desc->tokens, task->nranks, r, &token0, &number);
-    if (desc->scatter == BANYAN_SCATTER_HEADS) sheet_split(desc->heads, task->nranks, r, &head0, &number);
-    bool good = sheet_matches(out, attempt->reference, desc->heads, token0, head0, &bounds, why, sizeof why);
+    bool good = sheet_matches(out, attempt->reference, desc->heads, part.token0, part.head0, &bounds, why, sizeof why);
     ck_assert_msg(good, "rank %d of %d, %s, scatter %d, %d x %d x %d: %s", r, task->nranks,
                   desc->algorithm ? desc->algorithm : "chosen", desc->scatter, desc->tokens, desc->heads,
                   desc->value_dim, why);

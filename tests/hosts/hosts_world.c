@@ -62,15 +62,13 @@ static const char *describe(const banyan_combine_desc *desc) {
 
 static void combine(banyan_comm *comm, const group *of, const banyan_combine_desc *desc, world_random *random) {
   sheet_pool pool = {0};
-  int32_t token0 = 0, tokens = desc->tokens, head0 = 0, heads = desc->heads;
-  if (desc->scatter == BANYAN_SCATTER_ROOT && rank != desc->root) tokens = 0;
-  if (desc->scatter == BANYAN_SCATTER_HEADS) sheet_split(desc->heads, nranks, rank, &head0, &heads);
-  if (desc->scatter == BANYAN_SCATTER_TOKENS) sheet_split(desc->tokens, nranks, rank, &token0, &tokens);
-  sheet out = sheet_output(&pool, random, SHEET_PLAIN, tokens, heads, desc->value_dim);
+  const sheet_part part = sheet_part_of(desc, nranks, rank);
+  sheet out = sheet_output(&pool, random, SHEET_PLAIN, part.tokens, part.heads, desc->value_dim);
   const sheet_bounds bounds = {nranks, nranks + 3, desc->wire};
   char why[256];
-  need(banyan_combine(comm, desc, &of->in[rank].partial, tokens && heads ? &out.partial : NULL), describe(desc));
-  if (!sheet_matches(&out, of->reference, desc->heads, token0, head0, &bounds, why, sizeof why))
+  need(banyan_combine(comm, desc, &of->in[rank].partial, part.tokens && part.heads ? &out.partial : NULL),
+       describe(desc));
+  if (!sheet_matches(&out, of->reference, desc->heads, part.token0, part.head0, &bounds, why, sizeof why))
     fail(describe(desc), why);
   if (!sheet_gaps_are_untouched(&out)) fail(describe(desc), "wrote beside its rows");
   sheet_pool_free(&pool);

@@ -45,18 +45,6 @@ combine_group combine_group_random(combine_task *task) {
   return combine_group_make(task, tokens, heads, value_dims[random_below(random, 9)]);
 }
 
-/* The range of the attempt's rows that a rank gets. */
-static void owned(const combine_attempt *attempt, int32_t rank, int32_t nranks, int32_t *token0, int32_t *tokens,
-                  int32_t *head0, int32_t *heads) {
-  const banyan_combine_desc *desc = &attempt->desc;
-  *token0 = *head0 = 0;
-  *tokens = desc->tokens;
-  *heads = desc->heads;
-  if (desc->scatter == BANYAN_SCATTER_ROOT && rank != desc->root) *tokens = 0;
-  if (desc->scatter == BANYAN_SCATTER_HEADS) sheet_split(desc->heads, nranks, rank, head0, heads);
-  if (desc->scatter == BANYAN_SCATTER_TOKENS) sheet_split(desc->tokens, nranks, rank, token0, tokens);
-}
-
 combine_attempt *combine_task_add(combine_task *task, const combine_group *of, banyan_combine_desc desc, bool whole) {
   world_random *random = &task->random;
   ck_assert_int_lt(task->nattempts, COMBINE_ATTEMPTS_MAX);
@@ -69,11 +57,10 @@ combine_attempt *combine_task_add(combine_task *task, const combine_group *of, b
   made->desc.heads = whole || !of->heads ? of->heads : 1 + random_below(random, of->heads - made->head0);
   made->desc.value_dim = of->value_dim;
   for (int32_t r = 0; r < task->nranks; r++) {
-    int32_t token0, tokens, head0, heads;
-    owned(made, r, task->nranks, &token0, &tokens, &head0, &heads);
-    made->out[COMBINE_FIRST][r] = sheet_output_like(&task->pool, &of->model, tokens, heads);
-    made->out[COMBINE_AGAIN][r] = sheet_output_like(&task->pool, &of->model, tokens, heads);
-    made->out[COMBINE_OWN][r] = sheet_output(&task->pool, random, of->mood, tokens, heads, of->value_dim);
+    const sheet_part part = sheet_part_of(&made->desc, task->nranks, r);
+    made->out[COMBINE_FIRST][r] = sheet_output_like(&task->pool, &of->model, part.tokens, part.heads);
+    made->out[COMBINE_AGAIN][r] = sheet_output_like(&task->pool, &of->model, part.tokens, part.heads);
+    made->out[COMBINE_OWN][r] = sheet_output(&task->pool, random, of->mood, part.tokens, part.heads, of->value_dim);
   }
   return made;
 }
@@ -147,8 +134,7 @@ static void check_bits(const combine_task *task, const combine_attempt *attempt,
   const sheet *out = &attempt->out[COMBINE_FIRST][rank], *again = &attempt->out[COMBINE_AGAIN][rank];
   const sheet *other = &attempt->out[COMBINE_FIRST][0];
   const sheet *canonical = attempt->desc.order == BANYAN_ORDER_CANONICAL ? attempt->of->canonical : NULL;
-  int32_t token0, tokens, head0, heads;
-  owned(attempt, rank, task->nranks, &token0, &tokens, &head0, &heads);
+  const sheet_part part = sheet_part_of(&attempt->desc, task->nranks, rank);
   for (int32_t t = 0; t < out->tokens; t++) {
     for (int32_t h = 0; h < out->heads; h++) {
       ck_assert_msg(sheet_same_bits(out, t, h, again, t, h), "%d ranks, rank %d, two runs differ: %s", task->nranks,
@@ -157,9 +143,10 @@ static void check_bits(const combine_task *task, const combine_attempt *attempt,
         ck_assert_msg(sheet_same_bits(out, t, h, other, t, h), "%d ranks, ranks 0 and %d differ: %s", task->nranks,
                       rank, combine_attempt_text(attempt, 0));
       if (canonical)
-        ck_assert_msg(sheet_same_bits(out, t, h, canonical, attempt->token0 + token0 + t, attempt->head0 + head0 + h),
-                      "%d ranks, rank %d, token %d, head %d is not canonical: %s", task->nranks, rank, t, h,
-                      combine_attempt_text(attempt, 0));
+        ck_assert_msg(
+            sheet_same_bits(out, t, h, canonical, attempt->token0 + part.token0 + t, attempt->head0 + part.head0 + h),
+            "%d ranks, rank %d, token %d, head %d is not canonical: %s", task->nranks, rank, t, h,
+            combine_attempt_text(attempt, 0));
     }
   }
 }
@@ -167,11 +154,10 @@ static void check_bits(const combine_task *task, const combine_attempt *attempt,
 void combine_attempt_check(const combine_task *task, const combine_attempt *attempt, int32_t rank, int run) {
   sheet_bounds bounds = {task->nranks, rounds_of(attempt, task->nranks), attempt->desc.wire};
   const sheet *out = &attempt->out[run][rank];
-  int32_t token0, tokens, head0, heads;
-  owned(attempt, rank, task->nranks, &token0, &tokens, &head0, &heads);
+  const sheet_part part = sheet_part_of(&attempt->desc, task->nranks, rank);
   char why[256];
-  ck_assert_msg(sheet_matches(out, attempt->of->reference, attempt->of->heads, attempt->token0 + token0,
-                              attempt->head0 + head0, &bounds, why, sizeof why),
+  ck_assert_msg(sheet_matches(out, attempt->of->reference, attempt->of->heads, attempt->token0 + part.token0,
+                              attempt->head0 + part.head0, &bounds, why, sizeof why),
                 "%d ranks, rank %d: %s: %s (seed %llu)", task->nranks, rank, why, combine_attempt_text(attempt, run),
                 (unsigned long long)world_seed());
   ck_assert_msg(sheet_gaps_are_untouched(out), "%d ranks, rank %d wrote beside its rows: %s", task->nranks, rank,

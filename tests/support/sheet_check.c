@@ -10,13 +10,21 @@
 #include "tests/support/sheet.h"
 #include "tests/support/sheet_element.h"
 
-void sheet_split(int32_t count, int32_t parts, int32_t index, int32_t *first, int32_t *number) {
+static void split(int32_t count, int32_t parts, int32_t index, int32_t *first, int32_t *number) {
   *first = 0;
   for (int32_t i = 0;; i++) {
     *number = count / parts + (i < count % parts ? 1 : 0);
     if (i == index) return;
     *first += *number;
   }
+}
+
+sheet_part sheet_part_of(const banyan_combine_desc *desc, int32_t nranks, int32_t rank) {
+  sheet_part part = {0, desc->tokens, 0, desc->heads};
+  if (desc->scatter == BANYAN_SCATTER_ROOT && rank != desc->root) part.tokens = 0;
+  if (desc->scatter == BANYAN_SCATTER_HEADS) split(desc->heads, nranks, rank, &part.head0, &part.heads);
+  if (desc->scatter == BANYAN_SCATTER_TOKENS) split(desc->tokens, nranks, rank, &part.token0, &part.tokens);
+  return part;
 }
 
 /* ---- reading ----------------------------------------------------------------------------------------------------- */

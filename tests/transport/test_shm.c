@@ -45,13 +45,9 @@ static void add_attempt(task *task, sheet_pool *pool, world_random *random, cons
                                      .order = (banyan_order)random_below(random, 2),
                                      .algorithm = algorithm};
   for (int32_t r = 0; r < task->nranks; r++) {
-    int32_t first, number = tokens;
+    const sheet_part part = sheet_part_of(&made->desc, task->nranks, r);
     made->in[r] = sheet_input(pool, random, mood, r, task->nranks, tokens, heads, value_dim);
-    if (scatter == BANYAN_SCATTER_ROOT && r != made->desc.root) number = 0;
-    if (scatter == BANYAN_SCATTER_TOKENS) sheet_split(tokens, task->nranks, r, &first, &number);
-    int32_t own_heads = heads;
-    if (scatter == BANYAN_SCATTER_HEADS) sheet_split(heads, task->nranks, r, &first, &own_heads);
-    made->out[r] = sheet_output(pool, random, mood, number, own_heads, value_dim);
+    made->out[r] = sheet_output(pool, random, mood, part.tokens, part.heads, value_dim);
   }
   made->reference = sheet_merge(pool, made->in, task->nranks);
 }
@@ -72,15 +68,13 @@ static void check_attempt(const task *task, int32_t index) {
   const banyan_combine_desc *desc = &attempt->desc;
   sheet_bounds bounds = {task->nranks, task->nranks + 3, desc->wire};
   for (int32_t r = 0; r < task->nranks; r++) {
-    int32_t token0 = 0, head0 = 0, number;
-    if (desc->scatter == BANYAN_SCATTER_TOKENS) sheet_split(desc->tokens, task->nranks, r, &token0, &number);
-    if (desc->scatter == BANYAN_SCATTER_HEADS) sheet_split(desc->heads, task->nranks, r, &head0, &number);
+    const sheet_part part = sheet_part_of(desc, task->nranks, r);
     char why[256];
-    ck_assert_msg(
-        sheet_matches(&attempt->out[r], attempt->reference, desc->heads, token0, head0, &bounds, why, sizeof why) &&
-            (snprintf(why, sizeof why, "wrote beside its rows"), sheet_gaps_are_untouched(&attempt->out[r])),
-        "%d processes, rank %d, attempt %d, algorithm %s, scatter %d: %s", task->nranks, r, index,
-        desc->algorithm ? desc->algorithm : "chosen", desc->scatter, why);
+    ck_assert_msg(sheet_matches(&attempt->out[r], attempt->reference, desc->heads, part.token0, part.head0, &bounds,
+                                why, sizeof why) &&
+                      (snprintf(why, sizeof why, "wrote beside its rows"), sheet_gaps_are_untouched(&attempt->out[r])),
+                  "%d processes, rank %d, attempt %d, algorithm %s, scatter %d: %s", task->nranks, r, index,
+                  desc->algorithm ? desc->algorithm : "chosen", desc->scatter, why);
   }
 }
 
