@@ -6,6 +6,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "tests/support/suite.h"
 #include "tests/support/world.h"
 
 enum { RANKS = 3, TOKENS = 3, HEADS = 4, DIM = 5, KEYS = 2, ROWS = TOKENS * HEADS };
@@ -104,12 +105,11 @@ static void combine(world_rank *self) {
   free(given);
 }
 
-START_TEST(presets_are_what_kernels_leave) {
+TEST_RANGE(presets_are_what_kernels_leave, BANYAN_PRESET_FLASH_ATTENTION_2, BANYAN_PRESET_TORCH + 1) {
   world_run(&(world_setup){.nranks = RANKS, .argument = (void *)(intptr_t)_i}, combine);
 }
-END_TEST
 
-START_TEST(misuse_is_named) {
+TEST(misuse_is_named) {
   banyan_partial partial;
   float memory[8];
   ck_assert_int_eq(banyan_partial_preset(&partial, (banyan_preset)0, memory, BANYAN_F32, memory, 1, 1, 1),
@@ -121,13 +121,5 @@ START_TEST(misuse_is_named) {
   ck_assert_int_eq(banyan_partial_preset(NULL, BANYAN_PRESET_TORCH, memory, BANYAN_F32, memory, 1, 1, 1),
                    BANYAN_ERR_ARGUMENT);
 }
-END_TEST
 
-int main(void) {
-  Suite *suite = suite_create("presets");
-  TCase *tests = tcase_create("presets");
-  tcase_add_loop_test(tests, presets_are_what_kernels_leave, BANYAN_PRESET_FLASH_ATTENTION_2, BANYAN_PRESET_TORCH + 1);
-  tcase_add_test(tests, misuse_is_named);
-  suite_add_tcase(suite, tests);
-  return world_main(suite);
-}
+int main(void) { return world_main(suite_of("presets", 0)); }

@@ -5,6 +5,7 @@
 #include <check.h>
 #include <math.h>
 
+#include "tests/support/suite.h"
 #include "tests/device/device_world.h"
 
 enum { RANKS = 3, MOST = 12, HEADS = 3, VALUE_DIM = 40, ROW = HEADS * VALUE_DIM, ROUNDS = 6 };
