@@ -4,7 +4,9 @@
 import multiprocessing
 import multiprocessing.connection
 import pickle
+import sys
 import threading
+import time
 import traceback
 
 from .communicator import Communicator
@@ -70,17 +72,25 @@ def _child(link, inherited, fn, rank, ranks, args, settings):
 
     try:
         with Communicator(gather, rank, ranks, **settings) as comm:
-            answer = ("result", fn(comm, *args))
-        pickle.dumps(answer)
-    except KeyboardInterrupt:
-        answer = ("failure", "interrupted")
+            try:
+                answer = ("result", fn(comm, *args))
+                pickle.dumps(answer)
+            except BaseException:
+                # Before the communicator is closed, which makes other ranks fail as well.
+                answer = _failure()
     except BaseException:
-        answer = ("failure", traceback.format_exc())
+        answer = _failure()
     try:
         link.send(answer)
     except OSError:
         pass  # the parent has gone
     link.close()
+
+
+def _failure():
+    """The text of a failure and its time, by the clock of the node: the first one is the cause of the others."""
+    text = "interrupted" if isinstance(sys.exc_info()[1], KeyboardInterrupt) else traceback.format_exc()
+    return "failure", (time.monotonic(), text)
 
 
 def _serve(links, children):
@@ -95,7 +105,8 @@ def _serve(links, children):
                 kind, data = link.recv()
             except EOFError:
                 children[rank].join(5)
-                kind, data = "failure", f"the process ended, exit status {children[rank].exitcode}"
+                # When it ended is not known, and the failures of others may have come of it.
+                kind, data = "failure", (0, f"the process ended, exit status {children[rank].exitcode}")
             if kind == "gather":
                 gathered[link] = data
                 continue
@@ -103,7 +114,7 @@ def _serve(links, children):
             if kind == "result":
                 results[rank] = data
             else:
-                failures.append((rank, data))
+                failures.append((*data, rank))
         if gathered and len(gathered) == len(open_links):
             # One that has ended gathers no more, and those that wait for it are told.
             complete = len(gathered) == len(links)
@@ -115,7 +126,7 @@ def _serve(links, children):
                     pass
             gathered = {}
     if failures:
-        raise RankError(failures)
+        raise RankError([(rank, text) for when, text, rank in sorted(failures)])
     return results
 
 
@@ -128,7 +139,10 @@ def _run_threads(fn, ranks, args, settings):
     def body(rank):
         try:
             with Communicator.from_threads(group, rank, **settings) as comm:
-                results[rank] = fn(comm, *args)
+                try:
+                    results[rank] = fn(comm, *args)
+                except BaseException:
+                    failures.append((rank, traceback.format_exc()))
         except BaseException:
             failures.append((rank, traceback.format_exc()))
 

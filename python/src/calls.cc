@@ -8,10 +8,9 @@ namespace bny {
 
 namespace {
 
-void open_pair(array *second, const char *argument, nb::handle object, const array &first, const char *of) {
-  second->want_dims(first.ndim, "that of the other array");
-  for (int i = 0; i < first.ndim; i++) second->want_shape(i, first.shape[i], of);
-  (void)argument, (void)object;
+void want_same_shape(const array &second, const array &first, const char *of) {
+  second.want_dims(first.ndim, "that of the other array");
+  for (int i = 0; i < first.ndim; i++) second.want_shape(i, first.shape[i], of);
 }
 
 nb::tuple shape_tuple(std::initializer_list<int64_t> dims) {
@@ -87,7 +86,7 @@ void combine_call::read(const comm &owner, nb::handle o, nb::handle lse, nb::han
   bool with_sum = !d.is_none();
   if (with_sum) {
     sum.open("sum", d, false, owner.device(), stream);
-    open_pair(&sum, "sum", d, stats, "that of lse");
+    want_same_shape(sum, stats, "that of lse");
   }
   fill_values(&in, values);
   fill_stats(&in, stats, with_sum ? &sum : nullptr);
@@ -142,7 +141,7 @@ void combine_call::read_output(const comm &owner, nb::handle o, nb::handle lse, 
   out_stats.want_shape(1, heads, "this rank's number of heads");
   if (with_sum) {
     out_sum.open("out sum", made_sum, true, owner.device(), desc.stream);
-    open_pair(&out_sum, "out sum", made_sum, out_stats, "that of the maxima");
+    want_same_shape(out_sum, out_stats, "that of the maxima");
   }
   fill_stats(&out, out_stats, with_sum ? &out_sum : nullptr);
 }
