@@ -36,6 +36,7 @@ for name, statement in (
     ("cffi, memory, shape, strides and dtype", "ffi.from_buffer(array), array.shape, array.strides, array.dtype"),
     ("cffi, eight fields of a struct", ";".join(f"fields[{i}] = 1" for i in range(8))),
 ):
-    print(f"{name:<40} {min(timeit.repeat(statement, globals=globals(), number=50000, repeat=9)) / 50000 * 1e9:6.0f} ns")
+    best = min(timeit.repeat(statement, globals=globals(), number=50000, repeat=9)) / 50000
+    print(f"{name:<40} {best * 1e9:6.0f} ns")
 comm.close()
 folder.cleanup()
