@@ -8,6 +8,7 @@ EXTRA_DIST += \
   debian/copyright \
   debian/libbanyan-dev.install \
   debian/libbanyan-mpi0.install \
+  debian/libbanyan-mpi0.lintian-overrides \
   debian/libbanyan-mpi0.symbols \
   debian/libbanyan0.install \
   debian/libbanyan0.symbols \
