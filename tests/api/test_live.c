@@ -11,7 +11,7 @@
 #include "tests/support/sheet.h"
 #include "tests/support/sheet_element.h"
 
-enum { RANKS_MAX = 9, TOKENS_MAX = 48, RUNS = 6, SCENES = 10 };
+enum { RANKS_MAX = 9, TOKENS_MAX = 48, RUNS = 6, PROBLEMS = 10 };
 
 static const char *const algorithms[] = {"oneshot", "twoshot", "recursive", "tree", "ring", NULL};
 
@@ -24,18 +24,18 @@ typedef struct liveness {
 } liveness;
 
 /* One operation, its runs, and a blocking call beside each. */
-typedef struct scene {
+typedef struct problem {
   banyan_combine_desc desc;
   bool keeps;
   sheet pristine[RANKS_MAX], in[RANKS_MAX], out[RANKS_MAX], untouched[RANKS_MAX];
   liveness runs[RUNS];
   sheet seen[RUNS][RANKS_MAX], seen_blocking[RUNS][RANKS_MAX];
   void *reference[RUNS];
-} scene;
+} problem;
 
 typedef struct play {
   int32_t nranks, nscenes;
-  scene scenes[SCENES];
+  problem problems[PROBLEMS];
 } play;
 
 /* ---- making ------------------------------------------------------------------------------------------------------ */
@@ -79,10 +79,10 @@ static void poison(const sheet *sheet, world_random *random, int32_t token, int3
   if (sheet->partial.sum) store_sum(sheet, token, head, random_one_in(random, 2) ? (double)NAN : -1);
 }
 
-static void *merge_live(sheet_pool *pool, const scene *scene, const liveness *of, int32_t nranks) {
+static void *merge_live(sheet_pool *pool, const problem *problem, const liveness *of, int32_t nranks) {
   sheet live[RANKS_MAX];
   for (int32_t r = 0; r < nranks; r++) {
-    live[r] = sheet_copy(pool, &scene->pristine[r]);
+    live[r] = sheet_copy(pool, &problem->pristine[r]);
     for (int32_t t = 0; t < live[r].tokens; t++)
       for (int32_t h = 0; h < live[r].heads; h++)
         if (!lives(of, r, t)) store_lse(&live[r], t, h, -(double)INFINITY);
@@ -93,60 +93,62 @@ static void *merge_live(sheet_pool *pool, const scene *scene, const liveness *of
 /* Finds the rows of a rank's result. */
 static void owned(const banyan_combine_desc *desc, int32_t tokens, int32_t rank, int32_t nranks, int32_t *token0,
                   int32_t *ntokens, int32_t *head0, int32_t *heads) {
-  *token0 = *head0 = 0;
-  *ntokens = desc->scatter == BANYAN_SCATTER_ROOT && desc->root != rank ? 0 : tokens;
-  *heads = desc->heads;
-  if (desc->scatter == BANYAN_SCATTER_HEADS) sheet_split(desc->heads, nranks, rank, head0, heads);
-  if (desc->scatter == BANYAN_SCATTER_TOKENS) sheet_split(tokens, nranks, rank, token0, ntokens);
+  banyan_combine_desc run = *desc;
+  run.tokens = tokens;
+  sheet_part part = sheet_part_of(&run, nranks, rank);
+  *token0 = part.token0;
+  *ntokens = part.tokens;
+  *head0 = part.head0;
+  *heads = part.heads;
 }
 
-static void scene_make(scene *scene, sheet_pool *pool, world_random *random, int32_t nranks, int32_t index) {
+static void problem_make(problem *problem, sheet_pool *pool, world_random *random, int32_t nranks, int32_t index) {
   static const banyan_dtype wires[] = {BANYAN_F32, BANYAN_F16, BANYAN_BF16};
   sheet_mood mood = (sheet_mood)random_below(random, SHEET_MOODS);
   int32_t tokens = 1 + random_below(random, TOKENS_MAX), heads = 1 + random_below(random, 9),
           value_dim = random_below(random, 40), token0, ntokens, head0, nheads;
   const char *levels = getenv("BANYAN_LEVELS");
-  scene->desc = (banyan_combine_desc){.size = sizeof scene->desc,
-                                      .tokens = tokens,
-                                      .heads = heads,
-                                      .value_dim = value_dim,
-                                      .wire = wires[random_below(random, 3)],
-                                      .scatter = (banyan_scatter)random_below(random, 4),
-                                      .root = random_below(random, nranks),
-                                      .order = (banyan_order)random_below(random, 2),
-                                      .algorithm = levels ? index % 2 ? "levels" : NULL : algorithms[index % 6]};
-  scene->keeps = random_one_in(random, 3);
+  problem->desc = (banyan_combine_desc){.size = sizeof problem->desc,
+                                        .tokens = tokens,
+                                        .heads = heads,
+                                        .value_dim = value_dim,
+                                        .wire = wires[random_below(random, 3)],
+                                        .scatter = (banyan_scatter)random_below(random, 4),
+                                        .root = random_below(random, nranks),
+                                        .order = (banyan_order)random_below(random, 2),
+                                        .algorithm = levels ? index % 2 ? "levels" : NULL : algorithms[index % 6]};
+  problem->keeps = random_one_in(random, 3);
   sheet model = sheet_output(pool, random, mood, tokens, heads, value_dim);
   for (int32_t r = 0; r < nranks; r++) {
-    scene->pristine[r] = sheet_input(pool, random, mood, r, nranks, tokens, heads, value_dim);
-    scene->in[r] = sheet_copy(pool, &scene->pristine[r]);
-    owned(&scene->desc, tokens, r, nranks, &token0, &ntokens, &head0, &nheads);
-    scene->out[r] = sheet_output_like(pool, &model, ntokens, nheads);
-    scene->untouched[r] = sheet_copy(pool, &scene->out[r]);
+    problem->pristine[r] = sheet_input(pool, random, mood, r, nranks, tokens, heads, value_dim);
+    problem->in[r] = sheet_copy(pool, &problem->pristine[r]);
+    owned(&problem->desc, tokens, r, nranks, &token0, &ntokens, &head0, &nheads);
+    problem->out[r] = sheet_output_like(pool, &model, ntokens, nheads);
+    problem->untouched[r] = sheet_copy(pool, &problem->out[r]);
   }
   for (int run = 0; run < RUNS; run++) {
-    scene->runs[run] = liveness_random(random, nranks, tokens);
-    scene->reference[run] = merge_live(pool, scene, &scene->runs[run], nranks);
+    problem->runs[run] = liveness_random(random, nranks, tokens);
+    problem->reference[run] = merge_live(pool, problem, &problem->runs[run], nranks);
     for (int32_t r = 0; r < nranks; r++) {
-      scene->seen[run][r] = sheet_copy(pool, &scene->out[r]);
-      scene->seen_blocking[run][r] = sheet_copy(pool, &scene->out[r]);
+      problem->seen[run][r] = sheet_copy(pool, &problem->out[r]);
+      problem->seen_blocking[run][r] = sheet_copy(pool, &problem->out[r]);
     }
   }
 }
 
 /* ---- running ----------------------------------------------------------------------------------------------------- */
 
-/* What an operation is bound to: its contents change from run to run. */
+/* The memory that an operation is bound to: its contents change from run to run. */
 typedef struct bound {
   int32_t tokens, lengths[TOKENS_MAX], starts[TOKENS_MAX + 1];
   uint8_t mask[TOKENS_MAX];
 } bound;
 
 /* Prepares memory for a run on one rank. */
-static void prepare(const scene *scene, const liveness *of, int32_t rank, world_random *random, bound *bound) {
-  const sheet *in = &scene->in[rank], *out = &scene->out[rank];
-  memcpy(in->memory, scene->pristine[rank].memory, in->bytes);
-  memcpy(out->memory, scene->untouched[rank].memory, out->bytes);
+static void prepare(const problem *problem, const liveness *of, int32_t rank, world_random *random, bound *bound) {
+  const sheet *in = &problem->in[rank], *out = &problem->out[rank];
+  memcpy(in->memory, problem->pristine[rank].memory, in->bytes);
+  memcpy(out->memory, problem->untouched[rank].memory, out->bytes);
   for (int32_t t = 0; t < in->tokens; t++)
     for (int32_t h = 0; h < in->heads; h++)
       if (!lives(of, rank, t)) poison(in, random, t, h);
@@ -157,59 +159,59 @@ static void prepare(const scene *scene, const liveness *of, int32_t rank, world_
   memcpy(bound->mask, of->mask[rank], (size_t)of->tokens);
 }
 
-static banyan_live live_of(const scene *scene, const liveness *of, const bound *bound) {
+static banyan_live live_of(const problem *problem, const liveness *of, const bound *bound) {
   return (banyan_live){.size = sizeof(banyan_live),
                        .tokens = &bound->tokens,
                        .batch = of->batch,
                        .seq_lens = of->has_lengths ? bound->lengths : NULL,
                        .query_start_loc = of->has_starts ? bound->starts : NULL,
                        .token_mask = of->has_mask ? bound->mask : NULL,
-                       .empty_rows = scene->keeps ? BANYAN_EMPTY_ROWS_KEPT : BANYAN_EMPTY_ROWS_WRITTEN};
+                       .empty_rows = problem->keeps ? BANYAN_EMPTY_ROWS_KEPT : BANYAN_EMPTY_ROWS_WRITTEN};
 }
 
 /* A persistent operation for each kind of liveness: an operation's pointers are set or not for all of its runs. */
-static bool run_persistent(world_rank *self, const scene *scene, int run, world_random *random) {
-  const liveness *of = &scene->runs[run];
-  const sheet *out = &scene->out[self->rank];
+static bool run_persistent(world_rank *self, const problem *problem, int run, world_random *random) {
+  const liveness *of = &problem->runs[run];
+  const sheet *out = &problem->out[self->rank];
   bound bound;
-  prepare(scene, of, self->rank, random, &bound);
-  banyan_live live = live_of(scene, of, &bound);
-  banyan_combine_desc desc = scene->desc;
+  prepare(problem, of, self->rank, random, &bound);
+  banyan_live live = live_of(problem, of, &bound);
+  banyan_combine_desc desc = problem->desc;
   desc.live = &live;
   banyan_op *op = NULL;
-  if (!world_ok(self, banyan_combine_init(self->comm, &desc, &scene->in[self->rank].partial, &out->partial, &op),
+  if (!world_ok(self, banyan_combine_init(self->comm, &desc, &problem->in[self->rank].partial, &out->partial, &op),
                 "init"))
     return false;
   bool selects = of->has_lengths || of->has_starts || of->has_mask, good = true;
   int32_t more = selects && of->tokens < desc.tokens ? desc.tokens : of->tokens;
   for (int i = 0; i < 3 && good; i++) { /* another number of tokens goes between, where rows that are read allow it */
     bound.tokens = i == 1 ? more : of->tokens;
-    memcpy(out->memory, scene->untouched[self->rank].memory, out->bytes);
+    memcpy(out->memory, problem->untouched[self->rank].memory, out->bytes);
     good = world_ok(self, banyan_start(op), "start");
     for (int32_t t = 0; t < TOKENS_MAX; t++) bound.mask[t] ^= 1; /* what pointers lead to has been read */
     good = good && world_ok(self, banyan_wait(op), "wait");
     for (int32_t t = 0; t < TOKENS_MAX; t++) bound.mask[t] ^= 1;
   }
   banyan_op_free(op);
-  memcpy(scene->seen[run][self->rank].memory, out->memory, out->bytes);
+  memcpy(problem->seen[run][self->rank].memory, out->memory, out->bytes);
   return good;
 }
 
-static bool run_blocking(world_rank *self, const scene *scene, int run, world_random *random) {
-  const liveness *of = &scene->runs[run];
-  const sheet *out = &scene->out[self->rank];
+static bool run_blocking(world_rank *self, const problem *problem, int run, world_random *random) {
+  const liveness *of = &problem->runs[run];
+  const sheet *out = &problem->out[self->rank];
   bound bound;
-  prepare(scene, of, self->rank, random, &bound);
-  banyan_live live = live_of(scene, of, &bound);
-  banyan_combine_desc desc = scene->desc;
+  prepare(problem, of, self->rank, random, &bound);
+  banyan_live live = live_of(problem, of, &bound);
+  banyan_combine_desc desc = problem->desc;
   desc.live = &live;
   if (run % 2) { /* planned for a class of tokens */
     live.tokens = NULL;
     desc.tokens = of->tokens;
   }
   bool good =
-      world_ok(self, banyan_combine(self->comm, &desc, &scene->in[self->rank].partial, &out->partial), "combine");
-  memcpy(scene->seen_blocking[run][self->rank].memory, out->memory, out->bytes);
+      world_ok(self, banyan_combine(self->comm, &desc, &problem->in[self->rank].partial, &out->partial), "combine");
+  memcpy(problem->seen_blocking[run][self->rank].memory, out->memory, out->bytes);
   return good;
 }
 
@@ -218,39 +220,40 @@ static void play_all(world_rank *self) {
   world_random random = {world_seed() + (uint64_t)self->rank};
   for (int32_t i = 0; i < play->nscenes; i++)
     for (int run = 0; run < RUNS; run++)
-      if (!run_persistent(self, &play->scenes[i], run, &random) || !run_blocking(self, &play->scenes[i], run, &random))
+      if (!run_persistent(self, &play->problems[i], run, &random) ||
+          !run_blocking(self, &play->problems[i], run, &random))
         return;
 }
 
 /* ---- checking ---------------------------------------------------------------------------------------------------- */
 
-static const char *describe(const scene *scene, int run) {
+static const char *describe(const problem *problem, int run) {
   static char text[256];
-  const banyan_combine_desc *desc = &scene->desc;
-  const liveness *of = &scene->runs[run];
+  const banyan_combine_desc *desc = &problem->desc;
+  const liveness *of = &problem->runs[run];
   snprintf(text, sizeof text,
            "algorithm %s, scatter %d, order %d, wire %d, %d of %d tokens x %d heads of %d, batch %d%s%s%s%s, run %d",
            desc->algorithm ? desc->algorithm : "chosen", desc->scatter, desc->order, desc->wire, of->tokens,
            desc->tokens, desc->heads, desc->value_dim, of->batch, of->has_lengths ? ", lengths" : "",
-           of->has_starts ? ", starts" : "", of->has_mask ? ", mask" : "", scene->keeps ? ", keeps empty rows" : "",
+           of->has_starts ? ", starts" : "", of->has_mask ? ", mask" : "", problem->keeps ? ", keeps empty rows" : "",
            run);
   return text;
 }
 
 /* Rows that were to be left alone must be as they were; they then become what the check of all rows expects. */
-static void check_kept(const scene *scene, int run, int32_t rank, sheet *seen, int32_t token0, int32_t head0) {
+static void check_kept(const problem *problem, int run, int32_t rank, sheet *seen, int32_t token0, int32_t head0) {
   const banyan_partial *partial = &seen->partial;
   double form = partial->empty == BANYAN_EMPTY_NEG_INF   ? -(double)INFINITY
                 : partial->empty == BANYAN_EMPTY_POS_INF ? (double)INFINITY
                                                          : partial->empty_below;
   for (int32_t t = 0; t < seen->tokens; t++) {
     for (int32_t h = 0; h < seen->heads; h++) {
-      size_t index = (size_t)(token0 + t) * (size_t)scene->desc.heads + (size_t)(head0 + h);
+      size_t index = (size_t)(token0 + t) * (size_t)problem->desc.heads + (size_t)(head0 + h);
       const sheet_row *row =
-          (const void *)((const char *)scene->reference[run] + index * sheet_row_bytes(seen->value_dim));
+          (const void *)((const char *)problem->reference[run] + index * sheet_row_bytes(seen->value_dim));
       if (!row->empty) continue;
-      ck_assert_msg(sheet_same_bits(seen, t, h, &scene->untouched[rank], t, h),
-                    "rank %d wrote token %d, head %d, which is empty: %s", rank, t, h, describe(scene, run));
+      ck_assert_msg(sheet_same_bits(seen, t, h, &problem->untouched[rank], t, h),
+                    "rank %d wrote token %d, head %d, which is empty: %s", rank, t, h, describe(problem, run));
       for (int32_t i = 0; i < seen->value_dim; i++) store_value(seen, t, h, i, 0);
       if (partial->lse) store_lse(seen, t, h, form);
       if (partial->sum) store_sum(seen, t, h, 0);
@@ -258,33 +261,34 @@ static void check_kept(const scene *scene, int run, int32_t rank, sheet *seen, i
   }
 }
 
-static void check_one(const scene *scene, int run, int32_t rank, int32_t nranks, sheet seen) {
+static void check_one(const problem *problem, int run, int32_t rank, int32_t nranks, sheet seen) {
   int32_t token0, head0;
-  owned(&scene->desc, scene->runs[run].tokens, rank, nranks, &token0, &seen.tokens, &head0, &seen.heads);
+  owned(&problem->desc, problem->runs[run].tokens, rank, nranks, &token0, &seen.tokens, &head0, &seen.heads);
   if (seen.heads == 0) seen.tokens = 0;
-  sheet_bounds bounds = {nranks, nranks + 3, scene->desc.wire};
+  sheet_bounds bounds = {nranks, nranks + 3, problem->desc.wire};
   char why[256];
-  if (scene->keeps) check_kept(scene, run, rank, &seen, token0, head0);
-  ck_assert_msg(sheet_matches(&seen, scene->reference[run], scene->desc.heads, token0, head0, &bounds, why, sizeof why),
-                "%d ranks, rank %d: %s: %s (seed %llu)", nranks, rank, why, describe(scene, run),
-                (unsigned long long)world_seed());
+  if (problem->keeps) check_kept(problem, run, rank, &seen, token0, head0);
+  ck_assert_msg(
+      sheet_matches(&seen, problem->reference[run], problem->desc.heads, token0, head0, &bounds, why, sizeof why),
+      "%d ranks, rank %d: %s: %s (seed %llu)", nranks, rank, why, describe(problem, run),
+      (unsigned long long)world_seed());
   ck_assert_msg(sheet_gaps_are_untouched(&seen), "%d ranks, rank %d wrote beside its rows: %s", nranks, rank,
-                describe(scene, run));
+                describe(problem, run));
 }
 
 /* All ranks have the same bits; in canonical order a call of a class has those of an operation. */
-static void check_bits(const scene *scene, int run, int32_t rank, int32_t nranks) {
-  const sheet *seen = &scene->seen[run][rank], *blocking = &scene->seen_blocking[run][rank];
+static void check_bits(const problem *problem, int run, int32_t rank, int32_t nranks) {
+  const sheet *seen = &problem->seen[run][rank], *blocking = &problem->seen_blocking[run][rank];
   int32_t token0, tokens, head0, heads;
-  owned(&scene->desc, scene->runs[run].tokens, rank, nranks, &token0, &tokens, &head0, &heads);
+  owned(&problem->desc, problem->runs[run].tokens, rank, nranks, &token0, &tokens, &head0, &heads);
   for (int32_t t = 0; t < tokens; t++) {
     for (int32_t h = 0; h < heads; h++) {
-      if (scene->desc.scatter == BANYAN_SCATTER_NONE)
-        ck_assert_msg(sheet_same_bits(seen, t, h, &scene->seen[run][0], t, h), "ranks 0 and %d differ: %s", rank,
-                      describe(scene, run));
-      if (scene->desc.order == BANYAN_ORDER_CANONICAL)
+      if (problem->desc.scatter == BANYAN_SCATTER_NONE)
+        ck_assert_msg(sheet_same_bits(seen, t, h, &problem->seen[run][0], t, h), "ranks 0 and %d differ: %s", rank,
+                      describe(problem, run));
+      if (problem->desc.order == BANYAN_ORDER_CANONICAL)
         ck_assert_msg(sheet_same_bits(seen, t, h, blocking, t, h), "rank %d: a blocking call gives other bits: %s",
-                      rank, describe(scene, run));
+                      rank, describe(problem, run));
     }
   }
 }
@@ -294,16 +298,16 @@ static void perform(int32_t nranks, bool processes, uint64_t salt, size_t arena_
   sheet_pool pool = {.shared = processes};
   play *play = sheet_pool_take(&pool, sizeof *play);
   play->nranks = nranks;
-  play->nscenes = SCENES;
-  for (int32_t i = 0; i < play->nscenes; i++) scene_make(&play->scenes[i], &pool, &random, nranks, i);
+  play->nscenes = PROBLEMS;
+  for (int32_t i = 0; i < play->nscenes; i++) problem_make(&play->problems[i], &pool, &random, nranks, i);
   world_setup setup = {.nranks = nranks, .processes = processes, .arena_bytes = arena_bytes, .argument = play};
   world_run(&setup, play_all);
   for (int32_t i = 0; i < play->nscenes; i++) {
     for (int run = 0; run < RUNS; run++) {
-      for (int32_t r = 0; r < nranks; r++) check_bits(&play->scenes[i], run, r, nranks);
+      for (int32_t r = 0; r < nranks; r++) check_bits(&play->problems[i], run, r, nranks);
       for (int32_t r = 0; r < nranks; r++) {
-        check_one(&play->scenes[i], run, r, nranks, play->scenes[i].seen[run][r]);
-        check_one(&play->scenes[i], run, r, nranks, play->scenes[i].seen_blocking[run][r]);
+        check_one(&play->problems[i], run, r, nranks, play->problems[i].seen[run][r]);
+        check_one(&play->problems[i], run, r, nranks, play->problems[i].seen_blocking[run][r]);
       }
     }
   }

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0
- * What calls of changing numbers of tokens cost and refuse: plans by classes, contents that are invalid, ranks that
+ * The cost and refusals of calls with changing numbers of tokens: plans by classes, invalid contents, ranks that
  * disagree, memory that must not be read, and a rank that is stopped and goes on. */
 #include <check.h>
 #include <math.h>

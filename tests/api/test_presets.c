@@ -47,7 +47,7 @@ static double empty_of(banyan_preset preset) {
   return positive ? (double)INFINITY : -(double)INFINITY;
 }
 
-/* What a kernel leaves: its maximum or lse, and values divided by the sum unless they are numerators. */
+/* The statistics that a kernel leaves: its maximum or lse, and values divided by the sum unless they are numerators. */
 static void attend(memory *memory, banyan_preset preset, int32_t rank) {
   for (int row = 0; row < ROWS; row++) {
     bool empty = is_empty(rank, row);

@@ -24,11 +24,11 @@ typedef struct outcome {
   char algorithm[32], text[600];
 } outcome;
 
-typedef struct scene {
+typedef struct task {
   content of[RANKS]; /* by rank */
   char folder[256];
   outcome *outcomes; /* shared, by rank */
-} scene;
+} task;
 
 static void write_costs(const tree *t, content content) {
   bny_machine here;
@@ -74,7 +74,7 @@ static void combine(world_rank *self, outcome *found) {
 }
 
 static void create_and_combine(world_rank *self) {
-  scene *s = self->argument;
+  task *s = self->argument;
   outcome *found = &s->outcomes[self->rank];
   char path[300];
   snprintf(path, sizeof path, "%s/%d", s->folder, (int)s->of[self->rank]);
@@ -87,7 +87,7 @@ static void create_and_combine(world_rank *self) {
 /* Runs four processes with these files; *outcomes is shared memory. */
 static void play(content zero, content one, content two, content three, outcome *outcomes) {
   tree t = tree_new();
-  scene s = {.of = {zero, one, two, three}, .outcomes = outcomes};
+  task s = {.of = {zero, one, two, three}, .outcomes = outcomes};
   world_setup setup = {.nranks = RANKS, .processes = true, .bare = true, .argument = &s};
   unsetenv("BANYAN_COSTS");
   snprintf(s.folder, sizeof s.folder, "%s", t.root);

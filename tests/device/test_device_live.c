@@ -23,11 +23,11 @@ typedef struct memory {
   int32_t tokens, starts[MOST + 1], lengths[MOST];
 } memory;
 
-typedef struct scene {
+typedef struct problem {
   banyan_scatter scatter;
   const char *algorithm;
   bool keeps, one_device;
-} scene;
+} problem;
 
 /* Sequences of two tokens; the last token of an odd number is padding. A sequence has keys on some ranks. */
 static int32_t length_of(int32_t sequence, int32_t rank, int round) {
@@ -47,7 +47,7 @@ static void fill(memory *memory, int32_t rank, int32_t tokens, int round) {
 }
 
 /* The value of a token of the result; -7 where nothing is written. */
-static double expected(const scene *scene, int32_t nranks, int32_t token, int32_t tokens, int round) {
+static double expected(const problem *problem, int32_t nranks, int32_t token, int32_t tokens, int round) {
   double sum = 0, count = 0;
   if (token >= tokens) return -7;
   for (int32_t r = 0; r < nranks; r++) {
@@ -55,15 +55,15 @@ static double expected(const scene *scene, int32_t nranks, int32_t token, int32_
     sum += r + token;
     count++;
   }
-  return count > 0 ? sum / count : scene->keeps ? -7 : 0;
+  return count > 0 ? sum / count : problem->keeps ? -7 : 0;
 }
 
-static bool holds(world_rank *self, const scene *scene, const memory *memory, int32_t tokens, int round) {
+static bool holds(world_rank *self, const problem *problem, const memory *memory, int32_t tokens, int round) {
   int32_t first = 0, number = tokens, heads = HEADS, head0;
-  if (scene->scatter == BANYAN_SCATTER_TOKENS) banyan_split(tokens, self->nranks, self->rank, &first, &number);
-  if (scene->scatter == BANYAN_SCATTER_HEADS) banyan_split(HEADS, self->nranks, self->rank, &head0, &heads);
+  if (problem->scatter == BANYAN_SCATTER_TOKENS) banyan_split(tokens, self->nranks, self->rank, &first, &number);
+  if (problem->scatter == BANYAN_SCATTER_HEADS) banyan_split(HEADS, self->nranks, self->rank, &head0, &heads);
   for (int32_t t = 0; t < MOST; t++) {
-    double value = t < number ? expected(scene, self->nranks, first + t, tokens, round) : -7;
+    double value = t < number ? expected(problem, self->nranks, first + t, tokens, round) : -7;
     for (int32_t i = 0; i < heads * VALUE_DIM; i++) {
       double found = (double)memory->out[t * heads * VALUE_DIM + i];
       if (t * heads * VALUE_DIM + i >= MOST * ROW || fabs(found - value) <= 1e-5) continue;
@@ -73,7 +73,7 @@ static bool holds(world_rank *self, const scene *scene, const memory *memory, in
   return true;
 }
 
-static void describe(const scene *scene, memory *memory, int32_t heads, banyan_partial *in, banyan_partial *out,
+static void describe(const problem *problem, memory *memory, int32_t heads, banyan_partial *in, banyan_partial *out,
                      banyan_live *live, banyan_combine_desc *desc) {
   banyan_partial_init(in, memory->in, BANYAN_F32, memory->in_lse, BANYAN_F32, HEADS, VALUE_DIM);
   banyan_partial_init(out, memory->out, BANYAN_F32, memory->out_lse, BANYAN_F32, heads, VALUE_DIM);
@@ -82,25 +82,25 @@ static void describe(const scene *scene, memory *memory, int32_t heads, banyan_p
                         .batch = MOST / 2,
                         .seq_lens = memory->lengths,
                         .query_start_loc = memory->starts,
-                        .empty_rows = scene->keeps ? BANYAN_EMPTY_ROWS_KEPT : BANYAN_EMPTY_ROWS_WRITTEN};
+                        .empty_rows = problem->keeps ? BANYAN_EMPTY_ROWS_KEPT : BANYAN_EMPTY_ROWS_WRITTEN};
   *desc = (banyan_combine_desc){.size = sizeof *desc,
                                 .tokens = MOST,
                                 .heads = HEADS,
                                 .value_dim = VALUE_DIM,
-                                .scatter = scene->scatter,
-                                .algorithm = scene->algorithm,
+                                .scatter = problem->scatter,
+                                .algorithm = problem->algorithm,
                                 .live = live};
 }
 
 static const int32_t counts[ROUNDS] = {MOST, 5, 0, 1, 8, 11};
 
-static bool join(world_rank *self, const scene *scene) {
-  return device_world_join(self, scene->one_device ? 0 : self->rank);
+static bool join(world_rank *self, const problem *problem) {
+  return device_world_join(self, problem->one_device ? 0 : self->rank);
 }
 
 /* The number of tokens and the lengths change in memory from replay to replay. */
 static void replay(world_rank *self) {
-  const scene *scene = self->argument;
+  const problem *problem = self->argument;
   device_world_own own;
   banyan_partial in, out;
   banyan_live live;
@@ -108,9 +108,9 @@ static void replay(world_rank *self) {
   banyan_op *op = NULL;
   memory *memory = calloc(1, sizeof *memory);
   int32_t heads = HEADS, head0;
-  if (!join(self, scene) || !device_world_make_own(self, scene->one_device ? 0 : self->rank, &own)) return;
-  if (scene->scatter == BANYAN_SCATTER_HEADS) banyan_split(HEADS, self->nranks, self->rank, &head0, &heads);
-  describe(scene, memory, heads, &in, &out, &live, &desc);
+  if (!join(self, problem) || !device_world_make_own(self, problem->one_device ? 0 : self->rank, &own)) return;
+  if (problem->scatter == BANYAN_SCATTER_HEADS) banyan_split(HEADS, self->nranks, self->rank, &head0, &heads);
+  describe(problem, memory, heads, &in, &out, &live, &desc);
   desc.stream = own.stream;
   if (!world_ok(self, banyan_combine_init(self->comm, &desc, &in, &out, &op), "init")) return;
   live = (banyan_live){0}; /* it has been read */
@@ -121,7 +121,7 @@ static void replay(world_rank *self) {
     fill(memory, self->rank, counts[round], round);
     FAKE_CUDA(fake_cuda_replay)(own.stream);
     if (!device_world_run(self) || !world_ok(self, banyan_comm_status(self->comm), "status")) break;
-    if (!holds(self, scene, memory, counts[round], round)) break;
+    if (!holds(self, problem, memory, counts[round], round)) break;
   }
   world_meet(self);
   banyan_op_free(op);
@@ -131,21 +131,21 @@ static void replay(world_rank *self) {
 
 /* Blocking calls of any number up to 12 make plans for 1, 2, 4, 8 and 16. */
 static void call(world_rank *self) {
-  const scene *scene = self->argument;
+  const problem *problem = self->argument;
   banyan_partial in, out;
   banyan_live live;
   banyan_combine_desc desc;
   memory *memory = calloc(1, sizeof *memory);
   int32_t heads = HEADS, head0;
-  if (!join(self, scene)) return;
-  if (scene->scatter == BANYAN_SCATTER_HEADS) banyan_split(HEADS, self->nranks, self->rank, &head0, &heads);
-  describe(scene, memory, heads, &in, &out, &live, &desc);
+  if (!join(self, problem)) return;
+  if (problem->scatter == BANYAN_SCATTER_HEADS) banyan_split(HEADS, self->nranks, self->rank, &head0, &heads);
+  describe(problem, memory, heads, &in, &out, &live, &desc);
   live.tokens = NULL;
   for (int round = 0; round < 2 * MOST; round++) {
     desc.tokens = 1 + round * 5 % MOST;
     fill(memory, self->rank, desc.tokens, round);
     if (!world_ok(self, banyan_combine(self->comm, &desc, &in, &out), "combine") || !device_world_run(self)) break;
-    if (!holds(self, scene, memory, desc.tokens, round)) break;
+    if (!holds(self, problem, memory, desc.tokens, round)) break;
   }
   char text[1024];
   banyan_comm_describe(self->comm, text, sizeof text);
@@ -156,14 +156,14 @@ static void call(world_rank *self) {
 
 /* Rank 1 runs with another number than the others. */
 static void disagree(world_rank *self) {
-  const scene *scene = self->argument;
+  const problem *problem = self->argument;
   banyan_partial in, out;
   banyan_live live;
   banyan_combine_desc desc;
   banyan_op *op = NULL;
   memory *memory = calloc(1, sizeof *memory);
-  if (!join(self, scene)) return;
-  describe(scene, memory, HEADS, &in, &out, &live, &desc);
+  if (!join(self, problem)) return;
+  describe(problem, memory, HEADS, &in, &out, &live, &desc);
   fill(memory, self->rank, self->rank == 1 ? 4 : 6, 0);
   if (world_ok(self, banyan_combine_init(self->comm, &desc, &in, &out, &op), "init") &&
       world_ok(self, banyan_start(op), "start") && device_world_run(self)) {
@@ -179,49 +179,49 @@ static void disagree(world_rank *self) {
 }
 
 static void refuse(world_rank *self) {
-  const scene *scene = self->argument;
+  const problem *problem = self->argument;
   static memory memory;
   banyan_partial in, out;
   banyan_live live;
   banyan_combine_desc desc;
   banyan_op *op = NULL;
-  if (!join(self, scene)) return;
-  describe(scene, &memory, HEADS, &in, &out, &live, &desc);
+  if (!join(self, problem)) return;
+  describe(problem, &memory, HEADS, &in, &out, &live, &desc);
   banyan_status status = banyan_device_combine_init(self->comm, &desc, &op);
   world_check(self, status == BANYAN_ERR_UNSUPPORTED && strstr(banyan_last_error(), "desc.live"), "%s",
               banyan_last_error());
 }
 
-static void run(scene *scene, int32_t nranks, world_body body) {
+static void run(problem *problem, int32_t nranks, world_body body) {
   device_world_begin(RANKS, "");
-  world_run(&(world_setup){.nranks = nranks, .bare = true, .argument = scene}, body);
+  world_run(&(world_setup){.nranks = nranks, .bare = true, .argument = problem}, body);
   device_world_end();
 }
 
 static const char *const algorithms[] = {"oneshot", "twoshot", "recursive", "ring"};
 
 TEST_LOOP(a_graph_serves_any_number, 16) {
-  scene scene = {.scatter = _i % 2   ? BANYAN_SCATTER_TOKENS
-                            : _i % 4 ? BANYAN_SCATTER_HEADS
-                                     : BANYAN_SCATTER_NONE,
-                 .algorithm = algorithms[_i / 4],
-                 .keeps = _i % 3 == 0};
-  run(&scene, RANKS, replay);
+  problem problem = {.scatter = _i % 2   ? BANYAN_SCATTER_TOKENS
+                                : _i % 4 ? BANYAN_SCATTER_HEADS
+                                         : BANYAN_SCATTER_NONE,
+                     .algorithm = algorithms[_i / 4],
+                     .keeps = _i % 3 == 0};
+  run(&problem, RANKS, replay);
 }
 
 TEST_LOOP(blocking_calls_share_plans, 2) {
-  scene scene = {.scatter = _i ? BANYAN_SCATTER_TOKENS : BANYAN_SCATTER_NONE};
-  run(&scene, 2, call);
+  problem problem = {.scatter = _i ? BANYAN_SCATTER_TOKENS : BANYAN_SCATTER_NONE};
+  run(&problem, 2, call);
 }
 
 TEST_LOOP(other_numbers_are_a_mismatch, 4) {
-  scene scene = {.algorithm = algorithms[_i]};
-  run(&scene, RANKS, disagree);
+  problem problem = {.algorithm = algorithms[_i]};
+  run(&problem, RANKS, disagree);
 }
 
 TEST(a_kernel_of_ones_own_says_so_itself) {
-  scene scene = {.keeps = false};
-  run(&scene, 1, refuse);
+  problem problem = {.keeps = false};
+  run(&problem, 1, refuse);
 }
 
 int main(void) { return world_main(suite_of("device live", 120)); }

@@ -23,7 +23,7 @@ extern "C" {
 
 namespace {
 
-/* What says of a rank which rows live, in memory of a device. */
+/* The arrays that say which rows of a rank live, in memory of a device. */
 struct liveness {
   std::vector<int32_t> tokens, lengths, starts;
   std::vector<uint8_t> mask;
@@ -177,12 +177,11 @@ void make_live(sheet_pool *pool, world_random *random, trial *made) {
     for (int32_t t = 0; t < seen.tokens; t++) {
       int32_t token = made->token_of[static_cast<size_t>(t)];
       bool reads = token >= 0 && lives(made->said[rank], token);
-      for (int32_t h = 0; h < seen.heads; h++) {
+      for (int32_t h = 0; h < seen.heads; h++)
         if (reads)
           copy_row(seen, t, in, token, h, h);
         else
           store_lse(&seen, t, h, -static_cast<double>(INFINITY));
-      }
     }
     made->seen.push_back(seen);
     for (int32_t t = 0; t < in.tokens; t++)

@@ -77,6 +77,9 @@ bool sheet_same_bits(const sheet *a, int32_t at, int32_t ah, const sheet *b, int
 /* Returns true if only the rows of an output were written. */
 bool sheet_gaps_are_untouched(const sheet *out);
 
+/* Finds the range of part `index` as banyan_split() documents, with independent code. */
+void sheet_split(int32_t count, int32_t parts, int32_t index, int32_t *first, int32_t *number);
+
 /* The rows of a combine that a rank receives. The code is independent of banyan_split(), and does as it documents. */
 typedef struct sheet_part {
   int32_t token0, tokens, head0, heads;

@@ -10,7 +10,7 @@
 #include "tests/support/sheet.h"
 #include "tests/support/sheet_element.h"
 
-static void split(int32_t count, int32_t parts, int32_t index, int32_t *first, int32_t *number) {
+void sheet_split(int32_t count, int32_t parts, int32_t index, int32_t *first, int32_t *number) {
   *first = 0;
   for (int32_t i = 0;; i++) {
     *number = count / parts + (i < count % parts ? 1 : 0);
@@ -22,8 +22,8 @@ static void split(int32_t count, int32_t parts, int32_t index, int32_t *first, i
 sheet_part sheet_part_of(const banyan_combine_desc *desc, int32_t nranks, int32_t rank) {
   sheet_part part = {0, desc->tokens, 0, desc->heads};
   if (desc->scatter == BANYAN_SCATTER_ROOT && rank != desc->root) part.tokens = 0;
-  if (desc->scatter == BANYAN_SCATTER_HEADS) split(desc->heads, nranks, rank, &part.head0, &part.heads);
-  if (desc->scatter == BANYAN_SCATTER_TOKENS) split(desc->tokens, nranks, rank, &part.token0, &part.tokens);
+  if (desc->scatter == BANYAN_SCATTER_HEADS) sheet_split(desc->heads, nranks, rank, &part.head0, &part.heads);
+  if (desc->scatter == BANYAN_SCATTER_TOKENS) sheet_split(desc->tokens, nranks, rank, &part.token0, &part.tokens);
   return part;
 }
 

@@ -425,7 +425,7 @@ class Health(unittest.TestCase):
         self.assertTrue(any("host3 GPU2" in f["text"] for f in result["findings"]), result["findings"])
 
 
-# What siblings cannot tell, a profile does.
+# A profile tells things that siblings cannot.
 PROFILES = [
     ("all GPUs at eight lanes", ("dgx", sub('link_width="16"', 'link_width="8"', 0), "pci-width")),
     ("all at generation 4", ("dgx", sub("32.0 GT/s", "16.0 GT/s", 0), "pci-generation")),

@@ -138,7 +138,7 @@ static void compare_with_tool(const char *what, const bny_topo *topo, const bny_
   plan_ranks ranks;
   plan_methods methods;
   tool_error error = {.text = ""};
-  ck_assert_msg(plan_ranks_of(topo, derived, what, &ranks, &error), "%s", error.text);
+  ck_assert_msg(plan_ranks_of(topo, derived, what, false, &ranks, &error), "%s", error.text);
   ck_assert_msg(plan_methods_weigh(&ranks, &shape, &methods, &error), "%s", error.text);
   const plan_method *best = plan_methods_chosen(&methods);
   /* The tool names the form as well, as in levels_whole. */

@@ -63,22 +63,18 @@ static const char *nic_of(machine m, int32_t rank) {
 }
 
 static bool finds(machine m, const char *words) {
-  for (int32_t i = 0; i < m.levels->nfindings; i++) {
-    if (strstr(m.levels->findings[i].text, words) != NULL) {
-      return true;
-    }
-  }
+  for (int32_t i = 0; i < m.levels->nfindings; i++)
+    if (strstr(m.levels->findings[i].text, words) != NULL) return true;
   return false;
 }
 
-/* Whether more than a note is found at a GPU about its NVLinks. */
+/* Returns whether more than a note is found at a GPU about its NVLinks. */
 static bool blames(machine m, int32_t rank) {
   for (int32_t i = 0; i < m.levels->nfindings; i++) {
     const bny_topo_finding *finding = &m.levels->findings[i];
     if (finding->severity > BNY_TOPO_INFO && finding->node == m.levels->ranks[rank].node &&
-        strstr(finding->text, "NVLink") != NULL) {
+        strstr(finding->text, "NVLink") != NULL)
       return true;
-    }
   }
   return false;
 }
@@ -112,9 +108,7 @@ TEST(rows_of_no_links) {
   ck_assert(m.topo == NULL || finds(m, "GPU1: no NVLink"));
   done(m);
   m = examined("nccl-eBPF__mnnvl_topo_1tray_healthy.xml");
-  for (int32_t r = 0; m.topo != NULL && r < m.levels->nranks; r++) {
-    ck_assert(!blames(m, r));
-  }
+  for (int32_t r = 0; m.topo != NULL && r < m.levels->nranks; r++) ck_assert(!blames(m, r));
   done(m);
 }
 
@@ -139,9 +133,8 @@ TEST(newer_generations) {
             bny_topo_speed_pci(BNY_TOPO_PCI_GENERATIONS, 16));
   ck_assert_int_eq(m.topo->nnotes, 0);
   done(m);
-  for (int32_t compute = BNY_TOPO_COMPUTE_NEWEST; compute < 300; compute += 10) {
+  for (int32_t compute = BNY_TOPO_COMPUTE_NEWEST; compute < 300; compute += 10)
     ck_assert(bny_topo_speed_nvlink(compute) >= bny_topo_speed_nvlink(BNY_TOPO_COMPUTE_NEWEST));
-  }
   ck_assert(bny_topo_speed_xgmi(1250) >= bny_topo_speed_xgmi(942));
   ck_assert_int_eq(bny_topo_compute_of("Rubin", "NVIDIA R200"), -1);
   ck_assert_int_eq(bny_topo_compute_of(NULL, "NVIDIA GB300"), 103);
@@ -274,7 +267,7 @@ TEST(nics_by_kind_speed_and_place) {
   }
 }
 
-/* Of NICs that are alike and on other NUMA nodes, the one in the same package serves. */
+/* If NICs are alike and on other NUMA nodes, the one in the same package serves. */
 TEST(nics_in_the_package) {
   bny_topo *topo = bny_topo_new();
   int32_t host = put(topo, BNY_TOPO_HOST, -1, "host0", NULL);
@@ -349,9 +342,8 @@ TEST(nccl_keeps_attributes) {
   static const char *const kept[] = {
       "affinity=\"ff\"",    "vendor=\"0x10de\"", "device=\"0x31c2\"", "device=\"0xa2dc\"",  "gdr=\"1\"",
       "maxconn=\"131072\"", "gin=\"1\"",         "host_hash=\"0xa\"", "class=\"0x020000\"", "bw=\"44712\" count=\"5\""};
-  for (size_t i = 0; i < sizeof kept / sizeof kept[0]; i++) {
+  for (size_t i = 0; i < sizeof kept / sizeof kept[0]; i++)
     ck_assert_msg(strstr(text, kept[i]) != NULL, "%s is lost in %s", kept[i], text);
-  }
   ck_assert_int_eq(tags(text, "fffffff:"), 4);
   free(text);
   done(m);
@@ -395,13 +387,11 @@ static const char *host_name(const bny_topo *topo, int32_t node) {
 /* The device of the same host, kind and name; -1 if there is none, -2 if there are several. */
 static int32_t counterpart(const bny_topo *topo, const bny_topo *again, int32_t device) {
   int32_t found = -1;
-  for (int32_t n = 0; n < again->nnodes; n++) {
+  for (int32_t n = 0; n < again->nnodes; n++)
     if (again->nodes[n].kind == topo->nodes[device].kind &&
         strcmp(again->nodes[n].name, topo->nodes[device].name) == 0 &&
-        strcmp(host_name(again, n), host_name(topo, device)) == 0) {
+        strcmp(host_name(again, n), host_name(topo, device)) == 0)
       found = found == -1 ? n : -2;
-    }
-  }
   return found;
 }
 
@@ -412,12 +402,8 @@ static void ck_same_paths(const char *what, const bny_topo *topo, const bny_topo
   for (int pass = 0; pass < 2; pass++) {
     int32_t at = 0;
     for (int32_t n = 0; n < topo->nnodes; n++) {
-      if (topo->nodes[n].kind != (pass == 0 ? BNY_TOPO_GPU : BNY_TOPO_NIC)) {
-        continue;
-      }
-      while (!by_name && at < again->nnodes && again->nodes[at].kind != topo->nodes[n].kind) {
-        at++;
-      }
+      if (topo->nodes[n].kind != (pass == 0 ? BNY_TOPO_GPU : BNY_TOPO_NIC)) continue;
+      while (!by_name && at < again->nnodes && again->nodes[at].kind != topo->nodes[n].kind) at++;
       int32_t same = by_name ? counterpart(topo, again, n) : at++;
       ck_assert_msg(same != -1 && same < again->nnodes, "%s: %s is lost", what, topo->nodes[n].name);
       if (count < DEVICES && same >= 0) {
@@ -485,9 +471,7 @@ static void each_own(const char *folder) {
   for (struct dirent *entry = readdir(directory); entry != NULL; entry = readdir(directory)) {
     struct stat about;
     snprintf(path, sizeof path, "%s/tests/%s/%s", source == NULL ? "." : source, folder, entry->d_name);
-    if (stat(path, &about) == 0 && S_ISREG(about.st_mode)) {
-      ck_comes_back(path, entry->d_name);
-    }
+    if (stat(path, &about) == 0 && S_ISREG(about.st_mode)) ck_comes_back(path, entry->d_name);
   }
   closedir(directory);
 }
@@ -495,21 +479,15 @@ static void each_own(const char *folder) {
 TEST(exports_come_back) {
   static const char *const own[] = {"topologies", "corpus/nccl", "corpus/hwloc", "corpus/smi", "corpus/matrix"};
   static const char *const dumps[] = {"nccl", "hwloc", "nvidia-smi", "matrix", "fabric", "examined"};
-  for (size_t i = 0; i < sizeof own / sizeof own[0]; i++) {
-    each_own(own[i]);
-  }
+  for (size_t i = 0; i < sizeof own / sizeof own[0]; i++) each_own(own[i]);
   int of_others = 0;
-  for (size_t i = 0; i < sizeof dumps / sizeof dumps[0]; i++) {
-    of_others += each_dump(dumps[i], "", ck_comes_back);
-  }
+  for (size_t i = 0; i < sizeof dumps / sizeof dumps[0]; i++) of_others += each_dump(dumps[i], "", ck_comes_back);
   fprintf(stderr, "%d dumps; JSON %d, NCCL's XML %d, descriptions %d\n", of_others, compared[0], compared[1],
           compared[2]);
   ck_assert(compared[1] >= 20 && compared[2] >= 5);
 }
 
 int main(void) {
-  if (!xml_is_read()) {
-    return 77;
-  }
+  if (!xml_is_read()) return 77;
   return suite_main(suite_of("topo_machines", 120));
 }

@@ -14,6 +14,8 @@
 #include "tests/topo/topo_util.h"
 #include "tests/support/suite.h"
 
+#define COUNT(array) ((int)(sizeof(array) / sizeof *(array)))
+
 static const char *said; /* what is looked at, for messages */
 
 /* ---- layouts ----------------------------------------------------------------------------------------------------- */
@@ -107,12 +109,10 @@ static void check_names(const bny_topo *topo, const topo_layout *layout) {
 /* Each finding is listed with its number, or counted in a line that says where the rest is. */
 static void check_findings(const bny_topo_levels *levels, const topo_layout *layout) {
   int32_t listed = 0, counted = 0;
-  for (int32_t i = 0; i < layout->nbadges; i++) {
+  for (int32_t i = 0; i < layout->nbadges; i++)
     if (layout->badges[i].x < 40) listed = layout->badges[i].number > listed ? layout->badges[i].number : listed;
-  }
-  for (int32_t i = 0; i < layout->nlabels; i++) {
+  for (int32_t i = 0; i < layout->nlabels; i++)
     if (strstr(layout->labels[i].text, "banyan-topo --check")) counted = atoi(layout->labels[i].text + 4);
-  }
   ck_assert_msg(listed + counted == levels->nfindings, "%s: %d of %d findings are listed, and %d counted", said, listed,
                 levels->nfindings, counted);
 }
@@ -138,13 +138,12 @@ static void check_lines(const topo_layout *layout) {
       ck_assert_msg(line->x[p] >= 0 && line->x[p] <= layout->width && line->y[p] <= layout->height &&
                         line->y[p] >= -1e4,
                     "%s: line %d leaves the page", said, i);
-    for (int32_t p = 0; p + 1 < line->npoints && !line->arc; p++) {
+    for (int32_t p = 0; p + 1 < line->npoints && !line->arc; p++)
       if (line->colour != TOPO_COLOUR_NET) check_line_clear(layout, line, p); /* those are above hosts */
-    }
   }
 }
 
-/* Of hosts that are drawn, and of what is in no host: every GPU and NIC once. Of others: none. */
+/* Every GPU and NIC of a drawn host, or of no host, is drawn once. Those of other hosts are not. */
 static void check_devices(const bny_topo *topo, const topo_layout *layout) {
   int32_t *drawn = calloc((size_t)topo->nnodes + 1, sizeof *drawn);
   bool *host = calloc((size_t)topo->nnodes + 1, sizeof *host), orphans = false;
@@ -232,9 +231,8 @@ static void check_svg(const char *svg) {
                               XML_PARSE_NONET | XML_PARSE_NOERROR | XML_PARSE_NOWARNING | XML_PARSE_HUGE);
   ck_assert_msg(doc != NULL, "%s: is no XML", said);
   xmlNode *root = xmlDocGetRootElement(doc);
-  for (xmlNode *node = root->children; node; node = node->next) {
+  for (xmlNode *node = root->children; node; node = node->next)
     if (node->name && strcmp((const char *)node->name, "text") == 0) check_svg_text(root, node);
-  }
   xmlFreeDoc(doc);
 #endif
 }
@@ -512,9 +510,8 @@ static topo_layout *faulty_layout(const bny_topo *topo, const int32_t *nodes, in
 }
 
 static bool has_box(const topo_layout *layout, topo_box_kind kind, int32_t node) {
-  for (int32_t i = 0; i < layout->nboxes; i++) {
+  for (int32_t i = 0; i < layout->nboxes; i++)
     if (layout->boxes[i].kind == kind && layout->boxes[i].node == node) return true;
-  }
   return false;
 }
 
@@ -559,9 +556,8 @@ TEST(mesh_without_a_link) {
       gpus[g] = put(topo, BNY_TOPO_GPU, host, name, NULL);
     }
     for (int a = 0; a < 8; a++) {
-      for (int b = a + 1; b < 8; b++) {
+      for (int b = a + 1; b < 8; b++)
         if (!missing || a != 2 || b != 5) join(topo, BNY_TOPO_LINK_XGMI, gpus[a], gpus[b], 48);
-      }
     }
     topo_layout *layout = faulty_layout(topo, NULL, 0);
     ck_assert(has_box(layout, TOPO_BOX_BAR, -1));
@@ -616,7 +612,5 @@ TEST_LOOP(goldens, COUNT(golden)) {
   bny_topo_levels_free(levels);
   bny_topo_free(topo);
 }
-
-#define COUNT(array) ((int)(sizeof(array) / sizeof *(array)))
 
 int main(void) { return suite_main(suite_of("topo_view", 60)); }

@@ -44,9 +44,7 @@ static int by_key(const void *a, const void *b) {
 }
 
 static void free_named(named *list, int32_t count) {
-  for (int32_t i = 0; list != NULL && i < count; i++) {
-    free(list[i].key);
-  }
+  for (int32_t i = 0; list != NULL && i < count; i++) free(list[i].key);
   free(list);
 }
 
@@ -58,14 +56,11 @@ static bool key_of(const bny_topo_node *node, bool by_bus, char **key) {
   char text[512];
   *key = NULL;
   bool counted = (node->kind == BNY_TOPO_NUMA || node->kind == BNY_TOPO_PACKAGE) && node->index >= 0;
-  if (by_bus && node->bus_id == NULL) {
-    return true;
-  }
-  if (counted) {
+  if (by_bus && node->bus_id == NULL) return true;
+  if (counted)
     snprintf(text, sizeof text, "%d #%d", (int)node->kind, (int)node->index);
-  } else {
+  else
     snprintf(text, sizeof text, "%d %s", (int)node->kind, by_bus ? node->bus_id : node->name);
-  }
   *key = strdup(text);
   return *key != NULL;
 }
@@ -79,20 +74,15 @@ static named *unpaired(const comparison *c, int side, bool by_bus, bool hosts, i
     const bny_topo_node *node = &topo->nodes[n];
     char *key = NULL;
     if (!is_compared(node->kind) || c->pair[side][n] >= 0 || (node->kind == BNY_TOPO_HOST) != hosts ||
-        is_outside(c, side, n)) {
+        is_outside(c, side, n))
       continue;
-    }
     if (!key_of(node, by_bus, &key)) {
       free_named(list, *count);
       return NULL;
     }
-    if (key != NULL) {
-      list[(*count)++] = (named){.scope = hosts ? -1 : c->scope[side][n], .node = n, .key = key};
-    }
+    if (key != NULL) list[(*count)++] = (named){.scope = hosts ? -1 : c->scope[side][n], .node = n, .key = key};
   }
-  if (list != NULL) {
-    qsort(list, (size_t)*count, sizeof *list, by_key);
-  }
+  if (list != NULL) qsort(list, (size_t)*count, sizeof *list, by_key);
   return list;
 }
 
@@ -131,9 +121,8 @@ static bool pair_all(comparison *c) {
   int32_t only[2] = {-1, -1};
   for (int side = 0; side < 2; side++) {
     const bny_topo *topo = c->views[side]->topo;
-    for (int32_t n = 0; bny_topo_count(topo, BNY_TOPO_HOST) == 1 && n < topo->nnodes; n++) {
+    for (int32_t n = 0; bny_topo_count(topo, BNY_TOPO_HOST) == 1 && n < topo->nnodes; n++)
       only[side] = topo->nodes[n].kind == BNY_TOPO_HOST ? n : only[side];
-    }
   }
   only[1] = c->options->only >= 0 ? c->options->only : only[1];
   if (only[0] >= 0 && only[1] >= 0) {
@@ -141,9 +130,7 @@ static bool pair_all(comparison *c) {
     c->pair[1][only[1]] = only[0];
   }
   c->hosts_named = only[0] < 0 || only[1] < 0 || bny_topo_count(c->views[1]->topo, BNY_TOPO_HOST) > 1;
-  if (!pair_up(c, false, true)) {
-    return false;
-  }
+  if (!pair_up(c, false, true)) return false;
   find_scopes(c);
   return pair_up(c, true, false) && pair_up(c, false, false);
 }
@@ -159,13 +146,9 @@ static const char *host_name(const comparison *c, int side, int32_t host) {
 static void name_node(const comparison *c, int side, int32_t n, bool with_bus, topo_string *text) {
   const bny_topo_node *node = &c->views[side]->topo->nodes[n];
   int32_t host = c->folds[side].host[n];
-  if (c->hosts_named && host >= 0 && host != n) {
-    topo_append(text, "%.60s ", host_name(c, side, host));
-  }
+  if (c->hosts_named && host >= 0 && host != n) topo_append(text, "%.60s ", host_name(c, side, host));
   topo_append(text, "%.60s", node->name);
-  if (with_bus && node->bus_id != NULL) {
-    topo_append(text, " (%s)", node->bus_id);
-  }
+  if (with_bus && node->bus_id != NULL) topo_append(text, " (%s)", node->bus_id);
 }
 
 /* Reports "gpu GPU7 (0000:8a:00.0)", or for several "3 NICs: mlx5_1, mlx5_2 ..". */
@@ -179,9 +162,7 @@ static bool report_group(comparison *c, int side, const int32_t *nodes, int32_t 
     name_node(c, side, nodes[0], true, &text);
   } else {
     topo_append_count(&text, count, kind);
-    if (c->hosts_named && host >= 0 && kind != BNY_TOPO_HOST) {
-      topo_append(&text, " of %.60s", host_name(c, side, host));
-    }
+    if (c->hosts_named && host >= 0 && kind != BNY_TOPO_HOST) topo_append(&text, " of %.60s", host_name(c, side, host));
     topo_append(&text, ": ");
     topo_append_names(&text, topo, nodes, count, 80);
   }
@@ -203,9 +184,8 @@ static bool report_unpaired(comparison *c, int side) {
     for (int32_t n = 0; good && n < topo->nnodes; n++) {
       int32_t host = host_of[n];
       if ((int)topo->nodes[n].kind != kind || !is_compared(topo->nodes[n].kind) || c->pair[side][n] >= 0 ||
-          is_outside(c, side, n) || (host >= 0 && host != n && c->pair[side][host] < 0)) {
+          is_outside(c, side, n) || (host >= 0 && host != n && c->pair[side][host] < 0))
         continue;
-      }
       bool same = count > 0 && c->options->together && (kind == BNY_TOPO_HOST || host == host_of[group[0]]);
       if (count > 0 && !same) {
         good = report_group(c, side, group, count);
@@ -254,17 +234,13 @@ static void compare_places(const comparison *c, topo_string *text, int32_t a, in
   bool counted = before != NULL && after != NULL && before->index >= 0 && after->index >= 0;
   bool same = counted ? before->kind == after->kind && before->index == after->index
                       : !differ_text(before == NULL ? NULL : before->name, after == NULL ? NULL : after->name);
-  if (!same) {
-    tell_text(c, text, "below", before == NULL ? NULL : before->name, after == NULL ? NULL : after->name);
-  }
+  if (!same) tell_text(c, text, "below", before == NULL ? NULL : before->name, after == NULL ? NULL : after->name);
 }
 
 static int32_t lanes_of(const bny_topo *topo, int32_t n) {
-  for (int32_t l = bny_topo_first_link(topo, n); l >= 0; l = bny_topo_next_link(topo, n, l)) {
-    if (topo->links[l].kind == BNY_TOPO_LINK_PCI && bny_topo_other_end(topo, n, l) == topo->nodes[n].parent) {
+  for (int32_t l = bny_topo_first_link(topo, n); l >= 0; l = bny_topo_next_link(topo, n, l))
+    if (topo->links[l].kind == BNY_TOPO_LINK_PCI && bny_topo_other_end(topo, n, l) == topo->nodes[n].parent)
       return topo->links[l].count;
-    }
-  }
   return 0;
 }
 
@@ -279,13 +255,10 @@ static bool compare_pair(comparison *c, int32_t a, int32_t b) {
     tell_text(c, &text, "at", before->bus_id, after->bus_id);
   }
   if (device || before->kind == BNY_TOPO_PACKAGE || before->kind == BNY_TOPO_NUMA) {
-    if (before->model != NULL && after->model != NULL) {
-      tell_text(c, &text, "model", before->model, after->model);
-    }
+    if (before->model != NULL && after->model != NULL) tell_text(c, &text, "model", before->model, after->model);
   }
-  if (before->compute != after->compute && before->compute >= 0 && after->compute >= 0) {
+  if (before->compute != after->compute && before->compute >= 0 && after->compute >= 0)
     topo_append(&text, "; compute %d %s %d", (int)before->compute, c->options->arrow, (int)after->compute);
-  }
   if (device) {
     compare_places(c, &text, a, b);
     tell_speed(c, &text, "PCI", facts[0].up, facts[1].up);
@@ -293,9 +266,7 @@ static bool compare_pair(comparison *c, int32_t a, int32_t b) {
     tell_text(c, &text, "switch", facts[0].leaf < 0 ? NULL : topos[0]->nodes[facts[0].leaf].name,
               facts[1].leaf < 0 ? NULL : topos[1]->nodes[facts[1].leaf].name);
   }
-  if (text.text[0] == '\0') {
-    return true;
-  }
+  if (text.text[0] == '\0') return true;
   topo_string line = {.text = ""};
   topo_append(&line, "%s ", bny_topo_kind_name(before->kind));
   name_node(c, 0, a, false, &line);
@@ -341,9 +312,8 @@ static edge *edges_of(const comparison *c, int side, int32_t *count) {
     const bny_topo_link *link = &topo->links[l];
     int32_t from = is_nvswitch(topo, link, link->from) ? link->to : link->from;
     int32_t to = is_nvswitch(topo, link, link->to) ? link->from : link->to;
-    if (link->kind == BNY_TOPO_LINK_PCI || link->from == link->to || c->pair[side][from] < 0 || c->pair[side][to] < 0) {
+    if (link->kind == BNY_TOPO_LINK_PCI || link->from == link->to || c->pair[side][from] < 0 || c->pair[side][to] < 0)
       continue; /* ports and PCI switches have no counterpart */
-    }
     from = side == 0 ? from : c->pair[1][from];
     to = side == 0 ? to : c->pair[1][to];
     edges[found++] = (edge){.kind = link->kind,
@@ -352,9 +322,7 @@ static edge *edges_of(const comparison *c, int side, int32_t *count) {
                             .count = link->count,
                             .speed = link->gbytes_per_s};
   }
-  if (edges != NULL) {
-    qsort(edges, (size_t)found, sizeof *edges, by_ends);
-  }
+  if (edges != NULL) qsort(edges, (size_t)found, sizeof *edges, by_ends);
   for (int32_t i = 0; edges != NULL && i < found; i++) {
     if (*count > 0 && by_ends(&edges[*count - 1], &edges[i]) == 0) {
       edges[*count - 1].count += edges[i].count;
@@ -372,11 +340,10 @@ static bool report_edge(comparison *c, topo_change_kind kind, const edge *before
   topo_append(&text, "%s ", bny_topo_link_name(any->kind));
   name_node(c, 0, any->low, false, &text);
   topo_append(&text, " - ");
-  if (any->low == any->high) {
+  if (any->low == any->high)
     topo_append(&text, "NVSwitch");
-  } else {
+  else
     name_node(c, 0, any->high, false, &text);
-  }
   for (int side = 0; side < 2; side++) {
     const edge *here = side == 0 ? before : after;
     if (here != NULL) {
@@ -404,11 +371,10 @@ static bool compare_edges(comparison *c) {
   for (int32_t i = 0, j = 0; good && (i < counts[0] || j < counts[1]);) {
     const edge *a = i < counts[0] ? &edges[0][i] : NULL, *b = j < counts[1] ? &edges[1][j] : NULL;
     int order = a == NULL ? 1 : b == NULL ? -1 : by_ends(a, b);
-    if (order != 0) {
+    if (order != 0)
       good = report_edge(c, order < 0 ? TOPO_MISSING : TOPO_ADDED, order < 0 ? a : NULL, order < 0 ? NULL : b);
-    } else if (a->count != b->count || differ(a->speed, b->speed)) {
+    else if (a->count != b->count || differ(a->speed, b->speed))
       good = report_edge(c, TOPO_CHANGED, a, b);
-    }
     i += order <= 0;
     j += order >= 0;
   }
@@ -419,14 +385,11 @@ static bool compare_edges(comparison *c) {
 
 /* ---- the whole comparison ---------------------------------------------------------------------------------------- */
 
-/* Whether a speed is known or assumed is no difference between machines. */
+/* A speed that is assumed here and known there is no difference between machines. */
 static void drop_tildes(char *text) {
   char *to = text;
-  for (const char *from = text; *from != '\0'; from++) {
-    if (*from != '~') {
-      *to++ = *from;
-    }
-  }
+  for (const char *from = text; *from != '\0'; from++)
+    if (*from != '~') *to++ = *from;
   *to = '\0';
 }
 
@@ -443,11 +406,10 @@ static bool compare_levels(comparison *c) {
     }
     bool before = sides[0].text[0] != '\0', after = sides[1].text[0] != '\0';
     topo_append(&text, "level %s: ", bny_topo_level_name((bny_topo_level_kind)kind));
-    if (before && after) {
+    if (before && after)
       topo_append(&text, "%.120s %s %.120s", sides[0].text, c->options->arrow, sides[1].text);
-    } else {
+    else
       topo_append(&text, "%s%s", sides[0].text, sides[1].text);
-    }
     topo_change change = {.kind = before && after ? TOPO_CHANGED
                                   : before        ? TOPO_MISSING
                                                   : TOPO_ADDED,
@@ -464,18 +426,13 @@ static bool compare(comparison *c) {
     size_t n = (size_t)c->views[side]->topo->nnodes + 1;
     c->scope[side] = calloc(n, sizeof *c->scope[side]);
     c->pair[side] = calloc(n, sizeof *c->pair[side]);
-    if (c->scope[side] == NULL || c->pair[side] == NULL) {
-      return no_memory(c);
-    }
+    if (c->scope[side] == NULL || c->pair[side] == NULL) return no_memory(c);
     memset(c->pair[side], 0xff, n * sizeof *c->pair[side]);
-    if (!topo_fold_make(&c->folds[side], c->views[side]->topo, c->views[side]->levels, c->error)) {
-      return false;
-    }
+    if (!topo_fold_make(&c->folds[side], c->views[side]->topo, c->views[side]->levels, c->error)) return false;
   }
   bool good = pair_all(c) && report_unpaired(c, 0) && report_unpaired(c, 1);
-  for (int32_t n = 0; good && n < c->views[0]->topo->nnodes; n++) {
+  for (int32_t n = 0; good && n < c->views[0]->topo->nnodes; n++)
     good = c->pair[0][n] < 0 || compare_pair(c, n, c->pair[0][n]);
-  }
   return good && compare_edges(c) && compare_levels(c);
 }
 

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0
- * What the files that look for findings share: the list, the labels of nodes, and comparison with siblings. */
+ * The files that look for findings share this: the list, the labels of nodes, and comparison with siblings. */
 #ifndef BNY_TOPO_FINDINGS_H
 #define BNY_TOPO_FINDINGS_H
 

@@ -60,9 +60,7 @@ static found_link *next_link(reading *r) {
 static int32_t cpu_of(const bny_topo *topo, int32_t gpu) {
   static const bny_topo_kind kinds[] = {BNY_TOPO_NUMA, BNY_TOPO_PACKAGE, BNY_TOPO_HOST};
   int32_t cpu = -1;
-  for (size_t i = 0; cpu < 0 && i < sizeof kinds / sizeof kinds[0]; i++) {
-    cpu = bny_topo_ancestor(topo, gpu, kinds[i]);
-  }
+  for (size_t i = 0; cpu < 0 && i < sizeof kinds / sizeof kinds[0]; i++) cpu = bny_topo_ancestor(topo, gpu, kinds[i]);
   return cpu;
 }
 
@@ -70,9 +68,8 @@ static bool take_c2c(reading *r, int32_t element, int32_t gpu) {
   int64_t count = 1, megabytes = 0;
   int32_t numa = cpu_of(r->topo, gpu);
   if (!bny_topo_xml_integer(r->xml, element, "count", 1, MOST_IN_ONE, &count, r->error) ||
-      !bny_topo_xml_integer(r->xml, element, "bw", 0, 100000000, &megabytes, r->error)) {
+      !bny_topo_xml_integer(r->xml, element, "bw", 0, 100000000, &megabytes, r->error))
     return false;
-  }
   bny_topo_link link = {.kind = BNY_TOPO_LINK_C2C,
                         .from = gpu,
                         .to = numa,
@@ -98,9 +95,7 @@ static bool note_lost(reading *r, found_link *found, int32_t host, const char *b
 static bool find_target(reading *r, found_link *found) {
   const char *target = bny_topo_xml_attribute(r->xml, found->element, "target");
   const char *class = bny_topo_xml_attribute(r->xml, found->element, "tclass");
-  if (target == NULL) {
-    return fail_link(r, found->element, "has no target");
-  }
+  if (target == NULL) return fail_link(r, found->element, "has no target");
   if (class != NULL && strcmp(class, "0x068001") == 0) {
     found->link.to = cpu_of(r->topo, found->link.from);
     return true;
@@ -110,18 +105,14 @@ static bool find_target(reading *r, found_link *found) {
     snprintf(found->target, sizeof found->target, "%s", hidden);
     return true;
   }
-  if (!bny_topo_bus_normalise(target, bus_id)) {
-    return fail_link(r, found->element, "not a bus id such as 0000:1b:00.0");
-  }
+  if (!bny_topo_bus_normalise(target, bus_id)) return fail_link(r, found->element, "not a bus id such as 0000:1b:00.0");
   int32_t host = bny_topo_ancestor(r->topo, found->link.from, BNY_TOPO_HOST);
   int32_t element = bny_topo_names_find(r->buses, host, bus_id);
   if (element >= 0) {
     found->link.to = r->node_of[element];
     return true;
   }
-  if (class == NULL || strncmp(class, "0x0680", 6) != 0) {
-    return note_lost(r, found, host, bus_id);
-  }
+  if (class == NULL || strncmp(class, "0x0680", 6) != 0) return note_lost(r, found, host, bus_id);
   memcpy(found->target, bus_id, sizeof bus_id);
   return true;
 }
@@ -139,28 +130,20 @@ static bool is_repeated(reading *r, int32_t gpu) {
     int32_t e = bny_topo_xml_first(r->xml, bny_topo_xml_parent(r->xml, gpu));
     for (; e >= 0 && e < gpu && !r->repeated; e = bny_topo_xml_next(r->xml, e)) {
       int32_t link = bny_topo_xml_is(r->xml, e, "gpu") ? bny_topo_xml_first(r->xml, e) : -1;
-      while (link >= 0 && !is_link(r->xml, link)) {
-        link = bny_topo_xml_next(r->xml, link);
-      }
+      while (link >= 0 && !is_link(r->xml, link)) link = bny_topo_xml_next(r->xml, link);
       r->repeated = link >= 0;
     }
   }
   return r->repeated;
 }
 
-/* A row with count 0 tells of links that are down, as no row does. */
+/* A row with count 0 reports links that are down, as no row does. */
 static bool take_link(reading *r, int32_t element, int32_t gpu, bny_topo_link_kind kind) {
   int64_t count = 1;
-  if (!bny_topo_xml_integer(r->xml, element, "count", 0, MOST_IN_ONE, &count, r->error)) {
-    return false;
-  }
-  if (count == 0) {
-    return true;
-  }
+  if (!bny_topo_xml_integer(r->xml, element, "count", 0, MOST_IN_ONE, &count, r->error)) return false;
+  if (count == 0) return true;
   found_link *found = next_link(r);
-  if (found == NULL) {
-    return false;
-  }
+  if (found == NULL) return false;
   int32_t compute = r->topo->nodes[gpu].compute;
   double one = kind == BNY_TOPO_LINK_XGMI ? bny_topo_speed_xgmi(compute) : bny_topo_speed_nvlink(compute);
   found->element = element;
@@ -222,11 +205,8 @@ static int by_pair(const void *a_void, const void *b_void) {
                         {x->from < x->to ? x->to : x->from, y->from < y->to ? y->to : y->from},
                         {(int32_t)x->kind, (int32_t)y->kind},
                         {(*a)->element, (*b)->element}};
-  for (int i = 0; i < 4; i++) {
-    if (keys[i][0] != keys[i][1]) {
-      return keys[i][0] < keys[i][1] ? -1 : 1;
-    }
-  }
+  for (int i = 0; i < 4; i++)
+    if (keys[i][0] != keys[i][1]) return keys[i][0] < keys[i][1] ? -1 : 1;
   return 0;
 }
 
@@ -234,9 +214,7 @@ static int by_pair(const void *a_void, const void *b_void) {
 static bool note_one_sided(const reading *r, const found_link *found, size_t listed) {
   const bny_topo_link *link = &found->link;
   char text[80];
-  if (listed > 1 || r->topo->nodes[link->to].kind != BNY_TOPO_GPU || link->from == link->to) {
-    return true;
-  }
+  if (listed > 1 || r->topo->nodes[link->to].kind != BNY_TOPO_GPU || link->from == link->to) return true;
   snprintf(text, sizeof text, "%.60s", r->topo->nodes[link->from].name);
   return bny_topo_add_sign(r->topo, BNY_TOPO_NOTE_ONE_SIDED, link->to, text) ||
          bny_topo_fail(r->error, 0, "out of memory");
@@ -245,9 +223,7 @@ static bool note_one_sided(const reading *r, const found_link *found, size_t lis
 /* Both ends list a link. The smaller count holds, because down at one end is down. */
 static bool merge_ends(reading *r) {
   found_link **sorted = malloc((r->count + 1) * sizeof(found_link *));
-  if (sorted == NULL) {
-    return bny_topo_fail(r->error, 0, "out of memory");
-  }
+  if (sorted == NULL) return bny_topo_fail(r->error, 0, "out of memory");
   size_t count = 0;
   for (size_t i = 0; i < r->count; i++) {
     sorted[count] = &r->links[i];
@@ -307,9 +283,7 @@ static bool mend_switched(reading *r) {
     const bny_topo_node *gpu = &r->topo->nodes[n];
     int32_t host = bny_topo_ancestor(r->topo, n, BNY_TOPO_HOST), limit = bny_topo_nvlinks_most(gpu->compute);
     /* A generation that is newer than these may have more. */
-    if (gpu->kind != BNY_TOPO_GPU || gpu->compute >= 130 || sum[n] <= limit || middle[host] > 0) {
-      continue;
-    }
+    if (gpu->kind != BNY_TOPO_GPU || gpu->compute >= 130 || sum[n] <= limit || middle[host] > 0) continue;
     bny_topo_node node = {.kind = BNY_TOPO_SWITCH,
                           .parent = host,
                           .index = 0,
@@ -353,19 +327,14 @@ static bool mend_switched(reading *r) {
 static bool take_pcilink(reading *r, int32_t element, int32_t pci) {
   const char *target = bny_topo_xml_attribute(r->xml, element, "target");
   char bus_id[BNY_TOPO_BUS_BYTES];
-  if (target == NULL || !bny_topo_bus_normalise(target, bus_id)) {
+  if (target == NULL || !bny_topo_bus_normalise(target, bus_id))
     return fail_link(r, element, "not a bus id such as 0000:1b:00.0");
-  }
   int32_t to = bny_topo_names_find(r->buses, bny_topo_ancestor(r->topo, pci, BNY_TOPO_HOST), bus_id);
   to = to < 0 ? -1 : r->node_of[to];
-  if (to < 0 || to == pci || r->topo->nodes[to].kind != BNY_TOPO_PCI || r->topo->nodes[pci].kind != BNY_TOPO_PCI) {
+  if (to < 0 || to == pci || r->topo->nodes[to].kind != BNY_TOPO_PCI || r->topo->nodes[pci].kind != BNY_TOPO_PCI)
     return true;
-  }
-  for (int32_t l = bny_topo_first_link(r->topo, pci); l >= 0; l = bny_topo_next_link(r->topo, pci, l)) {
-    if (bny_topo_other_end(r->topo, pci, l) == to) {
-      return true; /* the other end lists it too */
-    }
-  }
+  for (int32_t l = bny_topo_first_link(r->topo, pci); l >= 0; l = bny_topo_next_link(r->topo, pci, l))
+    if (bny_topo_other_end(r->topo, pci, l) == to) return true; /* the other end lists it too */
   bny_topo_link link = {.kind = BNY_TOPO_LINK_PCI, .from = pci, .to = to, .source = BNY_TOPO_FILE};
   return bny_topo_add_link(r->topo, &link) >= 0 || bny_topo_fail(r->error, 0, "out of memory");
 }

@@ -23,12 +23,8 @@ typedef struct reading {
 
 /* Returns the text of a descendant by its path, and its element in `place`; NULL if absent or empty. */
 static const char *text_below(const reading *r, int32_t element, const char *const *way, int32_t *place) {
-  for (; element >= 0 && *way != NULL; way++) {
-    element = bny_topo_xml_child(r->xml, element, *way);
-  }
-  if (element < 0) {
-    return NULL;
-  }
+  for (; element >= 0 && *way != NULL; way++) element = bny_topo_xml_child(r->xml, element, *way);
+  if (element < 0) return NULL;
   *place = element;
   const char *text = bny_topo_xml_text(r->xml, element);
   return text[0] == '\0' || strncmp(text, "N/A", 3) == 0 || strncmp(text, "[N/A", 4) == 0 ? NULL : text;
@@ -44,9 +40,7 @@ static bool number_below(const reading *r, int32_t gpu, const char *group, const
   int32_t place;
   const char *text = text_below(r, gpu, (const char *const[]){"pci", "pci_gpu_link_info", group, name, NULL}, &place);
   *number = 0;
-  if (text == NULL) {
-    return true;
-  }
+  if (text == NULL) return true;
   char *end;
   long value = strtol(text, &end, 10);
   if (end == text || (*end != '\0' && strcmp(end, "x") != 0) || value < 0 || value > most) {
@@ -63,9 +57,8 @@ static bool join_pci(reading *r, int32_t gpu, int32_t node) {
   int generation, width, rated_width;
   if (!number_below(r, gpu, "pcie_gen", "max_link_gen", BNY_TOPO_PCI_GENERATIONS, &generation) ||
       !number_below(r, gpu, "link_widths", "current_link_width", 64, &width) ||
-      !number_below(r, gpu, "link_widths", "max_link_width", 64, &rated_width)) {
+      !number_below(r, gpu, "link_widths", "max_link_width", 64, &rated_width))
     return false;
-  }
   int lanes = width == 0 ? rated_width : width;
   bny_topo_link link = {.kind = BNY_TOPO_LINK_PCI,
                         .from = node,
@@ -84,9 +77,7 @@ static int32_t domain_of(reading *r, const char *cluster, const char *clique) {
   snprintf(guid, sizeof guid, "%.80s.%.20s", cluster, clique == NULL ? "0" : clique);
   for (int32_t d = 0; d < r->domains.count; d++) {
     int32_t node = r->domains.entries[d].value;
-    if (strcmp(r->domains.entries[d].key, guid) == 0) {
-      return node;
-    }
+    if (strcmp(r->domains.entries[d].key, guid) == 0) return node;
   }
   bool local = strspn(cluster, "0-") == strlen(cluster);
   char name[32];
@@ -101,9 +92,7 @@ static int32_t domain_of(reading *r, const char *cluster, const char *clique) {
                         .compute = -1,
                         .source = BNY_TOPO_FILE};
   int32_t added = bny_topo_add_node(r->topo, &node);
-  if (added >= 0) {
-    bny_topo_names_add(&r->domains, 0, r->topo->nodes[added].guid, added);
-  }
+  if (added >= 0) bny_topo_names_add(&r->domains, 0, r->topo->nodes[added].guid, added);
   return r->domains.out_of_memory ? -1 : added;
 }
 
@@ -114,13 +103,11 @@ static bool join_fabric(reading *r, int32_t gpu, int32_t node) {
   const char *cluster = fabric < 0 ? NULL : child_text(r, fabric, "clusterUuid");
   /* A GPU outside the fabric has no NVLink to others. That is a finding, not an error. */
   if (state == NULL || strcmp(state, "Completed") != 0 || status == NULL || strcmp(status, "Success") != 0 ||
-      cluster == NULL) {
+      cluster == NULL)
     return true;
-  }
   enum { MOST_DOMAINS = 256 };
-  if (r->domains.count == MOST_DOMAINS) {
+  if (r->domains.count == MOST_DOMAINS)
     return bny_topo_fail(r->error, bny_topo_xml_line(r->xml, fabric), "more than %d NVLink domains", MOST_DOMAINS);
-  }
   int32_t to = domain_of(r, cluster, child_text(r, fabric, "cliqueId"));
   /* This output does not count the NVLinks of a GPU that has joined the fabric. */
   int32_t compute = r->topo->nodes[node].compute;
@@ -142,11 +129,8 @@ static const char *lost_of(const reading *r, int32_t gpu) {
   static const char *const words[] = {"GPU is lost", "GPU requires reset"};
   int32_t next = bny_topo_xml_next(r->xml, gpu), end = next < 0 ? bny_topo_xml_count(r->xml) : next;
   for (int32_t e = gpu + 1; e < end; e++) {
-    for (size_t i = 0; i < sizeof words / sizeof words[0]; i++) {
-      if (strstr(bny_topo_xml_text(r->xml, e), words[i]) != NULL) {
-        return words[i];
-      }
-    }
+    for (size_t i = 0; i < sizeof words / sizeof words[0]; i++)
+      if (strstr(bny_topo_xml_text(r->xml, e), words[i]) != NULL) return words[i];
   }
   return NULL;
 }
@@ -180,20 +164,14 @@ static bool note_health(const reading *r, int32_t gpu, int32_t node) {
       {BNY_TOPO_NOTE_ERRORS, "No", {"remapped_rows", "remapped_row_failure"}},
   };
   const char *lost = lost_of(r, gpu);
-  if (lost != NULL) {
-    return bny_topo_add_sign(r->topo, BNY_TOPO_NOTE_LOST, node, lost);
-  }
+  if (lost != NULL) return bny_topo_add_sign(r->topo, BNY_TOPO_NOTE_LOST, node, lost);
   for (size_t i = 0; i < sizeof fields / sizeof fields[0]; i++) {
     int32_t place;
     const char *text = text_below(r, gpu, fields[i].way, &place);
     char said[128];
-    if (text == NULL || strcmp(text, fields[i].good) == 0 || strcmp(text, "Not Supported") == 0) {
-      continue;
-    }
+    if (text == NULL || strcmp(text, fields[i].good) == 0 || strcmp(text, "Not Supported") == 0) continue;
     snprintf(said, sizeof said, "%s %.60s", bny_topo_xml_name(r->xml, place), text);
-    if (!bny_topo_add_sign(r->topo, fields[i].kind, node, said)) {
-      return false;
-    }
+    if (!bny_topo_add_sign(r->topo, fields[i].kind, node, said)) return false;
   }
   return true;
 }
@@ -206,9 +184,7 @@ static bool take_gpu(reading *r, int32_t gpu) {
     return bny_topo_fail(r->error, line, "<gpu id=\"%.40s\">: not a bus id such as 00000000:1B:00.0",
                          bus == NULL ? "" : bus);
   }
-  if (r->gpus == MOST_GPUS) {
-    return bny_topo_fail(r->error, line, "more than %d GPUs", MOST_GPUS);
-  }
+  if (r->gpus == MOST_GPUS) return bny_topo_fail(r->error, line, "more than %d GPUs", MOST_GPUS);
   snprintf(name, sizeof name, "GPU%d", r->gpus);
   const char *product = child_text(r, gpu, "product_name");
   bny_topo_node node = {.kind = BNY_TOPO_GPU,
@@ -222,13 +198,9 @@ static bool take_gpu(reading *r, int32_t gpu) {
                         .compute = bny_topo_compute_of(child_text(r, gpu, "product_architecture"), product),
                         .source = BNY_TOPO_FILE};
   int32_t added = bny_topo_add_node(r->topo, &node);
-  if (added < 0) {
-    return bny_topo_fail(r->error, 0, "out of memory");
-  }
+  if (added < 0) return bny_topo_fail(r->error, 0, "out of memory");
   bny_topo_names_add(&r->buses, 0, r->topo->nodes[added].bus_id, gpu);
-  if (!note_health(r, gpu, added)) {
-    return bny_topo_fail(r->error, 0, "out of memory");
-  }
+  if (!note_health(r, gpu, added)) return bny_topo_fail(r->error, 0, "out of memory");
   return join_pci(r, gpu, added) && join_fabric(r, gpu, added);
 }
 
@@ -236,21 +208,13 @@ static bool read_log(reading *r) {
   bny_topo_node host = {
       .kind = BNY_TOPO_HOST, .parent = -1, .index = 0, .name = "host0", .compute = -1, .source = BNY_TOPO_FILE};
   r->host = bny_topo_add_node(r->topo, &host);
-  if (r->host < 0) {
-    return bny_topo_fail(r->error, 0, "out of memory");
-  }
-  for (int32_t e = bny_topo_xml_first(r->xml, 0); e >= 0; e = bny_topo_xml_next(r->xml, e)) {
-    if (bny_topo_xml_is(r->xml, e, "gpu") && !take_gpu(r, e)) {
-      return false;
-    }
-  }
+  if (r->host < 0) return bny_topo_fail(r->error, 0, "out of memory");
+  for (int32_t e = bny_topo_xml_first(r->xml, 0); e >= 0; e = bny_topo_xml_next(r->xml, e))
+    if (bny_topo_xml_is(r->xml, e, "gpu") && !take_gpu(r, e)) return false;
   const bny_topo_name *twice = bny_topo_names_sort(&r->buses);
-  if (r->buses.out_of_memory) {
-    return bny_topo_fail(r->error, 0, "out of memory");
-  }
-  if (twice != NULL) {
+  if (r->buses.out_of_memory) return bny_topo_fail(r->error, 0, "out of memory");
+  if (twice != NULL)
     return bny_topo_fail(r->error, bny_topo_xml_line(r->xml, twice->value), "bus id %s stands twice", twice->key);
-  }
   int32_t place = 0;
   const char *attached = text_below(r, 0, (const char *const[]){"attached_gpus", NULL}, &place);
   /* The file has fewer GPUs with -i. */
@@ -258,22 +222,19 @@ static bool read_log(reading *r) {
   if (count > r->gpus && r->gpus > 1) { /* a single one was asked for by -i */
     char text[64];
     snprintf(text, sizeof text, "%ld GPUs attached, %d listed", count, r->gpus);
-    if (!bny_topo_add_sign(r->topo, BNY_TOPO_NOTE_LOST, r->host, text)) {
+    if (!bny_topo_add_sign(r->topo, BNY_TOPO_NOTE_LOST, r->host, text))
       return bny_topo_fail(r->error, 0, "out of memory");
-    }
   }
   if (count < r->gpus) {
-    return bny_topo_fail(r->error, bny_topo_xml_line(r->xml, place), "<attached_gpus>%.20s, but it tells of %d",
-                         attached, r->gpus);
+    return bny_topo_fail(r->error, bny_topo_xml_line(r->xml, place), "<attached_gpus>%.20s, but it lists %d", attached,
+                         r->gpus);
   }
   return r->gpus > 0 || bny_topo_fail(r->error, bny_topo_xml_line(r->xml, 0), "holds no <gpu>");
 }
 
 static bool parse(const char *text, size_t bytes, bny_topo *topo, bny_topo_error *error) {
   bny_topo_xml *xml = bny_topo_xml_parse(text, bytes, error);
-  if (xml == NULL) {
-    return false;
-  }
+  if (xml == NULL) return false;
   reading r = {.xml = xml, .topo = topo, .error = error};
   bool taken = read_log(&r);
   bny_topo_names_free(&r.buses);

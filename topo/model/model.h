@@ -106,7 +106,7 @@ typedef enum bny_topo_note_kind {
   BNY_TOPO_NOTE_KINDS
 } bny_topo_note_kind;
 
-/* What a source states about health, in its words. It becomes a finding. */
+/* The words of a source about health. They become a finding. */
 typedef struct bny_topo_note {
   bny_topo_note_kind kind;
   int32_t node; /* -1: the whole model, of kind INPUT alone */

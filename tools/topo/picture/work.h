@@ -38,7 +38,7 @@ typedef struct topo_spot {
   double tap_x;                      /* NIC: its first line to the network */
 } topo_spot;
 
-/* What the devices of a kind have in common, which the foot of a host says. */
+/* The facts that devices of a kind have in common, which the foot of a host says. */
 typedef struct topo_alike {
   int32_t count;
   bool model, pcie, net, links; /* whether they are alike in these */
