@@ -5,8 +5,10 @@
 
 #include <inttypes.h>
 #include <stdio.h>
+#include <time.h>
 
 #include "device/device.h"
+#include "base/clock.h"
 #include "base/log.h"
 #include "base/status.h"
 
@@ -148,10 +150,23 @@ static banyan_status check_proxy(banyan_comm *comm, banyan_status status) {
   return status;
 }
 
-/* A mismatch that kernels found comes before what the other ranks' hosts say of it: kernels know the numbers. */
-static void check_tokens(banyan_comm *comm) {
-  if (comm->exec->failure.status != BANYAN_OK) return;
+/* Returns the fault of the device. If another rank's host has reported a mismatch, it waits a moment for the report of
+ * the kernels, which knows the numbers. */
+static bny_device_fault await_fault(const banyan_comm *comm, uint64_t of_hosts) {
+  enum { PATIENCE_NS = 50000000, LOOK_NS = 100000 };
   bny_device_fault fault = bny_engine_fault(comm->device.engine);
+  int64_t deadline_ns = bny_clock_ns() + PATIENCE_NS;
+  while (fault.status == BANYAN_OK && bny_fault_status(of_hosts) == BANYAN_ERR_MISMATCH &&
+         bny_clock_ns() < deadline_ns) {
+    nanosleep(&(struct timespec){0, LOOK_NS}, NULL);
+    fault = bny_engine_fault(comm->device.engine);
+  }
+  return fault;
+}
+
+/* A mismatch that kernels found comes before what the other ranks' hosts say of it. */
+static void check_tokens(banyan_comm *comm, uint64_t of_hosts) {
+  bny_device_fault fault = await_fault(comm, of_hosts);
   if (fault.status != BANYAN_ERR_MISMATCH) return;
   if (comm->device.proxy)
     take_proxy_fault(comm, &fault);
@@ -159,10 +174,20 @@ static void check_tokens(banyan_comm *comm) {
     take_fault(comm, &fault);
 }
 
+/* Hosts that have reported nothing by now are well until the next look: kernels are looked at in between. */
+static banyan_status check_hosts(banyan_comm *comm) {
+  bny_exec *exec = comm->exec;
+  if (comm->device.engine && exec->failure.status == BANYAN_OK) {
+    uint64_t of_hosts = atomic_load_explicit(exec->fault, memory_order_acquire);
+    check_tokens(comm, of_hosts);
+    if (!of_hosts && exec->failure.status == BANYAN_OK) return BANYAN_OK;
+  }
+  return bny_exec_check(exec, NULL);
+}
+
 banyan_status bny_comm_check(banyan_comm *comm) {
   bny_engine *engine = comm->device.engine;
-  if (engine) check_tokens(comm);
-  banyan_status status = bny_exec_check(comm->exec, NULL);
+  banyan_status status = check_hosts(comm);
   if (!engine) return status;
   if (comm->device.proxy) return check_proxy(comm, status);
   if (status == BANYAN_OK) {

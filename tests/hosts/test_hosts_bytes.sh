@@ -52,7 +52,8 @@ for layout in 2x4 4x2; do
     [ $algorithm != levels_leaders ] || senders=1
     plan=$(planned "$w" $size $algorithm)
     expect "$layout $algorithm, of one rank" "$most" $formula $formula
-    expect "$layout $algorithm, of one rank as planned" "$most" "$plan" "$plan"
+    # The plan has prices of its own, and may choose another form for the ranks of different hosts, which sends more.
+    expect "$layout $algorithm, of one rank as planned" "$most" $formula "$plan"
     expect "$layout $algorithm, of all ranks" "$all" $((g * senders * formula)) $((g * senders * formula))
     expect "$layout $algorithm, through the device of host 0" "$device" $((senders * formula)) $((senders * formula * 6 / 5))
   done

@@ -24,7 +24,7 @@ static const refusal refused[] = {
      "stands twice"},
     {"<nvidia_smi_log>\n<attached_gpus>1</attached_gpus><gpu id=\"00000000:01:00.0\"/>\n<gpu "
      "id=\"00000000:02:00.0\"/></nvidia_smi_log>",
-     2, "describes 2"},
+     2, "lists 2"},
     {"<nvidia_smi_log><gpu id=\"00000000:01:00.0\"><pci><pci_gpu_link_info><pcie_gen>\n<max_link_gen>77</max_link_gen>"
      "</pcie_gen></pci_gpu_link_info></pci></gpu></nvidia_smi_log>",
      2, "absurd"},

@@ -2,11 +2,14 @@
  * banyan-info levels: where ranks of this machine would find themselves, and the levels that follow, by the library's
  * code. Ranks are bound as launchers bind them, in order to the processors that this process may use. */
 #include <sched.h>
+#include <stdarg.h>
+#include <stdio.h>
 #include <stdlib.h>
 
 #include "base/clock.h"
 #include "base/options.h"
 #include "place/find.h"
+#include "tools/common/options.h"
 #include "tools/info/section.h"
 #include "tools/plan/methods.h"
 
@@ -84,23 +87,39 @@ static json_t *gather(const info_request *request, tool_error *error) {
   return found;
 }
 
+/* A name in a column of its own, and its text, in lines of 100 columns. */
+static void print_row(FILE *stream, const char *what, const char *name, const char *format, ...)
+    __attribute__((format(printf, 4, 5)));
+
+static void print_row(FILE *stream, const char *what, const char *name, const char *format, ...) {
+  char text[1024];
+  va_list arguments;
+  va_start(arguments, format);
+  vsnprintf(text, sizeof text, format, arguments);
+  va_end(arguments);
+  int column = fprintf(stream, "  %s %-8s ", what, name);
+  tool_print_wrapped(stream, column, column, text);
+}
+
 static void print(const json_t *facts, FILE *stream) {
   size_t i;
   json_t *one;
   json_array_foreach(json_object_get(facts, "places"), i, one) {
-    fprintf(stream, "  rank %-4d %s, found in %.1f ms\n", (int)json_integer_value(json_object_get(one, "rank")),
-            info_text(one, "source"), json_real_value(json_object_get(one, "found_ms")));
+    char rank[16];
+    snprintf(rank, sizeof rank, "%d", (int)json_integer_value(json_object_get(one, "rank")));
+    print_row(stream, "rank", rank, "%s, found in %.1f ms", info_text(one, "source"),
+              json_real_value(json_object_get(one, "found_ms")));
   }
   json_array_foreach(json_object_get(facts, "levels"), i, one) {
-    fprintf(stream, "  level %-8s %d groups of up to %d, %s: %.4g us, %.4g GB/s (%s; %s)\n", info_text(one, "name"),
-            (int)json_integer_value(json_object_get(one, "groups")),
-            (int)json_integer_value(json_object_get(one, "members_most")), info_text(one, "links"),
-            json_real_value(json_object_get(one, "alpha_us")), json_real_value(json_object_get(one, "gbytes_per_s")),
-            info_text(one, "speed_source"), info_text(one, "default_source"));
+    int groups = (int)json_integer_value(json_object_get(one, "groups"));
+    print_row(stream, "level", info_text(one, "name"), "%d group%s of up to %d, %s: %.4g us, %.4g GB/s (%s; %s)",
+              groups, groups == 1 ? "" : "s", (int)json_integer_value(json_object_get(one, "members_most")),
+              info_text(one, "links"), json_real_value(json_object_get(one, "alpha_us")),
+              json_real_value(json_object_get(one, "gbytes_per_s")), info_text(one, "speed_source"),
+              info_text(one, "default_source"));
   }
-  json_array_foreach(json_object_get(facts, "left_out"), i, one) {
-    fprintf(stream, "  no level %-8s %s\n", info_text(one, "name"), info_text(one, "why"));
-  }
+  json_array_foreach(json_object_get(facts, "left_out"), i, one)
+      print_row(stream, "no level", info_text(one, "name"), "%s", info_text(one, "why"));
 }
 
 const info_section info_levels = {"levels", "Levels", gather, print};
