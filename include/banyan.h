@@ -400,8 +400,9 @@ typedef enum banyan_empty_rows { BANYAN_EMPTY_ROWS_WRITTEN = 0, BANYAN_EMPTY_ROW
  * - On a device kernels read it, at each run and each replay of a graph, in memory that the device can read; the host
  *   does not. There the number of tokens is clamped to what is allowed, and a negative length counts as 0. Starts that
  *   decrease or are too large make it unspecified which rows live. A difference of tokens comes at
- *   banyan_comm_status(), at the latest with the next run. Between nodes, devices send tokens that a run does not have
- *   as empty rows, and compare numbers within a node alone.
+ *   banyan_comm_status(), at the latest with the next run. All ranks name the rank; those whose kernels noticed it say
+ *   the numbers. Between nodes, devices send tokens that a run does not have as empty rows, and compare numbers within
+ *   a node alone.
  * - Kernels of one's own and attention say by themselves which rows have keys: their combines have no desc.live, or are
  *   BANYAN_ERR_UNSUPPORTED. */
 typedef struct banyan_live {
